@@ -1,0 +1,319 @@
+// Package agent is the process that runs on each node. It constructs every
+// part in order; the order is the documentation.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/vishvananda/netlink"
+
+	"myelin/bpf"
+	"myelin/cluster"
+	"myelin/cni"
+	"myelin/config"
+	"myelin/endpoint"
+	"myelin/endpoint/podlink"
+	"myelin/event"
+	"myelin/flow"
+	"myelin/identity"
+	"myelin/ipam"
+	"myelin/manifests"
+	"myelin/node"
+	"myelin/route"
+	"myelin/table"
+	"myelin/tunnel"
+)
+
+// Agent is everything that runs on a node.
+type Agent struct {
+	log     *slog.Logger
+	config  *config.Config
+	version string
+	began   time.Time
+
+	db        *statedb.DB
+	group     job.Group
+	stopGroup func(context.Context) error
+
+	cluster   cluster.Tables
+	manifests *manifests.Source
+	endpoints statedb.RWTable[*endpoint.Endpoint]
+	// restorable is called when the manager has registered that it will restore
+	// endpoints: until then nobody may think that there are none.
+	restorable func(statedb.WriteTxn)
+	routes     *route.Routes
+	tunnels    *tunnel.Tunnels
+	datapath   *bpf.Datapath
+	epochs     *bpf.Epochs
+	node       *node.Node
+	self       *cluster.Node
+	ipam       *ipam.Allocator
+	manager    *endpoint.Manager
+	hub        *event.Hub
+	usages     *bpf.Usages
+	collector  *flow.Collector
+	server     *server
+	health     health
+	metrics    *metrics
+	ready      atomic.Int64 // nanoseconds from begin to ready; 0 until then
+}
+
+// procSys is where sysctls are, in the host and in pods.
+const procSys = "/proc/sys"
+
+// Run brings the node's network up, serves until ctx ends, and stops. version
+// is what the build says; it may be empty. What was
+// set up goes on forwarding after it.
+func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger) error {
+	a := &Agent{log: log, config: c, version: versionOr(version), began: time.Now()}
+	err := a.start(ctx)
+	if err == nil {
+		a.ready.Store(int64(time.Since(a.began)))
+		log.Info("ready", "node", c.Myelin.NodeName, "took", a.readyAfter(), "endpoints", a.endpoints.NumObjects(a.db.ReadTxn()))
+		err = a.serve(ctx)
+	}
+	if ctx.Err() != nil {
+		err = nil
+	}
+	return errors.Join(err, a.stop())
+}
+
+// start constructs the parts, each on those before it.
+func (a *Agent) start(ctx context.Context) error {
+	for _, part := range []struct {
+		name  string
+		start func(context.Context) error
+	}{
+		{"health", a.startHealth},
+		{"tables", a.startTables},
+		{"manifests", a.startManifests},
+		{"identities", a.startIdentities},
+		{"routes", a.startRoutes},
+		{"own node", a.findSelf},
+		{"tunnel", a.startTunnel},
+		{"datapath", a.startDatapath},
+		{"events", a.startEvents},
+		{"node", a.startNode},
+		{"endpoints", a.startEndpoints},
+		{"API", a.startServer},
+	} {
+		begin := time.Now()
+		a.health.starting(part.name)
+		if err := part.start(ctx); err != nil {
+			return fmt.Errorf("start %s: %w", part.name, err)
+		}
+		a.log.Debug("started", "part", part.name, "took", time.Since(begin))
+	}
+	return nil
+}
+
+func (a *Agent) startTables(ctx context.Context) error {
+	a.db = statedb.New()
+	if err := a.db.Start(); err != nil {
+		return err
+	}
+	var start func(context.Context) error
+	a.group, start, a.stopGroup = table.Group(a.log)
+	if err := start(ctx); err != nil {
+		return err
+	}
+	var err error
+	if a.cluster, err = cluster.NewTables(a.db); err != nil {
+		return err
+	}
+	if a.endpoints, err = endpoint.NewTable(a.db); err != nil {
+		return err
+	}
+	txn := a.db.WriteTxn(a.endpoints)
+	a.restorable = a.endpoints.RegisterInitializer(txn, "agent")
+	txn.Commit()
+	return nil
+}
+
+func (a *Agent) startManifests(context.Context) error {
+	var err error
+	a.manifests, err = manifests.New(manifests.Params{
+		DB: a.db, Tables: a.cluster, Dir: a.config.Myelin.Manifests, Log: a.log, Now: time.Now,
+	})
+	if err != nil {
+		return err
+	}
+	a.group.Add(job.OneShot("manifests", func(ctx context.Context, _ cell.Health) error { return a.manifests.Run(ctx) }))
+	return nil
+}
+
+// startIdentities numbers the cluster's label sets.
+func (a *Agent) startIdentities(context.Context) error {
+	if err := os.MkdirAll(a.config.Myelin.RunDir, 0o700); err != nil {
+		return fmt.Errorf("make run directory: %w", err)
+	}
+	ids, err := identity.New(identity.Params{
+		DB: a.db, Tables: a.cluster, Node: a.config.Myelin.NodeName, File: filepath.Join(a.config.Myelin.RunDir, "identities.json"),
+		Log: a.log, Now: time.Now,
+	})
+	if err != nil {
+		return err
+	}
+	a.group.Add(job.OneShot("identities", func(ctx context.Context, _ cell.Health) error { return ids.Run(ctx) }))
+	return nil
+}
+
+func (a *Agent) startRoutes(context.Context) error {
+	var err error
+	a.routes, err = route.New(route.Params{
+		DB: a.db, Log: a.log, Group: a.group, Nodes: a.cluster.Nodes, Endpoints: a.endpoints, Config: a.routeConfig(),
+	})
+	return err
+}
+
+// findSelf waits for this node's own object: without its podCIDRs there is
+// nothing to begin with.
+func (a *Agent) findSelf(ctx context.Context) error {
+	said := time.After(time.Second)
+	for {
+		n, _, changed, found := a.cluster.Nodes.GetWatch(a.db.ReadTxn(), cluster.NodeByName(a.config.Myelin.NodeName))
+		if found && len(n.PodCIDRs) > 0 {
+			a.self = n
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-said:
+			a.log.Info("waiting for this node's object with podCIDRs", "node", a.config.Myelin.NodeName, "found", found)
+		case <-ctx.Done():
+			return fmt.Errorf("wait for Node %s: %w", a.config.Myelin.NodeName, context.Cause(ctx))
+		}
+	}
+}
+
+// startTunnel makes the device before the programs are loaded, which know it
+// by its index.
+func (a *Agent) startTunnel(ctx context.Context) error {
+	var err error
+	a.tunnels, err = tunnel.New(tunnel.Params{
+		DB: a.db, Log: a.log, Group: a.group, Node: a.config.Myelin.NodeName, Wanted: a.tunneled(),
+		Port: int(a.config.TunnelPort), Devices: a.routes.Devices, MTU: a.routes.MTU,
+	})
+	if err != nil || !a.tunneled() {
+		return err
+	}
+	return a.waitTunnel(ctx)
+}
+
+func (a *Agent) startDatapath(ctx context.Context) error {
+	settings, err := a.settings()
+	if err != nil {
+		return err
+	}
+	a.datapath, err = bpf.Load(bpf.Options{
+		Settings: settings, Sizes: a.sizes(), Dir: filepath.Join(a.config.Myelin.BPFRoot, "myelin"), Log: a.log, NoTCX: !a.config.BPF.EnableTCX,
+	})
+	if err != nil {
+		return err
+	}
+	a.epochs = &bpf.Epochs{Map: a.datapath.Epochs}
+	return nil
+}
+
+func (a *Agent) startNode(context.Context) error {
+	var err error
+	a.node, err = node.New(node.Params{
+		DB: a.db, Log: a.log, Group: a.group, Config: a.nodeConfig(), Nodes: a.cluster.Nodes, Devices: a.routes.Devices,
+		Datapath: a.datapath, Epochs: a.epochs,
+	})
+	return err
+}
+
+// startEndpoints restores the pods that are there. The reconciler is
+// registered first, since Restore deletes what a crash has left.
+func (a *Agent) startEndpoints(ctx context.Context) error {
+	var err error
+	if a.ipam, err = ipam.New(a.podCIDRs()...); err != nil {
+		return err
+	}
+	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Track: a.tracking()}
+	host, err := netlink.NewHandle()
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	a.manager = endpoint.NewManager(a.log, a.db, a.endpoints, a.ipam, podlink.NewVeth(host, podlink.Options{ProcSys: procSys, SlowPath: true}), endpoint.Config{
+		RunDir: a.config.Myelin.RunDir, Node: a.podConfig,
+		Ready: func(ctx context.Context, e *endpoint.Endpoint) error {
+			return a.routes.WaitPod(ctx, e.LinkName, e.Addresses()...)
+		},
+	})
+	txn := a.db.WriteTxn(a.endpoints)
+	a.restorable(txn)
+	txn.Commit()
+	if err := endpoint.Reconcile(a.log, a.db, a.group, a.endpoints, kernel); err != nil {
+		return err
+	}
+	if err := a.manager.Restore(ctx); err != nil {
+		return err
+	}
+	a.group.Add(job.OneShot("pod-links", func(ctx context.Context, _ cell.Health) error { return a.manager.Run(ctx) }))
+	return a.waitEndpoints(ctx)
+}
+
+func (a *Agent) startServer(ctx context.Context) error {
+	a.server = newServer(a)
+	opened, err := cni.ReplayDeletes(ctx, a.log, a.config.Myelin.RunDir, a.manager, a.server.listen)
+	if !opened {
+		return err
+	}
+	if err != nil {
+		a.log.Error("some queued deletions failed and stay queued", "error", err)
+	}
+	a.server.start()
+	return cni.WriteConflist(a.config.CNI.ConfPath, a.server.socket())
+}
+
+// serve blocks until ctx ends or the API fails.
+func (a *Agent) serve(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		a.log.Info("stopping; pods go on")
+		return nil
+	case err := <-a.server.failed:
+		return err
+	}
+}
+
+// stopTimeout bounds a graceful stop.
+const stopTimeout = 5 * time.Second
+
+func (a *Agent) stop() error {
+	var errs []error
+	a.health.stop()
+	if a.server != nil {
+		a.server.stop()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if a.stopGroup != nil {
+		errs = append(errs, a.stopGroup(ctx))
+	}
+	if a.routes != nil {
+		a.routes.Close()
+	}
+	if a.tunnels != nil {
+		a.tunnels.Close()
+	}
+	if a.datapath != nil {
+		errs = append(errs, a.datapath.Close())
+	}
+	if a.db != nil {
+		errs = append(errs, a.db.Stop())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,289 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	apiv1 "myelin/api/v1"
+	"myelin/bpf"
+	"myelin/drop"
+	"myelin/flow"
+)
+
+// service implements apiv1.AgentServer.
+type service struct {
+	apiv1.UnimplementedAgentServer
+	agent *Agent
+	// stopping is closed when the agent stops: streams must end then.
+	stopping <-chan struct{}
+}
+
+// tableRow is what every table's rows can.
+type tableRow = statedb.TableWritable
+
+// view is a table that List can show.
+type view struct {
+	header []string
+	each   func(func(tableRow) bool) error
+}
+
+// List implements apiv1.AgentServer.
+func (s *service) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) error {
+	v, err := s.view(r.GetTable())
+	if err != nil {
+		return err
+	}
+	match, err := matcher(v.header, r.GetFilters())
+	if err != nil {
+		return err
+	}
+	p := &part{stream: stream, json: r.GetJson(), next: &apiv1.ListResponse{Columns: v.header}}
+	err = v.each(func(row tableRow) bool {
+		cells := row.TableRow()
+		switch {
+		case !match(cells):
+		case r.GetLimit() > 0 && p.total == int(r.GetLimit()):
+			p.leftOut++
+		default:
+			p.add(row, cells)
+		}
+		return p.err == nil && stream.Context().Err() == nil
+	})
+	if p.err != nil { // to send, which has a status
+		return p.err
+	}
+	if err != nil {
+		return status.Errorf(codes.Internal, "list %s: %v", r.GetTable(), err)
+	}
+	p.next.LeftOut = p.leftOut
+	return p.send()
+}
+
+// partRows is how many rows a part has: long tables must not be in memory as a
+// whole.
+const partRows = 512
+
+// part is what is sent next.
+type part struct {
+	stream  apiv1.Agent_ListServer
+	json    bool
+	next    *apiv1.ListResponse
+	array   jsonArray
+	rows    int // in this part
+	total   int // in all parts
+	leftOut uint64
+	err     error
+}
+
+func (p *part) add(row tableRow, cells []string) {
+	if p.json {
+		p.err = p.array.add(row)
+	} else {
+		p.next.Rows = append(p.next.Rows, &apiv1.ListRow{Cells: cells})
+	}
+	p.rows++
+	p.total++
+	if p.err == nil && p.rows == partRows {
+		p.err = p.send()
+	}
+}
+
+func (p *part) send() error {
+	if p.json {
+		p.next.Json = p.array.close()
+	}
+	err := p.stream.Send(p.next)
+	p.next, p.array, p.rows = &apiv1.ListResponse{}, jsonArray{}, 0
+	return err
+}
+
+// jsonArray grows by objects.
+type jsonArray struct {
+	bytes.Buffer
+	n int
+}
+
+func (a *jsonArray) add(row any) error {
+	object, err := json.Marshal(row)
+	if err != nil {
+		return err
+	}
+	a.WriteByte("[,"[min(a.n, 1)])
+	a.Write(object)
+	a.n++
+	return nil
+}
+
+func (a *jsonArray) close() []byte {
+	if a.n == 0 {
+		return []byte("[]")
+	}
+	a.WriteByte(']')
+	return a.Bytes()
+}
+
+// matcher reports whether cells fit all filters.
+func matcher(header []string, filters []*apiv1.ListFilter) (func(cells []string) bool, error) {
+	for _, f := range filters {
+		if f.GetColumn() != "" && column(header, f.GetColumn()) < 0 {
+			return nil, status.Errorf(codes.InvalidArgument, "there is no column %q: the columns are %s", f.GetColumn(), strings.Join(header, ", "))
+		}
+	}
+	return func(cells []string) bool {
+		for _, f := range filters {
+			of := cells
+			if i := column(header, f.GetColumn()); i >= 0 {
+				of = cells[i : i+1]
+			}
+			if !slices.ContainsFunc(of, func(cell string) bool { return fits(cell, f) }) {
+				return false
+			}
+		}
+		return true
+	}, nil
+}
+
+func column(header []string, name string) int {
+	return slices.IndexFunc(header, func(h string) bool { return strings.EqualFold(h, name) })
+}
+
+func fits(cell string, f *apiv1.ListFilter) bool {
+	if f.GetPart() {
+		return strings.Contains(strings.ToLower(cell), strings.ToLower(f.GetValue()))
+	}
+	return strings.EqualFold(cell, f.GetValue())
+}
+
+// view finds a table by name.
+func (s *service) view(name string) (*view, error) {
+	if v, ok := s.agent.kernelViews()[name]; ok {
+		return &v, nil
+	}
+	if of, ok := strings.CutPrefix(name, "map "); ok {
+		return &view{(*bpf.DumpRow)(nil).TableHeader(), func(yield func(tableRow) bool) error {
+			return s.agent.datapath.Dump(of, func(r *bpf.DumpRow) bool { return yield(r) })
+		}}, nil
+	}
+	txn := s.agent.db.ReadTxn()
+	meta := s.agent.db.GetTable(txn, name)
+	if meta == nil {
+		return nil, status.Errorf(codes.NotFound, "there is no table %q: there are %s", name, strings.Join(s.agent.tableNames(), ", "))
+	}
+	table := statedb.AnyTable{Meta: meta}
+	return &view{table.TableHeader(), func(yield func(tableRow) bool) error {
+		for row := range table.All(txn) {
+			if r, ok := row.(tableRow); !ok {
+				return fmt.Errorf("rows of %T are not made to be shown", row)
+			} else if !yield(r) {
+				return nil
+			}
+		}
+		return nil
+	}}, nil
+}
+
+// tableNames are those that List takes, but for the maps'.
+func (a *Agent) tableNames() []string {
+	names := slices.Collect(maps.Keys(a.kernelViews()))
+	for _, t := range a.db.GetTables(a.db.ReadTxn()) {
+		names = append(names, t.Name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// kernelViews are tables whose rows the kernel keeps.
+func (a *Agent) kernelViews() map[string]view {
+	return map[string]view{
+		"drops": {(*drop.Row)(nil).TableHeader(), a.eachCounter},
+		"flows": {(*flow.Flow)(nil).TableHeader(), a.eachFlow},
+		"paths": {(*flow.Path)(nil).TableHeader(), a.eachPath},
+		"maps":  {(*bpf.Usage)(nil).TableHeader(), a.eachMap},
+		"tables": {(*tableCount)(nil).TableHeader(), func(yield func(tableRow) bool) error {
+			txn := a.db.ReadTxn()
+			for _, t := range a.db.GetTables(txn) {
+				if !yield(&tableCount{t.Name(), t.NumObjects(txn)}) {
+					break
+				}
+			}
+			return nil
+		}},
+	}
+}
+
+// tableCount is a row of the table of tables.
+type tableCount struct {
+	Name string `json:"name"`
+	Rows int    `json:"rows"`
+}
+
+func (*tableCount) TableHeader() []string { return []string{"Table", "Rows"} }
+
+func (t *tableCount) TableRow() []string { return []string{t.Name, strconv.Itoa(t.Rows)} }
+
+func (a *Agent) eachCounter(yield func(tableRow) bool) error {
+	list, err := drop.Counters{Cpus: a.datapath.Cpus}.Read()
+	for _, c := range list {
+		if !yield(c.Row()) {
+			break
+		}
+	}
+	return err
+}
+
+func (a *Agent) eachMap(yield func(tableRow) bool) error {
+	list, err := a.usages.Read()
+	for _, u := range list {
+		if !yield(u) {
+			break
+		}
+	}
+	return err
+}
+
+func (a *Agent) eachFlow(yield func(tableRow) bool) error {
+	clock, err := a.clock()
+	if err != nil {
+		return err
+	}
+	return flow.List(a.datapath, a.names(), clock, func(f *flow.Flow) bool { return yield(f) })
+}
+
+func (a *Agent) eachPath(yield func(tableRow) bool) error {
+	clock, err := a.clock()
+	if err != nil {
+		return err
+	}
+	return flow.Paths(a.datapath, a.names(), clock, func(p *flow.Path) bool { return yield(p) })
+}
+
+func (a *Agent) clock() (flow.Clock, error) {
+	settings, err := a.datapath.Settings()
+	if err != nil {
+		return flow.Clock{}, err
+	}
+	return flow.ReadClock(settings.Hz)
+}
+
+// Status implements apiv1.AgentServer.
+func (s *service) Status(context.Context, *apiv1.StatusRequest) (*apiv1.StatusResponse, error) {
+	report, err := s.agent.Status()
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "collect status: %v", err)
+	}
+	data, err := json.Marshal(report)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "write status: %v", err)
+	}
+	return &apiv1.StatusResponse{Json: data}, nil
+}

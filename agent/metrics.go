@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"context"
+	"path"
+	"reflect"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc"
+
+	"myelin/drop"
+)
+
+// metrics reads the agent's parts when somebody asks.
+type metrics struct {
+	agent    *Agent
+	registry *prometheus.Registry
+	cni      *prometheus.HistogramVec
+}
+
+func newMetrics(a *Agent) *metrics {
+	m := &metrics{agent: a, registry: prometheus.NewRegistry(), cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "myelin_cni_duration_seconds", Help: "Time that CNI requests took in the agent.",
+		Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 10},
+	}, []string{"command", "result"})}
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "myelin_build_info", Help: "Always 1."}, []string{"version", "go"})
+	build.WithLabelValues(a.version, runtime.Version()).Set(1)
+	m.registry.MustRegister(m, m.cni, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// observe measures CNI requests.
+func (m *metrics) observe(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	begin := time.Now()
+	answer, err := next(ctx, req)
+	if strings.HasPrefix(info.FullMethod, "/myelin.v1.CNI/") {
+		result := "ok"
+		if err != nil {
+			result = "error"
+		}
+		m.cni.WithLabelValues(strings.ToUpper(path.Base(info.FullMethod)), result).Observe(time.Since(begin).Seconds())
+	}
+	return answer, err
+}
+
+// Describe implements prometheus.Collector. What is collected depends on the
+// agent, so that nothing is promised.
+func (m *metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector. Before the agent is ready its parts
+// are not there.
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	ready := m.agent.readyAfter()
+	if ready == 0 {
+		return
+	}
+	s := sink{out}
+	s.gauge("myelin_ready_seconds", "Time from the agent's start until it was ready.", ready.Seconds(), nil)
+	m.counters(s)
+	m.events(s)
+	m.maps(s)
+	m.tables(s)
+	m.pods(s)
+}
+
+func (m *metrics) counters(s sink) {
+	list, err := drop.Counters{Cpus: m.agent.datapath.Cpus}.Read()
+	if err != nil {
+		s.failed("myelin_drop_packets_total", err)
+		return
+	}
+	for _, c := range list {
+		kind, label := "forward", "way"
+		if c.Outcome.IsDrop() {
+			kind, label = "drop", "reason"
+		}
+		labels := prometheus.Labels{"hook": string(c.Hook), label: c.Outcome.Label()}
+		s.counter("myelin_"+kind+"_packets_total", "Packets by hook and "+label+".", float64(c.Packets), labels)
+		s.counter("myelin_"+kind+"_bytes_total", "Bytes by hook and "+label+", from the Ethernet header on.", float64(c.Bytes), labels)
+	}
+}
+
+func (m *metrics) events(s sink) {
+	const name, help = "myelin_events_lost_total", "Events that subscribers missed: the kernel could not send them, or the subscriber was slow."
+	slow, kernel := m.agent.hub.Lost()
+	s.counter(name, help, float64(slow), prometheus.Labels{"where": "subscriber"})
+	s.counter(name, help, float64(kernel), prometheus.Labels{"where": "kernel"})
+	s.counter("myelin_flows_expired_total", "Flows whose row was deleted since no packet was seen for too long.", float64(m.agent.collector.Expired()), nil)
+}
+
+func (m *metrics) maps(s sink) {
+	list, err := m.agent.usages.Read()
+	if err != nil {
+		s.failed("myelin_map_bytes", err)
+		return
+	}
+	for _, u := range list {
+		labels := prometheus.Labels{"map": u.Name}
+		s.gauge("myelin_map_bytes", "Kernel memory of a BPF map.", float64(u.Bytes), labels)
+		s.gauge("myelin_map_max_entries", "Room in a BPF map; of a ring buffer in bytes.", float64(u.Max), labels)
+		if u.Entries >= 0 {
+			s.gauge("myelin_map_entries", "Rows in a BPF map.", float64(u.Entries), labels)
+			s.gauge("myelin_map_pressure", "Part of a BPF map that is in use, 0 to 1.", u.Pressure(), labels)
+		}
+	}
+}
+
+// tables counts rows by the state of their reconciliation.
+func (m *metrics) tables(s sink) {
+	txn := m.agent.db.ReadTxn()
+	for _, meta := range m.agent.db.GetTables(txn) {
+		t := statedb.AnyTable{Meta: meta}
+		states := map[string]int{}
+		for row := range t.All(txn) {
+			states[rowState(row)]++
+		}
+		delete(states, "")
+		for state, n := range states {
+			s.gauge("myelin_table_rows", "Rows of a table by the state of their reconciliation.", float64(n),
+				prometheus.Labels{"table": meta.Name(), "state": state})
+		}
+		if len(states) > 0 {
+			s.gauge("myelin_reconcile_errors", "Rows of a table that the kernel does not have as wanted, for an error.",
+				float64(states["error"]), prometheus.Labels{"table": meta.Name()})
+		}
+	}
+}
+
+// rowState is "done", "pending", "refreshing" or "error"; empty for a row that
+// nobody reconciles.
+func rowState(row any) string {
+	v := reflect.Indirect(reflect.ValueOf(row))
+	if v.Kind() != reflect.Struct {
+		return ""
+	}
+	field := v.FieldByName("Status")
+	if !field.IsValid() {
+		return ""
+	}
+	s, ok := field.Interface().(reconciler.Status)
+	if !ok {
+		return ""
+	}
+	return strings.ToLower(s.Kind.String())
+}
+
+func (m *metrics) pods(s sink) {
+	states := map[string]int{}
+	for e := range m.agent.endpoints.All(m.agent.db.ReadTxn()) {
+		states[e.State]++
+	}
+	for state, n := range states {
+		s.gauge("myelin_endpoints", "Pods of this node by state.", float64(n), prometheus.Labels{"state": state})
+	}
+	for _, u := range m.agent.ipam.Dump() {
+		labels := prometheus.Labels{"prefix": u.Prefix.String()}
+		s.gauge("myelin_ipam_addresses_used", "Addresses of a podCIDR that pods have.", float64(u.InUse), labels)
+		s.gauge("myelin_ipam_addresses", "Addresses of a podCIDR that pods can have.", float64(u.Capacity), labels)
+	}
+}
+
+// sink makes metrics of values.
+type sink struct{ out chan<- prometheus.Metric }
+
+func (s sink) gauge(name, help string, value float64, labels prometheus.Labels) {
+	s.out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, labels), prometheus.GaugeValue, value)
+}
+
+func (s sink) counter(name, help string, value float64, labels prometheus.Labels) {
+	s.out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, labels), prometheus.CounterValue, value)
+}
+
+func (s sink) failed(name string, err error) {
+	s.out <- prometheus.NewInvalidMetric(prometheus.NewDesc(name, "Could not be read.", nil, nil), err)
+}

@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"net/netip"
+
+	"github.com/cilium/statedb"
+
+	"myelin/cluster"
+	"myelin/endpoint"
+	"myelin/event"
+	"myelin/identity"
+	"myelin/route"
+)
+
+// names implements event.Names over the tables.
+type names struct {
+	agent *Agent
+	// identities is nil where no identities are kept.
+	identities statedb.Table[*identity.Address]
+}
+
+func (a *Agent) names() event.Names {
+	n := names{agent: a}
+	n.identities, _ = a.db.GetTable(a.db.ReadTxn(), "identity-addresses").(statedb.Table[*identity.Address])
+	return n
+}
+
+// Owner implements event.Names.
+func (n names) Owner(addr netip.Addr) (string, uint32) {
+	txn := n.agent.db.ReadTxn()
+	return n.owner(txn, addr), n.identity(txn, addr)
+}
+
+func (n names) owner(txn statedb.ReadTxn, addr netip.Addr) string {
+	a := n.agent
+	if e, _, ok := a.endpoints.Get(txn, endpoint.ByAddress(addr)); ok {
+		return e.PodName()
+	}
+	for pod := range a.cluster.Pods.List(txn, cluster.PodsByAddress(addr)) {
+		if pod.OwnsAddresses() {
+			return pod.Key().String()
+		}
+	}
+	for own := range a.node.Addresses.All(txn) { // a handful
+		if own.Addr == addr {
+			return "host"
+		}
+	}
+	if o, _, ok := a.cluster.Nodes.Get(txn, cluster.NodeByAddress(addr)); ok {
+		return "node " + o.Name
+	}
+	return ""
+}
+
+// identity is as in identity.Lookup.
+func (n names) identity(txn statedb.ReadTxn, addr netip.Addr) uint32 {
+	if n.identities == nil {
+		return 0
+	}
+	if row, _, ok := n.identities.Get(txn, identity.ByAddress(addr)); ok {
+		return row.ID
+	}
+	if addr.Is4() {
+		return identity.WorldIPv4
+	}
+	return identity.WorldIPv6
+}
+
+// Link implements event.Names.
+func (n names) Link(index int) string {
+	d, _, ok := n.agent.routes.Devices.Get(n.agent.db.ReadTxn(), route.DeviceByIndex(index))
+	if !ok {
+		return ""
+	}
+	return d.Name
+}

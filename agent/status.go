@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/sys/unix"
+
+	"myelin/cni"
+	"myelin/endpoint"
+	"myelin/node"
+	"myelin/route"
+	"myelin/status"
+	"myelin/tunnel"
+)
+
+// Status reads what every part knows. It asks the kernel about devices and
+// maps, which takes some milliseconds with hundreds of pods.
+func (a *Agent) Status() (*status.Report, error) {
+	txn := a.db.ReadTxn()
+	f := status.Facts{
+		Config: a.config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began, Ready: a.readyAfter(),
+		Attach: a.datapath.Attacher.Mode, AttachWhy: a.datapath.Attacher.Why, PodLinks: "veth",
+		Pools: a.ipam.Dump(), Conflist: conflist(a.config.CNI.ConfPath),
+		Unused: a.manifests.Unused(), Tables: a.tableStatus(txn),
+		Nodes: rows(a.cluster.Nodes.All(txn)), Wires: rows(a.node.Wires.All(txn)),
+		Routes: rows(a.routes.Routes.All(txn)), NextHops: rows(a.routes.NextHops.All(txn)),
+		Problems: rows(a.manifests.Problems().All(txn)),
+	}
+	f.Counts = status.Counts{
+		Nodes: len(f.Nodes), Namespaces: a.cluster.Namespaces.NumObjects(txn), Pods: a.cluster.Pods.NumObjects(txn),
+		Endpoints: map[string]int{},
+	}
+	for e := range a.endpoints.All(txn) {
+		f.Counts.Endpoints[e.State]++
+	}
+	f.MTU, _, f.MTUProblem = a.routes.MTU()
+	if a.tunneled() {
+		f.Tunnel, _, _ = a.tunnels.Table.Get(txn, tunnel.ByName(tunnel.DeviceName))
+	}
+	var err error
+	if f.Settings, err = a.datapath.Settings(); err != nil {
+		return nil, fmt.Errorf("read the datapath's settings: %w", err)
+	}
+	if f.Devices, err = a.deviceStatus(txn); err != nil {
+		return nil, err
+	}
+	if f.Maps, err = a.usages.Read(); err != nil {
+		return nil, err
+	}
+	if f.EventsLost, err = a.eventsLost(); err != nil {
+		return nil, err
+	}
+	return status.Explain(f), nil
+}
+
+// tableStatus counts the rows of every table that a reconciler works on.
+func (a *Agent) tableStatus(txn statedb.ReadTxn) []status.Table {
+	return []status.Table{
+		count(txn, a.endpoints, endpoint.StatusOf),
+		count(txn, a.routes.Addresses, func(r *route.Address) *reconciler.Status { return &r.Status }),
+		count(txn, a.routes.Routes, func(r *route.Route) *reconciler.Status { return &r.Status }),
+		count(txn, a.routes.Neighbours, func(r *route.Neighbour) *reconciler.Status { return &r.Status }),
+		count(txn, a.routes.NextHops, func(r *route.NextHop) *reconciler.Status { return &r.Status }),
+		count(txn, a.routes.Sysctls, func(r *route.Sysctl) *reconciler.Status { return &r.Status }),
+		count(txn, a.tunnels.Table, func(r *tunnel.Tunnel) *reconciler.Status { return &r.Status }),
+		count(txn, a.node.Addresses, func(r *node.Address) *reconciler.Status { return &r.Status }),
+		count(txn, a.node.Wires, func(r *node.Wire) *reconciler.Status { return &r.Status }),
+		count(txn, a.node.Prefixes, func(r *node.Prefix) *reconciler.Status { return &r.Status }),
+	}
+}
+
+func count[Row any](txn statedb.ReadTxn, t statedb.Table[*Row], of func(*Row) *reconciler.Status) status.Table {
+	return status.CountTable(t.Name(), t.All(txn), of)
+}
+
+// rows lists a table; rows are immutable.
+func rows[Row any](all func(func(*Row, statedb.Revision) bool)) (list []*Row) {
+	for row := range all {
+		list = append(list, row)
+	}
+	return list
+}
+
+// conflist looks whether the runtime takes our file: of those with the endings
+// that libcni reads, the first by name counts.
+func conflist(dir string) status.Conflist {
+	c := status.Conflist{Path: filepath.Join(dir, cni.ConflistName)}
+	if _, err := os.Stat(c.Path); err != nil {
+		c.Error = err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		c.Error = errors.Join(c.Error, err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if name < cni.ConflistName && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) && !strings.HasPrefix(name, ".") {
+			c.Before = append(c.Before, name)
+		}
+	}
+	return c
+}
+
+// versionOr is what the linker set, or else the module's version, or the
+// revision it was built from.
+func versionOr(linked string) string {
+	if linked != "" {
+		return linked
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 && strings.HasPrefix(info.Main.Version, "(devel)") {
+			return s.Value[:12]
+		}
+	}
+	return info.Main.Version
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

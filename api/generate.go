@@ -1,0 +1,3 @@
+package api
+
+//go:generate ../scripts/protoc.sh

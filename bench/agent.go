@@ -1,0 +1,94 @@
+package bench
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"myelin/lab"
+)
+
+//	┌──────── node1 ────────┐   wire, MTU 1500    ┌──────── node2 ────────┐
+//	│ agent            eth0 ┼─────────────────────┼ eth0            agent │
+//	└──┼────────────────────┘                     └────────────────────┼──┘
+//	   └─ bench/client                                   bench/server ─┘
+
+//go:embed pods.yaml
+var pods []byte
+
+// agentPath is a Scenario of two nodes with agents.
+type agentPath struct {
+	name     string
+	binaries string
+	values   map[string]any
+	dir      string
+	lab      *lab.Lab
+}
+
+// Agents are the ways of a packet from pod to pod with agents on the nodes; binaries is the folder of myelin and myelin-cni.
+func Agents(binaries string) []Scenario {
+	path := func(name string, values map[string]any) Scenario {
+		all := map[string]any{"ipv6.enabled": true}
+		for k, v := range values {
+			all[k] = v
+		}
+		return &agentPath{name: name, binaries: binaries, values: all}
+	}
+	return []Scenario{
+		path("veth", map[string]any{"autoDirectNodeRoutes": true}),
+		path("veth-flows", map[string]any{"autoDirectNodeRoutes": true, "myelin.flowTracking": "always"}),
+		path("legacy", map[string]any{"autoDirectNodeRoutes": true, "bpf.hostLegacyRouting": true}),
+		path("vxlan", map[string]any{"routingMode": "tunnel"}),
+	}
+}
+
+func (a *agentPath) Name() string { return a.name }
+
+// patience is for the VM, where everything takes ten times as long.
+const patience = 3 * time.Minute
+
+func (a *agentPath) Setup(ctx context.Context, family Family) (Path, error) {
+	var err error
+	if a.dir, err = os.MkdirTemp("", "mybench-"); err != nil {
+		return Path{}, err
+	}
+	manifests := filepath.Join(a.dir, "pods.yaml")
+	if err := os.WriteFile(manifests, pods, 0o644); err != nil {
+		return Path{}, err
+	}
+	binary := filepath.Join(a.binaries, "myelin")
+	a.lab, err = lab.Up(ctx, lab.Options{
+		Name: fmt.Sprintf("mybench%d%c", os.Getpid(), 'a'+len(a.name)), Manifests: manifests, Dir: filepath.Join(a.dir, "lab"),
+		Binary: binary, InProcess: true, Agent: binary, CNIPlugin: filepath.Join(a.binaries, "myelin-cni"),
+		Values: a.values, Fabric: lab.FabricWire, Timeout: patience,
+	})
+	if err != nil {
+		return Path{}, err
+	}
+	client, server := a.lab.Pod("bench/client"), a.lab.Pod("bench/server")
+	target := server.IPv4()
+	if family == IPv6 {
+		target = server.IPv6()
+	}
+	if _, err := client.Exec(ctx, "ping", "-c", "2", "-W", "5", target.String()); err != nil {
+		return Path{}, fmt.Errorf("%s: %w", a.name, err)
+	}
+	return Path{Client: client.NetnsName(), Server: server.NetnsName(), Target: netip.Addr(target)}, nil
+}
+
+func (a *agentPath) Teardown(ctx context.Context) error {
+	var err error
+	if a.lab != nil {
+		err = a.lab.Down(ctx)
+		a.lab = nil
+	}
+	if a.dir != "" {
+		os.RemoveAll(a.dir)
+		a.dir = ""
+	}
+	return err
+}

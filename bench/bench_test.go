@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMedian(t *testing.T) {
+	for _, test := range []struct {
+		values []float64
+		want   float64
+	}{{[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 3, 2}, 2.5}} {
+		if got := median(test.values); got != test.want {
+			t.Errorf("median(%v) = %v, want %v", test.values, got, test.want)
+		}
+	}
+}
+
+func TestParseThroughput(t *testing.T) {
+	got, err := parseThroughput("THROUGHPUT=12345.67\n")
+	if err != nil || got != 12345.67 {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, out := range []string{"", "THROUGHPUT=0.00\n", "THROUGHPUT=x\n", "establish control: are you sure there is a netserver\n"} {
+		if got, err := parseThroughput(out); err == nil {
+			t.Errorf("%q gave %v", out, got)
+		}
+	}
+}
+
+// Both scenarios carry packets in both families, and leave nothing behind.
+func TestScenarios(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, family := range []Family{IPv4, IPv6} {
+		for _, scenario := range []Scenario{Node(), Plain()} {
+			t.Run(scenario.Name()+family.Suffix(), func(t *testing.T) {
+				path, err := scenario.Setup(t.Context(), family)
+				t.Cleanup(func() {
+					if err := scenario.Teardown(context.Background()); err != nil {
+						t.Error(err)
+					}
+					if left, _ := os.ReadDir("/run/netns"); strings.Contains(names(left), path.Client) {
+						t.Errorf("left behind: %s", names(left))
+					}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t.Context(), "ip", "netns", "exec", path.Client, "ping", "-c1", "-W5", path.Target.String()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func TestSweepTakesOnlyTheDead(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	dead, alive := "mybench-"+strconv.Itoa(gone.Process.Pid)+"-sweep-a", "mybench-"+strconv.Itoa(os.Getpid())+"-sweep-a"
+	for _, name := range []string{dead, alive} {
+		if err := ip(t.Context(), "netns add "+name); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ip(context.Background(), "netns delete "+name) })
+	}
+	if err := Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir("/run/netns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := names(entries); strings.Contains(left, dead) || !strings.Contains(left, alive) {
+		t.Errorf("after the sweep: %s", left)
+	}
+}
+
+func names(entries []os.DirEntry) string {
+	var all []string
+	for _, entry := range entries {
+		all = append(all, entry.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+// A daemon must outlive the thread that asked for it, and not its stop.
+func TestDaemon(t *testing.T) {
+	cmd := exec.Command("sleep", "60")
+	stops := make(chan func())
+	go func() {
+		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
+		stop, err := daemon(cmd)
+		if err != nil {
+			t.Error(err)
+		}
+		stops <- stop
+	}()
+	stop := <-stops
+	time.Sleep(200 * time.Millisecond)
+	if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("it died with the thread: %v", err)
+	}
+	stop()
+	if err := cmd.Process.Signal(syscall.Signal(0)); err == nil {
+		t.Error("it lives on after stop")
+	}
+	if _, err := daemon(exec.Command("/nonexistent")); err == nil {
+		t.Error("a command that can't start is no error")
+	}
+}
+
+func TestParseCPU(t *testing.T) {
+	got, err := parseCPU("cpu  1 2 3 10 20 4 5 0 0 0\ncpu0 1 2 3 10 20 4 5 0 0 0\n")
+	if err != nil || got != (cpu{busy: 15, all: 45}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := parseCPU("intr 1 2 3\n"); err == nil {
+		t.Error("a text without processors is no error")
+	}
+}

@@ -1,0 +1,70 @@
+package results
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Budget is a promise about one result. Exactly one bound is set.
+type Budget struct {
+	// Name is the Result's.
+	Name string `json:"name"`
+	// MinRatio is the least ratio to the baseline.
+	MinRatio *float64 `json:"min_ratio,omitempty"`
+	// MaxValue is the largest value, in Unit.
+	MaxValue *float64 `json:"max_value,omitempty"`
+	// Unit is the result's; empty for a ratio.
+	Unit string `json:"unit,omitempty"`
+}
+
+// String is the bound as it stands in a table: "≥ 0.88" or "≤ 60 MB".
+func (b Budget) String() string {
+	if b.MinRatio != nil {
+		return fmt.Sprintf("≥ %.2f", *b.MinRatio)
+	}
+	return strings.TrimSpace(fmt.Sprintf("≤ %g %s", *b.MaxValue, b.Unit))
+}
+
+// LoadBudgets reads a list of budgets and refuses one that bounds nothing, or two things.
+func LoadBudgets(path string) ([]Budget, error) {
+	var list []Budget
+	if err := loadJSON(path, &list); err != nil {
+		return nil, err
+	}
+	for _, b := range list {
+		if (b.MinRatio == nil) == (b.MaxValue == nil) {
+			return nil, fmt.Errorf("read %s: %q needs min_ratio or max_value, not both", path, b.Name)
+		}
+	}
+	return list, nil
+}
+
+// Check compares results with budgets and says for each broken one what it is and what was measured. A budget that nothing
+// measured is broken too: a promise that nobody checks is none.
+func Check(list []Result, budgets []Budget) []error {
+	var broken []error
+	for _, b := range budgets {
+		if err := b.check(list); err != nil {
+			broken = append(broken, err)
+		}
+	}
+	return broken
+}
+
+func (b Budget) check(list []Result) error {
+	i := slices.IndexFunc(list, func(r Result) bool { return r.Name == b.Name })
+	if i < 0 {
+		return fmt.Errorf("%s: not measured, budget %s", b.Name, b)
+	}
+	r := list[i]
+	switch {
+	case b.MinRatio != nil && r.Ratio < *b.MinRatio:
+		return fmt.Errorf("%s: ratio %.3f, budget %s", b.Name, r.Ratio, b)
+	case b.MaxValue != nil && r.Unit != b.Unit:
+		return fmt.Errorf("%s: measured in %q, budget %s", b.Name, r.Unit, b)
+	case b.MaxValue != nil && r.Value > *b.MaxValue:
+		return fmt.Errorf("%s: %g %s, budget %s", b.Name, r.Value, r.Unit, b)
+	}
+	return nil
+}

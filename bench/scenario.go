@@ -1,0 +1,45 @@
+// Package bench measures how fast packets travel between two nodes, as a ratio of the bare wire between them.
+//
+// Every Scenario builds its own two nodes, joined by one direct veth wire, and says from where to where netperf runs. Measure
+// runs netperf over all of them in interleaved rounds. Numbers of one scenario mean little; its ratio to the scenario "node"
+// in the same run is what is kept.
+package bench
+
+import (
+	"context"
+	"net/netip"
+)
+
+// Family is an IP version.
+type Family int
+
+// The families that a scenario can be built for.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// Suffix marks the names of results that are not IPv4.
+func (f Family) Suffix() string {
+	if f == IPv6 {
+		return "6"
+	}
+	return ""
+}
+
+// Path is where netperf runs: client and server are names of network namespaces, as in /run/netns.
+type Path struct {
+	Client, Server string
+	// Target is the server's address as the client reaches it.
+	Target netip.Addr
+}
+
+// Scenario is one way for a packet between two nodes.
+type Scenario interface {
+	// Name is the middle part of the names of its results, without the family's suffix: "node", "veth-flows".
+	Name() string
+	// Setup builds the path for the family and returns when packets pass.
+	Setup(ctx context.Context, family Family) (Path, error)
+	// Teardown removes everything that Setup made, also when Setup failed half way. It does nothing when Setup never ran.
+	Teardown(ctx context.Context) error
+}

@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+//	┌────────── a ──────────┐   wire, MTU 1500    ┌────────── b ──────────┐
+//	│                wire0 ─┼─────────────────────┼─ wire0                │
+//	│ pod0                  │                     │                  pod0 │
+//	└──┼────────────────────┘                     └────────────────────┼──┘
+//	   └─ eth0 in ap                                       eth0 in bp ─┘
+
+// kernelPath is a Scenario that needs nothing but the kernel: bare nodes, or pods behind nodes that route.
+type kernelPath struct {
+	name   string
+	pods   bool
+	prefix string
+	made   []string
+}
+
+// Node is node→node: the baseline.
+func Node() Scenario { return &kernelPath{name: "node"} }
+
+// Plain is pod→pod through the kernel's routing, on veth, without a single firewall rule.
+func Plain() Scenario { return &kernelPath{name: "plain", pods: true} }
+
+func (k *kernelPath) Name() string { return k.name }
+
+// addressing is how one family is numbered on the topology.
+type addressing struct {
+	bits             int
+	option           string
+	wire, pod        [2]string
+	forwarding, dflt string
+}
+
+func (f Family) addressing() addressing {
+	if f == IPv6 {
+		return addressing{128, "-6", [2]string{"fd00:192::1", "fd00:192::2"}, [2]string{"fd00:10:1::2", "fd00:10:2::2"},
+			"/proc/sys/net/ipv6/conf/all/forwarding", "fe80::1"}
+	}
+	return addressing{32, "-4", [2]string{"192.0.2.1", "192.0.2.2"}, [2]string{"10.1.0.2", "10.2.0.2"},
+		"/proc/sys/net/ipv4/ip_forward", "169.254.1.1"}
+}
+
+func (k *kernelPath) Setup(ctx context.Context, family Family) (Path, error) {
+	k.prefix = fmt.Sprintf("mybench-%d-%s%s-", os.Getpid(), k.name, family.Suffix())
+	at := family.addressing()
+	if err := k.namespaces(ctx, "a", "b"); err != nil {
+		return Path{}, err
+	}
+	if err := k.wire(ctx, at); err != nil {
+		return Path{}, err
+	}
+	if !k.pods {
+		return k.path("a", "b", at.wire[1])
+	}
+	if err := k.namespaces(ctx, "ap", "bp"); err != nil {
+		return Path{}, err
+	}
+	for i, node := range []string{"a", "b"} {
+		if err := k.pod(ctx, at, i, node); err != nil {
+			return Path{}, err
+		}
+	}
+	return k.path("ap", "bp", at.pod[1])
+}
+
+func (k *kernelPath) path(client, server, target string) (Path, error) {
+	addr, err := netip.ParseAddr(target)
+	return Path{Client: k.prefix + client, Server: k.prefix + server, Target: addr}, err
+}
+
+func (k *kernelPath) namespaces(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if err := ip(ctx, "netns add "+k.prefix+name); err != nil {
+			return err
+		}
+		k.made = append(k.made, k.prefix+name)
+		if err := ip(ctx, "-n "+k.prefix+name+" link set lo up"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *kernelPath) wire(ctx context.Context, at addressing) error {
+	a, b := k.prefix+"a", k.prefix+"b"
+	commands := []string{fmt.Sprintf("link add wire0 netns %s type veth peer name wire0 netns %s", a, b)}
+	for i, node := range []string{a, b} {
+		commands = append(commands,
+			fmt.Sprintf("-n %s address add %s/%d dev wire0 %s", node, at.wire[i], at.bits-8, nodad(at)),
+			fmt.Sprintf("-n %s link set wire0 up", node))
+	}
+	return ip(ctx, commands...)
+}
+
+func (k *kernelPath) pod(ctx context.Context, at addressing, i int, node string) error {
+	host, pod := k.prefix+node, k.prefix+node+"p"
+	err := ip(ctx,
+		fmt.Sprintf("link add pod0 netns %s type veth peer name eth0 netns %s", host, pod),
+		fmt.Sprintf("-n %s address add %s/%d dev eth0 %s", pod, at.pod[i], at.bits, nodad(at)),
+		fmt.Sprintf("-n %s address add %s/%d dev pod0 %s", host, at.dflt, at.bits, nodad(at)),
+		fmt.Sprintf("-n %s link set pod0 up", host),
+		fmt.Sprintf("-n %s link set eth0 up", pod),
+		fmt.Sprintf("-n %s route add %s/%d dev pod0", host, at.pod[i], at.bits),
+		fmt.Sprintf("-n %s %s route add default via %s dev eth0 onlink", pod, at.option, at.dflt),
+		fmt.Sprintf("-n %s route add %s/%d via %s", host, at.pod[1-i], at.bits, at.wire[1-i]))
+	if err != nil {
+		return err
+	}
+	return run(ctx, "ip", "netns", "exec", host, "sh", "-c", "echo 1 > "+at.forwarding)
+}
+
+func nodad(at addressing) string {
+	if at.bits == 128 {
+		return "nodad"
+	}
+	return ""
+}
+
+func (k *kernelPath) Teardown(ctx context.Context) error {
+	var failed []error
+	for _, name := range k.made {
+		failed = append(failed, ip(ctx, "netns delete "+name))
+	}
+	k.made = nil
+	return errors.Join(failed...)
+}
+
+// Sweep removes namespaces that a run left behind whose process is gone: killed, it could not tear down.
+func Sweep(ctx context.Context) error {
+	entries, err := os.ReadDir("/run/netns")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		rest, ours := strings.CutPrefix(entry.Name(), "mybench-")
+		pid, convErr := strconv.Atoi(strings.SplitN(rest, "-", 2)[0])
+		if !ours || convErr != nil {
+			continue
+		}
+		if _, alive := os.Stat("/proc/" + strconv.Itoa(pid)); errors.Is(alive, os.ErrNotExist) {
+			err = errors.Join(err, ip(ctx, "netns delete "+entry.Name()))
+		}
+	}
+	return err
+}
+
+// ip runs commands of iproute2, each given as its arguments in one string.
+func ip(ctx context.Context, commands ...string) error {
+	for _, command := range commands {
+		if err := run(ctx, "ip", strings.Fields(command)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func run(ctx context.Context, name string, args ...string) error {
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

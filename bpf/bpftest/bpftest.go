@@ -1,0 +1,65 @@
+// Package bpftest loads the real datapath for tests of what reads it, without
+// pins and without devices.
+package bpftest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf/rlimit"
+
+	"myelin/bpf"
+	"myelin/packet"
+	"myelin/packet/packettest"
+)
+
+// Load returns a datapath that lives as long as the test. Settings without Hz
+// get 1000, maps the sizes in entries that are given. It skips the
+// test where it isn't root's.
+func Load(t testing.TB, s bpf.Settings, sizes map[string]uint32) *bpf.Datapath {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to load BPF programs")
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Hz == 0 {
+		s.Hz = 1000
+	}
+	if err := spec.Variables["config"].Set(s); err != nil {
+		t.Fatal(err)
+	}
+	for name, n := range sizes {
+		spec.Maps[name].MaxEntries = n
+	}
+	d := &bpf.Datapath{}
+	if err := spec.LoadAndAssign(&d.DatapathObjects, nil); err != nil {
+		t.Fatalf("load datapath: %v", err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+// Send runs the program of a hook on a packet that is on the loopback device.
+func Send(t testing.TB, d *bpf.Datapath, hook bpf.Hook, f packet.Family, names packet.Names, text string) packettest.Result {
+	t.Helper()
+	program := d.FromPod
+	switch hook {
+	case bpf.ToPod:
+		program = d.ToPod
+	case bpf.FromWire:
+		program = d.FromWire
+	case bpf.ToWire:
+		program = d.ToWire
+	}
+	r, err := packettest.Run(program, packettest.Frame(t, f, names, text), packettest.Options{Ifindex: 1})
+	if err != nil {
+		t.Fatalf("%s: %s: %v", hook, text, err)
+	}
+	return r
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What every feature's header stands on: types, the configuration, the clock. */
+#ifndef MYELIN_COMMON_H
+#define MYELIN_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#define INLINE static __always_inline
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* An IPv6 address, or an IPv4 address mapped into IPv6 (RFC 4291, 2.5.5.2). */
+struct addr {
+	union {
+		__u8 b[16];
+		__be32 w[4];
+		__u64 d[2];
+	};
+};
+
+struct mac {
+	__u8 b[ETH_ALEN];
+};
+
+enum tunnel_mode {
+	TUNNEL_NONE,
+	TUNNEL_IPV4, /* the outer header is IPv4 */
+	TUNNEL_IPV6,
+};
+
+/* Fixed when the programs are loaded: the verifier removes what is off. */
+struct settings {
+	__u8 ipv4;
+	__u8 ipv6;
+	__u8 tunnel;         /* enum tunnel_mode */
+	__u8 legacy_routing; /* forward through the host's stack */
+	__u8 masquerade4;
+	__u8 masquerade6;
+	__u8 flow_always; /* a flow row for every connection */
+	__u8 monitor;     /* events of flows, not only of drops, while somebody listens */
+	__u32 tunnel_ifindex;
+	__u32 vni;
+	__u32 hz;          /* jiffies a second */
+	__u32 event_rate;  /* drop events a second and CPU; 0: none */
+	__u16 nat_port_min; /* host byte order, both ends included */
+	__u16 nat_port_max;
+	__u32 path_mask;  /* rows of the table of paths, less 1 */
+	struct addr gateway4; /* the address that answers pods, mapped */
+	struct addr gateway6;
+};
+
+volatile const struct settings config;
+
+/* Set while somebody watches flows: their events are not even made for nobody. */
+__u32 listening;
+
+enum hook {
+	HOOK_FROM_POD,
+	HOOK_TO_POD,
+	HOOK_FROM_WIRE,
+	HOOK_TO_WIRE,
+	HOOKS,
+};
+
+/* Jiffies, cut to 32 bits: ages up to 2^31 ticks compare right (24 days at 1,000 Hz). Costs one load: the verifier inlines it. */
+INLINE __u32 clock_now(void)
+{
+	return (__u32)bpf_jiffies64();
+}
+
+/* Reads the gateway's addresses. Never by a cast: without volatile the compiler takes the configuration for the zeros that it is compiled as. */
+INLINE void gateway_addr(struct addr *a, bool ipv6)
+{
+	a->d[0] = ipv6 ? config.gateway6.d[0] : config.gateway4.d[0];
+	a->d[1] = ipv6 ? config.gateway6.d[1] : config.gateway4.d[1];
+}
+
+/* True if the tick a comes before the tick b. */
+INLINE bool clock_before(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) < 0;
+}
+
+INLINE void addr_map4(struct addr *a, __be32 v4)
+{
+	/* One store, as it will be read: the datapath is little-endian only. */
+	a->d[0] = 0;
+	a->d[1] = (__u64)v4 << 32 | bpf_htonl(0xffff);
+}
+
+INLINE bool addr_is4(const struct addr *a)
+{
+	return a->d[0] == 0 && a->w[2] == bpf_htonl(0xffff);
+}
+
+INLINE bool addr_equal(const struct addr *a, const struct addr *b)
+{
+	return a->d[0] == b->d[0] && a->d[1] == b->d[1];
+}
+
+INLINE bool addr_is_zero(const struct addr *a)
+{
+	return !a->d[0] && !a->d[1];
+}
+
+INLINE bool mac_equal(const struct mac *a, const __u8 *b)
+{
+	return *(const __u32 *)a->b == *(const __u32 *)b && *(const __u16 *)(a->b + 4) == *(const __u16 *)(b + 4);
+}
+
+#endif

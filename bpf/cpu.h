@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a CPU works on: the packet under way, the path and the row that are being made for it, and the counters of all that went before. One look-up a
+ * packet finds it all. Functions that are verified apart take nothing but the packet's context (pointers may be passed since 5.13 only) and find the
+ * rest here; no two programs of ours are under way on a CPU at once, since hooks run with bottom halves off.
+ */
+#ifndef MYELIN_CPU_H
+#define MYELIN_CPU_H
+
+#include "packet.h"
+#include "../drop/drop.h"
+#include "../flow/row.h"
+
+#define OUTCOME_SLOTS 64
+
+struct counter {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* Tokens for events; refilled with every second that begins. */
+struct event_budget {
+	__u32 second;
+	__u32 left;
+	__u64 lost; /* events not sent: over the rate, or the ring was full */
+};
+
+struct cpu {
+	struct packet pkt;
+	struct packet about; /* what an ICMP error speaks of, as its pod sent it */
+	struct inner inner;
+	struct path path;
+	struct addr snat; /* what the path masquerades to */
+	struct flow_key key;
+	struct flow flow;
+	struct event_budget budget;
+	struct counter counters[HOOKS][OUTCOME_SLOTS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+
+/* Verified apart, whatever calls it. */
+#define APART __attribute__((noinline))
+
+INLINE struct cpu *cpu_this(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&cpus, &zero);
+}
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+//go:build ignore
+
+/* Every way of a packet through Myelin, top to bottom. */
+
+#include "../route/decide.h"
+#include "../neighbour/neighbour.h"
+#include "../flow/flow.h"
+#include "../nat/nat.h"
+#include "../nat/nat_in.h"
+#include "../flow/track.h"
+
+/* What a hook does with what is not IP. */
+INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
+{
+	switch (parsed) {
+	case PARSED_TRUNCATED:
+		return drop(skb, c, DROP_TRUNCATED);
+	case PARSED_BAD:
+		return drop(skb, c, DROP_BAD_HEADER);
+	case PARSED_MAPPED:
+		return drop(skb, c, DROP_MARTIAN);
+	default:
+		if (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6))
+			return drop(skb, c, DROP_UNSUPPORTED_FAMILY);
+		return drop(skb, c, DROP_UNSUPPORTED_L2);
+	}
+}
+
+/* Sends a pod's packet along c->path: from the node's address where it goes to the world, with a row where every flow has one. */
+APART int from_pod_follow(struct __sk_buff *skb, __u32 action)
+{
+	struct cpu *c = cpu_this();
+	int outcome = 0, verdict;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	/* Before it is translated: an error must quote what the pod sent. */
+	verdict = path_refuse(skb, c, &c->path, action);
+	if (verdict)
+		return verdict;
+	if (c->path.masquerade)
+		outcome = nat_out(skb);
+	if (config.flow_always && (!c->path.masquerade || outcome == NAT_NONE))
+		outcome = track_begin(skb);
+	if (outcome > 0)
+		return drop(skb, c, outcome);
+	return path_go(skb, c, &c->path, action);
+}
+
+/* Decides, and keeps what was decided, in the CPU's path as well. Returns -1, or a verdict if the packet goes nowhere. */
+APART int from_pod_decide(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	int outcome;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	outcome = decide(skb);
+	if (outcome == DROP_NO_ROUTE || outcome == DROP_BLACKHOLE)
+		return icmp_refuse(skb, outcome, 0);
+	if (outcome)
+		return drop(skb, c, outcome);
+	if (c->path.action != PATH_RESOLVE)
+		path_keep(c, false);
+	return -1;
+}
+
+/* What a pod sends. */
+SEC("tc")
+int from_pod(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	int parsed, verdict;
+	struct kept_path *p;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	parsed = packet_parse(skb, &c->pkt, HOOK_FROM_POD);
+	if (unlikely(skb->vlan_present))
+		return drop(skb, c, DROP_VLAN);
+	if (parsed == PARSED_ARP)
+		return neighbour_arp(skb);
+	if (unlikely(parsed != PARSED_IP))
+		return refuse(skb, c, parsed);
+	if (c->pkt.proto == IPPROTO_ICMPV6 && (verdict = neighbour_nd(skb)) >= 0)
+		return verdict;
+	if (config.flow_always && (verdict = track_from_pod(skb, c)) >= 0)
+		return verdict;
+	p = path_find(&c->pkt, false);
+	if (unlikely(!p)) {
+		if ((verdict = from_pod_decide(skb)) >= 0)
+			return verdict;
+		/* By way of the kernel's neighbour table, which so notices that the neighbour is in use. */
+		return from_pod_follow(skb, c->path.action == PATH_WIRE ? PATH_RESOLVE : c->path.action);
+	}
+	if (unlikely(!path_mac_right(skb, &p->path)))
+		return drop_spoofed(skb, c, &p->path);
+	if (p->path.masquerade || config.flow_always) {
+		c->path = p->path;
+		c->snat = p->snat;
+		return from_pod_follow(skb, p->path.action);
+	}
+	return path_follow(skb, c, &p->path, p->path.action);
+}
+
+/* What comes in for the node's own address: the host's, or a masqueraded pod's. */
+INLINE int from_wire_host(struct __sk_buff *skb, struct cpu *c)
+{
+	int outcome;
+
+	c->pkt.for_host = true;
+	outcome = l4_parse(skb) ? -1 : nat_in(skb); /* the host's stack knows more protocols than we do */
+	if (outcome < 0)
+		return pass(skb, c);
+	if (outcome == DROP_TTL)
+		return icmp_refuse(skb, outcome, 0);
+	if (outcome)
+		return drop(skb, c, outcome);
+	return path_go(skb, c, &c->path, c->path.action);
+}
+
+/* Where pods are masqueraded it matters whether a packet is the cluster's or the world's, else not. */
+#define WIRE_ANY (!config.masquerade4 && !config.masquerade6)
+
+/* What a wire brings for a pod goes into the pod, or to the stack that will bring it there. */
+#define WIRE_ACTION (config.legacy_routing ? PATH_STACK : PATH_POD)
+
+/* Whom the packet is for: a pod, whose path is kept, or the host. */
+APART int from_wire_decide(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct endpoint *e;
+	int outcome;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (e && e->flags & ENDPOINT_MASQUERADE)
+		return from_wire_host(skb, c);
+	if (!e || e->flags & ENDPOINT_HOST)
+		return pass(skb, c);
+	decide_wire_pod(c, e);
+	if (decide_tracked(&c->pkt)) {
+		if (!l4_parse(skb) && (outcome = track_begin(skb)))
+			return drop(skb, c, outcome);
+	} else {
+		path_keep(c, WIRE_ANY);
+	}
+	return path_follow(skb, c, &c->path, WIRE_ACTION);
+}
+
+/* What a wire, or the tunnel, brings. */
+SEC("tc")
+int from_wire(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct kept_path *p;
+	int parsed, verdict;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	parsed = packet_parse(skb, &c->pkt, HOOK_FROM_WIRE);
+	if (config.tunnel && skb->pkt_type != PACKET_HOST && skb->ifindex == config.tunnel_ifindex)
+		bpf_skb_change_type(skb, PACKET_HOST); /* who sent it by tunnel doesn't know our MAC */
+	if (unlikely(parsed == PARSED_ARP || parsed == PARSED_OTHER || skb->vlan_present))
+		return pass(skb, c);
+	if (unlikely(parsed != PARSED_IP))
+		return refuse(skb, c, parsed);
+	if (config.flow_always && (verdict = track_from_wire(skb, c)) >= 0)
+		return verdict;
+	p = path_find(&c->pkt, WIRE_ANY);
+	if (likely(p))
+		return path_follow(skb, c, &p->path, WIRE_ACTION);
+	return from_wire_decide(skb);
+}
+
+/* What the host itself sends to a pod. Attached only where every flow has a row. */
+SEC("tc")
+int to_pod(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+
+	if (c && packet_parse(skb, &c->pkt, HOOK_TO_POD) == PARSED_IP)
+		track_to_pod(skb);
+	return TC_ACT_OK;
+}
+
+/* The host's own packets into the tunnel. */
+INLINE int to_wire_tunnel(struct __sk_buff *skb, struct cpu *c)
+{
+	struct prefix *prefix = prefix_find(&c->pkt.dst);
+
+	if (!prefix || !(prefix->flags & PREFIX_TUNNEL))
+		return drop(skb, c, DROP_NO_TUNNEL_KEY);
+	if (!tunnel_key_set(skb, &prefix->via))
+		return drop(skb, c, DROP_REWRITE);
+	count(skb, c, FORWARD_TUNNEL);
+	return TC_ACT_OK;
+}
+
+/* What leaves by a wire. Attached to the tunnel's device, whose packets from the host need a node to go to; and in legacy routing, to masquerade. */
+SEC("tc")
+int to_wire(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	int outcome;
+
+	if (config.tunnel && skb->cb[0] == TUNNEL_KEY_SET && skb->ifindex == config.tunnel_ifindex)
+		return TC_ACT_OK;
+	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP)
+		return TC_ACT_OK;
+	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
+		return to_wire_tunnel(skb, c);
+	outcome = decide_masquerade(c);
+	if (!outcome && c->path.masquerade)
+		outcome = nat_out(skb);
+	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);
+}
+
+/* Kept in the object's type information, from which the Go side takes its constants. */
+const enum endpoint_flag *_endpoint_flag __attribute__((unused));
+const enum prefix_flag *_prefix_flag __attribute__((unused));
+const enum flow_flag *_flow_flag __attribute__((unused));
+const enum flow_seconds *_flow_seconds __attribute__((unused));
+const enum path_action *_path_action __attribute__((unused));
+const enum event_type *_event_type __attribute__((unused));
+const enum tunnel_mode *_tunnel_mode __attribute__((unused));
+const enum outcome *_outcome __attribute__((unused));
+const struct event *_event __attribute__((unused));
+const enum hook *_hook __attribute__((unused));
+
+char _license[] SEC("license") = "Dual BSD/GPL";

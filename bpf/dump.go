@@ -1,0 +1,169 @@
+package bpf
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// DumpRow is a row of a map, field by field.
+type DumpRow struct {
+	Key, Value []DumpField
+}
+
+// DumpField is a field of a key or value. Fields inside others have their name
+// in front: "side[0].packets".
+type DumpField struct {
+	Name string
+	Text string
+}
+
+// TableHeader names the columns of TableRow.
+func (*DumpRow) TableHeader() []string { return []string{"Key", "Value"} }
+
+// TableRow is the row as text, with the fields that are not zero.
+func (r *DumpRow) TableRow() []string { return []string{line(r.Key), line(r.Value)} }
+
+func line(fields []DumpField) string {
+	var words []string
+	for _, f := range fields {
+		switch {
+		case f.Name == "":
+			words = append(words, f.Text)
+		case f.Text != "0" && f.Text != "":
+			words = append(words, f.Name+"="+f.Text)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// MarshalJSON writes key and value as objects of text, in the datapath's order.
+func (r *DumpRow) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, `{"key":%s,"value":%s}`, object(r.Key), object(r.Value)), nil
+}
+
+func object(fields []DumpField) string {
+	if len(fields) == 1 && fields[0].Name == "" {
+		return quote(fields[0].Text)
+	}
+	parts := make([]string, len(fields))
+	for i, f := range fields {
+		parts[i] = quote(f.Name) + ":" + quote(f.Text)
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+func quote(s string) string {
+	b, _ := json.Marshal(s) // text can't fail
+	return string(b)
+}
+
+// Dump calls fn for the rows of the map of a name until it returns false.
+// Arrays yield the rows that are not zero.
+func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
+	switch name {
+	case "endpoints":
+		return dump[DatapathAddr, DatapathEndpoint](d.Endpoints, fn)
+	case "pod_links":
+		return dump[uint32, DatapathPodLink](d.PodLinks, fn)
+	case "epochs":
+		return dump[uint32, uint32](d.Epochs, fn)
+	case "paths":
+		return KeptPaths(d.Paths, func(cpu int, i uint32, p *DatapathKeptPath) bool {
+			key := []DumpField{{Name: "cpu", Text: strconv.Itoa(cpu)}, {Name: "index", Text: strconv.FormatUint(uint64(i), 10)}}
+			return fn(&DumpRow{key, fields(nil, "", reflect.ValueOf(p).Elem())})
+		})
+	case "prefixes":
+		return dump[DatapathPrefixKey, DatapathPrefix](d.Prefixes, fn)
+	case "wires":
+		return dump[uint32, DatapathWire](d.Wires, fn)
+	case "flows":
+		return dump[DatapathFlowKey, DatapathFlow](d.Flows, fn)
+	case "fragments":
+		return dump[DatapathFragmentKey, DatapathFragmentPorts](d.Fragments, fn)
+	case "cpus", "events":
+		return fmt.Errorf("map %s has no rows to show: see drops and monitor", name)
+	}
+	return fmt.Errorf("there is no map %q", name)
+}
+
+func dump[K, V any](m *ebpf.Map, fn func(*DumpRow) bool) error {
+	array := m.Type() == ebpf.Array
+	return Each(m, func(key *K, value *V) bool {
+		v := reflect.ValueOf(value).Elem()
+		if array && v.IsZero() {
+			return true
+		}
+		return fn(&DumpRow{fields(nil, "", reflect.ValueOf(key).Elem()), fields(nil, "", v)})
+	})
+}
+
+// fields adds the fields of v, called name, to list. Padding is left out.
+func fields(list []DumpField, name string, v reflect.Value) []DumpField {
+	switch x := v.Interface().(type) {
+	case DatapathAddr:
+		return append(list, DumpField{name, addrText(x)})
+	case DatapathMac:
+		return append(list, DumpField{name, macText(x)})
+	case DatapathPrefixKey:
+		return append(list, DumpField{name, x.Netip().String()})
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if field := strings.ToLower(f.Name); f.IsExported() && !strings.HasPrefix(field, "pad") {
+				list = fields(list, join(name, field), v.Field(i))
+			}
+		}
+		return list
+	case reflect.Array:
+		if b, ok := bytesOf(v); ok {
+			return append(list, DumpField{name, hex.EncodeToString(b)})
+		}
+		for i := range v.Len() {
+			list = fields(list, fmt.Sprintf("%s[%d]", name, i), v.Index(i))
+		}
+		return list
+	}
+	if strings.HasSuffix(strings.TrimRight(name, "[01]"), "port") && v.Kind() == reflect.Uint16 { // in network order
+		return append(list, DumpField{name, fmt.Sprint(Port(uint16(v.Uint())))})
+	}
+	return append(list, DumpField{name, fmt.Sprint(v.Interface())})
+}
+
+func join(outer, inner string) string {
+	if outer == "" {
+		return inner
+	}
+	return outer + "." + inner
+}
+
+func bytesOf(v reflect.Value) ([]byte, bool) {
+	if v.Type().Elem().Kind() != reflect.Uint8 {
+		return nil, false
+	}
+	b := make([]byte, v.Len())
+	reflect.Copy(reflect.ValueOf(b), v)
+	return b, true
+}
+
+func addrText(a DatapathAddr) string {
+	if addr := a.Netip(); addr.IsValid() {
+		return addr.String()
+	}
+	return ""
+}
+
+func macText(m DatapathMac) string {
+	if m.B == [6]byte{} {
+		return ""
+	}
+	return net.HardwareAddr(m.B[:]).String()
+}

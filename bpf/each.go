@@ -1,0 +1,62 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// batch is how many rows one system call reads: enough that the calls don't
+// count, and 300 kB of the largest rows.
+const batch = 1024
+
+// Each calls fn for the rows of a map until it returns false. The pointers are
+// valid during the call only. Rows that come or go meanwhile may be missed, and
+// one that is deleted by fn itself may show again. Kernels or maps without
+// batches (5.6 has them for hashes) are read row by row.
+func Each[K, V any](m *ebpf.Map, fn func(*K, *V) bool) error {
+	size := int(min(batch, m.MaxEntries()))
+	keys, values := make([]K, size), make([]V, size)
+	var cursor ebpf.MapBatchCursor
+	for began := false; ; began = true {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		last := errors.Is(err, ebpf.ErrKeyNotExist)
+		switch {
+		case err == nil || last:
+		case errors.Is(err, unix.ENOSPC): // a bucket that is larger than the batch
+			keys, values = make([]K, 2*len(keys)), make([]V, 2*len(values))
+			continue
+		case !began && (errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL)):
+			return eachSlowly(m, fn)
+		default:
+			return fmt.Errorf("read map: %w", err)
+		}
+		for i := range n {
+			if !fn(&keys[i], &values[i]) {
+				return nil
+			}
+		}
+		if last {
+			return nil
+		}
+	}
+}
+
+func eachSlowly[K, V any](m *ebpf.Map, fn func(*K, *V) bool) error {
+	var (
+		key   K
+		value V
+	)
+	rows := m.Iterate()
+	for rows.Next(&key, &value) {
+		if !fn(&key, &value) {
+			return nil
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read map: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+)
+
+// Settings is fixed when the programs are loaded.
+type Settings = DatapathSettings
+
+// Sizes are entries of maps; 0 keeps the default.
+type Sizes struct {
+	Flows     uint32 // rows of connections; the map shrinks to one if no feature needs them
+	Paths     uint32 // decisions kept, shared out to the CPUs, of which each has its own; at least 1,024 each
+	Fragments uint32
+}
+
+// Options of Load.
+type Options struct {
+	Settings Settings
+	Sizes    Sizes
+	// Dir holds the pins, on a bpffs; it is made if it is not there.
+	Dir string
+	Log *slog.Logger
+	// NoTCX: clsact also where the kernel has TCX.
+	NoTCX bool
+}
+
+// Datapath is the loaded programs and their maps. Programs forward on when it is closed: what is attached is held by pins.
+type Datapath struct {
+	DatapathObjects
+	dir  string
+	log  *slog.Logger
+	Maps []MapStatus
+	// Attacher knows how programs are attached on this kernel.
+	Attacher *Attacher
+}
+
+// MapStatus says how a map came to be.
+type MapStatus struct {
+	Name    string
+	Adopted bool   // the pinned one went on being used
+	Note    string // why it did not, and what became of its rows
+}
+
+// Load verifies the programs and gives them the maps that an agent before us has pinned, where their layout still fits. Nothing that forwards changes:
+// what is attached goes on with the programs it has until Attach. Kernel 5.10 or later.
+func Load(o Options) (*Datapath, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raise memory limit for BPF maps: %w", err)
+	}
+	spec, err := LoadDatapath()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded datapath: %w", err)
+	}
+	hz, err := clockRate()
+	if err != nil {
+		return nil, err
+	}
+	o.Settings.Hz = hz
+	resize(spec, o)
+	o.Settings.PathMask = spec.Maps["paths"].MaxEntries - 1
+	if err := spec.Variables["config"].Set(o.Settings); err != nil {
+		return nil, fmt.Errorf("set datapath configuration: %w", err)
+	}
+	for _, dir := range []string{"maps", "links"} {
+		if err := os.MkdirAll(filepath.Join(o.Dir, dir), 0o700); err != nil {
+			return nil, fmt.Errorf("make pin directory: %w", err)
+		}
+	}
+	d := &Datapath{dir: o.Dir, log: o.Log}
+	adopted, err := d.adopt(spec)
+	defer func() {
+		for _, m := range adopted {
+			m.Close()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.create(spec, adopted); err != nil {
+		return nil, err
+	}
+	d.Attacher = newAttacher(d, o.NoTCX)
+	return d, nil
+}
+
+// resize shrinks maps of features that are off to one entry, so that they cost nothing.
+func resize(spec *ebpf.CollectionSpec, o Options) {
+	set := func(name string, n uint32) {
+		if n != 0 {
+			spec.Maps[name].MaxEntries = n
+		}
+	}
+	set("flows", o.Sizes.Flows)
+	set("paths", powerOfTwo(max(o.Sizes.Paths/uint32(ebpf.MustPossibleCPU()), spec.Maps["paths"].MaxEntries)))
+	set("fragments", o.Sizes.Fragments)
+	s := o.Settings
+	if s.FlowAlways == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
+		set("flows", 1)
+		set("fragments", 1)
+	}
+}
+
+func (d *Datapath) create(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) error {
+	err := spec.LoadAndAssign(&d.DatapathObjects, &ebpf.CollectionOptions{MapReplacements: adopted})
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("load datapath: %w: %s", err, lastLines(refused.Log, 3))
+	}
+	if err != nil {
+		return fmt.Errorf("load datapath: %w", err)
+	}
+	return d.pin(spec, adopted)
+}
+
+func lastLines(lines []string, n int) string {
+	text := ""
+	for _, l := range lines[max(0, len(lines)-n):] {
+		text += l + "; "
+	}
+	return text
+}
+
+// Listen makes the datapath send events of flows, or stop sending them.
+func (d *Datapath) Listen(on bool) error {
+	var n uint32
+	if on {
+		n = 1
+	}
+	if err := d.Listening.Set(n); err != nil {
+		return fmt.Errorf("switch events of flows: %w", err)
+	}
+	return nil
+}
+
+// Close closes the descriptors. What is pinned stays.
+func (d *Datapath) Close() error { return d.DatapathObjects.Close() }

@@ -1,0 +1,104 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// mine reports whether a map is one of the datapath's own, not the compiler's.
+func mine(name string) bool { return !strings.HasPrefix(name, ".") }
+
+// adopt opens the pinned maps whose layout is the one the programs want.
+func (d *Datapath) adopt(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	adopted := make(map[string]*ebpf.Map)
+	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+		if !mine(name) {
+			continue
+		}
+		m, err := ebpf.LoadPinnedMap(d.mapPin(name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			d.Maps = append(d.Maps, MapStatus{Name: name, Note: "new"})
+			continue
+		}
+		if err != nil {
+			return adopted, fmt.Errorf("open pinned map %s: %w", name, err)
+		}
+		if err := spec.Maps[name].Compatible(m); err != nil {
+			d.Maps = append(d.Maps, MapStatus{Name: name, Note: err.Error()})
+			m.Close()
+			continue
+		}
+		adopted[name] = m
+		d.Maps = append(d.Maps, MapStatus{Name: name, Adopted: true})
+	}
+	return adopted, nil
+}
+
+func (d *Datapath) mapPin(name string) string { return filepath.Join(d.dir, "maps", name) }
+
+// pin gives every new map its place, with the rows of the one before it where they still fit.
+func (d *Datapath) pin(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) error {
+	for i, status := range d.Maps {
+		if status.Adopted {
+			continue
+		}
+		m := d.mapByName(status.Name)
+		if status.Note != "new" {
+			d.Maps[i].Note = status.Note + "; " + d.migrate(status.Name, m)
+		}
+		tmp := d.mapPin(status.Name) + "_new" // bpffs allows no dots
+		os.Remove(tmp)
+		if err := m.Pin(tmp); err != nil {
+			return fmt.Errorf("pin map %s: %w", status.Name, err)
+		}
+		if err := os.Rename(tmp, d.mapPin(status.Name)); err != nil {
+			return fmt.Errorf("pin map %s: %w", status.Name, err)
+		}
+	}
+	return nil
+}
+
+// migrate copies rows into a map that replaces a pinned one of the same row layout, and says what it did. Rows that the agent's tables don't write again
+// (flows, epochs) would be lost otherwise.
+func (d *Datapath) migrate(name string, to *ebpf.Map) string {
+	from, err := ebpf.LoadPinnedMap(d.mapPin(name), nil)
+	if err != nil {
+		return "its rows are lost: " + err.Error()
+	}
+	defer from.Close()
+	if from.Type() != to.Type() || from.KeySize() != to.KeySize() || from.ValueSize() != to.ValueSize() {
+		return "its rows have another layout and are made anew"
+	}
+	if from.KeySize() == 0 {
+		return "it has no rows"
+	}
+	copied, lost := 0, 0
+	key, value := make([]byte, from.KeySize()), make([]byte, from.ValueSize())
+	rows := from.Iterate()
+	for rows.Next(&key, &value) {
+		if to.Put(key, value) == nil {
+			copied++
+		} else {
+			lost++
+		}
+	}
+	return fmt.Sprintf("%d rows copied, %d lost", copied, lost)
+}
+
+// mapByName returns one of the datapath's maps, nil if there is none of the name.
+func (d *Datapath) mapByName(name string) *ebpf.Map { return d.MapsByName()[name] }
+
+// MapsByName returns all maps of the datapath.
+func (d *Datapath) MapsByName() map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{
+		"cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs, "events": d.Events, "flows": d.Flows,
+		"fragments": d.Fragments, "paths": d.Paths, "pod_links": d.PodLinks, "prefixes": d.Prefixes, "wires": d.Wires,
+	}
+}

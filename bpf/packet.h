@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* A packet as the hooks see it. Layer 3 is parsed for every packet, layer 4 only where somebody needs ports. */
+#ifndef MYELIN_PACKET_H
+#define MYELIN_PACKET_H
+
+#include "common.h"
+
+#define L3 ETH_HLEN
+#define PACKET_HOST 0 /* linux/if_packet.h */
+
+enum fragment {
+	FRAGMENT_NONE,
+	FRAGMENT_FIRST,
+	FRAGMENT_LATER,
+};
+
+struct packet {
+	struct addr src;
+	struct addr dst;
+	__u32 ifindex;
+	__be16 sport; /* the identifier of an ICMP echo request */
+	__be16 dport; /* the identifier of an ICMP echo reply */
+	__u16 l4;     /* offset of the layer-4 header */
+	__u16 slot;   /* the pod's endpoint, 0 while not known */
+	__u8 hook;
+	__u8 family; /* 4, 6, 0 */
+	__u8 proto;  /* the next header while layer 4 is not parsed */
+	__u8 ttl;
+	__u8 tcp_flags;
+	__u8 icmp_type;
+	__u8 fragment; /* enum fragment */
+	__u8 for_host; /* true: to an address of the node itself */
+};
+
+/* The packet inside an ICMP error, and where its parts are. */
+struct inner {
+	struct addr src;
+	struct addr dst;
+	__be16 sport;
+	__be16 dport;
+	__u16 l3;
+	__u16 l4;
+	__be16 port; /* what the end to be rewritten becomes … */
+	struct addr to;
+	__u8 proto;
+};
+
+enum parsed {
+	PARSED_IP,
+	PARSED_ARP,
+	PARSED_OTHER,
+	PARSED_TRUNCATED,
+	PARSED_BAD,
+	PARSED_MAPPED,
+};
+
+#define IP_MF 0x2000
+#define IP_OFFSET 0x1fff
+
+/* Nothing of the packet before must stay; addresses are zeroed where they are not parsed. */
+INLINE void packet_reset(struct __sk_buff *skb, struct packet *pkt, enum hook hook)
+{
+	__builtin_memset(&pkt->sport, 0, sizeof(*pkt) - offsetof(struct packet, sport));
+	pkt->hook = hook;
+	pkt->ifindex = skb->ifindex;
+}
+
+INLINE int packet_unparsed(struct packet *pkt, int parsed)
+{
+	__builtin_memset(&pkt->src, 0, sizeof(pkt->src));
+	__builtin_memset(&pkt->dst, 0, sizeof(pkt->dst));
+	return parsed;
+}
+
+/* Lengths must fit in the packet: a pod's stack would check, but the hooks read on before it. BIG TCP leaves the length out (kernel 6.3). */
+INLINE int packet_parse4(const struct __sk_buff *skb, struct packet *pkt, const struct iphdr *ip)
+{
+	__u32 length = bpf_ntohs(ip->tot_len);
+
+	if (unlikely(ip->version != 4 || ip->ihl < 5 || (length < ip->ihl * 4 && !(skb->gso_size && !length))))
+		return packet_unparsed(pkt, PARSED_BAD);
+	if (unlikely(L3 + length > skb->len))
+		return packet_unparsed(pkt, PARSED_TRUNCATED);
+	addr_map4(&pkt->src, ip->saddr);
+	addr_map4(&pkt->dst, ip->daddr);
+	pkt->family = 4;
+	pkt->proto = ip->protocol;
+	pkt->ttl = ip->ttl;
+	return PARSED_IP;
+}
+
+INLINE int packet_parse6(const struct __sk_buff *skb, struct packet *pkt, const struct ipv6hdr *ip)
+{
+	if (unlikely(ip->version != 6))
+		return packet_unparsed(pkt, PARSED_BAD);
+	if (unlikely(L3 + sizeof(*ip) + bpf_ntohs(ip->payload_len) > skb->len))
+		return packet_unparsed(pkt, PARSED_TRUNCATED);
+	__builtin_memcpy(&pkt->src, &ip->saddr, sizeof(struct addr));
+	__builtin_memcpy(&pkt->dst, &ip->daddr, sizeof(struct addr));
+	pkt->family = 6;
+	pkt->proto = ip->nexthdr;
+	pkt->ttl = ip->hop_limit;
+	/* No IPv6 packet may carry what stands for IPv4 addresses in here (RFC 4291 2.5.5.2 gives it no use on a wire). */
+	return unlikely(addr_is4(&pkt->src) || addr_is4(&pkt->dst)) ? PARSED_MAPPED : PARSED_IP;
+}
+
+/* Makes the first bytes linear, where a driver left them in fragments. */
+INLINE bool packet_linear(struct __sk_buff *skb, __u32 bytes)
+{
+	if (likely((void *)(long)skb->data + bytes <= (void *)(long)skb->data_end))
+		return true;
+	if (skb->len < bytes || bpf_skb_pull_data(skb, bytes))
+		return false;
+	return (void *)(long)skb->data + bytes <= (void *)(long)skb->data_end;
+}
+
+/* Parses Ethernet and IP. Cost: per packet. */
+INLINE int packet_parse(struct __sk_buff *skb, struct packet *pkt, enum hook hook)
+{
+	void *data;
+
+	packet_reset(skb, pkt, hook);
+	if (skb->protocol == bpf_htons(ETH_P_IP) && config.ipv4) {
+		if (unlikely(!packet_linear(skb, L3 + sizeof(struct iphdr))))
+			return packet_unparsed(pkt, PARSED_TRUNCATED);
+		data = (void *)(long)skb->data;
+		if (data + L3 + sizeof(struct iphdr) > (void *)(long)skb->data_end)
+			return packet_unparsed(pkt, PARSED_TRUNCATED);
+		return packet_parse4(skb, pkt, data + L3);
+	}
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && config.ipv6) {
+		if (unlikely(!packet_linear(skb, L3 + sizeof(struct ipv6hdr))))
+			return packet_unparsed(pkt, PARSED_TRUNCATED);
+		data = (void *)(long)skb->data;
+		if (data + L3 + sizeof(struct ipv6hdr) > (void *)(long)skb->data_end)
+			return packet_unparsed(pkt, PARSED_TRUNCATED);
+		return packet_parse6(skb, pkt, data + L3);
+	}
+	return packet_unparsed(pkt, skb->protocol == bpf_htons(ETH_P_ARP) ? PARSED_ARP : PARSED_OTHER);
+}
+
+/* Types and codes (RFC 792, RFC 4443), named as in the kernel, whose headers pull in the C library's. */
+enum {
+	ICMP_ECHOREPLY = 0,
+	ICMP_DEST_UNREACH = 3,
+	ICMP_REDIRECT = 5,
+	ICMP_ECHO = 8,
+	ICMP_TIME_EXCEEDED = 11,
+	ICMP_PARAMETERPROB = 12,
+	ICMP_TIMESTAMP = 13,
+	ICMP_HOST_UNREACH = 1,
+	ICMP_FRAG_NEEDED = 4,
+	ICMP_PKT_FILTERED = 13,
+	ICMPV6_DEST_UNREACH = 1,
+	ICMPV6_PKT_TOOBIG = 2,
+	ICMPV6_TIME_EXCEED = 3,
+	ICMPV6_ECHO_REQUEST = 128,
+	ICMPV6_ECHO_REPLY = 129,
+	ICMPV6_ADM_PROHIBITED = 1,
+	ICMPV6_ADDR_UNREACH = 3,
+};
+
+struct icmp_head {
+	__u8 type;
+	__u8 code;
+	__u16 checksum;
+	union {
+		__be32 word; /* IPv6: the MTU */
+		__be16 half[2]; /* IPv4: the MTU is in the second one (RFC 1191) */
+	};
+};
+
+INLINE bool proto_has_ports(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;
+}
+
+#endif

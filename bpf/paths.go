@@ -1,0 +1,32 @@
+package bpf
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// KeptPaths calls fn for the rows of the table of paths that are in use, those of each CPU, until it returns false.
+func KeptPaths(m *ebpf.Map, fn func(cpu int, index uint32, p *DatapathKeptPath) bool) error {
+	var rows []DatapathKeptPath
+	for i := range m.MaxEntries() {
+		if err := m.Lookup(i, &rows); err != nil {
+			return fmt.Errorf("read path %d: %w", i, err)
+		}
+		for cpu := range rows {
+			if rows[cpu].Path.Action != uint8(DatapathPathActionPATH_NONE) && !fn(cpu, i, &rows[cpu]) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// powerOfTwo returns the largest one that is not above n, at least 2: the table of paths is made of pairs.
+func powerOfTwo(n uint32) uint32 {
+	p := uint32(2)
+	for p<<1 != 0 && p<<1 <= n {
+		p <<= 1
+	}
+	return p
+}

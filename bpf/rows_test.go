@@ -1,0 +1,250 @@
+package bpf
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+
+	"myelin/packet"
+	"myelin/packet/packettest"
+)
+
+// table is packets under one configuration.
+type table struct {
+	name     string
+	settings Settings
+	rows     []row
+	tweak    func(*ebpf.CollectionSpec) // changes the programs' maps before they are loaded, if not nil
+}
+
+// row is a packet's life, or that of packets which follow each other.
+type row struct {
+	name  string
+	only  packet.Family // 0: written for both
+	since [2]int        // the oldest kernel that can do it
+	steps []step
+}
+
+// step is a packet at a hook.
+type step struct {
+	at string // the hook and its device, such as "from_pod linka"
+	in string // "" is what the step before left
+
+	// want is the outcomes counted, one or, where an ICMP error answers, two.
+	want string
+	out  string // "=" is unchanged; "" is not looked at
+
+	ignore  []string // fields of out that may differ, as in packet.Diff
+	options packettest.Options
+	before  func(testing.TB, *world) // prepares the world
+	after   func(testing.TB, *world) // looks at what else the step left
+	check   func(packettest.Result) error
+}
+
+// one is a row with one packet.
+func one(name, at, in, want, out string) row {
+	return row{name: name, steps: []step{{at: at, in: in, want: want, out: out}}}
+}
+
+// routeMTU is a row that needs bpf_fib_lookup to tell a route's MTU.
+func routeMTU(r row) row { r.since = [2]int{5, 12}; return r }
+
+func only4(r row) row { r.only = packet.IPv4; return r }
+func only6(r row) row { r.only = packet.IPv6; return r }
+
+// tables are all packets, in the order of the features in datapath.c.
+func tables() []table {
+	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
+		masqueradeTables(), masqueradeErrorTables(), fragmentTables(), flowTables())
+}
+
+func TestPackets(t *testing.T) {
+	for _, table := range tables() {
+		t.Run(table.name, func(t *testing.T) {
+			w := newWorld(t, table.settings, table.tweak)
+			for _, r := range table.rows {
+				t.Run(r.name, func(t *testing.T) { w.runBoth(t, r) })
+			}
+		})
+	}
+}
+
+func (w *world) runBoth(t *testing.T, r row) {
+	packettest.Both(t, func(t *testing.T, f packet.Family) {
+		if r.only != 0 && r.only != f {
+			return
+		}
+		if k := kernelVersion(t); k[0] < r.since[0] || k[0] == r.since[0] && k[1] < r.since[1] {
+			t.Skipf("kernel %v is older than %v", k, r.since)
+		}
+		defer w.enter(t)()
+		w.forget(t)
+		w.run(t, f, r.steps...)
+	})
+}
+
+// run runs steps on the world as it is, and returns what the last left.
+func (w *world) run(t testing.TB, f packet.Family, steps ...step) packettest.Result {
+	t.Helper()
+	var r packettest.Result
+	for i, s := range steps {
+		if s.before != nil {
+			s.before(t, w)
+		}
+		if s.in == "" {
+			s.in = hexFrame(r.Out)
+		}
+		had := w.counters(t)
+		r = packettest.Life(t, f, worldNames(), w.step(t, i, s))
+		if got := w.outcomesSince(t, had); got != w.counted(s) {
+			t.Fatalf("packet %d, %s, %s: counted %q, want %q\nin  %s\nout %s", i+1, s.at, f, got, w.counted(s), s.in, packet.Format(r.Out, worldNames()))
+		}
+		if s.after != nil {
+			s.after(t, w)
+		}
+	}
+	return r
+}
+
+func hexFrame(b []byte) string { return fmt.Sprintf("hex:%x", b) }
+
+func (w *world) step(t testing.TB, i int, s step) packettest.Step {
+	t.Helper()
+	hook, device, _ := strings.Cut(s.at, " ")
+	prog := w.program(hook)
+	o := s.options
+	o.Ifindex = uint32(w.index[device])
+	if !w.linear {
+		o.Linear = 0
+	}
+	if prog == nil || o.Ifindex == 0 {
+		t.Fatalf("no hook or no device %q", s.at)
+	}
+	return packettest.Step{Hook: fmt.Sprintf("%s (packet %d)", s.at, i+1), Prog: prog, Options: o, In: s.in, Ret: verdict(hook, s.want), Out: s.out, Ignore: s.ignore, Check: s.check}
+}
+
+func (w *world) program(hook string) *ebpf.Program {
+	switch Hook(hook) {
+	case FromPod:
+		return w.FromPod
+	case ToPod:
+		return w.ToPod
+	case FromWire:
+		return w.FromWire
+	case ToWire:
+		return w.ToWire
+	}
+	return nil
+}
+
+// What TC programs return, linux/pkt_cls.h.
+const (
+	actOK       = 0
+	actShot     = 2
+	actRedirect = 7
+)
+
+// verdict is what the hook has to return for an outcome.
+func verdict(hook, want string) uint32 {
+	switch {
+	case strings.Contains(want, "REPLY_"):
+		return actRedirect
+	case strings.HasPrefix(want, "DROP_"):
+		return actShot
+	case want == "" || want == "FORWARD_STACK" || hook == string(ToWire):
+		return actOK
+	}
+	return actRedirect
+}
+
+// counted is a step's outcomes as outcomesSince writes them.
+func (w *world) counted(s step) string {
+	hook, _, _ := strings.Cut(s.at, " ")
+	var list []string
+	for _, o := range strings.Fields(s.want) {
+		list = append(list, hook+" "+o)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+// outcomesSince names the counters that went up, with the number if by more than one.
+func (w *world) outcomesSince(t testing.TB, had [4][64]uint64) string {
+	t.Helper()
+	hooks := []string{"from_pod", "to_pod", "from_wire", "to_wire"}
+	names := map[uint32]string{}
+	for name, n := range w.outcomes {
+		names[n] = name
+	}
+	var list []string
+	for h, counters := range w.counters(t) {
+		for o, n := range counters {
+			switch d := n - had[h][o]; d {
+			case 0:
+			case 1:
+				list = append(list, hooks[h]+" "+names[uint32(o)])
+			default:
+				list = append(list, fmt.Sprintf("%s %s %d times", hooks[h], names[uint32(o)], d))
+			}
+		}
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+// outcomesOf reads the enum from the type information of the programs, where aliases and the end don't count.
+func outcomesOf(t testing.TB, spec *ebpf.CollectionSpec) map[string]uint32 {
+	t.Helper()
+	var enum *btf.Enum
+	must(t, spec.Types.TypeByName("outcome", &enum))
+	values := map[string]uint32{}
+	for _, v := range enum.Values {
+		if v.Name != "DROP_FIRST" && v.Name != "OUTCOMES" {
+			values[v.Name] = uint32(v.Value)
+		}
+	}
+	if len(values) < 2 {
+		t.Fatalf("the enum has only %v", values)
+	}
+	return values
+}
+
+// Every way on and every reason to drop has a packet that takes it, and none is written that doesn't exist.
+func TestEveryOutcomeHasAPacket(t *testing.T) {
+	spec, err := LoadDatapath()
+	must(t, err)
+	missing := outcomesOf(t, spec)
+	known := maps.Clone(missing)
+	for _, table := range append(tables(), liveTables()...) {
+		for _, r := range table.rows {
+			for _, s := range r.steps {
+				for _, o := range strings.Fields(s.want) {
+					if _, ok := known[o]; !ok {
+						t.Errorf("%s: %s: there is no outcome %s", table.name, r.name, o)
+					}
+					delete(missing, o)
+				}
+			}
+		}
+	}
+	for o := range missing {
+		t.Errorf("no packet ends in %s", o)
+	}
+}
+
+// kernelVersion is the running kernel's, its first two numbers.
+func kernelVersion(t testing.TB) (v [2]int) {
+	t.Helper()
+	var u unix.Utsname
+	must(t, unix.Uname(&u))
+	if n, _ := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &v[0], &v[1]); n != 2 {
+		t.Fatalf("kernel release %q", u.Release)
+	}
+	return v
+}

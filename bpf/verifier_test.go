@@ -1,0 +1,66 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+)
+
+// The running kernel's verifier takes the programs under every configuration: it sees another program each time, since what is off is removed.
+func TestVerifierTakesEveryConfiguration(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	must(t, rlimit.RemoveMemlock())
+	for i, s := range everySettings() {
+		spec, err := LoadDatapath()
+		must(t, err)
+		for _, m := range spec.Maps {
+			if m.Type != ebpf.RingBuf {
+				m.MaxEntries = min(m.MaxEntries, 64)
+			}
+		}
+		s.Hz, s.PathMask, s.Monitor, s.EventRate = 250, spec.Maps["paths"].MaxEntries-1, uint8(i%2), uint32(i%2)
+		must(t, spec.Variables["config"].Set(s))
+		var o DatapathObjects
+		err = spec.LoadAndAssign(&o, nil)
+		var refused *ebpf.VerifierError
+		if errors.As(err, &refused) {
+			t.Errorf("%s: %s", settingsText(s), lastLines(refused.Log, 20))
+			continue
+		}
+		must(t, err)
+		o.Close()
+	}
+}
+
+func settingsText(s Settings) string {
+	return fmt.Sprintf("tunnel %d, legacy %d, flow rows %d, masquerade %d %d, families %d %d, monitor %d",
+		s.Tunnel, s.LegacyRouting, s.FlowAlways, s.Masquerade4, s.Masquerade6, s.Ipv4, s.Ipv6, s.Monitor)
+}
+
+func everySettings() (list []Settings) {
+	for _, families := range [][2]uint8{{1, 1}, {1, 0}, {0, 1}} {
+		for bits := range 3 * 2 * 2 * 2 {
+			s := settingsOf()
+			s.Ipv4, s.Ipv6 = families[0], families[1]
+			s.LegacyRouting, s.FlowAlways, s.Tunnel = uint8(bits&1), uint8(bits>>1&1), uint8(bits>>3)
+			s.TunnelIfindex = 7
+			if bits>>2&1 == 1 {
+				s.Masquerade4, s.Masquerade6 = s.Ipv4, s.Ipv6
+			}
+			list = append(list, s)
+		}
+	}
+	// Masquerade of one family only, of a node that has both.
+	for _, one := range [][2]uint8{{1, 0}, {0, 1}} {
+		s := settingsOf(tracking, tunnel4)
+		s.Masquerade4, s.Masquerade6 = one[0], one[1]
+		list = append(list, s)
+	}
+	return list
+}

@@ -1,0 +1,223 @@
+// Command myelin-bench measures the ways of a packet between two nodes and keeps the numbers: see bench/README.md.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"myelin/bench"
+	"myelin/bench/results"
+)
+
+// settings are the command line.
+type settings struct {
+	mode, scenarios, tests, kernel string
+	netperf, dir, list             string
+	family, rounds, seconds        int
+	check, virtual, verbose        bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s := parse()
+	level := slog.LevelWarn
+	if s.verbose {
+		level = slog.LevelInfo
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if err := s.run(ctx, log); err != nil {
+		fmt.Fprintln(os.Stderr, "myelin-bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func parse() settings {
+	var s settings
+	flag.StringVar(&s.mode, "mode", "", "machine: here, in real time; vm: in the VM of test/vm by instruction counting; empty: only render and check")
+	flag.StringVar(&s.scenarios, "scenarios", "all", "paths to compare with node, by comma")
+	flag.StringVar(&s.tests, "tests", "rr,crr,stream,udp_rr", "traffic, by comma")
+	flag.IntVar(&s.family, "family", 4, "IP version: 4 or 6")
+	flag.IntVar(&s.rounds, "rounds", 5, "rounds on the machine (in the VM one is enough)")
+	flag.IntVar(&s.seconds, "seconds", 2, "length of one run on the machine")
+	flag.StringVar(&s.kernel, "kernel", "6.12", "kernel series of the VM")
+	flag.StringVar(&s.netperf, "netperf", cacheDir("netperf/bin"), "folder of netperf and netserver (scripts/deps.sh bench); empty: $PATH")
+	flag.StringVar(&s.dir, "dir", ".", "the source tree: its bench/results.json and BENCHMARKS.md are rewritten")
+	flag.BoolVar(&s.check, "check", false, "fail where a budget of bench/budget.json is broken")
+	flag.BoolVar(&s.verbose, "v", false, "report every run")
+	flag.BoolVar(&s.virtual, "virtual", false, "inside the VM: bound by count, write results to -list only")
+	flag.StringVar(&s.list, "list", "", "with -virtual: the file for results")
+	flag.Parse()
+	return s
+}
+
+func cacheDir(elem string) string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "myelin", elem)
+}
+
+func (s settings) run(ctx context.Context, log *slog.Logger) error {
+	var measured []results.Result
+	var err error
+	switch {
+	case s.virtual:
+		return s.measureInside(ctx, log)
+	case s.mode == "machine":
+		warnIfBusy(log)
+		measured, err = s.measure(ctx, log, bench.Options{Way: "machine", Rounds: s.rounds, Seconds: s.seconds})
+	case s.mode == "vm":
+		measured, err = s.measureVM(ctx)
+	case s.mode != "":
+		err = fmt.Errorf("no mode %q: machine or vm", s.mode)
+	}
+	if err != nil {
+		return err
+	}
+	if len(measured) > 0 {
+		if err := results.Print(os.Stdout, measured); err != nil {
+			return err
+		}
+	}
+	return s.keep(measured)
+}
+
+// warnIfBusy: interleaving evens out slow drift, not others that want the same processor.
+func warnIfBusy(log *slog.Logger) {
+	var load float64
+	text, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &load)
+	}
+	if err == nil && load > 0.5 {
+		log.Warn("the machine is busy: ratios will be off by more than budgets allow for", "load", load)
+	}
+}
+
+// keep merges what was measured, renders the page and checks budgets.
+func (s settings) keep(measured []results.Result) error {
+	path := filepath.Join(s.dir, "bench/results.json")
+	if err := results.Record(path, measured); err != nil {
+		return err
+	}
+	all, err := results.Load(path)
+	if err != nil {
+		return err
+	}
+	budgets, err := results.LoadBudgets(filepath.Join(s.dir, "bench/budget.json"))
+	if err != nil {
+		return err
+	}
+	page := results.NewPage(all, budgets)
+	if err := page.WriteFile(filepath.Join(s.dir, "bench/BENCHMARKS.md.tmpl"), filepath.Join(s.dir, "BENCHMARKS.md")); err != nil {
+		return err
+	}
+	if !s.check {
+		return nil
+	}
+	return errors.Join(results.Check(all, budgets)...)
+}
+
+func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Options) ([]results.Result, error) {
+	if err := bench.Sweep(ctx); err != nil {
+		return nil, err
+	}
+	scenarios, err := choose(s.scenarios, scenarios(), bench.Scenario.Name)
+	if err != nil {
+		return nil, fmt.Errorf("-scenarios: %w", err)
+	}
+	if scenarios[0].Name() != "node" {
+		scenarios = append([]bench.Scenario{bench.Node()}, scenarios...)
+	}
+	opts.Tests, err = choose(s.tests, bench.Tests(), func(t bench.Test) string { return t.Name })
+	if err != nil {
+		return nil, fmt.Errorf("-tests: %w", err)
+	}
+	if s.family != int(bench.IPv4) && s.family != int(bench.IPv6) {
+		return nil, fmt.Errorf("-family %d: 4 or 6", s.family)
+	}
+	opts.Family, opts.NetperfDir, opts.Log = bench.Family(s.family), s.netperf, log
+	return bench.Measure(ctx, opts, scenarios)
+}
+
+// binaries is the folder of the programs under test: this one's own.
+func binaries() string {
+	self, err := os.Executable()
+	if err != nil {
+		return "."
+	}
+	return filepath.Dir(self)
+}
+
+// scenarios are all paths that can be measured; node, the baseline, is first.
+func scenarios() []bench.Scenario {
+	return append([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Agents(binaries())...)
+}
+
+// choose picks by name, in the order of all, and refuses a name that nothing has.
+func choose[T any](names string, all []T, name func(T) string) ([]T, error) {
+	if names == "all" {
+		return all, nil
+	}
+	wanted := strings.Split(names, ",")
+	var chosen []T
+	for _, one := range all {
+		if i := slices.Index(wanted, name(one)); i >= 0 {
+			chosen = append(chosen, one)
+			wanted = slices.Delete(wanted, i, i+1)
+		}
+	}
+	if len(wanted) > 0 {
+		return nil, fmt.Errorf("no such name: %s", strings.Join(wanted, ", "))
+	}
+	return chosen, nil
+}
+
+// measureVM runs this same program in the VM and reads the list that it leaves in a folder shared with it.
+func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	shared, err := os.MkdirTemp("", "myelin-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(shared)
+	list := filepath.Join(shared, "results.json")
+	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "test/vm/vm.sh"), "run", "-k", s.kernel, "--icount", "-t", "3000", "-w", shared, "--",
+		self, "-virtual", "-list", list, "-scenarios", s.scenarios, "-tests", s.tests, "-family", fmt.Sprint(s.family),
+		"-netperf", s.netperf, fmt.Sprintf("-v=%t", s.verbose))
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that vm.sh can stop its QEMU
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("measure in the VM: %w", err)
+	}
+	return results.Load(list)
+}
+
+func (s settings) measureInside(ctx context.Context, log *slog.Logger) error {
+	measured, err := s.measure(ctx, log, bench.Options{Way: "vm", Rounds: 1, Apart: true})
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(measured)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(s.list, text, 0o644)
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"myelin/config"
+	"myelin/doctor"
+)
+
+type doctorFlags struct {
+	socket, config, output string
+	quiet                  bool
+}
+
+func doctorCommand() *cobra.Command {
+	f := &doctorFlags{}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Examine kernel, devices and settings for what harms the node's network",
+		Long: "Examines the machine it runs on, with an agent or without one: the kernel and its BPF, mounts, devices, MTU, kernel parameters, " +
+			"other programs on our hooks, netfilter rules, other cluster networks. Each finding says why it matters and what to do. " +
+			"Nothing is changed. The exit status is 1 if something has failed.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	socketFlag(cmd, &f.socket)
+	cmd.Flags().StringVar(&f.config, "config", "", "the agent's configuration file, if no agent is there to tell what it needs")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
+	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "leave out what is OK")
+	return cmd
+}
+
+// doctorPatience is how long an agent may take to answer.
+const doctorPatience = 5 * time.Second
+
+func (f *doctorFlags) run(cmd *cobra.Command) error {
+	if f.output != "" && f.output != "json" {
+		return fmt.Errorf("-o %s: want json", f.output)
+	}
+	c, err := config.Load(f.config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), doctorPatience)
+	defer cancel()
+	o := doctor.Options{Config: c, Proc: "/proc", Sys: "/sys"}
+	o.Agent, o.AgentError = fetchStatus(ctx, f.socket)
+	if o.Agent != nil && f.config == "" {
+		if o.Config, err = doctor.FromSettings(o.Agent.Settings); err != nil {
+			return err
+		}
+	}
+	findings := doctor.Examine(o)
+	if f.output == "json" {
+		enc := json.NewEncoder(cmd.OutOrStdout())
+		enc.SetIndent("", "  ")
+		err = enc.Encode(findings)
+	} else {
+		err = doctor.Render(cmd.OutOrStdout(), findings, doctor.Style{
+			Width: columns(cmd.OutOrStdout()), Color: colored(cmd.OutOrStdout()), Quiet: f.quiet,
+		})
+	}
+	if err != nil {
+		return err
+	}
+	if doctor.Worst(findings) == doctor.Fail {
+		return exitStatus(1)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	apiv1 "myelin/api/v1"
+	"myelin/drop"
+)
+
+type dropsFlags struct {
+	listFlags
+	all, watch bool
+	every      time.Duration
+}
+
+func dropsCommand() *cobra.Command {
+	f := &dropsFlags{}
+	cmd := &cobra.Command{
+		Use:   "drops",
+		Short: "Show how many packets were dropped, where, why, and what to do about it",
+		Long: "Shows the datapath's counters by hook and reason. They go on over restarts of the agent. " +
+			"Some drops are part of every pod's start, as the explanations say.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.output != "" && f.output != "json" {
+				return fmt.Errorf("-o %s: want json", f.output)
+			}
+			if f.watch {
+				return f.follow(cmd)
+			}
+			rows, err := f.read(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if f.output == "json" {
+				return writeRows(cmd.OutOrStdout(), rows)
+			}
+			return writeDrops(cmd.OutOrStdout(), rows)
+		},
+	}
+	socketFlag(cmd, &f.socket)
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
+	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "also packets that went their way")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on, and show what was added")
+	cmd.Flags().DurationVar(&f.every, "interval", time.Second, "of --watch")
+	return cmd
+}
+
+func (f *dropsFlags) read(ctx context.Context) ([]*drop.Row, error) {
+	req := &apiv1.ListRequest{Table: "drops", Json: true}
+	if !f.all {
+		req.Filters = []*apiv1.ListFilter{{Column: "Verdict", Value: "drop"}}
+	}
+	answer, err := f.list(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	rows := []*drop.Row{}
+	if err := json.Unmarshal(answer.GetJson(), &rows); err != nil {
+		return nil, fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return rows, nil
+}
+
+func writeRows(w io.Writer, rows []*drop.Row) error {
+	data, err := json.Marshal(rows)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, data)
+}
+
+// writeDrops shows counters, then what each reason means.
+func writeDrops(w io.Writer, rows []*drop.Row) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(w, "nothing was dropped")
+		return err
+	}
+	var b bytes.Buffer
+	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(tw, "Hook\tVerdict\tReason\tPackets\tBytes")
+	for _, r := range rows {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\n", r.Hook, r.Verdict, r.Reason, r.Packets, r.Bytes)
+	}
+	tw.Flush()
+	told := map[string]bool{}
+	for _, r := range rows {
+		if r.Verdict == "drop" && !told[r.Name] {
+			told[r.Name] = true
+			fmt.Fprintf(&b, "\n%s: %s\n    %s\n", r.Reason, r.What, r.Do)
+		}
+	}
+	return writeTrimmed(w, &b)
+}
+
+// follow shows what was added in each interval until it is interrupted.
+func (f *dropsFlags) follow(cmd *cobra.Command) error {
+	ctx, stop := untilSignal(cmd)
+	defer stop()
+	before, err := f.read(ctx)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(max(f.every, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, err := f.read(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.writeAdded(cmd.OutOrStdout(), time.Now(), added(before, now)); err != nil {
+			return err
+		}
+		before = now
+	}
+}
+
+// added are the counters that grew, by how much.
+func added(before, now []*drop.Row) []*drop.Row {
+	type key struct{ hook, name string }
+	was := map[key]*drop.Row{}
+	for _, r := range before {
+		was[key{string(r.Hook), r.Name}] = r
+	}
+	var grown []*drop.Row
+	for _, r := range now {
+		d := *r
+		// Smaller ones were made anew with the datapath.
+		if o := was[key{string(r.Hook), r.Name}]; o != nil && o.Packets <= r.Packets {
+			d.Packets, d.Bytes = r.Packets-o.Packets, r.Bytes-o.Bytes
+		}
+		if d.Packets > 0 {
+			grown = append(grown, &d)
+		}
+	}
+	return grown
+}
+
+func (f *dropsFlags) writeAdded(w io.Writer, now time.Time, rows []*drop.Row) error {
+	for _, r := range rows {
+		var err error
+		if f.output == "json" {
+			err = json.NewEncoder(w).Encode(r)
+		} else {
+			_, err = fmt.Fprintf(w, "%s %-9s %s: %s  +%d packets, +%d bytes\n", now.Format("15:04:05"), r.Hook, r.Verdict, r.Reason, r.Packets, r.Bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

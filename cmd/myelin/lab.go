@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"myelin/lab"
+)
+
+// labFlags are common to all lab commands.
+type labFlags struct {
+	name, dir string
+}
+
+// labCommand is `myelin lab`: clusters of network namespaces on this machine.
+func labCommand() *cobra.Command {
+	f := &labFlags{}
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "Clusters made of network namespaces on this machine, from Kubernetes YAML",
+		Args:  cobra.NoArgs,
+	}
+	cmd.PersistentFlags().StringVarP(&f.name, "name", "n", "lab", "the lab's name")
+	cmd.PersistentFlags().StringVar(&f.dir, "dir", lab.DefaultDir, "directory that holds the labs' state")
+	cmd.AddCommand(
+		labUpCommand(f), labDownCommand(f), labStatusCommand(f), labListCommand(f), labExecCommand(f),
+		labApplyCommand(f), labDeleteCommand(f), labAgentCommand(f), labSuperviseCommand(f), serveCommand(), callCommand(),
+	)
+	return cmd
+}
+
+func (f *labFlags) open(log *slog.Logger) (*lab.Lab, error) { return lab.Open(f.dir, f.name, log) }
+
+// untilSignal ends when the command is interrupted, so that a lab half built is removed.
+func untilSignal(cmd *cobra.Command) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+}
+
+func labUpCommand(f *labFlags) *cobra.Command {
+	var (
+		opts               lab.Options
+		set                []string
+		conflist, outside  string
+		noAgent, quietLine bool
+	)
+	cmd := &cobra.Command{
+		Use:     "up -f MANIFESTS",
+		Short:   "Make nodes, start their agents and pods, and return when all run",
+		Example: "  myelin lab up -f examples/two-nodes\n  myelin lab up -n wide -f examples/two-nodes --set routingMode=tunnel --mtu 9000",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.Name, opts.Dir = f.name, f.dir
+			if !quietLine {
+				opts.Progress = progressTo(cmd.OutOrStdout())
+			}
+			if err := fillUp(&opts, noAgent, conflist, outside, set); err != nil {
+				return err
+			}
+			ctx, stop := untilSignal(cmd)
+			defer stop()
+			l, err := lab.Up(ctx, opts)
+			if err != nil || quietLine {
+				return err
+			}
+			return drawLab(l, cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&opts.Manifests, "filename", "f", "", "YAML file or directory: Nodes, Namespaces, Pods, …")
+	fs.StringVar(&opts.Config, "config", "", "configuration that all agents get; the lab adds what makes it a node's own")
+	fs.StringArrayVar(&set, "set", nil, "KEY=VALUE that goes over the configuration, e.g. routingMode=tunnel")
+	fs.StringVar(&opts.CNIPlugin, "cni-plugin", "", "CNI plugin (default myelin-cni beside this program)")
+	fs.BoolVar(&noAgent, "no-agent", false, "start no agents")
+	fs.StringVar(&conflist, "conflist", "", "CNI configuration list for nodes without an agent")
+	fs.StringVar(&opts.Fabric, "fabric", lab.FabricBridge, "bridge, or wire: one veth between two nodes, no world")
+	fs.StringVar(&opts.Underlay, "underlay", lab.UnderlayDual, "which node addresses to use: dual, ipv4 or ipv6")
+	fs.StringVar(&outside, "outside", "", "addresses of the world off the fabric, with commas between")
+	fs.IntVar(&opts.MTU, "mtu", 1500, "MTU of the fabric in bytes")
+	fs.DurationVar(&opts.Timeout, "timeout", time.Minute, "how long to wait for agents and pods")
+	fs.BoolVar(&opts.KeepOnFailure, "keep", false, "leave a lab that did not come up as it is")
+	fs.BoolVarP(&quietLine, "quiet", "q", false, "print nothing")
+	_ = cmd.MarkFlagRequired("filename") // fails only for flags that are not there
+	return cmd
+}
+
+// fillUp completes the options from flags that need work.
+func fillUp(opts *lab.Options, noAgent bool, conflist, outside string, set []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	opts.Binary = self
+	if opts.CNIPlugin == "" {
+		if plugin := filepath.Join(filepath.Dir(self), "myelin-cni"); fileExists(plugin) {
+			opts.CNIPlugin = plugin
+		}
+	}
+	if !noAgent {
+		opts.Agent = self
+	}
+	if conflist != "" {
+		if opts.Conflist, err = os.ReadFile(conflist); err != nil {
+			return err
+		}
+	}
+	if opts.Outside, err = parseAddrs(outside); err != nil {
+		return fmt.Errorf("--outside: %w", err)
+	}
+	opts.Values, err = parseSet(set)
+	return err
+}
+
+// parseSet reads KEY=VALUE as Helm's --set does: true, false and numbers are that, {a,b} is a list.
+func parseSet(set []string) (map[string]any, error) {
+	values := map[string]any{}
+	for _, s := range set {
+		key, text, ok := strings.Cut(s, "=")
+		if !ok || key == "" {
+			return nil, fmt.Errorf("--set %s: want KEY=VALUE", s)
+		}
+		number, err := strconv.Atoi(text)
+		switch {
+		case text == "true" || text == "false":
+			values[key] = text == "true"
+		case err == nil:
+			values[key] = number
+		case strings.HasPrefix(text, "{") && strings.HasSuffix(text, "}"):
+			values[key] = strings.Split(text[1:len(text)-1], ",")
+		default:
+			values[key] = text
+		}
+	}
+	return values, nil
+}
+
+func progressTo(w io.Writer) func(string) {
+	begin := time.Now()
+	return func(line string) { fmt.Fprintf(w, "%6.2fs  %s\n", time.Since(begin).Seconds(), line) }
+}
+
+func labDownCommand(f *labFlags) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Remove a lab and all that belongs to it, whatever state it is in",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+			defer cancel()
+			names := []string{f.name}
+			if all {
+				var err error
+				if names, err = lab.List(f.dir); err != nil {
+					return err
+				}
+			}
+			for _, name := range names {
+				if err := lab.Down(ctx, f.dir, name, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all labs of the directory, and those that lost theirs")
+	return cmd
+}
+
+func labListCommand(f *labFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Name the labs",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			names, err := lab.List(f.dir)
+			for _, n := range names {
+				fmt.Fprintln(cmd.OutOrStdout(), n)
+			}
+			return err
+		},
+	}
+}
+
+func labStatusCommand(f *labFlags) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Draw nodes, pods and the fabric, with their state",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := f.open(nil)
+			if err != nil {
+				return err
+			}
+			switch output {
+			case "":
+				return drawLab(l, cmd.OutOrStdout())
+			case "json":
+				st, err := l.Status()
+				if err != nil {
+					return err
+				}
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(st)
+			}
+			return fmt.Errorf("-o %s: want json", output)
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	return cmd
+}
+
+func drawLab(l *lab.Lab, w io.Writer) error {
+	st, err := l.Status()
+	if err != nil {
+		return err
+	}
+	return st.Draw(w, columns(w))
+}
+
+// columns is the width of the terminal, or what COLUMNS says, or 100.
+func columns(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
+			return int(size.Col)
+		}
+	}
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
+		return n
+	}
+	return 100
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"myelin/lab"
+)
+
+// exitStatus is the error of a command that has said what it had to: the program only has to end with the status.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+func labExecCommand(f *labFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "exec PLACE -- COMMAND [ARG…]",
+		Short:   "Run a command in a pod, on a node, or in the world",
+		Example: "  myelin lab exec default/client -- ping -c1 10.0.2.2\n  myelin lab exec node1 -- ip route\n  myelin lab exec world -- tcpdump -ni eth0",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := f.open(nil)
+			if err != nil {
+				return err
+			}
+			place, err := l.Find(args[0])
+			if err != nil {
+				return err
+			}
+			if args = args[1:]; args[0] == "--" {
+				args = args[1:]
+			}
+			if len(args) == 0 {
+				return errors.New("no command given")
+			}
+			return runIn(place, args)
+		},
+	}
+	cmd.Flags().SetInterspersed(false) // flags after PLACE are the command's
+	return cmd
+}
+
+// runIn runs a command with this one's terminal. An interrupt reaches it from the terminal; this process only waits.
+func runIn(place *lab.Place, args []string) error {
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, syscall.SIGINT, syscall.SIGQUIT)
+	defer signal.Stop(interrupts)
+	cmd := place.Command(context.Background(), args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := place.Start(cmd); err != nil {
+		return err
+	}
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return exitStatus(128 + int(ws.Signal()))
+	}
+	return exitStatus(exit.ExitCode())
+}
+
+func labApplyCommand(f *labFlags) *cobra.Command {
+	var (
+		path    string
+		prune   bool
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "apply -f MANIFESTS",
+		Short: "Add or change objects, and wait for the pods among them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error { return l.Apply(ctx, path, prune) })
+		},
+	}
+	cmd.Flags().StringVarP(&path, "filename", "f", "", "YAML file or directory")
+	cmd.Flags().BoolVar(&prune, "prune", false, "remove all objects that are not there, Nodes excepted")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for pods")
+	_ = cmd.MarkFlagRequired("filename") // fails only for flags that are not there
+	return cmd
+}
+
+func labDeleteCommand(f *labFlags) *cobra.Command {
+	var (
+		path    string
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "delete [POD…] [-f MANIFESTS]",
+		Short: "Remove pods, or the objects of manifests, and wait until they are gone",
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if path == "" && len(names) == 0 {
+				return errors.New("name a pod, or manifests with -f")
+			}
+			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error {
+				if path != "" {
+					if err := l.Delete(ctx, path); err != nil {
+						return err
+					}
+				}
+				for _, name := range names {
+					if err := l.DeletePod(ctx, name); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&path, "filename", "f", "", "YAML file or directory")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for pods")
+	return cmd
+}
+
+// change opens the lab and calls fn with a bounded context.
+func (f *labFlags) change(cmd *cobra.Command, timeout time.Duration, fn func(context.Context, *lab.Lab) error) error {
+	l, err := f.open(nil)
+	if err != nil {
+		return err
+	}
+	ctx, stop := untilSignal(cmd)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return fn(ctx, l)
+}
+
+func labAgentCommand(f *labFlags) *cobra.Command {
+	var timeout time.Duration
+	verbs := map[string]func(context.Context, *lab.Node) error{
+		"start":   func(ctx context.Context, n *lab.Node) error { return n.StartAgent(ctx, nil) },
+		"stop":    func(ctx context.Context, n *lab.Node) error { return n.StopAgent(ctx) },
+		"kill":    func(ctx context.Context, n *lab.Node) error { return n.KillAgent(ctx) },
+		"restart": func(ctx context.Context, n *lab.Node) error { return n.RestartAgent(ctx) },
+	}
+	cmd := &cobra.Command{
+		Use:   "agent start|stop|kill|restart NODE",
+		Short: "Start or end the agent of a node; its pods go on",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			verb, ok := verbs[args[0]]
+			if !ok {
+				return fmt.Errorf("agent %s: want start, stop, kill or restart", args[0])
+			}
+			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error { return verb(ctx, l.Node(args[1])) })
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the agent")
+	return cmd
+}
+
+// labSuperviseCommand is what `lab up` leaves running.
+func labSuperviseCommand(f *labFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:    "supervise",
+		Short:  "Run the pods of a lab; lab up and lab apply start it",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := f.open(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			if err != nil {
+				return err
+			}
+			ctx, stop := untilSignal(cmd)
+			defer stop()
+			return l.Supervise(ctx)
+		},
+	}
+}
+
+func parseAddrs(list string) ([]netip.Addr, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var addrs []netip.Addr
+	for s := range strings.SplitSeq(list, ",") {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, err
+		}
+		addrs = append(addrs, a)
+	}
+	return addrs, nil
+}

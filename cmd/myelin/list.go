@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	apiv1 "myelin/api/v1"
+)
+
+// noun is a command whose subcommands show tables of the agent.
+type noun struct {
+	name, short string
+	verbs       []verb
+}
+
+// verb shows one table.
+type verb struct {
+	name, short string
+	table       string
+	// by is the column that the verb's one argument selects a row by; empty: no
+	// argument, and all rows. With prefix the argument is a part of the table's
+	// name instead.
+	by     string
+	prefix bool
+}
+
+// nouns are all lists that the command line knows.
+func nouns() []noun {
+	return []noun{
+		{"endpoint", "Pods of this node as the datapath knows them", []verb{
+			{name: "list", short: "List the pods of this node", table: "endpoints"},
+			{name: "get", short: "Show the pod with an ID", table: "endpoints", by: "ID"},
+		}},
+		{"identity", "Label sets and their numbers on this node", []verb{
+			{name: "list", short: "List the numbers of label sets", table: "identities"},
+			{name: "get", short: "Show the label set of a number", table: "identities", by: "ID"},
+			{name: "addresses", short: "List which identity each address has", table: "identity-addresses"},
+		}},
+		{"route", "Where packets go", []verb{
+			{name: "list", short: "List the routes that the kernel must have", table: "routes"},
+			{name: "neighbours", short: "List the neighbours that the kernel must have", table: "neighbours"},
+			{name: "nexthops", short: "List the gateways and nodes that are kept resolved", table: "nexthops"},
+			{name: "prefixes", short: "List the prefixes that are the cluster's", table: "prefixes"},
+			{name: "paths", short: "List the decisions that the datapath keeps", table: "paths"},
+			{name: "wires", short: "List the devices that lead to other nodes", table: "wires"},
+			{name: "devices", short: "List the devices of the node", table: "devices"},
+			{name: "addresses", short: "List the addresses that the kernel must have", table: "addresses"},
+		}},
+		{"flow", "Connections and exchanges that the datapath keeps rows of", []verb{
+			{name: "list", short: "List flows", table: "flows"},
+		}},
+		{"map", "BPF maps", []verb{
+			{name: "list", short: "List maps, how full they are and what they cost", table: "maps"},
+			{name: "dump", short: "Show the rows of a map", table: "map", by: "NAME", prefix: true},
+		}},
+		{"node", "Nodes of the cluster", []verb{{name: "list", short: "List the nodes of the cluster", table: "nodes"}}},
+		{"pod", "Pods of the cluster", []verb{{name: "list", short: "List the pods of the cluster", table: "pods"}}},
+		{"table", "Everything that the agent knows", []verb{
+			{name: "list", short: "List the tables", table: "tables"},
+			{name: "show", short: "Show the rows of a table", table: "", by: "TABLE", prefix: true},
+		}},
+	}
+}
+
+// listFlags are those of every list.
+type listFlags struct {
+	socket, output string
+	filters        []string
+	limit          uint32
+}
+
+func nounCommands() []*cobra.Command {
+	var list []*cobra.Command
+	for _, n := range nouns() {
+		f := &listFlags{}
+		cmd := &cobra.Command{Use: n.name, Short: n.short, Args: cobra.NoArgs}
+		socketFlag(cmd, &f.socket)
+		cmd.PersistentFlags().StringVarP(&f.output, "output", "o", "", "json")
+		for _, v := range n.verbs {
+			cmd.AddCommand(f.command(n, v))
+		}
+		list = append(list, cmd)
+	}
+	return list
+}
+
+func (f *listFlags) command(n noun, v verb) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: v.name, Short: v.short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, n, v, args) },
+	}
+	if v.by != "" {
+		cmd.Use, cmd.Args = v.name+" "+v.by, cobra.ExactArgs(1)
+	}
+	if v.by == "" || v.prefix {
+		cmd.Flags().StringArrayVarP(&f.filters, "filter", "f", nil, "only rows whose cell is this: COLUMN=VALUE, or has this in it: COLUMN~PART, ~PART")
+		cmd.Flags().Uint32Var(&f.limit, "limit", 1000, "rows to show at most; 0: all")
+	}
+	return cmd
+}
+
+func (f *listFlags) run(cmd *cobra.Command, n noun, v verb, args []string) error {
+	req, err := f.request(v, args)
+	if err != nil {
+		return err
+	}
+	answer, err := f.list(cmd.Context(), req)
+	if err != nil {
+		return err
+	}
+	one := v.by != "" && !v.prefix
+	if one && len(answer.GetRows()) == 0 && (!req.GetJson() || string(answer.GetJson()) == "[]") {
+		return fmt.Errorf("there is no %s %s", n.name, args[0])
+	}
+	out := cmd.OutOrStdout()
+	switch {
+	case req.GetJson() && one:
+		err = writeJSON(out, bytes.TrimSuffix(bytes.TrimPrefix(answer.GetJson(), []byte("[")), []byte("]")))
+	case req.GetJson():
+		err = writeJSON(out, answer.GetJson())
+	case one:
+		err = writeFields(out, answer.GetColumns(), answer.GetRows()[0].GetCells())
+	default:
+		err = writeTable(out, answer)
+	}
+	if left := answer.GetLeftOut(); err == nil && left > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%d more; --limit 0 shows all\n", left)
+	}
+	return err
+}
+
+func (f *listFlags) request(v verb, args []string) (*apiv1.ListRequest, error) {
+	r := &apiv1.ListRequest{Table: v.table, Limit: f.limit, Json: f.output == "json"}
+	if f.output != "" && f.output != "json" {
+		return nil, fmt.Errorf("-o %s: want json", f.output)
+	}
+	switch {
+	case v.prefix:
+		r.Table = strings.TrimSpace(v.table + " " + args[0])
+	case v.by != "":
+		r.Filters = []*apiv1.ListFilter{{Column: v.by, Value: args[0]}}
+	}
+	for _, text := range f.filters {
+		i := strings.IndexAny(text, "=~")
+		if i < 0 {
+			return nil, fmt.Errorf("--filter %s: want COLUMN=VALUE or COLUMN~PART", text)
+		}
+		r.Filters = append(r.Filters, &apiv1.ListFilter{Column: text[:i], Value: text[i+1:], Part: text[i] == '~'})
+	}
+	return r, nil
+}
+
+// list asks and puts the parts of the answer together.
+func (f *listFlags) list(ctx context.Context, r *apiv1.ListRequest) (*apiv1.ListResponse, error) {
+	client, done, err := dial(f.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	parts, err := client.List(ctx, r)
+	if err != nil {
+		return nil, agentError(err, f.socket)
+	}
+	all := &apiv1.ListResponse{}
+	var objects [][]byte
+	for {
+		part, err := parts.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, agentError(err, f.socket)
+		}
+		all.Columns = append(all.Columns, part.GetColumns()...)
+		all.Rows = append(all.Rows, part.GetRows()...)
+		all.LeftOut += part.GetLeftOut()
+		if inner := bytes.TrimSuffix(bytes.TrimPrefix(part.GetJson(), []byte("[")), []byte("]")); len(inner) > 0 {
+			objects = append(objects, inner)
+		}
+	}
+	if r.GetJson() {
+		all.Json = slices.Concat([]byte("["), bytes.Join(objects, []byte(",")), []byte("]"))
+	}
+	return all, nil
+}
+
+func writeJSON(w io.Writer, data []byte) error {
+	var b bytes.Buffer
+	if err := json.Indent(&b, data, "", "  "); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
+	}
+	b.WriteByte('\n')
+	_, err := b.WriteTo(w)
+	return err
+}
+
+// writeTable aligns columns. An empty cell is a dash, so that words can be
+// counted.
+func writeTable(w io.Writer, t *apiv1.ListResponse) error {
+	var b bytes.Buffer
+	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(tw, strings.Join(t.GetColumns(), "\t"))
+	plain := strings.NewReplacer("\t", " ", "\n", "; ")
+	for _, row := range t.GetRows() {
+		cells := make([]string, len(row.GetCells()))
+		for i, c := range row.GetCells() {
+			if cells[i] = plain.Replace(c); c == "" {
+				cells[i] = "-"
+			}
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	tw.Flush()
+	return writeTrimmed(w, &b)
+}
+
+// writeTrimmed writes lines without the blanks at their ends.
+func writeTrimmed(w io.Writer, b *bytes.Buffer) error {
+	var out bytes.Buffer
+	for line := range strings.Lines(b.String()) {
+		out.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	_, err := out.WriteTo(w)
+	return err
+}
+
+// writeFields is one row, a line for each column.
+func writeFields(w io.Writer, columns, cells []string) error {
+	var b bytes.Buffer
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for i, c := range columns {
+		fmt.Fprintf(tw, "%s\t%s\n", c, cells[i])
+	}
+	tw.Flush()
+	return writeTrimmed(w, &b)
+}

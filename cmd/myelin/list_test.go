@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"myelin/api"
+	apiv1 "myelin/api/v1"
+	"myelin/bpf"
+	"myelin/drop"
+)
+
+func TestWriteTable(t *testing.T) {
+	var got bytes.Buffer
+	err := writeTable(&got, &apiv1.ListResponse{
+		Columns: []string{"ID", "Pod", "Note"},
+		Rows: []*apiv1.ListRow{
+			{Cells: []string{"2", "demo/client", ""}},
+			{Cells: []string{"65535", "", "two\nlines\tand a tab"}},
+		},
+	})
+	want := "ID      Pod           Note\n2       demo/client   -\n65535   -             two; lines and a tab\n"
+	if err != nil || got.String() != want {
+		t.Errorf("got\n%swant\n%s%v", &got, want, err)
+	}
+	got.Reset()
+	if err := writeFields(&got, []string{"ID", "Pod"}, []string{"2", "demo/client"}); err != nil || got.String() != "ID   2\nPod  demo/client\n" {
+		t.Errorf("got\n%s%v", &got, err)
+	}
+}
+
+func TestWriteDrops(t *testing.T) {
+	row := func(n bpf.DatapathOutcome, packets uint64) *drop.Row {
+		return drop.Counter{Hook: bpf.FromPod, Outcome: drop.NewNames().Outcome(uint8(n)), Packets: packets, Bytes: 100 * packets}.Row()
+	}
+	before := []*drop.Row{row(bpf.DatapathOutcomeDROP_TTL, 2), row(bpf.DatapathOutcomeDROP_VLAN, 9)}
+	now := []*drop.Row{row(bpf.DatapathOutcomeDROP_TTL, 5), row(bpf.DatapathOutcomeDROP_VLAN, 9), row(bpf.DatapathOutcomeDROP_MARTIAN, 1)}
+	grown := added(before, now)
+	if len(grown) != 2 || grown[0].Packets != 3 || grown[0].Bytes != 300 || grown[1].Name != "DROP_MARTIAN" || grown[1].Packets != 1 {
+		t.Errorf("grown: %+v", grown)
+	}
+	if now[0].Packets != 5 {
+		t.Error("what was read has changed")
+	}
+	if anew := added(now, before[:1]); len(anew) != 1 || anew[0].Packets != 2 {
+		t.Errorf("counters that were made anew: %+v", anew)
+	}
+	var got bytes.Buffer
+	if err := writeDrops(&got, now[:1]); err != nil || !strings.HasPrefix(got.String(),
+		"Hook       Verdict   Reason   Packets   Bytes\nfrom_pod   drop      TTL      5         500\n\nTTL: ") {
+		t.Errorf("%s%v", &got, err)
+	}
+	got.Reset()
+	if err := writeDrops(&got, nil); err != nil || got.String() != "nothing was dropped\n" {
+		t.Errorf("%s%v", &got, err)
+	}
+}
+
+func TestRequest(t *testing.T) {
+	f := listFlags{filters: []string{"State=ready", "Pod~demo", "~x"}, limit: 7, output: "json"}
+	r, err := f.request(verb{table: "endpoints"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, x := range r.GetFilters() {
+		got = append(got, x.GetColumn(), x.GetValue(), map[bool]string{true: "part", false: "all"}[x.GetPart()])
+	}
+	want := []string{"State", "ready", "all", "Pod", "demo", "part", "", "x", "part"}
+	if !reflect.DeepEqual(got, want) || r.GetTable() != "endpoints" || r.GetLimit() != 7 || !r.GetJson() {
+		t.Errorf("%v", r)
+	}
+	f = listFlags{}
+	if r, err := f.request(verb{table: "map", by: "NAME", prefix: true}, []string{"flows"}); err != nil || r.GetTable() != "map flows" {
+		t.Errorf("%v, %v", r, err)
+	}
+	if r, err := f.request(verb{table: "endpoints", by: "ID"}, []string{"2"}); err != nil || len(r.GetFilters()) != 1 || r.GetFilters()[0].GetColumn() != "ID" {
+		t.Errorf("%v, %v", r, err)
+	}
+	for _, bad := range []listFlags{{filters: []string{"nothing"}}, {output: "yaml"}} {
+		if _, err := bad.request(verb{}, nil); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+}
+
+// TestNounsAreComplete: every verb has what its command needs.
+func TestNounsAreComplete(t *testing.T) {
+	for _, n := range nouns() {
+		for _, v := range n.verbs {
+			if v.name == "" || v.short == "" || v.table == "" && !v.prefix || v.prefix && v.by == "" {
+				t.Errorf("%s %+v", n.name, v)
+			}
+		}
+	}
+}
+
+// fake answers as it is told: what is tested is what the command makes of it.
+type fake struct {
+	apiv1.UnimplementedAgentServer
+	parts []*apiv1.ListResponse
+	err   error
+}
+
+func (f *fake) List(_ *apiv1.ListRequest, stream apiv1.Agent_ListServer) error {
+	for _, p := range f.parts {
+		if err := stream.Send(p); err != nil {
+			return err
+		}
+	}
+	return f.err
+}
+
+func serveFake(t *testing.T, f *fake) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	l, err := api.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	apiv1.RegisterAgentServer(s, f)
+	go s.Serve(l)
+	t.Cleanup(s.Stop)
+	return socket
+}
+
+// run runs the command of a noun.
+func runNoun(args ...string) (out, errs string, err error) {
+	for _, cmd := range nounCommands() {
+		if cmd.Name() != args[0] {
+			continue
+		}
+		var o, e bytes.Buffer
+		cmd.SetArgs(args[1:])
+		cmd.SetOut(&o)
+		cmd.SetErr(&e)
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		err = cmd.Execute()
+		return o.String(), e.String(), err
+	}
+	return "", "", errors.New("no such noun")
+}
+
+func TestNoun(t *testing.T) {
+	f := &fake{parts: []*apiv1.ListResponse{
+		{Columns: []string{"ID"}, Rows: []*apiv1.ListRow{{Cells: []string{"2"}}}}, {Rows: []*apiv1.ListRow{{Cells: []string{"3"}}}, LeftOut: 5},
+	}}
+	socket := serveFake(t, f)
+	if out, errs, err := runNoun("endpoint", "list", "--socket", socket); out != "ID\n2\n3\n" || errs != "5 more; --limit 0 shows all\n" || err != nil {
+		t.Errorf("%q, %q, %v", out, errs, err)
+	}
+	if out, _, err := runNoun("endpoint", "get", "2", "--socket", socket); out != "ID  2\n" || err != nil {
+		t.Errorf("%q, %v", out, err)
+	}
+	f.parts = []*apiv1.ListResponse{{Json: []byte(`[{"id":2}]`)}, {Json: []byte(`[]`)}}
+	var one struct{ ID int }
+	if out, _, err := runNoun("endpoint", "get", "2", "-o", "json", "--socket", socket); err != nil || json.Unmarshal([]byte(out), &one) != nil || one.ID != 2 {
+		t.Errorf("%q, %v", out, err)
+	}
+	f.parts = []*apiv1.ListResponse{{Json: []byte(`[{"id":2},{"id":3}]`)}, {Json: []byte(`[{"id":4}]`)}}
+	var three []struct{ ID int }
+	if out, _, err := runNoun("endpoint", "list", "-o", "json", "--socket", socket); err != nil || json.Unmarshal([]byte(out), &three) != nil || len(three) != 3 {
+		t.Errorf("%q, %v", out, err)
+	}
+	f.parts = []*apiv1.ListResponse{{Json: []byte(`[]`)}}
+	for _, args := range [][]string{{}, {"-o", "json"}} {
+		if _, _, err := runNoun(append([]string{"endpoint", "get", "9", "--socket", socket}, args...)...); err == nil || err.Error() != "there is no endpoint 9" {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	f.err = status.Error(codes.NotFound, "there is no table")
+	if _, _, err := runNoun("flow", "list", "--run-dir", filepath.Dir(socket)); err == nil { // no myelin.sock there
+		t.Error("no error")
+	}
+	if _, _, err := runNoun("flow", "list", "--socket", socket); err == nil || err.Error() != "there is no table" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	dir := t.TempDir()
+	dead := filepath.Join(dir, "dead")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	for socket, want := range map[string]string{filepath.Join(dir, "none"): "there is no such socket", dead: "connection refused"} {
+		t.Setenv(socketVariable, socket)
+		_, _, err := runNoun("node", "list")
+		if err == nil || !strings.Contains(err.Error(), "no agent answers at "+socket) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q in it", err, want)
+		}
+		monitor := monitorCommand()
+		monitor.SetArgs(nil)
+		monitor.SetOut(io.Discard)
+		monitor.SetErr(io.Discard)
+		monitor.SilenceUsage, monitor.SilenceErrors = true, true
+		if err := monitor.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("monitor: %v; want %q in it", err, want)
+		}
+	}
+	if _, err := os.Stat(dead); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	apiv1 "myelin/api/v1"
+	"myelin/event"
+)
+
+type monitorFlags struct {
+	socket, output string
+	drops          bool
+	types          []string
+	pod            string
+	endpoint       uint16
+	count          int
+}
+
+func monitorCommand() *cobra.Command {
+	f := &monitorFlags{}
+	cmd := &cobra.Command{
+		Use:   "monitor",
+		Short: "Show drops and flows as they happen",
+		Long: "Shows one line an event: time, hook, what happened, who (identity) → whom, protocol, and the interface. Drops are sent at bpf.events.default.rateLimit " +
+			"a second and CPU at most; `myelin drops` counts them all. Flows begin and end only where the datapath keeps rows of them.",
+		Example: "  myelin monitor --drops --pod default/client\n  myelin monitor -o json | jq .reason",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	socketFlag(cmd, &f.socket)
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json: an object a line")
+	cmd.Flags().BoolVar(&f.drops, "drops", false, "only drops")
+	cmd.Flags().StringSliceVarP(&f.types, "type", "t", nil, "only these: drop, flow-begin, flow-end")
+	cmd.Flags().StringVar(&f.pod, "pod", "", "only from or to a pod: NAMESPACE/NAME or NAME")
+	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "only from or to the pod with this ID")
+	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many events; 0: never")
+	return cmd
+}
+
+func (f *monitorFlags) request() (*apiv1.MonitorRequest, error) {
+	if f.output != "" && f.output != "json" {
+		return nil, fmt.Errorf("-o %s: want json", f.output)
+	}
+	r := &apiv1.MonitorRequest{Pod: f.pod, Endpoint: uint32(f.endpoint)}
+	if f.drops {
+		f.types = append(f.types, string(event.Drop))
+	}
+	for _, t := range f.types {
+		p := event.TypeToProto(event.Type(t))
+		if p == apiv1.EventType_EVENT_TYPE_UNSPECIFIED {
+			return nil, fmt.Errorf("--type %s: want %s", t, strings.Join([]string{string(event.Drop), string(event.FlowBegin), string(event.FlowEnd)}, ", "))
+		}
+		r.Types = append(r.Types, p)
+	}
+	return r, nil
+}
+
+func (f *monitorFlags) run(cmd *cobra.Command) error {
+	req, err := f.request()
+	if err != nil {
+		return err
+	}
+	client, done, err := dial(f.socket)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, stop := untilSignal(cmd)
+	defer stop()
+	stream, err := client.Monitor(ctx, req)
+	if err == nil {
+		_, err = stream.Header() // the agent listens now
+	}
+	if err != nil {
+		return agentError(err, f.socket)
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), "listening")
+	for n := 0; f.count == 0 || n < f.count; n++ {
+		p, err := stream.Recv()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return agentError(err, f.socket)
+		}
+		e := event.FromProto(p)
+		if f.output == "json" {
+			err = json.NewEncoder(cmd.OutOrStdout()).Encode(e)
+		} else {
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,264 @@
+// Package config reads the agent's configuration file: YAML whose keys are the
+// names of Cilium's Helm values wherever the two have something in common, and
+// keys under "myelin" for the rest. A file that says something unknown, wrong,
+// contradictory or not yet possible is refused as a whole, with all reasons.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// maxFile bounds the configuration file, in bytes.
+const maxFile = 1 << 20
+
+// Config is what the agent runs by. Fields carry the name of their key.
+type Config struct {
+	RoutingMode          string // "native" or "tunnel"
+	TunnelProtocol       string // "vxlan"
+	TunnelPort           uint16
+	UnderlayProtocol     string // "ipv4" or "ipv6": what carries the tunnel
+	AutoDirectNodeRoutes bool
+	// DirectRoutingSkipUnreachable leaves out nodes that are on no common
+	// segment instead of reporting an error for each.
+	DirectRoutingSkipUnreachable bool
+
+	IPv4, IPv6 Family
+
+	BPF BPF
+
+	Devices             []string // names, or a prefix and "+"; empty: found by routes
+	DirectRoutingDevice string   // key nodePort.directRoutingDevice
+	MTU                 int      // of the wire, in bytes; 0: from the device
+
+	CNI CNI
+
+	IPAMMode       string // "kubernetes": from each Node's podCIDRs
+	K8sServiceHost string
+	K8sServicePort uint16
+
+	Prometheus            Prometheus
+	HealthPort            uint16 // on loopback; 0: no health server
+	Debug                 bool   // key debug.enabled
+	PolicyEnforcementMode string // "default", "always" or "never"
+
+	Myelin Myelin
+
+	// Warnings say what was accepted but has less effect than its writer may
+	// expect.
+	Warnings Problems
+
+	set map[string]string // key → file that set it
+}
+
+// Family is the configuration of IPv4 or of IPv6.
+type Family struct {
+	Enabled bool
+	// NativeRoutingCIDR is what the network routes without masquerading; the
+	// zero Prefix where unset.
+	NativeRoutingCIDR netip.Prefix
+	Masquerade        bool // key enableIPv4Masquerade, enableIPv6Masquerade
+}
+
+// BPF is the part of the configuration that the datapath is loaded with.
+type BPF struct {
+	Masquerade          bool
+	HostLegacyRouting   bool
+	DatapathMode        string // "veth" or "auto"
+	EnableTCX           bool   // false: clsact also where the kernel has TCX
+	PreallocateMaps     bool
+	MapDynamicSizeRatio float64 // share of the memory; 0: fixed sizes
+	CtTCPMax            int
+	CtAnyMax            int
+	NatMax              int // accepted; a translated flow is one record
+	NeighMax            int
+	MonitorAggregation  string        // "none", "low", "medium" or "maximum"
+	MonitorInterval     time.Duration // between reports on a live flow
+	VLANBypass          []uint16      // VLAN ids that pass untouched; 0: all
+	Events              Events
+}
+
+// Events says which events the datapath reports, and how many at most.
+type Events struct {
+	Drop, Trace, PolicyVerdict bool
+	RateLimit, BurstLimit      int // events a second; both 0: unlimited
+}
+
+// CNI says where the container runtime looks for plugins.
+type CNI struct {
+	ConfPath, BinPath string
+	Exclusive         bool // rename other network configurations away
+}
+
+// Prometheus is the metrics listener.
+type Prometheus struct {
+	Enabled bool
+	Port    uint16
+}
+
+// Myelin holds what Cilium has no name for.
+type Myelin struct {
+	Manifests  string // directory of Kubernetes YAML
+	NodeName   string // Load fills in the host name
+	RunDir     string
+	BPFRoot    string // a mounted bpffs
+	CgroupRoot string // a mounted cgroup2; empty: found in /proc/mounts
+	// FlowTracking is "auto" (rows only where state is needed) or "always".
+	FlowTracking string
+	NATPorts     PortRange // key myelin.nat.portRange
+}
+
+// PortRange is a range of ports, both ends in it.
+type PortRange struct{ First, Last uint16 }
+
+// String is "first-last".
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+
+// Default is the configuration of an empty file. It differs from Cilium's
+// defaults in: routingMode native, ipam.mode kubernetes, bpf.masquerade true,
+// hubble off, kubeProxyReplacement off, and in fixed map sizes that lock less
+// memory.
+func Default() *Config {
+	return &Config{
+		RoutingMode:      "native",
+		TunnelProtocol:   "vxlan",
+		TunnelPort:       8472,
+		UnderlayProtocol: "ipv4",
+		IPv4:             Family{Enabled: true, Masquerade: true},
+		IPv6:             Family{Enabled: false, Masquerade: true},
+		BPF: BPF{
+			Masquerade: true, DatapathMode: "veth", EnableTCX: true,
+			CtTCPMax: 49152, CtAnyMax: 16384, NatMax: 65536, NeighMax: 16384,
+			MonitorAggregation: "medium", MonitorInterval: 5 * time.Second,
+			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
+		},
+		CNI:                   CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
+		IPAMMode:              "kubernetes",
+		Prometheus:            Prometheus{Port: 9962},
+		HealthPort:            9879,
+		PolicyEnforcementMode: "default",
+		Myelin: Myelin{
+			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", FlowTracking: "auto",
+			NATPorts: PortRange{First: 10000, Last: 29999},
+		},
+		set: map[string]string{},
+	}
+}
+
+// Load reads the file at path, resolves a relative myelin.manifests against
+// the file's directory, and takes the host name where no node name is set. An
+// empty path means the defaults. The error is Problems where the content is at
+// fault.
+func Load(path string) (*Config, error) {
+	c := Default()
+	if path != "" {
+		data, err := read(path)
+		if err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+		if c, err = Parse(data, path); err != nil {
+			return nil, err
+		}
+		if m := c.Myelin.Manifests; m != "" && !filepath.IsAbs(m) {
+			c.Myelin.Manifests = filepath.Join(filepath.Dir(path), m)
+		}
+	}
+	if c.Myelin.NodeName == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("find the host name for myelin.nodeName: %w", err)
+		}
+		c.Myelin.NodeName = strings.ToLower(host)
+	}
+	return c, nil
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFile {
+		return nil, errors.New(path + ": longer than 1 MiB")
+	}
+	return data, nil
+}
+
+// Parse reads a configuration; name stands for the file in messages. The error
+// is Problems and holds everything that is wrong.
+func Parse(data []byte, name string) (*Config, error) {
+	c := Default()
+	values, problems := flatten(data, name)
+	known := map[string]setting{}
+	for _, s := range settings() {
+		known[s.key] = s
+	}
+	for _, v := range values {
+		s, ok := known[v.key]
+		if !ok {
+			if err := later(v); err != nil {
+				problems = append(problems, Problem{File: name, Key: v.key, Reason: err.Error()})
+			}
+			continue
+		}
+		if err := s.set(c, v.value); err != nil {
+			problems = append(problems, Problem{File: name, Key: v.key, Reason: err.Error()})
+			continue
+		}
+		c.set[v.key] = name
+	}
+	c.derive()
+	problems = append(problems, c.contradictions(name)...)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	c.Warnings = c.warnings(name)
+	return c, nil
+}
+
+// derive fills in defaults that depend on other values.
+func (c *Config) derive() {
+	if !c.isSet("underlayProtocol") && !c.IPv4.Enabled {
+		c.UnderlayProtocol = "ipv6"
+	}
+}
+
+func (c *Config) isSet(key string) bool { return c.set[key] != "" }
+
+// Problem is one thing that is wrong in a file.
+type Problem struct {
+	File   string `json:"file"`
+	Key    string `json:"key,omitempty"`
+	Reason string `json:"reason"`
+}
+
+// Error is "FILE: KEY: reason".
+func (p Problem) Error() string {
+	if p.Key == "" {
+		return p.File + ": " + p.Reason
+	}
+	return p.File + ": " + p.Key + ": " + p.Reason
+}
+
+// Problems are all that is wrong in a file.
+type Problems []Problem
+
+// Error has one problem a line.
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.Error()
+	}
+	return strings.Join(lines, "\n")
+}

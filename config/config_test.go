@@ -1,0 +1,299 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// refused rows are a file and what must be said of it: one entry a line, in
+// order.
+func TestRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		file string
+		want []string
+	}{
+		"unknown key, near a known one":     {"routingmode: native", []string{"f.yaml: routingmode: unknown key: did you mean routingMode?"}},
+		"unknown key, far from all":         {"zzzzzzzz: 1", []string{"f.yaml: zzzzzzzz: unknown key"}},
+		"unknown nested key":                {"bpf: {masqerade: true}", []string{"f.yaml: bpf.masqerade: unknown key: did you mean bpf.masquerade?"}},
+		"only the last part":                {"hostLegacyRouting: true", []string{"f.yaml: hostLegacyRouting: unknown key: did you mean bpf.hostLegacyRouting?"}},
+		"former name":                       {"tunnel: vxlan", []string{"f.yaml: tunnel: unknown key: its name is now routingMode and tunnelProtocol"}},
+		"unknown with null":                 {"foo:", []string{"f.yaml: foo: unknown key"}},
+		"mistyped switch of a feature":      {"encryption: {enabeld: true}", []string{"f.yaml: encryption.enabeld: unknown key: did you mean encryption.enabled?"}},
+		"two problems, both told":           {"MTU: big\ntunnelPort: 0", []string{`f.yaml: MTU: "big" is not a number`, "f.yaml: tunnelPort: 0 is not in 1..65535"}},
+		"wrong type":                        {"bpf.masquerade: 1", []string{"f.yaml: bpf.masquerade: 1 is not true or false"}},
+		"a value where a map is":            {"bpf: true", []string{"f.yaml: bpf: true is not a map of keys to values"}},
+		"a map where a value is":            {"routingMode: {a: b}", []string{`f.yaml: routingMode: {"a":"b"} is not text`}},
+		"wrong word":                        {"routingMode: tunel", []string{`f.yaml: routingMode: "tunel" is not native or tunnel`}},
+		"not yet, value":                    {"tunnelProtocol: geneve", []string{"f.yaml: tunnelProtocol: not yet: geneve; use vxlan"}},
+		"not yet, netkit":                   {"bpf: {datapathMode: netkit-l2}", []string{"f.yaml: bpf.datapathMode: not yet: netkit-l2; use veth or auto"}},
+		"not yet, ipam":                     {"ipam: {mode: cluster-pool}", []string{"f.yaml: ipam.mode: not yet: cluster-pool; use kubernetes"}},
+		"not yet, switch":                   {"encryption: {enabled: true, type: wireguard}", []string{"f.yaml: encryption.enabled: true: not yet: transparent encryption"}},
+		"not yet, switch in a wild subtree": {"hubble: {enabled: false, relay: {enabled: true}}", []string{"f.yaml: hubble.relay.enabled: true: not yet: Hubble"}},
+		"not yet, quoted":                   {`kubeProxyReplacement: "true"`, []string{`f.yaml: kubeProxyReplacement: "true": not yet: Services without kube-proxy`}},
+		"never":                             {"installNoConntrackIptablesRules: true", []string{"f.yaml: installNoConntrackIptablesRules: true: refused: no iptables rule is ever written; the datapath bypasses netfilter by itself"}},
+		"set twice, two ways":               {"bpf: {masquerade: true}\nbpf.masquerade: true", []string{"f.yaml: bpf.masquerade: is set twice, nested and as a dotted key"}},
+		"set twice, YAML":                   {"MTU: 1500\nMTU: 1400", []string{`f.yaml: line 2: key "MTU" already set in map`}},
+		"not a map":                         {"- a", []string{"f.yaml: is not a map of keys to values"}},
+		"not YAML":                          {"a: [", []string{"f.yaml: line 1: did not find expected node content"}},
+		"family of a CIDR":                  {"ipv4NativeRoutingCIDR: fd00::/8", []string{"f.yaml: ipv4NativeRoutingCIDR: fd00::/8 is not an IPv4 CIDR"}},
+		"host bits of a CIDR":               {"ipv4NativeRoutingCIDR: 10.1.0.0/8", []string{"f.yaml: ipv4NativeRoutingCIDR: 10.1.0.0/8 has bits set after the prefix: did you mean 10.0.0.0/8?"}},
+		"map size":                          {"bpf.ctTcpMax: 1023", []string{"f.yaml: bpf.ctTcpMax: 1023 is not in 1024..16777216"}},
+		"map size, huge":                    {"bpf.ctTcpMax: 99999999999999999999999", []string{`f.yaml: bpf.ctTcpMax: "1e+23" is not a whole number`}},
+		"device twice":                      {"devices: [eth0, eth0]", []string{"f.yaml: devices: eth0 stands twice in the list"}},
+		"device name":                       {"devices: [a/b]", []string{`f.yaml: devices: "a/b" is not a device name, or the beginning of names and a +`}},
+		"relative path":                     {"myelin: {runDir: run}", []string{`f.yaml: myelin.runDir: "run" is not a clean absolute path`}},
+		"port range":                        {"myelin.nat.portRange: 20000-10000", []string{"f.yaml: myelin.nat.portRange: 20000-10000 must begin at 1024 or above and hold at least 256 ports"}},
+		"node name":                         {"myelin.nodeName: a_b", nil},
+
+		"both families off":       {"ipv4.enabled: false", []string{"f.yaml: ipv4.enabled: ipv4.enabled and ipv6.enabled are both false: there is nothing to do"}},
+		"tunnel and direct":       {"routingMode: tunnel\nautoDirectNodeRoutes: true", []string{"f.yaml: autoDirectNodeRoutes: direct routes to nodes need routingMode native, it is tunnel"}},
+		"masquerade by iptables":  {"bpf.masquerade: false", []string{"f.yaml: bpf.masquerade: is false while enableIPv4Masquerade is true: masquerading is done by BPF only, never by iptables"}},
+		"MTU of IPv6":             {"MTU: 1200\nipv6.enabled: true", []string{"f.yaml: MTU: 1200 leaves pods 1200 bytes, and IPv6 needs 1280"}},
+		"MTU of IPv6 in a tunnel": {"MTU: 1349\nipv6.enabled: true\nroutingMode: tunnel\nunderlayProtocol: ipv6", []string{"f.yaml: MTU: 1349 leaves pods 1279 bytes, and IPv6 needs 1280 (the tunnel takes 70)"}},
+		"rate without burst":      {"bpf.events.default.rateLimit: 10", []string{"f.yaml: bpf.events.default: rateLimit and burstLimit must both be set, or none of them"}},
+		"one port for two":        {"prometheus: {enabled: true, port: 9879}", []string{"f.yaml: prometheus.port: 9879 is healthPort too"}},
+		"direct device":           {"devices: eth+\nnodePort.directRoutingDevice: bond0", []string{"f.yaml: nodePort.directRoutingDevice: bond0 is none of devices eth+"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(tc.file), "f.yaml")
+			var ps Problems
+			if !errors.As(err, &ps) {
+				t.Fatalf("got error %v, want Problems", err)
+			}
+			if got := strings.Split(err.Error(), "\n"); tc.want != nil && !slices.Equal(got, tc.want) {
+				t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(tc.want, "\n  "))
+			}
+		})
+	}
+}
+
+// A values file as an operator brings it, with parts for the Helm chart and
+// features that are off.
+const values = `
+routingMode: tunnel
+tunnelProtocol: vxlan
+tunnelPort: 8473
+ipv6: {enabled: true}
+ipv6NativeRoutingCIDR: fd00::/48
+bpf:
+  masquerade: true
+  events.drop.enabled: false
+  ctTcpMax: 4096
+  vlanBypass: [0, 100]
+  hostLegacyRouting:
+devices: [eth0, "bond+"]
+nodePort: {directRoutingDevice: eth0}
+kubeProxyReplacement: "false"
+encryption: {enabled: false, type: wireguard, ipsec: {keyFile: keys}}
+hubble: {enabled: false, relay: {enabled: false, image: {tag: x}}}
+image: {repository: example, tag: v1}
+operator: {replicas: 1}
+resources: {limits: {cpu: 1}}
+k8sServicePort: "6443"
+myelin: {manifests: cluster, nodeName: n1, nat: {portRange: 20000-20999}}
+`
+
+func TestAccepted(t *testing.T) {
+	c, err := Parse([]byte(values), "v.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]Setting{}
+	for _, s := range c.Explain() {
+		got[s.Key] = s
+	}
+	for key, value := range map[string]string{
+		"routingMode": "tunnel", "tunnelPort": "8473", "ipv6.enabled": "true", "ipv6NativeRoutingCIDR": "fd00::/48",
+		"bpf.events.drop.enabled": "false", "bpf.ctTcpMax": "4096", "bpf.vlanBypass": "0 100", "devices": "eth0 bond+",
+		"nodePort.directRoutingDevice": "eth0", "k8sServicePort": "6443", "myelin.manifests": "cluster",
+		"myelin.nat.portRange": "20000-20999", "myelin.nodeName": "n1",
+	} {
+		if s := got[key]; s.Value != value || s.Source != "v.yaml" {
+			t.Errorf("%s: got %+v, want value %s from v.yaml", key, s, value)
+		}
+	}
+	// A null is the same as nothing.
+	if s := got["bpf.hostLegacyRouting"]; s.Source != "default" || s.Value != "false" {
+		t.Errorf("bpf.hostLegacyRouting: got %+v, want the default", s)
+	}
+}
+
+func TestEmptyIsDefault(t *testing.T) {
+	for _, file := range []string{"", "{}", "# nothing\n", "bpf: {}"} {
+		c, err := Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatalf("%q: %v", file, err)
+		}
+		for _, s := range c.Explain() {
+			if s.Value != s.Default || s.Source != "default" {
+				t.Errorf("%q: %+v is not the default", file, s)
+			}
+		}
+	}
+}
+
+// Each setting must give back what its file said, or Explain would lie.
+func TestExplainReadsBack(t *testing.T) {
+	c, err := Parse([]byte(values), "v.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file strings.Builder
+	for _, s := range c.Explain() {
+		if s.Source == "v.yaml" && s.Key != "bpf.vlanBypass" {
+			file.WriteString(s.Key + ": " + s.Value + "\n")
+		}
+	}
+	again, err := Parse([]byte(file.String()), "v.yaml")
+	if err != nil {
+		t.Fatalf("%v of\n%s", err, file.String())
+	}
+	again.BPF.VLANBypass, again.set["bpf.vlanBypass"] = c.BPF.VLANBypass, "v.yaml"
+	if !slices.Equal(c.Explain(), again.Explain()) {
+		t.Errorf("got %v\nwant %v", again.Explain(), c.Explain())
+	}
+}
+
+func TestKeysAreUnique(t *testing.T) {
+	keys := knownKeys()
+	slices.Sort(keys)
+	for i := 1; i < len(keys); i++ {
+		if keys[i] == keys[i-1] {
+			t.Errorf("%s stands twice", keys[i])
+		}
+	}
+}
+
+func TestUnderlayFollowsFamily(t *testing.T) {
+	c, err := Parse([]byte("ipv4.enabled: false\nipv6.enabled: true\nroutingMode: tunnel"), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.UnderlayProtocol != "ipv6" || c.TunnelOverhead() != 70 {
+		t.Errorf("got underlay %s, overhead %d; want ipv6, 70", c.UnderlayProtocol, c.TunnelOverhead())
+	}
+	i := slices.IndexFunc(c.Explain(), func(s Setting) bool { return s.Key == "underlayProtocol" })
+	if s := c.Explain()[i]; s.Source != "derived" {
+		t.Errorf("got source %s, want derived", s.Source)
+	}
+	// IPv4 pods over an IPv6 underlay are allowed.
+	if _, err := Parse([]byte("routingMode: tunnel\nunderlayProtocol: ipv6"), "f"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	c, err := Parse([]byte("policyEnforcementMode: always\nipv4NativeRoutingCIDR: 10.0.0.0/8\nunderlayProtocol: ipv4\nk8sServiceHost: h\nmyelin.manifests: /m\nmyelin.nat.portRange: 30000-31000"), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, w := range c.Warnings {
+		keys = append(keys, w.Key)
+	}
+	want := []string{"underlayProtocol", "policyEnforcementMode", "k8sServiceHost", "myelin.nat.portRange"}
+	if !slices.Equal(keys, want) {
+		t.Errorf("got warnings %v, want %v", keys, want)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	parse := func(file string) *Config {
+		c, err := Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for name, tc := range map[string]struct {
+		file   string
+		memory uint64
+		want   Sizes
+	}{
+		"fixed":                   {"", 8 << 30, Sizes{Flows: 65536, Paths: 16384}},
+		"set":                     {"bpf: {ctTcpMax: 2048, ctAnyMax: 1024, neighMax: 1024}", 8 << 30, Sizes{Flows: 3072, Paths: 1024}},
+		"dynamic":                 {"bpf.mapDynamicSizeRatio: 0.5", (65536*200 + 16384*100) * 4, Sizes{Flows: 65536 * 2, Paths: 16384 * 2}},
+		"dynamic, one set":        {"bpf: {mapDynamicSizeRatio: 0.5, ctTcpMax: 1024}", (65536*200 + 16384*100) * 4, Sizes{Flows: 32768 + 1024, Paths: 32768}},
+		"dynamic, little memory":  {"bpf.mapDynamicSizeRatio: 0.001", 1 << 20, Sizes{Flows: 2048, Paths: 1024}},
+		"dynamic, endless memory": {"bpf.mapDynamicSizeRatio: 0.9", 1 << 62, Sizes{Flows: maxMap, Paths: maxMap}},
+	} {
+		if got := parse(tc.file).Sizes(tc.memory, 200, 100); got != tc.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
+func TestMatchDevice(t *testing.T) {
+	for _, tc := range []struct {
+		pattern, name string
+		want          bool
+	}{{"eth0", "eth0", true}, {"eth0", "eth01", false}, {"eth+", "eth01", true}, {"eth+", "bond0", false}, {"+", "x", true}} {
+		if got := MatchDevice(tc.pattern, tc.name); got != tc.want {
+			t.Errorf("%s on %s: got %v", tc.pattern, tc.name, got)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "c.yaml")
+	if err := os.WriteFile(file, []byte("myelin.manifests: cluster"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(dir, "cluster"); c.Myelin.Manifests != want {
+		t.Errorf("got manifests %s, want %s", c.Myelin.Manifests, want)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Myelin.NodeName != strings.ToLower(host) {
+		t.Errorf("got node %q, want %q", c.Myelin.NodeName, host)
+	}
+	if _, err := Load(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v for a missing file", err)
+	}
+	if err := os.WriteFile(file, make([]byte, maxFile+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(file); err == nil || !strings.Contains(err.Error(), "1 MiB") {
+		t.Errorf("got %v for a file of more than 1 MiB", err)
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	for _, seed := range []string{"", values, "a: &x [*x]", "bpf: {a: {b: c}}", "devices: [1]", "MTU: 1e3", "MTU: -0", "? [a]\n: b", "\"a\\nb\": 1", "routingMode: ~"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse(data, "f.yaml")
+		if err != nil {
+			var ps Problems
+			if !errors.As(err, &ps) || len(ps) == 0 {
+				t.Fatalf("got error %#v, want Problems", err)
+			}
+			if lines := strings.Count(err.Error(), "\n") + 1; lines != len(ps) {
+				t.Fatalf("%d problems on %d lines: %q", len(ps), lines, err.Error())
+			}
+			return
+		}
+		// What was accepted keeps the promises of the fields' types.
+		if !c.IPv4.Enabled && !c.IPv6.Enabled {
+			t.Error("accepted with both families off")
+		}
+		if c.TunnelPort == 0 || c.Myelin.NATPorts.First < 1024 || c.Myelin.NATPorts.Last < c.Myelin.NATPorts.First {
+			t.Errorf("accepted ports out of range: %+v", c)
+		}
+		if s := c.Sizes(1<<40, 200, 100); s.Flows < minMap || s.Flows > maxMap || s.Paths < minMap || s.Paths > maxMap {
+			t.Errorf("accepted map sizes out of range: %+v", s)
+		}
+	})
+}

@@ -1,0 +1,55 @@
+package config
+
+// Setting is one key with its value, as `myelin config` prints it.
+type Setting struct {
+	Key     string `json:"key"`
+	Value   string `json:"value"`
+	Default string `json:"default"`
+	// Source is the file that set the key, "default", or "derived" where the
+	// value follows from others.
+	Source string `json:"source"`
+}
+
+// Explain lists every key that the agent acts on.
+func (c *Config) Explain() []Setting {
+	base := Default()
+	var out []Setting
+	for _, s := range settings() {
+		row := Setting{Key: s.key, Value: s.get(c), Default: s.get(base), Source: "default"}
+		switch {
+		case c.isSet(s.key):
+			row.Source = c.set[s.key]
+		case row.Value != row.Default:
+			row.Source = "derived"
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// Sizes are the sizes of the maps that grow with traffic, in entries.
+type Sizes struct{ Flows, Paths int }
+
+// Sizes are the sizes of the flow and the path map. A flow holds what Cilium
+// keeps in its connection tables and its NAT table, so its size is ctTcpMax
+// and ctAnyMax together. With bpf.mapDynamicSizeRatio, sizes that are not set
+// share that part of memory (bytes in all, from MemTotal) by the proportion of
+// their defaults; flowBytes and pathBytes are what an entry costs.
+func (c *Config) Sizes(memory uint64, flowBytes, pathBytes int) Sizes {
+	base := Default().BPF
+	tcp, other, paths := c.BPF.CtTCPMax, c.BPF.CtAnyMax, c.BPF.NeighMax
+	if c.BPF.MapDynamicSizeRatio > 0 {
+		cost := float64(base.CtTCPMax+base.CtAnyMax)*float64(flowBytes) + float64(base.NeighMax)*float64(pathBytes)
+		scale := c.BPF.MapDynamicSizeRatio * float64(memory) / max(cost, 1)
+		dynamic := func(key string, set, base int) int {
+			if c.isSet(key) {
+				return set
+			}
+			return int(min(max(scale*float64(base), minMap), maxMap))
+		}
+		tcp = dynamic("bpf.ctTcpMax", tcp, base.CtTCPMax)
+		other = dynamic("bpf.ctAnyMax", other, base.CtAnyMax)
+		paths = dynamic("bpf.neighMax", paths, base.NeighMax)
+	}
+	return Sizes{Flows: min(tcp+other, maxMap), Paths: paths}
+}

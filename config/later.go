@@ -1,0 +1,190 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// feature is a switch that Cilium has and the agent does not act on. A value
+// that leaves it off is accepted, so that whole Helm values files can be
+// used; any other is refused, because who turns encryption on must not run
+// without it.
+type feature struct {
+	key string
+	off string // values that mean off or change nothing, separated by blanks
+	why string // what it is, or why it is refused for good
+	// details are keys that mean nothing while the switch is off, separated by
+	// blanks. They are listed, not matched by a pattern, where a mistyped
+	// switch would be dangerous.
+	details string
+}
+
+// later judges a value whose key is not a setting.
+func later(v value) error {
+	for _, f := range features() {
+		if f.key == v.key && !slices.Contains(strings.Fields(f.off), offText(v.value)) {
+			return fmt.Errorf("%s: %s", show(v.value), f.why)
+		}
+	}
+	return nil
+}
+
+// offText is a value as features write it: lists and text may be empty.
+func offText(v any) string {
+	text := strings.Trim(show(v), `"`)
+	switch text {
+	case "", "[]", "{}":
+		return "empty"
+	}
+	return text
+}
+
+// knownKeys are all keys and subtrees that a file may have.
+func knownKeys() []string {
+	var keys []string
+	for _, s := range settings() {
+		keys = append(keys, s.key)
+	}
+	for _, f := range features() {
+		keys = append(keys, f.key)
+		keys = append(keys, strings.Fields(f.details)...)
+	}
+	return append(keys, strings.Fields(chartKeys())...)
+}
+
+func features() []feature {
+	return slices.Concat(refusedFeatures(), serviceFeatures(), securityFeatures(), otherFeatures())
+}
+
+func refusedFeatures() []feature {
+	const noIPTables = "refused: no iptables rule is ever written; the datapath bypasses netfilter by itself"
+	return []feature{
+		{"installNoConntrackIptablesRules", "false", noIPTables, ""},
+		{"iptablesRandomFully", "false", noIPTables, ""},
+		{"enableXTSocketFallback", "true false", noIPTables, ""},
+		// Always so here: both values do what they ask for.
+		{"endpointRoutes.enabled", "true false", "", ""},
+		{"pmtuDiscovery.enabled", "true false", "", ""},
+		{"sctp.enabled", "true false", "", ""},
+		{"l2NeighDiscovery.enabled", "true false", "", "l2NeighDiscovery.refreshPeriod"},
+		{"identityAllocationMode", "crd", "refused: identities are local to a node, and need no store", ""},
+		{"bpf.monitorFlags", "all", "not yet: only all", ""},
+		{"daemon.enableSourceIPVerification", "true", "refused: the source of a pod's packets is always verified", ""},
+	}
+}
+
+func serviceFeatures() []feature {
+	const services = "not yet: Services without kube-proxy"
+	return []feature{
+		{"kubeProxyReplacement", "false", services,
+			"kubeProxyReplacementHealthzBindAddr nodePort.addresses nodePort.range nodePort.autoProtectPortRange nodePort.bindProtection nodePort.enableHealthCheck nodePort.enableHealthCheckLoadBalancerIP bpf.lbMapMax bpf.disableExternalIPMitigation enableInternalTrafficPolicy enableNoServiceEndpointsRoutable waitForKubeProxy"},
+		{"nodePort.enabled", "false", services, ""},
+		{"hostPort.enabled", "false", services, ""},
+		{"externalIPs.enabled", "false", services, ""},
+		{"socketLB.enabled", "false", services, "socketLB.hostNamespaceOnly socketLB.terminatePodConnections socketLB.tracing"},
+		{"loadBalancer.acceleration", "disabled", "not yet: XDP", ""},
+		{"loadBalancer.mode", "snat", services, "loadBalancer.dsrDispatch loadBalancer.dsrL4Translate"},
+		{"loadBalancer.algorithm", "random", services, "maglev.tableSize maglev.hashSeed"},
+		{"loadBalancer.serviceTopology", "false", services, ""},
+		{"loadBalancer.standalone", "false", services, ""},
+		{"loadBalancer.l7.backend", "disabled", "not yet: L7", "loadBalancer.l7.algorithm loadBalancer.l7.ports"},
+		{"bpf.lbExternalClusterIP", "false", services, ""},
+		{"bpf.lbSourceRangeAllTypes", "false", services, ""},
+		{"bpf.lbModeAnnotation", "false", services, ""},
+		{"bpf.lbAlgorithmAnnotation", "false", services, ""},
+		{"localRedirectPolicies.enabled", "false", "not yet: local redirect", "localRedirectPolicies.addressMatcherCIDRs"},
+		{"localRedirectPolicy", "false", "not yet: local redirect", ""},
+		{"l2announcements.enabled", "false", "not yet: announcing Services", "l2announcements.leaseDuration l2announcements.leaseRenewDeadline l2announcements.leaseRetryPeriod"},
+		{"l2podAnnouncements.enabled", "false", "not yet: announcing pods", "l2podAnnouncements.interface l2podAnnouncements.interfacePattern"},
+		{"bgpControlPlane.enabled", "false", "not yet: BGP", "bgpControlPlane.*"},
+		{"nodeIPAM.enabled", "false", services, ""},
+		{"nat46x64Gateway.enabled", "false", "not yet: NAT46/64 gateway", ""},
+		{"serviceNoBackendResponse", "reject", services, ""},
+	}
+}
+
+func securityFeatures() []feature {
+	const l7 = "not yet: L7 policies"
+	return []feature{
+		{"encryption.enabled", "false", "not yet: transparent encryption",
+			"encryption.type encryption.nodeEncryption encryption.ipsec.* encryption.wireguard.* encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities"},
+		{"encryption.strictMode.enabled", "false", "not yet: transparent encryption", ""},
+		{"encryption.strictMode.egress.enabled", "false", "not yet: transparent encryption", "encryption.strictMode.egress.cidr encryption.strictMode.egress.allowRemoteNodeIdentities"},
+		{"encryption.strictMode.ingress.enabled", "false", "not yet: transparent encryption", ""},
+		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
+		{"hostFirewall.enabled", "false", "not yet: policies of the host", ""},
+		{"policyAuditMode", "false", "not yet: policies", ""},
+		{"policyCIDRMatchMode", "empty", "not yet: policies", ""},
+		{"policyDenyResponse", "none", "not yet: policies", ""},
+		{"endpointLockdownOnMapOverflow", "false", "not yet: policies", "bpf.policyMapMax bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},
+		{"l7Proxy", "false", l7, ""},
+		{"envoy.enabled", "false", l7, "envoy.*"},
+		{"envoyConfig.enabled", "false", l7, "envoyConfig.*"},
+		{"ingressController.enabled", "false", "not yet: Ingress", "ingressController.*"},
+		{"gatewayAPI.enabled", "false", "not yet: Gateway API", "gatewayAPI.*"},
+		{"bpf.tproxy", "false", l7, ""},
+		{"egressGateway.enabled", "false", "not yet: egress gateways", "egressGateway.reconciliationTriggerInterval egressGateway.maxPolicyEntries"},
+		{"dnsProxy.preCache", "empty", "not yet: policies by name", "dnsProxy.*"},
+	}
+}
+
+func otherFeatures() []feature {
+	const later, clouds = "not yet", "not yet: addresses from a cloud"
+	return []feature{
+		{"hubble.enabled", "false", "not yet: Hubble", "hubble.*"},
+		{"hubble.relay.enabled", "false", "not yet: Hubble", ""},
+		{"hubble.ui.enabled", "false", "not yet: Hubble", ""},
+		{"bandwidthManager.enabled", "false", "not yet: bandwidth management", ""},
+		{"bandwidthManager.bbr", "false", "not yet: bandwidth management", "bandwidthManager.bbrHostNamespaceOnly"},
+		{"enableIPv4BIGTCP", "false", "not yet: BIG TCP", ""},
+		{"enableIPv6BIGTCP", "false", "not yet: BIG TCP", ""},
+		{"enableTunnelBIGTCP", "false", "not yet: BIG TCP", ""},
+		{"ipMasqAgent.enabled", "false", "not yet: ip-masq-agent", "ipMasqAgent.config.*"},
+		{"enableMasqueradeRouteSource", "false", later, ""},
+		{"tunnelSourcePortRange", "0-0", later, ""},
+		{"bpf.distributedLRU.enabled", "false", later, ""},
+		{"bpf.ctAccounting", "false", later, ""},
+		{"bpfClockProbe", "true false", "", ""},
+		{"forceDeviceDetection", "false", later, ""},
+		{"healthChecking", "false", "not yet: health checks between nodes", "healthCheckICMPFailureThreshold connectivityProbeFrequencyRatio"},
+		{"endpointHealthChecking.enabled", "false", "not yet: health checks between nodes", ""},
+		{"clustermesh.useAPIServer", "false", "not yet: several clusters", "clustermesh.*"},
+		{"clustermesh.config.enabled", "false", "not yet: several clusters", ""},
+		{"cluster.id", "0", "not yet: several clusters", "cluster.name"},
+		{"vtep.enabled", "false", "not yet: VTEP", "vtep.endpoint vtep.cidr vtep.mask vtep.mac"},
+		{"cni.chainingMode", "none empty", "not yet: chaining of CNI plugins", "cni.chainingTarget cni.enableRouteMTUForCNIChaining"},
+		{"cni.customConf", "false", later, "cni.configMap cni.configMapKey"},
+		{"nodeSelectorLabels", "false", later, ""},
+		{"k8s.requireIPv4PodCIDR", "true false", "", ""},
+		{"k8s.requireIPv6PodCIDR", "true false", "", ""},
+		{"ciliumEndpointSlice.enabled", "false", "not yet: sources other than manifests", "ciliumEndpointSlice.*"},
+		{"etcd.enabled", "false", "refused: identities and addresses need no store", "etcd.*"},
+		{"eni.enabled", "false", clouds, "eni.*"},
+		{"azure.enabled", "false", clouds, "azure.*"},
+		{"alibabacloud.enabled", "false", clouds, ""},
+		{"aksbyocni.enabled", "false", clouds, ""},
+		{"gke.enabled", "false", clouds, ""},
+		{"multicast.enabled", "false", "not yet: multicast", ""},
+	}
+}
+
+// chartKeys are what a Helm chart acts on and an agent can't: they are
+// accepted, so that one file serves both.
+func chartKeys() string {
+	return `affinity agent agentNotReadyTaintKey annotateK8sNode annotations apiRateLimit
+		bpf.autoMount.enabled bpf.root certgen.* cgroup.* cleanBpfState cleanState
+		cni.confFileMountPath cni.hostConfDirMountPath cni.install cni.iptablesRemoveAWSRules cni.logFile
+		cni.resources.* cni.uninstall commonLabels.* crdWaitTimeout daemon.runPath dashboards.*
+		debug.verbose debug.metricsSamplingInterval dnsPolicy enableCriticalPriorityClass extraArgs
+		extraConfig.* extraContainers extraEnv extraHostPathMounts extraInitContainers extraVolumeMounts
+		extraVolumes identityChangeGracePeriod image.* imagePullSecrets initResources.*
+		ipam.ciliumNodeUpdateRate ipam.operator.* ipam.multiPoolPreAllocation k8sClientRateLimit.*
+		k8sClientExponentialBackoff.* kubeConfigPath livenessProbe.* logSystemLoad monitor.* name
+		namespaceOverride nodeSelector.* nodeinit.* operator.* podAnnotations.* podLabels.*
+		podSecurityContext.* pprof.* preflight.* priorityClassName prometheus.serviceMonitor.*
+		prometheus.metrics prometheus.metricsService prometheus.controllerGroupMetrics rbac.*
+		readinessProbe.* resourceQuotas.* resources.* rollOutCiliumPods scheduling.* secretsNamespaceLabels.*
+		securityContext.* serviceAccounts.* sleepAfterInit startupProbe.* synchronizeK8sNodes
+		terminationGracePeriodSeconds tls.* tolerations updateStrategy.* upgradeCompatibility wellKnownIdentities.*`
+}

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Bounds of map sizes, in entries, as in Cilium.
+const (
+	minMap = 1 << 10
+	maxMap = 1 << 24
+)
+
+// setting ties a key to its place in Config.
+type setting struct {
+	key string
+	set func(*Config, any) error
+	get func(*Config) string
+}
+
+// settings are the keys that the agent acts on, in the order of the
+// documentation. The list is the one place that knows them.
+func settings() []setting {
+	return append(routingSettings(), append(bpfSettings(), agentSettings()...)...)
+}
+
+func routingSettings() []setting {
+	return []setting{
+		oneOf("routingMode", func(c *Config) *string { return &c.RoutingMode }, []string{"native", "tunnel"}),
+		oneOf("tunnelProtocol", func(c *Config) *string { return &c.TunnelProtocol }, []string{"vxlan"}, "geneve"),
+		port("tunnelPort", func(c *Config) *uint16 { return &c.TunnelPort }, 1),
+		oneOf("underlayProtocol", func(c *Config) *string { return &c.UnderlayProtocol }, []string{"ipv4", "ipv6"}),
+		boolean("autoDirectNodeRoutes", func(c *Config) *bool { return &c.AutoDirectNodeRoutes }),
+		boolean("directRoutingSkipUnreachable", func(c *Config) *bool { return &c.DirectRoutingSkipUnreachable }),
+		boolean("ipv4.enabled", func(c *Config) *bool { return &c.IPv4.Enabled }),
+		boolean("ipv6.enabled", func(c *Config) *bool { return &c.IPv6.Enabled }),
+		cidr("ipv4NativeRoutingCIDR", func(c *Config) *netip.Prefix { return &c.IPv4.NativeRoutingCIDR }, "IPv4", netip.Addr.Is4),
+		cidr("ipv6NativeRoutingCIDR", func(c *Config) *netip.Prefix { return &c.IPv6.NativeRoutingCIDR }, "IPv6", netip.Addr.Is6),
+		boolean("enableIPv4Masquerade", func(c *Config) *bool { return &c.IPv4.Masquerade }),
+		boolean("enableIPv6Masquerade", func(c *Config) *bool { return &c.IPv6.Masquerade }),
+		devices("devices", func(c *Config) *[]string { return &c.Devices }),
+		device("nodePort.directRoutingDevice", func(c *Config) *string { return &c.DirectRoutingDevice }),
+		integer("MTU", func(c *Config) *int { return &c.MTU }, 0, 65535),
+	}
+}
+
+func bpfSettings() []setting {
+	return []setting{
+		boolean("bpf.masquerade", func(c *Config) *bool { return &c.BPF.Masquerade }),
+		boolean("bpf.hostLegacyRouting", func(c *Config) *bool { return &c.BPF.HostLegacyRouting }),
+		oneOf("bpf.datapathMode", func(c *Config) *string { return &c.BPF.DatapathMode }, []string{"veth", "auto"}, "netkit", "netkit-l2"),
+		boolean("bpf.enableTCX", func(c *Config) *bool { return &c.BPF.EnableTCX }),
+		boolean("bpf.preallocateMaps", func(c *Config) *bool { return &c.BPF.PreallocateMaps }),
+		ratio("bpf.mapDynamicSizeRatio", func(c *Config) *float64 { return &c.BPF.MapDynamicSizeRatio }),
+		integer("bpf.ctTcpMax", func(c *Config) *int { return &c.BPF.CtTCPMax }, minMap, maxMap),
+		integer("bpf.ctAnyMax", func(c *Config) *int { return &c.BPF.CtAnyMax }, minMap, maxMap),
+		integer("bpf.natMax", func(c *Config) *int { return &c.BPF.NatMax }, minMap, maxMap),
+		integer("bpf.neighMax", func(c *Config) *int { return &c.BPF.NeighMax }, minMap, maxMap),
+		oneOf("bpf.monitorAggregation", func(c *Config) *string { return &c.BPF.MonitorAggregation }, []string{"none", "low", "medium", "maximum"}),
+		duration("bpf.monitorInterval", func(c *Config) *time.Duration { return &c.BPF.MonitorInterval }, time.Second, time.Hour),
+		vlans("bpf.vlanBypass", func(c *Config) *[]uint16 { return &c.BPF.VLANBypass }),
+		boolean("bpf.events.drop.enabled", func(c *Config) *bool { return &c.BPF.Events.Drop }),
+		boolean("bpf.events.trace.enabled", func(c *Config) *bool { return &c.BPF.Events.Trace }),
+		boolean("bpf.events.policyVerdict.enabled", func(c *Config) *bool { return &c.BPF.Events.PolicyVerdict }),
+		integer("bpf.events.default.rateLimit", func(c *Config) *int { return &c.BPF.Events.RateLimit }, 0, 1<<30),
+		integer("bpf.events.default.burstLimit", func(c *Config) *int { return &c.BPF.Events.BurstLimit }, 0, 1<<30),
+	}
+}
+
+func agentSettings() []setting {
+	return []setting{
+		path("cni.confPath", func(c *Config) *string { return &c.CNI.ConfPath }),
+		path("cni.binPath", func(c *Config) *string { return &c.CNI.BinPath }),
+		boolean("cni.exclusive", func(c *Config) *bool { return &c.CNI.Exclusive }),
+		oneOf("ipam.mode", func(c *Config) *string { return &c.IPAMMode }, []string{"kubernetes"},
+			"cluster-pool", "multi-pool", "crd", "eni", "azure", "alibabacloud", "delegated-plugin"),
+		text("k8sServiceHost", func(c *Config) *string { return &c.K8sServiceHost }),
+		port("k8sServicePort", func(c *Config) *uint16 { return &c.K8sServicePort }, 0),
+		boolean("prometheus.enabled", func(c *Config) *bool { return &c.Prometheus.Enabled }),
+		port("prometheus.port", func(c *Config) *uint16 { return &c.Prometheus.Port }, 1),
+		port("healthPort", func(c *Config) *uint16 { return &c.HealthPort }, 0),
+		boolean("debug.enabled", func(c *Config) *bool { return &c.Debug }),
+		oneOf("policyEnforcementMode", func(c *Config) *string { return &c.PolicyEnforcementMode }, []string{"default", "always", "never"}),
+		text("myelin.manifests", func(c *Config) *string { return &c.Myelin.Manifests }),
+		nodeName("myelin.nodeName", func(c *Config) *string { return &c.Myelin.NodeName }),
+		path("myelin.runDir", func(c *Config) *string { return &c.Myelin.RunDir }),
+		path("myelin.bpfRoot", func(c *Config) *string { return &c.Myelin.BPFRoot }),
+		path("myelin.cgroupRoot", func(c *Config) *string { return &c.Myelin.CgroupRoot }),
+		oneOf("myelin.flowTracking", func(c *Config) *string { return &c.Myelin.FlowTracking }, []string{"auto", "always"}),
+		portRange("myelin.nat.portRange", func(c *Config) *PortRange { return &c.Myelin.NATPorts }),
+	}
+}

@@ -1,0 +1,270 @@
+package doctor
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"myelin/config"
+	"myelin/endpoint/nettest"
+	"myelin/hooks"
+	"myelin/status"
+)
+
+// spoilt is one thing that is wrong with a node.
+type spoilt struct {
+	name  string
+	spoil func(*testing.T, *node)
+	level Level
+	want  string // part of the finding
+}
+
+func allSpoilt() []spoilt {
+	return []spoilt{
+		{"strict filter on a wire", func(t *testing.T, _ *node) { sysctl(t, "net/ipv4/conf/eth0/rp_filter", "1") }, Warn, "strict (rp_filter 1) on eth0"},
+		{"strict filter for all", func(t *testing.T, _ *node) { sysctl(t, "net/ipv4/conf/all/rp_filter", "1") }, Warn, "strict (rp_filter 1) on mye00000001"},
+		{"no forwarding, agent", func(t *testing.T, n *node) {
+			sysctl(t, "net/ipv4/ip_forward", "0")
+			n.options.Agent = n.report()
+		}, Fail, "net.ipv4.ip_forward is 0"},
+		{"no forwarding, no agent", func(t *testing.T, _ *node) { sysctl(t, "net/ipv4/ip_forward", "0") }, Info, "net.ipv4.ip_forward is 0"},
+		{"IPv6 off", func(t *testing.T, _ *node) { sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1") }, Fail, "eth0.disable_ipv6 is 1"},
+		{"foreign TCX program", foreignTCX, Warn, "another program on eth0: intruder (id "},
+		{"foreign clsact filter", foreignFilter, Warn, "another program on mye00000001: intruder (id "},
+		{"foreign XDP program", foreignXDP, Warn, "another program on eth0: intruder (id "},
+		{"other wire is smaller", func(t *testing.T, n *node) {
+			n.options.Config.Devices = []string{"eth+"}
+			addVeth(t, "eth1", 1400)
+		}, Warn, "wires differ in MTU: eth0 1500, eth1 1400"},
+		{"MTU too large", func(_ *testing.T, n *node) { n.options.Config.MTU = 9000 }, Fail, "configured as 9000, and a wire carries 1500"},
+		{"MTU too small for IPv6", func(t *testing.T, n *node) {
+			n.options.Config.RoutingMode = "tunnel"
+			must(t, netlink.LinkSetMTU(n.wire, 1300))
+		}, Fail, "pods are left 1250 bytes"},
+		{"route with an MTU", func(t *testing.T, n *node) {
+			_, dst, _ := net.ParseCIDR("198.51.100.0/24")
+			must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: n.wire.Attrs().Index, Dst: dst, MTU: 1300}))
+		}, Warn, "1 routes have an MTU that is not locked: 198.51.100.0/24 mtu 1300"},
+		{"old pod link", func(t *testing.T, n *node) { must(t, netlink.LinkSetMTU(n.wire, 1400)) }, Warn, "1 pod links or tunnels have an MTU above 1400"},
+		{"wire down", func(t *testing.T, n *node) { must(t, netlink.LinkSetDown(n.peer)) }, Fail, "eth0 is down"},
+		{"no wire", func(t *testing.T, n *node) { must(t, netlink.LinkDel(n.wire)) }, Warn, "no device leads to other nodes"},
+		{"offload off", func(t *testing.T, _ *node) { offload(t, "eth0", 0x1f /* ETHTOOL_STSO */, 0) }, Warn, "eth0 (veth) has tso off"},
+		{"another network", func(t *testing.T, _ *node) { addVeth(t, "cali12345", 1500) }, Warn, "cali12345 is of Calico"},
+		{"port taken", func(t *testing.T, n *node) {
+			n.options.Config.RoutingMode = "tunnel"
+			must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx"}, FlowBased: true, Port: 8472}))
+		}, Fail, "vx has UDP port 8472 as well"},
+		{"other conflist", func(t *testing.T, n *node) { write(t, n.options.Config.CNI.ConfPath, "00-other.conf") }, Fail, "00-other.conf comes before"},
+		{"later conflist", func(t *testing.T, n *node) { write(t, n.options.Config.CNI.ConfPath, "10-other.conflist") }, Info, "10-other.conflist is another network's"},
+		{"no bpffs", func(t *testing.T, n *node) { n.options.Config.Myelin.BPFRoot = t.TempDir() }, Fail, "is no BPF file system"},
+		{"no plugin", func(t *testing.T, n *node) { n.options.Config.CNI.BinPath = t.TempDir() }, Warn, "the plugin is not installed"},
+		{"dropping chain", func(t *testing.T, _ *node) { dropForwarded(t) }, Info, "chain forward of table inet filter drops by default"},
+		{"dropping chain, legacy", func(t *testing.T, n *node) {
+			n.options.Config.BPF.HostLegacyRouting = true
+			dropForwarded(t)
+		}, Fail, "chain forward of table inet filter drops by default"},
+		{"broken agent", func(_ *testing.T, n *node) {
+			n.options.Agent = n.report()
+			n.options.Agent.Features = []status.Feature{{Name: "IPAM", State: status.Broken, Problems: []string{"no address"}}}
+		}, Fail, "IPAM: no address"},
+	}
+}
+
+// TestExamine makes a healthy node (a wire eth0 with a default route, a pod
+// link, forwarding on), spoils one thing, and looks for the finding; on the
+// healthy node there must be none such.
+func TestExamine(t *testing.T) {
+	nettest.Root(t)
+	for _, test := range allSpoilt() {
+		t.Run(test.name, func(t *testing.T) {
+			inNamespace(t, func() {
+				n := newNode(t)
+				if f := find(Examine(n.options), test.level, test.want); f != nil {
+					t.Fatalf("on a healthy node: %+v", *f)
+				}
+				test.spoil(t, n)
+				findings := Examine(n.options)
+				f := find(findings, test.level, test.want)
+				if f == nil {
+					t.Fatalf("no %s with %q in\n%s", test.level, test.want, render(t, findings))
+				}
+				if f.Level != Info && f.Why == "" && f.Area != "agent" {
+					t.Errorf("%q says not why it matters", f.What)
+				}
+			})
+		})
+	}
+}
+
+// TestHealthy: a good node has nothing that is worse than INFO.
+func TestHealthy(t *testing.T) {
+	nettest.Root(t)
+	inNamespace(t, func() {
+		findings := Examine(newNode(t).options)
+		if w := Worst(findings); w != OK && w != Info {
+			t.Errorf("a healthy node has %s:\n%s", w, render(t, findings))
+		}
+		if find(findings, OK, "the kernel accepts the datapath") == nil || find(findings, OK, "BPF file system at") == nil {
+			t.Errorf("the datapath was not tried:\n%s", render(t, findings))
+		}
+	})
+}
+
+// node is the machine under examination.
+type node struct {
+	options    Options
+	wire, peer netlink.Link
+}
+
+// newNode furnishes the namespace of the thread.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{}
+	n.wire = addVeth(t, "eth0", 1500)
+	n.peer, _ = netlink.LinkByName("p-eth0")
+	lo, err := netlink.LinkByName("lo")
+	must(t, err)
+	must(t, netlink.LinkSetUp(lo))
+	addr, _ := netlink.ParseAddr("192.0.2.1/24")
+	must(t, netlink.AddrAdd(n.wire, addr))
+	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: n.wire.Attrs().Index, Gw: []byte{192, 0, 2, 254}}))
+	addVeth(t, "mye00000001", 1500)
+	for name, value := range map[string]string{
+		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "0",
+		"net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/mye00000001/rp_filter": "0",
+	} {
+		sysctl(t, name, value)
+	}
+	c := config.Default()
+	c.IPv6.Enabled = true
+	dir := t.TempDir()
+	c.Myelin.BPFRoot, c.CNI.ConfPath, c.CNI.BinPath = filepath.Join(dir, "bpf"), filepath.Join(dir, "conf"), filepath.Join(dir, "bin")
+	root := c.Myelin.BPFRoot
+	must(t, os.Mkdir(root, 0o700))
+	must(t, unix.Mount("bpf", root, "bpf", 0, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(root, unix.MNT_DETACH)) })
+	write(t, c.CNI.ConfPath, "05-myelin.conflist")
+	write(t, c.CNI.BinPath, "myelin-cni")
+	// thread-self is of the thread that is in the namespace; /proc/sys/net is, too.
+	n.options = Options{Config: c, Proc: "/proc", Sys: "/sys"}
+	return n
+}
+
+// report is of an agent that is content.
+func (n *node) report() *status.Report {
+	return &status.Report{Devices: []status.Device{{Index: n.wire.Attrs().Index, Kind: "wire"}}}
+}
+
+// inNamespace calls f on a thread in a network namespace of its own.
+func inNamespace(t *testing.T, f func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(own)
+	must(t, unix.Unshare(unix.CLONE_NEWNET))
+	defer func() {
+		if unix.Setns(own, unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	f()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sysctl(t *testing.T, name, value string) {
+	t.Helper()
+	must(t, os.WriteFile("/proc/sys/"+name, []byte(value), 0))
+}
+
+func write(t *testing.T, dir, name string) {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o755))
+}
+
+func addVeth(t *testing.T, name string, mtu int) netlink.Link {
+	t.Helper()
+	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu}, PeerName: "p-" + name}
+	must(t, netlink.LinkAdd(v))
+	peer, err := netlink.LinkByName(v.PeerName)
+	must(t, err)
+	must(t, netlink.LinkSetUp(peer))
+	must(t, netlink.LinkSetUp(v))
+	return v
+}
+
+func find(findings []Finding, l Level, part string) *Finding {
+	for i, f := range findings {
+		if f.Level == l && strings.Contains(f.What, part) {
+			return &findings[i]
+		}
+	}
+	return nil
+}
+
+func render(t *testing.T, findings []Finding) string {
+	t.Helper()
+	var b strings.Builder
+	must(t, Render(&b, findings, Style{Width: 120}))
+	return b.String()
+}
+
+func intruder(t *testing.T, kind ebpf.ProgramType) *ebpf.Program {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "intruder", Type: kind, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+	must(t, err)
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func foreignTCX(t *testing.T, n *node) {
+	if err := hooks.TCX(); err != nil {
+		foreignFilterOn(t, n.wire)
+		return
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: n.wire.Attrs().Index, Program: intruder(t, ebpf.SchedCLS), Attach: ebpf.AttachTCXIngress})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+}
+
+func foreignFilter(t *testing.T, _ *node) {
+	pod, err := netlink.LinkByName("mye00000001")
+	must(t, err)
+	foreignFilterOn(t, pod)
+}
+
+func foreignFilterOn(t *testing.T, l netlink.Link) {
+	t.Helper()
+	index := l.Attrs().Index
+	must(t, netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}))
+	must(t, netlink.FilterAdd(&netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: 3, Priority: 1},
+		Fd:          intruder(t, ebpf.SchedCLS).FD(), Name: "intruder", DirectAction: true,
+	}))
+}
+
+func foreignXDP(t *testing.T, n *node) {
+	l, err := link.AttachXDP(link.XDPOptions{Program: intruder(t, ebpf.XDP), Interface: n.wire.Attrs().Index, Flags: link.XDPGenericMode})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+}

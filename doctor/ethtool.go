@@ -1,0 +1,96 @@
+package doctor
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ethtoolValue is struct ethtool_value of linux/ethtool.h.
+type ethtoolValue struct {
+	command uint32
+	data    uint32
+}
+
+// ifreq is struct ifreq of linux/if.h with a pointer as its data.
+type ifreq struct {
+	name [unix.IFNAMSIZ]byte
+	data unsafe.Pointer
+	_    [16]byte // the kernel copies the whole union
+}
+
+// ethtool reads a flag of a device. The ioctl is older than netlink's ethtool
+// family and is on every kernel.
+func ethtool(name string, command uint32) (uint32, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	value := &ethtoolValue{command: command}
+	request := ifreq{data: unsafe.Pointer(value)}
+	copy(request.name[:unix.IFNAMSIZ-1], name)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	runtime.KeepAlive(value)
+	if errno != 0 {
+		return 0, fmt.Errorf("ethtool command %#x of %s: %w", command, name, errno)
+	}
+	return value.data, nil
+}
+
+// driverOf asks the device; those that don't know are named by their type.
+func driverOf(name, kind string) string {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return kind
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
+	if err != nil {
+		return kind
+	}
+	return unix.ByteSliceToString(info.Driver[:])
+}
+
+// The netdev family of linux/netdev.h.
+const (
+	netdevGet         = 1 // NETDEV_CMD_DEV_GET
+	netdevIndex       = 1 // NETDEV_A_DEV_IFINDEX
+	netdevXDPFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
+	xdpBasic          = 1 << 0
+	xdpRedirect       = 1 << 1
+)
+
+// xdpFeatures asks what XDP a driver does. Kernel 6.3 or later.
+func xdpFeatures(index int) (uint64, error) {
+	family, err := netlink.GenlFamilyGet("netdev")
+	if err != nil {
+		return 0, fmt.Errorf("find netlink family netdev: %w", err)
+	}
+	request := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
+	request.AddData(&nl.Genlmsg{Command: netdevGet, Version: 1})
+	request.AddData(nl.NewRtAttr(netdevIndex, nl.Uint32Attr(uint32(index))))
+	messages, err := request.Execute(unix.NETLINK_GENERIC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("ask for XDP features: %w", err)
+	}
+	for _, m := range messages {
+		if len(m) < nl.SizeofGenlmsg {
+			continue
+		}
+		attributes, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
+		if err != nil {
+			return 0, fmt.Errorf("read XDP features: %w", err)
+		}
+		for _, a := range attributes {
+			if a.Attr.Type == netdevXDPFeatures && len(a.Value) >= 8 {
+				return nl.NativeEndian().Uint64(a.Value), nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("read XDP features: %w", unix.ENOENT)
+}

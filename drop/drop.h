@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* How a packet's way through a hook can end. This enum is the only list: counters, events, CLI and docs read its names. */
+#ifndef MYELIN_DROP_H
+#define MYELIN_DROP_H
+
+enum outcome {
+	/* Ways on. */
+	FORWARD_POD,     /* into a pod of this node */
+	FORWARD_WIRE,    /* out of a wire, by host routing */
+	FORWARD_TUNNEL,  /* to another node, encapsulated */
+	FORWARD_STACK,   /* to the host's own stack */
+	FORWARD_RESOLVE, /* out of a wire, the kernel resolving the neighbour */
+	REPLY_ARP,       /* the gateway's MAC answered to a pod */
+	REPLY_ND,
+	REPLY_ICMP, /* an ICMP error instead of the packet */
+
+	/* Drops. */
+	DROP_FIRST = 16,
+	DROP_TRUNCATED = DROP_FIRST, /* shorter than its headers say */
+	DROP_BAD_HEADER,             /* version, header length or total length make no sense */
+	DROP_UNSUPPORTED_L2,         /* neither IPv4, IPv6 nor ARP */
+	DROP_UNSUPPORTED_FAMILY,     /* a family that this node has switched off */
+	DROP_VLAN,                   /* VLAN-tagged by a pod */
+	DROP_NO_ENDPOINT,            /* from a link that belongs to no known pod */
+	DROP_SPOOFED_MAC,
+	DROP_SPOOFED_ADDRESS,
+	DROP_SPOOFED_ARP, /* ARP that claims an address or MAC the pod doesn't have */
+	DROP_SPOOFED_ND,
+	DROP_ARP_TARGET,   /* ARP for something else than the gateway */
+	DROP_ND_TARGET,    /* neighbour solicitation for something else than the gateway */
+	DROP_ND_TYPE,      /* router discovery or redirect by a pod */
+	DROP_MULTICAST,    /* to a multicast or broadcast address */
+	DROP_MARTIAN,      /* to an address that no wire can carry: loopback, unspecified, link-local */
+	DROP_TTL,          /* TTL or hop limit ran out */
+	DROP_TOO_BIG,      /* larger than the path's MTU */
+	DROP_NO_ROUTE,     /* the kernel has no route */
+	DROP_BLACKHOLE,    /* a route says so: blackhole or prohibit */
+	DROP_UNSUPPORTED_L4, /* masquerade knows no such protocol */
+	DROP_NAT_NO_PORT,  /* every port tried for masquerade is taken */
+	DROP_NAT_NO_ADDRESS, /* the wire has no address of the packet's family */
+	DROP_FRAGMENT_FIRST_MISSING, /* the ports' fragment was not seen */
+	DROP_EXTENSION_HEADERS, /* more IPv6 extension headers than are read */
+	DROP_NO_TUNNEL_KEY,   /* into the tunnel, but no node is known there */
+	DROP_REWRITE,      /* the kernel refused to change the packet */
+	DROP_MAP_FULL,     /* no room for a flow that needs a row */
+	OUTCOMES,
+};
+
+#endif

@@ -1,0 +1,92 @@
+package drop
+
+import (
+	"slices"
+
+	"myelin/bpf"
+)
+
+// Outcomes are all that drop.h has, by number.
+func Outcomes() []Outcome {
+	return slices.Concat(waysOn(), badPackets(), spoofed(), noWay(), noTranslation())
+}
+
+func waysOn() []Outcome {
+	return []Outcome{
+		{bpf.DatapathOutcomeFORWARD_POD, "FORWARD_POD", "Went straight into a pod of this node.", ""},
+		{bpf.DatapathOutcomeFORWARD_WIRE, "FORWARD_WIRE", "Left by a wire without passing the host's stack.", ""},
+		{bpf.DatapathOutcomeFORWARD_TUNNEL, "FORWARD_TUNNEL", "Left for another node, encapsulated.", ""},
+		{bpf.DatapathOutcomeFORWARD_STACK, "FORWARD_STACK", "Was given to the host's own stack.", ""},
+		{bpf.DatapathOutcomeFORWARD_RESOLVE, "FORWARD_RESOLVE", "Left by a wire, the kernel resolving the neighbour first.", ""},
+		{bpf.DatapathOutcomeREPLY_ARP, "REPLY_ARP", "A pod's ARP request for its gateway was answered.", ""},
+		{bpf.DatapathOutcomeREPLY_ND, "REPLY_ND", "A pod's neighbour solicitation for its gateway was answered.", ""},
+		{bpf.DatapathOutcomeREPLY_ICMP, "REPLY_ICMP", "The sender got an ICMP error instead: TTL ran out, packet too big, or no route.",
+			"Usual for traceroute and path-MTU discovery. If it goes on, compare MTUs and routes."},
+	}
+}
+
+func badPackets() []Outcome {
+	return []Outcome{
+		{bpf.DatapathOutcomeDROP_TRUNCATED, "DROP_TRUNCATED", "Shorter than its headers say.", "Find the sender by its MAC; something builds broken packets."},
+		{bpf.DatapathOutcomeDROP_BAD_HEADER, "DROP_BAD_HEADER", "Version, header length or total length make no sense.",
+			"Find the sender by its MAC; something builds broken packets."},
+		{bpf.DatapathOutcomeDROP_UNSUPPORTED_L2, "DROP_UNSUPPORTED_L2", "Neither IPv4, IPv6 nor ARP.", "Pods have a layer-3 network; other protocols need one of their own."},
+		{bpf.DatapathOutcomeDROP_UNSUPPORTED_FAMILY, "DROP_UNSUPPORTED_FAMILY", "Of a family that this node has switched off.",
+			"Set ipv4.enabled or ipv6.enabled if pods should have it."},
+		{bpf.DatapathOutcomeDROP_VLAN, "DROP_VLAN", "VLAN-tagged by a pod.", "Pods must not tag; make the VLAN on the node instead."},
+		{bpf.DatapathOutcomeDROP_FRAGMENT_FIRST_MISSING, "DROP_FRAGMENT_FIRST_MISSING", "A later fragment came before the one that has the ports.",
+			"Send smaller datagrams; if it is frequent, fragments are reordered or lost on the way."},
+		{bpf.DatapathOutcomeDROP_EXTENSION_HEADERS, "DROP_EXTENSION_HEADERS", "More IPv6 extension headers than are read.", "No usual program sends so many; look at the sender."},
+	}
+}
+
+func spoofed() []Outcome {
+	return []Outcome{
+		{bpf.DatapathOutcomeDROP_NO_ENDPOINT, "DROP_NO_ENDPOINT", "From or to a pod that is not known.",
+			"Usual for a moment while a pod is deleted. If it goes on: myelin endpoint list, and its status."},
+		{bpf.DatapathOutcomeDROP_SPOOFED_MAC, "DROP_SPOOFED_MAC", "The pod's packet has another source MAC than the pod.",
+			"Something in the pod changes MACs or bridges; that is refused."},
+		{bpf.DatapathOutcomeDROP_SPOOFED_ADDRESS, "DROP_SPOOFED_ADDRESS", "The pod's packet has a source address that is not the pod's.",
+			"Look for a tunnel, container or old address inside the pod; it must translate to the pod's own address."},
+		{bpf.DatapathOutcomeDROP_SPOOFED_ARP, "DROP_SPOOFED_ARP", "The pod's ARP claims an address or MAC that it doesn't have.",
+			"Something in the pod announces a foreign address (keepalived, a nested bridge); that is refused."},
+		{bpf.DatapathOutcomeDROP_SPOOFED_ND, "DROP_SPOOFED_ND", "The pod's neighbour discovery claims an address or MAC that it doesn't have.",
+			"Something in the pod announces a foreign address; that is refused."},
+		{bpf.DatapathOutcomeDROP_ARP_TARGET, "DROP_ARP_TARGET", "The pod asked by ARP for something else than its gateway.",
+			"The pod has a route of its own that skips the gateway: ip route in the pod."},
+		{bpf.DatapathOutcomeDROP_ND_TARGET, "DROP_ND_TARGET", "The pod solicited something else than its gateway.",
+			"The pod has a route of its own that skips the gateway: ip -6 route in the pod."},
+		{bpf.DatapathOutcomeDROP_ND_TYPE, "DROP_ND_TYPE", "Router discovery or a redirect from a pod.",
+			"Usual when a pod starts: kernels ask for routers, and pods have their route already."},
+	}
+}
+
+func noWay() []Outcome {
+	return []Outcome{
+		{bpf.DatapathOutcomeDROP_MULTICAST, "DROP_MULTICAST", "To a multicast or broadcast address.",
+			"Usual when a pod starts (MLD, mDNS). Multicast between pods is not supported."},
+		{bpf.DatapathOutcomeDROP_MARTIAN, "DROP_MARTIAN", "To an address that no wire can carry: loopback, unspecified or link-local.",
+			"Look at what the pod sends to; a link-local metadata service must be given another way."},
+		{bpf.DatapathOutcomeDROP_TTL, "DROP_TTL", "TTL or hop limit ran out, and no answer could be sent.", "Look for a routing loop; traceroute shows it."},
+		{bpf.DatapathOutcomeDROP_TOO_BIG, "DROP_TOO_BIG", "Larger than the path's MTU, and no answer could be sent.",
+			"Compare the pod's MTU with that of the path: myelin status, ip link in the pod."},
+		{bpf.DatapathOutcomeDROP_NO_ROUTE, "DROP_NO_ROUTE", "The kernel has no route to the destination.", "ip route get DESTINATION on the node; myelin route list."},
+		{bpf.DatapathOutcomeDROP_BLACKHOLE, "DROP_BLACKHOLE", "A route of the node says blackhole, unreachable or prohibit.",
+			"Usual for an address of the node's podCIDR that no pod has; else ip route on the node."},
+		{bpf.DatapathOutcomeDROP_NO_TUNNEL_KEY, "DROP_NO_TUNNEL_KEY", "Into the tunnel, but no node is known there.",
+			"myelin route prefixes shows which prefixes have a node; is the Node object complete?"},
+		{bpf.DatapathOutcomeDROP_REWRITE, "DROP_REWRITE", "The kernel refused to change the packet.", "The node may be out of memory for packets; look at its log."},
+	}
+}
+
+func noTranslation() []Outcome {
+	return []Outcome{
+		{bpf.DatapathOutcomeDROP_UNSUPPORTED_L4, "DROP_UNSUPPORTED_L4", "Masquerade knows no such protocol.",
+			"TCP, UDP, SCTP and ICMP are translated; for others route pods natively (ipv4NativeRoutingCIDR)."},
+		{bpf.DatapathOutcomeDROP_NAT_NO_PORT, "DROP_NAT_NO_PORT", "Every port that was tried for masquerade is taken.",
+			"Widen myelin.nat.portRange, or use fewer connections to one destination: myelin flow list."},
+		{bpf.DatapathOutcomeDROP_NAT_NO_ADDRESS, "DROP_NAT_NO_ADDRESS", "The wire has no address of the packet's family to masquerade to.",
+			"Give the device an address of the family, or switch the family's masquerade off."},
+		{bpf.DatapathOutcomeDROP_MAP_FULL, "DROP_MAP_FULL", "There was no room for the flow's row.", "Raise bpf.ctTcpMax and bpf.ctAnyMax: myelin map list."},
+	}
+}

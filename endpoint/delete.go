@@ -1,0 +1,97 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/statedb/reconciler"
+)
+
+// Delete removes an attachment and whatever is left of it, and returns when the
+// datapath has forgotten it. An attachment that does not exist is no error. On
+// error the addresses stay taken and Delete may be repeated.
+func (m *Manager) Delete(ctx context.Context, a Attachment) error {
+	release, err := m.locks.acquire(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := m.remove(ctx, a); err != nil {
+		return fmt.Errorf("delete %s: %w", a, err)
+	}
+	return nil
+}
+
+// remove undoes Add from any step. The caller holds the attachment's lock.
+func (m *Manager) remove(ctx context.Context, a Attachment) error {
+	if e := m.find(a); e != nil {
+		if err := m.forget(ctx, e); err != nil {
+			return err
+		}
+	}
+	if err := m.driver.Delete(LinkName(a)); err != nil {
+		return err
+	}
+	if err := m.config.Step("unlink"); err != nil {
+		return err
+	}
+	// The row goes after the link, so that a second Add is refused as long as
+	// anything is left.
+	if e := m.find(a); e != nil {
+		if err := m.deleteRow(e); err != nil {
+			return err
+		}
+	}
+	if err := m.config.Step("unrow"); err != nil {
+		return err
+	}
+	if id, ok := m.slots.of(a); ok {
+		if err := m.store.remove(id); err != nil {
+			return err
+		}
+	}
+	if err := m.config.Step("unfile"); err != nil {
+		return err
+	}
+	m.ipam.Release(a.String())
+	m.slots.release(a)
+	return nil
+}
+
+// forget has the reconciler remove the endpoint from the kernel. Writing the
+// state first makes a crash in between end in a removal, too.
+func (m *Manager) forget(ctx context.Context, e *Endpoint) error {
+	e = e.Clone()
+	e.State = StateDeleting
+	e.Status = reconciler.StatusPending()
+	if err := m.store.write(e); err != nil {
+		return err
+	}
+	if err := m.insert(e); err != nil {
+		return err
+	}
+	if err := m.config.Step("deleting"); err != nil {
+		return err
+	}
+	if err := m.wait(ctx, e.ID); err != nil {
+		return err
+	}
+	return m.config.Step("forgotten")
+}
+
+// GC deletes every attachment that is not in valid.
+func (m *Manager) GC(ctx context.Context, valid []Attachment) error {
+	keep := make(map[Attachment]bool, len(valid))
+	for _, a := range valid {
+		keep[a] = true
+	}
+	var failed []error
+	for e := range m.table.All(m.db.ReadTxn()) {
+		if a := e.Attachment(); !keep[a] {
+			m.log.Info("garbage-collect endpoint", "endpoint", e.ID, "pod", e.PodName(), "attachment", a)
+			failed = append(failed, m.Delete(ctx, a))
+		}
+	}
+	return errors.Join(failed...)
+}

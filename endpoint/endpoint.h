@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Who lives on this node: pods and the host, found by address or by link, and the epochs that make cached decisions stale. */
+#ifndef MYELIN_ENDPOINT_H
+#define MYELIN_ENDPOINT_H
+
+#include "../bpf/common.h"
+
+enum endpoint_flag {
+	ENDPOINT_HOST = 1,       /* an address of the node itself */
+	ENDPOINT_MASQUERADE = 2, /* … that pods are masqueraded to */
+};
+
+struct endpoint {
+	__u32 ifindex; /* of the pod link's host side; 0 for the host */
+	__u16 slot;
+	__u8 flags;
+	__u8 pad;
+	struct mac pod_mac;
+	struct mac link_mac; /* of the host side: the pod's gateway MAC */
+};
+
+/* By address. Grows with the work. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct addr);
+	__type(value, struct endpoint);
+} endpoints SEC(".maps");
+
+struct pod_link {
+	struct addr addr4; /* mapped; zero if the pod has none */
+	struct addr addr6;
+	struct endpoint endpoint;
+};
+
+/* By the ifindex of the pod link's host side. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 32768);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct pod_link);
+} pod_links SEC(".maps");
+
+/* By slot; slot 0 is for routes and everything global. Only ever counted up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u32);
+} epochs SEC(".maps");
+
+/* The sum changes if and only if one of its terms does, since none is ever counted down. */
+INLINE __u32 epoch_sum(__u16 src, __u16 dst)
+{
+	__u32 key = 0, sum = 0;
+	__u32 *e = bpf_map_lookup_elem(&epochs, &key);
+
+	if (e)
+		sum = *e;
+	if (src) {
+		key = src;
+		e = bpf_map_lookup_elem(&epochs, &key);
+		if (e)
+			sum += *e;
+	}
+	if (dst) {
+		key = dst;
+		e = bpf_map_lookup_elem(&epochs, &key);
+		if (e)
+			sum += *e;
+	}
+	return sum;
+}
+
+#endif

@@ -1,0 +1,187 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"myelin/bpf"
+	"myelin/table"
+)
+
+// Kernel is what a pod is to the datapath: rows by address and by link, an epoch, and programs on its link.
+type Kernel struct {
+	Datapath *bpf.Datapath
+	Epochs   *bpf.Epochs
+	// Track adds to_pod to links: what the host sends to pods has flow rows, too.
+	Track bool
+}
+
+// Reconcile registers the reconciler that makes the kernel equal to the table of endpoints.
+func Reconcile(log *slog.Logger, db *statedb.DB, group job.Group, t statedb.RWTable[*Endpoint], k *Kernel) error {
+	_, err := table.Register(log, db, group, t, StatusOf, k)
+	return err
+}
+
+func (k *Kernel) row(e *Endpoint) bpf.DatapathEndpoint {
+	return bpf.DatapathEndpoint{
+		Ifindex: uint32(e.LinkIndex), Slot: e.ID, PodMac: bpf.MAC(e.PodMAC), LinkMac: bpf.MAC(e.LinkMAC),
+	}
+}
+
+// Update implements reconciler.Operations: rows first, so that the first packet through the programs is already known.
+func (k *Kernel) Update(ctx context.Context, txn statedb.ReadTxn, rev statedb.Revision, e *Endpoint) error {
+	if e.Deleting() {
+		return k.Delete(ctx, txn, rev, e)
+	}
+	row := k.row(e)
+	changed, err := k.write(e, row)
+	if err != nil {
+		return err
+	}
+	if changed {
+		if err := k.Epochs.Bump(e.ID); err != nil {
+			return err
+		}
+	}
+	if k.Track {
+		if err := k.Datapath.Attacher.Attach(bpf.ToPod, e.LinkName, e.LinkIndex); err != nil {
+			return err
+		}
+	} else if err := k.Datapath.Attacher.Detach(bpf.ToPod, e.LinkName, e.LinkIndex); err != nil {
+		return err
+	}
+	return k.Datapath.Attacher.Attach(bpf.FromPod, e.LinkName, e.LinkIndex)
+}
+
+// write puts the rows and reports whether any of them is new or different.
+func (k *Kernel) write(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err error) {
+	for _, a := range e.Addresses() {
+		var old bpf.DatapathEndpoint
+		if k.Datapath.Endpoints.Lookup(bpf.Addr(a), &old) == nil && old == row {
+			continue
+		}
+		changed = true
+		if err := k.Datapath.Endpoints.Put(bpf.Addr(a), row); err != nil {
+			return changed, fmt.Errorf("write endpoint row of %s: %w", a, err)
+		}
+	}
+	link := bpf.DatapathPodLink{Addr4: bpf.Addr(e.IPv4), Addr6: bpf.Addr(e.IPv6), Endpoint: row}
+	var old bpf.DatapathPodLink
+	if k.Datapath.PodLinks.Lookup(uint32(e.LinkIndex), &old) == nil && old == link {
+		return changed, nil
+	}
+	if err := k.Datapath.PodLinks.Put(uint32(e.LinkIndex), link); err != nil {
+		return true, fmt.Errorf("write link row of %s: %w", e.LinkName, err)
+	}
+	return true, nil
+}
+
+// Delete implements reconciler.Operations. An address that another endpoint has by now is left alone.
+func (k *Kernel) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *Endpoint) error {
+	for _, a := range e.Addresses() {
+		if err := k.deleteAddress(a, e.ID); err != nil {
+			return err
+		}
+	}
+	var link bpf.DatapathPodLink
+	if k.Datapath.PodLinks.Lookup(uint32(e.LinkIndex), &link) == nil && link.Endpoint.Slot == e.ID {
+		if err := ignoreMissing(k.Datapath.PodLinks.Delete(uint32(e.LinkIndex))); err != nil {
+			return fmt.Errorf("delete link row of %s: %w", e.LinkName, err)
+		}
+	}
+	if err := k.Epochs.Bump(e.ID); err != nil {
+		return err
+	}
+	return errors.Join(
+		k.Datapath.Attacher.Detach(bpf.FromPod, e.LinkName, e.LinkIndex),
+		k.Datapath.Attacher.Detach(bpf.ToPod, e.LinkName, e.LinkIndex),
+	)
+}
+
+func (k *Kernel) deleteAddress(a netip.Addr, slot uint16) error {
+	var row bpf.DatapathEndpoint
+	if k.Datapath.Endpoints.Lookup(bpf.Addr(a), &row) != nil || row.Slot != slot {
+		return nil
+	}
+	if err := ignoreMissing(k.Datapath.Endpoints.Delete(bpf.Addr(a))); err != nil {
+		return fmt.Errorf("delete endpoint row of %s: %w", a, err)
+	}
+	return nil
+}
+
+// Prune implements reconciler.Operations: it deletes rows and pins of pods that no endpoint stands for.
+func (k *Kernel) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Endpoint, statedb.Revision]) error {
+	slots, links, pins := map[uint16]bool{}, map[uint32]bool{}, map[string]bool{}
+	for e := range rows {
+		slots[e.ID], links[uint32(e.LinkIndex)], pins[e.LinkName] = true, true, true
+	}
+	return errors.Join(k.pruneAddresses(slots), k.pruneLinks(links), k.prunePins(pins))
+}
+
+func (k *Kernel) pruneAddresses(slots map[uint16]bool) error {
+	var (
+		addr  bpf.DatapathAddr
+		row   bpf.DatapathEndpoint
+		stale []bpf.DatapathAddr
+	)
+	all := k.Datapath.Endpoints.Iterate()
+	for all.Next(&addr, &row) {
+		if row.Flags&uint8(bpf.DatapathEndpointFlagENDPOINT_HOST) == 0 && !slots[row.Slot] {
+			stale = append(stale, addr)
+		}
+	}
+	errs := []error{all.Err()}
+	for _, a := range stale {
+		errs = append(errs, ignoreMissing(k.Datapath.Endpoints.Delete(a)))
+	}
+	return errors.Join(errs...)
+}
+
+func (k *Kernel) pruneLinks(links map[uint32]bool) error {
+	var (
+		index uint32
+		row   bpf.DatapathPodLink
+		stale []uint32
+	)
+	all := k.Datapath.PodLinks.Iterate()
+	for all.Next(&index, &row) {
+		if !links[index] {
+			stale = append(stale, index)
+		}
+	}
+	errs := []error{all.Err()}
+	for _, i := range stale {
+		errs = append(errs, ignoreMissing(k.Datapath.PodLinks.Delete(i)))
+	}
+	return errors.Join(errs...)
+}
+
+// prunePins removes the pins of programs on pod links that are no longer there; what hangs on wires is not ours.
+func (k *Kernel) prunePins(names map[string]bool) error {
+	pins, err := k.Datapath.Attacher.Pins()
+	for _, pin := range pins {
+		device, _, _ := strings.Cut(filepath.Base(pin), "-")
+		if IsLinkName(device) && !names[device] {
+			err = errors.Join(err, os.Remove(pin))
+		}
+	}
+	return err
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,70 @@
+// Package podlink makes the interface of a pod: a pair of devices, one in the
+// pod's network namespace with its addresses and default routes, the other in
+// the host's, ready for the datapath's programs.
+package podlink
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+)
+
+// ErrIfNameTaken is wrapped by Create when the pod already has an interface of
+// the requested name.
+var ErrIfNameTaken = errors.New("interface name is taken in the pod")
+
+// ErrNetNS is wrapped by Create and Check when the path is no network
+// namespace, or is the host's own.
+var ErrNetNS = errors.New("invalid network namespace")
+
+// Spec is all that is needed to make a pod's interface.
+type Spec struct {
+	Name    string           // host side, at most 15 characters
+	LinkMAC net.HardwareAddr // host side
+	NetNS   string           // path of the pod's network namespace
+	IfName  string           // pod side
+	PodMAC  net.HardwareAddr // pod side
+	MTU     int              // both sides, bytes of layer 3
+
+	// IPv4 and IPv6 are the pod's addresses, invalid for a family that is off;
+	// each one that is valid has a gateway.
+	IPv4, IPv6         netip.Addr
+	Gateway4, Gateway6 netip.Addr
+}
+
+// Result tells what the kernel chose.
+type Result struct {
+	Index int // of the host side
+}
+
+// Host is what the kernel knows about the host side of a pod link.
+type Host struct {
+	Index int
+	MAC   net.HardwareAddr
+	MTU   int
+}
+
+// Driver makes pod links of one kind. Implementations are safe for concurrent
+// use.
+type Driver interface {
+	// Create makes the pair and configures both sides; both are up when it
+	// returns. On error nothing of it is left.
+	Create(spec Spec) (Result, error)
+
+	// Delete removes the pair by the name of its host side. A link that does not
+	// exist is no error.
+	Delete(name string) error
+
+	// Find returns the host side of a pod link, and false when there is none.
+	Find(name string) (Host, bool, error)
+
+	// Check compares the pair with spec and returns the first difference.
+	Check(spec Spec) error
+
+	// Watch calls gone with the index of every device that vanishes from the
+	// host, one after the other, and resync when events may have been missed and
+	// once at the start. It returns when ctx ends, or with an error when the
+	// kernel's events can't be had.
+	Watch(ctx context.Context, gone func(index int), resync func()) error
+}

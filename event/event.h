@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Counting each packet's outcome (per packet), and telling the agent of drops and flows (slow path). */
+#ifndef MYELIN_EVENT_H
+#define MYELIN_EVENT_H
+
+#include "../bpf/cpu.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} events SEC(".maps");
+
+enum event_type {
+	EVENT_DROP,
+	EVENT_FLOW_BEGIN,
+	EVENT_FLOW_END,
+};
+
+struct event {
+	__u64 time_ns; /* CLOCK_MONOTONIC */
+	__u32 ifindex;
+	__u32 length; /* bytes from the Ethernet header on */
+	struct addr src;
+	struct addr dst;
+	__be16 sport;
+	__be16 dport;
+	__be16 ethertype;
+	__u16 slot;
+	__u8 type; /* enum event_type */
+	__u8 hook;
+	__u8 outcome;
+	__u8 proto;
+	__u8 tcp_flags;
+	__u8 family; /* 4, 6, or 0 for what is neither */
+	struct mac smac;
+	__u32 pad;
+};
+
+INLINE void event_fill(struct __sk_buff *skb, const struct packet *pkt, struct event *e)
+{
+	e->time_ns = bpf_ktime_get_ns();
+	e->ifindex = skb->ifindex;
+	e->length = skb->len;
+	e->src = pkt->src;
+	e->dst = pkt->dst;
+	e->sport = pkt->sport;
+	e->dport = pkt->dport;
+	e->ethertype = skb->protocol;
+	e->slot = pkt->slot;
+	e->hook = pkt->hook;
+	e->proto = pkt->proto;
+	e->tcp_flags = pkt->tcp_flags;
+	e->family = pkt->family;
+	bpf_skb_load_bytes(skb, ETH_ALEN, &e->smac, ETH_ALEN);
+}
+
+/* Tells the agent, if this CPU's budget allows it. Slow path. */
+APART int event_send(struct __sk_buff *skb, __u32 type, __u32 outcome)
+{
+	struct cpu *c = cpu_this();
+	__u32 second = clock_now() / (config.hz ?: 1);
+	struct event *e;
+
+	if (!c)
+		return 0;
+	if (c->budget.second != second) {
+		c->budget.second = second;
+		c->budget.left = config.event_rate;
+	}
+	e = c->budget.left ? bpf_ringbuf_reserve(&events, sizeof(*e), 0) : NULL;
+	if (!e) {
+		c->budget.lost++;
+		return 0;
+	}
+	c->budget.left--;
+	event_fill(skb, &c->pkt, e);
+	e->type = type;
+	e->outcome = outcome;
+	e->pad = 0;
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+/* Tells of a flow, if anybody listens. Cost: per flow. */
+INLINE void event_flow(struct __sk_buff *skb, __u32 type)
+{
+	if (config.monitor && listening)
+		event_send(skb, type, 0);
+}
+
+/* Counts how a packet's way through a hook ended. Cost: per packet. */
+INLINE void count(const struct __sk_buff *skb, struct cpu *c, __u32 outcome)
+{
+	struct counter *n;
+
+	/* The compiler may know that the mask changes nothing; the verifier wants to see it. */
+	if (!__builtin_constant_p(outcome))
+		barrier_var(outcome);
+	n = &c->counters[c->pkt.hook & (HOOKS - 1)][outcome & (OUTCOME_SLOTS - 1)];
+	n->packets++;
+	n->bytes += skb->len;
+}
+
+/* The only way to lose a packet: named, counted, told. */
+INLINE int drop(struct __sk_buff *skb, struct cpu *c, enum outcome reason)
+{
+	count(skb, c, reason);
+	event_send(skb, EVENT_DROP, reason);
+	return TC_ACT_SHOT;
+}
+
+INLINE int pass(struct __sk_buff *skb, struct cpu *c)
+{
+	count(skb, c, FORWARD_STACK);
+	return TC_ACT_OK;
+}
+
+#endif

@@ -1,0 +1,117 @@
+// Package flow shows the datapath's flows and kept paths, and removes the rows
+// of flows that are over.
+package flow
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"myelin/bpf"
+	"myelin/event"
+)
+
+// Key and Row are a row of the map "flows", see row.h.
+type (
+	Key = bpf.DatapathFlowKey
+	Row = bpf.DatapathFlow
+)
+
+// State says how far a flow is.
+type State string
+
+// The states.
+const (
+	Unreplied State = "unreplied" // packets one way only; of TCP: SYN sent
+	Replied   State = "replied"   // packets both ways; of TCP: established
+	Closing   State = "closing"   // TCP: FIN both ways, or RST
+)
+
+// StateOf is the state of a row.
+func StateOf(r *Row) State {
+	switch flags := bpf.DatapathFlowFlag(r.Flags); {
+	case flags&bpf.DatapathFlowFlagFLOW_CLOSING != 0:
+		return Closing
+	case flags&bpf.DatapathFlowFlagFLOW_REPLIED != 0:
+		return Replied
+	}
+	return Unreplied
+}
+
+// Lifetime is for how long a row is kept after its last packet. The numbers are
+// those of row.h.
+func Lifetime(r *Row, protocol uint8) time.Duration {
+	const tcp = 6
+	seconds := bpf.DatapathFlowSecondsFLOW_OTHER_SECONDS
+	switch state := StateOf(r); {
+	case state == Closing:
+		seconds = bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS
+	case protocol == tcp && state == Replied:
+		seconds = bpf.DatapathFlowSecondsFLOW_TCP_SECONDS
+	case protocol == tcp:
+		seconds = bpf.DatapathFlowSecondsFLOW_SYN_SECONDS
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// Clock is the datapath's clock at one moment.
+type Clock struct {
+	Ticks uint32        // jiffies, cut to 32 bits
+	Hz    uint32        // ticks a second
+	Since time.Duration // CLOCK_MONOTONIC
+}
+
+// Idle is how long ago a tick was; 0 for one that is still to come, as that of
+// a packet that passed after the clock was read.
+func (c Clock) Idle(tick uint32) time.Duration {
+	ticks := int32(c.Ticks - tick)
+	if ticks <= 0 || c.Hz == 0 {
+		return 0
+	}
+	return time.Duration(ticks) * time.Second / time.Duration(c.Hz)
+}
+
+// Expired reports whether the datapath takes the row for gone.
+func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > Lifetime(r, k.Proto) }
+
+// ReadClock asks the kernel.
+func ReadClock(hz uint32) (Clock, error) {
+	ticks, err := bpf.Ticks()
+	if err != nil {
+		return Clock{}, err
+	}
+	since, err := event.Monotonic()
+	return Clock{ticks, hz, since}, err
+}
+
+// translated reports whether the pod is behind the node's address.
+func translated(r *Row) bool {
+	return bpf.DatapathFlowFlag(r.Flags)&bpf.DatapathFlowFlagFLOW_NAT != 0
+}
+
+// origin is the side of the key that began the flow.
+func origin(r *Row) int { return int(r.Origin & 1) }
+
+// podSide is the side of the key that stands for the pod of a translated flow:
+// the one to which packets go on into a pod.
+func podSide(r *Row) int {
+	for side := range r.Side {
+		if r.Side[1-side].Way.Action == uint8(bpf.DatapathPathActionPATH_POD) {
+			return side
+		}
+	}
+	return origin(r)
+}
+
+// end is the address and port of a side, as the wire sees it.
+func end(k *Key, side int) netip.AddrPort {
+	return netip.AddrPortFrom(k.Addr[side].Netip(), bpf.Port(k.Port[side]))
+}
+
+// Each calls fn for each row of the map "flows" until it returns false.
+func Each(d *bpf.Datapath, fn func(*Key, *Row) bool) error {
+	if err := bpf.Each(d.Flows, fn); err != nil {
+		return fmt.Errorf("read flows: %w", err)
+	}
+	return nil
+}

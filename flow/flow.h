@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A flow is one connection or exchange. Its row is one record for both directions, also where addresses are translated: its halves can't be evicted
+ * apart. Each direction keeps the way its packets go, so that a packet of a known flow costs one lookup.
+ */
+#ifndef MYELIN_FLOW_H
+#define MYELIN_FLOW_H
+
+#include "../route/path.h"
+#include "l4.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+#define EEXIST 17
+
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
+
+INLINE bool addr_before(const struct addr *a, const struct addr *b)
+{
+	if (a->d[0] != b->d[0])
+		return a->d[0] < b->d[0];
+	return a->d[1] < b->d[1];
+}
+
+/* Fills in the key of packets from a:ap to b:bp, and returns which side sends them. */
+INLINE int flow_key_of(struct flow_key *k, const struct addr *a, __be16 ap, const struct addr *b, __be16 bp, __u8 proto)
+{
+	bool swap = addr_equal(a, b) ? bpf_ntohs(ap) > bpf_ntohs(bp) : !addr_before(a, b);
+
+	if (swap) {
+		k->addr[0] = *b;
+		k->addr[1] = *a;
+		k->port[0] = bp;
+		k->port[1] = ap;
+	} else {
+		k->addr[0] = *a;
+		k->addr[1] = *b;
+		k->port[0] = ap;
+		k->port[1] = bp;
+	}
+	k->proto = proto;
+	__builtin_memset(k->pad, 0, sizeof(k->pad));
+	return swap;
+}
+
+INLINE __u32 flow_seconds(const struct flow *f, __u8 proto)
+{
+	if (f->flags & FLOW_CLOSING)
+		return FLOW_CLOSING_SECONDS;
+	if (proto == IPPROTO_TCP)
+		return f->flags & FLOW_REPLIED ? FLOW_TCP_SECONDS : FLOW_SYN_SECONDS;
+	return FLOW_OTHER_SECONDS;
+}
+
+INLINE bool flow_expired(const struct flow *f, __u8 proto)
+{
+	return clock_before(f->seen + flow_seconds(f, proto) * config.hz, clock_now());
+}
+
+/* The compiler knows that a side is 0 or 1 and leaves the mask out; the verifier, which doesn't, wants to see it. */
+INLINE struct flow_side *flow_side(struct flow *f, __u32 side)
+{
+	barrier_var(side);
+	return &f->side[side & 1];
+}
+
+/* Takes note of TCP flags that are new on this side. A flow ends with a reset, or when both sides have said FIN. */
+INLINE void flow_tcp(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, struct flow_side *s)
+{
+	s->tcp_flags |= pkt->tcp_flags;
+	if (f->flags & FLOW_CLOSING || !((pkt->tcp_flags & TCP_RST) || (f->side[0].tcp_flags & f->side[1].tcp_flags & TCP_FIN)))
+		return;
+	f->flags |= FLOW_CLOSING;
+	event_flow(skb, EVENT_FLOW_END);
+}
+
+/* Adds the packet to the row. Cost: per packet. One side's packets are mostly one CPU's, but need not be. */
+INLINE void flow_account(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, int side)
+{
+	struct flow_side *s = flow_side(f, side);
+	__u32 now = clock_now();
+
+	__sync_fetch_and_add(&s->packets, 1);
+	__sync_fetch_and_add(&s->bytes, skb->len);
+	if (f->seen != now)
+		f->seen = now;
+	if (unlikely(side != f->origin && !(f->flags & FLOW_REPLIED)))
+		f->flags |= FLOW_REPLIED;
+	if (unlikely(pkt->tcp_flags & ~s->tcp_flags))
+		flow_tcp(skb, pkt, f, s);
+}
+
+/* A SYN on a row that saw its end is a new connection between the same ports. */
+INLINE void flow_reopen(struct flow *f, const struct packet *pkt, int side)
+{
+	if (!(f->flags & FLOW_CLOSING) || pkt->proto != IPPROTO_TCP || (pkt->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return;
+	f->flags &= FLOW_NAT;
+	f->origin = side;
+	f->side[0].tcp_flags = 0;
+	f->side[1].tcp_flags = 0;
+}
+
+/* An empty row, put together in the CPU's own place since it is too large for the stack, for a flow that begins on the given side. Cost: per flow. */
+INLINE struct flow *flow_new(struct cpu *c, int side)
+{
+	struct flow *f = &c->flow;
+
+	__builtin_memset(f, 0, sizeof(*f));
+	f->created_ns = bpf_ktime_get_ns();
+	f->seen = clock_now();
+	f->slot = c->pkt.slot;
+	f->origin = side;
+	return f;
+}
+
+/* Keeps the way of one side in the row with key c->key, a new one if there is none, and counts the packet. False if the table has no room. Cost: per flow. */
+INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, const struct path *way)
+{
+	struct flow *f = bpf_map_lookup_elem(&flows, &c->key);
+	long err;
+
+	if (!f) {
+		f = flow_new(c, side);
+		if (way)
+			flow_side(f, side)->way = *way;
+		flow_account(skb, &c->pkt, f, side);
+		err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
+		if (!err)
+			event_flow(skb, EVENT_FLOW_BEGIN);
+		if (err != -EEXIST)
+			return !err;
+		/* Another CPU has begun the same flow in this very moment. */
+		f = bpf_map_lookup_elem(&flows, &c->key);
+		if (!f)
+			return false;
+	}
+	flow_reopen(f, &c->pkt, side);
+	if (way)
+		flow_side(f, side)->way = *way;
+	flow_account(skb, &c->pkt, f, side);
+	return true;
+}
+
+#endif

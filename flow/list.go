@@ -1,0 +1,114 @@
+package flow
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"myelin/bpf"
+	"myelin/event"
+)
+
+// Flow is a row with names, as lists show it. Src began it.
+type Flow struct {
+	Src      event.Party `json:"source"`
+	Dst      event.Party `json:"destination"`
+	Protocol string      `json:"protocol"`
+	// Translated is what the wire sees in place of the pod; invalid where
+	// nothing is translated.
+	Translated netip.AddrPort `json:"translated,omitzero"`
+	State      State          `json:"state"`
+	Endpoint   uint16         `json:"endpoint,omitempty"` // at which it began
+	Sent       Traffic        `json:"sent"`               // from Src
+	Received   Traffic        `json:"received"`           // by Src
+	Age        Seconds        `json:"ageSeconds"`
+	Idle       Seconds        `json:"idleSeconds"`
+	Expired    bool           `json:"expired,omitempty"` // its place may be taken at any time
+}
+
+// Traffic is what went in one direction.
+type Traffic struct {
+	Packets  uint64         `json:"packets"`
+	Bytes    uint64         `json:"bytes"` // from the Ethernet header on
+	TCPFlags event.TCPFlags `json:"tcpFlags,omitempty"`
+}
+
+// Seconds is a duration that JSON has as a number.
+type Seconds time.Duration
+
+// MarshalJSON writes seconds.
+func (s Seconds) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, "%.3f", time.Duration(s).Seconds()), nil
+}
+
+// String is short: "1h2m3s", "0.4s".
+func (s Seconds) String() string {
+	d := time.Duration(s)
+	if d < 10*time.Second {
+		return d.Truncate(100 * time.Millisecond).String()
+	}
+	return d.Truncate(time.Second).String()
+}
+
+// Name gives a row its names.
+func Name(names event.Names, clock Clock, k *Key, r *Row) *Flow {
+	from := origin(r)
+	src, dst := end(k, from), end(k, 1-from)
+	f := &Flow{
+		Protocol: event.Protocol(k.Proto), State: StateOf(r), Endpoint: r.Slot,
+		Sent: traffic(r, from), Received: traffic(r, 1-from),
+		Age: Seconds(clock.Since - time.Duration(r.CreatedNs)), Idle: Seconds(clock.Idle(r.Seen)), Expired: clock.Expired(k, r),
+	}
+	if translated(r) {
+		pod := netip.AddrPortFrom(r.Pod.Netip(), bpf.Port(r.PodPort))
+		if side := podSide(r); side == from {
+			f.Translated, src = src, pod
+		} else {
+			f.Translated, dst = dst, pod
+		}
+	}
+	f.Src, f.Dst = party(names, src), party(names, dst)
+	return f
+}
+
+func traffic(r *Row, side int) Traffic {
+	s := &r.Side[side]
+	return Traffic{s.Packets, s.Bytes, event.TCPFlags(s.TcpFlags)}
+}
+
+func party(names event.Names, a netip.AddrPort) event.Party {
+	p := event.Party{Addr: a.Addr(), Port: a.Port()}
+	p.Pod, p.Identity = names.Owner(a.Addr())
+	return p
+}
+
+// List calls fn for each flow until it returns false.
+func List(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Flow) bool) error {
+	return Each(d, func(k *Key, r *Row) bool { return fn(Name(names, clock, k, r)) })
+}
+
+// TableHeader names the columns of TableRow.
+func (*Flow) TableHeader() []string {
+	return []string{"Source", "Destination", "Protocol", "Translated", "State", "Packets", "Bytes", "Flags", "Age", "Idle"}
+}
+
+// TableRow is the row as text; what has two directions is "sent/received".
+func (f *Flow) TableRow() []string {
+	translated, state := "-", string(f.State)
+	if f.Translated.IsValid() {
+		translated = f.Translated.String()
+	}
+	if f.Expired {
+		state = "expired"
+	}
+	flags := "-"
+	if f.Sent.TCPFlags|f.Received.TCPFlags != 0 {
+		flags = f.Sent.TCPFlags.String() + "/" + f.Received.TCPFlags.String()
+	}
+	return []string{
+		f.Src.String(), f.Dst.String(), f.Protocol, translated, state, both(f.Sent.Packets, f.Received.Packets),
+		both(f.Sent.Bytes, f.Received.Bytes), flags, f.Age.String(), f.Idle.String(),
+	}
+}
+
+func both(sent, received uint64) string { return fmt.Sprintf("%d/%d", sent, received) }

@@ -1,0 +1,42 @@
+package identity
+
+import (
+	"slices"
+	"strings"
+
+	"myelin/cluster"
+)
+
+// Keys that Cilium derives labels under, and that policies select by.
+const (
+	namespaceKey       = "io.kubernetes.pod.namespace"
+	namespaceLabelsKey = "io.cilium.k8s.namespace.labels."
+	derivedPolicyKey   = "io.cilium.k8s.policy."
+)
+
+// Labels is the label set of a pod in its namespace, sorted. All of the pod's
+// labels count: Cilium leaves some out to save numbers, and then policies that
+// select by them match nothing. ns may be nil while the Namespace isn't known.
+func Labels(pod *cluster.Pod, ns *cluster.Namespace) []string {
+	out := make([]string, 0, len(pod.Labels)+4)
+	for k, v := range pod.Labels {
+		// A pod must not claim another namespace by a label of its own.
+		if k != namespaceKey && !strings.HasPrefix(k, namespaceLabelsKey) && !strings.HasPrefix(k, derivedPolicyKey) {
+			out = append(out, "k8s:"+k+"="+v)
+		}
+	}
+	out = append(out, "k8s:"+namespaceKey+"="+pod.Namespace)
+	if ns != nil {
+		for k, v := range ns.Labels {
+			out = append(out, "k8s:"+namespaceLabelsKey+k+"="+v)
+		}
+	} else {
+		// What the API server gives each Namespace.
+		out = append(out, "k8s:"+namespaceLabelsKey+"kubernetes.io/metadata.name="+pod.Namespace)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// labelKey is a label set as one key; labels have no line breaks in them.
+func labelKey(labels []string) string { return strings.Join(labels, "\n") }

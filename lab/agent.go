@@ -1,0 +1,221 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
+)
+
+// startAgents starts the agents of all nodes and waits until all are ready.
+func (l *Lab) startAgents(ctx context.Context) error {
+	if l.opts.Agent == "" {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, n := range l.Nodes() {
+		g.Go(func() error {
+			if err := n.StartAgent(ctx, nil); err != nil {
+				return err
+			}
+			l.progress("agent of %s is ready", n.Name())
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// StartAgent starts the node's agent and waits until it is ready. Values are dotted keys ("bpf.masquerade") that go over
+// those of the lab; they hold until the next StartAgent. One that runs already is an error.
+func (n *Node) StartAgent(ctx context.Context, values map[string]any) error {
+	if n.err != nil {
+		return n.err
+	}
+	if p := n.AgentProcess(); p.Alive() {
+		return fmt.Errorf("agent of %s runs already, as process %d", n.name, p.PID)
+	}
+	if err := n.writeConfig(values); err != nil {
+		return fmt.Errorf("configure agent of %s: %w", n.name, err)
+	}
+	d := daemon{
+		argv: []string{n.lab.opts.Agent, "agent", "--config", n.path("agent.yaml")},
+		env:  n.lab.environment(),
+		dir:  n.Dir(),
+		log:  n.AgentLog(),
+		cg:   n.cg.join("_agent"),
+	}
+	p, _, err := d.start(n.netns)
+	if err == nil {
+		err = writeJSON(n.path("agent.pid"), p)
+	}
+	if err != nil {
+		return fmt.Errorf("start agent of %s: %w", n.name, err)
+	}
+	return n.WaitAgent(ctx)
+}
+
+// AgentProcess is the agent that was started last; it may have ended.
+func (n *Node) AgentProcess() Process { return readPID(n.path("agent.pid")) }
+
+// AgentLog is the file that the node's agents write to, all after one another.
+func (n *Node) AgentLog() string { return n.path("agent.log") }
+
+// WaitAgent waits until the agent is ready: its CNI configuration is there, and its socket accepts. If the agent ends
+// instead, or ctx does, the error has the last lines of its log.
+func (n *Node) WaitAgent(ctx context.Context) error {
+	if n.err != nil {
+		return n.err
+	}
+	for {
+		ready := n.agentReady()
+		if ready == nil {
+			return nil
+		}
+		if !n.AgentProcess().Alive() {
+			return fmt.Errorf("agent of %s has ended: %s", n.name, lastLines(n.AgentLog(), 5))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("agent of %s: %w: %w: %s", n.name, ctx.Err(), ready, lastLines(n.AgentLog(), 5))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// agentReady says what is missing.
+func (n *Node) agentReady() error {
+	if _, _, err := n.conflist(); err != nil {
+		return err
+	}
+	c, err := net.DialTimeout("unix", n.Socket(), time.Second)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// StopAgent asks the agent to end (SIGTERM) and waits for it, until ctx ends. One that does not run is no error.
+func (n *Node) StopAgent(ctx context.Context) error { return n.endAgent(ctx, unix.SIGTERM) }
+
+// KillAgent ends the agent at once (SIGKILL) and waits until it is gone.
+func (n *Node) KillAgent(ctx context.Context) error { return n.endAgent(ctx, unix.SIGKILL) }
+
+// RestartAgent stops the agent and starts it with the lab's configuration.
+func (n *Node) RestartAgent(ctx context.Context) error {
+	if err := n.StopAgent(ctx); err != nil {
+		return err
+	}
+	return n.StartAgent(ctx, nil)
+}
+
+func (n *Node) endAgent(ctx context.Context, sig unix.Signal) error {
+	if n.err != nil {
+		return n.err
+	}
+	p := n.AgentProcess()
+	if err := p.signal(sig); err != nil {
+		return fmt.Errorf("end agent of %s: %w", n.name, err)
+	}
+	if err := p.wait(ctx); err != nil {
+		return fmt.Errorf("end agent of %s: %w", n.name, err)
+	}
+	return nil
+}
+
+// wait returns when the process has ended, or ctx has.
+func (p Process) wait(ctx context.Context) error {
+	for p.Alive() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d runs still: %w", p.PID, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// writeConfig writes the agent's file: the lab's template, then its values, then values, then what makes it this node's.
+func (n *Node) writeConfig(values map[string]any) error {
+	keys := map[string]any{}
+	if file := n.lab.opts.Config; file != "" {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		template := map[string]any{}
+		if err := yaml.Unmarshal(data, &template); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if err := setKeys(keys, template); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	own := map[string]any{
+		"myelin.nodeName":   n.name,
+		"myelin.runDir":     n.RunDir(),
+		"myelin.bpfRoot":    n.BPFRoot(),
+		"myelin.cgroupRoot": string(n.cg),
+		"myelin.manifests":  n.lab.Manifests(),
+		"cni.confPath":      n.path("cni", "net.d"),
+		"cni.binPath":       n.path("cni", "bin"),
+	}
+	for _, from := range []map[string]any{n.lab.opts.Values, values, own} {
+		if err := setKeys(keys, from); err != nil {
+			return err
+		}
+	}
+	data, err := yaml.Marshal(keys)
+	if err != nil {
+		return err
+	}
+	return writeFile(n.path("agent.yaml"), data)
+}
+
+// setKeys merges from into keys, dotted keys as the nested maps that they stand for.
+func setKeys(keys, from map[string]any) error {
+	for _, dotted := range slices.Sorted(maps.Keys(from)) {
+		key, rest, isDotted := strings.Cut(dotted, ".")
+		nested, isMap := from[dotted].(map[string]any)
+		if isDotted {
+			nested, isMap = map[string]any{rest: from[dotted]}, true
+		}
+		if !isMap {
+			keys[key] = from[dotted]
+			continue
+		}
+		inner, ok := keys[key].(map[string]any)
+		if !ok && keys[key] != nil {
+			return fmt.Errorf("%s: %s has the value %v already", dotted, key, keys[key])
+		}
+		if inner == nil {
+			inner = map[string]any{}
+			keys[key] = inner
+		}
+		if err := setKeys(inner, nested); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastLines is the end of a log, for an error message.
+func lastLines(file string, n int) string {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) || len(data) == 0 {
+		return "its log is empty"
+	}
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return "its log ends: " + strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

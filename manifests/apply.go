@@ -1,0 +1,97 @@
+package manifests
+
+import (
+	"github.com/cilium/statedb"
+
+	"myelin/cluster"
+)
+
+// apply makes the tables equal to desired in one transaction. Rows that don't
+// change are not written. With complete set, the first call marks the tables
+// initialized.
+func (s *Source) apply(desired rows, problems []*Problem, complete bool) {
+	s.applyProblems(problems)
+	first := complete && s.initialized != nil
+	changes := newEdit(s.applied.nodes, desired.nodes, (*cluster.Node).Equal)
+	spaces := newEdit(s.applied.namespaces, desired.namespaces, (*cluster.Namespace).Equal)
+	pods := newEdit(s.applied.pods, desired.pods, (*cluster.Pod).Equal)
+	if !first && changes.empty() && spaces.empty() && pods.empty() {
+		return
+	}
+	txn := s.DB.WriteTxn(s.Tables.Nodes, s.Tables.Namespaces, s.Tables.Pods)
+	changes.write(txn, s.Tables.Nodes)
+	spaces.write(txn, s.Tables.Namespaces)
+	pods.write(txn, s.Tables.Pods)
+	if first {
+		for _, done := range s.initialized {
+			done(txn)
+		}
+		s.initialized = nil
+	}
+	txn.Commit()
+	s.applied = desired
+	s.Log.Debug("applied manifests", "dir", s.Dir, "nodes", len(desired.nodes), "namespaces", len(desired.namespaces), "pods", len(desired.pods))
+}
+
+// edit is what changes in a table.
+type edit[T any] struct{ insert, remove []*T }
+
+func newEdit[K comparable, T any](have, want map[K]*T, equal func(*T, *T) bool) edit[T] {
+	var e edit[T]
+	for k, row := range want {
+		if old, ok := have[k]; !ok || !equal(old, row) {
+			e.insert = append(e.insert, row)
+		} else {
+			want[k] = old // the row that the table holds
+		}
+	}
+	for k, row := range have {
+		if _, ok := want[k]; !ok {
+			e.remove = append(e.remove, row)
+		}
+	}
+	return e
+}
+
+func (e edit[T]) empty() bool { return len(e.insert) == 0 && len(e.remove) == 0 }
+
+// write can't fail: the table is in the transaction, and rows are new.
+func (e edit[T]) write(txn statedb.WriteTxn, table statedb.RWTable[*T]) {
+	for _, row := range e.insert {
+		if _, _, err := table.Insert(txn, row); err != nil {
+			panic(err)
+		}
+	}
+	for _, row := range e.remove {
+		if _, _, err := table.Delete(txn, row); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// applyProblems makes the table equal to problems, and logs what is new and
+// what is over.
+func (s *Source) applyProblems(problems []*Problem) {
+	have, want := map[string]*Problem{}, map[string]*Problem{}
+	for p := range s.problems.All(s.DB.ReadTxn()) {
+		have[p.key()] = p
+	}
+	for _, p := range problems {
+		p = withSource(p, func(p *Problem) { p.Since = s.Now() })
+		want[p.key()] = p
+	}
+	// A problem that goes on keeps the time when it was first seen.
+	e := newEdit(have, want, func(*Problem, *Problem) bool { return true })
+	if e.empty() {
+		return
+	}
+	txn := s.DB.WriteTxn(s.problems)
+	e.write(txn, s.problems)
+	txn.Commit()
+	for _, p := range e.insert {
+		s.Log.Warn("manifest refused", "problem", p.Error())
+	}
+	for _, p := range e.remove {
+		s.Log.Info("manifest problem is over", "problem", p.Error())
+	}
+}

@@ -1,0 +1,176 @@
+package manifests
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"myelin/cluster"
+)
+
+// slot is a place for one version of an object: a Pod has two, what is wanted
+// of it and, under status/, what became of it.
+type slot struct {
+	key
+	status bool
+}
+
+// version is an object of a file.
+type version struct {
+	file string
+	row  any
+}
+
+// rows are what the tables should hold.
+type rows struct {
+	nodes      map[string]*cluster.Node
+	namespaces map[string]*cluster.Namespace
+	pods       map[cluster.Key]*cluster.Pod
+}
+
+func newRows() rows {
+	return rows{nodes: map[string]*cluster.Node{}, namespaces: map[string]*cluster.Namespace{}, pods: map[cluster.Key]*cluster.Pod{}}
+}
+
+// merge makes rows of all files.
+func (s *Source) merge() (rows, []*Problem) {
+	found := map[slot][]version{}
+	held := map[slot]bool{}
+	var problems []*Problem
+	for _, rel := range slices.Sorted(maps.Keys(s.files)) {
+		f := s.files[rel]
+		problems = append(problems, f.problems...)
+		for _, d := range f.docs {
+			// A refused copy is a copy all the same.
+			at := slot{key: d.key, status: isStatus(rel)}
+			found[at] = append(found[at], version{file: rel, row: d.row})
+		}
+		for _, k := range f.held {
+			held[slot{key: k, status: isStatus(rel)}] = true
+		}
+	}
+	next := map[slot]version{}
+	for at, copies := range found {
+		v, dup := s.choose(at, copies)
+		problems = append(problems, dup...)
+		if v.row != nil {
+			next[at] = v
+		}
+	}
+	for at := range held {
+		if v, ok := s.inForce[at]; ok && found[at] == nil {
+			next[at] = v
+		}
+	}
+	s.inForce = next
+	out, conflicts := combine(next)
+	return out, append(problems, conflicts...)
+}
+
+// choose picks the version that is in force from now on: what was, if the only
+// one found is refused. Copies that say the same are as good as one; of copies
+// that differ nobody can know which is meant, and what was in force stays.
+func (s *Source) choose(at slot, found []version) (version, []*Problem) {
+	if len(found) == 1 {
+		if found[0].row == nil {
+			return s.inForce[at], nil
+		}
+		return found[0], nil
+	}
+	var files []string
+	same := true
+	for _, v := range found {
+		files = append(files, v.file)
+		same = same && sameObject(found[0].row, v.row)
+	}
+	var problems []*Problem
+	for i, v := range found {
+		others := slices.Delete(slices.Clone(files), i, i+1)
+		problems = append(problems, &Problem{
+			File: v.file, Object: at.key.String(), Field: "metadata.name",
+			Reason: fmt.Sprintf("duplicate object: it is in %s too", strings.Join(others, ", ")),
+		})
+	}
+	if same && found[0].row != nil {
+		return found[0], problems
+	}
+	return s.inForce[at], problems
+}
+
+// sameObject reports whether two rows differ at most in the file.
+func sameObject(a, b any) bool {
+	switch a := a.(type) {
+	case *cluster.Node:
+		b, ok := b.(*cluster.Node)
+		return ok && withSource(a, func(n *cluster.Node) { n.Source = b.Source }).Equal(b)
+	case *cluster.Namespace:
+		b, ok := b.(*cluster.Namespace)
+		return ok && withSource(a, func(n *cluster.Namespace) { n.Source = b.Source }).Equal(b)
+	case *cluster.Pod:
+		b, ok := b.(*cluster.Pod)
+		return ok && withSource(a, func(p *cluster.Pod) { p.Source = b.Source }).Equal(b)
+	}
+	return false
+}
+
+func withSource[T any](row *T, set func(*T)) *T {
+	c := *row
+	set(&c)
+	return &c
+}
+
+// combine makes table rows of versions; a Pod's two become one.
+func combine(versions map[slot]version) (rows, []*Problem) {
+	out := newRows()
+	var problems []*Problem
+	for at, v := range versions {
+		switch row := v.row.(type) {
+		case *cluster.Node:
+			out.nodes[row.Name] = row
+		case *cluster.Namespace:
+			out.namespaces[row.Name] = row
+		case *cluster.Pod:
+			status, ok := versions[slot{key: at.key, status: true}]
+			if at.status {
+				// Alone it is a row too: the spec may be known to others only.
+				if _, ok := versions[slot{key: at.key}]; !ok {
+					out.pods[row.Key()] = row
+				}
+				continue
+			}
+			if ok {
+				var err *Problem
+				if row, err = withStatus(row, status); err != nil {
+					problems = append(problems, err)
+				}
+			}
+			out.pods[row.Key()] = row
+		}
+	}
+	return out, problems
+}
+
+// withStatus takes from the status what the kubelet knows, and the rest from
+// the spec. A status with another UID is of a former Pod of the same name.
+func withStatus(spec *cluster.Pod, v version) (*cluster.Pod, *Problem) {
+	status, ok := v.row.(*cluster.Pod)
+	if !ok {
+		return spec, nil
+	}
+	if spec.UID != "" && status.UID != "" && spec.UID != status.UID {
+		return spec, &Problem{
+			File: v.file, Object: "Pod " + status.Key().String(), Field: "metadata.uid",
+			Reason: fmt.Sprintf("%q is the status of another Pod of this name, the present one has %q", status.UID, spec.UID),
+		}
+	}
+	row := *spec
+	row.Addresses, row.HostAddresses, row.Phase = status.Addresses, status.HostAddresses, status.Phase
+	if row.UID == "" {
+		row.UID = status.UID
+	}
+	if row.NodeName == "" {
+		row.NodeName = status.NodeName
+	}
+	return &row, nil
+}

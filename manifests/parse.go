@@ -1,0 +1,258 @@
+package manifests
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"myelin/cluster"
+)
+
+// key names an object in a directory.
+type key struct{ kind, namespace, name string }
+
+// String is "Kind namespace/name".
+func (k key) String() string {
+	return k.kind + " " + cluster.Key{Namespace: k.namespace, Name: k.name}.String()
+}
+
+// document is one Node, Namespace or Pod of a file.
+type document struct {
+	key key
+	row any // *cluster.Node, *cluster.Namespace, *cluster.Pod; nil: refused
+}
+
+// content is what a file says.
+type content struct {
+	docs     []document
+	problems []*Problem
+	// incomplete says that there were parts whose object is not known.
+	incomplete bool
+	// suspects are names of objects whose kind makes no sense: any object of
+	// that name may be meant.
+	suspects map[cluster.Key]bool
+	unused   map[string]int
+}
+
+// parse reads a file of any number of documents. Rows carry "manifests:" and
+// the file's path as their source.
+func parse(data []byte, rel string, status bool) content {
+	p := parser{rel: rel, status: status, content: content{suspects: map[cluster.Key]bool{}, unused: map[string]int{}}}
+	for i, doc := range split(data) {
+		name := fmt.Sprintf("document %d", i+1)
+		raw, err := yaml.YAMLToJSONStrict(doc.text)
+		if err != nil {
+			p.incomplete = true
+			p.add(name, "", yamlReason(err, doc.line))
+			continue
+		}
+		p.object(name, raw, "")
+	}
+	return p.content
+}
+
+// part is one document of a file.
+type part struct {
+	text  []byte
+	line  int // where it begins, from 1
+	empty bool
+}
+
+// split cuts at lines that begin with a document marker (YAML 1.2, 9.1.2).
+func split(data []byte) []part {
+	var parts []part
+	doc := part{line: 1, empty: true}
+	end := func(next part) {
+		if !doc.empty {
+			parts = append(parts, doc)
+		}
+		doc = next
+	}
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		text := bytes.TrimRight(line, " \t\r\n")
+		rest, marker := bytes.CutPrefix(line, []byte("---"))
+		switch {
+		case marker && (len(text) == 3 || rest[0] == ' ' || rest[0] == '\t'):
+			// What stands behind the marker belongs to the document.
+			end(part{text: append([]byte("   "), rest...), line: number, empty: len(text) == 3})
+		case string(text) == "...":
+			end(part{line: number + 1, empty: true})
+		default:
+			doc.text = append(doc.text, line...)
+			doc.empty = doc.empty && len(text) == 0
+		}
+	}
+	end(part{})
+	return parts
+}
+
+// yamlReason is a YAML error on one line, without its packages' names, and with
+// lines counted from the beginning of the file.
+func yamlReason(err error, begin int) string {
+	reason := strings.Join(strings.Fields(err.Error()), " ")
+	for _, noise := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors: "} {
+		reason = strings.TrimPrefix(reason, noise)
+	}
+	return regexp.MustCompile(`\bline \d+:`).ReplaceAllStringFunc(reason, func(s string) string {
+		n, err := strconv.Atoi(strings.Trim(s, "line :"))
+		if err != nil {
+			return s
+		}
+		return fmt.Sprintf("line %d:", begin+n-1)
+	})
+}
+
+type parser struct {
+	content
+	rel    string
+	status bool
+}
+
+func (p *parser) add(object, field, reason string) {
+	p.problems = append(p.problems, &Problem{File: p.rel, Object: object, Field: field, Reason: reason})
+}
+
+// typeMeta is as much of an object as tells what it is.
+type typeMeta struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+}
+
+// object reads one object, or the objects of a list. Inside a list of one kind,
+// list is that list's kind.
+func (p *parser) object(name string, raw []byte, list string) {
+	if string(bytes.TrimSpace(raw)) == "null" {
+		return
+	}
+	var meta typeMeta
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &meta); err != nil {
+		p.incomplete = true
+		f := faultOf(err)
+		p.add(name, f.Field, f.Reason)
+		return
+	}
+	if of := strings.TrimSuffix(list, "List"); of != "" && meta.Kind == "" {
+		meta.APIVersion, meta.Kind = "v1", of
+	}
+	k := key{kind: meta.Kind, namespace: meta.Metadata.Namespace, name: meta.Metadata.Name}
+	if meta.Metadata.Name != "" {
+		name = k.String()
+	}
+	switch kind := meta.APIVersion + "/" + meta.Kind; {
+	case kind == "v1/Node":
+		decode(p, name, k, raw, cluster.FromNode)
+	case kind == "v1/Namespace":
+		decode(p, name, k, raw, cluster.FromNamespace)
+	case kind == "v1/Pod":
+		if k.namespace == "" {
+			k.namespace = corev1.NamespaceDefault
+		}
+		if k.name != "" {
+			name = k.String()
+		}
+		decode(p, name, k, raw, cluster.FromPod)
+	case isList(kind) && list == "":
+		p.list(name, meta.Kind, raw)
+	case isKnown(meta.APIVersion, meta.Kind):
+		p.unused[kind]++
+	case meta.Kind == "" || meta.APIVersion == "":
+		p.suspect(k)
+		p.add(name, "kind", "apiVersion and kind must be set")
+	default:
+		p.suspect(k)
+		p.add(name, "kind", fmt.Sprintf("unknown kind %q of apiVersion %q", meta.Kind, meta.APIVersion))
+	}
+}
+
+func (p *parser) suspect(k key) {
+	if k.name == "" {
+		p.incomplete = true
+	}
+	p.suspects[cluster.Key{Namespace: k.namespace, Name: k.name}] = true
+	if k.namespace == "" {
+		p.suspects[cluster.Key{Namespace: corev1.NamespaceDefault, Name: k.name}] = true
+	}
+}
+
+// list reads the objects of a List.
+func (p *parser) list(name, kind string, raw []byte) {
+	var list struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
+		p.incomplete = true
+		f := faultOf(err)
+		p.add(name, f.Field, f.Reason)
+		return
+	}
+	for i, item := range list.Items {
+		p.object(fmt.Sprintf("%s item %d", name, i+1), item, kind)
+	}
+}
+
+// decode reads an object of a kind that has a table, strictly.
+func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T, string) (*R, error)) {
+	if p.status && k.kind != "Pod" {
+		p.add(name, "kind", "only Pods belong under "+statusDir)
+		return
+	}
+	var object T
+	strict, err := kjson.UnmarshalStrict(raw, &object)
+	faults := make(cluster.FieldErrors, 0, len(strict))
+	if err != nil {
+		strict = []error{err}
+	}
+	for _, e := range strict {
+		faults = append(faults, faultOf(e))
+	}
+	var row *R
+	if len(faults) == 0 {
+		row, err = convert(&object, "manifests:"+p.rel)
+		if fields, ok := errors.AsType[cluster.FieldErrors](err); ok {
+			faults = fields
+		} else if err != nil {
+			faults = cluster.FieldErrors{{Reason: err.Error()}}
+		}
+	}
+	for _, f := range faults {
+		p.add(name, f.Field, f.Reason)
+	}
+	d := document{key: k}
+	if row != nil && len(faults) == 0 {
+		d.row = row
+	}
+	if k.name == "" {
+		p.incomplete = true // it could be any of the objects before
+		return
+	}
+	p.docs = append(p.docs, d)
+}
+
+// faultOf finds the field of a decoding error.
+func faultOf(err error) cluster.FieldError {
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if e.Field == "" {
+			return cluster.FieldError{Reason: "is a " + e.Value + ", not an object"}
+		}
+		return cluster.FieldError{Field: e.Field, Reason: fmt.Sprintf("a %s can't be a %s", e.Value, e.Type)}
+	}
+	if e, ok := errors.AsType[kjson.FieldError](err); ok {
+		reason, _, _ := strings.Cut(e.Error(), " \"")
+		return cluster.FieldError{Field: e.FieldPath(), Reason: reason}
+	}
+	return cluster.FieldError{Reason: err.Error()}
+}

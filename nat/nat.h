@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Masquerade: pods reach the world from the node's own address. The port is computed from the connection, so the pod's side of a row is found without
+ * a second row: the candidates are tried in a fixed order, and BPF_NOEXIST decides between two CPUs that want the same one.
+ */
+#ifndef MYELIN_NAT_H
+#define MYELIN_NAT_H
+
+#include "write.h"
+
+#define NAT_ATTEMPTS 16
+
+/* SCTP's checksum covers the ports and takes the whole packet to compute: its ports stay (RFC 9260 6.8). */
+INLINE bool nat_keeps_port(__u8 proto)
+{
+	return proto == IPPROTO_SCTP;
+}
+
+INLINE __be16 nat_candidate(const struct packet *pkt, __u32 attempt)
+{
+	__u64 h = pkt->src.d[1] * 0x9e3779b97f4a7c15ULL;
+	__u32 range = config.nat_port_max - config.nat_port_min + 1;
+
+	if (nat_keeps_port(pkt->proto))
+		return pkt->sport;
+	h = (h ^ pkt->dst.d[1] ^ (h >> 29)) * 0xbf58476d1ce4e5b9ULL;
+	h = (h ^ ((__u32)pkt->sport << 16 | pkt->dport) ^ (h >> 32)) * 0x94d049bb133111ebULL;
+	return bpf_htons(config.nat_port_min + ((__u32)(h >> 32) + attempt * 7919) % range);
+}
+
+/* True if a socket of the host already uses what the pod would look like. */
+INLINE bool nat_host_uses(struct __sk_buff *skb, const struct packet *pkt, const struct addr *snat, __be16 port)
+{
+	struct bpf_sock_tuple t = {};
+	__u32 size = pkt->family == 4 ? sizeof(t.ipv4) : sizeof(t.ipv6);
+	struct bpf_sock *sk;
+
+	if (pkt->family == 4) {
+		t.ipv4.saddr = pkt->dst.w[3];
+		t.ipv4.daddr = snat->w[3];
+		t.ipv4.sport = pkt->dport;
+		t.ipv4.dport = port;
+	} else {
+		__builtin_memcpy(t.ipv6.saddr, &pkt->dst, 16);
+		__builtin_memcpy(t.ipv6.daddr, snat, 16);
+		t.ipv6.sport = pkt->dport;
+		t.ipv6.dport = port;
+	}
+	if (pkt->proto == IPPROTO_TCP)
+		sk = bpf_skc_lookup_tcp(skb, &t, size, BPF_F_CURRENT_NETNS, 0);
+	else if (pkt->proto == IPPROTO_UDP)
+		sk = bpf_sk_lookup_udp(skb, &t, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		return false;
+	if (!sk)
+		return false;
+	bpf_sk_release(sk);
+	return true;
+}
+
+INLINE bool nat_owns(const struct flow *f, const struct packet *pkt)
+{
+	return f->flags & FLOW_NAT && f->pod_port == pkt->sport && addr_equal(&f->pod, &pkt->src);
+}
+
+/* An ICMP error by which a pod answers the world. Returns 0 or a drop reason. Slow path. */
+APART int nat_out_error(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct packet *about;
+	struct inner *in;
+	struct flow *f;
+	int outcome;
+	__u32 i;
+
+	if (!c)
+		return DROP_REWRITE;
+	in = &c->inner;
+	about = &c->about;
+	outcome = inner_parse(skb);
+	if (outcome)
+		return outcome;
+	about->src = in->dst;
+	about->dst = in->src;
+	about->sport = in->dport;
+	about->dport = in->sport;
+	about->proto = in->proto;
+	for (i = 0; i < NAT_ATTEMPTS; i++) {
+		flow_key_of(&c->key, &c->snat, nat_candidate(about, i), &in->src, in->sport, in->proto);
+		f = bpf_map_lookup_elem(&flows, &c->key);
+		if (f && nat_owns(f, about))
+			break;
+	}
+	if (i == NAT_ATTEMPTS)
+		return DROP_NAT_NO_PORT; /* nothing of the pod's that the world could know */
+	in->to = c->snat;
+	in->port = nat_candidate(about, i);
+	outcome = inner_write(skb, false);
+	if (outcome)
+		return outcome;
+	return nat_write(skb, &c->pkt, true, &c->snat, c->pkt.sport) ? 0 : DROP_REWRITE;
+}
+
+/* Makes the CPU's key that of the attempt's candidate. Returns the side that the pod is on. */
+INLINE int nat_key(struct cpu *c, __u32 attempt)
+{
+	return flow_key_of(&c->key, &c->snat, nat_candidate(&c->pkt, attempt), &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+}
+
+/* Claims one candidate for the CPU's packet. Returns 1 if the row is now the packet's. Cost: per flow. */
+APART int nat_claim(struct __sk_buff *skb, __u32 attempt)
+{
+	struct cpu *c = cpu_this();
+	struct endpoint *e;
+	struct flow *f;
+	int side;
+
+	if (!c)
+		return 0;
+	side = nat_key(c, attempt);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (f && !flow_expired(f, c->pkt.proto))
+		return nat_owns(f, &c->pkt);
+	if (f)
+		bpf_map_delete_elem(&flows, &c->key);
+	if (nat_host_uses(skb, &c->pkt, &c->snat, nat_candidate(&c->pkt, attempt)))
+		return 0;
+	f = flow_new(c, side);
+	f->flags = FLOW_NAT;
+	f->pod = c->pkt.src;
+	f->pod_port = c->pkt.sport;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.src);
+	if (e)
+		decide_pod(&flow_side(f, !side)->way, e);
+	bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (!f || !nat_owns(f, &c->pkt))
+		return 0;
+	event_flow(skb, EVENT_FLOW_BEGIN);
+	return 1;
+}
+
+/* Finds or makes the row of a flow whose first candidate is not its own. Returns the attempt, or -1. A later candidate may be in use while an earlier
+ * one is free again, so all are looked at before one is claimed, but for a SYN, which begins anew anyway. */
+APART int nat_search(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct flow *f;
+	bool begins;
+	__u32 i;
+
+	if (!c)
+		return -1;
+	begins = c->pkt.proto == IPPROTO_TCP && (c->pkt.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	for (i = 0; i < NAT_ATTEMPTS; i++) {
+		nat_key(c, i);
+		f = bpf_map_lookup_elem(&flows, &c->key);
+		if (f && nat_owns(f, &c->pkt))
+			return i;
+		if ((!f && begins) || nat_keeps_port(c->pkt.proto))
+			break;
+	}
+	for (i = 0; i < NAT_ATTEMPTS; i++) {
+		if (nat_claim(skb, i))
+			return i;
+		if (nat_keeps_port(c->pkt.proto))
+			break;
+	}
+	return -1;
+}
+
+/* What is no new flow of the pod's, but its answer to one that the world began: the row says so. Cost: per packet of such a flow. */
+INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
+{
+	int side = flow_key_of(&c->key, &c->pkt.src, c->pkt.sport, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+	struct flow *f = bpf_map_lookup_elem(&flows, &c->key);
+
+	if (!f || f->flags & FLOW_NAT || f->origin == side || flow_expired(f, c->pkt.proto))
+		return false;
+	if (!config.flow_always) /* or it will be counted where its way is kept */
+		flow_account(skb, &c->pkt, f, side);
+	return true;
+}
+
+/* The packet leaves as it is. */
+#define NAT_NONE -1
+
+/* Translates the CPU's packet, which a pod sends to the world, to the address c->snat. Returns 0, NAT_NONE or a drop reason. */
+APART int nat_out(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct flow *f;
+	int side, attempt = 0, outcome;
+
+	if (!c)
+		return DROP_REWRITE;
+	outcome = l4_parse(skb);
+	if (outcome)
+		return outcome;
+	if (l4_is_icmp_error(&c->pkt))
+		return nat_out_error(skb);
+	if (!nat_supports(&c->pkt))
+		return DROP_UNSUPPORTED_L4;
+	side = nat_key(c, 0);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (unlikely(!f || !nat_owns(f, &c->pkt))) {
+		if (nat_answers(skb, c))
+			return NAT_NONE;
+		attempt = nat_search(skb);
+		if (attempt < 0)
+			return DROP_NAT_NO_PORT;
+		side = nat_key(c, attempt);
+		f = bpf_map_lookup_elem(&flows, &c->key);
+		if (!f)
+			return DROP_MAP_FULL;
+	}
+	flow_reopen(f, &c->pkt, side);
+	flow_account(skb, &c->pkt, f, side);
+	return nat_write(skb, &c->pkt, true, &c->snat, nat_candidate(&c->pkt, attempt)) ? 0 : DROP_REWRITE;
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Masquerade, the way back: replies, and the ICMP errors that speak of a translated packet. */
+#ifndef MYELIN_NAT_IN_H
+#define MYELIN_NAT_IN_H
+
+#include "nat.h"
+
+/* An ICMP error about a packet that a pod sent to the world. Returns 0, a drop reason, or -1 if no pod's. Slow path. */
+APART int nat_in_error(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct inner *in;
+	struct endpoint *e;
+	struct flow *f;
+	int outcome;
+
+	if (!c)
+		return -1;
+	in = &c->inner;
+	if (inner_parse(skb))
+		return -1;
+	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (!f || !(f->flags & FLOW_NAT))
+		return -1;
+	in->to = f->pod;
+	in->port = f->pod_port;
+	e = bpf_map_lookup_elem(&endpoints, &in->to);
+	if (!e)
+		return DROP_NO_ENDPOINT;
+	decide_pod(&c->path, e);
+	c->pkt.slot = e->slot;
+	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
+		return DROP_TTL;
+	outcome = inner_write(skb, true);
+	if (outcome)
+		return outcome;
+	return nat_write(skb, &c->pkt, false, &in->to, c->pkt.dport) ? 0 : DROP_REWRITE;
+}
+
+/* The way into the pod, decided again where the kept one is stale. Returns 0 or a drop reason. */
+INLINE int nat_way(struct cpu *c, struct flow *f, struct path *way)
+{
+	struct endpoint *e;
+
+	c->path = *way;
+	if (likely(way->action && way->epoch == epoch_sum(0, way->dst_slot)))
+		return 0;
+	e = bpf_map_lookup_elem(&endpoints, &f->pod);
+	if (!e || e->flags & ENDPOINT_HOST)
+		return DROP_NO_ENDPOINT;
+	__builtin_memset(&c->path, 0, sizeof(c->path));
+	decide_pod(&c->path, e);
+	c->path.epoch = epoch_sum(0, c->path.dst_slot);
+	*way = c->path;
+	return 0;
+}
+
+/* True if a masqueraded pod may be meant: the host's own ports are not looked up. */
+INLINE bool nat_may_be_ours(const struct packet *pkt)
+{
+	__u16 port = bpf_ntohs(pkt->dport);
+
+	if (pkt->proto == IPPROTO_TCP || pkt->proto == IPPROTO_UDP)
+		return port >= config.nat_port_min && port <= config.nat_port_max;
+	return nat_supports(pkt) || l4_is_icmp_error(pkt);
+}
+
+/* Translates what the world sends to the node's address, and finds its way, the CPU's path. Returns 0, a drop reason, or -1 if it is for the host. */
+APART int nat_in(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	int side, outcome;
+	struct flow *f;
+
+	if (!c || !nat_may_be_ours(&c->pkt))
+		return -1;
+	if (l4_is_icmp_error(&c->pkt))
+		return nat_in_error(skb);
+	side = flow_key_of(&c->key, &c->pkt.src, c->pkt.sport, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (!f || !(f->flags & FLOW_NAT))
+		return -1;
+	outcome = nat_way(c, f, &flow_side(f, side)->way);
+	if (outcome)
+		return outcome;
+	c->pkt.slot = c->path.dst_slot;
+	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
+		return DROP_TTL;
+	flow_account(skb, &c->pkt, f, side);
+	return nat_write(skb, &c->pkt, false, &f->pod, f->pod_port) ? 0 : DROP_REWRITE;
+}
+
+#endif

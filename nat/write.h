@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Putting one address and port in place of another, in a packet and in the packet that an ICMP error quotes. */
+#ifndef MYELIN_NAT_WRITE_H
+#define MYELIN_NAT_WRITE_H
+
+#include "../flow/flow.h"
+#include "../route/decide.h"
+
+/* Where a field is, by family. */
+#define NAT_ADDR(pkt, source) (L3 + ((pkt)->family == 4 ? ((source) ? 12 : 16) : ((source) ? 8 : 24)))
+#define NAT_ADDR_SIZE(pkt) ((pkt)->family == 4 ? 4 : 16)
+
+/* ICMP has something to tell flows apart by in echoes only. */
+INLINE bool nat_supports(const struct packet *pkt)
+{
+	return proto_has_ports(pkt->proto) || (proto_is_icmp(pkt->proto) && (pkt->fragment == FRAGMENT_LATER || l4_is_echo(pkt)));
+}
+
+INLINE __u32 nat_l4_checksum(__u8 proto)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+		return 16;
+	case IPPROTO_UDP:
+		return 6;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		return 2;
+	default:
+		return 0;
+	}
+}
+
+/* The offset of the port to rewrite; ICMP echo has its identifier there. */
+INLINE __u32 nat_l4_port(__u8 proto, bool source)
+{
+	if (proto_is_icmp(proto))
+		return 4;
+	return source ? 0 : 2;
+}
+
+INLINE bool nat_write_port(struct __sk_buff *skb, const struct packet *pkt, bool source, __be16 from, __be16 to)
+{
+	__u32 check = nat_l4_checksum(pkt->proto);
+	__u64 flags = sizeof(from) | (pkt->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
+
+	if (from == to || !check)
+		return true;
+	return !bpf_l4_csum_replace(skb, pkt->l4 + check, from, to, flags) &&
+	       !bpf_skb_store_bytes(skb, pkt->l4 + nat_l4_port(pkt->proto, source), &to, sizeof(to), 0);
+}
+
+/* Puts address and port of one end in place of the other's, checksums included. Cost: per packet of a translated flow. */
+INLINE bool nat_write(struct __sk_buff *skb, const struct packet *pkt, bool source, const struct addr *to, __be16 port)
+{
+	const struct addr *from = source ? &pkt->src : &pkt->dst;
+	__be16 old = source ? pkt->sport : pkt->dport;
+	__u32 check = nat_l4_checksum(pkt->proto);
+	__u64 flags = BPF_F_PSEUDO_HDR | (pkt->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
+	__s64 diff;
+
+	if (pkt->fragment != FRAGMENT_LATER && !nat_write_port(skb, pkt, source, old, port))
+		return false;
+	if (pkt->family == 4) {
+		diff = bpf_csum_diff((__be32 *)&from->w[3], 4, (__be32 *)&to->w[3], 4, 0);
+		if (bpf_skb_store_bytes(skb, NAT_ADDR(pkt, source), &to->w[3], 4, 0) ||
+		    bpf_l3_csum_replace(skb, L3 + offsetof(struct iphdr, check), 0, diff, 0))
+			return false;
+	} else {
+		diff = bpf_csum_diff((__be32 *)from, 16, (__be32 *)to, 16, 0);
+		if (bpf_skb_store_bytes(skb, NAT_ADDR(pkt, source), to, 16, 0))
+			return false;
+	}
+	if (!check || pkt->proto == IPPROTO_ICMP || pkt->fragment == FRAGMENT_LATER)
+		return true;
+	if (bpf_l4_csum_replace(skb, pkt->l4 + check, 0, diff, flags))
+		return false;
+	/* The helper takes the pseudo header for IPv4's, whose change the device's sum of the packet doesn't see; in IPv6 it cancels out. */
+	if (pkt->family == 6)
+		bpf_csum_update(skb, diff);
+	return true;
+}
+
+/* The quoted IP header. Returns 0 or a drop reason. */
+INLINE int inner_parse_ip(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
+{
+	struct l4_walk w = {};
+	int outcome;
+
+	in->l3 = pkt->l4 + 8;
+	if (pkt->family == 4) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, in->l3, &ip, sizeof(ip)))
+			return DROP_TRUNCATED;
+		addr_map4(&in->src, ip.saddr);
+		addr_map4(&in->dst, ip.daddr);
+		in->proto = ip.protocol;
+		in->l4 = in->l3 + ip.ihl * 4;
+		return 0;
+	}
+	if (bpf_skb_load_bytes(skb, in->l3 + offsetof(struct ipv6hdr, saddr), &in->src, 2 * sizeof(struct addr)) ||
+	    bpf_skb_load_bytes(skb, in->l3 + offsetof(struct ipv6hdr, nexthdr), &w.proto, 1))
+		return DROP_TRUNCATED;
+	w.off = in->l3 + sizeof(struct ipv6hdr);
+	outcome = l4_walk6(skb, &w);
+	in->proto = w.proto;
+	in->l4 = w.off;
+	return outcome;
+}
+
+/* The packet that the CPU's ICMP error quotes, into the CPU's inner. Returns 0 or a drop reason. Slow path. */
+APART int inner_parse(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct inner *in;
+	__be16 words[4];
+	int outcome;
+
+	if (!c)
+		return DROP_TRUNCATED;
+	in = &c->inner;
+	outcome = inner_parse_ip(skb, &c->pkt, in);
+	if (outcome)
+		return outcome;
+	if (!proto_has_ports(in->proto) && !proto_is_icmp(in->proto))
+		return DROP_UNSUPPORTED_L4;
+	if (bpf_skb_load_bytes(skb, in->l4, words, sizeof(words)))
+		return DROP_TRUNCATED;
+	in->sport = words[0];
+	in->dport = words[1];
+	if (proto_is_icmp(in->proto)) {
+		__u8 type = *(__u8 *)&words[0];
+		bool asks = type == (c->pkt.family == 4 ? ICMP_ECHO : ICMPV6_ECHO_REQUEST);
+
+		in->sport = asks ? words[2] : 0;
+		in->dport = asks ? 0 : words[2];
+	}
+	return 0;
+}
+
+/* The quoted packet's own checksum over addresses and port, if it is quoted; the error's follows. */
+INLINE bool inner_checksum(struct __sk_buff *skb, const struct inner *in, __u32 outer, __s64 diff, __be16 old, __be16 port)
+{
+	__u32 check = nat_l4_checksum(in->proto), at = in->l4 + check;
+	__u16 before, after;
+
+	if (!check || bpf_skb_load_bytes(skb, at, &before, 2) || (in->proto == IPPROTO_UDP && !before))
+		return true;
+	if (in->proto != IPPROTO_ICMP && bpf_l4_csum_replace(skb, at, 0, diff, 0))
+		return false;
+	if (bpf_l4_csum_replace(skb, at, old, port, 2) || bpf_skb_load_bytes(skb, at, &after, 2))
+		return false;
+	return !bpf_l4_csum_replace(skb, outer, before, after, 2);
+}
+
+/* Rewrites one end of the quoted packet, and all checksums over it. Returns 0 or a drop reason. Slow path. */
+APART int inner_write(struct __sk_buff *skb, __u32 source)
+{
+	struct cpu *c = cpu_this();
+	const struct addr *from;
+	__be16 old, port;
+	struct inner *in;
+	__u32 at, check;
+	__s64 diff;
+
+	if (!c)
+		return DROP_REWRITE;
+	in = &c->inner;
+	from = source ? &in->src : &in->dst;
+	old = source ? in->sport : in->dport;
+	port = in->port;
+	check = c->pkt.l4 + 2;
+	at = in->l3 + (c->pkt.family == 4 ? (source ? 12 : 16) : (source ? 8 : 24));
+	if (c->pkt.family == 4) {
+		/* The header checksum takes up the address: the two changes cancel out in the error's checksum. */
+		diff = bpf_csum_diff((__be32 *)&from->w[3], 4, &in->to.w[3], 4, 0);
+		if (bpf_skb_store_bytes(skb, at, &in->to.w[3], 4, 0) ||
+		    bpf_l3_csum_replace(skb, in->l3 + offsetof(struct iphdr, check), 0, diff, 0))
+			return DROP_REWRITE;
+	} else {
+		diff = bpf_csum_diff((__be32 *)from, 16, (__be32 *)&in->to, 16, 0);
+		if (bpf_skb_store_bytes(skb, at, &in->to, 16, 0) || bpf_l4_csum_replace(skb, check, 0, diff, 0))
+			return DROP_REWRITE;
+	}
+	if (!inner_checksum(skb, in, check, diff, old, port))
+		return DROP_REWRITE;
+	if (old == port)
+		return 0;
+	if (bpf_skb_store_bytes(skb, in->l4 + nat_l4_port(in->proto, source), &port, 2, 0) || bpf_l4_csum_replace(skb, check, old, port, 2))
+		return DROP_REWRITE;
+	return 0;
+}
+
+#endif

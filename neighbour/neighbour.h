@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The gateway as pods see it: answers ARP (RFC 826) and neighbour solicitations (RFC 4861) for its address. Slow path. */
+#ifndef MYELIN_NEIGHBOUR_H
+#define MYELIN_NEIGHBOUR_H
+
+#include "../endpoint/endpoint.h"
+#include "../icmp/icmp.h"
+
+#define ND_ROUTER_SOLICIT 133
+#define ND_NEIGHBOUR_SOLICIT 135
+#define ND_NEIGHBOUR_ADVERT 136
+#define ND_REDIRECT 137
+#define ND_OPTION_SOURCE 1
+#define ND_OPTION_TARGET 2
+
+#define ARP_REQUEST 1
+#define ARP_REPLY 2
+
+struct arp {
+	__be16 hardware;
+	__be16 protocol;
+	__u8 sizes[2];
+	__be16 operation;
+	struct mac sender_mac;
+	__u8 sender[4];
+	struct mac target_mac;
+	__u8 target[4];
+} __attribute__((packed));
+
+#define ND_ADVERT_FLAGS 0xe0000000 /* router, solicited, override */
+
+struct nd {
+	struct icmp_head head;
+	struct addr target;
+	__u8 option;
+	__u8 option_length; /* units of 8 bytes */
+	struct mac mac;
+};
+
+/* True if the frame itself comes from the pod's MAC, whatever is said in it. */
+INLINE bool neighbour_frame_right(struct __sk_buff *skb, const struct pod_link *l)
+{
+	struct mac source;
+
+	return !bpf_skb_load_bytes(skb, ETH_ALEN, &source, sizeof(source)) && mac_equal(&l->endpoint.pod_mac, source.b);
+}
+
+APART int neighbour_arp(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct pod_link *l;
+	struct addr gateway;
+	struct arp a;
+	__be32 sender;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	l = bpf_map_lookup_elem(&pod_links, &c->pkt.ifindex);
+	if (!l)
+		return drop(skb, c, DROP_NO_ENDPOINT);
+	c->pkt.slot = l->endpoint.slot;
+	if (!neighbour_frame_right(skb, l))
+		return drop(skb, c, DROP_SPOOFED_MAC);
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &a, sizeof(a)))
+		return drop(skb, c, DROP_TRUNCATED);
+	if (a.operation != bpf_htons(ARP_REQUEST) || a.protocol != bpf_htons(ETH_P_IP))
+		return drop(skb, c, DROP_ARP_TARGET);
+	__builtin_memcpy(&sender, a.sender, 4);
+	/* Sender 0.0.0.0 probes for duplicates (RFC 5227). */
+	if (!mac_equal(&l->endpoint.pod_mac, a.sender_mac.b) || (sender && sender != l->addr4.w[3]))
+		return drop(skb, c, DROP_SPOOFED_ARP);
+	gateway_addr(&gateway, false);
+	if (__builtin_memcmp(a.target, &gateway.w[3], 4))
+		return drop(skb, c, DROP_ARP_TARGET);
+
+	a.operation = bpf_htons(ARP_REPLY);
+	a.target_mac = a.sender_mac;
+	__builtin_memcpy(a.target, a.sender, 4);
+	a.sender_mac = l->endpoint.link_mac;
+	__builtin_memcpy(a.sender, &gateway.w[3], 4);
+	if (bpf_skb_store_bytes(skb, ETH_HLEN, &a, sizeof(a), 0) ||
+	    bpf_skb_store_bytes(skb, 0, &a.target_mac, ETH_ALEN, 0) ||
+	    bpf_skb_store_bytes(skb, ETH_ALEN, &a.sender_mac, ETH_ALEN, 0))
+		return drop(skb, c, DROP_REWRITE);
+	count(skb, c, REPLY_ARP);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+/* Writes the advertisement over the solicitation. */
+INLINE bool neighbour_advertise(struct __sk_buff *skb, const struct packet *pkt, const struct pod_link *l)
+{
+	struct ipv6hdr ip = { .version = 6, .nexthdr = IPPROTO_ICMPV6, .hop_limit = 255 };
+	struct nd na = { .head.type = ND_NEIGHBOUR_ADVERT, .option = ND_OPTION_TARGET, .option_length = 1 };
+	__u64 sum;
+
+	na.head.word = bpf_htonl(ND_ADVERT_FLAGS);
+	gateway_addr(&na.target, true);
+	na.mac = l->endpoint.link_mac;
+	ip.payload_len = bpf_htons(sizeof(na));
+	__builtin_memcpy(&ip.saddr, &na.target, 16);
+	__builtin_memcpy(&ip.daddr, &pkt->src, 16);
+	sum = (__u32)bpf_csum_diff(0, 0, (__be32 *)&ip.saddr, 32, 0);
+	sum += bpf_htonl(sizeof(na)) + (__u64)bpf_htonl(IPPROTO_ICMPV6);
+	sum += (__u32)bpf_csum_diff(0, 0, (__be32 *)&na, sizeof(na), 0);
+	na.head.checksum = csum_fold(sum);
+
+	return !bpf_skb_change_tail(skb, ETH_HLEN + sizeof(ip) + sizeof(na), 0) &&
+	       !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0) &&
+	       !bpf_skb_store_bytes(skb, L3 + sizeof(ip), &na, sizeof(na), 0) &&
+	       !bpf_skb_store_bytes(skb, 0, &l->endpoint.pod_mac, ETH_ALEN, 0) &&
+	       !bpf_skb_store_bytes(skb, ETH_ALEN, &l->endpoint.link_mac, ETH_ALEN, 0);
+}
+
+/* True where a pod may use the address in neighbour discovery: its own one, or a link-local one (any: they never leave the link). */
+INLINE bool neighbour_source_right(const struct pod_link *l, const struct addr *a)
+{
+	return addr_equal(a, &l->addr6) || (a->b[0] == 0xfe && (a->b[1] & 0xc0) == 0x80);
+}
+
+/* A pod's ICMPv6 packet: neighbour and router discovery are answered or refused, all else returns -1 and goes on. */
+APART int neighbour_nd(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct pod_link *l;
+	struct packet *pkt;
+	struct addr gateway;
+	struct nd ns = {};
+
+	if (!c)
+		return TC_ACT_SHOT;
+	pkt = &c->pkt;
+	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr), &ns.head, sizeof(ns.head)))
+		return drop(skb, c, DROP_TRUNCATED);
+	if (ns.head.type < ND_ROUTER_SOLICIT || ns.head.type > ND_REDIRECT)
+		return -1;
+	l = bpf_map_lookup_elem(&pod_links, &pkt->ifindex);
+	if (!l)
+		return drop(skb, c, DROP_NO_ENDPOINT);
+	pkt->slot = l->endpoint.slot;
+	if (!neighbour_frame_right(skb, l))
+		return drop(skb, c, DROP_SPOOFED_MAC);
+	if (ns.head.type != ND_NEIGHBOUR_SOLICIT)
+		return drop(skb, c, ns.head.type == ND_NEIGHBOUR_ADVERT ? DROP_SPOOFED_ND : DROP_ND_TYPE);
+	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr), &ns, offsetof(struct nd, option)))
+		return drop(skb, c, DROP_TRUNCATED);
+	if (pkt->ttl != 255)
+		return drop(skb, c, DROP_SPOOFED_ND);
+	gateway_addr(&gateway, true);
+	if (!addr_equal(&ns.target, &gateway))
+		return drop(skb, c, DROP_ND_TARGET);
+	if (!neighbour_source_right(l, &pkt->src))
+		return drop(skb, c, DROP_SPOOFED_ND);
+	bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr) + offsetof(struct nd, option), &ns.option, 8);
+	if (ns.option == ND_OPTION_SOURCE && !mac_equal(&ns.mac, l->endpoint.pod_mac.b))
+		return drop(skb, c, DROP_SPOOFED_ND);
+	if (!neighbour_advertise(skb, pkt, l))
+		return drop(skb, c, DROP_REWRITE);
+	count(skb, c, REPLY_ND);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+#endif

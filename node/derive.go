@@ -1,0 +1,143 @@
+package node
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/bpf"
+	"myelin/cluster"
+	"myelin/route"
+)
+
+// Config is what the configuration file says about the node.
+type Config struct {
+	Name       string
+	IPv4, IPv6 bool // families of pods
+	// Tunnel: routing mode tunnel; TunnelIPv6: with an IPv6 underlay.
+	Tunnel, TunnelIPv6 bool
+	// Legacy: bpf.hostLegacyRouting.
+	Legacy bool
+	// Masquerade4 and Masquerade6: pods reach the world from the node's address.
+	Masquerade4, Masquerade6 bool
+	// NativeCIDRs are not masqueraded to.
+	NativeCIDRs []netip.Prefix
+}
+
+// state is all that the rows are derived from.
+type state struct {
+	Config
+	nodes   []*cluster.Node
+	devices []*route.Device
+}
+
+// desired is the rows.
+type desired struct {
+	addresses []*Address
+	wires     []*Wire
+	prefixes  []*Prefix
+}
+
+// derive is a pure function.
+func derive(s state) (d desired) {
+	masqueraded := map[netip.Addr]bool{}
+	for _, v := range s.devices {
+		if !v.Up || (v.Kind != route.Wire && v.Kind != route.Tunnel) {
+			continue
+		}
+		w := s.wire(v)
+		d.wires = append(d.wires, w)
+		if !w.Tunnel {
+			masqueraded[w.IPv4] = s.Masquerade4
+			masqueraded[w.IPv6] = s.Masquerade6
+		}
+	}
+	for _, v := range s.devices {
+		for _, p := range v.Addresses {
+			a := p.Addr()
+			if a.IsLoopback() || a.IsLinkLocalUnicast() {
+				continue
+			}
+			d.addresses = append(d.addresses, &Address{
+				Addr: a, Device: v.Name, Masquerade: masqueraded[a], Status: reconciler.StatusPending(),
+			})
+		}
+	}
+	d.prefixes = s.prefixes()
+	return d
+}
+
+// wire says what a device is to the datapath.
+func (s state) wire(v *route.Device) *Wire {
+	w := &Wire{Index: v.Index, Name: v.Name, Tunnel: v.Kind == route.Tunnel, MTU: v.MTU, Status: reconciler.StatusPending()}
+	w.Hooks = []bpf.Hook{bpf.FromWire}
+	if w.Tunnel {
+		w.Hooks = append(w.Hooks, bpf.ToWire)
+		return w
+	}
+	if s.Legacy && (s.Masquerade4 || s.Masquerade6) {
+		w.Hooks = append(w.Hooks, bpf.ToWire)
+	}
+	w.IPv4 = s.sourceOn(v, netip.Addr.Is4)
+	w.IPv6 = s.sourceOn(v, netip.Addr.Is6)
+	return w
+}
+
+// sourceOn picks what pods that leave by v are masqueraded to: the node's own address where v has it, else v's first global one.
+func (s state) sourceOn(v *route.Device, family func(netip.Addr) bool) netip.Addr {
+	var first netip.Addr
+	for _, p := range v.Addresses {
+		a := p.Addr()
+		if !family(a) || a.IsLoopback() || a.IsLinkLocalUnicast() {
+			continue
+		}
+		if self := s.self(); self != nil && slices.Contains(self.Addresses, a) {
+			return a
+		}
+		if !first.IsValid() {
+			first = a
+		}
+	}
+	return first
+}
+
+func (s state) self() *cluster.Node {
+	for _, n := range s.nodes {
+		if n.Name == s.Name {
+			return n
+		}
+	}
+	return nil
+}
+
+// prefixes are the pods and addresses of all nodes, and what the configuration says is native. The first that names a prefix counts.
+func (s state) prefixes() (rows []*Prefix) {
+	seen := map[netip.Prefix]bool{}
+	add := func(p netip.Prefix, via netip.Addr, why string) {
+		if p = p.Masked(); seen[p] {
+			return
+		}
+		seen[p] = true
+		rows = append(rows, &Prefix{Prefix: p, Via: via, Why: why, Status: reconciler.StatusPending()})
+	}
+	for _, n := range s.nodes {
+		via := netip.Addr{}
+		if s.Tunnel && n.Name != s.Name {
+			via = n.IPv4()
+			if s.TunnelIPv6 {
+				via = n.IPv6()
+			}
+		}
+		for _, p := range n.PodCIDRs {
+			add(p, via, "pods of "+n.Name)
+		}
+		for _, a := range n.Addresses {
+			add(netip.PrefixFrom(a, a.BitLen()), via, "node "+n.Name)
+		}
+	}
+	for _, p := range s.NativeCIDRs {
+		add(p, netip.Addr{}, "native routing CIDR")
+	}
+	return rows
+}

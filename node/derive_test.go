@@ -1,0 +1,95 @@
+package node
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"myelin/cluster"
+	"myelin/route"
+)
+
+// rows is desired as text, one row a line, without status.
+func (d desired) text() string {
+	var lines []string
+	for _, a := range d.addresses {
+		lines = append(lines, "address "+strings.Join(a.TableRow()[:3], " "))
+	}
+	for _, w := range d.wires {
+		lines = append(lines, "wire "+strings.Join(w.TableRow()[:6], " "))
+	}
+	for _, p := range d.prefixes {
+		lines = append(lines, "prefix "+strings.Join(p.TableRow()[:3], " "))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func prefixes(text ...string) (list []netip.Prefix) {
+	for _, p := range text {
+		list = append(list, netip.MustParsePrefix(p))
+	}
+	return list
+}
+
+func world() state {
+	addrs := func(text ...string) (list []netip.Addr) {
+		for _, a := range text {
+			list = append(list, netip.MustParseAddr(a))
+		}
+		return list
+	}
+	return state{
+		Config: Config{Name: "n1", IPv4: true, IPv6: true},
+		nodes: []*cluster.Node{
+			{Name: "n1", Addresses: addrs("192.168.0.1", "fd00::1"), PodCIDRs: prefixes("10.0.1.0/24", "fd00:1::/64")},
+			{Name: "n2", Addresses: addrs("192.168.0.2", "fd00::2"), PodCIDRs: prefixes("10.0.2.0/24", "fd00:2::/64")},
+		},
+		devices: []*route.Device{
+			{Index: 1, Name: "lo", Kind: route.Other, Up: true, Addresses: prefixes("127.0.0.1/8", "10.0.1.1/32", "::1/128")},
+			{Index: 2, Name: "eth0", Kind: route.Wire, Up: true, MTU: 1500, Addresses: prefixes("192.168.0.9/24", "192.168.0.1/24", "fd00::1/64", "fe80::1/64")},
+			{Index: 3, Name: "eth1", Kind: route.Wire, MTU: 1500},
+			{Index: 4, Name: "myelin_vxlan", Kind: route.Tunnel, Up: true, MTU: 1450},
+		},
+	}
+}
+
+func TestDerive(t *testing.T) {
+	for name, c := range map[string]struct {
+		change     func(*state)
+		want, none string
+	}{
+		"own addresses, none that every host has": {want: "address 10.0.1.1 lo false", none: "address 127."},
+		"no link-local ones":                      {want: "address fd00::1 eth0 false", none: "fe80"},
+		"masqueraded to the node's address":       {change: func(s *state) { s.Masquerade4 = true }, want: "address 192.168.0.1 eth0 true"},
+		"and to no other of the wire":             {change: func(s *state) { s.Masquerade4 = true }, want: "address 192.168.0.9 eth0 false"},
+		"by family":                               {change: func(s *state) { s.Masquerade4 = true }, want: "address fd00::1 eth0 false"},
+		"a wire":                                  {want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire"},
+		"a wire that is down is none":             {want: "wire eth0", none: "eth1"},
+		"legacy routing masquerades when it sends": {
+			change: func(s *state) { s.Legacy, s.Masquerade4 = true, true }, want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire",
+		},
+		"the tunnel":              {want: "wire myelin_vxlan 4 1450 - - from_wire,to_wire"},
+		"pods of all nodes":       {want: "prefix 10.0.2.0/24 - pods of n2"},
+		"by tunnel":               {change: func(s *state) { s.Tunnel = true }, want: "prefix fd00:2::/64 192.168.0.2 pods of n2"},
+		"by an IPv6 tunnel":       {change: func(s *state) { s.Tunnel, s.TunnelIPv6 = true, true }, want: "prefix 10.0.2.0/24 fd00::2 pods of n2"},
+		"own pods by none":        {change: func(s *state) { s.Tunnel = true }, want: "prefix 10.0.1.0/24 - pods of n1"},
+		"nodes":                   {want: "prefix 192.168.0.2/32 - node n2"},
+		"what the network routes": {change: func(s *state) { s.NativeCIDRs = prefixes("10.9.9.9/8") }, want: "prefix 10.0.0.0/8 - native routing CIDR"},
+		"the first who names a prefix counts": {
+			change: func(s *state) { s.NativeCIDRs = prefixes("10.0.2.0/24") }, want: "prefix 10.0.2.0/24 - pods of n2", none: "native",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := world()
+			if c.change != nil {
+				c.change(&s)
+			}
+			got := derive(s).text()
+			if !strings.Contains(got, c.want) || (c.none != "" && strings.Contains(got, c.none)) {
+				t.Errorf("want %q, and not %q, in\n%s", c.want, c.none, got)
+			}
+		})
+	}
+}

@@ -1,0 +1,116 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"myelin/bpf"
+	"myelin/cluster"
+	"myelin/route"
+	"myelin/table"
+)
+
+// Params are what New needs.
+type Params struct {
+	DB       *statedb.DB
+	Log      *slog.Logger
+	Group    job.Group // from table.Group, not yet started
+	Config   Config
+	Nodes    statedb.Table[*cluster.Node]
+	Devices  statedb.Table[*route.Device]
+	Datapath *bpf.Datapath
+	Epochs   *bpf.Epochs
+}
+
+// reattach is how soon a program is put back that somebody took off a wire:
+// nothing tells of it.
+const reattach = 30 * time.Second
+
+// Node owns the tables of this package and makes the datapath equal to them.
+type Node struct {
+	Tables
+	params Params
+	// ready is called once, when the rows are derived from initialized sources.
+	ready func(statedb.WriteTxn)
+}
+
+// New makes the tables and adds their reconcilers and loop to p.Group.
+func New(p Params) (*Node, error) {
+	t, err := NewTables(p.DB)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Tables: t, params: p}
+	txn := p.DB.WriteTxn(t.Addresses, t.Wires, t.Prefixes)
+	ready := []func(statedb.WriteTxn){
+		t.Addresses.RegisterInitializer(txn, "derive"), t.Wires.RegisterInitializer(txn, "derive"), t.Prefixes.RegisterInitializer(txn, "derive"),
+	}
+	txn.Commit()
+	n.ready = func(txn statedb.WriteTxn) {
+		for _, done := range ready {
+			done(txn)
+		}
+	}
+	_, a := table.Register(p.Log, p.DB, p.Group, t.Addresses, func(r *Address) *reconciler.Status { return &r.Status }, &addressOps{p.Datapath, p.Epochs})
+	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status { return &r.Status }, &wireOps{p.Datapath, p.Epochs},
+		reconciler.WithRefreshing(reattach, rate.NewLimiter(100, 1)))
+	_, x := table.Register(p.Log, p.DB, p.Group, t.Prefixes, func(r *Prefix) *reconciler.Status { return &r.Status }, &prefixOps{p.Datapath, p.Epochs})
+	if err := errors.Join(a, w, x); err != nil {
+		return nil, err
+	}
+	p.Group.Add(job.OneShot("node", n.run))
+	return n, nil
+}
+
+func (n *Node) run(ctx context.Context, _ cell.Health) error {
+	for {
+		txn := n.params.DB.ReadTxn()
+		nodes, nodesChanged := n.params.Nodes.AllWatch(txn)
+		devices, devicesChanged := n.params.Devices.AllWatch(txn)
+		known, initialized := n.params.Nodes.Initialized(txn)
+		if known {
+			initialized = nil // it is closed, and would be ready for ever
+		}
+		s := state{Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices)}
+		// No kernel is without devices: none means that they were not read yet.
+		complete := known && len(s.devices) > 0
+		d := derive(s)
+		if err := n.write(d, complete); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-nodesChanged:
+		case <-devicesChanged:
+		case <-initialized:
+		}
+	}
+}
+
+// write makes the tables equal to d. Nothing is deleted before the sources are complete.
+func (n *Node) write(d desired, complete bool) error {
+	txn := n.params.DB.WriteTxn(n.Addresses, n.Wires, n.Prefixes)
+	defer txn.Abort()
+	_, a := table.Replace(txn, n.Addresses, n.Addresses.All(txn), d.addresses, (*Address).Equal)
+	_, w := table.Replace(txn, n.Wires, n.Wires.All(txn), d.wires, (*Wire).Equal)
+	_, p := table.Replace(txn, n.Prefixes, n.Prefixes.All(txn), d.prefixes, (*Prefix).Equal)
+	if err := errors.Join(a, w, p); err != nil {
+		return fmt.Errorf("write what the node is: %w", err)
+	}
+	if complete && n.ready != nil {
+		n.ready(txn)
+		n.ready = nil
+	}
+	txn.Commit()
+	return nil
+}

@@ -1,0 +1,138 @@
+// Package node tells the datapath what its own node is: the host's addresses,
+// the wires it may use and what hangs on them, and which prefixes are the
+// cluster's.
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/bpf"
+)
+
+// Address is an address of the host itself.
+type Address struct {
+	Addr netip.Addr `json:"addr"`
+	// Masquerade: pods reach the world from it, so what comes in for it may be a pod's.
+	Masquerade bool              `json:"masquerade"`
+	Device     string            `json:"device"`
+	Status     reconciler.Status `json:"status"`
+}
+
+// Wire is a device that leads to other nodes, or the tunnel.
+type Wire struct {
+	Index int    `json:"index"`
+	Name  string `json:"name"`
+	// Tunnel: the device of packets in VXLAN; it is no wire to masquerade to.
+	Tunnel bool `json:"tunnel"`
+	// IPv4 and IPv6 are what pods are masqueraded to, invalid if there is none.
+	IPv4 netip.Addr `json:"ipv4"`
+	IPv6 netip.Addr `json:"ipv6"`
+	MTU  int        `json:"mtu"`
+	// Hooks are the programs on the device.
+	Hooks  []bpf.Hook        `json:"hooks"`
+	Status reconciler.Status `json:"status"`
+}
+
+// Prefix is a part of the address space that the cluster knows.
+type Prefix struct {
+	Prefix netip.Prefix `json:"prefix"`
+	// Via is the node at the tunnel's other end, invalid if the prefix is not reached by tunnel.
+	Via    netip.Addr        `json:"via"`
+	Why    string            `json:"why"`
+	Status reconciler.Status `json:"status"`
+}
+
+// Equal leaves the status out, here and below.
+func (a *Address) Equal(o *Address) bool {
+	return a.Addr == o.Addr && a.Masquerade == o.Masquerade && a.Device == o.Device
+}
+
+// Equal compares what is wanted.
+func (w *Wire) Equal(o *Wire) bool {
+	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.IPv4 == o.IPv4 && w.IPv6 == o.IPv6 && w.MTU == o.MTU &&
+		slices.Equal(w.Hooks, o.Hooks)
+}
+
+// Equal compares what is wanted.
+func (p *Prefix) Equal(o *Prefix) bool {
+	return p.Prefix == o.Prefix && p.Via == o.Via && p.Why == o.Why
+}
+
+func text(a netip.Addr) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Address) TableHeader() []string { return []string{"Address", "Device", "Masquerade", "Status"} }
+
+// TableRow implements statedb.TableWritable.
+func (a *Address) TableRow() []string {
+	return []string{a.Addr.String(), a.Device, fmt.Sprint(a.Masquerade), a.Status.Kind.String()}
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Wire) TableHeader() []string {
+	return []string{"Device", "Index", "MTU", "IPv4", "IPv6", "Hooks", "Status"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (w *Wire) TableRow() []string {
+	hooks := make([]string, len(w.Hooks))
+	for i, h := range w.Hooks {
+		hooks[i] = string(h)
+	}
+	return []string{
+		w.Name, fmt.Sprint(w.Index), fmt.Sprint(w.MTU), text(w.IPv4), text(w.IPv6), strings.Join(hooks, ","), w.Status.Kind.String(),
+	}
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Prefix) TableHeader() []string { return []string{"Prefix", "Tunnel", "Why", "Status"} }
+
+// TableRow implements statedb.TableWritable.
+func (p *Prefix) TableRow() []string {
+	return []string{p.Prefix.String(), text(p.Via), p.Why, p.Status.Kind.String()}
+}
+
+// Tables are the rows of this package.
+type Tables struct {
+	Addresses statedb.RWTable[*Address]
+	Wires     statedb.RWTable[*Wire]
+	Prefixes  statedb.RWTable[*Prefix]
+}
+
+// NewTables makes them.
+func NewTables(db *statedb.DB) (t Tables, err error) {
+	if t.Addresses, err = statedb.NewTable(db, "node-addresses", statedb.Index[*Address, netip.Addr]{
+		Name:       "address",
+		FromObject: func(a *Address) index.KeySet { return index.NewKeySet(index.NetIPAddr(a.Addr)) },
+		FromKey:    index.NetIPAddr, Unique: true,
+	}); err != nil {
+		return t, fmt.Errorf("make table of host addresses: %w", err)
+	}
+	if t.Wires, err = statedb.NewTable(db, "wires", statedb.Index[*Wire, int]{
+		Name:       "index",
+		FromObject: func(w *Wire) index.KeySet { return index.NewKeySet(index.Int(w.Index)) },
+		FromKey:    index.Int, Unique: true,
+	}); err != nil {
+		return t, fmt.Errorf("make table of wires: %w", err)
+	}
+	if t.Prefixes, err = statedb.NewTable(db, "prefixes", statedb.Index[*Prefix, netip.Prefix]{
+		Name:       "prefix",
+		FromObject: func(p *Prefix) index.KeySet { return index.NewKeySet(index.NetIPPrefix(p.Prefix)) },
+		FromKey:    index.NetIPPrefix, Unique: true,
+	}); err != nil {
+		return t, fmt.Errorf("make table of prefixes: %w", err)
+	}
+	return t, nil
+}

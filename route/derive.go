@@ -1,0 +1,302 @@
+package route
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/sys/unix"
+)
+
+// lastMetric is the least preferred metric there is.
+const lastMetric = 1<<32 - 1
+
+// userMetric is the metric that the kernel gives an IPv6 route that is added
+// without one (IP6_RT_PRIO_USER).
+const userMetric = 1024
+
+// maxNextHops bounds the neighbours that are kept resolved: the kernel's own
+// table holds 1024 per family by default before it begins to forget.
+const maxNextHops = 4096
+
+// Config is what the configuration file says about routes.
+type Config struct {
+	Node       string // name of this node
+	IPv4, IPv6 bool   // families of pods
+	// Tunnel is the name of the tunnel device in routing mode tunnel, and empty
+	// in routing mode native. TunnelIPv6 says that the underlay is IPv6.
+	Tunnel     string
+	TunnelIPv6 bool
+	// AutoDirectNodeRoutes installs a route to each node's pods in native mode;
+	// SkipUnreachable (directRoutingSkipUnreachable) makes it leave out nodes
+	// that are not on a common link, instead of reporting an error.
+	AutoDirectNodeRoutes bool
+	SkipUnreachable      bool
+	Devices              []string // names, "eth+", "!eth9"; empty: detect
+	MTU                  int      // of the wires, bytes; 0: theirs
+}
+
+// Node is what routes need to know of a node.
+type Node struct {
+	Name      string
+	Addresses []netip.Addr // InternalIPs; the first of a family counts
+	PodCIDRs  []netip.Prefix
+}
+
+func (n Node) address(like netip.Addr) netip.Addr {
+	for _, a := range n.Addresses {
+		if a.Is4() == like.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// Endpoint is what routes need to know of a pod's interface.
+type Endpoint struct {
+	Link      string // name of the host side
+	MAC       net.HardwareAddr
+	Addresses []netip.Addr
+}
+
+// State is all that desired rows are derived from.
+type State struct {
+	Config    Config
+	Nodes     []Node
+	Endpoints []Endpoint
+	Devices   []*Device
+}
+
+// Desired is what the kernel must be made to have.
+type Desired struct {
+	Routes     []*Route
+	Neighbours []*Neighbour
+	Addresses  []*Address
+	Sysctls    []*Sysctl
+	NextHops   []*NextHop
+}
+
+// Gateway is the address that pods of a podCIDR have as their gateway: the
+// first after the network's own.
+func Gateway(podCIDR netip.Prefix) netip.Addr { return podCIDR.Masked().Addr().Next() }
+
+// Derive computes the desired rows. It is a pure function: equal states give
+// equal rows in equal order, but for the time in their status.
+func Derive(s State) Desired {
+	d := &derivation{State: s, taken: map[routeKey]string{}}
+	d.mtu, _ = FindMTU(s.Config, s.Devices)
+	for _, n := range s.Nodes {
+		if n.Name == s.Config.Node {
+			d.self = n
+		}
+	}
+	d.forSelf()
+	for _, e := range s.Endpoints {
+		d.forEndpoint(e)
+	}
+	nodes := slices.Clone(s.Nodes)
+	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	for _, n := range nodes {
+		if n.Name != s.Config.Node {
+			d.forNode(n)
+		}
+	}
+	d.forGateways()
+	d.forSysctls()
+	return d.out
+}
+
+type derivation struct {
+	State
+	self  Node
+	mtu   MTU
+	taken map[routeKey]string // who has asked for a route first
+	out   Desired
+}
+
+func (d *derivation) enabled(a netip.Addr) bool {
+	return a.Is4() && d.Config.IPv4 || a.Is6() && d.Config.IPv6
+}
+
+// source is the address that the host speaks to pods from: the node's own, or
+// the gateway's where the node has none of the family or does not hold it.
+func (d *derivation) source(like netip.Addr) netip.Addr {
+	if a := d.self.address(like); a.IsValid() && slices.ContainsFunc(d.Devices, func(v *Device) bool { return v.Holds(a) }) {
+		return a
+	}
+	for _, p := range d.self.PodCIDRs {
+		g := Gateway(p)
+		if g.Is4() == like.Is4() && slices.ContainsFunc(d.Devices, func(v *Device) bool { return v.Holds(g) }) {
+			return g
+		}
+	}
+	return netip.Addr{}
+}
+
+// route adds a row. Of two that want the same place in the kernel the second
+// one is kept as an error, for two would take turns.
+func (d *derivation) route(r *Route) {
+	r.Table = unix.RT_TABLE_MAIN
+	if r.Metric == 0 && r.Prefix.Addr().Is6() {
+		r.Metric = userMetric
+	}
+	if first, ok := d.taken[r.key()]; ok && r.Problem == "" {
+		r.Problem = fmt.Sprintf("%s has %s, which %s has already", r.Owner, r.Prefix, first)
+	} else if r.Problem == "" {
+		d.taken[r.key()] = r.Owner
+	}
+	r.Status = reconciler.StatusPending()
+	d.out.Routes = append(d.out.Routes, r)
+}
+
+// forSelf holds the gateway addresses, and keeps packets to addresses of no
+// pod from leaving by the default route and coming back.
+func (d *derivation) forSelf() {
+	for _, p := range d.self.PodCIDRs {
+		if !d.enabled(p.Addr()) {
+			continue
+		}
+		g := Gateway(p)
+		d.out.Addresses = append(d.out.Addresses, &Address{
+			Prefix: netip.PrefixFrom(g, g.BitLen()), Owner: "self", Status: reconciler.StatusPending(),
+		})
+		d.route(&Route{Prefix: p.Masked(), Unreachable: true, Metric: lastMetric, Owner: "self"})
+	}
+}
+
+func (d *derivation) forEndpoint(e Endpoint) {
+	owner := "pod " + e.Link
+	for _, a := range e.Addresses {
+		d.route(&Route{Prefix: netip.PrefixFrom(a, a.BitLen()), Device: e.Link, Source: d.source(a), Owner: owner})
+		d.out.Neighbours = append(d.out.Neighbours, &Neighbour{
+			Device: e.Link, Address: a, MAC: e.MAC, Owner: owner, Status: reconciler.StatusPending(),
+		})
+	}
+}
+
+// wire returns the wire that address is on the link of, or nil.
+func (d *derivation) wire(address netip.Addr) *Device {
+	for _, v := range d.Devices {
+		if v.Kind == Wire && address.IsValid() && v.OnLink(address) {
+			return v
+		}
+	}
+	return nil
+}
+
+func (d *derivation) forNode(n Node) {
+	owner := "node " + n.Name
+	for _, p := range n.PodCIDRs {
+		switch {
+		case !d.enabled(p.Addr()):
+		case d.Config.Tunnel != "":
+			// The tunnel device resolves no neighbours (NOARP): the datapath puts
+			// the other node's address on the packet.
+			d.route(&Route{
+				Prefix: p.Masked(), Device: d.Config.Tunnel, Source: d.source(p.Addr()), MTU: d.mtu.Pod, Owner: owner,
+			})
+		case d.Config.AutoDirectNodeRoutes:
+			d.direct(n, p, owner)
+		}
+	}
+	for _, a := range n.Addresses {
+		if d.Config.Tunnel != "" && a.Is6() != d.Config.TunnelIPv6 {
+			continue
+		}
+		if w := d.wire(a); w != nil {
+			d.nextHop(w, a, owner)
+		}
+	}
+}
+
+func (d *derivation) direct(n Node, p netip.Prefix, owner string) {
+	r := &Route{Prefix: p.Masked(), Owner: owner}
+	family := "IPv4"
+	if p.Addr().Is6() {
+		family = "IPv6"
+	}
+	var wires []string
+	for _, v := range d.Devices {
+		if v.Kind == Wire {
+			wires = append(wires, v.Name)
+		}
+	}
+	for _, a := range n.Addresses {
+		if w := d.wire(a); w != nil && a.Is4() == p.Addr().Is4() {
+			r.Gateway, r.Device, r.Source = a, w.Name, d.source(a)
+			d.route(r)
+			return
+		}
+	}
+	a := n.address(p.Addr())
+	switch {
+	case a.IsValid() && d.Config.SkipUnreachable:
+		return
+	case !a.IsValid():
+		r.Problem = fmt.Sprintf("node %s has no %s address: no way to its podCIDR %s", n.Name, family, p)
+	case len(wires) == 0:
+		r.Problem = fmt.Sprintf("node %s %s cannot be reached: there is no wire", n.Name, a)
+	default:
+		r.Problem = fmt.Sprintf("node %s %s is not on-link on %s: autoDirectNodeRoutes needs one L2 segment",
+			n.Name, a, strings.Join(wires, ", "))
+	}
+	d.route(r)
+}
+
+func (d *derivation) forGateways() {
+	for _, v := range d.Devices {
+		for _, g := range v.Gateways {
+			if v.Kind == Wire && !v.Holds(g) {
+				d.nextHop(v, g, "default gateway")
+			}
+		}
+	}
+}
+
+func (d *derivation) nextHop(v *Device, a netip.Addr, why string) {
+	if len(d.out.NextHops) < maxNextHops {
+		d.out.NextHops = append(d.out.NextHops, &NextHop{
+			Device: v.Name, Address: a, For: why, State: "none", Status: reconciler.StatusPending(),
+		})
+	}
+}
+
+func (d *derivation) sysctl(why, want string, accept []string, path ...string) {
+	d.out.Sysctls = append(d.out.Sysctls, &Sysctl{
+		Name: "net/" + strings.Join(path, "/"), Want: want, Accept: accept, Why: why, Status: reconciler.StatusPending(),
+	})
+}
+
+// forSysctls lets the node forward. The order counts: the kernel drops routes
+// learnt from router advertisements when IPv6 forwarding begins, unless the
+// device was told before to go on listening (accept_ra 2).
+func (d *derivation) forSysctls() {
+	if d.Config.IPv6 {
+		for _, v := range d.Devices {
+			if v.Kind == Wire {
+				d.sysctl("keep routes from router advertisements while forwarding", "2", []string{"0"},
+					"ipv6", "conf", v.Name, "accept_ra")
+			}
+		}
+		d.sysctl("forward IPv6 packets of pods", "1", nil, "ipv6", "conf", "all", "forwarding")
+	}
+	if !d.Config.IPv4 {
+		return
+	}
+	d.sysctl("forward IPv4 packets of pods", "1", nil, "ipv4", "ip_forward")
+	d.sysctl("the larger one of all and the device counts", "0", nil, "ipv4", "conf", "all", "rp_filter")
+	for _, v := range d.Devices {
+		switch v.Kind {
+		case Wire:
+			d.sysctl("strict filtering drops replies that come by another way", "2", []string{"0"},
+				"ipv4", "conf", v.Name, "rp_filter")
+			d.sysctl("forward IPv4 packets of pods", "1", nil, "ipv4", "conf", v.Name, "forwarding")
+		case Pod, Tunnel:
+			d.sysctl("the datapath checks source addresses", "0", nil, "ipv4", "conf", v.Name, "rp_filter")
+			d.sysctl("forward IPv4 packets of pods", "1", nil, "ipv4", "conf", v.Name, "forwarding")
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package route
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/table"
+)
+
+// run is the one loop that reads the kernel's devices and derives rows.
+func (r *Routes) run(ctx context.Context, health cell.Health) error {
+	const (
+		settle = 2 * time.Millisecond // a link comes with several messages
+		again  = time.Second          // after an error
+		watch  = 15 * time.Second     // between looks at the next hops
+	)
+	ticker := time.NewTicker(watch)
+	defer ticker.Stop()
+	for {
+		var retry <-chan time.Time
+		sources, err := r.derive()
+		if err == nil {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-sources.nodes:
+			case <-sources.endpoints:
+			case <-r.monitor.ready:
+				time.Sleep(settle)
+				err = r.observe(r.monitor.take())
+			case <-ticker.C:
+				err = r.look()
+			}
+		}
+		if err == nil {
+			health.OK("follows the kernel")
+			continue
+		}
+		health.Degraded("read or derive routes", err)
+		r.monitor.note(func(c *changes) { c.all = true })
+		retry = time.After(again)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry:
+		}
+	}
+}
+
+// sources are channels that are closed when the table changes.
+type sources struct{ nodes, endpoints <-chan struct{} }
+
+// derive writes the rows that follow from nodes, endpoints and devices.
+func (r *Routes) derive() (sources, error) {
+	txn := r.DB.ReadTxn()
+	state := State{Config: r.config}
+	nodes, nodesChanged := r.nodes.AllWatch(txn)
+	for n := range nodes {
+		state.Nodes = append(state.Nodes, Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs})
+	}
+	endpoints, endpointsChanged := r.endpoints.AllWatch(txn)
+	for e := range endpoints {
+		if !e.Deleting() {
+			state.Endpoints = append(state.Endpoints, Endpoint{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
+		}
+	}
+	changed := sources{nodesChanged, endpointsChanged}
+	if r.devices.links == nil {
+		return changed, nil // the first reading of the kernel comes with the subscription
+	}
+	// A node's address may make a device a wire.
+	if _, err := r.devices.write(r.selection()); err != nil {
+		return changed, fmt.Errorf("write devices: %w", err)
+	}
+	state.Devices = statedb.Collect(r.Devices.All(r.DB.ReadTxn()))
+	nodesKnown, _ := r.nodes.Initialized(txn)
+	endpointsKnown, _ := r.endpoints.Initialized(txn)
+	return changed, r.write(Derive(state), nodesKnown && endpointsKnown)
+}
+
+// write makes the tables equal to desired, and says once that they are
+// complete.
+func (r *Routes) write(desired Desired, complete bool) error {
+	wtxn := r.DB.WriteTxn(r.Routes, r.Neighbours, r.Addresses, r.Sysctls, r.NextHops)
+	defer wtxn.Abort()
+	total := 0
+	for _, write := range []func() (int, error){
+		func() (int, error) {
+			return table.Replace(wtxn, r.Routes, r.Routes.All(wtxn), desired.Routes, (*Route).Equal)
+		},
+		func() (int, error) {
+			return table.Replace(wtxn, r.Neighbours, r.Neighbours.All(wtxn), desired.Neighbours, (*Neighbour).Equal)
+		},
+		func() (int, error) {
+			return table.Replace(wtxn, r.Addresses, r.Addresses.All(wtxn), desired.Addresses, (*Address).Equal)
+		},
+		func() (int, error) {
+			return table.Replace(wtxn, r.Sysctls, r.Sysctls.All(wtxn), desired.Sysctls, (*Sysctl).Equal)
+		},
+		func() (int, error) {
+			return table.Replace(wtxn, r.NextHops, r.NextHops.All(wtxn), desired.NextHops, (*NextHop).Equal)
+		},
+	} {
+		n, err := write()
+		if err != nil {
+			return err
+		}
+		total += n
+	}
+	if complete && r.ready != nil {
+		r.ready(wtxn)
+		r.ready = nil
+		total++
+	}
+	if total > 0 {
+		wtxn.Commit()
+	}
+	return nil
+}
+
+// observe brings the device table up to date, and makes the reconcilers write
+// again what the kernel lost by the change.
+func (r *Routes) observe(c changes) error {
+	if err := r.devices.read(c); err != nil {
+		return err
+	}
+	moved, err := r.devices.write(r.selection())
+	if err != nil {
+		return err
+	}
+	// A device that went down and up again looks the same in between two
+	// readings, yet has lost its routes.
+	txn := r.DB.ReadTxn()
+	for i := range c.links {
+		if d, _, ok := r.Devices.Get(txn, DeviceByIndex(i)); ok {
+			moved = append(moved, d)
+		}
+	}
+	for i := range c.addresses {
+		if d, _, ok := r.Devices.Get(txn, DeviceByIndex(i)); ok && d.Kind != Pod {
+			moved = append(moved, d)
+		}
+	}
+	return r.restore(moved, c)
+}
+
+// restore marks rows as pending whose counterpart in the kernel may be gone:
+// routes that were deleted or replaced by somebody, and all that hangs on a
+// device that vanished, appeared, or went up or down, or on its addresses. The
+// kernel drops IPv4 routes of a device that goes down, and routes whose source
+// address goes away, without telling.
+func (r *Routes) restore(moved []*Device, c changes) error {
+	if len(moved) == 0 && len(c.routes) == 0 && !c.all {
+		return nil
+	}
+	names, sources, living := map[string]bool{}, map[netip.Addr]bool{}, map[string]bool{}
+	for _, d := range moved {
+		names[d.Name] = true
+		_, living[d.Name] = r.devices.links[d.Index]
+		for _, a := range d.Addresses {
+			sources[a.Addr()] = true
+		}
+	}
+	wtxn := r.DB.WriteTxn(r.Routes, r.Neighbours, r.Addresses, r.Sysctls, r.NextHops)
+	defer wtxn.Abort()
+	err := errors.Join(
+		pend(wtxn, r.Routes, routeStatus, func(row *Route) bool {
+			return c.all || c.routes[row.key()] || names[row.Device] || sources[row.Source] || row.Unreachable && names["lo"]
+		}),
+		pend(wtxn, r.Neighbours, neighbourStatus, func(row *Neighbour) bool { return c.all || names[row.Device] }),
+		pend(wtxn, r.Addresses, addressStatus, func(*Address) bool { return c.all || names["lo"] }),
+		pend(wtxn, r.NextHops, nextHopStatus, func(row *NextHop) bool { return c.all || names[row.Device] }),
+		// The rows of a device that is gone are about to go as well.
+		pend(wtxn, r.Sysctls, sysctlStatus, func(row *Sysctl) bool { return living[sysctlDevice(row.Name)] }),
+	)
+	if err != nil {
+		return err
+	}
+	wtxn.Commit()
+	return nil
+}
+
+// pend marks the rows that match as pending, which makes the reconciler write
+// them again.
+func pend[Row any](wtxn statedb.WriteTxn, t statedb.RWTable[*Row], status func(*Row) *reconciler.Status,
+	match func(*Row) bool,
+) error {
+	for row := range t.All(wtxn) {
+		if status(row).Kind == reconciler.StatusKindPending || !match(row) {
+			continue
+		}
+		next := *row
+		*status(&next) = reconciler.StatusPending()
+		if _, _, err := t.Insert(wtxn, &next); err != nil {
+			return fmt.Errorf("mark row of %s as pending: %w", t.Name(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A path is a decision kept: where packets from one address to another go, by which link, under which Ethernet header.
+ * Deciding is the slow path and asks the kernel's own routes; following costs a packet one lookup.
+ */
+#ifndef MYELIN_PATH_H
+#define MYELIN_PATH_H
+
+#include "../endpoint/endpoint.h"
+#include "../icmp/icmp.h"
+#include "../tunnel/tunnel.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+
+/*
+ * Each CPU keeps its own: no lock, no list of what was used when, and a look-up is an index. A pair of neighbouring rows is one set; of a full set the
+ * row goes that was decided first. A power of 2.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct kept_path);
+} paths SEC(".maps");
+
+enum prefix_flag {
+	PREFIX_CLUSTER = 1, /* pods or nodes: never masqueraded */
+	PREFIX_TUNNEL = 2,  /* reached through the tunnel at via */
+};
+
+struct prefix_key {
+	__u32 length; /* bits, of the mapped address */
+	__be32 addr[4]; /* right behind the length */
+};
+
+struct prefix {
+	struct addr via;
+	__u32 flags;
+};
+
+/* What the cluster's prefixes are. Slow path only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix_key);
+	__type(value, struct prefix);
+} prefixes SEC(".maps");
+
+struct wire {
+	struct addr addr4; /* what pods are masqueraded to; zero: none */
+	struct addr addr6;
+	__u32 mtu; /* bytes of layer 3, where the route says nothing */
+};
+
+/* By ifindex. Slow path only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, struct wire);
+} wires SEC(".maps");
+
+/*
+ * The row where packets like pkt begin to look. Low bits count most, as they do in addresses: neighbours get rows of their own. A wire's sender doesn't
+ * matter where any is set.
+ */
+INLINE __u32 path_index(const struct packet *pkt, bool any)
+{
+	__u32 h = bpf_ntohl(pkt->dst.w[3]);
+
+	h += (h >> 8) * 0x9e35 + (pkt->dst.w[2] >> 16) + pkt->ifindex * 0x6d2b;
+	if (!any)
+		h += bpf_ntohl(pkt->src.w[3]) * 0xca6b;
+	return h & config.path_mask;
+}
+
+INLINE bool path_matches(const struct packet *pkt, const struct kept_path *p, bool any)
+{
+	return p->path.in_ifindex == pkt->ifindex && addr_equal(&p->dst, &pkt->dst) && (any || addr_equal(&p->src, &pkt->src));
+}
+
+/* Nothing has changed since the decision, and it is not a second old. */
+INLINE bool path_valid(const struct path *p)
+{
+	return p->epoch == epoch_sum(p->src_slot, p->dst_slot) && !clock_before(p->expires, clock_now());
+}
+
+/* The kept way of the packet, NULL if there is none or it has become stale. Cost: per packet. */
+INLINE struct kept_path *path_find(const struct packet *pkt, bool any)
+{
+	__u32 i = path_index(pkt, any);
+	struct kept_path *p = bpf_map_lookup_elem(&paths, &i);
+
+	if (unlikely(p && !path_matches(pkt, p, any))) {
+		i ^= 1;
+		p = bpf_map_lookup_elem(&paths, &i);
+		if (p && !path_matches(pkt, p, any))
+			return NULL;
+	}
+	return likely(p && path_valid(&p->path)) ? p : NULL;
+}
+
+/* Keeps the CPU's path for packets like pkt. Slow path. */
+INLINE void path_keep(struct cpu *c, bool any)
+{
+	const struct packet *pkt = &c->pkt;
+	__u32 i = path_index(pkt, any);
+	struct kept_path *first = bpf_map_lookup_elem(&paths, &i), *second;
+
+	i ^= 1;
+	second = bpf_map_lookup_elem(&paths, &i);
+	if (!first || !second)
+		return;
+	if (path_matches(pkt, second, any) ||
+	    (!path_matches(pkt, first, any) && (second->path.action == PATH_NONE || clock_before(second->path.expires, first->path.expires))))
+		first = second;
+	c->path.in_ifindex = pkt->ifindex;
+	first->dst = pkt->dst;
+	first->src = pkt->src;
+	first->snat = c->snat;
+	first->path = c->path;
+}
+
+/* A kept decision was made for one MAC: another one behind the same address is spoofed. */
+INLINE bool path_mac_right(const struct __sk_buff *skb, const struct path *p)
+{
+	void *data = (void *)(long)skb->data;
+
+	if (data + ETH_HLEN > (void *)(long)skb->data_end)
+		return false;
+	return mac_equal(&p->in_mac, ((struct ethhdr *)data)->h_source);
+}
+
+INLINE int drop_spoofed(struct __sk_buff *skb, struct cpu *c, const struct path *p)
+{
+	c->pkt.slot = p->src_slot;
+	return drop(skb, c, DROP_SPOOFED_MAC);
+}
+
+/* Layer-3 length of the largest packet that skb becomes on the wire: a segment with its headers, as long as they really are. */
+INLINE __u32 path_packet_size(const struct __sk_buff *skb, const struct packet *pkt)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 l3 = sizeof(struct ipv6hdr), l4 = 8;
+
+	if (!skb->gso_size)
+		return skb->len - ETH_HLEN;
+	if (pkt->family == 4 && data + L3 + 1 <= end)
+		l3 = (*(__u8 *)(data + L3) & 0xf) * 4;
+	if (pkt->proto == IPPROTO_TCP && data + L3 + l3 + L4_TCP_FLAGS <= end)
+		l4 = (*(__u8 *)(data + L3 + l3 + L4_TCP_FLAGS - 1) >> 4) * 4;
+	return skb->gso_size + l3 + l4;
+}
+
+/* Takes one off the TTL and writes the Ethernet header. Cost: per packet. */
+INLINE bool path_rewrite(struct __sk_buff *skb, const struct packet *pkt, const struct path *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	const __u32 *macs = (const __u32 *)&p->dmac;
+	__u32 *eth = data;
+
+	if (pkt->family == 4) {
+		struct iphdr *ip = data + L3;
+		__u32 sum;
+
+		if ((void *)(ip + 1) > end)
+			return false;
+		sum = (__u32)ip->check + bpf_htons(0x0100);
+		ip->check = (__u16)(sum + (sum >> 16));
+		ip->ttl--;
+	} else {
+		struct ipv6hdr *ip = data + L3;
+
+		if ((void *)(ip + 1) > end)
+			return false;
+		ip->hop_limit--;
+		/* No checksum covers the hop limit, but the device's sum of the whole packet does. */
+		bpf_csum_update(skb, bpf_htons(0xfffe));
+	}
+	eth[0] = macs[0];
+	eth[1] = macs[1];
+	eth[2] = macs[2];
+	return true;
+}
+
+INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+{
+	struct bpf_redir_neigh nh = {};
+
+	switch (action) {
+	case PATH_POD:
+		count(skb, c, FORWARD_POD);
+		return bpf_redirect_peer(p->ifindex, 0);
+	case PATH_TUNNEL:
+		if (!tunnel_key_set(skb, &p->via))
+			return drop(skb, c, DROP_REWRITE);
+		count(skb, c, FORWARD_TUNNEL);
+		return bpf_redirect(config.tunnel_ifindex, 0);
+	case PATH_RESOLVE:
+		nh.nh_family = addr_is4(&p->via) ? AF_INET : AF_INET6;
+		__builtin_memcpy(nh.ipv6_nh, p->via.w, sizeof(nh.ipv6_nh));
+		if (nh.nh_family == AF_INET)
+			nh.ipv4_nh = p->via.w[3];
+		count(skb, c, FORWARD_RESOLVE);
+		return bpf_redirect_neigh(p->ifindex, &nh, sizeof(nh), 0);
+	default:
+		count(skb, c, FORWARD_WIRE);
+		return bpf_redirect(p->ifindex, 0);
+	}
+}
+
+/* Whether the packet may go on: 0, or the verdict of having refused it. Cost: per packet. */
+INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+{
+	if (action == PATH_STACK)
+		return 0;
+	if (unlikely(c->pkt.ttl <= 1))
+		return icmp_refuse(skb, DROP_TTL, 0);
+	if (unlikely(p->mtu && skb->len - ETH_HLEN > p->mtu) && path_packet_size(skb, &c->pkt) > p->mtu)
+		return icmp_refuse(skb, DROP_TOO_BIG, p->mtu);
+	return 0;
+}
+
+/* Sends the packet the path's way. Cost: per packet. */
+INLINE int path_go(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+{
+	if (action == PATH_STACK)
+		return pass(skb, c);
+	if (unlikely(!path_rewrite(skb, &c->pkt, p)))
+		return drop(skb, c, DROP_REWRITE);
+	return path_leave(skb, c, p, action);
+}
+
+/* Both; action is the path's own, but for a packet that goes by the kernel's neighbour table. */
+INLINE int path_follow(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+{
+	int verdict = path_refuse(skb, c, p, action);
+
+	return verdict ? verdict : path_go(skb, c, p, action);
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The row of a path. */
+#ifndef MYELIN_PATH_ROW_H
+#define MYELIN_PATH_ROW_H
+
+#include "../bpf/common.h"
+
+enum path_action {
+	PATH_NONE,
+	PATH_POD,     /* into the pod behind ifindex */
+	PATH_WIRE,    /* out of ifindex with the kept Ethernet header */
+	PATH_TUNNEL,  /* to the node at via */
+	PATH_STACK,   /* the host's own business */
+	PATH_RESOLVE, /* out of ifindex, the kernel finding the neighbour via; never kept */
+};
+
+struct path {
+	__u32 ifindex;
+	__u32 epoch;
+	__u32 expires;    /* clock tick; with it goes what the neighbour table said */
+	__u32 in_ifindex; /* the link that packets come in by */
+	__u16 src_slot;
+	__u16 dst_slot;
+	__u16 mtu; /* bytes of layer 3; 0: not checked */
+	__u8 action;
+	__u8 masquerade; /* true: the source becomes the wire's address */
+	struct mac dmac; /* with smac copied as one, from an offset that 4 divides */
+	struct mac smac;
+	struct mac in_mac; /* the source MAC packets must have */
+	__u16 pad;
+	__u32 pad2;
+	struct addr via; /* PATH_TUNNEL: the node; PATH_RESOLVE: the next hop */
+};
+
+/* A path, and for which packets it was decided. */
+struct kept_path {
+	struct addr dst;
+	struct addr src;  /* zero: whoever's */
+	struct addr snat; /* the wire's address that pods are masqueraded to */
+	struct path path;
+};
+
+#endif

@@ -1,0 +1,161 @@
+package status
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// agent is the line that `cilium-dbg status` calls Cilium.
+func (f *Facts) agent() Feature {
+	x := Feature{Name: "Myelin", State: OK, Why: "what forwards is held by the kernel, with or without an agent"}
+	if f.Ready == 0 {
+		x.Chosen = "starting, for " + f.Now.Sub(f.Began).Round(time.Second).String()
+		x.broken("the agent is not ready yet")
+		return x
+	}
+	adopted := 0
+	for _, m := range f.Maps {
+		if m.Adopted {
+			adopted++
+		}
+	}
+	x.Chosen = fmt.Sprintf("ready %s after its start", f.Ready.Round(time.Millisecond))
+	if adopted > 0 {
+		x.Chosen += fmt.Sprintf(", with %d of %d maps of the agent before it", adopted, len(f.Maps))
+	}
+	return x
+}
+
+func (f *Facts) configuration() Feature {
+	x := Feature{Name: "Configuration", State: OK}
+	set := 0
+	for _, s := range f.Config.Explain() {
+		if s.Source != "default" && s.Source != "derived" {
+			set++
+		}
+	}
+	x.Chosen = plural(set, "key") + " set, the rest are defaults"
+	for _, w := range f.Config.Warnings {
+		x.falls(w.Key + ": " + w.Reason)
+	}
+	return x
+}
+
+// cluster is where the cluster's objects come from.
+func (f *Facts) cluster() Feature {
+	dir := f.Config.Myelin.Manifests
+	x := Feature{
+		Name: "Kubernetes", State: OK, Wanted: "myelin.manifests: " + dir,
+		Why: "objects are read from files, with no API server",
+		Chosen: fmt.Sprintf("manifests in %s: %s, %s, %s", dir,
+			plural(f.Counts.Nodes, "node"), plural(f.Counts.Namespaces, "namespace"), plural(f.Counts.Pods, "pod")),
+	}
+	for _, kind := range slices.Sorted(maps.Keys(f.Unused)) {
+		x.falls(fmt.Sprintf("%s: %s not acted on yet", kind, plural(f.Unused[kind], "object")))
+		x.Cost = "these objects have no effect"
+	}
+	for _, p := range f.Problems {
+		x.broken("refused: " + p.Error())
+		x.Cost = "the last good version of a refused object stays in force"
+	}
+	return x
+}
+
+func (f *Facts) cni() Feature {
+	x := Feature{Name: "CNI Config file", State: OK, Wanted: "cni.confPath: " + f.Config.CNI.ConfPath, Chosen: f.Conflist.Path}
+	if f.Conflist.Error != nil {
+		x.broken(f.Conflist.Error.Error())
+		x.Cost = "the container runtime starts no pods with our network"
+	}
+	if len(f.Conflist.Before) > 0 {
+		x.broken("the runtime takes " + strings.Join(f.Conflist.Before, ", ") + " instead: remove it, or give it a name that sorts after ours")
+		x.Cost = "new pods get another network"
+	}
+	return x
+}
+
+func (f *Facts) ipam() Feature {
+	x := Feature{Name: "IPAM", State: OK, Wanted: "ipam.mode: " + f.Config.IPAMMode, Why: "podCIDRs of the Node object"}
+	var texts []string
+	for _, u := range f.Pools {
+		if u.Capacity == math.MaxUint64 {
+			texts = append(texts, fmt.Sprintf("%s %d used", u.Prefix, u.InUse))
+			continue
+		}
+		texts = append(texts, fmt.Sprintf("%s %d/%d", u.Prefix, u.InUse, u.Capacity))
+		if u.InUse >= u.Capacity {
+			x.broken(fmt.Sprintf("%s is exhausted: a new pod gets no address of it", u.Prefix))
+		} else if float64(u.InUse) > warnFull*float64(u.Capacity) {
+			x.falls(fmt.Sprintf("%s is nearly exhausted: %d addresses are left", u.Prefix, u.Capacity-u.InUse))
+		}
+	}
+	x.Chosen = strings.Join(texts, ", ")
+	if len(texts) == 0 {
+		x.Chosen = "no podCIDR"
+		x.broken("the Node object has no podCIDR of a family that is on")
+	}
+	return x
+}
+
+// warnFull is the share from which a pool or map is reported as nearly full.
+const warnFull = 0.9
+
+func (f *Facts) endpoints() Feature {
+	x := Feature{Name: "Endpoints", State: OK, Chosen: "none"}
+	var texts []string
+	for _, state := range slices.Sorted(maps.Keys(f.Counts.Endpoints)) {
+		texts = append(texts, fmt.Sprintf("%d %s", f.Counts.Endpoints[state], state))
+	}
+	if len(texts) > 0 {
+		x.Chosen = strings.Join(texts, ", ")
+	}
+	for _, t := range f.Tables {
+		if t.Name == "endpoints" && t.Failed > 0 {
+			x.broken(plural(t.Failed, "endpoint") + " could not be written to the kernel; see Controller Status")
+			x.Cost = "these pods have no network, or an old one"
+		}
+	}
+	return x
+}
+
+// reconcilers are what Cilium calls controllers.
+func (f *Facts) reconcilers() Feature {
+	x := Feature{Name: "Controller Status", State: OK}
+	rows, done, pending, failed := 0, 0, 0, 0
+	for _, t := range f.Tables {
+		rows, done, pending, failed = rows+t.Rows, done+t.Done, pending+t.Pending, failed+t.Failed
+		for i, e := range t.Errors {
+			if i == fewErrors {
+				x.broken(fmt.Sprintf("%s: … and %d more (--verbose)", t.Name, t.Failed-i))
+				break
+			}
+			x.broken(t.Name + ": " + e)
+		}
+	}
+	x.Chosen = fmt.Sprintf("%d/%d rows of %s healthy", done, rows, plural(len(f.Tables), "table"))
+	if pending > 0 {
+		x.Chosen += fmt.Sprintf(", %d pending", pending)
+	}
+	if failed > 0 {
+		x.Chosen += fmt.Sprintf(", %d failing", failed)
+		x.Why = "failed rows are tried again, after 30 s at the latest"
+	}
+	return x
+}
+
+// fewErrors of each table are in the compact report.
+const fewErrors = 3
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// onOff is a key and its value.
+func onOff(key string, value bool) string { return fmt.Sprintf("%s: %t", key, value) }

@@ -1,0 +1,164 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+
+	"myelin/bpf"
+	"myelin/route"
+)
+
+func (f *Facts) attachMode() Feature {
+	x := Feature{Name: "Attach Mode", State: OK, Chosen: "TCX", Wanted: onOff("bpf.enableTCX", f.Config.BPF.EnableTCX)}
+	if f.Attach == bpf.TCX {
+		x.Why = "links that are replaced as one step and that nobody else can remove"
+		return x
+	}
+	x.Chosen, x.Why = "Legacy TC", f.AttachWhy
+	x.Cost = "another program can remove or precede the filters; they are put back within 5 minutes"
+	if f.Config.BPF.EnableTCX {
+		x.falls(f.AttachWhy)
+	}
+	return x
+}
+
+func (f *Facts) deviceMode() Feature {
+	x := Feature{Name: "Device Mode", State: OK, Chosen: f.PodLinks, Wanted: "bpf.datapathMode: " + f.Config.BPF.DatapathMode}
+	if f.Config.BPF.DatapathMode == "auto" && f.PodLinks != "netkit" {
+		x.falls("netkit links are not built yet")
+		x.Cost = "about 3 % of the request rate"
+	}
+	return x
+}
+
+// devices compares the hooks that are wanted with what the kernel has.
+func (f *Facts) devices() Feature {
+	x := Feature{Name: "Devices", State: OK, Wanted: "devices: found by routes and InternalIPs"}
+	if len(f.Config.Devices) > 0 {
+		x.Wanted = "devices: " + strings.Join(f.Config.Devices, " ")
+	}
+	var wires []string
+	pods := 0
+	for _, d := range f.Devices {
+		switch d.Kind {
+		case string(route.Wire), string(route.Tunnel):
+			wires = append(wires, strings.TrimSpace(d.Name+" "+parens(d.Why)))
+			if !d.Up {
+				x.broken(d.Name + " is down")
+			}
+		case string(route.Pod):
+			pods++
+		}
+		for _, hook := range d.Missing {
+			x.broken(fmt.Sprintf("%s: %s is not attached", d.Name, hook))
+		}
+		for _, p := range d.Foreign {
+			x.falls(fmt.Sprintf("%s: another program, %s", d.Name, p))
+			x.Cost = "another program may see, change or take packets before the datapath or after it"
+		}
+	}
+	x.Chosen = fmt.Sprintf("%s; %s", strings.Join(wires, ", "), plural(pods, "pod link"))
+	if len(wires) == 0 {
+		x.Chosen = "no wire; " + plural(pods, "pod link")
+		x.broken("no device leads to other nodes: none has a default route or an InternalIP of the Node, or is in devices")
+	}
+	return x
+}
+
+func parens(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "(" + s + ")"
+}
+
+func (f *Facts) flowTracking() Feature {
+	x := Feature{Name: "Flow Tracking", State: OK, Wanted: "myelin.flowTracking: " + f.Config.Myelin.FlowTracking}
+	switch {
+	case f.Settings.FlowAlways != 0:
+		x.Chosen = "every flow has a row"
+		x.Cost = "2 % of the request rate, 3 to 5 % of new connections"
+	case f.Settings.Masquerade4 != 0 || f.Settings.Masquerade6 != 0:
+		x.Chosen = "only flows that are masqueraded have rows"
+		x.Why = "nothing else needs state; other packets go by cached decisions"
+	default:
+		x.Chosen, x.Why = "no flow has a row", "nothing needs state; packets go by cached decisions"
+	}
+	return x
+}
+
+// events is the line that `cilium-dbg status` calls NodeMonitor.
+func (f *Facts) events() Feature {
+	e := f.Config.BPF.Events
+	x := Feature{Name: "NodeMonitor", State: Off, Chosen: "Disabled", Wanted: onOff("bpf.events.drop.enabled", e.Drop) + ", " + onOff("bpf.events.trace.enabled", e.Trace)}
+	if f.Settings.EventRate == 0 {
+		x.Why = "the datapath counts, and tells of nothing"
+		return x
+	}
+	x.State = OK
+	kinds := []string{"drops"}
+	if f.Settings.Monitor != 0 {
+		kinds = append(kinds, "flows")
+	}
+	x.Chosen = fmt.Sprintf("%s, at most %d events/s and CPU", strings.Join(kinds, " and "), f.Settings.EventRate)
+	for _, m := range f.Maps {
+		if m.Name == "events" {
+			x.Chosen += ", " + bytes(uint64(m.Max)) + " of shared memory"
+		}
+	}
+	if f.EventsLost > 0 {
+		x.falls(fmt.Sprintf("%d events were lost since the maps were made", f.EventsLost))
+		x.Cost = "gaps in what monitor shows; counters are exact"
+	}
+	return x
+}
+
+func (f *Facts) clock() Feature {
+	return Feature{
+		Name: "Clock Source for BPF", State: OK, Chosen: fmt.Sprintf("jiffies [%d Hz]", f.Settings.Hz),
+		Why: "cheaper than ktime, and exact enough for time-outs",
+	}
+}
+
+func (f *Facts) maps() Feature {
+	x := Feature{Name: "BPF Maps", State: OK}
+	total, adopted := uint64(0), 0
+	fullest := &bpf.Usage{}
+	for _, m := range f.Maps {
+		total += m.Bytes
+		if m.Adopted {
+			adopted++
+		} else if m.Note != "" && m.Note != "new" {
+			x.falls(m.Name + " was not adopted: " + m.Note)
+		}
+		if m.Pressure() > fullest.Pressure() {
+			fullest = m
+		}
+		switch {
+		case m.Pressure() < warnFull:
+		case m.Name == "flows":
+			x.falls(fmt.Sprintf("flows is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or bpf.ctAnyMax", 100*m.Pressure()))
+		case strings.HasPrefix(m.Type, "LRU"): // a cache is full as a rule
+		case m.Pressure() < 1:
+			x.falls(fmt.Sprintf("%s is %.0f %% full", m.Name, 100*m.Pressure()))
+		default:
+			x.broken(m.Name + " is full: new rows are refused")
+		}
+	}
+	x.Chosen = fmt.Sprintf("%s, %s locked, %d adopted", plural(len(f.Maps), "map"), bytes(total), adopted)
+	if fullest.Pressure() > 0 {
+		x.Chosen += fmt.Sprintf(", fullest %s %.1f %%", fullest.Name, 100*fullest.Pressure())
+	}
+	return x
+}
+
+// bytes is a size in powers of 1024.
+func bytes(n uint64) string {
+	switch {
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.0f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}

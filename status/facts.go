@@ -1,0 +1,127 @@
+package status
+
+import (
+	"iter"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/bpf"
+	"myelin/cluster"
+	"myelin/config"
+	"myelin/ipam"
+	"myelin/manifests"
+	"myelin/node"
+	"myelin/route"
+	"myelin/tunnel"
+)
+
+// Facts are all that a report is made of: what the agent's parts know, read at
+// one time.
+type Facts struct {
+	Config  *config.Config
+	Version string
+	Kernel  string // as uname(2) says
+	Now     time.Time
+	Began   time.Time
+	Ready   time.Duration // from Began, 0 until then
+
+	// Settings are what the programs were loaded with.
+	Settings bpf.Settings
+	// Attach is how programs hang on devices, AttachWhy why it is not the best
+	// way.
+	Attach    bpf.Mode
+	AttachWhy string
+	// PodLinks is the kind of the pods' interfaces.
+	PodLinks string
+	// EventsLost counts events that no reader could be told, since the maps
+	// were made.
+	EventsLost uint64
+
+	MTU        route.MTU
+	MTUProblem error
+
+	Nodes    []*cluster.Node
+	Counts   Counts
+	Problems []*manifests.Problem
+	Unused   map[string]int // objects by kind that are not acted on
+
+	Wires    []*node.Wire
+	Routes   []*route.Route
+	NextHops []*route.NextHop
+	Tunnel   *tunnel.Tunnel // nil: none is wanted
+	Pools    []ipam.Usage
+	Conflist Conflist
+
+	Devices []Device
+	Maps    []*bpf.Usage
+	Tables  []Table
+}
+
+// Counts are sizes of tables.
+type Counts struct {
+	Nodes, Namespaces, Pods int
+	// Endpoints by state.
+	Endpoints map[string]int
+}
+
+// Conflist is the state of the CNI directory.
+type Conflist struct {
+	Path  string // of our file
+	Error error  // why it is not there
+	// Before are files that the runtime takes instead of ours: the first by
+	// name counts.
+	Before []string
+}
+
+// CountTable counts the rows of a table by their status.
+func CountTable[Row any](name string, rows iter.Seq2[*Row, statedb.Revision],
+	status func(*Row) *reconciler.Status,
+) Table {
+	t := Table{Name: name}
+	for row := range rows {
+		t.Rows++
+		s := status(row)
+		switch s.Kind {
+		case reconciler.StatusKindDone, reconciler.StatusKindRefreshing:
+			t.Done++
+		case reconciler.StatusKindError:
+			t.Failed++
+			if len(t.Errors) < MaxErrors {
+				t.Errors = append(t.Errors, s.GetError())
+			}
+		default:
+			t.Pending++
+		}
+	}
+	return t
+}
+
+// Explain makes the report. It is a pure function.
+func Explain(f Facts) *Report {
+	r := &Report{
+		Node: f.Config.Myelin.NodeName, Version: f.Version, Kernel: f.Kernel, Time: f.Now, Began: f.Began,
+		ReadyMs: float64(f.Ready.Microseconds()) / 1000, State: OK,
+		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Settings: f.Config.Explain(),
+	}
+	for _, u := range f.Pools {
+		r.Pools = append(r.Pools, Pool{Prefix: u.Prefix.String(), Gateway: u.Gateway.String(), InUse: u.InUse, Capacity: u.Capacity})
+	}
+	for _, explain := range features() {
+		x := explain(&f)
+		r.Features = append(r.Features, x)
+		r.State = worse(r.State, x.State)
+	}
+	return r
+}
+
+// features are the lines of a report, in their order.
+func features() []func(*Facts) Feature {
+	return []func(*Facts) Feature{
+		(*Facts).agent, (*Facts).configuration, (*Facts).cluster, (*Facts).cni, (*Facts).ipam,
+		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
+		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours,
+		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,
+	}
+}

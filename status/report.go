@@ -1,0 +1,130 @@
+// Package status says how a node's network is: for each feature what was
+// wanted, what was chosen, why, and what a fallback costs; and what is broken.
+package status
+
+import (
+	"time"
+
+	"myelin/bpf"
+	"myelin/config"
+)
+
+// State is how a feature is.
+type State string
+
+// The states, best first.
+const (
+	OK       State = "ok"
+	Off      State = "off"      // not wanted
+	Fallback State = "fallback" // it works, less well than was wanted or than is possible
+	Broken   State = "broken"   // something that was wanted doesn't work
+)
+
+// worse returns the worse one of two states.
+func worse(a, b State) State {
+	rank := map[State]int{Off: 1, OK: 2, Fallback: 3, Broken: 4}
+	if rank[b] > rank[a] {
+		return b
+	}
+	return a
+}
+
+// Feature is one line of a report.
+type Feature struct {
+	// Name is the word that `cilium-dbg status` has for it, where it has one.
+	Name  string `json:"name"`
+	State State  `json:"state"`
+	// Wanted is the configuration behind it: "routingMode: native".
+	Wanted string `json:"wanted,omitempty"`
+	Chosen string `json:"chosen"`
+	Why    string `json:"why,omitempty"`
+	// Cost is what the choice costs compared to the best that Myelin can do.
+	Cost string `json:"cost,omitempty"`
+	// Problems name what is broken or falls back, one each.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// broken adds a problem that makes the feature broken.
+func (f *Feature) broken(problem string) { f.State, f.Problems = Broken, append(f.Problems, problem) }
+
+// falls adds a reason why the feature is less than it could be.
+func (f *Feature) falls(problem string) {
+	f.State, f.Problems = worse(f.State, Fallback), append(f.Problems, problem)
+}
+
+// Report is the status of one node.
+type Report struct {
+	Node    string    `json:"node"`
+	Version string    `json:"version"`
+	Kernel  string    `json:"kernel"`
+	Time    time.Time `json:"time"`
+	Began   time.Time `json:"began"`   // when the agent did
+	ReadyMs float64   `json:"readyMs"` // from then to ready, in milliseconds; 0: not ready
+
+	State    State     `json:"state"` // the worst of the features
+	Features []Feature `json:"features"`
+
+	Devices []Device     `json:"devices"`
+	Maps    []*bpf.Usage `json:"maps"`
+	Tables  []Table      `json:"tables"`
+	Pools   []Pool       `json:"pools"`
+	// Settings are the whole configuration.
+	Settings []config.Setting `json:"settings"`
+}
+
+// Feature returns the feature of a name, or nil.
+func (r *Report) Feature(name string) *Feature {
+	for i := range r.Features {
+		if r.Features[i].Name == name {
+			return &r.Features[i]
+		}
+	}
+	return nil
+}
+
+// in returns the names of the features in a state.
+func (r *Report) in(s State) (names []string) {
+	for _, f := range r.Features {
+		if f.State == s {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// Device is an interface that matters to the datapath.
+type Device struct {
+	Name   string `json:"name"`
+	Index  int    `json:"index"`
+	Kind   string `json:"kind"` // wire, tunnel, pod or other
+	Why    string `json:"why,omitempty"`
+	Driver string `json:"driver,omitempty"`
+	MTU    int    `json:"mtu"`
+	Up     bool   `json:"up"`
+	// Hooks are the programs of ours that the kernel runs there, Missing those
+	// that it should, and Foreign those of others.
+	Hooks   []string `json:"hooks,omitempty"`
+	Missing []string `json:"missing,omitempty"`
+	Foreign []string `json:"foreign,omitempty"`
+}
+
+// Table is a table of desired state and how far the kernel is equal to it.
+type Table struct {
+	Name    string   `json:"name"`
+	Rows    int      `json:"rows"`
+	Done    int      `json:"done"`
+	Pending int      `json:"pending"`
+	Failed  int      `json:"failed"`
+	Errors  []string `json:"errors,omitempty"` // of rows, at most MaxErrors
+}
+
+// MaxErrors bounds the errors of one table in a report.
+const MaxErrors = 20
+
+// Pool is a podCIDR of the node.
+type Pool struct {
+	Prefix   string `json:"prefix"`
+	Gateway  string `json:"gateway"`
+	InUse    uint64 `json:"inUse"`
+	Capacity uint64 `json:"capacity"`
+}

@@ -1,0 +1,36 @@
+package labtest
+
+import (
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+
+	"myelin/bpf"
+)
+
+// pinnedMap opens a map of a node's datapath.
+func (c *cluster) pinnedMap(node, name string) *ebpf.Map {
+	c.t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(c.Node(node).BPFRoot(), "myelin", "maps", name), nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return m
+}
+
+// outcome is how many packets ended so on a node, at all hooks and CPUs.
+func (c *cluster) outcome(node string, o bpf.DatapathOutcome) (n uint64) {
+	c.t.Helper()
+	m := c.pinnedMap(node, "cpus")
+	defer m.Close()
+	var cpus []bpf.DatapathCpu
+	if err := m.Lookup(uint32(0), &cpus); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, cpu := range cpus {
+		for _, hook := range cpu.Counters {
+			n += hook[o].Packets
+		}
+	}
+	return n
+}

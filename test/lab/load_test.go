@@ -1,0 +1,254 @@
+package labtest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// losses is what a load has to complain of.
+type losses struct {
+	packets     int
+	connections int
+}
+
+func (l *losses) add(m losses) {
+	l.packets += m.packets
+	l.connections += m.connections
+}
+
+// load is traffic that runs while a test does something else: TCP streams that echo, and UDP with sequence numbers.
+type load struct {
+	cluster *cluster
+	cancel  context.CancelFunc
+	streams []*streamLoad
+	counts  []*countLoad
+}
+
+// streamLoad is one TCP connection: blocks go and come back.
+type streamLoad struct {
+	name   string
+	blocks atomic.Int64
+	ended  chan error
+}
+
+// countLoad is datagrams with numbers, sent at a rate, answered by the other side.
+type countLoad struct {
+	name     string
+	sent     atomic.Int64
+	arrived  atomic.Int64 // at the other side
+	answered atomic.Int64
+	client   *net.UDPConn
+	ended    chan error
+}
+
+// rate is datagrams a second, of each UDP exchange.
+const rate = 1000
+
+// startLoad starts 8 TCP streams and UDP exchanges over three ways, both families taking turns.
+func startLoad(c *cluster) *load {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	l := &load{cluster: c, cancel: cancel}
+	c.t.Cleanup(cancel)
+	pairs := [][2]string{{"a1", "b1"}, {"a1", "a2"}, {"a1", "world"}}
+	for i := range 8 {
+		pair := pairs[i%len(pairs)]
+		l.stream(ctx, pair[0], pair[1], c.stack.families[i/len(pairs)%len(c.stack.families)])
+	}
+	for i, pair := range pairs {
+		l.count(ctx, pair[0], pair[1], c.stack.families[i%len(c.stack.families)])
+	}
+	return l
+}
+
+func (l *load) stream(ctx context.Context, from, to string, family int) {
+	a, b := l.cluster.end(from), l.cluster.end(to)
+	client, server, err := connect(ctx, a, b, netip.AddrPort{}, at(b.addr(family), 0))
+	if err != nil {
+		l.cluster.t.Fatal(err)
+	}
+	s := &streamLoad{name: fmt.Sprintf("IPv%d TCP %s→%s", family, from, to), ended: make(chan error, 1)}
+	l.streams = append(l.streams, s)
+	go func() { _, _ = io.Copy(server, server) }() // its end is the client's
+	go func() {
+		s.ended <- s.run(ctx, client)
+		client.Close()
+		server.Close()
+	}()
+}
+
+// run sends blocks, each after the one before has come back. A connection that stands still is as good as broken.
+func (s *streamLoad) run(ctx context.Context, c net.Conn) error {
+	block, back := make([]byte, 16<<10), make([]byte, 16<<10)
+	for ctx.Err() == nil {
+		if err := c.SetDeadline(soon()); err != nil {
+			return err
+		}
+		n := s.blocks.Add(1)
+		binary.LittleEndian.PutUint64(block, uint64(n))
+		if _, err := c.Write(block); err != nil {
+			return fmt.Errorf("block %d: %w", n, err)
+		}
+		if _, err := io.ReadFull(c, back); err != nil {
+			return fmt.Errorf("block %d: %w", n, err)
+		}
+		if binary.LittleEndian.Uint64(back) != uint64(n) {
+			return fmt.Errorf("block %d comes back as another", n)
+		}
+		time.Sleep(2 * time.Millisecond) // the processors are for the agents, too
+	}
+	return nil
+}
+
+func (l *load) count(ctx context.Context, from, to string, family int) {
+	t := l.cluster.t
+	a, b := l.cluster.end(from), l.cluster.end(to)
+	server, err := b.listenUDP(ctx, at(b.addr(family), 0), deep())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := a.dialUDP(ctx, netip.AddrPort{}, at(b.addr(family), portOf(server.LocalAddr())), deep())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &countLoad{name: fmt.Sprintf("IPv%d UDP %s→%s", family, from, to), client: client, ended: make(chan error, 1)}
+	l.counts = append(l.counts, u)
+	t.Cleanup(func() { server.Close(); client.Close() })
+	go u.answer(server)
+	go u.listen(client)
+	go func() { u.ended <- u.run(ctx, client) }()
+}
+
+// answer counts each number once, and sends it back.
+func (u *countLoad) answer(c *net.UDPConn) {
+	seen, buf := map[uint64]bool{}, make([]byte, 64)
+	for {
+		n, from, err := c.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return // closed
+		}
+		if k := binary.LittleEndian.Uint64(buf); n == len(buf) && !seen[k] {
+			seen[k] = true
+			u.arrived.Add(1)
+		}
+		_, _ = c.WriteToUDPAddrPort(buf[:n], from) // a loss shows at the other end
+	}
+}
+
+func (u *countLoad) listen(c *net.UDPConn) {
+	seen, buf := map[uint64]bool{}, make([]byte, 64)
+	for {
+		n, err := c.Read(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if k := binary.LittleEndian.Uint64(buf); err == nil && n == len(buf) && !seen[k] {
+			seen[k] = true
+			u.answered.Add(1)
+		}
+	}
+}
+
+// run sends at the rate, catching up after it was not scheduled.
+func (u *countLoad) run(ctx context.Context, c net.Conn) error {
+	begin, buf := time.Now(), make([]byte, 64)
+	for ctx.Err() == nil {
+		for due := int64(time.Since(begin).Seconds() * float64(rate/slow())); u.sent.Load() < due; {
+			n := u.sent.Load()
+			binary.LittleEndian.PutUint64(buf, uint64(n))
+			if _, err := c.Write(buf); err != nil {
+				return fmt.Errorf("datagram %d: %w", n, err)
+			}
+			u.sent.Add(1)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// lost is what is missing now; the last datagrams are under way.
+func (u *countLoad) lost() (there, back int64) {
+	sent := u.sent.Load()
+	return sent - u.arrived.Load(), sent - u.answered.Load()
+}
+
+// settled says what was lost or broken so far. It waits for packets under way, and until every stream has moved.
+func (l *load) settled() error {
+	for _, s := range l.streams {
+		if err := s.moves(); err != nil {
+			return err
+		}
+	}
+	for _, u := range l.counts {
+		if err := u.whole(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *streamLoad) moves() error {
+	before := s.blocks.Load()
+	for end := soon(); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		select {
+		case err := <-s.ended:
+			s.ended <- err
+			return fmt.Errorf("%s: %w", s.name, errOr(err, "ended"))
+		default:
+		}
+		if s.blocks.Load() > before+1 {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %w after block %d", s.name, os.ErrDeadlineExceeded, before)
+}
+
+// whole waits until everything sent before it was called has arrived and was answered.
+func (u *countLoad) whole() error {
+	sent := u.sent.Load()
+	for end := time.Now().Add(patience(time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		select {
+		case err := <-u.ended:
+			u.ended <- err
+			return fmt.Errorf("%s: %w", u.name, errOr(err, "ended"))
+		default:
+		}
+		// Later packets count too: a hole shows as a count that stays behind by as many as it has.
+		if there, back := u.lost(); u.sent.Load() > sent && there <= 0 && back <= 0 {
+			return nil
+		}
+	}
+	there, back := u.lost()
+	return fmt.Errorf("%s: %d of %d datagrams lost on the way there, %d without an answer", u.name, there, u.sent.Load(), back)
+}
+
+// stop ends the load and returns what was lost in all.
+func (l *load) stop() (total losses) {
+	l.cancel()
+	for _, s := range l.streams {
+		if err := <-s.ended; err != nil {
+			total.connections++
+			l.cluster.t.Errorf("%s: %v", s.name, err)
+		}
+	}
+	for _, u := range l.counts {
+		if err := <-u.ended; err != nil {
+			total.connections++
+			l.cluster.t.Errorf("%s: %v", u.name, err)
+		}
+		_, back := u.lost()
+		for end := time.Now().Add(patience(time.Second)); back > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			_, back = u.lost()
+		}
+		total.packets += int(back)
+		l.cluster.t.Logf("%s: %d datagrams, %d lost", u.name, u.sent.Load(), back)
+	}
+	return total
+}

@@ -1,0 +1,259 @@
+// Command rings runs the tests, ring by ring, and ends with one line that sums them up: "N passed, N failed".
+//
+//	go run ./test/rings [unit] [packet] [lab] [vm]
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The rings, from fast to slow. vm runs packet and lab again on the kernels below.
+const (
+	unit, packet, lab, vm = "unit", "packet", "lab", "vm"
+)
+
+// kernels are the series that the VM ring boots: what most nodes run, and the floor.
+func kernels() []string { return []string{"6.12", "5.10"} }
+
+// patterns are the packages of a ring; unit has what the others have not.
+func patterns(ring string) []string {
+	switch ring {
+	case packet:
+		return []string{"./bpf/..."}
+	case lab:
+		return []string{"./test/lab/..."}
+	}
+	return []string{"./..."}
+}
+
+// runner runs commands and counts the tests in their output.
+type runner struct {
+	out   io.Writer
+	tally tally
+	// packages with tests, by ring
+	packages map[string][]testPackage
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	rings := os.Args[1:]
+	all := []string{unit, packet, lab, vm}
+	if len(rings) == 0 {
+		rings = all
+	}
+	r := runner{out: os.Stdout, tally: newTally()}
+	err := r.run(ctx, rings)
+	if err != nil {
+		fmt.Println("rings:", err)
+		r.tally.failed++
+	}
+	if ctx.Err() == nil && !slices.ContainsFunc(all, func(ring string) bool { return !slices.Contains(rings, ring) }) {
+		r.tally.failNeverRun(r.out)
+	}
+	stop()
+	fmt.Println(r.tally.summary())
+	if r.tally.failed > 0 {
+		os.Exit(1)
+	}
+}
+
+func (r *runner) run(ctx context.Context, rings []string) error {
+	err := r.list(ctx)
+	if err != nil {
+		return err
+	}
+	for i, ring := range rings {
+		begin := time.Now()
+		fmt.Fprintf(r.out, "── ring %s (%d of %d)\n", ring, i+1, len(rings))
+		switch ring {
+		case unit, packet, lab:
+			err = r.here(ctx, ring)
+		case vm:
+			err = r.inVM(ctx)
+		default:
+			err = fmt.Errorf("no ring %q: unit, packet, lab or vm", ring)
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(r.out, "── ring %s done in %v; so far %s, %d skipped\n", ring, time.Since(begin).Round(time.Second), r.tally.summary(), r.tally.skipped)
+	}
+	return nil
+}
+
+// list finds the packages that have tests and gives each to one ring.
+func (r *runner) list(ctx context.Context) error {
+	r.packages = map[string][]testPackage{}
+	var taken []testPackage
+	for _, ring := range []string{packet, lab, unit} {
+		found, err := listPackages(ctx, patterns(ring))
+		if err != nil {
+			return err
+		}
+		found = slices.DeleteFunc(found, func(p testPackage) bool { return slices.Contains(taken, p) })
+		taken = append(taken, found...)
+		r.packages[ring] = found
+	}
+	return nil
+}
+
+// testPackage is a package that has tests.
+type testPackage struct{ path, dir string }
+
+func listPackages(ctx context.Context, patterns []string) ([]testPackage, error) {
+	format := "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", format}, patterns...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list packages of %s: %w", strings.Join(patterns, " "), err)
+	}
+	var found []testPackage
+	for line := range strings.Lines(string(out)) {
+		if path, dir, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			found = append(found, testPackage{path, dir})
+		}
+	}
+	return found, nil
+}
+
+// here runs a ring on this machine's kernel.
+func (r *runner) here(ctx context.Context, ring string) error {
+	if len(r.packages[ring]) == 0 {
+		return fmt.Errorf("ring %s has no tests", ring)
+	}
+	args := []string{"test", "-json", "-count=1", "-timeout=20m", "-p=2"}
+	for _, p := range r.packages[ring] {
+		args = append(args, p.path)
+	}
+	return r.count(ring, exec.CommandContext(ctx, "go", args...))
+}
+
+// inVM compiles the packet and lab tests once and runs each binary in a VM of each kernel, in its package's folder. The kernels run
+// at the same time: most of what a VM does is to wait.
+func (r *runner) inVM(ctx context.Context) error {
+	bin, err := os.MkdirTemp("", "myelin-rings-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(bin)
+	for _, p := range slices.Concat(r.packages[packet], r.packages[lab]) {
+		binary := filepath.Join(bin, strings.ReplaceAll(p.path, "/", "_")+".test")
+		build := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, p.path)
+		build.Stderr = r.out
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("compile the tests of %s: %w", p.path, err)
+		}
+		boots := make([]*boot, len(kernels()))
+		for i, kernel := range kernels() {
+			if boots[i], err = r.boot(ctx, kernel, p, binary, bin); err != nil {
+				return err
+			}
+		}
+		for _, b := range boots {
+			if err := r.countBoot(b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// boot is a binary that runs in a VM, and where its output goes.
+type boot struct {
+	kernel string
+	p      testPackage
+	output string
+	done   <-chan error
+	took   time.Duration
+}
+
+// inVMOnly are the tests of the lab ring that a kernel can change: forwarding, its helpers, its hooks. What only the agent does is tested once, here.
+const inVMOnly = "^(TestConnectivity|TestHostStack|TestHops|TestSpoofing|TestRouteMTU|TestMasquerade|TestParallelAdds)$"
+
+func (r *runner) boot(ctx context.Context, kernel string, p testPackage, binary, dir string) (*boot, error) {
+	script, err := filepath.Abs("test/vm/vm.sh")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"tool", "test2json", "-t", "-p", p.path,
+		script, "run", "-k", kernel, "-t", "1500", "-m", "3G", "--",
+		"env", "MYELIN_BIN=" + os.Getenv("MYELIN_BIN"), "MYELIN_TEST_SLOW=10", binary, "-test.v=test2json", "-test.short", "-test.timeout=24m"}
+	if slices.Contains(r.packages[lab], p) {
+		args = append(args, "-test.run="+inVMOnly)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Stderr = p.dir, r.out
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	output, err := os.Create(filepath.Join(dir, filepath.Base(binary)+"-"+kernel))
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout = output
+	begin, done := time.Now(), make(chan error, 1)
+	b := &boot{kernel: kernel, p: p, output: output.Name(), done: done}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start VM with kernel %s: %w", kernel, err)
+	}
+	go func() {
+		err := cmd.Wait()
+		b.took = time.Since(begin)
+		output.Close()
+		done <- err
+	}()
+	return b, nil
+}
+
+// countBoot waits for a VM and counts its tests. One that fails without a failed test is one failure.
+func (r *runner) countBoot(b *boot) error {
+	ended := <-b.done
+	output, err := os.Open(b.output)
+	if err != nil {
+		return err
+	}
+	defer output.Close()
+	failed := r.tally.failed
+	if err := r.tally.read(output, r.out, vm+" "+b.kernel, false); err != nil {
+		return err
+	}
+	word := "ok  "
+	if ended != nil && r.tally.failed == failed {
+		fmt.Fprintf(r.out, "FAIL %s %s: %v\n", vm, b.kernel, ended)
+		r.tally.failed++
+	}
+	if r.tally.failed > failed {
+		word = "FAIL"
+	}
+	fmt.Fprintf(r.out, "%s %s on %s %v\n", word, b.p.path, b.kernel, b.took.Round(time.Second))
+	return nil
+}
+
+// count runs a command whose output is test2json's. A command that fails without a failed test is one failure.
+func (r *runner) count(ring string, cmd *exec.Cmd) error {
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Stderr = r.out
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	failed := r.tally.failed
+	readErr := r.tally.read(pipe, r.out, ring, true)
+	if err := cmd.Wait(); err != nil && r.tally.failed == failed {
+		fmt.Fprintf(r.out, "FAIL %s: %v\n", ring, err)
+		r.tally.failed++
+	}
+	return readErr
+}

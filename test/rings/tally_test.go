@@ -1,0 +1,62 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const stream = `{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"quiet\n"}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.1}
+{"Action":"run","Package":"p","Test":"TestB"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"loud\n"}
+{"Action":"fail","Package":"p","Test":"TestB","Elapsed":0.1}
+{"Action":"skip","Package":"p","Test":"TestC","Elapsed":0}
+{"Action":"fail","Package":"p","Elapsed":0.3}
+vm: a line of the VM
+{"ImportPath":"q","Action":"build-output","Output":"q.go: undefined: x\n"}
+{"ImportPath":"q","Action":"build-fail"}
+{"Action":"output","Package":"q","Output":"FAIL\tq [build failed]\n"}
+{"Action":"fail","Package":"q","Elapsed":0}
+`
+
+func TestTally(t *testing.T) {
+	tally := newTally()
+	var out strings.Builder
+	if err := tally.read(strings.NewReader(stream), &out, "unit", true); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := tally.summary(), "1 passed, 2 failed"; got != want || tally.skipped != 1 {
+		t.Errorf("summary %q, want %q", got, want)
+	}
+	want := `FAIL [unit] p TestB
+loud
+FAIL p 0.3s
+vm: a line of the VM
+q.go: undefined: x
+FAIL [unit] q
+FAIL	q [build failed]
+FAIL q 0.0s
+`
+	if out.String() != want {
+		t.Errorf("output\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+func TestASkipThatNeverRunsFails(t *testing.T) {
+	tally := newTally()
+	for _, text := range []string{
+		`{"Action":"skip","Package":"p","Test":"TestNowhere"}`, `{"Action":"skip","Package":"p","Test":"TestVM"}`,
+		`{"Action":"pass","Package":"p","Test":"TestVM"}`, `{"Action":"skip","Package":"p","Test":"TestNowhere"}`,
+	} {
+		if err := tally.read(strings.NewReader(text), &strings.Builder{}, "vm", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out strings.Builder
+	tally.failNeverRun(&out)
+	if tally.failed != 1 || out.String() != "FAIL p TestNowhere: skipped in every ring\n" {
+		t.Errorf("%d failed: %s", tally.failed, out.String())
+	}
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* VXLAN (RFC 7348) by the kernel's device in external mode: the hooks only say to which node. */
+#ifndef MYELIN_TUNNEL_H
+#define MYELIN_TUNNEL_H
+
+#include "../bpf/common.h"
+
+/* Marks skb as having its tunnel key, for to_wire on the tunnel's own device. skb->cb survives bpf_redirect. */
+#define TUNNEL_KEY_SET 0x6d79656c
+
+/* What kernels before 6.0 know of the key: they refuse more, and newer ones take less. */
+#define TUNNEL_KEY_SIZE offsetof(struct bpf_tunnel_key, local_ipv4)
+
+/* Says to which node the packet goes. Cost: per packet. */
+INLINE bool tunnel_key_set(struct __sk_buff *skb, const struct addr *node)
+{
+	struct bpf_tunnel_key key = {};
+
+	key.tunnel_id = config.vni;
+	key.tunnel_ttl = 64;
+	skb->cb[0] = TUNNEL_KEY_SET;
+	if (config.tunnel == TUNNEL_IPV4) {
+		key.remote_ipv4 = bpf_ntohl(node->w[3]);
+		return !bpf_skb_set_tunnel_key(skb, &key, TUNNEL_KEY_SIZE, BPF_F_ZERO_CSUM_TX);
+	}
+	__builtin_memcpy(key.remote_ipv6, node, sizeof(key.remote_ipv6));
+	return !bpf_skb_set_tunnel_key(skb, &key, TUNNEL_KEY_SIZE, BPF_F_TUNINFO_IPV6 | BPF_F_ZERO_CSUM_TX);
+}
+
+/* Sends an answer back to the node that the packet came from. Slow path. */
+INLINE bool tunnel_key_turn(struct __sk_buff *skb)
+{
+	struct bpf_tunnel_key key = {};
+	__u64 flags = config.tunnel == TUNNEL_IPV6 ? BPF_F_TUNINFO_IPV6 : 0;
+
+	if (bpf_skb_get_tunnel_key(skb, &key, TUNNEL_KEY_SIZE, flags))
+		return false;
+	key.tunnel_ttl = 64;
+	skb->cb[0] = TUNNEL_KEY_SET;
+	return !bpf_skb_set_tunnel_key(skb, &key, TUNNEL_KEY_SIZE, flags | BPF_F_ZERO_CSUM_TX);
+}
+
+#endif
