@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -120,7 +121,7 @@ func sctp(from, to end, dst netip.Addr) (seen netip.Addr, err error) {
 		return seen, err
 	}
 	defer unix.Close(client)
-	if err := unix.Connect(client, bound); err != nil {
+	if err := associate(client, bound); err != nil {
 		return seen, fmt.Errorf("connect: %w", err)
 	}
 	var accepted int
@@ -154,6 +155,30 @@ func uninterrupted(call func() error) error {
 			return err
 		}
 	}
+}
+
+// associate connects, and goes on where a signal interrupted it: the kernel does so too, and a second call would be refused.
+func associate(fd int, to unix.Sockaddr) error {
+	err := unix.Connect(fd, to)
+	if !errors.Is(err, unix.EINTR) {
+		return err
+	}
+	wait := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	err = uninterrupted(func() error {
+		n, err := unix.Poll(wait, int(patience(5*time.Second).Milliseconds()))
+		if err == nil && n == 0 {
+			return unix.ETIMEDOUT
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err == nil && code != 0 {
+		err = unix.Errno(code)
+	}
+	return err
 }
 
 func sctpSocket(e end, a netip.Addr) (fd int, err error) {
