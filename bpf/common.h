@@ -54,7 +54,7 @@ struct settings {
 	__u32 event_rate;  /* drop events a second and CPU; 0: none */
 	__u16 nat_port_min; /* host byte order, both ends included */
 	__u16 nat_port_max;
-	__u32 path_mask;  /* rows of the table of paths, less 1 */
+	__u32 path_shift;  /* 64 less the bits of an index of the table of paths */
 	struct addr gateway4; /* the address that answers pods, mapped */
 	struct addr gateway6;
 };

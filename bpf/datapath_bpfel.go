@@ -30,7 +30,6 @@ type DatapathCpu struct {
 		_        structs.HostLayout
 		Src      DatapathAddr
 		Dst      DatapathAddr
-		Ifindex  uint32
 		Sport    uint16
 		Dport    uint16
 		L4       uint16
@@ -43,13 +42,13 @@ type DatapathCpu struct {
 		IcmpType uint8
 		Fragment uint8
 		ForHost  uint8
+		Ifindex  uint32
 		_        [4]byte
 	}
 	About struct {
 		_        structs.HostLayout
 		Src      DatapathAddr
 		Dst      DatapathAddr
-		Ifindex  uint32
 		Sport    uint16
 		Dport    uint16
 		L4       uint16
@@ -62,6 +61,7 @@ type DatapathCpu struct {
 		IcmpType uint8
 		Fragment uint8
 		ForHost  uint8
+		Ifindex  uint32
 		_        [4]byte
 	}
 	Inner struct {
@@ -102,6 +102,11 @@ const (
 	DatapathEndpointFlagENDPOINT_HOST       DatapathEndpointFlag = 1
 	DatapathEndpointFlagENDPOINT_MASQUERADE DatapathEndpointFlag = 2
 )
+
+type DatapathEpochs struct {
+	_  structs.HostLayout
+	Of [65536]uint32
+}
 
 type DatapathEvent struct {
 	_         structs.HostLayout
@@ -207,6 +212,22 @@ const (
 	DatapathHookHOOK_TO_WIRE   DatapathHook = 3
 	DatapathHookHOOKS          DatapathHook = 4
 )
+
+type DatapathKeptFlow struct {
+	_        structs.HostLayout
+	Src      DatapathAddr
+	Dst      DatapathAddr
+	Sport    uint16
+	Dport    uint16
+	Until    uint32
+	Packets  uint32
+	TcpFlags uint8
+	Side     uint8
+	Proto    uint8
+	Pad      uint8
+	Bytes    uint64
+	Way      DatapathPath
+}
 
 type DatapathKeptPath struct {
 	_    structs.HostLayout
@@ -337,7 +358,7 @@ type DatapathSettings struct {
 	EventRate     uint32
 	NatPortMin    uint16
 	NatPortMax    uint16
-	PathMask      uint32
+	PathShift     uint32
 	Gateway4      struct {
 		_ structs.HostLayout
 		B [16]uint8
@@ -374,6 +395,7 @@ const (
 	DatapathMapEvents       = "events"
 	DatapathMapFlows        = "flows"
 	DatapathMapFragments    = "fragments"
+	DatapathMapKeptFlows    = "kept_flows"
 	DatapathMapPaths        = "paths"
 	DatapathMapPodLinks     = "pod_links"
 	DatapathMapPrefixes     = "prefixes"
@@ -454,6 +476,7 @@ type DatapathMapSpecs struct {
 	Events    *ebpf.MapSpec `ebpf:"events"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Fragments *ebpf.MapSpec `ebpf:"fragments"`
+	KeptFlows *ebpf.MapSpec `ebpf:"kept_flows"`
 	Paths     *ebpf.MapSpec `ebpf:"paths"`
 	PodLinks  *ebpf.MapSpec `ebpf:"pod_links"`
 	Prefixes  *ebpf.MapSpec `ebpf:"prefixes"`
@@ -504,6 +527,7 @@ type DatapathMaps struct {
 	Events    *ebpf.Map `ebpf:"events"`
 	Flows     *ebpf.Map `ebpf:"flows"`
 	Fragments *ebpf.Map `ebpf:"fragments"`
+	KeptFlows *ebpf.Map `ebpf:"kept_flows"`
 	Paths     *ebpf.Map `ebpf:"paths"`
 	PodLinks  *ebpf.Map `ebpf:"pod_links"`
 	Prefixes  *ebpf.Map `ebpf:"prefixes"`
@@ -518,6 +542,7 @@ func (m *DatapathMaps) Close() error {
 		m.Events,
 		m.Flows,
 		m.Fragments,
+		m.KeptFlows,
 		m.Paths,
 		m.PodLinks,
 		m.Prefixes,

@@ -73,11 +73,16 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "pod_links":
 		return dump[uint32, DatapathPodLink](d.PodLinks, fn)
 	case "epochs":
-		return dump[uint32, uint32](d.Epochs, fn)
+		return dumpEpochs(d.Epochs, fn)
 	case "paths":
 		return KeptPaths(d.Paths, func(cpu int, i uint32, p *DatapathKeptPath) bool {
 			key := []DumpField{{Name: "cpu", Text: strconv.Itoa(cpu)}, {Name: "index", Text: strconv.FormatUint(uint64(i), 10)}}
 			return fn(&DumpRow{key, fields(nil, "", reflect.ValueOf(p).Elem())})
+		})
+	case "kept_flows":
+		return KeptFlows(d.KeptFlows, func(cpu int, i uint32, k *DatapathKeptFlow) bool {
+			key := []DumpField{{Name: "cpu", Text: strconv.Itoa(cpu)}, {Name: "index", Text: strconv.FormatUint(uint64(i), 10)}}
+			return fn(&DumpRow{key, fields(nil, "", reflect.ValueOf(k).Elem())})
 		})
 	case "prefixes":
 		return dump[DatapathPrefixKey, DatapathPrefix](d.Prefixes, fn)

@@ -185,6 +185,7 @@ func expires(t testing.TB, w *world) {
 	t.Helper()
 	now, err := readJiffies()
 	must(t, err)
+	w.unkeep(t)
 	for k, f := range w.flows(t) {
 		for i := range f.Side {
 			f.Side[i].Way.Expires = uint32(now) - 1

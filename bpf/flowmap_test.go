@@ -3,12 +3,33 @@ package bpf
 import (
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
 func (w *world) flows(t testing.TB) map[DatapathFlowKey]DatapathFlow {
 	t.Helper()
-	return rowsIn[DatapathFlowKey, DatapathFlow](t, w.Flows)
+	rows := rowsIn[DatapathFlowKey, DatapathFlow](t, w.Flows)
+	pending, err := ReadPending(&Datapath{DatapathObjects: w.DatapathObjects})
+	must(t, err)
+	for k, f := range rows {
+		pending.Add(&k, &f)
+		rows[k] = f
+	}
+	return rows
+}
+
+// unkeep takes from all CPUs the flows they have at hand, after what they had not told the rows was added there.
+func (w *world) unkeep(t testing.TB) {
+	t.Helper()
+	for k, f := range w.flows(t) {
+		must(t, w.Flows.Put(k, f))
+	}
+	none := make([]DatapathKeptFlow, ebpf.MustPossibleCPU())
+	must(t, KeptFlows(w.KeptFlows, func(_ int, index uint32, _ *DatapathKeptFlow) bool {
+		must(t, w.KeptFlows.Put(index, none))
+		return true
+	}))
 }
 
 // flow is the only row there is.
@@ -39,6 +60,7 @@ func ages(seconds uint32) func(testing.TB, *world) {
 		t.Helper()
 		hz, err := clockRate()
 		must(t, err)
+		w.unkeep(t)
 		for k, f := range w.flows(t) {
 			f.Seen -= seconds * hz
 			must(t, w.Flows.Put(k, f))

@@ -65,7 +65,7 @@ func Load(o Options) (*Datapath, error) {
 	}
 	o.Settings.Hz = hz
 	resize(spec, o)
-	o.Settings.PathMask = spec.Maps["paths"].MaxEntries - 1
+	o.Settings.PathShift = pathShift(spec)
 	if err := spec.Variables["config"].Set(o.Settings); err != nil {
 		return nil, fmt.Errorf("set datapath configuration: %w", err)
 	}
@@ -102,6 +102,9 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	set("paths", powerOfTwo(max(o.Sizes.Paths/uint32(ebpf.MustPossibleCPU()), spec.Maps["paths"].MaxEntries)))
 	set("fragments", o.Sizes.Fragments)
 	s := o.Settings
+	if s.FlowAlways == 0 {
+		set("kept_flows", 1)
+	}
 	if s.FlowAlways == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
 		set("flows", 1)
 		set("fragments", 1)

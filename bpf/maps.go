@@ -50,6 +50,11 @@ func (d *Datapath) pin(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) 
 			continue
 		}
 		m := d.mapByName(status.Name)
+		if status.Name == "epochs" {
+			if err := scatterEpochs(m); err != nil {
+				return err
+			}
+		}
 		if status.Note != "new" {
 			d.Maps[i].Note = status.Note + "; " + d.migrate(status.Name, m)
 		}
@@ -99,6 +104,6 @@ func (d *Datapath) mapByName(name string) *ebpf.Map { return d.MapsByName()[name
 func (d *Datapath) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs, "events": d.Events, "flows": d.Flows,
-		"fragments": d.Fragments, "paths": d.Paths, "pod_links": d.PodLinks, "prefixes": d.Prefixes, "wires": d.Wires,
+		"fragments": d.Fragments, "kept_flows": d.KeptFlows, "paths": d.Paths, "pod_links": d.PodLinks, "prefixes": d.Prefixes, "wires": d.Wires,
 	}
 }

@@ -9,18 +9,13 @@ import (
 // keptPaths are the rows of the table of paths, of all CPUs, that no epoch has made stale.
 func keptPaths(t testing.TB, w *world) (rows []DatapathKeptPath) {
 	t.Helper()
-	epoch := func(slot uint16) (n uint32) {
-		must(t, w.Epochs.Lookup(uint32(slot), &n))
+	epoch := func(slot uint16) uint32 {
+		n, err := EpochOf(w.Epochs, slot)
+		must(t, err)
 		return n
 	}
 	must(t, KeptPaths(w.Paths, func(_ int, _ uint32, p *DatapathKeptPath) bool {
-		sum := epoch(0)
-		for _, slot := range []uint16{p.Path.SrcSlot, p.Path.DstSlot} {
-			if slot != 0 {
-				sum += epoch(slot)
-			}
-		}
-		if p.Path.Epoch == sum {
+		if p.Path.Epoch == epoch(0)+epoch(p.Path.SrcSlot)+epoch(p.Path.DstSlot) {
 			rows = append(rows, *p)
 		}
 		return true

@@ -17,7 +17,6 @@ enum fragment {
 struct packet {
 	struct addr src;
 	struct addr dst;
-	__u32 ifindex;
 	__be16 sport; /* the identifier of an ICMP echo request */
 	__be16 dport; /* the identifier of an ICMP echo reply */
 	__u16 l4;     /* offset of the layer-4 header */
@@ -30,6 +29,7 @@ struct packet {
 	__u8 icmp_type;
 	__u8 fragment; /* enum fragment */
 	__u8 for_host; /* true: to an address of the node itself */
+	__u32 ifindex; /* behind what is zeroed for each packet: 16 bytes from sport on */
 };
 
 /* The packet inside an ICMP error, and where its parts are. */
@@ -60,7 +60,7 @@ enum parsed {
 /* Nothing of the packet before must stay; addresses are zeroed where they are not parsed. */
 INLINE void packet_reset(struct __sk_buff *skb, struct packet *pkt, enum hook hook)
 {
-	__builtin_memset(&pkt->sport, 0, sizeof(*pkt) - offsetof(struct packet, sport));
+	__builtin_memset(&pkt->sport, 0, offsetof(struct packet, ifindex) - offsetof(struct packet, sport));
 	pkt->hook = hook;
 	pkt->ifindex = skb->ifindex;
 }

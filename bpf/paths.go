@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/cilium/ebpf"
 )
@@ -29,4 +30,9 @@ func powerOfTwo(n uint32) uint32 {
 		p <<= 1
 	}
 	return p
+}
+
+// pathShift makes an index of the table of paths of the top bits of a 64-bit hash.
+func pathShift(spec *ebpf.CollectionSpec) uint32 {
+	return uint32(64 - bits.TrailingZeros32(spec.Maps["paths"].MaxEntries))
 }

@@ -1,12 +1,8 @@
 package bpf
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
-	"sync"
-
-	"github.com/cilium/ebpf"
 )
 
 // Addr returns the datapath's form of an address: IPv4 mapped into IPv6, zero for an invalid one.
@@ -58,24 +54,4 @@ func MAC(m net.HardwareAddr) (d DatapathMac) {
 		copy(d.B[:], m)
 	}
 	return d
-}
-
-// Epochs makes kept decisions stale.
-type Epochs struct {
-	mu  sync.Mutex
-	Map *ebpf.Map
-}
-
-// Bump makes stale what was decided with the slot; slot 0 is in everything. The rows it was decided from must have been written before.
-func (e *Epochs) Bump(slot uint16) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var n uint32
-	if err := e.Map.Lookup(uint32(slot), &n); err != nil {
-		return fmt.Errorf("read epoch of slot %d: %w", slot, err)
-	}
-	if err := e.Map.Put(uint32(slot), n+1); err != nil {
-		return fmt.Errorf("write epoch of slot %d: %w", slot, err)
-	}
-	return nil
 }

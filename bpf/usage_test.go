@@ -124,13 +124,15 @@ func TestDump(t *testing.T) {
 	pod := bpf.DatapathEndpoint{Ifindex: 7, Slot: 2, PodMac: bpf.DatapathMac{B: [6]uint8{2, 0, 0, 0, 0, 1}}}
 	put(d.Endpoints, bpf.Addr(netip.MustParseAddr("10.0.1.2")), pod)
 	put(d.PodLinks, uint32(7), bpf.DatapathPodLink{Addr6: bpf.Addr(netip.MustParseAddr("fd00::2")), Endpoint: pod})
-	put(d.Epochs, uint32(9), uint32(4))
+	if err := (&bpf.Epochs{Map: d.Epochs}).Bump(9); err != nil {
+		t.Fatal(err)
+	}
 	put(d.Prefixes, bpf.Prefix(netip.MustParsePrefix("10.0.2.0/24")), bpf.DatapathPrefix{Flags: 1})
 	put(d.Flows, bpf.DatapathFlowKey{Port: [2]uint16{bpf.Port(80), bpf.Port(81)}, Proto: 6}, bpf.DatapathFlow{PodPort: bpf.Port(82)})
 	for name, want := range map[string]string{
 		"endpoints": "10.0.1.2 | ifindex=7 slot=2 podmac=02:00:00:00:00:01",
 		"pod_links": "7 | addr6=fd00::2 endpoint.ifindex=7 endpoint.slot=2 endpoint.podmac=02:00:00:00:00:01",
-		"epochs":    "9 | 4",
+		"epochs":    "9 | 1",
 		"prefixes":  "10.0.2.0/24 | flags=1",
 		"flows":     "port[0]=80 port[1]=81 proto=6 | podport=82",
 	} {

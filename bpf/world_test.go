@@ -79,6 +79,7 @@ func settingsOf(change ...func(*Settings)) Settings {
 
 func masquerading(s *Settings) { s.Masquerade4, s.Masquerade6 = 1, 1 }
 func tracking(s *Settings)     { s.FlowAlways = 1 }
+func longTimes(s *Settings)    { s.Hz = 1000 } // whatever ends by time takes so many times as long
 func legacy(s *Settings)       { s.LegacyRouting = 1 }
 func tunnel4(s *Settings)      { s.Tunnel = uint8(DatapathTunnelModeTUNNEL_IPV4) }
 func tunnel6(s *Settings)      { s.Tunnel = uint8(DatapathTunnelModeTUNNEL_IPV6) }
@@ -263,13 +264,14 @@ func (w *world) load(t testing.TB, s Settings, tweak func(*ebpf.CollectionSpec))
 	must(t, rlimit.RemoveMemlock())
 	spec, err := LoadDatapath()
 	must(t, err)
-	s.Hz, err = clockRate()
+	hz, err := clockRate()
 	must(t, err)
+	s.Hz = hz * max(1, s.Hz)
 	spec.Maps["flows"].MaxEntries = 8192
 	if tweak != nil {
 		tweak(spec)
 	}
-	s.PathMask = spec.Maps["paths"].MaxEntries - 1
+	s.PathShift = pathShift(spec)
 	must(t, spec.Variables["config"].Set(s))
 	w.settings = s
 	w.outcomes = outcomesOf(t, spec)
@@ -341,6 +343,7 @@ func (w *world) addPod(t testing.TB, name string, slot uint16, link, gateway str
 func (w *world) forget(t testing.TB) {
 	t.Helper()
 	w.bump(t, 0) // paths can't be taken away, but become stale
+	w.unkeep(t)
 	for _, m := range []*ebpf.Map{w.Flows, w.Fragments} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {

@@ -108,9 +108,17 @@ func end(k *Key, side int) netip.AddrPort {
 	return netip.AddrPortFrom(k.Addr[side].Netip(), bpf.Port(k.Port[side]))
 }
 
-// Each calls fn for each row of the map "flows" until it returns false.
+// Each calls fn for each row of the map "flows" until it returns false. What
+// CPUs have not added to the rows yet is added here.
 func Each(d *bpf.Datapath, fn func(*Key, *Row) bool) error {
-	if err := bpf.Each(d.Flows, fn); err != nil {
+	pending, err := bpf.ReadPending(d)
+	if err == nil {
+		err = bpf.Each(d.Flows, func(k *Key, r *Row) bool {
+			pending.Add(k, r)
+			return fn(k, r)
+		})
+	}
+	if err != nil {
 		return fmt.Errorf("read flows: %w", err)
 	}
 	return nil

@@ -6,7 +6,7 @@
 #ifndef MYELIN_FLOW_H
 #define MYELIN_FLOW_H
 
-#include "../route/path.h"
+#include "kept.h"
 #include "l4.h"
 
 struct {
@@ -17,11 +17,6 @@ struct {
 } flows SEC(".maps");
 
 #define EEXIST 17
-
-#define TCP_FIN 0x01
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_ACK 0x10
 
 INLINE bool addr_before(const struct addr *a, const struct addr *b)
 {
@@ -82,8 +77,8 @@ INLINE void flow_tcp(struct __sk_buff *skb, const struct packet *pkt, struct flo
 	event_flow(skb, EVENT_FLOW_END);
 }
 
-/* Adds the packet to the row. Cost: per packet. One side's packets are mostly one CPU's, but need not be. */
-INLINE void flow_account(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, int side)
+/* Adds the packet to the row. One side's packets are mostly one CPU's, but need not be. */
+INLINE void flow_count(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, int side)
 {
 	struct flow_side *s = flow_side(f, side);
 	__u32 now = clock_now();
@@ -98,10 +93,15 @@ INLINE void flow_account(struct __sk_buff *skb, const struct packet *pkt, struct
 		flow_tcp(skb, pkt, f, s);
 }
 
+INLINE bool flow_syn(const struct packet *pkt)
+{
+	return pkt->proto == IPPROTO_TCP && (pkt->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
 /* A SYN on a row that saw its end is a new connection between the same ports. */
 INLINE void flow_reopen(struct flow *f, const struct packet *pkt, int side)
 {
-	if (!(f->flags & FLOW_CLOSING) || pkt->proto != IPPROTO_TCP || (pkt->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+	if (!(f->flags & FLOW_CLOSING) || !flow_syn(pkt))
 		return;
 	f->flags &= FLOW_NAT;
 	f->origin = side;
@@ -122,31 +122,115 @@ INLINE struct flow *flow_new(struct cpu *c, int side)
 	return f;
 }
 
-/* Keeps the way of one side in the row with key c->key, a new one if there is none, and counts the packet. False if the table has no room. Cost: per flow. */
-INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, const struct path *way)
+/* Moves what a copy of another flow holds to that flow's row, if it still has one. */
+INLINE void flow_release(struct kept_flow *k)
 {
-	struct flow *f = bpf_map_lookup_elem(&flows, &c->key);
+	struct flow_key key;
+	struct flow *f;
+	int side;
+
+	if (!k->packets)
+		return;
+	side = flow_key_of(&key, &k->src, k->sport, &k->dst, k->dport, k->proto);
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (f)
+		kept_settle(k, flow_side(f, side));
+}
+
+/* Puts the CPU's path at hand, for what follows the CPU's packet on this side of its flow. Cost: per flow. */
+APART int flow_keep(__u32 side)
+{
+	struct cpu *c = cpu_this();
+	struct kept_flow *k;
+
+	if (!c || c->path.action == PATH_NONE || c->path.action == PATH_RESOLVE || c->pkt.tcp_flags & (TCP_FIN | TCP_RST))
+		return 0;
+	k = kept_place(&c->pkt);
+	if (!k)
+		return 0;
+	if (!kept_matches(&c->pkt, k))
+		flow_release(k);
+	kept_fill(k, &c->pkt, &c->path, side);
+	return 0;
+}
+
+/* Tells the row of a FIN or RST, and of what was kept before it; others may have the copy's place then. Cost: twice a connection. */
+APART int flow_tell(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct kept_flow *k;
+	struct flow *f;
+	int side;
+
+	if (!c)
+		return 0;
+	side = flow_key_of(&c->key, &c->pkt.src, c->pkt.sport, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	k = kept_find(&c->pkt);
+	if (!f || !k)
+		return 0;
+	kept_settle(k, flow_side(f, side));
+	k->until = clock_now();
+	flow_count(skb, &c->pkt, f, side);
+	return 0;
+}
+
+/* Adds a packet to the copy, or to the row where that must know at once. Cost: per packet. */
+INLINE void flow_account(struct __sk_buff *skb, struct cpu *c, struct kept_flow *k)
+{
+	if (unlikely(c->pkt.tcp_flags & (TCP_FIN | TCP_RST)))
+		flow_tell(skb);
+	else
+		kept_account(skb, &c->pkt, k);
+}
+
+/* Inserts a row for the CPU's packet, with the CPU's path if it has one. Returns 0 or a negative error. Cost: per flow. */
+INLINE long flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
+{
+	struct flow *f = flow_new(c, side);
+	long err;
+
+	if (way)
+		flow_side(f, side)->way = c->path;
+	flow_count(skb, &c->pkt, f, side);
+	err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
+	if (err)
+		return err;
+	event_flow(skb, EVENT_FLOW_BEGIN);
+	if (way && config.flow_always)
+		flow_keep(side);
+	return 0;
+}
+
+/*
+ * Keeps the CPU's path, if it has one, in the row with key c->key, a new one if there is none, and counts the packet. False if the table has no room.
+ * A connection that begins has no row yet, so that none is looked for: of two CPUs that begin one in the same moment, the second learns it by EEXIST.
+ * Cost: per flow.
+ */
+INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
+{
+	struct flow *f = flow_syn(&c->pkt) ? NULL : bpf_map_lookup_elem(&flows, &c->key);
+	struct kept_flow *k;
 	long err;
 
 	if (!f) {
-		f = flow_new(c, side);
-		if (way)
-			flow_side(f, side)->way = *way;
-		flow_account(skb, &c->pkt, f, side);
-		err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
-		if (!err)
-			event_flow(skb, EVENT_FLOW_BEGIN);
+		err = flow_insert(skb, c, side, way);
 		if (err != -EEXIST)
 			return !err;
-		/* Another CPU has begun the same flow in this very moment. */
 		f = bpf_map_lookup_elem(&flows, &c->key);
 		if (!f)
 			return false;
 	}
 	flow_reopen(f, &c->pkt, side);
 	if (way)
-		flow_side(f, side)->way = *way;
-	flow_account(skb, &c->pkt, f, side);
+		flow_side(f, side)->way = c->path;
+	flow_count(skb, &c->pkt, f, side);
+	if (!way || !config.flow_always)
+		return true;
+	k = kept_find(&c->pkt);
+	if (k)
+		kept_settle(k, flow_side(f, side));
+	flow_keep(side);
 	return true;
 }
 

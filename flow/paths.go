@@ -91,7 +91,7 @@ type epochs struct {
 func (e *epochs) of(slot uint16) uint32 {
 	n, ok := e.known[slot]
 	if !ok && e.err == nil {
-		e.err = e.d.Epochs.Lookup(uint32(slot), &n)
+		n, e.err = bpf.EpochOf(e.d.Epochs, slot)
 		e.known[slot] = n
 	}
 	return n
@@ -99,13 +99,7 @@ func (e *epochs) of(slot uint16) uint32 {
 
 // sum is epoch_sum of endpoint.h.
 func (e *epochs) sum(src, dst uint16) uint32 {
-	sum := e.of(0)
-	for _, slot := range []uint16{src, dst} {
-		if slot != 0 {
-			sum += e.of(slot)
-		}
-	}
-	return sum
+	return e.of(0) + e.of(src) + e.of(dst)
 }
 
 // TableHeader names the columns of TableRow.

@@ -18,8 +18,11 @@ import (
 func TestPaths(t *testing.T) {
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1}, nil)
-		if err := d.Epochs.Put(uint32(2), uint32(5)); err != nil {
-			t.Fatal(err)
+		epochs := &bpf.Epochs{Map: d.Epochs}
+		for range 5 {
+			if err := epochs.Bump(2); err != nil {
+				t.Fatal(err)
+			}
 		}
 		rows := make([]bpf.DatapathKeptPath, ebpf.MustPossibleCPU())
 		via := netip.MustParseAddr("192.168.0.254")
@@ -54,7 +57,7 @@ func TestPaths(t *testing.T) {
 		if read(1001)[0].Fresh {
 			t.Error("fresh after it has expired")
 		}
-		if err := (&bpf.Epochs{Map: d.Epochs}).Bump(2); err != nil {
+		if err := epochs.Bump(2); err != nil {
 			t.Fatal(err)
 		}
 		if read(1000)[0].Fresh {

@@ -178,7 +178,7 @@ INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
 	if (!f || f->flags & FLOW_NAT || f->origin == side || flow_expired(f, c->pkt.proto))
 		return false;
 	if (!config.flow_always) /* or it will be counted where its way is kept */
-		flow_account(skb, &c->pkt, f, side);
+		flow_count(skb, &c->pkt, f, side);
 	return true;
 }
 
@@ -215,7 +215,7 @@ APART int nat_out(struct __sk_buff *skb)
 			return DROP_MAP_FULL;
 	}
 	flow_reopen(f, &c->pkt, side);
-	flow_account(skb, &c->pkt, f, side);
+	flow_count(skb, &c->pkt, f, side);
 	return nat_write(skb, &c->pkt, true, &c->snat, nat_candidate(&c->pkt, attempt)) ? 0 : DROP_REWRITE;
 }
 

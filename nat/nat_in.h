@@ -87,7 +87,7 @@ APART int nat_in(struct __sk_buff *skb)
 	c->pkt.slot = c->path.dst_slot;
 	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
 		return DROP_TTL;
-	flow_account(skb, &c->pkt, f, side);
+	flow_count(skb, &c->pkt, f, side);
 	return nat_write(skb, &c->pkt, false, &f->pod, f->pod_port) ? 0 : DROP_REWRITE;
 }
 

@@ -63,17 +63,16 @@ struct {
 } wires SEC(".maps");
 
 /*
- * The row where packets like pkt begin to look. Low bits count most, as they do in addresses: neighbours get rows of their own. A wire's sender doesn't
- * matter where any is set.
+ * The row where packets like pkt begin to look. The top bits of a product depend on all bits of its factor, and most on the last octets of the addresses,
+ * which are the highest here: neighbours get rows of their own. A wire's sender doesn't matter where any is set.
  */
 INLINE __u32 path_index(const struct packet *pkt, bool any)
 {
-	__u32 h = bpf_ntohl(pkt->dst.w[3]);
+	__u64 h = (pkt->dst.d[0] + pkt->dst.d[1]) * 0x9e3779b97f4a7c15ULL;
 
-	h += (h >> 8) * 0x9e35 + (pkt->dst.w[2] >> 16) + pkt->ifindex * 0x6d2b;
 	if (!any)
-		h += bpf_ntohl(pkt->src.w[3]) * 0xca6b;
-	return h & config.path_mask;
+		h += (pkt->src.d[0] + pkt->src.d[1]) * 0xbf58476d1ce4e5b9ULL;
+	return h >> config.path_shift;
 }
 
 INLINE bool path_matches(const struct packet *pkt, const struct kept_path *p, bool any)

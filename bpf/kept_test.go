@@ -1,0 +1,88 @@
+package bpf
+
+import (
+	"testing"
+)
+
+// keptTables prove what a CPU keeps at hand of a flow, and when the row learns it.
+func keptTables() []table {
+	const udp = `eth a > gw | ip a > b | udp 1 > 2`
+	by := func(in, want string, row, pending uint64) step {
+		return step{at: "from_pod linka", in: in, want: want, after: keptIs(row, pending)}
+	}
+	return []table{{name: "flows at hand", settings: settingsOf(tracking, longTimes), rows: []row{
+		{name: "the row learns of packets when the copy is old", steps: []step{
+			by(udp, "FORWARD_POD", 1, 0),
+			by(udp, "FORWARD_POD", 1, 1),
+			by(udp, "FORWARD_POD", 1, 2),
+			{at: "from_pod linka", in: udp, want: "FORWARD_POD", before: agesKept, after: keptIs(4, 0)},
+			by(udp, "FORWARD_POD", 4, 1),
+		}},
+		{name: "and of a FIN at once", steps: []step{
+			by(`eth a > gw | ip a > b | tcp 40000 > 80 S`, "FORWARD_POD", 1, 0),
+			by(`eth a > gw | ip a > b | tcp 40000 > 80 A`, "FORWARD_POD", 1, 1),
+			by(`eth a > gw | ip a > b | tcp 40000 > 80 FA`, "FORWARD_POD", 3, 0),
+			by(`eth a > gw | ip a > b | tcp 40000 > 80 A`, "FORWARD_POD", 4, 0),
+		}},
+		{name: "a connection that begins where another one's copy is left", steps: []step{
+			by(`eth a > gw | ip a > b | tcp 40000 > 80 S`, "FORWARD_POD", 1, 0),
+			by(`eth a > gw | ip a > b | tcp 40000 > 80 A`, "FORWARD_POD", 1, 1),
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: deletesFlows, after: keptIs(1, 0)},
+		}},
+		{name: "an epoch that moved, nothing lost", steps: []step{
+			by(udp, "FORWARD_POD", 1, 0),
+			by(udp, "FORWARD_POD", 1, 1),
+			{at: "from_pod linka", in: udp, want: "FORWARD_POD", before: func(t testing.TB, w *world) { w.bump(t, 2) }, after: keptIs(3, 0)},
+		}},
+		{name: "a copy is for one link and one MAC", steps: []step{
+			by(udp, "FORWARD_POD", 1, 0),
+			{at: "from_pod linkb", in: udp, want: "DROP_SPOOFED_MAC", out: "=", after: keptIs(1, 0)},
+			{at: "from_pod linka", in: `eth b > gw | ip a > b | udp 1 > 2`, want: "DROP_SPOOFED_MAC", out: "=", after: keptIs(1, 0)},
+		}},
+		{name: "from the wire", steps: []step{
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", after: keptIs(1, 0)},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", after: keptIs(1, 1)},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", before: agesKept, after: keptIs(3, 0)},
+		}},
+	}}}
+}
+
+// keptIs compares the packets that the only row knows of, and those that it does not.
+func keptIs(row, pending uint64) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		var known, more uint64
+		for _, f := range rowsIn[DatapathFlowKey, DatapathFlow](t, w.Flows) {
+			known += f.Side[0].Packets + f.Side[1].Packets
+		}
+		must(t, KeptFlows(w.KeptFlows, func(_ int, _ uint32, k *DatapathKeptFlow) bool {
+			more += uint64(k.Packets)
+			return true
+		}))
+		if known != row || more != pending {
+			t.Fatalf("the row knows of %d packets, CPUs of %d more; want %d and %d", known, more, row, pending)
+		}
+	}
+}
+
+// agesKept makes all copies too old to be followed.
+func agesKept(t testing.TB, w *world) {
+	t.Helper()
+	now, err := readJiffies()
+	must(t, err)
+	must(t, KeptFlows(w.KeptFlows, func(cpu int, i uint32, _ *DatapathKeptFlow) bool {
+		var rows []DatapathKeptFlow
+		must(t, w.KeptFlows.Lookup(i, &rows))
+		rows[cpu].Until = uint32(now) - 1
+		must(t, w.KeptFlows.Put(i, rows))
+		return true
+	}))
+}
+
+// deletesFlows takes the rows away, as the agent's collector does.
+func deletesFlows(t testing.TB, w *world) {
+	t.Helper()
+	for k := range rowsIn[DatapathFlowKey, DatapathFlow](t, w.Flows) {
+		must(t, w.Flows.Delete(&k))
+	}
+}
