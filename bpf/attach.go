@@ -50,36 +50,55 @@ func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	}
 	if noTCX {
 		a.Mode, a.Why = Clsact, "bpf.enableTCX is false"
-	} else if err := probeTCX(d.ToPod); err != nil {
+	} else if err := probeTCX(); err != nil {
 		a.Mode, a.Why = Clsact, "the kernel has no TCX (6.6 or later): "+err.Error()
 	}
 	return a
 }
 
-// probeTCX tries it on the loopback device for a moment: to_pod changes no packet.
-func probeTCX(p *ebpf.Program) error {
-	l, err := link.AttachTCX(link.TCXOptions{Interface: 1, Program: p, Attach: ebpf.AttachTCXEgress})
-	if err != nil {
-		return err
+// probeTCX asks what hangs on the loopback device: trying it would wait for two grace periods of RCU. With nothing there the
+// answer is that there is none; a kernel without TCX doesn't know the question.
+func probeTCX() error {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return l.Close()
+	return err
 }
 
 // ingress reports on which side of the device the hook is.
 func (h Hook) ingress() bool { return h == FromPod || h == FromWire }
 
 // Attach makes the hook's program the one on the device, in place of an older one of ours without a gap. It is idempotent.
+// The first TCX link on a device takes as long as a grace period of RCU, 7 to 20 ms (tcx_link_prog_attach), and the kernel
+// lets nobody else change a device meanwhile.
 func (a *Attacher) Attach(hook Hook, name string, index int) error {
 	var err error
 	if a.Mode == TCX {
 		err = a.attachTCX(hook, name, index)
 	} else {
-		err = a.attachClsact(hook, name, index)
+		err = a.attachClsact(hook, index)
 	}
 	if err != nil {
 		return fmt.Errorf("attach %s to %s: %w", hook, name, err)
 	}
 	return nil
+}
+
+// AttachSoon is Attach for those who can't wait: where that would take long, the program hangs by a filter of clsact for the
+// time being, which takes 0.1 ms and forwards alike, and lasting is false. Attach then puts a link in its place.
+func (a *Attacher) AttachSoon(hook Hook, name string, index int) (lasting bool, err error) {
+	if a.Mode != TCX {
+		return true, a.Attach(hook, name, index)
+	}
+	lasting, err = a.updateTCX(hook, name, index)
+	if err == nil && !lasting {
+		err = a.attachClsact(hook, index)
+	}
+	if err != nil {
+		return false, fmt.Errorf("attach %s to %s: %w", hook, name, err)
+	}
+	return lasting, nil
 }
 
 func (a *Attacher) pinOf(hook Hook, name string) string {
@@ -98,22 +117,8 @@ func PinName(device string) string {
 }
 
 func (a *Attacher) attachTCX(hook Hook, name string, index int) error {
-	pin := a.pinOf(hook, name)
-	old, err := link.LoadPinnedLink(pin, nil)
-	if err == nil {
-		defer old.Close()
-		if attachedTo(old) == index {
-			err = old.Update(a.programs[hook])
-			if err == nil {
-				return nil
-			}
-		}
-		/* The device is gone, or is another one of the same name. */
-		if err := os.Remove(pin); err != nil {
-			return fmt.Errorf("remove stale pin: %w", err)
-		}
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("open pinned link: %w", err)
+	if done, err := a.updateTCX(hook, name, index); done || err != nil {
+		return err
 	}
 	at := ebpf.AttachTCXEgress
 	if hook.ingress() {
@@ -124,10 +129,31 @@ func (a *Attacher) attachTCX(hook Hook, name string, index int) error {
 		return err
 	}
 	defer l.Close()
-	if err := l.Pin(pin); err != nil {
+	if err := l.Pin(a.pinOf(hook, name)); err != nil {
 		return fmt.Errorf("pin link: %w", err)
 	}
-	return nil
+	return a.dropFilter(hook, index)
+}
+
+// updateTCX gives the link that is pinned the new program, and reports whether there is one on the device.
+func (a *Attacher) updateTCX(hook Hook, name string, index int) (done bool, err error) {
+	pin := a.pinOf(hook, name)
+	old, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open pinned link: %w", err)
+	}
+	defer old.Close()
+	if attachedTo(old) == index && old.Update(a.programs[hook]) == nil {
+		return true, a.dropFilter(hook, index)
+	}
+	/* The device is gone, or is another one of the same name. */
+	if err := os.Remove(pin); err != nil {
+		return false, fmt.Errorf("remove stale pin: %w", err)
+	}
+	return false, nil
 }
 
 // attachedTo returns the device's index, or 0 if the link hangs on none.
@@ -143,21 +169,54 @@ func attachedTo(l link.Link) int {
 	return int(tcx.Ifindex)
 }
 
-func (a *Attacher) attachClsact(hook Hook, name string, index int) error {
-	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
-	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, os.ErrExist) {
+func clsact(index int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+}
+
+func (a *Attacher) attachClsact(hook Hook, index int) error {
+	if err := netlink.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("add clsact qdisc: %w", err)
 	}
 	return netlink.FilterReplace(a.filter(hook, index))
 }
 
-func (a *Attacher) filter(hook Hook, index int) *netlink.BpfFilter {
-	parent := uint32(netlink.HANDLE_MIN_EGRESS)
-	if hook.ingress() {
-		parent = netlink.HANDLE_MIN_INGRESS
+// dropFilter removes the filter that hung on the device before the link, and the qdisc with the last one. It leaves those of others.
+func (a *Attacher) dropFilter(hook Hook, index int) error {
+	device, ours, dropped := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, a.filter(hook, index), false
+	filters, err := netlink.FilterList(device, ours.Parent)
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == ours.Name {
+			err, dropped = errors.Join(err, netlink.FilterDel(ours)), true
+		}
 	}
+	if err == nil && dropped {
+		err = dropEmpty(device)
+	}
+	if err != nil && !isGone(err) {
+		return fmt.Errorf("remove the filter that came before the link: %w", err)
+	}
+	return nil
+}
+
+func dropEmpty(device netlink.Link) error {
+	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		if left, err := netlink.FilterList(device, parent); err != nil || len(left) > 0 {
+			return err
+		}
+	}
+	return netlink.QdiscDel(clsact(device.Attrs().Index))
+}
+
+func (h Hook) parent() uint32 {
+	if h.ingress() {
+		return netlink.HANDLE_MIN_INGRESS
+	}
+	return netlink.HANDLE_MIN_EGRESS
+}
+
+func (a *Attacher) filter(hook Hook, index int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
-		FilterAttrs:  netlink.FilterAttrs{LinkIndex: index, Parent: parent, Handle: 1, Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
+		FilterAttrs:  netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent(), Handle: 1, Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
 		Fd:           a.programs[hook].FD(),
 		Name:         "myelin-" + string(hook),
 		DirectAction: true,
@@ -171,6 +230,9 @@ func (a *Attacher) Detach(hook Hook, name string, index int) error {
 		return fmt.Errorf("detach %s from %s: %w", hook, name, err)
 	}
 	if a.Mode == TCX {
+		if err := a.dropFilter(hook, index); err != nil {
+			return fmt.Errorf("detach %s from %s: %w", hook, name, err)
+		}
 		return nil
 	}
 	err := netlink.FilterDel(a.filter(hook, index))

@@ -54,7 +54,7 @@ func allSpoilt() []spoilt {
 			_, dst, _ := net.ParseCIDR("198.51.100.0/24")
 			must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: n.wire.Attrs().Index, Dst: dst, MTU: 1300}))
 		}, Warn, "1 routes have an MTU that is not locked: 198.51.100.0/24 mtu 1300"},
-		{"old pod link", func(t *testing.T, n *node) { must(t, netlink.LinkSetMTU(n.wire, 1400)) }, Warn, "1 pod links or tunnels have an MTU above 1400"},
+		{"old pod link", func(t *testing.T, n *node) { must(t, netlink.LinkSetMTU(n.wire, 1400)) }, Warn, "1 pod links have an MTU above 1400, or the tunnel one above 1400"},
 		{"wire down", func(t *testing.T, n *node) { must(t, netlink.LinkSetDown(n.peer)) }, Fail, "eth0 is down"},
 		{"no wire", func(t *testing.T, n *node) { must(t, netlink.LinkDel(n.wire)) }, Warn, "no device leads to other nodes"},
 		{"offload off", func(t *testing.T, _ *node) { offload(t, "eth0", 0x1f /* ETHTOOL_STSO */, 0) }, Warn, "eth0 (veth) has tso off"},

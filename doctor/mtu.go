@@ -43,18 +43,19 @@ func (x *examination) mtu() {
 			"IPv6 needs 1280 (RFC 8200, section 5)", "raise the MTU of the wires")
 		return
 	}
-	x.podMTU(pod)
+	x.podMTU(wire, pod)
 }
 
-func (x *examination) podMTU(pod int) {
+// podMTU compares pod links with the wires, whose MTU they have, and the tunnel with what its headers leave.
+func (x *examination) podMTU(wire, pod int) {
 	wrong := 0
 	for _, l := range x.links {
-		if (isPod(l) || l.Attrs().Name == tunnel.DeviceName) && l.Attrs().MTU > pod {
+		if m := l.Attrs().MTU; isPod(l) && m > wire || l.Attrs().Name == tunnel.DeviceName && m > pod {
 			wrong++
 		}
 	}
 	if wrong > 0 {
-		x.warn(fmt.Sprintf("%d pod links or tunnels have an MTU above %d", wrong, pod),
+		x.warn(fmt.Sprintf("%d pod links have an MTU above %d, or the tunnel one above %d", wrong, wire, pod),
 			"their packets are too big for the wire, and depend on path MTU discovery", "restart these pods; they were made when the MTU was larger")
 		return
 	}

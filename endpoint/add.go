@@ -61,7 +61,7 @@ func (m *Manager) plan(req Request) (*Endpoint, error) {
 		ID: id, ContainerID: req.ContainerID, IfName: req.IfName, NetNS: req.NetNS,
 		Namespace: req.Namespace, Pod: req.Pod, PodUID: req.PodUID,
 		LinkName: LinkName(a), LinkMAC: linkMAC(a, "link", now), PodMAC: linkMAC(a, "pod", now),
-		MTU: node.MTU, State: StateCreating, CreatedAt: now,
+		MTU: node.MTU, RouteMTU: node.RouteMTU, State: StateCreating, CreatedAt: now,
 	}
 	if e.IPv4, e.IPv6, err = m.ipam.Allocate(a.String()); err != nil {
 		return nil, err

@@ -172,6 +172,31 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// TestRestoreOldMTU: a pod that was made when links had the routes' MTU is right
+// as it is.
+func TestRestoreOldMTU(t *testing.T) {
+	n := newNode(t, "10.0.0.0/24", "fd00::/64")
+	n.config.MTU, n.config.RouteMTU = 1350, 0
+	a, req := n.start(), n.request("old")
+	if _, err := a.Add(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	state, err := os.ReadFile(filepath.Join(n.runDir, "endpoints", "2.json"))
+	if err != nil || strings.Contains(string(state), "routeMTU") {
+		t.Errorf("%v; the state is not that of an older agent:\n%s", err, state)
+	}
+	n.config.MTU, n.config.RouteMTU = 1400, 1350
+	a = n.start()
+	e, err := a.Check(t.Context(), req.Attachment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.MTU != 1350 || e.RouteMTU != 0 {
+		t.Errorf("MTU %d, of routes %d", e.MTU, e.RouteMTU)
+	}
+}
+
 // TestRestoreBadFiles: what can't be restored is named, and takes nothing else
 // down.
 func TestRestoreBadFiles(t *testing.T) {

@@ -62,8 +62,16 @@ type Endpoint struct {
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
 
-	// MTU of the pod link, bytes of layer 3.
+	// MTU of the pod link, bytes of layer 3: the largest packet that reaches the
+	// pod.
 	MTU int `json:"mtu"`
+	// RouteMTU is that of the pod's default routes: the largest packet that the
+	// pod sends. 0 means MTU, as it was for pods made before there were two.
+	RouteMTU int `json:"routeMTU,omitempty"`
+
+	// Interim is set while programs hang on the link by filters and their lasting
+	// links are due. It is found anew after a restart.
+	Interim bool `json:"-"`
 
 	State     string    `json:"state"`
 	CreatedAt time.Time `json:"createdAt"`

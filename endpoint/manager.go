@@ -38,8 +38,9 @@ type NodeConfig struct {
 	IPv4, IPv6 bool
 	// Gateway4 and Gateway6 are network + 1 of the node's podCIDRs.
 	Gateway4, Gateway6 netip.Addr
-	// MTU of pod links, bytes of layer 3.
-	MTU int
+	// MTU of pod links, bytes of layer 3, and of the routes in pods: what the
+	// wires bring, and what pods may send. RouteMTU is 0 where that is the same.
+	MTU, RouteMTU int
 }
 
 // Config of a Manager. RunDir and Node are required.
@@ -144,7 +145,8 @@ func (m *Manager) Node() NodeConfig { return m.config.Node() }
 func (m *Manager) spec(e *Endpoint) podlink.Spec {
 	node := m.config.Node()
 	return podlink.Spec{
-		Name: e.LinkName, LinkMAC: e.LinkMAC, NetNS: e.NetNS, IfName: e.IfName, PodMAC: e.PodMAC, MTU: e.MTU,
+		Name: e.LinkName, LinkMAC: e.LinkMAC, NetNS: e.NetNS, IfName: e.IfName, PodMAC: e.PodMAC,
+		MTU: e.MTU, RouteMTU: e.RouteMTU,
 		IPv4: e.IPv4, IPv6: e.IPv6, Gateway4: node.Gateway4, Gateway6: node.Gateway6,
 	}
 }

@@ -45,7 +45,7 @@ func TestAdd(t *testing.T) {
 		{
 			"dual", "10.0.1.0/24 fd00:1::/64",
 			[]string{"inet 10.0.1.2/32", "inet6 fd00:1::2/128", "inet6 fe80::"},
-			[]string{"default via 10.0.1.1 onlink", "default via fd00:1::1 metric 1024 onlink"},
+			[]string{"default via 10.0.1.1 onlink mtu 1350", "default via fd00:1::1 metric 1024 onlink mtu 1350"},
 			nil,
 		},
 		{"IPv4", "10.0.1.0/24", []string{"inet 10.0.1.2/32"}, []string{"default via 10.0.1.1 onlink"}, []string{"inet6"}},
@@ -259,6 +259,8 @@ func TestCheck(t *testing.T) {
 	}
 	for _, tt := range []struct{ damage, want string }{
 		{"", ""},
+		{"ip route change default via 10.0.0.1 dev eth0 onlink mtu 1200", "default route via 10.0.0.1: MTU is 1200, want 1350"},
+		{"ip route change default via 10.0.0.1 dev eth0 onlink mtu 1350", ""},
 		{"ip -6 route del default", "default route via fd00::1 is missing"},
 		{"ip addr del 10.0.0.2/32 dev eth0", "address 10.0.0.2 is missing"},
 		{"ip link set eth0 mtu 1300", "MTU is 1300, want 1400"},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/hive/job"
@@ -29,8 +30,12 @@ type Kernel struct {
 
 // Reconcile registers the reconciler that makes the kernel equal to the table of endpoints.
 func Reconcile(log *slog.Logger, db *statedb.DB, group job.Group, t statedb.RWTable[*Endpoint], k *Kernel) error {
-	_, err := table.Register(log, db, group, t, StatusOf, k)
-	return err
+	if _, err := table.Register(log, db, group, t, StatusOf, k); err != nil {
+		return err
+	}
+	s := &settler{db, t, time.Now}
+	group.Add(job.OneShot("lasting-links", s.run))
+	return nil
 }
 
 func (k *Kernel) row(e *Endpoint) bpf.DatapathEndpoint {
@@ -54,14 +59,34 @@ func (k *Kernel) Update(ctx context.Context, txn statedb.ReadTxn, rev statedb.Re
 			return err
 		}
 	}
+	return k.attach(e)
+}
+
+// attach hangs the programs on the link: at first in the way that takes no time, so that no ADD and no start of the agent
+// waits, and when the settler asks for it, in the lasting one.
+func (k *Kernel) attach(e *Endpoint) error {
+	hooks := []bpf.Hook{bpf.FromPod}
 	if k.Track {
-		if err := k.Datapath.Attacher.Attach(bpf.ToPod, e.LinkName, e.LinkIndex); err != nil {
-			return err
-		}
+		hooks = []bpf.Hook{bpf.ToPod, bpf.FromPod}
 	} else if err := k.Datapath.Attacher.Detach(bpf.ToPod, e.LinkName, e.LinkIndex); err != nil {
 		return err
 	}
-	return k.Datapath.Attacher.Attach(bpf.FromPod, e.LinkName, e.LinkIndex)
+	interim := false
+	for _, hook := range hooks {
+		if e.Interim {
+			if err := k.Datapath.Attacher.Attach(hook, e.LinkName, e.LinkIndex); err != nil {
+				return err
+			}
+			continue
+		}
+		lasting, err := k.Datapath.Attacher.AttachSoon(hook, e.LinkName, e.LinkIndex)
+		if err != nil {
+			return err
+		}
+		interim = interim || !lasting
+	}
+	e.Interim = interim
+	return nil
 }
 
 // write puts the rows and reports whether any of them is new or different.

@@ -115,16 +115,17 @@ func ipv6Sysctls(procSys string, spec Spec) error {
 type family struct {
 	number           int
 	address, gateway netip.Addr
+	mtu              int // of the default route, 0: that of the link
 	flags            int
 }
 
 func families(spec Spec) []family {
 	var all []family
 	if spec.IPv4.IsValid() {
-		all = append(all, family{netlink.FAMILY_V4, spec.IPv4, spec.Gateway4, 0})
+		all = append(all, family{netlink.FAMILY_V4, spec.IPv4, spec.Gateway4, spec.RouteMTU, 0})
 	}
 	if spec.IPv6.IsValid() {
-		all = append(all, family{netlink.FAMILY_V6, spec.IPv6, spec.Gateway6, unix.IFA_F_NODAD})
+		all = append(all, family{netlink.FAMILY_V6, spec.IPv6, spec.Gateway6, spec.RouteMTU, unix.IFA_F_NODAD})
 	}
 	return all
 }
@@ -148,7 +149,7 @@ func addFamily(h *netlink.Handle, link netlink.Link, f family) error {
 	// The gateway is in no prefix of the pod: onlink lets the kernel take it
 	// without a route of its own (IPv6: since 4.16).
 	route := &netlink.Route{
-		LinkIndex: link.Attrs().Index, Dst: f.everything(), Gw: f.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
+		LinkIndex: link.Attrs().Index, Dst: f.everything(), Gw: f.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), MTU: f.mtu,
 	}
 	if err := h.RouteAdd(route); err != nil {
 		return fmt.Errorf("add default route via %s: %w", f.gateway, err)
@@ -203,9 +204,13 @@ func checkFamily(h *netlink.Handle, link netlink.Link, f family) error {
 		return fmt.Errorf("list routes: %w", err)
 	}
 	for _, r := range routes {
-		if r.Gw.Equal(f.gateway.AsSlice()) && (r.Dst == nil || r.Dst.String() == f.everything().String()) {
-			return nil
+		if !r.Gw.Equal(f.gateway.AsSlice()) || r.Dst != nil && r.Dst.String() != f.everything().String() {
+			continue
 		}
+		if f.mtu != 0 && r.MTU != f.mtu {
+			return fmt.Errorf("default route via %s: MTU is %d, want %d", f.gateway, r.MTU, f.mtu)
+		}
+		return nil
 	}
 	return fmt.Errorf("default route via %s is missing", f.gateway)
 }

@@ -27,6 +27,11 @@ type Spec struct {
 	PodMAC  net.HardwareAddr // pod side
 	MTU     int              // both sides, bytes of layer 3
 
+	// RouteMTU is the MTU of the pod's default routes, not locked, so that path
+	// MTU discovery goes on below it; 0: that of the link. It also bounds the MSS
+	// that the pod announces.
+	RouteMTU int
+
 	// IPv4 and IPv6 are the pod's addresses, invalid for a family that is off;
 	// each one that is valid has a gateway.
 	IPv4, IPv6         netip.Addr

@@ -27,6 +27,7 @@ import (
 func TestChurn(t *testing.T) {
 	t.Parallel()
 	c := up(t, setup{nodes: 1})
+	c.settled("node1")
 	before := c.traces("node1")
 	churn := &churner{runtimeOf: c.runtime("node1"), taken: map[netip.Addr]string{}}
 	for _, name := range []string{"a1", "b1"} {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"myelin/hooks"
 )
 
 // full is how many pods the node gets: with the gateway, what a /24 holds is 253.
@@ -151,9 +153,9 @@ func (c *cluster) restartTime(pods []*sandbox, cold bool) time.Duration {
 // programs is how many different programs the pod links run.
 func (c *cluster) programs(node string) int {
 	c.t.Helper()
-	pins, err := filepath.Glob(c.Node(node).BPFRoot() + "/myelin/links/mye*-from_pod")
-	if err != nil || len(pins) == 0 {
-		c.t.Skipf("no pinned links to count programs by: %v", err)
+	pins := c.settled(node)
+	if len(pins) == 0 {
+		c.t.Skip("the kernel has no TCX, whose pinned links programs are counted by")
 	}
 	ids := map[ebpf.ProgramID]bool{}
 	for _, pin := range pins {
@@ -169,6 +171,24 @@ func (c *cluster) programs(node string) int {
 		ids[info.Program] = true
 	}
 	return len(ids)
+}
+
+// settled waits until the programs of all pods hang by pinned links, and returns the pins; none where the kernel has no TCX.
+func (c *cluster) settled(node string) (pins []string) {
+	c.t.Helper()
+	if hooks.TCX() != nil {
+		return nil
+	}
+	pods := strings.Count("\n"+c.ip(node, "-o", "-br", "link"), "\nmye")
+	for end := time.Now().Add(patience(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		pins, err := filepath.Glob(c.Node(node).BPFRoot() + "/myelin/links/mye*-from_pod")
+		if err == nil && len(pins) == pods {
+			return pins
+		}
+		if err != nil || time.Now().After(end) {
+			c.t.Fatalf("%d pods have %d pinned links: %v", pods, len(pins), err)
+		}
+	}
 }
 
 // rss is the agent's resident memory in MB.
