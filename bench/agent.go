@@ -29,8 +29,9 @@ type agentPath struct {
 	lab      *lab.Lab
 }
 
-// Agents are the ways of a packet from pod to pod with agents on the nodes; binaries is the folder of myelin and myelin-cni.
-func Agents(binaries string) []Scenario {
+// Agents are the ways of a packet of a family from pod to pod with agents on the nodes; binaries is the folder of myelin and
+// myelin-cni.
+func Agents(binaries string, family Family) []Scenario {
 	path := func(name string, values map[string]any) Scenario {
 		all := map[string]any{"ipv6.enabled": true}
 		for k, v := range values {
@@ -38,12 +39,17 @@ func Agents(binaries string) []Scenario {
 		}
 		return &agentPath{name: name, binaries: binaries, values: all}
 	}
-	return []Scenario{
+	all := []Scenario{
 		path("veth", map[string]any{"autoDirectNodeRoutes": true}),
 		path("veth-flows", map[string]any{"autoDirectNodeRoutes": true, "myelin.flowTracking": "always"}),
 		path("legacy", map[string]any{"autoDirectNodeRoutes": true, "bpf.hostLegacyRouting": true}),
 		path("vxlan", map[string]any{"routingMode": "tunnel"}),
 	}
+	if family == IPv4 {
+		// What IPv4 pays for IPv6 being there: docs/adr/0004.
+		all = append(all, path("veth-ipv4", map[string]any{"autoDirectNodeRoutes": true, "ipv6.enabled": false}))
+	}
+	return all
 }
 
 func (a *agentPath) Name() string { return a.name }

@@ -23,6 +23,19 @@ func TestMedian(t *testing.T) {
 	}
 }
 
+// No family offers a path that can't carry it, and no two paths would share a row.
+func TestAgentsOfAFamily(t *testing.T) {
+	for family, want := range map[Family]string{IPv4: "veth veth-flows legacy vxlan veth-ipv4", IPv6: "veth veth-flows legacy vxlan"} {
+		var got []string
+		for _, scenario := range Agents("bin", family) {
+			got = append(got, scenario.Name())
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("IPv%d: %q, want %q", family, got, want)
+		}
+	}
+}
+
 func TestParseThroughput(t *testing.T) {
 	got, err := parseThroughput("THROUGHPUT=12345.67\n")
 	if err != nil || got != 12345.67 {

@@ -10,17 +10,23 @@ import (
 type Budget struct {
 	// Name is the Result's.
 	Name string `json:"name"`
-	// MinRatio is the least ratio to the baseline.
+	// MinRatio is the least ratio to the baseline, or to the result called Of.
 	MinRatio *float64 `json:"min_ratio,omitempty"`
+	// Of is another result, which MinRatio compares with; both were measured against a baseline, and it is their ratios to it
+	// that are compared, as they may come from two runs.
+	Of string `json:"of,omitempty"`
 	// MaxValue is the largest value, in Unit.
 	MaxValue *float64 `json:"max_value,omitempty"`
 	// Unit is the result's; empty for a ratio.
 	Unit string `json:"unit,omitempty"`
 }
 
-// String is the bound as it stands in a table: "≥ 0.88" or "≤ 60 MB".
+// String is the bound as it stands in a table: "≥ 0.88", "≥ 0.97 of vm/veth-ipv4/rr" or "≤ 60 MB".
 func (b Budget) String() string {
-	if b.MinRatio != nil {
+	switch {
+	case b.Of != "":
+		return fmt.Sprintf("≥ %.2f of %s", *b.MinRatio, b.Of)
+	case b.MinRatio != nil:
 		return fmt.Sprintf("≥ %.2f", *b.MinRatio)
 	}
 	return strings.TrimSpace(fmt.Sprintf("≤ %g %s", *b.MaxValue, b.Unit))
@@ -35,6 +41,9 @@ func LoadBudgets(path string) ([]Budget, error) {
 	for _, b := range list {
 		if (b.MinRatio == nil) == (b.MaxValue == nil) {
 			return nil, fmt.Errorf("read %s: %q needs min_ratio or max_value, not both", path, b.Name)
+		}
+		if b.Of != "" && b.MinRatio == nil {
+			return nil, fmt.Errorf("read %s: %q: \"of\" needs min_ratio", path, b.Name)
 		}
 	}
 	return list, nil
@@ -53,11 +62,13 @@ func Check(list []Result, budgets []Budget) []error {
 }
 
 func (b Budget) check(list []Result) error {
-	i := slices.IndexFunc(list, func(r Result) bool { return r.Name == b.Name })
-	if i < 0 {
+	r, ok := find(list, b.Name)
+	if !ok {
 		return fmt.Errorf("%s: not measured, budget %s", b.Name, b)
 	}
-	r := list[i]
+	if b.Of != "" {
+		return b.checkOf(list, r)
+	}
 	switch {
 	case b.MinRatio != nil && r.Ratio < *b.MinRatio:
 		return fmt.Errorf("%s: ratio %.3f, budget %s", b.Name, r.Ratio, b)
@@ -67,4 +78,23 @@ func (b Budget) check(list []Result) error {
 		return fmt.Errorf("%s: %g %s, budget %s", b.Name, r.Value, r.Unit, b)
 	}
 	return nil
+}
+
+func (b Budget) checkOf(list []Result, r Result) error {
+	other, _ := find(list, b.Of)
+	if other.Ratio == 0 || r.Ratio == 0 {
+		return fmt.Errorf("%s: it and %s must both be measured against a baseline, budget %s", b.Name, b.Of, b)
+	}
+	if ratio := r.Ratio / other.Ratio; ratio < *b.MinRatio {
+		return fmt.Errorf("%s: ratio %.3f to %s, budget %s", b.Name, ratio, b.Of, b)
+	}
+	return nil
+}
+
+func find(list []Result, name string) (Result, bool) {
+	i := slices.IndexFunc(list, func(r Result) bool { return r.Name == name })
+	if i < 0 {
+		return Result{}, false
+	}
+	return list[i], true
 }

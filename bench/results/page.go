@@ -93,9 +93,9 @@ func (p Page) paths(way string) []string {
 
 func (p Page) cell(name string) string {
 	text := "–"
-	if i := slices.IndexFunc(p.results, func(r Result) bool { return r.Name == name }); i >= 0 {
-		text = amount(p.results[i])
-		if r := p.results[i]; r.Ratio != 0 {
+	if r, ok := find(p.results, name); ok {
+		text = amount(r)
+		if r.Ratio != 0 {
 			text = fmt.Sprintf("**%.3f** (%s)", r.Ratio, amount(r))
 		}
 	}
@@ -106,10 +106,13 @@ func (p Page) cell(name string) string {
 }
 
 func (p Page) bound(name string) string {
-	if i := slices.IndexFunc(p.budgets, func(b Budget) bool { return b.Name == name }); i >= 0 {
-		return p.budgets[i].String()
+	var bounds []string
+	for _, b := range p.budgets {
+		if b.Name == name {
+			bounds = append(bounds, b.String())
+		}
 	}
-	return ""
+	return strings.Join(bounds, ", ")
 }
 
 // Others is a Markdown table of the measurements that are not traffic: those with two parts in their name.

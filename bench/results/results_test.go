@@ -55,11 +55,13 @@ func TestRecordFromManyAtOnce(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	half, zero := 0.5, 0.0
+	half, most, zero := 0.5, 0.99, 0.0
 	budgets := []Budget{
 		{Name: "vm/good/rr", MinRatio: &half}, {Name: "vm/slow/rr", MinRatio: &half}, {Name: "vm/none/rr", MinRatio: &half},
 		{Name: "lost/none", MaxValue: &zero, Unit: "packets"}, {Name: "lost/some", MaxValue: &zero, Unit: "packets"},
 		{Name: "lost/unit", MaxValue: &zero, Unit: "packets"},
+		{Name: "vm/good/rr", MinRatio: &half, Of: "vm/slow/rr"}, {Name: "vm/slow/rr", MinRatio: &most, Of: "vm/good/rr"},
+		{Name: "vm/good/rr", MinRatio: &half, Of: "vm/none/rr"}, {Name: "lost/none", MinRatio: &half, Of: "vm/good/rr"},
 	}
 	list := []Result{
 		{Name: "vm/good/rr", Ratio: 0.5}, {Name: "vm/slow/rr", Ratio: 0.49},
@@ -72,6 +74,9 @@ func TestCheck(t *testing.T) {
 	want := []string{
 		"vm/slow/rr: ratio 0.490, budget ≥ 0.50", "vm/none/rr: not measured, budget ≥ 0.50",
 		"lost/some: 1 packets, budget ≤ 0 packets", `lost/unit: measured in "s", budget ≤ 0 packets`,
+		"vm/slow/rr: ratio 0.980 to vm/good/rr, budget ≥ 0.99 of vm/good/rr",
+		"vm/good/rr: it and vm/none/rr must both be measured against a baseline, budget ≥ 0.50 of vm/none/rr",
+		"lost/none: it and vm/good/rr must both be measured against a baseline, budget ≥ 0.50 of vm/good/rr",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -83,16 +88,17 @@ func TestCommittedBudgetsAreValid(t *testing.T) {
 	must(t, err)
 	seen := map[string]bool{}
 	for _, b := range budgets {
-		if seen[b.Name] {
-			t.Errorf("two budgets for %s", b.Name)
+		if bound := b.Name + " " + b.Of; seen[bound] {
+			t.Errorf("two budgets for %s", bound)
+		} else {
+			seen[bound] = true
 		}
-		seen[b.Name] = true
 	}
 }
 
 func TestLoadBudgetsRefusesNoBoundAndTwo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "budget.json")
-	for _, text := range []string{`[{"name":"x"}]`, `[{"name":"x","min_ratio":1,"max_value":1}]`} {
+	for _, text := range []string{`[{"name":"x"}]`, `[{"name":"x","min_ratio":1,"max_value":1}]`, `[{"name":"x","of":"y","max_value":1}]`} {
 		must(t, os.WriteFile(path, []byte(text), 0o644))
 		if _, err := LoadBudgets(path); err == nil {
 			t.Errorf("accepted %s", text)
@@ -106,7 +112,7 @@ func TestPage(t *testing.T) {
 		Result{Name: "vm/plain/rr", Value: 75, Unit: "1/s", Kernel: "k"}.Against(100),
 		Result{Name: "vm/node/rr", Value: 100, Unit: "1/s", Kernel: "k"}.Against(100),
 		{Name: "agent/ready_s", Value: 0.25, Unit: "s", Kernel: "k"},
-	}, []Budget{{Name: "vm/plain/rr", MinRatio: &ratio}, {Name: "agent/rss_mb", MaxValue: &most, Unit: "MB"}})
+	}, []Budget{{Name: "vm/plain/rr", MinRatio: &ratio}, {Name: "vm/plain/rr", MinRatio: &ratio, Of: "vm/node/rr"}, {Name: "agent/rss_mb", MaxValue: &most, Unit: "MB"}})
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/t", []byte("{{.Kernels \"vm\"}}\n{{.Traffic \"vm\" \"rr\" \"crr\"}}{{.Others}}"), 0o644))
 	must(t, page.WriteFile(dir+"/t", dir+"/page.md"))
@@ -116,7 +122,7 @@ func TestPage(t *testing.T) {
 | path | rr | crr |
 |---|---|---|
 | node | **1.000** (100 1/s) | – |
-| plain | **0.750** (75 1/s), budget ≥ 0.80 | – |
+| plain | **0.750** (75 1/s), budget ≥ 0.80, ≥ 0.80 of vm/node/rr | – |
 | what | measured | budget | kernel |
 |---|---|---|---|
 | agent/ready_s | 0.25 s |  | k |

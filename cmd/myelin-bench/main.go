@@ -136,7 +136,11 @@ func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Opti
 	if err := bench.Sweep(ctx); err != nil {
 		return nil, err
 	}
-	scenarios, err := choose(s.scenarios, scenarios(), bench.Scenario.Name)
+	if s.family != int(bench.IPv4) && s.family != int(bench.IPv6) {
+		return nil, fmt.Errorf("-family %d: 4 or 6", s.family)
+	}
+	opts.Family = bench.Family(s.family)
+	scenarios, err := choose(s.scenarios, scenarios(opts.Family), bench.Scenario.Name)
 	if err != nil {
 		return nil, fmt.Errorf("-scenarios: %w", err)
 	}
@@ -147,10 +151,7 @@ func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Opti
 	if err != nil {
 		return nil, fmt.Errorf("-tests: %w", err)
 	}
-	if s.family != int(bench.IPv4) && s.family != int(bench.IPv6) {
-		return nil, fmt.Errorf("-family %d: 4 or 6", s.family)
-	}
-	opts.Family, opts.NetperfDir, opts.Log = bench.Family(s.family), s.netperf, log
+	opts.NetperfDir, opts.Log = s.netperf, log
 	return bench.Measure(ctx, opts, scenarios)
 }
 
@@ -163,9 +164,9 @@ func binaries() string {
 	return filepath.Dir(self)
 }
 
-// scenarios are all paths that can be measured; node, the baseline, is first.
-func scenarios() []bench.Scenario {
-	return append([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Agents(binaries())...)
+// scenarios are all paths that a family can be measured on; node, the baseline, is first.
+func scenarios(family bench.Family) []bench.Scenario {
+	return append([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Agents(binaries(), family)...)
 }
 
 // choose picks by name, in the order of all, and refuses a name that nothing has.
