@@ -41,6 +41,8 @@ type Agent struct {
 	version string
 	began   time.Time
 
+	lives     lives
+	progress  progress
 	db        *statedb.DB
 	group     job.Group
 	stopGroup func(context.Context) error
@@ -55,37 +57,61 @@ type Agent struct {
 	tunnels    *tunnel.Tunnels
 	datapath   *bpf.Datapath
 	epochs     *bpf.Epochs
-	node       *node.Node
-	self       *cluster.Node
-	ipam       *ipam.Allocator
-	manager    *endpoint.Manager
-	hub        *event.Hub
-	usages     *bpf.Usages
-	collector  *flow.Collector
-	server     *server
-	health     health
-	metrics    *metrics
-	ready      atomic.Int64 // nanoseconds from begin to ready; 0 until then
+	// tunnelIndex is that of the tunnel's device when the programs were loaded,
+	// and loaded all that they were loaded with.
+	tunnelIndex int
+	loaded      bpf.Settings
+	node        *node.Node
+	ipam        *ipam.Allocator
+	podCIDRs    statedb.RWTable[*ipam.Assignment]
+	assigned    func(statedb.WriteTxn) // called with the first row of podCIDRs
+	host        *netlink.Handle
+	manager     *endpoint.Manager
+	hub         *event.Hub
+	usages      *bpf.Usages
+	collector   *flow.Collector
+	server      *server
+	health      health
+	metrics     *metrics
+	ready       atomic.Int64 // nanoseconds from begin to ready; 0 until then
+	reload      chan string  // why the programs must be loaded again
 }
 
 // procSys is where sysctls are, in the host and in pods.
 const procSys = "/proc/sys"
 
 // Run brings the node's network up, serves until ctx ends, and stops. version
-// is what the build says; it may be empty. What was
-// set up goes on forwarding after it.
+// is what the build says; it may be empty. What was set up goes on forwarding
+// after it. Where what the programs were loaded with has changed, it does all
+// of that again, which loses as little as a restart: nothing.
 func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger) error {
-	a := &Agent{log: log, config: c, version: versionOr(version), began: time.Now()}
-	err := a.start(ctx)
+	past := lives{}
+	for {
+		a := &Agent{
+			log: log, config: c, version: versionOr(version), began: time.Now(), lives: past, reload: make(chan string, 1),
+		}
+		why, err := a.live(ctx)
+		if err != nil || why == "" {
+			return err
+		}
+		past = lives{reloads: past.reloads + 1, why: why, at: time.Now()}
+	}
+}
+
+// live is the agent from start to stop. It returns why there must be another
+// one, if so.
+func (a *Agent) live(ctx context.Context) (again string, err error) {
+	err = a.start(ctx)
 	if err == nil {
 		a.ready.Store(int64(time.Since(a.began)))
-		log.Info("ready", "node", c.Myelin.NodeName, "took", a.readyAfter(), "endpoints", a.endpoints.NumObjects(a.db.ReadTxn()))
-		err = a.serve(ctx)
+		a.log.Info("ready", "node", a.config.Myelin.NodeName, "took", a.readyAfter(), "endpoints", a.endpoints.NumObjects(a.db.ReadTxn()))
+		a.group.Add(job.OneShot("reload", a.watchReload))
+		again, err = a.serve(ctx)
 	}
 	if ctx.Err() != nil {
-		err = nil
+		again, err = "", nil
 	}
-	return errors.Join(err, a.stop())
+	return again, errors.Join(err, a.stop())
 }
 
 // start constructs the parts, each on those before it.
@@ -97,6 +123,7 @@ func (a *Agent) start(ctx context.Context) error {
 		{"health", a.startHealth},
 		{"tables", a.startTables},
 		{"manifests", a.startManifests},
+		{"API", a.startServer},
 		{"identities", a.startIdentities},
 		{"routes", a.startRoutes},
 		{"own node", a.findSelf},
@@ -105,10 +132,10 @@ func (a *Agent) start(ctx context.Context) error {
 		{"events", a.startEvents},
 		{"node", a.startNode},
 		{"endpoints", a.startEndpoints},
-		{"API", a.startServer},
+		{"CNI", a.startCNI},
 	} {
 		begin := time.Now()
-		a.health.starting(part.name)
+		a.progress.starting(part.name)
 		if err := part.start(ctx); err != nil {
 			return fmt.Errorf("start %s: %w", part.name, err)
 		}
@@ -134,8 +161,12 @@ func (a *Agent) startTables(ctx context.Context) error {
 	if a.endpoints, err = endpoint.NewTable(a.db); err != nil {
 		return err
 	}
-	txn := a.db.WriteTxn(a.endpoints)
+	if a.podCIDRs, err = ipam.NewTable(a.db); err != nil {
+		return err
+	}
+	txn := a.db.WriteTxn(a.endpoints, a.podCIDRs)
 	a.restorable = a.endpoints.RegisterInitializer(txn, "agent")
+	a.assigned = a.podCIDRs.RegisterInitializer(txn, "own node")
 	txn.Commit()
 	return nil
 }
@@ -171,29 +202,10 @@ func (a *Agent) startIdentities(context.Context) error {
 func (a *Agent) startRoutes(context.Context) error {
 	var err error
 	a.routes, err = route.New(route.Params{
-		DB: a.db, Log: a.log, Group: a.group, Nodes: a.cluster.Nodes, Endpoints: a.endpoints, Config: a.routeConfig(),
+		DB: a.db, Log: a.log, Group: a.group, Nodes: a.cluster.Nodes, Endpoints: a.endpoints, PodCIDRs: a.podCIDRs,
+		Config: a.routeConfig(),
 	})
 	return err
-}
-
-// findSelf waits for this node's own object: without its podCIDRs there is
-// nothing to begin with.
-func (a *Agent) findSelf(ctx context.Context) error {
-	said := time.After(time.Second)
-	for {
-		n, _, changed, found := a.cluster.Nodes.GetWatch(a.db.ReadTxn(), cluster.NodeByName(a.config.Myelin.NodeName))
-		if found && len(n.PodCIDRs) > 0 {
-			a.self = n
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-said:
-			a.log.Info("waiting for this node's object with podCIDRs", "node", a.config.Myelin.NodeName, "found", found)
-		case <-ctx.Done():
-			return fmt.Errorf("wait for Node %s: %w", a.config.Myelin.NodeName, context.Cause(ctx))
-		}
-	}
 }
 
 // startTunnel makes the device before the programs are loaded, which know it
@@ -211,12 +223,10 @@ func (a *Agent) startTunnel(ctx context.Context) error {
 }
 
 func (a *Agent) startDatapath(ctx context.Context) error {
-	settings, err := a.settings()
-	if err != nil {
-		return err
-	}
+	var err error
+	a.loaded = a.settings()
 	a.datapath, err = bpf.Load(bpf.Options{
-		Settings: settings, Sizes: a.sizes(), Dir: filepath.Join(a.config.Myelin.BPFRoot, "myelin"), Log: a.log, NoTCX: !a.config.BPF.EnableTCX,
+		Settings: a.loaded, Sizes: a.sizes(), Dir: filepath.Join(a.config.Myelin.BPFRoot, "myelin"), Log: a.log, NoTCX: !a.config.BPF.EnableTCX,
 	})
 	if err != nil {
 		return err
@@ -229,7 +239,7 @@ func (a *Agent) startNode(context.Context) error {
 	var err error
 	a.node, err = node.New(node.Params{
 		DB: a.db, Log: a.log, Group: a.group, Config: a.nodeConfig(), Nodes: a.cluster.Nodes, Devices: a.routes.Devices,
-		Datapath: a.datapath, Epochs: a.epochs,
+		PodCIDRs: a.podCIDRs, Datapath: a.datapath, Epochs: a.epochs,
 	})
 	return err
 }
@@ -237,16 +247,12 @@ func (a *Agent) startNode(context.Context) error {
 // startEndpoints restores the pods that are there. The reconciler is
 // registered first, since Restore deletes what a crash has left.
 func (a *Agent) startEndpoints(ctx context.Context) error {
-	var err error
-	if a.ipam, err = ipam.New(a.podCIDRs()...); err != nil {
-		return err
-	}
 	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Track: a.tracking()}
-	host, err := netlink.NewHandle()
-	if err != nil {
+	var err error
+	if a.host, err = netlink.NewHandle(); err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
-	a.manager = endpoint.NewManager(a.log, a.db, a.endpoints, a.ipam, podlink.NewVeth(host, podlink.Options{ProcSys: procSys, SlowPath: true}), endpoint.Config{
+	a.manager = endpoint.NewManager(a.log, a.db, a.endpoints, a.ipam, podlink.NewVeth(a.host, podlink.Options{ProcSys: procSys, SlowPath: true}), endpoint.Config{
 		RunDir: a.config.Myelin.RunDir, Node: a.podConfig,
 		Ready: func(ctx context.Context, e *endpoint.Endpoint) error {
 			return a.routes.WaitPod(ctx, e.LinkName, e.Addresses()...)
@@ -261,31 +267,48 @@ func (a *Agent) startEndpoints(ctx context.Context) error {
 	if err := a.manager.Restore(ctx); err != nil {
 		return err
 	}
+	if _, err := a.manager.Sweep(a.host); err != nil {
+		a.log.Error("pod links of unknown pods may be left", "error", err)
+	}
 	a.group.Add(job.OneShot("pod-links", func(ctx context.Context, _ cell.Health) error { return a.manager.Run(ctx) }))
-	return a.waitEndpoints(ctx)
+	return a.settle(ctx)
 }
 
-func (a *Agent) startServer(ctx context.Context) error {
+// startServer makes the API, whose socket opens when the start meets an
+// obstacle, or at its end.
+func (a *Agent) startServer(context.Context) error {
 	a.server = newServer(a)
-	opened, err := cni.ReplayDeletes(ctx, a.log, a.config.Myelin.RunDir, a.manager, a.server.listen)
+	a.progress.met = a.server.openEarly
+	return nil
+}
+
+// startCNI lets requests through that need all parts.
+func (a *Agent) startCNI(ctx context.Context) error {
+	a.server.cni.real.Store(cni.NewServer(a.log, a.manager, a.cniProblem))
+	opened, err := cni.ReplayDeletes(ctx, a.log, a.config.Myelin.RunDir, a.manager, func() error {
+		a.progress.opens()
+		return a.server.open()
+	})
 	if !opened {
 		return err
 	}
 	if err != nil {
 		a.log.Error("some queued deletions failed and stay queued", "error", err)
 	}
-	a.server.start()
 	return cni.WriteConflist(a.config.CNI.ConfPath, a.server.socket())
 }
 
-// serve blocks until ctx ends or the API fails.
-func (a *Agent) serve(ctx context.Context) error {
+// serve blocks until ctx ends, the API fails, or there must be another life.
+func (a *Agent) serve(ctx context.Context) (again string, err error) {
 	select {
 	case <-ctx.Done():
 		a.log.Info("stopping; pods go on")
-		return nil
+		return "", nil
 	case err := <-a.server.failed:
-		return err
+		return "", err
+	case why := <-a.reload:
+		a.log.Warn("reloading the datapath; pods go on", "why", why)
+		return why, nil
 	}
 }
 
@@ -308,6 +331,9 @@ func (a *Agent) stop() error {
 	}
 	if a.tunnels != nil {
 		a.tunnels.Close()
+	}
+	if a.host != nil {
+		a.host.Close()
 	}
 	if a.datapath != nil {
 		errs = append(errs, a.datapath.Close())

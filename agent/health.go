@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -17,13 +15,10 @@ import (
 
 // health answers /healthz, and /metrics where they are asked for, on loopback.
 type health struct {
-	log     *slog.Logger
-	ready   func() time.Duration
-	servers []*http.Server
-
-	mu    sync.Mutex
-	part  string // that is being started
-	since time.Time
+	log      *slog.Logger
+	ready    func() time.Duration
+	progress *progress
+	servers  []*http.Server
 }
 
 // httpTimeout bounds reading a request and writing an answer.
@@ -33,7 +28,7 @@ const httpTimeout = 10 * time.Second
 // port that is taken is no reason to leave pods without a network.
 func (a *Agent) startHealth(context.Context) error {
 	a.metrics = newMetrics(a)
-	a.health.log, a.health.ready = a.log, a.readyAfter
+	a.health.log, a.health.ready, a.health.progress = a.log, a.readyAfter, &a.progress
 	metrics := promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelWarn)})
 	if port := a.config.HealthPort; port != 0 {
 		mux := http.NewServeMux()
@@ -79,21 +74,12 @@ func (h *health) stop() {
 	}
 }
 
-// starting notes what the agent is at.
-func (h *health) starting(part string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.part, h.since = part, time.Now()
-}
-
 // reasons say why the agent is not ready.
 func (h *health) reasons() []string {
 	if h.ready() > 0 {
 		return nil
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return []string{fmt.Sprintf("starting %s for %s", h.part, time.Since(h.since).Truncate(time.Millisecond))}
+	return []string{"starting " + h.progress.said()}
 }
 
 // ServeHTTP answers /healthz: 200 when the agent is ready, else 503 with the

@@ -19,7 +19,8 @@ import (
 
 func TestHealth(t *testing.T) {
 	var ready atomic.Int64
-	h := &health{log: slog.New(slog.DiscardHandler), ready: func() time.Duration { return time.Duration(ready.Load()) }}
+	p := &progress{}
+	h := &health{log: slog.New(slog.DiscardHandler), ready: func() time.Duration { return time.Duration(ready.Load()) }, progress: p}
 	s := httptest.NewServer(h)
 	defer s.Close()
 	get := func() (int, string) {
@@ -35,8 +36,12 @@ func TestHealth(t *testing.T) {
 		}
 		return r.StatusCode, string(body)
 	}
-	h.starting("own node")
+	p.starting("own node")
 	if code, body := get(); code != http.StatusServiceUnavailable || !strings.Contains(body, "starting own node for ") {
+		t.Errorf("%d %s", code, body)
+	}
+	p.waitsFor("no Node", "")
+	if code, body := get(); code != http.StatusServiceUnavailable || !strings.Contains(body, "no Node") {
 		t.Errorf("%d %s", code, body)
 	}
 	ready.Store(1)

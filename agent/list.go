@@ -39,6 +39,9 @@ type view struct {
 
 // List implements apiv1.AgentServer.
 func (s *service) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) error {
+	if err := s.has(stream.Context(), r.GetTable()); err != nil {
+		return err
+	}
 	v, err := s.view(r.GetTable())
 	if err != nil {
 		return err
@@ -162,6 +165,24 @@ func fits(cell string, f *apiv1.ListFilter) bool {
 		return strings.Contains(strings.ToLower(cell), strings.ToLower(f.GetValue()))
 	}
 	return strings.EqualFold(cell, f.GetValue())
+}
+
+// has waits for what a table is made of, or refuses it with what the agent's
+// start waits for: a table that is not filled yet must not look empty.
+func (s *service) has(ctx context.Context, table string) error {
+	txn := s.agent.db.ReadTxn()
+	if meta := s.agent.db.GetTable(txn, table); meta != nil {
+		if filled, _ := meta.Initialized(txn); filled {
+			return nil
+		}
+	}
+	if table == "tables" {
+		return nil
+	}
+	if err := s.agent.progress.wait(ctx, s.stopping); err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return nil
 }
 
 // view finds a table by name.

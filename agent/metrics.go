@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"path"
 	"reflect"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/vishvananda/netlink"
 	"google.golang.org/grpc"
 
 	"myelin/drop"
@@ -62,6 +64,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	s := sink{out}
 	s.gauge("myelin_ready_seconds", "Time from the agent's start until it was ready.", ready.Seconds(), nil)
+	s.counter("myelin_reloads_total", "How often the agent has loaded its programs anew, for what they were loaded with had changed.",
+		float64(m.agent.lives.reloads), nil)
 	m.counters(s)
 	m.events(s)
 	m.maps(s)
@@ -163,6 +167,13 @@ func (m *metrics) pods(s sink) {
 		s.gauge("myelin_ipam_addresses_used", "Addresses of a podCIDR that pods have.", float64(u.InUse), labels)
 		s.gauge("myelin_ipam_addresses", "Addresses of a podCIDR that pods can have.", float64(u.Capacity), labels)
 	}
+	s.gauge("myelin_ipam_addresses_outside", "Addresses that pods have and that are in no podCIDR any more.", float64(len(m.agent.ipam.Outside())), nil)
+	links, err := m.agent.host.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		s.failed("myelin_stray_links", err)
+		return
+	}
+	s.gauge("myelin_stray_links", "Pod links that belong to no endpoint, for their state was lost.", float64(len(m.agent.manager.Strays(links))), nil)
 }
 
 // sink makes metrics of values.

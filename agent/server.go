@@ -4,58 +4,80 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
-	"myelin/cni"
 )
 
 // server is the API on the unix socket.
 type server struct {
 	agent    *Agent
+	cni      *lateCNI
 	grpc     *grpc.Server
-	listener net.Listener
 	failed   chan error
 	stopping chan struct{} // closed when streams must end
+	late     *time.Timer
+
+	mu       sync.Mutex
+	listener net.Listener // nil: not open yet
+	closed   bool
 }
 
+// openLate is when the socket opens of an agent that is starting still, so that
+// it can be asked what it is at.
+const openLate = 30 * time.Second
+
 func newServer(a *Agent) *server {
-	s := &server{
-		agent: a, grpc: grpc.NewServer(grpc.UnaryInterceptor(a.metrics.observe)), failed: make(chan error, 1), stopping: make(chan struct{}),
-	}
-	cni.NewServer(a.log, a.manager, nil).Register(s.grpc)
+	s := &server{agent: a, cni: &lateCNI{agent: a}, failed: make(chan error, 1), stopping: make(chan struct{})}
+	s.grpc = grpc.NewServer(grpc.ChainUnaryInterceptor(a.metrics.observe, s.gate))
+	apiv1.RegisterCNIServer(s.grpc, s.cni)
 	apiv1.RegisterAgentServer(s.grpc, &service{agent: a, stopping: s.stopping})
+	s.late = time.AfterFunc(openLate, s.openEarly)
 	return s
 }
 
 func (s *server) socket() string { return filepath.Join(s.agent.config.Myelin.RunDir, "myelin.sock") }
 
-func (s *server) listen() error {
-	var err error
-	if s.listener, err = api.Listen(s.socket()); err != nil {
+// open listens and serves, if it does not yet.
+func (s *server) open() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener != nil || s.closed {
+		return nil
+	}
+	listener, err := api.Listen(s.socket())
+	if err != nil {
 		return fmt.Errorf("open API socket: %w", err)
 	}
-	return nil
-}
-
-func (s *server) start() {
+	s.listener = listener
 	go func() {
-		if err := s.grpc.Serve(s.listener); err != nil {
+		if err := s.grpc.Serve(listener); err != nil {
 			s.failed <- fmt.Errorf("serve API on %s: %w", s.socket(), err)
 		}
 	}()
+	return nil
+}
+
+// openEarly opens for an agent that is not ready: who dials a socket that
+// accepts finds one that is ready, or is told why it is not.
+func (s *server) openEarly() {
+	if err := s.open(); err != nil {
+		s.agent.log.Error("nobody can ask what the agent waits for", "error", err)
+	}
 }
 
 // graceful bounds how long running requests may take at a stop.
 const graceful = 2 * time.Second
 
 func (s *server) stop() {
-	if s.listener == nil {
-		return
-	}
+	s.late.Stop()
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	close(s.stopping)
 	stopped := time.AfterFunc(graceful, s.grpc.Stop)
 	s.grpc.GracefulStop()

@@ -2,18 +2,16 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/bpf"
 	"myelin/endpoint"
-	"myelin/ipam"
 	"myelin/node"
 	"myelin/route"
-	"myelin/table"
 	"myelin/tunnel"
 )
 
@@ -64,7 +62,7 @@ func (a *Agent) nodeConfig() node.Config {
 }
 
 // settings are what the datapath is loaded with.
-func (a *Agent) settings() (bpf.Settings, error) {
+func (a *Agent) settings() bpf.Settings {
 	s := bpf.Settings{
 		Ipv4: flag(a.config.IPv4.Enabled), Ipv6: flag(a.config.IPv6.Enabled), LegacyRouting: flag(a.config.BPF.HostLegacyRouting),
 		Masquerade4: flag(a.masquerades(false)), Masquerade6: flag(a.masquerades(true)), FlowAlways: flag(a.tracking()),
@@ -74,17 +72,13 @@ func (a *Agent) settings() (bpf.Settings, error) {
 	pods := a.podConfig()
 	s.Gateway4, s.Gateway6 = bpf.Addr(pods.Gateway4), bpf.Addr(pods.Gateway6)
 	if !a.tunneled() {
-		return s, nil
+		return s
 	}
-	row, _, ok := a.tunnels.Table.Get(a.db.ReadTxn(), tunnel.ByName(tunnel.DeviceName))
-	if !ok || row.Index == 0 {
-		return s, errors.New("the tunnel's device is not there")
-	}
-	s.Tunnel, s.TunnelIfindex = uint8(bpf.DatapathTunnelModeTUNNEL_IPV4), uint32(row.Index)
+	s.Tunnel, s.TunnelIfindex = uint8(bpf.DatapathTunnelModeTUNNEL_IPV4), uint32(a.tunnelIndex)
 	if a.tunnelIPv6() {
 		s.Tunnel = uint8(bpf.DatapathTunnelModeTUNNEL_IPV6)
 	}
-	return s, nil
+	return s
 }
 
 func flag(b bool) uint8 {
@@ -118,60 +112,48 @@ func (a *Agent) sizes() bpf.Sizes {
 	return bpf.Sizes{Flows: uint32(a.config.BPF.CtTCPMax + a.config.BPF.CtAnyMax), Paths: uint32(a.config.BPF.NeighMax)}
 }
 
-// podCIDRs are those of the node whose family is on.
-func (a *Agent) podCIDRs() (list []netip.Prefix) {
-	for _, p := range a.self.PodCIDRs {
-		if p.Addr().Is4() && a.config.IPv4.Enabled || p.Addr().Is6() && a.config.IPv6.Enabled {
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
 // podConfig is what every pod of the node has in common.
 func (a *Agent) podConfig() endpoint.NodeConfig {
 	c := endpoint.NodeConfig{IPv4: a.config.IPv4.Enabled, IPv6: a.config.IPv6.Enabled}
 	if mtu, _, err := a.routes.MTU(); err == nil {
-		c.MTU = mtu.Pod
-	}
-	for _, p := range a.podCIDRs() {
-		switch {
-		case p.Addr().Is4() && !c.Gateway4.IsValid():
-			c.Gateway4 = ipam.Gateway(p)
-		case p.Addr().Is6() && !c.Gateway6.IsValid():
-			c.Gateway6 = ipam.Gateway(p)
+		// Before kernel 5.12, bpf_redirect_peer drops what is larger than the pod's
+		// device; and what a wire brings from the world is not in the tunnel.
+		if c.MTU = mtu.Pod + mtu.Overhead; mtu.Overhead != 0 {
+			c.RouteMTU = mtu.Pod
 		}
+	}
+	if row := a.assignment(); row != nil {
+		c.Gateway4, c.Gateway6 = row.Gateway4, row.Gateway6
 	}
 	return c
 }
 
+// tunnelPatience is how long the device may fail before that is an obstacle: it
+// is tried again sooner.
+const tunnelPatience = 2 * time.Second
+
 // waitTunnel waits until the device is as wanted.
 func (a *Agent) waitTunnel(ctx context.Context) error {
+	late, isLate := time.After(tunnelPatience), false
 	for {
 		row, _, changed, ok := a.tunnels.Table.GetWatch(a.db.ReadTxn(), tunnel.ByName(tunnel.DeviceName))
 		if ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 {
+			// A later one has the programs loaded anew.
+			a.tunnelIndex = row.Index
 			return nil
 		}
-		if ok && row.Status.Kind == reconciler.StatusKindError {
-			a.log.Warn("the tunnel's device can't be made yet", "error", row.Status.GetError())
+		if ok && row.Status.Kind == reconciler.StatusKindError && isLate {
+			why := row.Status.GetError()
+			if a.progress.waitsFor("the tunnel's device can't be made yet: "+why, "make room for it, or change what the error names") {
+				a.log.Warn("the tunnel's device can't be made yet", "error", why)
+			}
 		}
 		select {
 		case <-changed:
+		case <-late:
+			isLate = true
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: %w", tunnel.DeviceName, context.Cause(ctx))
 		}
 	}
-}
-
-// waitEndpoints waits until all restored endpoints are in the kernel or have
-// failed; a pod that can't be served doesn't keep the others from starting.
-func (a *Agent) waitEndpoints(ctx context.Context) error {
-	err := table.WaitAll(ctx, a.db, a.endpoints, endpoint.StatusOf)
-	if ctx.Err() != nil {
-		return err
-	}
-	if err != nil {
-		a.log.Error("some endpoints could not be restored", "error", err)
-	}
-	return nil
 }

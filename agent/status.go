@@ -3,6 +3,8 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -22,23 +24,42 @@ import (
 	"myelin/tunnel"
 )
 
-// Status reads what every part knows. It asks the kernel about devices and
-// maps, which takes some milliseconds with hundreds of pods.
-func (a *Agent) Status() (*status.Report, error) {
-	txn := a.db.ReadTxn()
+// earlyFacts are those that an agent has from the moment on when it can be asked.
+func (a *Agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
 	f := status.Facts{
-		Config: a.config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began, Ready: a.readyAfter(),
-		Attach: a.datapath.Attacher.Mode, AttachWhy: a.datapath.Attacher.Why, PodLinks: "veth",
-		Pools: a.ipam.Dump(), Conflist: conflist(a.config.CNI.ConfPath),
-		Unused: a.manifests.Unused(), Tables: a.tableStatus(txn),
-		Nodes: rows(a.cluster.Nodes.All(txn)), Wires: rows(a.node.Wires.All(txn)),
-		Routes: rows(a.routes.Routes.All(txn)), NextHops: rows(a.routes.NextHops.All(txn)),
-		Problems: rows(a.manifests.Problems().All(txn)),
+		Config: a.config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began, Waiting: a.progress.waiting(),
+		Reloads: a.lives.reloads, ReloadWhy: a.lives.why, ReloadAt: a.lives.at,
+		Conflist: conflist(a.config.CNI.ConfPath), Unused: a.manifests.Unused(),
+		Nodes: rows(a.cluster.Nodes.All(txn)), Problems: rows(a.manifests.Problems().All(txn)),
 	}
 	f.Counts = status.Counts{
 		Nodes: len(f.Nodes), Namespaces: a.cluster.Namespaces.NumObjects(txn), Pods: a.cluster.Pods.NumObjects(txn),
 		Endpoints: map[string]int{},
 	}
+	return f
+}
+
+// Status reads what every part knows. It asks the kernel about devices and
+// maps, which takes some milliseconds with hundreds of pods. Before the agent
+// is ready it says what the start waits for.
+func (a *Agent) Status() (*status.Report, error) {
+	txn := a.db.ReadTxn()
+	f := a.earlyFacts(txn)
+	if f.Ready = a.readyAfter(); f.Ready == 0 {
+		return status.Explain(f), nil
+	}
+	if err := a.addFacts(txn, &f); err != nil {
+		return nil, err
+	}
+	return status.Explain(f), nil
+}
+
+func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
+	f.Attach, f.AttachWhy, f.PodLinks = a.datapath.Attacher.Mode, a.datapath.Attacher.Why, "veth"
+	f.Pools, f.PodCIDRs = a.ipam.Dump(), a.assignment()
+	f.Outside = slices.SortedFunc(maps.Keys(a.ipam.Outside()), netip.Addr.Compare)
+	f.Tables, f.Wires = a.tableStatus(txn), rows(a.node.Wires.All(txn))
+	f.Routes, f.NextHops = rows(a.routes.Routes.All(txn)), rows(a.routes.NextHops.All(txn))
 	for e := range a.endpoints.All(txn) {
 		f.Counts.Endpoints[e.State]++
 	}
@@ -48,18 +69,16 @@ func (a *Agent) Status() (*status.Report, error) {
 	}
 	var err error
 	if f.Settings, err = a.datapath.Settings(); err != nil {
-		return nil, fmt.Errorf("read the datapath's settings: %w", err)
+		return fmt.Errorf("read the datapath's settings: %w", err)
 	}
-	if f.Devices, err = a.deviceStatus(txn); err != nil {
-		return nil, err
+	if f.Devices, f.Strays, err = a.deviceStatus(txn); err != nil {
+		return err
 	}
 	if f.Maps, err = a.usages.Read(); err != nil {
-		return nil, err
+		return err
 	}
-	if f.EventsLost, err = a.eventsLost(); err != nil {
-		return nil, err
-	}
-	return status.Explain(f), nil
+	f.EventsLost, err = a.eventsLost()
+	return err
 }
 
 // tableStatus counts the rows of every table that a reconciler works on.

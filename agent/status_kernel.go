@@ -9,22 +9,28 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"myelin/bpf"
+	"myelin/endpoint"
 	"myelin/hooks"
 	"myelin/route"
 	"myelin/status"
 )
 
 // deviceStatus compares the hooks that wires and pod links should have with
-// those that the kernel has.
-func (a *Agent) deviceStatus(txn statedb.ReadTxn) ([]status.Device, error) {
+// those that the kernel has, and finds pod links that nobody knows.
+func (a *Agent) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpoint.Stray, error) {
 	handle, err := netlink.NewHandle()
 	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
+		return nil, nil, fmt.Errorf("open netlink: %w", err)
 	}
 	defer handle.Close()
 	links, err := handle.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("list links: %w", err)
+		return nil, nil, fmt.Errorf("list links: %w", err)
+	}
+	strays := a.manager.Strays(links)
+	unknown := map[int]bool{}
+	for _, s := range strays {
+		unknown[s.Index] = true
 	}
 	byIndex := map[int]netlink.Link{}
 	for _, l := range links {
@@ -34,8 +40,9 @@ func (a *Agent) deviceStatus(txn statedb.ReadTxn) ([]status.Device, error) {
 	var list []status.Device
 	for d := range a.routes.Devices.All(txn) {
 		link := byIndex[d.Index]
-		// A device that vanishes while we look is of no interest.
-		if d.Kind == route.Other || link == nil {
+		// A device that vanishes while we look is of no interest, and strays have a
+		// line of their own.
+		if d.Kind == route.Other || link == nil || unknown[d.Index] {
 			continue
 		}
 		x := status.Device{Name: d.Name, Index: d.Index, Kind: string(d.Kind), Why: d.Why, Driver: d.Driver, MTU: d.MTU, Up: d.Up}
@@ -44,12 +51,12 @@ func (a *Agent) deviceStatus(txn statedb.ReadTxn) ([]status.Device, error) {
 			if _, gone := handle.LinkByIndex(d.Index); gone != nil {
 				continue
 			}
-			return nil, err
+			return nil, nil, err
 		}
 		x.Hooks, x.Missing, x.Foreign = compareHooks(programs, wanted[d.Index])
 		list = append(list, x)
 	}
-	return list, nil
+	return list, strays, nil
 }
 
 // wantedHooks are by index of device. Rows that are not yet reconciled have

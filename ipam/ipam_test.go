@@ -131,13 +131,15 @@ func TestClaim(t *testing.T) {
 	for _, tt := range []struct{ owner, addr, want string }{
 		{"b", "10.0.0.3", "in use by a"},
 		{"a", "10.0.0.4", "already holds 10.0.0.3"},
-		{"b", "10.0.0.0", "reserved"},
-		{"b", "10.0.0.1", "reserved"},
-		{"b", "10.0.0.7", "reserved"},
-		{"b", "fd00::", "reserved"},
-		{"b", "fd00::1", "reserved"},
-		{"b", "10.0.0.8", ErrOutside.Error()},
-		{"b", "fd01::2", ErrOutside.Error()},
+		{"b", "10.0.0.1", "reserved in podCIDR 10.0.0.0/29 as its gateway"},
+		{"b", "fd00::1", "reserved in podCIDR fd00::/64 as its gateway"},
+		{"network", "10.0.0.0", "reserved in podCIDR 10.0.0.0/29: " + ErrOutside.Error()},
+		{"broadcast", "10.0.0.7", ErrOutside.Error()},
+		{"network", "fd00::", ErrOutside.Error()},
+		{"out", "10.0.0.8", ErrOutside.Error()},
+		{"out", "10.0.0.9", "already holds 10.0.0.8"},
+		{"too", "10.0.0.8", "in use by out"},
+		{"out", "fd01::2", ErrOutside.Error()},
 	} {
 		if err := al.Claim(tt.owner, addr(tt.addr)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("claim %s for %s: %v, want %q", tt.addr, tt.owner, err, tt.want)

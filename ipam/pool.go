@@ -92,11 +92,13 @@ func (p *pool) allocate(owner string) (netip.Addr, error) {
 // claim takes a for owner and keeps the cursor behind the highest claim, so
 // that a restart does not hand out what was released just before it.
 func (p *pool) claim(owner string, a netip.Addr) error {
-	if !p.usable(a) {
-		return fmt.Errorf("claim %s for %s: reserved in podCIDR %s", a, owner, p.prefix)
-	}
-	if other := p.owners[a]; other != "" && other != owner {
-		return fmt.Errorf("claim %s for %s: in use by %s", a, owner, other)
+	switch other := p.owners[a]; {
+	case a == Gateway(p.prefix):
+		return fmt.Errorf("reserved in podCIDR %s as its gateway", p.prefix)
+	case !p.usable(a):
+		return fmt.Errorf("reserved in podCIDR %s: %w", p.prefix, ErrOutside)
+	case other != "" && other != owner:
+		return fmt.Errorf("in use by %s", other)
 	}
 	p.owners[a] = owner
 	if a.Compare(p.cursor) >= 0 {

@@ -8,6 +8,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/cluster"
+	"myelin/ipam"
 	"myelin/route"
 )
 
@@ -30,6 +31,7 @@ type state struct {
 	Config
 	nodes   []*cluster.Node
 	devices []*route.Device
+	own     *ipam.Assignment // nil: podCIDRs of the Node object
 }
 
 // desired is the rows.
@@ -129,7 +131,11 @@ func (s state) prefixes() (rows []*Prefix) {
 				via = n.IPv6()
 			}
 		}
-		for _, p := range n.PodCIDRs {
+		podCIDRs := n.PodCIDRs
+		if s.own != nil && n.Name == s.Name {
+			podCIDRs = s.own.InForce
+		}
+		for _, p := range podCIDRs {
 			add(p, via, "pods of "+n.Name)
 		}
 		for _, a := range n.Addresses {

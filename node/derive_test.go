@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"myelin/cluster"
+	"myelin/ipam"
 	"myelin/route"
 )
 
@@ -70,11 +71,15 @@ func TestDerive(t *testing.T) {
 		"legacy routing masquerades when it sends": {
 			change: func(s *state) { s.Legacy, s.Masquerade4 = true, true }, want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire",
 		},
-		"the tunnel":              {want: "wire myelin_vxlan 4 1450 - - from_wire,to_wire"},
-		"pods of all nodes":       {want: "prefix 10.0.2.0/24 - pods of n2"},
-		"by tunnel":               {change: func(s *state) { s.Tunnel = true }, want: "prefix fd00:2::/64 192.168.0.2 pods of n2"},
-		"by an IPv6 tunnel":       {change: func(s *state) { s.Tunnel, s.TunnelIPv6 = true, true }, want: "prefix 10.0.2.0/24 fd00::2 pods of n2"},
-		"own pods by none":        {change: func(s *state) { s.Tunnel = true }, want: "prefix 10.0.1.0/24 - pods of n1"},
+		"the tunnel":        {want: "wire myelin_vxlan 4 1450 - - from_wire,to_wire"},
+		"pods of all nodes": {want: "prefix 10.0.2.0/24 - pods of n2"},
+		"by tunnel":         {change: func(s *state) { s.Tunnel = true }, want: "prefix fd00:2::/64 192.168.0.2 pods of n2"},
+		"by an IPv6 tunnel": {change: func(s *state) { s.Tunnel, s.TunnelIPv6 = true, true }, want: "prefix 10.0.2.0/24 fd00::2 pods of n2"},
+		"own pods by none":  {change: func(s *state) { s.Tunnel = true }, want: "prefix 10.0.1.0/24 - pods of n1"},
+		"own pods as in force": {
+			change: func(s *state) { s.own = &ipam.Assignment{InForce: prefixes("10.0.9.0/24")} }, want: "prefix 10.0.9.0/24 - pods of n1", none: "10.0.1.0/24",
+		},
+		"own pods of none yet":    {change: func(s *state) { s.own = &ipam.Assignment{} }, want: "prefix fd00:2::/64 - pods of n2", none: "pods of n1"},
 		"nodes":                   {want: "prefix 192.168.0.2/32 - node n2"},
 		"what the network routes": {change: func(s *state) { s.NativeCIDRs = prefixes("10.9.9.9/8") }, want: "prefix 10.0.0.0/8 - native routing CIDR"},
 		"the first who names a prefix counts": {

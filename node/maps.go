@@ -94,6 +94,7 @@ func (o *addressOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[
 type wireOps struct {
 	datapath *bpf.Datapath
 	epochs   *bpf.Epochs
+	table    statedb.Table[*Wire]
 }
 
 func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, w *Wire) error {
@@ -119,7 +120,13 @@ func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	return nil
 }
 
-func (o *wireOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, w *Wire) error {
+func (o *wireOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, w *Wire) error {
+	for other := range o.table.All(txn) {
+		// The device was made anew: its pins have the same names, and Attach replaces them.
+		if other.Name == w.Name {
+			return remove(o.datapath.Wires, o.epochs, uint32(w.Index))
+		}
+	}
 	return errors.Join(
 		remove(o.datapath.Wires, o.epochs, uint32(w.Index)),
 		o.datapath.Attacher.Detach(bpf.FromWire, w.Name, w.Index),

@@ -15,18 +15,22 @@ import (
 
 	"myelin/bpf"
 	"myelin/cluster"
+	"myelin/ipam"
 	"myelin/route"
 	"myelin/table"
 )
 
 // Params are what New needs.
 type Params struct {
-	DB       *statedb.DB
-	Log      *slog.Logger
-	Group    job.Group // from table.Group, not yet started
-	Config   Config
-	Nodes    statedb.Table[*cluster.Node]
-	Devices  statedb.Table[*route.Device]
+	DB      *statedb.DB
+	Log     *slog.Logger
+	Group   job.Group // from table.Group, not yet started
+	Config  Config
+	Nodes   statedb.Table[*cluster.Node]
+	Devices statedb.Table[*route.Device]
+	// PodCIDRs says which podCIDRs of this node are in force; nil: those of the
+	// Node object.
+	PodCIDRs statedb.Table[*ipam.Assignment]
 	Datapath *bpf.Datapath
 	Epochs   *bpf.Epochs
 }
@@ -61,7 +65,7 @@ func New(p Params) (*Node, error) {
 		}
 	}
 	_, a := table.Register(p.Log, p.DB, p.Group, t.Addresses, func(r *Address) *reconciler.Status { return &r.Status }, &addressOps{p.Datapath, p.Epochs})
-	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status { return &r.Status }, &wireOps{p.Datapath, p.Epochs},
+	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status { return &r.Status }, &wireOps{p.Datapath, p.Epochs, t.Wires},
 		reconciler.WithRefreshing(reattach, rate.NewLimiter(100, 1)))
 	_, x := table.Register(p.Log, p.DB, p.Group, t.Prefixes, func(r *Prefix) *reconciler.Status { return &r.Status }, &prefixOps{p.Datapath, p.Epochs})
 	if err := errors.Join(a, w, x); err != nil {
@@ -80,9 +84,10 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 		if known {
 			initialized = nil // it is closed, and would be ready for ever
 		}
-		s := state{Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices)}
+		own, ownKnown, ownChanged := n.own(txn)
+		s := state{Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own}
 		// No kernel is without devices: none means that they were not read yet.
-		complete := known && len(s.devices) > 0
+		complete := known && ownKnown && len(s.devices) > 0
 		d := derive(s)
 		if err := n.write(d, complete); err != nil {
 			return err
@@ -92,9 +97,23 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 			return nil
 		case <-nodesChanged:
 		case <-devicesChanged:
+		case <-ownChanged:
 		case <-initialized:
 		}
 	}
+}
+
+// own is the row of this node's podCIDRs in force, nil where nobody decides about them.
+func (n *Node) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, changed <-chan struct{}) {
+	if n.params.PodCIDRs == nil {
+		return nil, true, nil
+	}
+	row, _, changed, ok := n.params.PodCIDRs.GetWatch(txn, ipam.ByNode(n.params.Config.Name))
+	if !ok {
+		row = &ipam.Assignment{}
+	}
+	known, _ = n.params.PodCIDRs.Initialized(txn)
+	return row, known, changed
 }
 
 // write makes the tables equal to d. Nothing is deleted before the sources are complete.

@@ -68,6 +68,9 @@ type State struct {
 	Nodes     []Node
 	Endpoints []Endpoint
 	Devices   []*Device
+	// Gateways are what this node's pods have as their gateway, where that is
+	// not, or no more, the first address of a podCIDR.
+	Gateways []netip.Addr
 }
 
 // Desired is what the kernel must be made to have.
@@ -127,13 +130,28 @@ func (d *derivation) source(like netip.Addr) netip.Addr {
 	if a := d.self.address(like); a.IsValid() && slices.ContainsFunc(d.Devices, func(v *Device) bool { return v.Holds(a) }) {
 		return a
 	}
-	for _, p := range d.self.PodCIDRs {
-		g := Gateway(p)
+	for _, g := range d.gateways() {
 		if g.Is4() == like.Is4() && slices.ContainsFunc(d.Devices, func(v *Device) bool { return v.Holds(g) }) {
 			return g
 		}
 	}
 	return netip.Addr{}
+}
+
+// gateways are those that pods have, then those of podCIDRs, of families that are on.
+func (d *derivation) gateways() (list []netip.Addr) {
+	add := func(g netip.Addr) {
+		if d.enabled(g) && !slices.Contains(list, g) {
+			list = append(list, g)
+		}
+	}
+	for _, g := range d.Gateways {
+		add(g)
+	}
+	for _, p := range d.self.PodCIDRs {
+		add(Gateway(p))
+	}
+	return list
 }
 
 // route adds a row. Of two that want the same place in the kernel the second
@@ -155,14 +173,15 @@ func (d *derivation) route(r *Route) {
 // forSelf holds the gateway addresses, and keeps packets to addresses of no
 // pod from leaving by the default route and coming back.
 func (d *derivation) forSelf() {
+	for _, g := range d.gateways() {
+		d.out.Addresses = append(d.out.Addresses, &Address{
+			Prefix: netip.PrefixFrom(g, g.BitLen()), Owner: "self", Status: reconciler.StatusPending(),
+		})
+	}
 	for _, p := range d.self.PodCIDRs {
 		if !d.enabled(p.Addr()) {
 			continue
 		}
-		g := Gateway(p)
-		d.out.Addresses = append(d.out.Addresses, &Address{
-			Prefix: netip.PrefixFrom(g, g.BitLen()), Owner: "self", Status: reconciler.StatusPending(),
-		})
 		d.route(&Route{Prefix: p.Masked(), Unreachable: true, Metric: lastMetric, Owner: "self"})
 	}
 }

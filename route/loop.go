@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"myelin/ipam"
 	"myelin/table"
 )
 
@@ -32,6 +33,7 @@ func (r *Routes) run(ctx context.Context, health cell.Health) error {
 				return nil
 			case <-sources.nodes:
 			case <-sources.endpoints:
+			case <-sources.podCIDRs:
 			case <-r.monitor.ready:
 				time.Sleep(settle)
 				err = r.observe(r.monitor.take())
@@ -55,15 +57,23 @@ func (r *Routes) run(ctx context.Context, health cell.Health) error {
 }
 
 // sources are channels that are closed when the table changes.
-type sources struct{ nodes, endpoints <-chan struct{} }
+type sources struct{ nodes, endpoints, podCIDRs <-chan struct{} }
 
 // derive writes the rows that follow from nodes, endpoints and devices.
 func (r *Routes) derive() (sources, error) {
 	txn := r.DB.ReadTxn()
 	state := State{Config: r.config}
 	nodes, nodesChanged := r.nodes.AllWatch(txn)
+	own, ownKnown, ownChanged := r.own(txn)
 	for n := range nodes {
-		state.Nodes = append(state.Nodes, Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs})
+		row := Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
+		if own != nil && n.Name == r.config.Node {
+			row.PodCIDRs = own.InForce
+		}
+		state.Nodes = append(state.Nodes, row)
+	}
+	if own != nil {
+		state.Gateways = own.Gateways()
 	}
 	endpoints, endpointsChanged := r.endpoints.AllWatch(txn)
 	for e := range endpoints {
@@ -71,7 +81,7 @@ func (r *Routes) derive() (sources, error) {
 			state.Endpoints = append(state.Endpoints, Endpoint{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
 		}
 	}
-	changed := sources{nodesChanged, endpointsChanged}
+	changed := sources{nodesChanged, endpointsChanged, ownChanged}
 	if r.devices.links == nil {
 		return changed, nil // the first reading of the kernel comes with the subscription
 	}
@@ -82,7 +92,21 @@ func (r *Routes) derive() (sources, error) {
 	state.Devices = statedb.Collect(r.Devices.All(r.DB.ReadTxn()))
 	nodesKnown, _ := r.nodes.Initialized(txn)
 	endpointsKnown, _ := r.endpoints.Initialized(txn)
-	return changed, r.write(Derive(state), nodesKnown && endpointsKnown)
+	return changed, r.write(Derive(state), nodesKnown && endpointsKnown && ownKnown)
+}
+
+// own is the row of this node's podCIDRs in force, empty until there is one,
+// and nil where nobody decides about them.
+func (r *Routes) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, changed <-chan struct{}) {
+	if r.podCIDRs == nil {
+		return nil, true, nil
+	}
+	row, _, changed, ok := r.podCIDRs.GetWatch(txn, ipam.ByNode(r.config.Node))
+	if !ok {
+		row = &ipam.Assignment{}
+	}
+	known, _ = r.podCIDRs.Initialized(txn)
+	return row, known, changed
 }
 
 // write makes the tables equal to desired, and says once that they are

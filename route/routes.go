@@ -19,6 +19,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/endpoint"
+	"myelin/ipam"
 	"myelin/table"
 )
 
@@ -35,6 +36,9 @@ type Params struct {
 	Config    Config
 	Nodes     statedb.Table[*cluster.Node]
 	Endpoints statedb.Table[*endpoint.Endpoint]
+	// PodCIDRs says which podCIDRs of this node are in force, and the gateways
+	// of its pods; nil: those of the Node object.
+	PodCIDRs statedb.Table[*ipam.Assignment]
 }
 
 // Routes owns the tables of this package and makes the kernel equal to them.
@@ -54,6 +58,7 @@ type Routes struct {
 	devices   *devices
 	nodes     statedb.Table[*cluster.Node]
 	endpoints statedb.Table[*endpoint.Endpoint]
+	podCIDRs  statedb.Table[*ipam.Assignment]
 	// ready is called once, when the first rows are derived from initialized
 	// sources: only then may anything be pruned.
 	ready func(statedb.WriteTxn)
@@ -61,7 +66,7 @@ type Routes struct {
 
 // New makes the tables and adds their reconcilers and loops to p.Group. The
 // kernel is read and written from the start of the group on, and pruned once
-// the tables of nodes and endpoints are initialized.
+// the tables of nodes, endpoints and podCIDRs are initialized.
 func New(p Params) (*Routes, error) {
 	kernel, err := OpenKernel(p.Namespace)
 	if err != nil {
@@ -69,7 +74,7 @@ func New(p Params) (*Routes, error) {
 	}
 	r := &Routes{
 		DB: p.DB, log: p.Log, config: p.Config, kernel: kernel, monitor: newMonitor(p.Log, p.Namespace),
-		nodes: p.Nodes, endpoints: p.Endpoints,
+		nodes: p.Nodes, endpoints: p.Endpoints, podCIDRs: p.PodCIDRs,
 	}
 	if p.ProcSys == "" {
 		p.ProcSys = "/proc/sys"

@@ -13,8 +13,7 @@ import (
 func (f *Facts) agent() Feature {
 	x := Feature{Name: "Myelin", State: OK, Why: "what forwards is held by the kernel, with or without an agent"}
 	if f.Ready == 0 {
-		x.Chosen = "starting, for " + f.Now.Sub(f.Began).Round(time.Second).String()
-		x.broken("the agent is not ready yet")
+		f.starting(&x)
 		return x
 	}
 	adopted := 0
@@ -27,7 +26,36 @@ func (f *Facts) agent() Feature {
 	if adopted > 0 {
 		x.Chosen += fmt.Sprintf(", with %d of %d maps of the agent before it", adopted, len(f.Maps))
 	}
+	if f.Reloads > 0 {
+		x.Chosen += fmt.Sprintf("; reloaded %s, last at %s: %s", times(f.Reloads), f.ReloadAt.UTC().Format(time.RFC3339), f.ReloadWhy)
+	}
 	return x
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// starting says what an agent that is not ready waits for.
+func (f *Facts) starting(x *Feature) {
+	w := f.Waiting
+	if w == nil {
+		w = &Waiting{Part: "health", Since: f.Began}
+	}
+	x.Chosen = fmt.Sprintf("starting for %s, at: %s", f.Now.Sub(f.Began).Round(time.Second), w.Part)
+	if w.Reason == "" {
+		x.broken("the agent is not ready yet")
+		return
+	}
+	x.Chosen = fmt.Sprintf("waiting for %s, since %s, at: %s", f.Now.Sub(w.Since).Round(time.Second), w.Since.UTC().Format(time.RFC3339), w.Part)
+	x.broken(w.Reason)
+	if w.Help != "" {
+		x.broken("what would help: " + w.Help)
+	}
+	x.Cost = "no pod can be added; pods of before go on as they are, and deletions are queued"
 }
 
 func (f *Facts) configuration() Feature {
@@ -94,11 +122,32 @@ func (f *Facts) ipam() Feature {
 		}
 	}
 	x.Chosen = strings.Join(texts, ", ")
-	if len(texts) == 0 {
-		x.Chosen = "no podCIDR"
+	if p := f.PodCIDRs; p != nil && p.Problem != "" {
+		x.broken(p.Problem)
+	} else if len(texts) == 0 {
 		x.broken("the Node object has no podCIDR of a family that is on")
 	}
+	if len(texts) == 0 {
+		x.Chosen = "no podCIDR"
+	}
+	f.outside(&x)
 	return x
+}
+
+// outside tells of pods that outlive a change of podCIDRs.
+func (f *Facts) outside(x *Feature) {
+	if len(f.Outside) == 0 {
+		return
+	}
+	var texts []string
+	for _, a := range f.Outside[:min(len(f.Outside), fewErrors)] {
+		texts = append(texts, a.String())
+	}
+	if more := len(f.Outside) - fewErrors; more > 0 {
+		texts = append(texts, fmt.Sprintf("%d more", more))
+	}
+	x.falls("in no podCIDR of the node, and kept until their pods go: " + strings.Join(texts, ", "))
+	x.Cost = "other nodes don't find the way to these addresses"
 }
 
 // warnFull is the share from which a pool or map is reported as nearly full.
@@ -118,6 +167,10 @@ func (f *Facts) endpoints() Feature {
 			x.broken(plural(t.Failed, "endpoint") + " could not be written to the kernel; see Controller Status")
 			x.Cost = "these pods have no network, or an old one"
 		}
+	}
+	for _, stray := range f.Strays {
+		x.broken(stray.String() + ": the state of its pod was lost; delete the pod")
+		x.Cost = "these pods have no network"
 	}
 	return x
 }

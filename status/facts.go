@@ -2,6 +2,7 @@ package status
 
 import (
 	"iter"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -10,6 +11,7 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/config"
+	"myelin/endpoint"
 	"myelin/ipam"
 	"myelin/manifests"
 	"myelin/node"
@@ -26,6 +28,13 @@ type Facts struct {
 	Now     time.Time
 	Began   time.Time
 	Ready   time.Duration // from Began, 0 until then
+	// Waiting is what the start is at; of no interest when the agent is ready.
+	Waiting *Waiting
+	// Reloads counts how often the agent has loaded its programs anew since its
+	// process began, ReloadWhy says why it did last, at ReloadAt.
+	Reloads   int
+	ReloadWhy string
+	ReloadAt  time.Time
 
 	// Settings are what the programs were loaded with.
 	Settings bpf.Settings
@@ -52,7 +61,12 @@ type Facts struct {
 	NextHops []*route.NextHop
 	Tunnel   *tunnel.Tunnel // nil: none is wanted
 	Pools    []ipam.Usage
+	// PodCIDRs are what is in force, Outside the addresses of pods in none of it.
+	PodCIDRs *ipam.Assignment
+	Outside  []netip.Addr
 	Conflist Conflist
+	// Strays are pod links that no endpoint stands for.
+	Strays []endpoint.Stray
 
 	Devices []Device
 	Maps    []*bpf.Usage
@@ -103,12 +117,15 @@ func Explain(f Facts) *Report {
 	r := &Report{
 		Node: f.Config.Myelin.NodeName, Version: f.Version, Kernel: f.Kernel, Time: f.Now, Began: f.Began,
 		ReadyMs: float64(f.Ready.Microseconds()) / 1000, State: OK,
-		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Settings: f.Config.Explain(),
+		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Strays: f.Strays, Settings: f.Config.Explain(),
+	}
+	if f.Ready == 0 {
+		r.Waiting = f.Waiting
 	}
 	for _, u := range f.Pools {
 		r.Pools = append(r.Pools, Pool{Prefix: u.Prefix.String(), Gateway: u.Gateway.String(), InUse: u.InUse, Capacity: u.Capacity})
 	}
-	for _, explain := range features() {
+	for _, explain := range f.features() {
 		x := explain(&f)
 		r.Features = append(r.Features, x)
 		r.State = worse(r.State, x.State)
@@ -116,12 +133,17 @@ func Explain(f Facts) *Report {
 	return r
 }
 
-// features are the lines of a report, in their order.
-func features() []func(*Facts) Feature {
-	return []func(*Facts) Feature{
-		(*Facts).agent, (*Facts).configuration, (*Facts).cluster, (*Facts).cni, (*Facts).ipam,
+// features are the lines of a report, in their order. Of an agent that is
+// starting only those have sense that need no other part of it.
+func (f *Facts) features() []func(*Facts) Feature {
+	early := []func(*Facts) Feature{(*Facts).agent, (*Facts).configuration, (*Facts).cluster, (*Facts).cni}
+	if f.Ready == 0 {
+		return early
+	}
+	return append(early, []func(*Facts) Feature{
+		(*Facts).ipam,
 		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
 		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours,
 		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,
-	}
+	}...)
 }

@@ -7,6 +7,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/config"
+	"myelin/endpoint"
 )
 
 // State is how a feature is.
@@ -61,6 +62,9 @@ type Report struct {
 	Began   time.Time `json:"began"`   // when the agent did
 	ReadyMs float64   `json:"readyMs"` // from then to ready, in milliseconds; 0: not ready
 
+	// Waiting is what the start is at, nil when the agent is ready.
+	Waiting *Waiting `json:"waiting,omitempty"`
+
 	State    State     `json:"state"` // the worst of the features
 	Features []Feature `json:"features"`
 
@@ -68,6 +72,8 @@ type Report struct {
 	Maps    []*bpf.Usage `json:"maps"`
 	Tables  []Table      `json:"tables"`
 	Pools   []Pool       `json:"pools"`
+	// Strays are pod links that no endpoint stands for.
+	Strays []endpoint.Stray `json:"strays,omitempty"`
 	// Settings are the whole configuration.
 	Settings []config.Setting `json:"settings"`
 }
@@ -90,6 +96,16 @@ func (r *Report) in(s State) (names []string) {
 		}
 	}
 	return names
+}
+
+// Waiting is what the start of an agent is at.
+type Waiting struct {
+	Part  string    `json:"part"`
+	Since time.Time `json:"since"`
+	// Reason is why the start can't go on by itself, empty if it can, and Help
+	// what somebody could do about it.
+	Reason string `json:"reason,omitempty"`
+	Help   string `json:"help,omitempty"`
 }
 
 // Device is an interface that matters to the datapath.

@@ -102,12 +102,12 @@ func (t *Tunnels) derive() (<-chan struct{}, error) {
 	switch {
 	case !ok || !row.Equal(want):
 		if ok {
-			want.Note = row.Note
+			want.Note, want.Index = row.Note, row.Index
 		}
 	case row.Status.Kind != reconciler.StatusKindDone || t.fits(txn, row):
 		return changed, nil
 	default:
-		want.Note = row.Note
+		want.Note, want.Index = row.Note, row.Index
 	}
 	if _, _, err := t.Table.Insert(txn, want); err != nil {
 		return nil, fmt.Errorf("write tunnel: %w", err)

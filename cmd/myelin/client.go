@@ -54,13 +54,17 @@ const maxAnswer = 64 << 20
 
 func large() grpc.CallOption { return grpc.MaxCallRecvMsgSize(maxAnswer) }
 
+// agentsWords begin what an agent says that is starting or stopping; what the
+// client says of a connection that fails does not.
+const agentsWords = "the agent "
+
 // agentError is what a failed call means to who typed the command.
 func agentError(err error, socket string) error {
 	s, ok := status.FromError(err)
 	switch {
 	case err == nil || !ok:
 		return err
-	case s.Code() != codes.Unavailable:
+	case s.Code() != codes.Unavailable || strings.HasPrefix(s.Message(), agentsWords):
 		return errors.New(s.Message())
 	case !fileExists(socket):
 		return fmt.Errorf("no agent answers at %s: there is no such socket. Is `myelin agent` running, or is its socket elsewhere (--socket)?", socket)

@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/bpf"
+	"myelin/tunnel"
+)
+
+// lives is what an agent remembers of those before it in the same process.
+type lives struct {
+	reloads int
+	why     string    // of the last one
+	at      time.Time // of the last one
+}
+
+// reloadPause is the least time from an agent's being ready to its reload, so
+// that what changes all the time does not keep it from anything else.
+const reloadPause = 2 * time.Second
+
+// watchReload asks for another life of the agent when what the programs were
+// loaded with is no more so: those values are constants of theirs. The next
+// life loads programs beside and replaces them, as an upgrade does; there is
+// one for each change, as it loads them with what is so then.
+func (a *Agent) watchReload(ctx context.Context, _ cell.Health) error {
+	for {
+		txn := a.db.ReadTxn()
+		_, tunnels := a.tunnels.Table.AllWatch(txn)
+		_, podCIDRs := a.podCIDRs.AllWatch(txn)
+		again := changes{tunnels, podCIDRs}
+		why, ifNoPods := a.stale()
+		if ifNoPods {
+			_, pods := a.endpoints.AllWatch(txn)
+			again = append(again, pods)
+		}
+		if why == "" {
+			if err := again.wait(ctx); err != nil {
+				return nil
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(a.began.Add(a.readyAfter() + reloadPause))):
+		}
+		// It may be over by now.
+		if why, _ = a.stale(); why != "" {
+			a.reload <- why
+			return nil
+		}
+	}
+}
+
+// stale says what of the programs' constants is no more so, empty if all is.
+// ifNoPods: something would be, if there were no pods.
+func (a *Agent) stale() (why string, ifNoPods bool) {
+	txn := a.db.ReadTxn()
+	row, _, ok := a.tunnels.Table.Get(txn, tunnel.ByName(tunnel.DeviceName))
+	if a.tunneled() && ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 && uint32(row.Index) != a.loaded.TunnelIfindex {
+		return fmt.Sprintf("the tunnel's device %s is another one: index %d became %d", row.Name, a.loaded.TunnelIfindex, row.Index), false
+	}
+	v4, v6 := a.assignment().Fresh()
+	if bpf.Addr(v4) == a.loaded.Gateway4 && bpf.Addr(v6) == a.loaded.Gateway6 {
+		return "", false
+	}
+	if a.endpoints.NumObjects(txn) > 0 {
+		return "", true
+	}
+	return fmt.Sprintf("the last pod with the gateways of former podCIDRs has gone: they become %s and %s", v4, v6), true
+}
