@@ -1,5 +1,5 @@
 // Package cluster holds the desired state of the Kubernetes cluster as tables:
-// nodes, namespaces and pods, reduced to what the network needs. Sources (a
+// nodes, namespaces, pods, Services and EndpointSlices, reduced to what the network needs. Sources (a
 // directory of manifests, an API server) write the rows; everything else reads
 // them. Rows are pointers and must not be changed after they are inserted.
 package cluster
@@ -16,10 +16,13 @@ type Tables struct {
 	Nodes      statedb.RWTable[*Node]
 	Namespaces statedb.RWTable[*Namespace]
 	Pods       statedb.RWTable[*Pod]
+	Services   statedb.RWTable[*Service]
+	Slices     statedb.RWTable[*EndpointSlice]
 }
 
 // NewTables creates the tables in db. It fails where a table of one of the
-// names "nodes", "namespaces" and "pods" exists already.
+// names "nodes", "namespaces", "pods", "kubernetes-services" (what nodes make of
+// them is in "services") and "endpoint-slices" exists already.
 func NewTables(db *statedb.DB) (Tables, error) {
 	var (
 		t   Tables
@@ -33,6 +36,12 @@ func NewTables(db *statedb.DB) (Tables, error) {
 	}
 	if t.Pods, err = statedb.NewTable(db, "pods", podKeys(), podNamespaces(), podNodes(), podAddresses()); err != nil {
 		return Tables{}, fmt.Errorf("create table pods: %w", err)
+	}
+	if t.Services, err = statedb.NewTable(db, "kubernetes-services", serviceKeys()); err != nil {
+		return Tables{}, fmt.Errorf("create table kubernetes-services: %w", err)
+	}
+	if t.Slices, err = statedb.NewTable(db, "endpoint-slices", sliceKeys(), sliceServices()); err != nil {
+		return Tables{}, fmt.Errorf("create table endpoint-slices: %w", err)
 	}
 	return t, nil
 }
@@ -62,6 +71,17 @@ func PodsByNode(node string) statedb.Query[*Pod] { return podNodes().Query(node)
 // pods that have ended own none. Kubernetes reuses addresses, and objects come
 // in any order, so for a moment there may be two.
 func PodsByAddress(addr Addr) statedb.Query[*Pod] { return podAddresses().Query(addr) }
+
+// ServiceByKey finds one Service.
+func ServiceByKey(k Key) statedb.Query[*Service] { return serviceKeys().Query(k) }
+
+// SliceByKey finds one EndpointSlice.
+func SliceByKey(k Key) statedb.Query[*EndpointSlice] { return sliceKeys().Query(k) }
+
+// SlicesByService finds the EndpointSlices of a Service.
+func SlicesByService(service Key) statedb.Query[*EndpointSlice] {
+	return sliceServices().Query(service)
+}
 
 // The indexes are functions, not variables, so that the package has no state.
 
@@ -133,6 +153,35 @@ func podAddresses() statedb.Index[*Pod, Addr] {
 		},
 		FromKey:    index.NetIPAddr,
 		FromString: index.NetIPAddrString,
+	}
+}
+
+func serviceKeys() statedb.Index[*Service, Key] {
+	return statedb.Index[*Service, Key]{
+		Name:       "key",
+		FromObject: func(s *Service) index.KeySet { return index.NewKeySet(index.Stringer(s.Key())) },
+		FromKey:    index.Stringer[Key],
+		FromString: index.FromString,
+		Unique:     true,
+	}
+}
+
+func sliceKeys() statedb.Index[*EndpointSlice, Key] {
+	return statedb.Index[*EndpointSlice, Key]{
+		Name:       "key",
+		FromObject: func(s *EndpointSlice) index.KeySet { return index.NewKeySet(index.Stringer(s.Key())) },
+		FromKey:    index.Stringer[Key],
+		FromString: index.FromString,
+		Unique:     true,
+	}
+}
+
+func sliceServices() statedb.Index[*EndpointSlice, Key] {
+	return statedb.Index[*EndpointSlice, Key]{
+		Name:       "service",
+		FromObject: func(s *EndpointSlice) index.KeySet { return index.NewKeySet(index.Stringer(s.ServiceKey())) },
+		FromKey:    index.Stringer[Key],
+		FromString: index.FromString,
 	}
 }
 

@@ -112,6 +112,10 @@ func FromPod(pod *corev1.Pod, source string) (*Pod, error) {
 	containers := pod.Spec.Containers
 	row.Ports = c.ports("spec.containers", containers)
 	row.Ports = append(row.Ports, c.ports("spec.initContainers", sidecars(pod.Spec.InitContainers))...)
+	if !row.HostNetwork {
+		row.HostPorts = c.hostPorts("spec.containers", containers)
+		row.HostPorts = append(row.HostPorts, c.hostPorts("spec.initContainers", sidecars(pod.Spec.InitContainers))...)
+	}
 	if err := c.err(); err != nil {
 		return nil, err
 	}
@@ -174,20 +178,12 @@ func (c *checker) ports(field string, containers []corev1.Container) []Port {
 				c.add(at+".containerPort", "%d is not in 1..65535", p.ContainerPort)
 				continue
 			}
-			proto := p.Protocol
-			switch proto {
-			case "":
-				proto = corev1.ProtocolTCP
-			case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
-			default:
-				c.add(at+".protocol", "%q is none of TCP, UDP, SCTP", p.Protocol)
-				continue
-			}
-			if p.Name == "" {
+			proto, ok := c.protocol(at+".protocol", p.Protocol)
+			if !ok || p.Name == "" {
 				continue
 			}
 			c.name(at+".name", p.Name, validation.IsValidPortName)
-			out = append(out, Port{Name: p.Name, Number: uint16(p.ContainerPort), Protocol: string(proto)})
+			out = append(out, Port{Name: p.Name, Number: uint16(p.ContainerPort), Protocol: proto})
 		}
 	}
 	return out

@@ -93,6 +93,18 @@ type Port struct {
 // String is "name:number/protocol".
 func (p Port) String() string { return fmt.Sprintf("%s:%d/%s", p.Name, p.Number, p.Protocol) }
 
+// HostPort is a port of a container that the node has too.
+type HostPort struct {
+	// Address is the node's address that has it, unspecified for all of a
+	// family, and the zero Addr for all.
+	Address netip.Addr `json:"address,omitzero"`
+	// Port and Target are 1..65535, the node's and the container's.
+	Port   uint16 `json:"port"`
+	Target uint16 `json:"target"`
+	// Protocol is TCP, UDP or SCTP.
+	Protocol string `json:"protocol"`
+}
+
 // Pod is a pod of the cluster.
 type Pod struct {
 	Namespace string `json:"namespace"`
@@ -113,8 +125,10 @@ type Pod struct {
 	// status has them.
 	HostAddresses []netip.Addr `json:"hostAddresses,omitempty"`
 	// Ports are the named ports of all containers.
-	Ports  []Port `json:"ports,omitempty"`
-	Source string `json:"source,omitempty"`
+	Ports []Port `json:"ports,omitempty"`
+	// HostPorts are the ports of all containers that the node is to have too.
+	HostPorts []HostPort `json:"hostPorts,omitempty"`
+	Source    string     `json:"source,omitempty"`
 }
 
 // Key is the pod's namespace and name.
@@ -140,7 +154,8 @@ func (p *Pod) Equal(o *Pod) bool {
 		p.Phase == o.Phase && p.Source == o.Source &&
 		maps.Equal(p.Labels, o.Labels) && maps.Equal(p.Annotations, o.Annotations) &&
 		slices.Equal(p.Addresses, o.Addresses) &&
-		slices.Equal(p.HostAddresses, o.HostAddresses) && slices.Equal(p.Ports, o.Ports)
+		slices.Equal(p.HostAddresses, o.HostAddresses) && slices.Equal(p.Ports, o.Ports) &&
+		slices.Equal(p.HostPorts, o.HostPorts)
 }
 
 // TableHeader names the columns of TableRow.

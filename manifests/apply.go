@@ -15,13 +15,17 @@ func (s *Source) apply(desired rows, problems []*Problem, complete bool) {
 	changes := newEdit(s.applied.nodes, desired.nodes, (*cluster.Node).Equal)
 	spaces := newEdit(s.applied.namespaces, desired.namespaces, (*cluster.Namespace).Equal)
 	pods := newEdit(s.applied.pods, desired.pods, (*cluster.Pod).Equal)
-	if !first && changes.empty() && spaces.empty() && pods.empty() {
+	services := newEdit(s.applied.services, desired.services, (*cluster.Service).Equal)
+	parts := newEdit(s.applied.slices, desired.slices, (*cluster.EndpointSlice).Equal)
+	if !first && changes.empty() && spaces.empty() && pods.empty() && services.empty() && parts.empty() {
 		return
 	}
-	txn := s.DB.WriteTxn(s.Tables.Nodes, s.Tables.Namespaces, s.Tables.Pods)
+	txn := s.DB.WriteTxn(s.Tables.Nodes, s.Tables.Namespaces, s.Tables.Pods, s.Tables.Services, s.Tables.Slices)
 	changes.write(txn, s.Tables.Nodes)
 	spaces.write(txn, s.Tables.Namespaces)
 	pods.write(txn, s.Tables.Pods)
+	services.write(txn, s.Tables.Services)
+	parts.write(txn, s.Tables.Slices)
 	if first {
 		for _, done := range s.initialized {
 			done(txn)
@@ -30,7 +34,8 @@ func (s *Source) apply(desired rows, problems []*Problem, complete bool) {
 	}
 	txn.Commit()
 	s.applied = desired
-	s.Log.Debug("applied manifests", "dir", s.Dir, "nodes", len(desired.nodes), "namespaces", len(desired.namespaces), "pods", len(desired.pods))
+	s.Log.Debug("applied manifests", "dir", s.Dir, "nodes", len(desired.nodes), "namespaces", len(desired.namespaces), "pods", len(desired.pods),
+		"services", len(desired.services), "slices", len(desired.slices))
 }
 
 // edit is what changes in a table.
@@ -39,7 +44,7 @@ type edit[T any] struct{ insert, remove []*T }
 func newEdit[K comparable, T any](have, want map[K]*T, equal func(*T, *T) bool) edit[T] {
 	var e edit[T]
 	for k, row := range want {
-		if old, ok := have[k]; !ok || !equal(old, row) {
+		if old, ok := have[k]; !ok || old != row && !equal(old, row) {
 			e.insert = append(e.insert, row)
 		} else {
 			want[k] = old // the row that the table holds

@@ -13,8 +13,16 @@ func isStatus(rel string) bool {
 	return strings.HasPrefix(rel, statusDir+string(filepath.Separator))
 }
 
+// hasNamespace reports whether objects of a kind that has a table are in a
+// namespace.
+func hasNamespace(kind string) bool {
+	return slices.Contains([]string{"v1/Pod", "v1/Service", "discovery.k8s.io/v1/EndpointSlice"}, kind)
+}
+
 func isList(kind string) bool {
-	return slices.Contains([]string{"v1/List", "v1/NodeList", "v1/NamespaceList", "v1/PodList"}, kind)
+	return slices.Contains([]string{
+		"v1/List", "v1/NodeList", "v1/NamespaceList", "v1/PodList", "v1/ServiceList", "discovery.k8s.io/v1/EndpointSliceList",
+	}, kind)
 }
 
 // isKnown reports whether Kubernetes or Cilium has the kind. Such objects may
@@ -26,13 +34,12 @@ func isKnown(apiVersion, kind string) bool {
 
 func knownKinds() map[string]string {
 	return map[string]string{
-		"v1":                                 "Service Endpoints ConfigMap Secret ServiceAccount Event LimitRange ResourceQuota PersistentVolume PersistentVolumeClaim ReplicationController PodTemplate Binding ComponentStatus",
+		"v1":                                 "Endpoints ConfigMap Secret ServiceAccount Event LimitRange ResourceQuota PersistentVolume PersistentVolumeClaim ReplicationController PodTemplate Binding ComponentStatus",
 		"apps/v1":                            "Deployment DaemonSet StatefulSet ReplicaSet ControllerRevision",
 		"batch/v1":                           "Job CronJob",
 		"autoscaling/v1":                     "HorizontalPodAutoscaler",
 		"autoscaling/v2":                     "HorizontalPodAutoscaler",
 		"policy/v1":                          "PodDisruptionBudget",
-		"discovery.k8s.io/v1":                "EndpointSlice",
 		"events.k8s.io/v1":                   "Event",
 		"coordination.k8s.io/v1":             "Lease",
 		"scheduling.k8s.io/v1":               "PriorityClass",

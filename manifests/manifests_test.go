@@ -48,6 +48,12 @@ func dump(s *Source) string {
 	for p := range s.Tables.Pods.All(r) {
 		line(append([]string{"pod", p.Key().String()}, p.TableRow()[2:]...)...)
 	}
+	for v := range s.Tables.Services.All(r) {
+		line(append([]string{"service", v.Key().String()}, v.TableRow()[2:]...)...)
+	}
+	for v := range s.Tables.Slices.All(r) {
+		line(append([]string{"slice", v.Key().String()}, v.TableRow()[2:]...)...)
+	}
 	unused := s.Unused()
 	for _, k := range slices.Sorted(maps.Keys(unused)) {
 		line("unused", k, fmt.Sprint(unused[k]))
@@ -210,26 +216,43 @@ func FuzzManifests(f *testing.F) {
 		s := &Source{files: map[string]*file{rel: {rel: rel}}}
 		s.files[rel].replace(c)
 		out, _ := s.merge()
-		for name, n := range out.nodes {
-			if name == "" || n.Name != name || n.Source != "manifests:"+rel {
-				t.Errorf("node %q: %+v", name, n)
-			}
-			for _, p := range n.PodCIDRs {
-				if p != p.Masked() || p.Bits() == 0 {
-					t.Errorf("node %q: podCIDR %s", name, p)
-				}
-			}
-		}
-		for k, p := range out.pods {
-			if p.Key() != k || k.Name == "" || k.Namespace == "" || len(p.Addresses) > 2 {
-				t.Errorf("pod %v: %+v", k, p)
-			}
-		}
+		plausible(t, rel, out)
 		// The same content again, broken at its end, takes nothing away.
 		s.files[rel].replace(parse(append(slices.Clone(data), "\n---\n]"...), rel, status))
 		again, _ := s.merge()
-		if len(again.nodes) != len(out.nodes) || len(again.pods) != len(out.pods) || len(again.namespaces) != len(out.namespaces) {
+		if len(again.nodes) != len(out.nodes) || len(again.pods) != len(out.pods) || len(again.namespaces) != len(out.namespaces) ||
+			len(again.services) != len(out.services) || len(again.slices) != len(out.slices) {
 			t.Errorf("a broken document took objects away: %v, then %v", out, again)
 		}
 	})
+}
+
+// plausible checks what must hold of all rows, whatever the file says.
+func plausible(t *testing.T, rel string, out rows) {
+	t.Helper()
+	for name, n := range out.nodes {
+		if name == "" || n.Name != name || n.Source != "manifests:"+rel {
+			t.Errorf("node %q: %+v", name, n)
+		}
+		for _, p := range n.PodCIDRs {
+			if p != p.Masked() || p.Bits() == 0 {
+				t.Errorf("node %q: podCIDR %s", name, p)
+			}
+		}
+	}
+	for k, p := range out.pods {
+		if p.Key() != k || k.Name == "" || k.Namespace == "" || len(p.Addresses) > 2 {
+			t.Errorf("pod %v: %+v", k, p)
+		}
+	}
+	for k, v := range out.services {
+		if v.Key() != k || k.Name == "" || k.Namespace == "" || len(v.ClusterIPs) > 2 || v.Type == "" {
+			t.Errorf("service %v: %+v", k, v)
+		}
+	}
+	for k, v := range out.slices {
+		if v.Key() != k || k.Name == "" || k.Namespace == "" {
+			t.Errorf("slice %v: %+v", k, v)
+		}
+	}
 }

@@ -27,10 +27,15 @@ type rows struct {
 	nodes      map[string]*cluster.Node
 	namespaces map[string]*cluster.Namespace
 	pods       map[cluster.Key]*cluster.Pod
+	services   map[cluster.Key]*cluster.Service
+	slices     map[cluster.Key]*cluster.EndpointSlice
 }
 
 func newRows() rows {
-	return rows{nodes: map[string]*cluster.Node{}, namespaces: map[string]*cluster.Namespace{}, pods: map[cluster.Key]*cluster.Pod{}}
+	return rows{
+		nodes: map[string]*cluster.Node{}, namespaces: map[string]*cluster.Namespace{}, pods: map[cluster.Key]*cluster.Pod{},
+		services: map[cluster.Key]*cluster.Service{}, slices: map[cluster.Key]*cluster.EndpointSlice{},
+	}
 }
 
 // merge makes rows of all files.
@@ -110,6 +115,12 @@ func sameObject(a, b any) bool {
 	case *cluster.Pod:
 		b, ok := b.(*cluster.Pod)
 		return ok && withSource(a, func(p *cluster.Pod) { p.Source = b.Source }).Equal(b)
+	case *cluster.Service:
+		b, ok := b.(*cluster.Service)
+		return ok && withSource(a, func(s *cluster.Service) { s.Source = b.Source }).Equal(b)
+	case *cluster.EndpointSlice:
+		b, ok := b.(*cluster.EndpointSlice)
+		return ok && withSource(a, func(s *cluster.EndpointSlice) { s.Source = b.Source }).Equal(b)
 	}
 	return false
 }
@@ -130,6 +141,10 @@ func combine(versions map[slot]version) (rows, []*Problem) {
 			out.nodes[row.Name] = row
 		case *cluster.Namespace:
 			out.namespaces[row.Name] = row
+		case *cluster.Service:
+			out.services[row.Key()] = row
+		case *cluster.EndpointSlice:
+			out.slices[row.Key()] = row
 		case *cluster.Pod:
 			status, ok := versions[slot{key: at.key, status: true}]
 			if at.status {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -24,10 +25,10 @@ func (k key) String() string {
 	return k.kind + " " + cluster.Key{Namespace: k.namespace, Name: k.name}.String()
 }
 
-// document is one Node, Namespace or Pod of a file.
+// document is one object of a file, of a kind that has a table.
 type document struct {
 	key key
-	row any // *cluster.Node, *cluster.Namespace, *cluster.Pod; nil: refused
+	row any // a pointer to a row of package cluster; nil: refused
 }
 
 // content is what a file says.
@@ -133,7 +134,7 @@ type typeMeta struct {
 }
 
 // object reads one object, or the objects of a list. Inside a list of one kind,
-// list is that list's kind.
+// list is that list's apiVersion and kind.
 func (p *parser) object(name string, raw []byte, list string) {
 	if string(bytes.TrimSpace(raw)) == "null" {
 		return
@@ -145,28 +146,30 @@ func (p *parser) object(name string, raw []byte, list string) {
 		p.add(name, f.Field, f.Reason)
 		return
 	}
-	if of := strings.TrimSuffix(list, "List"); of != "" && meta.Kind == "" {
-		meta.APIVersion, meta.Kind = "v1", of
+	if version, of := path.Split(strings.TrimSuffix(list, "List")); of != "" && meta.Kind == "" {
+		meta.APIVersion, meta.Kind = strings.TrimSuffix(version, "/"), of
 	}
+	kind := meta.APIVersion + "/" + meta.Kind
 	k := key{kind: meta.Kind, namespace: meta.Metadata.Namespace, name: meta.Metadata.Name}
-	if meta.Metadata.Name != "" {
+	if k.namespace == "" && hasNamespace(kind) {
+		k.namespace = corev1.NamespaceDefault
+	}
+	if k.name != "" {
 		name = k.String()
 	}
-	switch kind := meta.APIVersion + "/" + meta.Kind; {
+	switch {
 	case kind == "v1/Node":
 		decode(p, name, k, raw, cluster.FromNode)
 	case kind == "v1/Namespace":
 		decode(p, name, k, raw, cluster.FromNamespace)
 	case kind == "v1/Pod":
-		if k.namespace == "" {
-			k.namespace = corev1.NamespaceDefault
-		}
-		if k.name != "" {
-			name = k.String()
-		}
 		decode(p, name, k, raw, cluster.FromPod)
+	case kind == "v1/Service":
+		decode(p, name, k, raw, cluster.FromService)
+	case kind == "discovery.k8s.io/v1/EndpointSlice":
+		decode(p, name, k, raw, cluster.FromEndpointSlice)
 	case isList(kind) && list == "":
-		p.list(name, meta.Kind, raw)
+		p.list(name, kind, raw)
 	case isKnown(meta.APIVersion, meta.Kind):
 		p.unused[kind]++
 	case meta.Kind == "" || meta.APIVersion == "":

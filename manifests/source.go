@@ -1,6 +1,7 @@
 // Package manifests is a source of cluster state: a directory of Kubernetes
 // YAML, watched. It fills the tables of package cluster with the Nodes,
-// Namespaces and Pods that it finds, as a watch of an API server would.
+// Namespaces, Pods, Services and EndpointSlices that it finds, as a watch of an
+// API server would.
 //
 // An object that is wrong is refused by itself, with a Problem that names file,
 // object and field; its last good version stays in force, and everything else
@@ -66,11 +67,13 @@ func New(p Params) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{Params: p, problems: problems, files: map[string]*file{}, applied: newRows()}
-	txn := p.DB.WriteTxn(p.Tables.Nodes, p.Tables.Namespaces, p.Tables.Pods)
+	txn := p.DB.WriteTxn(p.Tables.Nodes, p.Tables.Namespaces, p.Tables.Pods, p.Tables.Services, p.Tables.Slices)
 	s.initialized = []func(statedb.WriteTxn){
 		p.Tables.Nodes.RegisterInitializer(txn, "manifests"),
 		p.Tables.Namespaces.RegisterInitializer(txn, "manifests"),
 		p.Tables.Pods.RegisterInitializer(txn, "manifests"),
+		p.Tables.Services.RegisterInitializer(txn, "manifests"),
+		p.Tables.Slices.RegisterInitializer(txn, "manifests"),
 	}
 	txn.Commit()
 	return s, nil

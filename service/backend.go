@@ -1,0 +1,116 @@
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/cluster"
+)
+
+// DefaultWeight is a backend's weight where nobody says another one.
+const DefaultWeight = 1
+
+// State is what a backend is good for. Flows that a backend has go on in every
+// state; it is the sets of frontends that say who gets new ones.
+type State uint8
+
+// The states, the best first.
+const (
+	Active State = iota
+	// Terminating backends get new flows only where nobody is ready.
+	Terminating
+	// Quarantined backends failed their health check, and get new flows only
+	// where nothing else is left.
+	Quarantined
+	// NotReady backends are none of the above and not ready.
+	NotReady
+	// Maintenance is the operator's word: no new flows at all.
+	Maintenance
+)
+
+func (s State) String() string {
+	names := []string{"active", "terminating", "quarantined", "not-ready", "maintenance"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "unknown"
+}
+
+// MarshalText is the state's name.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Backend is one address, port and protocol that flows are sent to. It stays
+// while any Service has the endpoint in any state.
+type Backend struct {
+	// ID is never 0, and stays over restarts as long as the backend is there.
+	// An ID that was let go is not given away again until all 2^32 were.
+	ID       uint32         `json:"id"`
+	Address  netip.AddrPort `json:"address"`
+	Protocol Protocol       `json:"protocol"`
+	// State is the best one that any of Uses has.
+	State State  `json:"state"`
+	Node  string `json:"node,omitempty"`
+	Zone  string `json:"zone,omitempty"`
+	// Weight is the largest one of Uses; frontends' sets have each Service's own.
+	Weight uint16 `json:"weight"`
+	// Uses are sorted by Service.
+	Uses   []Use             `json:"uses"`
+	Status reconciler.Status `json:"status"`
+}
+
+// Use is what one Service says of a backend.
+type Use struct {
+	Service    cluster.Key `json:"service"`
+	State      State       `json:"state"`
+	Weight     uint16      `json:"weight"`
+	Node, Zone string      `json:"-"`
+}
+
+// L4 is the backend's address, port and protocol.
+func (b *Backend) L4() L4Addr { return L4Addr{b.Address, b.Protocol} }
+
+// with is the backend as it is when service says use of it, or nothing more.
+// It has no uses left if nobody does.
+func (b *Backend) with(service cluster.Key, use *Use) *Backend {
+	next := *b
+	next.Uses = slices.DeleteFunc(slices.Clone(b.Uses), func(u Use) bool { return u.Service == service })
+	if use != nil {
+		at, _ := slices.BinarySearchFunc(next.Uses, *use, func(a, b Use) int { return compareKeys(a.Service, b.Service) })
+		next.Uses = slices.Insert(next.Uses, at, *use)
+	}
+	next.State, next.Weight, next.Node, next.Zone = Maintenance, 0, "", ""
+	for _, u := range next.Uses {
+		next.State, next.Weight = min(next.State, u.State), max(next.Weight, u.Weight)
+		if next.Node == "" {
+			next.Node = u.Node
+		}
+		if next.Zone == "" {
+			next.Zone = u.Zone
+		}
+	}
+	return &next
+}
+
+// TableHeader names the columns of TableRow.
+func (*Backend) TableHeader() []string {
+	return []string{"ID", "Backend", "State", "Node", "Zone", "Services"}
+}
+
+// TableRow is the row as text.
+func (b *Backend) TableRow() []string {
+	uses := make([]string, len(b.Uses))
+	for i, u := range b.Uses {
+		uses[i] = u.Service.String()
+		if u.Weight != DefaultWeight {
+			uses[i] += fmt.Sprintf("(%d)", u.Weight)
+		}
+	}
+	return []string{
+		strconv.FormatUint(uint64(b.ID), 10), b.L4().String(), b.State.String(), b.Node, b.Zone, strings.Join(uses, " "),
+	}
+}

@@ -1,0 +1,163 @@
+package service
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/cluster"
+)
+
+// Protocol is an IP protocol number.
+type Protocol uint8
+
+// The protocols that Services have.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return strconv.Itoa(int(p))
+}
+
+// protocolOf reads what package cluster has checked.
+func protocolOf(name string) Protocol {
+	switch name {
+	case "UDP":
+		return UDP
+	case "SCTP":
+		return SCTP
+	}
+	return TCP
+}
+
+// L4Addr is an address, a port and a protocol.
+type L4Addr struct {
+	netip.AddrPort
+	Protocol Protocol
+}
+
+// L4 makes an L4Addr.
+func L4(addr netip.Addr, port uint16, proto Protocol) L4Addr {
+	return L4Addr{netip.AddrPortFrom(addr, port), proto}
+}
+
+// String is "10.0.0.1:80/TCP".
+func (a L4Addr) String() string { return a.AddrPort.String() + "/" + a.Protocol.String() }
+
+// MarshalText is String, not the part without a protocol.
+func (a L4Addr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// Compare orders by address, port, protocol.
+func (a L4Addr) Compare(o L4Addr) int {
+	return cmp.Or(a.AddrPort.Compare(o.AddrPort), cmp.Compare(a.Protocol, o.Protocol))
+}
+
+// key is the index key: an IPv4 address is v4-mapped, as in the datapath.
+func (a L4Addr) key() []byte {
+	addr := a.Addr().As16()
+	return append(append(make([]byte, 0, 19), addr[:]...), byte(a.Port()>>8), byte(a.Port()), byte(a.Protocol))
+}
+
+// anyAddress is the address of a frontend that is on every address of the node
+// of one family.
+func anyAddress(v6 bool) netip.Addr {
+	if v6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// Frontend is one address, port and protocol that a Service is reached by.
+type Frontend struct {
+	// Address is 0.0.0.0 or :: for any address of the node of that family;
+	// frontends with an address of their own come before such ones.
+	Address   netip.AddrPort `json:"address"`
+	Protocol  Protocol       `json:"protocol"`
+	ServiceID uint32         `json:"serviceID"`
+	Service   cluster.Key    `json:"service"`
+	PortName  string         `json:"portName,omitempty"`
+	Type      Type           `json:"type"`
+	// Scopes are where the frontend exists; elsewhere the address means nothing.
+	Scopes Scope `json:"scopes"`
+	// Elsewhere are the scopes whose set is empty by policy alone: other nodes
+	// have backends, so that packets are dropped and not answered.
+	Elsewhere Scope `json:"elsewhere,omitempty"`
+	// External and Internal are the backends for new flows from there. The order
+	// stays as it is from one row to the next but for the places that change, so
+	// that little has to be written. Frontends with the same set share its memory.
+	External []BackendRef      `json:"external,omitempty"`
+	Internal []BackendRef      `json:"internal,omitempty"`
+	Status   reconciler.Status `json:"status"`
+}
+
+// BackendRef is a backend in a set.
+type BackendRef struct {
+	ID uint32 `json:"id"`
+	// Weight is 1..65535, relative to the others of the set.
+	Weight uint16 `json:"weight"`
+}
+
+// L4 is the frontend's address, port and protocol.
+func (f *Frontend) L4() L4Addr { return L4Addr{f.Address, f.Protocol} }
+
+// Equal reports whether two rows ask the same, whatever their status.
+func (f *Frontend) Equal(o *Frontend) bool {
+	return f.Address == o.Address && f.Protocol == o.Protocol && f.ServiceID == o.ServiceID && f.Service == o.Service &&
+		f.PortName == o.PortName && f.Type == o.Type && f.Scopes == o.Scopes && f.Elsewhere == o.Elsewhere &&
+		sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
+}
+
+// sameRefs compares sets; those that share memory are the same.
+func sameRefs(a, b []BackendRef) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
+}
+
+// TableHeader names the columns of TableRow.
+func (*Frontend) TableHeader() []string {
+	return []string{"Frontend", "Type", "Service", "Port", "Internal", "External"}
+}
+
+// TableRow is the row as text.
+func (f *Frontend) TableRow() []string {
+	return []string{
+		f.L4().String(), f.Type.String(), f.Service.String(), f.PortName,
+		f.set(Internal, f.Internal), f.set(External, f.External),
+	}
+}
+
+// set is "-" where the frontend is not, and says what becomes of packets where
+// there is no backend.
+func (f *Frontend) set(scope Scope, refs []BackendRef) string {
+	switch {
+	case f.Scopes&scope == 0:
+		return "-"
+	case len(refs) == 0 && f.Elsewhere&scope != 0:
+		return "drop"
+	case len(refs) == 0:
+		return "reject"
+	}
+	parts := make([]string, len(refs))
+	for i, r := range refs {
+		parts[i] = strconv.FormatUint(uint64(r.ID), 10)
+		if r.Weight != DefaultWeight {
+			parts[i] += fmt.Sprintf("(%d)", r.Weight)
+		}
+	}
+	return strings.Join(parts, ",")
+}

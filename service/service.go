@@ -1,0 +1,156 @@
+// Package service is the desired state of load balancing on one node: what the
+// cluster's Services, EndpointSlices and host ports ask of it, as rows of tables
+// that reconcilers write to the kernel.
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/cluster"
+)
+
+// Type says why a frontend exists, and what a Service is exposed as.
+type Type uint8
+
+// The types. Of two frontends of one Service with the same address, the type
+// that comes first here counts.
+const (
+	ClusterIP Type = iota + 1
+	LoadBalancer
+	ExternalIP
+	NodePort
+	HostPort
+)
+
+func (t Type) String() string {
+	names := []string{"unknown", "ClusterIP", "LoadBalancer", "ExternalIPs", "NodePort", "HostPort"}
+	if int(t) < len(names) {
+		return names[t]
+	}
+	return names[0]
+}
+
+// MarshalText is the type's name.
+func (t Type) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// Scope is a set of places that traffic comes from.
+type Scope uint8
+
+// External is outside of the cluster, Internal are its pods and nodes.
+const (
+	External Scope = 1 << iota
+	Internal
+)
+
+// Algorithm chooses a backend for a new flow.
+type Algorithm string
+
+// DefaultAlgorithm is the node's. LeastConnections takes the better one of two.
+const (
+	DefaultAlgorithm Algorithm = ""
+	Random           Algorithm = "random"
+	Maglev           Algorithm = "maglev"
+	LeastConnections Algorithm = "least-conn"
+)
+
+// Forwarding is how packets reach a backend on another node.
+type Forwarding string
+
+// DefaultForwarding is the node's; Hybrid is DSR for TCP and SNAT for the rest.
+const (
+	DefaultForwarding Forwarding = ""
+	SNAT              Forwarding = "snat"
+	DSR               Forwarding = "dsr"
+	Hybrid            Forwarding = "hybrid"
+)
+
+// Service is what one Kubernetes Service, or one Pod with host ports, asks of
+// this node.
+type Service struct {
+	// ID is never 0, and stays over restarts as long as the Service is there.
+	ID        uint32 `json:"id"`
+	Namespace string `json:"namespace"`
+	// Name is the object's; of a Pod, ":host-ports" follows it.
+	Name string `json:"name"`
+	// Type is what the object says; frontends have their own.
+	Type Type `json:"type"`
+	// Affinity is how long a client stays with its backend; 0: not at all.
+	Affinity time.Duration `json:"affinity,omitempty"`
+	// ExternalLocal and InternalLocal are the traffic policies. They are done
+	// with in the frontends' sets, but keep a client's address, too.
+	ExternalLocal bool `json:"externalLocal,omitempty"`
+	InternalLocal bool `json:"internalLocal,omitempty"`
+	// Restricted says that LoadBalancer frontends ask who comes from outside,
+	// by both families: SourceRanges are who may, or with SourceDeny who may not.
+	// Without a usable range, then, nobody may.
+	Restricted          bool           `json:"restricted,omitempty"`
+	SourceDeny          bool           `json:"sourceDeny,omitempty"`
+	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
+	Algorithm           Algorithm      `json:"algorithm,omitempty"`
+	Forwarding          Forwarding     `json:"forwarding,omitempty"`
+	HealthCheckNodePort uint16         `json:"healthCheckNodePort,omitempty"`
+	// LocalEndpoints are the addresses of ready endpoints on this node, of the
+	// family that has more; not counted where no HealthCheckNodePort asks.
+	LocalEndpoints    int    `json:"localEndpoints"`
+	PublishNotReady   bool   `json:"publishNotReady,omitempty"`
+	LoadBalancerClass string `json:"loadBalancerClass,omitempty"`
+	// Problems are what the object asks and doesn't get, each "field: reason".
+	Problems []string `json:"problems,omitempty"`
+	// Source says where the object comes from, e.g. "manifests:web.yaml".
+	Source string            `json:"source,omitempty"`
+	Status reconciler.Status `json:"status"`
+}
+
+// Key is the Service's namespace and name.
+func (s *Service) Key() cluster.Key { return cluster.Key{Namespace: s.Namespace, Name: s.Name} }
+
+// Equal reports whether two rows ask the same, whatever their status.
+func (s *Service) Equal(o *Service) bool {
+	return s.ID == o.ID && s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && s.Affinity == o.Affinity &&
+		s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal && s.Restricted == o.Restricted &&
+		s.SourceDeny == o.SourceDeny && slices.Equal(s.SourceRanges, o.SourceRanges) && s.Algorithm == o.Algorithm &&
+		s.Forwarding == o.Forwarding && s.HealthCheckNodePort == o.HealthCheckNodePort &&
+		s.LocalEndpoints == o.LocalEndpoints && s.PublishNotReady == o.PublishNotReady &&
+		s.LoadBalancerClass == o.LoadBalancerClass && s.Source == o.Source && slices.Equal(s.Problems, o.Problems)
+}
+
+// TableHeader names the columns of TableRow.
+func (*Service) TableHeader() []string {
+	return []string{"ID", "Service", "Type", "Options", "Problems", "Source"}
+}
+
+// TableRow is the row as text.
+func (s *Service) TableRow() []string {
+	return []string{
+		strconv.FormatUint(uint64(s.ID), 10), s.Key().String(), s.Type.String(),
+		strings.Join(s.options(), " "), strings.Join(s.Problems, "; "), s.Source,
+	}
+}
+
+// options are what is not as usual.
+func (s *Service) options() []string {
+	var out []string
+	add := func(on bool, format string, args ...any) {
+		if on {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	add(s.Affinity > 0, "affinity=%s", s.Affinity)
+	add(s.ExternalLocal, "external=local")
+	add(s.InternalLocal, "internal=local")
+	add(s.Restricted && !s.SourceDeny, "allow=%v", s.SourceRanges)
+	add(s.Restricted && s.SourceDeny, "deny=%v", s.SourceRanges)
+	add(s.Algorithm != "", "algorithm=%s", s.Algorithm)
+	add(s.Forwarding != "", "forwarding=%s", s.Forwarding)
+	add(s.HealthCheckNodePort != 0, "health=%d(%d)", s.HealthCheckNodePort, s.LocalEndpoints)
+	add(s.PublishNotReady, "publish-not-ready")
+	add(s.LoadBalancerClass != "", "class=%s", s.LoadBalancerClass)
+	return out
+}

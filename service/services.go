@@ -1,0 +1,233 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/cilium/statedb"
+
+	"myelin/cluster"
+)
+
+// Params are what Services need.
+type Params struct {
+	DB     *statedb.DB
+	Tables cluster.Tables
+	Config Config
+	// Node is this node's name.
+	Node string
+	// Dir keeps the numbers over a restart of the agent; empty: nothing does.
+	Dir string
+	Log *slog.Logger
+}
+
+// Services keeps the tables equal to what the cluster asks of this node.
+type Services struct {
+	Params
+	Desired Tables
+	done    []func(statedb.WriteTxn) // nil once the tables are initialized
+
+	mu      sync.Mutex
+	states  map[L4Addr]State // what is said of backends
+	changed []L4Addr
+	wake    chan struct{}
+
+	// The rest belongs to Run.
+	builder    builder
+	serviceIDs *numbers[cluster.Key]
+	backendIDs *numbers[L4Addr]
+	have       map[cluster.Key]*holding
+	claims     map[L4Addr][]cluster.Key
+	sliceOf    map[cluster.Key]string // the Service that a slice is of
+}
+
+// holding is what a Service has in the tables, or would have but for others.
+type holding struct {
+	rank      rank
+	frontends []L4Addr
+	endpoints []endpoint
+}
+
+// New creates the tables. State files that can't be used are logged and begun
+// anew: then numbers change, and nothing else does. Ones that can't be written
+// are an error.
+func New(p Params) (*Services, error) {
+	t, err := NewTables(p.DB)
+	if err != nil {
+		return nil, err
+	}
+	s := &Services{
+		Params: p, Desired: t, states: map[L4Addr]State{}, wake: make(chan struct{}, 1),
+		have: map[cluster.Key]*holding{}, claims: map[L4Addr][]cluster.Key{}, sliceOf: map[cluster.Key]string{},
+	}
+	s.builder = builder{Config: p.Config, Facts: Facts{Name: p.Node}, state: s.said}
+	path := func(name string) string {
+		if p.Dir == "" {
+			return ""
+		}
+		return filepath.Join(p.Dir, name)
+	}
+	var bad1, bad2, err1, err2 error
+	s.serviceIDs, bad1, err1 = newNumbers[cluster.Key](path("services.json"))
+	s.backendIDs, bad2, err2 = newNumbers[L4Addr](path("backends.json"))
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(bad1, bad2); err != nil {
+		p.Log.Warn("services get new numbers", "error", err)
+	}
+	txn := p.DB.WriteTxn(t.all()...)
+	s.done = append(s.done,
+		t.Services.RegisterInitializer(txn, "cluster"), t.Frontends.RegisterInitializer(txn, "cluster"),
+		t.Backends.RegisterInitializer(txn, "cluster"), t.Checks.RegisterInitializer(txn, "cluster"))
+	txn.Commit()
+	return s, nil
+}
+
+// SetState says what an operator or a health check found of a backend:
+// Maintenance, Quarantined, or Active to say nothing any more. It holds until
+// the agent ends, also for a backend that isn't there yet.
+func (s *Services) SetState(addr L4Addr, state State) error {
+	if state != Active && state != Quarantined && state != Maintenance {
+		return fmt.Errorf("set backend %s %s: only active, quarantined and maintenance can be said", addr, state)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state == Active {
+		delete(s.states, addr)
+	} else {
+		s.states[addr] = state
+	}
+	s.changed = append(s.changed, addr)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (s *Services) said(addr L4Addr) State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.states[addr]
+}
+
+// follower are the changes of the cluster.
+type follower struct {
+	services statedb.ChangeIterator[*cluster.Service]
+	slices   statedb.ChangeIterator[*cluster.EndpointSlice]
+	pods     statedb.ChangeIterator[*cluster.Pod]
+	nodes    statedb.ChangeIterator[*cluster.Node]
+}
+
+func (s *Services) follow() (*follower, error) {
+	txn := s.DB.WriteTxn(s.Tables.Services, s.Tables.Slices, s.Tables.Pods, s.Tables.Nodes)
+	defer txn.Commit()
+	var f follower
+	var errs [4]error
+	f.services, errs[0] = s.Tables.Services.Changes(txn)
+	f.slices, errs[1] = s.Tables.Slices.Changes(txn)
+	f.pods, errs[2] = s.Tables.Pods.Changes(txn)
+	f.nodes, errs[3] = s.Tables.Nodes.Changes(txn)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("follow the cluster tables: %w", err)
+	}
+	return &f, nil
+}
+
+// Run follows the cluster tables until ctx ends. It must be called once.
+func (s *Services) Run(ctx context.Context) error {
+	f, err := s.follow()
+	if err != nil {
+		return err
+	}
+	defer s.serviceIDs.close()
+	defer s.backendIDs.close()
+	for {
+		wait := s.round(f)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wake:
+		case <-wait[0]:
+		case <-wait[1]:
+		case <-wait[2]:
+		case <-wait[3]:
+		case <-wait[4]:
+		}
+	}
+}
+
+// round brings the tables up to date, and returns what to wait for.
+func (s *Services) round(f *follower) [5]<-chan struct{} {
+	var wait [5]<-chan struct{}
+	r := s.DB.ReadTxn()
+	services, more := f.services.Next(r)
+	wait[0] = more
+	parts, more := f.slices.Next(r)
+	wait[1] = more
+	pods, more := f.pods.Next(r)
+	wait[2] = more
+	nodes, more := f.nodes.Next(r)
+	wait[3] = more
+	u := s.begin(r)
+	for c := range nodes {
+		if c.Object.Name == s.Node {
+			u.facts(c.Object, c.Deleted)
+		}
+	}
+	for c := range services {
+		u.touch(c.Object.Key())
+	}
+	for c := range parts {
+		u.slice(c.Object, c.Deleted)
+	}
+	for c := range pods {
+		u.pod(c.Object)
+	}
+	u.states()
+	var ready bool
+	ready, wait[4] = s.ready(r)
+	if err := u.commit(ready); err != nil {
+		s.Log.Error("services may change their numbers with the next start", "error", err)
+	}
+	return wait
+}
+
+// ready reports whether the cluster is known, or what to wait for.
+func (s *Services) ready(r statedb.ReadTxn) (bool, <-chan struct{}) {
+	if s.done == nil {
+		return true, nil
+	}
+	t := s.Tables
+	for _, table := range []statedb.TableMeta{t.Services, t.Slices, t.Pods, t.Nodes} {
+		if ok, wait := table.Initialized(r); !ok {
+			return false, wait
+		}
+	}
+	return true, nil
+}
+
+// facts takes what this node's object says.
+func (u *update) facts(n *cluster.Node, deleted bool) {
+	next := Facts{Name: u.Node}
+	if !deleted {
+		next.Zone, next.Labels = n.Labels[zoneLabel], n.Labels
+	}
+	if u.builder.Facts.Zone == next.Zone && maps.Equal(u.builder.Facts.Labels, next.Labels) {
+		return
+	}
+	u.builder.Facts = next
+	for obj := range u.Tables.Services.All(u.cluster) {
+		u.touch(obj.Key())
+	}
+	for _, k := range slices.Collect(maps.Keys(u.have)) {
+		u.touch(k)
+	}
+}

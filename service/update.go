@@ -1,0 +1,249 @@
+package service
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/cluster"
+)
+
+// rank says whose an address is that several claim: the older one's, by the
+// objects' creation; of those that don't say it, the first by name, after all
+// that do. Services come before Pods' host ports.
+type rank struct {
+	pod     bool
+	created time.Time
+	key     cluster.Key
+}
+
+func (r rank) before(o rank) bool {
+	if r.pod != o.pod {
+		return o.pod
+	}
+	if r.created.IsZero() != o.created.IsZero() {
+		return o.created.IsZero()
+	}
+	return cmp.Or(r.created.Compare(o.created), compareKeys(r.key, o.key)) < 0
+}
+
+// update is one round of changes: the Services that were touched, as they are
+// in one snapshot of the cluster.
+type update struct {
+	*Services
+	cluster statedb.ReadTxn
+	txn     statedb.WriteTxn
+	touched map[cluster.Key]bool
+	order   []cluster.Key // of touched, so that numbers don't depend on chance
+	plans   map[cluster.Key]*plan
+	unused  map[L4Addr]bool // backends that may have lost their last use
+	errs    []error
+}
+
+func (s *Services) begin(r statedb.ReadTxn) *update {
+	return &update{
+		Services: s, cluster: r, touched: map[cluster.Key]bool{}, plans: map[cluster.Key]*plan{}, unused: map[L4Addr]bool{},
+	}
+}
+
+func (u *update) touch(k cluster.Key) {
+	if !u.touched[k] {
+		u.touched[k] = true
+		u.order = append(u.order, k)
+	}
+}
+
+// slice touches the Services that a slice is and was of.
+func (u *update) slice(part *cluster.EndpointSlice, deleted bool) {
+	k := part.Key()
+	if old, ok := u.sliceOf[k]; ok && (deleted || old != part.Service) {
+		u.touch(cluster.Key{Namespace: k.Namespace, Name: old})
+	}
+	if deleted {
+		delete(u.sliceOf, k)
+	} else {
+		u.sliceOf[k] = part.Service
+	}
+	if part.Service != "" {
+		u.touch(part.ServiceKey())
+	}
+}
+
+// pod touches a Pod's host ports if it has any, or had.
+func (u *update) pod(p *cluster.Pod) {
+	k := podKey(p.Key())
+	if len(p.HostPorts) > 0 && p.NodeName == u.Node || u.have[k] != nil {
+		u.touch(k)
+	}
+}
+
+// states touches who uses the backends that something was said of.
+func (u *update) states() {
+	u.mu.Lock()
+	changed := u.changed
+	u.Services.changed = nil
+	u.mu.Unlock()
+	for _, a := range changed {
+		if b, _, ok := u.Desired.Backends.Get(u.cluster, BackendByAddress(a)); ok {
+			for _, use := range b.Uses {
+				u.touch(use.Service)
+			}
+		}
+	}
+}
+
+// commit makes plans of what was touched, settles who has which address, and
+// writes rows that are not as they should be.
+func (u *update) commit(ready bool) error {
+	first := ready && u.done != nil
+	if len(u.order) == 0 && !first {
+		return nil
+	}
+	slices.SortFunc(u.order, compareKeys)
+	contested := map[L4Addr]bool{}
+	for _, k := range u.order {
+		u.plans[k] = u.plan(k)
+		u.claim(k, contested)
+	}
+	// Others that claim the same addresses may win them now, or lose them.
+	for a := range contested {
+		for _, k := range u.claims[a] {
+			if u.touch(k); u.plans[k] == nil {
+				u.plans[k] = u.plan(k)
+			}
+		}
+	}
+	slices.SortFunc(u.order, compareKeys)
+	u.txn = u.DB.WriteTxn(u.Desired.all()...)
+	for _, k := range u.order {
+		u.apply(k)
+	}
+	for a := range u.unused {
+		u.sweep(a)
+	}
+	if first {
+		// What the files have and the cluster doesn't is gone for good.
+		u.serviceIDs.releaseKept()
+		u.backendIDs.releaseKept()
+		for _, done := range u.done {
+			done(u.txn)
+		}
+		u.Services.done = nil
+	}
+	u.errs = append(u.errs, u.serviceIDs.save(), u.backendIDs.save())
+	u.txn.Commit()
+	return errors.Join(u.errs...)
+}
+
+// plan is what the objects of a key ask; nil where nothing does.
+func (u *update) plan(k cluster.Key) *plan {
+	if name, ok := strings.CutSuffix(k.Name, hostPorts); ok {
+		pod, _, ok := u.Tables.Pods.Get(u.cluster, cluster.PodByKey(k.Namespace, name))
+		if !ok {
+			return nil
+		}
+		return u.builder.pod(pod)
+	}
+	obj, _, ok := u.Tables.Services.Get(u.cluster, cluster.ServiceByKey(k))
+	if !ok {
+		return nil
+	}
+	var parts []*cluster.EndpointSlice
+	for part := range u.Tables.Slices.List(u.cluster, cluster.SlicesByService(k)) {
+		parts = append(parts, part)
+	}
+	return u.builder.service(obj, parts)
+}
+
+// claim makes the claims of a Service what its plan says.
+func (u *update) claim(k cluster.Key, contested map[L4Addr]bool) {
+	p, h := u.plans[k], u.have[k]
+	if h == nil && p == nil {
+		return
+	}
+	next := &holding{rank: rank{key: k, pod: strings.HasSuffix(k.Name, hostPorts)}}
+	if h != nil {
+		next.endpoints = h.endpoints
+	}
+	if p != nil {
+		next.rank.created = p.created
+		next.frontends = make([]L4Addr, len(p.frontends))
+		for i := range p.frontends {
+			next.frontends[i] = p.frontends[i].L4Addr
+		}
+	}
+	same := h != nil && h.rank == next.rank && slices.Equal(h.frontends, next.frontends)
+	if h != nil && !same {
+		for _, a := range h.frontends {
+			u.claims[a] = slices.DeleteFunc(u.claims[a], func(o cluster.Key) bool { return o == k })
+			contested[a] = contested[a] || len(u.claims[a]) > 0
+			if len(u.claims[a]) == 0 {
+				delete(u.claims, a)
+			}
+		}
+	}
+	if !same {
+		for _, a := range next.frontends {
+			u.claims[a] = append(u.claims[a], k)
+			contested[a] = contested[a] || len(u.claims[a]) > 1
+		}
+	}
+	u.have[k] = next
+}
+
+// winner is whose an address is.
+func (u *update) winner(a L4Addr) cluster.Key {
+	claims := u.claims[a]
+	best := claims[0]
+	for _, k := range claims[1:] {
+		if u.have[k].rank.before(u.have[best].rank) {
+			best = k
+		}
+	}
+	return best
+}
+
+// apply makes the rows of a Service what its plan says.
+func (u *update) apply(k cluster.Key) {
+	p, h := u.plans[k], u.have[k]
+	if h == nil {
+		return
+	}
+	if p == nil {
+		u.frontends(k, nil)
+		u.endpoints(k, nil)
+		u.check(k, nil)
+		if row, _, ok := u.Desired.Services.Get(u.txn, ByKey(k)); ok {
+			remove(u, u.Desired.Services, row)
+		}
+		u.serviceIDs.release(k)
+		delete(u.have, k)
+		return
+	}
+	row := p.service
+	row.ID, row.Status = u.serviceIDs.get(k), reconciler.StatusPending()
+	u.endpoints(k, p.endpoints)
+	row.Problems = append(row.Problems, u.frontends(k, p)...)
+	if old, _, ok := u.Desired.Services.Get(u.txn, ByKey(k)); !ok || !old.Equal(&row) {
+		insert(u, u.Desired.Services, &row)
+	}
+	u.check(k, p)
+}
+
+func insert[Row any](u *update, t statedb.RWTable[Row], row Row) {
+	if _, _, err := t.Insert(u.txn, row); err != nil {
+		u.errs = append(u.errs, fmt.Errorf("insert row of %s: %w", t.Name(), err))
+	}
+}
+
+func remove[Row any](u *update, t statedb.RWTable[Row], row Row) {
+	if _, _, err := t.Delete(u.txn, row); err != nil {
+		u.errs = append(u.errs, fmt.Errorf("delete row of %s: %w", t.Name(), err))
+	}
+}
