@@ -48,6 +48,9 @@ struct settings {
 	__u8 masquerade6;
 	__u8 flow_always; /* a flow row for every connection */
 	__u8 monitor;     /* events of flows, not only of drops, while somebody listens */
+	__u8 socket_host_only; /* Services at the socket for the host's own only */
+	__u8 set_retval;       /* the kernel has bpf_set_retval */
+	__u16 pad;
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */
@@ -55,6 +58,7 @@ struct settings {
 	__u16 nat_port_min; /* host byte order, both ends included */
 	__u16 nat_port_max;
 	__u32 path_shift;  /* 64 less the bits of an index of the table of paths */
+	__u64 netns_cookie; /* of the node's own network namespace */
 	struct addr gateway4; /* the address that answers pods, mapped */
 	struct addr gateway6;
 };

@@ -9,6 +9,7 @@
 #include "../nat/nat.h"
 #include "../nat/nat_in.h"
 #include "../flow/track.h"
+#include "../service/socket.h"
 
 /* What a hook does with what is not IP. */
 INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
@@ -218,6 +219,55 @@ int to_wire(struct __sk_buff *skb)
 	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);
 }
 
+/* What applications ask for, and what they are told that they talk to. Attached to the cgroup of all pods and of the host. */
+SEC("cgroup/connect4")
+int connect4(struct bpf_sock_addr *ctx)
+{
+	return socket_ask4(ctx);
+}
+
+SEC("cgroup/connect6")
+int connect6(struct bpf_sock_addr *ctx)
+{
+	return socket_ask6(ctx);
+}
+
+SEC("cgroup/sendmsg4")
+int sendmsg4(struct bpf_sock_addr *ctx)
+{
+	return socket_ask4(ctx);
+}
+
+SEC("cgroup/sendmsg6")
+int sendmsg6(struct bpf_sock_addr *ctx)
+{
+	return socket_ask6(ctx);
+}
+
+SEC("cgroup/recvmsg4")
+int recvmsg4(struct bpf_sock_addr *ctx)
+{
+	return socket_name4(ctx);
+}
+
+SEC("cgroup/recvmsg6")
+int recvmsg6(struct bpf_sock_addr *ctx)
+{
+	return socket_name6(ctx);
+}
+
+SEC("cgroup/getpeername4")
+int getpeername4(struct bpf_sock_addr *ctx)
+{
+	return socket_name4(ctx);
+}
+
+SEC("cgroup/getpeername6")
+int getpeername6(struct bpf_sock_addr *ctx)
+{
+	return socket_name6(ctx);
+}
+
 /* Kept in the object's type information, from which the Go side takes its constants. */
 const enum endpoint_flag *_endpoint_flag __attribute__((unused));
 const enum prefix_flag *_prefix_flag __attribute__((unused));
@@ -228,6 +278,9 @@ const enum event_type *_event_type __attribute__((unused));
 const enum tunnel_mode *_tunnel_mode __attribute__((unused));
 const enum outcome *_outcome __attribute__((unused));
 const struct event *_event __attribute__((unused));
+const enum frontend_flag *_frontend_flag __attribute__((unused));
+const enum service_scope *_service_scope __attribute__((unused));
+const enum socket_outcome *_socket_outcome __attribute__((unused));
 const enum hook *_hook __attribute__((unused));
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -18,6 +18,44 @@ type DatapathAddr struct {
 	B [16]uint8
 }
 
+type DatapathAffinity struct {
+	_       structs.HostLayout
+	Backend uint32
+	Seen    uint32
+}
+
+type DatapathAffinityKey struct {
+	_       structs.HostLayout
+	Client  DatapathAddr
+	Service uint32
+	Pad     uint32
+}
+
+type DatapathBackend struct {
+	_     structs.HostLayout
+	Addr  DatapathAddr
+	Port  uint16
+	Proto uint8
+	Pad   [5]uint8
+}
+
+type DatapathBackendSet struct {
+	_     structs.HostLayout
+	Id    uint32
+	Count uint32
+}
+
+type DatapathChoiceRow struct {
+	_       structs.HostLayout
+	Backend [32]uint32
+}
+
+type DatapathChoicesKey struct {
+	_   structs.HostLayout
+	Set uint32
+	Row uint32
+}
+
 type DatapathCounter struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -203,6 +241,33 @@ type DatapathFragmentPorts struct {
 	Dport uint16
 }
 
+type DatapathFrontend struct {
+	_        structs.HostLayout
+	Service  uint32
+	Affinity uint32
+	Set      [2]DatapathBackendSet
+	Flags    uint32
+	Pad      uint32
+}
+
+type DatapathFrontendFlag uint32
+
+const (
+	DatapathFrontendFlagFRONTEND_EXTERNAL      DatapathFrontendFlag = 1
+	DatapathFrontendFlagFRONTEND_INTERNAL      DatapathFrontendFlag = 2
+	DatapathFrontendFlagFRONTEND_DROP_EXTERNAL DatapathFrontendFlag = 4
+	DatapathFrontendFlagFRONTEND_DROP_INTERNAL DatapathFrontendFlag = 8
+	DatapathFrontendFlagFRONTEND_THIS_NODE     DatapathFrontendFlag = 16
+)
+
+type DatapathFrontendKey struct {
+	_     structs.HostLayout
+	Addr  DatapathAddr
+	Port  uint16
+	Proto uint8
+	Pad   [5]uint8
+}
+
 type DatapathHook uint32
 
 const (
@@ -240,6 +305,21 @@ type DatapathKeptPath struct {
 type DatapathMac struct {
 	_ structs.HostLayout
 	B [6]uint8
+}
+
+type DatapathOrigin struct {
+	_    structs.HostLayout
+	Addr DatapathAddr
+	Port uint16
+	Pad  [6]uint8
+}
+
+type DatapathOriginKey struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   DatapathAddr
+	Port   uint16
+	Pad    [6]uint8
 }
 
 type DatapathOutcome uint32
@@ -334,6 +414,7 @@ type DatapathPrefixFlag uint32
 const (
 	DatapathPrefixFlagPREFIX_CLUSTER DatapathPrefixFlag = 1
 	DatapathPrefixFlagPREFIX_TUNNEL  DatapathPrefixFlag = 2
+	DatapathPrefixFlagPREFIX_NODE    DatapathPrefixFlag = 4
 )
 
 type DatapathPrefixKey struct {
@@ -342,24 +423,37 @@ type DatapathPrefixKey struct {
 	Addr   [4]uint32
 }
 
+type DatapathServiceScope uint32
+
+const (
+	DatapathServiceScopeSCOPE_EXTERNAL DatapathServiceScope = 0
+	DatapathServiceScopeSCOPE_INTERNAL DatapathServiceScope = 1
+	DatapathServiceScopeSCOPES         DatapathServiceScope = 2
+)
+
 type DatapathSettings struct {
-	_             structs.HostLayout
-	Ipv4          uint8
-	Ipv6          uint8
-	Tunnel        uint8
-	LegacyRouting uint8
-	Masquerade4   uint8
-	Masquerade6   uint8
-	FlowAlways    uint8
-	Monitor       uint8
-	TunnelIfindex uint32
-	Vni           uint32
-	Hz            uint32
-	EventRate     uint32
-	NatPortMin    uint16
-	NatPortMax    uint16
-	PathShift     uint32
-	Gateway4      struct {
+	_              structs.HostLayout
+	Ipv4           uint8
+	Ipv6           uint8
+	Tunnel         uint8
+	LegacyRouting  uint8
+	Masquerade4    uint8
+	Masquerade6    uint8
+	FlowAlways     uint8
+	Monitor        uint8
+	SocketHostOnly uint8
+	SetRetval      uint8
+	Pad            uint16
+	TunnelIfindex  uint32
+	Vni            uint32
+	Hz             uint32
+	EventRate      uint32
+	NatPortMin     uint16
+	NatPortMax     uint16
+	PathShift      uint32
+	_              [4]byte
+	NetnsCookie    uint64
+	Gateway4       struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
@@ -368,6 +462,16 @@ type DatapathSettings struct {
 		B [16]uint8
 	}
 }
+
+type DatapathSocketOutcome uint32
+
+const (
+	DatapathSocketOutcomeSOCKET_TRANSLATED DatapathSocketOutcome = 0
+	DatapathSocketOutcomeSOCKET_NO_BACKEND DatapathSocketOutcome = 1
+	DatapathSocketOutcomeSOCKET_NONE_HERE  DatapathSocketOutcome = 2
+	DatapathSocketOutcomeSOCKET_FAMILY     DatapathSocketOutcome = 3
+	DatapathSocketOutcomeSOCKET_OUTCOMES   DatapathSocketOutcome = 4
+)
 
 type DatapathTunnelMode uint32
 
@@ -389,33 +493,50 @@ type DatapathWire struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapCpus         = "cpus"
-	DatapathMapEndpoints    = "endpoints"
-	DatapathMapEpochs       = "epochs"
-	DatapathMapEvents       = "events"
-	DatapathMapFlows        = "flows"
-	DatapathMapFragments    = "fragments"
-	DatapathMapKeptFlows    = "kept_flows"
-	DatapathMapPaths        = "paths"
-	DatapathMapPodLinks     = "pod_links"
-	DatapathMapPrefixes     = "prefixes"
-	DatapathMapWires        = "wires"
-	DatapathProgFromPod     = "from_pod"
-	DatapathProgFromWire    = "from_wire"
-	DatapathProgToPod       = "to_pod"
-	DatapathProgToWire      = "to_wire"
-	DatapathVarEndpointFlag = "_endpoint_flag"
-	DatapathVarEvent        = "_event"
-	DatapathVarEventType    = "_event_type"
-	DatapathVarFlowFlag     = "_flow_flag"
-	DatapathVarFlowSeconds  = "_flow_seconds"
-	DatapathVarHook         = "_hook"
-	DatapathVarOutcome      = "_outcome"
-	DatapathVarPathAction   = "_path_action"
-	DatapathVarPrefixFlag   = "_prefix_flag"
-	DatapathVarTunnelMode   = "_tunnel_mode"
-	DatapathVarConfig       = "config"
-	DatapathVarListening    = "listening"
+	DatapathMapAffinities     = "affinities"
+	DatapathMapBackends       = "backends"
+	DatapathMapChoices        = "choices"
+	DatapathMapCpus           = "cpus"
+	DatapathMapEndpoints      = "endpoints"
+	DatapathMapEpochs         = "epochs"
+	DatapathMapEvents         = "events"
+	DatapathMapFlows          = "flows"
+	DatapathMapFragments      = "fragments"
+	DatapathMapFrontends      = "frontends"
+	DatapathMapKeptFlows      = "kept_flows"
+	DatapathMapOrigins        = "origins"
+	DatapathMapPaths          = "paths"
+	DatapathMapPodLinks       = "pod_links"
+	DatapathMapPrefixes       = "prefixes"
+	DatapathMapSocketOutcomes = "socket_outcomes"
+	DatapathMapWires          = "wires"
+	DatapathProgConnect4      = "connect4"
+	DatapathProgConnect6      = "connect6"
+	DatapathProgFromPod       = "from_pod"
+	DatapathProgFromWire      = "from_wire"
+	DatapathProgGetpeername4  = "getpeername4"
+	DatapathProgGetpeername6  = "getpeername6"
+	DatapathProgRecvmsg4      = "recvmsg4"
+	DatapathProgRecvmsg6      = "recvmsg6"
+	DatapathProgSendmsg4      = "sendmsg4"
+	DatapathProgSendmsg6      = "sendmsg6"
+	DatapathProgToPod         = "to_pod"
+	DatapathProgToWire        = "to_wire"
+	DatapathVarEndpointFlag   = "_endpoint_flag"
+	DatapathVarEvent          = "_event"
+	DatapathVarEventType      = "_event_type"
+	DatapathVarFlowFlag       = "_flow_flag"
+	DatapathVarFlowSeconds    = "_flow_seconds"
+	DatapathVarFrontendFlag   = "_frontend_flag"
+	DatapathVarHook           = "_hook"
+	DatapathVarOutcome        = "_outcome"
+	DatapathVarPathAction     = "_path_action"
+	DatapathVarPrefixFlag     = "_prefix_flag"
+	DatapathVarServiceScope   = "_service_scope"
+	DatapathVarSocketOutcome  = "_socket_outcome"
+	DatapathVarTunnelMode     = "_tunnel_mode"
+	DatapathVarConfig         = "config"
+	DatapathVarListening      = "listening"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -460,45 +581,62 @@ type DatapathSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathProgramSpecs struct {
-	FromPod  *ebpf.ProgramSpec `ebpf:"from_pod"`
-	FromWire *ebpf.ProgramSpec `ebpf:"from_wire"`
-	ToPod    *ebpf.ProgramSpec `ebpf:"to_pod"`
-	ToWire   *ebpf.ProgramSpec `ebpf:"to_wire"`
+	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
+	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
+	FromPod      *ebpf.ProgramSpec `ebpf:"from_pod"`
+	FromWire     *ebpf.ProgramSpec `ebpf:"from_wire"`
+	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
+	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	Recvmsg4     *ebpf.ProgramSpec `ebpf:"recvmsg4"`
+	Recvmsg6     *ebpf.ProgramSpec `ebpf:"recvmsg6"`
+	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
+	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
+	ToPod        *ebpf.ProgramSpec `ebpf:"to_pod"`
+	ToWire       *ebpf.ProgramSpec `ebpf:"to_wire"`
 }
 
 // DatapathMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
-	Cpus      *ebpf.MapSpec `ebpf:"cpus"`
-	Endpoints *ebpf.MapSpec `ebpf:"endpoints"`
-	Epochs    *ebpf.MapSpec `ebpf:"epochs"`
-	Events    *ebpf.MapSpec `ebpf:"events"`
-	Flows     *ebpf.MapSpec `ebpf:"flows"`
-	Fragments *ebpf.MapSpec `ebpf:"fragments"`
-	KeptFlows *ebpf.MapSpec `ebpf:"kept_flows"`
-	Paths     *ebpf.MapSpec `ebpf:"paths"`
-	PodLinks  *ebpf.MapSpec `ebpf:"pod_links"`
-	Prefixes  *ebpf.MapSpec `ebpf:"prefixes"`
-	Wires     *ebpf.MapSpec `ebpf:"wires"`
+	Affinities     *ebpf.MapSpec `ebpf:"affinities"`
+	Backends       *ebpf.MapSpec `ebpf:"backends"`
+	Choices        *ebpf.MapSpec `ebpf:"choices"`
+	Cpus           *ebpf.MapSpec `ebpf:"cpus"`
+	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
+	Epochs         *ebpf.MapSpec `ebpf:"epochs"`
+	Events         *ebpf.MapSpec `ebpf:"events"`
+	Flows          *ebpf.MapSpec `ebpf:"flows"`
+	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
+	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
+	KeptFlows      *ebpf.MapSpec `ebpf:"kept_flows"`
+	Origins        *ebpf.MapSpec `ebpf:"origins"`
+	Paths          *ebpf.MapSpec `ebpf:"paths"`
+	PodLinks       *ebpf.MapSpec `ebpf:"pod_links"`
+	Prefixes       *ebpf.MapSpec `ebpf:"prefixes"`
+	SocketOutcomes *ebpf.MapSpec `ebpf:"socket_outcomes"`
+	Wires          *ebpf.MapSpec `ebpf:"wires"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
-	EndpointFlag *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
-	Event        *ebpf.VariableSpec `ebpf:"_event"`
-	EventType    *ebpf.VariableSpec `ebpf:"_event_type"`
-	FlowFlag     *ebpf.VariableSpec `ebpf:"_flow_flag"`
-	FlowSeconds  *ebpf.VariableSpec `ebpf:"_flow_seconds"`
-	Hook         *ebpf.VariableSpec `ebpf:"_hook"`
-	Outcome      *ebpf.VariableSpec `ebpf:"_outcome"`
-	PathAction   *ebpf.VariableSpec `ebpf:"_path_action"`
-	PrefixFlag   *ebpf.VariableSpec `ebpf:"_prefix_flag"`
-	TunnelMode   *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
-	Config       *ebpf.VariableSpec `ebpf:"config"`
-	Listening    *ebpf.VariableSpec `ebpf:"listening"`
+	EndpointFlag  *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
+	Event         *ebpf.VariableSpec `ebpf:"_event"`
+	EventType     *ebpf.VariableSpec `ebpf:"_event_type"`
+	FlowFlag      *ebpf.VariableSpec `ebpf:"_flow_flag"`
+	FlowSeconds   *ebpf.VariableSpec `ebpf:"_flow_seconds"`
+	FrontendFlag  *ebpf.VariableSpec `ebpf:"_frontend_flag"`
+	Hook          *ebpf.VariableSpec `ebpf:"_hook"`
+	Outcome       *ebpf.VariableSpec `ebpf:"_outcome"`
+	PathAction    *ebpf.VariableSpec `ebpf:"_path_action"`
+	PrefixFlag    *ebpf.VariableSpec `ebpf:"_prefix_flag"`
+	ServiceScope  *ebpf.VariableSpec `ebpf:"_service_scope"`
+	SocketOutcome *ebpf.VariableSpec `ebpf:"_socket_outcome"`
+	TunnelMode    *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
+	Config        *ebpf.VariableSpec `ebpf:"config"`
+	Listening     *ebpf.VariableSpec `ebpf:"listening"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -521,31 +659,43 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
-	Cpus      *ebpf.Map `ebpf:"cpus"`
-	Endpoints *ebpf.Map `ebpf:"endpoints"`
-	Epochs    *ebpf.Map `ebpf:"epochs"`
-	Events    *ebpf.Map `ebpf:"events"`
-	Flows     *ebpf.Map `ebpf:"flows"`
-	Fragments *ebpf.Map `ebpf:"fragments"`
-	KeptFlows *ebpf.Map `ebpf:"kept_flows"`
-	Paths     *ebpf.Map `ebpf:"paths"`
-	PodLinks  *ebpf.Map `ebpf:"pod_links"`
-	Prefixes  *ebpf.Map `ebpf:"prefixes"`
-	Wires     *ebpf.Map `ebpf:"wires"`
+	Affinities     *ebpf.Map `ebpf:"affinities"`
+	Backends       *ebpf.Map `ebpf:"backends"`
+	Choices        *ebpf.Map `ebpf:"choices"`
+	Cpus           *ebpf.Map `ebpf:"cpus"`
+	Endpoints      *ebpf.Map `ebpf:"endpoints"`
+	Epochs         *ebpf.Map `ebpf:"epochs"`
+	Events         *ebpf.Map `ebpf:"events"`
+	Flows          *ebpf.Map `ebpf:"flows"`
+	Fragments      *ebpf.Map `ebpf:"fragments"`
+	Frontends      *ebpf.Map `ebpf:"frontends"`
+	KeptFlows      *ebpf.Map `ebpf:"kept_flows"`
+	Origins        *ebpf.Map `ebpf:"origins"`
+	Paths          *ebpf.Map `ebpf:"paths"`
+	PodLinks       *ebpf.Map `ebpf:"pod_links"`
+	Prefixes       *ebpf.Map `ebpf:"prefixes"`
+	SocketOutcomes *ebpf.Map `ebpf:"socket_outcomes"`
+	Wires          *ebpf.Map `ebpf:"wires"`
 }
 
 func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
+		m.Affinities,
+		m.Backends,
+		m.Choices,
 		m.Cpus,
 		m.Endpoints,
 		m.Epochs,
 		m.Events,
 		m.Flows,
 		m.Fragments,
+		m.Frontends,
 		m.KeptFlows,
+		m.Origins,
 		m.Paths,
 		m.PodLinks,
 		m.Prefixes,
+		m.SocketOutcomes,
 		m.Wires,
 	)
 }
@@ -554,34 +704,53 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
-	EndpointFlag *ebpf.Variable `ebpf:"_endpoint_flag"`
-	Event        *ebpf.Variable `ebpf:"_event"`
-	EventType    *ebpf.Variable `ebpf:"_event_type"`
-	FlowFlag     *ebpf.Variable `ebpf:"_flow_flag"`
-	FlowSeconds  *ebpf.Variable `ebpf:"_flow_seconds"`
-	Hook         *ebpf.Variable `ebpf:"_hook"`
-	Outcome      *ebpf.Variable `ebpf:"_outcome"`
-	PathAction   *ebpf.Variable `ebpf:"_path_action"`
-	PrefixFlag   *ebpf.Variable `ebpf:"_prefix_flag"`
-	TunnelMode   *ebpf.Variable `ebpf:"_tunnel_mode"`
-	Config       *ebpf.Variable `ebpf:"config"`
-	Listening    *ebpf.Variable `ebpf:"listening"`
+	EndpointFlag  *ebpf.Variable `ebpf:"_endpoint_flag"`
+	Event         *ebpf.Variable `ebpf:"_event"`
+	EventType     *ebpf.Variable `ebpf:"_event_type"`
+	FlowFlag      *ebpf.Variable `ebpf:"_flow_flag"`
+	FlowSeconds   *ebpf.Variable `ebpf:"_flow_seconds"`
+	FrontendFlag  *ebpf.Variable `ebpf:"_frontend_flag"`
+	Hook          *ebpf.Variable `ebpf:"_hook"`
+	Outcome       *ebpf.Variable `ebpf:"_outcome"`
+	PathAction    *ebpf.Variable `ebpf:"_path_action"`
+	PrefixFlag    *ebpf.Variable `ebpf:"_prefix_flag"`
+	ServiceScope  *ebpf.Variable `ebpf:"_service_scope"`
+	SocketOutcome *ebpf.Variable `ebpf:"_socket_outcome"`
+	TunnelMode    *ebpf.Variable `ebpf:"_tunnel_mode"`
+	Config        *ebpf.Variable `ebpf:"config"`
+	Listening     *ebpf.Variable `ebpf:"listening"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathPrograms struct {
-	FromPod  *ebpf.Program `ebpf:"from_pod"`
-	FromWire *ebpf.Program `ebpf:"from_wire"`
-	ToPod    *ebpf.Program `ebpf:"to_pod"`
-	ToWire   *ebpf.Program `ebpf:"to_wire"`
+	Connect4     *ebpf.Program `ebpf:"connect4"`
+	Connect6     *ebpf.Program `ebpf:"connect6"`
+	FromPod      *ebpf.Program `ebpf:"from_pod"`
+	FromWire     *ebpf.Program `ebpf:"from_wire"`
+	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
+	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	Recvmsg4     *ebpf.Program `ebpf:"recvmsg4"`
+	Recvmsg6     *ebpf.Program `ebpf:"recvmsg6"`
+	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
+	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
+	ToPod        *ebpf.Program `ebpf:"to_pod"`
+	ToWire       *ebpf.Program `ebpf:"to_wire"`
 }
 
 func (p *DatapathPrograms) Close() error {
 	return _DatapathClose(
+		p.Connect4,
+		p.Connect6,
 		p.FromPod,
 		p.FromWire,
+		p.Getpeername4,
+		p.Getpeername6,
+		p.Recvmsg4,
+		p.Recvmsg6,
+		p.Sendmsg4,
+		p.Sendmsg6,
 		p.ToPod,
 		p.ToWire,
 	)

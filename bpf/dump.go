@@ -90,9 +90,19 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[uint32, DatapathWire](d.Wires, fn)
 	case "flows":
 		return dump[DatapathFlowKey, DatapathFlow](d.Flows, fn)
+	case "frontends":
+		return dump[DatapathFrontendKey, DatapathFrontend](d.Frontends, fn)
+	case "choices":
+		return dump[DatapathChoicesKey, DatapathChoiceRow](d.Choices, fn)
+	case "backends":
+		return dump[uint32, DatapathBackend](d.Backends, fn)
+	case "affinities":
+		return dump[DatapathAffinityKey, DatapathAffinity](d.Affinities, fn)
+	case "origins":
+		return dump[DatapathOriginKey, DatapathOrigin](d.Origins, fn)
 	case "fragments":
 		return dump[DatapathFragmentKey, DatapathFragmentPorts](d.Fragments, fn)
-	case "cpus", "events":
+	case "cpus", "events", "socket_outcomes":
 		return fmt.Errorf("map %s has no rows to show: see drops and monitor", name)
 	}
 	return fmt.Errorf("there is no map %q", name)

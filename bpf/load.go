@@ -19,6 +19,7 @@ type Sizes struct {
 	Flows     uint32 // rows of connections; the map shrinks to one if no feature needs them
 	Paths     uint32 // decisions kept, shared out to the CPUs, of which each has its own; at least 1,024 each
 	Fragments uint32
+	Services  uint32 // frontends, backends, rows of their sets; 0: no Services, and the maps shrink to one row
 }
 
 // Options of Load.
@@ -101,6 +102,9 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	set("flows", o.Sizes.Flows)
 	set("paths", powerOfTwo(max(o.Sizes.Paths/uint32(ebpf.MustPossibleCPU()), spec.Maps["paths"].MaxEntries)))
 	set("fragments", o.Sizes.Fragments)
+	for _, name := range []string{"frontends", "choices", "backends", "affinities", "origins"} {
+		set(name, max(o.Sizes.Services, 1))
+	}
 	s := o.Settings
 	if s.FlowAlways == 0 {
 		set("kept_flows", 1)

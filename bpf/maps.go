@@ -103,7 +103,8 @@ func (d *Datapath) mapByName(name string) *ebpf.Map { return d.MapsByName()[name
 // MapsByName returns all maps of the datapath.
 func (d *Datapath) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		"cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs, "events": d.Events, "flows": d.Flows,
+		"affinities": d.Affinities, "backends": d.Backends, "choices": d.Choices, "frontends": d.Frontends, "origins": d.Origins,
+		"socket_outcomes": d.SocketOutcomes, "cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs, "events": d.Events, "flows": d.Flows,
 		"fragments": d.Fragments, "kept_flows": d.KeptFlows, "paths": d.Paths, "pod_links": d.PodLinks, "prefixes": d.Prefixes, "wires": d.Wires,
 	}
 }

@@ -116,12 +116,12 @@ func (s state) self() *cluster.Node {
 // prefixes are the pods and addresses of all nodes, and what the configuration says is native. The first that names a prefix counts.
 func (s state) prefixes() (rows []*Prefix) {
 	seen := map[netip.Prefix]bool{}
-	add := func(p netip.Prefix, via netip.Addr, why string) {
+	add := func(p netip.Prefix, via netip.Addr, node bool, why string) {
 		if p = p.Masked(); seen[p] {
 			return
 		}
 		seen[p] = true
-		rows = append(rows, &Prefix{Prefix: p, Via: via, Why: why, Status: reconciler.StatusPending()})
+		rows = append(rows, &Prefix{Prefix: p, Via: via, Node: node, Why: why, Status: reconciler.StatusPending()})
 	}
 	for _, n := range s.nodes {
 		via := netip.Addr{}
@@ -136,14 +136,14 @@ func (s state) prefixes() (rows []*Prefix) {
 			podCIDRs = s.own.InForce
 		}
 		for _, p := range podCIDRs {
-			add(p, via, "pods of "+n.Name)
+			add(p, via, false, "pods of "+n.Name)
 		}
 		for _, a := range n.Addresses {
-			add(netip.PrefixFrom(a, a.BitLen()), via, "node "+n.Name)
+			add(netip.PrefixFrom(a, a.BitLen()), via, true, "node "+n.Name)
 		}
 	}
 	for _, p := range s.NativeCIDRs {
-		add(p, netip.Addr{}, "native routing CIDR")
+		add(p, netip.Addr{}, false, "native routing CIDR")
 	}
 	return rows
 }

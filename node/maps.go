@@ -159,6 +159,9 @@ func (o *prefixOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 	if p.Via.IsValid() {
 		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_TUNNEL)
 	}
+	if p.Node {
+		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_NODE)
+	}
 	if err := put(o.datapath.Prefixes, o.epochs, bpf.Prefix(p.Prefix), row); err != nil {
 		return fmt.Errorf("write prefix %s: %w", p.Prefix, err)
 	}

@@ -45,6 +45,7 @@ type Prefix struct {
 	Prefix netip.Prefix `json:"prefix"`
 	// Via is the node at the tunnel's other end, invalid if the prefix is not reached by tunnel.
 	Via    netip.Addr        `json:"via"`
+	Node   bool              `json:"node,omitempty"` // an address of a node
 	Why    string            `json:"why"`
 	Status reconciler.Status `json:"status"`
 }

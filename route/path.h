@@ -27,6 +27,7 @@ struct {
 enum prefix_flag {
 	PREFIX_CLUSTER = 1, /* pods or nodes: never masqueraded */
 	PREFIX_TUNNEL = 2,  /* reached through the tunnel at via */
+	PREFIX_NODE = 4,    /* an address of another node */
 };
 
 struct prefix_key {

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Services as the datapath knows them: where clients go to, the sets to choose from, and what is behind. */
+#ifndef MYELIN_SERVICE_ROW_H
+#define MYELIN_SERVICE_ROW_H
+
+#include "../bpf/common.h"
+
+/* Where clients come from. Each has a set of its own, since traffic policies differ. */
+enum service_scope {
+	SCOPE_EXTERNAL,
+	SCOPE_INTERNAL,
+	SCOPES,
+};
+
+struct frontend_key {
+	struct addr addr; /* 0.0.0.0 (mapped) or ::, any address of the node of that family */
+	__be16 port;
+	__u8 proto;
+	__u8 pad[5];
+};
+
+enum frontend_flag {
+	FRONTEND_EXTERNAL = 1,      /* exists for clients outside of the cluster */
+	FRONTEND_INTERNAL = 2,      /* … for its pods and nodes */
+	FRONTEND_DROP_EXTERNAL = 4, /* the set is empty here, but not on other nodes */
+	FRONTEND_DROP_INTERNAL = 8,
+	FRONTEND_THIS_NODE = 16, /* of a wildcard: only the node's own addresses, not those of other nodes */
+};
+
+struct backend_set {
+	__u32 id;
+	__u32 count; /* choices: a backend has as many as its weight says */
+};
+
+struct frontend {
+	__u32 service;
+	__u32 affinity; /* seconds that a client stays with its backend; 0: not at all */
+	struct backend_set set[SCOPES];
+	__u32 flags;
+	__u32 pad;
+};
+
+/* By address, port and protocol. Grows with the work, as all maps here do. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct frontend_key);
+	__type(value, struct frontend);
+} frontends SEC(".maps");
+
+#define CHOICES 32 /* in one row of a set: few Services have more backends, and a row stays small to write */
+
+struct choices_key {
+	__u32 set;
+	__u32 row;
+};
+
+struct choice_row {
+	__u32 backend[CHOICES];
+};
+
+/* What a frontend chooses from. A change of one backend writes one row or two. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct choices_key);
+	__type(value, struct choice_row);
+} choices SEC(".maps");
+
+struct backend {
+	struct addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad[5];
+};
+
+/* By number, which is no other backend's for as long as agents can tell. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct backend);
+} backends SEC(".maps");
+
+struct affinity_key {
+	struct addr client; /* of a socket: its network namespace's cookie */
+	__u32 service;
+	__u32 pad;
+};
+
+struct affinity {
+	__u32 backend;
+	__u32 seen; /* clock tick of the last new flow */
+};
+
+/* Which backend a client had last. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct affinity_key);
+	__type(value, struct affinity);
+} affinities SEC(".maps");
+
+#endif
