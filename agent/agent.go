@@ -23,6 +23,7 @@ import (
 	"myelin/config"
 	"myelin/endpoint"
 	"myelin/endpoint/podlink"
+	"myelin/endpointslice"
 	"myelin/event"
 	"myelin/flow"
 	"myelin/identity"
@@ -30,6 +31,7 @@ import (
 	"myelin/manifests"
 	"myelin/node"
 	"myelin/route"
+	"myelin/service"
 	"myelin/table"
 	"myelin/tunnel"
 )
@@ -56,6 +58,8 @@ type Agent struct {
 	routes     *route.Routes
 	tunnels    *tunnel.Tunnels
 	datapath   *bpf.Datapath
+	services   *service.Services // nil where Services are off
+	sockets    sockets
 	epochs     *bpf.Epochs
 	// tunnelIndex is that of the tunnel's device when the programs were loaded,
 	// and loaded all that they were loaded with.
@@ -122,6 +126,7 @@ func (a *Agent) start(ctx context.Context) error {
 	}{
 		{"health", a.startHealth},
 		{"tables", a.startTables},
+		{"endpoint slices", a.startSlices},
 		{"manifests", a.startManifests},
 		{"API", a.startServer},
 		{"identities", a.startIdentities},
@@ -132,6 +137,7 @@ func (a *Agent) start(ctx context.Context) error {
 		{"events", a.startEvents},
 		{"node", a.startNode},
 		{"endpoints", a.startEndpoints},
+		{"services", a.startServices},
 		{"CNI", a.startCNI},
 	} {
 		begin := time.Now()
@@ -168,6 +174,15 @@ func (a *Agent) startTables(ctx context.Context) error {
 	a.restorable = a.endpoints.RegisterInitializer(txn, "agent")
 	a.assigned = a.podCIDRs.RegisterInitializer(txn, "own node")
 	txn.Commit()
+	return nil
+}
+
+// startSlices makes the EndpointSlices that a controller of Kubernetes would: a
+// directory has nobody to do so. It comes before the manifests are read, so that
+// slices don't count as complete without.
+func (a *Agent) startSlices(context.Context) error {
+	slices := endpointslice.New(endpointslice.Params{DB: a.db, Tables: a.cluster, Log: a.log})
+	a.group.Add(job.OneShot("endpoint-slices", func(ctx context.Context, _ cell.Health) error { return slices.Run(ctx) }))
 	return nil
 }
 

@@ -20,8 +20,8 @@ import (
 	"myelin/flow"
 )
 
-// service implements apiv1.AgentServer.
-type service struct {
+// answers implements apiv1.AgentServer.
+type answers struct {
 	apiv1.UnimplementedAgentServer
 	agent *Agent
 	// stopping is closed when the agent stops: streams must end then.
@@ -38,7 +38,7 @@ type view struct {
 }
 
 // List implements apiv1.AgentServer.
-func (s *service) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) error {
+func (s *answers) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) error {
 	if err := s.has(stream.Context(), r.GetTable()); err != nil {
 		return err
 	}
@@ -72,9 +72,13 @@ func (s *service) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) erro
 	return p.send()
 }
 
-// partRows is how many rows a part has: long tables must not be in memory as a
-// whole.
-const partRows = 512
+// partRows and partBytes are how much a part has: long tables must not be in
+// memory as a whole, and rows of Services with many backends are long; a client
+// takes 4 MiB.
+const (
+	partRows  = 512
+	partBytes = 1 << 20
+)
 
 // part is what is sent next.
 type part struct {
@@ -83,6 +87,7 @@ type part struct {
 	next    *apiv1.ListResponse
 	array   jsonArray
 	rows    int // in this part
+	bytes   int // in this part, without what frames them
 	total   int // in all parts
 	leftOut uint64
 	err     error
@@ -91,12 +96,16 @@ type part struct {
 func (p *part) add(row tableRow, cells []string) {
 	if p.json {
 		p.err = p.array.add(row)
+		p.bytes = p.array.Len()
 	} else {
 		p.next.Rows = append(p.next.Rows, &apiv1.ListRow{Cells: cells})
+		for _, c := range cells {
+			p.bytes += len(c)
+		}
 	}
 	p.rows++
 	p.total++
-	if p.err == nil && p.rows == partRows {
+	if p.err == nil && (p.rows == partRows || p.bytes >= partBytes) {
 		p.err = p.send()
 	}
 }
@@ -106,7 +115,7 @@ func (p *part) send() error {
 		p.next.Json = p.array.close()
 	}
 	err := p.stream.Send(p.next)
-	p.next, p.array, p.rows = &apiv1.ListResponse{}, jsonArray{}, 0
+	p.next, p.array, p.rows, p.bytes = &apiv1.ListResponse{}, jsonArray{}, 0, 0
 	return err
 }
 
@@ -169,7 +178,7 @@ func fits(cell string, f *apiv1.ListFilter) bool {
 
 // has waits for what a table is made of, or refuses it with what the agent's
 // start waits for: a table that is not filled yet must not look empty.
-func (s *service) has(ctx context.Context, table string) error {
+func (s *answers) has(ctx context.Context, table string) error {
 	txn := s.agent.db.ReadTxn()
 	if meta := s.agent.db.GetTable(txn, table); meta != nil {
 		if filled, _ := meta.Initialized(txn); filled {
@@ -186,8 +195,11 @@ func (s *service) has(ctx context.Context, table string) error {
 }
 
 // view finds a table by name.
-func (s *service) view(name string) (*view, error) {
-	if v, ok := s.agent.kernelViews()[name]; ok {
+func (s *answers) view(name string) (*view, error) {
+	if err := s.agent.serviceOff(name); err != nil {
+		return nil, err
+	}
+	if v, ok := s.agent.madeViews()[name]; ok {
 		return &v, nil
 	}
 	if of, ok := strings.CutPrefix(name, "map "); ok {
@@ -215,12 +227,19 @@ func (s *service) view(name string) (*view, error) {
 
 // tableNames are those that List takes, but for the maps'.
 func (a *Agent) tableNames() []string {
-	names := slices.Collect(maps.Keys(a.kernelViews()))
+	names := slices.Collect(maps.Keys(a.madeViews()))
 	for _, t := range a.db.GetTables(a.db.ReadTxn()) {
 		names = append(names, t.Name())
 	}
 	slices.Sort(names)
 	return names
+}
+
+// madeViews are tables that are made when somebody asks.
+func (a *Agent) madeViews() map[string]view {
+	views := a.kernelViews()
+	maps.Copy(views, a.serviceViews())
+	return views
 }
 
 // kernelViews are tables whose rows the kernel keeps.
@@ -297,7 +316,7 @@ func (a *Agent) clock() (flow.Clock, error) {
 }
 
 // Status implements apiv1.AgentServer.
-func (s *service) Status(context.Context, *apiv1.StatusRequest) (*apiv1.StatusResponse, error) {
+func (s *answers) Status(context.Context, *apiv1.StatusRequest) (*apiv1.StatusResponse, error) {
 	report, err := s.agent.Status()
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "collect status: %v", err)

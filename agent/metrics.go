@@ -71,6 +71,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.maps(s)
 	m.tables(s)
 	m.pods(s)
+	m.services(s)
 }
 
 func (m *metrics) counters(s sink) {

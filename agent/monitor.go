@@ -21,7 +21,7 @@ const lostEvery = 500 * time.Millisecond
 
 // Monitor implements apiv1.AgentServer. Its header is sent when events that
 // happen from now on will be in the stream.
-func (s *service) Monitor(r *apiv1.MonitorRequest, stream apiv1.Agent_MonitorServer) error {
+func (s *answers) Monitor(r *apiv1.MonitorRequest, stream apiv1.Agent_MonitorServer) error {
 	if err := s.agent.progress.wait(stream.Context(), s.stopping); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}

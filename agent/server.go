@@ -35,7 +35,7 @@ func newServer(a *Agent) *server {
 	s := &server{agent: a, cni: &lateCNI{agent: a}, failed: make(chan error, 1), stopping: make(chan struct{})}
 	s.grpc = grpc.NewServer(grpc.ChainUnaryInterceptor(a.metrics.observe, s.gate))
 	apiv1.RegisterCNIServer(s.grpc, s.cni)
-	apiv1.RegisterAgentServer(s.grpc, &service{agent: a, stopping: s.stopping})
+	apiv1.RegisterAgentServer(s.grpc, &answers{agent: a, stopping: s.stopping})
 	s.late = time.AfterFunc(openLate, s.openEarly)
 	return s
 }

@@ -69,6 +69,7 @@ func (a *Agent) settings() bpf.Settings {
 		Monitor: flag(a.config.BPF.Events.Trace), EventRate: a.eventRate(), Vni: vni,
 		NatPortMin: a.config.Myelin.NATPorts.First, NatPortMax: a.config.Myelin.NATPorts.Last,
 	}
+	a.socketSettings(&s)
 	pods := a.podConfig()
 	s.Gateway4, s.Gateway6 = bpf.Addr(pods.Gateway4), bpf.Addr(pods.Gateway6)
 	if !a.tunneled() {
@@ -109,7 +110,11 @@ func (a *Agent) eventRate() uint32 {
 const defaultEventRate = 10000
 
 func (a *Agent) sizes() bpf.Sizes {
-	return bpf.Sizes{Flows: uint32(a.config.BPF.CtTCPMax + a.config.BPF.CtAnyMax), Paths: uint32(a.config.BPF.NeighMax)}
+	s := bpf.Sizes{Flows: uint32(a.config.BPF.CtTCPMax + a.config.BPF.CtAnyMax), Paths: uint32(a.config.BPF.NeighMax)}
+	if a.config.SocketLB.Enabled {
+		s.Services = uint32(a.config.BPF.LBMapMax)
+	}
+	return s
 }
 
 // podConfig is what every pod of the node has in common.

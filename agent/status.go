@@ -63,6 +63,7 @@ func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 	for e := range a.endpoints.All(txn) {
 		f.Counts.Endpoints[e.State]++
 	}
+	f.Services = a.serviceStatus(txn)
 	f.MTU, _, f.MTUProblem = a.routes.MTU()
 	if a.tunneled() {
 		f.Tunnel, _, _ = a.tunnels.Table.Get(txn, tunnel.ByName(tunnel.DeviceName))
@@ -83,7 +84,7 @@ func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 
 // tableStatus counts the rows of every table that a reconciler works on.
 func (a *Agent) tableStatus(txn statedb.ReadTxn) []status.Table {
-	return []status.Table{
+	list := []status.Table{
 		count(txn, a.endpoints, endpoint.StatusOf),
 		count(txn, a.routes.Addresses, func(r *route.Address) *reconciler.Status { return &r.Status }),
 		count(txn, a.routes.Routes, func(r *route.Route) *reconciler.Status { return &r.Status }),
@@ -95,6 +96,7 @@ func (a *Agent) tableStatus(txn statedb.ReadTxn) []status.Table {
 		count(txn, a.node.Wires, func(r *node.Wire) *reconciler.Status { return &r.Status }),
 		count(txn, a.node.Prefixes, func(r *node.Prefix) *reconciler.Status { return &r.Status }),
 	}
+	return append(list, a.serviceTables(txn)...)
 }
 
 func count[Row any](txn statedb.ReadTxn, t statedb.Table[*Row], of func(*Row) *reconciler.Status) status.Table {

@@ -98,11 +98,23 @@ spec:
   initContainers: [{name: i, ports: [{name: no, containerPort: 1}]}, {name: s, restartPolicy: Always, ports: [{name: side, containerPort: 15000}]}]
   containers: [{name: c, ports: [{containerPort: 80}, {name: dns, containerPort: 53, protocol: UDP}]}]
 status: {phase: Running, podIP: 10.0.1.2, podIPs: [{ip: 10.0.1.2}, {ip: "fd00:1::2"}], hostIP: 192.168.0.1, hostIPs: [{ip: 192.168.0.1}]}
-`, `{"namespace":"x","name":"a","uid":"u1","nodeName":"n1","labels":{"app":"a"},"annotations":{"k":"v"},"phase":"Running","addresses":["10.0.1.2","fd00:1::2"],"hostAddresses":["192.168.0.1"],"ports":[{"name":"dns","number":53,"protocol":"UDP"},{"name":"side","number":15000,"protocol":"TCP"}],"source":"test"}`},
+`, `{"namespace":"x","name":"a","uid":"u1","nodeName":"n1","labels":{"app":"a"},"annotations":{"k":"v"},"phase":"Running","ready":true,"addresses":["10.0.1.2","fd00:1::2"],"hostAddresses":["192.168.0.1"],"ports":[{"name":"dns","number":53,"protocol":"UDP"},{"name":"side","number":15000,"protocol":"TCP"}],"source":"test"}`},
 		"namespace default, podIP alone": {`
 metadata: {name: a}
 status: {podIP: 10.0.1.2}
 `, `{"namespace":"default","name":"a","addresses":["10.0.1.2"],"source":"test"}`},
+		"ready, and being deleted": {`
+metadata: {name: a, deletionTimestamp: "2026-01-02T03:04:05Z"}
+status: {phase: Running, conditions: [{type: Initialized, status: "False"}, {type: Ready, status: "True"}]}
+`, `{"namespace":"default","name":"a","phase":"Running","ready":true,"terminating":true,"source":"test"}`},
+		"not ready": {`
+metadata: {name: a}
+status: {phase: Running, conditions: [{type: Ready, status: "False"}]}
+`, `{"namespace":"default","name":"a","phase":"Running","source":"test"}`},
+		"not said to be ready": {`
+metadata: {name: a}
+status: {phase: Running, conditions: [{type: Initialized, status: "True"}]}
+`, `{"namespace":"default","name":"a","phase":"Running","source":"test"}`},
 		"bad": {`
 metadata: {name: a}
 spec: {nodeName: "N", containers: [{name: c, ports: [{containerPort: 0}, {containerPort: 70000}, {containerPort: 1, protocol: ICMP}, {name: "UP", containerPort: 2}]}]}

@@ -96,6 +96,8 @@ func FromPod(pod *corev1.Pod, source string) (*Pod, error) {
 		Annotations: maps.Clone(pod.Annotations),
 		HostNetwork: pod.Spec.HostNetwork,
 		Phase:       string(pod.Status.Phase),
+		Ready:       ready(&pod.Status),
+		Terminating: pod.DeletionTimestamp != nil,
 		Source:      source,
 	}
 	if row.Namespace == "" {
@@ -120,6 +122,17 @@ func FromPod(pod *corev1.Pod, source string) (*Pod, error) {
 		return nil, err
 	}
 	return row, nil
+}
+
+// ready is the condition Ready, or what the phase says where there are no
+// conditions at all.
+func ready(status *corev1.PodStatus) bool {
+	for _, c := range status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return len(status.Conditions) == 0 && status.Phase == corev1.PodRunning
 }
 
 // podStatus reads status.podIPs and status.hostIPs, or their singular forms

@@ -154,7 +154,7 @@ func (c *checker) servicePorts(row *Service, ports []corev1.ServicePort) {
 				c.add(at+".nodePort", "%d: a Service of type ClusterIP has none", p.NodePort)
 			}
 		}
-		c.targetPort(at+".targetPort", p.TargetPort)
+		port.Target, port.TargetName = c.targetPort(at+".targetPort", p.TargetPort)
 		if !ok || port.Port == 0 {
 			continue
 		}
@@ -188,14 +188,17 @@ func (c *checker) port(field string, value int32) uint16 {
 	return uint16(value)
 }
 
-// targetPort is checked and not kept: EndpointSlices have it resolved.
-func (c *checker) targetPort(field string, p intstr.IntOrString) {
+// targetPort reads a number or a name. Neither means the Service's own port, as
+// the API has it.
+func (c *checker) targetPort(field string, p intstr.IntOrString) (number uint16, name string) {
 	switch {
-	case p.Type == intstr.String:
+	case p.Type == intstr.String && p.StrVal != "":
 		c.name(field, p.StrVal, validation.IsValidPortName)
-	case p.IntVal != 0:
-		c.port(field, p.IntVal)
+		return 0, p.StrVal
+	case p.Type == intstr.Int && p.IntVal != 0:
+		return c.port(field, p.IntVal), ""
 	}
+	return 0, ""
 }
 
 func (c *checker) affinity(row *Service, spec *corev1.ServiceSpec) {

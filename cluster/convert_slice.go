@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"maps"
 	"strings"
 
@@ -105,6 +106,9 @@ func (c *checker) endpoints(row *EndpointSlice, endpoints []discoveryv1.Endpoint
 		}
 		if e.Zone != nil {
 			out.Zone = *e.Zone
+		}
+		if t := e.TargetRef; t != nil && t.Kind == "Pod" {
+			out.Pod = Key{Namespace: cmp.Or(t.Namespace, row.Namespace), Name: t.Name}
 		}
 		if e.Hints != nil {
 			for _, z := range e.Hints.ForZones {

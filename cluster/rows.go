@@ -119,6 +119,11 @@ type Pod struct {
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// Phase is Pending, Running, Succeeded, Failed, Unknown or empty.
 	Phase string `json:"phase,omitempty"`
+	// Ready is the condition of that name. A Pod without any conditions, which a
+	// kubelet never writes, is ready while it is running.
+	Ready bool `json:"ready,omitempty"`
+	// Terminating Pods are being deleted: metadata.deletionTimestamp is set.
+	Terminating bool `json:"terminating,omitempty"`
 	// Addresses are status.podIPs, at most one of a family; empty if unknown.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// HostAddresses are status.hostIPs, the node's addresses as the pod's
@@ -151,7 +156,7 @@ func (p *Pod) OwnsAddresses() bool { return !p.HostNetwork && !p.Ended() }
 func (p *Pod) Equal(o *Pod) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID &&
 		p.NodeName == o.NodeName && p.HostNetwork == o.HostNetwork &&
-		p.Phase == o.Phase && p.Source == o.Source &&
+		p.Phase == o.Phase && p.Ready == o.Ready && p.Terminating == o.Terminating && p.Source == o.Source &&
 		maps.Equal(p.Labels, o.Labels) && maps.Equal(p.Annotations, o.Annotations) &&
 		slices.Equal(p.Addresses, o.Addresses) &&
 		slices.Equal(p.HostAddresses, o.HostAddresses) && slices.Equal(p.Ports, o.Ports) &&

@@ -50,7 +50,7 @@ type Service struct {
 }
 
 // ServicePort is a port of a Service. The backends' ports are in the
-// EndpointSlices, by the same name.
+// EndpointSlices, by the same name; targets are for who makes those.
 type ServicePort struct {
 	Name string `json:"name,omitempty"`
 	// Protocol is TCP, UDP or SCTP.
@@ -58,6 +58,11 @@ type ServicePort struct {
 	Port     uint16 `json:"port"`
 	// NodePort is 0 where none is allocated.
 	NodePort uint16 `json:"nodePort,omitempty"`
+	// Target is the pods' port, 0 where it is Port or has a name.
+	Target uint16 `json:"target,omitempty"`
+	// TargetName is the name of a port of the pods' containers, which may have
+	// another number in each.
+	TargetName string `json:"targetName,omitempty"`
 }
 
 // String is "name:port/protocol", with ":nodePort" after port if there is one.
@@ -144,6 +149,8 @@ type Endpoint struct {
 	Terminating bool   `json:"terminating,omitempty"`
 	Node        string `json:"node,omitempty"`
 	Zone        string `json:"zone,omitempty"`
+	// Pod is the pod behind it, empty where something else is.
+	Pod Key `json:"pod,omitzero"`
 	// ForZones and ForNodes are the hints, who should use the endpoint.
 	ForZones []string `json:"forZones,omitempty"`
 	ForNodes []string `json:"forNodes,omitempty"`
@@ -152,7 +159,7 @@ type Endpoint struct {
 // Equal reports whether two endpoints are the same.
 func (e Endpoint) Equal(o Endpoint) bool {
 	return e.Address == o.Address && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating &&
-		e.Node == o.Node && e.Zone == o.Zone && slices.Equal(e.ForZones, o.ForZones) && slices.Equal(e.ForNodes, o.ForNodes)
+		e.Node == o.Node && e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.ForZones, o.ForZones) && slices.Equal(e.ForNodes, o.ForNodes)
 }
 
 // Key is the slice's namespace and name.

@@ -33,10 +33,10 @@ spec:
   publishNotReadyAddresses: true
   trafficDistribution: PreferClose
 status: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {ip: "2001:db8::2", ipMode: VIP}, {ip: 198.51.100.3, ipMode: Proxy}, {hostname: a.example.com}]}}
-`, `{"namespace":"x","name":"web","uid":"u1","labels":{"app":"web"},"annotations":{"a":"b"},"selector":{"app":"web"},"created":"2026-01-02T03:04:05Z","type":"LoadBalancer","clusterIPs":["10.96.0.1","fd00:96::1"],"families":["IPv4","IPv6"],"externalIPs":["192.0.2.1","2001:db8::1"],"ingress":["198.51.100.1","2001:db8::2"],"ports":[{"name":"a","protocol":"TCP","port":80,"nodePort":30080},{"name":"b","protocol":"UDP","port":80},{"name":"c","protocol":"SCTP","port":5}],"affinity":60000000000,"externalLocal":true,"internalLocal":true,"publishNotReady":true,"healthCheckNodePort":32000,"loadBalancerClass":"io.cilium/node","trafficDistribution":"PreferClose","sourceRanges":[" 192.0.2.0/24","x"],"source":"test"}`},
+`, `{"namespace":"x","name":"web","uid":"u1","labels":{"app":"web"},"annotations":{"a":"b"},"selector":{"app":"web"},"created":"2026-01-02T03:04:05Z","type":"LoadBalancer","clusterIPs":["10.96.0.1","fd00:96::1"],"families":["IPv4","IPv6"],"externalIPs":["192.0.2.1","2001:db8::1"],"ingress":["198.51.100.1","2001:db8::2"],"ports":[{"name":"a","protocol":"TCP","port":80,"nodePort":30080,"targetName":"web"},{"name":"b","protocol":"UDP","port":80,"target":53},{"name":"c","protocol":"SCTP","port":5}],"affinity":60000000000,"externalLocal":true,"internalLocal":true,"publishNotReady":true,"healthCheckNodePort":32000,"loadBalancerClass":"io.cilium/node","trafficDistribution":"PreferClose","sourceRanges":[" 192.0.2.0/24","x"],"source":"test"}`},
 		"least": {`
 metadata: {name: a}
-spec: {ports: [{port: 1}], sessionAffinity: ClientIP}
+spec: {ports: [{port: 1, targetPort: ""}], sessionAffinity: ClientIP}
 `, `{"namespace":"default","name":"a","type":"ClusterIP","ports":[{"protocol":"TCP","port":1}],"affinity":10800000000000,"source":"test"}`},
 		"headless":      {`{metadata: {name: a}, spec: {clusterIP: None}}`, `{"namespace":"default","name":"a","type":"ClusterIP","headless":true,"source":"test"}`},
 		"external name": {`{metadata: {name: a}, spec: {type: ExternalName, externalName: b.example.com}}`, `{"namespace":"default","name":"a","type":"ExternalName","source":"test"}`},
@@ -106,10 +106,10 @@ metadata: {name: web-1, namespace: x, labels: {kubernetes.io/service-name: web},
 addressType: IPv6
 ports: [{name: a, port: 80, protocol: UDP, appProtocol: x}, {port: 81}, {name: any}]
 endpoints:
-- {addresses: ["fd00::1", "fd00::2"], nodeName: n1, zone: za, hostname: h, hints: {forZones: [{name: za}, {name: zb}], forNodes: [{name: n1}]}}
+- {addresses: ["fd00::1", "fd00::2"], nodeName: n1, zone: za, hostname: h, targetRef: {kind: Pod, name: p, uid: u}, hints: {forZones: [{name: za}, {name: zb}], forNodes: [{name: n1}]}}
 - {addresses: ["fd00::3"], conditions: {ready: false, serving: true, terminating: true}}
-- {addresses: ["fd00::4"], conditions: {ready: false, serving: false}}
-`, `{"namespace":"x","name":"web-1","service":"web","annotations":{"service.cilium.io/weight":"5"},"addressType":"IPv6","ports":[{"name":"a","protocol":"UDP","port":80},{"protocol":"TCP","port":81}],"endpoints":[{"address":"fd00::1","ready":true,"serving":true,"node":"n1","zone":"za","forZones":["za","zb"],"forNodes":["n1"]},{"address":"fd00::3","serving":true,"terminating":true},{"address":"fd00::4"}],"source":"test"}`},
+- {addresses: ["fd00::4"], targetRef: {kind: Node, name: n1}, conditions: {ready: false, serving: false}}
+`, `{"namespace":"x","name":"web-1","service":"web","annotations":{"service.cilium.io/weight":"5"},"addressType":"IPv6","ports":[{"name":"a","protocol":"UDP","port":80},{"protocol":"TCP","port":81}],"endpoints":[{"address":"fd00::1","ready":true,"serving":true,"node":"n1","zone":"za","pod":{"namespace":"x","name":"p"},"forZones":["za","zb"],"forNodes":["n1"]},{"address":"fd00::3","serving":true,"terminating":true},{"address":"fd00::4"}],"source":"test"}`},
 		"names": {`{metadata: {name: a}, addressType: FQDN, endpoints: [{addresses: [a.example.com]}]}`, `{"namespace":"default","name":"a","addressType":"FQDN","source":"test"}`},
 		"every field bad": {`
 metadata: {name: "a b"}
@@ -178,6 +178,8 @@ func everyFieldCounts[T any](t *testing.T, equal func(a, b *T) bool) {
 			field.Set(reflect.ValueOf(time.Unix(1, 0)))
 		case netip.Addr:
 			field.Set(reflect.ValueOf(netip.IPv6Unspecified()))
+		case Key:
+			field.Set(reflect.ValueOf(Key{Name: "x"}))
 		default:
 			switch field.Kind() {
 			case reflect.String:

@@ -33,6 +33,10 @@ type Config struct {
 
 	BPF BPF
 
+	SocketLB     SocketLB
+	NodePort     NodePort
+	LoadBalancer LoadBalancer
+
 	Devices             []string // names, or a prefix and "+"; empty: found by routes
 	DirectRoutingDevice string   // key nodePort.directRoutingDevice
 	MTU                 int      // of the wire, in bytes; 0: from the device
@@ -78,10 +82,31 @@ type BPF struct {
 	CtAnyMax            int
 	NatMax              int // accepted; a translated flow is one record
 	NeighMax            int
+	LBMapMax            int           // of frontends, of backends, and of their sets
+	LBExternalClusterIP bool          // ClusterIPs also for clients outside of the cluster
 	MonitorAggregation  string        // "none", "low", "medium" or "maximum"
 	MonitorInterval     time.Duration // between reports on a live flow
 	VLANBypass          []uint16      // VLAN ids that pass untouched; 0: all
 	Events              Events
+}
+
+// SocketLB is what applications get when they ask for a Service's address.
+type SocketLB struct {
+	Enabled bool
+	// HostNamespaceOnly leaves the sockets of pods alone.
+	HostNamespaceOnly bool
+}
+
+// NodePort is what Services have on the addresses of nodes.
+type NodePort struct {
+	Range PortRange // key nodePort.range, "30000,32767"
+}
+
+// LoadBalancer is how backends are chosen.
+type LoadBalancer struct {
+	// ServiceTopology prefers the endpoints that EndpointSlices have hints for,
+	// as kube-proxy does. It can't be turned off: Warnings say so.
+	ServiceTopology bool
 }
 
 // Events says which events the datapath reports, and how many at most.
@@ -122,8 +147,8 @@ func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last
 
 // Default is the configuration of an empty file. It differs from Cilium's
 // defaults in: routingMode native, ipam.mode kubernetes, bpf.masquerade true,
-// hubble off, kubeProxyReplacement off, and in fixed map sizes that lock less
-// memory.
+// hubble off, kubeProxyReplacement off, loadBalancer.serviceTopology true, and
+// in fixed map sizes that lock less memory.
 func Default() *Config {
 	return &Config{
 		RoutingMode:      "native",
@@ -134,10 +159,12 @@ func Default() *Config {
 		IPv6:             Family{Enabled: false, Masquerade: true},
 		BPF: BPF{
 			Masquerade: true, DatapathMode: "veth", EnableTCX: true,
-			CtTCPMax: 49152, CtAnyMax: 16384, NatMax: 65536, NeighMax: 16384,
+			CtTCPMax: 49152, CtAnyMax: 16384, NatMax: 65536, NeighMax: 16384, LBMapMax: 65536,
 			MonitorAggregation: "medium", MonitorInterval: 5 * time.Second,
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
+		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}},
+		LoadBalancer:          LoadBalancer{ServiceTopology: true},
 		CNI:                   CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
 		IPAMMode:              "kubernetes",
 		Prometheus:            Prometheus{Port: 9962},

@@ -9,13 +9,14 @@ import (
 	"testing"
 )
 
-// refused rows are a file and what must be said of it: one entry a line, in
-// order.
+// refused is a file and what must be said of it: one entry a line, in order.
+type refused struct {
+	file string
+	want []string
+}
+
 func TestRefused(t *testing.T) {
-	for name, tc := range map[string]struct {
-		file string
-		want []string
-	}{
+	refuse(t, map[string]refused{
 		"unknown key, near a known one":     {"routingmode: native", []string{"f.yaml: routingmode: unknown key: did you mean routingMode?"}},
 		"unknown key, far from all":         {"zzzzzzzz: 1", []string{"f.yaml: zzzzzzzz: unknown key"}},
 		"unknown nested key":                {"bpf: {masqerade: true}", []string{"f.yaml: bpf.masqerade: unknown key: did you mean bpf.masquerade?"}},
@@ -33,7 +34,7 @@ func TestRefused(t *testing.T) {
 		"not yet, ipam":                     {"ipam: {mode: cluster-pool}", []string{"f.yaml: ipam.mode: not yet: cluster-pool; use kubernetes"}},
 		"not yet, switch":                   {"encryption: {enabled: true, type: wireguard}", []string{"f.yaml: encryption.enabled: true: not yet: transparent encryption"}},
 		"not yet, switch in a wild subtree": {"hubble: {enabled: false, relay: {enabled: true}}", []string{"f.yaml: hubble.relay.enabled: true: not yet: Hubble"}},
-		"not yet, quoted":                   {`kubeProxyReplacement: "true"`, []string{`f.yaml: kubeProxyReplacement: "true": not yet: Services without kube-proxy`}},
+		"not yet, quoted":                   {`kubeProxyReplacement: "true"`, []string{`f.yaml: kubeProxyReplacement: "true": not yet: Services for packets; socketLB.enabled does those of sockets`}},
 		"never":                             {"installNoConntrackIptablesRules: true", []string{"f.yaml: installNoConntrackIptablesRules: true: refused: no iptables rule is ever written; the datapath bypasses netfilter by itself"}},
 		"set twice, two ways":               {"bpf: {masquerade: true}\nbpf.masquerade: true", []string{"f.yaml: bpf.masquerade: is set twice, nested and as a dotted key"}},
 		"set twice, YAML":                   {"MTU: 1500\nMTU: 1400", []string{`f.yaml: line 2: key "MTU" already set in map`}},
@@ -57,7 +58,25 @@ func TestRefused(t *testing.T) {
 		"rate without burst":      {"bpf.events.default.rateLimit: 10", []string{"f.yaml: bpf.events.default: rateLimit and burstLimit must both be set, or none of them"}},
 		"one port for two":        {"prometheus: {enabled: true, port: 9879}", []string{"f.yaml: prometheus.port: 9879 is healthPort too"}},
 		"direct device":           {"devices: eth+\nnodePort.directRoutingDevice: bond0", []string{"f.yaml: nodePort.directRoutingDevice: bond0 is none of devices eth+"}},
-	} {
+	})
+}
+
+func TestRefusedServices(t *testing.T) {
+	refuse(t, map[string]refused{
+		"not yet, part of a feature":     {"socketLB: {enabled: true, terminatePodConnections: true}", []string{"f.yaml: socketLB.terminatePodConnections: true: not yet: ending the sockets whose backend has gone"}},
+		"range of node ports, a dash":    {`nodePort.range: 30000-32767`, []string{`f.yaml: nodePort.range: "30000-32767" is not a range of ports such as "30000,32767"`}},
+		"range of node ports, a number":  {`nodePort.range: 30000`, []string{`f.yaml: nodePort.range: 30000 is not a range of ports such as "30000,32767"`}},
+		"range of node ports, too high":  {`nodePort.range: "30000,65536"`, []string{`f.yaml: nodePort.range: "30000,65536" is not a range of ports such as "30000,32767"`}},
+		"range of node ports, backwards": {`nodePort.range: "32767,30000"`, []string{"f.yaml: nodePort.range: 32767,30000 must begin at 1 or above, and not end before it begins"}},
+		"range of node ports, zero":      {`nodePort.range: "0,10"`, []string{"f.yaml: nodePort.range: 0,10 must begin at 1 or above, and not end before it begins"}},
+		"map size of Services":           {"bpf.lbMapMax: 10", []string{"f.yaml: bpf.lbMapMax: 10 is not in 1024..16777216"}},
+		"Services, a mistyped key":       {"socketLB: {enable: true}", []string{"f.yaml: socketLB.enable: unknown key: did you mean socketLB.enabled?"}},
+	})
+}
+
+func refuse(t *testing.T, files map[string]refused) {
+	t.Helper()
+	for name, tc := range files {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(tc.file), "f.yaml")
 			var ps Problems
@@ -83,10 +102,13 @@ bpf:
   masquerade: true
   events.drop.enabled: false
   ctTcpMax: 4096
+  lbMapMax: 131072
   vlanBypass: [0, 100]
   hostLegacyRouting:
 devices: [eth0, "bond+"]
-nodePort: {directRoutingDevice: eth0}
+nodePort: {directRoutingDevice: eth0, range: "30000, 31999"}
+socketLB: {enabled: true, hostNamespaceOnly: true, tracing: false}
+loadBalancer: {mode: snat, serviceTopology: true}
 kubeProxyReplacement: "false"
 encryption: {enabled: false, type: wireguard, ipsec: {keyFile: keys}}
 hubble: {enabled: false, relay: {enabled: false, image: {tag: x}}}
@@ -108,9 +130,10 @@ func TestAccepted(t *testing.T) {
 	}
 	for key, value := range map[string]string{
 		"routingMode": "tunnel", "tunnelPort": "8473", "ipv6.enabled": "true", "ipv6NativeRoutingCIDR": "fd00::/48",
-		"bpf.events.drop.enabled": "false", "bpf.ctTcpMax": "4096", "bpf.vlanBypass": "0 100", "devices": "eth0 bond+",
+		"bpf.events.drop.enabled": "false", "bpf.ctTcpMax": "4096", "bpf.lbMapMax": "131072", "bpf.vlanBypass": "0 100", "devices": "eth0 bond+",
 		"nodePort.directRoutingDevice": "eth0", "k8sServicePort": "6443", "myelin.manifests": "cluster",
 		"myelin.nat.portRange": "20000-20999", "myelin.nodeName": "n1",
+		"socketLB.enabled": "true", "socketLB.hostNamespaceOnly": "true", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
 	} {
 		if s := got[key]; s.Value != value || s.Source != "v.yaml" {
 			t.Errorf("%s: got %+v, want value %s from v.yaml", key, s, value)
@@ -187,17 +210,35 @@ func TestUnderlayFollowsFamily(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
-	c, err := Parse([]byte("policyEnforcementMode: always\nipv4NativeRoutingCIDR: 10.0.0.0/8\nunderlayProtocol: ipv4\nk8sServiceHost: h\nmyelin.manifests: /m\nmyelin.nat.portRange: 30000-31000"), "f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var keys []string
-	for _, w := range c.Warnings {
-		keys = append(keys, w.Key)
-	}
-	want := []string{"underlayProtocol", "policyEnforcementMode", "k8sServiceHost", "myelin.nat.portRange"}
-	if !slices.Equal(keys, want) {
-		t.Errorf("got warnings %v, want %v", keys, want)
+	const quiet = "ipv4NativeRoutingCIDR: 10.0.0.0/8\n"
+	for name, tc := range map[string]struct {
+		file string
+		want []string
+	}{
+		"many": {
+			"policyEnforcementMode: always\nunderlayProtocol: ipv4\nk8sServiceHost: h\nmyelin.manifests: /m\nmyelin.nat.portRange: 30000-31000",
+			[]string{"underlayProtocol", "policyEnforcementMode", "k8sServiceHost", "myelin.nat.portRange"},
+		},
+		"node ports elsewhere":       {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-31999", nil},
+		"node ports below NAT's":     {"nodePort.range: \"20000,21999\"\nmyelin.nat.portRange: 22000-29999", nil},
+		"node ports meet NAT's":      {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-32000", []string{"myelin.nat.portRange"}},
+		"Services":                   {"socketLB: {enabled: true, hostNamespaceOnly: true}\nloadBalancer.serviceTopology: true", nil},
+		"Services, not for pods":     {"socketLB: {enabled: false, hostNamespaceOnly: true}", []string{"socketLB.hostNamespaceOnly"}},
+		"Services, no hints":         {"socketLB.enabled: true\nloadBalancer.serviceTopology: false", []string{"loadBalancer.serviceTopology"}},
+		"no Services, no hints":      {"loadBalancer.serviceTopology: false", nil},
+		"ClusterIPs for the outside": {"socketLB.enabled: true\nbpf.lbExternalClusterIP: true", []string{"bpf.lbExternalClusterIP"}},
+	} {
+		c, err := Parse([]byte(quiet+tc.file), "f")
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var keys []string
+		for _, w := range c.Warnings {
+			keys = append(keys, w.Key)
+		}
+		if !slices.Equal(keys, tc.want) {
+			t.Errorf("%s: got warnings %v, want %v", name, keys, tc.want)
+		}
 	}
 }
 
@@ -291,6 +332,9 @@ func FuzzParseConfig(f *testing.F) {
 		}
 		if c.TunnelPort == 0 || c.Myelin.NATPorts.First < 1024 || c.Myelin.NATPorts.Last < c.Myelin.NATPorts.First {
 			t.Errorf("accepted ports out of range: %+v", c)
+		}
+		if r := c.NodePort.Range; r.First == 0 || r.Last < r.First || c.BPF.LBMapMax < minMap || c.BPF.LBMapMax > maxMap {
+			t.Errorf("accepted Services out of range: %+v, %d", r, c.BPF.LBMapMax)
 		}
 		if s := c.Sizes(1<<40, 200, 100); s.Flows < minMap || s.Flows > maxMap || s.Paths < minMap || s.Paths > maxMap {
 			t.Errorf("accepted map sizes out of range: %+v", s)

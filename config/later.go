@@ -75,21 +75,20 @@ func refusedFeatures() []feature {
 }
 
 func serviceFeatures() []feature {
-	const services = "not yet: Services without kube-proxy"
+	const services = "not yet: Services for packets; socketLB.enabled does those of sockets"
 	return []feature{
 		{"kubeProxyReplacement", "false", services,
-			"kubeProxyReplacementHealthzBindAddr nodePort.addresses nodePort.range nodePort.autoProtectPortRange nodePort.bindProtection nodePort.enableHealthCheck nodePort.enableHealthCheckLoadBalancerIP bpf.lbMapMax bpf.disableExternalIPMitigation enableInternalTrafficPolicy enableNoServiceEndpointsRoutable waitForKubeProxy"},
+			"kubeProxyReplacementHealthzBindAddr nodePort.addresses nodePort.autoProtectPortRange nodePort.bindProtection nodePort.enableHealthCheck nodePort.enableHealthCheckLoadBalancerIP bpf.disableExternalIPMitigation enableInternalTrafficPolicy enableNoServiceEndpointsRoutable waitForKubeProxy"},
 		{"nodePort.enabled", "false", services, ""},
 		{"hostPort.enabled", "false", services, ""},
 		{"externalIPs.enabled", "false", services, ""},
-		{"socketLB.enabled", "false", services, "socketLB.hostNamespaceOnly socketLB.terminatePodConnections socketLB.tracing"},
+		{"socketLB.terminatePodConnections", "false", "not yet: ending the sockets whose backend has gone", ""},
+		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
 		{"loadBalancer.acceleration", "disabled", "not yet: XDP", ""},
 		{"loadBalancer.mode", "snat", services, "loadBalancer.dsrDispatch loadBalancer.dsrL4Translate"},
 		{"loadBalancer.algorithm", "random", services, "maglev.tableSize maglev.hashSeed"},
-		{"loadBalancer.serviceTopology", "false", services, ""},
 		{"loadBalancer.standalone", "false", services, ""},
 		{"loadBalancer.l7.backend", "disabled", "not yet: L7", "loadBalancer.l7.algorithm loadBalancer.l7.ports"},
-		{"bpf.lbExternalClusterIP", "false", services, ""},
 		{"bpf.lbSourceRangeAllTypes", "false", services, ""},
 		{"bpf.lbModeAnnotation", "false", services, ""},
 		{"bpf.lbAlgorithmAnnotation", "false", services, ""},

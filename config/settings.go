@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -21,7 +22,7 @@ type setting struct {
 // settings are the keys that the agent acts on, in the order of the
 // documentation. The list is the one place that knows them.
 func settings() []setting {
-	return append(routingSettings(), append(bpfSettings(), agentSettings()...)...)
+	return slices.Concat(routingSettings(), bpfSettings(), serviceSettings(), agentSettings())
 }
 
 func routingSettings() []setting {
@@ -64,6 +65,17 @@ func bpfSettings() []setting {
 		boolean("bpf.events.policyVerdict.enabled", func(c *Config) *bool { return &c.BPF.Events.PolicyVerdict }),
 		integer("bpf.events.default.rateLimit", func(c *Config) *int { return &c.BPF.Events.RateLimit }, 0, 1<<30),
 		integer("bpf.events.default.burstLimit", func(c *Config) *int { return &c.BPF.Events.BurstLimit }, 0, 1<<30),
+	}
+}
+
+func serviceSettings() []setting {
+	return []setting{
+		boolean("socketLB.enabled", func(c *Config) *bool { return &c.SocketLB.Enabled }),
+		boolean("socketLB.hostNamespaceOnly", func(c *Config) *bool { return &c.SocketLB.HostNamespaceOnly }),
+		portPair("nodePort.range", func(c *Config) *PortRange { return &c.NodePort.Range }),
+		boolean("loadBalancer.serviceTopology", func(c *Config) *bool { return &c.LoadBalancer.ServiceTopology }),
+		integer("bpf.lbMapMax", func(c *Config) *int { return &c.BPF.LBMapMax }, minMap, maxMap),
+		boolean("bpf.lbExternalClusterIP", func(c *Config) *bool { return &c.BPF.LBExternalClusterIP }),
 	}
 }
 

@@ -319,6 +319,27 @@ func portRange(key string, at func(*Config) *PortRange) setting {
 	}
 }
 
+// portPair is a range of ports as Cilium writes it, with a comma.
+func portPair(key string, at func(*Config) *PortRange) setting {
+	return setting{key,
+		func(c *Config, v any) error {
+			s, _ := v.(string)
+			a, b, ok := strings.Cut(s, ",")
+			first, err1 := strconv.ParseUint(strings.TrimSpace(a), 10, 16)
+			last, err2 := strconv.ParseUint(strings.TrimSpace(b), 10, 16)
+			switch {
+			case !ok || err1 != nil || err2 != nil:
+				return fmt.Errorf("%s is not a range of ports such as \"30000,32767\"", show(v))
+			case first < 1 || last < first:
+				return fmt.Errorf("%s must begin at 1 or above, and not end before it begins", s)
+			}
+			*at(c) = PortRange{First: uint16(first), Last: uint16(last)}
+			return nil
+		},
+		func(c *Config) string { return fmt.Sprintf("%d,%d", at(c).First, at(c).Last) },
+	}
+}
+
 // show is a value as its writer may recognise it, on one line, cut at 60 bytes.
 func show(v any) string {
 	raw, err := json.Marshal(v)

@@ -180,7 +180,8 @@ func withStatus(spec *cluster.Pod, v version) (*cluster.Pod, *Problem) {
 		}
 	}
 	row := *spec
-	row.Addresses, row.HostAddresses, row.Phase = status.Addresses, status.HostAddresses, status.Phase
+	row.Addresses, row.HostAddresses, row.Phase, row.Ready = status.Addresses, status.HostAddresses, status.Phase, status.Ready
+	row.Terminating = row.Terminating || status.Terminating
 	if row.UID == "" {
 		row.UID = status.UID
 	}

@@ -57,8 +57,8 @@ ask() {
 }
 
 say "Start two nodes, an agent on each, and four pods, from the YAML in examples/two-nodes."
-lab up -f examples/two-nodes --set ipv6.enabled=true --set autoDirectNodeRoutes=true > "$files/up"
-echo "   $ myelin lab up -f examples/two-nodes --set ipv6.enabled=true --set autoDirectNodeRoutes=true"
+lab up -f examples/two-nodes --set ipv6.enabled=true --set autoDirectNodeRoutes=true --set socketLB.enabled=true > "$files/up"
+echo "   $ myelin lab up -f examples/two-nodes --set ipv6.enabled=true --set autoDirectNodeRoutes=true --set socketLB.enabled=true"
 sed -n '/^lab /,$p' "$files/up" | show
 echo "   (the lab has a name of its own, so each \`myelin lab\` here is run with -n $name)"
 
@@ -70,6 +70,19 @@ before=$(($(forwarded node1) + $(forwarded node2)))
 say "A pod asks a pod on the other node, over IPv4 and over IPv6."
 ask demo/client1 "$server4" "$client4" "the server saw the pod's own address, $client4"
 ask demo/client1 "$server6" "$client6" "the server saw the pod's own address, $client6"
+
+say "It asks a Service, which both servers are behind: the socket gets a backend when it connects, and no packet is translated."
+# service ADDRESS: asks until both servers have answered, and shows who did.
+service() {
+  echo "   $ myelin lab exec demo/client1 -- myelin lab call http://$1/      (16 times)"
+  for _ in {1..16}; do on demo/client1 -- myelin lab call --wait 5s "http://$1/" | grep '^server'; done | sort | uniq -c | show
+}
+service 10.96.0.10 | tee "$files/service"
+expect "both servers have answered" [ "$(grep -c 'server  demo/server' "$files/service")" = 2 ]
+service "[fd00:96::10]" | tee "$files/service"
+expect "both servers have answered" [ "$(grep -c 'server  demo/server' "$files/service")" = 2 ]
+echo "   $ myelin lab exec node1 -- myelin service list"
+on node1 -- myelin service list | show
 
 say "The same pod asks a server outside of the cluster, which knows no pod addresses."
 ask demo/client1 198.51.100.1 "$node4" "the world saw the node's address, $node4"

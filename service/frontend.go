@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cilium/statedb/reconciler"
 
@@ -98,6 +99,11 @@ type Frontend struct {
 	// Elsewhere are the scopes whose set is empty by policy alone: other nodes
 	// have backends, so that packets are dropped and not answered.
 	Elsewhere Scope `json:"elsewhere,omitempty"`
+	// Affinity is the Service's.
+	Affinity time.Duration `json:"affinity,omitempty"`
+	// ThisNode says that an address which is any address of the node is not
+	// those of other nodes, which choose among backends of their own.
+	ThisNode bool `json:"thisNode,omitempty"`
 	// External and Internal are the backends for new flows from there. The order
 	// stays as it is from one row to the next but for the places that change, so
 	// that little has to be written. Frontends with the same set share its memory.
@@ -120,7 +126,7 @@ func (f *Frontend) L4() L4Addr { return L4Addr{f.Address, f.Protocol} }
 func (f *Frontend) Equal(o *Frontend) bool {
 	return f.Address == o.Address && f.Protocol == o.Protocol && f.ServiceID == o.ServiceID && f.Service == o.Service &&
 		f.PortName == o.PortName && f.Type == o.Type && f.Scopes == o.Scopes && f.Elsewhere == o.Elsewhere &&
-		sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
+		f.Affinity == o.Affinity && f.ThisNode == o.ThisNode && sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
 }
 
 // sameRefs compares sets; those that share memory are the same.

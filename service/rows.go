@@ -90,7 +90,7 @@ func (u *update) frontends(k cluster.Key, p *plan) []string {
 			}
 			last := old[f.L4Addr]
 			delete(old, f.L4Addr)
-			u.frontend(k, f, last)
+			u.frontend(p, f, last)
 		}
 	}
 	for _, row := range old {
@@ -99,10 +99,12 @@ func (u *update) frontends(k cluster.Key, p *plan) []string {
 	return problems
 }
 
-func (u *update) frontend(k cluster.Key, f *front, last *Frontend) {
+func (u *update) frontend(p *plan, f *front, last *Frontend) {
+	k := p.service.Key()
 	row := &Frontend{
 		Address: f.AddrPort, Protocol: f.Protocol, ServiceID: u.serviceIDs.get(k), Service: k, PortName: f.port,
-		Type: f.kind, Scopes: f.scopes, Elsewhere: f.elsewhere, Status: reconciler.StatusPending(),
+		Type: f.kind, Scopes: f.scopes, Elsewhere: f.elsewhere, Affinity: p.service.Affinity,
+		ThisNode: f.Addr().IsUnspecified() && (f.kind == HostPort || p.service.ExternalLocal), Status: reconciler.StatusPending(),
 	}
 	var external, internal []BackendRef
 	if last != nil {

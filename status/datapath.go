@@ -140,9 +140,9 @@ func (f *Facts) maps() Feature {
 			x.falls(fmt.Sprintf("flows is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or bpf.ctAnyMax", 100*m.Pressure()))
 		case strings.HasPrefix(m.Type, "LRU"): // a cache is full as a rule
 		case m.Pressure() < 1:
-			x.falls(fmt.Sprintf("%s is %.0f %% full", m.Name, 100*m.Pressure()))
+			x.falls(fmt.Sprintf("%s is %.0f %% full%s", m.Name, 100*m.Pressure(), raise(m.Name)))
 		default:
-			x.broken(m.Name + " is full: new rows are refused")
+			x.broken(m.Name + " is full: new rows are refused" + raise(m.Name))
 		}
 	}
 	x.Chosen = fmt.Sprintf("%s, %s locked, %d adopted", plural(len(f.Maps), "map"), bytes(total), adopted)
@@ -150,6 +150,15 @@ func (f *Facts) maps() Feature {
 		x.Chosen += fmt.Sprintf(", fullest %s %.1f %%", fullest.Name, 100*fullest.Pressure())
 	}
 	return x
+}
+
+// raise says which key makes a map larger, if one does.
+func raise(name string) string {
+	switch name {
+	case "frontends", "backends", "choices":
+		return "; raise bpf.lbMapMax"
+	}
+	return ""
 }
 
 // bytes is a size in powers of 1024.

@@ -56,6 +56,9 @@ type Facts struct {
 	Problems []*manifests.Problem
 	Unused   map[string]int // objects by kind that are not acted on
 
+	// Services mean nothing while socketLB.enabled is false.
+	Services Services
+
 	Wires    []*node.Wire
 	Routes   []*route.Route
 	NextHops []*route.NextHop
@@ -117,7 +120,8 @@ func Explain(f Facts) *Report {
 	r := &Report{
 		Node: f.Config.Myelin.NodeName, Version: f.Version, Kernel: f.Kernel, Time: f.Now, Began: f.Began,
 		ReadyMs: float64(f.Ready.Microseconds()) / 1000, State: OK,
-		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Strays: f.Strays, Settings: f.Config.Explain(),
+		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Strays: f.Strays, ServiceProblems: f.Services.Problems,
+		Settings: f.Config.Explain(),
 	}
 	if f.Ready == 0 {
 		r.Waiting = f.Waiting
@@ -143,7 +147,7 @@ func (f *Facts) features() []func(*Facts) Feature {
 	return append(early, []func(*Facts) Feature{
 		(*Facts).ipam,
 		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
-		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours,
+		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours, (*Facts).services,
 		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,
 	}...)
 }

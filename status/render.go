@@ -33,6 +33,7 @@ func (r *Report) Render(w io.Writer, s Style) error {
 		p.devices(r.Devices)
 		p.maps(r.Maps)
 		p.tables(r.Tables)
+		p.problems("Services that don't get all they ask", r.ServiceProblems)
 	}
 	p.summary(r)
 	_, err := io.WriteString(w, p.text.String())
@@ -194,6 +195,16 @@ func (p *printer) tables(list []Table) {
 		for _, e := range t.Errors {
 			p.wrapped("  "+t.Name+": ", p.color(red, e), 4)
 		}
+	}
+}
+
+func (p *printer) problems(title string, list []string) {
+	if len(list) == 0 {
+		return
+	}
+	p.text.WriteString("\n" + p.color(bold, title) + "\n")
+	for _, text := range list {
+		p.wrapped("  ", p.color(yellow, text), 4)
 	}
 }
 

@@ -74,6 +74,8 @@ type Report struct {
 	Pools   []Pool       `json:"pools"`
 	// Strays are pod links that no endpoint stands for.
 	Strays []endpoint.Stray `json:"strays,omitempty"`
+	// ServiceProblems are what Services ask and don't get, at most MaxErrors.
+	ServiceProblems []string `json:"serviceProblems,omitempty"`
 	// Settings are the whole configuration.
 	Settings []config.Setting `json:"settings"`
 }

@@ -88,6 +88,7 @@ func fallbacks(t *testing.T) Facts {
 // broken is a node where much is wrong.
 func broken(t *testing.T) Facts {
 	f := good(t)
+	f.Config.SocketLB.Enabled, f.Services.Why = true, "attach connect4 to cgroup /sys/fs/cgroup: operation not permitted"
 	f.Config.RoutingMode, f.Config.BPF.HostLegacyRouting = "tunnel", true
 	f.Settings.LegacyRouting, f.Settings.FlowAlways = 1, 1
 	f.MTU.Overhead = 50
@@ -118,6 +119,7 @@ func TestRender(t *testing.T) {
 	}{
 		{"good", good(t), Style{Width: 100}},
 		{"verbose", good(t), Style{Width: 100, Verbose: true}},
+		{"services", services(t), Style{Width: 100, Verbose: true}},
 		{"fallbacks", fallbacks(t), Style{Width: 100}},
 		{"broken", broken(t), Style{Width: 100}},
 		{"broken-narrow", broken(t), Style{Width: 60, Verbose: true}},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,10 @@ type verb struct {
 	// name instead.
 	by     string
 	prefix bool
+	// arg is what help calls the argument; empty: as the column.
+	arg string
+	// write writes rows as text; nil: as a table.
+	write func(io.Writer, *apiv1.ListResponse) error
 }
 
 // nouns are all lists that the command line knows.
@@ -80,7 +85,7 @@ type listFlags struct {
 
 func nounCommands() []*cobra.Command {
 	var list []*cobra.Command
-	for _, n := range nouns() {
+	for _, n := range append(nouns(), serviceNouns()...) {
 		f := &listFlags{}
 		cmd := &cobra.Command{Use: n.name, Short: n.short, Args: cobra.NoArgs}
 		socketFlag(cmd, &f.socket)
@@ -99,7 +104,7 @@ func (f *listFlags) command(n noun, v verb) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, n, v, args) },
 	}
 	if v.by != "" {
-		cmd.Use, cmd.Args = v.name+" "+v.by, cobra.ExactArgs(1)
+		cmd.Use, cmd.Args = v.name+" "+cmp.Or(v.arg, v.by), cobra.ExactArgs(1)
 	}
 	if v.by == "" || v.prefix {
 		cmd.Flags().StringArrayVarP(&f.filters, "filter", "f", nil, "only rows whose cell is this: COLUMN=VALUE, or has this in it: COLUMN~PART, ~PART")
@@ -129,6 +134,8 @@ func (f *listFlags) run(cmd *cobra.Command, n noun, v verb, args []string) error
 		err = writeJSON(out, answer.GetJson())
 	case one:
 		err = writeFields(out, answer.GetColumns(), answer.GetRows()[0].GetCells())
+	case v.write != nil:
+		err = v.write(out, answer)
 	default:
 		err = writeTable(out, answer)
 	}

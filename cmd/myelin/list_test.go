@@ -98,7 +98,7 @@ func TestRequest(t *testing.T) {
 
 // TestNounsAreComplete: every verb has what its command needs.
 func TestNounsAreComplete(t *testing.T) {
-	for _, n := range nouns() {
+	for _, n := range append(nouns(), serviceNouns()...) {
 		for _, v := range n.verbs {
 			if v.name == "" || v.short == "" || v.table == "" && !v.prefix || v.prefix && v.by == "" {
 				t.Errorf("%s %+v", n.name, v)

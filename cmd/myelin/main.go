@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -14,9 +15,7 @@ import (
 var version string
 
 func main() {
-	root := &cobra.Command{Use: "myelin", Version: version, SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(agentCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand())
-	root.AddCommand(nounCommands()...)
+	root := rootCommand()
 	err := root.ExecuteContext(context.Background())
 	var status exitStatus
 	switch {
@@ -26,4 +25,48 @@ func main() {
 		fmt.Fprintln(os.Stderr, "myelin:", err)
 		os.Exit(1)
 	}
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{Use: "myelin", Version: version, SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(agentCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand())
+	root.AddCommand(nounCommands()...)
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		refuseUnknown(cmd)
+	}
+	return root
+}
+
+// refuseUnknown makes a command that does nothing without a verb refuse what is no verb of it. Cobra does so for the
+// root alone: elsewhere it prints help, and all seems well.
+func refuseUnknown(cmd *cobra.Command) {
+	for _, verb := range cmd.Commands() {
+		refuseUnknown(verb)
+	}
+	if !cmd.HasSubCommands() || cmd.Runnable() {
+		return
+	}
+	cmd.Args, cmd.DisableFlagsInUseLine = knownVerb, true
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+}
+
+// knownVerb is for commands with subcommands: an argument that gets here is none of them.
+func knownVerb(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	// The nearest alone, and nothing that is further away than two letters.
+	for cmd.SuggestionsMinimumDistance = 1; cmd.SuggestionsMinimumDistance <= 2; cmd.SuggestionsMinimumDistance++ {
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			return fmt.Errorf("unknown command %q for %q: did you mean %s?", args[0], cmd.CommandPath(), strings.Join(near, " or "))
+		}
+	}
+	var all []string
+	for _, verb := range cmd.Commands() {
+		if verb.IsAvailableCommand() {
+			all = append(all, verb.Name())
+		}
+	}
+	return fmt.Errorf("unknown command %q for %q: it has %s", args[0], cmd.CommandPath(), strings.Join(all, ", "))
 }

@@ -179,7 +179,7 @@ type boot struct {
 }
 
 // inVMOnly are the tests of the lab ring that a kernel can change: forwarding, its helpers, its hooks. What only the agent does is tested once, here.
-const inVMOnly = "^(TestConnectivity|TestHostStack|TestHops|TestSpoofing|TestRouteMTU|TestMasquerade|TestParallelAdds)$"
+const inVMOnly = "^(TestConnectivity|TestHostStack|TestHops|TestSpoofing|TestRouteMTU|TestMasquerade|TestParallelAdds|TestServicesChange)$"
 
 func (r *runner) boot(ctx context.Context, kernel string, p testPackage, binary, dir string) (*boot, error) {
 	script, err := filepath.Abs("test/vm/vm.sh")

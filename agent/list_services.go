@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"myelin/cluster"
+	"myelin/service"
+)
+
+// serviceOff refuses tables that are not there without Services, so that they
+// don't look mistyped.
+func (a *Agent) serviceOff(table string) error {
+	ours := []string{"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends"}
+	if a.config.SocketLB.Enabled || !slices.Contains(ours, table) {
+		return nil
+	}
+	return status.Error(codes.FailedPrecondition, "Services are off on this node: socketLB.enabled is false")
+}
+
+// address is a frontend with its backends, as `myelin service list` shows it.
+type address struct {
+	ID       uint32       `json:"id"` // the Service's
+	Frontend string       `json:"frontend"`
+	Type     service.Type `json:"type"`
+	Service  cluster.Key  `json:"service"`
+	PortName string       `json:"portName,omitempty"`
+	// Empty says why there is no backend: nobody has one, and new flows are
+	// refused ("reject"), or other nodes have some, and they are not ("drop").
+	Empty    string          `json:"empty,omitempty"`
+	Backends []addressTarget `json:"backends"`
+}
+
+// addressTarget is a backend that gets new flows.
+type addressTarget struct {
+	ID      uint32         `json:"id"`
+	Address netip.AddrPort `json:"address"`
+	State   service.State  `json:"state"`
+	Weight  uint16         `json:"weight"`
+	Node    string         `json:"node,omitempty"`
+}
+
+// String is "10.0.1.2:8080 (active)".
+func (b addressTarget) String() string {
+	if b.Weight == service.DefaultWeight {
+		return fmt.Sprintf("%s (%s)", b.Address, b.State)
+	}
+	return fmt.Sprintf("%s (%s, weight %d)", b.Address, b.State, b.Weight)
+}
+
+// TableHeader names the columns of TableRow.
+func (*address) TableHeader() []string {
+	return []string{"ID", "Frontend", "Service Type", "Backend", "Service"}
+}
+
+// TableRow is the row as text; of backends each has a line.
+func (r *address) TableRow() []string {
+	lines := make([]string, len(r.Backends))
+	for i, b := range r.Backends {
+		lines[i] = strconv.Itoa(i+1) + " => " + b.String()
+	}
+	switch r.Empty {
+	case "reject":
+		lines = []string{"none: refused"}
+	case "drop":
+		lines = []string{"none on this node"}
+	}
+	return []string{strconv.FormatUint(uint64(r.ID), 10), r.Frontend, r.Type.String(), strings.Join(lines, "\n"), r.Service.String()}
+}
+
+// addresses are the rows of a frontend. Where clients inside of the cluster
+// have other backends than those outside, there is a row for each, and theirs
+// ends in "/i".
+func addresses(txn statedb.ReadTxn, backends statedb.Table[*service.Backend], f *service.Frontend) []*address {
+	row := func(suffix string, scope service.Scope, refs []service.BackendRef) *address {
+		r := &address{
+			ID: f.ServiceID, Frontend: f.L4().String() + suffix, Type: f.Type, Service: f.Service, PortName: f.PortName,
+			Backends: make([]addressTarget, 0, len(refs)),
+		}
+		for _, ref := range refs {
+			t := addressTarget{ID: ref.ID, Weight: ref.Weight}
+			if b, _, ok := backends.Get(txn, service.BackendByID(ref.ID)); ok {
+				t.Address, t.State, t.Node = b.Address, b.State, b.Node
+			}
+			r.Backends = append(r.Backends, t)
+		}
+		switch {
+		case len(refs) > 0:
+		case f.Elsewhere&scope != 0:
+			r.Empty = "drop"
+		default:
+			r.Empty = "reject"
+		}
+		return r
+	}
+	switch f.Scopes {
+	case service.Internal:
+		return []*address{row("", service.Internal, f.Internal)}
+	case service.External:
+		return []*address{row("", service.External, f.External)}
+	}
+	alike := slices.Equal(f.External, f.Internal) && (f.Elsewhere == 0 || f.Elsewhere == service.Internal|service.External)
+	list := []*address{row("", service.External, f.External)}
+	if !alike {
+		list = append(list, row("/i", service.Internal, f.Internal))
+	}
+	return list
+}
+
+// serviceAddresses are the rows of all frontends, sorted by the number of their
+// Service.
+func serviceAddresses(txn statedb.ReadTxn, t service.Tables) func(func(tableRow) bool) error {
+	return func(yield func(tableRow) bool) error {
+		frontends := rows(t.Frontends.All(txn))
+		slices.SortFunc(frontends, func(a, b *service.Frontend) int {
+			return cmp.Or(cmp.Compare(a.ServiceID, b.ServiceID), a.L4().Compare(b.L4()))
+		})
+		for _, f := range frontends {
+			for _, r := range addresses(txn, t.Backends, f) {
+				if !yield(r) {
+					return nil
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// target is a backend, as `myelin backend list` shows it.
+type target struct{ *service.Backend }
+
+// TableHeader names the columns of TableRow.
+func (target) TableHeader() []string {
+	return []string{"ID", "Address", "State", "Node", "Zone", "Weight", "Used by"}
+}
+
+// TableRow is the row as text. The weight is the largest one; of a Service that
+// says another, it stands there.
+func (t target) TableRow() []string {
+	uses := make([]string, len(t.Uses))
+	for i, u := range t.Uses {
+		uses[i] = u.Service.String()
+		if u.Weight != t.Weight {
+			uses[i] += fmt.Sprintf("(%d)", u.Weight)
+		}
+	}
+	return []string{
+		strconv.FormatUint(uint64(t.ID), 10), t.L4().String(), t.State.String(), t.Node, t.Zone,
+		strconv.Itoa(int(t.Weight)), strings.Join(uses, " "),
+	}
+}
+
+// serviceBackends are all backends, those that get no new flows too, sorted by
+// number.
+func serviceBackends(txn statedb.ReadTxn, t service.Tables) func(func(tableRow) bool) error {
+	return func(yield func(tableRow) bool) error {
+		list := rows(t.Backends.All(txn))
+		slices.SortFunc(list, func(a, b *service.Backend) int { return cmp.Compare(a.ID, b.ID) })
+		for _, b := range list {
+			if !yield(target{b}) {
+				break
+			}
+		}
+		return nil
+	}
+}
+
+// serviceViews are none where Services are off.
+func (a *Agent) serviceViews() map[string]view {
+	if a.services == nil {
+		return nil
+	}
+	txn := a.db.ReadTxn()
+	return map[string]view{
+		"service-addresses": {(*address)(nil).TableHeader(), serviceAddresses(txn, a.services.Desired)},
+		"service-backends":  {target{}.TableHeader(), serviceBackends(txn, a.services.Desired)},
+	}
+}

@@ -1,0 +1,188 @@
+package agent
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/statedb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	apiv1 "myelin/api/v1"
+	"myelin/cluster"
+	"myelin/config"
+	"myelin/service"
+)
+
+// servicesOf is an agent that knows two Services, and nothing else.
+func servicesOf(t *testing.T) *Agent {
+	db := statedb.New()
+	tables, err := service.NewTables(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, dns := cluster.Key{Namespace: "demo", Name: "web"}, cluster.Key{Namespace: "demo", Name: "dns"}
+	txn := db.WriteTxn(tables.Services, tables.Frontends, tables.Backends)
+	for _, b := range []*service.Backend{
+		{ID: 12, Address: netip.MustParseAddrPort("10.0.1.2:8080"), Protocol: service.TCP, Node: "node1", Zone: "a", Weight: 1, Uses: []service.Use{{Service: web, Weight: 1}}},
+		{ID: 3, Address: netip.MustParseAddrPort("10.0.2.2:8080"), Protocol: service.TCP, State: service.Terminating, Node: "node2", Weight: 5, Uses: []service.Use{{Service: dns, Weight: 2}, {Service: web, Weight: 5}}},
+		{ID: 7, Address: netip.MustParseAddrPort("[fd00::2]:8080"), Protocol: service.UDP, State: service.Quarantined, Weight: 1, Uses: []service.Use{{Service: dns, Weight: 1}}},
+	} {
+		tables.Backends.Insert(txn, b)
+	}
+	both, one := []service.BackendRef{{ID: 12, Weight: 1}, {ID: 3, Weight: 5}}, []service.BackendRef{{ID: 12, Weight: 1}}
+	const everywhere = service.Internal | service.External
+	for _, f := range []*service.Frontend{
+		{Address: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.ClusterIP, Scopes: service.Internal, Internal: both},
+		{Address: netip.MustParseAddrPort("0.0.0.0:30080"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.NodePort, Scopes: everywhere, Internal: both, External: one},
+		{Address: netip.MustParseAddrPort("192.0.2.1:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.LoadBalancer, Scopes: everywhere, Internal: slices.Clone(both), External: both},
+		{Address: netip.MustParseAddrPort("192.0.2.2:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.ExternalIP, Scopes: everywhere, Elsewhere: service.External, Internal: both},
+		{Address: netip.MustParseAddrPort("[fd00:96::1]:53"), Protocol: service.UDP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal, Internal: []service.BackendRef{{ID: 7, Weight: 1}}},
+		{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: service.SCTP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal, Elsewhere: service.Internal},
+		{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: service.UDP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal},
+		{Address: netip.MustParseAddrPort("192.0.2.3:53"), Protocol: service.UDP, ServiceID: 1, Service: dns, Type: service.ExternalIP, Scopes: everywhere, Elsewhere: service.External},
+	} {
+		tables.Frontends.Insert(txn, f)
+	}
+	txn.Commit()
+	c := config.Default()
+	c.SocketLB.Enabled = true
+	return &Agent{db: db, config: c, services: &service.Services{Desired: tables}}
+}
+
+// textOf is a view as lines of cells.
+func textOf(t *testing.T, v view) string {
+	var b strings.Builder
+	if err := v.each(func(row tableRow) bool {
+		cells := row.TableRow()
+		if len(cells) != len(v.header) {
+			t.Errorf("%d cells in %d columns: %q", len(cells), len(v.header), cells)
+		}
+		b.WriteString(strings.ReplaceAll(strings.Join(cells, " | "), "\n", "; ") + "\n")
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestServiceAddresses(t *testing.T) {
+	const want = `1 | 10.96.0.1:53/UDP | ClusterIP | none: refused | demo/dns
+1 | 10.96.0.1:53/SCTP | ClusterIP | none on this node | demo/dns
+1 | 192.0.2.3:53/UDP | ExternalIPs | none on this node | demo/dns
+1 | 192.0.2.3:53/UDP/i | ExternalIPs | none: refused | demo/dns
+1 | [fd00:96::1]:53/UDP | ClusterIP | 1 => [fd00::2]:8080 (quarantined) | demo/dns
+2 | 0.0.0.0:30080/TCP | NodePort | 1 => 10.0.1.2:8080 (active) | demo/web
+2 | 0.0.0.0:30080/TCP/i | NodePort | 1 => 10.0.1.2:8080 (active); 2 => 10.0.2.2:8080 (terminating, weight 5) | demo/web
+2 | 10.96.0.10:80/TCP | ClusterIP | 1 => 10.0.1.2:8080 (active); 2 => 10.0.2.2:8080 (terminating, weight 5) | demo/web
+2 | 192.0.2.1:80/TCP | LoadBalancer | 1 => 10.0.1.2:8080 (active); 2 => 10.0.2.2:8080 (terminating, weight 5) | demo/web
+2 | 192.0.2.2:80/TCP | ExternalIPs | none on this node | demo/web
+2 | 192.0.2.2:80/TCP/i | ExternalIPs | 1 => 10.0.1.2:8080 (active); 2 => 10.0.2.2:8080 (terminating, weight 5) | demo/web
+`
+	if got := textOf(t, servicesOf(t).serviceViews()["service-addresses"]); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestServiceBackends(t *testing.T) {
+	const want = `3 | 10.0.2.2:8080/TCP | terminating | node2 |  | 5 | demo/dns(2) demo/web
+7 | [fd00::2]:8080/UDP | quarantined |  |  | 1 | demo/dns
+12 | 10.0.1.2:8080/TCP | active | node1 | a | 1 | demo/web
+`
+	v := servicesOf(t).serviceViews()["service-backends"]
+	if got := textOf(t, v); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if err := v.each(func(row tableRow) bool {
+		var got struct {
+			ID    uint32 `json:"id"`
+			State string `json:"state"`
+		}
+		data, err := json.Marshal(row)
+		if err != nil || json.Unmarshal(data, &got) != nil || got.ID != 3 || got.State != "terminating" {
+			t.Errorf("%s, %v", data, err)
+		}
+		return false
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServicesOff: what is not there since Services are off is said to be so.
+func TestServicesOff(t *testing.T) {
+	a := servicesOf(t)
+	if err := a.serviceOff("frontends"); err != nil {
+		t.Error(err)
+	}
+	a.config.SocketLB.Enabled, a.services = false, nil
+	s := &answers{agent: a}
+	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends"} {
+		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "socketLB.enabled is false") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := a.serviceOff("nodes"); err != nil {
+		t.Error(err)
+	}
+}
+
+// parts takes what is sent.
+type parts struct {
+	grpc.ServerStream
+	sent []*apiv1.ListResponse
+}
+
+func (p *parts) Send(r *apiv1.ListResponse) error {
+	p.sent = append(p.sent, r)
+	return nil
+}
+
+// wide is a row of a Service with many backends.
+type wide string
+
+func (wide) TableHeader() []string { return []string{"Text"} }
+func (w wide) TableRow() []string  { return []string{string(w)} }
+
+// TestPartsAreBounded: a client takes 4 MiB at once.
+func TestPartsAreBounded(t *testing.T) {
+	row := wide(strings.Repeat("x", 300<<10))
+	for _, asJSON := range []bool{false, true} {
+		stream := &parts{}
+		p := &part{stream: stream, json: asJSON, next: &apiv1.ListResponse{}}
+		for range 20 {
+			if p.add(row, row.TableRow()); p.err != nil {
+				t.Fatal(p.err)
+			}
+		}
+		if err := p.send(); err != nil {
+			t.Fatal(err)
+		}
+		bytes := 0
+		for _, r := range stream.sent {
+			n := len(r.GetJson())
+			for _, x := range r.GetRows() {
+				n += len(x.GetCells()[0])
+			}
+			if n > 4<<20 {
+				t.Errorf("JSON %t: a part of %d bytes", asJSON, n)
+			}
+			bytes += n
+		}
+		if bytes < 20*len(row) {
+			t.Errorf("JSON %t: %d bytes of %d", asJSON, bytes, 20*len(row))
+		}
+	}
+}
+
+// TestSocketOutcomes: each has a name.
+func TestSocketOutcomes(t *testing.T) {
+	for i, name := range socketOutcomeNames() {
+		if name == "" {
+			t.Errorf("outcome %d has no name", i)
+		}
+	}
+}

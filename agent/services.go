@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"myelin/bpf"
+	"myelin/service"
+)
+
+// sockets says how far Services at the socket are.
+type sockets struct {
+	mu       sync.Mutex
+	attached bool
+	why      string
+}
+
+// Status reports whether the programs are attached, and if not, why.
+func (s *sockets) Status() (attached bool, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attached, s.why
+}
+
+func (s *sockets) set(attached bool, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attached, s.why = attached, why
+}
+
+// startServices fills the tables of Services and lets sockets use them, when all that is known at the start is in the maps: a Service that is known
+// later is used later, and one that is not known yet must not lose what an agent before us knew.
+func (a *Agent) startServices(ctx context.Context) error {
+	if !a.config.SocketLB.Enabled {
+		a.sockets.set(false, "socketLB.enabled is false")
+		return a.datapath.DetachSockets()
+	}
+	var err error
+	a.services, err = service.New(service.Params{
+		DB: a.db, Tables: a.cluster, Config: a.serviceConfig(), Node: a.config.Myelin.NodeName, Dir: a.config.Myelin.RunDir, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, service.NewKernel(a.datapath)); err != nil {
+		return err
+	}
+	a.group.Add(job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }))
+	if err := a.waitServices(ctx); err != nil {
+		return err
+	}
+	if a.config.SocketLB.HostNamespaceOnly && a.loaded.SocketHostOnly == 0 {
+		a.log.Warn("socketLB.hostNamespaceOnly has no effect, pods get Services too: before kernel 5.14 namespaces can't be told apart")
+	}
+	cgroup, err := a.cgroup()
+	if err == nil {
+		err = a.datapath.AttachSockets(cgroup)
+	}
+	if err != nil {
+		a.sockets.set(false, err.Error())
+		a.log.Error("Services don't work", "error", err)
+		return nil // all else does
+	}
+	a.sockets.set(true, "")
+	return nil
+}
+
+// cgroup is the directory of the cgroup that holds all pods and the host's own processes.
+func (a *Agent) cgroup() (string, error) {
+	if a.config.Myelin.CgroupRoot != "" {
+		return a.config.Myelin.CgroupRoot, nil
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", fmt.Errorf("find cgroup2: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return filepath.Clean(f[1]), nil
+		}
+	}
+	return "", fmt.Errorf("find cgroup2: no such file system is mounted; set myelin.cgroupRoot")
+}
+
+// socketSettings are what programs at sockets are loaded with.
+func (a *Agent) socketSettings(s *bpf.Settings) {
+	if !a.config.SocketLB.Enabled {
+		return
+	}
+	s.SetRetval = flag(bpf.HaveSetRetval())
+	if !a.config.SocketLB.HostNamespaceOnly {
+		return
+	}
+	if cookie, err := bpf.NetnsCookie(); err == nil && cookie != 0 {
+		s.SocketHostOnly, s.NetnsCookie = 1, cookie
+	}
+}
+
+func (a *Agent) serviceConfig() service.Config {
+	ports := a.config.NodePort.Range
+	return service.Config{
+		NodePorts:         service.PortRange{First: ports.First, Last: ports.Last},
+		ExternalClusterIP: a.config.BPF.LBExternalClusterIP,
+	}
+}
+
+// waitServices waits until what is known of Services at the start is in the kernel, or has failed.
+func (a *Agent) waitServices(ctx context.Context) error {
+	t := a.services.Desired
+	failed, err := tried(ctx, a.db, t.Backends, service.BackendStatus)
+	if err != nil {
+		return err
+	}
+	more, err := tried(ctx, a.db, t.Frontends, service.FrontendStatus)
+	if failed += more; failed > 0 {
+		a.log.Error("not all Services are in the kernel; their lists say why", "failed", failed)
+	}
+	return err
+}

@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/cilium/statedb"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"myelin/bpf"
+	"myelin/service"
+	"myelin/status"
+)
+
+// serviceStatus is what Services ask of the node, and how far sockets have it.
+func (a *Agent) serviceStatus(txn statedb.ReadTxn) status.Services {
+	if a.services == nil {
+		return status.Services{}
+	}
+	t := a.services.Desired
+	s := status.CountServices(rows(t.Services.All(txn)), t.Frontends.NumObjects(txn), t.Backends.NumObjects(txn))
+	s.Attached, s.Why = a.sockets.Status()
+	return s
+}
+
+// serviceTables are those that the kernel has of Services; none where they are
+// off.
+func (a *Agent) serviceTables(txn statedb.ReadTxn) []status.Table {
+	if a.services == nil {
+		return nil
+	}
+	t := a.services.Desired
+	return []status.Table{count(txn, t.Frontends, service.FrontendStatus), count(txn, t.Backends, service.BackendStatus)}
+}
+
+// services counts Services, and sockets that asked for one.
+func (m *metrics) services(s sink) {
+	if m.agent.services == nil {
+		return
+	}
+	txn, t := m.agent.db.ReadTxn(), m.agent.services.Desired
+	s.gauge("myelin_services", "Services, and Pods with host ports, that this node serves.", float64(t.Services.NumObjects(txn)), nil)
+	s.gauge("myelin_service_frontends", "Addresses, ports and protocols that Services are reached by.", float64(t.Frontends.NumObjects(txn)), nil)
+	states := map[service.State]int{}
+	for b := range t.Backends.All(txn) {
+		states[b.State]++
+	}
+	for state := service.Active; state <= service.Maintenance; state++ {
+		s.gauge("myelin_service_backends", "Backends of Services by state.", float64(states[state]), prometheus.Labels{"state": state.String()})
+	}
+	outcomes, err := socketOutcomes(m.agent.datapath)
+	if err != nil {
+		s.failed("myelin_service_sockets_total", err)
+		return
+	}
+	for outcome, n := range outcomes {
+		s.counter("myelin_service_sockets_total", "Sockets that asked for a Service, and datagrams of unconnected ones, by what they got.", float64(n),
+			prometheus.Labels{"outcome": outcome})
+	}
+}
+
+// socketOutcomes sums over CPUs, by name.
+func socketOutcomes(d *bpf.Datapath) (map[string]uint64, error) {
+	sums := map[string]uint64{}
+	for i, name := range socketOutcomeNames() {
+		var cpus []uint64
+		if err := d.SocketOutcomes.Lookup(uint32(i), &cpus); err != nil {
+			return nil, fmt.Errorf("read counters of sockets: %w", err)
+		}
+		for _, n := range cpus {
+			sums[name] += n
+		}
+	}
+	return sums, nil
+}
+
+// socketOutcomeNames are those of enum socket_outcome, in small letters.
+func socketOutcomeNames() [bpf.DatapathSocketOutcomeSOCKET_OUTCOMES]string {
+	return [...]string{
+		bpf.DatapathSocketOutcomeSOCKET_TRANSLATED: "translated",
+		bpf.DatapathSocketOutcomeSOCKET_NO_BACKEND: "no_backend",
+		bpf.DatapathSocketOutcomeSOCKET_NONE_HERE:  "none_here",
+		bpf.DatapathSocketOutcomeSOCKET_FAMILY:     "family",
+	}
+}

@@ -1,0 +1,140 @@
+// Package endpointslice makes the EndpointSlices of Services that have a
+// selector, as a controller of Kubernetes does where there is an API server.
+package endpointslice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/cilium/statedb"
+
+	"myelin/cluster"
+)
+
+// Params are what a Controller needs.
+type Params struct {
+	DB *statedb.DB
+	// Tables are those of a source that initializes all of them at once, and
+	// doesn't touch slices that it has not written.
+	Tables cluster.Tables
+	Log    *slog.Logger
+}
+
+// Controller keeps the slices that it makes equal to Services, Pods and Nodes.
+type Controller struct {
+	Params
+	done func(statedb.WriteTxn) // nil once all slices are there
+
+	// The rest belongs to Run.
+	services  map[cluster.Key]*service
+	selectors selectors
+	pods      map[cluster.Key]*cluster.Pod // as services have them
+	zones     map[string]string            // of all nodes, by name; may be empty
+	foreign   map[cluster.Key]string       // the Service that a slice of somebody else's is of
+}
+
+// New registers the controller as an initializer of the slices: they count as
+// initialized once it has made its own. Call it before the source begins to
+// read, so that nobody sees them without.
+func New(p Params) *Controller {
+	txn := p.DB.WriteTxn(p.Tables.Slices)
+	defer txn.Commit()
+	return &Controller{
+		Params: p, done: p.Tables.Slices.RegisterInitializer(txn, "endpointslice"),
+		services: map[cluster.Key]*service{}, selectors: selectors{}, pods: map[cluster.Key]*cluster.Pod{},
+		zones: map[string]string{}, foreign: map[cluster.Key]string{},
+	}
+}
+
+// follower are the changes of the cluster.
+type follower struct {
+	services statedb.ChangeIterator[*cluster.Service]
+	slices   statedb.ChangeIterator[*cluster.EndpointSlice]
+	pods     statedb.ChangeIterator[*cluster.Pod]
+	nodes    statedb.ChangeIterator[*cluster.Node]
+}
+
+func (c *Controller) follow() (*follower, error) {
+	txn := c.DB.WriteTxn(c.Tables.Services, c.Tables.Slices, c.Tables.Pods, c.Tables.Nodes)
+	defer txn.Commit()
+	var f follower
+	var errs [4]error
+	f.services, errs[0] = c.Tables.Services.Changes(txn)
+	f.slices, errs[1] = c.Tables.Slices.Changes(txn)
+	f.pods, errs[2] = c.Tables.Pods.Changes(txn)
+	f.nodes, errs[3] = c.Tables.Nodes.Changes(txn)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("follow the cluster tables: %w", err)
+	}
+	return &f, nil
+}
+
+// Run follows the cluster tables until ctx ends. It must be called once.
+func (c *Controller) Run(ctx context.Context) error {
+	f, err := c.follow()
+	if err != nil {
+		return err
+	}
+	for {
+		wait := c.round(f)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wait[0]:
+		case <-wait[1]:
+		case <-wait[2]:
+		case <-wait[3]:
+		case <-wait[4]:
+		}
+	}
+}
+
+// round brings the slices up to date, and returns what to wait for.
+func (c *Controller) round(f *follower) [5]<-chan struct{} {
+	var wait [5]<-chan struct{}
+	r := c.DB.ReadTxn()
+	services, more := f.services.Next(r)
+	wait[0] = more
+	parts, more := f.slices.Next(r)
+	wait[1] = more
+	pods, more := f.pods.Next(r)
+	wait[2] = more
+	nodes, more := f.nodes.Next(r)
+	wait[3] = more
+	u := update{Controller: c, cluster: r, touched: map[cluster.Key]bool{}, fresh: map[string]bool{}}
+	for change := range services {
+		u.service(change.Object, change.Deleted)
+	}
+	for change := range pods {
+		u.pod(change.Object, change.Deleted)
+	}
+	u.populate()
+	for change := range nodes {
+		u.node(change.Object, change.Deleted)
+	}
+	for change := range parts {
+		u.slice(change.Object, change.Deleted)
+	}
+	var ready bool
+	ready, wait[4] = c.ready(r)
+	if err := u.commit(ready); err != nil {
+		c.Log.Error("some EndpointSlices are not made", "error", err)
+	}
+	return wait
+}
+
+// ready reports whether the cluster is known, or what to wait for. The source's
+// own slices come with the rest.
+func (c *Controller) ready(r statedb.ReadTxn) (bool, <-chan struct{}) {
+	if c.done == nil {
+		return true, nil
+	}
+	for _, table := range []statedb.TableMeta{c.Tables.Services, c.Tables.Pods, c.Tables.Nodes} {
+		if ok, wait := table.Initialized(r); !ok {
+			return false, wait
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,184 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/cilium/statedb"
+
+	"myelin/bpf"
+)
+
+// frontendOps write frontends and their sets.
+type frontendOps struct{ *Kernel }
+
+// Update implements reconciler.Operations.
+func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, f *Frontend) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.writeFrontend(txn, f); err != nil {
+		return fmt.Errorf("write frontend %s of %s: %w", f.L4(), f.Service, err)
+	}
+	return nil
+}
+
+// Delete implements reconciler.Operations. An address that a frontend has again
+// is left to its Update.
+func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, f *Frontend) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, _, again := o.tables.Frontends.Get(txn, FrontendByAddress(f.L4())); again {
+		return nil
+	}
+	return o.deleteFrontend(frontendKey(f.L4()))
+}
+
+// Prune implements reconciler.Operations: it deletes frontends that no row
+// wants, sets and parts of sets that no frontend has, and affinities to what is
+// in no set.
+func (o *frontendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Frontend, statedb.Revision]) error {
+	wanted := map[bpf.DatapathFrontendKey]bool{}
+	members := map[uint32]map[uint32]bool{}
+	for f := range rows {
+		wanted[frontendKey(f.L4())] = true
+		if f.Affinity == 0 {
+			continue
+		}
+		if members[f.ServiceID] == nil {
+			members[f.ServiceID] = map[uint32]bool{}
+		}
+		for _, refs := range [][]BackendRef{f.External, f.Internal} {
+			for _, r := range refs {
+				members[f.ServiceID][r.ID] = true
+			}
+		}
+	}
+	return errors.Join(o.pruneFrontends(wanted), o.dropAffinities(func(service, backend uint32) bool { return !members[service][backend] }))
+}
+
+func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var stale []bpf.DatapathFrontendKey
+	err := bpf.Each(k.datapath.Frontends, func(key *bpf.DatapathFrontendKey, _ *bpf.DatapathFrontend) bool {
+		if !wanted[*key] {
+			stale = append(stale, *key)
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("read frontends: %w", err)
+	}
+	var errs []error
+	for _, key := range stale {
+		errs = append(errs, k.deleteFrontend(key))
+	}
+	surplus, err := k.scan()
+	errs = append(errs, err)
+	for _, key := range surplus {
+		if err := drop(k, k.datapath.Choices, key); err != nil {
+			errs = append(errs, fmt.Errorf("delete row %d of set %d: %w", key.Row, key.Set, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// scan reads which numbers sets have and how often each backend is named, and
+// returns rows of choices that no frontend has.
+func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
+	counts := map[uint32]uint32{}
+	err = bpf.Each(k.datapath.Frontends, func(_ *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
+		for _, set := range f.Set {
+			counts[set.Id] = set.Count
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read frontends: %w", err)
+	}
+	refs, last := map[uint32]uint32{}, uint32(0)
+	err = bpf.Each(k.datapath.Choices, func(key *bpf.DatapathChoicesKey, row *bpf.DatapathChoiceRow) bool {
+		last = max(last, key.Set)
+		first := uint64(key.Row) * rowSize
+		if first >= uint64(counts[key.Set]) {
+			surplus = append(surplus, *key)
+			return true
+		}
+		for _, id := range row.Backend[:min(rowSize, uint64(counts[key.Set])-first)] {
+			refs[id]++
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read choices: %w", err)
+	}
+	k.refs = refs
+	k.nextSet = max(k.nextSet, last+1)
+	return surplus, nil
+}
+
+// writeFrontend makes a frontend what its row says. Whatever packets find in
+// between is whole: backends are there before choices name them, choices before
+// the frontend counts them, and go after it counts them no more.
+func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend) error {
+	key, row := frontendKey(f.L4()), frontendRow(f)
+	var old bpf.DatapathFrontend
+	had, err := get(k.datapath.Frontends, key, &old)
+	if err != nil {
+		return err
+	}
+	var lists [2][]BackendRef
+	if f.Scopes&External != 0 {
+		lists[external] = f.External
+	}
+	if f.Scopes&Internal != 0 {
+		lists[internal] = f.Internal
+	}
+	ids, err := k.setIDs(&old, row.Service, lists)
+	if err != nil {
+		return err
+	}
+	changes, err := k.changes(&old, ids, lists)
+	if err != nil {
+		return err
+	}
+	for scope, id := range ids {
+		row.Set[scope] = bpf.DatapathBackendSet{Id: id, Count: uint32(len(changes.of(id).next))}
+	}
+	if err := k.begin(txn, changes); err != nil {
+		return err
+	}
+	if !had || row != old {
+		if err := put(k, k.datapath.Frontends, key, row); err != nil {
+			return errors.Join(err, k.undo(changes))
+		}
+	}
+	k.depart(&old, &row, changes)
+	return k.finish(changes)
+}
+
+// deleteFrontend deletes a frontend, then its sets.
+func (k *Kernel) deleteFrontend(key bpf.DatapathFrontendKey) error {
+	var old bpf.DatapathFrontend
+	had, err := get(k.datapath.Frontends, key, &old)
+	if err == nil && had {
+		err = k.clearFrontend(key, &old)
+	}
+	if err != nil {
+		return fmt.Errorf("delete frontend %s: %w", frontendL4(key), err)
+	}
+	return nil
+}
+
+func (k *Kernel) clearFrontend(key bpf.DatapathFrontendKey, old *bpf.DatapathFrontend) error {
+	changes, err := k.changes(old, [2]uint32{}, [2][]BackendRef{})
+	if err != nil {
+		return err
+	}
+	if err := drop(k, k.datapath.Frontends, key); err != nil {
+		return err
+	}
+	return k.finish(changes)
+}

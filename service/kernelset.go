@@ -1,0 +1,194 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/statedb"
+
+	"myelin/bpf"
+)
+
+// rowSize is how many choices one row holds.
+const rowSize = uint64(len(bpf.DatapathChoiceRow{}.Backend))
+
+// rowsOf is how many rows n choices take.
+func rowsOf(n int) int { return (n + int(rowSize) - 1) / int(rowSize) }
+
+// change is what becomes of one set: its choices before, and then. A new set
+// has none before, one that goes has none then.
+type change struct {
+	set        uint32
+	last, next []uint32
+}
+
+// changes are those of one frontend: two at most for each scope.
+type changes []change
+
+func (c changes) of(set uint32) change {
+	for _, one := range c {
+		if one.set == set && set != 0 {
+			return one
+		}
+	}
+	return change{}
+}
+
+// changes compares the sets that a frontend has with those that it is to have.
+func (k *Kernel) changes(old *bpf.DatapathFrontend, ids [2]uint32, lists [2][]BackendRef) (changes, error) {
+	var out changes
+	for _, set := range old.Set {
+		if set.Id == 0 || out.of(set.Id).set != 0 {
+			continue
+		}
+		last, err := k.read(set)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, change{set: set.Id, last: last})
+	}
+	for scope, id := range ids {
+		at := slices.IndexFunc(out, func(c change) bool { return c.set == id })
+		switch {
+		case id == 0:
+		case at < 0:
+			out = append(out, change{set: id, next: choicesOf(lists[scope], nil)})
+		case out[at].next == nil:
+			out[at].next = choicesOf(lists[scope], out[at].last)
+		}
+	}
+	return out, nil
+}
+
+// read returns the choices of a set that are in the kernel. Where a row is
+// missing it ends before, so that the rest is written anew.
+func (k *Kernel) read(set bpf.DatapathBackendSet) ([]uint32, error) {
+	var (
+		out []uint32
+		row bpf.DatapathChoiceRow
+	)
+	for n := uint64(0); n < uint64(set.Count); n += rowSize {
+		key := bpf.DatapathChoicesKey{Set: set.Id, Row: uint32(n / rowSize)}
+		ok, err := get(k.datapath.Choices, key, &row)
+		if err != nil {
+			return nil, fmt.Errorf("read row %d of set %d: %w", key.Row, key.Set, err)
+		}
+		if !ok {
+			break
+		}
+		out = append(out, row.Backend[:min(rowSize, uint64(set.Count)-n)]...)
+	}
+	return out, nil
+}
+
+// begin writes all that a frontend's new row needs. If it fails, it leaves what
+// the old row needs.
+func (k *Kernel) begin(txn statedb.ReadTxn, all changes) error {
+	for _, c := range all {
+		for i, id := range c.next {
+			if i < len(c.last) && c.last[i] == id || k.refs[id] > 0 {
+				continue
+			}
+			if err := k.needBackend(txn, id); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range all {
+		k.hold(c.next, c.last)
+	}
+	for _, c := range all {
+		if err := k.writeSet(c); err != nil {
+			return errors.Join(err, k.undo(all))
+		}
+	}
+	return nil
+}
+
+// writeSet writes the rows that are not as they should be. Places beyond the
+// end stay as they were: the old count may still lead there.
+func (k *Kernel) writeSet(c change) error {
+	for r := range rowsOf(len(c.next)) {
+		var row bpf.DatapathChoiceRow
+		first := r * int(rowSize)
+		if first < len(c.last) {
+			copy(row.Backend[:], c.last[first:])
+		}
+		was := row
+		copy(row.Backend[:], c.next[first:])
+		if row == was && first < len(c.last) {
+			continue
+		}
+		key := bpf.DatapathChoicesKey{Set: c.set, Row: uint32(r)}
+		if err := put(k, k.datapath.Choices, key, row); err != nil {
+			return fmt.Errorf("write row %d of set %d: %w", r, c.set, err)
+		}
+	}
+	return nil
+}
+
+// finish deletes what the new row needs no more.
+func (k *Kernel) finish(all changes) error {
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, k.dropRows(c.set, rowsOf(len(c.next)), rowsOf(len(c.last))))
+	}
+	for _, c := range all {
+		errs = append(errs, k.release(c.last, c.next))
+	}
+	return errors.Join(errs...)
+}
+
+func (k *Kernel) dropRows(set uint32, from, to int) error {
+	for r := from; r < to; r++ {
+		if err := drop(k, k.datapath.Choices, bpf.DatapathChoicesKey{Set: set, Row: uint32(r)}); err != nil {
+			return fmt.Errorf("delete row %d of set %d: %w", r, set, err)
+		}
+	}
+	return nil
+}
+
+// undo takes back rows that the old row doesn't count, and counts anew what the
+// sets hold where only some of their rows were written.
+func (k *Kernel) undo(all changes) error {
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, k.dropRows(c.set, rowsOf(len(c.last)), rowsOf(len(c.next))))
+		now, err := k.read(bpf.DatapathBackendSet{Id: c.set, Count: uint32(len(c.last))})
+		if err != nil {
+			errs = append(errs, err)
+			now = c.last
+		}
+		k.hold(now, c.last)
+		errs = append(errs, k.release(c.last, now), k.release(c.next, c.last))
+	}
+	return errors.Join(errs...)
+}
+
+// hold counts the choices that are in places where others were.
+func (k *Kernel) hold(choices, others []uint32) {
+	for i, id := range choices {
+		if i >= len(others) || others[i] != id {
+			k.refs[id]++
+		}
+	}
+}
+
+// release is the opposite of hold, and deletes backends that nobody wants any
+// more: those that are in no set and have no row in the table.
+func (k *Kernel) release(choices, others []uint32) error {
+	var errs []error
+	for i, id := range choices {
+		if i < len(others) && others[i] == id {
+			continue
+		}
+		if k.refs[id] > 1 {
+			k.refs[id]--
+			continue
+		}
+		delete(k.refs, id)
+		errs = append(errs, k.dropBackend(id))
+	}
+	return errors.Join(errs...)
+}

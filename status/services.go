@@ -1,0 +1,75 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+
+	"myelin/service"
+)
+
+// Services is what the agent knows of Services.
+type Services struct {
+	// Attached says that programs are at sockets; else Why says why not.
+	Attached                      bool
+	Why                           string
+	Services, Frontends, Backends int
+	// Problems are what Services ask and don't get, at most MaxErrors of
+	// ProblemCount: "namespace/name: field: reason".
+	Problems     []string
+	ProblemCount int
+}
+
+// CountServices reads the tables of Services.
+func CountServices(rows []*service.Service, frontends, backends int) Services {
+	s := Services{Services: len(rows), Frontends: frontends, Backends: backends}
+	for _, row := range rows {
+		s.ProblemCount += len(row.Problems)
+		for _, p := range row.Problems {
+			s.Problems = append(s.Problems, row.Key().String()+": "+p)
+		}
+	}
+	slices.Sort(s.Problems)
+	s.Problems = s.Problems[:min(len(s.Problems), MaxErrors)]
+	return s
+}
+
+// services is the line about what sockets get that ask for a Service.
+func (f *Facts) services() Feature {
+	c := f.Config.SocketLB
+	x := Feature{Name: "Services (socket)", State: Off, Wanted: onOff("socketLB.enabled", c.Enabled), Chosen: "off"}
+	if !c.Enabled {
+		x.Why = "addresses of Services are left to kube-proxy"
+		return x
+	}
+	s := f.Services
+	x.State, x.Why = OK, "a backend is chosen when a socket asks for a Service: packets are not changed"
+	x.Cost = "per connection, of unconnected UDP per datagram; packets cost nothing"
+	who := "sockets of pods and host"
+	if f.Settings.SocketHostOnly != 0 {
+		who = "sockets of the host"
+	}
+	x.Chosen = fmt.Sprintf("%s, %s, %s", who, plural(s.Frontends, "frontend"), plural(s.Backends, "backend"))
+	if c.HostNamespaceOnly {
+		x.Wanted += ", " + onOff("socketLB.hostNamespaceOnly", true)
+		if f.Settings.SocketHostOnly == 0 {
+			x.falls("the kernel doesn't tell network namespaces apart (5.14 or later does): sockets of pods are translated too")
+		}
+	}
+	if f.Settings.SetRetval == 0 {
+		x.falls("the kernel lets no program choose an error (5.18 or later does): refused connections see EPERM")
+		x.Cost = "what is refused for want of a backend looks forbidden to applications"
+	}
+	if !s.Attached {
+		x.Chosen = "not attached, " + plural(s.Frontends, "frontend") + ", " + plural(s.Backends, "backend")
+		x.broken(s.Why)
+		x.Cost = "addresses of Services lead nowhere, unless kube-proxy serves them"
+	}
+	for i, p := range s.Problems {
+		if i == fewErrors {
+			x.falls(fmt.Sprintf("… and %d more (--verbose)", s.ProblemCount-i))
+			break
+		}
+		x.falls(p)
+	}
+	return x
+}
