@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,44 @@ import (
 const netnsDir = "/run/netns"
 
 func netnsPath(name string) string { return filepath.Join(netnsDir, name) }
+
+// shareNetnsDir makes the directory of named namespaces a shared mount of its own, as ip-netns(8) does before its first
+// one, and under its lock. Were it left to that, its mount would cover those of a lab that is up, whose files could then
+// not be removed. For the same reason the directory is left as it is if somebody else's namespaces are mounted in it.
+func shareNetnsDir() error {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return fmt.Errorf("make the directory of network namespaces: %w", err)
+	}
+	dir, err := os.Open(netnsDir)
+	if err != nil {
+		return fmt.Errorf("open the directory of network namespaces: %w", err)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", netnsDir, err)
+	}
+	share := func() error {
+		if err := unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("make %s a shared mount: %w", netnsDir, err)
+		}
+		return nil
+	}
+	if err := share(); !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	// It is no mount yet.
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("look for network namespaces: %w", err)
+	}
+	if bytes.Contains(mounts, []byte(" "+netnsDir+"/")) {
+		return nil
+	}
+	if err := unix.Mount(netnsDir, netnsDir, "none", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", netnsDir, err)
+	}
+	return share()
+}
 
 // createNetns makes a named namespace with its loopback up. One that a crash left under that name is an error.
 func createNetns(name string) error {

@@ -120,7 +120,12 @@ func (l *Lab) build(ctx context.Context, objects []*object) error {
 		run   func() error
 	}{
 		{"copy manifests", func() error { return l.writeAll(objects) }},
-		{l.fabricTitle(), l.createFabric},
+		{l.fabricTitle(), func() error {
+			if err := shareNetnsDir(); err != nil {
+				return err
+			}
+			return l.createFabric()
+		}},
 		{"mount a BPF file system for each node", l.mountAll},
 		{"start the echo server of the world", l.startWorld},
 		{l.agentsTitle(), func() error { return l.startAgents(ctx) }},

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
@@ -62,6 +63,10 @@ type Endpoint struct {
 	Addresses []netip.Addr
 }
 
+func (e Endpoint) equal(o Endpoint) bool {
+	return e.Link == o.Link && bytes.Equal(e.MAC, o.MAC) && slices.Equal(e.Addresses, o.Addresses)
+}
+
 // State is all that desired rows are derived from.
 type State struct {
 	Config    Config
@@ -110,6 +115,66 @@ func Derive(s State) Desired {
 	d.forGateways()
 	d.forSysctls()
 	return d.out
+}
+
+// difference leaves of two states of the same nodes and gateways the pods that
+// are not in both. What Derive makes of the one and not of the other is then
+// the same as for the whole states, as long as no two rows want one place in the
+// kernel. Not ok where more than pods has changed, for all routes may depend on it.
+func difference(last, next State) (gone, come State, ok bool) {
+	gone, come = next, next
+	self := slices.IndexFunc(next.Nodes, func(n Node) bool { return n.Name == next.Config.Node })
+	if gone.Nodes = nil; self >= 0 {
+		gone.Nodes = next.Nodes[self : self+1]
+	}
+	come.Nodes = gone.Nodes
+	var links, devices bool
+	gone.Endpoints, come.Endpoints, links = differ(last.Endpoints, next.Endpoints, func(e Endpoint) string { return e.Link }, Endpoint.equal)
+	gone.Devices, come.Devices, devices = differ(last.Devices, next.Devices, func(v *Device) string { return v.Name },
+		func(a, b *Device) bool { return a == b || a.Kind == Pod && b.Kind == Pod }) // of a pod's link only the name counts
+	if other := func(v *Device) bool { return v.Kind != Pod }; !links || !devices ||
+		slices.ContainsFunc(gone.Devices, other) || slices.ContainsFunc(come.Devices, other) {
+		return State{}, State{}, false
+	}
+	for _, v := range next.Devices {
+		if v.Kind != Pod {
+			gone.Devices, come.Devices = append(gone.Devices, v), append(come.Devices, v)
+		}
+	}
+	return gone, come, true
+}
+
+// differ finds what is in last and not in next, and the other way round. Not
+// ok if two of one state have one key, or if what stays is in another order:
+// of two that want the same the order decides which one has it.
+func differ[T any](last, next []T, key func(T) string, same func(a, b T) bool) (gone, come []T, ok bool) {
+	const taken = -1
+	at := make(map[string]int, len(last))
+	for i, v := range last {
+		at[key(v)] = i
+	}
+	ok = len(at) == len(last)
+	kept, latest := make([]bool, len(last)), -1
+	for _, v := range next {
+		k := key(v)
+		i, found := at[k]
+		at[k] = taken
+		switch {
+		case found && i == taken:
+			ok = false
+		case found && same(last[i], v):
+			ok = ok && i > latest
+			kept[i], latest = true, i
+		default:
+			come = append(come, v)
+		}
+	}
+	for i, v := range last {
+		if !kept[i] {
+			gone = append(gone, v)
+		}
+	}
+	return gone, come, ok
 }
 
 type derivation struct {
@@ -237,17 +302,17 @@ func (d *derivation) direct(n Node, p netip.Prefix, owner string) {
 	if p.Addr().Is6() {
 		family = "IPv6"
 	}
-	var wires []string
-	for _, v := range d.Devices {
-		if v.Kind == Wire {
-			wires = append(wires, v.Name)
-		}
-	}
 	for _, a := range n.Addresses {
 		if w := d.wire(a); w != nil && a.Is4() == p.Addr().Is4() {
 			r.Gateway, r.Device, r.Source = a, w.Name, d.source(a)
 			d.route(r)
 			return
+		}
+	}
+	var wires []string
+	for _, v := range d.Devices {
+		if v.Kind == Wire {
+			wires = append(wires, v.Name)
 		}
 	}
 	a := n.address(p.Addr())

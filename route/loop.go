@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"myelin/cluster"
 	"myelin/ipam"
 	"myelin/table"
 )
@@ -59,54 +62,137 @@ func (r *Routes) run(ctx context.Context, health cell.Health) error {
 // sources are channels that are closed when the table changes.
 type sources struct{ nodes, endpoints, podCIDRs <-chan struct{} }
 
+// seen is what rows were last derived from.
+type seen struct {
+	State
+	nodes, own statedb.Revision
+}
+
 // derive writes the rows that follow from nodes, endpoints and devices.
 func (r *Routes) derive() (sources, error) {
 	txn := r.DB.ReadTxn()
-	state := State{Config: r.config}
 	nodes, nodesChanged := r.nodes.AllWatch(txn)
-	own, ownKnown, ownChanged := r.own(txn)
-	for n := range nodes {
-		row := Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
-		if own != nil && n.Name == r.config.Node {
-			row.PodCIDRs = own.InForce
-		}
-		state.Nodes = append(state.Nodes, row)
-	}
-	if own != nil {
-		state.Gateways = own.Gateways()
-	}
+	own, ownKnown, ownRevision, ownChanged := r.own(txn)
 	endpoints, endpointsChanged := r.endpoints.AllWatch(txn)
-	for e := range endpoints {
-		if !e.Deleting() {
-			state.Endpoints = append(state.Endpoints, Endpoint{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
-		}
-	}
 	changed := sources{nodesChanged, endpointsChanged, ownChanged}
 	if r.devices.links == nil {
 		return changed, nil // the first reading of the kernel comes with the subscription
 	}
-	// A node's address may make a device a wire.
-	if _, err := r.devices.write(r.selection()); err != nil {
-		return changed, fmt.Errorf("write devices: %w", err)
+	last := r.last
+	r.last = nil // unless all goes well
+	next := &seen{State: State{Config: r.config}, nodes: r.nodes.Revision(txn), own: ownRevision}
+	if last != nil && last.nodes == next.nodes && last.own == next.own {
+		next.Nodes, next.Gateways = last.Nodes, last.Gateways
+	} else {
+		last = nil
+		next.Nodes, next.Gateways = r.listNodes(nodes, own)
+		// A node's address may make a device a wire.
+		if _, err := r.devices.write(r.selection()); err != nil {
+			return changed, fmt.Errorf("write devices: %w", err)
+		}
 	}
-	state.Devices = statedb.Collect(r.Devices.All(r.DB.ReadTxn()))
+	for e := range endpoints {
+		if !e.Deleting() {
+			next.Endpoints = append(next.Endpoints, Endpoint{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
+		}
+	}
+	next.Devices = statedb.Collect(r.Devices.All(r.DB.ReadTxn()))
 	nodesKnown, _ := r.nodes.Initialized(txn)
 	endpointsKnown, _ := r.endpoints.Initialized(txn)
-	return changed, r.write(Derive(state), nodesKnown && endpointsKnown && ownKnown)
+	done, err := r.writeDifference(last, next)
+	if err == nil && !done {
+		err = r.write(Derive(next.State), nodesKnown && endpointsKnown && ownKnown)
+	}
+	if err == nil {
+		r.last = next
+	}
+	return changed, err
+}
+
+// listNodes is what routes need of nodes, and of this one as own has it.
+func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment) (list []Node, gateways []netip.Addr) {
+	for n := range rows {
+		row := Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
+		if own != nil && n.Name == r.config.Node {
+			row.PodCIDRs = own.InForce
+		}
+		list = append(list, row)
+	}
+	if own != nil {
+		gateways = own.Gateways()
+	}
+	return list, gateways
 }
 
 // own is the row of this node's podCIDRs in force, empty until there is one,
 // and nil where nobody decides about them.
-func (r *Routes) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, changed <-chan struct{}) {
+func (r *Routes) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, rev statedb.Revision, changed <-chan struct{}) {
 	if r.podCIDRs == nil {
-		return nil, true, nil
+		return nil, true, 0, nil
 	}
 	row, _, changed, ok := r.podCIDRs.GetWatch(txn, ipam.ByNode(r.config.Node))
 	if !ok {
 		row = &ipam.Assignment{}
 	}
 	known, _ = r.podCIDRs.Initialized(txn)
-	return row, known, changed
+	return row, known, r.podCIDRs.Revision(txn), changed
+}
+
+// writeDifference writes what the coming and going of pods changes, without
+// looking at the rows of other nodes and pods. Not done where that is not all
+// that changed.
+func (r *Routes) writeDifference(last, next *seen) (done bool, err error) {
+	if last == nil || r.ready != nil {
+		return false, nil
+	}
+	goneState, comeState, ok := difference(last.State, next.State)
+	if !ok {
+		return false, nil
+	}
+	gone, come := Derive(goneState), Derive(comeState)
+	wtxn := r.DB.WriteTxn(r.Routes, r.Neighbours, r.Sysctls)
+	defer wtxn.Abort()
+	if r.contested(wtxn, gone.Routes, come.Routes) {
+		return false, nil
+	}
+	routes, err1 := table.Replace(wtxn, r.Routes, present(wtxn, r.Routes, gone.Routes), come.Routes, (*Route).Equal)
+	neighbours, err2 := table.Replace(wtxn, r.Neighbours, present(wtxn, r.Neighbours, gone.Neighbours), come.Neighbours, (*Neighbour).Equal)
+	sysctls, err3 := table.Replace(wtxn, r.Sysctls, present(wtxn, r.Sysctls, gone.Sysctls), come.Sysctls, (*Sysctl).Equal)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return false, err
+	}
+	if routes+neighbours+sysctls > 0 {
+		wtxn.Commit()
+	}
+	return true, nil
+}
+
+// contested reports whether the place of a row of gone or come has a row of
+// neither: which of them has it, and which is an error, is for Derive to say.
+func (r *Routes) contested(txn statedb.ReadTxn, gone, come []*Route) bool {
+	known := map[string]bool{}
+	for _, row := range gone {
+		known[row.id()] = true
+	}
+	for _, row := range slices.Concat(gone, come) {
+		for other := range r.Routes.List(txn, RouteByPrefix(row.Prefix)) {
+			if other.key() == row.key() && !known[other.id()] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// present yields the rows of t that have the keys of rows.
+func present[Row any](txn statedb.ReadTxn, t statedb.Table[*Row], rows []*Row) iter.Seq2[*Row, statedb.Revision] {
+	return func(yield func(*Row, statedb.Revision) bool) {
+		for _, row := range rows {
+			if have, rev, ok := t.Get(txn, t.PrimaryIndexer().QueryFromObject(row)); ok && !yield(have, rev) {
+				return
+			}
+		}
+	}
 }
 
 // write makes the tables equal to desired, and says once that they are

@@ -62,6 +62,7 @@ type Routes struct {
 	// ready is called once, when the first rows are derived from initialized
 	// sources: only then may anything be pruned.
 	ready func(statedb.WriteTxn)
+	last  *seen // nil: derive everything
 }
 
 // New makes the tables and adds their reconcilers and loops to p.Group. The
