@@ -180,31 +180,20 @@ func (a *Attacher) attachClsact(hook Hook, index int) error {
 	return netlink.FilterReplace(a.filter(hook, index))
 }
 
-// dropFilter removes the filter that hung on the device before the link, and the qdisc with the last one. It leaves those of others.
+// dropFilter removes the filter that hung on the device before the link. The qdisc stays, and costs nothing where a link decides: taking it off a
+// device that is up deactivates the device's own queue (qdisc_graft), and what the host sends meanwhile is lost.
 func (a *Attacher) dropFilter(hook Hook, index int) error {
-	device, ours, dropped := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, a.filter(hook, index), false
-	filters, err := netlink.FilterList(device, ours.Parent)
+	ours := a.filter(hook, index)
+	filters, err := netlink.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, ours.Parent)
 	for _, f := range filters {
 		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == ours.Name {
-			err, dropped = errors.Join(err, netlink.FilterDel(ours)), true
+			err = errors.Join(err, netlink.FilterDel(ours))
 		}
-	}
-	if err == nil && dropped {
-		err = dropEmpty(device)
 	}
 	if err != nil && !isGone(err) {
 		return fmt.Errorf("remove the filter that came before the link: %w", err)
 	}
 	return nil
-}
-
-func dropEmpty(device netlink.Link) error {
-	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		if left, err := netlink.FilterList(device, parent); err != nil || len(left) > 0 {
-			return err
-		}
-	}
-	return netlink.QdiscDel(clsact(device.Attrs().Index))
 }
 
 func (h Hook) parent() uint32 {

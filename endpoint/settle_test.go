@@ -129,6 +129,7 @@ func TestAttach(t *testing.T) {
 			want("restored", true, false)
 			update("settled", false)
 			want("settled", !tcx, tcx)
+			keepsQdisc(t, link)
 			if tcx {
 				besideFilters(t, link, k, func() { update("beside filters", false) })
 			}
@@ -145,7 +146,6 @@ func TestAttach(t *testing.T) {
 // besideFilters updates a link beside which the agent before, that died, has left its filter, and others have theirs.
 func besideFilters(t *testing.T, link netlink.Link, k *Kernel, update func()) {
 	t.Helper()
-	must(t, netlink.QdiscAdd(clsact(link)))
 	must(t, netlink.FilterReplace(filterOf(link, "myelin-from_pod", 100, k.Datapath.FromPod.FD())))
 	must(t, netlink.FilterReplace(filterOf(link, "theirs", 200, k.Datapath.FromPod.FD())))
 	update()
@@ -157,7 +157,9 @@ func besideFilters(t *testing.T, link netlink.Link, k *Kernel, update func()) {
 	if got := attached(t, link); count(got, hooks.ClsactIngress) != 2 {
 		t.Errorf("the others' filters are to stay: %v", got)
 	}
-	must(t, netlink.QdiscDel(clsact(link)))
+	for _, priority := range []uint16{100, 200} {
+		must(t, netlink.FilterDel(filterOf(link, "", priority, k.Datapath.FromPod.FD())))
+	}
 }
 
 // TestDeleteInterim: a pod that goes before its link has come leaves nothing.
@@ -168,11 +170,15 @@ func TestDeleteInterim(t *testing.T) {
 	if got := attached(t, link); len(got) > 0 {
 		t.Errorf("left: %v", got)
 	}
+}
+
+// keepsQdisc: taking the qdisc off a device that is up loses what the host sends to it meanwhile.
+func keepsQdisc(t *testing.T, link netlink.Link) {
+	t.Helper()
 	qdiscs, err := netlink.QdiscList(link)
 	must(t, err)
-	left := slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" })
-	if tcx := k.Datapath.Attacher.Mode == bpf.TCX; tcx && left {
-		t.Errorf("qdiscs %v", qdiscs)
+	if !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
+		t.Errorf("clsact was removed: %v", qdiscs)
 	}
 }
 
@@ -181,12 +187,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func clsact(link netlink.Link) netlink.Qdisc {
-	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-	}}
 }
 
 func filterOf(link netlink.Link, name string, priority uint16, fd int) netlink.Filter {
