@@ -110,7 +110,9 @@ func cgroupOf(l link.Link) uint64 {
 }
 
 // HaveSetRetval reports whether a program at a socket can choose the error that the application sees (kernel 5.18).
-func HaveSetRetval() bool { return features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval) == nil }
+func HaveSetRetval() bool {
+	return features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval) == nil
+}
 
 // NetnsCookie is the kernel's number for the network namespace of this process, 0 before kernel 5.14, which doesn't tell.
 func NetnsCookie() (uint64, error) {

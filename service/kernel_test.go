@@ -1,0 +1,207 @@
+package service
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"sigs.k8s.io/yaml"
+)
+
+// TestMaps writes the clusters of testdata to maps, step by step. They must be
+// what the tables say, and what N/maps says where there is such text, and no
+// packet may find anything half-written in between.
+func TestMaps(t *testing.T) {
+	archives, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("found %d archives: %v", len(archives), err)
+	}
+	for _, path := range archives {
+		for _, family := range []string{"IPv4", "IPv6"} {
+			t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar")+"/"+family, func(t *testing.T) {
+				t.Parallel()
+				archive, err := txtar.ParseFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				mapSteps(t, archive, family == "IPv6")
+			})
+		}
+	}
+}
+
+func mapSteps(t *testing.T, archive *txtar.Archive, v6 bool) {
+	t.Helper()
+	var config Config
+	if _, text, ok := strings.Cut(string(archive.Comment), "\nconfig: "); ok {
+		if err := yaml.UnmarshalStrict([]byte(text), &config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newRig(t, config, small())
+	r.backendsFirst = v6
+	for _, f := range archive.Files {
+		step, name, _ := strings.Cut(f.Name, "/")
+		if name != "objects" {
+			continue
+		}
+		r.world.set(t, parse(t, named(string(f.Data), v6, true)))
+		writes := 0
+		r.before = func(string) error { writes++; r.whole(t); return nil }
+		if err := r.sync(); err != nil {
+			t.Fatalf("step %s: %v", step, err)
+		}
+		r.whole(t)
+		r.counted(t)
+		got := r.maps(t)
+		if want := r.rows(); got != want {
+			t.Fatalf("step %s: got\n%s\nthe tables say\n%s", step, got, want)
+		}
+		for _, f := range archive.Files {
+			if want := sorted(strings.TrimSpace(named(string(f.Data), v6, false))); f.Name == step+"/maps" && got != want {
+				t.Fatalf("step %s: got\n%s\nwant\n%s", step, got, want)
+			}
+		}
+		// Whoever begins anew finds nothing to do.
+		writes = 0
+		r.agent(t, r.datapath)
+		r.before = func(op string) error { t.Errorf("step %s: %s by another agent", step, op); return nil }
+		r.again(t)
+	}
+}
+
+// world with n backends, the first of which are on this node, and a policy.
+func sized(v6 bool, n, first int, weight, policy string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `kind: Service
+metadata: {name: web}
+spec: {type: NodePort, clusterIP: @vip1, externalIPs: [@ext1], externalTrafficPolicy: %s, ports: [{port: 80, nodePort: 30080}]}
+`, policy)
+	for i := 0; i < n; i += 10 {
+		fmt.Fprintf(&b, `---
+kind: EndpointSlice
+metadata: {name: web-%d, labels: {kubernetes.io/service-name: web}, annotations: {service.cilium.io/weight: "%s"}}
+addressType: @family
+ports: [{port: 8080}]
+endpoints:
+`, i, []string{"1", weight}[i/10%2])
+		for j := i; j < min(n, i+10); j++ {
+			fmt.Fprintf(&b, "- {addresses: [@pod%d], nodeName: n%d}\n", first+j+1, j%2+1)
+		}
+	}
+	return named(b.String(), v6, true)
+}
+
+// An address that another Service takes over leads to the one's backends or to
+// the other's, and never under one's name to the other's.
+func TestTakenOver(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		r := newRig(t, Config{}, small())
+		text := func(name string, n int) string {
+			return named(fmt.Sprintf(`kind: Service
+metadata: {name: %[1]s}
+spec: {clusterIP: @vip%[2]d, externalIPs: [@ext1], ports: [{port: 80}]}
+---
+kind: EndpointSlice
+metadata: {name: %[1]s, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: @family
+ports: [{port: 8080}]
+endpoints: [{addresses: [@pod%[2]d]}]
+`, name, n), v6, true)
+		}
+		for _, o := range []string{text("a", 1) + "---\n" + text("b", 2), text("b", 2)} {
+			r.before = func(string) error { r.whole(t); return nil }
+			r.world.set(t, parse(t, o))
+			if err := r.sync(); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := r.maps(t), r.rows(); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		}
+	}
+}
+
+// TestInterrupted goes from one cluster to another, and every write in turn
+// fails: once, or with all after it, as if the agent were killed. Whatever is
+// there then is whole; the same agent that tries again, and a new one, make it
+// right.
+func TestInterrupted(t *testing.T) {
+	type cluster struct {
+		n              int
+		weight, policy string
+		first          int // of its pods
+	}
+	for _, tc := range []struct {
+		name     string
+		from, to cluster
+	}{
+		{"grows", cluster{3, "1", "Cluster", 0}, cluster{70, "1", "Cluster", 0}},
+		{"shrinks", cluster{70, "1", "Cluster", 0}, cluster{3, "1", "Cluster", 0}},
+		{"sets part", cluster{40, "1", "Cluster", 0}, cluster{40, "1", "Local", 0}},
+		{"sets join", cluster{40, "1", "Local", 0}, cluster{40, "1", "Cluster", 0}},
+		{"weight", cluster{30, "1", "Local", 0}, cluster{30, "3", "Local", 0}},
+		{"less weight", cluster{30, "3", "Cluster", 0}, cluster{25, "1", "Local", 0}},
+		{"others", cluster{20, "7", "Cluster", 0}, cluster{20, "7", "Cluster", 20}},
+		{"comes", cluster{}, cluster{40, "1", "Local", 0}},
+		{"goes", cluster{40, "1", "Local", 0}, cluster{}},
+	} {
+		for _, family := range []string{"IPv4", "IPv6"} {
+			t.Run(tc.name+"/"+family, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, Config{}, small())
+				state := func(c cluster) objects {
+					if c.n == 0 {
+						return objects{}
+					}
+					return parse(t, sized(family == "IPv6", c.n, c.first, c.weight, c.policy))
+				}
+				from, to := state(tc.from), state(tc.to)
+				for _, crash := range []bool{false, true} {
+					for n := 0; !interrupted(t, r, from, to, n, crash); n++ {
+						r.backendsFirst = n%2 == 0
+					}
+				}
+			})
+		}
+	}
+}
+
+// interrupted reports whether there was no write of number n.
+func interrupted(t *testing.T, r *rig, from, to objects, n int, crash bool) (done bool) {
+	t.Helper()
+	r.before = nil
+	r.world.set(t, from)
+	if err := r.sync(); err != nil {
+		t.Fatal(err)
+	}
+	r.world.set(t, to)
+	writes, failed := 0, ""
+	r.before = func(op string) error {
+		if writes++; writes == n+1 || crash && writes > n {
+			failed = op
+			return fmt.Errorf("write %d fails", n)
+		}
+		return nil
+	}
+	done = r.sync() == nil
+	r.whole(t)
+	r.counted(t)
+	r.before = func(string) error { r.whole(t); return nil }
+	if crash {
+		r.agent(t, r.datapath)
+		r.again(t)
+	} else if err := r.sync(); err != nil {
+		t.Fatal(err)
+	}
+	r.counted(t)
+	if !crash && strings.HasPrefix(failed, "delete") {
+		r.again(t) // Prune finds what couldn't be deleted
+	}
+	if got, want := r.maps(t), r.rows(); got != want {
+		t.Fatalf("write %d (%s) failed (crash: %v): got\n%s\nthe tables say\n%s", n, failed, crash, got, want)
+	}
+	return done
+}

@@ -1,0 +1,264 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"myelin/bpf"
+	"myelin/bpf/bpftest"
+)
+
+// rig is a cluster as one node sees it, and that node's maps.
+type rig struct {
+	*world
+	*Kernel
+	seen statedb.ReadTxn // what the maps were made of
+	// backendsFirst is the order of what two reconcilers do on their own.
+	backendsFirst bool
+}
+
+func newRig(t testing.TB, config Config, sizes map[string]uint32) *rig {
+	t.Helper()
+	r := &rig{world: newWorld(t, config, "")}
+	r.seen = r.DB.ReadTxn()
+	r.agent(t, bpftest.Load(t, bpf.Settings{}, sizes))
+	return r
+}
+
+// small are maps that are read at a glance, as tests do all the time.
+func small() map[string]uint32 {
+	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256}
+}
+
+// agent is a new agent over maps as they are.
+func (r *rig) agent(t testing.TB, d *bpf.Datapath) {
+	t.Helper()
+	r.Kernel = NewKernel(d)
+	if err := r.adopt(slog.New(slog.DiscardHandler), r.DB, r.Desired); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sync writes what changed since it was called last. After an error, the next
+// call does it again.
+func (r *rig) sync() error {
+	ctx, now := context.Background(), r.DB.ReadTxn()
+	f, b := &frontendOps{r.Kernel}, &backendOps{r.Kernel}
+	var errs [3]error
+	if r.backendsFirst {
+		errs[0] = apply(ctx, b, r.seen, now, r.Desired.Backends, (*Backend).L4)
+	}
+	errs[1] = apply(ctx, f, r.seen, now, r.Desired.Frontends, (*Frontend).L4)
+	if !r.backendsFirst {
+		errs[2] = apply(ctx, b, r.seen, now, r.Desired.Backends, (*Backend).L4)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
+	}
+	r.seen = now
+	return nil
+}
+
+func apply[R comparable](ctx context.Context, ops reconciler.Operations[R], before, now statedb.ReadTxn, t statedb.Table[R], key func(R) L4Addr) error {
+	var errs []error
+	gone := map[L4Addr]R{}
+	for row := range t.All(before) {
+		gone[key(row)] = row
+	}
+	for row, rev := range t.All(now) {
+		if old, ok := gone[key(row)]; !ok || old != row {
+			errs = append(errs, ops.Update(ctx, now, rev, row))
+		}
+		delete(gone, key(row))
+	}
+	for _, row := range gone {
+		errs = append(errs, ops.Delete(ctx, now, 0, row))
+	}
+	return errors.Join(errs...)
+}
+
+// again is all that a reconciler does when it begins.
+func (r *rig) again(t testing.TB) {
+	t.Helper()
+	ctx, now := context.Background(), r.DB.ReadTxn()
+	f, b := &frontendOps{r.Kernel}, &backendOps{r.Kernel}
+	var errs []error
+	for row, rev := range r.Desired.Backends.All(now) {
+		errs = append(errs, b.Update(ctx, now, rev, row))
+	}
+	errs = append(errs, b.Prune(ctx, now, r.Desired.Backends.All(now)))
+	for row, rev := range r.Desired.Frontends.All(now) {
+		errs = append(errs, f.Update(ctx, now, rev, row))
+	}
+	errs = append(errs, f.Prune(ctx, now, r.Desired.Frontends.All(now)))
+	r.seen = now
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// maps are the rows in the kernel as text.
+func (r *rig) maps(t testing.TB) string {
+	t.Helper()
+	var lines []string
+	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		line := fmt.Sprintf("frontend %s service %d", frontendL4(*key), f.Service)
+		if f.Affinity > 0 {
+			line += fmt.Sprintf(" affinity %d", f.Affinity)
+		}
+		if f.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_THIS_NODE) != 0 {
+			line += " this-node"
+		}
+		line += " internal " + r.set(t, f, internal, bpf.DatapathFrontendFlagFRONTEND_INTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL)
+		if f.Set[external].Id != 0 && f.Set[external].Id == f.Set[internal].Id {
+			lines = append(lines, line+" external likewise")
+			return
+		}
+		line += " external " + r.set(t, f, external, bpf.DatapathFrontendFlagFRONTEND_EXTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL)
+		lines = append(lines, line)
+	})
+	rows := 0
+	each(t, r.datapath.Choices, func(*bpf.DatapathChoicesKey, *bpf.DatapathChoiceRow) { rows++ })
+	each(t, r.datapath.Backends, func(id *uint32, b *bpf.DatapathBackend) {
+		lines = append(lines, fmt.Sprintf("backend %d %s", *id, L4(b.Addr.Netip(), bpf.Port(b.Port), Protocol(b.Proto))))
+	})
+	return sorted(strings.Join(append(lines, fmt.Sprintf("choices in %d rows", rows)), "\n"))
+}
+
+func (r *rig) set(t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServiceScope, here, drop bpf.DatapathFrontendFlag) string {
+	t.Helper()
+	last, err := r.read(f.Set[scope])
+	if err != nil || len(last) != int(f.Set[scope].Count) {
+		t.Errorf("set %d has %d of %d choices: %v", f.Set[scope].Id, len(last), f.Set[scope].Count, err)
+	}
+	n := map[uint32]int{}
+	for _, id := range last {
+		n[id]++
+	}
+	return choicesText(f.Flags&uint32(here) != 0, f.Flags&uint32(drop) != 0, n)
+}
+
+func choicesText(here, drop bool, n map[uint32]int) string {
+	switch {
+	case !here:
+		return "-"
+	case len(n) == 0 && drop:
+		return "drop"
+	case len(n) == 0:
+		return "reject"
+	}
+	var parts []string
+	for _, id := range slices.Sorted(maps.Keys(n)) {
+		part := strconv.FormatUint(uint64(id), 10)
+		if n[id] > 1 {
+			part += "*" + strconv.Itoa(n[id])
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ",")
+}
+
+// rows are what maps should be by the tables.
+func (r *rig) rows() string {
+	var lines []string
+	rows, now := 0, r.DB.ReadTxn()
+	for f := range r.Desired.Frontends.All(now) {
+		line := fmt.Sprintf("frontend %s service %d", f.L4(), f.ServiceID)
+		if f.Affinity > 0 {
+			line += fmt.Sprintf(" affinity %d", int(f.Affinity.Seconds()))
+		}
+		if f.ThisNode {
+			line += " this-node"
+		}
+		text := func(scope Scope, refs []BackendRef) string {
+			n, total := map[uint32]int{}, 0
+			for i, share := range shares(refs) {
+				n[refs[i].ID] += share
+				total += share
+			}
+			rows += rowsOf(total)
+			return choicesText(f.Scopes&scope != 0, f.Elsewhere&scope != 0, n)
+		}
+		line += " internal " + text(Internal, f.Internal)
+		if f.Scopes == Internal|External && len(f.Internal) > 0 && sameRefs(f.Internal, f.External) {
+			line += " external likewise"
+		} else {
+			line += " external " + text(External, f.External)
+		}
+		lines = append(lines, line)
+	}
+	for b := range r.Desired.Backends.All(now) {
+		lines = append(lines, fmt.Sprintf("backend %d %s", b.ID, b.L4()))
+	}
+	return sorted(strings.Join(append(lines, fmt.Sprintf("choices in %d rows", rows)), "\n"))
+}
+
+// uses are the backends that Services have, or had before.
+func (r *rig) uses() map[[2]uint32]bool {
+	out := map[[2]uint32]bool{}
+	for _, txn := range []statedb.ReadTxn{r.seen, r.DB.ReadTxn()} {
+		for b := range r.Desired.Backends.All(txn) {
+			for _, u := range b.Uses {
+				if s, _, ok := r.Desired.Services.Get(txn, ByKey(u.Service)); ok {
+					out[[2]uint32{s.ID, b.ID}] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// whole reports what a packet could find that should not be: choices of a
+// frontend without a row, without a backend, or of another Service.
+func (r *rig) whole(t testing.TB) {
+	t.Helper()
+	uses := r.uses()
+	known := map[uint32]bool{}
+	each(t, r.datapath.Backends, func(id *uint32, _ *bpf.DatapathBackend) { known[*id] = true })
+	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		for _, set := range f.Set {
+			ids, err := r.read(set)
+			if err != nil || len(ids) != int(set.Count) {
+				t.Errorf("%s: set %d has %d of %d choices: %v", frontendL4(*key), set.Id, len(ids), set.Count, err)
+			}
+			for _, id := range ids {
+				if !known[id] {
+					t.Errorf("%s: set %d names backend %d, which isn't there", frontendL4(*key), set.Id, id)
+				}
+				if !uses[[2]uint32{f.Service, id}] {
+					t.Errorf("%s: set %d names backend %d, which isn't service %d's", frontendL4(*key), set.Id, id, f.Service)
+				}
+			}
+		}
+	})
+}
+
+func each[K, V any](t testing.TB, m *ebpf.Map, fn func(*K, *V)) {
+	t.Helper()
+	if err := bpf.Each(m, func(k *K, v *V) bool { fn(k, v); return true }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counted fails a rig's references if they aren't those that the maps have.
+func (r *rig) counted(t testing.TB) {
+	t.Helper()
+	other := NewKernel(r.datapath)
+	if err := other.adopt(r.log, r.db, r.tables); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(other.refs, r.refs) {
+		t.Errorf("references are counted wrong: got %v, want %v", r.refs, other.refs)
+	}
+}
