@@ -28,7 +28,7 @@ type DatapathAffinityKey struct {
 	_       structs.HostLayout
 	Client  DatapathAddr
 	Service uint32
-	Pad     uint32
+	Port    uint32
 }
 
 type DatapathBackend struct {
@@ -247,7 +247,7 @@ type DatapathFrontend struct {
 	Affinity uint32
 	Set      [2]DatapathBackendSet
 	Flags    uint32
-	Pad      uint32
+	Port     uint32
 }
 
 type DatapathFrontendFlag uint32

@@ -318,7 +318,10 @@ func (w *socketWorld) outcome(o DatapathSocketOutcome) (n uint64) {
 func (w *socketWorld) frontend(f packet.Family, at netip.AddrPort, row DatapathFrontend, ports ...uint16) {
 	w.t.Helper()
 	set := uint32(at.Port())
-	row.Service, row.Set[DatapathServiceScopeSCOPE_INTERNAL] = set, DatapathBackendSet{Id: set, Count: uint32(len(ports))}
+	if row.Service == 0 {
+		row.Service = set
+	}
+	row.Set[DatapathServiceScopeSCOPE_INTERNAL] = DatapathBackendSet{Id: set, Count: uint32(len(ports))}
 	var choice DatapathChoiceRow
 	for i, port := range ports {
 		choice.Backend[i] = uint32(port)

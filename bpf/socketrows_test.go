@@ -53,6 +53,8 @@ func socketRows() []socketRow {
 		{"this node's port on another node's address", "tcp", peerIP, 30081, nil, "unreachable", ignored},
 		{"no Service's port", "tcp", loopback, 8002, []uint16{8002}, "", ignored},
 		{"client affinity", "tcp", clusterIP, 86, []uint16{8001, 8002}, "", counted},
+		{"to one port of a Service", "tcp", clusterIP, 87, []uint16{8001}, "", counted},
+		{"to another port of it", "tcp", clusterIP, 88, []uint16{8002}, "", counted},
 	}
 }
 
@@ -72,6 +74,8 @@ func (w *socketWorld) services(f packet.Family) {
 		{clusterIP, 84, DatapathFrontend{Flags: anyway}, []uint16{8001, 8001, 8001, gone}},
 		{nodeIP, 85, DatapathFrontend{Flags: uint32(DatapathFrontendFlagFRONTEND_EXTERNAL)}, []uint16{8001}},
 		{clusterIP, 86, DatapathFrontend{Flags: anyway, Affinity: 3600}, []uint16{8001, 8002}},
+		{clusterIP, 87, DatapathFrontend{Flags: anyway, Affinity: 3600, Service: 87, Port: 1}, []uint16{8001}},
+		{clusterIP, 88, DatapathFrontend{Flags: anyway, Affinity: 3600, Service: 87, Port: 2}, []uint16{8002}},
 		{anyIP, 30080, DatapathFrontend{Flags: anyway}, []uint16{8001}},
 		{anyIP, 30081, DatapathFrontend{Flags: anyway | uint32(DatapathFrontendFlagFRONTEND_THIS_NODE)}, []uint16{8001}},
 	} {

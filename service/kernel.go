@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"sync"
 	"time"
@@ -116,7 +117,9 @@ func frontendL4(key bpf.DatapathFrontendKey) L4Addr {
 
 // frontendRow is the row of a frontend but for its sets.
 func frontendRow(f *Frontend) bpf.DatapathFrontend {
-	row := bpf.DatapathFrontend{Service: f.ServiceID, Affinity: uint32((f.Affinity + time.Second - 1) / time.Second)}
+	row := bpf.DatapathFrontend{
+		Service: f.ServiceID, Affinity: uint32((f.Affinity + time.Second - 1) / time.Second), Port: portNumber(f),
+	}
 	for _, flag := range []struct {
 		on   bool
 		flag bpf.DatapathFrontendFlag
@@ -231,4 +234,11 @@ func (k *Kernel) setIDs(old *bpf.DatapathFrontend, service uint32, lists [2][]Ba
 		ids[external], err = k.newSet()
 	}
 	return ids, err
+}
+
+// portNumber tells the ports of one Service apart, by what they are called.
+func portNumber(f *Frontend) uint32 {
+	h := fnv.New32a()
+	h.Write(append([]byte(f.PortName), byte(f.Protocol)))
+	return h.Sum32()
 }

@@ -37,7 +37,7 @@ struct frontend {
 	__u32 affinity; /* seconds that a client stays with its backend; 0: not at all */
 	struct backend_set set[SCOPES];
 	__u32 flags;
-	__u32 pad;
+	__u32 port; /* which of the Service's ports: the same for all its frontends that lead there */
 };
 
 /* By address, port and protocol. Grows with the work, as all maps here do. */
@@ -88,7 +88,7 @@ struct {
 struct affinity_key {
 	struct addr client; /* of a socket: its network namespace's cookie */
 	__u32 service;
-	__u32 pad;
+	__u32 port; /* … of the Service: a client's backend for one is not that for another */
 };
 
 struct affinity {

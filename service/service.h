@@ -99,7 +99,7 @@ INLINE struct backend *affinity_find(const struct affinity_key *key, const struc
 /* A backend for a new flow of the client, NULL if there is none. */
 INLINE struct backend *service_choose(const struct frontend *f, const struct addr *client, __u32 scope)
 {
-	struct affinity_key key = { .client = *client, .service = f->service };
+	struct affinity_key key = { .client = *client, .service = f->service, .port = f->port };
 	const struct backend_set *set = scope == SCOPE_INTERNAL ? &f->set[SCOPE_INTERNAL] : &f->set[SCOPE_EXTERNAL];
 	struct affinity kept = {};
 	struct backend *b = NULL;
