@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -25,8 +24,10 @@ type agentPath struct {
 	name     string
 	binaries string
 	values   map[string]any
-	dir      string
-	lab      *lab.Lab
+	// grouped runs netperf in the control groups of the pods, not in that of node→node's.
+	grouped bool
+	dir     string
+	lab     *lab.Lab
 }
 
 // Agents are the ways of a packet of a family from pod to pod with agents on the nodes; binaries is the folder of myelin and
@@ -83,7 +84,11 @@ func (a *agentPath) Setup(ctx context.Context, family Family) (Path, error) {
 	if _, err := client.Exec(ctx, "ping", "-c", "2", "-W", "5", target.String()); err != nil {
 		return Path{}, fmt.Errorf("%s: %w", a.name, err)
 	}
-	return Path{Client: client.NetnsName(), Server: server.NetnsName(), Target: netip.Addr(target)}, nil
+	path := Path{Client: Place{Netns: client.NetnsName()}, Server: Place{Netns: server.NetnsName()}, Target: target, Listen: target}
+	if a.grouped {
+		path.Client.Cgroup, path.Server.Cgroup = client.Cgroup(), server.Cgroup()
+	}
+	return path, nil
 }
 
 func (a *agentPath) Teardown(ctx context.Context) error {

@@ -25,9 +25,11 @@ func TestMedian(t *testing.T) {
 
 // No family offers a path that can't carry it, and no two paths would share a row.
 func TestAgentsOfAFamily(t *testing.T) {
-	for family, want := range map[Family]string{IPv4: "veth veth-flows legacy vxlan veth-ipv4", IPv6: "veth veth-flows legacy vxlan"} {
+	for family, want := range map[Family]string{
+		IPv4: "veth veth-flows legacy vxlan veth-ipv4 veth-cgroup service service-many", IPv6: "veth veth-flows legacy vxlan veth-cgroup service service-many",
+	} {
 		var got []string
-		for _, scenario := range Agents("bin", family) {
+		for _, scenario := range append(Agents("bin", family), Services("bin")...) {
 			got = append(got, scenario.Name())
 		}
 		if strings.Join(got, " ") != want {
@@ -61,14 +63,14 @@ func TestScenarios(t *testing.T) {
 					if err := scenario.Teardown(context.Background()); err != nil {
 						t.Error(err)
 					}
-					if left, _ := os.ReadDir("/run/netns"); strings.Contains(names(left), path.Client) {
+					if left, _ := os.ReadDir("/run/netns"); strings.Contains(names(left), path.Client.Netns) {
 						t.Errorf("left behind: %s", names(left))
 					}
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t.Context(), "ip", "netns", "exec", path.Client, "ping", "-c1", "-W5", path.Target.String()); err != nil {
+				if err := run(t.Context(), "ip", "netns", "exec", path.Client.Netns, "ping", "-c1", "-W5", path.Target.String()); err != nil {
 					t.Error(err)
 				}
 			})

@@ -46,26 +46,30 @@ type netperf struct {
 
 func (n netperf) tool(name string) string { return filepath.Join(n.dir, name) }
 
-// command is a tool in a namespace.
-func (n netperf) command(ctx context.Context, netns, tool string, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", netns, n.tool(tool)}, args...)...)
+// command is a tool in a place.
+func (n netperf) command(ctx context.Context, at Place, tool string, args ...string) *exec.Cmd {
+	argv := append([]string{"ip", "netns", "exec", at.Netns, n.tool(tool)}, args...)
+	if at.Cgroup != "" {
+		argv = append([]string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(at.Cgroup, "cgroup.procs")}, argv...)
+	}
+	return exec.CommandContext(ctx, argv[0], argv[1:]...)
 }
 
 // serve starts netserver for a path and returns when it listens; stop ends it and the processes it forked.
 func (n netperf) serve(ctx context.Context, path Path) (stop func(), err error) {
-	stop, err = daemon(n.command(ctx, path.Server, "netserver", "-D", familyOption(path.Target), "-L", path.Target.String()))
+	stop, err = daemon(n.command(ctx, path.Server, "netserver", "-D", familyOption(path.Listen), "-L", path.Listen.String()))
 	if err != nil {
 		return nil, fmt.Errorf("start netserver: %w", err)
 	}
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		out, err := exec.CommandContext(ctx, "ip", "netns", "exec", path.Server, "ss", "-Hltn", "sport = :12865").Output()
+		out, err := exec.CommandContext(ctx, "ip", "netns", "exec", path.Server.Netns, "ss", "-Hltn", fmt.Sprintf("sport = :%d", controlPort)).Output()
 		if err == nil && len(out) > 0 {
 			return stop, nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			stop()
-			return nil, errors.Join(fmt.Errorf("netserver in %s doesn't listen", path.Server), err, ctx.Err())
+			return nil, errors.Join(fmt.Errorf("netserver in %s doesn't listen", path.Server.Netns), err, ctx.Err())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -113,9 +117,12 @@ func (n netperf) run(ctx context.Context, path Path, test Test) (float64, error)
 func (n netperf) once(ctx context.Context, path Path, test Test, bound int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	cmd := n.command(ctx, path.Client, "netperf", familyOption(path.Target), "-H", path.Target.String(), "-T", "0,0",
-		"-t", test.netperf, "-l", strconv.Itoa(bound), "-P", "0", "--", "-k", "THROUGHPUT")
-	out, err := cmd.CombinedOutput()
+	args := []string{familyOption(path.Target), "-H", path.Target.String(), "-T", "0,0",
+		"-t", test.netperf, "-l", strconv.Itoa(bound), "-P", "0", "--", "-k", "THROUGHPUT"}
+	if path.Port != 0 {
+		args = append(args, "-P", fmt.Sprintf(",%d", path.Port))
+	}
+	out, err := n.command(ctx, path.Client, "netperf", args...).CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("netperf %s to %s: %w: %s", test.netperf, path.Target, err, strings.TrimSpace(string(out)))
 	}

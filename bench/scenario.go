@@ -27,11 +27,21 @@ func (f Family) Suffix() string {
 	return ""
 }
 
-// Path is where netperf runs: client and server are names of network namespaces, as in /run/netns.
+// Place is where a process runs.
+type Place struct {
+	// Netns is the name of its network namespace, as in /run/netns.
+	Netns string
+	// Cgroup is the directory of its control group; empty for that of this process.
+	Cgroup string
+}
+
+// Path is where netperf runs.
 type Path struct {
-	Client, Server string
-	// Target is the server's address as the client reaches it.
-	Target netip.Addr
+	Client, Server Place
+	// Target is the server's address as the client reaches it, Listen as the server has it.
+	Target, Listen netip.Addr
+	// Port is the one that data goes to, beside netserver's own for control; 0 for any.
+	Port uint16
 }
 
 // Scenario is one way for a packet between two nodes.
