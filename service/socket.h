@@ -79,15 +79,15 @@ INLINE bool socket_wanted(struct bpf_sock_addr *ctx)
 /* Puts a backend in the place of a Service's address. Returns SOCKET_OK or SOCKET_REFUSE. Cost: per connection; of unconnected UDP, per datagram. */
 INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16 *port, bool only4)
 {
-	struct addr client = { .d = { bpf_get_netns_cookie(ctx) } };
-	struct origin_key key = { .cookie = bpf_get_socket_cookie(ctx) };
+	struct frontend *f = frontend_find(addr, *port, ctx->protocol, SCOPE_INTERNAL);
 	struct origin asked = { .addr = *addr, .port = *port };
-	struct frontend *f;
+	struct origin_key key = {};
+	struct addr client = {};
 	struct backend *b;
 
-	f = frontend_find(addr, *port, ctx->protocol, SCOPE_INTERNAL);
-	if (!f)
+	if (likely(!f))
 		return SOCKET_OK;
+	client.d[0] = bpf_get_netns_cookie(ctx);
 	b = service_choose(f, &client, SCOPE_INTERNAL);
 	if (!b)
 		return socket_refuse(f);
@@ -95,6 +95,7 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 		socket_count(SOCKET_FAMILY);
 		return SOCKET_OK;
 	}
+	key.cookie = bpf_get_socket_cookie(ctx);
 	key.addr = b->addr;
 	key.port = b->port;
 	*addr = b->addr;
