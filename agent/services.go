@@ -42,8 +42,12 @@ func (a *Agent) startServices(ctx context.Context) error {
 		a.sockets.set(false, "socketLB.enabled is false")
 		return a.datapath.DetachSockets()
 	}
-	var err error
+	lastService, lastBackend, err := service.LastNumbers(a.datapath)
+	if err != nil {
+		return err
+	}
 	a.services, err = service.New(service.Params{
+		LastService: lastService, LastBackend: lastBackend,
 		DB: a.db, Tables: a.cluster, Config: a.serviceConfig(), Node: a.config.Myelin.NodeName, Dir: a.config.Myelin.RunDir, Log: a.log,
 	})
 	if err != nil {

@@ -242,3 +242,22 @@ func portNumber(f *Frontend) uint32 {
 	h.Write(append([]byte(f.PortName), byte(f.Protocol)))
 	return h.Sum32()
 }
+
+// LastNumbers are the largest numbers of Services and backends that the kernel
+// has from an agent before us.
+func LastNumbers(d *bpf.Datapath) (service, backend uint32, err error) {
+	err = bpf.Each(d.Frontends, func(_ *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
+		service = max(service, f.Service)
+		return true
+	})
+	if err == nil {
+		err = bpf.Each(d.Backends, func(id *uint32, _ *bpf.DatapathBackend) bool {
+			backend = max(backend, *id)
+			return true
+		})
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read numbers of Services: %w", err)
+	}
+	return service, backend, nil
+}

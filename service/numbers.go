@@ -40,14 +40,15 @@ type record struct {
 
 const version = 1
 
-// newNumbers reads the file and opens it to go on. Only a file that can't be
+// newNumbers reads the file and opens it to go on; numbers up to last are
+// somebody's already, whatever the file says. Only a file that can't be
 // written makes numbers nil; one that can't be used is begun anew, and bad says
 // why.
 func newNumbers[K interface {
 	comparable
 	fmt.Stringer
-}](path string) (n *numbers[K], bad, err error) {
-	n = &numbers[K]{path: path, next: 1, byKey: map[K]uint32{}, used: map[uint32]bool{}, kept: map[string]uint32{}}
+}](path string, last uint32) (n *numbers[K], bad, err error) {
+	n = &numbers[K]{path: path, next: last + 1, byKey: map[K]uint32{}, used: map[uint32]bool{}, kept: map[string]uint32{}}
 	if path == "" {
 		return n, nil, nil
 	}
@@ -56,7 +57,7 @@ func newNumbers[K interface {
 		bad = err
 	} else if err := n.decode(data); err != nil {
 		bad = fmt.Errorf("read numbers from %s: %w", path, err)
-		n.next, n.used, n.kept = 1, map[uint32]bool{}, map[string]uint32{}
+		n.next, n.used, n.kept = last+1, map[uint32]bool{}, map[string]uint32{}
 	}
 	if err := n.rewrite(); err != nil {
 		return nil, nil, err

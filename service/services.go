@@ -24,7 +24,10 @@ type Params struct {
 	Node string
 	// Dir keeps the numbers over a restart of the agent; empty: nothing does.
 	Dir string
-	Log *slog.Logger
+	// LastService and LastBackend are the largest numbers that the kernel has
+	// from an agent before us, which nobody else must get if the files are lost.
+	LastService, LastBackend uint32
+	Log                      *slog.Logger
 }
 
 // Services keeps the tables equal to what the cluster asks of this node.
@@ -74,8 +77,8 @@ func New(p Params) (*Services, error) {
 		return filepath.Join(p.Dir, name)
 	}
 	var bad1, bad2, err1, err2 error
-	s.serviceIDs, bad1, err1 = newNumbers[cluster.Key](path("services.json"))
-	s.backendIDs, bad2, err2 = newNumbers[L4Addr](path("backends.json"))
+	s.serviceIDs, bad1, err1 = newNumbers[cluster.Key](path("services.json"), p.LastService)
+	s.backendIDs, bad2, err2 = newNumbers[L4Addr](path("backends.json"), p.LastBackend)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}

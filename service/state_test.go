@@ -68,7 +68,7 @@ func TestNumbersStay(t *testing.T) {
 	}
 }
 
-// A file that makes no sense is begun anew, and one that can't be written is an
+// A file that makes no sense is begun anew, after the numbers that the kernel has, and one that can't be written is an
 // error.
 func TestBadNumbers(t *testing.T) {
 	for name, text := range map[string]string{
@@ -79,16 +79,16 @@ func TestBadNumbers(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		n, bad, err := newNumbers[cluster.Key](path)
+		n, bad, err := newNumbers[cluster.Key](path, 7)
 		if err != nil || bad == nil {
 			t.Fatalf("%s: got %v, %v", name, bad, err)
 		}
-		if id := n.get(cluster.Key{Name: "a"}); id != 1 {
+		if id := n.get(cluster.Key{Name: "a"}); id != 8 {
 			t.Errorf("%s: got number %d", name, id)
 		}
 		n.close()
 	}
-	if _, _, err := newNumbers[cluster.Key](filepath.Join(t.TempDir(), "missing", "n.json")); err == nil {
+	if _, _, err := newNumbers[cluster.Key](filepath.Join(t.TempDir(), "missing", "n.json"), 0); err == nil {
 		t.Error("got no error for a folder that isn't there")
 	}
 }
@@ -97,7 +97,7 @@ func TestBadNumbers(t *testing.T) {
 // the last one.
 func TestNumbersComeAndGo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n.json")
-	n, _, err := newNumbers[cluster.Key](path)
+	n, _, err := newNumbers[cluster.Key](path, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
