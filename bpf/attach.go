@@ -85,7 +85,7 @@ func (a *Attacher) Attach(hook Hook, name string, index int) error {
 	return nil
 }
 
-// AttachSoon is Attach for those who can't wait: where that would take long, the program hangs by a filter of clsact for the
+// AttachSoon is Attach for those who can't wait: where that would take long, the program hangs by a filter for the
 // time being, which takes 0.1 ms and forwards alike, and lasting is false. Attach then puts a link in its place.
 func (a *Attacher) AttachSoon(hook Hook, name string, index int) (lasting bool, err error) {
 	if a.Mode != TCX {
@@ -93,7 +93,7 @@ func (a *Attacher) AttachSoon(hook Hook, name string, index int) (lasting bool, 
 	}
 	lasting, err = a.updateTCX(hook, name, index)
 	if err == nil && !lasting {
-		err = a.attachClsact(hook, index)
+		lasting, err = a.attachInterim(hook, name, index)
 	}
 	if err != nil {
 		return false, fmt.Errorf("attach %s to %s: %w", hook, name, err)
@@ -173,8 +173,48 @@ func clsact(index int) *netlink.Clsact {
 	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
 }
 
+// attachInterim hangs an ingress hook on the qdisc ingress, for clsact has every packet that any device sends pay for its egress side. An
+// egress hook can't be beside that one, which takes all filters for its own.
+func (a *Attacher) attachInterim(hook Hook, name string, index int) (lasting bool, err error) {
+	if hook.ingress() {
+		qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS}}
+		if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, os.ErrExist) {
+			return false, fmt.Errorf("add ingress qdisc: %w", err)
+		}
+		return false, netlink.FilterReplace(a.filter(hook, index))
+	}
+	ingress, err := ingressOnly(index)
+	if err != nil || ingress != nil {
+		return true, errors.Join(err, a.attachTCX(hook, name, index))
+	}
+	return false, a.attachClsact(hook, index)
+}
+
+// ingressOnly returns the device's qdisc ingress, nil if it has none.
+func ingressOnly(index int) (netlink.Qdisc, error) {
+	qdiscs, err := netlink.QdiscList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	if err != nil {
+		return nil, fmt.Errorf("list qdiscs: %w", err)
+	}
+	for _, q := range qdiscs {
+		if q.Type() == "ingress" {
+			return q, nil
+		}
+	}
+	return nil, nil
+}
+
 func (a *Attacher) attachClsact(hook Hook, index int) error {
-	if err := netlink.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, os.ErrExist) {
+	err := netlink.QdiscAdd(clsact(index))
+	if errors.Is(err, os.ErrExist) && !hook.ingress() {
+		err = nil
+		if q, bad := ingressOnly(index); q != nil { // that of an agent which had TCX
+			err = errors.Join(netlink.QdiscDel(q), netlink.QdiscAdd(clsact(index)))
+		} else if bad != nil {
+			err = bad
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("add clsact qdisc: %w", err)
 	}
 	return netlink.FilterReplace(a.filter(hook, index))

@@ -177,8 +177,8 @@ func keepsQdisc(t *testing.T, link netlink.Link) {
 	t.Helper()
 	qdiscs, err := netlink.QdiscList(link)
 	must(t, err)
-	if !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
-		t.Errorf("clsact was removed: %v", qdiscs)
+	if !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" || q.Type() == "ingress" }) {
+		t.Errorf("it was removed: %v", qdiscs)
 	}
 }
 
@@ -215,4 +215,20 @@ func count(list []hooks.Program, where ...string) (n int) {
 		}
 	}
 	return n
+}
+
+// TestTrackLater: an agent that wants to_pod comes while one that did not has left its filter. The qdisc below that has no egress.
+func TestTrackLater(t *testing.T) {
+	link, k, e, _ := podLink(t)
+	must(t, k.Update(context.Background(), nil, 0, e))
+	k.Track, e.Interim = true, false
+	must(t, k.Update(context.Background(), nil, 0, e))
+	if got := attached(t, link); count(got, hooks.ClsactIngress) != 1 || count(got, hooks.TCXEgress, hooks.ClsactEgress) != 1 || len(got) != 2 {
+		t.Errorf("want from_pod on ingress and to_pod on egress: %v", got)
+	}
+	k.Datapath.Attacher.Mode = bpf.Clsact // and one that must not use TCX
+	must(t, k.Datapath.Attacher.Attach(bpf.ToPod, e.LinkName, e.LinkIndex))
+	if got := attached(t, link); count(got, hooks.ClsactEgress) != 1 {
+		t.Errorf("to_pod by a filter on egress: %v", got)
+	}
 }

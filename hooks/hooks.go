@@ -5,6 +5,7 @@ package hooks
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -126,10 +127,19 @@ func TCX() error {
 
 func clsact(handle *netlink.Handle, device netlink.Link) ([]Program, error) {
 	var list []Program
+	qdiscs, err := handle.QdiscList(device)
+	if err != nil {
+		return nil, err
+	}
+	// The qdisc ingress has one side, and shows it for any that is asked for.
+	oneSided := slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "ingress" })
 	for _, side := range []struct {
 		where  string
 		parent uint32
 	}{{ClsactIngress, netlink.HANDLE_MIN_INGRESS}, {ClsactEgress, netlink.HANDLE_MIN_EGRESS}} {
+		if oneSided && side.where == ClsactEgress {
+			continue
+		}
 		filters, err := handle.FilterList(device, side.parent)
 		if err != nil {
 			return nil, err

@@ -60,14 +60,7 @@ func TestStray(t *testing.T) {
 
 			check(t, r.del(t.Context(), lost[0]))
 			check(t, lost[1].remove())
-			// One worker of the kernel clears the namespaces of all tests, one after another.
-			eventually(t, "one pod's link is left", time.Minute, func() error {
-				out := c.ip("node1", "-o", "link", "show", "type", "veth")
-				if strings.Count(out, ": mye") != 1 {
-					return fmt.Errorf("there are:\n%s", out)
-				}
-				return nil
-			})
+			c.oneLinkLeft()
 			c.says("Endpoints", status.OK, "1 ready")
 			for _, f := range c.stack.families {
 				world := c.end("world")
@@ -80,4 +73,16 @@ func TestStray(t *testing.T) {
 			check(t, lost[0].remove())
 		})
 	}
+}
+
+// oneLinkLeft waits: one worker of the kernel clears the namespaces of all tests, one after another.
+func (c *cluster) oneLinkLeft() {
+	c.t.Helper()
+	eventually(c.t, "one pod's link is left", time.Minute, func() error {
+		out := c.ip("node1", "-o", "link", "show", "type", "veth")
+		if strings.Count(out, ": mye") != 1 {
+			return fmt.Errorf("there are:\n%s", out)
+		}
+		return nil
+	})
 }
