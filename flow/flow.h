@@ -185,14 +185,15 @@ INLINE void flow_account(struct __sk_buff *skb, struct cpu *c, struct kept_flow 
 }
 
 /* Inserts a row for the CPU's packet, with the CPU's path if it has one. Returns 0 or a negative error. Cost: per flow. */
-INLINE long flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
+INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 {
 	struct flow *f = flow_new(c, side);
-	long err;
+	int err;
 
 	if (way)
 		flow_side(f, side)->way = c->path;
 	flow_count(skb, &c->pkt, f, side);
+	/* An int: before kernel 6.4 map operations return one, and the upper half of what the helper seems to return is not theirs. */
 	err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
 	if (err)
 		return err;
@@ -211,7 +212,7 @@ INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 {
 	struct flow *f = flow_syn(&c->pkt) ? NULL : bpf_map_lookup_elem(&flows, &c->key);
 	struct kept_flow *k;
-	long err;
+	int err;
 
 	if (!f) {
 		err = flow_insert(skb, c, side, way);
