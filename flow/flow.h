@@ -46,6 +46,14 @@ INLINE int flow_key_of(struct flow_key *k, const struct addr *a, __be16 ap, cons
 	return swap;
 }
 
+/* Makes the CPU's key that of its packet. Returns the side that sends it. */
+INLINE int flow_key_own(struct cpu *c)
+{
+	struct packet *pkt = &c->pkt;
+
+	return flow_key_of(&c->key, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
+}
+
 INLINE __u32 flow_seconds(const struct flow *f, __u8 proto)
 {
 	if (f->flags & FLOW_CLOSING)
@@ -164,7 +172,7 @@ APART int flow_tell(struct __sk_buff *skb)
 
 	if (!c)
 		return 0;
-	side = flow_key_of(&c->key, &c->pkt.src, c->pkt.sport, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+	side = flow_key_own(c);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	k = kept_find(&c->pkt);
 	if (!f || !k)

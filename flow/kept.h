@@ -40,9 +40,7 @@ struct {
 
 INLINE __u32 kept_index(const struct packet *pkt)
 {
-	__u64 h = (pkt->dst.d[0] + pkt->dst.d[1]) * 0x9e3779b97f4a7c15ULL + (pkt->src.d[0] + pkt->src.d[1]) * 0xbf58476d1ce4e5b9ULL;
-
-	return (h + ((__u32)pkt->dport << 16 | pkt->sport) * 0x94d049bb133111ebULL) >> (64 - KEPT_BITS);
+	return (path_hash(pkt, false) + ((__u32)pkt->dport << 16 | pkt->sport) * 0x94d049bb133111ebULL) >> (64 - KEPT_BITS);
 }
 
 INLINE bool kept_matches(const struct packet *pkt, const struct kept_flow *k)
@@ -88,6 +86,14 @@ INLINE void kept_account(const struct __sk_buff *skb, const struct packet *pkt, 
 	k->tcp_flags |= pkt->tcp_flags;
 }
 
+/* The row has been told. */
+INLINE void kept_clear(struct kept_flow *k)
+{
+	k->packets = 0;
+	k->bytes = 0;
+	k->tcp_flags = 0;
+}
+
 /* Adds to the row's side what was not in it yet. */
 INLINE void kept_settle(struct kept_flow *k, struct flow_side *s)
 {
@@ -96,9 +102,7 @@ INLINE void kept_settle(struct kept_flow *k, struct flow_side *s)
 	__sync_fetch_and_add(&s->packets, k->packets);
 	__sync_fetch_and_add(&s->bytes, k->bytes);
 	s->tcp_flags |= k->tcp_flags;
-	k->packets = 0;
-	k->bytes = 0;
-	k->tcp_flags = 0;
+	kept_clear(k);
 }
 
 /* The row has just been looked up: the copy is good for another while. */
@@ -118,9 +122,7 @@ INLINE void kept_fill(struct kept_flow *k, const struct packet *pkt, const struc
 	k->dport = pkt->dport;
 	k->proto = pkt->proto;
 	k->side = side;
-	k->packets = 0;
-	k->bytes = 0;
-	k->tcp_flags = 0;
+	kept_clear(k);
 	kept_renew(k, pkt, way);
 }
 

@@ -5,14 +5,6 @@
 
 #include "../nat/nat_in.h"
 
-/* Makes the CPU's key that of its packet. Returns the side that sends it. */
-INLINE int track_key(struct cpu *c)
-{
-	struct packet *pkt = &c->pkt;
-
-	return flow_key_of(&c->key, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
-}
-
 /* Begins a flow on the CPU's path, or keeps the path in the flow's row. Returns 0 or a drop reason. Cost: per flow. */
 APART int track_begin(struct __sk_buff *skb)
 {
@@ -20,7 +12,7 @@ APART int track_begin(struct __sk_buff *skb)
 
 	if (!c || l4_is_icmp_error(&c->pkt))
 		return 0;
-	return flow_put(skb, c, track_key(c), true) ? 0 : DROP_MAP_FULL;
+	return flow_put(skb, c, flow_key_own(c), true) ? 0 : DROP_MAP_FULL;
 }
 
 /* Sends the CPU's packet the way in its flow's row, and puts that at hand. Cost: some 30 times a second and flow. */
@@ -58,7 +50,7 @@ APART int track_row_from_pod(struct __sk_buff *skb)
 
 	if (!c)
 		return -1;
-	side = track_key(c);
+	side = flow_key_own(c);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || f->flags & FLOW_NAT)
 		return -1;
@@ -106,7 +98,7 @@ APART int track_row_from_wire(struct __sk_buff *skb)
 
 	if (!c)
 		return -1;
-	side = track_key(c);
+	side = flow_key_own(c);
 	f = flow_syn(&c->pkt) ? NULL : bpf_map_lookup_elem(&flows, &c->key);
 	if (f && f->flags & FLOW_NAT)
 		return -1;
@@ -153,7 +145,7 @@ APART int track_to_pod(struct __sk_buff *skb)
 
 	if (!c || l4_parse(skb) || l4_is_icmp_error(&c->pkt))
 		return 0;
-	flow_put(skb, c, track_key(c), false);
+	flow_put(skb, c, flow_key_own(c), false);
 	return 0;
 }
 

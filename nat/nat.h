@@ -172,7 +172,7 @@ APART int nat_search(struct __sk_buff *skb)
 /* What is no new flow of the pod's, but its answer to one that the world began: the row says so. Cost: per packet of such a flow. */
 INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
 {
-	int side = flow_key_of(&c->key, &c->pkt.src, c->pkt.sport, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+	int side = flow_key_own(c);
 	struct flow *f = bpf_map_lookup_elem(&flows, &c->key);
 
 	if (!f || f->flags & FLOW_NAT || f->origin == side || flow_expired(f, c->pkt.proto))

@@ -77,7 +77,7 @@ APART int nat_in(struct __sk_buff *skb)
 		return -1;
 	if (l4_is_icmp_error(&c->pkt))
 		return nat_in_error(skb);
-	side = flow_key_of(&c->key, &c->pkt.src, c->pkt.sport, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+	side = flow_key_own(c);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !(f->flags & FLOW_NAT))
 		return -1;

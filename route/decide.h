@@ -56,15 +56,6 @@ INLINE void decide_pod(struct path *p, const struct endpoint *e)
 	p->smac = e->link_mac;
 }
 
-INLINE struct prefix *prefix_find(const struct addr *a)
-{
-	struct prefix_key key = { .length = 128 };
-
-	__builtin_memcpy(key.addr, a, sizeof(key.addr));
-
-	return bpf_map_lookup_elem(&prefixes, &key);
-}
-
 /* Whether what the world sends to a pod needs a row, so that the pod's answers are not masqueraded. */
 INLINE bool decide_tracked(const struct packet *pkt)
 {

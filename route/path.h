@@ -49,6 +49,14 @@ struct {
 	__type(value, struct prefix);
 } prefixes SEC(".maps");
 
+INLINE struct prefix *prefix_find(const struct addr *a)
+{
+	struct prefix_key key = { .length = 128 };
+
+	__builtin_memcpy(key.addr, a, sizeof(key.addr));
+	return bpf_map_lookup_elem(&prefixes, &key);
+}
+
 struct wire {
 	struct addr addr4; /* what pods are masqueraded to; zero: none */
 	struct addr addr6;
@@ -64,16 +72,22 @@ struct {
 } wires SEC(".maps");
 
 /*
- * The row where packets like pkt begin to look. The top bits of a product depend on all bits of its factor, and most on the last octets of the addresses,
- * which are the highest here: neighbours get rows of their own. A wire's sender doesn't matter where any is set.
+ * The addresses in 64 bits, of which the top ones make an index. The top bits of a product depend on all bits of its factor, and most on the last octets of
+ * the addresses, which are the highest here: neighbours get rows of their own. The sender doesn't matter where any is set.
  */
-INLINE __u32 path_index(const struct packet *pkt, bool any)
+INLINE __u64 path_hash(const struct packet *pkt, bool any)
 {
 	__u64 h = (pkt->dst.d[0] + pkt->dst.d[1]) * 0x9e3779b97f4a7c15ULL;
 
 	if (!any)
 		h += (pkt->src.d[0] + pkt->src.d[1]) * 0xbf58476d1ce4e5b9ULL;
-	return h >> config.path_shift;
+	return h;
+}
+
+/* The row where packets like pkt begin to look. */
+INLINE __u32 path_index(const struct packet *pkt, bool any)
+{
+	return path_hash(pkt, any) >> config.path_shift;
 }
 
 INLINE bool path_matches(const struct packet *pkt, const struct kept_path *p, bool any)

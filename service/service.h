@@ -15,14 +15,6 @@ enum address_owner {
 	OWNER_PEER, /* another node's */
 };
 
-INLINE struct prefix *prefix_of(const struct addr *a)
-{
-	struct prefix_key key = { .length = 128 };
-
-	__builtin_memcpy(key.addr, a, sizeof(key.addr));
-	return bpf_map_lookup_elem(&prefixes, &key);
-}
-
 INLINE int address_owner(const struct addr *a)
 {
 	struct endpoint *e;
@@ -33,7 +25,7 @@ INLINE int address_owner(const struct addr *a)
 	e = bpf_map_lookup_elem(&endpoints, a);
 	if (e)
 		return e->flags & ENDPOINT_HOST ? OWNER_NODE : OWNER_OTHER;
-	p = prefix_of(a);
+	p = prefix_find(a);
 	return p && p->flags & PREFIX_NODE ? OWNER_PEER : OWNER_OTHER;
 }
 

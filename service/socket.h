@@ -105,6 +105,23 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	return SOCKET_OK;
 }
 
+/* Word by word: the verifier takes no pointer into the context. */
+INLINE void socket_read6(const struct bpf_sock_addr *ctx, struct addr *a)
+{
+	a->w[0] = ctx->user_ip6[0];
+	a->w[1] = ctx->user_ip6[1];
+	a->w[2] = ctx->user_ip6[2];
+	a->w[3] = ctx->user_ip6[3];
+}
+
+INLINE void socket_write6(struct bpf_sock_addr *ctx, const struct addr *a)
+{
+	ctx->user_ip6[0] = a->w[0];
+	ctx->user_ip6[1] = a->w[1];
+	ctx->user_ip6[2] = a->w[2];
+	ctx->user_ip6[3] = a->w[3];
+}
+
 INLINE int socket_ask4(struct bpf_sock_addr *ctx)
 {
 	__be16 port = ctx->user_port;
@@ -129,15 +146,9 @@ INLINE int socket_ask6(struct bpf_sock_addr *ctx)
 
 	if (!socket_wanted(ctx))
 		return SOCKET_OK;
-	addr.w[0] = ctx->user_ip6[0];
-	addr.w[1] = ctx->user_ip6[1];
-	addr.w[2] = ctx->user_ip6[2];
-	addr.w[3] = ctx->user_ip6[3];
+	socket_read6(ctx, &addr);
 	verdict = socket_translate(ctx, &addr, &port, false);
-	ctx->user_ip6[0] = addr.w[0];
-	ctx->user_ip6[1] = addr.w[1];
-	ctx->user_ip6[2] = addr.w[2];
-	ctx->user_ip6[3] = addr.w[3];
+	socket_write6(ctx, &addr);
 	ctx->user_port = port;
 	return verdict;
 }
@@ -169,16 +180,10 @@ INLINE int socket_name6(struct bpf_sock_addr *ctx)
 	struct origin *o;
 	struct addr peer;
 
-	peer.w[0] = ctx->user_ip6[0];
-	peer.w[1] = ctx->user_ip6[1];
-	peer.w[2] = ctx->user_ip6[2];
-	peer.w[3] = ctx->user_ip6[3];
+	socket_read6(ctx, &peer);
 	o = socket_origin(ctx, &peer);
 	if (o) {
-		ctx->user_ip6[0] = o->addr.w[0];
-		ctx->user_ip6[1] = o->addr.w[1];
-		ctx->user_ip6[2] = o->addr.w[2];
-		ctx->user_ip6[3] = o->addr.w[3];
+		socket_write6(ctx, &o->addr);
 		ctx->user_port = o->port;
 	}
 	return SOCKET_OK;
