@@ -2,10 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 
 	"github.com/cilium/hive/cell"
@@ -63,7 +59,7 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if a.config.SocketLB.HostNamespaceOnly && a.loaded.SocketHostOnly == 0 {
 		a.log.Warn("socketLB.hostNamespaceOnly has no effect, pods get Services too: before kernel 5.14 namespaces can't be told apart")
 	}
-	cgroup, err := a.cgroup()
+	cgroup, err := a.config.Cgroup("/proc") // holds all pods, and the host's own processes
 	if err == nil {
 		err = a.datapath.AttachSockets(cgroup)
 	}
@@ -74,23 +70,6 @@ func (a *Agent) startServices(ctx context.Context) error {
 	}
 	a.sockets.set(true, "")
 	return nil
-}
-
-// cgroup is the directory of the cgroup that holds all pods and the host's own processes.
-func (a *Agent) cgroup() (string, error) {
-	if a.config.Myelin.CgroupRoot != "" {
-		return a.config.Myelin.CgroupRoot, nil
-	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		return "", fmt.Errorf("find cgroup2: %w", err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
-			return filepath.Clean(f[1]), nil
-		}
-	}
-	return "", fmt.Errorf("find cgroup2: no such file system is mounted; set myelin.cgroupRoot")
 }
 
 // socketSettings are what programs at sockets are loaded with.

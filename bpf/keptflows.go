@@ -1,25 +1,10 @@
 package bpf
 
-import (
-	"fmt"
-
-	"github.com/cilium/ebpf"
-)
+import "github.com/cilium/ebpf"
 
 // KeptFlows calls fn for the flows that CPUs have at hand, until it returns false.
 func KeptFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathKeptFlow) bool) error {
-	var rows []DatapathKeptFlow
-	for i := range m.MaxEntries() {
-		if err := m.Lookup(i, &rows); err != nil {
-			return fmt.Errorf("read kept flow %d: %w", i, err)
-		}
-		for cpu := range rows {
-			if rows[cpu].Way.Action != uint8(DatapathPathActionPATH_NONE) && !fn(cpu, i, &rows[cpu]) {
-				return nil
-			}
-		}
-	}
-	return nil
+	return eachOfCPUs(m, func(k *DatapathKeptFlow) *DatapathPath { return &k.Way }, fn)
 }
 
 // Key is the key of the flow's row.

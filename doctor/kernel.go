@@ -130,7 +130,7 @@ func (x *examination) mounts() {
 	default:
 		x.ok("BPF file system at %s", root)
 	}
-	if at := x.cgroup2(); at != "" {
+	if at, err := x.Config.Cgroup(x.Proc); err == nil {
 		if err := unix.Statfs(at, &fs); err != nil || fs.Type != unix.CGROUP2_SUPER_MAGIC {
 			x.fail(at+" is no control group v2 directory", "myelin.cgroupRoot names it", "correct the configuration")
 			return
@@ -139,23 +139,6 @@ func (x *examination) mounts() {
 	} else {
 		x.info("no control group v2 hierarchy is mounted", "socket-level load balancing hangs there", "mount -t cgroup2 none /run/myelin/cgroup2")
 	}
-}
-
-func (x *examination) cgroup2() string {
-	if x.Config.Myelin.CgroupRoot != "" {
-		return x.Config.Myelin.CgroupRoot
-	}
-	data, err := os.ReadFile(filepath.Join(x.Proc, "self/mountinfo"))
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(data)) {
-		mount, kind, _ := strings.Cut(line, " - ")
-		if fields := strings.Fields(mount); strings.HasPrefix(kind, "cgroup2 ") && len(fields) > 4 {
-			return fields[4]
-		}
-	}
-	return ""
 }
 
 func (x *examination) clock() {

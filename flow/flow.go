@@ -108,17 +108,10 @@ func end(k *Key, side int) netip.AddrPort {
 	return netip.AddrPortFrom(k.Addr[side].Netip(), bpf.Port(k.Port[side]))
 }
 
-// Each calls fn for each row of the map "flows" until it returns false. What
-// CPUs have not added to the rows yet is added here.
+// Each calls fn for each row of the map "flows" until it returns false. Its
+// counts lack what CPUs have not added yet.
 func Each(d *bpf.Datapath, fn func(*Key, *Row) bool) error {
-	pending, err := bpf.ReadPending(d)
-	if err == nil {
-		err = bpf.Each(d.Flows, func(k *Key, r *Row) bool {
-			pending.Add(k, r)
-			return fn(k, r)
-		})
-	}
-	if err != nil {
+	if err := bpf.Each(d.Flows, fn); err != nil {
 		return fmt.Errorf("read flows: %w", err)
 	}
 	return nil

@@ -84,7 +84,14 @@ func party(names event.Names, a netip.AddrPort) event.Party {
 
 // List calls fn for each flow until it returns false.
 func List(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Flow) bool) error {
-	return Each(d, func(k *Key, r *Row) bool { return fn(Name(names, clock, k, r)) })
+	pending, err := bpf.ReadPending(d)
+	if err != nil {
+		return fmt.Errorf("read flows: %w", err)
+	}
+	return Each(d, func(k *Key, r *Row) bool {
+		pending.Add(k, r)
+		return fn(Name(names, clock, k, r))
+	})
 }
 
 // TableHeader names the columns of TableRow.
