@@ -4,8 +4,6 @@ package endpointslice
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 
 	"github.com/cilium/statedb"
@@ -48,32 +46,9 @@ func New(p Params) *Controller {
 	}
 }
 
-// follower are the changes of the cluster.
-type follower struct {
-	services statedb.ChangeIterator[*cluster.Service]
-	slices   statedb.ChangeIterator[*cluster.EndpointSlice]
-	pods     statedb.ChangeIterator[*cluster.Pod]
-	nodes    statedb.ChangeIterator[*cluster.Node]
-}
-
-func (c *Controller) follow() (*follower, error) {
-	txn := c.DB.WriteTxn(c.Tables.Services, c.Tables.Slices, c.Tables.Pods, c.Tables.Nodes)
-	defer txn.Commit()
-	var f follower
-	var errs [4]error
-	f.services, errs[0] = c.Tables.Services.Changes(txn)
-	f.slices, errs[1] = c.Tables.Slices.Changes(txn)
-	f.pods, errs[2] = c.Tables.Pods.Changes(txn)
-	f.nodes, errs[3] = c.Tables.Nodes.Changes(txn)
-	if err := errors.Join(errs[:]...); err != nil {
-		return nil, fmt.Errorf("follow the cluster tables: %w", err)
-	}
-	return &f, nil
-}
-
 // Run follows the cluster tables until ctx ends. It must be called once.
 func (c *Controller) Run(ctx context.Context) error {
-	f, err := c.follow()
+	f, err := c.Tables.Follow(c.DB)
 	if err != nil {
 		return err
 	}
@@ -92,29 +67,23 @@ func (c *Controller) Run(ctx context.Context) error {
 }
 
 // round brings the slices up to date, and returns what to wait for.
-func (c *Controller) round(f *follower) [5]<-chan struct{} {
+func (c *Controller) round(f *cluster.Follower) [5]<-chan struct{} {
 	var wait [5]<-chan struct{}
 	r := c.DB.ReadTxn()
-	services, more := f.services.Next(r)
-	wait[0] = more
-	parts, more := f.slices.Next(r)
-	wait[1] = more
-	pods, more := f.pods.Next(r)
-	wait[2] = more
-	nodes, more := f.nodes.Next(r)
-	wait[3] = more
+	changes := f.Next(r)
+	copy(wait[:], changes.More[:])
 	u := update{Controller: c, cluster: r, touched: map[cluster.Key]bool{}, fresh: map[string]bool{}}
-	for change := range services {
+	for change := range changes.Services {
 		u.service(change.Object, change.Deleted)
 	}
-	for change := range pods {
+	for change := range changes.Pods {
 		u.pod(change.Object, change.Deleted)
 	}
 	u.populate()
-	for change := range nodes {
+	for change := range changes.Nodes {
 		u.node(change.Object, change.Deleted)
 	}
-	for change := range parts {
+	for change := range changes.Slices {
 		u.slice(change.Object, change.Deleted)
 	}
 	var ready bool

@@ -24,7 +24,7 @@ import (
 // world is a cluster with a controller.
 type world struct {
 	*Controller
-	follow *follower
+	follow *cluster.Follower
 }
 
 func newWorld(t testing.TB) *world {
@@ -35,7 +35,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	c := New(Params{DB: db, Tables: tables, Log: slog.New(slog.DiscardHandler)})
-	f, err := c.follow()
+	f, err := c.Tables.Follow(c.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,32 +121,9 @@ func (s *Services) said(addr L4Addr) State {
 	return s.states[addr]
 }
 
-// follower are the changes of the cluster.
-type follower struct {
-	services statedb.ChangeIterator[*cluster.Service]
-	slices   statedb.ChangeIterator[*cluster.EndpointSlice]
-	pods     statedb.ChangeIterator[*cluster.Pod]
-	nodes    statedb.ChangeIterator[*cluster.Node]
-}
-
-func (s *Services) follow() (*follower, error) {
-	txn := s.DB.WriteTxn(s.Tables.Services, s.Tables.Slices, s.Tables.Pods, s.Tables.Nodes)
-	defer txn.Commit()
-	var f follower
-	var errs [4]error
-	f.services, errs[0] = s.Tables.Services.Changes(txn)
-	f.slices, errs[1] = s.Tables.Slices.Changes(txn)
-	f.pods, errs[2] = s.Tables.Pods.Changes(txn)
-	f.nodes, errs[3] = s.Tables.Nodes.Changes(txn)
-	if err := errors.Join(errs[:]...); err != nil {
-		return nil, fmt.Errorf("follow the cluster tables: %w", err)
-	}
-	return &f, nil
-}
-
 // Run follows the cluster tables until ctx ends. It must be called once.
 func (s *Services) Run(ctx context.Context) error {
-	f, err := s.follow()
+	f, err := s.Tables.Follow(s.DB)
 	if err != nil {
 		return err
 	}
@@ -168,30 +145,24 @@ func (s *Services) Run(ctx context.Context) error {
 }
 
 // round brings the tables up to date, and returns what to wait for.
-func (s *Services) round(f *follower) [5]<-chan struct{} {
+func (s *Services) round(f *cluster.Follower) [5]<-chan struct{} {
 	var wait [5]<-chan struct{}
 	r := s.DB.ReadTxn()
-	services, more := f.services.Next(r)
-	wait[0] = more
-	parts, more := f.slices.Next(r)
-	wait[1] = more
-	pods, more := f.pods.Next(r)
-	wait[2] = more
-	nodes, more := f.nodes.Next(r)
-	wait[3] = more
+	changes := f.Next(r)
+	copy(wait[:], changes.More[:])
 	u := s.begin(r)
-	for c := range nodes {
+	for c := range changes.Nodes {
 		if c.Object.Name == s.Node {
 			u.facts(c.Object, c.Deleted)
 		}
 	}
-	for c := range services {
+	for c := range changes.Services {
 		u.touch(c.Object.Key())
 	}
-	for c := range parts {
+	for c := range changes.Slices {
 		u.slice(c.Object, c.Deleted)
 	}
-	for c := range pods {
+	for c := range changes.Pods {
 		u.pod(c.Object)
 	}
 	u.states()

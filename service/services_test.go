@@ -25,7 +25,7 @@ import (
 // world is a cluster as one node, n1, sees it.
 type world struct {
 	*Services
-	follow *follower
+	follow *cluster.Follower
 }
 
 func newWorld(t testing.TB, config Config, dir string) *world {
@@ -39,7 +39,7 @@ func newWorld(t testing.TB, config Config, dir string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := s.follow()
+	f, err := s.Tables.Follow(s.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
