@@ -29,6 +29,7 @@ const (
 	ToPod    Hook = "to_pod"
 	FromWire Hook = "from_wire"
 	ToWire   Hook = "to_wire"
+	XDP      Hook = "xdp"
 )
 
 // clsactPriority leaves room before us for those who must see packets first.

@@ -50,13 +50,18 @@ struct settings {
 	__u8 monitor;     /* events of flows, not only of drops, while somebody listens */
 	__u8 socket_host_only; /* Services at the socket for the host's own only */
 	__u8 set_retval;       /* the kernel has bpf_set_retval */
-	__u16 pad;
+	__u8 services;         /* Services for each packet, not only at sockets */
+	__u8 lb_mode;          /* enum lb_mode */
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */
 	__u32 event_rate;  /* drop events a second and CPU; 0: none */
 	__u16 nat_port_min; /* host byte order, both ends included */
 	__u16 nat_port_max;
+	__u16 lb_port_min; /* of Services' clients behind a node's address */
+	__u16 lb_port_max;
+	__u16 node_port_min;
+	__u16 node_port_max;
 	__u32 path_shift;  /* 64 less the bits of an index of the table of paths */
 	__u64 netns_cookie; /* of the node's own network namespace */
 	struct addr gateway4; /* the address that answers pods, mapped */
@@ -68,12 +73,23 @@ volatile const struct settings config;
 /* Set while somebody watches flows: their events are not even made for nobody. */
 __u32 listening;
 
+/* Set where a Service has a port of the node's own addresses that is no node port. */
+__u32 own_ports;
+
+/* How clients outside get to a backend on another node. */
+enum lb_mode {
+	LB_SNAT,   /* from this node's address: the answer comes back here */
+	LB_DSR,    /* from their own: the backend's node answers */
+	LB_HYBRID, /* TCP as LB_DSR, others as LB_SNAT */
+};
+
 enum hook {
 	HOOK_FROM_POD,
 	HOOK_TO_POD,
 	HOOK_FROM_WIRE,
 	HOOK_TO_WIRE,
-	HOOKS,
+	HOOK_XDP,
+	HOOKS = 8, /* a power of 2 */
 };
 
 /* Jiffies, cut to 32 bits: ages up to 2^31 ticks compare right (24 days at 1,000 Hz). Costs one load: the verifier inlines it. */

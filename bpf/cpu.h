@@ -10,6 +10,7 @@
 #include "packet.h"
 #include "../drop/drop.h"
 #include "../flow/row.h"
+#include "../service/row.h"
 
 #define OUTCOME_SLOTS 64
 
@@ -25,6 +26,15 @@ struct event_budget {
 	__u64 lost; /* events not sent: over the rate, or the ring was full */
 };
 
+/* Both ends of a packet as a Service has them. */
+struct rewrite {
+	struct addr src;
+	struct addr dst;
+	__be16 sport;
+	__be16 dport;
+	__u32 pad;
+};
+
 struct cpu {
 	struct packet pkt;
 	struct packet about; /* what an ICMP error speaks of, as its pod sent it */
@@ -33,6 +43,9 @@ struct cpu {
 	struct addr snat; /* what the path masquerades to */
 	struct flow_key key;
 	struct flow flow;
+	struct translation_key place;
+	struct translation translation;
+	struct rewrite to;
 	struct event_budget budget;
 	struct counter counters[HOOKS][OUTCOME_SLOTS];
 };

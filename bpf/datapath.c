@@ -9,6 +9,8 @@
 #include "../nat/nat.h"
 #include "../nat/nat_in.h"
 #include "../flow/track.h"
+#include "../service/translate.h"
+#include "../service/from_pod.h"
 #include "../service/socket.h"
 
 /* What a hook does with what is not IP. */
@@ -28,8 +30,8 @@ INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
 	}
 }
 
-/* Sends a pod's packet along c->path: from the node's address where it goes to the world, with a row where every flow has one. */
-APART int from_pod_follow(struct __sk_buff *skb, __u32 action)
+/* Sends a pod's packet along the CPU's path: from the node's address where it goes to the world, with a row where every flow has one. */
+APART int from_pod_go(struct __sk_buff *skb, __u32 action)
 {
 	struct cpu *c = cpu_this();
 	int outcome = 0, verdict;
@@ -40,13 +42,27 @@ APART int from_pod_follow(struct __sk_buff *skb, __u32 action)
 	verdict = path_refuse(skb, c, &c->path, action);
 	if (verdict)
 		return verdict;
-	if (c->path.masquerade)
+	if (c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	if (config.flow_always && (!c->path.masquerade || outcome == NAT_NONE))
+	if (config.flow_always && (!(c->path.flags & PATH_MASQUERADE) || outcome == NAT_NONE))
 		outcome = track_begin(skb);
 	if (outcome > 0)
 		return drop(skb, c, outcome);
 	return path_go(skb, c, &c->path, action);
+}
+
+/* Sends a pod's packet along the CPU's path, or where a Service's backend is. */
+APART int from_pod_follow(struct __sk_buff *skb, __u32 action)
+{
+	struct cpu *c = cpu_this();
+	int outcome = SERVICE_NONE;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	c->path.action = action;
+	if (config.services && c->path.flags & (PATH_FRONTEND | PATH_ANSWERS))
+		outcome = service_from_pod(skb);
+	return outcome == SERVICE_NONE ? from_pod_go(skb, action) : service_send(skb, outcome);
 }
 
 /* Decides, and keeps what was decided, in the CPU's path as well. Returns -1, or a verdict if the packet goes nowhere. */
@@ -97,7 +113,7 @@ int from_pod(struct __sk_buff *skb)
 	}
 	if (unlikely(!path_mac_right(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
-	if (p->path.masquerade || config.flow_always) {
+	if (p->path.flags || config.flow_always) {
 		c->path = p->path;
 		c->snat = p->snat;
 		return from_pod_follow(skb, p->path.action);
@@ -105,11 +121,41 @@ int from_pod(struct __sk_buff *skb)
 	return path_follow(skb, c, &p->path, p->path.action);
 }
 
-/* What comes in for the node's own address: the host's, or a masqueraded pod's. */
-INLINE int from_wire_host(struct __sk_buff *skb, struct cpu *c)
+/* Where pods are masqueraded it matters whether a packet is the cluster's or the world's, else not. */
+#define WIRE_ANY (!config.masquerade4 && !config.masquerade6)
+
+/* What a wire brings for a pod goes into the pod, or to the stack that will bring it there. */
+#define WIRE_ACTION (config.legacy_routing ? PATH_STACK : PATH_POD)
+
+/* Sends what the wire brings for a pod along the CPU's path, with a row where its flow has one. */
+APART int from_wire_go(struct __sk_buff *skb)
 {
+	struct cpu *c = cpu_this();
 	int outcome;
 
+	if (!c)
+		return TC_ACT_SHOT;
+	if ((config.flow_always || decide_tracked(&c->pkt)) && !l4_parse(skb) && (outcome = track_begin(skb)))
+		return drop(skb, c, outcome);
+	return path_follow(skb, c, &c->path, WIRE_ACTION);
+}
+
+/* What the wire brings for a pod that is a client or a backend of Services. */
+APART int from_wire_follow(struct __sk_buff *skb)
+{
+	int outcome = service_to_client(skb);
+
+	return outcome == SERVICE_NONE ? from_wire_go(skb) : service_send(skb, outcome);
+}
+
+/* What comes in for the node's own address: the host's, or a masqueraded pod's. */
+APART int from_wire_host(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	int outcome;
+
+	if (!c)
+		return TC_ACT_SHOT;
 	c->pkt.for_host = true;
 	outcome = l4_parse(skb) ? -1 : nat_in(skb); /* the host's stack knows more protocols than we do */
 	if (outcome < 0)
@@ -121,13 +167,7 @@ INLINE int from_wire_host(struct __sk_buff *skb, struct cpu *c)
 	return path_go(skb, c, &c->path, c->path.action);
 }
 
-/* Where pods are masqueraded it matters whether a packet is the cluster's or the world's, else not. */
-#define WIRE_ANY (!config.masquerade4 && !config.masquerade6)
-
-/* What a wire brings for a pod goes into the pod, or to the stack that will bring it there. */
-#define WIRE_ACTION (config.legacy_routing ? PATH_STACK : PATH_POD)
-
-/* Whom the packet is for: a pod, whose path is kept, or the host. */
+/* Whom the packet is for: a pod, whose path is kept, a Service, or the host. */
 APART int from_wire_decide(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -137,18 +177,23 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (config.services && (!e || e->flags & ENDPOINT_HOST)) {
+		outcome = service_from_wire(skb, !!e);
+		if (outcome != SERVICE_NONE)
+			return service_send(skb, outcome);
+	}
 	if (e && e->flags & ENDPOINT_MASQUERADE)
-		return from_wire_host(skb, c);
+		return from_wire_host(skb);
 	if (!e || e->flags & ENDPOINT_HOST)
 		return pass(skb, c);
 	decide_wire_pod(c, e);
-	if (decide_tracked(&c->pkt)) {
-		if (!l4_parse(skb) && (outcome = track_begin(skb)))
-			return drop(skb, c, outcome);
-	} else {
+	if (c->path.flags) {
 		path_keep(c, WIRE_ANY);
+		return from_wire_follow(skb);
 	}
-	return path_follow(skb, c, &c->path, WIRE_ACTION);
+	if (!decide_tracked(&c->pkt))
+		path_keep(c, WIRE_ANY);
+	return from_wire_go(skb);
 }
 
 /* What a wire, or the tunnel, brings. */
@@ -171,18 +216,26 @@ int from_wire(struct __sk_buff *skb)
 	if (config.flow_always && (verdict = track_from_wire(skb, c)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, WIRE_ANY);
-	if (likely(p))
-		return path_follow(skb, c, &p->path, WIRE_ACTION);
-	return from_wire_decide(skb);
+	if (unlikely(!p))
+		return from_wire_decide(skb);
+	if (config.services && unlikely(p->path.flags)) {
+		c->path = p->path;
+		return from_wire_follow(skb);
+	}
+	return path_follow(skb, c, &p->path, WIRE_ACTION);
 }
 
-/* What the host itself sends to a pod. Attached only where every flow has a row. */
+/* What the host itself sends to a pod. Attached where every flow has a row, and where packets are translated for Services. */
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
-	if (c && packet_parse(skb, &c->pkt, HOOK_TO_POD) == PARSED_IP)
+	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP)
+		return TC_ACT_OK;
+	if (config.services)
+		service_to_pod(skb, c);
+	if (config.flow_always)
 		track_to_pod(skb);
 	return TC_ACT_OK;
 }
@@ -214,7 +267,7 @@ int to_wire(struct __sk_buff *skb)
 	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
 		return to_wire_tunnel(skb, c);
 	outcome = decide_masquerade(c);
-	if (!outcome && c->path.masquerade)
+	if (!outcome && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
 	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);
 }
@@ -281,6 +334,9 @@ const struct event *_event __attribute__((unused));
 const enum frontend_flag *_frontend_flag __attribute__((unused));
 const enum service_scope *_service_scope __attribute__((unused));
 const enum socket_outcome *_socket_outcome __attribute__((unused));
+const enum translation_flag *_translation_flag __attribute__((unused));
+const enum path_flag *_path_flag __attribute__((unused));
+const enum lb_mode *_lb_mode __attribute__((unused));
 const enum hook *_hook __attribute__((unused));
 
 char _license[] SEC("license") = "Dual BSD/GPL";

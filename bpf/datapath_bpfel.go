@@ -116,12 +116,22 @@ type DatapathCpu struct {
 		Proto uint8
 		_     [7]byte
 	}
-	Path     DatapathPath
-	Snat     DatapathAddr
-	Key      DatapathFlowKey
-	Flow     DatapathFlow
+	Path        DatapathPath
+	Snat        DatapathAddr
+	Key         DatapathFlowKey
+	Flow        DatapathFlow
+	Place       DatapathTranslationKey
+	Translation DatapathTranslation
+	To          struct {
+		_     structs.HostLayout
+		Src   DatapathAddr
+		Dst   DatapathAddr
+		Sport uint16
+		Dport uint16
+		Pad   uint32
+	}
 	Budget   DatapathEventBudget
-	Counters [4][64]DatapathCounter
+	Counters [8][64]DatapathCounter
 }
 
 type DatapathEndpoint struct {
@@ -142,8 +152,10 @@ const (
 )
 
 type DatapathEpochs struct {
-	_  structs.HostLayout
-	Of [65536]uint32
+	_          structs.HostLayout
+	Of         [65536]uint32
+	Learned    uint32
+	Translated [65536]uint8
 }
 
 type DatapathEvent struct {
@@ -258,6 +270,11 @@ const (
 	DatapathFrontendFlagFRONTEND_DROP_EXTERNAL DatapathFrontendFlag = 4
 	DatapathFrontendFlagFRONTEND_DROP_INTERNAL DatapathFrontendFlag = 8
 	DatapathFrontendFlagFRONTEND_THIS_NODE     DatapathFrontendFlag = 16
+	DatapathFrontendFlagFRONTEND_MAGLEV        DatapathFrontendFlag = 32
+	DatapathFrontendFlagFRONTEND_LEAST         DatapathFrontendFlag = 64
+	DatapathFrontendFlagFRONTEND_RANGES        DatapathFrontendFlag = 128
+	DatapathFrontendFlagFRONTEND_DSR           DatapathFrontendFlag = 256
+	DatapathFrontendFlagFRONTEND_SNAT          DatapathFrontendFlag = 512
 )
 
 type DatapathFrontendKey struct {
@@ -275,7 +292,8 @@ const (
 	DatapathHookHOOK_TO_POD    DatapathHook = 1
 	DatapathHookHOOK_FROM_WIRE DatapathHook = 2
 	DatapathHookHOOK_TO_WIRE   DatapathHook = 3
-	DatapathHookHOOKS          DatapathHook = 4
+	DatapathHookHOOK_XDP       DatapathHook = 4
+	DatapathHookHOOKS          DatapathHook = 8
 )
 
 type DatapathKeptFlow struct {
@@ -301,6 +319,14 @@ type DatapathKeptPath struct {
 	Snat DatapathAddr
 	Path DatapathPath
 }
+
+type DatapathLbMode uint32
+
+const (
+	DatapathLbModeLB_SNAT   DatapathLbMode = 0
+	DatapathLbModeLB_DSR    DatapathLbMode = 1
+	DatapathLbModeLB_HYBRID DatapathLbMode = 2
+)
 
 type DatapathMac struct {
 	_ structs.HostLayout
@@ -333,6 +359,7 @@ const (
 	DatapathOutcomeREPLY_ARP                   DatapathOutcome = 5
 	DatapathOutcomeREPLY_ND                    DatapathOutcome = 6
 	DatapathOutcomeREPLY_ICMP                  DatapathOutcome = 7
+	DatapathOutcomeREPLY_RESET                 DatapathOutcome = 8
 	DatapathOutcomeDROP_FIRST                  DatapathOutcome = 16
 	DatapathOutcomeDROP_TRUNCATED              DatapathOutcome = 16
 	DatapathOutcomeDROP_BAD_HEADER             DatapathOutcome = 17
@@ -361,26 +388,33 @@ const (
 	DatapathOutcomeDROP_NO_TUNNEL_KEY          DatapathOutcome = 40
 	DatapathOutcomeDROP_REWRITE                DatapathOutcome = 41
 	DatapathOutcomeDROP_MAP_FULL               DatapathOutcome = 42
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 43
+	DatapathOutcomeDROP_NO_SERVICE             DatapathOutcome = 43
+	DatapathOutcomeDROP_NO_BACKEND             DatapathOutcome = 44
+	DatapathOutcomeDROP_NO_LOCAL_BACKEND       DatapathOutcome = 45
+	DatapathOutcomeDROP_SOURCE_RANGE           DatapathOutcome = 46
+	DatapathOutcomeDROP_BACKEND_GONE           DatapathOutcome = 47
+	DatapathOutcomeDROP_SERVICE_PORT           DatapathOutcome = 48
+	DatapathOutcomeDROP_CROSS_FAMILY           DatapathOutcome = 49
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 50
 )
 
 type DatapathPath struct {
-	_          structs.HostLayout
-	Ifindex    uint32
-	Epoch      uint32
-	Expires    uint32
-	InIfindex  uint32
-	SrcSlot    uint16
-	DstSlot    uint16
-	Mtu        uint16
-	Action     uint8
-	Masquerade uint8
-	Dmac       DatapathMac
-	Smac       DatapathMac
-	InMac      DatapathMac
-	Pad        uint16
-	Pad2       uint32
-	Via        DatapathAddr
+	_         structs.HostLayout
+	Ifindex   uint32
+	Epoch     uint32
+	Expires   uint32
+	InIfindex uint32
+	SrcSlot   uint16
+	DstSlot   uint16
+	Mtu       uint16
+	Action    uint8
+	Flags     uint8
+	Dmac      DatapathMac
+	Smac      DatapathMac
+	InMac     DatapathMac
+	Pad       uint16
+	Pad2      uint32
+	Via       DatapathAddr
 }
 
 type DatapathPathAction uint32
@@ -392,6 +426,14 @@ const (
 	DatapathPathActionPATH_TUNNEL  DatapathPathAction = 3
 	DatapathPathActionPATH_STACK   DatapathPathAction = 4
 	DatapathPathActionPATH_RESOLVE DatapathPathAction = 5
+)
+
+type DatapathPathFlag uint32
+
+const (
+	DatapathPathFlagPATH_MASQUERADE DatapathPathFlag = 1
+	DatapathPathFlagPATH_FRONTEND   DatapathPathFlag = 2
+	DatapathPathFlagPATH_ANSWERS    DatapathPathFlag = 4
 )
 
 type DatapathPodLink struct {
@@ -443,13 +485,18 @@ type DatapathSettings struct {
 	Monitor        uint8
 	SocketHostOnly uint8
 	SetRetval      uint8
-	Pad            uint16
+	Services       uint8
+	LbMode         uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
 	EventRate      uint32
 	NatPortMin     uint16
 	NatPortMax     uint16
+	LbPortMin      uint16
+	LbPortMax      uint16
+	NodePortMin    uint16
+	NodePortMax    uint16
 	PathShift      uint32
 	_              [4]byte
 	NetnsCookie    uint64
@@ -473,6 +520,54 @@ const (
 	DatapathSocketOutcomeSOCKET_OUTCOMES   DatapathSocketOutcome = 4
 )
 
+type DatapathSourceRangeKey struct {
+	_       structs.HostLayout
+	Length  uint32
+	Service uint32
+	Addr    [4]uint32
+}
+
+type DatapathTranslation struct {
+	_            structs.HostLayout
+	Client       DatapathAddr
+	Frontend     DatapathAddr
+	Backend      DatapathAddr
+	Snat         DatapathAddr
+	ClientPort   uint16
+	FrontendPort uint16
+	BackendPort  uint16
+	Flags        uint8
+	Pad          uint8
+	Service      uint32
+	BackendId    uint32
+	Seen         uint32
+	Pad2         uint32
+	CreatedNs    uint64
+	Packets      [2]uint64
+	Bytes        [2]uint64
+	TcpFlags     [2]uint8
+	Pad3         [6]uint8
+}
+
+type DatapathTranslationFlag uint32
+
+const (
+	DatapathTranslationFlagTRANSLATION_SNAT    DatapathTranslationFlag = 1
+	DatapathTranslationFlagTRANSLATION_CLOSING DatapathTranslationFlag = 2
+	DatapathTranslationFlagTRANSLATION_REPLIED DatapathTranslationFlag = 4
+	DatapathTranslationFlagTRANSLATION_GONE    DatapathTranslationFlag = 8
+	DatapathTranslationFlagTRANSLATION_DSR     DatapathTranslationFlag = 16
+)
+
+type DatapathTranslationKey struct {
+	_      structs.HostLayout
+	Anchor DatapathAddr
+	Port   uint16
+	Proto  uint8
+	Place  uint8
+	_      [4]byte
+}
+
 type DatapathTunnelMode uint32
 
 const (
@@ -493,50 +588,57 @@ type DatapathWire struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapAffinities     = "affinities"
-	DatapathMapBackends       = "backends"
-	DatapathMapChoices        = "choices"
-	DatapathMapCpus           = "cpus"
-	DatapathMapEndpoints      = "endpoints"
-	DatapathMapEpochs         = "epochs"
-	DatapathMapEvents         = "events"
-	DatapathMapFlows          = "flows"
-	DatapathMapFragments      = "fragments"
-	DatapathMapFrontends      = "frontends"
-	DatapathMapKeptFlows      = "kept_flows"
-	DatapathMapOrigins        = "origins"
-	DatapathMapPaths          = "paths"
-	DatapathMapPodLinks       = "pod_links"
-	DatapathMapPrefixes       = "prefixes"
-	DatapathMapSocketOutcomes = "socket_outcomes"
-	DatapathMapWires          = "wires"
-	DatapathProgConnect4      = "connect4"
-	DatapathProgConnect6      = "connect6"
-	DatapathProgFromPod       = "from_pod"
-	DatapathProgFromWire      = "from_wire"
-	DatapathProgGetpeername4  = "getpeername4"
-	DatapathProgGetpeername6  = "getpeername6"
-	DatapathProgRecvmsg4      = "recvmsg4"
-	DatapathProgRecvmsg6      = "recvmsg6"
-	DatapathProgSendmsg4      = "sendmsg4"
-	DatapathProgSendmsg6      = "sendmsg6"
-	DatapathProgToPod         = "to_pod"
-	DatapathProgToWire        = "to_wire"
-	DatapathVarEndpointFlag   = "_endpoint_flag"
-	DatapathVarEvent          = "_event"
-	DatapathVarEventType      = "_event_type"
-	DatapathVarFlowFlag       = "_flow_flag"
-	DatapathVarFlowSeconds    = "_flow_seconds"
-	DatapathVarFrontendFlag   = "_frontend_flag"
-	DatapathVarHook           = "_hook"
-	DatapathVarOutcome        = "_outcome"
-	DatapathVarPathAction     = "_path_action"
-	DatapathVarPrefixFlag     = "_prefix_flag"
-	DatapathVarServiceScope   = "_service_scope"
-	DatapathVarSocketOutcome  = "_socket_outcome"
-	DatapathVarTunnelMode     = "_tunnel_mode"
-	DatapathVarConfig         = "config"
-	DatapathVarListening      = "listening"
+	DatapathMapAffinities      = "affinities"
+	DatapathMapBackends        = "backends"
+	DatapathMapChoices         = "choices"
+	DatapathMapCpus            = "cpus"
+	DatapathMapEndpoints       = "endpoints"
+	DatapathMapEpochs          = "epochs"
+	DatapathMapEvents          = "events"
+	DatapathMapFlows           = "flows"
+	DatapathMapFragments       = "fragments"
+	DatapathMapFrontends       = "frontends"
+	DatapathMapKeptFlows       = "kept_flows"
+	DatapathMapLoads           = "loads"
+	DatapathMapOrigins         = "origins"
+	DatapathMapPaths           = "paths"
+	DatapathMapPodLinks        = "pod_links"
+	DatapathMapPrefixes        = "prefixes"
+	DatapathMapSocketOutcomes  = "socket_outcomes"
+	DatapathMapSourceRanges    = "source_ranges"
+	DatapathMapTranslations    = "translations"
+	DatapathMapWires           = "wires"
+	DatapathProgConnect4       = "connect4"
+	DatapathProgConnect6       = "connect6"
+	DatapathProgFromPod        = "from_pod"
+	DatapathProgFromWire       = "from_wire"
+	DatapathProgGetpeername4   = "getpeername4"
+	DatapathProgGetpeername6   = "getpeername6"
+	DatapathProgRecvmsg4       = "recvmsg4"
+	DatapathProgRecvmsg6       = "recvmsg6"
+	DatapathProgSendmsg4       = "sendmsg4"
+	DatapathProgSendmsg6       = "sendmsg6"
+	DatapathProgToPod          = "to_pod"
+	DatapathProgToWire         = "to_wire"
+	DatapathVarEndpointFlag    = "_endpoint_flag"
+	DatapathVarEvent           = "_event"
+	DatapathVarEventType       = "_event_type"
+	DatapathVarFlowFlag        = "_flow_flag"
+	DatapathVarFlowSeconds     = "_flow_seconds"
+	DatapathVarFrontendFlag    = "_frontend_flag"
+	DatapathVarHook            = "_hook"
+	DatapathVarLbMode          = "_lb_mode"
+	DatapathVarOutcome         = "_outcome"
+	DatapathVarPathAction      = "_path_action"
+	DatapathVarPathFlag        = "_path_flag"
+	DatapathVarPrefixFlag      = "_prefix_flag"
+	DatapathVarServiceScope    = "_service_scope"
+	DatapathVarSocketOutcome   = "_socket_outcome"
+	DatapathVarTranslationFlag = "_translation_flag"
+	DatapathVarTunnelMode      = "_tunnel_mode"
+	DatapathVarConfig          = "config"
+	DatapathVarListening       = "listening"
+	DatapathVarOwnPorts        = "own_ports"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -610,11 +712,14 @@ type DatapathMapSpecs struct {
 	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	KeptFlows      *ebpf.MapSpec `ebpf:"kept_flows"`
+	Loads          *ebpf.MapSpec `ebpf:"loads"`
 	Origins        *ebpf.MapSpec `ebpf:"origins"`
 	Paths          *ebpf.MapSpec `ebpf:"paths"`
 	PodLinks       *ebpf.MapSpec `ebpf:"pod_links"`
 	Prefixes       *ebpf.MapSpec `ebpf:"prefixes"`
 	SocketOutcomes *ebpf.MapSpec `ebpf:"socket_outcomes"`
+	SourceRanges   *ebpf.MapSpec `ebpf:"source_ranges"`
+	Translations   *ebpf.MapSpec `ebpf:"translations"`
 	Wires          *ebpf.MapSpec `ebpf:"wires"`
 }
 
@@ -622,21 +727,25 @@ type DatapathMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
-	EndpointFlag  *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
-	Event         *ebpf.VariableSpec `ebpf:"_event"`
-	EventType     *ebpf.VariableSpec `ebpf:"_event_type"`
-	FlowFlag      *ebpf.VariableSpec `ebpf:"_flow_flag"`
-	FlowSeconds   *ebpf.VariableSpec `ebpf:"_flow_seconds"`
-	FrontendFlag  *ebpf.VariableSpec `ebpf:"_frontend_flag"`
-	Hook          *ebpf.VariableSpec `ebpf:"_hook"`
-	Outcome       *ebpf.VariableSpec `ebpf:"_outcome"`
-	PathAction    *ebpf.VariableSpec `ebpf:"_path_action"`
-	PrefixFlag    *ebpf.VariableSpec `ebpf:"_prefix_flag"`
-	ServiceScope  *ebpf.VariableSpec `ebpf:"_service_scope"`
-	SocketOutcome *ebpf.VariableSpec `ebpf:"_socket_outcome"`
-	TunnelMode    *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
-	Config        *ebpf.VariableSpec `ebpf:"config"`
-	Listening     *ebpf.VariableSpec `ebpf:"listening"`
+	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
+	Event           *ebpf.VariableSpec `ebpf:"_event"`
+	EventType       *ebpf.VariableSpec `ebpf:"_event_type"`
+	FlowFlag        *ebpf.VariableSpec `ebpf:"_flow_flag"`
+	FlowSeconds     *ebpf.VariableSpec `ebpf:"_flow_seconds"`
+	FrontendFlag    *ebpf.VariableSpec `ebpf:"_frontend_flag"`
+	Hook            *ebpf.VariableSpec `ebpf:"_hook"`
+	LbMode          *ebpf.VariableSpec `ebpf:"_lb_mode"`
+	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
+	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
+	PathFlag        *ebpf.VariableSpec `ebpf:"_path_flag"`
+	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
+	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
+	SocketOutcome   *ebpf.VariableSpec `ebpf:"_socket_outcome"`
+	TranslationFlag *ebpf.VariableSpec `ebpf:"_translation_flag"`
+	TunnelMode      *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
+	Config          *ebpf.VariableSpec `ebpf:"config"`
+	Listening       *ebpf.VariableSpec `ebpf:"listening"`
+	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -670,11 +779,14 @@ type DatapathMaps struct {
 	Fragments      *ebpf.Map `ebpf:"fragments"`
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	KeptFlows      *ebpf.Map `ebpf:"kept_flows"`
+	Loads          *ebpf.Map `ebpf:"loads"`
 	Origins        *ebpf.Map `ebpf:"origins"`
 	Paths          *ebpf.Map `ebpf:"paths"`
 	PodLinks       *ebpf.Map `ebpf:"pod_links"`
 	Prefixes       *ebpf.Map `ebpf:"prefixes"`
 	SocketOutcomes *ebpf.Map `ebpf:"socket_outcomes"`
+	SourceRanges   *ebpf.Map `ebpf:"source_ranges"`
+	Translations   *ebpf.Map `ebpf:"translations"`
 	Wires          *ebpf.Map `ebpf:"wires"`
 }
 
@@ -691,11 +803,14 @@ func (m *DatapathMaps) Close() error {
 		m.Fragments,
 		m.Frontends,
 		m.KeptFlows,
+		m.Loads,
 		m.Origins,
 		m.Paths,
 		m.PodLinks,
 		m.Prefixes,
 		m.SocketOutcomes,
+		m.SourceRanges,
+		m.Translations,
 		m.Wires,
 	)
 }
@@ -704,21 +819,25 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
-	EndpointFlag  *ebpf.Variable `ebpf:"_endpoint_flag"`
-	Event         *ebpf.Variable `ebpf:"_event"`
-	EventType     *ebpf.Variable `ebpf:"_event_type"`
-	FlowFlag      *ebpf.Variable `ebpf:"_flow_flag"`
-	FlowSeconds   *ebpf.Variable `ebpf:"_flow_seconds"`
-	FrontendFlag  *ebpf.Variable `ebpf:"_frontend_flag"`
-	Hook          *ebpf.Variable `ebpf:"_hook"`
-	Outcome       *ebpf.Variable `ebpf:"_outcome"`
-	PathAction    *ebpf.Variable `ebpf:"_path_action"`
-	PrefixFlag    *ebpf.Variable `ebpf:"_prefix_flag"`
-	ServiceScope  *ebpf.Variable `ebpf:"_service_scope"`
-	SocketOutcome *ebpf.Variable `ebpf:"_socket_outcome"`
-	TunnelMode    *ebpf.Variable `ebpf:"_tunnel_mode"`
-	Config        *ebpf.Variable `ebpf:"config"`
-	Listening     *ebpf.Variable `ebpf:"listening"`
+	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
+	Event           *ebpf.Variable `ebpf:"_event"`
+	EventType       *ebpf.Variable `ebpf:"_event_type"`
+	FlowFlag        *ebpf.Variable `ebpf:"_flow_flag"`
+	FlowSeconds     *ebpf.Variable `ebpf:"_flow_seconds"`
+	FrontendFlag    *ebpf.Variable `ebpf:"_frontend_flag"`
+	Hook            *ebpf.Variable `ebpf:"_hook"`
+	LbMode          *ebpf.Variable `ebpf:"_lb_mode"`
+	Outcome         *ebpf.Variable `ebpf:"_outcome"`
+	PathAction      *ebpf.Variable `ebpf:"_path_action"`
+	PathFlag        *ebpf.Variable `ebpf:"_path_flag"`
+	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
+	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
+	SocketOutcome   *ebpf.Variable `ebpf:"_socket_outcome"`
+	TranslationFlag *ebpf.Variable `ebpf:"_translation_flag"`
+	TunnelMode      *ebpf.Variable `ebpf:"_tunnel_mode"`
+	Config          *ebpf.Variable `ebpf:"config"`
+	Listening       *ebpf.Variable `ebpf:"listening"`
+	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

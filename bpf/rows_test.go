@@ -61,7 +61,7 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), fragmentTables(), flowTables(), keptTables())
+		masqueradeTables(), masqueradeErrorTables(), serviceTables(), fragmentTables(), flowTables(), keptTables())
 }
 
 func TestPackets(t *testing.T) {
@@ -174,10 +174,13 @@ func (w *world) counted(s step) string {
 	return strings.Join(list, ", ")
 }
 
+// hooks by their number.
+var hooks = [...]string{DatapathHookHOOK_FROM_POD: "from_pod", DatapathHookHOOK_TO_POD: "to_pod", DatapathHookHOOK_FROM_WIRE: "from_wire",
+	DatapathHookHOOK_TO_WIRE: "to_wire", DatapathHookHOOK_XDP: "xdp"}
+
 // outcomesSince names the counters that went up, with the number if by more than one.
-func (w *world) outcomesSince(t testing.TB, had [4][64]uint64) string {
+func (w *world) outcomesSince(t testing.TB, had [len(hooks)][64]uint64) string {
 	t.Helper()
-	hooks := []string{"from_pod", "to_pod", "from_wire", "to_wire"}
 	names := map[uint32]string{}
 	for name, n := range w.outcomes {
 		names[n] = name

@@ -39,8 +39,8 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 }
 
 func settingsText(s Settings) string {
-	return fmt.Sprintf("tunnel %d, legacy %d, flow rows %d, masquerade %d %d, families %d %d, monitor %d",
-		s.Tunnel, s.LegacyRouting, s.FlowAlways, s.Masquerade4, s.Masquerade6, s.Ipv4, s.Ipv6, s.Monitor)
+	return fmt.Sprintf("tunnel %d, legacy %d, flow rows %d, masquerade %d %d, services %d, families %d %d, monitor %d",
+		s.Tunnel, s.LegacyRouting, s.FlowAlways, s.Masquerade4, s.Masquerade6, s.Services, s.Ipv4, s.Ipv6, s.Monitor)
 }
 
 func everySettings() (list []Settings) {
@@ -53,6 +53,8 @@ func everySettings() (list []Settings) {
 			if bits>>2&1 == 1 {
 				s.Masquerade4, s.Masquerade6 = s.Ipv4, s.Ipv6
 			}
+			list = append(list, s)
+			s.Services = 1
 			list = append(list, s)
 		}
 	}

@@ -63,6 +63,7 @@ func worldNames() packet.Names {
 		"world2": named(nil, "198.51.100.8", "2001:db8::8"), "stranger": named(mac(0x66), "203.0.113.9", "2001:db8:9::9"),
 		"blackhole": named(nil, "10.66.0.1", "fd00:66::66"), "prohibit": named(nil, "10.67.0.1", "fd00:67::67"),
 		"unreachable": named(nil, "10.68.0.1", "fd00:68::68"),
+		"vip": named(nil, "10.96.0.10", "fd00:96::10"), "lb": named(nil, "203.0.113.50", "2001:db8:50::50"),
 	}
 }
 
@@ -306,6 +307,11 @@ func (w *world) fill(t testing.TB) {
 		must(t, w.Endpoints.Put(Addr(a), row))
 	}
 	must(t, w.Wires.Put(uint32(w.index["eth0"]), wire))
+	if w.settings.Services != 0 {
+		wire.Addr4, wire.Addr6 = Addr(n["node"].IP4), Addr(n["node"].IP6)
+		must(t, w.Wires.Put(uint32(w.index["eth0"]), wire))
+		w.fillServices(t)
+	}
 	if w.settings.Tunnel != 0 {
 		must(t, w.Wires.Put(w.settings.TunnelIfindex, DatapathWire{Mtu: 1450}))
 	}
@@ -344,7 +350,7 @@ func (w *world) forget(t testing.TB) {
 	t.Helper()
 	w.bump(t, 0) // paths can't be taken away, but become stale
 	w.unkeep(t)
-	for _, m := range []*ebpf.Map{w.Flows, w.Fragments} {
+	for _, m := range []*ebpf.Map{w.Flows, w.Fragments, w.Translations, w.Affinities} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {
 			if err := m.Delete(key); err != nil {
@@ -360,12 +366,12 @@ func (w *world) bump(t testing.TB, slot uint16) {
 }
 
 // counters sums up over the CPUs: packets by hook and outcome.
-func (w *world) counters(t testing.TB) (sum [4][64]uint64) {
+func (w *world) counters(t testing.TB) (sum [len(hooks)][64]uint64) {
 	t.Helper()
 	var cpus []DatapathCpu
 	must(t, w.Cpus.Lookup(uint32(0), &cpus))
 	for _, c := range cpus {
-		for h := range c.Counters {
+		for h := range hooks {
 			for o, n := range c.Counters[h] {
 				sum[h][o] += n.Packets
 			}

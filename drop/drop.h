@@ -13,6 +13,7 @@ enum outcome {
 	REPLY_ARP,       /* the gateway's MAC answered to a pod */
 	REPLY_ND,
 	REPLY_ICMP, /* an ICMP error instead of the packet */
+	REPLY_RESET, /* a TCP reset instead of the packet */
 
 	/* Drops. */
 	DROP_FIRST = 16,
@@ -43,6 +44,13 @@ enum outcome {
 	DROP_NO_TUNNEL_KEY,   /* into the tunnel, but no node is known there */
 	DROP_REWRITE,      /* the kernel refused to change the packet */
 	DROP_MAP_FULL,     /* no room for a flow that needs a row */
+	DROP_NO_SERVICE,   /* to a Service's address, but no port of its */
+	DROP_NO_BACKEND,   /* the Service has none */
+	DROP_NO_LOCAL_BACKEND, /* the Service has none here, where its traffic policy wants one */
+	DROP_SOURCE_RANGE, /* the Service is not for this client */
+	DROP_BACKEND_GONE, /* the flow's backend is no more */
+	DROP_SERVICE_PORT, /* the Service changes a port that SCTP's checksum covers */
+	DROP_CROSS_FAMILY, /* the backend is of another family than the client */
 	OUTCOMES,
 };
 

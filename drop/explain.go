@@ -8,7 +8,7 @@ import (
 
 // Outcomes are all that drop.h has, by number.
 func Outcomes() []Outcome {
-	return slices.Concat(waysOn(), badPackets(), spoofed(), noWay(), noTranslation())
+	return slices.Concat(waysOn(), badPackets(), spoofed(), noWay(), noTranslation(), noService())
 }
 
 func waysOn() []Outcome {
@@ -22,6 +22,7 @@ func waysOn() []Outcome {
 		{bpf.DatapathOutcomeREPLY_ND, "REPLY_ND", "A pod's neighbour solicitation for its gateway was answered.", ""},
 		{bpf.DatapathOutcomeREPLY_ICMP, "REPLY_ICMP", "The sender got an ICMP error instead: TTL ran out, packet too big, or no route.",
 			"Usual for traceroute and path-MTU discovery. If it goes on, compare MTUs and routes."},
+		{bpf.DatapathOutcomeREPLY_RESET, "REPLY_RESET", "The client got a TCP reset: the backend of its connection is no more.", ""},
 	}
 }
 
@@ -76,6 +77,20 @@ func noWay() []Outcome {
 		{bpf.DatapathOutcomeDROP_NO_TUNNEL_KEY, "DROP_NO_TUNNEL_KEY", "Into the tunnel, but no node is known there.",
 			"myelin route prefixes shows which prefixes have a node; is the Node object complete?"},
 		{bpf.DatapathOutcomeDROP_REWRITE, "DROP_REWRITE", "The kernel refused to change the packet.", "The node may be out of memory for packets; look at its log."},
+	}
+}
+
+func noService() []Outcome {
+	return []Outcome{
+		{bpf.DatapathOutcomeDROP_NO_SERVICE, "DROP_NO_SERVICE", "To a Service's address, but to no port of its.", "myelin service list shows the ports; look at what the client is configured with."},
+		{bpf.DatapathOutcomeDROP_NO_BACKEND, "DROP_NO_BACKEND", "The Service has no backend; the client was told so.",
+			"Are its pods ready, and does its selector find them? myelin service get NAME."},
+		{bpf.DatapathOutcomeDROP_NO_LOCAL_BACKEND, "DROP_NO_LOCAL_BACKEND", "The Service has no backend on this node, where its traffic policy wants one.",
+			"Send to a node that passes the Service's health check, or change externalTrafficPolicy or internalTrafficPolicy."},
+		{bpf.DatapathOutcomeDROP_SOURCE_RANGE, "DROP_SOURCE_RANGE", "The Service is not for this client.", "Add the client to loadBalancerSourceRanges, if it should have the Service."},
+		{bpf.DatapathOutcomeDROP_BACKEND_GONE, "DROP_BACKEND_GONE", "The connection's backend is no more; the client got a TCP reset.", "Usual after a rollout; clients connect again."},
+		{bpf.DatapathOutcomeDROP_SERVICE_PORT, "DROP_SERVICE_PORT", "The Service changes the port of SCTP, whose checksum covers it.", "Give port and targetPort of an SCTP Service the same number."},
+		{bpf.DatapathOutcomeDROP_CROSS_FAMILY, "DROP_CROSS_FAMILY", "The backend is of another family than the client.", "Give the Service backends of the client's family."},
 	}
 }
 

@@ -46,6 +46,8 @@ struct {
 /* By slot; slot 0 is for routes and everything global. Only ever counted up. */
 struct epochs {
 	__u32 of[65536];
+	__u32 learned;           /* how often the datapath itself found that kept decisions are stale */
+	__u8 translated[65536]; /* 1: some of the endpoint's packets are a Service's */
 };
 
 /* One row, so that one look-up finds all that a packet needs. */
@@ -63,7 +65,28 @@ INLINE __u32 epoch_sum(__u16 src, __u16 dst)
 	__u32 key = 0;
 	struct epochs *e = bpf_map_lookup_elem(&epochs, &key);
 
-	return e ? e->of[0] + e->of[src] + e->of[dst] : 0;
+	return e ? e->of[0] + e->of[src] + e->of[dst] + e->learned : 0;
+}
+
+/* Whether some of the endpoint's packets are a Service's. Slot 0 is nobody's. */
+INLINE bool endpoint_translated(__u16 slot)
+{
+	__u32 key = 0;
+	struct epochs *e = bpf_map_lookup_elem(&epochs, &key);
+
+	return e && e->translated[slot];
+}
+
+/* From now on the endpoint's packets are looked at. What was kept for them is decided again. Cost: once a pod. */
+INLINE void endpoint_translate(__u16 slot)
+{
+	__u32 key = 0;
+	struct epochs *e = bpf_map_lookup_elem(&epochs, &key);
+
+	if (!e || !slot || e->translated[slot])
+		return;
+	e->translated[slot] = 1;
+	__sync_fetch_and_add(&e->learned, 1);
 }
 
 #endif

@@ -101,8 +101,8 @@ func (d *Decoder) Decode(r *Raw) *Event {
 		Protocol: r.Proto, EtherType: bpf.Port(r.Ethertype), TCPFlags: TCPFlags(r.TcpFlags), Length: r.Length, Index: r.Ifindex,
 		Interface: d.Names.Link(int(r.Ifindex)), Endpoint: r.Slot,
 	}
-	if r.Hook < uint8(bpf.DatapathHookHOOKS) {
-		e.Hook = drop.Hooks()[r.Hook]
+	if hooks := drop.Hooks(); int(r.Hook) < len(hooks) {
+		e.Hook = hooks[r.Hook]
 	}
 	switch {
 	case e.Type == FlowEnd && e.Hook == "":

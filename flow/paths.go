@@ -68,7 +68,7 @@ func namePath(names event.Names, k *bpf.DatapathKeptPath, fresh bool) *Path {
 	if p.Ifindex != 0 {
 		out.Out = link(names, p.Ifindex)
 	}
-	if p.Masquerade != 0 {
+	if p.Flags&uint8(bpf.DatapathPathFlagPATH_MASQUERADE) != 0 {
 		out.Masquerade = k.Snat.Netip()
 	}
 	return out

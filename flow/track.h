@@ -57,7 +57,7 @@ APART int track_row_from_pod(struct __sk_buff *skb)
 	way = &flow_side(f, side)->way;
 	if (unlikely(!track_holds(skb, way))) {
 		p = path_find(&c->pkt, false);
-		if (!p || p->path.masquerade)
+		if (!p || p->path.flags & (PATH_MASQUERADE | PATH_FRONTEND | PATH_ANSWERS))
 			return -1;
 		*way = p->path;
 	}
@@ -113,6 +113,8 @@ APART int track_row_from_wire(struct __sk_buff *skb)
 	if (!e || e->flags & ENDPOINT_HOST)
 		return -1;
 	decide_wire_pod(c, e);
+	if (!f && c->path.flags)
+		return -1; /* it may be a Service's */
 	if (f && !l4_is_icmp_error(&c->pkt)) {
 		flow_side(f, side)->way = c->path;
 		return track_follow(skb, c, f, side);

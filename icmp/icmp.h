@@ -45,6 +45,10 @@ INLINE void icmp_type4(struct icmp_head *h, enum outcome why, __u32 mtu)
 	case DROP_BLACKHOLE:
 		h->code = ICMP_PKT_FILTERED;
 		break;
+	case DROP_NO_SERVICE:
+	case DROP_NO_BACKEND:
+		h->code = ICMP_PORT_UNREACH;
+		break;
 	default:
 		h->code = ICMP_HOST_UNREACH;
 	}
@@ -63,6 +67,10 @@ INLINE void icmp_type6(struct icmp_head *h, enum outcome why, __u32 mtu)
 		break;
 	case DROP_BLACKHOLE:
 		h->code = ICMPV6_ADM_PROHIBITED;
+		break;
+	case DROP_NO_SERVICE:
+	case DROP_NO_BACKEND:
+		h->code = ICMPV6_PORT_UNREACH;
 		break;
 	default:
 		h->code = ICMPV6_ADDR_UNREACH;

@@ -16,16 +16,21 @@ INLINE bool nat_keeps_port(__u8 proto)
 	return proto == IPPROTO_SCTP;
 }
 
-INLINE __be16 nat_candidate(const struct packet *pkt, __u32 attempt)
+/* A port from min to max for the packet's flow: the same for each attempt whenever it is asked. */
+INLINE __be16 port_candidate(const struct packet *pkt, __u32 attempt, __u32 min, __u32 max)
 {
 	__u64 h = pkt->src.d[1] * 0x9e3779b97f4a7c15ULL;
-	__u32 range = config.nat_port_max - config.nat_port_min + 1;
 
 	if (nat_keeps_port(pkt->proto))
 		return pkt->sport;
 	h = (h ^ pkt->dst.d[1] ^ (h >> 29)) * 0xbf58476d1ce4e5b9ULL;
 	h = (h ^ ((__u32)pkt->sport << 16 | pkt->dport) ^ (h >> 32)) * 0x94d049bb133111ebULL;
-	return bpf_htons(config.nat_port_min + ((__u32)(h >> 32) + attempt * 7919) % range);
+	return bpf_htons(min + ((__u32)(h >> 32) + attempt * 7919) % (max - min + 1));
+}
+
+INLINE __be16 nat_candidate(const struct packet *pkt, __u32 attempt)
+{
+	return port_candidate(pkt, attempt, config.nat_port_min, config.nat_port_max);
 }
 
 /* True if a socket of the host already uses what the pod would look like. */

@@ -4,6 +4,7 @@
 #define MYELIN_DECIDE_H
 
 #include "path.h"
+#include "../service/address.h"
 
 INLINE bool addr_is_multicast(const struct addr *a)
 {
@@ -75,6 +76,8 @@ INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 	c->pkt.slot = e->slot;
 	c->path.expires = clock_now() + config.hz;
 	c->path.epoch = epoch_sum(0, e->slot);
+	if (config.services && endpoint_translated(e->slot))
+		c->path.flags |= PATH_ANSWERS;
 }
 
 /* What the kernel's routes say, in the words of an outcome; 0 if there is a way. */
@@ -97,7 +100,7 @@ INLINE int fib_outcome(long rc)
 /* The kernel's fib takes IPv4 and IPv6 addresses in different places: this is one of the few spots where the families differ. */
 INLINE long fib_ask(struct __sk_buff *skb, const struct packet *pkt, struct bpf_fib_lookup *f)
 {
-	f->ifindex = pkt->ifindex;
+	f->ifindex = pkt->ifindex & ~PATH_TRANSLATED;
 	f->l4_protocol = pkt->proto;
 	f->tot_len = 1; /* asks for the route's MTU, since 5.12; before, it comes back as it went in */
 	if (pkt->family == 4) {
@@ -154,7 +157,7 @@ INLINE int decide_masquerade(struct cpu *c)
 	struct prefix *prefix;
 	struct wire *w;
 
-	p->masquerade = 0;
+	p->flags = 0;
 	if (!(pkt->family == 4 ? config.masquerade4 : config.masquerade6) || !e || e->flags & ENDPOINT_HOST)
 		return 0;
 	prefix = prefix_find(&pkt->dst);
@@ -162,7 +165,7 @@ INLINE int decide_masquerade(struct cpu *c)
 	if (!w || (prefix && prefix->flags & PREFIX_CLUSTER))
 		return 0;
 	pkt->slot = e->slot;
-	p->masquerade = 1;
+	p->flags = PATH_MASQUERADE;
 	c->snat = pkt->family == 4 ? w->addr4 : w->addr6;
 	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : 0;
 }
@@ -203,8 +206,26 @@ INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 	outcome = decide_wire(skb, c);
 	if (outcome || p->action == PATH_STACK || (prefix && prefix->flags & PREFIX_CLUSTER))
 		return outcome;
-	p->masquerade = pkt->family == 4 ? config.masquerade4 : config.masquerade6;
-	return p->masquerade && addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : 0;
+	if (!(pkt->family == 4 ? config.masquerade4 : config.masquerade6))
+		return 0;
+	p->flags |= PATH_MASQUERADE;
+	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : 0;
+}
+
+/* What Services have to do with the CPU's path, for which outcome was decided without them. Returns 0 or a drop reason. */
+INLINE int decide_service(struct cpu *c, int outcome)
+{
+	struct path *p = &c->path;
+
+	if (endpoint_translated(p->src_slot) || endpoint_translated(p->dst_slot))
+		p->flags |= PATH_ANSWERS;
+	if (!frontend_address(&c->pkt.dst))
+		return outcome;
+	p->flags |= PATH_FRONTEND;
+	/* Most such addresses are nowhere, and no wire need lead there. */
+	if (outcome)
+		p->action = PATH_STACK;
+	return 0;
 }
 
 /* Decides for a packet that a pod sends, into the CPU's path. Returns 0 or a drop reason. */
@@ -232,7 +253,7 @@ APART int decide(struct __sk_buff *skb)
 	p->expires = clock_now() + config.hz;
 	outcome = decide_destination(skb, c);
 	p->epoch = epoch_sum(p->src_slot, p->dst_slot);
-	return outcome;
+	return config.services ? decide_service(c, outcome) : outcome;
 }
 
 #endif

@@ -13,6 +13,9 @@
 #define AF_INET 2
 #define AF_INET6 10
 
+/* In the place of the device a packet came in by: its path is that of what it becomes, and no other packet's. */
+#define PATH_TRANSLATED 0x80000000u
+
 /*
  * Each CPU keeps its own: no lock, no list of what was used when, and a look-up is an index. A pair of neighbouring rows is one set; of a full set the
  * row goes that was decided first. A power of 2.

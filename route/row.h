@@ -14,6 +14,13 @@ enum path_action {
 	PATH_RESOLVE, /* out of ifindex, the kernel finding the neighbour via; never kept */
 };
 
+/* What is to be done with packets on the path. None: they are forwarded as they are. */
+enum path_flag {
+	PATH_MASQUERADE = 1, /* the source becomes the wire's address */
+	PATH_FRONTEND = 2,   /* the destination may be a Service's */
+	PATH_ANSWERS = 4,    /* some may be answers of a Service's backend */
+};
+
 struct path {
 	__u32 ifindex;
 	__u32 epoch;
@@ -23,7 +30,7 @@ struct path {
 	__u16 dst_slot;
 	__u16 mtu; /* bytes of layer 3; 0: not checked */
 	__u8 action;
-	__u8 masquerade; /* true: the source becomes the wire's address */
+	__u8 flags; /* enum path_flag */
 	struct mac dmac; /* with smac copied as one, from an offset that 4 divides */
 	struct mac smac;
 	struct mac in_mac; /* the source MAC packets must have */

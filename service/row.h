@@ -25,6 +25,11 @@ enum frontend_flag {
 	FRONTEND_DROP_EXTERNAL = 4, /* the set is empty here, but not on other nodes */
 	FRONTEND_DROP_INTERNAL = 8,
 	FRONTEND_THIS_NODE = 16, /* of a wildcard: only the node's own addresses, not those of other nodes */
+	FRONTEND_MAGLEV = 32,     /* a set's choices are a Maglev table: the flow's hash says which */
+	FRONTEND_LEAST = 64,      /* of two choices at random, the backend with fewer flows */
+	FRONTEND_RANGES = 128,    /* for clients of the Service's source ranges only */
+	FRONTEND_DSR = 256,       /* the Service's own mode, in the place of the node's */
+	FRONTEND_SNAT = 512,
 };
 
 struct backend_set {
@@ -40,7 +45,10 @@ struct frontend {
 	__u32 port; /* which of the Service's ports: the same for all its frontends that lead there */
 };
 
-/* By address, port and protocol. Grows with the work, as all maps here do. */
+/*
+ * By address, port and protocol. A row with port 0 and protocol 0 says that the address has frontends, and for which clients. Grows with the work, as all
+ * maps here do.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -84,6 +92,77 @@ struct {
 	__type(key, __u32);
 	__type(value, struct backend);
 } backends SEC(".maps");
+
+struct source_range_key {
+	__u32 length; /* bits: those of the service, and of the mapped address */
+	__u32 service;
+	__be32 addr[4];
+};
+
+/* Whom a Service with FRONTEND_RANGES is for. The value is nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct source_range_key);
+	__type(value, __u32);
+} source_ranges SEC(".maps");
+
+/* By backend: how many flows it has, as the agent counted last. Only of Services that choose by it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} loads SEC(".maps");
+
+/*
+ * A flow that packets are translated for, found from both ends by what the two have in common: the client's address and port, or, where the backend sees
+ * the node's in the place of the client's, that port. Flows that share it have places of their own.
+ */
+struct translation_key {
+	struct addr anchor; /* the client; 0.0.0.0 (mapped) or ::, the node */
+	__be16 port;
+	__u8 proto;
+	__u8 place;
+};
+
+enum translation_flag {
+	TRANSLATION_SNAT = 1,    /* the backend sees snat in the place of the client */
+	TRANSLATION_CLOSING = 2, /* FIN from both or RST seen */
+	TRANSLATION_REPLIED = 4,
+	TRANSLATION_GONE = 8,    /* the agent found that the backend is no more */
+	TRANSLATION_DSR = 16,    /* the answers don't come back by this node, or the packets came by another one */
+};
+
+struct translation {
+	struct addr client;
+	struct addr frontend;
+	struct addr backend;
+	struct addr snat;
+	__be16 client_port;
+	__be16 frontend_port;
+	__be16 backend_port;
+	__u8 flags;
+	__u8 pad;
+	__u32 service;
+	__u32 backend_id;
+	__u32 seen; /* clock tick of the last packet */
+	__u32 pad2;
+	__u64 created_ns; /* CLOCK_MONOTONIC */
+	__u64 packets[2]; /* [0] from the client, [1] from the backend */
+	__u64 bytes[2];
+	__u8 tcp_flags[2]; /* all that were seen */
+	__u8 pad3[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct translation_key);
+	__type(value, struct translation);
+} translations SEC(".maps");
 
 struct affinity_key {
 	struct addr client; /* of a socket: its network namespace's cookie */

@@ -3,31 +3,10 @@
 #ifndef MYELIN_SERVICE_H
 #define MYELIN_SERVICE_H
 
-#include "row.h"
-#include "../route/path.h"
+#include "address.h"
 
 /* The next choice is taken where a backend has just gone. */
 #define SERVICE_ATTEMPTS 4
-
-enum address_owner {
-	OWNER_OTHER,
-	OWNER_NODE, /* this node's own, loopback included */
-	OWNER_PEER, /* another node's */
-};
-
-INLINE int address_owner(const struct addr *a)
-{
-	struct endpoint *e;
-	struct prefix *p;
-
-	if (addr_is4(a) ? a->b[12] == 127 : (!a->d[0] && a->d[1] == bpf_cpu_to_be64(1)))
-		return OWNER_NODE;
-	e = bpf_map_lookup_elem(&endpoints, a);
-	if (e)
-		return e->flags & ENDPOINT_HOST ? OWNER_NODE : OWNER_OTHER;
-	p = prefix_find(a);
-	return p && p->flags & PREFIX_NODE ? OWNER_PEER : OWNER_OTHER;
-}
 
 /* What serves the address, NULL if it is no Service's in the scope. */
 INLINE struct frontend *frontend_find(const struct addr *a, __be16 port, __u8 proto, __u32 scope)
@@ -39,10 +18,7 @@ INLINE struct frontend *frontend_find(const struct addr *a, __be16 port, __u8 pr
 
 	if (f)
 		return f->flags & flag ? f : NULL;
-	if (addr_is4(a))
-		key.addr.w[3] = 0;
-	else
-		__builtin_memset(&key.addr, 0, sizeof(key.addr));
+	frontend_key_any(&key);
 	f = bpf_map_lookup_elem(&frontends, &key);
 	if (!f || !(f->flags & flag))
 		return NULL;
@@ -60,10 +36,10 @@ INLINE __u32 choices_at(const struct backend_set *set, __u32 at)
 	return row ? row->backend[at % CHOICES] : 0;
 }
 
-/* A backend at random. Returns its number, 0 if there is none. */
-INLINE __u32 backend_random(const struct backend_set *set, struct backend **b)
+/* The backend at a place of the set, or at one of the next. Returns its number, 0 if there is none. */
+INLINE __u32 backend_at(const struct backend_set *set, __u32 at, struct backend **b)
 {
-	__u32 id, i, at = bpf_get_prandom_u32();
+	__u32 id, i;
 
 	if (!set->count)
 		return 0;
@@ -76,36 +52,69 @@ INLINE __u32 backend_random(const struct backend_set *set, struct backend **b)
 	return 0;
 }
 
+/* The flow's, the same on every node that knows the same backends. */
+INLINE __u32 service_hash(const struct packet *pkt)
+{
+	__u64 h = path_hash(pkt, false) + ((__u32)pkt->dport << 16 | pkt->sport) * 0x94d049bb133111ebULL;
+
+	return (h ^ h >> 29) * 0x9e3779b97f4a7c15ULL >> 32;
+}
+
+INLINE __u32 backend_load(__u32 id)
+{
+	__u32 *n = bpf_map_lookup_elem(&loads, &id);
+
+	return n ? *n : 0;
+}
+
+/* A backend as the Service chooses; hash is the flow's. Returns its number, 0 if there is none. */
+INLINE __u32 backend_choose(const struct frontend *f, const struct backend_set *set, __u32 hash, struct backend **b)
+{
+	struct backend *other = NULL;
+	__u32 id, second;
+
+	if (f->flags & FRONTEND_MAGLEV)
+		return backend_at(set, hash, b);
+	id = backend_at(set, bpf_get_prandom_u32(), b);
+	if (!id || !(f->flags & FRONTEND_LEAST))
+		return id;
+	second = backend_at(set, bpf_get_prandom_u32(), &other);
+	if (!second || backend_load(id) <= backend_load(second))
+		return id;
+	*b = other;
+	return second;
+}
+
 /* The backend that the client had, if its time is not over. The agent deletes the rows of backends that may get no new flows. */
-INLINE struct backend *affinity_find(const struct affinity_key *key, const struct frontend *f)
+INLINE __u32 affinity_find(const struct affinity_key *key, const struct frontend *f, struct backend **b)
 {
 	struct affinity *a = bpf_map_lookup_elem(&affinities, key);
 	__u32 now = clock_now();
 
 	if (!a || clock_before(a->seen + f->affinity * config.hz, now))
-		return NULL;
+		return 0;
 	a->seen = now;
-	return bpf_map_lookup_elem(&backends, &a->backend);
+	*b = bpf_map_lookup_elem(&backends, &a->backend);
+	return *b ? a->backend : 0;
 }
 
-/* A backend for a new flow of the client, NULL if there is none. */
-INLINE struct backend *service_choose(const struct frontend *f, const struct addr *client, __u32 scope)
+/* A backend for a new flow of the client. Returns its number, 0 if there is none. */
+INLINE __u32 service_choose(const struct frontend *f, const struct addr *client, __u32 scope, __u32 hash, struct backend **b)
 {
 	struct affinity_key key = { .client = *client, .service = f->service, .port = f->port };
 	const struct backend_set *set = scope == SCOPE_INTERNAL ? &f->set[SCOPE_INTERNAL] : &f->set[SCOPE_EXTERNAL];
 	struct affinity kept = {};
-	struct backend *b = NULL;
 
-	if (f->affinity && (b = affinity_find(&key, f)))
-		return b;
-	kept.backend = backend_random(set, &b);
+	if (f->affinity && (kept.backend = affinity_find(&key, f, b)))
+		return kept.backend;
+	kept.backend = backend_choose(f, set, hash, b);
 	if (!kept.backend)
-		return NULL;
+		return 0;
 	if (f->affinity) {
 		kept.seen = clock_now();
 		bpf_map_update_elem(&affinities, &key, &kept, BPF_ANY);
 	}
-	return b;
+	return kept.backend;
 }
 
 #endif

@@ -83,13 +83,12 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	struct origin asked = { .addr = *addr, .port = *port };
 	struct origin_key key = {};
 	struct addr client = {};
-	struct backend *b;
+	struct backend *b = NULL;
 
 	if (likely(!f))
 		return SOCKET_OK;
 	client.d[0] = bpf_get_netns_cookie(ctx);
-	b = service_choose(f, &client, SCOPE_INTERNAL);
-	if (!b)
+	if (!service_choose(f, &client, SCOPE_INTERNAL, bpf_get_prandom_u32(), &b) || !b)
 		return socket_refuse(f);
 	if (only4 && !addr_is4(&b->addr)) {
 		socket_count(SOCKET_FAMILY);

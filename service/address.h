@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Whose addresses are, and which are Services'. Cost: per flow, or when a path is decided. */
+#ifndef MYELIN_SERVICE_ADDRESS_H
+#define MYELIN_SERVICE_ADDRESS_H
+
+#include "row.h"
+#include "../route/path.h"
+
+enum address_owner {
+	OWNER_OTHER,
+	OWNER_NODE, /* this node's own, loopback included */
+	OWNER_PEER, /* another node's */
+};
+
+INLINE int address_owner(const struct addr *a)
+{
+	struct endpoint *e;
+	struct prefix *p;
+
+	if (addr_is4(a) ? a->b[12] == 127 : (!a->d[0] && a->d[1] == bpf_cpu_to_be64(1)))
+		return OWNER_NODE;
+	e = bpf_map_lookup_elem(&endpoints, a);
+	if (e)
+		return e->flags & ENDPOINT_HOST ? OWNER_NODE : OWNER_OTHER;
+	p = prefix_find(a);
+	return p && p->flags & PREFIX_NODE ? OWNER_PEER : OWNER_OTHER;
+}
+
+/* Makes the key that of any address of the node. */
+INLINE void frontend_key_any(struct frontend_key *key)
+{
+	if (addr_is4(&key->addr))
+		key->addr.w[3] = 0;
+	else
+		__builtin_memset(&key->addr, 0, sizeof(key->addr));
+}
+
+/* Whether the address itself is a Service's. Port and protocol don't matter. */
+INLINE bool frontend_address_own(const struct addr *a)
+{
+	struct frontend_key key = { .addr = *a };
+
+	return bpf_map_lookup_elem(&frontends, &key);
+}
+
+/* Whether some port of the address is a Service's, by the address itself or for being a node's. */
+INLINE bool frontend_address(const struct addr *a)
+{
+	struct frontend_key key = { .addr = *a };
+
+	if (bpf_map_lookup_elem(&frontends, &key))
+		return true;
+	frontend_key_any(&key);
+	return bpf_map_lookup_elem(&frontends, &key) && address_owner(a) != OWNER_OTHER;
+}
+
+#endif

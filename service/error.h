@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ICMP errors about packets that were translated: they follow the flow, and quote what their receiver sent. Slow path. */
+#ifndef MYELIN_SERVICE_ERROR_H
+#define MYELIN_SERVICE_ERROR_H
+
+#include "send.h"
+
+/* Makes the CPU's about the answer to the packet that its ICMP error quotes. */
+INLINE void about_answer(struct cpu *c)
+{
+	struct packet *about = &c->about;
+	struct inner *in = &c->inner;
+
+	about->src = in->dst;
+	about->dst = in->src;
+	about->sport = in->dport;
+	about->dport = in->sport;
+	about->proto = in->proto;
+	about->family = c->pkt.family;
+}
+
+/* One end of the quoted packet, and all checksums over it. Returns 0 or a drop reason. */
+INLINE int quote_write(struct __sk_buff *skb, struct cpu *c, bool source, const struct addr *to, __be16 port)
+{
+	c->inner.to = *to;
+	c->inner.port = port;
+	return inner_write(skb, source);
+}
+
+/* The error is about a request, on its way to the backend: the client sent that to the frontend. Returns 0 or a drop reason. */
+INLINE int error_to_client(struct __sk_buff *skb, struct cpu *c, const struct translation *t)
+{
+	int outcome = quote_write(skb, c, true, &t->client, t->client_port);
+
+	c->to.dst = t->client;
+	c->to.src = addr_equal(&c->pkt.src, &t->backend) ? t->frontend : c->pkt.src;
+	return outcome ? outcome : quote_write(skb, c, false, &t->frontend, t->frontend_port);
+}
+
+/* The error is about an answer, on its way to the client: the backend sent that, to whom it takes for the client. Returns 0 or a drop reason. */
+INLINE int error_to_backend(struct __sk_buff *skb, struct cpu *c, const struct translation *t)
+{
+	bool snat = t->flags & TRANSLATION_SNAT;
+	int outcome = quote_write(skb, c, true, &t->backend, t->backend_port);
+
+	c->to.dst = t->backend;
+	c->to.src = snat ? t->snat : c->pkt.src;
+	if (outcome || !snat)
+		return outcome;
+	return quote_write(skb, c, false, &t->snat, c->place.port);
+}
+
+/* Finds the flow that the CPU's ICMP error is about, and rewrites what it quotes. Returns 0, SERVICE_NONE or a drop reason. */
+APART int error_translate(struct __sk_buff *skb, __u32 own)
+{
+	struct cpu *c = cpu_this();
+	struct translation *t;
+
+	if (!c || inner_parse(skb))
+		return SERVICE_NONE;
+	about_answer(c);
+	c->to.sport = c->pkt.sport;
+	c->to.dport = c->pkt.dport;
+	t = translation_answer_client(c, &c->about, true);
+	if (!t && own)
+		t = translation_answer_node(c, &c->about, true);
+	if (t)
+		return error_to_client(skb, c, t);
+	if (!translation_search(true))
+		return SERVICE_NONE;
+	t = bpf_map_lookup_elem(&translations, &c->place);
+	return t ? error_to_backend(skb, c, t) : SERVICE_NONE;
+}
+
+/* Turns the CPU's ICMP error to whom it is for, and the CPU's path; own: it came to the node's own address. Returns 0, SERVICE_NONE or a drop reason. */
+INLINE int service_error(struct __sk_buff *skb, struct cpu *c, bool own)
+{
+	int outcome = error_translate(skb, own);
+
+	if (outcome)
+		return outcome;
+	c->path.flags = 0;
+	if (addr_equal(&c->to.dst, &c->pkt.dst) && c->path.action != PATH_NONE)
+		return 0;
+	return service_path(skb, c);
+}
+
+#endif

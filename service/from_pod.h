@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Services for a pod's packets: those that passed no socket hook, and the answers of the pod as a backend. */
+#ifndef MYELIN_SERVICE_FROM_POD_H
+#define MYELIN_SERVICE_FROM_POD_H
+
+#include "translate.h"
+
+/* The path of what the pod's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
+INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
+{
+	struct addr dst = c->pkt.dst;
+	struct kept_path *p;
+	int outcome = 0;
+
+	c->pkt.dst = c->to.dst;
+	p = path_find(&c->pkt, false);
+	if (likely(p)) {
+		c->path = p->path;
+		c->snat = p->snat;
+	} else {
+		outcome = decide(skb);
+		if (!outcome && c->path.action != PATH_RESOLVE)
+			path_keep(c, false);
+		path_first(&c->path);
+	}
+	c->pkt.dst = dst;
+	return outcome;
+}
+
+/* Behind which address the pod is to the backend, if not its own: into the CPU's snat. */
+INLINE bool service_hides(struct cpu *c)
+{
+	if (addr_equal(&c->to.dst, &c->pkt.src)) {
+		gateway_addr(&c->snat, c->pkt.family == 6); /* the pod takes no packet from itself */
+		return true;
+	}
+	return c->path.flags & PATH_MASQUERADE;
+}
+
+/* What a pod sends to an address that may be a Service's. Returns 0, SERVICE_NONE or a drop reason. */
+INLINE int service_from_client(struct __sk_buff *skb, struct cpu *c)
+{
+	int outcome, found = service_request(c, SCOPE_INTERNAL, skb->len);
+
+	if (found == SERVICE_NONE && frontend_address_own(&c->pkt.dst) && !bpf_map_lookup_elem(&endpoints, &c->pkt.dst))
+		return DROP_NO_SERVICE;
+	if (found != 0 && found != SERVICE_NEW)
+		return found;
+	outcome = service_path_pod(skb, c);
+	if (outcome || !found)
+		return outcome;
+	return service_keep(skb, c, service_hides(c) ? &c->snat : NULL);
+}
+
+/* A pod's packet, on a path of Services: the CPU's. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet of such a path. */
+APART int service_from_pod(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+
+	if (!c || l4_parse(skb))
+		return SERVICE_NONE;
+	if (l4_is_icmp_error(&c->pkt))
+		return service_error(skb, c, false);
+	if (!proto_has_ports(c->pkt.proto))
+		return SERVICE_NONE;
+	if (c->path.flags & PATH_ANSWERS) {
+		if (service_answer(c, skb->len, false))
+			return 0;
+		if (service_port(&c->pkt) && service_answer(c, skb->len, true))
+			return service_path_pod(skb, c);
+	}
+	return c->path.flags & PATH_FRONTEND ? service_from_client(skb, c) : SERVICE_NONE;
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Writing what a Service makes of a packet, and the way that it then goes. */
+#ifndef MYELIN_SERVICE_SEND_H
+#define MYELIN_SERVICE_SEND_H
+
+#include "translation.h"
+
+/* Not a Service's. */
+#define SERVICE_NONE -1
+
+/* The first packet of a decision goes by way of the kernel's neighbour table, which so notices that the neighbour is in use. */
+INLINE void path_first(struct path *p)
+{
+	if (p->action == PATH_WIRE)
+		p->action = PATH_RESOLVE;
+}
+
+/* Decides where what the CPU's packet becomes leaves this node, whoever sends it. Returns 0 or a drop reason. Slow path. */
+APART int decide_translated(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct prefix *prefix;
+	struct endpoint *e;
+	struct path *p;
+	int outcome;
+
+	if (!c)
+		return DROP_NO_ROUTE;
+	p = &c->path;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (e) {
+		decide_wire_pod(c, e);
+		path_keep(c, true);
+		return 0;
+	}
+	__builtin_memset(p, 0, sizeof(*p));
+	p->expires = clock_now() + config.hz;
+	p->epoch = epoch_sum(0, 0);
+	prefix = prefix_find(&c->pkt.dst);
+	if (config.tunnel && prefix && prefix->flags & PREFIX_TUNNEL) {
+		p->action = PATH_TUNNEL;
+		p->via = prefix->via;
+		p->mtu = tunnel_mtu();
+		gateway_addr(&c->snat, c->pkt.family == 6);
+	} else {
+		outcome = decide_wire(skb, c);
+		if (outcome)
+			return outcome;
+	}
+	if (p->action != PATH_RESOLVE)
+		path_keep(c, true);
+	return 0;
+}
+
+/* The path of what the CPU's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
+INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
+{
+	struct addr dst = c->pkt.dst;
+	struct kept_path *p;
+	int outcome = 0;
+
+	c->pkt.dst = c->to.dst;
+	c->pkt.ifindex = skb->ifindex | PATH_TRANSLATED;
+	p = path_find(&c->pkt, true);
+	if (likely(p)) {
+		c->path = p->path;
+		c->snat = p->snat;
+	} else {
+		outcome = decide_translated(skb);
+		path_first(&c->path);
+	}
+	c->pkt.dst = dst;
+	c->pkt.ifindex = skb->ifindex;
+	return outcome;
+}
+
+/* Writes both ends of the CPU's packet. Cost: per packet. */
+INLINE bool rewrite_write(struct __sk_buff *skb, struct cpu *c)
+{
+	if ((c->to.dport != c->pkt.dport || !addr_equal(&c->to.dst, &c->pkt.dst)) && !nat_write(skb, &c->pkt, false, &c->to.dst, c->to.dport))
+		return false;
+	if (c->to.sport == c->pkt.sport && addr_equal(&c->to.src, &c->pkt.src))
+		return true;
+	return nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport);
+}
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Services packet by packet: what passed no socket hook, and what comes from outside. A packet is the client's, to a frontend, or the backend's, to a client.
+ * One lookup finds its flow's row; then it takes a path like any other packet.
+ */
+#ifndef MYELIN_TRANSLATE_H
+#define MYELIN_TRANSLATE_H
+
+#include "error.h"
+#include "reset.h"
+#include "service.h"
+
+INLINE bool source_allowed(__u32 service, const struct addr *a)
+{
+	struct source_range_key key = { .length = 160, .service = service };
+
+	__builtin_memcpy(key.addr, a, sizeof(key.addr));
+	return bpf_map_lookup_elem(&source_ranges, &key);
+}
+
+/* Chooses a backend for the CPU's packet, which begins a flow, into the CPU's translation. Returns 0, SERVICE_NONE or a drop reason. Cost: per flow. */
+APART int service_begin(__u32 scope)
+{
+	struct cpu *c = cpu_this();
+	struct translation *n;
+	struct backend *b = NULL;
+	struct packet *pkt;
+	struct frontend *f;
+
+	if (!c)
+		return SERVICE_NONE;
+	pkt = &c->pkt;
+	n = &c->translation;
+	f = frontend_find(&pkt->dst, pkt->dport, pkt->proto, scope);
+	if (!f)
+		return SERVICE_NONE;
+	if (scope == SCOPE_EXTERNAL && f->flags & FRONTEND_RANGES && !source_allowed(f->service, &pkt->src))
+		return DROP_SOURCE_RANGE;
+	__builtin_memset(n, 0, sizeof(*n));
+	n->backend_id = service_choose(f, &pkt->src, scope, service_hash(pkt), &b);
+	if (!n->backend_id || !b)
+		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
+	if (addr_is4(&b->addr) != (pkt->family == 4))
+		return DROP_CROSS_FAMILY;
+	if (nat_keeps_port(pkt->proto) && b->port != pkt->dport)
+		return DROP_SERVICE_PORT;
+	n->service = f->service;
+	n->client = pkt->src;
+	n->client_port = pkt->sport;
+	n->frontend = pkt->dst;
+	n->frontend_port = pkt->dport;
+	n->backend = b->addr;
+	n->backend_port = b->port;
+	n->created_ns = bpf_ktime_get_ns();
+	n->seen = clock_now();
+	c->to.dst = b->addr;
+	return 0;
+}
+
+/* A flow that has its backend, but no row yet. */
+#define SERVICE_NEW -2
+
+/* Finds the flow of the CPU's packet, which a client sends, and what it becomes; or chooses a backend. Returns 0, SERVICE_NEW, SERVICE_NONE or a drop reason. */
+INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
+{
+	bool syn = flow_syn(&c->pkt), tcp = c->pkt.proto == IPPROTO_TCP;
+	struct translation *t = translation_request(c, &c->pkt);
+	int outcome;
+
+	if (!t && !syn && translation_search(false))
+		t = bpf_map_lookup_elem(&translations, &c->place);
+	if (t && t->flags & TRANSLATION_GONE && tcp && !syn)
+		return DROP_BACKEND_GONE;
+	if (t && (t->flags & TRANSLATION_GONE || (syn && t->flags & TRANSLATION_CLOSING) || (!tcp && translation_expired(t, c->pkt.proto)))) {
+		bpf_map_delete_elem(&translations, &c->place);
+		t = NULL;
+	}
+	if (likely(t)) {
+		translation_count(t, &c->pkt, SIDE_CLIENT, length);
+		rewrite_request(c, t);
+		return 0;
+	}
+	outcome = service_begin(scope);
+	return outcome ? outcome : SERVICE_NEW;
+}
+
+/* Gives the CPU's new flow its row, behind snat if that is not NULL, and counts its first packet. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int service_keep(struct __sk_buff *skb, struct cpu *c, const struct addr *snat)
+{
+	struct translation *n = &c->translation;
+	int outcome;
+
+	if (snat) {
+		n->snat = *snat;
+		n->flags |= TRANSLATION_SNAT;
+		if (addr_is_zero(snat))
+			return DROP_NAT_NO_ADDRESS;
+	}
+	translation_count(n, &c->pkt, SIDE_CLIENT, skb->len);
+	outcome = translation_claim();
+	if (outcome)
+		return outcome;
+	rewrite_request(c, n);
+	endpoint_translate(c->path.src_slot);
+	endpoint_translate(c->path.dst_slot);
+	event_flow(skb, EVENT_FLOW_BEGIN);
+	return 0;
+}
+
+/* Drops the packet, telling its sender where kube-proxy would. */
+INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
+{
+	c->pkt.for_host = outcome == DROP_NO_BACKEND || outcome == DROP_NO_SERVICE; /* it is the Service's address that answers */
+	if (c->pkt.for_host || outcome == DROP_NO_ROUTE || outcome == DROP_BLACKHOLE)
+		return icmp_refuse(skb, outcome, 0);
+	if (outcome == DROP_BACKEND_GONE)
+		return tcp_reset(skb, outcome);
+	return drop(skb, c, outcome);
+}
+
+/* Sends what the CPU's packet becomes along the CPU's path, or drops it where outcome says so. Cost: per packet. */
+APART int service_send(struct __sk_buff *skb, __u32 outcome)
+{
+	struct cpu *c = cpu_this();
+	int verdict;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	if (unlikely(outcome))
+		return service_refuse(skb, c, outcome);
+	verdict = path_refuse(skb, c, &c->path, c->path.action);
+	if (verdict)
+		return verdict;
+	if (!rewrite_write(skb, c))
+		return drop(skb, c, DROP_REWRITE);
+	return path_go(skb, c, &c->path, c->path.action);
+}
+
+/* The answer of a backend behind the node's own address, or to the client itself: what it becomes. True if it is one. Cost: per packet. */
+INLINE bool service_answer(struct cpu *c, __u32 length, bool node)
+{
+	struct translation *t = node ? translation_answer_node(c, &c->pkt, false) : translation_answer_client(c, &c->pkt, false);
+
+	if (!t)
+		return false;
+	translation_count(t, &c->pkt, SIDE_BACKEND, length);
+	rewrite_answer(c, t);
+	return true;
+}
+
+INLINE bool service_port(const struct packet *pkt)
+{
+	__u16 port = bpf_ntohs(pkt->dport);
+
+	return nat_keeps_port(pkt->proto) || (port >= config.lb_port_min && port <= config.lb_port_max);
+}
+
+/* What comes in for a Service's address, or for the node's own (own): what it becomes, and its path. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */
+APART int service_from_wire(struct __sk_buff *skb, __u32 own)
+{
+	struct cpu *c = cpu_this();
+	int outcome, found;
+	bool snat;
+
+	if (!c || l4_parse(skb))
+		return SERVICE_NONE;
+	c->path.action = PATH_NONE;
+	if (l4_is_icmp_error(&c->pkt))
+		return service_error(skb, c, own);
+	if (!proto_has_ports(c->pkt.proto))
+		return SERVICE_NONE;
+	if (own && service_port(&c->pkt) && service_answer(c, skb->len, true))
+		return service_path(skb, c);
+	if (own && !own_ports && (bpf_ntohs(c->pkt.dport) < config.node_port_min || bpf_ntohs(c->pkt.dport) > config.node_port_max))
+		return SERVICE_NONE;
+	found = service_request(c, SCOPE_EXTERNAL, skb->len);
+	if (found != 0 && found != SERVICE_NEW)
+		return found;
+	outcome = service_path(skb, c);
+	if (outcome || !found)
+		return outcome;
+	snat = c->path.action == PATH_WIRE || c->path.action == PATH_RESOLVE || c->path.action == PATH_TUNNEL;
+	return service_keep(skb, c, snat ? &c->snat : NULL);
+}
+
+/* What comes for a pod that is a client or a backend; the CPU's path leads there. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */
+APART int service_to_client(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+
+	if (!c || l4_parse(skb))
+		return SERVICE_NONE;
+	if (l4_is_icmp_error(&c->pkt))
+		return service_error(skb, c, false);
+	return proto_has_ports(c->pkt.proto) && service_answer(c, skb->len, false) ? 0 : SERVICE_NONE;
+}
+
+/* What the host's stack answers a pod, behind a Service. Cost: per packet from the host to a pod. */
+INLINE void service_to_pod(struct __sk_buff *skb, struct cpu *c)
+{
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+
+	if (!e || !endpoint_translated(e->slot) || l4_parse(skb) || !proto_has_ports(c->pkt.proto))
+		return;
+	if (service_answer(c, skb->len, false))
+		rewrite_write(skb, c);
+}
+
+#endif

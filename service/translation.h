@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Finding and making the row of a flow that packets are translated for. Nothing here touches a packet, so that tc and XDP share it: what they look at is
+ * the CPU's parsed packet, and what they find is the CPU's rewrite.
+ */
+#ifndef MYELIN_TRANSLATION_H
+#define MYELIN_TRANSLATION_H
+
+#include "service.h"
+#include "../flow/flow.h"
+#include "../nat/nat.h"
+
+#define TRANSLATION_PLACES 8   /* flows that may share an anchor */
+#define TRANSLATION_ATTEMPTS 8 /* ports that are tried for a flow */
+
+enum translation_side {
+	SIDE_CLIENT,
+	SIDE_BACKEND,
+};
+
+/* The port behind which a client is on a node's address. */
+INLINE __be16 translation_port(const struct packet *pkt, __u32 attempt)
+{
+	return port_candidate(pkt, attempt, config.lb_port_min, config.lb_port_max);
+}
+
+INLINE void translation_anchor_client(struct translation_key *k, const struct addr *client, __be16 port, __u8 proto)
+{
+	k->anchor = *client;
+	k->port = port;
+	k->proto = proto;
+	k->place = 0;
+}
+
+INLINE void translation_anchor_node(struct translation_key *k, bool ipv4, __be16 port, __u8 proto)
+{
+	k->anchor.d[0] = 0;
+	k->anchor.d[1] = ipv4 ? (__u64)bpf_htonl(0xffff) : 0;
+	k->port = port;
+	k->proto = proto;
+	k->place = 0;
+}
+
+INLINE bool translation_asks(const struct translation *t, const struct packet *pkt)
+{
+	return t->client_port == pkt->sport && t->frontend_port == pkt->dport && addr_equal(&t->client, &pkt->src) && addr_equal(&t->frontend, &pkt->dst);
+}
+
+INLINE bool translation_answers(const struct translation *t, const struct packet *pkt)
+{
+	return t->backend_port == pkt->sport && addr_equal(&t->backend, &pkt->src) && (!(t->flags & TRANSLATION_SNAT) || addr_equal(&t->snat, &pkt->dst));
+}
+
+INLINE __u32 translation_seconds(const struct translation *t, __u8 proto)
+{
+	if (t->flags & TRANSLATION_CLOSING)
+		return FLOW_CLOSING_SECONDS;
+	if (proto == IPPROTO_TCP)
+		return t->flags & (TRANSLATION_REPLIED | TRANSLATION_DSR) ? FLOW_TCP_SECONDS : FLOW_SYN_SECONDS;
+	return FLOW_OTHER_SECONDS;
+}
+
+INLINE bool translation_expired(const struct translation *t, __u8 proto)
+{
+	return clock_before(t->seen + translation_seconds(t, proto) * config.hz, clock_now());
+}
+
+/* Adds a packet. Cost: per packet. */
+INLINE void translation_count(struct translation *t, const struct packet *pkt, int side, __u32 length)
+{
+	__u32 now = clock_now();
+
+	__sync_fetch_and_add(&t->packets[side], 1);
+	__sync_fetch_and_add(&t->bytes[side], length);
+	if (t->seen != now)
+		t->seen = now;
+	if (side == SIDE_BACKEND && !(t->flags & TRANSLATION_REPLIED))
+		t->flags |= TRANSLATION_REPLIED;
+	if (likely(!(pkt->tcp_flags & ~t->tcp_flags[side])))
+		return;
+	t->tcp_flags[side] |= pkt->tcp_flags;
+	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN)
+		t->flags |= TRANSLATION_CLOSING;
+}
+
+/* What the client's packet becomes. */
+INLINE void rewrite_request(struct cpu *c, const struct translation *t)
+{
+	bool snat = t->flags & TRANSLATION_SNAT;
+
+	c->to.src = snat ? t->snat : t->client;
+	c->to.sport = snat ? c->place.port : t->client_port;
+	c->to.dst = t->backend;
+	c->to.dport = t->backend_port;
+}
+
+/* What the backend's packet becomes. */
+INLINE void rewrite_answer(struct cpu *c, const struct translation *t)
+{
+	c->to.src = t->frontend;
+	c->to.sport = t->frontend_port;
+	c->to.dst = t->client;
+	c->to.dport = t->client_port;
+}
+
+/* The row of a client's packet, where that is in the place where nearly all are; its key is the CPU's. NULL if it is not there. Cost: per packet. */
+INLINE struct translation *translation_request(struct cpu *c, const struct packet *pkt)
+{
+	struct translation *t;
+
+	translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
+	t = bpf_map_lookup_elem(&translations, &c->place);
+	if (t && translation_asks(t, pkt))
+		return t;
+	translation_anchor_node(&c->place, pkt->family == 4, translation_port(pkt, 0), pkt->proto);
+	t = bpf_map_lookup_elem(&translations, &c->place);
+	return t && translation_asks(t, pkt) ? t : NULL;
+}
+
+/* Looks in the places behind the CPU's anchor for the row of the side's packet. Returns 1 if the CPU's key is that row's. */
+INLINE int translation_walk(struct cpu *c, const struct packet *pkt, int side)
+{
+	struct translation *t;
+	__u32 i;
+
+	for (i = 0; i < TRANSLATION_PLACES; i++) {
+		c->place.place = i;
+		t = bpf_map_lookup_elem(&translations, &c->place);
+		if (t && (side == SIDE_CLIENT ? translation_asks(t, pkt) : translation_answers(t, pkt)))
+			return 1;
+	}
+	return 0;
+}
+
+/* Moves the row with the CPU's key to the first place, if that is free, since answers look no further then. */
+INLINE void translation_lower(struct cpu *c)
+{
+	struct translation *t = bpf_map_lookup_elem(&translations, &c->place);
+	__u8 was = c->place.place;
+	int err;
+
+	if (!t || !was)
+		return;
+	c->translation = *t;
+	c->place.place = 0;
+	err = bpf_map_update_elem(&translations, &c->place, &c->translation, BPF_NOEXIST);
+	c->place.place = was;
+	if (err)
+		return;
+	bpf_map_delete_elem(&translations, &c->place);
+	c->place.place = 0;
+}
+
+/* Looks in all places where the row of a client's packet may be: the CPU's, or the one that its ICMP error is about. Returns 1 if the CPU's key is that
+ * row's. Cost: per flow. */
+APART int translation_search(__u32 about)
+{
+	struct cpu *c = cpu_this();
+	const struct packet *pkt;
+	__u32 i;
+
+	if (!c)
+		return 0;
+	pkt = about ? &c->about : &c->pkt;
+	translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
+	if (translation_walk(c, pkt, SIDE_CLIENT)) {
+		translation_lower(c);
+		return 1;
+	}
+	for (i = 0; i < TRANSLATION_ATTEMPTS; i++) {
+		translation_anchor_node(&c->place, pkt->family == 4, translation_port(pkt, i), pkt->proto);
+		if (translation_walk(c, pkt, SIDE_CLIENT))
+			return 1;
+	}
+	return 0;
+}
+
+/* Looks in the other places for the row of a backend's packet. Returns 1 if the CPU's key is that row's. */
+APART int translation_search_answer(__u32 about)
+{
+	struct cpu *c = cpu_this();
+
+	return c && translation_walk(c, about ? &c->about : &c->pkt, SIDE_BACKEND);
+}
+
+/* The row of an answer that is for the node's own address, by its port. Cost: per packet. */
+INLINE struct translation *translation_answer_node(struct cpu *c, const struct packet *pkt, bool about)
+{
+	struct translation *t;
+
+	translation_anchor_node(&c->place, pkt->family == 4, pkt->dport, pkt->proto);
+	t = bpf_map_lookup_elem(&translations, &c->place);
+	if (likely(t && translation_answers(t, pkt)))
+		return t;
+	return translation_search_answer(about) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
+}
+
+/* The row of an answer that is for the client's own address. Where the first place is free, so are the others: a request moves there. Cost: per packet. */
+INLINE struct translation *translation_answer_client(struct cpu *c, const struct packet *pkt, bool about)
+{
+	struct translation *t;
+
+	translation_anchor_client(&c->place, &pkt->dst, pkt->dport, pkt->proto);
+	t = bpf_map_lookup_elem(&translations, &c->place);
+	if (!t || translation_answers(t, pkt))
+		return t;
+	return translation_search_answer(about) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
+}
+
+/* A free place behind the CPU's anchor for the CPU's translation. -1 if there is none, or if a flow behind it looks the same to the backend. */
+INLINE int translation_place(struct cpu *c)
+{
+	struct translation *t, *n = &c->translation;
+	int i, at = -1;
+
+	for (i = 0; i < TRANSLATION_PLACES; i++) {
+		c->place.place = i;
+		t = bpf_map_lookup_elem(&translations, &c->place);
+		if (t && translation_expired(t, c->place.proto)) {
+			bpf_map_delete_elem(&translations, &c->place);
+			t = NULL;
+		}
+		if (!t && at < 0)
+			at = i;
+		if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat))
+			return -1;
+	}
+	return at;
+}
+
+/* Inserts the CPU's translation behind its anchor. Of two CPUs that want to look the same to a backend the one with the lower place may. Returns 1 if
+ * the row is there. Cost: per flow. */
+APART int translation_insert(void)
+{
+	struct cpu *c = cpu_this();
+	struct translation *t, *n;
+	int i, at, err;
+
+	if (!c)
+		return 0;
+	n = &c->translation;
+	at = translation_place(c);
+	if (at < 0)
+		return 0;
+	c->place.place = at;
+	err = bpf_map_update_elem(&translations, &c->place, n, BPF_NOEXIST);
+	if (err)
+		return 0;
+	for (i = 0; i < TRANSLATION_PLACES - 1; i++) {
+		if (i >= at)
+			break;
+		c->place.place = i;
+		t = bpf_map_lookup_elem(&translations, &c->place);
+		if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat)) {
+			c->place.place = at;
+			bpf_map_delete_elem(&translations, &c->place);
+			return 0;
+		}
+	}
+	c->place.place = at;
+	return 1;
+}
+
+/* Makes the CPU's translation a row. Returns 0 or a drop reason. Cost: per flow. */
+APART int translation_claim(void)
+{
+	struct cpu *c = cpu_this();
+	struct translation *n;
+	__u32 i;
+
+	if (!c)
+		return DROP_MAP_FULL;
+	n = &c->translation;
+	if (!(n->flags & TRANSLATION_SNAT)) {
+		translation_anchor_client(&c->place, &n->client, n->client_port, c->pkt.proto);
+		/* Once more, where another CPU was faster to the place. */
+		return translation_insert() || translation_insert() ? 0 : DROP_NAT_NO_PORT;
+	}
+	for (i = 0; i < TRANSLATION_ATTEMPTS; i++) {
+		translation_anchor_node(&c->place, addr_is4(&n->snat), translation_port(&c->pkt, i), c->pkt.proto);
+		if (translation_insert())
+			return 0;
+	}
+	return DROP_NAT_NO_PORT;
+}
+
+#endif
