@@ -25,11 +25,11 @@ type Hook string
 
 // The hooks of the datapath.
 const (
-	FromPod  Hook = "from_pod"
-	ToPod    Hook = "to_pod"
-	FromWire Hook = "from_wire"
-	ToWire   Hook = "to_wire"
-	XDP      Hook = "xdp"
+	FromPod     Hook = "from_pod"
+	ToPod       Hook = "to_pod"
+	FromWire    Hook = "from_wire"
+	ToWire      Hook = "to_wire"
+	FromWireXDP Hook = "from_wire_xdp"
 )
 
 // clsactPriority leaves room before us for those who must see packets first.

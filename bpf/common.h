@@ -88,7 +88,7 @@ enum hook {
 	HOOK_TO_POD,
 	HOOK_FROM_WIRE,
 	HOOK_TO_WIRE,
-	HOOK_XDP,
+	HOOK_FROM_WIRE_XDP,
 	HOOKS = 8, /* a power of 2 */
 };
 

@@ -18,6 +18,7 @@ func serviceTables() []table {
 		{name: "services", settings: settingsOf(servicing), rows: append(append(inside, outsideRows()...), serviceErrorRows()...)},
 		{name: "services, masquerade", settings: settingsOf(servicing, masquerading), rows: append(append(append(inside, outsideRows()...), worldBackendRows()...), serviceErrorRows()...)},
 		{name: "services, tracking", settings: settingsOf(servicing, tracking), rows: append(inside, outsideRows()...)},
+		{name: "services, XDP", settings: settingsOf(servicing), rows: xdpRows()},
 		{name: "services, legacy", settings: settingsOf(servicing, legacy), rows: legacyServiceRows()},
 		{name: "services, tunnel", settings: settingsOf(servicing, tunnel4), rows: tunnelServiceRows()},
 	}

@@ -15,19 +15,14 @@ INLINE void path_first(struct path *p)
 		p->action = PATH_RESOLVE;
 }
 
-/* Decides where what the CPU's packet becomes leaves this node, whoever sends it. Returns 0 or a drop reason. Slow path. */
-APART int decide_translated(struct __sk_buff *skb)
+/* Decides where what the CPU's packet becomes leaves this node, whoever sends it; ctx is a packet's at tc or XDP. Returns 0 or a drop reason. Slow path. */
+INLINE int translated_decide(void *ctx, struct cpu *c)
 {
-	struct cpu *c = cpu_this();
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	struct path *p = &c->path;
 	struct prefix *prefix;
-	struct endpoint *e;
-	struct path *p;
 	int outcome;
 
-	if (!c)
-		return DROP_NO_ROUTE;
-	p = &c->path;
-	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (e) {
 		decide_wire_pod(c, e);
 		path_keep(c, true);
@@ -43,7 +38,7 @@ APART int decide_translated(struct __sk_buff *skb)
 		p->mtu = tunnel_mtu();
 		gateway_addr(&c->snat, c->pkt.family == 6);
 	} else {
-		outcome = decide_wire(skb, c);
+		outcome = decide_wire(ctx, c);
 		if (outcome)
 			return outcome;
 	}
@@ -52,25 +47,44 @@ APART int decide_translated(struct __sk_buff *skb)
 	return 0;
 }
 
+APART int translated_decide_skb(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+
+	return c ? translated_decide(skb, c) : DROP_NO_ROUTE;
+}
+
+/* Makes the CPU's packet one that its path is looked up by, and turns it back. */
+INLINE void translated_begin(struct cpu *c, struct addr *dst)
+{
+	*dst = c->pkt.dst;
+	c->pkt.dst = c->to.dst;
+	c->pkt.ifindex |= PATH_TRANSLATED;
+}
+
+INLINE void translated_end(struct cpu *c, const struct addr *dst)
+{
+	c->pkt.dst = *dst;
+	c->pkt.ifindex &= ~PATH_TRANSLATED;
+}
+
 /* The path of what the CPU's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
 INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 {
-	struct addr dst = c->pkt.dst;
 	struct kept_path *p;
+	struct addr dst;
 	int outcome = 0;
 
-	c->pkt.dst = c->to.dst;
-	c->pkt.ifindex = skb->ifindex | PATH_TRANSLATED;
+	translated_begin(c, &dst);
 	p = path_find(&c->pkt, true);
 	if (likely(p)) {
 		c->path = p->path;
 		c->snat = p->snat;
 	} else {
-		outcome = decide_translated(skb);
+		outcome = translated_decide_skb(skb);
 		path_first(&c->path);
 	}
-	c->pkt.dst = dst;
-	c->pkt.ifindex = skb->ifindex;
+	translated_end(c, &dst);
 	return outcome;
 }
 

@@ -1,0 +1,57 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf/link"
+)
+
+// xdp is a row that is run where the device has a program of ours, as it needs to be: only then a veth has receive queues for XDP.
+func xdp(r row) row {
+	r.since = [2]int{5, 15}
+	r.steps[0].before = func(t testing.TB, w *world) {
+		l, err := link.AttachXDP(link.XDPOptions{Program: w.FromWireXdp, Interface: w.index["eth0"], Flags: link.XDPDriverMode})
+		must(t, err)
+		t.Cleanup(func() { l.Close() })
+	}
+	return r
+}
+
+// xdpKnown are packets in XDP of a flow that from_wire has begun: world asks lb, which c serves from node2.
+func xdpKnown(name string, steps ...step) row {
+	begin := []step{
+		{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 S`, want: "FORWARD_RESOLVE"},
+		{at: "from_wire eth0", in: `eth node2 > node | ip c > node | tcp 8080 > 51000 SA`, want: "FORWARD_RESOLVE"},
+		{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 81`, want: "FORWARD_WIRE"},
+	}
+	return xdp(row{name: name, steps: append(begin, steps...)})
+}
+
+func xdpRows() []row {
+	const at = "from_wire_xdp eth0"
+	return []row{
+		xdpKnown("there and back, tcp",
+			step{at: at, in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 PA seq 2 | "hello"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 PA seq 2 | "hello"`, after: translationsAre(2)},
+			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | tcp 8080 > 51000 A | len 1400`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | tcp 81 > 40000 A | len 1400`},
+		),
+		xdpKnown("there and back, udp",
+			step{at: at, in: `eth router > node | ip world > lb ttl 60 tos 0xb9 | udp 40000 > 81 | "odd"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 tos 0xb9 | udp 51000 > 8080 | "odd"`},
+			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 1`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 1`},
+		),
+		only4(xdpKnown("without a checksum", step{at: at, in: `eth router > node | ip world > lb | udp 40000 > 81 nosum | "q" | pad 30`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | udp 51000 > 8080 nosum | "q" | pad 30`})),
+		xdpKnown("what from_wire must do",
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 S | pad 10`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb ttl 1 | tcp 40000 > 81 A | pad 10`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | len 1500`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | udp 40001 > 81 | len 20`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | udp 40000 > 80 | len 20`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb frag 7 off 0 mf | udp 40000 > 81 | len 32`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 22 A | len 20`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | sctp 40000 > 81 init`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip c > node | tcp 8081 > 51000 A`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | icmp echo id 1 seq 1 | len 40`, want: "", out: "="},
+		),
+		xdpKnown("the backend is gone", step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=", before: backendsGo}),
+		xdpKnown("the way is not known any more", step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=", before: func(t testing.TB, w *world) { w.bump(t, 0) }}),
+	}
+}
