@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -42,12 +43,15 @@ type Attacher struct {
 	Why      string
 	programs map[Hook]*ebpf.Program
 	dir      string
+
+	mu  sync.Mutex
+	xdp map[string]XDPState // by device
 }
 
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	a := &Attacher{
 		Mode: TCX, dir: filepath.Join(d.dir, "links"),
-		programs: map[Hook]*ebpf.Program{FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, ToWire: d.ToWire},
+		programs: map[Hook]*ebpf.Program{FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, ToWire: d.ToWire, FromWireXDP: d.FromWireXdp},
 	}
 	if noTCX {
 		a.Mode, a.Why = Clsact, "bpf.enableTCX is false"

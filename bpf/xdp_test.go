@@ -1,8 +1,15 @@
 package bpf
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 )
 
@@ -54,4 +61,67 @@ func xdpRows() []row {
 		xdpKnown("the backend is gone", step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=", before: backendsGo}),
 		xdpKnown("the way is not known any more", step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=", before: func(t testing.TB, w *world) { w.bump(t, 0) }}),
 	}
+}
+
+// liveXDPRows are one flow: tc begins it, in both directions, then XDP has it.
+func liveXDPRows() []row {
+	ask, answer := `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | len 64`, `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 64`
+	asked, answered := `eth node > node2 | ip node > c ttl 59 | udp 51000 > 8080 | len 64`, `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 64`
+	return []row{
+		one("begins", "from_wire eth0", ask, "FORWARD_RESOLVE", asked),
+		one("is answered", "from_wire eth0", answer, "FORWARD_RESOLVE", answered),
+		one("goes on", "from_wire_xdp eth0", ask, "FORWARD_WIRE", asked),
+		one("is answered again", "from_wire_xdp eth0", answer, "FORWARD_WIRE", answered),
+		one("another begins", "from_wire eth0", `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S | pad 10`, "FORWARD_WIRE", `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S | pad 10`),
+	}
+}
+
+// attachXDP attaches to eth0, whose other end must then be able to take frames: it is if it has a program, too.
+func (w *world) attachXDP(a *Attacher) error {
+	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}})
+	if err != nil {
+		return err
+	}
+	defer pass.Close()
+	if w.peerXDP, err = link.AttachXDP(link.XDPOptions{Program: pass, Interface: w.index["eth0p"], Flags: link.XDPDriverMode}); err != nil {
+		return err
+	}
+	for range 2 { // the second finds the first one's pin
+		if state := a.AttachXDP("eth0", w.index["eth0"], XDPNative); state.Why != "" || a.XDP("eth0") != state {
+			return errors.New(state.Why)
+		}
+	}
+	return nil
+}
+
+// A device says why it has no XDP; and modes follow each other without a rest.
+func TestAttachXDP(t *testing.T) {
+	w := newWorld(t, settingsOf(servicing), nil)
+	w.withPins(t, func(dir string) error {
+		a := newAttacher(&Datapath{DatapathObjects: w.DatapathObjects, dir: dir}, false)
+		return w.attachModes(a, filepath.Join(dir, "links"))
+	})
+}
+
+func (w *world) attachModes(a *Attacher, pins string) error {
+	for _, s := range []struct {
+		device     string
+		mode, want XDPMode
+		why        string
+		pins       int
+	}{
+		{"vx0", XDPNative, XDPNone, "its driver has none", 0},
+		{"vx0", XDPGeneric, XDPGeneric, "", 1},
+		{"vx0", XDPNone, XDPNone, "", 0},
+		{"other0", XDPNative, XDPNative, "", 1},
+		{"other0", XDPGeneric, XDPGeneric, "", 1},
+		{"other0", XDPNative, XDPNative, "", 1},
+	} {
+		got := a.AttachXDP(s.device, w.index[s.device], s.mode)
+		list, err := os.ReadDir(pins)
+		if err != nil || len(list) != s.pins || got.Mode != s.want || !strings.Contains(got.Why, s.why) || (s.why == "") != (got.Why == "") {
+			return fmt.Errorf("%s %q: %+v, %d pins, %v; want %q %q, %d", s.device, s.mode, got, len(list), err, s.want, s.why, s.pins)
+		}
+	}
+	return nil
 }
