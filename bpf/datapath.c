@@ -214,6 +214,8 @@ int from_wire(struct __sk_buff *skb)
 		return pass(skb, c);
 	if (unlikely(parsed != PARSED_IP))
 		return refuse(skb, c, parsed);
+	if (config.direct && unlikely(dsr_may_be(skb, &c->pkt)) && (verdict = dsr_accept(skb)))
+		return drop(skb, c, verdict);
 	if (config.flow_always && (verdict = track_from_wire(skb, c)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, WIRE_ANY);

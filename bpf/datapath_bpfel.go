@@ -123,12 +123,13 @@ type DatapathCpu struct {
 	Place       DatapathTranslationKey
 	Translation DatapathTranslation
 	To          struct {
-		_     structs.HostLayout
-		Src   DatapathAddr
-		Dst   DatapathAddr
-		Sport uint16
-		Dport uint16
-		Pad   uint32
+		_      structs.HostLayout
+		Src    DatapathAddr
+		Dst    DatapathAddr
+		Sport  uint16
+		Dport  uint16
+		Option uint8
+		Pad    [3]uint8
 	}
 	Budget   DatapathEventBudget
 	Counters [8][64]DatapathCounter
@@ -487,6 +488,8 @@ type DatapathSettings struct {
 	SetRetval      uint8
 	Services       uint8
 	LbMode         uint8
+	Direct         uint8
+	Pad            [3]uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -498,7 +501,6 @@ type DatapathSettings struct {
 	NodePortMin    uint16
 	NodePortMax    uint16
 	PathShift      uint32
-	_              [4]byte
 	NetnsCookie    uint64
 	Gateway4       struct {
 		_ structs.HostLayout

@@ -59,6 +59,7 @@ APART int error_translate(struct __sk_buff *skb, __u32 own)
 	if (!c || inner_parse(skb))
 		return SERVICE_NONE;
 	about_answer(c);
+	c->to.option = false;
 	c->to.sport = c->pkt.sport;
 	c->to.dport = c->pkt.dport;
 	t = translation_answer_client(c, &c->about, true);

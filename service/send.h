@@ -3,7 +3,7 @@
 #ifndef MYELIN_SERVICE_SEND_H
 #define MYELIN_SERVICE_SEND_H
 
-#include "translation.h"
+#include "dsr.h"
 
 /* Not a Service's. */
 #define SERVICE_NONE -1
@@ -93,9 +93,9 @@ INLINE bool rewrite_write(struct __sk_buff *skb, struct cpu *c)
 {
 	if ((c->to.dport != c->pkt.dport || !addr_equal(&c->to.dst, &c->pkt.dst)) && !nat_write(skb, &c->pkt, false, &c->to.dst, c->to.dport))
 		return false;
-	if (c->to.sport == c->pkt.sport && addr_equal(&c->to.src, &c->pkt.src))
-		return true;
-	return nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport);
+	if ((c->to.sport != c->pkt.sport || !addr_equal(&c->to.src, &c->pkt.src)) && !nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport))
+		return false;
+	return !c->to.option || dsr_push(skb);
 }
 
 #endif

@@ -79,7 +79,8 @@ INLINE void translation_count(struct translation *t, const struct packet *pkt, i
 	if (likely(!(pkt->tcp_flags & ~t->tcp_flags[side])))
 		return;
 	t->tcp_flags[side] |= pkt->tcp_flags;
-	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN)
+	/* Of a flow with direct answers, one direction is all that a node sees. */
+	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN || (t->flags & TRANSLATION_DSR && pkt->tcp_flags & TCP_FIN))
 		t->flags |= TRANSLATION_CLOSING;
 }
 
@@ -92,6 +93,7 @@ INLINE void rewrite_request(struct cpu *c, const struct translation *t)
 	c->to.sport = snat ? c->place.port : t->client_port;
 	c->to.dst = t->backend;
 	c->to.dport = t->backend_port;
+	c->to.option = t->flags & TRANSLATION_DSR && (c->pkt.proto != IPPROTO_TCP || flow_syn(&c->pkt));
 }
 
 /* What the backend's packet becomes. */
@@ -101,6 +103,7 @@ INLINE void rewrite_answer(struct cpu *c, const struct translation *t)
 	c->to.sport = t->frontend_port;
 	c->to.dst = t->client;
 	c->to.dport = t->client_port;
+	c->to.option = false;
 }
 
 /* The row of a client's packet, where that is in the place where nearly all are; its key is the CPU's. NULL if it is not there. Cost: per packet. */

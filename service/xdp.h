@@ -134,10 +134,14 @@ INLINE struct translation *xdp_find(struct cpu *c, int *side)
 	*side = SIDE_CLIENT;
 	translation_anchor_node(&c->place, pkt->family == 4, translation_port(pkt, 0), pkt->proto);
 	t = bpf_map_lookup_elem(&translations, &c->place);
+	if (config.direct && !(t && translation_asks(t, pkt))) {
+		translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
+		t = bpf_map_lookup_elem(&translations, &c->place);
+	}
 	if (!t || !translation_asks(t, pkt) || t->flags & (TRANSLATION_GONE | TRANSLATION_CLOSING) || flow_syn(pkt))
 		return NULL;
 	rewrite_request(c, t);
-	return t;
+	return c->to.option ? NULL : t;
 }
 
 /* The path of what the CPU's packet becomes, into the CPU's. False if that is not out of the device that it came in by. */
