@@ -3,6 +3,7 @@
 #ifndef MYELIN_SERVICE_SEND_H
 #define MYELIN_SERVICE_SEND_H
 
+#include "cross.h"
 #include "dsr.h"
 
 /* Not a Service's. */
@@ -54,28 +55,43 @@ APART int translated_decide_skb(struct __sk_buff *skb)
 	return c ? translated_decide(skb, c) : DROP_NO_ROUTE;
 }
 
+/* What the CPU's packet was. */
+struct translated {
+	struct addr src;
+	struct addr dst;
+	__u8 family;
+};
+
 /* Makes the CPU's packet one that its path is looked up by, and turns it back. */
-INLINE void translated_begin(struct cpu *c, struct addr *dst)
+INLINE void translated_begin(struct cpu *c, struct translated *was)
 {
-	*dst = c->pkt.dst;
+	was->src = c->pkt.src;
+	was->dst = c->pkt.dst;
+	was->family = c->pkt.family;
+	if (cross_family(c)) {
+		__builtin_memset(&c->pkt.src, 0, sizeof(c->pkt.src)); /* nobody's: routes don't ask for it */
+		c->pkt.family = addr_is4(&c->to.dst) ? 4 : 6;
+	}
 	c->pkt.dst = c->to.dst;
 	c->pkt.ifindex |= PATH_TRANSLATED;
 }
 
-INLINE void translated_end(struct cpu *c, const struct addr *dst)
+INLINE void translated_end(struct cpu *c, const struct translated *was)
 {
-	c->pkt.dst = *dst;
+	c->pkt.src = was->src;
+	c->pkt.dst = was->dst;
+	c->pkt.family = was->family;
 	c->pkt.ifindex &= ~PATH_TRANSLATED;
 }
 
 /* The path of what the CPU's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
 INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 {
+	struct translated was;
 	struct kept_path *p;
-	struct addr dst;
 	int outcome = 0;
 
-	translated_begin(c, &dst);
+	translated_begin(c, &was);
 	p = path_find(&c->pkt, true);
 	if (likely(p)) {
 		c->path = p->path;
@@ -84,13 +100,15 @@ INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 		outcome = translated_decide_skb(skb);
 		path_first(&c->path);
 	}
-	translated_end(c, &dst);
+	translated_end(c, &was);
 	return outcome;
 }
 
 /* Writes both ends of the CPU's packet. Cost: per packet. */
 INLINE bool rewrite_write(struct __sk_buff *skb, struct cpu *c)
 {
+	if (unlikely(cross_family(c)))
+		return cross_write(skb);
 	if ((c->to.dport != c->pkt.dport || !addr_equal(&c->to.dst, &c->pkt.dst)) && !nat_write(skb, &c->pkt, false, &c->to.dst, c->to.dport))
 		return false;
 	if ((c->to.sport != c->pkt.sport || !addr_equal(&c->to.src, &c->pkt.src)) && !nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport))

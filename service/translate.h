@@ -48,7 +48,7 @@ APART int service_begin(__u32 scope)
 	n->backend_id = service_choose(f, &pkt->src, scope, service_hash(pkt), &b);
 	if (!n->backend_id || !b)
 		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
-	if (addr_is4(&b->addr) != (pkt->family == 4))
+	if (scope == SCOPE_INTERNAL && addr_is4(&b->addr) != (pkt->family == 4))
 		return DROP_CROSS_FAMILY;
 	if (nat_keeps_port(pkt->proto) && b->port != pkt->dport)
 		return DROP_SERVICE_PORT;
@@ -142,11 +142,13 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 		c->to.option = c->path.action != PATH_POD && c->path.action != PATH_STACK;
 		c->path.mtu -= c->to.option && c->path.mtu ? dsr_size(&c->pkt) : 0;
 	}
+	if (unlikely(cross_family(c)) && c->pkt.family == 4 && c->path.mtu)
+		c->path.mtu -= CROSS_GROWS;
 	verdict = path_refuse(skb, c, &c->path, c->path.action);
 	if (verdict)
 		return verdict;
 	if (!rewrite_write(skb, c))
-		return drop(skb, c, DROP_REWRITE);
+		return drop(skb, c, cross_family(c) ? DROP_CROSS_FAMILY : DROP_REWRITE);
 	return path_go(skb, c, &c->path, c->path.action);
 }
 
@@ -167,6 +169,17 @@ INLINE bool service_port(const struct packet *pkt)
 	__u16 port = bpf_ntohs(pkt->dport);
 
 	return nat_keeps_port(pkt->proto) || (port >= config.lb_port_min && port <= config.lb_port_max);
+}
+
+/* A client of the other family is behind the node's address, or its gateway's, to pods. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int cross_begin(struct cpu *c)
+{
+	c->translation.flags = 0;
+	if (!cross_able(&c->pkt) || c->path.action == PATH_STACK)
+		return DROP_CROSS_FAMILY;
+	if (c->path.action == PATH_POD)
+		gateway_addr(&c->snat, !addr_is4(&c->to.dst));
+	return 0;
 }
 
 /* What comes in for a Service's address, or for the node's own (own): what it becomes, and its path. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */
@@ -193,7 +206,12 @@ APART int service_from_wire(struct __sk_buff *skb, __u32 own)
 	outcome = service_path(skb, c);
 	if (outcome || !found)
 		return outcome;
-	if (c->path.action != PATH_WIRE && c->path.action != PATH_RESOLVE && c->path.action != PATH_TUNNEL)
+	if (unlikely(cross_family(c))) {
+		outcome = cross_begin(c);
+		if (outcome)
+			return outcome;
+		snat = &c->snat;
+	} else if (c->path.action != PATH_WIRE && c->path.action != PATH_RESOLVE && c->path.action != PATH_TUNNEL)
 		c->translation.flags = 0; /* it stays on this node */
 	else if (!(c->translation.flags & TRANSLATION_DSR))
 		snat = &c->snat;

@@ -124,15 +124,15 @@ INLINE struct translation *xdp_find(struct cpu *c, int *side)
 
 	*side = SIDE_BACKEND;
 	if (port >= config.lb_port_min && port <= config.lb_port_max) {
-		translation_anchor_node(&c->place, pkt->family == 4, pkt->dport, pkt->proto);
+		translation_anchor_node(&c->place, pkt->dport, pkt->proto);
 		t = bpf_map_lookup_elem(&translations, &c->place);
 		if (t && translation_answers(t, pkt)) {
 			rewrite_answer(c, t);
-			return t;
+			return cross_family(c) ? NULL : t;
 		}
 	}
 	*side = SIDE_CLIENT;
-	translation_anchor_node(&c->place, pkt->family == 4, translation_port(pkt, 0), pkt->proto);
+	translation_anchor_node(&c->place, translation_port(pkt, 0), pkt->proto);
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	if (config.direct && !(t && translation_asks(t, pkt))) {
 		translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
@@ -141,18 +141,18 @@ INLINE struct translation *xdp_find(struct cpu *c, int *side)
 	if (!t || !translation_asks(t, pkt) || t->flags & (TRANSLATION_GONE | TRANSLATION_CLOSING) || flow_syn(pkt))
 		return NULL;
 	rewrite_request(c, t);
-	return c->to.option ? NULL : t;
+	return c->to.option || cross_family(c) ? NULL : t;
 }
 
 /* The path of what the CPU's packet becomes, into the CPU's. False if that is not out of the device that it came in by. */
 INLINE bool xdp_path(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
+	struct translated was;
 	struct kept_path *p;
-	struct addr dst;
 
-	translated_begin(c, &dst);
+	translated_begin(c, &was);
 	p = path_find(&c->pkt, true);
-	translated_end(c, &dst);
+	translated_end(c, &was);
 	if (!p || p->path.action != PATH_WIRE || p->path.ifindex != ctx->ingress_ifindex)
 		return false;
 	if (c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
