@@ -233,11 +233,12 @@ SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
+	int outcome;
 
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP)
 		return TC_ACT_OK;
-	if (config.services)
-		service_to_pod(skb, c);
+	if (config.services && (outcome = service_to_pod(skb, c)))
+		return drop(skb, c, outcome);
 	if (config.flow_always)
 		track_to_pod(skb);
 	return TC_ACT_OK;
@@ -256,7 +257,10 @@ INLINE int to_wire_tunnel(struct __sk_buff *skb, struct cpu *c)
 	return TC_ACT_OK;
 }
 
-/* What leaves by a wire. Attached to the tunnel's device, whose packets from the host need a node to go to; and in legacy routing, to masquerade. */
+/*
+ * What leaves by a wire. Attached to the tunnel's device, whose packets from the host need a node to go to; in legacy routing, to masquerade; and where the
+ * host itself is a backend for clients outside.
+ */
 SEC("tc")
 int to_wire(struct __sk_buff *skb)
 {
@@ -269,7 +273,9 @@ int to_wire(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
 		return to_wire_tunnel(skb, c);
-	outcome = decide_masquerade(c);
+	outcome = config.services ? service_from_host(skb) : 0;
+	if (!outcome)
+		outcome = decide_masquerade(c);
 	if (!outcome && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
 	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);

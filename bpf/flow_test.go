@@ -30,8 +30,8 @@ func flowTables() []table {
 				{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 1 > 2`, want: "FORWARD_POD", after: flowIs(flowWant{"a", 2, 0, 0, 0, 0})},
 			}},
 		}},
-		{name: "flows", settings: settingsOf(tracking), rows: append(append(connectionRows(), wayRows()...), stackRows()...)},
-		{name: "flows, masquerading", settings: settingsOf(tracking, masquerading), rows: append(natFlowRows(), connectionRows()...)},
+		{name: "flows", settings: settingsOf(tracking, longTimes), rows: append(append(connectionRows(), wayRows()...), stackRows()...)},
+		{name: "flows, masquerading", settings: settingsOf(tracking, masquerading, longTimes), rows: append(natFlowRows(), connectionRows()...)},
 		{name: "flows, only masqueraded", settings: settingsOf(masquerading), rows: append(natFlowRows(), one("a pod that needs no state creates none", "from_pod linka", `eth a > gw | ip a > b | udp 1 > 2`, "FORWARD_POD", ""),
 			row{name: "nor does the wire", steps: []step{{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", after: flowsAre(0)}}})},
 		{name: "flows, legacy", settings: settingsOf(tracking, legacy), rows: []row{

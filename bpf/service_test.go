@@ -215,6 +215,11 @@ func outsideRows() []row {
 			{at: "from_wire eth0", in: `eth router > node | ip world2 > lb ttl 60 | tcp 40000 > 81 S`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S`},
 			{at: "from_wire eth0", in: `eth node2 > node | ip c > node ttl 60 | udp 8081 > 51000 | "r"`, want: "FORWARD_STACK", out: "="},
 		}},
+		{name: "to the host itself", steps: []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30084 S seq 1`, want: "FORWARD_STACK", out: `eth router > node | ip world > node ttl 60 | tcp 40000 > 8080 S seq 1`},
+			{at: "to_wire eth0", in: `eth node > router | ip node > world ttl 64 | tcp 8080 > 40000 SA seq 5 ack 2`, want: "FORWARD_STACK", out: `eth node > router | ip node > world ttl 64 | tcp 30084 > 40000 SA seq 5 ack 2`, after: translationsAre(1)},
+			{at: "to_wire eth0", in: `eth node > router | ip node > world ttl 64 | tcp 22 > 40000 A`, want: "FORWARD_STACK", out: "="},
+		}},
 		{name: "fragments", steps: []step{
 			{at: "from_wire eth0", in: `eth router > node | ip world > lb frag 7 off 0 mf | udp 40000 > 81 len 1600 sum 0x1111 | len 1000`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip node > c ttl 63 frag 7 off 0 mf | udp 51000 > 8080 len 1600 sum 0x1111 | len 1000`, ignore: []string{"udp.sum"}},
 			{at: "from_wire eth0", in: `eth router > node | ip world > lb frag 7 off 1008 proto udp | len 592`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 frag 7 off 1008 proto udp | len 592`},

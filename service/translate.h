@@ -230,15 +230,22 @@ APART int service_to_client(struct __sk_buff *skb)
 	return proto_has_ports(c->pkt.proto) && service_answer(c, skb->len, false) ? 0 : SERVICE_NONE;
 }
 
-/* What the host's stack answers a pod, behind a Service. Cost: per packet from the host to a pod. */
-INLINE void service_to_pod(struct __sk_buff *skb, struct cpu *c)
+/* What the host's stack answers a client, behind a Service. Returns 0 (also if it is no such answer) or a drop reason. Cost: per packet where it may be one. */
+APART int service_from_host(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+
+	if (!c || l4_parse(skb) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
+		return 0;
+	return rewrite_write(skb, c) ? 0 : DROP_REWRITE;
+}
+
+/* The same for a client that is a pod of this node. Cost: per packet from the host to a pod. */
+INLINE int service_to_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 
-	if (!e || !endpoint_translated(e->slot) || l4_parse(skb) || !proto_has_ports(c->pkt.proto))
-		return;
-	if (service_answer(c, skb->len, false))
-		rewrite_write(skb, c);
+	return e && endpoint_translated(e->slot) ? service_from_host(skb) : 0;
 }
 
 #endif
