@@ -31,7 +31,8 @@ func flowTables() []table {
 			}},
 		}},
 		{name: "flows", settings: settingsOf(tracking, longTimes), rows: append(append(connectionRows(), wayRows()...), stackRows()...)},
-		{name: "flows, masquerading", settings: settingsOf(tracking, masquerading, longTimes), rows: append(natFlowRows(), connectionRows()...)},
+		{name: "flows, masquerading", settings: settingsOf(tracking, masquerading), rows: natFlowRows()},
+		{name: "connections, masquerading", settings: settingsOf(tracking, masquerading, longTimes), rows: connectionRows()},
 		{name: "flows, only masqueraded", settings: settingsOf(masquerading), rows: append(natFlowRows(), one("a pod that needs no state creates none", "from_pod linka", `eth a > gw | ip a > b | udp 1 > 2`, "FORWARD_POD", ""),
 			row{name: "nor does the wire", steps: []step{{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", after: flowsAre(0)}}})},
 		{name: "flows, legacy", settings: settingsOf(tracking, legacy), rows: []row{
