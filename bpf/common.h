@@ -53,7 +53,9 @@ struct settings {
 	__u8 services;         /* Services for each packet, not only at sockets */
 	__u8 lb_mode;          /* enum lb_mode */
 	__u8 direct;           /* answers may be direct: by lb_mode, or by that of some Service */
-	__u8 pad[3];
+	__u8 lb_dispatch;      /* enum lb_dispatch */
+	__u8 rss4_bits;        /* length of the prefix that senders of IPIP are taken from; 0: the node's address is */
+	__u8 rss6_bits;
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */
@@ -68,6 +70,8 @@ struct settings {
 	__u64 netns_cookie; /* of the node's own network namespace */
 	struct addr gateway4; /* the address that answers pods, mapped */
 	struct addr gateway6;
+	struct addr rss4;
+	struct addr rss6;
 };
 
 volatile const struct settings config;
@@ -83,6 +87,13 @@ enum lb_mode {
 	LB_SNAT,   /* from this node's address: the answer comes back here */
 	LB_DSR,    /* from their own: the backend's node answers */
 	LB_HYBRID, /* TCP as LB_DSR, others as LB_SNAT */
+};
+
+/* How the backend's node learns what the client asked for. */
+enum lb_dispatch {
+	DISPATCH_OPTION, /* by an option of the packet */
+	DISPATCH_IPIP,   /* … inside of another one */
+	DISPATCH_GENEVE,
 };
 
 enum hook {

@@ -33,7 +33,9 @@ struct rewrite {
 	__be16 sport;
 	__be16 dport;
 	__u8 option; /* true: with the option of direct server return */
-	__u8 pad[3];
+	__u8 encap;  /* true: inside of a packet to the node at via */
+	__u8 pad[2];
+	struct addr via;
 };
 
 struct cpu {

@@ -214,6 +214,8 @@ int from_wire(struct __sk_buff *skb)
 		return pass(skb, c);
 	if (unlikely(parsed != PARSED_IP))
 		return refuse(skb, c, parsed);
+	if (config.direct && config.lb_dispatch && unlikely(encap_is(skb, &c->pkt)) && (verdict = encap_pull(skb)))
+		return drop(skb, c, verdict);
 	if (config.direct && unlikely(dsr_may_be(skb, &c->pkt)) && (verdict = dsr_accept(skb)))
 		return drop(skb, c, verdict);
 	if (config.flow_always && (verdict = track_from_wire(skb, c)) >= 0)
@@ -358,6 +360,7 @@ const enum service_scope *_service_scope __attribute__((unused));
 const enum socket_outcome *_socket_outcome __attribute__((unused));
 const enum translation_flag *_translation_flag __attribute__((unused));
 const enum path_flag *_path_flag __attribute__((unused));
+const enum lb_dispatch *_lb_dispatch __attribute__((unused));
 const enum lb_mode *_lb_mode __attribute__((unused));
 const enum hook *_hook __attribute__((unused));
 

@@ -129,7 +129,9 @@ type DatapathCpu struct {
 		Sport  uint16
 		Dport  uint16
 		Option uint8
-		Pad    [3]uint8
+		Encap  uint8
+		Pad    [2]uint8
+		Via    DatapathAddr
 	}
 	Budget   DatapathEventBudget
 	Counters [8][64]DatapathCounter
@@ -321,6 +323,14 @@ type DatapathKeptPath struct {
 	Path DatapathPath
 }
 
+type DatapathLbDispatch uint32
+
+const (
+	DatapathLbDispatchDISPATCH_OPTION DatapathLbDispatch = 0
+	DatapathLbDispatchDISPATCH_IPIP   DatapathLbDispatch = 1
+	DatapathLbDispatchDISPATCH_GENEVE DatapathLbDispatch = 2
+)
+
 type DatapathLbMode uint32
 
 const (
@@ -489,7 +499,9 @@ type DatapathSettings struct {
 	Services       uint8
 	LbMode         uint8
 	Direct         uint8
-	Pad            [3]uint8
+	LbDispatch     uint8
+	Rss4Bits       uint8
+	Rss6Bits       uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -507,6 +519,14 @@ type DatapathSettings struct {
 		B [16]uint8
 	}
 	Gateway6 struct {
+		_ structs.HostLayout
+		B [16]uint8
+	}
+	Rss4 struct {
+		_ structs.HostLayout
+		B [16]uint8
+	}
+	Rss6 struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
@@ -630,6 +650,7 @@ const (
 	DatapathVarFlowSeconds     = "_flow_seconds"
 	DatapathVarFrontendFlag    = "_frontend_flag"
 	DatapathVarHook            = "_hook"
+	DatapathVarLbDispatch      = "_lb_dispatch"
 	DatapathVarLbMode          = "_lb_mode"
 	DatapathVarOutcome         = "_outcome"
 	DatapathVarPathAction      = "_path_action"
@@ -738,6 +759,7 @@ type DatapathVariableSpecs struct {
 	FlowSeconds     *ebpf.VariableSpec `ebpf:"_flow_seconds"`
 	FrontendFlag    *ebpf.VariableSpec `ebpf:"_frontend_flag"`
 	Hook            *ebpf.VariableSpec `ebpf:"_hook"`
+	LbDispatch      *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
 	LbMode          *ebpf.VariableSpec `ebpf:"_lb_mode"`
 	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
 	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
@@ -830,6 +852,7 @@ type DatapathVariables struct {
 	FlowSeconds     *ebpf.Variable `ebpf:"_flow_seconds"`
 	FrontendFlag    *ebpf.Variable `ebpf:"_frontend_flag"`
 	Hook            *ebpf.Variable `ebpf:"_hook"`
+	LbDispatch      *ebpf.Variable `ebpf:"_lb_dispatch"`
 	LbMode          *ebpf.Variable `ebpf:"_lb_mode"`
 	Outcome         *ebpf.Variable `ebpf:"_outcome"`
 	PathAction      *ebpf.Variable `ebpf:"_path_action"`

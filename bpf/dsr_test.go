@@ -1,7 +1,9 @@
 package bpf
 
 import (
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -19,6 +21,9 @@ func directTables() []table {
 		{name: "services, direct, tunnel", settings: settingsOf(servicing, direct, tunnel4), rows: optioned("into the tunnel", func(ip optionIP) []step {
 			return []step{{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81`, want: "FORWARD_TUNNEL", out: `eth none > none | ` + ip("world > c ttl 59", 81) + ` | udp 40000 > 8080`}}
 		})},
+		{name: "services, direct by IPIP", settings: settingsOf(servicing, direct, ipip), rows: append(encapRows(`ip4 node > node2`, `ip6 node > node2`, `ip4 node2 > node`, `ip6 node2 > node`), directAnswerRows()...)},
+		{name: "services, direct by IPIP, senders of a prefix", settings: settingsOf(servicing, direct, ipip, rss), rows: encapRows(`ip4 172.31.0.1 > node2`, `ip6 fd00:172::1 > node2`, `ip4 172.31.77.7 > node`, `ip6 fd00:172::7 > node`)},
+		{name: "services, direct by Geneve", settings: settingsOf(servicing, direct, geneve), rows: append(geneveRows(), directAnswerRows()...)},
 		{name: "services, hybrid", settings: settingsOf(servicing, hybrid), rows: hybridRows()},
 	}
 }
@@ -141,4 +146,49 @@ func snatsTargets(t testing.TB, w *world) {
 	for k, f := range changed {
 		must(t, w.Frontends.Put(k, f))
 	}
+}
+
+func ipip(s *Settings)   { s.LbDispatch = uint8(DatapathLbDispatchDISPATCH_IPIP) }
+func geneve(s *Settings) { s.LbDispatch = uint8(DatapathLbDispatchDISPATCH_GENEVE) }
+
+func rss(s *Settings) {
+	s.Rss4, s.Rss4Bits = Addr(netip.MustParseAddr("172.31.0.0")), 16
+	s.Rss6, s.Rss6Bits = Addr(netip.MustParseAddr("fd00:172::")), 96
+}
+
+// encapped are rows of both families for packets inside of others. out4 and out6 are the outer headers as they leave, in4 and in6 as they come.
+func encapped(out, in [2]string, ignore ...string) (rows []row) {
+	for i, outer := range out {
+		only, inner := only4, func(ends string, port uint8) string { return "ip4 " + ends + " opts 9a0800" + string(hexByte(port)) + "cb007132" }
+		if i == 1 {
+			only, inner = only6, func(ends string, port uint8) string {
+				return "ip6 " + ends + " | dstopts body 1b1220010db800500000000000000000005000" + string(hexByte(port)) + "0100"
+			}
+		}
+		rows = append(rows,
+			only(row{name: "to node2, inside of another", steps: []step{
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S seq 1 mss 1460`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ` + outer + ` | ` + inner("world > c ttl 60", 81) + ` | tcp 40000 > 8080 S seq 1 mss 1460`, ignore: ignore},
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A | len 1000`, want: "FORWARD_WIRE", out: `eth node > node2 | ` + outer + ` | ip world > c ttl 60 | tcp 40000 > 8080 A | len 1000`, after: translationsAre(1), ignore: ignore},
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 A | len 1445`, want: "DROP_TOO_BIG REPLY_ICMP"},
+			}}),
+			only(row{name: "from node2, inside of another", steps: []step{
+				{at: "from_wire eth0", in: `eth node2 > node | ` + in[i] + ` | ` + inner("world > b ttl 60", 80) + ` | tcp 40000 > 8080 S`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 S`},
+				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | tcp 80 > 40000 SA`},
+				{at: "from_wire eth0", in: `eth node2 > node | ` + in[i] + ` | ip world > b ttl 60 | tcp 40000 > 8080 A | len 1000`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 A | len 1000`, after: translationsAre(1)},
+			}}),
+			only(row{name: "from who is no node", steps: []step{
+				{at: "from_wire eth0", in: `eth router > node | ` + strings.Replace(strings.Replace(in[i], "node2", "world", 1), "172", "192", 1) + ` | ip world > b ttl 60 | tcp 40000 > 8080 A`, want: "FORWARD_STACK", out: "="},
+			}}),
+		)
+	}
+	return rows
+}
+
+func encapRows(out4, out6, in4, in6 string) []row {
+	return encapped([2]string{out4 + " ttl 63 df", out6 + " ttl 63"}, [2]string{in4, in6}, "ip.src")
+}
+
+func geneveRows() []row {
+	const out, in = ` | udp 1 > 6081 nosum | geneve vni 1`, ` | udp 50000 > 6081 nosum | geneve vni 1`
+	return encapped([2]string{`ip4 node > node2 ttl 63 df` + out, `ip6 node > node2 ttl 63` + out}, [2]string{`ip4 node2 > node` + in, `ip6 node2 > node` + in}, "udp.sport")
 }

@@ -39,8 +39,8 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 }
 
 func settingsText(s Settings) string {
-	return fmt.Sprintf("tunnel %d, legacy %d, flow rows %d, masquerade %d %d, services %d, families %d %d, monitor %d",
-		s.Tunnel, s.LegacyRouting, s.FlowAlways, s.Masquerade4, s.Masquerade6, s.Services, s.Ipv4, s.Ipv6, s.Monitor)
+	return fmt.Sprintf("tunnel %d, legacy %d, flow rows %d, masquerade %d %d, services %d direct %d by %d, families %d %d, monitor %d",
+		s.Tunnel, s.LegacyRouting, s.FlowAlways, s.Masquerade4, s.Masquerade6, s.Services, s.Direct, s.LbDispatch, s.Ipv4, s.Ipv6, s.Monitor)
 }
 
 func everySettings() (list []Settings) {
@@ -59,6 +59,11 @@ func everySettings() (list []Settings) {
 				list = append(list, s)
 			}
 		}
+	}
+	for dispatch := range uint8(3) {
+		s := settingsOf(servicing, direct, masquerading)
+		s.LbDispatch = dispatch
+		list = append(list, s, settingsOf(servicing, direct, tracking, func(s *Settings) { s.LbDispatch = dispatch }))
 	}
 	// Masquerade of one family only, of a node that has both.
 	for _, one := range [][2]uint8{{1, 0}, {0, 1}} {

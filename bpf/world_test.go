@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -318,6 +319,11 @@ func (w *world) fill(t testing.TB) {
 		must(t, w.Wires.Put(w.settings.TunnelIfindex, DatapathWire{Mtu: 1450}))
 	}
 	w.addPrefixes(t)
+	if w.settings.LbDispatch != 0 {
+		for _, a := range families(n["node2"]) {
+			must(t, w.Prefixes.Put(Prefix(netip.PrefixFrom(a, a.BitLen())), DatapathPrefix{Flags: uint32(DatapathPrefixFlagPREFIX_CLUSTER | DatapathPrefixFlagPREFIX_NODE)}))
+		}
+	}
 }
 
 func (w *world) addPrefixes(t testing.TB) {
@@ -327,6 +333,9 @@ func (w *world) addPrefixes(t testing.TB) {
 	for name, via := range node {
 		for _, a := range families(n[name]) {
 			row := DatapathPrefix{Flags: uint32(DatapathPrefixFlagPREFIX_CLUSTER)}
+			if via != "" && w.settings.LbDispatch != 0 {
+				row.Via = Addr(families(n[via])[slices.Index(families(n[name]), a)])
+			}
 			if via != "" && w.settings.Tunnel != 0 {
 				row.Flags |= uint32(DatapathPrefixFlagPREFIX_TUNNEL)
 				row.Via = Addr(families(n[via])[w.settings.Tunnel-1])

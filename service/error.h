@@ -66,6 +66,7 @@ APART int error_translate(struct __sk_buff *skb, __u32 own)
 		return SERVICE_NONE;
 	about_answer(c);
 	c->to.option = false;
+	c->to.encap = false;
 	c->to.sport = c->pkt.sport;
 	c->to.dport = c->pkt.dport;
 	t = translation_answer_client(c, &c->about, true);

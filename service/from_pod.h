@@ -49,7 +49,6 @@ INLINE int service_from_client(struct __sk_buff *skb, struct cpu *c)
 	outcome = service_path_pod(skb, c);
 	if (outcome || !found)
 		return outcome;
-	c->translation.flags = 0;
 	return service_keep(skb, c, service_hides(c) ? &c->snat : NULL);
 }
 

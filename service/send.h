@@ -5,6 +5,7 @@
 
 #include "cross.h"
 #include "dsr.h"
+#include "encap.h"
 
 /* Not a Service's. */
 #define SERVICE_NONE -1
@@ -72,7 +73,7 @@ INLINE void translated_begin(struct cpu *c, struct translated *was)
 		__builtin_memset(&c->pkt.src, 0, sizeof(c->pkt.src)); /* nobody's: routes don't ask for it */
 		c->pkt.family = addr_is4(&c->to.dst) ? 4 : 6;
 	}
-	c->pkt.dst = c->to.dst;
+	c->pkt.dst = c->to.encap ? c->to.via : c->to.dst;
 	c->pkt.ifindex |= PATH_TRANSLATED;
 }
 
@@ -113,7 +114,7 @@ INLINE bool rewrite_write(struct __sk_buff *skb, struct cpu *c)
 		return false;
 	if ((c->to.sport != c->pkt.sport || !addr_equal(&c->to.src, &c->pkt.src)) && !nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport))
 		return false;
-	return !c->to.option || dsr_push(skb);
+	return (!c->to.option || dsr_push(skb)) && (!c->to.encap || encap_push(skb));
 }
 
 #endif

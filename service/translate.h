@@ -52,7 +52,7 @@ APART int service_begin(__u32 scope)
 		return DROP_CROSS_FAMILY;
 	if (nat_keeps_port(pkt->proto) && b->port != pkt->dport)
 		return DROP_SERVICE_PORT;
-	if (service_direct(f, pkt->proto))
+	if (scope == SCOPE_EXTERNAL && service_direct(f, pkt->proto))
 		n->flags = TRANSLATION_DSR;
 	n->service = f->service;
 	n->client = pkt->src;
@@ -63,7 +63,7 @@ APART int service_begin(__u32 scope)
 	n->backend_port = b->port;
 	n->created_ns = bpf_ktime_get_ns();
 	n->seen = clock_now();
-	c->to.dst = b->addr;
+	rewrite_request(c, n); /* but for what is decided with the path */
 	return 0;
 }
 
@@ -128,6 +128,18 @@ INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
 	return drop(skb, c, outcome);
 }
 
+/* By how many bytes the CPU's packet becomes longer. */
+INLINE __u32 rewrite_grows(const struct cpu *c)
+{
+	__u32 n = c->to.option ? dsr_size(&c->pkt) : 0;
+
+	if (c->to.encap)
+		n += encap_size(&c->pkt);
+	if (unlikely(cross_family(c)) && c->pkt.family == 4)
+		n += CROSS_GROWS;
+	return n;
+}
+
 /* Sends what the CPU's packet becomes along the CPU's path, or drops it where outcome says so. Cost: per packet. */
 APART int service_send(struct __sk_buff *skb, __u32 outcome)
 {
@@ -138,12 +150,10 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 		return TC_ACT_SHOT;
 	if (unlikely(outcome))
 		return service_refuse(skb, c, outcome);
-	if (c->to.option) {
-		c->to.option = c->path.action != PATH_POD && c->path.action != PATH_STACK;
-		c->path.mtu -= c->to.option && c->path.mtu ? dsr_size(&c->pkt) : 0;
-	}
-	if (unlikely(cross_family(c)) && c->pkt.family == 4 && c->path.mtu)
-		c->path.mtu -= CROSS_GROWS;
+	if (c->path.action == PATH_POD || c->path.action == PATH_STACK)
+		c->to.option = c->to.encap = false;
+	if (c->path.mtu)
+		c->path.mtu -= rewrite_grows(c);
 	verdict = path_refuse(skb, c, &c->path, c->path.action);
 	if (verdict)
 		return verdict;

@@ -84,6 +84,17 @@ INLINE void translation_count(struct translation *t, const struct packet *pkt, i
 		t->flags |= TRANSLATION_CLOSING;
 }
 
+/* Finds which other node has the address. False if none is known, of the same family. */
+INLINE bool node_of(struct addr *via, const struct addr *to)
+{
+	struct prefix *prefix = prefix_find(to);
+
+	if (!prefix || addr_is_zero(&prefix->via) || addr_is4(&prefix->via) != addr_is4(to))
+		return false;
+	*via = prefix->via;
+	return true;
+}
+
 /* What the client's packet becomes. */
 INLINE void rewrite_request(struct cpu *c, const struct translation *t)
 {
@@ -93,6 +104,7 @@ INLINE void rewrite_request(struct cpu *c, const struct translation *t)
 	c->to.sport = snat ? c->place.port : t->client_port;
 	c->to.dst = t->backend;
 	c->to.dport = t->backend_port;
+	c->to.encap = config.lb_dispatch && !config.tunnel && t->flags & TRANSLATION_DSR && node_of(&c->to.via, &t->backend);
 	c->to.option = t->flags & TRANSLATION_DSR && (c->pkt.proto != IPPROTO_TCP || flow_syn(&c->pkt));
 }
 
@@ -104,6 +116,7 @@ INLINE void rewrite_answer(struct cpu *c, const struct translation *t)
 	c->to.dst = t->client;
 	c->to.dport = t->client_port;
 	c->to.option = false;
+	c->to.encap = false;
 }
 
 /* The row of a client's packet, where that is in the place where nearly all are; its key is the CPU's. NULL if it is not there. Cost: per packet. */

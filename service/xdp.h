@@ -141,7 +141,7 @@ INLINE struct translation *xdp_find(struct cpu *c, int *side)
 	if (!t || !translation_asks(t, pkt) || t->flags & (TRANSLATION_GONE | TRANSLATION_CLOSING) || flow_syn(pkt))
 		return NULL;
 	rewrite_request(c, t);
-	return c->to.option || cross_family(c) ? NULL : t;
+	return c->to.option || c->to.encap || cross_family(c) ? NULL : t;
 }
 
 /* The path of what the CPU's packet becomes, into the CPU's. False if that is not out of the device that it came in by. */

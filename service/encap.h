@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Direct server return through networks that drop IP options or strange senders: what goes to the backend's node is put into IPIP (RFC 2003, RFC 2473) or
+ * Geneve (RFC 8926), from node to node, in the family of the packet inside. No device is needed at either end.
+ */
+#ifndef MYELIN_ENCAP_H
+#define MYELIN_ENCAP_H
+
+#include "translation.h"
+#include "service.h"
+
+#define GENEVE_PORT 6081
+
+struct geneve_head {
+	__be16 sport;
+	__be16 dport;
+	__be16 length;
+	__be16 checksum; /* none (RFC 6935) */
+	__be16 version;  /* and flags, and length of options: none */
+	__be16 type;     /* of what is inside */
+	__be32 vni;      /* in the upper 24 bits */
+};
+
+INLINE __u32 encap_size(const struct packet *pkt)
+{
+	return (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + (config.lb_dispatch == DISPATCH_GENEVE ? sizeof(struct geneve_head) : 0);
+}
+
+/* The outer sender: the node's own address; or one of the prefix that is for it, so that receivers spread IPIP over their queues by it. */
+INLINE void encap_source(const struct cpu *c, __u32 hash, struct addr *a)
+{
+	__u32 host;
+
+	*a = c->snat;
+	if (config.lb_dispatch != DISPATCH_IPIP)
+		return;
+	if (c->pkt.family == 4 && config.rss4_bits) {
+		host = config.rss4_bits < 32 ? hash & (0xffffffffu >> config.rss4_bits) : 0;
+		a->d[0] = config.rss4.d[0];
+		a->d[1] = config.rss4.d[1] | (__u64)bpf_htonl(host) << 32;
+	} else if (c->pkt.family == 6 && config.rss6_bits) {
+		host = config.rss6_bits <= 96 ? hash : 0;
+		a->d[0] = config.rss6.d[0];
+		a->d[1] = config.rss6.d[1] | (__u64)bpf_htonl(host) << 32;
+	}
+}
+
+INLINE bool encap_write4(struct __sk_buff *skb, const struct addr *src, const struct addr *dst, __u16 inner, __u32 more, __u8 tos)
+{
+	struct iphdr ip = {
+		.version = 4,
+		.ihl = 5,
+		.tos = tos,
+		.tot_len = bpf_htons(inner + sizeof(ip) + more),
+		.frag_off = bpf_htons(0x4000),
+		.ttl = 64,
+		.protocol = more ? IPPROTO_UDP : IPPROTO_IPIP,
+		.saddr = src->w[3],
+		.daddr = dst->w[3],
+	};
+
+	ip.check = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
+	return !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0);
+}
+
+INLINE bool encap_write6(struct __sk_buff *skb, const struct addr *src, const struct addr *dst, __u16 inner, __u32 more)
+{
+	struct ipv6hdr ip = { .version = 6, .payload_len = bpf_htons(inner + more), .nexthdr = more ? IPPROTO_UDP : IPPROTO_IPV6, .hop_limit = 64 };
+
+	__builtin_memcpy(&ip.saddr, src, sizeof(*src));
+	__builtin_memcpy(&ip.daddr, dst, sizeof(*dst));
+	return !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0);
+}
+
+INLINE bool encap_write_geneve(struct __sk_buff *skb, const struct packet *pkt, __u32 hash, __u16 inner)
+{
+	struct geneve_head g = {
+		.sport = bpf_htons(0xc000 | (hash & 0x3fff)),
+		.dport = bpf_htons(GENEVE_PORT),
+		.length = bpf_htons(inner + sizeof(g)),
+		.type = bpf_htons(pkt->family == 4 ? ETH_P_IP : ETH_P_IPV6),
+		.vni = bpf_htonl(config.vni << 8),
+	};
+
+	return !bpf_skb_store_bytes(skb, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g, sizeof(g), 0);
+}
+
+/* The length that the header inside has in its own words, and what it says of the service it wants. */
+INLINE bool encap_inner(struct __sk_buff *skb, const struct packet *pkt, __u16 *length, __u8 *tos)
+{
+	struct ipv6hdr ip6;
+	struct iphdr ip;
+
+	if (pkt->family == 4) {
+		if (bpf_skb_load_bytes(skb, L3, &ip, sizeof(ip)))
+			return false;
+		*length = bpf_ntohs(ip.tot_len);
+		*tos = ip.tos;
+		return true;
+	}
+	if (bpf_skb_load_bytes(skb, L3, &ip6, sizeof(ip6)))
+		return false;
+	*length = bpf_ntohs(ip6.payload_len) + sizeof(ip6);
+	return true;
+}
+
+/* Puts the CPU's packet, which is written, into one to the backend's node. Returns 1, or 0 if the kernel refuses. Cost: per packet of such a flow. */
+APART int encap_push(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	__u64 flags = 0;
+	struct addr src;
+	__u32 hash, more;
+	__u16 inner = 0;
+	__u8 tos = 0;
+
+	if (!c || !encap_inner(skb, &c->pkt, &inner, &tos))
+		return 0;
+	more = config.lb_dispatch == DISPATCH_GENEVE ? sizeof(struct geneve_head) : 0;
+	hash = service_hash(&c->pkt);
+	encap_source(c, hash, &src);
+	flags = c->pkt.family == 4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
+	if (more)
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	if (bpf_skb_adjust_room(skb, encap_size(&c->pkt), BPF_ADJ_ROOM_MAC, flags))
+		return 0;
+	if (!(c->pkt.family == 4 ? encap_write4(skb, &src, &c->to.via, inner, more, tos) : encap_write6(skb, &src, &c->to.via, inner, more)))
+		return 0;
+	return !more || encap_write_geneve(skb, &c->pkt, hash, inner);
+}
+
+/* Whether the CPU's packet, which is for a node, has one inside. Cost: per packet, where packets to backends are put into others. */
+INLINE bool encap_is(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct geneve_head g;
+
+	if (config.lb_dispatch == DISPATCH_IPIP)
+		return pkt->proto == (pkt->family == 4 ? IPPROTO_IPIP : IPPROTO_IPV6);
+	if (pkt->proto != IPPROTO_UDP || bpf_skb_load_bytes(skb, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g, sizeof(g)))
+		return false;
+	return g.dport == bpf_htons(GENEVE_PORT) && g.vni == bpf_htonl(config.vni << 8) && g.type == skb->protocol && !g.version;
+}
+
+/* Only nodes of the cluster put packets into others for us. */
+INLINE bool encap_trusted(const struct packet *pkt)
+{
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &pkt->dst);
+	struct prefix *p;
+
+	if (!e || !(e->flags & ENDPOINT_HOST))
+		return false;
+	if (config.lb_dispatch == DISPATCH_IPIP && pkt->family == 4 && config.rss4_bits)
+		return !((bpf_ntohl(pkt->src.w[3]) ^ bpf_ntohl(config.rss4.w[3])) & ~(0xffffffffu >> config.rss4_bits));
+	if (config.lb_dispatch == DISPATCH_IPIP && pkt->family == 6 && config.rss6_bits)
+		return pkt->src.d[0] == config.rss6.d[0];
+	p = prefix_find(&pkt->src);
+	return p && p->flags & PREFIX_NODE;
+}
+
+/* Takes the packet out of the one around it, and parses it. Returns 0 (also if nothing is around it) or a drop reason. */
+APART int encap_pull(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+
+	if (!c || !encap_trusted(&c->pkt))
+		return 0;
+	if (bpf_skb_adjust_room(skb, -(int)encap_size(&c->pkt), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return DROP_REWRITE;
+	switch (packet_parse(skb, &c->pkt, HOOK_FROM_WIRE)) {
+	case PARSED_IP:
+		return 0;
+	case PARSED_TRUNCATED:
+		return DROP_TRUNCATED;
+	default:
+		return DROP_BAD_HEADER;
+	}
+}
+
+#endif
