@@ -63,7 +63,7 @@ func worldNames() packet.Names {
 		"world2": named(nil, "198.51.100.8", "2001:db8::8"), "stranger": named(mac(0x66), "203.0.113.9", "2001:db8:9::9"),
 		"blackhole": named(nil, "10.66.0.1", "fd00:66::66"), "prohibit": named(nil, "10.67.0.1", "fd00:67::67"),
 		"unreachable": named(nil, "10.68.0.1", "fd00:68::68"),
-		"vip": named(nil, "10.96.0.10", "fd00:96::10"), "lb": named(nil, "203.0.113.50", "2001:db8:50::50"),
+		"vip":         named(nil, "10.96.0.10", "fd00:96::10"), "lb": named(nil, "203.0.113.50", "2001:db8:50::50"),
 	}
 }
 
