@@ -35,18 +35,19 @@ type Kernel struct {
 	db       *statedb.DB
 	tables   Tables
 
-	mu      sync.Mutex
-	nextSet uint32
-	refs    map[uint32]uint32 // how many choices of frontends name a backend
-	left    map[departure]bool
-	wake    chan struct{} // something left
+	mu        sync.Mutex
+	nextSet   uint32
+	refs      map[uint32]uint32 // how many choices of frontends name a backend
+	addresses addresses
+	left      map[departure]bool
+	wake      chan struct{} // something left
 
 	before func(op string) error // of a test: called before each write to a map, which its error prevents
 }
 
 // NewKernel makes a Kernel of loaded maps.
 func NewKernel(d *bpf.Datapath) *Kernel {
-	return &Kernel{datapath: d, refs: map[uint32]uint32{}, left: map[departure]bool{}, wake: make(chan struct{}, 1)}
+	return &Kernel{datapath: d, refs: map[uint32]uint32{}, addresses: newAddresses(PortRange{}), left: map[departure]bool{}, wake: make(chan struct{}, 1)}
 }
 
 // FrontendStatus and BackendStatus are where the reconcilers write how it went.
@@ -80,12 +81,17 @@ func Reconcile(log *slog.Logger, db *statedb.DB, group job.Group, tables Tables,
 // adopt reads what is in the maps.
 func (k *Kernel) adopt(log *slog.Logger, db *statedb.DB, tables Tables) error {
 	k.log, k.db, k.tables = log, db, tables
+	settings, err := k.datapath.Settings()
+	if err != nil {
+		return err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.addresses.nodePorts = PortRange{settings.NodePortMin, settings.NodePortMax}
 	if _, err := k.scan(); err != nil {
 		return fmt.Errorf("read what Services the kernel has: %w", err)
 	}
-	return nil
+	return k.judgeOwn()
 }
 
 // known waits until the tables are initialized, or reports that ctx ended.

@@ -18,7 +18,12 @@ type frontendOps struct{ *Kernel }
 func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, f *Frontend) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := o.writeFrontend(txn, f); err != nil {
+	key, row := frontendKey(f.L4()), frontendRow(f)
+	has, err := o.openAddress(key.Addr, row.Flags)
+	if err == nil {
+		err = errors.Join(o.writeFrontend(txn, f, key, row), o.settleAddress(key.Addr, has))
+	}
+	if err != nil {
 		return fmt.Errorf("write frontend %s of %s: %w", f.L4(), f.Service, err)
 	}
 	return nil
@@ -32,7 +37,12 @@ func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	if _, _, again := o.tables.Frontends.Get(txn, FrontendByAddress(f.L4())); again {
 		return nil
 	}
-	return o.deleteFrontend(frontendKey(f.L4()))
+	key := frontendKey(f.L4())
+	has, err := o.openAddress(key.Addr, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.deleteFrontend(key), o.settleAddress(key.Addr, has))
 }
 
 // Prune implements reconciler.Operations: it deletes frontends that no row
@@ -63,7 +73,7 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 	defer k.mu.Unlock()
 	var stale []bpf.DatapathFrontendKey
 	err := bpf.Each(k.datapath.Frontends, func(key *bpf.DatapathFrontendKey, _ *bpf.DatapathFrontend) bool {
-		if !wanted[*key] {
+		if !wanted[*key] && !isAddress(key) {
 			stale = append(stale, *key)
 		}
 		return true
@@ -76,7 +86,7 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 		errs = append(errs, k.deleteFrontend(key))
 	}
 	surplus, err := k.scan()
-	errs = append(errs, err)
+	errs = append(errs, err, k.settleAddresses())
 	for _, key := range surplus {
 		if err := drop(k, k.datapath.Choices, key); err != nil {
 			errs = append(errs, fmt.Errorf("delete row %d of set %d: %w", key.Row, key.Set, err))
@@ -85,11 +95,16 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 	return errors.Join(errs...)
 }
 
-// scan reads which numbers sets have and how often each backend is named, and
-// returns rows of choices that no frontend has.
+// scan reads which numbers sets have, how often each backend is named and what
+// addresses have frontends, and returns rows of choices that no frontend has.
 func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 	counts := map[uint32]uint32{}
-	err = bpf.Each(k.datapath.Frontends, func(_ *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
+	found := newAddresses(k.addresses.nodePorts)
+	err = bpf.Each(k.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
+		if isAddress(key) {
+			return true
+		}
+		found.count(key, f.Flags, 1)
 		for _, set := range f.Set {
 			counts[set.Id] = set.Count
 		}
@@ -115,6 +130,7 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 		return nil, fmt.Errorf("read choices: %w", err)
 	}
 	k.refs = refs
+	k.addresses.scopes, k.addresses.others = found.scopes, found.others
 	k.nextSet = max(k.nextSet, last+1)
 	return surplus, nil
 }
@@ -122,8 +138,7 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 // writeFrontend makes a frontend what its row says. Whatever packets find in
 // between is whole: backends are there before choices name them, choices before
 // the frontend counts them, and go after it counts them no more.
-func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend) error {
-	key, row := frontendKey(f.L4()), frontendRow(f)
+func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend, key bpf.DatapathFrontendKey, row bpf.DatapathFrontend) error {
 	var old bpf.DatapathFrontend
 	had, err := get(k.datapath.Frontends, key, &old)
 	if err != nil {
@@ -154,6 +169,8 @@ func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend) error {
 		if err := put(k, k.datapath.Frontends, key, row); err != nil {
 			return errors.Join(err, k.undo(changes))
 		}
+		k.addresses.count(&key, old.Flags, -1)
+		k.addresses.count(&key, row.Flags, 1)
 	}
 	k.depart(&old, &row, changes)
 	return k.finish(changes)
@@ -180,5 +197,6 @@ func (k *Kernel) clearFrontend(key bpf.DatapathFrontendKey, old *bpf.DatapathFro
 	if err := drop(k, k.datapath.Frontends, key); err != nil {
 		return err
 	}
+	k.addresses.count(&key, old.Flags, -1)
 	return k.finish(changes)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,6 +115,10 @@ func (r *rig) maps(t testing.TB) string {
 	t.Helper()
 	var lines []string
 	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		if isAddress(key) {
+			lines = append(lines, addressText(frontendL4(*key), f.Flags&internalFlag != 0, f.Flags&externalFlag != 0))
+			return
+		}
 		line := fmt.Sprintf("frontend %s service %d", frontendL4(*key), f.Service)
 		if f.Affinity > 0 {
 			line += fmt.Sprintf(" affinity %d", f.Affinity)
@@ -149,6 +155,17 @@ func (r *rig) set(t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServi
 	return choicesText(f.Flags&uint32(here) != 0, f.Flags&uint32(drop) != 0, n)
 }
 
+func addressText(a L4Addr, inside, outside bool) string {
+	line := "address " + a.Addr().String()
+	if inside {
+		line += " internal"
+	}
+	if outside {
+		line += " external"
+	}
+	return line
+}
+
 func choicesText(here, drop bool, n map[uint32]int) string {
 	switch {
 	case !here:
@@ -173,7 +190,9 @@ func choicesText(here, drop bool, n map[uint32]int) string {
 func (r *rig) rows() string {
 	var lines []string
 	rows, now := 0, r.DB.ReadTxn()
+	scopes := map[netip.Addr]Scope{}
 	for f := range r.Desired.Frontends.All(now) {
+		scopes[f.Address.Addr()] |= f.Scopes
 		line := fmt.Sprintf("frontend %s service %d", f.L4(), f.ServiceID)
 		if f.Affinity > 0 {
 			line += fmt.Sprintf(" affinity %d", int(f.Affinity.Seconds()))
@@ -198,6 +217,9 @@ func (r *rig) rows() string {
 		}
 		lines = append(lines, line)
 	}
+	for a, scope := range scopes {
+		lines = append(lines, addressText(L4(a, 0, 0), scope&Internal != 0, scope&External != 0))
+	}
 	for b := range r.Desired.Backends.All(now) {
 		lines = append(lines, fmt.Sprintf("backend %d %s", b.ID, b.L4()))
 	}
@@ -220,13 +242,22 @@ func (r *rig) uses() map[[2]uint32]bool {
 }
 
 // whole reports what a packet could find that should not be: choices of a
-// frontend without a row, without a backend, or of another Service.
+// frontend without a row, without a backend, or of another Service, and
+// frontends of an address that doesn't say it has some.
 func (r *rig) whole(t testing.TB) {
 	t.Helper()
 	uses := r.uses()
-	known := map[uint32]bool{}
+	known, addresses := map[uint32]bool{}, map[bpf.DatapathAddr]uint32{}
+	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		if isAddress(key) {
+			addresses[key.Addr] = f.Flags
+		}
+	})
 	each(t, r.datapath.Backends, func(id *uint32, _ *bpf.DatapathBackend) { known[*id] = true })
 	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		if missing := f.Flags & (internalFlag | externalFlag) &^ addresses[key.Addr]; missing != 0 {
+			t.Errorf("%s: the address lacks flags %#x", frontendL4(*key), missing)
+		}
 		for _, set := range f.Set {
 			ids, err := r.read(set)
 			if err != nil || len(ids) != int(set.Count) {
@@ -260,5 +291,8 @@ func (r *rig) counted(t testing.TB) {
 	}
 	if !maps.Equal(other.refs, r.refs) {
 		t.Errorf("references are counted wrong: got %v, want %v", r.refs, other.refs)
+	}
+	if !reflect.DeepEqual(other.addresses, r.addresses) {
+		t.Errorf("addresses are counted wrong: got %+v, want %+v", r.addresses, other.addresses)
 	}
 }
