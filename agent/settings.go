@@ -43,6 +43,7 @@ func (a *Agent) routeConfig() route.Config {
 		Node: a.config.Myelin.NodeName, IPv4: a.config.IPv4.Enabled, IPv6: a.config.IPv6.Enabled,
 		TunnelIPv6: a.tunnelIPv6(), AutoDirectNodeRoutes: a.config.AutoDirectNodeRoutes,
 		SkipUnreachable: a.config.DirectRoutingSkipUnreachable, Devices: a.config.Devices, MTU: a.config.MTU,
+		OwnSource: a.config.PerPacket(),
 	}
 	if a.tunneled() {
 		c.Tunnel = tunnel.DeviceName
