@@ -97,7 +97,7 @@ func compareHooks(programs []hooks.Program, wanted []bpf.Hook) (have, missing, f
 }
 
 func ours(name string) bool {
-	return slices.Contains([]bpf.Hook{bpf.FromPod, bpf.ToPod, bpf.FromWire, bpf.ToWire}, bpf.Hook(name))
+	return slices.Contains([]bpf.Hook{bpf.FromPod, bpf.ToPod, bpf.FromWire, bpf.ToWire, bpf.FromWireXDP}, bpf.Hook(name))
 }
 
 // eventsLost sums over CPUs.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -25,11 +26,11 @@ type Hook string
 
 // The hooks of the datapath.
 const (
-	FromPod  Hook = "from_pod"
-	ToPod    Hook = "to_pod"
-	FromWire Hook = "from_wire"
-	ToWire   Hook = "to_wire"
-	XDP      Hook = "xdp"
+	FromPod     Hook = "from_pod"
+	ToPod       Hook = "to_pod"
+	FromWire    Hook = "from_wire"
+	ToWire      Hook = "to_wire"
+	FromWireXDP Hook = "from_wire_xdp"
 )
 
 // clsactPriority leaves room before us for those who must see packets first.
@@ -42,12 +43,15 @@ type Attacher struct {
 	Why      string
 	programs map[Hook]*ebpf.Program
 	dir      string
+
+	mu  sync.Mutex
+	xdp map[string]XDPState // by device
 }
 
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	a := &Attacher{
 		Mode: TCX, dir: filepath.Join(d.dir, "links"),
-		programs: map[Hook]*ebpf.Program{FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, ToWire: d.ToWire},
+		programs: map[Hook]*ebpf.Program{FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, ToWire: d.ToWire, FromWireXDP: d.FromWireXdp},
 	}
 	if noTCX {
 		a.Mode, a.Why = Clsact, "bpf.enableTCX is false"

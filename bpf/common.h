@@ -52,6 +52,8 @@ struct settings {
 	__u8 set_retval;       /* the kernel has bpf_set_retval */
 	__u8 services;         /* Services for each packet, not only at sockets */
 	__u8 lb_mode;          /* enum lb_mode */
+	__u8 direct;           /* answers may be direct: by lb_mode, or by that of some Service */
+	__u8 pad[3];
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */
@@ -88,7 +90,7 @@ enum hook {
 	HOOK_TO_POD,
 	HOOK_FROM_WIRE,
 	HOOK_TO_WIRE,
-	HOOK_XDP,
+	HOOK_FROM_WIRE_XDP,
 	HOOKS = 8, /* a power of 2 */
 };
 

@@ -32,7 +32,8 @@ struct rewrite {
 	struct addr dst;
 	__be16 sport;
 	__be16 dport;
-	__u32 pad;
+	__u8 option; /* true: with the option of direct server return */
+	__u8 pad[3];
 };
 
 struct cpu {

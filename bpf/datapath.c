@@ -12,6 +12,7 @@
 #include "../service/translate.h"
 #include "../service/from_pod.h"
 #include "../service/socket.h"
+#include "../service/xdp.h"
 
 /* What a hook does with what is not IP. */
 INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
@@ -213,6 +214,8 @@ int from_wire(struct __sk_buff *skb)
 		return pass(skb, c);
 	if (unlikely(parsed != PARSED_IP))
 		return refuse(skb, c, parsed);
+	if (config.direct && unlikely(dsr_may_be(skb, &c->pkt)) && (verdict = dsr_accept(skb)))
+		return drop(skb, c, verdict);
 	if (config.flow_always && (verdict = track_from_wire(skb, c)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, WIRE_ANY);
@@ -270,6 +273,19 @@ int to_wire(struct __sk_buff *skb)
 	if (!outcome && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
 	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);
+}
+
+/* What a device brings, before the kernel makes a packet of it: flows of Services that only pass through this node. All else goes on to from_wire. */
+SEC("xdp")
+int from_wire_xdp(struct xdp_md *ctx)
+{
+	struct cpu *c = cpu_this();
+	__u32 length;
+
+	if (!c || !config.services)
+		return XDP_PASS;
+	length = xdp_parse(ctx, &c->pkt);
+	return length ? xdp_translate(ctx, c, length) : XDP_PASS;
 }
 
 /* What applications ask for, and what they are told that they talk to. Attached to the cgroup of all pods and of the host. */

@@ -123,12 +123,13 @@ type DatapathCpu struct {
 	Place       DatapathTranslationKey
 	Translation DatapathTranslation
 	To          struct {
-		_     structs.HostLayout
-		Src   DatapathAddr
-		Dst   DatapathAddr
-		Sport uint16
-		Dport uint16
-		Pad   uint32
+		_      structs.HostLayout
+		Src    DatapathAddr
+		Dst    DatapathAddr
+		Sport  uint16
+		Dport  uint16
+		Option uint8
+		Pad    [3]uint8
 	}
 	Budget   DatapathEventBudget
 	Counters [8][64]DatapathCounter
@@ -288,12 +289,12 @@ type DatapathFrontendKey struct {
 type DatapathHook uint32
 
 const (
-	DatapathHookHOOK_FROM_POD  DatapathHook = 0
-	DatapathHookHOOK_TO_POD    DatapathHook = 1
-	DatapathHookHOOK_FROM_WIRE DatapathHook = 2
-	DatapathHookHOOK_TO_WIRE   DatapathHook = 3
-	DatapathHookHOOK_XDP       DatapathHook = 4
-	DatapathHookHOOKS          DatapathHook = 8
+	DatapathHookHOOK_FROM_POD      DatapathHook = 0
+	DatapathHookHOOK_TO_POD        DatapathHook = 1
+	DatapathHookHOOK_FROM_WIRE     DatapathHook = 2
+	DatapathHookHOOK_TO_WIRE       DatapathHook = 3
+	DatapathHookHOOK_FROM_WIRE_XDP DatapathHook = 4
+	DatapathHookHOOKS              DatapathHook = 8
 )
 
 type DatapathKeptFlow struct {
@@ -487,6 +488,8 @@ type DatapathSettings struct {
 	SetRetval      uint8
 	Services       uint8
 	LbMode         uint8
+	Direct         uint8
+	Pad            [3]uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -498,7 +501,6 @@ type DatapathSettings struct {
 	NodePortMin    uint16
 	NodePortMax    uint16
 	PathShift      uint32
-	_              [4]byte
 	NetnsCookie    uint64
 	Gateway4       struct {
 		_ structs.HostLayout
@@ -612,6 +614,7 @@ const (
 	DatapathProgConnect6       = "connect6"
 	DatapathProgFromPod        = "from_pod"
 	DatapathProgFromWire       = "from_wire"
+	DatapathProgFromWireXdp    = "from_wire_xdp"
 	DatapathProgGetpeername4   = "getpeername4"
 	DatapathProgGetpeername6   = "getpeername6"
 	DatapathProgRecvmsg4       = "recvmsg4"
@@ -687,6 +690,7 @@ type DatapathProgramSpecs struct {
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	FromPod      *ebpf.ProgramSpec `ebpf:"from_pod"`
 	FromWire     *ebpf.ProgramSpec `ebpf:"from_wire"`
+	FromWireXdp  *ebpf.ProgramSpec `ebpf:"from_wire_xdp"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
 	Recvmsg4     *ebpf.ProgramSpec `ebpf:"recvmsg4"`
@@ -848,6 +852,7 @@ type DatapathPrograms struct {
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	FromPod      *ebpf.Program `ebpf:"from_pod"`
 	FromWire     *ebpf.Program `ebpf:"from_wire"`
+	FromWireXdp  *ebpf.Program `ebpf:"from_wire_xdp"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
 	Recvmsg4     *ebpf.Program `ebpf:"recvmsg4"`
@@ -864,6 +869,7 @@ func (p *DatapathPrograms) Close() error {
 		p.Connect6,
 		p.FromPod,
 		p.FromWire,
+		p.FromWireXdp,
 		p.Getpeername4,
 		p.Getpeername6,
 		p.Recvmsg4,

@@ -23,6 +23,7 @@ func liveTables() []table {
 		{name: "live", settings: settingsOf(), rows: liveRows()},
 		{name: "live, tunnel over IPv4", settings: settingsOf(tunnel4), rows: liveTunnelRows("ip4")},
 		{name: "live, tunnel over IPv6", settings: settingsOf(tunnel6), rows: liveTunnelRows("ip6")},
+		{name: "live, XDP", settings: settingsOf(servicing), rows: liveXDPRows()},
 	}
 }
 
@@ -76,22 +77,35 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// attach attaches the programs, by pins in a file system of their own: it lives in a mount namespace, which a thread takes with it, whatever becomes of us.
+// attach attaches the programs.
 func (w *world) attach(t testing.TB, noTCX bool) {
+	t.Helper()
+	w.withPins(t, func(dir string) error {
+		return w.attachHere(newAttacher(&Datapath{DatapathObjects: w.DatapathObjects, dir: dir}, noTCX))
+	})
+}
+
+// withPins calls attach in the world, with pins in a file system of their own: it lives in a mount namespace, which a thread takes with it when the test
+// ends, whatever becomes of us.
+func (w *world) withPins(t testing.TB, attach func(dir string) error) {
 	t.Helper()
 	dir := t.TempDir()
 	attached, finish, finished := make(chan error), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(finished)
 		runtime.LockOSThread() // and never unlocked: the thread ends here
-		attached <- w.attachHere(dir, noTCX)
+		err := w.mountPins(dir)
+		if err == nil {
+			err = attach(dir)
+		}
+		attached <- err
 		<-finish
 	}()
 	t.Cleanup(func() { close(finish); <-finished })
 	must(t, <-attached)
 }
 
-func (w *world) attachHere(dir string, noTCX bool) error {
+func (w *world) mountPins(dir string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
 	}
@@ -104,10 +118,10 @@ func (w *world) attachHere(dir string, noTCX bool) error {
 	if err := os.Mkdir(filepath.Join(dir, "links"), 0o700); err != nil {
 		return err
 	}
-	if err := unix.Setns(w.ns, unix.CLONE_NEWNET); err != nil {
-		return err
-	}
-	a := newAttacher(&Datapath{DatapathObjects: w.DatapathObjects, dir: dir}, noTCX)
+	return unix.Setns(w.ns, unix.CLONE_NEWNET)
+}
+
+func (w *world) attachHere(a *Attacher) error {
 	for _, at := range []struct {
 		hook   Hook
 		device string
@@ -118,6 +132,9 @@ func (w *world) attachHere(dir string, noTCX bool) error {
 		if err := a.Attach(at.hook, at.device, w.index[at.device]); err != nil {
 			return err
 		}
+	}
+	if w.settings.Services != 0 {
+		return w.attachXDP(a)
 	}
 	return nil
 }

@@ -58,11 +58,11 @@ enum parsed {
 #define IP_OFFSET 0x1fff
 
 /* Nothing of the packet before must stay; addresses are zeroed where they are not parsed. */
-INLINE void packet_reset(struct __sk_buff *skb, struct packet *pkt, enum hook hook)
+INLINE void packet_reset(struct packet *pkt, __u32 ifindex, enum hook hook)
 {
 	__builtin_memset(&pkt->sport, 0, offsetof(struct packet, ifindex) - offsetof(struct packet, sport));
 	pkt->hook = hook;
-	pkt->ifindex = skb->ifindex;
+	pkt->ifindex = ifindex;
 }
 
 INLINE int packet_unparsed(struct packet *pkt, int parsed)
@@ -70,6 +70,24 @@ INLINE int packet_unparsed(struct packet *pkt, int parsed)
 	__builtin_memset(&pkt->src, 0, sizeof(pkt->src));
 	__builtin_memset(&pkt->dst, 0, sizeof(pkt->dst));
 	return parsed;
+}
+
+INLINE void packet_read4(struct packet *pkt, const struct iphdr *ip)
+{
+	addr_map4(&pkt->src, ip->saddr);
+	addr_map4(&pkt->dst, ip->daddr);
+	pkt->family = 4;
+	pkt->proto = ip->protocol;
+	pkt->ttl = ip->ttl;
+}
+
+INLINE void packet_read6(struct packet *pkt, const struct ipv6hdr *ip)
+{
+	__builtin_memcpy(&pkt->src, &ip->saddr, sizeof(struct addr));
+	__builtin_memcpy(&pkt->dst, &ip->daddr, sizeof(struct addr));
+	pkt->family = 6;
+	pkt->proto = ip->nexthdr;
+	pkt->ttl = ip->hop_limit;
 }
 
 /* Lengths must fit in the packet: a pod's stack would check, but the hooks read on before it. BIG TCP leaves the length out (kernel 6.3). */
@@ -81,11 +99,7 @@ INLINE int packet_parse4(const struct __sk_buff *skb, struct packet *pkt, const 
 		return packet_unparsed(pkt, PARSED_BAD);
 	if (unlikely(L3 + length > skb->len))
 		return packet_unparsed(pkt, PARSED_TRUNCATED);
-	addr_map4(&pkt->src, ip->saddr);
-	addr_map4(&pkt->dst, ip->daddr);
-	pkt->family = 4;
-	pkt->proto = ip->protocol;
-	pkt->ttl = ip->ttl;
+	packet_read4(pkt, ip);
 	return PARSED_IP;
 }
 
@@ -95,11 +109,7 @@ INLINE int packet_parse6(const struct __sk_buff *skb, struct packet *pkt, const 
 		return packet_unparsed(pkt, PARSED_BAD);
 	if (unlikely(L3 + sizeof(*ip) + bpf_ntohs(ip->payload_len) > skb->len))
 		return packet_unparsed(pkt, PARSED_TRUNCATED);
-	__builtin_memcpy(&pkt->src, &ip->saddr, sizeof(struct addr));
-	__builtin_memcpy(&pkt->dst, &ip->daddr, sizeof(struct addr));
-	pkt->family = 6;
-	pkt->proto = ip->nexthdr;
-	pkt->ttl = ip->hop_limit;
+	packet_read6(pkt, ip);
 	/* No IPv6 packet may carry what stands for IPv4 addresses in here (RFC 4291 2.5.5.2 gives it no use on a wire). */
 	return unlikely(addr_is4(&pkt->src) || addr_is4(&pkt->dst)) ? PARSED_MAPPED : PARSED_IP;
 }
@@ -119,7 +129,7 @@ INLINE int packet_parse(struct __sk_buff *skb, struct packet *pkt, enum hook hoo
 {
 	void *data;
 
-	packet_reset(skb, pkt, hook);
+	packet_reset(pkt, skb->ifindex, hook);
 	if (skb->protocol == bpf_htons(ETH_P_IP) && config.ipv4) {
 		if (unlikely(!packet_linear(skb, L3 + sizeof(struct iphdr))))
 			return packet_unparsed(pkt, PARSED_TRUNCATED);

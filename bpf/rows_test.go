@@ -61,7 +61,7 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), serviceTables(), fragmentTables(), flowTables(), keptTables())
+		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(), keptTables())
 }
 
 func TestPackets(t *testing.T) {
@@ -139,6 +139,8 @@ func (w *world) program(hook string) *ebpf.Program {
 		return w.FromWire
 	case ToWire:
 		return w.ToWire
+	case FromWireXDP:
+		return w.FromWireXdp
 	}
 	return nil
 }
@@ -150,9 +152,19 @@ const (
 	actRedirect = 7
 )
 
+// What XDP programs return, linux/bpf.h.
+const (
+	xdpPass = 2
+	xdpTX   = 3
+)
+
 // verdict is what the hook has to return for an outcome.
 func verdict(hook, want string) uint32 {
 	switch {
+	case Hook(hook) == FromWireXDP && want == "":
+		return xdpPass
+	case Hook(hook) == FromWireXDP:
+		return xdpTX
 	case strings.Contains(want, "REPLY_"):
 		return actRedirect
 	case strings.HasPrefix(want, "DROP_"):
@@ -176,7 +188,7 @@ func (w *world) counted(s step) string {
 
 // hooks by their number.
 var hooks = [...]string{DatapathHookHOOK_FROM_POD: "from_pod", DatapathHookHOOK_TO_POD: "to_pod", DatapathHookHOOK_FROM_WIRE: "from_wire",
-	DatapathHookHOOK_TO_WIRE: "to_wire", DatapathHookHOOK_XDP: "xdp"}
+	DatapathHookHOOK_TO_WIRE: "to_wire", DatapathHookHOOK_FROM_WIRE_XDP: "from_wire_xdp"}
 
 // outcomesSince names the counters that went up, with the number if by more than one.
 func (w *world) outcomesSince(t testing.TB, had [len(hooks)][64]uint64) string {

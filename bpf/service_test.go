@@ -18,6 +18,9 @@ func serviceTables() []table {
 		{name: "services", settings: settingsOf(servicing), rows: append(append(inside, outsideRows()...), serviceErrorRows()...)},
 		{name: "services, masquerade", settings: settingsOf(servicing, masquerading), rows: append(append(append(inside, outsideRows()...), worldBackendRows()...), serviceErrorRows()...)},
 		{name: "services, tracking", settings: settingsOf(servicing, tracking), rows: append(inside, outsideRows()...)},
+		{name: "services, across families", settings: settingsOf(servicing), rows: crossRows()},
+		{name: "services, across families, direct", settings: settingsOf(servicing, direct), rows: crossRows()},
+		{name: "services, XDP", settings: settingsOf(servicing), rows: xdpRows()},
 		{name: "services, legacy", settings: settingsOf(servicing, legacy), rows: legacyServiceRows()},
 		{name: "services, tunnel", settings: settingsOf(servicing, tunnel4), rows: tunnelServiceRows()},
 	}
@@ -34,6 +37,8 @@ const (
 	portElse    = 86 // none on this node
 	portRanges  = 87 // for clients around world only
 	portTargets = 88 // the backend has the same port
+	portCrossC  = 89 // the backend is of the other family
+	portCrossB  = 90
 )
 
 type testService struct {
@@ -46,7 +51,7 @@ func testServices() []testService {
 	const dropBoth = DatapathFrontendFlagFRONTEND_DROP_EXTERNAL | DatapathFrontendFlagFRONTEND_DROP_INTERNAL
 	return []testService{
 		{portB, "b", 0}, {portC, "c", 0}, {portA, "a", 0}, {portWorld, "world2", 0}, {portNode, "node", 0},
-		{portNone, "", 0}, {portElse, "", dropBoth}, {portRanges, "b", DatapathFrontendFlagFRONTEND_RANGES}, {portTargets, "c", 0},
+		{portNone, "", 0}, {portElse, "", dropBoth}, {portRanges, "b", DatapathFrontendFlagFRONTEND_RANGES}, {portTargets, "c", 0}, {portCrossC, "c", 0}, {portCrossB, "b", 0},
 	}
 }
 
@@ -86,6 +91,9 @@ func (w *world) addSet(t testing.TB, id uint32, s testService, proto uint8, fami
 	row := DatapathFrontend{Service: uint32(s.port), Port: id}
 	if s.backend == "" {
 		return row
+	}
+	if s.port == portCrossB || s.port == portCrossC {
+		family = 1 - family
 	}
 	b := DatapathBackend{Addr: Addr(families(worldNames()[s.backend])[family]), Port: be16(8080), Proto: proto}
 	if s.port == portTargets {

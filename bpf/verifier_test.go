@@ -54,8 +54,10 @@ func everySettings() (list []Settings) {
 				s.Masquerade4, s.Masquerade6 = s.Ipv4, s.Ipv6
 			}
 			list = append(list, s)
-			s.Services = 1
-			list = append(list, s)
+			if families == [2]uint8{1, 1} {
+				s.Services = 1
+				list = append(list, s)
+			}
 		}
 	}
 	// Masquerade of one family only, of a node that has both.

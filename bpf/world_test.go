@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -37,7 +38,8 @@ type world struct {
 	index    map[string]int
 	outcomes map[string]uint32
 	settings Settings
-	linear   bool // the kernel can be told which part of a packet is linear
+	peerXDP  link.Link // keeps eth0p able to take frames of XDP
+	linear   bool      // the kernel can be told which part of a packet is linear
 }
 
 func mac(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }

@@ -70,12 +70,12 @@ func (n *Names) Outcome(number uint8) Outcome {
 }
 
 // Hooks are the names of the hooks by their number.
-func Hooks() [bpf.DatapathHookHOOK_XDP + 1]bpf.Hook {
+func Hooks() [bpf.DatapathHookHOOK_FROM_WIRE_XDP + 1]bpf.Hook {
 	return [...]bpf.Hook{
-		bpf.DatapathHookHOOK_FROM_POD:  bpf.FromPod,
-		bpf.DatapathHookHOOK_TO_POD:    bpf.ToPod,
-		bpf.DatapathHookHOOK_FROM_WIRE: bpf.FromWire,
-		bpf.DatapathHookHOOK_TO_WIRE:   bpf.ToWire,
-		bpf.DatapathHookHOOK_XDP:       bpf.XDP,
+		bpf.DatapathHookHOOK_FROM_POD:      bpf.FromPod,
+		bpf.DatapathHookHOOK_TO_POD:        bpf.ToPod,
+		bpf.DatapathHookHOOK_FROM_WIRE:     bpf.FromWire,
+		bpf.DatapathHookHOOK_TO_WIRE:       bpf.ToWire,
+		bpf.DatapathHookHOOK_FROM_WIRE_XDP: bpf.FromWireXDP,
 	}
 }

@@ -89,7 +89,7 @@ INLINE void event_flow(struct __sk_buff *skb, __u32 type)
 }
 
 /* Counts how a packet's way through a hook ended. Cost: per packet. */
-INLINE void count(const struct __sk_buff *skb, struct cpu *c, __u32 outcome)
+INLINE void count_bytes(struct cpu *c, __u32 outcome, __u32 bytes)
 {
 	struct counter *n;
 
@@ -98,7 +98,12 @@ INLINE void count(const struct __sk_buff *skb, struct cpu *c, __u32 outcome)
 		barrier_var(outcome);
 	n = &c->counters[c->pkt.hook & (HOOKS - 1)][outcome & (OUTCOME_SLOTS - 1)];
 	n->packets++;
-	n->bytes += skb->len;
+	n->bytes += bytes;
+}
+
+INLINE void count(const struct __sk_buff *skb, struct cpu *c, __u32 outcome)
+{
+	count_bytes(c, outcome, skb->len);
 }
 
 /* The only way to lose a packet: named, counted, told. */

@@ -22,6 +22,8 @@ type Config struct {
 	Legacy bool
 	// Masquerade4 and Masquerade6: pods reach the world from the node's address.
 	Masquerade4, Masquerade6 bool
+	// XDP is how Services are to be translated before tc, on devices whose driver can.
+	XDP bpf.XDPMode
 	// NativeCIDRs are not masqueraded to.
 	NativeCIDRs []netip.Prefix
 }

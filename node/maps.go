@@ -95,6 +95,7 @@ type wireOps struct {
 	datapath *bpf.Datapath
 	epochs   *bpf.Epochs
 	table    statedb.Table[*Wire]
+	xdp      bpf.XDPMode
 }
 
 func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, w *Wire) error {
@@ -117,6 +118,13 @@ func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 			return err
 		}
 	}
+	mode := o.xdp
+	if w.Tunnel {
+		mode = bpf.XDPNone // its packets have been in the kernel's hands already
+	}
+	if state := o.datapath.Attacher.XDP(w.Name); mode != bpf.XDPNone || state.Mode != mode {
+		o.datapath.Attacher.AttachXDP(w.Name, w.Index, mode)
+	}
 	return nil
 }
 
@@ -131,7 +139,15 @@ func (o *wireOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revis
 		remove(o.datapath.Wires, o.epochs, uint32(w.Index)),
 		o.datapath.Attacher.Detach(bpf.FromWire, w.Name, w.Index),
 		o.datapath.Attacher.Detach(bpf.ToWire, w.Name, w.Index),
+		o.detachXDP(w),
 	)
+}
+
+func (o *wireOps) detachXDP(w *Wire) error {
+	if state := o.datapath.Attacher.AttachXDP(w.Name, w.Index, bpf.XDPNone); state.Why != "" {
+		return errors.New(state.Why)
+	}
+	return nil
 }
 
 func (o *wireOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Wire, statedb.Revision]) error {

@@ -65,7 +65,7 @@ func New(p Params) (*Node, error) {
 		}
 	}
 	_, a := table.Register(p.Log, p.DB, p.Group, t.Addresses, func(r *Address) *reconciler.Status { return &r.Status }, &addressOps{p.Datapath, p.Epochs})
-	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status { return &r.Status }, &wireOps{p.Datapath, p.Epochs, t.Wires},
+	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status { return &r.Status }, &wireOps{p.Datapath, p.Epochs, t.Wires, p.Config.XDP},
 		reconciler.WithRefreshing(reattach, rate.NewLimiter(100, 1)))
 	_, x := table.Register(p.Log, p.DB, p.Group, t.Prefixes, func(r *Prefix) *reconciler.Status { return &r.Status }, &prefixOps{p.Datapath, p.Epochs})
 	if err := errors.Join(a, w, x); err != nil {

@@ -50,6 +50,12 @@ INLINE int error_to_backend(struct __sk_buff *skb, struct cpu *c, const struct t
 	return quote_write(skb, c, false, &t->snat, c->place.port);
 }
 
+/* What an error quotes isn't turned into the other family's. */
+INLINE bool error_crosses(const struct translation *t)
+{
+	return addr_is4(&t->client) != addr_is4(&t->backend);
+}
+
 /* Finds the flow that the CPU's ICMP error is about, and rewrites what it quotes. Returns 0, SERVICE_NONE or a drop reason. */
 APART int error_translate(struct __sk_buff *skb, __u32 own)
 {
@@ -59,17 +65,20 @@ APART int error_translate(struct __sk_buff *skb, __u32 own)
 	if (!c || inner_parse(skb))
 		return SERVICE_NONE;
 	about_answer(c);
+	c->to.option = false;
 	c->to.sport = c->pkt.sport;
 	c->to.dport = c->pkt.dport;
 	t = translation_answer_client(c, &c->about, true);
 	if (!t && own)
 		t = translation_answer_node(c, &c->about, true);
 	if (t)
-		return error_to_client(skb, c, t);
+		return error_crosses(t) ? DROP_CROSS_FAMILY : error_to_client(skb, c, t);
 	if (!translation_search(true))
 		return SERVICE_NONE;
 	t = bpf_map_lookup_elem(&translations, &c->place);
-	return t ? error_to_backend(skb, c, t) : SERVICE_NONE;
+	if (!t)
+		return SERVICE_NONE;
+	return error_crosses(t) ? DROP_CROSS_FAMILY : error_to_backend(skb, c, t);
 }
 
 /* Turns the CPU's ICMP error to whom it is for, and the CPU's path; own: it came to the node's own address. Returns 0, SERVICE_NONE or a drop reason. */

@@ -49,6 +49,7 @@ INLINE int service_from_client(struct __sk_buff *skb, struct cpu *c)
 	outcome = service_path_pod(skb, c);
 	if (outcome || !found)
 		return outcome;
+	c->translation.flags = 0;
 	return service_keep(skb, c, service_hides(c) ? &c->snat : NULL);
 }
 
@@ -67,7 +68,7 @@ APART int service_from_pod(struct __sk_buff *skb)
 		if (service_answer(c, skb->len, false))
 			return 0;
 		if (service_port(&c->pkt) && service_answer(c, skb->len, true))
-			return service_path_pod(skb, c);
+			return cross_family(c) ? service_path(skb, c) : service_path_pod(skb, c);
 	}
 	return c->path.flags & PATH_FRONTEND ? service_from_client(skb, c) : SERVICE_NONE;
 }

@@ -122,7 +122,7 @@ struct {
  * the node's in the place of the client's, that port. Flows that share it have places of their own.
  */
 struct translation_key {
-	struct addr anchor; /* the client; 0.0.0.0 (mapped) or ::, the node */
+	struct addr anchor; /* the client; zero: the node */
 	__be16 port;
 	__u8 proto;
 	__u8 place;

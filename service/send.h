@@ -3,7 +3,8 @@
 #ifndef MYELIN_SERVICE_SEND_H
 #define MYELIN_SERVICE_SEND_H
 
-#include "translation.h"
+#include "cross.h"
+#include "dsr.h"
 
 /* Not a Service's. */
 #define SERVICE_NONE -1
@@ -15,19 +16,14 @@ INLINE void path_first(struct path *p)
 		p->action = PATH_RESOLVE;
 }
 
-/* Decides where what the CPU's packet becomes leaves this node, whoever sends it. Returns 0 or a drop reason. Slow path. */
-APART int decide_translated(struct __sk_buff *skb)
+/* Decides where what the CPU's packet becomes leaves this node, whoever sends it; ctx is a packet's at tc or XDP. Returns 0 or a drop reason. Slow path. */
+INLINE int translated_decide(void *ctx, struct cpu *c)
 {
-	struct cpu *c = cpu_this();
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	struct path *p = &c->path;
 	struct prefix *prefix;
-	struct endpoint *e;
-	struct path *p;
 	int outcome;
 
-	if (!c)
-		return DROP_NO_ROUTE;
-	p = &c->path;
-	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (e) {
 		decide_wire_pod(c, e);
 		path_keep(c, true);
@@ -43,7 +39,7 @@ APART int decide_translated(struct __sk_buff *skb)
 		p->mtu = tunnel_mtu();
 		gateway_addr(&c->snat, c->pkt.family == 6);
 	} else {
-		outcome = decide_wire(skb, c);
+		outcome = decide_wire(ctx, c);
 		if (outcome)
 			return outcome;
 	}
@@ -52,36 +48,72 @@ APART int decide_translated(struct __sk_buff *skb)
 	return 0;
 }
 
+APART int translated_decide_skb(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+
+	return c ? translated_decide(skb, c) : DROP_NO_ROUTE;
+}
+
+/* What the CPU's packet was. */
+struct translated {
+	struct addr src;
+	struct addr dst;
+	__u8 family;
+};
+
+/* Makes the CPU's packet one that its path is looked up by, and turns it back. */
+INLINE void translated_begin(struct cpu *c, struct translated *was)
+{
+	was->src = c->pkt.src;
+	was->dst = c->pkt.dst;
+	was->family = c->pkt.family;
+	if (cross_family(c)) {
+		__builtin_memset(&c->pkt.src, 0, sizeof(c->pkt.src)); /* nobody's: routes don't ask for it */
+		c->pkt.family = addr_is4(&c->to.dst) ? 4 : 6;
+	}
+	c->pkt.dst = c->to.dst;
+	c->pkt.ifindex |= PATH_TRANSLATED;
+}
+
+INLINE void translated_end(struct cpu *c, const struct translated *was)
+{
+	c->pkt.src = was->src;
+	c->pkt.dst = was->dst;
+	c->pkt.family = was->family;
+	c->pkt.ifindex &= ~PATH_TRANSLATED;
+}
+
 /* The path of what the CPU's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
 INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 {
-	struct addr dst = c->pkt.dst;
+	struct translated was;
 	struct kept_path *p;
 	int outcome = 0;
 
-	c->pkt.dst = c->to.dst;
-	c->pkt.ifindex = skb->ifindex | PATH_TRANSLATED;
+	translated_begin(c, &was);
 	p = path_find(&c->pkt, true);
 	if (likely(p)) {
 		c->path = p->path;
 		c->snat = p->snat;
 	} else {
-		outcome = decide_translated(skb);
+		outcome = translated_decide_skb(skb);
 		path_first(&c->path);
 	}
-	c->pkt.dst = dst;
-	c->pkt.ifindex = skb->ifindex;
+	translated_end(c, &was);
 	return outcome;
 }
 
 /* Writes both ends of the CPU's packet. Cost: per packet. */
 INLINE bool rewrite_write(struct __sk_buff *skb, struct cpu *c)
 {
+	if (unlikely(cross_family(c)))
+		return cross_write(skb);
 	if ((c->to.dport != c->pkt.dport || !addr_equal(&c->to.dst, &c->pkt.dst)) && !nat_write(skb, &c->pkt, false, &c->to.dst, c->to.dport))
 		return false;
-	if (c->to.sport == c->pkt.sport && addr_equal(&c->to.src, &c->pkt.src))
-		return true;
-	return nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport);
+	if ((c->to.sport != c->pkt.sport || !addr_equal(&c->to.src, &c->pkt.src)) && !nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport))
+		return false;
+	return !c->to.option || dsr_push(skb);
 }
 
 #endif

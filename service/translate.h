@@ -18,6 +18,14 @@ INLINE bool source_allowed(__u32 service, const struct addr *a)
 	return bpf_map_lookup_elem(&source_ranges, &key);
 }
 
+/* Whether a backend on another node answers clients outside by itself. */
+INLINE bool service_direct(const struct frontend *f, __u8 proto)
+{
+	if (f->flags & (FRONTEND_DSR | FRONTEND_SNAT))
+		return f->flags & FRONTEND_DSR;
+	return config.lb_mode == LB_DSR || (config.lb_mode == LB_HYBRID && proto == IPPROTO_TCP);
+}
+
 /* Chooses a backend for the CPU's packet, which begins a flow, into the CPU's translation. Returns 0, SERVICE_NONE or a drop reason. Cost: per flow. */
 APART int service_begin(__u32 scope)
 {
@@ -40,10 +48,12 @@ APART int service_begin(__u32 scope)
 	n->backend_id = service_choose(f, &pkt->src, scope, service_hash(pkt), &b);
 	if (!n->backend_id || !b)
 		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
-	if (addr_is4(&b->addr) != (pkt->family == 4))
+	if (scope == SCOPE_INTERNAL && addr_is4(&b->addr) != (pkt->family == 4))
 		return DROP_CROSS_FAMILY;
 	if (nat_keeps_port(pkt->proto) && b->port != pkt->dport)
 		return DROP_SERVICE_PORT;
+	if (service_direct(f, pkt->proto))
+		n->flags = TRANSLATION_DSR;
 	n->service = f->service;
 	n->client = pkt->src;
 	n->client_port = pkt->sport;
@@ -128,11 +138,17 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 		return TC_ACT_SHOT;
 	if (unlikely(outcome))
 		return service_refuse(skb, c, outcome);
+	if (c->to.option) {
+		c->to.option = c->path.action != PATH_POD && c->path.action != PATH_STACK;
+		c->path.mtu -= c->to.option && c->path.mtu ? dsr_size(&c->pkt) : 0;
+	}
+	if (unlikely(cross_family(c)) && c->pkt.family == 4 && c->path.mtu)
+		c->path.mtu -= CROSS_GROWS;
 	verdict = path_refuse(skb, c, &c->path, c->path.action);
 	if (verdict)
 		return verdict;
 	if (!rewrite_write(skb, c))
-		return drop(skb, c, DROP_REWRITE);
+		return drop(skb, c, cross_family(c) ? DROP_CROSS_FAMILY : DROP_REWRITE);
 	return path_go(skb, c, &c->path, c->path.action);
 }
 
@@ -155,12 +171,23 @@ INLINE bool service_port(const struct packet *pkt)
 	return nat_keeps_port(pkt->proto) || (port >= config.lb_port_min && port <= config.lb_port_max);
 }
 
+/* A client of the other family is behind the node's address, or its gateway's, to pods. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int cross_begin(struct cpu *c)
+{
+	c->translation.flags = 0;
+	if (!cross_able(&c->pkt) || c->path.action == PATH_STACK)
+		return DROP_CROSS_FAMILY;
+	if (c->path.action == PATH_POD)
+		gateway_addr(&c->snat, !addr_is4(&c->to.dst));
+	return 0;
+}
+
 /* What comes in for a Service's address, or for the node's own (own): what it becomes, and its path. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */
 APART int service_from_wire(struct __sk_buff *skb, __u32 own)
 {
 	struct cpu *c = cpu_this();
+	struct addr *snat = NULL;
 	int outcome, found;
-	bool snat;
 
 	if (!c || l4_parse(skb))
 		return SERVICE_NONE;
@@ -179,8 +206,16 @@ APART int service_from_wire(struct __sk_buff *skb, __u32 own)
 	outcome = service_path(skb, c);
 	if (outcome || !found)
 		return outcome;
-	snat = c->path.action == PATH_WIRE || c->path.action == PATH_RESOLVE || c->path.action == PATH_TUNNEL;
-	return service_keep(skb, c, snat ? &c->snat : NULL);
+	if (unlikely(cross_family(c))) {
+		outcome = cross_begin(c);
+		if (outcome)
+			return outcome;
+		snat = &c->snat;
+	} else if (c->path.action != PATH_WIRE && c->path.action != PATH_RESOLVE && c->path.action != PATH_TUNNEL)
+		c->translation.flags = 0; /* it stays on this node */
+	else if (!(c->translation.flags & TRANSLATION_DSR))
+		snat = &c->snat;
+	return service_keep(skb, c, snat);
 }
 
 /* What comes for a pod that is a client or a backend; the CPU's path leads there. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */

@@ -32,10 +32,10 @@ INLINE void translation_anchor_client(struct translation_key *k, const struct ad
 	k->place = 0;
 }
 
-INLINE void translation_anchor_node(struct translation_key *k, bool ipv4, __be16 port, __u8 proto)
+/* One for both families: the answer to a client may come in the other one. */
+INLINE void translation_anchor_node(struct translation_key *k, __be16 port, __u8 proto)
 {
-	k->anchor.d[0] = 0;
-	k->anchor.d[1] = ipv4 ? (__u64)bpf_htonl(0xffff) : 0;
+	__builtin_memset(&k->anchor, 0, sizeof(k->anchor));
 	k->port = port;
 	k->proto = proto;
 	k->place = 0;
@@ -79,7 +79,8 @@ INLINE void translation_count(struct translation *t, const struct packet *pkt, i
 	if (likely(!(pkt->tcp_flags & ~t->tcp_flags[side])))
 		return;
 	t->tcp_flags[side] |= pkt->tcp_flags;
-	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN)
+	/* Of a flow with direct answers, one direction is all that a node sees. */
+	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN || (t->flags & TRANSLATION_DSR && pkt->tcp_flags & TCP_FIN))
 		t->flags |= TRANSLATION_CLOSING;
 }
 
@@ -92,6 +93,7 @@ INLINE void rewrite_request(struct cpu *c, const struct translation *t)
 	c->to.sport = snat ? c->place.port : t->client_port;
 	c->to.dst = t->backend;
 	c->to.dport = t->backend_port;
+	c->to.option = t->flags & TRANSLATION_DSR && (c->pkt.proto != IPPROTO_TCP || flow_syn(&c->pkt));
 }
 
 /* What the backend's packet becomes. */
@@ -101,6 +103,7 @@ INLINE void rewrite_answer(struct cpu *c, const struct translation *t)
 	c->to.sport = t->frontend_port;
 	c->to.dst = t->client;
 	c->to.dport = t->client_port;
+	c->to.option = false;
 }
 
 /* The row of a client's packet, where that is in the place where nearly all are; its key is the CPU's. NULL if it is not there. Cost: per packet. */
@@ -112,7 +115,7 @@ INLINE struct translation *translation_request(struct cpu *c, const struct packe
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	if (t && translation_asks(t, pkt))
 		return t;
-	translation_anchor_node(&c->place, pkt->family == 4, translation_port(pkt, 0), pkt->proto);
+	translation_anchor_node(&c->place, translation_port(pkt, 0), pkt->proto);
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	return t && translation_asks(t, pkt) ? t : NULL;
 }
@@ -168,7 +171,7 @@ APART int translation_search(__u32 about)
 		return 1;
 	}
 	for (i = 0; i < TRANSLATION_ATTEMPTS; i++) {
-		translation_anchor_node(&c->place, pkt->family == 4, translation_port(pkt, i), pkt->proto);
+		translation_anchor_node(&c->place, translation_port(pkt, i), pkt->proto);
 		if (translation_walk(c, pkt, SIDE_CLIENT))
 			return 1;
 	}
@@ -188,7 +191,7 @@ INLINE struct translation *translation_answer_node(struct cpu *c, const struct p
 {
 	struct translation *t;
 
-	translation_anchor_node(&c->place, pkt->family == 4, pkt->dport, pkt->proto);
+	translation_anchor_node(&c->place, pkt->dport, pkt->proto);
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	if (likely(t && translation_answers(t, pkt)))
 		return t;
@@ -277,7 +280,7 @@ APART int translation_claim(void)
 		return translation_insert() || translation_insert() ? 0 : DROP_NAT_NO_PORT;
 	}
 	for (i = 0; i < TRANSLATION_ATTEMPTS; i++) {
-		translation_anchor_node(&c->place, addr_is4(&n->snat), translation_port(&c->pkt, i), c->pkt.proto);
+		translation_anchor_node(&c->place, translation_port(&c->pkt, i), c->pkt.proto);
 		if (translation_insert())
 			return 0;
 	}

@@ -45,7 +45,7 @@ func Life(t testing.TB, f packet.Family, names packet.Names, steps ...Step) Resu
 			in = Frame(t, f, names, s.In)
 		}
 		var err error
-		if r, err = Run(s.Prog, in, s.Options); err != nil {
+		if r, err = runAny(s.Prog, in, s.Options); err != nil {
 			t.Fatalf("%s: %v", where, err)
 		}
 		text := packet.Format(r.Out, names)

@@ -140,3 +140,12 @@ func RunXDP(prog *ebpf.Program, in []byte, ifindex uint32) (ret uint32, out []by
 	}
 	return ret, run.DataOut, nil
 }
+
+// runAny runs either kind of program. Of the options, XDP takes Ifindex.
+func runAny(prog *ebpf.Program, in []byte, o Options) (Result, error) {
+	if prog.Type() != ebpf.XDP {
+		return Run(prog, in, o)
+	}
+	ret, out, err := RunXDP(prog, in, o.Ifindex)
+	return Result{Ret: ret, Out: out}, err
+}

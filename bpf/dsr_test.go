@@ -1,0 +1,144 @@
+package bpf
+
+import (
+	"slices"
+	"testing"
+)
+
+// direct lets the backend's node answer the client.
+func direct(s *Settings) { s.LbMode, s.Direct = uint8(DatapathLbModeLB_DSR), 1 }
+
+func hybrid(s *Settings) { s.LbMode, s.Direct = uint8(DatapathLbModeLB_HYBRID), 1 }
+
+func directTables() []table {
+	rows := slices.Concat(directRows(), directAnswerRows())
+	return []table{
+		{name: "services, direct", settings: settingsOf(servicing, direct), rows: slices.Concat(rows, directXDPRows())},
+		{name: "services, direct, masquerade", settings: settingsOf(servicing, direct, masquerading), rows: rows},
+		{name: "services, direct, tracking", settings: settingsOf(servicing, direct, tracking), rows: rows},
+		{name: "services, direct, tunnel", settings: settingsOf(servicing, direct, tunnel4), rows: optioned("into the tunnel", func(ip optionIP) []step {
+			return []step{{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81`, want: "FORWARD_TUNNEL", out: `eth none > none | ` + ip("world > c ttl 59", 81) + ` | udp 40000 > 8080`}}
+		})},
+		{name: "services, hybrid", settings: settingsOf(servicing, hybrid), rows: hybridRows()},
+	}
+}
+
+// optionIP writes an IP header with the option that names a port of lb.
+type optionIP func(ends string, port uint8) string
+
+// optioned is a row for each family: they write the option in different ways.
+func optioned(name string, steps func(optionIP) []step) []row {
+	return []row{
+		only4(row{name: name, steps: steps(func(ends string, port uint8) string {
+			return "ip4 " + ends + " opts 9a0800" + string(hexByte(port)) + "cb007132"
+		})}),
+		only6(row{name: name, steps: steps(func(ends string, port uint8) string {
+			return "ip6 " + ends + " | dstopts body 1b1220010db800500000000000000000005000" + string(hexByte(port)) + "0100"
+		})}),
+	}
+}
+
+func hexByte(n uint8) []byte {
+	const digits = "0123456789abcdef"
+	return []byte{digits[n>>4], digits[n&15]}
+}
+
+// directRows: lb is this node's, the backend c is node2's.
+func directRows() []row {
+	return slices.Concat(
+		optioned("to node2, tcp", func(ip optionIP) []step {
+			return []step{
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S seq 1 mss 1460`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ` + ip("world > c ttl 59", 81) + ` | tcp 40000 > 8080 S seq 1 mss 1460`},
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A | len 1400`, want: "FORWARD_WIRE", out: `eth node > node2 | ip world > c ttl 59 | tcp 40000 > 8080 A | len 1400`, after: translationsAre(1)},
+			}
+		}),
+		optioned("to node2, udp", func(ip optionIP) []step {
+			return []step{
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | "q"`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ` + ip("world > c ttl 59", 81) + ` | udp 40000 > 8080 | "q"`},
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 nosum`, want: "FORWARD_WIRE", out: `eth node > node2 | ` + ip("world > c ttl 59", 81) + ` | udp 40000 > 8080 nosum`},
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 81 | len 1470`, want: "DROP_TOO_BIG REPLY_ICMP"},
+			}
+		}),
+		[]row{
+			{name: "to this node", steps: []step{
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 80 S`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 S`},
+				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | tcp 80 > 40000 SA`},
+			}},
+			{name: "the client's path is narrow", steps: []step{
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 S`, want: "FORWARD_RESOLVE"},
+				{at: "from_wire eth0", in: `eth router > node | ip router > lb | icmp too-big mtu 1280 | ip lb > world ttl 3 df | tcp 81 > 40000 A | len 100`, want: "FORWARD_WIRE",
+					out: `eth node > node2 | ip router > c ttl 63 | icmp too-big mtu 1280 | ip c > world ttl 3 df | tcp 8080 > 40000 A | len 100`},
+			}},
+		},
+	)
+}
+
+// directAnswerRows: lb is another node's, the backend b is this node's.
+func directAnswerRows() []row {
+	return slices.Concat(
+		optioned("from node2", func(ip optionIP) []step {
+			return []step{
+				{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 80) + ` | tcp 40000 > 8080 S seq 1 mss 1460`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 S seq 1 mss 1460`},
+				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 SA seq 5 ack 2`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | tcp 80 > 40000 SA seq 5 ack 2`},
+				{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 80) + ` | tcp 40000 > 8080 S seq 1 mss 1460`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 S seq 1 mss 1460`, after: translationsAre(1)},
+				{at: "from_wire eth0", in: `eth node2 > node | ip world > b ttl 60 | tcp 40000 > 8080 A`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 A`},
+				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 A | len 1400`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 63 | tcp 80 > 40000 A | len 1400`, after: translationsAre(1)},
+			}
+		}),
+		optioned("the same ports for another Service", func(ip optionIP) []step {
+			return []step{
+				{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 80) + ` | udp 40000 > 8080`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | udp 40000 > 8080`},
+				{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 87) + ` | udp 40000 > 8080`, want: "FORWARD_POD"},
+				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | udp 8080 > 40000`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | udp 87 > 40000`, after: translationsAre(1)},
+			}
+		}),
+		optioned("in the name of no Service", func(ip optionIP) []step {
+			return []step{{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 99) + ` | udp 40000 > 8080`, want: "DROP_NO_SERVICE", out: "="}}
+		}),
+		[]row{
+			only4(one("other options stay", "from_wire eth0", `eth router > node | ip4 world > b ttl 60 opts 9404000001010100 | udp 40000 > 8080`, "FORWARD_POD", `eth gwb > b | ip4 world > b ttl 59 opts 9404000001010100 | udp 40000 > 8080`)),
+			only6(one("other options stay", "from_wire eth0", `eth router > node | ip6 world > b ttl 60 | dstopts | udp 40000 > 8080`, "FORWARD_POD", `eth gwb > b | ip6 world > b ttl 59 | dstopts | udp 40000 > 8080`)),
+		},
+		optioned("the host's are left alone", func(ip optionIP) []step {
+			return []step{{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > node ttl 60", 80) + ` | udp 40000 > 22`, want: "FORWARD_STACK", out: "="}}
+		}),
+	)
+}
+
+// directXDPRows: the first packet has an option to get, which tc gives.
+func directXDPRows() []row {
+	return []row{xdp(row{name: "XDP", steps: []step{
+		{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 S`, want: "FORWARD_RESOLVE"},
+		{at: "from_wire_xdp eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A | len 100`, want: "FORWARD_WIRE", out: `eth node > node2 | ip world > c ttl 59 | tcp 40000 > 8080 A | len 100`},
+		{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 81`, want: "FORWARD_WIRE"},
+		{at: "from_wire_xdp eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | len 100`, want: "", out: "="},
+	}})}
+}
+
+func hybridRows() []row {
+	return slices.Concat(
+		directRows()[:2],
+		[]row{
+			one("udp by this node", "from_wire eth0", `eth router > node | ip world > lb ttl 60 | udp 40000 > 81`, "FORWARD_RESOLVE", `eth node > node2 | ip node > c ttl 59 | udp 51000 > 8080`),
+			{name: "a Service's own mode", steps: []step{
+				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 88 S`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 88 S`, before: snatsTargets},
+			}},
+		},
+	)
+}
+
+// snatsTargets gives the Service at portTargets a mode of its own.
+func snatsTargets(t testing.TB, w *world) {
+	t.Helper()
+	changed := map[DatapathFrontendKey]DatapathFrontend{}
+	must(t, Each(w.Frontends, func(k *DatapathFrontendKey, f *DatapathFrontend) bool {
+		if f.Service == portTargets {
+			f.Flags |= uint32(DatapathFrontendFlagFRONTEND_SNAT)
+			changed[*k] = *f
+		}
+		return true
+	}))
+	for k, f := range changed {
+		must(t, w.Frontends.Put(k, f))
+	}
+}

@@ -1,0 +1,127 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// XDPMode is where in the kernel's way of a packet XDP programs run.
+type XDPMode string
+
+// The modes of XDP.
+const (
+	XDPNone    XDPMode = ""
+	XDPNative  XDPMode = "native"  // in the driver, before there is a packet
+	XDPGeneric XDPMode = "generic" // after the driver, for every device; for tests
+)
+
+// XDPState is how XDP is on a device.
+type XDPState struct {
+	Mode XDPMode
+	Why  string // why it is not as wanted; empty if it is
+}
+
+// AttachXDP makes from_wire_xdp the XDP program of the device in the mode, in place of an older one of ours without a gap; XDPNone takes ours off. Where the
+// driver can't, or somebody else's program is there, the state says so, and packets go on by tc. Kernel 5.9 or later.
+func (a *Attacher) AttachXDP(name string, index int, mode XDPMode) XDPState {
+	state := XDPState{Mode: mode}
+	if mode == XDPNone {
+		if err := a.detachXDP(name); err != nil {
+			state.Why = err.Error()
+		}
+		return a.keepXDP(name, state)
+	}
+	if err := a.attachXDP(name, index, mode); err != nil {
+		state = XDPState{Why: fmt.Sprintf("XDP (%s) is not active on %s, packets go by tc: %v", mode, name, err)}
+		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, errors.ErrUnsupported) {
+			state.Why = fmt.Sprintf("XDP (%s) is not active on %s, packets go by tc: its driver has none", mode, name)
+		}
+	}
+	return a.keepXDP(name, state)
+}
+
+// XDP says how XDP is on the device of the name, as AttachXDP left it.
+func (a *Attacher) XDP(name string) XDPState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.xdp[name]
+}
+
+func (a *Attacher) keepXDP(name string, s XDPState) XDPState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.xdp == nil {
+		a.xdp = map[string]XDPState{}
+	}
+	a.xdp[name] = s
+	return s
+}
+
+// pinOfXDP has the mode in its name: a link can't change it.
+func (a *Attacher) pinOfXDP(name string, mode XDPMode) string {
+	return a.pinOf(FromWireXDP, name) + "-" + string(mode)
+}
+
+func (a *Attacher) attachXDP(name string, index int, mode XDPMode) error {
+	flags, other := link.XDPDriverMode, XDPGeneric
+	if mode == XDPGeneric {
+		flags, other = link.XDPGenericMode, XDPNative
+	}
+	if err := dropXDP(a.pinOfXDP(name, other)); err != nil {
+		return err
+	}
+	pin := a.pinOfXDP(name, mode)
+	if done, err := a.updateXDP(pin, index); done || err != nil {
+		return err
+	}
+	l, err := link.AttachXDP(link.XDPOptions{Program: a.programs[FromWireXDP], Interface: index, Flags: flags})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := l.Pin(pin); err != nil {
+		return fmt.Errorf("pin link: %w", err)
+	}
+	return nil
+}
+
+func (a *Attacher) updateXDP(pin string, index int) (done bool, err error) {
+	old, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open pinned link: %w", err)
+	}
+	defer old.Close()
+	if info, err := old.Info(); err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index && old.Update(a.programs[FromWireXDP]) == nil {
+		return true, nil
+	}
+	return false, dropXDP(pin)
+}
+
+func (a *Attacher) detachXDP(name string) error {
+	return errors.Join(dropXDP(a.pinOfXDP(name, XDPNative)), dropXDP(a.pinOfXDP(name, XDPGeneric)))
+}
+
+// dropXDP takes the pinned link off its device at once: without its pin it would go a moment later.
+func dropXDP(pin string) error {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = errors.Join(l.Detach(), l.Close())
+	}
+	if bad := os.Remove(pin); bad != nil {
+		return fmt.Errorf("remove pin: %w", bad)
+	}
+	if err != nil {
+		return fmt.Errorf("detach XDP: %w", err)
+	}
+	return nil
+}

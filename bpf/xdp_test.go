@@ -1,0 +1,127 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+)
+
+// xdp is a row that is run where the device has a program of ours, as it needs to be: only then a veth has receive queues for XDP.
+func xdp(r row) row {
+	r.since = [2]int{5, 15}
+	r.steps[0].before = func(t testing.TB, w *world) {
+		l, err := link.AttachXDP(link.XDPOptions{Program: w.FromWireXdp, Interface: w.index["eth0"], Flags: link.XDPDriverMode})
+		must(t, err)
+		t.Cleanup(func() { l.Close() })
+	}
+	return r
+}
+
+// xdpKnown are packets in XDP of a flow that from_wire has begun: world asks lb, which c serves from node2.
+func xdpKnown(name string, steps ...step) row {
+	begin := []step{
+		{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 S`, want: "FORWARD_RESOLVE"},
+		{at: "from_wire eth0", in: `eth node2 > node | ip c > node | tcp 8080 > 51000 SA`, want: "FORWARD_RESOLVE"},
+		{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 81`, want: "FORWARD_WIRE"},
+	}
+	return xdp(row{name: name, steps: append(begin, steps...)})
+}
+
+func xdpRows() []row {
+	const at = "from_wire_xdp eth0"
+	return []row{
+		xdpKnown("there and back, tcp",
+			step{at: at, in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 PA seq 2 | "hello"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 PA seq 2 | "hello"`, after: translationsAre(2)},
+			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | tcp 8080 > 51000 A | len 1400`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | tcp 81 > 40000 A | len 1400`},
+		),
+		xdpKnown("there and back, udp",
+			step{at: at, in: `eth router > node | ip world > lb ttl 60 tos 0xb9 | udp 40000 > 81 | "odd"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 tos 0xb9 | udp 51000 > 8080 | "odd"`},
+			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 1`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 1`},
+		),
+		only4(xdpKnown("without a checksum", step{at: at, in: `eth router > node | ip world > lb | udp 40000 > 81 nosum | "q" | pad 30`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | udp 51000 > 8080 nosum | "q" | pad 30`})),
+		xdpKnown("what from_wire must do",
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 S | pad 10`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb ttl 1 | tcp 40000 > 81 A | pad 10`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | len 1500`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | udp 40001 > 81 | len 20`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | udp 40000 > 80 | len 20`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb frag 7 off 0 mf | udp 40000 > 81 | len 32`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 22 A | len 20`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | sctp 40000 > 81 init`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip c > node | tcp 8081 > 51000 A`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | icmp echo id 1 seq 1 | len 40`, want: "", out: "="},
+		),
+		xdpKnown("the backend is gone", step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=", before: backendsGo}),
+		xdpKnown("the way is not known any more", step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=", before: func(t testing.TB, w *world) { w.bump(t, 0) }}),
+	}
+}
+
+// liveXDPRows are one flow: tc begins it, in both directions, then XDP has it.
+func liveXDPRows() []row {
+	ask, answer := `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | len 64`, `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 64`
+	asked, answered := `eth node > node2 | ip node > c ttl 59 | udp 51000 > 8080 | len 64`, `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 64`
+	return []row{
+		one("begins", "from_wire eth0", ask, "FORWARD_RESOLVE", asked),
+		one("is answered", "from_wire eth0", answer, "FORWARD_RESOLVE", answered),
+		one("goes on", "from_wire_xdp eth0", ask, "FORWARD_WIRE", asked),
+		one("is answered again", "from_wire_xdp eth0", answer, "FORWARD_WIRE", answered),
+		one("another begins", "from_wire eth0", `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S | pad 10`, "FORWARD_WIRE", `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S | pad 10`),
+	}
+}
+
+// attachXDP attaches to eth0, whose other end must then be able to take frames: it is if it has a program, too.
+func (w *world) attachXDP(a *Attacher) error {
+	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}})
+	if err != nil {
+		return err
+	}
+	defer pass.Close()
+	if w.peerXDP, err = link.AttachXDP(link.XDPOptions{Program: pass, Interface: w.index["eth0p"], Flags: link.XDPDriverMode}); err != nil {
+		return err
+	}
+	for range 2 { // the second finds the first one's pin
+		if state := a.AttachXDP("eth0", w.index["eth0"], XDPNative); state.Why != "" || a.XDP("eth0") != state {
+			return errors.New(state.Why)
+		}
+	}
+	return nil
+}
+
+// A device says why it has no XDP; and modes follow each other without a rest.
+func TestAttachXDP(t *testing.T) {
+	w := newWorld(t, settingsOf(servicing), nil)
+	w.withPins(t, func(dir string) error {
+		a := newAttacher(&Datapath{DatapathObjects: w.DatapathObjects, dir: dir}, false)
+		return w.attachModes(a, filepath.Join(dir, "links"))
+	})
+}
+
+func (w *world) attachModes(a *Attacher, pins string) error {
+	for _, s := range []struct {
+		device     string
+		mode, want XDPMode
+		why        string
+		pins       int
+	}{
+		{"vx0", XDPNative, XDPNone, "its driver has none", 0},
+		{"vx0", XDPGeneric, XDPGeneric, "", 1},
+		{"vx0", XDPNone, XDPNone, "", 0},
+		{"other0", XDPNative, XDPNative, "", 1},
+		{"other0", XDPGeneric, XDPGeneric, "", 1},
+		{"other0", XDPNative, XDPNative, "", 1},
+	} {
+		got := a.AttachXDP(s.device, w.index[s.device], s.mode)
+		list, err := os.ReadDir(pins)
+		if err != nil || len(list) != s.pins || got.Mode != s.want || !strings.Contains(got.Why, s.why) || (s.why == "") != (got.Why == "") {
+			return fmt.Errorf("%s %q: %+v, %d pins, %v; want %q %q, %d", s.device, s.mode, got, len(list), err, s.want, s.why, s.pins)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* A Service of one family with backends of the other: stateful translation between IPv4 and IPv6 (RFC 7915, RFC 6146) of TCP and UDP. */
+#ifndef MYELIN_CROSS_H
+#define MYELIN_CROSS_H
+
+#include "translation.h"
+
+#define CROSS_GROWS (sizeof(struct ipv6hdr) - sizeof(struct iphdr))
+
+/* Whether the CPU's packet changes its family. */
+INLINE bool cross_family(const struct cpu *c)
+{
+	return addr_is4(&c->to.dst) != (c->pkt.family == 4);
+}
+
+/* Only whole packets with plain headers: an IPv4 option means nothing in IPv6, and others have no place. */
+INLINE bool cross_able(const struct packet *pkt)
+{
+	return pkt->fragment == FRAGMENT_NONE && (pkt->proto == IPPROTO_TCP || pkt->proto == IPPROTO_UDP) &&
+	       pkt->l4 == L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+}
+
+/* IPv6 has no datagrams without a checksum (RFC 8200 8.1), and to make one up takes the whole datagram. */
+INLINE bool cross_lacks_checksum(struct __sk_buff *skb, const struct packet *pkt)
+{
+	__u16 check = 0;
+
+	return pkt->proto == IPPROTO_UDP && (bpf_skb_load_bytes(skb, pkt->l4 + nat_l4_checksum(pkt->proto), &check, sizeof(check)) || !check);
+}
+
+INLINE bool cross_write6(struct __sk_buff *skb, const struct packet *pkt, const struct rewrite *to)
+{
+	struct ipv6hdr ip6 = { .version = 6, .nexthdr = pkt->proto, .hop_limit = pkt->ttl };
+	__be16 type = bpf_htons(ETH_P_IPV6);
+	struct iphdr ip;
+
+	if (bpf_skb_load_bytes(skb, L3, &ip, sizeof(ip)) || bpf_skb_change_proto(skb, type, 0))
+		return false;
+	ip6.priority = ip.tos >> 4;
+	ip6.flow_lbl[0] = ip.tos << 4;
+	ip6.payload_len = bpf_htons(bpf_ntohs(ip.tot_len) - sizeof(ip));
+	__builtin_memcpy(&ip6.saddr, &to->src, sizeof(struct addr));
+	__builtin_memcpy(&ip6.daddr, &to->dst, sizeof(struct addr));
+	return !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0) && !bpf_skb_store_bytes(skb, L3, &ip6, sizeof(ip6), 0);
+}
+
+/* Never fragmented on its way, so that no identification is needed (RFC 6864 4.1): senders of IPv6 find the MTU themselves. */
+INLINE bool cross_write4(struct __sk_buff *skb, const struct packet *pkt, const struct rewrite *to)
+{
+	struct iphdr ip = { .version = 4, .ihl = 5, .protocol = pkt->proto, .ttl = pkt->ttl, .frag_off = bpf_htons(0x4000), .saddr = to->src.w[3], .daddr = to->dst.w[3] };
+	__be16 type = bpf_htons(ETH_P_IP);
+	struct ipv6hdr ip6;
+
+	if (bpf_skb_load_bytes(skb, L3, &ip6, sizeof(ip6)) || bpf_skb_change_proto(skb, type, 0))
+		return false;
+	ip.tos = ip6.priority << 4 | ip6.flow_lbl[0] >> 4;
+	ip.tot_len = bpf_htons(bpf_ntohs(ip6.payload_len) + sizeof(ip));
+	ip.check = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
+	return !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0) && !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0);
+}
+
+/* By how much the pseudo header changes. */
+INLINE __s64 cross_diff(const struct packet *pkt, const struct rewrite *to)
+{
+	struct addr from6[2] = { pkt->src, pkt->dst }, to6[2] = { to->src, to->dst };
+	__be32 from4[2] = { pkt->src.w[3], pkt->dst.w[3] }, to4[2] = { to->src.w[3], to->dst.w[3] };
+
+	if (pkt->family == 4)
+		return bpf_csum_diff(from4, sizeof(from4), (__be32 *)to6, sizeof(to6), 0);
+	return bpf_csum_diff((__be32 *)from6, sizeof(from6), to4, sizeof(to4), 0);
+}
+
+/* Makes the CPU's packet one of the other family, with the ends of the CPU's rewrite. Returns 1, or 0 if it can't be one. Cost: per packet of such a flow. */
+APART int cross_write(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct packet *pkt;
+	__u64 flags;
+	__s64 diff;
+
+	if (!c)
+		return 0;
+	pkt = &c->pkt;
+	if (!cross_able(pkt) || (pkt->family == 4 && cross_lacks_checksum(skb, pkt)))
+		return 0;
+	if (!nat_write_port(skb, pkt, true, pkt->sport, c->to.sport) || !nat_write_port(skb, pkt, false, pkt->dport, c->to.dport))
+		return 0;
+	diff = cross_diff(pkt, &c->to);
+	if (!(pkt->family == 4 ? cross_write6(skb, pkt, &c->to) : cross_write4(skb, pkt, &c->to)))
+		return 0;
+	pkt->l4 += pkt->family == 4 ? CROSS_GROWS : -CROSS_GROWS;
+	pkt->family = pkt->family == 4 ? 6 : 4;
+	flags = BPF_F_PSEUDO_HDR | (pkt->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
+	return !bpf_l4_csum_replace(skb, pkt->l4 + nat_l4_checksum(pkt->proto), 0, diff, flags);
+}
+
+#endif

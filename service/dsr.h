@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Direct server return: the backend's node answers the client itself, in the Service's name. It learns that name from an option that the first packets of
+ * a flow carry: the first segment of TCP, each datagram of UDP. The option is taken out again before a pod sees the packet.
+ */
+#ifndef MYELIN_DSR_H
+#define MYELIN_DSR_H
+
+#include "translation.h"
+#include "service.h"
+
+#define DSR_OPTION4 0x9a /* copied into fragments, of a class that nobody uses */
+#define DSR_OPTION6 0x1b /* skipped by who doesn't know it (RFC 8200 4.2) */
+
+/* An option of IPv4 (RFC 791 3.1). */
+struct dsr_option4 {
+	__u8 type;
+	__u8 length;
+	__be16 port;
+	__be32 addr;
+};
+
+/* A destination options header with one option (RFC 8200 4.6). */
+struct dsr_option6 {
+	__u8 nexthdr;
+	__u8 words; /* of 8 bytes, beyond the first */
+	__u8 type;
+	__u8 length;
+	struct addr addr;
+	__be16 port;
+	__be16 pad; /* PadN of no bytes */
+} __attribute__((packed));
+
+INLINE __u32 dsr_size(const struct packet *pkt)
+{
+	return pkt->family == 4 ? sizeof(struct dsr_option4) : sizeof(struct dsr_option6);
+}
+
+/* IPv4's header with its length, its total length and its checksum as they are with `bytes` of options more. */
+INLINE bool dsr_header4(struct __sk_buff *skb, int bytes)
+{
+	struct iphdr *ip = (void *)(long)skb->data + L3;
+	__u16 head, length;
+
+	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+		return false;
+	head = *(__u16 *)ip;
+	length = ip->tot_len;
+	ip->ihl += bytes / 4;
+	ip->tot_len = bpf_htons(bpf_ntohs(length) + bytes);
+	ip->check = csum_fold((__u64)(__u16)~ip->check + (__u16)~head + *(__u16 *)ip + (__u16)~length + ip->tot_len);
+	return true;
+}
+
+INLINE bool dsr_push4(struct __sk_buff *skb, struct cpu *c)
+{
+	struct dsr_option4 o = { .type = DSR_OPTION4, .length = sizeof(o), .port = c->pkt.dport, .addr = c->pkt.dst.w[3] };
+	struct iphdr *ip = (void *)(long)skb->data + L3;
+	__u16 check;
+	__s64 sum;
+
+	if ((void *)(ip + 1) > (void *)(long)skb->data_end || ip->ihl > 13)
+		return false;
+	if (!dsr_header4(skb, sizeof(o)) || bpf_skb_adjust_room(skb, sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return false;
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&o, sizeof(o), 0);
+	if (bpf_skb_store_bytes(skb, L3 + sizeof(*ip), &o, sizeof(o), 0) || bpf_skb_load_bytes(skb, L3 + offsetof(struct iphdr, check), &check, 2))
+		return false;
+	check = csum_fold((__u64)(__u16)~check + (__u32)sum);
+	return !bpf_skb_store_bytes(skb, L3 + offsetof(struct iphdr, check), &check, 2, 0);
+}
+
+INLINE bool dsr_length6(struct __sk_buff *skb, int bytes, __u8 *nexthdr)
+{
+	struct ipv6hdr *ip = (void *)(long)skb->data + L3;
+	__u8 was;
+
+	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+		return false;
+	was = ip->nexthdr;
+	ip->nexthdr = *nexthdr;
+	ip->payload_len = bpf_htons(bpf_ntohs(ip->payload_len) + bytes);
+	*nexthdr = was;
+	return true;
+}
+
+INLINE bool dsr_push6(struct __sk_buff *skb, struct cpu *c)
+{
+	struct dsr_option6 o = { .nexthdr = IPPROTO_DSTOPTS, .words = 2, .type = DSR_OPTION6, .length = 18, .addr = c->pkt.dst, .port = c->pkt.dport, .pad = bpf_htons(0x0100) };
+
+	if (!dsr_length6(skb, sizeof(o), &o.nexthdr) || bpf_skb_adjust_room(skb, sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return false;
+	return !bpf_skb_store_bytes(skb, L3 + sizeof(struct ipv6hdr), &o, sizeof(o), 0);
+}
+
+/* Says in the packet what its client asked for: what the CPU's packet has as destination. Cost: per flow; of UDP, per packet. */
+APART int dsr_push(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+
+	return c && (c->pkt.family == 4 ? dsr_push4(skb, c) : dsr_push6(skb, c));
+}
+
+/* Reads the option, if it is the first one, into the CPU's rewrite. */
+INLINE bool dsr_read(struct __sk_buff *skb, struct cpu *c)
+{
+	struct dsr_option4 o4;
+	struct dsr_option6 o6;
+
+	if (c->pkt.family == 4) {
+		if (bpf_skb_load_bytes(skb, L3 + sizeof(struct iphdr), &o4, sizeof(o4)) || o4.type != DSR_OPTION4 || o4.length != sizeof(o4))
+			return false;
+		addr_map4(&c->to.dst, o4.addr);
+		c->to.dport = o4.port;
+		return true;
+	}
+	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr), &o6, sizeof(o6)) || o6.type != DSR_OPTION6 || o6.length != 18)
+		return false;
+	c->to.dst = o6.addr;
+	c->to.dport = o6.port;
+	return true;
+}
+
+INLINE bool dsr_pull4(struct __sk_buff *skb)
+{
+	struct dsr_option4 o;
+	__u16 check;
+	__s64 sum;
+
+	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct iphdr), &o, sizeof(o)))
+		return false;
+	sum = bpf_csum_diff((__be32 *)&o, sizeof(o), NULL, 0, 0);
+	if (!dsr_header4(skb, -(int)sizeof(o)) || bpf_skb_adjust_room(skb, -(int)sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return false;
+	if (bpf_skb_load_bytes(skb, L3 + offsetof(struct iphdr, check), &check, 2))
+		return false;
+	check = csum_fold((__u64)(__u16)~check + (__u32)sum);
+	return !bpf_skb_store_bytes(skb, L3 + offsetof(struct iphdr, check), &check, 2, 0);
+}
+
+INLINE bool dsr_pull6(struct __sk_buff *skb)
+{
+	__u8 nexthdr;
+
+	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr), &nexthdr, 1))
+		return false;
+	return dsr_length6(skb, -(int)sizeof(struct dsr_option6), &nexthdr) &&
+	       !bpf_skb_adjust_room(skb, -(int)sizeof(struct dsr_option6), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
+/* Whether the packet may carry the option. Cost: per packet, where answers are direct. */
+INLINE bool dsr_may_be(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct iphdr *ip = (void *)(long)skb->data + L3;
+
+	if (pkt->family == 6)
+		return pkt->proto == IPPROTO_DSTOPTS;
+	return (void *)(ip + 1) <= (void *)(long)skb->data_end && ip->ihl >= 7;
+}
+
+/* Makes the row by which the pod's answers get the Service's name: the CPU's rewrite has it. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int dsr_keep(struct cpu *c)
+{
+	struct translation *t, *n = &c->translation;
+
+	/* No answer may be sent in a name that is no Service's. */
+	if (!frontend_find(&c->to.dst, c->to.dport, c->pkt.proto, SCOPE_EXTERNAL))
+		return DROP_NO_SERVICE;
+	__builtin_memset(n, 0, sizeof(*n));
+	n->client = c->pkt.src;
+	n->client_port = c->pkt.sport;
+	n->frontend = c->to.dst;
+	n->frontend_port = c->to.dport;
+	n->backend = c->pkt.dst;
+	n->backend_port = c->pkt.dport;
+	n->flags = TRANSLATION_DSR;
+	n->created_ns = bpf_ktime_get_ns();
+	n->seen = clock_now();
+	translation_anchor_client(&c->place, &n->client, n->client_port, c->pkt.proto);
+	t = bpf_map_lookup_elem(&translations, &c->place);
+	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend)) {
+		/* The same flow, or the one before it between the same ports. */
+		t->frontend = n->frontend;
+		t->frontend_port = n->frontend_port;
+		t->seen = n->seen;
+		t->flags = TRANSLATION_DSR;
+		return 0;
+	}
+	return translation_claim();
+}
+
+/* What another node sends in a client's name to a pod, with the option: takes it out, and keeps what it says. Returns 0 (also if there is none) or a drop reason. */
+APART int dsr_accept(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct endpoint *e;
+	int outcome;
+
+	if (!c)
+		return 0;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (!e || e->flags & ENDPOINT_HOST || !dsr_read(skb, c) || l4_parse(skb) || !proto_has_ports(c->pkt.proto))
+		return 0;
+	outcome = dsr_keep(c);
+	if (outcome)
+		return outcome;
+	endpoint_translate(e->slot);
+	if (!(c->pkt.family == 4 ? dsr_pull4(skb) : dsr_pull6(skb)))
+		return DROP_REWRITE;
+	c->pkt.l4 -= dsr_size(&c->pkt);
+	return 0;
+}
+
+#endif

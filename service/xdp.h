@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Services in XDP: the packets of known flows whose backend is on another node, and their answers, turn around in the driver. What begins a flow, what is for
+ * a pod of this node, what has options, fragments or a tag, and what must be refused goes on to from_wire, which knows the same rows.
+ */
+#ifndef MYELIN_XDP_H
+#define MYELIN_XDP_H
+
+#include "send.h"
+
+/* Addresses of a plain header. Returns where layer 4 begins, NULL if there is none. */
+INLINE __be16 *xdp_parse_ip(void *data, void *end, struct packet *pkt)
+{
+	struct ethhdr *eth = data;
+	struct ipv6hdr *ip6 = data + L3;
+	struct iphdr *ip4 = data + L3;
+
+	if ((void *)(ip4 + 1) > end)
+		return NULL;
+	if (eth->h_proto == bpf_htons(ETH_P_IP) && config.ipv4) {
+		if (ip4->version != 4 || ip4->ihl != 5 || ip4->frag_off & bpf_htons(IP_MF | IP_OFFSET))
+			return NULL;
+		packet_read4(pkt, ip4);
+		return (void *)(ip4 + 1);
+	}
+	if (eth->h_proto != bpf_htons(ETH_P_IPV6) || !config.ipv6 || (void *)(ip6 + 1) > end || ip6->version != 6)
+		return NULL;
+	packet_read6(pkt, ip6);
+	return (void *)(ip6 + 1);
+}
+
+/* Fills in what of a packet is looked at: TCP and UDP behind plain headers. Returns the frame's length, 0 if it is something else. Cost: per packet. */
+INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__be16 *l4;
+
+	packet_reset(pkt, ctx->ingress_ifindex, HOOK_FROM_WIRE_XDP);
+	l4 = xdp_parse_ip(data, end, pkt);
+	if (!l4 || (void *)(l4 + 4) > end)
+		return 0;
+	if (pkt->proto == IPPROTO_TCP) {
+		if ((void *)l4 + L4_TCP_FLAGS + 1 > end)
+			return 0;
+		pkt->tcp_flags = *((__u8 *)l4 + L4_TCP_FLAGS);
+	} else if (pkt->proto != IPPROTO_UDP) {
+		return 0;
+	}
+	pkt->sport = l4[0];
+	pkt->dport = l4[1];
+	return end - data;
+}
+
+/* The checksum of what has changed by diff, a sum of 16-bit words. */
+INLINE __u16 csum_update(__u16 check, __u64 diff)
+{
+	return csum_fold((__u16)~check + diff);
+}
+
+/* Writes addresses, hop limit and IPv4's checksum. Returns by how much the pseudo header changed. */
+INLINE __u32 xdp_write4(struct iphdr *ip, const struct rewrite *to)
+{
+	__be32 ends[2] = { to->src.w[3], to->dst.w[3] };
+	__u32 diff = bpf_csum_diff(&ip->saddr, sizeof(ends), ends, sizeof(ends), 0);
+
+	ip->saddr = ends[0];
+	ip->daddr = ends[1];
+	ip->ttl--;
+	ip->check = csum_update(ip->check, (__u64)diff + bpf_htons(0xfeff));
+	return diff;
+}
+
+INLINE __u32 xdp_write6(struct ipv6hdr *ip, const struct rewrite *to)
+{
+	struct addr ends[2] = { to->src, to->dst };
+	__u32 diff = bpf_csum_diff((__be32 *)&ip->saddr, sizeof(ends), (__be32 *)ends, sizeof(ends), 0);
+
+	__builtin_memcpy(&ip->saddr, ends, sizeof(ends));
+	ip->hop_limit--;
+	return diff;
+}
+
+INLINE void xdp_write_l4(__be16 *l4, __u16 *check, const struct packet *pkt, const struct rewrite *to, __u64 diff)
+{
+	diff += (__u64)(__u16)~pkt->sport + (__u16)~pkt->dport + to->sport + to->dport;
+	l4[0] = to->sport;
+	l4[1] = to->dport;
+	if (pkt->proto == IPPROTO_UDP && !*check)
+		return;
+	*check = csum_update(*check, diff);
+	if (pkt->proto == IPPROTO_UDP && !*check)
+		*check = 0xffff;
+}
+
+/* Makes the packet what it becomes, with the path's Ethernet header. Cost: per packet. */
+INLINE bool xdp_write(struct xdp_md *ctx, struct cpu *c)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__be16 *l4 = data + L3 + (c->pkt.family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	__u16 *check = l4 + (c->pkt.proto == IPPROTO_TCP ? 8 : 3);
+	const __u32 *macs = (const __u32 *)&c->path.dmac;
+	__u32 *eth = data;
+	__u32 diff;
+
+	if ((void *)(check + 1) > end)
+		return false;
+	if (c->pkt.family == 4)
+		diff = xdp_write4(data + L3, &c->to);
+	else
+		diff = xdp_write6(data + L3, &c->to);
+	xdp_write_l4(l4, check, &c->pkt, &c->to, diff);
+	eth[0] = macs[0];
+	eth[1] = macs[1];
+	eth[2] = macs[2];
+	return true;
+}
+
+/* What the CPU's packet becomes, if its flow is known and leaves this node. NULL if not. Cost: per packet. */
+INLINE struct translation *xdp_find(struct cpu *c, int *side)
+{
+	struct packet *pkt = &c->pkt;
+	__u16 port = bpf_ntohs(pkt->dport);
+	struct translation *t;
+
+	*side = SIDE_BACKEND;
+	if (port >= config.lb_port_min && port <= config.lb_port_max) {
+		translation_anchor_node(&c->place, pkt->dport, pkt->proto);
+		t = bpf_map_lookup_elem(&translations, &c->place);
+		if (t && translation_answers(t, pkt)) {
+			rewrite_answer(c, t);
+			return cross_family(c) ? NULL : t;
+		}
+	}
+	*side = SIDE_CLIENT;
+	translation_anchor_node(&c->place, translation_port(pkt, 0), pkt->proto);
+	t = bpf_map_lookup_elem(&translations, &c->place);
+	if (config.direct && !(t && translation_asks(t, pkt))) {
+		translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
+		t = bpf_map_lookup_elem(&translations, &c->place);
+	}
+	if (!t || !translation_asks(t, pkt) || t->flags & (TRANSLATION_GONE | TRANSLATION_CLOSING) || flow_syn(pkt))
+		return NULL;
+	rewrite_request(c, t);
+	return c->to.option || cross_family(c) ? NULL : t;
+}
+
+/* The path of what the CPU's packet becomes, into the CPU's. False if that is not out of the device that it came in by. */
+INLINE bool xdp_path(struct xdp_md *ctx, struct cpu *c, __u32 length)
+{
+	struct translated was;
+	struct kept_path *p;
+
+	translated_begin(c, &was);
+	p = path_find(&c->pkt, true);
+	translated_end(c, &was);
+	if (!p || p->path.action != PATH_WIRE || p->path.ifindex != ctx->ingress_ifindex)
+		return false;
+	if (c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
+		return false;
+	c->path = p->path;
+	return true;
+}
+
+/* Sends the packet of a known flow where it goes. Cost: per packet. */
+INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
+{
+	struct translation *t;
+	int side;
+
+	t = xdp_find(c, &side);
+	if (!t || !xdp_path(ctx, c, length) || !xdp_write(ctx, c))
+		return XDP_PASS;
+	translation_count(t, &c->pkt, side, length);
+	count_bytes(c, FORWARD_WIRE, length);
+	return XDP_TX;
+}
+
+#endif
