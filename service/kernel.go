@@ -35,19 +35,21 @@ type Kernel struct {
 	db       *statedb.DB
 	tables   Tables
 
-	mu        sync.Mutex
-	nextSet   uint32
-	refs      map[uint32]uint32 // how many choices of frontends name a backend
-	addresses addresses
-	left      map[departure]bool
-	wake      chan struct{} // something left
+	mu      sync.Mutex
+	nextSet uint32
+	refs    map[uint32]uint32 // how many choices of frontends name a backend
+	tally   tally
+	ranges  map[uint32]rangeKeys      // source ranges by Service
+	own     map[bpf.DatapathAddr]bool // the node's addresses; nil: not known, and any may be
+	left    map[departure]bool
+	wake    chan struct{} // something left
 
 	before func(op string) error // of a test: called before each write to a map, which its error prevents
 }
 
 // NewKernel makes a Kernel of loaded maps.
 func NewKernel(d *bpf.Datapath) *Kernel {
-	return &Kernel{datapath: d, refs: map[uint32]uint32{}, addresses: newAddresses(PortRange{}), left: map[departure]bool{}, wake: make(chan struct{}, 1)}
+	return &Kernel{datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, left: map[departure]bool{}, wake: make(chan struct{}, 1)}
 }
 
 // FrontendStatus and BackendStatus are where the reconcilers write how it went.
@@ -87,7 +89,7 @@ func (k *Kernel) adopt(log *slog.Logger, db *statedb.DB, tables Tables) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.addresses.nodePorts = PortRange{settings.NodePortMin, settings.NodePortMax}
+	k.tally.nodePorts = PortRange{settings.NodePortMin, settings.NodePortMax}
 	if _, err := k.scan(); err != nil {
 		return fmt.Errorf("read what Services the kernel has: %w", err)
 	}
@@ -135,6 +137,7 @@ func frontendRow(f *Frontend) bpf.DatapathFrontend {
 		{f.Elsewhere&External != 0, bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL},
 		{f.Elsewhere&Internal != 0, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL},
 		{f.ThisNode, bpf.DatapathFrontendFlagFRONTEND_THIS_NODE},
+		{f.Restricted && f.Scopes&External != 0, bpf.DatapathFrontendFlagFRONTEND_RANGES},
 	} {
 		if flag.on {
 			row.Flags |= uint32(flag.flag)
@@ -155,6 +158,8 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 		return "choices"
 	case k.datapath.Backends:
 		return "backends"
+	case k.datapath.SourceRanges:
+		return "source_ranges"
 	}
 	return "affinities"
 }

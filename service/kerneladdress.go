@@ -13,59 +13,15 @@ import (
 // for which clients. It is there before the frontends and stays until after
 // them.
 
-// addresses are what the frontends in the kernel say of their addresses.
-type addresses struct {
-	nodePorts PortRange                   // as the datapath was loaded with
-	scopes    map[bpf.DatapathAddr][2]int // how many frontends clients of each scope have there
-	// others are external frontends whose port is no node port: where the
-	// address is the node's own, the datapath must look at every port.
-	others map[bpf.DatapathAddr]int
-	own    map[bpf.DatapathAddr]bool // nil: not known, and any may be
-}
-
-func newAddresses(nodePorts PortRange) addresses {
-	return addresses{nodePorts: nodePorts, scopes: map[bpf.DatapathAddr][2]int{}, others: map[bpf.DatapathAddr]int{}}
-}
-
-const (
-	externalFlag = uint32(bpf.DatapathFrontendFlagFRONTEND_EXTERNAL)
-	internalFlag = uint32(bpf.DatapathFrontendFlagFRONTEND_INTERNAL)
-)
-
 // isAddress reports whether a key is an address's and no frontend's.
 func isAddress(key *bpf.DatapathFrontendKey) bool { return key.Port == 0 && key.Proto == 0 }
 
-// count adds n frontends to what their address has.
-func (a *addresses) count(key *bpf.DatapathFrontendKey, flags uint32, n int) {
-	scopes := a.scopes[key.Addr]
-	if flags&internalFlag != 0 {
-		scopes[internal] += n
-	}
-	if flags&externalFlag != 0 {
-		scopes[external] += n
-		if port := bpf.Port(key.Port); port < a.nodePorts.First || port > a.nodePorts.Last {
-			addTo(a.others, key.Addr, n)
-		}
-	}
-	a.scopes[key.Addr] = scopes
-	if scopes == ([2]int{}) {
-		delete(a.scopes, key.Addr)
-	}
-}
-
-// addTo adds to a count, which is not kept where it is 0.
-func addTo[K comparable](counts map[K]int, key K, n int) {
-	if counts[key] += n; counts[key] == 0 {
-		delete(counts, key)
-	}
-}
-
 // addressFlags are the clients that an address has frontends for.
 func (k *Kernel) addressFlags(a bpf.DatapathAddr) (flags uint32) {
-	if k.addresses.scopes[a][internal] > 0 {
+	if k.tally.scopes[a][internal] > 0 {
 		flags |= internalFlag
 	}
-	if k.addresses.scopes[a][external] > 0 {
+	if k.tally.scopes[a][external] > 0 {
 		flags |= externalFlag
 	}
 	return flags
@@ -84,7 +40,10 @@ func (k *Kernel) openAddress(a bpf.DatapathAddr, flags uint32) (uint32, error) {
 		return row.Flags, nil
 	}
 	want |= row.Flags
-	return want, k.putAddress(key, want)
+	if err := k.putAddress(key, want); err != nil {
+		return row.Flags, err
+	}
+	return want, nil
 }
 
 // settleAddress makes the row of an address, which has flags now, what its
@@ -123,7 +82,7 @@ func (k *Kernel) settleAddresses() error {
 	if err != nil {
 		return fmt.Errorf("read addresses: %w", err)
 	}
-	for a := range k.addresses.scopes {
+	for a := range k.tally.scopes {
 		if _, ok := rows[a]; !ok {
 			rows[a] = 0
 		}
@@ -140,9 +99,9 @@ func (k *Kernel) settleAddresses() error {
 func (k *Kernel) SetOwn(list []netip.Addr) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.addresses.own = make(map[bpf.DatapathAddr]bool, len(list))
+	k.own = make(map[bpf.DatapathAddr]bool, len(list))
 	for _, a := range list {
-		k.addresses.own[bpf.Addr(a)] = true
+		k.own[bpf.Addr(a)] = true
 	}
 	return k.judgeOwn()
 }
@@ -165,16 +124,16 @@ func (k *Kernel) judgeOwn() error {
 }
 
 func (k *Kernel) ownPorts() bool {
-	if k.addresses.own == nil {
-		return len(k.addresses.others) > 0
+	if k.own == nil {
+		return len(k.tally.others) > 0
 	}
 	for _, v6 := range []bool{false, true} {
-		if k.addresses.others[bpf.Addr(anyAddress(v6))] > 0 {
+		if k.tally.others[bpf.Addr(anyAddress(v6))] > 0 {
 			return true
 		}
 	}
-	for a := range k.addresses.own {
-		if k.addresses.others[a] > 0 {
+	for a := range k.own {
+		if k.tally.others[a] > 0 {
 			return true
 		}
 	}

@@ -21,7 +21,10 @@ func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	key, row := frontendKey(f.L4()), frontendRow(f)
 	has, err := o.openAddress(key.Addr, row.Flags)
 	if err == nil {
-		err = errors.Join(o.writeFrontend(txn, f, key, row), o.settleAddress(key.Addr, has))
+		if err = o.openRanges(f, &row); err == nil {
+			err = o.writeFrontend(txn, f, key, row)
+		}
+		err = errors.Join(err, o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
 	}
 	if err != nil {
 		return fmt.Errorf("write frontend %s of %s: %w", f.L4(), f.Service, err)
@@ -42,7 +45,7 @@ func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	if err != nil {
 		return err
 	}
-	return errors.Join(o.deleteFrontend(key), o.settleAddress(key.Addr, has))
+	return errors.Join(o.deleteFrontend(key), o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
 }
 
 // Prune implements reconciler.Operations: it deletes frontends that no row
@@ -86,7 +89,7 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 		errs = append(errs, k.deleteFrontend(key))
 	}
 	surplus, err := k.scan()
-	errs = append(errs, err, k.settleAddresses())
+	errs = append(errs, err, k.settleAddresses(), k.settleAllRanges())
 	for _, key := range surplus {
 		if err := drop(k, k.datapath.Choices, key); err != nil {
 			errs = append(errs, fmt.Errorf("delete row %d of set %d: %w", key.Row, key.Set, err))
@@ -95,16 +98,17 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 	return errors.Join(errs...)
 }
 
-// scan reads which numbers sets have, how often each backend is named and what
-// addresses have frontends, and returns rows of choices that no frontend has.
+// scan reads which numbers sets have, how often each backend is named, what
+// frontends ask for and what ranges are there, and returns rows of choices that
+// no frontend has.
 func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 	counts := map[uint32]uint32{}
-	found := newAddresses(k.addresses.nodePorts)
+	found := newTally(k.tally.nodePorts)
 	err = bpf.Each(k.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
 		if isAddress(key) {
 			return true
 		}
-		found.count(key, f.Flags, 1)
+		found.count(key, f, 1)
 		for _, set := range f.Set {
 			counts[set.Id] = set.Count
 		}
@@ -129,8 +133,13 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read choices: %w", err)
 	}
+	ranges, err := k.readRanges()
+	if err != nil {
+		return nil, err
+	}
+	k.ranges = ranges
 	k.refs = refs
-	k.addresses.scopes, k.addresses.others = found.scopes, found.others
+	k.tally = found
 	k.nextSet = max(k.nextSet, last+1)
 	return surplus, nil
 }
@@ -169,11 +178,11 @@ func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend, key bpf.Datapat
 		if err := put(k, k.datapath.Frontends, key, row); err != nil {
 			return errors.Join(err, k.undo(changes))
 		}
-		k.addresses.count(&key, old.Flags, -1)
-		k.addresses.count(&key, row.Flags, 1)
+		k.tally.count(&key, &old, -1)
+		k.tally.count(&key, &row, 1)
 	}
 	k.depart(&old, &row, changes)
-	return k.finish(changes)
+	return errors.Join(k.finish(changes), k.settleRanges(old.Service))
 }
 
 // deleteFrontend deletes a frontend, then its sets.
@@ -197,6 +206,6 @@ func (k *Kernel) clearFrontend(key bpf.DatapathFrontendKey, old *bpf.DatapathFro
 	if err := drop(k, k.datapath.Frontends, key); err != nil {
 		return err
 	}
-	k.addresses.count(&key, old.Flags, -1)
-	return k.finish(changes)
+	k.tally.count(&key, old, -1)
+	return errors.Join(k.finish(changes), k.settleRanges(old.Service))
 }

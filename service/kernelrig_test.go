@@ -40,7 +40,7 @@ func newRig(t testing.TB, config Config, sizes map[string]uint32) *rig {
 
 // small are maps that are read at a glance, as tests do all the time.
 func small() map[string]uint32 {
-	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256}
+	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512}
 }
 
 // agent is a new agent over maps as they are.
@@ -126,6 +126,9 @@ func (r *rig) maps(t testing.TB) string {
 		if f.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_THIS_NODE) != 0 {
 			line += " this-node"
 		}
+		if f.Flags&rangesFlag != 0 {
+			line += " restricted"
+		}
 		line += " internal " + r.set(t, f, internal, bpf.DatapathFrontendFlagFRONTEND_INTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL)
 		if f.Set[external].Id != 0 && f.Set[external].Id == f.Set[internal].Id {
 			lines = append(lines, line+" external likewise")
@@ -134,6 +137,7 @@ func (r *rig) maps(t testing.TB) string {
 		line += " external " + r.set(t, f, external, bpf.DatapathFrontendFlagFRONTEND_EXTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL)
 		lines = append(lines, line)
 	})
+	each(t, r.datapath.SourceRanges, func(key *bpf.DatapathSourceRangeKey, _ *uint32) { lines = append(lines, rangeText(*key)) })
 	rows := 0
 	each(t, r.datapath.Choices, func(*bpf.DatapathChoicesKey, *bpf.DatapathChoiceRow) { rows++ })
 	each(t, r.datapath.Backends, func(id *uint32, b *bpf.DatapathBackend) {
@@ -153,6 +157,46 @@ func (r *rig) set(t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServi
 		n[id]++
 	}
 	return choicesText(f.Flags&uint32(here) != 0, f.Flags&uint32(drop) != 0, n)
+}
+
+func rangeText(key bpf.DatapathSourceRangeKey) string {
+	return fmt.Sprintf("range service %d %s", key.Service, bpf.DatapathPrefixKey{Length: key.Length - serviceBits, Addr: key.Addr}.Netip())
+}
+
+// rangesWanted are the ranges that the tables ask for, by Service.
+func rangesWanted(t Tables, txn statedb.ReadTxn) map[uint32]rangeKeys {
+	out := map[uint32]rangeKeys{}
+	for f := range t.Frontends.All(txn) {
+		if f.Restricted {
+			out[f.ServiceID] = rangesOf(f)
+		}
+	}
+	return out
+}
+
+// guarded reports who may come to a frontend that asks, and should by neither
+// what was wanted before nor what is wanted now, and who may not although both
+// say so.
+func (r *rig) guarded(t testing.TB, service uint32) {
+	t.Helper()
+	has, err := r.readRanges()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, wasThere := rangesWanted(r.Desired, r.seen)[service]
+	after, isThere := rangesWanted(r.Desired, r.DB.ReadTxn())[service]
+	for key := range has[service] {
+		if !before[key] && !after[key] {
+			t.Errorf("%s: nobody wants that", rangeText(key))
+		}
+	}
+	for _, wanted := range []rangeKeys{before, after} {
+		for key := range wanted {
+			if (before[key] || !wasThere) && (after[key] || !isThere) && !has[service][key] {
+				t.Errorf("%s: is missing", rangeText(key))
+			}
+		}
+	}
 }
 
 func addressText(a L4Addr, inside, outside bool) string {
@@ -200,6 +244,9 @@ func (r *rig) rows() string {
 		if f.ThisNode {
 			line += " this-node"
 		}
+		if f.Restricted {
+			line += " restricted"
+		}
 		text := func(scope Scope, refs []BackendRef) string {
 			n, total := map[uint32]int{}, 0
 			for i, share := range shares(refs) {
@@ -216,6 +263,11 @@ func (r *rig) rows() string {
 			line += " external " + text(External, f.External)
 		}
 		lines = append(lines, line)
+	}
+	for _, keys := range rangesWanted(r.Desired, now) {
+		for key := range keys {
+			lines = append(lines, rangeText(key))
+		}
 	}
 	for a, scope := range scopes {
 		lines = append(lines, addressText(L4(a, 0, 0), scope&Internal != 0, scope&External != 0))
@@ -258,6 +310,9 @@ func (r *rig) whole(t testing.TB) {
 		if missing := f.Flags & (internalFlag | externalFlag) &^ addresses[key.Addr]; missing != 0 {
 			t.Errorf("%s: the address lacks flags %#x", frontendL4(*key), missing)
 		}
+		if f.Flags&rangesFlag != 0 {
+			r.guarded(t, f.Service)
+		}
 		for _, set := range f.Set {
 			ids, err := r.read(set)
 			if err != nil || len(ids) != int(set.Count) {
@@ -292,7 +347,10 @@ func (r *rig) counted(t testing.TB) {
 	if !maps.Equal(other.refs, r.refs) {
 		t.Errorf("references are counted wrong: got %v, want %v", r.refs, other.refs)
 	}
-	if !reflect.DeepEqual(other.addresses, r.addresses) {
-		t.Errorf("addresses are counted wrong: got %+v, want %+v", r.addresses, other.addresses)
+	if !reflect.DeepEqual(other.tally, r.tally) {
+		t.Errorf("frontends are counted wrong: got %+v, want %+v", r.tally, other.tally)
+	}
+	if !reflect.DeepEqual(other.ranges, r.ranges) {
+		t.Errorf("ranges are remembered wrong: got %+v, want %+v", r.ranges, other.ranges)
 	}
 }
