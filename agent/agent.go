@@ -262,7 +262,7 @@ func (a *Agent) startNode(context.Context) error {
 // startEndpoints restores the pods that are there. The reconciler is
 // registered first, since Restore deletes what a crash has left.
 func (a *Agent) startEndpoints(ctx context.Context) error {
-	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Track: a.tracking()}
+	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Follow: a.followsHost()}
 	var err error
 	if a.host, err = netlink.NewHandle(); err != nil {
 		return fmt.Errorf("open netlink: %w", err)

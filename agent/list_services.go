@@ -20,10 +20,10 @@ import (
 // don't look mistyped.
 func (a *Agent) serviceOff(table string) error {
 	ours := []string{"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends"}
-	if a.config.SocketLB.Enabled || !slices.Contains(ours, table) {
+	if a.config.Services() || !slices.Contains(ours, table) {
 		return nil
 	}
-	return status.Error(codes.FailedPrecondition, "Services are off on this node: socketLB.enabled is false")
+	return status.Error(codes.FailedPrecondition, "Services are off on this node: kubeProxyReplacement and socketLB.enabled are false")
 }
 
 // address is a frontend with its backends, as `myelin service list` shows it.

@@ -121,7 +121,7 @@ func TestServicesOff(t *testing.T) {
 	a.config.SocketLB.Enabled, a.services = false, nil
 	s := &answers{agent: a}
 	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends"} {
-		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "socketLB.enabled is false") {
+		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "socketLB.enabled are false") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -31,12 +31,17 @@ func (s *sockets) set(attached bool, why string) {
 	s.attached, s.why = attached, why
 }
 
-// startServices fills the tables of Services and lets sockets use them, when all that is known at the start is in the maps: a Service that is known
-// later is used later, and one that is not known yet must not lose what an agent before us knew.
+// startServices fills the tables of Services, which packets use at once, and lets sockets use them when all that is known at the start is in the maps: a
+// Service that is known later is used later, and one that is not known yet must not lose what an agent before us knew.
 func (a *Agent) startServices(ctx context.Context) error {
 	if !a.config.SocketLB.Enabled {
 		a.sockets.set(false, "socketLB.enabled is false")
-		return a.datapath.DetachSockets()
+		if err := a.datapath.DetachSockets(); err != nil {
+			return err
+		}
+	}
+	if !a.config.Services() {
+		return nil
 	}
 	lastService, lastBackend, err := service.LastNumbers(a.datapath)
 	if err != nil {
@@ -53,9 +58,14 @@ func (a *Agent) startServices(ctx context.Context) error {
 		return err
 	}
 	a.group.Add(job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }))
-	if err := a.waitServices(ctx); err != nil {
+	if err := a.waitServices(ctx); err != nil || !a.config.SocketLB.Enabled {
 		return err
 	}
+	return a.attachSockets()
+}
+
+// attachSockets lets sockets use Services. Where that can't be, all else works.
+func (a *Agent) attachSockets() error {
 	if a.config.SocketLB.HostNamespaceOnly && a.loaded.SocketHostOnly == 0 {
 		a.log.Warn("socketLB.hostNamespaceOnly has no effect, pods get Services too: before kernel 5.14 namespaces can't be told apart")
 	}
@@ -65,8 +75,8 @@ func (a *Agent) startServices(ctx context.Context) error {
 	}
 	if err != nil {
 		a.sockets.set(false, err.Error())
-		a.log.Error("Services don't work", "error", err)
-		return nil // all else does
+		a.log.Error("Services don't work at sockets", "error", err)
+		return nil
 	}
 	a.sockets.set(true, "")
 	return nil
@@ -84,6 +94,19 @@ func (a *Agent) socketSettings(s *bpf.Settings) {
 	if cookie, err := bpf.NetnsCookie(); err == nil && cookie != 0 {
 		s.SocketHostOnly, s.NetnsCookie = 1, cookie
 	}
+}
+
+// portSettings are whose ports of the node's addresses are, and whether packets are translated for Services.
+func (a *Agent) portSettings(s *bpf.Settings) {
+	pods := a.config.MasqueradePorts()
+	s.NatPortMin, s.NatPortMax = pods.First, pods.Last
+	if !a.config.PerPacket() {
+		return
+	}
+	clients, nodes := a.config.ClientPorts(), a.config.NodePort.Range
+	s.Services, s.LbMode = 1, uint8(bpf.DatapathLbModeLB_SNAT)
+	s.LbPortMin, s.LbPortMax = clients.First, clients.Last
+	s.NodePortMin, s.NodePortMax = nodes.First, nodes.Last
 }
 
 func (a *Agent) serviceConfig() service.Config {

@@ -25,6 +25,9 @@ func (a *Agent) tunnelIPv6() bool { return a.config.UnderlayProtocol == "ipv6" }
 
 func (a *Agent) tracking() bool { return a.config.Myelin.FlowTracking == "always" }
 
+// followsHost reports whether packets of the host's to pods are looked at.
+func (a *Agent) followsHost() bool { return a.tracking() || a.config.PerPacket() }
+
 // masquerades reports whether pods of the family reach the world from the
 // node's address.
 func (a *Agent) masquerades(ipv6 bool) bool {
@@ -40,6 +43,7 @@ func (a *Agent) routeConfig() route.Config {
 		Node: a.config.Myelin.NodeName, IPv4: a.config.IPv4.Enabled, IPv6: a.config.IPv6.Enabled,
 		TunnelIPv6: a.tunnelIPv6(), AutoDirectNodeRoutes: a.config.AutoDirectNodeRoutes,
 		SkipUnreachable: a.config.DirectRoutingSkipUnreachable, Devices: a.config.Devices, MTU: a.config.MTU,
+		OwnSource: a.config.PerPacket(),
 	}
 	if a.tunneled() {
 		c.Tunnel = tunnel.DeviceName
@@ -67,9 +71,9 @@ func (a *Agent) settings() bpf.Settings {
 		Ipv4: flag(a.config.IPv4.Enabled), Ipv6: flag(a.config.IPv6.Enabled), LegacyRouting: flag(a.config.BPF.HostLegacyRouting),
 		Masquerade4: flag(a.masquerades(false)), Masquerade6: flag(a.masquerades(true)), FlowAlways: flag(a.tracking()),
 		Monitor: flag(a.config.BPF.Events.Trace), EventRate: a.eventRate(), Vni: vni,
-		NatPortMin: a.config.Myelin.NATPorts.First, NatPortMax: a.config.Myelin.NATPorts.Last,
 	}
 	a.socketSettings(&s)
+	a.portSettings(&s)
 	pods := a.podConfig()
 	s.Gateway4, s.Gateway6 = bpf.Addr(pods.Gateway4), bpf.Addr(pods.Gateway6)
 	if !a.tunneled() {
@@ -111,9 +115,10 @@ const defaultEventRate = 10000
 
 func (a *Agent) sizes() bpf.Sizes {
 	s := bpf.Sizes{Flows: uint32(a.config.BPF.CtTCPMax + a.config.BPF.CtAnyMax), Paths: uint32(a.config.BPF.NeighMax)}
-	if a.config.SocketLB.Enabled {
+	if a.config.Services() {
 		s.Services = uint32(a.config.BPF.LBMapMax)
 	}
+	s.Translations = s.Flows
 	return s
 }
 

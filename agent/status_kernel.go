@@ -71,7 +71,7 @@ func (a *Agent) wantedHooks(txn statedb.ReadTxn) map[int][]bpf.Hook {
 			continue
 		}
 		wanted[e.LinkIndex] = []bpf.Hook{bpf.FromPod}
-		if a.tracking() {
+		if a.followsHost() {
 			wanted[e.LinkIndex] = append(wanted[e.LinkIndex], bpf.ToPod)
 		}
 	}

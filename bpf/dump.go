@@ -100,6 +100,12 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathAffinityKey, DatapathAffinity](d.Affinities, fn)
 	case "origins":
 		return dump[DatapathOriginKey, DatapathOrigin](d.Origins, fn)
+	case "translations":
+		return dump[DatapathTranslationKey, DatapathTranslation](d.Translations, fn)
+	case "source_ranges":
+		return dump[DatapathSourceRangeKey, uint32](d.SourceRanges, fn)
+	case "loads":
+		return dump[uint32, uint32](d.Loads, fn)
 	case "fragments":
 		return dump[DatapathFragmentKey, DatapathFragmentPorts](d.Fragments, fn)
 	case "cpus", "events", "socket_outcomes":
@@ -128,6 +134,10 @@ func fields(list []DumpField, name string, v reflect.Value) []DumpField {
 		return append(list, DumpField{name, macText(x)})
 	case DatapathPrefixKey:
 		return append(list, DumpField{name, x.Netip().String()})
+	case DatapathSourceRangeKey: // the Service's number comes before the prefix, and counts in its length
+		prefix := DatapathPrefixKey{Length: x.Length - 32, Addr: x.Addr}
+		list = append(list, DumpField{join(name, "service"), fmt.Sprint(x.Service)})
+		return append(list, DumpField{join(name, "prefix"), prefix.Netip().String()})
 	}
 	switch v.Kind() {
 	case reflect.Struct:

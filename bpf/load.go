@@ -20,6 +20,8 @@ type Sizes struct {
 	Paths     uint32 // decisions kept, shared out to the CPUs, of which each has its own; at least 1,024 each
 	Fragments uint32
 	Services  uint32 // frontends, backends, rows of their sets; 0: no Services, and the maps shrink to one row
+	// Translations are flows that packets are translated for; the map shrinks to one row without Settings.Services.
+	Translations uint32
 }
 
 // Options of Load.
@@ -106,12 +108,24 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set(name, max(o.Sizes.Services, 1))
 	}
 	s := o.Settings
+	flows := s.FlowAlways != 0 || s.Masquerade4 != 0 || s.Masquerade6 != 0
 	if s.FlowAlways == 0 {
 		set("kept_flows", 1)
 	}
-	if s.FlowAlways == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
+	if !flows {
 		set("flows", 1)
+	}
+	if !flows && s.Services == 0 {
 		set("fragments", 1)
+	}
+	set("translations", o.Sizes.Translations)
+	for _, name := range []string{"source_ranges", "loads"} {
+		set(name, max(o.Sizes.Services, 1))
+	}
+	if s.Services == 0 {
+		for _, name := range []string{"translations", "source_ranges", "loads"} {
+			set(name, 1)
+		}
 	}
 }
 

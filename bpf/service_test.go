@@ -156,7 +156,21 @@ func clientRows() []row {
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 81`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080`, after: translationsAre(2)},
 			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | udp 81 > 40000`},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | udp 80 > 40000`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 80`, want: "DROP_NAT_NO_PORT", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip gw > b ttl 63 | udp 51000 > 8080`, after: translationsAre(3)},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > gw | udp 8080 > 51000`, want: "FORWARD_POD", out: `eth gw > a | ip lb > a ttl 63 | udp 80 > 40000`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip gw > b ttl 63 | udp 51000 > 8080`, after: translationsAre(3)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`, after: translationsAre(3)},
+		}},
+		{name: "two Services from one port, on node2", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 81`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 81`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | udp 51000 > 8080`},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > node | udp 8080 > 51000`, want: "FORWARD_POD", out: `eth gw > a | ip lb > a ttl 63 | udp 81 > 40000`},
+		}},
+		{name: "two Services from one port, one after the other", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 S`},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 8080 > 40000 RA`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | tcp 80 > 40000 RA`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > lb | tcp 40000 > 80 S`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 S`, after: translationsAre(1)},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 8080 > 40000 SA`, want: "FORWARD_POD", out: `eth gw > a | ip lb > a ttl 63 | tcp 80 > 40000 SA`},
 		}},
 		one("the last hop", "from_pod linka", `eth a > gw | ip a > vip ttl 1 | udp 40000 > 80`, "DROP_TTL REPLY_ICMP", ""),
 	}
@@ -223,6 +237,11 @@ func outsideRows() []row {
 		{name: "fragments", steps: []step{
 			{at: "from_wire eth0", in: `eth router > node | ip world > lb frag 7 off 0 mf | udp 40000 > 81 len 1600 sum 0x1111 | len 1000`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip node > c ttl 63 frag 7 off 0 mf | udp 51000 > 8080 len 1600 sum 0x1111 | len 1000`, ignore: []string{"udp.sum"}},
 			{at: "from_wire eth0", in: `eth router > node | ip world > lb frag 7 off 1008 proto udp | len 592`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 frag 7 off 1008 proto udp | len 592`},
+		}},
+		{name: "two Services from one port", steps: []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 40000 > 30080`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | udp 40000 > 8080`},
+			{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip gw > b ttl 63 | udp 51000 > 8080`},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > gw | udp 8080 > 51000`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | udp 80 > 40000`},
 		}},
 		one("a Service for the inside", "from_wire eth0", `eth router > node | ip world > vip | udp 40000 > 80`, "FORWARD_STACK", "="),
 		one("no such port", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 99`, "FORWARD_STACK", "="),

@@ -129,12 +129,17 @@ func TestDump(t *testing.T) {
 	}
 	put(d.Prefixes, bpf.Prefix(netip.MustParsePrefix("10.0.2.0/24")), bpf.DatapathPrefix{Flags: 1})
 	put(d.Flows, bpf.DatapathFlowKey{Port: [2]uint16{bpf.Port(80), bpf.Port(81)}, Proto: 6}, bpf.DatapathFlow{PodPort: bpf.Port(82)})
+	range6 := bpf.Prefix(netip.MustParsePrefix("fd00::/8"))
+	put(d.SourceRanges, bpf.DatapathSourceRangeKey{Length: 32 + range6.Length, Service: 4, Addr: range6.Addr}, uint32(1))
+	put(d.Translations, bpf.DatapathTranslationKey{Port: bpf.Port(80), Proto: 17}, bpf.DatapathTranslation{ClientPort: bpf.Port(80), BackendId: 5})
 	for name, want := range map[string]string{
-		"endpoints": "10.0.1.2 | ifindex=7 slot=2 podmac=02:00:00:00:00:01",
-		"pod_links": "7 | addr6=fd00::2 endpoint.ifindex=7 endpoint.slot=2 endpoint.podmac=02:00:00:00:00:01",
-		"epochs":    "9 | 1",
-		"prefixes":  "10.0.2.0/24 | flags=1",
-		"flows":     "port[0]=80 port[1]=81 proto=6 | podport=82",
+		"source_ranges": "service=4 prefix=fd00::/8 | 1",
+		"translations":  "port=80 proto=17 | clientport=80 backendid=5 tcpflags=0000",
+		"endpoints":     "10.0.1.2 | ifindex=7 slot=2 podmac=02:00:00:00:00:01",
+		"pod_links":     "7 | addr6=fd00::2 endpoint.ifindex=7 endpoint.slot=2 endpoint.podmac=02:00:00:00:00:01",
+		"epochs":        "9 | 1",
+		"prefixes":      "10.0.2.0/24 | flags=1",
+		"flows":         "port[0]=80 port[1]=81 proto=6 | podport=82",
 	} {
 		var got []string
 		if err := d.Dump(name, func(r *bpf.DumpRow) bool {
@@ -155,5 +160,19 @@ func TestDump(t *testing.T) {
 	}
 	if err := d.Dump("nothing", nil); err == nil {
 		t.Error("a map that is not there was dumped")
+	}
+}
+
+// TestMapsByName: a map that is not listed would not be pinned, nor shown.
+func TestMapsByName(t *testing.T) {
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := (&bpf.Datapath{}).MapsByName()
+	for name := range spec.Maps {
+		if _, ok := listed[name]; !ok && !strings.HasPrefix(name, ".") {
+			t.Errorf("%s is not listed", name)
+		}
 	}
 }

@@ -58,6 +58,7 @@ func (c *Config) contradictions(file string) Problems {
 	if c.Prometheus.Enabled && c.Prometheus.Port == c.HealthPort {
 		add("prometheus.port", "%d is healthPort too", c.HealthPort)
 	}
+	c.serviceContradictions(add)
 	return ps
 }
 
@@ -122,22 +123,9 @@ func (c *Config) warnings(file string) Problems {
 	if c.Myelin.Manifests != "" && c.K8sServiceHost != "" {
 		add("k8sServiceHost", "has no effect: the cluster is read from myelin.manifests")
 	}
-	if p, r := c.Myelin.NATPorts, c.NodePort.Range; p.First <= r.Last && p.Last >= r.First {
+	if p, r := c.Myelin.NATPorts, c.NodePort.Range; p.meets(r) {
 		add("myelin.nat.portRange", "%s overlaps %s, which Kubernetes gives to NodePorts", p, r)
 	}
 	c.serviceWarnings(add)
 	return ps
-}
-
-// serviceWarnings are those about Services, which are done at sockets only.
-func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
-	if c.SocketLB.HostNamespaceOnly && !c.SocketLB.Enabled {
-		add("socketLB.hostNamespaceOnly", "has no effect: socketLB.enabled is false")
-	}
-	if !c.LoadBalancer.ServiceTopology && c.SocketLB.Enabled {
-		add("loadBalancer.serviceTopology", "false has no effect: hints of EndpointSlices are followed, as by kube-proxy; a Service without them has none")
-	}
-	if c.BPF.LBExternalClusterIP {
-		add("bpf.lbExternalClusterIP", "has no effect yet: traffic from outside is left to kube-proxy")
-	}
 }

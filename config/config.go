@@ -33,9 +33,14 @@ type Config struct {
 
 	BPF BPF
 
-	SocketLB     SocketLB
-	NodePort     NodePort
-	LoadBalancer LoadBalancer
+	// KubeProxyReplacement turns all on that kube-proxy does: SocketLB, NodePort,
+	// HostPort and ExternalIPs.
+	KubeProxyReplacement bool
+	SocketLB             SocketLB
+	NodePort             NodePort
+	HostPort             bool // key hostPort.enabled
+	ExternalIPs          bool // key externalIPs.enabled
+	LoadBalancer         LoadBalancer
 
 	Devices             []string // names, or a prefix and "+"; empty: found by routes
 	DirectRoutingDevice string   // key nodePort.directRoutingDevice
@@ -82,12 +87,17 @@ type BPF struct {
 	CtAnyMax            int
 	NatMax              int // accepted; a translated flow is one record
 	NeighMax            int
-	LBMapMax            int           // of frontends, of backends, and of their sets
-	LBExternalClusterIP bool          // ClusterIPs also for clients outside of the cluster
-	MonitorAggregation  string        // "none", "low", "medium" or "maximum"
-	MonitorInterval     time.Duration // between reports on a live flow
-	VLANBypass          []uint16      // VLAN ids that pass untouched; 0: all
-	Events              Events
+	LBMapMax            int  // of frontends, of backends, and of their sets
+	LBExternalClusterIP bool // ClusterIPs also for clients outside of the cluster
+	// LBSourceRangeAllTypes makes source ranges those of a Service's node ports and
+	// external IPs, too.
+	LBSourceRangeAllTypes bool
+	// LBAlgorithmAnnotation lets Services choose an algorithm of their own.
+	LBAlgorithmAnnotation bool
+	MonitorAggregation    string        // "none", "low", "medium" or "maximum"
+	MonitorInterval       time.Duration // between reports on a live flow
+	VLANBypass            []uint16      // VLAN ids that pass untouched; 0: all
+	Events                Events
 }
 
 // SocketLB is what applications get when they ask for a Service's address.
@@ -99,11 +109,14 @@ type SocketLB struct {
 
 // NodePort is what Services have on the addresses of nodes.
 type NodePort struct {
-	Range PortRange // key nodePort.range, "30000,32767"
+	Enabled bool      // packets are translated for Services of all types
+	Range   PortRange // key nodePort.range, "30000,32767"
 }
 
 // LoadBalancer is how backends are chosen.
 type LoadBalancer struct {
+	Mode      string // "snat": how packets from outside get to backends on other nodes
+	Algorithm string // "random", "maglev" or "least-conn"
 	// ServiceTopology prefers the endpoints that EndpointSlices have hints for,
 	// as kube-proxy does. It can't be turned off: Warnings say so.
 	ServiceTopology bool
@@ -164,7 +177,7 @@ func Default() *Config {
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
 		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}},
-		LoadBalancer:          LoadBalancer{ServiceTopology: true},
+		LoadBalancer:          LoadBalancer{Mode: "snat", Algorithm: "random", ServiceTopology: true},
 		CNI:                   CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
 		IPAMMode:              "kubernetes",
 		Prometheus:            Prometheus{Port: 9962},
@@ -237,6 +250,7 @@ func Parse(data []byte, name string) (*Config, error) {
 			if err := later(v); err != nil {
 				problems = append(problems, Problem{File: name, Key: v.key, Reason: err.Error()})
 			}
+			c.warnIdle(v, name)
 			continue
 		}
 		if err := s.set(c, v.value); err != nil {
@@ -245,17 +259,18 @@ func Parse(data []byte, name string) (*Config, error) {
 		}
 		c.set[v.key] = name
 	}
-	c.derive()
+	c.derive(name)
 	problems = append(problems, c.contradictions(name)...)
 	if len(problems) > 0 {
 		return nil, problems
 	}
-	c.Warnings = c.warnings(name)
+	c.Warnings = append(c.Warnings, c.warnings(name)...)
 	return c, nil
 }
 
 // derive fills in defaults that depend on other values.
-func (c *Config) derive() {
+func (c *Config) derive(name string) {
+	c.deriveServices(name)
 	if !c.isSet("underlayProtocol") && !c.IPv4.Enabled {
 		c.UnderlayProtocol = "ipv6"
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +35,7 @@ func TestRefused(t *testing.T) {
 		"not yet, ipam":                     {"ipam: {mode: cluster-pool}", []string{"f.yaml: ipam.mode: not yet: cluster-pool; use kubernetes"}},
 		"not yet, switch":                   {"encryption: {enabled: true, type: wireguard}", []string{"f.yaml: encryption.enabled: true: not yet: transparent encryption"}},
 		"not yet, switch in a wild subtree": {"hubble: {enabled: false, relay: {enabled: true}}", []string{"f.yaml: hubble.relay.enabled: true: not yet: Hubble"}},
-		"not yet, quoted":                   {`kubeProxyReplacement: "true"`, []string{`f.yaml: kubeProxyReplacement: "true": not yet: Services for packets; socketLB.enabled does those of sockets`}},
+		"not a switch, quoted":              {`kubeProxyReplacement: "strict"`, []string{`f.yaml: kubeProxyReplacement: "strict" is not true or false`}},
 		"never":                             {"installNoConntrackIptablesRules: true", []string{"f.yaml: installNoConntrackIptablesRules: true: refused: no iptables rule is ever written; the datapath bypasses netfilter by itself"}},
 		"set twice, two ways":               {"bpf: {masquerade: true}\nbpf.masquerade: true", []string{"f.yaml: bpf.masquerade: is set twice, nested and as a dotted key"}},
 		"set twice, YAML":                   {"MTU: 1500\nMTU: 1400", []string{`f.yaml: line 2: key "MTU" already set in map`}},
@@ -70,7 +71,16 @@ func TestRefusedServices(t *testing.T) {
 		"range of node ports, backwards": {`nodePort.range: "32767,30000"`, []string{"f.yaml: nodePort.range: 32767,30000 must begin at 1 or above, and not end before it begins"}},
 		"range of node ports, zero":      {`nodePort.range: "0,10"`, []string{"f.yaml: nodePort.range: 0,10 must begin at 1 or above, and not end before it begins"}},
 		"map size of Services":           {"bpf.lbMapMax: 10", []string{"f.yaml: bpf.lbMapMax: 10 is not in 1024..16777216"}},
-		"Services, a mistyped key":       {"socketLB: {enable: true}", []string{"f.yaml: socketLB.enable: unknown key: did you mean socketLB.enabled?"}},
+		"direct server return":           {"nodePort.enabled: true\nloadBalancer.mode: dsr", []string{"f.yaml: loadBalancer.mode: not yet: dsr; use snat"}},
+		"an unknown algorithm":           {"loadBalancer.algorithm: round-robin", []string{`f.yaml: loadBalancer.algorithm: "round-robin" is not random, maglev or least-conn`}},
+		"a mode of its own":              {"kubeProxyReplacement: true\nbpf.lbModeAnnotation: true", []string{"f.yaml: bpf.lbModeAnnotation: true: not yet: direct server return"}},
+		"node ports on some addresses":   {"nodePort: {enabled: true, addresses: [192.0.2.0/24]}", []string{`f.yaml: nodePort.addresses: ["192.0.2.0/24"]: not yet: node ports are on all addresses of a node`}},
+		"host ports alone": {"hostPort.enabled: true\nexternalIPs.enabled: true", []string{
+			"f.yaml: hostPort.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch",
+			"f.yaml: externalIPs.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch",
+		}},
+		"ports of clients and of nodes": {"nodePort.enabled: true\nmyelin.nat.portRange: 30000-31999\nnodePort.range: \"31000,32767\"", []string{"f.yaml: myelin.nat.portRange: its upper half 31000-31999, which clients of Services have, meets nodePort.range 31000-32767"}},
+		"Services, a mistyped key":      {"socketLB: {enable: true}", []string{"f.yaml: socketLB.enable: unknown key: did you mean socketLB.enabled?"}},
 	})
 }
 
@@ -110,6 +120,7 @@ nodePort: {directRoutingDevice: eth0, range: "30000, 31999"}
 socketLB: {enabled: true, hostNamespaceOnly: true, tracing: false}
 loadBalancer: {mode: snat, serviceTopology: true}
 kubeProxyReplacement: "false"
+hostPort: {enabled: false}
 encryption: {enabled: false, type: wireguard, ipsec: {keyFile: keys}}
 hubble: {enabled: false, relay: {enabled: false, image: {tag: x}}}
 image: {repository: example, tag: v1}
@@ -226,7 +237,11 @@ func TestWarnings(t *testing.T) {
 		"Services, not for pods":     {"socketLB: {enabled: false, hostNamespaceOnly: true}", []string{"socketLB.hostNamespaceOnly"}},
 		"Services, no hints":         {"socketLB.enabled: true\nloadBalancer.serviceTopology: false", []string{"loadBalancer.serviceTopology"}},
 		"no Services, no hints":      {"loadBalancer.serviceTopology: false", nil},
-		"ClusterIPs for the outside": {"socketLB.enabled: true\nbpf.lbExternalClusterIP: true", []string{"bpf.lbExternalClusterIP"}},
+		"ClusterIPs for the outside": {"socketLB.enabled: true\nbpf: {lbExternalClusterIP: true, lbSourceRangeAllTypes: true}", []string{"bpf.lbExternalClusterIP", "bpf.lbSourceRangeAllTypes"}},
+		"packets":                    {"kubeProxyReplacement: true\nbpf: {lbExternalClusterIP: true, lbSourceRangeAllTypes: true, lbAlgorithmAnnotation: true}\nloadBalancer: {mode: snat, algorithm: maglev}", nil},
+		"packets, not the node's":    {"nodePort.enabled: true", []string{"nodePort.enabled"}},
+		"off and on":                 {"kubeProxyReplacement: true\nsocketLB.enabled: false\nhostPort.enabled: false\nexternalIPs.enabled: true", []string{"socketLB.enabled", "hostPort.enabled"}},
+		"what does nothing":          {"maglev: {tableSize: 16381, hashSeed: x}\nenableInternalTrafficPolicy: true\nnodePort.autoProtectPortRange: true", []string{"maglev.hashSeed", "maglev.tableSize", "nodePort.autoProtectPortRange"}},
 	} {
 		c, err := Parse([]byte(quiet+tc.file), "f")
 		if err != nil {
@@ -239,6 +254,37 @@ func TestWarnings(t *testing.T) {
 		if !slices.Equal(keys, tc.want) {
 			t.Errorf("%s: got warnings %v, want %v", name, keys, tc.want)
 		}
+	}
+}
+
+// TestKubeProxyReplacement: one switch turns the others on, and shares the ports out.
+func TestKubeProxyReplacement(t *testing.T) {
+	for file, want := range map[string]string{
+		"":                             "false false false false 10000-29999 0-0",
+		"socketLB.enabled: true":       "true false false false 10000-29999 0-0",
+		"nodePort.enabled: true":       "false true true true 10000-19999 20000-29999",
+		"kubeProxyReplacement: true":   "true true true true 10000-19999 20000-29999",
+		`kubeProxyReplacement: "true"`: "true true true true 10000-19999 20000-29999",
+		"{kubeProxyReplacement: true, socketLB.enabled: false, myelin.nat.portRange: 1024-1280}": "true true true true 1024-1152 1153-1280",
+		"{nodePort.enabled: true, externalIPs.enabled: false, myelin.nat.portRange: 1024-1279}":  "false true true true 1024-1151 1152-1279",
+	} {
+		c, err := Parse([]byte(file), "f")
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		got := fmt.Sprint(c.SocketLB.Enabled, c.NodePort.Enabled, c.HostPort, c.ExternalIPs, " ", c.MasqueradePorts(), " ", c.ClientPorts())
+		if got != want {
+			t.Errorf("%s: got %s, want %s", file, got, want)
+		}
+	}
+	c, err := Parse([]byte("kubeProxyReplacement: true\nsocketLB.enabled: false"), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(c.Explain(), func(s Setting) bool { return s.Key == "socketLB.enabled" })
+	if s := c.Explain()[i]; s.Source != "derived" || s.Value != "true" {
+		t.Errorf("got %+v, want true, derived", s)
 	}
 }
 

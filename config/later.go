@@ -75,31 +75,28 @@ func refusedFeatures() []feature {
 }
 
 func serviceFeatures() []feature {
-	const services = "not yet: Services for packets; socketLB.enabled does those of sockets"
+	const dsr, health = "not yet: direct server return", "not yet: the health of Services' proxy on a port of its own"
 	return []feature{
-		{"kubeProxyReplacement", "false", services,
-			"kubeProxyReplacementHealthzBindAddr nodePort.addresses nodePort.autoProtectPortRange nodePort.bindProtection nodePort.enableHealthCheck nodePort.enableHealthCheckLoadBalancerIP bpf.disableExternalIPMitigation enableInternalTrafficPolicy enableNoServiceEndpointsRoutable waitForKubeProxy"},
-		{"nodePort.enabled", "false", services, ""},
-		{"hostPort.enabled", "false", services, ""},
-		{"externalIPs.enabled", "false", services, ""},
+		{"kubeProxyReplacementHealthzBindAddr", "empty", health, ""},
+		{"nodePort.addresses", "empty", "not yet: node ports are on all addresses of a node", ""},
+		{"nodePort.enableHealthCheckLoadBalancerIP", "false", "not yet: health checks are on the node's addresses", ""},
+		// Acted on elsewhere, or always so here; see idles.
+		{"nodePort.autoProtectPortRange", "true false", "", "nodePort.bindProtection nodePort.enableHealthCheck"},
+		{"enableInternalTrafficPolicy", "true false", "", "bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy maglev.tableSize maglev.hashSeed"},
 		{"socketLB.terminatePodConnections", "false", "not yet: ending the sockets whose backend has gone", ""},
 		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
 		{"loadBalancer.acceleration", "disabled", "not yet: XDP", ""},
-		{"loadBalancer.mode", "snat", services, "loadBalancer.dsrDispatch loadBalancer.dsrL4Translate"},
-		{"loadBalancer.algorithm", "random", services, "maglev.tableSize maglev.hashSeed"},
-		{"loadBalancer.standalone", "false", services, ""},
+		{"loadBalancer.standalone", "false", "not yet: a load balancer without Kubernetes", ""},
 		{"loadBalancer.l7.backend", "disabled", "not yet: L7", "loadBalancer.l7.algorithm loadBalancer.l7.ports"},
-		{"bpf.lbSourceRangeAllTypes", "false", services, ""},
-		{"bpf.lbModeAnnotation", "false", services, ""},
-		{"bpf.lbAlgorithmAnnotation", "false", services, ""},
+		{"bpf.lbModeAnnotation", "false", dsr, "loadBalancer.dsrDispatch loadBalancer.dsrL4Translate"},
 		{"localRedirectPolicies.enabled", "false", "not yet: local redirect", "localRedirectPolicies.addressMatcherCIDRs"},
 		{"localRedirectPolicy", "false", "not yet: local redirect", ""},
 		{"l2announcements.enabled", "false", "not yet: announcing Services", "l2announcements.leaseDuration l2announcements.leaseRenewDeadline l2announcements.leaseRetryPeriod"},
 		{"l2podAnnouncements.enabled", "false", "not yet: announcing pods", "l2podAnnouncements.interface l2podAnnouncements.interfacePattern"},
 		{"bgpControlPlane.enabled", "false", "not yet: BGP", "bgpControlPlane.*"},
-		{"nodeIPAM.enabled", "false", services, ""},
+		{"nodeIPAM.enabled", "false", "not yet: addresses of nodes for load balancers", ""},
 		{"nat46x64Gateway.enabled", "false", "not yet: NAT46/64 gateway", ""},
-		{"serviceNoBackendResponse", "reject", services, ""},
+		{"serviceNoBackendResponse", "reject", "not yet: clients of a Service without backends are told at once", ""},
 	}
 }
 

@@ -70,12 +70,20 @@ func bpfSettings() []setting {
 
 func serviceSettings() []setting {
 	return []setting{
+		boolText("kubeProxyReplacement", func(c *Config) *bool { return &c.KubeProxyReplacement }),
 		boolean("socketLB.enabled", func(c *Config) *bool { return &c.SocketLB.Enabled }),
 		boolean("socketLB.hostNamespaceOnly", func(c *Config) *bool { return &c.SocketLB.HostNamespaceOnly }),
+		boolean("nodePort.enabled", func(c *Config) *bool { return &c.NodePort.Enabled }),
 		portPair("nodePort.range", func(c *Config) *PortRange { return &c.NodePort.Range }),
+		boolean("hostPort.enabled", func(c *Config) *bool { return &c.HostPort }),
+		boolean("externalIPs.enabled", func(c *Config) *bool { return &c.ExternalIPs }),
+		oneOf("loadBalancer.mode", func(c *Config) *string { return &c.LoadBalancer.Mode }, []string{"snat"}, "dsr", "hybrid"),
+		oneOf("loadBalancer.algorithm", func(c *Config) *string { return &c.LoadBalancer.Algorithm }, []string{"random", "maglev", "least-conn"}),
 		boolean("loadBalancer.serviceTopology", func(c *Config) *bool { return &c.LoadBalancer.ServiceTopology }),
 		integer("bpf.lbMapMax", func(c *Config) *int { return &c.BPF.LBMapMax }, minMap, maxMap),
 		boolean("bpf.lbExternalClusterIP", func(c *Config) *bool { return &c.BPF.LBExternalClusterIP }),
+		boolean("bpf.lbSourceRangeAllTypes", func(c *Config) *bool { return &c.BPF.LBSourceRangeAllTypes }),
+		boolean("bpf.lbAlgorithmAnnotation", func(c *Config) *bool { return &c.BPF.LBAlgorithmAnnotation }),
 	}
 }
 

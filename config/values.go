@@ -30,6 +30,19 @@ func boolean(key string, at func(*Config) *bool) setting {
 	}
 }
 
+// boolText is a boolean that Helm values often have in quotes.
+func boolText(key string, at func(*Config) *bool) setting {
+	s := boolean(key, at)
+	set := s.set
+	s.set = func(c *Config, v any) error {
+		if text, ok := v.(string); ok && (text == "true" || text == "false") {
+			v = text == "true"
+		}
+		return set(c, v)
+	}
+	return s
+}
+
 func text(key string, at func(*Config) *string) setting { return checked(key, at, noCheck) }
 
 func noCheck(string) error { return nil }

@@ -24,8 +24,8 @@ import (
 type Kernel struct {
 	Datapath *bpf.Datapath
 	Epochs   *bpf.Epochs
-	// Track adds to_pod to links: what the host sends to pods has flow rows, too.
-	Track bool
+	// Follow adds to_pod to links: what the host sends to pods has flow rows, or is translated for Services.
+	Follow bool
 }
 
 // Reconcile registers the reconciler that makes the kernel equal to the table of endpoints.
@@ -66,7 +66,7 @@ func (k *Kernel) Update(ctx context.Context, txn statedb.ReadTxn, rev statedb.Re
 // waits, and when the settler asks for it, in the lasting one.
 func (k *Kernel) attach(e *Endpoint) error {
 	hooks := []bpf.Hook{bpf.FromPod}
-	if k.Track {
+	if k.Follow {
 		hooks = []bpf.Hook{bpf.ToPod, bpf.FromPod}
 	} else if err := k.Datapath.Attacher.Detach(bpf.ToPod, e.LinkName, e.LinkIndex); err != nil {
 		return err

@@ -97,7 +97,7 @@ func TestAttach(t *testing.T) {
 	for _, track := range []bool{false, true} {
 		t.Run(map[bool]string{false: "from_pod", true: "both"}[track], func(t *testing.T) {
 			link, k, e, pins := podLink(t)
-			k.Track = track
+			k.Follow = track
 			tcx := k.Datapath.Attacher.Mode == bpf.TCX
 			want := func(when string, filters, links bool) {
 				t.Helper()
@@ -221,7 +221,7 @@ func count(list []hooks.Program, where ...string) (n int) {
 func TestTrackLater(t *testing.T) {
 	link, k, e, _ := podLink(t)
 	must(t, k.Update(context.Background(), nil, 0, e))
-	k.Track, e.Interim = true, false
+	k.Follow, e.Interim = true, false
 	must(t, k.Update(context.Background(), nil, 0, e))
 	if got := attached(t, link); count(got, hooks.ClsactIngress) != 1 || count(got, hooks.TCXEgress, hooks.ClsactEgress) != 1 || len(got) != 2 {
 		t.Errorf("want from_pod on ingress and to_pod on egress: %v", got)

@@ -88,7 +88,7 @@ func (s state) wire(v *route.Device) *Wire {
 	return w
 }
 
-// sourceOn picks what pods that leave by v are masqueraded to: the node's own address where v has it, else v's first global one.
+// sourceOn picks what those are behind whose packets leave by v and must come back: pods that are masqueraded, and clients of Services. It is the node's own address where v has it, else v's first global one.
 func (s state) sourceOn(v *route.Device, family func(netip.Addr) bool) netip.Addr {
 	var first netip.Addr
 	for _, p := range v.Addresses {

@@ -31,7 +31,7 @@ type Wire struct {
 	Name  string `json:"name"`
 	// Tunnel: the device of packets in VXLAN; it is no wire to masquerade to.
 	Tunnel bool `json:"tunnel"`
-	// IPv4 and IPv6 are what pods are masqueraded to, invalid if there is none.
+	// IPv4 and IPv6 are what pods are masqueraded to, and clients of Services whose backend is on another node; invalid if there is none.
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
 	MTU  int        `json:"mtu"`

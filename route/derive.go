@@ -38,6 +38,9 @@ type Config struct {
 	SkipUnreachable      bool
 	Devices              []string // names, "eth+", "!eth9"; empty: detect
 	MTU                  int      // of the wires, bytes; 0: theirs
+	// OwnSource: the stack gets packets from pods that have the node's own address
+	// as their source.
+	OwnSource bool
 }
 
 // Node is what routes need to know of a node.
@@ -381,6 +384,9 @@ func (d *derivation) forSysctls() {
 		case Pod, Tunnel:
 			d.sysctl("the datapath checks source addresses", "0", nil, "ipv4", "conf", v.Name, "rp_filter")
 			d.sysctl("forward IPv4 packets of pods", "1", nil, "ipv4", "conf", v.Name, "forwarding")
+		}
+		if v.Kind == Pod && d.Config.OwnSource {
+			d.sysctl("what pods answer as backends of Services comes from the node's address", "1", nil, "ipv4", "conf", v.Name, "accept_local")
 		}
 	}
 }

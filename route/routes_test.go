@@ -241,8 +241,11 @@ func TestSysctls(t *testing.T) {
 		return os.WriteFile("/proc/sys/net/ipv4/conf/eth0/rp_filter", []byte("1"), 0)
 	}))
 	pod := n1.pod("mye00000001", "10.7.1.5")
-	a := n1.start(dual("n1"), threeNodes(), pod)
+	c := dual("n1")
+	c.OwnSource = true
+	a := n1.start(c, threeNodes(), pod)
 	for name, want := range map[string]string{
+		"net/ipv4/conf/mye00000001/accept_local": "1", "net/ipv4/conf/eth0/accept_local": "0",
 		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "0",
 		"net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/mye00000001/rp_filter": "0", "net/ipv6/conf/eth0/accept_ra": "2",
 	} {

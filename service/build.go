@@ -31,6 +31,9 @@ type Config struct {
 	// CrossFamily lets an external address of a family that the Service doesn't
 	// have lead to backends of the other one (NAT46/64).
 	CrossFamily bool
+	// SourceRangeAllTypes makes loadBalancerSourceRanges hold for all that a
+	// Service has for clients outside, not its load balancers' addresses alone.
+	SourceRangeAllTypes bool
 }
 
 // Facts are what is known of this node.

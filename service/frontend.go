@@ -104,6 +104,11 @@ type Frontend struct {
 	// ThisNode says that an address which is any address of the node is not
 	// those of other nodes, which choose among backends of their own.
 	ThisNode bool `json:"thisNode,omitempty"`
+	// Restricted says that clients from outside are asked where they come from:
+	// SourceRanges and SourceDeny are the Service's.
+	Restricted   bool           `json:"restricted,omitempty"`
+	SourceDeny   bool           `json:"sourceDeny,omitempty"`
+	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
 	// External and Internal are the backends for new flows from there. The order
 	// stays as it is from one row to the next but for the places that change, so
 	// that little has to be written. Frontends with the same set share its memory.
@@ -126,7 +131,8 @@ func (f *Frontend) L4() L4Addr { return L4Addr{f.Address, f.Protocol} }
 func (f *Frontend) Equal(o *Frontend) bool {
 	return f.Address == o.Address && f.Protocol == o.Protocol && f.ServiceID == o.ServiceID && f.Service == o.Service &&
 		f.PortName == o.PortName && f.Type == o.Type && f.Scopes == o.Scopes && f.Elsewhere == o.Elsewhere &&
-		f.Affinity == o.Affinity && f.ThisNode == o.ThisNode && sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
+		f.Affinity == o.Affinity && f.ThisNode == o.ThisNode && f.Restricted == o.Restricted &&
+		f.SourceDeny == o.SourceDeny && slices.Equal(f.SourceRanges, o.SourceRanges) && sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
 }
 
 // sameRefs compares sets; those that share memory are the same.

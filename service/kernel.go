@@ -38,6 +38,9 @@ type Kernel struct {
 	mu      sync.Mutex
 	nextSet uint32
 	refs    map[uint32]uint32 // how many choices of frontends name a backend
+	tally   tally
+	ranges  map[uint32]rangeKeys      // source ranges by Service
+	own     map[bpf.DatapathAddr]bool // the node's addresses; nil: not known, and any may be
 	left    map[departure]bool
 	wake    chan struct{} // something left
 
@@ -46,7 +49,7 @@ type Kernel struct {
 
 // NewKernel makes a Kernel of loaded maps.
 func NewKernel(d *bpf.Datapath) *Kernel {
-	return &Kernel{datapath: d, refs: map[uint32]uint32{}, left: map[departure]bool{}, wake: make(chan struct{}, 1)}
+	return &Kernel{datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, left: map[departure]bool{}, wake: make(chan struct{}, 1)}
 }
 
 // FrontendStatus and BackendStatus are where the reconcilers write how it went.
@@ -80,12 +83,17 @@ func Reconcile(log *slog.Logger, db *statedb.DB, group job.Group, tables Tables,
 // adopt reads what is in the maps.
 func (k *Kernel) adopt(log *slog.Logger, db *statedb.DB, tables Tables) error {
 	k.log, k.db, k.tables = log, db, tables
+	settings, err := k.datapath.Settings()
+	if err != nil {
+		return err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.tally.nodePorts = PortRange{settings.NodePortMin, settings.NodePortMax}
 	if _, err := k.scan(); err != nil {
 		return fmt.Errorf("read what Services the kernel has: %w", err)
 	}
-	return nil
+	return k.judgeOwn()
 }
 
 // known waits until the tables are initialized, or reports that ctx ended.
@@ -129,6 +137,7 @@ func frontendRow(f *Frontend) bpf.DatapathFrontend {
 		{f.Elsewhere&External != 0, bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL},
 		{f.Elsewhere&Internal != 0, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL},
 		{f.ThisNode, bpf.DatapathFrontendFlagFRONTEND_THIS_NODE},
+		{f.Restricted && f.Scopes&External != 0, bpf.DatapathFrontendFlagFRONTEND_RANGES},
 	} {
 		if flag.on {
 			row.Flags |= uint32(flag.flag)
@@ -149,6 +158,8 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 		return "choices"
 	case k.datapath.Backends:
 		return "backends"
+	case k.datapath.SourceRanges:
+		return "source_ranges"
 	}
 	return "affinities"
 }

@@ -74,11 +74,21 @@ func mapSteps(t *testing.T, archive *txtar.Archive, v6 bool) {
 
 // world with n backends, the first of which are on this node, and a policy.
 func sized(v6 bool, n, first int, weight, policy string) string {
+	return sizedAs(v6, n, first, weight, policy, "", "")
+}
+
+// sizedAs is sized with annotations and source ranges, which make it a load
+// balancer.
+func sizedAs(v6 bool, n, first int, weight, policy, annotations, ranges string) string {
 	var b strings.Builder
+	kind, status := "NodePort", ""
+	if ranges != "" {
+		kind, status = "LoadBalancer", "status: {loadBalancer: {ingress: [{ip: @lb1}]}}\n"
+	}
 	fmt.Fprintf(&b, `kind: Service
-metadata: {name: web}
-spec: {type: NodePort, clusterIP: @vip1, externalIPs: [@ext1], externalTrafficPolicy: %s, ports: [{port: 80, nodePort: 30080}]}
-`, policy)
+metadata: {name: web, annotations: {%s}}
+spec: {type: %s, clusterIP: @vip1, externalIPs: [@ext1], externalTrafficPolicy: %s, loadBalancerSourceRanges: [%s], ports: [{port: 80, nodePort: 30080}]}
+%s`, annotations, kind, policy, ranges, status)
 	for i := 0; i < n; i += 10 {
 		fmt.Fprintf(&b, `---
 kind: EndpointSlice
@@ -133,20 +143,31 @@ func TestInterrupted(t *testing.T) {
 		n              int
 		weight, policy string
 		first          int // of its pods
+		annotations    string
+		ranges         string
 	}
+	const deny = "service.cilium.io/src-ranges-policy: deny"
+	three := cluster{3, "1", "Cluster", 0, "", ""}
+	ranges := func(annotations, text string) cluster { return cluster{3, "1", "Cluster", 0, annotations, text} }
 	for _, tc := range []struct {
 		name     string
 		from, to cluster
 	}{
-		{"grows", cluster{3, "1", "Cluster", 0}, cluster{70, "1", "Cluster", 0}},
-		{"shrinks", cluster{70, "1", "Cluster", 0}, cluster{3, "1", "Cluster", 0}},
-		{"sets part", cluster{40, "1", "Cluster", 0}, cluster{40, "1", "Local", 0}},
-		{"sets join", cluster{40, "1", "Local", 0}, cluster{40, "1", "Cluster", 0}},
-		{"weight", cluster{30, "1", "Local", 0}, cluster{30, "3", "Local", 0}},
-		{"less weight", cluster{30, "3", "Cluster", 0}, cluster{25, "1", "Local", 0}},
-		{"others", cluster{20, "7", "Cluster", 0}, cluster{20, "7", "Cluster", 20}},
-		{"comes", cluster{}, cluster{40, "1", "Local", 0}},
-		{"goes", cluster{40, "1", "Local", 0}, cluster{}},
+		{"grows", cluster{3, "1", "Cluster", 0, "", ""}, cluster{70, "1", "Cluster", 0, "", ""}},
+		{"shrinks", cluster{70, "1", "Cluster", 0, "", ""}, cluster{3, "1", "Cluster", 0, "", ""}},
+		{"sets part", cluster{40, "1", "Cluster", 0, "", ""}, cluster{40, "1", "Local", 0, "", ""}},
+		{"sets join", cluster{40, "1", "Local", 0, "", ""}, cluster{40, "1", "Cluster", 0, "", ""}},
+		{"weight", cluster{30, "1", "Local", 0, "", ""}, cluster{30, "3", "Local", 0, "", ""}},
+		{"less weight", cluster{30, "3", "Cluster", 0, "", ""}, cluster{25, "1", "Local", 0, "", ""}},
+		{"others", cluster{20, "7", "Cluster", 0, "", ""}, cluster{20, "7", "Cluster", 20, "", ""}},
+		{"comes", cluster{}, cluster{40, "1", "Local", 0, "", ""}},
+		{"goes", cluster{40, "1", "Local", 0, "", ""}, cluster{}},
+		{"is restricted", three, ranges("", "10.0.0.0/8, 192.0.2.0/24, 2001:db8::/32")},
+		{"opens", ranges("", "10.0.0.0/8, 2001:db8::/32"), three},
+		{"for others", ranges("", "10.0.0.0/8, 192.0.2.0/24"), ranges("", "10.0.0.0/8, 2001:db8::/32")},
+		{"for nobody", ranges("", "10.0.0.0/8"), ranges("", "x")},
+		{"goes with ranges", ranges("", "10.0.0.0/8"), cluster{}},
+		{"denies", ranges("", "8000::/2"), ranges(deny, "8000::/2")},
 	} {
 		for _, family := range []string{"IPv4", "IPv6"} {
 			t.Run(tc.name+"/"+family, func(t *testing.T) {
@@ -156,7 +177,7 @@ func TestInterrupted(t *testing.T) {
 					if c.n == 0 {
 						return objects{}
 					}
-					return parse(t, sized(family == "IPv6", c.n, c.first, c.weight, c.policy))
+					return parse(t, sizedAs(family == "IPv6", c.n, c.first, c.weight, c.policy, c.annotations, c.ranges))
 				}
 				from, to := state(tc.from), state(tc.to)
 				for _, crash := range []bool{false, true} {

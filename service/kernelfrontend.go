@@ -18,7 +18,15 @@ type frontendOps struct{ *Kernel }
 func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, f *Frontend) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := o.writeFrontend(txn, f); err != nil {
+	key, row := frontendKey(f.L4()), frontendRow(f)
+	has, err := o.openAddress(key.Addr, row.Flags)
+	if err == nil {
+		if err = o.openRanges(f, &row); err == nil {
+			err = o.writeFrontend(txn, f, key, row)
+		}
+		err = errors.Join(err, o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
+	}
+	if err != nil {
 		return fmt.Errorf("write frontend %s of %s: %w", f.L4(), f.Service, err)
 	}
 	return nil
@@ -32,7 +40,12 @@ func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	if _, _, again := o.tables.Frontends.Get(txn, FrontendByAddress(f.L4())); again {
 		return nil
 	}
-	return o.deleteFrontend(frontendKey(f.L4()))
+	key := frontendKey(f.L4())
+	has, err := o.openAddress(key.Addr, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.deleteFrontend(key), o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
 }
 
 // Prune implements reconciler.Operations: it deletes frontends that no row
@@ -63,7 +76,7 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 	defer k.mu.Unlock()
 	var stale []bpf.DatapathFrontendKey
 	err := bpf.Each(k.datapath.Frontends, func(key *bpf.DatapathFrontendKey, _ *bpf.DatapathFrontend) bool {
-		if !wanted[*key] {
+		if !wanted[*key] && !isAddress(key) {
 			stale = append(stale, *key)
 		}
 		return true
@@ -76,7 +89,7 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 		errs = append(errs, k.deleteFrontend(key))
 	}
 	surplus, err := k.scan()
-	errs = append(errs, err)
+	errs = append(errs, err, k.settleAddresses(), k.settleAllRanges())
 	for _, key := range surplus {
 		if err := drop(k, k.datapath.Choices, key); err != nil {
 			errs = append(errs, fmt.Errorf("delete row %d of set %d: %w", key.Row, key.Set, err))
@@ -85,11 +98,17 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 	return errors.Join(errs...)
 }
 
-// scan reads which numbers sets have and how often each backend is named, and
-// returns rows of choices that no frontend has.
+// scan reads which numbers sets have, how often each backend is named, what
+// frontends ask for and what ranges are there, and returns rows of choices that
+// no frontend has.
 func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 	counts := map[uint32]uint32{}
-	err = bpf.Each(k.datapath.Frontends, func(_ *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
+	found := newTally(k.tally.nodePorts)
+	err = bpf.Each(k.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
+		if isAddress(key) {
+			return true
+		}
+		found.count(key, f, 1)
 		for _, set := range f.Set {
 			counts[set.Id] = set.Count
 		}
@@ -114,7 +133,13 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read choices: %w", err)
 	}
+	ranges, err := k.readRanges()
+	if err != nil {
+		return nil, err
+	}
+	k.ranges = ranges
 	k.refs = refs
+	k.tally = found
 	k.nextSet = max(k.nextSet, last+1)
 	return surplus, nil
 }
@@ -122,8 +147,7 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 // writeFrontend makes a frontend what its row says. Whatever packets find in
 // between is whole: backends are there before choices name them, choices before
 // the frontend counts them, and go after it counts them no more.
-func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend) error {
-	key, row := frontendKey(f.L4()), frontendRow(f)
+func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend, key bpf.DatapathFrontendKey, row bpf.DatapathFrontend) error {
 	var old bpf.DatapathFrontend
 	had, err := get(k.datapath.Frontends, key, &old)
 	if err != nil {
@@ -154,9 +178,11 @@ func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend) error {
 		if err := put(k, k.datapath.Frontends, key, row); err != nil {
 			return errors.Join(err, k.undo(changes))
 		}
+		k.tally.count(&key, &old, -1)
+		k.tally.count(&key, &row, 1)
 	}
 	k.depart(&old, &row, changes)
-	return k.finish(changes)
+	return errors.Join(k.finish(changes), k.settleRanges(old.Service))
 }
 
 // deleteFrontend deletes a frontend, then its sets.
@@ -180,5 +206,6 @@ func (k *Kernel) clearFrontend(key bpf.DatapathFrontendKey, old *bpf.DatapathFro
 	if err := drop(k, k.datapath.Frontends, key); err != nil {
 		return err
 	}
-	return k.finish(changes)
+	k.tally.count(&key, old, -1)
+	return errors.Join(k.finish(changes), k.settleRanges(old.Service))
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +40,7 @@ func newRig(t testing.TB, config Config, sizes map[string]uint32) *rig {
 
 // small are maps that are read at a glance, as tests do all the time.
 func small() map[string]uint32 {
-	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256}
+	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512}
 }
 
 // agent is a new agent over maps as they are.
@@ -113,12 +115,19 @@ func (r *rig) maps(t testing.TB) string {
 	t.Helper()
 	var lines []string
 	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		if isAddress(key) {
+			lines = append(lines, addressText(frontendL4(*key), f.Flags&internalFlag != 0, f.Flags&externalFlag != 0))
+			return
+		}
 		line := fmt.Sprintf("frontend %s service %d", frontendL4(*key), f.Service)
 		if f.Affinity > 0 {
 			line += fmt.Sprintf(" affinity %d", f.Affinity)
 		}
 		if f.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_THIS_NODE) != 0 {
 			line += " this-node"
+		}
+		if f.Flags&rangesFlag != 0 {
+			line += " restricted"
 		}
 		line += " internal " + r.set(t, f, internal, bpf.DatapathFrontendFlagFRONTEND_INTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL)
 		if f.Set[external].Id != 0 && f.Set[external].Id == f.Set[internal].Id {
@@ -128,6 +137,7 @@ func (r *rig) maps(t testing.TB) string {
 		line += " external " + r.set(t, f, external, bpf.DatapathFrontendFlagFRONTEND_EXTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL)
 		lines = append(lines, line)
 	})
+	each(t, r.datapath.SourceRanges, func(key *bpf.DatapathSourceRangeKey, _ *uint32) { lines = append(lines, rangeText(*key)) })
 	rows := 0
 	each(t, r.datapath.Choices, func(*bpf.DatapathChoicesKey, *bpf.DatapathChoiceRow) { rows++ })
 	each(t, r.datapath.Backends, func(id *uint32, b *bpf.DatapathBackend) {
@@ -147,6 +157,57 @@ func (r *rig) set(t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServi
 		n[id]++
 	}
 	return choicesText(f.Flags&uint32(here) != 0, f.Flags&uint32(drop) != 0, n)
+}
+
+func rangeText(key bpf.DatapathSourceRangeKey) string {
+	return fmt.Sprintf("range service %d %s", key.Service, bpf.DatapathPrefixKey{Length: key.Length - serviceBits, Addr: key.Addr}.Netip())
+}
+
+// rangesWanted are the ranges that the tables ask for, by Service.
+func rangesWanted(t Tables, txn statedb.ReadTxn) map[uint32]rangeKeys {
+	out := map[uint32]rangeKeys{}
+	for f := range t.Frontends.All(txn) {
+		if f.Restricted {
+			out[f.ServiceID] = rangesOf(f)
+		}
+	}
+	return out
+}
+
+// guarded reports who may come to a frontend that asks, and should by neither
+// what was wanted before nor what is wanted now, and who may not although both
+// say so.
+func (r *rig) guarded(t testing.TB, service uint32) {
+	t.Helper()
+	has, err := r.readRanges()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, wasThere := rangesWanted(r.Desired, r.seen)[service]
+	after, isThere := rangesWanted(r.Desired, r.DB.ReadTxn())[service]
+	for key := range has[service] {
+		if !before[key] && !after[key] {
+			t.Errorf("%s: nobody wants that", rangeText(key))
+		}
+	}
+	for _, wanted := range []rangeKeys{before, after} {
+		for key := range wanted {
+			if (before[key] || !wasThere) && (after[key] || !isThere) && !has[service][key] {
+				t.Errorf("%s: is missing", rangeText(key))
+			}
+		}
+	}
+}
+
+func addressText(a L4Addr, inside, outside bool) string {
+	line := "address " + a.Addr().String()
+	if inside {
+		line += " internal"
+	}
+	if outside {
+		line += " external"
+	}
+	return line
 }
 
 func choicesText(here, drop bool, n map[uint32]int) string {
@@ -173,13 +234,18 @@ func choicesText(here, drop bool, n map[uint32]int) string {
 func (r *rig) rows() string {
 	var lines []string
 	rows, now := 0, r.DB.ReadTxn()
+	scopes := map[netip.Addr]Scope{}
 	for f := range r.Desired.Frontends.All(now) {
+		scopes[f.Address.Addr()] |= f.Scopes
 		line := fmt.Sprintf("frontend %s service %d", f.L4(), f.ServiceID)
 		if f.Affinity > 0 {
 			line += fmt.Sprintf(" affinity %d", int(f.Affinity.Seconds()))
 		}
 		if f.ThisNode {
 			line += " this-node"
+		}
+		if f.Restricted {
+			line += " restricted"
 		}
 		text := func(scope Scope, refs []BackendRef) string {
 			n, total := map[uint32]int{}, 0
@@ -197,6 +263,14 @@ func (r *rig) rows() string {
 			line += " external " + text(External, f.External)
 		}
 		lines = append(lines, line)
+	}
+	for _, keys := range rangesWanted(r.Desired, now) {
+		for key := range keys {
+			lines = append(lines, rangeText(key))
+		}
+	}
+	for a, scope := range scopes {
+		lines = append(lines, addressText(L4(a, 0, 0), scope&Internal != 0, scope&External != 0))
 	}
 	for b := range r.Desired.Backends.All(now) {
 		lines = append(lines, fmt.Sprintf("backend %d %s", b.ID, b.L4()))
@@ -220,13 +294,25 @@ func (r *rig) uses() map[[2]uint32]bool {
 }
 
 // whole reports what a packet could find that should not be: choices of a
-// frontend without a row, without a backend, or of another Service.
+// frontend without a row, without a backend, or of another Service, and
+// frontends of an address that doesn't say it has some.
 func (r *rig) whole(t testing.TB) {
 	t.Helper()
 	uses := r.uses()
-	known := map[uint32]bool{}
+	known, addresses := map[uint32]bool{}, map[bpf.DatapathAddr]uint32{}
+	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		if isAddress(key) {
+			addresses[key.Addr] = f.Flags
+		}
+	})
 	each(t, r.datapath.Backends, func(id *uint32, _ *bpf.DatapathBackend) { known[*id] = true })
 	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		if missing := f.Flags & (internalFlag | externalFlag) &^ addresses[key.Addr]; missing != 0 {
+			t.Errorf("%s: the address lacks flags %#x", frontendL4(*key), missing)
+		}
+		if f.Flags&rangesFlag != 0 {
+			r.guarded(t, f.Service)
+		}
 		for _, set := range f.Set {
 			ids, err := r.read(set)
 			if err != nil || len(ids) != int(set.Count) {
@@ -260,5 +346,11 @@ func (r *rig) counted(t testing.TB) {
 	}
 	if !maps.Equal(other.refs, r.refs) {
 		t.Errorf("references are counted wrong: got %v, want %v", r.refs, other.refs)
+	}
+	if !reflect.DeepEqual(other.tally, r.tally) {
+		t.Errorf("frontends are counted wrong: got %+v, want %+v", r.tally, other.tally)
+	}
+	if !reflect.DeepEqual(other.ranges, r.ranges) {
+		t.Errorf("ranges are remembered wrong: got %+v, want %+v", r.ranges, other.ranges)
 	}
 }

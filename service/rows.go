@@ -106,6 +106,7 @@ func (u *update) frontend(p *plan, f *front, last *Frontend) {
 		Type: f.kind, Scopes: f.scopes, Elsewhere: f.elsewhere, Affinity: p.service.Affinity,
 		ThisNode: f.Addr().IsUnspecified() && (f.kind == HostPort || p.service.ExternalLocal), Status: reconciler.StatusPending(),
 	}
+	u.restrict(row, &p.service)
 	var external, internal []BackendRef
 	if last != nil {
 		external, internal = last.External, last.Internal
@@ -114,6 +115,14 @@ func (u *update) frontend(p *plan, f *front, last *Frontend) {
 	row.External = u.refs(f.external, external)
 	if last == nil || !last.Equal(row) {
 		insert(u, u.Desired.Frontends, row)
+	}
+}
+
+// restrict makes a frontend ask who comes, if its Service does and it is one of
+// those that the Service means.
+func (u *update) restrict(row *Frontend, s *Service) {
+	if s.Restricted && row.Scopes&External != 0 && (row.Type == LoadBalancer || u.Config.SourceRangeAllTypes) {
+		row.Restricted, row.SourceDeny, row.SourceRanges = true, s.SourceDeny, s.SourceRanges
 	}
 }
 

@@ -223,6 +223,18 @@ INLINE struct translation *translation_answer_client(struct cpu *c, const struct
 	return translation_search_answer(about) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
 }
 
+/* Whether two flows behind one anchor look the same to a backend. */
+INLINE bool translation_alike(const struct translation *t, const struct translation *n)
+{
+	return t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat);
+}
+
+/* Whether a row's place is free for the new flow n: also where a client comes back from the same port, by another Service, after the end of a flow. */
+INLINE bool translation_over(const struct translation *t, const struct translation *n, __u8 proto)
+{
+	return translation_expired(t, proto) || (t->flags & TRANSLATION_CLOSING && !(n->flags & TRANSLATION_SNAT) && translation_alike(t, n));
+}
+
 /* A free place behind the CPU's anchor for the CPU's translation. -1 if there is none, or if a flow behind it looks the same to the backend. */
 INLINE int translation_place(struct cpu *c)
 {
@@ -232,13 +244,13 @@ INLINE int translation_place(struct cpu *c)
 	for (i = 0; i < TRANSLATION_PLACES; i++) {
 		c->place.place = i;
 		t = bpf_map_lookup_elem(&translations, &c->place);
-		if (t && translation_expired(t, c->place.proto)) {
+		if (t && translation_over(t, n, c->place.proto)) {
 			bpf_map_delete_elem(&translations, &c->place);
 			t = NULL;
 		}
 		if (!t && at < 0)
 			at = i;
-		if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat))
+		if (t && translation_alike(t, n))
 			return -1;
 	}
 	return at;
@@ -267,7 +279,7 @@ APART int translation_insert(void)
 			break;
 		c->place.place = i;
 		t = bpf_map_lookup_elem(&translations, &c->place);
-		if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat)) {
+		if (t && translation_alike(t, n)) {
 			c->place.place = at;
 			bpf_map_delete_elem(&translations, &c->place);
 			return 0;

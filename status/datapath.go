@@ -136,8 +136,8 @@ func (f *Facts) maps() Feature {
 		}
 		switch {
 		case m.Pressure() < warnFull:
-		case m.Name == "flows":
-			x.falls(fmt.Sprintf("flows is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or bpf.ctAnyMax", 100*m.Pressure()))
+		case m.Name == "flows" || m.Name == "translations":
+			x.falls(fmt.Sprintf("%s is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or bpf.ctAnyMax", m.Name, 100*m.Pressure()))
 		case strings.HasPrefix(m.Type, "LRU"): // a cache is full as a rule
 		case m.Pressure() < 1:
 			x.falls(fmt.Sprintf("%s is %.0f %% full%s", m.Name, 100*m.Pressure(), raise(m.Name)))

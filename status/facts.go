@@ -56,7 +56,7 @@ type Facts struct {
 	Problems []*manifests.Problem
 	Unused   map[string]int // objects by kind that are not acted on
 
-	// Services mean nothing while socketLB.enabled is false.
+	// Services mean nothing where neither sockets nor packets get them.
 	Services Services
 
 	Wires    []*node.Wire
@@ -147,7 +147,7 @@ func (f *Facts) features() []func(*Facts) Feature {
 	return append(early, []func(*Facts) Feature{
 		(*Facts).ipam,
 		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
-		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours, (*Facts).services,
+		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours, (*Facts).services, (*Facts).packets,
 		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,
 	}...)
 }

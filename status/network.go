@@ -158,7 +158,7 @@ func (f *Facts) masquerading() Feature {
 		}
 		wires = append(wires, f.masqueradesBy(&x, w))
 	}
-	x.Chosen = fmt.Sprintf("BPF [%s] %s, ports %s", strings.Join(wires, ", "), strings.Join(families, " and "), f.Config.Myelin.NATPorts)
+	x.Chosen = fmt.Sprintf("BPF [%s] %s, ports %s", strings.Join(wires, ", "), strings.Join(families, " and "), f.Config.MasqueradePorts())
 	x.Why = "not to nodes and pods of the cluster"
 	if len(cidrs) > 0 {
 		x.Why += ", nor to " + strings.Join(cidrs, ", ")
@@ -178,19 +178,24 @@ func appendValid(list []string, p netip.Prefix) []string {
 
 // masqueradesBy is a wire with the addresses that pods get on it.
 func (f *Facts) masqueradesBy(x *Feature, w *node.Wire) string {
+	return behind(x, w, f.Settings.Masquerade4 != 0, f.Settings.Masquerade6 != 0, "to masquerade to", "what pods send to the world by it is dropped")
+}
+
+// behind is a wire with its addresses of some families, and what it means that it has none.
+func behind(x *Feature, w *node.Wire, ipv4, ipv6 bool, purpose, cost string) string {
 	text := w.Name
 	for _, v := range []struct {
 		name string
-		on   uint8
+		on   bool
 		addr netip.Addr
-	}{{"IPv4", f.Settings.Masquerade4, w.IPv4}, {"IPv6", f.Settings.Masquerade6, w.IPv6}} {
+	}{{"IPv4", ipv4, w.IPv4}, {"IPv6", ipv6, w.IPv6}} {
 		switch {
-		case v.on == 0:
+		case !v.on:
 		case v.addr.IsValid():
 			text += " " + v.addr.String()
 		default:
-			x.falls(fmt.Sprintf("%s has no %s address to masquerade to", w.Name, v.name))
-			x.Cost = "what pods send to the world by it is dropped"
+			x.falls(fmt.Sprintf("%s has no %s address %s", w.Name, v.name, purpose))
+			x.Cost = cost
 		}
 	}
 	return text

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"myelin/service"
 )
@@ -39,6 +40,9 @@ func (f *Facts) services() Feature {
 	x := Feature{Name: "Services (socket)", State: Off, Wanted: onOff("socketLB.enabled", c.Enabled), Chosen: "off"}
 	if !c.Enabled {
 		x.Why = "addresses of Services are left to kube-proxy"
+		if f.Settings.Services != 0 {
+			x.Why = "pods get Services packet by packet, the node's own programs none"
+		}
 		return x
 	}
 	s := f.Services
@@ -64,12 +68,51 @@ func (f *Facts) services() Feature {
 		x.broken(s.Why)
 		x.Cost = "addresses of Services lead nowhere, unless kube-proxy serves them"
 	}
+	s.tell(&x)
+	return x
+}
+
+// tell adds what Services don't get.
+func (s *Services) tell(x *Feature) {
 	for i, p := range s.Problems {
 		if i == fewErrors {
 			x.falls(fmt.Sprintf("… and %d more (--verbose)", s.ProblemCount-i))
 			break
 		}
 		x.falls(p)
+	}
+}
+
+// packets is the line about packets for Services: those from outside, and those that passed no socket hook.
+func (f *Facts) packets() Feature {
+	c := f.Config
+	x := Feature{
+		Name: "Services (packet)", State: Off, Chosen: "off",
+		Wanted: onOff("kubeProxyReplacement", c.KubeProxyReplacement) + ", " + onOff("nodePort.enabled", c.NodePort.Enabled),
+	}
+	if f.Settings.Services == 0 {
+		x.Why = "what comes from outside, and what passes no socket hook, is left to kube-proxy"
+		return x
+	}
+	x.State, x.Why = OK, "clients outside, and what passes no socket hook"
+	x.Cost = "a row for each flow, and per packet to find it"
+	x.Wanted += ", loadBalancer.mode: " + c.LoadBalancer.Mode + ", loadBalancer.algorithm: " + c.LoadBalancer.Algorithm
+	by := "the gateway's address"
+	if c.RoutingMode != "tunnel" {
+		var wires []string
+		for _, w := range f.Wires {
+			wires = append(wires, behind(&x, w, c.IPv4.Enabled, c.IPv6.Enabled, "for clients of Services", "what leaves by it for a backend on another node is dropped"))
+		}
+		by = "[" + strings.Join(wires, ", ") + "]"
+	}
+	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s", strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range)
+	for _, m := range f.Maps {
+		if m.Name == "translations" {
+			x.Chosen += "; " + plural(m.Entries, "flow")
+		}
+	}
+	if !c.SocketLB.Enabled {
+		f.Services.tell(&x)
 	}
 	return x
 }

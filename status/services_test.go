@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,48 @@ func TestServices(t *testing.T) {
 			f := services(t)
 			c.change(&f)
 			x := Explain(f).Feature("Services (socket)")
+			if got := strings.Join(append([]string{x.Chosen}, x.Problems...), "\n"); x.State != c.state || got != c.want {
+				t.Errorf("got %s\n%s\nwant %s\n%s", x.State, got, c.state, c.want)
+			}
+		})
+	}
+}
+
+// packets is a node that translates packets, too.
+func packets(t *testing.T) Facts {
+	f := services(t)
+	f.Config.KubeProxyReplacement, f.Config.NodePort.Enabled, f.Settings.Services = true, true, 1
+	f.Services.Problems, f.Services.ProblemCount = nil, 0
+	f.Maps = append(f.Maps, &bpf.Usage{Name: "translations", Type: "LRUHash", Entries: 12, Max: 100})
+	return f
+}
+
+func TestPackets(t *testing.T) {
+	const chosen = "SNAT, random; to other nodes behind [eth0 192.168.9.1 fd00:9::1] ports 20000-29999; node ports 30000-32767; 12 flows"
+	for name, c := range map[string]struct {
+		change func(*Facts)
+		state  State
+		want   string
+	}{
+		"on":  {func(*Facts) {}, OK, chosen},
+		"off": {func(f *Facts) { f.Settings.Services = 0 }, Off, "off"},
+		"tunnel": {
+			func(f *Facts) { f.Config.RoutingMode, f.Config.LoadBalancer.Algorithm = "tunnel", "maglev" }, OK,
+			"SNAT, maglev; to other nodes behind the gateway's address ports 20000-29999; node ports 30000-32767; 12 flows",
+		},
+		"no address": {
+			func(f *Facts) { f.Wires[0].IPv6 = netip.Addr{} }, Fallback,
+			strings.Replace(chosen, " fd00:9::1", "", 1) + "\neth0 has no IPv6 address for clients of Services",
+		},
+		"problems, told once": {func(f *Facts) { f.Services.Problems = []string{"demo/a: x"} }, OK, chosen},
+		"problems": {
+			func(f *Facts) { f.Services.Problems, f.Config.SocketLB.Enabled = []string{"demo/a: x"}, false }, Fallback, chosen + "\ndemo/a: x",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := packets(t)
+			c.change(&f)
+			x := Explain(f).Feature("Services (packet)")
 			if got := strings.Join(append([]string{x.Chosen}, x.Problems...), "\n"); x.State != c.state || got != c.want {
 				t.Errorf("got %s\n%s\nwant %s\n%s", x.State, got, c.state, c.want)
 			}

@@ -120,6 +120,7 @@ func TestRender(t *testing.T) {
 		{"good", good(t), Style{Width: 100}},
 		{"verbose", good(t), Style{Width: 100, Verbose: true}},
 		{"services", services(t), Style{Width: 100, Verbose: true}},
+		{"packets", packets(t), Style{Width: 100}},
 		{"fallbacks", fallbacks(t), Style{Width: 100}},
 		{"broken", broken(t), Style{Width: 100}},
 		{"broken-narrow", broken(t), Style{Width: 60, Verbose: true}},

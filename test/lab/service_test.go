@@ -80,8 +80,15 @@ func (c *cluster) apply(name, yaml string) {
 	}
 }
 
-// call asks a server from a pod or a node, and returns who answered.
+// call asks a server from a pod, a node or the world, and returns who answered.
 func (c *cluster) call(from, url string) (server string, err error) {
+	c.t.Helper()
+	server, _, err = c.asks(from, url)
+	return server, err
+}
+
+// asks is call, and whom the server saw.
+func (c *cluster) asks(from, url string) (server string, client netip.Addr, err error) {
 	c.t.Helper()
 	place, err := c.Find(from)
 	if err != nil {
@@ -89,19 +96,25 @@ func (c *cluster) call(from, url string) (server string, err error) {
 	}
 	out, err := place.Exec(c.t.Context(), "myelin", "lab", "call", "--timeout", patience(2*time.Second).String(), url)
 	for line := range strings.Lines(out) {
-		if name, ok := strings.CutPrefix(line, "server"); ok {
-			server = strings.TrimSpace(name)
+		key, value, _ := strings.Cut(line, " ")
+		switch value = strings.TrimSpace(value); key {
+		case "server":
+			server = value
+		case "client":
+			if a, err := netip.ParseAddrPort(value); err == nil {
+				client = a.Addr().Unmap()
+			}
 		}
 	}
-	return server, err
+	return server, client, err
 }
 
 // callers are who asks: a pod of each node, and a node.
 func callers() []string { return []string{"default/a1", "default/a2", "node1"} }
 
 // services brings a cluster up with a server on each node and these Services, and waits until they answer.
-func services(t *testing.T, m mode) *cluster {
-	c := up(t, setup{mode: m, pods: []string{"a"}, values: map[string]any{"socketLB.enabled": true}})
+func services(t *testing.T, m mode, values map[string]any) *cluster {
+	c := up(t, setup{mode: m, pods: []string{"a"}, values: values})
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
 	affinity := "  sessionAffinity: ClientIP\n"
 	c.apply("services", strings.Join([]string{
@@ -122,6 +135,9 @@ func services(t *testing.T, m mode) *cluster {
 	}
 	return c
 }
+
+// atSockets leaves to kube-proxy what passes no socket hook.
+func atSockets() map[string]any { return map[string]any{"socketLB.enabled": true} }
 
 func url(scheme string, a netip.Addr, port uint16) string {
 	return scheme + "://" + netip.AddrPortFrom(a, port).String() + "/"
@@ -152,7 +168,7 @@ func TestServices(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			c := services(t, m)
+			c := services(t, m, atSockets())
 			for _, f := range c.stack.families {
 				for _, from := range callers() {
 					c.serviceKinds(from, f)
@@ -179,7 +195,7 @@ func (c *cluster) serviceKinds(from string, f int) {
 		c.t.Errorf("IPv%d: %s gets answers of %v, want %s, its node's own", f, from, got, own)
 	}
 	began := time.Now()
-	if _, err := c.call(from, url("http", serviceAddr(13, f), 80)); err == nil || time.Since(began) > patience(time.Second) {
+	if _, err := c.call(from, url("http", serviceAddr(13, f), 80)); err == nil || time.Since(began) > patience(refusedWithin) {
 		c.t.Errorf("IPv%d: %s: a Service without backends: %v after %s, want a refusal at once", f, from, err, time.Since(began))
 	}
 	_, err := c.call(from, url("http", serviceAddr(14, f), 80))
@@ -207,7 +223,7 @@ func (c *cluster) nodePorts(f int) {
 
 // TestServicesChange takes a backend away and brings it back, kills the agent, and changes a Service while none runs.
 func TestServicesChange(t *testing.T) {
-	c := services(t, modeNamed("native"))
+	c := services(t, modeNamed("native"), atSockets())
 	web := url("http", serviceAddr(10, 4), 80)
 	goes := func(what string, want ...string) {
 		t.Helper()

@@ -1,0 +1,36 @@
+package agent
+
+import (
+	"testing"
+
+	"myelin/bpf"
+	"myelin/config"
+)
+
+// TestPacketSettings: the programs' constants are those that the file implies.
+func TestPacketSettings(t *testing.T) {
+	for file, want := range map[string][8]uint16{
+		"":                           {0, 10000, 29999, 0, 0, 0, 0, 0},
+		"socketLB.enabled: true":     {0, 10000, 29999, 0, 0, 0, 0, 0},
+		"nodePort.enabled: true":     {1, 10000, 19999, 20000, 29999, 30000, 32767, 1},
+		"kubeProxyReplacement: true": {1, 10000, 19999, 20000, 29999, 30000, 32767, 1},
+		"{kubeProxyReplacement: true, myelin.nat.portRange: 2000-2999, nodePort.range: \"4000,4001\"}": {1, 2000, 2499, 2500, 2999, 4000, 4001, 1},
+		"myelin.flowTracking: always": {0, 10000, 29999, 0, 0, 0, 0, 1},
+	} {
+		c, err := config.Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &Agent{config: c}
+		var s bpf.Settings
+		a.portSettings(&s)
+		follows := uint16(flag(a.followsHost()))
+		got := [8]uint16{uint16(s.Services), s.NatPortMin, s.NatPortMax, s.LbPortMin, s.LbPortMax, s.NodePortMin, s.NodePortMax, follows}
+		if got != want {
+			t.Errorf("%s: got %v, want %v", file, got, want)
+		}
+		if sizes := a.sizes(); sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
+			t.Errorf("%s: got sizes %+v", file, sizes)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// PerPacket reports whether packets are translated for Services: what comes from
+// outside, and what pods send past a socket hook. Else that is kube-proxy's.
+func (c *Config) PerPacket() bool { return c.NodePort.Enabled }
+
+// Services reports whether the agent has anything to do with Services.
+func (c *Config) Services() bool { return c.SocketLB.Enabled || c.PerPacket() }
+
+// MasqueradePorts are those that pods have on a node's address for the world: all of myelin.nat.portRange, or its lower half where the
+// upper one is for ClientPorts.
+func (c *Config) MasqueradePorts() PortRange {
+	r := c.Myelin.NATPorts
+	if c.PerPacket() {
+		r.Last = r.First + (r.Last-r.First)/2
+	}
+	return r
+}
+
+// ClientPorts are those that clients of Services have on a node's address for
+// backends on other nodes; the zero PortRange without Services for packets.
+func (c *Config) ClientPorts() PortRange {
+	if !c.PerPacket() {
+		return PortRange{}
+	}
+	return PortRange{First: c.MasqueradePorts().Last + 1, Last: c.Myelin.NATPorts.Last}
+}
+
+// implied is a switch of Services that another one turns on.
+type implied struct {
+	key string
+	at  *bool
+	by  string // empty: none does
+}
+
+func (c *Config) implied() []implied {
+	all, parts := "", ""
+	if c.NodePort.Enabled {
+		parts = "nodePort.enabled"
+	}
+	if c.KubeProxyReplacement {
+		all, parts = "kubeProxyReplacement", "kubeProxyReplacement"
+	}
+	return []implied{
+		{"socketLB.enabled", &c.SocketLB.Enabled, all},
+		{"nodePort.enabled", &c.NodePort.Enabled, all},
+		{"hostPort.enabled", &c.HostPort, parts},
+		{"externalIPs.enabled", &c.ExternalIPs, parts},
+	}
+}
+
+// deriveServices turns on what other switches imply, whatever the file says of
+// it, as in Cilium.
+func (c *Config) deriveServices(name string) {
+	for _, s := range c.implied() {
+		if s.by == "" || *s.at {
+			continue
+		}
+		if c.isSet(s.key) {
+			c.Warnings = append(c.Warnings, Problem{File: name, Key: s.key, Reason: "false has no effect: " + s.by + " is true"})
+			delete(c.set, s.key)
+		}
+		*s.at = true
+	}
+}
+
+// serviceContradictions are those about Services.
+func (c *Config) serviceContradictions(add func(key, format string, args ...any)) {
+	for _, s := range []struct {
+		key string
+		on  bool
+	}{{"hostPort.enabled", c.HostPort}, {"externalIPs.enabled", c.ExternalIPs}} {
+		if s.on && !c.PerPacket() {
+			add(s.key, "needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch")
+		}
+	}
+	if p, r := c.ClientPorts(), c.NodePort.Range; c.PerPacket() && p.meets(r) {
+		add("myelin.nat.portRange", "its upper half %s, which clients of Services have, meets nodePort.range %s", p, r)
+	}
+}
+
+// meets reports whether two ranges share a port.
+func (r PortRange) meets(o PortRange) bool { return r.First <= o.Last && r.Last >= o.First }
+
+// serviceWarnings are those about Services.
+func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
+	if c.SocketLB.HostNamespaceOnly && !c.SocketLB.Enabled {
+		add("socketLB.hostNamespaceOnly", "has no effect: socketLB.enabled is false")
+	}
+	if !c.LoadBalancer.ServiceTopology && c.Services() {
+		add("loadBalancer.serviceTopology", "false has no effect: hints of EndpointSlices are followed, as by kube-proxy; a Service without them has none")
+	}
+	if c.PerPacket() && !c.SocketLB.Enabled {
+		add("nodePort.enabled", "serves clients outside and pods; the node's own programs get no ClusterIPs before socketLB.enabled is true")
+	}
+	for _, s := range []struct {
+		key string
+		on  bool
+	}{{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP}, {"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes}} {
+		if s.on && !c.PerPacket() {
+			add(s.key, "has no effect: traffic from outside is left to kube-proxy, as kubeProxyReplacement and nodePort.enabled are false")
+		}
+	}
+}
+
+// idle is a key that is accepted and does nothing.
+type idle struct {
+	key    string
+	values string // for which that is worth a warning, separated by blanks; empty: all
+	why    string
+}
+
+func idles() []idle {
+	return []idle{
+		{"maglev.tableSize", "", "tables are as large as the number of backends needs: 500 places for each up to 65,521, 100 beyond"},
+		{"maglev.hashSeed", "", "all nodes have the same tables without one"},
+		{"nodePort.autoProtectPortRange", "true", "node ports are not reserved; keep net.ipv4.ip_local_port_range away from nodePort.range"},
+		{"enableInternalTrafficPolicy", "false", "internalTrafficPolicy is always followed"},
+	}
+}
+
+// warnIdle says that a key does nothing.
+func (c *Config) warnIdle(v value, file string) {
+	for _, k := range idles() {
+		if k.key == v.key && (k.values == "" || slices.Contains(strings.Fields(k.values), show(v.value))) {
+			c.Warnings = append(c.Warnings, Problem{File: file, Key: v.key, Reason: fmt.Sprintf("%s has no effect: %s", show(v.value), k.why)})
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package labtest
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"myelin/bpf"
+)
+
+// perPacket is all that kube-proxy does; pods' sockets are left alone, so that their packets are translated.
+func perPacket() map[string]any {
+	return map[string]any{"kubeProxyReplacement": true, "socketLB.hostNamespaceOnly": true}
+}
+
+// lbAddr is an address that the world routes to a node, and that no node has.
+func lbAddr(n, family int) netip.Addr {
+	if family == 4 {
+		return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
+	}
+	return netip.MustParseAddr(fmt.Sprintf("2001:db8:50::%d", n))
+}
+
+// outsideYAML is a Service with node ports 30000 + n for TCP and 30500 + n for UDP, and lbAddr(n).
+func (c *cluster) outsideYAML(name string, n int, spec string, pods ...string) string {
+	spec += fmt.Sprintf("  type: LoadBalancer\nstatus: {loadBalancer: {ingress: [{ip: \"%s\"}, {ip: \"%s\"}]}}\n", lbAddr(n, 4), lbAddr(n, 6))
+	text := serviceYAML(name, n, spec)
+	text = strings.Replace(text, "port: 80,", fmt.Sprintf("port: 80, nodePort: %d,", 30000+n), 1)
+	text = strings.Replace(text, "port: 53,", fmt.Sprintf("port: 53, nodePort: %d,", 30500+n), 1)
+	if len(pods) > 0 {
+		text += c.slicesYAML(name, pods...)
+	}
+	return text
+}
+
+// The Services of TestOutside.
+const (
+	outNear   = 20 // s1
+	outLocal  = 21 // s1, to those who ask node1
+	outEmpty  = 22 // nobody
+	outSticky = 23 // s1 and s2, the same for a client
+	outRanges = 24 // s1, for the world's address off the nodes' subnets
+)
+
+// TestOutside has the world ask: at node ports of both nodes, and at addresses that are routed to one of them.
+//
+//	┌─ node1 ──────┐  ┌─ node2 ──────┐
+//	│ s1           │  │ s2           │
+//	└──────┬───────┘  └──────┬───────┘
+//	═══════╧═════════════════╧══════╤═ world: 203.0.113.0/25 via node1, 203.0.113.128/25 via node2
+func TestOutside(t *testing.T) {
+	for _, m := range modes() {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			c := outside(t, m)
+			for _, f := range c.stack.families {
+				c.keptAndHidden(f)
+				c.localPolicy(f)
+				c.emptyOutside(f)
+				c.stickyOutside(f)
+			}
+		})
+	}
+}
+
+func outside(t *testing.T, m mode) *cluster {
+	c := up(t, setup{mode: m, pods: []string{"a"}, values: perPacket()})
+	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
+	c.apply("services", strings.Join([]string{
+		c.outsideYAML("near", outNear, "", "s1"),
+		c.outsideYAML("local", outLocal, "  externalTrafficPolicy: Local\n", "s1"),
+		c.outsideYAML("empty", outEmpty, ""),
+		c.outsideYAML("sticky", outSticky, "  sessionAffinity: ClientIP\n", "s1", "s2"),
+	}, ""))
+	c.routeOutside(1)
+	for _, f := range c.stack.families {
+		for node := range 2 {
+			eventually(t, "the last Service answers", 10*time.Second, func() error {
+				_, err := c.call("world", url("http", nodeAddr(node+1, f), 30000+outSticky))
+				return err
+			})
+		}
+	}
+	return c
+}
+
+// routeOutside has the world send the Services' addresses to a node.
+func (c *cluster) routeOutside(node int) {
+	c.t.Helper()
+	world, err := c.Find("world")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, f := range c.stack.families {
+		prefix := map[int]string{4: "203.0.113.0/24", 6: "2001:db8:50::/64"}[f]
+		if _, err := world.Exec(c.t.Context(), "ip", "route", "replace", prefix, "via", nodeAddr(node, f).String()); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// behindNode is whom a backend on another node sees in the place of the world.
+func (c *cluster) behindNode(node, family int) netip.Addr {
+	if c.mode.tunnel != 0 {
+		return gateway(node, family)
+	}
+	return nodeAddr(node, family)
+}
+
+func worldOnFabric(family int) netip.Addr {
+	if family == 4 {
+		return netip.MustParseAddr("192.168.64.254")
+	}
+	return netip.MustParseAddr("fd00:64::fffe")
+}
+
+// keptAndHidden asks for s1 by each way: node1 keeps the client's address, node2 puts its own in the place.
+func (c *cluster) keptAndHidden(f int) {
+	c.t.Helper()
+	for node, want := range map[int]netip.Addr{1: worldOnFabric(f), 2: c.behindNode(2, f)} {
+		c.routeOutside(node)
+		for what, at := range map[string]netip.AddrPort{
+			"node port": at(nodeAddr(node, f), 30000+outNear), "load balancer": at(lbAddr(outNear, f), 80),
+		} {
+			server, client, err := c.asks("world", url("http", at.Addr(), at.Port()))
+			if err != nil || server != "default/s1" || client != want {
+				c.t.Errorf("IPv%d %s by node%d: %s saw %s, %v; want default/s1 and %s", f, what, node, server, client, err, want)
+			}
+		}
+		for _, at := range []netip.AddrPort{at(nodeAddr(node, f), 30500+outNear), at(lbAddr(outNear, f), 53)} {
+			if _, err := c.call("world", url("udp", at.Addr(), at.Port())); err != nil {
+				c.t.Errorf("IPv%d UDP by node%d: %v", f, node, err)
+			}
+		}
+	}
+	c.routeOutside(1)
+}
+
+// localPolicy asks a node with a backend and one without.
+func (c *cluster) localPolicy(f int) {
+	c.t.Helper()
+	server, client, err := c.asks("world", url("http", nodeAddr(1, f), 30000+outLocal))
+	if err != nil || server != "default/s1" || client != worldOnFabric(f) {
+		c.t.Errorf("IPv%d: %s saw %s, %v; want default/s1 and %s", f, server, client, err, worldOnFabric(f))
+	}
+	before := c.outcome("node2", bpf.DatapathOutcomeDROP_NO_LOCAL_BACKEND)
+	if server, err := c.call("world", url("http", nodeAddr(2, f), 30000+outLocal)); err == nil {
+		c.t.Errorf("IPv%d: %s answers by node2", f, server)
+	}
+	if c.outcome("node2", bpf.DatapathOutcomeDROP_NO_LOCAL_BACKEND) == before {
+		c.t.Errorf("IPv%d: node2 did not count what it dropped", f)
+	}
+}
+
+// refusedWithin: an ICMP error that comes while the socket is still in connect(), as over links without a wire it may, counts when the next SYN is sent,
+// a second later.
+const refusedWithin = 1500 * time.Millisecond
+
+// emptyOutside wants a refusal at once, also by UDP.
+func (c *cluster) emptyOutside(f int) {
+	c.t.Helper()
+	world := c.end("world")
+	for _, to := range []netip.AddrPort{at(nodeAddr(1, f), 30000+outEmpty), at(lbAddr(outEmpty, f), 80)} {
+		began := time.Now()
+		conn, err := world.dialTCP(c.t.Context(), netip.AddrPort{}, to)
+		if err == nil {
+			conn.Close()
+		}
+		if took := time.Since(began); !errors.Is(err, unix.ECONNREFUSED) || took > patience(refusedWithin) {
+			c.t.Errorf("IPv%d TCP to %s, which has no backend: %v after %s, want %v at once", f, to, err, took, unix.ECONNREFUSED)
+		}
+	}
+	asker, err := world.dialUDP(c.t.Context(), netip.AddrPort{}, at(nodeAddr(1, f), 30500+outEmpty))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer asker.Close()
+	_ = asker.SetDeadline(time.Now().Add(patience(2 * time.Second)))
+	if _, err := asker.Write([]byte("anybody?")); err != nil {
+		c.errorf(f, "UDP without a backend", err)
+	}
+	if _, err := asker.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+		c.t.Errorf("IPv%d UDP without a backend: %v, want %v", f, err, unix.ECONNREFUSED)
+	}
+}
+
+func (c *cluster) stickyOutside(f int) {
+	c.t.Helper()
+	if got := c.answerers("world", url("http", nodeAddr(1, f), 30000+outSticky)); len(got) != 1 {
+		c.t.Errorf("IPv%d: answers of %v with affinity, want one server", f, got)
+	}
+	if got := c.answerers("world", url("http", lbAddr(outSticky, f), 80)); len(got) != 1 {
+		c.t.Errorf("IPv%d: answers of %v with affinity, want one server", f, got)
+	}
+}
+
+// TestServicesByPacket asks for the Services of TestServices from pods whose sockets are left alone, and from a node.
+func TestServicesByPacket(t *testing.T) {
+	for _, m := range modes() {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			c := services(t, m, perPacket())
+			c.apply("self", serviceYAML("self", 16, "")+c.slicesYAML("self", "s1"))
+			for _, f := range c.stack.families {
+				for _, from := range callers() {
+					c.serviceKinds(from, f)
+				}
+				c.nodePorts(f)
+				c.toItself(f)
+			}
+		})
+	}
+}
+
+// toItself has a backend ask for the Service that it is the only backend of: the pod sees its gateway.
+func (c *cluster) toItself(f int) {
+	c.t.Helper()
+	eventually(c.t, "s1 answers itself", 10*time.Second, func() error {
+		_, client, err := c.asks("default/s1", url("http", serviceAddr(16, f), 80))
+		if err == nil && client != gateway(1, f) {
+			return fmt.Errorf("s1 saw %s, want %s", client, gateway(1, f))
+		}
+		return err
+	})
+	if _, err := c.call("default/s1", url("udp", serviceAddr(16, f), 53)); err != nil {
+		c.t.Errorf("IPv%d: s1 by UDP: %v", f, err)
+	}
+}
