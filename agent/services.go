@@ -61,7 +61,7 @@ func (a *Agent) startServices(ctx context.Context) error {
 	}
 	cgroup, err := a.config.Cgroup("/proc") // holds all pods, and the host's own processes
 	if err == nil {
-		err = a.datapath.AttachSockets(cgroup)
+		err = a.datapath.AttachSockets(cgroup, a.loaded.BindProtection != 0)
 	}
 	if err != nil {
 		a.sockets.set(false, err.Error())
@@ -78,11 +78,9 @@ func (a *Agent) socketSettings(s *bpf.Settings) {
 		return
 	}
 	s.SetRetval = flag(bpf.HaveSetRetval())
-	if !a.config.SocketLB.HostNamespaceOnly {
-		return
-	}
 	if cookie, err := bpf.NetnsCookie(); err == nil && cookie != 0 {
-		s.SocketHostOnly, s.NetnsCookie = 1, cookie
+		s.SocketHostOnly, s.BindProtection = flag(a.config.SocketLB.HostNamespaceOnly), flag(a.config.NodePort.BindProtection)
+		s.NetnsCookie = cookie
 	}
 }
 

@@ -53,7 +53,7 @@ func (m *metrics) services(s sink) {
 		return
 	}
 	for outcome, n := range outcomes {
-		s.counter("myelin_service_sockets_total", "Sockets that asked for a Service, and datagrams of unconnected ones, by what they got.", float64(n),
+		s.counter("myelin_service_sockets_total", "Sockets that asked for a Service or its port, and datagrams of unconnected ones, by what they got.", float64(n),
 			prometheus.Labels{"outcome": outcome})
 	}
 }
@@ -80,5 +80,6 @@ func socketOutcomeNames() [bpf.DatapathSocketOutcomeSOCKET_OUTCOMES]string {
 		bpf.DatapathSocketOutcomeSOCKET_NO_BACKEND: "no_backend",
 		bpf.DatapathSocketOutcomeSOCKET_NONE_HERE:  "none_here",
 		bpf.DatapathSocketOutcomeSOCKET_FAMILY:     "family",
+		bpf.DatapathSocketOutcomeSOCKET_PORT_TAKEN: "port_taken",
 	}
 }

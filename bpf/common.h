@@ -53,7 +53,8 @@ struct settings {
 	__u8 services;         /* Services for each packet, not only at sockets */
 	__u8 lb_mode;          /* enum lb_mode */
 	__u8 direct;           /* answers may be direct: by lb_mode, or by that of some Service */
-	__u8 pad[3];
+	__u8 bind_protection;  /* the host's own sockets can't bind the ports of Services */
+	__u8 pad[2];
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */

@@ -131,8 +131,17 @@ func (c *Config) warnings(file string) Problems {
 
 // serviceWarnings are those about Services, which are done at sockets only.
 func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
-	if c.SocketLB.HostNamespaceOnly && !c.SocketLB.Enabled {
-		add("socketLB.hostNamespaceOnly", "has no effect: socketLB.enabled is false")
+	for _, s := range []struct {
+		key string
+		on  bool
+	}{
+		{"socketLB.hostNamespaceOnly", c.SocketLB.HostNamespaceOnly},
+		{"socketLB.terminatePodConnections", c.SocketLB.TerminatePodConnections},
+		{"nodePort.bindProtection", c.NodePort.BindProtection},
+	} {
+		if s.on && c.isSet(s.key) && !c.SocketLB.Enabled {
+			add(s.key, "has no effect: socketLB.enabled is false")
+		}
 	}
 	if !c.LoadBalancer.ServiceTopology && c.SocketLB.Enabled {
 		add("loadBalancer.serviceTopology", "false has no effect: hints of EndpointSlices are followed, as by kube-proxy; a Service without them has none")

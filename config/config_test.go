@@ -63,7 +63,7 @@ func TestRefused(t *testing.T) {
 
 func TestRefusedServices(t *testing.T) {
 	refuse(t, map[string]refused{
-		"not yet, part of a feature":     {"socketLB: {enabled: true, terminatePodConnections: true}", []string{"f.yaml: socketLB.terminatePodConnections: true: not yet: ending the sockets whose backend has gone"}},
+		"not yet, part of a feature":     {"socketLB: {enabled: true, tracing: true}", []string{"f.yaml: socketLB.tracing: true: not yet: events of sockets"}},
 		"range of node ports, a dash":    {`nodePort.range: 30000-32767`, []string{`f.yaml: nodePort.range: "30000-32767" is not a range of ports such as "30000,32767"`}},
 		"range of node ports, a number":  {`nodePort.range: 30000`, []string{`f.yaml: nodePort.range: 30000 is not a range of ports such as "30000,32767"`}},
 		"range of node ports, too high":  {`nodePort.range: "30000,65536"`, []string{`f.yaml: nodePort.range: "30000,65536" is not a range of ports such as "30000,32767"`}},
@@ -106,8 +106,8 @@ bpf:
   vlanBypass: [0, 100]
   hostLegacyRouting:
 devices: [eth0, "bond+"]
-nodePort: {directRoutingDevice: eth0, range: "30000, 31999"}
-socketLB: {enabled: true, hostNamespaceOnly: true, tracing: false}
+nodePort: {directRoutingDevice: eth0, range: "30000, 31999", bindProtection: false}
+socketLB: {enabled: true, hostNamespaceOnly: true, terminatePodConnections: false, tracing: false}
 loadBalancer: {mode: snat, serviceTopology: true}
 kubeProxyReplacement: "false"
 encryption: {enabled: false, type: wireguard, ipsec: {keyFile: keys}}
@@ -133,7 +133,8 @@ func TestAccepted(t *testing.T) {
 		"bpf.events.drop.enabled": "false", "bpf.ctTcpMax": "4096", "bpf.lbMapMax": "131072", "bpf.vlanBypass": "0 100", "devices": "eth0 bond+",
 		"nodePort.directRoutingDevice": "eth0", "k8sServicePort": "6443", "myelin.manifests": "cluster",
 		"myelin.nat.portRange": "20000-20999", "myelin.nodeName": "n1",
-		"socketLB.enabled": "true", "socketLB.hostNamespaceOnly": "true", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
+		"socketLB.enabled": "true", "socketLB.hostNamespaceOnly": "true",
+		"socketLB.terminatePodConnections": "false", "nodePort.bindProtection": "false", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
 	} {
 		if s := got[key]; s.Value != value || s.Source != "v.yaml" {
 			t.Errorf("%s: got %+v, want value %s from v.yaml", key, s, value)
@@ -224,6 +225,8 @@ func TestWarnings(t *testing.T) {
 		"node ports meet NAT's":      {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-32000", []string{"myelin.nat.portRange"}},
 		"Services":                   {"socketLB: {enabled: true, hostNamespaceOnly: true}\nloadBalancer.serviceTopology: true", nil},
 		"Services, not for pods":     {"socketLB: {enabled: false, hostNamespaceOnly: true}", []string{"socketLB.hostNamespaceOnly"}},
+		"ports of no Service":        {"nodePort: {bindProtection: true}\nsocketLB: {terminatePodConnections: true}", []string{"socketLB.terminatePodConnections", "nodePort.bindProtection"}},
+		"ports of Services":          {"nodePort: {bindProtection: true}\nsocketLB: {enabled: true, terminatePodConnections: true}", nil},
 		"Services, no hints":         {"socketLB.enabled: true\nloadBalancer.serviceTopology: false", []string{"loadBalancer.serviceTopology"}},
 		"no Services, no hints":      {"loadBalancer.serviceTopology: false", nil},
 		"ClusterIPs for the outside": {"socketLB.enabled: true\nbpf.lbExternalClusterIP: true", []string{"bpf.lbExternalClusterIP"}},

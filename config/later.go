@@ -78,11 +78,10 @@ func serviceFeatures() []feature {
 	const services = "not yet: Services for packets; socketLB.enabled does those of sockets"
 	return []feature{
 		{"kubeProxyReplacement", "false", services,
-			"kubeProxyReplacementHealthzBindAddr nodePort.addresses nodePort.autoProtectPortRange nodePort.bindProtection nodePort.enableHealthCheck nodePort.enableHealthCheckLoadBalancerIP bpf.disableExternalIPMitigation enableInternalTrafficPolicy enableNoServiceEndpointsRoutable waitForKubeProxy"},
+			"kubeProxyReplacementHealthzBindAddr nodePort.addresses nodePort.autoProtectPortRange nodePort.enableHealthCheck nodePort.enableHealthCheckLoadBalancerIP bpf.disableExternalIPMitigation enableInternalTrafficPolicy enableNoServiceEndpointsRoutable waitForKubeProxy"},
 		{"nodePort.enabled", "false", services, ""},
 		{"hostPort.enabled", "false", services, ""},
 		{"externalIPs.enabled", "false", services, ""},
-		{"socketLB.terminatePodConnections", "false", "not yet: ending the sockets whose backend has gone", ""},
 		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
 		{"loadBalancer.acceleration", "disabled", "not yet: XDP", ""},
 		{"loadBalancer.mode", "snat", services, "loadBalancer.dsrDispatch loadBalancer.dsrL4Translate"},

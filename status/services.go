@@ -52,7 +52,7 @@ func (f *Facts) services() Feature {
 	if c.HostNamespaceOnly {
 		x.Wanted += ", " + onOff("socketLB.hostNamespaceOnly", true)
 		if f.Settings.SocketHostOnly == 0 {
-			x.falls("the kernel doesn't tell network namespaces apart (5.14 or later does): sockets of pods are translated too")
+			x.falls(tell + ": sockets of pods are translated too")
 		}
 	}
 	if f.Settings.SetRetval == 0 {

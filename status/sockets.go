@@ -1,0 +1,35 @@
+package status
+
+// tell is what old kernels don't.
+const tell = "the kernel doesn't tell network namespaces apart (5.14 or later does)"
+
+// socketFeature is a line about what Services ask of sockets beside a backend:
+// nothing where Services are off.
+func (f *Facts) socketFeature(name, key string, wanted bool) Feature {
+	x := Feature{Name: name, State: Off, Wanted: onOff(key, wanted), Chosen: "off"}
+	switch {
+	case !f.Config.SocketLB.Enabled:
+		x.Why = "socketLB.enabled is false"
+	case !wanted:
+	case !f.Services.Attached:
+		x.Why = "no programs are at sockets"
+	default:
+		x.State = OK
+	}
+	return x
+}
+
+// bindProtection is who can listen on a port that a Service has on the node.
+func (f *Facts) bindProtection() Feature {
+	x := f.socketFeature("Bind Protection", "nodePort.bindProtection", f.Config.NodePort.BindProtection)
+	if x.State == Off {
+		return x
+	}
+	x.Chosen, x.Why, x.Cost = "ports of Services are refused to processes of the host", "what listens there hears nothing", "per bind"
+	if f.Settings.BindProtection == 0 {
+		x.Chosen = "off"
+		x.falls(tell + ": ports of Services can be bound by processes of the host, which hear nothing then")
+		x.Why, x.Cost = "", ""
+	}
+	return x
+}

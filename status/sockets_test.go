@@ -1,0 +1,40 @@
+package status
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestSocketFeatures: what Services ask of sockets beside a backend.
+func TestSocketFeatures(t *testing.T) {
+	for name, c := range map[string]struct {
+		line   string
+		change func(*Facts)
+		state  State
+		want   string
+	}{
+		"no Services":  {"Bind Protection", func(f *Facts) { f.Config.SocketLB.Enabled = false }, Off, "off\nsocketLB.enabled is false"},
+		"not attached": {"Bind Protection", func(f *Facts) { f.Services.Attached = false }, Off, "off\nno programs are at sockets"},
+		"bind":         {"Bind Protection", func(*Facts) {}, OK, "ports of Services are refused to processes of the host\nwhat listens there hears nothing"},
+		"bind, off":    {"Bind Protection", func(f *Facts) { f.Config.NodePort.BindProtection = false }, Off, "off"},
+		"bind, old kernel": {
+			"Bind Protection", func(f *Facts) { f.Settings.BindProtection = 0 }, Fallback,
+			"off\nthe kernel doesn't tell network namespaces apart (5.14 or later does): ports of Services can be bound by processes of the host, which hear nothing then",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := services(t)
+			c.change(&f)
+			x := Explain(f).Feature(c.line)
+			got := x.Chosen
+			for _, text := range append([]string{x.Why}, x.Problems...) {
+				if text != "" {
+					got += "\n" + text
+				}
+			}
+			if x.State != c.state || strings.TrimSpace(got) != c.want {
+				t.Errorf("got %s\n%s\nwant %s\n%s", x.State, got, c.state, c.want)
+			}
+		})
+	}
+}
