@@ -60,6 +60,7 @@ type Agent struct {
 	datapath   *bpf.Datapath
 	services   *service.Services // nil where Services are off
 	sockets    sockets
+	terminator *service.Terminator // nil where Services are off
 	epochs     *bpf.Epochs
 	// tunnelIndex is that of the tunnel's device when the programs were loaded,
 	// and loaded all that they were loaded with.

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/cilium/hive/cell"
@@ -49,10 +51,15 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, service.NewKernel(a.datapath)); err != nil {
+	kernel := service.NewKernel(a.datapath)
+	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, kernel); err != nil {
 		return err
 	}
-	a.group.Add(job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }))
+	a.terminator = service.NewTerminator(a.log, kernel, a.podNamespaces)
+	a.group.Add(
+		job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }),
+		job.OneShot("sockets", func(ctx context.Context, _ cell.Health) error { return a.terminator.Run(ctx) }),
+	)
 	if err := a.waitServices(ctx); err != nil {
 		return err
 	}
@@ -82,6 +89,20 @@ func (a *Agent) socketSettings(s *bpf.Settings) {
 		s.SocketHostOnly, s.BindProtection = flag(a.config.SocketLB.HostNamespaceOnly), flag(a.config.NodePort.BindProtection)
 		s.NetnsCookie = cookie
 	}
+}
+
+// podNamespaces are those whose sockets end with their backend.
+func (a *Agent) podNamespaces() []string {
+	if !a.config.SocketLB.TerminatePodConnections || a.loaded.SocketHostOnly != 0 {
+		return nil
+	}
+	paths := map[string]bool{}
+	for e := range a.endpoints.All(a.db.ReadTxn()) {
+		if !e.Deleting() {
+			paths[e.NetNS] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(paths))
 }
 
 func (a *Agent) serviceConfig() service.Config {

@@ -19,6 +19,7 @@ func (a *Agent) serviceStatus(txn statedb.ReadTxn) status.Services {
 	t := a.services.Desired
 	s := status.CountServices(rows(t.Services.All(txn)), t.Frontends.NumObjects(txn), t.Backends.NumObjects(txn))
 	s.Attached, s.Why = a.sockets.Status()
+	s.Termination = a.terminator.Status()
 	return s
 }
 
@@ -40,6 +41,8 @@ func (m *metrics) services(s sink) {
 	txn, t := m.agent.db.ReadTxn(), m.agent.services.Desired
 	s.gauge("myelin_services", "Services, and Pods with host ports, that this node serves.", float64(t.Services.NumObjects(txn)), nil)
 	s.gauge("myelin_service_frontends", "Addresses, ports and protocols that Services are reached by.", float64(t.Frontends.NumObjects(txn)), nil)
+	s.counter("myelin_service_sockets_ended_total", "Connected UDP sockets that were ended, for their backend had gone.",
+		float64(m.agent.terminator.Status().Ended), nil)
 	states := map[service.State]int{}
 	for b := range t.Backends.All(txn) {
 		states[b.State]++

@@ -17,6 +17,8 @@ type Services struct {
 	// ProblemCount: "namespace/name: field: reason".
 	Problems     []string
 	ProblemCount int
+	// Termination is of UDP sockets whose backend has gone.
+	Termination service.Termination
 }
 
 // CountServices reads the tables of Services.

@@ -1,5 +1,7 @@
 package status
 
+import "fmt"
+
 // tell is what old kernels don't.
 const tell = "the kernel doesn't tell network namespaces apart (5.14 or later does)"
 
@@ -30,6 +32,31 @@ func (f *Facts) bindProtection() Feature {
 		x.Chosen = "off"
 		x.falls(tell + ": ports of Services can be bound by processes of the host, which hear nothing then")
 		x.Why, x.Cost = "", ""
+	}
+	return x
+}
+
+// socketTermination is what becomes of UDP sockets whose backend has gone.
+func (f *Facts) socketTermination() Feature {
+	const key = "socketLB.terminatePodConnections"
+	pods, t := f.Config.SocketLB.TerminatePodConnections, f.Services.Termination
+	x := f.socketFeature("Socket Termination", key, true)
+	x.Wanted = onOff(key, pods)
+	if x.State == Off {
+		return x
+	}
+	x.Chosen, x.Why = "UDP sockets of pods and host", "their backend has gone, and nobody would tell them"
+	x.Cost = "a look through all UDP sockets when backends go, once a second at most"
+	if !pods || f.Settings.SocketHostOnly != 0 {
+		x.Chosen = "UDP sockets of the host"
+	}
+	x.Chosen += fmt.Sprintf(", %d ended", t.Ended)
+	if t.Why != "" {
+		x.Chosen, x.Why, x.Cost = "off", "", "connected UDP sockets go on sending to backends that have gone"
+		x.falls(t.Why)
+	}
+	if t.Problem != "" {
+		x.falls(t.Problem)
 	}
 	return x
 }

@@ -16,7 +16,25 @@ func TestSocketFeatures(t *testing.T) {
 		"no Services":  {"Bind Protection", func(f *Facts) { f.Config.SocketLB.Enabled = false }, Off, "off\nsocketLB.enabled is false"},
 		"not attached": {"Bind Protection", func(f *Facts) { f.Services.Attached = false }, Off, "off\nno programs are at sockets"},
 		"bind":         {"Bind Protection", func(*Facts) {}, OK, "ports of Services are refused to processes of the host\nwhat listens there hears nothing"},
-		"bind, off":    {"Bind Protection", func(f *Facts) { f.Config.NodePort.BindProtection = false }, Off, "off"},
+		"termination": {
+			"Socket Termination", func(f *Facts) { f.Services.Termination.Ended = 3 }, OK,
+			"UDP sockets of pods and host, 3 ended\ntheir backend has gone, and nobody would tell them",
+		},
+		"termination, of the host": {
+			"Socket Termination", func(f *Facts) { f.Config.SocketLB.TerminatePodConnections = false }, OK,
+			"UDP sockets of the host, 0 ended\ntheir backend has gone, and nobody would tell them",
+		},
+		"termination, kernel": {
+			"Socket Termination", func(f *Facts) { f.Services.Termination.Why = "the kernel ends no socket" }, Fallback, "off\nthe kernel ends no socket",
+		},
+		"termination, problem": {
+			"Socket Termination", func(f *Facts) { f.Services.Termination.Problem = "no such place" }, Fallback,
+			"UDP sockets of pods and host, 0 ended\ntheir backend has gone, and nobody would tell them\nno such place",
+		},
+		"termination, no Services": {
+			"Socket Termination", func(f *Facts) { f.Config.SocketLB.Enabled = false }, Off, "off\nsocketLB.enabled is false",
+		},
+		"bind, off": {"Bind Protection", func(f *Facts) { f.Config.NodePort.BindProtection = false }, Off, "off"},
 		"bind, old kernel": {
 			"Bind Protection", func(f *Facts) { f.Settings.BindProtection = 0 }, Fallback,
 			"off\nthe kernel doesn't tell network namespaces apart (5.14 or later does): ports of Services can be bound by processes of the host, which hear nothing then",
