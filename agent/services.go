@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 
@@ -11,6 +12,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/service"
+	"myelin/table"
 )
 
 // sockets says how far Services at the socket are.
@@ -55,6 +57,9 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, kernel); err != nil {
 		return err
 	}
+	if err := a.startChecks(); err != nil {
+		return err
+	}
 	a.terminator = service.NewTerminator(a.log, kernel, a.podNamespaces)
 	a.group.Add(
 		job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }),
@@ -77,6 +82,16 @@ func (a *Agent) startServices(ctx context.Context) error {
 	}
 	a.sockets.set(true, "")
 	return nil
+}
+
+// startChecks serves health check node ports.
+func (a *Agent) startChecks() error {
+	if !a.config.NodePort.EnableHealthCheck {
+		return nil
+	}
+	a.checks = &service.CheckServer{Log: a.log, Listen: net.Listen}
+	_, err := table.Register(a.log, a.db, a.group, a.services.Desired.Checks, service.CheckStatus, a.checks)
+	return err
 }
 
 // socketSettings are what programs at sockets are loaded with.

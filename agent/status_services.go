@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,7 @@ func (a *Agent) serviceStatus(txn statedb.ReadTxn) status.Services {
 	s := status.CountServices(rows(t.Services.All(txn)), t.Frontends.NumObjects(txn), t.Backends.NumObjects(txn))
 	s.Attached, s.Why = a.sockets.Status()
 	s.Termination = a.terminator.Status()
+	s.Checks = count(txn, t.Checks, service.CheckStatus)
 	return s
 }
 
@@ -43,6 +45,14 @@ func (m *metrics) services(s sink) {
 	s.gauge("myelin_service_frontends", "Addresses, ports and protocols that Services are reached by.", float64(t.Frontends.NumObjects(txn)), nil)
 	s.counter("myelin_service_sockets_ended_total", "Connected UDP sockets that were ended, for their backend had gone.",
 		float64(m.agent.terminator.Status().Ended), nil)
+	answers := map[string]int{"200": 0, "503": 0}
+	for c := range t.Checks.All(txn) {
+		answers[strconv.Itoa(c.Answer())]++
+	}
+	for answer, n := range answers {
+		s.gauge("myelin_service_health_checks", "Health check node ports of Services by what is answered there: 200 where this node has endpoints.", float64(n),
+			prometheus.Labels{"answer": answer})
+	}
 	states := map[service.State]int{}
 	for b := range t.Backends.All(txn) {
 		states[b.State]++

@@ -138,6 +138,7 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 		{"socketLB.hostNamespaceOnly", c.SocketLB.HostNamespaceOnly},
 		{"socketLB.terminatePodConnections", c.SocketLB.TerminatePodConnections},
 		{"nodePort.bindProtection", c.NodePort.BindProtection},
+		{"nodePort.enableHealthCheck", c.NodePort.EnableHealthCheck},
 	} {
 		if s.on && c.isSet(s.key) && !c.SocketLB.Enabled {
 			add(s.key, "has no effect: socketLB.enabled is false")

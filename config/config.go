@@ -106,6 +106,8 @@ type NodePort struct {
 	// BindProtection keeps the node's own processes from binding ports that
 	// Services have.
 	BindProtection bool
+	// EnableHealthCheck serves the health check node ports of Services.
+	EnableHealthCheck bool
 }
 
 // LoadBalancer is how backends are chosen.
@@ -170,7 +172,7 @@ func Default() *Config {
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
 		SocketLB:              SocketLB{TerminatePodConnections: true},
-		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true},
+		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true, EnableHealthCheck: true},
 		LoadBalancer:          LoadBalancer{ServiceTopology: true},
 		CNI:                   CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
 		IPAMMode:              "kubernetes",

@@ -106,7 +106,7 @@ bpf:
   vlanBypass: [0, 100]
   hostLegacyRouting:
 devices: [eth0, "bond+"]
-nodePort: {directRoutingDevice: eth0, range: "30000, 31999", bindProtection: false}
+nodePort: {directRoutingDevice: eth0, range: "30000, 31999", bindProtection: false, enableHealthCheck: false}
 socketLB: {enabled: true, hostNamespaceOnly: true, terminatePodConnections: false, tracing: false}
 loadBalancer: {mode: snat, serviceTopology: true}
 kubeProxyReplacement: "false"
@@ -134,7 +134,7 @@ func TestAccepted(t *testing.T) {
 		"nodePort.directRoutingDevice": "eth0", "k8sServicePort": "6443", "myelin.manifests": "cluster",
 		"myelin.nat.portRange": "20000-20999", "myelin.nodeName": "n1",
 		"socketLB.enabled": "true", "socketLB.hostNamespaceOnly": "true",
-		"socketLB.terminatePodConnections": "false", "nodePort.bindProtection": "false", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
+		"socketLB.terminatePodConnections": "false", "nodePort.bindProtection": "false", "nodePort.enableHealthCheck": "false", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
 	} {
 		if s := got[key]; s.Value != value || s.Source != "v.yaml" {
 			t.Errorf("%s: got %+v, want value %s from v.yaml", key, s, value)
@@ -220,13 +220,14 @@ func TestWarnings(t *testing.T) {
 			"policyEnforcementMode: always\nunderlayProtocol: ipv4\nk8sServiceHost: h\nmyelin.manifests: /m\nmyelin.nat.portRange: 30000-31000",
 			[]string{"underlayProtocol", "policyEnforcementMode", "k8sServiceHost", "myelin.nat.portRange"},
 		},
-		"node ports elsewhere":       {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-31999", nil},
-		"node ports below NAT's":     {"nodePort.range: \"20000,21999\"\nmyelin.nat.portRange: 22000-29999", nil},
-		"node ports meet NAT's":      {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-32000", []string{"myelin.nat.portRange"}},
-		"Services":                   {"socketLB: {enabled: true, hostNamespaceOnly: true}\nloadBalancer.serviceTopology: true", nil},
-		"Services, not for pods":     {"socketLB: {enabled: false, hostNamespaceOnly: true}", []string{"socketLB.hostNamespaceOnly"}},
-		"ports of no Service":        {"nodePort: {bindProtection: true}\nsocketLB: {terminatePodConnections: true}", []string{"socketLB.terminatePodConnections", "nodePort.bindProtection"}},
-		"ports of Services":          {"nodePort: {bindProtection: true}\nsocketLB: {enabled: true, terminatePodConnections: true}", nil},
+		"node ports elsewhere":   {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-31999", nil},
+		"node ports below NAT's": {"nodePort.range: \"20000,21999\"\nmyelin.nat.portRange: 22000-29999", nil},
+		"node ports meet NAT's":  {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-32000", []string{"myelin.nat.portRange"}},
+		"Services":               {"socketLB: {enabled: true, hostNamespaceOnly: true}\nloadBalancer.serviceTopology: true", nil},
+		"Services, not for pods": {"socketLB: {enabled: false, hostNamespaceOnly: true}", []string{"socketLB.hostNamespaceOnly"}},
+		"ports of no Service": {"nodePort: {bindProtection: true, enableHealthCheck: true}\nsocketLB: {terminatePodConnections: true}",
+			[]string{"socketLB.terminatePodConnections", "nodePort.bindProtection", "nodePort.enableHealthCheck"}},
+		"ports of Services":          {"nodePort: {bindProtection: true, enableHealthCheck: true}\nsocketLB: {enabled: true, terminatePodConnections: true}", nil},
 		"Services, no hints":         {"socketLB.enabled: true\nloadBalancer.serviceTopology: false", []string{"loadBalancer.serviceTopology"}},
 		"no Services, no hints":      {"loadBalancer.serviceTopology: false", nil},
 		"ClusterIPs for the outside": {"socketLB.enabled: true\nbpf.lbExternalClusterIP: true", []string{"bpf.lbExternalClusterIP"}},

@@ -78,7 +78,7 @@ func serviceFeatures() []feature {
 	const services = "not yet: Services for packets; socketLB.enabled does those of sockets"
 	return []feature{
 		{"kubeProxyReplacement", "false", services,
-			"kubeProxyReplacementHealthzBindAddr nodePort.addresses nodePort.autoProtectPortRange nodePort.enableHealthCheck nodePort.enableHealthCheckLoadBalancerIP bpf.disableExternalIPMitigation enableInternalTrafficPolicy enableNoServiceEndpointsRoutable waitForKubeProxy"},
+			"kubeProxyReplacementHealthzBindAddr nodePort.addresses nodePort.autoProtectPortRange nodePort.enableHealthCheckLoadBalancerIP bpf.disableExternalIPMitigation enableInternalTrafficPolicy enableNoServiceEndpointsRoutable waitForKubeProxy"},
 		{"nodePort.enabled", "false", services, ""},
 		{"hostPort.enabled", "false", services, ""},
 		{"externalIPs.enabled", "false", services, ""},

@@ -75,6 +75,7 @@ func serviceSettings() []setting {
 		boolean("socketLB.terminatePodConnections", func(c *Config) *bool { return &c.SocketLB.TerminatePodConnections }),
 		portPair("nodePort.range", func(c *Config) *PortRange { return &c.NodePort.Range }),
 		boolean("nodePort.bindProtection", func(c *Config) *bool { return &c.NodePort.BindProtection }),
+		boolean("nodePort.enableHealthCheck", func(c *Config) *bool { return &c.NodePort.EnableHealthCheck }),
 		boolean("loadBalancer.serviceTopology", func(c *Config) *bool { return &c.LoadBalancer.ServiceTopology }),
 		integer("bpf.lbMapMax", func(c *Config) *int { return &c.BPF.LBMapMax }, minMap, maxMap),
 		boolean("bpf.lbExternalClusterIP", func(c *Config) *bool { return &c.BPF.LBExternalClusterIP }),

@@ -19,6 +19,8 @@ type Services struct {
 	ProblemCount int
 	// Termination is of UDP sockets whose backend has gone.
 	Termination service.Termination
+	// Checks are health check node ports.
+	Checks Table
 }
 
 // CountServices reads the tables of Services.

@@ -5,13 +5,15 @@ import "fmt"
 // tell is what old kernels don't.
 const tell = "the kernel doesn't tell network namespaces apart (5.14 or later does)"
 
+const noServices = "socketLB.enabled is false"
+
 // socketFeature is a line about what Services ask of sockets beside a backend:
 // nothing where Services are off.
 func (f *Facts) socketFeature(name, key string, wanted bool) Feature {
 	x := Feature{Name: name, State: Off, Wanted: onOff(key, wanted), Chosen: "off"}
 	switch {
 	case !f.Config.SocketLB.Enabled:
-		x.Why = "socketLB.enabled is false"
+		x.Why = noServices
 	case !wanted:
 	case !f.Services.Attached:
 		x.Why = "no programs are at sockets"
@@ -57,6 +59,30 @@ func (f *Facts) socketTermination() Feature {
 	}
 	if t.Problem != "" {
 		x.falls(t.Problem)
+	}
+	return x
+}
+
+// healthCheckPorts is what load balancers outside learn of this node.
+func (f *Facts) healthCheckPorts() Feature {
+	x := Feature{
+		Name: "Health Check Ports", State: Off, Wanted: onOff("nodePort.enableHealthCheck", f.Config.NodePort.EnableHealthCheck), Chosen: "off",
+	}
+	switch {
+	case !f.Config.SocketLB.Enabled:
+		x.Why = noServices
+		return x
+	case !f.Config.NodePort.EnableHealthCheck:
+		return x
+	}
+	c := f.Services.Checks
+	x.State, x.Chosen = OK, fmt.Sprintf("%d of %d served", c.Done, c.Rows)
+	x.Why = "of Services of type LoadBalancer with externalTrafficPolicy Local"
+	for _, e := range c.Errors {
+		x.falls(e)
+	}
+	if c.Failed > 0 {
+		x.Cost = "load balancers hear of this node's endpoints from who has the port, such as kube-proxy, or not at all"
 	}
 	return x
 }

@@ -34,7 +34,17 @@ func TestSocketFeatures(t *testing.T) {
 		"termination, no Services": {
 			"Socket Termination", func(f *Facts) { f.Config.SocketLB.Enabled = false }, Off, "off\nsocketLB.enabled is false",
 		},
-		"bind, off": {"Bind Protection", func(f *Facts) { f.Config.NodePort.BindProtection = false }, Off, "off"},
+		"checks": {
+			"Health Check Ports", func(f *Facts) { f.Services.Checks = Table{Rows: 3, Done: 3} }, OK,
+			"3 of 3 served\nof Services of type LoadBalancer with externalTrafficPolicy Local",
+		},
+		"checks, taken": {
+			"Health Check Ports", func(f *Facts) { f.Services.Checks = Table{Rows: 3, Done: 2, Failed: 1, Errors: []string{"taken"}} }, Fallback,
+			"2 of 3 served\nof Services of type LoadBalancer with externalTrafficPolicy Local\ntaken",
+		},
+		"checks, off":         {"Health Check Ports", func(f *Facts) { f.Config.NodePort.EnableHealthCheck = false }, Off, "off"},
+		"checks, no Services": {"Health Check Ports", func(f *Facts) { f.Config.SocketLB.Enabled = false }, Off, "off\nsocketLB.enabled is false"},
+		"bind, off":           {"Bind Protection", func(f *Facts) { f.Config.NodePort.BindProtection = false }, Off, "off"},
 		"bind, old kernel": {
 			"Bind Protection", func(f *Facts) { f.Settings.BindProtection = 0 }, Fallback,
 			"off\nthe kernel doesn't tell network namespaces apart (5.14 or later does): ports of Services can be bound by processes of the host, which hear nothing then",
