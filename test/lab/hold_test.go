@@ -15,14 +15,15 @@ import (
 	"time"
 )
 
-// holdEnv makes a process of the test's own program hold a connected UDP socket, to the address that it says.
+// holdEnv makes a process of the test's own program hold a connected socket, to what it says: "udp://ADDRESS" or "tcp://ADDRESS".
 const holdEnv = "MYELIN_TEST_HOLD"
 
 // hold sends and hears until it is killed, and writes a line for each answer: "answer SOCKET TIME", the time in nanoseconds. Where its socket is
 // ended for it, it writes "aborted", and connects another one, as applications do.
 func hold(to string, out io.Writer) error {
+	network, addr, _ := strings.Cut(to, "://")
 	for socket := 1; ; socket++ {
-		c, err := net.Dial("udp", to)
+		c, err := net.Dial(network, addr)
 		if err != nil {
 			return err
 		}
@@ -130,15 +131,15 @@ func TestSocketsEndWithTheirBackend(t *testing.T) {
 	c.apply("service", serviceYAML("web", 10, "")+c.slicesYAML("web", "s1"))
 	var through, direct []*holder
 	for _, f := range c.stack.families {
-		service := netip.AddrPortFrom(serviceAddr(10, f), 53).String()
+		service := "udp://" + netip.AddrPortFrom(serviceAddr(10, f), 53).String()
 		for _, from := range []string{"default/a1", "node1"} {
 			eventually(t, from+" reaches the Service", 10*time.Second, func() error {
-				_, err := c.call(from, "udp://"+service)
+				_, err := c.call(from, service)
 				return err
 			})
 			through = append(through, c.hold(from, service))
 		}
-		direct = append(direct, c.hold("default/a1", netip.AddrPortFrom(c.end("s1").addr(f), 7001).String()))
+		direct = append(direct, c.hold("default/a1", "udp://"+netip.AddrPortFrom(c.end("s1").addr(f), 7001).String()))
 	}
 	for _, h := range append(through, direct...) {
 		h.answered(1, time.Time{})
