@@ -107,7 +107,7 @@ func dns(family string, vip netip.Addr, backends ...netip.Addr) objects {
 	for _, a := range backends {
 		part.Endpoints = append(part.Endpoints, cluster.Endpoint{Address: a, Ready: true, Serving: true})
 	}
-	return objects{slices: []*cluster.EndpointSlice{part}, services: []*cluster.Service{{
+	return objects{Slices: []*cluster.EndpointSlice{part}, Services: []*cluster.Service{{
 		Namespace: "x", Name: "dns", Type: "ClusterIP", ClusterIPs: []netip.Addr{vip}, Families: []string{family},
 		Ports: []cluster.ServicePort{{Port: 53, Protocol: "UDP"}},
 	}}}
@@ -154,7 +154,7 @@ func TestTerminate(t *testing.T) {
 				}
 			}
 			check("all are there", false, false)
-			r.world.put(t, with(both.slices[0], 1, drain))
+			r.world.put(t, with(both.Slices[0], 1, drain))
 			check("one terminates", false, false)
 			r.world.set(t, dns(family, vip, stays))
 			check("one has gone", true, true)
