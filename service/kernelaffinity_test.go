@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"myelin/bpf"
-
 	"myelin/cluster/clustertest"
 )
 
