@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -187,6 +188,7 @@ func newSocketWorld(t *testing.T, change func(*socketWorld, *Settings)) *socketW
 
 func (w *socketWorld) load(dir string, change func(*socketWorld, *Settings)) {
 	w.t.Helper()
+	must(w.t, rlimit.RemoveMemlock())
 	spec, err := LoadDatapath()
 	must(w.t, err)
 	s := Settings{Ipv4: 1, Ipv6: 1, EventRate: 0}
