@@ -60,6 +60,8 @@ type Agent struct {
 	datapath   *bpf.Datapath
 	services   *service.Services // nil where Services are off
 	sockets    sockets
+	terminator *service.Terminator  // nil where Services are off
+	checks     *service.CheckServer // nil where health check node ports are not served
 	epochs     *bpf.Epochs
 	// tunnelIndex is that of the tunnel's device when the programs were loaded,
 	// and loaded all that they were loaded with.
@@ -340,6 +342,9 @@ func (a *Agent) stop() error {
 	defer cancel()
 	if a.stopGroup != nil {
 		errs = append(errs, a.stopGroup(ctx))
+	}
+	if a.checks != nil {
+		a.checks.Close()
 	}
 	if a.routes != nil {
 		a.routes.Close()

@@ -2,6 +2,9 @@ package agent
 
 import (
 	"context"
+	"maps"
+	"net"
+	"slices"
 	"sync"
 
 	"github.com/cilium/hive/cell"
@@ -9,6 +12,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/service"
+	"myelin/table"
 )
 
 // sockets says how far Services at the socket are.
@@ -54,10 +58,18 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, service.NewKernel(a.datapath)); err != nil {
+	kernel := service.NewKernel(a.datapath)
+	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, kernel); err != nil {
 		return err
 	}
-	a.group.Add(job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }))
+	if err := a.startChecks(); err != nil {
+		return err
+	}
+	a.terminator = service.NewTerminator(a.log, kernel, a.podNamespaces)
+	a.group.Add(
+		job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }),
+		job.OneShot("sockets", func(ctx context.Context, _ cell.Health) error { return a.terminator.Run(ctx) }),
+	)
 	if err := a.waitServices(ctx); err != nil || !a.config.SocketLB.Enabled {
 		return err
 	}
@@ -71,7 +83,7 @@ func (a *Agent) attachSockets() error {
 	}
 	cgroup, err := a.config.Cgroup("/proc") // holds all pods, and the host's own processes
 	if err == nil {
-		err = a.datapath.AttachSockets(cgroup)
+		err = a.datapath.AttachSockets(cgroup, a.loaded.BindProtection != 0)
 	}
 	if err != nil {
 		a.sockets.set(false, err.Error())
@@ -82,17 +94,25 @@ func (a *Agent) attachSockets() error {
 	return nil
 }
 
+// startChecks serves health check node ports.
+func (a *Agent) startChecks() error {
+	if !a.config.NodePort.EnableHealthCheck {
+		return nil
+	}
+	a.checks = &service.CheckServer{Log: a.log, Listen: net.Listen}
+	_, err := table.Register(a.log, a.db, a.group, a.services.Desired.Checks, service.CheckStatus, a.checks)
+	return err
+}
+
 // socketSettings are what programs at sockets are loaded with.
 func (a *Agent) socketSettings(s *bpf.Settings) {
 	if !a.config.SocketLB.Enabled {
 		return
 	}
 	s.SetRetval = flag(bpf.HaveSetRetval())
-	if !a.config.SocketLB.HostNamespaceOnly {
-		return
-	}
 	if cookie, err := bpf.NetnsCookie(); err == nil && cookie != 0 {
-		s.SocketHostOnly, s.NetnsCookie = 1, cookie
+		s.SocketHostOnly, s.BindProtection = flag(a.config.SocketLB.HostNamespaceOnly), flag(a.config.NodePort.BindProtection)
+		s.NetnsCookie = cookie
 	}
 }
 
@@ -107,6 +127,20 @@ func (a *Agent) portSettings(s *bpf.Settings) {
 	s.Services, s.LbMode = 1, uint8(bpf.DatapathLbModeLB_SNAT)
 	s.LbPortMin, s.LbPortMax = clients.First, clients.Last
 	s.NodePortMin, s.NodePortMax = nodes.First, nodes.Last
+}
+
+// podNamespaces are those whose sockets end with their backend.
+func (a *Agent) podNamespaces() []string {
+	if !a.config.SocketLB.TerminatePodConnections || a.loaded.SocketHostOnly != 0 {
+		return nil
+	}
+	paths := map[string]bool{}
+	for e := range a.endpoints.All(a.db.ReadTxn()) {
+		if !e.Deleting() {
+			paths[e.NetNS] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(paths))
 }
 
 func (a *Agent) serviceConfig() service.Config {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,8 @@ func (a *Agent) serviceStatus(txn statedb.ReadTxn) status.Services {
 	t := a.services.Desired
 	s := status.CountServices(rows(t.Services.All(txn)), t.Frontends.NumObjects(txn), t.Backends.NumObjects(txn))
 	s.Attached, s.Why = a.sockets.Status()
+	s.Termination = a.terminator.Status()
+	s.Checks = count(txn, t.Checks, service.CheckStatus)
 	return s
 }
 
@@ -40,6 +43,16 @@ func (m *metrics) services(s sink) {
 	txn, t := m.agent.db.ReadTxn(), m.agent.services.Desired
 	s.gauge("myelin_services", "Services, and Pods with host ports, that this node serves.", float64(t.Services.NumObjects(txn)), nil)
 	s.gauge("myelin_service_frontends", "Addresses, ports and protocols that Services are reached by.", float64(t.Frontends.NumObjects(txn)), nil)
+	s.counter("myelin_service_sockets_ended_total", "Connected UDP sockets that were ended, for their backend had gone.",
+		float64(m.agent.terminator.Status().Ended), nil)
+	answers := map[string]int{"200": 0, "503": 0}
+	for c := range t.Checks.All(txn) {
+		answers[strconv.Itoa(c.Answer())]++
+	}
+	for answer, n := range answers {
+		s.gauge("myelin_service_health_checks", "Health check node ports of Services by what is answered there: 200 where this node has endpoints.", float64(n),
+			prometheus.Labels{"answer": answer})
+	}
 	states := map[service.State]int{}
 	for b := range t.Backends.All(txn) {
 		states[b.State]++
@@ -53,7 +66,7 @@ func (m *metrics) services(s sink) {
 		return
 	}
 	for outcome, n := range outcomes {
-		s.counter("myelin_service_sockets_total", "Sockets that asked for a Service, and datagrams of unconnected ones, by what they got.", float64(n),
+		s.counter("myelin_service_sockets_total", "Sockets that asked for a Service or its port, and datagrams of unconnected ones, by what they got.", float64(n),
 			prometheus.Labels{"outcome": outcome})
 	}
 }
@@ -80,5 +93,6 @@ func socketOutcomeNames() [bpf.DatapathSocketOutcomeSOCKET_OUTCOMES]string {
 		bpf.DatapathSocketOutcomeSOCKET_NO_BACKEND: "no_backend",
 		bpf.DatapathSocketOutcomeSOCKET_NONE_HERE:  "none_here",
 		bpf.DatapathSocketOutcomeSOCKET_FAMILY:     "family",
+		bpf.DatapathSocketOutcomeSOCKET_PORT_TAKEN: "port_taken",
 	}
 }

@@ -12,6 +12,7 @@
 #include "../service/translate.h"
 #include "../service/from_pod.h"
 #include "../service/socket.h"
+#include "../service/bind.h"
 #include "../service/xdp.h"
 
 /* What a hook does with what is not IP. */
@@ -343,6 +344,19 @@ SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
 	return socket_name6(ctx);
+}
+
+/* What the host's own processes want to listen on. Attached where node ports are protected. */
+SEC("cgroup/bind4")
+int bind4(struct bpf_sock_addr *ctx)
+{
+	return bind_protect4(ctx);
+}
+
+SEC("cgroup/bind6")
+int bind6(struct bpf_sock_addr *ctx)
+{
+	return bind_protect6(ctx);
 }
 
 /* Kept in the object's type information, from which the Go side takes its constants. */

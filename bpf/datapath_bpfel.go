@@ -502,6 +502,8 @@ type DatapathSettings struct {
 	LbDispatch     uint8
 	Rss4Bits       uint8
 	Rss6Bits       uint8
+	BindProtection uint8
+	Pad            [3]uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -513,6 +515,7 @@ type DatapathSettings struct {
 	NodePortMin    uint16
 	NodePortMax    uint16
 	PathShift      uint32
+	_              [4]byte
 	NetnsCookie    uint64
 	Gateway4       struct {
 		_ structs.HostLayout
@@ -539,7 +542,8 @@ const (
 	DatapathSocketOutcomeSOCKET_NO_BACKEND DatapathSocketOutcome = 1
 	DatapathSocketOutcomeSOCKET_NONE_HERE  DatapathSocketOutcome = 2
 	DatapathSocketOutcomeSOCKET_FAMILY     DatapathSocketOutcome = 3
-	DatapathSocketOutcomeSOCKET_OUTCOMES   DatapathSocketOutcome = 4
+	DatapathSocketOutcomeSOCKET_PORT_TAKEN DatapathSocketOutcome = 4
+	DatapathSocketOutcomeSOCKET_OUTCOMES   DatapathSocketOutcome = 5
 )
 
 type DatapathSourceRangeKey struct {
@@ -630,6 +634,8 @@ const (
 	DatapathMapSourceRanges    = "source_ranges"
 	DatapathMapTranslations    = "translations"
 	DatapathMapWires           = "wires"
+	DatapathProgBind4          = "bind4"
+	DatapathProgBind6          = "bind6"
 	DatapathProgConnect4       = "connect4"
 	DatapathProgConnect6       = "connect6"
 	DatapathProgFromPod        = "from_pod"
@@ -707,6 +713,8 @@ type DatapathSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathProgramSpecs struct {
+	Bind4        *ebpf.ProgramSpec `ebpf:"bind4"`
+	Bind6        *ebpf.ProgramSpec `ebpf:"bind6"`
 	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	FromPod      *ebpf.ProgramSpec `ebpf:"from_pod"`
@@ -871,6 +879,8 @@ type DatapathVariables struct {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathPrograms struct {
+	Bind4        *ebpf.Program `ebpf:"bind4"`
+	Bind6        *ebpf.Program `ebpf:"bind6"`
 	Connect4     *ebpf.Program `ebpf:"connect4"`
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	FromPod      *ebpf.Program `ebpf:"from_pod"`
@@ -888,6 +898,8 @@ type DatapathPrograms struct {
 
 func (p *DatapathPrograms) Close() error {
 	return _DatapathClose(
+		p.Bind4,
+		p.Bind6,
 		p.Connect4,
 		p.Connect6,
 		p.FromPod,

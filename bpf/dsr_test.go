@@ -159,7 +159,9 @@ func rss(s *Settings) {
 // encapped are rows of both families for packets inside of others. out4 and out6 are the outer headers as they leave, in4 and in6 as they come.
 func encapped(out, in [2]string, ignore ...string) (rows []row) {
 	for i, outer := range out {
-		only, inner := only4, func(ends string, port uint8) string { return "ip4 " + ends + " opts 9a0800" + string(hexByte(port)) + "cb007132" }
+		only, inner := only4, func(ends string, port uint8) string {
+			return "ip4 " + ends + " opts 9a0800" + string(hexByte(port)) + "cb007132"
+		}
 		if i == 1 {
 			only, inner = only6, func(ends string, port uint8) string {
 				return "ip6 " + ends + " | dstopts body 1b1220010db800500000000000000000005000" + string(hexByte(port)) + "0100"
@@ -191,4 +193,15 @@ func encapRows(out4, out6, in4, in6 string) []row {
 func geneveRows() []row {
 	const out, in = ` | udp 1 > 6081 nosum | geneve vni 1`, ` | udp 50000 > 6081 nosum | geneve vni 1`
 	return encapped([2]string{`ip4 node > node2 ttl 63 df` + out, `ip6 node > node2 ttl 63` + out}, [2]string{`ip4 node2 > node` + in, `ip6 node2 > node` + in}, "udp.sport")
+}
+
+// addPeer makes node2 a node that may put packets for us into others.
+func (w *world) addPeer(t testing.TB) {
+	t.Helper()
+	if w.settings.LbDispatch == 0 {
+		return
+	}
+	for _, a := range families(worldNames()["node2"]) {
+		must(t, w.Prefixes.Put(Prefix(netip.PrefixFrom(a, a.BitLen())), DatapathPrefix{Flags: uint32(DatapathPrefixFlagPREFIX_CLUSTER | DatapathPrefixFlagPREFIX_NODE)}))
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -24,7 +25,7 @@ import (
 
 // ask is what a process in the cgroup does: it talks to an address, and says what came of it.
 type ask struct {
-	Network string // "tcp", "udp": connected; "datagram": not; "mapped": TCP to an IPv4 address by an IPv6 socket
+	Network string // "tcp", "udp": connected; "datagram": not; "mapped": TCP to an IPv4 address by an IPv6 socket; "bind TCP", "bind UDP": to To
 	To      netip.AddrPort
 }
 
@@ -64,6 +65,10 @@ func (a ask) do() (got answer, err error) {
 		n, got.Peer, err = a.datagram(buf)
 	case "mapped":
 		n, got.Peer, err = a.mapped(buf)
+	case "bind TCP":
+		return got, a.bind(unix.SOCK_STREAM)
+	case "bind UDP":
+		return got, a.bind(unix.SOCK_DGRAM)
 	default:
 		n, got.Peer, err = a.connect(buf)
 	}
@@ -140,6 +145,7 @@ type socketWorld struct {
 	d      *Datapath
 	ns     netns.NsHandle
 	cgroup string
+	bind   bool // the hooks of bind are attached
 }
 
 // cgroup2 is where the machine has cgroups of version 2.
@@ -170,8 +176,9 @@ func newSocketWorld(t *testing.T, change func(*socketWorld, *Settings)) *socketW
 	must(t, unix.Mount("bpf", dir, "bpf", 0, ""))
 	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
 	w.load(dir, change)
-	must(t, w.d.AttachSockets(w.cgroup))
-	must(t, w.d.AttachSockets(w.cgroup)) // again, as a new agent does
+	for range 2 { // again, as a new agent does
+		must(t, w.d.AttachSockets(w.cgroup, w.bind))
+	}
 	t.Cleanup(func() {
 		must(t, w.d.DetachSockets())
 		w.d.Close()
@@ -181,6 +188,7 @@ func newSocketWorld(t *testing.T, change func(*socketWorld, *Settings)) *socketW
 
 func (w *socketWorld) load(dir string, change func(*socketWorld, *Settings)) {
 	w.t.Helper()
+	must(w.t, rlimit.RemoveMemlock())
 	spec, err := LoadDatapath()
 	must(w.t, err)
 	s := Settings{Ipv4: 1, Ipv6: 1, EventRate: 0}
@@ -192,6 +200,7 @@ func (w *socketWorld) load(dir string, change func(*socketWorld, *Settings)) {
 	if change != nil {
 		change(w, &s)
 	}
+	w.bind = s.BindProtection != 0
 	must(w.t, spec.Variables["config"].Set(s))
 	w.d = &Datapath{dir: dir}
 	must(w.t, spec.LoadAndAssign(&w.d.DatapathObjects, nil))

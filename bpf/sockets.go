@@ -31,14 +31,22 @@ func (d *Datapath) socketHooks() []socketHook {
 		{"connect6", ebpf.AttachCGroupInet6Connect, d.Connect6},
 		{"sendmsg4", ebpf.AttachCGroupUDP4Sendmsg, d.Sendmsg4},
 		{"sendmsg6", ebpf.AttachCGroupUDP6Sendmsg, d.Sendmsg6},
+		{"bind4", ebpf.AttachCGroupInet4Bind, d.Bind4},
+		{"bind6", ebpf.AttachCGroupInet6Bind, d.Bind6},
 	}
+}
+
+// binds reports whether the hook is one of those that protect node ports.
+func (h socketHook) binds() bool {
+	return h.at == ebpf.AttachCGroupInet4Bind || h.at == ebpf.AttachCGroupInet6Bind
 }
 
 func (d *Datapath) socketPin(name string) string { return filepath.Join(d.dir, "sockets", name) }
 
 // AttachSockets translates what the processes of a cgroup, and of those below it, ask of Services. cgroup is a directory of a cgroup2 file system. It is
-// idempotent, and replaces the programs of an agent before us without a gap. Connections that exist stay as they are.
-func (d *Datapath) AttachSockets(cgroup string) error {
+// idempotent, and replaces the programs of an agent before us without a gap. Connections that exist stay as they are. bind says whether binding is to be
+// asked about as well, which Settings.BindProtection decides.
+func (d *Datapath) AttachSockets(cgroup string, bind bool) error {
 	if err := os.MkdirAll(filepath.Join(d.dir, "sockets"), 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
@@ -47,9 +55,22 @@ func (d *Datapath) AttachSockets(cgroup string) error {
 		return err
 	}
 	for _, h := range d.socketHooks() {
+		if h.binds() && !bind {
+			if err := d.detachSocket(h); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := d.attachSocket(h, cgroup, id); err != nil {
 			return fmt.Errorf("attach %s to cgroup %s: %w", h.name, cgroup, err)
 		}
+	}
+	return nil
+}
+
+func (d *Datapath) detachSocket(h socketHook) error {
+	if err := os.Remove(d.socketPin(h.name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("detach %s: %w", h.name, err)
 	}
 	return nil
 }
@@ -84,9 +105,7 @@ func (d *Datapath) DetachSockets() error {
 	var errs []error
 	hooks := d.socketHooks()
 	for i := range hooks {
-		if err := os.Remove(d.socketPin(hooks[len(hooks)-1-i].name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("detach %s: %w", hooks[len(hooks)-1-i].name, err))
-		}
+		errs = append(errs, d.detachSocket(hooks[len(hooks)-1-i]))
 	}
 	return errors.Join(errs...)
 }

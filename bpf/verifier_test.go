@@ -25,6 +25,7 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 			}
 		}
 		s.Hz, s.PathShift, s.Monitor, s.EventRate = 250, pathShift(spec), uint8(i%2), uint32(i%2)
+		s.BindProtection, s.SocketHostOnly = uint8(i%2), uint8(i%2)
 		must(t, spec.Variables["config"].Set(s))
 		var o DatapathObjects
 		err = spec.LoadAndAssign(&o, nil)

@@ -319,11 +319,7 @@ func (w *world) fill(t testing.TB) {
 		must(t, w.Wires.Put(w.settings.TunnelIfindex, DatapathWire{Mtu: 1450}))
 	}
 	w.addPrefixes(t)
-	if w.settings.LbDispatch != 0 {
-		for _, a := range families(n["node2"]) {
-			must(t, w.Prefixes.Put(Prefix(netip.PrefixFrom(a, a.BitLen())), DatapathPrefix{Flags: uint32(DatapathPrefixFlagPREFIX_CLUSTER | DatapathPrefixFlagPREFIX_NODE)}))
-		}
-	}
+	w.addPeer(t)
 }
 
 func (w *world) addPrefixes(t testing.TB) {

@@ -105,12 +105,20 @@ type SocketLB struct {
 	Enabled bool
 	// HostNamespaceOnly leaves the sockets of pods alone.
 	HostNamespaceOnly bool
+	// TerminatePodConnections ends UDP sockets of pods whose backend has gone, as
+	// is always done with those of the host.
+	TerminatePodConnections bool
 }
 
 // NodePort is what Services have on the addresses of nodes.
 type NodePort struct {
 	Enabled bool      // packets are translated for Services of all types
 	Range   PortRange // key nodePort.range, "30000,32767"
+	// BindProtection keeps the node's own processes from binding ports that
+	// Services have.
+	BindProtection bool
+	// EnableHealthCheck serves the health check node ports of Services.
+	EnableHealthCheck bool
 }
 
 // LoadBalancer is how backends are chosen.
@@ -176,7 +184,8 @@ func Default() *Config {
 			MonitorAggregation: "medium", MonitorInterval: 5 * time.Second,
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
-		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}},
+		SocketLB:              SocketLB{TerminatePodConnections: true},
+		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true, EnableHealthCheck: true},
 		LoadBalancer:          LoadBalancer{Mode: "snat", Algorithm: "random", ServiceTopology: true},
 		CNI:                   CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
 		IPAMMode:              "kubernetes",

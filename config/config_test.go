@@ -64,7 +64,7 @@ func TestRefused(t *testing.T) {
 
 func TestRefusedServices(t *testing.T) {
 	refuse(t, map[string]refused{
-		"not yet, part of a feature":     {"socketLB: {enabled: true, terminatePodConnections: true}", []string{"f.yaml: socketLB.terminatePodConnections: true: not yet: ending the sockets whose backend has gone"}},
+		"not yet, part of a feature":     {"socketLB: {enabled: true, tracing: true}", []string{"f.yaml: socketLB.tracing: true: not yet: events of sockets"}},
 		"range of node ports, a dash":    {`nodePort.range: 30000-32767`, []string{`f.yaml: nodePort.range: "30000-32767" is not a range of ports such as "30000,32767"`}},
 		"range of node ports, a number":  {`nodePort.range: 30000`, []string{`f.yaml: nodePort.range: 30000 is not a range of ports such as "30000,32767"`}},
 		"range of node ports, too high":  {`nodePort.range: "30000,65536"`, []string{`f.yaml: nodePort.range: "30000,65536" is not a range of ports such as "30000,32767"`}},
@@ -116,8 +116,8 @@ bpf:
   vlanBypass: [0, 100]
   hostLegacyRouting:
 devices: [eth0, "bond+"]
-nodePort: {directRoutingDevice: eth0, range: "30000, 31999"}
-socketLB: {enabled: true, hostNamespaceOnly: true, tracing: false}
+nodePort: {directRoutingDevice: eth0, range: "30000, 31999", bindProtection: false, enableHealthCheck: false}
+socketLB: {enabled: true, hostNamespaceOnly: true, terminatePodConnections: false, tracing: false}
 loadBalancer: {mode: snat, serviceTopology: true}
 kubeProxyReplacement: "false"
 hostPort: {enabled: false}
@@ -144,7 +144,8 @@ func TestAccepted(t *testing.T) {
 		"bpf.events.drop.enabled": "false", "bpf.ctTcpMax": "4096", "bpf.lbMapMax": "131072", "bpf.vlanBypass": "0 100", "devices": "eth0 bond+",
 		"nodePort.directRoutingDevice": "eth0", "k8sServicePort": "6443", "myelin.manifests": "cluster",
 		"myelin.nat.portRange": "20000-20999", "myelin.nodeName": "n1",
-		"socketLB.enabled": "true", "socketLB.hostNamespaceOnly": "true", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
+		"socketLB.enabled": "true", "socketLB.hostNamespaceOnly": "true",
+		"socketLB.terminatePodConnections": "false", "nodePort.bindProtection": "false", "nodePort.enableHealthCheck": "false", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
 	} {
 		if s := got[key]; s.Value != value || s.Source != "v.yaml" {
 			t.Errorf("%s: got %+v, want value %s from v.yaml", key, s, value)
@@ -230,11 +231,14 @@ func TestWarnings(t *testing.T) {
 			"policyEnforcementMode: always\nunderlayProtocol: ipv4\nk8sServiceHost: h\nmyelin.manifests: /m\nmyelin.nat.portRange: 30000-31000",
 			[]string{"underlayProtocol", "policyEnforcementMode", "k8sServiceHost", "myelin.nat.portRange"},
 		},
-		"node ports elsewhere":       {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-31999", nil},
-		"node ports below NAT's":     {"nodePort.range: \"20000,21999\"\nmyelin.nat.portRange: 22000-29999", nil},
-		"node ports meet NAT's":      {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-32000", []string{"myelin.nat.portRange"}},
-		"Services":                   {"socketLB: {enabled: true, hostNamespaceOnly: true}\nloadBalancer.serviceTopology: true", nil},
-		"Services, not for pods":     {"socketLB: {enabled: false, hostNamespaceOnly: true}", []string{"socketLB.hostNamespaceOnly"}},
+		"node ports elsewhere":   {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-31999", nil},
+		"node ports below NAT's": {"nodePort.range: \"20000,21999\"\nmyelin.nat.portRange: 22000-29999", nil},
+		"node ports meet NAT's":  {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-32000", []string{"myelin.nat.portRange"}},
+		"Services":               {"socketLB: {enabled: true, hostNamespaceOnly: true}\nloadBalancer.serviceTopology: true", nil},
+		"Services, not for pods": {"socketLB: {enabled: false, hostNamespaceOnly: true}", []string{"socketLB.hostNamespaceOnly"}},
+		"ports of no Service": {"nodePort: {bindProtection: true, enableHealthCheck: true}\nsocketLB: {terminatePodConnections: true}",
+			[]string{"socketLB.terminatePodConnections", "nodePort.bindProtection", "nodePort.enableHealthCheck"}},
+		"ports of Services":          {"nodePort: {bindProtection: true, enableHealthCheck: true}\nsocketLB: {enabled: true, terminatePodConnections: true}", nil},
 		"Services, no hints":         {"socketLB.enabled: true\nloadBalancer.serviceTopology: false", []string{"loadBalancer.serviceTopology"}},
 		"no Services, no hints":      {"loadBalancer.serviceTopology: false", nil},
 		"ClusterIPs for the outside": {"socketLB.enabled: true\nbpf: {lbExternalClusterIP: true, lbSourceRangeAllTypes: true}", []string{"bpf.lbExternalClusterIP", "bpf.lbSourceRangeAllTypes"}},

@@ -81,9 +81,8 @@ func serviceFeatures() []feature {
 		{"nodePort.addresses", "empty", "not yet: node ports are on all addresses of a node", ""},
 		{"nodePort.enableHealthCheckLoadBalancerIP", "false", "not yet: health checks are on the node's addresses", ""},
 		// Acted on elsewhere, or always so here; see idles.
-		{"nodePort.autoProtectPortRange", "true false", "", "nodePort.bindProtection nodePort.enableHealthCheck"},
+		{"nodePort.autoProtectPortRange", "true false", "", ""},
 		{"enableInternalTrafficPolicy", "true false", "", "bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy maglev.tableSize maglev.hashSeed"},
-		{"socketLB.terminatePodConnections", "false", "not yet: ending the sockets whose backend has gone", ""},
 		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
 		{"loadBalancer.acceleration", "disabled", "not yet: XDP", ""},
 		{"loadBalancer.standalone", "false", "not yet: a load balancer without Kubernetes", ""},

@@ -90,8 +90,20 @@ func (r PortRange) meets(o PortRange) bool { return r.First <= o.Last && r.Last 
 
 // serviceWarnings are those about Services.
 func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
-	if c.SocketLB.HostNamespaceOnly && !c.SocketLB.Enabled {
-		add("socketLB.hostNamespaceOnly", "has no effect: socketLB.enabled is false")
+	for _, s := range []struct {
+		key string
+		on  bool
+	}{
+		{"socketLB.hostNamespaceOnly", c.SocketLB.HostNamespaceOnly},
+		{"socketLB.terminatePodConnections", c.SocketLB.TerminatePodConnections},
+		{"nodePort.bindProtection", c.NodePort.BindProtection},
+	} {
+		if s.on && c.isSet(s.key) && !c.SocketLB.Enabled {
+			add(s.key, "has no effect: socketLB.enabled is false")
+		}
+	}
+	if c.NodePort.EnableHealthCheck && c.isSet("nodePort.enableHealthCheck") && !c.Services() {
+		add("nodePort.enableHealthCheck", "has no effect: socketLB.enabled and nodePort.enabled are false")
 	}
 	if !c.LoadBalancer.ServiceTopology && c.Services() {
 		add("loadBalancer.serviceTopology", "false has no effect: hints of EndpointSlices are followed, as by kube-proxy; a Service without them has none")

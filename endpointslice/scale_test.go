@@ -17,13 +17,13 @@ import (
 func many(services, pods int) (o objects) {
 	four, six := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00:1::1")
 	for i := range services {
-		o.services = append(o.services, &cluster.Service{
+		o.Services = append(o.Services, &cluster.Service{
 			Namespace: "x", Name: fmt.Sprintf("s%d", i), Type: "ClusterIP", Selector: map[string]string{"chart": "all", "app": fmt.Sprintf("s%d", i)},
 			Ports: []cluster.ServicePort{{Name: "http", Port: 80, Protocol: "TCP", TargetName: "http"}},
 		})
 	}
 	for i := range pods {
-		o.pods = append(o.pods, &cluster.Pod{
+		o.Pods = append(o.Pods, &cluster.Pod{
 			Namespace: "x", Name: fmt.Sprintf("p%d", i), NodeName: fmt.Sprintf("n%d", i%100), Phase: "Running", Ready: true,
 			Labels: map[string]string{"chart": "all", "app": fmt.Sprintf("s%d", i%services), "pod": fmt.Sprint(i)}, Addresses: []netip.Addr{four, six},
 			Ports: []cluster.Port{{Name: "http", Number: 8080, Protocol: "TCP"}},
@@ -31,7 +31,7 @@ func many(services, pods int) (o objects) {
 		four, six = four.Next(), six.Next()
 	}
 	for i := range 100 {
-		o.nodes = append(o.nodes, &cluster.Node{Name: fmt.Sprintf("n%d", i), Labels: map[string]string{zoneLabel: fmt.Sprintf("z%d", i%3)}})
+		o.Nodes = append(o.Nodes, &cluster.Node{Name: fmt.Sprintf("n%d", i), Labels: map[string]string{zoneLabel: fmt.Sprintf("z%d", i%3)}})
 	}
 	return o
 }
@@ -83,7 +83,7 @@ func TestShare(t *testing.T) {
 		t.Errorf("got %d endpoints in %d slices of %v", sum, len(sizes), sizes)
 	}
 	before := w.DB.ReadTxn()
-	w.put(t, notReady(o.pods[4321]), false)
+	w.put(t, notReady(o.Pods[4321]), false)
 	if n := w.written(before); n != 2 {
 		t.Errorf("wrote %d slices for a pod that is not ready any more, want one a family", n)
 	}
@@ -93,7 +93,7 @@ func TestShare(t *testing.T) {
 		deleted bool
 		sizes   int
 	}{{"one more than fits", false, 2}, {"back", true, 1}} {
-		before, extra := w.DB.ReadTxn(), many(1, maxEndpoints+1).pods[maxEndpoints]
+		before, extra := w.DB.ReadTxn(), many(1, maxEndpoints+1).Pods[maxEndpoints]
 		w.put(t, extra, step.deleted)
 		if n := w.written(before); n != 6 || len(w.sizes("IPv6")) != step.sizes {
 			t.Errorf("%s: wrote %d slices, want three a family; there are %v", step.name, n, w.sizes("IPv6"))
@@ -157,23 +157,23 @@ func change(random *rand.Rand, o *objects) {
 	switch random.IntN(8) {
 	case 0:
 		n := &cluster.Node{Name: letter(3), Labels: map[string]string{zoneLabel: letter(2)}}
-		o.nodes = with(o.nodes, n, drop, func(n *cluster.Node) string { return n.Name })
+		o.Nodes = with(o.Nodes, n, drop, func(n *cluster.Node) string { return n.Name })
 	case 1, 2:
 		s := &cluster.Service{
 			Namespace: namespace, Name: letter(4), Type: "ClusterIP", Selector: labels, PublishNotReady: random.IntN(4) == 0,
 			Ports: []cluster.ServicePort{{Port: 80, Protocol: "TCP", TargetName: []string{"", "http"}[random.IntN(2)]}},
 		}
-		o.services = with(o.services, s, drop, func(s *cluster.Service) string { return s.Key().String() })
+		o.Services = with(o.Services, s, drop, func(s *cluster.Service) string { return s.Key().String() })
 	case 3:
 		s := &cluster.EndpointSlice{Namespace: namespace, Name: letter(2), Service: letter(8), AddressType: "FQDN"}
-		o.slices = with(o.slices, s, drop, func(s *cluster.EndpointSlice) string { return s.Key().String() })
+		o.Slices = with(o.Slices, s, drop, func(s *cluster.EndpointSlice) string { return s.Key().String() })
 	default:
 		p := &cluster.Pod{
 			Namespace: namespace, Name: letter(6), NodeName: letter(3), Labels: labels, Phase: "Running", Ready: random.IntN(2) == 0,
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + random.IntN(9))})},
 			Ports:     []cluster.Port{{Name: "http", Number: uint16(8080 + random.IntN(2)), Protocol: "TCP"}},
 		}
-		o.pods = with(o.pods, p, drop, func(p *cluster.Pod) string { return p.Key().String() })
+		o.Pods = with(o.Pods, p, drop, func(p *cluster.Pod) string { return p.Key().String() })
 	}
 }
 
@@ -200,7 +200,7 @@ func BenchmarkOne(b *testing.B) {
 			o := many(size[0], size[1])
 			w := newWorld(b)
 			w.set(b, o)
-			pods := []*cluster.Pod{notReady(o.pods[5]), o.pods[5]}
+			pods := []*cluster.Pod{notReady(o.Pods[5]), o.Pods[5]}
 			i := 0
 			for b.Loop() {
 				before := w.DB.ReadTxn()
@@ -218,7 +218,7 @@ func BenchmarkNew(b *testing.B) {
 	o := many(10000, 20000)
 	w := newWorld(b)
 	w.set(b, o)
-	row := *o.services[7]
+	row := *o.Services[7]
 	row.Name = "new"
 	insert := true
 	for b.Loop() {

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
+	"myelin/table/ledger"
 )
 
 // Params are what Identities need.
@@ -37,7 +38,7 @@ type Identities struct {
 
 	// The rest belongs to Run.
 	next    uint32
-	store   *store
+	store   *ledger.Ledger[record]
 	pods    map[cluster.Key]holding
 	nodes   map[string][]netip.Addr
 	claims  map[netip.Addr][]string // the nodes that have an address
@@ -62,17 +63,20 @@ func New(p Params) (*Identities, error) {
 		return nil, err
 	}
 	i := &Identities{
-		Params: p, ids: ids, addrs: addrs, next: First, store: &store{path: p.File},
+		Params: p, ids: ids, addrs: addrs, next: First, store: &ledger.Ledger[record]{Path: p.File},
 		pods: map[cluster.Key]holding{}, nodes: map[string][]netip.Addr{},
 		claims: map[netip.Addr][]string{}, retired: map[uint32]time.Time{},
 	}
-	next, known, err := i.store.load()
+	before := newKnown()
+	next, err := i.store.Read(First, before.add)
 	if err != nil {
 		p.Log.Warn("identities get new numbers", "error", err)
+		before = newKnown()
 	}
 	i.next = max(i.next, next)
-	if err := i.store.rewrite(i.next, known); err != nil {
-		return nil, err
+	known := before.rows
+	if err := i.store.Rewrite(i.next, records(known)); err != nil {
+		return nil, fmt.Errorf("identities: %w", err)
 	}
 	txn := p.DB.WriteTxn(ids, addrs)
 	defer txn.Abort()
@@ -148,7 +152,7 @@ func (i *Identities) Run(ctx context.Context) error {
 			return fmt.Errorf("follow the cluster tables: %w", err)
 		}
 	}
-	defer i.store.close()
+	defer i.store.Close()
 	sweep := time.NewTicker(max(i.Grace/10, time.Millisecond))
 	defer sweep.Stop()
 	for {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"slices"
 	"testing"
+
+	"myelin/table/ledger"
 )
 
 func FuzzState(f *testing.F) {
@@ -11,30 +13,29 @@ func FuzzState(f *testing.F) {
 	f.Add([]byte("{\"version\":1}\n{\"id\":4294967295,\"labels\":[\"a\"]}\n"))
 	f.Add([]byte("\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		next, rows, err := decode(data)
+		read := newKnown()
+		next, err := ledger.Decode(data, First, read.add)
 		if err != nil {
 			return
 		}
 		if next < First {
 			t.Errorf("next is %d", next)
 		}
-		// What was read can be written and read again.
-		var b bytes.Buffer
-		if err := encode(&b, record{Version: version, Next: next}); err != nil {
-			t.Fatal(err)
-		}
-		for _, row := range rows {
+		for _, row := range read.rows {
 			if row.ID < First {
 				t.Errorf("number %d is reserved", row.ID)
 			}
-			if err := encode(&b, record{ID: row.ID, Labels: row.Labels}); err != nil {
-				t.Fatal(err)
-			}
 		}
-		again, copied, err := decode(b.Bytes())
+		// What was read can be written and read again.
+		var b bytes.Buffer
+		if _, err := ledger.Encode(&b, next, records(read.rows)); err != nil {
+			t.Fatal(err)
+		}
+		copied := newKnown()
+		again, err := ledger.Decode(b.Bytes(), First, copied.add)
 		same := func(x, y *Identity) bool { return x.ID == y.ID && slices.Equal(x.Labels, y.Labels) }
-		if err != nil || again != next || !slices.EqualFunc(rows, copied, same) {
-			t.Errorf("got %d %v %v, want %d %v", again, copied, err, next, rows)
+		if err != nil || again != next || !slices.EqualFunc(read.rows, copied.rows, same) {
+			t.Errorf("got %d %v %v, want %d %v", again, copied.rows, err, next, read.rows)
 		}
 	})
 }

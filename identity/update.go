@@ -88,9 +88,7 @@ func (u *update) commit(ready bool) {
 	}
 	// A number is on disk before anybody can see it, or a crash could give it
 	// to other labels while the datapath still holds it.
-	if err := u.store.append(u.next, u.fresh); err != nil {
-		u.errs = append(u.errs, err)
-	}
+	u.errs = append(u.errs, u.keep())
 	if first {
 		for _, done := range u.done {
 			done(u.txn)
@@ -98,12 +96,21 @@ func (u *update) commit(ready bool) {
 		u.done = nil
 	}
 	u.txn.Commit()
-	if u.store.wasteful(u.ids.NumObjects(u.DB.ReadTxn())) {
-		u.errs = append(u.errs, u.store.rewrite(u.next, u.live()))
+	if u.store.Wasteful(u.ids.NumObjects(u.DB.ReadTxn())) {
+		u.errs = append(u.errs, u.store.Rewrite(u.next, records(u.live())))
 	}
 	if err := errors.Join(u.errs...); err != nil {
 		u.Log.Error("identities may change their numbers with the next start", "error", err)
 	}
+}
+
+// keep writes the numbers of this round to the file.
+func (u *update) keep() error {
+	lines := slices.Collect(records(u.fresh))
+	for i := range lines {
+		lines[i].Next = u.next
+	}
+	return u.store.Append(lines)
 }
 
 // settle makes a pod's holding what its row says.

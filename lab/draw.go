@@ -202,6 +202,9 @@ func (n *NodeStatus) box(inner int) box {
 
 func (p *PodStatus) title() string {
 	t := p.Name + " " + p.Phase
+	if p.Terminating {
+		t = p.Name + " Terminating"
+	}
 	if p.Restarts > 0 {
 		t += fmt.Sprintf(", restarted %d×", p.Restarts)
 	}

@@ -44,6 +44,7 @@ func drawing() *Status {
 				PodStatus{Name: "demo/server1", Phase: "Running", Addresses: addrs("10.0.1.3", "fd00:10:0:1::3"), Restarts: 2}),
 			node(2,
 				PodStatus{Name: "demo/image", Phase: "Pending", Addresses: addrs("10.0.2.2"), Message: "container web: image can't be pulled in the lab: give a command"},
+				PodStatus{Name: "demo/old", Phase: "Running", Terminating: true, Addresses: addrs("10.0.2.3")},
 				PodStatus{Name: "kube-system/host", Phase: "Running", HostNetwork: true, Addresses: addrs("192.168.64.2")}),
 			node(3),
 		},

@@ -119,6 +119,7 @@ func (l *Lab) newState(pod *corev1.Pod) PodState {
 		Netns:       l.podNetns(pod.Spec.NodeName, pod.Namespace, pod.Name),
 		ContainerID: randomHex(32),
 		Phase:       "Pending",
+		Terminating: terminating(pod),
 	}
 	if s.UID == "" {
 		id := randomHex(16)

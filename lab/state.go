@@ -49,6 +49,7 @@ type PodState struct {
 	Ready       bool             `json:"ready"`              // namespace and network are complete
 	Phase       string           `json:"phase"`              // as in Kubernetes: Pending, Running, Succeeded, Failed
 	Message     string           `json:"message,omitempty"`
+	Terminating bool             `json:"terminating,omitempty"` // it has a deletionTimestamp, and runs on until its object goes
 	Addresses   []netip.Addr     `json:"addresses,omitempty"`
 	Started     time.Time        `json:"started"`
 	Containers  []ContainerState `json:"containers,omitempty"`

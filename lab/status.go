@@ -39,6 +39,7 @@ type PodStatus struct {
 	Netns       string       `json:"netns"`
 	Phase       string       `json:"phase"`
 	Message     string       `json:"message,omitempty"`
+	Terminating bool         `json:"terminating,omitempty"`
 	HostNetwork bool         `json:"hostNetwork,omitempty"`
 	Addresses   []netip.Addr `json:"addresses"`
 	Restarts    int          `json:"restarts"`
@@ -98,7 +99,7 @@ func (n *Node) status(pods []*Pod) NodeStatus {
 func (p *Pod) status() PodStatus {
 	st := PodStatus{
 		Name: p.name, Netns: p.netns, Phase: p.state.Phase, Message: p.state.Message,
-		HostNetwork: p.state.HostNetwork, Addresses: p.Addrs(),
+		HostNetwork: p.state.HostNetwork, Addresses: p.Addrs(), Terminating: p.state.Terminating,
 	}
 	for _, c := range p.state.Containers {
 		st.Restarts += c.Restarts

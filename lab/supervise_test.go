@@ -138,6 +138,27 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// TestTerminating: a pod that is being deleted runs on until its object goes.
+func TestTerminating(t *testing.T) {
+	t.Parallel()
+	stays := podYAML("leaves", "Always", "sleep 1000")
+	l := up(t, testOptions(t, oneNode+stays))
+	before := l.Pod("leaves").State()
+	for _, c := range []struct {
+		yaml        string
+		terminating bool
+	}{
+		{strings.Replace(stays, "name: leaves}", `name: leaves, deletionTimestamp: "2026-01-02T03:04:05Z"}`, 1), true},
+		{stays, false},
+	} {
+		apply(t, l, false, c.yaml)
+		now := l.Pod("leaves").State()
+		if now.ContainerID != before.ContainerID || !now.Containers[0].Process.Alive() || now.Phase != "Running" || now.Terminating != c.terminating {
+			t.Errorf("terminating %t: %+v", c.terminating, now)
+		}
+	}
+}
+
 // TestRefused has a plugin refuse a pod: the pod says why, is tried again, and others go on.
 func TestRefused(t *testing.T) {
 	t.Parallel()

@@ -279,7 +279,7 @@ func (l *Lab) unsettled() ([]string, error) {
 		switch {
 		case !ok:
 			missing = append(missing, fmt.Sprintf("pod %s is not created", key))
-		case s.Hash != specHash(pod) || !s.settled():
+		case s.Hash != specHash(pod) || s.Terminating != terminating(pod) || !s.settled():
 			missing = append(missing, fmt.Sprintf("pod %s is %s: %s", key, s.Phase, s.Message))
 		}
 	}

@@ -31,6 +31,13 @@ type worker struct {
 
 // want sets the target.
 func (w *worker) want(pod *corev1.Pod) {
+	if w.setTarget(pod) {
+		w.update(func(s *PodState) { s.Terminating = terminating(pod) })
+	}
+}
+
+// setTarget says whether the pod is to go on, and its state differs from what is wanted in whether it terminates.
+func (w *worker) setTarget(pod *corev1.Pod) (differs bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	same := (pod == nil) == (w.target == nil) && (pod == nil || specHash(pod) == specHash(w.target))
@@ -39,6 +46,7 @@ func (w *worker) want(pod *corev1.Pod) {
 		close(w.changed)
 		w.changed = make(chan struct{})
 	}
+	return pod != nil && w.state != nil && w.state.Terminating != terminating(pod)
 }
 
 // next returns the target, and a context that ends when it becomes another.

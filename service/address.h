@@ -35,6 +35,15 @@ INLINE void frontend_key_any(struct frontend_key *key)
 		__builtin_memset(&key->addr, 0, sizeof(key->addr));
 }
 
+/* What serves the port on any address of a node, of the family of the given one. */
+INLINE struct frontend *frontend_wildcard(const struct addr *a, __be16 port, __u8 proto)
+{
+	struct frontend_key key = { .addr = *a, .port = port, .proto = proto };
+
+	frontend_key_any(&key);
+	return bpf_map_lookup_elem(&frontends, &key);
+}
+
 /* Whether the address itself is a Service's. Port and protocol don't matter. */
 INLINE bool frontend_address_own(const struct addr *a)
 {
@@ -50,8 +59,7 @@ INLINE bool frontend_address(const struct addr *a)
 
 	if (bpf_map_lookup_elem(&frontends, &key))
 		return true;
-	frontend_key_any(&key);
-	return bpf_map_lookup_elem(&frontends, &key) && address_owner(a) != OWNER_OTHER;
+	return frontend_wildcard(a, 0, 0) && address_owner(a) != OWNER_OTHER;
 }
 
 #endif

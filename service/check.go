@@ -39,6 +39,14 @@ func (c *Check) TableRow() []string {
 	return []string{c.Service.String(), strconv.Itoa(int(c.Port)), strconv.Itoa(c.LocalEndpoints)}
 }
 
+// Answer is the HTTP status that a load balancer gets.
+func (c *Check) Answer() int {
+	if c.LocalEndpoints == 0 {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusOK
+}
+
 // check makes a Service's health check what its plan says.
 func (u *update) check(k cluster.Key, p *plan) {
 	old, _, ok := u.Desired.Checks.Get(u.txn, checkServices().Query(k))

@@ -43,13 +43,17 @@ type Kernel struct {
 	own     map[bpf.DatapathAddr]bool // the node's addresses; nil: not known, and any may be
 	left    map[departure]bool
 	wake    chan struct{} // something left
+	gone    chan struct{} // a backend of UDP has no row any more
 
 	before func(op string) error // of a test: called before each write to a map, which its error prevents
 }
 
 // NewKernel makes a Kernel of loaded maps.
 func NewKernel(d *bpf.Datapath) *Kernel {
-	return &Kernel{datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, left: map[departure]bool{}, wake: make(chan struct{}, 1)}
+	return &Kernel{
+		datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, left: map[departure]bool{},
+		wake: make(chan struct{}, 1), gone: make(chan struct{}, 1),
+	}
 }
 
 // FrontendStatus and BackendStatus are where the reconcilers write how it went.

@@ -2,52 +2,29 @@ package service
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
-	"sigs.k8s.io/yaml"
+
+	"myelin/cluster/clustertest"
 )
 
 // TestMaps writes the clusters of testdata to maps, step by step. They must be
 // what the tables say, and what N/maps says where there is such text, and no
 // packet may find anything half-written in between.
-func TestMaps(t *testing.T) {
-	archives, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(archives) == 0 {
-		t.Fatalf("found %d archives: %v", len(archives), err)
-	}
-	for _, path := range archives {
-		for _, family := range []string{"IPv4", "IPv6"} {
-			t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar")+"/"+family, func(t *testing.T) {
-				t.Parallel()
-				archive, err := txtar.ParseFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				mapSteps(t, archive, family == "IPv6")
-			})
-		}
-	}
-}
+func TestMaps(t *testing.T) { clustertest.Archives(t, mapSteps) }
 
 func mapSteps(t *testing.T, archive *txtar.Archive, v6 bool) {
 	t.Helper()
-	var config Config
-	if _, text, ok := strings.Cut(string(archive.Comment), "\nconfig: "); ok {
-		if err := yaml.UnmarshalStrict([]byte(text), &config); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r := newRig(t, config, small())
+	r := newRig(t, configOf(t, archive), small())
 	r.backendsFirst = v6
 	for _, f := range archive.Files {
 		step, name, _ := strings.Cut(f.Name, "/")
 		if name != "objects" {
 			continue
 		}
-		r.world.set(t, parse(t, named(string(f.Data), v6, true)))
+		r.world.set(t, clustertest.Parse(t, clustertest.Named(string(f.Data), v6, true)))
 		writes := 0
 		r.before = func(string) error { writes++; r.whole(t); return nil }
 		if err := r.sync(); err != nil {
@@ -60,7 +37,7 @@ func mapSteps(t *testing.T, archive *txtar.Archive, v6 bool) {
 			t.Fatalf("step %s: got\n%s\nthe tables say\n%s", step, got, want)
 		}
 		for _, f := range archive.Files {
-			if want := sorted(strings.TrimSpace(named(string(f.Data), v6, false))); f.Name == step+"/maps" && got != want {
+			if want := sorted(strings.TrimSpace(clustertest.Named(string(f.Data), v6, false))); f.Name == step+"/maps" && got != want {
 				t.Fatalf("step %s: got\n%s\nwant\n%s", step, got, want)
 			}
 		}
@@ -101,7 +78,7 @@ endpoints:
 			fmt.Fprintf(&b, "- {addresses: [@pod%d], nodeName: n%d}\n", first+j+1, j%2+1)
 		}
 	}
-	return named(b.String(), v6, true)
+	return clustertest.Named(b.String(), v6, true)
 }
 
 // An address that another Service takes over leads to the one's backends or to
@@ -110,7 +87,7 @@ func TestTakenOver(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		r := newRig(t, Config{}, small())
 		text := func(name string, n int) string {
-			return named(fmt.Sprintf(`kind: Service
+			return clustertest.Named(fmt.Sprintf(`kind: Service
 metadata: {name: %[1]s}
 spec: {clusterIP: @vip%[2]d, externalIPs: [@ext1], ports: [{port: 80}]}
 ---
@@ -123,7 +100,7 @@ endpoints: [{addresses: [@pod%[2]d]}]
 		}
 		for _, o := range []string{text("a", 1) + "---\n" + text("b", 2), text("b", 2)} {
 			r.before = func(string) error { r.whole(t); return nil }
-			r.world.set(t, parse(t, o))
+			r.world.set(t, clustertest.Parse(t, o))
 			if err := r.sync(); err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +154,7 @@ func TestInterrupted(t *testing.T) {
 					if c.n == 0 {
 						return objects{}
 					}
-					return parse(t, sizedAs(family == "IPv6", c.n, c.first, c.weight, c.policy, c.annotations, c.ranges))
+					return clustertest.Parse(t, sizedAs(family == "IPv6", c.n, c.first, c.weight, c.policy, c.annotations, c.ranges))
 				}
 				from, to := state(tc.from), state(tc.to)
 				for _, crash := range []bool{false, true} {

@@ -7,6 +7,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/bpf/bpftest"
+	"myelin/cluster/clustertest"
 )
 
 // ownPortsSet is what the datapath reads.
@@ -48,8 +49,8 @@ status: {podIPs: [{ip: @pod1}]}
 			t.Run(tc.name+"/"+family, func(t *testing.T) {
 				r := newRig(t, Config{}, small())
 				r.agent(t, bpftest.Load(t, bpf.Settings{NodePortMin: 30000, NodePortMax: 32767}, small()))
-				own := []netip.Addr{netip.MustParseAddr(named(tc.own, family == "IPv6", false))}
-				r.world.set(t, parse(t, named(tc.objects, family == "IPv6", true)))
+				own := []netip.Addr{netip.MustParseAddr(clustertest.Named(tc.own, family == "IPv6", false))}
+				r.world.set(t, clustertest.Parse(t, clustertest.Named(tc.objects, family == "IPv6", true)))
 				step := func(name string, want bool, do func() error) {
 					t.Helper()
 					if err := do(); err != nil {
@@ -86,13 +87,13 @@ func (r *rig) wild() bool {
 // agent before us didn't know of.
 func TestAddressesPruned(t *testing.T) {
 	r := newRig(t, Config{}, small())
-	r.world.set(t, parse(t, sized(false, 3, 0, "1", "Local")))
+	r.world.set(t, clustertest.Parse(t, sized(false, 3, 0, "1", "Local")))
 	if err := r.sync(); err != nil {
 		t.Fatal(err)
 	}
 	want := r.maps(t)
 	address := func(text string) bpf.DatapathFrontendKey {
-		return bpf.DatapathFrontendKey{Addr: bpf.Addr(netip.MustParseAddr(named(text, false, false)))}
+		return bpf.DatapathFrontendKey{Addr: bpf.Addr(netip.MustParseAddr(clustertest.Named(text, false, false)))}
 	}
 	err := r.datapath.Frontends.Delete(address("@vip1"))
 	if err == nil {

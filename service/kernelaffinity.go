@@ -33,11 +33,15 @@ func (k *Kernel) depart(old, row *bpf.DatapathFrontend, all changes) {
 			}
 		}
 	}
-	if len(k.left) == 0 {
-		return
+	if len(k.left) > 0 {
+		signal(k.wake)
 	}
+}
+
+// signal tells whoever waits, once for all that happened since.
+func signal(c chan<- struct{}) {
 	select {
-	case k.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"myelin/bpf"
+	"myelin/cluster/clustertest"
 )
 
 // affinities are "service/backend" of each row, sorted.
@@ -24,7 +25,7 @@ func (r *rig) affinities(t testing.TB) string {
 
 // sticky are two Services with a pod in common: a as it is said, and b.
 func sticky(v6 bool, affinity, endpoints string) string {
-	return named(fmt.Sprintf(`kind: Service
+	return clustertest.Named(fmt.Sprintf(`kind: Service
 metadata: {name: a}
 spec: {clusterIP: @vip1, %s ports: [{port: 80}]}
 ---
@@ -73,7 +74,7 @@ func TestAffinities(t *testing.T) {
 			for _, restarted := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/restarted %v", tc.name, family, restarted), func(t *testing.T) {
 					r := newRig(t, Config{}, small())
-					r.world.set(t, parse(t, sticky(family == "IPv6", stay, three)))
+					r.world.set(t, clustertest.Parse(t, sticky(family == "IPv6", stay, three)))
 					r.stick(t)
 					if tc.state != Active {
 						b, _, _ := r.Desired.Backends.Get(r.DB.ReadTxn(), BackendByID(1))
@@ -81,7 +82,7 @@ func TestAffinities(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					r.world.set(t, parse(t, sticky(family == "IPv6", tc.affinity, tc.endpoints)))
+					r.world.set(t, clustertest.Parse(t, sticky(family == "IPv6", tc.affinity, tc.endpoints)))
 					r.unstick(t, all, tc.want, restarted)
 				})
 			}

@@ -87,8 +87,16 @@ func (k *Kernel) dropBackend(id uint32) error {
 	if _, _, wanted := k.tables.Backends.Get(k.db.ReadTxn(), BackendByID(id)); wanted {
 		return nil
 	}
-	if err := drop(k, k.datapath.Backends, id); err != nil {
+	var old bpf.DatapathBackend
+	_, err := get(k.datapath.Backends, id, &old)
+	if err == nil {
+		err = drop(k, k.datapath.Backends, id)
+	}
+	if err != nil {
 		return fmt.Errorf("delete backend %d: %w", id, err)
+	}
+	if old.Proto == uint8(UDP) {
+		signal(k.gone)
 	}
 	return nil
 }

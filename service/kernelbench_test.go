@@ -56,7 +56,7 @@ func BenchmarkKernelOne(b *testing.B) {
 			if err := r.sync(); err != nil {
 				b.Fatal(err)
 			}
-			parts := []*cluster.EndpointSlice{with(o.slices[0], 5, drain), o.slices[0]}
+			parts := []*cluster.EndpointSlice{with(o.Slices[0], 5, drain), o.Slices[0]}
 			f := &frontendOps{r.Kernel}
 			i := 0
 			for b.Loop() {
@@ -64,7 +64,7 @@ func BenchmarkKernelOne(b *testing.B) {
 				r.put(b, parts[i%2])
 				i++
 				now := r.DB.ReadTxn()
-				row, rev, _ := r.Desired.Frontends.Get(now, FrontendByAddress(L4(o.services[0].ClusterIPs[0], 80, TCP)))
+				row, rev, _ := r.Desired.Frontends.Get(now, FrontendByAddress(L4(o.Services[0].ClusterIPs[0], 80, TCP)))
 				b.StartTimer()
 				if err := f.Update(b.Context(), now, rev, row); err != nil {
 					b.Fatal(err)

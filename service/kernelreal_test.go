@@ -30,11 +30,11 @@ func TestWritesOfOneOfMany(t *testing.T) {
 		part *cluster.EndpointSlice
 		want string
 	}{
-		{"drains", with(o.slices[2], 500, drain), "choices 1, frontends 1"},
-		{"is back", o.slices[2], "choices 1, frontends 1"},
-		{"moves", with(o.slices[4], 10, func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }),
+		{"drains", with(o.Slices[2], 500, drain), "choices 1, frontends 1"},
+		{"is back", o.Slices[2], "choices 1, frontends 1"},
+		{"moves", with(o.Slices[4], 10, func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }),
 			"backends 1, choices 1, delete backends 2"}, // by who let it go last, and by its own row's Delete, in vain
-		{"zone", with(o.slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }), ""},
+		{"zone", with(o.Slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }), ""},
 	} {
 		r.world.put(t, step.part)
 		if got := r.wrote(t); got != step.want {
@@ -120,7 +120,7 @@ func TestReconcile(t *testing.T) {
 	r := newRig(t, Config{}, map[string]uint32{"frontends": 64, "choices": 64, "backends": 9, "affinities": 64})
 	log := slog.New(slog.DiscardHandler)
 	o := many(6, 3)
-	half := objects{services: o.services[:2], slices: o.slices[:2]}
+	half := objects{Services: o.Services[:2], Slices: o.Slices[:2]}
 	// An agent before us.
 	r.world.set(t, half)
 	if err := r.sync(); err != nil {
@@ -151,8 +151,8 @@ func TestReconcile(t *testing.T) {
 	}
 	r.Kernel = k
 	// Services are known, their endpoints are not yet.
-	r.world.set(t, objects{services: o.services})
-	if f, _, ok := r.Desired.Frontends.Get(r.DB.ReadTxn(), FrontendByAddress(L4(o.services[0].ClusterIPs[0], 80, TCP))); !ok || len(f.Internal) != 0 {
+	r.world.set(t, objects{Services: o.Services})
+	if f, _, ok := r.Desired.Frontends.Get(r.DB.ReadTxn(), FrontendByAddress(L4(o.Services[0].ClusterIPs[0], 80, TCP))); !ok || len(f.Internal) != 0 {
 		t.Fatal("the frontend has a set")
 	}
 	soon, cancelSoon := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -167,7 +167,7 @@ func TestReconcile(t *testing.T) {
 	known(txn)
 	txn.Commit()
 	r.world.set(t, o)
-	r.fullThenRoom(t, ctx, objects{services: o.services[3:], slices: o.slices[3:]})
+	r.fullThenRoom(t, ctx, objects{Services: o.Services[3:], Slices: o.Slices[3:]})
 }
 
 func (r *rig) fullThenRoom(t *testing.T, ctx context.Context, less objects) {

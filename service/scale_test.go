@@ -19,7 +19,7 @@ func many(services, backends int) (o objects) {
 			pod, vip, family = &six, &vip6, "IPv6"
 		}
 		name := fmt.Sprintf("s%d", i)
-		o.services = append(o.services, &cluster.Service{
+		o.Services = append(o.Services, &cluster.Service{
 			Namespace: "x", Name: name, Type: "ClusterIP", ClusterIPs: []netip.Addr{*vip}, Families: []string{family},
 			Ports: []cluster.ServicePort{{Port: 80, Protocol: "TCP"}},
 		})
@@ -33,7 +33,7 @@ func many(services, backends int) (o objects) {
 				part.Endpoints = append(part.Endpoints, cluster.Endpoint{Address: *pod, Ready: true, Serving: true, Node: fmt.Sprintf("n%d", j%100)})
 				*pod = pod.Next()
 			}
-			o.slices = append(o.slices, part)
+			o.Slices = append(o.Slices, part)
 		}
 	}
 	return o
@@ -66,20 +66,20 @@ func TestOneOfManyChanges(t *testing.T) {
 	w := newWorld(t, Config{}, "")
 	o := many(1, 5000)
 	more := many(21, 3)
-	o.services, o.slices = append(o.services, more.services[1:]...), append(o.slices, more.slices[1:]...)
+	o.Services, o.Slices = append(o.Services, more.Services[1:]...), append(o.Slices, more.Slices[1:]...)
 	w.set(t, o)
-	vip := L4(o.services[0].ClusterIPs[0], 80, TCP)
+	vip := L4(o.Services[0].ClusterIPs[0], 80, TCP)
 	for _, step := range []struct {
 		name   string
 		part   *cluster.EndpointSlice
 		wrote  string
 		places int
 	}{
-		{"same", with(o.slices[2], 500, func(*cluster.Endpoint) {}), "wrote 0 services 0 frontends 0 backends", 0},
-		{"zone", with(o.slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }), "wrote 0 services 0 frontends 1 backends", 0},
-		{"drains", with(o.slices[2], 500, drain), "wrote 0 services 1 frontends 1 backends", 1},
-		{"is back", o.slices[2], "wrote 0 services 1 frontends 1 backends", 0},
-		{"moves", with(o.slices[4], 10, func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }), "wrote 0 services 1 frontends 1 backends", 1},
+		{"same", with(o.Slices[2], 500, func(*cluster.Endpoint) {}), "wrote 0 services 0 frontends 0 backends", 0},
+		{"zone", with(o.Slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }), "wrote 0 services 0 frontends 1 backends", 0},
+		{"drains", with(o.Slices[2], 500, drain), "wrote 0 services 1 frontends 1 backends", 1},
+		{"is back", o.Slices[2], "wrote 0 services 1 frontends 1 backends", 0},
+		{"moves", with(o.Slices[4], 10, func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }), "wrote 0 services 1 frontends 1 backends", 1},
 	} {
 		before := w.DB.ReadTxn()
 		w.put(t, step.part)
@@ -134,10 +134,10 @@ func BenchmarkFull(b *testing.B) {
 			for b.Loop() {
 				w := newWorld(b, Config{}, b.TempDir())
 				txn := w.DB.WriteTxn(w.Tables.Services, w.Tables.Slices)
-				for _, s := range o.services {
+				for _, s := range o.Services {
 					w.Tables.Services.Insert(txn, s)
 				}
-				for _, s := range o.slices {
+				for _, s := range o.Slices {
 					w.Tables.Slices.Insert(txn, s)
 				}
 				txn.Commit()
@@ -157,7 +157,7 @@ func BenchmarkOne(b *testing.B) {
 			o := many(size[0], size[1])
 			w := newWorld(b, Config{}, b.TempDir())
 			w.set(b, o)
-			parts := []*cluster.EndpointSlice{with(o.slices[0], 5, drain), o.slices[0]}
+			parts := []*cluster.EndpointSlice{with(o.Slices[0], 5, drain), o.Slices[0]}
 			i := 0
 			for b.Loop() {
 				w.put(b, parts[i%2])

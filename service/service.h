@@ -18,8 +18,7 @@ INLINE struct frontend *frontend_find(const struct addr *a, __be16 port, __u8 pr
 
 	if (f)
 		return f->flags & flag ? f : NULL;
-	frontend_key_any(&key);
-	f = bpf_map_lookup_elem(&frontends, &key);
+	f = frontend_wildcard(a, port, proto);
 	if (!f || !(f->flags & flag))
 		return NULL;
 	owner = address_owner(a);

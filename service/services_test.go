@@ -5,11 +5,8 @@ import (
 	"iter"
 	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -19,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"myelin/cluster"
-	"myelin/table"
+	"myelin/cluster/clustertest"
 )
 
 // world is a cluster as one node, n1, sees it.
@@ -48,66 +45,13 @@ func newWorld(t testing.TB, config Config, dir string) *world {
 }
 
 // objects are the rows of some YAML.
-type objects struct {
-	services []*cluster.Service
-	slices   []*cluster.EndpointSlice
-	pods     []*cluster.Pod
-	nodes    []*cluster.Node
-}
-
-func parse(t testing.TB, text string) (o objects) {
-	t.Helper()
-	for doc := range strings.SplitSeq(text, "\n---\n") {
-		var meta struct{ Kind string }
-		if err := yaml.Unmarshal([]byte(doc), &meta); err != nil {
-			t.Fatalf("%v of\n%s", err, doc)
-		}
-		switch meta.Kind {
-		case "Service":
-			o.services = append(o.services, decode(t, doc, cluster.FromService))
-		case "EndpointSlice":
-			o.slices = append(o.slices, decode(t, doc, cluster.FromEndpointSlice))
-		case "Pod":
-			o.pods = append(o.pods, decode(t, doc, cluster.FromPod))
-		case "Node":
-			o.nodes = append(o.nodes, decode(t, doc, cluster.FromNode))
-		default:
-			t.Fatalf("kind %q of\n%s", meta.Kind, doc)
-		}
-	}
-	return o
-}
-
-func decode[T, R any](t testing.TB, doc string, convert func(*T, string) (*R, error)) *R {
-	t.Helper()
-	var object T
-	if err := yaml.UnmarshalStrict([]byte(doc), &object); err != nil {
-		t.Fatalf("%v of\n%s", err, doc)
-	}
-	row, err := convert(&object, "")
-	if err != nil {
-		t.Fatalf("%v of\n%s", err, doc)
-	}
-	return row
-}
+type objects = clustertest.Objects
 
 // set makes the cluster equal to objects, and the desired state follow.
 func (w *world) set(t testing.TB, o objects) {
 	t.Helper()
-	txn := w.DB.WriteTxn(w.Tables.Services, w.Tables.Slices, w.Tables.Pods, w.Tables.Nodes)
-	replace(t, txn, w.Tables.Services, o.services, (*cluster.Service).Equal)
-	replace(t, txn, w.Tables.Slices, o.slices, (*cluster.EndpointSlice).Equal)
-	replace(t, txn, w.Tables.Pods, o.pods, (*cluster.Pod).Equal)
-	replace(t, txn, w.Tables.Nodes, o.nodes, (*cluster.Node).Equal)
-	txn.Commit()
+	o.Replace(t, w.DB, w.Tables, nil)
 	w.round(w.follow)
-}
-
-func replace[R any](t testing.TB, txn statedb.WriteTxn, rows statedb.RWTable[*R], want []*R, same func(a, b *R) bool) {
-	t.Helper()
-	if _, err := table.Replace(txn, rows, rows.All(txn), want, same); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // dump is the desired state as text, a row a line.
@@ -155,80 +99,37 @@ func differ[R comparable](before, after iter.Seq2[R, statedb.Revision]) int {
 	return max(n, len(rows))
 }
 
-// named are the addresses of tests: "@pod3" is the third of the pods', with
-// ":80" after it an address with a port.
-func named(text string, v6, quote bool) string {
-	networks := map[string][2]string{
-		"vip": {"10.96.0.0", "fd00:96::"}, "ext": {"192.0.2.0", "2001:db8:2::"}, "lb": {"198.51.100.0", "2001:db8:3::"},
-		"pod": {"10.0.1.0", "fd00:1::"}, "node": {"172.18.0.0", "fd00:18::"}, "any": {"0.0.0.0", "::"},
-		"lo": {"127.0.0.1", "::1"},
-	}
-	family := 0
-	if v6 {
-		family = 1
-	}
-	text = strings.ReplaceAll(text, "@family", [2]string{"IPv4", "IPv6"}[family])
-	return regexp.MustCompile(`@([a-z]+)(\d*)(:\d+)?`).ReplaceAllStringFunc(text, func(s string) string {
-		m := regexp.MustCompile(`@([a-z]+)(\d*)(:(\d+))?`).FindStringSubmatch(s)
-		base := netip.MustParseAddr(networks[m[1]][family]).AsSlice()
-		if n, err := strconv.Atoi(m[2]); err == nil {
-			base[len(base)-1] = byte(n)
-		}
-		addr, _ := netip.AddrFromSlice(base)
-		if port, err := strconv.Atoi(m[4]); err == nil {
-			return netip.AddrPortFrom(addr, uint16(port)).String()
-		}
-		if quote {
-			return strconv.Quote(addr.String())
-		}
-		return addr.String()
-	})
-}
-
 // TestSteps reads clusters as they are in testdata: N/objects are those of step
 // N, N/want is what this node is to do then, and from the second step on how
 // many rows were written for it. Each runs for both families.
-func TestSteps(t *testing.T) {
-	archives, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(archives) == 0 {
-		t.Fatalf("found %d archives: %v", len(archives), err)
-	}
-	for _, path := range archives {
-		for _, family := range []string{"IPv4", "IPv6"} {
-			t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar")+"/"+family, func(t *testing.T) {
-				t.Parallel()
-				archive, err := txtar.ParseFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				steps(t, archive, family == "IPv6")
-			})
+func TestSteps(t *testing.T) { clustertest.Archives(t, steps) }
+
+// configOf is what an archive's comment says in a line "config: ".
+func configOf(t *testing.T, archive *txtar.Archive) (config Config) {
+	t.Helper()
+	if _, text, ok := strings.Cut(string(archive.Comment), "\nconfig: "); ok {
+		if err := yaml.UnmarshalStrict([]byte(text), &config); err != nil {
+			t.Fatalf("%s: %v", text, err)
 		}
 	}
+	return config
 }
 
 func steps(t *testing.T, archive *txtar.Archive, v6 bool) {
 	t.Helper()
-	var config Config
-	if line, _, ok := strings.Cut(string(archive.Comment), "\n"); ok && strings.Contains(string(archive.Comment), "\nconfig: ") {
-		_, text, _ := strings.Cut(string(archive.Comment), "\nconfig: ")
-		if err := yaml.UnmarshalStrict([]byte(text), &config); err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-	}
-	w := newWorld(t, config, t.TempDir())
+	w := newWorld(t, configOf(t, archive), t.TempDir())
 	for _, f := range archive.Files {
 		step, name, _ := strings.Cut(f.Name, "/")
 		if name != "objects" {
 			continue
 		}
 		before := w.DB.ReadTxn()
-		w.set(t, parse(t, named(string(f.Data), v6, true)))
+		w.set(t, clustertest.Parse(t, clustertest.Named(string(f.Data), v6, true)))
 		got := w.dump()
 		if step != "1" {
 			got = strings.TrimSpace(got + "\n" + w.written(before))
 		}
-		if want := strings.TrimSpace(named(wanted(archive, step), v6, false)); sorted(got) != sorted(want) {
+		if want := clustertest.Wanted(archive, step, v6); sorted(got) != sorted(want) {
 			t.Fatalf("step %s: got\n%s\nwant\n%s", step, got, want)
 		}
 	}
@@ -237,15 +138,6 @@ func steps(t *testing.T, archive *txtar.Archive, v6 bool) {
 // sorted puts lines in an order that is the same for both families.
 func sorted(text string) string {
 	return strings.Join(slices.Sorted(strings.SplitSeq(text, "\n")), "\n")
-}
-
-func wanted(archive *txtar.Archive, step string) string {
-	for _, f := range archive.Files {
-		if f.Name == step+"/want" {
-			return string(f.Data)
-		}
-	}
-	return "no want"
 }
 
 // Every field but the status counts in Equal, or a change of it would never be

@@ -35,12 +35,13 @@ struct {
 	__type(value, struct origin);
 } origins SEC(".maps");
 
-/* What became of sockets that asked for a Service. */
+/* What became of sockets that asked for a Service, or for its port. */
 enum socket_outcome {
 	SOCKET_TRANSLATED,
 	SOCKET_NO_BACKEND, /* refused: no backend anywhere */
 	SOCKET_NONE_HERE,  /* refused: the traffic policy wants one of this node, and there is none */
 	SOCKET_FAMILY,     /* left as it was: the socket can't reach the backend's family */
+	SOCKET_PORT_TAKEN, /* refused to bind: the port is a Service's */
 	SOCKET_OUTCOMES,
 };
 

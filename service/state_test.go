@@ -42,11 +42,11 @@ func TestNumbersStay(t *testing.T) {
 		f.Close()
 	}
 	// In another order, without two, and with one more.
-	next := objects{services: []*cluster.Service{o.services[5], o.services[2], o.services[3], o.services[4]}, slices: o.slices[2:]}
+	next := objects{Services: []*cluster.Service{o.Services[5], o.Services[2], o.Services[3], o.Services[4]}, Slices: o.Slices[2:]}
 	again := newWorld(t, Config{}, dir)
 	again.set(t, next)
 	seven := many(7, 3)
-	next.services, next.slices = append(next.services, seven.services[6]), append(next.slices, seven.slices[6])
+	next.Services, next.Slices = append(next.Services, seven.Services[6]), append(next.Slices, seven.Slices[6])
 	again.set(t, next)
 	used := map[uint32]string{}
 	for name, id := range first {
@@ -126,9 +126,9 @@ func TestNumbersComeAndGo(t *testing.T) {
 func TestSetState(t *testing.T) {
 	w := newWorld(t, Config{}, "")
 	o := many(2, 2)
-	o.slices = append(o.slices[:1], o.slices[1])
+	o.Slices = append(o.Slices[:1], o.Slices[1])
 	w.set(t, o)
-	four := o.services[0].ClusterIPs[0]
+	four := o.Services[0].ClusterIPs[0]
 	set := func() string {
 		f, _, ok := w.Desired.Frontends.Get(w.DB.ReadTxn(), FrontendByAddress(L4(four, 80, TCP)))
 		if !ok {
@@ -136,7 +136,7 @@ func TestSetState(t *testing.T) {
 		}
 		return f.TableRow()[4]
 	}
-	backend := func(i int) L4Addr { return L4(o.slices[0].Endpoints[i].Address, 8080, TCP) }
+	backend := func(i int) L4Addr { return L4(o.Slices[0].Endpoints[i].Address, 8080, TCP) }
 	one := w.ids()[backend(0).String()]
 	for _, step := range []struct {
 		backend int
@@ -172,10 +172,10 @@ func TestRun(t *testing.T) {
 	go func() { ended <- w.Run(ctx) }()
 	o := many(1, 1)
 	txn = w.DB.WriteTxn(w.Tables.Services, w.Tables.Slices)
-	w.Tables.Slices.Insert(txn, o.slices[0])
-	w.Tables.Services.Insert(txn, o.services[0])
+	w.Tables.Slices.Insert(txn, o.Slices[0])
+	w.Tables.Services.Insert(txn, o.Services[0])
 	txn.Commit()
-	q := FrontendByAddress(L4(o.services[0].ClusterIPs[0], 80, TCP))
+	q := FrontendByAddress(L4(o.Services[0].ClusterIPs[0], 80, TCP))
 	wait(ctx, t, func(r statedb.ReadTxn) (bool, <-chan struct{}) {
 		_, _, changed, ok := w.Desired.Frontends.GetWatch(r, q)
 		return ok, changed
@@ -187,7 +187,7 @@ func TestRun(t *testing.T) {
 	known(txn)
 	txn.Commit()
 	wait(ctx, t, w.Desired.Frontends.Initialized, w.DB)
-	if err := w.SetState(L4(o.slices[0].Endpoints[0].Address, 8080, TCP), Maintenance); err != nil {
+	if err := w.SetState(L4(o.Slices[0].Endpoints[0].Address, 8080, TCP), Maintenance); err != nil {
 		t.Fatal(err)
 	}
 	wait(ctx, t, func(r statedb.ReadTxn) (bool, <-chan struct{}) {

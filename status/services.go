@@ -18,6 +18,10 @@ type Services struct {
 	// ProblemCount: "namespace/name: field: reason".
 	Problems     []string
 	ProblemCount int
+	// Termination is of UDP sockets whose backend has gone.
+	Termination service.Termination
+	// Checks are health check node ports.
+	Checks Table
 }
 
 // CountServices reads the tables of Services.
@@ -56,7 +60,7 @@ func (f *Facts) services() Feature {
 	if c.HostNamespaceOnly {
 		x.Wanted += ", " + onOff("socketLB.hostNamespaceOnly", true)
 		if f.Settings.SocketHostOnly == 0 {
-			x.falls("the kernel doesn't tell network namespaces apart (5.14 or later does): sockets of pods are translated too")
+			x.falls(tell + ": sockets of pods are translated too")
 		}
 	}
 	if f.Settings.SetRetval == 0 {

@@ -16,7 +16,7 @@ import (
 func services(t *testing.T) Facts {
 	f := good(t)
 	f.Config.SocketLB.Enabled = true
-	f.Settings.SetRetval = 1
+	f.Settings.SetRetval, f.Settings.BindProtection = 1, 1
 	f.Services = CountServices([]*service.Service{
 		{Namespace: "demo", Name: "b", Problems: []string{"spec.ports[0].nodePort: 99 is not in nodePort.range 30000..32767", "frontend 10.96.0.1:80/TCP: demo/a has it"}},
 		{Namespace: "demo", Name: "a"},

@@ -23,7 +23,13 @@ const (
 	envRecord = "MYELIN_RECORD"    // 1: write what was measured into bench/results.json
 )
 
-func TestMain(m *testing.M) { os.Exit(suite(m)) }
+func TestMain(m *testing.M) {
+	if to := os.Getenv(holdEnv); to != "" { // a process of TestSocketsEndWithTheirBackend
+		fmt.Fprintln(os.Stderr, "hold:", hold(to, os.Stdout))
+		os.Exit(1)
+	}
+	os.Exit(suite(m))
+}
 
 func suite(m *testing.M) int {
 	if os.Getuid() != 0 {

@@ -2,9 +2,11 @@ package labtest
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,19 +145,43 @@ func url(scheme string, a netip.Addr, port uint16) string {
 	return scheme + "://" + netip.AddrPortFrom(a, port).String() + "/"
 }
 
-// answers calls often and returns who answered.
+// answerers calls often and returns who answered.
 func (c *cluster) answerers(from, url string) map[string]bool {
+	c.t.Helper()
+	seen, err := c.tryAnswerers(from, url)
+	if err != nil {
+		c.t.Error(err)
+	}
+	return seen
+}
+
+// tryAnswerers is for times at which a call may fail.
+func (c *cluster) tryAnswerers(from, url string) (map[string]bool, error) {
 	c.t.Helper()
 	seen := map[string]bool{}
 	for range 16 { // both of two, but once in 32,000 runs
 		server, err := c.call(from, url)
 		if err != nil {
-			c.t.Errorf("%s calls %s: %v", from, url, err)
-			break
+			return seen, fmt.Errorf("%s calls %s: %w", from, url, err)
 		}
 		seen[server] = true
 	}
-	return seen
+	return seen, nil
+}
+
+// eventuallyAnswer waits until these answer a1 and no others, by each family; none: until it is refused.
+func (c *cluster) eventuallyAnswer(when string, service int, want ...string) {
+	c.t.Helper()
+	for _, f := range c.stack.families {
+		eventually(c.t, when, 10*time.Second, func() error {
+			seen, err := c.tryAnswerers("default/a1", url("http", serviceAddr(service, f), 80))
+			refused := err != nil && (strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "not permitted"))
+			if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) || (err != nil) != (want == nil) || err != nil && !refused {
+				return fmt.Errorf("IPv%d: answers of %v, want %v: %v", f, got, want, err)
+			}
+			return nil
+		})
+	}
 }
 
 // TestServices asks for Services from pods and from a node.
