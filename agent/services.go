@@ -124,9 +124,37 @@ func (a *Agent) portSettings(s *bpf.Settings) {
 		return
 	}
 	clients, nodes := a.config.ClientPorts(), a.config.NodePort.Range
-	s.Services, s.LbMode = 1, uint8(bpf.DatapathLbModeLB_SNAT)
+	s.Services, s.Direct = 1, flag(a.config.Direct())
+	s.LbMode = uint8(map[string]bpf.DatapathLbMode{
+		"snat": bpf.DatapathLbModeLB_SNAT, "dsr": bpf.DatapathLbModeLB_DSR, "hybrid": bpf.DatapathLbModeLB_HYBRID,
+	}[a.config.LoadBalancer.Mode])
+	s.LbDispatch = uint8(a.dispatch())
+	if p := a.config.LoadBalancer.RSSIPv4; p.IsValid() {
+		s.Rss4, s.Rss4Bits = bpf.Addr(p.Masked().Addr()), uint8(p.Bits())
+	}
+	if p := a.config.LoadBalancer.RSSIPv6; p.IsValid() {
+		s.Rss6, s.Rss6Bits = bpf.Addr(p.Masked().Addr()), uint8(p.Bits())
+	}
 	s.LbPortMin, s.LbPortMax = clients.First, clients.Last
 	s.NodePortMin, s.NodePortMax = nodes.First, nodes.Last
+}
+
+// dispatch is how packets get to backends whose node answers itself.
+func (a *Agent) dispatch() bpf.DatapathLbDispatch {
+	if !a.config.Direct() || a.tunneled() {
+		return bpf.DatapathLbDispatchDISPATCH_OPTION
+	}
+	return map[string]bpf.DatapathLbDispatch{
+		"opt": bpf.DatapathLbDispatchDISPATCH_OPTION, "ipip": bpf.DatapathLbDispatchDISPATCH_IPIP, "geneve": bpf.DatapathLbDispatchDISPATCH_GENEVE,
+	}[a.config.LoadBalancer.DSRDispatch]
+}
+
+// xdp is how known flows of Services are wanted before tc.
+func (a *Agent) xdp() bpf.XDPMode {
+	if !a.config.PerPacket() {
+		return bpf.XDPNone
+	}
+	return map[string]bpf.XDPMode{"native": bpf.XDPNative, "best-effort": bpf.XDPNative, "testing-only": bpf.XDPGeneric}[a.config.LoadBalancer.Acceleration]
 }
 
 // podNamespaces are those whose sockets end with their backend.

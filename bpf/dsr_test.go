@@ -21,7 +21,7 @@ func directTables() []table {
 		{name: "services, direct, tunnel", settings: settingsOf(servicing, direct, tunnel4), rows: optioned("into the tunnel", func(ip optionIP) []step {
 			return []step{{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81`, want: "FORWARD_TUNNEL", out: `eth none > none | ` + ip("world > c ttl 59", 81) + ` | udp 40000 > 8080`}}
 		})},
-		{name: "services, direct by IPIP", settings: settingsOf(servicing, direct, ipip), rows: append(encapRows(`ip4 node > node2`, `ip6 node > node2`, `ip4 node2 > node`, `ip6 node2 > node`), directAnswerRows()...)},
+		{name: "services, direct by IPIP", settings: settingsOf(servicing, direct, ipip), rows: slices.Concat(encapRows(`ip4 node > node2`, `ip6 node > node2`, `ip4 node2 > node`, `ip6 node2 > node`), directAnswerRows(), foreignRows())},
 		{name: "services, direct by IPIP, senders of a prefix", settings: settingsOf(servicing, direct, ipip, rss), rows: encapRows(`ip4 172.31.0.1 > node2`, `ip6 fd00:172::1 > node2`, `ip4 172.31.77.7 > node`, `ip6 fd00:172::7 > node`)},
 		{name: "services, direct by Geneve", settings: settingsOf(servicing, direct, geneve), rows: append(geneveRows(), directAnswerRows()...)},
 		{name: "services, hybrid", settings: settingsOf(servicing, hybrid), rows: hybridRows()},
@@ -65,6 +65,7 @@ func directRows() []row {
 			}
 		}),
 		[]row{
+			one("to the world, which answers to the node", "from_wire eth0", `eth router > node | ip world > lb ttl 60 | tcp 40000 > 83 S`, "FORWARD_RESOLVE", `eth node > router | ip node > world2 ttl 59 | tcp 51000 > 8080 S`),
 			{name: "to this node", steps: []step{
 				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 80 S`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 S`},
 				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | tcp 80 > 40000 SA`},
@@ -145,6 +146,19 @@ func snatsTargets(t testing.TB, w *world) {
 	}))
 	for k, f := range changed {
 		must(t, w.Frontends.Put(k, f))
+	}
+}
+
+// foreignRows: the backend is in the world, takes IPIP, and has the address of lb.
+func foreignRows() []row {
+	steps := func(outer string) []step {
+		return []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 83 S`, want: "FORWARD_RESOLVE", out: `eth node > router | ` + outer + ` | ip world > lb ttl 60 | tcp 40000 > 83 S`},
+			{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 83 A | len 100`, want: "FORWARD_WIRE", out: `eth node > router | ` + outer + ` | ip world > lb ttl 60 | tcp 40000 > 83 A | len 100`, after: translationsAre(1)},
+		}
+	}
+	return []row{
+		only4(row{name: "to a backend in the world", steps: steps(`ip4 node > world2 ttl 63 df`)}), only6(row{name: "to a backend in the world", steps: steps(`ip6 node > world2 ttl 63`)}),
 	}
 }
 

@@ -94,10 +94,12 @@ type BPF struct {
 	LBSourceRangeAllTypes bool
 	// LBAlgorithmAnnotation lets Services choose an algorithm of their own.
 	LBAlgorithmAnnotation bool
-	MonitorAggregation    string        // "none", "low", "medium" or "maximum"
-	MonitorInterval       time.Duration // between reports on a live flow
-	VLANBypass            []uint16      // VLAN ids that pass untouched; 0: all
-	Events                Events
+	// LBModeAnnotation lets Services choose a mode of their own.
+	LBModeAnnotation   bool
+	MonitorAggregation string        // "none", "low", "medium" or "maximum"
+	MonitorInterval    time.Duration // between reports on a live flow
+	VLANBypass         []uint16      // VLAN ids that pass untouched; 0: all
+	Events             Events
 }
 
 // SocketLB is what applications get when they ask for a Service's address.
@@ -123,8 +125,23 @@ type NodePort struct {
 
 // LoadBalancer is how backends are chosen.
 type LoadBalancer struct {
-	Mode      string // "snat": how packets from outside get to backends on other nodes
-	Algorithm string // "random", "maglev" or "least-conn"
+	// Mode is how clients outside get to backends on other nodes: "snat", from the
+	// node's address; "dsr", from their own, and the backend's node answers;
+	// "hybrid", TCP as dsr, others as snat.
+	Mode string
+	// DSRDispatch is how the backend's node learns what was asked for: "opt", by an
+	// option of the packet; "ipip" and "geneve", the same inside of another packet
+	// to the node. In a tunnel it is an option always.
+	DSRDispatch string
+	// Acceleration is whether XDP forwards flows that it knows: "disabled";
+	// "native" and "best-effort", in drivers that can; "testing-only", on all
+	// devices, after the driver.
+	Acceleration string
+	// RSSIPv4 and RSSIPv6 are prefixes that outer senders of IPIP are taken from,
+	// by flow, so that receivers spread them over their queues; invalid: the
+	// node's own address.
+	RSSIPv4, RSSIPv6 netip.Prefix
+	Algorithm        string // "random", "maglev" or "least-conn"
 	// ServiceTopology prefers the endpoints that EndpointSlices have hints for,
 	// as kube-proxy does. It can't be turned off: Warnings say so.
 	ServiceTopology bool
@@ -186,7 +203,7 @@ func Default() *Config {
 		},
 		SocketLB:              SocketLB{TerminatePodConnections: true},
 		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true, EnableHealthCheck: true},
-		LoadBalancer:          LoadBalancer{Mode: "snat", Algorithm: "random", ServiceTopology: true},
+		LoadBalancer:          LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled", Algorithm: "random", ServiceTopology: true},
 		CNI:                   CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
 		IPAMMode:              "kubernetes",
 		Prometheus:            Prometheus{Port: 9962},

@@ -71,9 +71,11 @@ func TestRefusedServices(t *testing.T) {
 		"range of node ports, backwards": {`nodePort.range: "32767,30000"`, []string{"f.yaml: nodePort.range: 32767,30000 must begin at 1 or above, and not end before it begins"}},
 		"range of node ports, zero":      {`nodePort.range: "0,10"`, []string{"f.yaml: nodePort.range: 0,10 must begin at 1 or above, and not end before it begins"}},
 		"map size of Services":           {"bpf.lbMapMax: 10", []string{"f.yaml: bpf.lbMapMax: 10 is not in 1024..16777216"}},
-		"direct server return":           {"nodePort.enabled: true\nloadBalancer.mode: dsr", []string{"f.yaml: loadBalancer.mode: not yet: dsr; use snat"}},
+		"an unknown mode":                {"nodePort.enabled: true\nloadBalancer.mode: direct", []string{`f.yaml: loadBalancer.mode: "direct" is not snat, dsr or hybrid`}},
+		"an unknown dispatch":            {"nodePort.enabled: true\nloadBalancer.dsrDispatch: gre", []string{`f.yaml: loadBalancer.dsrDispatch: "gre" is not opt, ipip or geneve`}},
+		"senders too few":                {"myelin.rssIPv6SrcCIDR: fd00::/112", []string{"f.yaml: myelin.rssIPv6SrcCIDR: fd00::/112 must be as long as 64 to 96"}},
+		"an unknown acceleration":        {"loadBalancer.acceleration: fast", []string{`f.yaml: loadBalancer.acceleration: "fast" is not disabled, native, best-effort or testing-only`}},
 		"an unknown algorithm":           {"loadBalancer.algorithm: round-robin", []string{`f.yaml: loadBalancer.algorithm: "round-robin" is not random, maglev or least-conn`}},
-		"a mode of its own":              {"kubeProxyReplacement: true\nbpf.lbModeAnnotation: true", []string{"f.yaml: bpf.lbModeAnnotation: true: not yet: direct server return"}},
 		"node ports on some addresses":   {"nodePort: {enabled: true, addresses: [192.0.2.0/24]}", []string{`f.yaml: nodePort.addresses: ["192.0.2.0/24"]: not yet: node ports are on all addresses of a node`}},
 		"host ports alone": {"hostPort.enabled: true\nexternalIPs.enabled: true", []string{
 			"f.yaml: hostPort.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch",

@@ -75,7 +75,7 @@ func refusedFeatures() []feature {
 }
 
 func serviceFeatures() []feature {
-	const dsr, health = "not yet: direct server return", "not yet: the health of Services' proxy on a port of its own"
+	const health = "not yet: the health of Services' proxy on a port of its own"
 	return []feature{
 		{"kubeProxyReplacementHealthzBindAddr", "empty", health, ""},
 		{"nodePort.addresses", "empty", "not yet: node ports are on all addresses of a node", ""},
@@ -84,10 +84,9 @@ func serviceFeatures() []feature {
 		{"nodePort.autoProtectPortRange", "true false", "", ""},
 		{"enableInternalTrafficPolicy", "true false", "", "bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy maglev.tableSize maglev.hashSeed"},
 		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
-		{"loadBalancer.acceleration", "disabled", "not yet: XDP", ""},
 		{"loadBalancer.standalone", "false", "not yet: a load balancer without Kubernetes", ""},
 		{"loadBalancer.l7.backend", "disabled", "not yet: L7", "loadBalancer.l7.algorithm loadBalancer.l7.ports"},
-		{"bpf.lbModeAnnotation", "false", dsr, "loadBalancer.dsrDispatch loadBalancer.dsrL4Translate"},
+		{"loadBalancer.dsrL4Translate", "frontend", "not yet: the backend's address and port are written where the packet is sent on", ""},
 		{"localRedirectPolicies.enabled", "false", "not yet: local redirect", "localRedirectPolicies.addressMatcherCIDRs"},
 		{"localRedirectPolicy", "false", "not yet: local redirect", ""},
 		{"l2announcements.enabled", "false", "not yet: announcing Services", "l2announcements.leaseDuration l2announcements.leaseRenewDeadline l2announcements.leaseRetryPeriod"},

@@ -80,6 +80,12 @@ func (c *Config) serviceContradictions(add func(key, format string, args ...any)
 			add(s.key, "needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch")
 		}
 	}
+	if p := c.LoadBalancer.RSSIPv4; p.IsValid() && (p.Bits() < 8 || p.Bits() > 31) {
+		add("myelin.rssIPv4SrcCIDR", "%s must be as long as 8 to 31", p)
+	}
+	if p := c.LoadBalancer.RSSIPv6; p.IsValid() && (p.Bits() < 64 || p.Bits() > 96) {
+		add("myelin.rssIPv6SrcCIDR", "%s must be as long as 64 to 96", p)
+	}
 	if p, r := c.ClientPorts(), c.NodePort.Range; c.PerPacket() && p.meets(r) {
 		add("myelin.nat.portRange", "its upper half %s, which clients of Services have, meets nodePort.range %s", p, r)
 	}
@@ -114,11 +120,20 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 	for _, s := range []struct {
 		key string
 		on  bool
-	}{{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP}, {"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes}} {
+	}{
+		{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP}, {"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes},
+		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"}, {"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled"},
+	} {
 		if s.on && !c.PerPacket() {
 			add(s.key, "has no effect: traffic from outside is left to kube-proxy, as kubeProxyReplacement and nodePort.enabled are false")
 		}
 	}
+}
+
+// Direct reports whether answers to clients outside may come from the backend's
+// node: of all Services, or of those that say so.
+func (c *Config) Direct() bool {
+	return c.PerPacket() && (c.LoadBalancer.Mode != "snat" || c.BPF.LBModeAnnotation)
 }
 
 // idle is a key that is accepted and does nothing.

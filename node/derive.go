@@ -24,6 +24,8 @@ type Config struct {
 	Masquerade4, Masquerade6 bool
 	// XDP is how Services are to be translated before tc, on devices whose driver can.
 	XDP bpf.XDPMode
+	// ViaNodes: also without a tunnel, prefixes say which node has them.
+	ViaNodes bool
 	// NativeCIDRs are not masqueraded to.
 	NativeCIDRs []netip.Prefix
 }
@@ -123,7 +125,7 @@ func (s state) prefixes() (rows []*Prefix) {
 			return
 		}
 		seen[p] = true
-		rows = append(rows, &Prefix{Prefix: p, Via: via, Node: node, Why: why, Status: reconciler.StatusPending()})
+		rows = append(rows, &Prefix{Prefix: p, Via: via, Tunnel: s.Tunnel && via.IsValid(), Node: node, Why: why, Status: reconciler.StatusPending()})
 	}
 	for _, n := range s.nodes {
 		via := netip.Addr{}
@@ -138,9 +140,17 @@ func (s state) prefixes() (rows []*Prefix) {
 			podCIDRs = s.own.InForce
 		}
 		for _, p := range podCIDRs {
+			if s.ViaNodes && !s.Tunnel && n.Name != s.Name {
+				if via = n.IPv4(); p.Addr().Is6() {
+					via = n.IPv6()
+				}
+			}
 			add(p, via, false, "pods of "+n.Name)
 		}
 		for _, a := range n.Addresses {
+			if !s.Tunnel {
+				via = netip.Addr{} // it is the node
+			}
 			add(netip.PrefixFrom(a, a.BitLen()), via, true, "node "+n.Name)
 		}
 	}

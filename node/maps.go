@@ -172,7 +172,7 @@ type prefixOps struct {
 
 func (o *prefixOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, p *Prefix) error {
 	row := bpf.DatapathPrefix{Via: bpf.Addr(p.Via), Flags: uint32(bpf.DatapathPrefixFlagPREFIX_CLUSTER)}
-	if p.Via.IsValid() {
+	if p.Tunnel {
 		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_TUNNEL)
 	}
 	if p.Node {

@@ -43,9 +43,10 @@ type Wire struct {
 // Prefix is a part of the address space that the cluster knows.
 type Prefix struct {
 	Prefix netip.Prefix `json:"prefix"`
-	// Via is the node at the tunnel's other end, invalid if the prefix is not reached by tunnel.
+	// Via is the node that has the prefix, invalid where that need not be known.
 	Via    netip.Addr        `json:"via"`
-	Node   bool              `json:"node,omitempty"` // an address of a node
+	Tunnel bool              `json:"tunnel,omitempty"` // it is reached through the tunnel to there
+	Node   bool              `json:"node,omitempty"`   // an address of a node
 	Why    string            `json:"why"`
 	Status reconciler.Status `json:"status"`
 }
@@ -63,7 +64,7 @@ func (w *Wire) Equal(o *Wire) bool {
 
 // Equal compares what is wanted.
 func (p *Prefix) Equal(o *Prefix) bool {
-	return p.Prefix == o.Prefix && p.Via == o.Via && p.Why == o.Why
+	return p.Prefix == o.Prefix && p.Via == o.Via && p.Tunnel == o.Tunnel && p.Why == o.Why
 }
 
 func text(a netip.Addr) string {

@@ -18,9 +18,19 @@ INLINE bool source_allowed(__u32 service, const struct addr *a)
 	return bpf_map_lookup_elem(&source_ranges, &key);
 }
 
-/* Whether a backend on another node answers clients outside by itself. */
-INLINE bool service_direct(const struct frontend *f, __u8 proto)
+/* Whether the backend is one that can answer by itself: a pod of a node of ours; or anything that takes IPIP and has the Service's address as well. */
+INLINE bool backend_direct(const struct backend *b)
 {
+	struct prefix *p = prefix_find(&b->addr);
+
+	return p ? !(p->flags & PREFIX_NODE) : config.lb_dispatch == DISPATCH_IPIP && !config.tunnel;
+}
+
+/* Whether a backend on another node answers clients outside by itself. */
+INLINE bool service_direct(const struct frontend *f, const struct backend *b, __u8 proto)
+{
+	if (!config.direct || !backend_direct(b))
+		return false;
 	if (f->flags & (FRONTEND_DSR | FRONTEND_SNAT))
 		return f->flags & FRONTEND_DSR;
 	return config.lb_mode == LB_DSR || (config.lb_mode == LB_HYBRID && proto == IPPROTO_TCP);
@@ -52,7 +62,7 @@ APART int service_begin(__u32 scope)
 		return DROP_CROSS_FAMILY;
 	if (nat_keeps_port(pkt->proto) && b->port != pkt->dport)
 		return DROP_SERVICE_PORT;
-	if (scope == SCOPE_EXTERNAL && service_direct(f, pkt->proto))
+	if (scope == SCOPE_EXTERNAL && addr_is4(&b->addr) == (pkt->family == 4) && service_direct(f, b, pkt->proto))
 		n->flags = TRANSLATION_DSR;
 	n->service = f->service;
 	n->client = pkt->src;

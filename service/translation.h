@@ -84,14 +84,22 @@ INLINE void translation_count(struct translation *t, const struct packet *pkt, i
 		t->flags |= TRANSLATION_CLOSING;
 }
 
-/* Finds which other node has the address. False if none is known, of the same family. */
-INLINE bool node_of(struct addr *via, const struct addr *to)
+/* Whom the packet around the CPU's is for: the backend's node; or the backend itself, where that is none of our cluster's, and gets what the client sent.
+ * False then. */
+INLINE bool node_of(struct cpu *c, const struct translation *t)
 {
-	struct prefix *prefix = prefix_find(to);
+	struct prefix *prefix = prefix_find(&t->backend);
 
-	if (!prefix || addr_is_zero(&prefix->via) || addr_is4(&prefix->via) != addr_is4(to))
+	if (!prefix) {
+		c->to.via = t->backend;
+		c->to.dst = t->frontend;
+		c->to.dport = t->frontend_port;
+		c->to.option = false;
 		return false;
-	*via = prefix->via;
+	}
+	c->to.via = prefix->via;
+	if (addr_is_zero(&prefix->via) || addr_is4(&prefix->via) != addr_is4(&t->backend))
+		c->to.encap = false;
 	return true;
 }
 
@@ -104,7 +112,9 @@ INLINE void rewrite_request(struct cpu *c, const struct translation *t)
 	c->to.sport = snat ? c->place.port : t->client_port;
 	c->to.dst = t->backend;
 	c->to.dport = t->backend_port;
-	c->to.encap = config.lb_dispatch && !config.tunnel && t->flags & TRANSLATION_DSR && node_of(&c->to.via, &t->backend);
+	c->to.encap = config.lb_dispatch && !config.tunnel && t->flags & TRANSLATION_DSR;
+	if (c->to.encap && !node_of(c, t))
+		return;
 	c->to.option = t->flags & TRANSLATION_DSR && (c->pkt.proto != IPPROTO_TCP || flow_syn(&c->pkt));
 }
 
