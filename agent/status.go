@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/sys/unix"
 
+	"myelin/bpf"
 	"myelin/cni"
 	"myelin/endpoint"
 	"myelin/node"
@@ -64,6 +65,12 @@ func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 		f.Counts.Endpoints[e.State]++
 	}
 	f.Services = a.serviceStatus(txn)
+	f.XDP = map[string]bpf.XDPState{}
+	for _, w := range f.Wires {
+		if !w.Tunnel {
+			f.XDP[w.Name] = a.datapath.Attacher.XDP(w.Name)
+		}
+	}
 	f.MTU, _, f.MTUProblem = a.routes.MTU()
 	if a.tunneled() {
 		f.Tunnel, _, _ = a.tunnels.Table.Get(txn, tunnel.ByName(tunnel.DeviceName))
