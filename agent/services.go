@@ -175,7 +175,7 @@ func (a *Agent) serviceConfig() service.Config {
 	ports := a.config.NodePort.Range
 	return service.Config{
 		NodePorts:         service.PortRange{First: ports.First, Last: ports.Last},
-		ExternalClusterIP: a.config.BPF.LBExternalClusterIP,
+		ExternalClusterIP: a.config.BPF.LBExternalClusterIP, CrossFamily: a.config.NAT46x64Gateway,
 	}
 }
 

@@ -41,6 +41,9 @@ type Config struct {
 	HostPort             bool // key hostPort.enabled
 	ExternalIPs          bool // key externalIPs.enabled
 	LoadBalancer         LoadBalancer
+	// NAT46x64Gateway lets addresses for clients outside lead to backends of the
+	// other family.
+	NAT46x64Gateway bool // key nat46x64Gateway.enabled
 
 	Devices             []string // names, or a prefix and "+"; empty: found by routes
 	DirectRoutingDevice string   // key nodePort.directRoutingDevice

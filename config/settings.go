@@ -83,6 +83,7 @@ func serviceSettings() []setting {
 		oneOf("loadBalancer.mode", func(c *Config) *string { return &c.LoadBalancer.Mode }, []string{"snat", "dsr", "hybrid"}),
 		oneOf("loadBalancer.dsrDispatch", func(c *Config) *string { return &c.LoadBalancer.DSRDispatch }, []string{"opt", "ipip", "geneve"}),
 		oneOf("loadBalancer.acceleration", func(c *Config) *string { return &c.LoadBalancer.Acceleration }, []string{"disabled", "native", "best-effort", "testing-only"}),
+		boolean("nat46x64Gateway.enabled", func(c *Config) *bool { return &c.NAT46x64Gateway }),
 		boolean("bpf.lbModeAnnotation", func(c *Config) *bool { return &c.BPF.LBModeAnnotation }),
 		cidr("myelin.rssIPv4SrcCIDR", func(c *Config) *netip.Prefix { return &c.LoadBalancer.RSSIPv4 }, "IPv4", netip.Addr.Is4),
 		cidr("myelin.rssIPv6SrcCIDR", func(c *Config) *netip.Prefix { return &c.LoadBalancer.RSSIPv6 }, "IPv6", netip.Addr.Is6),
