@@ -62,7 +62,7 @@ APART int from_pod_follow(struct __sk_buff *skb, __u32 action)
 	if (!c)
 		return TC_ACT_SHOT;
 	c->path.action = action;
-	if (config.services && c->path.flags & (PATH_FRONTEND | PATH_ANSWERS))
+	if (config.services && c->path.flags & ~PATH_MASQUERADE)
 		outcome = service_from_pod(skb);
 	return outcome == SERVICE_NONE ? from_pod_go(skb, action) : service_send(skb, outcome);
 }

@@ -445,6 +445,7 @@ const (
 	DatapathPathFlagPATH_MASQUERADE DatapathPathFlag = 1
 	DatapathPathFlagPATH_FRONTEND   DatapathPathFlag = 2
 	DatapathPathFlagPATH_ANSWERS    DatapathPathFlag = 4
+	DatapathPathFlagPATH_NODE_PORTS DatapathPathFlag = 8
 )
 
 type DatapathPodLink struct {

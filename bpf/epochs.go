@@ -12,6 +12,9 @@ import (
 // epochSlots is the length of struct epochs.
 const epochSlots = 1 << 16
 
+// translatedOffset is where translated is in struct epochs.
+const translatedOffset = 4 * (epochSlots + 1)
+
 // Epochs makes kept decisions stale.
 type Epochs struct {
 	mu  sync.Mutex
@@ -40,6 +43,18 @@ func (e *Epochs) Bump(slot uint16) error {
 		return err
 	}
 	return setEpoch(e.Map, slot, n+1)
+}
+
+// Forget makes stale what was decided with the slot, whose endpoint is no more: the next one's packets are no Service's until one is.
+func (e *Epochs) Forget(slot uint16) error {
+	memory, err := e.Map.Memory()
+	if err != nil {
+		return fmt.Errorf("map epochs: %w", err)
+	}
+	if _, err := memory.WriteAt([]byte{0}, translatedOffset+int64(slot)); err != nil {
+		return fmt.Errorf("write slot %d: %w", slot, err)
+	}
+	return e.Bump(slot)
 }
 
 func setEpoch(m *ebpf.Map, slot uint16, n uint32) error {

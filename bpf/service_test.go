@@ -21,6 +21,10 @@ func serviceTables() []table {
 		{name: "services, across families", settings: settingsOf(servicing), rows: crossRows()},
 		{name: "services, across families, direct", settings: settingsOf(servicing, direct), rows: crossRows()},
 		{name: "services, XDP", settings: settingsOf(servicing), rows: xdpRows()},
+		{name: "services, pods that go", settings: settingsOf(servicing), rows: []row{{name: "of pods that are others by now", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip b > a ttl 63 | udp 8080 > 40000`, before: forgets},
+		}}}},
 		{name: "services, legacy", settings: settingsOf(servicing, legacy), rows: legacyServiceRows()},
 		{name: "services, tunnel", settings: settingsOf(servicing, tunnel4), rows: tunnelServiceRows()},
 	}
@@ -117,6 +121,22 @@ func translationsAre(want int) func(testing.TB, *world) {
 		if n != want {
 			t.Fatalf("%d translations, want %d", n, want)
 		}
+	}
+}
+
+// forgets gives the slots of a and b to other pods, which have the same addresses.
+func forgets(t testing.TB, w *world) {
+	t.Helper()
+	memory, err := w.Epochs.Memory()
+	must(t, err)
+	for _, slot := range []uint16{2, 3} {
+		was := []byte{0}
+		_, err := memory.ReadAt(was, translatedOffset+int64(slot))
+		must(t, err)
+		if was[0] != 1 {
+			t.Errorf("slot %d is %d, want 1", slot, was[0])
+		}
+		must(t, (&Epochs{Map: w.Epochs}).Forget(slot))
 	}
 }
 

@@ -125,7 +125,7 @@ func (k *Kernel) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision
 			return fmt.Errorf("delete link row of %s: %w", e.LinkName, err)
 		}
 	}
-	if err := k.Epochs.Bump(e.ID); err != nil {
+	if err := k.Epochs.Forget(e.ID); err != nil {
 		return err
 	}
 	return errors.Join(

@@ -57,7 +57,7 @@ APART int track_row_from_pod(struct __sk_buff *skb)
 	way = &flow_side(f, side)->way;
 	if (unlikely(!track_holds(skb, way))) {
 		p = path_find(&c->pkt, false);
-		if (!p || p->path.flags & (PATH_MASQUERADE | PATH_FRONTEND | PATH_ANSWERS))
+		if (!p || p->path.flags)
 			return -1;
 		*way = p->path;
 	}

@@ -220,9 +220,12 @@ INLINE int decide_service(struct cpu *c, int outcome)
 
 	if (endpoint_translated(p->src_slot) || endpoint_translated(p->dst_slot))
 		p->flags |= PATH_ANSWERS;
-	if (!frontend_address(&c->pkt.dst))
+	if (frontend_address(&c->pkt.dst))
+		p->flags |= PATH_FRONTEND;
+	else if (node_ports_address(&c->pkt.dst))
+		p->flags |= PATH_NODE_PORTS;
+	if (!(p->flags & PATH_FRONTEND))
 		return outcome;
-	p->flags |= PATH_FRONTEND;
 	/* Most such addresses are nowhere, and no wire need lead there. */
 	if (outcome)
 		p->action = PATH_STACK;

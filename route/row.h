@@ -17,8 +17,9 @@ enum path_action {
 /* What is to be done with packets on the path. None: they are forwarded as they are. */
 enum path_flag {
 	PATH_MASQUERADE = 1, /* the source becomes the wire's address */
-	PATH_FRONTEND = 2,   /* the destination may be a Service's */
+	PATH_FRONTEND = 2,   /* the destination is a Service's */
 	PATH_ANSWERS = 4,    /* some may be answers of a Service's backend */
+	PATH_NODE_PORTS = 8, /* the destination is a node's, of whose ports some are Services' */
 };
 
 struct path {

@@ -44,22 +44,26 @@ INLINE struct frontend *frontend_wildcard(const struct addr *a, __be16 port, __u
 	return bpf_map_lookup_elem(&frontends, &key);
 }
 
-/* Whether the address itself is a Service's. Port and protocol don't matter. */
-INLINE bool frontend_address_own(const struct addr *a)
+/* Whether some port of the address is a Service's. */
+INLINE bool frontend_address(const struct addr *a)
 {
 	struct frontend_key key = { .addr = *a };
 
 	return bpf_map_lookup_elem(&frontends, &key);
 }
 
-/* Whether some port of the address is a Service's, by the address itself or for being a node's. */
-INLINE bool frontend_address(const struct addr *a)
+/* Whether some port of the address is a Service's for being a node's. */
+INLINE bool node_ports_address(const struct addr *a)
 {
-	struct frontend_key key = { .addr = *a };
-
-	if (bpf_map_lookup_elem(&frontends, &key))
-		return true;
 	return frontend_wildcard(a, 0, 0) && address_owner(a) != OWNER_OTHER;
+}
+
+/* Whether a port of a node may be a Service's: what else nodes are asked for, nobody looks up. */
+INLINE bool node_port_may_be(const struct packet *pkt)
+{
+	__u16 port = bpf_ntohs(pkt->dport);
+
+	return own_ports || (port >= config.node_port_min && port <= config.node_port_max);
 }
 
 #endif

@@ -42,7 +42,7 @@ INLINE int service_from_client(struct __sk_buff *skb, struct cpu *c)
 {
 	int outcome, found = service_request(c, SCOPE_INTERNAL, skb->len);
 
-	if (found == SERVICE_NONE && frontend_address_own(&c->pkt.dst) && !bpf_map_lookup_elem(&endpoints, &c->pkt.dst))
+	if (found == SERVICE_NONE && c->path.flags & PATH_FRONTEND && address_owner(&c->pkt.dst) == OWNER_OTHER)
 		return DROP_NO_SERVICE;
 	if (found != 0 && found != SERVICE_NEW)
 		return found;
@@ -69,7 +69,9 @@ APART int service_from_pod(struct __sk_buff *skb)
 		if (service_port(&c->pkt) && service_answer(c, skb->len, true))
 			return cross_family(c) ? service_path(skb, c) : service_path_pod(skb, c);
 	}
-	return c->path.flags & PATH_FRONTEND ? service_from_client(skb, c) : SERVICE_NONE;
+	if (c->path.flags & PATH_FRONTEND || (c->path.flags & PATH_NODE_PORTS && node_port_may_be(&c->pkt)))
+		return service_from_client(skb, c);
+	return SERVICE_NONE;
 }
 
 #endif

@@ -87,8 +87,12 @@ INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
 	struct translation *t = translation_request(c, &c->pkt);
 	int outcome;
 
-	if (!t && !syn && translation_search(false))
-		t = bpf_map_lookup_elem(&translations, &c->place);
+	if (!t && !syn) {
+		if (!frontend_find(&c->pkt.dst, c->pkt.dport, c->pkt.proto, scope))
+			return SERVICE_NONE;
+		if (translation_search(false))
+			t = bpf_map_lookup_elem(&translations, &c->place);
+	}
 	if (t && t->flags & TRANSLATION_GONE && tcp && !syn)
 		return DROP_BACKEND_GONE;
 	if (t && (t->flags & TRANSLATION_GONE || (syn && t->flags & TRANSLATION_CLOSING) || (!tcp && translation_expired(t, c->pkt.proto)))) {
@@ -235,7 +239,7 @@ APART int service_from_wire(struct __sk_buff *skb, __u32 own)
 		return SERVICE_NONE;
 	if (own && service_port(&c->pkt) && service_answer(c, skb->len, true))
 		return service_path(skb, c);
-	if (own && !own_ports && (bpf_ntohs(c->pkt.dport) < config.node_port_min || bpf_ntohs(c->pkt.dport) > config.node_port_max))
+	if (own && !node_port_may_be(&c->pkt))
 		return SERVICE_NONE;
 	found = service_request(c, SCOPE_EXTERNAL, skb->len);
 	if (found != 0 && found != SERVICE_NEW)
