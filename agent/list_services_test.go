@@ -120,7 +120,7 @@ func TestServicesOff(t *testing.T) {
 	}
 	a.config.SocketLB.Enabled, a.services = false, nil
 	s := &answers{agent: a}
-	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends"} {
+	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends", "api-services", "health-probes"} {
 		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "socketLB.enabled are false") {
 			t.Errorf("%s: %v", name, err)
 		}
