@@ -37,6 +37,34 @@ func Write(path string, data []byte) error {
 	return syncDir(dir)
 }
 
+// Load reads the files of dir whose names end in suffix, by name, and removes
+// what a crash left half written. One that read refuses is an error of its own
+// in bad, and stays for the operator to look at. A directory that isn't there is
+// an empty one.
+func Load[T any](dir, suffix string, read func(path string) (T, error)) (all []T, bad []error, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		switch filepath.Ext(path) {
+		case Temporary:
+			if err := os.Remove(path); err != nil {
+				bad = append(bad, err)
+			}
+		case suffix:
+			one, err := read(path)
+			if err != nil {
+				bad = append(bad, err)
+				continue
+			}
+			all = append(all, one)
+		}
+	}
+	return all, bad, nil
+}
+
 // Remove deletes the file at path for good; one that isn't there is no error.
 func Remove(path string) error {
 	err := os.Remove(path)

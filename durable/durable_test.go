@@ -1,8 +1,10 @@
 package durable
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -26,6 +28,36 @@ func TestWriteAndRemove(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Dir(path) + "/*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A file that is refused keeps nothing else from being read; what a crash left goes.
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a.json", "b.json", "bad.json", "c.json.tmp", "README"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(path string) (string, error) {
+		data, err := os.ReadFile(path)
+		if string(data) == "bad.json" {
+			err = errors.New("bad")
+		}
+		return string(data), err
+	}
+	all, bad, err := Load(dir, ".json", read)
+	if err != nil || len(bad) != 1 || !slices.Equal(all, []string{"a.json", "b.json"}) {
+		t.Errorf("got %q, %v, %v", all, bad, err)
+	}
+	if left, _ := filepath.Glob(dir + "/*"); len(left) != 4 {
+		t.Errorf("left: %v", left)
+	}
+	if all, bad, err := Load(filepath.Join(dir, "none"), ".json", read); err != nil || len(all)+len(bad) > 0 {
+		t.Errorf("got %q, %v, %v", all, bad, err)
+	}
+	if _, _, err := Load(filepath.Join(dir, "README"), ".json", read); err == nil {
+		t.Error("a file was read as a directory")
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -59,82 +58,98 @@ func TestProto(t *testing.T) {
 	}
 }
 
+// request is one with what it gets.
+type request struct {
+	call func(context.Context, apiv1.ServicesClient) error
+	code codes.Code
+	text string
+}
+
+// upsert programs a Service "web" that is changed before.
+func upsert(change func(*apiv1.Service)) func(context.Context, apiv1.ServicesClient) error {
+	s := &apiv1.Service{Name: "web", Frontends: []string{"192.0.2.10:80"}, Backends: []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080"}, {Address: "10.0.0.2:8080/TCP"}}}
+	change(s)
+	return func(ctx context.Context, client apiv1.ServicesClient) error {
+		_, err := client.Upsert(ctx, &apiv1.UpsertServiceRequest{Service: s})
+		return err
+	}
+}
+
+func setBackend(r *apiv1.SetBackendRequest) func(context.Context, apiv1.ServicesClient) error {
+	return func(ctx context.Context, client apiv1.ServicesClient) error {
+		_, err := client.SetBackend(ctx, r)
+		return err
+	}
+}
+
+func remove(name string) func(context.Context, apiv1.ServicesClient) error {
+	return func(ctx context.Context, client apiv1.ServicesClient) error {
+		_, err := client.Delete(ctx, &apiv1.DeleteServiceRequest{Name: name})
+		return err
+	}
+}
+
+func upserts() []request {
+	const bad = codes.InvalidArgument
+	check := func(h *apiv1.HealthCheck) func(*apiv1.Service) {
+		return func(s *apiv1.Service) { s.HealthCheck = h }
+	}
+	return []request{
+		{upsert(func(*apiv1.Service) {}), codes.OK, ""},
+		{func(ctx context.Context, client apiv1.ServicesClient) error {
+			_, err := client.Upsert(ctx, &apiv1.UpsertServiceRequest{})
+			return err
+		}, bad, "service: must be set"},
+		{upsert(func(s *apiv1.Service) { s.Name, s.Frontends[0] = "", "x" }), bad, "frontends[0]: "},
+		{upsert(func(s *apiv1.Service) { s.Name = "A" }), bad, "name: "},
+		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2" }), bad, "backends[1].address: "},
+		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2:80/UDP" }), bad, "the protocol of the frontends is TCP"},
+		{upsert(func(s *apiv1.Service) { s.Backends[0].Weight = proto.Uint32(65536) }), bad, "backends[0].weight: 65536"},
+		{upsert(func(s *apiv1.Service) { s.SourceRanges = []string{"10.0.0.0"} }), bad, "source_ranges[0]: "},
+		{upsert(check(&apiv1.HealthCheck{Kind: "tcp", Port: 70000})), bad, "health_check.port: "},
+		{upsert(check(&apiv1.HealthCheck{Kind: "tcp", IntervalMs: 1})), bad, "health_check.interval_ms: "},
+		{upsert(func(s *apiv1.Service) { s.Name = "thief" }), codes.AlreadyExists, "it is web's"},
+		{remove("none"), codes.NotFound, "name: Service none"},
+	}
+}
+
+func sets() []request {
+	const maintenance, active = apiv1.BackendState_BACKEND_STATE_MAINTENANCE, apiv1.BackendState_BACKEND_STATE_ACTIVE
+	const bad, one, nobody = codes.InvalidArgument, "10.0.0.1:8080/TCP", "10.0.0.9:8080"
+	return []request{
+		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: maintenance}), codes.OK, ""},
+		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: active, Weight: proto.Uint32(7)}), codes.OK, ""},
+		{setBackend(&apiv1.SetBackendRequest{Backend: one}), bad, "state: neither"},
+		{setBackend(&apiv1.SetBackendRequest{Backend: "10.0.0.1", State: active}), bad, "backend: "},
+		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: apiv1.BackendState_BACKEND_STATE_TERMINATING}), bad, "state: only"},
+		{setBackend(&apiv1.SetBackendRequest{Backend: one, Weight: proto.Uint32(70000)}), bad, "weight: "},
+		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: active, Service: "web"}), bad, "service: "},
+		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, State: maintenance}), codes.NotFound, "no Service has"},
+		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, State: active}), codes.OK, ""},
+		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, Weight: proto.Uint32(1)}), codes.NotFound, "10.0.0.9:8080/TCP is not programmed"},
+	}
+}
+
 // TestRequests has an error of each kind, and what is right.
 func TestRequests(t *testing.T) {
 	w := start(t, t.TempDir())
 	client, _ := dial(t, w)
-	upsert := func(change func(*apiv1.Service)) func(context.Context) error {
-		return func(ctx context.Context) error {
-			s := &apiv1.Service{Name: "web", Frontends: []string{"192.0.2.10:80"}, Backends: []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080"}, {Address: "10.0.0.2:8080/TCP"}}}
-			change(s)
-			_, err := client.Upsert(ctx, &apiv1.UpsertServiceRequest{Service: s})
-			return err
-		}
-	}
-	set := func(r *apiv1.SetBackendRequest) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := client.SetBackend(ctx, r)
-			return err
-		}
-	}
-	remove := func(name string) func(context.Context) error {
-		return func(ctx context.Context) error {
-			_, err := client.Delete(ctx, &apiv1.DeleteServiceRequest{Name: name})
-			return err
-		}
-	}
-	const maintenance, active = apiv1.BackendState_BACKEND_STATE_MAINTENANCE, apiv1.BackendState_BACKEND_STATE_ACTIVE
-	for i, c := range []struct {
-		call func(context.Context) error
-		code codes.Code
-		text string
-	}{
-		{upsert(func(*apiv1.Service) {}), codes.OK, ""},
-		{func(ctx context.Context) error {
-			_, err := client.Upsert(ctx, &apiv1.UpsertServiceRequest{})
-			return err
-		}, codes.InvalidArgument, "service: must be set"},
-		{upsert(func(s *apiv1.Service) { s.Name, s.Frontends[0] = "", "x" }), codes.InvalidArgument, "frontends[0]: "},
-		{upsert(func(s *apiv1.Service) { s.Name = "A" }), codes.InvalidArgument, "name: "},
-		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2" }), codes.InvalidArgument, "backends[1].address: "},
-		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2:80/UDP" }), codes.InvalidArgument, "the protocol of the frontends is TCP"},
-		{upsert(func(s *apiv1.Service) { s.Backends[0].Weight = proto.Uint32(65536) }), codes.InvalidArgument, "backends[0].weight: 65536"},
-		{upsert(func(s *apiv1.Service) { s.SourceRanges = []string{"10.0.0.0"} }), codes.InvalidArgument, "source_ranges[0]: "},
-		{upsert(func(s *apiv1.Service) { s.HealthCheck = &apiv1.HealthCheck{Kind: "tcp", Port: 70000} }), codes.InvalidArgument, "health_check.port: "},
-		{upsert(func(s *apiv1.Service) { s.HealthCheck = &apiv1.HealthCheck{Kind: "tcp", IntervalMs: 1} }), codes.InvalidArgument, "health_check.interval_ms: "},
-		{upsert(func(s *apiv1.Service) { s.Name = "thief" }), codes.AlreadyExists, "it is web's"},
-		{remove("none"), codes.NotFound, "name: Service none"},
-		{func(ctx context.Context) error { // until the backends are there
-			var err error
-			for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-				if err = set(&apiv1.SetBackendRequest{Backend: "10.0.0.1:8080/TCP", State: maintenance})(ctx); err == nil {
-					return nil
-				}
+	try := func(list []request) {
+		for i, r := range list {
+			err := r.call(t.Context(), client)
+			if s := status.Convert(err); s.Code() != r.code || !strings.Contains(s.Message(), r.text) {
+				t.Errorf("%d: got %v, want %s %q", i, err, r.code, r.text)
 			}
-			return err
-		}, codes.OK, ""},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.1:8080", State: active, Weight: proto.Uint32(7)}), codes.OK, ""},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.1:8080"}), codes.InvalidArgument, "state: neither"},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.1", State: active}), codes.InvalidArgument, "backend: "},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.1:8080", State: apiv1.BackendState_BACKEND_STATE_TERMINATING}), codes.InvalidArgument, "state: only"},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.1:8080", Weight: proto.Uint32(70000)}), codes.InvalidArgument, "weight: "},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.1:8080", State: active, Service: "web"}), codes.InvalidArgument, "service: "},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.9:8080", State: maintenance}), codes.NotFound, "no Service has"},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.9:8080", State: active}), codes.OK, ""},
-		{set(&apiv1.SetBackendRequest{Backend: "10.0.0.9:8080", Weight: proto.Uint32(1)}), codes.NotFound, "10.0.0.9:8080/TCP is not programmed"},
-	} {
-		err := c.call(t.Context())
-		if s := status.Convert(err); s.Code() != c.code || !strings.Contains(s.Message(), c.text) {
-			t.Errorf("%d: got %v, want %s %q", i, err, c.code, c.text)
 		}
 	}
+	try(upserts())
+	w.becomes(t, "web 192.0.2.10:80/TCP LoadBalancer 10.0.0.1:8080/TCP 10.0.0.2:8080/TCP")
+	try(sets())
 	answer, err := client.List(t.Context(), &apiv1.ListServicesRequest{})
 	if err != nil || len(answer.GetServices()) != 1 || answer.GetServices()[0].GetBackends()[0].GetWeight() != 7 || answer.GetServices()[0].GetId() == 0 {
 		t.Errorf("got %v, %v", answer, err)
 	}
-	if err := remove("web")(t.Context()); err != nil {
-		t.Error(err)
-	}
+	try([]request{{remove("web"), codes.OK, ""}})
 }
 
 // TestWatch: all, then what changes, then the end.

@@ -3,12 +3,9 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"myelin/durable"
 )
@@ -49,31 +46,17 @@ func (s store) remove(name string) error {
 	return nil
 }
 
-// load reads all files, and removes what a crash left half written. One that
-// can't be read is an error of its own, and stays for the operator to look at.
+// load reads all files; see durable.Load.
 func (s store) load() (all []*Service, bad []error, err error) {
-	entries, err := os.ReadDir(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
+	all, bad, err = durable.Load(s.dir, fileSuffix, func(path string) (*Service, error) {
+		svc, err := s.read(path)
+		if err != nil {
+			return nil, fmt.Errorf("read Service from %s: %w", path, err)
+		}
+		return svc, nil
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read Services: %w", err)
-	}
-	for _, entry := range entries {
-		path := filepath.Join(s.dir, entry.Name())
-		switch {
-		case strings.HasSuffix(path, durable.Temporary):
-			if err := os.Remove(path); err != nil {
-				bad = append(bad, err)
-			}
-		case strings.HasSuffix(path, fileSuffix):
-			svc, err := s.read(path)
-			if err != nil {
-				bad = append(bad, fmt.Errorf("read Service from %s: %w", path, err))
-				continue
-			}
-			all = append(all, svc)
-		}
 	}
 	return all, bad, nil
 }

@@ -155,68 +155,71 @@ func TestScore(t *testing.T) {
 	}
 }
 
+// backends answer after 10 ms, and count who asks.
+type backends struct{ asked, atATime, most atomic.Int32 }
+
+func (b *backends) ask(ctx context.Context, c Check, _ netip.AddrPort) error {
+	b.asked.Add(1)
+	if n := b.atATime.Add(1); n > b.most.Load() {
+		b.most.Store(n)
+	}
+	defer b.atATime.Add(-1)
+	if !pause(ctx, 10*time.Millisecond) {
+		return ctx.Err()
+	}
+	if c.Path == "/bad" {
+		return errors.New("bad")
+	}
+	return nil
+}
+
 // TestRunner runs in virtual time: how often is asked, how many at a time, and what ends.
 func TestRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked, atATime, most atomic.Int32
+		var b backends
 		reports := make(chan string, 1000)
 		const jobs, parallel = 40, 4
 		r := NewRunner(Params[int]{
-			Parallel: parallel,
-			Ask: func(ctx context.Context, c Check, _ netip.AddrPort) error {
-				asked.Add(1)
-				if n := atATime.Add(1); n > most.Load() {
-					most.Store(n)
-				}
-				defer atATime.Add(-1)
-				if !pause(ctx, 10*time.Millisecond) {
-					return ctx.Err()
-				}
-				if c.Path == "/bad" {
-					return errors.New("bad")
-				}
-				return nil
-			},
+			Parallel: parallel, Ask: b.ask,
 			Report: func(key int, j Job, passing bool, err error) {
 				reports <- fmt.Sprintf("%d %s %t %v", key, j.Check.Path, passing, err)
 			},
 		})
-		check := Check{Kind: HTTP, Interval: time.Second}.WithDefaults()
+		good := Check{Kind: HTTP, Interval: time.Second}.WithDefaults()
 		for i := range jobs {
-			r.Set(i, &Job{Check: check})
+			r.Set(i, &Job{Check: good})
 		}
 		time.Sleep(900 * time.Millisecond)
-		if n := asked.Load(); n != jobs || len(reports) != jobs || most.Load() != parallel {
-			t.Errorf("%d questions, %d reports, %d at a time", n, len(reports), most.Load())
+		if n := b.asked.Load(); n != jobs || len(reports) != jobs || b.most.Load() != parallel {
+			t.Errorf("%d questions, %d reports, %d at a time", n, len(reports), b.most.Load())
 		}
 		for range jobs {
 			<-reports
 		}
 		time.Sleep(10 * time.Second)
-		if n := asked.Load(); n < 10*jobs || n > 12*jobs || len(reports) != 0 {
+		if n := b.asked.Load(); n < 10*jobs || n > 12*jobs || len(reports) != 0 {
 			t.Errorf("%d questions in eleven seconds, %d reports of nothing new", n, len(reports))
 		}
 		for i := range jobs {
 			r.Set(i, nil)
 		}
-		r.Set(1, &Job{Check: check})
-		bad := check
+		bad := good
 		bad.Path = "/bad"
-		r.Set(1, &Job{Check: bad})
-		r.Set(1, &Job{Check: bad})
-		asked.Store(0)
+		for _, check := range []Check{good, bad, bad} {
+			r.Set(1, &Job{Check: check})
+		}
+		b.asked.Store(0)
 		time.Sleep(900 * time.Millisecond)
-		if got := <-reports; got != "1 /bad false bad" || asked.Load() != 1 {
-			t.Errorf("got %q, %d questions", got, asked.Load())
+		if got := <-reports; got != "1 /bad false bad" || b.asked.Load() != 1 {
+			t.Errorf("got %q, %d questions", got, b.asked.Load())
 		}
 		if passed, failed := r.Counts(); failed != 1 || passed < 10*jobs {
 			t.Errorf("counted %d good and %d bad answers", passed, failed)
 		}
 		r.Close()
-		r.Set(2, &Job{Check: check})
-		asked.Store(0)
-		time.Sleep(time.Minute)
-		if asked.Load() != 0 {
+		r.Set(2, &Job{Check: good})
+		b.asked.Store(0)
+		if time.Sleep(time.Minute); b.asked.Load() != 0 {
 			t.Error("a closed runner goes on")
 		}
 	})
