@@ -199,11 +199,14 @@ func (g *gatewayLab) restart(want string) {
 
 // testHealth ends the server on node2 and starts it again; an agent that starts meanwhile sends nobody there.
 func (g *gatewayLab) testHealth(upsert []string) {
-	g.must(append(upsert, "--health-check", "http", "--health-interval", "200ms", "--health-fall", "2")...)
+	g.must(append(upsert, "--health-check", "http", "--health-interval", "200ms", "--health-timeout", patience(time.Second).String(), "--health-fall", "2")...)
 	g.has("passing", "backend", "list")
 	g.endServer()
 	g.allBecome("world")
 	g.has("failing: connect: connection refused", "backend", "list")
+	_, metrics := g.httpGet("/metrics")
+	contains(g.t, "/metrics", metrics, `myelin_health_check_up{backend="192.168.64.2:8080/TCP",service="web"} 0`,
+		`myelin_health_check_up{backend="198.51.100.1:8080/TCP",service="web"} 1`, `myelin_health_checks_total{result="failed"}`)
 	g.restart("world")
 	g.serve("node2")
 	g.allBecome("node2 world")
