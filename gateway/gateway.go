@@ -37,10 +37,14 @@ type Gateway struct {
 	store  store
 	runner *probe.Runner[probeKey]
 
-	mu      sync.Mutex // one change at a time: file, then rows, then checks
-	unknown map[probeKey]bool
-	settled chan struct{} // closed when unknown was empty once
-	done    []func(statedb.WriteTxn)
+	mu       sync.Mutex // one change at a time: file, then rows, then checks
+	failing  map[probeKey]bool
+	unknown  map[probeKey]bool
+	answered []probeKey      // that slices don't have yet
+	stale    map[string]bool // Services of them whose slices change
+	wake     chan struct{}
+	settled  chan struct{} // closed when unknown was empty once
+	done     []func(statedb.WriteTxn)
 }
 
 // parallel bounds how many backends are asked at a time: more than an idle node
@@ -62,7 +66,8 @@ var (
 // kept. The cluster's Services and EndpointSlices don't count as initialized
 // before Run says so. A file that can't be used is logged, and left as it is.
 func New(p Params) (*Gateway, error) {
-	g := &Gateway{params: p, store: store{p.Dir}, unknown: map[probeKey]bool{}, settled: make(chan struct{})}
+	g := &Gateway{params: p, store: store{p.Dir}, failing: map[probeKey]bool{}, unknown: map[probeKey]bool{}, stale: map[string]bool{},
+		wake: make(chan struct{}, 1), settled: make(chan struct{})}
 	g.runner = probe.NewRunner(probe.Params[probeKey]{Ask: probe.Ask, Report: g.report, Parallel: parallel})
 	var err1, err2 error
 	g.Services, err1 = statedb.NewTable(p.DB, "api-services", serviceNames())
@@ -108,18 +113,54 @@ func (g *Gateway) Run(ctx context.Context) error {
 	g.mu.Unlock()
 	late := time.NewTimer(patience)
 	defer late.Stop()
-	select {
-	case <-g.settled:
-	case <-late.C:
-	case <-ctx.Done():
-		return nil
+	settled := g.settled
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.wake:
+			time.Sleep(gather)
+			if err := g.flush(); err != nil {
+				g.params.Log.Error("what health checks found is lost", "error", err)
+			}
+			continue
+		case <-settled:
+		case <-late.C:
+		}
+		settled = nil
+		txn := g.begin()
+		for _, done := range g.done {
+			done(txn)
+		}
+		g.done = nil
+		txn.Commit()
 	}
+}
+
+// gather is how long answers are collected: slices are written as a whole, and
+// many backends may fail at once.
+const gather = 10 * time.Millisecond
+
+// flush writes what checks found since the last time to the slices.
+func (g *Gateway) flush() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	txn := g.begin()
-	for _, done := range g.done {
-		done(txn)
+	defer txn.Abort()
+	for name := range g.stale {
+		if s, _, ok := g.Services.Get(txn, byName(name)); ok {
+			if err := g.writeSlices(txn, s); err != nil {
+				return fmt.Errorf("write EndpointSlices of Service %s: %w", name, err)
+			}
+		}
 	}
 	txn.Commit()
-	<-ctx.Done()
+	for _, key := range g.answered {
+		delete(g.unknown, key)
+	}
+	clear(g.stale)
+	g.answered = nil
+	g.settle()
 	return nil
 }
 
@@ -252,6 +293,7 @@ func (g *Gateway) ask(old, next *Service) {
 		if key := old.probe(b); !want[key] {
 			g.runner.Set(key, nil)
 			delete(g.unknown, key)
+			delete(g.failing, key)
 		}
 	}
 	g.settle()
@@ -266,7 +308,7 @@ func (s *Service) probe(b Backend) probeKey {
 func (g *Gateway) report(key probeKey, job probe.Job, passing bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	txn := g.begin()
+	txn := g.params.DB.WriteTxn(g.Probes)
 	defer txn.Abort()
 	s, _, ok1 := g.Services.Get(txn, byName(key.service))
 	old, _, ok2 := g.Probes.Get(txn, probeKeys().Query(key))
@@ -284,16 +326,18 @@ func (g *Gateway) report(key probeKey, job probe.Job, passing bool, err error) {
 	if next.Health != old.Health {
 		next.Since = g.params.Now().UTC()
 	}
-	_, _, failed := g.Probes.Insert(txn, &next)
-	if (old.Health == Failing) != (next.Health == Failing) {
-		failed = errors.Join(failed, g.writeSlices(txn, s))
-		g.params.Log.Info("health of a backend changed", "service", s.Name, "backend", key.backend, "health", next.Text())
-	}
-	if failed != nil {
-		g.params.Log.Error("what a health check found is lost", "service", s.Name, "backend", key.backend, "error", failed)
+	if _, _, err := g.Probes.Insert(txn, &next); err != nil {
+		g.params.Log.Error("what a health check found is lost", "service", s.Name, "backend", key.backend, "error", err)
 		return
 	}
 	txn.Commit()
-	delete(g.unknown, key)
-	g.settle()
+	if (old.Health == Failing) != (next.Health == Failing) {
+		g.stale[s.Name], g.failing[key] = true, next.Health == Failing
+		g.params.Log.Info("health of a backend changed", "service", s.Name, "backend", key.backend, "health", next.Text())
+	}
+	g.answered = append(g.answered, key)
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
 }

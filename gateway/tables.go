@@ -42,10 +42,7 @@ func (g *Gateway) withdraw(txn statedb.WriteTxn, s *Service) error {
 
 // writeSlices makes the EndpointSlices of a Service what it and its checks say.
 func (g *Gateway) writeSlices(txn statedb.WriteTxn, s *Service) error {
-	rows := sliceRows(s, func(a netip.AddrPort) bool {
-		p, _, ok := g.Probes.Get(txn, probeKeys().Query(s.probe(Backend{Address: a})))
-		return ok && p.Health == Failing
-	})
+	rows := sliceRows(s, func(a netip.AddrPort) bool { return s.Check != nil && g.failing[s.probe(Backend{Address: a})] })
 	slices := g.params.Tables.Slices
 	_, err := table.Replace(txn, slices, slices.List(txn, cluster.SlicesByService(s.Key())), rows, (*cluster.EndpointSlice).Equal)
 	return err
