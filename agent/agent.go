@@ -26,6 +26,7 @@ import (
 	"myelin/endpointslice"
 	"myelin/event"
 	"myelin/flow"
+	"myelin/gateway"
 	"myelin/identity"
 	"myelin/ipam"
 	"myelin/manifests"
@@ -50,8 +51,11 @@ type Agent struct {
 	stopGroup func(context.Context) error
 
 	cluster   cluster.Tables
-	manifests *manifests.Source
-	endpoints statedb.RWTable[*endpoint.Endpoint]
+	gateway   *gateway.Gateway  // nil where Services are off
+	manifests *manifests.Source // nil without a cluster: loadBalancer.standalone
+	// machineKnown is called with the Node that is made of the machine.
+	machineKnown func(statedb.WriteTxn)
+	endpoints    statedb.RWTable[*endpoint.Endpoint]
 	// restorable is called when the manager has registered that it will restore
 	// endpoints: until then nobody may think that there are none.
 	restorable func(statedb.WriteTxn)
@@ -129,6 +133,7 @@ func (a *Agent) start(ctx context.Context) error {
 		{"health", a.startHealth},
 		{"tables", a.startTables},
 		{"endpoint slices", a.startSlices},
+		{"gateway", a.startGateway},
 		{"manifests", a.startManifests},
 		{"API", a.startServer},
 		{"identities", a.startIdentities},
@@ -189,6 +194,10 @@ func (a *Agent) startSlices(context.Context) error {
 }
 
 func (a *Agent) startManifests(context.Context) error {
+	if a.standalone() {
+		a.startMachine()
+		return nil
+	}
 	var err error
 	a.manifests, err = manifests.New(manifests.Params{
 		DB: a.db, Tables: a.cluster, Dir: a.config.Myelin.Manifests, Log: a.log, Now: time.Now,
@@ -302,6 +311,10 @@ func (a *Agent) startServer(context.Context) error {
 // startCNI lets requests through that need all parts.
 func (a *Agent) startCNI(ctx context.Context) error {
 	a.server.cni.real.Store(cni.NewServer(a.log, a.manager, a.cniProblem))
+	if a.standalone() {
+		a.progress.opens()
+		return a.server.open()
+	}
 	opened, err := cni.ReplayDeletes(ctx, a.log, a.config.Myelin.RunDir, a.manager, func() error {
 		a.progress.opens()
 		return a.server.open()

@@ -18,11 +18,16 @@ import (
 // cniPrefix begins the names of the service CNI's methods.
 const cniPrefix = "/myelin.v1.CNI/"
 
-// gate keeps CNI requests from an agent that is starting: they wait if that
+// gate keeps requests of the services CNI and Services from an agent that is starting: they wait if that
 // will be over soon, and are refused with the reason if nobody knows when. A
 // DEL never waits: its second try comes under the queue's lock, which the agent
 // needs to get ready.
 func (s *server) gate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if isServices(info.FullMethod) {
+		if err := s.gateServices(ctx); err != nil {
+			return nil, err
+		}
+	}
 	command, isCNI := strings.CutPrefix(info.FullMethod, cniPrefix)
 	p := &s.agent.progress
 	if !isCNI || p.isOpen() {

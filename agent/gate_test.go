@@ -13,11 +13,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	apiv1 "myelin/api/v1"
+	"myelin/config"
 )
 
 // TestGate: what each request gets of an agent that is starting, waits, and is ready.
 func TestGate(t *testing.T) {
 	const add, del, state, list = "/myelin.v1.CNI/Add", "/myelin.v1.CNI/Del", "/myelin.v1.CNI/Status", "/myelin.v1.Agent/Status"
+	const upsert = "/myelin.v1.Services/Upsert"
 	for _, c := range []struct {
 		name, method string
 		prepare      func(*progress)
@@ -28,6 +30,8 @@ func TestGate(t *testing.T) {
 	}{
 		{"ready", add, (*progress).opens, 0, codes.OK, "", 0},
 		{"not of CNI", list, func(*progress) {}, 0, codes.OK, "", 0},
+		{"a Service, and the start waits", upsert, func(p *progress) { p.waitsFor("no Node", "") }, 0, codes.Unavailable, "the agent is starting: no Node", 0},
+		{"a Service, and they are off", upsert, (*progress).opens, 0, codes.FailedPrecondition, "socketLB.enabled are false", 0},
 		{"DEL is queued at once", del, func(*progress) {}, 0, codes.Unavailable, "starting", 0},
 		{"DEL, and the start waits", del, func(p *progress) { p.waitsFor("no Node", "") }, 0, codes.Unavailable, "starting", 0},
 		{"ADD, and the start waits", add, func(p *progress) { p.waitsFor("no Node", "") }, 11, codes.FailedPrecondition, "the agent is starting: no Node", 0},
@@ -43,7 +47,7 @@ func TestGate(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &server{agent: &Agent{}, stopping: make(chan struct{})}
+				s := &server{agent: &Agent{config: config.Default()}, stopping: make(chan struct{})}
 				s.agent.progress.starting("datapath")
 				c.prepare(&s.agent.progress)
 				begin := time.Now()

@@ -19,7 +19,7 @@ import (
 // serviceOff refuses tables that are not there without Services, so that they
 // don't look mistyped.
 func (a *Agent) serviceOff(table string) error {
-	ours := []string{"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends"}
+	ours := []string{"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "api-services", "health-probes"}
 	if a.config.Services() || !slices.Contains(ours, table) {
 		return nil
 	}
@@ -41,19 +41,21 @@ type address struct {
 
 // addressTarget is a backend that gets new flows.
 type addressTarget struct {
-	ID      uint32         `json:"id"`
-	Address netip.AddrPort `json:"address"`
-	State   service.State  `json:"state"`
-	Weight  uint16         `json:"weight"`
-	Node    string         `json:"node,omitempty"`
+	ID       uint32           `json:"id"`
+	Address  netip.AddrPort   `json:"address"`
+	Protocol service.Protocol `json:"-"`
+	State    service.State    `json:"state"`
+	Weight   uint16           `json:"weight"`
+	Node     string           `json:"node,omitempty"`
 }
 
-// String is "10.0.1.2:8080 (active)".
+// String is "10.0.1.2:8080/TCP (active)".
 func (b addressTarget) String() string {
+	at := service.L4Addr{AddrPort: b.Address, Protocol: b.Protocol}
 	if b.Weight == service.DefaultWeight {
-		return fmt.Sprintf("%s (%s)", b.Address, b.State)
+		return fmt.Sprintf("%s (%s)", at, b.State)
 	}
-	return fmt.Sprintf("%s (%s, weight %d)", b.Address, b.State, b.Weight)
+	return fmt.Sprintf("%s (%s, weight %d)", at, b.State, b.Weight)
 }
 
 // TableHeader names the columns of TableRow.
@@ -86,7 +88,7 @@ func addresses(txn statedb.ReadTxn, backends statedb.Table[*service.Backend], f 
 			Backends: make([]addressTarget, 0, len(refs)),
 		}
 		for _, ref := range refs {
-			t := addressTarget{ID: ref.ID, Weight: ref.Weight}
+			t := addressTarget{ID: ref.ID, Protocol: f.Protocol, Weight: ref.Weight}
 			if b, _, ok := backends.Get(txn, service.BackendByID(ref.ID)); ok {
 				t.Address, t.State, t.Node = b.Address, b.State, b.Node
 			}
@@ -135,11 +137,15 @@ func serviceAddresses(txn statedb.ReadTxn, t service.Tables) func(func(tableRow)
 }
 
 // target is a backend, as `myelin backend list` shows it.
-type target struct{ *service.Backend }
+type target struct {
+	*service.Backend
+	// Health is what health checks of this node say; empty where none asks.
+	Health string `json:"health,omitempty"`
+}
 
 // TableHeader names the columns of TableRow.
 func (target) TableHeader() []string {
-	return []string{"ID", "Address", "State", "Node", "Zone", "Weight", "Used by"}
+	return []string{"ID", "Address", "State", "Node", "Zone", "Weight", "Health", "Used by"}
 }
 
 // TableRow is the row as text. The weight is the largest one; of a Service that
@@ -154,18 +160,18 @@ func (t target) TableRow() []string {
 	}
 	return []string{
 		strconv.FormatUint(uint64(t.ID), 10), t.L4().String(), t.State.String(), t.Node, t.Zone,
-		strconv.Itoa(int(t.Weight)), strings.Join(uses, " "),
+		strconv.Itoa(int(t.Weight)), t.Health, strings.Join(uses, " "),
 	}
 }
 
 // serviceBackends are all backends, those that get no new flows too, sorted by
 // number.
-func serviceBackends(txn statedb.ReadTxn, t service.Tables) func(func(tableRow) bool) error {
+func (a *Agent) serviceBackends(txn statedb.ReadTxn, t service.Tables) func(func(tableRow) bool) error {
 	return func(yield func(tableRow) bool) error {
 		list := rows(t.Backends.All(txn))
 		slices.SortFunc(list, func(a, b *service.Backend) int { return cmp.Compare(a.ID, b.ID) })
 		for _, b := range list {
-			if !yield(target{b}) {
+			if !yield(target{b, a.healthOf(txn, b.L4())}) {
 				break
 			}
 		}
@@ -181,6 +187,6 @@ func (a *Agent) serviceViews() map[string]view {
 	txn := a.db.ReadTxn()
 	return map[string]view{
 		"service-addresses": {(*address)(nil).TableHeader(), serviceAddresses(txn, a.services.Desired)},
-		"service-backends":  {target{}.TableHeader(), serviceBackends(txn, a.services.Desired)},
+		"service-backends":  {target{}.TableHeader(), a.serviceBackends(txn, a.services.Desired)},
 	}
 }

@@ -75,13 +75,13 @@ func TestServiceAddresses(t *testing.T) {
 1 | 10.96.0.1:53/SCTP | ClusterIP | none on this node | demo/dns
 1 | 192.0.2.3:53/UDP | ExternalIPs | none on this node | demo/dns
 1 | 192.0.2.3:53/UDP/i | ExternalIPs | none: refused | demo/dns
-1 | [fd00:96::1]:53/UDP | ClusterIP | 1 => [fd00::2]:8080 (quarantined) | demo/dns
-2 | 0.0.0.0:30080/TCP | NodePort | 1 => 10.0.1.2:8080 (active) | demo/web
-2 | 0.0.0.0:30080/TCP/i | NodePort | 1 => 10.0.1.2:8080 (active); 2 => 10.0.2.2:8080 (terminating, weight 5) | demo/web
-2 | 10.96.0.10:80/TCP | ClusterIP | 1 => 10.0.1.2:8080 (active); 2 => 10.0.2.2:8080 (terminating, weight 5) | demo/web
-2 | 192.0.2.1:80/TCP | LoadBalancer | 1 => 10.0.1.2:8080 (active); 2 => 10.0.2.2:8080 (terminating, weight 5) | demo/web
+1 | [fd00:96::1]:53/UDP | ClusterIP | 1 => [fd00::2]:8080/UDP (quarantined) | demo/dns
+2 | 0.0.0.0:30080/TCP | NodePort | 1 => 10.0.1.2:8080/TCP (active) | demo/web
+2 | 0.0.0.0:30080/TCP/i | NodePort | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5) | demo/web
+2 | 10.96.0.10:80/TCP | ClusterIP | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5) | demo/web
+2 | 192.0.2.1:80/TCP | LoadBalancer | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5) | demo/web
 2 | 192.0.2.2:80/TCP | ExternalIPs | none on this node | demo/web
-2 | 192.0.2.2:80/TCP/i | ExternalIPs | 1 => 10.0.1.2:8080 (active); 2 => 10.0.2.2:8080 (terminating, weight 5) | demo/web
+2 | 192.0.2.2:80/TCP/i | ExternalIPs | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5) | demo/web
 `
 	if got := textOf(t, servicesOf(t).serviceViews()["service-addresses"]); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -89,9 +89,9 @@ func TestServiceAddresses(t *testing.T) {
 }
 
 func TestServiceBackends(t *testing.T) {
-	const want = `3 | 10.0.2.2:8080/TCP | terminating | node2 |  | 5 | demo/dns(2) demo/web
-7 | [fd00::2]:8080/UDP | quarantined |  |  | 1 | demo/dns
-12 | 10.0.1.2:8080/TCP | active | node1 | a | 1 | demo/web
+	const want = `3 | 10.0.2.2:8080/TCP | terminating | node2 |  | 5 |  | demo/dns(2) demo/web
+7 | [fd00::2]:8080/UDP | quarantined |  |  | 1 |  | demo/dns
+12 | 10.0.1.2:8080/TCP | active | node1 | a | 1 |  | demo/web
 `
 	v := servicesOf(t).serviceViews()["service-backends"]
 	if got := textOf(t, v); got != want {
@@ -120,7 +120,7 @@ func TestServicesOff(t *testing.T) {
 	}
 	a.config.SocketLB.Enabled, a.services = false, nil
 	s := &answers{agent: a}
-	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends"} {
+	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends", "api-services", "health-probes"} {
 		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "socketLB.enabled are false") {
 			t.Errorf("%s: %v", name, err)
 		}

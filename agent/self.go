@@ -22,6 +22,9 @@ import (
 // findSelf waits for this node's own object: without its podCIDRs there is
 // nothing to begin with. From then on it follows them.
 func (a *Agent) findSelf(ctx context.Context) error {
+	if a.standalone() {
+		return a.findMachine(ctx)
+	}
 	before, err := ipam.Load(a.podCIDRFile())
 	if err != nil {
 		a.log.Error("the podCIDRs in force before are not known", "error", err)
@@ -222,6 +225,9 @@ func (a *Agent) logAssignment(before, now *ipam.Assignment) {
 
 // cniProblem is why the node can't take pods, nil if it can.
 func (a *Agent) cniProblem() *cni.Problem {
+	if a.standalone() {
+		return &cni.Problem{Reason: "loadBalancer.standalone is true: this node has no pods"}
+	}
 	if row := a.assignment(); len(row.InForce) == 0 {
 		return &cni.Problem{Reason: row.Problem}
 	}

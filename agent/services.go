@@ -58,6 +58,7 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.server.services.Services = a.services
 	kernel := service.NewKernel(a.datapath)
 	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, kernel); err != nil {
 		return err
@@ -175,7 +176,8 @@ func (a *Agent) serviceConfig() service.Config {
 	ports := a.config.NodePort.Range
 	return service.Config{
 		NodePorts:         service.PortRange{First: ports.First, Last: ports.Last},
-		ExternalClusterIP: a.config.BPF.LBExternalClusterIP, CrossFamily: a.config.NAT46x64Gateway,
+		ExternalClusterIP: a.config.BPF.LBExternalClusterIP,
+		CrossFamily:       a.config.NAT46x64Gateway || a.standalone(),
 	}
 }
 

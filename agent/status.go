@@ -30,8 +30,8 @@ func (a *Agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
 	f := status.Facts{
 		Config: a.config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began, Waiting: a.progress.waiting(),
 		Reloads: a.lives.reloads, ReloadWhy: a.lives.why, ReloadAt: a.lives.at,
-		Conflist: conflist(a.config.CNI.ConfPath), Unused: a.manifests.Unused(),
-		Nodes: rows(a.cluster.Nodes.All(txn)), Problems: rows(a.manifests.Problems().All(txn)),
+		Conflist: conflist(a.config.CNI.ConfPath), Unused: a.unusedKinds(),
+		Nodes: rows(a.cluster.Nodes.All(txn)), Problems: a.manifestProblems(txn),
 	}
 	f.Counts = status.Counts{
 		Nodes: len(f.Nodes), Namespaces: a.cluster.Namespaces.NumObjects(txn), Pods: a.cluster.Pods.NumObjects(txn),

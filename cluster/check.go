@@ -96,7 +96,7 @@ func (c *checker) addr(field, value string) (netip.Addr, bool) {
 		c.add(field, "%q is not an IP address", value)
 		return netip.Addr{}, false
 	}
-	if reason := notUsable(a); reason != "" {
+	if reason := Unusable(a); reason != "" {
 		c.add(field, "%s %s", a, reason)
 		return netip.Addr{}, false
 	}
@@ -111,7 +111,7 @@ func (c *checker) prefix(field, value string) (netip.Prefix, bool) {
 		c.add(field, "%q is not a CIDR such as 10.0.1.0/24 or fd00:1::/64", value)
 		return netip.Prefix{}, false
 	}
-	if reason := notUsable(p.Masked().Addr()); reason != "" {
+	if reason := Unusable(p.Masked().Addr()); reason != "" {
 		c.add(field, "%s %s", p, reason)
 		return netip.Prefix{}, false
 	}
@@ -130,7 +130,9 @@ func (c *checker) prefix(field, value string) (netip.Prefix, bool) {
 	return p, true
 }
 
-func notUsable(a netip.Addr) string {
+// Unusable says why an address is none that packets can carry between machines;
+// empty if it is one.
+func Unusable(a netip.Addr) string {
 	switch {
 	case a.Zone() != "":
 		return "has a zone"

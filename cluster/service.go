@@ -144,11 +144,13 @@ func (p SlicePort) String() string {
 type Endpoint struct {
 	Address netip.Addr `json:"address"`
 	// Conditions that the object leaves open are what the API says they mean.
-	Ready       bool   `json:"ready,omitempty"`
-	Serving     bool   `json:"serving,omitempty"`
-	Terminating bool   `json:"terminating,omitempty"`
-	Node        string `json:"node,omitempty"`
-	Zone        string `json:"zone,omitempty"`
+	Ready       bool `json:"ready,omitempty"`
+	Serving     bool `json:"serving,omitempty"`
+	Terminating bool `json:"terminating,omitempty"`
+	// Failing endpoints fail a health check that this node makes itself.
+	Failing bool   `json:"failing,omitempty"`
+	Node    string `json:"node,omitempty"`
+	Zone    string `json:"zone,omitempty"`
 	// Pod is the pod behind it, empty where something else is.
 	Pod Key `json:"pod,omitzero"`
 	// ForZones and ForNodes are the hints, who should use the endpoint.
@@ -158,7 +160,7 @@ type Endpoint struct {
 
 // Equal reports whether two endpoints are the same.
 func (e Endpoint) Equal(o Endpoint) bool {
-	return e.Address == o.Address && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating &&
+	return e.Address == o.Address && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating && e.Failing == o.Failing &&
 		e.Node == o.Node && e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.ForZones, o.ForZones) && slices.Equal(e.ForNodes, o.ForNodes)
 }
 
@@ -192,6 +194,8 @@ func (s *EndpointSlice) TableRow() []string {
 			parts[i] += " (terminating, not serving)"
 		case !e.Ready:
 			parts[i] += " (not ready)"
+		case e.Failing:
+			parts[i] += " (failing)"
 		}
 	}
 	return []string{s.Namespace, s.Name, s.Service, join(s.Ports), strings.Join(parts, " "), s.Source}

@@ -59,7 +59,25 @@ func (c *Config) contradictions(file string) Problems {
 		add("prometheus.port", "%d is healthPort too", c.HealthPort)
 	}
 	c.serviceContradictions(add)
+	c.standalone(add)
 	return ps
+}
+
+// standalone refuses what needs a cluster.
+func (c *Config) standalone(add func(key, format string, args ...any)) {
+	const without = "loadBalancer.standalone is true, which is without a cluster"
+	if !c.LoadBalancer.Standalone {
+		return
+	}
+	if c.Myelin.Manifests != "" {
+		add("myelin.manifests", "is set, and %s", without)
+	}
+	if c.K8sServiceHost != "" {
+		add("k8sServiceHost", "is set, and %s", without)
+	}
+	if c.RoutingMode == "tunnel" {
+		add("routingMode", "is tunnel, and %s", without)
+	}
 }
 
 func (c *Config) checkMTU() string {
@@ -110,7 +128,7 @@ func (c *Config) warnings(file string) Problems {
 		switch {
 		case f.family.NativeRoutingCIDR.IsValid() && !f.family.Enabled:
 			add(key, "has no effect: %s.enabled is false", f.name)
-		case f.family.Enabled && c.RoutingMode == "native" && !c.AutoDirectNodeRoutes && !f.family.NativeRoutingCIDR.IsValid():
+		case f.family.Enabled && c.RoutingMode == "native" && !c.AutoDirectNodeRoutes && !c.LoadBalancer.Standalone && !f.family.NativeRoutingCIDR.IsValid():
 			add(key, "is not set, and autoDirectNodeRoutes is false: the network must have routes to every node's podCIDRs, and masquerading spares only the nodes and podCIDRs that are known")
 		}
 	}

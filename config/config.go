@@ -148,6 +148,9 @@ type LoadBalancer struct {
 	// ServiceTopology prefers the endpoints that EndpointSlices have hints for,
 	// as kube-proxy does. It can't be turned off: Warnings say so.
 	ServiceTopology bool
+	// Standalone is without a cluster: Services come by API, and the node has no
+	// pods, no Node object and no manifests.
+	Standalone bool
 }
 
 // Events says which events the datapath reports, and how many at most.

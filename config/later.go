@@ -84,7 +84,6 @@ func serviceFeatures() []feature {
 		{"nodePort.autoProtectPortRange", "true false", "", ""},
 		{"enableInternalTrafficPolicy", "true false", "", "bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy maglev.tableSize maglev.hashSeed"},
 		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
-		{"loadBalancer.standalone", "false", "not yet: a load balancer without Kubernetes", ""},
 		{"loadBalancer.l7.backend", "disabled", "not yet: L7", "loadBalancer.l7.algorithm loadBalancer.l7.ports"},
 		{"loadBalancer.dsrL4Translate", "frontend", "not yet: the backend's address and port are written where the packet is sent on", ""},
 		{"localRedirectPolicies.enabled", "false", "not yet: local redirect", "localRedirectPolicies.addressMatcherCIDRs"},

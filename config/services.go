@@ -47,6 +47,9 @@ func (c *Config) implied() []implied {
 	if c.KubeProxyReplacement {
 		all, parts = "kubeProxyReplacement", "kubeProxyReplacement"
 	}
+	if c.LoadBalancer.Standalone {
+		all, parts = "loadBalancer.standalone", "loadBalancer.standalone"
+	}
 	return []implied{
 		{"socketLB.enabled", &c.SocketLB.Enabled, all},
 		{"nodePort.enabled", &c.NodePort.Enabled, all},

@@ -89,6 +89,7 @@ func serviceSettings() []setting {
 		cidr("myelin.rssIPv6SrcCIDR", func(c *Config) *netip.Prefix { return &c.LoadBalancer.RSSIPv6 }, "IPv6", netip.Addr.Is6),
 		oneOf("loadBalancer.algorithm", func(c *Config) *string { return &c.LoadBalancer.Algorithm }, []string{"random", "maglev", "least-conn"}),
 		boolean("loadBalancer.serviceTopology", func(c *Config) *bool { return &c.LoadBalancer.ServiceTopology }),
+		boolean("loadBalancer.standalone", func(c *Config) *bool { return &c.LoadBalancer.Standalone }),
 		integer("bpf.lbMapMax", func(c *Config) *int { return &c.BPF.LBMapMax }, minMap, maxMap),
 		boolean("bpf.lbExternalClusterIP", func(c *Config) *bool { return &c.BPF.LBExternalClusterIP }),
 		boolean("bpf.lbSourceRangeAllTypes", func(c *Config) *bool { return &c.BPF.LBSourceRangeAllTypes }),

@@ -7,7 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+
+	"myelin/durable"
 )
 
 // store keeps one file per endpoint, the only record of what the node handed
@@ -52,28 +53,9 @@ func (s store) remove(id uint16) error {
 // can be read are returned beside the errors of those that can't; the files of
 // the latter stay for the operator to look at.
 func (s store) load() (all []*Endpoint, bad []error, err error) {
-	entries, err := os.ReadDir(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
+	all, bad, err = durable.Load(s.dir, fileSuffix, s.read)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read endpoint states: %w", err)
-	}
-	for _, entry := range entries {
-		name := filepath.Join(s.dir, entry.Name())
-		if strings.HasSuffix(name, ".tmp") {
-			bad = append(bad, os.Remove(name))
-			continue
-		}
-		if !strings.HasSuffix(name, fileSuffix) {
-			continue
-		}
-		e, err := s.read(name)
-		if err != nil {
-			bad = append(bad, err)
-			continue
-		}
-		all = append(all, e)
 	}
 	return all, bad, nil
 }

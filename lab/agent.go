@@ -69,8 +69,8 @@ func (n *Node) AgentProcess() Process { return readPID(n.path("agent.pid")) }
 // AgentLog is the file that the node's agents write to, all after one another.
 func (n *Node) AgentLog() string { return n.path("agent.log") }
 
-// WaitAgent waits until the agent is ready: its CNI configuration is there, and its socket accepts. If the agent ends
-// instead, or ctx does, the error has the last lines of its log.
+// WaitAgent waits until the agent is ready: its socket accepts, and its CNI configuration is there, unless it is a load
+// balancer without pods (loadBalancer.standalone). If the agent ends instead, or ctx does, the error has the last lines of its log.
 func (n *Node) WaitAgent(ctx context.Context) error {
 	if n.err != nil {
 		return n.err
@@ -93,8 +93,18 @@ func (n *Node) WaitAgent(ctx context.Context) error {
 
 // agentReady says what is missing.
 func (n *Node) agentReady() error {
-	if _, _, err := n.conflist(); err != nil {
+	data, err := os.ReadFile(n.path("agent.yaml"))
+	if err != nil {
 		return err
+	}
+	keys := map[string]any{}
+	if err := yaml.Unmarshal(data, &keys); err != nil {
+		return err
+	}
+	if !standalone(keys) {
+		if _, _, err := n.conflist(); err != nil {
+			return err
+		}
 	}
 	c, err := net.DialTimeout("unix", n.Socket(), time.Second)
 	if err != nil {
@@ -173,11 +183,20 @@ func (n *Node) writeConfig(values map[string]any) error {
 			return err
 		}
 	}
+	if myelin, ok := keys["myelin"].(map[string]any); ok && standalone(keys) {
+		delete(myelin, "manifests")
+	}
 	data, err := yaml.Marshal(keys)
 	if err != nil {
 		return err
 	}
 	return writeFile(n.path("agent.yaml"), data)
+}
+
+// standalone reports whether an agent with these keys is a load balancer without a cluster.
+func standalone(keys map[string]any) bool {
+	lb, ok := keys["loadBalancer"].(map[string]any)
+	return ok && lb["standalone"] == true
 }
 
 // setKeys merges from into keys, dotted keys as the nested maps that they stand for.

@@ -24,8 +24,8 @@ const (
 	Active State = iota
 	// Terminating backends get new flows only where nobody is ready.
 	Terminating
-	// Quarantined backends failed their health check, and get new flows only
-	// where nothing else is left.
+	// Quarantined backends fail their health check, or an operator says so. They
+	// get new flows only where nothing else is left.
 	Quarantined
 	// NotReady backends are none of the above and not ready.
 	NotReady
@@ -33,9 +33,12 @@ const (
 	Maintenance
 )
 
+func stateNames() []string {
+	return []string{"active", "terminating", "quarantined", "not-ready", "maintenance"}
+}
+
 func (s State) String() string {
-	names := []string{"active", "terminating", "quarantined", "not-ready", "maintenance"}
-	if int(s) < len(names) {
+	if names := stateNames(); int(s) < len(names) {
 		return names[s]
 	}
 	return "unknown"
@@ -43,6 +46,16 @@ func (s State) String() string {
 
 // MarshalText is the state's name.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a state's name.
+func (s *State) UnmarshalText(text []byte) error {
+	i := slices.Index(stateNames(), string(text))
+	if i < 0 {
+		return fmt.Errorf("%q is none of %s", text, strings.Join(stateNames(), ", "))
+	}
+	*s = State(i)
+	return nil
+}
 
 // Backend is one address, port and protocol that flows are sent to. It stays
 // while any Service has the endpoint in any state.

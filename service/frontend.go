@@ -64,6 +64,33 @@ func (a L4Addr) String() string { return a.AddrPort.String() + "/" + a.Protocol.
 // MarshalText is String, not the part without a protocol.
 func (a L4Addr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
+// UnmarshalText is ParseL4.
+func (a *L4Addr) UnmarshalText(text []byte) (err error) {
+	*a, err = ParseL4(string(text))
+	return err
+}
+
+// ParseL4 reads what String writes: "10.0.0.1:80/TCP", "[fd00::1]:53/UDP". The
+// protocol is TCP where none is said. A zone, an IPv4-mapped address and port 0
+// are errors.
+func ParseL4(text string) (L4Addr, error) {
+	addr, name, said := strings.Cut(text, "/")
+	at, err := netip.ParseAddrPort(addr)
+	proto := TCP
+	if said {
+		proto = protocolOf(strings.ToUpper(name))
+	}
+	switch {
+	case err != nil || at.Addr().Zone() != "" || at.Addr().Is4In6():
+		return L4Addr{}, fmt.Errorf("%q is not an address and port such as 192.0.2.1:80/TCP or [2001:db8::1]:53/UDP", text)
+	case at.Port() == 0:
+		return L4Addr{}, fmt.Errorf("%q: the port is not in 1..65535", text)
+	case said && !strings.EqualFold(name, proto.String()):
+		return L4Addr{}, fmt.Errorf("%q: %q is none of TCP, UDP, SCTP", text, name)
+	}
+	return L4Addr{at, proto}, nil
+}
+
 // Compare orders by address, port, protocol.
 func (a L4Addr) Compare(o L4Addr) int {
 	return cmp.Or(a.AddrPort.Compare(o.AddrPort), cmp.Compare(a.Protocol, o.Protocol))

@@ -98,7 +98,7 @@ func (b *builder) candidate(obj *cluster.Service, e *cluster.Endpoint, addr L4Ad
 	switch {
 	case weight == 0, said == Maintenance:
 		c.State = Maintenance
-	case c.ready && said == Quarantined:
+	case c.ready && (said == Quarantined || e.Failing):
 		c.State = Quarantined
 	case c.ready:
 		c.State = Active

@@ -3,10 +3,8 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"slices"
 	"sync"
 
@@ -22,7 +20,8 @@ type Params struct {
 	Config Config
 	// Node is this node's name.
 	Node string
-	// Dir keeps the numbers over a restart of the agent; empty: nothing does.
+	// Dir keeps numbers and states over a restart of the agent; empty: nothing
+	// does.
 	Dir string
 	// LastService and LastBackend are the largest numbers that the kernel has
 	// from an agent before us, which nobody else must get if the files are lost.
@@ -37,7 +36,7 @@ type Services struct {
 	done    []func(statedb.WriteTxn) // nil once the tables are initialized
 
 	mu      sync.Mutex
-	states  map[L4Addr]State // what is said of backends
+	states  map[L4Addr]State // what is said of backends; replaced, never changed
 	changed []L4Addr
 	wake    chan struct{}
 
@@ -70,15 +69,12 @@ func New(p Params) (*Services, error) {
 		have: map[cluster.Key]*holding{}, claims: map[L4Addr][]cluster.Key{}, sliceOf: map[cluster.Key]string{},
 	}
 	s.builder = builder{Config: p.Config, Facts: Facts{Name: p.Node}, state: s.said}
-	path := func(name string) string {
-		if p.Dir == "" {
-			return ""
-		}
-		return filepath.Join(p.Dir, name)
+	if err := s.loadStates(); err != nil {
+		p.Log.Error("states of backends that an operator said are forgotten", "error", err)
 	}
 	var bad1, bad2, err1, err2 error
-	s.serviceIDs, bad1, err1 = newNumbers[cluster.Key](path("services.json"), p.LastService)
-	s.backendIDs, bad2, err2 = newNumbers[L4Addr](path("backends.json"), p.LastBackend)
+	s.serviceIDs, bad1, err1 = newNumbers[cluster.Key](s.path("services.json"), p.LastService)
+	s.backendIDs, bad2, err2 = newNumbers[L4Addr](s.path("backends.json"), p.LastBackend)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
@@ -91,34 +87,6 @@ func New(p Params) (*Services, error) {
 		t.Backends.RegisterInitializer(txn, "cluster"), t.Checks.RegisterInitializer(txn, "cluster"))
 	txn.Commit()
 	return s, nil
-}
-
-// SetState says what an operator or a health check found of a backend:
-// Maintenance, Quarantined, or Active to say nothing any more. It holds until
-// the agent ends, also for a backend that isn't there yet.
-func (s *Services) SetState(addr L4Addr, state State) error {
-	if state != Active && state != Quarantined && state != Maintenance {
-		return fmt.Errorf("set backend %s %s: only active, quarantined and maintenance can be said", addr, state)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if state == Active {
-		delete(s.states, addr)
-	} else {
-		s.states[addr] = state
-	}
-	s.changed = append(s.changed, addr)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-	return nil
-}
-
-func (s *Services) said(addr L4Addr) State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.states[addr]
 }
 
 // Run follows the cluster tables until ctx ends. It must be called once.

@@ -82,6 +82,9 @@ func (f *Facts) cluster() Feature {
 		Chosen: fmt.Sprintf("manifests in %s: %s, %s, %s", dir,
 			plural(f.Counts.Nodes, "node"), plural(f.Counts.Namespaces, "namespace"), plural(f.Counts.Pods, "pod")),
 	}
+	if f.standalone(&x) {
+		f.programmed(&x)
+	}
 	for _, kind := range slices.Sorted(maps.Keys(f.Unused)) {
 		x.falls(fmt.Sprintf("%s: %s not acted on yet", kind, plural(f.Unused[kind], "object")))
 		x.Cost = "these objects have no effect"
@@ -95,6 +98,9 @@ func (f *Facts) cluster() Feature {
 
 func (f *Facts) cni() Feature {
 	x := Feature{Name: "CNI Config file", State: OK, Wanted: "cni.confPath: " + f.Config.CNI.ConfPath, Chosen: f.Conflist.Path}
+	if f.standalone(&x) {
+		return x
+	}
 	if f.Conflist.Error != nil {
 		x.broken(f.Conflist.Error.Error())
 		x.Cost = "the container runtime starts no pods with our network"
@@ -108,6 +114,9 @@ func (f *Facts) cni() Feature {
 
 func (f *Facts) ipam() Feature {
 	x := Feature{Name: "IPAM", State: OK, Wanted: "ipam.mode: " + f.Config.IPAMMode, Why: "podCIDRs of the Node object"}
+	if f.standalone(&x) {
+		return x
+	}
 	var texts []string
 	for _, u := range f.Pools {
 		if u.Capacity == math.MaxUint64 {

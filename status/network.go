@@ -25,6 +25,10 @@ func (f *Facts) family(name string, c config.Family, is func(netip.Addr) bool) F
 		return x
 	}
 	x.State = OK
+	if f.Config.LoadBalancer.Standalone {
+		x.Chosen = "no pods"
+		return x
+	}
 	var cidrs []string
 	for _, u := range f.Pools {
 		if is(u.Prefix.Addr()) {

@@ -21,6 +21,8 @@ import (
 type noun struct {
 	name, short string
 	verbs       []verb
+	// more makes the verbs that do something else than to show a table.
+	more func(*listFlags) []*cobra.Command
 }
 
 // verb shows one table.
@@ -41,16 +43,16 @@ type verb struct {
 // nouns are all lists that the command line knows.
 func nouns() []noun {
 	return []noun{
-		{"endpoint", "Pods of this node as the datapath knows them", []verb{
+		{name: "endpoint", short: "Pods of this node as the datapath knows them", verbs: []verb{
 			{name: "list", short: "List the pods of this node", table: "endpoints"},
 			{name: "get", short: "Show the pod with an ID", table: "endpoints", by: "ID"},
 		}},
-		{"identity", "Label sets and their numbers on this node", []verb{
+		{name: "identity", short: "Label sets and their numbers on this node", verbs: []verb{
 			{name: "list", short: "List the numbers of label sets", table: "identities"},
 			{name: "get", short: "Show the label set of a number", table: "identities", by: "ID"},
 			{name: "addresses", short: "List which identity each address has", table: "identity-addresses"},
 		}},
-		{"route", "Where packets go", []verb{
+		{name: "route", short: "Where packets go", verbs: []verb{
 			{name: "list", short: "List the routes that the kernel must have", table: "routes"},
 			{name: "neighbours", short: "List the neighbours that the kernel must have", table: "neighbours"},
 			{name: "nexthops", short: "List the gateways and nodes that are kept resolved", table: "nexthops"},
@@ -60,16 +62,16 @@ func nouns() []noun {
 			{name: "devices", short: "List the devices of the node", table: "devices"},
 			{name: "addresses", short: "List the addresses that the kernel must have", table: "addresses"},
 		}},
-		{"flow", "Connections and exchanges that the datapath keeps rows of", []verb{
+		{name: "flow", short: "Connections and exchanges that the datapath keeps rows of", verbs: []verb{
 			{name: "list", short: "List flows", table: "flows"},
 		}},
-		{"map", "BPF maps", []verb{
+		{name: "map", short: "BPF maps", verbs: []verb{
 			{name: "list", short: "List maps, how full they are and what they cost", table: "maps"},
 			{name: "dump", short: "Show the rows of a map", table: "map", by: "NAME", prefix: true},
 		}},
-		{"node", "Nodes of the cluster", []verb{{name: "list", short: "List the nodes of the cluster", table: "nodes"}}},
-		{"pod", "Pods of the cluster", []verb{{name: "list", short: "List the pods of the cluster", table: "pods"}}},
-		{"table", "Everything that the agent knows", []verb{
+		{name: "node", short: "Nodes of the cluster", verbs: []verb{{name: "list", short: "List the nodes of the cluster", table: "nodes"}}},
+		{name: "pod", short: "Pods of the cluster", verbs: []verb{{name: "list", short: "List the pods of the cluster", table: "pods"}}},
+		{name: "table", short: "Everything that the agent knows", verbs: []verb{
 			{name: "list", short: "List the tables", table: "tables"},
 			{name: "show", short: "Show the rows of a table", table: "", by: "TABLE", prefix: true},
 		}},
@@ -92,6 +94,9 @@ func nounCommands() []*cobra.Command {
 		cmd.PersistentFlags().StringVarP(&f.output, "output", "o", "", "json")
 		for _, v := range n.verbs {
 			cmd.AddCommand(f.command(n, v))
+		}
+		if n.more != nil {
+			cmd.AddCommand(n.more(f)...)
 		}
 		list = append(list, cmd)
 	}

@@ -13,13 +13,13 @@ import (
 // serviceNouns are those about load balancing.
 func serviceNouns() []noun {
 	return []noun{
-		{"service", "Services and what they lead to", []verb{
+		{name: "service", short: "Services and what they lead to", verbs: []verb{
 			{name: "list", short: "List the addresses of Services with the backends that get new flows", table: "service-addresses", write: writeAddresses},
 			{name: "get", short: "Show a Service's options and problems", table: "services", by: "Service", arg: "NAMESPACE/NAME"},
-		}},
-		{"backend", "What stands behind Services", []verb{
+		}, more: serviceVerbs},
+		{name: "backend", short: "What stands behind Services", verbs: []verb{
 			{name: "list", short: "List all backends with their states", table: "service-backends"},
-		}},
+		}, more: backendVerbs},
 	}
 }
 

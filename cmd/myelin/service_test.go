@@ -24,8 +24,8 @@ func rows(columns []string, cells ...[]string) *apiv1.ListResponse {
 func TestServices(t *testing.T) {
 	addresses := []*apiv1.ListResponse{
 		rows([]string{"ID", "Frontend", "Service Type", "Backend", "Service"},
-			[]string{"1", "10.96.0.10:80/TCP", "ClusterIP", "1 => 10.0.1.2:8080 (active)\n2 => 10.0.2.2:8080 (terminating, weight 5)", "demo/web"},
-			[]string{"1", "[fd00:10:96::a]:80/TCP", "ClusterIP", "1 => [fd00:10:0:1::2]:8080 (active)", "demo/web"}),
+			[]string{"1", "10.96.0.10:80/TCP", "ClusterIP", "1 => 10.0.1.2:8080/TCP (active)\n2 => 10.0.2.2:8080/TCP (terminating, weight 5)", "demo/web"},
+			[]string{"1", "[fd00:10:96::a]:80/TCP", "ClusterIP", "1 => [fd00:10:0:1::2]:8080/TCP (active)", "demo/web"}),
 		rows(nil, []string{"12", "0.0.0.0:30080/TCP/i", "NodePort", "none: refused", "demo/none"}),
 	}
 	service := []*apiv1.ListResponse{rows([]string{"ID", "Service", "Type", "Options", "Problems", "Source"},

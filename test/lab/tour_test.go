@@ -32,12 +32,18 @@ func readmeBlocks(t *testing.T) []docstest.Block {
 	return docstest.Blocks("README.md", string(text))
 }
 
-// TestTour runs the commands of README.md's tour in their order, in a lab of another name.
+// TestTour runs the commands of README.md's tours in their order, each in a lab of another name.
 func TestTour(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
 	}
-	tour := docstest.Section(readmeBlocks(t), "A tour that installs nothing")
+	for _, section := range []string{"A tour that installs nothing", "Standalone load balancer"} {
+		t.Run(section, func(t *testing.T) { tryTour(t, section) })
+	}
+}
+
+func tryTour(t *testing.T, section string) {
+	tour := slices.DeleteFunc(docstest.Section(readmeBlocks(t), section), func(b docstest.Block) bool { return b.Info == "yaml" })
 	if len(tour) != 1 || len(tour[0].Lines) < 5 {
 		t.Fatalf("README.md's tour is not one block of commands: %+v", tour)
 	}

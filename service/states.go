@@ -1,0 +1,99 @@
+package service
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"myelin/durable"
+)
+
+// maxStates bounds what can be said of backends, in addresses: it is all kept
+// in one file.
+const maxStates = 1 << 16
+
+// statesFile holds what was said, by address.
+const statesFile = "backend-states.json"
+
+// SetState says what an operator found of a backend: Maintenance, Quarantined,
+// or Active to say nothing any more. It holds for the address until something
+// else is said, over restarts too, also for a backend that isn't there yet. The
+// file is on the disk when SetState returns; with an error nothing has changed.
+func (s *Services) SetState(addr L4Addr, state State) error {
+	if state != Active && state != Quarantined && state != Maintenance {
+		return fmt.Errorf("set backend %s %s: only active, quarantined and maintenance can be said", addr, state)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := maps.Clone(s.states)
+	if state == Active {
+		delete(next, addr)
+	} else {
+		next[addr] = state
+	}
+	if len(next) > maxStates {
+		return fmt.Errorf("set backend %s %s: %d backends have a state already", addr, state, maxStates)
+	}
+	if err := s.saveStates(next); err != nil {
+		return fmt.Errorf("set backend %s %s: %w", addr, state, err)
+	}
+	s.states = next
+	s.changed = append(s.changed, addr)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (s *Services) said(addr L4Addr) State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.states[addr]
+}
+
+// path is that of a file of Dir, empty where nothing is kept.
+func (s *Services) path(name string) string {
+	if s.Dir == "" {
+		return ""
+	}
+	return filepath.Join(s.Dir, name)
+}
+
+func (s *Services) saveStates(states map[L4Addr]State) error {
+	path := s.path(statesFile)
+	if path == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(states, "", "  ")
+	if err != nil {
+		return err
+	}
+	return durable.Write(path, append(data, '\n'))
+}
+
+// loadStates takes over what was said before the agent started.
+func (s *Services) loadStates() error {
+	path := s.path(statesFile)
+	if path == "" {
+		return nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	states := map[L4Addr]State{}
+	if err == nil {
+		err = json.Unmarshal(data, &states)
+	}
+	if err != nil {
+		return fmt.Errorf("read states of backends from %s: %w", path, err)
+	}
+	maps.DeleteFunc(states, func(_ L4Addr, state State) bool { return state != Quarantined && state != Maintenance })
+	s.states = states
+	return nil
+}

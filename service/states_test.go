@@ -1,0 +1,107 @@
+package service
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What an operator said of a backend outlives the agent, also of one that isn't there.
+func TestStatesStay(t *testing.T) {
+	dir := t.TempDir()
+	o := many(1, 3)
+	at := func(i int) L4Addr { return L4(o.Slices[0].Endpoints[i].Address, 8080, TCP) }
+	elsewhere, err := ParseL4("[fd00::77]:53/udp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := func(w *world) string {
+		var out []string
+		for i := range 3 {
+			b, _, ok := w.Desired.Backends.Get(w.DB.ReadTxn(), BackendByAddress(at(i)))
+			if !ok {
+				t.Fatalf("no backend %s", at(i))
+			}
+			out = append(out, b.State.String())
+		}
+		return strings.Join(out, " ")
+	}
+	w := newWorld(t, Config{}, dir)
+	w.set(t, o)
+	for _, say := range []struct {
+		of    L4Addr
+		state State
+	}{{at(0), Maintenance}, {at(1), Quarantined}, {at(2), Maintenance}, {elsewhere, Quarantined}, {at(2), Active}} {
+		if err := w.SetState(say.of, say.state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := newWorld(t, Config{}, dir)
+	again.set(t, o)
+	if got := states(again); got != "maintenance quarantined active" {
+		t.Errorf("after a restart: %s", got)
+	}
+	if got := again.said(elsewhere); got != Quarantined {
+		t.Errorf("%s is %s", elsewhere, got)
+	}
+	// A file that makes no sense is as none, and what can't be kept is not in force.
+	path := filepath.Join(dir, statesFile)
+	if err := os.WriteFile(path, []byte(`{"10.0.0.1:1/TCP":"asleep"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	third := newWorld(t, Config{}, dir)
+	third.set(t, o)
+	if got := states(third); got != "active active active" {
+		t.Errorf("after a bad file: %s", got)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(path, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := third.SetState(at(0), Maintenance); err == nil || third.said(at(0)) != Active {
+		t.Errorf("got %v, and the state %s", err, third.said(at(0)))
+	}
+}
+
+// A health check of this node's own quarantines a backend for one Service alone.
+func TestFailing(t *testing.T) {
+	o := many(2, 2)
+	o.Slices[0].Endpoints[0].Failing = true
+	w := newWorld(t, Config{}, "")
+	w.set(t, o)
+	want := map[string]string{"s0": "2", "s1": "1,2"}
+	if o.Slices[1].Endpoints[0].Address != o.Slices[0].Endpoints[0].Address {
+		want["s1"] = "3,4"
+	}
+	for _, s := range o.Services {
+		f, _, ok := w.Desired.Frontends.Get(w.DB.ReadTxn(), FrontendByAddress(L4(s.ClusterIPs[0], 80, TCP)))
+		if got := f.TableRow()[4]; !ok || got != want[s.Name] {
+			t.Errorf("%s: got %s, want %s", s.Name, got, want[s.Name])
+		}
+	}
+	next := *o.Slices[0]
+	next.Endpoints = append(next.Endpoints[:0:0], next.Endpoints...)
+	next.Endpoints[1].Failing = true
+	o.Slices[0] = &next
+	w.set(t, o)
+	f, _, _ := w.Desired.Frontends.Get(w.DB.ReadTxn(), FrontendByAddress(L4(o.Services[0].ClusterIPs[0], 80, TCP)))
+	if got := f.TableRow()[4]; got != "2,1" {
+		t.Errorf("all fail: got %s, want 2,1", got)
+	}
+}
+
+func TestParseL4(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.1:80": "192.0.2.1:80/TCP", "192.0.2.1:80/udp": "192.0.2.1:80/UDP", "[2001:db8::1]:53/SCTP": "[2001:db8::1]:53/SCTP",
+		"192.0.2.1": "", "192.0.2.1:0": "", "192.0.2.1:80/": "", "192.0.2.1:80/ICMP": "", "[fe80::1%eth0]:80": "", "[::ffff:1.2.3.4]:80": "",
+		"2001:db8::1:80": "", "": "", "name:80": "", "192.0.2.1:65536": "",
+	} {
+		a, err := ParseL4(text)
+		if got := a.String(); (err == nil) != (want != "") || err == nil && got != want {
+			t.Errorf("%q: got %s, %v", text, got, err)
+		}
+	}
+}
