@@ -44,6 +44,14 @@ func (d *directPath) Setup(ctx context.Context, family Family) (Path, error) {
 	if err != nil {
 		return path, err
 	}
+	// IPv6 wants more than a route to listen on an address.
+	err = run(ctx, "ip", "netns", "exec", d.server(), "sh", "-c", "echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind")
+	if err == nil {
+		err = run(ctx, "ip", "netns", "exec", path.Client.Netns, "ping", "-c2", "-W5", path.Target.String())
+	}
+	if err != nil {
+		return path, err
+	}
 	root, err := (&config.Config{}).Cgroup("/proc")
 	if err != nil {
 		return path, err
