@@ -117,6 +117,9 @@ func (k *kubeProxyPath) command(ctx context.Context, netns, program string, args
 	return cmd
 }
 
+// kubeProxyPatience: on a busy machine iptables takes minutes to write the rules of 10,000 Services.
+const kubeProxyPatience = 15 * time.Minute
+
 // programmed waits until the kernel has rules for that many ports: with fewer, kube-proxy would be faster than it should.
 func (k *kubeProxyPath) programmed(ctx context.Context, netns string, family Family, ports int) error {
 	program, args, mark := "iptables-save", []string{"-t", "nat"}, "-j KUBE-SVC-"
@@ -126,8 +129,8 @@ func (k *kubeProxyPath) programmed(ctx context.Context, netns string, family Fam
 	if k.mode == "nftables" {
 		program, args, mark = "nft", []string{"list", "map", map[Family]string{IPv4: "ip", IPv6: "ip6"}[family], "kube-proxy", "service-ips"}, "goto service-"
 	}
-	have, text := 0, []byte(nil)
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	have, pause := 0, time.Second
+	for end := time.Now().Add(kubeProxyPatience); time.Now().Before(end); pause = min(2*pause, 20*time.Second) { // to list many rules is work, too
 		out, err := k.command(ctx, netns, program, args...).Output()
 		have = 0
 		for line := range strings.Lines(string(out)) {
@@ -142,7 +145,7 @@ func (k *kubeProxyPath) programmed(ctx context.Context, netns string, family Fam
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Second):
+		case <-time.After(pause):
 		}
 	}
 	text, err := os.ReadFile(k.log())

@@ -70,7 +70,7 @@ kubeproxy_module() {
   } > "$dir/go.mod"
 }
 
-# kubeproxy: iptables is the one that speaks to nf_tables, which is what Debian's own is.
+# kubeproxy: iptables is the legacy one. Its twin that speaks to nf_tables needs minutes to write the rules of 10,000 Services, this one seconds.
 kubeproxy() {
   local dir=$cache/kube-proxy flags tool
   if [ ! -x "$dir/bin/nft" ]; then
@@ -78,7 +78,7 @@ kubeproxy() {
     own_apt update >&2
     unpack "$dir" iptables nftables libip4tc2 libip6tc2 libxtables12 libmnl0 libnftnl11 libnftables1 libnfnetlink0 libnetfilter-conntrack3 \
       libjansson4 libedit2 libbsd0 libmd0 libgmp10 libtinfo6
-    for tool in {iptables,ip6tables}{,-save,-restore}; do wrap "$dir" "$tool" usr/sbin/xtables-nft-multi "$tool"; done
+    for tool in {iptables,ip6tables}{,-save,-restore}; do wrap "$dir" "$tool" usr/sbin/xtables-legacy-multi "$tool"; done
     wrap "$dir" nft usr/sbin/nft
   fi
   if [ ! -x "$dir/bin/kube-proxy" ]; then
