@@ -48,7 +48,7 @@ test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10
 	go run ./test/rings vm
 
 .PHONY: bench
-bench: bench-vm bench-machine bench-lab ## everything that has a number; fails where a budget is broken
+bench: bench-vm bench-machine bench-service bench-lab ## everything that has a number; fails where a budget is broken
 	bin/myelin-bench -check
 
 .PHONY: bench-vm
@@ -60,6 +60,11 @@ bench-vm: build ## netperf in the VM, by instruction counting
 bench-machine: build ## netperf on this machine, pinned and interleaved
 	scripts/deps.sh bench
 	bin/myelin-bench -mode machine -family $(FAMILY)
+
+.PHONY: bench-service
+bench-service: build ## Services at scale, against the real kube-proxy: new connections, changes, rollouts
+	scripts/deps.sh kubeproxy
+	bin/myelin-bench -mode service -family $(FAMILY)
 
 .PHONY: bench-lab
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"myelin/lab"
@@ -23,11 +21,7 @@ type servicePath struct {
 	others int
 }
 
-const (
-	controlPort = 12865 // netserver's own
-	dataPort    = 12866 // netserver takes any, but a Service needs to know it
-	manyOthers  = 10_000
-)
+const manyOthers = 10_000
 
 // Services are the ways of a packet from pod to Service, in either family, and the way without one to compare them with: of
 // processes in the pods' control groups, where socket programs see them, and where each switch of processes costs the kernel
@@ -52,7 +46,9 @@ func (s *servicePath) Setup(ctx context.Context, family Family) (Path, error) {
 	service := filepath.Join(s.dir, "service.json")
 	path.Target = clusterIP(family)
 	path.Port = dataPort
-	err = os.WriteFile(service, benchService(family, path.Target, path.Listen), 0o644)
+	var asked objects
+	asked.addNetperf(family, path.Listen)
+	err = asked.write(service)
 	if err == nil {
 		err = s.lab.Apply(ctx, service, false)
 	}
@@ -72,7 +68,9 @@ func (s *servicePath) addOthers(family Family) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "others.json"), otherServices(family, s.others), 0o644); err != nil {
+	var others objects
+	others.addOthers(family, s.others)
+	if err := others.write(filepath.Join(dir, "others.json")); err != nil {
 		return err
 	}
 	return os.Symlink(dir, filepath.Join(s.lab.Manifests(), "others"))
@@ -120,51 +118,4 @@ func hasServices(ctx context.Context, node *lab.Node, frontends int) error {
 		return fmt.Errorf("%s has %d of %d frontends", node.Name(), have["frontends"], frontends)
 	}
 	return nil
-}
-
-func clusterIP(family Family) netip.Addr {
-	if family == IPv6 {
-		return netip.MustParseAddr("fd00:10:96::10")
-	}
-	return netip.MustParseAddr("10.96.0.10")
-}
-
-// benchService has all that netperf needs on one address, and one backend.
-func benchService(family Family, at, backend netip.Addr) []byte {
-	ports := fmt.Sprintf(`{"name": "control", "port": %d}, {"name": "tcp", "port": %d}, {"name": "udp", "port": %d, "protocol": "UDP"}`,
-		controlPort, dataPort, dataPort)
-	return list(serviceJSON(family, "netperf", at, ports, backend))
-}
-
-// otherServices are Services of one port with two backends of their own, none of which exists.
-func otherServices(family Family, count int) []byte {
-	const port = `{"name": "http", "port": 80}`
-	at, backend := netip.MustParseAddr("10.97.0.0"), netip.MustParseAddr("10.128.0.0")
-	if family == IPv6 {
-		at, backend = netip.MustParseAddr("fd00:10:97::"), netip.MustParseAddr("fd00:10:128::")
-	}
-	items := make([]string, count)
-	for i := range items {
-		first := backend.Next()
-		items[i] = serviceJSON(family, fmt.Sprintf("other-%d", i), at, port, first, first.Next())
-		at, backend = at.Next(), first.Next()
-	}
-	return list(items...)
-}
-
-// serviceJSON is a Service and its EndpointSlice.
-func serviceJSON(family Family, name string, at netip.Addr, ports string, backends ...netip.Addr) string {
-	endpoints := make([]string, len(backends))
-	for i, b := range backends {
-		endpoints[i] = fmt.Sprintf(`{"addresses": [%q], "conditions": {"ready": true}}`, b)
-	}
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Service", "metadata": {"name": %[1]q, "namespace": "bench"},
- "spec": {"clusterIP": "%[2]s", "clusterIPs": ["%[2]s"], "ipFamilies": ["IPv%[3]d"], "ports": [%[4]s]}},
-{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv%[3]d",
- "metadata": {"name": %[1]q, "namespace": "bench", "labels": {"kubernetes.io/service-name": %[1]q}},
- "ports": [%[4]s], "endpoints": [%[5]s]}`, name, at, family, ports, strings.Join(endpoints, ", "))
-}
-
-func list(items ...string) []byte {
-	return []byte(`{"apiVersion": "v1", "kind": "List", "items": [` + strings.Join(items, ",\n") + "]}\n")
 }

@@ -23,12 +23,11 @@ func TestServicesAreAccepted(t *testing.T) {
 	for family, backend := range map[Family]string{IPv4: "10.0.2.2", IPv6: "fd00:10:0:2::2"} {
 		t.Run("IPv"+string('0'+rune(family)), func(t *testing.T) {
 			dir := t.TempDir()
-			for name, text := range map[string][]byte{
-				"service.json": benchService(family, clusterIP(family), netip.MustParseAddr(backend)), "others.json": otherServices(family, others),
-			} {
-				if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-					t.Fatal(err)
-				}
+			var all objects
+			all.addNetperf(family, netip.MustParseAddr(backend))
+			all.addOthers(family, others)
+			if err := all.write(filepath.Join(dir, "all.json")); err != nil {
+				t.Fatal(err)
 			}
 			source := read(t, dir)
 			txn := source.DB.ReadTxn()

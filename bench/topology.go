@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 )
 
@@ -133,25 +132,6 @@ func (k *kernelPath) Teardown(ctx context.Context) error {
 	}
 	k.made = nil
 	return errors.Join(failed...)
-}
-
-// Sweep removes namespaces that a run left behind whose process is gone: killed, it could not tear down.
-func Sweep(ctx context.Context) error {
-	entries, err := os.ReadDir("/run/netns")
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for _, entry := range entries {
-		rest, ours := strings.CutPrefix(entry.Name(), "mybench-")
-		pid, convErr := strconv.Atoi(strings.SplitN(rest, "-", 2)[0])
-		if !ours || convErr != nil {
-			continue
-		}
-		if _, alive := os.Stat("/proc/" + strconv.Itoa(pid)); errors.Is(alive, os.ErrNotExist) {
-			err = errors.Join(err, ip(ctx, "netns delete "+entry.Name()))
-		}
-	}
-	return err
 }
 
 // ip runs commands of iproute2, each given as its arguments in one string.

@@ -1,10 +1,11 @@
 #!/bin/bash
-# deps.sh [demo|build|test|vm|bench|all]...: what a fresh Debian machine lacks. Idempotent; asks the network only for what is missing.
+# deps.sh [demo|build|test|vm|bench|kubeproxy|all]...: what a fresh Debian machine lacks. Idempotent; asks the network only for what is missing.
 #   demo   what a running agent, `make demo` and the lab use: ip, ping
 #   build  to regenerate committed code: clang, BPF and kernel headers, protoc
 #   test   demo, and what the tests drive or watch packets with
 #   vm     QEMU, and the kernels of test/vm (test/vm/vm.sh fetch)
 #   bench  netperf, unpacked into the cache folder, nothing installed into /
+#   kubeproxy  bench, and what Services are compared with: the real kube-proxy, built from its source, with iptables and nft, all in the cache folder
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/apt.sh"
@@ -22,6 +23,23 @@ install() {
   apt_quiet install -y --no-install-recommends "${want[@]}" >&2
 }
 
+# unpack DIR PACKAGE...: their files in DIR/root, without installing them.
+unpack() {
+  local dir=$1; shift
+  mkdir -p "$dir/deb" "$dir/root" "$dir/bin"
+  (cd "$dir/deb" && own_apt download "$@" >&2)
+  for deb in "$dir"/deb/*.deb; do dpkg -x "$deb" "$dir/root"; done
+  rm -rf "$dir/apt" "$dir/deb"
+}
+
+# wrap DIR NAME FILE [ARG...]: DIR/bin/NAME runs FILE of what is unpacked there, with the libraries beside it.
+wrap() {
+  local dir=$1 name=$2 file=$3 lib; shift 3
+  lib=lib/$(uname -m)-linux-gnu
+  printf '#!/bin/sh\nLD_LIBRARY_PATH=%q XTABLES_LIBDIR=%q exec %q %s "$@"\n' "$dir/root/usr/$lib:$dir/root/$lib" "$dir/root/usr/$lib/xtables" "$dir/root/$file" "$*" > "$dir/bin/$name"
+  chmod +x "$dir/bin/$name"
+}
+
 # netperf is non-free in Debian 12 and not in a default source list: fetched through a list beside the system's.
 netperf() {
   local dir=$cache/netperf component=main
@@ -29,16 +47,48 @@ netperf() {
     [ "$(debian_codename)" != bookworm ] || component=non-free
     own_apt_init "$dir/apt" "$(debian_codename):main" "$(debian_codename):$component"
     own_apt update >&2
-    mkdir -p "$dir/deb" "$dir/root" "$dir/bin"
-    (cd "$dir/deb" && own_apt download netperf libsctp1 >&2)
-    for deb in "$dir"/deb/*.deb; do dpkg -x "$deb" "$dir/root"; done
-    for tool in netserver netperf; do
-      printf '#!/bin/sh\nLD_LIBRARY_PATH=%q exec %q "$@"\n' "$dir/root/usr/lib/$(uname -m)-linux-gnu" "$dir/root/usr/bin/$tool" > "$dir/bin/$tool"
-      chmod +x "$dir/bin/$tool"
-    done
-    rm -rf "$dir/apt" "$dir/deb"
+    unpack "$dir" netperf libsctp1
+    for tool in netserver netperf; do wrap "$dir" "$tool" "usr/bin/$tool"; done
   fi
   echo "netperf: $dir/bin"
+}
+
+kubeproxy_version=1.34.4
+
+# kubeproxy_module DIR: a module that builds commands of Kubernetes, whose own go.mod replaces its libraries by folders beside it.
+kubeproxy_module() {
+  local dir=$1 source libraries
+  mkdir -p "$dir"
+  source=$(cd "$dir" && go mod download -json "k8s.io/kubernetes@v$kubeproxy_version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+  libraries=$(sed -n 's#^\t\(k8s.io/[a-z-]*\) => ./staging/.*#\1#p' "$source/go.mod")
+  {
+    printf 'module kubeproxy\n\n'
+    grep -E '^(go|godebug) ' "$source/go.mod"
+    sed -n '/^godebug ($/,/^)$/p' "$source/go.mod"
+    printf '\nrequire k8s.io/kubernetes v%s\n' "$kubeproxy_version"
+    for library in $libraries; do printf 'replace %s => %s v0.%s\n' "$library" "$library" "${kubeproxy_version#1.}"; done
+  } > "$dir/go.mod"
+}
+
+# kubeproxy: iptables is the legacy one. Its twin that speaks to nf_tables needs minutes to write the rules of 10,000 Services, this one seconds.
+kubeproxy() {
+  local dir=$cache/kube-proxy flags tool
+  if [ ! -x "$dir/bin/nft" ]; then
+    own_apt_init "$dir/apt" "$(debian_codename):main"
+    own_apt update >&2
+    unpack "$dir" iptables nftables libip4tc2 libip6tc2 libxtables12 libmnl0 libnftnl11 libnftables1 libnfnetlink0 libnetfilter-conntrack3 \
+      libjansson4 libedit2 libbsd0 libmd0 libgmp10 libtinfo6
+    for tool in {iptables,ip6tables}{,-save,-restore}; do wrap "$dir" "$tool" usr/sbin/xtables-legacy-multi "$tool"; done
+    wrap "$dir" nft usr/sbin/nft
+  fi
+  if [ ! -x "$dir/bin/kube-proxy" ]; then
+    echo "deps: building kube-proxy $kubeproxy_version" >&2
+    kubeproxy_module "$dir/module"
+    flags="-s -w -X k8s.io/component-base/version.gitVersion=v$kubeproxy_version"
+    (cd "$dir/module" && CGO_ENABLED=0 GOFLAGS='-mod=mod -buildvcs=false' nice go build -trimpath -ldflags "$flags" -o "$dir/bin/kube-proxy" \
+      k8s.io/kubernetes/cmd/kube-proxy) >&2
+  fi
+  echo "kube-proxy: $dir/bin"
 }
 
 demo() { install ca-certificates iproute2 iputils-ping; }
@@ -49,8 +99,8 @@ bench() { demo; install procps; netperf; }
 
 for what in "${@:-all}"; do
   case $what in
-    demo) demo ;; build) build ;; test) tests ;; vm) vm ;; bench) bench ;;
-    all) build; tests; bench; vm ;;
+    demo) demo ;; build) build ;; test) tests ;; vm) vm ;; bench) bench ;; kubeproxy) bench; kubeproxy ;;
+    all) build; tests; bench; kubeproxy; vm ;;
     *) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d >&2; exit 2 ;;
   esac
 done

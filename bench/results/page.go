@@ -94,10 +94,7 @@ func (p Page) paths(way string) []string {
 func (p Page) cell(name string) string {
 	text := "–"
 	if r, ok := find(p.results, name); ok {
-		text = amount(r)
-		if r.Ratio != 0 {
-			text = fmt.Sprintf("**%.3f** (%s)", r.Ratio, amount(r))
-		}
+		text = measured(r)
 	}
 	if bound := p.bound(name); bound != "" {
 		text += ", budget " + bound
@@ -132,7 +129,7 @@ func (p Page) Others() string {
 		}
 		value, kernel := "–", "–"
 		if r := names[name]; r.Name != "" {
-			value, kernel = amount(r), r.Kernel
+			value, kernel = measured(r), r.Kernel
 		}
 		fmt.Fprintf(&text, "| %s | %s | %s | %s |\n", name, value, p.bound(name), kernel)
 	}
@@ -151,6 +148,14 @@ func Print(w io.Writer, list []Result) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", r.Name, amount(r), baseline, ratio)
 	}
 	return table.Flush()
+}
+
+// measured is a value, after its ratio if it has one.
+func measured(r Result) string {
+	if r.Ratio != 0 {
+		return fmt.Sprintf("**%.3f** (%s)", r.Ratio, amount(r))
+	}
+	return amount(r)
 }
 
 // amount is a value with its unit in at least three digits that matter.

@@ -112,6 +112,7 @@ func TestPage(t *testing.T) {
 		Result{Name: "vm/plain/rr", Value: 75, Unit: "1/s", Kernel: "k"}.Against(100),
 		Result{Name: "vm/node/rr", Value: 100, Unit: "1/s", Kernel: "k"}.Against(100),
 		{Name: "agent/ready_s", Value: 0.25, Unit: "s", Kernel: "k"},
+		Result{Name: "service/flat", Value: 99, Unit: "1/s", Kernel: "k"}.Against(100),
 	}, []Budget{{Name: "vm/plain/rr", MinRatio: &ratio}, {Name: "vm/plain/rr", MinRatio: &ratio, Of: "vm/node/rr"}, {Name: "agent/rss_mb", MaxValue: &most, Unit: "MB"}})
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/t", []byte("{{.Kernels \"vm\"}}\n{{.Traffic \"vm\" \"rr\" \"crr\"}}{{.Others}}"), 0o644))
@@ -127,6 +128,7 @@ func TestPage(t *testing.T) {
 |---|---|---|---|
 | agent/ready_s | 0.25 s |  | k |
 | agent/rss_mb | – | ≤ 60 MB | – |
+| service/flat | **0.990** (99 1/s) |  | k |
 `
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

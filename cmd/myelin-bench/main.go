@@ -23,9 +23,11 @@ import (
 // settings are the command line.
 type settings struct {
 	mode, scenarios, tests, kernel string
-	netperf, dir, list             string
+	netperf, kubeproxy, only       string
+	dir, list                      string
 	family, rounds, seconds        int
 	check, virtual, verbose        bool
+	client                         bool
 }
 
 func main() {
@@ -46,18 +48,22 @@ func main() {
 
 func parse() settings {
 	var s settings
-	flag.StringVar(&s.mode, "mode", "", "machine: here, in real time; vm: in the VM of test/vm by instruction counting; empty: only render and check")
+	flag.StringVar(&s.mode, "mode", "",
+		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; empty: only render and check")
 	flag.StringVar(&s.scenarios, "scenarios", "all", "paths to compare with node, by comma")
 	flag.StringVar(&s.tests, "tests", "rr,crr,stream,udp_rr", "traffic, by comma")
 	flag.IntVar(&s.family, "family", 4, "IP version: 4 or 6")
-	flag.IntVar(&s.rounds, "rounds", 5, "rounds on the machine (in the VM there are 3)")
+	flag.IntVar(&s.rounds, "rounds", 5, "rounds on the machine (in the VM there are 3; of Services, whose runs are short, 4 times as many)")
 	flag.IntVar(&s.seconds, "seconds", 2, "length of one run on the machine")
 	flag.StringVar(&s.kernel, "kernel", "6.12", "kernel series of the VM")
 	flag.StringVar(&s.netperf, "netperf", cacheDir("netperf/bin"), "folder of netperf and netserver (scripts/deps.sh bench); empty: $PATH")
+	flag.StringVar(&s.kubeproxy, "kubeproxy", cacheDir("kube-proxy/bin"), "folder of kube-proxy, iptables and nft (scripts/deps.sh kubeproxy)")
+	flag.StringVar(&s.only, "parts", "all", "of -mode service, by comma: "+partNames())
 	flag.StringVar(&s.dir, "dir", ".", "the source tree: its bench/results.json and BENCHMARKS.md are rewritten")
 	flag.BoolVar(&s.check, "check", false, "fail where a budget of bench/budget.json is broken")
 	flag.BoolVar(&s.verbose, "v", false, "report every run")
 	flag.BoolVar(&s.virtual, "virtual", false, "inside the VM: bound by count, write results to -list only")
+	flag.BoolVar(&s.client, "client", false, "inside a path: connect to what standard input says")
 	flag.StringVar(&s.list, "list", "", "with -virtual: the file for results")
 	flag.Parse()
 	return s
@@ -75,15 +81,20 @@ func (s settings) run(ctx context.Context, log *slog.Logger) error {
 	var measured []results.Result
 	var err error
 	switch {
+	case s.client:
+		return bench.Client(os.Stdin, os.Stdout)
 	case s.virtual:
 		return s.measureInside(ctx, log)
 	case s.mode == "machine":
 		warnIfBusy(log)
 		measured, err = s.measure(ctx, log, bench.Options{Way: "machine", Rounds: s.rounds, Seconds: s.seconds})
+	case s.mode == "service":
+		warnIfBusy(log)
+		measured, err = s.measureServices(ctx, log)
 	case s.mode == "vm":
 		measured, err = s.measureVM(ctx)
 	case s.mode != "":
-		err = fmt.Errorf("no mode %q: machine or vm", s.mode)
+		err = fmt.Errorf("no mode %q: machine, vm or service", s.mode)
 	}
 	if err != nil {
 		return err
@@ -132,26 +143,33 @@ func (s settings) keep(measured []results.Result) error {
 	return errors.Join(results.Check(all, budgets)...)
 }
 
+// options completes what all ways of measuring have in common, after what a killed run left behind is gone.
+func (s settings) options(ctx context.Context, log *slog.Logger, opts bench.Options) (bench.Options, error) {
+	if s.family != int(bench.IPv4) && s.family != int(bench.IPv6) {
+		return opts, fmt.Errorf("-family %d: 4 or 6", s.family)
+	}
+	opts.Family, opts.NetperfDir, opts.Log = bench.Family(s.family), s.netperf, log
+	return opts, bench.Sweep(ctx)
+}
+
+func flagError(name string, err error) error { return fmt.Errorf("%s: %w", name, err) }
+
 func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Options) ([]results.Result, error) {
-	if err := bench.Sweep(ctx); err != nil {
+	opts, err := s.options(ctx, log, opts)
+	if err != nil {
 		return nil, err
 	}
-	if s.family != int(bench.IPv4) && s.family != int(bench.IPv6) {
-		return nil, fmt.Errorf("-family %d: 4 or 6", s.family)
-	}
-	opts.Family = bench.Family(s.family)
 	scenarios, err := choose(s.scenarios, scenarios(opts.Family), bench.Scenario.Name)
 	if err != nil {
-		return nil, fmt.Errorf("-scenarios: %w", err)
+		return nil, flagError("-scenarios", err)
 	}
 	if scenarios[0].Name() != "node" {
 		scenarios = append([]bench.Scenario{bench.Node()}, scenarios...)
 	}
 	opts.Tests, err = choose(s.tests, bench.Tests(), func(t bench.Test) string { return t.Name })
 	if err != nil {
-		return nil, fmt.Errorf("-tests: %w", err)
+		return nil, flagError("-tests", err)
 	}
-	opts.NetperfDir, opts.Log = s.netperf, log
 	return bench.Measure(ctx, opts, scenarios)
 }
 

@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
+
+	"myelin/bpf"
+	"myelin/cluster"
+	"myelin/service"
+	"myelin/table"
+)
+
+// balancer is what an agent has for Services, and nothing else of an agent: package service between the cluster's tables and the maps of a
+// datapath of its own, and that one's programs at the sockets of a control group.
+type balancer struct {
+	db       *statedb.DB
+	tables   cluster.Tables
+	services *service.Services
+	datapath *bpf.Datapath
+	known    []func(statedb.WriteTxn) // nil after the first put
+	ended    []func() error           // what close does, the last one first
+}
+
+// newBalancer makes one that has no Services yet. dir is an empty folder, cgroup that of clients, room how many rows a map has at most.
+func newBalancer(ctx context.Context, dir, cgroup string, room uint32) (b *balancer, err error) {
+	b = &balancer{db: statedb.New()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	if b.tables, err = cluster.NewTables(b.db); err != nil {
+		return b, err
+	}
+	if err := b.db.Start(); err != nil {
+		return b, err
+	}
+	b.ended = append(b.ended, func() error { return b.db.Stop() })
+	txn := b.db.WriteTxn(b.tables.Services, b.tables.Slices)
+	b.known = append(b.known, b.tables.Services.RegisterInitializer(txn, "bench"), b.tables.Slices.RegisterInitializer(txn, "bench"))
+	txn.Commit()
+	if err := b.load(dir, cgroup, room); err != nil {
+		return b, err
+	}
+	return b, b.run(ctx, dir)
+}
+
+// load has pins below dir, on a file system of their own: without it, nothing of them stays.
+func (b *balancer) load(dir, cgroup string, room uint32) error {
+	pins := pinsIn(dir)
+	if err := os.Mkdir(pins, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("bpf", pins, "bpf", 0, ""); err != nil {
+		return fmt.Errorf("mount bpf on %s: %w", pins, err)
+	}
+	b.ended = append(b.ended, func() error { return unix.Unmount(pins, 0) })
+	settings := bpf.Settings{Ipv4: 1, Ipv6: 1}
+	if bpf.HaveSetRetval() {
+		settings.SetRetval = 1
+	}
+	var err error
+	b.datapath, err = bpf.Load(bpf.Options{Settings: settings, Sizes: bpf.Sizes{Services: room}, Dir: pins, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	b.ended = append(b.ended, b.datapath.Close)
+	if err := b.datapath.AttachSockets(cgroup); err != nil {
+		return err
+	}
+	b.ended = append(b.ended, b.datapath.DetachSockets)
+	return nil
+}
+
+// run begins what an agent's jobs are; the numbers of Services are kept in dir.
+func (b *balancer) run(ctx context.Context, dir string) (err error) {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	b.services, err = service.New(service.Params{DB: b.db, Tables: b.tables, Node: "a", Dir: dir, Log: log})
+	if err != nil {
+		return err
+	}
+	group, start, stop := table.Group(log)
+	if err := service.Reconcile(log, b.db, group, b.services.Desired, service.NewKernel(b.datapath)); err != nil {
+		return err
+	}
+	group.Add(job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return b.services.Run(ctx) }))
+	b.ended = append(b.ended, func() error { return stop(context.Background()) })
+	return start(ctx)
+}
+
+// put writes objects into the cluster's tables, as a source does. With the first ones, the cluster counts as known.
+func (b *balancer) put(services []*cluster.Service, slices []*cluster.EndpointSlice) error {
+	txn := b.db.WriteTxn(b.tables.Services, b.tables.Slices)
+	defer txn.Abort()
+	var errs []error
+	for _, s := range services {
+		_, _, err := b.tables.Services.Insert(txn, s)
+		errs = append(errs, err)
+	}
+	for _, s := range slices {
+		_, _, err := b.tables.Slices.Insert(txn, s)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, known := range b.known {
+		known(txn)
+	}
+	b.known = nil
+	txn.Commit()
+	return nil
+}
+
+// written waits until all of the first put is in the kernel, and checks how much that is.
+func (b *balancer) written(ctx context.Context, frontends, backends int) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	desired := b.services.Desired
+	for _, t := range []statedb.TableMeta{desired.Frontends, desired.Backends} {
+		if _, wait := t.Initialized(b.db.ReadTxn()); wait != nil {
+			select {
+			case <-wait:
+			case <-ctx.Done():
+				return fmt.Errorf("table %s is not known: %w", t.Name(), ctx.Err())
+			}
+		}
+	}
+	if err := table.WaitAll(ctx, b.db, desired.Backends, service.BackendStatus); err != nil {
+		return err
+	}
+	if err := table.WaitAll(ctx, b.db, desired.Frontends, service.FrontendStatus); err != nil {
+		return err
+	}
+	txn := b.db.ReadTxn()
+	if f, n := desired.Frontends.NumObjects(txn), desired.Backends.NumObjects(txn); f != frontends || n != backends {
+		return fmt.Errorf("there are %d frontends and %d backends, not %d and %d", f, n, frontends, backends)
+	}
+	return nil
+}
+
+// pinsIn is where a balancer whose folder is dir has its file system of pins.
+func pinsIn(dir string) string { return filepath.Join(dir, "bpf") }
+
+func (b *balancer) close() error {
+	var errs []error
+	for i := range b.ended {
+		errs = append(errs, b.ended[len(b.ended)-1-i]())
+	}
+	b.ended = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,48 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"myelin/bench/results"
+)
+
+// connects are so many new connections, few enough for many rounds: what else the machine does hits one run, and the median is of the others.
+const connects = 10_000
+
+func crr(name string) []Test {
+	return []Test{{Name: name, netperf: "TCP_CRR", count: connects, unit: "1/s"}}
+}
+
+// AgainstKubeProxy measures new connections to one of so many Services: by kube-proxy in both of its modes, whose programs are in a folder, by
+// our sockets, and without a Service. The last result is our ratio to the better one of kube-proxy.
+func AgainstKubeProxy(ctx context.Context, opts Options, programs string, services int) ([]results.Result, error) {
+	opts.Way, opts.Tests = "service", crr(fmt.Sprintf("crr-%d", services))
+	list, err := Measure(ctx, opts, []Scenario{
+		Direct(), KubeProxy(programs, "iptables", services), KubeProxy(programs, "nftables", services), Sockets("sockets", services, 1),
+	})
+	if err != nil {
+		return nil, err
+	}
+	best := max(list[1].Value, list[2].Value)
+	ours := results.Result{Name: fmt.Sprintf("service/crr_vs_kubeproxy_%d%s", services, opts.Family.Suffix()), Value: list[3].Value, Unit: list[3].Unit}
+	return append(list, ours.Against(best)), nil
+}
+
+// Flat measures whether more Services or more backends make new connections slower: the ratio to 4 Services of one backend.
+func Flat(ctx context.Context, opts Options) ([]results.Result, error) {
+	opts.Way, opts.Tests = "flat", crr("crr")
+	list, err := Measure(ctx, opts, []Scenario{
+		Sockets("4", 4, 1), Sockets("10000", 10_000, 1), Sockets("100000", 100_000, 1), Sockets("5000_backends", 4, 5000),
+	})
+	if err != nil {
+		return nil, err
+	}
+	list = list[1:]
+	for i := range list {
+		name, _ := strings.CutSuffix(strings.TrimPrefix(list[i].Name, "flat/"), "/crr")
+		list[i].Name = "service/crr_flat_" + name
+	}
+	return list, nil
+}
