@@ -74,7 +74,7 @@ func (b *balancer) load(dir, cgroup string, room uint32) error {
 		return err
 	}
 	b.ended = append(b.ended, b.datapath.Close)
-	if err := b.datapath.AttachSockets(cgroup); err != nil {
+	if err := b.datapath.AttachSockets(cgroup, false); err != nil {
 		return err
 	}
 	b.ended = append(b.ended, b.datapath.DetachSockets)
