@@ -169,7 +169,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 	return path_go(skb, c, &c->path, c->path.action);
 }
 
-/* Whom the packet is for: a pod, whose path is kept, a Service, or the host. */
+/* Whom the packet is for: a pod, whose path is kept, a Service, or the host. Returns a verdict, or -1 if it is for a pod of Services, along the CPU's path. */
 APART int from_wire_decide(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -191,7 +191,7 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	decide_wire_pod(c, e);
 	if (c->path.flags) {
 		path_keep(c, WIRE_ANY);
-		return from_wire_follow(skb);
+		return -1;
 	}
 	if (!decide_tracked(&c->pkt))
 		path_keep(c, WIRE_ANY);
@@ -222,8 +222,10 @@ int from_wire(struct __sk_buff *skb)
 	if (config.flow_always && (verdict = track_from_wire(skb, c)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, WIRE_ANY);
-	if (unlikely(!p))
-		return from_wire_decide(skb);
+	if (unlikely(!p)) {
+		verdict = from_wire_decide(skb);
+		return verdict < 0 ? from_wire_follow(skb) : verdict;
+	}
 	if (config.services && unlikely(p->path.flags)) {
 		c->path = p->path;
 		return from_wire_follow(skb);
