@@ -34,6 +34,9 @@ type Config struct {
 	// SourceRangeAllTypes makes loadBalancerSourceRanges hold for all that a
 	// Service has for clients outside, not its load balancers' addresses alone.
 	SourceRangeAllTypes bool
+	// Algorithm is that of Services that don't say one; DefaultAlgorithm means
+	// Random.
+	Algorithm Algorithm
 }
 
 // Facts are what is known of this node.

@@ -136,6 +136,10 @@ type Frontend struct {
 	Restricted   bool           `json:"restricted,omitempty"`
 	SourceDeny   bool           `json:"sourceDeny,omitempty"`
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
+	// Algorithm is how a backend is chosen for a new flow, never DefaultAlgorithm.
+	Algorithm Algorithm `json:"algorithm,omitempty"`
+	// Forwarding is the Service's.
+	Forwarding Forwarding `json:"forwarding,omitempty"`
 	// External and Internal are the backends for new flows from there. The order
 	// stays as it is from one row to the next but for the places that change, so
 	// that little has to be written. Frontends with the same set share its memory.
@@ -159,7 +163,8 @@ func (f *Frontend) Equal(o *Frontend) bool {
 	return f.Address == o.Address && f.Protocol == o.Protocol && f.ServiceID == o.ServiceID && f.Service == o.Service &&
 		f.PortName == o.PortName && f.Type == o.Type && f.Scopes == o.Scopes && f.Elsewhere == o.Elsewhere &&
 		f.Affinity == o.Affinity && f.ThisNode == o.ThisNode && f.Restricted == o.Restricted &&
-		f.SourceDeny == o.SourceDeny && slices.Equal(f.SourceRanges, o.SourceRanges) && sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
+		f.SourceDeny == o.SourceDeny && slices.Equal(f.SourceRanges, o.SourceRanges) && f.Algorithm == o.Algorithm && f.Forwarding == o.Forwarding &&
+		sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
 }
 
 // sameRefs compares sets; those that share memory are the same.

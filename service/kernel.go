@@ -30,6 +30,9 @@ const (
 // memory of what was written: a change is made to what is found there, be it
 // from us or from an agent before us.
 type Kernel struct {
+	// Maglev must be set before Reconcile.
+	Maglev MaglevConfig
+
 	datapath *bpf.Datapath
 	log      *slog.Logger
 	db       *statedb.DB
@@ -132,19 +135,21 @@ func frontendRow(f *Frontend) bpf.DatapathFrontend {
 	row := bpf.DatapathFrontend{
 		Service: f.ServiceID, Affinity: uint32((f.Affinity + time.Second - 1) / time.Second), Port: portNumber(f),
 	}
-	for _, flag := range []struct {
-		on   bool
-		flag bpf.DatapathFrontendFlag
-	}{
-		{f.Scopes&External != 0, bpf.DatapathFrontendFlagFRONTEND_EXTERNAL},
-		{f.Scopes&Internal != 0, bpf.DatapathFrontendFlagFRONTEND_INTERNAL},
-		{f.Elsewhere&External != 0, bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL},
-		{f.Elsewhere&Internal != 0, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL},
-		{f.ThisNode, bpf.DatapathFrontendFlagFRONTEND_THIS_NODE},
-		{f.Restricted && f.Scopes&External != 0, bpf.DatapathFrontendFlagFRONTEND_RANGES},
+	dsr := f.Forwarding == DSR || f.Forwarding == Hybrid && f.Protocol == TCP
+	for flag, on := range map[bpf.DatapathFrontendFlag]bool{
+		bpf.DatapathFrontendFlagFRONTEND_EXTERNAL:      f.Scopes&External != 0,
+		bpf.DatapathFrontendFlagFRONTEND_INTERNAL:      f.Scopes&Internal != 0,
+		bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL: f.Elsewhere&External != 0,
+		bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL: f.Elsewhere&Internal != 0,
+		bpf.DatapathFrontendFlagFRONTEND_THIS_NODE:     f.ThisNode,
+		bpf.DatapathFrontendFlagFRONTEND_RANGES:        f.Restricted && f.Scopes&External != 0,
+		bpf.DatapathFrontendFlagFRONTEND_MAGLEV:        f.Algorithm == Maglev && f.Scopes&External != 0,
+		bpf.DatapathFrontendFlagFRONTEND_LEAST:         f.Algorithm == LeastConnections,
+		bpf.DatapathFrontendFlagFRONTEND_DSR:           dsr,
+		bpf.DatapathFrontendFlagFRONTEND_SNAT:          !dsr && f.Forwarding != DefaultForwarding,
 	} {
-		if flag.on {
-			row.Flags |= uint32(flag.flag)
+		if on {
+			row.Flags |= uint32(flag)
 		}
 	}
 	return row

@@ -124,6 +124,7 @@ func TestInterrupted(t *testing.T) {
 		ranges         string
 	}
 	const deny = "service.cilium.io/src-ranges-policy: deny"
+	const maglev = "service.cilium.io/lb-algorithm: maglev, service.cilium.io/forwarding-mode: dsr"
 	three := cluster{3, "1", "Cluster", 0, "", ""}
 	ranges := func(annotations, text string) cluster { return cluster{3, "1", "Cluster", 0, annotations, text} }
 	for _, tc := range []struct {
@@ -143,6 +144,9 @@ func TestInterrupted(t *testing.T) {
 		{"opens", ranges("", "10.0.0.0/8, 2001:db8::/32"), three},
 		{"for others", ranges("", "10.0.0.0/8, 192.0.2.0/24"), ranges("", "10.0.0.0/8, 2001:db8::/32")},
 		{"for nobody", ranges("", "10.0.0.0/8"), ranges("", "x")},
+		{"maglev", three, cluster{4, "3", "Cluster", 0, maglev, ""}},
+		{"maglev, one goes", cluster{30, "3", "Local", 0, maglev, ""}, cluster{29, "3", "Local", 0, maglev, ""}},
+		{"maglev no more", cluster{3, "1", "Local", 0, maglev, ""}, cluster{3, "1", "Cluster", 0, "service.cilium.io/lb-algorithm: least-conn", ""}},
 		{"goes with ranges", ranges("", "10.0.0.0/8"), cluster{}},
 		{"denies", ranges("", "8000::/2"), ranges(deny, "8000::/2")},
 	} {

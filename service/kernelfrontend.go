@@ -164,7 +164,12 @@ func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend, key bpf.Datapat
 	if err != nil {
 		return err
 	}
-	changes, err := k.changes(&old, ids, lists)
+	changes, err := k.changes(&old, ids, func(scope int, last []uint32) ([]uint32, error) {
+		if scope == int(external) && row.Flags&maglevFlag != 0 {
+			return k.maglevChoices(txn, lists[scope], last)
+		}
+		return choicesOf(lists[scope], last), nil
+	})
 	if err != nil {
 		return err
 	}
@@ -199,7 +204,7 @@ func (k *Kernel) deleteFrontend(key bpf.DatapathFrontendKey) error {
 }
 
 func (k *Kernel) clearFrontend(key bpf.DatapathFrontendKey, old *bpf.DatapathFrontend) error {
-	changes, err := k.changes(old, [2]uint32{}, [2][]BackendRef{})
+	changes, err := k.changes(old, [2]uint32{}, nil)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +37,9 @@ func newRig(t testing.TB, config Config, sizes map[string]uint32) *rig {
 	return r
 }
 
+// testMaglev makes tables of 8 rows.
+func testMaglev() MaglevConfig { return MaglevConfig{Size: 251, Seed: 7} }
+
 // small are maps that are read at a glance, as tests do all the time.
 func small() map[string]uint32 {
 	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512}
@@ -47,6 +49,7 @@ func small() map[string]uint32 {
 func (r *rig) agent(t testing.TB, d *bpf.Datapath) {
 	t.Helper()
 	r.Kernel = NewKernel(d)
+	r.Kernel.Maglev = testMaglev()
 	if err := r.adopt(slog.New(slog.DiscardHandler), r.DB, r.Desired); err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +129,10 @@ func (r *rig) maps(t testing.TB) string {
 		if f.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_THIS_NODE) != 0 {
 			line += " this-node"
 		}
-		if f.Flags&rangesFlag != 0 {
-			line += " restricted"
+		for _, o := range options() {
+			if f.Flags&uint32(o.flag) != 0 {
+				line += " " + o.text
+			}
 		}
 		line += " internal " + r.set(t, f, internal, bpf.DatapathFrontendFlagFRONTEND_INTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL)
 		if f.Set[external].Id != 0 && f.Set[external].Id == f.Set[internal].Id {
@@ -159,6 +164,45 @@ func (r *rig) set(t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServi
 	return choicesText(f.Flags&uint32(here) != 0, f.Flags&uint32(drop) != 0, n)
 }
 
+// options are flags as text, and who should have them.
+func options() []struct {
+	flag bpf.DatapathFrontendFlag
+	text string
+	want func(*Frontend) bool
+} {
+	return []struct {
+		flag bpf.DatapathFrontendFlag
+		text string
+		want func(*Frontend) bool
+	}{
+		{bpf.DatapathFrontendFlagFRONTEND_RANGES, "restricted", func(f *Frontend) bool { return f.Restricted }},
+		{bpf.DatapathFrontendFlagFRONTEND_MAGLEV, "maglev", func(f *Frontend) bool { return f.Algorithm == Maglev && f.Scopes != Internal }},
+		{bpf.DatapathFrontendFlagFRONTEND_LEAST, "least", func(f *Frontend) bool { return f.Algorithm == LeastConnections }},
+		{bpf.DatapathFrontendFlagFRONTEND_DSR, "dsr", func(f *Frontend) bool { return f.Forwarding == DSR || f.Forwarding == Hybrid && f.Protocol == TCP }},
+		{bpf.DatapathFrontendFlagFRONTEND_SNAT, "snat", func(f *Frontend) bool { return f.Forwarding == SNAT || f.Forwarding == Hybrid && f.Protocol != TCP }},
+	}
+}
+
+// places are how many places of a set each backend should have.
+func (r *rig) places(refs []BackendRef, maglev bool) map[uint32]int {
+	n := map[uint32]int{}
+	if !maglev || len(refs) < 2 {
+		for i, share := range shares(refs) {
+			n[refs[i].ID] += share
+		}
+		return n
+	}
+	var list []MaglevBackend
+	for _, ref := range refs {
+		b, _, _ := r.Desired.Backends.Get(r.DB.ReadTxn(), BackendByID(ref.ID))
+		list = append(list, MaglevBackend{b.L4(), ref.ID, ref.Weight})
+	}
+	for _, id := range MaglevTable(testMaglev().Seed, testMaglev().size(len(refs)), list) {
+		n[id]++
+	}
+	return n
+}
+
 func rangeText(key bpf.DatapathSourceRangeKey) string {
 	return fmt.Sprintf("range service %d %s", key.Service, bpf.DatapathPrefixKey{Length: key.Length - serviceBits, Addr: key.Addr}.Netip())
 }
@@ -172,31 +216,6 @@ func rangesWanted(t Tables, txn statedb.ReadTxn) map[uint32]rangeKeys {
 		}
 	}
 	return out
-}
-
-// guarded reports who may come to a frontend that asks, and should by neither
-// what was wanted before nor what is wanted now, and who may not although both
-// say so.
-func (r *rig) guarded(t testing.TB, service uint32) {
-	t.Helper()
-	has, err := r.readRanges()
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, wasThere := rangesWanted(r.Desired, r.seen)[service]
-	after, isThere := rangesWanted(r.Desired, r.DB.ReadTxn())[service]
-	for key := range has[service] {
-		if !before[key] && !after[key] {
-			t.Errorf("%s: nobody wants that", rangeText(key))
-		}
-	}
-	for _, wanted := range []rangeKeys{before, after} {
-		for key := range wanted {
-			if (before[key] || !wasThere) && (after[key] || !isThere) && !has[service][key] {
-				t.Errorf("%s: is missing", rangeText(key))
-			}
-		}
-	}
 }
 
 func addressText(a L4Addr, inside, outside bool) string {
@@ -244,20 +263,23 @@ func (r *rig) rows() string {
 		if f.ThisNode {
 			line += " this-node"
 		}
-		if f.Restricted {
-			line += " restricted"
+		for _, o := range options() {
+			if o.want(f) {
+				line += " " + o.text
+			}
 		}
+		alike := f.Scopes == Internal|External && len(f.Internal) > 0 && sameRefs(f.Internal, f.External)
 		text := func(scope Scope, refs []BackendRef) string {
-			n, total := map[uint32]int{}, 0
-			for i, share := range shares(refs) {
-				n[refs[i].ID] += share
-				total += share
+			n := r.places(refs, f.Algorithm == Maglev && f.Scopes&External != 0 && (scope == External || alike))
+			total := 0
+			for _, places := range n {
+				total += places
 			}
 			rows += rowsOf(total)
 			return choicesText(f.Scopes&scope != 0, f.Elsewhere&scope != 0, n)
 		}
 		line += " internal " + text(Internal, f.Internal)
-		if f.Scopes == Internal|External && len(f.Internal) > 0 && sameRefs(f.Internal, f.External) {
+		if alike {
 			line += " external likewise"
 		} else {
 			line += " external " + text(External, f.External)
@@ -278,79 +300,9 @@ func (r *rig) rows() string {
 	return sorted(strings.Join(append(lines, fmt.Sprintf("choices in %d rows", rows)), "\n"))
 }
 
-// uses are the backends that Services have, or had before.
-func (r *rig) uses() map[[2]uint32]bool {
-	out := map[[2]uint32]bool{}
-	for _, txn := range []statedb.ReadTxn{r.seen, r.DB.ReadTxn()} {
-		for b := range r.Desired.Backends.All(txn) {
-			for _, u := range b.Uses {
-				if s, _, ok := r.Desired.Services.Get(txn, ByKey(u.Service)); ok {
-					out[[2]uint32{s.ID, b.ID}] = true
-				}
-			}
-		}
-	}
-	return out
-}
-
-// whole reports what a packet could find that should not be: choices of a
-// frontend without a row, without a backend, or of another Service, and
-// frontends of an address that doesn't say it has some.
-func (r *rig) whole(t testing.TB) {
-	t.Helper()
-	uses := r.uses()
-	known, addresses := map[uint32]bool{}, map[bpf.DatapathAddr]uint32{}
-	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
-		if isAddress(key) {
-			addresses[key.Addr] = f.Flags
-		}
-	})
-	each(t, r.datapath.Backends, func(id *uint32, _ *bpf.DatapathBackend) { known[*id] = true })
-	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
-		if missing := f.Flags & (internalFlag | externalFlag) &^ addresses[key.Addr]; missing != 0 {
-			t.Errorf("%s: the address lacks flags %#x", frontendL4(*key), missing)
-		}
-		if f.Flags&rangesFlag != 0 {
-			r.guarded(t, f.Service)
-		}
-		for _, set := range f.Set {
-			ids, err := r.read(set)
-			if err != nil || len(ids) != int(set.Count) {
-				t.Errorf("%s: set %d has %d of %d choices: %v", frontendL4(*key), set.Id, len(ids), set.Count, err)
-			}
-			for _, id := range ids {
-				if !known[id] {
-					t.Errorf("%s: set %d names backend %d, which isn't there", frontendL4(*key), set.Id, id)
-				}
-				if !uses[[2]uint32{f.Service, id}] {
-					t.Errorf("%s: set %d names backend %d, which isn't service %d's", frontendL4(*key), set.Id, id, f.Service)
-				}
-			}
-		}
-	})
-}
-
 func each[K, V any](t testing.TB, m *ebpf.Map, fn func(*K, *V)) {
 	t.Helper()
 	if err := bpf.Each(m, func(k *K, v *V) bool { fn(k, v); return true }); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// counted fails a rig's references if they aren't those that the maps have.
-func (r *rig) counted(t testing.TB) {
-	t.Helper()
-	other := NewKernel(r.datapath)
-	if err := other.adopt(r.log, r.db, r.tables); err != nil {
-		t.Fatal(err)
-	}
-	if !maps.Equal(other.refs, r.refs) {
-		t.Errorf("references are counted wrong: got %v, want %v", r.refs, other.refs)
-	}
-	if !reflect.DeepEqual(other.tally, r.tally) {
-		t.Errorf("frontends are counted wrong: got %+v, want %+v", r.tally, other.tally)
-	}
-	if !reflect.DeepEqual(other.ranges, r.ranges) {
-		t.Errorf("ranges are remembered wrong: got %+v, want %+v", r.ranges, other.ranges)
 	}
 }

@@ -36,7 +36,8 @@ func (c changes) of(set uint32) change {
 }
 
 // changes compares the sets that a frontend has with those that it is to have.
-func (k *Kernel) changes(old *bpf.DatapathFrontend, ids [2]uint32, lists [2][]BackendRef) (changes, error) {
+// next makes the choices of a scope of those that the set has.
+func (k *Kernel) changes(old *bpf.DatapathFrontend, ids [2]uint32, next func(scope int, last []uint32) ([]uint32, error)) (changes, error) {
 	var out changes
 	for _, set := range old.Set {
 		if set.Id == 0 || out.of(set.Id).set != 0 {
@@ -50,12 +51,15 @@ func (k *Kernel) changes(old *bpf.DatapathFrontend, ids [2]uint32, lists [2][]Ba
 	}
 	for scope, id := range ids {
 		at := slices.IndexFunc(out, func(c change) bool { return c.set == id })
-		switch {
-		case id == 0:
-		case at < 0:
-			out = append(out, change{set: id, next: choicesOf(lists[scope], nil)})
-		case out[at].next == nil:
-			out[at].next = choicesOf(lists[scope], out[at].last)
+		if id == 0 || at >= 0 && out[at].next != nil {
+			continue
+		}
+		if at < 0 {
+			at, out = len(out), append(out, change{set: id})
+		}
+		var err error
+		if out[at].next, err = next(scope, out[at].last); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil

@@ -2,6 +2,8 @@ package service
 
 import (
 	"cmp"
+	"encoding/base64"
+	"fmt"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
@@ -15,6 +17,39 @@ type MaglevBackend struct {
 	ID uint32
 	// Weight is relative to the others'; 0 gets no place.
 	Weight uint16
+}
+
+// MaglevConfig says how look-up tables are made. All nodes should have the same.
+type MaglevConfig struct {
+	// Size is that of all tables, in places; 0: MaglevSize of the backends, as
+	// for Services that have more backends than places.
+	Size int
+	Seed uint64
+}
+
+// Check refuses sizes that no table has.
+func (c MaglevConfig) Check() error {
+	if sizes := maglevSizes(); c.Size != 0 && !slices.Contains(sizes, c.Size) {
+		return fmt.Errorf("%d is none of %v", c.Size, sizes)
+	}
+	return nil
+}
+
+// MaglevSeed reads a seed as Cilium has it: 12 bytes in base64.
+func MaglevSeed(text string) (uint64, error) {
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(b) != 12 {
+		return 0, fmt.Errorf("%q is not 12 bytes in base64", text)
+	}
+	return xxhash.Sum64(b), nil
+}
+
+// size is how many places a number of backends get.
+func (c MaglevConfig) size(backends int) int {
+	if c.Size < backends {
+		return MaglevSize(backends)
+	}
+	return c.Size
 }
 
 // maglevSizes are primes just below powers of two: memory is rounded to those.

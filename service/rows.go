@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -104,7 +105,8 @@ func (u *update) frontend(p *plan, f *front, last *Frontend) {
 	row := &Frontend{
 		Address: f.AddrPort, Protocol: f.Protocol, ServiceID: u.serviceIDs.get(k), Service: k, PortName: f.port,
 		Type: f.kind, Scopes: f.scopes, Elsewhere: f.elsewhere, Affinity: p.service.Affinity,
-		ThisNode: f.Addr().IsUnspecified() && (f.kind == HostPort || p.service.ExternalLocal), Status: reconciler.StatusPending(),
+		ThisNode:  f.Addr().IsUnspecified() && (f.kind == HostPort || p.service.ExternalLocal),
+		Algorithm: cmp.Or(p.service.Algorithm, u.Config.Algorithm, Random), Forwarding: p.service.Forwarding, Status: reconciler.StatusPending(),
 	}
 	u.restrict(row, &p.service)
 	var external, internal []BackendRef
