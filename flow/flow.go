@@ -38,15 +38,18 @@ func StateOf(r *Row) State {
 	return Unreplied
 }
 
-// Lifetime is for how long a row is kept after its last packet. The numbers are
-// those of row.h.
-func Lifetime(r *Row, protocol uint8) time.Duration {
+// Lifetime is for how long a row is kept after its last packet.
+func Lifetime(r *Row, protocol uint8) time.Duration { return StateOf(r).Lifetime(protocol) }
+
+// Lifetime is for how long a flow of the protocol is kept after its last packet.
+// The numbers are those of row.h.
+func (s State) Lifetime(protocol uint8) time.Duration {
 	const tcp = 6
 	seconds := bpf.DatapathFlowSecondsFLOW_OTHER_SECONDS
-	switch state := StateOf(r); {
-	case state == Closing:
+	switch {
+	case s == Closing:
 		seconds = bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS
-	case protocol == tcp && state == Replied:
+	case protocol == tcp && s == Replied:
 		seconds = bpf.DatapathFlowSecondsFLOW_TCP_SECONDS
 	case protocol == tcp:
 		seconds = bpf.DatapathFlowSecondsFLOW_SYN_SECONDS

@@ -78,8 +78,10 @@ func TestListOfTheDatapathsRows(t *testing.T) {
 		got := flows[0]
 		want := &flow.Flow{
 			Src: event.Party{Addr: addr(f, "world"), Port: 40000}, Dst: event.Party{Addr: addr(f, "pod"), Port: 80, Pod: "demo/pod", Identity: 65536},
-			Protocol: "TCP", State: flow.Replied, Sent: flow.Traffic{Packets: 2, Bytes: got.Sent.Bytes, TCPFlags: 0x12},
-			Received: flow.Traffic{Packets: 1, Bytes: got.Received.Bytes, TCPFlags: 0x12}, Age: got.Age, Idle: got.Idle,
+			Protocol: "TCP", Course: flow.Course{
+				State: flow.Replied, Sent: flow.Traffic{Packets: 2, Bytes: got.Sent.Bytes, TCPFlags: 0x12},
+				Received: flow.Traffic{Packets: 1, Bytes: got.Received.Bytes, TCPFlags: 0x12}, Age: got.Age, Idle: got.Idle,
+			},
 		}
 		if *got != *want {
 			t.Errorf("got  %+v\nwant %+v", got, want)

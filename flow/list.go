@@ -17,13 +17,18 @@ type Flow struct {
 	// Translated is what the wire sees in place of the pod; invalid where
 	// nothing is translated.
 	Translated netip.AddrPort `json:"translated,omitzero"`
-	State      State          `json:"state"`
 	Endpoint   uint16         `json:"endpoint,omitempty"` // at which it began
-	Sent       Traffic        `json:"sent"`               // from Src
-	Received   Traffic        `json:"received"`           // by Src
-	Age        Seconds        `json:"ageSeconds"`
-	Idle       Seconds        `json:"idleSeconds"`
-	Expired    bool           `json:"expired,omitempty"` // its place may be taken at any time
+	Course
+}
+
+// Course is how far a flow is.
+type Course struct {
+	State    State   `json:"state"`
+	Sent     Traffic `json:"sent"`     // by who began it
+	Received Traffic `json:"received"` // by the same
+	Age      Seconds `json:"ageSeconds"`
+	Idle     Seconds `json:"idleSeconds"`
+	Expired  bool    `json:"expired,omitempty"` // its place may be taken at any time
 }
 
 // Traffic is what went in one direction.
@@ -55,9 +60,10 @@ func Name(names event.Names, clock Clock, k *Key, r *Row) *Flow {
 	from := origin(r)
 	src, dst := end(k, from), end(k, 1-from)
 	f := &Flow{
-		Protocol: event.Protocol(k.Proto), State: StateOf(r), Endpoint: r.Slot,
-		Sent: traffic(r, from), Received: traffic(r, 1-from),
-		Age: Seconds(clock.Since - time.Duration(r.CreatedNs)), Idle: Seconds(clock.Idle(r.Seen)), Expired: clock.Expired(k, r),
+		Protocol: event.Protocol(k.Proto), Endpoint: r.Slot, Course: Course{
+			State: StateOf(r), Sent: traffic(r, from), Received: traffic(r, 1-from),
+			Age: Seconds(clock.Since - time.Duration(r.CreatedNs)), Idle: Seconds(clock.Idle(r.Seen)), Expired: clock.Expired(k, r),
+		},
 	}
 	if translated(r) {
 		pod := netip.AddrPortFrom(r.Pod.Netip(), bpf.Port(r.PodPort))
@@ -67,7 +73,7 @@ func Name(names event.Names, clock Clock, k *Key, r *Row) *Flow {
 			f.Translated, dst = dst, pod
 		}
 	}
-	f.Src, f.Dst = party(names, src), party(names, dst)
+	f.Src, f.Dst = PartyOf(names, src), PartyOf(names, dst)
 	return f
 }
 
@@ -76,7 +82,8 @@ func traffic(r *Row, side int) Traffic {
 	return Traffic{s.Packets, s.Bytes, event.TCPFlags(s.TcpFlags)}
 }
 
-func party(names event.Names, a netip.AddrPort) event.Party {
+// PartyOf gives an end its names.
+func PartyOf(names event.Names, a netip.AddrPort) event.Party {
 	p := event.Party{Addr: a.Addr(), Port: a.Port()}
 	p.Pod, p.Identity = names.Owner(a.Addr())
 	return p
@@ -96,25 +103,36 @@ func List(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Flow) bool) 
 
 // TableHeader names the columns of TableRow.
 func (*Flow) TableHeader() []string {
-	return []string{"Source", "Destination", "Protocol", "Translated", "State", "Packets", "Bytes", "Flags", "Age", "Idle"}
+	return append([]string{"Source", "Destination", "Protocol", "Translated"}, (*Course)(nil).TableHeader()...)
 }
 
-// TableRow is the row as text; what has two directions is "sent/received".
+// TableRow is the row as text.
 func (f *Flow) TableRow() []string {
-	translated, state := "-", string(f.State)
+	translated := "-"
 	if f.Translated.IsValid() {
 		translated = f.Translated.String()
 	}
-	if f.Expired {
+	return append([]string{f.Src.String(), f.Dst.String(), f.Protocol, translated}, f.Course.TableRow()...)
+}
+
+// TableHeader names the columns of TableRow.
+func (*Course) TableHeader() []string {
+	return []string{"State", "Packets", "Bytes", "Flags", "Age", "Idle"}
+}
+
+// TableRow is how far the flow is as text; what has two directions is
+// "sent/received".
+func (c *Course) TableRow() []string {
+	state := string(c.State)
+	if c.Expired {
 		state = "expired"
 	}
 	flags := "-"
-	if f.Sent.TCPFlags|f.Received.TCPFlags != 0 {
-		flags = f.Sent.TCPFlags.String() + "/" + f.Received.TCPFlags.String()
+	if c.Sent.TCPFlags|c.Received.TCPFlags != 0 {
+		flags = c.Sent.TCPFlags.String() + "/" + c.Received.TCPFlags.String()
 	}
 	return []string{
-		f.Src.String(), f.Dst.String(), f.Protocol, translated, state, both(f.Sent.Packets, f.Received.Packets),
-		both(f.Sent.Bytes, f.Received.Bytes), flags, f.Age.String(), f.Idle.String(),
+		state, both(c.Sent.Packets, c.Received.Packets), both(c.Sent.Bytes, c.Received.Bytes), flags, c.Age.String(), c.Idle.String(),
 	}
 }
 

@@ -62,7 +62,7 @@ func Paths(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Path) bool)
 func namePath(names event.Names, k *bpf.DatapathKeptPath, fresh bool) *Path {
 	p := &k.Path
 	out := &Path{
-		Src: party(names, netip.AddrPortFrom(k.Src.Netip(), 0)), Dst: party(names, netip.AddrPortFrom(k.Dst.Netip(), 0)),
+		Src: PartyOf(names, netip.AddrPortFrom(k.Src.Netip(), 0)), Dst: PartyOf(names, netip.AddrPortFrom(k.Dst.Netip(), 0)),
 		In: link(names, p.InIfindex), Action: actionText(p.Action), Via: p.Via.Netip(), MTU: p.Mtu, Fresh: fresh,
 	}
 	if p.Ifindex != 0 {

@@ -1,0 +1,110 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/time/rate"
+
+	"myelin/bpf"
+)
+
+// Bounds of the collection's work.
+const (
+	collectEvery = 10 * time.Second
+	collectRate  = 65536 // rows looked at a second, at most
+	collectStep  = 1024  // rows between looks at the limit
+)
+
+// Expiry deletes the rows of a map of flows that are over: every ten seconds it
+// looks at all of them, at no more than 65,536 a second.
+type Expiry[K, V any] struct {
+	Datapath *bpf.Datapath
+	Log      *slog.Logger
+	Map      *ebpf.Map
+	// Rows is what they are called in errors.
+	Rows string
+	// Over reports whether the datapath takes a row for gone.
+	Over func(Clock, *K, *V) bool
+	// Ended is called for each row that was deleted; nil: nobody cares.
+	Ended func(Clock, *K, *V)
+	// Count is how many were.
+	Count *atomic.Uint64
+}
+
+// Run collects until ctx ends.
+func (e *Expiry[K, V]) Run(ctx context.Context) error {
+	settings, err := e.Datapath.Settings()
+	if err != nil {
+		return err
+	}
+	if e.Map.MaxEntries() <= 1 { // no feature needs rows
+		return nil
+	}
+	tick := time.NewTicker(collectEvery)
+	defer tick.Stop()
+	for {
+		if err := e.Pass(ctx, settings.Hz); err != nil && ctx.Err() == nil {
+			e.Log.Warn(e.Rows+" that are over stay for another while", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Pass looks at every row once. hz is the datapath's ticks a second.
+func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
+	clock, err := ReadClock(hz)
+	if err != nil {
+		return fmt.Errorf("collect %s: %w", e.Rows, err)
+	}
+	limit := rate.NewLimiter(collectRate, collectStep)
+	seen := 0
+	var failed error
+	err = bpf.Each(e.Map, func(k *K, r *V) bool {
+		if e.Over(clock, k, r) {
+			failed = e.remove(clock, k)
+		}
+		if seen++; seen%collectStep == 0 && failed == nil {
+			failed = limit.WaitN(ctx, collectStep)
+		}
+		return failed == nil
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("collect %s: %w", e.Rows, err)
+	}
+	return nil
+}
+
+// remove looks once more, since a packet may have passed after the row was
+// read. One that passes between that look and the deletion begins a new row;
+// a translated flow gets the same port, which follows from its addresses.
+func (e *Expiry[K, V]) remove(clock Clock, k *K) error {
+	var r V
+	err := e.Map.Lookup(k, &r)
+	if err == nil && !e.Over(clock, k, &r) {
+		return nil
+	}
+	if err == nil {
+		err = e.Map.Delete(k)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e.Count.Add(1)
+	if e.Ended != nil {
+		e.Ended(clock, k, &r)
+	}
+	return nil
+}
