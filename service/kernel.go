@@ -48,6 +48,10 @@ type Kernel struct {
 	wake    chan struct{} // something left
 	gone    chan struct{} // a backend of UDP has no row any more
 
+	flows    chan struct{} // somebody wants a walk over all flows
+	strays   bool          // … for backends have gone
+	counting bool          // loads are in the kernel
+
 	before func(op string) error // of a test: called before each write to a map, which its error prevents
 }
 
@@ -55,7 +59,7 @@ type Kernel struct {
 func NewKernel(d *bpf.Datapath) *Kernel {
 	return &Kernel{
 		datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, left: map[departure]bool{},
-		wake: make(chan struct{}, 1), gone: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), gone: make(chan struct{}, 1), flows: make(chan struct{}, 1),
 	}
 }
 
@@ -83,6 +87,7 @@ func Reconcile(log *slog.Logger, db *statedb.DB, group job.Group, tables Tables,
 			return errors.Join(err1, err2)
 		}),
 		job.OneShot("affinities", func(ctx context.Context, _ cell.Health) error { return k.forget(ctx) }),
+		job.OneShot("flows-of-services", func(ctx context.Context, _ cell.Health) error { return k.attend(ctx) }),
 	)
 	return nil
 }
@@ -167,6 +172,10 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 		return "choices"
 	case k.datapath.Backends:
 		return "backends"
+	case k.datapath.Loads:
+		return "loads"
+	case k.datapath.Translations:
+		return "translations"
 	case k.datapath.SourceRanges:
 		return "source_ranges"
 	}

@@ -30,7 +30,7 @@ func (o *backendOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revi
 }
 
 // Prune implements reconciler.Operations: it deletes backends that no row and
-// no set wants.
+// no set wants, and ends the flows of those that went before.
 func (o *backendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Backend, statedb.Revision]) error {
 	wanted := map[uint32]bool{}
 	for b := range rows {
@@ -48,6 +48,7 @@ func (o *backendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[
 	if err != nil {
 		return fmt.Errorf("read backends: %w", err)
 	}
+	o.stray()
 	var errs []error
 	for _, id := range stale {
 		errs = append(errs, o.dropBackend(id))
@@ -98,5 +99,6 @@ func (k *Kernel) dropBackend(id uint32) error {
 	if old.Proto == uint8(UDP) {
 		signal(k.gone)
 	}
+	k.stray()
 	return nil
 }

@@ -140,6 +140,7 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 	k.ranges = ranges
 	k.refs = refs
 	k.tally = found
+	k.counted()
 	k.nextSet = max(k.nextSet, last+1)
 	return surplus, nil
 }
@@ -185,6 +186,7 @@ func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend, key bpf.Datapat
 		}
 		k.tally.count(&key, &old, -1)
 		k.tally.count(&key, &row, 1)
+		k.counted()
 	}
 	k.depart(&old, &row, changes)
 	return errors.Join(k.finish(changes), k.settleRanges(old.Service))
@@ -212,5 +214,6 @@ func (k *Kernel) clearFrontend(key bpf.DatapathFrontendKey, old *bpf.DatapathFro
 		return err
 	}
 	k.tally.count(&key, old, -1)
+	k.counted()
 	return errors.Join(k.finish(changes), k.settleRanges(old.Service))
 }

@@ -42,7 +42,7 @@ func testMaglev() MaglevConfig { return MaglevConfig{Size: 251, Seed: 7} }
 
 // small are maps that are read at a glance, as tests do all the time.
 func small() map[string]uint32 {
-	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512}
+	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512, "translations": 4096, "loads": 256}
 }
 
 // agent is a new agent over maps as they are.
