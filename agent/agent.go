@@ -64,6 +64,7 @@ type Agent struct {
 	datapath   *bpf.Datapath
 	services   *service.Services // nil where Services are off
 	sockets    sockets
+	hostServes node.Switch
 	terminator *service.Terminator  // nil where Services are off
 	checks     *service.CheckServer // nil where health check node ports are not served
 	epochs     *bpf.Epochs
@@ -265,7 +266,7 @@ func (a *Agent) startNode(context.Context) error {
 	var err error
 	a.node, err = node.New(node.Params{
 		DB: a.db, Log: a.log, Group: a.group, Config: a.nodeConfig(), Nodes: a.cluster.Nodes, Devices: a.routes.Devices,
-		PodCIDRs: a.podCIDRs, Datapath: a.datapath, Epochs: a.epochs,
+		PodCIDRs: a.podCIDRs, HostServes: &a.hostServes, Datapath: a.datapath, Epochs: a.epochs,
 	})
 	return err
 }

@@ -71,6 +71,9 @@ func (a *Agent) startServices(ctx context.Context) error {
 		job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }),
 		job.OneShot("sockets", func(ctx context.Context, _ cell.Health) error { return a.terminator.Run(ctx) }),
 	)
+	if a.config.PerPacket() {
+		a.group.Add(job.OneShot("host-backends", a.followHost))
+	}
 	if err := a.waitServices(ctx); err != nil || !a.config.SocketLB.Enabled {
 		return err
 	}

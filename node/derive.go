@@ -36,6 +36,7 @@ type state struct {
 	nodes   []*cluster.Node
 	devices []*route.Device
 	own     *ipam.Assignment // nil: podCIDRs of the Node object
+	serves  bool             // Params.HostServes
 }
 
 // desired is the rows.
@@ -82,7 +83,7 @@ func (s state) wire(v *route.Device) *Wire {
 		w.Hooks = append(w.Hooks, bpf.ToWire)
 		return w
 	}
-	if s.Legacy && (s.Masquerade4 || s.Masquerade6) {
+	if s.serves || (s.Legacy && (s.Masquerade4 || s.Masquerade6)) {
 		w.Hooks = append(w.Hooks, bpf.ToWire)
 	}
 	w.IPv4 = s.sourceOn(v, netip.Addr.Is4)

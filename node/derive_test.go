@@ -71,11 +71,12 @@ func TestDerive(t *testing.T) {
 		"legacy routing masquerades when it sends": {
 			change: func(s *state) { s.Legacy, s.Masquerade4 = true, true }, want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire",
 		},
-		"the tunnel":        {want: "wire myelin_vxlan 4 1450 - - from_wire,to_wire"},
-		"pods of all nodes": {want: "prefix 10.0.2.0/24 - pods of n2"},
-		"by tunnel":         {change: func(s *state) { s.Tunnel = true }, want: "prefix fd00:2::/64 192.168.0.2 pods of n2"},
-		"by an IPv6 tunnel": {change: func(s *state) { s.Tunnel, s.TunnelIPv6 = true, true }, want: "prefix 10.0.2.0/24 fd00::2 pods of n2"},
-		"own pods by none":  {change: func(s *state) { s.Tunnel = true }, want: "prefix 10.0.1.0/24 - pods of n1"},
+		"the host is a backend": {change: func(s *state) { s.serves = true }, want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire"},
+		"the tunnel":            {want: "wire myelin_vxlan 4 1450 - - from_wire,to_wire"},
+		"pods of all nodes":     {want: "prefix 10.0.2.0/24 - pods of n2"},
+		"by tunnel":             {change: func(s *state) { s.Tunnel = true }, want: "prefix fd00:2::/64 192.168.0.2 pods of n2"},
+		"by an IPv6 tunnel":     {change: func(s *state) { s.Tunnel, s.TunnelIPv6 = true, true }, want: "prefix 10.0.2.0/24 fd00::2 pods of n2"},
+		"own pods by none":      {change: func(s *state) { s.Tunnel = true }, want: "prefix 10.0.1.0/24 - pods of n1"},
 		"own pods as in force": {
 			change: func(s *state) { s.own = &ipam.Assignment{InForce: prefixes("10.0.9.0/24")} }, want: "prefix 10.0.9.0/24 - pods of n1", none: "10.0.1.0/24",
 		},

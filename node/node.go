@@ -31,8 +31,11 @@ type Params struct {
 	// PodCIDRs says which podCIDRs of this node are in force; nil: those of the
 	// Node object.
 	PodCIDRs statedb.Table[*ipam.Assignment]
-	Datapath *bpf.Datapath
-	Epochs   *bpf.Epochs
+	// HostServes is on while the host itself is a backend of Services: what it
+	// answers clients outside is then looked at where it leaves.
+	HostServes *Switch
+	Datapath   *bpf.Datapath
+	Epochs     *bpf.Epochs
 }
 
 // reattach is how soon a program is put back that somebody took off a wire:
@@ -85,7 +88,8 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 			initialized = nil // it is closed, and would be ready for ever
 		}
 		own, ownKnown, ownChanged := n.own(txn)
-		s := state{Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own}
+		serves, servesChanged := n.params.HostServes.State()
+		s := state{Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own, serves: serves}
 		// No kernel is without devices: none means that they were not read yet.
 		complete := known && ownKnown && len(s.devices) > 0
 		d := derive(s)
@@ -98,6 +102,7 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 		case <-nodesChanged:
 		case <-devicesChanged:
 		case <-ownChanged:
+		case <-servesChanged:
 		case <-initialized:
 		}
 	}
