@@ -98,12 +98,17 @@ func (c *cluster) addressesOf(w way, family int) []netip.Addr {
 
 // sctp opens an association, sends a message each way, and returns who the server saw.
 func sctp(from, to end, dst netip.Addr) (seen netip.Addr, err error) {
-	server, err := sctpSocket(to, dst)
+	return sctpVia(from, to, at(dst, 0), netip.AddrPort{})
+}
+
+// sctpVia is sctp where the client asks for another address than the server's own, if via is valid.
+func sctpVia(from, to end, dst, via netip.AddrPort) (seen netip.Addr, err error) {
+	server, err := sctpSocket(to, dst.Addr())
 	if err != nil {
 		return seen, err
 	}
 	defer unix.Close(server)
-	if err := unix.Bind(server, sockaddr(at(dst, 0))); err != nil {
+	if err := unix.Bind(server, sockaddr(dst)); err != nil {
 		return seen, fmt.Errorf("bind: %w", err)
 	}
 	if err := unix.Listen(server, 1); err != nil {
@@ -113,7 +118,10 @@ func sctp(from, to end, dst netip.Addr) (seen netip.Addr, err error) {
 	if err != nil {
 		return seen, err
 	}
-	client, err := sctpSocket(from, dst)
+	if via.IsValid() {
+		bound = sockaddr(via)
+	}
+	client, err := sctpSocket(from, dst.Addr())
 	if err != nil {
 		return seen, err
 	}

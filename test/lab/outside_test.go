@@ -21,7 +21,7 @@ func perPacket() map[string]any {
 // lbAddr is an address that the world routes to a node, and that no node has.
 func lbAddr(n, family int) netip.Addr {
 	if family == 4 {
-		return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
+		return netip.AddrFrom4([4]byte{192, 0, 2, byte(n)})
 	}
 	return netip.MustParseAddr(fmt.Sprintf("2001:db8:50::%d", n))
 }
@@ -45,6 +45,7 @@ const (
 	outEmpty  = 22 // nobody
 	outSticky = 23 // s1 and s2, the same for a client
 	outRanges = 24 // s1, for the world's address off the nodes' subnets
+	outBulk   = 25 // a1, which runs no server: tests listen there
 )
 
 // TestOutside has the world ask: at node ports of both nodes, and at addresses that are routed to one of them.
@@ -52,7 +53,7 @@ const (
 //	┌─ node1 ──────┐  ┌─ node2 ──────┐
 //	│ s1           │  │ s2           │
 //	└──────┬───────┘  └──────┬───────┘
-//	═══════╧═════════════════╧══════╤═ world: 203.0.113.0/25 via node1, 203.0.113.128/25 via node2
+//	═══════╧═════════════════╧══════╤═ world: 192.0.2.0/24 via node1, or via node2
 func TestOutside(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) {
@@ -63,6 +64,13 @@ func TestOutside(t *testing.T) {
 				c.localPolicy(f)
 				c.emptyOutside(f)
 				c.stickyOutside(f)
+				c.ranges(f)
+				c.bulk(f)
+			}
+			far := c.addFar(1400)
+			for _, f := range c.stack.families {
+				c.narrowClient(far, f)
+				c.narrowTunnel(f)
 			}
 		})
 	}
@@ -75,6 +83,8 @@ func outside(t *testing.T, m mode) *cluster {
 		c.outsideYAML("near", outNear, "", "s1"),
 		c.outsideYAML("local", outLocal, "  externalTrafficPolicy: Local\n", "s1"),
 		c.outsideYAML("empty", outEmpty, ""),
+		c.outsideYAML("ranges", outRanges, "  loadBalancerSourceRanges: [198.51.100.0/24, \"2001:db8:64::/64\"]\n", "s1"),
+		c.outsideYAML("bulk", outBulk, "", "a1"),
 		c.outsideYAML("sticky", outSticky, "  sessionAffinity: ClientIP\n", "s1", "s2"),
 	}, ""))
 	c.routeOutside(1)
@@ -97,7 +107,7 @@ func (c *cluster) routeOutside(node int) {
 		c.t.Fatal(err)
 	}
 	for _, f := range c.stack.families {
-		prefix := map[int]string{4: "203.0.113.0/24", 6: "2001:db8:50::/64"}[f]
+		prefix := map[int]string{4: "192.0.2.0/24", 6: "2001:db8:50::/64"}[f]
 		if _, err := world.Exec(c.t.Context(), "ip", "route", "replace", prefix, "via", nodeAddr(node, f).String()); err != nil {
 			c.t.Fatal(err)
 		}
@@ -112,17 +122,10 @@ func (c *cluster) behindNode(node, family int) netip.Addr {
 	return nodeAddr(node, family)
 }
 
-func worldOnFabric(family int) netip.Addr {
-	if family == 4 {
-		return netip.MustParseAddr("192.168.64.254")
-	}
-	return netip.MustParseAddr("fd00:64::fffe")
-}
-
 // keptAndHidden asks for s1 by each way: node1 keeps the client's address, node2 puts its own in the place.
 func (c *cluster) keptAndHidden(f int) {
 	c.t.Helper()
-	for node, want := range map[int]netip.Addr{1: worldOnFabric(f), 2: c.behindNode(2, f)} {
+	for node, want := range map[int]netip.Addr{1: worldAddr(f), 2: c.behindNode(2, f)} {
 		c.routeOutside(node)
 		for what, at := range map[string]netip.AddrPort{
 			"node port": at(nodeAddr(node, f), 30000+outNear), "load balancer": at(lbAddr(outNear, f), 80),
@@ -145,8 +148,8 @@ func (c *cluster) keptAndHidden(f int) {
 func (c *cluster) localPolicy(f int) {
 	c.t.Helper()
 	server, client, err := c.asks("world", url("http", nodeAddr(1, f), 30000+outLocal))
-	if err != nil || server != "default/s1" || client != worldOnFabric(f) {
-		c.t.Errorf("IPv%d: %s saw %s, %v; want default/s1 and %s", f, server, client, err, worldOnFabric(f))
+	if err != nil || server != "default/s1" || client != worldAddr(f) {
+		c.t.Errorf("IPv%d: %s saw %s, %v; want default/s1 and %s", f, server, client, err, worldAddr(f))
 	}
 	before := c.outcome("node2", bpf.DatapathOutcomeDROP_NO_LOCAL_BACKEND)
 	if server, err := c.call("world", url("http", nodeAddr(2, f), 30000+outLocal)); err == nil {
@@ -199,19 +202,49 @@ func (c *cluster) stickyOutside(f int) {
 	}
 }
 
+// ranges asks from an address that may and from one that may not; node ports are for everybody.
+func (c *cluster) ranges(f int) {
+	c.t.Helper()
+	world := c.end("world")
+	conn, err := world.dialTCP(c.t.Context(), at(world.addr(f), 0), at(lbAddr(outRanges, f), 80))
+	if err != nil {
+		c.errorf(f, "a client in the Service's source ranges", err)
+	} else {
+		conn.Close()
+	}
+	before := c.outcome("node1", bpf.DatapathOutcomeDROP_SOURCE_RANGE)
+	asker, err := world.dialUDP(c.t.Context(), at(worldAddr(f), 0), at(lbAddr(outRanges, f), 53))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer asker.Close()
+	_, err = asker.Write([]byte("let me in"))
+	c.errorf(f, "a client that is not in the Service's source ranges", err)
+	eventually(c.t, "the client is refused", 5*time.Second, func() error {
+		if c.outcome("node1", bpf.DatapathOutcomeDROP_SOURCE_RANGE) == before {
+			return errors.New("nothing was dropped")
+		}
+		return nil
+	})
+	if _, err := c.call("world", url("http", nodeAddr(1, f), 30000+outRanges)); err != nil {
+		c.t.Errorf("IPv%d: node port of a Service with source ranges: %v", f, err)
+	}
+}
+
 // TestServicesByPacket asks for the Services of TestServices from pods whose sockets are left alone, and from a node.
 func TestServicesByPacket(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			c := services(t, m, perPacket())
-			c.apply("self", serviceYAML("self", 16, "")+c.slicesYAML("self", "s1"))
+			c.apply("self", serviceYAML("self", 16, "")+c.slicesYAML("self", "s1")+c.sctpYAML())
 			for _, f := range c.stack.families {
 				for _, from := range callers() {
 					c.serviceKinds(from, f)
 				}
 				c.nodePorts(f)
 				c.toItself(f)
+				c.sctpService(f)
 			}
 		})
 	}
@@ -229,5 +262,32 @@ func (c *cluster) toItself(f int) {
 	})
 	if _, err := c.call("default/s1", url("udp", serviceAddr(16, f), 53)); err != nil {
 		c.t.Errorf("IPv%d: s1 by UDP: %v", f, err)
+	}
+}
+
+// sctpYAML is a Service for SCTP, whose backend is a2: no socket hook knows of it.
+func (c *cluster) sctpYAML() string {
+	text := strings.NewReplacer("    - {name: dns, port: 53, targetPort: 7001, protocol: UDP}\n", "", "{name: http, port: 80, targetPort: 8080}", "{name: sctp, port: 9000, protocol: SCTP}").
+		Replace(serviceYAML("sctp", 17, ""))
+	return text + strings.NewReplacer("  - {name: dns, port: 7001, protocol: UDP}\n", "", "{name: http, port: 8080}", "{name: sctp, port: 9000, protocol: SCTP}").Replace(c.slicesYAML("sctp", "a2"))
+}
+
+// sctpService asks from another node, from the same one, and from the backend itself.
+func (c *cluster) sctpService(f int) {
+	c.t.Helper()
+	a2 := c.end("a2")
+	for from, want := range map[string]netip.Addr{"a1": c.end("a1").addr(f), "s2": c.end("s2").addr(f)} {
+		var seen netip.Addr
+		var err error
+		eventually(c.t, "a2 answers by SCTP", 20*time.Second, func() error {
+			seen, err = sctpVia(c.end(from), a2, at(a2.addr(f), 9000), at(serviceAddr(17, f), 9000))
+			if errors.Is(err, unix.EPROTONOSUPPORT) {
+				return nil
+			}
+			return err
+		})
+		if err == nil && seen != want {
+			c.t.Errorf("IPv%d SCTP of %s arrives from %s, want %s", f, from, seen, want)
+		}
 	}
 }
