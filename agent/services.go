@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
@@ -60,6 +61,7 @@ func (a *Agent) startServices(ctx context.Context) error {
 	}
 	a.server.services.Services = a.services
 	kernel := service.NewKernel(a.datapath)
+	kernel.Maglev = service.MaglevConfig{Size: a.config.Maglev.TableSize, Seed: xxhash.Sum64String(a.config.Maglev.HashSeed)}
 	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, kernel); err != nil {
 		return err
 	}
@@ -178,9 +180,12 @@ func (a *Agent) podNamespaces() []string {
 func (a *Agent) serviceConfig() service.Config {
 	ports := a.config.NodePort.Range
 	return service.Config{
-		NodePorts:         service.PortRange{First: ports.First, Last: ports.Last},
-		ExternalClusterIP: a.config.BPF.LBExternalClusterIP,
-		CrossFamily:       a.config.NAT46x64Gateway || a.standalone(),
+		NodePorts:           service.PortRange{First: ports.First, Last: ports.Last},
+		ExternalClusterIP:   a.config.BPF.LBExternalClusterIP,
+		CrossFamily:         a.config.NAT46x64Gateway || a.standalone(),
+		SourceRangeAllTypes: a.config.BPF.LBSourceRangeAllTypes, Algorithm: service.Algorithm(a.config.LoadBalancer.Algorithm),
+		FixedAlgorithm:  !a.config.BPF.LBAlgorithmAnnotation && !a.standalone(),
+		FixedForwarding: !a.config.BPF.LBModeAnnotation && !a.standalone(),
 	}
 }
 

@@ -34,3 +34,27 @@ func TestPacketSettings(t *testing.T) {
 		}
 	}
 }
+
+// TestDirectSettings: whether, and how, backends answer by themselves.
+func TestDirectSettings(t *testing.T) {
+	const on = "kubeProxyReplacement: true\n"
+	for file, want := range map[string][3]uint8{
+		"loadBalancer.mode: dsr":          {0, 0, 0},
+		on:                                {0, 0, 0},
+		on + "loadBalancer.mode: dsr":     {1, 1, 0},
+		on + "loadBalancer.mode: hybrid":  {1, 2, 0},
+		on + "bpf.lbModeAnnotation: true": {1, 0, 0},
+		on + "loadBalancer: {mode: dsr, dsrDispatch: ipip}":   {1, 1, 1},
+		on + "loadBalancer: {mode: dsr, dsrDispatch: geneve}": {1, 1, 2},
+	} {
+		c, err := config.Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s bpf.Settings
+		(&Agent{config: c}).portSettings(&s)
+		if got := [3]uint8{s.Direct, s.LbMode, s.LbDispatch}; got != want {
+			t.Errorf("%s: got %v, want %v", file, got, want)
+		}
+	}
+}

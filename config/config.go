@@ -41,6 +41,7 @@ type Config struct {
 	HostPort             bool // key hostPort.enabled
 	ExternalIPs          bool // key externalIPs.enabled
 	LoadBalancer         LoadBalancer
+	Maglev               Maglev
 	// NAT46x64Gateway lets addresses for clients outside lead to backends of the
 	// other family.
 	NAT46x64Gateway bool // key nat46x64Gateway.enabled
@@ -151,6 +152,12 @@ type LoadBalancer struct {
 	// Standalone is without a cluster: Services come by API, and the node has no
 	// pods, no Node object and no manifests.
 	Standalone bool
+}
+
+// Maglev is what Maglev tables are made by. All nodes must have the same.
+type Maglev struct {
+	TableSize int    // in places; 0: as the number of backends needs
+	HashSeed  string // any text
 }
 
 // Events says which events the datapath reports, and how many at most.

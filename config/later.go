@@ -82,7 +82,7 @@ func serviceFeatures() []feature {
 		{"nodePort.enableHealthCheckLoadBalancerIP", "false", "not yet: health checks are on the node's addresses", ""},
 		// Acted on elsewhere, or always so here; see idles.
 		{"nodePort.autoProtectPortRange", "true false", "", ""},
-		{"enableInternalTrafficPolicy", "true false", "", "bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy maglev.tableSize maglev.hashSeed"},
+		{"enableInternalTrafficPolicy", "true false", "", "bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy"},
 		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
 		{"loadBalancer.l7.backend", "disabled", "not yet: L7", "loadBalancer.l7.algorithm loadBalancer.l7.ports"},
 		{"loadBalancer.dsrL4Translate", "frontend", "not yet: the backend's address and port are written where the packet is sent on", ""},

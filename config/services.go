@@ -1,9 +1,12 @@
 package config
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"strconv"
+
+	"myelin/service"
 )
 
 // PerPacket reports whether packets are translated for Services: what comes from
@@ -120,6 +123,9 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 	if c.PerPacket() && !c.SocketLB.Enabled {
 		add("nodePort.enabled", "serves clients outside and pods; the node's own programs get no ClusterIPs before socketLB.enabled is true")
 	}
+	if c.LoadBalancer.DSRDispatch != "opt" && !c.Direct() {
+		add("loadBalancer.dsrDispatch", "has no effect: no answer is direct; see loadBalancer.mode")
+	}
 	for _, s := range []struct {
 		key string
 		on  bool
@@ -142,15 +148,13 @@ func (c *Config) Direct() bool {
 
 // idle is a key that is accepted and does nothing.
 type idle struct {
-	key    string
-	values string // for which that is worth a warning, separated by blanks; empty: all
-	why    string
+	key   string
+	value string // for which that is worth a warning
+	why   string
 }
 
 func idles() []idle {
 	return []idle{
-		{"maglev.tableSize", "", "tables are as large as the number of backends needs: 500 places for each up to 65,521, 100 beyond"},
-		{"maglev.hashSeed", "", "all nodes have the same tables without one"},
 		{"nodePort.autoProtectPortRange", "true", "node ports are not reserved; keep net.ipv4.ip_local_port_range away from nodePort.range"},
 		{"enableInternalTrafficPolicy", "false", "internalTrafficPolicy is always followed"},
 	}
@@ -159,8 +163,30 @@ func idles() []idle {
 // warnIdle says that a key does nothing.
 func (c *Config) warnIdle(v value, file string) {
 	for _, k := range idles() {
-		if k.key == v.key && (k.values == "" || slices.Contains(strings.Fields(k.values), show(v.value))) {
+		if k.key == v.key && k.value == show(v.value) {
 			c.Warnings = append(c.Warnings, Problem{File: file, Key: v.key, Reason: fmt.Sprintf("%s has no effect: %s", show(v.value), k.why)})
 		}
+	}
+}
+
+// tableSize is the size of Maglev tables, one of a few primes; 0: as needed.
+func tableSize(key string, at func(*Config) *int) setting {
+	return setting{key,
+		func(c *Config, v any) error {
+			raw, ok := v.(json.Number)
+			if !ok {
+				return errors.New(show(v) + " is not a number")
+			}
+			n, err := strconv.Atoi(raw.String())
+			if err != nil {
+				return fmt.Errorf("%q is not a whole number", raw)
+			}
+			if err := (service.MaglevConfig{Size: n}).Check(); err != nil {
+				return err
+			}
+			*at(c) = n
+			return nil
+		},
+		func(c *Config) string { return strconv.Itoa(*at(c)) },
 	}
 }

@@ -88,6 +88,8 @@ func serviceSettings() []setting {
 		cidr("myelin.rssIPv4SrcCIDR", func(c *Config) *netip.Prefix { return &c.LoadBalancer.RSSIPv4 }, "IPv4", netip.Addr.Is4),
 		cidr("myelin.rssIPv6SrcCIDR", func(c *Config) *netip.Prefix { return &c.LoadBalancer.RSSIPv6 }, "IPv6", netip.Addr.Is6),
 		oneOf("loadBalancer.algorithm", func(c *Config) *string { return &c.LoadBalancer.Algorithm }, []string{"random", "maglev", "least-conn"}),
+		tableSize("maglev.tableSize", func(c *Config) *int { return &c.Maglev.TableSize }),
+		text("maglev.hashSeed", func(c *Config) *string { return &c.Maglev.HashSeed }),
 		boolean("loadBalancer.serviceTopology", func(c *Config) *bool { return &c.LoadBalancer.ServiceTopology }),
 		boolean("loadBalancer.standalone", func(c *Config) *bool { return &c.LoadBalancer.Standalone }),
 		integer("bpf.lbMapMax", func(c *Config) *int { return &c.BPF.LBMapMax }, minMap, maxMap),

@@ -55,8 +55,16 @@ func (b *builder) wishesOf(obj *cluster.Service) wishes {
 		switch key {
 		case "lb-algorithm":
 			w.algorithm = pick(&w, key, value, Random, Maglev, LeastConnections)
+			if b.FixedAlgorithm && w.algorithm != "" {
+				w.algorithm = ""
+				w.problem(key, "has no effect: bpf.lbAlgorithmAnnotation is false")
+			}
 		case "forwarding-mode":
 			w.forwarding = pick(&w, key, value, SNAT, DSR, Hybrid)
+			if b.FixedForwarding && w.forwarding != "" {
+				w.forwarding = ""
+				w.problem(key, "has no effect: bpf.lbModeAnnotation is false")
+			}
 		case "src-ranges-policy":
 			w.deny = pick(&w, key, value, "allow", "deny") == "deny"
 		case "type":

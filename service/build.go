@@ -37,6 +37,9 @@ type Config struct {
 	// Algorithm is that of Services that don't say one; DefaultAlgorithm means
 	// Random.
 	Algorithm Algorithm
+	// FixedAlgorithm and FixedForwarding: Services can't choose on their own. An
+	// annotation that does is a problem.
+	FixedAlgorithm, FixedForwarding bool
 }
 
 // Facts are what is known of this node.

@@ -109,6 +109,9 @@ func (f *Facts) packets() Feature {
 		}
 		by = "[" + strings.Join(wires, ", ") + "]"
 	}
+	if c.Direct() {
+		x.Why += "; direct answers told of by " + map[string]string{"opt": "an option", "ipip": "IPIP", "geneve": "Geneve"}[c.LoadBalancer.DSRDispatch]
+	}
 	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s", strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range)
 	for _, m := range f.Maps {
 		if m.Name == "translations" {

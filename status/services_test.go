@@ -97,6 +97,9 @@ func TestPackets(t *testing.T) {
 			func(f *Facts) { f.Config.RoutingMode, f.Config.LoadBalancer.Algorithm = "tunnel", "maglev" }, OK,
 			"SNAT, maglev; to other nodes behind the gateway's address ports 20000-29999; node ports 30000-32767; 12 flows",
 		},
+		"direct": {
+			func(f *Facts) { f.Config.LoadBalancer.Mode, f.Config.LoadBalancer.DSRDispatch = "dsr", "ipip" }, OK, strings.Replace(chosen, "SNAT", "DSR", 1),
+		},
 		"no address": {
 			func(f *Facts) { f.Wires[0].IPv6 = netip.Addr{} }, Fallback,
 			strings.Replace(chosen, " fd00:9::1", "", 1) + "\neth0 has no IPv6 address for clients of Services",

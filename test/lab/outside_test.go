@@ -3,6 +3,7 @@ package labtest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -58,7 +59,7 @@ func TestOutside(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			c := outside(t, m)
+			c := outside(t, m, nil)
 			for _, f := range c.stack.families {
 				c.keptAndHidden(f)
 				c.localPolicy(f)
@@ -76,8 +77,11 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-func outside(t *testing.T, m mode) *cluster {
-	c := up(t, setup{mode: m, pods: []string{"a"}, values: perPacket()})
+// outside brings a cluster up with a server on each node and the Services above, and waits until they answer.
+func outside(t *testing.T, m mode, more map[string]any) *cluster {
+	values := perPacket()
+	maps.Copy(values, more)
+	c := up(t, setup{mode: m, pods: []string{"a"}, values: values})
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
 	c.apply("services", strings.Join([]string{
 		c.outsideYAML("near", outNear, "", "s1"),
@@ -142,6 +146,38 @@ func (c *cluster) keptAndHidden(f int) {
 		}
 	}
 	c.routeOutside(1)
+}
+
+// TestDirect has backends answer the world themselves, with each way to tell them what the client asked for.
+//
+//	world ══► node2 ══► node1: s1 ══► world
+func TestDirect(t *testing.T) {
+	const loadBalancer = "loadBalancer."
+	for name, c := range map[string]struct {
+		mode   string
+		values map[string]any
+	}{
+		"option":              {"native", map[string]any{loadBalancer + "mode": "dsr"}},
+		"option, in a tunnel": {"vxlan", map[string]any{loadBalancer + "mode": "dsr"}},
+		"IPIP":                {"native", map[string]any{loadBalancer + "mode": "dsr", loadBalancer + "dsrDispatch": "ipip"}},
+		"Geneve":              {"native", map[string]any{loadBalancer + "mode": "dsr", loadBalancer + "dsrDispatch": "geneve"}},
+		"hybrid":              {"native", map[string]any{loadBalancer + "mode": "hybrid"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := outside(t, modeNamed(c.mode), c.values)
+			for _, f := range c.stack.families {
+				server, client, err := c.asks("world", url("http", nodeAddr(2, f), 30000+outNear))
+				if err != nil || server != "default/s1" || client != worldAddr(f) {
+					t.Errorf("IPv%d: %s saw %s, %v; want default/s1 and %s", f, server, client, err, worldAddr(f))
+				}
+				if _, err := c.call("world", url("udp", nodeAddr(2, f), 30500+outNear)); err != nil {
+					t.Errorf("IPv%d UDP: %v", f, err)
+				}
+				c.bulk(f)
+			}
+		})
+	}
 }
 
 // localPolicy asks a node with a backend and one without.
