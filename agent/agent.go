@@ -63,6 +63,7 @@ type Agent struct {
 	tunnels    *tunnel.Tunnels
 	datapath   *bpf.Datapath
 	services   *service.Services // nil where Services are off
+	served     *flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation]
 	sockets    sockets
 	hostServes node.Switch
 	terminator *service.Terminator  // nil where Services are off

@@ -19,7 +19,7 @@ import (
 // serviceOff refuses tables that are not there without Services, so that they
 // don't look mistyped.
 func (a *Agent) serviceOff(table string) error {
-	ours := []string{"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "api-services", "health-probes"}
+	ours := []string{"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "service-flows", "api-services", "health-probes"}
 	if a.config.Services() || !slices.Contains(ours, table) {
 		return nil
 	}
@@ -188,5 +188,16 @@ func (a *Agent) serviceViews() map[string]view {
 	return map[string]view{
 		"service-addresses": {(*address)(nil).TableHeader(), serviceAddresses(txn, a.services.Desired)},
 		"service-backends":  {target{}.TableHeader(), a.serviceBackends(txn, a.services.Desired)},
+		"service-flows":     {(*service.Translation)(nil).TableHeader(), a.eachServiceFlow},
 	}
+}
+
+// eachServiceFlow calls yield for each flow that packets are translated for.
+func (a *Agent) eachServiceFlow(yield func(tableRow) bool) error {
+	clock, err := a.clock()
+	if err != nil {
+		return err
+	}
+	services := service.ServiceNames(a.db.ReadTxn(), a.services.Desired)
+	return service.Translations(a.datapath, a.names(), services, clock, func(t *service.Translation) bool { return yield(t) })
 }

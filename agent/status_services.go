@@ -60,6 +60,7 @@ func (m *metrics) services(s sink) {
 	for state := service.Active; state <= service.Maintenance; state++ {
 		s.gauge("myelin_service_backends", "Backends of Services by state.", float64(states[state]), prometheus.Labels{"state": state.String()})
 	}
+	s.counter("myelin_service_flows_expired_total", "Flows of Services whose row was deleted since no packet was seen for too long.", float64(m.agent.served.Count.Load()), nil)
 	outcomes, err := socketOutcomes(m.agent.datapath)
 	if err != nil {
 		s.failed("myelin_service_sockets_total", err)

@@ -16,6 +16,7 @@ func serviceNouns() []noun {
 		{name: "service", short: "Services and what they lead to", verbs: []verb{
 			{name: "list", short: "List the addresses of Services with the backends that get new flows", table: "service-addresses", write: writeAddresses},
 			{name: "get", short: "Show a Service's options and problems", table: "services", by: "Service", arg: "NAMESPACE/NAME"},
+			{name: "flows", short: "List the flows that packets are translated for", table: "service-flows"},
 		}, more: serviceVerbs},
 		{name: "backend", short: "What stands behind Services", verbs: []verb{
 			{name: "list", short: "List all backends with their states", table: "service-backends"},

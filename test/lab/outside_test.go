@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -47,6 +48,8 @@ const (
 	outSticky = 23 // s1 and s2, the same for a client
 	outRanges = 24 // s1, for the world's address off the nodes' subnets
 	outBulk   = 25 // a1, which runs no server: tests listen there
+	// outLeaving is of a2, and then of nobody.
+	outLeaving = 26
 )
 
 // TestOutside has the world ask: at node ports of both nodes, and at addresses that are routed to one of them.
@@ -68,6 +71,7 @@ func TestOutside(t *testing.T) {
 				c.ranges(f)
 				c.bulk(f)
 			}
+			c.backendGoes()
 			far := c.addFar(1400)
 			for _, f := range c.stack.families {
 				c.narrowClient(far, f)
@@ -264,6 +268,49 @@ func (c *cluster) ranges(f int) {
 	})
 	if _, err := c.call("world", url("http", nodeAddr(1, f), 30000+outRanges)); err != nil {
 		c.t.Errorf("IPv%d: node port of a Service with source ranges: %v", f, err)
+	}
+}
+
+// backendGoes takes the only backend of a Service away: who is connected to it by TCP gets a reset with the next packet.
+func (c *cluster) backendGoes() {
+	c.t.Helper()
+	for _, f := range c.stack.families {
+		a2 := c.end("a2")
+		l, err := a2.listenTCP(c.t.Context(), at(a2.addr(f), 8080))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	c.apply("leaving", c.outsideYAML("leaving", outLeaving, "", "a2"))
+	var clients []net.Conn
+	for _, f := range c.stack.families {
+		for _, by := range []struct {
+			from string
+			at   netip.AddrPort
+		}{{"world", at(nodeAddr(1, f), 30000+outLeaving)}, {"world", at(nodeAddr(2, f), 30000+outLeaving)}, {"a1", at(serviceAddr(outLeaving, f), 80)}} {
+			eventually(c.t, by.from+" connects", 10*time.Second, func() error {
+				client, err := c.end(by.from).dialTCP(c.t.Context(), netip.AddrPort{}, by.at)
+				if err == nil {
+					clients = append(clients, client)
+				}
+				return err
+			})
+		}
+	}
+	out, err := c.Node("node1").Exec(c.t.Context(), "myelin", "service", "flows")
+	if err != nil || strings.Count(out, "default/leaving") < 2*len(c.stack.families) {
+		c.t.Errorf("flows of the Service: %v in\n%s", err, out)
+	}
+	c.apply("left", c.slicesYAML("leaving"))
+	for i, client := range clients {
+		eventually(c.t, fmt.Sprintf("client %d is reset", i), 10*time.Second, func() error {
+			if _, err := client.Write([]byte("still there?")); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
+				return fmt.Errorf("write: %v", err)
+			}
+			return nil
+		})
+		client.Close()
 	}
 }
 
