@@ -290,6 +290,10 @@ func legacyServiceRows() []row {
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 80`, want: "FORWARD_STACK", out: `eth a > gw | ip a > b ttl 64 | udp 40000 > 8080`},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a ttl 64 | udp 8080 > 40000`, want: "FORWARD_STACK", out: `eth b > gwb | ip vip > a ttl 64 | udp 80 > 40000`},
 		}},
+		{name: "a node port, on the node's own address, to a pod of node2", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > node ttl 64 | udp 40000 > 30081`, want: "FORWARD_STACK", out: `eth a > gw | ip a > c ttl 64 | udp 40000 > 8080`},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a ttl 60 | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip node > a ttl 59 | udp 30081 > 40000`},
+		}},
 		{name: "from outside, to a pod of this node", steps: []step{
 			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30080 S`, want: "FORWARD_STACK", out: `eth router > node | ip world > b ttl 60 | tcp 40000 > 8080 S`},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 SA`, want: "FORWARD_STACK", out: `eth b > gwb | ip node > world ttl 64 | tcp 30080 > 40000 SA`},

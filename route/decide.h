@@ -47,11 +47,11 @@ INLINE int source_verify(struct __sk_buff *skb, struct packet *pkt, struct path 
 INLINE void decide_pod(struct path *p, const struct endpoint *e)
 {
 	p->dst_slot = e->slot;
-	if (e->flags & ENDPOINT_HOST || config.legacy_routing) {
-		p->action = PATH_STACK;
+	p->action = PATH_STACK;
+	if (e->flags & ENDPOINT_HOST)
 		return;
-	}
-	p->action = PATH_POD;
+	if (!config.legacy_routing)
+		p->action = PATH_POD;
 	p->ifindex = e->ifindex;
 	p->dmac = e->pod_mac;
 	p->smac = e->link_mac;

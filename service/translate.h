@@ -268,7 +268,12 @@ APART int service_to_client(struct __sk_buff *skb)
 		return SERVICE_NONE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, false);
-	return proto_has_ports(c->pkt.proto) && service_answer(c, skb->len, false) ? 0 : SERVICE_NONE;
+	if (!proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
+		return SERVICE_NONE;
+	/* The stack takes nothing by a wire that has the node's own name on it. */
+	if (config.legacy_routing && c->path.action == PATH_STACK && address_owner(&c->to.src) == OWNER_NODE)
+		c->path.action = PATH_POD;
+	return 0;
 }
 
 /* What the host's stack answers a client, behind a Service. Returns 0 (also if it is no such answer) or a drop reason. Cost: per packet where it may be one. */
