@@ -18,7 +18,7 @@ const (
 )
 
 // Forwarding measures packets a second through a node that balances load for a backend on another node: by XDP, by tc, and by the real kube-proxy in
-// both of its modes, whose programs are in a folder. UDP datagrams of 16 flows in the shortest frames come in and leave by one wire, with the node's
+// both of its modes, whose programs are in a folder; and as many as there are when a program only turns frames around. UDP datagrams of 16 flows in the shortest frames come in and leave by one wire, with the node's
 // address in the place of the client's. All is done on one processor, the sending too, so ratios are less than those of the balancing alone.
 // Kernel 6.6 or later.
 func Forwarding(ctx context.Context, opts Options, programs string) (list []results.Result, err error) {
@@ -27,6 +27,7 @@ func Forwarding(ctx context.Context, opts Options, programs string) (list []resu
 		newFront("tc", opts.Family, &mine{}),
 		newFront("kube-proxy-iptables", opts.Family, &proxied{kubeProxy{mode: "iptables", programs: programs}}),
 		newFront("kube-proxy-nftables", opts.Family, &proxied{kubeProxy{mode: "nftables", programs: programs}}),
+		newFront("turn", opts.Family, &turn{}),
 	}
 	rates := make([][]float64, len(fronts))
 	err = withFronts(ctx, fronts, func(players []*player) error {
@@ -49,8 +50,7 @@ func Forwarding(ctx context.Context, opts Options, programs string) (list []resu
 }
 
 func newFront(name string, family Family, by balancing) *front {
-	ours, _ := by.(*mine)
-	return &front{kernelPath: kernelPath{name: "front-" + name}, family: family, balancing: by, frames: ours != nil && ours.xdp}
+	return &front{kernelPath: kernelPath{name: "front-" + name}, family: family, balancing: by}
 }
 
 // withFronts calls fn with a player for each front, while they stand.
@@ -68,7 +68,11 @@ func withFronts(ctx context.Context, fronts []*front, fn func([]*player) error) 
 		if err := f.stand(ctx); err != nil {
 			return fmt.Errorf("set up %s: %w", f.name, err)
 		}
-		frames, err := f.write(frontFlows, 40000, "lb", fmt.Sprintf("udp %%d > %d", frontUDP))
+		from, to := "client", "lb"
+		if _, ok := f.balancing.(*turn); ok {
+			from, to = "node", "backend"
+		}
+		frames, err := f.write(frontFlows, 40000, from, to, fmt.Sprintf("udp %%d > %d", frontUDP))
 		if err != nil {
 			return err
 		}
@@ -97,10 +101,10 @@ func (f *front) rate(p *player) (float64, error) {
 	return float64(came) / took.Seconds(), nil
 }
 
-// ratios are those of the first to the others: tc, iptables and nftables.
+// ratios are those of the first to the others, in the order of Forwarding.
 func ratios(family Family, rates [][]float64) []results.Result {
 	var list []results.Result
-	for i, other := range []string{"tc", "iptables", "nftables"} {
+	for i, other := range []string{"tc", "iptables", "nftables", "turn"} {
 		r := results.Result{Name: "xdp/pps_vs_" + other + family.Suffix(), Value: median(rates[0]), Unit: "packets/s"}
 		list = append(list, r.Against(median(rates[i+1])))
 	}

@@ -28,7 +28,6 @@ type front struct {
 	family Family
 	index  [2]int // of wire0
 	mac    [2]net.HardwareAddr
-	frames bool // what comes back is frames, by XDP
 	sink   *sink
 }
 
@@ -37,6 +36,8 @@ type balancing interface {
 	// begin returns when all objects, which have so many cluster IPs and ports, are balanced.
 	begin(ctx context.Context, f *front, all *objects, ports int) error
 	end() error
+	// frames says whether what comes back is frames, by XDP.
+	frames() bool
 }
 
 // External addresses, and the ports of the Service that has them.
@@ -61,6 +62,9 @@ func (f *front) names() packet.Names {
 		"lb":     {MAC: f.mac[0], IP4: IPv4.external(), IP6: IPv6.external()},
 		"client": name(f.mac[1], "198.51.100.7", "2001:db8:7::7"),
 		"nobody": name(f.mac[0], "203.0.113.99", "2001:db8:50::99"),
+		// What the balancer makes of them, as if it came from outside.
+		"node":    name(f.mac[1], IPv4.addressing().wire[0], IPv6.addressing().wire[0]),
+		"backend": name(f.mac[0], IPv4.addressing().pod[1], IPv6.addressing().pod[1]),
 	}
 }
 
@@ -92,7 +96,7 @@ func (f *front) stand(ctx context.Context) error {
 		}
 	}
 	var err error
-	if f.sink, err = newSink(f.family, f.prefix+"b", f.index[1], f.frames); err != nil {
+	if f.sink, err = newSink(f.family, f.prefix+"b", f.index[1], f.frames()); err != nil {
 		return err
 	}
 	a := f.prefix + "a"
@@ -126,13 +130,13 @@ func (f *front) down(ctx context.Context) error {
 	return errors.Join(err, f.Teardown(ctx))
 }
 
-// write makes so many frames, each of a flow of its own, that the clients send to a name of names. l4 is written with the client's port: the first one, and
+// write makes so many frames, each of a flow of its own, between two of names. l4 is written with the client's port: the first one, and
 // one more for each.
-func (f *front) write(count, first int, to, l4 string) ([][]byte, error) {
+func (f *front) write(count, first int, from, to, l4 string) ([][]byte, error) {
 	var all [][]byte
 	names := f.names()
 	for i := range count {
-		text := fmt.Sprintf("eth client > %s | ip client > %s ttl 64 | %s", to, to, fmt.Sprintf(l4, first+i))
+		text := fmt.Sprintf("eth %s > %s | ip %s > %s ttl 64 | %s", from, to, from, to, fmt.Sprintf(l4, first+i))
 		bare, err := packet.Parse(text, packet.Family(f.family), names)
 		if err != nil {
 			return nil, fmt.Errorf("write frame %q: %w", text, err)
@@ -174,6 +178,8 @@ func (f *front) send(p *player, packets uint32) (came uint64, took time.Duration
 // proxied is a front's node with the real kube-proxy.
 type proxied struct{ kubeProxy }
 
+func (p *proxied) frames() bool { return false }
+
 func (p *proxied) begin(ctx context.Context, f *front, all *objects, ports int) error {
 	return p.run(ctx, f.prefix, f.family, all, ports)
 }
@@ -184,6 +190,8 @@ type mine struct {
 	dir      string
 	balancer *balancer
 }
+
+func (m *mine) frames() bool { return m.xdp }
 
 func (m *mine) end() error {
 	var err error

@@ -116,7 +116,7 @@ func newTiming(f *front, d *bpf.Datapath, c cost) (t *timing, err error) {
 	if t.returning, err = ebpf.NewProgram(&returning); err != nil {
 		return t, err
 	}
-	frames, err := f.write(c.flows, c.first, c.to, c.l4)
+	frames, err := f.write(c.flows, c.first, "client", c.to, c.l4)
 	if err != nil {
 		return t, err
 	}
@@ -126,7 +126,7 @@ func newTiming(f *front, d *bpf.Datapath, c cost) (t *timing, err error) {
 	if t.idle, err = t.player(spec, frames, t.returning); err != nil || c.begin == "" {
 		return t, err
 	}
-	if frames, err = f.write(c.flows, c.first, c.to, c.begin); err != nil {
+	if frames, err = f.write(c.flows, c.first, "client", c.to, c.begin); err != nil {
 		return t, err
 	}
 	spec, program, err = kindOf(d, bpf.FromWire)
