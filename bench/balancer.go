@@ -20,7 +20,7 @@ import (
 )
 
 // balancer is what an agent has for Services, and nothing else of an agent: package service between the cluster's tables and the maps of a
-// datapath of its own, and that one's programs at the sockets of a control group.
+// datapath of its own, and that one's programs where they are hung.
 type balancer struct {
 	db       *statedb.DB
 	tables   cluster.Tables
@@ -30,8 +30,11 @@ type balancer struct {
 	ended    []func() error           // what close does, the last one first
 }
 
-// newBalancer makes one that has no Services yet. dir is an empty folder, cgroup that of clients, room how many rows a map has at most.
-func newBalancer(ctx context.Context, dir, cgroup string, room uint32) (b *balancer, err error) {
+// hang puts programs to work, and says how they are taken off again.
+type hang func(*bpf.Datapath) (off func() error, err error)
+
+// newBalancer makes one that has no Services yet. dir is an empty folder, room how many rows a map has at most.
+func newBalancer(ctx context.Context, dir string, settings bpf.Settings, room uint32, hang hang) (b *balancer, err error) {
 	b = &balancer{db: statedb.New()}
 	defer func() {
 		if err != nil {
@@ -48,14 +51,14 @@ func newBalancer(ctx context.Context, dir, cgroup string, room uint32) (b *balan
 	txn := b.db.WriteTxn(b.tables.Services, b.tables.Slices)
 	b.known = append(b.known, b.tables.Services.RegisterInitializer(txn, "bench"), b.tables.Slices.RegisterInitializer(txn, "bench"))
 	txn.Commit()
-	if err := b.load(dir, cgroup, room); err != nil {
+	if err := b.load(dir, settings, room, hang); err != nil {
 		return b, err
 	}
 	return b, b.run(ctx, dir)
 }
 
 // load has pins below dir, on a file system of their own: without it, nothing of them stays.
-func (b *balancer) load(dir, cgroup string, room uint32) error {
+func (b *balancer) load(dir string, settings bpf.Settings, room uint32, hang hang) error {
 	pins := pinsIn(dir)
 	if err := os.Mkdir(pins, 0o700); err != nil {
 		return err
@@ -64,21 +67,17 @@ func (b *balancer) load(dir, cgroup string, room uint32) error {
 		return fmt.Errorf("mount bpf on %s: %w", pins, err)
 	}
 	b.ended = append(b.ended, func() error { return unix.Unmount(pins, 0) })
-	settings := bpf.Settings{Ipv4: 1, Ipv6: 1}
-	if bpf.HaveSetRetval() {
-		settings.SetRetval = 1
-	}
 	var err error
 	b.datapath, err = bpf.Load(bpf.Options{Settings: settings, Sizes: bpf.Sizes{Services: room}, Dir: pins, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
 	b.ended = append(b.ended, b.datapath.Close)
-	if err := b.datapath.AttachSockets(cgroup, false); err != nil {
-		return err
+	off, err := hang(b.datapath)
+	if off != nil {
+		b.ended = append(b.ended, off)
 	}
-	b.ended = append(b.ended, b.datapath.DetachSockets)
-	return nil
+	return err
 }
 
 // run begins what an agent's jobs are; the numbers of Services are kept in dir.

@@ -14,22 +14,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// kubeProxy is the real one, in a node.
+type kubeProxy struct {
+	mode     string // as kube-proxy calls it: iptables, nftables
+	programs string // folder of kube-proxy, iptables and nft
+	dir      string
+	stops    []func()
+}
+
 // kubeProxyPath is a directPath to a Service that the real kube-proxy translates, in the client's node, by the rules that it makes of as many
 // Services.
 type kubeProxyPath struct {
 	directPath
-	mode     string // as kube-proxy calls it: iptables, nftables
+	kubeProxy
 	services int
-	programs string // folder of kube-proxy, iptables and nft
-	dir      string
-	stops    []func()
 }
 
 // KubeProxy is pod→Service by kube-proxy in a mode ("iptables" or "nftables"), that Service being one of so many, at least 1. programs is
 // the folder of kube-proxy, iptables and nft.
 func KubeProxy(programs, mode string, services int) Scenario {
 	name := "kube-proxy-" + mode
-	return &kubeProxyPath{directPath: directPath{kernelPath: kernelPath{name: name, pods: true}}, mode: mode, services: services, programs: programs}
+	return &kubeProxyPath{directPath{kernelPath: kernelPath{name: name, pods: true}}, kubeProxy{mode: mode, programs: programs}, services}
 }
 
 func (k *kubeProxyPath) Setup(ctx context.Context, family Family) (Path, error) {
@@ -37,30 +42,35 @@ func (k *kubeProxyPath) Setup(ctx context.Context, family Family) (Path, error) 
 	if err != nil {
 		return path, err
 	}
-	if k.dir, err = os.MkdirTemp("", k.prefix); err != nil {
-		return path, err
-	}
 	var all objects
 	all.addNetperf(family, path.Listen)
 	all.addOthers(family, k.services-1)
+	path.Target, path.Port = clusterIP(family), dataPort
+	const ports = 3 // of netperf's Service
+	return path, k.run(ctx, k.prefix, family, &all, k.services-1+ports)
+}
+
+// run starts it in the node a of a prefix, and waits until the kernel has rules for all objects, which have so many cluster IPs and ports.
+func (k *kubeProxy) run(ctx context.Context, prefix string, family Family, all *objects, ports int) (err error) {
+	if k.dir, err = os.MkdirTemp("", prefix); err != nil {
+		return err
+	}
 	node := &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: family.addressing().wire[0]}}
-	api, err := newAPIServer(node, &all)
+	api, err := newAPIServer(node, all)
 	if err != nil {
-		return path, err
+		return err
 	}
-	netns := k.prefix + "a"
+	netns := prefix + "a"
 	url, stop, err := api.serve(netns)
 	if err != nil {
-		return path, err
+		return err
 	}
 	k.stops = append(k.stops, stop)
 	if err := k.start(ctx, netns, url, family); err != nil {
-		return path, fmt.Errorf("start kube-proxy: %w", err)
+		return fmt.Errorf("start kube-proxy: %w", err)
 	}
-	path.Target, path.Port = clusterIP(family), dataPort
-	const ports = 3 // of netperf's Service
-	return path, k.programmed(ctx, netns, family, k.services-1+ports)
+	return k.programmed(ctx, netns, family, ports)
 }
 
 const kubeProxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -81,7 +91,7 @@ current-context: bench
 `
 
 // start runs kube-proxy in the node. Pods of both nodes are in its clusterCIDR, so that it leaves their addresses as they are.
-func (k *kubeProxyPath) start(ctx context.Context, netns, url string, family Family) error {
+func (k *kubeProxy) start(ctx context.Context, netns, url string, family Family) error {
 	pods := "10.0.0.0/8"
 	if family == IPv6 {
 		pods = "fd00:10::/32"
@@ -108,10 +118,10 @@ func (k *kubeProxyPath) start(ctx context.Context, netns, url string, family Fam
 	return nil
 }
 
-func (k *kubeProxyPath) log() string { return filepath.Join(k.dir, "kube-proxy.log") }
+func (k *kubeProxy) log() string { return filepath.Join(k.dir, "kube-proxy.log") }
 
 // command runs a program of the folder, which finds the others there.
-func (k *kubeProxyPath) command(ctx context.Context, netns, program string, args ...string) *exec.Cmd {
+func (k *kubeProxy) command(ctx context.Context, netns, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", netns, filepath.Join(k.programs, program)}, args...)...)
 	cmd.Env = append(os.Environ(), "PATH="+k.programs+":"+os.Getenv("PATH"))
 	return cmd
@@ -121,7 +131,7 @@ func (k *kubeProxyPath) command(ctx context.Context, netns, program string, args
 const kubeProxyPatience = 15 * time.Minute
 
 // programmed waits until the kernel has rules for that many ports: with fewer, kube-proxy would be faster than it should.
-func (k *kubeProxyPath) programmed(ctx context.Context, netns string, family Family, ports int) error {
+func (k *kubeProxy) programmed(ctx context.Context, netns string, family Family, ports int) error {
 	program, args, mark := "iptables-save", []string{"-t", "nat"}, "-j KUBE-SVC-"
 	if family == IPv6 {
 		program = "ip6tables-save"
@@ -152,15 +162,20 @@ func (k *kubeProxyPath) programmed(ctx context.Context, netns string, family Fam
 	return errors.Join(fmt.Errorf("kube-proxy made rules for %d of %d ports: %s", have, ports, text[max(0, len(text)-2000):]), err)
 }
 
-func (k *kubeProxyPath) Teardown(ctx context.Context) error {
+// end stops it; its rules go with the node.
+func (k *kubeProxy) end() error {
 	for i := range k.stops {
 		k.stops[len(k.stops)-1-i]()
 	}
 	k.stops = nil
-	err := k.directPath.Teardown(ctx)
-	if k.dir != "" {
-		err = errors.Join(err, os.RemoveAll(k.dir))
-		k.dir = ""
+	if k.dir == "" {
+		return nil
 	}
-	return err
+	dir := k.dir
+	k.dir = ""
+	return os.RemoveAll(dir)
+}
+
+func (k *kubeProxyPath) Teardown(ctx context.Context) error {
+	return errors.Join(k.end(), k.directPath.Teardown(ctx))
 }

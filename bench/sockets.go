@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+
+	"myelin/bpf"
 )
 
 // socketsPath is a directPath to a Service that is translated at the client's sockets: by package service, its maps and programs, without an
@@ -70,7 +72,13 @@ func (s *socketsPath) stand(ctx context.Context, family Family) (Path, error) {
 	if s.dir, err = os.MkdirTemp("", s.prefix); err != nil {
 		return path, err
 	}
-	s.balancer, err = newBalancer(ctx, s.dir, s.cgroup, s.room())
+	settings := bpf.Settings{Ipv4: 1, Ipv6: 1}
+	if bpf.HaveSetRetval() {
+		settings.SetRetval = 1
+	}
+	s.balancer, err = newBalancer(ctx, s.dir, settings, s.room(), func(d *bpf.Datapath) (func() error, error) {
+		return d.DetachSockets, d.AttachSockets(s.cgroup, false)
+	})
 	return path, err
 }
 

@@ -25,7 +25,8 @@ INLINE __be16 port_candidate(const struct packet *pkt, __u32 attempt, __u32 min,
 		return pkt->sport;
 	h = (h ^ pkt->dst.d[1] ^ (h >> 29)) * 0xbf58476d1ce4e5b9ULL;
 	h = (h ^ ((__u32)pkt->sport << 16 | pkt->dport) ^ (h >> 32)) * 0x94d049bb133111ebULL;
-	return bpf_htons(min + ((__u32)(h >> 32) + attempt * 7919) % (max - min + 1));
+	/* Of a range by multiplication: a division costs a packet 8 ns. The attempts are as far from each other as they can be. */
+	return bpf_htons(min + ((__u64)((__u32)(h >> 32) + attempt * 0x9e3779b9u) * (max - min + 1) >> 32));
 }
 
 INLINE __be16 nat_candidate(const struct packet *pkt, __u32 attempt)

@@ -95,7 +95,7 @@ demo() { install ca-certificates iproute2 iputils-ping; }
 build() { install ca-certificates clang-19 llvm-19 libbpf-dev linux-libc-dev protobuf-compiler; }
 tests() { demo; install tcpdump ethtool procps; }
 vm() { install qemu-system-x86; "$here/../test/vm/vm.sh" fetch -k 6.12 -k 5.10; }
-bench() { demo; install procps; netperf; }
+bench() { demo; install procps ethtool; netperf; }
 
 for what in "${@:-all}"; do
   case $what in

@@ -57,25 +57,34 @@ INLINE __u16 csum_update(__u16 check, __u64 diff)
 	return csum_fold((__u16)~check + diff);
 }
 
-/* Writes addresses, hop limit and IPv4's checksum. Returns by how much the pseudo header changed. */
-INLINE __u32 xdp_write4(struct iphdr *ip, const struct rewrite *to)
+/* By how much a sum changes where is takes the place of was: a few additions, which a call of bpf_csum_diff costs several times. */
+INLINE __u64 csum_change(__u32 was, __u32 is)
 {
-	__be32 ends[2] = { to->src.w[3], to->dst.w[3] };
-	__u32 diff = bpf_csum_diff(&ip->saddr, sizeof(ends), ends, sizeof(ends), 0);
+	return (__u64)(__u32)~was + is;
+}
 
-	ip->saddr = ends[0];
-	ip->daddr = ends[1];
+/* Writes addresses, hop limit and IPv4's checksum. Returns by how much the pseudo header changed. */
+INLINE __u64 xdp_write4(struct iphdr *ip, const struct rewrite *to)
+{
+	__u64 diff = csum_change(ip->saddr, to->src.w[3]) + csum_change(ip->daddr, to->dst.w[3]);
+
+	ip->saddr = to->src.w[3];
+	ip->daddr = to->dst.w[3];
 	ip->ttl--;
-	ip->check = csum_update(ip->check, (__u64)diff + bpf_htons(0xfeff));
+	ip->check = csum_update(ip->check, diff + bpf_htons(0xfeff));
 	return diff;
 }
 
-INLINE __u32 xdp_write6(struct ipv6hdr *ip, const struct rewrite *to)
+INLINE __u64 xdp_write6(struct ipv6hdr *ip, const struct rewrite *to)
 {
-	struct addr ends[2] = { to->src, to->dst };
-	__u32 diff = bpf_csum_diff((__be32 *)&ip->saddr, sizeof(ends), (__be32 *)ends, sizeof(ends), 0);
+	const __u32 *src = ip->saddr.s6_addr32, *dst = ip->daddr.s6_addr32;
+	__u64 diff = 0;
+	int i;
 
-	__builtin_memcpy(&ip->saddr, ends, sizeof(ends));
+	for (i = 0; i < 4; i++)
+		diff += csum_change(src[i], to->src.w[i]) + csum_change(dst[i], to->dst.w[i]);
+	__builtin_memcpy(&ip->saddr, &to->src, sizeof(to->src));
+	__builtin_memcpy(&ip->daddr, &to->dst, sizeof(to->dst));
 	ip->hop_limit--;
 	return diff;
 }
@@ -100,7 +109,7 @@ INLINE bool xdp_write(struct xdp_md *ctx, struct cpu *c)
 	__u16 *check = l4 + (c->pkt.proto == IPPROTO_TCP ? 8 : 3);
 	const __u32 *macs = (const __u32 *)&c->path.dmac;
 	__u32 *eth = data;
-	__u32 diff;
+	__u64 diff;
 
 	if ((void *)(check + 1) > end)
 		return false;

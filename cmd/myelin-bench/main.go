@@ -49,11 +49,11 @@ func main() {
 func parse() settings {
 	var s settings
 	flag.StringVar(&s.mode, "mode", "",
-		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; empty: only render and check")
+		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; xdp: a load balancer's packets; empty: only render and check")
 	flag.StringVar(&s.scenarios, "scenarios", "all", "paths to compare with node, by comma")
 	flag.StringVar(&s.tests, "tests", "rr,crr,stream,udp_rr", "traffic, by comma")
 	flag.IntVar(&s.family, "family", 4, "IP version: 4 or 6")
-	flag.IntVar(&s.rounds, "rounds", 5, "rounds on the machine (in the VM there are 3; of Services, whose runs are short, 4 times as many)")
+	flag.IntVar(&s.rounds, "rounds", 5, "rounds on the machine (in the VM there are 3; of Services and XDP, whose runs are short, 4 times as many)")
 	flag.IntVar(&s.seconds, "seconds", 2, "length of one run on the machine")
 	flag.StringVar(&s.kernel, "kernel", "6.12", "kernel series of the VM")
 	flag.StringVar(&s.netperf, "netperf", cacheDir("netperf/bin"), "folder of netperf and netserver (scripts/deps.sh bench); empty: $PATH")
@@ -91,10 +91,13 @@ func (s settings) run(ctx context.Context, log *slog.Logger) error {
 	case s.mode == "service":
 		warnIfBusy(log)
 		measured, err = s.measureServices(ctx, log)
+	case s.mode == "xdp":
+		warnIfBusy(log)
+		measured, err = s.measureXDP(ctx, log)
 	case s.mode == "vm":
 		measured, err = s.measureVM(ctx)
 	case s.mode != "":
-		err = fmt.Errorf("no mode %q: machine, vm or service", s.mode)
+		err = fmt.Errorf("no mode %q: machine, vm, service or xdp", s.mode)
 	}
 	if err != nil {
 		return err

@@ -1,0 +1,160 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"myelin/bench/results"
+	"myelin/bpf"
+)
+
+// A player's frames follow one another, whatever becomes of the packet, and what can't be played is refused.
+func TestPlayer(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to load BPF programs")
+	}
+	var frames [][]byte
+	for i := range 4 {
+		frames = append(frames, bytes.Repeat([]byte{byte(i + 1)}, 64))
+	}
+	for _, kind := range []ebpf.ProgramType{ebpf.XDP, ebpf.SchedCLS} {
+		p, err := newPlayer(ebpf.ProgramSpec{Type: kind}, frames, ending(tcPass))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		for i := range 6 {
+			out := make([]byte, 64)
+			if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), DataOut: out}); err != nil || !bytes.Equal(out, frames[i%4]) {
+				t.Errorf("%s, run %d: %x, %v", kind, i, out, err)
+			}
+		}
+	}
+	for name, bad := range map[string][][]byte{
+		"none": nil, "three": frames[:3], "of 63 bytes": {make([]byte, 63)}, "empty": {{}}, "of two lengths": {make([]byte, 64), make([]byte, 72)},
+	} {
+		if p, err := newPlayer(ebpf.ProgramSpec{Type: ebpf.XDP}, bad, ending(xdpTX)); err == nil {
+			p.close()
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestFrameSize(t *testing.T) {
+	for least, want := range map[int]int{42: 64, 64: 64, 65: 72, 74: 80} {
+		if got := frameSize(least); got != want {
+			t.Errorf("frameSize(%d) = %d, want %d", least, got, want)
+		}
+	}
+}
+
+func TestRatios(t *testing.T) {
+	got := ratios(IPv6, [][]float64{{9, 12, 15}, {4, 3, 5}, {2, 1, 60}, {6, 6, 6}, {24, 23, 25}})
+	want := []results.Result{
+		{Name: "xdp/pps_vs_tc6", Value: 12, Unit: "packets/s", Baseline: 4, Ratio: 3},
+		{Name: "xdp/pps_vs_iptables6", Value: 12, Unit: "packets/s", Baseline: 2, Ratio: 6},
+		{Name: "xdp/pps_vs_nftables6", Value: 12, Unit: "packets/s", Baseline: 6, Ratio: 2},
+		{Name: "xdp/pps_vs_turn6", Value: 12, Unit: "packets/s", Baseline: 24, Ratio: 0.5},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// Frames come back translated, from the hook that is to be measured; what isn't translated isn't counted.
+func TestFront(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, family := range []Family{IPv4, IPv6} {
+		for name, by := range map[string]*mine{"tc": {}, "xdp": {xdp: true}} {
+			t.Run(name+family.Suffix(), func(t *testing.T) {
+				f := newFront(name, family, by)
+				defer downAndGone(t, f)
+				if err := f.stand(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				checkFront(t, f, by.balancer.datapath)
+			})
+		}
+	}
+}
+
+func downAndGone(t *testing.T, f *front) {
+	t.Helper()
+	err := f.down(context.Background())
+	spaces, bad := filepath.Glob("/run/netns/" + f.prefix + "*")
+	folders, worse := filepath.Glob(filepath.Join(os.TempDir(), f.prefix+"*"))
+	if left := append(spaces, folders...); len(left) > 0 || errors.Join(err, bad, worse) != nil {
+		t.Errorf("left behind: %v, %v", left, errors.Join(err, bad, worse))
+	}
+}
+
+func checkFront(t *testing.T, f *front, d *bpf.Datapath) {
+	t.Helper()
+	const packets = 4096
+	through := map[string]uint64{}
+	for _, to := range []string{"lb", "nobody"} {
+		frames, err := f.write(frontFlows, 40000, "client", to, "udp %d > 53")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := newPlayer(ebpf.ProgramSpec{Type: ebpf.XDP}, frames, ending(xdpTX))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		if through[to], _, err = f.send(p, packets); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if through["lb"] < packets*99/100 || through["nobody"] != 0 {
+		t.Errorf("of %d packets each came back %v", packets, through)
+	}
+	hooks := map[bpf.Hook]uint64{}
+	for _, hook := range []bpf.Hook{bpf.FromWire, bpf.FromWireXDP} {
+		n, err := (&timing{datapath: d, cost: cost{hook: hook}}).forwarded()
+		if err != nil {
+			t.Fatal(err)
+		}
+		hooks[hook] = n
+	}
+	if most := hooks[bpf.FromWireXDP] > packets*9/10; most != f.frames() {
+		t.Errorf("packets by hook: %v, XDP is on: %t", hooks, f.frames())
+	}
+}
+
+// Each cost is measured, of both families, and a packet that is translated costs more than one that is looked at.
+func TestPerPacket(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	list, err := PerPacket(t.Context(), Options{Rounds: 3, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := map[string]float64{}
+	for _, r := range list {
+		took[r.Name] = r.Value
+		if r.Value <= 0 || r.Unit != "ns" {
+			t.Errorf("%+v", r)
+		}
+	}
+	for _, family := range []string{"_v4", "_v6"} {
+		if hit, miss := took["xdp/ns_udp_hit"+family], took["xdp/ns_miss"+family]; hit <= miss {
+			t.Errorf("%s: a hit takes %v ns, a miss %v", family, hit, miss)
+		}
+	}
+	if len(took) != 2*len(costs()) {
+		t.Errorf("%d results of %d costs", len(took), len(costs()))
+	}
+}

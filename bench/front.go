@@ -1,0 +1,207 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+
+	"myelin/packet"
+)
+
+// front is a node that is nothing but a load balancer: clients and the backend are behind the one wire that it has, so that what comes in by it
+// leaves by it, to the backend on another node and from the node's own address. The other end of the wire is no node: the kernel sends a player's
+// frames from there, and what comes back is counted and lost.
+//
+//	┌───────── a ─────────┐   wire, MTU 1500   ┌───────── b ─────────┐
+//	│ load balancer wire0 ┼────────────────────┼ wire0  player, sink │
+//	└─────────────────────┘                    └─────────────────────┘
+type front struct {
+	kernelPath
+	balancing
+	family Family
+	index  [2]int // of wire0
+	mac    [2]net.HardwareAddr
+	sink   *sink
+}
+
+// balancing is who does the work of a front's node.
+type balancing interface {
+	// begin returns when all objects, which have so many cluster IPs and ports, are balanced.
+	begin(ctx context.Context, f *front, all *objects, ports int) error
+	end() error
+	// frames says whether what comes back is frames, by XDP.
+	frames() bool
+}
+
+// External addresses, and the ports of the Service that has them.
+const (
+	frontUDP = 53
+	frontTCP = 80
+)
+
+func (f Family) external() netip.Addr {
+	if f == IPv6 {
+		return netip.MustParseAddr("2001:db8:50::50")
+	}
+	return netip.MustParseAddr("203.0.113.50")
+}
+
+// names are what frames are written with; nobody is no Service's.
+func (f *front) names() packet.Names {
+	name := func(mac net.HardwareAddr, a4, a6 string) packet.Name {
+		return packet.Name{MAC: mac, IP4: netip.MustParseAddr(a4), IP6: netip.MustParseAddr(a6)}
+	}
+	return packet.Names{
+		"lb":     {MAC: f.mac[0], IP4: IPv4.external(), IP6: IPv6.external()},
+		"client": name(f.mac[1], "198.51.100.7", "2001:db8:7::7"),
+		"nobody": name(f.mac[0], "203.0.113.99", "2001:db8:50::99"),
+		// What the balancer makes of them, as if it came from outside.
+		"node":    name(f.mac[1], IPv4.addressing().wire[0], IPv6.addressing().wire[0]),
+		"backend": name(f.mac[0], IPv4.addressing().pod[1], IPv6.addressing().pod[1]),
+	}
+}
+
+// addFront adds a Service with an external address, and returns how many cluster IPs and ports it has.
+func (o *objects) addFront(family Family, backend netip.Addr) (ports int) {
+	list := []port{{"udp", frontUDP, corev1.ProtocolUDP}, {"tcp", frontTCP, corev1.ProtocolTCP}}
+	o.add(family, "front", clusterIP(family), list, backend)
+	spec := &o.services[len(o.services)-1].Spec
+	spec.ExternalIPs, spec.ExternalTrafficPolicy = []string{family.external().String()}, corev1.ServiceExternalTrafficPolicyCluster
+	return len(list)
+}
+
+// stand builds the node, and returns when its Service is balanced.
+func (f *front) stand(ctx context.Context) error {
+	if _, err := f.Setup(ctx, f.family); err != nil {
+		return err
+	}
+	at := f.family.addressing()
+	for i, node := range []string{"a", "b"} {
+		err := inNetns(f.prefix+node, func() error {
+			l, err := netlink.LinkByName("wire0")
+			if err == nil {
+				f.index[i], f.mac[i] = l.Attrs().Index, l.Attrs().HardwareAddr
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("wire0 of %s: %w", node, err)
+		}
+	}
+	var err error
+	if f.sink, err = newSink(f.family, f.prefix+"b", f.index[1], f.frames()); err != nil {
+		return err
+	}
+	a := f.prefix + "a"
+	err = ip(ctx,
+		fmt.Sprintf("-n %s neighbour replace %s lladdr %s dev wire0 nud permanent", a, at.wire[1], f.mac[1]),
+		fmt.Sprintf("-n %s %s route add default via %s", a, at.option, at.wire[1]))
+	if err != nil {
+		return err
+	}
+	// Where no XDP program is, veth takes frames only if it polls, as it does for GRO. Redirects would be sent for what leaves the way it came.
+	err = errors.Join(
+		run(ctx, "ip", "netns", "exec", a, "sh", "-ec", "echo 1 > "+at.forwarding+
+			"; for d in all wire0; do echo 0 > /proc/sys/net/ipv4/conf/$d/send_redirects; done; ethtool -K wire0 gro on"),
+		run(ctx, "ip", "netns", "exec", f.prefix+"b", "ethtool", "-K", "wire0", "gro", "on"))
+	if err != nil {
+		return err
+	}
+	var all objects
+	ports := all.addFront(f.family, f.backend())
+	return f.begin(ctx, f, &all, ports)
+}
+
+func (f *front) backend() netip.Addr { return netip.MustParseAddr(f.family.addressing().pod[1]) }
+
+func (f *front) down(ctx context.Context) error {
+	err := f.end()
+	if f.sink != nil {
+		err = errors.Join(err, f.sink.close())
+		f.sink = nil
+	}
+	return errors.Join(err, f.Teardown(ctx))
+}
+
+// write makes so many frames, each of a flow of its own, between two of names. l4 is written with the client's port: the first one, and
+// one more for each.
+func (f *front) write(count, first int, from, to, l4 string) ([][]byte, error) {
+	var all [][]byte
+	names := f.names()
+	for i := range count {
+		text := fmt.Sprintf("eth %s > %s | ip %s > %s ttl 64 | %s", from, to, from, to, fmt.Sprintf(l4, first+i))
+		bare, err := packet.Parse(text, packet.Family(f.family), names)
+		if err != nil {
+			return nil, fmt.Errorf("write frame %q: %w", text, err)
+		}
+		whole, err := packet.Parse(fmt.Sprintf("%s | len %d", text, frameSize(len(bare))-len(bare)), packet.Family(f.family), names)
+		if err != nil {
+			return nil, fmt.Errorf("write frame %q: %w", text, err)
+		}
+		all = append(all, whole)
+	}
+	return all, nil
+}
+
+// frameSize is how long a frame is that needs at least so many bytes: 64, as the shortest on a wire is with its checksum, or more in steps of 8.
+func frameSize(least int) int { return max(64, (least+7)/8*8) }
+
+// send has the kernel send packets of a player from the other end of the wire, and returns how many came back translated, and how long that took.
+func (f *front) send(p *player, packets uint32) (came uint64, took time.Duration, err error) {
+	err = undisturbed(f.prefix+"b", func() error {
+		had, err := f.sink.count()
+		if err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := p.live(f.index[1], packets); err != nil {
+			return err
+		}
+		took = time.Since(begin)
+		came, err = f.sink.count()
+		came -= had
+		return err
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("send frames through %s: %w", f.name, err)
+	}
+	return came, took, nil
+}
+
+// proxied is a front's node with the real kube-proxy.
+type proxied struct{ kubeProxy }
+
+func (p *proxied) frames() bool { return false }
+
+func (p *proxied) begin(ctx context.Context, f *front, all *objects, ports int) error {
+	return p.run(ctx, f.prefix, f.family, all, ports)
+}
+
+// mine is a front's node with our datapath: package service, the programs, and what package node would write about the node's one wire.
+type mine struct {
+	xdp      bool
+	dir      string
+	balancer *balancer
+}
+
+func (m *mine) frames() bool { return m.xdp }
+
+func (m *mine) end() error {
+	var err error
+	if m.balancer != nil {
+		err = m.balancer.close()
+		m.balancer = nil
+	}
+	if m.dir != "" {
+		err = errors.Join(err, os.RemoveAll(m.dir))
+		m.dir = ""
+	}
+	return err
+}

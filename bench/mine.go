@@ -1,0 +1,62 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"myelin/bpf"
+)
+
+// frontSettings are an agent's for Services packet by packet, its other features off. The ports are those that it takes by default.
+func frontSettings() bpf.Settings {
+	return bpf.Settings{Ipv4: 1, Ipv6: 1, Services: 1, LbPortMin: 32768, LbPortMax: 60999, NodePortMin: 30000, NodePortMax: 32767}
+}
+
+func (m *mine) begin(ctx context.Context, f *front, all *objects, ports int) (err error) {
+	if m.dir, err = os.MkdirTemp("", f.prefix); err != nil {
+		return err
+	}
+	const room = 1 << 16
+	m.balancer, err = newBalancer(ctx, m.dir, frontSettings(), room, func(d *bpf.Datapath) (func() error, error) { return nil, m.hang(f, d) })
+	if err != nil {
+		return err
+	}
+	services, slices, err := all.rows()
+	if err == nil {
+		err = m.balancer.put(services, slices)
+	}
+	if err != nil {
+		return err
+	}
+	return m.balancer.written(ctx, 2*ports, ports) // frontends: its cluster IP and its external one
+}
+
+// hang writes what package node would, and attaches the programs as it does. They are taken off with their pins.
+func (m *mine) hang(f *front, d *bpf.Datapath) error {
+	const mtu, slot = 1500, 1
+	addr := netip.MustParseAddr(f.family.addressing().wire[0])
+	wire := bpf.DatapathWire{Mtu: mtu, Addr4: bpf.Addr(addr)}
+	if f.family == IPv6 {
+		wire = bpf.DatapathWire{Mtu: mtu, Addr6: bpf.Addr(addr)}
+	}
+	host := bpf.DatapathEndpoint{Slot: slot, Flags: uint8(bpf.DatapathEndpointFlagENDPOINT_HOST)}
+	err := errors.Join(d.Wires.Put(uint32(f.index[0]), wire), d.Endpoints.Put(bpf.Addr(addr), host))
+	if err != nil {
+		return fmt.Errorf("write wire and node: %w", err)
+	}
+	return inNetns(f.prefix+"a", func() error {
+		if err := d.Attacher.Attach(bpf.FromWire, "wire0", f.index[0]); err != nil {
+			return err
+		}
+		if !m.xdp {
+			return nil
+		}
+		if state := d.Attacher.AttachXDP("wire0", f.index[0], bpf.XDPNative); state.Why != "" {
+			return errors.New(state.Why)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,112 @@
+package bench
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"myelin/bpf"
+)
+
+// xdpContext and skbContext are what the kernel is told about a packet that isn't one: the beginning of xdp_md and of __sk_buff.
+type xdpContext struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }
+
+type skbContext struct {
+	Before  [10]uint32
+	Ifindex uint32
+}
+
+// live has the kernel make as many packets of a device, run the player on each, and send what it makes. Kernel 5.18 or later.
+func (p *player) live(index int, packets uint32) error {
+	size := p.frames.ValueSize()
+	_, err := p.Run(&ebpf.RunOptions{
+		Data: make([]byte, size), Repeat: packets, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, Context: xdpContext{DataEnd: size, Ingress: uint32(index)},
+	})
+	return err
+}
+
+// timed runs the player n times on a packet that a device brings, beginning with the first frame, and returns how long one run took, in whole ns; the
+// last run must return verdict.
+func (p *player) timed(index, n int, verdict int32) (time.Duration, error) {
+	frame := make([]byte, p.frames.ValueSize())
+	if err := p.frames.Lookup(uint32(0), frame); err != nil { // the kernel takes the protocol from it
+		return 0, fmt.Errorf("read frame: %w", err)
+	}
+	if err := p.first(); err != nil {
+		return 0, err
+	}
+	var context any = skbContext{Ifindex: uint32(index)}
+	if p.Type() == ebpf.XDP {
+		context = xdpContext{DataEnd: uint32(len(frame)), Ingress: uint32(index)}
+	}
+	t := testRun{program: uint32(p.FD()), repeat: uint32(n)}
+	if err := t.run(frame, context); err != nil {
+		return 0, err
+	}
+	if t.returned != verdict {
+		return 0, fmt.Errorf("the program returned %d, not %d", t.returned, verdict)
+	}
+	return time.Duration(t.duration), nil
+}
+
+// forwarded is how many packets left by a wire so far, from the hook that is timed.
+func (t *timing) forwarded() (n uint64, err error) {
+	var cpus []bpf.DatapathCpu
+	if err := t.datapath.Cpus.Lookup(uint32(0), &cpus); err != nil {
+		return 0, fmt.Errorf("read counters: %w", err)
+	}
+	hook := bpf.DatapathHookHOOK_FROM_WIRE
+	if t.hook == bpf.FromWireXDP {
+		hook = bpf.DatapathHookHOOK_FROM_WIRE_XDP
+	}
+	for i := range cpus {
+		n += cpus[i].Counters[hook][bpf.DatapathOutcomeFORWARD_WIRE].Packets
+	}
+	return n, nil
+}
+
+// check compares how many packets left by the wire, of n, with how many should have: all, or none where the program has them go on. The way is
+// decided anew once a second, for which a packet or two go by the kernel's neighbours.
+func (t *timing) check(had uint64, n int) error {
+	now, err := t.forwarded()
+	if err != nil {
+		return err
+	}
+	left := int(now - had)
+	if t.verdict == xdpPass && left > 0 || t.verdict != xdpPass && left < n*99/100 {
+		return fmt.Errorf("%d of %d packets left by the wire", left, n)
+	}
+	if !t.begins() {
+		return nil
+	}
+	rows, err := t.rows()
+	if err == nil && len(rows) < n*99/100 {
+		err = fmt.Errorf("%d packets began %d flows", n, len(rows))
+	}
+	return err
+}
+
+// rows are the keys of flows that are translated.
+func (t *timing) rows() (list []bpf.DatapathTranslationKey, err error) {
+	err = bpf.Each(t.datapath.Translations, func(k *bpf.DatapathTranslationKey, _ *bpf.DatapathTranslation) bool {
+		list = append(list, *k)
+		return true
+	})
+	return list, err
+}
+
+// forget takes all flows away.
+func (t *timing) forget() error {
+	list, err := t.rows()
+	if err != nil {
+		return err
+	}
+	for _, k := range list {
+		if err := t.datapath.Translations.Delete(k); err != nil {
+			return fmt.Errorf("forget a flow: %w", err)
+		}
+	}
+	return nil
+}
