@@ -209,6 +209,14 @@ APART int translation_search_answer(__u32 about)
 	return c && translation_walk(c, about ? &c->about : &c->pkt, SIDE_BACKEND);
 }
 
+/* Looks in the other places behind the CPU's anchor for the row of the CPU's packet. Returns 1 if the CPU's key is that row's. */
+APART int translation_walk_apart(__u32 side)
+{
+	struct cpu *c = cpu_this();
+
+	return c && translation_walk(c, &c->pkt, side);
+}
+
 /* The row of an answer that is for the node's own address, by its port. Cost: per packet. */
 INLINE struct translation *translation_answer_node(struct cpu *c, const struct packet *pkt, bool about)
 {
