@@ -21,6 +21,15 @@ func (c *cluster) pinnedMap(node, name string) *ebpf.Map {
 // outcome is how many packets ended so on a node, at all hooks and CPUs.
 func (c *cluster) outcome(node string, o bpf.DatapathOutcome) (n uint64) {
 	c.t.Helper()
+	for hook := range bpf.DatapathHookHOOKS {
+		n += c.outcomeAt(node, hook, o)
+	}
+	return n
+}
+
+// outcomeAt is how many did at one hook.
+func (c *cluster) outcomeAt(node string, hook bpf.DatapathHook, o bpf.DatapathOutcome) (n uint64) {
+	c.t.Helper()
 	m := c.pinnedMap(node, "cpus")
 	defer m.Close()
 	var cpus []bpf.DatapathCpu
@@ -28,9 +37,7 @@ func (c *cluster) outcome(node string, o bpf.DatapathOutcome) (n uint64) {
 		c.t.Fatal(err)
 	}
 	for _, cpu := range cpus {
-		for _, hook := range cpu.Counters {
-			n += hook[o].Packets
-		}
+		n += cpu.Counters[hook][o].Packets
 	}
 	return n
 }

@@ -87,6 +87,9 @@ func outside(t *testing.T, m mode, more map[string]any) *cluster {
 	maps.Copy(values, more)
 	c := up(t, setup{mode: m, pods: []string{"a"}, values: values})
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
+	if more["loadBalancer.acceleration"] != nil {
+		c.plainLinks()
+	}
 	c.apply("services", strings.Join([]string{
 		c.outsideYAML("near", outNear, "", "s1"),
 		c.outsideYAML("local", outLocal, "  externalTrafficPolicy: Local\n", "s1"),
