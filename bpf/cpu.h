@@ -49,6 +49,7 @@ struct cpu {
 	struct translation_key place;
 	struct translation translation;
 	struct rewrite to;
+	__u64 scratch[12]; /* for headers that are too large for the stack */
 	struct event_budget budget;
 	struct counter counters[HOOKS][OUTCOME_SLOTS];
 };

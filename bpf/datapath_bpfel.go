@@ -133,6 +133,7 @@ type DatapathCpu struct {
 		Pad    [2]uint8
 		Via    DatapathAddr
 	}
+	Scratch  [12]uint64
 	Budget   DatapathEventBudget
 	Counters [8][64]DatapathCounter
 }

@@ -198,8 +198,9 @@ func clientRows() []row {
 
 func backendlessRows() []row {
 	return []row{
-		one("no backend", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 85 S`, "DROP_NO_BACKEND REPLY_ICMP",
-			`eth gw > a | ip vip > a ttl 64 df | icmp unreachable port | ip a > vip | tcp 40000 > 85 S`),
+		one("no backend, tcp", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 85 S seq 7`, "DROP_NO_BACKEND REPLY_RESET", `eth gw > a | ip vip > a ttl 64 df | tcp 85 > 40000 RA ack 8 win 0`),
+		one("no backend", "from_pod linka", `eth a > gw | ip a > vip | udp 40000 > 85`, "DROP_NO_BACKEND REPLY_ICMP",
+			`eth gw > a | ip vip > a ttl 64 df | icmp unreachable port | ip a > vip | udp 40000 > 85`),
 		one("no backend on this node", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 86 S`, "DROP_NO_LOCAL_BACKEND", "="),
 		one("no such port", "from_pod linka", `eth a > gw | ip a > vip | udp 40000 > 99`, "DROP_NO_SERVICE REPLY_ICMP",
 			`eth gw > a | ip vip > a ttl 64 df | icmp unreachable port | ip a > vip | udp 40000 > 99`),

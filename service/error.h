@@ -3,6 +3,7 @@
 #ifndef MYELIN_SERVICE_ERROR_H
 #define MYELIN_SERVICE_ERROR_H
 
+#include "crosserror.h"
 #include "send.h"
 
 /* Makes the CPU's about the answer to the packet that its ICMP error quotes. */
@@ -50,10 +51,22 @@ INLINE int error_to_backend(struct __sk_buff *skb, struct cpu *c, const struct t
 	return quote_write(skb, c, false, &t->snat, c->place.port);
 }
 
-/* What an error quotes isn't turned into the other family's. */
+/* Whether the flow's two sides are of different families. */
 INLINE bool error_crosses(const struct translation *t)
 {
 	return addr_is4(&t->client) != addr_is4(&t->backend);
+}
+
+/* The error is about a packet to the backend (to_client), or about its answer, which the receiver knows in the other family. Returns 0 or a drop reason. */
+INLINE int error_across(struct __sk_buff *skb, struct cpu *c, const struct translation *t, bool to_client)
+{
+	c->to.src = to_client ? t->frontend : t->snat;
+	c->to.dst = to_client ? t->client : t->backend;
+	c->about.src = to_client ? t->client : t->backend;
+	c->about.sport = to_client ? t->client_port : t->backend_port;
+	c->about.dst = to_client ? t->frontend : t->snat;
+	c->about.dport = to_client ? t->frontend_port : c->place.port;
+	return cross_error(skb);
 }
 
 /* Finds the flow that the CPU's ICMP error is about, and rewrites what it quotes. Returns 0, SERVICE_NONE or a drop reason. */
@@ -73,24 +86,26 @@ APART int error_translate(struct __sk_buff *skb, __u32 own)
 	if (!t && own)
 		t = translation_answer_node(c, &c->about, true);
 	if (t)
-		return error_crosses(t) ? DROP_CROSS_FAMILY : error_to_client(skb, c, t);
+		return error_crosses(t) ? error_across(skb, c, t, true) : error_to_client(skb, c, t);
 	if (!translation_search(true))
 		return SERVICE_NONE;
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	if (!t)
 		return SERVICE_NONE;
-	return error_crosses(t) ? DROP_CROSS_FAMILY : error_to_backend(skb, c, t);
+	return error_crosses(t) ? error_across(skb, c, t, false) : error_to_backend(skb, c, t);
 }
 
 /* Turns the CPU's ICMP error to whom it is for, and the CPU's path; own: it came to the node's own address. Returns 0, SERVICE_NONE or a drop reason. */
 INLINE int service_error(struct __sk_buff *skb, struct cpu *c, bool own)
 {
+	__u8 family = c->pkt.family;
 	int outcome = error_translate(skb, own);
+	bool crossed = family != c->pkt.family;
 
 	if (outcome)
 		return outcome;
 	c->path.flags = 0;
-	if (addr_equal(&c->to.dst, &c->pkt.dst) && c->path.action != PATH_NONE)
+	if (addr_equal(&c->to.dst, &c->pkt.dst) && c->path.action != PATH_NONE && !crossed)
 		return 0;
 	return service_path(skb, c);
 }

@@ -152,6 +152,8 @@ INLINE int service_keep(struct __sk_buff *skb, struct cpu *c, const struct addr 
 INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
 	c->pkt.for_host = outcome == DROP_NO_BACKEND || outcome == DROP_NO_SERVICE; /* it is the Service's address that answers */
+	if (c->pkt.for_host && c->pkt.proto == IPPROTO_TCP)
+		return tcp_reset(skb, outcome); /* an ICMP error that finds a connect() under way is not looked at before the next segment */
 	if (c->pkt.for_host || outcome == DROP_NO_ROUTE || outcome == DROP_BLACKHOLE)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome == DROP_BACKEND_GONE)

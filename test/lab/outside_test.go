@@ -203,9 +203,8 @@ func (c *cluster) localPolicy(f int) {
 	}
 }
 
-// refusedWithin: an ICMP error that comes while the socket is still in connect(), as over links without a wire it may, counts when the next SYN is sent,
-// a second later.
-const refusedWithin = 1500 * time.Millisecond
+// refusedWithin is at once: a second later, the next SYN would have been refused.
+const refusedWithin = 500 * time.Millisecond
 
 // emptyOutside wants a refusal at once, also by UDP.
 func (c *cluster) emptyOutside(f int) {
