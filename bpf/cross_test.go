@@ -53,6 +53,23 @@ func crossRows() []row {
 				{at: "from_pod linkb", in: `eth b > gwb | ` + b + ` b > gw ttl 64 | udp 8080 > 51000 | "answer"`, want: "FORWARD_WIRE"},
 			}
 		}),
+		across("a pod asks", func(c, _ string) []step {
+			return []step{{at: "from_pod linka", in: `eth a > gw | ` + c + ` a > lb | udp 40000 > 89`, want: "DROP_CROSS_FAMILY", out: "="}}
+		}),
+		across("a fragment", func(c, _ string) []step {
+			return []step{{at: "from_wire eth0", in: `eth router > node | ` + c + ` world > lb frag 7 off 0 mf | udp 40000 > 89 | len 32`, want: "DROP_CROSS_FAMILY", out: "="}}
+		}),
+		[]row{
+			only4(one("without a checksum", "from_wire eth0", `eth router > node | ip4 world > lb | udp 40000 > 89 nosum`, "DROP_CROSS_FAMILY", "=")),
+			only4(one("too big for IPv6", "from_wire eth0", `eth router > node | ip4 world > lb | tcp 40000 > 89 S | len 1450`, "DROP_TOO_BIG REPLY_ICMP", "")),
+			only6(one("not too big for IPv4", "from_wire eth0", `eth router > node | ip6 world > lb | tcp 40000 > 89 S | len 1440`, "FORWARD_RESOLVE", "")),
+		},
+	)
+}
+
+// crossErrorRows are errors, which are written anew.
+func crossErrorRows() []row {
+	return slices.Concat(
 		across("errors about what the backend gets", func(c, b string) []step {
 			const from = `eth node2 > node | `
 			quoted := b + ` node > c ttl 3` + df(b)
@@ -89,16 +106,5 @@ func crossRows() []row {
 				{at: "from_wire eth0", in: `eth node2 > node | ` + b + ` node2 > node ttl 60 | icmp parameter-problem pointer 8 | ` + b + ` node > c ttl 3` + df(b) + ` | tcp 51000 > 8080 S`, want: "DROP_CROSS_FAMILY", out: "="},
 			}
 		}),
-		across("a pod asks", func(c, _ string) []step {
-			return []step{{at: "from_pod linka", in: `eth a > gw | ` + c + ` a > lb | udp 40000 > 89`, want: "DROP_CROSS_FAMILY", out: "="}}
-		}),
-		across("a fragment", func(c, _ string) []step {
-			return []step{{at: "from_wire eth0", in: `eth router > node | ` + c + ` world > lb frag 7 off 0 mf | udp 40000 > 89 | len 32`, want: "DROP_CROSS_FAMILY", out: "="}}
-		}),
-		[]row{
-			only4(one("without a checksum", "from_wire eth0", `eth router > node | ip4 world > lb | udp 40000 > 89 nosum`, "DROP_CROSS_FAMILY", "=")),
-			only4(one("too big for IPv6", "from_wire eth0", `eth router > node | ip4 world > lb | tcp 40000 > 89 S | len 1450`, "DROP_TOO_BIG REPLY_ICMP", "")),
-			only6(one("not too big for IPv4", "from_wire eth0", `eth router > node | ip6 world > lb | tcp 40000 > 89 S | len 1440`, "FORWARD_RESOLVE", "")),
-		},
 	)
 }

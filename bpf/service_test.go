@@ -18,8 +18,8 @@ func serviceTables() []table {
 		{name: "services", settings: settingsOf(servicing), rows: append(append(inside, outsideRows()...), serviceErrorRows()...)},
 		{name: "services, masquerade", settings: settingsOf(servicing, masquerading), rows: append(append(append(inside, outsideRows()...), worldBackendRows()...), serviceErrorRows()...)},
 		{name: "services, tracking", settings: settingsOf(servicing, tracking), rows: append(inside, outsideRows()...)},
-		{name: "services, across families", settings: settingsOf(servicing), rows: crossRows()},
-		{name: "services, across families, direct", settings: settingsOf(servicing, direct), rows: crossRows()},
+		{name: "services, across families", settings: settingsOf(servicing), rows: append(crossRows(), crossErrorRows()...)},
+		{name: "services, across families, direct", settings: settingsOf(servicing, direct), rows: append(crossRows(), crossErrorRows()...)},
 		{name: "services, XDP", settings: settingsOf(servicing), rows: xdpRows()},
 		{name: "services, pods that go", settings: settingsOf(servicing), rows: []row{{name: "of pods that are others by now", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
