@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -11,29 +12,24 @@ import (
 	"myelin/bench/results"
 )
 
-const (
-	frontFlows = 16
-	warmFrames = 4096    // sent before each run
-	runFrames  = 1 << 17 // few enough that the run ends before the kernel gives its processor to others
-)
+const frontFlows = 16
 
 // Forwarding measures packets a second through a node that balances load for a backend on another node: by XDP, by tc, and by the real kube-proxy in
-// both of its modes, whose programs are in a folder; and as many as there are when a program only turns frames around. UDP datagrams of 16 flows in the shortest frames come in and leave by one wire, with the node's
-// address in the place of the client's. All is done on one processor, the sending too, so ratios are less than those of the balancing alone.
-// Kernel 6.6 or later.
+// both of its modes, whose programs are in a folder. UDP datagrams of 16 flows in the shortest frames come in and leave by one wire, with the node's
+// address in the place of the client's. The first processor does nothing but the balancing, from the wire's ring to the ring of the other end; the
+// second one sends more than that can take, and counts and loses what comes back. Kernel 6.8 or later, two processors.
 func Forwarding(ctx context.Context, opts Options, programs string) (list []results.Result, err error) {
 	fronts := []*front{
 		newFront("xdp", opts.Family, &mine{xdp: true}),
 		newFront("tc", opts.Family, &mine{}),
 		newFront("kube-proxy-iptables", opts.Family, &proxied{kubeProxy{mode: "iptables", programs: programs}}),
 		newFront("kube-proxy-nftables", opts.Family, &proxied{kubeProxy{mode: "nftables", programs: programs}}),
-		newFront("turn", opts.Family, &turn{}),
 	}
 	rates := make([][]float64, len(fronts))
 	err = withFronts(ctx, fronts, func(players []*player) error {
 		for round := range opts.Rounds {
 			for i, f := range fronts {
-				rate, err := f.rate(players[i])
+				rate, err := f.rate(players[i], opts.Log)
 				if err != nil {
 					return fmt.Errorf("round %d: %w", round+1, err)
 				}
@@ -68,11 +64,10 @@ func withFronts(ctx context.Context, fronts []*front, fn func([]*player) error) 
 		if err := f.stand(ctx); err != nil {
 			return fmt.Errorf("set up %s: %w", f.name, err)
 		}
-		from, to := "client", "lb"
-		if _, ok := f.balancing.(*turn); ok {
-			from, to = "node", "backend"
+		if err := f.apart(ctx); err != nil {
+			return err
 		}
-		frames, err := f.write(frontFlows, 40000, from, to, fmt.Sprintf("udp %%d > %d", frontUDP))
+		frames, err := f.write(frontFlows, 40000, "client", "lb", fmt.Sprintf("udp %%d > %d", frontUDP))
 		if err != nil {
 			return err
 		}
@@ -85,26 +80,30 @@ func withFronts(ctx context.Context, fronts []*front, fn func([]*player) error) 
 	return fn(players)
 }
 
-// rate is packets a second of one run. A processor that did nothing else owes others as much time again.
-func (f *front) rate(p *player) (float64, error) {
-	if _, _, err := f.send(p, warmFrames); err != nil {
-		return 0, err
+// rate is packets a second of one run, which others who want the processors can spoil a few times. Afterwards they get as much time again.
+func (f *front) rate(p *player, log *slog.Logger) (value float64, err error) {
+	const attempts = 10
+	for range attempts {
+		begin := time.Now()
+		from, to, bad := f.saturated(p)
+		if bad != nil {
+			return 0, bad
+		}
+		time.Sleep(time.Since(begin))
+		var share float64
+		if value, share, err = rate(from, to); err == nil {
+			log.Info("worked", "path", f.name, "share", share, "sent", to.sent-from.sent, "came", to.came-from.came)
+			return value, nil
+		}
+		log.Info("measure again", "path", f.name, "because", err)
 	}
-	came, took, err := f.send(p, runFrames)
-	if err != nil {
-		return 0, err
-	}
-	time.Sleep(took)
-	if came < runFrames*99/100 {
-		return 0, fmt.Errorf("%s: %d of %d packets came to the backend", f.name, came, runFrames)
-	}
-	return float64(came) / took.Seconds(), nil
+	return 0, fmt.Errorf("%s, %d times: %w", f.name, attempts, err)
 }
 
 // ratios are those of the first to the others, in the order of Forwarding.
 func ratios(family Family, rates [][]float64) []results.Result {
 	var list []results.Result
-	for i, other := range []string{"tc", "iptables", "nftables", "turn"} {
+	for i, other := range []string{"tc", "iptables", "nftables"} {
 		r := results.Result{Name: "xdp/pps_vs_" + other + family.Suffix(), Value: median(rates[0]), Unit: "packets/s"}
 		list = append(list, r.Against(median(rates[i+1])))
 	}

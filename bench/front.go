@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +28,7 @@ type front struct {
 	index  [2]int // of wire0
 	mac    [2]net.HardwareAddr
 	sink   *sink
+	poller poller // of the load balancer, once it is apart
 }
 
 // balancing is who does the work of a front's node.
@@ -62,9 +62,6 @@ func (f *front) names() packet.Names {
 		"lb":     {MAC: f.mac[0], IP4: IPv4.external(), IP6: IPv6.external()},
 		"client": name(f.mac[1], "198.51.100.7", "2001:db8:7::7"),
 		"nobody": name(f.mac[0], "203.0.113.99", "2001:db8:50::99"),
-		// What the balancer makes of them, as if it came from outside.
-		"node":    name(f.mac[1], IPv4.addressing().wire[0], IPv6.addressing().wire[0]),
-		"backend": name(f.mac[0], IPv4.addressing().pod[1], IPv6.addressing().pod[1]),
 	}
 }
 
@@ -153,26 +150,21 @@ func (f *front) write(count, first int, from, to, l4 string) ([][]byte, error) {
 // frameSize is how long a frame is that needs at least so many bytes: 64, as the shortest on a wire is with its checksum, or more in steps of 8.
 func frameSize(least int) int { return max(64, (least+7)/8*8) }
 
-// send has the kernel send packets of a player from the other end of the wire, and returns how many came back translated, and how long that took.
-func (f *front) send(p *player, packets uint32) (came uint64, took time.Duration, err error) {
-	err = undisturbed(f.prefix+"b", func() error {
-		had, err := f.sink.count()
-		if err != nil {
-			return err
-		}
-		begin := time.Now()
-		if err := p.live(f.index[1], packets); err != nil {
-			return err
-		}
-		took = time.Since(begin)
-		came, err = f.sink.count()
-		came -= had
-		return err
-	})
-	if err != nil {
-		return 0, 0, fmt.Errorf("send frames through %s: %w", f.name, err)
+// send has the kernel send packets of a player from the other end of the wire, and returns how many came back translated: if no end is polled apart,
+// none is too fast for another.
+func (f *front) send(p *player, packets uint32) (came uint64, err error) {
+	const burst = 64 // as many as are polled for at once
+	had, err := f.sink.count()
+	if err == nil {
+		err = undisturbed(f.prefix+"b", senderProcessor, usually, func() error { return p.live(f.index[1], packets, burst) })
 	}
-	return came, took, nil
+	if err == nil {
+		came, err = f.sink.count()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("send frames through %s: %w", f.name, err)
+	}
+	return came - had, nil
 }
 
 // proxied is a front's node with the real kube-proxy.

@@ -188,7 +188,7 @@ func (t *timing) round() error {
 	if err != nil {
 		return err
 	}
-	err = undisturbed(t.front.prefix+"a", func() (err error) {
+	err = undisturbed(t.front.prefix+"a", balancerProcessor, usually, func() (err error) {
 		if t.begun != nil {
 			if _, err := t.begun.timed(t.front.index[0], t.flows, tcAway); err != nil {
 				return err

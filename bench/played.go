@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -18,13 +19,20 @@ type skbContext struct {
 	Ifindex uint32
 }
 
-// live has the kernel make as many packets of a device, run the player on each, and send what it makes. Kernel 5.18 or later.
-func (p *player) live(index int, packets uint32) error {
+// live has the kernel make as many packets of a device, run the player on each, and send what it makes, burst at a time, at most 256. Kernel 5.18 or later.
+func (p *player) live(index int, packets, burst uint32) error {
 	size := p.frames.ValueSize()
-	_, err := p.Run(&ebpf.RunOptions{
-		Data: make([]byte, size), Repeat: packets, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, Context: xdpContext{DataEnd: size, Ingress: uint32(index)},
-	})
-	return err
+	t := testRun{program: uint32(p.FD()), repeat: packets, flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, batch: burst}
+	return t.run(make([]byte, size), xdpContext{DataEnd: size, Ingress: uint32(index)})
+}
+
+// played is how many packets it has made so far.
+func (p *player) played() (uint64, error) {
+	row := make([]byte, p.frames.ValueSize())
+	if err := p.frames.Lookup(p.frames.MaxEntries()-1, row); err != nil {
+		return 0, fmt.Errorf("read number of frames: %w", err)
+	}
+	return binary.NativeEndian.Uint64(row), nil
 }
 
 // timed runs the player n times on a packet that a device brings, beginning with the first frame, and returns how long one run took, in whole ns; the
