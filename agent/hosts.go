@@ -2,19 +2,23 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
-	"github.com/cilium/hive/cell"
+	"myelin/service"
 )
 
 // hostPause bounds how often backends are compared with the node's addresses.
 const hostPause = time.Second
 
-// followHost has what the host sends by its wires looked at while the host is
-// itself a backend of a Service: its answers to clients outside go in the
-// Service's name.
-func (a *Agent) followHost(ctx context.Context, _ cell.Health) error {
+// followHost tells what the node's own addresses mean to Services: whether their
+// ports have to be looked up, and whether the host is itself a backend. Then
+// what it sends by its wires is looked at, as its answers to clients outside go
+// in the Service's name.
+func (a *Agent) followHost(ctx context.Context, kernel *service.Kernel) error {
+	var told map[netip.Addr]bool
 	for {
 		txn := a.db.ReadTxn()
 		backends, backendsChanged := a.services.Desired.Backends.AllWatch(txn)
@@ -23,6 +27,13 @@ func (a *Agent) followHost(ctx context.Context, _ cell.Health) error {
 		for x := range addresses {
 			own[x.Addr] = true
 		}
+		if len(own) > 0 && !maps.Equal(own, told) {
+			if err := kernel.SetOwn(slices.Collect(maps.Keys(own))); err != nil {
+				a.log.Error("packets to the node's own ports cost a look-up more", "error", err)
+			} else {
+				told = own
+			}
+		}
 		serves := false
 		for b := range backends {
 			if serves = own[b.Address.Addr()]; serves {
@@ -30,16 +41,25 @@ func (a *Agent) followHost(ctx context.Context, _ cell.Health) error {
 			}
 		}
 		a.hostServes.Set(serves)
-		select {
-		case <-backendsChanged:
-		case <-addressesChanged:
-		case <-ctx.Done():
+		if !follow(ctx, backendsChanged, addressesChanged) {
 			return nil
 		}
-		select {
-		case <-time.After(hostPause):
-		case <-ctx.Done():
-			return nil
-		}
+	}
+}
+
+// follow waits until one of them changes, and a while longer. It returns false if
+// ctx ends.
+func follow(ctx context.Context, first, second <-chan struct{}) bool {
+	select {
+	case <-first:
+	case <-second:
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case <-time.After(hostPause):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
 
 	"myelin/bpf"
 	"myelin/service"
@@ -52,29 +53,31 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.services, err = service.New(service.Params{
+	services, err := service.New(service.Params{
 		LastService: lastService, LastBackend: lastBackend,
 		DB: a.db, Tables: a.cluster, Config: a.serviceConfig(), Node: a.config.Myelin.NodeName, Dir: a.config.Myelin.RunDir, Log: a.log,
 	})
 	if err != nil {
 		return err
 	}
-	a.server.services.Services = a.services
 	kernel := service.NewKernel(a.datapath)
 	kernel.Maglev = service.MaglevConfig{Size: a.config.Maglev.TableSize, Seed: xxhash.Sum64String(a.config.Maglev.HashSeed)}
-	if err := service.Reconcile(a.log, a.db, a.group, a.services.Desired, kernel); err != nil {
+	if err := service.Reconcile(a.log, a.db, a.group, services.Desired, kernel); err != nil {
 		return err
 	}
-	if err := a.startChecks(); err != nil {
+	if err := a.startChecks(services.Desired.Checks); err != nil {
 		return err
 	}
 	a.terminator = service.NewTerminator(a.log, kernel, a.podNamespaces)
+	a.served = service.NewCollector(a.datapath, a.log)
+	a.services, a.server.services.Services = services, services // from now on somebody may ask
 	a.group.Add(
-		job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return a.services.Run(ctx) }),
+		job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return services.Run(ctx) }),
 		job.OneShot("sockets", func(ctx context.Context, _ cell.Health) error { return a.terminator.Run(ctx) }),
 	)
 	if a.config.PerPacket() {
-		a.group.Add(job.OneShot("host-backends", a.followHost))
+		a.group.Add(job.OneShot("served", func(ctx context.Context, _ cell.Health) error { return a.served.Run(ctx) }))
+		a.group.Add(job.OneShot("host", func(ctx context.Context, _ cell.Health) error { return a.followHost(ctx, kernel) }))
 	}
 	if err := a.waitServices(ctx); err != nil || !a.config.SocketLB.Enabled {
 		return err
@@ -101,12 +104,12 @@ func (a *Agent) attachSockets() error {
 }
 
 // startChecks serves health check node ports.
-func (a *Agent) startChecks() error {
+func (a *Agent) startChecks(checks statedb.RWTable[*service.Check]) error {
 	if !a.config.NodePort.EnableHealthCheck {
 		return nil
 	}
 	a.checks = &service.CheckServer{Log: a.log, Listen: net.Listen}
-	_, err := table.Register(a.log, a.db, a.group, a.services.Desired.Checks, service.CheckStatus, a.checks)
+	_, err := table.Register(a.log, a.db, a.group, checks, service.CheckStatus, a.checks)
 	return err
 }
 

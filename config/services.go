@@ -141,9 +141,9 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 }
 
 // Direct reports whether answers to clients outside may come from the backend's
-// node: of all Services, or of those that say so.
+// node: of all Services, or of those that say so, as those by API may.
 func (c *Config) Direct() bool {
-	return c.PerPacket() && (c.LoadBalancer.Mode != "snat" || c.BPF.LBModeAnnotation)
+	return c.PerPacket() && (c.LoadBalancer.Mode != "snat" || c.BPF.LBModeAnnotation || c.LoadBalancer.Standalone)
 }
 
 // idle is a key that is accepted and does nothing.

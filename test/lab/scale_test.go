@@ -223,7 +223,7 @@ func (c *cluster) locked(node string) (mb float64) {
 			c.t.Fatal(err)
 		}
 		bytes, ok := info.Memlock()
-		if !ok {
+		if !ok && info.Type != ebpf.LPMTrie { // an empty one has none
 			c.t.Fatalf("the kernel does not tell the memory of map %s", pin)
 		}
 		mb += float64(bytes) / 1e6

@@ -1,0 +1,46 @@
+package labtest
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestStandaloneOutside has the world ask a load balancer without a cluster for addresses of each family, whose backend on another machine is of the same
+// and of the other one.
+//
+//	world ══ 192.0.2.x, 2001:db8:50::x ══► lb ══► server :8080, :7001
+func TestStandaloneOutside(t *testing.T) {
+	g := upGateway(t)
+	names := map[[2]int]string{{4, 4}: "four", {6, 6}: "six", {4, 6}: "four-six", {6, 4}: "six-four"}
+	n := 0
+	for way, name := range names {
+		n++
+		vip, backend := lbAddr(n, way[0]), nodeAddr(2, way[1])
+		g.must("service", "upsert", name, "--frontend", netip.AddrPortFrom(vip, 80).String()+"/TCP", "--backend", netip.AddrPortFrom(backend, 8080).String())
+		g.must("service", "upsert", name+"-udp", "--frontend", netip.AddrPortFrom(vip, 53).String()+"/UDP", "--backend", netip.AddrPortFrom(backend, 7001).String())
+		g.routeOutside(1)
+		want := nodeAddr(1, way[1])
+		eventually(t, name, 10*time.Second, func() error {
+			server, client, err := g.asks("world", url("http", vip, 80))
+			if err == nil && (server != "node2" || client != want) {
+				t.Errorf("%s: %s saw %s, want node2 and %s", name, server, client, want)
+			}
+			return err
+		})
+		if _, err := g.call("world", url("udp", vip, 53)); err != nil {
+			t.Errorf("%s, UDP: %v", name, err)
+		}
+		g.must("service", "delete", name)
+		eventually(t, name+" is no more", 10*time.Second, func() error {
+			if server, err := g.call("world", url("http", vip, 80)); err == nil {
+				return &answeredError{server}
+			}
+			return nil
+		})
+	}
+}
+
+type answeredError struct{ server string }
+
+func (e *answeredError) Error() string { return "answered by " + e.server }
