@@ -4,28 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 )
 
 // hostSlicesYAML are EndpointSlices whose only endpoint is a node.
-func hostSlicesYAML(service string, node int) string {
-	var text strings.Builder
+func hostSlicesYAML(service string, node int) (text string) {
 	for _, f := range []int{4, 6} {
-		fmt.Fprintf(&text, `apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: %s-%d, labels: {kubernetes.io/service-name: %s}}
-addressType: IPv%d
-ports:
-  - {name: http, port: 8080}
-  - {name: dns, port: 7001, protocol: UDP}
-endpoints:
-  - {addresses: ["%s"], nodeName: node%d, conditions: {ready: true}}
----
-`, service, f, service, f, nodeAddr(node, f), node)
+		text += sliceYAML(service, f) + endpointYAML(nodeAddr(node, f), fmt.Sprintf("node%d", node)) + "---\n"
 	}
-	return text.String()
+	return text
 }
 
 // TestOutsideHost has a node itself serve, as pods in the host's network do: clients outside, and pods.

@@ -53,7 +53,18 @@ spec:
 func (c *cluster) slicesYAML(service string, pods ...string) string {
 	var text strings.Builder
 	for _, f := range []int{4, 6} {
-		fmt.Fprintf(&text, `apiVersion: discovery.k8s.io/v1
+		text.WriteString(sliceYAML(service, f))
+		for _, p := range pods {
+			text.WriteString(endpointYAML(c.end(p).addr(f), "node"+p[len(p)-1:]))
+		}
+		text.WriteString("---\n")
+	}
+	return text.String()
+}
+
+// sliceYAML is an EndpointSlice of a family, up to its endpoints.
+func sliceYAML(service string, family int) string {
+	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: %s-%d, labels: {kubernetes.io/service-name: %s}}
 addressType: IPv%d
@@ -61,14 +72,11 @@ ports:
   - {name: http, port: 8080}
   - {name: dns, port: 7001, protocol: UDP}
 endpoints:
-`, service, f, service, f)
-		for _, p := range pods {
-			node := "node" + p[len(p)-1:]
-			fmt.Fprintf(&text, "  - {addresses: [\"%s\"], nodeName: %s, conditions: {ready: true}}\n", c.end(p).addr(f), node)
-		}
-		text.WriteString("---\n")
-	}
-	return text.String()
+`, service, family, service, family)
+}
+
+func endpointYAML(a netip.Addr, node string) string {
+	return fmt.Sprintf("  - {addresses: [\"%s\"], nodeName: %s, conditions: {ready: true}}\n", a, node)
 }
 
 func (c *cluster) apply(name, yaml string) {
