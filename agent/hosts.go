@@ -41,25 +41,13 @@ func (a *Agent) followHost(ctx context.Context, kernel *service.Kernel) error {
 			}
 		}
 		a.hostServes.Set(serves)
-		if !follow(ctx, backendsChanged, addressesChanged) {
+		if (changes{backendsChanged, addressesChanged}).wait(ctx) != nil {
 			return nil
 		}
-	}
-}
-
-// follow waits until one of them changes, and a while longer. It returns false if
-// ctx ends.
-func follow(ctx context.Context, first, second <-chan struct{}) bool {
-	select {
-	case <-first:
-	case <-second:
-	case <-ctx.Done():
-		return false
-	}
-	select {
-	case <-time.After(hostPause):
-		return true
-	case <-ctx.Done():
-		return false
+		select {
+		case <-time.After(hostPause):
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }

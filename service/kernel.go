@@ -141,20 +141,23 @@ func frontendRow(f *Frontend) bpf.DatapathFrontend {
 		Service: f.ServiceID, Affinity: uint32((f.Affinity + time.Second - 1) / time.Second), Port: portNumber(f),
 	}
 	dsr := f.Forwarding == DSR || f.Forwarding == Hybrid && f.Protocol == TCP
-	for flag, on := range map[bpf.DatapathFrontendFlag]bool{
-		bpf.DatapathFrontendFlagFRONTEND_EXTERNAL:      f.Scopes&External != 0,
-		bpf.DatapathFrontendFlagFRONTEND_INTERNAL:      f.Scopes&Internal != 0,
-		bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL: f.Elsewhere&External != 0,
-		bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL: f.Elsewhere&Internal != 0,
-		bpf.DatapathFrontendFlagFRONTEND_THIS_NODE:     f.ThisNode,
-		bpf.DatapathFrontendFlagFRONTEND_RANGES:        f.Restricted && f.Scopes&External != 0,
-		bpf.DatapathFrontendFlagFRONTEND_MAGLEV:        f.Algorithm == Maglev && f.Scopes&External != 0,
-		bpf.DatapathFrontendFlagFRONTEND_LEAST:         f.Algorithm == LeastConnections,
-		bpf.DatapathFrontendFlagFRONTEND_DSR:           dsr,
-		bpf.DatapathFrontendFlagFRONTEND_SNAT:          !dsr && f.Forwarding != DefaultForwarding,
+	for _, flag := range []struct {
+		on   bool
+		flag bpf.DatapathFrontendFlag
+	}{
+		{f.Scopes&External != 0, bpf.DatapathFrontendFlagFRONTEND_EXTERNAL},
+		{f.Scopes&Internal != 0, bpf.DatapathFrontendFlagFRONTEND_INTERNAL},
+		{f.Elsewhere&External != 0, bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL},
+		{f.Elsewhere&Internal != 0, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL},
+		{f.ThisNode, bpf.DatapathFrontendFlagFRONTEND_THIS_NODE},
+		{f.Restricted && f.Scopes&External != 0, bpf.DatapathFrontendFlagFRONTEND_RANGES},
+		{f.Algorithm == Maglev && f.Scopes&External != 0, bpf.DatapathFrontendFlagFRONTEND_MAGLEV},
+		{f.Algorithm == LeastConnections, bpf.DatapathFrontendFlagFRONTEND_LEAST},
+		{dsr, bpf.DatapathFrontendFlagFRONTEND_DSR},
+		{!dsr && f.Forwarding != DefaultForwarding, bpf.DatapathFrontendFlagFRONTEND_SNAT},
 	} {
-		if on {
-			row.Flags |= uint32(flag)
+		if flag.on {
+			row.Flags |= uint32(flag.flag)
 		}
 	}
 	return row

@@ -13,10 +13,6 @@ import (
 	"myelin/flow"
 )
 
-// settleFor is how long flows wait to hear that their backend has gone: so that
-// one that chose it just before has its row.
-const settleFor = 100 * time.Millisecond
-
 // stray asks for a walk over all flows, for backends have gone.
 func (k *Kernel) stray() {
 	k.strays = true
@@ -74,7 +70,7 @@ func (k *Kernel) asked(ctx context.Context, after time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(settleFor):
+	case <-time.After(settleTime):
 		return true
 	}
 }

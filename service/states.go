@@ -43,10 +43,7 @@ func (s *Services) SetState(addr L4Addr, state State) error {
 	}
 	s.states = next
 	s.changed = append(s.changed, addr)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	signal(s.wake)
 	return nil
 }
 

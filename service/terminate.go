@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// settleTime lets more backends go before sockets are looked through, and
-	// sockets that had just chosen one connect to it.
+	// settleTime lets more backends go before sockets and flows are looked
+	// through, and those that had just chosen one connect to it, or have a row.
 	settleTime = 100 * time.Millisecond
 	// retryTime is when namespaces are looked through again after an error.
 	retryTime = 10 * time.Second
