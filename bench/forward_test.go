@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -156,4 +157,21 @@ func TestPerPacket(t *testing.T) {
 	if len(took) != 2*len(costs()) {
 		t.Errorf("%d results of %d costs", len(took), len(costs()))
 	}
+}
+
+// send has the kernel send packets of a player from the other end of the wire, and returns how many came back translated: if no end is polled apart,
+// none is too fast for another.
+func (f *front) send(p *player, packets uint32) (came uint64, err error) {
+	const burst = 64 // as many as are polled for at once
+	had, err := f.sink.count()
+	if err == nil {
+		err = undisturbed(f.prefix+"b", senderProcessor, usually, func() error { return p.live(f.index[1], packets, burst) })
+	}
+	if err == nil {
+		came, err = f.sink.count()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("send frames through %s: %w", f.name, err)
+	}
+	return came - had, nil
 }

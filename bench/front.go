@@ -150,23 +150,6 @@ func (f *front) write(count, first int, from, to, l4 string) ([][]byte, error) {
 // frameSize is how long a frame is that needs at least so many bytes: 64, as the shortest on a wire is with its checksum, or more in steps of 8.
 func frameSize(least int) int { return max(64, (least+7)/8*8) }
 
-// send has the kernel send packets of a player from the other end of the wire, and returns how many came back translated: if no end is polled apart,
-// none is too fast for another.
-func (f *front) send(p *player, packets uint32) (came uint64, err error) {
-	const burst = 64 // as many as are polled for at once
-	had, err := f.sink.count()
-	if err == nil {
-		err = undisturbed(f.prefix+"b", senderProcessor, usually, func() error { return p.live(f.index[1], packets, burst) })
-	}
-	if err == nil {
-		came, err = f.sink.count()
-	}
-	if err != nil {
-		return 0, fmt.Errorf("send frames through %s: %w", f.name, err)
-	}
-	return came - had, nil
-}
-
 // proxied is a front's node with the real kube-proxy.
 type proxied struct{ kubeProxy }
 
