@@ -98,7 +98,7 @@ INLINE int fib_outcome(long rc)
 }
 
 /* The kernel's fib takes IPv4 and IPv6 addresses in different places: this is one of the few spots where the families differ. */
-INLINE long fib_ask(void *ctx, const struct packet *pkt, struct bpf_fib_lookup *f)
+INLINE long fib_ask(struct __sk_buff *skb, const struct packet *pkt, struct bpf_fib_lookup *f)
 {
 	f->ifindex = pkt->ifindex & ~PATH_TRANSLATED;
 	f->l4_protocol = pkt->proto;
@@ -112,16 +112,16 @@ INLINE long fib_ask(void *ctx, const struct packet *pkt, struct bpf_fib_lookup *
 		__builtin_memcpy(f->ipv6_src, &pkt->src, 16);
 		__builtin_memcpy(f->ipv6_dst, &pkt->dst, 16);
 	}
-	return bpf_fib_lookup(ctx, f, sizeof(*f), 0);
+	return bpf_fib_lookup(skb, f, sizeof(*f), 0);
 }
 
-/* By the kernel's routes, into the CPU's path; ctx is a packet's at tc or XDP. Returns 0 or a drop reason. */
-INLINE int decide_wire(void *ctx, struct cpu *c)
+/* By the kernel's routes, into the CPU's path. Returns 0 or a drop reason. */
+INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
 	struct path *p = &c->path;
 	struct bpf_fib_lookup f = {};
-	long rc = fib_ask(ctx, pkt, &f);
+	long rc = fib_ask(skb, pkt, &f);
 	int outcome = fib_outcome(rc);
 	struct wire *w;
 

@@ -17,14 +17,19 @@ INLINE void path_first(struct path *p)
 		p->action = PATH_RESOLVE;
 }
 
-/* Decides where what the CPU's packet becomes leaves this node, whoever sends it; ctx is a packet's at tc or XDP. Returns 0 or a drop reason. Slow path. */
-INLINE int translated_decide(void *ctx, struct cpu *c)
+/* Decides where what the CPU's packet becomes leaves this node, whoever sends it. Returns 0 or a drop reason. Slow path. */
+APART int translated_decide(struct __sk_buff *skb)
 {
-	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
-	struct path *p = &c->path;
+	struct cpu *c = cpu_this();
 	struct prefix *prefix;
+	struct endpoint *e;
+	struct path *p;
 	int outcome;
 
+	if (!c)
+		return DROP_NO_ROUTE;
+	p = &c->path;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (e) {
 		decide_wire_pod(c, e);
 		path_keep(c, true);
@@ -40,20 +45,13 @@ INLINE int translated_decide(void *ctx, struct cpu *c)
 		p->mtu = tunnel_mtu();
 		gateway_addr(&c->snat, c->pkt.family == 6);
 	} else {
-		outcome = decide_wire(ctx, c);
+		outcome = decide_wire(skb, c);
 		if (outcome)
 			return outcome;
 	}
 	if (p->action != PATH_RESOLVE)
 		path_keep(c, true);
 	return 0;
-}
-
-APART int translated_decide_skb(struct __sk_buff *skb)
-{
-	struct cpu *c = cpu_this();
-
-	return c ? translated_decide(skb, c) : DROP_NO_ROUTE;
 }
 
 /* What the CPU's packet was. */
@@ -98,7 +96,7 @@ INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 		c->path = p->path;
 		c->snat = p->snat;
 	} else {
-		outcome = translated_decide_skb(skb);
+		outcome = translated_decide(skb);
 		path_first(&c->path);
 	}
 	translated_end(c, &was);
