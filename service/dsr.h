@@ -36,8 +36,8 @@ INLINE __u32 dsr_size(const struct packet *pkt)
 	return pkt->family == 4 ? sizeof(struct dsr_option4) : sizeof(struct dsr_option6);
 }
 
-/* IPv4's header with its length, its total length and its checksum as they are with `bytes` of options more. */
-INLINE bool dsr_header4(struct __sk_buff *skb, int bytes)
+/* IPv4's header with its length, its total length and its checksum as they are with `bytes` of options more, whose sum changes by `sum`. */
+INLINE bool dsr_header4(struct __sk_buff *skb, int bytes, __s64 sum)
 {
 	struct iphdr *ip = (void *)(long)skb->data + L3;
 	__u16 head, length;
@@ -48,7 +48,7 @@ INLINE bool dsr_header4(struct __sk_buff *skb, int bytes)
 	length = ip->tot_len;
 	ip->ihl += bytes / 4;
 	ip->tot_len = bpf_htons(bpf_ntohs(length) + bytes);
-	ip->check = csum_fold((__u64)(__u16)~ip->check + (__u16)~head + *(__u16 *)ip + (__u16)~length + ip->tot_len);
+	ip->check = csum_fold((__u64)(__u16)~ip->check + (__u32)sum + (__u16)~head + *(__u16 *)ip + (__u16)~length + ip->tot_len);
 	return true;
 }
 
@@ -56,18 +56,12 @@ INLINE bool dsr_push4(struct __sk_buff *skb, struct cpu *c)
 {
 	struct dsr_option4 o = { .type = DSR_OPTION4, .length = sizeof(o), .port = c->pkt.dport, .addr = c->pkt.dst.w[3] };
 	struct iphdr *ip = (void *)(long)skb->data + L3;
-	__u16 check;
-	__s64 sum;
 
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end || ip->ihl > 13)
 		return false;
-	if (!dsr_header4(skb, sizeof(o)) || bpf_skb_adjust_room(skb, sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
-		return false;
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)&o, sizeof(o), 0);
-	if (bpf_skb_store_bytes(skb, L3 + sizeof(*ip), &o, sizeof(o), 0) || bpf_skb_load_bytes(skb, L3 + offsetof(struct iphdr, check), &check, 2))
-		return false;
-	check = csum_fold((__u64)(__u16)~check + (__u32)sum);
-	return !bpf_skb_store_bytes(skb, L3 + offsetof(struct iphdr, check), &check, 2, 0);
+	return dsr_header4(skb, sizeof(o), bpf_csum_diff(NULL, 0, (__be32 *)&o, sizeof(o), 0)) &&
+	       !bpf_skb_adjust_room(skb, sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO) &&
+	       !bpf_skb_store_bytes(skb, L3 + sizeof(*ip), &o, sizeof(o), 0);
 }
 
 INLINE bool dsr_length6(struct __sk_buff *skb, int bytes, __u8 *nexthdr)
@@ -124,18 +118,11 @@ INLINE bool dsr_read(struct __sk_buff *skb, struct cpu *c)
 INLINE bool dsr_pull4(struct __sk_buff *skb)
 {
 	struct dsr_option4 o;
-	__u16 check;
-	__s64 sum;
 
 	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct iphdr), &o, sizeof(o)))
 		return false;
-	sum = bpf_csum_diff((__be32 *)&o, sizeof(o), NULL, 0, 0);
-	if (!dsr_header4(skb, -(int)sizeof(o)) || bpf_skb_adjust_room(skb, -(int)sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
-		return false;
-	if (bpf_skb_load_bytes(skb, L3 + offsetof(struct iphdr, check), &check, 2))
-		return false;
-	check = csum_fold((__u64)(__u16)~check + (__u32)sum);
-	return !bpf_skb_store_bytes(skb, L3 + offsetof(struct iphdr, check), &check, 2, 0);
+	return dsr_header4(skb, -(int)sizeof(o), bpf_csum_diff((__be32 *)&o, sizeof(o), NULL, 0, 0)) &&
+	       !bpf_skb_adjust_room(skb, -(int)sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
 INLINE bool dsr_pull6(struct __sk_buff *skb)
