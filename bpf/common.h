@@ -57,7 +57,8 @@ struct settings {
 	__u8 rss4_bits;        /* length of the prefix that senders of IPIP are taken from; 0: the node's address is */
 	__u8 rss6_bits;
 	__u8 bind_protection;  /* the host's own sockets can't bind the ports of Services */
-	__u8 pad[3];
+	__u8 policy;           /* policies are enforced */
+	__u8 pad[2];
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */

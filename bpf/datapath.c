@@ -3,6 +3,7 @@
 
 /* Every way of a packet through Myelin, top to bottom. */
 
+#include "../policy/policy.h"
 #include "../route/decide.h"
 #include "../neighbour/neighbour.h"
 #include "../flow/flow.h"
@@ -379,5 +380,6 @@ const enum path_flag *_path_flag __attribute__((unused));
 const enum lb_dispatch *_lb_dispatch __attribute__((unused));
 const enum lb_mode *_lb_mode __attribute__((unused));
 const enum hook *_hook __attribute__((unused));
+const enum policy_action *_policy_action __attribute__((unused));
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -155,6 +155,14 @@ const (
 	DatapathEndpointFlagENDPOINT_MASQUERADE DatapathEndpointFlag = 2
 )
 
+type DatapathEndpointPolicy struct {
+	_       structs.HostLayout
+	Set     [2][2]uint32
+	Lengths [2][2]uint32
+	Audit   uint8
+	Pad     [3]uint8
+}
+
 type DatapathEpochs struct {
 	_          structs.HostLayout
 	Of         [65536]uint32
@@ -449,6 +457,24 @@ const (
 	DatapathPathFlagPATH_NODE_PORTS DatapathPathFlag = 8
 )
 
+type DatapathPeerClass struct {
+	_       structs.HostLayout
+	Class   uint32
+	Lengths uint32
+}
+
+type DatapathPeerClassKey struct {
+	_        structs.HostLayout
+	Set      uint32
+	Identity uint32
+}
+
+type DatapathPeerPrefixKey struct {
+	_      structs.HostLayout
+	Length uint32
+	Addr   [4]uint32
+}
+
 type DatapathPodLink struct {
 	_        structs.HostLayout
 	Addr4    DatapathAddr
@@ -456,6 +482,14 @@ type DatapathPodLink struct {
 	Endpoint DatapathEndpoint
 	_        [4]byte
 }
+
+type DatapathPolicyAction uint32
+
+const (
+	DatapathPolicyActionPOLICY_DENY    DatapathPolicyAction = 0
+	DatapathPolicyActionPOLICY_ALLOW   DatapathPolicyAction = 1
+	DatapathPolicyActionPOLICY_NO_RULE DatapathPolicyAction = 2
+)
 
 type DatapathPrefix struct {
 	_     structs.HostLayout
@@ -505,7 +539,8 @@ type DatapathSettings struct {
 	Rss4Bits       uint8
 	Rss6Bits       uint8
 	BindProtection uint8
-	Pad            [3]uint8
+	Policy         uint8
+	Pad            [2]uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -604,6 +639,24 @@ const (
 	DatapathTunnelModeTUNNEL_IPV6 DatapathTunnelMode = 2
 )
 
+type DatapathVerdict struct {
+	_      structs.HostLayout
+	Rule   uint32
+	Proxy  uint16
+	Action uint8
+	Pad    uint8
+	Hits   uint64
+	LastNs uint64
+}
+
+type DatapathVerdictKey struct {
+	_     structs.HostLayout
+	Class uint32
+	Port  uint16
+	Proto uint8
+	Bits  uint8
+}
+
 type DatapathWire struct {
 	_     structs.HostLayout
 	Addr4 DatapathAddr
@@ -630,11 +683,16 @@ const (
 	DatapathMapLoads           = "loads"
 	DatapathMapOrigins         = "origins"
 	DatapathMapPaths           = "paths"
+	DatapathMapPeerClasses     = "peer_classes"
+	DatapathMapPeerPrefixes    = "peer_prefixes"
+	DatapathMapPeers           = "peers"
 	DatapathMapPodLinks        = "pod_links"
+	DatapathMapPolicies        = "policies"
 	DatapathMapPrefixes        = "prefixes"
 	DatapathMapSocketOutcomes  = "socket_outcomes"
 	DatapathMapSourceRanges    = "source_ranges"
 	DatapathMapTranslations    = "translations"
+	DatapathMapVerdicts        = "verdicts"
 	DatapathMapWires           = "wires"
 	DatapathProgBind4          = "bind4"
 	DatapathProgBind6          = "bind6"
@@ -663,6 +721,7 @@ const (
 	DatapathVarOutcome         = "_outcome"
 	DatapathVarPathAction      = "_path_action"
 	DatapathVarPathFlag        = "_path_flag"
+	DatapathVarPolicyAction    = "_policy_action"
 	DatapathVarPrefixFlag      = "_prefix_flag"
 	DatapathVarServiceScope    = "_service_scope"
 	DatapathVarSocketOutcome   = "_socket_outcome"
@@ -750,11 +809,16 @@ type DatapathMapSpecs struct {
 	Loads          *ebpf.MapSpec `ebpf:"loads"`
 	Origins        *ebpf.MapSpec `ebpf:"origins"`
 	Paths          *ebpf.MapSpec `ebpf:"paths"`
+	PeerClasses    *ebpf.MapSpec `ebpf:"peer_classes"`
+	PeerPrefixes   *ebpf.MapSpec `ebpf:"peer_prefixes"`
+	Peers          *ebpf.MapSpec `ebpf:"peers"`
 	PodLinks       *ebpf.MapSpec `ebpf:"pod_links"`
+	Policies       *ebpf.MapSpec `ebpf:"policies"`
 	Prefixes       *ebpf.MapSpec `ebpf:"prefixes"`
 	SocketOutcomes *ebpf.MapSpec `ebpf:"socket_outcomes"`
 	SourceRanges   *ebpf.MapSpec `ebpf:"source_ranges"`
 	Translations   *ebpf.MapSpec `ebpf:"translations"`
+	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
 	Wires          *ebpf.MapSpec `ebpf:"wires"`
 }
 
@@ -774,6 +838,7 @@ type DatapathVariableSpecs struct {
 	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
 	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
 	PathFlag        *ebpf.VariableSpec `ebpf:"_path_flag"`
+	PolicyAction    *ebpf.VariableSpec `ebpf:"_policy_action"`
 	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
 	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
 	SocketOutcome   *ebpf.VariableSpec `ebpf:"_socket_outcome"`
@@ -818,11 +883,16 @@ type DatapathMaps struct {
 	Loads          *ebpf.Map `ebpf:"loads"`
 	Origins        *ebpf.Map `ebpf:"origins"`
 	Paths          *ebpf.Map `ebpf:"paths"`
+	PeerClasses    *ebpf.Map `ebpf:"peer_classes"`
+	PeerPrefixes   *ebpf.Map `ebpf:"peer_prefixes"`
+	Peers          *ebpf.Map `ebpf:"peers"`
 	PodLinks       *ebpf.Map `ebpf:"pod_links"`
+	Policies       *ebpf.Map `ebpf:"policies"`
 	Prefixes       *ebpf.Map `ebpf:"prefixes"`
 	SocketOutcomes *ebpf.Map `ebpf:"socket_outcomes"`
 	SourceRanges   *ebpf.Map `ebpf:"source_ranges"`
 	Translations   *ebpf.Map `ebpf:"translations"`
+	Verdicts       *ebpf.Map `ebpf:"verdicts"`
 	Wires          *ebpf.Map `ebpf:"wires"`
 }
 
@@ -842,11 +912,16 @@ func (m *DatapathMaps) Close() error {
 		m.Loads,
 		m.Origins,
 		m.Paths,
+		m.PeerClasses,
+		m.PeerPrefixes,
+		m.Peers,
 		m.PodLinks,
+		m.Policies,
 		m.Prefixes,
 		m.SocketOutcomes,
 		m.SourceRanges,
 		m.Translations,
+		m.Verdicts,
 		m.Wires,
 	)
 }
@@ -867,6 +942,7 @@ type DatapathVariables struct {
 	Outcome         *ebpf.Variable `ebpf:"_outcome"`
 	PathAction      *ebpf.Variable `ebpf:"_path_action"`
 	PathFlag        *ebpf.Variable `ebpf:"_path_flag"`
+	PolicyAction    *ebpf.Variable `ebpf:"_policy_action"`
 	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
 	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
 	SocketOutcome   *ebpf.Variable `ebpf:"_socket_outcome"`

@@ -22,6 +22,10 @@ type Sizes struct {
 	Services  uint32 // frontends, backends, rows of their sets; 0: no Services, and the maps shrink to one row
 	// Translations are flows that packets are translated for; the map shrinks to one row without Settings.Services.
 	Translations uint32
+	// Peers are single addresses with an identity, and Prefixes the others; the maps of policies shrink to one row without Settings.Policy.
+	Peers, PeerPrefixes uint32
+	PeerClasses         uint32
+	Verdicts            uint32
 }
 
 // Options of Load.
@@ -108,6 +112,12 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set(name, max(o.Sizes.Services, 1))
 	}
 	s := o.Settings
+	for name, n := range map[string]uint32{"peers": o.Sizes.Peers, "peer_prefixes": o.Sizes.PeerPrefixes, "peer_classes": o.Sizes.PeerClasses, "verdicts": o.Sizes.Verdicts, "policies": 0} {
+		set(name, n)
+		if s.Policy == 0 {
+			set(name, 1)
+		}
+	}
 	flows := s.FlowAlways != 0 || s.Masquerade4 != 0 || s.Masquerade6 != 0
 	if s.FlowAlways == 0 {
 		set("kept_flows", 1)

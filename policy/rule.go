@@ -1,0 +1,169 @@
+// Package policy says who may talk to whom. Each API's objects become rules of
+// one model, rules become sets of rows, and the datapath takes the first row
+// that matches when a flow begins.
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+
+	"myelin/cluster"
+)
+
+// Direction is that of a flow, seen from the endpoint a rule is for.
+type Direction uint8
+
+// The directions index arrays of two.
+const (
+	Ingress Direction = iota
+	Egress
+)
+
+// String is "ingress" or "egress".
+func (d Direction) String() string { return [...]string{"ingress", "egress"}[d] }
+
+// Tier orders rules before anything else does.
+type Tier uint8
+
+// Tiers in the order in which they are asked. TierDefault holds NetworkPolicies
+// and CiliumNetworkPolicies: in it deny beats allow, whatever the order, and an
+// endpoint that some policy isolates is denied what no rule allows. In the
+// others the first rule that matches decides, by priority, then name, then
+// place in the object; what none matches goes on to the next tier.
+const (
+	TierAdmin Tier = iota
+	TierDefault
+	TierBaseline
+)
+
+// Action is what a rule says of what it matches.
+type Action uint8
+
+// Pass leaves a tier for the next one; only TierAdmin has it.
+const (
+	Deny Action = iota
+	Allow
+	Pass
+)
+
+// String is "deny", "allow" or "pass".
+func (a Action) String() string { return [...]string{"deny", "allow", "pass"}[a] }
+
+// Ref names an object.
+type Ref struct {
+	// Kind is "NetworkPolicy", "CiliumNetworkPolicy",
+	// "CiliumClusterwideNetworkPolicy", "CiliumCIDRGroup" or
+	// "ClusterNetworkPolicy".
+	Kind string `json:"kind"`
+	cluster.Key
+}
+
+// String is "Kind namespace/name".
+func (r Ref) String() string { return r.Kind + " " + r.Key.String() }
+
+// Origin is the place in an object that a rule was made of.
+type Origin struct {
+	Ref Ref `json:"ref"`
+	// Path is as in "spec.ingress[0]".
+	Path string `json:"path"`
+	// Source is where the object was read, e.g. "manifests:policies.yaml", and
+	// Line the line of Path there; 0: not known.
+	Source string `json:"source,omitempty"`
+	Line   int    `json:"line,omitempty"`
+}
+
+// String is as in "NetworkPolicy default/web spec.ingress[0] (policies.yaml:12)".
+func (o Origin) String() string {
+	if o.Source == "" {
+		return o.Ref.String() + " " + o.Path
+	}
+	if o.Line == 0 {
+		return fmt.Sprintf("%s %s (%s)", o.Ref, o.Path, o.Source)
+	}
+	return fmt.Sprintf("%s %s (%s:%d)", o.Ref, o.Path, o.Source, o.Line)
+}
+
+// Spec is what an object asks for of one choice of endpoints. An object with
+// several specs, or one that treats its directions apart, has several.
+type Spec struct {
+	Ref Ref
+	// Subject says which endpoints the spec is for.
+	Subject Selector
+	// Nodes: the subject is nodes, by their labels, instead of pods.
+	Nodes    bool
+	Tier     Tier
+	Priority int32 // TierAdmin and TierBaseline: lower comes first
+	// Isolates says, by Direction, that what no rule of TierDefault allows is
+	// denied to the endpoints.
+	Isolates [2]bool
+	Rules    []Rule
+	// Log is what flows that the spec decides are marked with.
+	Log string
+}
+
+// Rule matches flows of one direction by peer and port.
+type Rule struct {
+	Origin    Origin
+	Direction Direction
+	Action    Action
+	// Peers: one of them must match. Nil matches everybody, and one that is
+	// empty but not nil nobody.
+	Peers []Peer
+	// Ports: one of them must match. Nil matches all.
+	Ports []Port
+}
+
+// Peer is whom a rule speaks of. One of its fields is set.
+type Peer struct {
+	// Endpoints selects by labels: pods, nodes and reserved identities.
+	Endpoints *Selector
+	// Nodes selects nodes by their labels.
+	Nodes *Selector
+	// Prefixes selects by address.
+	Prefixes *Prefixes
+	// Service selects what is behind a Service.
+	Service *ServicePeer
+	// Required must match as well: fromRequires and toRequires.
+	Required []Selector
+}
+
+// Prefixes are addresses: those in Include that are not in Except.
+type Prefixes struct {
+	Include []netip.Prefix
+	Except  []netip.Prefix
+	// Group and GroupSelector name CiliumCIDRGroups, whose prefixes count as
+	// well as Include.
+	Group         string
+	GroupSelector *Selector
+	// Pods: addresses of pods and nodes count too (Kubernetes' ipBlock). Else
+	// only those outside of the cluster do (Cilium's CIDRs).
+	Pods bool
+}
+
+// ServicePeer names Services: one by name, or several by labels. An empty
+// Namespace with a Selector means any.
+type ServicePeer struct {
+	Namespace string
+	Name      string
+	Selector  *Selector
+}
+
+// Protocols as in IP, with what policies mean by no protocol.
+const (
+	ProtoAny    uint8 = 0
+	ProtoICMP   uint8 = 1
+	ProtoTCP    uint8 = 6
+	ProtoUDP    uint8 = 17
+	ProtoICMPv6 uint8 = 58
+	ProtoSCTP   uint8 = 132
+)
+
+// Port is a protocol, and ports or types of it.
+type Port struct {
+	// Proto is ProtoAny for all protocols: then there are no ports.
+	Proto uint8
+	// First to Last are ports, or ICMP types; 0 to 65535 means all.
+	First, Last uint16
+	// Name is a port of the pod that flows go to, instead of numbers.
+	Name string
+}
