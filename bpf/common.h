@@ -58,7 +58,8 @@ struct settings {
 	__u8 rss6_bits;
 	__u8 bind_protection;  /* the host's own sockets can't bind the ports of Services */
 	__u8 policy;           /* policies are enforced */
-	__u8 pad[2];
+	__u8 policy_cut;       /* enum policy_cut */
+	__u8 pad;
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */
@@ -82,8 +83,18 @@ volatile const struct settings config;
 /* Set while somebody watches flows: their events are not even made for nobody. */
 __u32 listening;
 
+/* Set where some endpoint's flows have rows: by configuration, or by a policy. */
+__u32 tracking;
+
 /* Set where a Service has a port of the node's own addresses that is no node port. */
 __u32 own_ports;
+
+/* What becomes of a flow that a policy comes to forbid. */
+enum policy_cut {
+	CUT_RESET, /* both ends are told, where TCP can tell */
+	CUT_DROP,
+	CUT_LEAVE, /* it goes on */
+};
 
 /* How clients outside get to a backend on another node. */
 enum lb_mode {

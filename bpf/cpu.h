@@ -38,6 +38,21 @@ struct rewrite {
 	struct addr via;
 };
 
+/* What policies are asked of the flow under way, and what they said. */
+struct policy_ask {
+	struct addr src; /* who began it … */
+	struct addr dst;
+	__u16 src_slot; /* … and the endpoints that are ours; 0: not ours */
+	__u16 dst_slot;
+	__u16 port; /* of dst, or the type of an ICMP message; host byte order */
+	__u8 proto;
+	__u8 reply;    /* true: the packet goes from dst to src */
+	__u32 rule[2]; /* by direction; 0: nothing was said */
+	__u8 audit;    /* true: what is denied is let pass */
+	__u8 cut;      /* true: the flow was allowed before */
+	__u8 pad[6];
+};
+
 struct cpu {
 	struct packet pkt;
 	struct packet about; /* what an ICMP error speaks of, as its pod sent it */
@@ -49,6 +64,7 @@ struct cpu {
 	struct translation_key place;
 	struct translation translation;
 	struct rewrite to;
+	struct policy_ask ask;
 	__u64 scratch[12]; /* for headers that are too large for the stack */
 	struct event_budget budget;
 	struct counter counters[HOOKS][OUTCOME_SLOTS];

@@ -15,6 +15,7 @@
 #include "../service/socket.h"
 #include "../service/bind.h"
 #include "../service/xdp.h"
+#include "types.h"
 
 /* What a hook does with what is not IP. */
 INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
@@ -33,6 +34,16 @@ INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
 	}
 }
 
+/* Drops what a policy denies, or whatever else the outcome says; of a connection that was allowed before, both ends learn of it with their next packet. */
+INLINE int refuse_flow(struct __sk_buff *skb, struct cpu *c, int outcome)
+{
+	bool denied = outcome == DROP_POLICY_DENIED || outcome == DROP_POLICY_NO_RULE;
+
+	if (config.policy && denied && c->ask.cut && config.policy_cut == CUT_RESET && c->pkt.proto == IPPROTO_TCP)
+		return tcp_reset(skb, outcome);
+	return drop(skb, c, outcome);
+}
+
 /* Sends a pod's packet along the CPU's path: from the node's address where it goes to the world, with a row where every flow has one. */
 APART int from_pod_go(struct __sk_buff *skb, __u32 action)
 {
@@ -47,10 +58,13 @@ APART int from_pod_go(struct __sk_buff *skb, __u32 action)
 		return verdict;
 	if (c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	if (config.flow_always && (!(c->path.flags & PATH_MASQUERADE) || outcome == NAT_NONE))
-		outcome = track_begin(skb);
+	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NAT_NONE)) {
+		outcome = l4_parse(skb);
+		if (!outcome)
+			outcome = track_begin(skb);
+	}
 	if (outcome > 0)
-		return drop(skb, c, outcome);
+		return refuse_flow(skb, c, outcome);
 	return path_go(skb, c, &c->path, action);
 }
 
@@ -63,7 +77,7 @@ APART int from_pod_follow(struct __sk_buff *skb, __u32 action)
 	if (!c)
 		return TC_ACT_SHOT;
 	c->path.action = action;
-	if (config.services && c->path.flags & ~PATH_MASQUERADE)
+	if (config.services && c->path.flags & ~(PATH_MASQUERADE | PATH_POLICY))
 		outcome = service_from_pod(skb);
 	return outcome == SERVICE_NONE ? from_pod_go(skb, action) : service_send(skb, outcome);
 }
@@ -86,6 +100,9 @@ APART int from_pod_decide(struct __sk_buff *skb)
 	return -1;
 }
 
+/* Whether some flows are at hand. */
+#define FLOWS_KEPT (config.flow_always || (config.policy && tracking))
+
 /* What a pod sends. */
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
@@ -105,7 +122,7 @@ int from_pod(struct __sk_buff *skb)
 		return refuse(skb, c, parsed);
 	if (c->pkt.proto == IPPROTO_ICMPV6 && (verdict = neighbour_nd(skb)) >= 0)
 		return verdict;
-	if (config.flow_always && (verdict = track_from_pod(skb, c)) >= 0)
+	if (FLOWS_KEPT && (verdict = track_from_pod(skb, c)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, false);
 	if (unlikely(!p)) {
@@ -138,16 +155,28 @@ APART int from_wire_go(struct __sk_buff *skb)
 
 	if (!c)
 		return TC_ACT_SHOT;
-	if ((config.flow_always || decide_tracked(&c->pkt)) && !l4_parse(skb) && (outcome = track_begin(skb)))
-		return drop(skb, c, outcome);
+	if (flow_tracked(&c->path) || decide_tracked(&c->pkt)) {
+		outcome = l4_parse(skb);
+		if (!outcome)
+			outcome = track_begin(skb);
+		else if (!judge_must(&c->path))
+			outcome = 0;
+		if (outcome)
+			return refuse_flow(skb, c, outcome);
+	}
 	return path_follow(skb, c, &c->path, WIRE_ACTION);
 }
 
 /* What the wire brings for a pod that is a client or a backend of Services. */
 APART int from_wire_follow(struct __sk_buff *skb)
 {
-	int outcome = service_to_client(skb);
+	struct cpu *c = cpu_this();
+	int outcome = SERVICE_NONE;
 
+	if (!c)
+		return TC_ACT_SHOT;
+	if (config.services && c->path.flags & PATH_ANSWERS)
+		outcome = service_to_client(skb);
 	return outcome == SERVICE_NONE ? from_wire_go(skb) : service_send(skb, outcome);
 }
 
@@ -220,15 +249,16 @@ int from_wire(struct __sk_buff *skb)
 		return drop(skb, c, verdict);
 	if (config.direct && unlikely(dsr_may_be(skb, &c->pkt)) && (verdict = dsr_accept(skb)))
 		return drop(skb, c, verdict);
-	if (config.flow_always && (verdict = track_from_wire(skb, c)) >= 0)
+	if (FLOWS_KEPT && (verdict = track_from_wire(skb, c, WIRE_ANY)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, WIRE_ANY);
 	if (unlikely(!p)) {
 		verdict = from_wire_decide(skb);
 		return verdict < 0 ? from_wire_follow(skb) : verdict;
 	}
-	if (config.services && unlikely(p->path.flags)) {
+	if (unlikely(p->path.flags) || config.flow_always) {
 		c->path = p->path;
+		c->pkt.slot = p->path.dst_slot;
 		return from_wire_follow(skb);
 	}
 	return path_follow(skb, c, &p->path, WIRE_ACTION);
@@ -361,25 +391,5 @@ int bind6(struct bpf_sock_addr *ctx)
 {
 	return bind_protect6(ctx);
 }
-
-/* Kept in the object's type information, from which the Go side takes its constants. */
-const enum endpoint_flag *_endpoint_flag __attribute__((unused));
-const enum prefix_flag *_prefix_flag __attribute__((unused));
-const enum flow_flag *_flow_flag __attribute__((unused));
-const enum flow_seconds *_flow_seconds __attribute__((unused));
-const enum path_action *_path_action __attribute__((unused));
-const enum event_type *_event_type __attribute__((unused));
-const enum tunnel_mode *_tunnel_mode __attribute__((unused));
-const enum outcome *_outcome __attribute__((unused));
-const struct event *_event __attribute__((unused));
-const enum frontend_flag *_frontend_flag __attribute__((unused));
-const enum service_scope *_service_scope __attribute__((unused));
-const enum socket_outcome *_socket_outcome __attribute__((unused));
-const enum translation_flag *_translation_flag __attribute__((unused));
-const enum path_flag *_path_flag __attribute__((unused));
-const enum lb_dispatch *_lb_dispatch __attribute__((unused));
-const enum lb_mode *_lb_mode __attribute__((unused));
-const enum hook *_hook __attribute__((unused));
-const enum policy_action *_policy_action __attribute__((unused));
 
 char _license[] SEC("license") = "Dual BSD/GPL";

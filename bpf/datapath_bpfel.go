@@ -133,6 +133,20 @@ type DatapathCpu struct {
 		Pad    [2]uint8
 		Via    DatapathAddr
 	}
+	Ask struct {
+		_       structs.HostLayout
+		Src     DatapathAddr
+		Dst     DatapathAddr
+		SrcSlot uint16
+		DstSlot uint16
+		Port    uint16
+		Proto   uint8
+		Reply   uint8
+		Rule    [2]uint32
+		Audit   uint8
+		Cut     uint8
+		Pad     [6]uint8
+	}
 	Scratch  [12]uint64
 	Budget   DatapathEventBudget
 	Counters [8][64]DatapathCounter
@@ -210,20 +224,23 @@ type DatapathFlow struct {
 	_    structs.HostLayout
 	Side [2]struct {
 		_        structs.HostLayout
-		Way      DatapathPath
 		Packets  uint64
 		Bytes    uint64
 		TcpFlags uint8
 		Pad      [7]uint8
 	}
-	Pod       DatapathAddr
 	CreatedNs uint64
 	Seen      uint32
-	PodPort   uint16
+	Judged    uint32
+	Rule      [2]uint32
 	Slot      uint16
 	Flags     uint8
 	Origin    uint8
-	Pad       [6]uint8
+	PodPort   uint16
+	PodSide   uint8
+	Pad       uint8
+	Pod       DatapathAddr
+	Way       DatapathPath
 }
 
 type DatapathFlowFlag uint32
@@ -232,6 +249,7 @@ const (
 	DatapathFlowFlagFLOW_NAT     DatapathFlowFlag = 1
 	DatapathFlowFlagFLOW_CLOSING DatapathFlowFlag = 2
 	DatapathFlowFlagFLOW_REPLIED DatapathFlowFlag = 4
+	DatapathFlowFlagFLOW_DENIED  DatapathFlowFlag = 8
 )
 
 type DatapathFlowKey struct {
@@ -309,19 +327,25 @@ const (
 )
 
 type DatapathKeptFlow struct {
-	_        structs.HostLayout
-	Src      DatapathAddr
-	Dst      DatapathAddr
-	Sport    uint16
-	Dport    uint16
-	Until    uint32
-	Packets  uint32
-	TcpFlags uint8
-	Side     uint8
-	Proto    uint8
-	Pad      uint8
-	Bytes    uint64
-	Way      DatapathPath
+	_      structs.HostLayout
+	Src    DatapathAddr
+	Dst    DatapathAddr
+	Sport  uint16
+	Dport  uint16
+	Until  uint32
+	Proto  uint8
+	Side   uint8
+	Over   uint8
+	Pad    uint8
+	Judged uint32
+	Way    [2]struct {
+		_        structs.HostLayout
+		Path     DatapathPath
+		Bytes    uint64
+		Packets  uint32
+		TcpFlags uint8
+		Pad      [3]uint8
+	}
 }
 
 type DatapathKeptPath struct {
@@ -380,6 +404,7 @@ const (
 	DatapathOutcomeREPLY_ND                    DatapathOutcome = 6
 	DatapathOutcomeREPLY_ICMP                  DatapathOutcome = 7
 	DatapathOutcomeREPLY_RESET                 DatapathOutcome = 8
+	DatapathOutcomeFORWARD_AUDIT               DatapathOutcome = 9
 	DatapathOutcomeDROP_FIRST                  DatapathOutcome = 16
 	DatapathOutcomeDROP_TRUNCATED              DatapathOutcome = 16
 	DatapathOutcomeDROP_BAD_HEADER             DatapathOutcome = 17
@@ -415,7 +440,10 @@ const (
 	DatapathOutcomeDROP_BACKEND_GONE           DatapathOutcome = 47
 	DatapathOutcomeDROP_SERVICE_PORT           DatapathOutcome = 48
 	DatapathOutcomeDROP_CROSS_FAMILY           DatapathOutcome = 49
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 50
+	DatapathOutcomeDROP_POLICY_DENIED          DatapathOutcome = 50
+	DatapathOutcomeDROP_POLICY_NO_RULE         DatapathOutcome = 51
+	DatapathOutcomeDROP_POLICY_PEER_UNKNOWN    DatapathOutcome = 52
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 53
 )
 
 type DatapathPath struct {
@@ -455,6 +483,7 @@ const (
 	DatapathPathFlagPATH_FRONTEND   DatapathPathFlag = 2
 	DatapathPathFlagPATH_ANSWERS    DatapathPathFlag = 4
 	DatapathPathFlagPATH_NODE_PORTS DatapathPathFlag = 8
+	DatapathPathFlagPATH_POLICY     DatapathPathFlag = 16
 )
 
 type DatapathPeerClass struct {
@@ -489,6 +518,21 @@ const (
 	DatapathPolicyActionPOLICY_DENY    DatapathPolicyAction = 0
 	DatapathPolicyActionPOLICY_ALLOW   DatapathPolicyAction = 1
 	DatapathPolicyActionPOLICY_NO_RULE DatapathPolicyAction = 2
+)
+
+type DatapathPolicyCut uint32
+
+const (
+	DatapathPolicyCutCUT_RESET DatapathPolicyCut = 0
+	DatapathPolicyCutCUT_DROP  DatapathPolicyCut = 1
+	DatapathPolicyCutCUT_LEAVE DatapathPolicyCut = 2
+)
+
+type DatapathPolicyDirection uint32
+
+const (
+	DatapathPolicyDirectionPOLICY_INGRESS DatapathPolicyDirection = 0
+	DatapathPolicyDirectionPOLICY_EGRESS  DatapathPolicyDirection = 1
 )
 
 type DatapathPrefix struct {
@@ -540,7 +584,8 @@ type DatapathSettings struct {
 	Rss6Bits       uint8
 	BindProtection uint8
 	Policy         uint8
-	Pad            [2]uint8
+	PolicyCut      uint8
+	Pad            uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -722,6 +767,8 @@ const (
 	DatapathVarPathAction      = "_path_action"
 	DatapathVarPathFlag        = "_path_flag"
 	DatapathVarPolicyAction    = "_policy_action"
+	DatapathVarPolicyCut       = "_policy_cut"
+	DatapathVarPolicyDirection = "_policy_direction"
 	DatapathVarPrefixFlag      = "_prefix_flag"
 	DatapathVarServiceScope    = "_service_scope"
 	DatapathVarSocketOutcome   = "_socket_outcome"
@@ -730,6 +777,7 @@ const (
 	DatapathVarConfig          = "config"
 	DatapathVarListening       = "listening"
 	DatapathVarOwnPorts        = "own_ports"
+	DatapathVarTracking        = "tracking"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -839,6 +887,8 @@ type DatapathVariableSpecs struct {
 	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
 	PathFlag        *ebpf.VariableSpec `ebpf:"_path_flag"`
 	PolicyAction    *ebpf.VariableSpec `ebpf:"_policy_action"`
+	PolicyCut       *ebpf.VariableSpec `ebpf:"_policy_cut"`
+	PolicyDirection *ebpf.VariableSpec `ebpf:"_policy_direction"`
 	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
 	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
 	SocketOutcome   *ebpf.VariableSpec `ebpf:"_socket_outcome"`
@@ -847,6 +897,7 @@ type DatapathVariableSpecs struct {
 	Config          *ebpf.VariableSpec `ebpf:"config"`
 	Listening       *ebpf.VariableSpec `ebpf:"listening"`
 	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
+	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -943,6 +994,8 @@ type DatapathVariables struct {
 	PathAction      *ebpf.Variable `ebpf:"_path_action"`
 	PathFlag        *ebpf.Variable `ebpf:"_path_flag"`
 	PolicyAction    *ebpf.Variable `ebpf:"_policy_action"`
+	PolicyCut       *ebpf.Variable `ebpf:"_policy_cut"`
+	PolicyDirection *ebpf.Variable `ebpf:"_policy_direction"`
 	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
 	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
 	SocketOutcome   *ebpf.Variable `ebpf:"_socket_outcome"`
@@ -951,6 +1004,7 @@ type DatapathVariables struct {
 	Config          *ebpf.Variable `ebpf:"config"`
 	Listening       *ebpf.Variable `ebpf:"listening"`
 	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
+	Tracking        *ebpf.Variable `ebpf:"tracking"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

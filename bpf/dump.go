@@ -88,6 +88,16 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathPrefixKey, DatapathPrefix](d.Prefixes, fn)
 	case "wires":
 		return dump[uint32, DatapathWire](d.Wires, fn)
+	case "policies":
+		return dump[uint32, DatapathEndpointPolicy](d.Policies, fn)
+	case "peers":
+		return dump[DatapathAddr, uint32](d.Peers, fn)
+	case "peer_prefixes":
+		return dump[DatapathPeerPrefixKey, uint32](d.PeerPrefixes, fn)
+	case "peer_classes":
+		return dump[DatapathPeerClassKey, DatapathPeerClass](d.PeerClasses, fn)
+	case "verdicts":
+		return dump[DatapathVerdictKey, DatapathVerdict](d.Verdicts, fn)
 	case "flows":
 		return dump[DatapathFlowKey, DatapathFlow](d.Flows, fn)
 	case "frontends":

@@ -187,12 +187,6 @@ func expires(t testing.TB, w *world) {
 	now, err := readJiffies()
 	must(t, err)
 	w.unkeep(t)
-	for k, f := range w.flows(t) {
-		for i := range f.Side {
-			f.Side[i].Way.Expires = uint32(now) - 1
-		}
-		must(t, w.Flows.Put(k, f))
-	}
 	must(t, KeptPaths(w.Paths, func(cpu int, i uint32, _ *DatapathKeptPath) bool {
 		var rows []DatapathKeptPath
 		must(t, w.Paths.Lookup(i, &rows))

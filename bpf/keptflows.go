@@ -4,7 +4,7 @@ import "github.com/cilium/ebpf"
 
 // KeptFlows calls fn for the flows that CPUs have at hand, until it returns false.
 func KeptFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathKeptFlow) bool) error {
-	return eachOfCPUs(m, func(k *DatapathKeptFlow) *DatapathPath { return &k.Way }, fn)
+	return eachOfCPUs(m, func(k *DatapathKeptFlow) bool { return k.Until != 0 }, fn)
 }
 
 // Key is the key of the flow's row.
@@ -23,7 +23,7 @@ type Pending map[DatapathFlowKey][]DatapathKeptFlow
 func ReadPending(d *Datapath) (Pending, error) {
 	p := Pending{}
 	err := KeptFlows(d.KeptFlows, func(_ int, _ uint32, k *DatapathKeptFlow) bool {
-		if k.Packets != 0 {
+		if k.Way[0].Packets != 0 || k.Way[1].Packets != 0 {
 			p[k.Key()] = append(p[k.Key()], *k)
 		}
 		return true
@@ -31,13 +31,25 @@ func ReadPending(d *Datapath) (Pending, error) {
 	return p, err
 }
 
-// Add completes the row with the key.
+// Add completes the row with the key, as the datapath does when it tells the row. The tick of the last packet is not kept: it is at most 30 ms from the
+// row's own, or from the end of the copy's time.
 func (p Pending) Add(key *DatapathFlowKey, row *DatapathFlow) {
+	const over, reset = 0x01, 0x04 // FIN, RST
 	for i := range p[*key] {
 		k := &p[*key][i]
-		s := &row.Side[k.Side&1]
-		s.Packets += uint64(k.Packets)
-		s.Bytes += k.Bytes
-		s.TcpFlags |= k.TcpFlags
+		for way := range k.Way {
+			w, side := &k.Way[way], (k.Side^uint8(way))&1
+			s := &row.Side[side]
+			s.Packets += uint64(w.Packets)
+			s.Bytes += w.Bytes
+			s.TcpFlags |= w.TcpFlags
+			if w.Packets != 0 && side != row.Origin&1 {
+				row.Flags |= uint8(DatapathFlowFlagFLOW_REPLIED)
+			}
+		}
+	}
+	a, b := row.Side[0].TcpFlags, row.Side[1].TcpFlags
+	if (a|b)&reset != 0 || a&b&over != 0 {
+		row.Flags |= uint8(DatapathFlowFlagFLOW_CLOSING)
 	}
 }

@@ -118,8 +118,9 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 			set(name, 1)
 		}
 	}
-	flows := s.FlowAlways != 0 || s.Masquerade4 != 0 || s.Masquerade6 != 0
-	if s.FlowAlways == 0 {
+	kept := s.FlowAlways != 0 || s.Policy != 0
+	flows := kept || s.Masquerade4 != 0 || s.Masquerade6 != 0
+	if !kept {
 		set("kept_flows", 1)
 	}
 	if !flows {

@@ -9,18 +9,18 @@ import (
 
 // KeptPaths calls fn for the rows of the table of paths that are in use, those of each CPU, until it returns false.
 func KeptPaths(m *ebpf.Map, fn func(cpu int, index uint32, p *DatapathKeptPath) bool) error {
-	return eachOfCPUs(m, func(p *DatapathKeptPath) *DatapathPath { return &p.Path }, fn)
+	return eachOfCPUs(m, func(p *DatapathKeptPath) bool { return p.Path.Action != uint8(DatapathPathActionPATH_NONE) }, fn)
 }
 
-// eachOfCPUs calls fn for those rows of an array per CPU whose way leads somewhere, until it returns false.
-func eachOfCPUs[Row any](m *ebpf.Map, way func(*Row) *DatapathPath, fn func(cpu int, index uint32, r *Row) bool) error {
+// eachOfCPUs calls fn for those rows of an array per CPU that are used, until it returns false.
+func eachOfCPUs[Row any](m *ebpf.Map, used func(*Row) bool, fn func(cpu int, index uint32, r *Row) bool) error {
 	var rows []Row
 	for i := range m.MaxEntries() {
 		if err := m.Lookup(i, &rows); err != nil {
 			return fmt.Errorf("read row %d of %s: %w", i, m, err)
 		}
 		for cpu := range rows {
-			if way(&rows[cpu]).Action != uint8(DatapathPathActionPATH_NONE) && !fn(cpu, i, &rows[cpu]) {
+			if used(&rows[cpu]) && !fn(cpu, i, &rows[cpu]) {
 				return nil
 			}
 		}

@@ -14,6 +14,7 @@ enum outcome {
 	REPLY_ND,
 	REPLY_ICMP, /* an ICMP error instead of the packet */
 	REPLY_RESET, /* a TCP reset instead of the packet */
+	FORWARD_AUDIT, /* a policy denies the flow, which is only reported; the packet's way on is counted as well */
 
 	/* Drops. */
 	DROP_FIRST = 16,
@@ -51,6 +52,9 @@ enum outcome {
 	DROP_BACKEND_GONE, /* the flow's backend is no more */
 	DROP_SERVICE_PORT, /* the Service changes a port that SCTP's checksum covers */
 	DROP_CROSS_FAMILY, /* the backend is of another family than the client */
+	DROP_POLICY_DENIED,  /* a rule denies it */
+	DROP_POLICY_NO_RULE, /* no rule allows it, and the endpoint is isolated */
+	DROP_POLICY_PEER_UNKNOWN, /* from or to a pod that this node does not know yet */
 	OUTCOMES,
 };
 

@@ -8,7 +8,7 @@ import (
 
 // Outcomes are all that drop.h has, by number.
 func Outcomes() []Outcome {
-	return slices.Concat(waysOn(), badPackets(), spoofed(), noWay(), noTranslation(), noService())
+	return slices.Concat(waysOn(), badPackets(), spoofed(), noWay(), noTranslation(), noService(), forbidden())
 }
 
 func waysOn() []Outcome {
@@ -22,7 +22,9 @@ func waysOn() []Outcome {
 		{bpf.DatapathOutcomeREPLY_ND, "REPLY_ND", "A pod's neighbour solicitation for its gateway was answered.", ""},
 		{bpf.DatapathOutcomeREPLY_ICMP, "REPLY_ICMP", "The sender got an ICMP error instead: TTL ran out, packet too big, or no route.",
 			"Usual for traceroute and path-MTU discovery. If it goes on, compare MTUs and routes."},
-		{bpf.DatapathOutcomeREPLY_RESET, "REPLY_RESET", "The client got a TCP reset: the backend of its connection is no more.", ""},
+		{bpf.DatapathOutcomeREPLY_RESET, "REPLY_RESET", "The client got a TCP reset: the backend of its connection is no more, or a policy has come that forbids it.", ""},
+		{bpf.DatapathOutcomeFORWARD_AUDIT, "FORWARD_AUDIT", "A policy denies the flow, and was only audited: it went on.",
+			"Allow it by a rule before audit mode ends: myelin policy trace says what decided."},
 	}
 }
 
@@ -104,5 +106,15 @@ func noTranslation() []Outcome {
 		{bpf.DatapathOutcomeDROP_NAT_NO_ADDRESS, "DROP_NAT_NO_ADDRESS", "The wire has no address of the packet's family to masquerade to.",
 			"Give the device an address of the family, or switch the family's masquerade off."},
 		{bpf.DatapathOutcomeDROP_MAP_FULL, "DROP_MAP_FULL", "There was no room for the flow's row.", "Raise bpf.ctTcpMax and bpf.ctAnyMax: myelin map list."},
+	}
+}
+
+func forbidden() []Outcome {
+	return []Outcome{
+		{bpf.DatapathOutcomeDROP_POLICY_DENIED, "DROP_POLICY_DENIED", "A rule of a policy denies the flow.", "myelin policy trace names the rule."},
+		{bpf.DatapathOutcomeDROP_POLICY_NO_RULE, "DROP_POLICY_NO_RULE", "A policy isolates the pod, and no rule allows the flow.",
+			"myelin policy trace says which policies isolate it; allow the flow in one of them."},
+		{bpf.DatapathOutcomeDROP_POLICY_PEER_UNKNOWN, "DROP_POLICY_PEER_UNKNOWN", "From or to a pod that this node does not know yet, where policies must know it.",
+			"Usual for a moment when a pod is new: the sender tries again. If it goes on: is the Pod in what the agent reads, with this address in its status?"},
 	}
 }

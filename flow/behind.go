@@ -38,7 +38,7 @@ func Behind(flows *ebpf.Map, e *event.Raw) error {
 		} else {
 			e.Dst, e.Dport = r.Pod, r.PodPort
 		}
-		e.Slot = r.Side[1-podSide(&r)].Way.DstSlot
+		e.Slot = r.Way.DstSlot
 		return nil
 	}
 	return nil

@@ -31,8 +31,17 @@ func (c *Collector) Run(ctx context.Context) error { return c.expiry().Run(ctx) 
 func (c *Collector) Pass(ctx context.Context, hz uint32) error { return c.expiry().Pass(ctx, hz) }
 
 func (c *Collector) expiry() *Expiry[Key, Row] {
+	var pending bpf.Pending // an answer may be known to a CPU alone, and makes the difference of hours
 	return &Expiry[Key, Row]{
-		Datapath: c.Datapath, Log: c.Log, Map: c.Datapath.Flows, Rows: "flows", Over: Clock.Expired, Count: &c.expired,
+		Datapath: c.Datapath, Log: c.Log, Map: c.Datapath.Flows, Rows: "flows", Count: &c.expired,
+		Before: func() (err error) {
+			pending, err = bpf.ReadPending(c.Datapath)
+			return err
+		},
+		Over: func(clock Clock, k *Key, r *Row) bool {
+			pending.Add(k, r)
+			return clock.Expired(k, r)
+		},
 		Ended: func(clock Clock, k *Key, r *Row) {
 			if c.Ended != nil && StateOf(r) != Closing { // whose end a packet has told
 				c.Ended(ended(clock, k, r))

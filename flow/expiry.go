@@ -29,7 +29,9 @@ type Expiry[K, V any] struct {
 	Map      *ebpf.Map
 	// Rows is what they are called in errors.
 	Rows string
-	// Over reports whether the datapath takes a row for gone.
+	// Before is called before the rows are read; nil: nothing is to be done.
+	Before func() error
+	// Over reports whether the datapath takes a row for gone. It may complete it.
 	Over func(Clock, *K, *V) bool
 	// Ended is called for each row that was deleted; nil: nobody cares.
 	Ended func(Clock, *K, *V)
@@ -65,6 +67,11 @@ func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
 	clock, err := ReadClock(hz)
 	if err != nil {
 		return fmt.Errorf("collect %s: %w", e.Rows, err)
+	}
+	if e.Before != nil {
+		if err := e.Before(); err != nil {
+			return fmt.Errorf("collect %s: %w", e.Rows, err)
+		}
 	}
 	limit := rate.NewLimiter(collectRate, collectStep)
 	seen := 0

@@ -95,16 +95,8 @@ func translated(r *Row) bool {
 // origin is the side of the key that began the flow.
 func origin(r *Row) int { return int(r.Origin & 1) }
 
-// podSide is the side of the key that stands for the pod of a translated flow:
-// the one to which packets go on into a pod.
-func podSide(r *Row) int {
-	for side := range r.Side {
-		if r.Side[1-side].Way.Action == uint8(bpf.DatapathPathActionPATH_POD) {
-			return side
-		}
-	}
-	return origin(r)
-}
+// podSide is the side of the key that stands for the pod of a translated flow.
+func podSide(r *Row) int { return int(r.PodSide & 1) }
 
 // end is the address and port of a side, as the wire sees it.
 func end(k *Key, side int) netip.AddrPort {

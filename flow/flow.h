@@ -75,11 +75,17 @@ INLINE struct flow_side *flow_side(struct flow *f, __u32 side)
 	return &f->side[side & 1];
 }
 
-/* Takes note of TCP flags that are new on this side. A flow ends with a reset, or when both sides have said FIN. */
+/* A flow ends with a reset, or when both sides have said FIN. */
+INLINE bool flow_ended(const struct flow *f)
+{
+	return (f->side[0].tcp_flags | f->side[1].tcp_flags) & TCP_RST || f->side[0].tcp_flags & f->side[1].tcp_flags & TCP_FIN;
+}
+
+/* Takes note of TCP flags that are new on this side. */
 INLINE void flow_tcp(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, struct flow_side *s)
 {
 	s->tcp_flags |= pkt->tcp_flags;
-	if (f->flags & FLOW_CLOSING || !((pkt->tcp_flags & TCP_RST) || (f->side[0].tcp_flags & f->side[1].tcp_flags & TCP_FIN)))
+	if (f->flags & FLOW_CLOSING || !flow_ended(f))
 		return;
 	f->flags |= FLOW_CLOSING;
 	event_flow(skb, EVENT_FLOW_END);
@@ -112,6 +118,7 @@ INLINE void flow_reopen(struct flow *f, const struct packet *pkt, int side)
 	if (!(f->flags & FLOW_CLOSING) || !flow_syn(pkt))
 		return;
 	f->flags &= FLOW_NAT;
+	f->judged = 0;
 	f->origin = side;
 	f->side[0].tcp_flags = 0;
 	f->side[1].tcp_flags = 0;
@@ -127,100 +134,149 @@ INLINE struct flow *flow_new(struct cpu *c, int side)
 	f->seen = clock_now();
 	f->slot = c->pkt.slot;
 	f->origin = side;
+	if (config.policy && c->path.flags & PATH_POLICY) {
+		f->origin = side ^ c->ask.reply;
+		f->judged = c->path.epoch;
+		f->rule[0] = c->ask.rule[0];
+		f->rule[1] = c->ask.rule[1];
+	}
 	return f;
 }
 
-/* Moves what a copy of another flow holds to that flow's row, if it still has one. */
+/* Adds to the row's side what its copy holds. */
+INLINE void flow_settle_side(struct kept_way *w, struct flow *f, int side)
+{
+	struct flow_side *s = flow_side(f, side);
+
+	if (!w->packets)
+		return;
+	__sync_fetch_and_add(&s->packets, w->packets);
+	__sync_fetch_and_add(&s->bytes, w->bytes);
+	s->tcp_flags |= w->tcp_flags;
+	if (side != f->origin && !(f->flags & FLOW_REPLIED))
+		f->flags |= FLOW_REPLIED;
+	kept_clear(w);
+}
+
+/* Tells the row all that its copy holds. */
+INLINE void flow_settle(struct kept_flow *k, struct flow *f)
+{
+	flow_settle_side(&k->way[0], f, k->side & 1);
+	flow_settle_side(&k->way[1], f, ~k->side & 1);
+	f->seen = clock_now();
+	if (flow_ended(f))
+		f->flags |= FLOW_CLOSING;
+}
+
+/* Tells the row of another flow, if there still is one, so that its copy's place can be taken. Cost: per flow. */
 INLINE void flow_release(struct kept_flow *k)
 {
 	struct flow_key key;
 	struct flow *f;
-	int side;
 
-	if (!k->packets)
+	if (!k->way[0].packets && !k->way[1].packets)
 		return;
-	side = flow_key_of(&key, &k->src, k->sport, &k->dst, k->dport, k->proto);
+	flow_key_of(&key, &k->src, k->sport, &k->dst, k->dport, k->proto);
 	f = bpf_map_lookup_elem(&flows, &key);
 	if (f)
-		kept_settle(k, flow_side(f, side));
+		flow_settle(k, f);
 }
 
-/* Puts the CPU's path at hand, for what follows the CPU's packet on this side of its flow. Cost: per flow. */
+/* Puts the CPU's flow at hand, whose row knows all, with the CPU's path for what goes the same way as its packet. Cost: per flow. */
 APART int flow_keep(__u32 side)
 {
 	struct cpu *c = cpu_this();
 	struct kept_flow *k;
 
-	if (!c || c->path.action == PATH_NONE || c->path.action == PATH_RESOLVE || c->pkt.tcp_flags & (TCP_FIN | TCP_RST))
+	if (!c || c->pkt.tcp_flags & (TCP_FIN | TCP_RST))
 		return 0;
 	k = kept_place(&c->pkt);
 	if (!k)
 		return 0;
-	if (!kept_matches(&c->pkt, k))
+	if (kept_direction(&c->pkt, k) < 0)
 		flow_release(k);
-	kept_fill(k, &c->pkt, &c->path, side);
+	kept_fill(k, &c->pkt, side, c->path.epoch);
+	if (c->path.action != PATH_NONE && c->path.action != PATH_RESOLVE)
+		kept_set(&k->way[0], &c->pkt, &c->path);
 	return 0;
 }
 
-/* Tells the row of a FIN or RST, and of what was kept before it; others may have the copy's place then. Cost: twice a connection. */
-APART int flow_tell(struct __sk_buff *skb)
+/*
+ * A FIN or RST, or what follows. Whoever listens is told when both ends have said that they are done; the row is told by the next packet, mostly the
+ * last, which so needs no row of its own. Cost: some packets a connection.
+ */
+APART int flow_close(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct kept_flow *k;
 	struct flow *f;
-	int side;
+	int direction;
+	bool reset;
 
 	if (!c)
 		return 0;
-	side = flow_key_own(c);
-	f = bpf_map_lookup_elem(&flows, &c->key);
-	k = kept_find(&c->pkt);
-	if (!f || !k)
+	k = kept_find(&c->pkt, &direction);
+	if (!k)
 		return 0;
-	kept_settle(k, flow_side(f, side));
+	reset = c->pkt.tcp_flags & TCP_RST;
+	if (!k->over) {
+		k->over = reset || k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN;
+		if (k->over)
+			event_flow(skb, EVENT_FLOW_END);
+		if (!reset)
+			return 0;
+	} else if (c->pkt.tcp_flags & TCP_FIN) {
+		return 0;
+	}
+	flow_key_own(c);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (f)
+		flow_settle(k, f);
 	k->until = clock_now();
-	flow_count(skb, &c->pkt, f, side);
 	return 0;
 }
 
-/* Adds a packet to the copy, or to the row where that must know at once. Cost: per packet. */
-INLINE void flow_account(struct __sk_buff *skb, struct cpu *c, struct kept_flow *k)
+/* Adds a packet to the copy, and to the row where that must know. Cost: per packet. */
+INLINE void flow_account(struct __sk_buff *skb, struct cpu *c, struct kept_flow *k, struct kept_way *w)
 {
-	if (unlikely(c->pkt.tcp_flags & (TCP_FIN | TCP_RST)))
-		flow_tell(skb);
-	else
-		kept_account(skb, &c->pkt, k);
+	kept_account(skb, &c->pkt, w);
+	if (unlikely(c->pkt.tcp_flags & (TCP_FIN | TCP_RST) || k->over))
+		flow_close(skb);
 }
 
-/* Inserts a row for the CPU's packet, with the CPU's path if it has one. Returns 0 or a negative error. Cost: per flow. */
+/* Whether flows on the path have copies, and so rows whether they are translated or not. */
+INLINE bool flow_tracked(const struct path *p)
+{
+	return config.flow_always || (config.policy && p->flags & PATH_POLICY);
+}
+
+/* Inserts a row for the CPU's packet, and puts it at hand if the CPU has a path for it. Returns 0 or a negative error. Cost: per flow. */
 INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 {
 	struct flow *f = flow_new(c, side);
 	int err;
 
-	if (way)
-		flow_side(f, side)->way = c->path;
 	flow_count(skb, &c->pkt, f, side);
 	/* An int: before kernel 6.4 map operations return one, and the upper half of what the helper seems to return is not theirs. */
 	err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
 	if (err)
 		return err;
 	event_flow(skb, EVENT_FLOW_BEGIN);
-	if (way && config.flow_always)
+	if (way && flow_tracked(&c->path))
 		flow_keep(side);
 	return 0;
 }
 
 /*
- * Keeps the CPU's path, if it has one, in the row with key c->key, a new one if there is none, and counts the packet. False if the table has no room.
- * A connection that begins has no row yet, so that none is looked for: of two CPUs that begin one in the same moment, the second learns it by EEXIST.
- * Cost: per flow.
+ * Counts the packet in the row with key c->key, a new one if there is none, and puts the flow at hand if the CPU has a path for it. False if the table
+ * has no room. A connection that begins has no row yet, so that none is looked for: of two CPUs that begin one in the same moment, the second learns it
+ * by EEXIST. Cost: per flow.
  */
 INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 {
 	struct flow *f = flow_syn(&c->pkt) ? NULL : bpf_map_lookup_elem(&flows, &c->key);
 	struct kept_flow *k;
-	int err;
+	int err, direction;
 
 	if (!f) {
 		err = flow_insert(skb, c, side, way);
@@ -230,16 +286,13 @@ INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 		if (!f)
 			return false;
 	}
-	flow_reopen(f, &c->pkt, side);
-	if (way)
-		flow_side(f, side)->way = c->path;
-	flow_count(skb, &c->pkt, f, side);
-	if (!way || !config.flow_always)
-		return true;
-	k = kept_find(&c->pkt);
+	k = kept_find(&c->pkt, &direction);
 	if (k)
-		kept_settle(k, flow_side(f, side));
-	flow_keep(side);
+		flow_settle(k, f);
+	flow_reopen(f, &c->pkt, side);
+	flow_count(skb, &c->pkt, f, side);
+	if (way && flow_tracked(&c->path))
+		flow_keep(side);
 	return true;
 }
 

@@ -103,7 +103,7 @@ func nat(f packet.Family) (flow.Key, flow.Row) {
 		Pod: bpf.Addr(addr(f, "pod")), PodPort: bpf.Port(40000), Origin: uint8(pod), Slot: 2,
 		Flags: uint8(bpf.DatapathFlowFlagFLOW_NAT | bpf.DatapathFlowFlagFLOW_REPLIED),
 	}
-	r.Side[1-pod].Way.Action, r.Side[1-pod].Way.DstSlot = uint8(bpf.DatapathPathActionPATH_POD), 2
+	r.PodSide, r.Way.DstSlot = uint8(pod), 2
 	r.Side[pod].Packets, r.Side[pod].Bytes = 3, 300
 	r.Side[1-pod].Packets, r.Side[1-pod].Bytes = 2, 250
 	return k, r

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Flows at hand: each CPU keeps a copy of the ways of the flows whose packets it sees, and what it has not added to their rows yet. A packet of such a
- * flow looks no row up, but for some 30 a second, and for those that begin or end a connection. Losing a copy costs a look-up.
+ * Flows at hand: each CPU keeps a copy of the flows whose packets it sees, both ways, and what it has not added to their rows yet. A packet of such a
+ * flow looks no row up, but for some 30 a second: a connection that comes and goes meanwhile looks its row up twice, when it begins and when it is over.
+ * Losing a copy costs a look-up.
  */
 #ifndef MYELIN_KEPT_H
 #define MYELIN_KEPT_H
@@ -15,22 +16,30 @@
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
+/* One direction: its way, and what is not in the row yet. */
+struct kept_way {
+	struct path path; /* PATH_NONE: not known */
+	__u64 bytes;
+	__u32 packets;
+	__u8 tcp_flags;
+	__u8 pad[3];
+};
+
 struct kept_flow {
 	struct addr src;
 	struct addr dst;
 	__be16 sport;
 	__be16 dport;
-	__u32 until;   /* clock tick: the first packet from then on goes to the row */
-	__u32 packets; /* not in the row yet, as the next two */
-	__u8 tcp_flags;
-	__u8 side;
+	__u32 until; /* clock tick: the first packet from then on goes to the row */
 	__u8 proto;
+	__u8 side;   /* of the row's key: that of packets from src */
+	__u8 over;   /* true: both ends have said FIN */
 	__u8 pad;
-	__u64 bytes;
-	struct path way;
+	__u32 judged; /* the epoch in which policies let it pass */
+	struct kept_way way[2]; /* [0] of packets from src, [1] of those to it */
 };
 
-/* Sets of two, as paths are. One row if not every flow has one. */
+/* Sets of two, as paths are. One row if no flow has one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1 << KEPT_BITS);
@@ -38,15 +47,25 @@ struct {
 	__type(value, struct kept_flow);
 } kept_flows SEC(".maps");
 
+/* The same for both directions: what makes a difference between them cancels out. */
 INLINE __u32 kept_index(const struct packet *pkt)
 {
-	return (path_hash(pkt, false) + ((__u32)pkt->dport << 16 | pkt->sport) * 0x94d049bb133111ebULL) >> (64 - KEPT_BITS);
+	__u64 h = (pkt->src.d[0] + pkt->src.d[1] + pkt->dst.d[0] + pkt->dst.d[1]) * 0x9e3779b97f4a7c15ULL;
+
+	h += ((__u32)pkt->sport + pkt->dport + ((__u32)pkt->sport ^ pkt->dport) * 0x10000u) * 0x94d049bb133111ebULL;
+	return h >> (64 - KEPT_BITS);
 }
 
-INLINE bool kept_matches(const struct packet *pkt, const struct kept_flow *k)
+/* The flow's direction that the packet goes, an index of its ways; -1 if it is another flow. */
+INLINE int kept_direction(const struct packet *pkt, const struct kept_flow *k)
 {
-	return k->way.in_ifindex == pkt->ifindex && k->sport == pkt->sport && k->dport == pkt->dport && k->proto == pkt->proto &&
-	       addr_equal(&k->src, &pkt->src) && addr_equal(&k->dst, &pkt->dst);
+	if (unlikely(k->proto != pkt->proto))
+		return -1;
+	if (k->sport == pkt->sport && k->dport == pkt->dport && addr_equal(&k->src, &pkt->src) && addr_equal(&k->dst, &pkt->dst))
+		return 0;
+	if (k->sport == pkt->dport && k->dport == pkt->sport && addr_equal(&k->src, &pkt->dst) && addr_equal(&k->dst, &pkt->src))
+		return 1;
+	return -1;
 }
 
 /* For how long a copy is good: some 30 ms, so that those of short flows soon make room. */
@@ -60,61 +79,66 @@ INLINE bool kept_live(const struct kept_flow *k)
 	return k->until - clock_now() - 1 < kept_ticks();
 }
 
-/* The copy of the packet's flow, live or not; NULL if there is none. Cost: per packet, where every flow has a row. */
-INLINE struct kept_flow *kept_find(const struct packet *pkt)
+/* The copy of the packet's flow, live or not, and the direction; NULL if there is none. Cost: per packet, where flows have rows. */
+INLINE struct kept_flow *kept_find(const struct packet *pkt, int *direction)
 {
 	__u32 i = kept_index(pkt);
 	struct kept_flow *k = bpf_map_lookup_elem(&kept_flows, &i);
 
-	if (likely(k && kept_matches(pkt, k)))
+	if (likely(k && (*direction = kept_direction(pkt, k)) >= 0))
 		return k;
 	i ^= 1;
 	k = bpf_map_lookup_elem(&kept_flows, &i);
-	return k && kept_matches(pkt, k) ? k : NULL;
+	return k && (*direction = kept_direction(pkt, k)) >= 0 ? k : NULL;
+}
+
+/* The compiler knows that a direction is 0 or 1 and leaves the mask out; the verifier, which doesn't, wants to see it. */
+INLINE struct kept_way *kept_way(struct kept_flow *k, __u32 direction)
+{
+	barrier_var(direction);
+	return &k->way[direction & 1];
 }
 
 /* Whether the packet may go the copy's way. Cost: per packet. */
-INLINE bool kept_holds(const struct kept_flow *k)
+INLINE bool kept_holds(const struct packet *pkt, const struct kept_flow *k, const struct kept_way *w)
 {
-	return kept_live(k) && k->way.epoch == epoch_sum(k->way.src_slot, k->way.dst_slot);
+	const struct path *p = &w->path;
+
+	return p->in_ifindex == pkt->ifindex && kept_live(k) && p->epoch == epoch_sum(p->src_slot, p->dst_slot);
 }
 
-INLINE void kept_account(const struct __sk_buff *skb, const struct packet *pkt, struct kept_flow *k)
+INLINE void kept_account(const struct __sk_buff *skb, const struct packet *pkt, struct kept_way *w)
 {
-	k->packets++;
-	k->bytes += skb->len;
-	k->tcp_flags |= pkt->tcp_flags;
+	w->packets++;
+	w->bytes += skb->len;
+	w->tcp_flags |= pkt->tcp_flags;
 }
 
 /* The row has been told. */
-INLINE void kept_clear(struct kept_flow *k)
+INLINE void kept_clear(struct kept_way *w)
 {
-	k->packets = 0;
-	k->bytes = 0;
-	k->tcp_flags = 0;
+	w->packets = 0;
+	w->bytes = 0;
+	w->tcp_flags = 0;
 }
 
-/* Adds to the row's side what was not in it yet. */
-INLINE void kept_settle(struct kept_flow *k, struct flow_side *s)
+/* The packet may go on by this path for as long as the copy is good. */
+INLINE void kept_set(struct kept_way *w, const struct packet *pkt, const struct path *path)
 {
-	if (!k->packets)
-		return;
-	__sync_fetch_and_add(&s->packets, k->packets);
-	__sync_fetch_and_add(&s->bytes, k->bytes);
-	s->tcp_flags |= k->tcp_flags;
-	kept_clear(k);
+	w->path = *path;
+	w->path.in_ifindex = pkt->ifindex;
 }
 
-/* The row has just been looked up: the copy is good for another while. */
-INLINE void kept_renew(struct kept_flow *k, const struct packet *pkt, const struct path *way)
+/* The row has been told of all packets: the copy is good for another while. Ways are looked up anew. */
+INLINE void kept_renew(struct kept_flow *k)
 {
-	k->way = *way;
-	k->way.in_ifindex = pkt->ifindex;
+	k->way[0].path.in_ifindex = 0;
+	k->way[1].path.in_ifindex = 0;
 	k->until = clock_now() + kept_ticks();
 }
 
 /* Makes it the copy of the packet's flow, which has been told of all packets. */
-INLINE void kept_fill(struct kept_flow *k, const struct packet *pkt, const struct path *way, __u32 side)
+INLINE void kept_fill(struct kept_flow *k, const struct packet *pkt, __u32 side, __u32 judged)
 {
 	k->src = pkt->src;
 	k->dst = pkt->dst;
@@ -122,11 +146,20 @@ INLINE void kept_fill(struct kept_flow *k, const struct packet *pkt, const struc
 	k->dport = pkt->dport;
 	k->proto = pkt->proto;
 	k->side = side;
-	kept_clear(k);
-	kept_renew(k, pkt, way);
+	k->over = false;
+	k->judged = judged;
+	kept_clear(&k->way[0]);
+	kept_clear(&k->way[1]);
+	kept_renew(k);
 }
 
-/* The place for a copy: the flow's own, or one that is not live; NULL if both of its set are in use. */
+/* Whether another flow may have the place. */
+INLINE bool kept_free(const struct kept_flow *k)
+{
+	return k->over || !kept_live(k);
+}
+
+/* The place for a copy: the flow's own, or one that is free; NULL if both of its set are in use. */
 INLINE struct kept_flow *kept_place(const struct packet *pkt)
 {
 	__u32 i = kept_index(pkt);
@@ -136,10 +169,10 @@ INLINE struct kept_flow *kept_place(const struct packet *pkt)
 	second = bpf_map_lookup_elem(&kept_flows, &i);
 	if (!first || !second)
 		return NULL;
-	if (kept_matches(pkt, first))
+	if (kept_direction(pkt, first) >= 0)
 		return first;
-	if (kept_matches(pkt, second) || kept_live(first))
-		return kept_matches(pkt, second) || !kept_live(second) ? second : NULL;
+	if (kept_direction(pkt, second) >= 0 || !kept_free(first))
+		return kept_direction(pkt, second) >= 0 || kept_free(second) ? second : NULL;
 	return first;
 }
 

@@ -17,6 +17,7 @@ enum flow_flag {
 	FLOW_NAT = 1,     /* the pod is behind one of the node's own addresses */
 	FLOW_CLOSING = 2, /* FIN or RST seen */
 	FLOW_REPLIED = 4, /* packets seen both ways */
+	FLOW_DENIED = 8,  /* a policy has come that forbids it */
 };
 
 /* Seconds without a packet after which a flow's row, and its port, may be used again. */
@@ -29,7 +30,6 @@ enum flow_seconds {
 
 /* One direction of a flow: [0] from the key's first end to the second, [1] back. */
 struct flow_side {
-	struct path way;
 	__u64 packets;
 	__u64 bytes;
 	__u8 tcp_flags; /* all that were seen */
@@ -38,14 +38,18 @@ struct flow_side {
 
 struct flow {
 	struct flow_side side[2];
-	struct addr pod;   /* FLOW_NAT: who is behind the node's address */
-	__u64 created_ns;  /* CLOCK_MONOTONIC */
-	__u32 seen;        /* clock tick of the last packet */
-	__be16 pod_port;
-	__u16 slot;        /* the endpoint at which the flow began */
+	__u64 created_ns; /* CLOCK_MONOTONIC */
+	__u32 seen;       /* clock tick of the last packet that the row was told of */
+	__u32 judged;     /* the epoch in which policies were last asked; 0: they were not */
+	__u32 rule[2];    /* what they said, by direction (POLICY_INGRESS …); 0: nothing */
+	__u16 slot;       /* the endpoint at which the flow began */
 	__u8 flags;
-	__u8 origin;       /* the side that sent the first packet */
-	__u8 pad[6];
+	__u8 origin; /* the side that sent the first packet */
+	__be16 pod_port;
+	__u8 pod_side;   /* FLOW_NAT: the one that stands for the pod */
+	__u8 pad;
+	struct addr pod; /* FLOW_NAT: who is behind the node's address */
+	struct path way; /* FLOW_NAT: to the pod */
 };
 
 #endif

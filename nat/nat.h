@@ -7,6 +7,7 @@
 #define MYELIN_NAT_H
 
 #include "write.h"
+#include "../flow/judge.h"
 
 #define NAT_ATTEMPTS 16
 
@@ -135,9 +136,10 @@ APART int nat_claim(struct __sk_buff *skb, __u32 attempt)
 	f->flags = FLOW_NAT;
 	f->pod = c->pkt.src;
 	f->pod_port = c->pkt.sport;
+	f->pod_side = side;
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.src);
 	if (e)
-		decide_pod(&flow_side(f, !side)->way, e);
+		decide_pod(&f->way, e);
 	bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !nat_owns(f, &c->pkt))
@@ -212,6 +214,8 @@ APART int nat_out(struct __sk_buff *skb)
 	if (unlikely(!f || !nat_owns(f, &c->pkt))) {
 		if (nat_answers(skb, c))
 			return NAT_NONE;
+		if (judge_must(&c->path) && (outcome = judge_flow(skb, side, false)))
+			return outcome;
 		attempt = nat_search(skb);
 		if (attempt < 0)
 			return DROP_NAT_NO_PORT;
@@ -219,6 +223,8 @@ APART int nat_out(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&flows, &c->key);
 		if (!f)
 			return DROP_MAP_FULL;
+	} else if (judge_must(&c->path) && (outcome = judge_flow(skb, side, true))) {
+		return outcome;
 	}
 	flow_reopen(f, &c->pkt, side);
 	flow_count(skb, &c->pkt, f, side);

@@ -39,8 +39,9 @@ APART int nat_in_error(struct __sk_buff *skb)
 }
 
 /* The way into the pod, decided again where the kept one is stale. Returns 0 or a drop reason. */
-INLINE int nat_way(struct cpu *c, struct flow *f, struct path *way)
+INLINE int nat_way(struct cpu *c, struct flow *f)
 {
+	struct path *way = &f->way;
 	struct endpoint *e;
 
 	c->path = *way;
@@ -81,7 +82,7 @@ APART int nat_in(struct __sk_buff *skb)
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !(f->flags & FLOW_NAT))
 		return -1;
-	outcome = nat_way(c, f, &flow_side(f, side)->way);
+	outcome = nat_way(c, f);
 	if (outcome)
 		return outcome;
 	c->pkt.slot = c->path.dst_slot;

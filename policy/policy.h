@@ -54,4 +54,104 @@ struct {
 	__type(value, struct verdict);
 } verdicts SEC(".maps");
 
+/* Whether policies speak of the endpoint. Slow path. */
+INLINE bool policy_selects(__u16 slot)
+{
+	__u32 key = slot;
+
+	return slot && bpf_map_lookup_elem(&policies, &key);
+}
+
+#define IDENTITY_UNKNOWN 0
+#define IDENTITY_WORLD4 9
+#define IDENTITY_WORLD6 10
+
+/* Whose an address is. Cost: per flow. */
+INLINE __u32 policy_identity(const struct addr *a)
+{
+	struct peer_prefix_key key = { .length = 128 };
+	__u32 *id = bpf_map_lookup_elem(&peers, a);
+
+	if (id)
+		return *id;
+	__builtin_memcpy(key.addr, a, sizeof(key.addr));
+	id = bpf_map_lookup_elem(&peer_prefixes, &key);
+	if (id)
+		return *id;
+	return addr_is4(a) ? IDENTITY_WORLD4 : IDENTITY_WORLD6;
+}
+
+/* The longest row of the class for the CPU's question; lengths says which lengths there are. NULL only while rows are being written. Cost: per flow. */
+INLINE struct verdict *policy_find(const struct policy_ask *ask, __u32 class, __u32 lengths)
+{
+	struct verdict_key key = { .class = class, .proto = ask->proto };
+	struct verdict *v;
+	int bits;
+
+	for (bits = 16; bits >= 0; bits--) {
+		if (!(lengths & 1u << bits))
+			continue;
+		key.bits = bits;
+		key.port = ask->port & 0xffffu << (16 - bits);
+		v = bpf_map_lookup_elem(&verdicts, &key);
+		if (v)
+			return v;
+	}
+	key.bits = 0;
+	key.port = 0;
+	key.proto = 0;
+	return bpf_map_lookup_elem(&verdicts, &key);
+}
+
+/* Asks the policies of one end about its peer. Returns 0 or a drop reason. Cost: per flow. */
+APART int policy_end(__u32 direction)
+{
+	struct cpu *c = cpu_this();
+	struct peer_class_key key = {};
+	struct endpoint_policy *e;
+	struct peer_class *class;
+	struct policy_ask *ask;
+	struct verdict *v;
+	__u32 slot, ipv6;
+
+	if (!c)
+		return DROP_POLICY_NO_RULE;
+	ask = &c->ask;
+	direction &= 1;
+	ipv6 = !addr_is4(&ask->src);
+	slot = direction == POLICY_EGRESS ? ask->src_slot : ask->dst_slot;
+	e = slot ? bpf_map_lookup_elem(&policies, &slot) : NULL;
+	if (!e)
+		return 0;
+	key.set = e->set[direction][ipv6];
+	if (!key.set)
+		return 0;
+	key.identity = policy_identity(direction == POLICY_EGRESS ? &ask->dst : &ask->src);
+	if (key.identity == IDENTITY_UNKNOWN)
+		return DROP_POLICY_PEER_UNKNOWN;
+	class = bpf_map_lookup_elem(&peer_classes, &key);
+	v = class ? policy_find(ask, class->class, class->lengths) : policy_find(ask, key.set, e->lengths[direction][ipv6]);
+	ask->audit = e->audit;
+	if (!v)
+		return DROP_POLICY_NO_RULE;
+	ask->rule[direction] = v->rule;
+	__sync_fetch_and_add(&v->hits, 1);
+	v->last_ns = bpf_ktime_get_ns();
+	if (v->action == POLICY_ALLOW)
+		return 0;
+	return v->action == POLICY_DENY ? DROP_POLICY_DENIED : DROP_POLICY_NO_RULE;
+}
+
+/* Asks the policies of both ends, as far as they are ours, what the CPU wants to know. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int policy_judge(struct policy_ask *ask)
+{
+	int outcome;
+
+	ask->rule[0] = 0;
+	ask->rule[1] = 0;
+	ask->audit = false;
+	outcome = policy_end(POLICY_EGRESS);
+	return outcome ? outcome : policy_end(POLICY_INGRESS);
+}
+
 #endif

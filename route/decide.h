@@ -4,6 +4,7 @@
 #define MYELIN_DECIDE_H
 
 #include "path.h"
+#include "../policy/policy.h"
 #include "../service/address.h"
 
 INLINE bool addr_is_multicast(const struct addr *a)
@@ -78,6 +79,8 @@ INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 	c->path.epoch = epoch_sum(0, e->slot);
 	if (config.services && endpoint_translated(e->slot))
 		c->path.flags |= PATH_ANSWERS;
+	if (config.policy && policy_selects(e->slot))
+		c->path.flags |= PATH_POLICY;
 }
 
 /* What the kernel's routes say, in the words of an outcome; 0 if there is a way. */
@@ -257,6 +260,8 @@ APART int decide(struct __sk_buff *skb)
 	p->expires = clock_now() + config.hz;
 	outcome = decide_destination(skb, c);
 	p->epoch = epoch_sum(p->src_slot, p->dst_slot);
+	if (config.policy && (policy_selects(p->src_slot) || policy_selects(p->dst_slot)))
+		p->flags |= PATH_POLICY;
 	return config.services ? decide_service(c, outcome) : outcome;
 }
 

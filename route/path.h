@@ -202,10 +202,27 @@ INLINE bool path_rewrite(struct __sk_buff *skb, const struct packet *pkt, const 
 	return true;
 }
 
-INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+/* Out of a wire along the CPU's path, the kernel finding the neighbour. Cost: the first packet of a decision. */
+APART int path_resolve(struct __sk_buff *skb)
 {
 	struct bpf_redir_neigh nh = {};
+	struct cpu *c = cpu_this();
+	struct path *p;
 
+	if (!c)
+		return TC_ACT_SHOT;
+	p = &c->path;
+	nh.nh_family = addr_is4(&p->via) ? AF_INET : AF_INET6;
+	__builtin_memcpy(nh.ipv6_nh, p->via.w, sizeof(nh.ipv6_nh));
+	if (nh.nh_family == AF_INET)
+		nh.ipv4_nh = p->via.w[3];
+	count(skb, c, FORWARD_RESOLVE);
+	return bpf_redirect_neigh(p->ifindex, &nh, sizeof(nh), 0);
+}
+
+/* PATH_RESOLVE is never kept: such a path is the CPU's own. */
+INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+{
 	switch (action) {
 	case PATH_POD:
 		count(skb, c, FORWARD_POD);
@@ -216,12 +233,7 @@ INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p
 		count(skb, c, FORWARD_TUNNEL);
 		return bpf_redirect(config.tunnel_ifindex, 0);
 	case PATH_RESOLVE:
-		nh.nh_family = addr_is4(&p->via) ? AF_INET : AF_INET6;
-		__builtin_memcpy(nh.ipv6_nh, p->via.w, sizeof(nh.ipv6_nh));
-		if (nh.nh_family == AF_INET)
-			nh.ipv4_nh = p->via.w[3];
-		count(skb, c, FORWARD_RESOLVE);
-		return bpf_redirect_neigh(p->ifindex, &nh, sizeof(nh), 0);
+		return path_resolve(skb);
 	default:
 		count(skb, c, FORWARD_WIRE);
 		return bpf_redirect(p->ifindex, 0);

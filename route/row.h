@@ -20,6 +20,7 @@ enum path_flag {
 	PATH_FRONTEND = 2,   /* the destination is a Service's */
 	PATH_ANSWERS = 4,    /* some may be answers of a Service's backend */
 	PATH_NODE_PORTS = 8, /* the destination is a node's, of whose ports some are Services' */
+	PATH_POLICY = 16,    /* policies say which flows may */
 };
 
 struct path {

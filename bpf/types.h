@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Types that no map and no program names. */
+#ifndef MYELIN_TYPES_H
+#define MYELIN_TYPES_H
+
+/* Kept in the object's type information, from which the Go side takes its constants. */
+const enum endpoint_flag *_endpoint_flag __attribute__((unused));
+const enum prefix_flag *_prefix_flag __attribute__((unused));
+const enum flow_flag *_flow_flag __attribute__((unused));
+const enum flow_seconds *_flow_seconds __attribute__((unused));
+const enum path_action *_path_action __attribute__((unused));
+const enum event_type *_event_type __attribute__((unused));
+const enum tunnel_mode *_tunnel_mode __attribute__((unused));
+const enum outcome *_outcome __attribute__((unused));
+const struct event *_event __attribute__((unused));
+const enum frontend_flag *_frontend_flag __attribute__((unused));
+const enum service_scope *_service_scope __attribute__((unused));
+const enum socket_outcome *_socket_outcome __attribute__((unused));
+const enum translation_flag *_translation_flag __attribute__((unused));
+const enum path_flag *_path_flag __attribute__((unused));
+const enum lb_dispatch *_lb_dispatch __attribute__((unused));
+const enum lb_mode *_lb_mode __attribute__((unused));
+const enum hook *_hook __attribute__((unused));
+const enum policy_cut *_policy_cut __attribute__((unused));
+const enum policy_direction *_policy_direction __attribute__((unused));
+const enum policy_action *_policy_action __attribute__((unused));
+
+#endif

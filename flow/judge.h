@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Asking policies about a flow: when it begins, and when what they said may have changed. Its row keeps the answer, for both directions. */
+#ifndef MYELIN_JUDGE_H
+#define MYELIN_JUDGE_H
+
+#include "../policy/policy.h"
+#include "flow.h"
+
+/* Ports from here on are rather those of clients (ip_local_port_range). */
+#define CLIENT_PORTS 32768
+
+/*
+ * Whether a packet without a row is an answer. A connection that was there before any policy has no row, and its packets don't say who began it: the
+ * ports do, as a rule.
+ */
+INLINE bool judge_answers(const struct packet *pkt)
+{
+	return pkt->proto == IPPROTO_TCP && !flow_syn(pkt) && bpf_ntohs(pkt->sport) < CLIENT_PORTS && bpf_ntohs(pkt->dport) >= CLIENT_PORTS;
+}
+
+/* Makes the CPU's packet, on the CPU's path, what policies are asked about: it begins a flow, or answers one. */
+INLINE void judge_ask(struct cpu *c, bool reply)
+{
+	struct policy_ask *ask = &c->ask;
+	const struct packet *pkt = &c->pkt;
+
+	ask->reply = reply;
+	ask->proto = pkt->proto;
+	ask->src = reply ? pkt->dst : pkt->src;
+	ask->dst = reply ? pkt->src : pkt->dst;
+	ask->src_slot = reply ? c->path.dst_slot : c->path.src_slot;
+	ask->dst_slot = reply ? c->path.src_slot : c->path.dst_slot;
+	ask->port = proto_is_icmp(pkt->proto) ? pkt->icmp_type : bpf_ntohs(reply ? pkt->sport : pkt->dport);
+}
+
+/* What becomes of what a policy denies: 0 if it goes on all the same. */
+INLINE int judge_outcome(struct __sk_buff *skb, struct cpu *c, int outcome)
+{
+	if (outcome && c->ask.audit) {
+		count(skb, c, FORWARD_AUDIT);
+		return 0;
+	}
+	return outcome && c->ask.cut && config.policy_cut == CUT_LEAVE ? 0 : outcome;
+}
+
+/* An ICMP error passes if it is about a packet of a flow that passes. Returns 0 or a drop reason. Slow path. */
+INLINE int judge_error(struct __sk_buff *skb, struct cpu *c)
+{
+	struct flow *f;
+
+	if (inner_parse(skb))
+		return DROP_TRUNCATED;
+	flow_key_of(&c->key, &c->inner.src, c->inner.sport, &c->inner.dst, c->inner.dport, c->inner.proto);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (f && !(f->flags & FLOW_DENIED))
+		return 0;
+	judge_ask(c, false);
+	c->ask.cut = false;
+	return judge_outcome(skb, c, policy_judge(&c->ask));
+}
+
+/*
+ * Asks about the CPU's packet, on the CPU's path, of the flow whose row, if it is known, has the CPU's key, unless the row has the answer. Returns 0 or a
+ * drop reason. Cost: per flow.
+ */
+APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
+{
+	struct cpu *c = cpu_this();
+	struct flow *f = NULL;
+	int outcome;
+
+	if (!c)
+		return DROP_POLICY_NO_RULE;
+	if (known)
+		f = bpf_map_lookup_elem(&flows, &c->key);
+	if (f && flow_syn(&c->pkt) && f->flags & FLOW_CLOSING)
+		f = NULL;
+	c->ask.cut = !!f;
+	if (f && f->judged == c->path.epoch && !(f->flags & FLOW_DENIED)) {
+		c->ask.reply = f->origin != side;
+		return 0;
+	}
+	judge_ask(c, f ? f->origin != side : judge_answers(&c->pkt));
+	outcome = judge_outcome(skb, c, policy_judge(&c->ask));
+	if (!f)
+		return outcome;
+	f->judged = c->path.epoch;
+	f->rule[0] = c->ask.rule[0];
+	f->rule[1] = c->ask.rule[1];
+	f->flags &= ~FLOW_DENIED;
+	if (outcome)
+		f->flags |= FLOW_DENIED;
+	return outcome;
+}
+
+/* Whether policies must be asked about packets on the path. */
+INLINE bool judge_must(const struct path *p)
+{
+	return config.policy && p->flags & PATH_POLICY;
+}
+
+/* Asks about the CPU's packet, on the CPU's path. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int judge(struct __sk_buff *skb, struct cpu *c)
+{
+	if (l4_is_icmp_error(&c->pkt))
+		return judge_error(skb, c);
+	return judge_flow(skb, flow_key_own(c), true);
+}
+
+#endif
