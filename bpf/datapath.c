@@ -77,7 +77,7 @@ APART int from_pod_follow(struct __sk_buff *skb, __u32 action)
 	if (!c)
 		return TC_ACT_SHOT;
 	c->path.action = action;
-	if (config.services && c->path.flags & ~(PATH_MASQUERADE | PATH_POLICY))
+	if (config.services && c->path.flags & PATH_SERVICES)
 		outcome = service_from_pod(skb);
 	return outcome == SERVICE_NONE ? from_pod_go(skb, action) : service_send(skb, outcome);
 }
@@ -100,9 +100,6 @@ APART int from_pod_decide(struct __sk_buff *skb)
 	return -1;
 }
 
-/* Whether some flows are at hand. */
-#define FLOWS_KEPT (config.flow_always || (config.policy && tracking))
-
 /* What a pod sends. */
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
@@ -116,13 +113,11 @@ int from_pod(struct __sk_buff *skb)
 	parsed = packet_parse(skb, &c->pkt, HOOK_FROM_POD);
 	if (unlikely(skb->vlan_present))
 		return drop(skb, c, DROP_VLAN);
-	if (parsed == PARSED_ARP)
-		return neighbour_arp(skb);
 	if (unlikely(parsed != PARSED_IP))
-		return refuse(skb, c, parsed);
+		return parsed == PARSED_ARP ? neighbour_arp(skb) : refuse(skb, c, parsed);
 	if (c->pkt.proto == IPPROTO_ICMPV6 && (verdict = neighbour_nd(skb)) >= 0)
 		return verdict;
-	if (FLOWS_KEPT && (verdict = track_from_pod(skb, c)) >= 0)
+	if (tracking && (verdict = track_from_pod(skb, c)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, false);
 	if (unlikely(!p)) {
@@ -133,7 +128,7 @@ int from_pod(struct __sk_buff *skb)
 	}
 	if (unlikely(!path_mac_right(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
-	if (p->path.flags || config.flow_always) {
+	if (p->path.flags) {
 		c->path = p->path;
 		c->snat = p->snat;
 		return from_pod_follow(skb, p->path.action);
@@ -241,22 +236,22 @@ int from_wire(struct __sk_buff *skb)
 	parsed = packet_parse(skb, &c->pkt, HOOK_FROM_WIRE);
 	if (config.tunnel && skb->pkt_type != PACKET_HOST && skb->ifindex == config.tunnel_ifindex)
 		bpf_skb_change_type(skb, PACKET_HOST); /* who sent it by tunnel doesn't know our MAC */
-	if (unlikely(parsed == PARSED_ARP || parsed == PARSED_OTHER || skb->vlan_present))
+	if (unlikely(skb->vlan_present))
 		return pass(skb, c);
 	if (unlikely(parsed != PARSED_IP))
-		return refuse(skb, c, parsed);
+		return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : refuse(skb, c, parsed);
 	if (config.direct && config.lb_dispatch && unlikely(encap_is(skb, &c->pkt)) && (verdict = encap_pull(skb)))
 		return drop(skb, c, verdict);
 	if (config.direct && unlikely(dsr_may_be(skb, &c->pkt)) && (verdict = dsr_accept(skb)))
 		return drop(skb, c, verdict);
-	if (FLOWS_KEPT && (verdict = track_from_wire(skb, c, WIRE_ANY)) >= 0)
+	if (tracking && (verdict = track_from_wire(skb, c, WIRE_ANY)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, WIRE_ANY);
 	if (unlikely(!p)) {
 		verdict = from_wire_decide(skb);
 		return verdict < 0 ? from_wire_follow(skb) : verdict;
 	}
-	if (unlikely(p->path.flags) || config.flow_always) {
+	if (unlikely(p->path.flags)) {
 		c->path = p->path;
 		c->pkt.slot = p->path.dst_slot;
 		return from_wire_follow(skb);
@@ -264,7 +259,27 @@ int from_wire(struct __sk_buff *skb)
 	return path_follow(skb, c, &p->path, WIRE_ACTION);
 }
 
-/* What the host itself sends to a pod. Attached where every flow has a row, and where packets are translated for Services. */
+/* What policies say of what the host's stack sends to a pod; whether it has a row is in the flags of the CPU's path then. Returns 0 or a drop reason. */
+APART int to_pod_judge(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct endpoint *e;
+	int outcome;
+
+	if (!c)
+		return DROP_POLICY_NO_RULE;
+	c->path.flags = 0;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (!e || e->flags & ENDPOINT_HOST)
+		return 0;
+	decide_wire_pod(c, e);
+	if (!judge_must(&c->path))
+		return 0;
+	outcome = l4_parse(skb);
+	return outcome ? outcome : judge(skb, c);
+}
+
+/* What the host itself sends to a pod. Attached where every flow has a row, where packets are translated for Services, and where policies are enforced. */
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
@@ -275,7 +290,9 @@ int to_pod(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (config.services && (outcome = service_to_pod(skb, c)))
 		return drop(skb, c, outcome);
-	if (config.flow_always)
+	if (config.policy && (outcome = to_pod_judge(skb)))
+		return drop(skb, c, outcome);
+	if (config.flow_always || (config.policy && flow_tracked(&c->path)))
 		track_to_pod(skb);
 	return TC_ACT_OK;
 }

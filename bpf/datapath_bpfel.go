@@ -177,10 +177,11 @@ type DatapathEndpointPolicy struct {
 	Pad     [3]uint8
 }
 
-type DatapathEpochs struct {
+type DatapathEpochTable struct {
 	_          structs.HostLayout
 	Of         [65536]uint32
 	Learned    uint32
+	Generation uint32
 	Translated [65536]uint8
 }
 
@@ -447,22 +448,22 @@ const (
 )
 
 type DatapathPath struct {
-	_         structs.HostLayout
-	Ifindex   uint32
-	Epoch     uint32
-	Expires   uint32
-	InIfindex uint32
-	SrcSlot   uint16
-	DstSlot   uint16
-	Mtu       uint16
-	Action    uint8
-	Flags     uint8
-	Dmac      DatapathMac
-	Smac      DatapathMac
-	InMac     DatapathMac
-	Pad       uint16
-	Pad2      uint32
-	Via       DatapathAddr
+	_          structs.HostLayout
+	Ifindex    uint32
+	Epoch      uint32
+	Expires    uint32
+	InIfindex  uint32
+	SrcSlot    uint16
+	DstSlot    uint16
+	Mtu        uint16
+	Action     uint8
+	Flags      uint8
+	Dmac       DatapathMac
+	Smac       DatapathMac
+	InMac      DatapathMac
+	Pad        uint16
+	Generation uint32
+	Via        DatapathAddr
 }
 
 type DatapathPathAction uint32
@@ -483,7 +484,8 @@ const (
 	DatapathPathFlagPATH_FRONTEND   DatapathPathFlag = 2
 	DatapathPathFlagPATH_ANSWERS    DatapathPathFlag = 4
 	DatapathPathFlagPATH_NODE_PORTS DatapathPathFlag = 8
-	DatapathPathFlagPATH_POLICY     DatapathPathFlag = 16
+	DatapathPathFlagPATH_TRACKED    DatapathPathFlag = 16
+	DatapathPathFlagPATH_POLICY     DatapathPathFlag = 32
 )
 
 type DatapathPeerClass struct {
@@ -719,7 +721,6 @@ const (
 	DatapathMapChoices         = "choices"
 	DatapathMapCpus            = "cpus"
 	DatapathMapEndpoints       = "endpoints"
-	DatapathMapEpochs          = "epochs"
 	DatapathMapEvents          = "events"
 	DatapathMapFlows           = "flows"
 	DatapathMapFragments       = "fragments"
@@ -775,6 +776,7 @@ const (
 	DatapathVarTranslationFlag = "_translation_flag"
 	DatapathVarTunnelMode      = "_tunnel_mode"
 	DatapathVarConfig          = "config"
+	DatapathVarEpochs          = "epochs"
 	DatapathVarListening       = "listening"
 	DatapathVarOwnPorts        = "own_ports"
 	DatapathVarTracking        = "tracking"
@@ -848,7 +850,6 @@ type DatapathMapSpecs struct {
 	Choices        *ebpf.MapSpec `ebpf:"choices"`
 	Cpus           *ebpf.MapSpec `ebpf:"cpus"`
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
-	Epochs         *ebpf.MapSpec `ebpf:"epochs"`
 	Events         *ebpf.MapSpec `ebpf:"events"`
 	Flows          *ebpf.MapSpec `ebpf:"flows"`
 	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
@@ -895,6 +896,7 @@ type DatapathVariableSpecs struct {
 	TranslationFlag *ebpf.VariableSpec `ebpf:"_translation_flag"`
 	TunnelMode      *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
 	Config          *ebpf.VariableSpec `ebpf:"config"`
+	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
 	Listening       *ebpf.VariableSpec `ebpf:"listening"`
 	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
 	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
@@ -925,7 +927,6 @@ type DatapathMaps struct {
 	Choices        *ebpf.Map `ebpf:"choices"`
 	Cpus           *ebpf.Map `ebpf:"cpus"`
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
-	Epochs         *ebpf.Map `ebpf:"epochs"`
 	Events         *ebpf.Map `ebpf:"events"`
 	Flows          *ebpf.Map `ebpf:"flows"`
 	Fragments      *ebpf.Map `ebpf:"fragments"`
@@ -954,7 +955,6 @@ func (m *DatapathMaps) Close() error {
 		m.Choices,
 		m.Cpus,
 		m.Endpoints,
-		m.Epochs,
 		m.Events,
 		m.Flows,
 		m.Fragments,
@@ -1002,6 +1002,7 @@ type DatapathVariables struct {
 	TranslationFlag *ebpf.Variable `ebpf:"_translation_flag"`
 	TunnelMode      *ebpf.Variable `ebpf:"_tunnel_mode"`
 	Config          *ebpf.Variable `ebpf:"config"`
+	Epochs          *ebpf.Variable `ebpf:"epochs"`
 	Listening       *ebpf.Variable `ebpf:"listening"`
 	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
 	Tracking        *ebpf.Variable `ebpf:"tracking"`

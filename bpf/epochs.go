@@ -9,11 +9,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// epochSlots is the length of struct epochs.
+// epochSlots is the length of struct epoch_table.
 const epochSlots = 1 << 16
 
-// translatedOffset is where translated is in struct epochs.
-const translatedOffset = 4 * (epochSlots + 1)
+// generationIndex and translatedOffset are where those are in struct epoch_table: an index of numbers, and bytes.
+const (
+	generationIndex  = epochSlots + 1
+	translatedOffset = 4 * (epochSlots + 2)
+)
 
 // Epochs makes kept decisions stale.
 type Epochs struct {
@@ -22,14 +25,16 @@ type Epochs struct {
 }
 
 // EpochOf reads the epoch of a slot.
-func EpochOf(m *ebpf.Map, slot uint16) (uint32, error) {
+func EpochOf(m *ebpf.Map, slot uint16) (uint32, error) { return readEpoch(m, int64(slot)) }
+
+func readEpoch(m *ebpf.Map, index int64) (uint32, error) {
 	memory, err := m.Memory()
 	if err != nil {
 		return 0, fmt.Errorf("map epochs: %w", err)
 	}
 	var b [4]byte
-	if _, err := memory.ReadAt(b[:], 4*int64(slot)); err != nil {
-		return 0, fmt.Errorf("read epoch of slot %d: %w", slot, err)
+	if _, err := memory.ReadAt(b[:], 4*index); err != nil {
+		return 0, fmt.Errorf("read epoch %d: %w", index, err)
 	}
 	return binary.NativeEndian.Uint32(b[:]), nil
 }
@@ -38,11 +43,16 @@ func EpochOf(m *ebpf.Map, slot uint16) (uint32, error) {
 func (e *Epochs) Bump(slot uint16) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n, err := EpochOf(e.Map, slot)
-	if err != nil {
-		return err
+	for _, i := range []int64{int64(slot), generationIndex} {
+		n, err := readEpoch(e.Map, i)
+		if err != nil {
+			return err
+		}
+		if err := writeEpoch(e.Map, i, n+1); err != nil {
+			return err
+		}
 	}
-	return setEpoch(e.Map, slot, n+1)
+	return nil
 }
 
 // Forget makes stale what was decided with the slot, whose endpoint is no more: the next one's packets are no Service's until one is.
@@ -57,20 +67,20 @@ func (e *Epochs) Forget(slot uint16) error {
 	return e.Bump(slot)
 }
 
-func setEpoch(m *ebpf.Map, slot uint16, n uint32) error {
+func writeEpoch(m *ebpf.Map, index int64, n uint32) error {
 	memory, err := m.Memory()
 	if err != nil {
 		return fmt.Errorf("map epochs: %w", err)
 	}
 	// Four aligned bytes are one store: a program sees the old number or the new one.
-	if _, err := memory.WriteAt(binary.NativeEndian.AppendUint32(nil, n), 4*int64(slot)); err != nil {
-		return fmt.Errorf("write epoch of slot %d: %w", slot, err)
+	if _, err := memory.WriteAt(binary.NativeEndian.AppendUint32(nil, n), 4*index); err != nil {
+		return fmt.Errorf("write epoch %d: %w", index, err)
 	}
 	return nil
 }
 
 // scatterEpochs gives epochs made anew a beginning that no row kept from before can know.
-func scatterEpochs(m *ebpf.Map) error { return setEpoch(m, 0, rand.Uint32()) }
+func scatterEpochs(m *ebpf.Map) error { return writeEpoch(m, 0, rand.Uint32()) }
 
 // dumpEpochs calls fn for each epoch that is not zero.
 func dumpEpochs(m *ebpf.Map, fn func(*DumpRow) bool) error {

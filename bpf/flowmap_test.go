@@ -10,7 +10,7 @@ import (
 func (w *world) flows(t testing.TB) map[DatapathFlowKey]DatapathFlow {
 	t.Helper()
 	rows := rowsIn[DatapathFlowKey, DatapathFlow](t, w.Flows)
-	pending, err := ReadPending(&Datapath{DatapathObjects: w.DatapathObjects})
+	pending, err := ReadPending(&Datapath{Objects: w.Objects})
 	must(t, err)
 	for k, f := range rows {
 		pending.Add(&k, &f)

@@ -81,7 +81,7 @@ func TestLive(t *testing.T) {
 func (w *world) attach(t testing.TB, noTCX bool) {
 	t.Helper()
 	w.withPins(t, func(dir string) error {
-		return w.attachHere(newAttacher(&Datapath{DatapathObjects: w.DatapathObjects, dir: dir}, noTCX))
+		return w.attachHere(newAttacher(&Datapath{Objects: w.Objects, dir: dir}, noTCX))
 	})
 }
 

@@ -41,12 +41,34 @@ type Options struct {
 
 // Datapath is the loaded programs and their maps. Programs forward on when it is closed: what is attached is held by pins.
 type Datapath struct {
-	DatapathObjects
+	Objects
 	dir  string
 	log  *slog.Logger
 	Maps []MapStatus
 	// Attacher knows how programs are attached on this kernel.
 	Attacher *Attacher
+}
+
+// Objects are the programs and maps of a collection.
+type Objects struct {
+	DatapathObjects
+	Epochs *ebpf.Map // its only row is a DatapathEpochTable
+}
+
+// Assign loads the collection.
+func (o *Objects) Assign(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
+	all := struct {
+		*DatapathObjects
+		Epochs *ebpf.Map `ebpf:".data.epochs"`
+	}{DatapathObjects: &o.DatapathObjects}
+	err := spec.LoadAndAssign(&all, options)
+	o.Epochs = all.Epochs
+	return err
+}
+
+// Close closes the descriptors.
+func (o *Objects) Close() error {
+	return errors.Join(o.DatapathObjects.Close(), o.Epochs.Close())
 }
 
 // MapStatus says how a map came to be.
@@ -74,6 +96,9 @@ func Load(o Options) (*Datapath, error) {
 	resize(spec, o)
 	o.Settings.PathShift = pathShift(spec)
 	if err := spec.Variables["config"].Set(o.Settings); err != nil {
+		return nil, fmt.Errorf("set datapath configuration: %w", err)
+	}
+	if err := spec.Variables["tracking"].Set(uint32(o.Settings.FlowAlways)); err != nil {
 		return nil, fmt.Errorf("set datapath configuration: %w", err)
 	}
 	for _, dir := range []string{"maps", "links"} {
@@ -141,7 +166,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 }
 
 func (d *Datapath) create(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) error {
-	err := spec.LoadAndAssign(&d.DatapathObjects, &ebpf.CollectionOptions{MapReplacements: adopted})
+	err := d.Assign(spec, &ebpf.CollectionOptions{MapReplacements: adopted})
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) {
 		return fmt.Errorf("load datapath: %w: %s", err, lastLines(refused.Log, 3))
@@ -160,6 +185,20 @@ func lastLines(lines []string, n int) string {
 	return text
 }
 
+// Track makes the datapath look for flows at hand, as it must where some endpoint has policies. Where every flow has a row it always does.
+func (d *Datapath) Track(on bool) error {
+	var n uint32
+	if settings, err := d.Settings(); err != nil {
+		return err
+	} else if on || settings.FlowAlways != 0 {
+		n = 1
+	}
+	if err := d.Tracking.Set(n); err != nil {
+		return fmt.Errorf("switch flows at hand: %w", err)
+	}
+	return nil
+}
+
 // Listen makes the datapath send events of flows, or stop sending them.
 func (d *Datapath) Listen(on bool) error {
 	var n uint32
@@ -173,4 +212,4 @@ func (d *Datapath) Listen(on bool) error {
 }
 
 // Close closes the descriptors. What is pinned stays.
-func (d *Datapath) Close() error { return d.DatapathObjects.Close() }
+func (d *Datapath) Close() error { return d.Objects.Close() }

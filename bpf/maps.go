@@ -12,8 +12,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+// ownSection begins the name of a map that is a variable of the programs.
+const ownSection = ".data."
+
 // mine reports whether a map is one of the datapath's own, not the compiler's.
-func mine(name string) bool { return !strings.HasPrefix(name, ".") }
+func mine(name string) bool { return !strings.HasPrefix(name, ".") || strings.HasPrefix(name, ownSection) }
+
+// plain is a map's name without a section.
+func plain(name string) string { return strings.TrimPrefix(name, ownSection) }
 
 // adopt opens the pinned maps whose layout is the one the programs want.
 func (d *Datapath) adopt(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
@@ -22,21 +28,22 @@ func (d *Datapath) adopt(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error
 		if !mine(name) {
 			continue
 		}
-		m, err := ebpf.LoadPinnedMap(d.mapPin(name), nil)
+		pinned := plain(name)
+		m, err := ebpf.LoadPinnedMap(d.mapPin(pinned), nil)
 		if errors.Is(err, os.ErrNotExist) {
-			d.Maps = append(d.Maps, MapStatus{Name: name, Note: "new"})
+			d.Maps = append(d.Maps, MapStatus{Name: pinned, Note: "new"})
 			continue
 		}
 		if err != nil {
-			return adopted, fmt.Errorf("open pinned map %s: %w", name, err)
+			return adopted, fmt.Errorf("open pinned map %s: %w", pinned, err)
 		}
 		if err := spec.Maps[name].Compatible(m); err != nil {
-			d.Maps = append(d.Maps, MapStatus{Name: name, Note: err.Error()})
+			d.Maps = append(d.Maps, MapStatus{Name: pinned, Note: err.Error()})
 			m.Close()
 			continue
 		}
 		adopted[name] = m
-		d.Maps = append(d.Maps, MapStatus{Name: name, Adopted: true})
+		d.Maps = append(d.Maps, MapStatus{Name: pinned, Adopted: true})
 	}
 	return adopted, nil
 }

@@ -114,14 +114,17 @@ INLINE int packet_parse6(const struct __sk_buff *skb, struct packet *pkt, const 
 	return unlikely(addr_is4(&pkt->src) || addr_is4(&pkt->dst)) ? PARSED_MAPPED : PARSED_IP;
 }
 
-/* Makes the first bytes linear, where a driver left them in fragments. */
-INLINE bool packet_linear(struct __sk_buff *skb, __u32 bytes)
+/* The packet, of which the first bytes are linear, also where a driver left them in fragments; NULL if it has less. */
+INLINE void *packet_data(struct __sk_buff *skb, __u32 bytes)
 {
-	if (likely((void *)(long)skb->data + bytes <= (void *)(long)skb->data_end))
-		return true;
+	void *data = (void *)(long)skb->data;
+
+	if (likely(data + bytes <= (void *)(long)skb->data_end))
+		return data;
 	if (skb->len < bytes || bpf_skb_pull_data(skb, bytes))
-		return false;
-	return (void *)(long)skb->data + bytes <= (void *)(long)skb->data_end;
+		return NULL;
+	data = (void *)(long)skb->data;
+	return data + bytes <= (void *)(long)skb->data_end ? data : NULL;
 }
 
 /* Parses Ethernet and IP. Cost: per packet. */
@@ -131,20 +134,12 @@ INLINE int packet_parse(struct __sk_buff *skb, struct packet *pkt, enum hook hoo
 
 	packet_reset(pkt, skb->ifindex, hook);
 	if (skb->protocol == bpf_htons(ETH_P_IP) && config.ipv4) {
-		if (unlikely(!packet_linear(skb, L3 + sizeof(struct iphdr))))
-			return packet_unparsed(pkt, PARSED_TRUNCATED);
-		data = (void *)(long)skb->data;
-		if (data + L3 + sizeof(struct iphdr) > (void *)(long)skb->data_end)
-			return packet_unparsed(pkt, PARSED_TRUNCATED);
-		return packet_parse4(skb, pkt, data + L3);
+		data = packet_data(skb, L3 + sizeof(struct iphdr));
+		return likely(data) ? packet_parse4(skb, pkt, data + L3) : packet_unparsed(pkt, PARSED_TRUNCATED);
 	}
 	if (skb->protocol == bpf_htons(ETH_P_IPV6) && config.ipv6) {
-		if (unlikely(!packet_linear(skb, L3 + sizeof(struct ipv6hdr))))
-			return packet_unparsed(pkt, PARSED_TRUNCATED);
-		data = (void *)(long)skb->data;
-		if (data + L3 + sizeof(struct ipv6hdr) > (void *)(long)skb->data_end)
-			return packet_unparsed(pkt, PARSED_TRUNCATED);
-		return packet_parse6(skb, pkt, data + L3);
+		data = packet_data(skb, L3 + sizeof(struct ipv6hdr));
+		return likely(data) ? packet_parse6(skb, pkt, data + L3) : packet_unparsed(pkt, PARSED_TRUNCATED);
 	}
 	return packet_unparsed(pkt, skb->protocol == bpf_htons(ETH_P_ARP) ? PARSED_ARP : PARSED_OTHER);
 }

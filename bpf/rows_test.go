@@ -61,7 +61,7 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(), keptTables())
+		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(), keptTables(), policyTables())
 }
 
 func TestPackets(t *testing.T) {

@@ -203,7 +203,7 @@ func (w *socketWorld) load(dir string, change func(*socketWorld, *Settings)) {
 	w.bind = s.BindProtection != 0
 	must(w.t, spec.Variables["config"].Set(s))
 	w.d = &Datapath{dir: dir}
-	must(w.t, spec.LoadAndAssign(&w.d.DatapathObjects, nil))
+	must(w.t, w.d.Assign(spec, nil))
 }
 
 // in runs fn on a thread in the namespace.

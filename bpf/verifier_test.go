@@ -25,10 +25,10 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 			}
 		}
 		s.Hz, s.PathShift, s.Monitor, s.EventRate = 250, pathShift(spec), uint8(i%2), uint32(i%2)
-		s.BindProtection, s.SocketHostOnly = uint8(i%2), uint8(i%2)
+		s.BindProtection, s.SocketHostOnly, s.Policy = uint8(i%2), uint8(i%2), uint8(i%2)
 		must(t, spec.Variables["config"].Set(s))
-		var o DatapathObjects
-		err = spec.LoadAndAssign(&o, nil)
+		var o Objects
+		err = o.Assign(spec, nil)
 		var refused *ebpf.VerifierError
 		if errors.As(err, &refused) {
 			t.Errorf("%s: %s", settingsText(s), lastLines(refused.Log, 20))

@@ -34,8 +34,9 @@ import (
 //
 // The devices are real and in a network namespace of the test's own, where the programs are run: routes and neighbours are what the kernel says.
 type world struct {
-	DatapathObjects
-	ns, home int // descriptors of the namespaces
+	Objects
+	sets     uint32 // numbers given to sets of policies
+	ns, home int    // descriptors of the namespaces
 	index    map[string]int
 	outcomes map[string]uint32
 	settings Settings
@@ -277,9 +278,10 @@ func (w *world) load(t testing.TB, s Settings, tweak func(*ebpf.CollectionSpec))
 	}
 	s.PathShift = pathShift(spec)
 	must(t, spec.Variables["config"].Set(s))
+	must(t, spec.Variables["tracking"].Set(uint32(s.FlowAlways|s.Policy)))
 	w.settings = s
 	w.outcomes = outcomesOf(t, spec)
-	if err := spec.LoadAndAssign(&w.DatapathObjects, nil); err != nil {
+	if err := w.Assign(spec, nil); err != nil {
 		t.Fatalf("load datapath with %+v: %+v", s, err)
 	}
 	t.Cleanup(func() { w.Close() })
@@ -320,6 +322,9 @@ func (w *world) fill(t testing.TB) {
 	}
 	w.addPrefixes(t)
 	w.addPeer(t)
+	if w.settings.Policy != 0 {
+		w.fillIdentities(t)
+	}
 }
 
 func (w *world) addPrefixes(t testing.TB) {

@@ -98,7 +98,7 @@ func (w *world) attachXDP(a *Attacher) error {
 func TestAttachXDP(t *testing.T) {
 	w := newWorld(t, settingsOf(servicing), nil)
 	w.withPins(t, func(dir string) error {
-		a := newAttacher(&Datapath{DatapathObjects: w.DatapathObjects, dir: dir}, false)
+		a := newAttacher(&Datapath{Objects: w.Objects, dir: dir}, false)
 		return w.attachModes(a, filepath.Join(dir, "links"))
 	})
 }

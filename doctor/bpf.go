@@ -157,8 +157,8 @@ func tryDatapath() error {
 			m.MaxEntries = 16
 		}
 	}
-	var objects bpf.DatapathObjects
-	if err := spec.LoadAndAssign(&objects, nil); err != nil {
+	var objects bpf.Objects
+	if err := objects.Assign(spec, nil); err != nil {
 		return err
 	}
 	return objects.Close()

@@ -44,49 +44,41 @@ struct {
 } pod_links SEC(".maps");
 
 /* By slot; slot 0 is for routes and everything global. Only ever counted up. */
-struct epochs {
+struct epoch_table {
 	__u32 of[65536];
-	__u32 learned;           /* how often the datapath itself found that kept decisions are stale */
+	__u32 learned;          /* how often the datapath itself found that kept decisions are stale */
+	__u32 generation;       /* how often the agent did, whatever the slot; counted up after the slot's epoch */
 	__u8 translated[65536]; /* 1: some of the endpoint's packets are a Service's */
 };
 
-/* One row, so that one look-up finds all that a packet needs. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct epochs);
-} epochs SEC(".maps");
+/* A section of its own makes a map of its own, which is pinned, and read without a look-up. */
+struct epoch_table epochs SEC(".data.epochs");
+
+/* Moves whenever any epoch does: a decision made in the same one is still right. */
+INLINE __u32 epoch_generation(void)
+{
+	return epochs.generation + epochs.learned;
+}
 
 /* The sum changes if and only if one of its terms does, since none is ever counted down. A slot of 0 only counts the global one once more. */
 INLINE __u32 epoch_sum(__u16 src, __u16 dst)
 {
-	__u32 key = 0;
-	struct epochs *e = bpf_map_lookup_elem(&epochs, &key);
-
-	return e ? e->of[0] + e->of[src] + e->of[dst] + e->learned : 0;
+	return epochs.of[0] + epochs.of[src] + epochs.of[dst] + epochs.learned;
 }
 
 /* Whether some of the endpoint's packets are a Service's. Slot 0 is nobody's. */
 INLINE bool endpoint_translated(__u16 slot)
 {
-	__u32 key = 0;
-	struct epochs *e = bpf_map_lookup_elem(&epochs, &key);
-
-	return e && e->translated[slot];
+	return epochs.translated[slot];
 }
 
 /* From now on the endpoint's packets are looked at. What was kept for them is decided again. Cost: once a pod. */
 INLINE void endpoint_translate(__u16 slot)
 {
-	__u32 key = 0;
-	struct epochs *e = bpf_map_lookup_elem(&epochs, &key);
-
-	if (!e || !slot || e->translated[slot])
+	if (!slot || epochs.translated[slot])
 		return;
-	e->translated[slot] = 1;
-	__sync_fetch_and_add(&e->learned, 1);
+	epochs.translated[slot] = 1;
+	__sync_fetch_and_add(&epochs.learned, 1);
 }
 
 #endif

@@ -201,6 +201,18 @@ APART int flow_keep(__u32 side)
 	return 0;
 }
 
+/* Tells the copy that was just made which flags its row knows of. */
+INLINE void flow_remember(const struct cpu *c, struct flow *f, int side)
+{
+	int direction;
+	struct kept_flow *k = kept_find(&c->pkt, &direction);
+
+	if (!k)
+		return;
+	k->way[0].tcp_flags = flow_side(f, side)->tcp_flags;
+	k->way[1].tcp_flags = flow_side(f, !side)->tcp_flags;
+}
+
 /*
  * A FIN or RST, or what follows. Whoever listens is told when both ends have said that they are done; the row is told by the next packet, mostly the
  * last, which so needs no row of its own. Cost: some packets a connection.
@@ -247,7 +259,7 @@ INLINE void flow_account(struct __sk_buff *skb, struct cpu *c, struct kept_flow 
 /* Whether flows on the path have copies, and so rows whether they are translated or not. */
 INLINE bool flow_tracked(const struct path *p)
 {
-	return config.flow_always || (config.policy && p->flags & PATH_POLICY);
+	return p->flags & PATH_TRACKED;
 }
 
 /* Inserts a row for the CPU's packet, and puts it at hand if the CPU has a path for it. Returns 0 or a negative error. Cost: per flow. */
@@ -291,8 +303,10 @@ INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 		flow_settle(k, f);
 	flow_reopen(f, &c->pkt, side);
 	flow_count(skb, &c->pkt, f, side);
-	if (way && flow_tracked(&c->path))
+	if (way && flow_tracked(&c->path)) {
 		flow_keep(side);
+		flow_remember(c, f, side);
+	}
 	return true;
 }
 

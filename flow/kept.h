@@ -21,7 +21,7 @@ struct kept_way {
 	struct path path; /* PATH_NONE: not known */
 	__u64 bytes;
 	__u32 packets;
-	__u8 tcp_flags;
+	__u8 tcp_flags; /* all that are known of */
 	__u8 pad[3];
 };
 
@@ -100,11 +100,9 @@ INLINE struct kept_way *kept_way(struct kept_flow *k, __u32 direction)
 }
 
 /* Whether the packet may go the copy's way. Cost: per packet. */
-INLINE bool kept_holds(const struct packet *pkt, const struct kept_flow *k, const struct kept_way *w)
+INLINE bool kept_holds(const struct packet *pkt, const struct kept_flow *k, struct kept_way *w)
 {
-	const struct path *p = &w->path;
-
-	return p->in_ifindex == pkt->ifindex && kept_live(k) && p->epoch == epoch_sum(p->src_slot, p->dst_slot);
+	return w->path.in_ifindex == pkt->ifindex && kept_live(k) && path_current(&w->path);
 }
 
 INLINE void kept_account(const struct __sk_buff *skb, const struct packet *pkt, struct kept_way *w)
@@ -119,7 +117,6 @@ INLINE void kept_clear(struct kept_way *w)
 {
 	w->packets = 0;
 	w->bytes = 0;
-	w->tcp_flags = 0;
 }
 
 /* The packet may go on by this path for as long as the copy is good. */
@@ -127,6 +124,7 @@ INLINE void kept_set(struct kept_way *w, const struct packet *pkt, const struct 
 {
 	w->path = *path;
 	w->path.in_ifindex = pkt->ifindex;
+	w->path.generation = epoch_generation() - 1;
 }
 
 /* The row has been told of all packets: the copy is good for another while. Ways are looked up anew. */
@@ -150,6 +148,8 @@ INLINE void kept_fill(struct kept_flow *k, const struct packet *pkt, __u32 side,
 	k->judged = judged;
 	kept_clear(&k->way[0]);
 	kept_clear(&k->way[1]);
+	k->way[0].tcp_flags = 0;
+	k->way[1].tcp_flags = 0;
 	kept_renew(k);
 }
 

@@ -38,9 +38,9 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 		return -1;
 	k = kept_find(&c->pkt, &direction);
 	p = path_find(&c->pkt, any);
-	if (!k || !p || !flow_tracked(&p->path) || p->path.flags & ~PATH_POLICY)
+	if (!k || !p || !flow_tracked(&p->path) || p->path.flags & ~(PATH_TRACKED | PATH_POLICY))
 		return -1;
-	if (p->path.flags && k->judged != p->path.epoch)
+	if (judge_must(&p->path) && k->judged != p->path.epoch)
 		return -1;
 	if (c->pkt.hook == HOOK_FROM_POD && unlikely(!path_mac_right(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);

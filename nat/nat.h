@@ -185,7 +185,7 @@ INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
 
 	if (!f || f->flags & FLOW_NAT || f->origin == side || flow_expired(f, c->pkt.proto))
 		return false;
-	if (!config.flow_always) /* or it will be counted where its way is kept */
+	if (!flow_tracked(&c->path)) /* or it will be counted where its way is kept */
 		flow_count(skb, &c->pkt, f, side);
 	return true;
 }

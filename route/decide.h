@@ -69,6 +69,14 @@ INLINE bool decide_tracked(const struct packet *pkt)
 	return !prefix || !(prefix->flags & PREFIX_CLUSTER);
 }
 
+/* What flows between the endpoints need, in flags of a path. */
+INLINE __u8 decide_tracking(__u16 src, __u16 dst)
+{
+	if (config.policy && (policy_selects(src) || policy_selects(dst)))
+		return PATH_TRACKED | PATH_POLICY;
+	return config.flow_always ? PATH_TRACKED : 0;
+}
+
 /* Into one of the node's pods: the CPU's path. */
 INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 {
@@ -79,8 +87,7 @@ INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 	c->path.epoch = epoch_sum(0, e->slot);
 	if (config.services && endpoint_translated(e->slot))
 		c->path.flags |= PATH_ANSWERS;
-	if (config.policy && policy_selects(e->slot))
-		c->path.flags |= PATH_POLICY;
+	c->path.flags |= decide_tracking(0, e->slot);
 }
 
 /* What the kernel's routes say, in the words of an outcome; 0 if there is a way. */
@@ -260,8 +267,7 @@ APART int decide(struct __sk_buff *skb)
 	p->expires = clock_now() + config.hz;
 	outcome = decide_destination(skb, c);
 	p->epoch = epoch_sum(p->src_slot, p->dst_slot);
-	if (config.policy && (policy_selects(p->src_slot) || policy_selects(p->dst_slot)))
-		p->flags |= PATH_POLICY;
+	p->flags |= decide_tracking(p->src_slot, p->dst_slot);
 	return config.services ? decide_service(c, outcome) : outcome;
 }
 

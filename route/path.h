@@ -98,10 +98,27 @@ INLINE bool path_matches(const struct packet *pkt, const struct kept_path *p, bo
 	return p->path.in_ifindex == pkt->ifindex && addr_equal(&p->dst, &pkt->dst) && (any || addr_equal(&p->src, &pkt->src));
 }
 
-/* Nothing has changed since the decision, and it is not a second old. */
-INLINE bool path_valid(const struct path *p)
+/* Whether nothing that the path was decided by has changed, where something has. */
+INLINE bool path_lasts(struct path *p, __u32 generation)
 {
-	return p->epoch == epoch_sum(p->src_slot, p->dst_slot) && !clock_before(p->expires, clock_now());
+	if (p->epoch != epoch_sum(p->src_slot, p->dst_slot))
+		return false;
+	p->generation = generation;
+	return true;
+}
+
+/* Whether nothing that the path was decided by has changed. Cost: per packet. */
+INLINE bool path_current(struct path *p)
+{
+	__u32 generation = epoch_generation();
+
+	return likely(p->generation == generation) || path_lasts(p, generation);
+}
+
+/* … and it is not a second old. */
+INLINE bool path_valid(struct path *p)
+{
+	return path_current(p) && !clock_before(p->expires, clock_now());
 }
 
 /* The kept way of the packet, NULL if there is none or it has become stale. Cost: per packet. */
@@ -138,6 +155,7 @@ INLINE void path_keep(struct cpu *c, bool any)
 	first->src = pkt->src;
 	first->snat = c->snat;
 	first->path = c->path;
+	first->path.generation = epoch_generation() - 1; /* something may have changed since it was decided: the next packet looks */
 }
 
 /* A kept decision was made for one MAC: another one behind the same address is spoofed. */

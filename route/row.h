@@ -20,8 +20,11 @@ enum path_flag {
 	PATH_FRONTEND = 2,   /* the destination is a Service's */
 	PATH_ANSWERS = 4,    /* some may be answers of a Service's backend */
 	PATH_NODE_PORTS = 8, /* the destination is a node's, of whose ports some are Services' */
-	PATH_POLICY = 16,    /* policies say which flows may */
+	PATH_TRACKED = 16,   /* flows have rows, translated or not */
+	PATH_POLICY = 32,    /* policies say which flows may; goes with PATH_TRACKED */
 };
+
+#define PATH_SERVICES (PATH_FRONTEND | PATH_ANSWERS | PATH_NODE_PORTS)
 
 struct path {
 	__u32 ifindex;
@@ -35,9 +38,9 @@ struct path {
 	__u8 flags; /* enum path_flag */
 	struct mac dmac; /* with smac copied as one, from an offset that 4 divides */
 	struct mac smac;
-	struct mac in_mac; /* the source MAC packets must have */
+	struct mac in_mac __attribute__((aligned(4))); /* the source MAC packets must have */
 	__u16 pad;
-	__u32 pad2;
+	__u32 generation; /* of all epochs, when this one was last looked at */
 	struct addr via; /* PATH_TUNNEL: the node; PATH_RESOLVE: the next hop */
 };
 

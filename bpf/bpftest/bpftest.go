@@ -38,7 +38,7 @@ func Load(t testing.TB, s bpf.Settings, sizes map[string]uint32) *bpf.Datapath {
 		spec.Maps[name].MaxEntries = n
 	}
 	d := &bpf.Datapath{}
-	if err := spec.LoadAndAssign(&d.DatapathObjects, nil); err != nil {
+	if err := d.Assign(spec, nil); err != nil {
 		t.Fatalf("load datapath: %v", err)
 	}
 	t.Cleanup(func() { d.Close() })

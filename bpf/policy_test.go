@@ -1,0 +1,289 @@
+package bpf
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"myelin/packet"
+)
+
+const (
+	ingress = int(DatapathPolicyDirectionPOLICY_INGRESS)
+	egress  = int(DatapathPolicyDirectionPOLICY_EGRESS)
+
+	slotA, slotB = 2, 3
+)
+
+func policed(s *Settings) { s.Policy = 1 }
+
+func cutting(cut DatapathPolicyCut) func(*Settings) { return func(s *Settings) { s.PolicyCut = uint8(cut) } }
+
+// said is a row of a set: what it says of a peer ("" is everybody else), a protocol and the first bits of a port.
+type said struct {
+	peer   string
+	proto  uint8
+	port   uint16
+	bits   uint8
+	action DatapathPolicyAction
+}
+
+func allows(peer string, proto uint8, port uint16) said {
+	return said{peer, proto, port, 16, DatapathPolicyActionPOLICY_ALLOW}
+}
+
+// identities are those that the node knows; who is left out is the world's.
+func identities() map[string]uint32 {
+	return map[string]uint32{"gw": 1, "node": 1, "a": 70001, "b": 70002, "c": 70003}
+}
+
+// isolates gives the endpoint policies for one direction, in the place of those it had: what is not said is denied, for no rule allows it.
+func isolates(slot uint16, direction int, list ...said) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		var e DatapathEndpointPolicy
+		if err := w.Policies.Lookup(uint32(slot), &e); err != nil {
+			e = DatapathEndpointPolicy{}
+		}
+		w.sets += 10
+		set, lengths := w.sets, map[uint32]uint32{}
+		list := append(slices.Clone(list), said{action: DatapathPolicyActionPOLICY_NO_RULE})
+		for _, s := range list {
+			if s.peer != "" {
+				list = append(list, said{peer: s.peer, action: DatapathPolicyActionPOLICY_NO_RULE})
+			}
+		}
+		for i, s := range list {
+			class := set + identities()[s.peer]%10
+			lengths[class] |= 1 << s.bits
+			key := DatapathVerdictKey{Class: class, Port: s.port, Proto: s.proto, Bits: s.bits}
+			if s.proto == 0 {
+				must(t, w.Verdicts.Update(key, DatapathVerdict{Action: uint8(s.action)}, ebpf.UpdateAny))
+			} else {
+				must(t, w.Verdicts.Put(key, DatapathVerdict{Action: uint8(s.action), Rule: uint32(i + 1)}))
+			}
+			if s.peer != "" {
+				must(t, w.PeerClasses.Put(DatapathPeerClassKey{Set: set, Identity: identities()[s.peer]}, DatapathPeerClass{Class: class, Lengths: lengths[class]}))
+			}
+		}
+		e.Set[direction] = [2]uint32{set, set}
+		e.Lengths[direction] = [2]uint32{lengths[set], lengths[set]}
+		must(t, w.Policies.Put(uint32(slot), e))
+		w.bump(t, slot)
+	}
+}
+
+// opens takes all policies away, before a row of a table.
+func opens(t testing.TB, w *world) {
+	t.Helper()
+	for _, slot := range []uint16{slotA, slotB} {
+		if err := w.Policies.Delete(uint32(slot)); err == nil {
+			w.bump(t, slot)
+		}
+	}
+}
+
+// audits makes what the endpoint's policies deny pass.
+func audits(slot uint16) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		var e DatapathEndpointPolicy
+		must(t, w.Policies.Lookup(uint32(slot), &e))
+		e.Audit = 1
+		must(t, w.Policies.Put(uint32(slot), e))
+	}
+}
+
+func all(list ...func(testing.TB, *world)) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		for _, f := range list {
+			if f != nil {
+				f(t, w)
+			}
+		}
+	}
+}
+
+// fillIdentities writes whose addresses are, and that those of the other nodes' pods belong to somebody.
+func (w *world) fillIdentities(t testing.TB) {
+	t.Helper()
+	n := worldNames()
+	for name, id := range identities() {
+		for _, a := range families(n[name]) {
+			must(t, w.Peers.Put(Addr(a), id))
+		}
+	}
+	for _, name := range []string{"c", "d"} {
+		for _, a := range families(n[name]) {
+			p := Prefix(around(a))
+			must(t, w.PeerPrefixes.Put(DatapathPeerPrefixKey{Length: p.Length, Addr: p.Addr}, uint32(0)))
+		}
+	}
+}
+
+func policyTables() []table {
+	return []table{
+		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows())},
+		{name: "policies, cut by dropping", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_DROP), longTimes), rows: opened(cutRows("DROP_POLICY_NO_RULE"))},
+		{name: "policies, cut by nothing", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_LEAVE), longTimes), rows: opened(cutRows("FORWARD_POD"))},
+		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), portRows(), changeRows())},
+		{name: "policies, masquerading", settings: settingsOf(policed, masquerading, longTimes), rows: opened(policyRows(), policyWorldRows())},
+	}
+}
+
+// opened rows begin without policies.
+func opened(lists ...[]row) (out []row) {
+	for _, list := range lists {
+		for _, r := range list {
+			had := r.steps[0].before
+			r.steps[0].before = all(opens, had)
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func policyRows() []row {
+	const tcp, icmp, icmp6 = 6, 1, 58
+	to := func(port string) string { return `eth a > gw | ip a > b | tcp 40000 > ` + port }
+	from := func(port string) string { return `eth b > gwb | ip b > a | tcp ` + port + ` > 40000 ` }
+	return []row{
+		{name: "ingress, a rule and no rule", steps: []step{
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
+			{at: "from_pod linkb", in: from("80") + "SA", want: "FORWARD_POD"},
+			{at: "from_pod linka", in: to("80 A"), want: "FORWARD_POD"},
+			{at: "from_pod linka", in: to("81 S"), want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+		}},
+		{name: "ingress, whoever", steps: []step{
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("", tcp, 80))},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | udp 40000 > 80`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | esp spi 1 seq 1 | len 8`, want: "DROP_POLICY_NO_RULE", out: "="},
+		}},
+		{name: "a rule denies", steps: []step{
+			{at: "from_pod linka", in: to("80 S"), want: "DROP_POLICY_DENIED", out: "=",
+				before: isolates(slotB, ingress, said{"a", tcp, 80, 16, DatapathPolicyActionPOLICY_DENY}, said{peer: "a", action: DatapathPolicyActionPOLICY_ALLOW})},
+		}},
+		{name: "egress, and what others ask for", steps: []step{
+			{at: "from_pod linka", in: to("80 S"), want: "DROP_POLICY_NO_RULE", out: "=", before: isolates(slotA, egress, allows("c", tcp, 80))},
+			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40000 > 80 S`, want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | tcp 80 > 40000 SA`, want: "FORWARD_POD"},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | tcp 5000 > 22 S`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 22 > 5000 SA`, want: "FORWARD_WIRE"},
+			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40001 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+		}},
+		{name: "both ends", steps: []step{
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: all(isolates(slotA, egress, allows("b", tcp, 80), allows("b", tcp, 81)), isolates(slotB, ingress, allows("a", tcp, 80)))},
+			{at: "from_pod linka", in: to("81 S"), want: "DROP_POLICY_NO_RULE", out: "="},
+		}},
+		{name: "a pod that nobody knows yet", steps: []step{
+			{at: "from_wire eth0", in: `eth node2 > node | ip d > b | tcp 40000 > 80 S`, want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: isolates(slotB, ingress, allows("", tcp, 80))},
+			{at: "from_wire eth0", in: `eth node2 > node | ip d > a | tcp 40000 > 80 S`, want: "FORWARD_POD"},
+		}},
+		{name: "what the host sends", steps: []step{
+			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 40000 > 80 S`, want: "", out: "=", before: isolates(slotB, ingress, allows("gw", tcp, 80))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > gw | tcp 80 > 40000 SA`, want: "FORWARD_STACK"},
+			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "to_pod linka", in: `eth gw > a | ip gw > a | tcp 40000 > 81 S`, want: "", out: "="},
+		}},
+		{name: "audited", steps: []step{
+			{at: "from_pod linka", in: to("81 S"), want: "FORWARD_AUDIT FORWARD_POD", before: all(isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
+			{at: "from_pod linkb", in: from("81") + "SA", want: "FORWARD_POD"},
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD"},
+		}},
+		{name: "errors about flows that pass", steps: []step{
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: isolates(slotA, ingress)},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+		}},
+		only4(echoRow(packet.IPv4, icmp, 8)), only6(echoRow(packet.IPv6, icmp6, 128)),
+	}
+}
+
+func echoRow(f packet.Family, proto uint8, kind uint16) row {
+	return row{name: "echo, by its type", steps: []step{
+		{at: "from_pod linka", in: `eth a > gw | ip a > b | icmp echo id 7 seq 1`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", proto, kind))},
+		{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp echo-reply id 7 seq 1`, want: "FORWARD_POD"},
+		{at: "from_wire eth0", in: `eth node2 > node | ip c > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE", out: "="},
+	}}
+}
+
+func portRows() []row {
+	const tcp, udp, sctp = 6, 17, 132
+	ports := isolates(slotB, ingress, said{"a", tcp, 8080, 12, DatapathPolicyActionPOLICY_ALLOW}, said{"a", tcp, 8084, 16, DatapathPolicyActionPOLICY_DENY},
+		said{"a", udp, 0, 0, DatapathPolicyActionPOLICY_ALLOW}, allows("a", sctp, 80))
+	at := func(l4, want string) step { return step{at: "from_pod linka", in: `eth a > gw | ip a > b | ` + l4, want: want} }
+	first := at("tcp 40000 > 8080 S", "FORWARD_POD")
+	first.before = ports
+	return []row{{name: "ranges and protocols", steps: []step{
+		first,
+		at("tcp 40000 > 8095 S", "FORWARD_POD"),
+		at("tcp 40000 > 8084 S", "DROP_POLICY_DENIED"),
+		at("tcp 40000 > 8096 S", "DROP_POLICY_NO_RULE"),
+		at("tcp 40000 > 8079 S", "DROP_POLICY_NO_RULE"),
+		at("udp 40000 > 9", "FORWARD_POD"),
+		at("udp 40000 > 65535", "FORWARD_POD"),
+		at("sctp 40000 > 80 | len 4", "FORWARD_POD"),
+		at("sctp 40000 > 81 | len 4", "DROP_POLICY_NO_RULE"),
+	}}}
+}
+
+// cutRows are flows that a policy comes to forbid.
+func cutRows(want string) []row {
+	const tcp, udp = 6, 17
+	datagram := "DROP_POLICY_NO_RULE"
+	if want == "FORWARD_POD" {
+		datagram = want
+	}
+	return []row{
+		{name: "a connection", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 SA`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A seq 2 ack 7`, want: want, before: isolates(slotB, ingress, allows("c", tcp, 80))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A seq 7 ack 2`, want: want},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A seq 2 ack 7`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
+		}},
+		{name: "datagrams", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 40000 > 53`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", udp, 53))},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 40000 > 53`, want: datagram, before: isolates(slotB, ingress)},
+		}},
+	}
+}
+
+func changeRows() []row {
+	const tcp = 6
+	return []row{
+		{name: "a connection from before any policy, which says who is served", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A`, want: "FORWARD_POD",
+				before: all(isolates(slotB, ingress, allows("a", tcp, 80)), isolates(slotB, egress))},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A`, want: "FORWARD_POD"},
+		}},
+		{name: "no policy any more", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", before: isolates(slotB, ingress)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: opens},
+		}},
+	}
+}
+
+func policyWorldRows() []row {
+	const tcp = 6
+	return []row{
+		{name: "to the world", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 443 S`, want: "FORWARD_RESOLVE", before: isolates(slotA, egress, allows("", tcp, 443))},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 443 A`, want: "FORWARD_WIRE"},
+			{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 443 > 50000 SA`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 444 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 443 A seq 1 ack 2`, want: "DROP_POLICY_NO_RULE REPLY_RESET", before: isolates(slotA, egress)},
+		}},
+		{name: "from the world, and its answer", steps: []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > a | tcp 40000 > 80 S`, want: "FORWARD_POD", before: all(isolates(slotA, ingress, allows("", tcp, 80)), isolates(slotA, egress))},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 80 > 40000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip a > world ttl 63 | tcp 80 > 40000 SA`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 81 > 40000 SA`, want: "DROP_POLICY_NO_RULE", out: "="},
+		}},
+	}
+}
