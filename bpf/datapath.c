@@ -34,16 +34,6 @@ INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
 	}
 }
 
-/* Drops what a policy denies, or whatever else the outcome says; of a connection that was allowed before, both ends learn of it with their next packet. */
-INLINE int refuse_flow(struct __sk_buff *skb, struct cpu *c, int outcome)
-{
-	bool denied = outcome == DROP_POLICY_DENIED || outcome == DROP_POLICY_NO_RULE;
-
-	if (config.policy && denied && c->ask.cut && config.policy_cut == CUT_RESET && c->pkt.proto == IPPROTO_TCP)
-		return tcp_reset(skb, outcome);
-	return drop(skb, c, outcome);
-}
-
 /* Sends a pod's packet along the CPU's path: from the node's address where it goes to the world, with a row where every flow has one. */
 APART int from_pod_go(struct __sk_buff *skb, __u32 action)
 {
@@ -284,15 +274,17 @@ SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	int outcome;
+	int outcome = SERVICE_NONE;
 
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP)
 		return TC_ACT_OK;
-	if (config.services && (outcome = service_to_pod(skb, c)))
+	if (config.services)
+		outcome = service_to_pod(skb, c);
+	if (config.policy && outcome == SERVICE_NONE)
+		outcome = to_pod_judge(skb); /* what answers a client has been judged */
+	if (outcome > 0)
 		return drop(skb, c, outcome);
-	if (config.policy && (outcome = to_pod_judge(skb)))
-		return drop(skb, c, outcome);
-	if (config.flow_always || (config.policy && flow_tracked(&c->path)))
+	if (config.flow_always || (config.policy && !outcome && flow_tracked(&c->path)))
 		track_to_pod(skb);
 	return TC_ACT_OK;
 }
@@ -326,9 +318,11 @@ int to_wire(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
 		return to_wire_tunnel(skb, c);
-	outcome = config.services ? service_from_host(skb) : 0;
-	if (!outcome)
+	outcome = config.services ? service_from_host(skb) : SERVICE_NONE;
+	if (outcome == SERVICE_NONE)
 		outcome = decide_masquerade(c);
+	else
+		c->path.flags = 0;
 	if (!outcome && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
 	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);

@@ -329,16 +329,14 @@ const (
 
 type DatapathKeptFlow struct {
 	_      structs.HostLayout
-	Src    DatapathAddr
-	Dst    DatapathAddr
-	Sport  uint16
-	Dport  uint16
+	Addr   [2]DatapathAddr
+	Port   [4]uint16
 	Until  uint32
+	Judged uint32
 	Proto  uint8
 	Side   uint8
 	Over   uint8
-	Pad    uint8
-	Judged uint32
+	Pad    [5]uint8
 	Way    [2]struct {
 		_        structs.HostLayout
 		Path     DatapathPath
@@ -651,7 +649,7 @@ type DatapathTranslation struct {
 	Service      uint32
 	BackendId    uint32
 	Seen         uint32
-	Pad2         uint32
+	Judged       uint32
 	CreatedNs    uint64
 	Packets      [2]uint64
 	Bytes        [2]uint64

@@ -11,8 +11,8 @@ func KeptFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathKeptFlow) 
 func (k *DatapathKeptFlow) Key() DatapathFlowKey {
 	key := DatapathFlowKey{Proto: k.Proto}
 	from := k.Side & 1
-	key.Addr[from], key.Addr[1-from] = k.Src, k.Dst
-	key.Port[from], key.Port[1-from] = k.Sport, k.Dport
+	key.Addr[from], key.Addr[1-from] = k.Addr[0], k.Addr[1]
+	key.Port[from], key.Port[1-from] = k.Port[0], k.Port[1]
 	return key
 }
 

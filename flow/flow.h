@@ -176,7 +176,7 @@ INLINE void flow_release(struct kept_flow *k)
 
 	if (!k->way[0].packets && !k->way[1].packets)
 		return;
-	flow_key_of(&key, &k->src, k->sport, &k->dst, k->dport, k->proto);
+	flow_key_of(&key, &k->addr[0], k->port[0], &k->addr[1], k->port[1], k->proto);
 	f = bpf_map_lookup_elem(&flows, &key);
 	if (f)
 		flow_settle(k, f);
@@ -214,46 +214,16 @@ INLINE void flow_remember(const struct cpu *c, struct flow *f, int side)
 }
 
 /*
- * A FIN or RST, or what follows. Whoever listens is told when both ends have said that they are done; the row is told by the next packet, mostly the
+ * Takes note of a FIN or RST that was added to the copy. Whoever listens is told when the flow is over; the row is told by the next packet, mostly the
  * last, which so needs no row of its own. Cost: some packets a connection.
  */
-APART int flow_close(struct __sk_buff *skb)
+INLINE void flow_over(struct __sk_buff *skb, struct kept_flow *k)
 {
-	struct cpu *c = cpu_this();
-	struct kept_flow *k;
-	struct flow *f;
-	int direction;
-	bool reset;
-
-	if (!c)
-		return 0;
-	k = kept_find(&c->pkt, &direction);
-	if (!k)
-		return 0;
-	reset = c->pkt.tcp_flags & TCP_RST;
-	if (!k->over) {
-		k->over = reset || k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN;
-		if (k->over)
-			event_flow(skb, EVENT_FLOW_END);
-		if (!reset)
-			return 0;
-	} else if (c->pkt.tcp_flags & TCP_FIN) {
-		return 0;
-	}
-	flow_key_own(c);
-	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (f)
-		flow_settle(k, f);
+	if (k->over || !((k->way[0].tcp_flags | k->way[1].tcp_flags) & TCP_RST || k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN))
+		return;
+	k->over = true;
 	k->until = clock_now();
-	return 0;
-}
-
-/* Adds a packet to the copy, and to the row where that must know. Cost: per packet. */
-INLINE void flow_account(struct __sk_buff *skb, struct cpu *c, struct kept_flow *k, struct kept_way *w)
-{
-	kept_account(skb, &c->pkt, w);
-	if (unlikely(c->pkt.tcp_flags & (TCP_FIN | TCP_RST) || k->over))
-		flow_close(skb);
+	event_flow(skb, EVENT_FLOW_END);
 }
 
 /* Whether flows on the path have copies, and so rows whether they are translated or not. */

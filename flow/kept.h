@@ -26,17 +26,15 @@ struct kept_way {
 };
 
 struct kept_flow {
-	struct addr src;
-	struct addr dst;
-	__be16 sport;
-	__be16 dport;
-	__u32 until; /* clock tick: the first packet from then on goes to the row */
+	struct addr addr[2]; /* who sends in direction 0, and in direction 1 */
+	__be16 port[4];      /* source and destination in direction 0, and the other way round */
+	__u32 until;         /* clock tick: the first packet from then on goes to the row */
+	__u32 judged;        /* the epoch in which policies let it pass */
 	__u8 proto;
-	__u8 side;   /* of the row's key: that of packets from src */
-	__u8 over;   /* true: both ends have said FIN */
-	__u8 pad;
-	__u32 judged; /* the epoch in which policies let it pass */
-	struct kept_way way[2]; /* [0] of packets from src, [1] of those to it */
+	__u8 side;           /* of the row's key: that of packets in direction 0 */
+	__u8 over;           /* true: both ends have said FIN, or one RST */
+	__u8 pad[5];
+	struct kept_way way[2]; /* by direction */
 };
 
 /* Sets of two, as paths are. One row if no flow has one. */
@@ -52,8 +50,19 @@ INLINE __u32 kept_index(const struct packet *pkt)
 {
 	__u64 h = (pkt->src.d[0] + pkt->src.d[1] + pkt->dst.d[0] + pkt->dst.d[1]) * 0x9e3779b97f4a7c15ULL;
 
-	h += ((__u32)pkt->sport + pkt->dport + ((__u32)pkt->sport ^ pkt->dport) * 0x10000u) * 0x94d049bb133111ebULL;
+	h += ((__u32)pkt->sport + pkt->dport) * 0x94d049bb133111ebULL;
 	return h >> (64 - KEPT_BITS);
+}
+
+/* The source and destination port in one. */
+INLINE __u32 kept_ports(const __be16 *port)
+{
+	return *(const __u32 *)port;
+}
+
+INLINE bool kept_goes(const struct packet *pkt, const struct kept_flow *k, int direction)
+{
+	return kept_ports(&k->port[2 * direction]) == kept_ports(&pkt->sport) && addr_equal(&k->addr[direction], &pkt->src) && addr_equal(&k->addr[!direction], &pkt->dst);
 }
 
 /* The flow's direction that the packet goes, an index of its ways; -1 if it is another flow. */
@@ -61,12 +70,13 @@ INLINE int kept_direction(const struct packet *pkt, const struct kept_flow *k)
 {
 	if (unlikely(k->proto != pkt->proto))
 		return -1;
-	if (k->sport == pkt->sport && k->dport == pkt->dport && addr_equal(&k->src, &pkt->src) && addr_equal(&k->dst, &pkt->dst))
+	if (kept_goes(pkt, k, 0))
 		return 0;
-	if (k->sport == pkt->dport && k->dport == pkt->sport && addr_equal(&k->src, &pkt->dst) && addr_equal(&k->dst, &pkt->src))
-		return 1;
-	return -1;
+	return kept_goes(pkt, k, 1) ? 1 : -1;
 }
+
+/* No copy is good for so many ticks: a place that was never used, or ages ago, is free whatever the clock says. */
+#define KEPT_TICKS_MAX 0x10000
 
 /* For how long a copy is good: some 30 ms, so that those of short flows soon make room. */
 INLINE __u32 kept_ticks(void)
@@ -76,7 +86,7 @@ INLINE __u32 kept_ticks(void)
 
 INLINE bool kept_live(const struct kept_flow *k)
 {
-	return k->until - clock_now() - 1 < kept_ticks();
+	return k->until - clock_now() - 1 < KEPT_TICKS_MAX;
 }
 
 /* The copy of the packet's flow, live or not, and the direction; NULL if there is none. Cost: per packet, where flows have rows. */
@@ -99,12 +109,13 @@ INLINE struct kept_way *kept_way(struct kept_flow *k, __u32 direction)
 	return &k->way[direction & 1];
 }
 
-/* Whether the packet may go the copy's way. Cost: per packet. */
+/* Whether the packet may go the copy's way, and is none that begins or ends something. Cost: per packet. */
 INLINE bool kept_holds(const struct packet *pkt, const struct kept_flow *k, struct kept_way *w)
 {
-	return w->path.in_ifindex == pkt->ifindex && kept_live(k) && path_current(&w->path);
+	return !(pkt->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) && w->path.in_ifindex == pkt->ifindex && kept_live(k) && path_current(&w->path);
 }
 
+/* Adds a packet. Cost: per packet. */
 INLINE void kept_account(const struct __sk_buff *skb, const struct packet *pkt, struct kept_way *w)
 {
 	w->packets++;
@@ -138,10 +149,10 @@ INLINE void kept_renew(struct kept_flow *k)
 /* Makes it the copy of the packet's flow, which has been told of all packets. */
 INLINE void kept_fill(struct kept_flow *k, const struct packet *pkt, __u32 side, __u32 judged)
 {
-	k->src = pkt->src;
-	k->dst = pkt->dst;
-	k->sport = pkt->sport;
-	k->dport = pkt->dport;
+	k->addr[0] = pkt->src;
+	k->addr[1] = pkt->dst;
+	k->port[0] = k->port[3] = pkt->sport;
+	k->port[1] = k->port[2] = pkt->dport;
 	k->proto = pkt->proto;
 	k->side = side;
 	k->over = false;
@@ -151,12 +162,6 @@ INLINE void kept_fill(struct kept_flow *k, const struct packet *pkt, __u32 side,
 	k->way[0].tcp_flags = 0;
 	k->way[1].tcp_flags = 0;
 	kept_renew(k);
-}
-
-/* Whether another flow may have the place. */
-INLINE bool kept_free(const struct kept_flow *k)
-{
-	return k->over || !kept_live(k);
 }
 
 /* The place for a copy: the flow's own, or one that is free; NULL if both of its set are in use. */
@@ -171,8 +176,8 @@ INLINE struct kept_flow *kept_place(const struct packet *pkt)
 		return NULL;
 	if (kept_direction(pkt, first) >= 0)
 		return first;
-	if (kept_direction(pkt, second) >= 0 || !kept_free(first))
-		return kept_direction(pkt, second) >= 0 || kept_free(second) ? second : NULL;
+	if (kept_direction(pkt, second) >= 0 || kept_live(first))
+		return kept_direction(pkt, second) >= 0 || !kept_live(second) ? second : NULL;
 	return first;
 }
 

@@ -21,9 +21,24 @@ APART int track_begin(struct __sk_buff *skb)
 	return flow_put(skb, c, flow_key_own(c), true) ? 0 : DROP_MAP_FULL;
 }
 
+/* Tells the row of the CPU's packet what its copy holds, which is good for another while then, if the flow goes on. False if there is no row. */
+INLINE bool track_renew(struct cpu *c, struct kept_flow *k)
+{
+	struct flow *f;
+
+	flow_key_own(c);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (!f)
+		return false;
+	flow_settle(k, f);
+	if (!k->over)
+		kept_renew(k);
+	return true;
+}
+
 /*
- * A packet whose flow is at hand, but not the way that it goes: the first answer, or the first packet for some 30 ms. If the copy is old, the row is told.
- * Returns a verdict, or -1 if the flow must be looked at as if it began. Cost: some 60 times a second and flow.
+ * A packet whose flow is at hand, but that begins or ends something, or whose way is not known: the first answer, or the first packet for some 30 ms. If
+ * the copy is old, the row is told. Returns a verdict, or -1 if the flow must be looked at as if it began. Cost: some 60 times a second and flow.
  */
 APART int track_resume(struct __sk_buff *skb, __u32 any)
 {
@@ -32,9 +47,8 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 	struct kept_flow *k;
 	struct kept_way *w;
 	int direction;
-	struct flow *f;
 
-	if (!c)
+	if (!c || flow_syn(&c->pkt))
 		return -1;
 	k = kept_find(&c->pkt, &direction);
 	p = path_find(&c->pkt, any);
@@ -44,18 +58,16 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 		return -1;
 	if (c->pkt.hook == HOOK_FROM_POD && unlikely(!path_mac_right(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
-	if (!kept_live(k)) {
-		flow_key_own(c);
-		f = bpf_map_lookup_elem(&flows, &c->key);
-		if (!f)
-			return -1;
-		flow_settle(k, f);
-		kept_renew(k);
-	}
 	w = kept_way(k, direction);
+	if (k->over)
+		kept_account(skb, &c->pkt, w); /* the last packet, or one of the last */
+	if (!kept_live(k) && !track_renew(c, k))
+		return -1;
+	if (!k->over)
+		kept_account(skb, &c->pkt, w);
 	kept_set(w, &c->pkt, &p->path);
 	c->pkt.slot = c->pkt.hook == HOOK_FROM_POD ? p->path.src_slot : p->path.dst_slot;
-	flow_account(skb, c, k, w);
+	flow_over(skb, k);
 	return path_follow(skb, c, &p->path, p->path.action);
 }
 
@@ -68,7 +80,7 @@ INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 
 	if (!l4_parse_plain(skb, &c->pkt) && (direction = l4_parse(skb)))
 		return drop(skb, c, direction);
-	k = flow_syn(&c->pkt) ? NULL : kept_find(&c->pkt, &direction);
+	k = kept_find(&c->pkt, &direction);
 	if (unlikely(!k))
 		return -1;
 	w = kept_way(k, direction);
@@ -77,7 +89,7 @@ INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 	if (unlikely(!path_mac_right(skb, &w->path)))
 		return drop_spoofed(skb, c, &w->path);
 	c->pkt.slot = w->path.src_slot;
-	flow_account(skb, c, k, w);
+	kept_account(skb, &c->pkt, w);
 	return path_follow(skb, c, &w->path, w->path.action);
 }
 
@@ -90,14 +102,14 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 
 	if (unlikely(!l4_parse_plain(skb, &c->pkt) && l4_parse(skb)))
 		return -1;
-	k = flow_syn(&c->pkt) ? NULL : kept_find(&c->pkt, &direction);
+	k = kept_find(&c->pkt, &direction);
 	if (unlikely(!k))
 		return -1;
 	w = kept_way(k, direction);
 	if (unlikely(!kept_holds(&c->pkt, k, w)))
 		return track_resume(skb, any);
 	c->pkt.slot = w->path.dst_slot;
-	flow_account(skb, c, k, w);
+	kept_account(skb, &c->pkt, w);
 	return path_follow(skb, c, &w->path, w->path.action);
 }
 

@@ -100,4 +100,14 @@ APART int tcp_reset(struct __sk_buff *skb, __u32 why)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
+/* Drops what a policy denies, or whatever else the outcome says; of a connection that was allowed before, both ends learn of it with their next packet. */
+INLINE int refuse_flow(struct __sk_buff *skb, struct cpu *c, int outcome)
+{
+	bool denied = outcome == DROP_POLICY_DENIED || outcome == DROP_POLICY_NO_RULE;
+
+	if (config.policy && denied && c->ask.cut && config.policy_cut == CUT_RESET && c->pkt.proto == IPPROTO_TCP)
+		return tcp_reset(skb, outcome);
+	return drop(skb, c, outcome);
+}
+
 #endif

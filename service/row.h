@@ -148,8 +148,8 @@ struct translation {
 	__u8 pad;
 	__u32 service;
 	__u32 backend_id;
-	__u32 seen; /* clock tick of the last packet */
-	__u32 pad2;
+	__u32 seen;   /* clock tick of the last packet */
+	__u32 judged; /* the epoch in which policies were last asked; 0: they were not */
 	__u64 created_ns; /* CLOCK_MONOTONIC */
 	__u64 packets[2]; /* [0] from the client, [1] from the backend */
 	__u64 bytes[2];

@@ -7,6 +7,7 @@
 #define MYELIN_TRANSLATE_H
 
 #include "error.h"
+#include "judge.h"
 #include "reset.h"
 #include "service.h"
 
@@ -158,7 +159,7 @@ INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome == DROP_BACKEND_GONE)
 		return tcp_reset(skb, outcome);
-	return drop(skb, c, outcome);
+	return refuse_flow(skb, c, outcome);
 }
 
 /* By how many bytes the CPU's packet becomes longer. */
@@ -181,6 +182,8 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 
 	if (!c)
 		return TC_ACT_SHOT;
+	if (!outcome && judge_must(&c->path))
+		outcome = service_judge(skb);
 	if (unlikely(outcome))
 		return service_refuse(skb, c, outcome);
 	if (c->path.action == PATH_POD || c->path.action == PATH_STACK)
@@ -278,13 +281,13 @@ APART int service_to_client(struct __sk_buff *skb)
 	return 0;
 }
 
-/* What the host's stack answers a client, behind a Service. Returns 0 (also if it is no such answer) or a drop reason. Cost: per packet where it may be one. */
+/* What the host's stack answers a client, behind a Service. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet where it may be one. */
 APART int service_from_host(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || l4_parse(skb) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
-		return 0;
+		return SERVICE_NONE;
 	return rewrite_write(skb, c) ? 0 : DROP_REWRITE;
 }
 
@@ -293,7 +296,7 @@ INLINE int service_to_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 
-	return e && endpoint_translated(e->slot) ? service_from_host(skb) : 0;
+	return e && endpoint_translated(e->slot) ? service_from_host(skb) : SERVICE_NONE;
 }
 
 #endif
