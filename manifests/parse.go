@@ -142,7 +142,7 @@ func (p *parser) object(name string, raw []byte, list string) {
 	var meta typeMeta
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &meta); err != nil {
 		p.incomplete = true
-		f := faultOf(err)
+		f := cluster.Fault(err)
 		p.add(name, f.Field, f.Reason)
 		return
 	}
@@ -198,7 +198,7 @@ func (p *parser) list(name, kind string, raw []byte) {
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
 		p.incomplete = true
-		f := faultOf(err)
+		f := cluster.Fault(err)
 		p.add(name, f.Field, f.Reason)
 		return
 	}
@@ -214,16 +214,10 @@ func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T
 		return
 	}
 	var object T
-	strict, err := kjson.UnmarshalStrict(raw, &object)
-	faults := make(cluster.FieldErrors, 0, len(strict))
-	if err != nil {
-		strict = []error{err}
-	}
-	for _, e := range strict {
-		faults = append(faults, faultOf(e))
-	}
+	faults := cluster.Decode(raw, &object)
 	var row *R
 	if len(faults) == 0 {
+		var err error
 		row, err = convert(&object, "manifests:"+p.rel)
 		if fields, ok := errors.AsType[cluster.FieldErrors](err); ok {
 			faults = fields
@@ -243,19 +237,4 @@ func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T
 		return
 	}
 	p.docs = append(p.docs, d)
-}
-
-// faultOf finds the field of a decoding error.
-func faultOf(err error) cluster.FieldError {
-	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		if e.Field == "" {
-			return cluster.FieldError{Reason: "is a " + e.Value + ", not an object"}
-		}
-		return cluster.FieldError{Field: e.Field, Reason: fmt.Sprintf("a %s can't be a %s", e.Value, e.Type)}
-	}
-	if e, ok := errors.AsType[kjson.FieldError](err); ok {
-		reason, _, _ := strings.Cut(e.Error(), " \"")
-		return cluster.FieldError{Field: e.FieldPath(), Reason: reason}
-	}
-	return cluster.FieldError{Reason: err.Error()}
 }
