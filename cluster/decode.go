@@ -2,11 +2,12 @@ package cluster
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -22,7 +23,11 @@ func Decode(raw []byte, into any) FieldErrors {
 	if err != nil {
 		f := Fault(err)
 		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
-			f.Field = cmp.Or(fieldAt(raw, e.Offset), e.Field)
+			f.Field = e.Field
+			// Types with a decoder of their own have offsets of their own too.
+			if at := fieldAt(raw, e.Offset); strings.HasPrefix(written(at), written(e.Field)) {
+				f.Field = at
+			}
 		}
 		return FieldErrors{f}
 	}
@@ -37,6 +42,12 @@ func Decode(raw []byte, into any) FieldErrors {
 		}
 	}
 	return faults
+}
+
+// written is a path without places in lists and without the names of Go's
+// embedded types.
+func written(field string) string {
+	return regexp.MustCompile(`\[\d+\]|\.[A-Z]\w*`).ReplaceAllString(field, "")
 }
 
 // fieldAt is the path of what ends at an offset of a JSON text. The error has
@@ -111,13 +122,32 @@ func nulls(value any, at string) FieldErrors {
 func Fault(err error) FieldError {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if e.Field == "" {
-			return FieldError{Reason: "is a " + e.Value + ", not an object"}
+			return FieldError{Reason: "is " + article(e.Value) + ", not an object"}
 		}
-		return FieldError{Field: e.Field, Reason: fmt.Sprintf("a %s can't be a %s", e.Value, e.Type)}
+		return FieldError{Field: e.Field, Reason: fmt.Sprintf("%s can't be %s", article(e.Value), article(typeName(e.Type)))}
 	}
 	if e, ok := errors.AsType[kjson.FieldError](err); ok {
 		reason, _, _ := strings.Cut(e.Error(), " \"")
 		return FieldError{Field: e.FieldPath(), Reason: reason}
 	}
 	return FieldError{Reason: err.Error()}
+}
+
+// typeName is what a Go type is called in JSON.
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Slice, reflect.Array:
+		return "list"
+	case reflect.Struct, reflect.Map:
+		return "object"
+	}
+	return t.String()
+}
+
+// article puts the article before a word.
+func article(word string) string {
+	if strings.ContainsRune("aeiou", rune(word[0])) {
+		return "an " + word
+	}
+	return "a " + word
 }

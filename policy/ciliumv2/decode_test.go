@@ -127,9 +127,9 @@ func TestStrict(t *testing.T) {
 		{`{"spec":{"ingress":[null]},"specs":[null]}`, `spec.ingress[0]: is null; specs[0]: is null`},
 		{`{"spec":{"egress":[{"toPorts":[{"ports":[{"port":80}]}]}]}}`, `spec.egress[0].toPorts[0].ports[0].port: a number can't be a string`},
 		{`{"spec":{"egress":[{},{"toCIDR":["a"],"toServices":[{},{"k8sService":["b"]}]}]}}`,
-			`spec.egress[1].toServices[1].k8sService: a array can't be a ciliumv2.ServiceName`},
-		{`{"spec":{"egress":{}}}`, `spec.egress: a object can't be a []ciliumv2.EgressRule`},
-		{`[]`, `: is a array, not an object`},
+			`spec.egress[1].toServices[1].k8sService: an array can't be an object`},
+		{`{"spec":{"egress":{}}}`, `spec.egress: an object can't be a list`},
+		{`[]`, `: is an array, not an object`},
 	} {
 		got := cluster.Decode([]byte(c.object), &ciliumv2.CiliumNetworkPolicy{})
 		if got.Error() != c.want {
