@@ -47,7 +47,7 @@ func Decode(raw []byte, into any) FieldErrors {
 // written is a path without places in lists and without the names of Go's
 // embedded types.
 func written(field string) string {
-	return regexp.MustCompile(`\[\d+\]|\.[A-Z]\w*`).ReplaceAllString(field, "")
+	return regexp.MustCompile(`\[\d+\]|\b[A-Z]\w*\.`).ReplaceAllString(field, "")
 }
 
 // fieldAt is the path of what ends at an offset of a JSON text. The error has

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	kjson "sigs.k8s.io/json"
@@ -43,10 +44,10 @@ type content struct {
 	unused   map[string]int
 }
 
-// parse reads a file of any number of documents. Rows carry "manifests:" and
-// the file's path as their source.
-func parse(data []byte, rel string, status bool) content {
-	p := parser{rel: rel, status: status, content: content{suspects: map[cluster.Key]bool{}, unused: map[string]int{}}}
+// read reads a file of any number of documents. Rows carry "manifests:" and the
+// file's path as their source, and now as the time since when they are so.
+func read(data []byte, rel string, now time.Time) content {
+	p := parser{rel: rel, status: isStatus(rel), now: now, content: content{suspects: map[cluster.Key]bool{}, unused: map[string]int{}}}
 	for i, doc := range split(data) {
 		name := fmt.Sprintf("document %d", i+1)
 		raw, err := yaml.YAMLToJSONStrict(doc.text)
@@ -55,6 +56,7 @@ func parse(data []byte, rel string, status bool) content {
 			p.add(name, "", yamlReason(err, doc.line))
 			continue
 		}
+		p.part, p.under = doc, ""
 		p.object(name, raw, "")
 	}
 	return p.content
@@ -117,7 +119,13 @@ type parser struct {
 	content
 	rel    string
 	status bool
+	now    time.Time
+	part   part   // that is read
+	under  string // the object's path in it
 }
+
+// sourceOf is what rows say of the file that they were read from.
+func sourceOf(rel string) string { return "manifests:" + rel }
 
 func (p *parser) add(object, field, reason string) {
 	p.problems = append(p.problems, &Problem{File: p.rel, Object: object, Field: field, Reason: reason})
@@ -157,17 +165,10 @@ func (p *parser) object(name string, raw []byte, list string) {
 	if k.name != "" {
 		name = k.String()
 	}
+	read := decoders()[kind]
 	switch {
-	case kind == "v1/Node":
-		decode(p, name, k, raw, cluster.FromNode)
-	case kind == "v1/Namespace":
-		decode(p, name, k, raw, cluster.FromNamespace)
-	case kind == "v1/Pod":
-		decode(p, name, k, raw, cluster.FromPod)
-	case kind == "v1/Service":
-		decode(p, name, k, raw, cluster.FromService)
-	case kind == "discovery.k8s.io/v1/EndpointSlice":
-		decode(p, name, k, raw, cluster.FromEndpointSlice)
+	case read != nil:
+		read(p, name, k, raw)
 	case isList(kind) && list == "":
 		p.list(name, kind, raw)
 	case isKnown(meta.APIVersion, meta.Kind):
@@ -203,6 +204,7 @@ func (p *parser) list(name, kind string, raw []byte) {
 		return
 	}
 	for i, item := range list.Items {
+		p.under = fmt.Sprintf("items[%d]", i)
 		p.object(fmt.Sprintf("%s item %d", name, i+1), item, kind)
 	}
 }
@@ -218,7 +220,7 @@ func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T
 	var row *R
 	if len(faults) == 0 {
 		var err error
-		row, err = convert(&object, "manifests:"+p.rel)
+		row, err = convert(&object, sourceOf(p.rel))
 		if fields, ok := errors.AsType[cluster.FieldErrors](err); ok {
 			faults = fields
 		} else if err != nil {

@@ -34,6 +34,20 @@ func (o *Object) Equal(p *Object) bool {
 	return o.Ref == p.Ref && o.Source == p.Source && o.Problem == p.Problem && maps.Equal(o.Labels, p.Labels) && reflect.DeepEqual(o.Specs, p.Specs)
 }
 
+// Anywhere is the same without the place that it was read from.
+func (o *Object) Anywhere() *Object {
+	out := *o
+	out.Source, out.Specs = "", slices.Clone(o.Specs)
+	for i := range out.Specs {
+		rules := slices.Clone(out.Specs[i].Rules)
+		for j := range rules {
+			rules[j].Origin.Source, rules[j].Origin.Line = "", 0
+		}
+		out.Specs[i].Rules = rules
+	}
+	return &out
+}
+
 // TableHeader names the columns of TableRow.
 func (*Object) TableHeader() []string {
 	return []string{"Kind", "Policy", "Subjects", "Rules", "State", "Source"}
