@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"myelin/identity"
 )
 
 // Object is a policy as it is in force, and what became of its newest version.
@@ -66,11 +68,27 @@ func (o *Object) TableRow() []string {
 	return []string{o.Ref.Kind, o.Ref.Key.String(), strings.Join(subjects, "; "), strconv.Itoa(rules), state(o.Problem), o.Source}
 }
 
+// subject is as in "shop/k8s:app=web", "*/all" for pods of all namespaces, "all"
+// for everything that is no node, or "nodes any:role=worker".
 func (s *Spec) subject() string {
 	if s.Nodes {
 		return "nodes " + s.Subject.String()
 	}
-	return s.Subject.String()
+	within := ""
+	var rest Selector
+	for _, r := range s.Subject {
+		switch {
+		case r.Source != "k8s" || r.Key != identity.NamespaceKey:
+			rest = append(rest, r)
+		case r.Op == Exists:
+			within = "*/"
+		case r.Op == In && len(r.Values) == 1:
+			within = r.Values[0] + "/"
+		default:
+			return s.Subject.String()
+		}
+	}
+	return within + rest.String()
 }
 
 func state(problem string) string {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -28,6 +29,21 @@ func (t Tier) String() string { return [...]string{"admin", "default", "baseline
 // String is "In", "NotIn", "Exists" or "DoesNotExist".
 func (o Operator) String() string {
 	return [...]string{"In", "NotIn", "Exists", "DoesNotExist"}[o]
+}
+
+// MarshalJSON names the directions that are isolated.
+func (s Spec) MarshalJSON() ([]byte, error) {
+	type plain Spec
+	isolates := []Direction{}
+	for d, yes := range s.Isolates {
+		if yes {
+			isolates = append(isolates, Direction(d))
+		}
+	}
+	return json.Marshal(struct {
+		plain
+		Isolates []Direction `json:"isolates"`
+	}{plain(s), isolates})
 }
 
 // MarshalText is String.
