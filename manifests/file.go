@@ -20,6 +20,8 @@ type file struct {
 	stamp stamp
 	// docs are the objects that it held when it was last read.
 	docs []document
+	// parts are the documents that the file had then, and what each said.
+	parts map[partID]content
 	// held are objects of an earlier content that the present one may still
 	// mean: they stay in force until it is known that they are gone.
 	held     []key
@@ -69,7 +71,9 @@ func (f *file) refresh(at location, now time.Time) (again bool) {
 		return true
 	}
 	f.stamp, f.torn = before, 0
-	f.replace(read(data, f.rel, now))
+	c, parts := read(data, f.rel, now, f.parts)
+	f.parts = parts
+	f.replace(c)
 	return false
 }
 
@@ -112,7 +116,7 @@ func (f *file) keep(docs []document) {
 		before[d.key] = d.row
 	}
 	for i, d := range docs {
-		if old := before[d.key]; old != nil && equal(old, d.row) {
+		if old := before[d.key]; old != nil && old != d.row && equal(old, d.row) {
 			docs[i].row = old
 		}
 	}

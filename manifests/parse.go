@@ -2,9 +2,11 @@ package manifests
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"strconv"
@@ -44,22 +46,59 @@ type content struct {
 	unused   map[string]int
 }
 
+// partID is a part of a file that means the same as long as its text stays where
+// it is.
+type partID struct {
+	place, line int
+	sum         [sha256.Size]byte
+}
+
 // read reads a file of any number of documents. Rows carry "manifests:" and the
-// file's path as their source, and now as the time since when they are so.
-func read(data []byte, rel string, now time.Time) content {
-	p := parser{rel: rel, status: isStatus(rel), now: now, content: content{suspects: map[cluster.Key]bool{}, unused: map[string]int{}}}
+// file's path as their source, and now as the time since when they are so. Parts
+// that are in before, of the last reading, are not read again: files can be long.
+func read(data []byte, rel string, now time.Time, before map[partID]content) (all content, parts map[partID]content) {
+	all = newContent()
+	parts = map[partID]content{}
 	for i, doc := range split(data) {
-		name := fmt.Sprintf("document %d", i+1)
-		raw, err := yaml.YAMLToJSONStrict(doc.text)
-		if err != nil {
-			p.incomplete = true
-			p.add(name, "", yamlReason(err, doc.line))
-			continue
+		id := partID{place: i, line: doc.line, sum: sha256.Sum256(doc.text)}
+		c, ok := before[id]
+		if !ok {
+			c = readPart(doc, fmt.Sprintf("document %d", i+1), rel, now)
 		}
-		p.part, p.under = doc, ""
-		p.object(name, raw, "")
+		parts[id] = c
+		all.add(c)
 	}
+	if len(parts) == 1 {
+		parts = nil // it is what changes if anything does
+	}
+	return all, parts
+}
+
+func readPart(doc part, name, rel string, now time.Time) content {
+	p := parser{rel: rel, status: isStatus(rel), now: now, part: doc, content: newContent()}
+	raw, err := yaml.YAMLToJSONStrict(doc.text)
+	if err != nil {
+		p.incomplete = true
+		p.fault(name, "", yamlReason(err, doc.line))
+		return p.content
+	}
+	p.object(name, raw, "")
 	return p.content
+}
+
+func newContent() content {
+	return content{suspects: map[cluster.Key]bool{}, unused: map[string]int{}}
+}
+
+// add adds what another part says.
+func (c *content) add(o content) {
+	c.docs = append(c.docs, o.docs...)
+	c.problems = append(c.problems, o.problems...)
+	c.incomplete = c.incomplete || o.incomplete
+	maps.Copy(c.suspects, o.suspects)
+	for kind, n := range o.unused {
+		c.unused[kind] += n
+	}
 }
 
 // part is one document of a file.
@@ -127,7 +166,7 @@ type parser struct {
 // sourceOf is what rows say of the file that they were read from.
 func sourceOf(rel string) string { return "manifests:" + rel }
 
-func (p *parser) add(object, field, reason string) {
+func (p *parser) fault(object, field, reason string) {
 	p.problems = append(p.problems, &Problem{File: p.rel, Object: object, Field: field, Reason: reason})
 }
 
@@ -151,7 +190,7 @@ func (p *parser) object(name string, raw []byte, list string) {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &meta); err != nil {
 		p.incomplete = true
 		f := cluster.Fault(err)
-		p.add(name, f.Field, f.Reason)
+		p.fault(name, f.Field, f.Reason)
 		return
 	}
 	if version, of := path.Split(strings.TrimSuffix(list, "List")); of != "" && meta.Kind == "" {
@@ -175,10 +214,10 @@ func (p *parser) object(name string, raw []byte, list string) {
 		p.unused[kind]++
 	case meta.Kind == "" || meta.APIVersion == "":
 		p.suspect(k)
-		p.add(name, "kind", "apiVersion and kind must be set")
+		p.fault(name, "kind", "apiVersion and kind must be set")
 	default:
 		p.suspect(k)
-		p.add(name, "kind", fmt.Sprintf("unknown kind %q of apiVersion %q", meta.Kind, meta.APIVersion))
+		p.fault(name, "kind", fmt.Sprintf("unknown kind %q of apiVersion %q", meta.Kind, meta.APIVersion))
 	}
 }
 
@@ -200,7 +239,7 @@ func (p *parser) list(name, kind string, raw []byte) {
 	if err := json.Unmarshal(raw, &list); err != nil {
 		p.incomplete = true
 		f := cluster.Fault(err)
-		p.add(name, f.Field, f.Reason)
+		p.fault(name, f.Field, f.Reason)
 		return
 	}
 	for i, item := range list.Items {
@@ -212,7 +251,7 @@ func (p *parser) list(name, kind string, raw []byte) {
 // decode reads an object of a kind that has a table, strictly.
 func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T, string) (*R, error)) {
 	if p.status && k.kind != "Pod" {
-		p.add(name, "kind", "only Pods belong under "+statusDir)
+		p.fault(name, "kind", "only Pods belong under "+statusDir)
 		return
 	}
 	var object T
@@ -228,7 +267,7 @@ func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T
 		}
 	}
 	for _, f := range faults {
-		p.add(name, f.Field, f.Reason)
+		p.fault(name, f.Field, f.Reason)
 	}
 	d := document{key: k}
 	if row != nil && len(faults) == 0 {
