@@ -31,6 +31,7 @@ import (
 	"myelin/ipam"
 	"myelin/manifests"
 	"myelin/node"
+	"myelin/policy"
 	"myelin/route"
 	"myelin/service"
 	"myelin/table"
@@ -51,6 +52,7 @@ type Agent struct {
 	stopGroup func(context.Context) error
 
 	cluster   cluster.Tables
+	policies  policy.Tables
 	gateway   *gateway.Gateway  // nil where Services are off
 	manifests *manifests.Source // nil without a cluster: loadBalancer.standalone
 	// machineKnown is called with the Node that is made of the machine.
@@ -173,6 +175,9 @@ func (a *Agent) startTables(ctx context.Context) error {
 	if a.cluster, err = cluster.NewTables(a.db); err != nil {
 		return err
 	}
+	if a.policies, err = policy.NewTables(a.db); err != nil {
+		return err
+	}
 	if a.endpoints, err = endpoint.NewTable(a.db); err != nil {
 		return err
 	}
@@ -202,7 +207,7 @@ func (a *Agent) startManifests(context.Context) error {
 	}
 	var err error
 	a.manifests, err = manifests.New(manifests.Params{
-		DB: a.db, Tables: a.cluster, Dir: a.config.Myelin.Manifests, Log: a.log, Now: time.Now,
+		DB: a.db, Tables: a.cluster, Policies: a.policies, Dir: a.config.Myelin.Manifests, Log: a.log, Now: time.Now,
 	})
 	if err != nil {
 		return err

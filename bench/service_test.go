@@ -15,6 +15,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/manifests"
+	"myelin/policy"
 )
 
 // An agent that refused some of these would be faster than it should.
@@ -59,7 +60,11 @@ func read(t *testing.T, dir string) *manifests.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := manifests.New(manifests.Params{DB: db, Tables: tables, Dir: dir, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	policies, err := policy.NewTables(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := manifests.New(manifests.Params{DB: db, Tables: tables, Policies: policies, Dir: dir, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

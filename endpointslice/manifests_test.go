@@ -13,6 +13,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/manifests"
+	"myelin/policy"
 )
 
 // directory has what users write, and, below status, kubelets.
@@ -104,7 +105,11 @@ func started(t *testing.T, dir string) *world {
 		t.Fatal(err)
 	}
 	c := New(Params{DB: db, Tables: tables, Log: log})
-	source, err := manifests.New(manifests.Params{DB: db, Tables: tables, Dir: dir, Log: log, Now: time.Now})
+	policies, err := policy.NewTables(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := manifests.New(manifests.Params{DB: db, Tables: tables, Policies: policies, Dir: dir, Log: log, Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,11 +7,13 @@ import (
 	"myelin/cluster"
 )
 
-// Keys that Cilium derives labels under, and that policies select by.
+// Keys that Cilium derives labels under, and that policies select by: the
+// namespace's name, its labels (by prefix), and what only Cilium derives (by
+// prefix), which no label set has.
 const (
-	namespaceKey       = "io.kubernetes.pod.namespace"
-	namespaceLabelsKey = "io.cilium.k8s.namespace.labels."
-	derivedPolicyKey   = "io.cilium.k8s.policy."
+	NamespaceKey       = "io.kubernetes.pod.namespace"
+	NamespaceLabelsKey = "io.cilium.k8s.namespace.labels."
+	DerivedPolicyKey   = "io.cilium.k8s.policy."
 )
 
 // Labels is the label set of a pod in its namespace, sorted. All of the pod's
@@ -21,18 +23,18 @@ func Labels(pod *cluster.Pod, ns *cluster.Namespace) []string {
 	out := make([]string, 0, len(pod.Labels)+4)
 	for k, v := range pod.Labels {
 		// A pod must not claim another namespace by a label of its own.
-		if k != namespaceKey && !strings.HasPrefix(k, namespaceLabelsKey) && !strings.HasPrefix(k, derivedPolicyKey) {
+		if k != NamespaceKey && !strings.HasPrefix(k, NamespaceLabelsKey) && !strings.HasPrefix(k, DerivedPolicyKey) {
 			out = append(out, "k8s:"+k+"="+v)
 		}
 	}
-	out = append(out, "k8s:"+namespaceKey+"="+pod.Namespace)
+	out = append(out, "k8s:"+NamespaceKey+"="+pod.Namespace)
 	if ns != nil {
 		for k, v := range ns.Labels {
-			out = append(out, "k8s:"+namespaceLabelsKey+k+"="+v)
+			out = append(out, "k8s:"+NamespaceLabelsKey+k+"="+v)
 		}
 	} else {
 		// What the API server gives each Namespace.
-		out = append(out, "k8s:"+namespaceLabelsKey+"kubernetes.io/metadata.name="+pod.Namespace)
+		out = append(out, "k8s:"+NamespaceLabelsKey+"kubernetes.io/metadata.name="+pod.Namespace)
 	}
 	slices.Sort(out)
 	return out

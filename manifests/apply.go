@@ -4,6 +4,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
+	"myelin/policy"
 )
 
 // apply makes the tables equal to desired in one transaction. Rows that don't
@@ -17,15 +18,19 @@ func (s *Source) apply(desired rows, problems []*Problem, complete bool) {
 	pods := newEdit(s.applied.pods, desired.pods, (*cluster.Pod).Equal)
 	services := newEdit(s.applied.services, desired.services, (*cluster.Service).Equal)
 	parts := newEdit(s.applied.slices, desired.slices, (*cluster.EndpointSlice).Equal)
-	if !first && changes.empty() && spaces.empty() && pods.empty() && services.empty() && parts.empty() {
+	policies := newEdit(s.applied.policies, desired.policies, (*policy.Object).Equal)
+	groups := newEdit(s.applied.groups, desired.groups, (*policy.Group).Equal)
+	if !first && changes.empty() && spaces.empty() && pods.empty() && services.empty() && parts.empty() && policies.empty() && groups.empty() {
 		return
 	}
-	txn := s.DB.WriteTxn(s.Tables.Nodes, s.Tables.Namespaces, s.Tables.Pods, s.Tables.Services, s.Tables.Slices)
+	txn := s.write()
 	changes.write(txn, s.Tables.Nodes)
 	spaces.write(txn, s.Tables.Namespaces)
 	pods.write(txn, s.Tables.Pods)
 	services.write(txn, s.Tables.Services)
 	parts.write(txn, s.Tables.Slices)
+	groups.write(txn, s.Policies.Groups)
+	policies.write(txn, s.Policies.Policies)
 	if first {
 		for _, done := range s.initialized {
 			done(txn)
@@ -35,7 +40,7 @@ func (s *Source) apply(desired rows, problems []*Problem, complete bool) {
 	txn.Commit()
 	s.applied = desired
 	s.Log.Debug("applied manifests", "dir", s.Dir, "nodes", len(desired.nodes), "namespaces", len(desired.namespaces), "pods", len(desired.pods),
-		"services", len(desired.services), "slices", len(desired.slices))
+		"services", len(desired.services), "slices", len(desired.slices), "policies", len(desired.policies), "CIDR groups", len(desired.groups))
 }
 
 // edit is what changes in a table.

@@ -20,6 +20,8 @@ type file struct {
 	stamp stamp
 	// docs are the objects that it held when it was last read.
 	docs []document
+	// parts are the documents that the file had then, and what each said.
+	parts map[partID]content
 	// held are objects of an earlier content that the present one may still
 	// mean: they stay in force until it is known that they are gone.
 	held     []key
@@ -57,7 +59,7 @@ func (f *file) refresh(at location, now time.Time) (again bool) {
 		// Whoever truncates a file mostly goes on to write it.
 		return true
 	}
-	data, after, err := read(at.path)
+	data, after, err := load(at.path)
 	if err != nil {
 		return f.unreadable(err)
 	}
@@ -69,7 +71,9 @@ func (f *file) refresh(at location, now time.Time) (again bool) {
 		return true
 	}
 	f.stamp, f.torn = before, 0
-	f.replace(parse(data, f.rel, isStatus(f.rel)))
+	c, parts := read(data, f.rel, now, f.parts)
+	f.parts = parts
+	f.replace(c)
 	return false
 }
 
@@ -93,6 +97,7 @@ func (f *file) replace(c content) {
 	for _, d := range c.docs {
 		present[d.key] = true
 	}
+	f.keep(c.docs)
 	f.held = nil
 	for _, k := range last {
 		if !present[k] && (c.incomplete || c.suspects[cluster.Key{Namespace: k.namespace, Name: k.name}]) {
@@ -103,8 +108,22 @@ func (f *file) replace(c content) {
 	f.docs, f.problems, f.unused = c.docs, c.problems, c.unused
 }
 
-// read returns the content and the stamp after it was read.
-func read(path string) ([]byte, stamp, error) {
+// keep puts rows that say the same as before in the place of new ones: whoever
+// compares them later is done at once.
+func (f *file) keep(docs []document) {
+	before := map[key]any{}
+	for _, d := range f.docs {
+		before[d.key] = d.row
+	}
+	for i, d := range docs {
+		if old := before[d.key]; old != nil && old != d.row && equal(old, d.row) {
+			docs[i].row = old
+		}
+	}
+}
+
+// load returns the content and the stamp after it was read.
+func load(path string) ([]byte, stamp, error) {
 	// Not blocking, should it have become a FIFO.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

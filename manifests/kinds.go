@@ -16,13 +16,14 @@ func isStatus(rel string) bool {
 // hasNamespace reports whether objects of a kind that has a table are in a
 // namespace.
 func hasNamespace(kind string) bool {
-	return slices.Contains([]string{"v1/Pod", "v1/Service", "discovery.k8s.io/v1/EndpointSlice"}, kind)
+	return slices.Contains([]string{
+		"v1/Pod", "v1/Service", "discovery.k8s.io/v1/EndpointSlice", "networking.k8s.io/v1/NetworkPolicy", "cilium.io/v2/CiliumNetworkPolicy",
+	}, kind)
 }
 
 func isList(kind string) bool {
-	return slices.Contains([]string{
-		"v1/List", "v1/NodeList", "v1/NamespaceList", "v1/PodList", "v1/ServiceList", "discovery.k8s.io/v1/EndpointSliceList",
-	}, kind)
+	of, ok := strings.CutSuffix(kind, "List")
+	return ok && (of == "v1/" || decoders()[of] != nil)
 }
 
 // isKnown reports whether Kubernetes or Cilium has the kind. Such objects may
@@ -49,14 +50,13 @@ func knownKinds() map[string]string {
 		"apiextensions.k8s.io/v1":            "CustomResourceDefinition",
 		"apiregistration.k8s.io/v1":          "APIService",
 		"admissionregistration.k8s.io/v1":    "MutatingWebhookConfiguration ValidatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
-		"networking.k8s.io/v1":               "NetworkPolicy Ingress IngressClass IPAddress ServiceCIDR",
+		"networking.k8s.io/v1":               "Ingress IngressClass IPAddress ServiceCIDR",
 		"policy.networking.k8s.io/v1alpha1":  "AdminNetworkPolicy BaselineAdminNetworkPolicy",
-		"policy.networking.k8s.io/v1alpha2":  "ClusterNetworkPolicy",
 		"gateway.networking.k8s.io/v1":       "Gateway GatewayClass HTTPRoute GRPCRoute TLSRoute BackendTLSPolicy",
 		"gateway.networking.k8s.io/v1beta1":  "Gateway GatewayClass HTTPRoute ReferenceGrant",
 		"gateway.networking.k8s.io/v1alpha2": "TCPRoute UDPRoute TLSRoute",
-		"cilium.io/v2":                       "CiliumNetworkPolicy CiliumClusterwideNetworkPolicy CiliumEndpoint CiliumIdentity CiliumNode CiliumNodeConfig CiliumEgressGatewayPolicy CiliumLocalRedirectPolicy CiliumEnvoyConfig CiliumClusterwideEnvoyConfig CiliumCIDRGroup CiliumLoadBalancerIPPool CiliumPodIPPool CiliumEndpointSlice CiliumBGPClusterConfig CiliumBGPPeerConfig CiliumBGPAdvertisement CiliumBGPNodeConfig CiliumBGPNodeConfigOverride",
-		"cilium.io/v2alpha1":                 "CiliumCIDRGroup CiliumLoadBalancerIPPool CiliumL2AnnouncementPolicy CiliumPodIPPool CiliumEndpointSlice CiliumGatewayClassConfig CiliumBGPPeeringPolicy CiliumBGPClusterConfig CiliumBGPPeerConfig CiliumBGPAdvertisement CiliumBGPNodeConfig CiliumBGPNodeConfigOverride",
+		"cilium.io/v2":                       "CiliumEndpoint CiliumIdentity CiliumNode CiliumNodeConfig CiliumEgressGatewayPolicy CiliumLocalRedirectPolicy CiliumEnvoyConfig CiliumClusterwideEnvoyConfig CiliumLoadBalancerIPPool CiliumPodIPPool CiliumEndpointSlice CiliumBGPClusterConfig CiliumBGPPeerConfig CiliumBGPAdvertisement CiliumBGPNodeConfig CiliumBGPNodeConfigOverride",
+		"cilium.io/v2alpha1":                 "CiliumLoadBalancerIPPool CiliumL2AnnouncementPolicy CiliumPodIPPool CiliumEndpointSlice CiliumGatewayClassConfig CiliumBGPPeeringPolicy CiliumBGPClusterConfig CiliumBGPPeerConfig CiliumBGPAdvertisement CiliumBGPNodeConfig CiliumBGPNodeConfigOverride",
 		"monitoring.coreos.com/v1":           "ServiceMonitor PodMonitor PrometheusRule",
 		"multicluster.x-k8s.io/v1alpha1":     "ServiceExport ServiceImport",
 		"kustomize.config.k8s.io/v1beta1":    "Kustomization",

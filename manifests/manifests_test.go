@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"myelin/cluster"
+	"myelin/policy"
 )
 
 // newSource makes a source over fresh tables.
@@ -25,7 +26,11 @@ func newSource(t testing.TB, dir string) *Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Params{DB: db, Tables: tables, Dir: dir, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	policies, err := policy.NewTables(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Params{DB: db, Tables: tables, Policies: policies, Dir: dir, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +58,17 @@ func dump(s *Source) string {
 	}
 	for v := range s.Tables.Slices.All(r) {
 		line(append([]string{"slice", v.Key().String()}, v.TableRow()[2:]...)...)
+	}
+	for v := range s.Policies.Policies.All(r) {
+		line(append([]string{"policy"}, v.TableRow()...)...)
+		for _, spec := range v.Specs {
+			for _, rule := range spec.Rules {
+				line("rule", rule.Origin.String(), rule.String())
+			}
+		}
+	}
+	for v := range s.Policies.Groups.All(r) {
+		line(append([]string{"group"}, v.TableRow()...)...)
 	}
 	unused := s.Unused()
 	for _, k := range slices.Sorted(maps.Keys(unused)) {
@@ -207,24 +223,36 @@ func FuzzManifests(f *testing.F) {
 		// A file that can't be parsed in time stops the source for good.
 		watchdog := time.AfterFunc(10*time.Second, func() { panic("parse does not end") })
 		defer watchdog.Stop()
-		c := parse(data, rel, status)
+		c, parts := read(data, rel, time.Time{}, nil)
 		for _, p := range c.problems {
 			if p.File != rel || p.Object == "" || p.Reason == "" {
 				t.Errorf("a problem without file, object or reason: %+v", p)
 			}
 		}
-		s := &Source{files: map[string]*file{rel: {rel: rel}}}
+		s := &Source{Params: Params{Now: time.Now}, files: map[string]*file{rel: {rel: rel}}}
 		s.files[rel].replace(c)
 		out, _ := s.merge()
 		plausible(t, rel, out)
 		// The same content again, broken at its end, takes nothing away.
-		s.files[rel].replace(parse(append(slices.Clone(data), "\n---\n]"...), rel, status))
+		broken := append(slices.Clone(data), "\n---\n]"...)
+		more, _ := read(broken, rel, time.Time{}, parts)
+		if fresh, _ := read(broken, rel, time.Time{}, nil); !alike(more, fresh) {
+			t.Errorf("what was read before differs from what is read anew: %+v, %+v", more, fresh)
+		}
+		s.files[rel].replace(more)
 		again, _ := s.merge()
 		if len(again.nodes) != len(out.nodes) || len(again.pods) != len(out.pods) || len(again.namespaces) != len(out.namespaces) ||
-			len(again.services) != len(out.services) || len(again.slices) != len(out.slices) {
+			len(again.services) != len(out.services) || len(again.slices) != len(out.slices) || len(again.policies) != len(out.policies) || len(again.groups) != len(out.groups) {
 			t.Errorf("a broken document took objects away: %v, then %v", out, again)
 		}
 	})
+}
+
+// alike reports whether two readings of a file say the same.
+func alike(a, b content) bool {
+	return a.incomplete == b.incomplete && maps.Equal(a.suspects, b.suspects) && maps.Equal(a.unused, b.unused) &&
+		slices.EqualFunc(a.docs, b.docs, func(a, b document) bool { return a.key == b.key && (a.row == b.row || equal(a.row, b.row)) }) &&
+		slices.EqualFunc(a.problems, b.problems, func(a, b *Problem) bool { return a.key() == b.key() })
 }
 
 // plausible checks what must hold of all rows, whatever the file says.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"myelin/cluster"
+	"myelin/policy"
 )
 
 // slot is a place for one version of an object: a Pod has two, what is wanted
@@ -29,12 +30,15 @@ type rows struct {
 	pods       map[cluster.Key]*cluster.Pod
 	services   map[cluster.Key]*cluster.Service
 	slices     map[cluster.Key]*cluster.EndpointSlice
+	policies   map[policy.Ref]*policy.Object
+	groups     map[string]*policy.Group
 }
 
 func newRows() rows {
 	return rows{
 		nodes: map[string]*cluster.Node{}, namespaces: map[string]*cluster.Namespace{}, pods: map[cluster.Key]*cluster.Pod{},
 		services: map[cluster.Key]*cluster.Service{}, slices: map[cluster.Key]*cluster.EndpointSlice{},
+		policies: map[policy.Ref]*policy.Object{}, groups: map[string]*policy.Group{},
 	}
 }
 
@@ -70,6 +74,7 @@ func (s *Source) merge() (rows, []*Problem) {
 	}
 	s.inForce = next
 	out, conflicts := combine(next)
+	s.refusals(out, found, problems)
 	return out, append(problems, conflicts...)
 }
 
@@ -103,34 +108,6 @@ func (s *Source) choose(at slot, found []version) (version, []*Problem) {
 	return s.inForce[at], problems
 }
 
-// sameObject reports whether two rows differ at most in the file.
-func sameObject(a, b any) bool {
-	switch a := a.(type) {
-	case *cluster.Node:
-		b, ok := b.(*cluster.Node)
-		return ok && withSource(a, func(n *cluster.Node) { n.Source = b.Source }).Equal(b)
-	case *cluster.Namespace:
-		b, ok := b.(*cluster.Namespace)
-		return ok && withSource(a, func(n *cluster.Namespace) { n.Source = b.Source }).Equal(b)
-	case *cluster.Pod:
-		b, ok := b.(*cluster.Pod)
-		return ok && withSource(a, func(p *cluster.Pod) { p.Source = b.Source }).Equal(b)
-	case *cluster.Service:
-		b, ok := b.(*cluster.Service)
-		return ok && withSource(a, func(s *cluster.Service) { s.Source = b.Source }).Equal(b)
-	case *cluster.EndpointSlice:
-		b, ok := b.(*cluster.EndpointSlice)
-		return ok && withSource(a, func(s *cluster.EndpointSlice) { s.Source = b.Source }).Equal(b)
-	}
-	return false
-}
-
-func withSource[T any](row *T, set func(*T)) *T {
-	c := *row
-	set(&c)
-	return &c
-}
-
 // combine makes table rows of versions; a Pod's two become one.
 func combine(versions map[slot]version) (rows, []*Problem) {
 	out := newRows()
@@ -145,6 +122,10 @@ func combine(versions map[slot]version) (rows, []*Problem) {
 			out.services[row.Key()] = row
 		case *cluster.EndpointSlice:
 			out.slices[row.Key()] = row
+		case *policy.Object:
+			out.policies[row.Ref] = row
+		case *policy.Group:
+			out.groups[row.Name] = row
 		case *cluster.Pod:
 			status, ok := versions[slot{key: at.key, status: true}]
 			if at.status {

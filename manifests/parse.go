@@ -2,13 +2,16 @@ package manifests
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	kjson "sigs.k8s.io/json"
@@ -43,21 +46,59 @@ type content struct {
 	unused   map[string]int
 }
 
-// parse reads a file of any number of documents. Rows carry "manifests:" and
-// the file's path as their source.
-func parse(data []byte, rel string, status bool) content {
-	p := parser{rel: rel, status: status, content: content{suspects: map[cluster.Key]bool{}, unused: map[string]int{}}}
+// partID is a part of a file that means the same as long as its text stays where
+// it is.
+type partID struct {
+	place, line int
+	sum         [sha256.Size]byte
+}
+
+// read reads a file of any number of documents. Rows carry "manifests:" and the
+// file's path as their source, and now as the time since when they are so. Parts
+// that are in before, of the last reading, are not read again: files can be long.
+func read(data []byte, rel string, now time.Time, before map[partID]content) (all content, parts map[partID]content) {
+	all = newContent()
+	parts = map[partID]content{}
 	for i, doc := range split(data) {
-		name := fmt.Sprintf("document %d", i+1)
-		raw, err := yaml.YAMLToJSONStrict(doc.text)
-		if err != nil {
-			p.incomplete = true
-			p.add(name, "", yamlReason(err, doc.line))
-			continue
+		id := partID{place: i, line: doc.line, sum: sha256.Sum256(doc.text)}
+		c, ok := before[id]
+		if !ok {
+			c = readPart(doc, fmt.Sprintf("document %d", i+1), rel, now)
 		}
-		p.object(name, raw, "")
+		parts[id] = c
+		all.add(c)
 	}
+	if len(parts) == 1 {
+		parts = nil // it is what changes if anything does
+	}
+	return all, parts
+}
+
+func readPart(doc part, name, rel string, now time.Time) content {
+	p := parser{rel: rel, status: isStatus(rel), now: now, part: doc, content: newContent()}
+	raw, err := yaml.YAMLToJSONStrict(doc.text)
+	if err != nil {
+		p.incomplete = true
+		p.fault(name, "", yamlReason(err, doc.line))
+		return p.content
+	}
+	p.object(name, raw, "")
 	return p.content
+}
+
+func newContent() content {
+	return content{suspects: map[cluster.Key]bool{}, unused: map[string]int{}}
+}
+
+// add adds what another part says.
+func (c *content) add(o content) {
+	c.docs = append(c.docs, o.docs...)
+	c.problems = append(c.problems, o.problems...)
+	c.incomplete = c.incomplete || o.incomplete
+	maps.Copy(c.suspects, o.suspects)
+	for kind, n := range o.unused {
+		c.unused[kind] += n
+	}
 }
 
 // part is one document of a file.
@@ -117,9 +158,15 @@ type parser struct {
 	content
 	rel    string
 	status bool
+	now    time.Time
+	part   part   // that is read
+	under  string // the object's path in it
 }
 
-func (p *parser) add(object, field, reason string) {
+// sourceOf is what rows say of the file that they were read from.
+func sourceOf(rel string) string { return "manifests:" + rel }
+
+func (p *parser) fault(object, field, reason string) {
 	p.problems = append(p.problems, &Problem{File: p.rel, Object: object, Field: field, Reason: reason})
 }
 
@@ -142,8 +189,8 @@ func (p *parser) object(name string, raw []byte, list string) {
 	var meta typeMeta
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &meta); err != nil {
 		p.incomplete = true
-		f := faultOf(err)
-		p.add(name, f.Field, f.Reason)
+		f := cluster.Fault(err)
+		p.fault(name, f.Field, f.Reason)
 		return
 	}
 	if version, of := path.Split(strings.TrimSuffix(list, "List")); of != "" && meta.Kind == "" {
@@ -157,27 +204,20 @@ func (p *parser) object(name string, raw []byte, list string) {
 	if k.name != "" {
 		name = k.String()
 	}
+	read := decoders()[kind]
 	switch {
-	case kind == "v1/Node":
-		decode(p, name, k, raw, cluster.FromNode)
-	case kind == "v1/Namespace":
-		decode(p, name, k, raw, cluster.FromNamespace)
-	case kind == "v1/Pod":
-		decode(p, name, k, raw, cluster.FromPod)
-	case kind == "v1/Service":
-		decode(p, name, k, raw, cluster.FromService)
-	case kind == "discovery.k8s.io/v1/EndpointSlice":
-		decode(p, name, k, raw, cluster.FromEndpointSlice)
+	case read != nil:
+		read(p, name, k, raw)
 	case isList(kind) && list == "":
 		p.list(name, kind, raw)
 	case isKnown(meta.APIVersion, meta.Kind):
 		p.unused[kind]++
 	case meta.Kind == "" || meta.APIVersion == "":
 		p.suspect(k)
-		p.add(name, "kind", "apiVersion and kind must be set")
+		p.fault(name, "kind", "apiVersion and kind must be set")
 	default:
 		p.suspect(k)
-		p.add(name, "kind", fmt.Sprintf("unknown kind %q of apiVersion %q", meta.Kind, meta.APIVersion))
+		p.fault(name, "kind", fmt.Sprintf("unknown kind %q of apiVersion %q", meta.Kind, meta.APIVersion))
 	}
 }
 
@@ -198,11 +238,12 @@ func (p *parser) list(name, kind string, raw []byte) {
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
 		p.incomplete = true
-		f := faultOf(err)
-		p.add(name, f.Field, f.Reason)
+		f := cluster.Fault(err)
+		p.fault(name, f.Field, f.Reason)
 		return
 	}
 	for i, item := range list.Items {
+		p.under = fmt.Sprintf("items[%d]", i)
 		p.object(fmt.Sprintf("%s item %d", name, i+1), item, kind)
 	}
 }
@@ -210,21 +251,15 @@ func (p *parser) list(name, kind string, raw []byte) {
 // decode reads an object of a kind that has a table, strictly.
 func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T, string) (*R, error)) {
 	if p.status && k.kind != "Pod" {
-		p.add(name, "kind", "only Pods belong under "+statusDir)
+		p.fault(name, "kind", "only Pods belong under "+statusDir)
 		return
 	}
 	var object T
-	strict, err := kjson.UnmarshalStrict(raw, &object)
-	faults := make(cluster.FieldErrors, 0, len(strict))
-	if err != nil {
-		strict = []error{err}
-	}
-	for _, e := range strict {
-		faults = append(faults, faultOf(e))
-	}
+	faults := cluster.Decode(raw, &object)
 	var row *R
 	if len(faults) == 0 {
-		row, err = convert(&object, "manifests:"+p.rel)
+		var err error
+		row, err = convert(&object, sourceOf(p.rel))
 		if fields, ok := errors.AsType[cluster.FieldErrors](err); ok {
 			faults = fields
 		} else if err != nil {
@@ -232,7 +267,7 @@ func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T
 		}
 	}
 	for _, f := range faults {
-		p.add(name, f.Field, f.Reason)
+		p.fault(name, f.Field, f.Reason)
 	}
 	d := document{key: k}
 	if row != nil && len(faults) == 0 {
@@ -243,19 +278,4 @@ func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T
 		return
 	}
 	p.docs = append(p.docs, d)
-}
-
-// faultOf finds the field of a decoding error.
-func faultOf(err error) cluster.FieldError {
-	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		if e.Field == "" {
-			return cluster.FieldError{Reason: "is a " + e.Value + ", not an object"}
-		}
-		return cluster.FieldError{Field: e.Field, Reason: fmt.Sprintf("a %s can't be a %s", e.Value, e.Type)}
-	}
-	if e, ok := errors.AsType[kjson.FieldError](err); ok {
-		reason, _, _ := strings.Cut(e.Error(), " \"")
-		return cluster.FieldError{Field: e.FieldPath(), Reason: reason}
-	}
-	return cluster.FieldError{Reason: err.Error()}
 }

@@ -1,7 +1,7 @@
 // Package manifests is a source of cluster state: a directory of Kubernetes
 // YAML, watched. It fills the tables of package cluster with the Nodes,
 // Namespaces, Pods, Services and EndpointSlices that it finds, as a watch of an
-// API server would.
+// API server would, and those of package policy with policies and CIDR groups.
 //
 // An object that is wrong is refused by itself, with a Problem that names file,
 // object and field; its last good version stays in force, and everything else
@@ -21,6 +21,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
+	"myelin/policy"
 )
 
 const (
@@ -37,8 +38,9 @@ const (
 
 // Params are what a Source needs.
 type Params struct {
-	DB     *statedb.DB
-	Tables cluster.Tables
+	DB       *statedb.DB
+	Tables   cluster.Tables
+	Policies policy.Tables
 	// Dir is the directory; it need not exist yet.
 	Dir string
 	Log *slog.Logger
@@ -58,7 +60,7 @@ type Source struct {
 }
 
 // New creates the table "manifest-problems" and registers the source as an
-// initializer of the cluster tables: they count as initialized once Run has
+// initializer of the cluster and policy tables: they count as initialized once Run has
 // read the whole directory.
 func New(p Params) (*Source, error) {
 	p.Dir = filepath.Clean(p.Dir)
@@ -67,16 +69,24 @@ func New(p Params) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{Params: p, problems: problems, files: map[string]*file{}, applied: newRows()}
-	txn := p.DB.WriteTxn(p.Tables.Nodes, p.Tables.Namespaces, p.Tables.Pods, p.Tables.Services, p.Tables.Slices)
+	txn := s.write()
 	s.initialized = []func(statedb.WriteTxn){
 		p.Tables.Nodes.RegisterInitializer(txn, "manifests"),
 		p.Tables.Namespaces.RegisterInitializer(txn, "manifests"),
 		p.Tables.Pods.RegisterInitializer(txn, "manifests"),
 		p.Tables.Services.RegisterInitializer(txn, "manifests"),
 		p.Tables.Slices.RegisterInitializer(txn, "manifests"),
+		p.Policies.Policies.RegisterInitializer(txn, "manifests"),
+		p.Policies.Groups.RegisterInitializer(txn, "manifests"),
 	}
 	txn.Commit()
 	return s, nil
+}
+
+// write begins a transaction with all tables that the source fills.
+func (s *Source) write() statedb.WriteTxn {
+	t := s.Tables
+	return s.DB.WriteTxn(t.Nodes, t.Namespaces, t.Pods, t.Services, t.Slices, s.Policies.Policies, s.Policies.Groups)
 }
 
 // Problems lists what was refused.

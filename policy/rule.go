@@ -39,7 +39,8 @@ const (
 // Action is what a rule says of what it matches.
 type Action uint8
 
-// Pass leaves a tier for the next one; only TierAdmin has it.
+// Pass leaves a tier for the next one; only TierAdmin has it: behind
+// TierBaseline is what allows everything.
 const (
 	Deny Action = iota
 	Allow
@@ -86,66 +87,76 @@ func (o Origin) String() string {
 // Spec is what an object asks for of one choice of endpoints. An object with
 // several specs, or one that treats its directions apart, has several.
 type Spec struct {
-	Ref Ref
+	Ref Ref `json:"-"`
 	// Subject says which endpoints the spec is for.
-	Subject Selector
+	Subject Selector `json:"subject"`
 	// Nodes: the subject is nodes, by their labels, instead of pods.
-	Nodes    bool
-	Tier     Tier
-	Priority int32 // TierAdmin and TierBaseline: lower comes first
+	Nodes    bool  `json:"nodes,omitempty"`
+	Tier     Tier  `json:"tier"`
+	Priority int32 `json:"priority,omitempty"` // TierAdmin and TierBaseline: lower comes first
 	// Isolates says, by Direction, that what no rule of TierDefault allows is
 	// denied to the endpoints.
-	Isolates [2]bool
-	Rules    []Rule
+	Isolates [2]bool `json:"isolates"`
+	Rules    []Rule  `json:"rules"`
+	// Required must match, by Direction and Action, whom rules of that action
+	// select by labels: Cilium's fromRequires and toRequires. They hold for all
+	// peers with Endpoints and no Entity, in all rules of TierDefault that the
+	// endpoints have, of other objects too; this spec's own peers have them in
+	// Peer.Required already.
+	Required [2][2][]Selector `json:"-"`
 	// Log is what flows that the spec decides are marked with.
-	Log string
+	Log string `json:"log,omitempty"`
 }
 
 // Rule matches flows of one direction by peer and port.
 type Rule struct {
-	Origin    Origin
-	Direction Direction
-	Action    Action
+	Origin    Origin    `json:"origin"`
+	Direction Direction `json:"direction"`
+	Action    Action    `json:"action"`
 	// Peers: one of them must match. Nil matches everybody, and one that is
 	// empty but not nil nobody.
-	Peers []Peer
+	Peers []Peer `json:"peers"`
 	// Ports: one of them must match. Nil matches all.
-	Ports []Port
+	Ports []Port `json:"ports"`
 }
 
-// Peer is whom a rule speaks of. One of its fields is set.
+// Peer is whom a rule speaks of. One of Endpoints, Nodes, Prefixes and Service is
+// set.
 type Peer struct {
 	// Endpoints selects by labels: pods, nodes and reserved identities.
-	Endpoints *Selector
+	Endpoints *Selector `json:"endpoints,omitempty"`
+	// Entity is what Cilium calls those whom Endpoints selects, where it is not the
+	// object that says Endpoints; an entity may be several peers.
+	Entity string `json:"entity,omitempty"`
 	// Nodes selects nodes by their labels.
-	Nodes *Selector
+	Nodes *Selector `json:"nodes,omitempty"`
 	// Prefixes selects by address.
-	Prefixes *Prefixes
+	Prefixes *Prefixes `json:"prefixes,omitempty"`
 	// Service selects what is behind a Service.
-	Service *ServicePeer
+	Service *ServicePeer `json:"service,omitempty"`
 	// Required must match as well: fromRequires and toRequires.
-	Required []Selector
+	Required []Selector `json:"required,omitempty"`
 }
 
 // Prefixes are addresses: those in Include that are not in Except.
 type Prefixes struct {
-	Include []netip.Prefix
-	Except  []netip.Prefix
+	Include []netip.Prefix `json:"include,omitempty"`
+	Except  []netip.Prefix `json:"except,omitempty"`
 	// Group and GroupSelector name CiliumCIDRGroups, whose prefixes count as
 	// well as Include.
-	Group         string
-	GroupSelector *Selector
+	Group         string    `json:"group,omitempty"`
+	GroupSelector *Selector `json:"groupSelector,omitempty"`
 	// Pods: addresses of pods and nodes count too (Kubernetes' ipBlock). Else
 	// only those outside of the cluster do (Cilium's CIDRs).
-	Pods bool
+	Pods bool `json:"pods,omitempty"`
 }
 
-// ServicePeer names Services: one by name, or several by labels. An empty
-// Namespace with a Selector means any.
+// ServicePeer names Services: by name, or by labels if there is a Selector. An
+// empty Namespace means any.
 type ServicePeer struct {
-	Namespace string
-	Name      string
-	Selector  *Selector
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name,omitempty"`
+	Selector  *Selector `json:"selector,omitempty"`
 }
 
 // Protocols as in IP, with what policies mean by no protocol.

@@ -71,6 +71,12 @@ func nouns() []noun {
 		}},
 		{name: "node", short: "Nodes of the cluster", verbs: []verb{{name: "list", short: "List the nodes of the cluster", table: "nodes"}}},
 		{name: "pod", short: "Pods of the cluster", verbs: []verb{{name: "list", short: "List the pods of the cluster", table: "pods"}}},
+		{name: "policy", short: "Who may talk to whom", verbs: []verb{
+			{name: "list", short: "List policies, and why one is refused", table: "policies"},
+		}},
+		{name: "cidrgroup", short: "Prefixes that policies name", verbs: []verb{
+			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},
+		}},
 		{name: "table", short: "Everything that the agent knows", verbs: []verb{
 			{name: "list", short: "List the tables", table: "tables"},
 			{name: "show", short: "Show the rows of a table", table: "", by: "TABLE", prefix: true},

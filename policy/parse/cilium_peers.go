@@ -1,0 +1,230 @@
+package parse
+
+import (
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"myelin/identity"
+	"myelin/policy"
+	"myelin/policy/ciliumv2"
+)
+
+// ciliumPeers is nil where the rule names no peers. A list that is there and
+// empty is nobody, whatever else the rule has; so is a rule that only requires.
+func (r *reader) ciliumPeers(c *ciliumRule) []policy.Peer {
+	lists := []struct {
+		name  string
+		n     int
+		there bool
+	}{
+		{"Endpoints", len(c.endpoints), c.endpoints != nil},
+		{"CIDR", len(c.cidr), c.cidr != nil},
+		{"CIDRSet", len(c.cidrSet), c.cidrSet != nil},
+		{"Entities", len(c.entities), c.entities != nil},
+		{"Nodes", len(c.nodes), c.nodes != nil},
+		{"Services", len(c.services), c.services != nil},
+		{"Groups", len(c.groups), c.groups != nil},
+		{"FQDNs", len(c.fqdns), c.fqdns != nil},
+	}
+	var used []string
+	nobody := false
+	for _, l := range lists {
+		if l.n > 0 {
+			used = append(used, c.side+l.name)
+		}
+		nobody = nobody || l.there && l.n == 0
+	}
+	if len(used) > 1 {
+		r.add(c.path, "%s can't stand in one rule", strings.Join(used, " and "))
+	}
+	if len(c.groups) > 0 {
+		r.notYet(c.path + "." + c.side + "Groups")
+	}
+	if len(c.fqdns) > 0 {
+		r.notYet(c.path + ".toFQDNs")
+	}
+	peers := slices.Concat(r.endpointPeers(c), r.prefixPeers(c), r.entityPeers(c), r.nodePeers(c), r.servicePeers(c))
+	switch {
+	case nobody:
+		return []policy.Peer{}
+	case len(used) == 0 && len(c.requires) == 0:
+		return nil
+	case peers == nil:
+		return []policy.Peer{}
+	}
+	return peers
+}
+
+func (r *reader) endpointPeers(c *ciliumRule) (out []policy.Peer) {
+	for i := range c.endpoints {
+		s := r.ciliumEndpoints(item(c.path, c.side+"Endpoints", i), &c.endpoints[i], c.init, false)
+		out = append(out, policy.Peer{Endpoints: &s})
+	}
+	return out
+}
+
+// ciliumEndpoints reads a selector of endpoints. Where it says nothing of
+// namespaces, a policy of one namespace means that one, and a policy of the
+// cluster any pod. Selectors of reserved identities, which have no namespace, say
+// it themselves, but not where a label is required.
+func (r *reader) ciliumEndpoints(at string, s *metav1.LabelSelector, init, required bool) policy.Selector {
+	out := r.selector(at, s, sourceKeys())
+	if !required && hasKey(*s, func(source, _ string) bool { return source == sourceReserved }) {
+		return out
+	}
+	ours := func(source string) bool { return source == sourceKubernetes || source == policy.AnySource }
+	named := hasKey(*s, func(source, key string) bool { return ours(source) && key == identity.NamespaceKey })
+	labelled := hasKey(*s, func(source, key string) bool {
+		return ours(source) && strings.HasPrefix(key, identity.NamespaceLabelsKey)
+	})
+	switch {
+	case named:
+	case r.ref.Namespace == "":
+		if !init {
+			out = append(out, inSomeNamespace())
+		}
+	case !labelled:
+		out = append(out, inNamespace(r.ref.Namespace))
+	}
+	return out
+}
+
+func (r *reader) nodePeers(c *ciliumRule) (out []policy.Peer) {
+	for i := range c.nodes {
+		s := r.selector(item(c.path, c.side+"Nodes", i), &c.nodes[i], sourceKeys())
+		out = append(out, policy.Peer{Nodes: &s})
+	}
+	return out
+}
+
+// prefixPeers makes one peer of all prefixes that have no exceptions: lists are
+// long.
+func (r *reader) prefixPeers(c *ciliumRule) (out []policy.Peer) {
+	plain := &policy.Prefixes{}
+	for i, text := range c.cidr {
+		if p, ok := r.prefix(item(c.path, c.side+"CIDR", i), text, true); ok {
+			plain.Include = append(plain.Include, p)
+		}
+	}
+	for i := range c.cidrSet {
+		set := r.cidrRule(item(c.path, c.side+"CIDRSet", i), &c.cidrSet[i])
+		if set.Group == "" && set.GroupSelector == nil && len(set.Except) == 0 {
+			plain.Include = append(plain.Include, set.Include...)
+			continue
+		}
+		out = append(out, policy.Peer{Prefixes: set})
+	}
+	if len(plain.Include) > 0 {
+		out = slices.Insert(out, 0, policy.Peer{Prefixes: plain})
+	}
+	return out
+}
+
+func (r *reader) cidrRule(at string, c *ciliumv2.CIDRRule) *policy.Prefixes {
+	out := &policy.Prefixes{}
+	set := 0
+	if c.CIDR != "" {
+		set++
+		if p, ok := r.prefix(at+".cidr", c.CIDR, false); ok {
+			out.Include = append(out.Include, p)
+		}
+	}
+	if c.CIDRGroupRef != "" {
+		set++
+		r.valid(at+".cidrGroupRef", c.CIDRGroupRef, validation.IsDNS1123Subdomain)
+		out.Group = c.CIDRGroupRef
+	}
+	if c.CIDRGroupSelector != nil {
+		set++
+		s := r.selector(at+".cidrGroupSelector", c.CIDRGroupSelector, plainKeys())
+		out.GroupSelector = &s
+	}
+	if set != 1 {
+		r.add(at, "exactly one of cidr, cidrGroupRef and cidrGroupSelector must be set")
+	}
+	for i, text := range c.Except {
+		p, ok := r.prefix(item(at, "except", i), text, false)
+		switch {
+		case !ok:
+		case len(out.Include) == 1 && !within(p, out.Include[0], false):
+			r.add(item(at, "except", i), "%s is not part of %s", p, out.Include[0])
+		default:
+			out.Except = append(out.Except, p)
+		}
+	}
+	return out
+}
+
+func (r *reader) entityPeers(c *ciliumRule) (out []policy.Peer) {
+	for i, name := range c.entities {
+		selectors, ok := entity(name)
+		if !ok {
+			r.add(item(c.path, c.side+"Entities", i), "%q is none of %s", name, strings.Join(entities(), ", "))
+		}
+		for _, s := range selectors {
+			out = append(out, policy.Peer{Endpoints: &s, Entity: name})
+		}
+	}
+	return out
+}
+
+// entities are the names that Cilium has for those who have no labels.
+func entities() []string {
+	return []string{
+		"all", "world", "world-ipv4", "world-ipv6", "cluster", "cluster-mesh", "host", "init", "ingress", "unmanaged", "remote-node", "health",
+		"none", "kube-apiserver",
+	}
+}
+
+// entity is what selects an entity. One cluster is all of the mesh that there
+// is.
+func entity(name string) (selectors []policy.Selector, ok bool) {
+	reserved := func(names ...string) (out []policy.Selector) {
+		for _, n := range names {
+			out = append(out, policy.Selector{{Source: sourceReserved, Key: n, Op: policy.Exists}})
+		}
+		return out
+	}
+	switch name {
+	case "all":
+		return []policy.Selector{{}}, true
+	case "none":
+		return nil, true
+	case "world":
+		return reserved("world", "world-ipv4", "world-ipv6"), true
+	case "cluster", "cluster-mesh":
+		return append(reserved("host", "remote-node", "init", "ingress", "health", "unmanaged", "kube-apiserver"), policy.Selector{inSomeNamespace()}), true
+	}
+	return reserved(name), slices.Contains(entities(), name)
+}
+
+func (r *reader) servicePeers(c *ciliumRule) (out []policy.Peer) {
+	for i := range c.services {
+		s, at := &c.services[i], item(c.path, "toServices", i)
+		peer := &policy.ServicePeer{}
+		switch {
+		case (s.K8sService == nil) == (s.K8sServiceSelector == nil):
+			r.add(at, "exactly one of k8sService and k8sServiceSelector must be set")
+		case s.K8sService != nil:
+			peer.Name, peer.Namespace = s.K8sService.ServiceName, s.K8sService.Namespace
+			r.name(at+".k8sService.serviceName", peer.Name, validation.IsDNS1123Label)
+			r.optional(at+".k8sService.namespace", peer.Namespace)
+		default:
+			selector := r.selector(at+".k8sServiceSelector.selector", &s.K8sServiceSelector.Selector, plainKeys())
+			peer.Selector, peer.Namespace = &selector, s.K8sServiceSelector.Namespace
+			r.optional(at+".k8sServiceSelector.namespace", peer.Namespace)
+		}
+		out = append(out, policy.Peer{Service: peer})
+	}
+	return out
+}
+
+// optional checks the name of a namespace that need not be there.
+func (r *reader) optional(field, namespace string) {
+	if namespace != "" {
+		r.valid(field, namespace, validation.IsDNS1123Label)
+	}
+}
