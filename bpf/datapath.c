@@ -249,26 +249,6 @@ int from_wire(struct __sk_buff *skb)
 	return path_follow(skb, c, &p->path, WIRE_ACTION);
 }
 
-/* What policies say of what the host's stack sends to a pod; whether it has a row is in the flags of the CPU's path then. Returns 0 or a drop reason. */
-APART int to_pod_judge(struct __sk_buff *skb)
-{
-	struct cpu *c = cpu_this();
-	struct endpoint *e;
-	int outcome;
-
-	if (!c)
-		return DROP_POLICY_NO_RULE;
-	c->path.flags = 0;
-	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
-	if (!e || e->flags & ENDPOINT_HOST)
-		return 0;
-	decide_wire_pod(c, e);
-	if (!judge_must(&c->path))
-		return 0;
-	outcome = l4_parse(skb);
-	return outcome ? outcome : judge(skb, c);
-}
-
 /* What the host itself sends to a pod. Attached where every flow has a row, where packets are translated for Services, and where policies are enforced. */
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
@@ -281,7 +261,7 @@ int to_pod(struct __sk_buff *skb)
 	if (config.services)
 		outcome = service_to_pod(skb, c);
 	if (config.policy && outcome == SERVICE_NONE)
-		outcome = to_pod_judge(skb); /* what answers a client has been judged */
+		outcome = judge_to_pod(skb); /* what answers a client has been judged */
 	if (outcome > 0)
 		return drop(skb, c, outcome);
 	if (config.flow_always || (config.policy && !outcome && flow_tracked(&c->path)))

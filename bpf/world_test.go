@@ -2,7 +2,6 @@ package bpf
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -398,5 +397,3 @@ func be16(p uint16) uint16 {
 	binary.BigEndian.PutUint16(b[:], p)
 	return binary.NativeEndian.Uint16(b[:])
 }
-
-func (w *world) String() string { return fmt.Sprintf("%+v", w.settings) }

@@ -113,6 +113,26 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 	return path_follow(skb, c, &w->path, w->path.action);
 }
 
+/* What policies say of what the host's stack sends to a pod; whether it has a row is in the flags of the CPU's path then. Returns 0 or a drop reason. */
+APART int judge_to_pod(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct endpoint *e;
+	int outcome;
+
+	if (!c)
+		return DROP_POLICY_NO_RULE;
+	c->path.flags = 0;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (!e || e->flags & ENDPOINT_HOST)
+		return 0;
+	decide_wire_pod(c, e);
+	if (!judge_must(&c->path))
+		return 0;
+	outcome = l4_parse(skb);
+	return outcome ? outcome : judge(skb, c);
+}
+
 /* Records what the host's stack sends to a pod. Cost: per packet. */
 APART int track_to_pod(struct __sk_buff *skb)
 {
