@@ -152,3 +152,14 @@ func TestText(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkWorld is a world and 25 probes, and what the reference says of them.
+func BenchmarkWorld(b *testing.B) {
+	for seed := range b.N {
+		r := seeded(seed)
+		w := World(r, size)
+		for _, p := range Probes(r, w, probes) {
+			w.Verdict(p)
+		}
+	}
+}

@@ -53,26 +53,9 @@ func (w *World) selected(s spec, who party) bool {
 	return selects(s.rule.EndpointSelector, w.labels(who).find)
 }
 
-// cilium asks all Cilium policies. The ones for the endpoint isolate it in each
-// direction that they have rules for, unless enableDefaultDeny says no.
+// cilium asks all Cilium policies that are for the endpoint.
 func (w *World) cilium(f flow, o *opinion) {
-	var mine []spec
-	for _, s := range w.specs() {
-		if w.selected(s, f.subject) {
-			mine = append(mine, s)
-		}
-	}
-	var allow, deny []rule
-	for _, s := range mine {
-		allows, denies, isolate := s.egress()
-		if f.ingress {
-			allows, denies, isolate = s.ingress()
-		}
-		if isolate && len(allows)+len(denies) > 0 {
-			o.isolates(s.name)
-		}
-		allow, deny = append(allow, allows...), append(deny, denies...)
-	}
+	allow, deny := w.ciliumRules(f, o)
 	for _, r := range deny {
 		if what := w.ciliumRule(f, r, deny); what != "" {
 			o.denies(r.name + " " + what)
@@ -83,6 +66,26 @@ func (w *World) cilium(f flow, o *opinion) {
 			o.allows(r.name + " " + what)
 		}
 	}
+}
+
+// ciliumRules are all rules that Cilium policies have for the endpoint, in the
+// flow's direction. A spec isolates it in directions that it has rules for,
+// unless enableDefaultDeny says otherwise.
+func (w *World) ciliumRules(f flow, o *opinion) (allow, deny []rule) {
+	for _, s := range w.specs() {
+		if !w.selected(s, f.subject) {
+			continue
+		}
+		allows, denies, isolate := s.egress()
+		if f.ingress {
+			allows, denies, isolate = s.ingress()
+		}
+		if isolate == nil && len(allows)+len(denies) > 0 || isolate != nil && *isolate {
+			o.isolates(s.name)
+		}
+		allow, deny = append(allow, allows...), append(deny, denies...)
+	}
+	return allow, deny
 }
 
 // rule is a rule of any of a spec's four lists.
@@ -106,7 +109,7 @@ type rule struct {
 	icmps []ciliumv2.ICMPRule
 }
 
-func (s spec) ingress() (allows, denies []rule, isolate bool) {
+func (s spec) ingress() (allows, denies []rule, isolate *bool) {
 	from := func(list string, i int, p ciliumv2.FromPeers) rule {
 		return rule{
 			name: fmt.Sprintf("%s.%s[%d]", s.name, list, i), scope: s.scope, endpoints: p.FromEndpoints, nodes: p.FromNodes,
@@ -123,11 +126,13 @@ func (s spec) ingress() (allows, denies []rule, isolate bool) {
 		r.ports, r.icmps = denyPorts(in.ToPorts), in.ICMPs
 		denies = append(denies, r)
 	}
-	def := s.rule.EnableDefaultDeny
-	return allows, denies, def == nil || def.Ingress == nil || *def.Ingress
+	if s.rule.EnableDefaultDeny == nil {
+		return allows, denies, nil
+	}
+	return allows, denies, s.rule.EnableDefaultDeny.Ingress
 }
 
-func (s spec) egress() (allows, denies []rule, isolate bool) {
+func (s spec) egress() (allows, denies []rule, isolate *bool) {
 	to := func(list string, i int, p ciliumv2.ToPeers) rule {
 		return rule{
 			name: fmt.Sprintf("%s.%s[%d]", s.name, list, i), scope: s.scope, endpoints: p.ToEndpoints, nodes: p.ToNodes,
@@ -144,8 +149,10 @@ func (s spec) egress() (allows, denies []rule, isolate bool) {
 		r.ports, r.icmps = denyPorts(out.ToPorts), out.ICMPs
 		denies = append(denies, r)
 	}
-	def := s.rule.EnableDefaultDeny
-	return allows, denies, def == nil || def.Egress == nil || *def.Egress
+	if s.rule.EnableDefaultDeny == nil {
+		return allows, denies, nil
+	}
+	return allows, denies, s.rule.EnableDefaultDeny.Egress
 }
 
 func allowPorts(rules []ciliumv2.PortRule) [][]ciliumv2.PortProtocol {
@@ -189,9 +196,6 @@ func (w *World) ciliumRule(f flow, r rule, others []rule) string {
 // ciliumLayer4 says by which port or ICMP type a flow matches; empty: by none.
 func (f flow) ciliumLayer4(r rule) string {
 	for i, ports := range r.ports {
-		if len(ports) == 0 {
-			return fmt.Sprintf("toPorts[%d]=all", i)
-		}
 		if what := first("ports", ports, f.ciliumPort); what != "" {
 			return fmt.Sprintf("toPorts[%d].%s", i, what)
 		}

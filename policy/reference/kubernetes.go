@@ -10,6 +10,7 @@ import (
 // kubernetes asks all NetworkPolicies. A policy is for the pods of its namespace
 // that its podSelector selects, never for nodes or pods on the host's network.
 func (w *World) kubernetes(f flow, o *opinion) {
+	limits, _ := w.ciliumRules(f, &opinion{})
 	for _, p := range w.NetworkPolicies {
 		if f.subject.pod == nil || f.subject.pod.Namespace != p.Namespace ||
 			!selects(&p.Spec.PodSelector, in(f.subject.pod.Labels)) || !isolates(p, f.ingress) {
@@ -19,12 +20,12 @@ func (w *World) kubernetes(f flow, o *opinion) {
 		o.isolates(name)
 		if f.ingress {
 			for i, rule := range p.Spec.Ingress {
-				w.kubernetesRule(f, o, fmt.Sprintf("%s spec.ingress[%d] from", name, i), p.Namespace, rule.From, rule.Ports)
+				w.kubernetesRule(f, o, fmt.Sprintf("%s spec.ingress[%d] from", name, i), p.Namespace, rule.From, rule.Ports, limits)
 			}
 			continue
 		}
 		for i, rule := range p.Spec.Egress {
-			w.kubernetesRule(f, o, fmt.Sprintf("%s spec.egress[%d] to", name, i), p.Namespace, rule.To, rule.Ports)
+			w.kubernetesRule(f, o, fmt.Sprintf("%s spec.egress[%d] to", name, i), p.Namespace, rule.To, rule.Ports, limits)
 		}
 	}
 }
@@ -44,13 +45,19 @@ func isolates(p *networkingv1.NetworkPolicy, ingress bool) bool {
 }
 
 // kubernetesRule allows a flow if one of the peers and one of the ports match.
-// No peers means all, and no ports means all.
+// No peers means all, and no ports means all. Whom selectors select must meet what
+// Cilium's rules require of peers, too.
 func (w *World) kubernetesRule(f flow, o *opinion, name, namespace string, peers []networkingv1.NetworkPolicyPeer,
-	ports []networkingv1.NetworkPolicyPort,
+	ports []networkingv1.NetworkPolicyPort, limits []rule,
 ) {
 	peer, port := "=all", "ports=all"
 	if len(peers) > 0 {
-		peer = first("", peers, func(p networkingv1.NetworkPolicyPeer) string { return w.kubernetesPeer(f.peer, namespace, p) })
+		peer = first("", peers, func(p networkingv1.NetworkPolicyPeer) string {
+			if p.IPBlock == nil && !w.required(f.peer, limits) {
+				return ""
+			}
+			return w.kubernetesPeer(f.peer, namespace, p)
+		})
 	}
 	if len(ports) > 0 {
 		port = first("ports", ports, f.kubernetesPort)

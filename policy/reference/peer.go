@@ -201,6 +201,7 @@ func (w *World) entity(who party, name string) string {
 		"host":           here,
 		"remote-node":    who.node != nil && !here,
 		"cluster":        !who.outside() || w.apiServer(who),
+		"cluster-mesh":   !who.outside() || w.apiServer(who), // of which there is one cluster
 		"world":          who.outside(),
 		"world-ipv4":     who.outside() && who.addr.Unmap().Is4(),
 		"world-ipv6":     who.outside() && !who.addr.Unmap().Is4(),
