@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"myelin/policy/ciliumv2"
 	"myelin/policy/reference"
 )
 
@@ -67,25 +71,19 @@ func redundant(scenario, policy string) bool {
 
 // each calls f for each policy of a world with a world that lacks it.
 func each(w *reference.World, f func(name string, without *reference.World)) {
-	for i, p := range w.NetworkPolicies {
+	lacking(w, f, func(w *reference.World) *[]*networkingv1.NetworkPolicy { return &w.NetworkPolicies })
+	lacking(w, f, func(w *reference.World) *[]*ciliumv2.CiliumNetworkPolicy { return &w.CiliumNetworkPolicies })
+	lacking(w, f, func(w *reference.World) *[]*ciliumv2.CiliumClusterwideNetworkPolicy {
+		return &w.CiliumClusterwideNetworkPolicies
+	})
+	lacking(w, f, func(w *reference.World) *[]*policyv1.ClusterNetworkPolicy { return &w.ClusterNetworkPolicies })
+}
+
+func lacking[T interface{ GetName() string }](w *reference.World, f func(string, *reference.World), list func(*reference.World) *[]T) {
+	for i, p := range *list(w) {
 		less := *w
-		less.NetworkPolicies = slices.Delete(slices.Clone(w.NetworkPolicies), i, i+1)
-		f(p.Name, &less)
-	}
-	for i, p := range w.CiliumNetworkPolicies {
-		less := *w
-		less.CiliumNetworkPolicies = slices.Delete(slices.Clone(w.CiliumNetworkPolicies), i, i+1)
-		f(p.Name, &less)
-	}
-	for i, p := range w.CiliumClusterwideNetworkPolicies {
-		less := *w
-		less.CiliumClusterwideNetworkPolicies = slices.Delete(slices.Clone(w.CiliumClusterwideNetworkPolicies), i, i+1)
-		f(p.Name, &less)
-	}
-	for i, p := range w.ClusterNetworkPolicies {
-		less := *w
-		less.ClusterNetworkPolicies = slices.Delete(slices.Clone(w.ClusterNetworkPolicies), i, i+1)
-		f(p.Name, &less)
+		*list(&less) = slices.Delete(slices.Clone(*list(w)), i, i+1)
+		f(p.GetName(), &less)
 	}
 }
 
