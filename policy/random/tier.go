@@ -10,7 +10,7 @@ func (m *maker) clusterPolicy(name string) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "policy.networking.k8s.io/v1alpha2", Kind: "ClusterNetworkPolicy"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 	}
-	p.Spec.Tier = pick(m.r, []policyv1.Tier{policyv1.AdminTier, policyv1.BaselineTier})
+	p.Spec.Tier = pick(m.r, []policyv1.Tier{policyv1.AdminTier, policyv1.AdminTier, policyv1.BaselineTier})
 	p.Spec.Priority = int32(m.r.IntN(4)) // so that some are equal
 	namespaces, pods := m.clusterPods()
 	p.Spec.Subject = policyv1.ClusterNetworkPolicySubject{Namespaces: namespaces, Pods: pods}
@@ -60,8 +60,12 @@ func (m *maker) clusterEgress(action policyv1.ClusterNetworkPolicyRuleAction) po
 	return rule
 }
 
+// clusterPods is often all pods, so that policies of one tier meet.
 func (m *maker) clusterPods() (*metav1.LabelSelector, *policyv1.NamespacedPod) {
 	namespaces := m.namespaceSelector()
+	if m.odds(40) {
+		namespaces = metav1.LabelSelector{}
+	}
 	if m.odds(50) {
 		return &namespaces, nil
 	}
