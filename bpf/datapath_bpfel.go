@@ -379,10 +379,11 @@ type DatapathMac struct {
 }
 
 type DatapathOrigin struct {
-	_    structs.HostLayout
-	Addr DatapathAddr
-	Port uint16
-	Pad  [6]uint8
+	_       structs.HostLayout
+	Addr    DatapathAddr
+	Port    uint16
+	Pad     [2]uint8
+	Backend uint32
 }
 
 type DatapathOriginKey struct {
