@@ -45,6 +45,12 @@ type DatapathBackendSet struct {
 	Count uint32
 }
 
+type DatapathBackendSetFlag uint32
+
+const (
+	DatapathBackendSetFlagSET_TABLE DatapathBackendSetFlag = 2147483648
+)
+
 type DatapathChoiceRow struct {
 	_       structs.HostLayout
 	Backend [32]uint32
@@ -638,6 +644,11 @@ type DatapathSourceRangeKey struct {
 	Addr    [4]uint32
 }
 
+type DatapathTableRow struct {
+	_       structs.HostLayout
+	Backend [496]uint32
+}
+
 type DatapathTranslation struct {
 	_            structs.HostLayout
 	Client       DatapathAddr
@@ -728,6 +739,7 @@ const (
 	DatapathMapFrontends       = "frontends"
 	DatapathMapKeptFlows       = "kept_flows"
 	DatapathMapLoads           = "loads"
+	DatapathMapMaglevTables    = "maglev_tables"
 	DatapathMapOrigins         = "origins"
 	DatapathMapPaths           = "paths"
 	DatapathMapPeerClasses     = "peer_classes"
@@ -756,6 +768,7 @@ const (
 	DatapathProgSendmsg6       = "sendmsg6"
 	DatapathProgToPod          = "to_pod"
 	DatapathProgToWire         = "to_wire"
+	DatapathVarBackendSetFlag  = "_backend_set_flag"
 	DatapathVarEndpointFlag    = "_endpoint_flag"
 	DatapathVarEvent           = "_event"
 	DatapathVarEventType       = "_event_type"
@@ -857,6 +870,7 @@ type DatapathMapSpecs struct {
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	KeptFlows      *ebpf.MapSpec `ebpf:"kept_flows"`
 	Loads          *ebpf.MapSpec `ebpf:"loads"`
+	MaglevTables   *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Origins        *ebpf.MapSpec `ebpf:"origins"`
 	Paths          *ebpf.MapSpec `ebpf:"paths"`
 	PeerClasses    *ebpf.MapSpec `ebpf:"peer_classes"`
@@ -876,6 +890,7 @@ type DatapathMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
+	BackendSetFlag  *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
 	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
 	Event           *ebpf.VariableSpec `ebpf:"_event"`
 	EventType       *ebpf.VariableSpec `ebpf:"_event_type"`
@@ -934,6 +949,7 @@ type DatapathMaps struct {
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	KeptFlows      *ebpf.Map `ebpf:"kept_flows"`
 	Loads          *ebpf.Map `ebpf:"loads"`
+	MaglevTables   *ebpf.Map `ebpf:"maglev_tables"`
 	Origins        *ebpf.Map `ebpf:"origins"`
 	Paths          *ebpf.Map `ebpf:"paths"`
 	PeerClasses    *ebpf.Map `ebpf:"peer_classes"`
@@ -962,6 +978,7 @@ func (m *DatapathMaps) Close() error {
 		m.Frontends,
 		m.KeptFlows,
 		m.Loads,
+		m.MaglevTables,
 		m.Origins,
 		m.Paths,
 		m.PeerClasses,
@@ -982,6 +999,7 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
+	BackendSetFlag  *ebpf.Variable `ebpf:"_backend_set_flag"`
 	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
 	Event           *ebpf.Variable `ebpf:"_event"`
 	EventType       *ebpf.Variable `ebpf:"_event_type"`

@@ -21,6 +21,7 @@ const (
 	destroyMapChoices      = "choices"
 	destroyMapFrontends    = "frontends"
 	destroyMapLoads        = "loads"
+	destroyMapMaglevTables = "maglev_tables"
 	destroyMapOrigins      = "origins"
 	destroyMapSourceRanges = "source_ranges"
 	destroyMapTranslations = "translations"
@@ -86,6 +87,7 @@ type destroyMapSpecs struct {
 	Choices      *ebpf.MapSpec `ebpf:"choices"`
 	Frontends    *ebpf.MapSpec `ebpf:"frontends"`
 	Loads        *ebpf.MapSpec `ebpf:"loads"`
+	MaglevTables *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Origins      *ebpf.MapSpec `ebpf:"origins"`
 	SourceRanges *ebpf.MapSpec `ebpf:"source_ranges"`
 	Translations *ebpf.MapSpec `ebpf:"translations"`
@@ -127,6 +129,7 @@ type destroyMaps struct {
 	Choices      *ebpf.Map `ebpf:"choices"`
 	Frontends    *ebpf.Map `ebpf:"frontends"`
 	Loads        *ebpf.Map `ebpf:"loads"`
+	MaglevTables *ebpf.Map `ebpf:"maglev_tables"`
 	Origins      *ebpf.Map `ebpf:"origins"`
 	SourceRanges *ebpf.Map `ebpf:"source_ranges"`
 	Translations *ebpf.Map `ebpf:"translations"`
@@ -139,6 +142,7 @@ func (m *destroyMaps) Close() error {
 		m.Choices,
 		m.Frontends,
 		m.Loads,
+		m.MaglevTables,
 		m.Origins,
 		m.SourceRanges,
 		m.Translations,
