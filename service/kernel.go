@@ -204,7 +204,7 @@ func put[K, V any](k *Kernel, m *ebpf.Map, key K, value V) error {
 		}
 	}
 	err := m.Put(key, value)
-	if errors.Is(err, unix.E2BIG) {
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) { // tries say the latter
 		return fmt.Errorf("map %s is full: it has room for %d rows", k.mapName(m), m.MaxEntries())
 	}
 	return err

@@ -21,12 +21,13 @@ func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	key, row := frontendKey(f.L4()), frontendRow(f)
 	has, err := o.openAddress(key.Addr, row.Flags)
 	if err == nil {
-		if err = o.openRanges(f, &row); err == nil {
-			err = o.writeFrontend(txn, f, key, row)
-		}
-		err = errors.Join(err, o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
+		// Where not all ranges fit, those that do may come.
+		err = errors.Join(o.openRanges(f, &row), o.writeFrontend(txn, f, key, row))
 	}
 	if err != nil {
+		err = errors.Join(err, o.shut(key, &row))
+	}
+	if err = errors.Join(err, o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID)); err != nil {
 		return fmt.Errorf("write frontend %s of %s: %w", f.L4(), f.Service, err)
 	}
 	return nil
