@@ -35,6 +35,20 @@ func TestPacketSettings(t *testing.T) {
 	}
 }
 
+// TestNoBackendResponse: packets are refused, or dropped where that is asked for.
+func TestNoBackendResponse(t *testing.T) {
+	for file, want := range map[string]uint8{"": 0, "serviceNoBackendResponse: reject": 0, "serviceNoBackendResponse: drop": 1} {
+		c, err := config.Parse([]byte("kubeProxyReplacement: true\n"+file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s bpf.Settings
+		if (&Agent{config: c}).portSettings(&s); s.NoBackendDrop != want {
+			t.Errorf("%s: got %d, want %d", file, s.NoBackendDrop, want)
+		}
+	}
+}
+
 // TestMaglevSizes: there is room for Maglev tables where a Service may have one.
 func TestMaglevSizes(t *testing.T) {
 	for file, want := range map[string]uint32{

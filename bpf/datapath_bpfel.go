@@ -594,7 +594,7 @@ type DatapathSettings struct {
 	BindProtection uint8
 	Policy         uint8
 	PolicyCut      uint8
-	Pad            uint8
+	NoBackendDrop  uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
