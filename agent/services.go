@@ -133,7 +133,7 @@ func (a *Agent) portSettings(s *bpf.Settings) {
 		return
 	}
 	clients, nodes := a.config.ClientPorts(), a.config.NodePort.Range
-	s.Services, s.Direct = 1, flag(a.config.Direct())
+	s.Services, s.Direct, s.NoBackendDrop = 1, flag(a.config.Direct()), flag(a.config.NoBackendResponse == "drop")
 	s.LbMode = uint8(map[string]bpf.DatapathLbMode{
 		"snat": bpf.DatapathLbModeLB_SNAT, "dsr": bpf.DatapathLbModeLB_DSR, "hybrid": bpf.DatapathLbModeLB_HYBRID,
 	}[a.config.LoadBalancer.Mode])

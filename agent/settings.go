@@ -12,6 +12,7 @@ import (
 	"myelin/endpoint"
 	"myelin/node"
 	"myelin/route"
+	"myelin/service"
 	"myelin/tunnel"
 )
 
@@ -114,10 +115,18 @@ func (a *Agent) eventRate() uint32 {
 // CPU; counters stay exact.
 const defaultEventRate = 10000
 
+// tablesEach is how many rows of Maglev tables there may be for each of
+// bpf.lbMapMax: 17 is a table of 10 backends. A row that is not in use costs 16
+// bytes.
+const tablesEach = 4
+
 func (a *Agent) sizes() bpf.Sizes {
 	s := bpf.Sizes{Flows: uint32(a.config.BPF.CtTCPMax + a.config.BPF.CtAnyMax), Paths: uint32(a.config.BPF.NeighMax)}
 	if a.config.Services() {
 		s.Services = uint32(a.config.BPF.LBMapMax)
+	}
+	if a.config.Services() && (a.config.LoadBalancer.Algorithm == string(service.Maglev) || !a.serviceConfig().FixedAlgorithm) {
+		s.MaglevTables = tablesEach * s.Services
 	}
 	s.Translations = s.Flows
 	return s

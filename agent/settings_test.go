@@ -35,6 +35,40 @@ func TestPacketSettings(t *testing.T) {
 	}
 }
 
+// TestNoBackendResponse: packets are refused, or dropped where that is asked for.
+func TestNoBackendResponse(t *testing.T) {
+	for file, want := range map[string]uint8{"": 0, "serviceNoBackendResponse: reject": 0, "serviceNoBackendResponse: drop": 1} {
+		c, err := config.Parse([]byte("kubeProxyReplacement: true\n"+file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s bpf.Settings
+		if (&Agent{config: c}).portSettings(&s); s.NoBackendDrop != want {
+			t.Errorf("%s: got %d, want %d", file, s.NoBackendDrop, want)
+		}
+	}
+}
+
+// TestMaglevSizes: there is room for Maglev tables where a Service may have one.
+func TestMaglevSizes(t *testing.T) {
+	for file, want := range map[string]uint32{
+		"kubeProxyReplacement: true":                                       0,
+		"loadBalancer.algorithm: maglev":                                   0, // Services are off
+		"{kubeProxyReplacement: true, loadBalancer.algorithm: maglev}":     4 * 65536,
+		"{kubeProxyReplacement: true, bpf.lbAlgorithmAnnotation: true}":    4 * 65536,
+		"{loadBalancer.standalone: true, bpf.lbMapMax: 2048}":              4 * 2048,
+		"{kubeProxyReplacement: true, loadBalancer.algorithm: least-conn}": 0,
+	} {
+		c, err := config.Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (&Agent{config: c}).sizes().MaglevTables; got != want {
+			t.Errorf("%s: room for %d rows, want %d", file, got, want)
+		}
+	}
+}
+
 // TestDirectSettings: whether, and how, backends answer by themselves.
 func TestDirectSettings(t *testing.T) {
 	const on = "kubeProxyReplacement: true\n"

@@ -45,6 +45,12 @@ type DatapathBackendSet struct {
 	Count uint32
 }
 
+type DatapathBackendSetFlag uint32
+
+const (
+	DatapathBackendSetFlagSET_TABLE DatapathBackendSetFlag = 2147483648
+)
+
 type DatapathChoiceRow struct {
 	_       structs.HostLayout
 	Backend [32]uint32
@@ -377,10 +383,11 @@ type DatapathMac struct {
 }
 
 type DatapathOrigin struct {
-	_    structs.HostLayout
-	Addr DatapathAddr
-	Port uint16
-	Pad  [6]uint8
+	_       structs.HostLayout
+	Addr    DatapathAddr
+	Port    uint16
+	Pad     [2]uint8
+	Backend uint32
 }
 
 type DatapathOriginKey struct {
@@ -585,7 +592,7 @@ type DatapathSettings struct {
 	BindProtection uint8
 	Policy         uint8
 	PolicyCut      uint8
-	Pad            uint8
+	NoBackendDrop  uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -633,6 +640,11 @@ type DatapathSourceRangeKey struct {
 	Length  uint32
 	Service uint32
 	Addr    [4]uint32
+}
+
+type DatapathTableRow struct {
+	_       structs.HostLayout
+	Backend [496]uint32
 }
 
 type DatapathTranslation struct {
@@ -725,6 +737,7 @@ const (
 	DatapathMapFrontends       = "frontends"
 	DatapathMapKeptFlows       = "kept_flows"
 	DatapathMapLoads           = "loads"
+	DatapathMapMaglevTables    = "maglev_tables"
 	DatapathMapOrigins         = "origins"
 	DatapathMapPaths           = "paths"
 	DatapathMapPeerClasses     = "peer_classes"
@@ -753,6 +766,7 @@ const (
 	DatapathProgSendmsg6       = "sendmsg6"
 	DatapathProgToPod          = "to_pod"
 	DatapathProgToWire         = "to_wire"
+	DatapathVarBackendSetFlag  = "_backend_set_flag"
 	DatapathVarEndpointFlag    = "_endpoint_flag"
 	DatapathVarEvent           = "_event"
 	DatapathVarEventType       = "_event_type"
@@ -854,6 +868,7 @@ type DatapathMapSpecs struct {
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	KeptFlows      *ebpf.MapSpec `ebpf:"kept_flows"`
 	Loads          *ebpf.MapSpec `ebpf:"loads"`
+	MaglevTables   *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Origins        *ebpf.MapSpec `ebpf:"origins"`
 	Paths          *ebpf.MapSpec `ebpf:"paths"`
 	PeerClasses    *ebpf.MapSpec `ebpf:"peer_classes"`
@@ -873,6 +888,7 @@ type DatapathMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
+	BackendSetFlag  *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
 	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
 	Event           *ebpf.VariableSpec `ebpf:"_event"`
 	EventType       *ebpf.VariableSpec `ebpf:"_event_type"`
@@ -931,6 +947,7 @@ type DatapathMaps struct {
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	KeptFlows      *ebpf.Map `ebpf:"kept_flows"`
 	Loads          *ebpf.Map `ebpf:"loads"`
+	MaglevTables   *ebpf.Map `ebpf:"maglev_tables"`
 	Origins        *ebpf.Map `ebpf:"origins"`
 	Paths          *ebpf.Map `ebpf:"paths"`
 	PeerClasses    *ebpf.Map `ebpf:"peer_classes"`
@@ -959,6 +976,7 @@ func (m *DatapathMaps) Close() error {
 		m.Frontends,
 		m.KeptFlows,
 		m.Loads,
+		m.MaglevTables,
 		m.Origins,
 		m.Paths,
 		m.PeerClasses,
@@ -979,6 +997,7 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
+	BackendSetFlag  *ebpf.Variable `ebpf:"_backend_set_flag"`
 	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
 	Event           *ebpf.Variable `ebpf:"_event"`
 	EventType       *ebpf.Variable `ebpf:"_event_type"`

@@ -104,6 +104,8 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathFrontendKey, DatapathFrontend](d.Frontends, fn)
 	case "choices":
 		return dump[DatapathChoicesKey, DatapathChoiceRow](d.Choices, fn)
+	case "maglev_tables":
+		return dump[DatapathChoicesKey, DatapathTableRow](d.MaglevTables, fn)
 	case "backends":
 		return dump[uint32, DatapathBackend](d.Backends, fn)
 	case "affinities":

@@ -20,6 +20,8 @@ type Sizes struct {
 	Paths     uint32 // decisions kept, shared out to the CPUs, of which each has its own; at least 1,024 each
 	Fragments uint32
 	Services  uint32 // frontends, backends, rows of their sets; 0: no Services, and the maps shrink to one row
+	// MaglevTables are rows of Maglev tables, 2 KiB each where they are in use; 0: none is made, and the map shrinks to one row.
+	MaglevTables uint32
 	// Translations are flows that packets are translated for; the map shrinks to one row without Settings.Services.
 	Translations uint32
 	// Peers are single addresses with an identity, and Prefixes the others; the maps of policies shrink to one row without Settings.Policy.
@@ -136,6 +138,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	for _, name := range []string{"frontends", "choices", "backends", "affinities", "origins"} {
 		set(name, max(o.Sizes.Services, 1))
 	}
+	set("maglev_tables", max(o.Sizes.MaglevTables, 1))
 	s := o.Settings
 	for name, n := range map[string]uint32{"peers": o.Sizes.Peers, "peer_prefixes": o.Sizes.PeerPrefixes, "peer_classes": o.Sizes.PeerClasses, "verdicts": o.Sizes.Verdicts, "policies": 0} {
 		set(name, n)

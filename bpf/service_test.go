@@ -25,6 +25,7 @@ func serviceTables() []table {
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip b > a ttl 63 | udp 8080 > 40000`, before: forgets},
 		}}}},
+		{name: "services, silent", settings: settingsOf(servicing, silent), rows: silentRows()},
 		{name: "services, legacy", settings: settingsOf(servicing, legacy), rows: legacyServiceRows()},
 		{name: "services, tunnel", settings: settingsOf(servicing, tunnel4), rows: tunnelServiceRows()},
 	}
@@ -217,6 +218,21 @@ func backendlessRows() []row {
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD", before: backendsGo, after: translationsAre(1)},
 		}},
+	}
+}
+
+// silent tells clients of Services without backends nothing.
+func silent(s *Settings) { s.NoBackendDrop = 1 }
+
+func silentRows() []row {
+	return []row{
+		one("no backend, tcp", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 85 S seq 7`, "DROP_NO_BACKEND", "="),
+		one("no backend", "from_pod linka", `eth a > gw | ip a > vip | udp 40000 > 85`, "DROP_NO_BACKEND", "="),
+		one("no backend, from outside, tcp", "from_wire eth0", `eth router > node | ip world > lb | tcp 40000 > 85 S`, "DROP_NO_BACKEND", "="),
+		one("no backend, from outside", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 85`, "DROP_NO_BACKEND", "="),
+		one("no backend, at a node port", "from_wire eth0", `eth router > node | ip world > node | udp 40000 > 30085`, "DROP_NO_BACKEND", "="),
+		one("no such port", "from_pod linka", `eth a > gw | ip a > vip | udp 40000 > 99`, "DROP_NO_SERVICE REPLY_ICMP",
+			`eth gw > a | ip vip > a ttl 64 df | icmp unreachable port | ip a > vip | udp 40000 > 99`),
 	}
 }
 

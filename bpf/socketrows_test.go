@@ -101,7 +101,25 @@ func TestSockets(t *testing.T) {
 		for _, r := range socketRows() {
 			t.Run(r.name, func(t *testing.T) { w.check(t, r, f) })
 		}
+		w.checkOrigins(t)
 	})
+}
+
+// checkOrigins wants each row to name the backend that the socket was sent to.
+func (w *socketWorld) checkOrigins(t *testing.T) {
+	t.Helper()
+	n := 0
+	must(t, Each(w.d.Origins, func(key *DatapathOriginKey, asked *DatapathOrigin) bool {
+		var b DatapathBackend
+		if err := w.d.Backends.Lookup(asked.Backend, &b); err != nil || b.Addr != key.Addr || b.Port != key.Port {
+			t.Errorf("a socket at %s port %d was sent to backend %d: %+v, %v", key.Addr.Netip(), Port(key.Port), asked.Backend, b, err)
+		}
+		n++
+		return true
+	}))
+	if n == 0 {
+		t.Error("no socket was sent to a backend")
+	}
 }
 
 func (w *socketWorld) check(t *testing.T, r socketRow, f packet.Family) {

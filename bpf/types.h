@@ -13,6 +13,7 @@ const enum event_type *_event_type __attribute__((unused));
 const enum tunnel_mode *_tunnel_mode __attribute__((unused));
 const enum outcome *_outcome __attribute__((unused));
 const struct event *_event __attribute__((unused));
+const enum backend_set_flag *_backend_set_flag __attribute__((unused));
 const enum frontend_flag *_frontend_flag __attribute__((unused));
 const enum service_scope *_service_scope __attribute__((unused));
 const enum socket_outcome *_socket_outcome __attribute__((unused));

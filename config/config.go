@@ -42,6 +42,9 @@ type Config struct {
 	ExternalIPs          bool // key externalIPs.enabled
 	LoadBalancer         LoadBalancer
 	Maglev               Maglev
+	// NoBackendResponse is what packets to a Service without backends get: "reject",
+	// an answer that says so; "drop", none.
+	NoBackendResponse string // key serviceNoBackendResponse
 	// NAT46x64Gateway lets addresses for clients outside lead to backends of the
 	// other family.
 	NAT46x64Gateway bool // key nat46x64Gateway.enabled
@@ -214,6 +217,7 @@ func Default() *Config {
 			MonitorAggregation: "medium", MonitorInterval: 5 * time.Second,
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
+		NoBackendResponse:     "reject",
 		SocketLB:              SocketLB{TerminatePodConnections: true},
 		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true, EnableHealthCheck: true},
 		LoadBalancer:          LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled", Algorithm: "random", ServiceTopology: true},

@@ -92,7 +92,6 @@ func serviceFeatures() []feature {
 		{"l2podAnnouncements.enabled", "false", "not yet: announcing pods", "l2podAnnouncements.interface l2podAnnouncements.interfacePattern"},
 		{"bgpControlPlane.enabled", "false", "not yet: BGP", "bgpControlPlane.*"},
 		{"nodeIPAM.enabled", "false", "not yet: addresses of nodes for load balancers", ""},
-		{"serviceNoBackendResponse", "reject", "not yet: clients of a Service without backends are told at once", ""},
 	}
 }
 

@@ -80,6 +80,7 @@ func serviceSettings() []setting {
 		boolean("nodePort.enableHealthCheck", func(c *Config) *bool { return &c.NodePort.EnableHealthCheck }),
 		boolean("hostPort.enabled", func(c *Config) *bool { return &c.HostPort }),
 		boolean("externalIPs.enabled", func(c *Config) *bool { return &c.ExternalIPs }),
+		oneOf("serviceNoBackendResponse", func(c *Config) *string { return &c.NoBackendResponse }, []string{"reject", "drop"}),
 		oneOf("loadBalancer.mode", func(c *Config) *string { return &c.LoadBalancer.Mode }, []string{"snat", "dsr", "hybrid"}),
 		oneOf("loadBalancer.dsrDispatch", func(c *Config) *string { return &c.LoadBalancer.DSRDispatch }, []string{"opt", "ipip", "geneve"}),
 		oneOf("loadBalancer.acceleration", func(c *Config) *string { return &c.LoadBalancer.Acceleration }, []string{"disabled", "native", "best-effort", "testing-only"}),

@@ -85,7 +85,7 @@ func noWay() []Outcome {
 func noService() []Outcome {
 	return []Outcome{
 		{bpf.DatapathOutcomeDROP_NO_SERVICE, "DROP_NO_SERVICE", "To a Service's address, but to no port of its.", "myelin service list shows the ports; look at what the client is configured with."},
-		{bpf.DatapathOutcomeDROP_NO_BACKEND, "DROP_NO_BACKEND", "The Service has no backend; the client was told so.",
+		{bpf.DatapathOutcomeDROP_NO_BACKEND, "DROP_NO_BACKEND", "The Service has no backend; the client was told so, unless serviceNoBackendResponse is drop.",
 			"Are its pods ready, and does its selector find them? myelin service get NAME."},
 		{bpf.DatapathOutcomeDROP_NO_LOCAL_BACKEND, "DROP_NO_LOCAL_BACKEND", "The Service has no backend on this node, where its traffic policy wants one.",
 			"Send to a node that passes the Service's health check, or change externalTrafficPolicy or internalTrafficPolicy."},

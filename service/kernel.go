@@ -173,6 +173,8 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 		return "frontends"
 	case k.datapath.Choices:
 		return "choices"
+	case k.datapath.MaglevTables:
+		return "maglev_tables"
 	case k.datapath.Backends:
 		return "backends"
 	case k.datapath.Loads:
@@ -186,7 +188,7 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 }
 
 // get reads a row, and reports whether there is one.
-func get[K, V any](m *ebpf.Map, key K, value *V) (bool, error) {
+func get[K any](m *ebpf.Map, key K, value any) (bool, error) {
 	err := m.Lookup(key, value)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, nil
@@ -202,7 +204,7 @@ func put[K, V any](k *Kernel, m *ebpf.Map, key K, value V) error {
 		}
 	}
 	err := m.Put(key, value)
-	if errors.Is(err, unix.E2BIG) {
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) { // tries say the latter
 		return fmt.Errorf("map %s is full: it has room for %d rows", k.mapName(m), m.MaxEntries())
 	}
 	return err
@@ -221,13 +223,15 @@ func drop[K any](k *Kernel, m *ebpf.Map, key K) error {
 	return nil
 }
 
-// newSet is a number that no set in the kernel has. A set has a first row.
-func (k *Kernel) newSet() (uint32, error) {
+// newSet is a number that no set in the kernel has; kind is 0 or tableFlag. A
+// set has a first row.
+func (k *Kernel) newSet(kind uint32) (uint32, error) {
 	for {
-		id := max(k.nextSet, 1) // after 2^32 the numbers begin again
+		id := max(k.nextSet&^tableFlag, 1) // after 2^31 the numbers begin again
 		k.nextSet = id + 1
-		var row bpf.DatapathChoiceRow
-		used, err := get(k.datapath.Choices, bpf.DatapathChoicesKey{Set: id}, &row)
+		id |= kind
+		m, row, _ := k.rowOf(id)
+		used, err := get(m, bpf.DatapathChoicesKey{Set: id}, row)
 		if err != nil {
 			return 0, fmt.Errorf("look for a free set: %w", err)
 		}
@@ -239,31 +243,37 @@ func (k *Kernel) newSet() (uint32, error) {
 
 // setIDs are the numbers of a frontend's sets: those that they had where that
 // can be, one for both where they are the same. A frontend that another Service
-// takes over gets new ones, so that it changes at one stroke.
-func (k *Kernel) setIDs(old *bpf.DatapathFrontend, service uint32, lists [2][]BackendRef) (ids [2]uint32, err error) {
+// takes over gets new ones, so that it changes at one stroke. table, if not 0,
+// is the external set.
+func (k *Kernel) setIDs(old *bpf.DatapathFrontend, service, table uint32, lists [2][]BackendRef) (ids [2]uint32, err error) {
 	var had [2]uint32
-	if old.Service == service {
-		had = [2]uint32{old.Set[external].Id, old.Set[internal].Id}
+	for scope, set := range old.Set {
+		if old.Service == service && !isTable(set.Id) {
+			had[scope] = set.Id
+		}
 	}
+	same := sameRefs(lists[external], lists[internal])
 	if len(lists[internal]) > 0 {
 		ids[internal] = had[internal]
-		if sameRefs(lists[external], lists[internal]) {
-			ids[internal] = cmp.Or(had[internal], had[external])
+		if same {
+			ids[internal] = cmp.Or(table, had[internal], had[external])
 		}
 		if ids[internal] == 0 {
-			if ids[internal], err = k.newSet(); err != nil {
+			if ids[internal], err = k.newSet(0); err != nil {
 				return ids, err
 			}
 		}
 	}
 	switch {
 	case len(lists[external]) == 0:
-	case sameRefs(lists[external], lists[internal]):
+	case table != 0:
+		ids[external] = table
+	case same:
 		ids[external] = ids[internal]
 	case had[external] != 0 && had[external] != ids[internal]:
 		ids[external] = had[external]
 	default:
-		ids[external], err = k.newSet()
+		ids[external], err = k.newSet(0)
 	}
 	return ids, err
 }

@@ -21,12 +21,13 @@ func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	key, row := frontendKey(f.L4()), frontendRow(f)
 	has, err := o.openAddress(key.Addr, row.Flags)
 	if err == nil {
-		if err = o.openRanges(f, &row); err == nil {
-			err = o.writeFrontend(txn, f, key, row)
-		}
-		err = errors.Join(err, o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
+		// Where not all ranges fit, those that do may come.
+		err = errors.Join(o.openRanges(f, &row), o.writeFrontend(txn, f, key, row))
 	}
 	if err != nil {
+		err = errors.Join(err, o.shut(key, &row))
+	}
+	if err = errors.Join(err, o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID)); err != nil {
 		return fmt.Errorf("write frontend %s of %s: %w", f.L4(), f.Service, err)
 	}
 	return nil
@@ -91,7 +92,8 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 	surplus, err := k.scan()
 	errs = append(errs, err, k.settleAddresses(), k.settleAllRanges())
 	for _, key := range surplus {
-		if err := drop(k, k.datapath.Choices, key); err != nil {
+		m, _, _ := k.rowOf(key.Set)
+		if err := drop(k, m, key); err != nil {
 			errs = append(errs, fmt.Errorf("delete row %d of set %d: %w", key.Row, key.Set, err))
 		}
 	}
@@ -118,18 +120,22 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 		return nil, fmt.Errorf("read frontends: %w", err)
 	}
 	refs, last := map[uint32]uint32{}, uint32(0)
-	err = bpf.Each(k.datapath.Choices, func(key *bpf.DatapathChoicesKey, row *bpf.DatapathChoiceRow) bool {
-		last = max(last, key.Set)
-		first := uint64(key.Row) * rowSize
+	row := func(key *bpf.DatapathChoicesKey, choices []uint32) bool {
+		last = max(last, key.Set&^tableFlag)
+		first := uint64(key.Row) * uint64(len(choices))
 		if first >= uint64(counts[key.Set]) {
 			surplus = append(surplus, *key)
 			return true
 		}
-		for _, id := range row.Backend[:min(rowSize, uint64(counts[key.Set])-first)] {
+		for _, id := range choices[:min(uint64(len(choices)), uint64(counts[key.Set])-first)] {
 			refs[id]++
 		}
 		return true
-	})
+	}
+	err = bpf.Each(k.datapath.Choices, func(key *bpf.DatapathChoicesKey, r *bpf.DatapathChoiceRow) bool { return row(key, r.Backend[:]) })
+	if err == nil {
+		err = bpf.Each(k.datapath.MaglevTables, func(key *bpf.DatapathChoicesKey, r *bpf.DatapathTableRow) bool { return row(key, r.Backend[:]) })
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read choices: %w", err)
 	}
@@ -161,16 +167,7 @@ func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend, key bpf.Datapat
 	if f.Scopes&Internal != 0 {
 		lists[internal] = f.Internal
 	}
-	ids, err := k.setIDs(&old, row.Service, lists)
-	if err != nil {
-		return err
-	}
-	changes, err := k.changes(&old, ids, func(scope int, last []uint32) ([]uint32, error) {
-		if scope == int(external) && row.Flags&maglevFlag != 0 {
-			return k.maglevChoices(txn, lists[scope], last)
-		}
-		return choicesOf(lists[scope], last), nil
-	})
+	ids, changes, err := k.plan(txn, &old, &row, lists)
 	if err != nil {
 		return err
 	}
@@ -192,6 +189,27 @@ func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend, key bpf.Datapat
 	return errors.Join(k.finish(changes), k.settleRanges(old.Service))
 }
 
+// plan says which sets a frontend is to have, and what is to be written for them.
+func (k *Kernel) plan(txn statedb.ReadTxn, old, row *bpf.DatapathFrontend, lists [2][]BackendRef) (ids [2]uint32, all changes, err error) {
+	var table uint32
+	var places []uint32
+	if row.Flags&maglevFlag != 0 {
+		if table, places, err = k.maglevTable(txn, old, row.Service, lists[external]); err != nil {
+			return ids, nil, err
+		}
+	}
+	if ids, err = k.setIDs(old, row.Service, table, lists); err != nil {
+		return ids, nil, err
+	}
+	all, err = k.changes(old, row.Service, ids, func(scope int, last []uint32) []uint32 {
+		if isTable(ids[scope]) {
+			return places
+		}
+		return choicesOf(lists[scope], last)
+	})
+	return ids, all, err
+}
+
 // deleteFrontend deletes a frontend, then its sets.
 func (k *Kernel) deleteFrontend(key bpf.DatapathFrontendKey) error {
 	var old bpf.DatapathFrontend
@@ -206,7 +224,7 @@ func (k *Kernel) deleteFrontend(key bpf.DatapathFrontendKey) error {
 }
 
 func (k *Kernel) clearFrontend(key bpf.DatapathFrontendKey, old *bpf.DatapathFrontend) error {
-	changes, err := k.changes(old, [2]uint32{}, nil)
+	changes, err := k.changes(old, 0, [2]uint32{}, nil)
 	if err != nil {
 		return err
 	}

@@ -2,30 +2,61 @@ package service
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/statedb"
+
+	"myelin/bpf"
 )
 
-// maglevChoices are the places of the Maglev table of a set, last if that is
-// it: the same flow then gets the same backend on every node. Sets for clients
-// inside have none, for those are on one node each, unless they are the same as
-// those outside; nor has a single backend, which every flow gets anyway.
-func (k *Kernel) maglevChoices(txn statedb.ReadTxn, refs []BackendRef, last []uint32) ([]uint32, error) {
-	if len(refs) == 1 {
-		return choicesOf(refs, last), nil
+// maglevTable is the Maglev table of a frontend and its number: the same flow
+// then gets the same backend on every node. Frontends of a Service that lead to
+// the same backends have one together, which is written once and never changed:
+// what changes is a frontend, that gets another one. Sets for clients inside have
+// none, for those are on one node each, unless they are the same as those
+// outside; nor has a single backend, which every flow gets anyway.
+func (k *Kernel) maglevTable(txn statedb.ReadTxn, old *bpf.DatapathFrontend, service uint32, refs []BackendRef) (set uint32, places []uint32, err error) {
+	if len(refs) < 2 {
+		return 0, nil, nil
 	}
 	list := make([]MaglevBackend, len(refs))
 	for i, r := range refs {
 		b, _, ok := k.tables.Backends.Get(txn, BackendByID(r.ID))
 		if !ok {
-			return nil, fmt.Errorf("backend %d is not in the table", r.ID)
+			return 0, nil, fmt.Errorf("backend %d is not in the table", r.ID)
 		}
 		list[i] = MaglevBackend{L4Addr: b.L4(), ID: r.ID, Weight: r.Weight}
 	}
-	places := MaglevTable(k.Maglev.Seed, k.Maglev.size(len(refs)), list)
-	if slices.Equal(places, last) {
-		return last, nil
+	if places = MaglevTable(k.Maglev.Seed, k.Maglev.size(len(refs)), list); len(places) == 0 {
+		return 0, nil, nil
 	}
-	return places, nil
+	if set, err = k.findTable(old.Set[external].Id, service, places); err == nil && set == 0 {
+		set, err = k.newSet(tableFlag)
+	}
+	return set, places, err
+}
+
+// findTable is the Service's table that has these places, 0 if none has: last if
+// that does. Tables of other ports mostly differ in the first row.
+func (k *Kernel) findTable(last, service uint32, places []uint32) (uint32, error) {
+	same := func(set uint32, n int) (bool, error) {
+		got, err := k.read(bpf.DatapathBackendSet{Id: set, Count: uint32(n)})
+		return err == nil && slices.Equal(got, places[:n]), err
+	}
+	sets := k.tally.tables[service]
+	order := slices.Sorted(maps.Keys(sets))
+	if sets[last] > 0 {
+		order = append([]uint32{last}, order...)
+	}
+	for _, set := range order {
+		ok, err := same(set, min(len(places), tableRowSize))
+		if ok {
+			ok, err = same(set, len(places))
+		}
+		if ok || err != nil {
+			return set, err
+		}
+	}
+	return 0, nil
 }

@@ -2,49 +2,47 @@ package service
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"myelin/bpf"
 	"myelin/cluster/clustertest"
 )
 
-// A frontend for clients outside has the table that all nodes have, and what
-// one backend that goes costs is the rows that differ.
+// Frontends of a Service that lead to the same backends have one table together,
+// which all nodes have; what changes is written beside, and the old one goes with
+// its last frontend.
 func TestMaglevRows(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		r := newRig(t, Config{}, map[string]uint32{"frontends": 64, "choices": 512, "backends": 64, "affinities": 64})
 		r.Maglev.Size = 2039
-		cluster := func(n int) clustertest.Objects {
-			return clustertest.Parse(t, sizedAs(v6, n, 0, "2", "Cluster", "service.cilium.io/lb-algorithm: maglev", ""))
-		}
-		r.world.set(t, cluster(41))
-		if err := r.sync(); err != nil {
-			t.Fatal(err)
-		}
-		before := r.maglevSets(t)
-		r.world.set(t, cluster(40))
-		n := map[string]int{}
-		r.before = func(op string) error { n[op]++; return nil }
-		if err := r.sync(); err != nil {
-			t.Fatal(err)
-		}
-		after, differ := r.maglevSets(t), 0
-		for id, places := range before {
-			if !slices.Equal(after[id], r.table(t, 2039)) {
-				t.Errorf("set %d is not the table of Maglev", id)
+		rows := rowsOf(tableFlag, 2039)
+		for _, n := range []int{41, 40} {
+			r.world.set(t, clustertest.Parse(t, sizedAs(v6, n, 0, "2", "Cluster", "service.cilium.io/lb-algorithm: maglev", "")))
+			did := map[string]int{}
+			r.before = func(op string) error { did[op]++; r.whole(t); return nil }
+			if err := r.sync(); err != nil {
+				t.Fatal(err)
 			}
-			for row := range slices.Chunk(places, int(rowSize)) {
-				if !slices.Equal(row, after[id][:len(row)]) {
-					differ++
+			sets := r.maglevSets(t)
+			for id, places := range sets {
+				if !slices.Equal(places, r.table(t, 2039)) || !isTable(id) {
+					t.Errorf("%d backends: set %#x is not the table of Maglev", n, id)
 				}
-				after[id] = after[id][len(row):]
 			}
-		}
-		// Of the ClusterIP's set, which is no table, the last place goes.
-		if len(before) != 2 || differ < 30 || differ > 120 || n["put choices"] != differ || n["delete choices"] != 0 || n["put frontends"] != 1 {
-			t.Errorf("%d tables, of which %d rows differ: did %v", len(before), differ, n)
+			// Of the ClusterIP's set, which is no table, the last place goes.
+			dropped := 0
+			if n == 40 {
+				dropped = rows
+			}
+			if len(sets) != 1 || did["put maglev_tables"] != rows || did["delete maglev_tables"] != dropped || did["put frontends"] < 2 {
+				t.Errorf("%d backends: %d tables, did %v", n, len(sets), did)
+			}
+			r.before = nil
+			r.counted(t)
 		}
 	}
 }
@@ -75,19 +73,69 @@ func (r *rig) table(t testing.TB, size int) []uint32 {
 	return MaglevTable(testMaglev().Seed, size, list)
 }
 
-// A table that doesn't fit is an error that says which map is full, and leaves
-// no rows.
+// A table that doesn't fit is an error on the frontend's row that says which map
+// is full, and leaves no rows; the Services whose tables do fit are served.
 func TestMaglevFull(t *testing.T) {
-	r := newRig(t, Config{Algorithm: Maglev}, map[string]uint32{"frontends": 64, "choices": 12, "backends": 64, "affinities": 64})
-	r.world.set(t, clustertest.Parse(t, sized(false, 3, 0, "1", "Cluster")))
+	r := newRig(t, Config{Algorithm: Maglev}, map[string]uint32{"frontends": 64, "choices": 64, "backends": 64, "affinities": 64, "maglev_tables": 2})
+	o := many(3, 3)
+	for i, s := range o.Services {
+		s.Type, s.Ports[0].NodePort = "NodePort", 30000+uint16(i)
+	}
+	r.world.set(t, o)
 	err := r.sync()
-	if err == nil || !strings.Contains(err.Error(), "map choices is full: it has room for 12 rows") {
+	if err == nil || !strings.Contains(err.Error(), "map maglev_tables is full: it has room for 2 rows") {
 		t.Errorf("got error %v", err)
 	}
 	r.whole(t)
 	r.counted(t)
-	if got := r.maps(t); !strings.Contains(got, "choices in 9 rows\n") || strings.Count(got, "maglev") != 1 {
+	if got := r.maps(t); !strings.Contains(got, ", tables in 2\n") || strings.Count(got, "maglev") != 2 {
 		t.Errorf("got\n%s", got)
+	}
+}
+
+// 10,000 Services with three backends and three addresses for clients outside
+// have 10,000 tables, for which there is room at the default bpf.lbMapMax, and
+// memory follows the rows that are in use.
+func TestMaglevScale(t *testing.T) {
+	services := 10000
+	if testing.Short() {
+		services = 1000
+	}
+	const room = 4 * 65536
+	r := newRig(t, Config{Algorithm: Maglev}, map[string]uint32{"frontends": 131072, "maglev_tables": room})
+	r.Maglev.Size = 0
+	locked := func() int {
+		info, err := r.datapath.MaglevTables.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := info.Memlock()
+		return int(n)
+	}
+	empty := locked()
+	o := many(services, 3)
+	for i, s := range o.Services {
+		at := func(net int) netip.Addr {
+			if s.Families[0] == "IPv4" {
+				return netip.AddrFrom4([4]byte{192, byte(net), byte(i >> 8), byte(i)})
+			}
+			return netip.MustParseAddr(fmt.Sprintf("fd00:%x::%x", net, i))
+		}
+		s.Type, s.Ingress, s.ExternalIPs = "LoadBalancer", []netip.Addr{at(168)}, []netip.Addr{at(169), at(170)}
+	}
+	r.world.set(t, o)
+	begin := time.Now()
+	if err := r.sync(); err != nil {
+		t.Fatal(err)
+	}
+	took, rows := time.Since(begin), 0
+	each(t, r.datapath.MaglevTables, func(*bpf.DatapathChoicesKey, *bpf.DatapathTableRow) { rows++ })
+	if want := services * rowsOf(tableFlag, MaglevSize(3)); rows != want {
+		t.Errorf("%d rows of tables, want %d", rows, want)
+	}
+	t.Logf("%d Services: %d rows of tables, %.1f MiB beside %.1f MiB of the empty map, %v", services, rows, float64(locked()-empty)/(1<<20), float64(empty)/(1<<20), took.Round(time.Millisecond))
+	if empty > 5<<20 {
+		t.Errorf("the empty map has %d bytes, want 16 for each row that there may be", empty)
 	}
 }
 

@@ -26,25 +26,56 @@ func rangesOf(f *Frontend) rangeKeys {
 	return out
 }
 
-// openRanges writes who may come, if the frontend's row asks.
+// openRanges writes who may come, if the frontend's row asks, and deletes who may
+// no more, also where the former fails: who is not written may not come.
 func (k *Kernel) openRanges(f *Frontend, row *bpf.DatapathFrontend) error {
 	if row.Flags&rangesFlag == 0 {
 		return nil
 	}
 	want := rangesOf(f)
+	err := k.putRanges(f.ServiceID, want)
+	if failed := k.dropRanges(f.ServiceID, want); failed != nil || err == nil {
+		return errors.Join(err, failed)
+	}
+	if err = k.putRanges(f.ServiceID, want); err != nil { // there may be room now
+		return fmt.Errorf("write source ranges of %s, from which not all may come: %w", f.Service, err)
+	}
+	return nil
+}
+
+// putRanges writes the rows of a Service that are not there.
+func (k *Kernel) putRanges(service uint32, want rangeKeys) error {
 	for key := range want {
-		if k.ranges[f.ServiceID][key] {
+		if k.ranges[service][key] {
 			continue
 		}
 		if err := put(k, k.datapath.SourceRanges, key, uint32(1)); err != nil {
-			return fmt.Errorf("write source ranges of %s: %w", f.Service, err)
+			return err
 		}
-		if k.ranges[f.ServiceID] == nil {
-			k.ranges[f.ServiceID] = rangeKeys{}
+		if k.ranges[service] == nil {
+			k.ranges[service] = rangeKeys{}
 		}
-		k.ranges[f.ServiceID][key] = true
+		k.ranges[service][key] = true
 	}
-	return k.dropRanges(f.ServiceID, want)
+	return nil
+}
+
+// shut makes a frontend that is in the kernel ask who comes, if it is to, where
+// all else that it is to be couldn't be written: it must not stay open.
+func (k *Kernel) shut(key bpf.DatapathFrontendKey, row *bpf.DatapathFrontend) error {
+	var old bpf.DatapathFrontend
+	had, err := get(k.datapath.Frontends, key, &old)
+	if err != nil || !had || old.Service != row.Service || row.Flags&rangesFlag&^old.Flags == 0 {
+		return err
+	}
+	next := old
+	next.Flags |= rangesFlag
+	if err := put(k, k.datapath.Frontends, key, next); err != nil {
+		return fmt.Errorf("shut it: %w", err)
+	}
+	k.tally.count(&key, &old, -1)
+	k.tally.count(&key, &next, 1)
+	return nil
 }
 
 // settleRanges deletes the ranges of a Service that no frontend asks for.

@@ -94,7 +94,7 @@ func TestAdopted(t *testing.T) {
 	r.nextSet = 3 // as after 2^32
 	got := []uint32{}
 	for range 2 {
-		id, err := r.newSet()
+		id, err := r.newSet(0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestAdopted(t *testing.T) {
 	if err := other.adopt(r.log, r.DB, r.Desired); err != nil {
 		t.Fatal(err)
 	}
-	if id, err := other.newSet(); err != nil || id != 78 || !slices.Equal(got, []uint32{5, 6}) {
+	if id, err := other.newSet(0); err != nil || id != 78 || !slices.Equal(got, []uint32{5, 6}) {
 		t.Errorf("new sets are %v, and %d after a start: %v", got, id, err)
 	}
 	r.again(t)

@@ -42,7 +42,7 @@ func testMaglev() MaglevConfig { return MaglevConfig{Size: 251, Seed: 7} }
 
 // small are maps that are read at a glance, as tests do all the time.
 func small() map[string]uint32 {
-	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512, "translations": 4096, "loads": 256}
+	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512, "translations": 4096, "loads": 256, "maglev_tables": 64}
 }
 
 // agent is a new agent over maps as they are.
@@ -143,12 +143,22 @@ func (r *rig) maps(t testing.TB) string {
 		lines = append(lines, line)
 	})
 	each(t, r.datapath.SourceRanges, func(key *bpf.DatapathSourceRangeKey, _ *uint32) { lines = append(lines, rangeText(*key)) })
-	rows := 0
+	rows, tables := 0, 0
 	each(t, r.datapath.Choices, func(*bpf.DatapathChoicesKey, *bpf.DatapathChoiceRow) { rows++ })
+	each(t, r.datapath.MaglevTables, func(*bpf.DatapathChoicesKey, *bpf.DatapathTableRow) { tables++ })
 	each(t, r.datapath.Backends, func(id *uint32, b *bpf.DatapathBackend) {
 		lines = append(lines, fmt.Sprintf("backend %d %s", *id, L4(b.Addr.Netip(), bpf.Port(b.Port), Protocol(b.Proto))))
 	})
-	return sorted(strings.Join(append(lines, fmt.Sprintf("choices in %d rows", rows)), "\n"))
+	return sorted(strings.Join(append(lines, setsText(rows, tables)), "\n"))
+}
+
+// setsText is how much room sets take.
+func setsText(rows, tables int) string {
+	text := fmt.Sprintf("choices in %d rows", rows)
+	if tables > 0 {
+		text += fmt.Sprintf(", tables in %d", tables)
+	}
+	return text
 }
 
 func (r *rig) set(t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServiceScope, here, drop bpf.DatapathFrontendFlag) string {
@@ -252,7 +262,8 @@ func choicesText(here, drop bool, n map[uint32]int) string {
 // rows are what maps should be by the tables.
 func (r *rig) rows() string {
 	var lines []string
-	rows, now := 0, r.DB.ReadTxn()
+	rows, inTables, now := 0, 0, r.DB.ReadTxn()
+	tables := map[string]int{} // by Service and backends: one for all frontends
 	scopes := map[netip.Addr]Scope{}
 	for f := range r.Desired.Frontends.All(now) {
 		scopes[f.Address.Addr()] |= f.Scopes
@@ -270,12 +281,17 @@ func (r *rig) rows() string {
 		}
 		alike := f.Scopes == Internal|External && len(f.Internal) > 0 && sameRefs(f.Internal, f.External)
 		text := func(scope Scope, refs []BackendRef) string {
-			n := r.places(refs, f.Algorithm == Maglev && f.Scopes&External != 0 && (scope == External || alike))
+			maglev := f.Algorithm == Maglev && f.Scopes&External != 0 && (scope == External || alike)
+			n := r.places(refs, maglev)
 			total := 0
 			for _, places := range n {
 				total += places
 			}
-			rows += rowsOf(total)
+			if maglev && len(refs) > 1 {
+				tables[fmt.Sprint(f.ServiceID, n)] = rowsOf(tableFlag, total)
+			} else {
+				rows += rowsOf(0, total)
+			}
 			return choicesText(f.Scopes&scope != 0, f.Elsewhere&scope != 0, n)
 		}
 		line += " internal " + text(Internal, f.Internal)
@@ -297,7 +313,10 @@ func (r *rig) rows() string {
 	for b := range r.Desired.Backends.All(now) {
 		lines = append(lines, fmt.Sprintf("backend %d %s", b.ID, b.L4()))
 	}
-	return sorted(strings.Join(append(lines, fmt.Sprintf("choices in %d rows", rows)), "\n"))
+	for _, n := range tables {
+		inTables += n
+	}
+	return sorted(strings.Join(append(lines, setsText(rows, inTables)), "\n"))
 }
 
 func each[K, V any](t testing.TB, m *ebpf.Map, fn func(*K, *V)) {

@@ -5,22 +5,50 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/statedb"
 
 	"myelin/bpf"
 )
 
-// rowSize is how many choices one row holds.
-const rowSize = uint64(len(bpf.DatapathChoiceRow{}.Backend))
+const (
+	// rowSize is how many choices one row of a set holds, tableRowSize those of one
+	// that is a Maglev table.
+	rowSize      = len(bpf.DatapathChoiceRow{}.Backend)
+	tableRowSize = len(bpf.DatapathTableRow{}.Backend)
+	// tableFlag of a set's number says that it is one.
+	tableFlag = uint32(bpf.DatapathBackendSetFlagSET_TABLE)
+)
 
-// rowsOf is how many rows n choices take.
-func rowsOf(n int) int { return (n + int(rowSize) - 1) / int(rowSize) }
+func isTable(set uint32) bool { return set&tableFlag != 0 }
+
+// rowsOf is how many rows n choices of a set take.
+func rowsOf(set uint32, n int) int {
+	size := rowSize
+	if isTable(set) {
+		size = tableRowSize
+	}
+	return (n + size - 1) / size
+}
+
+// rowOf is an empty row of a set, and the choices in it.
+func (k *Kernel) rowOf(set uint32) (m *ebpf.Map, row any, choices []uint32) {
+	if isTable(set) {
+		r := new(bpf.DatapathTableRow)
+		return k.datapath.MaglevTables, r, r.Backend[:]
+	}
+	r := new(bpf.DatapathChoiceRow)
+	return k.datapath.Choices, r, r.Backend[:]
+}
 
 // change is what becomes of one set: its choices before, and then. A new set
 // has none before, one that goes has none then.
 type change struct {
 	set        uint32
 	last, next []uint32
+	// stays: it is a table that the kernel has and keeps, for this frontend or
+	// for others. There is nothing to write.
+	stays bool
 }
 
 // changes are those of one frontend: two at most for each scope.
@@ -35,9 +63,14 @@ func (c changes) of(set uint32) change {
 	return change{}
 }
 
+// written are those that something is to be written for.
+func (c changes) written() changes {
+	return slices.DeleteFunc(slices.Clone(c), func(one change) bool { return one.stays })
+}
+
 // changes compares the sets that a frontend has with those that it is to have.
 // next makes the choices of a scope of those that the set has.
-func (k *Kernel) changes(old *bpf.DatapathFrontend, ids [2]uint32, next func(scope int, last []uint32) ([]uint32, error)) (changes, error) {
+func (k *Kernel) changes(old *bpf.DatapathFrontend, service uint32, ids [2]uint32, next func(scope int, last []uint32) []uint32) (changes, error) {
 	var out changes
 	for _, set := range old.Set {
 		if set.Id == 0 || out.of(set.Id).set != 0 {
@@ -47,7 +80,7 @@ func (k *Kernel) changes(old *bpf.DatapathFrontend, ids [2]uint32, next func(sco
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, change{set: set.Id, last: last})
+		out = append(out, change{set: set.Id, last: last, stays: k.tally.tables[old.Service][set.Id] > 1})
 	}
 	for scope, id := range ids {
 		at := slices.IndexFunc(out, func(c change) bool { return c.set == id })
@@ -57,10 +90,8 @@ func (k *Kernel) changes(old *bpf.DatapathFrontend, ids [2]uint32, next func(sco
 		if at < 0 {
 			at, out = len(out), append(out, change{set: id})
 		}
-		var err error
-		if out[at].next, err = next(scope, out[at].last); err != nil {
-			return nil, err
-		}
+		out[at].next = next(scope, out[at].last)
+		out[at].stays = k.tally.tables[service][id] > 0
 	}
 	return out, nil
 }
@@ -68,20 +99,18 @@ func (k *Kernel) changes(old *bpf.DatapathFrontend, ids [2]uint32, next func(sco
 // read returns the choices of a set that are in the kernel. Where a row is
 // missing it ends before, so that the rest is written anew.
 func (k *Kernel) read(set bpf.DatapathBackendSet) ([]uint32, error) {
-	var (
-		out []uint32
-		row bpf.DatapathChoiceRow
-	)
-	for n := uint64(0); n < uint64(set.Count); n += rowSize {
-		key := bpf.DatapathChoicesKey{Set: set.Id, Row: uint32(n / rowSize)}
-		ok, err := get(k.datapath.Choices, key, &row)
+	var out []uint32
+	m, row, choices := k.rowOf(set.Id)
+	for r := range rowsOf(set.Id, int(set.Count)) {
+		key := bpf.DatapathChoicesKey{Set: set.Id, Row: uint32(r)}
+		ok, err := get(m, key, row)
 		if err != nil {
 			return nil, fmt.Errorf("read row %d of set %d: %w", key.Row, key.Set, err)
 		}
 		if !ok {
 			break
 		}
-		out = append(out, row.Backend[:min(rowSize, uint64(set.Count)-n)]...)
+		out = append(out, choices[:min(len(choices), int(set.Count)-len(out))]...)
 	}
 	return out, nil
 }
@@ -89,6 +118,7 @@ func (k *Kernel) read(set bpf.DatapathBackendSet) ([]uint32, error) {
 // begin writes all that a frontend's new row needs. If it fails, it leaves what
 // the old row needs.
 func (k *Kernel) begin(txn statedb.ReadTxn, all changes) error {
+	all = all.written()
 	for _, c := range all {
 		for i, id := range c.next {
 			if i < len(c.last) && c.last[i] == id || k.refs[id] > 0 {
@@ -113,19 +143,21 @@ func (k *Kernel) begin(txn statedb.ReadTxn, all changes) error {
 // writeSet writes the rows that are not as they should be. Places beyond the
 // end stay as they were: the old count may still lead there.
 func (k *Kernel) writeSet(c change) error {
-	for r := range rowsOf(len(c.next)) {
-		var row bpf.DatapathChoiceRow
-		first := r * int(rowSize)
+	m, row, choices := k.rowOf(c.set)
+	was := make([]uint32, len(choices))
+	for r := range rowsOf(c.set, len(c.next)) {
+		first := r * len(choices)
+		clear(was)
 		if first < len(c.last) {
-			copy(row.Backend[:], c.last[first:])
+			copy(was, c.last[first:])
 		}
-		was := row
-		copy(row.Backend[:], c.next[first:])
-		if row == was && first < len(c.last) {
+		copy(choices, was)
+		copy(choices, c.next[first:])
+		if first < len(c.last) && slices.Equal(choices, was) {
 			continue
 		}
 		key := bpf.DatapathChoicesKey{Set: c.set, Row: uint32(r)}
-		if err := put(k, k.datapath.Choices, key, row); err != nil {
+		if err := put(k, m, key, row); err != nil {
 			return fmt.Errorf("write row %d of set %d: %w", r, c.set, err)
 		}
 	}
@@ -135,8 +167,9 @@ func (k *Kernel) writeSet(c change) error {
 // finish deletes what the new row needs no more.
 func (k *Kernel) finish(all changes) error {
 	var errs []error
+	all = all.written()
 	for _, c := range all {
-		errs = append(errs, k.dropRows(c.set, rowsOf(len(c.next)), rowsOf(len(c.last))))
+		errs = append(errs, k.dropRows(c.set, len(c.next), len(c.last)))
 	}
 	for _, c := range all {
 		errs = append(errs, k.release(c.last, c.next))
@@ -144,9 +177,12 @@ func (k *Kernel) finish(all changes) error {
 	return errors.Join(errs...)
 }
 
-func (k *Kernel) dropRows(set uint32, from, to int) error {
-	for r := from; r < to; r++ {
-		if err := drop(k, k.datapath.Choices, bpf.DatapathChoicesKey{Set: set, Row: uint32(r)}); err != nil {
+// dropRows deletes the rows that a set of that many choices has and the other
+// has not.
+func (k *Kernel) dropRows(set uint32, but, choices int) error {
+	m, _, _ := k.rowOf(set)
+	for r := rowsOf(set, but); r < rowsOf(set, choices); r++ {
+		if err := drop(k, m, bpf.DatapathChoicesKey{Set: set, Row: uint32(r)}); err != nil {
 			return fmt.Errorf("delete row %d of set %d: %w", r, set, err)
 		}
 	}
@@ -157,8 +193,8 @@ func (k *Kernel) dropRows(set uint32, from, to int) error {
 // sets hold where only some of their rows were written.
 func (k *Kernel) undo(all changes) error {
 	var errs []error
-	for _, c := range all {
-		errs = append(errs, k.dropRows(c.set, rowsOf(len(c.last)), rowsOf(len(c.next))))
+	for _, c := range all.written() {
+		errs = append(errs, k.dropRows(c.set, len(c.last), len(c.next)))
 		now, err := k.read(bpf.DatapathBackendSet{Id: c.set, Count: uint32(len(c.last))})
 		if err != nil {
 			errs = append(errs, err)

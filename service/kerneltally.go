@@ -13,12 +13,14 @@ type tally struct {
 	others     map[bpf.DatapathAddr]int
 	restricted map[uint32]int // by Service, those for its source ranges only
 	least      map[uint32]int // by Service, those that choose who has the fewest flows
+	// tables are Maglev tables, by Service and set, and how many frontends have each.
+	tables map[uint32]map[uint32]int
 }
 
 func newTally(nodePorts PortRange) tally {
 	return tally{
 		nodePorts: nodePorts, scopes: map[bpf.DatapathAddr][2]int{}, others: map[bpf.DatapathAddr]int{},
-		restricted: map[uint32]int{}, least: map[uint32]int{},
+		restricted: map[uint32]int{}, least: map[uint32]int{}, tables: map[uint32]map[uint32]int{},
 	}
 }
 
@@ -51,6 +53,15 @@ func (t *tally) count(key *bpf.DatapathFrontendKey, row *bpf.DatapathFrontend, n
 	}
 	if row.Flags&leastFlag != 0 {
 		addTo(t.least, row.Service, n)
+	}
+	if set := row.Set[external].Id; isTable(set) {
+		if t.tables[row.Service] == nil {
+			t.tables[row.Service] = map[uint32]int{}
+		}
+		addTo(t.tables[row.Service], set, n)
+		if len(t.tables[row.Service]) == 0 {
+			delete(t.tables, row.Service)
+		}
 	}
 }
 

@@ -90,6 +90,13 @@ func (n *numbers[K]) release(key K) {
 	delete(n.byKey, key)
 }
 
+// keeps reports whether the key had a number before the start, and nobody has
+// asked for it since.
+func (n *numbers[K]) keeps(key K) bool {
+	_, ok := n.kept[key.String()]
+	return ok
+}
+
 // releaseKept lets the numbers go that nobody has asked for since the start.
 func (n *numbers[K]) releaseKept() {
 	for _, id := range n.kept {

@@ -32,6 +32,10 @@ enum frontend_flag {
 	FRONTEND_SNAT = 512,
 };
 
+enum backend_set_flag {
+	SET_TABLE = 1U << 31, /* of a set's number: its rows are in maglev_tables */
+};
+
 struct backend_set {
 	__u32 id;
 	__u32 count; /* choices: a backend has as many as its weight says */
@@ -76,6 +80,21 @@ struct {
 	__type(key, struct choices_key);
 	__type(value, struct choice_row);
 } choices SEC(".maps");
+
+#define TABLE_PLACES 496 /* in one row, which is 2 KiB of memory with all that the kernel keeps of it */
+
+struct table_row {
+	__u32 backend[TABLE_PLACES];
+};
+
+/* Sets that are Maglev tables: frontends of a Service that lead to the same backends have one together, which never changes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct choices_key);
+	__type(value, struct table_row);
+} maglev_tables SEC(".maps");
 
 struct backend {
 	struct addr addr;

@@ -71,6 +71,7 @@ func (u *update) sweep(a L4Addr) {
 	if row, _, ok := u.Desired.Backends.Get(u.txn, BackendByAddress(a)); ok && len(row.Uses) == 0 {
 		remove(u, u.Desired.Backends, row)
 		u.backendIDs.release(a)
+		u.gone[a] = true
 	}
 }
 

@@ -27,11 +27,24 @@ INLINE struct frontend *frontend_find(const struct addr *a, __be16 port, __u8 pr
 	return owner == OWNER_PEER && !(f->flags & FRONTEND_THIS_NODE) ? f : NULL;
 }
 
+INLINE __u32 table_at(const struct backend_set *set, __u32 at)
+{
+	struct choices_key key = { .set = set->id, .row = at / TABLE_PLACES };
+	struct table_row *row = bpf_map_lookup_elem(&maglev_tables, &key);
+	__u32 place = at % TABLE_PLACES;
+
+	barrier_var(place); /* the verifier knows no bounds of a remainder, and takes those of a comparison */
+	return row && place < TABLE_PLACES ? row->backend[place] : 0;
+}
+
 INLINE __u32 choices_at(const struct backend_set *set, __u32 at)
 {
 	struct choices_key key = { .set = set->id, .row = at / CHOICES };
-	struct choice_row *row = bpf_map_lookup_elem(&choices, &key);
+	struct choice_row *row;
 
+	if (set->id & SET_TABLE)
+		return table_at(set, at);
+	row = bpf_map_lookup_elem(&choices, &key);
 	return row ? row->backend[at % CHOICES] : 0;
 }
 

@@ -7,33 +7,13 @@
 #define MYELIN_SOCKET_H
 
 #include "service.h"
+#include "origin.h"
 
 #define SOCKET_OK 1
 #define SOCKET_REFUSE 0
 
 #define ECONNREFUSED 111
 #define EHOSTUNREACH 113
-
-/* What a socket asked for when it was sent to a backend: for getpeername, and for answers that name their sender. */
-struct origin_key {
-	__u64 cookie; /* of the socket */
-	struct addr addr;
-	__be16 port;
-	__u8 pad[6];
-};
-
-struct origin {
-	struct addr addr;
-	__be16 port;
-	__u8 pad[6];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct origin_key);
-	__type(value, struct origin);
-} origins SEC(".maps");
 
 /* What became of sockets that asked for a Service, or for its port. */
 enum socket_outcome {
@@ -89,7 +69,8 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	if (likely(!f))
 		return SOCKET_OK;
 	client.d[0] = bpf_get_netns_cookie(ctx);
-	if (!service_choose(f, &client, SCOPE_INTERNAL, bpf_get_prandom_u32(), &b) || !b)
+	asked.backend = service_choose(f, &client, SCOPE_INTERNAL, bpf_get_prandom_u32(), &b);
+	if (!asked.backend || !b)
 		return socket_refuse(f);
 	if (only4 && !addr_is4(&b->addr)) {
 		socket_count(SOCKET_FAMILY);

@@ -47,6 +47,21 @@ func (s *Services) SetState(addr L4Addr, state State) error {
 	return nil
 }
 
+// endStates forgets what was said of backends that have gone: who has their
+// address next is somebody else.
+func (s *Services) endStates(gone func(L4Addr) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := maps.Clone(s.states)
+	if maps.DeleteFunc(next, func(a L4Addr, _ State) bool { return gone(a) }); len(next) == len(s.states) {
+		return
+	}
+	s.states = next
+	if err := s.saveStates(next); err != nil {
+		s.Log.Error("states of backends that have gone may be back with the next start", "error", err)
+	}
+}
+
 func (s *Services) said(addr L4Addr) State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"myelin/cluster"
 )
 
 // What an operator said of a backend outlives the agent, also of one that isn't there.
@@ -63,6 +65,47 @@ func TestStatesStay(t *testing.T) {
 	}
 	if err := third.SetState(at(0), Maintenance); err == nil || third.said(at(0)) != Active {
 		t.Errorf("got %v, and the state %s", err, third.said(at(0)))
+	}
+}
+
+// What an operator said ends with the backend, while an agent runs and while none does: who has the address next begins anew. What was said of an address
+// that nobody had yet is for who comes.
+func TestStatesEndWithTheirBackend(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, restart := range []bool{false, true} {
+			dir, o := t.TempDir(), many(2, 3)
+			at := map[bool]int{false: 0, true: 1}[v6]
+			parts := func(n int) objects {
+				part := *o.Slices[at]
+				part.Endpoints = part.Endpoints[:n]
+				return objects{Services: o.Services[at : at+1], Slices: []*cluster.EndpointSlice{&part}}
+			}
+			addr := func(i int) L4Addr { return L4(o.Slices[at].Endpoints[i].Address, 8080, TCP) }
+			w := newWorld(t, Config{}, dir)
+			w.set(t, parts(2))
+			for i := range 3 {
+				if err := w.SetState(addr(i), Maintenance); err != nil {
+					t.Fatal(err)
+				}
+			}
+			drained := with(parts(2).Slices[0], 1, drain)
+			w.put(t, drained)
+			if got := w.said(addr(1)); got != Maintenance {
+				t.Errorf("while it terminates: %s", got)
+			}
+			if restart {
+				w = newWorld(t, Config{}, dir)
+			}
+			w.set(t, parts(1))
+			w = newWorld(t, Config{}, dir)
+			w.set(t, parts(3))
+			for i, want := range []State{Maintenance, Active, Maintenance} {
+				b, _, ok := w.Desired.Backends.Get(w.DB.ReadTxn(), BackendByAddress(addr(i)))
+				if !ok || b.State != want {
+					t.Errorf("restart %t: %s: got %v, want %s", restart, addr(i), b, want)
+				}
+			}
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
@@ -31,6 +32,7 @@ type Terminator struct {
 	log        *slog.Logger
 	kernel     *Kernel
 	namespaces func() []string
+	destroyer  *sockdiag.Destroyer // nil: by netlink
 
 	mu    sync.Mutex
 	state Termination
@@ -40,15 +42,27 @@ type Terminator struct {
 type Termination struct {
 	// Why says why no socket can be ended on this kernel, empty if they can.
 	Why string
+	// Netlink says why sockets are looked at one by one over netlink, empty where
+	// the kernel does it itself, by bpf_sock_destroy.
+	Netlink string
 	// Problem is what was wrong when sockets were looked through last.
 	Problem string
 	Ended   uint64 // sockets since the agent was started
 }
 
-// NewTerminator asks the kernel whether it can end sockets. namespaces lists
-// the paths of the network namespaces to look at beside that of the process.
+// NewTerminator asks the kernel how it can end sockets: by a program of ours, or
+// when told which. namespaces lists the paths of the network namespaces to look
+// at beside that of the process.
 func NewTerminator(log *slog.Logger, k *Kernel, namespaces func() []string) *Terminator {
 	t := &Terminator{log: log, kernel: k, namespaces: namespaces}
+	var err error
+	if t.destroyer, err = sockdiag.NewDestroyer(k.datapath.Origins, k.datapath.Backends); err == nil {
+		return t
+	}
+	t.state.Netlink = err.Error()
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		t.state.Netlink = "the kernel has no bpf_sock_destroy (6.5 or later has, with its own types)"
+	}
 	if err := sockdiag.Probe(); err != nil {
 		t.state.Why = err.Error()
 	}
@@ -66,6 +80,7 @@ func (t *Terminator) Status() Termination {
 // may not have come to that, and then whenever backends have gone, once a second
 // at most, until ctx ends. The kernel of Services must be reconciled.
 func (t *Terminator) Run(ctx context.Context) error {
+	defer t.close()
 	if t.Status().Why != "" || !t.kernel.known(ctx) {
 		return nil
 	}
@@ -120,11 +135,30 @@ func (t *Terminator) look() error {
 	return err
 }
 
-// lookAt goes through the sockets of a namespace and returns how many it ended.
+// close lets go of the program. Nothing is ended after it.
+func (t *Terminator) close() {
+	if t.destroyer != nil {
+		t.destroyer.Close()
+	}
+}
+
+// lookAt goes through the sockets of a namespace and returns how many it ended:
+// none where the pod has gone, and its sockets with it.
 func (t *Terminator) lookAt(path string) (ended int, err error) {
+	if t.destroyer == nil {
+		return t.tell(path)
+	}
+	if ended, err = t.destroyer.Destroy(path); errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	return ended, err
+}
+
+// tell lists the sockets of a namespace, and tells the kernel which to end.
+func (t *Terminator) tell(path string) (ended int, err error) {
 	n, err := sockdiag.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil // the pod has gone, and its sockets with it
+		return 0, nil
 	}
 	if err != nil {
 		return 0, err
@@ -134,17 +168,10 @@ func (t *Terminator) lookAt(path string) (ended int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("network namespace %q: %w", path, err)
 	}
-	txn := t.kernel.db.ReadTxn() // after the list: a backend that a socket found is in it
 	var errs []error
 	for _, s := range list {
-		peer := s.Peer()
-		if _, _, there := t.kernel.tables.Backends.Get(txn, BackendByAddress(L4(peer.Addr(), peer.Port(), UDP))); there {
-			continue
-		}
-		var asked bpf.DatapathOrigin
-		key := bpf.DatapathOriginKey{Cookie: s.Cookie(), Addr: bpf.Addr(peer.Addr()), Port: bpf.Port(peer.Port())}
-		translated, err := get(t.kernel.datapath.Origins, key, &asked)
-		if err == nil && translated {
+		stale, err := t.stale(s)
+		if err == nil && stale {
 			if err = n.Destroy(s); err == nil {
 				ended++
 			}
@@ -154,4 +181,19 @@ func (t *Terminator) lookAt(path string) (ended int, err error) {
 		}
 	}
 	return ended, errors.Join(errs...)
+}
+
+// stale reports whether the socket was sent to a backend that has gone.
+func (t *Terminator) stale(s sockdiag.Socket) (bool, error) {
+	var (
+		asked bpf.DatapathOrigin
+		b     bpf.DatapathBackend
+	)
+	peer := s.Peer()
+	key := bpf.DatapathOriginKey{Cookie: s.Cookie(), Addr: bpf.Addr(peer.Addr()), Port: bpf.Port(peer.Port())}
+	if translated, err := get(t.kernel.datapath.Origins, key, &asked); err != nil || !translated || asked.Backend == 0 {
+		return false, err
+	}
+	there, err := get(t.kernel.datapath.Backends, asked.Backend, &b)
+	return !there, err
 }

@@ -54,8 +54,8 @@ func newRoom(t *testing.T, addrs ...netip.Addr) *room {
 	return &room{t: t, ns: ns, path: fmt.Sprintf("/proc/self/fd/%d", int(ns))}
 }
 
-// dial connects a socket, and says of it what connect4 would if it asked for a Service.
-func (r *room) dial(d *bpf.Datapath, to netip.AddrPort, translated bool) *net.UDPConn {
+// dial connects a socket, and says of it what connect4 would if a Service had sent it to the backend; 0: it asked for none.
+func (r *room) dial(d *bpf.Datapath, to netip.AddrPort, backend uint32) *net.UDPConn {
 	r.t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -72,7 +72,7 @@ func (r *room) dial(d *bpf.Datapath, to netip.AddrPort, translated bool) *net.UD
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { c.Close() })
-	if !translated {
+	if backend == 0 {
 		return c
 	}
 	raw, err := c.SyscallConn()
@@ -82,7 +82,7 @@ func (r *room) dial(d *bpf.Datapath, to netip.AddrPort, translated bool) *net.UD
 	var cookie uint64
 	failed := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
 	key := bpf.DatapathOriginKey{Cookie: cookie, Addr: bpf.Addr(to.Addr()), Port: bpf.Port(to.Port())}
-	if err := errors.Join(failed, err, d.Origins.Put(key, bpf.DatapathOrigin{Port: bpf.Port(53)})); err != nil {
+	if err := errors.Join(failed, err, d.Origins.Put(key, bpf.DatapathOrigin{Port: bpf.Port(53), Backend: backend})); err != nil {
 		r.t.Fatal(err)
 	}
 	return c
@@ -113,55 +113,91 @@ func dns(family string, vip netip.Addr, backends ...netip.Addr) objects {
 	}}}
 }
 
-// Sockets end with their backend: when it has gone, not when it terminates; and none that asked for no Service.
+// Sockets end with their backend, whichever way the kernel does it: when it has gone, not when it terminates, also where another one has its address since;
+// and none that asked for no Service.
 func TestTerminate(t *testing.T) {
 	for family, a := range map[string][3]string{"IPv4": {"10.96.0.1", "10.1.0.1", "10.1.0.2"}, "IPv6": {"fd00:96::1", "fd00:1::1", "fd00:1::2"}} {
-		t.Run(family, func(t *testing.T) {
-			r := newRig(t, Config{}, small())
-			vip, stays, goes := netip.MustParseAddr(a[0]), netip.MustParseAddr(a[1]), netip.MustParseAddr(a[2])
-			both := dns(family, vip, stays, goes)
-			r.world.set(t, both)
-			if err := r.sync(); err != nil {
-				t.Fatal(err)
+		for way, netlink := range map[string]bool{"netlink": true, "bpf_sock_destroy": false} {
+			t.Run(family+" by "+way, func(t *testing.T) {
+				terminate(t, family, netip.MustParseAddr(a[0]), netip.MustParseAddr(a[1]), netip.MustParseAddr(a[2]), netlink)
+			})
+		}
+	}
+}
+
+// terminator is one that ends sockets by netlink, or by bpf_sock_destroy, which the kernel must have.
+func (r *rig) terminator(t *testing.T, netlink bool, paths ...string) *Terminator {
+	t.Helper()
+	term := NewTerminator(slog.New(slog.DiscardHandler), r.Kernel, func() []string { return paths })
+	t.Cleanup(term.close)
+	if why := term.Status(); why.Why != "" || !netlink && why.Netlink != "" {
+		t.Fatalf("got %+v", why)
+	}
+	if netlink {
+		term.close()
+		term.destroyer = nil
+	}
+	return term
+}
+
+func terminate(t *testing.T, family string, vip, stays, goes netip.Addr, netlink bool) {
+	r := newRig(t, Config{}, small())
+	both := dns(family, vip, stays, goes)
+	r.world.set(t, both)
+	if err := r.sync(); err != nil {
+		t.Fatal(err)
+	}
+	pod := newRoom(t, stays, goes)
+	term := r.terminator(t, netlink, pod.path, "/nowhere")
+	number := func(a netip.Addr) uint32 {
+		b, _, ok := r.Desired.Backends.Get(r.DB.ReadTxn(), BackendByAddress(L4(a, 5353, UDP)))
+		if !ok {
+			t.Fatalf("%s is no backend", a)
+		}
+		return b.ID
+	}
+	to := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 5353) }
+	kept, lost, direct := pod.dial(r.datapath, to(stays), number(stays)), pod.dial(r.datapath, to(goes), number(goes)), pod.dial(r.datapath, to(goes), 0)
+	sync := func() {
+		t.Helper()
+		if err := r.sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(when string, woken, ended bool) {
+		t.Helper()
+		sync()
+		select {
+		case <-r.gone:
+			if !woken {
+				t.Errorf("%s: sockets are looked through", when)
 			}
-			pod := newRoom(t, stays, goes)
-			term := NewTerminator(slog.New(slog.DiscardHandler), r.Kernel, func() []string { return []string{pod.path, "/nowhere"} })
-			if why := term.Status().Why; why != "" {
-				t.Fatal(why)
+		default:
+			if woken {
+				t.Errorf("%s: nobody looks through sockets", when)
 			}
-			to := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 5353) }
-			kept, lost, direct := pod.dial(r.datapath, to(stays), true), pod.dial(r.datapath, to(goes), true), pod.dial(r.datapath, to(goes), false)
-			check := func(when string, woken, ended bool) {
-				t.Helper()
-				if err := r.sync(); err != nil {
-					t.Fatal(err)
-				}
-				select {
-				case <-r.gone:
-					if !woken {
-						t.Errorf("%s: sockets are looked through", when)
-					}
-				default:
-					if woken {
-						t.Errorf("%s: nobody looks through sockets", when)
-					}
-				}
-				if err := term.look(); err != nil {
-					t.Error(err)
-				}
-				if aborted(t, kept) || aborted(t, lost) != ended || aborted(t, direct) {
-					t.Errorf("%s: not the right sockets have ended", when)
-				}
-			}
-			check("all are there", false, false)
-			r.world.put(t, with(both.Slices[0], 1, drain))
-			check("one terminates", false, false)
-			r.world.set(t, dns(family, vip, stays))
-			check("one has gone", true, true)
-			if got := term.Status(); got.Ended != 1 || got.Problem != "" {
-				t.Errorf("got %+v, want one socket", got)
-			}
-		})
+		}
+		if err := term.look(); err != nil {
+			t.Error(err)
+		}
+		if aborted(t, kept) || aborted(t, lost) != ended || aborted(t, direct) {
+			t.Errorf("%s: not the right sockets have ended", when)
+		}
+	}
+	check("all are there", false, false)
+	r.world.put(t, with(both.Slices[0], 1, drain))
+	check("one terminates", false, false)
+	r.world.set(t, dns(family, vip, stays))
+	check("one has gone", true, true)
+	r.world.set(t, both)
+	sync()
+	kept, lost = pod.dial(r.datapath, to(stays), number(stays)), pod.dial(r.datapath, to(goes), number(goes))
+	r.world.set(t, dns(family, vip, stays))
+	sync()
+	r.world.set(t, both)
+	check("another one has its address", true, true)
+	if got := term.Status(); got.Ended != 2 || got.Problem != "" {
+		t.Errorf("got %+v, want two sockets", got)
 	}
 }
 

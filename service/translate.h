@@ -149,9 +149,11 @@ INLINE int service_keep(struct __sk_buff *skb, struct cpu *c, const struct addr 
 	return 0;
 }
 
-/* Drops the packet, telling its sender where kube-proxy would. */
+/* Drops the packet, telling its sender where kube-proxy would, or where that is wanted. */
 INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
+	if (config.no_backend_drop && outcome == DROP_NO_BACKEND)
+		return drop(skb, c, outcome);
 	c->pkt.for_host = outcome == DROP_NO_BACKEND || outcome == DROP_NO_SERVICE; /* it is the Service's address that answers */
 	if (c->pkt.for_host && c->pkt.proto == IPPROTO_TCP)
 		return tcp_reset(skb, outcome); /* an ICMP error that finds a connect() under way is not looked at before the next segment */

@@ -43,12 +43,13 @@ type update struct {
 	order   []cluster.Key // of touched, so that numbers don't depend on chance
 	plans   map[cluster.Key]*plan
 	unused  map[L4Addr]bool // backends that may have lost their last use
+	gone    map[L4Addr]bool // … and have
 	errs    []error
 }
 
 func (s *Services) begin(r statedb.ReadTxn) *update {
 	return &update{
-		Services: s, cluster: r, touched: map[cluster.Key]bool{}, plans: map[cluster.Key]*plan{}, unused: map[L4Addr]bool{},
+		Services: s, cluster: r, touched: map[cluster.Key]bool{}, plans: map[cluster.Key]*plan{}, unused: map[L4Addr]bool{}, gone: map[L4Addr]bool{},
 	}
 }
 
@@ -127,6 +128,7 @@ func (u *update) commit(ready bool) error {
 	for a := range u.unused {
 		u.sweep(a)
 	}
+	u.endStates(func(a L4Addr) bool { return u.gone[a] || first && u.backendIDs.keeps(a) })
 	if first {
 		// What the files have and the cluster doesn't is gone for good.
 		u.serviceIDs.releaseKept()

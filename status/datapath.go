@@ -155,7 +155,7 @@ func (f *Facts) maps() Feature {
 // raise says which key makes a map larger, if one does.
 func raise(name string) string {
 	switch name {
-	case "frontends", "backends", "choices":
+	case "frontends", "backends", "choices", "maglev_tables":
 		return "; raise bpf.lbMapMax"
 	}
 	return ""

@@ -127,11 +127,11 @@ func TestServiceMaps(t *testing.T) {
 		text  string
 	}{
 		10:  {OK, ""},
-		95:  {Fallback, "choices is 95 % full; raise bpf.lbMapMax"},
-		100: {Broken, "choices is full: new rows are refused; raise bpf.lbMapMax"},
+		95:  {Fallback, "maglev_tables is 95 % full; raise bpf.lbMapMax"},
+		100: {Broken, "maglev_tables is full: new rows are refused; raise bpf.lbMapMax"},
 	} {
 		f := services(t)
-		f.Maps = append(f.Maps, &bpf.Usage{Name: "choices", Type: "Hash", Entries: entries, Max: 100})
+		f.Maps = append(f.Maps, &bpf.Usage{Name: "maglev_tables", Type: "Hash", Entries: entries, Max: 100})
 		x := Explain(f).Feature("BPF Maps")
 		if got := strings.Join(x.Problems, "\n"); x.State != want.state || got != want.text {
 			t.Errorf("%d of 100: got %s %q, want %s %q", entries, x.State, got, want.state, want.text)

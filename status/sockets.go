@@ -52,7 +52,14 @@ func (f *Facts) socketTermination() Feature {
 	if !pods || f.Settings.SocketHostOnly != 0 {
 		x.Chosen = "UDP sockets of the host"
 	}
-	x.Chosen += fmt.Sprintf(", %d ended", t.Ended)
+	x.Chosen += fmt.Sprintf(", %d ended, by ", t.Ended)
+	if t.Netlink == "" {
+		x.Chosen += "bpf_sock_destroy"
+	} else {
+		x.Chosen += "netlink"
+		x.falls(t.Netlink)
+		x.Cost = "a list of all connected UDP sockets when backends go, ten times the time, once a second at most"
+	}
 	if t.Why != "" {
 		x.Chosen, x.Why, x.Cost = "off", "", "connected UDP sockets go on sending to backends that have gone"
 		x.falls(t.Why)

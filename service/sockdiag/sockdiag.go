@@ -1,5 +1,7 @@
 // Package sockdiag finds connected UDP sockets of a network namespace and ends
 // them, by the kernel's socket diagnosis over netlink (sock_diag(7)).
+//
+//go:generate sh generate.sh
 package sockdiag
 
 import (
@@ -164,14 +166,9 @@ func Probe() error {
 
 // try ends a socket of ours.
 func (n *Namespace) try(c *net.UDPConn) error {
-	raw, err := c.SyscallConn()
+	cookie, err := cookieOf(c)
 	if err != nil {
 		return err
-	}
-	var cookie uint64
-	failed := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
-	if err = errors.Join(failed, err); err != nil {
-		return fmt.Errorf("ask for a socket's cookie: %w", err)
 	}
 	list, err := n.Connected()
 	if errors.Is(err, unix.ENOENT) {
@@ -192,4 +189,17 @@ func (n *Namespace) try(c *net.UDPConn) error {
 		return nil
 	}
 	return errors.New("try to end a socket: it is not in the kernel's list")
+}
+
+// cookieOf is Socket.Cookie of a socket of ours.
+func cookieOf(c *net.UDPConn) (cookie uint64, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failed := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	if err = errors.Join(failed, err); err != nil {
+		return 0, fmt.Errorf("ask for a socket's cookie: %w", err)
+	}
+	return cookie, nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // namespace makes a network namespace with loopback and returns a path to it and how to run something there.
-func namespace(t *testing.T) (string, func(func() error)) {
+func namespace(t testing.TB) (string, func(func() error)) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -85,12 +85,7 @@ func TestDestroy(t *testing.T) {
 				}
 				t.Cleanup(func() { server.Close() })
 				for i := range pair {
-					if name == "IPv4 by IPv6" {
-						pair[i], err = mapped(peer)
-					} else {
-						pair[i], err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(peer))
-					}
-					if err != nil {
+					if pair[i], err = connect(peer, name == "IPv4 by IPv6"); err != nil {
 						return err
 					}
 					t.Cleanup(func() { pair[i].Close() })

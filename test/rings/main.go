@@ -29,7 +29,7 @@ func kernels() []string { return []string{"6.12", "5.10"} }
 func patterns(ring string) []string {
 	switch ring {
 	case packet:
-		return []string{"./bpf/..."}
+		return []string{"./bpf/...", "./service/sockdiag"}
 	case lab:
 		return []string{"./test/lab/..."}
 	}
