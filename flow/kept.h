@@ -75,7 +75,7 @@ INLINE int kept_direction(const struct packet *pkt, const struct kept_flow *k)
 	return kept_goes(pkt, k, 1) ? 1 : -1;
 }
 
-/* No copy is good for so many ticks: a place that was never used, or ages ago, is free whatever the clock says. */
+/* No copy is good for so many ticks: one that is ages old doesn't become good again when the clock has gone round. */
 #define KEPT_TICKS_MAX 0x10000
 
 /* For how long a copy is good: some 30 ms, so that those of short flows soon make room. */
@@ -164,6 +164,12 @@ INLINE void kept_fill(struct kept_flow *k, const struct packet *pkt, __u32 side,
 	kept_renew(k);
 }
 
+/* Whether another flow may have the place: 0 is no time, since for some minutes after the start it is in the near future. */
+INLINE bool kept_free(const struct kept_flow *k)
+{
+	return !k->until || !kept_live(k);
+}
+
 /* The place for a copy: the flow's own, or one that is free; NULL if both of its set are in use. */
 INLINE struct kept_flow *kept_place(const struct packet *pkt)
 {
@@ -176,8 +182,8 @@ INLINE struct kept_flow *kept_place(const struct packet *pkt)
 		return NULL;
 	if (kept_direction(pkt, first) >= 0)
 		return first;
-	if (kept_direction(pkt, second) >= 0 || kept_live(first))
-		return kept_direction(pkt, second) >= 0 || !kept_live(second) ? second : NULL;
+	if (kept_direction(pkt, second) >= 0 || !kept_free(first))
+		return kept_direction(pkt, second) >= 0 || kept_free(second) ? second : NULL;
 	return first;
 }
 
