@@ -180,7 +180,7 @@ func (c *compiler) touch(s *policySpec) {
 func (c *compiler) newSpec(spec *Spec, place int, old, next *object) *policySpec {
 	s := &policySpec{Spec: spec}
 	var key strings.Builder
-	fmt.Fprintf(&key, "%v %t %v %d %d\x03", spec.Isolates, spec.Nodes, chooser(spec).text(), spec.Tier, spec.Priority)
+	fmt.Fprintf(&key, "%v %t %v %d %d %v\x03", spec.Isolates, spec.Nodes, chooser(spec).text(), spec.Tier, spec.Priority, spec.Required)
 	for i := range spec.Rules {
 		from := &spec.Rules[i]
 		if slices.ContainsFunc(from.Peers, func(p Peer) bool { return p.Service != nil }) {
@@ -200,9 +200,7 @@ func (c *compiler) newSpec(spec *Spec, place int, old, next *object) *policySpec
 		if r.id == 0 {
 			r.id = c.rules.Get(r.ledgerKey())
 		}
-		if len(r.sets) > 0 {
-			c.refill(r)
-		}
+		c.refill(r)
 		next.rules[rk] = r
 		s.rules = append(s.rules, r)
 		key.WriteString(string(rk) + "\x03")

@@ -220,14 +220,23 @@ func (c *compiler) assign(t *target, want [2][2]*set) {
 // rulesFor are the rules that a subject's endpoints are judged by, in order.
 // Where no policy speaks of the direction, nothing is decided.
 func (c *compiler) rulesFor(s *subject, dir Direction) (rules []*rule, isolated, decided bool) {
+	var required [2][]Selector
 	for _, chosen := range s.by {
 		for spec := range chosen.users {
+			for action := range required {
+				required[action] = append(required[action], spec.Required[dir][action]...)
+			}
 			isolated = isolated || spec.Tier == TierDefault && spec.Isolates[dir]
 			for _, r := range spec.rules {
 				if r.Direction == dir {
 					rules = append(rules, r)
 				}
 			}
+		}
+	}
+	for i, r := range rules {
+		if r.Action != Pass {
+			rules[i] = r.asking(required[r.Action], c.resolve)
 		}
 	}
 	arrange(rules)
@@ -242,7 +251,7 @@ func (c *compiler) setsFor(t *target, dir Direction, rules []*rule, isolated boo
 	for family := range out {
 		b := []byte{byte(dir), byte(boolIndex(isolated)), byte(boolIndex(host)), byte(boolIndex(apart) * family)}
 		for _, r := range rules {
-			b = binary.LittleEndian.AppendUint32(b, r.id)
+			b = append(binary.LittleEndian.AppendUint32(append(b, 0xff), r.id), r.asked...)
 			if dir == Ingress && len(r.names) > 0 {
 				b = append(b, ownPorts(r, t)...)
 			}

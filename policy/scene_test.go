@@ -61,7 +61,7 @@ func (w *scene) compiler() *compiler {
 	for _, x := range w.things {
 		w.tell(c, x)
 	}
-	for _, specs := range w.policies {
+	for ref, specs := range w.policies {
 		c.setPolicy(ref, specs)
 	}
 	c.flush()
@@ -117,6 +117,7 @@ func judge(c *compiler, slot uint16, dir Direction, peer netip.Addr, proto uint8
 func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto uint8, port uint16) (ruling, string) {
 	var rules []*rule
 	isolated, some := false, false
+	required := w.required(of)
 	for _, specs := range w.policies {
 		for i := range specs {
 			s := &specs[i]
@@ -133,7 +134,7 @@ func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto
 				if dir == Ingress {
 					dest = of
 				}
-				if w.peerMatches(&s.Rules[j], peer, a) && portMatches(&s.Rules[j], dest, proto, port) {
+				if w.peerMatches(&s.Rules[j], s.Tier, required, peer, a) && portMatches(&s.Rules[j], dest, proto, port) {
 					rules = append(rules, &rule{Rule: &s.Rules[j], spec: s, place: i<<16 | j})
 				}
 			}
@@ -187,7 +188,23 @@ func (w *scene) labelsOf(x *thing, a netip.Addr) []string {
 	return out
 }
 
-func (w *scene) peerMatches(r *Rule, x *thing, a netip.Addr) bool {
+// required is what all policies of an endpoint ask of its peers.
+func (w *scene) required(of *thing) (out [2][2][]Selector) {
+	for _, specs := range w.policies {
+		for _, s := range specs {
+			for dir := range out {
+				for action := range out[dir] {
+					if s.Nodes == (of.id == identity.Host) && s.Subject.Matches(of.labels) {
+						out[dir][action] = append(out[dir][action], s.Required[dir][action]...)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (w *scene) peerMatches(r *Rule, tier Tier, required [2][2][]Selector, x *thing, a netip.Addr) bool {
 	if r.Peers == nil {
 		return true
 	}
@@ -196,6 +213,13 @@ func (w *scene) peerMatches(r *Rule, x *thing, a netip.Addr) bool {
 		for _, s := range p.Required {
 			if !s.Matches(labels) {
 				return false
+			}
+		}
+		if tier == TierDefault && p.Endpoints != nil && p.Entity == "" {
+			for _, s := range required[r.Direction][r.Action] {
+				if !s.Matches(labels) {
+					return false
+				}
 			}
 		}
 		switch {
@@ -289,4 +313,3 @@ func protos() []uint8     { return []uint8{ProtoTCP, ProtoTCP, ProtoUDP, ProtoIC
 func somePorts() []uint16 { return []uint16{0, 1, 79, 80, 81, 443, 8080, 8443, 65535} }
 
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
-
