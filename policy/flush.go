@@ -33,9 +33,13 @@ func (p *plan) empty() bool {
 	return len(p.sets)+len(p.additions)+len(p.changes)+len(p.targets)+len(p.overSets)+len(p.overPeers)+len(p.over) == 0 && !p.bump
 }
 
-// flush works out what has changed since it was called last.
+// flush works out what has changed since it was called last. Sets that nobody
+// needs any more go with the next call: until the new ones are in the kernel,
+// the old ones must know all peers that addresses become. So there is more to
+// do when leftover says so.
 func (c *compiler) flush() *plan {
 	p := &plan{targets: map[*target]struct{}{}}
+	c.abandon(p)
 	for s := range c.dirty {
 		c.decide(s, p)
 	}
@@ -45,7 +49,6 @@ func (c *compiler) flush() *plan {
 		p.targets[t] = struct{}{}
 	}
 	c.leaving = nil
-	c.abandon(p)
 	c.refit()
 	c.space.flush()
 	p.changes, p.bump = c.space.changes, c.space.bump
@@ -75,6 +78,16 @@ func (c *compiler) refit() {
 			c.fill(set)
 		}
 	}
+}
+
+// leftover reports whether some set has no endpoint any more.
+func (c *compiler) leftover() bool {
+	for _, s := range c.sets {
+		if s.users == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // abandon lets go of sets that no endpoint has any more.

@@ -75,8 +75,11 @@ func (p *peerIDs) base(id uint32) *base { return p.bases[id] }
 // identify learns of an identity. Its labels never change.
 func (p *peerIDs) identify(id uint32, labels []string) {
 	if b := p.bases[id]; b != nil || id == identity.Unknown {
-		if b != nil {
+		if b != nil && b.gone {
 			b.gone = false
+			if p.byNumber[id] == nil { // it went, while others of the label set stayed
+				p.bear(b, nil)
+			}
 		}
 		return
 	}

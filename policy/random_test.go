@@ -250,6 +250,7 @@ func TestRandom(t *testing.T) {
 			w.check(c, r, fmt.Sprintf("seed %d step %d", seed, step))
 		}
 		c.flush()
+		c.flush()
 		fresh := w.compiler()
 		if got, want := dump(c), dump(fresh); got != want {
 			t.Fatalf("seed %d: only step by step:\n%s\nonly at once:\n%s", seed, only(got, want), only(want, got))

@@ -48,7 +48,14 @@ func newScene(t testing.TB) *scene {
 
 // compiler makes one from scratch.
 func (w *scene) compiler() *compiler {
-	c := newCompiler(w.config, numbersFor(w.t, firstDerived-1), numbersFor(w.t, 0))
+	c := w.newCompiler(firstDerived - 1)
+	c.flush()
+	return c
+}
+
+// newCompiler makes one that is told all, and has not worked out anything.
+func (w *scene) newCompiler(lastPeer uint32) *compiler {
+	c := newCompiler(w.config, numbersFor(w.t, lastPeer), numbersFor(w.t, 0))
 	for name, n := range w.nodes {
 		c.setNode(name, n)
 	}
@@ -64,7 +71,6 @@ func (w *scene) compiler() *compiler {
 	for ref, specs := range w.policies {
 		c.setPolicy(ref, specs)
 	}
-	c.flush()
 	return c
 }
 
