@@ -39,7 +39,7 @@ func (p *plan) empty() bool {
 // do when leftover says so.
 func (c *compiler) flush() *plan {
 	p := &plan{targets: map[*target]struct{}{}}
-	c.abandon(p)
+	needless := c.needless()
 	for s := range c.dirty {
 		c.decide(s, p)
 	}
@@ -49,6 +49,7 @@ func (c *compiler) flush() *plan {
 		p.targets[t] = struct{}{}
 	}
 	c.leaving = nil
+	c.abandon(needless, p)
 	c.refit()
 	c.space.flush()
 	p.changes, p.bump = c.space.changes, c.space.bump
@@ -81,18 +82,22 @@ func (c *compiler) refit() {
 }
 
 // leftover reports whether some set has no endpoint any more.
-func (c *compiler) leftover() bool {
+func (c *compiler) leftover() bool { return len(c.needless()) > 0 }
+
+// needless are the sets that no endpoint has.
+func (c *compiler) needless() (out []*set) {
 	for _, s := range c.sets {
 		if s.users == 0 {
-			return true
+			out = append(out, s)
 		}
 	}
-	return false
+	return out
 }
 
-// abandon lets go of sets that no endpoint has any more.
-func (c *compiler) abandon(p *plan) {
-	for _, s := range c.sets {
+// abandon lets go of sets, if still no endpoint has them. By now the new sets
+// have their rules, so that what both speak of stays.
+func (c *compiler) abandon(needless []*set, p *plan) {
+	for _, s := range needless {
 		if s.users > 0 {
 			continue
 		}

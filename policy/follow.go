@@ -55,7 +55,6 @@ func (e *Engine) learn(f *follower, r statedb.ReadTxn) []<-chan struct{} {
 			c.peers.identify(ch.Object.ID, ch.Object.Labels)
 		}
 	}
-	nodes := map[string]bool{}
 	for ch := range addresses {
 		id := ch.Object.ID
 		if ch.Deleted {
@@ -67,14 +66,8 @@ func (e *Engine) learn(f *follower, r statedb.ReadTxn) []<-chan struct{} {
 		c.peers.forget(id)
 	}
 	objects := f.policies.Next(r)
-	for ch := range objects.Groups {
-		if ch.Deleted {
-			c.setGroup(ch.Object.Name, nil)
-		} else {
-			c.setGroup(ch.Object.Name, &groupFacts{labels: plainLabels("k8s", ch.Object.Labels), prefixes: ch.Object.Prefixes})
-		}
-	}
-	pods := map[string]bool{}
+	e.learnGroups(objects)
+	pods, nodes := map[string]bool{}, map[string]bool{}
 	changes := f.cluster.Next(r)
 	e.learnCluster(changes, r, pods, nodes)
 	for ch := range namespaces {
@@ -103,6 +96,16 @@ func (e *Engine) learn(f *follower, r statedb.ReadTxn) []<-chan struct{} {
 		}
 	}
 	return append(append(changes.More[:], objects.More[:]...), more1, more2, more3, more4)
+}
+
+func (e *Engine) learnGroups(objects Changes) {
+	for ch := range objects.Groups {
+		if ch.Deleted {
+			e.compiler.setGroup(ch.Object.Name, nil)
+		} else {
+			e.compiler.setGroup(ch.Object.Name, &groupFacts{labels: plainLabels("k8s", ch.Object.Labels), prefixes: ch.Object.Prefixes})
+		}
+	}
 }
 
 // learnCluster takes changes of the cluster, and notes the pods and nodes.

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -27,6 +28,18 @@ func kernelFor(t testing.TB, sizes map[string]uint32) (*Kernel, *clock) {
 	d := bpftest.Load(t, bpf.Settings{Policy: 1}, sizes)
 	c := &clock{time.Unix(1, 0)}
 	return NewKernel(d, &bpf.Epochs{Map: d.Epochs}, c.now), c
+}
+
+// compilerOver makes a compiler that goes on with what maps have.
+func (w *scene) compilerOver(k *Kernel) *compiler {
+	w.t.Helper()
+	last, lastPeer, err := k.adopt()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c := w.newCompiler(lastPeer)
+	c.last = last
+	return c
 }
 
 // ask is what the datapath does, with the maps alone.
@@ -132,12 +145,7 @@ func TestKernelRandom(t *testing.T) {
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		w := randomScene(t, r)
-		last, lastPeer, err := k.adopt()
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := w.newCompiler(lastPeer)
-		c.last = last
+		c := w.compilerOver(k)
 		if err := errors.Join(k.apply(c, c.flush()), k.prune(c)); err != nil {
 			t.Fatal(err)
 		}
@@ -170,12 +178,7 @@ func TestInterrupted(t *testing.T) {
 	k, _ := kernelFor(t, small())
 	r := rand.New(rand.NewPCG(5, 5))
 	w := randomScene(t, r)
-	last, lastPeer, err := k.adopt()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := w.newCompiler(lastPeer)
-	c.last = last
+	c := w.compilerOver(k)
 	if err := k.apply(c, c.flush()); err != nil {
 		t.Fatal(err)
 	}
@@ -226,12 +229,7 @@ func TestAtomic(t *testing.T) {
 	k, now := kernelFor(t, small())
 	r := rand.New(rand.NewPCG(7, 7))
 	w := randomScene(t, r)
-	last, lastPeer, err := k.adopt()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := w.newCompiler(lastPeer)
-	c.last = last
+	c := w.compilerOver(k)
 	if err := k.apply(c, c.flush()); err != nil {
 		t.Fatal(err)
 	}
@@ -289,22 +287,15 @@ func TestFull(t *testing.T) {
 
 func testFull(t *testing.T, full string, sizes map[string]uint32, open bool) {
 	all := small()
-	for name, n := range sizes {
-		all[name] = n
-	}
+	maps.Copy(all, sizes)
 	k, now := kernelFor(t, all)
-	last, lastPeer, err := k.adopt()
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := newScene(t)
 	w.config.Open = open
 	w.things = []*thing{
 		{name: "a", labels: []string{"k8s:app=a"}, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, id: 70000, slot: 2},
 		{name: "b", labels: []string{"k8s:app=b"}, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, id: 70001, slot: 3},
 	}
-	c := w.newCompiler(lastPeer)
-	c.last = last
+	c := w.compilerOver(k)
 	few, many := fullSpecs("a", 1), fullSpecs("b", 12)
 	c.setPolicy(few[0].Ref, few)
 	if err := k.apply(c, c.flush()); err != nil {
@@ -343,6 +334,7 @@ func testFull(t *testing.T, full string, sizes map[string]uint32, open bool) {
 		t.Errorf("full: got %v, want %v", got, want)
 	}
 	c.setPolicy(many[0].Ref, fullSpecs("b", 1))
+	var err error
 	for range 3 {
 		err = k.apply(c, c.flush())
 	}

@@ -159,6 +159,10 @@ func (p *peerIDs) bear(b *base, members []*addressSet) *peerID {
 		slices.Sort(parts[1:])
 		d.key = ledgerKey(strings.Join(parts, "\n"))
 		d.number = p.numbers.Get(d.key)
+		for p.byNumber[d.number] != nil { // somebody's like it, who is about to go
+			d.key += "+"
+			d.number = p.numbers.Get(d.key)
+		}
 		p.idle[d] = struct{}{}
 	}
 	for _, m := range members {

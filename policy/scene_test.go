@@ -146,13 +146,8 @@ func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto
 			}
 		}
 	}
-	if w.config.Mode == ModeNever {
-		return allowed, ""
-	}
-	if w.config.Mode == ModeAlways && of.id != identity.Host {
-		isolated = true
-	}
-	if !isolated && !some {
+	isolated = isolated || w.config.Mode == ModeAlways && of.id != identity.Host
+	if w.config.Mode == ModeNever || !isolated && !some {
 		return allowed, ""
 	}
 	arrange(rules)
