@@ -54,10 +54,12 @@ INLINE __u32 kept_index(const struct packet *pkt)
 	return h >> (64 - KEPT_BITS);
 }
 
-/* The source and destination port in one. */
+/* Two ports in one word, which the compiler must not take for another thing than the two. */
+typedef __u32 __attribute__((may_alias)) both_ports;
+
 INLINE __u32 kept_ports(const __be16 *port)
 {
-	return *(const __u32 *)port;
+	return *(const both_ports *)port;
 }
 
 INLINE bool kept_goes(const struct packet *pkt, const struct kept_flow *k, int direction)
