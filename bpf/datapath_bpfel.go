@@ -173,6 +173,7 @@ type DatapathEndpointFlag uint32
 const (
 	DatapathEndpointFlagENDPOINT_HOST       DatapathEndpointFlag = 1
 	DatapathEndpointFlagENDPOINT_MASQUERADE DatapathEndpointFlag = 2
+	DatapathEndpointFlagENDPOINT_NO_PORTS   DatapathEndpointFlag = 4
 )
 
 type DatapathEndpointPolicy struct {
@@ -552,9 +553,10 @@ type DatapathPrefix struct {
 type DatapathPrefixFlag uint32
 
 const (
-	DatapathPrefixFlagPREFIX_CLUSTER DatapathPrefixFlag = 1
-	DatapathPrefixFlagPREFIX_TUNNEL  DatapathPrefixFlag = 2
-	DatapathPrefixFlagPREFIX_NODE    DatapathPrefixFlag = 4
+	DatapathPrefixFlagPREFIX_CLUSTER  DatapathPrefixFlag = 1
+	DatapathPrefixFlagPREFIX_TUNNEL   DatapathPrefixFlag = 2
+	DatapathPrefixFlagPREFIX_NODE     DatapathPrefixFlag = 4
+	DatapathPrefixFlagPREFIX_NO_PORTS DatapathPrefixFlag = 8
 )
 
 type DatapathPrefixKey struct {

@@ -26,6 +26,7 @@ func serviceTables() []table {
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip b > a ttl 63 | udp 8080 > 40000`, before: forgets},
 		}}}},
 		{name: "services, silent", settings: settingsOf(servicing, silent), rows: silentRows()},
+		{name: "services, node ports", settings: settingsOf(servicing), rows: nodePortRows()},
 		{name: "services, legacy", settings: settingsOf(servicing, legacy), rows: legacyServiceRows()},
 		{name: "services, tunnel", settings: settingsOf(servicing, tunnel4), rows: tunnelServiceRows()},
 	}

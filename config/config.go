@@ -123,6 +123,9 @@ type SocketLB struct {
 type NodePort struct {
 	Enabled bool      // packets are translated for Services of all types
 	Range   PortRange // key nodePort.range, "30000,32767"
+	// Addresses are those of nodes on which node ports, and host ports of any
+	// address, answer; none: all.
+	Addresses []netip.Prefix
 	// BindProtection keeps the node's own processes from binding ports that
 	// Services have.
 	BindProtection bool

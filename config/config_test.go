@@ -75,11 +75,9 @@ func TestRefusedServices(t *testing.T) {
 		"an unknown dispatch":            {"nodePort.enabled: true\nloadBalancer.dsrDispatch: gre", []string{`f.yaml: loadBalancer.dsrDispatch: "gre" is not opt, ipip or geneve`}},
 		"senders too few":                {"myelin.rssIPv6SrcCIDR: fd00::/112", []string{"f.yaml: myelin.rssIPv6SrcCIDR: fd00::/112 must be as long as 64 to 96"}},
 		"an unknown acceleration":        {"loadBalancer.acceleration: fast", []string{`f.yaml: loadBalancer.acceleration: "fast" is not disabled, native, best-effort or testing-only`}},
-		"an unknown response":            {"serviceNoBackendResponse: silence", []string{`f.yaml: serviceNoBackendResponse: "silence" is not reject or drop`}},
 		"size of Maglev tables":          {"maglev.tableSize: 1000", []string{"f.yaml: maglev.tableSize: 1000 is none of [251 509 1021 2039 4093 8191 16381 32749 65521 131071 262139 524287 1048573]"}},
 		"size of Maglev tables, text":    {"maglev.tableSize: big", []string{`f.yaml: maglev.tableSize: "big" is not a number`}},
 		"an unknown algorithm":           {"loadBalancer.algorithm: round-robin", []string{`f.yaml: loadBalancer.algorithm: "round-robin" is not random, maglev or least-conn`}},
-		"node ports on some addresses":   {"nodePort: {enabled: true, addresses: [192.0.2.0/24]}", []string{`f.yaml: nodePort.addresses: ["192.0.2.0/24"]: not yet: node ports are on all addresses of a node`}},
 		"host ports alone": {"hostPort.enabled: true\nexternalIPs.enabled: true", []string{
 			"f.yaml: hostPort.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch",
 			"f.yaml: externalIPs.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch",
@@ -252,7 +250,6 @@ func TestWarnings(t *testing.T) {
 		"off and on":                 {"kubeProxyReplacement: true\nsocketLB.enabled: false\nhostPort.enabled: false\nexternalIPs.enabled: true", []string{"socketLB.enabled", "hostPort.enabled"}},
 		"direct answers of nobody":   {"kubeProxyReplacement: true\nloadBalancer.dsrDispatch: geneve", []string{"loadBalancer.dsrDispatch"}},
 		"direct answers of some":     {"kubeProxyReplacement: true\nbpf.lbModeAnnotation: true\nloadBalancer.dsrDispatch: geneve", nil},
-		"no packets":                 {"serviceNoBackendResponse: drop", []string{"serviceNoBackendResponse"}},
 		"left to kube-proxy":         {"loadBalancer: {mode: dsr, acceleration: native}", []string{"loadBalancer.mode", "loadBalancer.acceleration"}},
 		"what does nothing":          {"maglev: {tableSize: 16381, hashSeed: x}\nenableInternalTrafficPolicy: true\nnodePort.autoProtectPortRange: true", []string{"nodePort.autoProtectPortRange"}},
 	} {

@@ -78,7 +78,6 @@ func serviceFeatures() []feature {
 	const health = "not yet: the health of Services' proxy on a port of its own"
 	return []feature{
 		{"kubeProxyReplacementHealthzBindAddr", "empty", health, ""},
-		{"nodePort.addresses", "empty", "not yet: node ports are on all addresses of a node", ""},
 		{"nodePort.enableHealthCheckLoadBalancerIP", "false", "not yet: health checks are on the node's addresses", ""},
 		// Acted on elsewhere, or always so here; see idles.
 		{"nodePort.autoProtectPortRange", "true false", "", ""},

@@ -133,6 +133,7 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 		{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP}, {"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes},
 		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"}, {"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled"},
 		{"nat46x64Gateway.enabled", c.NAT46x64Gateway}, {"serviceNoBackendResponse", c.NoBackendResponse != "reject"},
+		{"nodePort.addresses", len(c.NodePort.Addresses) > 0 && !c.SocketLB.Enabled}, // sockets ask for node ports, too
 	} {
 		if s.on && !c.PerPacket() {
 			add(s.key, "has no effect: traffic from outside is left to kube-proxy, as kubeProxyReplacement and nodePort.enabled are false")

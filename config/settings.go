@@ -76,6 +76,7 @@ func serviceSettings() []setting {
 		boolean("socketLB.terminatePodConnections", func(c *Config) *bool { return &c.SocketLB.TerminatePodConnections }),
 		boolean("nodePort.enabled", func(c *Config) *bool { return &c.NodePort.Enabled }),
 		portPair("nodePort.range", func(c *Config) *PortRange { return &c.NodePort.Range }),
+		cidrs("nodePort.addresses", func(c *Config) *[]netip.Prefix { return &c.NodePort.Addresses }),
 		boolean("nodePort.bindProtection", func(c *Config) *bool { return &c.NodePort.BindProtection }),
 		boolean("nodePort.enableHealthCheck", func(c *Config) *bool { return &c.NodePort.EnableHealthCheck }),
 		boolean("hostPort.enabled", func(c *Config) *bool { return &c.HostPort }),

@@ -291,14 +291,12 @@ func cidr(key string, at func(*Config) *netip.Prefix, family string, is func(net
 			if s == "" {
 				return nil
 			}
-			p, err := netip.ParsePrefix(s)
-			switch {
-			case err != nil:
-				return fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8 or fd00::/48", s)
-			case !is(p.Addr()) || p.Addr().Is4In6():
+			p, err := parseCIDR(s)
+			if err != nil {
+				return err
+			}
+			if !is(p.Addr()) {
 				return fmt.Errorf("%s is not an %s CIDR", s, family)
-			case p != p.Masked():
-				return fmt.Errorf("%s has bits set after the prefix: did you mean %s?", p, p.Masked())
 			}
 			*at(c) = p
 			return nil
@@ -309,6 +307,39 @@ func cidr(key string, at func(*Config) *netip.Prefix, family string, is func(net
 			}
 			return ""
 		},
+	}
+}
+
+// parseCIDR wants one without bits after the prefix, and none of mapped addresses.
+func parseCIDR(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil || p.Addr().Is4In6():
+		return p, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8 or fd00::/48", s)
+	case p != p.Masked():
+		return p, fmt.Errorf("%s has bits set after the prefix: did you mean %s?", p, p.Masked())
+	}
+	return p, nil
+}
+
+// cidrs is a list of CIDRs of either family.
+func cidrs(key string, at func(*Config) *[]netip.Prefix) setting {
+	return setting{key,
+		func(c *Config, v any) error {
+			items, err := stringList(v)
+			if err != nil {
+				return err
+			}
+			list := make([]netip.Prefix, len(items))
+			for i, item := range items {
+				if list[i], err = parseCIDR(item); err != nil {
+					return err
+				}
+			}
+			*at(c) = list
+			return nil
+		},
+		func(c *Config) string { return strings.Trim(fmt.Sprint(*at(c)), "[]") },
 	}
 }
 

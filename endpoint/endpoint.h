@@ -8,6 +8,7 @@
 enum endpoint_flag {
 	ENDPOINT_HOST = 1,       /* an address of the node itself */
 	ENDPOINT_MASQUERADE = 2, /* … that pods are masqueraded to */
+	ENDPOINT_NO_PORTS = 4,   /* … on which no node port answers */
 };
 
 struct endpoint {

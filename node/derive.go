@@ -26,6 +26,8 @@ type Config struct {
 	XDP bpf.XDPMode
 	// ViaNodes: also without a tunnel, prefixes say which node has them.
 	ViaNodes bool
+	// NodePortCIDRs are the addresses of nodes on which node ports answer; none: all.
+	NodePortCIDRs []netip.Prefix
 	// NativeCIDRs are not masqueraded to.
 	NativeCIDRs []netip.Prefix
 }
@@ -67,7 +69,7 @@ func derive(s state) (d desired) {
 				continue
 			}
 			d.addresses = append(d.addresses, &Address{
-				Addr: a, Device: v.Name, Masquerade: masqueraded[a], Status: reconciler.StatusPending(),
+				Addr: a, Device: v.Name, Masquerade: masqueraded[a], NoPorts: s.noPorts(a), Status: reconciler.StatusPending(),
 			})
 		}
 	}
@@ -109,6 +111,11 @@ func (s state) sourceOn(v *route.Device, family func(netip.Addr) bool) netip.Add
 	return first
 }
 
+// noPorts reports whether no node port answers on the address of a node.
+func (c Config) noPorts(a netip.Addr) bool {
+	return len(c.NodePortCIDRs) > 0 && !slices.ContainsFunc(c.NodePortCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
 func (s state) self() *cluster.Node {
 	for _, n := range s.nodes {
 		if n.Name == s.Name {
@@ -126,7 +133,7 @@ func (s state) prefixes() (rows []*Prefix) {
 			return
 		}
 		seen[p] = true
-		rows = append(rows, &Prefix{Prefix: p, Via: via, Tunnel: s.Tunnel && via.IsValid(), Node: node, Why: why, Status: reconciler.StatusPending()})
+		rows = append(rows, &Prefix{Prefix: p, Via: via, Tunnel: s.Tunnel && via.IsValid(), Node: node, NoPorts: node && s.noPorts(p.Addr()), Why: why, Status: reconciler.StatusPending()})
 	}
 	for _, n := range s.nodes {
 		via := netip.Addr{}

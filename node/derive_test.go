@@ -23,8 +23,25 @@ func (d desired) text() string {
 	for _, p := range d.prefixes {
 		lines = append(lines, "prefix "+strings.Join(p.TableRow()[:3], " "))
 	}
+	lines = append(lines, d.portless())
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
+}
+
+// portless are the addresses of nodes on which no node port answers.
+func (d desired) portless() string {
+	line := "no ports on"
+	for _, a := range d.addresses {
+		if a.NoPorts {
+			line += " " + a.Addr.String()
+		}
+	}
+	for _, p := range d.prefixes {
+		if p.NoPorts {
+			line += " " + p.Prefix.String()
+		}
+	}
+	return line
 }
 
 func prefixes(text ...string) (list []netip.Prefix) {
@@ -66,8 +83,12 @@ func TestDerive(t *testing.T) {
 		"masqueraded to the node's address":       {change: func(s *state) { s.Masquerade4 = true }, want: "address 192.168.0.1 eth0 true"},
 		"and to no other of the wire":             {change: func(s *state) { s.Masquerade4 = true }, want: "address 192.168.0.9 eth0 false"},
 		"by family":                               {change: func(s *state) { s.Masquerade4 = true }, want: "address fd00::1 eth0 false"},
-		"a wire":                                  {want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire"},
-		"a wire that is down is none":             {want: "wire eth0", none: "eth1"},
+		"node ports where they are wanted": {
+			change: func(s *state) { s.NodePortCIDRs = prefixes("192.168.0.0/29", "fd00::2/128") },
+			want:   "no ports on 10.0.1.1 192.168.0.9 fd00::1 fd00::1/128", none: "no ports on 10.0.1.1 192.168.0.9 fd00::1 fd00::1/128 ",
+		},
+		"a wire":                      {want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire"},
+		"a wire that is down is none": {want: "wire eth0", none: "eth1"},
 		"legacy routing masquerades when it sends": {
 			change: func(s *state) { s.Legacy, s.Masquerade4 = true, true }, want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire",
 		},

@@ -67,6 +67,9 @@ func (o *addressOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revi
 	if a.Masquerade {
 		row.Flags |= uint8(bpf.DatapathEndpointFlagENDPOINT_MASQUERADE)
 	}
+	if a.NoPorts {
+		row.Flags |= uint8(bpf.DatapathEndpointFlagENDPOINT_NO_PORTS)
+	}
 	if err := put(o.datapath.Endpoints, o.epochs, bpf.Addr(a.Addr), row); err != nil {
 		return fmt.Errorf("write host address %s: %w", a.Addr, err)
 	}
@@ -177,6 +180,9 @@ func (o *prefixOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 	}
 	if p.Node {
 		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_NODE)
+	}
+	if p.NoPorts {
+		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_NO_PORTS)
 	}
 	if err := put(o.datapath.Prefixes, o.epochs, bpf.Prefix(p.Prefix), row); err != nil {
 		return fmt.Errorf("write prefix %s: %w", p.Prefix, err)

@@ -20,9 +20,11 @@ import (
 type Address struct {
 	Addr netip.Addr `json:"addr"`
 	// Masquerade: pods reach the world from it, so what comes in for it may be a pod's.
-	Masquerade bool              `json:"masquerade"`
-	Device     string            `json:"device"`
-	Status     reconciler.Status `json:"status"`
+	Masquerade bool `json:"masquerade"`
+	// NoPorts: no node port answers on it.
+	NoPorts bool              `json:"noPorts,omitempty"`
+	Device  string            `json:"device"`
+	Status  reconciler.Status `json:"status"`
 }
 
 // Wire is a device that leads to other nodes, or the tunnel.
@@ -44,16 +46,18 @@ type Wire struct {
 type Prefix struct {
 	Prefix netip.Prefix `json:"prefix"`
 	// Via is the node that has the prefix, invalid where that need not be known.
-	Via    netip.Addr        `json:"via"`
-	Tunnel bool              `json:"tunnel,omitempty"` // it is reached through the tunnel to there
-	Node   bool              `json:"node,omitempty"`   // an address of a node
-	Why    string            `json:"why"`
-	Status reconciler.Status `json:"status"`
+	Via    netip.Addr `json:"via"`
+	Tunnel bool       `json:"tunnel,omitempty"` // it is reached through the tunnel to there
+	Node   bool       `json:"node,omitempty"`   // an address of a node
+	// NoPorts: no node port answers on it.
+	NoPorts bool              `json:"noPorts,omitempty"`
+	Why     string            `json:"why"`
+	Status  reconciler.Status `json:"status"`
 }
 
 // Equal leaves the status out, here and below.
 func (a *Address) Equal(o *Address) bool {
-	return a.Addr == o.Addr && a.Masquerade == o.Masquerade && a.Device == o.Device
+	return a.Addr == o.Addr && a.Masquerade == o.Masquerade && a.NoPorts == o.NoPorts && a.Device == o.Device
 }
 
 // Equal compares what is wanted.
@@ -64,7 +68,7 @@ func (w *Wire) Equal(o *Wire) bool {
 
 // Equal compares what is wanted.
 func (p *Prefix) Equal(o *Prefix) bool {
-	return p.Prefix == o.Prefix && p.Via == o.Via && p.Tunnel == o.Tunnel && p.Why == o.Why
+	return p.Prefix == o.Prefix && p.Via == o.Via && p.Tunnel == o.Tunnel && p.Node == o.Node && p.NoPorts == o.NoPorts && p.Why == o.Why
 }
 
 func text(a netip.Addr) string {

@@ -31,6 +31,7 @@ enum prefix_flag {
 	PREFIX_CLUSTER = 1, /* pods or nodes: never masqueraded */
 	PREFIX_TUNNEL = 2,  /* reached through the tunnel at via */
 	PREFIX_NODE = 4,    /* an address of another node */
+	PREFIX_NO_PORTS = 8, /* … on which no node port answers */
 };
 
 struct prefix_key {

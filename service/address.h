@@ -12,7 +12,8 @@ enum address_owner {
 	OWNER_PEER, /* another node's */
 };
 
-INLINE int address_owner(const struct addr *a)
+/* node_ports, a constant: addresses of nodes on which no node port answers are others. */
+INLINE int address_find_owner(const struct addr *a, bool node_ports)
 {
 	struct endpoint *e;
 	struct prefix *p;
@@ -21,9 +22,20 @@ INLINE int address_owner(const struct addr *a)
 		return OWNER_NODE;
 	e = bpf_map_lookup_elem(&endpoints, a);
 	if (e)
-		return e->flags & ENDPOINT_HOST ? OWNER_NODE : OWNER_OTHER;
+		return e->flags & ENDPOINT_HOST && !(node_ports && e->flags & ENDPOINT_NO_PORTS) ? OWNER_NODE : OWNER_OTHER;
 	p = prefix_find(a);
-	return p && p->flags & PREFIX_NODE ? OWNER_PEER : OWNER_OTHER;
+	return p && p->flags & PREFIX_NODE && !(node_ports && p->flags & PREFIX_NO_PORTS) ? OWNER_PEER : OWNER_OTHER;
+}
+
+INLINE int address_owner(const struct addr *a)
+{
+	return address_find_owner(a, false);
+}
+
+/* Whose node ports answer on the address. */
+INLINE int node_ports_owner(const struct addr *a)
+{
+	return address_find_owner(a, true);
 }
 
 /* Makes the key that of any address of the node. */
@@ -55,7 +67,7 @@ INLINE bool frontend_address(const struct addr *a)
 /* Whether some port of the address is a Service's for being a node's. */
 INLINE bool node_ports_address(const struct addr *a)
 {
-	return frontend_wildcard(a, 0, 0) && address_owner(a) != OWNER_OTHER;
+	return frontend_wildcard(a, 0, 0) && node_ports_owner(a) != OWNER_OTHER;
 }
 
 /* Whether a port of a node may be a Service's: what else nodes are asked for, nobody looks up. */

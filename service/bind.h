@@ -16,7 +16,7 @@ INLINE bool bind_taken(const struct addr *a, __be16 port, __u8 proto)
 	addr_map4(&any4, 0);
 	if (addr_is_zero(a))
 		return frontend_wildcard(a, port, proto) || frontend_wildcard(&any4, port, proto);
-	return frontend_wildcard(a, port, proto) && (addr_equal(a, &any4) || address_owner(a) == OWNER_NODE);
+	return frontend_wildcard(a, port, proto) && (addr_equal(a, &any4) || node_ports_owner(a) == OWNER_NODE);
 }
 
 /* Keeps sockets of the host's namespace off ports of Services. Cost: per bind. */

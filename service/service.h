@@ -21,7 +21,7 @@ INLINE struct frontend *frontend_find(const struct addr *a, __be16 port, __u8 pr
 	f = frontend_wildcard(a, port, proto);
 	if (!f || !(f->flags & flag))
 		return NULL;
-	owner = address_owner(a);
+	owner = node_ports_owner(a);
 	if (owner == OWNER_NODE)
 		return f;
 	return owner == OWNER_PEER && !(f->flags & FRONTEND_THIS_NODE) ? f : NULL;

@@ -112,7 +112,11 @@ func (f *Facts) packets() Feature {
 	if c.Direct() {
 		x.Why += "; direct answers told of by " + map[string]string{"opt": "an option", "ipip": "IPIP", "geneve": "Geneve"}[c.LoadBalancer.DSRDispatch]
 	}
-	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s", strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range)
+	on := ""
+	if list := c.NodePort.Addresses; len(list) > 0 {
+		on = " on " + strings.Trim(fmt.Sprint(list), "[]")
+	}
+	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s%s", strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range, on)
 	for _, m := range f.Maps {
 		if m.Name == "translations" {
 			x.Chosen += "; " + plural(m.Entries, "flow")

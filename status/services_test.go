@@ -91,7 +91,11 @@ func TestPackets(t *testing.T) {
 		state  State
 		want   string
 	}{
-		"on":  {func(*Facts) {}, OK, chosen},
+		"on": {func(*Facts) {}, OK, chosen},
+		"some addresses": {
+			func(f *Facts) { f.Config.NodePort.Addresses = []netip.Prefix{netip.MustParsePrefix("192.168.9.0/24")} }, OK,
+			strings.Replace(chosen, "32767", "32767 on 192.168.9.0/24", 1),
+		},
 		"off": {func(f *Facts) { f.Settings.Services = 0 }, Off, "off"},
 		"tunnel": {
 			func(f *Facts) { f.Config.RoutingMode, f.Config.LoadBalancer.Algorithm = "tunnel", "maglev" }, OK,
