@@ -52,7 +52,7 @@ func (u *update) use(k cluster.Key, a L4Addr, e *endpoint) {
 		if e == nil {
 			return
 		}
-		old = &Backend{ID: u.backendIDs.get(a), Address: a.AddrPort, Protocol: a.Protocol}
+		old = &Backend{ID: u.backendIDs.Get(a), Address: a.AddrPort, Protocol: a.Protocol}
 	}
 	var says *Use
 	if e != nil {
@@ -70,7 +70,7 @@ func (u *update) use(k cluster.Key, a L4Addr, e *endpoint) {
 func (u *update) sweep(a L4Addr) {
 	if row, _, ok := u.Desired.Backends.Get(u.txn, BackendByAddress(a)); ok && len(row.Uses) == 0 {
 		remove(u, u.Desired.Backends, row)
-		u.backendIDs.release(a)
+		u.backendIDs.Release(a)
 		u.gone[a] = true
 	}
 }
@@ -104,7 +104,7 @@ func (u *update) frontends(k cluster.Key, p *plan) []string {
 func (u *update) frontend(p *plan, f *front, last *Frontend) {
 	k := p.service.Key()
 	row := &Frontend{
-		Address: f.AddrPort, Protocol: f.Protocol, ServiceID: u.serviceIDs.get(k), Service: k, PortName: f.port,
+		Address: f.AddrPort, Protocol: f.Protocol, ServiceID: u.serviceIDs.Get(k), Service: k, PortName: f.port,
 		Type: f.kind, Scopes: f.scopes, Elsewhere: f.elsewhere, Affinity: p.service.Affinity,
 		ThisNode:  f.Addr().IsUnspecified() && (f.kind == HostPort || p.service.ExternalLocal),
 		Algorithm: cmp.Or(p.service.Algorithm, u.Config.Algorithm, Random), Forwarding: p.service.Forwarding, Status: reconciler.StatusPending(),
@@ -135,7 +135,7 @@ func (u *update) refs(s *set, last []BackendRef) []BackendRef {
 	if s.refs == nil && !s.empty() {
 		want := make([]BackendRef, len(s.members))
 		for i, m := range s.members {
-			want[i] = BackendRef{ID: u.backendIDs.get(m.L4Addr), Weight: m.weight}
+			want[i] = BackendRef{ID: u.backendIDs.Get(m.L4Addr), Weight: m.weight}
 		}
 		s.refs = arrange(last, want)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
+	"myelin/table/ledger"
 )
 
 // Params are what Services need.
@@ -42,8 +43,8 @@ type Services struct {
 
 	// The rest belongs to Run.
 	builder    builder
-	serviceIDs *numbers[cluster.Key]
-	backendIDs *numbers[L4Addr]
+	serviceIDs *ledger.Numbers[cluster.Key]
+	backendIDs *ledger.Numbers[L4Addr]
 	have       map[cluster.Key]*holding
 	claims     map[L4Addr][]cluster.Key
 	sliceOf    map[cluster.Key]string // the Service that a slice is of
@@ -73,8 +74,8 @@ func New(p Params) (*Services, error) {
 		p.Log.Error("states of backends that an operator said are forgotten", "error", err)
 	}
 	var bad1, bad2, err1, err2 error
-	s.serviceIDs, bad1, err1 = newNumbers[cluster.Key](s.path("services.json"), p.LastService)
-	s.backendIDs, bad2, err2 = newNumbers[L4Addr](s.path("backends.json"), p.LastBackend)
+	s.serviceIDs, bad1, err1 = ledger.NewNumbers[cluster.Key](s.path("services.json"), p.LastService)
+	s.backendIDs, bad2, err2 = ledger.NewNumbers[L4Addr](s.path("backends.json"), p.LastBackend)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
@@ -95,8 +96,8 @@ func (s *Services) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.serviceIDs.close()
-	defer s.backendIDs.close()
+	defer s.serviceIDs.Close()
+	defer s.backendIDs.Close()
 	for {
 		wait := s.round(f)
 		select {

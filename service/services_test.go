@@ -40,7 +40,7 @@ func newWorld(t testing.TB, config Config, dir string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.serviceIDs.close(); s.backendIDs.close() })
+	t.Cleanup(func() { s.serviceIDs.Close(); s.backendIDs.Close() })
 	return &world{Services: s, follow: f}
 }
 

@@ -68,60 +68,6 @@ func TestNumbersStay(t *testing.T) {
 	}
 }
 
-// A file that makes no sense is begun anew, after the numbers that the kernel has, and one that can't be written is an
-// error.
-func TestBadNumbers(t *testing.T) {
-	for name, text := range map[string]string{
-		"no JSON": "x\n", "other version": `{"version":9}` + "\n",
-		"number twice": `{"version":1}` + "\n" + `{"id":1,"key":"a"}` + "\n" + `{"id":1,"key":"b"}` + "\n",
-	} {
-		path := filepath.Join(t.TempDir(), "n.json")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		n, bad, err := newNumbers[cluster.Key](path, 7)
-		if err != nil || bad == nil {
-			t.Fatalf("%s: got %v, %v", name, bad, err)
-		}
-		if id := n.get(cluster.Key{Name: "a"}); id != 8 {
-			t.Errorf("%s: got number %d", name, id)
-		}
-		n.close()
-	}
-	if _, _, err := newNumbers[cluster.Key](filepath.Join(t.TempDir(), "missing", "n.json"), 0); err == nil {
-		t.Error("got no error for a folder that isn't there")
-	}
-}
-
-// The file doesn't grow with what came and went, and numbers begin again after
-// the last one.
-func TestNumbersComeAndGo(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "n.json")
-	n, _, err := newNumbers[cluster.Key](path, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.close()
-	stays := n.get(cluster.Key{Name: "stays"})
-	for i := range 5000 {
-		k := cluster.Key{Name: "n", Namespace: strings.Repeat("x", i%7)}
-		if id := n.get(k); id <= uint32(i)+1 {
-			t.Fatalf("got number %d again", id)
-		}
-		if err := n.save(); err != nil {
-			t.Fatal(err)
-		}
-		n.release(k)
-	}
-	if info, err := os.Stat(path); err != nil || info.Size() > 100<<10 {
-		t.Errorf("got %v, %v", info.Size(), err)
-	}
-	n.next = 0
-	if id := n.get(cluster.Key{Name: "late"}); id == 0 || id == stays {
-		t.Errorf("got number %d after the last one", id)
-	}
-}
-
 // What is said of a backend decides who gets new flows.
 func TestSetState(t *testing.T) {
 	w := newWorld(t, Config{}, "")

@@ -128,17 +128,17 @@ func (u *update) commit(ready bool) error {
 	for a := range u.unused {
 		u.sweep(a)
 	}
-	u.endStates(func(a L4Addr) bool { return u.gone[a] || first && u.backendIDs.keeps(a) })
+	u.endStates(func(a L4Addr) bool { return u.gone[a] || first && u.backendIDs.Keeps(a) })
 	if first {
 		// What the files have and the cluster doesn't is gone for good.
-		u.serviceIDs.releaseKept()
-		u.backendIDs.releaseKept()
+		u.serviceIDs.ReleaseKept()
+		u.backendIDs.ReleaseKept()
 		for _, done := range u.done {
 			done(u.txn)
 		}
 		u.Services.done = nil
 	}
-	u.errs = append(u.errs, u.serviceIDs.save(), u.backendIDs.save())
+	u.errs = append(u.errs, u.serviceIDs.Save(), u.backendIDs.Save())
 	u.txn.Commit()
 	return errors.Join(u.errs...)
 }
@@ -224,12 +224,12 @@ func (u *update) apply(k cluster.Key) {
 		if row, _, ok := u.Desired.Services.Get(u.txn, ByKey(k)); ok {
 			remove(u, u.Desired.Services, row)
 		}
-		u.serviceIDs.release(k)
+		u.serviceIDs.Release(k)
 		delete(u.have, k)
 		return
 	}
 	row := p.service
-	row.ID, row.Status = u.serviceIDs.get(k), reconciler.StatusPending()
+	row.ID, row.Status = u.serviceIDs.Get(k), reconciler.StatusPending()
 	u.endpoints(k, p.endpoints)
 	row.Problems = append(row.Problems, u.frontends(k, p)...)
 	if old, _, ok := u.Desired.Services.Get(u.txn, ByKey(k)); !ok || !old.Equal(&row) {

@@ -1,44 +1,42 @@
-package service
+package ledger
 
 import (
 	"fmt"
 	"iter"
-
-	"myelin/table/ledger"
 )
 
-// numbers gives IDs to keys, and keeps them in a file over restarts. Numbers
+// Numbers gives IDs to keys, and keeps them in a file over restarts. Numbers
 // that were let go rest until all 2^32 were given.
-type numbers[K interface {
+type Numbers[K interface {
 	comparable
 	fmt.Stringer
 }] struct {
-	ledger ledger.Ledger[record]
+	ledger Ledger[numberOf]
 	next   uint32
 	byKey  map[K]uint32
 	used   map[uint32]bool
 	// kept are those of the file that nobody has asked for yet, by key as text.
 	kept  map[string]uint32
-	fresh []record // not in the file yet
+	fresh []numberOf // not in the file yet
 }
 
-// record is a line of the file: a number and whose it is.
-type record struct {
-	ledger.Head
+// numberOf is a line of the file: a number and whose it is.
+type numberOf struct {
+	Head
 	Key string `json:"key,omitempty"`
 }
 
-func numbered(id uint32, key string) record { return record{Head: ledger.Head{ID: id}, Key: key} }
+func numbered(id uint32, key string) numberOf { return numberOf{Head: Head{ID: id}, Key: key} }
 
-// newNumbers reads the file and opens it to go on; numbers up to last are
+// NewNumbers reads the file and opens it to go on; numbers up to last are
 // somebody's already, whatever the file says. Only a file that can't be
-// written makes numbers nil; one that can't be used is begun anew, and bad says
+// written makes n nil; one that can't be used is begun anew, and bad says
 // why.
-func newNumbers[K interface {
+func NewNumbers[K interface {
 	comparable
 	fmt.Stringer
-}](path string, last uint32) (n *numbers[K], bad, err error) {
-	n = &numbers[K]{ledger: ledger.Ledger[record]{Path: path}, byKey: map[K]uint32{}, used: map[uint32]bool{}, kept: map[string]uint32{}}
+}](path string, last uint32) (n *Numbers[K], bad, err error) {
+	n = &Numbers[K]{ledger: Ledger[numberOf]{Path: path}, byKey: map[K]uint32{}, used: map[uint32]bool{}, kept: map[string]uint32{}}
 	if n.next, bad = n.ledger.Read(last+1, n.known); bad != nil {
 		n.next, n.used, n.kept = last+1, map[uint32]bool{}, map[string]uint32{}
 	}
@@ -50,7 +48,7 @@ func newNumbers[K interface {
 
 // known takes a line of the file. Of two lines with one key, the later one
 // counts.
-func (n *numbers[K]) known(r record) error {
+func (n *Numbers[K]) known(r numberOf) error {
 	if r.Key == "" || n.used[r.ID] {
 		return fmt.Errorf("number %d is not valid here", r.ID)
 	}
@@ -59,8 +57,8 @@ func (n *numbers[K]) known(r record) error {
 	return nil
 }
 
-// get is the number of a key, a new one if it has none.
-func (n *numbers[K]) get(key K) uint32 {
+// Get is the number of a key, a new one if it has none.
+func (n *Numbers[K]) Get(key K) uint32 {
 	if id, ok := n.byKey[key]; ok {
 		return id
 	}
@@ -84,30 +82,30 @@ func (n *numbers[K]) get(key K) uint32 {
 	return id
 }
 
-// release lets a number go.
-func (n *numbers[K]) release(key K) {
+// Release lets a number go.
+func (n *Numbers[K]) Release(key K) {
 	delete(n.used, n.byKey[key])
 	delete(n.byKey, key)
 }
 
-// keeps reports whether the key had a number before the start, and nobody has
+// Keeps reports whether the key had a number before the start, and nobody has
 // asked for it since.
-func (n *numbers[K]) keeps(key K) bool {
+func (n *Numbers[K]) Keeps(key K) bool {
 	_, ok := n.kept[key.String()]
 	return ok
 }
 
-// releaseKept lets the numbers go that nobody has asked for since the start.
-func (n *numbers[K]) releaseKept() {
+// ReleaseKept lets the numbers go that nobody has asked for since the start.
+func (n *Numbers[K]) ReleaseKept() {
 	for _, id := range n.kept {
 		delete(n.used, id)
 	}
 	n.kept = map[string]uint32{}
 }
 
-// save writes new numbers to the file. A number must be there before anybody
+// Save writes new numbers to the file. A number must be there before anybody
 // sees it, or a crash could give it to another key while the kernel holds it.
-func (n *numbers[K]) save() error {
+func (n *Numbers[K]) Save() error {
 	if len(n.fresh) == 0 {
 		return nil
 	}
@@ -123,7 +121,7 @@ func (n *numbers[K]) save() error {
 }
 
 // rewrite makes the file hold the numbers in use.
-func (n *numbers[K]) rewrite() error {
+func (n *Numbers[K]) rewrite() error {
 	err := n.ledger.Rewrite(n.next, n.all())
 	if err == nil {
 		n.fresh = nil
@@ -131,8 +129,8 @@ func (n *numbers[K]) rewrite() error {
 	return err
 }
 
-func (n *numbers[K]) all() iter.Seq[record] {
-	return func(yield func(record) bool) {
+func (n *Numbers[K]) all() iter.Seq[numberOf] {
+	return func(yield func(numberOf) bool) {
 		for key, id := range n.byKey {
 			if !yield(numbered(id, key.String())) {
 				return
@@ -146,4 +144,5 @@ func (n *numbers[K]) all() iter.Seq[record] {
 	}
 }
 
-func (n *numbers[K]) close() { n.ledger.Close() }
+// Close closes the file.
+func (n *Numbers[K]) Close() { n.ledger.Close() }

@@ -1,0 +1,156 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	"myelin/identity"
+)
+
+// rule is a Rule ready to be compiled into sets.
+type rule struct {
+	*Rule
+	id    uint32
+	key   ruleKey
+	spec  *Spec
+	place int // in the object
+	ports []portPrefix
+	names []portName
+	peers peerSpec
+
+	// The rest is there while some set has the rule.
+	sets       map[*set]struct{}
+	selections []*peerSelection
+	addresses  []addressPeer
+	named      []*namedPort
+}
+
+// addressPeer is peers by address, and by labels too where required is not nil.
+type addressPeer struct {
+	set      *addressSet
+	required *peerSelection
+}
+
+// peerSpec is who a rule speaks of, before anybody is looked for.
+type peerSpec struct {
+	// any says, by family, that everybody is meant.
+	any       [2]bool
+	selectors []Selector
+	addresses []addressSpec
+}
+
+// addressSpec is an address set to be made, and what its addresses must have
+// beside.
+type addressSpec struct {
+	source   addressSource
+	required Selector
+}
+
+// families are the indexes of IPv4 and IPv6.
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// world selects what is outside, by one family.
+func world(family int) Selector {
+	key := [...]string{"world-ipv4", "world-ipv6"}[family]
+	return Selector{{Source: "reserved", Key: key, Op: Exists}}
+}
+
+// services are what the engine knows of Services: the labels of the pods
+// behind one, or that it has none, and its name stands for addresses.
+type services func(ServicePeer) []behind
+
+// behind is what a Service leads to: pods by labels, or, with nil, the
+// addresses of its EndpointSlices.
+type behind struct {
+	key      string // "namespace/name"
+	selector Selector
+}
+
+// newPeers works out who is meant. place names the rule, for its lists that
+// are too long to be known by what is in them.
+func newPeers(peers []Peer, place string, find services) peerSpec {
+	var s peerSpec
+	if peers == nil {
+		return peerSpec{any: [2]bool{true, true}}
+	}
+	var lists [2]Prefixes // those without conditions, by Pods: one list costs less than many
+	for i, p := range peers {
+		required := slices.Concat(p.Required...)
+		switch {
+		case p.Prefixes != nil && len(required)+len(p.Prefixes.Except) == 0 && p.Prefixes.Group == "" && p.Prefixes.GroupSelector == nil:
+			list := &lists[boolIndex(p.Prefixes.Pods)]
+			if list.Include == nil {
+				list.Include = p.Prefixes.Include[:len(p.Prefixes.Include):len(p.Prefixes.Include)]
+			} else {
+				list.Include = append(list.Include, p.Prefixes.Include...)
+			}
+		case p.Prefixes != nil:
+			s.prefixes(*p.Prefixes, required, listPlace(place, i))
+		case p.Nodes != nil:
+			s.addresses = append(s.addresses, addressSpec{nodesSource(*p.Nodes), required})
+		case p.Service != nil:
+			for _, b := range find(*p.Service) {
+				if b.selector == nil {
+					s.addresses = append(s.addresses, addressSpec{serviceSource(b.key), required})
+				} else {
+					s.labels(slices.Concat(b.selector, required))
+				}
+			}
+		case p.Endpoints != nil:
+			s.labels(slices.Concat(*p.Endpoints, required))
+		default:
+			s.labels(required)
+		}
+	}
+	for i, list := range lists {
+		if list.Pods = i == 1; len(list.Include) > 0 {
+			s.prefixes(list, nil, listPlace(place, -i))
+		}
+	}
+	return s
+}
+
+func (s *peerSpec) labels(sel Selector) {
+	if len(sel) == 0 {
+		s.any = [2]bool{true, true}
+		return
+	}
+	s.selectors = append(s.selectors, sel)
+}
+
+// prefixes takes addresses. A whole family needs no rows: it is everybody of
+// that family, or all that is outside.
+func (s *peerSpec) prefixes(p Prefixes, required Selector, place string) {
+	for family, whole := range [2]netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
+		of := func(q netip.Prefix) bool { return familyOf(q.Addr()) == family }
+		if !slices.Contains(p.Include, whole) || slices.ContainsFunc(p.Except, of) || p.Pods && len(required) > 0 {
+			continue
+		}
+		p.Include = slices.DeleteFunc(slices.Clone(p.Include), of)
+		if p.Pods {
+			s.any[family] = true
+		} else {
+			s.selectors = append(s.selectors, slices.Concat(world(family), required))
+		}
+	}
+	if len(p.Include) > 0 || p.Group != "" || p.GroupSelector != nil {
+		s.addresses = append(s.addresses, addressSpec{prefixSource(p, place), required})
+	}
+}
+
+func boolIndex(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// worldOf is the identity of what is outside.
+func worldOf(a netip.Addr) uint32 {
+	return [...]uint32{identity.WorldIPv4, identity.WorldIPv6}[familyOf(a)]
+}

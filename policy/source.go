@@ -1,0 +1,124 @@
+package policy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// shortList is how many prefixes a list may have to be known by what is in
+// them, so that all rules that have the same one share it. Longer ones are
+// known by their place: then one prefix more or less is a small change.
+const shortList = 64
+
+// addressSource says where an address set's prefixes come from.
+type addressSource struct {
+	// key is the same for sources that always have the same prefixes, also
+	// after a restart.
+	key string
+	// pods: addresses of pods and nodes count as well as those outside.
+	pods            bool
+	include, except []netip.Prefix // sorted, masked, each once
+	group           string
+	groups          *Selector
+	nodes           *Selector
+	service         string
+}
+
+func listPlace(rule string, peer int) string { return fmt.Sprintf("%s peer %d", rule, peer) }
+
+// prefixSource is that of addresses that a rule names.
+func prefixSource(p Prefixes, place string) addressSource {
+	s := addressSource{pods: p.Pods, include: tidy(p.Include), except: tidy(p.Except), group: p.Group, groups: p.GroupSelector}
+	kind := "cidr"
+	if p.Pods {
+		kind = "ipblock"
+	}
+	if p.GroupSelector != nil {
+		kind += " groups " + p.GroupSelector.text()
+	}
+	if p.Group != "" {
+		kind += " group " + p.Group
+	}
+	if len(s.include)+len(s.except) <= shortList {
+		place = contentKey(s.include, s.except)
+	}
+	s.key = kind + " " + place
+	return s
+}
+
+func nodesSource(sel Selector) addressSource {
+	return addressSource{key: "nodes " + sel.text(), pods: true, nodes: &sel}
+}
+
+func serviceSource(name string) addressSource {
+	return addressSource{key: "service " + name, service: name}
+}
+
+// tidy returns the prefixes masked, sorted and each once: the same slice where
+// they are so already.
+func tidy(list []netip.Prefix) []netip.Prefix {
+	masked := !slices.ContainsFunc(list, func(p netip.Prefix) bool { return p != p.Masked() })
+	if masked && slices.IsSortedFunc(list, func(a, b netip.Prefix) int {
+		if a == b {
+			return -1 // what is there twice is not tidy
+		}
+		return a.Compare(b)
+	}) {
+		return list
+	}
+	out := slices.Clone(list)
+	for i, p := range out {
+		out[i] = p.Masked()
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// contentKey is the same for the same prefixes. 128 bits: no two lists of a
+// cluster share one by chance.
+func contentKey(lists ...[]netip.Prefix) string {
+	var out string
+	for seed := range uint64(2) {
+		d := xxhash.NewWithSeed(seed)
+		for _, list := range lists {
+			var b []byte
+			b = binary.LittleEndian.AppendUint64(b, uint64(len(list)))
+			for _, p := range list {
+				a := p.Addr().As16()
+				b = append(append(b, a[:]...), byte(p.Bits()), byte(familyOf(p.Addr())))
+			}
+			d.Write(b) // never fails
+		}
+		out += fmt.Sprintf("%016x", d.Sum64())
+	}
+	return out
+}
+
+// merge walks two tidy lists, and calls yield with what only one of them has.
+func merge(before, after []netip.Prefix, yield func(p netip.Prefix, added bool)) {
+	for len(before) > 0 || len(after) > 0 {
+		switch {
+		case len(after) == 0:
+			yield(before[0], false)
+			before = before[1:]
+		case len(before) == 0:
+			yield(after[0], true)
+			after = after[1:]
+		default:
+			switch c := before[0].Compare(after[0]); {
+			case c < 0:
+				yield(before[0], false)
+				before = before[1:]
+			case c > 0:
+				yield(after[0], true)
+				after = after[1:]
+			default:
+				before, after = before[1:], after[1:]
+			}
+		}
+	}
+}

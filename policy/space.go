@@ -1,0 +1,337 @@
+package policy
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/gaissmai/bart"
+
+	"myelin/identity"
+)
+
+// noNumber in the place of an identity's number says that there is no row.
+const noNumber = ^uint32(0)
+
+// cell is a prefix that some address set names: what they say of it, as the
+// number of a list, and the number of its row in the kernel. A million of them
+// is why this is no row of a table.
+type cell struct{ list, number uint32 }
+
+// owner is whose an address is, in the cluster.
+type owner struct {
+	base   *base
+	number uint32
+}
+
+// marks are what address sets say of one prefix, sorted; each is a set's
+// number and whether the prefix is an exception there.
+type marks struct {
+	of   []uint32
+	key  string
+	refs int
+}
+
+// membership is what the marks of all prefixes that cover an address add up to.
+type membership struct {
+	podCIDR, apiServer bool
+	sets               [2][]*addressSet // for addresses outside, and for those of pods and nodes
+}
+
+// change is a row for an address or a prefix to be written: noNumber takes it away.
+type change struct {
+	prefix netip.Prefix
+	number uint32
+}
+
+// space is all addresses that have an identity by a row of their own.
+type space struct {
+	cells *bart.Table[cell]
+	owned *bart.Table[owner]
+	// former are the numbers of addresses whose pods have gone. Who gets one
+	// anew is somebody else, which flows that were decided before must learn.
+	former map[netip.Addr]uint32
+
+	lists    map[uint32]*marks
+	byKey    map[string]uint32
+	nextList uint32
+	cache    map[string]*membership // by the lists from the longest prefix to the shortest
+
+	sets    map[uint32]*addressSet
+	bySet   map[string]*addressSet // by key
+	nextSet uint32
+	dirty   map[netip.Prefix]struct{}
+	peers   *peerIDs
+
+	// count is how many cells there are of single addresses and of prefixes, and
+	// room how many rows the kernel's maps hold.
+	count, room [2]int
+
+	unfit bool // some set has an error that it hadn't, or none any more
+	least int  // how many rows there were when a set didn't fit
+
+	changes []change
+	bump    bool // what addresses were changed
+}
+
+// formerMost bounds space.former.
+const formerMost = 1 << 16
+
+func newSpace(peers *peerIDs) *space {
+	s := &space{
+		cells: &bart.Table[cell]{}, owned: &bart.Table[owner]{}, former: map[netip.Addr]uint32{}, lists: map[uint32]*marks{},
+		byKey: map[string]uint32{}, cache: map[string]*membership{}, sets: map[uint32]*addressSet{}, bySet: map[string]*addressSet{},
+		dirty: map[netip.Prefix]struct{}{}, peers: peers, room: [2]int{int(^uint(0) >> 1), int(^uint(0) >> 1)},
+	}
+	return s
+}
+
+// mark lets a set say something of a prefix, or no longer. It returns whether
+// that changed anything.
+func (s *space) mark(p netip.Prefix, set uint32, except, on bool) (changed bool) {
+	bit := set<<1 | uint32(boolIndex(except))
+	s.cells.Modify(p, func(c cell, ok bool) (cell, bool) {
+		if !ok {
+			c.number = noNumber
+		}
+		var of []uint32
+		if old := s.lists[c.list]; old != nil {
+			of = old.of
+		}
+		i, has := slices.BinarySearch(of, bit)
+		if has == on {
+			return c, !ok
+		}
+		changed = true
+		s.count[boolIndex(!p.IsSingleIP())] += boolIndex(!ok)
+		of = slices.Clone(of)
+		if on {
+			of = slices.Insert(of, i, bit)
+		} else {
+			of = slices.Delete(of, i, i+1)
+		}
+		next := s.list(of)
+		s.unlist(c.list)
+		c.list = next
+		return c, false
+	})
+	if changed {
+		s.dirty[p] = struct{}{}
+	}
+	return changed
+}
+
+// list is the number of a list; 0 is the empty one.
+func (s *space) list(of []uint32) uint32 {
+	if len(of) == 0 {
+		return 0
+	}
+	b := make([]byte, 0, 4*len(of))
+	for _, m := range of {
+		b = binary.LittleEndian.AppendUint32(b, m)
+	}
+	if id, ok := s.byKey[string(b)]; ok {
+		s.lists[id].refs++
+		return id
+	}
+	s.nextList++
+	s.lists[s.nextList] = &marks{of: of, key: string(b), refs: 1}
+	s.byKey[string(b)] = s.nextList
+	return s.nextList
+}
+
+func (s *space) unlist(id uint32) {
+	l := s.lists[id]
+	if l == nil {
+		return
+	}
+	if l.refs--; l.refs == 0 {
+		delete(s.lists, id)
+		delete(s.byKey, l.key)
+		clear(s.cache)
+	}
+}
+
+// own says whose an address is; nil: nobody's in the cluster any more.
+func (s *space) own(a netip.Addr, b *base) {
+	p := netip.PrefixFrom(a, a.BitLen())
+	have, ok := s.owned.Get(p)
+	switch {
+	case b == nil && !ok || ok && have.base == b:
+		return
+	case b == nil:
+		s.owned.Delete(p)
+		if len(s.former) >= formerMost {
+			clear(s.former)
+			s.bump = true
+		}
+		if have.number == noNumber {
+			break
+		}
+		s.former[a] = have.number
+		s.peers.unref(have.number)
+		s.changes = append(s.changes, change{p, noNumber})
+	case !ok:
+		s.owned.Insert(p, owner{b, noNumber})
+	default:
+		s.owned.Insert(p, owner{b, have.number})
+	}
+	s.dirty[p] = struct{}{}
+}
+
+// of adds up what is said of a prefix.
+func (s *space) of(p netip.Prefix) *membership {
+	var buffer [64]byte
+	key := buffer[:0]
+	for _, c := range s.cells.Supernets(p) {
+		if c.list != 0 {
+			key = binary.LittleEndian.AppendUint32(key, c.list)
+		}
+	}
+	if m, ok := s.cache[string(key)]; ok {
+		return m
+	}
+	text, m := string(key), &membership{}
+	in, out := map[uint32]bool{}, map[uint32]bool{}
+	for ; len(key) > 0; key = key[4:] {
+		for _, bit := range s.lists[binary.LittleEndian.Uint32(key)].of {
+			if bit&1 == 0 {
+				in[bit>>1] = true
+			} else {
+				out[bit>>1] = true
+			}
+		}
+	}
+	for id := range in {
+		switch {
+		case out[id]:
+		case id == podCIDRs:
+			m.podCIDR = true
+		case id == apiServers:
+			m.apiServer = true
+		default:
+			set := s.sets[id]
+			m.sets[0] = append(m.sets[0], set)
+			if set.source.pods {
+				m.sets[1] = append(m.sets[1], set)
+			}
+		}
+	}
+	for i := range m.sets {
+		slices.SortFunc(m.sets[i], func(a, b *addressSet) int { return int(a.id) - int(b.id) })
+	}
+	s.cache[text] = m
+	return m
+}
+
+// flush works out the rows of what was marked, and of all in it.
+func (s *space) flush() {
+	order := make([]netip.Prefix, 0, len(s.dirty))
+	for p := range s.dirty {
+		order = append(order, p)
+	}
+	clear(s.dirty)
+	slices.SortFunc(order, netip.Prefix.Compare) // those that cover others first
+	var done netip.Prefix
+	for _, p := range order {
+		if done.IsValid() && done.Bits() <= p.Bits() && done.Contains(p.Addr()) {
+			continue
+		}
+		if p.IsSingleIP() {
+			s.refresh(p)
+			continue
+		}
+		done = p
+		var inside []netip.Prefix
+		for q := range s.cells.Subnets(p) {
+			inside = append(inside, q)
+		}
+		for q := range s.owned.Subnets(p) {
+			inside = append(inside, q)
+		}
+		for _, q := range inside {
+			s.refresh(q)
+		}
+	}
+}
+
+// refresh makes the row of one prefix right.
+func (s *space) refresh(p netip.Prefix) {
+	m := s.of(p)
+	mine, isOwned := s.owned.Get(p)
+	if isOwned {
+		next := s.peers.number(mine.base.with(m.apiServer, s.peers), m.sets[1])
+		s.settleOwned(p, mine, next, m)
+	}
+	c, ok := s.cells.Get(p)
+	if !ok {
+		return
+	}
+	next := noNumber
+	switch {
+	case isOwned || c.list == 0:
+	case m.podCIDR && s.saysPodCIDR(c):
+		next = identity.Unknown
+	case m.podCIDR: // the row of all pods' addresses holds here too
+	default:
+		outside := s.peers.base(worldOf(p.Addr()))
+		next = s.peers.number(outside.with(m.apiServer, s.peers), m.sets[0])
+	}
+	s.settleCell(p, c, next, isOwned)
+}
+
+func (s *space) saysPodCIDR(c cell) bool {
+	l := s.lists[c.list]
+	return l != nil && slices.Contains(l.of, podCIDRs<<1)
+}
+
+func (s *space) settleOwned(p netip.Prefix, have owner, next uint32, m *membership) {
+	if next == have.number {
+		return
+	}
+	before, known := s.former[p.Addr()]
+	delete(s.former, p.Addr())
+	if have.number != noNumber || known && before != next || !known && !m.podCIDR {
+		s.bump = true
+	}
+	s.swap(p, have.number, next)
+	s.owned.Insert(p, owner{have.base, next})
+}
+
+func (s *space) settleCell(p netip.Prefix, c cell, next uint32, isOwned bool) {
+	if next != c.number {
+		if isOwned { // its owner's row has been written in its place
+			s.peers.unref(c.number)
+		} else {
+			s.swap(p, c.number, next)
+			s.bump = true
+		}
+	}
+	if c.list == 0 {
+		s.cells.Delete(p)
+		s.count[boolIndex(!p.IsSingleIP())]--
+		return
+	}
+	s.cells.Insert(p, cell{c.list, next})
+}
+
+// swap notes that a row becomes another one.
+func (s *space) swap(p netip.Prefix, before, after uint32) {
+	s.peers.ref(after)
+	s.peers.unref(before)
+	s.changes = append(s.changes, change{p, after})
+}
+
+// lookup is the number that the datapath finds for an address.
+func (s *space) lookup(a netip.Addr) uint32 {
+	p := netip.PrefixFrom(a, a.BitLen())
+	if o, ok := s.owned.Get(p); ok && o.number != noNumber {
+		return o.number
+	}
+	for _, c := range s.cells.Supernets(p) {
+		if c.number != noNumber {
+			return c.number
+		}
+	}
+	return worldOf(a)
+}
