@@ -46,7 +46,7 @@ func (u *update) node(n *cluster.Node, deleted bool) {
 	if deleted {
 		return
 	}
-	u.nodes[n.Name] = nodeAddresses(n)
+	u.nodes[n.Name] = NodeAddresses(n)
 	for _, a := range u.nodes[n.Name] {
 		u.touched[a] = true
 		u.claims[a] = append(u.claims[a], n.Name)
@@ -59,9 +59,9 @@ func (u *update) touch(addrs []netip.Addr) {
 	}
 }
 
-// nodeAddresses are the addresses that a node sends from: its own, and the
+// NodeAddresses are the addresses that a node sends from: its own, and the
 // gateways of its pods, the first of each podCIDR.
-func nodeAddresses(n *cluster.Node) []netip.Addr {
+func NodeAddresses(n *cluster.Node) []netip.Addr {
 	out := slices.Clone(n.Addresses)
 	for _, p := range n.PodCIDRs {
 		out = append(out, p.Addr().Next())

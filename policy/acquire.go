@@ -1,5 +1,7 @@
 package policy
 
+import "maps"
+
 // acquire lets a set have its rules: whom they name is looked for from the
 // first set on.
 func (c *compiler) acquire(s *set) {
@@ -42,6 +44,10 @@ func (c *compiler) activate(r *rule) {
 // refill gives the rule's address sets what the rule says of them now: it is
 // the same but for what is in long lists.
 func (c *compiler) refill(r *rule) {
+	maps.DeleteFunc(r.variants, func(_ string, v *rule) bool { return len(v.sets) == 0 })
+	if len(r.sets) == 0 && len(r.variants) == 0 {
+		return
+	}
 	for _, a := range r.peers.addresses {
 		if set := c.space.bySet[a.source.key]; set != nil {
 			set.source.include, set.source.except = a.source.include, a.source.except

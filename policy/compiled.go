@@ -3,6 +3,7 @@ package policy
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"myelin/identity"
 )
@@ -17,6 +18,10 @@ type rule struct {
 	ports []portPrefix
 	names []portName
 	peers peerSpec
+	// variants are the rule with what other policies ask of its peers, by that
+	// as text, which is asked in the variant's own.
+	variants map[string]*rule
+	asked    string
 
 	// The rest is there while some set has the rule.
 	sets       map[*set]struct{}
@@ -24,6 +29,42 @@ type rule struct {
 	addresses  []addressPeer
 	named      []*namedPort
 }
+
+// asking is the rule with what all policies of an endpoint ask of its peers:
+// fromRequires and toRequires.
+func (r *rule) asking(required []Selector, find services) *rule {
+	if r.spec.Tier != TierDefault || len(required) == 0 {
+		return r
+	}
+	texts := make([]string, len(required))
+	for i, s := range required {
+		texts[i] = s.text()
+	}
+	slices.Sort(texts)
+	asked := strings.Join(slices.Compact(texts), "\x07")
+	v := r.variants[asked]
+	if v == nil {
+		v = &rule{id: r.id, key: r.key, place: r.place, ports: r.ports, names: r.names, asked: asked, sets: map[*set]struct{}{}}
+		if r.variants == nil {
+			r.variants = map[string]*rule{}
+		}
+		r.variants[asked] = v
+	}
+	if v.Rule != r.Rule {
+		v.Rule, v.spec = r.Rule, r.spec
+		peers := slices.Clone(r.Peers)
+		for i := range peers {
+			if p := &peers[i]; p.Endpoints != nil && p.Entity == "" {
+				p.Required = slices.Concat(p.Required, required)
+			}
+		}
+		v.peers = newPeers(peers, r.where(), find)
+	}
+	return v
+}
+
+// where names the rule for lists that are known by their place.
+func (r *rule) where() string { return r.spec.Ref.String() + " " + r.Origin.Path }
 
 // addressPeer is peers by address, and by labels too where required is not nil.
 type addressPeer struct {

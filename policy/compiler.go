@@ -58,6 +58,8 @@ type compiler struct {
 	groups   map[string]groupFacts
 	behind   map[string]serviceFacts // by "namespace/name"
 	last     uint32                  // number of a set or class
+	// altered are rules whose numbers came or went, or whose place did.
+	altered map[uint32]*rule
 	// asking are the objects that speak of Services.
 	asking map[Ref]struct{}
 
@@ -97,6 +99,10 @@ type target struct {
 	subject *subject
 	sets    [2][2]*set // by direction and family
 	gone    bool
+	// For whoever asks: the pod's name, the container's interface, and whether
+	// its labels are known.
+	name, attachment string
+	known            bool
 }
 
 func newCompiler(c Config, peers, rules *ledger.Numbers[ledgerKey]) *compiler {
@@ -105,7 +111,7 @@ func newCompiler(c Config, peers, rules *ledger.Numbers[ledgerKey]) *compiler {
 		config: c, peers: ids, space: newSpace(ids), subjects: newSelectors[*policySpec, *subject](), rules: rules, objects: map[Ref]*object{},
 		targets: map[uint16]*target{}, known: map[string]*subject{}, sets: map[string]*set{}, named: map[portName]*namedPort{},
 		pods: map[cluster.Key]podFacts{}, nodes: map[string]*nodeFacts{}, groups: map[string]groupFacts{}, behind: map[string]serviceFacts{},
-		asking: map[Ref]struct{}{}, dirty: map[*subject]struct{}{},
+		asking: map[Ref]struct{}{}, altered: map[uint32]*rule{}, dirty: map[*subject]struct{}{},
 	}
 	out.space.special(podCIDRs, "pod-cidrs")
 	out.space.special(apiServers, "api-servers")
@@ -151,7 +157,10 @@ func (c *compiler) setPolicy(ref Ref, specs []Spec) {
 	}
 	for key, r := range old.rules {
 		if next.rules[key] != r {
-			c.rules.Release(r.ledgerKey())
+			c.rules.Release(ledgerKeyOf(r.key))
+			if _, ok := c.altered[r.id]; !ok {
+				c.altered[r.id] = nil
+			}
 		}
 	}
 	c.objects[ref] = next
@@ -180,7 +189,7 @@ func (c *compiler) touch(s *policySpec) {
 func (c *compiler) newSpec(spec *Spec, place int, old, next *object) *policySpec {
 	s := &policySpec{Spec: spec}
 	var key strings.Builder
-	fmt.Fprintf(&key, "%v %t %v %d %d\x03", spec.Isolates, spec.Nodes, chooser(spec).text(), spec.Tier, spec.Priority)
+	fmt.Fprintf(&key, "%v %t %v %d %d %v\x03", spec.Isolates, spec.Nodes, chooser(spec).text(), spec.Tier, spec.Priority, spec.Required)
 	for i := range spec.Rules {
 		from := &spec.Rules[i]
 		if slices.ContainsFunc(from.Peers, func(p Peer) bool { return p.Service != nil }) {
@@ -196,13 +205,14 @@ func (c *compiler) newSpec(spec *Spec, place int, old, next *object) *policySpec
 			r = &rule{key: rk, place: place<<16 | i, sets: map[*set]struct{}{}}
 			r.ports, r.names = portsOf(from.Ports)
 		}
-		r.Rule, r.spec, r.peers = from, spec, peers
 		if r.id == 0 {
-			r.id = c.rules.Get(r.ledgerKey())
+			r.id = c.rules.Get(ledgerKeyOf(rk))
 		}
-		if len(r.sets) > 0 {
-			c.refill(r)
+		if r.Rule == nil || r.Origin != from.Origin {
+			c.altered[r.id] = r
 		}
+		r.Rule, r.spec, r.peers = from, spec, peers
+		c.refill(r)
 		next.rules[rk] = r
 		s.rules = append(s.rules, r)
 		key.WriteString(string(rk) + "\x03")
@@ -227,10 +237,18 @@ func keyOf(spec *Spec, r *Rule, peers *peerSpec) ruleKey {
 	return ruleKey(b.String())
 }
 
-// ledgerKey is the rule's key, made short.
-func (r *rule) ledgerKey() ledgerKey {
-	place, _, _ := strings.Cut(string(r.key), "\n")
-	return ledgerKey(place + " " + hash128(string(r.key)))
+// changedRules are the rules that have a number since it was called last, or,
+// as nil, none any more.
+func (c *compiler) changedRules() map[uint32]*rule {
+	out := c.altered
+	c.altered = map[uint32]*rule{}
+	return out
+}
+
+// ledgerKeyOf is a rule's key, made short.
+func ledgerKeyOf(k ruleKey) ledgerKey {
+	place, _, _ := strings.Cut(string(k), "\n")
+	return ledgerKey(place + " " + hash128(string(k)))
 }
 
 func hash128(text string) string {

@@ -33,9 +33,13 @@ func (p *plan) empty() bool {
 	return len(p.sets)+len(p.additions)+len(p.changes)+len(p.targets)+len(p.overSets)+len(p.overPeers)+len(p.over) == 0 && !p.bump
 }
 
-// flush works out what has changed since it was called last.
+// flush works out what has changed since it was called last. Sets that nobody
+// needs any more go with the next call: until the new ones are in the kernel,
+// the old ones must know all peers that addresses become. So there is more to
+// do when leftover says so.
 func (c *compiler) flush() *plan {
 	p := &plan{targets: map[*target]struct{}{}}
+	needless := c.needless()
 	for s := range c.dirty {
 		c.decide(s, p)
 	}
@@ -45,7 +49,7 @@ func (c *compiler) flush() *plan {
 		p.targets[t] = struct{}{}
 	}
 	c.leaving = nil
-	c.abandon(p)
+	c.abandon(needless, p)
 	c.refit()
 	c.space.flush()
 	p.changes, p.bump = c.space.changes, c.space.bump
@@ -77,9 +81,23 @@ func (c *compiler) refit() {
 	}
 }
 
-// abandon lets go of sets that no endpoint has any more.
-func (c *compiler) abandon(p *plan) {
+// leftover reports whether some set has no endpoint any more.
+func (c *compiler) leftover() bool { return len(c.needless()) > 0 }
+
+// needless are the sets that no endpoint has.
+func (c *compiler) needless() (out []*set) {
 	for _, s := range c.sets {
+		if s.users == 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// abandon lets go of sets, if still no endpoint has them. By now the new sets
+// have their rules, so that what both speak of stays.
+func (c *compiler) abandon(needless []*set, p *plan) {
+	for _, s := range needless {
 		if s.users > 0 {
 			continue
 		}
@@ -220,14 +238,23 @@ func (c *compiler) assign(t *target, want [2][2]*set) {
 // rulesFor are the rules that a subject's endpoints are judged by, in order.
 // Where no policy speaks of the direction, nothing is decided.
 func (c *compiler) rulesFor(s *subject, dir Direction) (rules []*rule, isolated, decided bool) {
+	var required [2][]Selector
 	for _, chosen := range s.by {
 		for spec := range chosen.users {
+			for action := range required {
+				required[action] = append(required[action], spec.Required[dir][action]...)
+			}
 			isolated = isolated || spec.Tier == TierDefault && spec.Isolates[dir]
 			for _, r := range spec.rules {
 				if r.Direction == dir {
 					rules = append(rules, r)
 				}
 			}
+		}
+	}
+	for i, r := range rules {
+		if r.Action != Pass {
+			rules[i] = r.asking(required[r.Action], c.resolve)
 		}
 	}
 	arrange(rules)
@@ -242,7 +269,7 @@ func (c *compiler) setsFor(t *target, dir Direction, rules []*rule, isolated boo
 	for family := range out {
 		b := []byte{byte(dir), byte(boolIndex(isolated)), byte(boolIndex(host)), byte(boolIndex(apart) * family)}
 		for _, r := range rules {
-			b = binary.LittleEndian.AppendUint32(b, r.id)
+			b = append(binary.LittleEndian.AppendUint32(append(b, 0xff), r.id), r.asked...)
 			if dir == Ingress && len(r.names) > 0 {
 				b = append(b, ownPorts(r, t)...)
 			}

@@ -75,8 +75,11 @@ func (p *peerIDs) base(id uint32) *base { return p.bases[id] }
 // identify learns of an identity. Its labels never change.
 func (p *peerIDs) identify(id uint32, labels []string) {
 	if b := p.bases[id]; b != nil || id == identity.Unknown {
-		if b != nil {
+		if b != nil && b.gone {
 			b.gone = false
+			if p.byNumber[id] == nil { // it went, while others of the label set stayed
+				p.bear(b, nil)
+			}
 		}
 		return
 	}
@@ -156,6 +159,10 @@ func (p *peerIDs) bear(b *base, members []*addressSet) *peerID {
 		slices.Sort(parts[1:])
 		d.key = ledgerKey(strings.Join(parts, "\n"))
 		d.number = p.numbers.Get(d.key)
+		for p.byNumber[d.number] != nil { // somebody's like it, who is about to go
+			d.key += "+"
+			d.number = p.numbers.Get(d.key)
+		}
 		p.idle[d] = struct{}{}
 	}
 	for _, m := range members {

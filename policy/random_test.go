@@ -58,6 +58,7 @@ func randomPeer(r *rand.Rand) (p Peer) {
 	case 0, 1, 2:
 		p.Endpoints = &sel
 	case 3:
+		p.Entity = "some"
 		p.Endpoints = &Selector{{Source: "reserved", Key: pick(r, []string{"host", "remote-node", "world", "kube-apiserver", "world-ipv6"}), Op: Exists}}
 	case 4, 5, 6:
 		p.Prefixes = &Prefixes{Include: randomPrefixes(r, 1+r.IntN(3)), Except: randomPrefixes(r, r.IntN(2)), Pods: r.IntN(2) == 0}
@@ -111,6 +112,9 @@ func randomSpecs(r *rand.Rand, ref Ref) (out []Spec) {
 		s := Spec{Ref: ref, Subject: randomSelector(r), Nodes: r.IntN(8) == 0, Tier: pick(r, []Tier{TierAdmin, TierDefault, TierDefault, TierBaseline}), Priority: int32(r.IntN(4))}
 		if s.Tier == TierDefault {
 			s.Isolates = [2]bool{r.IntN(2) == 0, r.IntN(2) == 0}
+		}
+		if s.Tier == TierDefault && r.IntN(6) == 0 {
+			s.Required[r.IntN(2)][r.IntN(2)] = []Selector{randomSelector(r)}
 		}
 		for j := range r.IntN(4) {
 			rule := Rule{Origin: Origin{Ref: ref, Path: fmt.Sprintf("spec[%d].rule[%d]", i, j)}, Direction: Direction(r.IntN(2)), Action: pick(r, []Action{Deny, Allow, Allow})}
@@ -245,6 +249,7 @@ func TestRandom(t *testing.T) {
 			c.flush()
 			w.check(c, r, fmt.Sprintf("seed %d step %d", seed, step))
 		}
+		c.flush()
 		c.flush()
 		fresh := w.compiler()
 		if got, want := dump(c), dump(fresh); got != want {

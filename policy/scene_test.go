@@ -48,7 +48,14 @@ func newScene(t testing.TB) *scene {
 
 // compiler makes one from scratch.
 func (w *scene) compiler() *compiler {
-	c := newCompiler(w.config, numbersFor(w.t, firstDerived-1), numbersFor(w.t, 0))
+	c := w.newCompiler(firstDerived - 1)
+	c.flush()
+	return c
+}
+
+// newCompiler makes one that is told all, and has not worked out anything.
+func (w *scene) newCompiler(lastPeer uint32) *compiler {
+	c := newCompiler(w.config, numbersFor(w.t, lastPeer), numbersFor(w.t, 0))
 	for name, n := range w.nodes {
 		c.setNode(name, n)
 	}
@@ -64,7 +71,6 @@ func (w *scene) compiler() *compiler {
 	for ref, specs := range w.policies {
 		c.setPolicy(ref, specs)
 	}
-	c.flush()
 	return c
 }
 
@@ -117,6 +123,7 @@ func judge(c *compiler, slot uint16, dir Direction, peer netip.Addr, proto uint8
 func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto uint8, port uint16) (ruling, string) {
 	var rules []*rule
 	isolated, some := false, false
+	required := w.required(of)
 	for _, specs := range w.policies {
 		for i := range specs {
 			s := &specs[i]
@@ -133,19 +140,14 @@ func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto
 				if dir == Ingress {
 					dest = of
 				}
-				if w.peerMatches(&s.Rules[j], peer, a) && portMatches(&s.Rules[j], dest, proto, port) {
+				if w.peerMatches(&s.Rules[j], s.Tier, required, peer, a) && portMatches(&s.Rules[j], dest, proto, port) {
 					rules = append(rules, &rule{Rule: &s.Rules[j], spec: s, place: i<<16 | j})
 				}
 			}
 		}
 	}
-	if w.config.Mode == ModeNever {
-		return allowed, ""
-	}
-	if w.config.Mode == ModeAlways && of.id != identity.Host {
-		isolated = true
-	}
-	if !isolated && !some {
+	isolated = isolated || w.config.Mode == ModeAlways && of.id != identity.Host
+	if w.config.Mode == ModeNever || !isolated && !some {
 		return allowed, ""
 	}
 	arrange(rules)
@@ -187,7 +189,23 @@ func (w *scene) labelsOf(x *thing, a netip.Addr) []string {
 	return out
 }
 
-func (w *scene) peerMatches(r *Rule, x *thing, a netip.Addr) bool {
+// required is what all policies of an endpoint ask of its peers.
+func (w *scene) required(of *thing) (out [2][2][]Selector) {
+	for _, specs := range w.policies {
+		for _, s := range specs {
+			for dir := range out {
+				for action := range out[dir] {
+					if s.Nodes == (of.id == identity.Host) && s.Subject.Matches(of.labels) {
+						out[dir][action] = append(out[dir][action], s.Required[dir][action]...)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (w *scene) peerMatches(r *Rule, tier Tier, required [2][2][]Selector, x *thing, a netip.Addr) bool {
 	if r.Peers == nil {
 		return true
 	}
@@ -196,6 +214,13 @@ func (w *scene) peerMatches(r *Rule, x *thing, a netip.Addr) bool {
 		for _, s := range p.Required {
 			if !s.Matches(labels) {
 				return false
+			}
+		}
+		if tier == TierDefault && p.Endpoints != nil && p.Entity == "" {
+			for _, s := range required[r.Direction][r.Action] {
+				if !s.Matches(labels) {
+					return false
+				}
 			}
 		}
 		switch {
@@ -289,4 +314,3 @@ func protos() []uint8     { return []uint8{ProtoTCP, ProtoTCP, ProtoUDP, ProtoIC
 func somePorts() []uint16 { return []uint16{0, 1, 79, 80, 81, 443, 8080, 8443, 65535} }
 
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
-

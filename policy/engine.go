@@ -1,0 +1,272 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"myelin/cluster"
+	"myelin/endpoint"
+	"myelin/identity"
+	"myelin/table/ledger"
+)
+
+// Params are what an Engine needs.
+type Params struct {
+	DB         *statedb.DB
+	Cluster    cluster.Tables
+	Policies   Tables
+	Identities statedb.Table[*identity.Identity]
+	Addresses  statedb.Table[*identity.Address]
+	Endpoints  statedb.Table[*endpoint.Endpoint]
+	// Node is this node's name.
+	Node   string
+	Config Config
+	// Dir keeps numbers over a restart of the agent; empty: nothing does.
+	Dir    string
+	Kernel *Kernel
+	Log    *slog.Logger
+	// PodWait is how long WaitPod waits for a pod's labels. Zero means 2 s.
+	PodWait time.Duration
+}
+
+// Engine makes the kernel's policies what the tables say.
+type Engine struct {
+	Params
+	// Realised has a row for each endpoint whose policies are in the kernel, and
+	// Rules one for each rule of a policy.
+	Realised statedb.RWTable[*Realised]
+	Rules    statedb.RWTable[*RuleRow]
+
+	peerNumbers, ruleNumbers *ledger.Numbers[ledgerKey]
+
+	mu       sync.Mutex // guards the compiler
+	compiler *compiler
+	began    bool // what is known at the start is in the kernel
+	audits   map[uint16]bool
+	wake     chan struct{}
+	failures int
+}
+
+// NewEngine creates the tables "endpoint-policies" and "policy-rules". State
+// files that can't be used are logged and begun anew; ones that can't be
+// written are an error.
+func NewEngine(p Params) (*Engine, error) {
+	if p.PodWait == 0 {
+		p.PodWait = 2 * time.Second
+	}
+	last, lastPeer, err := p.Kernel.adopt()
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Params: p, audits: map[uint16]bool{}, wake: make(chan struct{}, 1)}
+	var bad1, bad2, err1, err2 error
+	e.peerNumbers, bad1, err1 = ledger.NewNumbers[ledgerKey](e.path("policy-peers.json"), lastPeer)
+	e.ruleNumbers, bad2, err2 = ledger.NewNumbers[ledgerKey](e.path("policy-rules.json"), 0)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(bad1, bad2); err != nil {
+		p.Log.Warn("peers and rules of policies get new numbers", "error", err)
+	}
+	e.compiler = newCompiler(p.Config, e.peerNumbers, e.ruleNumbers)
+	e.compiler.last = last
+	e.compiler.space.room = [2]int{int(p.Kernel.datapath.Peers.MaxEntries()), int(p.Kernel.datapath.PeerPrefixes.MaxEntries())}
+	e.Realised, e.Rules, err = newEngineTables(p.DB)
+	return e, err
+}
+
+func (e *Engine) path(name string) string {
+	if e.Dir == "" {
+		return ""
+	}
+	return filepath.Join(e.Dir, name)
+}
+
+// Run follows the tables until ctx ends. It must be called once.
+func (e *Engine) Run(ctx context.Context) error {
+	f, err := e.follow()
+	if err != nil {
+		return err
+	}
+	defer e.peerNumbers.Close()
+	defer e.ruleNumbers.Close()
+	for {
+		changed, after := e.round(f)
+		wait := statedb.NewWatchSet()
+		wait.Add(append(changed, e.wake)...)
+		soon, cancel := context.WithTimeout(ctx, after)
+		_, err := wait.Wait(soon, 0)
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("wait for policies: %w", err)
+		}
+	}
+}
+
+// idle is how long a round waits if nothing calls.
+const idle = time.Hour
+
+// round tells the compiler what changed and the kernel what follows from it.
+// It returns what to wait for, and for how long at most.
+func (e *Engine) round(f *follower) (wait []<-chan struct{}, after time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.DB.ReadTxn()
+	wait = e.learn(f, r)
+	if !e.began {
+		if ok, more := e.initialized(r); !ok {
+			return append(wait, more), idle
+		}
+	}
+	err := e.write(e.compiler.flush())
+	if err == nil && e.compiler.leftover() {
+		err = e.write(e.compiler.flush())
+	}
+	if err != nil {
+		e.failures++
+		after = min(100*time.Millisecond<<min(e.failures, 9), 30*time.Second)
+		e.Log.Error("policies are not all in the kernel", "error", err, "again after", after)
+	} else {
+		e.failures, after = 0, idle
+	}
+	more, err := e.Kernel.sweep(false)
+	if err != nil {
+		e.Log.Error("rows of policies that are over stay in the kernel", "error", err)
+	}
+	if more > 0 {
+		after = min(after, more)
+	}
+	return wait, after
+}
+
+// write brings a plan to the kernel and to the tables. Numbers are on disk
+// before anybody can see them.
+func (e *Engine) write(p *plan) error {
+	err1 := errors.Join(e.peerNumbers.Save(), e.ruleNumbers.Save())
+	if err1 != nil {
+		err1 = fmt.Errorf("peers or rules of policies may change their numbers with the next start: %w", err1)
+	}
+	err2 := e.Kernel.apply(e.compiler, p)
+	if !e.began {
+		e.began = true
+		e.peerNumbers.ReleaseKept()
+		e.ruleNumbers.ReleaseKept()
+		err2 = errors.Join(err2, e.Kernel.prune(e.compiler), e.Kernel.epochs.Bump(0))
+	}
+	return errors.Join(err1, err2, e.publish(p))
+}
+
+// publish writes the tables.
+func (e *Engine) publish(p *plan) error {
+	changed := e.compiler.changedRules()
+	if len(p.targets)+len(changed) == 0 {
+		return nil
+	}
+	txn := e.DB.WriteTxn(e.Realised, e.Rules)
+	defer txn.Abort()
+	var errs []error
+	for id, r := range changed {
+		var err error
+		if r == nil {
+			_, _, err = e.Rules.Delete(txn, &RuleRow{ID: id})
+		} else {
+			_, _, err = e.Rules.Insert(txn, &RuleRow{ID: id, Origin: r.Origin, Direction: r.Direction, Action: r.Action})
+		}
+		errs = append(errs, err)
+	}
+	for t := range p.targets {
+		var err error
+		if t.gone {
+			if e.compiler.targets[t.slot] == nil {
+				_, _, err = e.Realised.Delete(txn, &Realised{Slot: t.slot})
+			}
+		} else {
+			_, _, err = e.Realised.Insert(txn, e.realised(t))
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write tables of policies: %w", err)
+	}
+	txn.Commit()
+	return nil
+}
+
+func (e *Engine) realised(t *target) *Realised {
+	row := &Realised{Slot: t.slot, Pod: t.name, Attachment: t.attachment, Known: t.known, Audit: t.audit || e.Config.Audit}
+	for dir, of := range t.sets {
+		for _, s := range of {
+			if s == nil {
+				continue
+			}
+			row.Enforced[dir], row.Rules[dir] = true, len(s.place)
+			if s.err != nil {
+				row.Error = fmt.Sprintf("%s: %v", Direction(dir), s.err)
+			}
+		}
+	}
+	return row
+}
+
+// initialized reports whether all tables are, or what to wait for.
+func (e *Engine) initialized(r statedb.ReadTxn) (bool, <-chan struct{}) {
+	for _, t := range []statedb.TableMeta{
+		e.Cluster.Nodes, e.Cluster.Namespaces, e.Cluster.Pods, e.Cluster.Services, e.Cluster.Slices,
+		e.Policies.Policies, e.Policies.Groups, e.Identities, e.Addresses, e.Endpoints,
+	} {
+		if ok, wait := t.Initialized(r); !ok {
+			return false, wait
+		}
+	}
+	return true, nil
+}
+
+// SetAudit says whether what is denied to an endpoint is only reported.
+func (e *Engine) SetAudit(slot uint16, on bool) {
+	e.mu.Lock()
+	e.audits[slot] = on
+	if t := e.compiler.targets[slot]; t != nil && t.audit != on {
+		t.audit = on
+		e.compiler.dirty[t.subject] = struct{}{}
+	}
+	e.mu.Unlock()
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// WaitPod returns when the policies of the endpoint in a slot are in the
+// kernel, with the labels that its pod has. A pod that isn't known after
+// Params.PodWait is judged as reserved:init, and WaitPod returns. The error is
+// that of ctx.
+func (e *Engine) WaitPod(ctx context.Context, slot uint16) error {
+	late := time.NewTimer(e.PodWait)
+	defer late.Stop()
+	patient := true
+	for {
+		r := e.DB.ReadTxn()
+		ep, _, ok := e.Endpoints.Get(r, endpoint.ByID(slot))
+		row, _, watch, done := e.Realised.GetWatch(r, RealisedBySlot(slot))
+		if ok && done && row.Attachment == ep.Attachment().String() && (row.Known || !patient) {
+			return nil
+		}
+		select {
+		case <-watch:
+		case <-late.C:
+			patient = false
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the policies of endpoint %d: %w", slot, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"myelin/bpf"
+	"myelin/cluster"
+	"myelin/endpoint"
+	"myelin/identity"
+)
+
+// node is an engine over real tables and maps, as an agent has it.
+type node struct {
+	*testing.T
+	db        *statedb.DB
+	cluster   cluster.Tables
+	policies  Tables
+	endpoints statedb.RWTable[*endpoint.Endpoint]
+	engine    *Engine
+	known     func()
+}
+
+func newNode(t *testing.T, k *Kernel, dir string) *node {
+	t.Helper()
+	n := &node{T: t, db: statedb.New()}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	n.cluster, err = cluster.NewTables(n.db)
+	must(err)
+	n.policies, err = NewTables(n.db)
+	must(err)
+	n.endpoints, err = endpoint.NewTable(n.db)
+	must(err)
+	log := slog.New(slog.DiscardHandler)
+	ids, err := identity.New(identity.Params{DB: n.db, Tables: n.cluster, Node: "n1", File: dir + "/identities.json", Log: log, Now: time.Now})
+	must(err)
+	n.engine, err = NewEngine(Params{
+		DB: n.db, Cluster: n.cluster, Policies: n.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
+		Endpoints: n.endpoints, Node: "n1", Dir: dir, Kernel: k, Log: log, PodWait: 200 * time.Millisecond,
+	})
+	must(err)
+	txn := n.db.WriteTxn(n.policies.Policies)
+	done := n.policies.Policies.RegisterInitializer(txn, "test")
+	txn.Commit()
+	n.known = func() {
+		txn := n.db.WriteTxn(n.policies.Policies)
+		done(txn)
+		txn.Commit()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	go func() { ended <- ids.Run(ctx) }()
+	go func() { ended <- n.engine.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return n
+}
+
+func insert[T any](n *node, table statedb.RWTable[T], rows ...T) {
+	n.Helper()
+	txn := n.db.WriteTxn(table)
+	for _, row := range rows {
+		if _, _, err := table.Insert(txn, row); err != nil {
+			n.Fatal(err)
+		}
+	}
+	txn.Commit()
+}
+
+// fill makes two pods, of which the first is on this node, and a policy.
+func (n *node) fill() {
+	n.Helper()
+	insert(n, n.cluster.Nodes, &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.0.0.0/24", "fd00::/64")})
+	insert(n, n.cluster.Pods, n.pod("a", "10.0.0.2"), n.pod("b", "10.0.0.3"))
+	insert(n, n.endpoints, &endpoint.Endpoint{ID: 2, ContainerID: "c1", IfName: "eth0", Namespace: "x", Pod: "a", IPv4: netip.MustParseAddr("10.0.0.2"), State: endpoint.StateReady})
+	insert(n, n.policies.Policies, &Object{Ref: n.spec(80).Ref, Specs: []Spec{n.spec(80)}})
+}
+
+func (n *node) pod(app, addr string) *cluster.Pod {
+	return &cluster.Pod{Namespace: "x", Name: app, NodeName: "n1", Labels: map[string]string{"app": app}, Addresses: []netip.Addr{netip.MustParseAddr(addr)}}
+}
+
+// spec lets a be reached by b at a port.
+func (n *node) spec(port uint16) Spec {
+	ref := Ref{Kind: "NetworkPolicy", Key: cluster.Key{Namespace: "x", Name: "p"}}
+	is := func(app string) Selector {
+		return Selector{{Source: "k8s", Key: "app", Op: In, Values: []string{app}}}
+	}
+	b := is("b")
+	return Spec{Ref: ref, Subject: is("a"), Tier: TierDefault, Isolates: [2]bool{true, false}, Rules: []Rule{{
+		Origin: Origin{Ref: ref, Path: "spec.ingress[0]"}, Action: Allow, Peers: []Peer{{Endpoints: &b}}, Ports: []Port{{Proto: ProtoTCP, First: port, Last: port}},
+	}}}
+}
+
+// expect waits until b reaches a at just one port.
+func (n *node) expect(d *bpf.Datapath, port uint16) {
+	n.Helper()
+	var got string
+	want := fmt.Sprintf("%d", port)
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		var open []string
+		for _, p := range []uint16{80, 81} {
+			if ask(n, d, 2, Ingress, netip.MustParseAddr("10.0.0.3"), ProtoTCP, p).ruling == allowed {
+				open = append(open, fmt.Sprint(p))
+			}
+		}
+		if got = strings.Join(open, " "); got == want {
+			return
+		}
+	}
+	n.Fatalf("b reaches %s, want %s", got, want)
+}
+
+// An engine writes when all is known, and not before; what changes reaches the
+// kernel; another engine over the same maps and files goes on with the same
+// numbers, and closes nothing.
+func TestEngine(t *testing.T) {
+	k, _ := kernelFor(t, small())
+	dir := t.TempDir()
+	var rule uint32
+	t.Run("first", func(t *testing.T) {
+		n := newNode(t, k, dir)
+		n.fill()
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if n.engine.WaitPod(ctx, 2) == nil {
+			t.Error("policies were realised before they were known")
+		}
+		n.known()
+		if err := n.engine.WaitPod(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		n.expect(k.datapath, 80)
+		insert(n, n.policies.Policies, &Object{Ref: n.spec(81).Ref, Specs: []Spec{n.spec(81)}})
+		n.expect(k.datapath, 81)
+		rule = ask(t, k.datapath, 2, Ingress, netip.MustParseAddr("10.0.0.3"), ProtoTCP, 81).rule
+		if row, _, ok := n.engine.Rules.Get(n.db.ReadTxn(), RuleByID(rule)); !ok || row.Origin.Path != "spec.ingress[0]" {
+			t.Errorf("rule %d is %v", rule, row)
+		}
+	})
+	again := NewKernel(k.datapath, k.epochs, k.now)
+	n := newNode(t, again, dir)
+	insert(n, n.policies.Policies, &Object{Ref: n.spec(81).Ref, Specs: []Spec{n.spec(81)}})
+	n.fill()
+	insert(n, n.policies.Policies, &Object{Ref: n.spec(81).Ref, Specs: []Spec{n.spec(81)}})
+	for range 20 { // as the agent before us left it
+		if got := ask(t, k.datapath, 2, Ingress, netip.MustParseAddr("10.0.0.3"), ProtoTCP, 81); got.ruling != allowed {
+			t.Fatal("closed before the new agent knew")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	n.known()
+	if err := n.engine.WaitPod(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	n.expect(k.datapath, 81)
+	if got := ask(t, k.datapath, 2, Ingress, netip.MustParseAddr("10.0.0.3"), ProtoTCP, 81).rule; got != rule {
+		t.Errorf("rule %d is %d after a restart", rule, got)
+	}
+}
+
+// A pod that nobody knows is judged as reserved:init, after a while; and who
+// comes into a slot after it is somebody else.
+func TestWaitPod(t *testing.T) {
+	k, _ := kernelFor(t, small())
+	n := newNode(t, k, t.TempDir())
+	n.known()
+	e := &endpoint.Endpoint{ID: 3, ContainerID: "c2", IfName: "eth0", Namespace: "x", Pod: "late", State: endpoint.StateCreating}
+	insert(n, n.endpoints, e)
+	begin := time.Now()
+	if err := n.engine.WaitPod(t.Context(), 3); err != nil || time.Since(begin) < 200*time.Millisecond {
+		t.Errorf("got %v after %s", err, time.Since(begin))
+	}
+	insert(n, n.cluster.Pods, n.pod("late", "10.0.0.9"))
+	if err := n.engine.WaitPod(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := n.engine.WaitPod(ctx, 4); err == nil || !strings.Contains(err.Error(), "endpoint 4") {
+		t.Errorf("of a slot that nobody has: got %v", err)
+	}
+}
