@@ -72,6 +72,9 @@ func (s *space) fillSet(set *addressSet, include, except []netip.Prefix) {
 
 // fits reports whether the kernel has room for what is not there yet.
 func (s *space) fits(set *addressSet, include, except []netip.Prefix) error {
+	if n := len(include) + len(except); s.used(0)+n <= s.room[0] && s.used(1)+n <= s.room[1] {
+		return nil
+	}
 	var more, upTo [2]int
 	for _, p := range include {
 		upTo[boolIndex(!p.IsSingleIP())]++

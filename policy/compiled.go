@@ -14,7 +14,8 @@ type rule struct {
 	id    uint32
 	key   ruleKey
 	spec  *Spec
-	place int // in the object
+	place int    // in the object
+	name  string // of the object, as rules are ordered by
 	ports []portPrefix
 	names []portName
 	peers peerSpec
@@ -44,7 +45,7 @@ func (r *rule) asking(required []Selector, find services) *rule {
 	asked := strings.Join(slices.Compact(texts), "\x07")
 	v := r.variants[asked]
 	if v == nil {
-		v = &rule{id: r.id, key: r.key, place: r.place, ports: r.ports, names: r.names, asked: asked, sets: map[*set]struct{}{}}
+		v = &rule{id: r.id, key: r.key, place: r.place, name: r.name, ports: r.ports, names: r.names, asked: asked, sets: map[*set]struct{}{}}
 		if r.variants == nil {
 			r.variants = map[string]*rule{}
 		}
@@ -167,9 +168,10 @@ func (s *peerSpec) labels(sel Selector) {
 // prefixes takes addresses. A whole family needs no rows: it is everybody of
 // that family, or all that is outside.
 func (s *peerSpec) prefixes(p Prefixes, required Selector, place string) {
+	p.Include, p.Except = tidy(p.Include), tidy(p.Except)
 	for family, whole := range [2]netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		of := func(q netip.Prefix) bool { return familyOf(q.Addr()) == family }
-		if !slices.Contains(p.Include, whole) || slices.ContainsFunc(p.Except, of) || p.Pods && len(required) > 0 {
+		if _, has := slices.BinarySearchFunc(p.Include, whole, netip.Prefix.Compare); !has || slices.ContainsFunc(p.Except, of) || p.Pods && len(required) > 0 {
 			continue
 		}
 		p.Include = slices.DeleteFunc(slices.Clone(p.Include), of)

@@ -202,7 +202,7 @@ func (c *compiler) newSpec(spec *Spec, place int, old, next *object) *policySpec
 		}
 		r := old.rules[rk]
 		if r == nil {
-			r = &rule{key: rk, place: place<<16 | i, sets: map[*set]struct{}{}}
+			r = &rule{key: rk, place: place<<16 | i, name: spec.Ref.Key.String() + " " + spec.Ref.Kind, sets: map[*set]struct{}{}}
 			r.ports, r.names = portsOf(from.Ports)
 		}
 		if r.id == 0 {

@@ -180,7 +180,7 @@ func (e *Engine) publish(p *plan) error {
 		if r == nil {
 			_, _, err = e.Rules.Delete(txn, &RuleRow{ID: id})
 		} else {
-			_, _, err = e.Rules.Insert(txn, &RuleRow{ID: id, Origin: r.Origin, Direction: r.Direction, Action: r.Action})
+			_, _, err = e.Rules.Insert(txn, r.row())
 		}
 		errs = append(errs, err)
 	}

@@ -155,8 +155,11 @@ func (c *compiler) resolve(p ServicePeer) (out []behind) {
 
 // fill makes an address set hold what its source says now.
 func (c *compiler) fill(set *addressSet) {
-	s := &set.source
-	include := s.include
+	c.space.fillSet(set, c.included(&set.source), set.source.except)
+}
+
+// included are the prefixes of a source, without its exceptions. They are tidy.
+func (c *compiler) included(s *addressSource) []netip.Prefix {
 	switch {
 	case s.nodes != nil:
 		var addresses []netip.Addr
@@ -165,22 +168,21 @@ func (c *compiler) fill(set *addressSet) {
 				addresses = append(addresses, n.addresses...)
 			}
 		}
-		include = singles(addresses)
+		return singles(addresses)
 	case s.service != "":
-		include = singles(c.behind[s.service].addresses)
-	case s.group != "" || s.groups != nil:
-		for name, g := range c.groups {
-			if name == s.group || s.groups != nil && s.groups.matches(g.labels) {
-				if len(include) == 0 {
-					include = g.prefixes
-				} else {
-					include = slices.Concat(include, g.prefixes)
-				}
-			}
-		}
-		include = tidy(include)
+		return singles(c.behind[s.service].addresses)
 	}
-	c.space.fillSet(set, include, s.except)
+	include := s.include
+	for name, g := range c.groups {
+		switch {
+		case name != s.group && (s.groups == nil || !s.groups.matches(g.labels)):
+		case len(include) == 0:
+			include = g.prefixes
+		default:
+			include = slices.Concat(include, g.prefixes)
+		}
+	}
+	return tidy(include)
 }
 
 // refillAll fills the sets again whose source is meant.

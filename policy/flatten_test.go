@@ -42,7 +42,7 @@ func TestFlatten(t *testing.T) {
 		var rules []*rule
 		for i := range r.IntN(7) {
 			spec := &Spec{Tier: Tier(r.IntN(3)), Priority: int32(r.IntN(3)), Ref: Ref{Key: cluster.Key{Name: fmt.Sprint(r.IntN(3))}}}
-			x := &rule{id: uint32(i + 1), spec: spec, place: i, Rule: &Rule{Action: Action(r.IntN(2)), Ports: randomPorts(r)}}
+			x := &rule{id: uint32(i + 1), spec: spec, place: i, name: spec.Ref.Name, Rule: &Rule{Action: Action(r.IntN(2)), Ports: randomPorts(r)}}
 			if spec.Tier == TierAdmin {
 				x.Action = Action(r.IntN(3))
 			}

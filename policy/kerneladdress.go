@@ -12,17 +12,17 @@ import (
 )
 
 // putAddresses writes whose addresses and prefixes are. One that doesn't fit
-// fails the rules that name it, and is tried again.
+// fails the rules that name it, and is tried again. Rows go before others come:
+// nothing that is in changes goes after it came.
 func (k *Kernel) putAddresses(c *compiler, changes []change) error {
-	last := make(map[netip.Prefix]uint32, min(len(changes), 1<<10))
-	for _, ch := range changes {
-		last[ch.prefix] = ch.number
+	if c.space.retried {
+		changes, c.space.retried = latest(changes), false
 	}
 	var goneAddrs, addrs []bpf.DatapathAddr
 	var gonePrefixes, prefixes []bpf.DatapathPeerPrefixKey
 	var addrIDs, prefixIDs []uint32
-	for p, number := range last {
-		switch {
+	for _, ch := range changes {
+		switch p, number := ch.prefix, ch.number; {
 		case p.IsSingleIP() && number == noNumber:
 			goneAddrs = append(goneAddrs, bpf.Addr(p.Addr()))
 		case p.IsSingleIP():
@@ -39,13 +39,25 @@ func (k *Kernel) putAddresses(c *compiler, changes []change) error {
 	err4 := putAll(k, "peer_prefixes", k.datapath.PeerPrefixes, prefixes, prefixIDs)
 	err := errors.Join(err1, err2, err3, err4)
 	if err != nil {
-		for p, number := range last {
-			c.space.changes = append(c.space.changes, change{p, number})
-		}
+		c.space.changes, c.space.retried = append(c.space.changes, changes...), true
 		blame(c, err3, addrIDs)
 		blame(c, err4, prefixIDs)
 	}
 	return err
+}
+
+// latest are the changes without those that a later one undoes.
+func latest(changes []change) (out []change) {
+	last := make(map[netip.Prefix]int, len(changes))
+	for i, ch := range changes {
+		last[ch.prefix] = i
+	}
+	for i, ch := range changes {
+		if last[ch.prefix] == i {
+			out = append(out, ch)
+		}
+	}
+	return out
 }
 
 // blame fails the address sets of rows that were not written.
@@ -71,6 +83,15 @@ func prefixKey(p netip.Prefix) bpf.DatapathPeerPrefixKey {
 
 func prefixOf(key bpf.DatapathPeerPrefixKey) netip.Prefix {
 	return bpf.DatapathPrefixKey{Length: key.Length, Addr: key.Addr}.Netip()
+}
+
+// hits are how many flows a row decided, and when it decided the last one.
+func (k *Kernel) hits(class uint32, p portPrefix) (n, lastNs uint64) {
+	var v bpf.DatapathVerdict
+	if found, err := lookupRow(k.datapath.Verdicts, verdictKey(class, p), &v); err == nil && found {
+		return v.Hits, v.LastNs
+	}
+	return 0, 0
 }
 
 // retire takes rows that are over to be deleted later.

@@ -26,6 +26,18 @@ func parseLabels(texts []string) labelSet {
 	return out
 }
 
+// texts are the labels as parseLabels reads them.
+func (s labelSet) texts() []string {
+	out := make([]string, len(s))
+	for i, l := range s {
+		out[i] = l.source + ":" + l.key
+		if l.value != "" {
+			out[i] += "=" + l.value
+		}
+	}
+	return out
+}
+
 // Matches reports whether labels, each "source:key=value", meet all requirements.
 func (s Selector) Matches(labels []string) bool { return s.matches(parseLabels(labels)) }
 

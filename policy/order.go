@@ -51,7 +51,7 @@ func arrange(rules []*rule) {
 		}
 		return cmp.Or(
 			cmp.Compare(a.spec.Tier, b.spec.Tier), inTier,
-			strings.Compare(a.spec.Ref.Key.String(), b.spec.Ref.Key.String()), strings.Compare(a.spec.Ref.Kind, b.spec.Ref.Kind),
+			strings.Compare(a.name, b.name),
 			cmp.Compare(a.place, b.place),
 		)
 	})

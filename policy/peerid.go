@@ -118,15 +118,7 @@ func (b *base) with(apiServer bool, p *peerIDs) *base {
 	if s := p.servers[b.id]; s != nil {
 		return s
 	}
-	labels := []string{"reserved:kube-apiserver"}
-	for _, l := range b.labels {
-		text := l.source + ":" + l.key
-		if l.value != "" {
-			text += "=" + l.value
-		}
-		labels = append(labels, text)
-	}
-	s := p.newBase(b.id, labels, true)
+	s := p.newBase(b.id, append(b.labels.texts(), "reserved:kube-apiserver"), true)
 	p.servers[b.id] = s
 	return s
 }

@@ -233,7 +233,7 @@ func randomScene(t testing.TB, r *rand.Rand) *scene {
 // All that a compiler says is what a walk over all rules says, after each of
 // many changes, and what a new compiler says that is told all at once.
 func TestRandom(t *testing.T) {
-	worlds := 120
+	worlds := 60
 	if testing.Short() {
 		worlds = 30
 	}

@@ -141,7 +141,7 @@ func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto
 					dest = of
 				}
 				if w.peerMatches(&s.Rules[j], s.Tier, required, peer, a) && portMatches(&s.Rules[j], dest, proto, port) {
-					rules = append(rules, &rule{Rule: &s.Rules[j], spec: s, place: i<<16 | j})
+					rules = append(rules, &rule{Rule: &s.Rules[j], spec: s, place: i<<16 | j, name: s.Ref.Key.String() + " " + s.Ref.Kind})
 				}
 			}
 		}
@@ -304,9 +304,35 @@ func (w *scene) check(c *compiler, r *rand.Rand, what string) {
 					if got.ruling != want {
 						w.t.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.name, dir, peer.name, a, proto, port, got.ruling, got.rule, want, why)
 					}
+					if r.IntN(4) > 0 {
+						continue
+					}
+					w.checkExplained(c, of, dir, a, proto, port, got, what)
 				}
 			}
 		}
+	}
+}
+
+// checkExplained compares the explanation with the verdict.
+func (w *scene) checkExplained(c *compiler, of *thing, dir Direction, peer netip.Addr, proto uint8, port uint16, want row, what string) {
+	w.t.Helper()
+	own := of.addrs[familyOf(peer)]
+	q := Question{Src: Who{Addr: peer}, Dst: Who{Addr: own, Labels: of.labels}, Proto: proto, Port: port}
+	if dir == Egress {
+		q.Src, q.Dst = q.Dst, q.Src
+	}
+	a, err := c.explain(q)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	f := [2]Finding{a.Ingress, a.Egress}[dir]
+	var rule uint32
+	if f.Rule != nil {
+		rule = f.Rule.ID
+	}
+	if f.Action != want.ruling.String() || rule != want.rule {
+		w.t.Fatalf("%s: %s %s %s %d/%d: explained as %s by rule %d, and is %s by %d", what, of.name, dir, peer, proto, port, f.Action, rule, want.ruling, want.rule)
 	}
 }
 

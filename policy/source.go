@@ -30,9 +30,9 @@ type addressSource struct {
 
 func listPlace(rule string, peer int) string { return fmt.Sprintf("%s peer %d", rule, peer) }
 
-// prefixSource is that of addresses that a rule names.
+// prefixSource is that of addresses that a rule names; they are tidy.
 func prefixSource(p Prefixes, place string) addressSource {
-	s := addressSource{pods: p.Pods, include: tidy(p.Include), except: tidy(p.Except), group: p.Group, groups: p.GroupSelector}
+	s := addressSource{pods: p.Pods, include: p.Include, except: p.Except, group: p.Group, groups: p.GroupSelector}
 	kind := "cidr"
 	if p.Pods {
 		kind = "ipblock"
@@ -61,13 +61,7 @@ func serviceSource(name string) addressSource {
 // tidy returns the prefixes masked, sorted and each once: the same slice where
 // they are so already.
 func tidy(list []netip.Prefix) []netip.Prefix {
-	masked := !slices.ContainsFunc(list, func(p netip.Prefix) bool { return p != p.Masked() })
-	if masked && slices.IsSortedFunc(list, func(a, b netip.Prefix) int {
-		if a == b {
-			return -1 // what is there twice is not tidy
-		}
-		return a.Compare(b)
-	}) {
+	if isTidy(list) {
 		return list
 	}
 	out := slices.Clone(list)
@@ -76,6 +70,15 @@ func tidy(list []netip.Prefix) []netip.Prefix {
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
+}
+
+func isTidy(list []netip.Prefix) bool {
+	for i, p := range list {
+		if !p.IsSingleIP() && p != p.Masked() || i > 0 && list[i-1].Compare(p) >= 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // contentKey is the same for the same prefixes. 128 bits: no two lists of a
@@ -100,6 +103,9 @@ func contentKey(lists ...[]netip.Prefix) string {
 
 // merge walks two tidy lists, and calls yield with what only one of them has.
 func merge(before, after []netip.Prefix, yield func(p netip.Prefix, added bool)) {
+	if len(before) > 0 && len(before) == len(after) && &before[0] == &after[0] {
+		return
+	}
 	for len(before) > 0 || len(after) > 0 {
 		switch {
 		case len(after) == 0:

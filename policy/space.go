@@ -60,7 +60,7 @@ type space struct {
 	sets    map[uint32]*addressSet
 	bySet   map[string]*addressSet // by key
 	nextSet uint32
-	dirty   map[netip.Prefix]struct{}
+	dirty   []netip.Prefix
 	peers   *peerIDs
 
 	// count is how many cells there are of single addresses and of prefixes, and
@@ -71,7 +71,8 @@ type space struct {
 	least int  // how many rows there were when a set didn't fit
 
 	changes []change
-	bump    bool // what addresses were changed
+	retried bool // among changes are some that failed before
+	bump    bool // some address has become somebody else's
 }
 
 // formerMost bounds space.former.
@@ -81,7 +82,7 @@ func newSpace(peers *peerIDs) *space {
 	s := &space{
 		cells: &bart.Table[cell]{}, owned: &bart.Table[owner]{}, former: map[netip.Addr]uint32{}, lists: map[uint32]*marks{},
 		byKey: map[string]uint32{}, cache: map[string]*membership{}, sets: map[uint32]*addressSet{}, bySet: map[string]*addressSet{},
-		dirty: map[netip.Prefix]struct{}{}, peers: peers, room: [2]int{int(^uint(0) >> 1), int(^uint(0) >> 1)},
+		peers: peers, room: [2]int{int(^uint(0) >> 1), int(^uint(0) >> 1)},
 	}
 	return s
 }
@@ -116,7 +117,7 @@ func (s *space) mark(p netip.Prefix, set uint32, except, on bool) (changed bool)
 		return c, false
 	})
 	if changed {
-		s.dirty[p] = struct{}{}
+		s.dirty = append(s.dirty, p)
 	}
 	return changed
 }
@@ -176,7 +177,7 @@ func (s *space) own(a netip.Addr, b *base) {
 	default:
 		s.owned.Insert(p, owner{b, have.number})
 	}
-	s.dirty[p] = struct{}{}
+	s.dirty = append(s.dirty, p)
 }
 
 // of adds up what is said of a prefix.
@@ -226,12 +227,8 @@ func (s *space) of(p netip.Prefix) *membership {
 
 // flush works out the rows of what was marked, and of all in it.
 func (s *space) flush() {
-	order := make([]netip.Prefix, 0, len(s.dirty))
-	for p := range s.dirty {
-		order = append(order, p)
-	}
-	clear(s.dirty)
-	slices.SortFunc(order, netip.Prefix.Compare) // those that cover others first
+	order := tidy(s.dirty) // those that cover others first
+	s.dirty = nil
 	var done netip.Prefix
 	for _, p := range order {
 		if done.IsValid() && done.Bits() <= p.Bits() && done.Contains(p.Addr()) {
