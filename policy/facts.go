@@ -172,15 +172,18 @@ func (c *compiler) included(s *addressSource) []netip.Prefix {
 	case s.service != "":
 		return singles(c.behind[s.service].addresses)
 	}
-	include := s.include
+	include, tidied := s.include, true
 	for name, g := range c.groups {
 		switch {
 		case name != s.group && (s.groups == nil || !s.groups.matches(g.labels)):
 		case len(include) == 0:
 			include = g.prefixes
 		default:
-			include = slices.Concat(include, g.prefixes)
+			include, tidied = slices.Concat(include, g.prefixes), false
 		}
+	}
+	if tidied {
+		return include
 	}
 	return tidy(include)
 }

@@ -186,6 +186,9 @@ func (s *scale) run() {
 	spec := listSpec(list)
 	s.report("list-comes", 1, func(int) { s.c.setPolicy(spec.Ref, []Spec{spec}) })
 	fmt.Printf("%d prefixes: %d bytes each\n", len(list), (heap()-before)/uint64(len(list)))
+	if s.k != nil {
+		fmt.Printf("rows of policies, peers, peer_prefixes, peer_classes, verdicts: %v\n", counts(s.B, s.k.datapath))
+	}
 	s.report("list-changes-by-one", 10, func(i int) { s.c.setPolicy(spec.Ref, []Spec{listSpec([][]netip.Prefix{longer, list}[i%2])}) })
 	s.report("list-goes", 1, func(int) { s.c.setPolicy(spec.Ref, nil) })
 	fmt.Printf("left: %d cells, %d lists, %d sets\n", s.c.space.cells.Size(), len(s.c.space.lists), len(s.c.sets))
