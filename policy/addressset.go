@@ -9,7 +9,10 @@ import (
 const (
 	podCIDRs   = 1 // what pods of known nodes have
 	apiServers = 2 // what is behind the Service kubernetes
-	firstSet   = 3
+	// allIPv4 is the whole family. It means nothing, but has a row: to the
+	// kernel's trie IPv4 is a part of IPv6, and ::/1 would cover it.
+	allIPv4  = 3
+	firstSet = 4
 )
 
 // addressSet is addresses that some rule speaks of, as the space knows them.

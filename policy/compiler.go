@@ -115,6 +115,8 @@ func newCompiler(c Config, peers, rules *ledger.Numbers[ledgerKey]) *compiler {
 	}
 	out.space.special(podCIDRs, "pod-cidrs")
 	out.space.special(apiServers, "api-servers")
+	all := out.space.special(allIPv4, "ipv4")
+	out.space.fillSet(all, []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}, nil)
 	return out
 }
 

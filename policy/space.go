@@ -205,7 +205,7 @@ func (s *space) of(p netip.Prefix) *membership {
 	}
 	for id := range in {
 		switch {
-		case out[id]:
+		case out[id] || id == allIPv4:
 		case id == podCIDRs:
 			m.podCIDR = true
 		case id == apiServers:
