@@ -50,7 +50,8 @@ struct policy_ask {
 	__u32 rule[2]; /* by direction; 0: nothing was said */
 	__u8 audit;    /* true: what is denied is let pass */
 	__u8 cut;      /* true: the flow was allowed before */
-	__u8 pad[6];
+	__u8 denied;   /* the direction that is denied, and 1 more; 0: none */
+	__u8 pad[5];
 };
 
 struct cpu {

@@ -151,7 +151,8 @@ type DatapathCpu struct {
 		Rule    [2]uint32
 		Audit   uint8
 		Cut     uint8
-		Pad     [6]uint8
+		Denied  uint8
+		Pad     [5]uint8
 	}
 	Scratch  [12]uint64
 	Budget   DatapathEventBudget
@@ -210,7 +211,8 @@ type DatapathEvent struct {
 	TcpFlags  uint8
 	Family    uint8
 	Smac      DatapathMac
-	Pad       uint32
+	Rule      [2]uint32
+	Denied    uint32
 }
 
 type DatapathEventBudget struct {

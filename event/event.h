@@ -33,7 +33,8 @@ struct event {
 	__u8 tcp_flags;
 	__u8 family; /* 4, 6, or 0 for what is neither */
 	struct mac smac;
-	__u32 pad;
+	__u32 rule[2]; /* what policies said of the flow, by direction; 0: nothing */
+	__u32 denied;  /* the direction that was denied (POLICY_INGRESS …) and 1 more; 0: none */
 };
 
 INLINE void event_fill(struct __sk_buff *skb, const struct packet *pkt, struct event *e)
@@ -52,6 +53,16 @@ INLINE void event_fill(struct __sk_buff *skb, const struct packet *pkt, struct e
 	e->tcp_flags = pkt->tcp_flags;
 	e->family = pkt->family;
 	bpf_skb_load_bytes(skb, ETH_ALEN, &e->smac, ETH_ALEN);
+}
+
+/* What policies said, of a flow that they were asked about. */
+INLINE void event_judged(const struct cpu *c, struct event *e)
+{
+	bool judged = config.policy && c->path.flags & PATH_POLICY;
+
+	e->rule[0] = judged ? c->ask.rule[0] : 0;
+	e->rule[1] = judged ? c->ask.rule[1] : 0;
+	e->denied = judged ? c->ask.denied : 0;
 }
 
 /* Tells the agent, if this CPU's budget allows it. Slow path. */
@@ -76,7 +87,7 @@ APART int event_send(struct __sk_buff *skb, __u32 type, __u32 outcome)
 	event_fill(skb, &c->pkt, e);
 	e->type = type;
 	e->outcome = outcome;
-	e->pad = 0;
+	event_judged(c, e);
 	bpf_ringbuf_submit(e, 0);
 	return 0;
 }

@@ -226,6 +226,14 @@ INLINE void flow_over(struct __sk_buff *skb, struct kept_flow *k)
 	event_flow(skb, EVENT_FLOW_END);
 }
 
+/* Adds a packet to the copy. Cost: per packet. */
+INLINE void flow_account(struct __sk_buff *skb, struct cpu *c, struct kept_flow *k, struct kept_way *w)
+{
+	kept_account(skb, &c->pkt, w);
+	if (unlikely(c->pkt.tcp_flags & TCP_FIN))
+		flow_over(skb, k);
+}
+
 /* Whether flows on the path have copies, and so rows whether they are translated or not. */
 INLINE bool flow_tracked(const struct path *p)
 {

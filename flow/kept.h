@@ -111,10 +111,10 @@ INLINE struct kept_way *kept_way(struct kept_flow *k, __u32 direction)
 	return &k->way[direction & 1];
 }
 
-/* Whether the packet may go the copy's way, and is none that begins or ends something. Cost: per packet. */
+/* Whether the packet may go the copy's way, and is none that begins something or breaks it off. Cost: per packet. */
 INLINE bool kept_holds(const struct packet *pkt, const struct kept_flow *k, struct kept_way *w)
 {
-	return !(pkt->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) && w->path.in_ifindex == pkt->ifindex && kept_live(k) && path_current(&w->path);
+	return !(pkt->tcp_flags & (TCP_SYN | TCP_RST)) && w->path.in_ifindex == pkt->ifindex && kept_live(k) && path_current(&w->path);
 }
 
 /* Adds a packet. Cost: per packet. */

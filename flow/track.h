@@ -37,7 +37,7 @@ INLINE bool track_renew(struct cpu *c, struct kept_flow *k)
 }
 
 /*
- * A packet whose flow is at hand, but that begins or ends something, or whose way is not known: the first answer, or the first packet for some 30 ms. If
+ * A packet whose flow is at hand, but that begins something or breaks it off, or whose way is not known: the first answer, or the first packet for some 30 ms. If
  * the copy is old, the row is told. Returns a verdict, or -1 if the flow must be looked at as if it began. Cost: some 60 times a second and flow.
  */
 APART int track_resume(struct __sk_buff *skb, __u32 any)
@@ -89,7 +89,7 @@ INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 	if (unlikely(!path_mac_right(skb, &w->path)))
 		return drop_spoofed(skb, c, &w->path);
 	c->pkt.slot = w->path.src_slot;
-	kept_account(skb, &c->pkt, w);
+	flow_account(skb, c, k, w);
 	return path_follow(skb, c, &w->path, w->path.action);
 }
 
@@ -109,7 +109,7 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 	if (unlikely(!kept_holds(&c->pkt, k, w)))
 		return track_resume(skb, any);
 	c->pkt.slot = w->path.dst_slot;
-	kept_account(skb, &c->pkt, w);
+	flow_account(skb, c, k, w);
 	return path_follow(skb, c, &w->path, w->path.action);
 }
 

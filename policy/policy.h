@@ -127,6 +127,7 @@ APART int policy_end(__u32 direction)
 	if (!key.set)
 		return 0;
 	key.identity = policy_identity(direction == POLICY_EGRESS ? &ask->dst : &ask->src);
+	ask->denied = direction + 1;
 	if (key.identity == IDENTITY_UNKNOWN)
 		return DROP_POLICY_PEER_UNKNOWN;
 	class = bpf_map_lookup_elem(&peer_classes, &key);
@@ -137,8 +138,10 @@ APART int policy_end(__u32 direction)
 	ask->rule[direction] = v->rule;
 	__sync_fetch_and_add(&v->hits, 1);
 	v->last_ns = bpf_ktime_get_ns();
-	if (v->action == POLICY_ALLOW)
+	if (v->action == POLICY_ALLOW) {
+		ask->denied = 0;
 		return 0;
+	}
 	return v->action == POLICY_DENY ? DROP_POLICY_DENIED : DROP_POLICY_NO_RULE;
 }
 
@@ -150,6 +153,7 @@ INLINE int policy_judge(struct policy_ask *ask)
 	ask->rule[0] = 0;
 	ask->rule[1] = 0;
 	ask->audit = false;
+	ask->denied = 0;
 	outcome = policy_end(POLICY_EGRESS);
 	return outcome ? outcome : policy_end(POLICY_INGRESS);
 }
