@@ -53,6 +53,7 @@ type Agent struct {
 
 	cluster   cluster.Tables
 	policies  policy.Tables
+	engine    *policy.Engine // nil where policies are not enforced
 	gateway   *gateway.Gateway  // nil where Services are off
 	manifests *manifests.Source // nil without a cluster: loadBalancer.standalone
 	// machineKnown is called with the Node that is made of the machine.
@@ -63,6 +64,7 @@ type Agent struct {
 	restorable func(statedb.WriteTxn)
 	routes     *route.Routes
 	tunnels    *tunnel.Tunnels
+	identities *identity.Identities
 	datapath   *bpf.Datapath
 	services   *service.Services // nil where Services are off
 	served     *flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation]
@@ -147,6 +149,7 @@ func (a *Agent) start(ctx context.Context) error {
 		{"datapath", a.startDatapath},
 		{"events", a.startEvents},
 		{"node", a.startNode},
+		{"policies", a.startPolicies},
 		{"endpoints", a.startEndpoints},
 		{"services", a.startServices},
 		{"CNI", a.startCNI},
@@ -228,6 +231,7 @@ func (a *Agent) startIdentities(context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.identities = ids
 	a.group.Add(job.OneShot("identities", func(ctx context.Context, _ cell.Health) error { return ids.Run(ctx) }))
 	return nil
 }
@@ -287,9 +291,7 @@ func (a *Agent) startEndpoints(ctx context.Context) error {
 	}
 	a.manager = endpoint.NewManager(a.log, a.db, a.endpoints, a.ipam, podlink.NewVeth(a.host, podlink.Options{ProcSys: procSys, SlowPath: true}), endpoint.Config{
 		RunDir: a.config.Myelin.RunDir, Node: a.podConfig,
-		Ready: func(ctx context.Context, e *endpoint.Endpoint) error {
-			return a.routes.WaitPod(ctx, e.LinkName, e.Addresses()...)
-		},
+		Ready: a.podReady,
 	})
 	txn := a.db.WriteTxn(a.endpoints)
 	a.restorable(txn)

@@ -27,7 +27,7 @@ func (a *Agent) tunnelIPv6() bool { return a.config.UnderlayProtocol == "ipv6" }
 func (a *Agent) tracking() bool { return a.config.Myelin.FlowTracking == "always" }
 
 // followsHost reports whether packets of the host's to pods are looked at.
-func (a *Agent) followsHost() bool { return a.tracking() || a.config.PerPacket() }
+func (a *Agent) followsHost() bool { return a.tracking() || a.config.PerPacket() || a.policed() }
 
 // masquerades reports whether pods of the family reach the world from the
 // node's address.
@@ -75,6 +75,7 @@ func (a *Agent) settings() bpf.Settings {
 		Masquerade4: flag(a.masquerades(false)), Masquerade6: flag(a.masquerades(true)), FlowAlways: flag(a.tracking()),
 		Monitor: flag(a.config.BPF.Events.Trace), EventRate: a.eventRate(), Vni: vni,
 	}
+	a.policySettings(&s)
 	a.socketSettings(&s)
 	a.portSettings(&s)
 	pods := a.podConfig()
@@ -130,6 +131,8 @@ func (a *Agent) sizes() bpf.Sizes {
 		s.MaglevTables = tablesEach * s.Services
 	}
 	s.Translations = s.Flows
+	s.Peers = uint32(a.config.Policy.PeersMax)
+	s.PeerClasses, s.Verdicts = uint32(a.config.Policy.MapMax), uint32(a.config.Policy.MapMax)
 	return s
 }
 

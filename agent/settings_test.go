@@ -10,10 +10,11 @@ import (
 // TestPacketSettings: the programs' constants are those that the file implies.
 func TestPacketSettings(t *testing.T) {
 	for file, want := range map[string][8]uint16{
-		"":                           {0, 10000, 29999, 0, 0, 0, 0, 0},
-		"socketLB.enabled: true":     {0, 10000, 29999, 0, 0, 0, 0, 0},
-		"nodePort.enabled: true":     {1, 10000, 19999, 20000, 29999, 30000, 32767, 1},
-		"kubeProxyReplacement: true": {1, 10000, 19999, 20000, 29999, 30000, 32767, 1},
+		"policyEnforcementMode: never": {0, 10000, 29999, 0, 0, 0, 0, 0},
+		"":                             {0, 10000, 29999, 0, 0, 0, 0, 1},
+		"socketLB.enabled: true":       {0, 10000, 29999, 0, 0, 0, 0, 1},
+		"nodePort.enabled: true":       {1, 10000, 19999, 20000, 29999, 30000, 32767, 1},
+		"kubeProxyReplacement: true":   {1, 10000, 19999, 20000, 29999, 30000, 32767, 1},
 		"{kubeProxyReplacement: true, myelin.nat.portRange: 2000-2999, nodePort.range: \"4000,4001\"}": {1, 2000, 2499, 2500, 2999, 4000, 4001, 1},
 		"myelin.flowTracking: always": {0, 10000, 29999, 0, 0, 0, 0, 1},
 	} {

@@ -260,7 +260,7 @@ int to_pod(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (config.services)
 		outcome = service_to_pod(skb, c);
-	if (config.policy && outcome == SERVICE_NONE)
+	if (config.policy && tracking && outcome == SERVICE_NONE)
 		outcome = judge_to_pod(skb); /* what answers a client has been judged */
 	if (outcome > 0)
 		return drop(skb, c, outcome);

@@ -135,9 +135,6 @@ func (c *Config) warnings(file string) Problems {
 	if c.isSet("underlayProtocol") && c.RoutingMode != "tunnel" {
 		add("underlayProtocol", "has no effect: routingMode is native")
 	}
-	if c.PolicyEnforcementMode == "always" {
-		add("policyEnforcementMode", "always has no effect: policies are not yet enforced")
-	}
 	if c.Myelin.Manifests != "" && c.K8sServiceHost != "" {
 		add("k8sServiceHost", "has no effect: the cluster is read from myelin.manifests")
 	}

@@ -63,6 +63,7 @@ type Config struct {
 	HealthPort            uint16 // on loopback; 0: no health server
 	Debug                 bool   // key debug.enabled
 	PolicyEnforcementMode string // "default", "always" or "never"
+	Policy                Policy
 
 	Myelin Myelin
 
@@ -178,6 +179,17 @@ type CNI struct {
 	Exclusive         bool // rename other network configurations away
 }
 
+// Policy is how policies are enforced.
+type Policy struct {
+	Audit    bool // key policyAuditMode: what is denied is reported, and goes on
+	Lockdown bool // key endpointLockdownOnMapOverflow: what doesn't fit into a map is denied, else allowed
+	MapMax   int  // key bpf.policyMapMax: rows of ports, and of peers in sets of rules, on the node
+	PeersMax int  // key myelin.policy.peersMax: single addresses of pods, nodes and rules
+	// DeniedFlows is what becomes of a flow that a policy comes to forbid:
+	// "reset", "drop" or "leave".
+	DeniedFlows string // key myelin.policy.deniedFlows
+}
+
 // Prometheus is the metrics listener.
 type Prometheus struct {
 	Enabled bool
@@ -229,6 +241,7 @@ func Default() *Config {
 		Prometheus:            Prometheus{Port: 9962},
 		HealthPort:            9879,
 		PolicyEnforcementMode: "default",
+		Policy:                Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", FlowTracking: "auto",
 			NATPorts: PortRange{First: 10000, Last: 29999},

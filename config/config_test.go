@@ -231,8 +231,8 @@ func TestWarnings(t *testing.T) {
 		want []string
 	}{
 		"many": {
-			"policyEnforcementMode: always\nunderlayProtocol: ipv4\nk8sServiceHost: h\nmyelin.manifests: /m\nmyelin.nat.portRange: 30000-31000",
-			[]string{"underlayProtocol", "policyEnforcementMode", "k8sServiceHost", "myelin.nat.portRange"},
+			"underlayProtocol: ipv4\nk8sServiceHost: h\nmyelin.manifests: /m\nmyelin.nat.portRange: 30000-31000",
+			[]string{"underlayProtocol", "k8sServiceHost", "myelin.nat.portRange"},
 		},
 		"node ports elsewhere":   {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-31999", nil},
 		"node ports below NAT's": {"nodePort.range: \"20000,21999\"\nmyelin.nat.portRange: 22000-29999", nil},

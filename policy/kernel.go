@@ -19,6 +19,7 @@ type Kernel struct {
 	now      func() time.Time
 	closed   uint32 // the set that allows nothing, for endpoints whose own isn't there
 	due      []due
+	policed  map[uint16]struct{} // slots with a row in policies
 
 	before func(op string) error // of a test: called before each write to a map, which its error prevents
 }
@@ -35,7 +36,7 @@ const grace = time.Second
 
 // NewKernel makes a Kernel of loaded maps. now is the clock.
 func NewKernel(d *bpf.Datapath, epochs *bpf.Epochs, now func() time.Time) *Kernel {
-	return &Kernel{datapath: d, epochs: epochs, now: now}
+	return &Kernel{datapath: d, epochs: epochs, now: now, policed: map[uint16]struct{}{}}
 }
 
 // nothing are rows that allow nothing.
@@ -61,8 +62,17 @@ func (k *Kernel) adopt() (last, lastPeer uint32, err error) {
 	}
 	err3 := bpf.Each(k.datapath.Peers, func(_ *bpf.DatapathAddr, id *uint32) bool { derived(*id); return true })
 	err4 := bpf.Each(k.datapath.PeerPrefixes, func(_ *bpf.DatapathPeerPrefixKey, id *uint32) bool { derived(*id); return true })
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	err5 := bpf.Each(k.datapath.Policies, func(slot *uint32, _ *bpf.DatapathEndpointPolicy) bool {
+		k.policed[uint16(*slot)] = struct{}{}
+		return true
+	})
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return 0, 0, fmt.Errorf("read what policies the kernel has: %w", err)
+	}
+	if len(k.policed) > 0 {
+		if err := k.datapath.Track(true); err != nil {
+			return 0, 0, err
+		}
 	}
 	k.closed = last + 1
 	return k.closed, lastPeer, k.putRows(k.closed, nothing())
@@ -174,6 +184,9 @@ func (k *Kernel) putTarget(c *compiler, t *target) error {
 	case found && some && have == want || !found && !some:
 		return nil
 	case some:
+		if err := k.track(t.slot, true); err != nil {
+			return err
+		}
 		err = putAll(k, "policies", k.datapath.Policies, []uint32{key}, []bpf.DatapathEndpointPolicy{want})
 	default:
 		err = deleteAll(k, "policies", k.datapath.Policies, []uint32{key})
@@ -181,7 +194,25 @@ func (k *Kernel) putTarget(c *compiler, t *target) error {
 	if err != nil {
 		return err
 	}
-	return k.epochs.Bump(t.slot)
+	if err := k.epochs.Bump(t.slot); err != nil || some {
+		return err
+	}
+	return k.track(t.slot, false)
+}
+
+// track lets the datapath look for flows at hand while some endpoint has
+// policies.
+func (k *Kernel) track(slot uint16, on bool) error {
+	had := len(k.policed) > 0
+	if on {
+		k.policed[slot] = struct{}{}
+	} else {
+		delete(k.policed, slot)
+	}
+	if has := len(k.policed) > 0; has != had {
+		return k.datapath.Track(has)
+	}
+	return nil
 }
 
 // targetRow is the row of an endpoint, and whether it has one. Where a set

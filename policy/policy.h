@@ -40,7 +40,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 18);
+	__uint(max_entries, 1 << 16);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct peer_class_key);
 	__type(value, struct peer_class);

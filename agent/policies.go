@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"myelin/bpf"
+	"myelin/endpoint"
+	"myelin/policy"
+)
+
+// policed reports whether policies are enforced.
+func (a *Agent) policed() bool { return a.config.PolicyEnforcementMode != "never" && !a.standalone() }
+
+func (a *Agent) policySettings(s *bpf.Settings) {
+	s.Policy = flag(a.policed())
+	cuts := map[string]bpf.DatapathPolicyCut{
+		"reset": bpf.DatapathPolicyCutCUT_RESET, "drop": bpf.DatapathPolicyCutCUT_DROP, "leave": bpf.DatapathPolicyCutCUT_LEAVE,
+	}
+	s.PolicyCut = uint8(cuts[a.config.Policy.DeniedFlows])
+}
+
+func (a *Agent) policyConfig() policy.Config {
+	c := policy.Config{Open: !a.config.Policy.Lockdown, Audit: a.config.Policy.Audit}
+	if a.config.PolicyEnforcementMode == "always" {
+		c.Mode = policy.ModeAlways
+	}
+	return c
+}
+
+// startPolicies makes the engine that turns policies into the kernel's rows.
+// Endpoints wait for it. What an agent before us had there holds until
+// everything is known.
+func (a *Agent) startPolicies(context.Context) error {
+	if !a.policed() {
+		return nil
+	}
+	var err error
+	a.engine, err = policy.NewEngine(policy.Params{
+		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: a.identities.Identities(), Addresses: a.identities.Addresses(),
+		Endpoints: a.endpoints, Node: a.config.Myelin.NodeName, Config: a.policyConfig(), Dir: a.config.Myelin.RunDir,
+		Kernel: policy.NewKernel(a.datapath, a.epochs, time.Now), Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.group.Add(job.OneShot("policies", func(ctx context.Context, _ cell.Health) error { return a.engine.Run(ctx) }))
+	return nil
+}
+
+// podReady returns when a new pod can be reached, and its policies hold.
+func (a *Agent) podReady(ctx context.Context, e *endpoint.Endpoint) error {
+	if err := a.routes.WaitPod(ctx, e.LinkName, e.Addresses()...); err != nil {
+		return err
+	}
+	if a.engine == nil {
+		return nil
+	}
+	return a.engine.WaitPod(ctx, e.ID)
+}
