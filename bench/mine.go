@@ -54,7 +54,7 @@ func (m *mine) hang(f *front, d *bpf.Datapath) error {
 		if !m.xdp {
 			return nil
 		}
-		if state := d.Attacher.AttachXDP("wire0", f.index[0], bpf.XDPNative); state.Why != "" {
+		if state := d.Attacher.AttachXDP(bpf.XDPDevice{Name: "wire0", Index: f.index[0]}, bpf.XDPNative); state.Why != "" {
 			return errors.New(state.Why)
 		}
 		return nil

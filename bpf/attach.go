@@ -43,6 +43,7 @@ type Attacher struct {
 	Why      string
 	programs map[Hook]*ebpf.Program
 	dir      string
+	maps     *DatapathObjects // of which XDP reads what devices are
 
 	mu  sync.Mutex
 	xdp map[string]XDPState // by device
@@ -50,7 +51,7 @@ type Attacher struct {
 
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	a := &Attacher{
-		Mode: TCX, dir: filepath.Join(d.dir, "links"),
+		Mode: TCX, dir: filepath.Join(d.dir, "links"), maps: &d.DatapathObjects,
 		programs: map[Hook]*ebpf.Program{FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, ToWire: d.ToWire, FromWireXDP: d.FromWireXdp},
 	}
 	if noTCX {

@@ -755,6 +755,8 @@ const (
 	DatapathMapTranslations    = "translations"
 	DatapathMapVerdicts        = "verdicts"
 	DatapathMapWires           = "wires"
+	DatapathMapXdpPorts        = "xdp_ports"
+	DatapathMapXdpWires        = "xdp_wires"
 	DatapathProgBind4          = "bind4"
 	DatapathProgBind6          = "bind6"
 	DatapathProgConnect4       = "connect4"
@@ -796,6 +798,8 @@ const (
 	DatapathVarListening       = "listening"
 	DatapathVarOwnPorts        = "own_ports"
 	DatapathVarTracking        = "tracking"
+	DatapathVarXdpBonds        = "xdp_bonds"
+	DatapathVarXdpByMap        = "xdp_by_map"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -886,6 +890,8 @@ type DatapathMapSpecs struct {
 	Translations   *ebpf.MapSpec `ebpf:"translations"`
 	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
 	Wires          *ebpf.MapSpec `ebpf:"wires"`
+	XdpPorts       *ebpf.MapSpec `ebpf:"xdp_ports"`
+	XdpWires       *ebpf.MapSpec `ebpf:"xdp_wires"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
@@ -918,6 +924,8 @@ type DatapathVariableSpecs struct {
 	Listening       *ebpf.VariableSpec `ebpf:"listening"`
 	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
 	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
+	XdpBonds        *ebpf.VariableSpec `ebpf:"xdp_bonds"`
+	XdpByMap        *ebpf.VariableSpec `ebpf:"xdp_by_map"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -965,6 +973,8 @@ type DatapathMaps struct {
 	Translations   *ebpf.Map `ebpf:"translations"`
 	Verdicts       *ebpf.Map `ebpf:"verdicts"`
 	Wires          *ebpf.Map `ebpf:"wires"`
+	XdpPorts       *ebpf.Map `ebpf:"xdp_ports"`
+	XdpWires       *ebpf.Map `ebpf:"xdp_wires"`
 }
 
 func (m *DatapathMaps) Close() error {
@@ -994,6 +1004,8 @@ func (m *DatapathMaps) Close() error {
 		m.Translations,
 		m.Verdicts,
 		m.Wires,
+		m.XdpPorts,
+		m.XdpWires,
 	)
 }
 
@@ -1027,6 +1039,8 @@ type DatapathVariables struct {
 	Listening       *ebpf.Variable `ebpf:"listening"`
 	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
 	Tracking        *ebpf.Variable `ebpf:"tracking"`
+	XdpBonds        *ebpf.Variable `ebpf:"xdp_bonds"`
+	XdpByMap        *ebpf.Variable `ebpf:"xdp_by_map"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

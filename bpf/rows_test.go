@@ -39,6 +39,7 @@ type step struct {
 	// want is the outcomes counted, one or, where an ICMP error answers, two.
 	want string
 	out  string // "=" is unchanged; "" is not looked at
+	ret  uint32 // what the hook returns, where that is not what the outcome stands for
 
 	ignore  []string // fields of out that may differ, as in packet.Diff
 	options packettest.Options
@@ -126,7 +127,11 @@ func (w *world) step(t testing.TB, i int, s step) packettest.Step {
 	if prog == nil || o.Ifindex == 0 {
 		t.Fatalf("no hook or no device %q", s.at)
 	}
-	return packettest.Step{Hook: fmt.Sprintf("%s (packet %d)", s.at, i+1), Prog: prog, Options: o, In: s.in, Ret: verdict(hook, s.want), Out: s.out, Ignore: s.ignore, Check: s.check}
+	ret := s.ret
+	if ret == 0 {
+		ret = verdict(hook, s.want)
+	}
+	return packettest.Step{Hook: fmt.Sprintf("%s (packet %d)", s.at, i+1), Prog: prog, Options: o, In: s.in, Ret: ret, Out: s.out, Ignore: s.ignore, Check: s.check}
 }
 
 func (w *world) program(hook string) *ebpf.Program {
@@ -154,8 +159,9 @@ const (
 
 // What XDP programs return, linux/bpf.h.
 const (
-	xdpPass = 2
-	xdpTX   = 3
+	xdpPass     = 2
+	xdpTX       = 3
+	xdpRedirect = 4
 )
 
 // verdict is what the hook has to return for an outcome.

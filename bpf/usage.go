@@ -110,7 +110,7 @@ func (d *Datapath) usage() ([]*Usage, error) {
 
 // dynamic reports whether rows of such a map come and go.
 func dynamic(t ebpf.MapType) bool {
-	return t == ebpf.Hash || t == ebpf.LRUHash || t == ebpf.LPMTrie
+	return t == ebpf.Hash || t == ebpf.LRUHash || t == ebpf.LPMTrie || t == ebpf.DevMapHash
 }
 
 // count reads rows of any layout. Batches need arrays of the right size, which

@@ -21,27 +21,52 @@ const (
 
 // XDPState is how XDP is on a device.
 type XDPState struct {
-	Mode XDPMode
-	Why  string // why it is not as wanted; empty if it is
+	Mode  XDPMode
+	Why   string // why it is not as wanted; empty if it is
+	Note  string // what else must be so, which can't be seen from here
+	Takes bool   // frames that other devices brought may leave by it in XDP
+
+	device XDPDevice
 }
 
 // AttachXDP makes from_wire_xdp the XDP program of the device in the mode, in place of an older one of ours without a gap; XDPNone takes ours off. Where the
 // driver can't, or somebody else's program is there, the state says so, and packets go on by tc. Kernel 5.9 or later.
-func (a *Attacher) AttachXDP(name string, index int, mode XDPMode) XDPState {
-	state := XDPState{Mode: mode}
+func (a *Attacher) AttachXDP(d XDPDevice, mode XDPMode) XDPState {
+	state := a.tryXDP(d, mode)
+	state.device = d
+	state.Takes = d.takes(state.Mode)
+	if state.Mode == XDPNative {
+		state.Note = d.note()
+	}
+	return a.keepXDP(d, state)
+}
+
+func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
+	var refused error
+	if mode == XDPNative {
+		refused = d.sends()
+	}
+	if mode == XDPNone || refused != nil {
+		if err := a.detachXDP(d.Name); err != nil {
+			return XDPState{Why: err.Error()}
+		}
+	}
 	if mode == XDPNone {
-		if err := a.detachXDP(name); err != nil {
-			state.Why = err.Error()
-		}
-		return a.keepXDP(name, state)
+		return XDPState{}
 	}
-	if err := a.attachXDP(name, index, mode); err != nil {
-		state = XDPState{Why: fmt.Sprintf("XDP (%s) is not active on %s, packets go by tc: %v", mode, name, err)}
-		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, errors.ErrUnsupported) {
-			state.Why = fmt.Sprintf("XDP (%s) is not active on %s, packets go by tc: its driver has none", mode, name)
-		}
+	if refused == nil && mode == XDPNative && d.virtual() {
+		refused = setVariable(a.maps.XdpByMap, 1) // before a program that must know it runs
 	}
-	return a.keepXDP(name, state)
+	if refused == nil {
+		refused = a.attachXDP(d.Name, d.Index, mode)
+	}
+	if errors.Is(refused, ebpf.ErrNotSupported) || (errors.Is(refused, errors.ErrUnsupported) && d.Type != "veth") {
+		refused = errors.New("its driver has none")
+	}
+	if refused != nil {
+		return XDPState{Why: fmt.Sprintf("XDP (%s) is not active on %s, packets go by tc: %v", mode, d.Name, refused)}
+	}
+	return XDPState{Mode: mode}
 }
 
 // XDP says how XDP is on the device of the name, as AttachXDP left it.
@@ -51,13 +76,18 @@ func (a *Attacher) XDP(name string) XDPState {
 	return a.xdp[name]
 }
 
-func (a *Attacher) keepXDP(name string, s XDPState) XDPState {
+// keepXDP remembers the state, and tells the datapath. What it can't be told is no reason not to forward: the state says it.
+func (a *Attacher) keepXDP(d XDPDevice, s XDPState) XDPState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.xdp == nil {
 		a.xdp = map[string]XDPState{}
 	}
-	a.xdp[name] = s
+	a.xdp[d.Name] = s
+	if err := a.tellXDP(d, s); err != nil {
+		s.Why = err.Error()
+		a.xdp[d.Name] = s
+	}
 	return s
 }
 

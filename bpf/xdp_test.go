@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,17 +12,57 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 )
 
 // xdp is a row that is run where the device has a program of ours, as it needs to be: only then a veth has receive queues for XDP.
 func xdp(r row) row {
 	r.since = [2]int{5, 15}
 	r.steps[0].before = func(t testing.TB, w *world) {
-		l, err := link.AttachXDP(link.XDPOptions{Program: w.FromWireXdp, Interface: w.index["eth0"], Flags: link.XDPDriverMode})
-		must(t, err)
-		t.Cleanup(func() { l.Close() })
+		for _, device := range []string{"eth0", "other0"} {
+			l, err := link.AttachXDP(link.XDPOptions{Program: w.FromWireXdp, Interface: w.index[device], Flags: link.XDPDriverMode})
+			must(t, err)
+			t.Cleanup(func() { l.Close() })
+		}
 	}
 	return r
+}
+
+// known has XDP know the devices: which ones take frames, that own has what it brought leave by them, too, and which is a port of which bond.
+func known(byMap uint32, takers []string, ports map[string]string) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		must(t, w.XdpByMap.Set(byMap))
+		must(t, w.XdpBonds.Set(uint32(len(ports))))
+		for _, name := range takers {
+			index := uint32(w.index[name])
+			must(t, w.XdpWires.Put(index, index))
+			t.Cleanup(func() { must(t, w.XdpWires.Delete(index)) })
+		}
+		for port, bond := range ports {
+			must(t, w.XdpPorts.Put(uint32(w.index[port]), uint32(w.index[bond])))
+		}
+		t.Cleanup(func() { must(t, errors.Join(w.XdpByMap.Set(uint32(0)), w.XdpBonds.Set(uint32(0)))) })
+	}
+}
+
+// cByOther moves c behind other0, which becomes a wire.
+func cByOther(t testing.TB, w *world) {
+	t.Helper()
+	n := worldNames()
+	index := w.index["other0"]
+	must(t, w.Wires.Put(uint32(index), DatapathWire{Addr4: Addr(n["node"].IP4), Addr6: Addr(n["node"].IP6), Mtu: 1500}))
+	t.Cleanup(func() { must(t, w.Wires.Delete(uint32(index))) })
+	for _, a := range families(n["c"]) {
+		must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: a.AsSlice(), HardwareAddr: n["stranger"].MAC, State: netlink.NUD_PERMANENT}))
+		host := &netlink.Route{Dst: ipNet(netip.PrefixFrom(a, a.BitLen())), LinkIndex: index, Scope: netlink.SCOPE_LINK}
+		w.route(t, host)
+		t.Cleanup(func() {
+			defer w.enter(t)()
+			must(t, netlink.RouteDel(host))
+		})
+	}
+	w.bump(t, 0)
 }
 
 // xdpKnown are packets in XDP of a flow that from_wire has begun: world asks lb, which c serves from node2.
@@ -36,6 +77,7 @@ func xdpKnown(name string, steps ...step) row {
 
 func xdpRows() []row {
 	const at = "from_wire_xdp eth0"
+	const ask, asked = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A`, `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 A`
 	return []row{
 		xdpKnown("there and back, tcp",
 			step{at: at, in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 PA seq 2 | "hello"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 PA seq 2 | "hello"`, after: translationsAre(2)},
@@ -46,6 +88,15 @@ func xdpRows() []row {
 			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 1`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 1`},
 		),
 		only4(xdpKnown("without a checksum", step{at: at, in: `eth router > node | ip world > lb | udp 40000 > 81 nosum | "q" | pad 30`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | udp 51000 > 8080 nosum | "q" | pad 30`})),
+		xdpKnown("back by the map", step{at: at, in: ask, want: "", out: "=", before: known(1, nil, nil)},
+			step{at: at, in: ask, want: "FORWARD_WIRE", ret: xdpRedirect, out: asked, before: known(1, []string{"eth0"}, nil)}),
+		xdpKnown("by a port of the bond", step{at: "from_wire_xdp other0", in: ask, want: "", out: "="},
+			step{at: "from_wire_xdp other0", in: ask, want: "FORWARD_WIRE", out: asked, before: known(0, nil, map[string]string{"other0": "eth0"})}),
+		xdpKnown("out of another wire",
+			step{at: "from_wire eth0", in: ask, want: "FORWARD_RESOLVE", before: cByOther},
+			step{at: at, in: ask, want: "", out: "="},
+			step{at: at, in: ask, want: "FORWARD_WIRE", ret: xdpRedirect, before: known(0, []string{"other0"}, nil),
+				out: `eth 02:00:00:00:00:70 > stranger | ip node > c ttl 59 | tcp 51000 > 8080 A`}),
 		xdpKnown("what from_wire must do",
 			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 S | pad 10`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > lb ttl 1 | tcp 40000 > 81 A | pad 10`, want: "", out: "="},
@@ -87,7 +138,7 @@ func (w *world) attachXDP(a *Attacher) error {
 		return err
 	}
 	for range 2 { // the second finds the first one's pin
-		if state := a.AttachXDP("eth0", w.index["eth0"], XDPNative); state.Why != "" || a.XDP("eth0") != state {
+		if state := a.AttachXDP(XDPDevice{Name: "eth0", Index: w.index["eth0"]}, XDPNative); state.Why != "" || a.XDP("eth0").Mode != XDPNative {
 			return errors.New(state.Why)
 		}
 	}
@@ -117,7 +168,7 @@ func (w *world) attachModes(a *Attacher, pins string) error {
 		{"other0", XDPGeneric, XDPGeneric, "", 1},
 		{"other0", XDPNative, XDPNative, "", 1},
 	} {
-		got := a.AttachXDP(s.device, w.index[s.device], s.mode)
+		got := a.AttachXDP(XDPDevice{Name: s.device, Index: w.index[s.device]}, s.mode)
 		list, err := os.ReadDir(pins)
 		if err != nil || len(list) != s.pins || got.Mode != s.want || !strings.Contains(got.Why, s.why) || (s.why == "") != (got.Why == "") {
 			return fmt.Errorf("%s %q: %+v, %d pins, %v; want %q %q, %d", s.device, s.mode, got, len(list), err, s.want, s.why, s.pins)

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"myelin/bpf"
 	"myelin/config"
 	"myelin/route"
 	"myelin/status"
@@ -167,14 +168,17 @@ func offloadsOff(name string) (off []string, err error) {
 // xdp tells what the driver can do, which kernels say since 6.3.
 func (x *examination) xdp(l netlink.Link) {
 	name := l.Attrs().Name
-	found, err := xdpFeatures(l.Attrs().Index)
+	found, err := bpf.ReadXDPFeatures(l.Attrs().Index)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
 		x.info("the kernel does not say what XDP "+name+" can do (kernel 6.3)", "load balancing in the driver will be tried", "")
 	case err != nil:
 		x.info(name+": XDP features are not known: "+err.Error(), "", "")
-	case found&xdpBasic == 0 || found&xdpRedirect == 0:
+	case !found.Native():
 		x.info(name+" has no XDP in its driver", "load balancing will run later on a packet's way, or in generic XDP, at half the rate or less", "")
+	case l.Type() == "veth" && !found.Takes():
+		x.info(name+" is a veth whose other end takes no frames of XDP", "load balancing will run later on a packet's way",
+			"ethtool -K DEVICE gro on, tx off for its other end, if the load balancer is to run in the driver")
 	default:
 		x.ok("%s has XDP in its driver", name)
 	}

@@ -5,8 +5,6 @@ import (
 	"runtime"
 	"unsafe"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,43 +52,4 @@ func driverOf(name, kind string) string {
 		return kind
 	}
 	return unix.ByteSliceToString(info.Driver[:])
-}
-
-// The netdev family of linux/netdev.h.
-const (
-	netdevGet         = 1 // NETDEV_CMD_DEV_GET
-	netdevIndex       = 1 // NETDEV_A_DEV_IFINDEX
-	netdevXDPFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
-	xdpBasic          = 1 << 0
-	xdpRedirect       = 1 << 1
-)
-
-// xdpFeatures asks what XDP a driver does. Kernel 6.3 or later.
-func xdpFeatures(index int) (uint64, error) {
-	family, err := netlink.GenlFamilyGet("netdev")
-	if err != nil {
-		return 0, fmt.Errorf("find netlink family netdev: %w", err)
-	}
-	request := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
-	request.AddData(&nl.Genlmsg{Command: netdevGet, Version: 1})
-	request.AddData(nl.NewRtAttr(netdevIndex, nl.Uint32Attr(uint32(index))))
-	messages, err := request.Execute(unix.NETLINK_GENERIC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("ask for XDP features: %w", err)
-	}
-	for _, m := range messages {
-		if len(m) < nl.SizeofGenlmsg {
-			continue
-		}
-		attributes, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
-		if err != nil {
-			return 0, fmt.Errorf("read XDP features: %w", err)
-		}
-		for _, a := range attributes {
-			if a.Attr.Type == netdevXDPFeatures && len(a.Value) >= 8 {
-				return nl.NativeEndian().Uint64(a.Value), nil
-			}
-		}
-	}
-	return 0, fmt.Errorf("read XDP features: %w", unix.ENOENT)
 }

@@ -79,8 +79,11 @@ func derive(s state) (d desired) {
 
 // wire says what a device is to the datapath.
 func (s state) wire(v *route.Device) *Wire {
-	w := &Wire{Index: v.Index, Name: v.Name, Tunnel: v.Kind == route.Tunnel, MTU: v.MTU, Status: reconciler.StatusPending()}
+	w := &Wire{Index: v.Index, Name: v.Name, Tunnel: v.Kind == route.Tunnel, Type: v.Type, MTU: v.MTU, Status: reconciler.StatusPending()}
 	w.Hooks = []bpf.Hook{bpf.FromWire}
+	if v.Type == "bond" {
+		w.Ports = s.portsOf(v.Index)
+	}
 	if w.Tunnel {
 		w.Hooks = append(w.Hooks, bpf.ToWire)
 		return w
@@ -91,6 +94,17 @@ func (s state) wire(v *route.Device) *Wire {
 	w.IPv4 = s.sourceOn(v, netip.Addr.Is4)
 	w.IPv6 = s.sourceOn(v, netip.Addr.Is6)
 	return w
+}
+
+// portsOf are the devices of a bond.
+func (s state) portsOf(bond int) (ports []int) {
+	for _, v := range s.devices {
+		if v.Master == bond {
+			ports = append(ports, v.Index)
+		}
+	}
+	slices.Sort(ports)
+	return ports
 }
 
 // sourceOn picks what those are behind whose packets leave by v and must come back: pods that are masqueraded, and clients of Services. It is the node's own address where v has it, else v's first global one.

@@ -73,6 +73,23 @@ func world() state {
 	}
 }
 
+// A bond's frames come in by its ports.
+func TestDerivePorts(t *testing.T) {
+	s := world()
+	s.devices = append(s.devices,
+		&route.Device{Index: 9, Name: "bond0", Type: "bond", Kind: route.Wire, Up: true},
+		&route.Device{Index: 8, Name: "p1", Master: 9}, &route.Device{Index: 7, Name: "p0", Master: 9}, &route.Device{Index: 6, Name: "q", Master: 5})
+	for _, w := range derive(s).wires {
+		want := []int(nil)
+		if w.Name == "bond0" {
+			want = []int{7, 8}
+		}
+		if got := w.xdp(); !slices.Equal(got.Ports, want) || got.Index != w.Index {
+			t.Errorf("%s: %+v, want ports %v", w.Name, got, want)
+		}
+	}
+}
+
 func TestDerive(t *testing.T) {
 	for name, c := range map[string]struct {
 		change     func(*state)

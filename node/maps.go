@@ -126,7 +126,7 @@ func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 		mode = bpf.XDPNone // its packets have been in the kernel's hands already
 	}
 	if state := o.datapath.Attacher.XDP(w.Name); mode != bpf.XDPNone || state.Mode != mode {
-		o.datapath.Attacher.AttachXDP(w.Name, w.Index, mode)
+		o.datapath.Attacher.AttachXDP(w.xdp(), mode)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (o *wireOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revis
 }
 
 func (o *wireOps) detachXDP(w *Wire) error {
-	if state := o.datapath.Attacher.AttachXDP(w.Name, w.Index, bpf.XDPNone); state.Why != "" {
+	if state := o.datapath.Attacher.AttachXDP(w.xdp(), bpf.XDPNone); state.Why != "" {
 		return errors.New(state.Why)
 	}
 	return nil

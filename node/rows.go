@@ -33,6 +33,10 @@ type Wire struct {
 	Name  string `json:"name"`
 	// Tunnel: the device of packets in VXLAN; it is no wire to masquerade to.
 	Tunnel bool `json:"tunnel"`
+	// Type is as "ip -d link" names it.
+	Type string `json:"type"`
+	// Ports are the indexes of a bond's devices, sorted.
+	Ports []int `json:"ports,omitempty"`
 	// IPv4 and IPv6 are what pods are masqueraded to, and clients of Services whose backend is on another node; invalid if there is none.
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
@@ -63,7 +67,11 @@ func (a *Address) Equal(o *Address) bool {
 // Equal compares what is wanted.
 func (w *Wire) Equal(o *Wire) bool {
 	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.IPv4 == o.IPv4 && w.IPv6 == o.IPv6 && w.MTU == o.MTU &&
-		slices.Equal(w.Hooks, o.Hooks)
+		w.Type == o.Type && slices.Equal(w.Ports, o.Ports) && slices.Equal(w.Hooks, o.Hooks)
+}
+
+func (w *Wire) xdp() bpf.XDPDevice {
+	return bpf.XDPDevice{Name: w.Name, Index: w.Index, Type: w.Type, Ports: w.Ports}
 }
 
 // Equal compares what is wanted.

@@ -1,12 +1,48 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Services in XDP: the packets of known flows whose backend is on another node, and their answers, turn around in the driver. What begins a flow, what is for
+ * Services in XDP: the packets of known flows whose backend is on another node, and their answers, leave by the driver of the wire that they go by. What begins a flow, what is for
  * a pod of this node, what has options, fragments or a tag, and what must be refused goes on to from_wire, which knows the same rows.
  */
 #ifndef MYELIN_XDP_H
 #define MYELIN_XDP_H
 
 #include "send.h"
+
+/* Devices that take frames which another one's driver brought, by ifindex: what is to leave by any other goes on to tc. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, __u32);
+} xdp_wires SEC(".maps");
+
+/* By ifindex of a device that is a port of a bond: the bond's, which is the wire. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, __u32);
+} xdp_ports SEC(".maps");
+
+/* Set where a wire is a bond, whose ports are what frames come in by. */
+__u32 xdp_bonds;
+
+/*
+ * Set where frames that leave by the wire they came in by go by xdp_wires, too. A veth sends back by itself (XDP_TX), but wakes its other end only if that
+ * has an XDP program (veth_xdp_flush); a bond may have to send by another port.
+ */
+__u32 xdp_by_map;
+
+/* The wire that the frame came in by. Cost: per packet; where a wire is a bond, with a look-up. */
+INLINE __u32 xdp_wire(const struct xdp_md *ctx)
+{
+	__u32 port = ctx->ingress_ifindex, *bond;
+
+	if (!xdp_bonds)
+		return port;
+	bond = bpf_map_lookup_elem(&xdp_ports, &port);
+	return bond ? *bond : port;
+}
 
 /* Addresses of a plain header. Returns where layer 4 begins, NULL if there is none. */
 INLINE __be16 *xdp_parse_ip(void *data, void *end, struct packet *pkt)
@@ -35,7 +71,7 @@ INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__be16 *l4;
 
-	packet_reset(pkt, ctx->ingress_ifindex, HOOK_FROM_WIRE_XDP);
+	packet_reset(pkt, xdp_wire(ctx), HOOK_FROM_WIRE_XDP);
 	l4 = xdp_parse_ip(data, end, pkt);
 	if (!l4 || (void *)(l4 + 4) > end)
 		return 0;
@@ -170,8 +206,8 @@ INLINE struct translation *xdp_find(struct cpu *c, int *side)
 	return c->to.option || c->to.encap || cross_family(c) ? NULL : t;
 }
 
-/* The path of what the CPU's packet becomes, into the CPU's. False if that is not out of the device that it came in by. */
-INLINE bool xdp_path(struct xdp_md *ctx, struct cpu *c, __u32 length)
+/* The path of what the CPU's packet becomes, into the CPU's. False if that doesn't leave this node by a wire as it is. */
+INLINE bool xdp_path(struct cpu *c, __u32 length)
 {
 	struct translated was;
 	struct kept_path *p;
@@ -179,26 +215,35 @@ INLINE bool xdp_path(struct xdp_md *ctx, struct cpu *c, __u32 length)
 	translated_begin(c, &was);
 	p = path_find(&c->pkt, true);
 	translated_end(c, &was);
-	if (!p || p->path.action != PATH_WIRE || p->path.ifindex != ctx->ingress_ifindex)
-		return false;
-	if (c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
+	if (!p || p->path.action != PATH_WIRE || c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
 		return false;
 	c->path = p->path;
 	return true;
+}
+
+/* How the frame gets out of the CPU's path's device: XDP_TX, XDP_REDIRECT, or XDP_PASS where that takes none. */
+INLINE int xdp_leave(const struct cpu *c)
+{
+	if (c->path.ifindex == c->pkt.ifindex && !xdp_by_map)
+		return XDP_TX;
+	return bpf_redirect_map(&xdp_wires, c->path.ifindex, XDP_PASS);
 }
 
 /* Sends the packet of a known flow where it goes. Cost: per packet. */
 INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
 	struct translation *t;
-	int side;
+	int side, verdict;
 
 	t = xdp_find(c, &side);
-	if (!t || !xdp_path(ctx, c, length) || !xdp_write(ctx, c))
+	if (!t || !xdp_path(c, length))
+		return XDP_PASS;
+	verdict = xdp_leave(c);
+	if (verdict == XDP_PASS || !xdp_write(ctx, c))
 		return XDP_PASS;
 	translation_count(t, &c->pkt, side, length);
 	count_bytes(c, FORWARD_WIRE, length);
-	return XDP_TX;
+	return verdict;
 }
 
 #endif

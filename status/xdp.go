@@ -20,7 +20,7 @@ func (f *Facts) acceleration() Feature {
 		return x
 	}
 	x.State = OK
-	var chosen []string
+	var chosen, notes []string
 	for _, device := range slices.Sorted(maps.Keys(f.XDP)) {
 		s := f.XDP[device]
 		if s.Mode == bpf.XDPNone {
@@ -30,7 +30,9 @@ func (f *Facts) acceleration() Feature {
 			continue
 		}
 		chosen = append(chosen, string(s.Mode)+" on "+device)
+		notes = append(notes, s.Note)
 	}
+	x.Why = strings.Join(slices.DeleteFunc(notes, func(s string) bool { return s == "" }), "; ")
 	x.Chosen = strings.Join(chosen, ", ")
 	if len(chosen) == 0 {
 		x.Chosen = "no device"
