@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // XDPMode is where in the kernel's way of a packet XDP programs run.
@@ -54,7 +55,7 @@ func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
 	if mode == XDPNone {
 		return XDPState{}
 	}
-	if refused == nil && mode == XDPNative && d.virtual() {
+	if refused == nil && mode == XDPNative && d.Type == "veth" {
 		refused = setVariable(a.maps.XdpByMap, 1) // before a program that must know it runs
 	}
 	if refused == nil {
@@ -62,6 +63,9 @@ func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
 	}
 	if errors.Is(refused, ebpf.ErrNotSupported) || (errors.Is(refused, errors.ErrUnsupported) && d.Type != "veth") {
 		refused = errors.New("its driver has none")
+	}
+	if errors.Is(refused, unix.ENOMEM) {
+		refused = fmt.Errorf("%w; drivers say that, too, who have no queue left for each CPU to send by (ethtool -L)", refused)
 	}
 	if refused != nil {
 		return XDPState{Why: fmt.Sprintf("XDP (%s) is not active on %s, packets go by tc: %v", mode, d.Name, refused)}

@@ -17,10 +17,6 @@ type XDPDevice struct {
 	Ports []int  // of a bond: indexes of its devices, by which frames come in
 }
 
-// virtual reports whether what the device brings must leave it by xdp_wires, too: the other end of a veth isn't woken by what its driver sends back by
-// itself, unless it has an XDP program (veth_xdp_flush), and a bond may have to send by another port.
-func (d XDPDevice) virtual() bool { return d.Type == "veth" || d.Type == "bond" }
-
 // errNoTaker is a veth of which nobody would hear what XDP sends.
 var errNoTaker = errors.New("its other end takes no frames of XDP: switch gro on there (ethtool -K DEVICE gro on), or attach an XDP program")
 
@@ -79,7 +75,7 @@ func (a *Attacher) tellXDP(d XDPDevice, s XDPState) error {
 		if other.device.Type == "bond" {
 			bonds = 1
 		}
-		if other.Mode == XDPNative && other.device.virtual() {
+		if other.Mode == XDPNative && other.device.Type == "veth" {
 			byMap = 1
 		}
 	}

@@ -81,11 +81,14 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// outside brings a cluster up with a server on each node and the Services above, and waits until they answer.
-func outside(t *testing.T, m mode, more map[string]any) *cluster {
+// outside brings a cluster up with a server on each node and the Services above, and waits until they answer; prepare is done before there are any.
+func outside(t *testing.T, m mode, more map[string]any, prepare ...func(*cluster)) *cluster {
 	values := perPacket()
 	maps.Copy(values, more)
 	c := up(t, setup{mode: m, pods: []string{"a"}, values: values})
+	for _, do := range prepare {
+		do(c)
+	}
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
 	if more["loadBalancer.acceleration"] != nil {
 		c.plainLinks()

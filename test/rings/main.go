@@ -179,7 +179,7 @@ type boot struct {
 }
 
 // inVMOnly are the tests of the lab ring that a kernel can change: forwarding, its helpers, its hooks. What only the agent does is tested once, here.
-const inVMOnly = "^(TestConnectivity|TestHostStack|TestHops|TestSpoofing|TestRouteMTU|TestMasquerade|TestParallelAdds|TestServicesChange)$"
+const inVMOnly = "^(TestConnectivity|TestHostStack|TestHops|TestSpoofing|TestRouteMTU|TestMasquerade|TestParallelAdds|TestServicesChange|TestWires)$"
 
 func (r *runner) boot(ctx context.Context, kernel string, p testPackage, binary, dir string) (*boot, error) {
 	script, err := filepath.Abs("test/vm/vm.sh")
@@ -187,7 +187,7 @@ func (r *runner) boot(ctx context.Context, kernel string, p testPackage, binary,
 		return nil, err
 	}
 	args := []string{"tool", "test2json", "-t", "-p", p.path,
-		script, "run", "-k", kernel, "-t", "1500", "-m", "3G", "--",
+		script, "run", "-k", kernel, "-t", "1500", "-m", "3G", "--nics", "--",
 		"env", "MYELIN_BIN=" + os.Getenv("MYELIN_BIN"), "MYELIN_TEST_SLOW=10", binary, "-test.v=test2json", "-test.short", "-test.timeout=24m"}
 	if slices.Contains(r.packages[lab], p) {
 		args = append(args, "-test.run="+inVMOnly)

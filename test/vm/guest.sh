@@ -37,6 +37,7 @@ export PATH="$VM_ROOT/usr/sbin:$VM_ROOT/sbin:$VM_ROOT/usr/bin:$VM_ROOT/bin:/usr/
 ip link set lo up
 hostname vm
 "$VM_ROOT/sbin/modprobe" -qa aesni_intel ghash_clmulni_intel tun loop   # nothing answers module aliases of CPUs and device names here
+[ -z "${VM_NICS:-}" ] || "$VM_ROOT/sbin/modprobe" -q virtio_net
 
 for port in /sys/class/virtio-ports/*; do
   case $(cat "$port/name") in out) out=/dev/${port##*/} ;; rc) rc=/dev/${port##*/} ;; esac

@@ -1,12 +1,13 @@
 #!/bin/bash
 # vm.sh fetch [-k KERNEL]...
 #   Puts kernels and tools into $MYELIN_VM (default ~/.cache/myelin/vm). Nothing is installed into /; done once, then free.
-# vm.sh run [-k KERNEL] [-t SECONDS] [-m MEMORY] [-w FOLDER] [--icount] -- CMD ARG...
+# vm.sh run [-k KERNEL] [-t SECONDS] [-m MEMORY] [-w FOLDER] [--icount] [--nics] -- CMD ARG...
 #   Boots KERNEL (a series: 6.12, 6.1 or 5.10; default 6.12) and runs CMD there as root, in this folder, on this machine's own file
 #   system: read-only, under an overlay that is thrown away. Its output and its exit code are ours.
 #   124: out of time; 125: the VM ended without an exit code (its console is printed).
 #   -w FOLDER  the guest may really write there
 #   --icount   one CPU in virtual time, 1 ns an instruction: speeds are path lengths and repeat whatever the machine's load
+#   --nics     two network cards (virtio-net, one queue each) on one hub, which leads nowhere else
 #   VM_ACCEL=kvm  instead of software emulation; asked for, not probed: a nested /dev/kvm may open and then hang the guest
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -87,6 +88,11 @@ accelerator() { # ICOUNT
   qemu+=(-accel tcg,thread=multi -cpu max,-cx16 -smp 2)
 }
 
+cards() {
+  local i
+  for i in 0 1; do qemu+=(-netdev "hubport,id=nic$i,hubid=0" -device "virtio-net-pci,netdev=nic$i,mac=02:6d:79:01:00:0$i,romfile="); done
+}
+
 stop() { # also when we are killed: no QEMU, no virtiofsd, no folder stays
   local p
   [ -n "$run" ] || return 0
@@ -96,7 +102,7 @@ stop() { # also when we are killed: no QEMU, no virtiofsd, no folder stays
 }
 
 run() {
-  local kernel=6.12 seconds=300 memory=2G writable='' icount='' release initramfs rc=0
+  local kernel=6.12 seconds=300 memory=2G writable='' icount='' nics='' release initramfs rc=0
   while [ $# -gt 0 ]; do
     case $1 in
       -k) kernel=$2; shift 2 ;;
@@ -104,6 +110,7 @@ run() {
       -m) memory=$2; shift 2 ;;
       -w) writable=$(realpath "$2"); shift 2 ;;
       --icount) icount=1; shift ;;
+      --nics) nics=1; shift ;;
       --) shift; break ;;
       *) usage ;;
     esac
@@ -131,12 +138,13 @@ boot() { # CMD ARG...; the rest of the settings are run's
   accelerator "$icount"
   share root / always
   [ -z "$writable" ] || share rw "$writable" auto
+  [ -z "$nics" ] || cards
   [ ! -s "$initramfs" ] || qemu+=(-initrd "$initramfs")
   mkfifo "$run/out"; cat "$run/out" & reader=$!; pids+=("$reader")   # a stdio chardev would close with our stdin
   qemu+=(-chardev "file,id=out,path=$run/out,append=on" -device virtserialport,chardev=out,name=out
     -chardev "file,id=rc,path=$run/rc" -device virtserialport,chardev=rc,name=rc)
   # what follows "--" on the kernel's command line are the arguments of init: busybox sh guest.sh
-  qemu+=(-kernel "$VM/root/boot/vmlinuz-$release" -append "console=ttyS0 quiet rootfstype=virtiofs root=root ro init=$busybox panic=-1 oops=panic mitigations=off cryptomgr.notests=1 VM_RUN=$run VM_ROOT=$VM/root VM_WRITABLE=$writable -- sh $here/guest.sh")
+  qemu+=(-kernel "$VM/root/boot/vmlinuz-$release" -append "console=ttyS0 quiet rootfstype=virtiofs root=root ro init=$busybox panic=-1 oops=panic mitigations=off cryptomgr.notests=1 VM_RUN=$run VM_ROOT=$VM/root VM_WRITABLE=$writable VM_NICS=$nics -- sh $here/guest.sh")
 
   timeout -k 5 "$seconds" qemu-system-x86_64 "${qemu[@]}" </dev/null 2>"$run/qemu" & pids+=($!)
   wait $! || rc=$?
