@@ -115,6 +115,7 @@ func directAnswerRows() []row {
 func directXDPRows() []row {
 	return []row{xdp(row{name: "XDP", steps: []step{
 		{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 S`, want: "FORWARD_RESOLVE"},
+		{at: "from_wire_xdp eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40001 > 81 S`, want: "", out: "=", after: translationsAre(1)},
 		{at: "from_wire_xdp eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A | len 100`, want: "FORWARD_WIRE", out: `eth node > node2 | ip world > c ttl 59 | tcp 40000 > 8080 A | len 100`},
 		{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 81`, want: "FORWARD_WIRE"},
 		{at: "from_wire_xdp eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | len 100`, want: "", out: "="},

@@ -20,7 +20,7 @@ func serviceTables() []table {
 		{name: "services, tracking", settings: settingsOf(servicing, tracking), rows: append(inside, outsideRows()...)},
 		{name: "services, across families", settings: settingsOf(servicing), rows: append(crossRows(), crossErrorRows()...)},
 		{name: "services, across families, direct", settings: settingsOf(servicing, direct), rows: append(crossRows(), crossErrorRows()...)},
-		{name: "services, XDP", settings: settingsOf(servicing), rows: xdpRows()},
+		{name: "services, XDP", settings: settingsOf(servicing, monitored), rows: xdpRows()},
 		{name: "services, pods that go", settings: settingsOf(servicing), rows: []row{{name: "of pods that are others by now", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip b > a ttl 63 | udp 8080 > 40000`, before: forgets},

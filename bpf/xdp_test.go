@@ -75,8 +75,25 @@ func xdpKnown(name string, steps ...step) row {
 	return xdp(row{name: name, steps: append(begin, steps...)})
 }
 
+// xdpBegins are packets in XDP of flows that nobody has begun, whose backend was on the way of another one.
+func xdpBegins(name string, steps ...step) row {
+	const other = `eth router > node | ip world > lb | udp 40000 > 81`
+	begin := []step{{at: "from_wire eth0", in: other, want: "FORWARD_RESOLVE"}, {at: "from_wire eth0", in: other, want: "FORWARD_WIRE"}}
+	return xdp(row{name: name, steps: append(begin, steps...)})
+}
+
+func monitored(s *Settings) { s.Monitor = 1 }
+
+// listens has somebody watch flows, who is told by tc alone.
+func listens(t testing.TB, w *world) {
+	t.Helper()
+	must(t, w.Listening.Set(uint32(1)))
+	t.Cleanup(func() { must(t, w.Listening.Set(uint32(0))) })
+}
+
 func xdpRows() []row {
 	const at = "from_wire_xdp eth0"
+	const syn = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S mss 1400`
 	const ask, asked = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A`, `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 A`
 	return []row{
 		xdpKnown("there and back, tcp",
@@ -88,6 +105,27 @@ func xdpRows() []row {
 			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 1`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 1`},
 		),
 		only4(xdpKnown("without a checksum", step{at: at, in: `eth router > node | ip world > lb | udp 40000 > 81 nosum | "q" | pad 30`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | udp 51000 > 8080 nosum | "q" | pad 30`})),
+		xdpBegins("a flow begins",
+			step{at: at, in: syn, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S mss 1400`, after: translationsAre(2)},
+			step{at: at, in: syn, want: "", out: "="},
+			step{at: "from_wire eth0", in: syn, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S mss 1400`, after: translationsAre(2)},
+			step{at: "from_wire eth0", in: `eth node2 > node | ip c > node | tcp 8080 > 51000 SA`, want: "FORWARD_RESOLVE"},
+			step{at: at, in: ask, want: "FORWARD_WIRE", out: asked},
+			step{at: at, in: `eth node2 > node | ip c > node | tcp 8080 > 51000 A | len 20`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 63 | tcp 81 > 40000 A | len 20`},
+		),
+		xdpBegins("a flow begins by a node port", step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 30081 S`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | tcp 51000 > 8080 S`}),
+		xdpBegins("what doesn't begin here",
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 80 S`, want: "", out: "=", after: translationsAre(1)},
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 85 S`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 86 S`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world2 > lb | tcp 40000 > 87 S`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 89 S`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb | udp 40001 > 81 | len 20`, want: "", out: "="}, // its only port is taken
+			step{at: at, in: `eth router > node | ip world > a | tcp 40000 > 81 S`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 81 S`, want: "", out: "=", after: translationsAre(1)},
+			step{at: at, in: syn, want: "", out: "=", before: listens, after: translationsAre(1)},
+		),
 		xdpKnown("back by the map", step{at: at, in: ask, want: "", out: "=", before: known(1, nil, nil)},
 			step{at: at, in: ask, want: "FORWARD_WIRE", ret: xdpRedirect, out: asked, before: known(1, []string{"eth0"}, nil)}),
 		xdpKnown("by a port of the bond", step{at: "from_wire_xdp other0", in: ask, want: "", out: "="},
@@ -123,7 +161,7 @@ func liveXDPRows() []row {
 		one("is answered", "from_wire eth0", answer, "FORWARD_RESOLVE", answered),
 		one("goes on", "from_wire_xdp eth0", ask, "FORWARD_WIRE", asked),
 		one("is answered again", "from_wire_xdp eth0", answer, "FORWARD_WIRE", answered),
-		one("another begins", "from_wire eth0", `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S | pad 10`, "FORWARD_WIRE", `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S | pad 10`),
+		one("another begins", "from_wire_xdp eth0", `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S | pad 10`, "FORWARD_WIRE", `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S | pad 10`),
 	}
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Services in XDP: the packets of known flows whose backend is on another node, and their answers, leave by the driver of the wire that they go by. What begins a flow, what is for
- * a pod of this node, what has options, fragments or a tag, and what must be refused goes on to from_wire, which knows the same rows.
+ * Services in XDP: the packets of flows whose backend is on another node, and their answers, leave by the driver of the wire that they go by, the first
+ * one as well where the way is known. What is for a pod of this node, what has options, fragments or a tag, and what must be refused goes on to from_wire,
+ * which knows the same rows.
  */
 #ifndef MYELIN_XDP_H
 #define MYELIN_XDP_H
@@ -28,8 +29,8 @@ struct {
 __u32 xdp_bonds;
 
 /*
- * Set where frames that leave by the wire they came in by go by xdp_wires, too. A veth sends back by itself (XDP_TX), but wakes its other end only if that
- * has an XDP program (veth_xdp_flush); a bond may have to send by another port.
+ * Set where frames that leave by the wire they came in by go by xdp_wires, too: a veth sends back by itself (XDP_TX), but wakes its other end only if that has
+ * an XDP program (veth_xdp_flush).
  */
 __u32 xdp_by_map;
 
@@ -177,8 +178,15 @@ INLINE struct translation *xdp_row(struct cpu *c, int side)
 	return translation_walk_apart(side) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
 }
 
-/* What the CPU's packet becomes, if its flow is known and leaves this node. NULL if not. Cost: per packet. */
-INLINE struct translation *xdp_find(struct cpu *c, int *side)
+/* What is known of a packet's flow. */
+enum xdp_flow {
+	XDP_KNOWN,
+	XDP_UNKNOWN,
+	XDP_LEFT, /* from_wire must look */
+};
+
+/* What the CPU's packet becomes, if its flow is known and leaves this node. Cost: per packet. */
+INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **found)
 {
 	struct packet *pkt = &c->pkt;
 	__u16 port = bpf_ntohs(pkt->dport);
@@ -189,8 +197,9 @@ INLINE struct translation *xdp_find(struct cpu *c, int *side)
 		translation_anchor_node(&c->place, pkt->dport, pkt->proto);
 		t = xdp_row(c, SIDE_BACKEND);
 		if (t) {
+			*found = t;
 			rewrite_answer(c, t);
-			return cross_family(c) ? NULL : t;
+			return cross_family(c) ? XDP_LEFT : XDP_KNOWN;
 		}
 	}
 	*side = SIDE_CLIENT;
@@ -200,10 +209,13 @@ INLINE struct translation *xdp_find(struct cpu *c, int *side)
 		translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
 		t = xdp_row(c, SIDE_CLIENT);
 	}
-	if (!t || t->flags & (TRANSLATION_GONE | TRANSLATION_CLOSING) || flow_syn(pkt))
-		return NULL;
+	if (!t)
+		return XDP_UNKNOWN;
+	if (t->flags & (TRANSLATION_GONE | TRANSLATION_CLOSING) || flow_syn(pkt))
+		return XDP_LEFT;
+	*found = t;
 	rewrite_request(c, t);
-	return c->to.option || c->to.encap || cross_family(c) ? NULL : t;
+	return c->to.option || c->to.encap || cross_family(c) ? XDP_LEFT : XDP_KNOWN;
 }
 
 /* The path of what the CPU's packet becomes, into the CPU's. False if that doesn't leave this node by a wire as it is. */
@@ -218,7 +230,52 @@ INLINE bool xdp_path(struct cpu *c, __u32 length)
 	if (!p || p->path.action != PATH_WIRE || c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
 		return false;
 	c->path = p->path;
+	c->snat = p->snat;
 	return true;
+}
+
+/* Whether a packet of no known flow may begin one. Cost: per packet that begins a TCP connection, or is UDP of no flow: a look-up, or two. */
+INLINE bool xdp_may_begin(const struct packet *pkt)
+{
+	struct frontend_key key = { .addr = pkt->dst, .port = pkt->dport, .proto = pkt->proto };
+
+	if (pkt->proto == IPPROTO_TCP && !flow_syn(pkt))
+		return false;
+	return bpf_map_lookup_elem(&frontends, &key) || (node_port_may_be(pkt) && frontend_wildcard(&pkt->dst, pkt->dport, pkt->proto));
+}
+
+/* Whether the packet is for a pod, or for the node itself. */
+INLINE bool xdp_is_own(const struct packet *pkt)
+{
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &pkt->dst);
+
+	return e && (!(e->flags & ENDPOINT_HOST) || !node_port_may_be(pkt));
+}
+
+/*
+ * Begins the flow of the CPU's packet as service_from_wire would, if its backend is on another node and the way there is known, with the node's address in the
+ * place of the client's. Returns 1 if the CPU's rewrite and path are what becomes of it. What is refused, has direct answers or may have a row in another place
+ * is from_wire's, which then chooses once more. Cost: per flow.
+ */
+APART int xdp_begin(__u32 length)
+{
+	struct cpu *c = cpu_this();
+	struct translation *n;
+
+	if (!c || (config.monitor && listening) || xdp_is_own(&c->pkt) || translation_request(c, &c->pkt) || service_begin(SCOPE_EXTERNAL))
+		return 0;
+	n = &c->translation;
+	if (n->flags & TRANSLATION_DSR || cross_family(c) || !xdp_path(c, length) || addr_is_zero(&c->snat))
+		return 0;
+	if (!flow_syn(&c->pkt) && translation_search(false))
+		return 0;
+	n->snat = c->snat;
+	n->flags |= TRANSLATION_SNAT;
+	translation_count(n, &c->pkt, SIDE_CLIENT, length);
+	if (translation_claim())
+		return 0;
+	rewrite_request(c, n);
+	return 1;
 }
 
 /* How the frame gets out of the CPU's path's device: XDP_TX, XDP_REDIRECT, or XDP_PASS where that takes none. */
@@ -229,19 +286,29 @@ INLINE int xdp_leave(const struct cpu *c)
 	return bpf_redirect_map(&xdp_wires, c->path.ifindex, XDP_PASS);
 }
 
-/* Sends the packet of a known flow where it goes. Cost: per packet. */
+/* Sends the packet where its flow goes. Cost: per packet. */
 INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
-	struct translation *t;
+	struct translation *t = NULL;
 	int side, verdict;
 
-	t = xdp_find(c, &side);
-	if (!t || !xdp_path(c, length))
+	switch (xdp_find(c, &side, &t)) {
+	case XDP_KNOWN:
+		if (!t || !xdp_path(c, length))
+			return XDP_PASS;
+		break;
+	case XDP_UNKNOWN:
+		if (!xdp_may_begin(&c->pkt) || !xdp_begin(length))
+			return XDP_PASS;
+		break;
+	default:
 		return XDP_PASS;
+	}
 	verdict = xdp_leave(c);
 	if (verdict == XDP_PASS || !xdp_write(ctx, c))
 		return XDP_PASS;
-	translation_count(t, &c->pkt, side, length);
+	if (t)
+		translation_count(t, &c->pkt, side, length);
 	count_bytes(c, FORWARD_WIRE, length);
 	return verdict;
 }
