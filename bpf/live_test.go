@@ -23,7 +23,7 @@ func liveTables() []table {
 		{name: "live", settings: settingsOf(), rows: liveRows()},
 		{name: "live, tunnel over IPv4", settings: settingsOf(tunnel4), rows: liveTunnelRows("ip4")},
 		{name: "live, tunnel over IPv6", settings: settingsOf(tunnel6), rows: liveTunnelRows("ip6")},
-		{name: "live, XDP", settings: settingsOf(servicing), rows: liveXDPRows()},
+		{name: "live, XDP", settings: settingsOf(servicing, longTimes), rows: liveXDPRows()},
 	}
 }
 

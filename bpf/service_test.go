@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ func serviceTables() []table {
 		{name: "services", settings: settingsOf(servicing), rows: append(append(inside, outsideRows()...), serviceErrorRows()...)},
 		{name: "services, masquerade", settings: settingsOf(servicing, masquerading), rows: append(append(append(inside, outsideRows()...), worldBackendRows()...), serviceErrorRows()...)},
 		{name: "services, tracking", settings: settingsOf(servicing, tracking), rows: append(inside, outsideRows()...)},
-		{name: "services, across families", settings: settingsOf(servicing), rows: append(crossRows(), crossErrorRows()...)},
+		{name: "services, across families", settings: settingsOf(servicing), rows: slices.Concat(crossRows(), crossErrorRows(), crossXDPRows())},
 		{name: "services, across families, direct", settings: settingsOf(servicing, direct), rows: append(crossRows(), crossErrorRows()...)},
 		{name: "services, XDP", settings: settingsOf(servicing, monitored), rows: xdpRows()},
 		{name: "services, pods that go", settings: settingsOf(servicing), rows: []row{{name: "of pods that are others by now", steps: []step{

@@ -23,6 +23,12 @@ INLINE __u16 csum_fold(__u64 sum)
 	return ~sum;
 }
 
+/* The checksum of what has changed by diff, a sum of 16-bit words. */
+INLINE __u16 csum_update(__u16 check, __u64 diff)
+{
+	return csum_fold((__u16)~check + diff);
+}
+
 /* No error answers an error, a later fragment, or a packet without a sender (RFC 1812 4.3.2.7, RFC 4443 2.4 e). */
 INLINE bool icmp_may_answer(struct __sk_buff *skb, struct cpu *c)
 {

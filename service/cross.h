@@ -28,34 +28,57 @@ INLINE bool cross_lacks_checksum(struct __sk_buff *skb, const struct packet *pkt
 	return pkt->proto == IPPROTO_UDP && (bpf_skb_load_bytes(skb, pkt->l4 + nat_l4_checksum(pkt->proto), &check, sizeof(check)) || !check);
 }
 
+/* What the header of the packet becomes in the other family. */
+INLINE void cross_head6(struct ipv6hdr *ip6, const struct iphdr *ip, const struct packet *pkt, const struct rewrite *to)
+{
+	__builtin_memset(ip6, 0, sizeof(*ip6));
+	ip6->version = 6;
+	ip6->nexthdr = pkt->proto;
+	ip6->hop_limit = pkt->ttl;
+	ip6->priority = ip->tos >> 4;
+	ip6->flow_lbl[0] = ip->tos << 4;
+	ip6->payload_len = bpf_htons(bpf_ntohs(ip->tot_len) - sizeof(*ip));
+	__builtin_memcpy(&ip6->saddr, &to->src, sizeof(struct addr));
+	__builtin_memcpy(&ip6->daddr, &to->dst, sizeof(struct addr));
+}
+
+/* Never fragmented on its way, so that no identification is needed (RFC 6864 4.1): senders of IPv6 find the MTU themselves. */
+INLINE void cross_head4(struct iphdr *ip, const struct ipv6hdr *ip6, const struct packet *pkt, const struct rewrite *to)
+{
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->protocol = pkt->proto;
+	ip->ttl = pkt->ttl;
+	ip->frag_off = bpf_htons(0x4000);
+	ip->saddr = to->src.w[3];
+	ip->daddr = to->dst.w[3];
+	ip->tos = ip6->priority << 4 | ip6->flow_lbl[0] >> 4;
+	ip->tot_len = bpf_htons(bpf_ntohs(ip6->payload_len) + sizeof(*ip));
+	ip->check = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
+}
+
 INLINE bool cross_write6(struct __sk_buff *skb, const struct packet *pkt, const struct rewrite *to)
 {
-	struct ipv6hdr ip6 = { .version = 6, .nexthdr = pkt->proto, .hop_limit = pkt->ttl };
 	__be16 type = bpf_htons(ETH_P_IPV6);
+	struct ipv6hdr ip6;
 	struct iphdr ip;
 
 	if (bpf_skb_load_bytes(skb, L3, &ip, sizeof(ip)) || bpf_skb_change_proto(skb, type, 0))
 		return false;
-	ip6.priority = ip.tos >> 4;
-	ip6.flow_lbl[0] = ip.tos << 4;
-	ip6.payload_len = bpf_htons(bpf_ntohs(ip.tot_len) - sizeof(ip));
-	__builtin_memcpy(&ip6.saddr, &to->src, sizeof(struct addr));
-	__builtin_memcpy(&ip6.daddr, &to->dst, sizeof(struct addr));
+	cross_head6(&ip6, &ip, pkt, to);
 	return !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0) && !bpf_skb_store_bytes(skb, L3, &ip6, sizeof(ip6), 0);
 }
 
-/* Never fragmented on its way, so that no identification is needed (RFC 6864 4.1): senders of IPv6 find the MTU themselves. */
 INLINE bool cross_write4(struct __sk_buff *skb, const struct packet *pkt, const struct rewrite *to)
 {
-	struct iphdr ip = { .version = 4, .ihl = 5, .protocol = pkt->proto, .ttl = pkt->ttl, .frag_off = bpf_htons(0x4000), .saddr = to->src.w[3], .daddr = to->dst.w[3] };
 	__be16 type = bpf_htons(ETH_P_IP);
 	struct ipv6hdr ip6;
+	struct iphdr ip;
 
 	if (bpf_skb_load_bytes(skb, L3, &ip6, sizeof(ip6)) || bpf_skb_change_proto(skb, type, 0))
 		return false;
-	ip.tos = ip6.priority << 4 | ip6.flow_lbl[0] >> 4;
-	ip.tot_len = bpf_htons(bpf_ntohs(ip6.payload_len) + sizeof(ip));
-	ip.check = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
+	cross_head4(&ip, &ip6, pkt, to);
 	return !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0) && !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0);
 }
 

@@ -8,6 +8,7 @@
 #define MYELIN_XDP_H
 
 #include "send.h"
+#include "xdpcross.h"
 
 /* Devices that take frames which another one's driver brought, by ifindex: what is to leave by any other goes on to tc. */
 struct {
@@ -88,85 +89,6 @@ INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 	return end - data;
 }
 
-/* The checksum of what has changed by diff, a sum of 16-bit words. */
-INLINE __u16 csum_update(__u16 check, __u64 diff)
-{
-	return csum_fold((__u16)~check + diff);
-}
-
-/* By how much a sum changes where is takes the place of was: a few additions, which a call of bpf_csum_diff costs several times. */
-INLINE __u64 csum_change(__u32 was, __u32 is)
-{
-	return (__u64)(__u32)~was + is;
-}
-
-/* Writes addresses, hop limit and IPv4's checksum. Returns by how much the pseudo header changed. */
-INLINE __u64 xdp_write4(struct iphdr *ip, const struct rewrite *to)
-{
-	__u64 diff = csum_change(ip->saddr, to->src.w[3]) + csum_change(ip->daddr, to->dst.w[3]);
-
-	ip->saddr = to->src.w[3];
-	ip->daddr = to->dst.w[3];
-	ip->ttl--;
-	ip->check = csum_update(ip->check, diff + bpf_htons(0xfeff));
-	return diff;
-}
-
-INLINE __u64 xdp_write6(struct ipv6hdr *ip, const struct rewrite *to)
-{
-	const __u32 *src = ip->saddr.s6_addr32, *dst = ip->daddr.s6_addr32;
-	__u64 diff = 0;
-	int i;
-
-	for (i = 0; i < 4; i++)
-		diff += csum_change(src[i], to->src.w[i]) + csum_change(dst[i], to->dst.w[i]);
-	__builtin_memcpy(&ip->saddr, &to->src, sizeof(to->src));
-	__builtin_memcpy(&ip->daddr, &to->dst, sizeof(to->dst));
-	ip->hop_limit--;
-	return diff;
-}
-
-INLINE void xdp_write_l4(__be16 *l4, __u16 *check, const struct packet *pkt, const struct rewrite *to, __u64 diff)
-{
-	diff += (__u64)(__u16)~pkt->sport + (__u16)~pkt->dport + to->sport + to->dport;
-	l4[0] = to->sport;
-	l4[1] = to->dport;
-	if (pkt->proto == IPPROTO_UDP && !*check)
-		return;
-	*check = csum_update(*check, diff);
-	if (pkt->proto == IPPROTO_UDP && !*check)
-		*check = 0xffff;
-}
-
-/* Writes the headers behind Ethernet's, of which the first is of the family. One way through for each: old verifiers don't see that two tests agree. */
-INLINE bool xdp_write_ip(void *data, void *end, const struct packet *pkt, const struct rewrite *to, bool ipv4)
-{
-	__be16 *l4 = data + L3 + (ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
-	__u16 *check = l4 + (pkt->proto == IPPROTO_TCP ? 8 : 3);
-	__u64 diff;
-
-	if ((void *)(l4 + 4) > end || (void *)(check + 1) > end)
-		return false;
-	diff = ipv4 ? xdp_write4(data + L3, to) : xdp_write6(data + L3, to);
-	xdp_write_l4(l4, check, pkt, to, diff);
-	return true;
-}
-
-/* Makes the packet what it becomes, with the path's Ethernet header. Cost: per packet. */
-INLINE bool xdp_write(struct xdp_md *ctx, struct cpu *c)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	const __u32 *macs = (const __u32 *)&c->path.dmac;
-	__u32 *eth = data;
-
-	if (!(c->pkt.family == 4 ? xdp_write_ip(data, end, &c->pkt, &c->to, true) : xdp_write_ip(data, end, &c->pkt, &c->to, false)))
-		return false;
-	eth[0] = macs[0];
-	eth[1] = macs[1];
-	eth[2] = macs[2];
-	return true;
-}
-
 /* The row of the side's packet behind the CPU's anchor. NULL if it is not there: behind other ports only from_wire looks. Cost: per packet. */
 INLINE struct translation *xdp_row(struct cpu *c, int side)
 {
@@ -199,7 +121,7 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **fou
 		if (t) {
 			*found = t;
 			rewrite_answer(c, t);
-			return cross_family(c) ? XDP_LEFT : XDP_KNOWN;
+			return XDP_KNOWN;
 		}
 	}
 	*side = SIDE_CLIENT;
@@ -215,7 +137,7 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **fou
 		return XDP_LEFT;
 	*found = t;
 	rewrite_request(c, t);
-	return c->to.option || c->to.encap || cross_family(c) ? XDP_LEFT : XDP_KNOWN;
+	return c->to.option || c->to.encap ? XDP_LEFT : XDP_KNOWN;
 }
 
 /* The path of what the CPU's packet becomes, into the CPU's. False if that doesn't leave this node by a wire as it is. */
@@ -224,6 +146,8 @@ INLINE bool xdp_path(struct cpu *c, __u32 length)
 	struct translated was;
 	struct kept_path *p;
 
+	if (unlikely(cross_family(c)) && c->pkt.family == 4)
+		length += CROSS_GROWS;
 	translated_begin(c, &was);
 	p = path_find(&c->pkt, true);
 	translated_end(c, &was);
@@ -252,23 +176,15 @@ INLINE bool xdp_is_own(const struct packet *pkt)
 	return e && (!(e->flags & ENDPOINT_HOST) || !node_port_may_be(pkt));
 }
 
-/*
- * Begins the flow of the CPU's packet as service_from_wire would, if its backend is on another node and the way there is known, with the node's address in the
- * place of the client's. Returns 1 if the CPU's rewrite and path are what becomes of it. What is refused, has direct answers or may have a row in another place
- * is from_wire's, which then chooses once more. Cost: per flow.
- */
-APART int xdp_begin(__u32 length)
+/* Gives the CPU's new flow its row, behind the address of the wire that it leaves by. Returns 1 if the CPU's path and rewrite are what becomes of it. */
+APART int xdp_keep(__u32 length)
 {
 	struct cpu *c = cpu_this();
 	struct translation *n;
 
-	if (!c || (config.monitor && listening) || xdp_is_own(&c->pkt) || translation_request(c, &c->pkt) || service_begin(SCOPE_EXTERNAL))
+	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat) || (!flow_syn(&c->pkt) && translation_search(false)))
 		return 0;
 	n = &c->translation;
-	if (n->flags & TRANSLATION_DSR || cross_family(c) || !xdp_path(c, length) || addr_is_zero(&c->snat))
-		return 0;
-	if (!flow_syn(&c->pkt) && translation_search(false))
-		return 0;
 	n->snat = c->snat;
 	n->flags |= TRANSLATION_SNAT;
 	translation_count(n, &c->pkt, SIDE_CLIENT, length);
@@ -276,6 +192,20 @@ APART int xdp_begin(__u32 length)
 		return 0;
 	rewrite_request(c, n);
 	return 1;
+}
+
+/*
+ * Begins the flow of the CPU's packet as service_from_wire would, if its backend is on another node and the way there is known, with the node's address in the
+ * place of the client's. Returns 1 if the CPU's path and rewrite are what becomes of it. What is refused, has direct answers or may have a row in another
+ * place is from_wire's, which then chooses once more. Cost: per flow.
+ */
+APART int xdp_begin(__u32 length)
+{
+	struct cpu *c = cpu_this();
+
+	if (!c || !xdp_may_begin(&c->pkt) || (config.monitor && listening) || xdp_is_own(&c->pkt) || translation_request(c, &c->pkt))
+		return 0;
+	return !service_begin(SCOPE_EXTERNAL) && !(c->translation.flags & TRANSLATION_DSR) && xdp_keep(length);
 }
 
 /* How the frame gets out of the CPU's path's device: XDP_TX, XDP_REDIRECT, or XDP_PASS where that takes none. */
@@ -290,7 +220,7 @@ INLINE int xdp_leave(const struct cpu *c)
 INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
 	struct translation *t = NULL;
-	int side, verdict;
+	int side, verdict, written;
 
 	switch (xdp_find(c, &side, &t)) {
 	case XDP_KNOWN:
@@ -298,15 +228,22 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 			return XDP_PASS;
 		break;
 	case XDP_UNKNOWN:
-		if (!xdp_may_begin(&c->pkt) || !xdp_begin(length))
+		if (!xdp_begin(length))
 			return XDP_PASS;
 		break;
 	default:
 		return XDP_PASS;
 	}
 	verdict = xdp_leave(c);
-	if (verdict == XDP_PASS || !xdp_write(ctx, c))
+	if (verdict == XDP_PASS)
 		return XDP_PASS;
+	written = unlikely(cross_family(c)) ? xdp_cross(ctx) : xdp_write(ctx, c);
+	if (!written)
+		return XDP_PASS;
+	if (unlikely(written < 0)) {
+		count_bytes(c, DROP_CROSS_FAMILY, length);
+		return XDP_DROP;
+	}
 	if (t)
 		translation_count(t, &c->pkt, side, length);
 	count_bytes(c, FORWARD_WIRE, length);

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Packets of known flows that cross families, in XDP: the header of one family makes room for that of the other. */
+#ifndef MYELIN_XDP_CROSS_H
+#define MYELIN_XDP_CROSS_H
+
+#include "xdpwrite.h"
+
+/* Writes ports and checksum, whose pseudo header becomes one of the other family, before anything moves. One way through for each, as in xdp_write_ip. */
+INLINE bool xdp_cross_l4(struct xdp_md *ctx, const struct packet *pkt, const struct rewrite *to, bool ipv4)
+{
+	__be16 *l4 = (void *)(long)ctx->data + L3 + (ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	__u16 *check = l4 + (pkt->proto == IPPROTO_TCP ? 8 : 3);
+	void *end = (void *)(long)ctx->data_end;
+
+	if ((void *)(l4 + 4) > end || (void *)(check + 1) > end)
+		return false;
+	if (pkt->proto == IPPROTO_UDP && !*check)
+		return false; /* IPv6 has none without: from_wire knows what to do */
+	xdp_write_l4(l4, check, pkt, to, (__u32)cross_diff(pkt, to));
+	return true;
+}
+
+INLINE bool xdp_cross6(struct xdp_md *ctx, const struct cpu *c)
+{
+	struct iphdr *ip = (void *)(long)ctx->data + L3, was;
+	struct ipv6hdr *ip6;
+
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return false;
+	was = *ip;
+	if (bpf_xdp_adjust_head(ctx, -(int)CROSS_GROWS))
+		return false;
+	ip6 = (void *)(long)ctx->data + L3;
+	if ((void *)(ip6 + 1) > (void *)(long)ctx->data_end)
+		return false;
+	cross_head6(ip6, &was, &c->pkt, &c->to);
+	return xdp_write_eth(ctx, &c->path, bpf_htons(ETH_P_IPV6));
+}
+
+INLINE bool xdp_cross4(struct xdp_md *ctx, const struct cpu *c)
+{
+	struct ipv6hdr *ip6 = (void *)(long)ctx->data + L3, was;
+	struct iphdr *to, ip;
+
+	if ((void *)(ip6 + 1) > (void *)(long)ctx->data_end)
+		return false;
+	was = *ip6;
+	if (bpf_xdp_adjust_head(ctx, CROSS_GROWS))
+		return false;
+	to = (void *)(long)ctx->data + L3;
+	if ((void *)(to + 1) > (void *)(long)ctx->data_end)
+		return false;
+	cross_head4(&ip, &was, &c->pkt, &c->to);
+	*to = ip;
+	return xdp_write_eth(ctx, &c->path, bpf_htons(ETH_P_IP));
+}
+
+/*
+ * Makes the CPU's packet one of the other family, with the ends of the CPU's rewrite and the path's Ethernet header. Returns 1; 0 if nothing was changed; -1 if
+ * it can't go on as it is. Cost: per packet of such a flow.
+ */
+APART int xdp_cross(struct xdp_md *ctx)
+{
+	struct cpu *c = cpu_this();
+	bool done;
+
+	if (!c || !(c->pkt.family == 4 ? xdp_cross_l4(ctx, &c->pkt, &c->to, true) : xdp_cross_l4(ctx, &c->pkt, &c->to, false)))
+		return 0;
+	c->pkt.ttl--;
+	done = c->pkt.family == 4 ? xdp_cross6(ctx, c) : xdp_cross4(ctx, c);
+	return done ? 1 : -1;
+}
+
+#endif
