@@ -201,20 +201,23 @@ APART int translation_search(__u32 about)
 	return 0;
 }
 
-/* Looks in the other places for the row of a backend's packet. Returns 1 if the CPU's key is that row's. */
-APART int translation_search_answer(__u32 about)
+/* Looks in all places behind the CPU's anchor for the row of the side's packet: the CPU's, or the one that its ICMP error is about. Returns 1 if the CPU's
+ * key is that row's. */
+APART int translation_walk_apart(__u32 side, __u32 about)
 {
 	struct cpu *c = cpu_this();
 
-	return c && translation_walk(c, about ? &c->about : &c->pkt, SIDE_BACKEND);
+	return c && translation_walk(c, about ? &c->about : &c->pkt, side);
 }
 
-/* Looks in the other places behind the CPU's anchor for the row of the CPU's packet. Returns 1 if the CPU's key is that row's. */
-APART int translation_walk_apart(__u32 side)
+/* The row of the side's packet behind the CPU's anchor. Where the first place is free, so are the others for it. Cost: per packet. */
+INLINE struct translation *translation_behind(struct cpu *c, const struct packet *pkt, int side, bool about)
 {
-	struct cpu *c = cpu_this();
+	struct translation *t = bpf_map_lookup_elem(&translations, &c->place);
 
-	return c && translation_walk(c, &c->pkt, side);
+	if (!t || likely(side == SIDE_CLIENT ? translation_asks(t, pkt) : translation_answers(t, pkt)))
+		return t;
+	return translation_walk_apart(side, about) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
 }
 
 /* The row of an answer that is for the node's own address, by its port. Cost: per packet. */
@@ -226,19 +229,14 @@ INLINE struct translation *translation_answer_node(struct cpu *c, const struct p
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	if (likely(t && translation_answers(t, pkt)))
 		return t;
-	return translation_search_answer(about) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
+	return translation_walk_apart(SIDE_BACKEND, about) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
 }
 
-/* The row of an answer that is for the client's own address. Where the first place is free, so are the others: a request moves there. Cost: per packet. */
+/* The row of an answer that is for the client's own address: a request moves to the first place, if that is free. Cost: per packet. */
 INLINE struct translation *translation_answer_client(struct cpu *c, const struct packet *pkt, bool about)
 {
-	struct translation *t;
-
 	translation_anchor_client(&c->place, &pkt->dst, pkt->dport, pkt->proto);
-	t = bpf_map_lookup_elem(&translations, &c->place);
-	if (!t || translation_answers(t, pkt))
-		return t;
-	return translation_search_answer(about) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
+	return translation_behind(c, pkt, SIDE_BACKEND, about);
 }
 
 /* Whether two flows behind one anchor look the same to a backend. */

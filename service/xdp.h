@@ -7,7 +7,7 @@
 #ifndef MYELIN_XDP_H
 #define MYELIN_XDP_H
 
-#include "send.h"
+#include "translate.h"
 #include "xdpcross.h"
 
 /* Devices that take frames which another one's driver brought, by ifindex: what is to leave by any other goes on to tc. */
@@ -89,17 +89,6 @@ INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 	return end - data;
 }
 
-/* The row of the side's packet behind the CPU's anchor. NULL if it is not there: behind other ports only from_wire looks. Cost: per packet. */
-INLINE struct translation *xdp_row(struct cpu *c, int side)
-{
-	const struct packet *pkt = &c->pkt;
-	struct translation *t = bpf_map_lookup_elem(&translations, &c->place);
-
-	if (!t || likely(side == SIDE_CLIENT ? translation_asks(t, pkt) : translation_answers(t, pkt)))
-		return t;
-	return translation_walk_apart(side) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
-}
-
 /* What is known of a packet's flow. */
 enum xdp_flow {
 	XDP_KNOWN,
@@ -111,13 +100,12 @@ enum xdp_flow {
 INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **found)
 {
 	struct packet *pkt = &c->pkt;
-	__u16 port = bpf_ntohs(pkt->dport);
 	struct translation *t;
 
 	*side = SIDE_BACKEND;
-	if (port >= config.lb_port_min && port <= config.lb_port_max) {
+	if (service_port(pkt)) {
 		translation_anchor_node(&c->place, pkt->dport, pkt->proto);
-		t = xdp_row(c, SIDE_BACKEND);
+		t = translation_behind(c, pkt, SIDE_BACKEND, false);
 		if (t) {
 			*found = t;
 			rewrite_answer(c, t);
@@ -126,10 +114,10 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **fou
 	}
 	*side = SIDE_CLIENT;
 	translation_anchor_node(&c->place, translation_port(pkt, 0), pkt->proto);
-	t = xdp_row(c, SIDE_CLIENT);
+	t = translation_behind(c, pkt, SIDE_CLIENT, false);
 	if (config.direct && !t) {
 		translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
-		t = xdp_row(c, SIDE_CLIENT);
+		t = translation_behind(c, pkt, SIDE_CLIENT, false);
 	}
 	if (!t)
 		return XDP_UNKNOWN;
