@@ -57,10 +57,21 @@ func crossRows() []row {
 			return []step{{at: "from_pod linka", in: `eth a > gw | ` + c + ` a > lb | udp 40000 > 89`, want: "DROP_CROSS_FAMILY", out: "="}}
 		}),
 		across("a fragment", func(c, _ string) []step {
-			return []step{{at: "from_wire eth0", in: `eth router > node | ` + c + ` world > lb frag 7 off 0 mf | udp 40000 > 89 | len 32`, want: "DROP_CROSS_FAMILY", out: "="}}
+			return []step{{at: "from_wire eth0", in: `eth router > node | ` + c + ` world > lb frag 7 off 0 mf | udp 40000 > 89 | len 32`, want: "DROP_CROSS_FRAGMENT", out: "="}}
 		}),
 		[]row{
-			only4(one("without a checksum", "from_wire eth0", `eth router > node | ip4 world > lb | udp 40000 > 89 nosum`, "DROP_CROSS_FAMILY", "=")),
+			only4(row{name: "without a checksum", steps: []step{
+				{at: "from_wire eth0", in: `eth router > node | ip4 world > lb | udp 40000 > 89 nosum | "odd"`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip6 node > c ttl 63 | udp 51000 > 8080 | "odd"`},
+				{at: "from_wire eth0", in: `eth router > node | ip4 world > lb | udp 40000 > 89 nosum | "x" | pad 30`, want: "FORWARD_WIRE", out: `eth node > node2 | ip6 node > c ttl 63 | udp 51000 > 8080 | "x" | pad 30`},
+				{at: "from_wire eth0", in: `eth router > node | ip4 world > lb | udp 40000 > 89 nosum | len 1452`, want: "FORWARD_WIRE", out: `eth node > node2 | ip6 node > c ttl 63 | udp 51000 > 8080 | len 1452`},
+			}}),
+			only4(row{name: "with options", steps: []step{
+				{at: "from_wire eth0", in: `eth router > node | ip4 world > lb opts 9404000001010100 | tcp 40000 > 89 S mss 1400`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip6 node > c ttl 63 | tcp 51000 > 8080 S mss 1400`},
+				{at: "from_wire eth0", in: `eth router > node | ip4 world > lb opts 830708c0a8000100 | tcp 40000 > 89 A | "it was there"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip6 node > c ttl 63 | tcp 51000 > 8080 A | "it was there"`},
+				{at: "from_wire eth0", in: `eth router > node | ip4 world > lb opts 830704c0a8000100 | tcp 40000 > 89 A`, want: "DROP_CROSS_OPTIONS"},
+				{at: "from_wire eth0", in: `eth router > node | ip4 world > lb opts 01890704c0a80001 | tcp 40000 > 89 A`, want: "DROP_CROSS_OPTIONS"},
+				{at: "from_wire eth0", in: `eth router > node | ip4 world > lb opts 9401000000000000 | tcp 40000 > 89 A`, want: "DROP_CROSS_OPTIONS"},
+			}}),
 			only4(one("too big for IPv6", "from_wire eth0", `eth router > node | ip4 world > lb | tcp 40000 > 89 S | len 1450`, "DROP_TOO_BIG REPLY_ICMP", "")),
 			only6(one("not too big for IPv4", "from_wire eth0", `eth router > node | ip6 world > lb | tcp 40000 > 89 S | len 1440`, "FORWARD_RESOLVE", "")),
 		},

@@ -452,7 +452,9 @@ const (
 	DatapathOutcomeDROP_POLICY_DENIED          DatapathOutcome = 50
 	DatapathOutcomeDROP_POLICY_NO_RULE         DatapathOutcome = 51
 	DatapathOutcomeDROP_POLICY_PEER_UNKNOWN    DatapathOutcome = 52
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 53
+	DatapathOutcomeDROP_CROSS_FRAGMENT         DatapathOutcome = 53
+	DatapathOutcomeDROP_CROSS_OPTIONS          DatapathOutcome = 54
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 55
 )
 
 type DatapathPath struct {

@@ -16,7 +16,9 @@ import (
 const ownSection = ".data."
 
 // mine reports whether a map is one of the datapath's own, not the compiler's.
-func mine(name string) bool { return !strings.HasPrefix(name, ".") || strings.HasPrefix(name, ownSection) }
+func mine(name string) bool {
+	return !strings.HasPrefix(name, ".") || strings.HasPrefix(name, ownSection)
+}
 
 // plain is a map's name without a section.
 func plain(name string) string { return strings.TrimPrefix(name, ownSection) }

@@ -55,6 +55,8 @@ enum outcome {
 	DROP_POLICY_DENIED,  /* a rule denies it */
 	DROP_POLICY_NO_RULE, /* no rule allows it, and the endpoint is isolated */
 	DROP_POLICY_PEER_UNKNOWN, /* from or to a pod that this node does not know yet */
+	DROP_CROSS_FRAGMENT, /* a fragment, whose Service's backend is of another family */
+	DROP_CROSS_OPTIONS,  /* a source route of IPv4, which means nothing to a backend of IPv6 */
 	OUTCOMES,
 };
 

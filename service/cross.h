@@ -3,6 +3,7 @@
 #ifndef MYELIN_CROSS_H
 #define MYELIN_CROSS_H
 
+#include "crosswhole.h"
 #include "translation.h"
 
 #define CROSS_GROWS (sizeof(struct ipv6hdr) - sizeof(struct iphdr))
@@ -13,14 +14,27 @@ INLINE bool cross_family(const struct cpu *c)
 	return addr_is4(&c->to.dst) != (c->pkt.family == 4);
 }
 
-/* Only whole packets with plain headers: an IPv4 option means nothing in IPv6, and others have no place. */
+/* Only whole packets, whose IPv6 has no extension headers: their number has no bound. */
 INLINE bool cross_able(const struct packet *pkt)
 {
 	return pkt->fragment == FRAGMENT_NONE && (pkt->proto == IPPROTO_TCP || pkt->proto == IPPROTO_UDP) &&
-	       pkt->l4 == L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	       (pkt->family == 4 || pkt->l4 == L3 + sizeof(struct ipv6hdr));
 }
 
-/* IPv6 has no datagrams without a checksum (RFC 8200 8.1), and to make one up takes the whole datagram. */
+INLINE bool cross_has_options(const struct packet *pkt)
+{
+	return pkt->family == 4 && pkt->l4 != L3 + sizeof(struct iphdr);
+}
+
+/* Why the packet could not be made one of the other family. */
+INLINE int cross_reason(const struct packet *pkt)
+{
+	if (pkt->fragment != FRAGMENT_NONE)
+		return DROP_CROSS_FRAGMENT;
+	return cross_able(pkt) && cross_has_options(pkt) ? DROP_CROSS_OPTIONS : DROP_CROSS_FAMILY;
+}
+
+/* IPv6 has no datagrams without a checksum (RFC 8200 8.1). */
 INLINE bool cross_lacks_checksum(struct __sk_buff *skb, const struct packet *pkt)
 {
 	__u16 check = 0;
@@ -98,21 +112,27 @@ APART int cross_write(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct packet *pkt;
+	bool lacks;
 	__u64 flags;
 	__s64 diff;
 
 	if (!c)
 		return 0;
 	pkt = &c->pkt;
-	if (!cross_able(pkt) || (pkt->family == 4 && cross_lacks_checksum(skb, pkt)))
+	if (!cross_able(pkt) || (cross_has_options(pkt) && !cross_strip(skb)))
 		return 0;
+	lacks = pkt->family == 4 && cross_lacks_checksum(skb, pkt);
 	if (!nat_write_port(skb, pkt, true, pkt->sport, c->to.sport) || !nat_write_port(skb, pkt, false, pkt->dport, c->to.dport))
+		return 0;
+	if (lacks && !cross_checksum(skb))
 		return 0;
 	diff = cross_diff(pkt, &c->to);
 	if (!(pkt->family == 4 ? cross_write6(skb, pkt, &c->to) : cross_write4(skb, pkt, &c->to)))
 		return 0;
 	pkt->l4 += pkt->family == 4 ? CROSS_GROWS : -CROSS_GROWS;
 	pkt->family = pkt->family == 4 ? 6 : 4;
+	if (lacks)
+		return 1;
 	flags = BPF_F_PSEUDO_HDR | (pkt->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
 	return !bpf_l4_csum_replace(skb, pkt->l4 + nat_l4_checksum(pkt->proto), 0, diff, flags);
 }

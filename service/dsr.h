@@ -46,7 +46,7 @@ INLINE bool dsr_header4(struct __sk_buff *skb, int bytes, __s64 sum)
 		return false;
 	head = *(__u16 *)ip;
 	length = ip->tot_len;
-	ip->ihl += bytes / 4;
+	ip->ihl += bytes >> 2;
 	ip->tot_len = bpf_htons(bpf_ntohs(length) + bytes);
 	ip->check = csum_fold((__u64)(__u16)~ip->check + (__u32)sum + (__u16)~head + *(__u16 *)ip + (__u16)~length + ip->tot_len);
 	return true;

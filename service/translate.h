@@ -196,7 +196,7 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 	if (verdict)
 		return verdict;
 	if (!rewrite_write(skb, c))
-		return drop(skb, c, cross_family(c) ? DROP_CROSS_FAMILY : DROP_REWRITE);
+		return drop(skb, c, cross_family(c) ? cross_reason(&c->pkt) : DROP_REWRITE);
 	return path_go(skb, c, &c->path, c->path.action);
 }
 
@@ -223,7 +223,9 @@ INLINE bool service_port(const struct packet *pkt)
 INLINE int cross_begin(struct cpu *c)
 {
 	c->translation.flags = 0;
-	if (!cross_able(&c->pkt) || c->path.action == PATH_STACK)
+	if (!cross_able(&c->pkt))
+		return cross_reason(&c->pkt);
+	if (c->path.action == PATH_STACK)
 		return DROP_CROSS_FAMILY;
 	if (c->path.action == PATH_POD)
 		gateway_addr(&c->snat, !addr_is4(&c->to.dst));

@@ -139,7 +139,7 @@ INLINE bool xdp_path(struct cpu *c, __u32 length)
 	translated_begin(c, &was);
 	p = path_find(&c->pkt, true);
 	translated_end(c, &was);
-	if (!p || p->path.action != PATH_WIRE || c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
+	if (!p || p->path.action != PATH_WIRE || judge_must(&p->path) || c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
 		return false;
 	c->path = p->path;
 	c->snat = p->snat;
