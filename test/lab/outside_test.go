@@ -91,7 +91,7 @@ func outside(t *testing.T, m mode, more map[string]any, prepare ...func(*cluster
 	}
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
 	if more["loadBalancer.acceleration"] != nil {
-		c.plainLinks()
+		c.plainLinks("default/a1", "default/s1", "default/s2")
 	}
 	c.apply("services", strings.Join([]string{
 		c.outsideYAML("near", outNear, "", "s1"),

@@ -14,12 +14,12 @@ import (
 
 // plainLinks makes virtual links like wires to XDP: packets bring their checksums, also those that the fabric merged and cuts again, and what a driver sends is
 // received at the other end.
-func (c *cluster) plainLinks() {
+func (c *cluster) plainLinks(pods ...string) {
 	c.t.Helper()
 	for _, port := range c.ports() {
 		c.command("ip", "netns", "exec", c.fabric(), "ethtool", "-K", port, "gro", "on", "tx", "off")
 	}
-	for _, name := range []string{"world", "node1", "node2", "default/a1", "default/s1", "default/s2"} {
+	for _, name := range append(pods, "world", "node1", "node2") {
 		c.ethtool(name, "eth0", "tx", "off")
 	}
 }

@@ -4,14 +4,37 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"myelin/bpf"
 )
 
 // TestStandaloneOutside has the world ask a load balancer without a cluster for addresses of each family, whose backend on another machine is of the same
-// and of the other one.
+// and of the other one; by tc, and by XDP, which must then have most of each flow's packets.
 //
 //	world ══ 192.0.2.x, 2001:db8:50::x ══► lb ══► server :8080, :7001
 func TestStandaloneOutside(t *testing.T) {
-	g := upGateway(t)
+	for _, acceleration := range []string{"disabled", "native"} {
+		t.Run(acceleration, func(t *testing.T) {
+			t.Parallel()
+			g := upGateway(t, acceleration)
+			if acceleration == "disabled" {
+				g.outsideByFamily(0)
+				return
+			}
+			if kernelBefore(6, 3) {
+				t.Skip("whether a veth's other end takes frames is not known")
+			}
+			g.plainLinks()
+			g.accelerated("node1", "native on eth0")
+			g.outsideByFamily(5)
+		})
+	}
+}
+
+// outsideByFamily asks by each way, of whose packets XDP must send on so many at least.
+func (g *gatewayLab) outsideByFamily(byXDP uint64) {
+	t := g.t
+	t.Helper()
 	names := map[[2]int]string{{4, 4}: "four", {6, 6}: "six", {4, 6}: "four-six", {6, 4}: "six-four"}
 	n := 0
 	for way, name := range names {
@@ -28,6 +51,15 @@ func TestStandaloneOutside(t *testing.T) {
 			}
 			return err
 		})
+		before := g.outcomeAt("node1", bpf.DatapathHookHOOK_FROM_WIRE_XDP, bpf.DatapathOutcomeFORWARD_WIRE)
+		for range 3 {
+			if _, err := g.call("world", url("http", vip, 80)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n := g.outcomeAt("node1", bpf.DatapathHookHOOK_FROM_WIRE_XDP, bpf.DatapathOutcomeFORWARD_WIRE) - before; n < byXDP {
+			t.Errorf("%s: XDP sent %d packets on, want at least %d", name, n, byXDP)
+		}
 		if _, err := g.call("world", url("udp", vip, 53)); err != nil {
 			t.Errorf("%s, UDP: %v", name, err)
 		}

@@ -27,9 +27,9 @@ type gatewayLab struct {
 	endServer func() // ends that of node2
 }
 
-func upGateway(t *testing.T) *gatewayLab {
+func upGateway(t *testing.T, acceleration string) *gatewayLab {
 	t.Helper()
-	c := up(t, setup{nodes: 2, pods: []string{}, values: map[string]any{"loadBalancer.standalone": true}})
+	c := up(t, setup{nodes: 2, pods: []string{}, values: map[string]any{"loadBalancer.standalone": true, "loadBalancer.acceleration": acceleration}})
 	g := &gatewayLab{cluster: c, node: c.Node("node1")}
 	g.endServer = g.serve("node2")
 	return g
@@ -122,7 +122,7 @@ func vips() []netip.AddrPort {
 // TestStandalone: without Kubernetes, the command line programs a Service of both families; sockets of the machine reach it;
 // it is there after kill -9; who is in maintenance stays so; backends are checked.
 func TestStandalone(t *testing.T) {
-	g := upGateway(t)
+	g := upGateway(t, "disabled")
 	upsert := []string{"service", "upsert", "web", "--frontend", vips()[0].String() + "/TCP", "--frontend", vips()[1].String() + "/TCP"}
 	for _, of := range []string{"node2", "world"} {
 		for _, f := range []int{4, 6} {
