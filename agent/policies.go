@@ -16,7 +16,7 @@ import (
 func (a *Agent) policed() bool { return a.config.PolicyEnforcementMode != "never" && !a.standalone() }
 
 func (a *Agent) policySettings(s *bpf.Settings) {
-	s.Policy = flag(a.policed())
+	s.Policy, s.HostPolicy = flag(a.policed()), flag(a.policed() && a.config.Policy.Host)
 	cuts := map[string]bpf.DatapathPolicyCut{
 		"reset": bpf.DatapathPolicyCutCUT_RESET, "drop": bpf.DatapathPolicyCutCUT_DROP, "leave": bpf.DatapathPolicyCutCUT_LEAVE,
 	}
@@ -24,7 +24,7 @@ func (a *Agent) policySettings(s *bpf.Settings) {
 }
 
 func (a *Agent) policyConfig() policy.Config {
-	c := policy.Config{Open: !a.config.Policy.Lockdown, Audit: a.config.Policy.Audit}
+	c := policy.Config{Open: !a.config.Policy.Lockdown, Audit: a.config.Policy.Audit, Host: a.config.Policy.Host}
 	if a.config.PolicyEnforcementMode == "always" {
 		c.Mode = policy.ModeAlways
 	}

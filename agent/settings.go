@@ -57,7 +57,7 @@ func (a *Agent) nodeConfig() node.Config {
 		Name: a.config.Myelin.NodeName, IPv4: a.config.IPv4.Enabled, IPv6: a.config.IPv6.Enabled,
 		Tunnel: a.tunneled(), TunnelIPv6: a.tunnelIPv6(), Legacy: a.config.BPF.HostLegacyRouting,
 		Masquerade4: a.masquerades(false), Masquerade6: a.masquerades(true),
-		XDP: a.xdp(), ViaNodes: a.dispatch() != bpf.DatapathLbDispatchDISPATCH_OPTION,
+		HostPolicy: a.policed() && a.config.Policy.Host, XDP: a.xdp(), ViaNodes: a.dispatch() != bpf.DatapathLbDispatchDISPATCH_OPTION,
 		NodePortCIDRs: a.config.NodePort.Addresses,
 	}
 	for _, p := range []netip.Prefix{a.config.IPv4.NativeRoutingCIDR, a.config.IPv6.NativeRoutingCIDR} {

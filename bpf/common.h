@@ -58,8 +58,10 @@ struct settings {
 	__u8 rss6_bits;
 	__u8 bind_protection;  /* the host's own sockets can't bind the ports of Services */
 	__u8 policy;           /* policies are enforced */
+	__u8 host_policy;      /* … those of the node itself as well */
 	__u8 policy_cut;       /* enum policy_cut */
 	__u8 no_backend_drop;  /* clients of a Service without backends are told nothing */
+	__u8 pad[3];
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */

@@ -10,6 +10,7 @@
 #include "../nat/nat.h"
 #include "../nat/nat_in.h"
 #include "../flow/track.h"
+#include "../flow/host.h"
 #include "../service/translate.h"
 #include "../service/from_pod.h"
 #include "../service/socket.h"
@@ -165,6 +166,14 @@ APART int from_wire_follow(struct __sk_buff *skb)
 	return outcome == SERVICE_NONE ? from_wire_go(skb) : service_send(skb, outcome);
 }
 
+/* What is for the host, if its policies let it in. */
+INLINE int from_wire_pass(struct __sk_buff *skb, struct cpu *c)
+{
+	int outcome = config.host_policy && tracking ? host_judge(skb, false) : 0;
+
+	return outcome ? refuse_flow(skb, c, outcome) : pass(skb, c);
+}
+
 /* What comes in for the node's own address: the host's, or a masqueraded pod's. */
 APART int from_wire_host(struct __sk_buff *skb)
 {
@@ -176,7 +185,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 	c->pkt.for_host = true;
 	outcome = l4_parse(skb) ? -1 : nat_in(skb); /* the host's stack knows more protocols than we do */
 	if (outcome < 0)
-		return pass(skb, c);
+		return from_wire_pass(skb, c);
 	if (outcome == DROP_TTL)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome)
@@ -202,7 +211,7 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (e && e->flags & ENDPOINT_MASQUERADE)
 		return from_wire_host(skb);
 	if (!e || e->flags & ENDPOINT_HOST)
-		return pass(skb, c);
+		return from_wire_pass(skb, c);
 	decide_wire_pod(c, e);
 	if (c->path.flags) {
 		path_keep(c, WIRE_ANY);
@@ -284,7 +293,7 @@ INLINE int to_wire_tunnel(struct __sk_buff *skb, struct cpu *c)
 
 /*
  * What leaves by a wire. Attached to the tunnel's device, whose packets from the host need a node to go to; in legacy routing, to masquerade; and where the
- * host itself is a backend for clients outside.
+ * host itself is a backend for clients outside, or has policies.
  */
 SEC("tc")
 int to_wire(struct __sk_buff *skb)
@@ -296,6 +305,8 @@ int to_wire(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP)
 		return TC_ACT_OK;
+	if (config.host_policy && tracking && (outcome = host_judge(skb, true)))
+		return drop(skb, c, outcome);
 	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
 		return to_wire_tunnel(skb, c);
 	outcome = config.services ? service_from_host(skb) : SERVICE_NONE;

@@ -597,8 +597,10 @@ type DatapathSettings struct {
 	Rss6Bits       uint8
 	BindProtection uint8
 	Policy         uint8
+	HostPolicy     uint8
 	PolicyCut      uint8
 	NoBackendDrop  uint8
+	Pad            [3]uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -610,7 +612,6 @@ type DatapathSettings struct {
 	NodePortMin    uint16
 	NodePortMax    uint16
 	PathShift      uint32
-	_              [4]byte
 	NetnsCookie    uint64
 	Gateway4       struct {
 		_ structs.HostLayout

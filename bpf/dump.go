@@ -116,8 +116,8 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathTranslationKey, DatapathTranslation](d.Translations, fn)
 	case "source_ranges":
 		return dump[DatapathSourceRangeKey, uint32](d.SourceRanges, fn)
-	case "loads":
-		return dump[uint32, uint32](d.Loads, fn)
+	case "loads", "xdp_ports", "xdp_wires":
+		return dump[uint32, uint32](d.mapByName(name), fn)
 	case "fragments":
 		return dump[DatapathFragmentKey, DatapathFragmentPorts](d.Fragments, fn)
 	case "cpus", "events", "socket_outcomes":

@@ -16,9 +16,13 @@ const (
 	slotA, slotB = 2, 3
 )
 
+func hostPoliced(s *Settings) { s.HostPolicy = 1 }
+
 func policed(s *Settings) { s.Policy = 1 }
 
-func cutting(cut DatapathPolicyCut) func(*Settings) { return func(s *Settings) { s.PolicyCut = uint8(cut) } }
+func cutting(cut DatapathPolicyCut) func(*Settings) {
+	return func(s *Settings) { s.PolicyCut = uint8(cut) }
+}
 
 // said is a row of a set: what it says of a peer ("" is everybody else), a protocol and the first bits of a port.
 type said struct {
@@ -77,7 +81,7 @@ func isolates(slot uint16, direction int, list ...said) func(testing.TB, *world)
 // opens takes all policies away, before a row of a table.
 func opens(t testing.TB, w *world) {
 	t.Helper()
-	for _, slot := range []uint16{slotA, slotB} {
+	for _, slot := range []uint16{worldHost, slotA, slotB} {
 		if err := w.Policies.Delete(uint32(slot)); err == nil {
 			w.bump(t, slot)
 		}
@@ -130,6 +134,8 @@ func policyTables() []table {
 		{name: "policies, cut by nothing", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_LEAVE), longTimes), rows: opened(cutRows("FORWARD_POD"))},
 		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), portRows(), changeRows())},
 		{name: "policies, Services", settings: settingsOf(policed, servicing, longTimes), rows: opened(policyRows(), policyServiceRows())},
+		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes), rows: opened(policyRows(), hostPolicyRows())},
+		{name: "policies, the host's, masquerading", settings: settingsOf(policed, hostPoliced, masquerading, longTimes), rows: opened(hostPolicyRows())},
 		{name: "policies, masquerading", settings: settingsOf(policed, masquerading, longTimes), rows: opened(policyRows(), policyWorldRows())},
 	}
 }
@@ -217,7 +223,9 @@ func portRows() []row {
 	const tcp, udp, sctp = 6, 17, 132
 	ports := isolates(slotB, ingress, said{"a", tcp, 8080, 12, DatapathPolicyActionPOLICY_ALLOW}, said{"a", tcp, 8084, 16, DatapathPolicyActionPOLICY_DENY},
 		said{"a", udp, 0, 0, DatapathPolicyActionPOLICY_ALLOW}, allows("a", sctp, 80))
-	at := func(l4, want string) step { return step{at: "from_pod linka", in: `eth a > gw | ip a > b | ` + l4, want: want} }
+	at := func(l4, want string) step {
+		return step{at: "from_pod linka", in: `eth a > gw | ip a > b | ` + l4, want: want}
+	}
 	first := at("tcp 40000 > 8080 S", "FORWARD_POD")
 	first.before = ports
 	return []row{{name: "ranges and protocols", steps: []step{

@@ -188,6 +188,7 @@ type Policy struct {
 	// DeniedFlows is what becomes of a flow that a policy comes to forbid:
 	// "reset", "drop" or "leave".
 	DeniedFlows string // key myelin.policy.deniedFlows
+	Host        bool   // key hostFirewall.enabled: policies of nodes are enforced as well
 }
 
 // Prometheus is the metrics listener.

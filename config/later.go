@@ -103,7 +103,6 @@ func securityFeatures() []feature {
 		{"encryption.strictMode.egress.enabled", "false", "not yet: transparent encryption", "encryption.strictMode.egress.cidr encryption.strictMode.egress.allowRemoteNodeIdentities"},
 		{"encryption.strictMode.ingress.enabled", "false", "not yet: transparent encryption", ""},
 		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
-		{"hostFirewall.enabled", "false", "not yet: policies of the host", ""},
 		{"policyCIDRMatchMode", "empty", "not yet: rules of CIDRs that match nodes", "bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},
 		{"policyDenyResponse", "none", "not yet: answers to what a policy denies", ""},
 		{"l7Proxy", "false", l7, ""},

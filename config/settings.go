@@ -114,6 +114,7 @@ func agentSettings() []setting {
 		port("prometheus.port", func(c *Config) *uint16 { return &c.Prometheus.Port }, 1),
 		port("healthPort", func(c *Config) *uint16 { return &c.HealthPort }, 0),
 		boolean("debug.enabled", func(c *Config) *bool { return &c.Debug }),
+		boolean("hostFirewall.enabled", func(c *Config) *bool { return &c.Policy.Host }),
 		boolean("policyAuditMode", func(c *Config) *bool { return &c.Policy.Audit }),
 		boolean("endpointLockdownOnMapOverflow", func(c *Config) *bool { return &c.Policy.Lockdown }),
 		integer("bpf.policyMapMax", func(c *Config) *int { return &c.Policy.MapMax }, minMap, maxMap),

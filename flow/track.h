@@ -127,6 +127,12 @@ APART int judge_to_pod(struct __sk_buff *skb)
 	if (!e || e->flags & ENDPOINT_HOST)
 		return 0;
 	decide_wire_pod(c, e);
+	e = config.host_policy ? bpf_map_lookup_elem(&endpoints, &c->pkt.src) : NULL;
+	if (e && policy_selects(e->slot)) {
+		c->path.src_slot = e->slot;
+		c->path.flags |= PATH_TRACKED | PATH_POLICY;
+		c->path.epoch = epoch_sum(e->slot, c->path.dst_slot);
+	}
 	if (!judge_must(&c->path))
 		return 0;
 	outcome = l4_parse(skb);

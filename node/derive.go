@@ -22,6 +22,8 @@ type Config struct {
 	Legacy bool
 	// Masquerade4 and Masquerade6: pods reach the world from the node's address.
 	Masquerade4, Masquerade6 bool
+	// HostPolicy: what the node itself sends by its wires is looked at.
+	HostPolicy bool
 	// XDP is how Services are to be translated before tc, on devices whose driver can.
 	XDP bpf.XDPMode
 	// ViaNodes: also without a tunnel, prefixes say which node has them.
@@ -88,7 +90,7 @@ func (s state) wire(v *route.Device) *Wire {
 		w.Hooks = append(w.Hooks, bpf.ToWire)
 		return w
 	}
-	if s.serves || (s.Legacy && (s.Masquerade4 || s.Masquerade6)) {
+	if s.serves || s.HostPolicy || (s.Legacy && (s.Masquerade4 || s.Masquerade6)) {
 		w.Hooks = append(w.Hooks, bpf.ToWire)
 	}
 	w.IPv4 = s.sourceOn(v, netip.Addr.Is4)

@@ -33,6 +33,8 @@ type Config struct {
 	HostDenied bool
 	// Open: where rows don't fit into a map, everything is allowed. Else nothing is.
 	Open bool
+	// Host: policies of nodes are enforced.
+	Host bool
 	// Audit: what is denied is reported, and goes on.
 	Audit bool
 }

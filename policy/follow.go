@@ -194,6 +194,9 @@ func (e *Engine) setEndpoint(ep *endpoint.Endpoint, r statedb.ReadTxn) {
 
 // setHost tells the compiler what labels this node has.
 func (e *Engine) setHost(r statedb.ReadTxn) {
+	if !e.Config.Host {
+		return
+	}
 	labels := []string{"reserved:host"}
 	if n, _, ok := e.Cluster.Nodes.Get(r, cluster.NodeByName(e.Node)); ok {
 		for k, v := range n.Labels {
