@@ -114,6 +114,22 @@ echo "   $ myelin lab exec node1 -- myelin flow list"
 cut -c 1-150 "$files/flows" | show
 expect "2 connections to the world have a row" [ "$(grep -cE '198\.51\.100\.1|2001:db8:64::1' "$files/flows")" = 2 ]
 
+say "A NetworkPolicy lets the servers be asked by pods of team red alone: the datapath asks it when a connection begins."
+lab apply -f examples/policies > /dev/null
+echo "   $ myelin lab apply -f examples/policies"
+echo "   $ myelin lab exec node1 -- myelin policy list"
+on node1 -- myelin policy list | show
+# refused FROM: whether the server doesn't answer the pod, in the end: the policy has to be read first.
+refused() { for _ in {1..50}; do on "$1" -- myelin lab call --timeout 200ms "$(url "$server4")" &> /dev/null || return 0; sleep 0.1; done; return 1; }
+expect "client2, of team blue, gets no answer" refused demo/client2
+ask demo/client1 "$server4" "$client4" "client1, of team red, does"
+on node2 -- myelin drops | grep -E 'Hook|drop +policy' | show
+expect "node2 has counted what no rule allows" grep -q 'policy no rule' <(on node2 -- myelin drops)
+echo "   $ myelin lab delete -f examples/policies"
+lab delete -f examples/policies > /dev/null
+on demo/client2 -- myelin lab call --wait 5s "$(url "$server4")" > "$files/answer" || true
+expect "without it, client2 is answered" grep -q '^server' "$files/answer"
+
 say "Requests to pod and world go on while the agent is killed with -9, is gone for two seconds, and starts again."
 requests() { # requests ADDRESS NAME: as fast as they are answered, until told to stop
   local good=0 bad=0
