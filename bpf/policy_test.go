@@ -272,6 +272,19 @@ func changeRows() []row {
 				before: all(isolates(slotB, ingress, allows("a", tcp, 80)), isolates(slotB, egress))},
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A`, want: "FORWARD_POD"},
 		}},
+		{name: "an answer that nobody asked for opens nothing", steps: []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 A`, want: "FORWARD_POD", before: isolates(slotB, ingress)},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 A`, want: "FORWARD_POD"},
+		}},
+		{name: "another connection between the same ports", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 RA`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 SA`, want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 S`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", out: "=", before: isolates(slotB, ingress)},
+		}},
 		{name: "no policy any more", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", before: isolates(slotB, ingress)},
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: opens},

@@ -112,16 +112,26 @@ INLINE bool flow_syn(const struct packet *pkt)
 	return pkt->proto == IPPROTO_TCP && (pkt->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* A SYN on a row that saw its end is a new connection between the same ports. */
-INLINE void flow_reopen(struct flow *f, const struct packet *pkt, int side)
+/* Notes in the row what policies said of the CPU's packet, if they were asked. */
+INLINE void flow_judged(const struct cpu *c, struct flow *f)
 {
-	if (!(f->flags & FLOW_CLOSING) || !flow_syn(pkt))
+	if (!config.policy || !(c->path.flags & PATH_POLICY))
+		return;
+	f->judged = c->path.epoch;
+	f->rule[0] = c->ask.rule[0];
+	f->rule[1] = c->ask.rule[1];
+}
+
+/* A SYN on a row that saw its end is a new connection between the same ports. */
+INLINE void flow_reopen(const struct cpu *c, struct flow *f, int side)
+{
+	if (!(f->flags & FLOW_CLOSING) || !flow_syn(&c->pkt))
 		return;
 	f->flags &= FLOW_NAT;
-	f->judged = 0;
 	f->origin = side;
 	f->side[0].tcp_flags = 0;
 	f->side[1].tcp_flags = 0;
+	flow_judged(c, f);
 }
 
 /* An empty row, put together in the CPU's own place since it is too large for the stack, for a flow that begins on the given side. Cost: per flow. */
@@ -134,12 +144,9 @@ INLINE struct flow *flow_new(struct cpu *c, int side)
 	f->seen = clock_now();
 	f->slot = c->pkt.slot;
 	f->origin = side;
-	if (config.policy && c->path.flags & PATH_POLICY) {
+	flow_judged(c, f);
+	if (f->judged)
 		f->origin = side ^ c->ask.reply;
-		f->judged = c->path.epoch;
-		f->rule[0] = c->ask.rule[0];
-		f->rule[1] = c->ask.rule[1];
-	}
 	return f;
 }
 
@@ -279,7 +286,7 @@ INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 	k = kept_find(&c->pkt, &direction);
 	if (k)
 		flow_settle(k, f);
-	flow_reopen(f, &c->pkt, side);
+	flow_reopen(c, f, side);
 	flow_count(skb, &c->pkt, f, side);
 	if (way && flow_tracked(&c->path)) {
 		flow_keep(side);

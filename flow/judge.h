@@ -71,10 +71,9 @@ APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
-	if (known)
+	/* Who says SYN begins, whatever is between the same ports already: an answer that was let in without a row must not open a way back. */
+	if (known && !flow_syn(&c->pkt))
 		f = bpf_map_lookup_elem(&flows, &c->key);
-	if (f && flow_syn(&c->pkt) && f->flags & FLOW_CLOSING)
-		f = NULL;
 	c->ask.cut = !!f;
 	if (f && f->judged == c->path.epoch && !(f->flags & FLOW_DENIED)) {
 		c->ask.reply = f->origin != side;
@@ -84,9 +83,7 @@ APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 	outcome = judge_outcome(skb, c, policy_judge(&c->ask));
 	if (!f)
 		return outcome;
-	f->judged = c->path.epoch;
-	f->rule[0] = c->ask.rule[0];
-	f->rule[1] = c->ask.rule[1];
+	flow_judged(c, f);
 	f->flags &= ~FLOW_DENIED;
 	if (outcome)
 		f->flags |= FLOW_DENIED;

@@ -226,7 +226,7 @@ APART int nat_out(struct __sk_buff *skb)
 	} else if (judge_must(&c->path) && (outcome = judge_flow(skb, side, true))) {
 		return outcome;
 	}
-	flow_reopen(f, &c->pkt, side);
+	flow_reopen(c, f, side);
 	flow_count(skb, &c->pkt, f, side);
 	return nat_write(skb, &c->pkt, true, &c->snat, nat_candidate(&c->pkt, attempt)) ? 0 : DROP_REWRITE;
 }
