@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // Numbers of protocols that package net has no names for.
@@ -65,9 +66,9 @@ func (p *policed) verdicts(ctx context.Context, questions []question) []error {
 	return errs
 }
 
-// silent is an error that says that nothing was heard for as long as somebody listened.
+// silent is an error that says that nothing was heard for as long as somebody listened. A raw socket of IPv6 also hears that its own node dropped a packet.
 func silent(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	return errors.Is(err, unix.ENOBUFS) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // ask sends something and returns nil where it was answered; of ICMP that nobody answers, where it arrived.

@@ -136,14 +136,18 @@ func (p *policed) scene(t *testing.T, s scenario.Scenario, i int) {
 	documents := strings.Split(strings.TrimPrefix(string(s.Objects), "---\n"), "\n---\n")
 	gone := pickPolicy(documents, i)
 	file := p.enforce(t, p.translate(documents)...)
-	p.sendAll(t, "as written", s, s.Probes)
+	probes := s.Probes
+	if slices.ContainsFunc(documents, ofNodes) {
+		probes = judged(t, s, documents)
+	}
+	p.sendAll(t, "as written", probes)
 	if gone >= 0 && len(documents) > 1 {
 		p.remove(t, p.translate(documents[gone:gone+1])...)
-		p.sendAll(t, fmt.Sprintf("without document %d", gone+1), s, judged(t, s, slices.Delete(slices.Clone(documents), gone, gone+1)))
+		p.sendAll(t, fmt.Sprintf("without document %d", gone+1), judged(t, s, slices.Delete(slices.Clone(documents), gone, gone+1)))
 	}
 	check(t, p.Delete(t.Context(), file))
 	p.pass(t)
-	p.sendAll(t, "without policies", s, judged(t, s, nil))
+	p.sendAll(t, "without policies", judged(t, s, nil))
 	t.Logf("%v", time.Since(begin))
 }
 
@@ -161,10 +165,13 @@ func pickPolicy(documents []string, n int) int {
 	return policies[n%len(policies)]
 }
 
-// judged are the scenario's probes with what the reference says of them where these documents are all that there is.
+// ofNodes finds policies for nodes themselves. They hold nothing up: that takes hostFirewall.enabled, which isn't there yet.
+func ofNodes(document string) bool { return strings.Contains(document, "nodeSelector:") }
+
+// judged are the scenario's probes with what the reference says of them where these documents are all that is enforced.
 func judged(t *testing.T, s scenario.Scenario, documents []string) []scenario.Probe {
 	t.Helper()
-	s.Objects = []byte(strings.Join(documents, "\n---\n"))
+	s.Objects = []byte(strings.Join(slices.DeleteFunc(slices.Clone(documents), ofNodes), "\n---\n"))
 	w, err := s.World()
 	check(t, err)
 	probes := slices.Clone(s.Probes)
@@ -238,7 +245,7 @@ func (p *policed) pass(t *testing.T) {
 }
 
 // try sends probes and compares.
-func (p *policed) sendAll(t *testing.T, when string, s scenario.Scenario, probes []scenario.Probe) {
+func (p *policed) sendAll(t *testing.T, when string, probes []scenario.Probe) {
 	t.Helper()
 	questions := make([]question, len(probes))
 	for i, probe := range probes {
