@@ -74,6 +74,9 @@ type setup struct {
 	mtu    int
 	pods   []string // letters; each node gets one of each, named letter and node
 	agent  string   // the agent's program, if it is not the one under test
+
+	yaml    string       // the manifests, instead of those that nodes and pods stand for
+	outside []netip.Addr // the world's addresses off the nodes' subnets, instead of the lab's own
 }
 
 // cluster is a lab that is up, and goes down with the test.
@@ -100,6 +103,7 @@ func up(t *testing.T, s setup) *cluster {
 	opts := lab.Options{
 		Name: name, Manifests: file, Binary: filepath.Join(binDir(), "myelin"), Agent: s.agent,
 		CNIPlugin: filepath.Join(binDir(), "myelin-cni"), Values: s.allValues(), MTU: s.mtu, Timeout: patience(time.Minute),
+		Outside: s.outside,
 	}
 	l, err := lab.Up(t.Context(), opts)
 	if err != nil {
@@ -194,6 +198,9 @@ func podYAML(name string, node int) string {
 }
 
 func (s *setup) manifests() string {
+	if s.yaml != "" {
+		return s.yaml
+	}
 	var objects []string
 	for i := 1; i <= s.nodes; i++ {
 		objects = append(objects, s.nodeYAML(i))

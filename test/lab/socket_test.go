@@ -129,12 +129,16 @@ func (e end) dialUDP(ctx context.Context, from, to netip.AddrPort, options ...op
 
 // listenICMP opens a raw socket that gets every ICMP message of the family that e's stack receives.
 func (e end) listenICMP(ctx context.Context, family int) (c *net.IPConn, err error) {
-	network, at := "ip4:icmp", "0.0.0.0"
 	if family == 6 {
-		network, at = "ip6:ipv6-icmp", "::"
+		return e.listenIP(ctx, "ip6:ipv6-icmp", netip.IPv6Unspecified())
 	}
+	return e.listenIP(ctx, "ip4:icmp", netip.IPv4Unspecified())
+}
+
+// listenIP opens a raw socket at an address, which it sends from, or at any.
+func (e end) listenIP(ctx context.Context, network string, at netip.Addr) (c *net.IPConn, err error) {
 	err = e.Do(func() error {
-		any, err := (&net.ListenConfig{Control: control([]option{deep()})}).ListenPacket(ctx, network, at)
+		any, err := (&net.ListenConfig{Control: control([]option{deep()})}).ListenPacket(ctx, network, at.String())
 		if err == nil {
 			c = any.(*net.IPConn)
 		}
