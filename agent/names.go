@@ -9,6 +9,7 @@ import (
 	"myelin/endpoint"
 	"myelin/event"
 	"myelin/identity"
+	"myelin/policy"
 	"myelin/route"
 )
 
@@ -73,4 +74,46 @@ func (n names) Link(index int) string {
 		return ""
 	}
 	return d.Name
+}
+
+// Rule implements event.Policies.
+func (n names) Rule(number uint32) string {
+	if n.agent.engine == nil {
+		return ""
+	}
+	row, _, ok := n.agent.engine.Rules.Get(n.agent.db.ReadTxn(), policy.RuleByID(number))
+	if !ok {
+		return ""
+	}
+	return row.Origin.String()
+}
+
+// Isolating implements event.Policies.
+func (n names) Isolating(of netip.Addr, egress bool) []string {
+	if n.agent.engine == nil {
+		return nil
+	}
+	dir := policy.Ingress
+	if egress {
+		dir = policy.Egress
+	}
+	slot, ok := n.slot(of)
+	if !ok {
+		return nil
+	}
+	return n.agent.engine.Isolating(slot, dir)
+}
+
+// slot is that of the endpoint of this node with an address.
+func (n names) slot(of netip.Addr) (uint16, bool) {
+	txn := n.agent.db.ReadTxn()
+	if e, _, ok := n.agent.endpoints.Get(txn, endpoint.ByAddress(of)); ok {
+		return e.ID, true
+	}
+	for own := range n.agent.node.Addresses.All(txn) {
+		if own.Addr == of {
+			return endpoint.HostID, true
+		}
+	}
+	return 0, false
 }

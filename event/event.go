@@ -71,6 +71,11 @@ type Event struct {
 	Endpoint  uint16    `json:"endpoint,omitempty"` // ID of the pod on this node
 	SrcMAC    string    `json:"sourceMAC,omitempty"`
 	Lost      uint64    `json:"lost,omitempty"`
+	// Rules are those that policies judged the flow by. Of a drop, Denied is the
+	// direction that they denied, and Policy says why.
+	Rules  Rules  `json:"rules,omitzero"`
+	Denied string `json:"denied,omitempty"` // "ingress", "egress" or empty
+	Policy string `json:"policy,omitempty"`
 }
 
 // Names know what addresses and links are called. Whoever implements it must
@@ -114,6 +119,7 @@ func (d *Decoder) Decode(r *Raw) *Event {
 	if r.Smac.B != [6]byte{} {
 		e.SrcMAC = net.HardwareAddr(r.Smac.B[:]).String()
 	}
+	d.judged(e, r)
 	return e
 }
 

@@ -43,6 +43,7 @@ func (e *Event) ToProto() *apiv1.Event {
 		Source: e.Src.toProto(), Destination: e.Dst.toProto(), Protocol: uint32(e.Protocol), Ethertype: uint32(e.EtherType),
 		TcpFlags: uint32(e.TCPFlags), Length: e.Length, InterfaceIndex: e.Index, Interface: e.Interface,
 		Endpoint: uint32(e.Endpoint), SourceMac: e.SrcMAC, Lost: e.Lost,
+		IngressRule: e.Rules.Ingress, EgressRule: e.Rules.Egress, Denied: e.Denied, Policy: e.Policy,
 	}
 }
 
@@ -62,6 +63,7 @@ func FromProto(p *apiv1.Event) *Event {
 		Reason: p.GetReason(), Src: partyFromProto(p.GetSource()), Dst: partyFromProto(p.GetDestination()),
 		Protocol: uint8(p.GetProtocol()), EtherType: uint16(p.GetEthertype()), TCPFlags: TCPFlags(p.GetTcpFlags()), Length: p.GetLength(),
 		Index: p.GetInterfaceIndex(), Interface: p.GetInterface(), Endpoint: uint16(p.GetEndpoint()), SrcMAC: p.GetSourceMac(), Lost: p.GetLost(),
+		Rules: Rules{Ingress: p.GetIngressRule(), Egress: p.GetEgressRule()}, Denied: p.GetDenied(), Policy: p.GetPolicy(),
 	}
 }
 

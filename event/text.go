@@ -82,6 +82,11 @@ func (e *Event) String() string {
 	} else if e.Index != 0 {
 		fmt.Fprintf(&b, "  interface %d", e.Index)
 	}
+	if e.Policy != "" {
+		fmt.Fprintf(&b, "  %s", e.Policy)
+	} else if rules := e.Rules.String(); rules != "" {
+		fmt.Fprintf(&b, "  %s", rules)
+	}
 	return b.String()
 }
 

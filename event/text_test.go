@@ -30,6 +30,10 @@ func examples() []*event.Event {
 			EtherType: 0x88cc, Length: 60, Index: 3, Interface: "mye1", SrcMAC: "02:00:00:00:00:01"},
 		{Time: at, Type: event.FlowBegin, Hook: bpf.FromPod, Src: pod6, Dst: world6, Protocol: 132, Length: 90, Index: 3, Interface: "mye1"},
 		{Time: at, Type: event.FlowEnd, Reason: "expired", Src: pod, Dst: event.Party{Addr: world.Addr}, Protocol: 47},
+		{Time: at, Type: event.FlowBegin, Hook: bpf.FromPod, Src: pod, Dst: world, Protocol: 6, Length: 74, Index: 3,
+			Rules: event.Rules{Egress: "NetworkPolicy demo/client spec.egress[0] (manifests:p.yaml:9)"}},
+		{Time: at, Type: event.Drop, Hook: bpf.FromPod, Outcome: "DROP_POLICY_NO_RULE", Reason: "policy no rule", Src: pod, Dst: world,
+			Protocol: 6, TCPFlags: 2, Length: 74, Index: 3, Interface: "mye1", Denied: "egress", Policy: "no rule allowed egress: isolated by NetworkPolicy demo/client"},
 		{Time: at, Type: event.Lost, Lost: 17},
 	}
 }

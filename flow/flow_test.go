@@ -78,7 +78,7 @@ func TestListOfTheDatapathsRows(t *testing.T) {
 		got := flows[0]
 		want := &flow.Flow{
 			Src: event.Party{Addr: addr(f, "world"), Port: 40000}, Dst: event.Party{Addr: addr(f, "pod"), Port: 80, Pod: "demo/pod", Identity: 65536},
-			Protocol: "TCP", Course: flow.Course{
+			Protocol: "TCP", ID: got.ID, Course: flow.Course{
 				State: flow.Replied, Sent: flow.Traffic{Packets: 2, Bytes: got.Sent.Bytes, TCPFlags: 0x12},
 				Received: flow.Traffic{Packets: 1, Bytes: got.Received.Bytes, TCPFlags: 0x12}, Age: got.Age, Idle: got.Idle,
 			},
@@ -120,7 +120,7 @@ func TestTranslatedFlow(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		row := strings.Join(got.TableRow(), " | ")
-		want := "demo/pod (65536) " + pod.String() + " | " + world.String() + " | UDP | " + node.String() + " | replied | 3/2 | 300/250 | - | 1m0s | 2.5s"
+		want := "demo/pod (65536) " + pod.String() + " | " + world.String() + " | UDP | " + node.String() + " | replied | 3/2 | 300/250 | - | 1m0s | 2.5s |  | " + got.ID
 		if row != want {
 			t.Errorf("row\n%s, want\n%s", row, want)
 		}
@@ -134,6 +134,14 @@ func TestTranslatedFlow(t *testing.T) {
 		}
 		if err != nil || fields["ageSeconds"] != 60.0 || fields["idleSeconds"] != 2.5 || fields["translated"] != node.String() {
 			t.Errorf("%s: %v", data, err)
+		}
+		r.Rule, r.Flags = [2]uint32{0, 7}, r.Flags|uint8(bpf.DatapathFlowFlagFLOW_DENIED)
+		if cut := flow.Name(fixed{}, clock, &k, &r); cut.ID != got.ID || cut.TableRow()[4] != "denied" || cut.TableRow()[10] != "egress by rule 7, which is no more" {
+			t.Errorf("a flow that is denied now: %+v", cut.TableRow())
+		}
+		other := k
+		if other.Port[0]++; flow.ID(&other) == got.ID || len(got.ID) != 16 {
+			t.Errorf("another flow has the ID %s too", got.ID)
 		}
 		r.Origin = 1 // the world spoke first, on a row that was there
 		if back := flow.Name(fixed{}, clock, &k, &r); back.Dst.Pod != "demo/pod" || back.Src.Addr != world.Addr() || back.Sent.Packets != 2 {

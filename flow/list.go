@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"time"
 
@@ -18,6 +19,12 @@ type Flow struct {
 	// nothing is translated.
 	Translated netip.AddrPort `json:"translated,omitzero"`
 	Endpoint   uint16         `json:"endpoint,omitempty"` // at which it began
+	// Rules are those that policies judged it by; Denied says that they forbid it
+	// now.
+	Rules  event.Rules `json:"rules,omitzero"`
+	Denied bool        `json:"denied,omitempty"`
+	// ID names the flow as long as it has a row, on this node.
+	ID string `json:"id"`
 	Course
 }
 
@@ -60,7 +67,8 @@ func Name(names event.Names, clock Clock, k *Key, r *Row) *Flow {
 	from := origin(r)
 	src, dst := end(k, from), end(k, 1-from)
 	f := &Flow{
-		Protocol: event.Protocol(k.Proto), Endpoint: r.Slot, Course: Course{
+		Protocol: event.Protocol(k.Proto), Endpoint: r.Slot, ID: ID(k), Rules: event.RulesOf(names, r.Rule),
+		Denied: bpf.DatapathFlowFlag(r.Flags)&bpf.DatapathFlowFlagFLOW_DENIED != 0, Course: Course{
 			State: StateOf(r), Sent: traffic(r, from), Received: traffic(r, 1-from),
 			Age: Seconds(clock.Since - time.Duration(r.CreatedNs)), Idle: Seconds(clock.Idle(r.Seen)), Expired: clock.Expired(k, r),
 		},
@@ -75,6 +83,13 @@ func Name(names event.Names, clock Clock, k *Key, r *Row) *Flow {
 	}
 	f.Src, f.Dst = PartyOf(names, src), PartyOf(names, dst)
 	return f
+}
+
+// ID is a flow's name: 16 hexadecimal digits, a hash of the key of its row.
+func ID(k *Key) string {
+	h := fnv.New64a()
+	fmt.Fprint(h, *k) // never fails
+	return fmt.Sprintf("%016x", h.Sum64())
 }
 
 func traffic(r *Row, side int) Traffic {
@@ -103,7 +118,8 @@ func List(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Flow) bool) 
 
 // TableHeader names the columns of TableRow.
 func (*Flow) TableHeader() []string {
-	return append([]string{"Source", "Destination", "Protocol", "Translated"}, (*Course)(nil).TableHeader()...)
+	header := append([]string{"Source", "Destination", "Protocol", "Translated"}, (*Course)(nil).TableHeader()...)
+	return append(header, "Rules", "ID")
 }
 
 // TableRow is the row as text.
@@ -112,7 +128,11 @@ func (f *Flow) TableRow() []string {
 	if f.Translated.IsValid() {
 		translated = f.Translated.String()
 	}
-	return append([]string{f.Src.String(), f.Dst.String(), f.Protocol, translated}, f.Course.TableRow()...)
+	course := f.Course.TableRow()
+	if f.Denied {
+		course[0] = "denied"
+	}
+	return append(append([]string{f.Src.String(), f.Dst.String(), f.Protocol, translated}, course...), f.Rules.String(), f.ID)
 }
 
 // TableHeader names the columns of TableRow.

@@ -478,8 +478,14 @@ type Event struct {
 	Endpoint       uint32                 `protobuf:"varint,14,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // ID of the pod on this node, 0: not known
 	SourceMac      string                 `protobuf:"bytes,15,opt,name=source_mac,json=sourceMac,proto3" json:"source_mac,omitempty"`
 	Lost           uint64                 `protobuf:"varint,16,opt,name=lost,proto3" json:"lost,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What policies said of the flow: the rules by direction, and of a drop the
+	// direction that was denied and why, as text.
+	IngressRule   string `protobuf:"bytes,17,opt,name=ingress_rule,json=ingressRule,proto3" json:"ingress_rule,omitempty"`
+	EgressRule    string `protobuf:"bytes,18,opt,name=egress_rule,json=egressRule,proto3" json:"egress_rule,omitempty"`
+	Denied        string `protobuf:"bytes,19,opt,name=denied,proto3" json:"denied,omitempty"` // "ingress", "egress" or empty
+	Policy        string `protobuf:"bytes,20,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
@@ -624,6 +630,34 @@ func (x *Event) GetLost() uint64 {
 	return 0
 }
 
+func (x *Event) GetIngressRule() string {
+	if x != nil {
+		return x.IngressRule
+	}
+	return ""
+}
+
+func (x *Event) GetEgressRule() string {
+	if x != nil {
+		return x.EgressRule
+	}
+	return ""
+}
+
+func (x *Event) GetDenied() string {
+	if x != nil {
+		return x.Denied
+	}
+	return ""
+}
+
+func (x *Event) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
 // Party is one end of a packet's way.
 type Party struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -693,6 +727,225 @@ func (x *Party) GetIdentity() uint32 {
 	return 0
 }
 
+// TracePoliciesRequest has either flow, or the other fields.
+type TracePoliciesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	From  string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // "namespace/pod", an address, or an entity such as "world"
+	To    string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`     // the same, or "namespace/service"
+	Port  string                 `protobuf:"bytes,3,opt,name=port,proto3" json:"port,omitempty"` // "80/TCP", "8/ICMP"; empty: any port that no rule names
+	// flow is "source:port->destination:port/protocol", or the ID of a flow that
+	// the node has a row of.
+	Flow          string `protobuf:"bytes,4,opt,name=flow,proto3" json:"flow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TracePoliciesRequest) Reset() {
+	*x = TracePoliciesRequest{}
+	mi := &file_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TracePoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TracePoliciesRequest) ProtoMessage() {}
+
+func (x *TracePoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TracePoliciesRequest.ProtoReflect.Descriptor instead.
+func (*TracePoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TracePoliciesRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *TracePoliciesRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *TracePoliciesRequest) GetPort() string {
+	if x != nil {
+		return x.Port
+	}
+	return ""
+}
+
+func (x *TracePoliciesRequest) GetFlow() string {
+	if x != nil {
+		return x.Flow
+	}
+	return ""
+}
+
+type TracePoliciesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Json          []byte                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"` // trace.Trace
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TracePoliciesResponse) Reset() {
+	*x = TracePoliciesResponse{}
+	mi := &file_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TracePoliciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TracePoliciesResponse) ProtoMessage() {}
+
+func (x *TracePoliciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TracePoliciesResponse.ProtoReflect.Descriptor instead.
+func (*TracePoliciesResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TracePoliciesResponse) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
+type DiffPoliciesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`     // of the file, for messages
+	Yaml          []byte                 `protobuf:"bytes,2,opt,name=yaml,proto3" json:"yaml,omitempty"`     // policies and CIDR groups that come, or replace those of the same name
+	Delete        []string               `protobuf:"bytes,3,rep,name=delete,proto3" json:"delete,omitempty"` // "Kind namespace/name" of those that go
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffPoliciesRequest) Reset() {
+	*x = DiffPoliciesRequest{}
+	mi := &file_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffPoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffPoliciesRequest) ProtoMessage() {}
+
+func (x *DiffPoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffPoliciesRequest.ProtoReflect.Descriptor instead.
+func (*DiffPoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DiffPoliciesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DiffPoliciesRequest) GetYaml() []byte {
+	if x != nil {
+		return x.Yaml
+	}
+	return nil
+}
+
+func (x *DiffPoliciesRequest) GetDelete() []string {
+	if x != nil {
+		return x.Delete
+	}
+	return nil
+}
+
+type DiffPoliciesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Json          []byte                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"` // policy.Diff
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffPoliciesResponse) Reset() {
+	*x = DiffPoliciesResponse{}
+	mi := &file_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffPoliciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffPoliciesResponse) ProtoMessage() {}
+
+func (x *DiffPoliciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffPoliciesResponse.ProtoReflect.Descriptor instead.
+func (*DiffPoliciesResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DiffPoliciesResponse) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
 var File_agent_proto protoreflect.FileDescriptor
 
 const file_agent_proto_rawDesc = "" +
@@ -721,7 +974,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x0eMonitorRequest\x12*\n" +
 	"\x05types\x18\x01 \x03(\x0e2\x14.myelin.v1.EventTypeR\x05types\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\rR\bendpoint\x12\x10\n" +
-	"\x03pod\x18\x03 \x01(\tR\x03pod\"\xf3\x03\n" +
+	"\x03pod\x18\x03 \x01(\tR\x03pod\"\xe7\x04\n" +
 	"\x05Event\x12\x17\n" +
 	"\atime_ns\x18\x01 \x01(\x03R\x06timeNs\x12(\n" +
 	"\x04type\x18\x02 \x01(\x0e2\x14.myelin.v1.EventTypeR\x04type\x12\x12\n" +
@@ -740,22 +993,42 @@ const file_agent_proto_rawDesc = "" +
 	"\bendpoint\x18\x0e \x01(\rR\bendpoint\x12\x1d\n" +
 	"\n" +
 	"source_mac\x18\x0f \x01(\tR\tsourceMac\x12\x12\n" +
-	"\x04lost\x18\x10 \x01(\x04R\x04lost\"c\n" +
+	"\x04lost\x18\x10 \x01(\x04R\x04lost\x12!\n" +
+	"\fingress_rule\x18\x11 \x01(\tR\vingressRule\x12\x1f\n" +
+	"\vegress_rule\x18\x12 \x01(\tR\n" +
+	"egressRule\x12\x16\n" +
+	"\x06denied\x18\x13 \x01(\tR\x06denied\x12\x16\n" +
+	"\x06policy\x18\x14 \x01(\tR\x06policy\"c\n" +
 	"\x05Party\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x10\n" +
 	"\x03pod\x18\x03 \x01(\tR\x03pod\x12\x1a\n" +
-	"\bidentity\x18\x04 \x01(\rR\bidentity*\x85\x01\n" +
+	"\bidentity\x18\x04 \x01(\rR\bidentity\"b\n" +
+	"\x14TracePoliciesRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\tR\x04port\x12\x12\n" +
+	"\x04flow\x18\x04 \x01(\tR\x04flow\"+\n" +
+	"\x15TracePoliciesResponse\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\"U\n" +
+	"\x13DiffPoliciesRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04yaml\x18\x02 \x01(\fR\x04yaml\x12\x16\n" +
+	"\x06delete\x18\x03 \x03(\tR\x06delete\"*\n" +
+	"\x14DiffPoliciesResponse\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json*\x85\x01\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fEVENT_TYPE_DROP\x10\x01\x12\x19\n" +
 	"\x15EVENT_TYPE_FLOW_BEGIN\x10\x02\x12\x17\n" +
 	"\x13EVENT_TYPE_FLOW_END\x10\x03\x12\x13\n" +
-	"\x0fEVENT_TYPE_LOST\x10\x042\xbb\x01\n" +
+	"\x0fEVENT_TYPE_LOST\x10\x042\xe0\x02\n" +
 	"\x05Agent\x129\n" +
 	"\x04List\x12\x16.myelin.v1.ListRequest\x1a\x17.myelin.v1.ListResponse0\x01\x12=\n" +
 	"\x06Status\x12\x18.myelin.v1.StatusRequest\x1a\x19.myelin.v1.StatusResponse\x128\n" +
-	"\aMonitor\x12\x19.myelin.v1.MonitorRequest\x1a\x10.myelin.v1.Event0\x01B\x15Z\x13myelin/api/v1;apiv1b\x06proto3"
+	"\aMonitor\x12\x19.myelin.v1.MonitorRequest\x1a\x10.myelin.v1.Event0\x01\x12R\n" +
+	"\rTracePolicies\x12\x1f.myelin.v1.TracePoliciesRequest\x1a .myelin.v1.TracePoliciesResponse\x12O\n" +
+	"\fDiffPolicies\x12\x1e.myelin.v1.DiffPoliciesRequest\x1a\x1f.myelin.v1.DiffPoliciesResponseB\x15Z\x13myelin/api/v1;apiv1b\x06proto3"
 
 var (
 	file_agent_proto_rawDescOnce sync.Once
@@ -770,37 +1043,45 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_agent_proto_goTypes = []any{
-	(EventType)(0),         // 0: myelin.v1.EventType
-	(*ListRequest)(nil),    // 1: myelin.v1.ListRequest
-	(*ListFilter)(nil),     // 2: myelin.v1.ListFilter
-	(*ListResponse)(nil),   // 3: myelin.v1.ListResponse
-	(*ListRow)(nil),        // 4: myelin.v1.ListRow
-	(*StatusRequest)(nil),  // 5: myelin.v1.StatusRequest
-	(*StatusResponse)(nil), // 6: myelin.v1.StatusResponse
-	(*MonitorRequest)(nil), // 7: myelin.v1.MonitorRequest
-	(*Event)(nil),          // 8: myelin.v1.Event
-	(*Party)(nil),          // 9: myelin.v1.Party
+	(EventType)(0),                // 0: myelin.v1.EventType
+	(*ListRequest)(nil),           // 1: myelin.v1.ListRequest
+	(*ListFilter)(nil),            // 2: myelin.v1.ListFilter
+	(*ListResponse)(nil),          // 3: myelin.v1.ListResponse
+	(*ListRow)(nil),               // 4: myelin.v1.ListRow
+	(*StatusRequest)(nil),         // 5: myelin.v1.StatusRequest
+	(*StatusResponse)(nil),        // 6: myelin.v1.StatusResponse
+	(*MonitorRequest)(nil),        // 7: myelin.v1.MonitorRequest
+	(*Event)(nil),                 // 8: myelin.v1.Event
+	(*Party)(nil),                 // 9: myelin.v1.Party
+	(*TracePoliciesRequest)(nil),  // 10: myelin.v1.TracePoliciesRequest
+	(*TracePoliciesResponse)(nil), // 11: myelin.v1.TracePoliciesResponse
+	(*DiffPoliciesRequest)(nil),   // 12: myelin.v1.DiffPoliciesRequest
+	(*DiffPoliciesResponse)(nil),  // 13: myelin.v1.DiffPoliciesResponse
 }
 var file_agent_proto_depIdxs = []int32{
-	2, // 0: myelin.v1.ListRequest.filters:type_name -> myelin.v1.ListFilter
-	4, // 1: myelin.v1.ListResponse.rows:type_name -> myelin.v1.ListRow
-	0, // 2: myelin.v1.MonitorRequest.types:type_name -> myelin.v1.EventType
-	0, // 3: myelin.v1.Event.type:type_name -> myelin.v1.EventType
-	9, // 4: myelin.v1.Event.source:type_name -> myelin.v1.Party
-	9, // 5: myelin.v1.Event.destination:type_name -> myelin.v1.Party
-	1, // 6: myelin.v1.Agent.List:input_type -> myelin.v1.ListRequest
-	5, // 7: myelin.v1.Agent.Status:input_type -> myelin.v1.StatusRequest
-	7, // 8: myelin.v1.Agent.Monitor:input_type -> myelin.v1.MonitorRequest
-	3, // 9: myelin.v1.Agent.List:output_type -> myelin.v1.ListResponse
-	6, // 10: myelin.v1.Agent.Status:output_type -> myelin.v1.StatusResponse
-	8, // 11: myelin.v1.Agent.Monitor:output_type -> myelin.v1.Event
-	9, // [9:12] is the sub-list for method output_type
-	6, // [6:9] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	2,  // 0: myelin.v1.ListRequest.filters:type_name -> myelin.v1.ListFilter
+	4,  // 1: myelin.v1.ListResponse.rows:type_name -> myelin.v1.ListRow
+	0,  // 2: myelin.v1.MonitorRequest.types:type_name -> myelin.v1.EventType
+	0,  // 3: myelin.v1.Event.type:type_name -> myelin.v1.EventType
+	9,  // 4: myelin.v1.Event.source:type_name -> myelin.v1.Party
+	9,  // 5: myelin.v1.Event.destination:type_name -> myelin.v1.Party
+	1,  // 6: myelin.v1.Agent.List:input_type -> myelin.v1.ListRequest
+	5,  // 7: myelin.v1.Agent.Status:input_type -> myelin.v1.StatusRequest
+	7,  // 8: myelin.v1.Agent.Monitor:input_type -> myelin.v1.MonitorRequest
+	10, // 9: myelin.v1.Agent.TracePolicies:input_type -> myelin.v1.TracePoliciesRequest
+	12, // 10: myelin.v1.Agent.DiffPolicies:input_type -> myelin.v1.DiffPoliciesRequest
+	3,  // 11: myelin.v1.Agent.List:output_type -> myelin.v1.ListResponse
+	6,  // 12: myelin.v1.Agent.Status:output_type -> myelin.v1.StatusResponse
+	8,  // 13: myelin.v1.Agent.Monitor:output_type -> myelin.v1.Event
+	11, // 14: myelin.v1.Agent.TracePolicies:output_type -> myelin.v1.TracePoliciesResponse
+	13, // 15: myelin.v1.Agent.DiffPolicies:output_type -> myelin.v1.DiffPoliciesResponse
+	11, // [11:16] is the sub-list for method output_type
+	6,  // [6:11] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -814,7 +1095,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

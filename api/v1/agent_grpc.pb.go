@@ -18,9 +18,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Agent_List_FullMethodName    = "/myelin.v1.Agent/List"
-	Agent_Status_FullMethodName  = "/myelin.v1.Agent/Status"
-	Agent_Monitor_FullMethodName = "/myelin.v1.Agent/Monitor"
+	Agent_List_FullMethodName          = "/myelin.v1.Agent/List"
+	Agent_Status_FullMethodName        = "/myelin.v1.Agent/Status"
+	Agent_Monitor_FullMethodName       = "/myelin.v1.Agent/Monitor"
+	Agent_TracePolicies_FullMethodName = "/myelin.v1.Agent/TracePolicies"
+	Agent_DiffPolicies_FullMethodName  = "/myelin.v1.Agent/DiffPolicies"
 )
 
 // AgentClient is the client API for Agent service.
@@ -37,6 +39,10 @@ type AgentClient interface {
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// Monitor sends events as they happen, until the client goes.
 	Monitor(ctx context.Context, in *MonitorRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
+	// TracePolicies says what policies make of a flow, and which rule decides.
+	TracePolicies(ctx context.Context, in *TracePoliciesRequest, opts ...grpc.CallOption) (*TracePoliciesResponse, error)
+	// DiffPolicies says what policies would change, before they are applied.
+	DiffPolicies(ctx context.Context, in *DiffPoliciesRequest, opts ...grpc.CallOption) (*DiffPoliciesResponse, error)
 }
 
 type agentClient struct {
@@ -95,6 +101,26 @@ func (c *agentClient) Monitor(ctx context.Context, in *MonitorRequest, opts ...g
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agent_MonitorClient = grpc.ServerStreamingClient[Event]
 
+func (c *agentClient) TracePolicies(ctx context.Context, in *TracePoliciesRequest, opts ...grpc.CallOption) (*TracePoliciesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TracePoliciesResponse)
+	err := c.cc.Invoke(ctx, Agent_TracePolicies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentClient) DiffPolicies(ctx context.Context, in *DiffPoliciesRequest, opts ...grpc.CallOption) (*DiffPoliciesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DiffPoliciesResponse)
+	err := c.cc.Invoke(ctx, Agent_DiffPolicies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AgentServer is the server API for Agent service.
 // All implementations must embed UnimplementedAgentServer
 // for forward compatibility.
@@ -109,6 +135,10 @@ type AgentServer interface {
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// Monitor sends events as they happen, until the client goes.
 	Monitor(*MonitorRequest, grpc.ServerStreamingServer[Event]) error
+	// TracePolicies says what policies make of a flow, and which rule decides.
+	TracePolicies(context.Context, *TracePoliciesRequest) (*TracePoliciesResponse, error)
+	// DiffPolicies says what policies would change, before they are applied.
+	DiffPolicies(context.Context, *DiffPoliciesRequest) (*DiffPoliciesResponse, error)
 	mustEmbedUnimplementedAgentServer()
 }
 
@@ -127,6 +157,12 @@ func (UnimplementedAgentServer) Status(context.Context, *StatusRequest) (*Status
 }
 func (UnimplementedAgentServer) Monitor(*MonitorRequest, grpc.ServerStreamingServer[Event]) error {
 	return status.Errorf(codes.Unimplemented, "method Monitor not implemented")
+}
+func (UnimplementedAgentServer) TracePolicies(context.Context, *TracePoliciesRequest) (*TracePoliciesResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method TracePolicies not implemented")
+}
+func (UnimplementedAgentServer) DiffPolicies(context.Context, *DiffPoliciesRequest) (*DiffPoliciesResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method DiffPolicies not implemented")
 }
 func (UnimplementedAgentServer) mustEmbedUnimplementedAgentServer() {}
 func (UnimplementedAgentServer) testEmbeddedByValue()               {}
@@ -189,6 +225,42 @@ func _Agent_Monitor_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agent_MonitorServer = grpc.ServerStreamingServer[Event]
 
+func _Agent_TracePolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TracePoliciesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).TracePolicies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_TracePolicies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).TracePolicies(ctx, req.(*TracePoliciesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Agent_DiffPolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiffPoliciesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).DiffPolicies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_DiffPolicies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).DiffPolicies(ctx, req.(*DiffPoliciesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Agent_ServiceDesc is the grpc.ServiceDesc for Agent service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -199,6 +271,14 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _Agent_Status_Handler,
+		},
+		{
+			MethodName: "TracePolicies",
+			Handler:    _Agent_TracePolicies_Handler,
+		},
+		{
+			MethodName: "DiffPolicies",
+			Handler:    _Agent_DiffPolicies_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
