@@ -53,7 +53,8 @@ func newAgent(t testing.TB, w *reference.World, k *policy.Kernel) *agent {
 	ids, err := identity.New(identity.Params{DB: a.db, Tables: a.cluster, Node: w.Node, Log: log, Now: time.Now})
 	a.must(err)
 	a.engine, err = policy.NewEngine(policy.Params{
-		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
+		Config: policy.Config{Host: true},
+		DB:     a.db, Cluster: a.cluster, Policies: a.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
 		Endpoints: a.endpoints, Node: w.Node, Kernel: k, Log: log,
 	})
 	a.must(err)

@@ -48,7 +48,8 @@ func newNode(t *testing.T, k *Kernel, dir string) *node {
 	ids, err := identity.New(identity.Params{DB: n.db, Tables: n.cluster, Node: "n1", File: dir + "/identities.json", Log: log, Now: time.Now})
 	must(err)
 	n.engine, err = NewEngine(Params{
-		DB: n.db, Cluster: n.cluster, Policies: n.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
+		Config: Config{Host: true},
+		DB:     n.db, Cluster: n.cluster, Policies: n.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
 		Endpoints: n.endpoints, Node: "n1", Dir: dir, Kernel: k, Log: log, PodWait: 200 * time.Millisecond,
 	})
 	must(err)
