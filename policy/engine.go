@@ -248,8 +248,8 @@ func (e *Engine) SetAudit(slot uint16, on bool) {
 
 // WaitPod returns when the policies of the endpoint in a slot are in the
 // kernel, with the labels that its pod has. A pod that isn't known after
-// Params.PodWait is judged as reserved:init, and WaitPod returns. The error is
-// that of ctx.
+// Params.PodWait is judged as reserved:init, and WaitPod returns; where there
+// are no policies, nobody's labels matter. The error is that of ctx.
 func (e *Engine) WaitPod(ctx context.Context, slot uint16) error {
 	late := time.NewTimer(e.PodWait)
 	defer late.Stop()
@@ -258,7 +258,8 @@ func (e *Engine) WaitPod(ctx context.Context, slot uint16) error {
 		r := e.DB.ReadTxn()
 		ep, _, ok := e.Endpoints.Get(r, endpoint.ByID(slot))
 		row, _, watch, done := e.Realised.GetWatch(r, RealisedBySlot(slot))
-		if ok && done && row.Attachment == ep.Attachment().String() && (row.Known || !patient) {
+		matter := patient && e.Policies.Policies.NumObjects(r) > 0
+		if ok && done && row.Attachment == ep.Attachment().String() && (row.Known || !matter) {
 			return nil
 		}
 		select {

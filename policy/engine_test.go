@@ -188,6 +188,11 @@ func TestWaitPod(t *testing.T) {
 	e := &endpoint.Endpoint{ID: 3, ContainerID: "c2", IfName: "eth0", Namespace: "x", Pod: "late", State: endpoint.StateCreating}
 	insert(n, n.endpoints, e)
 	begin := time.Now()
+	if err := n.engine.WaitPod(t.Context(), 3); err != nil || time.Since(begin) >= 200*time.Millisecond {
+		t.Errorf("without policies: got %v after %s", err, time.Since(begin))
+	}
+	insert(n, n.policies.Policies, &Object{Ref: Ref{Kind: "NetworkPolicy", Key: cluster.Key{Namespace: "x", Name: "p"}}})
+	begin = time.Now()
 	if err := n.engine.WaitPod(t.Context(), 3); err != nil || time.Since(begin) < 200*time.Millisecond {
 		t.Errorf("got %v after %s", err, time.Since(begin))
 	}
