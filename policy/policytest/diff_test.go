@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"myelin/cluster"
 	"myelin/manifests"
 	"myelin/policy"
 	"myelin/policy/policytest"
@@ -53,27 +54,21 @@ func text(d *policy.Diff) string {
 	return b.String()
 }
 
-// TestDiff compares with testdata; "go test ./policy/policytest -args update" writes it.
-func TestDiff(t *testing.T) {
-	n := policytest.New(t, "../trace/testdata/cluster", "n2")
-	flow := func(src, dst string, port uint16) policy.Current {
-		return policy.Current{Name: fmt.Sprintf("%s->%s:%d", src, dst, port), Question: policy.Question{
-			Src: policy.Who{Addr: netip.MustParseAddr(src)}, Dst: policy.Who{Addr: netip.MustParseAddr(dst)}, Proto: policy.ProtoTCP, Port: port, SrcNode: "n1", DstNode: "n2",
-		}}
-	}
-	flows := []policy.Current{
-		flow("10.0.1.2", "10.0.2.2", 8080), flow("fd00:10:0:1::2", "fd00:10:0:2::2", 8080), flow("10.0.1.2", "10.0.2.3", 22), flow("10.0.1.2", "10.0.2.3", 5432),
-	}
-	web := policy.Ref{Kind: "NetworkPolicy"}
-	web.Namespace, web.Name = "demo", "web"
-	before := n.Engine.Uses()
-	for _, c := range []struct {
-		name, yaml  string
-		gone        []policy.Ref
-		newlyDenied int // flows
-	}{
+func webPolicy() policy.Ref {
+	return policy.Ref{Kind: "NetworkPolicy", Key: cluster.Key{Namespace: "demo", Name: "web"}}
+}
+
+// diffCase is what is about to be applied, and how many flows it cuts.
+type diffCase struct {
+	name, yaml  string
+	gone        []policy.Ref
+	newlyDenied int
+}
+
+func diffCases(t *testing.T) []diffCase {
+	return []diffCase{
 		{"same", strings.Split(read(t, "../trace/testdata/cluster/policies.yaml"), "---")[0], nil, 0},
-		{"removed", "", []policy.Ref{web}, 0},
+		{"removed", "", []policy.Ref{webPolicy()}, 0},
 		{"narrowed", `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -95,7 +90,22 @@ spec:
     - fromEntities: [world, cluster]
       toPorts: [{ports: [{port: "5432", protocol: TCP}]}]
 `, nil, 1},
-	} {
+	}
+}
+
+// TestDiff compares with testdata; "go test ./policy/policytest -args update" writes it.
+func TestDiff(t *testing.T) {
+	n := policytest.New(t, "../trace/testdata/cluster", "n2")
+	flow := func(src, dst string, port uint16) policy.Current {
+		return policy.Current{Name: fmt.Sprintf("%s->%s:%d", src, dst, port), Question: policy.Question{
+			Src: policy.Who{Addr: netip.MustParseAddr(src)}, Dst: policy.Who{Addr: netip.MustParseAddr(dst)}, Proto: policy.ProtoTCP, Port: port, SrcNode: "n1", DstNode: "n2",
+		}}
+	}
+	flows := []policy.Current{
+		flow("10.0.1.2", "10.0.2.2", 8080), flow("fd00:10:0:1::2", "fd00:10:0:2::2", 8080), flow("10.0.1.2", "10.0.2.3", 22), flow("10.0.1.2", "10.0.2.3", 5432),
+	}
+	before := n.Engine.Uses()
+	for _, c := range diffCases(t) {
 		d, err := n.Engine.Diff(t.Context(), edit(t, c.yaml, c.gone...), flows)
 		if err != nil || d.Unfinished != "" || d.LookedFlows != len(flows) {
 			t.Errorf("%s: %v, %+v", c.name, err, d)
@@ -125,7 +135,7 @@ spec:
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if d, err := n.Engine.Diff(over, edit(t, "", web), flows); err != nil || d.Unfinished == "" || d.LookedFlows != 0 {
+	if d, err := n.Engine.Diff(over, edit(t, "", webPolicy()), flows); err != nil || d.Unfinished == "" || d.LookedFlows != 0 {
 		t.Errorf("without time: %v, %+v", err, d)
 	}
 }
