@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -57,6 +58,12 @@ func TestPolicyExplained(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { listener.Close() })
+	eventually(t, "the policy is in force", 10*time.Second, func() error {
+		if out := c.mustCLI("node2", "policy", "get", "default/web"); !strings.Contains(out, "8080/TCP") {
+			return errors.New(out)
+		}
+		return nil
+	})
 	drops := c.monitor("node2", "--drops")
 	for _, f := range c.stack.families {
 		to := netip.AddrPortFrom(web.addr(f), 8080)
