@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -196,7 +197,7 @@ func (s *answers) has(ctx context.Context, table string) error {
 
 // view finds a table by name.
 func (s *answers) view(name string) (*view, error) {
-	if err := s.agent.serviceOff(name); err != nil {
+	if err := cmp.Or(s.agent.serviceOff(name), s.agent.policyOff(name)); err != nil {
 		return nil, err
 	}
 	if v, ok := s.agent.madeViews()[name]; ok {
@@ -206,6 +207,9 @@ func (s *answers) view(name string) (*view, error) {
 		return &view{(*bpf.DumpRow)(nil).TableHeader(), func(yield func(tableRow) bool) error {
 			return s.agent.datapath.Dump(of, func(r *bpf.DumpRow) bool { return yield(r) })
 		}}, nil
+	}
+	if of, ok := strings.CutPrefix(name, policyRowsTable+" "); ok {
+		return s.agent.policyRows(of)
 	}
 	txn := s.agent.db.ReadTxn()
 	meta := s.agent.db.GetTable(txn, name)
@@ -239,6 +243,7 @@ func (a *Agent) tableNames() []string {
 func (a *Agent) madeViews() map[string]view {
 	views := a.kernelViews()
 	maps.Copy(views, a.serviceViews())
+	maps.Copy(views, a.policyViews())
 	return views
 }
 

@@ -72,6 +72,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.tables(s)
 	m.pods(s)
 	m.services(s)
+	m.policies(s)
 	m.healthChecks(s)
 }
 

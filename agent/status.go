@@ -64,7 +64,7 @@ func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 	for e := range a.endpoints.All(txn) {
 		f.Counts.Endpoints[e.State]++
 	}
-	f.Services = a.serviceStatus(txn)
+	f.Services, f.Policies = a.serviceStatus(txn), a.policyStatus(txn)
 	f.XDP = map[string]bpf.XDPState{}
 	for _, w := range f.Wires {
 		if !w.Tunnel {

@@ -52,6 +52,7 @@ type Engine struct {
 	audits   map[uint16]bool
 	wake     chan struct{}
 	failures int
+	last     time.Time // when all was in the kernel
 }
 
 // NewEngine creates the tables "endpoint-policies" and "policy-rules". State
@@ -137,7 +138,7 @@ func (e *Engine) round(f *follower) (wait []<-chan struct{}, after time.Duration
 		after = min(100*time.Millisecond<<min(e.failures, 9), 30*time.Second)
 		e.Log.Error("policies are not all in the kernel", "error", err, "again after", after)
 	} else {
-		e.failures, after = 0, idle
+		e.failures, after, e.last = 0, idle, e.Kernel.now()
 	}
 	more, err := e.Kernel.sweep(false)
 	if err != nil {
@@ -216,6 +217,14 @@ func (e *Engine) realised(t *target) *Realised {
 		}
 	}
 	return row
+}
+
+// LastRealised is when the kernel last had all that the tables said; zero: never
+// yet.
+func (e *Engine) LastRealised() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.last
 }
 
 // initialized reports whether all tables are, or what to wait for.

@@ -20,6 +20,10 @@ type Question struct {
 	Src, Dst Who
 	Proto    uint8
 	Port     uint16
+	// SrcNode and DstNode are the nodes that the ends are on, empty for what is
+	// outside: a node is "host" to its own pods alone, and policies of nodes see
+	// its labels.
+	SrcNode, DstNode string
 	// Family is 4 or 6, where neither end has an address. 0 means 4.
 	Family int
 }
@@ -27,21 +31,24 @@ type Question struct {
 // Finding is what policies say of one end of a flow.
 type Finding struct {
 	// Enforced is whether any policy speaks of the endpoint in this direction.
-	Enforced bool
+	Enforced bool `json:"enforced"`
 	// Action is "allow", "deny", or "no rule", which is a denial too.
-	Action string
+	Action string `json:"action"`
 	// Rule is the rule that decided; nil where none did.
-	Rule *RuleRow
+	Rule *RuleRow `json:"rule,omitempty"`
+	// Isolating are the policies by which what no rule allows is denied.
+	Isolating []string `json:"isolating,omitempty"`
 	// Rules are all that the endpoint has in this direction, in order of
 	// precedence.
-	Rules []Considered
+	Rules []Considered `json:"rules,omitempty"`
 }
 
 // Considered is a rule that was looked at, and whether it matches.
 type Considered struct {
 	RuleRow
-	Tier        Tier
-	Peer, Ports bool
+	Tier  Tier `json:"tier"`
+	Peer  bool `json:"peerMatches"`
+	Ports bool `json:"portMatches"`
 }
 
 // Allowed reports whether policies let the flow pass.
@@ -84,9 +91,33 @@ func (c *compiler) explain(q Question) (a Answer, err error) {
 			family = familyOf(addr)
 		}
 	}
-	a.Egress = c.find(Egress, src, dst, family, dst.bindings, q)
-	a.Ingress = c.find(Ingress, dst, src, family, dst.bindings, q)
+	a.Egress = c.find(Egress, c.judged(src, q.SrcNode), c.seen(dst, q.DstNode, q.SrcNode), family, dst.bindings, q)
+	a.Ingress = c.find(Ingress, c.judged(dst, q.DstNode), c.seen(src, q.SrcNode, q.DstNode), family, dst.bindings, q)
 	return a, nil
+}
+
+// judged is an end as its own node's policies select it.
+func (c *compiler) judged(e *end, node string) *end {
+	out := c.seen(e, node, node)
+	if n := c.nodes[node]; n != nil && out != e {
+		out.set = parseLabels(slices.Concat(out.labels, n.labels.texts()))
+	}
+	return out
+}
+
+// seen is an end that may be a node as policies of another end's node call it.
+func (c *compiler) seen(e *end, node, by string) *end {
+	at := slices.IndexFunc(e.labels, func(l string) bool { return l == "reserved:host" || l == "reserved:remote-node" })
+	if at < 0 || node == "" || by == "" {
+		return e
+	}
+	out := *e
+	out.labels = slices.Clone(e.labels)
+	if out.labels[at] = "reserved:remote-node"; node == by {
+		out.labels[at] = "reserved:host"
+	}
+	out.set = parseLabels(out.labels)
+	return &out
 }
 
 // end finds what is known of somebody.
@@ -128,34 +159,15 @@ func (c *compiler) find(dir Direction, of, peer *end, family int, ports []bindin
 	if of.outside || c.config.Mode == ModeNever {
 		return f
 	}
-	s := &subject{}
-	s.thing, s.labels = s, of.set
-	c.subjects.add(&s.labeled)
-	rules, isolated, decided := c.rulesFor(s, dir)
-	c.subjects.remove(&s.labeled)
-	if c.config.Mode == ModeAlways && !host {
-		isolated, decided = true, true
-	}
+	list, hostAt, decided := c.entriesFor(dir, of.set, host, func(s *subject) { f.Isolating = c.isolating(s, dir, host) })
 	if f.Enforced = decided; !decided {
 		return f
 	}
-	list, hostAt := entries(rules, isolated, dir == Ingress && !host && !c.config.HostDenied)
-	var matched []*entry
-	for i := range list {
-		e := &list[i]
-		if e.rule == nil {
-			if i != hostAt || hostSelector().matches(peer.set) {
-				matched = append(matched, e)
-			}
-			continue
-		}
-		e.ports = slices.Concat(e.ports, resolveOwn(e.names, ports))
-		said := Considered{RuleRow: *e.rule.row(), Tier: e.rule.spec.Tier, Peer: c.speaksOf(e.rule, peer, family)}
+	matched := c.matched(list, hostAt, peer, family, ports, func(e *entry, meant bool) {
+		said := Considered{RuleRow: *e.rule.row(), Tier: e.rule.spec.Tier, Peer: meant}
 		said.Ports = slices.ContainsFunc(e.ports, func(p portPrefix) bool { return p.covers(q.Proto, q.Port) })
-		if f.Rules = append(f.Rules, said); said.Peer {
-			matched = append(matched, e)
-		}
-	}
+		f.Rules = append(f.Rules, said)
+	})
 	decides := lookup(flatten(matched, func(e *entry) []portPrefix { return e.ports }), q.Proto, q.Port)
 	f.Action = decides.ruling.String()
 	for i := range f.Rules {
@@ -164,6 +176,42 @@ func (c *compiler) find(dir Direction, of, peer *end, family int, ports []bindin
 		}
 	}
 	return f
+}
+
+// entriesFor are the entries of whoever has these labels, and whether any policy
+// speaks of the direction. also is called while the labels are selected.
+func (c *compiler) entriesFor(dir Direction, labels labelSet, host bool, also func(*subject)) (list []entry, hostAt int, decided bool) {
+	s := &subject{}
+	s.thing, s.labels = s, labels
+	c.subjects.add(&s.labeled)
+	rules, isolated, decided := c.rulesFor(s, dir)
+	also(s)
+	c.subjects.remove(&s.labeled)
+	if c.config.Mode == ModeAlways && !host {
+		isolated, decided = true, true
+	}
+	list, hostAt = entries(rules, isolated, dir == Ingress && !host && !c.config.HostDenied)
+	return list, hostAt, decided
+}
+
+// matched are the entries that a peer is matched by, with ports for the names
+// that they have. It calls see for each rule.
+func (c *compiler) matched(list []entry, hostAt int, peer *end, family int, ports []binding, see func(*entry, bool)) (out []*entry) {
+	for i := range list {
+		e := list[i]
+		if e.rule == nil {
+			if i != hostAt || hostSelector().matches(peer.set) {
+				out = append(out, &e)
+			}
+			continue
+		}
+		e.ports = slices.Concat(e.ports, resolveOwn(e.names, ports))
+		meant := c.speaksOf(e.rule, peer, family)
+		if see(&e, meant); meant {
+			out = append(out, &e)
+		}
+	}
+	return out
 }
 
 func (r *rule) row() *RuleRow {

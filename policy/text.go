@@ -55,6 +55,28 @@ func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 // MarshalText is String.
 func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
+// UnmarshalText is the inverse of MarshalText.
+func (d *Direction) UnmarshalText(text []byte) error { return named(d, text, Ingress, Egress) }
+
+// UnmarshalText is the inverse of MarshalText.
+func (a *Action) UnmarshalText(text []byte) error { return named(a, text, Deny, Allow, Pass) }
+
+// UnmarshalText is the inverse of MarshalText.
+func (t *Tier) UnmarshalText(text []byte) error {
+	return named(t, text, TierAdmin, TierDefault, TierBaseline)
+}
+
+// named finds the one of some values that is called so.
+func named[T fmt.Stringer](to *T, text []byte, all ...T) error {
+	for _, v := range all {
+		if v.String() == string(text) {
+			*to = v
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is none of %v", text, all)
+}
+
 // MarshalText is String.
 func (o Operator) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 

@@ -3,6 +3,7 @@ package status
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -60,6 +61,8 @@ type Facts struct {
 
 	// Services mean nothing where neither sockets nor packets get them.
 	Services Services
+	// Policies mean nothing where they are not enforced.
+	Policies Policies
 
 	Wires    []*node.Wire
 	Routes   []*route.Route
@@ -122,7 +125,7 @@ func Explain(f Facts) *Report {
 	r := &Report{
 		Node: f.Config.Myelin.NodeName, Version: f.Version, Kernel: f.Kernel, Time: f.Now, Began: f.Began,
 		ReadyMs: float64(f.Ready.Microseconds()) / 1000, State: OK,
-		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Strays: f.Strays, ServiceProblems: f.Services.Problems,
+		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Strays: f.Strays, ServiceProblems: f.Services.Problems, PolicyProblems: slices.Concat(f.Policies.Failed, f.Policies.Problems),
 		Settings: f.Config.Explain(),
 	}
 	if f.Ready == 0 {
@@ -150,6 +153,7 @@ func (f *Facts) features() []func(*Facts) Feature {
 		(*Facts).ipam,
 		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
 		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours, (*Facts).services, (*Facts).packets, (*Facts).acceleration,
+		(*Facts).policies,
 		(*Facts).bindProtection, (*Facts).socketTermination, (*Facts).healthCheckPorts,
 		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,
 	}...)

@@ -76,6 +76,9 @@ type Report struct {
 	Strays []endpoint.Stray `json:"strays,omitempty"`
 	// ServiceProblems are what Services ask and don't get, at most MaxErrors.
 	ServiceProblems []string `json:"serviceProblems,omitempty"`
+	// PolicyProblems are why policies are refused, or not in the kernel, at most
+	// MaxErrors of each.
+	PolicyProblems []string `json:"policyProblems,omitempty"`
 	// Settings are the whole configuration.
 	Settings []config.Setting `json:"settings"`
 }

@@ -78,13 +78,7 @@ func (f *Facts) services() Feature {
 
 // tell adds what Services don't get.
 func (s *Services) tell(x *Feature) {
-	for i, p := range s.Problems {
-		if i == fewErrors {
-			x.falls(fmt.Sprintf("… and %d more (--verbose)", s.ProblemCount-i))
-			break
-		}
-		x.falls(p)
-	}
+	x.few(s.Problems, s.ProblemCount, x.falls)
 }
 
 // packets is the line about packets for Services: those from outside, and those that passed no socket hook.

@@ -118,6 +118,7 @@ func TestRender(t *testing.T) {
 		style Style
 	}{
 		{"good", good(t), Style{Width: 100}},
+		{"policies", policies(t), Style{Width: 100}},
 		{"verbose", good(t), Style{Width: 100, Verbose: true}},
 		{"services", services(t), Style{Width: 100, Verbose: true}},
 		{"packets", packets(t), Style{Width: 100}},

@@ -73,7 +73,9 @@ func nouns() []noun {
 		{name: "pod", short: "Pods of the cluster", verbs: []verb{{name: "list", short: "List the pods of the cluster", table: "pods"}}},
 		{name: "policy", short: "Who may talk to whom", verbs: []verb{
 			{name: "list", short: "List policies, and why one is refused", table: "policies"},
-		}},
+			{name: "get", short: "Show the rows that an endpoint has in the kernel, with rule and hits", table: "policy-rows", by: "ENDPOINT|POD", prefix: true},
+			{name: "rules", short: "List rules with their hits, and which of them decide nothing", table: "policy-uses"},
+		}, more: policyVerbs},
 		{name: "cidrgroup", short: "Prefixes that policies name", verbs: []verb{
 			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},
 		}},

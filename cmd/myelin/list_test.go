@@ -123,7 +123,9 @@ func (f *fake) List(_ *apiv1.ListRequest, stream apiv1.Agent_ListServer) error {
 	return f.err
 }
 
-func serveFake(t *testing.T, f *fake) (socket string) {
+func serveFake(t *testing.T, f *fake) (socket string) { return serveAgent(t, f) }
+
+func serveAgent(t *testing.T, f apiv1.AgentServer) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "s")
 	l, err := api.Listen(socket)

@@ -91,8 +91,8 @@ func (c *cluster) monitor(node string, args ...string) *monitoring {
 
 // monitored is what monitor prints as JSON.
 type monitored struct {
-	Type, Hook, Reason, Interface string
-	Source, Destination           struct {
+	Type, Hook, Reason, Interface, Denied, Policy string
+	Source, Destination                           struct {
 		Address, Pod string
 		Port         int
 	}

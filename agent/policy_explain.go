@@ -1,0 +1,246 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	apiv1 "myelin/api/v1"
+	"myelin/cluster"
+	"myelin/event"
+	"myelin/flow"
+	"myelin/manifests"
+	"myelin/policy"
+	"myelin/policy/trace"
+	"myelin/service"
+)
+
+// policed waits for the engine of policies, or refuses.
+func (s *answers) policed(ctx context.Context) error {
+	if err := s.agent.progress.wait(ctx, s.stopping); err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return s.agent.policyOff(policyRowsTable)
+}
+
+// TracePolicies implements apiv1.AgentServer.
+func (s *answers) TracePolicies(ctx context.Context, r *apiv1.TracePoliciesRequest) (*apiv1.TracePoliciesResponse, error) {
+	if err := s.policed(ctx); err != nil {
+		return nil, err
+	}
+	a := s.agent
+	q, notes := trace.Request{From: r.GetFrom(), To: r.GetTo(), Port: r.GetPort()}, []string(nil)
+	if r.GetFlow() != "" {
+		var err error
+		if q, notes, err = a.flowAsked(r.GetFlow()); err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+	}
+	tracer := trace.Tracer{DB: a.db, Cluster: a.cluster, Engine: a.engine, Node: a.config.Myelin.NodeName}
+	t, err := tracer.Trace(q)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	t.Notes = append(notes, t.Notes...)
+	data, err := json.Marshal(t)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "write the trace: %v", err)
+	}
+	return &apiv1.TracePoliciesResponse{Json: data}, nil
+}
+
+// flowAsked reads a flow, or finds the one with an ID, and says what its row has.
+func (a *Agent) flowAsked(text string) (q trace.Request, notes []string, err error) {
+	byID := !strings.ContainsAny(text, ">→")
+	if !byID {
+		if q, err = trace.ParseFlow(text); err != nil {
+			return q, nil, err
+		}
+	}
+	found := false
+	err = a.eachQuestion(func(f *flow.Flow, of policy.Question) bool {
+		is := trace.Request{From: of.Src.Addr.String(), To: of.Dst.Addr.String(), Port: fmt.Sprintf("%d/%d", of.Port, of.Proto)}
+		if byID && f.ID != text || !byID && !sameFlow(text, f) {
+			return true
+		}
+		q, found = is, true
+		verdict := "lets it pass"
+		if f.Denied {
+			verdict = "denies it"
+		}
+		if rules := f.Rules.String(); rules != "" {
+			verdict += ", " + rules
+		}
+		notes = append(notes, fmt.Sprintf("flow %s has a row on this node, which %s", f.ID, verdict))
+		return false
+	})
+	if err == nil && byID && !found {
+		err = fmt.Errorf("--flow %s: no flow of this node has this ID: myelin flow list -o json has the IDs", text)
+	}
+	return q, notes, err
+}
+
+// sameFlow reports whether a text means a flow.
+func sameFlow(text string, f *flow.Flow) bool {
+	name := flowName(f.Src, f.Dst, f.Protocol)
+	return strings.ReplaceAll(strings.ReplaceAll(text, " ", ""), "→", "->") == name
+}
+
+// flowName is as --flow takes it.
+func flowName(src, dst event.Party, protocol string) string {
+	at := func(p event.Party) string {
+		if p.Addr.Is6() {
+			return fmt.Sprintf("[%s]:%d", p.Addr, p.Port)
+		}
+		return fmt.Sprintf("%s:%d", p.Addr, p.Port)
+	}
+	return at(src) + "->" + at(dst) + "/" + protocol
+}
+
+// eachQuestion calls fn for each flow that has a row, with what policies are
+// asked about it, until it returns false.
+func (a *Agent) eachQuestion(fn func(*flow.Flow, policy.Question) bool) error {
+	clock, err := a.clock()
+	if err != nil {
+		return err
+	}
+	names := a.names()
+	return flow.Each(a.datapath, func(k *flow.Key, r *flow.Row) bool {
+		f := flow.Name(names, clock, k, r)
+		if f.Expired {
+			return true
+		}
+		q := policy.Question{Src: policy.Who{Addr: f.Src.Addr}, Dst: policy.Who{Addr: f.Dst.Addr}, Proto: k.Proto, Port: f.Dst.Port}
+		q.SrcNode, q.DstNode = a.nodeOf(f.Src.Addr), a.nodeOf(f.Dst.Addr)
+		switch k.Proto { // the row has the echo's identifier, rules its type
+		case policy.ProtoICMP:
+			q.Port = 8
+		case policy.ProtoICMPv6:
+			q.Port = 128
+		}
+		return fn(f, q)
+	})
+}
+
+// nodeOf is the node that an address is on, empty for one outside.
+func (a *Agent) nodeOf(addr netip.Addr) string {
+	txn := a.db.ReadTxn()
+	for p := range a.cluster.Pods.List(txn, cluster.PodsByAddress(addr)) {
+		if p.OwnsAddresses() {
+			return p.NodeName
+		}
+	}
+	if _, own := (names{agent: a}).slot(addr); own {
+		return a.config.Myelin.NodeName
+	}
+	if n, _, ok := a.cluster.Nodes.Get(txn, cluster.NodeByAddress(addr)); ok {
+		return n.Name
+	}
+	return ""
+}
+
+// diffTimeout bounds a comparison; what was found until then is answered.
+const diffTimeout = 20 * time.Second
+
+// DiffPolicies implements apiv1.AgentServer.
+func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest) (*apiv1.DiffPoliciesResponse, error) {
+	if err := s.policed(ctx); err != nil {
+		return nil, err
+	}
+	edit, err := s.agent.policyEdit(r)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	flows, err := s.agent.currentFlows()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
+	defer cancel()
+	d, err := s.agent.engine.Diff(ctx, edit, flows)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "compare policies: %v", err)
+	}
+	data, err := json.Marshal(d)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "write the difference: %v", err)
+	}
+	return &apiv1.DiffPoliciesResponse{Json: data}, nil
+}
+
+// policyEdit reads what is about to be applied.
+func (a *Agent) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error) {
+	edit := policy.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
+	var errs []error
+	if len(r.GetYaml()) > 0 {
+		policies, groups, err := manifests.ReadPolicies(r.GetYaml(), r.GetName(), time.Now())
+		errs = append(errs, err)
+		for _, p := range policies {
+			edit.Policies[p.Ref] = p
+		}
+		for _, g := range groups {
+			edit.Groups[g.Name] = g
+		}
+	}
+	txn := a.db.ReadTxn()
+	for _, text := range r.GetDelete() {
+		kind, name, ok := strings.Cut(text, " ")
+		ref := policy.Ref{Kind: kind, Key: cluster.Key{Name: name}}
+		if namespace, rest, some := strings.Cut(name, "/"); some {
+			ref.Key = cluster.Key{Namespace: namespace, Name: rest}
+		}
+		_, _, policies := a.policies.Policies.Get(txn, policy.ObjectByRef(ref))
+		_, _, groups := a.policies.Groups.Get(txn, policy.GroupByName(name))
+		switch {
+		case ok && policies:
+			edit.Policies[ref] = nil
+		case ok && groups && kind == "CiliumCIDRGroup":
+			edit.Groups[name] = nil
+		default:
+			errs = append(errs, fmt.Errorf("--delete %s: there is no such policy: want \"KIND NAMESPACE/NAME\" as myelin policy list has them", text))
+		}
+	}
+	if len(edit.Policies)+len(edit.Groups)+len(errs) == 0 {
+		errs = append(errs, errors.New("nothing to compare: want a file of policies, or --delete"))
+	}
+	return edit, errors.Join(errs...)
+}
+
+// currentFlows are all that have a row here, also of Services.
+func (a *Agent) currentFlows() (out []policy.Current, err error) {
+	seen := map[string]bool{}
+	add := func(name string, q policy.Question) {
+		if !seen[name] {
+			seen[name] = true
+			out = append(out, policy.Current{Name: name, Question: q})
+		}
+	}
+	err = a.eachQuestion(func(f *flow.Flow, q policy.Question) bool {
+		add(flowName(f.Src, f.Dst, f.Protocol), q)
+		return true
+	})
+	if err != nil || a.services == nil {
+		return out, err
+	}
+	clock, err := a.clock()
+	if err != nil {
+		return nil, err
+	}
+	none := func(uint32) string { return "" }
+	err = service.Translations(a.datapath, a.names(), none, clock, func(t *service.Translation) bool {
+		if p, err := trace.ParsePort(fmt.Sprintf("%d/%s", t.Backend.Port, t.Protocol)); err == nil && !t.Expired {
+			q := policy.Question{Src: policy.Who{Addr: t.Client.Addr}, Dst: policy.Who{Addr: t.Backend.Addr}, Proto: p.Proto, Port: p.First}
+			q.SrcNode, q.DstNode = a.nodeOf(t.Client.Addr), a.nodeOf(t.Backend.Addr)
+			add(flowName(t.Client, t.Backend, t.Protocol), q)
+		}
+		return true
+	})
+	return out, err
+}

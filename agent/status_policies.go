@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"github.com/cilium/statedb"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"myelin/policy"
+	"myelin/status"
+)
+
+// policyStatus is what is known of policies; nothing where they are off.
+func (a *Agent) policyStatus(txn statedb.ReadTxn) status.Policies {
+	if a.engine == nil {
+		return status.Policies{}
+	}
+	return status.CountPolicies(rows(a.policies.Policies.All(txn)), rows(a.policies.Groups.All(txn)), rows(a.engine.Realised.All(txn)),
+		a.engine.Rules.NumObjects(txn), a.engine.LastRealised())
+}
+
+// policies counts objects, rules and endpoints.
+func (m *metrics) policies(s sink) {
+	if m.agent.engine == nil {
+		return
+	}
+	txn := m.agent.db.ReadTxn()
+	p := m.agent.policyStatus(txn)
+	const objects = "Policies and CiliumCIDRGroups by whether their newest version is in force."
+	s.gauge("myelin_policies", objects, float64(p.Accepted), prometheus.Labels{"state": "accepted"})
+	s.gauge("myelin_policies", objects, float64(p.Refused), prometheus.Labels{"state": "refused"})
+	s.gauge("myelin_policy_rules", "Rules of policies.", float64(p.Rules), nil)
+	enforced, failed := [2]int{}, 0
+	for r := range m.agent.engine.Realised.All(txn) {
+		for dir, on := range r.Enforced {
+			if on {
+				enforced[dir]++
+			}
+		}
+		if r.Error != "" {
+			failed++
+		}
+	}
+	for dir, n := range enforced {
+		s.gauge("myelin_policy_endpoints", "Endpoints of this node that policies speak of, by direction.", float64(n),
+			prometheus.Labels{"direction": policy.Direction(dir).String()})
+	}
+	s.gauge("myelin_policy_endpoints_failed", "Endpoints whose policies are not all in the kernel.", float64(failed), nil)
+	if !p.Last.IsZero() {
+		s.gauge("myelin_policy_realised_timestamp_seconds", "When the kernel last got all that policies say, in seconds since 1970.", float64(p.Last.UnixNano())/1e9, nil)
+	}
+}

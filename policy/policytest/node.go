@@ -1,0 +1,127 @@
+// Package policytest makes an engine of policies over real tables and maps, fed
+// by a directory of manifests, as a node has it.
+package policytest
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"myelin/bpf"
+	"myelin/bpf/bpftest"
+	"myelin/cluster"
+	"myelin/endpoint"
+	"myelin/identity"
+	"myelin/manifests"
+	"myelin/policy"
+)
+
+// Node is what a node has of policies.
+type Node struct {
+	DB        *statedb.DB
+	Cluster   cluster.Tables
+	Policies  policy.Tables
+	Endpoints statedb.RWTable[*endpoint.Endpoint]
+	Engine    *policy.Engine
+	Datapath  *bpf.Datapath
+}
+
+// New reads a directory. What pods it has on the node are endpoints, from slot 2
+// on in the order of their names, and their policies are in the kernel. All ends with the test.
+func New(t testing.TB, dir, name string) *Node {
+	t.Helper()
+	n := &Node{DB: statedb.New(), Datapath: bpftest.Load(t, bpf.Settings{Policy: 1}, map[string]uint32{
+		"peers": 1024, "peer_prefixes": 1024, "peer_classes": 8192, "verdicts": 16384, "policies": 256,
+	})}
+	log, file := slog.New(slog.DiscardHandler), t.TempDir()
+	var err1, err2, err3 error
+	n.Cluster, err1 = cluster.NewTables(n.DB)
+	n.Policies, err2 = policy.NewTables(n.DB)
+	n.Endpoints, err3 = endpoint.NewTable(n.DB)
+	check(t, err1, err2, err3)
+	source, err1 := manifests.New(manifests.Params{DB: n.DB, Tables: n.Cluster, Policies: n.Policies, Dir: dir, Log: log, Now: time.Now})
+	ids, err2 := identity.New(identity.Params{DB: n.DB, Tables: n.Cluster, Node: name, File: file + "/identities.json", Log: log, Now: time.Now})
+	check(t, err1, err2)
+	n.Engine, err1 = policy.NewEngine(policy.Params{
+		DB: n.DB, Cluster: n.Cluster, Policies: n.Policies, Identities: ids.Identities(), Addresses: ids.Addresses(), Endpoints: n.Endpoints,
+		Node: name, Dir: file, Kernel: policy.NewKernel(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs}, time.Now), Log: log, PodWait: 5 * time.Second,
+	})
+	check(t, err1)
+	run(t, source.Run, ids.Run, n.Engine.Run)
+	n.settle(t, name)
+	return n
+}
+
+func check(t testing.TB, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func run(t testing.TB, parts ...func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() { ended <- part(ctx) }()
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range parts {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// settle makes endpoints of the node's pods, and waits for their policies.
+func (n *Node) settle(t testing.TB, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		ok, wait := n.Cluster.Pods.Initialized(n.DB.ReadTxn())
+		if ok {
+			break
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			t.Fatal("the manifests are not read")
+		}
+	}
+	txn := n.DB.WriteTxn(n.Endpoints)
+	slot := uint16(2)
+	for p := range n.Cluster.Pods.All(txn) {
+		if p.NodeName == name && p.OwnsAddresses() {
+			e := &endpoint.Endpoint{ID: slot, ContainerID: p.Name, IfName: "eth0", Namespace: p.Namespace, Pod: p.Name, IPv4: p.IPv4(), IPv6: p.IPv6(), State: endpoint.StateReady}
+			if _, _, err := n.Endpoints.Insert(txn, e); err != nil {
+				t.Fatal(err)
+			}
+			slot++
+		}
+	}
+	txn.Commit()
+	for s := uint16(2); s < slot; s++ {
+		check(t, n.Engine.WaitPod(ctx, s))
+	}
+	if slot == 2 { // nobody to wait for but the node itself
+		for {
+			_, _, watch, ok := n.Engine.Realised.GetWatch(n.DB.ReadTxn(), policy.RealisedBySlot(endpoint.HostID))
+			if ok {
+				return
+			}
+			select {
+			case <-watch:
+			case <-ctx.Done():
+				t.Fatal("the node's policies are not realised")
+			}
+		}
+	}
+}

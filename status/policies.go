@@ -1,0 +1,116 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"myelin/policy"
+)
+
+// Policies is what the agent knows of policies.
+type Policies struct {
+	// Accepted and Refused count objects, CiliumCIDRGroups among them. Of a refused
+	// one the last good version stays in force.
+	Accepted, Refused int
+	// Problems are why objects are refused, at most MaxErrors:
+	// "Kind namespace/name: reason".
+	Problems []string
+	Rules    int
+	// Endpoints are how many endpoints some policy speaks of, of All.
+	Endpoints, All int
+	// Audited are how many are only audited.
+	Audited int
+	// Failed are endpoints whose policies are not all in the kernel, and why.
+	Failed []string
+	// Last is when the kernel last got what policies say; zero: never.
+	Last time.Time
+}
+
+// CountPolicies reads the tables of policies.
+func CountPolicies(objects []*policy.Object, groups []*policy.Group, realised []*policy.Realised, rules int, last time.Time) Policies {
+	p := Policies{Rules: rules, All: len(realised), Last: last}
+	object := func(name, problem string) {
+		if problem == "" {
+			p.Accepted++
+			return
+		}
+		p.Refused++
+		p.Problems = append(p.Problems, name+": "+problem)
+	}
+	for _, o := range objects {
+		object(o.Ref.String(), o.Problem)
+	}
+	for _, g := range groups {
+		object("CiliumCIDRGroup "+g.Name, g.Problem)
+	}
+	for _, r := range realised {
+		if r.Enforced[policy.Ingress] || r.Enforced[policy.Egress] {
+			p.Endpoints++
+		}
+		if r.Audit {
+			p.Audited++
+		}
+		if r.Error != "" {
+			p.Failed = append(p.Failed, fmt.Sprintf("%s: %s", cmp.Or(r.Pod, fmt.Sprintf("endpoint %d", r.Slot)), r.Error))
+		}
+	}
+	slices.Sort(p.Problems)
+	slices.Sort(p.Failed)
+	p.Problems, p.Failed = p.Problems[:min(len(p.Problems), MaxErrors)], p.Failed[:min(len(p.Failed), MaxErrors)]
+	return p
+}
+
+// policies is the line about who may talk to whom.
+func (f *Facts) policies() Feature {
+	c := f.Config
+	x := Feature{Name: "Policies", State: Off, Wanted: "policyEnforcementMode: " + c.PolicyEnforcementMode, Chosen: "off", Why: "everything is allowed"}
+	if c.LoadBalancer.Standalone {
+		x.Why = "a load balancer has no pods"
+	}
+	if f.Settings.Policy == 0 {
+		return x
+	}
+	p := f.Policies
+	x.State, x.Why, x.Cost = OK, "asked when a flow begins, and again when they change", "a row for each flow of an endpoint that has policies"
+	x.Chosen = fmt.Sprintf("%s, %d of %s with policies, %s, %s", c.PolicyEnforcementMode, p.Endpoints, plural(p.All, "endpoint"), plural(p.Accepted, "object"), plural(p.Rules, "rule"))
+	for _, m := range f.Maps {
+		if m.Name == "verdicts" {
+			x.Chosen += ", " + plural(m.Entries, "row")
+		}
+	}
+	if p.Refused > 0 {
+		x.Chosen += fmt.Sprintf("; %d refused", p.Refused)
+	}
+	switch {
+	case c.Policy.Audit:
+		x.falls("policyAuditMode: what is denied is only counted, and goes on")
+	case p.Audited > 0:
+		x.falls("what is denied to " + plural(p.Audited, "endpoint") + " is only counted, and goes on")
+	}
+	x.few(p.Problems, p.Refused, x.falls)
+	x.few(p.Failed, len(p.Failed), x.broken)
+	if len(p.Failed) > 0 {
+		x.Cost = "where policies don't fit, nothing is allowed"
+		if !c.Policy.Lockdown {
+			x.Cost = "where policies don't fit, everything is allowed (endpointLockdownOnMapOverflow: false)"
+		}
+	}
+	if p.Last.IsZero() {
+		x.broken("nothing is in the kernel yet: what an agent before left there holds")
+	}
+	return x
+}
+
+// few tells the first ones of a list, and how many more there are.
+func (f *Feature) few(list []string, all int, tell func(string)) {
+	for i, text := range list {
+		if i == fewErrors {
+			tell(fmt.Sprintf("… and %d more (--verbose)", all-i))
+			return
+		}
+		tell(strings.ReplaceAll(text, "\n", " "))
+	}
+}
