@@ -48,7 +48,7 @@ test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10
 	go run ./test/rings vm
 
 .PHONY: bench
-bench: bench-vm bench-machine bench-service bench-xdp bench-lab ## everything that has a number; fails where a budget is broken
+bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab ## everything that has a number; fails where a budget is broken
 	bin/myelin-bench -check
 
 .PHONY: bench-vm
@@ -70,6 +70,10 @@ bench-service: build ## Services at scale, against the real kube-proxy: new conn
 bench-xdp: build ## packets a second through a load balancer, by XDP, tc and the real kube-proxy; ns a packet
 	scripts/deps.sh kubeproxy
 	bin/myelin-bench -mode xdp -family $(FAMILY)
+
+.PHONY: bench-policy
+bench-policy: ## policies: packets against the reference
+	MYELIN_RECORD=1 go test -count=1 -run 'TestDifferential$$' ./policy
 
 .PHONY: bench-lab
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures

@@ -96,7 +96,7 @@ func Load(o Options) (*Datapath, error) {
 	}
 	o.Settings.Hz = hz
 	resize(spec, o)
-	o.Settings.PathShift = pathShift(spec)
+	o.Settings.PathShift = PathShift(spec)
 	if err := spec.Variables["config"].Set(o.Settings); err != nil {
 		return nil, fmt.Errorf("set datapath configuration: %w", err)
 	}

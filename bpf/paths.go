@@ -37,7 +37,7 @@ func powerOfTwo(n uint32) uint32 {
 	return p
 }
 
-// pathShift makes an index of the table of paths of the top bits of a 64-bit hash.
-func pathShift(spec *ebpf.CollectionSpec) uint32 {
+// PathShift is the setting that makes an index of the table of paths of the top bits of a 64-bit hash.
+func PathShift(spec *ebpf.CollectionSpec) uint32 {
 	return uint32(64 - bits.TrailingZeros32(spec.Maps["paths"].MaxEntries))
 }

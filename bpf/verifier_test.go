@@ -24,7 +24,7 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 				m.MaxEntries = min(m.MaxEntries, 64)
 			}
 		}
-		s.Hz, s.PathShift, s.Monitor, s.EventRate = 250, pathShift(spec), uint8(i%2), uint32(i%2)
+		s.Hz, s.PathShift, s.Monitor, s.EventRate = 250, PathShift(spec), uint8(i%2), uint32(i%2)
 		s.BindProtection, s.SocketHostOnly, s.Policy = uint8(i%2), uint8(i%2), uint8(i%2)
 		must(t, spec.Variables["config"].Set(s))
 		var o Objects

@@ -6,11 +6,14 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/cilium/statedb"
 
+	"myelin/bench/results"
 	"myelin/cluster"
 	"myelin/endpoint"
 	"myelin/identity"
@@ -51,7 +54,7 @@ func newAgent(t testing.TB, w *reference.World, k *policy.Kernel) *agent {
 	a.must(err)
 	a.engine, err = policy.NewEngine(policy.Params{
 		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
-		Endpoints: a.endpoints, Node: w.Node, Kernel: k, Log: log,
+		Endpoints: a.endpoints, Node: w.Node, Config: policy.Config{Host: true}, Kernel: k, Log: log,
 	})
 	a.must(err)
 	txn := a.db.WriteTxn(a.cluster.Nodes, a.cluster.Namespaces, a.cluster.Pods, a.cluster.Services, a.cluster.Slices, a.policies.Policies, a.policies.Groups, a.endpoints)
@@ -170,25 +173,78 @@ func (a *agent) check(w *reference.World, k *policy.Kernel, p reference.Probe) (
 	return checked, ""
 }
 
-// The maps say what the reference says of random worlds. 4,000 of them are
-// 190,000 verdicts.
-func TestDifferential(t *testing.T) {
+// differential is a kernel that random worlds are compared with.
+type differential struct {
+	*program
+	kernel     *policy.Kernel
+	verdicts   int // that the maps were asked for
+	cases      int // that the program was asked about
+	mismatches int
+}
+
+func newDifferential(t testing.TB) *differential {
 	k := policy.NewTestKernel(t)
-	worlds, checked := uint64(1000), 0
-	if testing.Short() {
-		worlds = 100
-	}
-	for seed := range worlds {
-		r := rand.New(rand.NewPCG(seed, 1))
-		w := random.World(r, 4)
-		a := newAgent(t, w, k)
-		for _, p := range random.Probes(r, w, 40) {
-			n, bad := a.check(w, k, p)
-			if checked += n; bad != "" {
-				text, _ := random.Text(w, p)
-				t.Fatalf("seed %d: %+v: %s\n%s", seed, p, bad, text)
-			}
+	enter(t)
+	return &differential{program: newProgram(t, k), kernel: k}
+}
+
+// world compares what maps and program say of one world with the reference.
+func (d *differential) world(seed uint64, probes int) {
+	d.Helper()
+	r := rand.New(rand.NewPCG(seed, 1))
+	w := random.World(r, 4)
+	a := newAgent(d.TB, w, d.kernel)
+	d.place(a.slots)
+	for _, p := range random.Probes(r, w, probes) {
+		n, bad := a.check(w, d.kernel, p)
+		d.verdicts += n
+		d.cases++
+		if bad += d.program.check(w, a.slots, p); bad != "" {
+			text, _ := random.Text(w, p)
+			d.Errorf("seed %d: %+v: %s\n%s", seed, p, bad, text)
+			d.mismatches++
+		}
+		if d.mismatches > 10 {
+			d.FailNow()
 		}
 	}
-	t.Logf("%d verdicts", checked)
+}
+
+// The maps, and the loaded program with them, say what the reference says of
+// random worlds: 100,000 packets are sent.
+func TestDifferential(t *testing.T) {
+	d := newDifferential(t)
+	worlds, wanted := uint64(2600), 100_000
+	if testing.Short() {
+		worlds, wanted = 100, 4000
+	}
+	for seed := range worlds {
+		d.world(seed, 40)
+	}
+	t.Logf("%d verdicts of the maps; %d packets, of which %d were denied", d.verdicts, d.cases, d.denied)
+	if d.cases < wanted || d.denied < d.cases/10 || d.denied > d.cases*9/10 {
+		t.Errorf("%d packets were sent, of which %d were denied: want %d, and not nearly all alike", d.cases, d.denied, wanted)
+	}
+	if testing.Short() || os.Getenv("MYELIN_RECORD") != "1" {
+		return
+	}
+	if err := results.Record(filepath.Join("..", "bench", "results.json"), []results.Result{
+		{Name: "policy/differential_cases", Value: float64(d.cases), Unit: "packets"},
+		{Name: "policy/differential_mismatches", Value: float64(d.mismatches), Unit: "packets"},
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzDifferential is for more worlds.
+func FuzzDifferential(f *testing.F) {
+	for seed := range uint64(4) {
+		f.Add(1_000_000 + seed)
+	}
+	k := policy.NewTestKernel(f)
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		enter(t)
+		d := &differential{program: newProgram(t, k), kernel: k}
+		d.world(seed, 40)
+	})
 }

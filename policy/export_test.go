@@ -11,10 +11,13 @@ import (
 
 // NewTestKernel makes a Kernel of maps that live as long as the test.
 func NewTestKernel(t testing.TB) *Kernel {
-	k, _ := kernelFor(t, map[string]uint32{"peers": 4096, "peer_prefixes": 4096, "peer_classes": 1 << 16, "verdicts": 1 << 18, "policies": 256})
+	k, _ := kernelFor(t, map[string]uint32{"peers": 4096, "peer_prefixes": 4096, "peer_classes": 1 << 16, "verdicts": 1 << 18, "policies": 256, "flows": 512})
 	k.now = time.Now
 	return k
 }
+
+// Datapath is what has the maps, and the programs that ask them.
+func (k *Kernel) Datapath() *bpf.Datapath { return k.datapath }
 
 // Settle brings what the tables have now to the kernel.
 func (e *Engine) Settle() error {
