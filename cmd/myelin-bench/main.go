@@ -187,7 +187,7 @@ func binaries() string {
 
 // scenarios are all paths that a family can be measured on; node, the baseline, is first.
 func scenarios(family bench.Family) []bench.Scenario {
-	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Agents(binaries(), family), bench.Services(binaries()))
+	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
 }
 
 // choose picks by name, in the order of all, and refuses a name that nothing has.
@@ -221,7 +221,7 @@ func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
 	}
 	defer os.RemoveAll(shared)
 	list := filepath.Join(shared, "results.json")
-	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "test/vm/vm.sh"), "run", "-k", s.kernel, "--icount", "-t", "3000", "-w", shared, "--",
+	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "test/vm/vm.sh"), "run", "-k", s.kernel, "--icount", "-t", "9000", "-m", "6G", "-w", shared, "--",
 		self, "-virtual", "-list", list, "-scenarios", s.scenarios, "-tests", s.tests, "-family", fmt.Sprint(s.family),
 		"-netperf", s.netperf, fmt.Sprintf("-v=%t", s.verbose))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that vm.sh can stop its QEMU
@@ -229,7 +229,8 @@ func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("measure in the VM: %w", err)
 	}
-	return results.Load(list)
+	measured, err := results.Load(list)
+	return append(measured, bench.PolicyRatios("vm", bench.Family(s.family), measured)...), err
 }
 
 // virtualRounds: nearly all runs are alike, but now and then an agent or the lab looks at its files in the middle of one.
