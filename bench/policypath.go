@@ -70,7 +70,7 @@ func (p *policyPath) enforce(ctx context.Context, i int, node string) error {
 	if err != nil {
 		return err
 	}
-	sizes := bpf.Sizes{Peers: 1 << 21, PeerPrefixes: 1 << 20, PeerClasses: 1 << 16, Verdicts: 1 << 16}
+	sizes := bpf.Sizes{Peers: 1 << 21, PeerPrefixes: 1 << 20, PeerClasses: 1 << 16, Verdicts: 1 << 18}
 	e, err := newEnforcer(ctx, dir, node, bpf.Options{Settings: p.settings(), Sizes: sizes}, func(e *enforcer) error {
 		return errors.Join(e.put(all), p.hang(e, i, node))
 	})

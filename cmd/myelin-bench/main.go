@@ -49,7 +49,7 @@ func main() {
 func parse() settings {
 	var s settings
 	flag.StringVar(&s.mode, "mode", "",
-		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; xdp: a load balancer's packets; empty: only render and check")
+		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; xdp: a load balancer's packets; policy: 10,000 policies; empty: only render and check")
 	flag.StringVar(&s.scenarios, "scenarios", "all", "paths to compare with node, by comma")
 	flag.StringVar(&s.tests, "tests", "rr,crr,stream,udp_rr", "traffic, by comma")
 	flag.IntVar(&s.family, "family", 4, "IP version: 4 or 6")
@@ -94,10 +94,13 @@ func (s settings) run(ctx context.Context, log *slog.Logger) error {
 	case s.mode == "xdp":
 		warnIfBusy(log)
 		measured, err = s.measureXDP(ctx, log)
+	case s.mode == "policy":
+		warnIfBusy(log)
+		measured, err = s.measurePolicies(ctx, log)
 	case s.mode == "vm":
 		measured, err = s.measureVM(ctx)
 	case s.mode != "":
-		err = fmt.Errorf("no mode %q: machine, vm, service or xdp", s.mode)
+		err = fmt.Errorf("no mode %q: machine, vm, service, xdp or policy", s.mode)
 	}
 	if err != nil {
 		return err
@@ -174,6 +177,14 @@ func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Opti
 		return nil, flagError("-tests", err)
 	}
 	return bench.Measure(ctx, opts, scenarios)
+}
+
+func (s settings) measurePolicies(ctx context.Context, log *slog.Logger) ([]results.Result, error) {
+	opts, err := s.options(ctx, log, bench.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return bench.Policing(ctx, opts)
 }
 
 // binaries is the folder of the programs under test: this one's own.
