@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -57,27 +58,37 @@ func newBalancer(ctx context.Context, dir string, settings bpf.Settings, room ui
 	return b, b.run(ctx, dir)
 }
 
-// load has pins below dir, on a file system of their own: without it, nothing of them stays.
+// load has pins below dir.
 func (b *balancer) load(dir string, settings bpf.Settings, room uint32, hang hang) error {
-	pins := pinsIn(dir)
-	if err := os.Mkdir(pins, 0o700); err != nil {
-		return err
-	}
-	if err := unix.Mount("bpf", pins, "bpf", 0, ""); err != nil {
-		return fmt.Errorf("mount bpf on %s: %w", pins, err)
-	}
-	b.ended = append(b.ended, func() error { return unix.Unmount(pins, 0) })
 	var err error
-	b.datapath, err = bpf.Load(bpf.Options{Settings: settings, Sizes: bpf.Sizes{Services: room}, Dir: pins, Log: slog.New(slog.DiscardHandler)})
+	b.datapath, err = loadIn(dir, bpf.Options{Settings: settings, Sizes: bpf.Sizes{Services: room}}, &b.ended)
 	if err != nil {
 		return err
 	}
-	b.ended = append(b.ended, b.datapath.Close)
 	off, err := hang(b.datapath)
 	if off != nil {
 		b.ended = append(b.ended, off)
 	}
 	return err
+}
+
+// loadIn loads a datapath whose pins are below dir, on a file system of their own: without it, nothing of them stays. What ends it is added to a list,
+// of which the last one comes first.
+func loadIn(dir string, o bpf.Options, ended *[]func() error) (*bpf.Datapath, error) {
+	o.Dir, o.Log = pinsIn(dir), slog.New(slog.DiscardHandler)
+	if err := os.Mkdir(o.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := unix.Mount("bpf", o.Dir, "bpf", 0, ""); err != nil {
+		return nil, fmt.Errorf("mount bpf on %s: %w", o.Dir, err)
+	}
+	*ended = append(*ended, func() error { return unix.Unmount(o.Dir, 0) })
+	d, err := bpf.Load(o)
+	if err != nil {
+		return nil, err
+	}
+	*ended = append(*ended, d.Close)
+	return d, nil
 }
 
 // run begins what an agent's jobs are; the numbers of Services are kept in dir.
@@ -150,11 +161,14 @@ func (b *balancer) written(ctx context.Context, frontends, backends int) error {
 // pinsIn is where a balancer whose folder is dir has its file system of pins.
 func pinsIn(dir string) string { return filepath.Join(dir, "bpf") }
 
-func (b *balancer) close() error {
+func (b *balancer) close() error { return end(&b.ended) }
+
+// end calls what is in a list, the last one first, and empties it.
+func end(list *[]func() error) error {
 	var errs []error
-	for i := range b.ended {
-		errs = append(errs, b.ended[len(b.ended)-1-i]())
+	for _, f := range slices.Backward(*list) {
+		errs = append(errs, f())
 	}
-	b.ended = nil
+	*list = nil
 	return errors.Join(errs...)
 }

@@ -7,21 +7,31 @@ import (
 	"myelin/policy"
 )
 
-// apply makes the tables equal to desired in one transaction. Rows that don't
-// change are not written. With complete set, the first call marks the tables
-// initialized.
+// apply makes the tables equal to desired in one transaction. With complete set,
+// the first call marks the tables initialized.
 func (s *Source) apply(desired rows, problems []*Problem, complete bool) {
 	s.applyProblems(problems)
 	first := complete && s.initialized != nil
-	changes := newEdit(s.applied.nodes, desired.nodes, (*cluster.Node).Equal)
-	spaces := newEdit(s.applied.namespaces, desired.namespaces, (*cluster.Namespace).Equal)
-	pods := newEdit(s.applied.pods, desired.pods, (*cluster.Pod).Equal)
-	services := newEdit(s.applied.services, desired.services, (*cluster.Service).Equal)
-	parts := newEdit(s.applied.slices, desired.slices, (*cluster.EndpointSlice).Equal)
-	policies := newEdit(s.applied.policies, desired.policies, (*policy.Object).Equal)
-	groups := newEdit(s.applied.groups, desired.groups, (*policy.Group).Equal)
-	if !first && changes.empty() && spaces.empty() && pods.empty() && services.empty() && parts.empty() && policies.empty() && groups.empty() {
+	if !s.change(s.applied, desired, first) {
 		return
+	}
+	s.applied = desired
+	s.Log.Debug("applied manifests", "dir", s.Dir, "nodes", len(desired.nodes), "namespaces", len(desired.namespaces), "pods", len(desired.pods),
+		"services", len(desired.services), "slices", len(desired.slices), "policies", len(desired.policies), "CIDR groups", len(desired.groups))
+}
+
+// change makes rows of the tables others, in one transaction. Rows that don't
+// change are not written, and stay in want; it is false if all are so.
+func (s *Source) change(have, want rows, first bool) bool {
+	changes := newEdit(have.nodes, want.nodes, (*cluster.Node).Equal)
+	spaces := newEdit(have.namespaces, want.namespaces, (*cluster.Namespace).Equal)
+	pods := newEdit(have.pods, want.pods, (*cluster.Pod).Equal)
+	services := newEdit(have.services, want.services, (*cluster.Service).Equal)
+	parts := newEdit(have.slices, want.slices, (*cluster.EndpointSlice).Equal)
+	policies := newEdit(have.policies, want.policies, (*policy.Object).Equal)
+	groups := newEdit(have.groups, want.groups, (*policy.Group).Equal)
+	if !first && changes.empty() && spaces.empty() && pods.empty() && services.empty() && parts.empty() && policies.empty() && groups.empty() {
+		return false
 	}
 	txn := s.write()
 	changes.write(txn, s.Tables.Nodes)
@@ -38,9 +48,7 @@ func (s *Source) apply(desired rows, problems []*Problem, complete bool) {
 		s.initialized = nil
 	}
 	txn.Commit()
-	s.applied = desired
-	s.Log.Debug("applied manifests", "dir", s.Dir, "nodes", len(desired.nodes), "namespaces", len(desired.namespaces), "pods", len(desired.pods),
-		"services", len(desired.services), "slices", len(desired.slices), "policies", len(desired.policies), "CIDR groups", len(desired.groups))
+	return true
 }
 
 // edit is what changes in a table.

@@ -42,6 +42,45 @@ func newRows() rows {
 	}
 }
 
+// adopt puts the rows that there are in the place of r's.
+func (r rows) adopt(all rows) {
+	adopt(r.nodes, all.nodes)
+	adopt(r.namespaces, all.namespaces)
+	adopt(r.pods, all.pods)
+	adopt(r.services, all.services)
+	adopt(r.slices, all.slices)
+	adopt(r.policies, all.policies)
+	adopt(r.groups, all.groups)
+}
+
+func adopt[K comparable, T any](some, all map[K]*T) {
+	for k := range some {
+		if row, ok := all[k]; ok {
+			some[k] = row
+		} else {
+			delete(some, k)
+		}
+	}
+}
+
+// replace puts rows in the place of others.
+func (r rows) replace(have, want rows) {
+	replace(r.nodes, have.nodes, want.nodes)
+	replace(r.namespaces, have.namespaces, want.namespaces)
+	replace(r.pods, have.pods, want.pods)
+	replace(r.services, have.services, want.services)
+	replace(r.slices, have.slices, want.slices)
+	replace(r.policies, have.policies, want.policies)
+	replace(r.groups, have.groups, want.groups)
+}
+
+func replace[K comparable, T any](all, have, want map[K]*T) {
+	for k := range have {
+		delete(all, k)
+	}
+	maps.Copy(all, want)
+}
+
 // merge makes rows of all files.
 func (s *Source) merge() (rows, []*Problem) {
 	found := map[slot][]version{}
@@ -72,10 +111,12 @@ func (s *Source) merge() (rows, []*Problem) {
 			next[at] = v
 		}
 	}
-	s.inForce = next
+	s.inForce, s.copies = next, found
 	out, conflicts := combine(next)
 	s.refusals(out, found, problems)
-	return out, append(problems, conflicts...)
+	problems = append(problems, conflicts...)
+	s.flawless = len(problems)+len(held) == 0
+	return out, problems
 }
 
 // choose picks the version that is in force from now on: what was, if the only

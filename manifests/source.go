@@ -55,7 +55,10 @@ type Source struct {
 	initialized []func(statedb.WriteTxn) // nil after the first full read
 	files       map[string]*file         // by path below Dir
 	applied     rows
-	inForce     map[slot]version // as the last merge left it
+	inForce     map[slot]version   // as the last merge left it
+	copies      map[slot][]version // what files say
+	found       *tree              // what the last walk found
+	flawless    bool               // nothing is wrong in any file
 	unused      atomic.Pointer[map[string]int]
 }
 
@@ -114,7 +117,10 @@ func (s *Source) Run(ctx context.Context) error {
 	defer timer.Stop()
 	changed := map[string]bool{}
 	for {
-		again := s.refresh(w, changed)
+		again, enough := s.few(changed)
+		if !enough {
+			again = s.refresh(w, changed)
+		}
 		clear(changed)
 		wait := period
 		if again || w == nil {
@@ -130,6 +136,7 @@ func (s *Source) Run(ctx context.Context) error {
 		}
 		if lost {
 			s.forget()
+			clear(changed)
 		}
 	}
 }
@@ -147,6 +154,7 @@ func (s *Source) forget() {
 func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 	found, faults, err := s.walk(w)
 	if err != nil {
+		s.found = nil
 		// Without its root, the source knows nothing, and nothing is not an
 		// empty cluster: what is in force stays.
 		reason := fmt.Sprintf("can't be read, waiting for it: %v", err)
@@ -154,6 +162,7 @@ func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 		return true
 	}
 	w.settle(found)
+	s.found = found
 	for rel := range s.files {
 		if _, ok := found.files[rel]; !ok && !found.unreadable(rel) {
 			delete(s.files, rel)
@@ -173,6 +182,7 @@ func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 	}
 	s.count()
 	desired, problems := s.merge()
+	s.flawless = s.flawless && len(faults) == 0
 	s.apply(desired, append(problems, faults...), true)
 	return again
 }

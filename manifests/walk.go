@@ -27,6 +27,8 @@ type location struct {
 type tree struct {
 	files   map[string]location // by path below the root
 	watched map[string]inode    // directories, without symbolic links
+	dirs    map[string]string   // their paths below the root
+	links   bool                // there are symbolic links
 	seen    map[inode]bool
 	failed  []string // paths that can't be read
 }
@@ -46,7 +48,7 @@ type walker struct {
 
 // walk finds the files. The error says that the root can't be read.
 func (s *Source) walk(w *watcher) (*tree, []*Problem, error) {
-	k := walker{watch: w, tree: &tree{files: map[string]location{}, watched: map[string]inode{}, seen: map[inode]bool{}}}
+	k := walker{watch: w, tree: &tree{files: map[string]location{}, watched: map[string]inode{}, dirs: map[string]string{}, seen: map[inode]bool{}}}
 	if err := k.dir(s.Dir, "", 0); err != nil {
 		return nil, nil, err
 	}
@@ -72,13 +74,14 @@ func (k *walker) dir(path, rel string, depth int) error {
 		return nil // by another link: its objects would be duplicates
 	}
 	k.seen[id] = true
-	k.watched[real] = id
+	k.watched[real], k.dirs[real] = id, rel
 	k.watch.add(real, id)
 	entries, err := os.ReadDir(real)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
+		k.links = k.links || e.Type()&fs.ModeSymlink != 0
 		if !strings.HasPrefix(e.Name(), ".") {
 			k.entry(filepath.Join(real, e.Name()), filepath.Join(rel, e.Name()), e.Type(), depth)
 		}
@@ -86,8 +89,12 @@ func (k *walker) dir(path, rel string, depth int) error {
 	return nil
 }
 
+func isManifest(path string) bool {
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path))
+}
+
 func (k *walker) entry(path, rel string, mode fs.FileMode, depth int) {
-	wanted := slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path))
+	wanted := isManifest(path)
 	target := path
 	if mode&fs.ModeSymlink != 0 {
 		info, err := os.Stat(path)

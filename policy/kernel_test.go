@@ -25,7 +25,7 @@ func small() map[string]uint32 {
 }
 
 func kernelFor(t testing.TB, sizes map[string]uint32) (*Kernel, *clock) {
-	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Policy: 1}, sizes)
+	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Policy: 1, HostPolicy: 1}, sizes)
 	c := &clock{time.Unix(1, 0)}
 	return NewKernel(d, &bpf.Epochs{Map: d.Epochs}, c.now), c
 }

@@ -49,7 +49,7 @@ func main() {
 func parse() settings {
 	var s settings
 	flag.StringVar(&s.mode, "mode", "",
-		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; xdp: a load balancer's packets; empty: only render and check")
+		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; xdp: a load balancer's packets; policy: 10,000 policies; empty: only render and check")
 	flag.StringVar(&s.scenarios, "scenarios", "all", "paths to compare with node, by comma")
 	flag.StringVar(&s.tests, "tests", "rr,crr,stream,udp_rr", "traffic, by comma")
 	flag.IntVar(&s.family, "family", 4, "IP version: 4 or 6")
@@ -94,10 +94,13 @@ func (s settings) run(ctx context.Context, log *slog.Logger) error {
 	case s.mode == "xdp":
 		warnIfBusy(log)
 		measured, err = s.measureXDP(ctx, log)
+	case s.mode == "policy":
+		warnIfBusy(log)
+		measured, err = s.measurePolicies(ctx, log)
 	case s.mode == "vm":
 		measured, err = s.measureVM(ctx)
 	case s.mode != "":
-		err = fmt.Errorf("no mode %q: machine, vm, service or xdp", s.mode)
+		err = fmt.Errorf("no mode %q: machine, vm, service, xdp or policy", s.mode)
 	}
 	if err != nil {
 		return err
@@ -176,6 +179,14 @@ func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Opti
 	return bench.Measure(ctx, opts, scenarios)
 }
 
+func (s settings) measurePolicies(ctx context.Context, log *slog.Logger) ([]results.Result, error) {
+	opts, err := s.options(ctx, log, bench.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return bench.Policing(ctx, opts)
+}
+
 // binaries is the folder of the programs under test: this one's own.
 func binaries() string {
 	self, err := os.Executable()
@@ -187,7 +198,7 @@ func binaries() string {
 
 // scenarios are all paths that a family can be measured on; node, the baseline, is first.
 func scenarios(family bench.Family) []bench.Scenario {
-	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Agents(binaries(), family), bench.Services(binaries()))
+	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
 }
 
 // choose picks by name, in the order of all, and refuses a name that nothing has.
@@ -221,7 +232,7 @@ func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
 	}
 	defer os.RemoveAll(shared)
 	list := filepath.Join(shared, "results.json")
-	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "test/vm/vm.sh"), "run", "-k", s.kernel, "--icount", "-t", "3000", "-w", shared, "--",
+	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "test/vm/vm.sh"), "run", "-k", s.kernel, "--icount", "-t", "9000", "-m", "6G", "-w", shared, "--",
 		self, "-virtual", "-list", list, "-scenarios", s.scenarios, "-tests", s.tests, "-family", fmt.Sprint(s.family),
 		"-netperf", s.netperf, fmt.Sprintf("-v=%t", s.verbose))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that vm.sh can stop its QEMU
@@ -229,7 +240,8 @@ func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("measure in the VM: %w", err)
 	}
-	return results.Load(list)
+	measured, err := results.Load(list)
+	return append(measured, bench.PolicyRatios("vm", bench.Family(s.family), measured)...), err
 }
 
 // virtualRounds: nearly all runs are alike, but now and then an agent or the lab looks at its files in the middle of one.
