@@ -172,8 +172,8 @@ func (d *differ) flows(list []Current) {
 		if d.stopped() {
 			return
 		}
-		before, err1 := d.before.explain(f.Question)
-		after, err2 := d.after.explain(f.Question)
+		before, err1 := d.engine.ask(d.before, f.Question)
+		after, err2 := d.engine.ask(d.after, f.Question)
 		if err1 != nil || err2 != nil {
 			continue
 		}

@@ -64,7 +64,22 @@ type Answer struct{ Egress, Ingress Finding }
 func (e *Engine) Explain(q Question) (Answer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.compiler.explain(q)
+	return e.ask(e.compiler, q)
+}
+
+// ask leaves out what policies say of nodes where those are not enforced.
+func (e *Engine) ask(c *compiler, q Question) (Answer, error) {
+	a, err := c.explain(q)
+	if err != nil || e.Config.Host {
+		return a, err
+	}
+	for finding, who := range map[*Finding]Who{&a.Egress: q.Src, &a.Ingress: q.Dst} {
+		of, err := c.end(who)
+		if err == nil && slices.ContainsFunc(of.labels, func(l string) bool { return l == "reserved:host" || l == "reserved:remote-node" }) {
+			*finding = Finding{Action: allowed.String()}
+		}
+	}
+	return a, nil
 }
 
 // end is an end of a flow with all that rules may ask of it.
