@@ -136,7 +136,9 @@ APART int judge_to_pod(struct __sk_buff *skb)
 	if (!judge_must(&c->path))
 		return 0;
 	outcome = l4_parse(skb);
-	return outcome ? outcome : judge(skb, c);
+	if (outcome || !(outcome = judge(skb, c)))
+		return outcome;
+	return c->pkt.tcp_flags & TCP_RST && c->ask.cut ? 0 : outcome; /* the reset by which the pod learns that its connection is forbidden now */
 }
 
 /* Records what the host's stack sends to a pod. Cost: per packet. */
