@@ -334,7 +334,8 @@ func policyWorldRows() []row {
 		{name: "from the world, and its answer", steps: []step{
 			{at: "from_wire eth0", in: `eth router > node | ip world > a | tcp 40000 > 80 S`, want: "FORWARD_POD", before: all(isolates(slotA, ingress, allows("", tcp, 80)), isolates(slotA, egress))},
 			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 80 > 40000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip a > world ttl 63 | tcp 80 > 40000 SA`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 81 > 40000 SA`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 81 > 40001 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40002 > 81 A seq 1 ack 2`, want: "DROP_POLICY_NO_RULE REPLY_RESET"},
 		}},
 	}
 }

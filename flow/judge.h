@@ -86,7 +86,8 @@ APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 	/* Who says SYN begins, whatever is between the same ports already: an answer that was let in without a row must not open a way back. */
 	if (known && !flow_syn(&c->pkt))
 		f = bpf_map_lookup_elem(&flows, &c->key);
-	c->ask.cut = !!f;
+	/* A connection without a row was there before any policy, or its row has gone. */
+	c->ask.cut = f || (c->pkt.proto == IPPROTO_TCP && !flow_syn(&c->pkt));
 	if (f && f->judged == c->path.epoch && !(f->flags & FLOW_DENIED)) {
 		c->ask.reply = f->origin != side;
 		return 0;
