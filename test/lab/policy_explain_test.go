@@ -144,7 +144,7 @@ func (c *cluster) checkRules(t *testing.T) {
 	if len(rules) != 1 || rules[0].State != "hit" || rules[0].Hits != hits["ingress allow 8080/TCP"] {
 		t.Errorf("rules %+v, rows have %v", rules, hits)
 	}
-	contains(t, "status", c.mustCLI("node2", "status"), "Policies:", "1 of 3 endpoints with policies, 1 object, 1 rule")
+	contains(t, "status", c.mustCLI("node2", "status"), "Policies:", "1 of 2 endpoints with policies, 1 object, 1 rule")
 }
 
 func (c *cluster) checkDiff(t *testing.T) {
