@@ -72,8 +72,9 @@ bench-xdp: build ## packets a second through a load balancer, by XDP, tc and the
 	bin/myelin-bench -mode xdp -family $(FAMILY)
 
 .PHONY: bench-policy
-bench-policy: ## policies: packets against the reference
+bench-policy: build ## policies: packets against the reference, changes among 10,000
 	MYELIN_RECORD=1 go test -count=1 -run 'TestDifferential$$' ./policy
+	bin/myelin-bench -mode policy
 
 .PHONY: bench-lab
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 
 	"github.com/vishvananda/netlink"
 
@@ -30,6 +31,7 @@ type policyPath struct {
 	cidrs    int // in a list in the place of policies: then all but the node's own pods is the world's
 	nodes    []*enforcer
 	dirs     []string
+	collect  int // how Go collected garbage before; 0: as ever
 }
 
 // Policies are ways from pod to pod where policies are enforced: with none, with so many for each pod, and with lists of addresses.
@@ -57,6 +59,9 @@ func (p *policyPath) Setup(ctx context.Context, family Family) (Path, error) {
 			return path, fmt.Errorf("enforce policies on node %s: %w", node, err)
 		}
 	}
+	// What is garbage of that is not collected in the middle of a run: Go does so every two minutes, which are short in the VM.
+	debug.FreeOSMemory()
+	p.collect = debug.SetGCPercent(-1)
 	return path, nil
 }
 
@@ -195,6 +200,10 @@ func (p *policyPath) enforced(ctx context.Context, e *enforcer) error {
 // Teardown removes the programs with the nodes.
 func (p *policyPath) Teardown(ctx context.Context) error {
 	var err error
+	if p.collect != 0 {
+		debug.SetGCPercent(p.collect)
+		p.collect = 0
+	}
 	for _, e := range p.nodes {
 		err = errors.Join(err, e.close())
 	}
