@@ -510,12 +510,6 @@ type DatapathPeerClassKey struct {
 	Identity uint32
 }
 
-type DatapathPeerPrefixKey struct {
-	_      structs.HostLayout
-	Length uint32
-	Addr   [4]uint32
-}
-
 type DatapathPodLink struct {
 	_        structs.HostLayout
 	Addr4    DatapathAddr

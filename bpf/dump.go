@@ -93,7 +93,7 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "peers":
 		return dump[DatapathAddr, uint32](d.Peers, fn)
 	case "peer_prefixes":
-		return dump[DatapathPeerPrefixKey, uint32](d.PeerPrefixes, fn)
+		return dump[DatapathPrefixKey, uint32](d.PeerPrefixes, fn)
 	case "peer_classes":
 		return dump[DatapathPeerClassKey, DatapathPeerClass](d.PeerClasses, fn)
 	case "verdicts":

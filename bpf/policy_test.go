@@ -121,8 +121,7 @@ func (w *world) fillIdentities(t testing.TB) {
 	}
 	for _, name := range []string{"c", "d"} {
 		for _, a := range families(n[name]) {
-			p := Prefix(around(a))
-			must(t, w.PeerPrefixes.Put(DatapathPeerPrefixKey{Length: p.Length, Addr: p.Addr}, uint32(0)))
+			must(t, w.PeerPrefixes.Put(Prefix(around(a)), uint32(0)))
 		}
 	}
 }

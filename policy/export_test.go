@@ -38,7 +38,7 @@ func Ask(t testing.TB, k *Kernel, slot uint16, dir Direction, peer netip.Addr, p
 	t.Helper()
 	id := worldOf(peer)
 	if found, _ := lookupRow(k.datapath.Peers, bpf.Addr(peer), &id); !found {
-		lookupRow(k.datapath.PeerPrefixes, prefixKey(netip.PrefixFrom(peer, peer.BitLen())), &id)
+		lookupRow(k.datapath.PeerPrefixes, bpf.Prefix(netip.PrefixFrom(peer, peer.BitLen())), &id)
 	}
 	return ask(t, k.datapath, slot, dir, peer, proto, port).ruling == allowed, id != 0
 }

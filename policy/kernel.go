@@ -61,7 +61,7 @@ func (k *Kernel) adopt() (last, lastPeer uint32, err error) {
 		}
 	}
 	err3 := bpf.Each(k.datapath.Peers, func(_ *bpf.DatapathAddr, id *uint32) bool { derived(*id); return true })
-	err4 := bpf.Each(k.datapath.PeerPrefixes, func(_ *bpf.DatapathPeerPrefixKey, id *uint32) bool { derived(*id); return true })
+	err4 := bpf.Each(k.datapath.PeerPrefixes, func(_ *bpf.DatapathPrefixKey, id *uint32) bool { derived(*id); return true })
 	err5 := bpf.Each(k.datapath.Policies, func(slot *uint32, _ *bpf.DatapathEndpointPolicy) bool {
 		k.policed[uint16(*slot)] = struct{}{}
 		return true

@@ -55,7 +55,7 @@ func ask(t testing.TB, d *bpf.Datapath, slot uint16, dir Direction, peer netip.A
 	}
 	id := worldOf(peer)
 	if found, _ := lookupRow(d.Peers, bpf.Addr(peer), &id); !found {
-		lookupRow(d.PeerPrefixes, prefixKey(netip.PrefixFrom(peer, peer.BitLen())), &id)
+		lookupRow(d.PeerPrefixes, bpf.Prefix(netip.PrefixFrom(peer, peer.BitLen())), &id)
 	}
 	var of bpf.DatapathPeerClass
 	if found, _ := lookupRow(d.PeerClasses, bpf.DatapathPeerClassKey{Set: class, Identity: id}, &of); found {
@@ -105,7 +105,7 @@ func counts(t testing.TB, d *bpf.Datapath) (out [5]int) {
 	err := errors.Join(
 		bpf.Each(d.Policies, func(*uint32, *bpf.DatapathEndpointPolicy) bool { out[0]++; return true }),
 		bpf.Each(d.Peers, func(*bpf.DatapathAddr, *uint32) bool { out[1]++; return true }),
-		bpf.Each(d.PeerPrefixes, func(*bpf.DatapathPeerPrefixKey, *uint32) bool { out[2]++; return true }),
+		bpf.Each(d.PeerPrefixes, func(*bpf.DatapathPrefixKey, *uint32) bool { out[2]++; return true }),
 		bpf.Each(d.PeerClasses, func(*bpf.DatapathPeerClassKey, *bpf.DatapathPeerClass) bool { out[3]++; return true }),
 		bpf.Each(d.Verdicts, func(*bpf.DatapathVerdictKey, *bpf.DatapathVerdict) bool { out[4]++; return true }),
 	)

@@ -19,7 +19,7 @@ func (k *Kernel) putAddresses(c *compiler, changes []change) error {
 		changes, c.space.retried = latest(changes), false
 	}
 	var goneAddrs, addrs []bpf.DatapathAddr
-	var gonePrefixes, prefixes []bpf.DatapathPeerPrefixKey
+	var gonePrefixes, prefixes []bpf.DatapathPrefixKey
 	var addrIDs, prefixIDs []uint32
 	for _, ch := range changes {
 		switch p, number := ch.prefix, ch.number; {
@@ -28,9 +28,9 @@ func (k *Kernel) putAddresses(c *compiler, changes []change) error {
 		case p.IsSingleIP():
 			addrs, addrIDs = append(addrs, bpf.Addr(p.Addr())), append(addrIDs, number)
 		case number == noNumber:
-			gonePrefixes = append(gonePrefixes, prefixKey(p))
+			gonePrefixes = append(gonePrefixes, bpf.Prefix(p))
 		default:
-			prefixes, prefixIDs = append(prefixes, prefixKey(p)), append(prefixIDs, number)
+			prefixes, prefixIDs = append(prefixes, bpf.Prefix(p)), append(prefixIDs, number)
 		}
 	}
 	err1 := deleteAll(k, "peers", k.datapath.Peers, goneAddrs)
@@ -74,15 +74,6 @@ func blame(c *compiler, err error, numbers []uint32) {
 			}
 		}
 	}
-}
-
-func prefixKey(p netip.Prefix) bpf.DatapathPeerPrefixKey {
-	key := bpf.Prefix(p)
-	return bpf.DatapathPeerPrefixKey{Length: key.Length, Addr: key.Addr}
-}
-
-func prefixOf(key bpf.DatapathPeerPrefixKey) netip.Prefix {
-	return bpf.DatapathPrefixKey{Length: key.Length, Addr: key.Addr}.Netip()
 }
 
 // hits are how many flows a row decided, and when it decided the last one.
@@ -167,8 +158,8 @@ func (k *Kernel) prune(c *compiler) error {
 		pruneMap(k, "peers", k.datapath.Peers, func(a bpf.DatapathAddr, number *uint32) bool {
 			return c.space.has(netip.PrefixFrom(a.Netip(), a.Netip().BitLen()), *number)
 		}),
-		pruneMap(k, "peer_prefixes", k.datapath.PeerPrefixes, func(key bpf.DatapathPeerPrefixKey, number *uint32) bool {
-			return c.space.has(prefixOf(key), *number)
+		pruneMap(k, "peer_prefixes", k.datapath.PeerPrefixes, func(key bpf.DatapathPrefixKey, number *uint32) bool {
+			return c.space.has(key.Netip(), *number)
 		}),
 		pruneMap(k, "peer_classes", k.datapath.PeerClasses, func(key bpf.DatapathPeerClassKey, _ *bpf.DatapathPeerClass) bool { return peers[key] }),
 		pruneMap(k, "verdicts", k.datapath.Verdicts, func(key bpf.DatapathVerdictKey, _ *bpf.DatapathVerdict) bool { return used[key.Class] }),

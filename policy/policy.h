@@ -24,17 +24,12 @@ struct {
 	__type(value, __u32);
 } peers SEC(".maps");
 
-struct peer_prefix_key {
-	__u32 length; /* bits, of the mapped address */
-	__be32 addr[4];
-};
-
 /* Identities of prefixes, where an address has no row of its own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1 << 20);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct peer_prefix_key);
+	__type(key, struct prefix_key);
 	__type(value, __u32);
 } peer_prefixes SEC(".maps");
 
@@ -69,7 +64,7 @@ INLINE bool policy_selects(__u16 slot)
 /* Whose an address is. Cost: per flow. */
 INLINE __u32 policy_identity(const struct addr *a)
 {
-	struct peer_prefix_key key = { .length = 128 };
+	struct prefix_key key = { .length = 128 };
 	__u32 *id = bpf_map_lookup_elem(&peers, a);
 
 	if (id)

@@ -34,11 +34,6 @@ enum prefix_flag {
 	PREFIX_NO_PORTS = 8, /* … on which no node port answers */
 };
 
-struct prefix_key {
-	__u32 length; /* bits, of the mapped address */
-	__be32 addr[4]; /* right behind the length */
-};
-
 struct prefix {
 	struct addr via;
 	__u32 flags;

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The row of a path. */
+/* The row of a path, and the key of what is found by prefix. */
 #ifndef MYELIN_PATH_ROW_H
 #define MYELIN_PATH_ROW_H
 
 #include "../bpf/common.h"
+
+struct prefix_key {
+	__u32 length; /* bits, of the mapped address */
+	__be32 addr[4]; /* right behind the length */
+};
 
 enum path_action {
 	PATH_NONE,
