@@ -66,7 +66,7 @@ struct cpu {
 	struct translation translation;
 	struct rewrite to;
 	struct policy_ask ask;
-	__u64 scratch[12]; /* for headers that are too large for the stack */
+	__u64 scratch[32]; /* for what is too large for the stack: headers, chunks of a packet */
 	struct event_budget budget;
 	struct counter counters[HOOKS][OUTCOME_SLOTS];
 };

@@ -154,7 +154,7 @@ type DatapathCpu struct {
 		Denied  uint8
 		Pad     [5]uint8
 	}
-	Scratch  [12]uint64
+	Scratch  [32]uint64
 	Budget   DatapathEventBudget
 	Counters [8][64]DatapathCounter
 }

@@ -6,8 +6,8 @@
 #include "dsr.h"
 #include "../nat/nat.h"
 
-#define CROSS_CHUNK 64   /* bytes, of the CPU's scratch; a power of 2 */
-#define CROSS_CHUNKS 150 /* of a datagram of 9,600 bytes */
+#define CROSS_CHUNK 256 /* bytes, of the CPU's scratch; a power of 2 */
+#define CROSS_CHUNKS 37 /* of a datagram of 9,600 bytes, and what is left */
 
 enum {
 	OPTION_END = 0,
@@ -27,19 +27,21 @@ INLINE bool cross_load(struct __sk_buff *skb, struct cpu *c, __u32 at, __u32 n)
 /* The sum of the bytes of the packet from one place to another, added to sum. False if they are not there, or too many. */
 INLINE bool cross_sum(struct __sk_buff *skb, struct cpu *c, __u32 at, __u32 end, __u32 *sum)
 {
-	__u32 i, n;
+	__u32 i;
 
-	for (i = 0; i < CROSS_CHUNKS && at < end; i++) {
-		n = end - at;
-		if (n > CROSS_CHUNK)
-			n = CROSS_CHUNK;
-		__builtin_memset(c->scratch, 0, CROSS_CHUNK);
-		if (!cross_load(skb, c, at, n))
+	for (i = 0; i < CROSS_CHUNKS && at + CROSS_CHUNK <= end; i++) {
+		if (bpf_skb_load_bytes(skb, at, c->scratch, CROSS_CHUNK))
 			return false;
 		*sum = bpf_csum_diff(NULL, 0, (__be32 *)c->scratch, CROSS_CHUNK, *sum);
 		at += CROSS_CHUNK;
 	}
-	return at >= end;
+	if (at >= end)
+		return at == end;
+	__builtin_memset(c->scratch, 0, CROSS_CHUNK);
+	if (end - at > CROSS_CHUNK || !cross_load(skb, c, at, end - at))
+		return false;
+	*sum = bpf_csum_diff(NULL, 0, (__be32 *)c->scratch, CROSS_CHUNK, *sum);
+	return true;
 }
 
 /* Gives the CPU's datagram, which has its new ports, the checksum that it needs between the ends of the CPU's rewrite. Returns 1, or 0 if it can't have one. */
@@ -61,25 +63,23 @@ APART int cross_checksum(struct __sk_buff *skb)
 	return !bpf_skb_store_bytes(skb, c->pkt.l4 + 6, &check, sizeof(check), 0);
 }
 
-/* Whether the options say that the packet must still go by way of others, or make no sense. */
+/* Whether the options say that the packet must still go by way of others, or make no sense. All bytes are looked at, at places that the verifier knows. */
 INLINE bool cross_routed(const __u8 *options, __u32 bytes)
 {
-	__u32 i, at = 0;
-	const __u8 *o;
+	__u32 at, next = 0;
 
-	for (i = 0; i < 40; i++) {
-		if (at >= bytes || at >= 40)
-			return false;
-		o = options + at;
+	for (at = 0; at < 40 && at < bytes; at++) {
+		const __u8 *o = options + at;
+
+		if (at < next)
+			continue;
 		if (*o == OPTION_END)
 			return false;
-		if (*o == OPTION_NOP) {
-			at++;
+		if (*o == OPTION_NOP)
 			continue;
-		}
 		if (o[1] < 2 || ((*o == OPTION_LSRR || *o == OPTION_SSRR) && o[2] <= o[1]))
 			return true;
-		at += o[1];
+		next = at + o[1];
 	}
 	return false;
 }
