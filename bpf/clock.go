@@ -9,33 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clockRates are the values that CONFIG_HZ can have on the kernels we know.
-var clockRates = []uint32{100, 250, 300, 1000}
-
-// clockRate returns the kernel's jiffies a second. The count starts 300 seconds before it would wrap at 32 bits (INITIAL_JIFFIES, linux/jiffies.h), so one
-// reading and the time since boot tell the rate. Kernel 5.5 or later has the helper.
+// clockRate returns the kernel's jiffies a second (CONFIG_HZ): a coarse clock moves with each of them, and says so.
 func clockRate() (uint32, error) {
-	jiffies, err := readJiffies()
-	if err != nil {
-		return 0, err
+	var tick unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &tick); err != nil {
+		return 0, fmt.Errorf("read the kernel's clock rate: %w", err)
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0, fmt.Errorf("read CLOCK_MONOTONIC: %w", err)
+	ns := time.Duration(tick.Nano())
+	if ns < time.Millisecond || ns > 10*time.Millisecond {
+		return 0, fmt.Errorf("read the kernel's clock rate: a tick of %s is none of 100 to 1,000 a second", ns)
 	}
-	up := time.Duration(now.Nano())
-	best, smallest := uint32(0), time.Hour*24*365
-	for _, hz := range clockRates {
-		ticks := jiffies - uint64(uint32(-300*int64(hz)))
-		off := time.Duration(ticks)*time.Second/time.Duration(hz) - up
-		if off.Abs() < smallest {
-			best, smallest = hz, off.Abs()
-		}
-	}
-	if smallest > up/10+5*time.Second {
-		return 0, fmt.Errorf("find the kernel's clock rate: %d jiffies after %s fit none of %v", jiffies, up, clockRates)
-	}
-	return best, nil
+	return uint32((time.Second + ns/2) / ns), nil
 }
 
 // readJiffies runs a program of two instructions.
