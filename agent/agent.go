@@ -285,6 +285,9 @@ func (a *Agent) startNode(context.Context) error {
 // registered first, since Restore deletes what a crash has left.
 func (a *Agent) startEndpoints(ctx context.Context) error {
 	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Follow: a.followsHost()}
+	if a.engine != nil {
+		kernel.Hold = a.engine.Hold
+	}
 	var err error
 	if a.host, err = netlink.NewHandle(); err != nil {
 		return fmt.Errorf("open netlink: %w", err)

@@ -100,9 +100,6 @@ func Load(o Options) (*Datapath, error) {
 	if err := spec.Variables["config"].Set(o.Settings); err != nil {
 		return nil, fmt.Errorf("set datapath configuration: %w", err)
 	}
-	if err := spec.Variables["tracking"].Set(uint32(o.Settings.FlowAlways)); err != nil {
-		return nil, fmt.Errorf("set datapath configuration: %w", err)
-	}
 	for _, dir := range []string{"maps", "links"} {
 		if err := os.MkdirAll(filepath.Join(o.Dir, dir), 0o700); err != nil {
 			return nil, fmt.Errorf("make pin directory: %w", err)
@@ -116,6 +113,9 @@ func Load(o Options) (*Datapath, error) {
 		}
 	}()
 	if err != nil {
+		return nil, err
+	}
+	if err := follow(spec, o.Settings, adopted["policies"]); err != nil {
 		return nil, err
 	}
 	if err := d.create(spec, adopted); err != nil {
@@ -186,6 +186,24 @@ func lastLines(lines []string, n int) string {
 		text += l + "; "
 	}
 	return text
+}
+
+// follow lets the programs look for flows at hand from their first packet on, where some endpoint had policies before them.
+func follow(spec *ebpf.CollectionSpec, s Settings, policies *ebpf.Map) error {
+	tracking := uint32(s.FlowAlways)
+	if policies != nil {
+		var slot uint32
+		switch err := policies.NextKey(nil, &slot); {
+		case err == nil:
+			tracking = 1
+		case !errors.Is(err, ebpf.ErrKeyNotExist):
+			return fmt.Errorf("read what policies there were: %w", err)
+		}
+	}
+	if err := spec.Variables["tracking"].Set(tracking); err != nil {
+		return fmt.Errorf("set datapath configuration: %w", err)
+	}
+	return nil
 }
 
 // Track makes the datapath look for flows at hand, as it must where some endpoint has policies. Where every flow has a row it always does.

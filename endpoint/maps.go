@@ -26,6 +26,8 @@ type Kernel struct {
 	Epochs   *bpf.Epochs
 	// Follow adds to_pod to links: what the host sends to pods has flow rows, or is translated for Services.
 	Follow bool
+	// Hold, if not nil, is called before a new pod can be reached: nothing may, until its policies are known.
+	Hold func(*Endpoint) error
 }
 
 // Reconcile registers the reconciler that makes the kernel equal to the table of endpoints.
@@ -48,6 +50,11 @@ func (k *Kernel) row(e *Endpoint) bpf.DatapathEndpoint {
 func (k *Kernel) Update(ctx context.Context, txn statedb.ReadTxn, rev statedb.Revision, e *Endpoint) error {
 	if e.Deleting() {
 		return k.Delete(ctx, txn, rev, e)
+	}
+	if k.Hold != nil && e.State == StateCreating {
+		if err := k.Hold(e); err != nil {
+			return err
+		}
 	}
 	row := k.row(e)
 	changed, err := k.write(e, row)

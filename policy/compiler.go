@@ -101,10 +101,9 @@ type target struct {
 	subject *subject
 	sets    [2][2]*set // by direction and family
 	gone    bool
-	// For whoever asks: the pod's name, the container's interface, and whether
-	// its labels are known.
+	unknown bool // its labels aren't known
+	// For whoever asks: the pod's name, and the container's interface.
 	name, attachment string
-	known            bool
 }
 
 func newCompiler(c Config, peers, rules *ledger.Numbers[ledgerKey]) *compiler {
@@ -167,11 +166,24 @@ func (c *compiler) setPolicy(ref Ref, specs []Spec) {
 			}
 		}
 	}
+	enforced := c.enforcing()
 	c.objects[ref] = next
 	if specs == nil {
 		delete(c.objects, ref)
 	}
+	if c.enforcing() == enforced {
+		return
+	}
+	for _, t := range c.targets {
+		if t.unknown {
+			c.dirty[t.subject] = struct{}{}
+		}
+	}
 }
+
+// enforcing reports whether labels matter to anybody: only then an endpoint whose labels aren't known is denied what no policy of
+// reserved:init allows.
+func (c *compiler) enforcing() bool { return c.config.Mode == ModeAlways || len(c.objects) > 0 }
 
 // chooser selects the endpoints that a spec is for: pods or nodes, never both.
 func chooser(s *Spec) Selector {

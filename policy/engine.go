@@ -204,7 +204,7 @@ func (e *Engine) publish(p *plan) error {
 }
 
 func (e *Engine) realised(t *target) *Realised {
-	row := &Realised{Slot: t.slot, Pod: t.name, Attachment: t.attachment, Known: t.known, Audit: t.audit || e.Config.Audit}
+	row := &Realised{Slot: t.slot, Pod: t.name, Attachment: t.attachment, Known: !t.unknown, Audit: t.audit || e.Config.Audit}
 	for dir, of := range t.sets {
 		for _, s := range of {
 			if s == nil {
@@ -255,10 +255,23 @@ func (e *Engine) SetAudit(slot uint16, on bool) {
 	}
 }
 
+// Hold denies a new endpoint everything until its policies are in the kernel, where there are any policies. It must be called
+// before the first packet can reach the endpoint.
+func (e *Engine) Hold(ep *endpoint.Endpoint) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.compiler.targets[ep.ID]
+	if t != nil && t.attachment == ep.Attachment().String() || e.began && !e.compiler.enforcing() {
+		return nil
+	}
+	return e.Kernel.hold(ep.ID)
+}
+
 // WaitPod returns when the policies of the endpoint in a slot are in the
 // kernel, with the labels that its pod has. A pod that isn't known after
-// Params.PodWait is judged as reserved:init, and WaitPod returns; where there
-// are no policies, nobody's labels matter. The error is that of ctx.
+// Params.PodWait is judged as reserved:init, which is denied whatever no policy
+// allows it, and WaitPod returns; where there are no policies, nobody's labels
+// matter. The error is that of ctx.
 func (e *Engine) WaitPod(ctx context.Context, slot uint16) error {
 	late := time.NewTimer(e.PodWait)
 	defer late.Stop()

@@ -210,7 +210,7 @@ func (c *compiler) decideTarget(t *target) {
 	if c.config.Mode != ModeNever {
 		for dir := range want {
 			rules, isolated, decided := c.rulesFor(t.subject, Direction(dir))
-			if c.config.Mode == ModeAlways && !t.host {
+			if c.config.Mode == ModeAlways && !t.host || t.unknown && c.enforcing() {
 				isolated, decided = true, true
 			}
 			if decided {

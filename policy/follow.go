@@ -185,11 +185,11 @@ func (e *Engine) setEndpoint(ep *endpoint.Endpoint, r statedb.ReadTxn) {
 	}
 	c.setTarget(ep.ID, labels, ports, false, e.audits[ep.ID])
 	t := c.targets[ep.ID]
-	known = known || ep.Pod == ""
-	if t.known != known || t.attachment == "" {
+	unknown := !known && ep.Pod != ""
+	if t.unknown != unknown || t.attachment == "" {
 		c.dirty[t.subject] = struct{}{}
 	}
-	t.name, t.attachment, t.known = ep.PodName(), ep.Attachment().String(), known
+	t.name, t.attachment, t.unknown = ep.PodName(), ep.Attachment().String(), unknown
 }
 
 // setHost tells the compiler what labels this node has.
@@ -206,5 +206,5 @@ func (e *Engine) setHost(r statedb.ReadTxn) {
 	slices.Sort(labels)
 	e.compiler.setTarget(endpoint.HostID, labels, nil, true, e.audits[endpoint.HostID])
 	t := e.compiler.targets[endpoint.HostID]
-	t.name, t.known = "host", true
+	t.name = "host"
 }

@@ -69,11 +69,6 @@ func (k *Kernel) adopt() (last, lastPeer uint32, err error) {
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return 0, 0, fmt.Errorf("read what policies the kernel has: %w", err)
 	}
-	if len(k.policed) > 0 {
-		if err := k.datapath.Track(true); err != nil {
-			return 0, 0, err
-		}
-	}
 	k.closed = last + 1
 	return k.closed, lastPeer, k.putRows(k.closed, nothing())
 }
@@ -198,6 +193,20 @@ func (k *Kernel) putTarget(c *compiler, t *target) error {
 		return err
 	}
 	return k.track(t.slot, false)
+}
+
+// hold denies an endpoint everything until it has its sets.
+func (k *Kernel) hold(slot uint16) error {
+	var row bpf.DatapathEndpointPolicy
+	for dir := range row.Set {
+		for family := range row.Set[dir] {
+			row.Set[dir][family], row.Lengths[dir][family] = k.closed, lengthsOf(nothing())
+		}
+	}
+	if err := k.track(slot, true); err != nil {
+		return err
+	}
+	return putAll(k, "policies", k.datapath.Policies, []uint32{uint32(slot)}, []bpf.DatapathEndpointPolicy{row})
 }
 
 // track lets the datapath look for flows at hand while some endpoint has
