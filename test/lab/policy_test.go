@@ -106,7 +106,7 @@ func withoutServers(yaml string) string {
 func barriers() string {
 	yaml := "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: barrier}\n"
 	for i := 1; i <= 2; i++ {
-		yaml += "---\n" + strings.Replace(podYAML(fmt.Sprintf("b%d", i), i), "metadata: {", "metadata: {namespace: barrier, ", 1)
+		yaml += "---\n" + strings.Replace(podYAML(fmt.Sprintf("gate%d", i), i), "metadata: {", "metadata: {namespace: barrier, ", 1)
 	}
 	return yaml
 }
@@ -165,7 +165,7 @@ func pickPolicy(documents []string, n int) int {
 	return policies[n%len(policies)]
 }
 
-// ofNodes finds policies for nodes themselves. They hold nothing up: that takes hostFirewall.enabled, which isn't there yet.
+// ofNodes finds policies for nodes themselves. They hold nothing up: that takes hostFirewall.enabled.
 func ofNodes(document string) bool { return strings.Contains(document, "nodeSelector:") }
 
 // judged are the scenario's probes with what the reference says of them where these documents are all that is enforced.
@@ -254,6 +254,7 @@ func (p *policed) sendAll(t *testing.T, when string, probes []scenario.Probe) {
 	for i, err := range p.verdicts(t.Context(), questions) {
 		if err != nil {
 			t.Errorf("%s: %s: %v", when, probes[i], err)
+			p.explain(t, questions[i])
 		}
 	}
 }
@@ -267,4 +268,13 @@ func (p *policed) question(probe scenario.Probe) question {
 		q.src = q.from.addr(f)
 	}
 	return q
+}
+
+// explain shows what the nodes know of a question that was answered wrongly.
+func (p *policed) explain(t *testing.T, q question) {
+	for _, n := range p.Nodes() {
+		flows, err1 := p.cli(n.Name(), "flow", "list", "-f", "~"+q.dst.Addr().String())
+		drops, err2 := p.cli(n.Name(), "drops")
+		t.Logf("%s: %s\n%s%v", n.Name(), flows, drops, errors.Join(err1, err2))
+	}
 }
