@@ -207,6 +207,17 @@ func policyRows() []row {
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
 		only4(echoRow(packet.IPv4, icmp, 8)), only6(echoRow(packet.IPv6, icmp6, 128)),
+		only4(row{name: "one type opens no other", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp timestamp id 7 seq 1 | len 12`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", icmp, 13))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip4 b > a | icmp timestamp-reply id 7 seq 1 | len 12`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp type 17 | len 8`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE", out: "="},
+		}}),
+		only6(row{name: "one type opens no other", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp type 139 | len 8`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", icmp6, 139))},
+			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp type 150 | len 8`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE", out: "="},
+		}}),
 	}
 }
 

@@ -18,18 +18,6 @@ INLINE bool judge_answers(const struct packet *pkt)
 	return pkt->proto == IPPROTO_TCP && !flow_syn(pkt) && bpf_ntohs(pkt->sport) < CLIENT_PORTS && bpf_ntohs(pkt->dport) >= CLIENT_PORTS;
 }
 
-/* The type of the message that a flow of ICMP began with: what answers another has a type of its own, which no rule needs to name. */
-INLINE __u8 judge_icmp_type(const struct packet *pkt, bool reply)
-{
-	__u8 type = pkt->icmp_type;
-
-	if (!reply)
-		return type;
-	if (pkt->family == 6)
-		return type == ICMPV6_ECHO_REPLY ? ICMPV6_ECHO_REQUEST : type;
-	return type == ICMP_ECHOREPLY ? ICMP_ECHO : type;
-}
-
 /* Makes the CPU's packet, on the CPU's path, what policies are asked about: it begins a flow, or answers one. */
 INLINE void judge_ask(struct cpu *c, bool reply)
 {
@@ -42,7 +30,8 @@ INLINE void judge_ask(struct cpu *c, bool reply)
 	ask->dst = reply ? pkt->src : pkt->dst;
 	ask->src_slot = reply ? c->path.dst_slot : c->path.src_slot;
 	ask->dst_slot = reply ? c->path.src_slot : c->path.dst_slot;
-	ask->port = proto_is_icmp(pkt->proto) ? judge_icmp_type(pkt, reply) : bpf_ntohs(reply ? pkt->sport : pkt->dport);
+	/* What answers an ICMP message has a type of its own, which no rule needs to name. */
+	ask->port = proto_is_icmp(pkt->proto) ? (reply ? l4_icmp_question(pkt->family, pkt->icmp_type) : pkt->icmp_type) : bpf_ntohs(reply ? pkt->sport : pkt->dport);
 }
 
 /* What becomes of what a policy denies: 0 if it goes on all the same. */

@@ -78,14 +78,25 @@ INLINE int l4_find4(struct __sk_buff *skb, struct packet *pkt, __be32 *id)
 	return 0;
 }
 
-/* An echo's identifier is the port of the side that asks; other types have none. */
-INLINE void l4_icmp(struct packet *pkt, const struct l4_head *h)
+/* The type that asks for what a type answers (RFC 792, RFC 950, RFC 4443), or the type itself. */
+INLINE __u8 l4_icmp_question(__u8 family, __u8 type)
 {
-	pkt->icmp_type = *(__u8 *)&h->word[0];
-	if (pkt->icmp_type == (pkt->family == 4 ? ICMP_ECHO : ICMPV6_ECHO_REQUEST))
-		pkt->sport = h->word[2];
-	else if (pkt->icmp_type == (pkt->family == 4 ? ICMP_ECHOREPLY : ICMPV6_ECHO_REPLY))
-		pkt->dport = h->word[2];
+	if (family == 6)
+		return type == ICMPV6_ECHO_REPLY ? ICMPV6_ECHO_REQUEST : type;
+	if (type == ICMP_ECHOREPLY)
+		return ICMP_ECHO;
+	return type >= ICMP_TIMESTAMP && type <= ICMP_ADDRESSREPLY ? (type - 1) | 1 : type;
+}
+
+/* An echo's identifier is the port of the side that asks. Another type stands for both ports, so that each question is a flow of its own. */
+INLINE void l4_icmp_ports(__u8 family, const __be16 *head, __be16 *sport, __be16 *dport)
+{
+	__u8 type = *(__u8 *)&head[0], asks = l4_icmp_question(family, type);
+	bool echo = asks == (family == 4 ? ICMP_ECHO : ICMPV6_ECHO_REQUEST);
+	__be16 port = bpf_htons(asks);
+
+	*sport = !echo ? port : type == asks ? head[2] : 0;
+	*dport = !echo ? port : type == asks ? 0 : head[2];
 }
 
 INLINE bool proto_is_icmp(__u8 proto)
@@ -164,7 +175,8 @@ APART int l4_parse(struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, pkt->l4, &h, sizeof(h)))
 		return DROP_TRUNCATED;
 	if (proto_is_icmp(pkt->proto)) {
-		l4_icmp(pkt, &h);
+		pkt->icmp_type = *(__u8 *)&h.word[0];
+		l4_icmp_ports(pkt->family, h.word, &pkt->sport, &pkt->dport);
 	} else {
 		pkt->sport = h.word[0];
 		pkt->dport = h.word[1];

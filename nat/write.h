@@ -129,13 +129,8 @@ APART int inner_parse(struct __sk_buff *skb)
 		return DROP_TRUNCATED;
 	in->sport = words[0];
 	in->dport = words[1];
-	if (proto_is_icmp(in->proto)) {
-		__u8 type = *(__u8 *)&words[0];
-		bool asks = type == (c->pkt.family == 4 ? ICMP_ECHO : ICMPV6_ECHO_REQUEST);
-
-		in->sport = asks ? words[2] : 0;
-		in->dport = asks ? 0 : words[2];
-	}
+	if (proto_is_icmp(in->proto))
+		l4_icmp_ports(c->pkt.family, words, &in->sport, &in->dport);
 	return 0;
 }
 
