@@ -54,6 +54,7 @@ type Agent struct {
 	cluster   cluster.Tables
 	policies  policy.Tables
 	engine    *policy.Engine    // nil where policies are not enforced
+	prefilter *policy.Prefilter // nil where everybody may come in
 	gateway   *gateway.Gateway  // nil where Services are off
 	manifests *manifests.Source // nil without a cluster: loadBalancer.standalone
 	// machineKnown is called with the Node that is made of the machine.

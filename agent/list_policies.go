@@ -25,7 +25,7 @@ const policyRowsTable = "policy-rows"
 // don't look mistyped.
 func (a *Agent) policyOff(table string) error {
 	name, _, _ := strings.Cut(table, " ")
-	if a.engine != nil || !slices.Contains([]string{policyRowsTable, "policy-uses", "policy-rules", "endpoint-policies"}, name) {
+	if a.engine != nil || !slices.Contains([]string{policyRowsTable, "policy-uses", "policy-rules", "endpoint-policies", "prefilter"}, name) {
 		return nil
 	}
 	return status.Error(codes.FailedPrecondition, "policies are not enforced on this node: policyEnforcementMode is never, or loadBalancer.standalone is true")

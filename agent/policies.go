@@ -17,6 +17,7 @@ func (a *Agent) policed() bool { return a.config.PolicyEnforcementMode != "never
 
 func (a *Agent) policySettings(s *bpf.Settings) {
 	s.Policy, s.HostPolicy = flag(a.policed()), flag(a.policed() && a.config.Policy.Host)
+	s.Prefilter = flag(len(a.config.Policy.Prefilter) > 0)
 	cuts := map[string]bpf.DatapathPolicyCut{
 		"reset": bpf.DatapathPolicyCutCUT_RESET, "drop": bpf.DatapathPolicyCutCUT_DROP, "leave": bpf.DatapathPolicyCutCUT_LEAVE,
 	}
@@ -38,16 +39,37 @@ func (a *Agent) startPolicies(context.Context) error {
 	if !a.policed() {
 		return nil
 	}
+	kernel := policy.NewKernel(a.datapath, a.epochs, time.Now)
+	if err := a.startPrefilter(kernel); err != nil {
+		return err
+	}
 	var err error
 	a.engine, err = policy.NewEngine(policy.Params{
 		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: a.identities.Identities(), Addresses: a.identities.Addresses(),
 		Endpoints: a.endpoints, Node: a.config.Myelin.NodeName, Config: a.policyConfig(), Dir: a.config.Myelin.RunDir,
-		Kernel: policy.NewKernel(a.datapath, a.epochs, time.Now), Log: a.log,
+		Kernel: kernel, Log: a.log,
 	})
 	if err != nil {
 		return err
 	}
 	a.group.Add(job.OneShot("policies", func(ctx context.Context, _ cell.Health) error { return a.engine.Run(ctx) }))
+	return nil
+}
+
+// startPrefilter keeps out who may not come in at all, where the configuration
+// names groups of them.
+func (a *Agent) startPrefilter(kernel *policy.Kernel) error {
+	if len(a.config.Policy.Prefilter) == 0 {
+		return nil
+	}
+	var err error
+	a.prefilter, err = policy.NewPrefilter(policy.PrefilterParams{
+		DB: a.db, Groups: a.policies.Groups, Nodes: a.cluster.Nodes, Names: a.config.Policy.Prefilter, Kernel: kernel, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.group.Add(job.OneShot("prefilter", func(ctx context.Context, _ cell.Health) error { return a.prefilter.Run(ctx) }))
 	return nil
 }
 

@@ -158,9 +158,9 @@ func (a *Agent) dispatch() bpf.DatapathLbDispatch {
 	}[a.config.LoadBalancer.DSRDispatch]
 }
 
-// xdp is how known flows of Services are wanted before tc.
+// xdp is how known flows of Services, and who may not come in, are wanted before tc.
 func (a *Agent) xdp() bpf.XDPMode {
-	if !a.config.PerPacket() {
+	if !a.config.PerPacket() && len(a.config.Policy.Prefilter) == 0 {
 		return bpf.XDPNone
 	}
 	return map[string]bpf.XDPMode{"native": bpf.XDPNative, "best-effort": bpf.XDPNative, "testing-only": bpf.XDPGeneric}[a.config.LoadBalancer.Acceleration]

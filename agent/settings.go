@@ -122,6 +122,9 @@ const defaultEventRate = 10000
 // bytes.
 const tablesEach = 4
 
+// maxUnwanted is how many addresses, and how many prefixes, may be kept out. They cost memory only where they are.
+const maxUnwanted = 2 << 20
+
 func (a *Agent) sizes() bpf.Sizes {
 	s := bpf.Sizes{Flows: uint32(a.config.BPF.CtTCPMax + a.config.BPF.CtAnyMax), Paths: uint32(a.config.BPF.NeighMax)}
 	if a.config.Services() {
@@ -132,6 +135,7 @@ func (a *Agent) sizes() bpf.Sizes {
 	}
 	s.Translations = s.Flows
 	s.Peers = uint32(a.config.Policy.PeersMax)
+	s.Unwanted = maxUnwanted
 	s.PeerClasses, s.Verdicts = uint32(a.config.Policy.MapMax), uint32(a.config.Policy.MapMax)
 	return s
 }

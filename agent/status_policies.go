@@ -13,8 +13,12 @@ func (a *Agent) policyStatus(txn statedb.ReadTxn) status.Policies {
 	if a.engine == nil {
 		return status.Policies{}
 	}
-	return status.CountPolicies(rows(a.policies.Policies.All(txn)), rows(a.policies.Groups.All(txn)), rows(a.engine.Realised.All(txn)),
+	p := status.CountPolicies(rows(a.policies.Policies.All(txn)), rows(a.policies.Groups.All(txn)), rows(a.engine.Realised.All(txn)),
 		a.engine.Rules.NumObjects(txn), a.engine.LastRealised())
+	if a.prefilter != nil {
+		p.Prefilter = rows(a.prefilter.Rows.All(txn))
+	}
+	return p
 }
 
 // policies counts objects, rules and endpoints.

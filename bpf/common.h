@@ -61,7 +61,8 @@ struct settings {
 	__u8 host_policy;      /* … those of the node itself as well */
 	__u8 policy_cut;       /* enum policy_cut */
 	__u8 no_backend_drop;  /* clients of a Service without backends are told nothing */
-	__u8 pad[3];
+	__u8 prefilter;        /* some addresses may not come in at all */
+	__u8 pad[2];
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */

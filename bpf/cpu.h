@@ -71,6 +71,12 @@ struct cpu {
 	struct counter counters[HOOKS][OUTCOME_SLOTS];
 };
 
+/* Whether policies must be asked about packets on the path. */
+INLINE bool judge_must(const struct path *p)
+{
+	return config.policy && p->flags & PATH_POLICY;
+}
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -4,6 +4,7 @@
 /* Every way of a packet through Myelin, top to bottom. */
 
 #include "../policy/policy.h"
+#include "../policy/prefilter.h"
 #include "../route/decide.h"
 #include "../neighbour/neighbour.h"
 #include "../flow/flow.h"
@@ -49,11 +50,8 @@ APART int from_pod_go(struct __sk_buff *skb, __u32 action)
 		return verdict;
 	if (c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NAT_NONE)) {
-		outcome = l4_parse(skb);
-		if (!outcome)
-			outcome = track_begin(skb);
-	}
+	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NAT_NONE))
+		outcome = l4_parse(skb) ?: track_begin(skb);
 	if (outcome > 0)
 		return refuse_flow(skb, c, outcome);
 	return path_go(skb, c, &c->path, action);
@@ -239,6 +237,8 @@ int from_wire(struct __sk_buff *skb)
 		return pass(skb, c);
 	if (unlikely(parsed != PARSED_IP))
 		return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : refuse(skb, c, parsed);
+	if (config.prefilter && unlikely(prefilter_tc(skb, &c->pkt)))
+		return drop(skb, c, DROP_PREFILTER);
 	if (config.direct && config.lb_dispatch && unlikely(encap_is(skb, &c->pkt)) && (verdict = encap_pull(skb)))
 		return drop(skb, c, verdict);
 	if (config.direct && unlikely(dsr_may_be(skb, &c->pkt)) && (verdict = dsr_accept(skb)))
@@ -319,13 +319,15 @@ int to_wire(struct __sk_buff *skb)
 	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);
 }
 
-/* What a device brings, before the kernel makes a packet of it: flows of Services that only pass through this node. All else goes on to from_wire. */
+/* What a device brings, before the kernel makes a packet of it: who may not come in, and flows of Services that only pass through this node. All else goes on to from_wire. */
 SEC("xdp")
 int from_wire_xdp(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
 	__u32 length;
 
+	if (config.prefilter && prefilter_xdp(ctx))
+		return XDP_DROP;
 	if (!c || !config.services)
 		return XDP_PASS;
 	length = xdp_parse(ctx, &c->pkt);

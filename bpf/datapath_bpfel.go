@@ -454,7 +454,8 @@ const (
 	DatapathOutcomeDROP_POLICY_PEER_UNKNOWN    DatapathOutcome = 52
 	DatapathOutcomeDROP_CROSS_FRAGMENT         DatapathOutcome = 53
 	DatapathOutcomeDROP_CROSS_OPTIONS          DatapathOutcome = 54
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 55
+	DatapathOutcomeDROP_PREFILTER              DatapathOutcome = 55
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 56
 )
 
 type DatapathPath struct {
@@ -594,7 +595,8 @@ type DatapathSettings struct {
 	HostPolicy     uint8
 	PolicyCut      uint8
 	NoBackendDrop  uint8
-	Pad            [3]uint8
+	Prefilter      uint8
+	Pad            [2]uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -727,76 +729,79 @@ type DatapathWire struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapAffinities      = "affinities"
-	DatapathMapBackends        = "backends"
-	DatapathMapChoices         = "choices"
-	DatapathMapCpus            = "cpus"
-	DatapathMapEndpoints       = "endpoints"
-	DatapathMapEvents          = "events"
-	DatapathMapFlows           = "flows"
-	DatapathMapFragments       = "fragments"
-	DatapathMapFrontends       = "frontends"
-	DatapathMapKeptFlows       = "kept_flows"
-	DatapathMapLoads           = "loads"
-	DatapathMapMaglevTables    = "maglev_tables"
-	DatapathMapOrigins         = "origins"
-	DatapathMapPaths           = "paths"
-	DatapathMapPeerClasses     = "peer_classes"
-	DatapathMapPeerPrefixes    = "peer_prefixes"
-	DatapathMapPeers           = "peers"
-	DatapathMapPodLinks        = "pod_links"
-	DatapathMapPolicies        = "policies"
-	DatapathMapPrefixes        = "prefixes"
-	DatapathMapSocketOutcomes  = "socket_outcomes"
-	DatapathMapSourceRanges    = "source_ranges"
-	DatapathMapTranslations    = "translations"
-	DatapathMapVerdicts        = "verdicts"
-	DatapathMapWires           = "wires"
-	DatapathMapXdpPorts        = "xdp_ports"
-	DatapathMapXdpWires        = "xdp_wires"
-	DatapathProgBind4          = "bind4"
-	DatapathProgBind6          = "bind6"
-	DatapathProgConnect4       = "connect4"
-	DatapathProgConnect6       = "connect6"
-	DatapathProgFromPod        = "from_pod"
-	DatapathProgFromWire       = "from_wire"
-	DatapathProgFromWireXdp    = "from_wire_xdp"
-	DatapathProgGetpeername4   = "getpeername4"
-	DatapathProgGetpeername6   = "getpeername6"
-	DatapathProgRecvmsg4       = "recvmsg4"
-	DatapathProgRecvmsg6       = "recvmsg6"
-	DatapathProgSendmsg4       = "sendmsg4"
-	DatapathProgSendmsg6       = "sendmsg6"
-	DatapathProgToPod          = "to_pod"
-	DatapathProgToWire         = "to_wire"
-	DatapathVarBackendSetFlag  = "_backend_set_flag"
-	DatapathVarEndpointFlag    = "_endpoint_flag"
-	DatapathVarEvent           = "_event"
-	DatapathVarEventType       = "_event_type"
-	DatapathVarFlowFlag        = "_flow_flag"
-	DatapathVarFlowSeconds     = "_flow_seconds"
-	DatapathVarFrontendFlag    = "_frontend_flag"
-	DatapathVarHook            = "_hook"
-	DatapathVarLbDispatch      = "_lb_dispatch"
-	DatapathVarLbMode          = "_lb_mode"
-	DatapathVarOutcome         = "_outcome"
-	DatapathVarPathAction      = "_path_action"
-	DatapathVarPathFlag        = "_path_flag"
-	DatapathVarPolicyAction    = "_policy_action"
-	DatapathVarPolicyCut       = "_policy_cut"
-	DatapathVarPolicyDirection = "_policy_direction"
-	DatapathVarPrefixFlag      = "_prefix_flag"
-	DatapathVarServiceScope    = "_service_scope"
-	DatapathVarSocketOutcome   = "_socket_outcome"
-	DatapathVarTranslationFlag = "_translation_flag"
-	DatapathVarTunnelMode      = "_tunnel_mode"
-	DatapathVarConfig          = "config"
-	DatapathVarEpochs          = "epochs"
-	DatapathVarListening       = "listening"
-	DatapathVarOwnPorts        = "own_ports"
-	DatapathVarTracking        = "tracking"
-	DatapathVarXdpBonds        = "xdp_bonds"
-	DatapathVarXdpByMap        = "xdp_by_map"
+	DatapathMapAffinities       = "affinities"
+	DatapathMapBackends         = "backends"
+	DatapathMapChoices          = "choices"
+	DatapathMapCpus             = "cpus"
+	DatapathMapEndpoints        = "endpoints"
+	DatapathMapEvents           = "events"
+	DatapathMapFlows            = "flows"
+	DatapathMapFragments        = "fragments"
+	DatapathMapFrontends        = "frontends"
+	DatapathMapKeptFlows        = "kept_flows"
+	DatapathMapLoads            = "loads"
+	DatapathMapMaglevTables     = "maglev_tables"
+	DatapathMapOrigins          = "origins"
+	DatapathMapPaths            = "paths"
+	DatapathMapPeerClasses      = "peer_classes"
+	DatapathMapPeerPrefixes     = "peer_prefixes"
+	DatapathMapPeers            = "peers"
+	DatapathMapPodLinks         = "pod_links"
+	DatapathMapPolicies         = "policies"
+	DatapathMapPrefixes         = "prefixes"
+	DatapathMapSocketOutcomes   = "socket_outcomes"
+	DatapathMapSourceRanges     = "source_ranges"
+	DatapathMapTranslations     = "translations"
+	DatapathMapUnwanted         = "unwanted"
+	DatapathMapUnwantedPrefixes = "unwanted_prefixes"
+	DatapathMapVerdicts         = "verdicts"
+	DatapathMapWires            = "wires"
+	DatapathMapXdpPorts         = "xdp_ports"
+	DatapathMapXdpWires         = "xdp_wires"
+	DatapathProgBind4           = "bind4"
+	DatapathProgBind6           = "bind6"
+	DatapathProgConnect4        = "connect4"
+	DatapathProgConnect6        = "connect6"
+	DatapathProgFromPod         = "from_pod"
+	DatapathProgFromWire        = "from_wire"
+	DatapathProgFromWireXdp     = "from_wire_xdp"
+	DatapathProgGetpeername4    = "getpeername4"
+	DatapathProgGetpeername6    = "getpeername6"
+	DatapathProgRecvmsg4        = "recvmsg4"
+	DatapathProgRecvmsg6        = "recvmsg6"
+	DatapathProgSendmsg4        = "sendmsg4"
+	DatapathProgSendmsg6        = "sendmsg6"
+	DatapathProgToPod           = "to_pod"
+	DatapathProgToWire          = "to_wire"
+	DatapathVarBackendSetFlag   = "_backend_set_flag"
+	DatapathVarEndpointFlag     = "_endpoint_flag"
+	DatapathVarEvent            = "_event"
+	DatapathVarEventType        = "_event_type"
+	DatapathVarFlowFlag         = "_flow_flag"
+	DatapathVarFlowSeconds      = "_flow_seconds"
+	DatapathVarFrontendFlag     = "_frontend_flag"
+	DatapathVarHook             = "_hook"
+	DatapathVarLbDispatch       = "_lb_dispatch"
+	DatapathVarLbMode           = "_lb_mode"
+	DatapathVarOutcome          = "_outcome"
+	DatapathVarPathAction       = "_path_action"
+	DatapathVarPathFlag         = "_path_flag"
+	DatapathVarPolicyAction     = "_policy_action"
+	DatapathVarPolicyCut        = "_policy_cut"
+	DatapathVarPolicyDirection  = "_policy_direction"
+	DatapathVarPrefixFlag       = "_prefix_flag"
+	DatapathVarServiceScope     = "_service_scope"
+	DatapathVarSocketOutcome    = "_socket_outcome"
+	DatapathVarTranslationFlag  = "_translation_flag"
+	DatapathVarTunnelMode       = "_tunnel_mode"
+	DatapathVarConfig           = "config"
+	DatapathVarEpochs           = "epochs"
+	DatapathVarListening        = "listening"
+	DatapathVarOwnPorts         = "own_ports"
+	DatapathVarPrefiltered      = "prefiltered"
+	DatapathVarTracking         = "tracking"
+	DatapathVarXdpBonds         = "xdp_bonds"
+	DatapathVarXdpByMap         = "xdp_by_map"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -862,33 +867,35 @@ type DatapathProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
-	Affinities     *ebpf.MapSpec `ebpf:"affinities"`
-	Backends       *ebpf.MapSpec `ebpf:"backends"`
-	Choices        *ebpf.MapSpec `ebpf:"choices"`
-	Cpus           *ebpf.MapSpec `ebpf:"cpus"`
-	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
-	Events         *ebpf.MapSpec `ebpf:"events"`
-	Flows          *ebpf.MapSpec `ebpf:"flows"`
-	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
-	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
-	KeptFlows      *ebpf.MapSpec `ebpf:"kept_flows"`
-	Loads          *ebpf.MapSpec `ebpf:"loads"`
-	MaglevTables   *ebpf.MapSpec `ebpf:"maglev_tables"`
-	Origins        *ebpf.MapSpec `ebpf:"origins"`
-	Paths          *ebpf.MapSpec `ebpf:"paths"`
-	PeerClasses    *ebpf.MapSpec `ebpf:"peer_classes"`
-	PeerPrefixes   *ebpf.MapSpec `ebpf:"peer_prefixes"`
-	Peers          *ebpf.MapSpec `ebpf:"peers"`
-	PodLinks       *ebpf.MapSpec `ebpf:"pod_links"`
-	Policies       *ebpf.MapSpec `ebpf:"policies"`
-	Prefixes       *ebpf.MapSpec `ebpf:"prefixes"`
-	SocketOutcomes *ebpf.MapSpec `ebpf:"socket_outcomes"`
-	SourceRanges   *ebpf.MapSpec `ebpf:"source_ranges"`
-	Translations   *ebpf.MapSpec `ebpf:"translations"`
-	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
-	Wires          *ebpf.MapSpec `ebpf:"wires"`
-	XdpPorts       *ebpf.MapSpec `ebpf:"xdp_ports"`
-	XdpWires       *ebpf.MapSpec `ebpf:"xdp_wires"`
+	Affinities       *ebpf.MapSpec `ebpf:"affinities"`
+	Backends         *ebpf.MapSpec `ebpf:"backends"`
+	Choices          *ebpf.MapSpec `ebpf:"choices"`
+	Cpus             *ebpf.MapSpec `ebpf:"cpus"`
+	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
+	Events           *ebpf.MapSpec `ebpf:"events"`
+	Flows            *ebpf.MapSpec `ebpf:"flows"`
+	Fragments        *ebpf.MapSpec `ebpf:"fragments"`
+	Frontends        *ebpf.MapSpec `ebpf:"frontends"`
+	KeptFlows        *ebpf.MapSpec `ebpf:"kept_flows"`
+	Loads            *ebpf.MapSpec `ebpf:"loads"`
+	MaglevTables     *ebpf.MapSpec `ebpf:"maglev_tables"`
+	Origins          *ebpf.MapSpec `ebpf:"origins"`
+	Paths            *ebpf.MapSpec `ebpf:"paths"`
+	PeerClasses      *ebpf.MapSpec `ebpf:"peer_classes"`
+	PeerPrefixes     *ebpf.MapSpec `ebpf:"peer_prefixes"`
+	Peers            *ebpf.MapSpec `ebpf:"peers"`
+	PodLinks         *ebpf.MapSpec `ebpf:"pod_links"`
+	Policies         *ebpf.MapSpec `ebpf:"policies"`
+	Prefixes         *ebpf.MapSpec `ebpf:"prefixes"`
+	SocketOutcomes   *ebpf.MapSpec `ebpf:"socket_outcomes"`
+	SourceRanges     *ebpf.MapSpec `ebpf:"source_ranges"`
+	Translations     *ebpf.MapSpec `ebpf:"translations"`
+	Unwanted         *ebpf.MapSpec `ebpf:"unwanted"`
+	UnwantedPrefixes *ebpf.MapSpec `ebpf:"unwanted_prefixes"`
+	Verdicts         *ebpf.MapSpec `ebpf:"verdicts"`
+	Wires            *ebpf.MapSpec `ebpf:"wires"`
+	XdpPorts         *ebpf.MapSpec `ebpf:"xdp_ports"`
+	XdpWires         *ebpf.MapSpec `ebpf:"xdp_wires"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
@@ -920,6 +927,7 @@ type DatapathVariableSpecs struct {
 	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
 	Listening       *ebpf.VariableSpec `ebpf:"listening"`
 	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
+	Prefiltered     *ebpf.VariableSpec `ebpf:"prefiltered"`
 	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
 	XdpBonds        *ebpf.VariableSpec `ebpf:"xdp_bonds"`
 	XdpByMap        *ebpf.VariableSpec `ebpf:"xdp_by_map"`
@@ -945,33 +953,35 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
-	Affinities     *ebpf.Map `ebpf:"affinities"`
-	Backends       *ebpf.Map `ebpf:"backends"`
-	Choices        *ebpf.Map `ebpf:"choices"`
-	Cpus           *ebpf.Map `ebpf:"cpus"`
-	Endpoints      *ebpf.Map `ebpf:"endpoints"`
-	Events         *ebpf.Map `ebpf:"events"`
-	Flows          *ebpf.Map `ebpf:"flows"`
-	Fragments      *ebpf.Map `ebpf:"fragments"`
-	Frontends      *ebpf.Map `ebpf:"frontends"`
-	KeptFlows      *ebpf.Map `ebpf:"kept_flows"`
-	Loads          *ebpf.Map `ebpf:"loads"`
-	MaglevTables   *ebpf.Map `ebpf:"maglev_tables"`
-	Origins        *ebpf.Map `ebpf:"origins"`
-	Paths          *ebpf.Map `ebpf:"paths"`
-	PeerClasses    *ebpf.Map `ebpf:"peer_classes"`
-	PeerPrefixes   *ebpf.Map `ebpf:"peer_prefixes"`
-	Peers          *ebpf.Map `ebpf:"peers"`
-	PodLinks       *ebpf.Map `ebpf:"pod_links"`
-	Policies       *ebpf.Map `ebpf:"policies"`
-	Prefixes       *ebpf.Map `ebpf:"prefixes"`
-	SocketOutcomes *ebpf.Map `ebpf:"socket_outcomes"`
-	SourceRanges   *ebpf.Map `ebpf:"source_ranges"`
-	Translations   *ebpf.Map `ebpf:"translations"`
-	Verdicts       *ebpf.Map `ebpf:"verdicts"`
-	Wires          *ebpf.Map `ebpf:"wires"`
-	XdpPorts       *ebpf.Map `ebpf:"xdp_ports"`
-	XdpWires       *ebpf.Map `ebpf:"xdp_wires"`
+	Affinities       *ebpf.Map `ebpf:"affinities"`
+	Backends         *ebpf.Map `ebpf:"backends"`
+	Choices          *ebpf.Map `ebpf:"choices"`
+	Cpus             *ebpf.Map `ebpf:"cpus"`
+	Endpoints        *ebpf.Map `ebpf:"endpoints"`
+	Events           *ebpf.Map `ebpf:"events"`
+	Flows            *ebpf.Map `ebpf:"flows"`
+	Fragments        *ebpf.Map `ebpf:"fragments"`
+	Frontends        *ebpf.Map `ebpf:"frontends"`
+	KeptFlows        *ebpf.Map `ebpf:"kept_flows"`
+	Loads            *ebpf.Map `ebpf:"loads"`
+	MaglevTables     *ebpf.Map `ebpf:"maglev_tables"`
+	Origins          *ebpf.Map `ebpf:"origins"`
+	Paths            *ebpf.Map `ebpf:"paths"`
+	PeerClasses      *ebpf.Map `ebpf:"peer_classes"`
+	PeerPrefixes     *ebpf.Map `ebpf:"peer_prefixes"`
+	Peers            *ebpf.Map `ebpf:"peers"`
+	PodLinks         *ebpf.Map `ebpf:"pod_links"`
+	Policies         *ebpf.Map `ebpf:"policies"`
+	Prefixes         *ebpf.Map `ebpf:"prefixes"`
+	SocketOutcomes   *ebpf.Map `ebpf:"socket_outcomes"`
+	SourceRanges     *ebpf.Map `ebpf:"source_ranges"`
+	Translations     *ebpf.Map `ebpf:"translations"`
+	Unwanted         *ebpf.Map `ebpf:"unwanted"`
+	UnwantedPrefixes *ebpf.Map `ebpf:"unwanted_prefixes"`
+	Verdicts         *ebpf.Map `ebpf:"verdicts"`
+	Wires            *ebpf.Map `ebpf:"wires"`
+	XdpPorts         *ebpf.Map `ebpf:"xdp_ports"`
+	XdpWires         *ebpf.Map `ebpf:"xdp_wires"`
 }
 
 func (m *DatapathMaps) Close() error {
@@ -999,6 +1009,8 @@ func (m *DatapathMaps) Close() error {
 		m.SocketOutcomes,
 		m.SourceRanges,
 		m.Translations,
+		m.Unwanted,
+		m.UnwantedPrefixes,
 		m.Verdicts,
 		m.Wires,
 		m.XdpPorts,
@@ -1035,6 +1047,7 @@ type DatapathVariables struct {
 	Epochs          *ebpf.Variable `ebpf:"epochs"`
 	Listening       *ebpf.Variable `ebpf:"listening"`
 	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
+	Prefiltered     *ebpf.Variable `ebpf:"prefiltered"`
 	Tracking        *ebpf.Variable `ebpf:"tracking"`
 	XdpBonds        *ebpf.Variable `ebpf:"xdp_bonds"`
 	XdpByMap        *ebpf.Variable `ebpf:"xdp_by_map"`

@@ -90,10 +90,10 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[uint32, DatapathWire](d.Wires, fn)
 	case "policies":
 		return dump[uint32, DatapathEndpointPolicy](d.Policies, fn)
-	case "peers":
-		return dump[DatapathAddr, uint32](d.Peers, fn)
-	case "peer_prefixes":
-		return dump[DatapathPrefixKey, uint32](d.PeerPrefixes, fn)
+	case "peers", "unwanted":
+		return dump[DatapathAddr, uint32](d.mapByName(name), fn)
+	case "peer_prefixes", "unwanted_prefixes":
+		return dump[DatapathPrefixKey, uint32](d.mapByName(name), fn)
 	case "peer_classes":
 		return dump[DatapathPeerClassKey, DatapathPeerClass](d.PeerClasses, fn)
 	case "verdicts":

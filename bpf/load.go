@@ -28,6 +28,8 @@ type Sizes struct {
 	Peers, PeerPrefixes uint32
 	PeerClasses         uint32
 	Verdicts            uint32
+	// Unwanted are single addresses and prefixes that may not come in; the maps shrink to one row without Settings.Prefilter.
+	Unwanted uint32
 }
 
 // Options of Load.
@@ -143,6 +145,12 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	for name, n := range map[string]uint32{"peers": o.Sizes.Peers, "peer_prefixes": o.Sizes.PeerPrefixes, "peer_classes": o.Sizes.PeerClasses, "verdicts": o.Sizes.Verdicts, "policies": 0} {
 		set(name, n)
 		if s.Policy == 0 {
+			set(name, 1)
+		}
+	}
+	for _, name := range []string{"unwanted", "unwanted_prefixes"} {
+		set(name, o.Sizes.Unwanted)
+		if s.Prefilter == 0 {
 			set(name, 1)
 		}
 	}

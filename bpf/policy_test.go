@@ -128,10 +128,10 @@ func (w *world) fillIdentities(t testing.TB) {
 
 func policyTables() []table {
 	return []table{
-		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows())},
+		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows())},
 		{name: "policies, cut by dropping", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_DROP), longTimes), rows: opened(cutRows("DROP_POLICY_NO_RULE"))},
 		{name: "policies, cut by nothing", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_LEAVE), longTimes), rows: opened(cutRows("FORWARD_POD"))},
-		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), portRows(), changeRows())},
+		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), icmpRows(), portRows(), changeRows())},
 		{name: "policies, Services", settings: settingsOf(policed, servicing, longTimes), rows: opened(policyRows(), policyServiceRows())},
 		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes), rows: opened(policyRows(), hostPolicyRows())},
 		{name: "policies, the host's, masquerading", settings: settingsOf(policed, hostPoliced, masquerading, longTimes), rows: opened(hostPolicyRows())},
@@ -152,7 +152,7 @@ func opened(lists ...[]row) (out []row) {
 }
 
 func policyRows() []row {
-	const tcp, icmp, icmp6 = 6, 1, 58
+	const tcp = 6
 	to := func(port string) string { return `eth a > gw | ip a > b | tcp 40000 > ` + port }
 	from := func(port string) string { return `eth b > gwb | ip b > a | tcp ` + port + ` > 40000 ` }
 	return []row{
@@ -206,6 +206,13 @@ func policyRows() []row {
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
+	}
+}
+
+// icmpRows are about types, which stand where others have ports.
+func icmpRows() []row {
+	const icmp, icmp6 = 1, 58
+	return []row{
 		only4(echoRow(packet.IPv4, icmp, 8)), only6(echoRow(packet.IPv6, icmp6, 128)),
 		only4(row{name: "one type opens no other", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp timestamp id 7 seq 1 | len 12`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", icmp, 13))},

@@ -62,7 +62,7 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(), keptTables(), policyTables())
+		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables())
 }
 
 func TestPackets(t *testing.T) {
@@ -159,6 +159,7 @@ const (
 
 // What XDP programs return, linux/bpf.h.
 const (
+	xdpDrop     = 1
 	xdpPass     = 2
 	xdpTX       = 3
 	xdpRedirect = 4
@@ -169,6 +170,8 @@ func verdict(hook, want string) uint32 {
 	switch {
 	case Hook(hook) == FromWireXDP && want == "":
 		return xdpPass
+	case Hook(hook) == FromWireXDP && strings.HasPrefix(want, "DROP_"):
+		return xdpDrop
 	case Hook(hook) == FromWireXDP:
 		return xdpTX
 	case strings.Contains(want, "REPLY_"):

@@ -68,8 +68,10 @@ func (a *Attacher) tellXDP(d XDPDevice, s XDPState) error {
 		return err
 	}
 	var bonds, byMap uint32
+	all := uint32(1)
 	for _, other := range a.xdp {
 		if other.Mode == XDPNone {
+			all = 0
 			continue
 		}
 		if other.device.Type == "bond" {
@@ -79,7 +81,7 @@ func (a *Attacher) tellXDP(d XDPDevice, s XDPState) error {
 			byMap = 1
 		}
 	}
-	return errors.Join(setVariable(a.maps.XdpBonds, bonds), setVariable(a.maps.XdpByMap, byMap))
+	return errors.Join(setVariable(a.maps.XdpBonds, bonds), setVariable(a.maps.XdpByMap, byMap), setVariable(a.maps.Prefiltered, all))
 }
 
 // tellPorts writes the bond's ports, and removes those that it has no more.

@@ -58,6 +58,9 @@ func (c *Config) contradictions(file string) Problems {
 	if c.Prometheus.Enabled && c.Prometheus.Port == c.HealthPort {
 		add("prometheus.port", "%d is healthPort too", c.HealthPort)
 	}
+	if len(c.Policy.Prefilter) > 0 && c.PolicyEnforcementMode == "never" {
+		add("myelin.policy.prefilter", "is set, and policyEnforcementMode is never")
+	}
 	c.serviceContradictions(add)
 	c.standalone(add)
 	return ps
@@ -77,6 +80,9 @@ func (c *Config) standalone(add func(key, format string, args ...any)) {
 	}
 	if c.RoutingMode == "tunnel" {
 		add("routingMode", "is tunnel, and %s", without)
+	}
+	if len(c.Policy.Prefilter) > 0 {
+		add("myelin.policy.prefilter", "is set, and %s", without)
 	}
 }
 

@@ -189,6 +189,8 @@ type Policy struct {
 	// "reset", "drop" or "leave".
 	DeniedFlows string // key myelin.policy.deniedFlows
 	Host        bool   // key hostFirewall.enabled: policies of nodes are enforced as well
+	// Prefilter are CiliumCIDRGroups whose addresses may not come in by a wire.
+	Prefilter []string // key myelin.policy.prefilter
 }
 
 // Prometheus is the metrics listener.

@@ -131,7 +131,7 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 		on  bool
 	}{
 		{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP}, {"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes},
-		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"}, {"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled"},
+		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"}, {"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled" && len(c.Policy.Prefilter) == 0},
 		{"nat46x64Gateway.enabled", c.NAT46x64Gateway}, {"serviceNoBackendResponse", c.NoBackendResponse != "reject"},
 		{"nodePort.addresses", len(c.NodePort.Addresses) > 0 && !c.SocketLB.Enabled}, // sockets ask for node ports, too
 	} {

@@ -99,12 +99,15 @@ func path(key string, at func(*Config) *string) setting {
 }
 
 func nodeName(key string, at func(*Config) *string) setting {
-	return checked(key, at, func(s string) error {
-		if bad := validation.IsDNS1123Subdomain(s); len(bad) > 0 {
-			return fmt.Errorf("%q: %s", s, strings.Join(bad, "; "))
-		}
-		return nil
-	})
+	return checked(key, at, checkName)
+}
+
+// checkName wants a name of a Kubernetes object.
+func checkName(s string) error {
+	if bad := validation.IsDNS1123Subdomain(s); len(bad) > 0 {
+		return fmt.Errorf("%q: %s", s, strings.Join(bad, "; "))
+	}
+	return nil
 }
 
 func device(key string, at func(*Config) *string) setting {
@@ -129,47 +132,6 @@ func checkDevice(s string) error {
 		return fmt.Errorf("%q is not a device name, or the beginning of names and a +", s)
 	}
 	return nil
-}
-
-// devices is a list, or text with commas or blanks between names, as in Helm.
-func devices(key string, at func(*Config) *[]string) setting {
-	return setting{key,
-		func(c *Config, v any) error {
-			names, err := stringList(v)
-			if err != nil {
-				return err
-			}
-			for i, n := range names {
-				if err := checkDevice(n); err != nil {
-					return err
-				}
-				if slices.Contains(names[:i], n) {
-					return fmt.Errorf("%s stands twice in the list", n)
-				}
-			}
-			*at(c) = names
-			return nil
-		},
-		func(c *Config) string { return strings.Join(*at(c), " ") },
-	}
-}
-
-func stringList(v any) ([]string, error) {
-	switch v := v.(type) {
-	case string:
-		return strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }), nil
-	case []any:
-		var out []string
-		for _, item := range v {
-			s, ok := item.(string)
-			if !ok {
-				return nil, fmt.Errorf("%s in the list is not text", show(item))
-			}
-			out = append(out, s)
-		}
-		return out, nil
-	}
-	return nil, fmt.Errorf("%s is not a list", show(v))
 }
 
 func vlans(key string, at func(*Config) *[]uint16) setting {

@@ -57,6 +57,7 @@ enum outcome {
 	DROP_POLICY_PEER_UNKNOWN, /* from or to a pod that this node does not know yet */
 	DROP_CROSS_FRAGMENT, /* a fragment, whose Service's backend is of another family */
 	DROP_CROSS_OPTIONS,  /* a source route of IPv4, which means nothing to a backend of IPv6 */
+	DROP_PREFILTER, /* from an address that may not come in at all */
 	OUTCOMES,
 };
 

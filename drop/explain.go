@@ -97,6 +97,8 @@ func noService() []Outcome {
 		{bpf.DatapathOutcomeDROP_CROSS_FRAGMENT, "DROP_CROSS_FRAGMENT", "A fragment to a Service whose backend is of another family than the client.",
 			"Have the client send smaller datagrams, or give the Service backends of the client's family."},
 		{bpf.DatapathOutcomeDROP_CROSS_OPTIONS, "DROP_CROSS_OPTIONS", "A source route of IPv4, or options that make no sense, to a Service whose backend is of IPv6.", "Usually a scan. Other options are left out."},
+		{bpf.DatapathOutcomeDROP_PREFILTER, "DROP_PREFILTER", "From an address that myelin.policy.prefilter keeps out, whatever it asks for.",
+			"Take the address out of the CiliumCIDRGroup that has it: myelin cidrgroup list."},
 	}
 }
 

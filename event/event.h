@@ -37,59 +37,86 @@ struct event {
 	__u32 denied;  /* the direction that was denied (POLICY_INGRESS …) and 1 more; 0: none */
 };
 
-INLINE void event_fill(struct __sk_buff *skb, const struct packet *pkt, struct event *e)
+INLINE void event_fill(const struct packet *pkt, struct event *e)
 {
 	e->time_ns = bpf_ktime_get_ns();
-	e->ifindex = skb->ifindex;
-	e->length = skb->len;
 	e->src = pkt->src;
 	e->dst = pkt->dst;
 	e->sport = pkt->sport;
 	e->dport = pkt->dport;
-	e->ethertype = skb->protocol;
 	e->slot = pkt->slot;
 	e->hook = pkt->hook;
 	e->proto = pkt->proto;
 	e->tcp_flags = pkt->tcp_flags;
 	e->family = pkt->family;
-	bpf_skb_load_bytes(skb, ETH_ALEN, &e->smac, ETH_ALEN);
 }
 
-/* What policies said, of a flow that they were asked about. */
+/* What policies said, of a flow that they were asked about. What is dropped for another reason may be on no path. */
 INLINE void event_judged(const struct cpu *c, struct event *e)
 {
-	bool judged = config.policy && c->path.flags & PATH_POLICY;
+	bool asked = e->type != EVENT_DROP || (e->outcome >= DROP_POLICY_DENIED && e->outcome <= DROP_POLICY_PEER_UNKNOWN);
+	bool judged = asked && judge_must(&c->path);
 
 	e->rule[0] = judged ? c->ask.rule[0] : 0;
 	e->rule[1] = judged ? c->ask.rule[1] : 0;
 	e->denied = judged ? c->ask.denied : 0;
 }
 
-/* Tells the agent, if this CPU's budget allows it. Slow path. */
-APART int event_send(struct __sk_buff *skb, __u32 type, __u32 outcome)
+/* Room for an event, if this CPU's budget allows it, else NULL. Slow path. */
+INLINE struct event *event_reserve(struct cpu *c)
 {
-	struct cpu *c = cpu_this();
 	__u32 second = clock_now() / (config.hz ?: 1);
 	struct event *e;
 
-	if (!c)
-		return 0;
 	if (c->budget.second != second) {
 		c->budget.second = second;
 		c->budget.left = config.event_rate;
 	}
 	e = c->budget.left ? bpf_ringbuf_reserve(&events, sizeof(*e), 0) : NULL;
-	if (!e) {
+	if (!e)
 		c->budget.lost++;
+	else
+		c->budget.left--;
+	return e;
+}
+
+/* Tells the agent, if this CPU's budget allows it. Slow path. */
+APART int event_send(struct __sk_buff *skb, __u32 type, __u32 outcome)
+{
+	struct cpu *c = cpu_this();
+	struct event *e;
+
+	if (!c || !(e = event_reserve(c)))
 		return 0;
-	}
-	c->budget.left--;
-	event_fill(skb, &c->pkt, e);
+	event_fill(&c->pkt, e);
+	e->ifindex = skb->ifindex;
+	e->length = skb->len;
+	e->ethertype = skb->protocol;
+	bpf_skb_load_bytes(skb, ETH_ALEN, &e->smac, ETH_ALEN);
 	e->type = type;
 	e->outcome = outcome;
 	event_judged(c, e);
 	bpf_ringbuf_submit(e, 0);
 	return 0;
+}
+
+/* Tells the agent of a frame that XDP drops. Slow path. */
+INLINE void event_send_xdp(struct xdp_md *ctx, struct cpu *c, __u32 outcome)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct event *e;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end || !(e = event_reserve(c)))
+		return;
+	event_fill(&c->pkt, e);
+	e->ifindex = ctx->ingress_ifindex;
+	e->length = ctx->data_end - ctx->data;
+	e->ethertype = eth->h_proto;
+	__builtin_memcpy(&e->smac, eth->h_source, ETH_ALEN);
+	e->type = EVENT_DROP;
+	e->outcome = outcome;
+	e->rule[0] = e->rule[1] = e->denied = 0;
+	bpf_ringbuf_submit(e, 0);
 }
 
 /* Tells of a flow, if anybody listens. Cost: per flow. */

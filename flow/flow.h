@@ -115,7 +115,7 @@ INLINE bool flow_syn(const struct packet *pkt)
 /* Notes in the row what policies said of the CPU's packet, if they were asked. */
 INLINE void flow_judged(const struct cpu *c, struct flow *f)
 {
-	if (!config.policy || !(c->path.flags & PATH_POLICY))
+	if (!judge_must(&c->path))
 		return;
 	f->judged = c->path.epoch;
 	f->rule[0] = c->ask.rule[0];

@@ -92,12 +92,6 @@ APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 	return outcome;
 }
 
-/* Whether policies must be asked about packets on the path. */
-INLINE bool judge_must(const struct path *p)
-{
-	return config.policy && p->flags & PATH_POLICY;
-}
-
 /* Asks about the CPU's packet, on the CPU's path. Returns 0 or a drop reason. Cost: per flow. */
 INLINE int judge(struct __sk_buff *skb, struct cpu *c)
 {

@@ -106,6 +106,13 @@ func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	if err := put(o.datapath.Wires, o.epochs, uint32(w.Index), row); err != nil {
 		return fmt.Errorf("write wire %s: %w", w.Name, err)
 	}
+	mode := o.xdp
+	if w.Tunnel {
+		mode = bpf.XDPNone // its packets have been in the kernel's hands already
+	}
+	if state := o.datapath.Attacher.XDP(w.Name); mode != bpf.XDPNone || state.Mode != mode {
+		o.datapath.Attacher.AttachXDP(w.xdp(), mode) // before from_wire, which leaves to it what XDP does on all wires
+	}
 	wanted := map[bpf.Hook]bool{}
 	for _, h := range w.Hooks {
 		wanted[h] = true
@@ -120,13 +127,6 @@ func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 		if err := o.datapath.Attacher.Detach(h, w.Name, w.Index); err != nil {
 			return err
 		}
-	}
-	mode := o.xdp
-	if w.Tunnel {
-		mode = bpf.XDPNone // its packets have been in the kernel's hands already
-	}
-	if state := o.datapath.Attacher.XDP(w.Name); mode != bpf.XDPNone || state.Mode != mode {
-		o.datapath.Attacher.AttachXDP(w.xdp(), mode)
 	}
 	return nil
 }

@@ -135,7 +135,7 @@ func (e *Engine) round(f *follower) (wait []<-chan struct{}, after time.Duration
 	}
 	if err != nil {
 		e.failures++
-		after = min(100*time.Millisecond<<min(e.failures, 9), 30*time.Second)
+		after = retryAfter(e.failures)
 		e.Log.Error("policies are not all in the kernel", "error", err, "again after", after)
 	} else {
 		e.failures, after, e.last = 0, idle, e.Kernel.now()

@@ -153,7 +153,7 @@ func (f *Facts) features() []func(*Facts) Feature {
 		(*Facts).ipam,
 		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
 		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours, (*Facts).services, (*Facts).packets, (*Facts).acceleration,
-		(*Facts).policies,
+		(*Facts).policies, (*Facts).prefilter,
 		(*Facts).bindProtection, (*Facts).socketTermination, (*Facts).healthCheckPorts,
 		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,
 	}...)

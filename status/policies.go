@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"myelin/bpf"
 	"myelin/policy"
 )
 
@@ -25,6 +26,8 @@ type Policies struct {
 	Audited int
 	// Failed are endpoints whose policies are not all in the kernel, and why.
 	Failed []string
+	// Prefilter are the groups that may not come in.
+	Prefilter []*policy.PrefilterRow
 	// Last is when the kernel last got what policies say; zero: never.
 	Last time.Time
 }
@@ -100,6 +103,34 @@ func (f *Facts) policies() Feature {
 	}
 	if p.Last.IsZero() {
 		x.broken("nothing is in the kernel yet: what an agent before left there holds")
+	}
+	return x
+}
+
+// prefilter is the line about who may not come in at all.
+func (f *Facts) prefilter() Feature {
+	x := Feature{Name: "Prefilter", State: Off, Wanted: "myelin.policy.prefilter: " + cmp.Or(strings.Join(f.Config.Policy.Prefilter, " "), "none"), Chosen: "off", Why: "everybody may come in by a wire"}
+	if f.Settings.Prefilter == 0 {
+		return x
+	}
+	prefixes := 0
+	for _, row := range f.Policies.Prefilter {
+		prefixes += row.Prefixes
+		if row.Problem != "" {
+			x.Problems = append(x.Problems, row.Name+": "+row.Problem)
+		}
+	}
+	x.State, x.Why, x.Cost = OK, "before all else, and whatever is asked for", "two look-ups for each packet of a wire"
+	by := "tc"
+	for _, s := range f.XDP {
+		if by = "XDP"; s.Mode == bpf.XDPNone {
+			by = "tc, and XDP where a wire has it"
+			break
+		}
+	}
+	x.Chosen = fmt.Sprintf("%s of %s, by %s", plural(prefixes, "CIDR"), plural(len(f.Policies.Prefilter), "group"), by)
+	if len(x.Problems) > 0 || len(f.Policies.Prefilter) == 0 {
+		x.State = Broken
 	}
 	return x
 }

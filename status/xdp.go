@@ -12,7 +12,7 @@ import (
 func (f *Facts) acceleration() Feature {
 	wanted := f.Config.LoadBalancer.Acceleration
 	x := Feature{Name: "XDP", State: Off, Chosen: "off", Wanted: "loadBalancer.acceleration: " + wanted}
-	if wanted == "disabled" || f.Settings.Services == 0 {
+	if wanted == "disabled" || f.Settings.Services == 0 && f.Settings.Prefilter == 0 {
 		x.Why = "what passes through this node goes by tc"
 		if wanted != "disabled" {
 			x.Why = "it is for packets of Services, which this agent doesn't translate"

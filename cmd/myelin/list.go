@@ -79,6 +79,9 @@ func nouns() []noun {
 		{name: "cidrgroup", short: "Prefixes that policies name", verbs: []verb{
 			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},
 		}},
+		{name: "prefilter", short: "Who may not come in at all", verbs: []verb{
+			{name: "list", short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and what of each is in force", table: "prefilter"},
+		}},
 		{name: "table", short: "Everything that the agent knows", verbs: []verb{
 			{name: "list", short: "List the tables", table: "tables"},
 			{name: "show", short: "Show the rows of a table", table: "", by: "TABLE", prefix: true},

@@ -1,0 +1,279 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"myelin/bpf"
+	"myelin/cluster"
+	"myelin/identity"
+)
+
+// PrefilterParams are what a Prefilter needs.
+type PrefilterParams struct {
+	DB     *statedb.DB
+	Groups statedb.Table[*Group]
+	Nodes  statedb.Table[*cluster.Node]
+	// Names are the groups whose prefixes may not come in.
+	Names  []string
+	Kernel *Kernel
+	Log    *slog.Logger
+}
+
+// Prefilter keeps the datapath's lists of who may not come in at all. Addresses
+// of nodes and their podCIDRs may, where no list names something inside of them.
+type Prefilter struct {
+	PrefilterParams
+	// Rows has what is in force, by group.
+	Rows statedb.RWTable[*PrefilterRow]
+
+	have map[netip.Prefix]uint32 // in the kernel; nil: not read yet
+}
+
+// PrefilterRow is a group whose prefixes may not come in.
+type PrefilterRow struct {
+	Name     string `json:"name"`
+	Prefixes int    `json:"prefixes"`
+	// Own are addresses and podCIDRs of nodes that the group covers, and that
+	// may come in all the same.
+	Own int `json:"own"`
+	// Problem is why the group is not in force; empty if it is.
+	Problem string `json:"problem,omitempty"`
+}
+
+// TableHeader names the columns of TableRow.
+func (*PrefilterRow) TableHeader() []string { return []string{"Group", "Prefixes", "Own", "State"} }
+
+// TableRow is the row as text.
+func (r *PrefilterRow) TableRow() []string {
+	return []string{r.Name, strconv.Itoa(r.Prefixes), strconv.Itoa(r.Own), state(r.Problem)}
+}
+
+// NewPrefilter creates the table "prefilter".
+func NewPrefilter(p PrefilterParams) (*Prefilter, error) {
+	rows, err := statedb.NewTable(p.DB, "prefilter", statedb.Index[*PrefilterRow, string]{
+		Name:       "name",
+		FromObject: func(r *PrefilterRow) index.KeySet { return index.NewKeySet(index.String(r.Name)) },
+		FromKey:    index.String,
+		FromString: index.FromString,
+		Unique:     true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create table prefilter: %w", err)
+	}
+	return &Prefilter{PrefilterParams: p, Rows: rows}, nil
+}
+
+// Run follows the groups and nodes until ctx ends. What an agent before had in
+// the kernel holds until both are known.
+func (p *Prefilter) Run(ctx context.Context) error {
+	failures := 0
+	for {
+		after := idle
+		wait, err := p.round()
+		if failures++; err == nil {
+			failures = 0
+		} else {
+			after = retryAfter(failures)
+			p.Log.Error("who may not come in is not all in the kernel", "error", err, "again after", after)
+		}
+		soon, cancel := context.WithTimeout(ctx, after)
+		_, err = wait.Wait(soon, 0)
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("wait for CIDR groups: %w", err)
+		}
+	}
+}
+
+// retryAfter grows with the failures in a row, up to 30 s.
+func retryAfter(failures int) time.Duration {
+	return min(100*time.Millisecond<<min(failures, 9), 30*time.Second)
+}
+
+func (p *Prefilter) round() (*statedb.WatchSet, error) {
+	r := p.DB.ReadTxn()
+	wait := statedb.NewWatchSet()
+	for _, t := range []statedb.TableMeta{p.Groups, p.Nodes} {
+		if ok, more := t.Initialized(r); !ok {
+			wait.Add(more)
+			return wait, nil
+		}
+	}
+	_, groups := p.Groups.AllWatch(r)
+	_, nodes := p.Nodes.AllWatch(r)
+	wait.Add(groups, nodes)
+	want, rows := p.wanted(r)
+	err := p.write(want)
+	if err != nil {
+		for _, row := range rows {
+			row.Problem = err.Error()
+		}
+	}
+	return wait, errors.Join(err, p.publish(rows))
+}
+
+// wanted is the list of each prefix, 0 where it may come in.
+func (p *Prefilter) wanted(r statedb.ReadTxn) (map[netip.Prefix]uint32, []*PrefilterRow) {
+	want, lengths := map[netip.Prefix]uint32{}, map[int]bool{}
+	var rows []*PrefilterRow
+	for i, name := range p.Names {
+		row := &PrefilterRow{Name: name}
+		rows = append(rows, row)
+		g, _, ok := p.Groups.Get(r, GroupByName(name))
+		if !ok {
+			row.Problem = "there is no CiliumCIDRGroup of this name"
+			continue
+		}
+		row.Prefixes = len(g.Prefixes)
+		for _, prefix := range g.Prefixes {
+			if _, ok := want[prefix]; !ok {
+				want[prefix], lengths[prefix.Bits()] = uint32(i+1), true
+			}
+		}
+	}
+	own := map[netip.Prefix]bool{}
+	for n := range p.Nodes.All(r) {
+		for _, a := range identity.NodeAddresses(n) {
+			own[netip.PrefixFrom(a, a.BitLen())] = true
+		}
+		for _, prefix := range n.PodCIDRs {
+			own[prefix] = true
+		}
+	}
+	var exempt []netip.Prefix // noted afterwards: what may come in must not hide what covers another
+	for prefix := range own {
+		if list := covering(want, lengths, prefix); list > 0 {
+			rows[list-1].Own++
+			exempt = append(exempt, prefix)
+		}
+	}
+	for _, prefix := range exempt {
+		want[prefix] = 0
+	}
+	return want, rows
+}
+
+// covering is the list of some prefix that has all of another one, or 0.
+func covering(want map[netip.Prefix]uint32, lengths map[int]bool, prefix netip.Prefix) uint32 {
+	for bits := range lengths {
+		if bits > prefix.Bits() {
+			continue
+		}
+		if list := want[netip.PrefixFrom(prefix.Addr(), bits).Masked()]; list > 0 {
+			return list
+		}
+	}
+	return 0
+}
+
+// read learns what an agent before left in the kernel.
+func (p *Prefilter) read() error {
+	have := map[netip.Prefix]uint32{}
+	d := p.Kernel.datapath
+	err1 := bpf.Each(d.Unwanted, func(a *bpf.DatapathAddr, list *uint32) bool {
+		addr := a.Netip()
+		have[netip.PrefixFrom(addr, addr.BitLen())] = *list
+		return true
+	})
+	err2 := bpf.Each(d.UnwantedPrefixes, func(k *bpf.DatapathPrefixKey, list *uint32) bool {
+		have[k.Netip()] = *list
+		return true
+	})
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("read who may not come in: %w", err)
+	}
+	p.have = have
+	return nil
+}
+
+// write makes the kernel have what is wanted, so that at no time somebody is
+// kept out or let in by half of a change, unless there is no room for that.
+func (p *Prefilter) write(want map[netip.Prefix]uint32) error {
+	if p.have == nil {
+		if err := p.read(); err != nil {
+			return err
+		}
+	}
+	had := p.have
+	var gone, put [2][]netip.Prefix // who may come in, and who may not
+	for prefix, list := range had {
+		if _, ok := want[prefix]; !ok {
+			gone[boolIndex(list > 0)] = append(gone[boolIndex(list > 0)], prefix)
+		}
+	}
+	for prefix, list := range want {
+		if old, ok := had[prefix]; !ok || old != list {
+			put[boolIndex(list > 0)] = append(put[boolIndex(list > 0)], prefix)
+		}
+	}
+	p.have = nil // read again unless all of it is done
+	err := errors.Join(p.put(put[0], want), p.put(put[1], want))
+	if err2 := p.drop(gone[1]); err != nil || err2 != nil {
+		err = errors.Join(err2, p.put(put[0], want), p.put(put[1], want))
+	}
+	if err = errors.Join(err, p.drop(gone[0])); err != nil {
+		return err
+	}
+	p.have = want
+	return nil
+}
+
+func (p *Prefilter) put(list []netip.Prefix, want map[netip.Prefix]uint32) error {
+	addrs, prefixes := split(list)
+	of := func(n int, at func(int) netip.Prefix) (values []uint32) {
+		for i := range n {
+			values = append(values, want[at(i)])
+		}
+		return values
+	}
+	d := p.Kernel.datapath
+	return errors.Join(
+		putAll(p.Kernel, "unwanted", d.Unwanted, addrs, of(len(addrs), func(i int) netip.Prefix {
+			a := addrs[i].Netip()
+			return netip.PrefixFrom(a, a.BitLen())
+		})),
+		putAll(p.Kernel, "unwanted_prefixes", d.UnwantedPrefixes, prefixes, of(len(prefixes), func(i int) netip.Prefix { return prefixes[i].Netip() })),
+	)
+}
+
+func (p *Prefilter) drop(list []netip.Prefix) error {
+	addrs, prefixes := split(list)
+	d := p.Kernel.datapath
+	return errors.Join(deleteAll(p.Kernel, "unwanted", d.Unwanted, addrs), deleteAll(p.Kernel, "unwanted_prefixes", d.UnwantedPrefixes, prefixes))
+}
+
+// split tells single addresses from prefixes.
+func split(list []netip.Prefix) (addrs []bpf.DatapathAddr, prefixes []bpf.DatapathPrefixKey) {
+	for _, p := range list {
+		if p.IsSingleIP() {
+			addrs = append(addrs, bpf.Addr(p.Addr()))
+		} else {
+			prefixes = append(prefixes, bpf.Prefix(p))
+		}
+	}
+	return addrs, prefixes
+}
+
+func (p *Prefilter) publish(rows []*PrefilterRow) error {
+	txn := p.DB.WriteTxn(p.Rows)
+	defer txn.Abort()
+	for _, row := range rows {
+		if _, _, err := p.Rows.Insert(txn, row); err != nil {
+			return fmt.Errorf("write table prefilter: %w", err)
+		}
+	}
+	txn.Commit()
+	return nil
+}

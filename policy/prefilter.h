@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Who may not come in by a wire at all, whatever is asked for: looked at before all else, in XDP where the wires have it, else by from_wire. */
+#ifndef MYELIN_PREFILTER_H
+#define MYELIN_PREFILTER_H
+
+#include "../event/event.h"
+
+/* Single addresses, and prefixes; the longest decides. 0: may come in, else the number of the list that has it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct addr);
+	__type(value, __u32);
+} unwanted SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1 << 20);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix_key);
+	__type(value, __u32);
+} unwanted_prefixes SEC(".maps");
+
+/* Set where all wires have XDP, so that tc needn't look again. */
+__u32 prefiltered;
+
+/* Whether the address may not come in. Cost: per packet of a wire where lists are in force, two look-ups. */
+INLINE bool prefilter_denies(const struct addr *a)
+{
+	struct prefix_key key = { .length = 128 };
+	__u32 *list = bpf_map_lookup_elem(&unwanted, a);
+
+	if (!list) {
+		__builtin_memcpy(key.addr, a, sizeof(key.addr));
+		list = bpf_map_lookup_elem(&unwanted_prefixes, &key);
+	}
+	return list && *list;
+}
+
+/* Fills in the source of what has an IP header, also where XDP does nothing else with it. False if there is none. */
+INLINE bool prefilter_parse(struct xdp_md *ctx, struct packet *pkt)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct ipv6hdr *ip6 = data + L3;
+	struct iphdr *ip4 = data + L3;
+
+	packet_reset(pkt, ctx->ingress_ifindex, HOOK_FROM_WIRE_XDP);
+	if ((void *)(ip4 + 1) > end)
+		return false;
+	if (eth->h_proto == bpf_htons(ETH_P_IP) && config.ipv4) {
+		packet_read4(pkt, ip4);
+		return true;
+	}
+	if (eth->h_proto != bpf_htons(ETH_P_IPV6) || !config.ipv6 || (void *)(ip6 + 1) > end)
+		return false;
+	packet_read6(pkt, ip6);
+	return true;
+}
+
+/* Whether XDP drops the frame. Cost: as prefilter_denies. */
+APART int prefilter_xdp(struct xdp_md *ctx)
+{
+	struct cpu *c = cpu_this();
+
+	if (!c || !prefilter_parse(ctx, &c->pkt) || !prefilter_denies(&c->pkt.src))
+		return 0;
+	count_bytes(c, DROP_PREFILTER, ctx->data_end - ctx->data);
+	event_send_xdp(ctx, c, DROP_PREFILTER);
+	return 1;
+}
+
+/* Whether tc drops what a wire brings; what the tunnel brings has been looked at by the address of who sent it. */
+INLINE bool prefilter_tc(const struct __sk_buff *skb, const struct packet *pkt)
+{
+	return !prefiltered && !(config.tunnel && skb->ifindex == config.tunnel_ifindex) && prefilter_denies(&pkt->src);
+}
+
+#endif
