@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ func (*PrefilterRow) TableHeader() []string { return []string{"Group", "Prefixes
 
 // TableRow is the row as text.
 func (r *PrefilterRow) TableRow() []string {
-	return []string{r.Name, strconv.Itoa(r.Prefixes), strconv.Itoa(r.Own), state(r.Problem)}
+	return []string{r.Name, strconv.Itoa(r.Prefixes), strconv.Itoa(r.Own), cmp.Or(r.Problem, "in force")}
 }
 
 // NewPrefilter creates the table "prefilter".
