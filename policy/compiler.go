@@ -68,6 +68,7 @@ type compiler struct {
 	dirty   map[*subject]struct{}
 	leaving []*target // endpoints that are no more
 	fresh   []*set    // to be built
+	waiting map[*target]struct{}
 }
 
 // object is a policy, as its rules are compiled.
@@ -100,6 +101,7 @@ type target struct {
 	ports   []binding
 	subject *subject
 	sets    [2][2]*set // by direction and family
+	next    [2][2]*set // what it gets when their lists are known, if it waits
 	gone    bool
 	unknown bool // its labels aren't known
 	// For whoever asks: the pod's name, and the container's interface.
@@ -112,7 +114,7 @@ func newCompiler(c Config, peers, rules *ledger.Numbers[ledgerKey]) *compiler {
 		config: c, peers: ids, space: newSpace(ids), subjects: newSelectors[*policySpec, *subject](), rules: rules, objects: map[Ref]*object{},
 		targets: map[uint16]*target{}, known: map[string]*subject{}, sets: map[string]*set{}, named: map[portName]*namedPort{},
 		pods: map[cluster.Key]podFacts{}, nodes: map[string]*nodeFacts{}, groups: map[string]groupFacts{}, behind: map[string]serviceFacts{},
-		asking: map[Ref]struct{}{}, altered: map[uint32]*rule{}, dirty: map[*subject]struct{}{},
+		asking: map[Ref]struct{}{}, altered: map[uint32]*rule{}, dirty: map[*subject]struct{}{}, waiting: map[*target]struct{}{},
 	}
 	out.space.special(podCIDRs, "pod-cidrs")
 	out.space.special(apiServers, "api-servers")

@@ -241,16 +241,22 @@ func TestRandom(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := randomScene(t, r)
 		c := w.compiler()
+		c.space.slice = int(seed % 4) // most lists load in several rounds
 		for step := range 25 {
 			w.randomize(c, r, step)
 			if r.IntN(3) == 0 {
 				continue // several changes at once
 			}
-			c.flush()
+			c.flushAll()
 			w.check(c, r, fmt.Sprintf("seed %d step %d", seed, step))
+			if r.IntN(3) == 0 {
+				w.randomize(c, r, step)
+				c.flush() // something else comes while lists load
+			}
 		}
-		c.flush()
-		c.flush()
+		for range 3 { // sets go a round after others took their place, and their lists then
+			c.flushAll()
+		}
 		fresh := w.compiler()
 		if got, want := dump(c), dump(fresh); got != want {
 			t.Fatalf("seed %d: only step by step:\n%s\nonly at once:\n%s", seed, only(got, want), only(want, got))

@@ -72,6 +72,15 @@ func tidy(list []netip.Prefix) []netip.Prefix {
 	return slices.Compact(out)
 }
 
+// SortLong sorts a list that is so long that whoever compiles it should not be
+// the one who does; short ones stay as they were written.
+func SortLong(list []netip.Prefix) []netip.Prefix {
+	if len(list) <= shortList {
+		return list
+	}
+	return tidy(list)
+}
+
 func isTidy(list []netip.Prefix) bool {
 	for i, p := range list {
 		if !p.IsSingleIP() && p != p.Masked() || i > 0 && list[i-1].Compare(p) >= 0 {
@@ -101,9 +110,14 @@ func contentKey(lists ...[]netip.Prefix) string {
 	return out
 }
 
+// shared reports whether two lists are one, so that nobody need compare them.
+func shared(a, b []netip.Prefix) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 // merge walks two tidy lists, and calls yield with what only one of them has.
 func merge(before, after []netip.Prefix, yield func(p netip.Prefix, added bool)) {
-	if len(before) > 0 && len(before) == len(after) && &before[0] == &after[0] {
+	if len(before) > 0 && shared(before, after) {
 		return
 	}
 	for len(before) > 0 || len(after) > 0 {

@@ -66,6 +66,11 @@ type space struct {
 	// count is how many cells there are of single addresses and of prefixes, and
 	// room how many rows the kernel's maps hold.
 	count, room [2]int
+	// slice is how many prefixes are marked at a time, 0: all. loads are the sets
+	// that have more to come, and coming how many cells that may make.
+	slice  int
+	loads  []*addressSet
+	coming [2]int
 
 	unfit bool // some set has an error that it hadn't, or none any more
 	least int  // how many rows there were when a set didn't fit
