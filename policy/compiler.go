@@ -35,6 +35,8 @@ type Config struct {
 	Open bool
 	// Host: policies of nodes are enforced.
 	Host bool
+	// CIDRNodes: rules of CIDRs select nodes, too (policyCIDRMatchMode).
+	CIDRNodes bool
 	// Audit: what is denied is reported, and goes on.
 	Audit bool
 }
@@ -116,6 +118,7 @@ func newCompiler(c Config, peers, rules *ledger.Numbers[ledgerKey]) *compiler {
 		pods: map[cluster.Key]podFacts{}, nodes: map[string]*nodeFacts{}, groups: map[string]groupFacts{}, behind: map[string]serviceFacts{},
 		asking: map[Ref]struct{}{}, altered: map[uint32]*rule{}, dirty: map[*subject]struct{}{}, waiting: map[*target]struct{}{},
 	}
+	out.space.nodes = c.CIDRNodes
 	out.space.special(podCIDRs, "pod-cidrs")
 	out.space.special(apiServers, "api-servers")
 	all := out.space.special(allIPv4, "ipv4")
@@ -213,7 +216,7 @@ func (c *compiler) newSpec(spec *Spec, place int, old, next *object) *policySpec
 		if slices.ContainsFunc(from.Peers, func(p Peer) bool { return p.Service != nil }) {
 			c.asking[spec.Ref] = struct{}{}
 		}
-		peers := newPeers(from.Peers, spec.Ref.String()+" "+from.Origin.Path, c.resolve)
+		peers := newPeers(from.Peers, spec.Ref.String()+" "+from.Origin.Path, c.finder())
 		rk := keyOf(spec, from, &peers)
 		for next.rules[rk] != nil {
 			rk += "+" // the same thing said twice

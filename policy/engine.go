@@ -26,8 +26,10 @@ type Params struct {
 	Addresses  statedb.Table[*identity.Address]
 	Endpoints  statedb.Table[*endpoint.Endpoint]
 	// Node is this node's name.
-	Node   string
-	Config Config
+	Node string
+	// ClusterName is as in identity.Params.
+	ClusterName string
+	Config      Config
 	// Dir keeps numbers over a restart of the agent; empty: nothing does.
 	Dir    string
 	Kernel *Kernel

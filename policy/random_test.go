@@ -45,7 +45,7 @@ func randomSelector(r *rand.Rand) Selector {
 
 func randomPrefixes(r *rand.Rand, n int) (out []netip.Prefix) {
 	all := prefixes("0.0.0.0/0", "::/0", "::/1", "10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24", "10.0.1.1/32", "10.0.1.2/32", "192.0.2.0/24", "192.0.2.0/28",
-		"192.0.2.1/32", "192.0.2.2/32", "198.51.100.0/24", "2001:db8::/32", "2001:db8::/64", "2001:db8::1/128", "fd00::/16", "fd00::1:2/128")
+		"172.16.0.0/31", "172.16.0.2/32", "fd01::/64", "192.0.2.1/32", "192.0.2.2/32", "198.51.100.0/24", "2001:db8::/32", "2001:db8::/64", "2001:db8::1/128", "fd00::/16", "fd00::1:2/128")
 	for range n {
 		out = append(out, pick(r, all))
 	}
@@ -205,7 +205,7 @@ func (w *scene) randomService(r *rand.Rand) (cluster.Key, serviceFacts) {
 
 func randomScene(t testing.TB, r *rand.Rand) *scene {
 	w := newScene(t)
-	w.config = Config{Mode: pick(r, []Mode{ModeDefault, ModeDefault, ModeDefault, ModeAlways}), HostDenied: r.IntN(4) == 0}
+	w.config = Config{Mode: pick(r, []Mode{ModeDefault, ModeDefault, ModeDefault, ModeAlways}), HostDenied: r.IntN(4) == 0, CIDRNodes: r.IntN(3) == 0}
 	addrs := func(texts ...string) (out []netip.Addr) {
 		for _, text := range texts {
 			out = append(out, netip.MustParseAddr(text))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -25,7 +26,9 @@ type addressSource struct {
 	group           string
 	groups          *Selector
 	nodes           *Selector
-	service         string
+	// family is which of the nodes' addresses count: -1 all.
+	family  int
+	service string
 }
 
 func listPlace(rule string, peer int) string { return fmt.Sprintf("%s peer %d", rule, peer) }
@@ -51,7 +54,12 @@ func prefixSource(p Prefixes, place string) addressSource {
 }
 
 func nodesSource(sel Selector) addressSource {
-	return addressSource{key: "nodes " + sel.text(), pods: true, nodes: &sel}
+	return addressSource{key: "nodes " + sel.text(), pods: true, nodes: &sel, family: -1}
+}
+
+// allNodesSource is that of one family's addresses of all nodes.
+func allNodesSource(family int) addressSource {
+	return addressSource{key: "nodes of family " + strconv.Itoa(family), pods: true, nodes: &Selector{}, family: family}
 }
 
 func serviceSource(name string) addressSource {

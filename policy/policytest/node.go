@@ -47,7 +47,7 @@ func New(t testing.TB, dir, name string) *Node {
 	check(t, err1, err2)
 	n.Engine, err1 = policy.NewEngine(policy.Params{
 		DB: n.DB, Cluster: n.Cluster, Policies: n.Policies, Identities: ids.Identities(), Addresses: ids.Addresses(), Endpoints: n.Endpoints,
-		Node: name, Dir: file, Kernel: policy.NewKernel(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs}, time.Now), Log: log, PodWait: 5 * time.Second,
+		Node: name, Config: policy.Config{Host: true}, Dir: file, Kernel: policy.NewKernel(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs}, time.Now), Log: log, PodWait: 5 * time.Second,
 	})
 	check(t, err1)
 	run(t, source.Run, ids.Run, n.Engine.Run)
