@@ -94,6 +94,9 @@ func (e *Engine) path(name string) string {
 
 // Run follows the tables until ctx ends. It must be called once.
 func (e *Engine) Run(ctx context.Context) error {
+	if !e.ready(ctx) {
+		return nil
+	}
 	f, err := e.follow()
 	if err != nil {
 		return err
@@ -112,6 +115,24 @@ func (e *Engine) Run(ctx context.Context) error {
 		}
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("wait for policies: %w", err)
+		}
+	}
+}
+
+// ready returns when all tables are initialized, or, with false, when ctx ends.
+// Only who begins to follow a table then reads all of it at once: a transaction
+// is seen before those who follow are told of it, one table after the other,
+// and what the first round doesn't know is pruned.
+func (e *Engine) ready(ctx context.Context) bool {
+	for {
+		ok, wait := e.initialized(e.DB.ReadTxn())
+		if ok {
+			return true
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
