@@ -226,8 +226,9 @@ func (a *Agent) startIdentities(context.Context) error {
 		return fmt.Errorf("make run directory: %w", err)
 	}
 	ids, err := identity.New(identity.Params{
-		DB: a.db, Tables: a.cluster, Node: a.config.Myelin.NodeName, File: filepath.Join(a.config.Myelin.RunDir, "identities.json"),
-		Log: a.log, Now: time.Now,
+		DB: a.db, Tables: a.cluster, Node: a.config.Myelin.NodeName, ClusterName: a.config.ClusterName,
+		File: filepath.Join(a.config.Myelin.RunDir, "identities.json"),
+		Log:  a.log, Now: time.Now,
 	})
 	if err != nil {
 		return err

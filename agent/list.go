@@ -250,10 +250,11 @@ func (a *Agent) madeViews() map[string]view {
 // kernelViews are tables whose rows the kernel keeps.
 func (a *Agent) kernelViews() map[string]view {
 	return map[string]view{
-		"drops": {(*drop.Row)(nil).TableHeader(), a.eachCounter},
-		"flows": {(*flow.Flow)(nil).TableHeader(), a.eachFlow},
-		"paths": {(*flow.Path)(nil).TableHeader(), a.eachPath},
-		"maps":  {(*bpf.Usage)(nil).TableHeader(), a.eachMap},
+		"drops":        {(*drop.Row)(nil).TableHeader(), a.eachCounter},
+		"policy-drops": {(*policyDenial)(nil).TableHeader(), a.eachDenial},
+		"flows":        {(*flow.Flow)(nil).TableHeader(), a.eachFlow},
+		"paths":        {(*flow.Path)(nil).TableHeader(), a.eachPath},
+		"maps":         {(*bpf.Usage)(nil).TableHeader(), a.eachMap},
 		"tables": {(*tableCount)(nil).TableHeader(), func(yield func(tableRow) bool) error {
 			txn := a.db.ReadTxn()
 			for _, t := range a.db.GetTables(txn) {

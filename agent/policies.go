@@ -25,7 +25,7 @@ func (a *Agent) policySettings(s *bpf.Settings) {
 }
 
 func (a *Agent) policyConfig() policy.Config {
-	c := policy.Config{Open: !a.config.Policy.Lockdown, Audit: a.config.Policy.Audit, Host: a.config.Policy.Host}
+	c := policy.Config{Open: !a.config.Policy.Lockdown, Audit: a.config.Policy.Audit, Host: a.config.Policy.Host, CIDRNodes: len(a.config.Policy.CIDRMatchMode) > 0}
 	if a.config.PolicyEnforcementMode == "always" {
 		c.Mode = policy.ModeAlways
 	}
@@ -46,7 +46,7 @@ func (a *Agent) startPolicies(context.Context) error {
 	var err error
 	a.engine, err = policy.NewEngine(policy.Params{
 		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: a.identities.Identities(), Addresses: a.identities.Addresses(),
-		Endpoints: a.endpoints, Node: a.config.Myelin.NodeName, Config: a.policyConfig(), Dir: a.config.Myelin.RunDir,
+		Endpoints: a.endpoints, Node: a.config.Myelin.NodeName, ClusterName: a.config.ClusterName, Config: a.policyConfig(), Dir: a.config.Myelin.RunDir,
 		Kernel: kernel, Log: a.log,
 	})
 	if err != nil {

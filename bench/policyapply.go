@@ -58,6 +58,11 @@ func Policing(ctx context.Context, opts Options) (list []results.Result, err err
 	if err := c.begin(ctx, dir); err != nil {
 		return nil, err
 	}
+	held, err := settledMB("policy/rss_mb_10000")
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, held)
 	for _, way := range []struct {
 		name   string
 		times  int
@@ -74,8 +79,9 @@ func Policing(ctx context.Context, opts Options) (list []results.Result, err err
 		}
 		list = append(list, percentiles(way.name, took)...)
 	}
-	memory, err := c.memory()
-	return append(list, memory...), err
+	memory, err1 := c.memory()
+	rate, err2 := c.rate(ctx)
+	return append(append(list, memory...), rate), errors.Join(err1, err2)
 }
 
 func percentiles(name string, took []time.Duration) []results.Result {
@@ -281,22 +287,13 @@ func (c *crowd) known(ctx context.Context) error {
 
 // memory is what the maps of policies hold, and this process.
 func (c *crowd) memory() ([]results.Result, error) {
-	usages, err := (&bpf.Usages{Datapath: c.datapath, Now: time.Now}).Read()
-	if err != nil {
-		return nil, err
-	}
-	var bytes uint64
-	for _, u := range usages {
-		if slices.Contains([]string{"policies", "peers", "peer_prefixes", "peer_classes", "verdicts"}, u.Name) {
-			c.log.Info("map", "name", u.Name, "rows", u.Entries, "bytes", u.Bytes)
-			bytes += u.Bytes
-		}
-	}
-	resident, err := residentMB()
+	bytes, rows, err1 := policyMaps(c.datapath)
+	c.log.Info("maps", "rows", rows)
+	resident, err2 := residentMB()
 	return []results.Result{
 		{Name: "policy/maps_mb", Value: float64(bytes) / 1e6, Unit: "MB"},
 		{Name: "policy/engine_rss_mb", Value: resident, Unit: "MB"},
-	}, err
+	}, errors.Join(err1, err2)
 }
 
 // residentMB is the memory of this process.

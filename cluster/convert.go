@@ -88,17 +88,18 @@ func FromNamespace(ns *corev1.Namespace, source string) (*Namespace, error) {
 func FromPod(pod *corev1.Pod, source string) (*Pod, error) {
 	var c checker
 	row := &Pod{
-		Namespace:   pod.Namespace,
-		Name:        pod.Name,
-		UID:         string(pod.UID),
-		NodeName:    pod.Spec.NodeName,
-		Labels:      maps.Clone(pod.Labels),
-		Annotations: maps.Clone(pod.Annotations),
-		HostNetwork: pod.Spec.HostNetwork,
-		Phase:       string(pod.Status.Phase),
-		Ready:       ready(&pod.Status),
-		Terminating: pod.DeletionTimestamp != nil,
-		Source:      source,
+		Namespace:      pod.Namespace,
+		Name:           pod.Name,
+		UID:            string(pod.UID),
+		NodeName:       pod.Spec.NodeName,
+		ServiceAccount: pod.Spec.ServiceAccountName,
+		Labels:         maps.Clone(pod.Labels),
+		Annotations:    maps.Clone(pod.Annotations),
+		HostNetwork:    pod.Spec.HostNetwork,
+		Phase:          string(pod.Status.Phase),
+		Ready:          ready(&pod.Status),
+		Terminating:    pod.DeletionTimestamp != nil,
+		Source:         source,
 	}
 	if row.Namespace == "" {
 		row.Namespace = metav1.NamespaceDefault
@@ -108,6 +109,9 @@ func FromPod(pod *corev1.Pod, source string) (*Pod, error) {
 	c.labels(row.Labels)
 	if row.NodeName != "" {
 		c.name("spec.nodeName", row.NodeName, validation.IsDNS1123Subdomain)
+	}
+	if row.ServiceAccount != "" {
+		c.name("spec.serviceAccountName", row.ServiceAccount, validation.IsDNS1123Subdomain)
 	}
 	c.phase(pod.Status.Phase)
 	c.podStatus(row, &pod.Status)

@@ -112,9 +112,12 @@ type Pod struct {
 	// UID is the object's UID, empty where the source knows none.
 	UID string `json:"uid,omitempty"`
 	// NodeName is the node that the pod is bound to, empty before scheduling.
-	NodeName    string            `json:"nodeName,omitempty"`
-	Labels      map[string]string `json:"labels,omitempty"`
-	Annotations map[string]string `json:"annotations,omitempty"`
+	NodeName string `json:"nodeName,omitempty"`
+	// ServiceAccount is spec.serviceAccountName, empty where the source has none:
+	// an API server always has.
+	ServiceAccount string            `json:"serviceAccount,omitempty"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	Annotations    map[string]string `json:"annotations,omitempty"`
 	// HostNetwork pods share the node's network namespace and its addresses.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// Phase is Pending, Running, Succeeded, Failed, Unknown or empty.
@@ -155,7 +158,7 @@ func (p *Pod) OwnsAddresses() bool { return !p.HostNetwork && !p.Ended() }
 // Equal reports whether two rows say the same.
 func (p *Pod) Equal(o *Pod) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID &&
-		p.NodeName == o.NodeName && p.HostNetwork == o.HostNetwork &&
+		p.NodeName == o.NodeName && p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork &&
 		p.Phase == o.Phase && p.Ready == o.Ready && p.Terminating == o.Terminating && p.Source == o.Source &&
 		maps.Equal(p.Labels, o.Labels) && maps.Equal(p.Annotations, o.Annotations) &&
 		slices.Equal(p.Addresses, o.Addresses) &&

@@ -62,6 +62,7 @@ type Config struct {
 	Prometheus            Prometheus
 	HealthPort            uint16 // on loopback; 0: no health server
 	Debug                 bool   // key debug.enabled
+	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
 
@@ -191,6 +192,9 @@ type Policy struct {
 	Host        bool   // key hostFirewall.enabled: policies of nodes are enforced as well
 	// Prefilter are CiliumCIDRGroups whose addresses may not come in by a wire.
 	Prefilter []string // key myelin.policy.prefilter
+	// CIDRMatchMode is what rules of CIDRs select beside what is outside of the
+	// cluster: "nodes", or nothing.
+	CIDRMatchMode []string // key policyCIDRMatchMode
 }
 
 // Prometheus is the metrics listener.
@@ -243,6 +247,7 @@ func Default() *Config {
 		IPAMMode:              "kubernetes",
 		Prometheus:            Prometheus{Port: 9962},
 		HealthPort:            9879,
+		ClusterName:           "default",
 		PolicyEnforcementMode: "default",
 		Policy:                Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
 		Myelin: Myelin{

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // devices is a list, or text with commas or blanks between names, as in Helm.
@@ -14,6 +16,27 @@ func devices(key string, at func(*Config) *[]string) setting {
 // objectNames are names of Kubernetes objects.
 func objectNames(key string, at func(*Config) *[]string) setting {
 	return unique(key, at, checkName)
+}
+
+// someOf are some of what there is to choose from.
+func someOf(key string, at func(*Config) *[]string, choices ...string) setting {
+	return unique(key, at, func(s string) error {
+		if !slices.Contains(choices, s) {
+			return fmt.Errorf("%q is none of %s", s, strings.Join(choices, ", "))
+		}
+		return nil
+	})
+}
+
+// checkClusterName wants what Cilium does: a DNS label of 1 to 32 characters.
+func checkClusterName(s string) error {
+	if len(s) > 32 {
+		return fmt.Errorf("%q is longer than 32 characters", s)
+	}
+	for _, reason := range validation.IsDNS1123Label(s) {
+		return fmt.Errorf("%q: %s", s, reason)
+	}
+	return nil
 }
 
 // unique is a list of texts that are all different.

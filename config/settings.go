@@ -121,6 +121,8 @@ func agentSettings() []setting {
 		integer("myelin.policy.peersMax", func(c *Config) *int { return &c.Policy.PeersMax }, minMap, maxMap),
 		oneOf("myelin.policy.deniedFlows", func(c *Config) *string { return &c.Policy.DeniedFlows }, []string{"reset", "drop", "leave"}),
 		objectNames("myelin.policy.prefilter", func(c *Config) *[]string { return &c.Policy.Prefilter }),
+		checked("cluster.name", func(c *Config) *string { return &c.ClusterName }, checkClusterName),
+		someOf("policyCIDRMatchMode", func(c *Config) *[]string { return &c.Policy.CIDRMatchMode }, "nodes"),
 		oneOf("policyEnforcementMode", func(c *Config) *string { return &c.PolicyEnforcementMode }, []string{"default", "always", "never"}),
 		text("myelin.manifests", func(c *Config) *string { return &c.Myelin.Manifests }),
 		nodeName("myelin.nodeName", func(c *Config) *string { return &c.Myelin.NodeName }),

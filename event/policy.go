@@ -40,10 +40,12 @@ func (r Rules) String() string {
 
 // RulesOf names the numbers that the datapath keeps, by direction; 0 is none.
 func RulesOf(names Names, numbers [2]uint32) Rules {
-	return Rules{ruleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_INGRESS]), ruleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_EGRESS])}
+	return Rules{RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_INGRESS]), RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_EGRESS])}
 }
 
-func ruleName(names Names, number uint32) string {
+// RuleName is a rule's object and place, or its number if it is no more; empty
+// for 0, which is none.
+func RuleName(names Names, number uint32) string {
 	if number == 0 {
 		return ""
 	}

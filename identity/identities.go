@@ -19,6 +19,8 @@ type Params struct {
 	Tables cluster.Tables
 	// Node is this node's name.
 	Node string
+	// ClusterName is what all pods have as their cluster; empty: nothing.
+	ClusterName string
 	// File keeps the numbers over a restart of the agent; empty: nothing does.
 	File string
 	Log  *slog.Logger
@@ -129,7 +131,7 @@ func (i *Identities) Pod(txn statedb.ReadTxn, namespace, name string) (*Identity
 		return row, ok
 	}
 	ns, _, _ := i.Tables.Namespaces.Get(txn, cluster.NamespaceByName(namespace))
-	row, _, ok := i.ids.Get(txn, ByLabels(Labels(pod, ns)))
+	row, _, ok := i.ids.Get(txn, ByLabels(Labels(pod, ns, i.ClusterName)))
 	return row, ok
 }
 

@@ -148,19 +148,20 @@ func addrs(list ...string) []netip.Addr {
 }
 
 func TestLabels(t *testing.T) {
-	pod := &cluster.Pod{Namespace: "x", Name: "a", Labels: map[string]string{
+	pod := &cluster.Pod{Namespace: "x", Name: "a", ServiceAccount: "reader", Labels: map[string]string{
 		"app": "a", "pod-template-hash": "1",
 		"io.kubernetes.pod.namespace":               "kube-system",
 		"io.cilium.k8s.namespace.labels.team":       "root",
 		"io.cilium.k8s.policy.serviceaccount":       "admin",
+		"io.cilium.k8s.policy.cluster":              "other",
 		"io.cilium.k8s.namespace.labels.x.y/z":      "1",
 		"io.kubernetes.pod.namespaces-are-not-mine": "ok",
 	}}
 	want := []string{
-		"k8s:app=a", "k8s:io.cilium.k8s.namespace.labels.team=blue",
+		"k8s:app=a", "k8s:io.cilium.k8s.namespace.labels.team=blue", "k8s:io.cilium.k8s.policy.cluster=east", "k8s:io.cilium.k8s.policy.serviceaccount=reader",
 		"k8s:io.kubernetes.pod.namespace=x", "k8s:io.kubernetes.pod.namespaces-are-not-mine=ok", "k8s:pod-template-hash=1",
 	}
-	if got := Labels(pod, &cluster.Namespace{Name: "x", Labels: map[string]string{"team": "blue"}}); !slices.Equal(got, want) {
+	if got := Labels(pod, &cluster.Namespace{Name: "x", Labels: map[string]string{"team": "blue"}}, "east"); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -120,7 +120,7 @@ func (u *update) settle(k cluster.Key) {
 	pod, _, ok := u.Tables.Pods.Get(u.cluster, cluster.PodByKey(k.Namespace, k.Name))
 	if ok && pod.OwnsAddresses() {
 		ns, _, _ := u.Tables.Namespaces.Get(u.cluster, cluster.NamespaceByName(k.Namespace))
-		want = holding{id: u.number(Labels(pod, ns)), addrs: pod.Addresses}
+		want = holding{id: u.number(Labels(pod, ns, u.ClusterName)), addrs: pod.Addresses}
 	}
 	if want.id != have.id {
 		u.refer(want.id, 1)

@@ -23,6 +23,9 @@ func (c *compiler) acquire(s *set) {
 // hostSelector selects this node.
 func hostSelector() Selector { return Selector{{Source: "reserved", Key: "host", Op: Exists}} }
 
+// remoteSelector selects all other nodes.
+func remoteSelector() Selector { return Selector{{Source: "reserved", Key: "remote-node", Op: Exists}} }
+
 func (c *compiler) activate(r *rule) {
 	for _, sel := range r.peers.selectors {
 		r.selections = append(r.selections, c.peers.selectors.use(sel, r))

@@ -19,8 +19,10 @@ const (
 type addressSet struct {
 	id     uint32
 	source addressSource
-	// include and except are what is marked in the space.
+	// include and except are what is marked in the space, or will be when the
+	// backlog is over.
 	include, except []netip.Prefix
+	backlog         *backlog
 	ids             map[*peerID]struct{} // those whose addresses are in it
 	users           map[*rule]struct{}
 	binding         binding // … the port of a name, of pods that have it
@@ -53,14 +55,22 @@ func (s *space) useSet(source addressSource, r *rule, fill func(*addressSet)) *a
 func (s *space) releaseSet(set *addressSet, r *rule) {
 	delete(set.users, r)
 	if len(set.users) == 0 {
-		s.fillSet(set, nil, nil)
-		delete(s.sets, set.id)
 		delete(s.bySet, set.source.key)
+		if s.fillSet(set, nil, nil); set.backlog == nil {
+			delete(s.sets, set.id)
+		}
 	}
 }
 
 // fillSet makes a set hold what is in include and not in except; both are tidy.
+// Of many prefixes a slice is marked by each call of advance.
 func (s *space) fillSet(set *addressSet, include, except []netip.Prefix) {
+	if b := set.backlog; b != nil {
+		if b.next = nil; !shared(set.include, include) || !shared(set.except, except) {
+			b.next = &contents{include, except}
+		}
+		return
+	}
 	had := set.err
 	set.err = s.fits(set, include, except)
 	s.unfit = s.unfit || (had == nil) != (set.err == nil)
@@ -68,9 +78,9 @@ func (s *space) fillSet(set *addressSet, include, except []netip.Prefix) {
 		s.least = s.used(0) + s.used(1)
 		return
 	}
-	merge(set.include, include, func(p netip.Prefix, added bool) { s.mark(p, set.id, false, added) })
-	merge(set.except, except, func(p netip.Prefix, added bool) { s.mark(p, set.id, true, added) })
-	set.include, set.except = include, except
+	if !shared(set.include, include) || !shared(set.except, except) {
+		s.begin(set, include, except)
+	}
 }
 
 // fits reports whether the kernel has room for what is not there yet.
@@ -109,9 +119,9 @@ func (s *space) fits(set *addressSet, include, except []netip.Prefix) error {
 // used is how many rows there are, of single addresses or of prefixes.
 func (s *space) used(kind int) int {
 	if kind == 0 {
-		return s.count[0] + s.owned.Size()
+		return s.count[0] + s.coming[0] + s.owned.Size()
 	}
-	return s.count[1]
+	return s.count[1] + s.coming[1]
 }
 
 // alone reports whether one set only has a prefix.

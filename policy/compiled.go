@@ -33,7 +33,7 @@ type rule struct {
 
 // asking is the rule with what all policies of an endpoint ask of its peers:
 // fromRequires and toRequires.
-func (r *rule) asking(required []Selector, find services) *rule {
+func (r *rule) asking(required []Selector, find finder) *rule {
 	if r.spec.Tier != TierDefault || len(required) == 0 {
 		return r
 	}
@@ -79,6 +79,7 @@ type peerSpec struct {
 	any       [2]bool
 	selectors []Selector
 	addresses []addressSpec
+	nodes     bool // as finder has it
 }
 
 // addressSpec is an address set to be made, and what its addresses must have
@@ -102,9 +103,16 @@ func world(family int) Selector {
 	return Selector{{Source: "reserved", Key: key, Op: Exists}}
 }
 
-// services are what the engine knows of Services: the labels of the pods
-// behind one, or that it has none, and its name stands for addresses.
-type services func(ServicePeer) []behind
+// finder is what peers are worked out with.
+type finder struct {
+	// services are what the engine knows of Services: the labels of the pods
+	// behind one, or that it has none, and its name stands for addresses.
+	services func(ServicePeer) []behind
+	// nodes: addresses select nodes, too.
+	nodes bool
+}
+
+func (c *compiler) finder() finder { return finder{c.resolve, c.config.CIDRNodes} }
 
 // behind is what a Service leads to: pods by labels, or, with nil, the
 // addresses of its EndpointSlices.
@@ -115,8 +123,8 @@ type behind struct {
 
 // newPeers works out who is meant. place names the rule, for its lists that
 // are too long to be known by what is in them.
-func newPeers(peers []Peer, place string, find services) peerSpec {
-	var s peerSpec
+func newPeers(peers []Peer, place string, find finder) peerSpec {
+	s := peerSpec{nodes: find.nodes}
 	if peers == nil {
 		return peerSpec{any: [2]bool{true, true}}
 	}
@@ -136,7 +144,7 @@ func newPeers(peers []Peer, place string, find services) peerSpec {
 		case p.Nodes != nil:
 			s.addresses = append(s.addresses, addressSpec{nodesSource(*p.Nodes), required})
 		case p.Service != nil:
-			for _, b := range find(*p.Service) {
+			for _, b := range find.services(*p.Service) {
 				if b.selector == nil {
 					s.addresses = append(s.addresses, addressSpec{serviceSource(b.key), required})
 				} else {
@@ -179,6 +187,9 @@ func (s *peerSpec) prefixes(p Prefixes, required Selector, place string) {
 			s.any[family] = true
 		} else {
 			s.selectors = append(s.selectors, slices.Concat(world(family), required))
+			if s.nodes {
+				s.addresses = append(s.addresses, addressSpec{allNodesSource(family), required})
+			}
 		}
 	}
 	if len(p.Include) > 0 || p.Group != "" || p.GroupSelector != nil {

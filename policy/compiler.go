@@ -35,6 +35,8 @@ type Config struct {
 	Open bool
 	// Host: policies of nodes are enforced.
 	Host bool
+	// CIDRNodes: rules of CIDRs select nodes, too (policyCIDRMatchMode).
+	CIDRNodes bool
 	// Audit: what is denied is reported, and goes on.
 	Audit bool
 }
@@ -68,6 +70,7 @@ type compiler struct {
 	dirty   map[*subject]struct{}
 	leaving []*target // endpoints that are no more
 	fresh   []*set    // to be built
+	waiting map[*target]struct{}
 }
 
 // object is a policy, as its rules are compiled.
@@ -100,8 +103,10 @@ type target struct {
 	ports   []binding
 	subject *subject
 	sets    [2][2]*set // by direction and family
+	next    [2][2]*set // what it gets when their lists are known, if it waits
 	gone    bool
 	unknown bool // its labels aren't known
+	fresh   bool // it never had sets, nor was decided to have none
 	// For whoever asks: the pod's name, and the container's interface.
 	name, attachment string
 }
@@ -112,8 +117,9 @@ func newCompiler(c Config, peers, rules *ledger.Numbers[ledgerKey]) *compiler {
 		config: c, peers: ids, space: newSpace(ids), subjects: newSelectors[*policySpec, *subject](), rules: rules, objects: map[Ref]*object{},
 		targets: map[uint16]*target{}, known: map[string]*subject{}, sets: map[string]*set{}, named: map[portName]*namedPort{},
 		pods: map[cluster.Key]podFacts{}, nodes: map[string]*nodeFacts{}, groups: map[string]groupFacts{}, behind: map[string]serviceFacts{},
-		asking: map[Ref]struct{}{}, altered: map[uint32]*rule{}, dirty: map[*subject]struct{}{},
+		asking: map[Ref]struct{}{}, altered: map[uint32]*rule{}, dirty: map[*subject]struct{}{}, waiting: map[*target]struct{}{},
 	}
+	out.space.nodes = c.CIDRNodes
 	out.space.special(podCIDRs, "pod-cidrs")
 	out.space.special(apiServers, "api-servers")
 	all := out.space.special(allIPv4, "ipv4")
@@ -211,7 +217,7 @@ func (c *compiler) newSpec(spec *Spec, place int, old, next *object) *policySpec
 		if slices.ContainsFunc(from.Peers, func(p Peer) bool { return p.Service != nil }) {
 			c.asking[spec.Ref] = struct{}{}
 		}
-		peers := newPeers(from.Peers, spec.Ref.String()+" "+from.Origin.Path, c.resolve)
+		peers := newPeers(from.Peers, spec.Ref.String()+" "+from.Origin.Path, c.finder())
 		rk := keyOf(spec, from, &peers)
 		for next.rules[rk] != nil {
 			rk += "+" // the same thing said twice
@@ -282,7 +288,7 @@ func hash128(text string) string {
 func (c *compiler) setTarget(slot uint16, labels []string, ports []binding, host, audit bool) {
 	t := c.targets[slot]
 	if t == nil {
-		t = &target{slot: slot}
+		t = &target{slot: slot, fresh: true}
 		c.targets[slot] = t
 	}
 	key := strings.Join(labels, "\n")

@@ -50,11 +50,11 @@ func newAgent(t testing.TB, w *reference.World, k *policy.Kernel) *agent {
 	a.endpoints, err3 = endpoint.NewTable(a.db)
 	a.must(err1, err2, err3)
 	log := slog.New(slog.DiscardHandler)
-	ids, err := identity.New(identity.Params{DB: a.db, Tables: a.cluster, Node: w.Node, Log: log, Now: time.Now})
+	ids, err := identity.New(identity.Params{DB: a.db, Tables: a.cluster, Node: w.Node, ClusterName: w.Cluster, Log: log, Now: time.Now})
 	a.must(err)
 	a.engine, err = policy.NewEngine(policy.Params{
 		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
-		Endpoints: a.endpoints, Node: w.Node, Config: policy.Config{Host: true}, Kernel: k, Log: log,
+		Endpoints: a.endpoints, Node: w.Node, ClusterName: w.Cluster, Config: policy.Config{Host: true, CIDRNodes: w.CIDRNodes}, Kernel: k, Log: log,
 	})
 	a.must(err)
 	txn := a.db.WriteTxn(a.cluster.Nodes, a.cluster.Namespaces, a.cluster.Pods, a.cluster.Services, a.cluster.Slices, a.policies.Policies, a.policies.Groups, a.endpoints)

@@ -26,8 +26,10 @@ type Params struct {
 	Addresses  statedb.Table[*identity.Address]
 	Endpoints  statedb.Table[*endpoint.Endpoint]
 	// Node is this node's name.
-	Node   string
-	Config Config
+	Node string
+	// ClusterName is as in identity.Params.
+	ClusterName string
+	Config      Config
 	// Dir keeps numbers over a restart of the agent; empty: nothing does.
 	Dir    string
 	Kernel *Kernel
@@ -92,6 +94,9 @@ func (e *Engine) path(name string) string {
 
 // Run follows the tables until ctx ends. It must be called once.
 func (e *Engine) Run(ctx context.Context) error {
+	if !e.ready(ctx) {
+		return nil
+	}
 	f, err := e.follow()
 	if err != nil {
 		return err
@@ -114,11 +119,35 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
+// ready returns when all tables are initialized, or, with false, when ctx ends.
+// Only who begins to follow a table then reads all of it at once: a transaction
+// is seen before those who follow are told of it, one table after the other,
+// and what the first round doesn't know is pruned.
+func (e *Engine) ready(ctx context.Context) bool {
+	for {
+		ok, wait := e.initialized(e.DB.ReadTxn())
+		if ok {
+			return true
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// loadSlice is how many prefixes of a long list a round takes: some 10 ms, after
+// which others have their turn. The first round takes all, since what it doesn't
+// know is pruned.
+const loadSlice = 2048
+
 // idle is how long a round waits if nothing calls.
 const idle = time.Hour
 
 // round tells the compiler what changed and the kernel what follows from it.
-// It returns what to wait for, and for how long at most.
+// It returns what to wait for, and for how long at most: not at all while long
+// lists load.
 func (e *Engine) round(f *follower) (wait []<-chan struct{}, after time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,8 +166,8 @@ func (e *Engine) round(f *follower) (wait []<-chan struct{}, after time.Duration
 		e.failures++
 		after = retryAfter(e.failures)
 		e.Log.Error("policies are not all in the kernel", "error", err, "again after", after)
-	} else {
-		e.failures, after, e.last = 0, idle, e.Kernel.now()
+	} else if e.failures = 0; len(e.compiler.space.loads) == 0 {
+		after, e.last = idle, e.Kernel.now()
 	}
 	more, err := e.Kernel.sweep(false)
 	if err != nil {
@@ -159,7 +188,7 @@ func (e *Engine) write(p *plan) error {
 	}
 	err2 := e.Kernel.apply(e.compiler, p)
 	if !e.began {
-		e.began = true
+		e.began, e.compiler.space.slice = true, loadSlice
 		e.peerNumbers.ReleaseKept()
 		e.ruleNumbers.ReleaseKept()
 		err2 = errors.Join(err2, e.Kernel.prune(e.compiler), e.Kernel.epochs.Bump(0))
@@ -205,6 +234,7 @@ func (e *Engine) publish(p *plan) error {
 
 func (e *Engine) realised(t *target) *Realised {
 	row := &Realised{Slot: t.slot, Pod: t.name, Attachment: t.attachment, Known: !t.unknown, Audit: t.audit || e.Config.Audit}
+	_, row.Waiting = e.compiler.waiting[t]
 	for dir, of := range t.sets {
 		for _, s := range of {
 			if s == nil {
@@ -281,7 +311,7 @@ func (e *Engine) WaitPod(ctx context.Context, slot uint16) error {
 		ep, _, ok := e.Endpoints.Get(r, endpoint.ByID(slot))
 		row, _, watch, done := e.Realised.GetWatch(r, RealisedBySlot(slot))
 		matter := patient && e.Policies.Policies.NumObjects(r) > 0
-		if ok && done && row.Attachment == ep.Attachment().String() && (row.Known || !matter) {
+		if ok && done && row.Attachment == ep.Attachment().String() && !row.Waiting && (row.Known || !matter) {
 			return nil
 		}
 		select {

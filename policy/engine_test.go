@@ -53,12 +53,13 @@ func newNode(t *testing.T, k *Kernel, dir string) *node {
 		Endpoints: n.endpoints, Node: "n1", Dir: dir, Kernel: k, Log: log, PodWait: 200 * time.Millisecond,
 	})
 	must(err)
-	txn := n.db.WriteTxn(n.policies.Policies)
-	done := n.policies.Policies.RegisterInitializer(txn, "test")
+	txn := n.db.WriteTxn(n.policies.Policies, n.cluster.Pods)
+	done1, done2 := n.policies.Policies.RegisterInitializer(txn, "test"), n.cluster.Pods.RegisterInitializer(txn, "test")
 	txn.Commit()
 	n.known = func() {
-		txn := n.db.WriteTxn(n.policies.Policies)
-		done(txn)
+		txn := n.db.WriteTxn(n.policies.Policies, n.cluster.Pods)
+		done1(txn)
+		done2(txn)
 		txn.Commit()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -176,6 +177,29 @@ func TestEngine(t *testing.T) {
 	n.expect(k.datapath, 81)
 	if got := ask(t, k.datapath, 2, Ingress, netip.MustParseAddr("10.0.0.3"), ProtoTCP, 81).rule; got != rule {
 		t.Errorf("rule %d is %d after a restart", rule, got)
+	}
+}
+
+// With the first endpoint whose policies are in the kernel, all addresses are:
+// also where many became known in one transaction, just before.
+func TestBegins(t *testing.T) {
+	const many = 20_000
+	sizes := small()
+	sizes["peers"], sizes["peer_classes"] = 1<<16, 1<<16
+	k, _ := kernelFor(t, sizes)
+	n := newNode(t, k, t.TempDir())
+	n.fill()
+	pods := make([]*cluster.Pod, many)
+	for i := range pods {
+		pods[i] = n.pod(fmt.Sprint("p", i), fmt.Sprintf("10.1.%d.%d", i>>8, i&0xff))
+	}
+	insert(n, n.cluster.Pods, pods...)
+	n.known()
+	if err := n.engine.WaitPod(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := counts(t, k.datapath)[1]; got < many {
+		t.Errorf("%d addresses are in the kernel, want %d", got, many)
 	}
 }
 

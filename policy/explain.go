@@ -243,8 +243,9 @@ func (c *compiler) speaksOf(r *rule, peer *end, family int) bool {
 			return true
 		}
 	}
+	byCIDR := c.config.CIDRNodes && (hostSelector().matches(peer.set) || remoteSelector().matches(peer.set))
 	for _, a := range r.peers.addresses {
-		if (a.source.pods || peer.outside) && peer.addr.IsValid() && a.required.matches(peer.set) && c.contains(&a.source, peer.addr) {
+		if (a.source.pods || peer.outside || byCIDR) && peer.addr.IsValid() && a.required.matches(peer.set) && c.contains(&a.source, peer.addr) {
 			return true
 		}
 	}

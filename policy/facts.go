@@ -165,7 +165,11 @@ func (c *compiler) included(s *addressSource) []netip.Prefix {
 		var addresses []netip.Addr
 		for _, n := range c.nodes {
 			if s.nodes.matches(n.labels) {
-				addresses = append(addresses, n.addresses...)
+				for _, a := range n.addresses {
+					if s.family < 0 || s.family == familyOf(a) {
+						addresses = append(addresses, a)
+					}
+				}
 			}
 		}
 		return singles(addresses)

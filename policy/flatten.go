@@ -31,6 +31,7 @@ const none = int(^uint(0) >> 1)
 // worked out from the rules that cover it, and knows the verdict.
 func flatten(list []*entry, ports func(*entry) []portPrefix) []row {
 	best := make(map[portPrefix]first, len(list))
+	var lengths [256]uint32 // by protocol: bit n says that there are prefixes of n bits
 	for place, e := range list {
 		of := first{none, place}
 		if e.admin {
@@ -42,6 +43,7 @@ func flatten(list []*entry, ports func(*entry) []portPrefix) []row {
 				have = first{none, none}
 			}
 			best[p] = have.among(of)
+			lengths[p.proto] |= 1 << p.bits
 		}
 	}
 	order := make([]portPrefix, 0, len(best))
@@ -51,7 +53,7 @@ func flatten(list []*entry, ports func(*entry) []portPrefix) []row {
 	slices.SortFunc(order, comparePrefixes)
 	rows := make([]row, 0, len(order))
 	for _, p := range order {
-		up, inherited := above(p, best)
+		up, inherited := above(p, best, &lengths)
 		mine := best[p].among(inherited)
 		best[p] = mine
 		decides := winner(list, mine)
@@ -64,11 +66,14 @@ func flatten(list []*entry, ports func(*entry) []portPrefix) []row {
 }
 
 // above is what the next larger prefix has that some rule has.
-func above(p portPrefix, best map[portPrefix]first) (bool, first) {
+func above(p portPrefix, best map[portPrefix]first, lengths *[256]uint32) (bool, first) {
 	for {
 		var ok bool
 		if p, ok = p.parent(); !ok {
 			return false, first{none, none}
+		}
+		if lengths[p.proto]&(1<<p.bits) == 0 {
+			continue
 		}
 		if f, ok := best[p]; ok {
 			return true, f

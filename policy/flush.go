@@ -51,6 +51,7 @@ func (c *compiler) flush() *plan {
 	c.leaving = nil
 	c.abandon(needless, p)
 	c.refit()
+	c.space.advance()
 	c.space.flush()
 	p.changes, p.bump = c.space.changes, c.space.bump
 	c.space.changes, c.space.bump = nil, false
@@ -64,6 +65,7 @@ func (c *compiler) flush() *plan {
 		}
 	}
 	c.peers.born = nil
+	c.promote(p)
 	c.build(p)
 	return p
 }
@@ -123,6 +125,10 @@ func (c *compiler) build(p *plan) {
 	c.fresh = nil
 	for _, s := range fresh {
 		if c.sets[s.key] != s || s.number != 0 {
+			continue
+		}
+		if s.loading() {
+			c.fresh = append(c.fresh, s)
 			continue
 		}
 		had := s.err
@@ -204,37 +210,6 @@ func (c *compiler) decide(s *subject, p *plan) {
 	}
 }
 
-// decideTarget finds the sets of one endpoint.
-func (c *compiler) decideTarget(t *target) {
-	var want [2][2]*set
-	if c.config.Mode != ModeNever {
-		for dir := range want {
-			rules, isolated, decided := c.rulesFor(t.subject, Direction(dir))
-			if c.config.Mode == ModeAlways && !t.host || t.unknown && c.enforcing() {
-				isolated, decided = true, true
-			}
-			if decided {
-				want[dir] = c.setsFor(t, Direction(dir), rules, isolated)
-			}
-		}
-	}
-	c.assign(t, want)
-}
-
-func (c *compiler) assign(t *target, want [2][2]*set) {
-	for dir := range want {
-		for family, s := range want[dir] {
-			if s != nil {
-				s.users++
-			}
-			if old := t.sets[dir][family]; old != nil {
-				old.users--
-			}
-		}
-	}
-	t.sets = want
-}
-
 // rulesFor are the rules that a subject's endpoints are judged by, in order.
 // Where no policy speaks of the direction, nothing is decided.
 func (c *compiler) rulesFor(s *subject, dir Direction) (rules []*rule, isolated, decided bool) {
@@ -254,7 +229,7 @@ func (c *compiler) rulesFor(s *subject, dir Direction) (rules []*rule, isolated,
 	}
 	for i, r := range rules {
 		if r.Action != Pass {
-			rules[i] = r.asking(required[r.Action], c.resolve)
+			rules[i] = r.asking(required[r.Action], c.finder())
 		}
 	}
 	arrange(rules)

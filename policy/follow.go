@@ -176,7 +176,7 @@ func (e *Engine) setEndpoint(ep *endpoint.Endpoint, r statedb.ReadTxn) {
 	pod, _, known := e.Cluster.Pods.Get(r, cluster.PodByKey(ep.Namespace, ep.Pod))
 	if known = known && ep.Pod != ""; known {
 		ns, _, _ := e.Cluster.Namespaces.Get(r, cluster.NamespaceByName(ep.Namespace))
-		labels, ports = identity.Labels(pod, ns), bindingsOf(pod.Ports)
+		labels, ports = identity.Labels(pod, ns, e.ClusterName), bindingsOf(pod.Ports)
 	}
 	c := e.compiler
 	if old := c.targets[ep.ID]; old != nil && old.attachment != ep.Attachment().String() {

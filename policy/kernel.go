@@ -197,16 +197,20 @@ func (k *Kernel) putTarget(c *compiler, t *target) error {
 
 // hold denies an endpoint everything until it has its sets.
 func (k *Kernel) hold(slot uint16) error {
-	var row bpf.DatapathEndpointPolicy
+	if err := k.track(slot, true); err != nil {
+		return err
+	}
+	return putAll(k, "policies", k.datapath.Policies, []uint32{uint32(slot)}, []bpf.DatapathEndpointPolicy{k.closedRow()})
+}
+
+// closedRow is that of an endpoint that may talk to nobody.
+func (k *Kernel) closedRow() (row bpf.DatapathEndpointPolicy) {
 	for dir := range row.Set {
 		for family := range row.Set[dir] {
 			row.Set[dir][family], row.Lengths[dir][family] = k.closed, lengthsOf(nothing())
 		}
 	}
-	if err := k.track(slot, true); err != nil {
-		return err
-	}
-	return putAll(k, "policies", k.datapath.Policies, []uint32{uint32(slot)}, []bpf.DatapathEndpointPolicy{row})
+	return row
 }
 
 // track lets the datapath look for flows at hand while some endpoint has
@@ -225,8 +229,12 @@ func (k *Kernel) track(slot uint16, on bool) error {
 }
 
 // targetRow is the row of an endpoint, and whether it has one. Where a set
-// isn't in the kernel, everything is allowed, or nothing.
+// isn't in the kernel, everything is allowed, or nothing; of an endpoint that
+// waits for its first ones, nothing is.
 func (k *Kernel) targetRow(c *compiler, t *target) (row bpf.DatapathEndpointPolicy, some bool) {
+	if t.fresh {
+		return k.closedRow(), true
+	}
 	row.Audit = uint8(boolIndex(t.audit || c.config.Audit))
 	for dir, of := range t.sets {
 		for family, s := range of {

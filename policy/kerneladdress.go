@@ -74,6 +74,7 @@ func blame(c *compiler, err error, numbers []uint32) {
 			}
 		}
 	}
+	c.space.hasten()
 }
 
 // hits are how many flows a row decided, and when it decided the last one.

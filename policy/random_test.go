@@ -45,7 +45,7 @@ func randomSelector(r *rand.Rand) Selector {
 
 func randomPrefixes(r *rand.Rand, n int) (out []netip.Prefix) {
 	all := prefixes("0.0.0.0/0", "::/0", "::/1", "10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24", "10.0.1.1/32", "10.0.1.2/32", "192.0.2.0/24", "192.0.2.0/28",
-		"192.0.2.1/32", "192.0.2.2/32", "198.51.100.0/24", "2001:db8::/32", "2001:db8::/64", "2001:db8::1/128", "fd00::/16", "fd00::1:2/128")
+		"172.16.0.0/31", "172.16.0.2/32", "fd01::/64", "192.0.2.1/32", "192.0.2.2/32", "198.51.100.0/24", "2001:db8::/32", "2001:db8::/64", "2001:db8::1/128", "fd00::/16", "fd00::1:2/128")
 	for range n {
 		out = append(out, pick(r, all))
 	}
@@ -205,7 +205,7 @@ func (w *scene) randomService(r *rand.Rand) (cluster.Key, serviceFacts) {
 
 func randomScene(t testing.TB, r *rand.Rand) *scene {
 	w := newScene(t)
-	w.config = Config{Mode: pick(r, []Mode{ModeDefault, ModeDefault, ModeDefault, ModeAlways}), HostDenied: r.IntN(4) == 0}
+	w.config = Config{Mode: pick(r, []Mode{ModeDefault, ModeDefault, ModeDefault, ModeAlways}), HostDenied: r.IntN(4) == 0, CIDRNodes: r.IntN(3) == 0}
 	addrs := func(texts ...string) (out []netip.Addr) {
 		for _, text := range texts {
 			out = append(out, netip.MustParseAddr(text))
@@ -241,16 +241,22 @@ func TestRandom(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := randomScene(t, r)
 		c := w.compiler()
+		c.space.slice = int(seed % 4) // most lists load in several rounds
 		for step := range 25 {
 			w.randomize(c, r, step)
 			if r.IntN(3) == 0 {
 				continue // several changes at once
 			}
-			c.flush()
+			c.flushAll()
 			w.check(c, r, fmt.Sprintf("seed %d step %d", seed, step))
+			if r.IntN(3) == 0 {
+				w.randomize(c, r, step)
+				c.flush() // something else comes while lists load
+			}
 		}
-		c.flush()
-		c.flush()
+		for range 3 { // sets go a round after others took their place, and their lists then
+			c.flushAll()
+		}
 		fresh := w.compiler()
 		if got, want := dump(c), dump(fresh); got != want {
 			t.Fatalf("seed %d: only step by step:\n%s\nonly at once:\n%s", seed, only(got, want), only(want, got))

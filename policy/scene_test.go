@@ -240,7 +240,7 @@ func (w *scene) peerMatches(r *Rule, tier Tier, required [2][2][]Selector, x *th
 
 func (w *scene) prefixesMatch(p *Prefixes, x *thing, a netip.Addr) bool {
 	has := func(q netip.Prefix) bool { return q.Contains(a) }
-	if !p.Pods && x.id != 0 || slices.ContainsFunc(p.Except, has) {
+	if !p.Pods && x.id != 0 && !(w.config.CIDRNodes && isNode(x)) || slices.ContainsFunc(p.Except, has) {
 		return false
 	}
 	for name, g := range w.groups {
@@ -251,6 +251,8 @@ func (w *scene) prefixesMatch(p *Prefixes, x *thing, a netip.Addr) bool {
 	return slices.ContainsFunc(p.Include, has)
 }
 
+func isNode(x *thing) bool { return x.id == identity.Host || x.id == identity.RemoteNode }
+
 func (w *scene) serviceMatches(p *ServicePeer, x *thing, a netip.Addr, labels []string) bool {
 	for key, s := range w.services {
 		if p.Selector == nil && (key.Name != p.Name || key.Namespace != p.Namespace) ||
@@ -258,7 +260,7 @@ func (w *scene) serviceMatches(p *ServicePeer, x *thing, a netip.Addr, labels []
 			continue
 		}
 		if len(s.selector) == 0 {
-			if x.id == 0 && slices.Contains(s.addresses, a) {
+			if (x.id == 0 || w.config.CIDRNodes && isNode(x)) && slices.Contains(s.addresses, a) {
 				return true
 			}
 			continue

@@ -57,7 +57,11 @@ func (s *set) build(next func() uint32) {
 	s.rest = s.classOf(nil, nil, func() uint32 { return s.number })
 	matched := map[*peerID][]uint32{}
 	match := func(d *peerID, at uint32) {
-		if list := matched[d]; len(list) == 0 || list[len(list)-1] != at {
+		list, ok := matched[d]
+		if !ok {
+			list = make([]uint32, 0, 8)
+		}
+		if len(list) == 0 || list[len(list)-1] != at {
 			matched[d] = append(list, at)
 		}
 	}
@@ -143,9 +147,9 @@ func (s *set) put(d *peerID, matched []uint32, next func() uint32) (c *class, fr
 // classOf is the class of a peer that these entries match beside those for
 // everybody; they are sorted. next numbers a new one.
 func (s *set) classOf(d *peerID, matched []uint32, next func() uint32) *class {
-	all := union(s.anyone, matched)
-	key := make([]byte, 0, 4*len(all))
-	for _, at := range all {
+	var buffer [128]byte
+	key := buffer[:0]
+	for _, at := range matched {
 		key = binary.LittleEndian.AppendUint32(key, at)
 	}
 	ports := func(e *entry) []portPrefix { return e.ports }
@@ -159,6 +163,7 @@ func (s *set) classOf(d *peerID, matched []uint32, next func() uint32) *class {
 	if c := s.byMatch[string(key)]; c != nil {
 		return c
 	}
+	all := union(s.anyone, matched)
 	list := make([]*entry, len(all))
 	for i, at := range all {
 		list[i] = &s.entries[at]

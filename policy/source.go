@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -25,7 +26,9 @@ type addressSource struct {
 	group           string
 	groups          *Selector
 	nodes           *Selector
-	service         string
+	// family is which of the nodes' addresses count: -1 all.
+	family  int
+	service string
 }
 
 func listPlace(rule string, peer int) string { return fmt.Sprintf("%s peer %d", rule, peer) }
@@ -51,7 +54,12 @@ func prefixSource(p Prefixes, place string) addressSource {
 }
 
 func nodesSource(sel Selector) addressSource {
-	return addressSource{key: "nodes " + sel.text(), pods: true, nodes: &sel}
+	return addressSource{key: "nodes " + sel.text(), pods: true, nodes: &sel, family: -1}
+}
+
+// allNodesSource is that of one family's addresses of all nodes.
+func allNodesSource(family int) addressSource {
+	return addressSource{key: "nodes of family " + strconv.Itoa(family), pods: true, nodes: &Selector{}, family: family}
 }
 
 func serviceSource(name string) addressSource {
@@ -70,6 +78,15 @@ func tidy(list []netip.Prefix) []netip.Prefix {
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
+}
+
+// SortLong sorts a list that is so long that whoever compiles it should not be
+// the one who does; short ones stay as they were written.
+func SortLong(list []netip.Prefix) []netip.Prefix {
+	if len(list) <= shortList {
+		return list
+	}
+	return tidy(list)
 }
 
 func isTidy(list []netip.Prefix) bool {
@@ -101,9 +118,14 @@ func contentKey(lists ...[]netip.Prefix) string {
 	return out
 }
 
+// shared reports whether two lists are one, so that nobody need compare them.
+func shared(a, b []netip.Prefix) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 // merge walks two tidy lists, and calls yield with what only one of them has.
 func merge(before, after []netip.Prefix, yield func(p netip.Prefix, added bool)) {
-	if len(before) > 0 && len(before) == len(after) && &before[0] == &after[0] {
+	if len(before) > 0 && shared(before, after) {
 		return
 	}
 	for len(before) > 0 || len(after) > 0 {

@@ -35,8 +35,15 @@ type marks struct {
 // membership is what the marks of all prefixes that cover an address add up to.
 type membership struct {
 	podCIDR, apiServer bool
-	sets               [2][]*addressSet // for addresses outside, and for those of pods and nodes
+	sets               [3][]*addressSet // by who has the address
 }
+
+// Who has an address, as address sets tell them apart.
+const (
+	ofWorld = iota
+	ofPod
+	ofNode
+)
 
 // change is a row for an address or a prefix to be written: noNumber takes it away.
 type change struct {
@@ -66,7 +73,13 @@ type space struct {
 	// count is how many cells there are of single addresses and of prefixes, and
 	// room how many rows the kernel's maps hold.
 	count, room [2]int
+	// slice is how many prefixes are marked at a time, 0: all. loads are the sets
+	// that have more to come, and coming how many cells that may make.
+	slice  int
+	loads  []*addressSet
+	coming [2]int
 
+	nodes bool // addresses of nodes count as those outside do
 	unfit bool // some set has an error that it hadn't, or none any more
 	least int  // how many rows there were when a set didn't fit
 
@@ -212,9 +225,12 @@ func (s *space) of(p netip.Prefix) *membership {
 			m.apiServer = true
 		default:
 			set := s.sets[id]
-			m.sets[0] = append(m.sets[0], set)
+			m.sets[ofWorld] = append(m.sets[ofWorld], set)
 			if set.source.pods {
-				m.sets[1] = append(m.sets[1], set)
+				m.sets[ofPod] = append(m.sets[ofPod], set)
+			}
+			if set.source.pods || s.nodes {
+				m.sets[ofNode] = append(m.sets[ofNode], set)
 			}
 		}
 	}
@@ -257,7 +273,11 @@ func (s *space) refresh(p netip.Prefix) {
 	m := s.of(p)
 	mine, isOwned := s.owned.Get(p)
 	if isOwned {
-		next := s.peers.number(mine.base.with(m.apiServer, s.peers), m.sets[1])
+		who := ofPod
+		if mine.base.id == identity.Host || mine.base.id == identity.RemoteNode {
+			who = ofNode
+		}
+		next := s.peers.number(mine.base.with(m.apiServer, s.peers), m.sets[who])
 		s.settleOwned(p, mine, next, m)
 	}
 	c, ok := s.cells.Get(p)
@@ -272,7 +292,7 @@ func (s *space) refresh(p netip.Prefix) {
 	case m.podCIDR: // the row of all pods' addresses holds here too
 	default:
 		outside := s.peers.base(worldOf(p.Addr()))
-		next = s.peers.number(outside.with(m.apiServer, s.peers), m.sets[0])
+		next = s.peers.number(outside.with(m.apiServer, s.peers), m.sets[ofWorld])
 	}
 	s.settleCell(p, c, next, isOwned)
 }

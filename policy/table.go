@@ -21,6 +21,9 @@ type Realised struct {
 	Rules    [2]int  `json:"rules"`
 	Enforced [2]bool `json:"enforced"`
 	Audit    bool    `json:"audit"`
+	// Waiting: its policies hold as they were until the lists that they name
+	// now are in the kernel.
+	Waiting bool `json:"waiting,omitempty"`
 	// Error is why some of them can't be in the kernel; empty if all are.
 	Error string `json:"error,omitempty"`
 }
@@ -44,6 +47,8 @@ func (r *Realised) TableRow() []string {
 	switch {
 	case r.Error != "":
 		state = r.Error
+	case r.Waiting:
+		state = "waits for a long list of addresses"
 	case !r.Known:
 		state = "the pod isn't known"
 	}

@@ -12,6 +12,8 @@ type Budget struct {
 	Name string `json:"name"`
 	// MinRatio is the least ratio to the baseline, or to the result called Of.
 	MinRatio *float64 `json:"min_ratio,omitempty"`
+	// MinValue is the smallest value, in Unit.
+	MinValue *float64 `json:"min_value,omitempty"`
 	// Of is another result, which MinRatio compares with; both were measured against a baseline, and it is their ratios to it
 	// that are compared, as they may come from two runs.
 	Of string `json:"of,omitempty"`
@@ -29,7 +31,11 @@ func (b Budget) String() string {
 	case b.MinRatio != nil:
 		return fmt.Sprintf("≥ %.2f", *b.MinRatio)
 	}
-	return strings.TrimSpace(fmt.Sprintf("≤ %g %s", *b.MaxValue, b.Unit))
+	sign, bound := "≤", b.MaxValue
+	if b.MinValue != nil {
+		sign, bound = "≥", b.MinValue
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %g %s", sign, *bound, b.Unit))
 }
 
 // LoadBudgets reads a list of budgets and refuses one that bounds nothing, or two things.
@@ -39,8 +45,14 @@ func LoadBudgets(path string) ([]Budget, error) {
 		return nil, err
 	}
 	for _, b := range list {
-		if (b.MinRatio == nil) == (b.MaxValue == nil) {
-			return nil, fmt.Errorf("read %s: %q needs min_ratio or max_value, not both", path, b.Name)
+		bounds := 0
+		for _, bound := range []*float64{b.MinRatio, b.MinValue, b.MaxValue} {
+			if bound != nil {
+				bounds++
+			}
+		}
+		if bounds != 1 {
+			return nil, fmt.Errorf("read %s: %q needs one of min_ratio, min_value and max_value", path, b.Name)
 		}
 		if b.Of != "" && b.MinRatio == nil {
 			return nil, fmt.Errorf("read %s: %q: \"of\" needs min_ratio", path, b.Name)
@@ -72,9 +84,9 @@ func (b Budget) check(list []Result) error {
 	switch {
 	case b.MinRatio != nil && r.Ratio < *b.MinRatio:
 		return fmt.Errorf("%s: ratio %.3f, budget %s", b.Name, r.Ratio, b)
-	case b.MaxValue != nil && r.Unit != b.Unit:
+	case b.MinRatio == nil && r.Unit != b.Unit:
 		return fmt.Errorf("%s: measured in %q, budget %s", b.Name, r.Unit, b)
-	case b.MaxValue != nil && r.Value > *b.MaxValue:
+	case b.MaxValue != nil && r.Value > *b.MaxValue, b.MinValue != nil && r.Value < *b.MinValue:
 		return fmt.Errorf("%s: %g %s, budget %s", b.Name, r.Value, r.Unit, b)
 	}
 	return nil

@@ -98,11 +98,24 @@ func TestCommittedBudgetsAreValid(t *testing.T) {
 
 func TestLoadBudgetsRefusesNoBoundAndTwo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "budget.json")
-	for _, text := range []string{`[{"name":"x"}]`, `[{"name":"x","min_ratio":1,"max_value":1}]`, `[{"name":"x","of":"y","max_value":1}]`} {
+	for _, text := range []string{`[{"name":"x"}]`, `[{"name":"x","min_ratio":1,"max_value":1}]`, `[{"name":"x","of":"y","max_value":1}]`, `[{"name":"x","min_value":1,"max_value":1}]`} {
 		must(t, os.WriteFile(path, []byte(text), 0o644))
 		if _, err := LoadBudgets(path); err == nil {
 			t.Errorf("accepted %s", text)
 		}
+	}
+}
+
+func TestMinValue(t *testing.T) {
+	least := 100.0
+	b := Budget{Name: "x", MinValue: &least, Unit: "pods/s"}
+	for value, want := range map[float64]int{100: 0, 250: 0, 99.9: 1} {
+		if broken := Check([]Result{{Name: "x", Value: value, Unit: "pods/s"}}, []Budget{b}); len(broken) != want {
+			t.Errorf("%g: %v", value, broken)
+		}
+	}
+	if broken := Check([]Result{{Name: "x", Value: 200, Unit: "s"}}, []Budget{b}); len(broken) != 1 || b.String() != "≥ 100 pods/s" {
+		t.Errorf("%s: %v", b, broken)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	apiv1 "myelin/api/v1"
-	"myelin/drop"
 )
 
 type dropsFlags struct {
@@ -27,7 +27,8 @@ func dropsCommand() *cobra.Command {
 		Use:   "drops",
 		Short: "Show how many packets were dropped, where, why, and what to do about it",
 		Long: "Shows the datapath's counters by hook and reason. They go on over restarts of the agent. " +
-			"Some drops are part of every pod's start, as the explanations say.",
+			"Some drops are part of every pod's start, as the explanations say. What policies dropped is shown by endpoint, direction and rule as well: " +
+			"flows, and packets that belong to none, counted since the endpoint's rules changed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.output != "" && f.output != "json" {
@@ -54,23 +55,33 @@ func dropsCommand() *cobra.Command {
 	return cmd
 }
 
-func (f *dropsFlags) read(ctx context.Context) ([]*drop.Row, error) {
+func (f *dropsFlags) read(ctx context.Context) ([]*dropRow, error) {
 	req := &apiv1.ListRequest{Table: "drops", Json: true}
 	if !f.all {
 		req.Filters = []*apiv1.ListFilter{{Column: "Verdict", Value: "drop"}}
 	}
-	answer, err := f.list(ctx, req)
-	if err != nil {
+	rows, rules := []*dropRow{}, []*ruleDrops{}
+	err1 := f.table(ctx, req, &rows)
+	err2 := f.table(ctx, &apiv1.ListRequest{Table: "policy-drops", Json: true}, &rules)
+	if err := cmp.Or(err1, err2); err != nil {
 		return nil, err
 	}
-	rows := []*drop.Row{}
-	if err := json.Unmarshal(answer.GetJson(), &rows); err != nil {
-		return nil, fmt.Errorf("read the agent's answer: %w", err)
-	}
-	return rows, nil
+	return withRules(rows, rules), nil
 }
 
-func writeRows(w io.Writer, rows []*drop.Row) error {
+// table reads the rows of one table.
+func (f *dropsFlags) table(ctx context.Context, req *apiv1.ListRequest, rows any) error {
+	answer, err := f.list(ctx, req)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(answer.GetJson(), rows); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return nil
+}
+
+func writeRows(w io.Writer, rows []*dropRow) error {
 	data, err := json.Marshal(rows)
 	if err != nil {
 		return err
@@ -79,7 +90,7 @@ func writeRows(w io.Writer, rows []*drop.Row) error {
 }
 
 // writeDrops shows counters, then what each reason means.
-func writeDrops(w io.Writer, rows []*drop.Row) error {
+func writeDrops(w io.Writer, rows []*dropRow) error {
 	if len(rows) == 0 {
 		_, err := fmt.Fprintln(w, "nothing was dropped")
 		return err
@@ -96,6 +107,7 @@ func writeDrops(w io.Writer, rows []*drop.Row) error {
 		if r.Verdict == "drop" && !told[r.Name] {
 			told[r.Name] = true
 			fmt.Fprintf(&b, "\n%s: %s\n    %s\n", r.Reason, r.What, r.Do)
+			r.writeRules(&b)
 		}
 	}
 	return writeTrimmed(w, &b)
@@ -132,18 +144,19 @@ func (f *dropsFlags) follow(cmd *cobra.Command) error {
 }
 
 // added are the counters that grew, by how much.
-func added(before, now []*drop.Row) []*drop.Row {
+func added(before, now []*dropRow) []*dropRow {
 	type key struct{ hook, name string }
-	was := map[key]*drop.Row{}
+	was := map[key]*dropRow{}
 	for _, r := range before {
 		was[key{string(r.Hook), r.Name}] = r
 	}
-	var grown []*drop.Row
+	var grown []*dropRow
 	for _, r := range now {
-		d := *r
+		d := dropRow{Row: r.Row, Rules: r.Rules}
 		// Smaller ones were made anew with the datapath.
 		if o := was[key{string(r.Hook), r.Name}]; o != nil && o.Packets <= r.Packets {
 			d.Packets, d.Bytes = r.Packets-o.Packets, r.Bytes-o.Bytes
+			d.Rules = addedRules(o.Rules, r.Rules)
 		}
 		if d.Packets > 0 {
 			grown = append(grown, &d)
@@ -152,13 +165,16 @@ func added(before, now []*drop.Row) []*drop.Row {
 	return grown
 }
 
-func (f *dropsFlags) writeAdded(w io.Writer, now time.Time, rows []*drop.Row) error {
+func (f *dropsFlags) writeAdded(w io.Writer, now time.Time, rows []*dropRow) error {
 	for _, r := range rows {
 		var err error
 		if f.output == "json" {
 			err = json.NewEncoder(w).Encode(r)
 		} else {
 			_, err = fmt.Fprintf(w, "%s %-9s %s: %s  +%d packets, +%d bytes\n", now.Format("15:04:05"), r.Hook, r.Verdict, r.Reason, r.Packets, r.Bytes)
+		}
+		if err == nil && f.output != "json" {
+			err = r.writeRules(w)
 		}
 		if err != nil {
 			return err

@@ -75,6 +75,7 @@ func nouns() []noun {
 			{name: "list", short: "List policies, and why one is refused", table: "policies"},
 			{name: "get", short: "Show the rows that an endpoint has in the kernel, with rule and hits", table: "policy-rows", by: "ENDPOINT|POD", prefix: true},
 			{name: "rules", short: "List rules with their hits, and which of them decide nothing", table: "policy-uses"},
+			{name: "drops", short: "List which rules denied how much to whom", table: "policy-drops"},
 		}, more: policyVerbs},
 		{name: "cidrgroup", short: "Prefixes that policies name", verbs: []verb{
 			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},

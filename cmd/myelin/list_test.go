@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -20,6 +21,7 @@ import (
 	apiv1 "myelin/api/v1"
 	"myelin/bpf"
 	"myelin/drop"
+	"myelin/policy"
 )
 
 func TestWriteTable(t *testing.T) {
@@ -41,12 +43,49 @@ func TestWriteTable(t *testing.T) {
 	}
 }
 
-func TestWriteDrops(t *testing.T) {
-	row := func(n bpf.DatapathOutcome, packets uint64) *drop.Row {
-		return drop.Counter{Hook: bpf.FromPod, Outcome: drop.NewNames().Outcome(uint8(n)), Packets: packets, Bytes: 100 * packets}.Row()
+func dropped(n bpf.DatapathOutcome, packets uint64) *dropRow {
+	return &dropRow{Row: *drop.Counter{Hook: bpf.FromPod, Outcome: drop.NewNames().Outcome(uint8(n)), Packets: packets, Bytes: 100 * packets}.Row()}
+}
+
+// Rules stand with the reason that they dropped for, once, and in what was
+// added only if they dropped more.
+func TestDropRules(t *testing.T) {
+	rule := func(number uint32, hits uint64, place, name string) *ruleDrops {
+		return &ruleDrops{Denial: policy.Denial{Endpoints: []string{"demo/web1", "demo/web2"}, Rule: number, Hits: hits}, Place: place, Name: name}
 	}
-	before := []*drop.Row{row(bpf.DatapathOutcomeDROP_TTL, 2), row(bpf.DatapathOutcomeDROP_VLAN, 9)}
-	now := []*drop.Row{row(bpf.DatapathOutcomeDROP_TTL, 5), row(bpf.DatapathOutcomeDROP_VLAN, 9), row(bpf.DatapathOutcomeDROP_MARTIAN, 1)}
+	rows := func() []*dropRow {
+		denied := dropped(bpf.DatapathOutcomeDROP_POLICY_DENIED, 7)
+		again := *denied
+		again.Hook = bpf.ToPod
+		return []*dropRow{dropped(bpf.DatapathOutcomeDROP_TTL, 1), denied, &again}
+	}
+	audited := rule(3, 9, "only looks", "DROP_POLICY_DENIED")
+	audited.Audited = true
+	before := withRules(rows(), []*ruleDrops{rule(1, 3, "a", "DROP_POLICY_DENIED"), rule(2, 4, "b", "DROP_POLICY_DENIED")})
+	more := rows()
+	more[1].Packets = 9
+	now := withRules(more, []*ruleDrops{rule(1, 5, "a", "DROP_POLICY_DENIED"), rule(2, 4, "b", "DROP_POLICY_DENIED"), rule(0, 8, "none", "DROP_POLICY_NO_RULE"), audited})
+	var got bytes.Buffer
+	if err := writeDrops(&got, now); err != nil || strings.Count(got.String(), "×") != 2 || !strings.Contains(got.String(), "\n    5 × ingress of demo/web1, demo/web2: a\n    4 × ") {
+		t.Errorf("%s%v", &got, err)
+	}
+	got.Reset()
+	f := &dropsFlags{}
+	grown := added(before, now)
+	if err := f.writeAdded(&got, time.Unix(0, 0), grown); err != nil || len(grown) != 1 || !strings.HasSuffix(got.String(), "+2 packets, +0 bytes\n    2 × ingress of demo/web1, demo/web2: a\n") {
+		t.Errorf("%s%v", &got, err)
+	}
+	data, err := json.Marshal(now[1])
+	var back dropRow
+	if err != nil || json.Unmarshal(data, &back) != nil || len(back.Rules) != 2 || back.Rules[0].Hits != 5 || back.Packets != 9 {
+		t.Errorf("%s, %v", data, err)
+	}
+}
+
+func TestWriteDrops(t *testing.T) {
+	row := dropped
+	before := []*dropRow{row(bpf.DatapathOutcomeDROP_TTL, 2), row(bpf.DatapathOutcomeDROP_VLAN, 9)}
+	now := []*dropRow{row(bpf.DatapathOutcomeDROP_TTL, 5), row(bpf.DatapathOutcomeDROP_VLAN, 9), row(bpf.DatapathOutcomeDROP_MARTIAN, 1)}
 	grown := added(before, now)
 	if len(grown) != 2 || grown[0].Packets != 3 || grown[0].Bytes != 300 || grown[1].Name != "DROP_MARTIAN" || grown[1].Packets != 1 {
 		t.Errorf("grown: %+v", grown)

@@ -16,5 +16,6 @@ func CIDRGroup(o *ciliumv2.CiliumCIDRGroup, source string) (*policy.Group, error
 			out.Prefixes = append(out.Prefixes, p)
 		}
 	}
+	out.Prefixes = policy.SortLong(out.Prefixes)
 	return out, r.err()
 }

@@ -117,7 +117,7 @@ func (r *reader) prefixPeers(c *ciliumRule) (out []policy.Peer) {
 		}
 		out = append(out, policy.Peer{Prefixes: set})
 	}
-	if len(plain.Include) > 0 {
+	if plain.Include = policy.SortLong(plain.Include); len(plain.Include) > 0 {
 		out = slices.Insert(out, 0, policy.Peer{Prefixes: plain})
 	}
 	return out

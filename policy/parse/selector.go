@@ -67,8 +67,8 @@ func (r *reader) key(field, text string, of keys) (source, key string) {
 		reason, _, _ := strings.Cut(reason, " (e.g.")
 		r.add(field, "key %q: %s", text, reason)
 	}
-	if of.sources && strings.HasPrefix(key, identity.DerivedPolicyKey) {
-		r.add(field, "key %q: labels that are derived from service accounts and clusters are not there yet", text)
+	if of.sources && strings.HasPrefix(key, identity.DerivedPolicyKey) && key != identity.ServiceAccountKey && key != identity.ClusterKey {
+		r.add(field, "key %q: no pod has it, only %s and %s", text, identity.ServiceAccountKey, identity.ClusterKey)
 	}
 	return source, of.prefix + key
 }

@@ -141,7 +141,7 @@ func TestText(t *testing.T) {
 		if w2 := World(again, size); !reflect.DeepEqual(w, w2) || !reflect.DeepEqual(list, Probes(again, w2, probes)) {
 			t.Fatalf("seed %d makes two worlds", seed)
 		}
-		back := &reference.World{Node: w.Node}
+		back := &reference.World{Node: w.Node, Cluster: w.Cluster, CIDRNodes: w.CIDRNodes}
 		if err := scenario.Add(back, []byte(text)); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}

@@ -1,6 +1,8 @@
 package random
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -37,9 +39,14 @@ func (m *maker) expression(name func(key string) string) metav1.LabelSelectorReq
 // plain leaves a key as it is.
 func plain(key string) string { return key }
 
-// sourced gives keys one of the forms that Cilium has for them.
+// sourced gives keys one of the forms that Cilium has for them. A few become
+// those of labels that are derived.
 func (m *maker) sourced(key string) string {
-	return pick(m.r, []string{"", "", "any:", "k8s:"}) + key
+	n := m.r.IntN(256)
+	if n>>4 == 0 && slices.Contains(keys(), key) {
+		key = "io.cilium.k8s.policy." + []string{"cluster", "serviceaccount", "serviceaccount", "serviceaccount"}[n>>2]
+	}
+	return []string{"", "", "any:", "k8s:"}[n&3] + key
 }
 
 // namespaceSelector is one over labels of namespaces, or for one by its name.

@@ -14,7 +14,7 @@ import (
 // and what the reference says of probes.
 func Text(w *reference.World, probes ...reference.Probe) (string, error) {
 	var text bytes.Buffer
-	fmt.Fprintf(&text, "# node: %s\n", w.Node)
+	fmt.Fprintf(&text, "# node: %s\n# cluster: %s\n# nodes are matched by CIDR: %t\n", w.Node, w.Cluster, w.CIDRNodes)
 	for _, p := range probes {
 		fmt.Fprintf(&text, "# probe: %s -> %s proto %d port %d\n", p.Src, p.Dst, p.Proto, p.Port)
 		for direction, v := range map[string]reference.Verdict{"egress": w.Egress(p), "ingress": w.Ingress(p)} {

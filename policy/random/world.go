@@ -45,6 +45,7 @@ func World(r *rand.Rand, size int) *reference.World {
 		m.policy(fmt.Sprintf("p%d", i))
 	}
 	m.w.Node = pick(r, m.w.Nodes).Name
+	m.w.Cluster, m.w.CIDRNodes = clusterName, len(m.w.Pods)%3 == 0
 	return m.w
 }
 
@@ -76,6 +77,12 @@ func several[T any](m *maker, most int, one func() T) []T {
 	}
 	return list
 }
+
+// clusterName is what worlds' clusters are called: one of the labels' values.
+const clusterName = "a"
+
+// accounts are service accounts of pods; a pod that no API server has seen has none.
+func accounts() []string { return []string{"", "a", "b"} }
 
 // Labels have three keys and three values.
 func keys() []string   { return []string{"app", "tier", "env"} }
@@ -131,6 +138,7 @@ func (m *maker) pods(n int) {
 		node := m.r.IntN(len(m.w.Nodes))
 		pod.Spec.NodeName = m.w.Nodes[node].Name
 		pod.Spec.HostNetwork = m.odds(10)
+		pod.Spec.ServiceAccountName = accounts()[i%3]
 		pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Ports: m.containerPorts(pod)}}
 		pod.Status.Phase = corev1.PodRunning
 		addrs := []string{fmt.Sprintf("10.0.%d.%d", node+1, i+10), fmt.Sprintf("fd00:10:0:%d::%d", node+1, i+10)}

@@ -14,6 +14,7 @@ import (
 const (
 	namespaceKey       = "io.kubernetes.pod.namespace"
 	namespaceLabelsKey = "io.cilium.k8s.namespace.labels."
+	derivedKey         = "io.cilium.k8s.policy."
 )
 
 // label is a label as Cilium has it: with the source that it is from.
@@ -44,11 +45,14 @@ func (w *World) labels(who party) labelSet {
 	case who.pod != nil:
 		for k, v := range who.pod.Labels {
 			// A pod can't say of itself what is derived.
-			if k != namespaceKey && !strings.HasPrefix(k, namespaceLabelsKey) {
+			if k != namespaceKey && !strings.HasPrefix(k, namespaceLabelsKey) && !strings.HasPrefix(k, derivedKey) {
 				s = append(s, label{"k8s", k, v})
 			}
 		}
-		s = append(s, label{"k8s", namespaceKey, who.pod.Namespace})
+		s = append(s, label{"k8s", namespaceKey, who.pod.Namespace}, label{"k8s", derivedKey + "cluster", w.Cluster})
+		if account := who.pod.Spec.ServiceAccountName; account != "" {
+			s = append(s, label{"k8s", derivedKey + "serviceaccount", account})
+		}
 		for k, v := range w.namespaceLabels(who.pod.Namespace) {
 			s = append(s, label{"k8s", namespaceLabelsKey + k, v})
 		}
@@ -119,7 +123,7 @@ func (w *World) ciliumPeer(who party, r rule, others []rule) string {
 	if what == "" {
 		what = first("entities", r.entities, func(e string) string { return w.entity(who, e) })
 	}
-	if what == "" && who.outside() {
+	if what == "" && w.byCIDR(who) {
 		what = first("cidr", r.cidr, func(cidr string) string {
 			if who.within(cidr) {
 				return "prefix"
@@ -127,7 +131,7 @@ func (w *World) ciliumPeer(who party, r rule, others []rule) string {
 			return ""
 		})
 	}
-	if what == "" && who.outside() {
+	if what == "" && w.byCIDR(who) {
 		what = first("cidrSet", r.cidrSet, func(c ciliumv2.CIDRRule) string { return w.ciliumCIDR(who, c) })
 	}
 	if what == "" {
@@ -135,6 +139,10 @@ func (w *World) ciliumPeer(who party, r rule, others []rule) string {
 	}
 	return what
 }
+
+// byCIDR is true for who may be selected by address: those outside of the
+// cluster, and nodes if policyCIDRMatchMode has them.
+func (w *World) byCIDR(who party) bool { return who.outside() || w.CIDRNodes && who.node != nil }
 
 // ciliumEndpoint is true if a selector of endpoints selects somebody. One in a
 // CiliumNetworkPolicy is about the policy's namespace, unless it asks for a
@@ -213,8 +221,7 @@ func (w *World) entity(who party, name string) string {
 	return ""
 }
 
-// ciliumCIDR says by what an entry of a cidrSet matches who is outside of the
-// cluster; empty: it doesn't. A group that isn't there is as good as an empty one.
+// ciliumCIDR says by what an entry of a cidrSet matches somebody; empty: it doesn't. A group that isn't there is as good as an empty one.
 func (w *World) ciliumCIDR(who party, c ciliumv2.CIDRRule) string {
 	for _, except := range c.Except {
 		if who.within(except) {
@@ -242,7 +249,7 @@ func (w *World) ciliumCIDR(who party, c ciliumv2.CIDRRule) string {
 
 // ciliumService says by what somebody is a Service's; empty: it isn't. Of a
 // Service with a selector it is the pods that the selector selects, of one
-// without it is the endpoints that are outside of the cluster, as with CIDRs
+// without it is the endpoints that CIDRs may select
 // (Services based). Without a namespace it is the Services of all namespaces.
 func (w *World) ciliumService(who party, s ciliumv2.Service) string {
 	for _, svc := range w.Services {
@@ -263,7 +270,7 @@ func (w *World) ciliumService(who party, s ciliumv2.Service) string {
 			continue
 		}
 		if len(svc.Spec.Selector) == 0 {
-			if who.outside() && w.behind(who, svc.Namespace, svc.Name) {
+			if w.byCIDR(who) && w.behind(who, svc.Namespace, svc.Name) {
 				return what + "/endpoints"
 			}
 			continue

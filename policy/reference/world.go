@@ -22,6 +22,9 @@ import (
 type World struct {
 	// Node is the name of the node whose datapath is asked.
 	Node string
+	// Cluster is the cluster's name, and CIDRNodes policyCIDRMatchMode: [nodes].
+	Cluster   string
+	CIDRNodes bool
 
 	Namespaces     []*corev1.Namespace
 	Pods           []*corev1.Pod

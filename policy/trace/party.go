@@ -66,7 +66,7 @@ func keyOf(name string) cluster.Key {
 
 func (t *Tracer) podParties(r statedb.ReadTxn, p *cluster.Pod) (out []Party) {
 	ns, _, _ := t.Cluster.Namespaces.Get(r, cluster.NamespaceByName(p.Namespace))
-	labels := identity.Labels(p, ns)
+	labels := identity.Labels(p, ns, t.Engine.ClusterName)
 	name := p.Key().String()
 	if p.HostNetwork { // judged as its node
 		labels = nil

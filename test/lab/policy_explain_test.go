@@ -144,6 +144,7 @@ func (c *cluster) checkRules(t *testing.T) {
 	if len(rules) != 1 || rules[0].State != "hit" || rules[0].Hits != hits["ingress allow 8080/TCP"] {
 		t.Errorf("rules %+v, rows have %v", rules, hits)
 	}
+	contains(t, "drops", c.mustCLI("node2", "drops"), "policy no rule: ", "× ingress of default/web: no rule allowed it: isolated by NetworkPolicy default/web")
 	contains(t, "status", c.mustCLI("node2", "status"), "Policies:", "1 of 2 endpoints with policies, 1 object, 1 rule")
 }
 

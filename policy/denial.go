@@ -1,0 +1,95 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Denial is how often a rule, or that there was none, denied something to
+// endpoints of this node.
+type Denial struct {
+	// Endpoints are those that share rows, since the same rules judge them, as
+	// "namespace/name" or "host". Slot is that of one.
+	Endpoints []string  `json:"endpoints"`
+	Slot      uint16    `json:"-"`
+	Direction Direction `json:"direction"`
+	// Rule is its number; 0: no rule allowed it.
+	Rule uint32 `json:"rule"`
+	// Hits are flows, and packets that belong to none: since the rows were
+	// written, which happens when the rules of the endpoints change. LastNs is when
+	// the last one was: nanoseconds of CLOCK_MONOTONIC.
+	Hits   uint64 `json:"hits"`
+	LastNs uint64 `json:"lastNs"`
+	// Audited: all of the endpoints only report what is denied to them.
+	Audited bool `json:"audited,omitempty"`
+}
+
+// Denials are those that have hits, the most first. The kernel counts in the
+// rows that it reads anyway; here each row that denies is looked up once.
+func (e *Engine) Denials() []*Denial {
+	out, rows := e.denying()
+	for d, of := range rows {
+		for _, r := range of { // of the kernel: not under the lock
+			hits, last := e.Kernel.hits(r.class, r.portPrefix)
+			d.Hits, d.LastNs = d.Hits+hits, max(d.LastNs, last)
+		}
+	}
+	out = slices.DeleteFunc(out, func(d *Denial) bool { return d.Hits == 0 })
+	slices.SortFunc(out, func(a, b *Denial) int {
+		return cmp.Or(cmp.Compare(b.Hits, a.Hits), slices.Compare(a.Endpoints, b.Endpoints), cmp.Compare(a.Direction, b.Direction), cmp.Compare(a.Rule, b.Rule))
+	})
+	return out
+}
+
+// denying are all that deny, and the rows that do it.
+func (e *Engine) denying() (out []*Denial, rows map[*Denial][]usedRow) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rows = map[*Denial][]usedRow{}
+	type key struct {
+		endpoints string
+		dir       Direction
+		rule      uint32
+	}
+	known := map[key]*Denial{}
+	for s, of := range e.compiler.sharing() {
+		like := Denial{Slot: of[0].slot, Direction: s.dir, Audited: true}
+		for _, t := range of {
+			like.Endpoints = append(like.Endpoints, t.name)
+			like.Audited = like.Audited && (t.audit || e.Config.Audit)
+		}
+		for _, c := range s.byRows {
+			for _, r := range c.rows {
+				if r.ruling != denied && r.ruling != noRule {
+					continue
+				}
+				k := key{strings.Join(like.Endpoints, " "), s.dir, r.rule}
+				d := known[k] // families may have sets of their own
+				if d == nil {
+					one := like
+					one.Rule = r.rule
+					d, known[k] = &one, &one
+					out = append(out, d)
+				}
+				rows[d] = append(rows[d], usedRow{c.number, r.portPrefix})
+			}
+		}
+	}
+	return out, rows
+}
+
+// sharing are the sets that are in the kernel, and the endpoints of each.
+func (c *compiler) sharing() map[*set][]*target {
+	out := map[*set][]*target{}
+	for _, t := range c.inOrder() {
+		for _, of := range t.sets {
+			for family, s := range of {
+				if s != nil && s.number != 0 && (family == 0 || of[0] != s) {
+					out[s] = append(out[s], t)
+				}
+			}
+		}
+	}
+	return out
+}
