@@ -16,7 +16,6 @@ import (
 	"myelin/cluster"
 	"myelin/cni"
 	"myelin/ipam"
-	"myelin/manifests"
 )
 
 // findSelf waits for this node's own object: without its podCIDRs there is
@@ -116,7 +115,7 @@ func (a *Agent) familiesOn(all []netip.Prefix) (list []netip.Prefix) {
 
 // missing says why the node has no podCIDRs, in the words of whoever would
 // have to change something.
-func (a *Agent) missing(txn statedb.ReadTxn, problems []*manifests.Problem, known bool) (why, help string) {
+func (a *Agent) missing(txn statedb.ReadTxn, problems []*cluster.Problem, known bool) (why, help string) {
 	name, dir := a.config.Myelin.NodeName, a.config.Myelin.Manifests
 	n, _, found := a.cluster.Nodes.Get(txn, cluster.NodeByName(name))
 	for _, p := range problems {

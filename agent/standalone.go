@@ -12,7 +12,6 @@ import (
 
 	"myelin/cluster"
 	"myelin/ipam"
-	"myelin/manifests"
 	"myelin/route"
 )
 
@@ -102,7 +101,7 @@ func (a *Agent) writeMachine() (known bool, again changes) {
 }
 
 // manifestProblems are none where no manifests are read.
-func (a *Agent) manifestProblems(txn statedb.ReadTxn) []*manifests.Problem {
+func (a *Agent) manifestProblems(txn statedb.ReadTxn) []*cluster.Problem {
 	if a.manifests == nil {
 		return nil
 	}

@@ -14,7 +14,6 @@ import (
 	"myelin/config"
 	"myelin/endpoint"
 	"myelin/ipam"
-	"myelin/manifests"
 	"myelin/node"
 	"myelin/route"
 	"myelin/tunnel"
@@ -56,7 +55,7 @@ type Facts struct {
 
 	Nodes    []*cluster.Node
 	Counts   Counts
-	Problems []*manifests.Problem
+	Problems []*cluster.Problem
 	Unused   map[string]int // objects by kind that are not acted on
 
 	// Services mean nothing where neither sockets nor packets get them.
