@@ -57,6 +57,7 @@ type Facts struct {
 	Counts   Counts
 	Problems []*cluster.Problem
 	Unused   map[string]int // objects by kind that are not acted on
+	Server   *APIServer     // nil: objects don't come from one
 
 	// Services mean nothing where neither sockets nor packets get them.
 	Services Services
