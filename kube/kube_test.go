@@ -132,16 +132,16 @@ func testSame(t *testing.T, s server) {
 func testChanges(t *testing.T, s server) {
 	w := follow(t, options(s)).synced()
 	for _, c := range []struct{ object, before, after string }{
-		{"apiVersion: v1\nkind: Node\nmetadata: {name: third, labels: {x: VALUE}}\nspec: {podCIDR: 10.9.0.0/24, podCIDRs: [10.9.0.0/24]}", "one", "two"},
-		{"apiVersion: v1\nkind: Namespace\nmetadata: {name: changing, labels: {x: VALUE}}", "one", "two"},
-		{"apiVersion: v1\nkind: Pod\nmetadata: {name: changing, labels: {x: VALUE}}\nspec: {containers: [{name: a, image: a}]}", "one", "two"},
-		{"apiVersion: v1\nkind: Service\nmetadata: {name: changing}\nspec: {clusterIP: 10.96.0.77, ports: [{name: VALUE, port: 80}]}", "one", "two"},
+		{"apiVersion: v1\nkind: Node\nmetadata: {name: third, labels: {x: VALUE}}\nspec: {podCIDR: 10.9.0.0/24, podCIDRs: [10.9.0.0/24]}", "val-one", "val-two"},
+		{"apiVersion: v1\nkind: Namespace\nmetadata: {name: changing, labels: {x: VALUE}}", "val-one", "val-two"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: changing, labels: {x: VALUE}}\nspec: {containers: [{name: a, image: a}]}", "val-one", "val-two"},
+		{"apiVersion: v1\nkind: Service\nmetadata: {name: changing}\nspec: {clusterIP: 10.96.0.77, ports: [{name: VALUE, port: 80}]}", "val-one", "val-two"},
 		{"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: changing, labels: {kubernetes.io/service-name: changing}}\naddressType: IPv4\nendpoints: [{addresses: [VALUE]}]", "10.9.0.1", "10.9.0.2"},
-		{"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: changing}\nspec: {podSelector: {matchLabels: {x: VALUE}}}", "one", "two"},
-		{"apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: changing}\nspec: {endpointSelector: {matchLabels: {x: VALUE}}, ingress: [{}]}", "one", "two"},
-		{"apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: changing}\nspec: {endpointSelector: {matchLabels: {x: VALUE}}, ingress: [{}]}", "one", "two"},
+		{"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: changing}\nspec: {podSelector: {matchLabels: {x: VALUE}}}", "val-one", "val-two"},
+		{"apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: changing}\nspec: {endpointSelector: {matchLabels: {x: VALUE}}, ingress: [{}]}", "val-one", "val-two"},
+		{"apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: changing}\nspec: {endpointSelector: {matchLabels: {x: VALUE}}, ingress: [{}]}", "val-one", "val-two"},
 		{"apiVersion: cilium.io/v2\nkind: CiliumCIDRGroup\nmetadata: {name: changing}\nspec: {externalCIDRs: [VALUE]}", "10.9.0.0/16", "fd00:9::/64"},
-		{"apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: changing}\nspec: {tier: Admin, priority: 7, subject: {namespaces: {matchLabels: {x: VALUE}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}", "one", "two"},
+		{"apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: changing}\nspec: {tier: Admin, priority: 7, subject: {namespaces: {matchLabels: {x: VALUE}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}", "val-one", "val-two"},
 	} {
 		kind, _, _ := strings.Cut(strings.SplitN(c.object, "kind: ", 2)[1], "\n")
 		t.Run(kind, func(t *testing.T) {

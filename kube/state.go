@@ -151,9 +151,10 @@ func (s *Source) absent(k *kind) {
 func (s *Source) find(k *kind) {
 	s.mu.Lock()
 	s.states[k].seen = time.Now()
+	found := s.states[k].found
 	s.mu.Unlock()
 	select {
-	case s.states[k].found <- struct{}{}:
+	case found <- struct{}{}:
 	default:
 	}
 }
