@@ -43,8 +43,8 @@ test-lab: build ## nodes and pods as namespaces, real traffic
 	go run ./test/rings lab
 
 .PHONY: test-kube
-test-kube: ## the source that is an API server, with a real one; builds it first, which takes its time
-	MYELIN_KUBE_BIN=$$(test/kube/build.sh) go test -count=1 ./kube
+test-kube: build ## the source that is an API server, with a real one; builds it first, which takes its time
+	MYELIN_KUBE_BIN=$$(test/kube/build.sh) go test -count=1 ./kube ./test/kube
 
 .PHONY: test-vm
 test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10

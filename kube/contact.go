@@ -19,6 +19,7 @@ type contact struct {
 	problem string    // of the last request; empty if it went well
 	since   time.Time // since when there is a problem
 	failed  uint64    // requests
+	said    bool      // the log has a problem
 	changed chan struct{}
 }
 

@@ -113,7 +113,7 @@ func (s *Source) Run(ctx context.Context) error {
 		return nil
 	})
 	jobs.Go(func() error {
-		s.Server.contact.tell(ctx, s.tell)
+		s.Server.contact.tell(ctx, s.contact)
 		return nil
 	})
 	return jobs.Wait()

@@ -24,6 +24,7 @@ func TestServer(t *testing.T) {
 	t.Run("InstalledLater", func(t *testing.T) { testInstalledLater(t, s) })
 	s.applyFile(t, "kube/testdata/definitions.yaml", "examples/two-nodes/nodes.yaml", "examples/two-nodes/pods.yaml", "examples/two-nodes/services.yaml",
 		"kube/testdata/slice.yaml", "kube/testdata/policies.yaml")
+	t.Run("Account", func(t *testing.T) { testAccount(t, s) })
 	t.Run("Same", func(t *testing.T) { testSame(t, s) })
 	t.Run("Changes", func(t *testing.T) { testChanges(t, s) })
 	t.Run("Refused", func(t *testing.T) { testRefused(t, s) })
@@ -86,6 +87,25 @@ func testInstalledLater(t *testing.T, s server) {
 		return ""
 	})
 	t.Logf("listed %s after their definition", time.Since(begin).Round(time.Millisecond))
+}
+
+// testAccount: a service account's files will do, and an address that is not
+// theirs.
+func testAccount(t *testing.T, s server) {
+	dir := t.TempDir()
+	ca, err := os.ReadFile(s.CA())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"token": []byte(apiserver.Agent), "ca.crt": ca} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := follow(t, kube.Options{Account: dir, Host: "127.0.0.1", Port: uint16(s.Port()), Env: func(string) string { return "" }}).synced()
+	if w.cluster.Nodes.NumObjects(w.db.ReadTxn()) == 0 {
+		t.Error("no nodes")
+	}
 }
 
 // testSame: the tables are what manifests of the same objects make of them.

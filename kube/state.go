@@ -90,6 +90,22 @@ func (s *State) Obstacle() string {
 	return ""
 }
 
+// contact says when the server has gone, and when it is back.
+func (s *Source) contact() {
+	c := s.Server.contact
+	c.mu.Lock()
+	problem, said := c.problem, c.said
+	c.said = problem != ""
+	c.mu.Unlock()
+	switch {
+	case problem != "" && !said:
+		s.Log.Warn("the API server doesn't answer; what it said stays in force", "server", s.Server.Address(), "error", problem)
+	case problem == "" && said:
+		s.Log.Info("the API server answers again", "server", s.Server.Address())
+	}
+	s.tell()
+}
+
 // tell wakes those who wait for another state.
 func (s *Source) tell() {
 	s.mu.Lock()

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +35,9 @@ func TestAgent(t *testing.T) {
 	if os.Getenv(apiserver.BinEnv) == "" {
 		t.Skipf("%s is not set: $(test/kube/build.sh) makes what it is to name", apiserver.BinEnv)
 	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root, for namespaces")
+	}
 	if os.Getenv(insideEnv) == "" {
 		cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--kill-child", os.Args[0], "-test.v", "-test.run", "^TestAgent$")
 		cmd.Env = append(os.Environ(), insideEnv+"=1")
@@ -46,12 +51,14 @@ func TestAgent(t *testing.T) {
 		return
 	}
 	n := newNode(t)
+	n.refusesToStart("neither myelin.manifests nor an API server: kubeConfigPath is not set")
 	n.start()
 	n.says("synced", "Kubernetes")
 	services := n.services()
 	if !strings.Contains(services, "10.96.0.80:80/TCP") || !strings.Contains(services, "10.0.2.9:8080") {
 		t.Fatalf("Services are\n%s", services)
 	}
+	n.measures("myelin_kubernetes_up 1", "myelin_kubernetes_synced 1", `myelin_kubernetes_objects{kind="Service"} 2`)
 	before := n.frontends()
 	t.Logf("measured: RSS of the agent %d kB", n.rss())
 
@@ -63,6 +70,7 @@ func TestAgent(t *testing.T) {
 	n.kill()
 	n.launch()
 	n.says("can't be reached")
+	n.measures("myelin_kubernetes_up 0", "myelin_kubernetes_synced 0")
 	if now := n.frontends(); now != before || before == 0 {
 		t.Errorf("%d frontends in the kernel after a start without the server, want %d", now, before)
 	}
@@ -130,7 +138,7 @@ func newNode(t *testing.T) *node {
 		}
 	}
 	config := fmt.Sprintf("ipv6.enabled: true\nautoDirectNodeRoutes: true\nkubeProxyReplacement: true\ncni: {confPath: %[1]s/cni, binPath: %[1]s/cni}\n"+
-		"myelin: {runDir: %[1]s/run, bpfRoot: %[1]s/bpf, cgroupRoot: %[2]s}\nhealthPort: 0\n", n.dir, cgroup)
+		"myelin: {runDir: %[1]s/run, bpfRoot: %[1]s/bpf, cgroupRoot: %[2]s}\nhealthPort: 9879\n", n.dir, cgroup)
 	if err := os.WriteFile(n.file("agent.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -232,6 +240,38 @@ func (n *node) says(texts ...string) {
 		}
 		if time.Now().After(deadline) {
 			n.Fatalf("the status has no %q after %s: %v\n%s\n%s", missing, patience, err, out, n.log)
+		}
+	}
+}
+
+// refusesToStart: an agent with the configuration file alone ends with an error.
+func (n *node) refusesToStart(want string) {
+	n.Helper()
+	out, err := exec.CommandContext(n.Context(), filepath.Join(n.bin, "myelin"), "agent", "--config", n.file("agent.yaml")).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), want) {
+		n.Errorf("without a source: %v\n%s\nwant %q", err, out, want)
+	}
+}
+
+// measures looks for lines of the metrics.
+func (n *node) measures(lines ...string) {
+	n.Helper()
+	req, err := http.NewRequestWithContext(n.Context(), http.MethodGet, "http://127.0.0.1:9879/metrics", nil)
+	if err != nil {
+		n.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		n.Fatal(err)
+	}
+	for _, line := range lines {
+		if !strings.Contains(string(body), "\n"+line+"\n") {
+			n.Errorf("metrics have no %q: %q", line, regexp.MustCompile(`(?m)^myelin_kubernetes.*$`).FindAllString(string(body), -1))
 		}
 	}
 }
