@@ -29,6 +29,7 @@ func TestServer(t *testing.T) {
 	t.Run("Changes", func(t *testing.T) { testChanges(t, s) })
 	t.Run("Refused", func(t *testing.T) { testRefused(t, s) })
 	t.Run("Away", func(t *testing.T) { testAway(t, s) })
+	t.Run("Removed", func(t *testing.T) { testRemoved(t, s) })
 }
 
 func options(s server) kube.Options { return kube.Options{KubeConfig: s.KubeConfig(apiserver.Agent)} }
@@ -304,4 +305,30 @@ func testAway(t *testing.T, s server) {
 			return ""
 		})
 	}
+}
+
+// testRemoved: a kind that is removed goes with its objects, and may come back.
+func testRemoved(t *testing.T, s server) {
+	w := follow(t, options(s)).synced()
+	group := func() kube.Kind {
+		state := w.state()
+		return state.Kinds[slices.IndexFunc(state.Kinds, func(k kube.Kind) bool { return k.Name == "CiliumCIDRGroup" })]
+	}
+	if k := group(); !k.Listed || k.Objects == 0 {
+		t.Fatalf("before: %+v", k)
+	}
+	s.Delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ciliumcidrgroups.cilium.io")
+	w.eventually("the kind has gone", func() string {
+		if k := group(); !k.Missing || k.Objects > 0 || k.Problem != "" {
+			return fmt.Sprintf("%+v", k)
+		}
+		return ""
+	})
+	s.applyFile(t, "kube/testdata/definitions.yaml")
+	w.eventually("the kind is back", func() string {
+		if k := group(); k.Missing || !k.Listed {
+			return fmt.Sprintf("%+v", k)
+		}
+		return ""
+	})
 }
