@@ -26,7 +26,7 @@ build: ## bin/myelin, bin/myelin-cni, bin/myelin-bench: static, no compiler but 
 .PHONY: test
 test: build ## all four rings; the last line says what passed
 	scripts/deps.sh test vm
-	go run ./test/rings unit packet lab vm
+	MYELIN_KUBE_BIN=$$(test/kube/build.sh) && export MYELIN_KUBE_BIN && go run ./test/rings unit packet lab vm
 
 .PHONY: test-unit
 test-unit: ## pure Go, and what a few network namespaces prove
@@ -41,6 +41,10 @@ test-packet: ## packets through the datapath, BPF_PROG_TEST_RUN
 test-lab: build ## nodes and pods as namespaces, real traffic
 	scripts/deps.sh test
 	go run ./test/rings lab
+
+.PHONY: test-kube
+test-kube: build ## the source that is an API server, with a real one; builds it first, which takes its time
+	MYELIN_KUBE_BIN=$$(test/kube/build.sh) go test -count=1 ./kube ./test/kube
 
 .PHONY: test-vm
 test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10

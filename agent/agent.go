@@ -23,12 +23,12 @@ import (
 	"myelin/config"
 	"myelin/endpoint"
 	"myelin/endpoint/podlink"
-	"myelin/endpointslice"
 	"myelin/event"
 	"myelin/flow"
 	"myelin/gateway"
 	"myelin/identity"
 	"myelin/ipam"
+	"myelin/kube"
 	"myelin/manifests"
 	"myelin/node"
 	"myelin/policy"
@@ -56,7 +56,8 @@ type Agent struct {
 	engine    *policy.Engine    // nil where policies are not enforced
 	prefilter *policy.Prefilter // nil where everybody may come in
 	gateway   *gateway.Gateway  // nil where Services are off
-	manifests *manifests.Source // nil without a cluster: loadBalancer.standalone
+	manifests *manifests.Source // nil without a directory
+	kube      *kube.Source      // nil without an API server
 	// machineKnown is called with the Node that is made of the machine.
 	machineKnown func(statedb.WriteTxn)
 	endpoints    statedb.RWTable[*endpoint.Endpoint]
@@ -141,7 +142,7 @@ func (a *Agent) start(ctx context.Context) error {
 		{"tables", a.startTables},
 		{"endpoint slices", a.startSlices},
 		{"gateway", a.startGateway},
-		{"manifests", a.startManifests},
+		{"cluster", a.startSource},
 		{"API", a.startServer},
 		{"identities", a.startIdentities},
 		{"routes", a.startRoutes},
@@ -192,31 +193,6 @@ func (a *Agent) startTables(ctx context.Context) error {
 	a.restorable = a.endpoints.RegisterInitializer(txn, "agent")
 	a.assigned = a.podCIDRs.RegisterInitializer(txn, "own node")
 	txn.Commit()
-	return nil
-}
-
-// startSlices makes the EndpointSlices that a controller of Kubernetes would: a
-// directory has nobody to do so. It comes before the manifests are read, so that
-// slices don't count as complete without.
-func (a *Agent) startSlices(context.Context) error {
-	slices := endpointslice.New(endpointslice.Params{DB: a.db, Tables: a.cluster, Log: a.log})
-	a.group.Add(job.OneShot("endpoint-slices", func(ctx context.Context, _ cell.Health) error { return slices.Run(ctx) }))
-	return nil
-}
-
-func (a *Agent) startManifests(context.Context) error {
-	if a.standalone() {
-		a.startMachine()
-		return nil
-	}
-	var err error
-	a.manifests, err = manifests.New(manifests.Params{
-		DB: a.db, Tables: a.cluster, Policies: a.policies, Dir: a.config.Myelin.Manifests, Log: a.log, Now: time.Now,
-	})
-	if err != nil {
-		return err
-	}
-	a.group.Add(job.OneShot("manifests", func(ctx context.Context, _ cell.Health) error { return a.manifests.Run(ctx) }))
 	return nil
 }
 

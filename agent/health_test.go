@@ -13,8 +13,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/manifests"
 )
 
 func TestHealth(t *testing.T) {
@@ -70,7 +70,7 @@ func TestRowState(t *testing.T) {
 	for want, row := range map[string]any{
 		"error": &endpoint.Endpoint{Status: reconciler.StatusError(io.EOF)},
 		"done":  &endpoint.Endpoint{Status: reconciler.StatusDone()},
-		"":      &manifests.Problem{},
+		"":      &cluster.Problem{},
 	} {
 		if got := rowState(row); got != want {
 			t.Errorf("%T: %q, want %q", row, got, want)

@@ -58,11 +58,12 @@ func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector. Before the agent is ready its parts
 // are not there.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	s := sink{out}
+	m.kubernetes(s)
 	ready := m.agent.readyAfter()
 	if ready == 0 {
 		return
 	}
-	s := sink{out}
 	s.gauge("myelin_ready_seconds", "Time from the agent's start until it was ready.", ready.Seconds(), nil)
 	s.counter("myelin_reloads_total", "How often the agent has loaded its programs anew, for what they were loaded with had changed.",
 		float64(m.agent.lives.reloads), nil)

@@ -16,7 +16,6 @@ import (
 	"myelin/cluster"
 	"myelin/cni"
 	"myelin/ipam"
-	"myelin/manifests"
 )
 
 // findSelf waits for this node's own object: without its podCIDRs there is
@@ -69,7 +68,7 @@ func (c changes) wait(ctx context.Context) error {
 func (a *Agent) seeSelf(before *ipam.Assignment, pods bool) (again changes, why, help string) {
 	txn := a.db.ReadTxn()
 	nodes, nodesChanged := a.cluster.Nodes.AllWatch(txn)
-	problems, problemsChanged := a.manifests.Problems().AllWatch(txn)
+	problems, problemsChanged := a.refused(txn)
 	known, initialized := a.cluster.Nodes.Initialized(txn)
 	again = changes{nodesChanged, problemsChanged}
 	if !known {
@@ -87,7 +86,10 @@ func (a *Agent) seeSelf(before *ipam.Assignment, pods bool) (again changes, why,
 		}
 		return again, "", ""
 	}
-	why, help = a.missing(txn, rows(problems), known)
+	if again, why, help = a.notTold(again); why != "" {
+		return again, why, help
+	}
+	why, help = a.missing(txn, problems, known)
 	return again, why, help
 }
 
@@ -116,8 +118,8 @@ func (a *Agent) familiesOn(all []netip.Prefix) (list []netip.Prefix) {
 
 // missing says why the node has no podCIDRs, in the words of whoever would
 // have to change something.
-func (a *Agent) missing(txn statedb.ReadTxn, problems []*manifests.Problem, known bool) (why, help string) {
-	name, dir := a.config.Myelin.NodeName, a.config.Myelin.Manifests
+func (a *Agent) missing(txn statedb.ReadTxn, problems []*cluster.Problem, known bool) (why, help string) {
+	name := a.config.Myelin.NodeName
 	n, _, found := a.cluster.Nodes.Get(txn, cluster.NodeByName(name))
 	for _, p := range problems {
 		if !found && p.Object == "Node "+name {
@@ -129,7 +131,7 @@ func (a *Agent) missing(txn statedb.ReadTxn, problems []*manifests.Problem, know
 		return fmt.Sprintf("Node %s (%s) has no podCIDRs", name, n.Source), "set spec.podCIDRs of the Node"
 	case found:
 		return fmt.Sprintf("Node %s (%s) has no podCIDR of a family that is on", name, n.Source), "set spec.podCIDRs of the Node, or ipv4.enabled or ipv6.enabled of the agent"
-	case !known && len(problems) > 0:
+	case !known && a.manifests != nil && len(problems) > 0:
 		return "manifests: " + problems[0].Error(), "make the directory, or set myelin.manifests to the right one"
 	case !known:
 		return "", ""
@@ -145,7 +147,7 @@ func (a *Agent) missing(txn statedb.ReadTxn, problems []*manifests.Problem, know
 	if more := len(names) - fewNames; more > 0 {
 		seen += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Sprintf("no Node object named %s in %s; seen: %s", name, dir, seen),
+	return fmt.Sprintf("no Node object named %s in %s; seen: %s", name, a.place(), seen),
 		fmt.Sprintf("add a Node %s with spec.podCIDRs, or set myelin.nodeName to one that is there", name)
 }
 

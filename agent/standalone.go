@@ -8,11 +8,9 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
-	"github.com/cilium/statedb"
 
 	"myelin/cluster"
 	"myelin/ipam"
-	"myelin/manifests"
 	"myelin/route"
 )
 
@@ -99,20 +97,4 @@ func (a *Agent) writeMachine() (known bool, again changes) {
 	}
 	txn.Commit()
 	return true, again
-}
-
-// manifestProblems are none where no manifests are read.
-func (a *Agent) manifestProblems(txn statedb.ReadTxn) []*manifests.Problem {
-	if a.manifests == nil {
-		return nil
-	}
-	return rows(a.manifests.Problems().All(txn))
-}
-
-// unusedKinds are none likewise.
-func (a *Agent) unusedKinds() map[string]int {
-	if a.manifests == nil {
-		return nil
-	}
-	return a.manifests.Unused()
 }

@@ -27,11 +27,12 @@ import (
 
 // earlyFacts are those that an agent has from the moment on when it can be asked.
 func (a *Agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
+	problems, _ := a.refused(txn)
 	f := status.Facts{
 		Config: a.config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began, Waiting: a.progress.waiting(),
 		Reloads: a.lives.reloads, ReloadWhy: a.lives.why, ReloadAt: a.lives.at,
 		Conflist: conflist(a.config.CNI.ConfPath), Unused: a.unusedKinds(),
-		Nodes: rows(a.cluster.Nodes.All(txn)), Problems: a.manifestProblems(txn),
+		Nodes: rows(a.cluster.Nodes.All(txn)), Problems: problems, Server: a.serverStatus(),
 	}
 	f.Counts = status.Counts{
 		Nodes: len(f.Nodes), Namespaces: a.cluster.Namespaces.NumObjects(txn), Pods: a.cluster.Pods.NumObjects(txn),

@@ -151,3 +151,28 @@ func article(word string) string {
 	}
 	return "a " + word
 }
+
+// Read decodes a JSON object as Decode does, and makes a row of it. There is a
+// row or an error, which has all that is wrong by field.
+func Read[T, R any](raw []byte, convert func(*T) (*R, error)) (*R, FieldErrors) {
+	var object T
+	if faults := Decode(raw, &object); len(faults) > 0 {
+		return nil, faults
+	}
+	row, err := convert(&object)
+	if err != nil {
+		return nil, Faults(err)
+	}
+	return row, nil
+}
+
+// Faults are the fields that an error of a conversion names.
+func Faults(err error) FieldErrors {
+	if err == nil {
+		return nil
+	}
+	if fields, ok := errors.AsType[FieldErrors](err); ok {
+		return fields
+	}
+	return FieldErrors{{Reason: err.Error()}}
+}

@@ -63,6 +63,7 @@ func (c *Config) contradictions(file string) Problems {
 	}
 	c.serviceContradictions(add)
 	c.standalone(add)
+	c.sources(add)
 	return ps
 }
 
@@ -141,9 +142,7 @@ func (c *Config) warnings(file string) Problems {
 	if c.isSet("underlayProtocol") && c.RoutingMode != "tunnel" {
 		add("underlayProtocol", "has no effect: routingMode is native")
 	}
-	if c.Myelin.Manifests != "" && c.K8sServiceHost != "" {
-		add("k8sServiceHost", "has no effect: the cluster is read from myelin.manifests")
-	}
+	c.sourceWarnings(add)
 	if p, r := c.Myelin.NATPorts, c.NodePort.Range; p.meets(r) {
 		add("myelin.nat.portRange", "%s overlaps %s, which Kubernetes gives to NodePorts", p, r)
 	}

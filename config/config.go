@@ -56,6 +56,11 @@ type Config struct {
 	CNI CNI
 
 	IPAMMode       string // "kubernetes": from each Node's podCIDRs
+	// KubeConfigPath is a file that says how to get to an API server; empty: the
+	// files of a pod's service account do, unless Myelin.Manifests is set.
+	KubeConfigPath string
+	// K8sServiceHost and K8sServicePort are where that is, in the place of what
+	// the files say.
 	K8sServiceHost string
 	K8sServicePort uint16
 
@@ -260,16 +265,19 @@ func Default() *Config {
 
 // Load reads the file at path, resolves a relative myelin.manifests against
 // the file's directory, and takes the host name where no node name is set. An
-// empty path means the defaults. The error is Problems where the content is at
-// fault.
-func Load(path string) (*Config, error) {
-	c := Default()
-	if path != "" {
-		data, err := read(path)
-		if err != nil {
+// empty path means the defaults. Flags take the place of what the file says. The error is
+// Problems where the content is at fault.
+func Load(path string, flags ...Flag) (*Config, error) {
+	c, name := Default(), path
+	if path != "" || Flags(flags).given() {
+		var data []byte
+		var err error
+		if path == "" {
+			name = "the defaults"
+		} else if data, err = read(path); err != nil {
 			return nil, fmt.Errorf("read configuration: %w", err)
 		}
-		if c, err = Parse(data, path); err != nil {
+		if c, err = parse(data, name, flags); err != nil {
 			return nil, err
 		}
 		if m := c.Myelin.Manifests; m != "" && !filepath.IsAbs(m) {
@@ -304,7 +312,9 @@ func read(path string) ([]byte, error) {
 
 // Parse reads a configuration; name stands for the file in messages. The error
 // is Problems and holds everything that is wrong.
-func Parse(data []byte, name string) (*Config, error) {
+func Parse(data []byte, name string) (*Config, error) { return parse(data, name, nil) }
+
+func parse(data []byte, name string, flags Flags) (*Config, error) {
 	c := Default()
 	values, problems := flatten(data, name)
 	known := map[string]setting{}
@@ -326,6 +336,7 @@ func Parse(data []byte, name string) (*Config, error) {
 		}
 		c.set[v.key] = name
 	}
+	problems = append(problems, c.flags(flags)...)
 	c.derive(name)
 	problems = append(problems, c.contradictions(name)...)
 	if len(problems) > 0 {

@@ -166,7 +166,7 @@ func chartKeys() string {
 		extraConfig.* extraContainers extraEnv extraHostPathMounts extraInitContainers extraVolumeMounts
 		extraVolumes identityChangeGracePeriod image.* imagePullSecrets initResources.*
 		ipam.ciliumNodeUpdateRate ipam.operator.* ipam.multiPoolPreAllocation k8sClientRateLimit.*
-		k8sClientExponentialBackoff.* kubeConfigPath livenessProbe.* logSystemLoad monitor.* name
+		k8sClientExponentialBackoff.* livenessProbe.* logSystemLoad monitor.* name
 		namespaceOverride nodeSelector.* nodeinit.* operator.* podAnnotations.* podLabels.*
 		podSecurityContext.* pprof.* preflight.* priorityClassName prometheus.serviceMonitor.*
 		prometheus.metrics prometheus.metricsService prometheus.controllerGroupMetrics rbac.*

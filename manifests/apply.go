@@ -9,8 +9,8 @@ import (
 
 // apply makes the tables equal to desired in one transaction. With complete set,
 // the first call marks the tables initialized.
-func (s *Source) apply(desired rows, problems []*Problem, complete bool) {
-	s.applyProblems(problems)
+func (s *Source) apply(desired rows, problems []*cluster.Problem, complete bool) {
+	s.problems.Replace(problems)
 	first := complete && s.initialized != nil
 	if !s.change(s.applied, desired, first) {
 		return
@@ -84,32 +84,5 @@ func (e edit[T]) write(txn statedb.WriteTxn, table statedb.RWTable[*T]) {
 		if _, _, err := table.Delete(txn, row); err != nil {
 			panic(err)
 		}
-	}
-}
-
-// applyProblems makes the table equal to problems, and logs what is new and
-// what is over.
-func (s *Source) applyProblems(problems []*Problem) {
-	have, want := map[string]*Problem{}, map[string]*Problem{}
-	for p := range s.problems.All(s.DB.ReadTxn()) {
-		have[p.key()] = p
-	}
-	for _, p := range problems {
-		p = withSource(p, func(p *Problem) { p.Since = s.Now() })
-		want[p.key()] = p
-	}
-	// A problem that goes on keeps the time when it was first seen.
-	e := newEdit(have, want, func(*Problem, *Problem) bool { return true })
-	if e.empty() {
-		return
-	}
-	txn := s.DB.WriteTxn(s.problems)
-	e.write(txn, s.problems)
-	txn.Commit()
-	for _, p := range e.insert {
-		s.Log.Warn("manifest refused", "problem", p.Error())
-	}
-	for _, p := range e.remove {
-		s.Log.Info("manifest problem is over", "problem", p.Error())
 	}
 }

@@ -1,15 +1,12 @@
 package manifests
 
 import (
-	"encoding/json"
-
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"maps"
+	"path"
+	"slices"
 
 	"myelin/cluster"
 	"myelin/policy"
-	"myelin/policy/ciliumv2"
 	"myelin/policy/parse"
 )
 
@@ -18,61 +15,48 @@ type decoder func(p *parser, name string, k key, raw []byte)
 
 // decoders are the kinds that have a table.
 func decoders() map[string]decoder {
-	return map[string]decoder{
-		"v1/Node":                           rowOf(cluster.FromNode),
-		"v1/Namespace":                      rowOf(cluster.FromNamespace),
-		"v1/Pod":                            rowOf(cluster.FromPod),
-		"v1/Service":                        rowOf(cluster.FromService),
-		"discovery.k8s.io/v1/EndpointSlice": rowOf(cluster.FromEndpointSlice),
-		"networking.k8s.io/v1/NetworkPolicy": policyOf(func(o *networkPolicy, source string, lines parse.Lines) ([]policy.Spec, error) {
-			return parse.NetworkPolicy(&o.NetworkPolicy, source, lines)
-		}),
-		"policy.networking.k8s.io/v1alpha2/ClusterNetworkPolicy": policyOf[v1alpha2.ClusterNetworkPolicy](parse.ClusterNetworkPolicy),
-		"cilium.io/v2/CiliumNetworkPolicy":                       policyOf[ciliumv2.CiliumNetworkPolicy](parse.CiliumNetworkPolicy),
-		"cilium.io/v2/CiliumClusterwideNetworkPolicy":            policyOf[ciliumv2.CiliumClusterwideNetworkPolicy](parse.CiliumClusterwideNetworkPolicy),
-		"cilium.io/v2/CiliumCIDRGroup":                           group,
-		"cilium.io/v2alpha1/CiliumCIDRGroup":                     group,
+	all := map[string]decoder{
+		"v1/Node":                            rowOf(cluster.FromNode),
+		"v1/Namespace":                       rowOf(cluster.FromNamespace),
+		"v1/Pod":                             rowOf(cluster.FromPod),
+		"v1/Service":                         rowOf(cluster.FromService),
+		"discovery.k8s.io/v1/EndpointSlice":  rowOf(cluster.FromEndpointSlice),
+		"cilium.io/v2/CiliumCIDRGroup":       group,
+		"cilium.io/v2alpha1/CiliumCIDRGroup": group,
 	}
+	for kind, read := range parse.Readers() {
+		all[kind] = policyOf(read)
+	}
+	return all
 }
 
-// groupKind is the kind of groups, policyKinds are those of policies.
-const groupKind = "CiliumCIDRGroup"
-
-func policyKinds() []string {
-	return []string{"NetworkPolicy", "ClusterNetworkPolicy", "CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"}
-}
-
-// networkPolicy is one as API servers before 1.27 wrote it, with a status.
-type networkPolicy struct {
-	networkingv1.NetworkPolicy `json:",inline"`
-
-	Status json.RawMessage `json:"status,omitempty"`
+// policyKinds are those of policies.
+func policyKinds() (kinds []string) {
+	for kind := range maps.Keys(parse.Readers()) {
+		kinds = append(kinds, path.Base(kind))
+	}
+	return slices.Sorted(slices.Values(kinds))
 }
 
 func rowOf[T, R any](convert func(*T, string) (*R, error)) decoder {
-	return func(p *parser, name string, k key, raw []byte) { decode(p, name, k, raw, convert) }
-}
-
-func policyOf[T any](convert func(*T, string, parse.Lines) ([]policy.Spec, error)) decoder {
 	return func(p *parser, name string, k key, raw []byte) {
-		decode(p, name, k, raw, func(o *T, source string) (*policy.Object, error) {
-			specs, err := convert(o, source, parse.YAMLLines(p.part.text, p.part.line, p.under))
-			if err != nil {
-				return nil, err
-			}
-			row := &policy.Object{Ref: policy.Ref{Kind: k.kind, Key: cluster.Key{Namespace: k.namespace, Name: k.name}}, Source: source, Specs: specs, Since: p.now}
-			if meta, ok := any(o).(metav1.Object); ok {
-				row.Labels = meta.GetLabels()
-			}
-			return row, nil
+		decode(p, name, k, func() (*R, cluster.FieldErrors) {
+			return cluster.Read(raw, func(o *T) (*R, error) { return convert(o, sourceOf(p.rel)) })
 		})
 	}
 }
 
+func policyOf(read parse.Reader) decoder {
+	return func(p *parser, name string, k key, raw []byte) {
+		decode(p, name, k, func() (*policy.Object, cluster.FieldErrors) { return read(raw, p.origin()) })
+	}
+}
+
 func group(p *parser, name string, k key, raw []byte) {
-	decode(p, name, k, raw, func(o *ciliumv2.CiliumCIDRGroup, source string) (*policy.Group, error) {
-		row, err := parse.CIDRGroup(o, source)
-		row.Since = p.now
-		return row, err
-	})
+	decode(p, name, k, func() (*policy.Group, cluster.FieldErrors) { return parse.ReadGroup(raw, p.origin()) })
+}
+
+// origin is what rows of the object say of where it stands.
+func (p *parser) origin() parse.Origin {
+	return parse.Origin{Source: sourceOf(p.rel), Lines: parse.YAMLLines(p.part.text, p.part.line, p.under), Now: p.now}
 }

@@ -25,7 +25,7 @@ type file struct {
 	// held are objects of an earlier content that the present one may still
 	// mean: they stay in force until it is known that they are gone.
 	held     []key
-	problems []*Problem
+	problems []*cluster.Problem
 	unused   map[string]int
 	torn     int // reads in a row that met a writer
 }
@@ -82,7 +82,7 @@ func (f *file) hasObjects() bool { return len(f.docs) > 0 || len(f.held) > 0 }
 // unreadable keeps what is in force; a read is tried again with each rescan.
 func (f *file) unreadable(err error) bool {
 	f.stamp = stamp{}
-	f.problems = []*Problem{{File: f.rel, Reason: "can't be read: " + plain(err)}}
+	f.problems = []*cluster.Problem{{File: f.rel, Reason: "can't be read: " + plain(err)}}
 	return false
 }
 

@@ -252,7 +252,7 @@ func FuzzManifests(f *testing.F) {
 func alike(a, b content) bool {
 	return a.incomplete == b.incomplete && maps.Equal(a.suspects, b.suspects) && maps.Equal(a.unused, b.unused) &&
 		slices.EqualFunc(a.docs, b.docs, func(a, b document) bool { return a.key == b.key && (a.row == b.row || equal(a.row, b.row)) }) &&
-		slices.EqualFunc(a.problems, b.problems, func(a, b *Problem) bool { return a.key() == b.key() })
+		slices.EqualFunc(a.problems, b.problems, func(a, b *cluster.Problem) bool { return a.Error() == b.Error() })
 }
 
 // plausible checks what must hold of all rows, whatever the file says.

@@ -82,10 +82,10 @@ func replace[K comparable, T any](all, have, want map[K]*T) {
 }
 
 // merge makes rows of all files.
-func (s *Source) merge() (rows, []*Problem) {
+func (s *Source) merge() (rows, []*cluster.Problem) {
 	found := map[slot][]version{}
 	held := map[slot]bool{}
-	var problems []*Problem
+	var problems []*cluster.Problem
 	for _, rel := range slices.Sorted(maps.Keys(s.files)) {
 		f := s.files[rel]
 		problems = append(problems, f.problems...)
@@ -122,7 +122,7 @@ func (s *Source) merge() (rows, []*Problem) {
 // choose picks the version that is in force from now on: what was, if the only
 // one found is refused. Copies that say the same are as good as one; of copies
 // that differ nobody can know which is meant, and what was in force stays.
-func (s *Source) choose(at slot, found []version) (version, []*Problem) {
+func (s *Source) choose(at slot, found []version) (version, []*cluster.Problem) {
 	if len(found) == 1 {
 		if found[0].row == nil {
 			return s.inForce[at], nil
@@ -135,10 +135,10 @@ func (s *Source) choose(at slot, found []version) (version, []*Problem) {
 		files = append(files, v.file)
 		same = same && sameObject(found[0].row, v.row)
 	}
-	var problems []*Problem
+	var problems []*cluster.Problem
 	for i, v := range found {
 		others := slices.Delete(slices.Clone(files), i, i+1)
-		problems = append(problems, &Problem{
+		problems = append(problems, &cluster.Problem{
 			File: v.file, Object: at.key.String(), Field: "metadata.name",
 			Reason: fmt.Sprintf("duplicate object: it is in %s too", strings.Join(others, ", ")),
 		})
@@ -150,9 +150,9 @@ func (s *Source) choose(at slot, found []version) (version, []*Problem) {
 }
 
 // combine makes table rows of versions; a Pod's two become one.
-func combine(versions map[slot]version) (rows, []*Problem) {
+func combine(versions map[slot]version) (rows, []*cluster.Problem) {
 	out := newRows()
-	var problems []*Problem
+	var problems []*cluster.Problem
 	for at, v := range versions {
 		switch row := v.row.(type) {
 		case *cluster.Node:
@@ -177,7 +177,7 @@ func combine(versions map[slot]version) (rows, []*Problem) {
 				continue
 			}
 			if ok {
-				var err *Problem
+				var err *cluster.Problem
 				if row, err = withStatus(row, status); err != nil {
 					problems = append(problems, err)
 				}
@@ -190,13 +190,13 @@ func combine(versions map[slot]version) (rows, []*Problem) {
 
 // withStatus takes from the status what the kubelet knows, and the rest from
 // the spec. A status with another UID is of a former Pod of the same name.
-func withStatus(spec *cluster.Pod, v version) (*cluster.Pod, *Problem) {
+func withStatus(spec *cluster.Pod, v version) (*cluster.Pod, *cluster.Problem) {
 	status, ok := v.row.(*cluster.Pod)
 	if !ok {
 		return spec, nil
 	}
 	if spec.UID != "" && status.UID != "" && spec.UID != status.UID {
-		return spec, &Problem{
+		return spec, &cluster.Problem{
 			File: v.file, Object: "Pod " + status.Key().String(), Field: "metadata.uid",
 			Reason: fmt.Sprintf("%q is the status of another Pod of this name, the present one has %q", status.UID, spec.UID),
 		}

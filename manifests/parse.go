@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -37,7 +36,7 @@ type document struct {
 // content is what a file says.
 type content struct {
 	docs     []document
-	problems []*Problem
+	problems []*cluster.Problem
 	// incomplete says that there were parts whose object is not known.
 	incomplete bool
 	// suspects are names of objects whose kind makes no sense: any object of
@@ -167,7 +166,7 @@ type parser struct {
 func sourceOf(rel string) string { return "manifests:" + rel }
 
 func (p *parser) fault(object, field, reason string) {
-	p.problems = append(p.problems, &Problem{File: p.rel, Object: object, Field: field, Reason: reason})
+	p.problems = append(p.problems, &cluster.Problem{File: p.rel, Object: object, Field: field, Reason: reason})
 }
 
 // typeMeta is as much of an object as tells what it is.
@@ -249,23 +248,12 @@ func (p *parser) list(name, kind string, raw []byte) {
 }
 
 // decode reads an object of a kind that has a table, strictly.
-func decode[T, R any](p *parser, name string, k key, raw []byte, convert func(*T, string) (*R, error)) {
+func decode[R any](p *parser, name string, k key, read func() (*R, cluster.FieldErrors)) {
 	if p.status && k.kind != "Pod" {
 		p.fault(name, "kind", "only Pods belong under "+statusDir)
 		return
 	}
-	var object T
-	faults := cluster.Decode(raw, &object)
-	var row *R
-	if len(faults) == 0 {
-		var err error
-		row, err = convert(&object, sourceOf(p.rel))
-		if fields, ok := errors.AsType[cluster.FieldErrors](err); ok {
-			faults = fields
-		} else if err != nil {
-			faults = cluster.FieldErrors{{Reason: err.Error()}}
-		}
-	}
+	row, faults := read()
 	for _, f := range faults {
 		p.fault(name, f.Field, f.Reason)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"myelin/policy"
+	"myelin/policy/parse"
 )
 
 // ReadPolicies reads a file of policies and CiliumCIDRGroups alone. Rows have
@@ -25,11 +26,11 @@ func ReadPolicies(data []byte, name string, now time.Time) (policies []*policy.O
 			groups = append(groups, row)
 		case nil: // refused: among the problems
 		default:
-			errs = append(errs, fmt.Errorf("%s: %s: is no policy and no %s", name, d.key, groupKind))
+			errs = append(errs, fmt.Errorf("%s: %s: is no policy and no %s", name, d.key, parse.GroupKind))
 		}
 	}
 	for kind := range c.unused {
-		errs = append(errs, fmt.Errorf("%s: %s: is no policy and no %s", name, kind, groupKind))
+		errs = append(errs, fmt.Errorf("%s: %s: is no policy and no %s", name, kind, parse.GroupKind))
 	}
 	if len(policies)+len(groups)+len(errs) == 0 {
 		errs = append(errs, fmt.Errorf("%s: there is no object in it", name))

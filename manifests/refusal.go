@@ -6,12 +6,13 @@ import (
 
 	"myelin/cluster"
 	"myelin/policy"
+	"myelin/policy/parse"
 )
 
 // refusals says on the rows of policies and groups why their newest version is
 // not in force, and makes rows of those that have no other version: an operator
 // looks for them there.
-func (s *Source) refusals(out rows, found map[slot][]version, problems []*Problem) {
+func (s *Source) refusals(out rows, found map[slot][]version, problems []*cluster.Problem) {
 	why := map[string][]string{}
 	for _, p := range problems {
 		reason := strings.TrimPrefix(p.Field+": "+p.Reason, ": ")
@@ -27,7 +28,7 @@ func (s *Source) refusals(out rows, found map[slot][]version, problems []*Proble
 		}
 		source := sourceOf(copies[0].file)
 		switch {
-		case at.kind == groupKind:
+		case at.kind == parse.GroupKind:
 			row := policy.Group{Name: at.name, Source: source}
 			if old, ok := inForce.(*policy.Group); ok {
 				row = *old

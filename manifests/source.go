@@ -3,7 +3,7 @@
 // Namespaces, Pods, Services and EndpointSlices that it finds, as a watch of an
 // API server would, and those of package policy with policies and CIDR groups.
 //
-// An object that is wrong is refused by itself, with a Problem that names file,
+// An object that is wrong is refused by itself, with a cluster.Problem that names file,
 // object and field; its last good version stays in force, and everything else
 // goes on.
 package manifests
@@ -44,14 +44,14 @@ type Params struct {
 	// Dir is the directory; it need not exist yet.
 	Dir string
 	Log *slog.Logger
-	// Now is the clock of Problem.Since.
+	// Now is the clock of cluster.Problem.Since.
 	Now func() time.Time
 }
 
 // Source keeps tables equal to a directory.
 type Source struct {
 	Params
-	problems    statedb.RWTable[*Problem]
+	problems    *cluster.Problems
 	initialized []func(statedb.WriteTxn) // nil after the first full read
 	files       map[string]*file         // by path below Dir
 	applied     rows
@@ -67,11 +67,11 @@ type Source struct {
 // read the whole directory.
 func New(p Params) (*Source, error) {
 	p.Dir = filepath.Clean(p.Dir)
-	problems, err := newProblems(p.DB)
-	if err != nil {
+	s := &Source{Params: p, files: map[string]*file{}, applied: newRows()}
+	var err error
+	if s.problems, err = cluster.NewProblems(p.DB, "manifest-problems", p.Log, func() time.Time { return s.Now() }); err != nil {
 		return nil, err
 	}
-	s := &Source{Params: p, problems: problems, files: map[string]*file{}, applied: newRows()}
 	txn := s.write()
 	s.initialized = []func(statedb.WriteTxn){
 		p.Tables.Nodes.RegisterInitializer(txn, "manifests"),
@@ -93,7 +93,7 @@ func (s *Source) write() statedb.WriteTxn {
 }
 
 // Problems lists what was refused.
-func (s *Source) Problems() statedb.Table[*Problem] { return s.problems }
+func (s *Source) Problems() statedb.Table[*cluster.Problem] { return s.problems }
 
 // Unused counts objects of kinds that Kubernetes or Cilium has and that are not
 // acted on yet, by "apiVersion/Kind".
@@ -158,7 +158,7 @@ func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 		// Without its root, the source knows nothing, and nothing is not an
 		// empty cluster: what is in force stays.
 		reason := fmt.Sprintf("can't be read, waiting for it: %v", err)
-		s.apply(s.applied, []*Problem{{File: s.Dir, Reason: reason}}, false)
+		s.apply(s.applied, []*cluster.Problem{{File: s.Dir, Reason: reason}}, false)
 		return true
 	}
 	w.settle(found)

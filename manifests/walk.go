@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"myelin/cluster"
 )
 
 // maxDepth bounds directories in directories.
@@ -43,11 +45,11 @@ func (t *tree) unreadable(rel string) bool {
 type walker struct {
 	*tree
 	watch    *watcher
-	problems []*Problem
+	problems []*cluster.Problem
 }
 
 // walk finds the files. The error says that the root can't be read.
-func (s *Source) walk(w *watcher) (*tree, []*Problem, error) {
+func (s *Source) walk(w *watcher) (*tree, []*cluster.Problem, error) {
 	k := walker{watch: w, tree: &tree{files: map[string]location{}, watched: map[string]inode{}, dirs: map[string]string{}, seen: map[inode]bool{}}}
 	if err := k.dir(s.Dir, "", 0); err != nil {
 		return nil, nil, err
@@ -138,7 +140,7 @@ func (k *walker) watchParent(target string) {
 
 func (k *walker) fail(rel string, err error) {
 	k.failed = append(k.failed, rel)
-	k.problems = append(k.problems, &Problem{File: rel, Reason: "can't be read: " + plain(err)})
+	k.problems = append(k.problems, &cluster.Problem{File: rel, Reason: "can't be read: " + plain(err)})
 }
 
 // plain is an error without the path, which the problem names already.

@@ -9,6 +9,7 @@
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/apt.sh"
+. "$here/kubernetes.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/myelin
 
 missing() { local p; for p; do dpkg-query -W -f '${Status}\n' "$p" 2>/dev/null | grep -q '^install ok installed' || echo "$p"; done; }
@@ -53,23 +54,6 @@ netperf() {
   echo "netperf: $dir/bin"
 }
 
-kubeproxy_version=1.34.4
-
-# kubeproxy_module DIR: a module that builds commands of Kubernetes, whose own go.mod replaces its libraries by folders beside it.
-kubeproxy_module() {
-  local dir=$1 source libraries
-  mkdir -p "$dir"
-  source=$(cd "$dir" && go mod download -json "k8s.io/kubernetes@v$kubeproxy_version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
-  libraries=$(sed -n 's#^\t\(k8s.io/[a-z-]*\) => ./staging/.*#\1#p' "$source/go.mod")
-  {
-    printf 'module kubeproxy\n\n'
-    grep -E '^(go|godebug) ' "$source/go.mod"
-    sed -n '/^godebug ($/,/^)$/p' "$source/go.mod"
-    printf '\nrequire k8s.io/kubernetes v%s\n' "$kubeproxy_version"
-    for library in $libraries; do printf 'replace %s => %s v0.%s\n' "$library" "$library" "${kubeproxy_version#1.}"; done
-  } > "$dir/go.mod"
-}
-
 # kubeproxy: iptables is the legacy one. Its twin that speaks to nf_tables needs minutes to write the rules of 10,000 Services, this one seconds.
 kubeproxy() {
   local dir=$cache/kube-proxy flags tool
@@ -82,11 +66,9 @@ kubeproxy() {
     wrap "$dir" nft usr/sbin/nft
   fi
   if [ ! -x "$dir/bin/kube-proxy" ]; then
-    echo "deps: building kube-proxy $kubeproxy_version" >&2
-    kubeproxy_module "$dir/module"
-    flags="-s -w -X k8s.io/component-base/version.gitVersion=v$kubeproxy_version"
-    (cd "$dir/module" && CGO_ENABLED=0 GOFLAGS='-mod=mod -buildvcs=false' nice go build -trimpath -ldflags "$flags" -o "$dir/bin/kube-proxy" \
-      k8s.io/kubernetes/cmd/kube-proxy) >&2
+    echo "deps: building kube-proxy $kubernetes_version" >&2
+    kubernetes_module "$dir/module" kubeproxy
+    kubernetes_build "$dir" kube-proxy
   fi
   echo "kube-proxy: $dir/bin"
 }

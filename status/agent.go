@@ -73,29 +73,6 @@ func (f *Facts) configuration() Feature {
 	return x
 }
 
-// cluster is where the cluster's objects come from.
-func (f *Facts) cluster() Feature {
-	dir := f.Config.Myelin.Manifests
-	x := Feature{
-		Name: "Kubernetes", State: OK, Wanted: "myelin.manifests: " + dir,
-		Why: "objects are read from files, with no API server",
-		Chosen: fmt.Sprintf("manifests in %s: %s, %s, %s", dir,
-			plural(f.Counts.Nodes, "node"), plural(f.Counts.Namespaces, "namespace"), plural(f.Counts.Pods, "pod")),
-	}
-	if f.standalone(&x) {
-		f.programmed(&x)
-	}
-	for _, kind := range slices.Sorted(maps.Keys(f.Unused)) {
-		x.falls(fmt.Sprintf("%s: %s not acted on yet", kind, plural(f.Unused[kind], "object")))
-		x.Cost = "these objects have no effect"
-	}
-	for _, p := range f.Problems {
-		x.broken("refused: " + p.Error())
-		x.Cost = "the last good version of a refused object stays in force"
-	}
-	return x
-}
-
 func (f *Facts) cni() Feature {
 	x := Feature{Name: "CNI Config file", State: OK, Wanted: "cni.confPath: " + f.Config.CNI.ConfPath, Chosen: f.Conflist.Path}
 	if f.standalone(&x) {

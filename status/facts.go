@@ -14,7 +14,6 @@ import (
 	"myelin/config"
 	"myelin/endpoint"
 	"myelin/ipam"
-	"myelin/manifests"
 	"myelin/node"
 	"myelin/route"
 	"myelin/tunnel"
@@ -56,8 +55,9 @@ type Facts struct {
 
 	Nodes    []*cluster.Node
 	Counts   Counts
-	Problems []*manifests.Problem
+	Problems []*cluster.Problem
 	Unused   map[string]int // objects by kind that are not acted on
+	Server   *APIServer     // nil: objects don't come from one
 
 	// Services mean nothing where neither sockets nor packets get them.
 	Services Services

@@ -21,7 +21,6 @@ import (
 	"myelin/cluster"
 	"myelin/config"
 	"myelin/ipam"
-	"myelin/manifests"
 	"myelin/node"
 	"myelin/route"
 	"myelin/tunnel"
@@ -94,7 +93,7 @@ func broken(t *testing.T) Facts {
 	f.MTU.Overhead = 50
 	f.MTUProblem = errors.New("MTU of pods is 1250: IPv6 needs at least 1280")
 	f.Tunnel = &tunnel.Tunnel{Name: "myelin_vxlan", Status: reconciler.StatusError(errors.New("make device: no such type"))}
-	f.Problems = []*manifests.Problem{{File: "pods.yaml", Object: "Pod default/a", Field: "metadata.name", Reason: "is wrong"}}
+	f.Problems = []*cluster.Problem{{File: "pods.yaml", Object: "Pod default/a", Field: "metadata.name", Reason: "is wrong"}}
 	f.Conflist.Error, f.Conflist.Before = errors.New("open 05-myelin.conflist: no such file"), []string{"00-other.conf"}
 	f.Pools = f.Pools[:1]
 	f.Pools[0].InUse = 253

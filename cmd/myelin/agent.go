@@ -12,8 +12,11 @@ import (
 	"myelin/config"
 )
 
+// nodeNameEnv has the node's name in a DaemonSet, from spec.nodeName of the pod.
+const nodeNameEnv = "K8S_NODE_NAME"
+
 func agentCommand() *cobra.Command {
-	var file string
+	var file, kubeConfig, nodeName string
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the node's agent",
@@ -21,7 +24,10 @@ func agentCommand() *cobra.Command {
 			"What it set up goes on forwarding when it ends.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := config.Load(file)
+			c, err := config.Load(file,
+				config.Flag{Name: "--kubeconfig", Key: "kubeConfigPath", Value: kubeConfig},
+				config.Flag{Name: "--node-name", Key: "myelin.nodeName", Value: nodeName},
+				config.Flag{Name: nodeNameEnv, Key: "myelin.nodeName", Value: os.Getenv(nodeNameEnv), Weak: true})
 			if err != nil {
 				return err
 			}
@@ -38,6 +44,8 @@ func agentCommand() *cobra.Command {
 			return agent.Run(ctx, c, version, log)
 		},
 	}
+	cmd.Flags().StringVar(&kubeConfig, "kubeconfig", "", "how to get to the API server to read the cluster from (kubeConfigPath)")
+	cmd.Flags().StringVar(&nodeName, "node-name", "", "name of this node's object (myelin.nodeName); else the file's, "+nodeNameEnv+", or the host name")
 	cmd.Flags().StringVar(&file, "config", "", "configuration file; keys as Cilium's Helm values")
 	return cmd
 }

@@ -1,0 +1,121 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+// Source says where the cluster's objects come from.
+type Source string
+
+const (
+	NoSource   Source = "none"       // loadBalancer.standalone
+	Directory  Source = "directory"  // myelin.manifests
+	KubeConfig Source = "kubeconfig" // an API server, by kubeConfigPath
+	InCluster  Source = "in cluster" // an API server, as a pod of its cluster
+)
+
+// Source is where the cluster's objects come from. InCluster is what is left: the
+// files of the service account have to be there.
+func (c *Config) Source() Source {
+	switch {
+	case c.LoadBalancer.Standalone:
+		return NoSource
+	case c.Myelin.Manifests != "":
+		return Directory
+	case c.KubeConfigPath != "":
+		return KubeConfig
+	}
+	return InCluster
+}
+
+// Kubernetes reports whether objects come from an API server.
+func (c *Config) Kubernetes() bool {
+	s := c.Source()
+	return s == KubeConfig || s == InCluster
+}
+
+// Flags are settings that the command line or the environment has, each with its
+// own name there. They take the place of the file's.
+type Flags []Flag
+
+// Flag is one of them.
+type Flag struct {
+	Name string // as in messages, e.g. "--node-name"
+	Key  string // of the setting, e.g. "myelin.nodeName"
+	// Value is empty where it isn't given.
+	Value string
+	// Weak flags count only where the file says nothing.
+	Weak bool
+}
+
+// given reports whether any is.
+func (f Flags) given() bool {
+	return slices.ContainsFunc(f, func(one Flag) bool { return one.Value != "" })
+}
+
+// flags applies those that are given.
+func (c *Config) flags(flags Flags) (problems Problems) {
+	for _, f := range flags {
+		if f.Value == "" || f.Weak && c.isSet(f.Key) {
+			continue
+		}
+		reason := "is no setting"
+		for _, s := range settings() {
+			if s.key != f.Key {
+				continue
+			}
+			reason = ""
+			if err := s.set(c, f.Value); err != nil {
+				reason = err.Error()
+			}
+		}
+		if reason != "" {
+			problems = append(problems, Problem{File: f.Name, Key: f.Key, Reason: reason})
+			continue
+		}
+		c.set[f.Key] = f.Name
+	}
+	return problems
+}
+
+// sources refuses more than one of them.
+func (c *Config) sources(add func(key, format string, args ...any)) {
+	if c.KubeConfigPath == "" {
+		return
+	}
+	from := c.set["kubeConfigPath"]
+	switch {
+	case c.LoadBalancer.Standalone:
+		add("kubeConfigPath", "is set by %s, and loadBalancer.standalone is true, which is without a cluster", from)
+	case c.Myelin.Manifests != "":
+		add("kubeConfigPath", "is set by %s, and myelin.manifests by %s: the cluster can be read from one of them only", from, c.set["myelin.manifests"])
+	}
+}
+
+// sourceWarnings are keys of a source that is another.
+func (c *Config) sourceWarnings(add func(key, format string, args ...any)) {
+	if c.K8sServiceHost != "" && c.Source() == Directory {
+		add("k8sServiceHost", "has no effect: the cluster is read from myelin.manifests")
+	}
+	if c.K8sServiceHost == "" && c.isSet("k8sServicePort") && c.Kubernetes() {
+		add("k8sServicePort", "has no effect: k8sServiceHost is not set")
+	}
+}
+
+// checkServiceHost judges k8sServiceHost.
+func checkServiceHost(s string) error {
+	if s == "auto" {
+		return fmt.Errorf("%q: not yet: the address that kubeadm has stored", s)
+	}
+	return nil
+}
+
+// checkKubeConfigPath judges kubeConfigPath, which a Helm chart may leave empty.
+func checkKubeConfigPath(s string) error {
+	if s != "" && (!filepath.IsAbs(s) || s != filepath.Clean(s)) {
+		return fmt.Errorf("%q is not a clean absolute path", s)
+	}
+	return nil
+}

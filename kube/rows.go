@@ -1,0 +1,155 @@
+package kube
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"myelin/cluster"
+	"myelin/policy"
+)
+
+// rows are those of one kind in a table. Writes report whether they changed
+// anything: what is as it was is not written.
+type rows interface {
+	put(txn statedb.WriteTxn, row any) bool
+	// refuse says on the row that its newest version is not in force.
+	refuse(txn statedb.WriteTxn, key cluster.Key, faults cluster.FieldErrors, now time.Time) bool
+	remove(txn statedb.WriteTxn, key cluster.Key) bool
+	keys(txn statedb.ReadTxn) []cluster.Key
+	count(txn statedb.ReadTxn) int
+}
+
+// rowsOf are rows of a type.
+type rowsOf[R any] struct {
+	table statedb.RWTable[*R]
+	find  func(cluster.Key) statedb.Query[*R]
+	key   func(*R) cluster.Key
+	equal func(a, b *R) bool
+	// ours tells the rows of this kind from others in the table; nil: all are.
+	ours func(*R) bool
+	// refused is the row, nil if there is none yet, with a reason why the newest
+	// version is not in force; nil where rows have no place for one.
+	refused func(old *R, key cluster.Key, reason string, now time.Time) *R
+}
+
+func (r *rowsOf[R]) put(txn statedb.WriteTxn, row any) bool {
+	next, ok := row.(*R)
+	if !ok {
+		panic("a row of another table")
+	}
+	if old, _, ok := r.table.Get(txn, r.find(r.key(next))); ok && r.equal(old, next) {
+		return false
+	}
+	must(r.table.Insert(txn, next))
+	return true
+}
+
+func (r *rowsOf[R]) refuse(txn statedb.WriteTxn, key cluster.Key, faults cluster.FieldErrors, now time.Time) bool {
+	if r.refused == nil {
+		return false
+	}
+	var reasons []string
+	for _, f := range faults {
+		if reason := strings.TrimPrefix(f.Error(), ": "); !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	old, _, _ := r.table.Get(txn, r.find(key))
+	return r.put(txn, r.refused(old, key, strings.Join(reasons, "; "), now))
+}
+
+func (r *rowsOf[R]) remove(txn statedb.WriteTxn, key cluster.Key) bool {
+	row, _, ok := r.table.Get(txn, r.find(key))
+	if ok {
+		must(r.table.Delete(txn, row))
+	}
+	return ok
+}
+
+func (r *rowsOf[R]) keys(txn statedb.ReadTxn) (list []cluster.Key) {
+	for row := range r.table.All(txn) {
+		if r.ours == nil || r.ours(row) {
+			list = append(list, r.key(row))
+		}
+	}
+	return list
+}
+
+func (r *rowsOf[R]) count(txn statedb.ReadTxn) int {
+	if r.ours == nil {
+		return r.table.NumObjects(txn)
+	}
+	return len(r.keys(txn))
+}
+
+// must is for what can't fail: the table is in the transaction.
+func must[T any](_ T, _ bool, err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func nodeRows(t cluster.Tables) rows {
+	return &rowsOf[cluster.Node]{
+		table: t.Nodes, key: func(n *cluster.Node) cluster.Key { return cluster.Key{Name: n.Name} }, equal: (*cluster.Node).Equal,
+		find: func(k cluster.Key) statedb.Query[*cluster.Node] { return cluster.NodeByName(k.Name) },
+	}
+}
+
+func namespaceRows(t cluster.Tables) rows {
+	return &rowsOf[cluster.Namespace]{
+		table: t.Namespaces, key: func(n *cluster.Namespace) cluster.Key { return cluster.Key{Name: n.Name} }, equal: (*cluster.Namespace).Equal,
+		find: func(k cluster.Key) statedb.Query[*cluster.Namespace] { return cluster.NamespaceByName(k.Name) },
+	}
+}
+
+func podRows(t cluster.Tables) rows {
+	return &rowsOf[cluster.Pod]{
+		table: t.Pods, key: (*cluster.Pod).Key, equal: (*cluster.Pod).Equal,
+		find: func(k cluster.Key) statedb.Query[*cluster.Pod] { return cluster.PodByKey(k.Namespace, k.Name) },
+	}
+}
+
+func serviceRows(t cluster.Tables) rows {
+	return &rowsOf[cluster.Service]{table: t.Services, key: (*cluster.Service).Key, equal: (*cluster.Service).Equal, find: cluster.ServiceByKey}
+}
+
+func sliceRows(t cluster.Tables) rows {
+	return &rowsOf[cluster.EndpointSlice]{table: t.Slices, key: (*cluster.EndpointSlice).Key, equal: (*cluster.EndpointSlice).Equal, find: cluster.SliceByKey}
+}
+
+func policyRows(t policy.Tables, kind string) rows {
+	return &rowsOf[policy.Object]{
+		table: t.Policies, key: func(o *policy.Object) cluster.Key { return o.Ref.Key }, equal: (*policy.Object).Equal,
+		find: func(k cluster.Key) statedb.Query[*policy.Object] {
+			return policy.ObjectByRef(policy.Ref{Kind: kind, Key: k})
+		},
+		ours: func(o *policy.Object) bool { return o.Ref.Kind == kind },
+		refused: func(old *policy.Object, key cluster.Key, reason string, now time.Time) *policy.Object {
+			row := policy.Object{Ref: policy.Ref{Kind: kind, Key: key}, Source: Origin}
+			if old != nil {
+				row = *old
+			}
+			row.Problem, row.Since = reason, now
+			return &row
+		},
+	}
+}
+
+func groupRows(t policy.Tables) rows {
+	return &rowsOf[policy.Group]{
+		table: t.Groups, key: func(g *policy.Group) cluster.Key { return cluster.Key{Name: g.Name} }, equal: (*policy.Group).Equal,
+		find: func(k cluster.Key) statedb.Query[*policy.Group] { return policy.GroupByName(k.Name) },
+		refused: func(old *policy.Group, key cluster.Key, reason string, now time.Time) *policy.Group {
+			row := policy.Group{Name: key.Name, Source: Origin}
+			if old != nil {
+				row = *old
+			}
+			row.Problem, row.Since = reason, now
+			return &row
+		},
+	}
+}

@@ -1,0 +1,3 @@
+// Package kube tests an agent that reads its cluster from a real Kubernetes API
+// server.
+package kube
