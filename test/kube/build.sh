@@ -6,7 +6,7 @@ here=$(dirname "$(realpath "$0")")
 . "$here/../../scripts/kubernetes.sh"
 etcd_version=3.6.4 # what this version of Kubernetes is tested with
 dir=${XDG_CACHE_HOME:-$HOME/.cache}/myelin/kube
-KUBERNETES_GOFLAGS=${KUBE_BUILD_GOFLAGS--p=1}
+KUBERNETES_GOFLAGS=${KUBE_BUILD_GOFLAGS-}
 mkdir -p "$dir/bin"
 exec 9> "$dir/lock"
 flock 9
