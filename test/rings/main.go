@@ -13,8 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // The rings, from fast to slow. vm runs packet and lab again on the kernels below.
@@ -139,84 +142,90 @@ func (r *runner) here(ctx context.Context, ring string) error {
 	return r.count(ring, exec.CommandContext(ctx, "go", args...))
 }
 
-// inVM compiles the packet and lab tests once and runs each binary in a VM of each kernel, in its package's folder. The kernels run
-// at the same time: most of what a VM does is to wait.
+// inVM compiles the packet and lab tests once and runs each binary in a VM of each kernel, in its package's folder. The kernels run beside each other.
 func (r *runner) inVM(ctx context.Context) error {
 	bin, err := os.MkdirTemp("", "myelin-rings-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(bin)
-	for _, p := range slices.Concat(r.packages[packet], r.packages[lab]) {
-		binary := filepath.Join(bin, strings.ReplaceAll(p.path, "/", "_")+".test")
-		build := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, p.path)
+	packages := slices.Concat(r.packages[packet], r.packages[lab])
+	for _, p := range packages {
+		build := exec.CommandContext(ctx, "go", "test", "-c", "-o", binaryOf(bin, p), p.path)
 		build.Stderr = r.out
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("compile the tests of %s: %w", p.path, err)
 		}
-		boots := make([]*boot, len(kernels()))
-		for i, kernel := range kernels() {
-			if boots[i], err = r.boot(ctx, kernel, p, binary, bin); err != nil {
-				return err
-			}
-		}
-		for _, b := range boots {
-			if err := r.countBoot(b); err != nil {
-				return err
-			}
-		}
 	}
-	return nil
+	var boots errgroup.Group
+	var counting sync.Mutex
+	for _, kernel := range kernels() {
+		boots.Go(func() error {
+			for _, p := range packages {
+				b, err := r.boot(ctx, kernel, p, bin)
+				if err != nil {
+					return err
+				}
+				counting.Lock()
+				err = r.countBoot(b)
+				counting.Unlock()
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return boots.Wait()
 }
 
-// boot is a binary that runs in a VM, and where its output goes.
+func binaryOf(dir string, p testPackage) string {
+	return filepath.Join(dir, strings.ReplaceAll(p.path, "/", "_")+".test")
+}
+
+// boot is a binary that ran in a VM, and where its output is.
 type boot struct {
 	kernel string
 	p      testPackage
 	output string
-	done   <-chan error
+	ended  error
 	took   time.Duration
 }
 
 // inVMOnly are the tests of the lab ring that a kernel can change: forwarding, its helpers, its hooks. What only the agent does is tested once, here.
 const inVMOnly = "^(TestConnectivity|TestHostStack|TestHops|TestSpoofing|TestRouteMTU|TestMasquerade|TestParallelAdds|TestServicesChange|TestWires)$"
 
-func (r *runner) boot(ctx context.Context, kernel string, p testPackage, binary, dir string) (*boot, error) {
+func (r *runner) boot(ctx context.Context, kernel string, p testPackage, dir string) (*boot, error) {
 	script, err := filepath.Abs("test/vm/vm.sh")
 	if err != nil {
 		return nil, err
 	}
+	binary := binaryOf(dir, p)
 	args := []string{"tool", "test2json", "-t", "-p", p.path,
 		script, "run", "-k", kernel, "-t", "1500", "-m", "3G", "--nics", "--",
 		"env", "MYELIN_BIN=" + os.Getenv("MYELIN_BIN"), "MYELIN_TEST_SLOW=10", binary, "-test.v=test2json", "-test.short", "-test.timeout=24m"}
 	if slices.Contains(r.packages[lab], p) {
 		args = append(args, "-test.run="+inVMOnly)
 	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Stderr = p.dir, r.out
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	output, err := os.Create(filepath.Join(dir, filepath.Base(binary)+"-"+kernel))
+	output, err := os.Create(binary + "-" + kernel)
 	if err != nil {
 		return nil, err
 	}
-	cmd.Stdout = output
-	begin, done := time.Now(), make(chan error, 1)
-	b := &boot{kernel: kernel, p: p, output: output.Name(), done: done}
+	defer output.Close()
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Stderr, cmd.Stdout = p.dir, r.out, output
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	begin := time.Now()
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start VM with kernel %s: %w", kernel, err)
 	}
-	go func() {
-		err := cmd.Wait()
-		b.took = time.Since(begin)
-		output.Close()
-		done <- err
-	}()
+	b := &boot{kernel: kernel, p: p, output: output.Name(), ended: cmd.Wait()}
+	b.took = time.Since(begin)
 	return b, nil
 }
 
-// countBoot waits for a VM and counts its tests. One that fails without a failed test is one failure.
+// countBoot counts the tests of a VM. One that fails without a failed test is one failure.
 func (r *runner) countBoot(b *boot) error {
-	ended := <-b.done
 	output, err := os.Open(b.output)
 	if err != nil {
 		return err
@@ -227,8 +236,8 @@ func (r *runner) countBoot(b *boot) error {
 		return err
 	}
 	word := "ok  "
-	if ended != nil && r.tally.failed == failed {
-		fmt.Fprintf(r.out, "FAIL %s %s: %v\n", vm, b.kernel, ended)
+	if b.ended != nil && r.tally.failed == failed {
+		fmt.Fprintf(r.out, "FAIL %s %s: %v\n", vm, b.kernel, b.ended)
 		r.tally.failed++
 	}
 	if r.tally.failed > failed {
