@@ -202,8 +202,8 @@ func (r *runner) boot(ctx context.Context, kernel string, p testPackage, dir str
 	}
 	binary := binaryOf(dir, p)
 	args := []string{"tool", "test2json", "-t", "-p", p.path,
-		script, "run", "-k", kernel, "-t", "1500", "-m", "3G", "--nics", "--",
-		"env", "MYELIN_BIN=" + os.Getenv("MYELIN_BIN"), "MYELIN_TEST_SLOW=10", binary, "-test.v=test2json", "-test.short", "-test.timeout=24m"}
+		script, "run", "-k", kernel, "-t", "2160", "-m", "3G", "--nics", "--",
+		"env", "MYELIN_BIN=" + os.Getenv("MYELIN_BIN"), "MYELIN_TEST_SLOW=10", binary, "-test.v=test2json", "-test.short", "-test.timeout=35m"}
 	if slices.Contains(r.packages[lab], p) {
 		args = append(args, "-test.run="+inVMOnly)
 	}
