@@ -9,96 +9,78 @@ FUZZ_SECONDS ?= 10
 FAMILY ?= 4
 
 .NOTPARALLEL:
+.PHONY: help demo build test test-unit test-packet test-lab test-kube test-vm bench bench-vm \
+  bench-machine bench-service bench-xdp bench-policy bench-lab generate generate-check fuzz clean
 
-.PHONY: help
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-.PHONY: demo
 demo: build ## a cluster of two nodes on this machine, from YAML to traffic
 	scripts/deps.sh demo
 	scripts/demo.sh
 
-.PHONY: build
 build: ## bin/myelin, bin/myelin-cni, bin/myelin-bench: static, no compiler but Go
 	$(GO_BUILD) -o bin/ ./cmd/...
 
-.PHONY: test
 test: build ## all four rings; the last line says what passed
 	scripts/deps.sh test vm
 	MYELIN_KUBE_BIN=$$(test/kube/build.sh) && export MYELIN_KUBE_BIN && go run ./test/rings unit packet lab vm
 
-.PHONY: test-unit
 test-unit: ## pure Go, and what a few network namespaces prove
 	scripts/deps.sh test
 	go run ./test/rings unit
 
-.PHONY: test-packet
 test-packet: ## packets through the datapath, BPF_PROG_TEST_RUN
 	go run ./test/rings packet
 
-.PHONY: test-lab
 test-lab: build ## nodes and pods as namespaces, real traffic
 	scripts/deps.sh test
 	go run ./test/rings lab
 
-.PHONY: test-kube
 test-kube: build ## the source that is an API server, with a real one; builds it first, which takes its time
 	MYELIN_KUBE_BIN=$$(test/kube/build.sh) go test -count=1 ./kube ./test/kube
 
-.PHONY: test-vm
 test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10
 	scripts/deps.sh test vm
 	go run ./test/rings vm
 
-.PHONY: bench
 bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab ## everything that has a number; fails where a budget is broken
 	bin/myelin-bench -check
 
-.PHONY: bench-vm
 bench-vm: build ## netperf in the VM, by instruction counting
 	scripts/deps.sh bench vm
 	bin/myelin-bench -mode vm -family $(FAMILY)
 
-.PHONY: bench-machine
 bench-machine: build ## netperf on this machine, pinned and interleaved
 	scripts/deps.sh bench
 	bin/myelin-bench -mode machine -family $(FAMILY)
 
-.PHONY: bench-service
 bench-service: build ## Services at scale, against the real kube-proxy: new connections, changes, rollouts
 	scripts/deps.sh kubeproxy
 	bin/myelin-bench -mode service -family $(FAMILY)
 
-.PHONY: bench-xdp
 bench-xdp: build ## packets a second through a load balancer, by XDP, tc and the real kube-proxy; ns a packet
 	scripts/deps.sh kubeproxy
 	bin/myelin-bench -mode xdp -family $(FAMILY)
 
-.PHONY: bench-policy
 bench-policy: build ## policies: packets against the reference, changes among 10,000
 	MYELIN_RECORD=1 go test -count=1 -run 'TestDifferential$$' ./policy
 	bin/myelin-bench -mode policy
 
-.PHONY: bench-lab
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures
 	scripts/deps.sh test
-	MYELIN_RECORD=1 go test -count=1 -run 'TestScale|TestRestart|TestChurn' ./test/lab
+	MYELIN_RECORD=1 go test -count=1 -run 'TestScale|TestRestart|TestChurn|TestPolicyRestart' ./test/lab
 	bin/myelin-bench
 
-.PHONY: generate
 generate: ## BPF objects, their Go, the gRPC API: needs clang and protoc, brought by deps
 	scripts/deps.sh build
 	go generate ./...
 
-.PHONY: generate-check
 generate-check: ## fails where a committed generated file is stale
 	scripts/generate-check.sh
 
-.PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECONDS (10)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-.PHONY: clean
 clean: ## remove what build made; caches stay
 	rm -rf bin
