@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 )
 
@@ -114,8 +113,8 @@ func checkServiceHost(s string) error {
 
 // checkKubeConfigPath judges kubeConfigPath, which a Helm chart may leave empty.
 func checkKubeConfigPath(s string) error {
-	if s != "" && (!filepath.IsAbs(s) || s != filepath.Clean(s)) {
-		return fmt.Errorf("%q is not a clean absolute path", s)
+	if s == "" {
+		return nil
 	}
-	return nil
+	return checkPath(s)
 }

@@ -90,12 +90,14 @@ func orList(values []string) string {
 }
 
 func path(key string, at func(*Config) *string) setting {
-	return checked(key, at, func(s string) error {
-		if !filepath.IsAbs(s) || s != filepath.Clean(s) {
-			return fmt.Errorf("%q is not a clean absolute path", s)
-		}
-		return nil
-	})
+	return checked(key, at, checkPath)
+}
+
+func checkPath(s string) error {
+	if !filepath.IsAbs(s) || s != filepath.Clean(s) {
+		return fmt.Errorf("%q is not a clean absolute path", s)
+	}
+	return nil
 }
 
 func nodeName(key string, at func(*Config) *string) setting {
