@@ -72,23 +72,12 @@ func New(p Params) (*Source, error) {
 	}
 	txn := s.write()
 	defer txn.Commit()
-	s.initialized = []func(statedb.WriteTxn){
-		p.Tables.Nodes.RegisterInitializer(txn, Origin),
-		p.Tables.Namespaces.RegisterInitializer(txn, Origin),
-		p.Tables.Pods.RegisterInitializer(txn, Origin),
-		p.Tables.Services.RegisterInitializer(txn, Origin),
-		p.Tables.Slices.RegisterInitializer(txn, Origin),
-		p.Policies.Policies.RegisterInitializer(txn, Origin),
-		p.Policies.Groups.RegisterInitializer(txn, Origin),
-	}
+	s.initialized = p.Policies.RegisterSource(txn, p.Tables, Origin)
 	return s, nil
 }
 
 // write begins a transaction with all tables that the source fills.
-func (s *Source) write() statedb.WriteTxn {
-	t := s.Tables
-	return s.DB.WriteTxn(t.Nodes, t.Namespaces, t.Pods, t.Services, t.Slices, s.Policies.Policies, s.Policies.Groups)
-}
+func (s *Source) write() statedb.WriteTxn { return s.Policies.Write(s.DB, s.Tables) }
 
 // Problems lists what was refused.
 func (s *Source) Problems() statedb.Table[*cluster.Problem] { return s.problems }

@@ -73,24 +73,13 @@ func New(p Params) (*Source, error) {
 		return nil, err
 	}
 	txn := s.write()
-	s.initialized = []func(statedb.WriteTxn){
-		p.Tables.Nodes.RegisterInitializer(txn, "manifests"),
-		p.Tables.Namespaces.RegisterInitializer(txn, "manifests"),
-		p.Tables.Pods.RegisterInitializer(txn, "manifests"),
-		p.Tables.Services.RegisterInitializer(txn, "manifests"),
-		p.Tables.Slices.RegisterInitializer(txn, "manifests"),
-		p.Policies.Policies.RegisterInitializer(txn, "manifests"),
-		p.Policies.Groups.RegisterInitializer(txn, "manifests"),
-	}
+	s.initialized = p.Policies.RegisterSource(txn, p.Tables, "manifests")
 	txn.Commit()
 	return s, nil
 }
 
 // write begins a transaction with all tables that the source fills.
-func (s *Source) write() statedb.WriteTxn {
-	t := s.Tables
-	return s.DB.WriteTxn(t.Nodes, t.Namespaces, t.Pods, t.Services, t.Slices, s.Policies.Policies, s.Policies.Groups)
-}
+func (s *Source) write() statedb.WriteTxn { return s.Policies.Write(s.DB, s.Tables) }
 
 // Problems lists what was refused.
 func (s *Source) Problems() statedb.Table[*cluster.Problem] { return s.problems }

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"myelin/cluster"
 	"myelin/identity"
 )
 
@@ -163,6 +164,21 @@ type Changes struct {
 	Policies iter.Seq2[statedb.Change[*Object], statedb.Revision]
 	Groups   iter.Seq2[statedb.Change[*Group], statedb.Revision]
 	More     [2]<-chan struct{}
+}
+
+// Write begins a transaction with all tables that a source of cluster state fills.
+func (t Tables) Write(db *statedb.DB, c cluster.Tables) statedb.WriteTxn {
+	return db.WriteTxn(c.Nodes, c.Namespaces, c.Pods, c.Services, c.Slices, t.Policies, t.Groups)
+}
+
+// RegisterSource registers a source of cluster state as an initializer of all
+// tables that it fills; txn is of Write. What it returns marks them initialized.
+func (t Tables) RegisterSource(txn statedb.WriteTxn, c cluster.Tables, name string) []func(statedb.WriteTxn) {
+	return []func(statedb.WriteTxn){
+		c.Nodes.RegisterInitializer(txn, name), c.Namespaces.RegisterInitializer(txn, name), c.Pods.RegisterInitializer(txn, name),
+		c.Services.RegisterInitializer(txn, name), c.Slices.RegisterInitializer(txn, name),
+		t.Policies.RegisterInitializer(txn, name), t.Groups.RegisterInitializer(txn, name),
+	}
 }
 
 // Follow begins with all that is there.
