@@ -107,16 +107,20 @@ func (e *Engine) Run(ctx context.Context) error {
 		changed, after := e.round(f)
 		wait := statedb.NewWatchSet()
 		wait.Add(append(changed, e.wake)...)
-		soon, cancel := context.WithTimeout(ctx, after)
-		_, err := wait.Wait(soon, 0)
-		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("wait for policies: %w", err)
+		if err := pause(ctx, wait, after); ctx.Err() != nil || err != nil {
+			return err
 		}
 	}
+}
+
+// pause returns when something changes, after a time at most, or when ctx ends.
+func pause(ctx context.Context, wait *statedb.WatchSet, most time.Duration) error {
+	soon, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	if _, err := wait.Wait(soon, 0); err != nil && soon.Err() == nil {
+		return fmt.Errorf("wait for policies: %w", err)
+	}
+	return nil
 }
 
 // ready returns when all tables are initialized, or, with false, when ctx ends.

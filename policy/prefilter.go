@@ -86,14 +86,8 @@ func (p *Prefilter) Run(ctx context.Context) error {
 			after = retryAfter(failures)
 			p.Log.Error("who may not come in is not all in the kernel", "error", err, "again after", after)
 		}
-		soon, cancel := context.WithTimeout(ctx, after)
-		_, err = wait.Wait(soon, 0)
-		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("wait for CIDR groups: %w", err)
+		if err := pause(ctx, wait, after); ctx.Err() != nil || err != nil {
+			return err
 		}
 	}
 }
