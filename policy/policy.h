@@ -61,16 +61,23 @@ INLINE bool policy_selects(__u16 slot)
 #define IDENTITY_WORLD4 9
 #define IDENTITY_WORLD6 10
 
+/* What is known of an address, or else of the longest prefix around it; NULL if nothing is. Cost: a look-up, or two. */
+INLINE __u32 *policy_about(void *addresses, void *prefixes, const struct addr *a)
+{
+	struct prefix_key key = { .length = 128 };
+	__u32 *known = bpf_map_lookup_elem(addresses, a);
+
+	if (known)
+		return known;
+	__builtin_memcpy(key.addr, a, sizeof(key.addr));
+	return bpf_map_lookup_elem(prefixes, &key);
+}
+
 /* Whose an address is. Cost: per flow. */
 INLINE __u32 policy_identity(const struct addr *a)
 {
-	struct prefix_key key = { .length = 128 };
-	__u32 *id = bpf_map_lookup_elem(&peers, a);
+	__u32 *id = policy_about(&peers, &peer_prefixes, a);
 
-	if (id)
-		return *id;
-	__builtin_memcpy(key.addr, a, sizeof(key.addr));
-	id = bpf_map_lookup_elem(&peer_prefixes, &key);
 	if (id)
 		return *id;
 	return addr_is4(a) ? IDENTITY_WORLD4 : IDENTITY_WORLD6;

@@ -4,6 +4,7 @@
 #define MYELIN_PREFILTER_H
 
 #include "../event/event.h"
+#include "policy.h"
 
 /* Single addresses, and prefixes; the longest decides. 0: may come in, else the number of the list that has it. */
 struct {
@@ -28,13 +29,8 @@ __u32 prefiltered;
 /* Whether the address may not come in. Cost: per packet of a wire where lists are in force, two look-ups. */
 INLINE bool prefilter_denies(const struct addr *a)
 {
-	struct prefix_key key = { .length = 128 };
-	__u32 *list = bpf_map_lookup_elem(&unwanted, a);
+	__u32 *list = policy_about(&unwanted, &unwanted_prefixes, a);
 
-	if (!list) {
-		__builtin_memcpy(key.addr, a, sizeof(key.addr));
-		list = bpf_map_lookup_elem(&unwanted_prefixes, &key);
-	}
 	return list && *list;
 }
 
