@@ -42,13 +42,13 @@ func (a *Agent) eachDenial(yield func(tableRow) bool) error {
 	if a.engine == nil {
 		return nil
 	}
-	now, err := event.Monotonic()
+	clock, err := a.clock()
 	if err != nil {
 		return err
 	}
 	outcomes := drop.NewNames()
 	for _, d := range a.engine.Denials() {
-		row := &policyDenial{Denial: d, LastHit: sinceHit(now, d.LastNs)}
+		row := &policyDenial{Denial: d, LastHit: sinceHit(clock, d.LastTick)}
 		outcome := bpf.DatapathOutcomeDROP_POLICY_DENIED
 		if row.Place = event.RuleName(a.names(), d.Rule); d.Rule == 0 {
 			outcome = bpf.DatapathOutcomeDROP_POLICY_NO_RULE

@@ -6,13 +6,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"myelin/endpoint"
-	"myelin/event"
 	"myelin/flow"
 	"myelin/identity"
 	"myelin/policy"
@@ -69,11 +67,11 @@ func ago(since *flow.Seconds) string {
 }
 
 // sinceHit is how long ago a row was hit; nil: never.
-func sinceHit(now time.Duration, ns uint64) *flow.Seconds {
-	if ns == 0 {
+func sinceHit(clock flow.Clock, tick uint64) *flow.Seconds {
+	if tick == 0 {
 		return nil
 	}
-	s := flow.Seconds(max(0, now-time.Duration(ns)))
+	s := flow.Seconds(clock.Age(tick))
 	return &s
 }
 
@@ -88,12 +86,12 @@ func (a *Agent) policyRows(of string) (*view, error) {
 		if err != nil {
 			return err
 		}
-		now, err := event.Monotonic()
+		clock, err := a.clock()
 		if err != nil {
 			return err
 		}
 		for _, l := range lines {
-			row := &policyLine{Line: l, Port: policy.Port{Proto: l.Proto, First: l.First, Last: l.Last}.String(), LastHit: sinceHit(now, l.LastNs)}
+			row := &policyLine{Line: l, Port: policy.Port{Proto: l.Proto, First: l.First, Last: l.Last}.String(), LastHit: sinceHit(clock, l.LastTick)}
 			if row.Place = a.ruleText(l.Rule); l.Rule == 0 && l.Action != "allow" {
 				row.Place = "isolated by " + strings.Join(a.engine.Isolating(e, l.Direction), ", ")
 			}
@@ -165,12 +163,12 @@ func (a *Agent) policyViews() map[string]view {
 		return nil
 	}
 	return map[string]view{"policy-uses": {(*policyUse)(nil).TableHeader(), func(yield func(tableRow) bool) error {
-		now, err := event.Monotonic()
+		clock, err := a.clock()
 		if err != nil {
 			return err
 		}
 		for _, u := range a.engine.Uses() {
-			if !yield(&policyUse{u, sinceHit(now, u.LastNs)}) {
+			if !yield(&policyUse{u, sinceHit(clock, u.LastTick)}) {
 				break
 			}
 		}

@@ -62,7 +62,8 @@ struct settings {
 	__u8 policy_cut;       /* enum policy_cut */
 	__u8 no_backend_drop;  /* clients of a Service without backends are told nothing */
 	__u8 prefilter;        /* some addresses may not come in at all */
-	__u8 pad[2];
+	__u8 wire_any;         /* derived: nobody is masqueraded, so that it doesn't matter whether a wire's packet is the cluster's or the world's */
+	__u8 wire_extra;       /* derived: a wire's packet may be more than one for a pod (tunnel, prefilter, direct) */
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u32 hz;          /* jiffies a second */

@@ -14,6 +14,7 @@
 #include "../flow/host.h"
 #include "../service/translate.h"
 #include "../service/from_pod.h"
+#include "../service/from_wire.h"
 #include "../service/socket.h"
 #include "../service/bind.h"
 #include "../service/xdp.h"
@@ -125,9 +126,6 @@ int from_pod(struct __sk_buff *skb)
 	return path_follow(skb, c, &p->path, p->path.action);
 }
 
-/* Where pods are masqueraded it matters whether a packet is the cluster's or the world's, else not. */
-#define WIRE_ANY (!config.masquerade4 && !config.masquerade6)
-
 /* What a wire brings for a pod goes into the pod, or to the stack that will bring it there. */
 #define WIRE_ACTION (config.legacy_routing ? PATH_STACK : PATH_POD)
 
@@ -212,11 +210,11 @@ APART int from_wire_decide(struct __sk_buff *skb)
 		return from_wire_pass(skb, c);
 	decide_wire_pod(c, e);
 	if (c->path.flags) {
-		path_keep(c, WIRE_ANY);
+		path_keep(c, config.wire_any);
 		return -1;
 	}
 	if (!decide_tracked(&c->pkt))
-		path_keep(c, WIRE_ANY);
+		path_keep(c, config.wire_any);
 	return from_wire_go(skb);
 }
 
@@ -231,21 +229,15 @@ int from_wire(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	parsed = packet_parse(skb, &c->pkt, HOOK_FROM_WIRE);
-	if (config.tunnel && skb->pkt_type != PACKET_HOST && skb->ifindex == config.tunnel_ifindex)
-		bpf_skb_change_type(skb, PACKET_HOST); /* who sent it by tunnel doesn't know our MAC */
 	if (unlikely(skb->vlan_present))
 		return pass(skb, c);
 	if (unlikely(parsed != PARSED_IP))
 		return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : refuse(skb, c, parsed);
-	if (config.prefilter && unlikely(prefilter_tc(skb, &c->pkt)))
-		return drop(skb, c, DROP_PREFILTER);
-	if (config.direct && config.lb_dispatch && unlikely(encap_is(skb, &c->pkt)) && (verdict = encap_pull(skb)))
-		return drop(skb, c, verdict);
-	if (config.direct && unlikely(dsr_may_be(skb, &c->pkt)) && (verdict = dsr_accept(skb)))
-		return drop(skb, c, verdict);
-	if (tracking && (verdict = track_from_wire(skb, c, WIRE_ANY)) >= 0)
+	if (config.wire_extra && (verdict = from_wire_extra(skb, c)) >= 0)
 		return verdict;
-	p = path_find(&c->pkt, WIRE_ANY);
+	if (tracking && (verdict = track_from_wire(skb, c, config.wire_any)) >= 0)
+		return verdict;
+	p = path_find(&c->pkt, config.wire_any);
 	if (unlikely(!p)) {
 		verdict = from_wire_decide(skb);
 		return verdict < 0 ? from_wire_follow(skb) : verdict;

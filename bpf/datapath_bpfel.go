@@ -239,18 +239,18 @@ type DatapathFlow struct {
 		TcpFlags uint8
 		Pad      [7]uint8
 	}
-	CreatedNs uint64
-	Seen      uint32
-	Judged    uint32
-	Rule      [2]uint32
-	Slot      uint16
-	Flags     uint8
-	Origin    uint8
-	PodPort   uint16
-	PodSide   uint8
-	Pad       uint8
-	Pod       DatapathAddr
-	Way       DatapathPath
+	Created uint64
+	Seen    uint32
+	Judged  uint32
+	Rule    [2]uint32
+	Slot    uint16
+	Flags   uint8
+	Origin  uint8
+	PodPort uint16
+	PodSide uint8
+	Pad     uint8
+	Pod     DatapathAddr
+	Way     DatapathPath
 }
 
 type DatapathFlowFlag uint32
@@ -596,7 +596,8 @@ type DatapathSettings struct {
 	PolicyCut      uint8
 	NoBackendDrop  uint8
 	Prefilter      uint8
-	Pad            [2]uint8
+	WireAny        uint8
+	WireExtra      uint8
 	TunnelIfindex  uint32
 	Vni            uint32
 	Hz             uint32
@@ -665,7 +666,7 @@ type DatapathTranslation struct {
 	BackendId    uint32
 	Seen         uint32
 	Judged       uint32
-	CreatedNs    uint64
+	Created      uint64
 	Packets      [2]uint64
 	Bytes        [2]uint64
 	TcpFlags     [2]uint8
@@ -706,7 +707,7 @@ type DatapathVerdict struct {
 	Action uint8
 	Pad    uint8
 	Hits   uint64
-	LastNs uint64
+	Last   uint64
 }
 
 type DatapathVerdictKey struct {

@@ -98,9 +98,8 @@ func Load(o Options) (*Datapath, error) {
 	}
 	o.Settings.Hz = hz
 	resize(spec, o)
-	o.Settings.PathShift = PathShift(spec)
-	if err := spec.Variables["config"].Set(o.Settings); err != nil {
-		return nil, fmt.Errorf("set datapath configuration: %w", err)
+	if err := Configure(spec, &o.Settings); err != nil {
+		return nil, err
 	}
 	for _, dir := range []string{"maps", "links"} {
 		if err := os.MkdirAll(filepath.Join(o.Dir, dir), 0o700); err != nil {

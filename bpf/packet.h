@@ -54,6 +54,7 @@ enum parsed {
 	PARSED_MAPPED,
 };
 
+#define IP_PLAIN 0x45 /* the first byte of a header without options: version 4, five words */
 #define IP_MF 0x2000
 #define IP_OFFSET 0x1fff
 
@@ -93,9 +94,14 @@ INLINE void packet_read6(struct packet *pkt, const struct ipv6hdr *ip)
 /* Lengths must fit in the packet: a pod's stack would check, but the hooks read on before it. BIG TCP leaves the length out (kernel 6.3). */
 INLINE int packet_parse4(const struct __sk_buff *skb, struct packet *pkt, const struct iphdr *ip)
 {
-	__u32 length = bpf_ntohs(ip->tot_len);
+	__u32 length = bpf_ntohs(ip->tot_len), header = sizeof(*ip);
 
-	if (unlikely(ip->version != 4 || ip->ihl < 5 || (length < ip->ihl * 4 && !(skb->gso_size && !length))))
+	if (unlikely(*(const __u8 *)ip != IP_PLAIN)) {
+		header = ip->ihl * 4;
+		if (ip->version != 4 || header < sizeof(*ip))
+			return packet_unparsed(pkt, PARSED_BAD);
+	}
+	if (unlikely(length < header && !(skb->gso_size && !length)))
 		return packet_unparsed(pkt, PARSED_BAD);
 	if (unlikely(L3 + length > skb->len))
 		return packet_unparsed(pkt, PARSED_TRUNCATED);

@@ -37,7 +37,19 @@ func powerOfTwo(n uint32) uint32 {
 	return p
 }
 
-// PathShift is the setting that makes an index of the table of paths of the top bits of a 64-bit hash.
-func PathShift(spec *ebpf.CollectionSpec) uint32 {
-	return uint32(64 - bits.TrailingZeros32(spec.Maps["paths"].MaxEntries))
+// Configure gives the programs their settings, which can't change any more once they are loaded, and adds those that follow from others and from the sizes of maps.
+func Configure(spec *ebpf.CollectionSpec, s *Settings) error {
+	// This makes an index of the table of paths of the top bits of a 64-bit hash.
+	s.PathShift = uint32(64 - bits.TrailingZeros32(spec.Maps["paths"].MaxEntries))
+	s.WireAny, s.WireExtra = 0, 0
+	if s.Masquerade4|s.Masquerade6 == 0 {
+		s.WireAny = 1
+	}
+	if s.Tunnel|s.Prefilter|s.Direct != 0 {
+		s.WireExtra = 1
+	}
+	if err := spec.Variables["config"].Set(*s); err != nil {
+		return fmt.Errorf("set datapath configuration: %w", err)
+	}
+	return nil
 }

@@ -5,10 +5,7 @@ import "fmt"
 // Ticks is the datapath's clock as it stands in rows: jiffies, cut to 32 bits.
 // It is asked by running a small program, since no clock that user space can
 // read keeps in step with it over weeks.
-func Ticks() (uint32, error) {
-	jiffies, err := readJiffies()
-	return uint32(jiffies), err
-}
+func Ticks() (uint64, error) { return readJiffies() }
 
 // Settings are what the programs were loaded with. Kernel 5.5 or later.
 func (d *Datapath) Settings() (Settings, error) {

@@ -24,9 +24,9 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 				m.MaxEntries = min(m.MaxEntries, 64)
 			}
 		}
-		s.Hz, s.PathShift, s.Monitor, s.EventRate = 250, PathShift(spec), uint8(i%2), uint32(i%2)
+		s.Hz, s.Monitor, s.EventRate = 250, uint8(i%2), uint32(i%2)
 		s.BindProtection, s.SocketHostOnly, s.Policy = uint8(i%2), uint8(i%2), uint8(i%2)
-		must(t, spec.Variables["config"].Set(s))
+		must(t, Configure(spec, &s))
 		var o Objects
 		err = o.Assign(spec, nil)
 		var refused *ebpf.VerifierError

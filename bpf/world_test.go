@@ -275,8 +275,7 @@ func (w *world) load(t testing.TB, s Settings, tweak func(*ebpf.CollectionSpec))
 	if tweak != nil {
 		tweak(spec)
 	}
-	s.PathShift = PathShift(spec)
-	must(t, spec.Variables["config"].Set(s))
+	must(t, Configure(spec, &s))
 	must(t, spec.Variables["tracking"].Set(uint32(s.FlowAlways|s.Policy)))
 	w.settings = s
 	w.outcomes = outcomesOf(t, spec)

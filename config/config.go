@@ -55,7 +55,7 @@ type Config struct {
 
 	CNI CNI
 
-	IPAMMode       string // "kubernetes": from each Node's podCIDRs
+	IPAMMode string // "kubernetes": from each Node's podCIDRs
 	// KubeConfigPath is a file that says how to get to an API server; empty: the
 	// files of a pod's service account do, unless Myelin.Manifests is set.
 	KubeConfigPath string

@@ -23,7 +23,7 @@ func TestCollector(t *testing.T) {
 	}
 	bpftest.Send(t, d, bpf.ToPod, packet.IPv4, names(), `eth world > pod | ip world > pod | tcp 40000 > 80 S`) // lives
 	old, row := nat(packet.IPv4)
-	row.Seen = clock.Ticks - 61*hz
+	row.Seen = uint32(clock.Ticks) - 61*hz
 	closed, end := old, row
 	closed.Port[0] = bpf.Port(10002)
 	end.Flags |= uint8(bpf.DatapathFlowFlagFLOW_CLOSING)
@@ -64,7 +64,7 @@ func TestCollectorReadsAll(t *testing.T) {
 	for i := range n {
 		keys[i], rows[i] = nat(packet.IPv6)
 		keys[i].Port[0] = bpf.Port(uint16(i))
-		rows[i].Seen = clock.Ticks - 61*hz
+		rows[i].Seen = uint32(clock.Ticks) - 61*hz
 	}
 	if _, err := d.Flows.BatchUpdate(keys, rows, nil); err != nil {
 		t.Fatal(err)

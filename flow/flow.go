@@ -59,19 +59,29 @@ func (s State) Lifetime(protocol uint8) time.Duration {
 
 // Clock is the datapath's clock at one moment.
 type Clock struct {
-	Ticks uint32        // jiffies, cut to 32 bits
+	Ticks uint64        // jiffies
 	Hz    uint32        // ticks a second
 	Since time.Duration // CLOCK_MONOTONIC
 }
 
-// Idle is how long ago a tick was; 0 for one that is still to come, as that of
+// Idle is how long ago a tick was, of which the row has 32 bits; 0 for one that is still to come, as that of
 // a packet that passed after the clock was read.
 func (c Clock) Idle(tick uint32) time.Duration {
-	ticks := int32(c.Ticks - tick)
+	ticks := int32(uint32(c.Ticks) - tick)
 	if ticks <= 0 || c.Hz == 0 {
 		return 0
 	}
 	return time.Duration(ticks) * time.Second / time.Duration(c.Hz)
+}
+
+// Age is how long ago a tick was, of which the row has all bits; 0 for one that
+// is still to come.
+func (c Clock) Age(tick uint64) time.Duration {
+	if tick >= c.Ticks || c.Hz == 0 {
+		return 0
+	}
+	ticks, hz := c.Ticks-tick, uint64(c.Hz)
+	return time.Duration(ticks/hz)*time.Second + time.Duration(ticks%hz)*time.Second/time.Duration(hz)
 }
 
 // Expired reports whether the datapath takes the row for gone.

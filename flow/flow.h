@@ -140,7 +140,7 @@ INLINE struct flow *flow_new(struct cpu *c, int side)
 	struct flow *f = &c->flow;
 
 	__builtin_memset(f, 0, sizeof(*f));
-	f->created_ns = bpf_ktime_get_ns();
+	f->created = bpf_jiffies64();
 	f->seen = clock_now();
 	f->slot = c->pkt.slot;
 	f->origin = side;

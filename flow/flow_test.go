@@ -113,7 +113,7 @@ func TestTranslatedFlow(t *testing.T) {
 	clock := flow.Clock{Ticks: 5000, Hz: 100, Since: 90 * time.Second}
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		k, r := nat(f)
-		r.Seen, r.CreatedNs = 4750, uint64(30*time.Second)
+		r.Seen, r.Created = 4750, 2000
 		got := flow.Name(fixed{}, clock, &k, &r)
 		node, pod, world := netip.AddrPortFrom(addr(f, "node"), 10001), netip.AddrPortFrom(addr(f, "pod"), 40000), netip.AddrPortFrom(addr(f, "world"), 53)
 		if got.Translated != node || got.Src.Addr != pod.Addr() || got.Src.Port != 40000 || got.Src.Pod != "demo/pod" || got.Dst.Addr != world.Addr() {
@@ -171,7 +171,7 @@ func TestLifetime(t *testing.T) {
 		k := &flow.Key{Proto: c.protocol}
 		for now, expired := range map[uint32]bool{uint32(c.want) * 10: false, uint32(c.want)*10 + 1: true} {
 			c.row.Seen = 1<<32 - 7 // the clock wraps
-			if got := (flow.Clock{Ticks: now - 7, Hz: 10}).Expired(k, c.row); got != expired {
+			if got := (flow.Clock{Ticks: 1<<32 + uint64(now) - 7, Hz: 10}).Expired(k, c.row); got != expired {
 				t.Errorf("protocol %d, %s: expired %v after %d ticks of 0.1 s", c.protocol, c.state, got, now)
 			}
 		}

@@ -92,12 +92,12 @@ APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 	return outcome;
 }
 
-/* Asks about the CPU's packet, on the CPU's path. Returns 0 or a drop reason. Cost: per flow. */
-INLINE int judge(struct __sk_buff *skb, struct cpu *c)
+/* Asks about the CPU's packet, on the CPU's path, whose side of its row's key this is. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int judge(struct __sk_buff *skb, struct cpu *c, int side)
 {
 	if (l4_is_icmp_error(&c->pkt))
 		return judge_error(skb, c);
-	return judge_flow(skb, flow_key_own(c), true);
+	return judge_flow(skb, side, true);
 }
 
 #endif

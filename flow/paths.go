@@ -47,7 +47,7 @@ func actionText(a uint8) string {
 func Paths(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Path) bool) error {
 	epochs := epochs{d: d, known: map[uint16]uint32{}}
 	err := bpf.KeptPaths(d.Paths, func(_ int, _ uint32, p *bpf.DatapathKeptPath) bool {
-		fresh := p.Path.Epoch == epochs.sum(p.Path.SrcSlot, p.Path.DstSlot) && int32(p.Path.Expires-clock.Ticks) >= 0
+		fresh := p.Path.Epoch == epochs.sum(p.Path.SrcSlot, p.Path.DstSlot) && int32(p.Path.Expires-uint32(clock.Ticks)) >= 0
 		return fn(namePath(names, p, fresh))
 	})
 	if err == nil {

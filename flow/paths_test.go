@@ -36,7 +36,7 @@ func TestPaths(t *testing.T) {
 		if err := d.Paths.Put(uint32(1), rows); err != nil {
 			t.Fatal(err)
 		}
-		read := func(ticks uint32) (list []*flow.Path) {
+		read := func(ticks uint64) (list []*flow.Path) {
 			if err := flow.Paths(d, fixed{}, flow.Clock{Ticks: ticks, Hz: 100}, func(p *flow.Path) bool {
 				list = append(list, p)
 				return true

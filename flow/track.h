@@ -10,15 +10,16 @@
 APART int track_begin(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	int outcome;
+	int outcome, side;
 
 	if (!c)
 		return DROP_MAP_FULL;
-	if (judge_must(&c->path) && (outcome = judge(skb, c)))
+	side = flow_key_own(c);
+	if (judge_must(&c->path) && (outcome = judge(skb, c, side)))
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))
 		return 0;
-	return flow_put(skb, c, flow_key_own(c), true) ? 0 : DROP_MAP_FULL;
+	return flow_put(skb, c, side, true) ? 0 : DROP_MAP_FULL;
 }
 
 /* Tells the row of the CPU's packet what its copy holds, which is good for another while then, if the flow goes on. False if there is no row. */
@@ -136,7 +137,7 @@ APART int judge_to_pod(struct __sk_buff *skb)
 	if (!judge_must(&c->path))
 		return 0;
 	outcome = l4_parse(skb);
-	if (outcome || !(outcome = judge(skb, c)))
+	if (outcome || !(outcome = judge(skb, c, flow_key_own(c))))
 		return outcome;
 	return c->pkt.tcp_flags & TCP_RST && c->ask.cut ? 0 : outcome; /* the reset by which the pod learns that its connection is forbidden now */
 }

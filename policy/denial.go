@@ -17,10 +17,10 @@ type Denial struct {
 	// Rule is its number; 0: no rule allowed it.
 	Rule uint32 `json:"rule"`
 	// Hits are flows, and packets that belong to none: since the rows were
-	// written, which happens when the rules of the endpoints change. LastNs is when
-	// the last one was: nanoseconds of CLOCK_MONOTONIC.
-	Hits   uint64 `json:"hits"`
-	LastNs uint64 `json:"lastNs"`
+	// written, which happens when the rules of the endpoints change. LastTick is when
+	// the last one was: tick of the datapath's clock.
+	Hits     uint64 `json:"hits"`
+	LastTick uint64 `json:"-"`
 	// Audited: all of the endpoints only report what is denied to them.
 	Audited bool `json:"audited,omitempty"`
 }
@@ -32,7 +32,7 @@ func (e *Engine) Denials() []*Denial {
 	for d, of := range rows {
 		for _, r := range of { // of the kernel: not under the lock
 			hits, last := e.Kernel.hits(r.class, r.portPrefix)
-			d.Hits, d.LastNs = d.Hits+hits, max(d.LastNs, last)
+			d.Hits, d.LastTick = d.Hits+hits, max(d.LastTick, last)
 		}
 	}
 	out = slices.DeleteFunc(out, func(d *Denial) bool { return d.Hits == 0 })

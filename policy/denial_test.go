@@ -58,7 +58,7 @@ func TestDenials(t *testing.T) {
 	}
 	var got []count
 	for _, d := range a.engine.Denials() {
-		if !reflect.DeepEqual(d.Endpoints, []string{"demo/web1", "demo/web2"}) || d.Direction != policy.Ingress || d.LastNs == 0 || d.Audited {
+		if !reflect.DeepEqual(d.Endpoints, []string{"demo/web1", "demo/web2"}) || d.Direction != policy.Ingress || d.LastTick == 0 || d.Audited {
 			t.Errorf("%+v", d)
 		}
 		row, _, _ := a.engine.Rules.Get(a.db.ReadTxn(), policy.RuleByID(d.Rule))

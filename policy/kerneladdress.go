@@ -78,10 +78,10 @@ func blame(c *compiler, err error, numbers []uint32) {
 }
 
 // hits are how many flows a row decided, and when it decided the last one.
-func (k *Kernel) hits(class uint32, p portPrefix) (n, lastNs uint64) {
+func (k *Kernel) hits(class uint32, p portPrefix) (n, last uint64) {
 	var v bpf.DatapathVerdict
 	if found, err := lookupRow(k.datapath.Verdicts, verdictKey(class, p), &v); err == nil && found {
-		return v.Hits, v.LastNs
+		return v.Hits, v.Last
 	}
 	return 0, 0
 }

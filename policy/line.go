@@ -22,11 +22,11 @@ type Line struct {
 	Action string `json:"action"`
 	// Rule is the number of the rule that decides; 0: none does.
 	Rule uint32 `json:"rule"`
-	// Hits are flows that the line decided, and LastNs is when it decided the
-	// last one: nanoseconds of CLOCK_MONOTONIC, 0: never. Peers that are alike
+	// Hits are flows that the line decided, and LastTick is when it decided the
+	// last one: tick of the datapath's clock, 0: never. Peers that are alike
 	// share them.
-	Hits   uint64 `json:"hits"`
-	LastNs uint64 `json:"lastNs"`
+	Hits     uint64 `json:"hits"`
+	LastTick uint64 `json:"-"`
 }
 
 // Lines are the rows that an endpoint has in the kernel. It is an error if
@@ -62,7 +62,7 @@ func (e *Engine) lines(out []Line, like Line, c *class) []Line {
 		l := like
 		l.Proto, l.First, l.Last = r.proto, r.port, r.port|uint16(1<<(16-r.bits)-1)
 		l.Action, l.Rule = r.ruling.String(), r.rule
-		l.Hits, l.LastNs = e.Kernel.hits(c.number, r.portPrefix)
+		l.Hits, l.LastTick = e.Kernel.hits(c.number, r.portPrefix)
 		out = append(out, l)
 	}
 	return out

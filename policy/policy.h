@@ -90,7 +90,7 @@ INLINE struct verdict *policy_find(const struct policy_ask *ask, __u32 class, __
 	struct verdict *v;
 	int bits;
 
-	for (bits = 16; bits >= 0; bits--) {
+	for (bits = lengths & POLICY_PORTS ? 16 : -1; bits >= 0; bits--) {
 		if (!(lengths & 1u << bits))
 			continue;
 		key.bits = bits;
@@ -122,7 +122,7 @@ APART int policy_end(__u32 direction)
 	direction &= 1;
 	ipv6 = !addr_is4(&ask->src);
 	slot = direction == POLICY_EGRESS ? ask->src_slot : ask->dst_slot;
-	e = slot ? bpf_map_lookup_elem(&policies, &slot) : NULL;
+	e = bpf_map_lookup_elem(&policies, &slot);
 	if (!e)
 		return 0;
 	key.set = e->set[direction][ipv6];
@@ -139,7 +139,7 @@ APART int policy_end(__u32 direction)
 		return DROP_POLICY_NO_RULE;
 	ask->rule[direction] = v->rule;
 	__sync_fetch_and_add(&v->hits, 1);
-	v->last_ns = bpf_ktime_get_ns();
+	v->last = bpf_jiffies64();
 	if (v->action == POLICY_ALLOW) {
 		ask->denied = 0;
 		return 0;
@@ -156,8 +156,8 @@ INLINE int policy_judge(struct policy_ask *ask)
 	ask->rule[1] = 0;
 	ask->audit = false;
 	ask->denied = 0;
-	outcome = policy_end(POLICY_EGRESS);
-	return outcome ? outcome : policy_end(POLICY_INGRESS);
+	outcome = ask->src_slot ? policy_end(POLICY_EGRESS) : 0;
+	return outcome || !ask->dst_slot ? outcome : policy_end(POLICY_INGRESS);
 }
 
 #endif

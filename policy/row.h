@@ -28,6 +28,7 @@ struct peer_class_key {
 };
 
 /* Bit n of lengths: the class has rows of n bits of the port (0 to 16). */
+#define POLICY_PORTS 0x1ffff
 #define POLICY_PROTO_ANY 17 /* … and this bit: it has one for all protocols. Each class has. */
 
 struct peer_class {
@@ -53,8 +54,8 @@ struct verdict {
 	__u16 proxy; /* port of the proxy to go through; 0: none */
 	__u8 action; /* enum policy_action */
 	__u8 pad;
-	__u64 hits;    /* flows that it decided */
-	__u64 last_ns; /* CLOCK_MONOTONIC, of the last one */
+	__u64 hits; /* flows that it decided */
+	__u64 last; /* clock tick of the last one, all of it; 0: none */
 };
 
 #endif

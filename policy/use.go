@@ -13,10 +13,10 @@ type Use struct {
 	// State is UseHit, UseNeverHit, UseShadowed, UseNoPeer, UsePass or UseNobody.
 	State string `json:"state"`
 	// Hits are flows that the rule decided, since its rows were written: with what
-	// it says, or who it speaks of, they begin anew. LastNs is when it decided the
-	// last one: nanoseconds of CLOCK_MONOTONIC, 0: never.
-	Hits   uint64 `json:"hits"`
-	LastNs uint64 `json:"lastNs"`
+	// it says, or who it speaks of, they begin anew. LastTick is when it decided the
+	// last one: tick of the datapath's clock, 0: never.
+	Hits     uint64 `json:"hits"`
+	LastTick uint64 `json:"-"`
 }
 
 // States of rules.
@@ -45,7 +45,7 @@ func (e *Engine) Uses() []*Use {
 	for _, u := range uses {
 		for _, r := range rows[u.ID] { // of the kernel: not under the lock
 			hits, last := e.Kernel.hits(r.class, r.portPrefix)
-			u.Hits, u.LastNs = u.Hits+hits, max(u.LastNs, last)
+			u.Hits, u.LastTick = u.Hits+hits, max(u.LastTick, last)
 		}
 		if u.State == UseNeverHit && u.Hits > 0 {
 			u.State = UseHit

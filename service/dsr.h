@@ -161,7 +161,7 @@ INLINE int dsr_keep(struct cpu *c)
 	n->backend = c->pkt.dst;
 	n->backend_port = c->pkt.dport;
 	n->flags = TRANSLATION_DSR;
-	n->created_ns = bpf_ktime_get_ns();
+	n->created = bpf_jiffies64();
 	n->seen = clock_now();
 	translation_anchor_client(&c->place, &n->client, n->client_port, c->pkt.proto);
 	t = bpf_map_lookup_elem(&translations, &c->place);

@@ -31,7 +31,7 @@ func (r *rig) flowTo(t testing.TB, v6 bool, proto Protocol, port uint16, service
 	key := bpf.DatapathTranslationKey{Anchor: client, Port: bpf.Port(port), Proto: uint8(proto)}
 	row := bpf.DatapathTranslation{
 		Client: client, ClientPort: key.Port, Service: service, BackendId: backend, Flags: flags, Packets: [2]uint64{3, 2},
-		Seen: clock.Ticks - uint32(idle/time.Millisecond),
+		Seen: uint32(clock.Ticks) - uint32(idle/time.Millisecond),
 	}
 	if err := r.datapath.Translations.Put(key, row); err != nil {
 		t.Fatal(err)

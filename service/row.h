@@ -169,7 +169,7 @@ struct translation {
 	__u32 backend_id;
 	__u32 seen;   /* clock tick of the last packet */
 	__u32 judged; /* the epoch in which policies were last asked; 0: they were not */
-	__u64 created_ns; /* CLOCK_MONOTONIC */
+	__u64 created; /* clock tick, all of it */
 	__u64 packets[2]; /* [0] from the client, [1] from the backend */
 	__u64 bytes[2];
 	__u8 tcp_flags[2]; /* all that were seen */

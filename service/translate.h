@@ -72,7 +72,7 @@ APART int service_begin(__u32 scope)
 	n->frontend_port = pkt->dport;
 	n->backend = b->addr;
 	n->backend_port = b->port;
-	n->created_ns = bpf_ktime_get_ns();
+	n->created = bpf_jiffies64();
 	n->seen = clock_now();
 	rewrite_request(c, n); /* but for what is decided with the path */
 	return 0;

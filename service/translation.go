@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/cilium/statedb"
 
@@ -103,7 +102,7 @@ func nameTranslation(
 		Direct: r.Flags&uint8(bpf.DatapathTranslationFlagTRANSLATION_DSR) != 0,
 		Course: flow.Course{
 			State: translationState(r), Sent: trafficOf(r, 0), Received: trafficOf(r, 1),
-			Age:  flow.Seconds(clock.Since - time.Duration(r.CreatedNs)),
+			Age:  flow.Seconds(clock.Age(r.Created)),
 			Idle: flow.Seconds(clock.Idle(r.Seen)), Expired: translationOver(clock, k, r),
 		},
 	}

@@ -42,12 +42,12 @@ func TestTranslations(t *testing.T) {
 			{uint8(bpf.DatapathTranslationFlagTRANSLATION_DSR), 0, 0, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | - | direct | unreplied | 3/2 | 300/200 | S/S. | 1m0s | 0s"},
 			{0, 1, 2 * time.Minute, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | - | expired | 3/2 | 300/200 | S/S. | 1m0s | 2m0s"},
 		} {
-			clock := flow.Clock{Ticks: 1 << 20, Hz: 1000, Since: time.Hour}
+			clock := flow.Clock{Ticks: 1 << 20, Hz: 1000}
 			key := bpf.DatapathTranslationKey{Anchor: bpf.Addr(addr("@node9")), Port: bpf.Port(51000), Proto: uint8(TCP)}
 			row := bpf.DatapathTranslation{
 				Client: key.Anchor, ClientPort: bpf.Port(40000), Frontend: bpf.Addr(addr("@vip1")), FrontendPort: bpf.Port(80),
 				Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080), Snat: bpf.Addr(addr("@node1")), Service: tc.service, BackendId: 1,
-				Flags: tc.flags, Seen: clock.Ticks - uint32(tc.idle/time.Millisecond), CreatedNs: uint64(time.Hour - time.Minute),
+				Flags: tc.flags, Seen: uint32(clock.Ticks) - uint32(tc.idle/time.Millisecond), Created: clock.Ticks - 60_000,
 				Packets: [2]uint64{3, 2}, Bytes: [2]uint64{300, 200}, TcpFlags: [2]uint8{2, 0x12},
 			}
 			if err := r.datapath.Translations.Put(key, row); err != nil {

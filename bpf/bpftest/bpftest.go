@@ -31,8 +31,7 @@ func Load(t testing.TB, s bpf.Settings, sizes map[string]uint32) *bpf.Datapath {
 	if s.Hz == 0 {
 		s.Hz = 1000
 	}
-	s.PathShift = bpf.PathShift(spec)
-	if err := spec.Variables["config"].Set(s); err != nil {
+	if err := bpf.Configure(spec, &s); err != nil {
 		t.Fatal(err)
 	}
 	for name, n := range sizes {

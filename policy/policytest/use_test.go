@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"myelin/bpf"
 	"myelin/policy"
@@ -19,7 +18,7 @@ func TestUses(t *testing.T) {
 	states := func() string {
 		var out []string
 		for _, u := range n.Engine.Uses() {
-			out = append(out, fmt.Sprintf("%s %s: %s, %d endpoints, %d hits at %d", u.Origin.Ref.Name, u.Origin.Path, u.State, u.Endpoints, u.Hits, u.LastNs))
+			out = append(out, fmt.Sprintf("%s %s: %s, %d endpoints, %d hits at %d", u.Origin.Ref.Name, u.Origin.Path, u.State, u.Endpoints, u.Hits, u.LastTick))
 		}
 		slices.Sort(out)
 		return strings.Join(out, "\n")
@@ -43,7 +42,7 @@ elsewhere spec.ingress[0]: selects nobody here, 0 endpoints, 0 hits at 0`
 	var value bpf.DatapathVerdict
 	for all := n.Datapath.Verdicts.Iterate(); all.Next(&key, &value); {
 		if value.Rule != 0 {
-			value.Hits, value.LastNs = 3, uint64(7*time.Second)
+			value.Hits, value.Last = 3, 7
 			if err := n.Datapath.Verdicts.Put(&key, &value); err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +54,7 @@ elsewhere spec.ingress[0]: selects nobody here, 0 endpoints, 0 hits at 0`
 			hit++
 		}
 	}
-	if got := states(); hit == 0 || !strings.Contains(got, fmt.Sprintf("web spec.ingress[0]: hit, 1 endpoints, %d hits at 7000000000", 3*hit)) {
+	if got := states(); hit == 0 || !strings.Contains(got, fmt.Sprintf("web spec.ingress[0]: hit, 1 endpoints, %d hits at 7", 3*hit)) {
 		t.Errorf("%d rows were hit 3 times each:\n%s", hit, got)
 	}
 	if by := n.Engine.Isolating(2, policy.Ingress); !slices.Equal(by, []string{"NetworkPolicy demo/web"}) {
