@@ -31,8 +31,6 @@ INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
 	case PARSED_MAPPED:
 		return drop(skb, c, DROP_MARTIAN);
 	default:
-		if (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6))
-			return drop(skb, c, DROP_UNSUPPORTED_FAMILY);
 		return drop(skb, c, DROP_UNSUPPORTED_L2);
 	}
 }
@@ -55,7 +53,7 @@ APART int from_pod_go(struct __sk_buff *skb, __u32 action)
 		outcome = l4_parse(skb) ?: track_begin(skb);
 	if (outcome > 0)
 		return refuse_flow(skb, c, outcome);
-	return path_go(skb, c, &c->path, action);
+	return path_go(skb, c, &c->path, action, HOOK_FROM_POD);
 }
 
 /* Sends a pod's packet along the CPU's path, or where a Service's backend is. */
@@ -80,7 +78,7 @@ APART int from_pod_decide(struct __sk_buff *skb)
 
 	if (!c)
 		return TC_ACT_SHOT;
-	outcome = decide(skb);
+	outcome = packet_family_off(&c->pkt) ? DROP_UNSUPPORTED_FAMILY : decide(skb);
 	if (outcome == DROP_NO_ROUTE || outcome == DROP_BLACKHOLE)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome)
@@ -105,7 +103,7 @@ int from_pod(struct __sk_buff *skb)
 		return drop(skb, c, DROP_VLAN);
 	if (unlikely(parsed != PARSED_IP))
 		return parsed == PARSED_ARP ? neighbour_arp(skb) : refuse(skb, c, parsed);
-	if (c->pkt.proto == IPPROTO_ICMPV6 && (verdict = neighbour_nd(skb)) >= 0)
+	if (c->pkt.proto == IPPROTO_ICMPV6 && config.ipv6 && (verdict = neighbour_nd(skb)) >= 0)
 		return verdict;
 	if (tracking && (verdict = track_from_pod(skb, c)) >= 0)
 		return verdict;
@@ -123,7 +121,7 @@ int from_pod(struct __sk_buff *skb)
 		c->snat = p->snat;
 		return from_pod_follow(skb, p->path.action);
 	}
-	return path_follow(skb, c, &p->path, p->path.action);
+	return path_follow(skb, c, &p->path, p->path.action, HOOK_FROM_POD);
 }
 
 /* What a wire brings for a pod goes into the pod, or to the stack that will bring it there. */
@@ -146,7 +144,7 @@ APART int from_wire_go(struct __sk_buff *skb)
 		if (outcome)
 			return refuse_flow(skb, c, outcome);
 	}
-	return path_follow(skb, c, &c->path, WIRE_ACTION);
+	return path_follow(skb, c, &c->path, WIRE_ACTION, HOOK_FROM_WIRE);
 }
 
 /* What the wire brings for a pod that is a client or a backend of Services. */
@@ -186,7 +184,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome)
 		return drop(skb, c, outcome);
-	return path_go(skb, c, &c->path, c->path.action);
+	return path_go(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
 /* Whom the packet is for: a pod, whose path is kept, a Service, or the host. Returns a verdict, or -1 if it is for a pod of Services, along the CPU's path. */
@@ -198,6 +196,8 @@ APART int from_wire_decide(struct __sk_buff *skb)
 
 	if (!c)
 		return TC_ACT_SHOT;
+	if (packet_family_off(&c->pkt))
+		return pass(skb, c);
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (config.services && (!e || e->flags & ENDPOINT_HOST)) {
 		outcome = service_from_wire(skb, !!e);
@@ -247,7 +247,7 @@ int from_wire(struct __sk_buff *skb)
 		c->pkt.slot = p->path.dst_slot;
 		return from_wire_follow(skb);
 	}
-	return path_follow(skb, c, &p->path, WIRE_ACTION);
+	return path_follow(skb, c, &p->path, WIRE_ACTION, HOOK_FROM_WIRE);
 }
 
 /* What the host itself sends to a pod. Attached where every flow has a row, where packets are translated for Services, and where policies are enforced. */
@@ -257,7 +257,7 @@ int to_pod(struct __sk_buff *skb)
 	struct cpu *c = cpu_this();
 	int outcome = SERVICE_NONE;
 
-	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP)
+	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.services)
 		outcome = service_to_pod(skb, c);
@@ -295,7 +295,7 @@ int to_wire(struct __sk_buff *skb)
 
 	if (config.tunnel && skb->cb[0] == TUNNEL_KEY_SET && skb->ifindex == config.tunnel_ifindex)
 		return TC_ACT_OK;
-	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP)
+	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.host_policy && tracking && (outcome = host_judge(skb, true)))
 		return drop(skb, c, outcome);

@@ -188,8 +188,7 @@ type DatapathEndpointPolicy struct {
 type DatapathEpochTable struct {
 	_          structs.HostLayout
 	Of         [65536]uint32
-	Learned    uint32
-	Generation uint32
+	Moved      uint64
 	Translated [65536]uint8
 }
 
@@ -472,8 +471,8 @@ type DatapathPath struct {
 	Dmac       DatapathMac
 	Smac       DatapathMac
 	InMac      DatapathMac
-	Pad        uint16
-	Generation uint32
+	Pad        [3]uint16
+	Generation uint64
 	Via        DatapathAddr
 }
 

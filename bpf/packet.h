@@ -133,17 +133,23 @@ INLINE void *packet_data(struct __sk_buff *skb, __u32 bytes)
 	return data + bytes <= (void *)(long)skb->data_end ? data : NULL;
 }
 
+/* Whether the node has switched the packet's family off. Such packets have no path, so that only who decides one need ask. */
+INLINE bool packet_family_off(const struct packet *pkt)
+{
+	return pkt->family == 4 ? !config.ipv4 : !config.ipv6;
+}
+
 /* Parses Ethernet and IP. Cost: per packet. */
 INLINE int packet_parse(struct __sk_buff *skb, struct packet *pkt, enum hook hook)
 {
 	void *data;
 
 	packet_reset(pkt, skb->ifindex, hook);
-	if (skb->protocol == bpf_htons(ETH_P_IP) && config.ipv4) {
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		data = packet_data(skb, L3 + sizeof(struct iphdr));
 		return likely(data) ? packet_parse4(skb, pkt, data + L3) : packet_unparsed(pkt, PARSED_TRUNCATED);
 	}
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && config.ipv6) {
+	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		data = packet_data(skb, L3 + sizeof(struct ipv6hdr));
 		return likely(data) ? packet_parse6(skb, pkt, data + L3) : packet_unparsed(pkt, PARSED_TRUNCATED);
 	}

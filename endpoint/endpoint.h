@@ -47,8 +47,11 @@ struct {
 /* By slot; slot 0 is for routes and everything global. Only ever counted up. */
 struct epoch_table {
 	__u32 of[65536];
-	__u32 learned;          /* how often the datapath itself found that kept decisions are stale */
-	__u32 generation;       /* how often the agent did, whatever the slot; counted up after the slot's epoch */
+	/*
+	 * Moves whenever anything does. Lower half: how often the datapath itself found that kept decisions are stale; upper half: how often the agent did,
+	 * whatever the slot, counted up after the slot's epoch.
+	 */
+	__u64 moved;
 	__u8 translated[65536]; /* 1: some of the endpoint's packets are a Service's */
 };
 
@@ -56,15 +59,15 @@ struct epoch_table {
 struct epoch_table epochs SEC(".data.epochs");
 
 /* Moves whenever any epoch does: a decision made in the same one is still right. */
-INLINE __u32 epoch_generation(void)
+INLINE __u64 epoch_generation(void)
 {
-	return epochs.generation + epochs.learned;
+	return epochs.moved;
 }
 
 /* The sum changes if and only if one of its terms does, since none is ever counted down. A slot of 0 only counts the global one once more. */
 INLINE __u32 epoch_sum(__u16 src, __u16 dst)
 {
-	return epochs.of[0] + epochs.of[src] + epochs.of[dst] + epochs.learned;
+	return epochs.of[0] + epochs.of[src] + epochs.of[dst] + (__u32)epochs.moved;
 }
 
 /* Whether some of the endpoint's packets are a Service's. Slot 0 is nobody's. */
@@ -79,7 +82,7 @@ INLINE void endpoint_translate(__u16 slot)
 	if (!slot || epochs.translated[slot])
 		return;
 	epochs.translated[slot] = 1;
-	__sync_fetch_and_add(&epochs.learned, 1);
+	__sync_fetch_and_add(&epochs.moved, 1);
 }
 
 #endif

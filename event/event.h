@@ -127,16 +127,21 @@ INLINE void event_flow(struct __sk_buff *skb, __u32 type)
 }
 
 /* Counts how a packet's way through a hook ended. Cost: per packet. */
-INLINE void count_bytes(struct cpu *c, __u32 outcome, __u32 bytes)
+INLINE void count_at(struct cpu *c, __u32 hook, __u32 outcome, __u32 bytes)
 {
 	struct counter *n;
 
 	/* The compiler may know that the mask changes nothing; the verifier wants to see it. */
 	if (!__builtin_constant_p(outcome))
 		barrier_var(outcome);
-	n = &c->counters[c->pkt.hook & (HOOKS - 1)][outcome & (OUTCOME_SLOTS - 1)];
+	n = &c->counters[hook & (HOOKS - 1)][outcome & (OUTCOME_SLOTS - 1)];
 	n->packets++;
 	n->bytes += bytes;
+}
+
+INLINE void count_bytes(struct cpu *c, __u32 outcome, __u32 bytes)
+{
+	count_at(c, c->pkt.hook, outcome, bytes);
 }
 
 INLINE void count(const struct __sk_buff *skb, struct cpu *c, __u32 outcome)

@@ -69,7 +69,7 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 	kept_set(w, &c->pkt, &p->path);
 	c->pkt.slot = c->pkt.hook == HOOK_FROM_POD ? p->path.src_slot : p->path.dst_slot;
 	flow_over(skb, k);
-	return path_follow(skb, c, &p->path, p->path.action);
+	return path_follow(skb, c, &p->path, p->path.action, c->pkt.hook);
 }
 
 /* A pod's packet by its flow. Returns a verdict, or -1 if it must be decided. Cost: per packet. */
@@ -91,7 +91,7 @@ INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 		return drop_spoofed(skb, c, &w->path);
 	c->pkt.slot = w->path.src_slot;
 	flow_account(skb, c, k, w);
-	return path_follow(skb, c, &w->path, w->path.action);
+	return path_follow(skb, c, &w->path, w->path.action, HOOK_FROM_POD);
 }
 
 /* The wire's packet by its flow. Returns a verdict, or -1 if it must be decided, or is for no pod. Cost: per packet. */
@@ -111,7 +111,7 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 		return track_resume(skb, any);
 	c->pkt.slot = w->path.dst_slot;
 	flow_account(skb, c, k, w);
-	return path_follow(skb, c, &w->path, w->path.action);
+	return path_follow(skb, c, &w->path, w->path.action, HOOK_FROM_WIRE);
 }
 
 /* What policies say of what the host's stack sends to a pod; whether it has a row is in the flags of the CPU's path then. Returns 0 or a drop reason. */

@@ -95,7 +95,7 @@ INLINE bool path_matches(const struct packet *pkt, const struct kept_path *p, bo
 }
 
 /* Whether nothing that the path was decided by has changed, where something has. */
-INLINE bool path_lasts(struct path *p, __u32 generation)
+INLINE bool path_lasts(struct path *p, __u64 generation)
 {
 	if (p->epoch != epoch_sum(p->src_slot, p->dst_slot))
 		return false;
@@ -106,7 +106,7 @@ INLINE bool path_lasts(struct path *p, __u32 generation)
 /* Whether nothing that the path was decided by has changed. Cost: per packet. */
 INLINE bool path_current(struct path *p)
 {
-	__u32 generation = epoch_generation();
+	__u64 generation = epoch_generation();
 
 	return likely(p->generation == generation) || path_lasts(p, generation);
 }
@@ -235,12 +235,12 @@ APART int path_resolve(struct __sk_buff *skb)
 	return bpf_redirect_neigh(p->ifindex, &nh, sizeof(nh), 0);
 }
 
-/* PATH_RESOLVE is never kept: such a path is the CPU's own. */
-INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+/* PATH_RESOLVE is never kept: such a path is the CPU's own. A hook that is named, and not read from the packet, saves the way to its counter. */
+INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
 	switch (action) {
 	case PATH_POD:
-		count(skb, c, FORWARD_POD);
+		count_at(c, hook, FORWARD_POD, skb->len);
 		return bpf_redirect_peer(p->ifindex, 0);
 	case PATH_TUNNEL:
 		if (!tunnel_key_set(skb, &p->via))
@@ -250,7 +250,7 @@ INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p
 	case PATH_RESOLVE:
 		return path_resolve(skb);
 	default:
-		count(skb, c, FORWARD_WIRE);
+		count_at(c, hook, FORWARD_WIRE, skb->len);
 		return bpf_redirect(p->ifindex, 0);
 	}
 }
@@ -267,22 +267,22 @@ INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *
 	return 0;
 }
 
-/* Sends the packet the path's way. Cost: per packet. */
-INLINE int path_go(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+/* Sends the packet, which came by the hook, the path's way. Cost: per packet. */
+INLINE int path_go(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
 	if (action == PATH_STACK)
 		return pass(skb, c);
 	if (unlikely(!path_rewrite(skb, &c->pkt, p)))
 		return drop(skb, c, DROP_REWRITE);
-	return path_leave(skb, c, p, action);
+	return path_leave(skb, c, p, action, hook);
 }
 
 /* Both; action is the path's own, but for a packet that goes by the kernel's neighbour table. */
-INLINE int path_follow(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
+INLINE int path_follow(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
 	int verdict = path_refuse(skb, c, p, action);
 
-	return verdict ? verdict : path_go(skb, c, p, action);
+	return verdict ? verdict : path_go(skb, c, p, action, hook);
 }
 
 #endif

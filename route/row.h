@@ -44,9 +44,9 @@ struct path {
 	struct mac dmac; /* with smac copied as one, from an offset that 4 divides */
 	struct mac smac;
 	struct mac in_mac __attribute__((aligned(4))); /* the source MAC packets must have */
-	__u16 pad;
-	__u32 generation; /* of all epochs, when this one was last looked at */
-	struct addr via; /* PATH_TUNNEL: the node; PATH_RESOLVE: the next hop */
+	__u16 pad[3];
+	__u64 generation; /* of all epochs, when this one was last looked at */
+	struct addr via;  /* PATH_TUNNEL: the node; PATH_RESOLVE: the next hop */
 };
 
 /* A path, and for which packets it was decided. */

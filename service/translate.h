@@ -197,7 +197,7 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 		return verdict;
 	if (!rewrite_write(skb, c))
 		return drop(skb, c, cross_family(c) ? cross_reason(&c->pkt) : DROP_REWRITE);
-	return path_go(skb, c, &c->path, c->path.action);
+	return path_go(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
 /* The answer of a backend behind the node's own address, or to the client itself: what it becomes. True if it is one. Cost: per packet. */
