@@ -79,15 +79,13 @@ INLINE __u32 backend_load(__u32 id)
 	return n ? *n : 0;
 }
 
-/* A backend as the Service chooses; hash is the flow's. Returns its number, 0 if there is none. */
+/* A backend as the Service chooses; hash is the flow's, or a random number. Returns its number, 0 if there is none. */
 INLINE __u32 backend_choose(const struct frontend *f, const struct backend_set *set, __u32 hash, struct backend **b)
 {
 	struct backend *other = NULL;
 	__u32 id, second;
 
-	if (f->flags & FRONTEND_MAGLEV)
-		return backend_at(set, hash, b);
-	id = backend_at(set, bpf_get_prandom_u32(), b);
+	id = backend_at(set, hash, b);
 	if (!id || !(f->flags & FRONTEND_LEAST))
 		return id;
 	second = backend_at(set, bpf_get_prandom_u32(), &other);

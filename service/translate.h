@@ -56,7 +56,7 @@ APART int service_begin(__u32 scope)
 	if (scope == SCOPE_EXTERNAL && f->flags & FRONTEND_RANGES && !source_allowed(f->service, &pkt->src))
 		return DROP_SOURCE_RANGE;
 	__builtin_memset(n, 0, sizeof(*n));
-	n->backend_id = service_choose(f, &pkt->src, scope, service_hash(pkt), &b);
+	n->backend_id = service_choose(f, &pkt->src, scope, f->flags & FRONTEND_MAGLEV ? service_hash(pkt) : bpf_get_prandom_u32(), &b);
 	if (!n->backend_id || !b)
 		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
 	if (scope == SCOPE_INTERNAL && addr_is4(&b->addr) != (pkt->family == 4))
