@@ -511,11 +511,12 @@ type DatapathPeerClassKey struct {
 }
 
 type DatapathPodLink struct {
-	_        structs.HostLayout
-	Addr4    DatapathAddr
-	Addr6    DatapathAddr
-	Endpoint DatapathEndpoint
-	_        [4]byte
+	_           structs.HostLayout
+	Addr4       DatapathAddr
+	Addr6       DatapathAddr
+	NetnsCookie uint64
+	Endpoint    DatapathEndpoint
+	_           [4]byte
 }
 
 type DatapathPolicyAction uint32

@@ -88,7 +88,7 @@ func (m *Manager) build(ctx context.Context, e *Endpoint) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.LinkIndex = link.Index
+	e.LinkIndex, e.NetnsCookie = link.Index, link.NetnsCookie
 	if err := m.config.Step("link"); err != nil {
 		return nil, err
 	}

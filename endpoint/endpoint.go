@@ -44,6 +44,8 @@ type Endpoint struct {
 	IfName      string `json:"ifName"`
 	// NetNS is the path of the pod's network namespace; it may be stale.
 	NetNS string `json:"netns"`
+	// NetnsCookie is the kernel's number for it; 0: not known.
+	NetnsCookie uint64 `json:"netnsCookie,omitempty"`
 
 	// Namespace, Pod and PodUID come from CNI_ARGS and are empty for a container
 	// that is not a Kubernetes pod.

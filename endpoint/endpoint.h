@@ -32,6 +32,7 @@ struct {
 struct pod_link {
 	struct addr addr4; /* mapped; zero if the pod has none */
 	struct addr addr6;
+	__u64 netns_cookie; /* by which hooks at sockets know the pod; 0: not known */
 	struct endpoint endpoint;
 };
 

@@ -108,7 +108,7 @@ func (k *Kernel) write(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err
 			return changed, fmt.Errorf("write endpoint row of %s: %w", a, err)
 		}
 	}
-	link := bpf.DatapathPodLink{Addr4: bpf.Addr(e.IPv4), Addr6: bpf.Addr(e.IPv6), Endpoint: row}
+	link := bpf.DatapathPodLink{Addr4: bpf.Addr(e.IPv4), Addr6: bpf.Addr(e.IPv6), NetnsCookie: e.NetnsCookie, Endpoint: row}
 	var old bpf.DatapathPodLink
 	if k.Datapath.PodLinks.Lookup(uint32(e.LinkIndex), &old) == nil && old == link {
 		return changed, nil

@@ -37,6 +37,19 @@ INLINE bool service_direct(const struct frontend *f, const struct backend *b, __
 	return config.lb_mode == LB_DSR || (config.lb_mode == LB_HYBRID && proto == IPPROTO_TCP);
 }
 
+/* Who asks for an affine Service, by the name that hooks at sockets give it: a pod may ask in both ways. Cost: per flow. */
+INLINE struct addr service_client(const struct packet *pkt)
+{
+	struct pod_link *l = pkt->hook == HOOK_FROM_POD ? bpf_map_lookup_elem(&pod_links, &pkt->ifindex) : NULL;
+	struct addr client = pkt->src;
+
+	if (l && l->netns_cookie) {
+		client.d[0] = l->netns_cookie;
+		client.d[1] = 0;
+	}
+	return client;
+}
+
 /* Chooses a backend for the CPU's packet, which begins a flow, into the CPU's translation. Returns 0, SERVICE_NONE or a drop reason. Cost: per flow. */
 APART int service_begin(__u32 scope)
 {
@@ -45,6 +58,7 @@ APART int service_begin(__u32 scope)
 	struct backend *b = NULL;
 	struct packet *pkt;
 	struct frontend *f;
+	struct addr client;
 
 	if (!c)
 		return SERVICE_NONE;
@@ -56,7 +70,8 @@ APART int service_begin(__u32 scope)
 	if (scope == SCOPE_EXTERNAL && f->flags & FRONTEND_RANGES && !source_allowed(f->service, &pkt->src))
 		return DROP_SOURCE_RANGE;
 	__builtin_memset(n, 0, sizeof(*n));
-	n->backend_id = service_choose(f, &pkt->src, scope, f->flags & FRONTEND_MAGLEV ? service_hash(pkt) : bpf_get_prandom_u32(), &b);
+	client = f->affinity ? service_client(pkt) : pkt->src;
+	n->backend_id = service_choose(f, &client, scope, f->flags & FRONTEND_MAGLEV ? service_hash(pkt) : bpf_get_prandom_u32(), &b);
 	if (!n->backend_id || !b)
 		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
 	if (scope == SCOPE_INTERNAL && addr_is4(&b->addr) != (pkt->family == 4))

@@ -13,6 +13,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"myelin/bpf"
 )
 
 // sysctls writes per-device values and keeps the first error.
@@ -51,9 +53,12 @@ func sameNamespace(own os.FileInfo, other *unix.Stat_t) bool {
 
 // configurePod does the pod's side on one thread that is moved into the pod's
 // namespace: sysctls are only reachable from within, and the netlink socket is
-// opened there too.
-func configurePod(pod ns.NetNS, procSys string, spec Spec) error {
-	return pod.Do(func(ns.NetNS) error {
+// opened there too. It returns the namespace's cookie.
+func configurePod(pod ns.NetNS, procSys string, spec Spec) (cookie uint64, err error) {
+	err = pod.Do(func(ns.NetNS) error {
+		if cookie, err = bpf.NetnsCookie(); err != nil {
+			return err
+		}
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return fmt.Errorf("open netlink socket: %w", err)
@@ -61,6 +66,7 @@ func configurePod(pod ns.NetNS, procSys string, spec Spec) error {
 		defer h.Close()
 		return configureInside(h, procSys, spec)
 	})
+	return cookie, err
 }
 
 func configureInside(h *netlink.Handle, procSys string, spec Spec) error {

@@ -41,6 +41,9 @@ type Spec struct {
 // Result tells what the kernel chose.
 type Result struct {
 	Index int // of the host side
+	// NetnsCookie is the kernel's number for the pod's network namespace; 0: the
+	// kernel doesn't tell (before 5.14).
+	NetnsCookie uint64
 }
 
 // Host is what the kernel knows about the host side of a pod link.

@@ -60,11 +60,11 @@ func (v *Veth) Create(spec Spec) (Result, error) {
 	if err := v.host.LinkAdd(pair); err != nil {
 		return Result{}, v.addError(spec, err)
 	}
-	index, err := v.configure(pod, spec)
+	result, err := v.configure(pod, spec)
 	if err != nil {
 		return Result{}, errors.Join(err, v.Delete(spec.Name))
 	}
-	return Result{Index: index}, nil
+	return result, nil
 }
 
 // addError tells apart the two names that the kernel reports as EEXIST.
@@ -77,18 +77,19 @@ func (v *Veth) addError(spec Spec, err error) error {
 	return fmt.Errorf("create veth %s, %s in %s: %w", spec.Name, spec.IfName, spec.NetNS, err)
 }
 
-func (v *Veth) configure(pod ns.NetNS, spec Spec) (index int, err error) {
+func (v *Veth) configure(pod ns.NetNS, spec Spec) (Result, error) {
 	link, err := v.host.LinkByName(spec.Name)
 	if err != nil {
-		return 0, fmt.Errorf("find veth %s: %w", spec.Name, err)
+		return Result{}, fmt.Errorf("find veth %s: %w", spec.Name, err)
 	}
 	if err := v.configureHost(link); err != nil {
-		return 0, fmt.Errorf("configure host side %s: %w", spec.Name, err)
+		return Result{}, fmt.Errorf("configure host side %s: %w", spec.Name, err)
 	}
-	if err := configurePod(pod, v.options.ProcSys, spec); err != nil {
-		return 0, fmt.Errorf("configure %s in %s: %w", spec.IfName, spec.NetNS, err)
+	cookie, err := configurePod(pod, v.options.ProcSys, spec)
+	if err != nil {
+		return Result{}, fmt.Errorf("configure %s in %s: %w", spec.IfName, spec.NetNS, err)
 	}
-	return link.Attrs().Index, nil
+	return Result{Index: link.Attrs().Index, NetnsCookie: cookie}, nil
 }
 
 func (v *Veth) configureHost(link netlink.Link) error {
