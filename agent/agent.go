@@ -103,6 +103,11 @@ const procSys = "/proc/sys"
 // after it. Where what the programs were loaded with has changed, it does all
 // of that again, which loses as little as a restart: nothing.
 func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger) error {
+	release, err := alone(ctx, c.Myelin.RunDir, lastWords, log)
+	if err != nil {
+		return err
+	}
+	defer release()
 	past := lives{}
 	for {
 		a := &Agent{

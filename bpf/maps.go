@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // ownSection begins the name of a map that is a variable of the programs.
@@ -39,7 +40,11 @@ func (d *Datapath) adopt(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error
 		if err != nil {
 			return adopted, fmt.Errorf("open pinned map %s: %w", pinned, err)
 		}
-		if err := spec.Maps[name].Compatible(m); err != nil {
+		want := spec.Maps[name].Copy()
+		if strings.HasPrefix(name, ownSection) {
+			want.Flags |= unix.BPF_F_MMAPABLE // as the loader makes variables
+		}
+		if err := want.Compatible(m); err != nil {
 			d.Maps = append(d.Maps, MapStatus{Name: pinned, Note: err.Error()})
 			m.Close()
 			continue

@@ -1,0 +1,34 @@
+package bpf
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestAdopted: the programs of the next agent use the maps of the one before, all of them.
+func TestAdopted(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	fs := t.TempDir()
+	must(t, unix.Mount("bpf", fs, "bpf", 0, ""))
+	t.Cleanup(func() {
+		if err := unix.Unmount(fs, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, adopted := range []bool{false, true} {
+		d, err := Load(Options{Dir: filepath.Join(fs, "myelin"), Log: slog.New(slog.DiscardHandler)})
+		must(t, err)
+		for _, m := range d.Maps {
+			if m.Adopted != adopted {
+				t.Errorf("adopted %v: %+v", adopted, m)
+			}
+		}
+		must(t, d.Close())
+	}
+}
