@@ -178,6 +178,17 @@ func (s *Server) Delete(path string) {
 	}
 }
 
+// Try is a request as admin of which anything may come: the server's status code
+// and what it says.
+func (s *Server) Try(method, path, kind string, data []byte) (code int, body []byte) {
+	s.t.Helper()
+	code, body, err := s.ask(method, path, kind, data)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return code, body
+}
+
 func (s *Server) ask(method, path, kind string, data []byte) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(s.t.Context(), method, s.URL()+path, bytes.NewReader(data))
 	if err != nil {
