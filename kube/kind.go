@@ -122,7 +122,7 @@ func (k *kind) item(o runtime.Object, now time.Time) (*item, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", k.Kind, err)
 	}
-	out := &item{ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), ResourceVersion: m.GetResourceVersion()}}
+	out := &item{ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), ResourceVersion: m.GetResourceVersion(), Generation: m.GetGeneration()}}
 	out.row, out.faults = k.convert(o, now)
 	return out, nil
 }
