@@ -150,3 +150,13 @@ type FailingNode struct {
 	// Reason is why.
 	Reason string `json:"reason"`
 }
+
+// Revision is the version of a policy that nodes and the operator speak of: the
+// resourceVersion of when its rules became what they are, as far as the operator
+// noted it, so that writing a status makes no new one.
+func Revision(generation int64, resourceVersion string, status *PolicyStatus) string {
+	if r := status.Realised; r != nil && r.Generation == generation && r.Revision != "" {
+		return r.Revision
+	}
+	return resourceVersion
+}
