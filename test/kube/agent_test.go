@@ -147,13 +147,7 @@ func newNode(t *testing.T) *node {
 		n.server.Apply(o[0], []byte(o[1]))
 	}
 	n.server.Merge("/api/v1/nodes/node1/status", []byte(`{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}, {"type": "InternalIP", "address": "2001:db8::1"}]}}`))
-	role, err := os.ReadFile("../../kube/role.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.server.Apply("/apis/rbac.authorization.k8s.io/v1/clusterroles/myelin", role)
-	n.server.Apply("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/myelin", []byte("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: myelin}\n"+
-		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: myelin}\nsubjects: [{kind: User, name: "+apiserver.Agent+", apiGroup: rbac.authorization.k8s.io}]"))
+	n.server.Grant(apiserver.Agent, "../../kube/role.yaml")
 	t.Cleanup(n.kill)
 	return n
 }
