@@ -17,6 +17,8 @@ type item struct {
 
 	row    any
 	faults cluster.FieldErrors
+	// version is that of a policy's rules, as crd.Revision has it; 0: of none.
+	version uint64
 }
 
 // DeepCopyObject implements runtime.Object. Rows are immutable.
