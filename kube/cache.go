@@ -88,12 +88,16 @@ func (c *Cache[T]) Run(ctx context.Context) error {
 		return err
 	}
 	lw.consistent = true
+	began := time.Now()
 	reflect(withLogger(ctx, c.log), lw, &cacheStore[T]{c}, func(err error) (time.Duration, <-chan struct{}) {
 		if !k.optional || !apierrors.IsNotFound(err) {
 			c.fails(err)
 			return 0, nil
 		}
 		c.replace(nil, "")
+		if time.Since(began) < beingInstalled {
+			return backoffMin, nil
+		}
 		return wait.Jitter(missingAgain, 1), nil
 	})
 	return nil

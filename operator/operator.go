@@ -151,6 +151,8 @@ func (o *Operator) lead(ctx context.Context) {
 	w := o.world(poke)
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
+	// Kinds that are defined are found at once.
+	defined := o.define(ctx) == nil
 	for _, run := range w.caches() {
 		jobs.Go(func() {
 			if err := run(ctx); err != nil {
@@ -158,7 +160,6 @@ func (o *Operator) lead(ctx context.Context) {
 			}
 		})
 	}
-	defined := false
 	delay := retryMin
 	for ctx.Err() == nil {
 		err := o.pass(ctx, w, &defined)

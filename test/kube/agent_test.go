@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -32,25 +33,10 @@ const insideEnv = "MYELIN_KUBE_INSIDE"
 //	│          127.0.0.1          eth0 192.0.2.1/24 │
 //	└───────────────────────────────────────────────┘
 func TestAgent(t *testing.T) {
-	if os.Getenv(apiserver.BinEnv) == "" {
-		t.Skipf("%s is not set: $(test/kube/build.sh) makes what it is to name", apiserver.BinEnv)
-	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root, for namespaces")
-	}
-	if os.Getenv(insideEnv) == "" {
-		cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--kill-child", os.Args[0], "-test.v", "-test.run", "^TestAgent$")
-		cmd.Env = append(os.Environ(), insideEnv+"=1")
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("inside of namespaces: %v\n%s", err, out)
-		}
-		for _, line := range regexp.MustCompile(`(?m)^.*measured: .*$`).FindAllString(string(out), -1) {
-			t.Log(strings.TrimSpace(line))
-		}
+	if !inside(t) {
 		return
 	}
-	n := newNode(t)
+	n := newNode(t, "")
 	n.refusesToStart("neither myelin.manifests nor an API server: kubeConfigPath is not set")
 	n.start()
 	n.says("synced", "Kubernetes")
@@ -85,6 +71,31 @@ func TestAgent(t *testing.T) {
 	}
 }
 
+// inside reports whether the test runs in namespaces of its own, and runs it there if
+// not.
+func inside(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(apiserver.BinEnv) == "" {
+		t.Skipf("%s is not set: $(test/kube/build.sh) makes what it is to name", apiserver.BinEnv)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root, for namespaces")
+	}
+	if os.Getenv(insideEnv) != "" {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--kill-child", os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("inside of namespaces: %v\n%s", err, out)
+	}
+	for _, line := range regexp.MustCompile(`(?m)^.*measured: .*$`).FindAllString(string(out), -1) {
+		t.Log(strings.TrimSpace(line))
+	}
+	return false
+}
+
 // node is an agent, its server, and what they need.
 type node struct {
 	*testing.T
@@ -92,7 +103,7 @@ type node struct {
 	dir, bin string
 	server   *apiserver.Server
 	agent    *exec.Cmd
-	log      *bytes.Buffer
+	log      *log
 	began    time.Time
 }
 
@@ -106,9 +117,10 @@ func objects() [][2]string {
 	}
 }
 
-func newNode(t *testing.T) *node {
+// newNode makes a node with more in its configuration file.
+func newNode(t *testing.T, more string) *node {
 	t.Helper()
-	n := &node{T: t, dir: t.TempDir(), bin: os.Getenv("MYELIN_BIN"), log: &bytes.Buffer{}}
+	n := &node{T: t, dir: t.TempDir(), bin: os.Getenv("MYELIN_BIN"), log: &log{}}
 	if n.bin == "" {
 		n.bin = filepath.Join("..", "..", "bin")
 	}
@@ -138,7 +150,7 @@ func newNode(t *testing.T) *node {
 		}
 	}
 	config := fmt.Sprintf("ipv6.enabled: true\nautoDirectNodeRoutes: true\nkubeProxyReplacement: true\ncni: {confPath: %[1]s/cni, binPath: %[1]s/cni}\n"+
-		"myelin: {runDir: %[1]s/run, bpfRoot: %[1]s/bpf, cgroupRoot: %[2]s}\nhealthPort: 9879\n", n.dir, cgroup)
+		"myelin: {runDir: %[1]s/run, bpfRoot: %[1]s/bpf, cgroupRoot: %[2]s}\nhealthPort: 9879\n%[3]s", n.dir, cgroup, more)
 	if err := os.WriteFile(n.file("agent.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -175,6 +187,26 @@ func ownGroup(t *testing.T) string {
 		}
 	})
 	return group
+}
+
+// log is what programs said. It is safe for concurrent use.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String is all of it.
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
