@@ -84,6 +84,31 @@ func (w *world) podCIDRs(node, want string) {
 	})
 }
 
+// reported is what node a said.
+func (s server) reported(t *testing.T) (p crd.NodePolicies) {
+	t.Helper()
+	var o crd.CiliumNode
+	if err := json.Unmarshal(s.Get("/apis/cilium.io/v2/ciliumnodes/a"), &o); err != nil {
+		t.Fatal(err)
+	}
+	if o.Status.Policies != nil {
+		p = *o.Status.Policies
+	}
+	return p
+}
+
+// version is an object's.
+func (s server) version(t *testing.T, path string) string {
+	t.Helper()
+	var o struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	if err := json.Unmarshal(s.Get(path), &o); err != nil {
+		t.Fatal(err)
+	}
+	return o.Metadata.ResourceVersion
+}
+
 func testReport(t *testing.T, s server, w *world) {
 	var realised atomic.Uint64
 	var failing atomic.Value
@@ -101,28 +126,9 @@ func testReport(t *testing.T, s server, w *world) {
 			t.Error(err)
 		}
 	}()
-	status := func() (p crd.NodePolicies) {
-		var o crd.CiliumNode
-		if err := json.Unmarshal(s.Get("/apis/cilium.io/v2/ciliumnodes/a"), &o); err != nil {
-			t.Fatal(err)
-		}
-		if o.Status.Policies != nil {
-			p = *o.Status.Policies
-		}
-		return p
-	}
 	s.apply(t, "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: p}, spec: {endpointSelector: {}, ingress: [{}]}}")
 	const path = "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/p"
-	var policy struct {
-		Metadata struct{ ResourceVersion string }
-	}
-	version := func() string {
-		if err := json.Unmarshal(s.Get(path), &policy); err != nil {
-			t.Fatal(err)
-		}
-		return policy.Metadata.ResourceVersion
-	}
-	first := version()
+	first := s.version(t, path)
 	var table statedb.Revision
 	w.eventually("the policy is known", func() string {
 		if table = w.policies.Policies.Revision(w.db.ReadTxn()); w.policies.Policies.NumObjects(w.db.ReadTxn()) == 0 {
@@ -132,7 +138,7 @@ func testReport(t *testing.T, s server, w *world) {
 	})
 	realised.Store(table)
 	w.eventually("the policy's version is reported", func() string {
-		if got := status().Revision; got != first {
+		if got := s.reported(t).Revision; got != first {
 			return "reported is " + got + ", want " + first
 		}
 		return ""
@@ -142,7 +148,7 @@ func testReport(t *testing.T, s server, w *world) {
 	s.Merge(path, []byte(`{"spec":{"egress":[{}]}}`))
 	failing.Store([]crd.FailingPolicy{{Kind: "CiliumNetworkPolicy", Namespace: "default", Name: "p", Reason: strings.Repeat("x", 10)}})
 	w.eventually("what fails is reported", func() string {
-		if got := status(); len(got.Failing) != 1 || got.Revision != first {
+		if got := s.reported(t); len(got.Failing) != 1 || got.Revision != first {
 			return fmt.Sprintf("%+v", got)
 		}
 		return ""
@@ -150,7 +156,7 @@ func testReport(t *testing.T, s server, w *world) {
 	realised.Store(1 << 40)
 	failing.Store([]crd.FailingPolicy(nil))
 	w.eventually("it has all", func() string {
-		if got := status(); len(got.Failing) != 0 || got.Revision != version() {
+		if got := s.reported(t); len(got.Failing) != 0 || got.Revision != s.version(t, path) {
 			return fmt.Sprintf("%+v", got)
 		}
 		return ""

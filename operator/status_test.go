@@ -28,7 +28,16 @@ func testPolicies(c *cluster) {
 		c.Errorf("without nodes that tell: %s", got)
 	}
 
-	// Two nodes tell: one has all, the other all but one.
+	testRealised(c, good, wide)
+	// Mended, it is valid.
+	c.merge(bad, "spec: {egress: null, ingress: [{}]}")
+	c.becomes(bad, "status conditions type=Valid status", "True")
+	c.metrics(r, "myelin_operator_policies_invalid 0")
+}
+
+// testRealised: two nodes tell: one has all, the other all but one.
+func testRealised(c *cluster, good, wide string) {
+	c.Helper()
 	version := c.field(wide, "metadata resourceVersion")
 	for _, name := range []string{"p0", "p1"} {
 		path, cilium, text := node(name)
@@ -55,11 +64,6 @@ func testPolicies(c *cluster) {
 	c.becomes(wide, "status realised generation", "2")
 	c.merge("/apis/cilium.io/v2/ciliumnodes/p0/status", "status: {policies: {revision: '"+c.field(wide, "status realised revision")+"'}}")
 	c.becomes(wide, "status realised nodes", "1")
-
-	// Mended, it is valid.
-	c.merge(bad, "spec: {egress: null, ingress: [{}]}")
-	c.becomes(bad, "status conditions type=Valid status", "True")
-	c.metrics(r, "myelin_operator_policies_invalid 0")
 	for _, name := range []string{"p0", "p1"} {
 		path, cilium, _ := node(name)
 		c.server.Delete(path)

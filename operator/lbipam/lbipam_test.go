@@ -78,13 +78,16 @@ func service(text string) lbipam.Service {
 	return s
 }
 
-func TestAllocate(t *testing.T) {
-	for _, c := range []struct {
-		name            string
-		pools, services []string
-		want            []string // "NS/NAME ADDRESSES reason"
-		usage           string   // "NAME USED/TOTAL[!CONFLICT]" of all pools
-	}{
+// scene is pools and Services, and what comes of them.
+type scene struct {
+	name            string
+	pools, services []string
+	want            []string // "NS/NAME ADDRESSES reason"
+	usage           string   // "NAME USED/TOTAL[!CONFLICT]" of all pools
+}
+
+func scenes() []scene {
+	return []scene{
 		{"both families", []string{"p 1 192.0.2.0/30 2001:db8::/126"}, []string{"a/a 9 4 6", "a/b 8 6"},
 			[]string{"a/a 192.0.2.0,2001:db8:: ", "a/b 2001:db8::1 "}, "p 3/8"},
 		{"without the edges", []string{"p 1 192.0.2.0/30!"}, []string{"a/a 3 4", "a/b 2 4", "a/c 1 4"},
@@ -111,7 +114,11 @@ func TestAllocate(t *testing.T) {
 		{"sharing with local traffic: the same pods", []string{"p 1 192.0.2.0/29"}, []string{"a/a 9 4 share:k local:x port:80/TCP", "a/b 8 4 share:k local:x port:81/TCP", "a/c 7 4 share:k local:y port:82/TCP", "a/d 6 4 share:k port:83/TCP"},
 			[]string{"a/a 192.0.2.0 ", "a/b 192.0.2.0 ", "a/c 192.0.2.1 ", "a/d 192.0.2.2 "}, "p 3/8"},
 		{"no longer wanted", []string{"p 1 192.0.2.0/29 2001:db8::/125"}, []string{"a/a 9 4 has:192.0.2.4 has:2001:db8::4"}, []string{"a/a 192.0.2.4 "}, "p 1/16"},
-	} {
+	}
+}
+
+func TestAllocate(t *testing.T) {
+	for _, c := range scenes() {
 		pools, services := []lbipam.Pool{}, []lbipam.Service{}
 		for _, p := range c.pools {
 			pools = append(pools, pool(p))
