@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -36,7 +37,7 @@ type cached[T any] struct {
 }
 
 // NewCache makes a cache that is empty until it runs. read makes an object of its
-// JSON; one that it refuses is left out, and logged. wake is called after each change.
+// JSON; one that it refuses is left out, and logged. wake is called after each change of one.
 func NewCache[T any](c *Client, r Resource, log *slog.Logger, read func(raw []byte) (T, error), wake func()) *Cache[T] {
 	return &Cache[T]{resource: r, client: c, log: log, read: read, wake: wake, objects: map[cluster.Key]cached[T]{}}
 }
@@ -89,7 +90,7 @@ func (c *Cache[T]) Run(ctx context.Context) error {
 	}
 	lw.consistent = true
 	began := time.Now()
-	reflect(withLogger(ctx, c.log), lw, &cacheStore[T]{c}, func(err error) (time.Duration, <-chan struct{}) {
+	reflectKind(withLogger(ctx, c.log), lw, &cacheStore[T]{c}, func(err error) (time.Duration, <-chan struct{}) {
 		if !k.optional || !apierrors.IsNotFound(err) {
 			c.fails(err)
 			return 0, nil
@@ -118,13 +119,17 @@ func (c *Cache[T]) fails(err error) {
 
 func (c *Cache[T]) set(key cluster.Key, o cached[T]) {
 	c.mu.Lock()
-	if old, ok := c.objects[key]; ok && newer(old.version, o.version) {
+	old, ok := c.objects[key]
+	if ok && newer(old.version, o.version) {
 		c.mu.Unlock()
 		return
 	}
 	c.objects[key] = o
 	c.mu.Unlock()
-	c.wake()
+	// Heartbeats change what nobody keeps.
+	if !ok || !reflect.DeepEqual(old.object, o.object) {
+		c.wake()
+	}
 }
 
 // replace keeps what is newer than the list.

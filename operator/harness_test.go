@@ -1,7 +1,6 @@
 package operator_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -42,27 +41,7 @@ type running struct {
 	*operator.Operator
 
 	stop func()
-	log  *log
-}
-
-// log is what an operator said. It is safe for concurrent use.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// String is all of it.
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log  *apiserver.Log
 }
 
 // make makes an operator with a configuration file's text.
@@ -76,7 +55,7 @@ func (c *cluster) make(text string, change func(*operator.Params)) *running {
 	if err != nil {
 		c.Fatal(err)
 	}
-	r := &running{log: &log{}}
+	r := &running{log: &apiserver.Log{}}
 	p := operator.Params{
 		Config: conf, Server: server, Log: slog.New(slog.NewTextHandler(r.log, nil)), Now: time.Now, Namespace: "kube-system", Identity: "test",
 		Pace: 10 * time.Millisecond, CountPace: 200 * time.Millisecond, Registry: prometheus.NewRegistry(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,12 +23,20 @@ type world struct {
 	services    *kube.Cache[*corev1.Service]
 	pools       *kube.Cache[*crd.CiliumLoadBalancerIPPool]
 	policies    []*kube.Cache[*policyObject]
+	// jobs are what is to be kept right.
+	jobs []*job
 	// said are the events that were told, by node.
 	said map[string]string
 	// counted is when a policy's counts were written last, and due when the next
 	// ones may be; zero: there are none to write.
 	counted map[policyKey]time.Time
 	due     time.Time
+}
+
+// job is something to keep right, and whether what it depends on has changed.
+type job struct {
+	keep  func(context.Context, *world) error
+	dirty atomic.Bool
 }
 
 // node is as much of a Node as is needed.
@@ -62,14 +71,24 @@ func coreKind(kind, plural string) kube.Resource {
 
 func (o *Operator) world(poke func()) *world {
 	w := &world{said: map[string]string{}, counted: map[policyKey]time.Time{}}
-	w.nodes = kube.NewCache(o.client, coreKind("Node", "nodes"), o.Log, readNode, poke)
-	w.ciliumNodes = kube.NewCache(o.client, ciliumKind("CiliumNode", "ciliumnodes"), o.Log, read[crd.CiliumNode], poke)
-	w.services = kube.NewCache(o.client, coreKind("Service", "services"), o.Log, readService, poke)
-	w.pools = kube.NewCache(o.client, ciliumKind("CiliumLoadBalancerIPPool", "ciliumloadbalancerippools"), o.Log, read[crd.CiliumLoadBalancerIPPool], poke)
+	nodes, services, policies := &job{keep: o.keepNodes}, &job{keep: o.keepServices}, &job{keep: o.keepPolicies}
+	w.jobs = []*job{nodes, services, policies}
+	changes := func(jobs ...*job) func() {
+		return func() {
+			for _, j := range jobs {
+				j.dirty.Store(true)
+			}
+			poke()
+		}
+	}
+	w.nodes = kube.NewCache(o.client, coreKind("Node", "nodes"), o.Log, readNode, changes(nodes))
+	w.ciliumNodes = kube.NewCache(o.client, ciliumKind("CiliumNode", "ciliumnodes"), o.Log, read[crd.CiliumNode], changes(nodes, policies))
+	w.services = kube.NewCache(o.client, coreKind("Service", "services"), o.Log, readService, changes(services))
+	w.pools = kube.NewCache(o.client, ciliumKind("CiliumLoadBalancerIPPool", "ciliumloadbalancerippools"), o.Log, read[crd.CiliumLoadBalancerIPPool], changes(services))
 	for _, r := range []kube.Resource{
 		ciliumKind("CiliumNetworkPolicy", "ciliumnetworkpolicies"), ciliumKind("CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicies"),
 	} {
-		w.policies = append(w.policies, kube.NewCache(o.client, r, o.Log, readPolicy(r.Kind), poke))
+		w.policies = append(w.policies, kube.NewCache(o.client, r, o.Log, readPolicy(r.Kind), changes(policies)))
 	}
 	return w
 }
@@ -120,8 +139,18 @@ func (o *Operator) pass(ctx context.Context, w *world, defined *bool) error {
 	for _, err := range []error{w.nodes.Problem(), w.services.Problem(), w.ciliumNodes.Problem(), w.pools.Problem()} {
 		errs = append(errs, err)
 	}
-	for _, do := range []func(context.Context, *world) error{o.keepNodes, o.keepServices, o.keepPolicies} {
-		errs = append(errs, do(ctx, w))
+	if !w.due.IsZero() && !o.Now().Before(w.due) {
+		w.jobs[len(w.jobs)-1].dirty.Store(true)
+	}
+	for _, j := range w.jobs {
+		if !j.dirty.Swap(false) {
+			continue
+		}
+		err := j.keep(ctx, w)
+		if err != nil {
+			j.dirty.Store(true)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

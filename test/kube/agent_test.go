@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -103,7 +101,7 @@ type node struct {
 	dir, bin string
 	server   *apiserver.Server
 	agent    *exec.Cmd
-	log      *log
+	log      *apiserver.Log
 	began    time.Time
 }
 
@@ -120,7 +118,7 @@ func objects() [][2]string {
 // newNode makes a node with more in its configuration file.
 func newNode(t *testing.T, more string) *node {
 	t.Helper()
-	n := &node{T: t, dir: t.TempDir(), bin: os.Getenv("MYELIN_BIN"), log: &log{}}
+	n := &node{T: t, dir: t.TempDir(), bin: os.Getenv("MYELIN_BIN"), log: &apiserver.Log{}}
 	if n.bin == "" {
 		n.bin = filepath.Join("..", "..", "bin")
 	}
@@ -187,26 +185,6 @@ func ownGroup(t *testing.T) string {
 		}
 	})
 	return group
-}
-
-// log is what programs said. It is safe for concurrent use.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// String is all of it.
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
