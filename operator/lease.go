@@ -48,19 +48,20 @@ func newLease(c *kube.Client, namespace, identity string, log *slog.Logger, now 
 // run calls lead whenever this one leads, until ctx ends. The context of lead ends when
 // another may.
 func (l *lease) run(ctx context.Context, lead func(context.Context)) {
-	problem := ""
+	said := "" // what the log has last
 	for {
 		led, holder, err := l.try(ctx)
 		switch {
-		case err != nil && ctx.Err() == nil && err.Error() != problem:
-			problem = err.Error()
-			l.log.Warn("the lease can't be had", "error", err)
 		case led:
-			problem = ""
+			said = ""
 			l.log.Info("leading", "identity", l.identity)
 			l.hold(ctx, lead)
-		case holder != problem:
-			problem = holder
+		case ctx.Err() != nil:
+		case err != nil && err.Error() != said:
+			said = err.Error()
+			l.log.Warn("the lease can't be had", "error", err)
+		case err == nil && holder != "" && holder != said:
+			said = holder
 			l.log.Info("another leads", "identity", holder)
 		}
 		select {
