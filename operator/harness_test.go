@@ -69,10 +69,14 @@ func (c *cluster) make(text string, change func(*operator.Params)) *running {
 	return r
 }
 
-// run runs an operator until stop, or the test's end.
+// run runs an operator that has no others beside it until stop, or the test's end.
 func (c *cluster) run(text string) *running {
 	c.Helper()
-	r := c.make(text, nil)
+	return c.start(c.make(text, nil))
+}
+
+func (c *cluster) start(r *running) *running {
+	c.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

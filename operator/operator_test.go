@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"myelin/kube/crd"
 	"myelin/operator"
@@ -24,6 +25,7 @@ func TestServer(t *testing.T) {
 	run("Policies", testPolicies)
 	run("Services", testServices)
 	run("Sharing", testSharing)
+	run("Away", testAway)
 }
 
 const definitionPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ciliumcidrgroups.cilium.io"
@@ -160,4 +162,36 @@ func testKubernetes(c *cluster) {
 	c.becomes(cilium, "spec ipam podCIDRs", `["172.16.0.0/24","fd01::/112"]`)
 	c.server.Delete(path)
 	c.becomes(cilium, "", "404")
+}
+
+// testAway: of two operators one leads; while the server is away none does, for another might; then one
+// does again.
+func testAway(c *cluster) {
+	var both []*running
+	for _, name := range []string{"a", "b"} {
+		both = append(both, c.start(c.make("", func(p *operator.Params) { p.LeaderElect, p.Identity = true, name })))
+	}
+	leaders := func(want int) func() string {
+		return func() string {
+			n := 0
+			for _, r := range both {
+				if leads, _ := r.State(); leads {
+					n++
+				}
+			}
+			if n != want {
+				return fmt.Sprintf("%d lead, want %d", n, want)
+			}
+			return ""
+		}
+	}
+	c.eventually("one leads", leaders(1))
+	c.server.Kill()
+	begin := time.Now()
+	c.eventually("none leads without the server", leaders(0))
+	if took := time.Since(begin); took > 12*time.Second {
+		c.Errorf("it led for %s more: another might have followed", took)
+	}
+	c.server.Resume()
+	c.eventually("one leads again", leaders(1))
 }
