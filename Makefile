@@ -37,8 +37,8 @@ test-lab: build ## nodes and pods as namespaces, real traffic
 	scripts/deps.sh test
 	go run ./test/rings lab
 
-test-kube: build ## the source that is an API server, with a real one; builds it first, which takes its time
-	MYELIN_KUBE_BIN=$$(test/kube/build.sh) go test -count=1 ./kube ./test/kube
+test-kube: build ## the source that is an API server, and the operator, with a real one; builds it first, which takes its time
+	MYELIN_KUBE_BIN=$$(test/kube/build.sh) go test -count=1 ./kube/... ./operator/... ./test/kube
 
 test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10
 	scripts/deps.sh test vm

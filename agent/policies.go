@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -9,6 +11,8 @@ import (
 
 	"myelin/bpf"
 	"myelin/endpoint"
+	"myelin/kube"
+	"myelin/kube/crd"
 	"myelin/policy"
 )
 
@@ -53,7 +57,36 @@ func (a *Agent) startPolicies(context.Context) error {
 		return err
 	}
 	a.group.Add(job.OneShot("policies", func(ctx context.Context, _ cell.Health) error { return a.engine.Run(ctx) }))
+	if a.kube != nil && a.config.Myelin.ReportPolicies {
+		a.group.Add(job.OneShot("report", func(ctx context.Context, _ cell.Health) error {
+			return a.kube.Report(ctx, kube.Reports{Node: a.config.Myelin.NodeName, Realised: a.engine.RealisedRevision, Failing: a.failingPolicies})
+		}))
+	}
 	return nil
+}
+
+// failingPolicies are Cilium's that are not in force as they are written, and why
+// pods' policies are not all in the kernel.
+func (a *Agent) failingPolicies() (list []crd.FailingPolicy, problem string) {
+	txn := a.db.ReadTxn()
+	for o := range a.policies.Policies.All(txn) {
+		if o.Problem != "" && strings.HasPrefix(o.Ref.Kind, "Cilium") {
+			list = append(list, crd.FailingPolicy{Kind: o.Ref.Kind, Namespace: o.Ref.Namespace, Name: o.Ref.Name, Reason: o.Problem})
+		}
+	}
+	failed := 0
+	for r := range a.engine.Realised.All(txn) {
+		if r.Error == "" {
+			continue
+		}
+		if failed++; failed == 1 {
+			problem = r.Pod + ": " + r.Error
+		}
+	}
+	if failed > 1 {
+		problem += fmt.Sprintf(" (and %d other pods)", failed-1)
+	}
+	return list, problem
 }
 
 // startPrefilter keeps out who may not come in at all, where the configuration

@@ -127,6 +127,9 @@ func (a *Agent) missing(txn statedb.ReadTxn, problems []*cluster.Problem, known 
 		}
 	}
 	switch {
+	case found && len(n.PodCIDRs) == 0 && a.pooled():
+		return fmt.Sprintf("CiliumNode %s has no podCIDRs yet, or there is none", name),
+			"look at myelin-operator, which gives nodes podCIDRs in ipam.mode cluster-pool, and at status.ipam.operator-status of the CiliumNode"
 	case found && len(n.PodCIDRs) == 0:
 		return fmt.Sprintf("Node %s (%s) has no podCIDRs", name, n.Source), "set spec.podCIDRs of the Node"
 	case found:

@@ -64,13 +64,19 @@ func (a *Agent) startKubernetes() error {
 	if err != nil {
 		return fmt.Errorf("neither myelin.manifests nor an API server: %w", err)
 	}
-	a.kube, err = kube.New(kube.Params{DB: a.db, Tables: a.cluster, Policies: a.policies, Server: server, Log: a.log, Now: time.Now})
+	a.kube, err = kube.New(kube.Params{
+		DB: a.db, Tables: a.cluster, Policies: a.policies, Server: server, Log: a.log, Now: time.Now,
+		ClusterPool: a.pooled(),
+	})
 	if err != nil {
 		return err
 	}
 	a.group.Add(job.OneShot("kubernetes", func(ctx context.Context, _ cell.Health) error { return a.kube.Run(ctx) }))
 	return nil
 }
+
+// pooled reports whether podCIDRs of nodes come from CiliumNodes.
+func (a *Agent) pooled() bool { return a.config.IPAMMode == "cluster-pool" && a.config.Kubernetes() }
 
 // refused lists what the source refuses, and a channel that closes when that
 // changes; without a cluster it is nothing.

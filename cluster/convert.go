@@ -48,9 +48,20 @@ func podCIDRs(c *checker, spec *corev1.NodeSpec) []netip.Prefix {
 	if spec.PodCIDR != "" && spec.PodCIDR != spec.PodCIDRs[0] {
 		c.add("spec.podCIDR", "%q must be the same as spec.podCIDRs[0] %q", spec.PodCIDR, spec.PodCIDRs[0])
 	}
-	var out []netip.Prefix
-	for i, s := range spec.PodCIDRs {
-		field := path("spec.podCIDRs", i)
+	return prefixList(c, "spec.podCIDRs", spec.PodCIDRs)
+}
+
+// PodCIDRs reads prefixes of a node from another object than its Node; errors as
+// FromNode's, under the name of the list.
+func PodCIDRs(field string, list []string) ([]netip.Prefix, error) {
+	var c checker
+	out := prefixList(&c, field, list)
+	return out, c.err()
+}
+
+func prefixList(c *checker, name string, list []string) (out []netip.Prefix) {
+	for i, s := range list {
+		field := path(name, i)
 		p, ok := c.prefix(field, s)
 		if !ok {
 			continue

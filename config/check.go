@@ -55,6 +55,7 @@ func (c *Config) contradictions(file string) Problems {
 	if (c.BPF.Events.RateLimit > 0) != (c.BPF.Events.BurstLimit > 0) {
 		add("bpf.events.default", "rateLimit and burstLimit must both be set, or none of them")
 	}
+	c.checkPools(add)
 	if c.Prometheus.Enabled && c.Prometheus.Port == c.HealthPort {
 		add("prometheus.port", "%d is healthPort too", c.HealthPort)
 	}

@@ -55,7 +55,14 @@ type Config struct {
 
 	CNI CNI
 
-	IPAMMode string // "kubernetes": from each Node's podCIDRs
+	// IPAMMode is where podCIDRs of nodes come from: "kubernetes", the Node objects;
+	// "cluster-pool", the CiliumNodes, which the operator fills from ClusterPool.
+	IPAMMode    string
+	ClusterPool ClusterPool
+	// DefaultLBServiceIPAM is who gives addresses to Services of type LoadBalancer
+	// without a class: "lbipam", the operator; "none".
+	DefaultLBServiceIPAM string
+
 	// KubeConfigPath is a file that says how to get to an API server; empty: the
 	// files of a pod's service account do, unless Myelin.Manifests is set.
 	KubeConfigPath string
@@ -218,6 +225,8 @@ type Myelin struct {
 	// FlowTracking is "auto" (rows only where state is needed) or "always".
 	FlowTracking string
 	NATPorts     PortRange // key myelin.nat.portRange
+	// ReportPolicies has the agent write into its CiliumNode which policies it has.
+	ReportPolicies bool // key myelin.policy.report
 }
 
 // PortRange is a range of ports, both ends in it.
@@ -244,12 +253,17 @@ func Default() *Config {
 			MonitorAggregation: "medium", MonitorInterval: 5 * time.Second,
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
-		NoBackendResponse:     "reject",
-		SocketLB:              SocketLB{TerminatePodConnections: true},
-		NodePort:              NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true, EnableHealthCheck: true},
-		LoadBalancer:          LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled", Algorithm: "random", ServiceTopology: true},
-		CNI:                   CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
-		IPAMMode:              "kubernetes",
+		NoBackendResponse:    "reject",
+		SocketLB:             SocketLB{TerminatePodConnections: true},
+		NodePort:             NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true, EnableHealthCheck: true},
+		LoadBalancer:         LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled", Algorithm: "random", ServiceTopology: true},
+		CNI:                  CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
+		IPAMMode:             "kubernetes",
+		DefaultLBServiceIPAM: "lbipam",
+		ClusterPool: ClusterPool{
+			IPv4: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10}), 8)}, IPv4Bits: 24,
+			IPv6: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd}), 104)}, IPv6Bits: 120,
+		},
 		Prometheus:            Prometheus{Port: 9962},
 		HealthPort:            9879,
 		ClusterName:           "default",
@@ -257,7 +271,7 @@ func Default() *Config {
 		Policy:                Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", FlowTracking: "auto",
-			NATPorts: PortRange{First: 10000, Last: 29999},
+			NATPorts: PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
 		},
 		set: map[string]string{},
 	}

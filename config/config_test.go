@@ -32,7 +32,7 @@ func TestRefused(t *testing.T) {
 		"wrong word":                        {"routingMode: tunel", []string{`f.yaml: routingMode: "tunel" is not native or tunnel`}},
 		"not yet, value":                    {"tunnelProtocol: geneve", []string{"f.yaml: tunnelProtocol: not yet: geneve; use vxlan"}},
 		"not yet, netkit":                   {"bpf: {datapathMode: netkit-l2}", []string{"f.yaml: bpf.datapathMode: not yet: netkit-l2; use veth or auto"}},
-		"not yet, ipam":                     {"ipam: {mode: cluster-pool}", []string{"f.yaml: ipam.mode: not yet: cluster-pool; use kubernetes"}},
+		"not yet, ipam":                     {"ipam: {mode: multi-pool}", []string{"f.yaml: ipam.mode: not yet: multi-pool; use kubernetes or cluster-pool"}},
 		"not yet, switch":                   {"encryption: {enabled: true, type: wireguard}", []string{"f.yaml: encryption.enabled: true: not yet: transparent encryption"}},
 		"not yet, switch in a wild subtree": {"hubble: {enabled: false, relay: {enabled: true}}", []string{"f.yaml: hubble.relay.enabled: true: not yet: Hubble"}},
 		"not a switch, quoted":              {`kubeProxyReplacement: "strict"`, []string{`f.yaml: kubeProxyReplacement: "strict" is not true or false`}},

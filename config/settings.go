@@ -22,7 +22,7 @@ type setting struct {
 // settings are the keys that the agent acts on, in the order of the
 // documentation. The list is the one place that knows them.
 func settings() []setting {
-	return slices.Concat(routingSettings(), bpfSettings(), serviceSettings(), agentSettings())
+	return slices.Concat(routingSettings(), bpfSettings(), serviceSettings(), agentSettings(), operatorSettings())
 }
 
 func routingSettings() []setting {
@@ -106,8 +106,8 @@ func agentSettings() []setting {
 		path("cni.confPath", func(c *Config) *string { return &c.CNI.ConfPath }),
 		path("cni.binPath", func(c *Config) *string { return &c.CNI.BinPath }),
 		boolean("cni.exclusive", func(c *Config) *bool { return &c.CNI.Exclusive }),
-		oneOf("ipam.mode", func(c *Config) *string { return &c.IPAMMode }, []string{"kubernetes"},
-			"cluster-pool", "multi-pool", "crd", "eni", "azure", "alibabacloud", "delegated-plugin"),
+		oneOf("ipam.mode", func(c *Config) *string { return &c.IPAMMode }, []string{"kubernetes", "cluster-pool"},
+			"multi-pool", "crd", "eni", "azure", "alibabacloud", "delegated-plugin"),
 		checked("kubeConfigPath", func(c *Config) *string { return &c.KubeConfigPath }, checkKubeConfigPath),
 		checked("k8sServiceHost", func(c *Config) *string { return &c.K8sServiceHost }, checkServiceHost),
 		port("k8sServicePort", func(c *Config) *uint16 { return &c.K8sServicePort }, 0),
@@ -121,6 +121,7 @@ func agentSettings() []setting {
 		integer("bpf.policyMapMax", func(c *Config) *int { return &c.Policy.MapMax }, minMap, maxMap),
 		integer("myelin.policy.peersMax", func(c *Config) *int { return &c.Policy.PeersMax }, minMap, maxMap),
 		oneOf("myelin.policy.deniedFlows", func(c *Config) *string { return &c.Policy.DeniedFlows }, []string{"reset", "drop", "leave"}),
+		boolean("myelin.policy.report", func(c *Config) *bool { return &c.Myelin.ReportPolicies }),
 		objectNames("myelin.policy.prefilter", func(c *Config) *[]string { return &c.Policy.Prefilter }),
 		checked("cluster.name", func(c *Config) *string { return &c.ClusterName }, checkClusterName),
 		someOf("policyCIDRMatchMode", func(c *Config) *[]string { return &c.Policy.CIDRMatchMode }, "nodes"),

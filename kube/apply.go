@@ -22,6 +22,16 @@ type pending struct {
 	all bool
 }
 
+// version is the newest of the policies' in it.
+func (p *pending) version() (newest uint64) {
+	for _, i := range p.items {
+		if i != nil {
+			newest = max(newest, i.version)
+		}
+	}
+	return newest
+}
+
 // change notes what the server said of a kind.
 func (s *Source) change(k *kind, f func(*pending)) {
 	s.mu.Lock()
@@ -83,13 +93,14 @@ func (s *Source) take() map[*kind]*pending {
 // commit makes the tables what was said, in one transaction.
 func (s *Source) commit(todo map[*kind]*pending) {
 	txn := s.write()
-	changes, faulty := 0, false
+	changes, faulty, version := 0, false, uint64(0)
 	for _, k := range s.kinds {
 		if p := todo[k]; p != nil {
 			n, f := s.commitKind(txn, k, p)
-			changes, faulty = changes+n, faulty || f
+			changes, faulty, version = changes+n, faulty || f, max(version, p.version())
 		}
 	}
+	revision := s.Policies.Policies.Revision(txn)
 	first := s.initialized != nil
 	for _, done := range s.initialized {
 		done(txn)
@@ -103,6 +114,7 @@ func (s *Source) commit(todo map[*kind]*pending) {
 	if faulty {
 		s.problems.Replace(s.refused())
 	}
+	s.reached(version, revision)
 	if first {
 		s.mu.Lock()
 		s.synced = true

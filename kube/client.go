@@ -67,6 +67,9 @@ type listWatch struct {
 
 	client *rest.RESTClient
 	now    func() time.Time
+	// consistent lists are what the server has now, not what its cache had: who
+	// writes must know what others wrote.
+	consistent bool
 	// listed and watched are what the server is to answer with, if not objects.
 	listed, watched string
 }
@@ -96,6 +99,9 @@ func (l *listWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
 
 // ListWithContext implements cache.ListerWithContext.
 func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if l.consistent && o.ResourceVersion == "0" {
+		o.ResourceVersion = ""
+	}
 	list, err := accept(l.request(o), l.listed).Do(ctx).Get()
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (s *Source) follow(ctx context.Context, k *kind, c *clients) {
 		return
 	}
 	found := s.states[k].found
-	s.reflect(ctx, lw, &store{source: s, kind: k}, func(err error) (time.Duration, <-chan struct{}) {
+	reflectKind(ctx, lw, &store{source: s, kind: k}, func(err error) (time.Duration, <-chan struct{}) {
 		if !k.optional || !apierrors.IsNotFound(err) {
 			s.failed(k, err)
 			return 0, nil
@@ -65,9 +65,9 @@ func (s *Source) follow(ctx context.Context, k *kind, c *clients) {
 	})
 }
 
-// reflect lists and watches, again and again. failed says how long to wait, 0: as
+// reflectKind lists and watches, again and again. failed says how long to wait, 0: as
 // long as others do, and what ends the wait.
-func (s *Source) reflect(ctx context.Context, lw *listWatch, to cache.ReflectorStore, failed func(error) (time.Duration, <-chan struct{})) {
+func reflectKind(ctx context.Context, lw *listWatch, to cache.ReflectorStore, failed func(error) (time.Duration, <-chan struct{})) {
 	log := klog.FromContext(ctx)
 	r := cache.NewReflectorWithOptions(lw, nil, to, cache.ReflectorOptions{Logger: &log, Name: lw.resource, TypeDescription: lw.Kind})
 	var delay backoff
@@ -96,7 +96,7 @@ func (s *Source) followDefinitions(ctx context.Context, c *clients) {
 		s.Log.Error("CustomResourceDefinitions are not watched", "error", err)
 		return
 	}
-	s.reflect(ctx, lw, definitions{s}, func(error) (time.Duration, <-chan struct{}) { return 0, nil })
+	reflectKind(ctx, lw, definitions{s}, func(error) (time.Duration, <-chan struct{}) { return 0, nil })
 }
 
 // store takes what the server says of a kind.

@@ -47,12 +47,20 @@ func tables(t *testing.T) *world {
 // follow runs a source until the test ends.
 func follow(t *testing.T, o kube.Options) *world {
 	t.Helper()
+	return followWith(t, o, func(*kube.Params) {})
+}
+
+// followWith does so with other parameters.
+func followWith(t *testing.T, o kube.Options, change func(*kube.Params)) *world {
+	t.Helper()
 	w := tables(t)
 	server, err := kube.NewServer(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.source, err = kube.New(kube.Params{DB: w.db, Tables: w.cluster, Policies: w.policies, Server: server, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Now: time.Now})
+	params := kube.Params{DB: w.db, Tables: w.cluster, Policies: w.policies, Server: server, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Now: time.Now}
+	change(&params)
+	w.source, err = kube.New(params)
 	if err != nil {
 		t.Fatal(err)
 	}

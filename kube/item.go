@@ -13,10 +13,12 @@ import (
 // made of it, or what is wrong with it. The object itself is never kept.
 type item struct {
 	metav1.TypeMeta
-	metav1.ObjectMeta // of which only name, namespace and version are set
+	metav1.ObjectMeta // of which only name, namespace, version and generation are set
 
 	row    any
 	faults cluster.FieldErrors
+	// version is that of a policy's rules, as crd.Revision has it; 0: of none.
+	version uint64
 }
 
 // DeepCopyObject implements runtime.Object. Rows are immutable.
@@ -58,23 +60,31 @@ func (r *raw) DeepCopyObject() runtime.Object {
 // UnmarshalJSON implements json.Unmarshaler. It reads what names the object, and
 // keeps the rest as it is.
 func (r *raw) UnmarshalJSON(text []byte) error {
-	var head struct {
-		Metadata struct {
-			Name            string `json:"name"`
-			Namespace       string `json:"namespace"`
-			ResourceVersion string `json:"resourceVersion"`
-			// Annotations are what bookmarks say something by.
-			Annotations map[string]string `json:"annotations"`
-		} `json:"metadata"`
-	}
-	if err := json.Unmarshal(text, &head); err != nil {
+	var head rawHead
+	if err := head.read(text); err != nil {
 		return err
 	}
 	m := head.Metadata
-	r.ObjectMeta = metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, Annotations: m.Annotations}
+	r.ObjectMeta = metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, Generation: m.Generation, Annotations: m.Annotations,
+	}
 	r.text = append([]byte(nil), text...)
 	return nil
 }
+
+// rawHead is as much of an object's text as names it.
+type rawHead struct {
+	Metadata struct {
+		Name            string `json:"name"`
+		Namespace       string `json:"namespace"`
+		ResourceVersion string `json:"resourceVersion"`
+		Generation      int64  `json:"generation"`
+		// Annotations are what bookmarks say something by.
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+}
+
+func (h *rawHead) read(text []byte) error { return json.Unmarshal(text, h) }
 
 // rawList is a list of those.
 type rawList struct {

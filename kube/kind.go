@@ -27,6 +27,8 @@ type kind struct {
 	// object and list are what the decoder fills. Rows are made of them at once.
 	object, list runtime.Object
 	convert      func(o runtime.Object, now time.Time) (row any, faults cluster.FieldErrors)
+	// version is that of the rules of an object; nil: none is kept.
+	version func(o runtime.Object) uint64
 	// rows are where they go.
 	rows rows
 }
@@ -69,6 +71,9 @@ func kinds(t cluster.Tables, p policy.Tables) []*kind {
 		k.object, k.list, k.rows = &raw{}, &rawList{}, policyRows(p, k.Kind)
 		apiVersion, name := k.ToAPIVersionAndKind()
 		k.convert = strict(parse.Readers()[apiVersion+"/"+name])
+		if k.Group == cilium.Group {
+			k.version = ruleVersion
+		}
 		list = append(list, k)
 	}
 	return append(list, &kind{
@@ -122,8 +127,11 @@ func (k *kind) item(o runtime.Object, now time.Time) (*item, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", k.Kind, err)
 	}
-	out := &item{ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), ResourceVersion: m.GetResourceVersion()}}
+	out := &item{ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), ResourceVersion: m.GetResourceVersion(), Generation: m.GetGeneration()}}
 	out.row, out.faults = k.convert(o, now)
+	if k.version != nil {
+		out.version = k.version(o)
+	}
 	return out, nil
 }
 

@@ -33,6 +33,8 @@ type Params struct {
 	Log      *slog.Logger
 	// Now is the clock of rows and of the state.
 	Now func() time.Time
+	// ClusterPool takes podCIDRs of nodes from CiliumNodes, and none from Nodes.
+	ClusterPool bool
 }
 
 // Source keeps tables equal to what an API server has.
@@ -50,7 +52,11 @@ type Source struct {
 	states  map[*kind]*kindState
 	synced  bool
 	changed chan struct{} // closed when the state changes
-	wake    chan struct{} // the writer has something to do
+	// version is the newest of a policy that is in the tables, and revision
+	// that of the table of policies when it came to be.
+	version  uint64
+	revision statedb.Revision
+	wake     chan struct{} // the writer has something to do
 }
 
 // New creates the table "kubernetes-problems" and registers the source as an
@@ -62,6 +68,9 @@ func New(p Params) (*Source, error) {
 		changed: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	s.kinds = kinds(p.Tables, p.Policies)
+	if p.ClusterPool {
+		s.kinds = withPool(s.kinds, p.Tables)
+	}
 	for _, k := range s.kinds {
 		s.states[k] = &kindState{found: make(chan struct{}, 1)}
 		s.faults[k] = map[cluster.Key]cluster.FieldErrors{}

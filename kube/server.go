@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ type Options struct {
 	Env func(string) string
 	// Agent names who asks, in the server's logs.
 	Agent string
+	// QPS is how many requests a second there may be; 0: 20, twice as many at once.
+	QPS float32
 	// Timeout bounds the wait for the beginning of an answer.
 	Timeout time.Duration
 }
@@ -76,7 +79,8 @@ func NewServer(o Options) (*Server, error) {
 	c := s.config
 	c.UserAgent, c.WarningHandler = o.Agent, rest.NoWarnings{}
 	// A dozen lists at the start, and then hardly anything: followers' backoff is what bounds requests.
-	c.QPS, c.Burst = 20, 40
+	c.QPS = cmp.Or(o.QPS, 20)
+	c.Burst = int(2 * c.QPS)
 	timeout := o.Timeout
 	if timeout == 0 {
 		timeout = answerTimeout

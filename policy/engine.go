@@ -54,7 +54,8 @@ type Engine struct {
 	audits   map[uint16]bool
 	wake     chan struct{}
 	failures int
-	last     time.Time // when all was in the kernel
+	last     time.Time        // when all was in the kernel
+	upTo     statedb.Revision // of the table of policies, when last was
 }
 
 // NewEngine creates the tables "endpoint-policies" and "policy-rules". State
@@ -171,7 +172,7 @@ func (e *Engine) round(f *follower) (wait []<-chan struct{}, after time.Duration
 		after = retryAfter(e.failures)
 		e.Log.Error("policies are not all in the kernel", "error", err, "again after", after)
 	} else if e.failures = 0; len(e.compiler.space.loads) == 0 {
-		after, e.last = idle, e.Kernel.now()
+		after, e.last, e.upTo = idle, e.Kernel.now(), e.Policies.Policies.Revision(r)
 	}
 	more, err := e.Kernel.sweep(false)
 	if err != nil {
@@ -259,6 +260,14 @@ func (e *Engine) LastRealised() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.last
+}
+
+// RealisedRevision is the newest revision of the table of policies of which the
+// kernel has had all; 0: of none yet.
+func (e *Engine) RealisedRevision() statedb.Revision {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.upTo
 }
 
 // initialized reports whether all tables are, or what to wait for.

@@ -91,6 +91,9 @@ func (f *Facts) cni() Feature {
 
 func (f *Facts) ipam() Feature {
 	x := Feature{Name: "IPAM", State: OK, Wanted: "ipam.mode: " + f.Config.IPAMMode, Why: "podCIDRs of the Node object"}
+	if f.Config.IPAMMode == "cluster-pool" {
+		x.Why = "podCIDRs of the CiliumNode object"
+	}
 	if f.standalone(&x) {
 		return x
 	}

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -32,25 +31,10 @@ const insideEnv = "MYELIN_KUBE_INSIDE"
 //	│          127.0.0.1          eth0 192.0.2.1/24 │
 //	└───────────────────────────────────────────────┘
 func TestAgent(t *testing.T) {
-	if os.Getenv(apiserver.BinEnv) == "" {
-		t.Skipf("%s is not set: $(test/kube/build.sh) makes what it is to name", apiserver.BinEnv)
-	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root, for namespaces")
-	}
-	if os.Getenv(insideEnv) == "" {
-		cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--kill-child", os.Args[0], "-test.v", "-test.run", "^TestAgent$")
-		cmd.Env = append(os.Environ(), insideEnv+"=1")
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("inside of namespaces: %v\n%s", err, out)
-		}
-		for _, line := range regexp.MustCompile(`(?m)^.*measured: .*$`).FindAllString(string(out), -1) {
-			t.Log(strings.TrimSpace(line))
-		}
+	if !inside(t) {
 		return
 	}
-	n := newNode(t)
+	n := newNode(t, "")
 	n.refusesToStart("neither myelin.manifests nor an API server: kubeConfigPath is not set")
 	n.start()
 	n.says("synced", "Kubernetes")
@@ -85,6 +69,31 @@ func TestAgent(t *testing.T) {
 	}
 }
 
+// inside reports whether the test runs in namespaces of its own, and runs it there if
+// not.
+func inside(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(apiserver.BinEnv) == "" {
+		t.Skipf("%s is not set: $(test/kube/build.sh) makes what it is to name", apiserver.BinEnv)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root, for namespaces")
+	}
+	if os.Getenv(insideEnv) != "" {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--kill-child", os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("inside of namespaces: %v\n%s", err, out)
+	}
+	for _, line := range regexp.MustCompile(`(?m)^.*measured: .*$`).FindAllString(string(out), -1) {
+		t.Log(strings.TrimSpace(line))
+	}
+	return false
+}
+
 // node is an agent, its server, and what they need.
 type node struct {
 	*testing.T
@@ -92,7 +101,7 @@ type node struct {
 	dir, bin string
 	server   *apiserver.Server
 	agent    *exec.Cmd
-	log      *bytes.Buffer
+	log      *apiserver.Log
 	began    time.Time
 }
 
@@ -106,9 +115,10 @@ func objects() [][2]string {
 	}
 }
 
-func newNode(t *testing.T) *node {
+// newNode makes a node with more in its configuration file.
+func newNode(t *testing.T, more string) *node {
 	t.Helper()
-	n := &node{T: t, dir: t.TempDir(), bin: os.Getenv("MYELIN_BIN"), log: &bytes.Buffer{}}
+	n := &node{T: t, dir: t.TempDir(), bin: os.Getenv("MYELIN_BIN"), log: &apiserver.Log{}}
 	if n.bin == "" {
 		n.bin = filepath.Join("..", "..", "bin")
 	}
@@ -138,7 +148,7 @@ func newNode(t *testing.T) *node {
 		}
 	}
 	config := fmt.Sprintf("ipv6.enabled: true\nautoDirectNodeRoutes: true\nkubeProxyReplacement: true\ncni: {confPath: %[1]s/cni, binPath: %[1]s/cni}\n"+
-		"myelin: {runDir: %[1]s/run, bpfRoot: %[1]s/bpf, cgroupRoot: %[2]s}\nhealthPort: 9879\n", n.dir, cgroup)
+		"myelin: {runDir: %[1]s/run, bpfRoot: %[1]s/bpf, cgroupRoot: %[2]s}\nhealthPort: 9879\n%[3]s", n.dir, cgroup, more)
 	if err := os.WriteFile(n.file("agent.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -147,13 +157,7 @@ func newNode(t *testing.T) *node {
 		n.server.Apply(o[0], []byte(o[1]))
 	}
 	n.server.Merge("/api/v1/nodes/node1/status", []byte(`{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}, {"type": "InternalIP", "address": "2001:db8::1"}]}}`))
-	role, err := os.ReadFile("../../kube/role.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.server.Apply("/apis/rbac.authorization.k8s.io/v1/clusterroles/myelin", role)
-	n.server.Apply("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/myelin", []byte("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: myelin}\n"+
-		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: myelin}\nsubjects: [{kind: User, name: "+apiserver.Agent+", apiGroup: rbac.authorization.k8s.io}]"))
+	n.server.Grant(apiserver.Agent, "../../kube/role.yaml")
 	t.Cleanup(n.kill)
 	return n
 }

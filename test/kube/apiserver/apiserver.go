@@ -41,11 +41,12 @@ type Server struct {
 	http *http.Client
 }
 
-// Users of the server, which are their tokens too: Admin may do all, Agent what
-// it is granted.
+// Users of the server, which are their tokens too: Admin may do all, the others what
+// they are granted.
 const (
-	Admin = "admin"
-	Agent = "myelin-agent"
+	Admin    = "admin"
+	Agent    = "myelin-agent"
+	Operator = "myelin-operator"
 )
 
 // startTimeout bounds how long a program may take to serve.
@@ -71,7 +72,7 @@ func Start(t *testing.T) *Server {
 		}
 	})
 	s.write("key.pem", key(t))
-	s.write("tokens.csv", []byte(Admin+","+Admin+",1,system:masters\n"+Agent+","+Agent+",2\n"))
+	s.write("tokens.csv", []byte(Admin+","+Admin+",1,system:masters\n"+Agent+","+Agent+",2\n"+Operator+","+Operator+",3\n"))
 	peer := freePort(t)
 	s.etcd = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
 	s.start("etcd", "--data-dir", s.file("etcd"), "--listen-client-urls", s.etcd, "--advertise-client-urls", s.etcd,
@@ -160,6 +161,34 @@ func (s *Server) Get(path string) []byte {
 	return body
 }
 
+// Grant gives a user the rights of a role file: a ClusterRole, and a Role of
+// kube-system where there is one behind it.
+func (s *Server) Grant(user, file string) {
+	s.t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i, doc := range bytes.Split(text, []byte("\n---\n")) {
+		var role struct {
+			Kind     string
+			Metadata struct{ Name string }
+		}
+		if err := yaml.Unmarshal(doc, &role); err != nil {
+			s.t.Fatal(err)
+		}
+		at, plural := "/apis/rbac.authorization.k8s.io/v1/", "clusterrole"
+		if role.Kind == "Role" {
+			at, plural = at+"namespaces/kube-system/", "role"
+		}
+		s.Apply(at+plural+"s/"+role.Metadata.Name, doc)
+		binding := fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: %sBinding\nmetadata: {name: test-%s-%d}\n"+
+			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %[1]s, name: %[4]s}\nsubjects: [{kind: User, name: %[2]s, apiGroup: rbac.authorization.k8s.io}]",
+			role.Kind, user, i, role.Metadata.Name)
+		s.Apply(fmt.Sprintf("%s%sbindings/test-%s-%d", at, plural, user, i), []byte(binding))
+	}
+}
+
 // Delete deletes an object at once. Of a Namespace it does what its controller
 // would.
 func (s *Server) Delete(path string) {
@@ -176,6 +205,17 @@ func (s *Server) Delete(path string) {
 	if code, body, err := s.ask(http.MethodPut, path+"/finalize", "application/json", done); err != nil || code >= 300 {
 		s.t.Fatalf("finalize %s: %d %s %v", path, code, body, err)
 	}
+}
+
+// Try is a request as admin of which anything may come: the server's status code
+// and what it says.
+func (s *Server) Try(method, path, kind string, data []byte) (code int, body []byte) {
+	s.t.Helper()
+	code, body, err := s.ask(method, path, kind, data)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return code, body
 }
 
 func (s *Server) ask(method, path, kind string, data []byte) (int, []byte, error) {

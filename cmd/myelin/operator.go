@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	"myelin/config"
+	"myelin/kube"
+	"myelin/operator"
+)
+
+// namespaceEnv has the pod's namespace, from metadata.namespace of the pod.
+const namespaceEnv = "POD_NAMESPACE"
+
+// operatorQPS is how many requests a second the operator may make: a new cluster's CiliumNodes are one each.
+const operatorQPS = 50
+
+// operatorFlags are those of `myelin operator`.
+type operatorFlags struct {
+	file, kubeConfig, listen, namespace string
+	leaderElect, migrate                bool
+}
+
+func operatorCommand() *cobra.Command {
+	var f operatorFlags
+	cmd := &cobra.Command{
+		Use:   "operator",
+		Short: "Run what the cluster needs once: kinds, policies' status, addresses",
+		Long: "The operator defines Cilium's kinds, says in policies' status what becomes of them, and gives nodes podCIDRs (ipam.mode cluster-pool) and " +
+			"Services addresses out of CiliumLoadBalancerIPPools. Nodes forward without it. Of several one leads.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(cmd)
+			defer stop()
+			return f.run(ctx)
+		},
+	}
+	cmd.Flags().StringVar(&f.file, "config", "", "configuration file, the agents' own; keys as Cilium's Helm values")
+	cmd.Flags().StringVar(&f.kubeConfig, "kubeconfig", "", "how to get to the API server (kubeConfigPath)")
+	cmd.Flags().BoolVar(&f.leaderElect, "leader-elect", true, "work only while leading, by a Lease")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "namespace of the Lease (default "+namespaceEnv+", or kube-system)")
+	cmd.Flags().StringVar(&f.listen, "listen", ":9234", "address for /healthz and /metrics; empty: none")
+	cmd.Flags().BoolVar(&f.migrate, "migrate-from-cilium", false, "go on where Cilium runs, and take its CustomResourceDefinitions over")
+	return cmd
+}
+
+func (f *operatorFlags) run(ctx context.Context) error {
+	c, err := config.Load(f.file, config.Flag{Name: "--kubeconfig", Key: "kubeConfigPath", Value: f.kubeConfig})
+	if err != nil {
+		return err
+	}
+	if !c.Kubernetes() {
+		return errors.New("an operator needs an API server, and the configuration has the cluster read from elsewhere")
+	}
+	level := slog.LevelInfo
+	if c.Debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	server, err := kube.NewServer(kube.Options{
+		KubeConfig: c.KubeConfigPath, Account: kube.ServiceAccount, Host: c.K8sServiceHost, Port: c.K8sServicePort, Env: os.Getenv,
+		Agent: "myelin-operator/" + version, QPS: operatorQPS,
+	})
+	if err != nil {
+		return err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("find the host name: %w", err)
+	}
+	if f.namespace == "" {
+		f.namespace = strings.TrimSpace(os.Getenv(namespaceEnv))
+	}
+	if f.namespace == "" {
+		f.namespace = "kube-system"
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	o, err := operator.New(operator.Params{
+		Config: c, Server: server, Log: log, Now: time.Now, LeaderElect: f.leaderElect, Namespace: f.namespace, Identity: host + "_" + rand.String(8),
+		MigrateFromCilium: f.migrate, Registry: registry,
+	})
+	if err != nil {
+		return err
+	}
+	if f.listen != "" {
+		close, err := serveHTTP(f.listen, o.Handler(), log)
+		if err != nil {
+			return err
+		}
+		defer close()
+	}
+	return o.Run(ctx)
+}
+
+// serveHTTP serves until close is called.
+func serveHTTP(listen string, handler http.Handler, log *slog.Logger) (close func(), err error) {
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return nil, fmt.Errorf("serve /healthz: %w", err)
+	}
+	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	go func() {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("HTTP is not served any more", "error", err)
+		}
+	}()
+	return func() { s.Close() }, nil
+}
