@@ -13,12 +13,15 @@ here=$(dirname "$(realpath "$0")")
 . "$here/place.sh"
 . "$here/control.sh"
 . "$here/kubelet.sh"
-myelin=${MYELIN_BIN:-$here/../../bin}
+myelin=$(realpath "${MYELIN_BIN:-$here/../../bin}")
+PATH=$myelin:$PATH
 [[ $name =~ ^[a-z][a-z0-9]{0,7}$ ]] || die "MYELIN_CLUSTER=$name: one to eight letters and digits"
 export MYELIN_CLUSTER=$name
 
+has_prefixes() { [ -n "$(kubectl get node "$1" -o 'jsonpath={.spec.podCIDRs}')" ]; } # NODE
+
 up() {
-  local begin=$SECONDS node job
+  local begin=$SECONDS node job jobs_up
   [ ! -e "$home" ] || die "$name is up, or down has not been run: $home"
   mkdir -p "$logs" "$pids"
   keys
@@ -29,7 +32,7 @@ up() {
   for job in "${jobs_up[@]}"; do wait "$job" || die "up failed; logs: $logs"; done
   kubectl apply -f "$here/../../kube/role.yaml" -f "$here/rights.yaml" > /dev/null
   for node in "${nodes[@]}"; do kubelet "$node"; done
-  for node in "${nodes[@]}"; do eventually 60 "podCIDRs of $node" sh -c "[ -n \"\$('$here/cluster.sh' kubectl get node $node -o jsonpath='{.spec.podCIDR}')\" ]"; done
+  for node in "${nodes[@]}"; do eventually 60 "podCIDRs of $node" has_prefixes "$node"; done
   pod_routes
   for node in "${nodes[@]}"; do agent start "$node"; done
   kubectl apply -f "$here/coredns.yaml" > /dev/null
@@ -72,7 +75,8 @@ reboot() { # NODE
 }
 
 case ${1-} in
-  up | down | kubectl | reboot | agent) "$@" ;;
+  up | down | reboot | agent) "$@" ;;
+  kubectl) shift; administer "$@" ;;
   in-node) shift; in_node "$@" ;;
   in-control) shift; in_control "$@" ;;
   *) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d >&2; exit 2 ;;

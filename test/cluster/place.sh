@@ -28,7 +28,8 @@ in_node() {
 }
 
 in_control() { exec ip netns exec "$name-cp" "$@"; } # CMD...
-kubectl() { (in_control "$bin/kubectl" --kubeconfig "$pki/admin.kubeconfig" "$@"); }
+kubectl() { (administer "$@"); }
+administer() { in_control "$bin/kubectl" --kubeconfig "$pki/admin.kubeconfig" "$@"; } # ARG...: in the place of this process
 
 # background NAME CMD...: runs on, with $logs/NAME.log and $pids/NAME.
 background() {
