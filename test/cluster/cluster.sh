@@ -5,6 +5,7 @@
 #   kubectl ARG...            as its administrator
 #   in-node NODE CMD...       in a node's namespaces
 #   in-control CMD...         where the API server is, outside of all nodes
+#   suite FLAG...             upstream's test suite on it, by ginkgo
 #   agent start|stop|kill NODE
 #   reboot NODE               all of the node's processes, its network and /run are lost
 # $MYELIN_CLUSTER is its name (kube), a word of at most 8 letters.
@@ -74,10 +75,19 @@ reboot() { # NODE
   agent start "$1"
 }
 
+suite() {
+  local reports
+  reports=$home/reports
+  mkdir -p "$reports"
+  in_control env "PATH=$bin:$PATH" "$bin/ginkgo" "$@" "$bin/e2e.test" -- --provider=skeleton --kubeconfig="$pki/admin.kubeconfig" \
+    --kubectl-path="$bin/kubectl" --num-nodes=${#nodes[@]} --report-dir="$reports"
+}
+
 case ${1-} in
   up | down | reboot | agent) "$@" ;;
   kubectl) shift; administer "$@" ;;
   in-node) shift; in_node "$@" ;;
+  suite) shift; suite "$@" ;;
   in-control) shift; in_control "$@" ;;
   *) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d >&2; exit 2 ;;
 esac

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+)
+
+// rule is a kind of spec that can't run here.
+type rule struct {
+	match  *regexp.Regexp
+	reason string
+}
+
+// selection is which specs run.
+type selection struct {
+	focus string
+	leave []rule
+}
+
+// everything is all that upstream says of a cluster's network.
+func everything() selection {
+	return selection{focus: `\[sig-network\]`, leave: leftOut()}
+}
+
+// leftOut is what needs a cloud, or what this kernel has not; each with the reason.
+func leftOut() []rule {
+	return []rule{
+		{regexp.MustCompile(`SCTP`), "needs SCTP in the kernel, which this machine's has not"},
+		{regexp.MustCompile(`\[Feature:LoadBalancer\]|LoadBalancers|Loadbalancing`), "needs a cloud's load balancers"},
+		{regexp.MustCompile(`\[Feature:(Ingress|NEG|GCE[^\]]*)\]|\[cloud-provider-gcp\]`), "needs a cloud's ingress"},
+	}
+}
+
+// shortened is what says most about Myelin in ten minutes on two cores: one spec or few of each kind.
+func shortened() selection {
+	s := everything()
+	s.focus = `\[sig-network\].*\[Conformance\]`
+	return s
+}
+
+// flags are ginkgo's for the selection.
+func (s selection) flags() []string {
+	flags := []string{"--focus=" + s.focus}
+	for _, r := range s.leave {
+		flags = append(flags, "--skip="+r.match.String())
+	}
+	return flags
+}
+
+// reason is why a spec is left out; empty if it is not.
+func (s spec) reason(rules []rule) string {
+	for _, r := range rules {
+		if r.match.MatchString(s.name) {
+			return r.reason
+		}
+	}
+	return ""
+}
+
+// network tells whether a spec is about the network.
+func (s spec) network() bool { return strings.Contains(s.name, "[sig-network]") }
+
+func (s spec) conformance() bool { return strings.Contains(s.name, "[Conformance]") }
+
+func (s spec) policy() bool {
+	return strings.Contains(s.name, "Netpol") || strings.Contains(s.name, "NetworkPolicy")
+}
