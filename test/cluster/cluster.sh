@@ -35,6 +35,8 @@ up() {
   for node in "${nodes[@]}"; do kubelet "$node"; done
   for node in "${nodes[@]}"; do eventually 60 "podCIDRs of $node" has_prefixes "$node"; done
   pod_routes
+  kubectl label node n1 topology.kubernetes.io/zone=a > /dev/null
+  kubectl label node n2 n3 topology.kubernetes.io/zone=b > /dev/null
   for node in "${nodes[@]}"; do agent start "$node"; done
   kubectl apply -f "$here/coredns.yaml" > /dev/null
   kubectl wait node --all --for=condition=Ready --timeout=60s > /dev/null

@@ -65,7 +65,7 @@ YAML
 # install_agent NODE: the plugin where the runtime looks for it, and the agent's configuration. What of the latter a test wants otherwise is in $MYELIN_CLUSTER_CONFIG, a file.
 install_agent() {
   install -D "$myelin/myelin-cni" "$home/$1/opt/cni/bin/myelin-cni"
-  install /usr/lib/cni/loopback "$home/$1/opt/cni/bin/" # containerd before 2.0 asks for it
+  ln -sfn myelin-cni "$home/$1/opt/cni/bin/loopback" # containerd before 2.0 asks for it
   cat > "$home/$1/agent.yaml" << YAML
 kubeConfigPath: $pki/myelin.kubeconfig
 k8sServiceHost: $server

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -30,6 +31,7 @@ func main() {
 func run(ctx context.Context) error {
 	short := flag.Bool("short", false, "the specs that cover most in ten minutes")
 	only := flag.String("focus", "", "regular expression of specs, in the place of all")
+	skip := flag.String("skip", "", "regular expression of specs that are not run")
 	procs := flag.Int("procs", 4, "how many specs run at a time")
 	write := flag.String("write", "", "file for the table of results; with MYELIN_RECORD=1 the counts go to bench/results.json too")
 	cluster := flag.String("cluster", "test/cluster/cluster.sh", "the script that made the cluster")
@@ -40,6 +42,9 @@ func run(ctx context.Context) error {
 		s.focus = *only
 	case *short:
 		s = shortened()
+	}
+	if *skip != "" {
+		s.leave = append(s.leave, rule{regexp.MustCompile(*skip), "not asked for"})
 	}
 	begin := time.Now()
 	specs, err := ginkgo(ctx, *cluster, *procs, s)

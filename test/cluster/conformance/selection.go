@@ -24,11 +24,19 @@ func everything() selection {
 
 // leftOut is what needs a cloud, or what this kernel has not; each with the reason.
 func leftOut() []rule {
-	return []rule{
-		{regexp.MustCompile(`SCTP`), "needs SCTP in the kernel, which this machine's has not"},
-		{regexp.MustCompile(`\[Feature:LoadBalancer\]|LoadBalancers|Loadbalancing`), "needs a cloud's load balancers"},
-		{regexp.MustCompile(`\[Feature:(Ingress|NEG|GCE[^\]]*)\]|\[cloud-provider-gcp\]`), "needs a cloud's ingress"},
+	rules := []rule{}
+	for _, r := range []struct{ match, reason string }{
+		{`\[Feature:SCTPConnectivity\]`, "needs SCTP in the kernel, which this machine's has not"},
+		{`\[Feature:LoadBalancer\]`, "needs a cloud's load balancers"},
+		{`\[Provider:GCE\]`, "needs Google's cloud"},
+		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]`, "needs the Internet, of which the cluster has none"},
+		{`\[Feature:OffByDefault\]`, "needs a feature gate that is off by default"},
+		{`Feature:KubeProxy(NFAcct|DaemonSetMigration)|should check kube-proxy urls|TCP CLOSE_WAIT timeout|restarting kube-proxy`, "asks kube-proxy itself, not what it does"},
+		{`\[Feature:(PerformanceDNS|Networking-Performance)\]`, "measures, and says nothing of right or wrong"},
+	} {
+		rules = append(rules, rule{regexp.MustCompile(r.match), r.reason})
 	}
+	return rules
 }
 
 // shortened is what says most about Myelin in ten minutes on two cores: one spec or few of each kind.
