@@ -22,7 +22,7 @@ export MYELIN_CLUSTER=$name
 has_prefixes() { [ -n "$(kubectl get node "$1" -o 'jsonpath={.spec.podCIDRs}')" ]; } # NODE
 
 up() {
-  local begin=$SECONDS node job jobs_up
+  local begin=$SECONDS start node job jobs_up
   [ ! -e "$home" ] || die "$name is up, or down has not been run: $home"
   mkdir -p "$logs" "$pids"
   keys
@@ -37,9 +37,11 @@ up() {
   pod_routes
   kubectl label node n1 topology.kubernetes.io/zone=a > /dev/null
   kubectl label node n2 n3 topology.kubernetes.io/zone=b > /dev/null
+  start=$(date +%s.%N)
   for node in "${nodes[@]}"; do agent start "$node"; done
-  kubectl apply -f "$here/coredns.yaml" > /dev/null
   kubectl wait node --all --for=condition=Ready --timeout=60s > /dev/null
+  awk "BEGIN { print $(date +%s.%N) - $start }" > "$home/ready" # seconds from the agents' start until the last node is Ready
+  kubectl apply -f "$here/coredns.yaml" > /dev/null
   kubectl -n kube-system rollout status deploy/coredns --timeout=90s > /dev/null
   echo "cluster: $name up in $((SECONDS - begin)) s" >&2
 }

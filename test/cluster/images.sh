@@ -42,7 +42,7 @@ make_images() {
   mkdir -p "$roots"/{pause,agnhost/uploads,coredns/tmp}
   cp "$bin/pause" "$roots/pause/"
   image registry.k8s.io/pause:3.10.1 "$roots/pause" '["/pause"]' null
-  base "$roots/agnhost" bash getent curl nc dig host nslookup ip ss iperf
+  base "$roots/agnhost" bash getent curl wget nc dig host nslookup ip ss iperf
   agnhost=$(cd "$dir/module" && go list -mod=mod -f '{{.Dir}}' k8s.io/kubernetes/test/images/agnhost)
   cp "$agnhost"/porter/localhost.{crt,key} "$roots/agnhost/"
   cp "$bin/agnhost" "$roots/agnhost/agnhost"
