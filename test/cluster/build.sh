@@ -24,7 +24,7 @@ make() {
 
 own() { (cd "$here/../.." && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$bin/$1" "./test/cluster/$1"); }
 upstream() { kubernetes_build "$dir" "$1"; }
-agnhost() { kubernetes_build "$dir" "$1" k8s.io/kubernetes/test/images/agnhost; }
+image_program() { kubernetes_build "$dir" "$1" "k8s.io/kubernetes/test/images/$1"; }
 ginkgo() { kubernetes_build "$dir" "$1" github.com/onsi/ginkgo/v2/ginkgo; }
 suite() { (cd "$dir/module" && kubernetes_go test -c -o "$bin/$1" k8s.io/kubernetes/test/e2e); }
 
@@ -59,11 +59,15 @@ make containerd containerd
 for what in etcd kube-apiserver; do make $what shared; done
 [ -e "$dir/module/go.mod" ] || kubernetes_module "$dir/module" cluster
 for what in kubelet kube-controller-manager kube-scheduler kubectl; do make $what upstream; done
-make agnhost agnhost
+for what in agnhost regression-issue-74839; do make $what image_program; done
 make coredns coredns
-if [ "${1-}" = e2e ]; then
-  make ginkgo ginkgo
-  make e2e.test suite
-fi
+case ${1-} in
+  '') ;;
+  e2e)
+    make ginkgo ginkgo
+    make e2e.test suite
+    ;;
+  *) echo "build.sh [e2e]" >&2; exit 2 ;;
+esac
 [ -e "$images/made" ] || { make_images && touch "$images/made"; }
 echo "$dir"

@@ -88,7 +88,10 @@ suite() {
 }
 
 case ${1-} in
-  up | down | reboot | agent) "$@" ;;
+  up) up ;;
+  down) down ;;
+  reboot) reboot "$2" ;;
+  agent) agent "$2" "$3" ;;
   kubectl) shift; administer "$@" ;;
   in-node) shift; in_node "$@" ;;
   suite) shift; suite "$@" ;;

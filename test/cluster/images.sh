@@ -39,7 +39,7 @@ base() {
 make_images() {
   local roots agnhost
   roots=$(mktemp -d "$dir/roots.XXXX")
-  mkdir -p "$roots"/{pause,agnhost/uploads,coredns/tmp}
+  mkdir -p "$roots"/{pause,agnhost/uploads,coredns/tmp,regression}
   cp "$bin/pause" "$roots/pause/"
   image registry.k8s.io/pause:3.10.1 "$roots/pause" '["/pause"]' null
   base "$roots/agnhost" bash getent curl wget nc dig host nslookup ip ss iperf
@@ -49,6 +49,8 @@ make_images() {
   cp "$bin/coredns" "$roots/agnhost/coredns" # specs of DNS run it from there
   ln -s agnhost "$roots/agnhost/agnhost-2"
   image registry.k8s.io/e2e-test-images/agnhost:2.56 "$roots/agnhost" '["/agnhost"]' '["pause"]'
+  cp "$bin/regression-issue-74839" "$roots/regression/"
+  image registry.k8s.io/e2e-test-images/regression-issue-74839:1.2 "$roots/regression" '["/regression-issue-74839"]' null
   base "$roots/busybox"
   image registry.k8s.io/e2e-test-images/busybox:1.37.0-1 "$roots/busybox" null '["sh"]'
   base "$roots/dnsutils" bash getent dig host nslookup

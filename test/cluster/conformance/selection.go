@@ -29,7 +29,7 @@ func leftOut() []rule {
 		{`\[Feature:SCTPConnectivity\]`, "needs SCTP in the kernel, which this machine's has not"},
 		{`\[Feature:LoadBalancer\]`, "needs a cloud's load balancers"},
 		{`\[Provider:GCE\]`, "needs Google's cloud"},
-		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]`, "needs the Internet, of which the cluster has none"},
+		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]|DNS configMap nameserver Forward`, "needs the Internet, of which the cluster has none"},
 		{`\[Feature:OffByDefault\]`, "needs a feature gate that is off by default"},
 		{`Feature:KubeProxy(NFAcct|DaemonSetMigration)|should check kube-proxy urls|TCP CLOSE_WAIT timeout|restarting kube-proxy`, "asks kube-proxy itself, not what it does"},
 		{`\[Feature:(PerformanceDNS|Networking-Performance)\]`, "measures, and says nothing of right or wrong"},
