@@ -1,6 +1,7 @@
 #!/bin/bash
 # cluster.sh: a real Kubernetes cluster of three nodes on this machine, with Myelin for a network and no kube-proxy.
 #   up                        makes it, of what build.sh built and the programs in $MYELIN_BIN; ends when nodes and CoreDNS are ready
+#   ready                     how many seconds it took from the agents' start until the last node was Ready
 #   down                      ends and removes all of it, also of one that came up in part
 #   kubectl ARG...            as its administrator
 #   in-node NODE CMD...       in a node's namespaces
@@ -90,6 +91,7 @@ suite() {
 case ${1-} in
   up) up ;;
   down) down ;;
+  ready) cat "$home/ready" ;;
   reboot) reboot "$2" ;;
   agent) agent "$2" "$3" ;;
   kubectl) shift; administer "$@" ;;
