@@ -40,10 +40,11 @@ background() {
   echo $! > "$pids/$what"
 }
 
-# finish NAME [SIGNAL]: ends what `background` began, after 4 s by force, and waits until it is gone.
+# finish NAME [SIGNAL]: ends what `background` began, after 4 s by force, and waits until it is gone. In a node that is the only child of nsenter.
 finish() {
   local pid try
   pid=$(cat "$pids/$1" 2> /dev/null) || return 0
+  [ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nsenter ] || pid=$(tr -d ' ' < "/proc/$pid/task/$pid/children")
   kill "-${2:-TERM}" "$pid" 2> /dev/null || true
   for ((try = 0; try < 40; try++)); do kill -0 "$pid" 2> /dev/null || break; sleep 0.1; done
   kill -KILL "$pid" 2> /dev/null || true

@@ -59,6 +59,9 @@ func TestAgentAway(t *testing.T) {
 			_, _ = c.script(nil, "agent", "start", "n3")
 		}
 	})
+	if out, err := c.script(nil, "in-node", "n3", "myelin", "status"); err == nil {
+		t.Fatalf("the agent runs still:\n%s", out)
+	}
 	for _, at := range c.addresses("web") {
 		c.asks("web", "http://"+at+":8080/hostname", c.within("client")...)
 	}
