@@ -80,6 +80,7 @@ YAML
 agent() { # start|stop|kill NODE
   case $1 in
     start)
+      ! kill -0 "$(cat "$pids/agent-$2" 2> /dev/null)" 2> /dev/null || return 0
       cat "$logs/agent-$2.log" >> "$logs/agents-before-$2.log" 2> /dev/null || true
       background "agent-$2" in_node "$2" "$myelin/myelin" agent --config "$home/$2/agent.yaml" --node-name "$2"
       ;;
