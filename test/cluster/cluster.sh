@@ -36,8 +36,7 @@ up() {
   for node in "${nodes[@]}"; do kubelet "$node"; done
   for node in "${nodes[@]}"; do eventually 60 "podCIDRs of $node" has_prefixes "$node"; done
   pod_routes
-  kubectl label node n1 topology.kubernetes.io/zone=a > /dev/null
-  kubectl label node n2 n3 topology.kubernetes.io/zone=b > /dev/null
+  for node in "${nodes[@]}"; do kubectl label node "$node" "topology.kubernetes.io/zone=zone-$node" > /dev/null; done
   start=$(date +%s.%N)
   for node in "${nodes[@]}"; do agent start "$node"; done
   kubectl wait node --all --for=condition=Ready --timeout=60s > /dev/null

@@ -44,7 +44,8 @@ background() {
 finish() {
   local pid try
   pid=$(cat "$pids/$1" 2> /dev/null) || return 0
-  [ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nsenter ] || pid=$(tr -d ' ' < "/proc/$pid/task/$pid/children")
+  [ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nsenter ] || pid=$(cat "/proc/$pid/task/$pid/children" 2> /dev/null || true)
+  pid=${pid% }
   kill "-${2:-TERM}" "$pid" 2> /dev/null || true
   for ((try = 0; try < 40; try++)); do kill -0 "$pid" 2> /dev/null || break; sleep 0.1; done
   kill -KILL "$pid" 2> /dev/null || true
