@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 10
 FAMILY ?= 4
 
 .NOTPARALLEL:
-.PHONY: help demo build test test-unit test-packet test-lab test-kube test-vm bench bench-vm \
+.PHONY: help demo build test test-unit test-packet test-lab test-kube test-vm test-cluster conformance bench bench-vm \
   bench-machine bench-service bench-xdp bench-policy bench-lab generate generate-check fuzz clean
 
 help: ## this list
@@ -43,6 +43,14 @@ test-kube: build ## the source that is an API server, and the operator, with a r
 test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10
 	scripts/deps.sh test vm
 	go run ./test/rings vm
+
+test-cluster: build ## a real Kubernetes cluster here: what kubelets do, and upstream's specs for ten minutes; builds Kubernetes first
+	scripts/deps.sh cluster
+	test/cluster/run.sh short
+
+conformance: build ## all of upstream's network specs on it; writes docs/conformance.md
+	scripts/deps.sh cluster
+	MYELIN_RECORD=1 test/cluster/run.sh all
 
 bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab ## everything that has a number; fails where a budget is broken
 	bin/myelin-bench -check

@@ -16,10 +16,15 @@ kubernetes_module() {
   } > "$dir/go.mod"
 }
 
-# kubernetes_build DIR COMMAND: DIR/bin/COMMAND, of the module in DIR/module.
-kubernetes_build() {
-  local dir=$1 command=$2 version=k8s.io/component-base/version flags
-  flags="-s -w -X $version.gitVersion=v$kubernetes_version -X $version.gitMajor=1 -X $version.gitMinor=${kubernetes_version:2:2}"
-  (cd "$dir/module" && CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false ${KUBERNETES_GOFLAGS-}" nice go build -trimpath -ldflags "$flags" -o "$dir/bin/$command" \
-    "k8s.io/kubernetes/cmd/$command") >&2
+# kubernetes_go CMD ARG...: the go command on the module in this folder, static, with Kubernetes' version written in.
+kubernetes_go() {
+  local version=k8s.io/component-base/version client=k8s.io/client-go/pkg/version flags package
+  flags='-s -w'
+  for package in "$version" "$client"; do
+    flags+=" -X $package.gitVersion=v$kubernetes_version -X $package.gitMajor=1 -X $package.gitMinor=${kubernetes_version:2:2}"
+  done
+  CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false ${KUBERNETES_GOFLAGS-}" nice go "$1" -trimpath -ldflags "$flags" "${@:2}" >&2
 }
+
+# kubernetes_build DIR COMMAND [PACKAGE]: DIR/bin/COMMAND, of the module in DIR/module.
+kubernetes_build() { (cd "$1/module" && kubernetes_go build -o "$1/bin/$2" "${3:-k8s.io/kubernetes/cmd/$2}"); }

@@ -15,6 +15,8 @@ import (
 const (
 	// proxyName hands a Service to another proxy.
 	proxyName = "service.kubernetes.io/service-proxy-name"
+	// headless makes a Service with an address one that only DNS knows of.
+	headless  = "service.kubernetes.io/headless"
 	zoneLabel = "topology.kubernetes.io/zone"
 )
 
@@ -77,7 +79,9 @@ type front struct {
 // service makes the plan of a Service. It is nil where there is nothing to do:
 // headless, ExternalName, for another proxy, or for other nodes.
 func (b *builder) service(obj *cluster.Service, parts []*cluster.EndpointSlice) *plan {
-	if _, other := obj.Labels[proxyName]; other || obj.Headless || typeOf(obj.Type) == 0 {
+	_, other := obj.Labels[proxyName]
+	_, labelled := obj.Labels[headless]
+	if other || labelled || obj.Headless || typeOf(obj.Type) == 0 {
 		return nil
 	}
 	w := b.wishesOf(obj)

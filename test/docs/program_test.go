@@ -77,7 +77,7 @@ func (p *programs) must(t *testing.T, name string, args ...string) {
 // isCommand says whether a line is one that check knows how to try.
 func isCommand(line string) bool {
 	line = assignments().ReplaceAllString(strings.TrimPrefix(strings.TrimSpace(line), "$ "), "")
-	return regexp.MustCompile(`^(bin/)?myelin(-bench)? |^make( |$)|^go (test|run|build|generate|vet) |^(scripts|\.ci)/|^vm\.sh |^\w+\.test( |$)`).MatchString(line)
+	return regexp.MustCompile(`^(bin/)?myelin(-bench)? |^make( |$)|^go (test|run|build|generate|vet) |^(scripts|\.ci|test/cluster)/|^vm\.sh |^\w+\.test( |$)`).MatchString(line)
 }
 
 // assignments are the variables before a command.

@@ -1,6 +1,6 @@
 // Command rings runs the tests, ring by ring, and ends with one line that sums them up: "N passed, N failed".
 //
-//	go run ./test/rings [unit] [packet] [lab] [vm]
+//	go run ./test/rings [unit] [packet] [lab] [vm] [cluster]
 package main
 
 import (
@@ -20,9 +20,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The rings, from fast to slow. vm runs packet and lab again on the kernels below.
+// The rings, from fast to slow. vm runs packet and lab again on the kernels below; cluster needs one that is up, and runs where it is asked for by name.
 const (
-	unit, packet, lab, vm = "unit", "packet", "lab", "vm"
+	unit, packet, lab, vm, cluster = "unit", "packet", "lab", "vm", "cluster"
 )
 
 // kernels are the series that the VM ring boots: what most nodes run, and the floor.
@@ -35,6 +35,8 @@ func patterns(ring string) []string {
 		return []string{"./bpf/...", "./service/sockdiag"}
 	case lab:
 		return []string{"./test/lab/..."}
+	case cluster:
+		return []string{"./test/cluster"}
 	}
 	return []string{"./..."}
 }
@@ -79,12 +81,12 @@ func (r *runner) run(ctx context.Context, rings []string) error {
 		begin := time.Now()
 		fmt.Fprintf(r.out, "── ring %s (%d of %d)\n", ring, i+1, len(rings))
 		switch ring {
-		case unit, packet, lab:
+		case unit, packet, lab, cluster:
 			err = r.here(ctx, ring)
 		case vm:
 			err = r.inVM(ctx)
 		default:
-			err = fmt.Errorf("no ring %q: unit, packet, lab or vm", ring)
+			err = fmt.Errorf("no ring %q: unit, packet, lab, vm or cluster", ring)
 		}
 		if err != nil {
 			return err
@@ -98,7 +100,7 @@ func (r *runner) run(ctx context.Context, rings []string) error {
 func (r *runner) list(ctx context.Context) error {
 	r.packages = map[string][]testPackage{}
 	var taken []testPackage
-	for _, ring := range []string{packet, lab, unit} {
+	for _, ring := range []string{packet, lab, cluster, unit} {
 		found, err := listPackages(ctx, patterns(ring))
 		if err != nil {
 			return err

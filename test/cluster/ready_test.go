@@ -1,0 +1,29 @@
+package clustertest
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"myelin/bench/results"
+)
+
+// TestReady says how long it took from the agents' start until kubelets called all nodes Ready, and keeps the number where that is asked for.
+func TestReady(t *testing.T) {
+	c := use(t)
+	seconds, err := strconv.ParseFloat(c.run("ready"), 64)
+	if err != nil || seconds <= 0 {
+		t.Fatal(seconds, err)
+	}
+	t.Logf("ready after %.2f s", seconds)
+	if seconds > 30 {
+		t.Errorf("nodes were Ready %.1f s after their agents' start", seconds)
+	}
+	if os.Getenv("MYELIN_RECORD") == "1" {
+		err := results.Record(filepath.Join("..", "..", "bench", "results.json"), []results.Result{{Name: "k8s/ready_s", Value: seconds, Unit: "s"}})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
