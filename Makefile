@@ -10,7 +10,7 @@ FAMILY ?= 4
 
 .NOTPARALLEL:
 .PHONY: help demo build test test-unit test-packet test-lab test-kube test-vm test-cluster conformance bench bench-vm \
-  bench-machine bench-service bench-xdp bench-policy bench-lab generate generate-check fuzz clean
+  bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube generate generate-check fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -52,7 +52,7 @@ conformance: build ## all of upstream's network specs on it; writes docs/conform
 	scripts/deps.sh cluster
 	MYELIN_RECORD=1 test/cluster/run.sh all
 
-bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab ## everything that has a number; fails where a budget is broken
+bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube ## everything that has a number; fails where a budget is broken
 	bin/myelin-bench -check
 
 bench-vm: build ## netperf in the VM, by instruction counting
@@ -78,6 +78,10 @@ bench-policy: build ## policies: packets against the reference, changes among 10
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures
 	scripts/deps.sh test
 	MYELIN_RECORD=1 go test -count=1 -run 'TestScale|TestRestart|TestChurn|TestPolicyRestart' ./test/lab
+	bin/myelin-bench
+
+bench-kube: build ## an agent among 1,000 nodes and 20,000 pods, with a real API server
+	MYELIN_KUBE_BIN=$$(test/kube/build.sh) && export MYELIN_KUBE_BIN && MYELIN_RECORD=1 go test -count=1 -run TestScale ./test/kube
 	bin/myelin-bench
 
 generate: ## BPF objects, their Go, the gRPC API: needs clang and protoc, brought by deps

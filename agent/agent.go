@@ -181,6 +181,7 @@ func (a *Agent) startTables(ctx context.Context) error {
 	if err := start(ctx); err != nil {
 		return err
 	}
+	a.group.Add(job.OneShot("memory", func(ctx context.Context, _ cell.Health) error { return giveBack(ctx) }))
 	var err error
 	if a.cluster, err = cluster.NewTables(a.db); err != nil {
 		return err

@@ -6,6 +6,7 @@ package cluster
 
 import (
 	"fmt"
+	"iter"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
@@ -34,7 +35,7 @@ func NewTables(db *statedb.DB) (Tables, error) {
 	if t.Namespaces, err = statedb.NewTable(db, "namespaces", namespaceNames()); err != nil {
 		return Tables{}, fmt.Errorf("create table namespaces: %w", err)
 	}
-	if t.Pods, err = statedb.NewTable(db, "pods", podKeys(), podNamespaces(), podNodes(), podAddresses()); err != nil {
+	if t.Pods, err = statedb.NewTable(db, "pods", podKeys(), podAddresses()); err != nil {
 		return Tables{}, fmt.Errorf("create table pods: %w", err)
 	}
 	if t.Services, err = statedb.NewTable(db, "kubernetes-services", serviceKeys()); err != nil {
@@ -61,11 +62,11 @@ func PodByKey(namespace, name string) statedb.Query[*Pod] {
 	return podKeys().Query(Key{Namespace: namespace, Name: name})
 }
 
-// PodsByNamespace finds the pods of a namespace.
-func PodsByNamespace(namespace string) statedb.Query[*Pod] { return podNamespaces().Query(namespace) }
-
-// PodsByNode finds the pods that are bound to a node.
-func PodsByNode(node string) statedb.Query[*Pod] { return podNodes().Query(node) }
+// PodsByNamespace yields the pods of a namespace. There is no index for that: keys
+// begin with the namespace, and a cluster has many pods.
+func PodsByNamespace(pods statedb.Table[*Pod], txn statedb.ReadTxn, namespace string) iter.Seq2[*Pod, statedb.Revision] {
+	return pods.Prefix(txn, PodByKey(namespace, ""))
+}
 
 // PodsByAddress finds the pods that own addr. Pods on the host's network and
 // pods that have ended own none. Kubernetes reuses addresses, and objects come
@@ -121,24 +122,6 @@ func podKeys() statedb.Index[*Pod, Key] {
 		FromKey:    func(k Key) index.Key { return index.Stringer(k) },
 		FromString: index.FromString,
 		Unique:     true,
-	}
-}
-
-func podNamespaces() statedb.Index[*Pod, string] {
-	return statedb.Index[*Pod, string]{
-		Name:       "namespace",
-		FromObject: func(p *Pod) index.KeySet { return index.NewKeySet(index.String(p.Namespace)) },
-		FromKey:    index.String,
-		FromString: index.FromString,
-	}
-}
-
-func podNodes() statedb.Index[*Pod, string] {
-	return statedb.Index[*Pod, string]{
-		Name:       "node",
-		FromObject: func(p *Pod) index.KeySet { return index.NewKeySet(index.String(p.NodeName)) },
-		FromKey:    index.String,
-		FromString: index.FromString,
 	}
 }
 

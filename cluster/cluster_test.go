@@ -202,16 +202,21 @@ func TestIndexes(t *testing.T) {
 		query statedb.Query[*Pod]
 		want  []string
 	}{
-		"key":       {PodByKey("x", "a"), []string{"x/a"}},
-		"node":      {PodsByNode("n1"), []string{"x/a", "x/done", "xa/a"}},
-		"namespace": {PodsByNamespace("x"), []string{"x/a", "x/ab", "x/done"}},
-		"IPv4":      {PodsByAddress(a4), []string{"x/a"}},
-		"IPv6":      {PodsByAddress(a6), []string{"x/a"}},
-		"no pod":    {PodsByAddress(netip.MustParseAddr("10.0.1.3")), nil},
+		"key":    {PodByKey("x", "a"), []string{"x/a"}},
+		"IPv4":   {PodsByAddress(a4), []string{"x/a"}},
+		"IPv6":   {PodsByAddress(a6), []string{"x/a"}},
+		"no pod": {PodsByAddress(netip.MustParseAddr("10.0.1.3")), nil},
 	} {
 		if got := pods(tc.query); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tc.want)
 		}
+	}
+	var inX []string
+	for p := range PodsByNamespace(tables.Pods, r, "x") {
+		inX = append(inX, p.Name)
+	}
+	if want := []string{"a", "ab", "done"}; !slices.Equal(inX, want) {
+		t.Errorf("pods of a namespace: got %v, want %v", inX, want)
 	}
 	if n, _, ok := tables.Nodes.Get(r, NodeByAddress(a6)); !ok || n.Name != "n1" {
 		t.Errorf("node by address: got %v", n)

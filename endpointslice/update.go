@@ -21,6 +21,8 @@ type update struct {
 	touched map[cluster.Key]bool
 	// fresh are the namespaces of Services that have no pods yet.
 	fresh map[string]bool
+	// moved are the nodes that are in another zone than before.
+	moved map[string]bool
 }
 
 // service takes a Service that changed. One whose selector did is a new one.
@@ -72,7 +74,7 @@ func (u *update) pod(pod *cluster.Pod, deleted bool) {
 // over the pods of a namespace, however many Services came.
 func (u *update) populate() {
 	for namespace := range u.fresh {
-		for pod := range u.Tables.Pods.List(u.cluster, cluster.PodsByNamespace(namespace)) {
+		for pod := range cluster.PodsByNamespace(u.Tables.Pods, u.cluster, namespace) {
 			u.selectors.selecting(pod, func(s *service) {
 				if s.fresh {
 					s.pods[pod.Name] = pod
@@ -87,7 +89,7 @@ func (u *update) populate() {
 	}
 }
 
-// node touches the Services with pods on a node that comes, goes or changes its zone.
+// node takes a node that comes, goes or changes its zone.
 func (u *update) node(n *cluster.Node, deleted bool) {
 	zone := n.Labels[zoneLabel]
 	was, known := u.zones[n.Name]
@@ -99,8 +101,19 @@ func (u *update) node(n *cluster.Node, deleted bool) {
 	} else {
 		u.zones[n.Name] = zone
 	}
-	for pod := range u.Tables.Pods.List(u.cluster, cluster.PodsByNode(n.Name)) {
-		u.selectors.selecting(pod, func(s *service) { u.touched[s.row.Key()] = true })
+	u.moved[n.Name] = true
+}
+
+// moves touches the Services of pods that are in another zone now: one pass over the
+// pods, however many nodes it is about.
+func (u *update) moves() {
+	if len(u.moved) == 0 {
+		return
+	}
+	for _, pod := range u.pods {
+		if u.moved[pod.NodeName] {
+			u.selectors.selecting(pod, func(s *service) { u.touched[s.row.Key()] = true })
+		}
 	}
 }
 

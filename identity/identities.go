@@ -170,7 +170,7 @@ func (i *Identities) Run(ctx context.Context) error {
 			u.pod(c.Object.Key())
 		}
 		for c := range spaceChanges {
-			for p := range i.Tables.Pods.List(r, cluster.PodsByNamespace(c.Object.Name)) {
+			for p := range cluster.PodsByNamespace(i.Tables.Pods, r, c.Object.Name) {
 				u.pod(p.Key())
 			}
 		}

@@ -31,6 +31,8 @@ type kind struct {
 	version func(o runtime.Object) uint64
 	// rows are where they go.
 	rows rows
+	// known is the row that is there, if it is equal: then the new one is not kept.
+	known func(row any) any
 }
 
 // definition is the name of the kind's CustomResourceDefinition.
@@ -50,7 +52,7 @@ func kinds(t cluster.Tables, p policy.Tables) []*kind {
 		},
 		{
 			GroupVersionKind: core.WithKind("Pod"), resource: "pods", object: &corev1.Pod{}, list: &corev1.PodList{},
-			convert: typed(fromPod), rows: podRows(t),
+			convert: typed(newPodReader().read), rows: podRows(t),
 		},
 		{
 			GroupVersionKind: core.WithKind("Service"), resource: "services", object: &corev1.Service{}, list: &corev1.ServiceList{},
@@ -80,13 +82,6 @@ func kinds(t cluster.Tables, p policy.Tables) []*kind {
 		GroupVersionKind: cilium.WithKind(parse.GroupKind), resource: "ciliumcidrgroups", optional: true,
 		object: &raw{}, list: &rawList{}, convert: strict(parse.ReadGroup), rows: groupRows(p),
 	})
-}
-
-// fromPod leaves out annotations, which nobody reads: controllers write them all
-// the time, and each would be a change.
-func fromPod(pod *corev1.Pod, source string) (*cluster.Pod, error) {
-	pod.Annotations = nil
-	return cluster.FromPod(pod, source)
 }
 
 // typed converts what the server has checked: of fields that it may know and we
@@ -131,6 +126,9 @@ func (k *kind) item(o runtime.Object, now time.Time) (*item, error) {
 	out.row, out.faults = k.convert(o, now)
 	if k.version != nil {
 		out.version = k.version(o)
+	}
+	if out.row != nil && k.known != nil {
+		out.row = k.known(out.row)
 	}
 	return out, nil
 }

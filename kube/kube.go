@@ -74,6 +74,7 @@ func New(p Params) (*Source, error) {
 	for _, k := range s.kinds {
 		s.states[k] = &kindState{found: make(chan struct{}, 1)}
 		s.faults[k] = map[cluster.Key]cluster.FieldErrors{}
+		k.known = func(row any) any { return k.rows.known(p.DB.ReadTxn(), row) }
 	}
 	var err error
 	if s.problems, err = cluster.NewProblems(p.DB, "kubernetes-problems", p.Log, p.Now); err != nil {

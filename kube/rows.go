@@ -15,6 +15,8 @@ import (
 // anything: what is as it was is not written.
 type rows interface {
 	put(txn statedb.WriteTxn, row any) bool
+	// known is the row that the table has, if it is equal, else row.
+	known(txn statedb.ReadTxn, row any) any
 	// refuse says on the row that its newest version is not in force.
 	refuse(txn statedb.WriteTxn, key cluster.Key, faults cluster.FieldErrors, now time.Time) bool
 	remove(txn statedb.WriteTxn, key cluster.Key) bool
@@ -35,16 +37,32 @@ type rowsOf[R any] struct {
 	refused func(old *R, key cluster.Key, reason string, now time.Time) *R
 }
 
-func (r *rowsOf[R]) put(txn statedb.WriteTxn, row any) bool {
+// compare returns the row, and the one that the table has if it is equal.
+func (r *rowsOf[R]) compare(txn statedb.ReadTxn, row any) (next, same *R) {
 	next, ok := row.(*R)
 	if !ok {
 		panic("a row of another table")
 	}
-	if old, _, ok := r.table.Get(txn, r.find(r.key(next))); ok && r.equal(old, next) {
-		return false
+	if old, _, ok := r.table.Get(txn, r.find(r.key(next))); ok && (old == next || r.equal(old, next)) {
+		return next, old
 	}
-	must(r.table.Insert(txn, next))
-	return true
+	return next, nil
+}
+
+func (r *rowsOf[R]) known(txn statedb.ReadTxn, row any) any {
+	next, same := r.compare(txn, row)
+	if same != nil {
+		return same
+	}
+	return next
+}
+
+func (r *rowsOf[R]) put(txn statedb.WriteTxn, row any) bool {
+	next, same := r.compare(txn, row)
+	if same == nil {
+		must(r.table.Insert(txn, next))
+	}
+	return same == nil
 }
 
 func (r *rowsOf[R]) refuse(txn statedb.WriteTxn, key cluster.Key, faults cluster.FieldErrors, now time.Time) bool {

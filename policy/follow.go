@@ -71,7 +71,7 @@ func (e *Engine) learn(f *follower, r statedb.ReadTxn) []<-chan struct{} {
 	changes := f.cluster.Next(r)
 	e.learnCluster(changes, r, pods, nodes)
 	for ch := range namespaces {
-		for p := range e.Cluster.Pods.List(r, cluster.PodsByNamespace(ch.Object.Name)) {
+		for p := range cluster.PodsByNamespace(e.Cluster.Pods, r, ch.Object.Name) {
 			pods[p.Key().String()] = true
 		}
 	}

@@ -29,7 +29,7 @@ func main() {
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "myelin", Version: version, SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand())
+	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand(), connectivityCommand())
 	root.AddCommand(nounCommands()...)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

@@ -24,13 +24,14 @@ const poolConfig = "ipam: {mode: cluster-pool, operator: {clusterPoolIPv4PodCIDR
 //	┌─ network and mount namespace ───────────────────────┐
 //	│ etcd ◄── kube-apiserver ◄── myelin operator, twice  │
 //	│          127.0.0.1      ◄── myelin agent            │
-//	│                             eth0 192.0.2.1/24       │
+//	│                             eth0 172.16.0.1/16      │
 //	└─────────────────────────────────────────────────────┘
 func TestOperator(t *testing.T) {
 	if !inside(t) {
 		return
 	}
 	n := newNode(t, poolConfig)
+	n.fill()
 	n.server.Grant(apiserver.Operator, "../../operator/role.yaml")
 	n.launch()
 	n.says("CiliumNode node1 has no podCIDRs yet, or there is none")

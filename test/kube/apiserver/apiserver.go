@@ -72,6 +72,7 @@ func Start(t *testing.T) *Server {
 		}
 	})
 	s.write("key.pem", key(t))
+	s.write("audit.yaml", []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [ResponseStarted, ResponseComplete, Panic]\nrules: [{level: Metadata, users: ["+Agent+"]}, {level: None}]"))
 	s.write("tokens.csv", []byte(Admin+","+Admin+",1,system:masters\n"+Agent+","+Agent+",2\n"+Operator+","+Operator+",3\n"))
 	peer := freePort(t)
 	s.etcd = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
@@ -88,7 +89,8 @@ func (s *Server) Resume() {
 	s.start("kube-apiserver", "--etcd-servers", s.etcd, "--secure-port", fmt.Sprint(s.port), "--bind-address", "127.0.0.1", "--cert-dir", s.file("certs"),
 		"--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112", "--service-account-issuer", "https://kubernetes.default.svc",
 		"--service-account-key-file", s.file("key.pem"), "--service-account-signing-key-file", s.file("key.pem"), "--token-auth-file", s.file("tokens.csv"),
-		"--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount", "--allow-privileged", "--endpoint-reconciler-type", "none")
+		"--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount", "--allow-privileged", "--endpoint-reconciler-type", "none",
+		"--audit-policy-file", s.file("audit.yaml"), "--audit-log-path", s.file("audit.log"))
 	deadline := time.Now().Add(startTimeout)
 	for {
 		code, body, err := s.ask(http.MethodGet, "/readyz", "", nil)
