@@ -95,6 +95,9 @@ func (p poolRows) put(txn statedb.WriteTxn, row any) bool {
 	return p.set(txn, c.node, c.prefixes, true)
 }
 
+// known is the row itself: what is kept of it is made anew.
+func (poolRows) known(_ statedb.ReadTxn, row any) any { return row }
+
 // refuse keeps what was.
 func (poolRows) refuse(statedb.WriteTxn, cluster.Key, cluster.FieldErrors, time.Time) bool {
 	return false
