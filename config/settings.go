@@ -131,6 +131,7 @@ func agentSettings() []setting {
 		path("myelin.runDir", func(c *Config) *string { return &c.Myelin.RunDir }),
 		path("myelin.bpfRoot", func(c *Config) *string { return &c.Myelin.BPFRoot }),
 		path("myelin.cgroupRoot", func(c *Config) *string { return &c.Myelin.CgroupRoot }),
+		path("myelin.sysctlRoot", func(c *Config) *string { return &c.Myelin.SysctlRoot }),
 		oneOf("myelin.flowTracking", func(c *Config) *string { return &c.Myelin.FlowTracking }, []string{"auto", "always"}),
 		portRange("myelin.nat.portRange", func(c *Config) *PortRange { return &c.Myelin.NATPorts }),
 	}
