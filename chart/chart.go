@@ -178,3 +178,25 @@ func split(name, text string) (objects []Object, err error) {
 	}
 	return objects, nil
 }
+
+// Version is what a build calls itself, as a chart must: a semantic version, without the v of a tag. What is none is of version 0.0.0, and
+// stays to be told apart: "0.0.0-dev-" and its name.
+func Version(build string) string {
+	v := strings.TrimPrefix(build, "v")
+	if v == "" {
+		return ""
+	}
+	clean := strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '.' || r == '-' {
+			return r
+		}
+		return '-'
+	}, v)
+	numbers, _, _ := strings.Cut(clean, "-")
+	if parts := strings.Split(numbers, "."); len(parts) == 3 && !slices.ContainsFunc(parts, func(p string) bool {
+		return p == "" || strings.Trim(p, "0123456789") != "" || len(p) > 1 && p[0] == '0'
+	}) {
+		return clean
+	}
+	return "0.0.0-dev-" + strings.ReplaceAll(clean, ".", "-")
+}

@@ -32,6 +32,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand(), connectivityCommand())
 	root.AddCommand(nounCommands()...)
 	root.AddCommand(hostCommands()...)
+	root.AddCommand(installCommands()...)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		refuseUnknown(cmd)
