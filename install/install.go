@@ -131,14 +131,9 @@ func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.
 		if have[r] || r.Kind == "ServiceAccount" || strings.HasPrefix(r.Kind, "ClusterRole") { // somebody else's, where the values say so
 			continue
 		}
-		err := cluster.Delete(ctx, r)
-		if errors.Is(err, kube.ErrNotFound) {
-			continue
-		}
-		if err != nil {
+		if err := remove(ctx, cluster, r, o.Say); err != nil {
 			return err
 		}
-		o.Say("%s deleted", r)
 	}
 	return nil
 }
@@ -151,7 +146,7 @@ func Wait(ctx context.Context, cluster *kube.Objects, o Options) error {
 	}
 	for _, object := range lasting(objects) {
 		r := kube.RefOf(object.Content)
-		if r.Kind != "DaemonSet" && r.Kind != "Deployment" {
+		if !hasPods(r) {
 			continue
 		}
 		if err := waitFor(ctx, cluster, r, o.Say); err != nil {
@@ -160,6 +155,8 @@ func Wait(ctx context.Context, cluster *kube.Objects, o Options) error {
 	}
 	return nil
 }
+
+func hasPods(r kube.Ref) bool { return r.Kind == "DaemonSet" || r.Kind == "Deployment" }
 
 // poll is how often a cluster is asked while waiting.
 const poll = 300 * time.Millisecond

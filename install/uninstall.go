@@ -80,7 +80,7 @@ func current(ctx context.Context, cluster *kube.Objects, namespace string) (map[
 
 // remove deletes an object and waits until it is gone; none is no error.
 func remove(ctx context.Context, cluster *kube.Objects, r kube.Ref, say func(string, ...any)) error {
-	err := cluster.Delete(ctx, r)
+	err := cluster.Delete(ctx, r, hasPods(r))
 	if errors.Is(err, kube.ErrNotFound) {
 		return nil
 	}

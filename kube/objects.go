@@ -192,11 +192,20 @@ func (o *Objects) Apply(ctx context.Context, content map[string]any, manager str
 	return Changed, nil
 }
 
-// Delete asks for an object's end, what it owns going first; ErrNotFound if there is none.
-func (o *Objects) Delete(ctx context.Context, r Ref) error {
+// Delete asks for an object's end; ErrNotFound if there is none. With owned, what it owns goes first, as the cluster's controllers find time: an
+// object that is gone then has no pods.
+func (o *Objects) Delete(ctx context.Context, r Ref, owned bool) error {
+	policy := metav1.DeletePropagationBackground
+	if owned {
+		policy = metav1.DeletePropagationForeground
+	}
+	body, err := json.Marshal(metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, PropagationPolicy: &policy})
+	if err != nil {
+		return err
+	}
 	path, err := o.path(ctx, r)
 	if err == nil {
-		err = o.do(ctx, http.MethodDelete, path+"/"+r.Name, asJSON, nil, []byte(`{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Foreground"}`), nil)
+		err = o.do(ctx, http.MethodDelete, path+"/"+r.Name, asJSON, nil, body, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("delete %s: %w", r, err)
