@@ -96,7 +96,7 @@ func own() map[string]schema {
 		"resources": mapping, "nodeSelector": labels, "tolerations": objects, "affinity": mapping, "priorityClassName": text,
 		"podAnnotations": labels, "podLabels": labels, "updateStrategy": mapping,
 		"cgroup.autoMount.enabled": flag, "bpf.autoMount.enabled": flag, "securityContext.privileged": flag,
-		"securityContext.capabilities.ciliumAgent": words, "securityContext.capabilities.mountCgroup": words,
+		"securityContext.capabilities.ciliumAgent": words, "securityContext.capabilities.mountCgroup": words, "securityContext.capabilities.nodeCleanup": words,
 		"rbac.create":         flag,
 		"nodeCleanup.enabled": flag, "nodeCleanup.force": flag,
 		"nodeCleanup.patience": {"type": "string", "pattern": "^([0-9.]+(ns|us|ms|s|m|h))+$"},

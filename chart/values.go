@@ -53,26 +53,26 @@ func Values(paths, settings []string) (map[string]any, error) {
 		if err := kyaml.UnmarshalStrict(data, &one); err != nil {
 			return nil, fmt.Errorf("read values of %s: %w", p, err)
 		}
-		all = keep(all, one)
+		all = Over(all, one)
 	}
 	for _, s := range settings {
 		one, err := setting(s)
 		if err != nil {
 			return nil, err
 		}
-		all = keep(all, one)
+		all = Over(all, one)
 	}
 	return all, nil
 }
 
-// keep is merge, in which a nil stays to take away what the chart has.
-func keep(base, over map[string]any) map[string]any {
+// Over puts values over others, key by key. A nil stays, to take away what the chart has.
+func Over(base, over map[string]any) map[string]any {
 	out := maps.Clone(base)
 	for key, v := range over {
 		inner, isMap := v.(map[string]any)
 		have, both := out[key].(map[string]any)
 		if isMap && both {
-			v = keep(have, inner)
+			v = Over(have, inner)
 		}
 		out[key] = v
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"myelin/chart"
 	"myelin/config"
 	"myelin/kube"
@@ -28,6 +30,10 @@ const (
 	cleanupName  = "myelin-cleanup"
 	configName   = "myelin-config"
 )
+
+// valuesKey is where the ConfigMap has the values of an installation beside the configuration, for Uninstall: objects of the next version may
+// need them.
+const valuesKey = "values.yaml"
 
 // Options of an installation.
 type Options struct {
@@ -51,10 +57,16 @@ func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
 		if kube.RefOf(object.Content).Name != configName {
 			continue
 		}
-		text, _ := object.Content["data"].(map[string]any)["myelin.yaml"].(string)
+		data, _ := object.Content["data"].(map[string]any)
+		text, _ := data["myelin.yaml"].(string)
 		if c, err = config.Parse([]byte(text), "values"); err != nil {
 			return nil, nil, err
 		}
+		given, err := yaml.Marshal(o.Values)
+		if err != nil {
+			return nil, nil, fmt.Errorf("keep values: %w", err)
+		}
+		data[valuesKey] = string(given)
 	}
 	if c == nil {
 		return nil, nil, errors.New("the chart has no ConfigMap " + configName)

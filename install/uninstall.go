@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -21,27 +20,32 @@ func Uninstall(ctx context.Context, cluster *kube.Objects, o Options) error {
 	if err != nil {
 		return err
 	}
-	maps.Copy(values, o.Values)
-	o.Values = values
+	o.Values = chart.Over(values, o.Values)
 	objects, _, err := Render(o)
 	if err != nil {
 		return err
 	}
 	all := lasting(objects)
 	slices.Reverse(all)
+	settings := kube.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: o.Namespace, Name: configName}
 	for _, object := range all {
-		if err := remove(ctx, cluster, kube.RefOf(object.Content), o.Say); err != nil {
-			return err
+		if r := kube.RefOf(object.Content); r != settings {
+			if err := remove(ctx, cluster, r, o.Say); err != nil {
+				return err
+			}
 		}
 	}
 	lease := kube.Ref{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: o.Namespace, Name: operatorName}
 	if err := remove(ctx, cluster, lease, o.Say); err != nil {
 		return err
 	}
-	return cleanNodes(ctx, cluster, o, objects)
+	if err := cleanNodes(ctx, cluster, o, objects); err != nil {
+		return err
+	}
+	return remove(ctx, cluster, settings, o.Say) // last: who tries again needs the values
 }
 
-// current are values that the cluster's own objects tell.
+// current are values that the cluster's own objects tell: those that Apply was given; else, as of an installation by Helm, the configuration.
 func current(ctx context.Context, cluster *kube.Objects, namespace string) (map[string]any, error) {
 	values := map[string]any{}
 	var file struct {
@@ -49,7 +53,11 @@ func current(ctx context.Context, cluster *kube.Objects, namespace string) (map[
 	}
 	err := cluster.Get(ctx, kube.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: namespace, Name: configName}, &file)
 	if err == nil {
-		err = yaml.Unmarshal([]byte(file.Data["myelin.yaml"]), &values)
+		text, ok := file.Data[valuesKey]
+		if !ok {
+			text = file.Data["myelin.yaml"]
+		}
+		err = yaml.Unmarshal([]byte(text), &values)
 	}
 	if err != nil && !errors.Is(err, kube.ErrNotFound) {
 		return nil, fmt.Errorf("read the configuration in force: %w", err)
@@ -73,7 +81,7 @@ func current(ctx context.Context, cluster *kube.Objects, namespace string) (map[
 	if list := agents.Spec.Template.Spec.Containers; len(list) > 0 {
 		image := imageOf(list[0].Image)
 		image["pullPolicy"] = list[0].ImagePullPolicy
-		values["image"] = image
+		values = chart.Over(values, map[string]any{"image": image})
 	}
 	return values, nil
 }
