@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log"
+	"log/slog"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -171,7 +171,7 @@ func TestWrite(t *testing.T) {
 
 // TestPush sends it to a registry, and asks there for what refers to it.
 func TestPush(t *testing.T) {
-	s := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))))
+	s := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	defer s.Close()
 	one := build(t, programs(t, "amd64"))
 	ref := tag(t, strings.TrimPrefix(s.URL, "http://")+"/network/myelin:1.2.3")
