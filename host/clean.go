@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"myelin/api"
 	"myelin/bpf"
@@ -49,9 +49,11 @@ func (e *PodsRunError) Error() string {
 // the agent knew. It refuses while an agent runs. While pods run it stops after the configuration and the plugin, with a *PodsRunError. It can be
 // repeated. The network namespace is that of the process.
 func Clean(ctx context.Context, o Options) error {
-	if err := o.noAgent(); err != nil {
+	unlock, err := o.noAgent()
+	if err != nil {
 		return err
 	}
+	defer unlock()
 	if err := o.leaveRuntime(); err != nil {
 		return err
 	}
@@ -86,14 +88,26 @@ func Clean(ctx context.Context, o Options) error {
 	return o.removeFiles()
 }
 
-// noAgent refuses while an agent would make it all anew.
-func (o Options) noAgent() error {
-	socket := filepath.Join(o.RunDir, filepath.Base(api.DefaultSocket))
-	c, err := net.Dial("unix", socket)
-	if err != nil {
-		return nil
+// agentLock is the file that an agent has locked while it runs.
+const agentLock = "agent.lock"
+
+// noAgent refuses while an agent runs, which would make it all anew, and keeps one from starting until unlock.
+func (o Options) noAgent() (unlock func(), err error) {
+	path := filepath.Join(o.RunDir, agentLock)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil
 	}
-	return errors.Join(fmt.Errorf("an agent answers at %s: end it first", socket), c.Close())
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errors.New("an agent runs: end it first")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
 }
 
 // leaveRuntime takes the configuration before the plugin that it names.
@@ -179,7 +193,7 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json", "backend-states.json",
-		"policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket), filepath.Base(api.DefaultSocket) + ".lock",
+		agentLock, "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket), filepath.Base(api.DefaultSocket) + ".lock",
 	}
 }
 

@@ -120,7 +120,7 @@ func cleanup(t *testing.T, s setup) (left int) {
 		check(t, r.add(t.Context(), p))
 		pods = append(pods, p)
 	}
-	if out, err := c.cleanUp(node); err == nil || !strings.Contains(err.Error(), "an agent answers") {
+	if out, err := c.cleanUp(node); err == nil || !strings.Contains(err.Error(), "an agent runs") {
 		t.Fatalf("cleaned up under an agent: %v\n%s", err, out)
 	}
 	if len(c.leftOn(node)) < 20 {
