@@ -7,7 +7,6 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 GO_BUILD := go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 FUZZ_SECONDS ?= 10
 FAMILY ?= 4
-
 .NOTPARALLEL:
 .PHONY: help demo build image test test-unit test-packet test-lab test-kube test-vm test-cluster conformance bench bench-vm \
   bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube generate generate-check fuzz clean
