@@ -140,15 +140,15 @@ func count(said []string, end string) (n int) {
 func TestInstall(t *testing.T) {
 	w := start(t)
 	said := w.apply(reachable(nil))
-	if count(said, "created") != 9 || !slices.Contains(said, "note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services") {
+	if count(said, "created") != 11 || !slices.Contains(said, "note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services") {
 		t.Errorf("first: %q", said)
 	}
-	if said := w.apply(reachable(nil)); count(said, "unchanged") != 9 {
+	if said := w.apply(reachable(nil)); count(said, "unchanged") != 11 {
 		t.Errorf("again: %q", said)
 	}
 	said = w.apply(reachable(map[string]any{"myelin": map[string]any{"flowTracking": "always"}, "kubeProxyReplacement": true}))
 	// The pods restart by the sum of the configuration.
-	if count(said, "changed") != 3 || count(said, "unchanged") != 6 {
+	if count(said, "changed") != 3 || count(said, "unchanged") != 8 {
 		t.Errorf("other values: %q", said)
 	}
 	said = w.apply(reachable(map[string]any{"operator": map[string]any{"enabled": false}, "image": map[string]any{"repository": "registry.example.org/myelin"}}))
@@ -229,7 +229,7 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	list := lasting(objects)
-	if len(list) != 9 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" || kube.RefOf(list[8].Content).Kind != "Deployment" {
+	if len(list) != 11 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" || kube.RefOf(list[10].Content).Kind != "Deployment" {
 		t.Errorf("%d objects", len(list))
 	}
 }
