@@ -7,9 +7,8 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 GO_BUILD := go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 FUZZ_SECONDS ?= 10
 FAMILY ?= 4
-
 .NOTPARALLEL:
-.PHONY: help demo build test test-unit test-packet test-lab test-kube test-vm test-cluster conformance bench bench-vm \
+.PHONY: help demo build image test test-unit test-packet test-lab test-kube test-vm test-cluster conformance bench bench-vm \
   bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube generate generate-check fuzz clean
 
 help: ## this list
@@ -21,6 +20,9 @@ demo: build ## a cluster of two nodes on this machine, from YAML to traffic
 
 build: ## bin/myelin, bin/myelin-cni, bin/myelin-bench: static, no compiler but Go
 	$(GO_BUILD) -o bin/ ./cmd/...
+
+image: ## bin/image: the OCI image for amd64 and arm64, with SBOMs; no container engine
+	go run ./image/build -o bin/image
 
 test: build ## all four rings; the last line says what passed
 	scripts/deps.sh test vm

@@ -95,9 +95,6 @@ type Agent struct {
 	reload      chan string  // why the programs must be loaded again
 }
 
-// procSys is where sysctls are, in the host and in pods.
-const procSys = "/proc/sys"
-
 // Run brings the node's network up, serves until ctx ends, and stops. version
 // is what the build says; it may be empty. What was set up goes on forwarding
 // after it. Where what the programs were loaded with has changed, it does all
@@ -224,7 +221,7 @@ func (a *Agent) startRoutes(context.Context) error {
 	var err error
 	a.routes, err = route.New(route.Params{
 		DB: a.db, Log: a.log, Group: a.group, Nodes: a.cluster.Nodes, Endpoints: a.endpoints, PodCIDRs: a.podCIDRs,
-		Config: a.routeConfig(),
+		Config: a.routeConfig(), ProcSys: a.config.Myelin.SysctlRoot, Originals: filepath.Join(a.config.Myelin.RunDir, route.OriginalsFile),
 	})
 	return err
 }
@@ -276,7 +273,7 @@ func (a *Agent) startEndpoints(ctx context.Context) error {
 	if a.host, err = netlink.NewHandle(); err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
-	a.manager = endpoint.NewManager(a.log, a.db, a.endpoints, a.ipam, podlink.NewVeth(a.host, podlink.Options{ProcSys: procSys, SlowPath: true}), endpoint.Config{
+	a.manager = endpoint.NewManager(a.log, a.db, a.endpoints, a.ipam, podlink.NewVeth(a.host, podlink.Options{ProcSys: a.config.Myelin.SysctlRoot, SlowPath: true}), endpoint.Config{
 		RunDir: a.config.Myelin.RunDir, Node: a.podConfig,
 		Ready: a.podReady,
 	})

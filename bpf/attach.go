@@ -253,7 +253,7 @@ func (a *Attacher) filter(hook Hook, index int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs:  netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent(), Handle: 1, Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
 		Fd:           a.programs[hook].FD(),
-		Name:         "myelin-" + string(hook),
+		Name:         filterPrefix + string(hook),
 		DirectAction: true,
 	}
 }

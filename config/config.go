@@ -222,6 +222,7 @@ type Myelin struct {
 	RunDir     string
 	BPFRoot    string // a mounted bpffs
 	CgroupRoot string // a mounted cgroup2; empty: found in /proc/mounts
+	SysctlRoot string // "/proc/sys", or where it can be written in a container
 	// FlowTracking is "auto" (rows only where state is needed) or "always".
 	FlowTracking string
 	NATPorts     PortRange // key myelin.nat.portRange
@@ -270,7 +271,7 @@ func Default() *Config {
 		PolicyEnforcementMode: "default",
 		Policy:                Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
 		Myelin: Myelin{
-			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", FlowTracking: "auto",
+			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
 			NATPorts: PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
 		},
 		set: map[string]string{},

@@ -189,5 +189,14 @@ func tableSize(key string, at func(*Config) *int) setting {
 			return nil
 		},
 		func(c *Config) string { return strconv.Itoa(*at(c)) },
+		Schema{"enum": tableSizes()},
 	}
+}
+
+func tableSizes() []any {
+	list := []any{0}
+	for _, n := range service.MaglevSizes() {
+		list = append(list, n)
+	}
+	return list
 }

@@ -17,6 +17,8 @@ type setting struct {
 	key string
 	set func(*Config, any) error
 	get func(*Config) string
+	// schema is what of set JSON Schema can say: it takes whatever set takes.
+	schema Schema
 }
 
 // settings are the keys that the agent acts on, in the order of the
@@ -108,8 +110,8 @@ func agentSettings() []setting {
 		boolean("cni.exclusive", func(c *Config) *bool { return &c.CNI.Exclusive }),
 		oneOf("ipam.mode", func(c *Config) *string { return &c.IPAMMode }, []string{"kubernetes", "cluster-pool"},
 			"multi-pool", "crd", "eni", "azure", "alibabacloud", "delegated-plugin"),
-		checked("kubeConfigPath", func(c *Config) *string { return &c.KubeConfigPath }, checkKubeConfigPath),
-		checked("k8sServiceHost", func(c *Config) *string { return &c.K8sServiceHost }, checkServiceHost),
+		checked("kubeConfigPath", func(c *Config) *string { return &c.KubeConfigPath }, checkKubeConfigPath, pattern("^(/.*)?$")),
+		checked("k8sServiceHost", func(c *Config) *string { return &c.K8sServiceHost }, checkServiceHost, Schema{"type": "string", "not": Schema{"const": "auto"}}),
 		port("k8sServicePort", func(c *Config) *uint16 { return &c.K8sServicePort }, 0),
 		boolean("prometheus.enabled", func(c *Config) *bool { return &c.Prometheus.Enabled }),
 		port("prometheus.port", func(c *Config) *uint16 { return &c.Prometheus.Port }, 1),
@@ -123,7 +125,7 @@ func agentSettings() []setting {
 		oneOf("myelin.policy.deniedFlows", func(c *Config) *string { return &c.Policy.DeniedFlows }, []string{"reset", "drop", "leave"}),
 		boolean("myelin.policy.report", func(c *Config) *bool { return &c.Myelin.ReportPolicies }),
 		objectNames("myelin.policy.prefilter", func(c *Config) *[]string { return &c.Policy.Prefilter }),
-		checked("cluster.name", func(c *Config) *string { return &c.ClusterName }, checkClusterName),
+		checked("cluster.name", func(c *Config) *string { return &c.ClusterName }, checkClusterName, pattern("^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")),
 		someOf("policyCIDRMatchMode", func(c *Config) *[]string { return &c.Policy.CIDRMatchMode }, "nodes"),
 		oneOf("policyEnforcementMode", func(c *Config) *string { return &c.PolicyEnforcementMode }, []string{"default", "always", "never"}),
 		text("myelin.manifests", func(c *Config) *string { return &c.Myelin.Manifests }),
@@ -131,6 +133,7 @@ func agentSettings() []setting {
 		path("myelin.runDir", func(c *Config) *string { return &c.Myelin.RunDir }),
 		path("myelin.bpfRoot", func(c *Config) *string { return &c.Myelin.BPFRoot }),
 		path("myelin.cgroupRoot", func(c *Config) *string { return &c.Myelin.CgroupRoot }),
+		path("myelin.sysctlRoot", func(c *Config) *string { return &c.Myelin.SysctlRoot }),
 		oneOf("myelin.flowTracking", func(c *Config) *string { return &c.Myelin.FlowTracking }, []string{"auto", "always"}),
 		portRange("myelin.nat.portRange", func(c *Config) *PortRange { return &c.Myelin.NATPorts }),
 	}

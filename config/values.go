@@ -27,12 +27,14 @@ func boolean(key string, at func(*Config) *bool) setting {
 			return nil
 		},
 		func(c *Config) string { return strconv.FormatBool(*at(c)) },
+		Schema{"type": "boolean"},
 	}
 }
 
 // boolText is a boolean that Helm values often have in quotes.
 func boolText(key string, at func(*Config) *bool) setting {
 	s := boolean(key, at)
+	s.schema = Schema{"enum": []any{true, false, "true", "false"}}
 	set := s.set
 	s.set = func(c *Config, v any) error {
 		if text, ok := v.(string); ok && (text == "true" || text == "false") {
@@ -43,12 +45,14 @@ func boolText(key string, at func(*Config) *bool) setting {
 	return s
 }
 
-func text(key string, at func(*Config) *string) setting { return checked(key, at, noCheck) }
+func text(key string, at func(*Config) *string) setting {
+	return checked(key, at, noCheck, Schema{"type": "string"})
+}
 
 func noCheck(string) error { return nil }
 
 // checked is a string that a function judges.
-func checked(key string, at func(*Config) *string, check func(string) error) setting {
+func checked(key string, at func(*Config) *string, check func(string) error, schema Schema) setting {
 	return setting{key,
 		func(c *Config, v any) error {
 			s, ok := v.(string)
@@ -65,6 +69,7 @@ func checked(key string, at func(*Config) *string, check func(string) error) set
 			return nil
 		},
 		func(c *Config) string { return *at(c) },
+		schema,
 	}
 }
 
@@ -79,7 +84,7 @@ func oneOf(key string, at func(*Config) *string, values []string, notYet ...stri
 			return fmt.Errorf("not yet: %s; use %s", s, orList(values))
 		}
 		return fmt.Errorf("%q is not %s", s, orList(values))
-	})
+	}, Schema{"enum": anyOf(values)})
 }
 
 func orList(values []string) string {
@@ -90,7 +95,7 @@ func orList(values []string) string {
 }
 
 func path(key string, at func(*Config) *string) setting {
-	return checked(key, at, checkPath)
+	return checked(key, at, checkPath, pattern("^/"))
 }
 
 func checkPath(s string) error {
@@ -101,7 +106,7 @@ func checkPath(s string) error {
 }
 
 func nodeName(key string, at func(*Config) *string) setting {
-	return checked(key, at, checkName)
+	return checked(key, at, checkName, pattern("^"+objectName+"$"))
 }
 
 // checkName wants a name of a Kubernetes object.
@@ -118,7 +123,7 @@ func device(key string, at func(*Config) *string) setting {
 			return nil
 		}
 		return checkDevice(s)
-	})
+	}, pattern(`^([^+/: \t*?!]{1,15}\+?)?$`))
 }
 
 // checkDevice judges an interface name (IFNAMSIZ leaves 15 bytes), or the
@@ -155,6 +160,7 @@ func vlans(key string, at func(*Config) *[]uint16) setting {
 			return nil
 		},
 		func(c *Config) string { return strings.Trim(fmt.Sprint(*at(c)), "[]") },
+		listOf(whole(0, 4094)),
 	}
 }
 
@@ -168,6 +174,7 @@ func integer(key string, at func(*Config) *int, low, high int64) setting {
 			return err
 		},
 		func(c *Config) string { return strconv.Itoa(*at(c)) },
+		whole(low, high),
 	}
 }
 
@@ -188,6 +195,7 @@ func port(key string, at func(*Config) *uint16, low int64) setting {
 			return err
 		},
 		func(c *Config) string { return strconv.Itoa(int(*at(c))) },
+		Schema{"anyOf": []any{whole(low, 65535), pattern(portText(low))}},
 	}
 }
 
@@ -221,6 +229,7 @@ func ratio(key string, at func(*Config) *float64) setting {
 			return nil
 		},
 		func(c *Config) string { return strconv.FormatFloat(*at(c), 'g', -1, 64) },
+		Schema{"type": "number", "minimum": 0, "exclusiveMaximum": 1},
 	}
 }
 
@@ -242,6 +251,7 @@ func duration(key string, at func(*Config) *time.Duration, low, high time.Durati
 			return nil
 		},
 		func(c *Config) string { return at(c).String() },
+		pattern("^\\+?([0-9.]+(ns|us|µs|μs|ms|s|m|h))+$"),
 	}
 }
 
@@ -271,6 +281,7 @@ func cidr(key string, at func(*Config) *netip.Prefix, family string, is func(net
 			}
 			return ""
 		},
+		pattern("^([0-9a-fA-F.:]+/[0-9]+)?$"),
 	}
 }
 
@@ -304,6 +315,7 @@ func cidrs(key string, at func(*Config) *[]netip.Prefix) setting {
 			return nil
 		},
 		func(c *Config) string { return strings.Trim(fmt.Sprint(*at(c)), "[]") },
+		texts("[0-9a-fA-F.:]+/[0-9]+"),
 	}
 }
 
@@ -324,6 +336,7 @@ func portRange(key string, at func(*Config) *PortRange) setting {
 			return nil
 		},
 		func(c *Config) string { return at(c).String() },
+		pattern("^[0-9]+-[0-9]+$"),
 	}
 }
 
@@ -345,6 +358,7 @@ func portPair(key string, at func(*Config) *PortRange) setting {
 			return nil
 		},
 		func(c *Config) string { return fmt.Sprintf("%d,%d", at(c).First, at(c).Last) },
+		pattern("^\\s*[0-9]+\\s*,\\s*[0-9]+\\s*$"),
 	}
 }
 

@@ -32,7 +32,10 @@ type Params struct {
 	// process. It must stay open until Close.
 	Namespace *netns.NsHandle
 	// ProcSys is the directory of kernel parameters, "/proc/sys" if empty.
-	ProcSys   string
+	ProcSys string
+	// Originals is the file that keeps what parameters were before, for
+	// RestoreSysctls; empty: nobody will ask.
+	Originals string
 	Config    Config
 	Nodes     statedb.Table[*cluster.Node]
 	Endpoints statedb.Table[*endpoint.Endpoint]
@@ -129,9 +132,13 @@ func (r *Routes) makeTables() error {
 }
 
 func (r *Routes) register(p Params) error {
+	before, err := openOriginals(p.Originals)
+	if err != nil {
+		return err
+	}
 	errs := make([]error, 5)
 	_, errs[0] = table.Register(p.Log, r.DB, p.Group, r.Addresses, addressStatus, &addressOps{r.kernel})
-	_, errs[1] = table.Register(p.Log, r.DB, p.Group, r.Sysctls, sysctlStatus, &sysctlOps{r.kernel, p.ProcSys})
+	_, errs[1] = table.Register(p.Log, r.DB, p.Group, r.Sysctls, sysctlStatus, &sysctlOps{r.kernel, p.ProcSys, before})
 	_, errs[2] = table.Register(p.Log, r.DB, p.Group, r.Routes, routeStatus, &routeOps{r.kernel, r.Routes})
 	_, errs[3] = table.Register(p.Log, r.DB, p.Group, r.Neighbours, neighbourStatus, &neighbourOps{r.kernel})
 	_, errs[4] = table.Register(p.Log, r.DB, p.Group, r.NextHops, nextHopStatus, &nextHopOps{r.kernel})

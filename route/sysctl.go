@@ -82,6 +82,7 @@ func sysctlStatus(s *Sysctl) *reconciler.Status { return &s.Status }
 type sysctlOps struct {
 	kernel *Kernel
 	root   string
+	before *originals
 }
 
 // Update writes the parameter if it has a value that will not do. Where it
@@ -106,6 +107,9 @@ func (o *sysctlOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 		if s.Have == s.Want || slices.Contains(s.Accept, s.Have) {
 			return nil
 		}
+		if err := o.before.keep(s.Name, s.Have); err != nil {
+			return err
+		}
 		if err := os.WriteFile(path, []byte(s.Want), 0); err != nil {
 			return err
 		}
@@ -120,6 +124,7 @@ func (o *sysctlOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 
 // Delete leaves the parameter as it is: another program may have come to
 // depend on it, and a node that stops to forward is worse than one that goes on.
+// Who wants them back asks RestoreSysctls.
 func (*sysctlOps) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *Sysctl) error {
 	return nil
 }

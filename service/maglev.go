@@ -29,7 +29,7 @@ type MaglevConfig struct {
 
 // Check refuses sizes that no table has.
 func (c MaglevConfig) Check() error {
-	if sizes := maglevSizes(); c.Size != 0 && !slices.Contains(sizes, c.Size) {
+	if sizes := MaglevSizes(); c.Size != 0 && !slices.Contains(sizes, c.Size) {
 		return fmt.Errorf("%d is none of %v", c.Size, sizes)
 	}
 	return nil
@@ -52,8 +52,8 @@ func (c MaglevConfig) size(backends int) int {
 	return c.Size
 }
 
-// maglevSizes are primes just below powers of two: memory is rounded to those.
-func maglevSizes() []int {
+// MaglevSizes are primes just below powers of two: memory is rounded to those.
+func MaglevSizes() []int {
 	return []int{251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071, 262139, 524287, 1048573}
 }
 
@@ -65,7 +65,7 @@ func maglevSizes() []int {
 // A backend more that needs the next size moves most flows, which is why
 // operators may set one size for all.
 func MaglevSize(backends int) int {
-	sizes := maglevSizes()
+	sizes := MaglevSizes()
 	at, _ := slices.BinarySearch(sizes, max(100*backends, min(500*backends, 65521)))
 	return sizes[min(at, len(sizes)-1)]
 }

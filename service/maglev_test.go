@@ -30,7 +30,7 @@ func TestMaglevSize(t *testing.T) {
 			t.Errorf("%d backends: got %d, want %d", backends, got, want)
 		}
 	}
-	for _, size := range maglevSizes() {
+	for _, size := range MaglevSizes() {
 		for d := 2; d*d <= size; d++ {
 			if size%d == 0 {
 				t.Errorf("%d is not a prime: %d divides it", size, d)

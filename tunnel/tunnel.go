@@ -138,6 +138,9 @@ func (*ops) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*Tunnel, statedb.R
 	return nil
 }
 
+// Remove removes the device that an agent made, and reports whether there was one. It is for a node that Myelin leaves.
+func Remove(k *route.Kernel) (removed bool, err error) { return (&ops{k}).remove(DeviceName) }
+
 func (o *ops) remove(name string) (removed bool, err error) {
 	link, err := o.kernel.LinkByName(name)
 	var missing netlink.LinkNotFoundError

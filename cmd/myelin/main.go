@@ -31,6 +31,8 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "myelin", Version: version, SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand(), connectivityCommand())
 	root.AddCommand(nounCommands()...)
+	root.AddCommand(hostCommands()...)
+	root.AddCommand(installCommands()...)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		refuseUnknown(cmd)

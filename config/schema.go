@@ -1,0 +1,95 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Schema is a JSON Schema, draft 7, of one value.
+type Schema = map[string]any
+
+// Key is a key of the configuration, for who describes it to others.
+type Key struct {
+	Name    string // dotted; a subtree ends in ".*"
+	Default string // as in Setting; empty for what is only accepted
+	// Schema takes each value that the file may have there, and few others. It is
+	// nil where any will do: the agent doesn't look at it.
+	Schema Schema
+	// Acted is false where the agent does nothing by it: it is there so that
+	// values for Cilium can be used as they are.
+	Acted bool
+}
+
+// Keys are all that a file may have, in the order of the documentation, but those that only a Helm chart acts on.
+func Keys() (keys []Key) {
+	base := Default()
+	for _, s := range settings() {
+		keys = append(keys, Key{Name: s.key, Default: s.get(base), Schema: s.schema, Acted: true})
+	}
+	for _, f := range features() {
+		keys = append(keys, Key{Name: f.key, Schema: f.schema()})
+		for _, detail := range strings.Fields(f.details) {
+			keys = append(keys, Key{Name: detail})
+		}
+	}
+	return keys
+}
+
+// ChartKeys are those that only a Helm chart acts on, in Cilium's and in this one; a subtree ends in ".*".
+func ChartKeys() []string { return strings.Fields(chartKeys()) }
+
+// schema takes the values that leave a feature off.
+func (f feature) schema() Schema {
+	var values []any
+	for _, off := range strings.Fields(f.off) {
+		switch off {
+		case "empty":
+			values = append(values, "", []any{}, Schema{})
+		case "true", "false":
+			values = append(values, off == "true", off)
+		case "0":
+			values = append(values, 0, off)
+		default:
+			values = append(values, off)
+		}
+	}
+	s := Schema{"enum": values}
+	if f.why != "" {
+		s["description"] = f.why
+	}
+	return s
+}
+
+// Regular expressions of what lists hold.
+const (
+	objectName = `[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
+	deviceName = `[^+/: \t*?!,]{1,15}\+?`
+)
+
+func pattern(expression string) Schema { return Schema{"type": "string", "pattern": expression} }
+
+func whole(low, high int64) Schema {
+	return Schema{"type": "integer", "minimum": low, "maximum": high}
+}
+
+func listOf(item Schema) Schema { return Schema{"type": "array", "items": item} }
+
+// texts are a list, or text with commas or blanks between.
+func texts(one string) Schema {
+	return Schema{"anyOf": []any{listOf(pattern("^(" + one + ")$")), pattern(fmt.Sprintf("^[ ,]*((%s)[ ,]+)*(%s)?$", one, one))}}
+}
+
+// portText is what a port may be in quotes.
+func portText(low int64) string {
+	if low == 0 {
+		return "^[0-9]*$"
+	}
+	return "^[0-9]+$"
+}
+
+func anyOf(values []string) (list []any) {
+	for _, v := range values {
+		list = append(list, v)
+	}
+	return list
+}

@@ -1,0 +1,16 @@
+package host
+
+import (
+	"os"
+	"testing"
+
+	"myelin/endpoint/nettest"
+)
+
+// TestMain runs in network and mount namespaces of its own, and is what Enter runs.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "among" {
+		os.Exit(among(os.Args[2]))
+	}
+	os.Exit(nettest.Main(m))
+}

@@ -1,0 +1,48 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"myelin/config"
+	"myelin/kube"
+)
+
+// Check looks for other networks of the cluster, and refuses what can't work beside them.
+func Check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Options) error {
+	cilium, err := cluster.Find(ctx, "apps/v1", "DaemonSet", "cilium")
+	if err != nil {
+		return err
+	}
+	if len(cilium) > 0 && !o.MigrateFromCilium {
+		return fmt.Errorf("Cilium runs in this cluster (%s): two networks can't have the same pods. Uninstall it, or go over node by node with --migrate-from-cilium", cilium[0])
+	}
+	proxies, err := cluster.Find(ctx, "apps/v1", "DaemonSet", "kube-proxy")
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(proxies) == 0 && !c.Services():
+		o.Say("note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services")
+	case len(proxies) > 0 && c.KubeProxyReplacement:
+		o.Say("note: %s runs, and kubeProxyReplacement is true: it can go when all agents are ready, kubectl -n %s delete daemonset %s, and then on each node myelin cleanup --kube-proxy",
+			proxies[0], proxies[0].Namespace, proxies[0].Name)
+	}
+	if len(proxies) == 0 && c.K8sServiceHost == "" {
+		return errors.New("k8sServiceHost must be set: there is no kube-proxy, so that nobody translates the Service of the API server while agents start")
+	}
+	return nil
+}
+
+// imageOf splits the name of an image into what the chart's values have.
+func imageOf(name string) map[string]any {
+	if repository, digest, ok := strings.Cut(name, "@"); ok {
+		return map[string]any{"repository": repository, "digest": digest}
+	}
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
+		return map[string]any{"repository": name[:i], "tag": name[i+1:]}
+	}
+	return map[string]any{"repository": name}
+}

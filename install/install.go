@@ -1,0 +1,238 @@
+// Package install brings Myelin into a cluster and out of it, by the chart's own objects and without Helm.
+package install
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"myelin/chart"
+	"myelin/config"
+	"myelin/kube"
+)
+
+// Release is the name under which the chart is rendered, and Manager that under which fields are applied.
+const (
+	Release = "myelin"
+	Manager = "myelin-install"
+)
+
+// Names of the chart's objects.
+const (
+	agentName    = "myelin"
+	operatorName = "myelin-operator"
+	cleanupName  = "myelin-cleanup"
+	configName   = "myelin-config"
+)
+
+// valuesKey is where the ConfigMap has the values of an installation beside the configuration, for Uninstall: objects of the next version may
+// need them.
+const valuesKey = "values.yaml"
+
+// Options of an installation.
+type Options struct {
+	Namespace string
+	Version   string // of the program, and so of its image
+	Values    map[string]any
+	// MigrateFromCilium goes on where Cilium runs.
+	MigrateFromCilium bool
+	// Say is told of each step.
+	Say func(format string, args ...any)
+}
+
+// Render makes the objects, and has the agent's own reader judge their configuration, which knows contradictions that a schema can't. What has
+// less effect than it seems is in warnings.
+func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
+	objects, err = chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: o.Values})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, object := range objects {
+		if kube.RefOf(object.Content).Name != configName {
+			continue
+		}
+		data, _ := object.Content["data"].(map[string]any)
+		text, _ := data["myelin.yaml"].(string)
+		if c, err = config.Parse([]byte(text), "values"); err != nil {
+			return nil, nil, err
+		}
+		given, err := yaml.Marshal(o.Values)
+		if err != nil {
+			return nil, nil, fmt.Errorf("keep values: %w", err)
+		}
+		data[valuesKey] = string(given)
+	}
+	if c == nil {
+		return nil, nil, errors.New("the chart has no ConfigMap " + configName)
+	}
+	return objects, c, nil
+}
+
+// IsHook reports whether an object is for Helm's moments, and not for always.
+func IsHook(object chart.Object) bool {
+	meta, _ := object.Content["metadata"].(map[string]any)
+	annotations, _ := meta["annotations"].(map[string]any)
+	return annotations["helm.sh/hook"] != nil
+}
+
+// order is who needs whom: accounts and rights before pods.
+func order(object chart.Object) int {
+	return slices.Index([]string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "DaemonSet", "Deployment", "Job"}, kube.RefOf(object.Content).Kind)
+}
+
+// lasting are the objects without hooks, in their order.
+func lasting(objects []chart.Object) []chart.Object {
+	list := slices.DeleteFunc(slices.Clone(objects), IsHook)
+	slices.SortStableFunc(list, func(a, b chart.Object) int { return cmp.Compare(order(a), order(b)) })
+	return list
+}
+
+// Installed reports whether the cluster has Myelin's DaemonSet.
+func Installed(ctx context.Context, cluster *kube.Objects, namespace string) (bool, error) {
+	err := cluster.Get(ctx, workload("DaemonSet", namespace, agentName), nil)
+	if errors.Is(err, kube.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func workload(kind, namespace, name string) kube.Ref {
+	return kube.Ref{APIVersion: "apps/v1", Kind: kind, Namespace: namespace, Name: name}
+}
+
+// Apply looks at what else the cluster has for a network, writes all objects, and removes those that an earlier installation had and this one
+// has not. It can be repeated.
+func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
+	objects, c, err := Render(o)
+	if err != nil {
+		return err
+	}
+	for _, w := range c.Warnings {
+		o.Say("note: %s", w.Error())
+	}
+	if err := Check(ctx, cluster, c, o); err != nil {
+		return err
+	}
+	have := map[kube.Ref]bool{}
+	for _, object := range lasting(objects) {
+		r := kube.RefOf(object.Content)
+		have[r] = true
+		change, err := cluster.Apply(ctx, object.Content, Manager)
+		if err != nil {
+			return err
+		}
+		o.Say("%s %s", r, change)
+	}
+	return prune(ctx, cluster, o, have)
+}
+
+// prune deletes what the chart can have and this rendering has not.
+func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.Ref]bool) error {
+	all, err := chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release})
+	if err != nil {
+		return err
+	}
+	for _, object := range lasting(all) {
+		r := kube.RefOf(object.Content)
+		if have[r] || r.Kind == "ServiceAccount" || strings.HasPrefix(r.Kind, "ClusterRole") { // somebody else's, where the values say so
+			continue
+		}
+		if err := remove(ctx, cluster, r, o.Say); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Wait waits until all that Apply wrote runs everywhere, or ctx ends.
+func Wait(ctx context.Context, cluster *kube.Objects, o Options) error {
+	objects, _, err := Render(o)
+	if err != nil {
+		return err
+	}
+	for _, object := range lasting(objects) {
+		r := kube.RefOf(object.Content)
+		if !hasPods(r) {
+			continue
+		}
+		if err := waitFor(ctx, cluster, r, o.Say); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func hasPods(r kube.Ref) bool { return r.Kind == "DaemonSet" || r.Kind == "Deployment" }
+
+// poll is how often a cluster is asked while waiting.
+const poll = 300 * time.Millisecond
+
+// waitFor waits until all pods of a workload are of its newest version and ready.
+func waitFor(ctx context.Context, cluster *kube.Objects, r kube.Ref, say func(string, ...any)) error {
+	last := ""
+	for {
+		var w progress
+		err := cluster.Get(ctx, r, &w)
+		if err == nil && w.done() {
+			say("%s: %s", r, w)
+			return nil
+		}
+		if text := w.String(); err == nil && text != last {
+			say("%s: %s", r, text)
+			last = text
+		}
+		select {
+		case <-time.After(poll):
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%s is not ready: %s: %w", r, w, context.Cause(ctx)), err)
+		}
+	}
+}
+
+// progress is of a DaemonSet or a Deployment.
+type progress struct {
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Generation int64 `json:"generation"`
+	} `json:"metadata"`
+	Spec struct {
+		Replicas int `json:"replicas"`
+	} `json:"spec"`
+	Status struct {
+		ObservedGeneration int64 `json:"observedGeneration"`
+		// Of DaemonSets.
+		Desired int `json:"desiredNumberScheduled"`
+		Ready   int `json:"numberReady"`
+		Updated int `json:"updatedNumberScheduled"`
+		// Of Deployments.
+		ReadyReplicas   int `json:"readyReplicas"`
+		UpdatedReplicas int `json:"updatedReplicas"`
+		Replicas        int `json:"replicas"`
+	} `json:"status"`
+}
+
+func (p progress) numbers() (ready, updated, wanted int) {
+	if p.Kind == "Deployment" {
+		return p.Status.ReadyReplicas, p.Status.UpdatedReplicas, p.Spec.Replicas
+	}
+	return p.Status.Ready, p.Status.Updated, p.Status.Desired
+}
+
+// done: a Deployment of more replicas than nodes can hold is never done, as for Kubernetes.
+func (p progress) done() bool {
+	ready, updated, wanted := p.numbers()
+	return p.Status.ObservedGeneration >= p.Metadata.Generation && p.Metadata.Generation > 0 && ready >= wanted && updated >= wanted &&
+		(p.Kind != "Deployment" || p.Status.Replicas <= wanted)
+}
+
+// String is how many pods are ready.
+func (p progress) String() string {
+	ready, updated, wanted := p.numbers()
+	return fmt.Sprintf("%d of %d ready, %d of this version", ready, wanted, updated)
+}
