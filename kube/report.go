@@ -61,6 +61,9 @@ const (
 	reportEach = 60 * time.Millisecond
 	// reportAgain is when a report is repeated that the server may have lost.
 	reportAgain = 10 * time.Minute
+	// reportDoublings bound how much rarer reports become while none is taken, as where
+	// nobody has made the CiliumNode.
+	reportDoublings = 4
 )
 
 // Report writes reports into the status of the node's CiliumNode, when they change, until
@@ -73,8 +76,8 @@ func (s *Source) Report(ctx context.Context, r Reports) error {
 	var sent *crd.NodePolicies
 	var at time.Time
 	reached := "" // the newest version that was realised
-	for {
-		pause := max(reportMin, time.Duration(s.Tables.Nodes.NumObjects(s.DB.ReadTxn()))*reportEach)
+	for refused := 0; ; {
+		pause := max(reportMin, time.Duration(s.Tables.Nodes.NumObjects(s.DB.ReadTxn()))*reportEach) << min(refused, reportDoublings)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -86,13 +89,13 @@ func (s *Source) Report(ctx context.Context, r Reports) error {
 		}
 		at = time.Now()
 		if err := client.Merge(ctx, "/apis/cilium.io/v2/ciliumnodes/"+r.Node+"/status", reportPatch(now), nil); err != nil {
-			sent = nil
+			sent, refused = nil, refused+1
 			if !apierrors.IsNotFound(err) && ctx.Err() == nil {
 				s.Log.Debug("the report of policies is not written", "error", err)
 			}
 			continue
 		}
-		sent = now
+		sent, refused = now, 0
 	}
 }
 

@@ -38,6 +38,8 @@ func testPolicies(c *cluster) {
 // testRealised: two nodes tell: one has all, the other all but one.
 func testRealised(c *cluster, good, wide string) {
 	c.Helper()
+	// The statuses that were just written made versions of their own, in any order: this one is the newest.
+	c.merge(wide, "metadata: {labels: {newest: 'true'}}")
 	version := c.field(wide, "metadata resourceVersion")
 	for _, name := range []string{"p0", "p1"} {
 		path, cilium, text := node(name)

@@ -61,7 +61,7 @@ const settled = 25 * time.Second
 
 func megabytes(kb int) float64 { return float64(kb) * 1024 / 1e6 }
 
-// asked counts the agent's requests, and wants none but lists and watches of whole kinds, each once.
+// asked counts the agent's requests, and wants none but lists and watches of whole kinds, each once, and now and then a report of policies, which nobody takes here.
 func (n *node) asked(t *testing.T) (total int) {
 	t.Helper()
 	requests := n.server.Requests()
@@ -69,6 +69,9 @@ func (n *node) asked(t *testing.T) (total int) {
 		count := requests[what]
 		total += count
 		words := strings.Fields(what)
+		if what == "patch ciliumnodes node1" && count <= 4 {
+			continue
+		}
 		if len(words) != 2 || words[0] != "list" && words[0] != "watch" && words[0] != "stream" || count > 2 {
 			t.Errorf("%q was asked %d times", what, count)
 		}
