@@ -31,6 +31,9 @@ func TestInstallPlugin(t *testing.T) {
 			t.Fatalf("install %d: %q, %v, %v, %v", i, have, info, err, bad)
 		}
 	}
+	if to, err := os.Readlink(filepath.Join(dir, "loopback")); to != "myelin-cni" {
+		t.Error("loopback:", to, err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, ".myelin-cni-123"), nil, 0o600); err != nil { // of an installation that was killed
 		t.Fatal(err)
 	}
@@ -42,6 +45,20 @@ func TestInstallPlugin(t *testing.T) {
 	}
 	if removed, err := removePlugin(dir); removed || err != nil {
 		t.Error(removed, err)
+	}
+	// Another one's loopback is left alone.
+	other := filepath.Join(dir, "loopback")
+	if err := os.WriteFile(other, []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := InstallPlugin(from, dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := removePlugin(dir); err != nil {
+		t.Fatal(err)
+	}
+	if have, err := os.ReadFile(other); string(have) != "other" {
+		t.Errorf("loopback: %q, %v", have, err)
 	}
 }
 

@@ -11,11 +11,23 @@ import (
 	"path/filepath"
 
 	"myelin/cni"
+	"myelin/cni/plugin"
 )
 
 // InstallPlugin copies the plugin's binary from a file into dir, as one step: a runtime that executes it meanwhile gets the old or the new one.
-// It reports whether it was another one, or none, before.
+// It reports whether it was another one, or none, before. Where there is no plugin loopback, without which some runtimes start no pod, the binary is that one, too.
 func InstallPlugin(from, dir string) (changed bool, err error) {
+	if changed, err = copyPlugin(from, dir); err != nil {
+		return false, err
+	}
+	err = os.Symlink(cni.PluginName, filepath.Join(dir, plugin.LoopbackName))
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return changed, fmt.Errorf("install the CNI plugin %s: %w", plugin.LoopbackName, err)
+	}
+	return changed, nil
+}
+
+func copyPlugin(from, dir string) (changed bool, err error) {
 	data, err := os.ReadFile(from)
 	if err != nil {
 		return false, fmt.Errorf("read the CNI plugin: %w", err)
@@ -52,14 +64,19 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm() == 0o755
 }
 
-// removePlugin removes the binary, and what a crash of InstallPlugin left.
+// removePlugin removes the binary, loopback if that is ours, and what a crash of InstallPlugin left.
 func removePlugin(dir string) (removed bool, err error) {
 	left, err := filepath.Glob(filepath.Join(dir, "."+cni.PluginName+"-*"))
 	if err != nil {
 		return false, err
 	}
+	left = append(left, filepath.Join(dir, cni.PluginName))
+	loopback := filepath.Join(dir, plugin.LoopbackName)
+	if to, err := os.Readlink(loopback); err == nil && to == cni.PluginName {
+		left = append(left, loopback)
+	}
 	var errs []error
-	for _, path := range append(left, filepath.Join(dir, cni.PluginName)) {
+	for _, path := range left {
 		err := os.Remove(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
