@@ -8,16 +8,17 @@ import (
 
 	"myelin/config"
 	"myelin/kube"
+	"myelin/operator"
 )
 
 // Check looks for other networks of the cluster, and refuses what can't work beside them.
 func Check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Options) error {
-	cilium, err := cluster.Find(ctx, "apps/v1", "DaemonSet", "cilium")
+	cilium, err := operator.DetectCilium(ctx, cluster.Client)
 	if err != nil {
 		return err
 	}
-	if len(cilium) > 0 && !o.MigrateFromCilium {
-		return fmt.Errorf("Cilium runs in this cluster (%s): two networks can't have the same pods. Uninstall it, or go over node by node with --migrate-from-cilium", cilium[0])
+	if cilium != nil && !o.MigrateFromCilium {
+		return fmt.Errorf("Cilium runs in this cluster (%s): two networks can't have the same pods. Uninstall it, or go over node by node with --migrate-from-cilium:\n%s", cilium, cilium.Steps())
 	}
 	proxies, err := cluster.Find(ctx, "apps/v1", "DaemonSet", "kube-proxy")
 	if err != nil {

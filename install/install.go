@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -106,9 +107,26 @@ func workload(kind, namespace, name string) kube.Ref {
 	return kube.Ref{APIVersion: "apps/v1", Kind: kind, Namespace: namespace, Name: name}
 }
 
+// migrating are the values, and that the operator goes on where Cilium runs.
+func migrating(values map[string]any) map[string]any {
+	given, _ := values["operator"].(map[string]any)
+	operator := map[string]any{"migrateFromCilium": true}
+	maps.Copy(operator, given)
+	out := map[string]any{"operator": operator}
+	for key, value := range values {
+		if key != "operator" {
+			out[key] = value
+		}
+	}
+	return out
+}
+
 // Apply looks at what else the cluster has for a network, writes all objects, and removes those that an earlier installation had and this one
 // has not. It can be repeated.
 func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
+	if o.MigrateFromCilium {
+		o.Values = migrating(o.Values)
+	}
 	objects, c, err := Render(o)
 	if err != nil {
 		return err

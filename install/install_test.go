@@ -212,6 +212,9 @@ spec:
 	if err := Apply(t.Context(), w.cluster, o); err != nil {
 		t.Error(err)
 	}
+	if text := string(w.Get("/apis/apps/v1/namespaces/kube-system/deployments/myelin-operator")); !strings.Contains(text, "--migrate-from-cilium") {
+		t.Errorf("the operator doesn't migrate: %s", text)
+	}
 	if !strings.Contains(strings.Join(w.said, "\n"), "kubectl -n kube-system delete daemonset kube-proxy") {
 		t.Errorf("said %q", w.said)
 	}

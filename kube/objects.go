@@ -1,25 +1,22 @@
 package kube
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 )
 
 // Objects writes and reads objects of any kind, as the server has them, for who installs something. It keeps nothing but which kinds there are.
 type Objects struct {
-	http *http.Client
-	base *url.URL
+	// Client is what it asks by.
+	Client *Client
 
 	mu    sync.Mutex
 	kinds map[string][]metav1.APIResource // by group and version
@@ -51,52 +48,19 @@ var ErrNotFound = errors.New("not found")
 
 // Objects are those of the server.
 func (s *Server) Objects() (*Objects, error) {
-	h, err := rest.HTTPClientFor(s.config)
-	if err != nil {
-		return nil, err
-	}
-	base, _, err := rest.DefaultServerUrlFor(s.config)
-	if err != nil {
-		return nil, err
-	}
-	return &Objects{http: h, base: base, kinds: map[string][]metav1.APIResource{}}, nil
+	c, err := s.Client()
+	return &Objects{Client: c, kinds: map[string][]metav1.APIResource{}}, err
 }
 
-// maxObject bounds an answer, in bytes.
-const maxObject = 16 << 20
-
-func (o *Objects) do(ctx context.Context, method, path, contentType string, query url.Values, body []byte, into any) error {
-	u := *o.base
-	u.Path, u.RawQuery = strings.TrimSuffix(u.Path, "/")+path, query.Encode()
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
-	if err != nil {
-		return err
+func (o *Objects) do(ctx context.Context, method, path, contentType string, query url.Values, body, into any) error {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
 	}
-	req.Header.Set("Accept", asJSON)
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
-	}
-	answer, err := o.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(answer.Body, maxObject))
-	switch {
-	case err != nil:
-		return err
-	case answer.StatusCode == http.StatusNotFound:
+	err := o.Client.do(ctx, method, path, contentType, body, into)
+	if apierrors.IsNotFound(err) {
 		return ErrNotFound
-	case answer.StatusCode >= http.StatusBadRequest:
-		var status metav1.Status
-		if json.Unmarshal(data, &status) != nil || status.Message == "" {
-			return errors.New(answer.Status)
-		}
-		return errors.New(status.Message)
-	case into == nil:
-		return nil
 	}
-	return json.Unmarshal(data, into)
+	return err
 }
 
 // path asks the server once for what it calls a kind.
@@ -174,13 +138,12 @@ func (o *Objects) Apply(ctx context.Context, content map[string]any, manager str
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return "", err
 	}
-	body, bad := json.Marshal(content)
-	path, worse := o.path(ctx, r)
-	if err := errors.Join(bad, worse); err != nil {
-		return "", fmt.Errorf("apply %s: %w", r, err)
+	path, bad := o.path(ctx, r)
+	if bad != nil {
+		return "", fmt.Errorf("apply %s: %w", r, bad)
 	}
 	query := url.Values{"fieldManager": {manager}, "force": {"true"}, "fieldValidation": {"Strict"}}
-	if err := o.do(ctx, http.MethodPatch, path+"/"+r.Name, "application/apply-patch+yaml", query, body, &after); err != nil {
+	if err := o.do(ctx, http.MethodPatch, path+"/"+r.Name, "application/apply-patch+yaml", query, content, &after); err != nil {
 		return "", fmt.Errorf("apply %s: %w", r, err)
 	}
 	switch {
@@ -199,10 +162,7 @@ func (o *Objects) Delete(ctx context.Context, r Ref, owned bool) error {
 	if owned {
 		policy = metav1.DeletePropagationForeground
 	}
-	body, err := json.Marshal(metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, PropagationPolicy: &policy})
-	if err != nil {
-		return err
-	}
+	body := metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, PropagationPolicy: &policy}
 	path, err := o.path(ctx, r)
 	if err == nil {
 		err = o.do(ctx, http.MethodDelete, path+"/"+r.Name, asJSON, nil, body, nil)
