@@ -100,7 +100,7 @@ func own() map[string]schema {
 		"rbac.create":         flag,
 		"nodeCleanup.enabled": flag, "nodeCleanup.force": flag,
 		"nodeCleanup.patience": {"type": "string", "pattern": "^([0-9.]+(ns|us|ms|s|m|h))+$"},
-		"operator.enabled":     flag, "operator.replicas": count, "operator.port": {"type": "integer", "minimum": 1, "maximum": 65535},
+		"operator.enabled":     flag, "operator.migrateFromCilium": flag, "operator.replicas": count, "operator.port": {"type": "integer", "minimum": 1, "maximum": 65535},
 		"operator.resources": mapping, "operator.nodeSelector": labels, "operator.tolerations": objects, "operator.affinity": mapping,
 		"operator.priorityClassName": text, "operator.podAnnotations": labels, "operator.podLabels": labels, "operator.updateStrategy": mapping,
 		"operator.extraArgs": words, "operator.extraEnv": objects,
