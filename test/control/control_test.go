@@ -118,11 +118,11 @@ func shows(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("myelin %s on %s prints\n%swant\n%s", strings.Join(args[2:], " "), node, got, want)
 }
 
-// stable takes out of a table what differs between two runs (MACs, the names of pod links, numbers of identities, times), and the order of rows, which a
+// stable takes out of a table what differs between two runs (MACs, the names of pod links, numbers of identities and namespaces, times), and the order of rows, which a
 // BPF map has none of. Columns are aligned anew.
 func stable(text string) string {
 	for _, r := range []struct{ pattern, text string }{
-		{`([0-9a-f]{2}:){5}[0-9a-f]{2}`, "MAC"}, {`\bmye[a-z0-9]{8}\b`, "LINK"}, {` \([^()]* ago\)`, ""}, {`\d{4}-\d\d-\d\dT[0-9:]+Z`, "TIME"}, {`\b655[0-9]{2}\b`, "LOCAL"},
+		{`([0-9a-f]{2}:){5}[0-9a-f]{2}`, "MAC"}, {`\bmye[a-z0-9]{8}\b`, "LINK"}, {` \([^()]* ago\)`, ""}, {`\d{4}-\d\d-\d\dT[0-9:]+Z`, "TIME"}, {`\b655[0-9]{2}\b`, "LOCAL"}, {`netnscookie=\d+`, "netnscookie=COOKIE"},
 	} {
 		text = regexp.MustCompile(r.pattern).ReplaceAllString(text, r.text)
 	}
