@@ -110,10 +110,10 @@ func nat(f packet.Family) (flow.Key, flow.Row) {
 }
 
 func TestTranslatedFlow(t *testing.T) {
-	clock := flow.Clock{Ticks: 5000, Hz: 100, Since: 90 * time.Second}
+	clock := flow.Clock{Ticks: 8000, Hz: 100}
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		k, r := nat(f)
-		r.Seen, r.Created = 4750, 2000
+		r.Seen, r.Created = 7750, 2000
 		got := flow.Name(fixed{}, clock, &k, &r)
 		node, pod, world := netip.AddrPortFrom(addr(f, "node"), 10001), netip.AddrPortFrom(addr(f, "pod"), 40000), netip.AddrPortFrom(addr(f, "world"), 53)
 		if got.Translated != node || got.Src.Addr != pod.Addr() || got.Src.Port != 40000 || got.Src.Pod != "demo/pod" || got.Dst.Addr != world.Addr() {
