@@ -73,7 +73,7 @@ func (t *Tunnels) Close() { t.kernel.Close() }
 
 func (t *Tunnels) run(ctx context.Context, _ cell.Health) error {
 	for {
-		changed, err := t.derive()
+		changed, done, err := t.derive()
 		if err != nil {
 			return err
 		}
@@ -81,13 +81,16 @@ func (t *Tunnels) run(ctx context.Context, _ cell.Health) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-done:
 		}
 	}
 }
 
 // derive writes the row: new if something else is wanted, and pending again if
-// the device is not what it was made.
-func (t *Tunnels) derive() (<-chan struct{}, error) {
+// the device is not what it was made. While the row is being worked on it can't
+// tell, and done is closed when it is worth another look: what happens to the device
+// meanwhile may be missed by who works on it.
+func (t *Tunnels) derive() (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := t.params.MTU()
 	want := &Tunnel{
 		Name: DeviceName, Wanted: t.params.Wanted, Port: t.params.Port, MTU: mtu.Pod, MAC: MAC(t.params.Node),
@@ -98,22 +101,25 @@ func (t *Tunnels) derive() (<-chan struct{}, error) {
 	}
 	txn := t.params.DB.WriteTxn(t.Table)
 	defer txn.Abort()
-	row, _, ok := t.Table.Get(txn, ByName(DeviceName))
+	row, _, watch, ok := t.Table.GetWatch(txn, ByName(DeviceName))
 	switch {
 	case !ok || !row.Equal(want):
 		if ok {
 			want.Note, want.Index = row.Note, row.Index
 		}
-	case row.Status.Kind != reconciler.StatusKindDone || t.fits(txn, row):
-		return changed, nil
+	case row.Status.Kind != reconciler.StatusKindDone:
+		return changed, watch, nil
+	case t.fits(txn, row):
+		return changed, nil, nil
 	default:
 		want.Note, want.Index = row.Note, row.Index
 	}
 	if _, _, err := t.Table.Insert(txn, want); err != nil {
-		return nil, fmt.Errorf("write tunnel: %w", err)
+		return nil, nil, fmt.Errorf("write tunnel: %w", err)
 	}
-	txn.Commit()
-	return changed, nil
+	read := txn.Commit()
+	_, _, watch, _ = t.Table.GetWatch(read, ByName(DeviceName))
+	return changed, watch, nil
 }
 
 // fits reports whether the device is as the row says, as far as the device
