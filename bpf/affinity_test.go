@@ -22,7 +22,7 @@ func TestAffinityOfPod(t *testing.T) {
 		sticky.Affinity = 3600
 		must(t, w.Frontends.Put(key, sticky))
 		link, pod := uint32(w.index["linka"]), families(worldNames()["a"])[map[packet.Family]int{packet.IPv4: 0, packet.IPv6: 1}[f]]
-		for cookie, want := range map[uint64]DatapathAddr{0: Addr(pod), 77: {B: [16]uint8{77}}} {
+		for cookie, want := range map[uint64]DatapathAddr{0: Addr(pod), 77: {B: [16]uint8{0: 77, 8: map[packet.Family]uint8{packet.IPv4: 0, packet.IPv6: 1}[f]}}} {
 			w.forget(t)
 			var row DatapathPodLink
 			must(t, w.PodLinks.Lookup(link, &row))

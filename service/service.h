@@ -95,6 +95,13 @@ INLINE __u32 backend_choose(const struct frontend *f, const struct backend_set *
 	return second;
 }
 
+/* The name of the pod or host with the network namespace's cookie, of whose connections those of one family have one backend. */
+INLINE void client_name(struct addr *client, __u64 cookie, bool ipv6)
+{
+	client->d[0] = cookie;
+	client->d[1] = ipv6;
+}
+
 /* The backend that the client had, if its time is not over. The agent deletes the rows of backends that may get no new flows. */
 INLINE __u32 affinity_find(const struct affinity_key *key, const struct frontend *f, struct backend **b)
 {

@@ -69,7 +69,7 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	if (likely(!f))
 		return SOCKET_OK;
 	if (f->affinity)
-		client.d[0] = bpf_get_netns_cookie(ctx);
+		client_name(&client, bpf_get_netns_cookie(ctx), !addr_is4(&asked.addr));
 	asked.backend = service_choose(f, &client, SCOPE_INTERNAL, bpf_get_prandom_u32(), &b);
 	if (!asked.backend || !b)
 		return socket_refuse(f);

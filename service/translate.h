@@ -43,10 +43,8 @@ INLINE struct addr service_client(const struct packet *pkt)
 	struct pod_link *l = pkt->hook == HOOK_FROM_POD ? bpf_map_lookup_elem(&pod_links, &pkt->ifindex) : NULL;
 	struct addr client = pkt->src;
 
-	if (l && l->netns_cookie) {
-		client.d[0] = l->netns_cookie;
-		client.d[1] = 0;
-	}
+	if (l && l->netns_cookie)
+		client_name(&client, l->netns_cookie, pkt->family == 6);
 	return client;
 }
 
