@@ -318,7 +318,13 @@ func (a *Agent) startCNI(ctx context.Context) error {
 	if err != nil {
 		a.log.Error("some queued deletions failed and stay queued", "error", err)
 	}
-	return cni.WriteConflist(a.config.CNI.ConfPath, a.server.socket())
+	if err := cni.WriteConflist(a.config.CNI.ConfPath, a.server.socket()); err != nil {
+		return err
+	}
+	if !a.config.CNI.Exclusive {
+		return nil
+	}
+	return a.startExclusive(ctx)
 }
 
 // serve blocks until ctx ends, the API fails, or there must be another life.

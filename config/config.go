@@ -189,7 +189,7 @@ type Events struct {
 // CNI says where the container runtime looks for plugins.
 type CNI struct {
 	ConfPath, BinPath string
-	Exclusive         bool // rename other network configurations away
+	Exclusive         bool // put other networks' configurations aside
 }
 
 // Policy is how policies are enforced.

@@ -119,6 +119,13 @@ func (o Options) leaveRuntime() error {
 		}
 		o.Say("removed %s", list)
 	}
+	back, err := cni.Readmit(o.ConfPath)
+	for _, name := range back {
+		o.Say("gave %s its name back", filepath.Join(o.ConfPath, name))
+	}
+	if err != nil {
+		return err
+	}
 	removed, err := removePlugin(o.BinPath)
 	if removed {
 		o.Say("removed %s", filepath.Join(o.BinPath, cni.PluginName))
