@@ -1,6 +1,9 @@
 #!/bin/bash
 # cluster.sh: a real Kubernetes cluster of three nodes on this machine, with Myelin for a network and no kube-proxy.
-#   up                        makes it, of what build.sh built and the programs in $MYELIN_BIN; ends when nodes and CoreDNS are ready
+#   up [bare]                 makes it, of what build.sh built and the programs in $MYELIN_BIN; ends when nodes and CoreDNS are ready; bare: nodes
+#                             without agent, plugin and CoreDNS, for who installs them
+#   dns                       CoreDNS, and waits for it
+#   import FILE               an image's archive, into all nodes
 #   ready                     how many seconds it took from the agents' start until the last node was Ready
 #   down                      ends and removes all of it, also of one that came up in part
 #   kubectl ARG...            as its administrator
@@ -22,27 +25,37 @@ export MYELIN_CLUSTER=$name
 
 has_prefixes() { [ -n "$(kubectl get node "$1" -o 'jsonpath={.spec.podCIDRs}')" ]; } # NODE
 
-up() {
-  local begin=$SECONDS start node job jobs_up
+dns() {
+  kubectl apply -f "$here/coredns.yaml" > /dev/null
+  kubectl -n kube-system rollout status deploy/coredns --timeout=90s > /dev/null
+}
+
+import() { # FILE
+  local node
+  for node in "${nodes[@]}"; do (in_node "$node" "$bin/ctr" -n k8s.io images import "$1") >> "$logs/images-$node.log" 2>&1; done
+}
+
+up() { # [bare]
+  local begin=$SECONDS start node job jobs_up bare=${1-}
   [ ! -e "$home" ] || die "$name is up, or down has not been run: $home"
   mkdir -p "$logs" "$pids"
   keys
   network
   control_plane &
   jobs_up=($!)
-  for node in "${nodes[@]}"; do (bash "$here/node.sh" "$node" && runtime "$node" && install_agent "$node") & jobs_up+=($!); done
+  for node in "${nodes[@]}"; do (bash "$here/node.sh" "$node" && runtime "$node" && { [ -n "$bare" ] || install_agent "$node"; }) & jobs_up+=($!); done
   for job in "${jobs_up[@]}"; do wait "$job" || die "up failed; logs: $logs"; done
   kubectl apply -f "$here/../../kube/role.yaml" -f "$here/rights.yaml" > /dev/null
   for node in "${nodes[@]}"; do kubelet "$node"; done
   for node in "${nodes[@]}"; do eventually 60 "podCIDRs of $node" has_prefixes "$node"; done
   pod_routes
   for node in "${nodes[@]}"; do kubectl label node "$node" "topology.kubernetes.io/zone=zone-$node" > /dev/null; done
+  [ -z "$bare" ] || { echo "cluster: $name up in $((SECONDS - begin)) s, without a network" >&2; return; }
   start=$(date +%s.%N)
   for node in "${nodes[@]}"; do agent start "$node"; done
   kubectl wait node --all --for=condition=Ready --timeout=60s > /dev/null
   awk "BEGIN { print $(date +%s.%N) - $start }" > "$home/ready" # seconds from the agents' start until the last node is Ready
-  kubectl apply -f "$here/coredns.yaml" > /dev/null
-  kubectl -n kube-system rollout status deploy/coredns --timeout=90s > /dev/null
+  dns
   echo "cluster: $name up in $((SECONDS - begin)) s" >&2
 }
 
@@ -88,7 +101,9 @@ suite() {
 }
 
 case ${1-} in
-  up) up ;;
+  up) up "${2-}" ;;
+  dns) dns ;;
+  import) import "$2" ;;
   down) down ;;
   ready) cat "$home/ready" ;;
   reboot) reboot "$2" ;;

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -130,6 +131,9 @@ func (c *churner) release(s *sandbox) {
 	}
 }
 
+// reachability is what the kernel thinks of a neighbour now, which changes by itself.
+var reachability = regexp.MustCompile(` (REACHABLE|STALE|DELAY|PROBE|INCOMPLETE|FAILED)\b`)
+
 // traces is everything on a node, and in the lab, that a pod leaves while it is there, a line each.
 func (c *cluster) traces(node string) (lines []string) {
 	c.t.Helper()
@@ -138,7 +142,7 @@ func (c *cluster) traces(node string) (lines []string) {
 		"-o -br link", "-o -br address", "-4 route show table all", "-6 route show table all", "neighbour show nud permanent",
 	} {
 		for line := range strings.Lines(c.ip(node, strings.Fields(args)...)) {
-			lines = append(lines, args+": "+strings.TrimSpace(line))
+			lines = append(lines, args+": "+strings.TrimSpace(reachability.ReplaceAllString(line, "")))
 		}
 	}
 	for _, glob := range []string{
