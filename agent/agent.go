@@ -26,6 +26,7 @@ import (
 	"myelin/event"
 	"myelin/flow"
 	"myelin/gateway"
+	"myelin/host"
 	"myelin/identity"
 	"myelin/ipam"
 	"myelin/kube"
@@ -95,12 +96,15 @@ type Agent struct {
 	reload      chan string  // why the programs must be loaded again
 }
 
+// lastWords is how long an agent waits for the one before it to end.
+const lastWords = 15 * time.Second
+
 // Run brings the node's network up, serves until ctx ends, and stops. version
 // is what the build says; it may be empty. What was set up goes on forwarding
 // after it. Where what the programs were loaded with has changed, it does all
 // of that again, which loses as little as a restart: nothing.
 func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger) error {
-	release, err := alone(ctx, c.Myelin.RunDir, lastWords, log)
+	release, err := host.Alone(ctx, c.Myelin.RunDir, lastWords, log)
 	if err != nil {
 		return err
 	}
@@ -321,10 +325,10 @@ func (a *Agent) startCNI(ctx context.Context) error {
 	if err := cni.WriteConflist(a.config.CNI.ConfPath, a.server.socket()); err != nil {
 		return err
 	}
-	if !a.config.CNI.Exclusive {
-		return nil
+	if a.config.CNI.Exclusive {
+		a.startExclusive()
 	}
-	return a.startExclusive(ctx)
+	return nil
 }
 
 // serve blocks until ctx ends, the API fails, or there must be another life.

@@ -15,9 +15,9 @@ import (
 const excludeEvery = 10 * time.Second
 
 // startExclusive puts other networks' configurations aside, now and when they come.
-func (a *Agent) startExclusive(ctx context.Context) error {
+func (a *Agent) startExclusive() {
 	said := ""
-	exclude := func(context.Context) error {
+	exclude := func() {
 		aside, err := cni.Exclude(a.config.CNI.ConfPath)
 		for _, name := range aside {
 			a.log.Warn("another network's CNI configuration is put aside (cni.exclusive)", "file", filepath.Join(a.config.CNI.ConfPath, name))
@@ -28,11 +28,10 @@ func (a *Agent) startExclusive(ctx context.Context) error {
 			said = err.Error()
 			a.log.Error("another network's CNI configuration stays (cni.exclusive)", "error", err)
 		}
+	}
+	exclude()
+	a.group.Add(job.Timer("cni-exclusive", func(context.Context) error {
+		exclude()
 		return nil
-	}
-	if err := exclude(ctx); err != nil {
-		return err
-	}
-	a.group.Add(job.Timer("cni-exclusive", exclude, excludeEvery))
-	return nil
+	}, excludeEvery))
 }

@@ -88,18 +88,12 @@ func Clean(ctx context.Context, o Options) error {
 	return o.removeFiles()
 }
 
-// agentLock is the file that an agent has locked while it runs.
-const agentLock = "agent.lock"
-
 // noAgent refuses while an agent runs, which would make it all anew, and keeps one from starting until unlock.
 func (o Options) noAgent() (unlock func(), err error) {
-	path := filepath.Join(o.RunDir, agentLock)
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	path := filepath.Join(o.RunDir, lockFile)
+	f, err := claim(path, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return func() {}, nil
-	}
-	if err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = errors.New("an agent runs: end it first")
@@ -200,7 +194,7 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json", "backend-states.json",
-		agentLock, "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket), filepath.Base(api.DefaultSocket) + ".lock",
+		lockFile, "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket), filepath.Base(api.DefaultSocket) + ".lock",
 	}
 }
 

@@ -81,21 +81,10 @@ func followWith(t *testing.T, o kube.Options, change func(*kube.Params)) *world 
 	return w
 }
 
-// patience is how long what should happen may take.
-const patience = 30 * time.Second
-
 // eventually waits until f says nothing.
 func (w *world) eventually(what string, f func() string) {
 	w.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		said := f()
-		if said == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("%s, after %s: %s", what, patience, said)
-		}
-	}
+	apiserver.Eventually(w, what, f)
 }
 
 func (w *world) state() kube.State {

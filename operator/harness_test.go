@@ -98,21 +98,10 @@ func (c *cluster) start(r *running) *running {
 	return r
 }
 
-// patience is how long what should happen may take.
-const patience = 30 * time.Second
-
 // eventually waits until f says nothing.
 func (c *cluster) eventually(what string, f func() string) {
 	c.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		said := f()
-		if said == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			c.Fatalf("%s, after %s: %s", what, patience, said)
-		}
-	}
+	apiserver.Eventually(c, what, f)
 }
 
 // put makes an object of YAML, at a path.

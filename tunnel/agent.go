@@ -117,9 +117,8 @@ func (t *Tunnels) derive() (changed, done <-chan struct{}, err error) {
 	if _, _, err := t.Table.Insert(txn, want); err != nil {
 		return nil, nil, fmt.Errorf("write tunnel: %w", err)
 	}
-	read := txn.Commit()
-	_, _, watch, _ = t.Table.GetWatch(read, ByName(DeviceName))
-	return changed, watch, nil
+	txn.Commit()
+	return changed, watch, nil // closed by this very change
 }
 
 // fits reports whether the device is as the row says, as far as the device

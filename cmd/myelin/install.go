@@ -67,9 +67,14 @@ func installCommand() *cobra.Command {
 	f.bind(cmd, true)
 	cmd.Flags().StringVarP(&f.output, "output", "o", "yaml", "yaml")
 	cmd.Flags().BoolVar(&f.apply, "apply", false, "apply them to the cluster")
+	f.bindApply(cmd)
+	return cmd
+}
+
+// bindApply adds the flags of what applies objects.
+func (f *installFlags) bindApply(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until agents and operators are ready")
 	cmd.Flags().BoolVar(&f.migrate, "migrate-from-cilium", false, "go on where Cilium runs")
-	return cmd
 }
 
 func upgradeCommand() *cobra.Command {
@@ -88,8 +93,7 @@ func upgradeCommand() *cobra.Command {
 		},
 	}
 	f.bind(cmd, true)
-	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until agents and operators are ready")
-	cmd.Flags().BoolVar(&f.migrate, "migrate-from-cilium", false, "go on where Cilium runs")
+	f.bindApply(cmd)
 	return cmd
 }
 

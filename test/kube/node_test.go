@@ -197,22 +197,29 @@ func (n *node) refusesToStart(want string) {
 	}
 }
 
-// measures looks for lines of the metrics.
-func (n *node) measures(lines ...string) {
-	n.Helper()
-	req, err := http.NewRequestWithContext(n.Context(), http.MethodGet, "http://127.0.0.1:9879/metrics", nil)
+// fetch is what a server of this node answers.
+func fetch(t *testing.T, url string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
-		n.Fatal(err)
+		t.Fatal(err)
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		n.Fatal(err)
+		t.Fatal(err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
-		n.Fatal(err)
+		t.Fatal(err)
 	}
+	return body
+}
+
+// measures looks for lines of the metrics.
+func (n *node) measures(lines ...string) {
+	n.Helper()
+	body := fetch(n.T, "http://127.0.0.1:9879/metrics")
 	for _, line := range lines {
 		if !strings.Contains(string(body), "\n"+line+"\n") {
 			n.Errorf("metrics have no %q: %q", line, regexp.MustCompile(`(?m)^myelin_kubernetes.*$`).FindAllString(string(body), -1))

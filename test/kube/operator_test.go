@@ -130,17 +130,8 @@ func (o *operatorProcess) stop(by syscall.Signal) {
 // leads asks /healthz.
 func (o *operatorProcess) leads() bool {
 	o.Helper()
-	req, err := http.NewRequestWithContext(o.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/healthz", o.port), nil)
-	if err != nil {
-		o.Fatal(err)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		o.Fatal(err)
-	}
-	defer res.Body.Close()
 	var body struct{ Leading bool }
-	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
+	if err := json.Unmarshal(fetch(o.T, fmt.Sprintf("http://127.0.0.1:%d/healthz", o.port)), &body); err != nil {
 		o.Fatal(err)
 	}
 	return body.Leading

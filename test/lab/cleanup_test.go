@@ -113,13 +113,7 @@ func cleanup(t *testing.T, s setup) (left int) {
 	s.nodes, s.pods, s.agent = 1, []string{}, snapshotting(t)
 	c := up(t, s)
 	node, r := c.Node("node1"), c.runtime("node1")
-	var pods []*sandbox
-	for i := range 2 {
-		p, err := r.create(i)
-		check(t, err)
-		check(t, r.add(t.Context(), p))
-		pods = append(pods, p)
-	}
+	pods := r.start(t, 2)
 	if out, err := c.cleanUp(node); err == nil || !strings.Contains(err.Error(), "an agent runs") {
 		t.Fatalf("cleaned up under an agent: %v\n%s", err, out)
 	}

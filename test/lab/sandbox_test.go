@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"testing"
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -34,6 +35,18 @@ func (c *cluster) runtime(node string) *runtimeOf {
 		c.t.Fatal(err)
 	}
 	return &runtimeOf{node: n, cni: n.CNI(), list: list, lab: c.Name()}
+}
+
+// start makes so many sandboxes and adds them.
+func (r *runtimeOf) start(t *testing.T, n int) (list []*sandbox) {
+	t.Helper()
+	for i := range n {
+		s, err := r.create(i)
+		check(t, err)
+		check(t, r.add(t.Context(), s))
+		list = append(list, s)
+	}
+	return list
 }
 
 // sandbox is a pod without a process: a namespace and, after ADD, a network.

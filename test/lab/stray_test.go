@@ -24,13 +24,7 @@ func TestStray(t *testing.T) {
 			t.Parallel()
 			c := up(t, setup{mode: modeNamed(name), nodes: 1, pods: []string{}})
 			node, r := c.Node("node1"), c.runtime("node1")
-			var lost []*sandbox
-			for i := range 2 {
-				s, err := r.create(i)
-				check(t, err)
-				check(t, r.add(t.Context(), s))
-				lost = append(lost, s)
-			}
+			lost := r.start(t, 2)
 			check(t, node.StopAgent(t.Context()))
 			check(t, os.RemoveAll(filepath.Join(node.RunDir(), "endpoints")))
 			check(t, node.StartAgent(t.Context(), nil))
