@@ -50,24 +50,25 @@ APART int from_pod_go(struct __sk_buff *skb, __u32 action)
 	if (c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
 	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NAT_NONE))
-		outcome = l4_parse(skb) ?: track_begin(skb);
+		outcome = l4_parse(skb, &c->pkt) ?: track_begin(skb);
 	if (outcome > 0)
 		return refuse_flow(skb, c, outcome);
 	return path_go(skb, c, &c->path, action, HOOK_FROM_POD);
 }
 
-/* Sends a pod's packet along the CPU's path, or where a Service's backend is. */
-APART int from_pod_follow(struct __sk_buff *skb, __u32 action)
+/* … or where a Service's backend is. */
+APART int from_pod_serve(struct __sk_buff *skb, __u32 action)
 {
-	struct cpu *c = cpu_this();
-	int outcome = SERVICE_NONE;
+	int outcome = service_from_pod(skb);
 
-	if (!c)
-		return TC_ACT_SHOT;
-	c->path.action = action;
-	if (config.services && c->path.flags & PATH_SERVICES)
-		outcome = service_from_pod(skb);
 	return outcome == SERVICE_NONE ? from_pod_go(skb, action) : service_send(skb, outcome);
+}
+
+/* The one or the other. */
+INLINE int from_pod_follow(struct __sk_buff *skb, struct cpu *c, __u32 action)
+{
+	c->path.action = action;
+	return config.services && c->path.flags & PATH_SERVICES ? from_pod_serve(skb, action) : from_pod_go(skb, action);
 }
 
 /* Decides, and keeps what was decided, in the CPU's path as well. Returns -1, or a verdict if the packet goes nowhere. */
@@ -112,14 +113,14 @@ int from_pod(struct __sk_buff *skb)
 		if ((verdict = from_pod_decide(skb)) >= 0)
 			return verdict;
 		/* By way of the kernel's neighbour table, which so notices that the neighbour is in use. */
-		return from_pod_follow(skb, c->path.action == PATH_WIRE ? PATH_RESOLVE : c->path.action);
+		return from_pod_follow(skb, c, c->path.action == PATH_WIRE ? PATH_RESOLVE : c->path.action);
 	}
 	if (unlikely(!path_mac_right(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
 	if (p->path.flags) {
 		c->path = p->path;
 		c->snat = p->snat;
-		return from_pod_follow(skb, p->path.action);
+		return from_pod_follow(skb, c, p->path.action);
 	}
 	return path_follow(skb, c, &p->path, p->path.action, HOOK_FROM_POD);
 }
@@ -136,7 +137,7 @@ APART int from_wire_go(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	if (flow_tracked(&c->path) || decide_tracked(&c->pkt)) {
-		outcome = l4_parse(skb);
+		outcome = l4_parse(skb, &c->pkt);
 		if (!outcome)
 			outcome = track_begin(skb);
 		else if (!judge_must(&c->path))
@@ -147,17 +148,18 @@ APART int from_wire_go(struct __sk_buff *skb)
 	return path_follow(skb, c, &c->path, WIRE_ACTION, HOOK_FROM_WIRE);
 }
 
-/* What the wire brings for a pod that is a client or a backend of Services. */
-APART int from_wire_follow(struct __sk_buff *skb)
+/* … for a pod that is a client or a backend of Services. */
+APART int from_wire_serve(struct __sk_buff *skb)
 {
-	struct cpu *c = cpu_this();
-	int outcome = SERVICE_NONE;
+	int outcome = service_to_client(skb);
 
-	if (!c)
-		return TC_ACT_SHOT;
-	if (config.services && c->path.flags & PATH_ANSWERS)
-		outcome = service_to_client(skb);
 	return outcome == SERVICE_NONE ? from_wire_go(skb) : service_send(skb, outcome);
+}
+
+/* The one or the other. */
+INLINE int from_wire_follow(struct __sk_buff *skb, const struct cpu *c)
+{
+	return config.services && c->path.flags & PATH_ANSWERS ? from_wire_serve(skb) : from_wire_go(skb);
 }
 
 /* What is for the host, if its policies let it in. */
@@ -177,7 +179,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	c->pkt.for_host = true;
-	outcome = l4_parse(skb) ? -1 : nat_in(skb); /* the host's stack knows more protocols than we do */
+	outcome = l4_parse(skb, &c->pkt) ? -1 : nat_in(skb); /* the host's stack knows more protocols than we do */
 	if (outcome < 0)
 		return from_wire_pass(skb, c);
 	if (outcome == DROP_TTL)
@@ -240,12 +242,12 @@ int from_wire(struct __sk_buff *skb)
 	p = path_find(&c->pkt, config.wire_any);
 	if (unlikely(!p)) {
 		verdict = from_wire_decide(skb);
-		return verdict < 0 ? from_wire_follow(skb) : verdict;
+		return verdict < 0 ? from_wire_follow(skb, c) : verdict;
 	}
 	if (unlikely(p->path.flags)) {
 		c->path = p->path;
 		c->pkt.slot = p->path.dst_slot;
-		return from_wire_follow(skb);
+		return from_wire_follow(skb, c);
 	}
 	return path_follow(skb, c, &p->path, WIRE_ACTION, HOOK_FROM_WIRE);
 }

@@ -519,6 +519,14 @@ type DatapathPodLink struct {
 	_           [4]byte
 }
 
+type DatapathPolicyAbsent uint32
+
+const (
+	DatapathPolicyAbsentPOLICY_NO_TCP   DatapathPolicyAbsent = 262144
+	DatapathPolicyAbsentPOLICY_NO_UDP   DatapathPolicyAbsent = 524288
+	DatapathPolicyAbsentPOLICY_NO_OTHER DatapathPolicyAbsent = 1048576
+)
+
 type DatapathPolicyAction uint32
 
 const (
@@ -787,6 +795,7 @@ const (
 	DatapathVarOutcome          = "_outcome"
 	DatapathVarPathAction       = "_path_action"
 	DatapathVarPathFlag         = "_path_flag"
+	DatapathVarPolicyAbsent     = "_policy_absent"
 	DatapathVarPolicyAction     = "_policy_action"
 	DatapathVarPolicyCut        = "_policy_cut"
 	DatapathVarPolicyDirection  = "_policy_direction"
@@ -916,6 +925,7 @@ type DatapathVariableSpecs struct {
 	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
 	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
 	PathFlag        *ebpf.VariableSpec `ebpf:"_path_flag"`
+	PolicyAbsent    *ebpf.VariableSpec `ebpf:"_policy_absent"`
 	PolicyAction    *ebpf.VariableSpec `ebpf:"_policy_action"`
 	PolicyCut       *ebpf.VariableSpec `ebpf:"_policy_cut"`
 	PolicyDirection *ebpf.VariableSpec `ebpf:"_policy_direction"`
@@ -1036,6 +1046,7 @@ type DatapathVariables struct {
 	Outcome         *ebpf.Variable `ebpf:"_outcome"`
 	PathAction      *ebpf.Variable `ebpf:"_path_action"`
 	PathFlag        *ebpf.Variable `ebpf:"_path_flag"`
+	PolicyAbsent    *ebpf.Variable `ebpf:"_policy_absent"`
 	PolicyAction    *ebpf.Variable `ebpf:"_policy_action"`
 	PolicyCut       *ebpf.Variable `ebpf:"_policy_cut"`
 	PolicyDirection *ebpf.Variable `ebpf:"_policy_direction"`

@@ -25,5 +25,6 @@ const enum hook *_hook __attribute__((unused));
 const enum policy_cut *_policy_cut __attribute__((unused));
 const enum policy_direction *_policy_direction __attribute__((unused));
 const enum policy_action *_policy_action __attribute__((unused));
+const enum policy_absent *_policy_absent __attribute__((unused));
 
 #endif

@@ -26,7 +26,7 @@ APART int host_judge(struct __sk_buff *skb, __u32 sends)
 	e = bpf_map_lookup_elem(&endpoints, sends ? &c->pkt.src : &c->pkt.dst);
 	if (!e || !(e->flags & ENDPOINT_HOST) || !policy_selects(e->slot))
 		return 0;
-	outcome = l4_parse(skb);
+	outcome = l4_parse(skb, &c->pkt);
 	if (outcome)
 		return outcome;
 	if (host_neighbour(&c->pkt))

@@ -151,8 +151,8 @@ INLINE bool l4_parse_plain(struct __sk_buff *skb, struct packet *pkt)
 	return true;
 }
 
-/* Fills in proto, ports and flags of the CPU's packet, once. Returns 0 or a drop reason. */
-APART int l4_parse(struct __sk_buff *skb)
+/* Fills in proto, ports and flags of the CPU's packet. Returns 0 or a drop reason. */
+APART int l4_parse_any(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct packet *pkt;
@@ -163,8 +163,6 @@ APART int l4_parse(struct __sk_buff *skb)
 	if (!c)
 		return DROP_TRUNCATED;
 	pkt = &c->pkt;
-	if (pkt->l4)
-		return 0; /* parsed already */
 	outcome = pkt->family == 4 ? l4_find4(skb, pkt, &id) : l4_find6(skb, pkt, &id);
 	if (outcome)
 		return outcome;
@@ -186,6 +184,12 @@ APART int l4_parse(struct __sk_buff *skb)
 	if (pkt->fragment == FRAGMENT_FIRST)
 		fragment_keep(pkt, id);
 	return 0;
+}
+
+/* … once. */
+INLINE int l4_parse(struct __sk_buff *skb, const struct packet *pkt)
+{
+	return pkt->l4 ? 0 : l4_parse_any(skb);
 }
 
 #endif

@@ -79,7 +79,7 @@ INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 	struct kept_way *w;
 	int direction;
 
-	if (!l4_parse_plain(skb, &c->pkt) && (direction = l4_parse(skb)))
+	if (!l4_parse_plain(skb, &c->pkt) && (direction = l4_parse(skb, &c->pkt)))
 		return drop(skb, c, direction);
 	k = kept_find(&c->pkt, &direction);
 	if (unlikely(!k))
@@ -101,7 +101,7 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 	struct kept_way *w;
 	int direction;
 
-	if (unlikely(!l4_parse_plain(skb, &c->pkt) && l4_parse(skb)))
+	if (unlikely(!l4_parse_plain(skb, &c->pkt) && l4_parse(skb, &c->pkt)))
 		return -1;
 	k = kept_find(&c->pkt, &direction);
 	if (unlikely(!k))
@@ -136,7 +136,7 @@ APART int judge_to_pod(struct __sk_buff *skb)
 	}
 	if (!judge_must(&c->path))
 		return 0;
-	outcome = l4_parse(skb);
+	outcome = l4_parse(skb, &c->pkt);
 	if (outcome || !(outcome = judge(skb, c, flow_key_own(c))))
 		return outcome;
 	return c->pkt.tcp_flags & TCP_RST && c->ask.cut ? 0 : outcome; /* the reset by which the pod learns that its connection is forbidden now */
@@ -147,7 +147,7 @@ APART int track_to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || l4_parse(skb) || l4_is_icmp_error(&c->pkt))
+	if (!c || l4_parse(skb, &c->pkt) || l4_is_icmp_error(&c->pkt))
 		return 0;
 	flow_put(skb, c, flow_key_own(c), false);
 	return 0;

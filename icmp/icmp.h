@@ -34,7 +34,7 @@ INLINE bool icmp_may_answer(struct __sk_buff *skb, struct cpu *c)
 {
 	bool nobody = !c->pkt.src.d[1] || (addr_is4(&c->pkt.src) && !c->pkt.src.w[3]);
 
-	return !nobody && !l4_parse(skb) && c->pkt.fragment != FRAGMENT_LATER && !l4_is_icmp_error(&c->pkt);
+	return !nobody && !l4_parse(skb, &c->pkt) && c->pkt.fragment != FRAGMENT_LATER && !l4_is_icmp_error(&c->pkt);
 }
 
 INLINE void icmp_type4(struct icmp_head *h, enum outcome why, __u32 mtu)

@@ -202,7 +202,7 @@ APART int nat_out(struct __sk_buff *skb)
 
 	if (!c)
 		return DROP_REWRITE;
-	outcome = l4_parse(skb);
+	outcome = l4_parse(skb, &c->pkt);
 	if (outcome)
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))

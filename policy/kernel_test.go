@@ -67,7 +67,7 @@ func ask(t testing.TB, d *bpf.Datapath, slot uint16, dir Direction, peer netip.A
 		if bits == 0 {
 			p.port = 0
 		}
-		if lengths&(1<<bits) == 0 {
+		if lengths&(1<<bits) == 0 || lengths&absent(proto) != 0 {
 			continue
 		}
 		if found, _ := lookupRow(d.Verdicts, verdictKey(class, p), &v); found {

@@ -83,6 +83,14 @@ INLINE __u32 policy_identity(const struct addr *a)
 	return addr_is4(a) ? IDENTITY_WORLD4 : IDENTITY_WORLD6;
 }
 
+/* The bit that says that there are no rows of the protocol. */
+INLINE __u32 policy_absent(__u8 proto)
+{
+	if (proto == IPPROTO_TCP)
+		return POLICY_NO_TCP;
+	return proto == IPPROTO_UDP ? POLICY_NO_UDP : POLICY_NO_OTHER;
+}
+
 /* The longest row of the class for the CPU's question; lengths says which lengths there are. NULL only while rows are being written. Cost: per flow. */
 INLINE struct verdict *policy_find(const struct policy_ask *ask, __u32 class, __u32 lengths)
 {
@@ -90,7 +98,7 @@ INLINE struct verdict *policy_find(const struct policy_ask *ask, __u32 class, __
 	struct verdict *v;
 	int bits;
 
-	for (bits = lengths & POLICY_PORTS ? 16 : -1; bits >= 0; bits--) {
+	for (bits = lengths & policy_absent(ask->proto) ? -1 : 16; bits >= 0; bits--) {
 		if (!(lengths & 1u << bits))
 			continue;
 		key.bits = bits;

@@ -28,8 +28,14 @@ struct peer_class_key {
 };
 
 /* Bit n of lengths: the class has rows of n bits of the port (0 to 16). */
-#define POLICY_PORTS 0x1ffff
 #define POLICY_PROTO_ANY 17 /* … and this bit: it has one for all protocols. Each class has. */
+
+/* Bits of lengths: what protocols the class has no rows of, so that none is looked for. */
+enum policy_absent {
+	POLICY_NO_TCP = 1 << 18,
+	POLICY_NO_UDP = 1 << 19,
+	POLICY_NO_OTHER = 1 << 20,
+};
 
 struct peer_class {
 	__u32 class;

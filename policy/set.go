@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+
+	"myelin/bpf"
 )
 
 // class is a list of rows that some peers of a set have.
@@ -38,16 +40,29 @@ type set struct {
 	err   error // why it isn't in the kernel
 }
 
-// lengthsOf says which lengths of ports there are, as the datapath wants it.
-func lengthsOf(rows []row) (lengths uint32) {
+// lengthsOf says which lengths of ports there are, and what protocols there are no rows of, as the datapath wants it.
+func lengthsOf(rows []row) uint32 {
+	var lengths, present uint32
 	for _, r := range rows {
 		if r.proto == ProtoAny {
 			lengths |= 1 << 17
 		} else {
 			lengths |= 1 << r.bits
+			present |= absent(r.proto)
 		}
 	}
-	return lengths
+	return lengths | (absent(ProtoTCP)|absent(ProtoUDP)|absent(ProtoSCTP))&^present
+}
+
+// absent is the bit that says that there are no rows of a protocol: policy_absent of the datapath.
+func absent(proto uint8) uint32 {
+	switch proto {
+	case ProtoTCP:
+		return uint32(bpf.DatapathPolicyAbsentPOLICY_NO_TCP)
+	case ProtoUDP:
+		return uint32(bpf.DatapathPolicyAbsentPOLICY_NO_UDP)
+	}
+	return uint32(bpf.DatapathPolicyAbsentPOLICY_NO_OTHER)
 }
 
 // build fills a set: it looks at everybody that its rules name.

@@ -186,7 +186,7 @@ APART int dsr_accept(struct __sk_buff *skb)
 	if (!c)
 		return 0;
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
-	if (!e || e->flags & ENDPOINT_HOST || !dsr_read(skb, c) || l4_parse(skb) || !proto_has_ports(c->pkt.proto))
+	if (!e || e->flags & ENDPOINT_HOST || !dsr_read(skb, c) || l4_parse(skb, &c->pkt) || !proto_has_ports(c->pkt.proto))
 		return 0;
 	outcome = dsr_keep(c);
 	if (outcome)

@@ -252,7 +252,7 @@ APART int service_from_wire(struct __sk_buff *skb, __u32 own)
 	struct addr *snat = NULL;
 	int outcome, found;
 
-	if (!c || l4_parse(skb))
+	if (!c || l4_parse(skb, &c->pkt))
 		return SERVICE_NONE;
 	c->path.action = PATH_NONE;
 	if (l4_is_icmp_error(&c->pkt))
@@ -286,7 +286,7 @@ APART int service_to_client(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || l4_parse(skb))
+	if (!c || l4_parse(skb, &c->pkt))
 		return SERVICE_NONE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, false);
@@ -303,7 +303,7 @@ APART int service_from_host(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || l4_parse(skb) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
+	if (!c || l4_parse(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
 		return SERVICE_NONE;
 	return rewrite_write(skb, c) ? 0 : DROP_REWRITE;
 }
