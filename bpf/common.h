@@ -159,6 +159,21 @@ INLINE bool addr_equal(const struct addr *a, const struct addr *b)
 	return a->d[0] == b->d[0] && a->d[1] == b->d[1];
 }
 
+/*
+ * An address in 64 bits, of which the top ones make an index. The top bits of a product depend on all bits of its factor, and most on the last octets of
+ * the address, which are the highest here: neighbours get rows of their own.
+ */
+INLINE __u64 addr_hash(const struct addr *a)
+{
+	return (a->d[0] + a->d[1]) * 0x9e3779b97f4a7c15ULL;
+}
+
+/* … and of two. */
+INLINE __u64 addr_pair_hash(const struct addr *src, const struct addr *dst)
+{
+	return addr_hash(dst) + (src->d[0] + src->d[1]) * 0xbf58476d1ce4e5b9ULL;
+}
+
 INLINE bool addr_is_zero(const struct addr *a)
 {
 	return !a->d[0] && !a->d[1];

@@ -10,6 +10,7 @@
 #include "packet.h"
 #include "../drop/drop.h"
 #include "../flow/row.h"
+#include "../policy/row.h"
 #include "../service/row.h"
 
 #define OUTCOME_SLOTS 64
@@ -52,6 +53,7 @@ struct policy_ask {
 	__u8 cut;      /* true: the flow was allowed before */
 	__u8 denied;   /* the direction that is denied, and 1 more; 0: none */
 	__u8 pad[5];
+	struct peer_class class[2]; /* who each end is to the other's policies, by direction */
 };
 
 struct cpu {

@@ -153,6 +153,7 @@ type DatapathCpu struct {
 		Cut     uint8
 		Denied  uint8
 		Pad     [5]uint8
+		Class   [2]DatapathPeerClass
 	}
 	Scratch  [32]uint64
 	Budget   DatapathEventBudget
@@ -550,6 +551,16 @@ const (
 	DatapathPolicyDirectionPOLICY_EGRESS  DatapathPolicyDirection = 1
 )
 
+type DatapathPolicyPair struct {
+	_          structs.HostLayout
+	Src        DatapathAddr
+	Dst        DatapathAddr
+	Slots      uint32
+	Pad        uint32
+	Generation uint64
+	Class      [2]DatapathPeerClass
+}
+
 type DatapathPrefix struct {
 	_     structs.HostLayout
 	Via   DatapathAddr
@@ -757,6 +768,7 @@ const (
 	DatapathMapPeers            = "peers"
 	DatapathMapPodLinks         = "pod_links"
 	DatapathMapPolicies         = "policies"
+	DatapathMapPolicyPairs      = "policy_pairs"
 	DatapathMapPrefixes         = "prefixes"
 	DatapathMapSocketOutcomes   = "socket_outcomes"
 	DatapathMapSourceRanges     = "source_ranges"
@@ -896,6 +908,7 @@ type DatapathMapSpecs struct {
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	PodLinks         *ebpf.MapSpec `ebpf:"pod_links"`
 	Policies         *ebpf.MapSpec `ebpf:"policies"`
+	PolicyPairs      *ebpf.MapSpec `ebpf:"policy_pairs"`
 	Prefixes         *ebpf.MapSpec `ebpf:"prefixes"`
 	SocketOutcomes   *ebpf.MapSpec `ebpf:"socket_outcomes"`
 	SourceRanges     *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -983,6 +996,7 @@ type DatapathMaps struct {
 	Peers            *ebpf.Map `ebpf:"peers"`
 	PodLinks         *ebpf.Map `ebpf:"pod_links"`
 	Policies         *ebpf.Map `ebpf:"policies"`
+	PolicyPairs      *ebpf.Map `ebpf:"policy_pairs"`
 	Prefixes         *ebpf.Map `ebpf:"prefixes"`
 	SocketOutcomes   *ebpf.Map `ebpf:"socket_outcomes"`
 	SourceRanges     *ebpf.Map `ebpf:"source_ranges"`
@@ -1016,6 +1030,7 @@ func (m *DatapathMaps) Close() error {
 		m.Peers,
 		m.PodLinks,
 		m.Policies,
+		m.PolicyPairs,
 		m.Prefixes,
 		m.SocketOutcomes,
 		m.SourceRanges,

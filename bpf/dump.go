@@ -75,15 +75,11 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "epochs":
 		return dumpEpochs(d.Epochs, fn)
 	case "paths":
-		return KeptPaths(d.Paths, func(cpu int, i uint32, p *DatapathKeptPath) bool {
-			key := []DumpField{{Name: "cpu", Text: strconv.Itoa(cpu)}, {Name: "index", Text: strconv.FormatUint(uint64(i), 10)}}
-			return fn(&DumpRow{key, fields(nil, "", reflect.ValueOf(p).Elem())})
-		})
+		return KeptPaths(d.Paths, ofCPU[DatapathKeptPath](fn))
 	case "kept_flows":
-		return KeptFlows(d.KeptFlows, func(cpu int, i uint32, k *DatapathKeptFlow) bool {
-			key := []DumpField{{Name: "cpu", Text: strconv.Itoa(cpu)}, {Name: "index", Text: strconv.FormatUint(uint64(i), 10)}}
-			return fn(&DumpRow{key, fields(nil, "", reflect.ValueOf(k).Elem())})
-		})
+		return KeptFlows(d.KeptFlows, ofCPU[DatapathKeptFlow](fn))
+	case "policy_pairs":
+		return eachOfCPUs(d.PolicyPairs, func(p *DatapathPolicyPair) bool { return p.Generation != 0 }, ofCPU[DatapathPolicyPair](fn))
 	case "prefixes":
 		return dump[DatapathPrefixKey, DatapathPrefix](d.Prefixes, fn)
 	case "wires":
@@ -124,6 +120,14 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return fmt.Errorf("map %s has no rows to show: see drops and monitor", name)
 	}
 	return fmt.Errorf("there is no map %q", name)
+}
+
+// ofCPU makes rows of those of arrays per CPU.
+func ofCPU[Row any](fn func(*DumpRow) bool) func(cpu int, index uint32, r *Row) bool {
+	return func(cpu int, i uint32, r *Row) bool {
+		key := []DumpField{{Name: "cpu", Text: strconv.Itoa(cpu)}, {Name: "index", Text: strconv.FormatUint(uint64(i), 10)}}
+		return fn(&DumpRow{key, fields(nil, "", reflect.ValueOf(r).Elem())})
+	}
 }
 
 func dump[K, V any](m *ebpf.Map, fn func(*DumpRow) bool) error {

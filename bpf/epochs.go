@@ -39,11 +39,20 @@ func readEpoch(m *ebpf.Map, index int64) (uint32, error) {
 	return binary.NativeEndian.Uint32(b[:]), nil
 }
 
+// Generation reads how often the agent counted anything up.
+func (e *Epochs) Generation() (uint32, error) { return readEpoch(e.Map, generationIndex) }
+
 // Bump makes stale what was decided with the slot; slot 0 is in everything. The rows it was decided from must have been written before.
-func (e *Epochs) Bump(slot uint16) error {
+func (e *Epochs) Bump(slot uint16) error { return e.countUp(int64(slot), generationIndex) }
+
+// Move makes stale what is good for one generation only: who two ends are to each other's policies. Other decisions are looked at again, and last.
+func (e *Epochs) Move() error { return e.countUp(generationIndex) }
+
+// countUp counts numbers up, one after the other.
+func (e *Epochs) countUp(indexes ...int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, i := range []int64{int64(slot), generationIndex} {
+	for _, i := range indexes {
 		n, err := readEpoch(e.Map, i)
 		if err != nil {
 			return err

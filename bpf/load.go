@@ -158,6 +158,9 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	if !kept {
 		set("kept_flows", 1)
 	}
+	if s.Policy == 0 {
+		set("policy_pairs", 1)
+	}
 	if !flows {
 		set("flows", 1)
 	}

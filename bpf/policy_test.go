@@ -99,6 +99,21 @@ func audits(slot uint16) func(testing.TB, *world) {
 	}
 }
 
+// knows writes whose the addresses are that the name stands for, or that they are nobody's; no decision becomes stale, but what is good for one generation.
+func knows(name string, id uint32) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		for _, a := range families(worldNames()[name]) {
+			if id != 0 {
+				must(t, w.Peers.Put(Addr(a), id))
+			} else {
+				must(t, w.Peers.Delete(Addr(a)))
+			}
+		}
+		must(t, (&Epochs{Map: w.Epochs}).Move())
+	}
+}
+
 func all(list ...func(testing.TB, *world)) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
@@ -128,14 +143,14 @@ func (w *world) fillIdentities(t testing.TB) {
 
 func policyTables() []table {
 	return []table{
-		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows())},
+		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows())},
 		{name: "policies, cut by dropping", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_DROP), longTimes), rows: opened(cutRows("DROP_POLICY_NO_RULE"))},
 		{name: "policies, cut by nothing", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_LEAVE), longTimes), rows: opened(cutRows("FORWARD_POD"))},
-		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), icmpRows(), portRows(), changeRows())},
-		{name: "policies, Services", settings: settingsOf(policed, servicing, longTimes), rows: opened(policyRows(), policyServiceRows())},
-		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes), rows: opened(policyRows(), hostPolicyRows())},
+		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), changeRows())},
+		{name: "policies, Services", settings: settingsOf(policed, servicing, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), policyServiceRows())},
+		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), hostPolicyRows())},
 		{name: "policies, the host's, masquerading", settings: settingsOf(policed, hostPoliced, masquerading, longTimes), rows: opened(hostPolicyRows())},
-		{name: "policies, masquerading", settings: settingsOf(policed, masquerading, longTimes), rows: opened(policyRows(), policyWorldRows())},
+		{name: "policies, masquerading", settings: settingsOf(policed, masquerading, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), policyWorldRows())},
 	}
 }
 
@@ -186,25 +201,51 @@ func policyRows() []row {
 			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: all(isolates(slotA, egress, allows("b", tcp, 80), allows("b", tcp, 81)), isolates(slotB, ingress, allows("a", tcp, 80)))},
 			{at: "from_pod linka", in: to("81 S"), want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
-		{name: "a pod that nobody knows yet", steps: []step{
-			{at: "from_wire eth0", in: `eth node2 > node | ip d > b | tcp 40000 > 80 S`, want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: isolates(slotB, ingress, allows("", tcp, 80))},
-			{at: "from_wire eth0", in: `eth node2 > node | ip d > a | tcp 40000 > 80 S`, want: "FORWARD_POD"},
-		}},
 		{name: "what the host sends", steps: []step{
 			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 40000 > 80 S`, want: "", out: "=", before: isolates(slotB, ingress, allows("gw", tcp, 80))},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > gw | tcp 80 > 40000 SA`, want: "FORWARD_STACK"},
 			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
 			{at: "to_pod linka", in: `eth gw > a | ip gw > a | tcp 40000 > 81 S`, want: "", out: "="},
 		}},
-		{name: "audited", steps: []step{
-			{at: "from_pod linka", in: to("81 S"), want: "FORWARD_AUDIT FORWARD_POD", before: all(isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
-			{at: "from_pod linkb", in: from("81") + "SA", want: "FORWARD_POD"},
-			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD"},
-		}},
 		{name: "errors about flows that pass", steps: []step{
 			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: isolates(slotA, ingress)},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+		}},
+	}
+}
+
+// peerRows are about peers that come, go and change.
+func peerRows() []row {
+	const tcp = 6
+	return []row{
+		{name: "a pod that nobody knows yet", steps: []step{
+			{at: "from_wire eth0", in: `eth node2 > node | ip d > b | tcp 40000 > 80 S`, want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: isolates(slotB, ingress, allows("", tcp, 80))},
+			{at: "from_wire eth0", in: `eth node2 > node | ip d > a | tcp 40000 > 80 S`, want: "FORWARD_POD"},
+		}},
+		{name: "a pod that is gone, and another one with its address", steps: []step{
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("c", tcp, 80), allows("a", tcp, 81))},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40001 > 80 S`, want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: knows("c", 0)},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40002 > 80 S`, want: "DROP_POLICY_NO_RULE", out: "=", before: knows("c", identities()["a"])},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40003 > 81 S`, want: "FORWARD_POD"},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40004 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "=", before: knows("c", identities()["c"])},
+		}},
+	}
+}
+
+// auditRows are about ends of which one or both only report.
+func auditRows() []row {
+	const tcp = 6
+	to := func(port string) string { return `eth a > gw | ip a > b | tcp 40000 > ` + port }
+	return []row{
+		{name: "audited", steps: []step{
+			{at: "from_pod linka", in: to("81 S"), want: "FORWARD_AUDIT FORWARD_POD", before: all(isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 81 > 40000 SA`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD"},
+		}},
+		{name: "audited at one end, denied at the other", steps: []step{
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_AUDIT FORWARD_POD", before: all(isolates(slotA, egress), audits(slotA), isolates(slotB, ingress, allows("a", tcp, 80)))},
+			{at: "from_pod linka", in: to("81 S"), want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
 	}
 }

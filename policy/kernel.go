@@ -70,7 +70,8 @@ func (k *Kernel) adopt() (last, lastPeer uint32, err error) {
 		return 0, 0, fmt.Errorf("read what policies the kernel has: %w", err)
 	}
 	k.closed = last + 1
-	return k.closed, lastPeer, k.putRows(k.closed, nothing())
+	// Numbers begin anew where maps did: who two ends are to each other is asked again.
+	return k.closed, lastPeer, errors.Join(k.putRows(k.closed, nothing()), k.epochs.Move())
 }
 
 // apply makes the kernel what a plan says. What can't be is noted in the
@@ -99,8 +100,11 @@ func (k *Kernel) apply(c *compiler, p *plan) error {
 		}
 	}
 	errs = append(errs, k.putAddresses(c, p.changes))
-	if p.bump {
+	switch {
+	case p.bump:
 		errs = append(errs, k.epochs.Bump(0))
+	case len(p.additions)+len(p.changes) > 0:
+		errs = append(errs, k.epochs.Move())
 	}
 	for t := range p.targets {
 		if err := k.putTarget(c, t); err != nil {

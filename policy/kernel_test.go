@@ -138,6 +138,22 @@ func desired(c *compiler, k *Kernel) (out [5]int) {
 	return out
 }
 
+// mustMove applies what changed, of which CPUs may have kept what was before.
+func (k *Kernel) mustMove(t *testing.T, c *compiler) {
+	t.Helper()
+	before, err1 := k.epochs.Generation()
+	p := c.flush()
+	changes := len(p.additions) + len(p.changes)
+	err2 := k.apply(c, p)
+	after, err3 := k.epochs.Generation()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	if changes > 0 && before == after {
+		t.Fatalf("%d changes left the generation as it was", changes)
+	}
+}
+
 // The maps say what a walk over all rules says, after each of many changes; what
 // is over leaves no row; and so it is with another agent over the same maps.
 func TestKernelRandom(t *testing.T) {
@@ -151,9 +167,7 @@ func TestKernelRandom(t *testing.T) {
 		}
 		for step := range 15 {
 			w.randomize(c, r, step)
-			if err := k.apply(c, c.flush()); err != nil {
-				t.Fatal(err)
-			}
+			k.mustMove(t, c)
 			w.checkMaps(k.datapath, r, fmt.Sprintf("seed %d step %d", seed, step))
 			now.Time = now.Add(grace / 3)
 			if _, err := k.sweep(false); err != nil {

@@ -4,7 +4,7 @@
 #define MYELIN_POLICY_H
 
 #include "../bpf/cpu.h"
-#include "row.h"
+#include "pair.h"
 
 /* By slot. No row: anything goes. */
 struct {
@@ -91,10 +91,11 @@ INLINE __u32 policy_absent(__u8 proto)
 	return proto == IPPROTO_UDP ? POLICY_NO_UDP : POLICY_NO_OTHER;
 }
 
-/* The longest row of the class for the CPU's question; lengths says which lengths there are. NULL only while rows are being written. Cost: per flow. */
-INLINE struct verdict *policy_find(const struct policy_ask *ask, __u32 class, __u32 lengths)
+/* The longest row of the class for the CPU's question. NULL only while rows are being written. Cost: per flow. */
+INLINE struct verdict *policy_find(const struct policy_ask *ask, const struct peer_class *class)
 {
-	struct verdict_key key = { .class = class, .proto = ask->proto };
+	struct verdict_key key = { .class = class->class, .proto = ask->proto };
+	__u32 lengths = class->lengths;
 	struct verdict *v;
 	int bits;
 
@@ -113,15 +114,17 @@ INLINE struct verdict *policy_find(const struct policy_ask *ask, __u32 class, __
 	return bpf_map_lookup_elem(&verdicts, &key);
 }
 
-/* Asks the policies of one end about its peer. Returns 0 or a drop reason. Cost: per flow. */
-APART int policy_end(__u32 direction)
+/*
+ * One end's class for its peer, into the CPU's question; no class, where anything goes. Returns 0 or a drop reason. Cost: once for two ends, while nothing
+ * changes.
+ */
+APART int policy_class(__u32 direction)
 {
 	struct cpu *c = cpu_this();
 	struct peer_class_key key = {};
 	struct endpoint_policy *e;
 	struct peer_class *class;
 	struct policy_ask *ask;
-	struct verdict *v;
 	__u32 slot, ipv6;
 
 	if (!c)
@@ -130,32 +133,67 @@ APART int policy_end(__u32 direction)
 	direction &= 1;
 	ipv6 = !addr_is4(&ask->src);
 	slot = direction == POLICY_EGRESS ? ask->src_slot : ask->dst_slot;
-	e = bpf_map_lookup_elem(&policies, &slot);
-	if (!e)
-		return 0;
-	key.set = e->set[direction][ipv6];
+	e = slot ? bpf_map_lookup_elem(&policies, &slot) : NULL;
+	key.set = e ? e->set[direction][ipv6] : 0;
+	ask->class[direction].class = 0;
 	if (!key.set)
 		return 0;
 	key.identity = policy_identity(direction == POLICY_EGRESS ? &ask->dst : &ask->src);
-	ask->denied = direction + 1;
-	if (key.identity == IDENTITY_UNKNOWN)
+	if (key.identity == IDENTITY_UNKNOWN) {
+		ask->denied = direction + 1;
 		return DROP_POLICY_PEER_UNKNOWN;
-	class = bpf_map_lookup_elem(&peer_classes, &key);
-	v = class ? policy_find(ask, class->class, class->lengths) : policy_find(ask, key.set, e->lengths[direction][ipv6]);
-	ask->audit = e->audit;
-	if (!v)
-		return DROP_POLICY_NO_RULE;
-	ask->rule[direction] = v->rule;
-	__sync_fetch_and_add(&v->hits, 1);
-	v->last = bpf_jiffies64();
-	if (v->action == POLICY_ALLOW) {
-		ask->denied = 0;
-		return 0;
 	}
-	return v->action == POLICY_DENY ? DROP_POLICY_DENIED : DROP_POLICY_NO_RULE;
+	class = bpf_map_lookup_elem(&peer_classes, &key);
+	ask->class[direction].class = class ? class->class : key.set;
+	ask->class[direction].lengths = (class ? class->lengths : e->lengths[direction][ipv6]) | (e->audit ? POLICY_AUDIT : 0);
+	return 0;
 }
 
-/* Asks the policies of both ends, as far as they are ours, what the CPU wants to know. Returns 0 or a drop reason. Cost: per flow. */
+/* The same of both ends. Who they are is kept, unless one is not known yet. Cost: per flow. */
+INLINE int policy_classes(struct policy_ask *ask)
+{
+	__u64 generation = epoch_generation(); /* before anything is looked up: what changes meanwhile is asked again */
+	struct policy_pair *p = policy_pair_place(ask);
+	int outcome;
+
+	if (likely(p && policy_pair_holds(p, ask) && p->generation == generation)) {
+		__builtin_memcpy(ask->class, p->class, sizeof(ask->class));
+		return 0;
+	}
+	outcome = policy_class(POLICY_EGRESS) ?: policy_class(POLICY_INGRESS);
+	if (!outcome && p)
+		policy_pair_keep(p, ask, generation);
+	return outcome;
+}
+
+/* What one end's class says. Returns 0 or a drop reason. Cost: per flow. */
+APART int policy_end(__u32 direction)
+{
+	struct cpu *c = cpu_this();
+	struct policy_ask *ask;
+	struct verdict *v;
+
+	if (!c)
+		return DROP_POLICY_NO_RULE;
+	ask = &c->ask;
+	direction &= 1;
+	v = policy_find(ask, &ask->class[direction]);
+	if (v) {
+		ask->rule[direction] = v->rule;
+		__sync_fetch_and_add(&v->hits, 1);
+		v->last = bpf_jiffies64();
+		if (v->action == POLICY_ALLOW)
+			return 0;
+	}
+	ask->denied = direction + 1;
+	ask->audit = !!(ask->class[direction].lengths & POLICY_AUDIT);
+	return v && v->action == POLICY_DENY ? DROP_POLICY_DENIED : DROP_POLICY_NO_RULE;
+}
+
+/*
+ * Asks the policies of both ends, as far as they are ours, what the CPU wants to know. Returns 0 or a drop reason; what only one end that is audited
+ * denies, the other end may still deny. Cost: per flow.
+ */
 INLINE int policy_judge(struct policy_ask *ask)
 {
 	int outcome;
@@ -164,8 +202,14 @@ INLINE int policy_judge(struct policy_ask *ask)
 	ask->rule[1] = 0;
 	ask->audit = false;
 	ask->denied = 0;
-	outcome = ask->src_slot ? policy_end(POLICY_EGRESS) : 0;
-	return outcome || !ask->dst_slot ? outcome : policy_end(POLICY_INGRESS);
+	outcome = policy_classes(ask);
+	if (outcome)
+		return outcome;
+	if (ask->class[POLICY_EGRESS].class)
+		outcome = policy_end(POLICY_EGRESS);
+	if ((outcome && !ask->audit) || !ask->class[POLICY_INGRESS].class)
+		return outcome;
+	return policy_end(POLICY_INGRESS) ?: outcome;
 }
 
 #endif

@@ -37,6 +37,9 @@ enum policy_absent {
 	POLICY_NO_OTHER = 1 << 20,
 };
 
+/* … and one that no map has: what the endpoint's class denies is only reported. */
+#define POLICY_AUDIT (1u << 31)
+
 struct peer_class {
 	__u32 class;
 	__u32 lengths;

@@ -70,17 +70,10 @@ struct {
 	__type(value, struct wire);
 } wires SEC(".maps");
 
-/*
- * The addresses in 64 bits, of which the top ones make an index. The top bits of a product depend on all bits of its factor, and most on the last octets of
- * the addresses, which are the highest here: neighbours get rows of their own. The sender doesn't matter where any is set.
- */
+/* Of the addresses by which a path is found. The sender doesn't matter where any is set. */
 INLINE __u64 path_hash(const struct packet *pkt, bool any)
 {
-	__u64 h = (pkt->dst.d[0] + pkt->dst.d[1]) * 0x9e3779b97f4a7c15ULL;
-
-	if (!any)
-		h += (pkt->src.d[0] + pkt->src.d[1]) * 0xbf58476d1ce4e5b9ULL;
-	return h;
+	return any ? addr_hash(&pkt->dst) : addr_pair_hash(&pkt->src, &pkt->dst);
 }
 
 /* The row where packets like pkt begin to look. */

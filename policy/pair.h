@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Who two ends are to each other's policies: their classes, which depend on neither port nor protocol. Each CPU keeps them for the pairs that it was asked
+ * about last, so that a flow that begins asks for no more than the verdict on its port. Losing a row costs four look-ups.
+ */
+#ifndef MYELIN_POLICY_PAIR_H
+#define MYELIN_POLICY_PAIR_H
+
+#include "../bpf/cpu.h"
+#include "../endpoint/endpoint.h"
+
+#define PAIR_BITS 9
+
+struct policy_pair {
+	struct addr src;
+	struct addr dst;
+	__u32 slots;
+	__u32 pad;
+	__u64 generation; /* of all epochs, when the maps were asked */
+	struct peer_class class[2]; /* by direction */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 << PAIR_BITS);
+	__type(key, __u32);
+	__type(value, struct policy_pair);
+} policy_pairs SEC(".maps");
+
+/* The one place where the pair of the question can be. */
+INLINE struct policy_pair *policy_pair_place(const struct policy_ask *ask)
+{
+	__u32 i = addr_pair_hash(&ask->src, &ask->dst) >> (64 - PAIR_BITS);
+
+	return bpf_map_lookup_elem(&policy_pairs, &i);
+}
+
+INLINE __u32 policy_pair_slots(const struct policy_ask *ask)
+{
+	return (__u32)ask->src_slot << 16 | ask->dst_slot;
+}
+
+INLINE bool policy_pair_holds(const struct policy_pair *p, const struct policy_ask *ask)
+{
+	return p->slots == policy_pair_slots(ask) && addr_equal(&p->src, &ask->src) && addr_equal(&p->dst, &ask->dst);
+}
+
+INLINE void policy_pair_keep(struct policy_pair *p, const struct policy_ask *ask, __u64 generation)
+{
+	p->src = ask->src;
+	p->dst = ask->dst;
+	p->slots = policy_pair_slots(ask);
+	p->generation = generation;
+	__builtin_memcpy(p->class, ask->class, sizeof(p->class));
+}
+
+#endif
