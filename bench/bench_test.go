@@ -50,13 +50,13 @@ func TestParseThroughput(t *testing.T) {
 	}
 }
 
-// Both scenarios carry packets in both families, and leave nothing behind.
+// All that need no agent carry packets in both families, and leave nothing behind.
 func TestScenarios(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
 	for _, family := range []Family{IPv4, IPv6} {
-		for _, scenario := range []Scenario{Node(), Plain()} {
+		for _, scenario := range []Scenario{Node(), Plain(), Redirect()} {
 			t.Run(scenario.Name()+family.Suffix(), func(t *testing.T) {
 				path, err := scenario.Setup(t.Context(), family)
 				t.Cleanup(func() {

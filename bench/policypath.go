@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"runtime/debug"
-
-	"github.com/vishvananda/netlink"
 
 	"myelin/bench/results"
 	"myelin/bpf"
@@ -76,25 +73,14 @@ func (p *policyPath) enforce(ctx context.Context, i int, node string) error {
 		return err
 	}
 	sizes := bpf.Sizes{Peers: 1 << 21, PeerPrefixes: 1 << 20, PeerClasses: 1 << 16, Verdicts: 1 << 18}
-	e, err := newEnforcer(ctx, dir, node, bpf.Options{Settings: p.settings(), Sizes: sizes}, func(e *enforcer) error {
-		return errors.Join(e.put(all), p.hang(e, i, node))
+	e, err := newEnforcer(ctx, dir, node, bpf.Options{Settings: p.family.addressing().withGateway(enforcing()), Sizes: sizes}, func(e *enforcer) error {
+		return errors.Join(e.put(all), p.hang(ctx, e, i, node))
 	})
 	if err != nil {
 		return err
 	}
 	p.nodes = append(p.nodes, e)
 	return p.enforced(ctx, e)
-}
-
-func (p *policyPath) settings() bpf.Settings {
-	s := enforcing()
-	gateway := bpf.Addr(netip.MustParseAddr(p.family.addressing().dflt))
-	if p.family == IPv6 {
-		s.Gateway6 = gateway
-	} else {
-		s.Gateway4 = gateway
-	}
-	return s
 }
 
 // objects are what the node with the number knows.
@@ -122,58 +108,22 @@ func around(pod string, bits int) netip.Prefix {
 	return prefix
 }
 
-// hang writes what packages endpoint and node would, and attaches the programs as they do. They are taken off with their pins.
-func (p *policyPath) hang(e *enforcer, i int, node string) error {
-	at, d := p.family.addressing(), e.datapath
-	pod, wire, host := netip.MustParseAddr(at.pod[i]), netip.MustParseAddr(at.wire[i]), p.prefix+node
-	podMAC, _, err := device(host+"p", "eth0")
-	if err != nil {
-		return err
-	}
-	linkMAC, link, err := device(host, "pod0")
-	if err != nil {
-		return err
-	}
-	_, index, err := device(host, "wire0")
-	if err != nil {
-		return err
-	}
-	row := bpf.DatapathEndpoint{Ifindex: uint32(link), Slot: podSlot, PodMac: bpf.MAC(podMAC), LinkMac: bpf.MAC(linkMAC)}
-	own := bpf.DatapathPodLink{Endpoint: row, Addr4: bpf.Addr(pod)}
-	attachment := &endpoint.Endpoint{ID: podSlot, ContainerID: host, IfName: "eth0", Namespace: namespace, Pod: [2]string{"client", "server"}[i], IPv4: pod, State: endpoint.StateReady}
+// hang makes it the node's, of whose pod the policies' engine knows.
+func (p *policyPath) hang(ctx context.Context, e *enforcer, i int, node string) error {
+	at := p.family.addressing()
+	pod := netip.MustParseAddr(at.pod[i])
+	attachment := &endpoint.Endpoint{ID: podSlot, ContainerID: p.prefix + node, IfName: "eth0", Namespace: namespace, Pod: [2]string{"client", "server"}[i], IPv4: pod, State: endpoint.StateReady}
 	if pod.Is6() {
-		own.Addr4, own.Addr6 = own.Addr6, own.Addr4
 		attachment.IPv4, attachment.IPv6 = attachment.IPv6, pod
 	}
 	txn := e.db.WriteTxn(e.endpoints)
 	defer txn.Abort()
-	err = errors.Join(
-		insert(txn, e.endpoints, []*endpoint.Endpoint{attachment}),
-		d.Endpoints.Put(bpf.Addr(pod), row), d.PodLinks.Put(uint32(link), own),
-		d.Endpoints.Put(bpf.Addr(wire), bpf.DatapathEndpoint{Slot: endpoint.HostID, Flags: uint8(bpf.DatapathEndpointFlagENDPOINT_HOST)}),
-		d.Wires.Put(uint32(index), bpf.DatapathWire{Mtu: 1500}),
-		e.epochs.Bump(0),
-		ip(context.Background(), fmt.Sprintf("-n %sp %s neighbour replace %s lladdr %s dev eth0 nud permanent", host, at.option, at.dflt, linkMAC)))
+	err := errors.Join(insert(txn, e.endpoints, []*endpoint.Endpoint{attachment}), p.join(ctx, e.datapath, at, i))
 	if err != nil {
 		return err
 	}
 	txn.Commit()
-	return inNetns(host, func() error {
-		return errors.Join(d.Attacher.Attach(bpf.FromPod, "pod0", link), d.Attacher.Attach(bpf.ToPod, "pod0", link), d.Attacher.Attach(bpf.FromWire, "wire0", index))
-	})
-}
-
-// device is an interface's MAC and index.
-func device(netns, name string) (mac net.HardwareAddr, index int, err error) {
-	err = inNetns(netns, func() error {
-		l, err := netlink.LinkByName(name)
-		if err != nil {
-			return fmt.Errorf("find %s in %s: %w", name, netns, err)
-		}
-		mac, index = l.Attrs().HardwareAddr, l.Attrs().Index
-		return nil
-	})
-	return mac, index, err
+	return nil
 }
 
 // enforced returns when the pod's policies are in the kernel, and checks that there is a rule for each.

@@ -14,7 +14,8 @@ import (
 // agent, whose other features would change the way of the packets too.
 type socketsPath struct {
 	directPath
-	services, backends int // there are so many Services, and so many backends of that which is asked for
+	services, backends int          // there are so many Services, and so many backends of that which is asked for
+	settings           bpf.Settings // the node's
 	dir                string
 	balancer           *balancer
 }
@@ -25,7 +26,7 @@ func Sockets(name string, services, backends int) Scenario {
 }
 
 func newSockets(name string, services, backends int) *socketsPath {
-	return &socketsPath{directPath: directPath{kernelPath: kernelPath{name: name, pods: true}}, services: services, backends: backends}
+	return &socketsPath{directPath: directPath{kernelPath: kernelPath{name: name, pods: true}}, services: services, backends: backends, settings: bpf.Settings{Ipv4: 1, Ipv6: 1}}
 }
 
 func (s *socketsPath) Setup(ctx context.Context, family Family) (Path, error) {
@@ -72,7 +73,7 @@ func (s *socketsPath) stand(ctx context.Context, family Family) (Path, error) {
 	if s.dir, err = os.MkdirTemp("", s.prefix); err != nil {
 		return path, err
 	}
-	settings := bpf.Settings{Ipv4: 1, Ipv6: 1}
+	settings := family.addressing().withGateway(s.settings)
 	if bpf.HaveSetRetval() {
 		settings.SetRetval = 1
 	}

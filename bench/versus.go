@@ -16,18 +16,20 @@ func crr(name string) []Test {
 }
 
 // AgainstKubeProxy measures new connections to one of so many Services: by kube-proxy in both of its modes, whose programs are in a folder, by
-// our sockets, and without a Service. The last result is our ratio to the better one of kube-proxy.
+// our sockets, by all that takes its place, and without a Service. The last results are ratios to the better one of kube-proxy, of all that takes its
+// place and of the sockets alone.
 func AgainstKubeProxy(ctx context.Context, opts Options, programs string, services int) ([]results.Result, error) {
 	opts.Way, opts.Tests = "service", crr(fmt.Sprintf("crr-%d", services))
 	list, err := Measure(ctx, opts, []Scenario{
-		Direct(), KubeProxy(programs, "iptables", services), KubeProxy(programs, "nftables", services), Sockets("sockets", services, 1),
+		Direct(), KubeProxy(programs, "iptables", services), KubeProxy(programs, "nftables", services), Sockets("sockets", services, 1), Whole("myelin", services),
 	})
 	if err != nil {
 		return nil, err
 	}
-	best := max(list[1].Value, list[2].Value)
-	ours := results.Result{Name: fmt.Sprintf("service/crr_vs_kubeproxy_%d%s", services, opts.Family.Suffix()), Value: list[3].Value, Unit: list[3].Unit}
-	return append(list, ours.Against(best)), nil
+	best, sockets, whole := max(list[1].Value, list[2].Value), list[3], list[4]
+	whole.Name = fmt.Sprintf("service/crr_vs_kubeproxy_%d%s", services, opts.Family.Suffix())
+	sockets.Name = fmt.Sprintf("service/sockets_vs_kubeproxy_%d%s", services, opts.Family.Suffix())
+	return append(list, whole.Against(best), sockets.Against(best)), nil
 }
 
 // Flat measures whether more Services or more backends make new connections slower: the ratio to 4 Services of one backend.

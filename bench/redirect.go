@@ -1,0 +1,79 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+)
+
+// redirectPath is pod→pod with the shortest programs there are: what a pod sends goes out of the wire, what the wire brings into the pod, unread and
+// unchanged. No datapath on veth that redirects can be faster, so it bounds what there is to reach. Needs kernel 6.6, for TCX.
+type redirectPath struct {
+	kernelPath
+	held []interface{ Close() error }
+}
+
+// Redirect is pod→pod by two redirects and nothing else.
+func Redirect() Scenario {
+	return &redirectPath{kernelPath: kernelPath{name: "redirect", pods: true}}
+}
+
+func (r *redirectPath) Setup(ctx context.Context, family Family) (Path, error) {
+	path, err := r.kernelPath.Setup(ctx, family)
+	if err != nil {
+		return path, err
+	}
+	for i, node := range []string{"a", "b"} {
+		if err := r.hang(ctx, family.addressing(), node, []string{"b", "a"}[i]); err != nil {
+			return path, fmt.Errorf("redirect on node %s: %w", node, err)
+		}
+	}
+	return path, nil
+}
+
+// hang attaches the programs. Pods address their frames to the other node's wire, since nobody on the way writes them anew.
+func (r *redirectPath) hang(ctx context.Context, at addressing, node, other string) error {
+	host := r.prefix + node
+	mac, _, err1 := device(r.prefix+other, "wire0")
+	_, pod, err2 := device(host, "pod0")
+	_, wire, err3 := device(host, "wire0")
+	err := errors.Join(err1, err2, err3,
+		ip(ctx, fmt.Sprintf("-n %sp %s neighbour replace %s lladdr %s dev eth0 nud permanent", host, at.option, at.dflt, mac)))
+	if err != nil {
+		return err
+	}
+	return inNetns(host, func() error {
+		return errors.Join(r.attach(pod, asm.FnRedirect, wire), r.attach(wire, asm.FnRedirectPeer, pod))
+	})
+}
+
+// attach lets all that comes in by a device go on by another one.
+func (r *redirectPath) attach(in int, how asm.BuiltinFunc, out int) error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R1, int32(out)), asm.Mov.Imm(asm.R2, 0), how.Call(), asm.Return()},
+	})
+	if err != nil {
+		return fmt.Errorf("load a redirect: %w", err)
+	}
+	r.held = append(r.held, p)
+	l, err := link.AttachTCX(link.TCXOptions{Interface: in, Program: p, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return fmt.Errorf("attach a redirect: %w", err)
+	}
+	r.held = append(r.held, l)
+	return nil
+}
+
+func (r *redirectPath) Teardown(ctx context.Context) error {
+	var err error
+	for _, h := range r.held {
+		err = errors.Join(err, h.Close())
+	}
+	r.held = nil
+	return errors.Join(err, r.kernelPath.Teardown(ctx))
+}
