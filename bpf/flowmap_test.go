@@ -58,11 +58,9 @@ func flowsAre(n int) func(testing.TB, *world) {
 func ages(seconds uint32) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
-		hz, err := clockRate()
-		must(t, err)
 		w.unkeep(t)
 		for k, f := range w.flows(t) {
-			f.Seen -= seconds * hz
+			f.Seen -= seconds * w.settings.Hz
 			must(t, w.Flows.Put(k, f))
 		}
 	}

@@ -270,7 +270,7 @@ func (w *world) load(t testing.TB, s Settings, tweak func(*ebpf.CollectionSpec))
 	must(t, err)
 	hz, err := clockRate()
 	must(t, err)
-	s.Hz = hz * max(1, s.Hz)
+	s.Hz = hz * max(10, s.Hz) // a slow machine takes more than a second from step to step
 	spec.Maps["flows"].MaxEntries = 8192
 	if tweak != nil {
 		tweak(spec)
