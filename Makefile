@@ -24,9 +24,9 @@ build: ## bin/myelin, bin/myelin-cni, bin/myelin-bench: static, no compiler but 
 image: ## bin/image: the OCI image for amd64 and arm64, with SBOMs; no container engine
 	go run ./image/build -o bin/image
 
-test: build ## all four rings; the last line says what passed
-	scripts/deps.sh test vm
-	MYELIN_KUBE_BIN=$$(test/kube/build.sh) && export MYELIN_KUBE_BIN && go run ./test/rings unit packet lab vm
+test: build ## all rings, and a real cluster; a line for each says what passed
+	scripts/deps.sh test vm cluster
+	test/all.sh
 
 test-unit: ## pure Go, and what a few network namespaces prove
 	scripts/deps.sh test

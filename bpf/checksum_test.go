@@ -11,7 +11,7 @@ import (
 
 // The header checksum has to be right for every value that it can have before the TTL is taken down.
 func TestTTLChecksumIsRight(t *testing.T) {
-	w := newWorld(t, settingsOf(), nil)
+	w := newWorld(t, settingsOf(), onlyForwarding)
 	defer w.enter(t)()
 	step := 1
 	if testing.Short() {
@@ -41,7 +41,7 @@ func onesSum(b []byte) uint16 {
 
 // A UDP checksum that comes out as 0 is sent as 0xffff (RFC 768): 0 would say that there is none, which IPv6 refuses.
 func TestMasqueradedUDPChecksumIsNeverZero(t *testing.T) {
-	w := newWorld(t, settingsOf(masquerading), nil)
+	w := newWorld(t, settingsOf(masquerading), onlyForwarding)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		defer w.enter(t)()
 		w.forget(t)

@@ -26,7 +26,7 @@ func nextEvent(t testing.TB, r *ringbuf.Reader) (e DatapathEvent, ok bool) {
 }
 
 func TestEvents(t *testing.T) {
-	w := newWorld(t, settingsOf(tracking, func(s *Settings) { s.Monitor, s.EventRate = 1, 1000 }), nil)
+	w := newWorld(t, settingsOf(tracking, func(s *Settings) { s.Monitor, s.EventRate = 1, 1000 }), onlyForwarding)
 	must(t, w.Listening.Set(uint32(1)))
 	r, err := ringbuf.NewReader(w.Events)
 	must(t, err)
@@ -71,7 +71,7 @@ func TestEvents(t *testing.T) {
 // A flood of drops is counted to the last one, and told of only as often as was allowed.
 func TestEventsAreLimited(t *testing.T) {
 	const rate, packets = 20, 500
-	w := newWorld(t, settingsOf(func(s *Settings) { s.EventRate = rate }), nil)
+	w := newWorld(t, settingsOf(func(s *Settings) { s.EventRate = rate }), onlyForwarding)
 	r, err := ringbuf.NewReader(w.Events)
 	must(t, err)
 	defer r.Close()

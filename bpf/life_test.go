@@ -73,7 +73,7 @@ func TestLifeOverTwoNodes(t *testing.T) {
 		{"tunnel, tracking", settingsOf(tunnel6, tracking), "vx0", "FORWARD_TUNNEL", "eth none > none"},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
-			one, two := newWorld(t, mode.settings, nil), newWorld(t, mode.settings, nil)
+			one, two := newWorld(t, mode.settings, onlyForwarding), newWorld(t, mode.settings, onlyForwarding)
 			two.mirror(t)
 			packettest.Both(t, func(t *testing.T, f packet.Family) {
 				in := "from_wire " + mode.wire
@@ -101,7 +101,7 @@ func TestLifeOverTwoNodes(t *testing.T) {
 func TestLifeToTheWorld(t *testing.T) {
 	s := settingsOf(masquerading)
 	s.NatPortMin, s.NatPortMax = 50000, 50999
-	w := newWorld(t, s, nil)
+	w := newWorld(t, s, onlyForwarding)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		defer w.enter(t)()
 		w.forget(t)

@@ -43,7 +43,7 @@ func (w *world) chosen(t testing.TB, f packet.Family, set DatapathBackendSet) ma
 // Flows get the same place of a Maglev table in its own map, whose rows hold no power of two of them, as of one that other sets would have; and places of all rows.
 func TestMaglevTables(t *testing.T) {
 	const id, size = 0x7000, 1021
-	w := newWorld(t, settingsOf(servicing), nil)
+	w := newWorld(t, settingsOf(servicing), onlyForwarding)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		defer w.enter(t)()
 		choices, table := make([]DatapathChoiceRow, size/32+1), make([]DatapathTableRow, size/496+1)

@@ -10,7 +10,7 @@ import (
 
 // The table of paths has no list of rows that collide: where packets go to neighbouring addresses, as in a cluster they do, decisions must still be kept.
 func TestNeighbouringDestinationsAreKept(t *testing.T) {
-	w := newWorld(t, settingsOf(), nil)
+	w := newWorld(t, settingsOf(), onlyForwarding)
 	const destinations = 64
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		defer w.enter(t)()

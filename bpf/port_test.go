@@ -35,7 +35,7 @@ func sourcePort(frame []byte) uint16 {
 func TestNatPortsAreNeverShared(t *testing.T) {
 	s := settingsOf(masquerading)
 	s.NatPortMin, s.NatPortMax = 50000, 50009
-	w := newWorld(t, s, nil)
+	w := newWorld(t, s, onlyForwarding)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		defer w.enter(t)()
 		w.forget(t)
@@ -70,7 +70,7 @@ func TestNatPortsAreNeverShared(t *testing.T) {
 func TestNatFlowsBeginOnAllCPUs(t *testing.T) {
 	s := settingsOf(masquerading)
 	s.NatPortMin, s.NatPortMax = 50000, 52999
-	w := newWorld(t, s, nil)
+	w := newWorld(t, s, onlyForwarding)
 	const flows, workers = 300, 8
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		w.forgetIn(t)

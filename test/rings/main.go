@@ -1,6 +1,6 @@
 // Command rings runs the tests, ring by ring, and ends with one line that sums them up: "N passed, N failed".
 //
-//	go run ./test/rings [unit] [packet] [lab] [vm] [cluster]
+//	go run ./test/rings [packet] [lab] [kube] [unit] [vm] [cluster]
 package main
 
 import (
@@ -20,9 +20,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The rings, from fast to slow. vm runs packet and lab again on the kernels below; cluster needs one that is up, and runs where it is asked for by name.
+// The rings. vm runs packet and lab again on the kernels below; cluster needs one that is up, and runs where it is asked for by name. kube is none: it
+// lets the rings after it have an API server, which it builds, or waits for, if somebody else does.
 const (
-	unit, packet, lab, vm, cluster = "unit", "packet", "lab", "vm", "cluster"
+	unit, packet, lab, vm, cluster, kube = "unit", "packet", "lab", "vm", "cluster", "kube"
 )
 
 // kernels are the series that the VM ring boots: what most nodes run, and the floor.
@@ -85,8 +86,10 @@ func (r *runner) run(ctx context.Context, rings []string) error {
 			err = r.here(ctx, ring)
 		case vm:
 			err = r.inVM(ctx)
+		case kube:
+			err = buildKube(ctx)
 		default:
-			err = fmt.Errorf("no ring %q: unit, packet, lab, vm or cluster", ring)
+			err = fmt.Errorf("no ring %q: packet, lab, kube, unit, vm or cluster", ring)
 		}
 		if err != nil {
 			return err
@@ -94,6 +97,17 @@ func (r *runner) run(ctx context.Context, rings []string) error {
 		fmt.Fprintf(r.out, "── ring %s done in %v; so far %s, %d skipped\n", ring, time.Since(begin).Round(time.Second), r.tally.summary(), r.tally.skipped)
 	}
 	return nil
+}
+
+// buildKube tells the tests after it where an API server is.
+func buildKube(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "test/kube/build.sh")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("build an API server: %w", err)
+	}
+	return os.Setenv("MYELIN_KUBE_BIN", strings.TrimSpace(string(out)))
 }
 
 // list finds the packages that have tests and gives each to one ring.
