@@ -7,6 +7,7 @@ here=$(dirname "$(realpath "$0")")
 . "$here/../../scripts/apt.sh"
 . "$here/images.sh"
 coredns_version=1.12.1
+plugins_version=1.9.1
 dir=${XDG_CACHE_HOME:-$HOME/.cache}/myelin/cluster
 bin=$dir/bin images=$dir/images
 KUBERNETES_GOFLAGS=${KUBE_BUILD_GOFLAGS-}
@@ -32,6 +33,15 @@ coredns() {
   mkdir -p "$dir/coredns"
   printf 'module coredns\n\ngo 1.24\n\nrequire github.com/coredns/coredns v%s\n' "$coredns_version" > "$dir/coredns/go.mod"
   (cd "$dir/coredns" && kubernetes_go build -o "$bin/$1" github.com/coredns/coredns)
+}
+
+# cni_plugin FILE: what Myelin is compared with.
+cni_plugin() {
+  local main=main
+  [ "$1" != host-local ] || main=ipam
+  mkdir -p "$dir/plugins"
+  printf 'module plugins\n\ngo 1.24\n\nrequire github.com/containernetworking/plugins v%s\n' "$plugins_version" > "$dir/plugins/go.mod"
+  (cd "$dir/plugins" && kubernetes_go build -o "$bin/$1" "github.com/containernetworking/plugins/plugins/$main/$1")
 }
 
 # containerd: that of the distribution's next release, which knows Kubernetes 1.34; unpacked, not installed.
@@ -61,6 +71,7 @@ for what in etcd kube-apiserver; do make $what shared; done
 for what in kubelet kube-controller-manager kube-scheduler kubectl; do make $what upstream; done
 for what in agnhost regression-issue-74839; do make $what image_program; done
 make coredns coredns
+for what in ptp host-local; do make $what cni_plugin; done
 case ${1-} in
   '') ;;
   e2e)

@@ -7,6 +7,7 @@
 #   ready                     how many seconds it took from the agents' start until the last node was Ready
 #   down                      ends and removes all of it, also of one that came up in part
 #   kubectl ARG...            as its administrator
+#   kubeconfig                the administrator's file, for who is where the API server is (in-control)
 #   in-node NODE CMD...       in a node's namespaces
 #   in-control CMD...         where the API server is, outside of all nodes
 #   suite FLAG...             upstream's test suite on it, by ginkgo
@@ -109,6 +110,7 @@ case ${1-} in
   reboot) reboot "$2" ;;
   agent) agent "$2" "$3" ;;
   kubectl) shift; administer "$@" ;;
+  kubeconfig) echo "$pki/admin.kubeconfig" ;;
   in-node) shift; in_node "$@" ;;
   suite) shift; suite "$@" ;;
   in-control) shift; in_control "$@" ;;

@@ -1,6 +1,6 @@
-# Sourced: what runs on a node: containerd, kubelet, the agent.
+# Sourced: what runs on a node: containerd, kubelet, the agent. Pods whose runtime class has the handler ptp get the plugins in /etc/cni/ptp.d, and not Myelin.
 runtime() { # NODE
-  local node=$1 image root
+  local node=$1 image program root
   cat > "$home/$node/containerd.toml" << TOML
 version = 2
 root = "/var/lib/containerd"
@@ -19,10 +19,17 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       BinaryName = "$(command -v runc)"
       SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.ptp]
+    runtime_type = "io.containerd.runc.v2"
+    cni_conf_dir = "/etc/cni/ptp.d"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.ptp.options]
+      BinaryName = "$(command -v runc)"
+      SystemdCgroup = false
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/opt/cni/bin"
     conf_dir = "/etc/cni/net.d"
 TOML
+  for program in ptp host-local; do install -D "$bin/$program" "$home/$node/opt/cni/bin/$program"; done
   background "containerd-$node" in_node "$node" env "PATH=$bin:$PATH" "$bin/containerd" -c "$home/$node/containerd.toml"
   root=/proc/$(cat "$pids/node-$node")/root
   eventually 20 "containerd on $node, see $logs/containerd-$node.log" test -S "$root/run/containerd/containerd.sock"
