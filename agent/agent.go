@@ -279,7 +279,7 @@ func (a *Agent) startEndpoints(ctx context.Context) error {
 	}
 	a.manager = endpoint.NewManager(a.log, a.db, a.endpoints, a.ipam, podlink.NewVeth(a.host, podlink.Options{ProcSys: a.config.Myelin.SysctlRoot, SlowPath: true}), endpoint.Config{
 		RunDir: a.config.Myelin.RunDir, Node: a.podConfig,
-		Ready: a.podReady,
+		Ready: a.podReady, Elsewhere: a.addressElsewhere,
 	})
 	txn := a.db.WriteTxn(a.endpoints)
 	a.restorable(txn)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/cilium/hive/job"
 
 	"myelin/bpf"
+	"myelin/cluster"
 	"myelin/endpoint"
 	"myelin/kube"
 	"myelin/kube/crd"
@@ -104,6 +106,18 @@ func (a *Agent) startPrefilter(kernel *policy.Kernel) error {
 	}
 	a.group.Add(job.OneShot("prefilter", func(ctx context.Context, _ cell.Health) error { return a.prefilter.Run(ctx) }))
 	return nil
+}
+
+// addressElsewhere reports whether another Pod has the address, which no endpoint
+// has: one that was there before Myelin was the node's network, or one of another
+// node, whose podCIDR it was.
+func (a *Agent) addressElsewhere(addr netip.Addr, namespace, pod string) bool {
+	for p := range a.cluster.Pods.List(a.db.ReadTxn(), cluster.PodsByAddress(addr)) {
+		if p.Key() != (cluster.Key{Namespace: namespace, Name: pod}) {
+			return true
+		}
+	}
+	return false
 }
 
 // podReady returns when a new pod can be reached, and its policies hold.

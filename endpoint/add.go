@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/statedb/reconciler"
@@ -63,7 +64,11 @@ func (m *Manager) plan(req Request) (*Endpoint, error) {
 		LinkName: LinkName(a), LinkMAC: linkMAC(a, "link", now), PodMAC: linkMAC(a, "pod", now),
 		MTU: node.MTU, RouteMTU: node.RouteMTU, State: StateCreating, CreatedAt: now,
 	}
-	if e.IPv4, e.IPv6, err = m.ipam.Allocate(a.String()); err != nil {
+	var elsewhere func(netip.Addr) bool
+	if m.config.Elsewhere != nil {
+		elsewhere = func(addr netip.Addr) bool { return m.config.Elsewhere(addr, req.Namespace, req.Pod) }
+	}
+	if e.IPv4, e.IPv6, err = m.ipam.Allocate(a.String(), elsewhere); err != nil {
 		return nil, err
 	}
 	switch {

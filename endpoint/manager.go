@@ -54,6 +54,9 @@ type Config struct {
 	// Ready, if set, is waited for after the datapath has taken the endpoint:
 	// what else must know the pod before ADD answers.
 	Ready func(context.Context, *Endpoint) error
+	// Elsewhere, if set, says whether a pod that is not the one that is being
+	// added has an address, though it is no endpoint: another network gave it.
+	Elsewhere func(addr netip.Addr, namespace, pod string) bool
 	// Step, if set, is called with the name of each step of Add and Delete that
 	// has just been done. An error fails the operation there; tests panic in it
 	// to act a crash.

@@ -88,7 +88,7 @@ func TestSet(t *testing.T) {
 	al := mustNew(t, "10.0.1.0/24", "fd00:1::/64")
 	allocate := func(owner, want4, want6 string) {
 		t.Helper()
-		v4, v6, err := al.Allocate(owner)
+		v4, v6, err := al.Allocate(owner, nil)
 		if err != nil || v4.String() != want4 || v6.String() != want6 {
 			t.Errorf("%s got %s %s %v, want %s %s", owner, v4, v6, err, want4, want6)
 		}
@@ -131,7 +131,7 @@ func TestSet(t *testing.T) {
 		al.Release(owner)
 	}
 	set("", "", "")
-	if _, _, err := al.Allocate("f"); err == nil || !strings.Contains(err.Error(), "no podCIDR") {
+	if _, _, err := al.Allocate("f", nil); err == nil || !strings.Contains(err.Error(), "no podCIDR") {
 		t.Errorf("without a podCIDR: %v", err)
 	}
 }
@@ -139,7 +139,7 @@ func TestSet(t *testing.T) {
 // TestSetRefused: what can't be put in force changes nothing.
 func TestSetRefused(t *testing.T) {
 	al := mustNew(t, "10.0.0.0/23", "fd00::/16")
-	if _, _, err := al.Allocate("a"); err != nil {
+	if _, _, err := al.Allocate("a", nil); err != nil {
 		t.Fatal(err)
 	}
 	before := al.Dump()

@@ -113,8 +113,9 @@ func newPools(prefixes []netip.Prefix) (pools []*pool, err error) {
 
 // Allocate takes one address of each family that has a podCIDR; the other is
 // the zero Addr. Either all families succeed or nothing is taken. An owner that
-// already holds addresses is refused.
-func (al *Allocator) Allocate(owner string) (v4, v6 netip.Addr, err error) {
+// already holds addresses is refused. Addresses that are elsewhere in use, which
+// elsewhere says if it is not nil, are left out.
+func (al *Allocator) Allocate(owner string, elsewhere func(netip.Addr) bool) (v4, v6 netip.Addr, err error) {
 	if owner == "" {
 		return v4, v6, errors.New("allocate address: owner is empty")
 	}
@@ -126,8 +127,8 @@ func (al *Allocator) Allocate(owner string) (v4, v6 netip.Addr, err error) {
 	if len(al.v4)+len(al.v6) == 0 {
 		return v4, v6, fmt.Errorf("allocate address for %s: the node has no podCIDR", owner)
 	}
-	if v4, err = al.allocateFrom(al.v4, owner); err == nil {
-		v6, err = al.allocateFrom(al.v6, owner)
+	if v4, err = al.allocateFrom(al.v4, owner, elsewhere); err == nil {
+		v6, err = al.allocateFrom(al.v6, owner, elsewhere)
 	}
 	if err != nil {
 		al.release(owner)
@@ -136,10 +137,10 @@ func (al *Allocator) Allocate(owner string) (v4, v6 netip.Addr, err error) {
 	return v4, v6, nil
 }
 
-func (al *Allocator) allocateFrom(pools []*pool, owner string) (netip.Addr, error) {
+func (al *Allocator) allocateFrom(pools []*pool, owner string, elsewhere func(netip.Addr) bool) (netip.Addr, error) {
 	var full []error
 	for _, p := range pools {
-		a, err := p.allocate(owner)
+		a, err := p.allocateExcept(owner, elsewhere)
 		if err == nil {
 			al.held[owner] = append(al.held[owner], a)
 			return a, nil

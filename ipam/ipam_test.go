@@ -36,7 +36,7 @@ func TestReserved(t *testing.T) {
 		var err error
 		for i := 0; i < 16 && err == nil; i++ {
 			var v4, v6 netip.Addr
-			if v4, v6, err = al.Allocate(fmt.Sprint("pod", i)); err != nil {
+			if v4, v6, err = al.Allocate(fmt.Sprint("pod", i), nil); err != nil {
 				break
 			}
 			if !v4.IsValid() {
@@ -57,7 +57,7 @@ func TestSlash24Has253(t *testing.T) {
 	al := mustNew(t, "10.0.1.0/24")
 	seen := map[netip.Addr]bool{}
 	for i := range 253 {
-		v4, v6, err := al.Allocate(fmt.Sprint(i))
+		v4, v6, err := al.Allocate(fmt.Sprint(i), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func TestSlash24Has253(t *testing.T) {
 		}
 		seen[v4] = true
 	}
-	if _, _, err := al.Allocate("more"); err == nil || !strings.Contains(err.Error(), "podCIDR 10.0.1.0/24: all 253 addresses in use") {
+	if _, _, err := al.Allocate("more", nil); err == nil || !strings.Contains(err.Error(), "podCIDR 10.0.1.0/24: all 253 addresses in use") {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -74,15 +74,15 @@ func TestSlash24Has253(t *testing.T) {
 // TestRest checks that a released address comes back last.
 func TestRest(t *testing.T) {
 	al := mustNew(t, "10.0.0.0/29", "fd00::/125")
-	first, _, _ := al.Allocate("a")
+	first, _, _ := al.Allocate("a", nil)
 	al.Release("a")
 	al.Release("a")
 	for i := range 4 {
-		if v4, v6, err := al.Allocate(fmt.Sprint(i)); err != nil || v4 == first {
+		if v4, v6, err := al.Allocate(fmt.Sprint(i), nil); err != nil || v4 == first {
 			t.Fatalf("allocation %d: %s %s %v", i, v4, v6, err)
 		}
 	}
-	if v4, _, err := al.Allocate("last"); err != nil || v4 != first {
+	if v4, _, err := al.Allocate("last", nil); err != nil || v4 != first {
 		t.Fatalf("got %s %v, want %s again", v4, err, first)
 	}
 }
@@ -90,29 +90,29 @@ func TestRest(t *testing.T) {
 func TestBothOrNeither(t *testing.T) {
 	al := mustNew(t, "10.0.0.0/24", "fd00::/126")
 	for _, owner := range []string{"a", "b"} {
-		if v4, v6, err := al.Allocate(owner); err != nil || !v4.Is4() || !v6.Is6() {
+		if v4, v6, err := al.Allocate(owner, nil); err != nil || !v4.Is4() || !v6.Is6() {
 			t.Fatalf("%s: %s %s %v", owner, v4, v6, err)
 		}
 	}
-	if _, _, err := al.Allocate("c"); !errors.Is(err, ErrExhausted) {
+	if _, _, err := al.Allocate("c", nil); !errors.Is(err, ErrExhausted) {
 		t.Fatalf("got %v", err)
 	}
 	if d := al.Dump(); d[0].InUse != 2 || d[1].InUse != 2 {
 		t.Fatalf("an allocation that failed left addresses: %+v", d)
 	}
-	if _, _, err := al.Allocate("a"); err == nil || errors.Is(err, ErrExhausted) {
+	if _, _, err := al.Allocate("a", nil); err == nil || errors.Is(err, ErrExhausted) {
 		t.Fatalf("an owner got a second pair: %v", err)
 	}
 }
 
 func TestSeveralPrefixes(t *testing.T) {
 	al := mustNew(t, "10.0.0.0/30", "10.0.9.0/30")
-	a, _, _ := al.Allocate("a")
-	b, _, err := al.Allocate("b")
+	a, _, _ := al.Allocate("a", nil)
+	b, _, err := al.Allocate("b", nil)
 	if a.String() != "10.0.0.2" || b.String() != "10.0.9.2" || err != nil {
 		t.Fatalf("%s %s %v", a, b, err)
 	}
-	_, _, err = al.Allocate("c")
+	_, _, err = al.Allocate("c", nil)
 	for _, p := range []string{"10.0.0.0/30", "10.0.9.0/30"} {
 		if err == nil || !strings.Contains(err.Error(), "podCIDR "+p) {
 			t.Errorf("%v does not name %s", err, p)
@@ -149,7 +149,7 @@ func TestClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What was released just before the restart was most likely lower.
-	if v4, v6, err := al.Allocate("n"); err != nil || v4 != addr("10.0.0.4") || v6 != addr("fd00::ffff:0:0:6") {
+	if v4, v6, err := al.Allocate("n", nil); err != nil || v4 != addr("10.0.0.4") || v6 != addr("fd00::ffff:0:0:6") {
 		t.Fatalf("%s %s %v", v4, v6, err)
 	}
 	al.Release("a")
@@ -175,7 +175,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("New(%s): %v, want %q", tt.prefixes, err, tt.want)
 		}
 	}
-	if _, _, err := mustNew(t).Allocate("a"); err == nil || !strings.Contains(err.Error(), "no podCIDR") {
+	if _, _, err := mustNew(t).Allocate("a", nil); err == nil || !strings.Contains(err.Error(), "no podCIDR") {
 		t.Errorf("allocator without prefixes: %v", err)
 	}
 }
@@ -190,7 +190,7 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			owner := fmt.Sprint("owner", g)
 			for range 100 {
-				v4, v6, err := al.Allocate(owner)
+				v4, v6, err := al.Allocate(owner, nil)
 				if err != nil {
 					t.Error(err)
 					return
@@ -223,7 +223,7 @@ func TestConcurrent(t *testing.T) {
 func TestBigPrefix(t *testing.T) {
 	al := mustNew(t, "10.0.0.0/8", "fd00::/32")
 	allocs := testing.AllocsPerRun(10000, func() {
-		if _, _, err := al.Allocate("a"); err != nil {
+		if _, _, err := al.Allocate("a", nil); err != nil {
 			t.Fatal(err)
 		}
 		al.Release("a")
@@ -233,5 +233,25 @@ func TestBigPrefix(t *testing.T) {
 	}
 	if u := al.Dump()[1]; u.Capacity != 1<<64-1 || u.InUse != 0 {
 		t.Errorf("%+v", u)
+	}
+}
+
+// Addresses that another network has given are left out, and free when they are no longer in use there.
+func TestElsewhere(t *testing.T) {
+	al := mustNew(t, "10.0.0.0/29")
+	taken := map[netip.Addr]bool{netip.MustParseAddr("10.0.0.2"): true, netip.MustParseAddr("10.0.0.4"): true}
+	elsewhere := func(a netip.Addr) bool { return taken[a] }
+	for _, want := range []string{"10.0.0.3", "10.0.0.5", "10.0.0.6"} {
+		if v4, _, err := al.Allocate(want, elsewhere); err != nil || v4 != netip.MustParseAddr(want) {
+			t.Fatalf("got %s, %v, want %s", v4, err, want)
+		}
+	}
+	_, _, err := al.Allocate("more", elsewhere)
+	if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "all 5 addresses in use, 2 of them by pods of another network") {
+		t.Fatalf("full: %v", err)
+	}
+	delete(taken, netip.MustParseAddr("10.0.0.2"))
+	if v4, _, err := al.Allocate("more", elsewhere); err != nil || v4 != netip.MustParseAddr("10.0.0.2") {
+		t.Fatalf("free again: %s, %v", v4, err)
 	}
 }

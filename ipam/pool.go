@@ -89,6 +89,27 @@ func (p *pool) allocate(owner string) (netip.Addr, error) {
 	return a, nil
 }
 
+// allocateExcept is allocate without the addresses that are in use elsewhere: it
+// meets each of them at most once.
+func (p *pool) allocateExcept(owner string, elsewhere func(netip.Addr) bool) (netip.Addr, error) {
+	var met []netip.Addr
+	defer func() {
+		for _, a := range met {
+			delete(p.owners, a)
+		}
+	}()
+	for {
+		a, err := p.allocate(owner)
+		if err != nil && len(met) > 0 {
+			err = fmt.Errorf("%w, %d of them by pods of another network", err, len(met))
+		}
+		if err != nil || elsewhere == nil || !elsewhere(a) {
+			return a, err
+		}
+		met = append(met, a)
+	}
+}
+
 // claim takes a for owner and keeps the cursor behind the highest claim, so
 // that a restart does not hand out what was released just before it.
 func (p *pool) claim(owner string, a netip.Addr) error {

@@ -20,28 +20,15 @@ import (
 	"myelin/bench/results"
 )
 
-// ptpConflist is the plainest network that there is for pods: a veth each, and an address from a file. Of IPv4 only: for IPv6 ptp waits two seconds,
-// until nobody else can have the address.
-const ptpConflist = `{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
-  "ranges": [[{"subnet": "10.99.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`
-
 // podStarts is how many pods of each network start, after one that warms everything up.
 const podStarts = 15
 
-// TestPodStart compares how long it takes from a pod's creation until it runs, with Myelin and with ptp, in turn, on one node.
+// TestPodStart compares how long it takes from a pod's creation until it runs, with Myelin and with ptp, the plainest network that there is for pods, in
+// turn, on one node.
 func TestPodStart(t *testing.T) {
 	c := use(t)
-	file := filepath.Join(t.TempDir(), "ptp.conflist")
-	if err := os.WriteFile(file, []byte(ptpConflist), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c.run("in-node", "n1", "mkdir", "-p", "/etc/cni/ptp.d")
-	c.run("in-node", "n1", "cp", file, "/etc/cni/ptp.d/10-ptp.conflist")
-	t.Cleanup(func() {
-		c.run("in-node", "n1", "rm", "-r", "/etc/cni/ptp.d")
-		c.kubectl("delete", "runtimeclass", "ptp")
-	})
-	c.apply("{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: ptp}, handler: ptp}")
+	// Of IPv4 only: for IPv6 ptp waits two seconds, until nobody else can have the address.
+	c.usePtp("n1", []string{`[{"subnet": "10.99.0.0/24"}]`})
 	pods := c.client().Pods(c.namespace)
 	var took [2][]time.Duration
 	for i := range podStarts + 1 {
