@@ -1,6 +1,6 @@
 #!/bin/bash
-# install.sh: Myelin as users install it, on a cluster of its own: image and chart's objects, two operators, the cluster's network tested from within, another
-# configuration, and a node that is what it was before when Myelin has gone. What is left is printed, and an error.
+# install.sh: Myelin as users install it, on a cluster of its own: image and chart's objects, two operators, the cluster's network tested from within, also
+# without operators and during an upgrade, and a node that is what it was before when Myelin has gone. What is left is printed, and an error.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 cd "$here/../.."
@@ -45,10 +45,15 @@ spec: {endpointSelector: {matchLabels: {app: nobody}}, ingress: [{}]}
 YAML
 realised() { [ "$(cluster kubectl get ciliumnetworkpolicy everybody -o 'jsonpath={.status.realised.nodes}')" = ${#nodes[@]} ]; }
 eventually 60 "the policy on all nodes" realised
-step "the network, from within"
+step "the network, from within, while there is no operator"
+cluster kubectl -n kube-system scale deploy/myelin-operator --replicas=0
 inside connectivity test
-step "another configuration"
-inside upgrade --wait --timeout 90s --set "image.tag=${image#*:}" "${values[@]}" --set myelin.flowTracking=always
+step "another configuration, node by node, while the network is tested"
+inside upgrade --wait --timeout 90s --set "image.tag=${image#*:}" "${values[@]}" --set myelin.flowTracking=always &
+upgrade=$!
+inside connectivity test --test '^(pod|service)'
+wait "$upgrade"
+cluster kubectl -n kube-system rollout status deploy/myelin-operator --timeout=60s
 inside connectivity test --test '^(pod|service)'
 step uninstall
 cluster kubectl delete ciliumnetworkpolicy everybody > /dev/null
