@@ -5,6 +5,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -255,6 +257,20 @@ func (r *runner) boot(ctx context.Context, kernel string, p testPackage, dir str
 	return b, nil
 }
 
+// sawEnd returns an error if the output of test2json has no last word on its package.
+func sawEnd(output string) error {
+	text, err := os.ReadFile(output)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	var last event
+	if json.Unmarshal([]byte(lines[len(lines)-1]), &last) != nil || last.Test != "" || !slices.Contains([]string{"pass", "fail", "skip"}, last.Action) {
+		return errors.New("the tests were cut off")
+	}
+	return nil
+}
+
 // countBoot counts the tests of a VM. One that fails without a failed test is one failure.
 func (r *runner) countBoot(b *boot) error {
 	output, err := os.Open(b.output)
@@ -267,6 +283,9 @@ func (r *runner) countBoot(b *boot) error {
 		return err
 	}
 	word := "ok  "
+	if b.ended == nil {
+		b.ended = sawEnd(b.output) // a signal that ends test2json leaves `go tool` with status 0
+	}
 	if b.ended != nil && r.tally.failed == failed {
 		fmt.Fprintf(r.out, "FAIL %s %s: %v\n", vm, b.kernel, b.ended)
 		r.tally.failed++

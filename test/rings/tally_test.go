@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -58,5 +60,23 @@ func TestASkipThatNeverRunsFails(t *testing.T) {
 	tally.failNeverRun(&out)
 	if tally.failed != 1 || out.String() != "FAIL p TestNowhere: skipped in every ring\n" {
 		t.Errorf("%d failed: %s", tally.failed, out.String())
+	}
+}
+
+// TestCutOff: a package whose tests don't end by themselves has failed, whatever it printed until then.
+func TestCutOff(t *testing.T) {
+	for text, whole := range map[string]bool{
+		`{"Action":"pass","Package":"p","Test":"T"}` + "\n" + `{"Action":"pass","Package":"p","Elapsed":1}` + "\n": true,
+		`{"Action":"pass","Package":"p","Test":"T"}` + "\n":                                                        false,
+		`{"Action":"output","Package":"p","Output":"pass"}` + "\n":                                                 false,
+		"": false,
+	} {
+		output := filepath.Join(t.TempDir(), "output")
+		if err := os.WriteFile(output, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := sawEnd(output); (err == nil) != whole {
+			t.Errorf("%q: %v, want whole %v", text, err, whole)
+		}
 	}
 }
