@@ -34,13 +34,18 @@ func (k *kernelPath) join(ctx context.Context, d *bpf.Datapath, at addressing, i
 		d.Endpoints.Put(bpf.Addr(wire), bpf.DatapathEndpoint{Slot: endpoint.HostID, Flags: uint8(bpf.DatapathEndpointFlagENDPOINT_HOST)}),
 		d.Wires.Put(uint32(index), bpf.DatapathWire{Mtu: 1500}),
 		(&bpf.Epochs{Map: d.Epochs}).Bump(0),
-		ip(ctx, fmt.Sprintf("-n %sp %s neighbour replace %s lladdr %s dev eth0 nud permanent", host, at.option, at.dflt, linkMAC)))
+		gatewayIs(ctx, at, host, linkMAC))
 	if err != nil {
 		return err
 	}
 	return inNetns(host, func() error {
 		return errors.Join(d.Attacher.Attach(bpf.FromPod, "pod0", link), d.Attacher.Attach(bpf.ToPod, "pod0", link), d.Attacher.Attach(bpf.FromWire, "wire0", index))
 	})
+}
+
+// gatewayIs tells the pod of a node who its gateway is, whom it then never asks for.
+func gatewayIs(ctx context.Context, at addressing, host string, mac net.HardwareAddr) error {
+	return ip(ctx, fmt.Sprintf("-n %sp %s neighbour replace %s lladdr %s dev eth0 nud permanent", host, at.option, at.dflt, mac))
 }
 
 // withGateway are settings of a datapath whose pods have the family's gateway.

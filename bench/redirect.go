@@ -14,7 +14,7 @@ import (
 // unchanged. No datapath on veth that redirects can be faster, so it bounds what there is to reach. Needs kernel 6.6, for TCX.
 type redirectPath struct {
 	kernelPath
-	held []interface{ Close() error }
+	ended []func() error
 }
 
 // Redirect is pod→pod by two redirects and nothing else.
@@ -42,7 +42,7 @@ func (r *redirectPath) hang(ctx context.Context, at addressing, node, other stri
 	_, pod, err2 := device(host, "pod0")
 	_, wire, err3 := device(host, "wire0")
 	err := errors.Join(err1, err2, err3,
-		ip(ctx, fmt.Sprintf("-n %sp %s neighbour replace %s lladdr %s dev eth0 nud permanent", host, at.option, at.dflt, mac)))
+		gatewayIs(ctx, at, host, mac))
 	if err != nil {
 		return err
 	}
@@ -60,20 +60,15 @@ func (r *redirectPath) attach(in int, how asm.BuiltinFunc, out int) error {
 	if err != nil {
 		return fmt.Errorf("load a redirect: %w", err)
 	}
-	r.held = append(r.held, p)
+	r.ended = append(r.ended, p.Close)
 	l, err := link.AttachTCX(link.TCXOptions{Interface: in, Program: p, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return fmt.Errorf("attach a redirect: %w", err)
 	}
-	r.held = append(r.held, l)
+	r.ended = append(r.ended, l.Close)
 	return nil
 }
 
 func (r *redirectPath) Teardown(ctx context.Context) error {
-	var err error
-	for _, h := range r.held {
-		err = errors.Join(err, h.Close())
-	}
-	r.held = nil
-	return errors.Join(err, r.kernelPath.Teardown(ctx))
+	return errors.Join(end(&r.ended), r.kernelPath.Teardown(ctx))
 }
