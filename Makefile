@@ -8,7 +8,7 @@ GO_BUILD := go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 FUZZ_SECONDS ?= 10
 FAMILY ?= 4
 .NOTPARALLEL:
-.PHONY: help demo build image test test-unit test-packet test-lab test-kube test-vm test-cluster conformance bench bench-vm \
+.PHONY: help demo build image test test-unit test-packet test-lab test-kube test-vm test-cluster test-migrate-cilium conformance bench bench-vm \
   bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube generate generate-check fuzz clean
 
 help: ## this list
@@ -50,9 +50,13 @@ test-cluster: build ## a real Kubernetes cluster here: what kubelets do, and ups
 	scripts/deps.sh cluster
 	test/cluster/run.sh short
 
-conformance: build ## all of upstream's network specs on it; writes docs/conformance.md
+test-migrate-cilium: build ## a cluster with the real Cilium goes over node by node; builds Cilium first, half an hour of CPU time
+	scripts/deps.sh cilium
+	test/cluster/cilium/run.sh
+
+conformance: build ## all of upstream's network specs on it, undisturbed and disturbed; writes docs/conformance.md
 	scripts/deps.sh cluster
-	MYELIN_RECORD=1 test/cluster/run.sh all
+	for how in all disturbed; do MYELIN_RECORD=1 test/cluster/run.sh $$how || exit; done
 
 bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube ## everything that has a number; fails where a budget is broken
 	bin/myelin-bench -check

@@ -447,7 +447,7 @@ const (
 	DatapathOutcomeDROP_NO_LOCAL_BACKEND       DatapathOutcome = 45
 	DatapathOutcomeDROP_SOURCE_RANGE           DatapathOutcome = 46
 	DatapathOutcomeDROP_BACKEND_GONE           DatapathOutcome = 47
-	DatapathOutcomeDROP_SERVICE_PORT           DatapathOutcome = 48
+	DatapathOutcomeDROP_SCTP_FRAGMENT          DatapathOutcome = 48
 	DatapathOutcomeDROP_CROSS_FAMILY           DatapathOutcome = 49
 	DatapathOutcomeDROP_POLICY_DENIED          DatapathOutcome = 50
 	DatapathOutcomeDROP_POLICY_NO_RULE         DatapathOutcome = 51

@@ -67,6 +67,9 @@ func fragmentRows(f packet.Family) []row {
 			{at: "from_wire eth0", in: in[1], want: "FORWARD_STACK", out: "="},
 		}},
 		{name: "echo", steps: fragmentedEcho(f)},
+		{name: "sctp", steps: []step{
+			{at: "from_pod linka", in: fragmentsOf(f, `eth a > gw | ip a > world ttl 64 | sctp 40000 > 80 vtag 9 data | len 1000`, 5)[0], want: "DROP_SCTP_FRAGMENT"},
+		}},
 	}
 	for i := range rows {
 		rows[i].only = f

@@ -172,7 +172,12 @@ func clientRows() []row {
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a ttl 64 | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip node > a ttl 63 | udp 30080 > 40000`},
 		}},
 		one("sctp, the same port", "from_pod linka", `eth a > gw | ip a > vip | sctp 40000 > 88 init`, "FORWARD_RESOLVE", `eth node > node2 | ip a > c ttl 63 | sctp 40000 > 88 init`),
-		one("sctp, another port", "from_pod linka", `eth a > gw | ip a > vip | sctp 40000 > 80 init`, "DROP_SERVICE_PORT", "="),
+		{name: "sctp, another port", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 0 init | len 24`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 0 init | len 24`},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | sctp 8080 > 40000 vtag 7 init-ack | len 300`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | sctp 80 > 40000 vtag 7 init-ack | len 300`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 9 data sum 0 | len 1400`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 9 data sum 0 | len 1400`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 9 data badsum | len 4`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 9 data badsum | len 4`},
+		}},
 		one("another port of the node", "from_pod linka", `eth a > gw | ip a > node | tcp 40000 > 22 S`, "FORWARD_STACK", "="),
 		{name: "two Services from one port", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`},

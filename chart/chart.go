@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -31,6 +33,8 @@ type Options struct {
 	Version string
 	// Service is what manages the objects: their label app.kubernetes.io/managed-by.
 	Service string
+	// Lookup is asked for what k8sServiceHost: auto needs to know. Without it no cluster is asked.
+	Lookup Lookup
 	// Values go over the chart's own, key by key; a nil takes a value away.
 	Values map[string]any
 }
@@ -76,7 +80,7 @@ func Render(o Options) ([]Object, error) {
 	if err := yaml.Unmarshal(all["Chart.yaml"], &about); err != nil {
 		return nil, fmt.Errorf("read Chart.yaml: %w", err)
 	}
-	t, err := parse(all)
+	t, err := parse(all, o.Lookup)
 	if err != nil {
 		return nil, err
 	}
@@ -109,9 +113,10 @@ type contents map[string][]byte
 // Get is a file's text, empty if there is none, as with Helm.
 func (c contents) Get(name string) string { return string(c[name]) }
 
-func parse(all map[string][]byte) (*template.Template, error) {
+func parse(all map[string][]byte, find Lookup) (*template.Template, error) {
 	t := template.New(root).Option("missingkey=zero")
 	t.Funcs(functions(t))
+	t.Funcs(searching(find))
 	for name, data := range all {
 		if !strings.HasPrefix(name, "templates/") {
 			continue
@@ -158,7 +163,36 @@ func functions(t *template.Template) template.FuncMap {
 			}
 			return out
 		},
+		"fail":      func(text string) (string, error) { return "", errors.New(text) },
 		"sha256sum": func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) },
+	}
+}
+
+// Lookup finds an object of the cluster; nothing, and no error, if there is none.
+type Lookup = func(apiVersion, kind, namespace, name string) (map[string]any, error)
+
+// searching are functions that find things: objects, and parts of texts.
+func searching(find Lookup) template.FuncMap {
+	if find == nil {
+		find = func(string, string, string, string) (map[string]any, error) { return nil, nil }
+	}
+	return template.FuncMap{
+		"lookup":     find,
+		"trimPrefix": func(prefix, text string) string { return strings.TrimPrefix(text, prefix) },
+		"regexFind": func(expression, text string) (string, error) {
+			re, err := regexp.Compile(expression)
+			if err != nil {
+				return "", err
+			}
+			return re.FindString(text), nil
+		},
+		"regexReplaceAll": func(expression, text, by string) (string, error) {
+			re, err := regexp.Compile(expression)
+			if err != nil {
+				return "", err
+			}
+			return re.ReplaceAllString(text, by), nil
+		},
 	}
 }
 

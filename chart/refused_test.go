@@ -3,11 +3,44 @@ package chart
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"myelin/config"
 )
+
+// TestServerAuto: the API server's address as kubeadm stores it.
+func TestServerAuto(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://192.0.2.10:6443":      "k8sServiceHost: \"192.0.2.10\"\nk8sServicePort: 6443\n",
+		"https://[2001:db8::1]:443":    "k8sServiceHost: \"2001:db8::1\"\nk8sServicePort: 443\n",
+		"https://api.example.org:8443": "k8sServiceHost: \"api.example.org\"\nk8sServicePort: 8443\n",
+		"https://api.example.org":      "",
+		"":                             "",
+	} {
+		find := func(_, _, _, name string) (map[string]any, error) {
+			if url == "" {
+				return nil, nil
+			}
+			return map[string]any{"data": map[string]any{"kubeconfig": "clusters:\n- cluster:\n    server: " + url + "\n  name: " + name + "\n"}}, nil
+		}
+		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Values: map[string]any{"k8sServiceHost": "auto", "k8sServicePort": 1}, Lookup: find})
+		if want == "" {
+			if err == nil || !strings.Contains(err.Error(), "k8sServiceHost: auto: ") {
+				t.Errorf("%q: %v", url, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%q: %v", url, err)
+		}
+		i := slices.IndexFunc(objects, func(o Object) bool { return o.Template == "templates/config.yaml" })
+		if data, _ := objects[i].Content["data"].(map[string]any); !strings.HasPrefix(data["myelin.yaml"].(string), want) {
+			t.Errorf("%q: the configuration begins not with %q:\n%.100s", url, want, data["myelin.yaml"])
+		}
+	}
+}
 
 // TestRefused has Helm and Render refuse values, with the place in what they say.
 func TestRefused(t *testing.T) {
@@ -42,6 +75,21 @@ func TestRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(want, "/", ".")) {
 			t.Errorf("--set %s: Render says %v", set, err)
 		}
+	}
+}
+
+// TestMigrating has a node affinity that would stand beside that of the migration.
+func TestMigrating(t *testing.T) {
+	values := map[string]any{
+		"operator": map[string]any{"migrateFromCilium": true},
+		"affinity": map[string]any{"nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{}}},
+	}
+	const want = "affinity.nodeAffinity: can't be given while operator.migrateFromCilium is true"
+	if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Helm says %v", err)
+	}
+	if _, err := Render(Options{Release: "myelin", Namespace: "kube-system", Values: values}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Render says %v", err)
 	}
 }
 

@@ -97,6 +97,7 @@ func own() map[string]schema {
 		"podAnnotations": labels, "podLabels": labels, "updateStrategy": mapping,
 		"cgroup.autoMount.enabled": flag, "bpf.autoMount.enabled": flag, "securityContext.privileged": flag,
 		"securityContext.capabilities.ciliumAgent": words, "securityContext.capabilities.mountCgroup": words, "securityContext.capabilities.nodeCleanup": words,
+		"k8sServiceHost":      {"type": "string", "description": "auto: as kubeadm has stored it"},
 		"rbac.create":         flag,
 		"nodeCleanup.enabled": flag, "nodeCleanup.force": flag,
 		"nodeCleanup.patience": {"type": "string", "pattern": "^([0-9.]+(ns|us|ms|s|m|h))+$"},

@@ -106,7 +106,7 @@ func (c *Config) sourceWarnings(add func(key, format string, args ...any)) {
 // checkServiceHost judges k8sServiceHost.
 func checkServiceHost(s string) error {
 	if s == "auto" {
-		return fmt.Errorf("%q: not yet: the address that kubeadm has stored", s)
+		return fmt.Errorf("%q: is for the Helm chart and myelin install, which ask the cluster for it: want a host name or an address", s)
 	}
 	return nil
 }

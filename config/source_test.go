@@ -31,7 +31,7 @@ func TestSource(t *testing.T) {
 		{file: "kubeConfigPath: /k\nloadBalancer.standalone: true", refused: "FILE: kubeConfigPath: is set by FILE, and loadBalancer.standalone is true"},
 		{kubeConfig: "k", refused: `--kubeconfig: kubeConfigPath: "k" is not a clean absolute path`},
 		{node: "No", refused: "K8S_NODE_NAME: myelin.nodeName: \"No\""},
-		{file: "k8sServiceHost: auto", refused: "FILE: k8sServiceHost: \"auto\": not yet"},
+		{file: "k8sServiceHost: auto", refused: "FILE: k8sServiceHost: \"auto\": is for the Helm chart"},
 	} {
 		file := filepath.Join(dir, "myelin.yaml")
 		if err := os.WriteFile(file, []byte(c.file+"\nautoDirectNodeRoutes: true\n"), 0o600); err != nil {

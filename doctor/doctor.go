@@ -90,6 +90,7 @@ func checks() []check {
 		{"mtu", true, (*examination).routeMTU},
 		{"sysctls", true, (*examination).sysctls},
 		{"programs", true, (*examination).programs},
+		{"programs", false, (*examination).sockets},
 		{"netfilter", true, (*examination).netfilter},
 		{"cni", false, (*examination).cni},
 		{"cni", true, (*examination).otherNetworks},

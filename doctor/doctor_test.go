@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -59,6 +60,8 @@ func allSpoilt() []spoilt {
 		{"no wire", func(t *testing.T, n *node) { must(t, netlink.LinkDel(n.wire)) }, Warn, "no device leads to other nodes"},
 		{"offload off", func(t *testing.T, _ *node) { offload(t, "eth0", 0x1f /* ETHTOOL_STSO */, 0) }, Warn, "eth0 (veth) has tso off"},
 		{"another network", func(t *testing.T, _ *node) { addVeth(t, "cali12345", 1500) }, Warn, "cali12345 is of Calico"},
+		{"Cilium's sockets", ciliumSockets, Fail, "1 programs of Cilium on "},
+		{"Cilium's chains", func(t *testing.T, _ *node) { addChain(t, "CILIUM_FORWARD") }, Warn, "Cilium has 1 chains"},
 		{"port taken", func(t *testing.T, n *node) {
 			n.options.Config.RoutingMode = "tunnel"
 			must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx"}, FlowBased: true, Port: 8472}))
@@ -261,6 +264,25 @@ func foreignFilterOn(t *testing.T, l netlink.Link) {
 		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: 3, Priority: 1},
 		Fd:          intruder(t, ebpf.SchedCLS).FD(), Name: "intruder", DirectAction: true,
 	}))
+}
+
+// ciliumSockets leaves a program on a control group of the test's own.
+func ciliumSockets(t *testing.T, n *node) {
+	root := t.TempDir()
+	must(t, unix.Mount("none", root, "cgroup2", 0, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(root, unix.MNT_DETACH)) })
+	n.options.Config.Myelin.CgroupRoot = filepath.Join(root, fmt.Sprintf("myelin-doctor-%d", os.Getpid()))
+	must(t, os.Mkdir(n.options.Config.Myelin.CgroupRoot, 0o755))
+	t.Cleanup(func() { must(t, os.Remove(n.options.Config.Myelin.CgroupRoot)) })
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "cil_sock4_connect", Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	must(t, err)
+	t.Cleanup(func() { p.Close() })
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: n.options.Config.Myelin.CgroupRoot, Attach: ebpf.AttachCGroupInet4Connect, Program: p})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
 }
 
 func foreignXDP(t *testing.T, n *node) {

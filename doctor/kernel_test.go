@@ -127,7 +127,10 @@ func FuzzParseChain(f *testing.F) {
 
 // dropForwarded makes what "nft add table inet filter; nft add chain inet
 // filter forward { type filter hook forward priority 0; policy drop; }" does.
-func dropForwarded(t *testing.T) {
+func dropForwarded(t *testing.T) { addChain(t, "forward") }
+
+// addChain makes a chain that drops what is forwarded.
+func addChain(t *testing.T, name string) {
 	t.Helper()
 	const (
 		batchBegin, batchEnd = unix.NLMSG_MIN_TYPE, unix.NLMSG_MIN_TYPE + 1
@@ -153,7 +156,7 @@ func dropForwarded(t *testing.T) {
 	batch = append(batch, message(batchBegin, 0, 0, nftables)...)
 	batch = append(batch, message(nftables|unix.NFT_MSG_NEWTABLE, create, inet, 0, nl.NewRtAttr(tableName, nl.ZeroTerminated("filter")))...)
 	batch = append(batch, message(nftables|unix.NFT_MSG_NEWCHAIN, create, inet, 0,
-		nl.NewRtAttr(unix.NFTA_CHAIN_TABLE, nl.ZeroTerminated("filter")), nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated("forward")),
+		nl.NewRtAttr(unix.NFTA_CHAIN_TABLE, nl.ZeroTerminated("filter")), nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated(name)),
 		hook, nl.NewRtAttr(unix.NFTA_CHAIN_POLICY, number(policyDrop)), nl.NewRtAttr(unix.NFTA_CHAIN_TYPE, nl.ZeroTerminated("filter")))...)
 	batch = append(batch, message(batchEnd, 0, 0, nftables)...)
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)

@@ -64,8 +64,11 @@ func (x *examination) rules(what string) {
 
 // judge looks for chains that would stop pods, and for kube-proxy.
 func (x *examination) judge(chains []chain) {
-	proxy, base := 0, 0
+	proxy, cilium, base := 0, 0, 0
 	for _, c := range chains {
+		if strings.HasPrefix(c.name, "CILIUM_") {
+			cilium++
+		}
 		if strings.HasPrefix(c.name, "KUBE-") || c.table == "kube-proxy" {
 			proxy++
 		}
@@ -84,6 +87,9 @@ func (x *examination) judge(chains []chain) {
 	}
 	if proxy > 0 {
 		x.info(fmt.Sprintf("kube-proxy has %d chains", proxy), "it translates Services for the host; packets of pods don't meet its rules with eBPF host routing", "set bpf.hostLegacyRouting to true while pods depend on kube-proxy")
+	}
+	if cilium > 0 {
+		x.warn(fmt.Sprintf("Cilium has %d chains", cilium), "they mark, masquerade and leave untracked what goes through the stack", leaveCilium)
 	}
 	if base > 0 {
 		x.rules(fmt.Sprintf("nftables has %d chains in the way of packets, %d in all", base, len(chains)))

@@ -65,6 +65,32 @@ func (x *examination) attachesByTCX() bool {
 	return x.Config.BPF.EnableTCX && hooks.TCX() == nil
 }
 
+// sockets looks for programs of Cilium that translate Services at the sockets, by maps that its agent keeps no more once it has gone.
+func (x *examination) sockets() {
+	at, err := x.Config.Cgroup(x.Proc)
+	if err != nil {
+		return // the check of mounts has said so
+	}
+	cgroup, err := os.Open(at)
+	if err != nil {
+		return
+	}
+	defer cgroup.Close()
+	list, err := hooks.Sockets(cgroup)
+	if err != nil {
+		x.warn("programs on control groups are not known: "+err.Error(), "", "run as root")
+		return
+	}
+	list = slices.DeleteFunc(list, func(p hooks.Program) bool { return !strings.HasPrefix(p.Name, "cil_") })
+	if len(list) > 0 {
+		x.fail(fmt.Sprintf("%d programs of Cilium on %s, such as %s", len(list), at, list[0]), "they translate Services as Cilium knew them last, before ours can",
+			leaveCilium)
+	}
+}
+
+// leaveCilium is what to do about its leavings.
+const leaveCilium = "myelin cleanup --cilium, when its agent and its pods have ended on this node"
+
 // cni looks for what a container runtime would take instead of our plugin.
 func (x *examination) cni() {
 	dir := x.Config.CNI.ConfPath
@@ -132,7 +158,11 @@ func (x *examination) otherNetwork(device, who string) {
 		x.info(device+" is of "+who, "it translates Services for the node, and for pods where bpf.hostLegacyRouting is true", "")
 		return
 	}
-	x.warn(device+" is of "+who, "two networks on a node fight over routes, addresses and hooks", "remove what is left of it when no pod needs it any more")
+	do := "remove what is left of it when no pod needs it any more"
+	if who == "Cilium" {
+		do = leaveCilium
+	}
+	x.warn(device+" is of "+who, "two networks on a node fight over routes, addresses and hooks", do)
 }
 
 // portTaken: the kernel lets two VXLAN devices share a port only if they differ

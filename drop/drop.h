@@ -50,7 +50,7 @@ enum outcome {
 	DROP_NO_LOCAL_BACKEND, /* the Service has none here, where its traffic policy wants one */
 	DROP_SOURCE_RANGE, /* the Service is not for this client */
 	DROP_BACKEND_GONE, /* the flow's backend is no more */
-	DROP_SERVICE_PORT, /* the Service changes a port that SCTP's checksum covers */
+	DROP_SCTP_FRAGMENT, /* a fragment of SCTP, whose port would change */
 	DROP_CROSS_FAMILY, /* the backend is of another family than the client */
 	DROP_POLICY_DENIED,  /* a rule denies it */
 	DROP_POLICY_NO_RULE, /* no rule allows it, and the endpoint is isolated */

@@ -91,7 +91,7 @@ func noService() []Outcome {
 			"Send to a node that passes the Service's health check, or change externalTrafficPolicy or internalTrafficPolicy."},
 		{bpf.DatapathOutcomeDROP_SOURCE_RANGE, "DROP_SOURCE_RANGE", "The Service is not for this client.", "Add the client to loadBalancerSourceRanges, if it should have the Service."},
 		{bpf.DatapathOutcomeDROP_BACKEND_GONE, "DROP_BACKEND_GONE", "The connection's backend is no more; the client got a TCP reset.", "Usual after a rollout; clients connect again."},
-		{bpf.DatapathOutcomeDROP_SERVICE_PORT, "DROP_SERVICE_PORT", "The Service changes the port of SCTP, whose checksum covers it.", "Give port and targetPort of an SCTP Service the same number."},
+		{bpf.DatapathOutcomeDROP_SCTP_FRAGMENT, "DROP_SCTP_FRAGMENT", "A Service or masquerade changes the port of SCTP, whose checksum covers the whole packet, of which this is a fragment.", "Let SCTP send no larger packets than the path's MTU: it looks for it by itself unless told not to."},
 		{bpf.DatapathOutcomeDROP_CROSS_FAMILY, "DROP_CROSS_FAMILY", "The backend is of another family than the client, and the packet can't be translated: it is a pod's, or has IPv6 extension headers.",
 			"Give the Service backends of the client's family."},
 		{bpf.DatapathOutcomeDROP_CROSS_FRAGMENT, "DROP_CROSS_FRAGMENT", "A fragment to a Service whose backend is of another family than the client.",

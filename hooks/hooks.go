@@ -1,5 +1,5 @@
 // Package hooks tells which BPF programs hang on a network device, whoever put
-// them there: TCX, clsact filters, XDP and netkit.
+// them there: TCX, clsact filters, XDP and netkit; and on a control group.
 package hooks
 
 import (

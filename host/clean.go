@@ -129,35 +129,52 @@ func (o Options) leaveRuntime() error {
 
 // podsGone waits until no pods are left, or patience is.
 func (o Options) podsGone(ctx context.Context) error {
-	end := time.Now().Add(o.Patience)
+	err := within(ctx, o.Patience, o.Say, func() error { return podsRun(ourLink) })
+	var pods *PodsRunError
+	if o.Force && ctx.Err() == nil && errors.As(err, &pods) {
+		return nil
+	}
+	return err
+}
+
+// within has a question answered by nil for as long as patience lasts, and returns its last error then. What it waits for is said.
+func within(ctx context.Context, patience time.Duration, say func(string, ...any), ask func() error) error {
+	end, said := time.Now().Add(patience), ""
 	for {
-		links, err := podLinks()
-		if err != nil || len(links) == 0 {
+		err := ask()
+		if err == nil || !time.Now().Before(end) {
 			return err
 		}
-		if !time.Now().Before(end) {
-			if o.Force {
-				return nil
-			}
-			return &PodsRunError{Links: links}
+		if text := err.Error(); text != said {
+			say("waiting: %s", text)
+			said = text
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), &PodsRunError{Links: links})
+			return errors.Join(context.Cause(ctx), err)
 		}
 	}
 }
 
-// podLinks are those whose other side is in a namespace that lives.
-func podLinks() (names []string, err error) {
+// podsRun is a *PodsRunError where links of one kind lead to pods.
+func podsRun(kind func(netlink.Link) bool) error {
+	links, err := podLinks(kind)
+	if err == nil && len(links) > 0 {
+		return &PodsRunError{Links: links}
+	}
+	return err
+}
+
+// podLinks are those of one kind whose other side is in a namespace that lives.
+func podLinks(kind func(netlink.Link) bool) (names []string, err error) {
 	links, err := netlink.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, fmt.Errorf("list pod links: %w", err)
 	}
 	for _, l := range links {
 		// As in endpoint.Manager.Strays: -1 is a namespace that is about to end.
-		if a := l.Attrs(); ourLink(l) && int32(a.NetNsID) >= 0 {
+		if a := l.Attrs(); kind(l) && int32(a.NetNsID) >= 0 {
 			names = append(names, a.Name)
 		}
 	}

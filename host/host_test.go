@@ -135,7 +135,7 @@ COMMIT
 `
 
 func TestRemoval(t *testing.T) {
-	script, chains := removal(savedChains)
+	script, chains := removal(savedChains, kubeProxy())
 	want := `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-SVC-ABC - [0:0]

@@ -20,6 +20,11 @@ func Check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Optio
 	if cilium != nil && !o.MigrateFromCilium {
 		return fmt.Errorf("Cilium runs in this cluster (%s): two networks can't have the same pods. Uninstall it, or go over node by node with --migrate-from-cilium:\n%s", cilium, cilium.Steps())
 	}
+	if cilium != nil {
+		if err := checkMigration(ctx, cluster, cilium); err != nil {
+			return err
+		}
+	}
 	proxies, err := cluster.Find(ctx, "apps/v1", "DaemonSet", "kube-proxy")
 	if err != nil {
 		return err
@@ -33,6 +38,30 @@ func Check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Optio
 	}
 	if len(proxies) == 0 && c.K8sServiceHost == "" {
 		return errors.New("k8sServiceHost must be set: there is no kube-proxy, so that nobody translates the Service of the API server while agents start")
+	}
+	return nil
+}
+
+// checkMigration refuses where Cilium's agents would stay on nodes that Myelin comes to.
+func checkMigration(ctx context.Context, cluster *kube.Objects, cilium *operator.Cilium) error {
+	for _, name := range cilium.DaemonSets {
+		namespace, name, _ := strings.Cut(name, "/")
+		var d struct {
+			Spec struct {
+				Template struct {
+					Spec struct {
+						NodeSelector map[string]string `json:"nodeSelector"`
+					} `json:"spec"`
+				} `json:"template"`
+			} `json:"spec"`
+		}
+		if err := cluster.Get(ctx, workload("DaemonSet", namespace, name), &d); err != nil {
+			return err
+		}
+		if d.Spec.Template.Spec.NodeSelector[operator.CiliumNodeLabel] != "true" {
+			return fmt.Errorf("DaemonSet %s/%s is not kept to nodes with the label %s=true, so that it would stay on those that go over:\n%s",
+				namespace, name, operator.CiliumNodeLabel, cilium.Steps())
+		}
 	}
 	return nil
 }

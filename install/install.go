@@ -43,6 +43,8 @@ type Options struct {
 	Values    map[string]any
 	// MigrateFromCilium goes on where Cilium runs.
 	MigrateFromCilium bool
+	// lookup finds objects of the cluster while the chart is rendered
+	lookup chart.Lookup
 	// Say is told of each step.
 	Say func(format string, args ...any)
 }
@@ -50,7 +52,7 @@ type Options struct {
 // Render makes the objects, and has the agent's own reader judge their configuration, which knows contradictions that a schema can't. What has
 // less effect than it seems is in warnings.
 func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
-	objects, err = chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: o.Values})
+	objects, err = chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: o.Values, Lookup: o.lookup})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,6 +75,18 @@ func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
 		return nil, nil, errors.New("the chart has no ConfigMap " + configName)
 	}
 	return objects, c, nil
+}
+
+// asking is o, with a cluster to look objects up in.
+func (o Options) asking(ctx context.Context, cluster *kube.Objects) Options {
+	o.lookup = func(apiVersion, kind, namespace, name string) (object map[string]any, err error) {
+		err = cluster.Get(ctx, kube.Ref{APIVersion: apiVersion, Kind: kind, Namespace: namespace, Name: name}, &object)
+		if errors.Is(err, kube.ErrNotFound) {
+			return nil, nil
+		}
+		return object, err
+	}
+	return o
 }
 
 // IsHook reports whether an object is for Helm's moments, and not for always.
@@ -127,7 +141,7 @@ func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 	if o.MigrateFromCilium {
 		o.Values = migrating(o.Values)
 	}
-	objects, c, err := Render(o)
+	objects, c, err := Render(o.asking(ctx, cluster))
 	if err != nil {
 		return err
 	}
@@ -170,7 +184,7 @@ func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.
 
 // Wait waits until all that Apply wrote runs everywhere, or ctx ends.
 func Wait(ctx context.Context, cluster *kube.Objects, o Options) error {
-	objects, _, err := Render(o)
+	objects, _, err := Render(o.asking(ctx, cluster))
 	if err != nil {
 		return err
 	}

@@ -189,9 +189,10 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	refuses("k8sServiceHost must be set", nil, false)
+	refuses("k8sServiceHost: auto: there is no ConfigMap kube-public/cluster-info", map[string]any{"k8sServiceHost": "auto"}, false)
 	refuses("bpf.masquerade: is false while", reachable(map[string]any{"bpf": map[string]any{"masquerade": false}}), false)
 	refuses("routingMode: ", reachable(map[string]any{"routingMode": "bridge"}), false)
-	daemon := func(name string) {
+	daemon := func(name, selector string) {
 		w.Apply("/apis/apps/v1/namespaces/kube-system/daemonsets/"+name, fmt.Appendf(nil, `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -200,13 +201,15 @@ spec:
   selector: {matchLabels: {app: %[1]s}}
   template:
     metadata: {labels: {app: %[1]s}}
-    spec: {containers: [{name: c, image: c}]}
-`, name))
+    spec: {containers: [{name: c, image: c}], nodeSelector: {%[2]s}}
+`, name, selector))
 	}
-	daemon("cilium")
+	daemon("cilium", "")
 	refuses("Cilium runs in this cluster (DaemonSet kube-system/cilium)", reachable(nil), false)
+	refuses("DaemonSet kube-system/cilium is not kept to nodes with the label myelin.io/cilium=true", reachable(nil), true)
+	daemon("cilium", `myelin.io/cilium: "true"`)
 	refuses("k8sServiceHost must be set", nil, true)
-	daemon("kube-proxy")
+	daemon("kube-proxy", "")
 	o := w.options(map[string]any{"kubeProxyReplacement": true})
 	o.MigrateFromCilium = true
 	if err := Apply(t.Context(), w.cluster, o); err != nil {
@@ -214,6 +217,10 @@ spec:
 	}
 	if text := string(w.Get("/apis/apps/v1/namespaces/kube-system/deployments/myelin-operator")); !strings.Contains(text, "--migrate-from-cilium") {
 		t.Errorf("the operator doesn't migrate: %s", text)
+	}
+	text := string(w.Get("/apis/apps/v1/namespaces/kube-system/daemonsets/myelin"))
+	if !strings.Contains(text, `{"key":"myelin.io/cilium","operator":"NotIn","values":["true"]}`) || !strings.Contains(text, "leave-cilium") {
+		t.Errorf("agents don't wait for Cilium to leave: %s", text)
 	}
 	if !strings.Contains(strings.Join(w.said, "\n"), "kubectl -n kube-system delete daemonset kube-proxy") {
 		t.Errorf("said %q", w.said)

@@ -21,7 +21,7 @@ func Uninstall(ctx context.Context, cluster *kube.Objects, o Options) error {
 		return err
 	}
 	o.Values = chart.Over(values, o.Values)
-	objects, _, err := Render(o)
+	objects, _, err := Render(o.asking(ctx, cluster))
 	if err != nil {
 		return err
 	}
@@ -35,8 +35,7 @@ func Uninstall(ctx context.Context, cluster *kube.Objects, o Options) error {
 			}
 		}
 	}
-	lease := kube.Ref{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: o.Namespace, Name: operatorName}
-	if err := remove(ctx, cluster, lease, o.Say); err != nil {
+	if err := removeLease(ctx, cluster, o); err != nil {
 		return err
 	}
 	if err := cleanNodes(ctx, cluster, o, objects); err != nil {
@@ -121,7 +120,7 @@ func cleanNodes(ctx context.Context, cluster *kube.Objects, o Options, objects [
 			return err
 		}
 		o.Say("%s %s", r, change)
-		if err := WaitCleanup(ctx, cluster, o); err != nil {
+		if err := waitCleanup(ctx, cluster, o); err != nil {
 			return err
 		}
 		return remove(ctx, cluster, r, o.Say)
@@ -130,8 +129,21 @@ func cleanNodes(ctx context.Context, cluster *kube.Objects, o Options, objects [
 	return nil
 }
 
-// WaitCleanup waits until each node has been cleaned up. On a node with pods of ours that is when they have ended.
-func WaitCleanup(ctx context.Context, cluster *kube.Objects, o Options) error {
+// removeLease: operators made it, no chart. They are gone, or would make it again.
+func removeLease(ctx context.Context, cluster *kube.Objects, o Options) error {
+	return remove(ctx, cluster, kube.Ref{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: o.Namespace, Name: operatorName}, o.Say)
+}
+
+// FinishCleanup waits until each node has been cleaned up, and removes what Helm doesn't know of: the end of `helm uninstall`.
+func FinishCleanup(ctx context.Context, cluster *kube.Objects, o Options) error {
+	if err := waitCleanup(ctx, cluster, o); err != nil {
+		return err
+	}
+	return removeLease(ctx, cluster, o)
+}
+
+// waitCleanup waits until each node has been cleaned up. On a node with pods of ours that is when they have ended.
+func waitCleanup(ctx context.Context, cluster *kube.Objects, o Options) error {
 	err := waitFor(ctx, cluster, workload("DaemonSet", o.Namespace, cleanupName), o.Say)
 	if err != nil {
 		return fmt.Errorf("clean up nodes: %w; kubectl -n %s logs -l app.kubernetes.io/name=%s -c cleanup tells why", err, o.Namespace, cleanupName)

@@ -11,19 +11,11 @@
 
 #define NAT_ATTEMPTS 16
 
-/* SCTP's checksum covers the ports and takes the whole packet to compute: its ports stay (RFC 9260 6.8). */
-INLINE bool nat_keeps_port(__u8 proto)
-{
-	return proto == IPPROTO_SCTP;
-}
-
 /* A port from min to max for the packet's flow: the same for each attempt whenever it is asked. */
 INLINE __be16 port_candidate(const struct packet *pkt, __u32 attempt, __u32 min, __u32 max)
 {
 	__u64 h = pkt->src.d[1] * 0x9e3779b97f4a7c15ULL;
 
-	if (nat_keeps_port(pkt->proto))
-		return pkt->sport;
 	h = (h ^ pkt->dst.d[1] ^ (h >> 29)) * 0xbf58476d1ce4e5b9ULL;
 	h = (h ^ ((__u32)pkt->sport << 16 | pkt->dport) ^ (h >> 32)) * 0x94d049bb133111ebULL;
 	/* Of a range by multiplication: a division costs a packet 8 ns. The attempts are as far from each other as they can be. */
@@ -148,31 +140,39 @@ APART int nat_claim(struct __sk_buff *skb, __u32 attempt)
 	return 1;
 }
 
-/* Finds or makes the row of a flow whose first candidate is not its own. Returns the attempt, or -1. A later candidate may be in use while an earlier
- * one is free again, so all are looked at before one is claimed, but for a SYN, which begins anew anyway. */
-APART int nat_search(struct __sk_buff *skb)
+/* The attempt whose row is the CPU's packet's, or -1. A SYN begins anew anyway, so that the first free place ends the search. */
+APART int nat_find(void)
 {
 	struct cpu *c = cpu_this();
+	int i, found = -1;
 	struct flow *f;
 	bool begins;
-	__u32 i;
 
 	if (!c)
 		return -1;
 	begins = c->pkt.proto == IPPROTO_TCP && (c->pkt.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-	for (i = 0; i < NAT_ATTEMPTS; i++) {
+	for (i = 0; i < NAT_ATTEMPTS && found < 0; i++) {
 		nat_key(c, i);
 		f = bpf_map_lookup_elem(&flows, &c->key);
 		if (f && nat_owns(f, &c->pkt))
-			return i;
-		if ((!f && begins) || nat_keeps_port(c->pkt.proto))
-			break;
+			found = i;
+		else if (!f && begins)
+			i = NAT_ATTEMPTS;
 	}
+	return found;
+}
+
+/* Finds or makes the row of a flow whose first candidate is not its own. Returns the attempt, or -1. A later candidate may be in use while an earlier
+ * one is free again, so all are looked at before one is claimed. */
+APART int nat_search(struct __sk_buff *skb)
+{
+	int i = nat_find();
+
+	if (i >= 0)
+		return i;
 	for (i = 0; i < NAT_ATTEMPTS; i++) {
 		if (nat_claim(skb, i))
 			return i;
-		if (nat_keeps_port(c->pkt.proto))
-			break;
 	}
 	return -1;
 }
@@ -228,7 +228,7 @@ APART int nat_out(struct __sk_buff *skb)
 	}
 	flow_reopen(c, f, side);
 	flow_count(skb, &c->pkt, f, side);
-	return nat_write(skb, &c->pkt, true, &c->snat, nat_candidate(&c->pkt, attempt)) ? 0 : DROP_REWRITE;
+	return nat_write(skb, &c->pkt, true, &c->snat, nat_candidate(&c->pkt, attempt)) ? 0 : nat_refusal(&c->pkt);
 }
 
 #endif

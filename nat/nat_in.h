@@ -62,7 +62,7 @@ INLINE bool nat_may_be_ours(const struct packet *pkt)
 {
 	__u16 port = bpf_ntohs(pkt->dport);
 
-	if (pkt->proto == IPPROTO_TCP || pkt->proto == IPPROTO_UDP)
+	if (proto_has_ports(pkt->proto))
 		return port >= config.nat_port_min && port <= config.nat_port_max;
 	return nat_supports(pkt) || l4_is_icmp_error(pkt);
 }
@@ -89,7 +89,7 @@ APART int nat_in(struct __sk_buff *skb)
 	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
 		return DROP_TTL;
 	flow_count(skb, &c->pkt, f, side);
-	return nat_write(skb, &c->pkt, false, &f->pod, f->pod_port) ? 0 : DROP_REWRITE;
+	return nat_write(skb, &c->pkt, false, &f->pod, f->pod_port) ? 0 : nat_refusal(&c->pkt);
 }
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef MYELIN_NAT_WRITE_H
 #define MYELIN_NAT_WRITE_H
 
+#include "sctp.h"
 #include "../flow/flow.h"
 #include "../route/decide.h"
 
@@ -44,10 +45,18 @@ INLINE bool nat_write_port(struct __sk_buff *skb, const struct packet *pkt, bool
 	__u32 check = nat_l4_checksum(pkt->proto);
 	__u64 flags = sizeof(from) | (pkt->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
 
-	if (from == to || !check)
+	if (from == to)
 		return true;
+	if (pkt->proto == IPPROTO_SCTP)
+		return pkt->fragment == FRAGMENT_NONE && !sctp_write_port(skb, pkt->l4, nat_l4_port(pkt->proto, source), from, to);
 	return !bpf_l4_csum_replace(skb, pkt->l4 + check, from, to, flags) &&
 	       !bpf_skb_store_bytes(skb, pkt->l4 + nat_l4_port(pkt->proto, source), &to, sizeof(to), 0);
+}
+
+/* Why a packet can't have other ports: a fragment doesn't say how long the whole is, which SCTP's checksum covers. */
+INLINE int nat_refusal(const struct packet *pkt)
+{
+	return pkt->proto == IPPROTO_SCTP && pkt->fragment ? DROP_SCTP_FRAGMENT : DROP_REWRITE;
 }
 
 /* Puts address and port of one end in place of the other's, checksums included. Cost: per packet of a translated flow. */

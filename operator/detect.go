@@ -37,16 +37,35 @@ func (c *Cilium) String() string {
 	return strings.Join(parts, "; ")
 }
 
+// CiliumNodeLabel is "true" on nodes that are Cilium's still while a cluster goes over: its agents are kept to them, and Myelin's off them.
+const CiliumNodeLabel = "myelin.io/cilium"
+
 // Steps are how to go from Cilium to Myelin, node by node.
-func (*Cilium) Steps() string {
-	return `Cilium runs in this cluster. Both would program the same nodes, and its definitions are Cilium's own. To migrate:
-  1. Stop Cilium's operator, so that nobody writes its definitions: kubectl -n NAMESPACE scale deployment cilium-operator --replicas=0
-  2. Keep Cilium's agents off nodes that have been taken over, by a label: patch the DaemonSet cilium with nodeSelector {myelin.io/cilium: "true"}, after labelling all nodes so.
-  3. Start Myelin's operator with --migrate-from-cilium: it replaces the definitions; objects stay as they are.
-  4. Node by node: drain it, remove the label, remove /etc/cni/net.d/05-cilium.conflist and reboot the node or delete Cilium's links, let Myelin's agent start, uncordon it.
-  5. When all nodes are done: delete the DaemonSet cilium and what belongs to it, and start the operator without --migrate-from-cilium.
-`
+func (c *Cilium) Steps() string {
+	namespace := metav1.NamespaceSystem
+	if len(c.DaemonSets) > 0 {
+		namespace, _, _ = strings.Cut(c.DaemonSets[0], "/")
+	}
+	return strings.NewReplacer("NAMESPACE", namespace, "LABEL", CiliumNodeLabel).Replace(steps)
 }
+
+const steps = `Cilium runs in this cluster. Both would program the same nodes. To go over, node by node, while pods of the other nodes run on:
+  1. Say that all nodes are Cilium's, and keep its agents to such nodes. They restart once; packets don't wait for them:
+     kubectl label nodes --all LABEL=true
+     kubectl -n NAMESPACE patch daemonset cilium -p '{"spec": {"template": {"spec": {"nodeSelector": {"LABEL": "true"}}}}}'
+     kubectl -n NAMESPACE rollout status daemonset cilium
+  2. Stop Cilium's operator, which writes what will be ours, and taints nodes without its agent:
+     kubectl -n NAMESPACE scale deployment cilium-operator --replicas=0
+  3. Install Myelin, with podCIDRs as Cilium has them: myelin install --apply --wait --migrate-from-cilium …
+     Its agents run on nodes without the label, so on none yet. It replaces definitions of kinds; objects stay as they are.
+  4. For each NODE:
+     kubectl drain NODE --ignore-daemonsets --delete-emptydir-data
+     kubectl label node NODE LABEL-
+     Delete the pods of DaemonSets that are there still and not on the host's network. When they and Cilium's agent have ended, Myelin's pod removes what
+     Cilium has left on the node (kubectl -n NAMESPACE logs POD -c leave-cilium says what it waits for), and starts its agent. When that is ready:
+     kubectl uncordon NODE
+  5. Uninstall Cilium (helm uninstall, which leaves policies and definitions), and then: myelin upgrade --wait …, with the same values and without --migrate-from-cilium.
+`
 
 // DetectCilium looks for Cilium: its DaemonSet in any namespace, or pods of its agents together
 // with definitions that bear its label. nil: there is none.

@@ -39,11 +39,16 @@ func (o *Operator) keepNodes(ctx context.Context, w *world) error {
 	}
 	grants := o.grants(w, nodes, objects)
 	for key, n := range nodes {
-		if n.Metadata.DeletionTimestamp == nil {
+		if n.Metadata.DeletionTimestamp == nil && !o.isCiliums(n) {
 			collect(&errs, o.keepNode(ctx, w, n, objects[key], grants[key.Name]))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isCiliums is whether a node has Cilium's agent still, which writes its CiliumNode itself.
+func (o *Operator) isCiliums(n *node) bool {
+	return o.MigrateFromCilium && n.Metadata.Labels[CiliumNodeLabel] == "true"
 }
 
 // families are the pools of those that are on.
@@ -86,7 +91,8 @@ func (o *Operator) grants(w *world, nodes map[cluster.Key]*node, objects map[clu
 }
 
 // keepNode makes a CiliumNode what it is to be. Of the object only fields that are
-// the operator's are written: Cilium's are left alone.
+// the operator's are written: Cilium's are left alone, but for addresses of its own on the node, which
+// are pods' addresses from now on.
 func (o *Operator) keepNode(ctx context.Context, w *world, n *node, have *crd.CiliumNode, grant clusterpool.Grant) error {
 	name := n.Metadata.Name
 	addresses := []crd.NodeAddress{}
@@ -110,6 +116,7 @@ func (o *Operator) keepNode(ctx context.Context, w *world, n *node, have *crd.Ci
 			return fmt.Errorf("create CiliumNode %s: %w", name, err)
 		}
 	case !slices.Equal(have.Spec.Addresses, addresses) || !slices.Equal(have.Spec.IPAM.PodCIDRs, grant.PodCIDRs):
+		spec["health"], spec["ingress"] = nil, nil
 		// The version keeps two leaders from giving one prefix away twice.
 		part := map[string]any{"metadata": map[string]any{"resourceVersion": have.ResourceVersion}, "spec": spec}
 		if err := o.client.Merge(ctx, resource.Path("", name), part, &raw); err != nil {

@@ -22,6 +22,7 @@ func TestServer(t *testing.T) {
 	run("Definitions", testDefinitions)
 	run("ClusterPool", testClusterPool)
 	run("Kubernetes", testKubernetes)
+	run("Migration", testMigration)
 	run("Policies", testPolicies)
 	run("Services", testServices)
 	run("Sharing", testSharing)
@@ -161,6 +162,31 @@ func testKubernetes(c *cluster) {
 	c.put(path, text+"spec: {podCIDR: 172.16.0.0/24, podCIDRs: [172.16.0.0/24, 'fd01::/112']}")
 	c.becomes(cilium, "spec ipam podCIDRs", `["172.16.0.0/24","fd01::/112"]`)
 	c.server.Delete(path)
+	c.becomes(cilium, "", "404")
+}
+
+// testMigration: CiliumNodes of nodes that are Cilium's still are its agents' own; what these said of themselves goes when the node has gone over.
+func testMigration(c *cluster) {
+	c.start(c.make("", func(p *operator.Params) { p.MigrateFromCilium = true }))
+	path, cilium, text := node("m0")
+	labelled := strings.Replace(text, "name: m0", `name: m0, labels: {myelin.io/cilium: "true"}`, 1)
+	const spec = "spec: {podCIDR: 172.16.0.0/24, podCIDRs: [172.16.0.0/24]}"
+	c.put(path, labelled+spec)
+	c.put(cilium, "apiVersion: cilium.io/v2\nkind: CiliumNode\nmetadata: {name: m0}\nspec: {addresses: [{type: CiliumInternalIP, ip: 172.16.0.9}], "+
+		"health: {ipv4: 172.16.0.7}, ipam: {podCIDRs: [172.16.0.0/24]}}")
+	other, ciliumOther, textOther := node("m1")
+	c.put(other, textOther+"spec: {podCIDR: 172.16.1.0/24, podCIDRs: [172.16.1.0/24]}")
+	c.becomes(ciliumOther, "spec ipam podCIDRs", `["172.16.1.0/24"]`)
+	if got := c.field(cilium, "spec addresses"); !strings.Contains(got, "CiliumInternalIP") {
+		c.Errorf("addresses of a node of Cilium's become %s", got)
+	}
+	c.put(path, text+spec)
+	c.becomes(cilium, "spec addresses", "[]")
+	c.becomes(cilium, "spec health", "")
+	c.becomes(cilium, "spec ipam podCIDRs", `["172.16.0.0/24"]`)
+	for _, path := range []string{path, other} {
+		c.server.Delete(path)
+	}
 	c.becomes(cilium, "", "404")
 }
 

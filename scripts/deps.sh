@@ -1,11 +1,12 @@
 #!/bin/bash
-# deps.sh [demo|build|test|vm|bench|kubeproxy|cluster|all]...: what a fresh Debian machine lacks. Idempotent; asks the network only for what is missing.
+# deps.sh [demo|build|test|vm|bench|kubeproxy|cluster|cilium|all]...: what a fresh Debian machine lacks. Idempotent; asks the network only for what is missing.
 #   demo   what a running agent, `make demo` and the lab use: ip, ping
 #   build  to regenerate committed code: clang, BPF and kernel headers, protoc
 #   test   demo, and what the tests drive or watch packets with
 #   vm     QEMU, and the kernels of test/vm (test/vm/vm.sh fetch)
 #   bench  netperf, unpacked into the cache folder, nothing installed into /
 #   kubeproxy  bench, and what Services are compared with: the real kube-proxy, built from its source, with iptables and nft, all in the cache folder
+#   cilium  cluster, and what the image of Cilium that test/cluster/cilium builds has from the distribution; not among all
 #   cluster  what nodes of test/cluster run beside what it builds, and what is in their images
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -81,10 +82,11 @@ vm() { install qemu-system-x86; "$here/../test/vm/vm.sh" fetch -k 6.12 -k 5.10; 
 bench() { demo; install procps ethtool; netperf; }
 
 cluster() { install ca-certificates iproute2 procps openssl runc busybox-static bash curl wget netcat-openbsd bind9-dnsutils bind9-host iperf; }
+cilium() { cluster; install clang-19 iptables ipset util-linux mount; }
 
 for what in "${@:-all}"; do
   case $what in
-    demo) demo ;; build) build ;; test) tests ;; vm) vm ;; bench) bench ;; kubeproxy) bench; kubeproxy ;; cluster) cluster ;;
+    demo) demo ;; build) build ;; test) tests ;; vm) vm ;; bench) bench ;; kubeproxy) bench; kubeproxy ;; cluster) cluster ;; cilium) cilium ;;
     all) build; tests; bench; kubeproxy; cluster; vm ;;
     *) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d >&2; exit 2 ;;
   esac

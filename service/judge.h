@@ -34,7 +34,7 @@ APART int service_judge(struct __sk_buff *skb)
 	ask->port = bpf_ntohs(t->backend_port);
 	ask->proto = c->place.proto;
 	ask->reply = false;
-	ask->cut = t->judged != 0;
+	ask->cut = t->judged || t->packets[SIDE_CLIENT] + t->packets[SIDE_BACKEND] > 1; /* it may have begun before any policy was asked */
 	outcome = judge_outcome(skb, c, policy_judge(ask));
 	if (!outcome)
 		t->judged = c->path.epoch;

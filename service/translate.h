@@ -74,8 +74,6 @@ APART int service_begin(__u32 scope)
 		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
 	if (scope == SCOPE_INTERNAL && addr_is4(&b->addr) != (pkt->family == 4))
 		return DROP_CROSS_FAMILY;
-	if (nat_keeps_port(pkt->proto) && b->port != pkt->dport)
-		return DROP_SERVICE_PORT;
 	if (scope == SCOPE_EXTERNAL && addr_is4(&b->addr) == (pkt->family == 4) && service_direct(f, b, pkt->proto))
 		n->flags = TRANSLATION_DSR;
 	n->service = f->service;
@@ -209,7 +207,7 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 	if (verdict)
 		return verdict;
 	if (!rewrite_write(skb, c))
-		return drop(skb, c, cross_family(c) ? cross_reason(&c->pkt) : DROP_REWRITE);
+		return drop(skb, c, cross_family(c) ? cross_reason(&c->pkt) : nat_refusal(&c->pkt));
 	return path_go(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
@@ -229,7 +227,7 @@ INLINE bool service_port(const struct packet *pkt)
 {
 	__u16 port = bpf_ntohs(pkt->dport);
 
-	return nat_keeps_port(pkt->proto) || (port >= config.lb_port_min && port <= config.lb_port_max);
+	return port >= config.lb_port_min && port <= config.lb_port_max;
 }
 
 /* A client of the other family is behind the node's address, or its gateway's, to pods. Returns 0 or a drop reason. Cost: per flow. */
@@ -305,7 +303,7 @@ APART int service_from_host(struct __sk_buff *skb)
 
 	if (!c || l4_parse(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
 		return SERVICE_NONE;
-	return rewrite_write(skb, c) ? 0 : DROP_REWRITE;
+	return rewrite_write(skb, c) ? 0 : nat_refusal(&c->pkt);
 }
 
 /* The same for a client that is a pod of this node. Cost: per packet from the host to a pod. */

@@ -71,7 +71,7 @@ func (f *connectivityFlags) run(cmd *cobra.Command) error {
 	if f.list {
 		return connectivity.List(cmd.OutOrStdout(), f.Options)
 	}
-	f.DefaultImage = "myelin:" + cmp.Or(version, "latest")
+	f.DefaultImage = "myelin:" + cmp.Or(chartVersion(), "latest")
 	ctx, stop := untilSignal(cmd)
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // it would end us before all is removed

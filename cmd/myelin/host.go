@@ -69,9 +69,9 @@ func mountCommand() *cobra.Command {
 }
 
 type cleanupFlags struct {
-	config, proc     string
-	force, kubeProxy bool
-	patience         time.Duration
+	config, proc             string
+	force, kubeProxy, cilium bool
+	patience                 time.Duration
 
 	runDir, bpfRoot, confDir, binDir string
 }
@@ -95,6 +95,8 @@ func cleanupCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.force, "force", false, "cut off pods that run still")
 	cmd.Flags().DurationVar(&f.patience, "patience", 0, "how long to wait for pods to end")
 	cmd.Flags().BoolVar(&f.kubeProxy, "kube-proxy", false, "remove instead what kube-proxy has left, by the node's own tools")
+	cmd.Flags().BoolVar(&f.cilium, "cilium", false, "remove instead what Cilium has left, when neither its agent nor pods of it run; --bpf-root, --cni-conf-dir, --cni-bin-dir, --force and --patience hold for it, too")
+	cmd.MarkFlagsMutuallyExclusive("kube-proxy", "cilium")
 	return cmd
 }
 
@@ -113,12 +115,17 @@ func (f *cleanupFlags) run(cmd *cobra.Command) error {
 	if f.proc != "" {
 		return among(host.Enter(f.proc, []string{
 			"cleanup", "--run-dir", o.RunDir, "--bpf-root", o.BPFRoot, "--cni-conf-dir", o.ConfPath, "--cni-bin-dir", o.BinPath,
-			"--patience", o.Patience.String(), fmt.Sprintf("--force=%v", o.Force),
+			"--patience", o.Patience.String(), fmt.Sprintf("--force=%v", o.Force), fmt.Sprintf("--cilium=%v", f.cilium),
 		}))
 	}
 	o.Say = say
 	ctx, stop := untilSignal(cmd)
 	defer stop()
+	if f.cilium {
+		c := host.DefaultCilium()
+		c.BPFRoot, c.ConfPath, c.BinPath, c.Force, c.Patience, c.Say = o.BPFRoot, o.ConfPath, o.BinPath, o.Force, o.Patience, say
+		return host.CleanCilium(ctx, c)
+	}
 	return host.Clean(ctx, o)
 }
 

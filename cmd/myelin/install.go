@@ -117,13 +117,13 @@ func uninstallCommand() *cobra.Command {
 			ctx, cancel := f.context(cmd)
 			defer cancel()
 			if f.onlyWait {
-				return install.WaitCleanup(ctx, cluster, o)
+				return install.FinishCleanup(ctx, cluster, o)
 			}
 			return install.Uninstall(ctx, cluster, o)
 		},
 	}
 	f.bind(cmd, true)
-	cmd.Flags().BoolVar(&f.onlyWait, "only-wait", false, "wait for the nodes' clean-up alone: what the chart's Job does")
+	cmd.Flags().BoolVar(&f.onlyWait, "only-wait", false, "wait for the nodes' clean-up and remove the operators' Lease, no more: what the chart's Job does")
 	cmd.Flags().StringVar(&f.server, "server", "", "where the API server is, in the place of what the credentials say (k8sServiceHost)")
 	cmd.Flags().Uint16Var(&f.port, "server-port", 0, "its port (k8sServicePort)")
 	return cmd

@@ -6,8 +6,7 @@ here=$(dirname "$(realpath "$0")")
 . "$here/../../scripts/kubernetes.sh"
 . "$here/../../scripts/apt.sh"
 . "$here/images.sh"
-coredns_version=1.12.1
-plugins_version=1.9.1
+helm_version=$(cd "$here/../.." && go list -m -f '{{.Version}}' helm.sh/helm/v3) # the one that our chart is tested with
 dir=${XDG_CACHE_HOME:-$HOME/.cache}/myelin/cluster
 bin=$dir/bin images=$dir/images
 KUBERNETES_GOFLAGS=${KUBE_BUILD_GOFLAGS-}
@@ -29,19 +28,11 @@ image_program() { kubernetes_build "$dir" "$1" "k8s.io/kubernetes/test/images/$1
 ginkgo() { kubernetes_build "$dir" "$1" github.com/onsi/ginkgo/v2/ginkgo; }
 suite() { (cd "$dir/module" && kubernetes_go test -c -o "$bin/$1" k8s.io/kubernetes/test/e2e); }
 
-coredns() {
-  mkdir -p "$dir/coredns"
-  printf 'module coredns\n\ngo 1.24\n\nrequire github.com/coredns/coredns v%s\n' "$coredns_version" > "$dir/coredns/go.mod"
-  (cd "$dir/coredns" && kubernetes_go build -o "$bin/$1" github.com/coredns/coredns)
-}
-
-# cni_plugin FILE: what Myelin is compared with.
-cni_plugin() {
-  local main=main
-  [ "$1" != host-local ] || main=ipam
-  mkdir -p "$dir/plugins"
-  printf 'module plugins\n\ngo 1.24\n\nrequire github.com/containernetworking/plugins v%s\n' "$plugins_version" > "$dir/plugins/go.mod"
-  (cd "$dir/plugins" && kubernetes_go build -o "$bin/$1" "github.com/containernetworking/plugins/plugins/$main/$1")
+# module MODULE VERSION PACKAGE FILE: a command of somebody else's, in a module of its own.
+module() {
+  mkdir -p "$dir/of/$4"
+  printf 'module of\n\ngo 1.24\n\nrequire %s %s\n' "$1" "$2" > "$dir/of/$4/go.mod"
+  (cd "$dir/of/$4" && kubernetes_go build -o "$bin/$4" "$1$3")
 }
 
 # containerd: that of the distribution's next release, which knows Kubernetes 1.34; unpacked, not installed.
@@ -70,8 +61,11 @@ for what in etcd kube-apiserver; do make $what shared; done
 [ -e "$dir/module/go.mod" ] || kubernetes_module "$dir/module" cluster
 for what in kubelet kube-controller-manager kube-scheduler kubectl; do make $what upstream; done
 for what in agnhost regression-issue-74839; do make $what image_program; done
-make coredns coredns
-for what in ptp host-local; do make $what cni_plugin; done
+make coredns module github.com/coredns/coredns v1.12.1 ''
+make ptp module github.com/containernetworking/plugins v1.9.1 /plugins/main/ptp # Myelin is compared with it
+make host-local module github.com/containernetworking/plugins v1.9.1 /plugins/ipam/host-local
+make loopback module github.com/containernetworking/plugins v1.9.1 /plugins/main/loopback # Cilium's image has it
+make helm module helm.sh/helm/v3 "$helm_version" /cmd/helm
 case ${1-} in
   '') ;;
   e2e)

@@ -12,7 +12,10 @@
 #   in-control CMD...         where the API server is, outside of all nodes
 #   suite FLAG...             upstream's test suite on it, by ginkgo
 #   agent start|stop|kill NODE
+#   server stop|start         the API server hears nobody, and does again
 #   reboot NODE               all of the node's processes, its network and /run are lost
+#   readdress NODE HOST       the node's addresses become 172.30.0.HOST and fd30::HOST, under its pods
+#   rejoin NODE               the Node object is deleted, and made anew by kubelet, with other podCIDRs; what runs on the node goes on
 # $MYELIN_CLUSTER is its name (kube), a word of at most 8 letters.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -46,7 +49,7 @@ up() { # [bare]
   jobs_up=($!)
   for node in "${nodes[@]}"; do (bash "$here/node.sh" "$node" && runtime "$node" && { [ -n "$bare" ] || install_agent "$node"; }) & jobs_up+=($!); done
   for job in "${jobs_up[@]}"; do wait "$job" || die "up failed; logs: $logs"; done
-  kubectl apply -f "$here/../../kube/role.yaml" -f "$here/rights.yaml" > /dev/null
+  [ -n "$bare" ] || kubectl apply -f "$here/../../kube/role.yaml" -f "$here/rights.yaml" > /dev/null
   for node in "${nodes[@]}"; do kubelet "$node"; done
   for node in "${nodes[@]}"; do eventually 60 "podCIDRs of $node" has_prefixes "$node"; done
   pod_routes
@@ -93,6 +96,38 @@ reboot() { # NODE
   agent start "$1"
 }
 
+server_hears() { # stop|start
+  case $1 in
+    stop) kill -STOP "$(cat "$pids/kube-apiserver")" ;;
+    start) kill -CONT "$(cat "$pids/kube-apiserver")" ;;
+    *) die "server stop|start" ;;
+  esac
+}
+
+# again NODE: kubelet anew, and what follows from its Node object.
+again() {
+  kubelet "$1"
+  eventually 60 "podCIDRs of $1" has_prefixes "$1"
+  kubectl label node "$1" "topology.kubernetes.io/zone=zone-$1" > /dev/null
+  kubectl wait node "$1" --for=condition=Ready --timeout=60s > /dev/null
+  pod_routes
+}
+
+readdress() { # NODE HOST
+  finish "kubelet-$1"
+  ip -n "$name-$1" addr flush dev eth0 scope global
+  echo "$2" > "$home/$1/host"
+  addresses "$1" "$2"
+  to_the_world "$1"
+  again "$1"
+}
+
+rejoin() { # NODE
+  finish "kubelet-$1"
+  kubectl delete node "$1" > /dev/null
+  again "$1"
+}
+
 suite() {
   local reports
   reports=$home/reports
@@ -108,6 +143,9 @@ case ${1-} in
   down) down ;;
   ready) cat "$home/ready" ;;
   reboot) reboot "$2" ;;
+  server) server_hears "$2" ;;
+  readdress) readdress "$2" "$3" ;;
+  rejoin) rejoin "$2" ;;
   agent) agent "$2" "$3" ;;
   kubectl) shift; administer "$@" ;;
   kubeconfig) echo "$pki/admin.kubeconfig" ;;

@@ -55,9 +55,18 @@ join() {
   ip -n "$name-$1" link set lo up
   ip -n "$name-lan" link add "$1" type veth peer name eth0 netns "$name-$1"
   ip -n "$name-lan" link set "$1" master br0 up
+  addresses "$1" "$2"
+  ip -n "$name-$1" link set eth0 up
+}
+
+addresses() { # PLACE HOST
   ip -n "$name-$1" addr add "172.30.0.$2/24" dev eth0
   ip -n "$name-$1" addr add "fd30::$2/64" dev eth0 nodad
-  ip -n "$name-$1" link set eth0 up
+}
+
+to_the_world() { # NODE
+  ip -n "$name-$1" route replace default via "$server"
+  ip -n "$name-$1" -6 route replace default via fd30::10
 }
 
 # network: bridge, control plane, nodes. The control plane is the nodes' default gateway, and stands for the world.
@@ -72,9 +81,8 @@ network() {
 }
 
 join_node() { # NODE
-  join "$1" "1${1#n}"
-  ip -n "$name-$1" route add default via "$server"
-  ip -n "$name-$1" -6 route add default via fd30::10
+  join "$1" "$(host "$1")"
+  to_the_world "$1"
 }
 
 # pod_routes: the API server asks pods by their own addresses, for `kubectl proxy` and webhooks.

@@ -1,20 +1,13 @@
 #!/bin/bash
-# install.sh: Myelin as users install it, on a cluster of its own: image and chart's objects, two operators, the cluster's network tested from within, also
-# without operators and during an upgrade, and a node that is what it was before when Myelin has gone. What is left is printed, and an error.
+# install.sh: Myelin as users install it, on a cluster of its own: image, Helm and the chart, two operators, the cluster's network tested from within, also
+# without operators and during an upgrade, and nodes that are what they were before when Myelin has gone; then the same without Helm. What is left is printed, and an error.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
-cd "$here/../.."
 export MYELIN_CLUSTER=${MYELIN_CLUSTER:-i$((BASHPID % 10000000))}
-. "$here/place.sh"
-myelin=$(realpath "${MYELIN_BIN:-bin}")/myelin
+. "$here/installed.sh"
 work=$(mktemp -d)
 trap '"$here/cluster.sh" down; rm -rf "$work"' EXIT
 step() { echo "── $*"; }
-cluster() { "$here/cluster.sh" "$@"; }
-inside() { cluster in-control env "KUBECONFIG=$pki/admin.kubeconfig" "$myelin" "$@"; } # ARG... of myelin, as the administrator
-# This machine has no CAP_SYS_RESOURCE to give, which only kernels before 5.11 need.
-values=(--set kubeProxyReplacement=true --set ipv6.enabled=true --set autoDirectNodeRoutes=true --set "k8sServiceHost=$server"
-  --set 'securityContext.capabilities.ciliumAgent=[NET_ADMIN,NET_RAW,BPF,PERFMON,SYS_ADMIN]')
 
 # state NODE: what a network leaves on a node.
 state() {
@@ -26,43 +19,62 @@ state() {
     find /run/myelin /sys/fs/bpf /etc/cni/net.d /opt/cni/bin 2> /dev/null | grep -vE "\.debug$|/cgroup2/."' | sort
 }
 
-step image
-image=$(go run ./image/build -o "$work/image" -arch "$(go env GOARCH)" | awk 'END { print $1 }')
+objects() { # of Myelin, in the API server
+  cluster kubectl get daemonsets,deployments,jobs,pods,configmaps,secrets,serviceaccounts,leases,roles,rolebindings,clusterroles,clusterrolebindings -A -o name | { grep myelin || true; }
+}
+
+# nothing_left: each node's state is that of before, and the API server has definitions of kinds at most.
+nothing_left() {
+  local node try left=0
+  for node in "${nodes[@]}"; do
+    state "$node" > "$work/after.$node"
+    diff "$work/before.$node" "$work/after.$node" || { echo "── left on $node: the lines above" >&2; left=1; }
+  done
+  for ((try = 0; try < 40; try++)); do [ -n "$(objects)" ] || break; sleep 0.5; done # pods of what cleaned the nodes take a moment
+  ! objects | grep . || { echo "── left in the API server: the objects above" >&2; left=1; }
+  [ $left = 0 ] || exit 1
+  step "nothing is left, on ${nodes[*]} and in the API server"
+}
+
+without_dns() { cluster kubectl -n kube-system delete deploy/coredns --grace-period=1 --cascade=foreground > /dev/null; } # its pods are of the network that goes
+realised() { [ "$(cluster kubectl get ciliumnetworkpolicy everybody -o 'jsonpath={.status.realised.nodes}')" = ${#nodes[@]} ]; }
+
 step "three nodes without a network"
 cluster up bare
-cluster import "$work/image/myelin-$(go env GOARCH).tar"
+step image
+bring
 for node in "${nodes[@]}"; do state "$node" > "$work/before.$node"; done
-step "install ${image}"
-inside install --apply --wait --timeout 90s --set "image.tag=${image#*:}" "${values[@]}"
-cluster kubectl wait node --all --for=condition=Ready --timeout=30s > /dev/null
-cluster dns
-cluster kubectl -n kube-system rollout status deploy/myelin-operator --timeout=60s
+step "helm install"
+chart install
+settled
 cluster kubectl apply -f - << 'YAML'
 apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
 metadata: {name: everybody, namespace: default}
 spec: {endpointSelector: {matchLabels: {app: nobody}}, ingress: [{}]}
 YAML
-realised() { [ "$(cluster kubectl get ciliumnetworkpolicy everybody -o 'jsonpath={.status.realised.nodes}')" = ${#nodes[@]} ]; }
 eventually 60 "the policy on all nodes" realised
 step "the network, from within, while there is no operator"
 cluster kubectl -n kube-system scale deploy/myelin-operator --replicas=0
-inside connectivity test
-step "another configuration, node by node, while the network is tested"
-inside upgrade --wait --timeout 90s --set "image.tag=${image#*:}" "${values[@]}" --set myelin.flowTracking=always &
+inside "$myelin" connectivity test
+step "helm upgrade: another configuration, node by node, while the network is tested"
+chart upgrade --set myelin.flowTracking=always &
 upgrade=$!
-inside connectivity test --test '^(pod|service)'
+inside "$myelin" connectivity test --test '^(pod|service)'
 wait "$upgrade"
-cluster kubectl -n kube-system rollout status deploy/myelin-operator --timeout=60s
-inside connectivity test --test '^(pod|service)'
-step uninstall
+settled
+inside "$myelin" connectivity test --test '^(pod|service)'
+step "helm uninstall"
 cluster kubectl delete ciliumnetworkpolicy everybody > /dev/null
-cluster kubectl -n kube-system delete deploy/coredns --grace-period=1 --cascade=foreground > /dev/null
-inside uninstall --timeout 90s --set nodeCleanup.force=true --set nodeCleanup.patience=1s
-code=0
-for node in "${nodes[@]}"; do
-  state "$node" > "$work/after.$node"
-  diff "$work/before.$node" "$work/after.$node" || { echo "── left on $node: the lines above" >&2; code=1; }
-done
-[ $code != 0 ] || step "nothing is left on ${nodes[*]}"
-exit $code
+without_dns
+helm uninstall myelin --timeout 90s
+nothing_left
+step "myelin install, in a namespace of its own"
+cluster kubectl create namespace myelin-system > /dev/null
+inside "$myelin" install --namespace myelin-system --apply --wait --timeout 90s --values "$values"
+settled myelin-system
+inside "$myelin" connectivity test --agent-namespace myelin-system --test '^pod'
+step "myelin uninstall"
+without_dns
+inside "$myelin" uninstall --namespace myelin-system --timeout 90s
+nothing_left

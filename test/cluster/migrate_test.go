@@ -16,7 +16,7 @@ func TestMigrateFromPtp(t *testing.T) {
 	c := use(t)
 	c.apply(server("first", "n1", "", ""))
 	c.ready("first")
-	c.usePtp("n1", following(t, c.addresses("first"), strings.Fields(c.kubectl("get", "node", "n1", "-o", "jsonpath={.spec.podCIDRs[*]}"))))
+	c.usePtp("n1", following(t, c.addresses("first"), c.podCIDRs("n1")))
 	ptp := "  runtimeClassName: ptp"
 	c.apply(server("old1", "n1", "", ptp) + server("old2", "n1", "", ptp))
 	c.ready("old1")
@@ -32,9 +32,7 @@ func TestMigrateFromPtp(t *testing.T) {
 		}
 	}
 	for _, pair := range [][2]string{{"new1", "old1"}, {"old1", "new1"}, {"far", "old1"}, {"old1", "far"}, {"old1", "old2"}} {
-		for _, a := range c.addresses(pair[1]) {
-			c.asks(pair[1], "http://"+a+":8080/hostname", c.within(pair[0])...)
-		}
+		c.each(pair[1], c.within(pair[0]))
 	}
 	if restarts := c.field("old1", ".status.containerStatuses[0].restartCount"); restarts != "0" {
 		t.Errorf("old1 was restarted %s times", restarts)
@@ -42,16 +40,16 @@ func TestMigrateFromPtp(t *testing.T) {
 }
 
 // following are ranges of host-local's, of the four addresses after each of some, which Myelin would hand out next.
-func following(t *testing.T, after, subnets []string) (ranges []string) {
+func following(t *testing.T, after []string, subnets []netip.Prefix) (ranges []string) {
 	t.Helper()
 	for i, text := range after {
 		first, err := netip.ParseAddr(strings.Trim(text, "[]"))
-		if err != nil || i >= len(subnets) {
-			t.Fatalf("addresses %q, podCIDRs %q: %v", after, subnets, err)
+		if err != nil {
+			t.Fatal(err)
 		}
 		first = first.Next()
 		last := first.Next().Next().Next()
-		ranges = append(ranges, fmt.Sprintf(`[{"subnet": %q, "rangeStart": %q, "rangeEnd": %q}]`, subnets[i], first, last))
+		ranges = append(ranges, fmt.Sprintf(`[{"subnet": "%s", "rangeStart": "%s", "rangeEnd": "%s"}]`, subnets[i], first, last))
 	}
 	return ranges
 }

@@ -7,8 +7,9 @@ pki=$home/pki logs=$home/log pids=$home/pid
 nodes=(n1 n2 n3)
 server=172.30.0.10
 
-address4() { echo "172.30.0.1${1#n}"; } # NODE
-address6() { echo "fd30::1${1#n}"; }    # NODE
+host() { cat "$home/$1/host" 2> /dev/null || echo "1${1#n}"; } # NODE: the last byte of its addresses
+address4() { echo "172.30.0.$(host "$1")"; }                  # NODE
+address6() { echo "fd30::$(host "$1")"; }                     # NODE
 die() { echo "cluster: $*" >&2; exit 1; }
 
 # groups: this process's directories in the hierarchies of control groups, one a line: DIRECTORY HIERARCHY.

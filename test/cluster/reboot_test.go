@@ -2,6 +2,7 @@ package clustertest
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -31,10 +32,7 @@ spec: {ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80
 	})
 	c.ready("web")
 	c.asks("web", url, c.within("client")...)
-	for _, at := range c.addresses("web") {
-		c.asks("web", "http://"+at+":8080/hostname", "in-node", "n2")
-		c.asks("web", "http://"+at+":8080/hostname", c.within("client")...)
-	}
+	c.each("web", []string{"in-node", "n2"}, c.within("client"))
 	c.asks("web", "http://172.30.0.12:8882/hostname", "in-control")
 	running := c.run("kubectl", "get", "pods", "-A", "--field-selector=spec.nodeName=n2", "-o", "jsonpath={.items[*].status.podIP}")
 	rows := c.run("in-node", "n2", "myelin", "endpoint", "list")
@@ -43,6 +41,43 @@ spec: {ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80
 			t.Errorf("endpoint %s is of no pod; those of n2 have %s", row, running)
 		}
 	}
+}
+
+// TestServerAway has an API server that answers nobody: what there is goes on, also under an agent that is killed and starts meanwhile; what is made
+// when the server is back works.
+func TestServerAway(t *testing.T) {
+	c := use(t)
+	c.apply(server("web", "n3", "", "") + nodePorted)
+	c.ready("web")
+	urls := []string{c.atNodePort("172.30.0.13"), c.atNodePort("172.30.0.11")}
+	for _, at := range c.addresses("web") {
+		urls = append(urls, "http://"+at+":8080/hostname")
+	}
+	inside := slices.Clone(urls)
+	for _, at := range strings.Fields(c.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[*]}")) {
+		inside = append(inside, "http://"+net.JoinHostPort(at, "80")+"/hostname")
+	}
+	all := func() {
+		for _, url := range urls {
+			c.asks("web", url, "in-control")
+		}
+		for _, url := range inside {
+			c.asks("web", url, "in-node", "n1")
+			c.asks("web", url, "in-node", "n3")
+		}
+	}
+	all()
+	t.Cleanup(func() { c.run("server", "start") })
+	c.run("server", "stop")
+	all()
+	c.run("agent", "kill", "n3")
+	c.run("agent", "start", "n3")
+	all()
+	c.run("server", "start")
+	c.apply(server("late", "n3", "", ""))
+	c.ready("late")
+	c.each("late", []string{"in-node", "n1"}, []string{"in-control"}, c.within("web"))
+	all()
 }
 
 // TestAgentAway starts, deletes and reaches pods around an agent that is killed: what runs goes on, what comes waits for the agent, what goes is forgotten.
@@ -61,16 +96,12 @@ func TestAgentAway(t *testing.T) {
 	if out, err := c.script(nil, "in-node", "n3", "myelin", "status"); err == nil {
 		t.Fatalf("the agent runs still:\n%s", out)
 	}
-	for _, at := range c.addresses("web") {
-		c.asks("web", "http://"+at+":8080/hostname", c.within("client")...)
-	}
+	c.each("web", c.within("client"))
 	c.apply(server("late", "n3", "", ""))
 	c.kubectl("delete", "pod", "goes", "--now", "--timeout=30s")
 	c.run("agent", "start", "n3")
 	c.ready("late")
-	for _, at := range c.addresses("late") {
-		c.asks("late", "http://"+at+":8080/hostname", c.within("client")...)
-	}
+	c.each("late", c.within("client"))
 	eventually(t, 10*time.Second, func() error {
 		if rows := c.run("in-node", "n3", "myelin", "endpoint", "list"); strings.Contains(rows, c.namespace+"/goes") {
 			return fmt.Errorf("the agent has the endpoint of a pod still that went while it was away:\n%s", rows)

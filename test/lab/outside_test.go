@@ -325,14 +325,13 @@ func TestServicesByPacket(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			c := services(t, m, perPacket())
-			c.apply("self", serviceYAML("self", 16, "")+c.slicesYAML("self", "s1")+c.sctpYAML())
+			c.apply("self", serviceYAML("self", 16, "")+c.slicesYAML("self", "s1"))
 			for _, f := range c.stack.families {
 				for _, from := range callers() {
 					c.serviceKinds(from, f)
 				}
 				c.nodePorts(f)
 				c.toItself(f)
-				c.sctpService(f)
 			}
 		})
 	}
@@ -350,32 +349,5 @@ func (c *cluster) toItself(f int) {
 	})
 	if _, err := c.call("default/s1", url("udp", serviceAddr(16, f), 53)); err != nil {
 		c.t.Errorf("IPv%d: s1 by UDP: %v", f, err)
-	}
-}
-
-// sctpYAML is a Service for SCTP, whose backend is a2: no socket hook knows of it.
-func (c *cluster) sctpYAML() string {
-	text := strings.NewReplacer("    - {name: dns, port: 53, targetPort: 7001, protocol: UDP}\n", "", "{name: http, port: 80, targetPort: 8080}", "{name: sctp, port: 9000, protocol: SCTP}").
-		Replace(serviceYAML("sctp", 17, ""))
-	return text + strings.NewReplacer("  - {name: dns, port: 7001, protocol: UDP}\n", "", "{name: http, port: 8080}", "{name: sctp, port: 9000, protocol: SCTP}").Replace(c.slicesYAML("sctp", "a2"))
-}
-
-// sctpService asks from another node, from the same one, and from the backend itself.
-func (c *cluster) sctpService(f int) {
-	c.t.Helper()
-	a2 := c.end("a2")
-	for from, want := range map[string]netip.Addr{"a1": c.end("a1").addr(f), "s2": c.end("s2").addr(f)} {
-		var seen netip.Addr
-		var err error
-		eventually(c.t, "a2 answers by SCTP", 20*time.Second, func() error {
-			seen, err = sctpVia(c.end(from), a2, at(a2.addr(f), 9000), at(serviceAddr(17, f), 9000))
-			if errors.Is(err, unix.EPROTONOSUPPORT) {
-				return nil
-			}
-			return err
-		})
-		if err == nil && seen != want {
-			c.t.Errorf("IPv%d SCTP of %s arrives from %s, want %s", f, from, seen, want)
-		}
 	}
 }

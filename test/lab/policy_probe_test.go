@@ -86,6 +86,11 @@ func (p *policed) ask(ctx context.Context, q question) error {
 			_, err := c.Write(binary.BigEndian.AppendUint64(nil, token))
 			return err
 		}, token)
+	case protoSCTP:
+		if p.associate {
+			_, _, err := q.from.sctp(ctx, q.src, q.dst)
+			return err
+		}
 	}
 	return p.askRaw(ctx, q, token)
 }
@@ -303,7 +308,7 @@ func (p *policed) answerRaw(c *net.IPConn, s servedPort) {
 			if uint16(buf[0]) == s.port {
 				p.arrived.Store(binary.BigEndian.Uint64(buf[8:]), true)
 			}
-		case binary.BigEndian.Uint16(buf[2:]) == s.port && binary.BigEndian.Uint16(buf) >= 20000:
+		case binary.BigEndian.Uint16(buf[2:]) == s.port && binary.BigEndian.Uint16(buf) >= 1024: // a client, behind masquerade too, and no answer
 			_, _ = c.WriteTo(sctpPacket(s.port, binary.BigEndian.Uint16(buf), bytes.Clone(buf[16:24])), from) // a loss shows at the other end
 		}
 	}
@@ -316,6 +321,8 @@ type probing struct {
 	servers sync.WaitGroup
 	places  map[string]end
 	served  map[servedPort]bool
+	// associate asks by the kernel's SCTP, in place of raw packets
+	associate bool
 }
 
 // servedPort is where a server listens; port is the type of ICMP messages.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,28 @@ type tally struct {
 	passed, failed, skipped int
 	// ran says of each test by package and name whether it ran in any ring.
 	ran map[string]bool
+	// took has the tests since slowest was asked, and those within them: one whose parts run in parallel takes no time by itself.
+	took []timed
+}
+
+// timed is a test and how long it took, in seconds.
+type timed struct {
+	name    string
+	seconds float64
+}
+
+// slowest is a line of the five tests that took longest since it was asked last; empty if there was none.
+func (t *tally) slowest() string {
+	slices.SortFunc(t.took, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
+	var words []string
+	for _, one := range t.took[:min(len(t.took), 5)] {
+		words = append(words, fmt.Sprintf("%s %.0f s", one.name, one.seconds))
+	}
+	t.took = nil
+	if len(words) == 0 {
+		return ""
+	}
+	return "   slowest: " + strings.Join(words, ", ") + "\n"
 }
 
 func newTally() tally { return tally{ran: map[string]bool{}} }
@@ -61,6 +84,9 @@ func (t *tally) read(in io.Reader, out io.Writer, where string, packages bool) e
 
 func (t *tally) endTest(e event, out io.Writer, where string, held []string) {
 	key := e.Package + " " + e.Test
+	if e.Elapsed > 0 && strings.Count(e.Test, "/") < 2 {
+		t.took = append(t.took, timed{where + " " + e.Test, e.Elapsed})
+	}
 	switch e.Action {
 	case "pass":
 		t.passed++

@@ -63,6 +63,23 @@ func TestASkipThatNeverRunsFails(t *testing.T) {
 	}
 }
 
+func TestSlowest(t *testing.T) {
+	tally := newTally()
+	const text = `{"Action":"pass","Package":"p","Test":"TestA/x","Elapsed":7}
+{"Action":"fail","Package":"p","Test":"TestA","Elapsed":0.1}
+{"Action":"pass","Package":"p","Test":"TestA/x/y","Elapsed":9}
+{"Action":"pass","Package":"p","Elapsed":20}`
+	if err := tally.read(strings.NewReader(text), &strings.Builder{}, "lab", false); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := tally.slowest(), "   slowest: lab TestA/x 7 s, lab TestA 0 s\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := tally.slowest(); got != "" {
+		t.Errorf("again: %q", got)
+	}
+}
+
 // TestCutOff: a package whose tests don't end by themselves has failed, whatever it printed until then.
 func TestCutOff(t *testing.T) {
 	for text, whole := range map[string]bool{

@@ -13,7 +13,44 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 
+{{- /* The API server as HOST:PORT; with k8sServiceHost: auto that which kubeadm stores for nodes that join. */ -}}
+{{- define "myelin.server" -}}
+{{- $info := lookup "v1" "ConfigMap" "kube-public" "cluster-info" -}}
+{{- $url := "" -}}
+{{- if $info -}}
+{{- $url = regexFind "https://[^ \\n\"]+:[0-9]+" (index $info.data "kubeconfig") -}}
+{{- end -}}
+{{- if not $url -}}
+{{- fail "k8sServiceHost: auto: there is no ConfigMap kube-public/cluster-info with the API server's address, as kubeadm writes it, or no cluster is asked: give the address" -}}
+{{- end -}}
+{{- trimPrefix "https://" $url -}}
+{{- end -}}
+
+{{- define "myelin.serverHost" -}}
+{{- if eq (.Values.k8sServiceHost | default "") "auto" -}}
+{{- regexReplaceAll "^\\[?([^\\]]+?)\\]?:[0-9]+$" (include "myelin.server" .) "${1}" -}}
+{{- else -}}
+{{- .Values.k8sServiceHost | default "" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "myelin.serverPort" -}}
+{{- if eq (.Values.k8sServiceHost | default "") "auto" -}}
+{{- regexFind "[0-9]+$" (include "myelin.server" .) -}}
+{{- else -}}
+{{- .Values.k8sServicePort | default "" -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The configuration file: all values but the chart's own. */ -}}
 {{- define "myelin.config" -}}
-{{- toYaml (omit .Values "image" "imagePullSecrets" "resources" "nodeSelector" "tolerations" "affinity" "priorityClassName" "podAnnotations" "podLabels" "extraArgs" "extraEnv" "updateStrategy" "terminationGracePeriodSeconds" "rollOutCiliumPods" "startupProbe" "livenessProbe" "readinessProbe" "securityContext" "operator" "rbac" "serviceAccounts" "nodeCleanup" "cgroup" "global") -}}
+{{- $host := include "myelin.serverHost" . -}}
+{{- $port := include "myelin.serverPort" . -}}
+{{- if $host -}}
+k8sServiceHost: {{ $host | quote }}
+{{ end -}}
+{{- if $port -}}
+k8sServicePort: {{ $port }}
+{{ end -}}
+{{- toYaml (omit .Values "image" "imagePullSecrets" "resources" "nodeSelector" "tolerations" "affinity" "priorityClassName" "podAnnotations" "podLabels" "extraArgs" "extraEnv" "updateStrategy" "terminationGracePeriodSeconds" "rollOutCiliumPods" "startupProbe" "livenessProbe" "readinessProbe" "securityContext" "operator" "rbac" "serviceAccounts" "nodeCleanup" "cgroup" "global" "k8sServiceHost" "k8sServicePort") -}}
 {{- end -}}

@@ -1,6 +1,6 @@
 // Command conformance runs upstream's network specs on a cluster that is up, and says how they ended.
 //
-//	go run ./test/cluster/conformance [-short] [-focus REGEXP] [-skip REGEXP] [-procs N] [-restart NODE] [-write docs/conformance.md]
+//	go run ./test/cluster/conformance [-short] [-focus REGEXP] [-skip REGEXP] [-procs N] [-disturb PROGRAM] [-write docs/conformance.md]
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 type options struct {
 	selection
 	procs                   int
-	write, restart, cluster string
+	write, disturb, cluster string
 }
 
 func flags() options {
@@ -40,9 +40,9 @@ func flags() options {
 	short := flag.Bool("short", false, "the specs that cover most in ten minutes")
 	focus := flag.String("focus", "", "regular expression of specs, in the place of all")
 	skip := flag.String("skip", "", "regular expression of specs that are not run")
-	flag.IntVar(&o.procs, "procs", 4, "how many specs run at a time")
+	flag.IntVar(&o.procs, "procs", 6, "how many specs run at a time")
 	flag.StringVar(&o.write, "write", "", "file for the table of results; counts go to bench/results.json if MYELIN_RECORD is 1")
-	flag.StringVar(&o.restart, "restart", "", "node whose agent is ended and started every 15 s meanwhile")
+	flag.StringVar(&o.disturb, "disturb", "", "program that runs meanwhile, 15 s after it ended anew, with the number of the round")
 	flag.StringVar(&o.cluster, "cluster", "test/cluster/cluster.sh", "the script that made the cluster")
 	flag.Parse()
 	if *short {
@@ -62,22 +62,22 @@ func run(ctx context.Context) error {
 	begin := time.Now()
 	meanwhile, stop := context.WithCancel(ctx)
 	defer stop()
-	restarts := restart(meanwhile, o.cluster, o.restart)
+	disturbed := disturb(meanwhile, o.disturb)
 	specs, err := ginkgo(ctx, o)
 	stop()
-	count, bad := restarts.wait()
+	rounds, bad := disturbed.wait()
 	if err := errors.Join(err, bad); err != nil {
 		return err
 	}
 	t := tally(specs, o.leave)
 	fmt.Print(t.summary(time.Since(begin)))
 	numbers := t.results()
-	if o.restart != "" {
-		fmt.Printf("%d restarts of the agent on %s meanwhile\n", count, o.restart)
+	if o.disturb != "" {
+		fmt.Printf("disturbed %d times meanwhile\n", rounds)
 		numbers = []results.Result{
-			{Name: "k8s/restarts", Value: float64(count), Unit: "restarts"},
-			{Name: "k8s/restart_passed", Value: float64(len(t.ran) - len(t.failed())), Unit: "specs"},
-			{Name: "k8s/restart_failed", Value: float64(len(t.failed())), Unit: "specs"},
+			{Name: "k8s/disturbances", Value: float64(rounds), Unit: "times"},
+			{Name: "k8s/disturbed_passed", Value: float64(len(t.ran) - len(t.failed())), Unit: "specs"},
+			{Name: "k8s/disturbed_failed", Value: float64(len(t.failed())), Unit: "specs"},
 		}
 	}
 	if o.write != "" {

@@ -44,7 +44,7 @@ func TestTally(t *testing.T) {
 		t.Errorf("ran:\n%s\nwant:\n%s", got, strings.Join(ran, "\n"))
 	}
 	const left = `[sig-network] Services should ask a cloud: Only supported for providers [gce]
-[sig-network] Services should do sctp [Feature:SCTPConnectivity]: needs SCTP in the kernel, which this machine's has not`
+[sig-network] Services should do sctp [Feature:SCTPConnectivity]: needs SCTP in the kernel, which this machine's has not; test/lab's TestSCTP does the same in a VM`
 	if got := names(o.left); got != left {
 		t.Errorf("left out:\n%s\nwant:\n%s", got, left)
 	}
@@ -69,7 +69,7 @@ func TestMarkdown(t *testing.T) {
 		"| [Conformance] | 1 | 0 |\n| network policies | 0 | 1 |\n",
 		"| DNS should answer [Conformance] | passed | 12 |\n",
 		"| Services should be up | timedout | 3 |\n",
-		"| Services should do sctp [Feature:SCTPConnectivity] | needs SCTP in the kernel, which this machine's has not |\n",
+		"| Services should do sctp [Feature:SCTPConnectivity] | needs SCTP in the kernel, which this machine's has not; test/lab's TestSCTP does the same in a VM |\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
