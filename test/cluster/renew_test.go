@@ -78,6 +78,7 @@ func TestPodCIDRs(t *testing.T) {
 	c.ready("web")
 	c.ready("client")
 	uid, before := c.field("web", ".metadata.uid"), c.podCIDRs("n3")
+	t.Cleanup(c.dnsAnew)
 	c.run("rejoin", "n3")
 	now := c.podCIDRs("n3")
 	if slices.Equal(now, before) {
@@ -95,6 +96,13 @@ func TestPodCIDRs(t *testing.T) {
 	c.each("web", c.within("late"))
 	c.asks("web", c.atNodePort("172.30.0.13"), "in-control")
 	c.notRestarted("web", uid)
+}
+
+// dnsAnew starts CoreDNS anew, which may be among the pods that only their own node reaches.
+func (c *cluster) dnsAnew() {
+	c.t.Helper()
+	c.run("kubectl", "-n", "kube-system", "rollout", "restart", "deploy/coredns")
+	c.run("dns")
 }
 
 // podCIDRs are a node's, one of each family.
