@@ -92,6 +92,13 @@ func (e *Endpoint) Clone() *Endpoint {
 // kernel instead of writing it.
 func (e *Endpoint) Deleting() bool { return e.State == StateDeleting }
 
+// Guarded reports whether the datapath stands before the pod, so that its routes
+// may lead there: until then the kernel's stack would bring it packets that
+// nobody has judged.
+func (e *Endpoint) Guarded() bool {
+	return e.State == StateReady || e.State == StateCreating && e.Status.Kind == reconciler.StatusKindDone
+}
+
 // Addresses returns the valid addresses of the pod, IPv4 first.
 func (e *Endpoint) Addresses() []netip.Addr {
 	addrs := make([]netip.Addr, 0, 2)

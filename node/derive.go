@@ -39,8 +39,9 @@ type state struct {
 	Config
 	nodes   []*cluster.Node
 	devices []*route.Device
-	own     *ipam.Assignment // nil: podCIDRs of the Node object
-	serves  bool             // Params.HostServes
+	own     *ipam.Assignment          // nil: podCIDRs of the Node object
+	outside map[string][]netip.Prefix // pods in no podCIDR of their Node, by node
+	serves  bool                      // Params.HostServes
 }
 
 // desired is the rows.
@@ -163,7 +164,7 @@ func (s state) prefixes() (rows []*Prefix) {
 		if s.own != nil && n.Name == s.Name {
 			podCIDRs = s.own.InForce
 		}
-		for _, p := range podCIDRs {
+		for _, p := range slices.Concat(podCIDRs, s.outside[n.Name]) {
 			if s.ViaNodes && !s.Tunnel && n.Name != s.Name {
 				if via = n.IPv4(); p.Addr().Is6() {
 					via = n.IPv6()

@@ -118,6 +118,12 @@ func TestDerive(t *testing.T) {
 		"own pods as in force": {
 			change: func(s *state) { s.own = &ipam.Assignment{InForce: prefixes("10.0.9.0/24")} }, want: "prefix 10.0.9.0/24 - pods of n1", none: "10.0.1.0/24",
 		},
+		"pods in no podCIDR": {
+			change: func(s *state) { s.outside = map[string][]netip.Prefix{"n2": prefixes("10.9.0.1/32", "fd00:9::1/128")} }, want: "prefix 10.9.0.1/32 - pods of n2",
+		},
+		"pods in no podCIDR, by tunnel": {
+			change: func(s *state) { s.Tunnel, s.outside = true, map[string][]netip.Prefix{"n2": prefixes("fd00:9::1/128")} }, want: "prefix fd00:9::1/128 192.168.0.2 pods of n2",
+		},
 		"own pods of none yet":    {change: func(s *state) { s.own = &ipam.Assignment{} }, want: "prefix fd00:2::/64 - pods of n2", none: "pods of n1"},
 		"nodes":                   {want: "prefix 192.168.0.2/32 - node n2"},
 		"what the network routes": {change: func(s *state) { s.NativeCIDRs = prefixes("10.9.9.9/8") }, want: "prefix 10.0.0.0/8 - native routing CIDR"},

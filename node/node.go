@@ -31,6 +31,8 @@ type Params struct {
 	// PodCIDRs says which podCIDRs of this node are in force; nil: those of the
 	// Node object.
 	PodCIDRs statedb.Table[*ipam.Assignment]
+	// Outside are pods in no podCIDR of their Node; nil: there are none.
+	Outside statedb.Table[*cluster.Outside]
 	// HostServes is on while the host itself is a backend of Services: what it
 	// answers clients outside is then looked at where it leaves.
 	HostServes *Switch
@@ -88,10 +90,13 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 			initialized = nil // it is closed, and would be ready for ever
 		}
 		own, ownKnown, ownChanged := n.own(txn)
+		outside := cluster.ReadOutsides(txn, n.params.Outside)
 		serves, servesChanged := n.params.HostServes.State()
-		s := state{Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own, serves: serves}
+		s := state{
+			Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own, outside: outside.ByNode, serves: serves,
+		}
 		// No kernel is without devices: none means that they were not read yet.
-		complete := known && ownKnown && len(s.devices) > 0
+		complete := known && ownKnown && outside.Unknown == nil && len(s.devices) > 0
 		d := derive(s)
 		if err := n.write(d, complete); err != nil {
 			return err
@@ -102,6 +107,8 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 		case <-nodesChanged:
 		case <-devicesChanged:
 		case <-ownChanged:
+		case <-outside.Changed:
+		case <-outside.Unknown:
 		case <-servesChanged:
 		case <-initialized:
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,6 +24,8 @@ type PrefilterParams struct {
 	DB     *statedb.DB
 	Groups statedb.Table[*Group]
 	Nodes  statedb.Table[*cluster.Node]
+	// Outside are pods in no podCIDR of their Node; nil: there are none.
+	Outside statedb.Table[*cluster.Outside]
 	// Names are the groups whose prefixes may not come in.
 	Names  []string
 	Kernel *Kernel
@@ -30,7 +33,7 @@ type PrefilterParams struct {
 }
 
 // Prefilter keeps the datapath's lists of who may not come in at all. Addresses
-// of nodes and their podCIDRs may, where no list names something inside of them.
+// of nodes and of their pods may, where no list names something inside of them.
 type Prefilter struct {
 	PrefilterParams
 	// Rows has what is in force, by group.
@@ -43,7 +46,7 @@ type Prefilter struct {
 type PrefilterRow struct {
 	Name     string `json:"name"`
 	Prefixes int    `json:"prefixes"`
-	// Own are addresses and podCIDRs of nodes that the group covers, and that
+	// Own are addresses of nodes, their podCIDRs and pods outside of these, that the group covers, and that
 	// may come in all the same.
 	Own int `json:"own"`
 	// Problem is why the group is not in force; empty if it is.
@@ -108,8 +111,16 @@ func (p *Prefilter) round() (*statedb.WatchSet, error) {
 	}
 	_, groups := p.Groups.AllWatch(r)
 	_, nodes := p.Nodes.AllWatch(r)
+	outside := cluster.ReadOutsides(r, p.Outside)
+	if outside.Unknown != nil {
+		wait.Add(outside.Unknown)
+		return wait, nil
+	}
 	wait.Add(groups, nodes)
-	want, rows := p.wanted(r)
+	if outside.Changed != nil {
+		wait.Add(outside.Changed)
+	}
+	want, rows := p.wanted(r, outside.ByNode)
 	err := p.write(want)
 	if err != nil {
 		for _, row := range rows {
@@ -119,8 +130,8 @@ func (p *Prefilter) round() (*statedb.WatchSet, error) {
 	return wait, errors.Join(err, p.publish(rows))
 }
 
-// wanted is the list of each prefix, 0 where it may come in.
-func (p *Prefilter) wanted(r statedb.ReadTxn) (map[netip.Prefix]uint32, []*PrefilterRow) {
+// wanted is the list of each prefix, 0 where it may come in. Outside are pods in no podCIDR of their Node, by node.
+func (p *Prefilter) wanted(r statedb.ReadTxn, outside map[string][]netip.Prefix) (map[netip.Prefix]uint32, []*PrefilterRow) {
 	want, lengths := map[netip.Prefix]uint32{}, map[int]bool{}
 	var rows []*PrefilterRow
 	for i, name := range p.Names {
@@ -143,7 +154,7 @@ func (p *Prefilter) wanted(r statedb.ReadTxn) (map[netip.Prefix]uint32, []*Prefi
 		for _, a := range identity.NodeAddresses(n) {
 			own[netip.PrefixFrom(a, a.BitLen())] = true
 		}
-		for _, prefix := range n.PodCIDRs {
+		for _, prefix := range slices.Concat(n.PodCIDRs, outside[n.Name]) {
 			own[prefix] = true
 		}
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"context"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -19,6 +20,7 @@ type prefiltered struct {
 	*Prefilter
 	t     *testing.T
 	nodes statedb.RWTable[*cluster.Node]
+	pods  *cluster.Outsiders
 	rows  statedb.RWTable[*Group]
 }
 
@@ -27,17 +29,30 @@ func newPrefiltered(t *testing.T) *prefiltered {
 	db := statedb.New()
 	tables, err1 := cluster.NewTables(db)
 	policies, err2 := NewTables(db)
+	pods, err4 := cluster.NewOutsiders(db, tables)
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Prefilter: 1}, map[string]uint32{"unwanted": 64, "unwanted_prefixes": 64})
 	p, err3 := NewPrefilter(PrefilterParams{
-		DB: db, Groups: policies.Groups, Nodes: tables.Nodes, Names: []string{"bad", "worse"},
+		DB: db, Groups: policies.Groups, Nodes: tables.Nodes, Outside: pods.Rows, Names: []string{"bad", "worse"},
 		Kernel: NewKernel(d, &bpf.Epochs{Map: d.Epochs}, time.Now), Log: slog.New(slog.DiscardHandler),
 	})
-	for _, err := range []error{err1, err2, err3} {
+	for _, err := range []error{err1, err2, err3, err4} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	return &prefiltered{p, t, tables.Nodes, policies.Groups}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- pods.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	for known := false; !known; time.Sleep(time.Millisecond) {
+		known, _ = pods.Rows.Initialized(db.ReadTxn())
+	}
+	return &prefiltered{p, t, tables.Nodes, pods, policies.Groups}
 }
 
 func (p *prefiltered) group(name string, prefixes ...string) {
@@ -105,6 +120,13 @@ func TestPrefilter(t *testing.T) {
 	if r := p.row("bad"); r != (PrefilterRow{Name: "bad", Prefixes: 1, Own: 3}) {
 		t.Errorf("got %+v", r)
 	}
+	txn = p.DB.WriteTxn(p.pods.Rows)
+	_, _, err = p.pods.Rows.Insert(txn, &cluster.Outside{Node: "n", Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.9")}})
+	txn.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.holds("pods in no podCIDR may come in", map[string]uint32{"10.0.0.0/8": 1, "10.9.0.1/32": 0, "10.1.0.0/24": 0, "10.1.0.1/32": 0, "10.2.0.9/32": 0, "198.51.100.7/32": 2, "203.0.113.0/24": 2})
 	next := &Prefilter{PrefilterParams: p.PrefilterParams, Rows: p.Rows}
 	next.Names = []string{"worse"}
 	p.Prefilter = next

@@ -46,8 +46,8 @@ type Config struct {
 // Node is what routes need to know of a node.
 type Node struct {
 	Name      string
-	Addresses []netip.Addr // InternalIPs; the first of a family counts
-	PodCIDRs  []netip.Prefix
+	Addresses []netip.Addr   // InternalIPs; the first of a family counts
+	PodCIDRs  []netip.Prefix // of another node also each address that a pod has outside of them
 }
 
 func (n Node) address(like netip.Addr) netip.Addr {

@@ -37,6 +37,8 @@ func (r *Routes) run(ctx context.Context, health cell.Health) error {
 			case <-sources.nodes:
 			case <-sources.endpoints:
 			case <-sources.podCIDRs:
+			case <-sources.outside.Changed:
+			case <-sources.outside.Unknown:
 			case <-r.monitor.ready:
 				time.Sleep(settle)
 				err = r.observe(r.monitor.take())
@@ -60,12 +62,15 @@ func (r *Routes) run(ctx context.Context, health cell.Health) error {
 }
 
 // sources are channels that are closed when the table changes.
-type sources struct{ nodes, endpoints, podCIDRs <-chan struct{} }
+type sources struct {
+	nodes, endpoints, podCIDRs <-chan struct{}
+	outside                    cluster.Outsides
+}
 
 // seen is what rows were last derived from.
 type seen struct {
 	State
-	nodes, own statedb.Revision
+	nodes, own, outside statedb.Revision
 }
 
 // derive writes the rows that follow from nodes, endpoints and devices.
@@ -73,26 +78,27 @@ func (r *Routes) derive() (sources, error) {
 	txn := r.DB.ReadTxn()
 	nodes, nodesChanged := r.nodes.AllWatch(txn)
 	own, ownKnown, ownRevision, ownChanged := r.own(txn)
+	outside := cluster.ReadOutsides(txn, r.outside)
 	endpoints, endpointsChanged := r.endpoints.AllWatch(txn)
-	changed := sources{nodesChanged, endpointsChanged, ownChanged}
+	changed := sources{nodesChanged, endpointsChanged, ownChanged, outside}
 	if r.devices.links == nil {
 		return changed, nil // the first reading of the kernel comes with the subscription
 	}
 	last := r.last
 	r.last = nil // unless all goes well
-	next := &seen{State: State{Config: r.config}, nodes: r.nodes.Revision(txn), own: ownRevision}
-	if last != nil && last.nodes == next.nodes && last.own == next.own {
+	next := &seen{State: State{Config: r.config}, nodes: r.nodes.Revision(txn), own: ownRevision, outside: outside.Revision}
+	if last != nil && last.nodes == next.nodes && last.own == next.own && last.outside == next.outside {
 		next.Nodes, next.Gateways = last.Nodes, last.Gateways
 	} else {
 		last = nil
-		next.Nodes, next.Gateways = r.listNodes(nodes, own)
+		next.Nodes, next.Gateways = r.listNodes(nodes, own, outside.ByNode)
 		// A node's address may make a device a wire.
 		if _, err := r.devices.write(r.selection()); err != nil {
 			return changed, fmt.Errorf("write devices: %w", err)
 		}
 	}
 	for e := range endpoints {
-		if !e.Deleting() {
+		if e.Guarded() {
 			next.Endpoints = append(next.Endpoints, Endpoint{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
 		}
 	}
@@ -101,7 +107,7 @@ func (r *Routes) derive() (sources, error) {
 	endpointsKnown, _ := r.endpoints.Initialized(txn)
 	done, err := r.writeDifference(last, next)
 	if err == nil && !done {
-		err = r.write(Derive(next.State), nodesKnown && endpointsKnown && ownKnown)
+		err = r.write(Derive(next.State), nodesKnown && endpointsKnown && ownKnown && outside.Unknown == nil)
 	}
 	if err == nil {
 		r.last = next
@@ -109,11 +115,14 @@ func (r *Routes) derive() (sources, error) {
 	return changed, err
 }
 
-// listNodes is what routes need of nodes, and of this one as own has it.
-func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment) (list []Node, gateways []netip.Addr) {
+// listNodes is what routes need of nodes: of this one as own has it, of others with their pods outside.
+func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment, outside map[string][]netip.Prefix) (list []Node, gateways []netip.Addr) {
 	for n := range rows {
 		row := Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
-		if own != nil && n.Name == r.config.Node {
+		switch {
+		case n.Name != r.config.Node:
+			row.PodCIDRs = slices.Concat(n.PodCIDRs, outside[n.Name])
+		case own != nil:
 			row.PodCIDRs = own.InForce
 		}
 		list = append(list, row)

@@ -42,6 +42,8 @@ type Params struct {
 	// PodCIDRs says which podCIDRs of this node are in force, and the gateways
 	// of its pods; nil: those of the Node object.
 	PodCIDRs statedb.Table[*ipam.Assignment]
+	// Outside are pods in no podCIDR of their Node; nil: there are none.
+	Outside statedb.Table[*cluster.Outside]
 }
 
 // Routes owns the tables of this package and makes the kernel equal to them.
@@ -62,6 +64,7 @@ type Routes struct {
 	nodes     statedb.Table[*cluster.Node]
 	endpoints statedb.Table[*endpoint.Endpoint]
 	podCIDRs  statedb.Table[*ipam.Assignment]
+	outside   statedb.Table[*cluster.Outside]
 	// ready is called once, when the first rows are derived from initialized
 	// sources: only then may anything be pruned.
 	ready func(statedb.WriteTxn)
@@ -78,7 +81,7 @@ func New(p Params) (*Routes, error) {
 	}
 	r := &Routes{
 		DB: p.DB, log: p.Log, config: p.Config, kernel: kernel, monitor: newMonitor(p.Log, p.Namespace),
-		nodes: p.Nodes, endpoints: p.Endpoints, podCIDRs: p.PodCIDRs,
+		nodes: p.Nodes, endpoints: p.Endpoints, podCIDRs: p.PodCIDRs, outside: p.Outside,
 	}
 	if p.ProcSys == "" {
 		p.ProcSys = "/proc/sys"

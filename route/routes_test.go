@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/statedb/reconciler"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"myelin/cluster"
+	"myelin/endpoint"
 )
 
 func dual(node string) Config {
@@ -345,4 +347,24 @@ func TestTunnelRoutes(t *testing.T) {
 	n1.want("10.7.2.0/24 dev myelin_vxlan src 192.168.7.1 mtu 1450")
 	n1.want("fd70:2::/64 dev myelin_vxlan src fd07::1 mtu 1450")
 	n1.want("10.7.3.0/24 dev myelin_vxlan src 192.168.7.1 mtu 1450")
+}
+
+// TestUnguarded: to a pod that the datapath does not have yet no route leads, for the stack would bring it what nobody has judged.
+func TestUnguarded(t *testing.T) {
+	t.Parallel()
+	n1, _ := twoNodes(t)
+	ready, pod := n1.pod("mye00000001", "10.7.1.5"), n1.pod("mye00000002", "10.7.1.6", "fd70:1::6")
+	pod.State, pod.Status = endpoint.StateCreating, reconciler.StatusPending()
+	a := n1.start(dual("n1"), threeNodes(), ready, pod)
+	n1.want("10.7.1.5/32 dev mye00000001 src 192.168.7.1")
+	for _, prefix := range []string{"10.7.1.6/32", "fd70:1::6/128"} {
+		if list := n1.routes(prefix); len(list) > 0 {
+			t.Errorf("there is a route already: %v", list)
+		}
+	}
+	guarded := pod.Clone()
+	guarded.Status = reconciler.StatusDone()
+	a.put(nil, guarded)
+	n1.want("10.7.1.6/32 dev mye00000002 src 192.168.7.1")
+	n1.want("fd70:1::6/128 dev mye00000002 src fd07::1")
 }

@@ -79,8 +79,8 @@ func assignment(p, g int) *ipam.Assignment {
 func aPod(i, a int) *endpoint.Endpoint {
 	return &endpoint.Endpoint{
 		ID: uint16(i + 10), ContainerID: fmt.Sprint("c", i), IfName: "eth0", LinkName: fmt.Sprintf("%s%08x", PodPrefix, i), LinkIndex: i + 10,
-		PodMAC: net.HardwareAddr{2, 0, 0, 0, byte(i >> 8), byte(i)},
-		IPv4:   netip.AddrFrom4([4]byte{10, 64, 0, byte(a + 2)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd70:1::%x", a+2)),
+		PodMAC: net.HardwareAddr{2, 0, 0, 0, byte(i >> 8), byte(i)}, State: endpoint.StateReady,
+		IPv4: netip.AddrFrom4([4]byte{10, 64, 0, byte(a + 2)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd70:1::%x", a+2)),
 	}
 }
 

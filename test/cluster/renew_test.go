@@ -70,21 +70,21 @@ func TestNodeAddress(t *testing.T) {
 	c.notRestarted("web", uid)
 }
 
-// TestPodCIDRs deletes a Node object, which kubelet makes anew with other podCIDRs: pods that run keep their addresses and are reached on their node and at its
-// ports, new ones have addresses of the new podCIDRs, and are reached by all.
+// TestPodCIDRs deletes a Node object, which kubelet makes anew with other podCIDRs: pods that run keep their addresses and are reached by all as before, new ones
+// have addresses of the new podCIDRs.
 func TestPodCIDRs(t *testing.T) {
 	c := use(t)
 	c.apply(server("web", "n3", "", "") + server("client", "n1", "", "") + nodePorted)
 	c.ready("web")
 	c.ready("client")
 	uid, before := c.field("web", ".metadata.uid"), c.podCIDRs("n3")
-	t.Cleanup(c.dnsAnew)
 	c.run("rejoin", "n3")
 	now := c.podCIDRs("n3")
 	if slices.Equal(now, before) {
 		t.Fatalf("the node has podCIDRs %v still", before)
 	}
-	c.each("web", []string{"in-node", "n3"})
+	c.each("web", c.within("client"), []string{"in-node", "n1"}, []string{"in-node", "n3"})
+	c.each("client", c.within("web"))
 	c.apply(server("late", "n3", "", ""))
 	c.ready("late")
 	for i, text := range c.addresses("late") {
@@ -96,13 +96,6 @@ func TestPodCIDRs(t *testing.T) {
 	c.each("web", c.within("late"))
 	c.asks("web", c.atNodePort("172.30.0.13"), "in-control")
 	c.notRestarted("web", uid)
-}
-
-// dnsAnew starts CoreDNS anew, which may be among the pods that only their own node reaches.
-func (c *cluster) dnsAnew() {
-	c.t.Helper()
-	c.run("kubectl", "-n", "kube-system", "rollout", "restart", "deploy/coredns")
-	c.run("dns")
 }
 
 // podCIDRs are a node's, one of each family.

@@ -57,7 +57,7 @@ func (c *cluster) soonWorks(ways ...way) {
 	}
 }
 
-// TestPodCIDRs changes the podCIDRs of a node under its pods: they keep addresses and gateway, new ones come from the new
+// TestPodCIDRs changes the podCIDRs of a node under its pods: they keep addresses, gateway and who reaches them, new ones come from the new
 // podCIDRs. What another node has is refused, also by the next agent; what vanishes is given out no more. When all pods
 // are gone, the gateway follows.
 //
@@ -78,6 +78,8 @@ func TestPodCIDRs(t *testing.T) {
 			c.says("IPAM", status.Fallback, "10.0.1.")
 			c.newPodWorks("c1", both...)
 			c.within("c1", "10.0.7.0/24", "fd00:10:0:7::/64")
+			both = append(both, way{"a1", "a2", "a1"}, way{"a2", "a1", "a2"}, way{"node2", "a1", "node2"})
+			c.soonWorks(both...)
 			c.newNeighbours("a1", "c1")
 			for _, w := range both {
 				for _, f := range c.stack.families {

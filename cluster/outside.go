@@ -1,0 +1,193 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Outside are a pod's addresses that no podCIDR of its Node has, as when the
+// Node object was made anew, with other podCIDRs, under the pod. Who looks for
+// pods by podCIDR must know of them, too. A Node without podCIDRs of a family is of
+// a network that routes pods by other means: its pods' are not here.
+type Outside struct {
+	Pod       Key
+	Node      string
+	Addresses []netip.Addr // at least one
+}
+
+// Equal reports whether two rows say the same.
+func (o *Outside) Equal(p *Outside) bool {
+	return o.Pod == p.Pod && o.Node == p.Node && slices.Equal(o.Addresses, p.Addresses)
+}
+
+// TableHeader names the columns of TableRow.
+func (*Outside) TableHeader() []string { return []string{"Pod", "Node", "Addresses"} }
+
+// TableRow is the row as text.
+func (o *Outside) TableRow() []string { return []string{o.Pod.String(), o.Node, join(o.Addresses)} }
+
+// Outsides is the table of Outside to who looks for pods by podCIDR.
+type Outsides struct {
+	ByNode   map[string][]netip.Prefix // a prefix for each address
+	Revision statedb.Revision
+	Changed  <-chan struct{} // nil: it never does
+	// Unknown closes when all are there; nil: they are.
+	Unknown <-chan struct{}
+}
+
+// ReadOutsides reads t; if it is nil, there are none.
+func ReadOutsides(txn statedb.ReadTxn, t statedb.Table[*Outside]) (o Outsides) {
+	if t == nil {
+		return Outsides{}
+	}
+	rows, changed := t.AllWatch(txn)
+	o = Outsides{ByNode: map[string][]netip.Prefix{}, Revision: t.Revision(txn), Changed: changed}
+	if known, initialized := t.Initialized(txn); !known {
+		o.Unknown = initialized
+	}
+	for row := range rows {
+		for _, a := range row.Addresses {
+			o.ByNode[row.Node] = append(o.ByNode[row.Node], netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return o
+}
+
+func outsidePods() statedb.Index[*Outside, Key] {
+	return statedb.Index[*Outside, Key]{
+		Name:       "pod",
+		FromObject: func(o *Outside) index.KeySet { return index.NewKeySet(index.Stringer(o.Pod)) },
+		FromKey:    index.Stringer[Key],
+		FromString: index.FromString,
+		Unique:     true,
+	}
+}
+
+// Outsiders keeps the table "pods-outside".
+type Outsiders struct {
+	Rows statedb.RWTable[*Outside]
+
+	db       *statedb.DB
+	tables   Tables
+	podCIDRs map[string][]netip.Prefix // of nodes, as rows were last made with
+	ready    func(statedb.WriteTxn)    // nil once the table is initialized
+}
+
+// NewOutsiders creates the table. It is initialized when Run has seen all nodes
+// and pods.
+func NewOutsiders(db *statedb.DB, t Tables) (*Outsiders, error) {
+	rows, err := statedb.NewTable(db, "pods-outside", outsidePods())
+	if err != nil {
+		return nil, fmt.Errorf("create table pods-outside: %w", err)
+	}
+	txn := db.WriteTxn(rows)
+	defer txn.Commit()
+	return &Outsiders{Rows: rows, db: db, tables: t, ready: rows.RegisterInitializer(txn, "nodes and pods")}, nil
+}
+
+// Run follows nodes and pods until ctx ends.
+func (o *Outsiders) Run(ctx context.Context) error {
+	txn := o.db.WriteTxn(o.tables.Pods)
+	pods, err := o.tables.Pods.Changes(txn)
+	txn.Commit()
+	if err != nil {
+		return fmt.Errorf("follow the table of pods: %w", err)
+	}
+	for {
+		r := o.db.ReadTxn()
+		changed, more := pods.Next(r)
+		nodes, moreNodes := o.tables.Nodes.AllWatch(r)
+		wait := statedb.NewWatchSet()
+		wait.Add(more, moreNodes)
+		known := true
+		for _, t := range []statedb.TableMeta{o.tables.Nodes, o.tables.Pods} {
+			if ok, initialized := t.Initialized(r); !ok {
+				known = false
+				wait.Add(initialized)
+			}
+		}
+		if err := o.round(r, podCIDRsOf(nodes), changed, known); err != nil {
+			return err
+		}
+		if _, err := wait.Wait(ctx, 0); err != nil {
+			return nil
+		}
+	}
+}
+
+func podCIDRsOf(nodes iter.Seq2[*Node, statedb.Revision]) map[string][]netip.Prefix {
+	prefixes := map[string][]netip.Prefix{}
+	for n := range nodes {
+		prefixes[n.Name] = n.PodCIDRs
+	}
+	return prefixes
+}
+
+// round looks at pods that changed, and at all where a node's podCIDRs did.
+func (o *Outsiders) round(r statedb.ReadTxn, podCIDRs map[string][]netip.Prefix, changed iter.Seq2[statedb.Change[*Pod], statedb.Revision], known bool) error {
+	txn := o.db.WriteTxn(o.Rows)
+	defer txn.Abort()
+	before := o.Rows.Revision(txn)
+	all := !maps.EqualFunc(o.podCIDRs, podCIDRs, slices.Equal)
+	o.podCIDRs = podCIDRs
+	var errs []error
+	for c := range changed {
+		if c.Deleted || !all {
+			errs = append(errs, o.put(txn, c.Object, c.Deleted))
+		}
+	}
+	if all {
+		for pod := range o.tables.Pods.All(r) {
+			errs = append(errs, o.put(txn, pod, false))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write pods outside of podCIDRs: %w", err)
+	}
+	first := known && o.ready != nil
+	if first {
+		o.ready(txn)
+		o.ready = nil
+	}
+	if first || o.Rows.Revision(txn) != before {
+		txn.Commit()
+	}
+	return nil
+}
+
+// put makes a pod's row what it must be.
+func (o *Outsiders) put(txn statedb.WriteTxn, pod *Pod, deleted bool) (err error) {
+	want := &Outside{Pod: pod.Key(), Node: pod.NodeName}
+	if !deleted && pod.OwnsAddresses() {
+		want.Addresses = outsideOf(pod.Addresses, o.podCIDRs[pod.NodeName])
+	}
+	have, _, ok := o.Rows.Get(txn, outsidePods().Query(want.Pod))
+	switch {
+	case len(want.Addresses) == 0 && ok:
+		_, _, err = o.Rows.Delete(txn, have)
+	case len(want.Addresses) > 0 && (!ok || !have.Equal(want)):
+		_, _, err = o.Rows.Insert(txn, want)
+	}
+	return err
+}
+
+// outsideOf are the addresses that are in none of podCIDRs, of families that
+// those have.
+func outsideOf(addresses []netip.Addr, podCIDRs []netip.Prefix) (list []netip.Addr) {
+	for _, a := range addresses {
+		family := func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() }
+		has := func(p netip.Prefix) bool { return p.Contains(a) }
+		if slices.ContainsFunc(podCIDRs, family) && !slices.ContainsFunc(podCIDRs, has) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
