@@ -2,7 +2,7 @@
 # deps.sh [demo|build|test|vm|bench|kubeproxy|cluster|cilium|all]...: what a fresh Debian machine lacks. Idempotent; asks the network only for what is missing.
 #   demo   what a running agent, `make demo` and the lab use: ip, ping
 #   build  to regenerate committed code: clang, BPF and kernel headers, protoc
-#   test   demo, and what the tests drive or watch packets with
+#   test   demo, what the tests drive or watch packets with, and what others leave rules by that Myelin takes away
 #   vm     QEMU, and the kernels of test/vm (test/vm/vm.sh fetch)
 #   bench  netperf, unpacked into the cache folder, nothing installed into /
 #   kubeproxy  bench, and what Services are compared with: the real kube-proxy, built from its source, with iptables and nft, all in the cache folder
@@ -77,7 +77,7 @@ kubeproxy() {
 
 demo() { install ca-certificates iproute2 iputils-ping; }
 build() { install ca-certificates clang-19 llvm-19 libbpf-dev linux-libc-dev protobuf-compiler; }
-tests() { demo; install tcpdump ethtool procps; }
+tests() { demo; install tcpdump ethtool procps iptables nftables; }
 vm() { install qemu-system-x86; "$here/../test/vm/vm.sh" fetch -k 6.12 -k 5.10; }
 bench() { demo; install procps ethtool; netperf; }
 
