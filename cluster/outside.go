@@ -77,12 +77,13 @@ type Outsiders struct {
 
 	db       *statedb.DB
 	tables   Tables
-	podCIDRs map[string][]netip.Prefix // of nodes, as rows were last made with
+	nodes    statedb.Revision          // of the table of nodes,
+	podCIDRs map[string][]netip.Prefix // … that these are of
 	ready    func(statedb.WriteTxn)    // nil once the table is initialized
 }
 
-// NewOutsiders creates the table. It is initialized when Run has seen all nodes
-// and pods.
+// NewOutsiders creates the table. It is initialized when Run has seen all
+// nodes and pods.
 func NewOutsiders(db *statedb.DB, t Tables) (*Outsiders, error) {
 	rows, err := statedb.NewTable(db, "pods-outside", outsidePods())
 	if err != nil {
@@ -93,8 +94,16 @@ func NewOutsiders(db *statedb.DB, t Tables) (*Outsiders, error) {
 	return &Outsiders{Rows: rows, db: db, tables: t, ready: rows.RegisterInitializer(txn, "nodes and pods")}, nil
 }
 
-// Run follows nodes and pods until ctx ends.
+// Run waits until nodes and pods are known, and follows them until ctx ends.
 func (o *Outsiders) Run(ctx context.Context) error {
+	for _, t := range []statedb.TableMeta{o.tables.Nodes, o.tables.Pods} {
+		_, known := t.Initialized(o.db.ReadTxn())
+		select {
+		case <-known:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	txn := o.db.WriteTxn(o.tables.Pods)
 	pods, err := o.tables.Pods.Changes(txn)
 	txn.Commit()
@@ -104,19 +113,12 @@ func (o *Outsiders) Run(ctx context.Context) error {
 	for {
 		r := o.db.ReadTxn()
 		changed, more := pods.Next(r)
-		nodes, moreNodes := o.tables.Nodes.AllWatch(r)
-		wait := statedb.NewWatchSet()
-		wait.Add(more, moreNodes)
-		known := true
-		for _, t := range []statedb.TableMeta{o.tables.Nodes, o.tables.Pods} {
-			if ok, initialized := t.Initialized(r); !ok {
-				known = false
-				wait.Add(initialized)
-			}
-		}
-		if err := o.round(r, podCIDRsOf(nodes), changed, known); err != nil {
+		_, moreNodes := o.tables.Nodes.AllWatch(r)
+		if err := o.round(r, changed); err != nil {
 			return err
 		}
+		wait := statedb.NewWatchSet()
+		wait.Add(more, moreNodes)
 		if _, err := wait.Wait(ctx, 0); err != nil {
 			return nil
 		}
@@ -131,13 +133,23 @@ func podCIDRsOf(nodes iter.Seq2[*Node, statedb.Revision]) map[string][]netip.Pre
 	return prefixes
 }
 
+// moved reports whether a node's podCIDRs are others than before.
+func (o *Outsiders) moved(r statedb.ReadTxn) bool {
+	revision := o.tables.Nodes.Revision(r)
+	if revision == o.nodes {
+		return false
+	}
+	before := o.podCIDRs
+	o.nodes, o.podCIDRs = revision, podCIDRsOf(o.tables.Nodes.All(r))
+	return !maps.EqualFunc(before, o.podCIDRs, slices.Equal)
+}
+
 // round looks at pods that changed, and at all where a node's podCIDRs did.
-func (o *Outsiders) round(r statedb.ReadTxn, podCIDRs map[string][]netip.Prefix, changed iter.Seq2[statedb.Change[*Pod], statedb.Revision], known bool) error {
+func (o *Outsiders) round(r statedb.ReadTxn, changed iter.Seq2[statedb.Change[*Pod], statedb.Revision]) error {
+	all := o.moved(r)
 	txn := o.db.WriteTxn(o.Rows)
 	defer txn.Abort()
 	before := o.Rows.Revision(txn)
-	all := !maps.EqualFunc(o.podCIDRs, podCIDRs, slices.Equal)
-	o.podCIDRs = podCIDRs
 	var errs []error
 	for c := range changed {
 		if c.Deleted || !all {
@@ -152,7 +164,7 @@ func (o *Outsiders) round(r statedb.ReadTxn, podCIDRs map[string][]netip.Prefix,
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("write pods outside of podCIDRs: %w", err)
 	}
-	first := known && o.ready != nil
+	first := o.ready != nil
 	if first {
 		o.ready(txn)
 		o.ready = nil

@@ -29,6 +29,8 @@ export MYELIN_CLUSTER=$name
 
 has_prefixes() { [ -n "$(kubectl get node "$1" -o 'jsonpath={.spec.podCIDRs}')" ]; } # NODE
 
+zone() { kubectl label node "$1" "topology.kubernetes.io/zone=zone-$1" > /dev/null; } # NODE: has one of its own
+
 dns() {
   kubectl apply -f "$here/coredns.yaml" > /dev/null
   kubectl -n kube-system rollout status deploy/coredns --timeout=90s > /dev/null
@@ -53,7 +55,7 @@ up() { # [bare]
   for node in "${nodes[@]}"; do kubelet "$node"; done
   for node in "${nodes[@]}"; do eventually 60 "podCIDRs of $node" has_prefixes "$node"; done
   pod_routes
-  for node in "${nodes[@]}"; do kubectl label node "$node" "topology.kubernetes.io/zone=zone-$node" > /dev/null; done
+  for node in "${nodes[@]}"; do zone "$node"; done
   [ -z "$bare" ] || { echo "cluster: $name up in $((SECONDS - begin)) s, without a network" >&2; return; }
   start=$(date +%s.%N)
   for node in "${nodes[@]}"; do agent start "$node"; done
@@ -108,7 +110,7 @@ server_hears() { # stop|start
 again() {
   kubelet "$1"
   eventually 60 "podCIDRs of $1" has_prefixes "$1"
-  kubectl label node "$1" "topology.kubernetes.io/zone=zone-$1" > /dev/null
+  zone "$1"
   kubectl wait node "$1" --for=condition=Ready --timeout=60s > /dev/null
   pod_routes
 }
