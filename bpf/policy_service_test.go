@@ -1,6 +1,6 @@
 package bpf
 
-// policyServiceRows are flows to Services: policies judge the client and the backend.
+// policyServiceRows are flows to Services: whatever the client asks for, its backend is judged.
 func policyServiceRows() []row {
 	const tcp = 6
 	to := func(port string) string { return `eth a > gw | ip a > vip | tcp 40000 > ` + port }

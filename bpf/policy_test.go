@@ -350,7 +350,6 @@ func changeRows() []row {
 	}
 }
 
-// policyServiceRows: whatever the client asks for, its backend is judged.
 func policyWorldRows() []row {
 	const tcp = 6
 	return []row{

@@ -61,6 +61,15 @@ func ReadOutsides(txn statedb.ReadTxn, t statedb.Table[*Outside]) (o Outsides) {
 	return o
 }
 
+// NewOutsideTable creates the table "pods-outside".
+func NewOutsideTable(db *statedb.DB) (statedb.RWTable[*Outside], error) {
+	rows, err := statedb.NewTable(db, "pods-outside", outsidePods())
+	if err != nil {
+		return nil, fmt.Errorf("create table pods-outside: %w", err)
+	}
+	return rows, nil
+}
+
 func outsidePods() statedb.Index[*Outside, Key] {
 	return statedb.Index[*Outside, Key]{
 		Name:       "pod",
@@ -71,7 +80,7 @@ func outsidePods() statedb.Index[*Outside, Key] {
 	}
 }
 
-// Outsiders keeps the table "pods-outside".
+// Outsiders keeps the table of Outside.
 type Outsiders struct {
 	Rows statedb.RWTable[*Outside]
 
@@ -85,9 +94,9 @@ type Outsiders struct {
 // NewOutsiders creates the table. It is initialized when Run has seen all
 // nodes and pods.
 func NewOutsiders(db *statedb.DB, t Tables) (*Outsiders, error) {
-	rows, err := statedb.NewTable(db, "pods-outside", outsidePods())
+	rows, err := NewOutsideTable(db)
 	if err != nil {
-		return nil, fmt.Errorf("create table pods-outside: %w", err)
+		return nil, err
 	}
 	txn := db.WriteTxn(rows)
 	defer txn.Commit()
@@ -125,14 +134,6 @@ func (o *Outsiders) Run(ctx context.Context) error {
 	}
 }
 
-func podCIDRsOf(nodes iter.Seq2[*Node, statedb.Revision]) map[string][]netip.Prefix {
-	prefixes := map[string][]netip.Prefix{}
-	for n := range nodes {
-		prefixes[n.Name] = n.PodCIDRs
-	}
-	return prefixes
-}
-
 // moved reports whether a node's podCIDRs are others than before.
 func (o *Outsiders) moved(r statedb.ReadTxn) bool {
 	revision := o.tables.Nodes.Revision(r)
@@ -140,7 +141,10 @@ func (o *Outsiders) moved(r statedb.ReadTxn) bool {
 		return false
 	}
 	before := o.podCIDRs
-	o.nodes, o.podCIDRs = revision, podCIDRsOf(o.tables.Nodes.All(r))
+	o.nodes, o.podCIDRs = revision, map[string][]netip.Prefix{}
+	for n := range o.tables.Nodes.All(r) {
+		o.podCIDRs[n.Name] = n.PodCIDRs
+	}
 	return !maps.EqualFunc(before, o.podCIDRs, slices.Equal)
 }
 

@@ -92,12 +92,7 @@ func (o CiliumOptions) ended(ctx context.Context) error {
 	if err := within(ctx, o.Patience, o.Say, o.agentRuns); err != nil {
 		return err
 	}
-	err := within(ctx, time.Until(end), o.Say, func() error { return podsRun(isCiliumPod) })
-	var pods *PodsRunError
-	if o.Force && ctx.Err() == nil && errors.As(err, &pods) {
-		return nil
-	}
-	return err
+	return podsEnd(ctx, isCiliumPod, time.Until(end), o.Force, o.Say)
 }
 
 // agentRuns is an error if Cilium's agent is on this node. Its files don't tell: they stay after a crash, and have a number of its own container's.

@@ -129,9 +129,14 @@ func (o Options) leaveRuntime() error {
 
 // podsGone waits until no pods are left, or patience is.
 func (o Options) podsGone(ctx context.Context) error {
-	err := within(ctx, o.Patience, o.Say, func() error { return podsRun(ourLink) })
+	return podsEnd(ctx, ourLink, o.Patience, o.Force, o.Say)
+}
+
+// podsEnd waits until no links of one kind lead to pods, or patience is over; with force it is no error then that some do.
+func podsEnd(ctx context.Context, kind func(netlink.Link) bool, patience time.Duration, force bool, say func(string, ...any)) error {
+	err := within(ctx, patience, say, func() error { return podsRun(kind) })
 	var pods *PodsRunError
-	if o.Force && ctx.Err() == nil && errors.As(err, &pods) {
+	if force && ctx.Err() == nil && errors.As(err, &pods) {
 		return nil
 	}
 	return err

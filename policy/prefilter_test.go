@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"context"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -20,7 +19,7 @@ type prefiltered struct {
 	*Prefilter
 	t     *testing.T
 	nodes statedb.RWTable[*cluster.Node]
-	pods  *cluster.Outsiders
+	pods  statedb.RWTable[*cluster.Outside]
 	rows  statedb.RWTable[*Group]
 }
 
@@ -29,28 +28,16 @@ func newPrefiltered(t *testing.T) *prefiltered {
 	db := statedb.New()
 	tables, err1 := cluster.NewTables(db)
 	policies, err2 := NewTables(db)
-	pods, err4 := cluster.NewOutsiders(db, tables)
+	pods, err4 := cluster.NewOutsideTable(db)
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Prefilter: 1}, map[string]uint32{"unwanted": 64, "unwanted_prefixes": 64})
 	p, err3 := NewPrefilter(PrefilterParams{
-		DB: db, Groups: policies.Groups, Nodes: tables.Nodes, Outside: pods.Rows, Names: []string{"bad", "worse"},
+		DB: db, Groups: policies.Groups, Nodes: tables.Nodes, Outside: pods, Names: []string{"bad", "worse"},
 		Kernel: NewKernel(d, &bpf.Epochs{Map: d.Epochs}, time.Now), Log: slog.New(slog.DiscardHandler),
 	})
 	for _, err := range []error{err1, err2, err3, err4} {
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- pods.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	for known := false; !known; time.Sleep(time.Millisecond) {
-		known, _ = pods.Rows.Initialized(db.ReadTxn())
 	}
 	return &prefiltered{p, t, tables.Nodes, pods, policies.Groups}
 }
@@ -120,8 +107,8 @@ func TestPrefilter(t *testing.T) {
 	if r := p.row("bad"); r != (PrefilterRow{Name: "bad", Prefixes: 1, Own: 3}) {
 		t.Errorf("got %+v", r)
 	}
-	txn = p.DB.WriteTxn(p.pods.Rows)
-	_, _, err = p.pods.Rows.Insert(txn, &cluster.Outside{Node: "n", Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.9")}})
+	txn = p.DB.WriteTxn(p.pods)
+	_, _, err = p.pods.Insert(txn, &cluster.Outside{Node: "n", Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.9")}})
 	txn.Commit()
 	if err != nil {
 		t.Fatal(err)
