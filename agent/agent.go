@@ -274,13 +274,15 @@ func (a *Agent) startNode(context.Context) error {
 // startEndpoints restores the pods that are there. The reconciler is
 // registered first, since Restore deletes what a crash has left.
 func (a *Agent) startEndpoints(ctx context.Context) error {
-	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Follow: a.followsHost()}
-	if a.engine != nil {
-		kernel.Hold = a.engine.Hold
-	}
 	var err error
 	if a.host, err = netlink.NewHandle(); err != nil {
 		return fmt.Errorf("open netlink: %w", err)
+	}
+	purger := flow.NewPurger(a.datapath, a.log)
+	a.group.Add(job.OneShot("rows-of-gone-pods", func(ctx context.Context, _ cell.Health) error { return purger.Run(ctx) }))
+	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Follow: a.followsHost(), Netns: endpoint.LinkNetns(a.host), Gone: purger.Forget}
+	if a.engine != nil {
+		kernel.Hold = a.engine.Hold
 	}
 	a.manager = endpoint.NewManager(a.log, a.db, a.endpoints, a.ipam, podlink.NewVeth(a.host, podlink.Options{ProcSys: a.config.Myelin.SysctlRoot, SlowPath: true}), endpoint.Config{
 		RunDir: a.config.Myelin.RunDir, Node: a.podConfig,

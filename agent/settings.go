@@ -83,7 +83,7 @@ func (a *Agent) settings() bpf.Settings {
 	if !a.tunneled() {
 		return s
 	}
-	s.Tunnel, s.TunnelIfindex = uint8(bpf.DatapathTunnelModeTUNNEL_IPV4), uint32(a.tunnelIndex)
+	s.Tunnel, s.TunnelIfindex, s.TunnelPort = uint8(bpf.DatapathTunnelModeTUNNEL_IPV4), uint32(a.tunnelIndex), uint16(a.config.TunnelPort)
 	if a.tunnelIPv6() {
 		s.Tunnel = uint8(bpf.DatapathTunnelModeTUNNEL_IPV6)
 	}

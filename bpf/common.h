@@ -62,10 +62,11 @@ struct settings {
 	__u8 policy_cut;       /* enum policy_cut */
 	__u8 no_backend_drop;  /* clients of a Service without backends are told nothing */
 	__u8 prefilter;        /* some addresses may not come in at all */
-	__u8 wire_any;         /* derived: nobody is masqueraded, so that it doesn't matter whether a wire's packet is the cluster's or the world's */
+	__u8 wire_any;         /* derived: a wire's packets are forwarded alike whatever their source (no masquerade, no tunnel) */
 	__u8 wire_extra;       /* derived: a wire's packet may be more than one for a pod (tunnel, prefilter, direct) */
 	__u32 tunnel_ifindex;
 	__u32 vni;
+	__u16 tunnel_port; /* UDP port of the tunnel, host byte order */
 	__u32 hz;          /* jiffies a second */
 	__u32 event_rate;  /* drop events a second and CPU; 0: none */
 	__u16 nat_port_min; /* host byte order, both ends included */

@@ -13,7 +13,7 @@
 #include "../policy/row.h"
 #include "../service/row.h"
 
-#define OUTCOME_SLOTS 64
+#define OUTCOME_SLOTS 128 /* a power of 2 */
 
 struct counter {
 	__u64 packets;
@@ -62,6 +62,8 @@ struct cpu {
 	struct inner inner;
 	struct path path;
 	struct addr snat; /* what the path masquerades to */
+	struct addr outer; /* the node that the tunnel brought the packet from */
+	__u64 unwrapped;   /* true: taken out of a packet of another node */
 	struct flow_key key;
 	struct flow flow;
 	struct translation_key place;

@@ -7,6 +7,8 @@
 #include "../policy/prefilter.h"
 #include "../route/decide.h"
 #include "../neighbour/neighbour.h"
+#include "../tunnel/send.h"
+#include "vlan.h"
 #include "../flow/flow.h"
 #include "../nat/nat.h"
 #include "../nat/nat_in.h"
@@ -185,7 +187,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 	if (outcome == DROP_TTL)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome)
-		return drop(skb, c, outcome);
+		return refuse_flow(skb, c, outcome);
 	return path_go(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
@@ -199,7 +201,9 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	if (packet_family_off(&c->pkt))
-		return pass(skb, c);
+		return from_wire_pass(skb, c);
+	if (config.tunnel && skb->ifindex == config.tunnel_ifindex && !decide_tunnel_source(c))
+		return drop(skb, c, DROP_TUNNEL_SOURCE);
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (config.services && (!e || e->flags & ENDPOINT_HOST)) {
 		outcome = service_from_wire(skb, !!e);
@@ -211,6 +215,8 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (!e || e->flags & ENDPOINT_HOST)
 		return from_wire_pass(skb, c);
 	decide_wire_pod(c, e);
+	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
+		c->path.via = c->outer;
 	if (c->path.flags) {
 		path_keep(c, config.wire_any);
 		return -1;
@@ -220,27 +226,36 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	return from_wire_go(skb);
 }
 
+/* What a wire brings that is not IP, or makes no sense. */
+INLINE int from_wire_other(struct __sk_buff *skb, struct cpu *c, int parsed)
+{
+	return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : refuse(skb, c, parsed);
+}
+
 /* What a wire, or the tunnel, brings. */
 SEC("tc")
 int from_wire(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
+	bool tagged = skb->vlan_present;
 	struct kept_path *p;
 	int parsed, verdict;
 
 	if (!c)
 		return TC_ACT_SHOT;
 	parsed = packet_parse(skb, &c->pkt, HOOK_FROM_WIRE);
-	if (unlikely(skb->vlan_present))
-		return pass(skb, c);
+	if (unlikely(tagged))
+		parsed = vlan_untag(skb);
 	if (unlikely(parsed != PARSED_IP))
-		return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : refuse(skb, c, parsed);
-	if (config.wire_extra && (verdict = from_wire_extra(skb, c)) >= 0)
+		return from_wire_other(skb, c, parsed);
+	if (unlikely(address_own(&c->pkt.src)))
+		return drop(skb, c, DROP_SPOOFED_OWN);
+	if (config.wire_extra && (verdict = from_wire_extra(skb, c, tagged)) >= 0)
 		return verdict;
 	if (tracking && (verdict = track_from_wire(skb, c, config.wire_any)) >= 0)
 		return verdict;
 	p = path_find(&c->pkt, config.wire_any);
-	if (unlikely(!p)) {
+	if (unlikely(!p || !path_tunnel_right(skb, c, &p->path))) {
 		verdict = from_wire_decide(skb);
 		return verdict < 0 ? from_wire_follow(skb, c) : verdict;
 	}
@@ -272,19 +287,6 @@ int to_pod(struct __sk_buff *skb)
 	return TC_ACT_OK;
 }
 
-/* The host's own packets into the tunnel. */
-INLINE int to_wire_tunnel(struct __sk_buff *skb, struct cpu *c)
-{
-	struct prefix *prefix = prefix_find(&c->pkt.dst);
-
-	if (!prefix || !(prefix->flags & PREFIX_TUNNEL))
-		return drop(skb, c, DROP_NO_TUNNEL_KEY);
-	if (!tunnel_key_set(skb, &prefix->via))
-		return drop(skb, c, DROP_REWRITE);
-	count(skb, c, FORWARD_TUNNEL);
-	return TC_ACT_OK;
-}
-
 /*
  * What leaves by a wire. Attached to the tunnel's device, whose packets from the host need a node to go to; in legacy routing, to masquerade; and where the
  * host itself is a backend for clients outside, or has policies.
@@ -302,7 +304,7 @@ int to_wire(struct __sk_buff *skb)
 	if (config.host_policy && tracking && (outcome = host_judge(skb, true)))
 		return drop(skb, c, outcome);
 	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
-		return to_wire_tunnel(skb, c);
+		return tunnel_send(skb, c);
 	outcome = config.services ? service_from_host(skb) : SERVICE_NONE;
 	if (outcome == SERVICE_NONE)
 		outcome = decide_masquerade(c);

@@ -87,7 +87,7 @@ type DatapathCpu struct {
 		Fragment uint8
 		ForHost  uint8
 		Ifindex  uint32
-		_        [4]byte
+		End      uint32
 	}
 	About struct {
 		_        structs.HostLayout
@@ -106,7 +106,7 @@ type DatapathCpu struct {
 		Fragment uint8
 		ForHost  uint8
 		Ifindex  uint32
-		_        [4]byte
+		End      uint32
 	}
 	Inner struct {
 		_     structs.HostLayout
@@ -124,6 +124,8 @@ type DatapathCpu struct {
 	}
 	Path        DatapathPath
 	Snat        DatapathAddr
+	Outer       DatapathAddr
+	Unwrapped   uint64
 	Key         DatapathFlowKey
 	Flow        DatapathFlow
 	Place       DatapathTranslationKey
@@ -157,7 +159,7 @@ type DatapathCpu struct {
 	}
 	Scratch  [32]uint64
 	Budget   DatapathEventBudget
-	Counters [8][64]DatapathCounter
+	Counters [8][128]DatapathCounter
 }
 
 type DatapathEndpoint struct {
@@ -185,6 +187,13 @@ type DatapathEndpointPolicy struct {
 	Audit   uint8
 	Pad     [3]uint8
 }
+
+type DatapathEndpointSlot uint32
+
+const (
+	DatapathEndpointSlotSLOT_NONE DatapathEndpointSlot = 0
+	DatapathEndpointSlotSLOT_HOST DatapathEndpointSlot = 1
+)
 
 type DatapathEpochTable struct {
 	_          structs.HostLayout
@@ -280,17 +289,22 @@ const (
 )
 
 type DatapathFragmentKey struct {
-	_     structs.HostLayout
-	Src   DatapathAddr
-	Dst   DatapathAddr
-	Id    uint32
-	Proto uint32
+	_       structs.HostLayout
+	Src     DatapathAddr
+	Dst     DatapathAddr
+	Id      uint32
+	Proto   uint32
+	Ifindex uint32
+	Pad     uint32
 }
 
-type DatapathFragmentPorts struct {
-	_     structs.HostLayout
-	Sport uint16
-	Dport uint16
+type DatapathFragmentL4 struct {
+	_        structs.HostLayout
+	Sport    uint16
+	Dport    uint16
+	Header   uint16
+	Proto    uint8
+	IcmpType uint8
 }
 
 type DatapathFrontend struct {
@@ -385,6 +399,15 @@ type DatapathMac struct {
 	B [6]uint8
 }
 
+type DatapathMemberKey struct {
+	_       structs.HostLayout
+	Addr    DatapathAddr
+	Service uint32
+	Port    uint16
+	Proto   uint8
+	Pad     uint8
+}
+
 type DatapathOrigin struct {
 	_       structs.HostLayout
 	Addr    DatapathAddr
@@ -455,8 +478,21 @@ const (
 	DatapathOutcomeDROP_CROSS_FRAGMENT         DatapathOutcome = 53
 	DatapathOutcomeDROP_CROSS_OPTIONS          DatapathOutcome = 54
 	DatapathOutcomeDROP_PREFILTER              DatapathOutcome = 55
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 56
+	DatapathOutcomeDROP_FRAGMENT_SHORT         DatapathOutcome = 56
+	DatapathOutcomeDROP_FRAGMENT_OVERLAP       DatapathOutcome = 57
+	DatapathOutcomeDROP_NO_CONNECTION          DatapathOutcome = 58
+	DatapathOutcomeDROP_ICMP_UNRELATED         DatapathOutcome = 59
+	DatapathOutcomeDROP_SPOOFED_OWN            DatapathOutcome = 60
+	DatapathOutcomeDROP_TUNNEL_SOURCE          DatapathOutcome = 61
+	DatapathOutcomeDROP_TUNNEL_PORT            DatapathOutcome = 62
+	DatapathOutcomeDROP_DSR_UNTRUSTED          DatapathOutcome = 63
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 64
 )
+
+type DatapathOwnFilter struct {
+	_    structs.HostLayout
+	Word [1024]uint64
+}
 
 type DatapathPath struct {
 	_          structs.HostLayout
@@ -619,6 +655,8 @@ type DatapathSettings struct {
 	WireExtra      uint8
 	TunnelIfindex  uint32
 	Vni            uint32
+	TunnelPort     uint16
+	_              [2]byte
 	Hz             uint32
 	EventRate      uint32
 	NatPortMin     uint16
@@ -628,6 +666,7 @@ type DatapathSettings struct {
 	NodePortMin    uint16
 	NodePortMax    uint16
 	PathShift      uint32
+	_              [4]byte
 	NetnsCookie    uint64
 	Gateway4       struct {
 		_ structs.HostLayout
@@ -761,12 +800,14 @@ const (
 	DatapathMapKeptFlows        = "kept_flows"
 	DatapathMapLoads            = "loads"
 	DatapathMapMaglevTables     = "maglev_tables"
+	DatapathMapMembers          = "members"
 	DatapathMapOrigins          = "origins"
 	DatapathMapPaths            = "paths"
 	DatapathMapPeerClasses      = "peer_classes"
 	DatapathMapPeerPrefixes     = "peer_prefixes"
 	DatapathMapPeers            = "peers"
 	DatapathMapPodLinks         = "pod_links"
+	DatapathMapPodNetns         = "pod_netns"
 	DatapathMapPolicies         = "policies"
 	DatapathMapPolicyPairs      = "policy_pairs"
 	DatapathMapPrefixes         = "prefixes"
@@ -796,6 +837,7 @@ const (
 	DatapathProgToWire          = "to_wire"
 	DatapathVarBackendSetFlag   = "_backend_set_flag"
 	DatapathVarEndpointFlag     = "_endpoint_flag"
+	DatapathVarEndpointSlot     = "_endpoint_slot"
 	DatapathVarEvent            = "_event"
 	DatapathVarEventType        = "_event_type"
 	DatapathVarFlowFlag         = "_flow_flag"
@@ -819,6 +861,7 @@ const (
 	DatapathVarConfig           = "config"
 	DatapathVarEpochs           = "epochs"
 	DatapathVarListening        = "listening"
+	DatapathVarOwnFilter        = "own_filter"
 	DatapathVarOwnPorts         = "own_ports"
 	DatapathVarPrefiltered      = "prefiltered"
 	DatapathVarTracking         = "tracking"
@@ -901,12 +944,14 @@ type DatapathMapSpecs struct {
 	KeptFlows        *ebpf.MapSpec `ebpf:"kept_flows"`
 	Loads            *ebpf.MapSpec `ebpf:"loads"`
 	MaglevTables     *ebpf.MapSpec `ebpf:"maglev_tables"`
+	Members          *ebpf.MapSpec `ebpf:"members"`
 	Origins          *ebpf.MapSpec `ebpf:"origins"`
 	Paths            *ebpf.MapSpec `ebpf:"paths"`
 	PeerClasses      *ebpf.MapSpec `ebpf:"peer_classes"`
 	PeerPrefixes     *ebpf.MapSpec `ebpf:"peer_prefixes"`
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	PodLinks         *ebpf.MapSpec `ebpf:"pod_links"`
+	PodNetns         *ebpf.MapSpec `ebpf:"pod_netns"`
 	Policies         *ebpf.MapSpec `ebpf:"policies"`
 	PolicyPairs      *ebpf.MapSpec `ebpf:"policy_pairs"`
 	Prefixes         *ebpf.MapSpec `ebpf:"prefixes"`
@@ -927,6 +972,7 @@ type DatapathMapSpecs struct {
 type DatapathVariableSpecs struct {
 	BackendSetFlag  *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
 	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
+	EndpointSlot    *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
 	Event           *ebpf.VariableSpec `ebpf:"_event"`
 	EventType       *ebpf.VariableSpec `ebpf:"_event_type"`
 	FlowFlag        *ebpf.VariableSpec `ebpf:"_flow_flag"`
@@ -950,6 +996,7 @@ type DatapathVariableSpecs struct {
 	Config          *ebpf.VariableSpec `ebpf:"config"`
 	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
 	Listening       *ebpf.VariableSpec `ebpf:"listening"`
+	OwnFilter       *ebpf.VariableSpec `ebpf:"own_filter"`
 	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
 	Prefiltered     *ebpf.VariableSpec `ebpf:"prefiltered"`
 	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
@@ -989,12 +1036,14 @@ type DatapathMaps struct {
 	KeptFlows        *ebpf.Map `ebpf:"kept_flows"`
 	Loads            *ebpf.Map `ebpf:"loads"`
 	MaglevTables     *ebpf.Map `ebpf:"maglev_tables"`
+	Members          *ebpf.Map `ebpf:"members"`
 	Origins          *ebpf.Map `ebpf:"origins"`
 	Paths            *ebpf.Map `ebpf:"paths"`
 	PeerClasses      *ebpf.Map `ebpf:"peer_classes"`
 	PeerPrefixes     *ebpf.Map `ebpf:"peer_prefixes"`
 	Peers            *ebpf.Map `ebpf:"peers"`
 	PodLinks         *ebpf.Map `ebpf:"pod_links"`
+	PodNetns         *ebpf.Map `ebpf:"pod_netns"`
 	Policies         *ebpf.Map `ebpf:"policies"`
 	PolicyPairs      *ebpf.Map `ebpf:"policy_pairs"`
 	Prefixes         *ebpf.Map `ebpf:"prefixes"`
@@ -1023,12 +1072,14 @@ func (m *DatapathMaps) Close() error {
 		m.KeptFlows,
 		m.Loads,
 		m.MaglevTables,
+		m.Members,
 		m.Origins,
 		m.Paths,
 		m.PeerClasses,
 		m.PeerPrefixes,
 		m.Peers,
 		m.PodLinks,
+		m.PodNetns,
 		m.Policies,
 		m.PolicyPairs,
 		m.Prefixes,
@@ -1050,6 +1101,7 @@ func (m *DatapathMaps) Close() error {
 type DatapathVariables struct {
 	BackendSetFlag  *ebpf.Variable `ebpf:"_backend_set_flag"`
 	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
+	EndpointSlot    *ebpf.Variable `ebpf:"_endpoint_slot"`
 	Event           *ebpf.Variable `ebpf:"_event"`
 	EventType       *ebpf.Variable `ebpf:"_event_type"`
 	FlowFlag        *ebpf.Variable `ebpf:"_flow_flag"`
@@ -1073,6 +1125,7 @@ type DatapathVariables struct {
 	Config          *ebpf.Variable `ebpf:"config"`
 	Epochs          *ebpf.Variable `ebpf:"epochs"`
 	Listening       *ebpf.Variable `ebpf:"listening"`
+	OwnFilter       *ebpf.Variable `ebpf:"own_filter"`
 	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
 	Prefiltered     *ebpf.Variable `ebpf:"prefiltered"`
 	Tracking        *ebpf.Variable `ebpf:"tracking"`

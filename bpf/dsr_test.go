@@ -21,9 +21,9 @@ func directTables() []table {
 		{name: "services, direct, tunnel", settings: settingsOf(servicing, direct, tunnel4), rows: optioned("into the tunnel", func(ip optionIP) []step {
 			return []step{{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81`, want: "FORWARD_TUNNEL", out: `eth none > none | ` + ip("world > c ttl 59", 81) + ` | udp 40000 > 8080`}}
 		})},
-		{name: "services, direct by IPIP", settings: settingsOf(servicing, direct, ipip), rows: slices.Concat(encapRows(`ip4 node > node2`, `ip6 node > node2`, `ip4 node2 > node`, `ip6 node2 > node`), directAnswerRows(), foreignRows())},
+		{name: "services, direct by IPIP", settings: settingsOf(servicing, direct, ipip), rows: slices.Concat(encapRows(`ip4 node > node2`, `ip6 node > node2`, `ip4 node2 > node`, `ip6 node2 > node`), bareOptionRows(), foreignRows())},
 		{name: "services, direct by IPIP, senders of a prefix", settings: settingsOf(servicing, direct, ipip, rss), rows: encapRows(`ip4 172.31.0.1 > node2`, `ip6 fd00:172::1 > node2`, `ip4 172.31.77.7 > node`, `ip6 fd00:172::7 > node`)},
-		{name: "services, direct by Geneve", settings: settingsOf(servicing, direct, geneve), rows: append(geneveRows(), directAnswerRows()...)},
+		{name: "services, direct by Geneve", settings: settingsOf(servicing, direct, geneve), rows: append(geneveRows(), bareOptionRows()...)},
 		{name: "services, hybrid", settings: settingsOf(servicing, hybrid), rows: hybridRows()},
 	}
 }
@@ -66,6 +66,7 @@ func directRows() []row {
 		}),
 		[]row{
 			one("to the world, which answers to the node", "from_wire eth0", `eth router > node | ip world > lb ttl 60 | tcp 40000 > 83 S`, "FORWARD_RESOLVE", `eth node > router | ip node > world2 ttl 59 | tcp 51000 > 8080 S`),
+			only4(one("no room for the option", "from_wire eth0", `eth router > node | ip4 world > lb ttl 60 opts 010101010101010101010101010101010101010101010101010101010101010101010101 | tcp 40000 > 81 S`, "DROP_REWRITE", "")),
 			{name: "to this node", steps: []step{
 				{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 80 S`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 S`},
 				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | tcp 80 > 40000 SA`},
@@ -94,13 +95,33 @@ func directAnswerRows() []row {
 		optioned("the same ports for another Service", func(ip optionIP) []step {
 			return []step{
 				{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 80) + ` | udp 40000 > 8080`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | udp 40000 > 8080`},
-				{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 87) + ` | udp 40000 > 8080`, want: "FORWARD_POD"},
-				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | udp 8080 > 40000`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | udp 87 > 40000`, after: translationsAre(1)},
+				{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 87) + ` | udp 40000 > 8080`, want: "DROP_DSR_UNTRUSTED", out: "="},
+				{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | udp 8080 > 40000`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | udp 80 > 40000`, after: translationsAre(1)},
 			}
 		}),
 		optioned("in the name of no Service", func(ip optionIP) []step {
 			return []step{{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 99) + ` | udp 40000 > 8080`, want: "DROP_NO_SERVICE", out: "="}}
 		}),
+		optioned("in the name of a Service that the pod does not serve", func(ip optionIP) []step {
+			return []step{{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 81) + ` | udp 40000 > 8080`, want: "DROP_DSR_UNTRUSTED", out: "="}}
+		}),
+		optioned("of a connection under way", func(ip optionIP) []step {
+			return []step{{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 80) + ` | tcp 40000 > 8080 A`, want: "DROP_DSR_UNTRUSTED", out: "=", after: translationsAre(0)}}
+		}),
+		otherOptionRows(),
+	)
+}
+
+// bareOptionRows: nodes put packets with options into others, so that the others are nobody's.
+func bareOptionRows() []row {
+	return append(optioned("an option that is not inside of another packet", func(ip optionIP) []step {
+		return []step{{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60", 80) + ` | tcp 40000 > 8080 S`, want: "DROP_DSR_UNTRUSTED", out: "=", after: translationsAre(0)}}
+	}), otherOptionRows()...)
+}
+
+// otherOptionRows are about options that name no Service, or are not for a pod.
+func otherOptionRows() []row {
+	return slices.Concat(
 		[]row{
 			only4(one("other options stay", "from_wire eth0", `eth router > node | ip4 world > b ttl 60 opts 9404000001010100 | udp 40000 > 8080`, "FORWARD_POD", `eth gwb > b | ip4 world > b ttl 59 opts 9404000001010100 | udp 40000 > 8080`)),
 			only6(one("other options stay", "from_wire eth0", `eth router > node | ip6 world > b ttl 60 | dstopts | udp 40000 > 8080`, "FORWARD_POD", `eth gwb > b | ip6 world > b ttl 59 | dstopts | udp 40000 > 8080`)),

@@ -115,8 +115,12 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "loads", "xdp_ports", "xdp_wires":
 		return dump[uint32, uint32](d.mapByName(name), fn)
 	case "fragments":
-		return dump[DatapathFragmentKey, DatapathFragmentPorts](d.Fragments, fn)
-	case "cpus", "events", "socket_outcomes":
+		return dump[DatapathFragmentKey, DatapathFragmentL4](d.Fragments, fn)
+	case "pod_netns":
+		return dump[uint32, int32](d.PodNetns, fn)
+	case "members":
+		return dump[DatapathMemberKey, uint32](d.Members, fn)
+	case "cpus", "events", "own_filter", "socket_outcomes":
 		return fmt.Errorf("map %s has no rows to show: see drops and monitor", name)
 	}
 	return fmt.Errorf("there is no map %q", name)

@@ -64,6 +64,21 @@ func (e *Epochs) countUp(indexes ...int64) error {
 	return nil
 }
 
+// Begin gives the slot of a new endpoint an epoch that no row kept from before
+// can know: whoever had the slot, or the endpoint's address.
+func (e *Epochs) Begin(slot uint16) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := writeEpoch(e.Map, int64(slot), rand.Uint32()); err != nil {
+		return err
+	}
+	n, err := readEpoch(e.Map, generationIndex)
+	if err != nil {
+		return err
+	}
+	return writeEpoch(e.Map, generationIndex, n+1)
+}
+
 // Forget makes stale what was decided with the slot, whose endpoint is no more: the next one's packets are no Service's until one is.
 func (e *Epochs) Forget(slot uint16) error {
 	memory, err := e.Map.Memory()

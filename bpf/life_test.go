@@ -59,6 +59,13 @@ func live(t *testing.T, f packet.Family, stages ...stage) {
 	}
 }
 
+// otherGateway are the settings of the second node, whose pods have a gateway of their own.
+func otherGateway(s Settings) Settings {
+	n := worldNames()
+	s.Gateway4, s.Gateway6 = Addr(n["gwc"].IP4), Addr(n["gwc"].IP6)
+	return s
+}
+
 func TestLifeOverTwoNodes(t *testing.T) {
 	for _, mode := range []struct {
 		name     string
@@ -73,7 +80,7 @@ func TestLifeOverTwoNodes(t *testing.T) {
 		{"tunnel, tracking", settingsOf(tunnel6, tracking), "vx0", "FORWARD_TUNNEL", "eth none > none"},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
-			one, two := newWorld(t, mode.settings, onlyForwarding), newWorld(t, mode.settings, onlyForwarding)
+			one, two := newWorld(t, mode.settings, onlyForwarding), newWorld(t, otherGateway(mode.settings), onlyForwarding)
 			two.mirror(t)
 			packettest.Both(t, func(t *testing.T, f packet.Family) {
 				in := "from_wire " + mode.wire
@@ -88,8 +95,8 @@ func TestLifeOverTwoNodes(t *testing.T) {
 				if mode.wire == "eth0" {
 					live(t, f,
 						stage{one, step{at: "from_pod linka", in: `eth a > gw | ip a > c ttl 2 | udp 1 > 2`, want: "FORWARD_WIRE", out: mode.link + ` | ip a > c ttl 1 | udp 1 > 2`}},
-						stage{two, step{at: in, want: "DROP_TTL REPLY_ICMP", out: `eth node2 > node | ip gw > a df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`}},
-						stage{one, step{at: in, want: "FORWARD_POD", out: `eth gw > a | ip gw > a ttl 63 df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`}},
+						stage{two, step{at: in, want: "DROP_TTL REPLY_ICMP", out: `eth node2 > node | ip gwc > a df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`}},
+						stage{one, step{at: in, want: "FORWARD_POD", out: `eth gw > a | ip gwc > a ttl 63 df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`}},
 					)
 				}
 			})

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -56,23 +57,27 @@ type Datapath struct {
 // Objects are the programs and maps of a collection.
 type Objects struct {
 	DatapathObjects
-	Epochs *ebpf.Map // its only row is a DatapathEpochTable
+	Epochs    *ebpf.Map // its only row is a DatapathEpochTable
+	OwnFilter *ebpf.Map // its only row is a DatapathOwnFilter
+
+	ownMu *sync.Mutex // while a word of it changes
 }
 
 // Assign loads the collection.
 func (o *Objects) Assign(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
 	all := struct {
 		*DatapathObjects
-		Epochs *ebpf.Map `ebpf:".data.epochs"`
+		Epochs    *ebpf.Map `ebpf:".data.epochs"`
+		OwnFilter *ebpf.Map `ebpf:".data.own_filter"`
 	}{DatapathObjects: &o.DatapathObjects}
 	err := spec.LoadAndAssign(&all, options)
-	o.Epochs = all.Epochs
+	o.Epochs, o.OwnFilter, o.ownMu = all.Epochs, all.OwnFilter, new(sync.Mutex)
 	return err
 }
 
 // Close closes the descriptors.
 func (o *Objects) Close() error {
-	return errors.Join(o.DatapathObjects.Close(), o.Epochs.Close())
+	return errors.Join(o.DatapathObjects.Close(), o.Epochs.Close(), o.OwnFilter.Close())
 }
 
 // MapStatus says how a map came to be.
@@ -168,6 +173,13 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set("fragments", 1)
 	}
 	set("translations", o.Sizes.Translations)
+	if s.Policy == 0 && s.Direct == 0 {
+		set("pod_netns", 1)
+	}
+	set("members", max(o.Sizes.Services, 1))
+	if s.Direct == 0 {
+		set("members", 1)
+	}
 	for _, name := range []string{"source_ranges", "loads"} {
 		set(name, max(o.Sizes.Services, 1))
 	}
@@ -186,6 +198,9 @@ func (d *Datapath) create(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Ma
 	}
 	if err != nil {
 		return fmt.Errorf("load datapath: %w", err)
+	}
+	if err := nameHost(d.PodNetns); err != nil {
+		return err
 	}
 	return d.pin(spec, adopted)
 }

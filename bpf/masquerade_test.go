@@ -58,7 +58,7 @@ func outAndInRows() []row {
 		only4(one("an identifier that is not an echo's", "from_pod linka", `eth a > gw | ip4 a > world | icmp timestamp id 7 seq 1 | len 12`, "DROP_UNSUPPORTED_L4", "=")),
 		one("truncated", "from_pod linka", `eth a > gw | ip a > world proto udp | len 7`, "DROP_TRUNCATED", "="),
 		one("truncated tcp", "from_pod linka", `eth a > gw | ip a > world proto tcp | len 13`, "DROP_TRUNCATED", "="),
-		one("truncated tcp, before its checksum", "from_pod linka", `eth a > gw | ip a > world proto tcp | hex:9c400050000000010000000050020400`, "DROP_REWRITE", "="),
+		one("truncated tcp, before its checksum", "from_pod linka", `eth a > gw | ip a > world proto tcp | hex:9c400050000000010000000050020400`, "DROP_TRUNCATED", "="),
 	}
 }
 

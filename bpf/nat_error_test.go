@@ -59,9 +59,9 @@ func errorOutRows() []row {
 			{at: "from_pod linka", in: `eth a > gw | ip a > world | icmp unreachable port quote +8 | ip world > a ttl 60 | udp 53 > 40000 | "answer"`, want: "FORWARD_WIRE",
 				out: `eth node > router | ip node > world ttl 63 | icmp unreachable port quote +8 | ip world > node ttl 60 | udp 53 > 50000 sum 0x1234 | "answer"`, ignore: []string{"*.sum"}},
 		}},
-		one("about nothing that the world could know", "from_pod linka", `eth a > gw | ip a > world | icmp unreachable port | ip world > a | udp 53 > 40000`, "DROP_NAT_NO_PORT", "="),
+		one("about nothing that the world could know", "from_pod linka", `eth a > gw | ip a > world | icmp unreachable port | ip world > a | udp 53 > 40000`, "DROP_ICMP_UNRELATED", "="),
 		one("without a quote", "from_pod linka", `eth a > gw | ip a > world | icmp time-exceeded`, "DROP_TRUNCATED", "="),
-		one("about a protocol without ports", "from_pod linka", `eth a > gw | ip a > world | icmp unreachable proto | ip world > a | esp spi 1 seq 1`, "DROP_UNSUPPORTED_L4", "="),
+		one("about a protocol without ports", "from_pod linka", `eth a > gw | ip a > world | icmp unreachable proto | ip world > a | esp spi 1 seq 1`, "DROP_ICMP_UNRELATED", "="),
 	}
 }
 

@@ -19,7 +19,7 @@ struct packet {
 	struct addr dst;
 	__be16 sport; /* the identifier of an ICMP echo request */
 	__be16 dport; /* the identifier of an ICMP echo reply */
-	__u16 l4;     /* offset of the layer-4 header */
+	__u16 l4;     /* offset of the layer-4 header; 0 until it is parsed, and where that failed */
 	__u16 slot;   /* the pod's endpoint, 0 while not known */
 	__u8 hook;
 	__u8 family; /* 4, 6, 0 */
@@ -30,6 +30,7 @@ struct packet {
 	__u8 fragment; /* enum fragment */
 	__u8 for_host; /* true: to an address of the node itself */
 	__u32 ifindex; /* behind what is zeroed for each packet: 16 bytes from sport on */
+	__u32 end;     /* offset of the first byte behind the IP packet: what follows is padding, and is never read */
 };
 
 /* The packet inside an ICMP error, and where its parts are. */
@@ -105,16 +106,21 @@ INLINE int packet_parse4(const struct __sk_buff *skb, struct packet *pkt, const 
 		return packet_unparsed(pkt, PARSED_BAD);
 	if (unlikely(L3 + length > skb->len))
 		return packet_unparsed(pkt, PARSED_TRUNCATED);
+	pkt->end = likely(length) ? L3 + length : skb->len;
 	packet_read4(pkt, ip);
 	return PARSED_IP;
 }
 
 INLINE int packet_parse6(const struct __sk_buff *skb, struct packet *pkt, const struct ipv6hdr *ip)
 {
+	__u32 length = bpf_ntohs(ip->payload_len);
+
 	if (unlikely(ip->version != 6))
 		return packet_unparsed(pkt, PARSED_BAD);
-	if (unlikely(L3 + sizeof(*ip) + bpf_ntohs(ip->payload_len) > skb->len))
+	if (unlikely(L3 + sizeof(*ip) + length > skb->len))
 		return packet_unparsed(pkt, PARSED_TRUNCATED);
+	/* A jumbogram of BIG TCP has no length, but a hop-by-hop option (RFC 2675). */
+	pkt->end = unlikely(!length && skb->gso_size) ? skb->len : L3 + sizeof(*ip) + length;
 	packet_read6(pkt, ip);
 	/* No IPv6 packet may carry what stands for IPv4 addresses in here (RFC 4291 2.5.5.2 gives it no use on a wire). */
 	return unlikely(addr_is4(&pkt->src) || addr_is4(&pkt->dst)) ? PARSED_MAPPED : PARSED_IP;
@@ -131,6 +137,12 @@ INLINE void *packet_data(struct __sk_buff *skb, __u32 bytes)
 		return NULL;
 	data = (void *)(long)skb->data;
 	return data + bytes <= (void *)(long)skb->data_end ? data : NULL;
+}
+
+/* Copies bytes of the IP packet. False if it has none there: padding of the frame is no part of it. */
+INLINE bool packet_load(struct __sk_buff *skb, const struct packet *pkt, __u32 off, void *to, __u32 size)
+{
+	return off + size <= pkt->end && !bpf_skb_load_bytes(skb, off, to, size);
 }
 
 /* Whether the node has switched the packet's family off. Such packets have no path, so that only who decides one need ask. */

@@ -16,7 +16,7 @@ func TestNeighbouringDestinationsAreKept(t *testing.T) {
 		defer w.enter(t)()
 		for name, prefix := range map[string][2]string{"hosts": {"198.51.100.", "2001:db8::1:"}, "pods": {"10.2.0.", "fd00:2::"}} {
 			w.forget(t)
-			var had [len(hooks)][64]uint64
+			var had [len(hooks)]outcomeCounts
 			for range 2 {
 				had = w.counters(t)
 				for i := range destinations {

@@ -143,10 +143,10 @@ func (w *world) fillIdentities(t testing.TB) {
 
 func policyTables() []table {
 	return []table{
-		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows())},
+		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows(), rowlessRows())},
 		{name: "policies, cut by dropping", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_DROP), longTimes), rows: opened(cutRows("DROP_POLICY_NO_RULE"))},
 		{name: "policies, cut by nothing", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_LEAVE), longTimes), rows: opened(cutRows("FORWARD_POD"))},
-		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), changeRows())},
+		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), changeRows(), rowlessRows())},
 		{name: "policies, Services", settings: settingsOf(policed, servicing, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), policyServiceRows())},
 		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), hostPolicyRows())},
 		{name: "policies, the host's, masquerading", settings: settingsOf(policed, hostPoliced, masquerading, longTimes), rows: opened(hostPolicyRows())},
@@ -324,17 +324,6 @@ func cutRows(want string) []row {
 func changeRows() []row {
 	const tcp = 6
 	return []row{
-		{name: "a connection from before any policy, which says who is served", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A`, want: "FORWARD_POD",
-				before: all(isolates(slotB, ingress, allows("a", tcp, 80)), isolates(slotB, egress))},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A`, want: "FORWARD_POD"},
-		}},
-		{name: "an answer that nobody asked for opens nothing", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 A`, want: "FORWARD_POD", before: isolates(slotB, ingress)},
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 S`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 A`, want: "FORWARD_POD"},
-		}},
 		{name: "another connection between the same ports", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 RA`, want: "FORWARD_POD"},
@@ -364,7 +353,7 @@ func policyWorldRows() []row {
 			{at: "from_wire eth0", in: `eth router > node | ip world > a | tcp 40000 > 80 S`, want: "FORWARD_POD", before: all(isolates(slotA, ingress, allows("", tcp, 80)), isolates(slotA, egress))},
 			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 80 > 40000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip a > world ttl 63 | tcp 80 > 40000 SA`},
 			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 81 > 40001 S`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40002 > 81 A seq 1 ack 2`, want: "DROP_POLICY_NO_RULE REPLY_RESET"},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40002 > 81 A seq 1 ack 2`, want: "DROP_NO_CONNECTION", out: "="},
 		}},
 	}
 }

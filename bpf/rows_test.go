@@ -74,7 +74,7 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables())
+		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables())
 }
 
 // onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its time for each, above all in a VM.
@@ -233,7 +233,7 @@ var hooks = [...]string{DatapathHookHOOK_FROM_POD: "from_pod", DatapathHookHOOK_
 	DatapathHookHOOK_TO_WIRE: "to_wire", DatapathHookHOOK_FROM_WIRE_XDP: "from_wire_xdp"}
 
 // outcomesSince names the counters that went up, with the number if by more than one.
-func (w *world) outcomesSince(t testing.TB, had [len(hooks)][64]uint64) string {
+func (w *world) outcomesSince(t testing.TB, had [len(hooks)]outcomeCounts) string {
 	t.Helper()
 	names := map[uint32]string{}
 	for name, n := range w.outcomes {
@@ -304,4 +304,22 @@ func kernelVersion(t testing.TB) (v [2]int) {
 		t.Fatalf("kernel release %q", u.Release)
 	}
 	return v
+}
+
+// outcomeCounts has a place for each outcome.
+type outcomeCounts [len(DatapathCpu{}.Counters[0])]uint64
+
+// counters sums up over the CPUs: packets by hook and outcome.
+func (w *world) counters(t testing.TB) (sum [len(hooks)]outcomeCounts) {
+	t.Helper()
+	var cpus []DatapathCpu
+	must(t, w.Cpus.Lookup(uint32(0), &cpus))
+	for _, c := range cpus {
+		for h := range hooks {
+			for o, n := range c.Counters[h] {
+				sum[h][o] += n.Packets
+			}
+		}
+	}
+	return sum
 }

@@ -107,6 +107,7 @@ func (w *world) addSet(t testing.TB, id uint32, s testService, proto uint8, fami
 		b.Port = be16(portTargets)
 	}
 	must(t, w.Backends.Put(id, b))
+	must(t, w.Members.Put(DatapathMemberKey{Addr: b.Addr, Service: uint32(s.port), Port: b.Port, Proto: proto}, uint32(1)))
 	choice := DatapathChoiceRow{}
 	choice.Backend[0] = id
 	must(t, w.Choices.Put(DatapathChoicesKey{Set: id}, choice))

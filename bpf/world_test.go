@@ -39,8 +39,9 @@ type world struct {
 	index    map[string]int
 	outcomes map[string]uint32
 	settings Settings
-	peerXDP  link.Link // keeps eth0p able to take frames of XDP
-	linear   bool      // the kernel can be told which part of a packet is linear
+	peerXDP  link.Link      // keeps eth0p able to take frames of XDP
+	pods     map[string]int // descriptors of pods' namespaces, if there are policies
+	linear   bool           // the kernel can be told which part of a packet is linear
 }
 
 func mac(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
@@ -57,7 +58,7 @@ func named(m net.HardwareAddr, a4, a6 string) packet.Name {
 func worldNames() packet.Names {
 	return packet.Names{
 		"a": named(mac(0x0a), "10.1.0.10", "fd00:1::a"), "b": named(mac(0x0b), "10.1.0.11", "fd00:1::b"),
-		"gw": named(mac(0x1a), "10.1.0.1", "fd00:1::1"), "gwb": named(mac(0x1b), "", ""),
+		"gw": named(mac(0x1a), "10.1.0.1", "fd00:1::1"), "gwb": named(mac(0x1b), "", ""), "gwc": named(mac(0x1c), "10.2.0.1", "fd00:2::1"),
 		"node": named(mac(1), "192.168.0.1", "fd00:99::1"), "node2": named(mac(2), "192.168.0.2", "fd00:99::2"),
 		"node3": named(nil, "192.168.0.3", "fd00:99::3"), "router": named(mac(0xfe), "192.168.0.254", "fd00:99::fe"),
 		"c": named(nil, "10.2.0.10", "fd00:2::a"), "d": named(nil, "10.3.0.10", "fd00:3::a"),
@@ -104,6 +105,9 @@ func newWorld(t testing.TB, s Settings, tweak func(*ebpf.CollectionSpec)) *world
 	}
 	w.load(t, s, tweak)
 	w.fill(t)
+	if s.Policy != 0 {
+		w.makePodNamespaces(t)
+	}
 	_, err := packettest.Run(w.ToPod, make([]byte, 100), packettest.Options{Linear: 60})
 	w.linear = err == nil
 	return w
@@ -293,6 +297,9 @@ func (w *world) fill(t testing.TB) {
 	n := worldNames()
 	w.addPod(t, "a", 2, "linka", "gw")
 	w.addPod(t, "b", 3, "linkb", "gwb")
+	for _, a := range slices.Concat(families(n["gw"]), families(n["node"])) {
+		must(t, w.MarkOwn(a))
+	}
 	for _, a := range families(n["gw"]) {
 		must(t, w.Endpoints.Put(Addr(a), DatapathEndpoint{Slot: worldHost, Flags: uint8(DatapathEndpointFlagENDPOINT_HOST)}))
 	}
@@ -342,6 +349,9 @@ func (w *world) addPrefixes(t testing.TB) {
 			must(t, w.Prefixes.Put(Prefix(around(a)), row))
 		}
 	}
+	if w.settings.Tunnel != 0 {
+		w.addTunnelNodes(t)
+	}
 }
 
 func (w *world) addPod(t testing.TB, name string, slot uint16, link, gateway string) {
@@ -350,6 +360,7 @@ func (w *world) addPod(t testing.TB, name string, slot uint16, link, gateway str
 	index := uint32(w.index[link])
 	row := DatapathEndpoint{Ifindex: index, Slot: slot, PodMac: MAC(n[name].MAC), LinkMac: MAC(n[gateway].MAC)}
 	for _, a := range families(n[name]) {
+		must(t, w.MarkOwn(a))
 		must(t, w.Endpoints.Put(Addr(a), row))
 	}
 	must(t, w.PodLinks.Put(index, DatapathPodLink{Addr4: Addr(n[name].IP4), Addr6: Addr(n[name].IP6), Endpoint: row}))
@@ -373,21 +384,6 @@ func (w *world) forget(t testing.TB) {
 func (w *world) bump(t testing.TB, slot uint16) {
 	t.Helper()
 	must(t, (&Epochs{Map: w.Epochs}).Bump(slot))
-}
-
-// counters sums up over the CPUs: packets by hook and outcome.
-func (w *world) counters(t testing.TB) (sum [len(hooks)][64]uint64) {
-	t.Helper()
-	var cpus []DatapathCpu
-	must(t, w.Cpus.Lookup(uint32(0), &cpus))
-	for _, c := range cpus {
-		for h := range hooks {
-			for o, n := range c.Counters[h] {
-				sum[h][o] += n.Packets
-			}
-		}
-	}
-	return sum
 }
 
 // be16 is a port as the datapath's rows have it.

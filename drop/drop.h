@@ -58,6 +58,14 @@ enum outcome {
 	DROP_CROSS_FRAGMENT, /* a fragment, whose Service's backend is of another family */
 	DROP_CROSS_OPTIONS,  /* a source route of IPv4, which means nothing to a backend of IPv6 */
 	DROP_PREFILTER, /* from an address that may not come in at all */
+	DROP_FRAGMENT_SHORT,   /* a first fragment without a whole layer-4 header */
+	DROP_FRAGMENT_OVERLAP, /* a later fragment that overlaps the first one's layer-4 header */
+	DROP_NO_CONNECTION,    /* a TCP segment of no connection that the pod's kernel knows */
+	DROP_ICMP_UNRELATED,   /* an ICMP error about a packet that its receiver did not send */
+	DROP_SPOOFED_OWN,      /* a wire brings a source address of this node or of its pods */
+	DROP_TUNNEL_SOURCE,    /* the tunnel brings a source address that does not belong to the sending node */
+	DROP_TUNNEL_PORT,      /* a pod sends to the nodes' tunnel port */
+	DROP_DSR_UNTRUSTED,    /* an option of direct server return that does not come from a node, or names no backend of the Service */
 	OUTCOMES,
 };
 

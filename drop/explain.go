@@ -8,7 +8,7 @@ import (
 
 // Outcomes are all that drop.h has, by number.
 func Outcomes() []Outcome {
-	return slices.Concat(waysOn(), badPackets(), spoofed(), noWay(), noTranslation(), noService(), forbidden())
+	return slices.Concat(waysOn(), badPackets(), spoofed(), noWay(), noTranslation(), noService(), forbidden(), untrusted())
 }
 
 func waysOn() []Outcome {
@@ -121,5 +121,27 @@ func forbidden() []Outcome {
 			"myelin policy trace says which policies isolate it; allow the flow in one of them."},
 		{bpf.DatapathOutcomeDROP_POLICY_PEER_UNKNOWN, "DROP_POLICY_PEER_UNKNOWN", "From or to a pod that this node does not know yet, where policies must know it.",
 			"Usual for a moment when a pod is new: the sender tries again. If it goes on: is the Pod in what the agent reads, with this address in its status?"},
+	}
+}
+
+// untrusted are packets that claim what only the datapath, or another node, can know.
+func untrusted() []Outcome {
+	return []Outcome{
+		{bpf.DatapathOutcomeDROP_FRAGMENT_SHORT, "DROP_FRAGMENT_SHORT", "A first fragment without a complete layer-4 header.",
+			"No usual sender cuts a header in two (RFC 7112); find it by its MAC."},
+		{bpf.DatapathOutcomeDROP_FRAGMENT_OVERLAP, "DROP_FRAGMENT_OVERLAP", "A later fragment overlaps the layer-4 header of the first one.",
+			"Only an attack overwrites a header that was checked (RFC 3128); find the sender by its MAC."},
+		{bpf.DatapathOutcomeDROP_NO_CONNECTION, "DROP_NO_CONNECTION", "A TCP segment of no connection that the pod's kernel knows, where policies must know which side opened it.",
+			"Usual for a late segment of a connection that was closed. If it goes on: something scans, or forges segments."},
+		{bpf.DatapathOutcomeDROP_ICMP_UNRELATED, "DROP_ICMP_UNRELATED", "An ICMP error about a packet that its receiver did not send, or of no flow.",
+			"Usual for an error that comes late. If it goes on: find the sender by its MAC."},
+		{bpf.DatapathOutcomeDROP_SPOOFED_OWN, "DROP_SPOOFED_OWN", "A wire brought a packet whose source is an address of this node or of one of its pods.",
+			"Something on the network forges addresses, or sends packets back: find it by its MAC."},
+		{bpf.DatapathOutcomeDROP_TUNNEL_SOURCE, "DROP_TUNNEL_SOURCE", "The tunnel brought a packet that no node of the cluster sent, or with a source that is another node's.",
+			"Usual for a moment when a node is new. If it goes on: the Node must list the address that its tunnel packets come from (myelin node list)."},
+		{bpf.DatapathOutcomeDROP_TUNNEL_PORT, "DROP_TUNNEL_PORT", "A pod sent to the UDP port that tunnels between nodes use, and would have appeared as its node.",
+			"Use another port in the pod, or another tunnelPort for the cluster."},
+		{bpf.DatapathOutcomeDROP_DSR_UNTRUSTED, "DROP_DSR_UNTRUSTED", "An option of direct server return for a pod that is no backend of the Service, or for a flow that is under way.",
+			"Usual for a moment when a backend is new. With loadBalancer.dsrDispatch ipip or geneve only nodes can send such packets."},
 	}
 }

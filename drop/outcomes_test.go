@@ -97,7 +97,7 @@ func TestText(t *testing.T) {
 }
 
 func TestUnknownOutcome(t *testing.T) {
-	if o := NewNames().Outcome(63); o.Name != "OUTCOME_63" || o.Text() != "outcome 63" || !o.IsDrop() {
+	if o := NewNames().Outcome(127); o.Name != "OUTCOME_127" || o.Text() != "outcome 127" || !o.IsDrop() {
 		t.Errorf("%+v, %q", o, o.Text())
 	}
 }

@@ -11,6 +11,11 @@ enum endpoint_flag {
 	ENDPOINT_NO_PORTS = 4,   /* … on which no node port answers */
 };
 
+enum endpoint_slot {
+	SLOT_NONE,
+	SLOT_HOST, /* the node itself */
+};
+
 struct endpoint {
 	__u32 ifindex; /* of the pod link's host side; 0 for the host */
 	__u16 slot;
@@ -28,6 +33,24 @@ struct {
 	__type(key, struct addr);
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
+
+#define OWN_BITS 16
+
+/* A set bit for the hash of each address in endpoints, so that other addresses need no lookup. Bits stay when an address goes, until the next start. */
+struct own_filter {
+	__u64 word[1 << (OWN_BITS - 6)];
+};
+
+/* A section of its own makes a map of its own, which is pinned, and read without a lookup. */
+struct own_filter own_filter SEC(".data.own_filter");
+
+/* Whether the address is this node's or one of its pods'. Cost: a load; a lookup for addresses that are, and for few others. */
+INLINE bool address_own(const struct addr *a)
+{
+	__u32 bit = addr_hash(a) >> (64 - OWN_BITS);
+
+	return unlikely(own_filter.word[bit >> 6] & 1ULL << (bit & 63)) && bpf_map_lookup_elem(&endpoints, a);
+}
 
 struct pod_link {
 	struct addr addr4; /* mapped; zero if the pod has none */

@@ -28,6 +28,12 @@ type Kernel struct {
 	Follow bool
 	// Hold, if not nil, is called before a new pod can be reached: nothing may, until its policies are known.
 	Hold func(*Endpoint) error
+	// Netns returns the id of the network namespace at the other end of a link,
+	// as the node's namespace numbers it; false if it has none any more.
+	Netns func(link int) (id int32, ok bool, err error)
+	// Gone, if not nil, is called when the datapath has forgotten an endpoint:
+	// what is left of its flows may go.
+	Gone func(addresses []netip.Addr)
 }
 
 // Reconcile registers the reconciler that makes the kernel equal to the table of endpoints.
@@ -56,13 +62,16 @@ func (k *Kernel) Update(ctx context.Context, txn statedb.ReadTxn, rev statedb.Re
 			return err
 		}
 	}
+	if err := k.writeNetns(e); err != nil {
+		return err
+	}
 	row := k.row(e)
 	changed, err := k.write(e, row)
 	if err != nil {
 		return err
 	}
 	if changed {
-		if err := k.Epochs.Bump(e.ID); err != nil {
+		if err := k.Epochs.Begin(e.ID); err != nil {
 			return err
 		}
 	}
@@ -101,9 +110,15 @@ func (k *Kernel) write(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err
 	for _, a := range e.Addresses() {
 		var old bpf.DatapathEndpoint
 		if k.Datapath.Endpoints.Lookup(bpf.Addr(a), &old) == nil && old == row {
+			if err := k.Datapath.MarkOwn(a); err != nil { // the row may be older than the filter
+				return changed, err
+			}
 			continue
 		}
 		changed = true
+		if err := k.Datapath.MarkOwn(a); err != nil {
+			return changed, err
+		}
 		if err := k.Datapath.Endpoints.Put(bpf.Addr(a), row); err != nil {
 			return changed, fmt.Errorf("write endpoint row of %s: %w", a, err)
 		}
@@ -132,8 +147,14 @@ func (k *Kernel) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision
 			return fmt.Errorf("delete link row of %s: %w", e.LinkName, err)
 		}
 	}
+	if err := k.deleteNetns(e.ID); err != nil {
+		return err
+	}
 	if err := k.Epochs.Forget(e.ID); err != nil {
 		return err
+	}
+	if k.Gone != nil {
+		k.Gone(e.Addresses())
 	}
 	return errors.Join(
 		k.Datapath.Attacher.Detach(bpf.FromPod, e.LinkName, e.LinkIndex),
@@ -158,7 +179,7 @@ func (k *Kernel) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*End
 	for e := range rows {
 		slots[e.ID], links[uint32(e.LinkIndex)], pins[e.LinkName] = true, true, true
 	}
-	return errors.Join(k.pruneAddresses(slots), k.pruneLinks(links), k.prunePins(pins))
+	return errors.Join(k.pruneAddresses(slots), k.pruneLinks(links), k.pruneNetns(slots), k.prunePins(pins))
 }
 
 func (k *Kernel) pruneAddresses(slots map[uint16]bool) error {

@@ -8,38 +8,78 @@
 #define ICMPV6_ROUTER_SOLICITATION 133
 #define ICMPV6_REDIRECT 137
 
-/* How IPv6 neighbours find each other (RFC 4861), as ARP does for IPv4: no policy speaks of it. */
-INLINE bool host_neighbour(const struct packet *pkt)
+#define ICMPV6_MLD_QUERY 130
+#define ICMPV6_MLD_DONE 132
+#define ICMPV6_MLD2_REPORT 143
+
+/* What a link needs to work, and no router forwards, whatever policies say (RFC 4890 4.4): neighbour discovery, as ARP for IPv4, and multicast groups. */
+INLINE bool host_link_local(const struct packet *pkt)
 {
-	return pkt->proto == IPPROTO_ICMPV6 && pkt->icmp_type >= ICMPV6_ROUTER_SOLICITATION && pkt->icmp_type <= ICMPV6_REDIRECT;
+	__u8 type = pkt->icmp_type;
+
+	if (pkt->proto == IPPROTO_IGMP)
+		return pkt->ttl == 1;
+	if (pkt->proto != IPPROTO_ICMPV6)
+		return false;
+	if (type >= ICMPV6_ROUTER_SOLICITATION && type <= ICMPV6_REDIRECT)
+		return pkt->ttl == 255;
+	return pkt->ttl == 1 && ((type >= ICMPV6_MLD_QUERY && type <= ICMPV6_MLD_DONE) || type == ICMPV6_MLD2_REPORT);
+}
+
+/* Whether the stack keeps a packet for itself whose destination is no known address: link-local, of a group, broadcast, or an address that is new. */
+INLINE bool host_receives(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct bpf_fib_lookup f = {};
+	long rc;
+
+	if (addr_is_multicast(&pkt->dst) || addr_is_martian(&pkt->dst))
+		return true;
+	rc = fib_ask(skb, pkt, &f);
+	return rc == BPF_FIB_LKUP_RET_NOT_FWDED || rc == BPF_FIB_LKUP_RET_FWD_DISABLED;
+}
+
+/* Whether the CPU's packet is one that the node itself gets, or sends. Before it has an address it may ask for one. */
+APART int host_owns(struct __sk_buff *skb, __u32 sends)
+{
+	struct cpu *c = cpu_this();
+	struct packet *pkt;
+	struct endpoint *e;
+
+	if (!c)
+		return 1;
+	pkt = &c->pkt;
+	e = bpf_map_lookup_elem(&endpoints, sends ? &pkt->src : &pkt->dst);
+	if (e)
+		return e->flags & ENDPOINT_HOST;
+	if (sends)
+		return skb->sk && !(addr_is4(&pkt->src) ? !pkt->src.w[3] : addr_is_zero(&pkt->src));
+	return host_receives(skb, pkt);
 }
 
 /* Asks whether the node may get the CPU's packet, or send it (sends). Returns 0 or a drop reason. Cost: per packet of the node's own, where policies are. */
 APART int host_judge(struct __sk_buff *skb, __u32 sends)
 {
 	struct cpu *c = cpu_this();
-	struct endpoint *e;
 	int outcome;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
-	e = bpf_map_lookup_elem(&endpoints, sends ? &c->pkt.src : &c->pkt.dst);
-	if (!e || !(e->flags & ENDPOINT_HOST) || !policy_selects(e->slot))
+	if (!policy_selects(SLOT_HOST) || !host_owns(skb, sends))
 		return 0;
 	outcome = l4_parse(skb, &c->pkt);
 	if (outcome)
 		return outcome;
-	if (host_neighbour(&c->pkt))
+	if (host_link_local(&c->pkt))
 		return 0;
 	__builtin_memset(&c->path, 0, sizeof(c->path));
 	c->path.action = PATH_STACK;
 	c->path.flags = PATH_TRACKED | PATH_POLICY;
 	if (sends)
-		c->path.src_slot = e->slot;
+		c->path.src_slot = SLOT_HOST;
 	else
-		c->path.dst_slot = e->slot;
-	c->path.epoch = epoch_sum(0, e->slot);
-	c->pkt.slot = e->slot;
+		c->path.dst_slot = SLOT_HOST;
+	c->path.epoch = epoch_sum(0, SLOT_HOST);
+	c->pkt.slot = SLOT_HOST;
 	return track_begin(skb);
 }
 

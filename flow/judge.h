@@ -4,19 +4,8 @@
 #define MYELIN_JUDGE_H
 
 #include "../policy/policy.h"
-#include "flow.h"
-
-/* Ports from here on are rather those of clients (ip_local_port_range). */
-#define CLIENT_PORTS 32768
-
-/*
- * Whether a packet without a row is an answer. A connection that was there before any policy has no row, and its packets don't say who began it: the
- * ports do, as a rule.
- */
-INLINE bool judge_answers(const struct packet *pkt)
-{
-	return pkt->proto == IPPROTO_TCP && !flow_syn(pkt) && bpf_ntohs(pkt->sport) < CLIENT_PORTS && bpf_ntohs(pkt->dport) >= CLIENT_PORTS;
-}
+#include "../icmp/trim.h"
+#include "connection.h"
 
 /* Makes the CPU's packet, on the CPU's path, what policies are asked about: it begins a flow, or answers one. */
 INLINE void judge_ask(struct cpu *c, bool reply)
@@ -44,20 +33,88 @@ INLINE int judge_outcome(struct __sk_buff *skb, struct cpu *c, int outcome)
 	return outcome && c->ask.cut && config.policy_cut == CUT_LEAVE ? 0 : outcome;
 }
 
-/* An ICMP error passes if it is about a packet of a flow that passes. Returns 0 or a drop reason. Slow path. */
+/* The same, noted in the row of the flow that policies were asked about. */
+INLINE int judge_note(struct __sk_buff *skb, struct cpu *c, struct flow *f, int outcome)
+{
+	outcome = judge_outcome(skb, c, outcome);
+	flow_judged(c, f);
+	f->flags &= ~FLOW_DENIED;
+	if (outcome)
+		f->flags |= FLOW_DENIED;
+	return outcome;
+}
+
+/*
+ * An ICMP error passes if it is about a packet that its receiver sent, of a flow that passes; a pod's error only if the packet was for the pod. No more of
+ * the quote goes on than what names the flow. Returns 0 or a drop reason. Slow path.
+ */
 INLINE int judge_error(struct __sk_buff *skb, struct cpu *c)
 {
+	struct inner *in = &c->inner;
 	struct flow *f;
+	int outcome;
 
-	if (inner_parse(skb))
-		return DROP_TRUNCATED;
-	flow_key_of(&c->key, &c->inner.src, c->inner.sport, &c->inner.dst, c->inner.dport, c->inner.proto);
+	if (inner_parse(skb) || !addr_equal(&in->src, &c->pkt.dst) || (c->pkt.hook == HOOK_FROM_POD && !addr_equal(&in->dst, &c->pkt.src)))
+		return DROP_ICMP_UNRELATED;
+	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
 	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (f && !(f->flags & FLOW_DENIED))
-		return 0;
+	if (!f || f->flags & FLOW_DENIED) {
+		judge_ask(c, false);
+		c->ask.cut = false;
+		outcome = judge_outcome(skb, c, policy_judge(&c->ask));
+		if (outcome)
+			return outcome;
+	}
+	return icmp_trim(skb) ? 0 : DROP_REWRITE;
+}
+
+/* Whether what policies deny the endpoint is only reported. */
+INLINE bool judge_audits(__u16 slot)
+{
+	__u32 key = slot;
+	struct endpoint_policy *e = slot ? bpf_map_lookup_elem(&policies, &key) : NULL;
+
+	return e && e->audit;
+}
+
+/*
+ * Asks about the CPU's TCP segment, on the CPU's path, which has no row and is no SYN: by the side that opened its connection. Returns 0 or a drop reason.
+ * Slow path.
+ */
+APART int judge_segment(struct __sk_buff *skb)
+{
+	enum connection_side side;
+	struct cpu *c = cpu_this();
+	int outcome;
+
+	if (!c)
+		return DROP_POLICY_NO_RULE;
+	side = connection_side(skb, c);
+	c->ask.cut = side != SEGMENT_OF_NONE;
+	judge_ask(c, side == SEGMENT_OF_ACCEPTOR || side == SEGMENT_OF_EITHER);
+	if (side == SEGMENT_OF_NONE)
+		return judge_audits(c->path.src_slot) || judge_audits(c->path.dst_slot) ? 0 : DROP_NO_CONNECTION;
+	outcome = policy_judge(&c->ask);
+	if (outcome || side != SEGMENT_OF_EITHER)
+		return judge_outcome(skb, c, outcome);
+	/* The peer's next segment makes the row, unless the sender might have opened the connection itself. */
 	judge_ask(c, false);
 	c->ask.cut = false;
-	return judge_outcome(skb, c, policy_judge(&c->ask));
+	outcome = judge_outcome(skb, c, policy_judge(&c->ask));
+	judge_ask(c, true);
+	return outcome ? DROP_NO_CONNECTION : 0;
+}
+
+/* The row with the CPU's key, if it is one of a flow that is not over. */
+INLINE struct flow *judge_row(const struct cpu *c)
+{
+	struct flow *f = bpf_map_lookup_elem(&flows, &c->key);
+
+	if (likely(!f || !flow_expired(f, c->pkt.proto)))
+		return f;
+	if (!(f->flags & FLOW_NAT)) /* a translated flow keeps its port */
+		bpf_map_delete_elem(&flows, &c->key);
+	return NULL;
 }
 
 /*
@@ -72,24 +129,25 @@ APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
-	/* Who says SYN begins, whatever is between the same ports already: an answer that was let in without a row must not open a way back. */
+	/* A SYN begins a connection, whatever is between the same ports already: an answer that was let in without a row must not open a way back. */
 	if (known && !flow_syn(&c->pkt))
-		f = bpf_map_lookup_elem(&flows, &c->key);
-	/* A connection without a row was there before any policy, or its row has gone. */
-	c->ask.cut = f || (c->pkt.proto == IPPROTO_TCP && !flow_syn(&c->pkt));
+		f = judge_row(c);
+	c->ask.cut = !!f;
 	if (f && f->judged == c->path.epoch && !(f->flags & FLOW_DENIED)) {
 		c->ask.reply = f->origin != side;
 		return 0;
 	}
-	judge_ask(c, f ? f->origin != side : judge_answers(&c->pkt));
-	outcome = judge_outcome(skb, c, policy_judge(&c->ask));
-	if (!f)
-		return outcome;
-	flow_judged(c, f);
-	f->flags &= ~FLOW_DENIED;
-	if (outcome)
-		f->flags |= FLOW_DENIED;
-	return outcome;
+	judge_ask(c, f && f->origin != side);
+	outcome = policy_judge(&c->ask);
+	return f ? judge_note(skb, c, f, outcome) : judge_outcome(skb, c, outcome);
+}
+
+/* The same, but for a TCP segment that has no row and is no SYN: its connection was there before any policy, or its row is gone. */
+INLINE int judge_known(struct __sk_buff *skb, struct cpu *c, int side, bool known)
+{
+	if (c->pkt.proto == IPPROTO_TCP && !flow_syn(&c->pkt) && !(known && judge_row(c)))
+		return judge_segment(skb);
+	return judge_flow(skb, side, known);
 }
 
 /* Asks about the CPU's packet, on the CPU's path, whose side of its row's key this is. Returns 0 or a drop reason. Cost: per flow. */
@@ -97,7 +155,7 @@ INLINE int judge(struct __sk_buff *skb, struct cpu *c, int side)
 {
 	if (l4_is_icmp_error(&c->pkt))
 		return judge_error(skb, c);
-	return judge_flow(skb, side, true);
+	return judge_known(skb, c, side, true);
 }
 
 #endif

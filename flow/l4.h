@@ -9,20 +9,46 @@
 #define L4_EXTENSIONS 6
 #define L4_TCP_FLAGS 13 /* offset of the flags in a TCP header */
 
+#define L4_TCP_SIZE 20   /* of the shortest TCP header */
+#define L4_SCTP_SIZE 12
+#define L4_SIZE 8 /* of UDP's, and of ICMP's with what stands for ports */
+
 struct l4_head {
 	__be16 word[4];
 };
 
-/* What a walk over IPv6 extension headers finds. */
+/* What a walk over the headers between IP and layer 4 finds. */
 struct l4_walk {
-	__u32 off; /* of the header that proto names */
-	__be32 id; /* of a fragment */
+	__u32 off;      /* of the header that proto names */
+	__u32 start;    /* of the fragmentable part; 0: the packet is whole */
+	__be32 id;      /* of a fragment */
+	__u16 offset;   /* of a later fragment: where it belongs in the fragmentable part, in bytes */
 	__u8 proto;
 	__u8 fragment;
 };
 
-/* Walks IPv6 extension headers (RFC 8200 4.1). Returns 0 or a drop reason. */
-INLINE int l4_walk6(struct __sk_buff *skb, struct l4_walk *w)
+/* Why a packet ends before its headers do: RFC 7112 wants all of them in the first fragment. */
+INLINE int l4_short(const struct l4_walk *w)
+{
+	return w->fragment == FRAGMENT_FIRST ? DROP_FRAGMENT_SHORT : DROP_TRUNCATED;
+}
+
+/* Takes note of an IPv6 fragment header (RFC 8200 4.5). With offset 0 and no more fragments it means nothing (RFC 6946). */
+INLINE void l4_walk_fragment(struct l4_walk *w, const __u8 *head)
+{
+	__u16 field = bpf_ntohs(*(__be16 *)&head[2]);
+
+	w->id = *(__be32 *)&head[4];
+	w->start = w->off + 8;
+	w->offset = field & 0xfff8;
+	if (w->offset)
+		w->fragment = FRAGMENT_LATER;
+	else if (field & 1)
+		w->fragment = FRAGMENT_FIRST;
+}
+
+/* Walks IPv6 extension headers (RFC 8200 4.1) up to layer 4, or to where a later fragment's data begin. Returns 0 or a drop reason. */
+INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_walk *w)
 {
 	__u8 head[8];
 	int i;
@@ -30,51 +56,39 @@ INLINE int l4_walk6(struct __sk_buff *skb, struct l4_walk *w)
 	for (i = 0; i < L4_EXTENSIONS; i++) {
 		if (w->proto != IPPROTO_HOPOPTS && w->proto != IPPROTO_ROUTING && w->proto != IPPROTO_DSTOPTS && w->proto != IPPROTO_FRAGMENT)
 			return 0;
-		if (bpf_skb_load_bytes(skb, w->off, head, sizeof(head)))
-			return DROP_TRUNCATED;
+		if (!packet_load(skb, pkt, w->off, head, sizeof(head)))
+			return l4_short(w);
 		if (w->proto == IPPROTO_FRAGMENT) {
-			__be16 field = *(__be16 *)&head[2];
-
-			w->id = *(__be32 *)&head[4];
-			if (field & bpf_htons(0xfff8))
-				w->fragment = FRAGMENT_LATER;
-			else if (field & bpf_htons(1))
-				w->fragment = FRAGMENT_FIRST;
+			if (w->start)
+				return DROP_EXTENSION_HEADERS; /* a fragment of a fragment */
+			l4_walk_fragment(w, head);
 			w->off += 8;
 		} else {
 			w->off += (head[1] + 1) * 8;
 		}
 		w->proto = head[0];
+		if (w->fragment == FRAGMENT_LATER)
+			return 0;
 	}
 	return DROP_EXTENSION_HEADERS;
 }
 
-INLINE int l4_find6(struct __sk_buff *skb, struct packet *pkt, __be32 *id)
-{
-	struct l4_walk w = { .off = L3 + sizeof(struct ipv6hdr), .proto = pkt->proto };
-	int outcome = l4_walk6(skb, &w);
-
-	if (outcome)
-		return outcome;
-	*id = w.id;
-	pkt->l4 = w.off;
-	pkt->proto = w.proto;
-	pkt->fragment = w.fragment;
-	return 0;
-}
-
-INLINE int l4_find4(struct __sk_buff *skb, struct packet *pkt, __be32 *id)
+INLINE int l4_walk4(struct __sk_buff *skb, struct l4_walk *w)
 {
 	struct iphdr *ip = (void *)(long)skb->data + L3;
+	__u16 field;
 
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
 		return DROP_TRUNCATED;
-	pkt->l4 = L3 + ip->ihl * 4;
-	*id = ip->id;
-	if (ip->frag_off & bpf_htons(IP_OFFSET))
-		pkt->fragment = FRAGMENT_LATER;
-	else if (ip->frag_off & bpf_htons(IP_MF))
-		pkt->fragment = FRAGMENT_FIRST;
+	field = bpf_ntohs(ip->frag_off);
+	w->off = L3 + ip->ihl * 4;
+	w->id = ip->id;
+	w->offset = (field & IP_OFFSET) * 8;
+	if (w->offset)
+		w->fragment = FRAGMENT_LATER;
+	else if (field & IP_MF)
+		w->fragment = FRAGMENT_FIRST;
+	w->start = w->off;
 	return 0;
 }
 
@@ -139,10 +153,10 @@ INLINE bool l4_parse_plain(struct __sk_buff *skb, struct packet *pkt)
 	}
 	l4 = data + off;
 	if (pkt->proto == IPPROTO_TCP) {
-		if ((void *)l4 + L4_TCP_FLAGS + 1 > end)
+		if (off + L4_TCP_SIZE > pkt->end || (void *)l4 + L4_TCP_FLAGS + 1 > end)
 			return false;
 		pkt->tcp_flags = *((__u8 *)l4 + L4_TCP_FLAGS);
-	} else if (pkt->proto != IPPROTO_UDP || (void *)(l4 + 4) > end) {
+	} else if (pkt->proto != IPPROTO_UDP || off + L4_SIZE > pkt->end || (void *)(l4 + 4) > end) {
 		return false;
 	}
 	pkt->l4 = off;
@@ -151,42 +165,76 @@ INLINE bool l4_parse_plain(struct __sk_buff *skb, struct packet *pkt)
 	return true;
 }
 
-/* Fills in proto, ports and flags of the CPU's packet. Returns 0 or a drop reason. */
+/* Bytes that a layer-4 header has at least; 0: it has nothing that is looked at. */
+INLINE __u32 l4_size(__u8 proto)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+		return L4_TCP_SIZE;
+	case IPPROTO_SCTP:
+		return L4_SCTP_SIZE;
+	case IPPROTO_UDP:
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		return L4_SIZE;
+	default:
+		return 0;
+	}
+}
+
+/* Reads the layer-4 header that the walk has found into the packet. Returns 0 or a drop reason. */
+INLINE int l4_read(struct __sk_buff *skb, struct packet *pkt, const struct l4_walk *w)
+{
+	__u32 size = l4_size(w->proto);
+	struct l4_head h;
+
+	if (!size)
+		return 0;
+	if (w->off + size > pkt->end || bpf_skb_load_bytes(skb, w->off, &h, sizeof(h)))
+		return l4_short(w);
+	if (proto_is_icmp(w->proto)) {
+		pkt->icmp_type = *(__u8 *)&h.word[0];
+		l4_icmp_ports(pkt->family, h.word, &pkt->sport, &pkt->dport);
+		return 0;
+	}
+	pkt->sport = h.word[0];
+	pkt->dport = h.word[1];
+	return w->proto == IPPROTO_TCP && bpf_skb_load_bytes(skb, w->off + L4_TCP_FLAGS, &pkt->tcp_flags, 1) ? DROP_TRUNCATED : 0;
+}
+
+/*
+ * Fills in layer 4 of the CPU's packet: of a later fragment, that of its first one. Returns 0 or a drop reason; then layer 4 stays unparsed, and the next
+ * attempt ends in the same way.
+ */
 APART int l4_parse_any(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
+	struct l4_walk w = {};
 	struct packet *pkt;
-	struct l4_head h;
-	__be32 id = 0;
 	int outcome;
 
 	if (!c)
 		return DROP_TRUNCATED;
 	pkt = &c->pkt;
-	outcome = pkt->family == 4 ? l4_find4(skb, pkt, &id) : l4_find6(skb, pkt, &id);
+	w.off = L3 + sizeof(struct ipv6hdr);
+	w.proto = pkt->proto;
+	outcome = pkt->family == 4 ? l4_walk4(skb, &w) : l4_walk6(skb, pkt, &w);
 	if (outcome)
 		return outcome;
-	if (!proto_has_ports(pkt->proto) && !proto_is_icmp(pkt->proto))
+	outcome = w.fragment == FRAGMENT_LATER ? fragment_find(pkt, w.id, w.offset) : l4_read(skb, pkt, &w);
+	if (outcome)
+		return outcome;
+	pkt->l4 = w.off;
+	pkt->fragment = w.fragment;
+	if (w.fragment == FRAGMENT_LATER)
 		return 0;
-	if (pkt->fragment == FRAGMENT_LATER)
-		return fragment_find(pkt, id);
-	if (bpf_skb_load_bytes(skb, pkt->l4, &h, sizeof(h)))
-		return DROP_TRUNCATED;
-	if (proto_is_icmp(pkt->proto)) {
-		pkt->icmp_type = *(__u8 *)&h.word[0];
-		l4_icmp_ports(pkt->family, h.word, &pkt->sport, &pkt->dport);
-	} else {
-		pkt->sport = h.word[0];
-		pkt->dport = h.word[1];
-	}
-	if (pkt->proto == IPPROTO_TCP && bpf_skb_load_bytes(skb, pkt->l4 + L4_TCP_FLAGS, &pkt->tcp_flags, 1))
-		return DROP_TRUNCATED;
-	if (pkt->fragment == FRAGMENT_FIRST)
-		fragment_keep(pkt, id);
+	pkt->proto = w.proto;
+	if (w.fragment == FRAGMENT_FIRST)
+		fragment_keep(pkt, w.id, w.off + l4_size(w.proto) - w.start);
 	return 0;
 }
 
-/* … once. */
+/* Parses layer 4 once. */
 INLINE int l4_parse(struct __sk_buff *skb, const struct packet *pkt)
 {
 	return pkt->l4 ? 0 : l4_parse_any(skb);

@@ -57,6 +57,8 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 		return -1;
 	if (judge_must(&p->path) && k->judged != p->path.epoch)
 		return -1;
+	if (c->pkt.hook == HOOK_FROM_WIRE && unlikely(!path_tunnel_right(skb, c, &p->path)))
+		return -1;
 	if (c->pkt.hook == HOOK_FROM_POD && unlikely(!path_mac_right(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
 	w = kept_way(k, direction);
@@ -107,7 +109,7 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 	if (unlikely(!k))
 		return -1;
 	w = kept_way(k, direction);
-	if (unlikely(!kept_holds(&c->pkt, k, w)))
+	if (unlikely(!kept_holds(&c->pkt, k, w) || !path_tunnel_right(skb, c, &w->path)))
 		return track_resume(skb, any);
 	c->pkt.slot = w->path.dst_slot;
 	flow_account(skb, c, k, w);

@@ -158,7 +158,7 @@ INLINE bool mac_swap(struct __sk_buff *skb)
 /* Turns the packet into the error. */
 INLINE bool icmp_turn(struct __sk_buff *skb, const struct packet *pkt, enum outcome why, __u32 mtu)
 {
-	__u32 quote = (skb->len - ETH_HLEN) & ~3u;
+	__u32 quote = (pkt->end - L3) & ~3u;
 	struct icmp_head icmp = {};
 	__u32 head = sizeof(icmp) + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 

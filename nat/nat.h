@@ -90,8 +90,10 @@ APART int nat_out_error(struct __sk_buff *skb)
 		if (f && nat_owns(f, about))
 			break;
 	}
-	if (i == NAT_ATTEMPTS)
-		return DROP_NAT_NO_PORT; /* nothing of the pod's that the world could know */
+	if (i == NAT_ATTEMPTS || !f || f->flags & FLOW_DENIED)
+		return DROP_ICMP_UNRELATED; /* nothing of the pod's that the world could know */
+	if (config.policy && !icmp_trim(skb))
+		return DROP_REWRITE;
 	in->to = c->snat;
 	in->port = nat_candidate(about, i);
 	outcome = inner_write(skb, false);
@@ -130,8 +132,10 @@ APART int nat_claim(struct __sk_buff *skb, __u32 attempt)
 	f->pod_port = c->pkt.sport;
 	f->pod_side = side;
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.src);
-	if (e)
+	if (e) {
+		f->slot = e->slot;
 		decide_pod(&f->way, e);
+	}
 	bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !nat_owns(f, &c->pkt))
@@ -209,13 +213,20 @@ APART int nat_out(struct __sk_buff *skb)
 		return nat_out_error(skb);
 	if (!nat_supports(&c->pkt))
 		return DROP_UNSUPPORTED_L4;
+	if (config.tunnel && c->pkt.proto == IPPROTO_UDP && unlikely(c->pkt.dport == bpf_htons(config.tunnel_port)))
+		return DROP_TUNNEL_PORT; /* it would be taken for this node's */
 	side = nat_key(c, 0);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (unlikely(!f || !nat_owns(f, &c->pkt))) {
 		if (nat_answers(skb, c))
 			return NAT_NONE;
-		if (judge_must(&c->path) && (outcome = judge_flow(skb, side, false)))
-			return outcome;
+		if (judge_must(&c->path)) {
+			outcome = judge_known(skb, c, side, false);
+			if (outcome)
+				return outcome;
+			if (c->ask.reply)
+				return NAT_NONE; /* of a connection that the world opened */
+		}
 		attempt = nat_search(skb);
 		if (attempt < 0)
 			return DROP_NAT_NO_PORT;
@@ -223,7 +234,7 @@ APART int nat_out(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&flows, &c->key);
 		if (!f)
 			return DROP_MAP_FULL;
-	} else if (judge_must(&c->path) && (outcome = judge_flow(skb, side, true))) {
+	} else if (judge_must(&c->path) && (outcome = judge_known(skb, c, side, true))) {
 		return outcome;
 	}
 	flow_reopen(c, f, side);

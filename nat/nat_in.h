@@ -5,6 +5,12 @@
 
 #include "nat.h"
 
+/* Whether the endpoint with the flow's address still is the pod that began it. */
+INLINE bool nat_pod_is(const struct flow *f, const struct endpoint *e)
+{
+	return !f->slot || f->slot == e->slot;
+}
+
 /* An ICMP error about a packet that a pod sent to the world. Returns 0, a drop reason, or -1 if no pod's. Slow path. */
 APART int nat_in_error(struct __sk_buff *skb)
 {
@@ -21,13 +27,17 @@ APART int nat_in_error(struct __sk_buff *skb)
 		return -1;
 	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
 	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (!f || !(f->flags & FLOW_NAT))
+	if (!f || !(f->flags & FLOW_NAT) || flow_expired(f, in->proto))
 		return -1;
+	if (f->flags & FLOW_DENIED)
+		return DROP_ICMP_UNRELATED;
 	in->to = f->pod;
 	in->port = f->pod_port;
 	e = bpf_map_lookup_elem(&endpoints, &in->to);
-	if (!e)
+	if (!e || !nat_pod_is(f, e))
 		return DROP_NO_ENDPOINT;
+	if (config.policy && !icmp_trim(skb))
+		return DROP_REWRITE;
 	decide_pod(&c->path, e);
 	c->pkt.slot = e->slot;
 	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
@@ -36,6 +46,23 @@ APART int nat_in_error(struct __sk_buff *skb)
 	if (outcome)
 		return outcome;
 	return nat_write(skb, &c->pkt, false, &in->to, c->pkt.dport) ? 0 : DROP_REWRITE;
+}
+
+/* Asks the pod's policies again about a flow that it began, if they may have changed. Returns 0 or a drop reason. Cost: once an epoch. */
+APART int nat_judge(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct flow *f;
+
+	if (!c)
+		return DROP_POLICY_NO_RULE;
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (!f)
+		return DROP_POLICY_NO_RULE;
+	judge_ask(c, true);
+	c->ask.src = f->pod;
+	c->ask.cut = true;
+	return judge_note(skb, c, f, policy_judge(&c->ask));
 }
 
 /* The way into the pod, decided again where the kept one is stale. Returns 0 or a drop reason. */
@@ -48,10 +75,11 @@ INLINE int nat_way(struct cpu *c, struct flow *f)
 	if (likely(way->action && way->epoch == epoch_sum(0, way->dst_slot)))
 		return 0;
 	e = bpf_map_lookup_elem(&endpoints, &f->pod);
-	if (!e || e->flags & ENDPOINT_HOST)
-		return DROP_NO_ENDPOINT;
+	if (!e || e->flags & ENDPOINT_HOST || !nat_pod_is(f, e))
+		return DROP_NO_ENDPOINT; /* the address may be another pod's by now */
 	__builtin_memset(&c->path, 0, sizeof(c->path));
 	decide_pod(&c->path, e);
+	c->path.flags = decide_tracking(0, e->slot) & PATH_POLICY;
 	c->path.epoch = epoch_sum(0, c->path.dst_slot);
 	*way = c->path;
 	return 0;
@@ -80,12 +108,14 @@ APART int nat_in(struct __sk_buff *skb)
 		return nat_in_error(skb);
 	side = flow_key_own(c);
 	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (!f || !(f->flags & FLOW_NAT))
+	if (!f || !(f->flags & FLOW_NAT) || flow_expired(f, c->pkt.proto))
 		return -1;
 	outcome = nat_way(c, f);
 	if (outcome)
 		return outcome;
 	c->pkt.slot = c->path.dst_slot;
+	if (judge_must(&c->path) && (f->judged != c->path.epoch || f->flags & FLOW_DENIED) && (outcome = nat_judge(skb)))
+		return outcome;
 	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
 		return DROP_TTL;
 	flow_count(skb, &c->pkt, f, side);

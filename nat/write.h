@@ -90,29 +90,33 @@ INLINE bool nat_write(struct __sk_buff *skb, const struct packet *pkt, bool sour
 	return true;
 }
 
-/* The quoted IP header. Returns 0 or a drop reason. */
-INLINE int inner_parse_ip(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
+/* The quoted IPv4 header. Returns 0 or a drop reason. */
+INLINE int inner_parse4(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
 {
-	struct l4_walk w = {};
+	struct iphdr ip;
+
+	if (!packet_load(skb, pkt, in->l3, &ip, sizeof(ip)))
+		return DROP_TRUNCATED;
+	if (ip.version != 4 || ip.ihl < 5 || ip.frag_off & bpf_htons(IP_OFFSET))
+		return DROP_ICMP_UNRELATED; /* a later fragment doesn't say which flow it is of */
+	addr_map4(&in->src, ip.saddr);
+	addr_map4(&in->dst, ip.daddr);
+	in->proto = ip.protocol;
+	in->l4 = in->l3 + ip.ihl * 4;
+	return 0;
+}
+
+INLINE int inner_parse6(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
+{
+	struct l4_walk w = { .off = in->l3 + sizeof(struct ipv6hdr) };
 	int outcome;
 
-	in->l3 = pkt->l4 + 8;
-	if (pkt->family == 4) {
-		struct iphdr ip;
-
-		if (bpf_skb_load_bytes(skb, in->l3, &ip, sizeof(ip)))
-			return DROP_TRUNCATED;
-		addr_map4(&in->src, ip.saddr);
-		addr_map4(&in->dst, ip.daddr);
-		in->proto = ip.protocol;
-		in->l4 = in->l3 + ip.ihl * 4;
-		return 0;
-	}
-	if (bpf_skb_load_bytes(skb, in->l3 + offsetof(struct ipv6hdr, saddr), &in->src, 2 * sizeof(struct addr)) ||
-	    bpf_skb_load_bytes(skb, in->l3 + offsetof(struct ipv6hdr, nexthdr), &w.proto, 1))
+	if (!packet_load(skb, pkt, in->l3 + offsetof(struct ipv6hdr, saddr), &in->src, 2 * sizeof(struct addr)) ||
+	    !packet_load(skb, pkt, in->l3 + offsetof(struct ipv6hdr, nexthdr), &w.proto, 1))
 		return DROP_TRUNCATED;
-	w.off = in->l3 + sizeof(struct ipv6hdr);
-	outcome = l4_walk6(skb, &w);
+	outcome = l4_walk6(skb, pkt, &w);
+	if (!outcome && w.fragment == FRAGMENT_LATER)
+		return DROP_ICMP_UNRELATED;
 	in->proto = w.proto;
 	in->l4 = w.off;
 	return outcome;
@@ -128,13 +132,18 @@ APART int inner_parse(struct __sk_buff *skb)
 
 	if (!c)
 		return DROP_TRUNCATED;
+	if (c->pkt.fragment != FRAGMENT_NONE)
+		return DROP_ICMP_UNRELATED; /* no error is so long that it must be fragmented */
 	in = &c->inner;
-	outcome = inner_parse_ip(skb, &c->pkt, in);
+	in->l3 = c->pkt.l4 + 8;
+	outcome = c->pkt.family == 4 ? inner_parse4(skb, &c->pkt, in) : inner_parse6(skb, &c->pkt, in);
 	if (outcome)
 		return outcome;
+	in->sport = 0;
+	in->dport = 0;
 	if (!proto_has_ports(in->proto) && !proto_is_icmp(in->proto))
-		return DROP_UNSUPPORTED_L4;
-	if (bpf_skb_load_bytes(skb, in->l4, words, sizeof(words)))
+		return 0;
+	if (!packet_load(skb, &c->pkt, in->l4, words, sizeof(words)))
 		return DROP_TRUNCATED;
 	in->sport = words[0];
 	in->dport = words[1];
@@ -144,12 +153,12 @@ APART int inner_parse(struct __sk_buff *skb)
 }
 
 /* The quoted packet's own checksum over addresses and port, if it is quoted; the error's follows. */
-INLINE bool inner_checksum(struct __sk_buff *skb, const struct inner *in, __u32 outer, __s64 diff, __be16 old, __be16 port)
+INLINE bool inner_checksum(struct __sk_buff *skb, const struct packet *pkt, const struct inner *in, __u32 outer, __s64 diff, __be16 old, __be16 port)
 {
 	__u32 check = nat_l4_checksum(in->proto), at = in->l4 + check;
 	__u16 before, after;
 
-	if (!check || bpf_skb_load_bytes(skb, at, &before, 2) || (in->proto == IPPROTO_UDP && !before))
+	if (!check || !packet_load(skb, pkt, at, &before, 2) || (in->proto == IPPROTO_UDP && !before))
 		return true;
 	if (in->proto != IPPROTO_ICMP && bpf_l4_csum_replace(skb, at, 0, diff, 0))
 		return false;
@@ -187,7 +196,7 @@ APART int inner_write(struct __sk_buff *skb, __u32 source)
 		if (bpf_skb_store_bytes(skb, at, &in->to, 16, 0) || bpf_l4_csum_replace(skb, check, 0, diff, 0))
 			return DROP_REWRITE;
 	}
-	if (!inner_checksum(skb, in, check, diff, old, port))
+	if (!inner_checksum(skb, &c->pkt, in, check, diff, old, port))
 		return DROP_REWRITE;
 	if (old == port)
 		return 0;

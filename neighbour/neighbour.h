@@ -129,7 +129,7 @@ APART int neighbour_nd(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	pkt = &c->pkt;
-	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr), &ns.head, sizeof(ns.head)))
+	if (!packet_load(skb, pkt, L3 + sizeof(struct ipv6hdr), &ns.head, sizeof(ns.head)))
 		return drop(skb, c, DROP_TRUNCATED);
 	if (ns.head.type < ND_ROUTER_SOLICIT || ns.head.type > ND_REDIRECT)
 		return -1;
@@ -141,7 +141,7 @@ APART int neighbour_nd(struct __sk_buff *skb)
 		return drop(skb, c, DROP_SPOOFED_MAC);
 	if (ns.head.type != ND_NEIGHBOUR_SOLICIT)
 		return drop(skb, c, ns.head.type == ND_NEIGHBOUR_ADVERT ? DROP_SPOOFED_ND : DROP_ND_TYPE);
-	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr), &ns, offsetof(struct nd, option)))
+	if (!packet_load(skb, pkt, L3 + sizeof(struct ipv6hdr), &ns, offsetof(struct nd, option)))
 		return drop(skb, c, DROP_TRUNCATED);
 	if (pkt->ttl != 255)
 		return drop(skb, c, DROP_SPOOFED_ND);
@@ -150,7 +150,7 @@ APART int neighbour_nd(struct __sk_buff *skb)
 		return drop(skb, c, DROP_ND_TARGET);
 	if (!neighbour_source_right(l, &pkt->src))
 		return drop(skb, c, DROP_SPOOFED_ND);
-	bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr) + offsetof(struct nd, option), &ns.option, 8);
+	packet_load(skb, pkt, L3 + sizeof(struct ipv6hdr) + offsetof(struct nd, option), &ns.option, 8);
 	if (ns.option == ND_OPTION_SOURCE && !mac_equal(&ns.mac, l->endpoint.pod_mac.b))
 		return drop(skb, c, DROP_SPOOFED_ND);
 	if (!neighbour_advertise(skb, pkt, l))

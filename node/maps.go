@@ -70,6 +70,9 @@ func (o *addressOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revi
 	if a.NoPorts {
 		row.Flags |= uint8(bpf.DatapathEndpointFlagENDPOINT_NO_PORTS)
 	}
+	if err := o.datapath.MarkOwn(a.Addr); err != nil {
+		return err
+	}
 	if err := put(o.datapath.Endpoints, o.epochs, bpf.Addr(a.Addr), row); err != nil {
 		return fmt.Errorf("write host address %s: %w", a.Addr, err)
 	}

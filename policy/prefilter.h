@@ -67,10 +67,10 @@ APART int prefilter_xdp(struct xdp_md *ctx)
 	return 1;
 }
 
-/* Whether tc drops what a wire brings; what the tunnel brings has been looked at by the address of who sent it. */
-INLINE bool prefilter_tc(const struct __sk_buff *skb, const struct packet *pkt)
+/* Whether tc drops what a wire brings; what the tunnel brings was looked at by its outer source, and tagged frames XDP does not look at. */
+INLINE bool prefilter_tc(const struct __sk_buff *skb, const struct packet *pkt, bool tagged)
 {
-	return !prefiltered && !(config.tunnel && skb->ifindex == config.tunnel_ifindex) && prefilter_denies(&pkt->src);
+	return (!prefiltered || tagged) && !(config.tunnel && skb->ifindex == config.tunnel_ifindex) && prefilter_denies(&pkt->src);
 }
 
 #endif

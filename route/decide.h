@@ -69,6 +69,20 @@ INLINE bool decide_tracked(const struct packet *pkt)
 	return !prefix || !(prefix->flags & PREFIX_CLUSTER);
 }
 
+/*
+ * Whether the tunnel may bring the CPU's packet: from a node, and with the source of a pod or address of that node, or of the world, whose packets nodes
+ * pass on for Services. A node may send from any of its addresses. Slow path.
+ */
+INLINE bool decide_tunnel_source(const struct cpu *c)
+{
+	struct prefix *node = prefix_find(&c->outer), *source;
+
+	if (!node || !(node->flags & PREFIX_NODE))
+		return false;
+	source = prefix_find(&c->pkt.src);
+	return !source || addr_is_zero(&source->via) || addr_equal(&source->via, &node->via);
+}
+
 /* What flows between the endpoints need, in flags of a path. */
 INLINE __u8 decide_tracking(__u16 src, __u16 dst)
 {

@@ -125,6 +125,12 @@ INLINE struct kept_path *path_find(const struct packet *pkt, bool any)
 	return likely(p && path_valid(&p->path)) ? p : NULL;
 }
 
+/* Whether a decision holds for what the tunnel brings from this node, whose address is the CPU's outer: via is where the source belongs. Cost: per packet. */
+INLINE bool path_tunnel_right(const struct __sk_buff *skb, const struct cpu *c, const struct path *p)
+{
+	return !config.tunnel || skb->ifindex != config.tunnel_ifindex || addr_equal(&p->via, &c->outer);
+}
+
 /* Keeps the CPU's path for packets like pkt. Slow path. */
 INLINE void path_keep(struct cpu *c, bool any)
 {

@@ -39,7 +39,7 @@ INLINE bool cross_lacks_checksum(struct __sk_buff *skb, const struct packet *pkt
 {
 	__u16 check = 0;
 
-	return pkt->proto == IPPROTO_UDP && (bpf_skb_load_bytes(skb, pkt->l4 + nat_l4_checksum(pkt->proto), &check, sizeof(check)) || !check);
+	return pkt->proto == IPPROTO_UDP && (!packet_load(skb, pkt, pkt->l4 + nat_l4_checksum(pkt->proto), &check, sizeof(check)) || !check);
 }
 
 /* What the header of the packet becomes in the other family. */

@@ -111,7 +111,7 @@ INLINE bool cross_quote(struct __sk_buff *skb, const struct cpu *c, __u8 *quote)
 {
 	__be16 *ports = (__be16 *)quote;
 
-	if (bpf_skb_load_bytes(skb, c->inner.l4, quote, CROSS_QUOTE))
+	if (!packet_load(skb, &c->pkt, c->inner.l4, quote, CROSS_QUOTE))
 		return false;
 	ports[0] = c->about.sport;
 	ports[1] = c->about.dport;

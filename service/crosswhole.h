@@ -52,7 +52,8 @@ APART int cross_checksum(struct __sk_buff *skb)
 	__u16 check;
 	__u32 sum;
 
-	if (!c || skb->gso_size || bpf_skb_load_bytes(skb, c->pkt.l4 + 4, &length, sizeof(length)) || bpf_ntohs(length) < 8)
+	if (!c || skb->gso_size || !packet_load(skb, &c->pkt, c->pkt.l4 + 4, &length, sizeof(length)) || bpf_ntohs(length) < 8 ||
+	    c->pkt.l4 + bpf_ntohs(length) > c->pkt.end)
 		return 0;
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&c->to.src, 2 * sizeof(struct addr), 0);
 	if (!cross_sum(skb, c, c->pkt.l4, c->pkt.l4 + bpf_ntohs(length), &sum))
@@ -100,6 +101,7 @@ APART int cross_strip(struct __sk_buff *skb)
 	if (!dsr_header4(skb, -(int)bytes, 0) || bpf_skb_adjust_room(skb, -(int)bytes, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return 0;
 	c->pkt.l4 -= bytes;
+	c->pkt.end -= bytes;
 	return 1;
 }
 

@@ -8,6 +8,7 @@
 
 #include "translation.h"
 #include "service.h"
+#include "../flow/judge.h"
 
 #define DSR_OPTION4 0x9a /* copied into fragments, of a class that nobody uses */
 #define DSR_OPTION6 0x1b /* skipped by who doesn't know it (RFC 8200 4.2) */
@@ -102,13 +103,13 @@ INLINE bool dsr_read(struct __sk_buff *skb, struct cpu *c)
 	struct dsr_option6 o6;
 
 	if (c->pkt.family == 4) {
-		if (bpf_skb_load_bytes(skb, L3 + sizeof(struct iphdr), &o4, sizeof(o4)) || o4.type != DSR_OPTION4 || o4.length != sizeof(o4))
+		if (!packet_load(skb, &c->pkt, L3 + sizeof(struct iphdr), &o4, sizeof(o4)) || o4.type != DSR_OPTION4 || o4.length != sizeof(o4))
 			return false;
 		addr_map4(&c->to.dst, o4.addr);
 		c->to.dport = o4.port;
 		return true;
 	}
-	if (bpf_skb_load_bytes(skb, L3 + sizeof(struct ipv6hdr), &o6, sizeof(o6)) || o6.type != DSR_OPTION6 || o6.length != 18)
+	if (!packet_load(skb, &c->pkt, L3 + sizeof(struct ipv6hdr), &o6, sizeof(o6)) || o6.type != DSR_OPTION6 || o6.length != 18)
 		return false;
 	c->to.dst = o6.addr;
 	c->to.dport = o6.port;
@@ -145,15 +146,22 @@ INLINE bool dsr_may_be(struct __sk_buff *skb, const struct packet *pkt)
 	return (void *)(ip + 1) <= (void *)(long)skb->data_end && ip->ihl >= 7;
 }
 
-/* Makes the row by which the pod's answers get the Service's name: the CPU's rewrite has it. Returns 0 or a drop reason. Cost: per flow. */
-INLINE int dsr_keep(struct cpu *c)
+/* Whether the flow of the CPU's packet is under way without a Service: no option may give its answers another name. */
+INLINE bool dsr_late(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 {
-	struct translation *t, *n = &c->translation;
+	if (c->pkt.proto == IPPROTO_TCP)
+		return !flow_syn(&c->pkt) || connection_at(skb, slot, false) > CONNECTION_NONE;
+	flow_key_own(c);
+	return bpf_map_lookup_elem(&flows, &c->key);
+}
 
-	/* No answer may be sent in a name that is no Service's. */
-	if (!frontend_find(&c->to.dst, c->to.dport, c->pkt.proto, SCOPE_EXTERNAL))
-		return DROP_NO_SERVICE;
+/* The CPU's translation, from what the CPU's packet and its option say. */
+INLINE void dsr_translation(struct cpu *c, __u32 service)
+{
+	struct translation *n = &c->translation;
+
 	__builtin_memset(n, 0, sizeof(*n));
+	n->service = service;
 	n->client = c->pkt.src;
 	n->client_port = c->pkt.sport;
 	n->frontend = c->to.dst;
@@ -163,17 +171,45 @@ INLINE int dsr_keep(struct cpu *c)
 	n->flags = TRANSLATION_DSR;
 	n->created = bpf_jiffies64();
 	n->seen = clock_now();
+}
+
+/* Whether the pod that the CPU's packet is for is a backend of the Service. */
+INLINE bool dsr_backend(const struct packet *pkt, __u32 service)
+{
+	struct member_key key = { .addr = pkt->dst, .service = service, .port = pkt->dport, .proto = pkt->proto };
+
+	return bpf_map_lookup_elem(&members, &key);
+}
+
+/* Makes the row by which the pod's answers get the Service's name: the CPU's rewrite has it. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
+{
+	struct translation *t, *n = &c->translation;
+	struct frontend *f;
+
+	/* No answer may be sent in a name that is no Service's, or by a pod that does not serve it. */
+	f = frontend_find(&c->to.dst, c->to.dport, c->pkt.proto, SCOPE_EXTERNAL);
+	if (!f)
+		return DROP_NO_SERVICE;
+	if (!dsr_backend(&c->pkt, f->service))
+		return DROP_DSR_UNTRUSTED;
+	dsr_translation(c, f->service);
 	translation_anchor_client(&c->place, &n->client, n->client_port, c->pkt.proto);
 	t = bpf_map_lookup_elem(&translations, &c->place);
-	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend)) {
-		/* The same flow, or the one before it between the same ports. */
-		t->frontend = n->frontend;
-		t->frontend_port = n->frontend_port;
+	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && !translation_over(t, n, c->pkt.proto)) {
+		if (t->frontend_port != n->frontend_port || !addr_equal(&t->frontend, &n->frontend))
+			return DROP_DSR_UNTRUSTED;
 		t->seen = n->seen;
-		t->flags = TRANSLATION_DSR;
 		return 0;
 	}
-	return translation_claim();
+	return dsr_late(skb, c, slot) ? DROP_DSR_UNTRUSTED : translation_claim();
+}
+
+/* Asks the pod's policies about the CPU's packet, which is from the client to the pod. Returns 0 or a drop reason. */
+INLINE int dsr_judge(struct __sk_buff *skb, struct cpu *c, const struct endpoint *e)
+{
+	decide_wire_pod(c, e);
+	return judge_must(&c->path) ? judge(skb, c, flow_key_own(c)) : 0;
 }
 
 /* What another node sends in a client's name to a pod, with the option: takes it out, and keeps what it says. Returns 0 (also if there is none) or a drop reason. */
@@ -188,13 +224,16 @@ APART int dsr_accept(struct __sk_buff *skb)
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (!e || e->flags & ENDPOINT_HOST || !dsr_read(skb, c) || l4_parse(skb, &c->pkt) || !proto_has_ports(c->pkt.proto))
 		return 0;
-	outcome = dsr_keep(c);
+	if (config.lb_dispatch && !config.tunnel && !c->unwrapped)
+		return DROP_DSR_UNTRUSTED; /* nodes put such packets into others */
+	outcome = dsr_judge(skb, c, e) ?: dsr_keep(skb, c, e->slot);
 	if (outcome)
 		return outcome;
 	endpoint_translate(e->slot);
 	if (!(c->pkt.family == 4 ? dsr_pull4(skb) : dsr_pull6(skb)))
 		return DROP_REWRITE;
 	c->pkt.l4 -= dsr_size(&c->pkt);
+	c->pkt.end -= dsr_size(&c->pkt);
 	return 0;
 }
 

@@ -136,7 +136,7 @@ INLINE bool encap_is(struct __sk_buff *skb, const struct packet *pkt)
 
 	if (config.lb_dispatch == DISPATCH_IPIP)
 		return pkt->proto == (pkt->family == 4 ? IPPROTO_IPIP : IPPROTO_IPV6);
-	if (pkt->proto != IPPROTO_UDP || bpf_skb_load_bytes(skb, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g, sizeof(g)))
+	if (pkt->proto != IPPROTO_UDP || !packet_load(skb, pkt, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g, sizeof(g)))
 		return false;
 	return g.dport == bpf_htons(GENEVE_PORT) && g.vni == bpf_htonl(config.vni << 8) && g.type == skb->protocol && !g.version;
 }
@@ -166,9 +166,10 @@ APART int encap_pull(struct __sk_buff *skb)
 		return 0;
 	if (bpf_skb_adjust_room(skb, -(int)encap_size(&c->pkt), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return DROP_REWRITE;
+	c->unwrapped = true;
 	switch (packet_parse(skb, &c->pkt, HOOK_FROM_WIRE)) {
 	case PARSED_IP:
-		return 0;
+		return address_own(&c->pkt.src) ? DROP_SPOOFED_OWN : 0;
 	case PARSED_TRUNCATED:
 		return DROP_TRUNCATED;
 	default:

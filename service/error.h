@@ -69,6 +69,12 @@ INLINE int error_across(struct __sk_buff *skb, struct cpu *c, const struct trans
 	return cross_error(skb);
 }
 
+/* Where there are policies, an error carries no more than what names its flow. False if the kernel refuses. */
+INLINE bool error_trim(struct __sk_buff *skb)
+{
+	return !config.policy || icmp_trim(skb);
+}
+
 /* Finds the flow that the CPU's ICMP error is about, and rewrites what it quotes. Returns 0, SERVICE_NONE or a drop reason. */
 APART int error_translate(struct __sk_buff *skb, __u32 own)
 {
@@ -85,6 +91,8 @@ APART int error_translate(struct __sk_buff *skb, __u32 own)
 	t = translation_answer_client(c, &c->about, true);
 	if (!t && own)
 		t = translation_answer_node(c, &c->about, true);
+	if (t && !error_trim(skb))
+		return DROP_REWRITE;
 	if (t)
 		return error_crosses(t) ? error_across(skb, c, t, true) : error_to_client(skb, c, t);
 	if (!translation_search(true))
@@ -92,6 +100,8 @@ APART int error_translate(struct __sk_buff *skb, __u32 own)
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	if (!t)
 		return SERVICE_NONE;
+	if (!error_trim(skb))
+		return DROP_REWRITE;
 	return error_crosses(t) ? error_across(skb, c, t, false) : error_to_backend(skb, c, t);
 }
 

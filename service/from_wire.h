@@ -7,14 +7,19 @@
 #include "dsr.h"
 #include "encap.h"
 
-/* What wires bring that is in a tunnel, is not wanted, or is for a Service's backend behind us. Returns a verdict, or -1 if it goes on. Cost: per packet. */
-INLINE int from_wire_extra(struct __sk_buff *skb, struct cpu *c)
+/* What wires bring by the tunnel, from blocked addresses, or for a Service's backend of this node by direct server return; tagged: it had a VLAN tag. Returns a
+ * verdict, or -1 if it goes on. Cost: per packet. */
+INLINE int from_wire_extra(struct __sk_buff *skb, struct cpu *c, bool tagged)
 {
 	int outcome;
 
-	if (config.tunnel && skb->pkt_type != PACKET_HOST && skb->ifindex == config.tunnel_ifindex)
-		bpf_skb_change_type(skb, PACKET_HOST); /* who sent it by tunnel doesn't know our MAC */
-	if (config.prefilter && unlikely(prefilter_tc(skb, &c->pkt)))
+	c->unwrapped = false;
+	if (config.tunnel && skb->ifindex == config.tunnel_ifindex) {
+		if (skb->pkt_type != PACKET_HOST)
+			bpf_skb_change_type(skb, PACKET_HOST); /* the sending node doesn't know our MAC */
+		tunnel_outer(skb, &c->outer);
+	}
+	if (config.prefilter && unlikely(prefilter_tc(skb, &c->pkt, tagged)))
 		return drop(skb, c, DROP_PREFILTER);
 	if (config.direct && config.lb_dispatch && unlikely(encap_is(skb, &c->pkt)) && (outcome = encap_pull(skb)))
 		return drop(skb, c, outcome);

@@ -43,6 +43,7 @@ type Kernel struct {
 	refs    map[uint32]uint32 // how many choices of frontends name a backend
 	tally   tally
 	ranges  map[uint32]rangeKeys      // source ranges by Service
+	members map[uint32]memberKeys
 	own     map[bpf.DatapathAddr]bool // the node's addresses; nil: not known, and any may be
 	left    map[departure]bool
 	wake    chan struct{} // something left
@@ -58,7 +59,7 @@ type Kernel struct {
 // NewKernel makes a Kernel of loaded maps.
 func NewKernel(d *bpf.Datapath) *Kernel {
 	return &Kernel{
-		datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, left: map[departure]bool{},
+		datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, members: map[uint32]memberKeys{}, left: map[departure]bool{},
 		wake: make(chan struct{}, 1), gone: make(chan struct{}, 1), flows: make(chan struct{}, 1),
 	}
 }
@@ -105,7 +106,7 @@ func (k *Kernel) adopt(log *slog.Logger, db *statedb.DB, tables Tables) error {
 	if _, err := k.scan(); err != nil {
 		return fmt.Errorf("read what Services the kernel has: %w", err)
 	}
-	return k.judgeOwn()
+	return errors.Join(k.readMembers(), k.judgeOwn())
 }
 
 // known waits until the tables are initialized, or reports that ctx ended.

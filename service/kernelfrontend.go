@@ -22,7 +22,7 @@ func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	has, err := o.openAddress(key.Addr, row.Flags)
 	if err == nil {
 		// Where not all ranges fit, those that do may come.
-		err = errors.Join(o.openRanges(f, &row), o.writeFrontend(txn, f, key, row))
+		err = errors.Join(o.openRanges(f, &row), o.writeFrontend(txn, f, key, row), o.writeMembers(txn, f.Service, f.ServiceID))
 	}
 	if err != nil {
 		err = errors.Join(err, o.shut(key, &row))
@@ -46,7 +46,7 @@ func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	if err != nil {
 		return err
 	}
-	return errors.Join(o.deleteFrontend(key), o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
+	return errors.Join(o.deleteFrontend(key), o.writeMembers(txn, f.Service, f.ServiceID), o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
 }
 
 // Prune implements reconciler.Operations: it deletes frontends that no row
@@ -54,8 +54,9 @@ func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 // in no set.
 func (o *frontendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Frontend, statedb.Revision]) error {
 	wanted := map[bpf.DatapathFrontendKey]bool{}
-	members := map[uint32]map[uint32]bool{}
+	members, services := map[uint32]map[uint32]bool{}, map[uint32]bool{}
 	for f := range rows {
+		services[f.ServiceID] = true
 		wanted[frontendKey(f.L4())] = true
 		if f.Affinity == 0 {
 			continue
@@ -69,7 +70,7 @@ func (o *frontendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2
 			}
 		}
 	}
-	return errors.Join(o.pruneFrontends(wanted), o.dropAffinities(func(service, backend uint32) bool { return !members[service][backend] }))
+	return errors.Join(o.pruneFrontends(wanted), o.pruneMembers(services), o.dropAffinities(func(service, backend uint32) bool { return !members[service][backend] }))
 }
 
 func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {

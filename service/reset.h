@@ -75,9 +75,9 @@ INLINE bool reset_turn(struct __sk_buff *skb, const struct packet *pkt)
 	__u32 size = L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + sizeof(struct tcp_head);
 	struct tcp_head h, r = {};
 
-	if (bpf_skb_load_bytes(skb, pkt->l4, &h, sizeof(h)))
+	if (!packet_load(skb, pkt, pkt->l4, &h, sizeof(h)))
 		return false;
-	reset_head(&h, &r, skb->len - pkt->l4 - (h.offset >> 4) * 4);
+	reset_head(&h, &r, pkt->end - pkt->l4 - (h.offset >> 4) * 4);
 	if (bpf_skb_change_tail(skb, size, 0))
 		return false;
 	return (pkt->family == 4 ? reset_write4(skb, pkt, &r) : reset_write6(skb, pkt, &r)) && mac_swap(skb);

@@ -112,6 +112,23 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
+struct member_key {
+	struct addr addr;
+	__u32 service;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+
+/* Which backends a Service has: who else names the Service in an option of direct server return is not believed. The value is nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct member_key);
+	__type(value, __u32);
+} members SEC(".maps");
+
 struct source_range_key {
 	__u32 length; /* bits: those of the service, and of the mapped address */
 	__u32 service;

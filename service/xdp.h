@@ -58,11 +58,13 @@ INLINE __be16 *xdp_parse_ip(void *data, void *end, struct packet *pkt)
 	if (eth->h_proto == bpf_htons(ETH_P_IP) && config.ipv4) {
 		if (ip4->version != 4 || ip4->ihl != 5 || ip4->frag_off & bpf_htons(IP_MF | IP_OFFSET))
 			return NULL;
+		pkt->end = L3 + bpf_ntohs(ip4->tot_len);
 		packet_read4(pkt, ip4);
 		return (void *)(ip4 + 1);
 	}
 	if (eth->h_proto != bpf_htons(ETH_P_IPV6) || !config.ipv6 || (void *)(ip6 + 1) > end || ip6->version != 6)
 		return NULL;
+	pkt->end = L3 + sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
 	packet_read6(pkt, ip6);
 	return (void *)(ip6 + 1);
 }
@@ -72,16 +74,18 @@ INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__be16 *l4;
+	__u32 off;
 
 	packet_reset(pkt, xdp_wire(ctx), HOOK_FROM_WIRE_XDP);
 	l4 = xdp_parse_ip(data, end, pkt);
-	if (!l4 || (void *)(l4 + 4) > end)
+	if (!l4 || (void *)(l4 + 4) > end || pkt->end > end - data || address_own(&pkt->src))
 		return 0;
+	off = (void *)l4 - data;
 	if (pkt->proto == IPPROTO_TCP) {
-		if ((void *)l4 + L4_TCP_FLAGS + 1 > end)
+		if ((void *)l4 + L4_TCP_FLAGS + 1 > end || off + L4_TCP_SIZE > pkt->end)
 			return 0;
 		pkt->tcp_flags = *((__u8 *)l4 + L4_TCP_FLAGS);
-	} else if (pkt->proto != IPPROTO_UDP) {
+	} else if (pkt->proto != IPPROTO_UDP || off + L4_SIZE > pkt->end) {
 		return 0;
 	}
 	pkt->sport = l4[0];

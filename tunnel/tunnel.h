@@ -27,6 +27,20 @@ INLINE bool tunnel_key_set(struct __sk_buff *skb, const struct addr *node)
 	return !bpf_skb_set_tunnel_key(skb, &key, TUNNEL_KEY_SIZE, BPF_F_TUNINFO_IPV6 | BPF_F_ZERO_CSUM_TX);
 }
 
+/* Reads which address the packet's tunnel came from; ::, which is no node's, if it came by none. Cost: per packet of the tunnel. */
+INLINE void tunnel_outer(struct __sk_buff *skb, struct addr *outer)
+{
+	struct bpf_tunnel_key key = {};
+
+	__builtin_memset(outer, 0, sizeof(*outer));
+	if (bpf_skb_get_tunnel_key(skb, &key, TUNNEL_KEY_SIZE, config.tunnel == TUNNEL_IPV6 ? BPF_F_TUNINFO_IPV6 : 0))
+		return;
+	if (config.tunnel == TUNNEL_IPV6)
+		__builtin_memcpy(outer, key.remote_ipv6, sizeof(*outer));
+	else
+		addr_map4(outer, bpf_htonl(key.remote_ipv4));
+}
+
 /* Sends an answer back to the node that the packet came from. Slow path. */
 INLINE bool tunnel_key_turn(struct __sk_buff *skb)
 {

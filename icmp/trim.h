@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Shortening the packet that a forwarded ICMP error quotes: as much as errors of our own quote names the flow, more could carry anything. Slow path. */
+#ifndef MYELIN_ICMP_TRIM_H
+#define MYELIN_ICMP_TRIM_H
+
+#include "icmp.h"
+
+#define ICMP_TRIMMED (sizeof(struct icmp_head) + ICMP_QUOTE) /* bytes of a trimmed error behind its IP header; a multiple of 4 */
+
+/* The sum of the trimmed error at the offset, as it is without its checksum. False if it is not there. */
+INLINE bool icmp_sum_trimmed(struct __sk_buff *skb, struct cpu *c, __u32 off, __u64 *sum)
+{
+	if (bpf_skb_load_bytes(skb, off, c->scratch, ICMP_TRIMMED))
+		return false;
+	((struct icmp_head *)c->scratch)->checksum = 0;
+	*sum = (__u32)bpf_csum_diff(0, 0, (__be32 *)c->scratch, ICMP_TRIMMED, 0);
+	return true;
+}
+
+INLINE bool icmp_trim4(struct __sk_buff *skb, __u32 size)
+{
+	struct iphdr *ip = (void *)(long)skb->data + L3;
+	__be16 was;
+
+	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+		return false;
+	was = ip->tot_len;
+	ip->tot_len = bpf_htons(size - L3);
+	ip->check = csum_update(ip->check, (__u64)(__u16)~was + ip->tot_len);
+	return true;
+}
+
+INLINE bool icmp_trim6(struct __sk_buff *skb, __u32 size)
+{
+	struct ipv6hdr *ip = (void *)(long)skb->data + L3;
+
+	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+		return false;
+	ip->payload_len = bpf_htons(size - L3 - sizeof(*ip));
+	return true;
+}
+
+/* Cuts the quote of the CPU's ICMP error to ICMP_QUOTE bytes. Returns 0 if the kernel refuses. */
+APART int icmp_trim(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	__u32 off, size;
+	__u16 check;
+	__u64 sum;
+
+	if (!c)
+		return 0;
+	off = c->pkt.l4;
+	size = off + ICMP_TRIMMED;
+	if (size >= c->pkt.end)
+		return 1;
+	if (bpf_skb_change_tail(skb, size, 0) || bpf_skb_pull_data(skb, size))
+		return 0;
+	if (!(c->pkt.family == 4 ? icmp_trim4(skb, size) : icmp_trim6(skb, size)))
+		return 0;
+	if (!icmp_sum_trimmed(skb, c, off, &sum))
+		return 0;
+	if (c->pkt.family == 6) {
+		sum += (__u32)bpf_csum_diff(0, 0, (__be32 *)&c->pkt.src, 2 * sizeof(struct addr), 0);
+		sum += bpf_htonl(size - off);
+		sum += bpf_htonl(IPPROTO_ICMPV6);
+	}
+	check = csum_fold(sum);
+	c->pkt.end = size;
+	return !bpf_skb_store_bytes(skb, off + offsetof(struct icmp_head, checksum), &check, sizeof(check), 0);
+}
+
+#endif
