@@ -202,9 +202,9 @@ APART int from_wire_decide(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	if (packet_family_off(&c->pkt))
 		return from_wire_pass(skb, c);
-	if (config.tunnel && skb->ifindex == config.tunnel_ifindex && !decide_tunnel_source(c))
-		return drop(skb, c, DROP_TUNNEL_SOURCE);
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (!decide_source(skb, c, e))
+		return drop(skb, c, DROP_TUNNEL_SOURCE);
 	if (config.services && (!e || e->flags & ENDPOINT_HOST)) {
 		outcome = service_from_wire(skb, !!e);
 		if (outcome != SERVICE_NONE)

@@ -269,6 +269,7 @@ const (
 	DatapathFlowFlagFLOW_CLOSING DatapathFlowFlag = 2
 	DatapathFlowFlagFLOW_REPLIED DatapathFlowFlag = 4
 	DatapathFlowFlagFLOW_DENIED  DatapathFlowFlag = 8
+	DatapathFlowFlagFLOW_POD_FIN DatapathFlowFlag = 16
 )
 
 type DatapathFlowKey struct {
@@ -719,7 +720,7 @@ type DatapathTranslation struct {
 	FrontendPort uint16
 	BackendPort  uint16
 	Flags        uint8
-	Pad          uint8
+	Pressure     uint8
 	Service      uint32
 	BackendId    uint32
 	Seen         uint32
@@ -734,11 +735,12 @@ type DatapathTranslation struct {
 type DatapathTranslationFlag uint32
 
 const (
-	DatapathTranslationFlagTRANSLATION_SNAT    DatapathTranslationFlag = 1
-	DatapathTranslationFlagTRANSLATION_CLOSING DatapathTranslationFlag = 2
-	DatapathTranslationFlagTRANSLATION_REPLIED DatapathTranslationFlag = 4
-	DatapathTranslationFlagTRANSLATION_GONE    DatapathTranslationFlag = 8
-	DatapathTranslationFlagTRANSLATION_DSR     DatapathTranslationFlag = 16
+	DatapathTranslationFlagTRANSLATION_SNAT       DatapathTranslationFlag = 1
+	DatapathTranslationFlagTRANSLATION_CLOSING    DatapathTranslationFlag = 2
+	DatapathTranslationFlagTRANSLATION_REPLIED    DatapathTranslationFlag = 4
+	DatapathTranslationFlagTRANSLATION_GONE       DatapathTranslationFlag = 8
+	DatapathTranslationFlagTRANSLATION_CLIENT_FIN DatapathTranslationFlag = 32
+	DatapathTranslationFlagTRANSLATION_DSR        DatapathTranslationFlag = 16
 )
 
 type DatapathTranslationKey struct {

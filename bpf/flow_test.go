@@ -17,6 +17,7 @@ const (
 	closing = uint8(DatapathFlowFlagFLOW_CLOSING)
 	replied = uint8(DatapathFlowFlagFLOW_REPLIED)
 	nat     = uint8(DatapathFlowFlagFLOW_NAT)
+	podFIN  = uint8(DatapathFlowFlagFLOW_POD_FIN)
 )
 
 func flowTables() []table {
@@ -238,15 +239,36 @@ func natFlowRows() []row {
 		{name: "a masqueraded connection has one row", steps: []step{
 			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE", after: flowIs(flowWant{"a", 1, 0, tcpSYN, 0, nat})},
 			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD", after: flowIs(flowWant{"a", 1, 1, tcpSYN, tcpSYN | tcpACK, nat | replied})},
-			{at: "from_pod linka", in: out + "FA", want: "FORWARD_WIRE", after: flowIs(flowWant{"a", 2, 1, tcpSYN | tcpACK | tcpFIN, tcpSYN | tcpACK, nat | replied})},
-			{at: "from_wire eth0", in: in + "FA", want: "FORWARD_POD", after: flowIs(flowWant{"a", 2, 2, tcpSYN | tcpACK | tcpFIN, tcpSYN | tcpACK | tcpFIN, nat | replied | closing})},
+			{at: "from_pod linka", in: out + "FA", want: "FORWARD_WIRE", after: flowIs(flowWant{"a", 2, 1, tcpSYN | tcpACK | tcpFIN, tcpSYN | tcpACK, nat | replied | podFIN})},
+			{at: "from_wire eth0", in: in + "FA", want: "FORWARD_POD", after: flowIs(flowWant{"a", 2, 2, tcpSYN | tcpACK | tcpFIN, tcpSYN | tcpACK | tcpFIN, nat | replied | closing | podFIN})},
 			{at: "from_pod linka", in: out + "A", want: "FORWARD_WIRE"},
 			{at: "from_pod linka", in: out + "S", want: "FORWARD_WIRE", after: flowIs(flowWant{"a", 4, 2, tcpSYN, 0, nat})},
 			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD", out: `eth gw > a | ip world > a ttl 63 | tcp 80 > 40000 SA`},
 		}},
-		{name: "a closed connection's port is another pod's after ten seconds", steps: []step{
+		{name: "a reset connection's port is another pod's", steps: []step{
 			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE"},
 			{at: "from_wire eth0", in: in + "RA", want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "FORWARD_RESOLVE", before: ages(1), after: flowsAre(1)},
+		}},
+		{name: "the port of a connection that the pod closed first is another pod's", steps: []step{
+			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD"},
+			{at: "from_pod linka", in: out + "FA", want: "FORWARD_WIRE"},
+			{at: "from_wire eth0", in: in + "FA", want: "FORWARD_POD"},
+			{at: "from_pod linka", in: out + "A", want: "FORWARD_WIRE"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "FORWARD_RESOLVE", before: ages(1), after: flowsAre(1)},
+		}},
+		{name: "a half-open connection makes room where no port is free", steps: []step{
+			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "DROP_NAT_NO_PORT", out: "="},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "FORWARD_WIRE", before: ages(2), after: flowsAre(1)},
+		}},
+		{name: "a connection that the peer closed first keeps its port for ten seconds", steps: []step{
+			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD"},
+			{at: "from_wire eth0", in: in + "FA", want: "FORWARD_POD"},
+			{at: "from_pod linka", in: out + "FA", want: "FORWARD_WIRE"},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "DROP_NAT_NO_PORT", out: "=", before: ages(8)},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "FORWARD_WIRE", before: ages(3), after: flowsAre(1)},
 			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | tcp 80 > 40000 SA`},
@@ -254,6 +276,7 @@ func natFlowRows() []row {
 		{name: "an established connection keeps its port for two hours", steps: []step{
 			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE"},
 			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD"},
+			{at: "from_pod linka", in: out + "A", want: "FORWARD_WIRE"},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "DROP_NAT_NO_PORT", out: "=", before: ages(7200)},
 		}},
 		{name: "an epoch decides the way back again", steps: []step{

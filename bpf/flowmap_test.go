@@ -61,6 +61,7 @@ func ages(seconds uint32) func(testing.TB, *world) {
 		w.unkeep(t)
 		for k, f := range w.flows(t) {
 			f.Seen -= seconds * w.settings.Hz
+			f.Created -= uint64(seconds * w.settings.Hz)
 			must(t, w.Flows.Put(k, f))
 		}
 	}

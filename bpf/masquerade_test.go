@@ -137,9 +137,15 @@ func claimRows() []row {
 			{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 53 > 50000`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | udp 53 > 40000`},
 			{at: "from_pod linka", in: a, want: "DROP_NAT_NO_PORT", out: "="},
 		}},
-		{name: "a row that was used a moment ago is not", steps: []step{
+		{name: "a row that was used a moment ago, and answered, is not", steps: []step{
 			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 53 > 50000`, want: "FORWARD_POD"},
 			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "=", before: ages(58)},
+		}},
+		{name: "a row that was not answered makes room where no port is free", steps: []step{
+			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE"},
+			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "="},
+			{at: "from_pod linkb", in: b, want: "FORWARD_WIRE", before: ages(2), after: flowsAre(1)},
 		}},
 		claimSocket("a socket of the host's has the port, udp", unix.SOCK_DGRAM, `udp 40000 > 53`),
 		claimSocket("a socket of the host's has the port, tcp", unix.SOCK_STREAM, `tcp 40000 > 53 S`),

@@ -66,6 +66,9 @@ func tunnelInRows() []row {
 		one("to nobody", "from_wire vx0", `eth none > none | ip c > gone | udp 1 > 2`, "FORWARD_STACK", "="),
 		// Where the answer is to go is in the packet's tunnel key, which a test can't give it: see TestLive.
 		one("last hop, of nowhere", "from_wire vx0", `eth none > none | ip c > a ttl 1 | udp 1 > 2`, "DROP_TTL", ""),
-		one("from the wire itself", "from_wire eth0", `eth node2 > node | ip node2 > a | udp 1 > 2`, "FORWARD_POD", `eth gw > a | ip node2 > a ttl 63 | udp 1 > 2`),
+		one("from the wire itself", "from_wire eth0", `eth node2 > node | ip node2 > a | udp 1 > 2`, "DROP_TUNNEL_SOURCE", "="),
+		one("from the wire itself, of a pod", "from_wire eth0", `eth node2 > node | ip c > node | udp 1 > 2`, "DROP_TUNNEL_SOURCE", "="),
+		one("from the wire itself, of a node to this one", "from_wire eth0", `eth node2 > node | ip node2 > node | udp 1 > 2`, "FORWARD_STACK", "="),
+		one("from the wire itself, of the world", "from_wire eth0", `eth router > node | ip world > a | udp 1 > 2`, "FORWARD_POD", `eth gw > a | ip world > a ttl 63 | udp 1 > 2`),
 	}
 }

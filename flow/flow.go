@@ -39,12 +39,24 @@ func StateOf(r *Row) State {
 }
 
 // Lifetime is for how long a row is kept after its last packet.
-func Lifetime(r *Row, protocol uint8) time.Duration { return StateOf(r).Lifetime(protocol) }
+// A TCP connection is established, and kept for long, only after the side that
+// began has acknowledged the answer: it is flow_established.
+func Lifetime(r *Row, protocol uint8) time.Duration {
+	s := StateOf(r)
+	if protocol == tcp && s == Replied && r.Side[origin(r)].TcpFlags&ACK == 0 {
+		s = Unreplied
+	}
+	return s.Lifetime(protocol)
+}
+
+// ACK is the flag of a TCP segment (RFC 9293 3.1).
+const ACK = 0x10
+
+const tcp = 6 // IPPROTO_TCP
 
 // Lifetime is for how long a flow of the protocol is kept after its last packet.
 // The numbers are those of row.h.
 func (s State) Lifetime(protocol uint8) time.Duration {
-	const tcp = 6
 	seconds := bpf.DatapathFlowSecondsFLOW_OTHER_SECONDS
 	switch {
 	case s == Closing:

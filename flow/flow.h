@@ -54,13 +54,33 @@ INLINE int flow_key_own(struct cpu *c)
 	return flow_key_of(&c->key, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
 }
 
+/* Whether the handshake of TCP is complete: the side that began has acknowledged the other one's answer. */
+INLINE bool flow_established(const struct flow *f)
+{
+	return f->flags & FLOW_REPLIED && f->side[f->origin & 1].tcp_flags & TCP_ACK;
+}
+
 INLINE __u32 flow_seconds(const struct flow *f, __u8 proto)
 {
 	if (f->flags & FLOW_CLOSING)
 		return FLOW_CLOSING_SECONDS;
 	if (proto == IPPROTO_TCP)
-		return f->flags & FLOW_REPLIED ? FLOW_TCP_SECONDS : FLOW_SYN_SECONDS;
+		return flow_established(f) ? FLOW_TCP_SECONDS : FLOW_SYN_SECONDS;
 	return FLOW_OTHER_SECONDS;
+}
+
+/* Ticks without a packet after which both ends of a TCP connection that ended have seen its last segment. */
+#define FLOW_QUIET_TICKS (config.hz / 100 + 1)
+
+INLINE bool flow_quiet(__u32 seen)
+{
+	return clock_before(seen + FLOW_QUIET_TICKS, clock_now());
+}
+
+/* Whether a flow that began at the tick had a second to prove that both of its ends exist. */
+INLINE bool flow_waited(__u64 created)
+{
+	return created + config.hz < bpf_jiffies64();
 }
 
 INLINE bool flow_expired(const struct flow *f, __u8 proto)
@@ -85,6 +105,8 @@ INLINE bool flow_ended(const struct flow *f)
 INLINE void flow_tcp(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, struct flow_side *s)
 {
 	s->tcp_flags |= pkt->tcp_flags;
+	if (f->flags & FLOW_NAT && pkt->tcp_flags & TCP_FIN && s == flow_side(f, f->pod_side) && !(flow_side(f, !f->pod_side)->tcp_flags & TCP_FIN))
+		f->flags |= FLOW_POD_FIN;
 	if (f->flags & FLOW_CLOSING || !flow_ended(f))
 		return;
 	f->flags |= FLOW_CLOSING;

@@ -18,6 +18,7 @@ enum flow_flag {
 	FLOW_CLOSING = 2, /* FIN or RST seen */
 	FLOW_REPLIED = 4, /* packets seen both ways */
 	FLOW_DENIED = 8,  /* a policy has come that forbids it */
+	FLOW_POD_FIN = 16, /* FLOW_NAT: the pod was the first to say FIN: its peer keeps nothing of the connection */
 };
 
 /* Seconds without a packet after which a flow's row, and its port, may be used again. */

@@ -9,7 +9,7 @@
 #include "write.h"
 #include "../flow/judge.h"
 
-#define NAT_ATTEMPTS 16
+#define NAT_ATTEMPTS 16 /* a power of 2 */
 
 /* A port from min to max for the packet's flow: the same for each attempt whenever it is asked. */
 INLINE __be16 port_candidate(const struct packet *pkt, __u32 attempt, __u32 min, __u32 max)
@@ -108,8 +108,28 @@ INLINE int nat_key(struct cpu *c, __u32 attempt)
 	return flow_key_of(&c->key, &c->snat, nat_candidate(&c->pkt, attempt), &c->pkt.dst, c->pkt.dport, c->pkt.proto);
 }
 
+/* Whether another flow may have the row's port: for a TCP connection that begins, if the peer keeps nothing of the one before. */
+INLINE bool nat_left(const struct flow *f, const struct packet *pkt)
+{
+	bool reset = (f->side[0].tcp_flags | f->side[1].tcp_flags) & TCP_RST;
+
+	return f->flags & FLOW_CLOSING && (reset || f->flags & FLOW_POD_FIN) && flow_syn(pkt) && flow_quiet(f->seen);
+}
+
+/* Whether a flow makes room where no port is free: nothing proves that its peer exists. */
+INLINE bool nat_yields(const struct flow *f, __u8 proto)
+{
+	return !(proto == IPPROTO_TCP ? flow_established(f) : f->flags & FLOW_REPLIED) && flow_waited(f->created);
+}
+
+/* Whether the row of another flow is in the way of the CPU's packet; pressure: no port is free. */
+INLINE bool nat_blocks(const struct flow *f, const struct packet *pkt, bool pressure)
+{
+	return !flow_expired(f, pkt->proto) && !nat_left(f, pkt) && !(pressure && nat_yields(f, pkt->proto));
+}
+
 /* Claims one candidate for the CPU's packet. Returns 1 if the row is now the packet's. Cost: per flow. */
-APART int nat_claim(struct __sk_buff *skb, __u32 attempt)
+APART int nat_claim(struct __sk_buff *skb, __u32 attempt, __u32 pressure)
 {
 	struct cpu *c = cpu_this();
 	struct endpoint *e;
@@ -120,8 +140,10 @@ APART int nat_claim(struct __sk_buff *skb, __u32 attempt)
 		return 0;
 	side = nat_key(c, attempt);
 	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (f && !flow_expired(f, c->pkt.proto))
-		return nat_owns(f, &c->pkt);
+	if (f && nat_owns(f, &c->pkt) && !flow_expired(f, c->pkt.proto))
+		return 1;
+	if (f && nat_blocks(f, &c->pkt, pressure))
+		return 0;
 	if (f)
 		bpf_map_delete_elem(&flows, &c->key);
 	if (nat_host_uses(skb, &c->pkt, &c->snat, nat_candidate(&c->pkt, attempt)))
@@ -174,9 +196,9 @@ APART int nat_search(struct __sk_buff *skb)
 
 	if (i >= 0)
 		return i;
-	for (i = 0; i < NAT_ATTEMPTS; i++) {
-		if (nat_claim(skb, i))
-			return i;
+	for (i = 0; i < 2 * NAT_ATTEMPTS; i++) {
+		if (nat_claim(skb, i & (NAT_ATTEMPTS - 1), i >= NAT_ATTEMPTS))
+			return i & (NAT_ATTEMPTS - 1);
 	}
 	return -1;
 }

@@ -83,6 +83,25 @@ INLINE bool decide_tunnel_source(const struct cpu *c)
 	return !source || addr_is_zero(&source->via) || addr_equal(&source->via, &node->via);
 }
 
+/*
+ * Whether the wire, which is not the tunnel, may bring the CPU's packet, to a pod (pod) or not: where there is a tunnel, other nodes' pods send by it, and so
+ * do nodes to pods. Slow path.
+ */
+INLINE bool decide_plain_source(const struct cpu *c, bool pod)
+{
+	struct prefix *source = prefix_find(&c->pkt.src);
+
+	return !source || addr_is_zero(&source->via) || (source->flags & PREFIX_NODE && !pod);
+}
+
+/* Whether the wire may bring the CPU's packet by what is known of its source. Slow path. */
+INLINE bool decide_source(const struct __sk_buff *skb, const struct cpu *c, const struct endpoint *e)
+{
+	if (!config.tunnel)
+		return true;
+	return skb->ifindex == config.tunnel_ifindex ? decide_tunnel_source(c) : decide_plain_source(c, e && !(e->flags & ENDPOINT_HOST));
+}
+
 /* What flows between the endpoints need, in flags of a path. */
 INLINE __u8 decide_tracking(__u16 src, __u16 dst)
 {

@@ -42,7 +42,7 @@ type Kernel struct {
 	nextSet uint32
 	refs    map[uint32]uint32 // how many choices of frontends name a backend
 	tally   tally
-	ranges  map[uint32]rangeKeys      // source ranges by Service
+	ranges  map[uint32]rangeKeys // source ranges by Service
 	members map[uint32]memberKeys
 	own     map[bpf.DatapathAddr]bool // the node's addresses; nil: not known, and any may be
 	left    map[departure]bool

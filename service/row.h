@@ -169,6 +169,7 @@ enum translation_flag {
 	TRANSLATION_CLOSING = 2, /* FIN from both or RST seen */
 	TRANSLATION_REPLIED = 4,
 	TRANSLATION_GONE = 8,    /* the agent found that the backend is no more */
+	TRANSLATION_CLIENT_FIN = 32, /* the client was the first to say FIN: the backend keeps nothing of the connection */
 	TRANSLATION_DSR = 16,    /* the answers don't come back by this node, or the packets came by another one */
 };
 
@@ -181,7 +182,7 @@ struct translation {
 	__be16 frontend_port;
 	__be16 backend_port;
 	__u8 flags;
-	__u8 pad;
+	__u8 pressure; /* of a flow that begins: true: no port was free, so that half-open flows make room */
 	__u32 service;
 	__u32 backend_id;
 	__u32 seen;   /* clock tick of the last packet */

@@ -120,19 +120,6 @@ INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
 	return outcome ? outcome : SERVICE_NEW;
 }
 
-/* Puts the node's address in the place of the client's, of the CPU's new flow: two Services lead one port of its client to one backend, which would take
- * both flows for one. */
-INLINE void service_part(struct cpu *c)
-{
-	struct translation *n = &c->translation;
-
-	n->flags |= TRANSLATION_SNAT;
-	if (c->path.action == PATH_WIRE || c->path.action == PATH_RESOLVE)
-		n->snat = c->snat;
-	else
-		gateway_addr(&n->snat, !addr_is4(&n->backend));
-}
-
 /* Gives the CPU's new flow its row, behind snat if that is not NULL, and counts its first packet. Returns 0 or a drop reason. Cost: per flow. */
 INLINE int service_keep(struct __sk_buff *skb, struct cpu *c, const struct addr *snat)
 {
@@ -148,8 +135,10 @@ INLINE int service_keep(struct __sk_buff *skb, struct cpu *c, const struct addr 
 	translation_count(n, &c->pkt, SIDE_CLIENT, skb->len);
 	outcome = translation_claim();
 	if (outcome == DROP_NAT_NO_PORT && !(n->flags & (TRANSLATION_SNAT | TRANSLATION_DSR))) {
-		service_part(c);
-		outcome = addr_is_zero(&n->snat) ? DROP_NAT_NO_ADDRESS : translation_claim();
+		/* Two Services lead one port of the client to one backend, which would take both flows for one: the second has another port. */
+		n->snat = n->client;
+		n->flags |= TRANSLATION_SNAT;
+		outcome = translation_claim();
 	}
 	if (outcome)
 		return outcome;

@@ -41,6 +41,9 @@ func translationOver(clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.Dat
 	case flags&replied != 0:
 		state = flow.Replied
 	}
+	if state == flow.Replied && k.Proto == uint8(TCP) && r.TcpFlags[0]&flow.ACK == 0 {
+		state = flow.Unreplied
+	}
 	return clock.Idle(r.Seen) > state.Lifetime(k.Proto)
 }
 

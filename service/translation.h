@@ -11,7 +11,7 @@
 #include "../nat/nat.h"
 
 #define TRANSLATION_PLACES 8   /* flows that may share an anchor */
-#define TRANSLATION_ATTEMPTS 8 /* ports that are tried for a flow */
+#define TRANSLATION_ATTEMPTS 8 /* ports that are tried for a flow; a power of 2 */
 
 enum translation_side {
 	SIDE_CLIENT,
@@ -41,6 +41,15 @@ INLINE void translation_anchor_node(struct translation_key *k, __be16 port, __u8
 	k->place = 0;
 }
 
+/* The CPU's anchor for its packet's flow, behind the attempt's port: of the client, where only the port changes (own), or of the node. */
+INLINE void translation_anchor_port(struct cpu *c, const struct packet *pkt, __u32 attempt, bool own)
+{
+	if (own)
+		translation_anchor_client(&c->place, &pkt->src, translation_port(pkt, attempt), pkt->proto);
+	else
+		translation_anchor_node(&c->place, translation_port(pkt, attempt), pkt->proto);
+}
+
 INLINE bool translation_asks(const struct translation *t, const struct packet *pkt)
 {
 	return t->client_port == pkt->sport && t->frontend_port == pkt->dport && addr_equal(&t->client, &pkt->src) && addr_equal(&t->frontend, &pkt->dst);
@@ -51,12 +60,18 @@ INLINE bool translation_answers(const struct translation *t, const struct packet
 	return t->backend_port == pkt->sport && addr_equal(&t->backend, &pkt->src) && (!(t->flags & TRANSLATION_SNAT) || addr_equal(&t->snat, &pkt->dst));
 }
 
+/* Whether the handshake of TCP is complete: the client has acknowledged what the backend answered. Of direct answers this node sees nothing. */
+INLINE bool translation_established(const struct translation *t)
+{
+	return t->flags & (TRANSLATION_REPLIED | TRANSLATION_DSR) && t->tcp_flags[SIDE_CLIENT] & TCP_ACK;
+}
+
 INLINE __u32 translation_seconds(const struct translation *t, __u8 proto)
 {
 	if (t->flags & TRANSLATION_CLOSING)
 		return FLOW_CLOSING_SECONDS;
 	if (proto == IPPROTO_TCP)
-		return t->flags & (TRANSLATION_REPLIED | TRANSLATION_DSR) ? FLOW_TCP_SECONDS : FLOW_SYN_SECONDS;
+		return translation_established(t) ? FLOW_TCP_SECONDS : FLOW_SYN_SECONDS;
 	return FLOW_OTHER_SECONDS;
 }
 
@@ -79,6 +94,8 @@ INLINE void translation_count(struct translation *t, const struct packet *pkt, i
 	if (likely(!(pkt->tcp_flags & ~t->tcp_flags[side])))
 		return;
 	t->tcp_flags[side] |= pkt->tcp_flags;
+	if (side == SIDE_CLIENT && pkt->tcp_flags & TCP_FIN && !(t->tcp_flags[SIDE_BACKEND] & TCP_FIN))
+		t->flags |= TRANSLATION_CLIENT_FIN;
 	/* Of a flow with direct answers, one direction is all that a node sees. */
 	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN || (t->flags & TRANSLATION_DSR && pkt->tcp_flags & TCP_FIN))
 		t->flags |= TRANSLATION_CLOSING;
@@ -193,8 +210,8 @@ APART int translation_search(__u32 about)
 		translation_lower(c);
 		return 1;
 	}
-	for (i = 0; i < TRANSLATION_ATTEMPTS; i++) {
-		translation_anchor_node(&c->place, translation_port(pkt, i), pkt->proto);
+	for (i = 0; i < 2 * TRANSLATION_ATTEMPTS; i++) {
+		translation_anchor_port(c, pkt, i >> 1, i & 1);
 		if (translation_walk(c, pkt, SIDE_CLIENT))
 			return 1;
 	}
@@ -245,10 +262,35 @@ INLINE bool translation_alike(const struct translation *t, const struct translat
 	return t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat);
 }
 
-/* Whether a row's place is free for the new flow n: also where a client comes back from the same port, by another Service, after the end of a flow. */
+/* Whether the backend has nothing left of a TCP connection that ended, so that another client may take its port over: no TIME-WAIT. */
+INLINE bool translation_left(const struct translation *t)
+{
+	bool reset = (t->tcp_flags[SIDE_CLIENT] | t->tcp_flags[SIDE_BACKEND]) & TCP_RST;
+
+	return t->flags & TRANSLATION_CLOSING && (reset || t->flags & TRANSLATION_CLIENT_FIN) && flow_quiet(t->seen);
+}
+
+/* Whether a flow makes room where no port is free: nothing proves that its client exists. */
+INLINE bool translation_yields(const struct translation *t, __u8 proto)
+{
+	bool proven = proto == IPPROTO_TCP ? translation_established(t) : t->flags & TRANSLATION_REPLIED;
+
+	return !proven && flow_waited(t->created);
+}
+
+/*
+ * Whether a row's place is free for the new flow n: also where a client comes back from the same port, by another Service, after the end of a flow, and
+ * where the backend can tell the two apart.
+ */
 INLINE bool translation_over(const struct translation *t, const struct translation *n, __u8 proto)
 {
-	return translation_expired(t, proto) || (t->flags & TRANSLATION_CLOSING && !(n->flags & TRANSLATION_SNAT) && translation_alike(t, n));
+	if (translation_expired(t, proto))
+		return true;
+	if (!translation_alike(t, n))
+		return false;
+	if (t->flags & TRANSLATION_CLOSING && !(n->flags & TRANSLATION_SNAT))
+		return true;
+	return translation_left(t) || (n->pressure && translation_yields(t, proto));
 }
 
 /* A free place behind the CPU's anchor for the CPU's translation. -1 if there is none, or if a flow behind it looks the same to the backend. */
@@ -310,6 +352,7 @@ APART int translation_claim(void)
 {
 	struct cpu *c = cpu_this();
 	struct translation *n;
+	bool own;
 	__u32 i;
 
 	if (!c)
@@ -320,8 +363,11 @@ APART int translation_claim(void)
 		/* Once more, where another CPU was faster to the place. */
 		return translation_insert() || translation_insert() ? 0 : DROP_NAT_NO_PORT;
 	}
-	for (i = 0; i < TRANSLATION_ATTEMPTS; i++) {
-		translation_anchor_node(&c->place, translation_port(&c->pkt, i), c->pkt.proto);
+	own = addr_equal(&n->snat, &n->client);
+	/* Once all of them have a flow, half-open ones have to go. */
+	for (i = 0; i < 2 * TRANSLATION_ATTEMPTS; i++) {
+		n->pressure = i >= TRANSLATION_ATTEMPTS;
+		translation_anchor_port(c, &c->pkt, i & (TRANSLATION_ATTEMPTS - 1), own);
 		if (translation_insert())
 			return 0;
 	}
