@@ -35,10 +35,14 @@ func labCommand() *cobra.Command {
 	}
 	cmd.PersistentFlags().StringVarP(&f.name, "name", "n", "lab", "the lab's name")
 	cmd.PersistentFlags().StringVar(&f.dir, "dir", lab.DefaultDir, "directory that holds the labs' state")
-	cmd.AddCommand(
-		labUpCommand(f), labDownCommand(f), labStatusCommand(f), labListCommand(f), labExecCommand(f),
-		labApplyCommand(f), labDeleteCommand(f), labAgentCommand(f), labSuperviseCommand(f), serveCommand(), callCommand(),
-	)
+	for _, verb := range []*cobra.Command{
+		labUpCommand(f), labDownCommand(f), labStatusCommand(f), labExecCommand(f), labApplyCommand(f), labDeleteCommand(f),
+		labAgentCommand(f), labSuperviseCommand(f),
+	} {
+		verb.PreRunE = needsRoot("network namespaces and the agents' sockets")
+		cmd.AddCommand(verb)
+	}
+	cmd.AddCommand(labListCommand(f), serveCommand(), callCommand())
 	return cmd
 }
 
