@@ -32,14 +32,11 @@ func (r rank) before(o rank) bool {
 	return cmp.Or(r.created.Compare(o.created), compareKeys(r.key, o.key)) < 0
 }
 
-// older reports whether r must be preferred to the current holder of an address:
-// creation times say that it was there first, or it is a Service and the holder is
-// a host port.
-func (r rank) older(holder rank) bool {
-	if r.pod != holder.pod {
-		return holder.pod
-	}
-	return !r.created.IsZero() && !holder.created.IsZero() && r.created.Before(holder.created)
+// displaces reports whether r gets an address although holder has it: by its
+// creation time, or since it is a Service and holder is a host port.
+func (r rank) displaces(holder rank) bool {
+	r.key, holder.key = cluster.Key{}, cluster.Key{}
+	return r.before(holder)
 }
 
 // update is one round of changes: the Services that were touched, as they are
@@ -214,8 +211,8 @@ func (u *update) claim(k cluster.Key, contested map[L4Addr]bool) {
 	u.have[k] = next
 }
 
-// winner is the Service that gets an address. The one that holds it keeps it, unless creation times say that
-// another one is older: without them, nothing else tells which was there first.
+// winner is the Service that gets an address. Where creation times don't differ, or there are none, the Service that
+// holds it keeps it: nothing else tells which was there first.
 func (u *update) winner(a L4Addr) cluster.Key {
 	claims := u.claims[a]
 	if len(claims) == 1 {
@@ -227,7 +224,7 @@ func (u *update) winner(a L4Addr) cluster.Key {
 			best = k
 		}
 	}
-	if holder, ok := u.holder(a); ok && !u.have[best].rank.older(u.have[holder].rank) {
+	if holder, ok := u.holder(a); ok && !u.have[best].rank.displaces(u.have[holder].rank) {
 		return holder
 	}
 	return best
