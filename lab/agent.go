@@ -91,14 +91,20 @@ func (n *Node) WaitAgent(ctx context.Context) error {
 	}
 }
 
-// agentReady says what is missing.
-func (n *Node) agentReady() error {
+// config reads the agent's configuration file.
+func (n *Node) config() (map[string]any, error) {
 	data, err := os.ReadFile(n.path("agent.yaml"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	keys := map[string]any{}
-	if err := yaml.Unmarshal(data, &keys); err != nil {
+	return keys, yaml.Unmarshal(data, &keys)
+}
+
+// agentReady says what is missing.
+func (n *Node) agentReady() error {
+	keys, err := n.config()
+	if err != nil {
 		return err
 	}
 	if !standalone(keys) {

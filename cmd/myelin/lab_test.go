@@ -67,6 +67,16 @@ func TestLab(t *testing.T) {
 			}
 		}
 	}
+	more := func(name, command string) string {
+		t.Helper()
+		file := filepath.Join(dir, name+".yaml")
+		yaml := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: demo}\n"+
+			"spec: {nodeName: node1, hostNetwork: true, containers: [{name: c, command: [sh, -c, %q]}]}\n", name, command)
+		if err := os.WriteFile(file, []byte(yaml), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
 	contains(run(0, "up", "--no-agent", "-f", manifests), "start pods\n", "┌─ node1 ─", "demo/web Running")
 	contains(run(1, "up", "--no-agent", "-f", manifests), "exists")
 	contains(run(0, "list"), name+"\n")
@@ -82,8 +92,15 @@ func TestLab(t *testing.T) {
 	}
 	run(0, "delete", "demo/web")
 	contains(run(1, "exec", "web", "true"), "no pod")
-	contains(run(0, "apply", "-f", manifests), "")
+	contains(run(0, "apply", "-f", manifests), "node/node1 unchanged\npod/demo/web created\n")
+	contains(run(0, "apply", "-f", manifests), "node/node1 unchanged\npod/demo/web unchanged\n")
+	contains(run(0, "apply", "-f", more("a", "sleep 1000"), "-f", more("b", "sleep 1000")), "pod/demo/a created\npod/demo/b created\n")
+	contains(run(1, "apply", "-f", manifests, "-f", manifests), "lab.yaml too")
+	run(0, "delete", "-f", more("a", ""), "-f", more("b", ""))
 	contains(run(0, "status"), "demo/web Running")
+	run(0, "down")
+	contains(run(1, "up", "--no-agent", "-f", manifests, "-f", more("c", "echo no config; exit 7")),
+		"demo/web Running", "pod demo/c crash-loops: container c was restarted ", "last status 7", "its log ends: no config", "not all of it works")
 	run(0, "down")
 	contains(run(1, "status"), "there is no lab "+name)
 	contains(run(1, "up"), "filename")
