@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,8 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	apiv1 "myelin/api/v1"
 )
 
 const (
@@ -117,23 +114,16 @@ func (n *Node) broken(ctx context.Context) []string {
 }
 
 func (n *Node) brokenNow(ctx context.Context) (broken []string, err error) {
-	var report struct {
-		Features []struct {
-			Name, State string
-			Problems    []string
-		}
+	report, err := n.report(ctx)
+	if err != nil {
+		return nil, err
 	}
-	err = n.ask(func(client apiv1.AgentClient) error {
-		answer, err := client.Status(ctx, &apiv1.StatusRequest{})
-		if err != nil {
-			return err
-		}
-		return json.Unmarshal(answer.GetJson(), &report)
-	})
 	for _, f := range report.Features {
-		if f.State == "broken" {
-			broken = append(broken, fmt.Sprintf("%s: %s is broken: %s", n.name, f.Name, strings.Join(f.Problems, "; ")))
+		// Each rejected object has a line of its own.
+		problems := slices.DeleteFunc(f.Problems, func(p string) bool { return strings.HasPrefix(p, "refused: ") })
+		if f.State == "broken" && len(problems) > 0 {
+			broken = append(broken, fmt.Sprintf("%s: %s is broken: %s", n.name, f.Name, strings.Join(problems, "; ")))
 		}
 	}
-	return broken, err
+	return broken, nil
 }
