@@ -154,7 +154,7 @@ func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 		s.apply(s.applied, []*cluster.Problem{{File: s.Dir, Reason: reason}}, false)
 		return true
 	}
-	w.settle(found)
+	again = w.settle(found)
 	s.found = found
 	for rel := range s.files {
 		if _, ok := found.files[rel]; !ok && !found.unreadable(rel) {
