@@ -42,6 +42,7 @@ func TestTools(t *testing.T) {
 	t.Run("apply", func(t *testing.T) { c.testApply(t) })
 	t.Run("endpoints", func(t *testing.T) { c.testEndpoints(t) })
 	t.Run("services", func(t *testing.T) { c.testServices(t) })
+	t.Run("a ClusterIP that is taken", func(t *testing.T) { c.testTaken(t) })
 	t.Run("monitor", func(t *testing.T) { c.testMonitorNote(t) })
 	t.Run("restart with a rejected object", func(t *testing.T) { c.testRestartRejected(t) })
 }
@@ -121,6 +122,48 @@ func (c *cluster) testServices(t *testing.T) {
 	if out := c.mustCLI("node1", "table", "show", "services", "-o", "json"); strings.Contains(strings.ToLower(out), "pending") {
 		t.Errorf("services:\n%s", out)
 	}
+}
+
+// testTaken: a Service that comes later doesn't get the address of another one, nor when the agent starts again.
+func (c *cluster) testTaken(t *testing.T) {
+	service := func(name string) string {
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: " + name + "}\nspec: {clusterIP: 10.96.0.99, ports: [{port: 80}]}\n"
+	}
+	holds := func() {
+		t.Helper()
+		eventually(t, "later holds the address, and earlier doesn't", 10*time.Second, func() error {
+			out := words(c.mustCLI("node1", "service", "list"))
+			if !strings.Contains(out, "10.96.0.99:80/TCP ClusterIP default/later ") || strings.Contains(out, "default/earlier") {
+				return fmt.Errorf("Services: %s", out)
+			}
+			const taken = "ClusterIP 10.96.0.99:80/TCP is default/later's already"
+			for _, args := range [][]string{{"service", "get", "default/earlier"}, {"status"}} {
+				out, _ := c.cli("node1", args...) // status exits with 1: a policy is refused
+				if !strings.Contains(words(out), taken) {
+					return fmt.Errorf("%v: %s", args, out)
+				}
+			}
+			return nil
+		})
+	}
+	for _, name := range []string{"later", "earlier"} { // by name, the other one would be first
+		if out, status := c.labCommand(service(name), "apply", "-f", "-"); status != 0 {
+			t.Fatalf("apply: exit status %d: %s", status, out)
+		}
+		if name == "later" {
+			eventually(t, "the first Service has the address", 10*time.Second, func() error {
+				if out := c.mustCLI("node1", "service", "list"); !strings.Contains(out, "default/later") {
+					return fmt.Errorf("Services: %s", out)
+				}
+				return nil
+			})
+		}
+	}
+	holds()
+	if out, status := c.labCommand("", "agent", "restart", "node1"); status != 0 {
+		t.Fatalf("restart: exit status %d: %s", status, out)
+	}
+	holds()
 }
 
 // testMonitorNote: who asks for flows is told which ones are not shown, and who asks for drops alone is not.
