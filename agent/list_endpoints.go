@@ -14,7 +14,7 @@ import (
 	"myelin/policy"
 )
 
-// endpointDetails is an endpoint with its identity and whether policies are enforced, as `myelin endpoint list` shows it.
+// endpointDetails is an endpoint with its identity and its policy enforcement, as `myelin endpoint list` shows it.
 type endpointDetails struct {
 	endpoint *endpoint.Endpoint
 	more     endpointPolicy
@@ -51,7 +51,8 @@ func (d *endpointDetails) MarshalJSON() ([]byte, error) {
 // TableHeader names the columns of TableRow.
 func (*endpointDetails) TableHeader() []string {
 	return []string{
-		"ID", "Pod", "Policy (ingress)", "Policy (egress)", "Identity", "Labels", "IPv4", "IPv6", "Link", "MAC", "State", "Status",
+		"ID", "Pod", "Policy (ingress)", "Policy (egress)", "Identity", "Labels", "IPv4", "IPv6", "Link", "MAC", "State",
+		"Status",
 	}
 }
 

@@ -63,7 +63,8 @@ func (d *details) TableRow() []string {
 	for _, b := range d.Backends {
 		backends = append(backends, b.of(d.Service))
 	}
-	return append(row[:4:4], strings.Join(frontends, "\n"), strings.Join(backends, "\n"), strings.Join(d.Problems, "\n"), d.Source)
+	lines := func(list []string) string { return strings.Join(list, "\n") }
+	return append(row[:4:4], lines(frontends), lines(backends), lines(d.Problems), d.Source)
 }
 
 // of is the backend as a Service has it: "10.0.1.2:8080/TCP (active, node1)".

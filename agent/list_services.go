@@ -20,8 +20,8 @@ import (
 // don't look mistyped.
 func (a *Agent) serviceOff(table string) error {
 	ours := []string{
-		"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "service-details", "service-flows",
-		"api-services", "health-probes",
+		"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "service-details",
+		"service-flows", "api-services", "health-probes",
 	}
 	if a.config.Services() || !slices.Contains(ours, table) {
 		return nil
@@ -76,7 +76,8 @@ func (r *address) TableRow() []string {
 		lines = []string{r.none()}
 	}
 	return []string{
-		strconv.FormatUint(uint64(r.ID), 10), r.Frontend, r.Type.String(), r.Service.String(), r.PortName, strings.Join(lines, "\n"),
+		strconv.FormatUint(uint64(r.ID), 10), r.Frontend, r.Type.String(), r.Service.String(), r.PortName,
+		strings.Join(lines, "\n"),
 	}
 }
 

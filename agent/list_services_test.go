@@ -30,7 +30,8 @@ func servicesOf(t *testing.T) *Agent {
 	web, dns := cluster.Key{Namespace: "demo", Name: "web"}, cluster.Key{Namespace: "demo", Name: "dns"}
 	txn := db.WriteTxn(tables.Services, tables.Frontends, tables.Backends)
 	tables.Services.Insert(txn, &service.Service{
-		ID: 2, Namespace: "demo", Name: "web", Type: service.LoadBalancer, ExternalLocal: true, Problems: []string{"a: bad", "b: worse"}, Source: "manifests:web.yaml",
+		ID: 2, Namespace: "demo", Name: "web", Type: service.LoadBalancer, ExternalLocal: true,
+		Problems: []string{"a: bad", "b: worse"}, Source: "manifests:web.yaml",
 	})
 	tables.Services.Insert(txn, &service.Service{ID: 1, Namespace: "demo", Name: "dns", Type: service.ClusterIP})
 	for _, b := range []*service.Backend{
@@ -121,7 +122,8 @@ func TestServiceDetails(t *testing.T) {
 			}
 		}
 		data, err := json.Marshal(row)
-		if err != nil || json.Unmarshal(data, &got) != nil || got.Name != "dns" || len(got.Frontends) != 5 || len(got.Backends) != 2 ||
+		if err != nil || json.Unmarshal(data, &got) != nil || got.Name != "dns" ||
+			len(got.Frontends) != 5 || len(got.Backends) != 2 ||
 			got.Frontends[4].Backends[0].Address != "[fd00::2]:8080" || got.Backends[1].State != "quarantined" {
 			t.Errorf("%s, %v", data, err)
 		}

@@ -80,9 +80,9 @@ type obstacle struct{ Reason, Help string }
 
 func (o *obstacle) Error() string { return fmt.Sprintf("it waits: %s (%s)", o.Reason, o.Help) }
 
-// WaitAgent waits until the agent is ready: it says so, and its CNI configuration is there, unless it is a load balancer
-// without pods (loadBalancer.standalone). If the agent ends instead, says for two seconds that its start can't go on, or
-// ctx ends, the error says why, or has the last lines of its log.
+// WaitAgent waits until the agent is ready: it says so, and its CNI configuration is there, unless it is a load
+// balancer without pods (loadBalancer.standalone). If the agent ends instead, says for two seconds that its start can't
+// go on, or ctx ends, the error says why, or has the last lines of its log.
 func (n *Node) WaitAgent(ctx context.Context) error {
 	if n.err != nil {
 		return n.err

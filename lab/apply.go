@@ -147,8 +147,8 @@ func (l *Lab) prune(objects []*object) ([]Change, error) {
 	return changes, l.drop(gone)
 }
 
-// Delete removes the objects of YAML files or directories from the lab, and waits until pods among them are gone. Objects
-// that the lab does not have are no error; Nodes can't be deleted.
+// Delete removes the objects of YAML files or directories from the lab, and waits until pods among them are gone.
+// Objects that the lab does not have are no error; Nodes can't be deleted.
 func (l *Lab) Delete(ctx context.Context, paths ...string) error {
 	objects, err := readAll(nil, paths...)
 	if err != nil {

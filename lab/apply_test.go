@@ -34,13 +34,14 @@ func TestApplyAll(t *testing.T) {
 		{"new", "", both, false, "namespace/a created; namespace/b created"},
 		{"again", "", both, false, "namespace/a unchanged; namespace/b unchanged"},
 		{"another text", "", []string{file("b.yaml", space("b", `"v1"`))}, false, "namespace/b unchanged"},
-		{"changed, from standard input", space("a", "v2"), []string{"-", both[1]}, false, "namespace/a configured; namespace/b unchanged"},
+		{"from stdin", space("a", "v2"), []string{"-", both[1]}, false, "namespace/a configured; namespace/b unchanged"},
 		{"a directory", "", []string{filepath.Dir(both[0])}, false, "namespace/a configured"},
 		{"prune", "", []string{both[1]}, true, "namespace/b unchanged; namespace/a pruned; pod/default/stays pruned"},
 	} {
 		var got []string
 		err := l.ApplyAll(t.Context(), ApplyOptions{
-			Paths: step.paths, Stdin: strings.NewReader(step.stdin), Prune: step.prune, Each: func(c Change) { got = append(got, c.String()) },
+			Paths: step.paths, Stdin: strings.NewReader(step.stdin), Prune: step.prune,
+			Each: func(c Change) { got = append(got, c.String()) },
 		})
 		if err != nil || strings.Join(got, "; ") != step.want {
 			t.Errorf("%s: %v, %v; want %s", step.name, got, err, step.want)
@@ -76,8 +77,8 @@ func TestCrashLoops(t *testing.T) {
 		t.Fatalf("%q, %v; want those of two pods", troubles, err)
 	}
 	slices.Sort(troubles)
-	for i, want := range []string{"pod default/fails crash-loops: container ", "pod default/loops crash-loops: container "} {
-		if !strings.HasPrefix(troubles[i], want) {
+	for i, pod := range []string{"default/fails", "default/loops"} {
+		if want := "pod " + pod + " crash-loops: container "; !strings.HasPrefix(troubles[i], want) {
 			t.Errorf("%s; want %s", troubles[i], want)
 		}
 	}

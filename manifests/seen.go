@@ -33,7 +33,8 @@ func (s stamp) String() string {
 	if s == (stamp{}) {
 		return ""
 	}
-	return fmt.Sprintf("%d.%d.%d.%d.%09d.%d.%09d", s.dev, s.ino, s.size, s.modified.Sec, s.modified.Nsec, s.attribute.Sec, s.attribute.Nsec)
+	return fmt.Sprintf("%d.%d.%d.%d.%09d.%d.%09d",
+		s.dev, s.ino, s.size, s.modified.Sec, s.modified.Nsec, s.attribute.Sec, s.attribute.Nsec)
 }
 
 func newFiles(db *statedb.DB) (statedb.RWTable[*File], error) {

@@ -8,7 +8,8 @@ import (
 
 const (
 	laterName       = "kind: Service\nmetadata: {name: b}\nspec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n"
-	twoOfOneAddress = "kind: Service\nmetadata: {name: a}\nspec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n---\n" + laterName
+	firstName       = "kind: Service\nmetadata: {name: a}\nspec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n"
+	twoOfOneAddress = firstName + "---\n" + laterName
 )
 
 // A new agent learns of Services in any order: the address stays with the Service that the kernel has it for.

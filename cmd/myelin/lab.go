@@ -84,7 +84,8 @@ func labUpCommand(f *labFlags) *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringArrayVarP(&files, "filename", "f", nil, "YAML file or directory: Nodes, Namespaces, Pods, …; may be repeated")
+	fs.StringArrayVarP(&files, "filename", "f", nil,
+		"YAML file or directory: Nodes, Namespaces, Pods, …; may be repeated")
 	fs.StringVar(&opts.Config, "config", "", "configuration that all agents get; the lab adds what makes it a node's own")
 	fs.StringArrayVar(&set, "set", nil, "KEY=VALUE that goes over the configuration, e.g. routingMode=tunnel")
 	fs.StringVar(&opts.CNIPlugin, "cni-plugin", "", "CNI plugin (default myelin-cni beside this program)")

@@ -80,17 +80,19 @@ func labApplyCommand(f *labFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f MANIFESTS…",
 		Short: "Add or change objects, and wait for the pods among them",
-		Long: "Prints a line for each object: created, configured, unchanged, or rejected and why, as the nodes' agents say, " +
-			"which have read it by then. The exit status is 1 if one is rejected.",
-		Example: "  myelin lab apply -f examples/policies\n  myelin lab apply -f a.yaml -f b.yaml\n  cat a.yaml | myelin lab apply -f -",
-		Args:    cobra.NoArgs,
+		Long: "Prints a line for each object: created, configured, unchanged, or rejected and why, as the nodes' agents " +
+			"say, which have read it by then. The exit status is 1 if one is rejected.",
+		Example: "  myelin lab apply -f examples/policies\n  myelin lab apply -f a.yaml -f b.yaml\n" +
+			"  cat a.yaml | myelin lab apply -f -",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Stdin = cmd.InOrStdin()
 			o.Each = func(c lab.Change) { fmt.Fprintln(cmd.OutOrStdout(), c) }
 			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error { return l.ApplyAll(ctx, o) })
 		},
 	}
-	cmd.Flags().StringArrayVarP(&o.Paths, "filename", "f", nil, "YAML file or directory, or - for standard input; may be repeated")
+	cmd.Flags().StringArrayVarP(&o.Paths, "filename", "f", nil,
+		"YAML file or directory, or - for standard input; may be repeated")
 	cmd.Flags().BoolVar(&o.Prune, "prune", false, "remove all objects that are not there, Nodes excepted")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for pods")
 	_ = cmd.MarkFlagRequired("filename") // fails only for flags that are not there

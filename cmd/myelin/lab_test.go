@@ -126,7 +126,8 @@ func TestLabFiles(t *testing.T) {
 	r.contains(r.run(1, "exec", "b", "true"), "no pod")
 	r.run(0, "down")
 	r.contains(r.run(1, "up", "--no-agent", "-f", r.manifests, "-f", c),
-		"demo/web Running", "pod demo/c crash-loops: container c was restarted ", "last status 7", "its log ends: no config", "not all of it works")
+		"demo/web Running", "pod demo/c crash-loops: container c was restarted ", "last status 7", "its log ends: no config",
+		"not all of it works")
 }
 
 func TestParseSet(t *testing.T) {

@@ -44,7 +44,10 @@ type verb struct {
 func nouns() []noun {
 	return []noun{
 		{name: "endpoint", short: "Pods of this node as the datapath knows them", verbs: []verb{
-			{name: "list", short: "List the pods of this node, with identity, labels and policy enforcement", table: "endpoint-details", write: writeLines},
+			{
+				name: "list", short: "List the pods of this node, with identity, labels and policy enforcement",
+				table: "endpoint-details", write: writeLines,
+			},
 			{name: "get", short: "Show the pod with an ID", table: "endpoint-details", by: "ID"},
 		}},
 		{name: "identity", short: "Label sets and their numbers on this node", verbs: []verb{

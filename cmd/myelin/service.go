@@ -17,7 +17,10 @@ func serviceNouns() []noun {
 	return []noun{
 		{name: "service", short: "Services and what they lead to", verbs: []verb{
 			{name: "list", short: "List the addresses of Services with the backends that get new flows", table: "service-addresses", write: writeLines},
-			{name: "get", short: "Show a Service's options, frontends, backends and problems", table: "service-details", by: "Service", arg: "NAMESPACE/NAME"},
+			{
+				name: "get", short: "Show a Service's options, frontends, backends and problems",
+				table: "service-details", by: "Service", arg: "NAMESPACE/NAME",
+			},
 			{name: "flows", short: "List the flows that packets are translated for", table: "service-flows"},
 		}, more: serviceVerbs},
 		{name: "backend", short: "What stands behind Services", verbs: []verb{

@@ -19,6 +19,9 @@ func networkPolicyYAML(name, types, extra string) string {
 		"spec: {podSelector: {}, policyTypes: [%s]%s}\n---\n", name, types, extra)
 }
 
+// badEgress has no meaning: there is no such prefix.
+const badEgress = ", egress: [{to: [{ipBlock: {cidr: 10.0.0.0/99}}]}]"
+
 // labCommand runs `myelin lab ARGS` for the cluster's lab, and returns what it printed and its exit status.
 func (c *cluster) labCommand(stdin string, args ...string) (string, int) {
 	c.t.Helper()
@@ -49,18 +52,18 @@ func TestTools(t *testing.T) {
 
 // testApply: apply tells the agents' verdict of each object, when they have it.
 func (c *cluster) testApply(t *testing.T) {
-	good, bad := networkPolicyYAML("good", "Ingress", ""), networkPolicyYAML("bad", "Egress", ", egress: [{to: [{ipBlock: {cidr: 10.0.0.0/99}}]}]")
+	good, bad := networkPolicyYAML("good", "Ingress", ""), networkPolicyYAML("bad", "Egress", badEgress)
+	const reason = "networkpolicy/default/bad rejected: spec.egress[0].to[0].ipBlock.cidr: "
 	for _, step := range []struct {
 		stdin  string
 		status int
 		want   []string
 	}{
 		{good, 0, []string{"networkpolicy/default/good created\n"}},
-		{good + bad, 1, []string{"networkpolicy/default/good unchanged\n", "networkpolicy/default/bad rejected: spec.egress[0].to[0].ipBlock.cidr: ",
-			"myelin: 1 of 2 objects are rejected\n"}},
-		{bad, 1, []string{"networkpolicy/default/bad rejected: spec.egress[0].to[0].ipBlock.cidr: "}},
+		{good + bad, 1, []string{"networkpolicy/default/good unchanged\n", reason, "myelin: 1 of 2 objects are rejected\n"}},
+		{bad, 1, []string{reason}},
 		{networkPolicyYAML("bad", "Egress", ", egress: [{}]"), 0, []string{"networkpolicy/default/bad configured\n"}},
-		{bad, 1, []string{"networkpolicy/default/bad rejected: "}}, // stays so for what comes later
+		{bad, 1, []string{reason}}, // stays so for what comes later
 	} {
 		out, status := c.labCommand(step.stdin, "apply", "-f", "-")
 		if status != step.status {
@@ -95,11 +98,13 @@ func (c *cluster) testEndpoints(t *testing.T) {
 		return nil
 	})
 	out := c.mustCLI("node1", "endpoint", "list")
-	contains(t, "endpoint list", out, "Policy (ingress)", "Policy (egress)", "Identity", "Labels", "k8s:io.kubernetes.pod.namespace=default\n")
-	contains(t, "endpoint list, filtered", c.mustCLI("node1", "endpoint", "list", "-f", "Policy (ingress)=Enabled"), "default/a1")
+	contains(t, "endpoint list", out,
+		"Policy (ingress)", "Policy (egress)", "Identity", "Labels", "k8s:io.kubernetes.pod.namespace=default\n")
+	out = c.mustCLI("node1", "endpoint", "list", "-f", "Policy (ingress)=Enabled")
+	contains(t, "endpoint list, filtered", out, "default/a1")
 }
 
-// testServices: names are in lists, all of a Service is shown with it, and nothing that no reconciler settles is pending.
+// testServices: names are in lists, all of a Service is shown with it, and no row is pending that no reconciler works on.
 func (c *cluster) testServices(t *testing.T) {
 	out, status := c.labCommand(serviceYAML("web", 10, "")+c.slicesYAML("web", "a1", "a2"), "apply", "-f", "-")
 	if status != 0 {
@@ -108,8 +113,10 @@ func (c *cluster) testServices(t *testing.T) {
 	eventually(t, "the Service is in the kernel", 10*time.Second, func() error {
 		out := words(c.mustCLI("node1", "service", "get", "default/web"))
 		for _, want := range []string{
-			"Frontends 10.96.0.10:53/UDP (ClusterIP, port dns): 2 backends 10.96.0.10:80/TCP (ClusterIP, port http): 2 backends ",
-			c.end("a1").addr(4).String() + ":8080/TCP (active, node1)", c.end("a2").addr(6).String() + "]:7001/UDP (active, node2)",
+			"Frontends 10.96.0.10:53/UDP (ClusterIP, port dns): 2 backends ",
+			" 10.96.0.10:80/TCP (ClusterIP, port http): 2 backends ",
+			c.end("a1").addr(4).String() + ":8080/TCP (active, node1)",
+			c.end("a2").addr(6).String() + "]:7001/UDP (active, node2)",
 		} {
 			if !strings.Contains(out, want) {
 				return fmt.Errorf("no %q in %s", want, out)
@@ -119,7 +126,8 @@ func (c *cluster) testServices(t *testing.T) {
 	})
 	contains(t, "service list", words(c.mustCLI("node1", "service", "list")),
 		"ID Frontend Service Type Service Port Backend", "10.96.0.10:80/TCP ClusterIP default/web http 1 => ")
-	if out := c.mustCLI("node1", "table", "show", "services", "-o", "json"); strings.Contains(strings.ToLower(out), "pending") {
+	out = c.mustCLI("node1", "table", "show", "services", "-o", "json")
+	if strings.Contains(strings.ToLower(out), "pending") {
 		t.Errorf("services:\n%s", out)
 	}
 }
@@ -127,7 +135,8 @@ func (c *cluster) testServices(t *testing.T) {
 // testTaken: a Service that comes later doesn't get the address of another one, nor when the agent starts again.
 func (c *cluster) testTaken(t *testing.T) {
 	service := func(name string) string {
-		return "apiVersion: v1\nkind: Service\nmetadata: {name: " + name + "}\nspec: {clusterIP: 10.96.0.99, ports: [{port: 80}]}\n"
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: " + name + "}\n" +
+			"spec: {clusterIP: 10.96.0.99, ports: [{port: 80}]}\n"
 	}
 	holds := func() {
 		t.Helper()
@@ -191,7 +200,7 @@ func (c *cluster) testMonitorNote(t *testing.T) {
 func (c *cluster) testRestartRejected(t *testing.T) {
 	var many strings.Builder
 	for i := range 200 {
-		many.WriteString(networkPolicyYAML(fmt.Sprintf("bad%d", i), "Egress", ", egress: [{to: [{ipBlock: {cidr: 10.0.0.0/99}}]}]"))
+		many.WriteString(networkPolicyYAML(fmt.Sprintf("bad%d", i), "Egress", badEgress))
 	}
 	check(t, os.WriteFile(filepath.Join(c.Manifests(), "many.yaml"), []byte(many.String()), 0o644))
 	node := c.Node("node1")
@@ -218,7 +227,8 @@ func (c *cluster) testRestartRejected(t *testing.T) {
 func TestUpTroubles(t *testing.T) {
 	c := up(t, setup{nodes: 1, values: map[string]any{"devices": []string{"eth0", "eth9"}}})
 	troubles, err := c.Troubles(t.Context())
-	if err != nil || len(troubles) != 1 || troubles[0] != "node1: Devices is broken: eth9 is in devices, and the node has no such device" {
+	const want = "node1: Devices is broken: eth9 is in devices, and the node has no such device"
+	if err != nil || len(troubles) != 1 || troubles[0] != want {
 		t.Errorf("%q, %v", troubles, err)
 	}
 }

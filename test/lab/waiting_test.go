@@ -80,7 +80,8 @@ func TestWaiting(t *testing.T) {
 	check(t, node.StopAgent(t.Context()))
 	check(t, os.Remove(path))
 	const noNode = "it waits: no Node object named node1 in "
-	if err := node.StartAgent(t.Context(), nil); err == nil || !strings.Contains(err.Error(), noNode) { // its socket opens, though it is not ready
+	err = node.StartAgent(t.Context(), nil) // its socket opens, though it is not ready
+	if err == nil || !strings.Contains(err.Error(), noNode) {
 		t.Errorf("start without a Node: %v, want %q", err, noNode)
 	}
 	c.waits("no Node object named node1 in " + c.Manifests() + "; seen: node2")
