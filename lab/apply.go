@@ -28,7 +28,7 @@ type ApplyOptions struct {
 // Change is what became of an object.
 type Change struct {
 	Kind, Namespace, Name string
-	Action                string // Created, Configured, Unchanged or Pruned
+	Action                string // Created, Configured, Unchanged, Pruned or Deleted
 	Rejected              string // why agents reject it; empty if none does
 }
 
@@ -38,6 +38,7 @@ const (
 	Configured = "configured"
 	Unchanged  = "unchanged"
 	Pruned     = "pruned"
+	Deleted    = "deleted" // by Delete
 )
 
 // String is as kubectl has it: "pod/demo/web created".
@@ -150,17 +151,29 @@ func (l *Lab) prune(objects []*object) ([]Change, error) {
 // Delete removes the objects of YAML files or directories from the lab, and waits until pods among them are gone.
 // Objects that the lab does not have are no error; Nodes can't be deleted.
 func (l *Lab) Delete(ctx context.Context, paths ...string) error {
+	return l.DeleteAll(ctx, paths, func(Change) {})
+}
+
+// DeleteAll is Delete, and calls each with what the lab had.
+func (l *Lab) DeleteAll(ctx context.Context, paths []string, each func(Change)) error {
 	objects, err := readAll(nil, paths...)
 	if err != nil {
 		return err
 	}
+	var changes []Change
 	for _, o := range objects {
 		if o.isNode() {
 			return fmt.Errorf("delete %s: nodes can't leave a lab", o)
 		}
+		if _, err := os.Stat(l.path("manifests", o.fileName())); err == nil {
+			changes = append(changes, Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Deleted})
+		}
 	}
 	if err := l.drop(objects); err != nil {
 		return err
+	}
+	for _, c := range changes {
+		each(c)
 	}
 	return l.Wait(ctx)
 }

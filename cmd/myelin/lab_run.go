@@ -112,15 +112,18 @@ func labDeleteCommand(f *labFlags) *cobra.Command {
 				return errors.New("name a pod, or manifests with -f")
 			}
 			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error {
+				each := func(c lab.Change) { fmt.Fprintln(cmd.OutOrStdout(), c) }
 				if len(paths) > 0 {
-					if err := l.Delete(ctx, paths...); err != nil {
+					if err := l.DeleteAll(ctx, paths, each); err != nil {
 						return err
 					}
 				}
 				for _, name := range names {
+					s := l.Pod(name).State()
 					if err := l.DeletePod(ctx, name); err != nil {
 						return err
 					}
+					each(lab.Change{Kind: "Pod", Namespace: s.Namespace, Name: s.Name, Action: lab.Deleted})
 				}
 				return nil
 			})

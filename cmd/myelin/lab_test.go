@@ -104,7 +104,7 @@ func TestLab(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.run(0, "status", "-o", "json")), &st); err != nil || st.Name != r.name || len(st.Nodes) != 1 {
 		t.Errorf("status %+v: %v", st, err)
 	}
-	r.run(0, "delete", "demo/web")
+	r.contains(r.run(0, "delete", "demo/web"), "pod/demo/web deleted\n")
 	r.contains(r.run(1, "exec", "web", "true"), "no pod")
 	r.contains(r.run(0, "apply", "-f", r.manifests), "node/node1 unchanged\npod/demo/web created\n")
 	r.contains(r.run(0, "status"), "demo/web Running")
@@ -122,7 +122,7 @@ func TestLabFiles(t *testing.T) {
 	r.contains(r.run(0, "apply", "-f", a, "-f", b), "pod/demo/a created\npod/demo/b created\n")
 	r.contains(r.run(1, "apply", "-f", r.manifests, "-f", r.manifests), "lab.yaml too")
 	r.contains(r.run(0, "status"), "demo/a Running", "demo/b Running")
-	r.run(0, "delete", "-f", a, "-f", b)
+	r.contains(r.run(0, "delete", "-f", a, "-f", b, "-f", c), "pod/demo/a deleted\npod/demo/b deleted\n")
 	r.contains(r.run(1, "exec", "b", "true"), "no pod")
 	r.run(0, "down")
 	r.contains(r.run(1, "up", "--no-agent", "-f", r.manifests, "-f", c),
