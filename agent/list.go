@@ -244,6 +244,7 @@ func (a *Agent) madeViews() map[string]view {
 	views := a.kernelViews()
 	maps.Copy(views, a.serviceViews())
 	maps.Copy(views, a.policyViews())
+	views["endpoint-details"] = view{(*endpointDetails)(nil).TableHeader(), a.eachEndpoint}
 	return views
 }
 

@@ -19,7 +19,10 @@ import (
 // serviceOff refuses tables that are not there without Services, so that they
 // don't look mistyped.
 func (a *Agent) serviceOff(table string) error {
-	ours := []string{"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "service-flows", "api-services", "health-probes"}
+	ours := []string{
+		"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "service-details",
+		"service-flows", "api-services", "health-probes",
+	}
 	if a.config.Services() || !slices.Contains(ours, table) {
 		return nil
 	}
@@ -60,7 +63,7 @@ func (b addressTarget) String() string {
 
 // TableHeader names the columns of TableRow.
 func (*address) TableHeader() []string {
-	return []string{"ID", "Frontend", "Service Type", "Backend", "Service"}
+	return []string{"ID", "Frontend", "Service Type", "Service", "Port", "Backend"}
 }
 
 // TableRow is the row as text; of backends each has a line.
@@ -69,13 +72,18 @@ func (r *address) TableRow() []string {
 	for i, b := range r.Backends {
 		lines[i] = strconv.Itoa(i+1) + " => " + b.String()
 	}
-	switch r.Empty {
-	case "reject":
-		lines = []string{"none: refused"}
-	case "drop":
-		lines = []string{"none on this node"}
+	if r.Empty != "" {
+		lines = []string{r.none()}
 	}
-	return []string{strconv.FormatUint(uint64(r.ID), 10), r.Frontend, r.Type.String(), strings.Join(lines, "\n"), r.Service.String()}
+	return []string{
+		strconv.FormatUint(uint64(r.ID), 10), r.Frontend, r.Type.String(), r.Service.String(), r.PortName,
+		strings.Join(lines, "\n"),
+	}
+}
+
+// none says what becomes of new flows where there is no backend; empty where there is one.
+func (r *address) none() string {
+	return map[string]string{"reject": "none: refused", "drop": "none on this node"}[r.Empty]
 }
 
 // addresses are the rows of a frontend. Where clients inside of the cluster
@@ -188,6 +196,7 @@ func (a *Agent) serviceViews() map[string]view {
 	return map[string]view{
 		"service-addresses": {(*address)(nil).TableHeader(), serviceAddresses(txn, a.services.Desired)},
 		"service-backends":  {target{}.TableHeader(), a.serviceBackends(txn, a.services.Desired)},
+		"service-details":   {(*details)(nil).TableHeader(), a.serviceDetails(txn, a.services.Desired)},
 		"service-flows":     {(*service.Translation)(nil).TableHeader(), a.eachServiceFlow},
 	}
 }

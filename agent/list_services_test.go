@@ -2,12 +2,14 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -27,6 +29,11 @@ func servicesOf(t *testing.T) *Agent {
 	}
 	web, dns := cluster.Key{Namespace: "demo", Name: "web"}, cluster.Key{Namespace: "demo", Name: "dns"}
 	txn := db.WriteTxn(tables.Services, tables.Frontends, tables.Backends)
+	tables.Services.Insert(txn, &service.Service{
+		ID: 2, Namespace: "demo", Name: "web", Type: service.LoadBalancer, ExternalLocal: true,
+		Problems: []string{"a: bad", "b: worse"}, Source: "manifests:web.yaml",
+	})
+	tables.Services.Insert(txn, &service.Service{ID: 1, Namespace: "demo", Name: "dns", Type: service.ClusterIP})
 	for _, b := range []*service.Backend{
 		{ID: 12, Address: netip.MustParseAddrPort("10.0.1.2:8080"), Protocol: service.TCP, Node: "node1", Zone: "a", Weight: 1, Uses: []service.Use{{Service: web, Weight: 1}}},
 		{ID: 3, Address: netip.MustParseAddrPort("10.0.2.2:8080"), Protocol: service.TCP, State: service.Terminating, Node: "node2", Weight: 5, Uses: []service.Use{{Service: dns, Weight: 2}, {Service: web, Weight: 5}}},
@@ -37,10 +44,10 @@ func servicesOf(t *testing.T) *Agent {
 	both, one := []service.BackendRef{{ID: 12, Weight: 1}, {ID: 3, Weight: 5}}, []service.BackendRef{{ID: 12, Weight: 1}}
 	const everywhere = service.Internal | service.External
 	for _, f := range []*service.Frontend{
-		{Address: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.ClusterIP, Scopes: service.Internal, Internal: both},
+		{Address: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: service.TCP, ServiceID: 2, Service: web, PortName: "http", Type: service.ClusterIP, Scopes: service.Internal, Internal: both, Status: reconciler.StatusPending()},
 		{Address: netip.MustParseAddrPort("0.0.0.0:30080"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.NodePort, Scopes: everywhere, Internal: both, External: one},
 		{Address: netip.MustParseAddrPort("192.0.2.1:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.LoadBalancer, Scopes: everywhere, Internal: slices.Clone(both), External: both},
-		{Address: netip.MustParseAddrPort("192.0.2.2:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.ExternalIP, Scopes: everywhere, Elsewhere: service.External, Internal: both},
+		{Address: netip.MustParseAddrPort("192.0.2.2:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.ExternalIP, Scopes: everywhere, Elsewhere: service.External, Internal: both, Status: reconciler.StatusError(errors.New("map frontends is full"))},
 		{Address: netip.MustParseAddrPort("[fd00:96::1]:53"), Protocol: service.UDP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal, Internal: []service.BackendRef{{ID: 7, Weight: 1}}},
 		{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: service.SCTP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal, Elsewhere: service.Internal},
 		{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: service.UDP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal},
@@ -71,20 +78,58 @@ func textOf(t *testing.T, v view) string {
 }
 
 func TestServiceAddresses(t *testing.T) {
-	const want = `1 | 10.96.0.1:53/UDP | ClusterIP | none: refused | demo/dns
-1 | 10.96.0.1:53/SCTP | ClusterIP | none on this node | demo/dns
-1 | 192.0.2.3:53/UDP | ExternalIPs | none on this node | demo/dns
-1 | 192.0.2.3:53/UDP/i | ExternalIPs | none: refused | demo/dns
-1 | [fd00:96::1]:53/UDP | ClusterIP | 1 => [fd00::2]:8080/UDP (quarantined) | demo/dns
-2 | 0.0.0.0:30080/TCP | NodePort | 1 => 10.0.1.2:8080/TCP (active) | demo/web
-2 | 0.0.0.0:30080/TCP/i | NodePort | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5) | demo/web
-2 | 10.96.0.10:80/TCP | ClusterIP | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5) | demo/web
-2 | 192.0.2.1:80/TCP | LoadBalancer | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5) | demo/web
-2 | 192.0.2.2:80/TCP | ExternalIPs | none on this node | demo/web
-2 | 192.0.2.2:80/TCP/i | ExternalIPs | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5) | demo/web
+	const want = `1 | 10.96.0.1:53/UDP | ClusterIP | demo/dns |  | none: refused
+1 | 10.96.0.1:53/SCTP | ClusterIP | demo/dns |  | none on this node
+1 | 192.0.2.3:53/UDP | ExternalIPs | demo/dns |  | none on this node
+1 | 192.0.2.3:53/UDP/i | ExternalIPs | demo/dns |  | none: refused
+1 | [fd00:96::1]:53/UDP | ClusterIP | demo/dns |  | 1 => [fd00::2]:8080/UDP (quarantined)
+2 | 0.0.0.0:30080/TCP | NodePort | demo/web |  | 1 => 10.0.1.2:8080/TCP (active)
+2 | 0.0.0.0:30080/TCP/i | NodePort | demo/web |  | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5)
+2 | 10.96.0.10:80/TCP | ClusterIP | demo/web | http | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5)
+2 | 192.0.2.1:80/TCP | LoadBalancer | demo/web |  | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5)
+2 | 192.0.2.2:80/TCP | ExternalIPs | demo/web |  | none on this node
+2 | 192.0.2.2:80/TCP/i | ExternalIPs | demo/web |  | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5)
 `
 	if got := textOf(t, servicesOf(t).serviceViews()["service-addresses"]); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestServiceDetails(t *testing.T) {
+	const want = `1 | demo/dns | ClusterIP |  | 10.96.0.1:53/UDP (ClusterIP): none: refused; 10.96.0.1:53/SCTP (ClusterIP): none on this node; ` +
+		`192.0.2.3:53/UDP (ExternalIPs): none on this node; 192.0.2.3:53/UDP/i (ExternalIPs): none: refused; [fd00:96::1]:53/UDP (ClusterIP): 1 backend` +
+		` | 10.0.2.2:8080/TCP (terminating, node2, weight 2); [fd00::2]:8080/UDP (quarantined) |  | 
+2 | demo/web | LoadBalancer | external=local | 0.0.0.0:30080/TCP (NodePort): 1 backend; 0.0.0.0:30080/TCP/i (NodePort): 2 backends; ` +
+		`10.96.0.10:80/TCP (ClusterIP, port http): 2 backends; not yet in the kernel; 192.0.2.1:80/TCP (LoadBalancer): 2 backends; ` +
+		`192.0.2.2:80/TCP (ExternalIPs): none on this node; not in the kernel: map frontends is full; ` +
+		`192.0.2.2:80/TCP/i (ExternalIPs): 2 backends; not in the kernel: map frontends is full` +
+		` | 10.0.2.2:8080/TCP (terminating, node2, weight 5); 10.0.1.2:8080/TCP (active, node1) | a: bad; b: worse | manifests:web.yaml
+`
+	v := servicesOf(t).serviceViews()["service-details"]
+	if got := textOf(t, v); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if err := v.each(func(row tableRow) bool {
+		var got struct {
+			Name      string
+			Frontends []struct {
+				Frontend, Type string
+				Backends       []struct{ Address string }
+			}
+			Backends []struct {
+				ID    int
+				State string
+			}
+		}
+		data, err := json.Marshal(row)
+		if err != nil || json.Unmarshal(data, &got) != nil || got.Name != "dns" ||
+			len(got.Frontends) != 5 || len(got.Backends) != 2 ||
+			got.Frontends[4].Backends[0].Address != "[fd00::2]:8080" || got.Backends[1].State != "quarantined" {
+			t.Errorf("%s, %v", data, err)
+		}
+		return false
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -120,7 +165,7 @@ func TestServicesOff(t *testing.T) {
 	}
 	a.config.SocketLB.Enabled, a.services = false, nil
 	s := &answers{agent: a}
-	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends", "api-services", "health-probes"} {
+	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends", "service-details", "api-services", "health-probes"} {
 		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "socketLB.enabled are false") {
 			t.Errorf("%s: %v", name, err)
 		}

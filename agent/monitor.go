@@ -35,7 +35,7 @@ func (s *answers) Monitor(r *apiv1.MonitorRequest, stream apiv1.Agent_MonitorSer
 	}
 	defer sub.Close()
 	_, m.refused = s.agent.hub.Lost()
-	if err := stream.SendHeader(metadata.MD{}); err != nil {
+	if err := stream.SendHeader(m.header()); err != nil {
 		return err
 	}
 	tick := time.NewTicker(lostEvery)
@@ -59,6 +59,16 @@ func (s *answers) Monitor(r *apiv1.MonitorRequest, stream apiv1.Agent_MonitorSer
 			return err
 		}
 	}
+}
+
+// header tells a client that asks for flows which of them have no events.
+func (m *monitor) header() metadata.MD {
+	flows := len(m.types) == 0 || slices.Contains(m.types, event.FlowBegin) || slices.Contains(m.types, event.FlowEnd)
+	if !flows || m.agent.tracking() {
+		return metadata.MD{}
+	}
+	return metadata.Pairs(event.NoteHeader, "flows of pods without policies are not shown, unless they are masqueraded: "+
+		"the datapath keeps no rows of them (to see all flows, set myelin.flowTracking: always)")
 }
 
 // monitor is one client's view of events.

@@ -134,10 +134,8 @@ func (a *Agent) missing(txn statedb.ReadTxn, problems []*cluster.Problem, known 
 		return fmt.Sprintf("Node %s (%s) has no podCIDRs", name, n.Source), "set spec.podCIDRs of the Node"
 	case found:
 		return fmt.Sprintf("Node %s (%s) has no podCIDR of a family that is on", name, n.Source), "set spec.podCIDRs of the Node, or ipv4.enabled or ipv6.enabled of the agent"
-	case !known && a.manifests != nil && len(problems) > 0:
-		return "manifests: " + problems[0].Error(), "make the directory, or set myelin.manifests to the right one"
 	case !known:
-		return "", ""
+		return a.noManifests(problems)
 	}
 	seen := "none"
 	var names []string
@@ -152,6 +150,20 @@ func (a *Agent) missing(txn statedb.ReadTxn, problems []*cluster.Problem, known 
 	}
 	return fmt.Sprintf("no Node object named %s in %s; seen: %s", name, a.place(), seen),
 		fmt.Sprintf("add a Node %s with spec.podCIDRs, or set myelin.nodeName to one that is there", name)
+}
+
+// noManifests is why nothing is known yet: the directory can't be read. An object that is rejected keeps no other one
+// from being known.
+func (a *Agent) noManifests(problems []*cluster.Problem) (why, help string) {
+	if a.manifests == nil {
+		return "", ""
+	}
+	for _, p := range problems {
+		if p.File == a.manifests.Dir {
+			return "manifests: " + p.Error(), "make the directory, or set myelin.manifests to the right one"
+		}
+	}
+	return "", ""
 }
 
 // fewNames of nodes are in a message.

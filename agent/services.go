@@ -53,8 +53,12 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	held, err := service.HeldAddresses(a.datapath)
+	if err != nil {
+		return err
+	}
 	services, err := service.New(service.Params{
-		LastService: lastService, LastBackend: lastBackend,
+		LastService: lastService, LastBackend: lastBackend, Held: held,
 		DB: a.db, Tables: a.cluster, Config: a.serviceConfig(), Node: a.config.Myelin.NodeName, Dir: a.config.Myelin.RunDir, Log: a.log,
 	})
 	if err != nil {

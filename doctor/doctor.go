@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -61,8 +62,9 @@ func Examine(o Options) []Finding {
 		x.netlink = handle
 		x.readLinks()
 	}
+	lacking, _ := x.lackingCapabilities() // the check of the kernel reports an error
 	for _, c := range checks() {
-		if c.devices && x.netlink == nil {
+		if c.devices && x.netlink == nil || c.privileged && len(lacking) > 0 {
 			continue
 		}
 		x.area = c.area
@@ -74,28 +76,41 @@ func Examine(o Options) []Finding {
 type check struct {
 	area    string
 	devices bool // needs netlink
-	run     func(*examination)
+	// privileged checks find nothing but their own lack of capabilities without root.
+	privileged bool
+	run        func(*examination)
 }
 
 func checks() []check {
 	return []check{
-		{"agent", false, (*examination).agent},
-		{"kernel", false, (*examination).kernel},
-		{"bpf", false, (*examination).bpf},
-		{"bpf", false, (*examination).datapath},
-		{"mounts", false, (*examination).mounts},
-		{"devices", true, (*examination).kinds},
-		{"devices", true, (*examination).wires},
-		{"mtu", true, (*examination).mtu},
-		{"mtu", true, (*examination).routeMTU},
-		{"sysctls", true, (*examination).sysctls},
-		{"programs", true, (*examination).programs},
-		{"programs", false, (*examination).sockets},
-		{"netfilter", true, (*examination).netfilter},
-		{"cni", false, (*examination).cni},
-		{"cni", true, (*examination).otherNetworks},
-		{"clock", false, (*examination).clock},
+		{"agent", false, false, (*examination).agent},
+		{"kernel", false, false, (*examination).kernel},
+		{"bpf", false, true, (*examination).bpf},
+		{"bpf", false, true, (*examination).datapath},
+		{"mounts", false, false, (*examination).mounts},
+		{"devices", true, true, (*examination).kinds},
+		{"devices", true, false, (*examination).wires},
+		{"mtu", true, false, (*examination).mtu},
+		{"mtu", true, false, (*examination).routeMTU},
+		{"sysctls", true, false, (*examination).sysctls},
+		{"programs", true, true, (*examination).programs},
+		{"programs", false, true, (*examination).sockets},
+		{"netfilter", true, true, (*examination).netfilter},
+		{"cni", false, false, (*examination).cni},
+		{"cni", true, false, (*examination).otherNetworks},
+		{"clock", false, false, (*examination).clock},
 	}
+}
+
+// notExamined names the areas of which some check needs capabilities.
+func notExamined() string {
+	var areas []string
+	for _, c := range checks() {
+		if c.privileged && !slices.Contains(areas, c.area) {
+			areas = append(areas, c.area)
+		}
+	}
+	return strings.Join(areas, ", ")
 }
 
 // examination is the state of one run.

@@ -49,33 +49,39 @@ func parseRelease(release string) (major, minor int) {
 	return major, minor
 }
 
-// capabilities reads those of this process, which stand for the agent's.
-func (x *examination) capabilities() {
+// lackingCapabilities reads what this process, which stands for the agent, may not do.
+func (x *examination) lackingCapabilities() (lacking []string, err error) {
 	data, err := os.ReadFile(filepath.Join(x.Proc, "self/status"))
 	if err != nil {
-		x.warn("capabilities are not known: "+err.Error(), "", "")
-		return
+		return nil, err
 	}
 	_, rest, _ := strings.Cut(string(data), "CapEff:")
 	line, _, _ := strings.Cut(rest, "\n")
 	set, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
 	if err != nil {
-		x.warn("capabilities are not known: "+err.Error(), "", "")
-		return
+		return nil, err
 	}
 	has := func(c uint) bool { return set&(1<<c) != 0 }
-	var missing []string
 	if !has(unix.CAP_NET_ADMIN) {
-		missing = append(missing, "CAP_NET_ADMIN")
+		lacking = append(lacking, "CAP_NET_ADMIN")
 	}
 	if !has(unix.CAP_SYS_ADMIN) && !(has(unix.CAP_BPF) && has(unix.CAP_PERFMON)) {
-		missing = append(missing, "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN")
+		lacking = append(lacking, "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN")
 	}
-	if len(missing) > 0 {
-		x.fail("this process lacks "+strings.Join(missing, "; "), "nobody without them loads programs or makes devices", "run as root, also the agent")
-		return
+	return lacking, nil
+}
+
+func (x *examination) capabilities() {
+	lacking, err := x.lackingCapabilities()
+	switch {
+	case err != nil:
+		x.warn("capabilities are not known: "+err.Error(), "", "")
+	case len(lacking) > 0:
+		x.fail("this process lacks "+strings.Join(lacking, "; ")+": not, or not fully, examined are "+notExamined(),
+			"without them, no program can be loaded and no device made", "run `myelin doctor` as root, and the agent too")
+	default:
+		x.ok("this process may load programs and change the network")
 	}
-	x.ok("this process may load programs and change the network")
 }
 
 func (x *examination) lockdown() {

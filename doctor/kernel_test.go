@@ -53,6 +53,22 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// Without capabilities, checks that need them are left out and named, instead of finding a kernel without features.
+func TestWithoutCapabilities(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, "self"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "self/status"), []byte("CapEff:\t0000000000000000\n"), 0o644))
+	findings := Examine(Options{Config: config.Default(), Proc: dir, Sys: "/sys"})
+	if find(findings, Fail, "not, or not fully, examined are bpf, devices, programs, netfilter") == nil {
+		t.Errorf("nothing says what was not examined: %+v", findings)
+	}
+	for _, f := range findings {
+		if f.Area == "bpf" || f.Area == "netfilter" || f.Area == "programs" || strings.Contains(f.What, "can be made") {
+			t.Errorf("without capabilities: %+v", f)
+		}
+	}
+}
+
 func TestParseRelease(t *testing.T) {
 	for release, want := range map[string][2]int{
 		"6.12.3-amd64": {6, 12}, "5.10.0-30-cloud": {5, 10}, "6.18.44-fc-v595": {6, 18}, "7.0-rc1": {7, 0}, "": {0, 0}, "x": {0, 0},

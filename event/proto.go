@@ -8,6 +8,10 @@ import (
 	"myelin/bpf"
 )
 
+// NoteHeader is the key of the metadata that the agent sends at the start of a
+// stream of events: what the stream will not show, and why.
+const NoteHeader = "myelin-note"
+
 // types are indexed by their number in the API.
 func types() [5]Type {
 	return [...]Type{

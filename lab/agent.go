@@ -2,10 +2,10 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -13,7 +13,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 	"sigs.k8s.io/yaml"
+
+	apiv1 "myelin/api/v1"
 )
 
 // startAgents starts the agents of all nodes and waits until all are ready.
@@ -69,19 +72,38 @@ func (n *Node) AgentProcess() Process { return readPID(n.path("agent.pid")) }
 // AgentLog is the file that the node's agents write to, all after one another.
 func (n *Node) AgentLog() string { return n.path("agent.log") }
 
-// WaitAgent waits until the agent is ready: its socket accepts, and its CNI configuration is there, unless it is a load
-// balancer without pods (loadBalancer.standalone). If the agent ends instead, or ctx does, the error has the last lines of its log.
+// obstacleLimit is how long an agent may report an obstacle to its start before WaitAgent gives up.
+const obstacleLimit = 2 * time.Second
+
+// obstacle is what an agent says that its start waits for.
+type obstacle struct{ Reason, Help string }
+
+func (o *obstacle) Error() string { return fmt.Sprintf("it waits: %s (%s)", o.Reason, o.Help) }
+
+// WaitAgent waits until the agent is ready: it says so, and its CNI configuration is there, unless it is a load
+// balancer without pods (loadBalancer.standalone). If the agent ends instead, says for two seconds that its start can't
+// go on, or ctx ends, the error says why, or has the last lines of its log.
 func (n *Node) WaitAgent(ctx context.Context) error {
 	if n.err != nil {
 		return n.err
 	}
+	var stuck time.Time // since when there is an obstacle
 	for {
-		ready := n.agentReady()
+		ready := n.agentReady(ctx)
 		if ready == nil {
 			return nil
 		}
 		if !n.AgentProcess().Alive() {
 			return fmt.Errorf("agent of %s has ended: %s", n.name, lastLines(n.AgentLog(), 5))
+		}
+		_, waits := errors.AsType[*obstacle](ready)
+		switch {
+		case !waits:
+			stuck = time.Time{}
+		case stuck.IsZero():
+			stuck = time.Now()
+		case time.Since(stuck) > obstacleLimit:
+			return fmt.Errorf("agent of %s is not ready: %w", n.name, ready)
 		}
 		select {
 		case <-ctx.Done():
@@ -91,26 +113,66 @@ func (n *Node) WaitAgent(ctx context.Context) error {
 	}
 }
 
-// agentReady says what is missing.
-func (n *Node) agentReady() error {
+// config reads the agent's configuration file.
+func (n *Node) config() (map[string]any, error) {
 	data, err := os.ReadFile(n.path("agent.yaml"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	keys := map[string]any{}
-	if err := yaml.Unmarshal(data, &keys); err != nil {
-		return err
-	}
-	if !standalone(keys) {
-		if _, _, err := n.conflist(); err != nil {
-			return err
-		}
-	}
-	c, err := net.DialTimeout("unix", n.Socket(), time.Second)
+	return keys, yaml.Unmarshal(data, &keys)
+}
+
+// agentReady says what is missing. An agent that waits in its start answers, too: an *obstacle says for what.
+func (n *Node) agentReady(ctx context.Context) error {
+	keys, err := n.config()
 	if err != nil {
 		return err
 	}
-	return c.Close()
+	report, err := n.report(ctx)
+	if err != nil {
+		return err
+	}
+	if w := report.Waiting; w != nil && w.Reason != "" {
+		return w
+	}
+	if report.ReadyMs == 0 {
+		return errors.New("it is starting")
+	}
+	if !standalone(keys) {
+		_, _, err = n.conflist()
+	}
+	return err
+}
+
+// agentReport is the part of an agent's status that the lab uses.
+type agentReport struct {
+	ReadyMs  float64
+	Waiting  *obstacle
+	Features []struct {
+		Name, State string
+		Problems    []string
+	}
+}
+
+// answerLimit bounds how long an agent may take to tell its status.
+const answerLimit = 5 * time.Second
+
+// maxReport bounds a status, in bytes.
+const maxReport = 64 << 20
+
+// report asks the node's agent for its status.
+func (n *Node) report(ctx context.Context) (*agentReport, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	r := &agentReport{}
+	return r, n.ask(func(client apiv1.AgentClient) error {
+		answer, err := client.Status(ctx, &apiv1.StatusRequest{}, grpc.MaxCallRecvMsgSize(maxReport))
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(answer.GetJson(), r)
+	})
 }
 
 // StopAgent asks the agent to end (SIGTERM) and waits for it, until ctx ends. One that does not run is no error.

@@ -1,17 +1,69 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
 )
+
+// ApplyOptions say what Apply does.
+type ApplyOptions struct {
+	// Paths are YAML files or directories; "-" is Stdin.
+	Paths []string
+	Stdin io.Reader
+	// Prune removes the objects that are not in Paths, Nodes excepted.
+	Prune bool
+	// Each is called with what became of each object, in the order of Paths. If it is set, Apply waits until the agents
+	// that run have read the objects, and an object that one of them rejects is an error.
+	Each func(Change)
+}
+
+// Change is what became of an object.
+type Change struct {
+	Kind, Namespace, Name string
+	Action                string // Created, Configured, Unchanged, Pruned or Deleted
+	Rejected              string // why agents reject it; empty if none does
+}
+
+// Actions of Change, in the words of kubectl.
+const (
+	Created    = "created"
+	Configured = "configured"
+	Unchanged  = "unchanged"
+	Pruned     = "pruned"
+	Deleted    = "deleted" // by Delete
+)
+
+// String is as kubectl has it: "pod/demo/web created".
+func (c Change) String() string {
+	name := c.Name
+	if c.Namespace != "" {
+		name = c.Namespace + "/" + c.Name
+	}
+	text := strings.ToLower(c.Kind) + "/" + name + " "
+	if c.Rejected != "" {
+		return text + "rejected: " + c.Rejected
+	}
+	return text + c.Action
+}
 
 // Apply adds the objects of a YAML file or directory to the lab, or replaces those it has, and waits for the pods to
 // settle (see Up), until ctx ends. A Pod whose spec changed is made anew. With prune, objects that are not in path are
 // removed, Nodes excepted. A Node that the lab does not have, or with other addresses, is an error.
 func (l *Lab) Apply(ctx context.Context, path string, prune bool) error {
-	objects, err := readObjects(path)
+	return l.ApplyAll(ctx, ApplyOptions{Paths: []string{path}, Prune: prune})
+}
+
+// ApplyAll is Apply for several paths, and says what became of each object.
+func (l *Lab) ApplyAll(ctx context.Context, o ApplyOptions) error {
+	objects, err := readAll(o.Stdin, o.Paths...)
 	if err != nil {
 		return err
 	}
@@ -21,45 +73,107 @@ func (l *Lab) Apply(ctx context.Context, path string, prune bool) error {
 	if _, err := pods(objects); err != nil {
 		return err
 	}
-	keep := map[string]bool{}
-	for _, o := range objects {
-		keep[o.fileName()] = true
-		if err := writeFile(l.path("manifests", o.fileName()), o.data); err != nil {
-			return fmt.Errorf("apply %s: %w", o, err)
+	changes := make([]Change, len(objects))
+	for i, object := range objects {
+		if changes[i], err = l.put(object); err != nil {
+			return fmt.Errorf("apply %s: %w", object, err)
 		}
 	}
-	if prune {
-		present, err := readObjects(l.Manifests())
+	if o.Prune {
+		gone, err := l.prune(objects)
+		changes = append(changes, gone...)
 		if err != nil {
 			return err
 		}
-		var gone []*object
-		for _, o := range present {
-			if !keep[o.fileName()] && !o.isNode() {
-				gone = append(gone, o)
-			}
-		}
-		if err := l.drop(gone); err != nil {
-			return err
+	}
+	if o.Each == nil {
+		return l.Wait(ctx)
+	}
+	err = l.verdicts(ctx, objects, changes)
+	rejected := 0
+	for _, c := range changes {
+		o.Each(c)
+		if c.Rejected != "" {
+			rejected++
 		}
 	}
-	return l.Wait(ctx)
+	if rejected > 0 {
+		err = errors.Join(err, fmt.Errorf("%d of %d objects are rejected", rejected, len(changes)))
+	}
+	return errors.Join(err, l.Wait(ctx))
 }
 
-// Delete removes the objects of a YAML file or directory from the lab, and waits until pods among them are gone. Objects
-// that the lab does not have are no error; Nodes can't be deleted.
-func (l *Lab) Delete(ctx context.Context, path string) error {
-	objects, err := readObjects(path)
+// put writes an object into the lab's copy of the manifests.
+func (l *Lab) put(o *object) (Change, error) {
+	c := Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Created}
+	path := l.path("manifests", o.fileName())
+	old, err := os.ReadFile(path)
+	switch {
+	case err == nil && sameYAML(old, o.data):
+		c.Action = Unchanged
+	case err == nil:
+		c.Action = Configured
+	case !errors.Is(err, os.ErrNotExist):
+		return c, err
+	}
+	// Lines count too: agents name those that a rule was made of.
+	if bytes.Equal(old, o.data) && err == nil {
+		return c, nil
+	}
+	return c, writeFile(path, o.data)
+}
+
+// sameYAML reports whether two documents say the same.
+func sameYAML(a, b []byte) bool {
+	x, err1 := yaml.YAMLToJSON(a)
+	y, err2 := yaml.YAMLToJSON(b)
+	return err1 == nil && err2 == nil && bytes.Equal(x, y)
+}
+
+// prune removes what is not among objects.
+func (l *Lab) prune(objects []*object) ([]Change, error) {
+	present, err := readObjects(l.Manifests())
+	if err != nil {
+		return nil, err
+	}
+	var changes []Change
+	var gone []*object
+	for _, o := range present {
+		wanted := func(other *object) bool { return other.fileName() == o.fileName() }
+		if !o.isNode() && !slices.ContainsFunc(objects, wanted) {
+			gone = append(gone, o)
+			changes = append(changes, Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Pruned})
+		}
+	}
+	return changes, l.drop(gone)
+}
+
+// Delete removes the objects of YAML files or directories from the lab, and waits until pods among them are gone.
+// Objects that the lab does not have are no error; Nodes can't be deleted.
+func (l *Lab) Delete(ctx context.Context, paths ...string) error {
+	return l.DeleteAll(ctx, paths, func(Change) {})
+}
+
+// DeleteAll is Delete, and calls each with what the lab had.
+func (l *Lab) DeleteAll(ctx context.Context, paths []string, each func(Change)) error {
+	objects, err := readAll(nil, paths...)
 	if err != nil {
 		return err
 	}
+	var changes []Change
 	for _, o := range objects {
 		if o.isNode() {
 			return fmt.Errorf("delete %s: nodes can't leave a lab", o)
 		}
+		if _, err := os.Stat(l.path("manifests", o.fileName())); err == nil {
+			changes = append(changes, Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Deleted})
+		}
 	}
 	if err := l.drop(objects); err != nil {
 		return err
+	}
+	for _, c := range changes {
+		each(c)
 	}
 	return l.Wait(ctx)
 }

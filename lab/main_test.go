@@ -21,8 +21,10 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"google.golang.org/grpc"
 	"sigs.k8s.io/yaml"
 
+	apiv1 "myelin/api/v1"
 	"myelin/lab/echo"
 )
 
@@ -90,13 +92,23 @@ func standInAgent(file string) error {
 	if err != nil {
 		return err
 	}
-	defer l.Close()
+	server := grpc.NewServer()
+	apiv1.RegisterAgentServer(server, readyAgent{})
+	go func() { _ = server.Serve(l) }() // until it is stopped
+	defer server.Stop()
 	conflist := filepath.Join(config.CNI.ConfPath, "05-test.conflist")
 	if err := os.WriteFile(conflist, []byte(testConflist), 0o644); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	return os.Remove(conflist)
+}
+
+// readyAgent says that it is ready.
+type readyAgent struct{ apiv1.UnimplementedAgentServer }
+
+func (readyAgent) Status(context.Context, *apiv1.StatusRequest) (*apiv1.StatusResponse, error) {
+	return &apiv1.StatusResponse{Json: []byte(`{"readyMs": 1}`)}, nil
 }
 
 const testConflist = `{"cniVersion": "1.1.0", "name": "test", "plugins": [{"type": "standin", "refuse": "no-network"}]}`

@@ -43,9 +43,42 @@ func (o *object) isPod() bool  { return o.Kind == "Pod" && o.APIVersion == "v1" 
 func (o *object) isNode() bool { return o.Kind == "Node" && o.APIVersion == "v1" }
 
 // readObjects reads a YAML or JSON file, or all of a directory and below; folders called status hold what labs write.
-func readObjects(path string) ([]*object, error) {
+func readObjects(path string) ([]*object, error) { return readAll(nil, path) }
+
+// readAll is readObjects for several paths; "-" is stdin, if there is one.
+func readAll(stdin io.Reader, paths ...string) ([]*object, error) {
 	var all []*object
-	err := filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
+	for _, path := range paths {
+		read := readPath
+		if path == "-" && stdin != nil {
+			read = func(string) ([]*object, error) { return readStream(stdin) }
+		}
+		objects, err := read(path)
+		if err != nil {
+			return nil, fmt.Errorf("read manifests: %w", err)
+		}
+		all = append(all, objects...)
+	}
+	seen := map[string]*object{}
+	for _, o := range all {
+		if other := seen[o.fileName()]; other != nil {
+			return nil, fmt.Errorf("read manifests: %s: in %s too", o, other.file)
+		}
+		seen[o.fileName()] = o
+	}
+	return all, nil
+}
+
+func readStream(stdin io.Reader) ([]*object, error) {
+	data, err := io.ReadAll(stdin)
+	if err != nil {
+		return nil, fmt.Errorf("standard input: %w", err)
+	}
+	return parseObjects("standard input", data)
+}
+
+func readPath(path string) (all []*object, err error) {
+	err = filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -62,17 +95,7 @@ func readObjects(path string) ([]*object, error) {
 		all = append(all, objects...)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read manifests: %w", err)
-	}
-	seen := map[string]*object{}
-	for _, o := range all {
-		if other := seen[o.fileName()]; other != nil {
-			return nil, fmt.Errorf("read manifests: %s: in %s too", o, other.file)
-		}
-		seen[o.fileName()] = o
-	}
-	return all, nil
+	return all, err
 }
 
 func isManifest(name string) bool {

@@ -32,6 +32,8 @@ type Options struct {
 	Manifests string `json:"manifests"` // a YAML file, or a directory of them, with at least one Node
 	Dir       string `json:"dir"`       // DefaultDir
 
+	More []string `json:"more,omitempty"` // further files or directories of manifests
+
 	// Binary is the myelin executable: the supervisor, and what `myelin` in a container's command runs. Empty: the
 	// supervisor runs in this process (as with InProcess), and commands can't use `myelin`.
 	Binary    string `json:"binary,omitempty"`

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"net/netip"
 	"os"
 	"time"
@@ -78,7 +79,7 @@ func (n *Node) status(pods []*Pod) NodeStatus {
 		Pods: []PodStatus{},
 	}
 	if _, err := os.Stat(n.path("agent.pid")); err == nil {
-		p, ready := n.AgentProcess(), n.agentReady()
+		p, ready := n.AgentProcess(), n.agentReady(context.Background())
 		switch {
 		case !p.Alive():
 			st.Agent = "stopped"

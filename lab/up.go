@@ -58,7 +58,7 @@ func (l *Lab) plan() ([]*object, error) {
 		*f = abs
 	}
 	l.dir = filepath.Join(l.opts.Dir, l.opts.Name)
-	objects, err := readObjects(l.opts.Manifests)
+	objects, err := readAll(nil, append([]string{l.opts.Manifests}, l.opts.More...)...)
 	if err != nil {
 		return nil, err
 	}

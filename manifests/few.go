@@ -42,7 +42,11 @@ func (s *Source) few(changed map[string]bool) (again, enough bool) {
 	if count {
 		s.count()
 	}
-	return again, s.update(affected)
+	if !s.update(affected) {
+		return again, false
+	}
+	s.tell(maps.Keys(files))
+	return again, true
 }
 
 // touched finds the files of paths that changed. It is false where more than

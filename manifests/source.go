@@ -52,6 +52,7 @@ type Params struct {
 type Source struct {
 	Params
 	problems    *cluster.Problems
+	seen        statedb.RWTable[*File]
 	initialized []func(statedb.WriteTxn) // nil after the first full read
 	files       map[string]*file         // by path below Dir
 	applied     rows
@@ -62,7 +63,7 @@ type Source struct {
 	unused      atomic.Pointer[map[string]int]
 }
 
-// New creates the table "manifest-problems" and registers the source as an
+// New creates the tables "manifest-problems" and "manifest-files", and registers the source as an
 // initializer of the cluster and policy tables: they count as initialized once Run has
 // read the whole directory.
 func New(p Params) (*Source, error) {
@@ -70,6 +71,9 @@ func New(p Params) (*Source, error) {
 	s := &Source{Params: p, files: map[string]*file{}, applied: newRows()}
 	var err error
 	if s.problems, err = cluster.NewProblems(p.DB, "manifest-problems", p.Log, func() time.Time { return s.Now() }); err != nil {
+		return nil, err
+	}
+	if s.seen, err = newFiles(p.DB); err != nil {
 		return nil, err
 	}
 	txn := s.write()
@@ -150,7 +154,7 @@ func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 		s.apply(s.applied, []*cluster.Problem{{File: s.Dir, Reason: reason}}, false)
 		return true
 	}
-	w.settle(found)
+	again = w.settle(found)
 	s.found = found
 	for rel := range s.files {
 		if _, ok := found.files[rel]; !ok && !found.unreadable(rel) {
@@ -173,6 +177,7 @@ func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 	desired, problems := s.merge()
 	s.flawless = s.flawless && len(faults) == 0
 	s.apply(desired, append(problems, faults...), true)
+	s.tell(maps.Keys(s.files))
 	return again
 }
 

@@ -122,15 +122,19 @@ func (w *watcher) add(path string, id inode) {
 	}
 }
 
-// settle ends the watches of directories that are gone.
-func (w *watcher) settle(found *tree) {
+// settle ends the watches of directories that are gone. It reports whether it
+// ended any: the kernel has one watch for a directory that was moved, and then
+// lost that of the new name, until the next walk adds it again.
+func (w *watcher) settle(found *tree) (ended bool) {
 	if w == nil {
-		return
+		return false
 	}
 	for path := range w.watched {
 		if _, ok := found.watched[path]; !ok {
 			_ = w.Remove(path)
 			delete(w.watched, path)
+			ended = true
 		}
 	}
+	return ended
 }

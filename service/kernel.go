@@ -304,3 +304,19 @@ func LastNumbers(d *bpf.Datapath) (service, backend uint32, err error) {
 	}
 	return service, backend, nil
 }
+
+// HeldAddresses are the frontends that the kernel has from an agent before us,
+// with the numbers of their Services.
+func HeldAddresses(d *bpf.Datapath) (map[L4Addr]uint32, error) {
+	held := map[L4Addr]uint32{}
+	err := bpf.Each(d.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
+		if !isAddress(key) {
+			held[frontendL4(*key)] = f.Service
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read which Services the kernel has: %w", err)
+	}
+	return held, nil
+}

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cilium/statedb/reconciler"
-
 	"myelin/cluster"
 )
 
@@ -104,14 +102,13 @@ type Service struct {
 	// Problems are what the object asks and doesn't get, each "field: reason".
 	Problems []string `json:"problems,omitempty"`
 	// Source says where the object comes from, e.g. "manifests:web.yaml".
-	Source string            `json:"source,omitempty"`
-	Status reconciler.Status `json:"status"`
+	Source string `json:"source,omitempty"`
 }
 
 // Key is the Service's namespace and name.
 func (s *Service) Key() cluster.Key { return cluster.Key{Namespace: s.Namespace, Name: s.Name} }
 
-// Equal reports whether two rows ask the same, whatever their status.
+// Equal reports whether two rows ask the same.
 func (s *Service) Equal(o *Service) bool {
 	return s.ID == o.ID && s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && s.Affinity == o.Affinity &&
 		s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal && s.Restricted == o.Restricted &&

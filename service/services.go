@@ -27,7 +27,10 @@ type Params struct {
 	// LastService and LastBackend are the largest numbers that the kernel has
 	// from an agent before us, which nobody else must get if the files are lost.
 	LastService, LastBackend uint32
-	Log                      *slog.Logger
+	// Held are the addresses that the kernel has from an agent before us, each
+	// with the number of the Service that it is a frontend of. See HeldAddresses.
+	Held map[L4Addr]uint32
+	Log  *slog.Logger
 }
 
 // Services keeps the tables equal to what the cluster asks of this node.

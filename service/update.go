@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 
 	"myelin/cluster"
 )
 
-// rank says whose an address is that several claim: the older one's, by the
-// objects' creation; of those that don't say it, the first by name, after all
-// that do. Services come before Pods' host ports.
+// rank orders the Services that claim one address: Services before Pods' host
+// ports, then by creation time, then by name. Objects without a creation time
+// come after those that have one.
 type rank struct {
 	pod     bool
 	created time.Time
@@ -33,12 +32,20 @@ func (r rank) before(o rank) bool {
 	return cmp.Or(r.created.Compare(o.created), compareKeys(r.key, o.key)) < 0
 }
 
+// displaces reports whether r gets an address although holder has it: by its
+// creation time, or since it is a Service and holder is a host port.
+func (r rank) displaces(holder rank) bool {
+	r.key, holder.key = cluster.Key{}, cluster.Key{}
+	return r.before(holder)
+}
+
 // update is one round of changes: the Services that were touched, as they are
 // in one snapshot of the cluster.
 type update struct {
 	*Services
 	cluster statedb.ReadTxn
 	txn     statedb.WriteTxn
+	before  statedb.ReadTxn // the tables as they were before txn
 	touched map[cluster.Key]bool
 	order   []cluster.Key // of touched, so that numbers don't depend on chance
 	plans   map[cluster.Key]*plan
@@ -121,7 +128,12 @@ func (u *update) commit(ready bool) error {
 		}
 	}
 	slices.SortFunc(u.order, compareKeys)
-	u.txn = u.DB.WriteTxn(u.Desired.all()...)
+	u.txn, u.before = u.DB.WriteTxn(u.Desired.all()...), u.DB.ReadTxn()
+	for _, k := range u.order {
+		if u.plans[k] != nil {
+			u.serviceIDs.Get(k) // in this order, whoever asks next
+		}
+	}
 	for _, k := range u.order {
 		u.apply(k)
 	}
@@ -136,7 +148,7 @@ func (u *update) commit(ready bool) error {
 		for _, done := range u.done {
 			done(u.txn)
 		}
-		u.Services.done = nil
+		u.Services.done, u.Held = nil, nil
 	}
 	u.errs = append(u.errs, u.serviceIDs.Save(), u.backendIDs.Save())
 	u.txn.Commit()
@@ -199,16 +211,41 @@ func (u *update) claim(k cluster.Key, contested map[L4Addr]bool) {
 	u.have[k] = next
 }
 
-// winner is whose an address is.
+// winner is the Service that gets an address. Where creation times don't differ, or there are none, the Service that
+// holds it keeps it: nothing else tells which was there first.
 func (u *update) winner(a L4Addr) cluster.Key {
 	claims := u.claims[a]
+	if len(claims) == 1 {
+		return claims[0]
+	}
 	best := claims[0]
 	for _, k := range claims[1:] {
 		if u.have[k].rank.before(u.have[best].rank) {
 			best = k
 		}
 	}
+	if holder, ok := u.holder(a); ok && !u.have[best].rank.displaces(u.have[holder].rank) {
+		return holder
+	}
 	return best
+}
+
+// holder is the claimant of an address that had it before this round. Until the tables are initialized, that is the
+// one which the kernel has from the agent before: Services may be listed in any order.
+func (u *update) holder(a L4Addr) (cluster.Key, bool) {
+	var id uint32
+	if u.done != nil {
+		id = u.Held[a]
+	}
+	if row, _, ok := u.Desired.Frontends.Get(u.before, FrontendByAddress(a)); ok && id == 0 {
+		id = row.ServiceID
+	}
+	for _, k := range u.claims[a] {
+		if id != 0 && u.serviceIDs.Get(k) == id {
+			return k, true
+		}
+	}
+	return cluster.Key{}, false
 }
 
 // apply makes the rows of a Service what its plan says.
@@ -229,7 +266,7 @@ func (u *update) apply(k cluster.Key) {
 		return
 	}
 	row := p.service
-	row.ID, row.Status = u.serviceIDs.Get(k), reconciler.StatusPending()
+	row.ID = u.serviceIDs.Get(k)
 	u.endpoints(k, p.endpoints)
 	row.Problems = append(row.Problems, u.frontends(k, p)...)
 	if old, _, ok := u.Desired.Services.Get(u.txn, ByKey(k)); !ok || !old.Equal(&row) {

@@ -172,7 +172,7 @@ func (f *Facts) reconcilers() Feature {
 		rows, done, pending, failed = rows+t.Rows, done+t.Done, pending+t.Pending, failed+t.Failed
 		for i, e := range t.Errors {
 			if i == fewErrors {
-				x.broken(fmt.Sprintf("%s: … and %d more (--verbose)", t.Name, t.Failed-i))
+				x.broken(fmt.Sprintf("%s: … and %d more", t.Name, t.Failed-i) + seeVerbose)
 				break
 			}
 			x.broken(t.Name + ": " + e)

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"myelin/bpf"
@@ -55,6 +56,12 @@ func (f *Facts) devices() Feature {
 		for _, p := range d.Foreign {
 			x.falls(fmt.Sprintf("%s: another program, %s", d.Name, p))
 			x.Cost = "another program may see, change or take packets before the datapath or after it"
+		}
+	}
+	for _, name := range f.Config.Devices {
+		named := func(d Device) bool { return d.Name == name }
+		if !strings.HasPrefix(name, "!") && !strings.HasSuffix(name, "+") && !slices.ContainsFunc(f.Devices, named) {
+			x.broken(name + " is in devices, and the node has no such device")
 		}
 	}
 	x.Chosen = fmt.Sprintf("%s; %s", strings.Join(wires, ", "), plural(pods, "pod link"))

@@ -139,7 +139,7 @@ func (f *Facts) prefilter() Feature {
 func (f *Feature) few(list []string, all int, tell func(string)) {
 	for i, text := range list {
 		if i == fewErrors {
-			tell(fmt.Sprintf("… and %d more (--verbose)", all-i))
+			tell(fmt.Sprintf("… and %d more", all-i) + seeVerbose)
 			return
 		}
 		tell(strings.ReplaceAll(text, "\n", " "))

@@ -33,7 +33,8 @@ func (r *Report) Render(w io.Writer, s Style) error {
 		p.devices(r.Devices)
 		p.maps(r.Maps)
 		p.tables(r.Tables)
-		p.problems("Services that don't get all they ask", r.ServiceProblems)
+		p.problems("Services that don't get all they ask", "myelin table show services", r.ServiceProblems)
+		p.problems("Policies that are refused, or not in the kernel", "myelin policy list", r.PolicyProblems)
 	}
 	p.summary(r)
 	_, err := io.WriteString(w, p.text.String())
@@ -65,6 +66,9 @@ func (p *printer) title(r *Report) {
 	p.text.WriteString(p.color(bold, r.Node) + line + "\n\n")
 }
 
+// seeVerbose ends a problem that stands for others, which --verbose lists.
+const seeVerbose = " (--verbose)"
+
 // feature is a line "NAME: CHOSEN", and lines about what is not as it could be.
 func (p *printer) feature(f Feature) {
 	chosen := f.Chosen
@@ -83,6 +87,9 @@ func (p *printer) feature(f Feature) {
 		code = red
 	}
 	for _, problem := range f.Problems {
+		if rest, ok := strings.CutSuffix(problem, seeVerbose); ok && p.style.Verbose {
+			problem = rest + " (listed below)"
+		}
 		p.wrapped(strings.Repeat(" ", label)+p.color(code, "- "), problem, label+2)
 	}
 	less := f.State == Fallback || f.State == Broken
@@ -198,9 +205,13 @@ func (p *printer) tables(list []Table) {
 	}
 }
 
-func (p *printer) problems(title string, list []string) {
+// problems lists at most MaxErrors; command shows the rest.
+func (p *printer) problems(title, command string, list []string) {
 	if len(list) == 0 {
 		return
+	}
+	if len(list) >= MaxErrors {
+		title += fmt.Sprintf(" (the first %d; all: %s)", len(list), command)
 	}
 	p.text.WriteString("\n" + p.color(bold, title) + "\n")
 	for _, text := range list {

@@ -145,6 +145,37 @@ func TestRender(t *testing.T) {
 	}
 }
 
+// A verbose report never points to --verbose: what the compact one leaves out is in it.
+func TestVerboseShowsTheRest(t *testing.T) {
+	f := broken(t)
+	f.Policies = policies(t).Policies
+	f.Settings.Policy = 1
+	f.Policies.Problems, f.Policies.Refused = []string{"p1", "p2", "p3", "p4 is refused"}, 4
+	var compact, verbose strings.Builder
+	r := Explain(f)
+	err := errors.Join(r.Render(&compact, Style{Width: 100}), r.Render(&verbose, Style{Width: 100, Verbose: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		text string
+		want map[string]bool
+	}{
+		{compact.String(), map[string]bool{
+			"e5": false, "p4 is refused": false, "and 1 more (--verbose)": true, "and 2 more (--verbose)": true,
+		}},
+		{verbose.String(), map[string]bool{
+			"e5": true, "p4 is refused": true, "--verbose": false, "and 1 more (listed below)": true,
+		}},
+	} {
+		for part, want := range c.want {
+			if strings.Contains(c.text, part) != want {
+				t.Errorf("%q is in it: %t, want %t\n%s", part, !want, want, c.text)
+			}
+		}
+	}
+}
+
 // TestColor: without its colours, a coloured report is the plain one.
 func TestColor(t *testing.T) {
 	var plain, colored strings.Builder

@@ -66,10 +66,10 @@ func agentError(err error, socket string) error {
 		return err
 	case s.Code() != codes.Unavailable || strings.HasPrefix(s.Message(), agentsWords):
 		return errors.New(s.Message())
-	case !fileExists(socket):
-		return fmt.Errorf("no agent answers at %s: there is no such socket. Is `myelin agent` running, or is its socket elsewhere (--socket)?", socket)
 	case strings.Contains(s.Message(), "permission denied"):
 		return fmt.Errorf("no agent answers at %s: permission denied, only root may ask", socket)
+	case !fileExists(socket):
+		return fmt.Errorf("no agent answers at %s: there is no such socket. Is `myelin agent` running, or is its socket elsewhere (--socket)?", socket)
 	}
 	return fmt.Errorf("no agent answers at %s: %s", socket, s.Message())
 }

@@ -83,8 +83,9 @@ func cleanupCommand() *cobra.Command {
 		Short: "Remove from this node all that agents have left: for a node that Myelin leaves",
 		Long: "Removes the CNI configuration and plugin first, then programs, maps, routes, neighbours, addresses, devices and files, and sets kernel parameters back " +
 			"to what they were. It refuses while an agent runs. While pods run, what forwards for them stays, and the exit status is 1.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		Args:    cobra.NoArgs,
+		PreRunE: needsRoot("the kernel's routes, devices, maps and files of the node"),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	cmd.Flags().StringVar(&f.config, "config", "", "the agent's configuration file, for the paths below")
 	cmd.Flags().StringVar(&f.runDir, "run-dir", "", "the agent's run directory (myelin.runDir)")

@@ -35,10 +35,14 @@ func labCommand() *cobra.Command {
 	}
 	cmd.PersistentFlags().StringVarP(&f.name, "name", "n", "lab", "the lab's name")
 	cmd.PersistentFlags().StringVar(&f.dir, "dir", lab.DefaultDir, "directory that holds the labs' state")
-	cmd.AddCommand(
-		labUpCommand(f), labDownCommand(f), labStatusCommand(f), labListCommand(f), labExecCommand(f),
-		labApplyCommand(f), labDeleteCommand(f), labAgentCommand(f), labSuperviseCommand(f), serveCommand(), callCommand(),
-	)
+	for _, verb := range []*cobra.Command{
+		labUpCommand(f), labDownCommand(f), labStatusCommand(f), labExecCommand(f), labApplyCommand(f), labDeleteCommand(f),
+		labAgentCommand(f), labSuperviseCommand(f),
+	} {
+		verb.PreRunE = needsRoot("network namespaces and the agents' sockets")
+		cmd.AddCommand(verb)
+	}
+	cmd.AddCommand(labListCommand(f), serveCommand(), callCommand())
 	return cmd
 }
 
@@ -52,12 +56,12 @@ func untilSignal(cmd *cobra.Command) (context.Context, context.CancelFunc) {
 func labUpCommand(f *labFlags) *cobra.Command {
 	var (
 		opts               lab.Options
-		set                []string
+		files, set         []string
 		conflist, outside  string
 		noAgent, quietLine bool
 	)
 	cmd := &cobra.Command{
-		Use:     "up -f MANIFESTS",
+		Use:     "up -f MANIFESTS…",
 		Short:   "Make nodes, start their agents and pods, and return when all run",
 		Example: "  myelin lab up -f examples/two-nodes\n  myelin lab up -n wide -f examples/two-nodes --set routingMode=tunnel --mtu 9000",
 		Args:    cobra.NoArgs,
@@ -71,15 +75,17 @@ func labUpCommand(f *labFlags) *cobra.Command {
 			}
 			ctx, stop := untilSignal(cmd)
 			defer stop()
+			opts.Manifests, opts.More = files[0], files[1:]
 			l, err := lab.Up(ctx, opts)
-			if err != nil || quietLine {
+			if err != nil {
 				return err
 			}
-			return drawLab(l, cmd.OutOrStdout())
+			return f.upDone(ctx, cmd, l, quietLine)
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&opts.Manifests, "filename", "f", "", "YAML file or directory: Nodes, Namespaces, Pods, …")
+	fs.StringArrayVarP(&files, "filename", "f", nil,
+		"YAML file or directory: Nodes, Namespaces, Pods, …; may be repeated")
 	fs.StringVar(&opts.Config, "config", "", "configuration that all agents get; the lab adds what makes it a node's own")
 	fs.StringArrayVar(&set, "set", nil, "KEY=VALUE that goes over the configuration, e.g. routingMode=tunnel")
 	fs.StringVar(&opts.CNIPlugin, "cni-plugin", "", "CNI plugin (default myelin-cni beside this program)")
@@ -94,6 +100,26 @@ func labUpCommand(f *labFlags) *cobra.Command {
 	fs.BoolVarP(&quietLine, "quiet", "q", false, "print nothing")
 	_ = cmd.MarkFlagRequired("filename") // fails only for flags that are not there
 	return cmd
+}
+
+// upDone draws the lab, unless quiet, and says what does not run in it: then the command fails, and the lab stays up.
+func (f *labFlags) upDone(ctx context.Context, cmd *cobra.Command, l *lab.Lab, quiet bool) error {
+	troubles, err := l.Troubles(ctx)
+	if err != nil {
+		return err
+	}
+	if !quiet {
+		if err := drawLab(l, cmd.OutOrStdout()); err != nil {
+			return err
+		}
+	}
+	for _, t := range troubles {
+		fmt.Fprintln(cmd.ErrOrStderr(), t)
+	}
+	if len(troubles) > 0 {
+		return fmt.Errorf("lab %s is up, but not all of it works", f.name)
+	}
+	return nil
 }
 
 // fillUp completes the options from flags that need work.

@@ -74,20 +74,26 @@ func runIn(place *lab.Place, args []string) error {
 
 func labApplyCommand(f *labFlags) *cobra.Command {
 	var (
-		path    string
-		prune   bool
+		o       lab.ApplyOptions
 		timeout time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "apply -f MANIFESTS",
+		Use:   "apply -f MANIFESTS…",
 		Short: "Add or change objects, and wait for the pods among them",
-		Args:  cobra.NoArgs,
+		Long: "Prints a line for each object: created, configured, unchanged, or rejected and why, as the nodes' agents " +
+			"say, which have read it by then. The exit status is 1 if one is rejected.",
+		Example: "  myelin lab apply -f examples/policies\n  myelin lab apply -f a.yaml -f b.yaml\n" +
+			"  cat a.yaml | myelin lab apply -f -",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error { return l.Apply(ctx, path, prune) })
+			o.Stdin = cmd.InOrStdin()
+			o.Each = func(c lab.Change) { fmt.Fprintln(cmd.OutOrStdout(), c) }
+			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error { return l.ApplyAll(ctx, o) })
 		},
 	}
-	cmd.Flags().StringVarP(&path, "filename", "f", "", "YAML file or directory")
-	cmd.Flags().BoolVar(&prune, "prune", false, "remove all objects that are not there, Nodes excepted")
+	cmd.Flags().StringArrayVarP(&o.Paths, "filename", "f", nil,
+		"YAML file or directory, or - for standard input; may be repeated")
+	cmd.Flags().BoolVar(&o.Prune, "prune", false, "remove all objects that are not there, Nodes excepted")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for pods")
 	_ = cmd.MarkFlagRequired("filename") // fails only for flags that are not there
 	return cmd
@@ -95,32 +101,35 @@ func labApplyCommand(f *labFlags) *cobra.Command {
 
 func labDeleteCommand(f *labFlags) *cobra.Command {
 	var (
-		path    string
+		paths   []string
 		timeout time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "delete [POD…] [-f MANIFESTS]",
+		Use:   "delete [POD…] [-f MANIFESTS…]",
 		Short: "Remove pods, or the objects of manifests, and wait until they are gone",
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if path == "" && len(names) == 0 {
+			if len(paths) == 0 && len(names) == 0 {
 				return errors.New("name a pod, or manifests with -f")
 			}
 			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error {
-				if path != "" {
-					if err := l.Delete(ctx, path); err != nil {
+				each := func(c lab.Change) { fmt.Fprintln(cmd.OutOrStdout(), c) }
+				if len(paths) > 0 {
+					if err := l.DeleteAll(ctx, paths, each); err != nil {
 						return err
 					}
 				}
 				for _, name := range names {
+					s := l.Pod(name).State()
 					if err := l.DeletePod(ctx, name); err != nil {
 						return err
 					}
+					each(lab.Change{Kind: "Pod", Namespace: s.Namespace, Name: s.Name, Action: lab.Deleted})
 				}
 				return nil
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&path, "filename", "f", "", "YAML file or directory")
+	cmd.Flags().StringArrayVarP(&paths, "filename", "f", nil, "YAML file or directory; may be repeated")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for pods")
 	return cmd
 }

@@ -30,63 +30,104 @@ spec:
   containers: [{name: web, command: [myelin, lab, serve]}]
 `
 
-// TestLab builds the program and runs a lab from the command line, from up to down.
-func TestLab(t *testing.T) {
+// labRun runs `myelin lab` for a lab of its own.
+type labRun struct {
+	*testing.T
+	dir, bin, name, manifests string
+}
+
+func newLabRun(t *testing.T) *labRun {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
 	}
 	dir := t.TempDir()
-	bin, manifests := filepath.Join(dir, "myelin"), filepath.Join(dir, "lab.yaml")
-	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+	r := &labRun{t, dir, filepath.Join(dir, "myelin"), fmt.Sprintf("cli%d", os.Getpid()), filepath.Join(dir, "lab.yaml")}
+	if out, err := exec.Command("go", "build", "-o", r.bin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, out)
 	}
-	if err := os.WriteFile(manifests, []byte(hostPod), 0o644); err != nil {
+	if err := os.WriteFile(r.manifests, []byte(hostPod), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	name := fmt.Sprintf("cli%d", os.Getpid())
-	run := func(status int, args ...string) string {
-		t.Helper()
-		cmd := exec.Command(bin, append([]string{"lab", "--dir", filepath.Join(dir, "labs"), "-n", name}, args...)...)
-		cmd.Stdin = strings.NewReader("input\n")
-		out, err := cmd.CombinedOutput()
-		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) {
-			t.Fatal(err)
-		}
-		if got := cmd.ProcessState.ExitCode(); got != status {
-			t.Errorf("lab %s: status %d, want %d: %s", strings.Join(args, " "), got, status, out)
-		}
-		return string(out)
+	t.Cleanup(func() { r.run(0, "down") })
+	return r
+}
+
+func (r *labRun) run(status int, args ...string) string {
+	r.Helper()
+	cmd := exec.Command(r.bin, append([]string{"lab", "--dir", filepath.Join(r.dir, "labs"), "-n", r.name}, args...)...)
+	cmd.Stdin = strings.NewReader("input\n")
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		r.Fatal(err)
 	}
-	t.Cleanup(func() { run(0, "down") })
-	contains := func(got string, want ...string) {
-		t.Helper()
-		for _, w := range want {
-			if !strings.Contains(got, w) {
-				t.Errorf("output has no %q:\n%s", w, got)
-			}
+	if got := cmd.ProcessState.ExitCode(); got != status {
+		r.Errorf("lab %s: status %d, want %d: %s", strings.Join(args, " "), got, status, out)
+	}
+	return string(out)
+}
+
+func (r *labRun) contains(got string, want ...string) {
+	r.Helper()
+	for _, w := range want {
+		if !strings.Contains(got, w) {
+			r.Errorf("output has no %q:\n%s", w, got)
 		}
 	}
-	contains(run(0, "up", "--no-agent", "-f", manifests), "start pods\n", "┌─ node1 ─", "demo/web Running")
-	contains(run(1, "up", "--no-agent", "-f", manifests), "exists")
-	contains(run(0, "list"), name+"\n")
-	contains(run(0, "exec", "world", "--", "myelin", "lab", "call", "--wait", "5s", "http://192.168.9.1:8080/"), "server  demo/web\n")
-	contains(run(0, "exec", "web", "myelin", "lab", "call", "--wait", "5s", "udp://[2001:db8:64::1]:7001"), "from [2001:db8:64::1]:7001")
-	contains(run(0, "exec", "node1", "cat"), "input\n")
-	run(7, "exec", "node1", "--", "sh", "-c", "exit 7")
-	run(128+15, "exec", "node1", "--", "sh", "-c", "kill -TERM $$")
-	contains(run(1, "exec", "nobody", "true"), "no pod \"nobody\"")
+}
+
+// pod writes a file with a Pod on the node's network.
+func (r *labRun) pod(name, command string) string {
+	r.Helper()
+	file := filepath.Join(r.dir, name+".yaml")
+	yaml := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: demo}\n"+
+		"spec: {nodeName: node1, hostNetwork: true, containers: [{name: c, command: [sh, -c, %q]}]}\n", name, command)
+	if err := os.WriteFile(file, []byte(yaml), 0o644); err != nil {
+		r.Fatal(err)
+	}
+	return file
+}
+
+// TestLab builds the program and runs a lab from the command line, from up to down.
+func TestLab(t *testing.T) {
+	r := newLabRun(t)
+	r.contains(r.run(0, "up", "--no-agent", "-f", r.manifests), "start pods\n", "┌─ node1 ─", "demo/web Running")
+	r.contains(r.run(1, "up", "--no-agent", "-f", r.manifests), "exists")
+	r.contains(r.run(0, "list"), r.name+"\n")
+	r.contains(r.run(0, "exec", "world", "--", "myelin", "lab", "call", "--wait", "5s", "http://192.168.9.1:8080/"), "server  demo/web\n")
+	r.contains(r.run(0, "exec", "web", "myelin", "lab", "call", "--wait", "5s", "udp://[2001:db8:64::1]:7001"), "from [2001:db8:64::1]:7001")
+	r.contains(r.run(0, "exec", "node1", "cat"), "input\n")
+	r.run(7, "exec", "node1", "--", "sh", "-c", "exit 7")
+	r.run(128+15, "exec", "node1", "--", "sh", "-c", "kill -TERM $$")
+	r.contains(r.run(1, "exec", "nobody", "true"), "no pod \"nobody\"")
 	var st lab.Status
-	if err := json.Unmarshal([]byte(run(0, "status", "-o", "json")), &st); err != nil || st.Name != name || len(st.Nodes) != 1 {
+	if err := json.Unmarshal([]byte(r.run(0, "status", "-o", "json")), &st); err != nil || st.Name != r.name || len(st.Nodes) != 1 {
 		t.Errorf("status %+v: %v", st, err)
 	}
-	run(0, "delete", "demo/web")
-	contains(run(1, "exec", "web", "true"), "no pod")
-	contains(run(0, "apply", "-f", manifests), "")
-	contains(run(0, "status"), "demo/web Running")
-	run(0, "down")
-	contains(run(1, "status"), "there is no lab "+name)
-	contains(run(1, "up"), "filename")
+	r.contains(r.run(0, "delete", "demo/web"), "pod/demo/web deleted\n")
+	r.contains(r.run(1, "exec", "web", "true"), "no pod")
+	r.contains(r.run(0, "apply", "-f", r.manifests), "node/node1 unchanged\npod/demo/web created\n")
+	r.contains(r.run(0, "status"), "demo/web Running")
+	r.run(0, "down")
+	r.contains(r.run(1, "status"), "there is no lab "+r.name)
+	r.contains(r.run(1, "up"), "filename")
+}
+
+// Commands take several files, apply says what became of each object, and up fails where a pod crash-loops.
+func TestLabFiles(t *testing.T) {
+	r := newLabRun(t)
+	a, b, c := r.pod("a", "sleep 1000"), r.pod("b", "sleep 1000"), r.pod("c", "echo no config; exit 7")
+	r.run(0, "up", "--no-agent", "-f", r.manifests)
+	r.contains(r.run(0, "apply", "-f", r.manifests), "node/node1 unchanged\npod/demo/web unchanged\n")
+	r.contains(r.run(0, "apply", "-f", a, "-f", b), "pod/demo/a created\npod/demo/b created\n")
+	r.contains(r.run(1, "apply", "-f", r.manifests, "-f", r.manifests), "lab.yaml too")
+	r.contains(r.run(0, "status"), "demo/a Running", "demo/b Running")
+	r.contains(r.run(0, "delete", "-f", a, "-f", b, "-f", c), "pod/demo/a deleted\npod/demo/b deleted\n")
+	r.contains(r.run(1, "exec", "b", "true"), "no pod")
+	r.run(0, "down")
+	r.contains(r.run(1, "up", "--no-agent", "-f", r.manifests, "-f", c),
+		"demo/web Running", "pod demo/c crash-loops: container c was restarted ", "last status 7", "its log ends: no config",
+		"not all of it works")
 }
 
 func TestParseSet(t *testing.T) {

@@ -44,8 +44,11 @@ type verb struct {
 func nouns() []noun {
 	return []noun{
 		{name: "endpoint", short: "Pods of this node as the datapath knows them", verbs: []verb{
-			{name: "list", short: "List the pods of this node", table: "endpoints"},
-			{name: "get", short: "Show the pod with an ID", table: "endpoints", by: "ID"},
+			{
+				name: "list", short: "List the pods of this node, with identity, labels and policy enforcement",
+				table: "endpoint-details", write: writeLines,
+			},
+			{name: "get", short: "Show the pod with an ID", table: "endpoint-details", by: "ID"},
 		}},
 		{name: "identity", short: "Label sets and their numbers on this node", verbs: []verb{
 			{name: "list", short: "List the numbers of label sets", table: "identities"},
@@ -259,12 +262,15 @@ func writeTrimmed(w io.Writer, b *bytes.Buffer) error {
 	return err
 }
 
-// writeFields is one row, a line for each column.
+// writeFields is one row, a line for each column, and for each further line of a cell.
 func writeFields(w io.Writer, columns, cells []string) error {
 	var b bytes.Buffer
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for i, c := range columns {
-		fmt.Fprintf(tw, "%s\t%s\n", c, cells[i])
+		for _, line := range strings.Split(cells[i], "\n") {
+			fmt.Fprintf(tw, "%s\t%s\n", c, line)
+			c = ""
+		}
 	}
 	tw.Flush()
 	return writeTrimmed(w, &b)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/metadata"
 
 	apiv1 "myelin/api/v1"
 	"myelin/event"
@@ -26,7 +27,9 @@ func monitorCommand() *cobra.Command {
 		Use:   "monitor",
 		Short: "Show drops and flows as they happen",
 		Long: "Shows one line an event: time, hook, what happened, who (identity) → whom, protocol, and the interface. Drops are sent at bpf.events.default.rateLimit " +
-			"a second and CPU at most; `myelin drops` counts them all. Flows begin and end only where the datapath keeps rows of them.",
+			"a second and CPU at most; `myelin drops` counts them all. " +
+			"Flows begin and end only where the datapath keeps rows of them: those of pods with policies and those that " +
+			"are masqueraded, or with myelin.flowTracking: always, all. A line on standard error says so.",
 		Example: "  myelin monitor --drops --pod default/client\n  myelin monitor -o json | jq .reason",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -71,14 +74,18 @@ func (f *monitorFlags) run(cmd *cobra.Command) error {
 	defer done()
 	ctx, stop := untilSignal(cmd)
 	defer stop()
+	var header metadata.MD
 	stream, err := client.Monitor(ctx, req)
 	if err == nil {
-		_, err = stream.Header() // the agent listens now
+		header, err = stream.Header() // the agent listens now
 	}
 	if err != nil {
 		return agentError(err, f.socket)
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), "listening")
+	for _, note := range header.Get(event.NoteHeader) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "note: "+note)
+	}
 	for n := 0; f.count == 0 || n < f.count; n++ {
 		p, err := stream.Recv()
 		if ctx.Err() != nil {

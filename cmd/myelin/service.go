@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -14,8 +16,11 @@ import (
 func serviceNouns() []noun {
 	return []noun{
 		{name: "service", short: "Services and what they lead to", verbs: []verb{
-			{name: "list", short: "List the addresses of Services with the backends that get new flows", table: "service-addresses", write: writeAddresses},
-			{name: "get", short: "Show a Service's options and problems", table: "services", by: "Service", arg: "NAMESPACE/NAME"},
+			{name: "list", short: "List the addresses of Services with the backends that get new flows", table: "service-addresses", write: writeLines},
+			{
+				name: "get", short: "Show a Service's options, frontends, backends and problems",
+				table: "service-details", by: "Service", arg: "NAMESPACE/NAME",
+			},
 			{name: "flows", short: "List the flows that packets are translated for", table: "service-flows"},
 		}, more: serviceVerbs},
 		{name: "backend", short: "What stands behind Services", verbs: []verb{
@@ -24,33 +29,28 @@ func serviceNouns() []noun {
 	}
 }
 
-// addressColumns are those that `cilium-dbg service list` has; more can be
-// asked by --filter and are in JSON.
-const addressColumns = 4
-
-// writeAddresses gives each backend a line.
-func writeAddresses(w io.Writer, t *apiv1.ListResponse) error {
+// writeLines is writeTable for cells of several lines, each of which has a line of its own.
+func writeLines(w io.Writer, t *apiv1.ListResponse) error {
 	var b bytes.Buffer
 	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(tw, strings.Join(firstCells(t.GetColumns()), "\t"))
+	fmt.Fprintln(tw, strings.Join(t.GetColumns(), "\t"))
 	for _, row := range t.GetRows() {
-		cells := firstCells(row.GetCells())
-		for {
-			more := make([]string, len(cells))
+		cells := slices.Clone(row.GetCells())
+		for i := range cells {
+			cells[i] = cmp.Or(strings.ReplaceAll(cells[i], "\t", " "), "-")
+		}
+		for more := true; more; {
+			rest := make([]string, len(cells))
+			more = false
 			for i, c := range cells {
-				cells[i], more[i], _ = strings.Cut(c, "\n")
+				var cut bool
+				cells[i], rest[i], cut = strings.Cut(c, "\n")
+				more = more || cut
 			}
 			fmt.Fprintln(tw, strings.Join(cells, "\t"))
-			if cells = more; strings.Join(more, "") == "" {
-				break
-			}
+			cells = rest
 		}
 	}
 	tw.Flush()
 	return writeTrimmed(w, &b)
-}
-
-// firstCells is a copy: what was asked stays as it is.
-func firstCells(cells []string) []string {
-	return append([]string(nil), cells[:min(len(cells), addressColumns)]...)
 }

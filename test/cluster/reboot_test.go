@@ -1,6 +1,7 @@
 package clustertest
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"slices"
@@ -35,10 +36,14 @@ spec: {ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80
 	c.each("web", []string{"in-node", "n2"}, c.within("client"))
 	c.asks("web", "http://172.30.0.12:8882/hostname", "in-control")
 	running := c.run("kubectl", "get", "pods", "-A", "--field-selector=spec.nodeName=n2", "-o", "jsonpath={.items[*].status.podIP}")
-	rows := c.run("in-node", "n2", "myelin", "endpoint", "list")
-	for _, row := range strings.Split(rows, "\n")[1:] {
-		if fields := strings.Fields(row); !slices.Contains(strings.Fields(running), fields[2]) {
-			t.Errorf("endpoint %s is of no pod; those of n2 have %s", row, running)
+	var endpoints []struct{ Pod, IPv4 string }
+	rows := c.run("in-node", "n2", "myelin", "endpoint", "list", "-o", "json")
+	if err := json.Unmarshal([]byte(rows), &endpoints); err != nil || len(endpoints) == 0 {
+		t.Fatalf("endpoints: %v: %s", err, rows)
+	}
+	for _, e := range endpoints {
+		if !slices.Contains(strings.Fields(running), e.IPv4) {
+			t.Errorf("endpoint %+v is of no pod; those of n2 have %s", e, running)
 		}
 	}
 }

@@ -133,11 +133,11 @@ func TestStandalone(t *testing.T) {
 		t.Errorf("got %q", out)
 	}
 	g.allBecome("node2 world")
-	g.has(`ID   Frontend               Service Type   Backend
-1    192.0.2.10:80/TCP      LoadBalancer   1 => 192.168.64.2:8080/TCP (active)
-                                           2 => 198.51.100.1:8080/TCP (active)
-1    [2001:db8::a]:80/TCP   LoadBalancer   1 => [2001:db8:64::1]:8080/TCP (active)
-                                           2 => [fd00:64::2]:8080/TCP (active)
+	g.has(`ID   Frontend               Service Type   Service   Port   Backend
+1    192.0.2.10:80/TCP      LoadBalancer   web       -      1 => 192.168.64.2:8080/TCP (active)
+                                                            2 => 198.51.100.1:8080/TCP (active)
+1    [2001:db8::a]:80/TCP   LoadBalancer   web       -      1 => [2001:db8:64::1]:8080/TCP (active)
+                                                            2 => [fd00:64::2]:8080/TCP (active)
 `, "service", "list")
 	g.has("Kubernetes: none; 1 Service programmed", "status", "--verbose")
 	t.Run("maintenance", func(*testing.T) { g.testMaintenance() })
@@ -153,7 +153,7 @@ func TestStandalone(t *testing.T) {
 		}
 		return nil
 	})
-	if out := g.must("service", "list"); words(out) != "ID Frontend Service Type Backend" {
+	if out := g.must("service", "list"); words(out) != "ID Frontend Service Type Service Port Backend" {
 		t.Errorf("got %q", out)
 	}
 	if left, _ := filepath.Glob(filepath.Join(g.node.RunDir(), "services", "*")); len(left) > 0 {

@@ -79,7 +79,11 @@ func TestWaiting(t *testing.T) {
 
 	check(t, node.StopAgent(t.Context()))
 	check(t, os.Remove(path))
-	check(t, node.StartAgent(t.Context(), nil)) // its socket opens, though it is not ready
+	const noNode = "it waits: no Node object named node1 in "
+	err = node.StartAgent(t.Context(), nil) // its socket opens, though it is not ready
+	if err == nil || !strings.Contains(err.Error(), noNode) {
+		t.Errorf("start without a Node: %v, want %q", err, noNode)
+	}
 	c.waits("no Node object named node1 in " + c.Manifests() + "; seen: node2")
 	var s status.Report
 	if code := c.answers(&s, "status"); code != 1 || s.Waiting == nil || s.ReadyMs != 0 || time.Since(s.Waiting.Since) > time.Hour ||
