@@ -373,6 +373,9 @@ func (a *Agent) stop() error {
 	if a.tunnels != nil {
 		a.tunnels.Close()
 	}
+	if a.manager != nil {
+		a.manager.Close() // works by a.host
+	}
 	if a.host != nil {
 		a.host.Close()
 	}
