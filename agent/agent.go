@@ -105,7 +105,7 @@ const lastWords = 15 * time.Second
 // after it. Where what the programs were loaded with has changed, it does all
 // of that again, which loses as little as a restart: nothing.
 func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger) error {
-	release, err := host.Alone(ctx, c.Myelin.RunDir, lastWords, log)
+	release, err := host.Alone(ctx, host.Places{RunDir: c.Myelin.RunDir, BPFRoot: c.Myelin.BPFRoot}, lastWords, log)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/cni"
+	"myelin/durable"
 	"myelin/ipam"
 )
 
@@ -235,6 +236,9 @@ func (a *Agent) cniProblem() *cni.Problem {
 	}
 	if row := a.assignment(); len(row.InForce) == 0 {
 		return &cni.Problem{Reason: row.Problem}
+	}
+	if err := durable.Probe(a.config.Myelin.RunDir); err != nil {
+		return &cni.Problem{Reason: err.Error()}
 	}
 	return nil
 }

@@ -37,6 +37,24 @@ func Write(path string, data []byte) error {
 	return syncDir(dir)
 }
 
+// probeSize is what Probe writes: a page, since less may find room where a file
+// of state would not.
+const probeSize = 4096
+
+// Probe reports why no file can be written to a directory, as where its file
+// system is full; nil if one can.
+func Probe(dir string) error {
+	f, err := os.CreateTemp(dir, "probe-*"+Temporary)
+	if err != nil {
+		return fmt.Errorf("directory %s can't be written: %w", dir, err)
+	}
+	_, err = f.Write(make([]byte, probeSize))
+	if err = errors.Join(err, f.Close()); err != nil {
+		err = fmt.Errorf("directory %s can't be written: %w", dir, err)
+	}
+	return errors.Join(err, os.Remove(f.Name()))
+}
+
 // Load reads the files of dir whose names end in suffix, by name, and removes
 // what a crash left half written. One that read refuses is an error of its own
 // in bad, and stays for the operator to look at. A directory that isn't there is

@@ -72,25 +72,22 @@ func (c *cluster) emptyNode(r *runtimeOf, pods []*sandbox) (median time.Duration
 		}
 		times = append(times, time.Since(begin))
 	}
-	c.noPodsLeft("node1")
+	c.podsLeft("node1", 0)
 	slices.Sort(times)
 	return times[len(times)/2]
 }
 
-// noPodsLeft waits until links and state files of deleted pods are gone.
-func (c *cluster) noPodsLeft(node string) {
+// podsLeft waits until a node has the links and the state files of n pods.
+func (c *cluster) podsLeft(node string, n int) {
 	c.t.Helper()
-	for end := time.Now().Add(patience(10 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+	eventually(c.t, fmt.Sprintf("%s has %d pods", node, n), 10*time.Second, func() error {
 		links := strings.Count("\n"+c.ip(node, "-o", "-br", "link"), "\nmye")
 		files, err := filepath.Glob(filepath.Join(c.Node(node).RunDir(), "endpoints", "*.json"))
-		if err == nil && links == 0 && len(files) == 0 {
-			return
+		if err != nil || links != n || len(files) != n {
+			return fmt.Errorf("there are %d pod links and %d state files: %w", links, len(files), err)
 		}
-		if time.Now().After(end) {
-			c.t.Errorf("after all DELs %d pod links and %d state files are left: %v", links, len(files), err)
-			return
-		}
-	}
+		return nil
+	})
 }
 
 // linkDeletion is what the kernel itself takes to delete a veth pair that is up, at the median of 21.
