@@ -85,6 +85,7 @@ type Agent struct {
 	ipam        *ipam.Allocator
 	podCIDRs    statedb.RWTable[*ipam.Assignment]
 	assigned    func(statedb.WriteTxn) // called with the first row of podCIDRs
+	unsaved     atomic.Bool            // the row of podCIDRs is in no file
 	host        *netlink.Handle
 	manager     *endpoint.Manager
 	hub         *event.Hub
@@ -312,7 +313,7 @@ func (a *Agent) startServer(context.Context) error {
 
 // startCNI lets requests through that need all parts.
 func (a *Agent) startCNI(ctx context.Context) error {
-	a.server.cni.real.Store(cni.NewServer(a.log, a.manager, a.cniProblem))
+	a.server.cni.real.Store(cni.NewServer(a.log, a.manager, a.cniStatus))
 	if a.standalone() {
 		a.progress.opens()
 		return a.server.open()

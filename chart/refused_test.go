@@ -25,7 +25,7 @@ func TestServerAuto(t *testing.T) {
 			}
 			return map[string]any{"data": map[string]any{"kubeconfig": "clusters:\n- cluster:\n    server: " + url + "\n  name: " + name + "\n"}}, nil
 		}
-		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Values: map[string]any{"k8sServiceHost": "auto", "k8sServicePort": 1}, Lookup: find})
+		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: map[string]any{"k8sServiceHost": "auto", "k8sServicePort": 1}, Lookup: find})
 		if want == "" {
 			if err == nil || !strings.Contains(err.Error(), "k8sServiceHost: auto: ") {
 				t.Errorf("%q: %v", url, err)
@@ -71,7 +71,7 @@ func TestRefused(t *testing.T) {
 		if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: Helm says %v", set, err)
 		}
-		_, err = Render(Options{Release: "myelin", Namespace: "kube-system", Values: values})
+		_, err = Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: values})
 		if err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(want, "/", ".")) {
 			t.Errorf("--set %s: Render says %v", set, err)
 		}
@@ -88,7 +88,7 @@ func TestMigrating(t *testing.T) {
 	if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Helm says %v", err)
 	}
-	if _, err := Render(Options{Release: "myelin", Namespace: "kube-system", Values: values}); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: values}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Render says %v", err)
 	}
 }

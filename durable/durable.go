@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Temporary ends the names of files that a crash may leave half written.
@@ -35,6 +36,11 @@ func Write(path string, data []byte) error {
 		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 	}
 	return syncDir(dir)
+}
+
+// Full reports whether a write failed for want of room.
+func Full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // probeSize is what Probe writes: a page, since less may find room where a file

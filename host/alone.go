@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"myelin/durable"
 )
 
 // lockFile is the name of what an agent has locked while it runs, in its run directory.
@@ -52,7 +54,7 @@ func claimBPFRoot(path string) (f *os.File, err error) {
 // claimRunDir locks the lock file of a run directory. Where there is no room for the file, it locks the directory itself.
 func claimRunDir(dir string) (*os.File, error) {
 	f, err := claim(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if durable.Full(err) {
 		return claim(dir, os.O_RDONLY|unix.O_DIRECTORY)
 	}
 	return f, err
