@@ -3,12 +3,18 @@ package endpoint
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"myelin/bpf"
 )
 
 // held is a step of Delete that waits to be let go.
@@ -166,5 +172,43 @@ func TestDeleteAsyncRetry(t *testing.T) {
 			}
 			a.Close()
 		})
+	}
+}
+
+// TestForgetKeepsPrograms: an endpoint that the datapath has forgotten leaves no row, and its programs on the link: the kernel's stack must not get
+// what the pod still sends. Without the link nothing is left.
+func TestForgetKeepsPrograms(t *testing.T) {
+	link, k, e, pins := podLink(t)
+	e.IPv4 = netip.MustParseAddr("10.0.0.2")
+	update := func() {
+		t.Helper()
+		if err := k.Update(t.Context(), nil, 0, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update()
+	update() // by its lasting link, where there is one
+	before := len(attached(t, link))
+	e.State = StateDeleting
+	update()
+	if now := len(attached(t, link)); before == 0 || now != before {
+		t.Errorf("%d programs are on the link of an endpoint that is being deleted, %d were", now, before)
+	}
+	var row bpf.DatapathEndpoint
+	if err := k.Datapath.Endpoints.Lookup(bpf.Addr(e.IPv4), &row); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("the row of its address: %v", err)
+	}
+	var pod bpf.DatapathPodLink
+	if err := k.Datapath.PodLinks.Lookup(uint32(e.LinkIndex), &pod); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("the row of its link: %v", err)
+	}
+	if err := netlink.LinkDel(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Delete(t.Context(), nil, 0, e); err != nil {
+		t.Error(err)
+	}
+	if files, err := os.ReadDir(pins); err != nil || len(files) > 0 {
+		t.Errorf("pins left: %v, %v", files, err)
 	}
 }
