@@ -52,7 +52,8 @@ func (a *Agent) startHealth(context.Context) error {
 func (h *health) serve(name string, addrs []string, port uint16, handler http.Handler) {
 	for _, addr := range addrs {
 		l := &listener{
-			log: h.log, name: name, address: net.JoinHostPort(addr, strconv.Itoa(int(port))), handler: handler, retry: listenRetryMin,
+			log: h.log, name: name, address: net.JoinHostPort(addr, strconv.Itoa(int(port))),
+			handler: handler, retry: listenRetryMin,
 		}
 		l.start()
 		h.listeners = append(h.listeners, l)

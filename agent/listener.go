@@ -50,7 +50,8 @@ func (l *listener) start() {
 	}
 	l.err, l.retry = nil, listenRetryMin
 	l.server = &http.Server{
-		Handler: l.handler, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, ErrorLog: slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
+		Handler: l.handler, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout,
+		ErrorLog: slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
 	}
 	go l.serve(l.server, socket)
 }
@@ -62,7 +63,8 @@ func (l *listener) failed(err error) {
 		if absent(err) {
 			level = slog.LevelDebug
 		}
-		l.log.Log(context.Background(), level, "HTTP is not served, and tried again", "what", l.name, "address", l.address, "error", err)
+		l.log.Log(context.Background(), level, "HTTP is not served, and tried again",
+			"what", l.name, "address", l.address, "error", err)
 	}
 	l.server, l.err = nil, err
 	l.timer = time.AfterFunc(l.retry, l.start)

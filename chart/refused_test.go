@@ -166,3 +166,29 @@ func refusal(key string, data []byte) error {
 	}
 	return nil
 }
+
+// TestExplained: Helm, which prints what the schema's keywords say and no descriptions, tells what is wanted, or
+// why a value is refused.
+func TestExplained(t *testing.T) {
+	for set, want := range map[string]string{
+		"encryption.enabled=true":              "false (not yet: transparent encryption)",
+		"iptablesRandomFully=true":             "refused: no iptables rule is ever written",
+		"myelin.runDir=run":                    "an absolute path",
+		"devices=[averyverylongdevicename]":    "a list of devices",
+		"ipv4NativeRoutingCIDR=10.0.0.0":       "a CIDR of IPv4",
+		"nodePort.range=30000":                 "a range of ports such as 30000,32767",
+		"k8sServiceHost=https://192.0.2.1":     "a host name or an IP address, without https:// and without a port",
+		"k8sServiceHost=192.0.2.1:6443":        "a host name or an IP address, without https:// and without a port",
+		"myelin.prometheus.address=everywhere": "an IP address of the node, or nothing",
+		"updateStrategy.type=Recreate":         "'RollingUpdate', 'OnDelete'",
+		"operator.updateStrategy.type=Rolling": "'RollingUpdate', 'Recreate'",
+	} {
+		values, err := Values(nil, []string{set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: Helm says %v, want %q", set, err, want)
+		}
+	}
+}

@@ -114,11 +114,14 @@ func own() map[string]schema {
 		all[at+"create"], all[at+"automount"], all[at+"name"], all[at+"annotations"] = flag, flag, name, labels
 	}
 	for _, at := range []string{"prometheus.serviceMonitor.", "operator.prometheus.serviceMonitor."} {
-		all[at+"enabled"], all[at+"namespace"], all[at+"labels"], all[at+"annotations"], all[at+"jobLabel"] = flag, text, labels, labels, text
-		all[at+"interval"], all[at+"scrapeTimeout"], all[at+"relabelings"], all[at+"metricRelabelings"] = text, text, objects, objects
+		all[at+"enabled"], all[at+"namespace"], all[at+"jobLabel"] = flag, text, text
+		all[at+"labels"], all[at+"annotations"] = labels, labels
+		all[at+"interval"], all[at+"scrapeTimeout"] = text, text
+		all[at+"relabelings"], all[at+"metricRelabelings"] = objects, objects
 		all[at+"trustCRDsExist"] = flag
 	}
-	all["operator.prometheus.enabled"], all["operator.prometheus.port"] = flag, schema{"type": "integer", "minimum": 1, "maximum": 65535}
+	all["operator.prometheus.enabled"] = flag
+	all["operator.prometheus.port"] = schema{"type": "integer", "minimum": 1, "maximum": 65535}
 	for _, probe := range []string{"startupProbe", "livenessProbe", "readinessProbe"} {
 		all[probe+".periodSeconds"], all[probe+".failureThreshold"] = count, count
 	}
@@ -127,7 +130,8 @@ func own() map[string]schema {
 
 // strategy is of a DaemonSet's or a Deployment's update.
 func strategy(types ...any) schema {
-	some := schema{"anyOf": []any{schema{"type": "integer", "minimum": 0}, schema{"type": "string", "pattern": "^[0-9]+%$"}}}
+	share := schema{"type": "string", "pattern": "^[0-9]+%$"}
+	some := schema{"anyOf": []any{schema{"type": "integer", "minimum": 0}, share}}
 	return schema{"type": "object", "additionalProperties": false, "properties": schema{
 		"type": schema{"enum": types},
 		"rollingUpdate": schema{"type": []any{"object", "null"}, "additionalProperties": false, "properties": schema{
@@ -190,7 +194,8 @@ func check(s *jsonschema.Schema, values map[string]any) error {
 	return errors.Join(problems...)
 }
 
-// explain is what the agent says of a value that the schema refuses: it knows more of it. What is the chart's alone the schema says.
+// explain is what the agent says of a value that the schema refuses: it knows more of it. What is the chart's alone
+// the schema says.
 func explain(leaf *jsonschema.ValidationError, values any) []error {
 	at := leaf.InstanceLocation
 	if unknown, ok := leaf.ErrorKind.(*kind.AdditionalProperties); ok {
@@ -205,7 +210,8 @@ func explain(leaf *jsonschema.ValidationError, values any) []error {
 	if key == "" {
 		key = "values"
 	}
-	return []error{agentSays(key, valueAt(values, at), leaf.ErrorKind.LocalizedString(message.NewPrinter(language.English)))}
+	text := leaf.ErrorKind.LocalizedString(message.NewPrinter(language.English))
+	return []error{agentSays(key, valueAt(values, at), text)}
 }
 
 // agentSays is the problem with a key: what config says, or else what the schema does.

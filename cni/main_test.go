@@ -185,7 +185,8 @@ func (n *node) del(list *libcni.NetworkConfigList, pod *libcni.RuntimeConf) erro
 	return n.runtime.DelNetworkList(n.t.Context(), list, pod)
 }
 
-// empty fails the test if the agent or the run directory holds anything, and goes on holding it: DEL is answered before the link is gone.
+// empty fails the test if the agent or the run directory holds anything, and goes on holding it: DEL is answered
+// before the link is gone.
 func (n *node) empty(a *agent) {
 	n.t.Helper()
 	for end := time.Now().Add(5 * time.Second); a.rows()+int(a.ipam.Dump()[0].InUse) > 0 && time.Now().Before(end); {

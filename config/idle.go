@@ -16,7 +16,8 @@ type idle struct {
 // idles are values of what is always so here, whatever the key says, that ask for something else.
 func idles() []idle {
 	return []idle{
-		{"nodePort.autoProtectPortRange", "true", "node ports are not reserved; keep net.ipv4.ip_local_port_range away from nodePort.range"},
+		{"nodePort.autoProtectPortRange", "true",
+			"node ports are not reserved; keep net.ipv4.ip_local_port_range away from nodePort.range"},
 		{"enableInternalTrafficPolicy", "false", "internalTrafficPolicy is always followed"},
 		{"endpointRoutes.enabled", "false", "each pod has a route of its own"},
 		{"pmtuDiscovery.enabled", "false", "what is too large is always answered with ICMP"},
@@ -32,7 +33,8 @@ func idles() []idle {
 func (c *Config) warnIdle(v value, file string) {
 	for _, k := range idles() {
 		if k.key == v.key && k.value == show(v.value) {
-			c.Warnings = append(c.Warnings, Problem{File: file, Key: v.key, Reason: fmt.Sprintf("%s has no effect: %s", show(v.value), k.why)})
+			reason := fmt.Sprintf("%s has no effect: %s", show(v.value), k.why)
+			c.Warnings = append(c.Warnings, Problem{File: file, Key: v.key, Reason: reason})
 		}
 	}
 	if !slices.ContainsFunc(features(), func(f feature) bool { return f.key == v.key }) {
@@ -42,11 +44,12 @@ func (c *Config) warnIdle(v value, file string) {
 
 // leftByChart are keys that this repository's chart acts on, and leaves in the agent's file.
 func leftByChart(key string) bool {
-	return slices.Contains([]string{"bpf.autoMount.enabled", "prometheus.metricsService"}, key) || strings.HasPrefix(key, "prometheus.serviceMonitor.")
+	return slices.Contains([]string{"bpf.autoMount.enabled", "prometheus.metricsService"}, key) ||
+		strings.HasPrefix(key, "prometheus.serviceMonitor.")
 }
 
-// ignoredWarnings are of keys that the file may have, since Cilium has them, and that the agent never looks at. Those of one
-// feature, and those for charts alone, are one warning.
+// ignoredWarnings are of keys that the file may have, since Cilium has them, and that the agent never looks at.
+// Those of one feature, and those for charts alone, are one warning.
 func (c *Config) ignoredWarnings(add func(key, format string, args ...any)) {
 	left := slices.DeleteFunc(slices.Clone(c.ignored), leftByChart)
 	for _, f := range features() {
@@ -84,19 +87,23 @@ type unused struct {
 func (c *Config) unused() []unused {
 	const notYet = "this version does not act on it"
 	native := c.RoutingMode != "tunnel"
-	maglev := c.Services() && (c.LoadBalancer.Algorithm == "maglev" || c.BPF.LBAlgorithmAnnotation || c.LoadBalancer.Standalone)
+	maglev := c.Services() &&
+		(c.LoadBalancer.Algorithm == "maglev" || c.BPF.LBAlgorithmAnnotation || c.LoadBalancer.Standalone)
 	return append(c.unusedElsewhere(), []unused{
-		{"bpf.preallocateMaps bpf.monitorAggregation bpf.monitorInterval bpf.events.policyVerdict.enabled nodePort.directRoutingDevice", true, notYet},
-		{"bpf.mapDynamicSizeRatio", true, "sizes of maps are fixed: set them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax"},
-		{"bpf.vlanBypass", true, "packets with a VLAN tag are dropped"},
+		{"bpf.preallocateMaps bpf.monitorAggregation bpf.monitorInterval bpf.events.policyVerdict.enabled " +
+			"bpf.vlanBypass nodePort.directRoutingDevice", true, notYet},
+		{"bpf.mapDynamicSizeRatio", true,
+			"sizes of maps are fixed: set them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax"},
 		{"bpf.natMax", true, "a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax"},
 		{"bpf.events.default.burstLimit", true, "the limit is of each second"},
-		{"bpf.events.default.rateLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace, "bpf.events.drop.enabled and bpf.events.trace.enabled are false"},
+		{"bpf.events.default.rateLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace,
+			"bpf.events.drop.enabled and bpf.events.trace.enabled are false"},
 		{"tunnelProtocol tunnelPort", native, "routingMode is native"},
 		{"directRoutingSkipUnreachable", !c.AutoDirectNodeRoutes, "autoDirectNodeRoutes is false"},
 		{"enableIPv4Masquerade", !c.IPv4.Enabled, "ipv4.enabled is false"},
 		{"enableIPv6Masquerade", !c.IPv6.Enabled, "ipv6.enabled is false"},
-		{"loadBalancer.algorithm bpf.lbAlgorithmAnnotation bpf.lbModeAnnotation bpf.lbMapMax", !c.Services(), "socketLB.enabled and nodePort.enabled are false"},
+		{"loadBalancer.algorithm bpf.lbAlgorithmAnnotation bpf.lbModeAnnotation bpf.lbMapMax", !c.Services(),
+			"socketLB.enabled and nodePort.enabled are false"},
 		{"maglev.tableSize maglev.hashSeed", !maglev, "no Service is balanced by maglev"},
 	}...)
 }
@@ -105,11 +112,13 @@ func (c *Config) unused() []unused {
 func (c *Config) unusedElsewhere() []unused {
 	return []unused{
 		{"prometheus.port myelin.prometheus.address", !c.Prometheus.Enabled, "prometheus.enabled is false"},
-		{"policyAuditMode policyCIDRMatchMode hostFirewall.enabled endpointLockdownOnMapOverflow bpf.policyMapMax myelin.policy.peersMax myelin.policy.deniedFlows",
+		{"policyAuditMode policyCIDRMatchMode hostFirewall.enabled endpointLockdownOnMapOverflow " +
+			"bpf.policyMapMax myelin.policy.peersMax myelin.policy.deniedFlows",
 			c.PolicyEnforcementMode == "never", "policyEnforcementMode is never"},
-		{"ipam.operator.clusterPoolIPv4PodCIDRList ipam.operator.clusterPoolIPv4MaskSize ipam.operator.clusterPoolIPv6PodCIDRList " +
-			"ipam.operator.clusterPoolIPv6MaskSize", c.IPAMMode != "cluster-pool", "ipam.mode is " + c.IPAMMode},
-		{"cni.confPath cni.binPath cni.exclusive ipam.mode", c.LoadBalancer.Standalone, "loadBalancer.standalone is true: the node has no pods"},
+		{"ipam.operator.clusterPoolIPv4PodCIDRList ipam.operator.clusterPoolIPv4MaskSize " +
+			"ipam.operator.clusterPoolIPv6PodCIDRList ipam.operator.clusterPoolIPv6MaskSize", c.IPAMMode != "cluster-pool", "ipam.mode is " + c.IPAMMode},
+		{"cni.confPath cni.binPath cni.exclusive ipam.mode", c.LoadBalancer.Standalone,
+			"loadBalancer.standalone is true: the node has no pods"},
 		{"defaultLBServiceIPAM myelin.policy.report", !c.Kubernetes(), "the cluster is not read from an API server"},
 	}
 }
@@ -131,7 +140,8 @@ func (c *Config) idleWarnings(add func(key, format string, args ...any)) {
 	c.ignoredWarnings(add)
 }
 
-// CheckValue is what the agent says of the value of one key, as JSON has it, without looking at others; nil if it takes it.
+// CheckValue is what the agent says of the value of one key, as JSON has it, without looking at others; nil if it
+// takes it.
 func CheckValue(key string, data []byte) error {
 	values, problems := flatten([]byte(fmt.Sprintf("{%q: %s}", key, data)), "values")
 	for _, v := range values {

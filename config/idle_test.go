@@ -13,7 +13,7 @@ func TestNoEffect(t *testing.T) {
 		"tunnelPort: 8472":                   "", // the default, as whole values files have it
 		"tunnelPort: 8473":                   "tunnelPort: has no effect: routingMode is native",
 		"routingMode: tunnel\ntunnelPort: 1": "",
-		"bpf.vlanBypass: [5]":                "bpf.vlanBypass: has no effect: packets with a VLAN tag are dropped",
+		"bpf.vlanBypass: [5]":                "bpf.vlanBypass: has no effect: this version does not act on it",
 		"bpf.natMax: 100000":                 "bpf.natMax: has no effect: a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax",
 		"bpf.mapDynamicSizeRatio: 0.1":       "bpf.mapDynamicSizeRatio: has no effect: sizes of maps are fixed: set them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax",
 		"bpf.monitorAggregation: none":       "bpf.monitorAggregation: has no effect: this version does not act on it",

@@ -60,8 +60,9 @@ func (f feature) schema() Schema {
 	return explained(s, strings.ReplaceAll(f.off, " ", " or ")+" ("+f.why+")")
 }
 
-// explained is s with what it wants in words, of which a validator tells its user: what s doesn't take must be equal to the words, and so is
-// refused with them. JSON Schema has no messages, and no validator prints descriptions.
+// explained is s with what it wants in words, of which a validator tells its user: what s doesn't take must be
+// equal to the words, and so is refused with them. JSON Schema has no messages, and no validator prints
+// descriptions.
 func explained(s Schema, want string) Schema {
 	return Schema{"description": want, "if": Schema{"not": s}, "then": Schema{"const": want}}
 }

@@ -133,7 +133,8 @@ func checkServiceHost(s string) error {
 // ServiceHost is the schema of k8sServiceHost; the chart takes auto, too.
 func ServiceHost(auto bool) Schema {
 	want := "a host name or an IP address, without https:// and without a port"
-	text := Schema{"type": "string", "pattern": `^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?\.?|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?)?$`}
+	const name, ipv6 = `[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?\.?`, `[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?`
+	text := Schema{"type": "string", "pattern": "^(" + name + "|" + ipv6 + ")?$"}
 	if auto {
 		return explained(text, want+", or auto: as kubeadm has stored it")
 	}

@@ -195,7 +195,8 @@ func port(key string, at func(*Config) *uint16, low int64) setting {
 			return err
 		},
 		func(c *Config) string { return strconv.Itoa(int(*at(c))) },
-		explained(Schema{"anyOf": []any{whole(low, 65535), Schema{"type": "string", "pattern": portText(low)}}}, fmt.Sprintf("a port, %d to 65535", low)),
+		explained(Schema{"anyOf": []any{whole(low, 65535), Schema{"type": "string", "pattern": portText(low)}}},
+			fmt.Sprintf("a port, %d to 65535", low)),
 	}
 }
 

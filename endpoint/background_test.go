@@ -175,8 +175,8 @@ func TestDeleteAsyncRetry(t *testing.T) {
 	}
 }
 
-// TestForgetKeepsPrograms: an endpoint that the datapath has forgotten leaves no row, and its programs on the link: the kernel's stack must not get
-// what the pod still sends. Without the link nothing is left.
+// TestForgetKeepsPrograms: an endpoint that the datapath has forgotten leaves no row, and its programs on the link:
+// the kernel's stack must not get what the pod still sends. Without the link nothing is left.
 func TestForgetKeepsPrograms(t *testing.T) {
 	link, k, e, pins := podLink(t)
 	e.IPv4 = netip.MustParseAddr("10.0.0.2")

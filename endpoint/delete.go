@@ -75,7 +75,8 @@ func (m *Manager) forget(ctx context.Context, e *Endpoint) (recorded bool, err e
 	e.Status = reconciler.StatusPending()
 	unwritten := m.store.write(e)
 	if unwritten != nil {
-		m.log.Warn("the deletion of an endpoint is not recorded", "endpoint", e.ID, "pod", e.PodName(), "error", unwritten)
+		m.log.Warn("the deletion of an endpoint is not recorded",
+			"endpoint", e.ID, "pod", e.PodName(), "error", unwritten)
 	}
 	if err := m.insert(e); err != nil {
 		return false, err

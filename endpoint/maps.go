@@ -128,8 +128,9 @@ func (k *Kernel) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision
 	)
 }
 
-// forget removes the endpoint's rows. An address that another endpoint has by now is left alone. The programs stay on the link until that is
-// deleted: without a row they drop what the pod sends, and to detach them would wait for a grace period of RCU.
+// forget removes the endpoint's rows. An address that another endpoint has by now is left alone. The programs stay
+// on the link until that is deleted: without a row they drop what the pod sends, and to detach them would wait for
+// a grace period of RCU.
 func (k *Kernel) forget(e *Endpoint) error {
 	for _, a := range e.Addresses() {
 		if err := k.deleteAddress(a, e.ID); err != nil {

@@ -41,8 +41,9 @@ func claim(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// claimBPFRoot locks the root directory of the BPF file system. It is the same inode for all processes that have that file system mounted, wherever
-// they see it, so that two agents with different run directories find each other. Without the directory there is nothing to lock: f is nil.
+// claimBPFRoot locks the root directory of the BPF file system. It is the same inode for all processes that have
+// that file system mounted, wherever they see it, so that two agents with different run directories find each
+// other. Without the directory there is nothing to lock: f is nil.
 func claimBPFRoot(path string) (f *os.File, err error) {
 	f, err = claim(path, os.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,7 +52,8 @@ func claimBPFRoot(path string) (f *os.File, err error) {
 	return f, err
 }
 
-// claimRunDir locks the lock file of a run directory. Where there is no room for the file, it locks the directory itself.
+// claimRunDir locks the lock file of a run directory. Where there is no room for the file, it locks the directory
+// itself.
 func claimRunDir(dir string) (*os.File, error) {
 	f, err := claim(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE)
 	if durable.Full(err) {
@@ -66,7 +68,8 @@ func claimRunDir(dir string) (*os.File, error) {
 // system. The kernel ends the claim with the process, however that ends.
 func Alone(ctx context.Context, places Places, patience time.Duration, log *slog.Logger) (release func(), err error) {
 	end := time.Now().Add(patience)
-	bpf, err := patiently(ctx, "BPF file system", places.BPFRoot, end, log, func() (*os.File, error) { return claimBPFRoot(places.BPFRoot) })
+	bpf, err := patiently(ctx, "BPF file system", places.BPFRoot, end, log,
+		func() (*os.File, error) { return claimBPFRoot(places.BPFRoot) })
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +78,8 @@ func Alone(ctx context.Context, places Places, patience time.Duration, log *slog
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
 	path := filepath.Join(places.RunDir, lockFile)
-	run, err := patiently(ctx, "run directory", path, end, log, func() (*os.File, error) { return claimRunDir(places.RunDir) })
+	run, err := patiently(ctx, "run directory", path, end, log,
+		func() (*os.File, error) { return claimRunDir(places.RunDir) })
 	if err != nil {
 		bpf.Close() // a nil one returns an error, no more
 		return nil, err
@@ -88,7 +92,9 @@ func Alone(ctx context.Context, places Places, patience time.Duration, log *slog
 }
 
 // patiently tries a claim until it succeeds, end has come, or ctx ends. path is what is locked.
-func patiently(ctx context.Context, what, path string, end time.Time, log *slog.Logger, try func() (*os.File, error)) (*os.File, error) {
+func patiently(ctx context.Context, what, path string, end time.Time, log *slog.Logger,
+	try func() (*os.File, error),
+) (*os.File, error) {
 	f, err := try()
 	for told := false; errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(end) && ctx.Err() == nil; f, err = try() {
 		if !told {
@@ -114,8 +120,8 @@ func process(holder string) string {
 	return " (process " + holder + ")"
 }
 
-// holder is the process that has locked a file, as /proc/locks tells it; empty if that is in a PID namespace which is not visible here, or if
-// nobody has. A lock file may name it, too.
+// holder is the process that has locked a file, as /proc/locks tells it; empty if that is in a PID namespace which
+// is not visible here, or if nobody has. A lock file may name it, too.
 func holder(path string) string {
 	var st unix.Stat_t
 	locks, err := os.ReadFile("/proc/locks")
@@ -125,7 +131,8 @@ func holder(path string) string {
 	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino)
 	for line := range strings.Lines(string(locks)) {
 		// "7: FLOCK  ADVISORY  WRITE 4711 00:1c:42 0 EOF"
-		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" && f[5] == inode && f[4] != "0" && !strings.HasPrefix(f[4], "-") {
+		f := strings.Fields(line)
+		if len(f) > 5 && f[1] == "FLOCK" && f[5] == inode && f[4] != "0" && !strings.HasPrefix(f[4], "-") {
 			return f[4]
 		}
 	}

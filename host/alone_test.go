@@ -31,7 +31,8 @@ func TestAlone(t *testing.T) {
 	second()
 }
 
-// TestAloneBPFRoot: two agents with different run directories and one BPF file system, which each sees at a place of its own.
+// TestAloneBPFRoot: two agents with different run directories and one BPF file system, which each sees at a place
+// of its own.
 func TestAloneBPFRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts a BPF file system")

@@ -13,8 +13,8 @@ import (
 	"myelin/chart"
 )
 
-// WriteChart writes the Helm chart that names an image as an archive into dir, and returns its path. The image's tag is the chart's version. The same
-// chart makes the same bytes.
+// WriteChart writes the Helm chart that names an image as an archive into dir, and returns its path. The image's
+// tag is the chart's version. The same chart makes the same bytes.
 func WriteChart(dir, repository, tag string) (path string, err error) {
 	files, err := chart.Files(tag)
 	if err != nil {
@@ -29,7 +29,9 @@ func WriteChart(dir, repository, tag string) (path string, err error) {
 	zip := gzip.NewWriter(&archive)
 	w := tar.NewWriter(zip)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		h := tar.Header{Name: "myelin/" + name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(files[name])), Format: tar.FormatUSTAR}
+		h := tar.Header{
+			Name: "myelin/" + name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(files[name])), Format: tar.FormatUSTAR,
+		}
 		if err := w.WriteHeader(&h); err != nil {
 			return "", fmt.Errorf("make chart: %w", err)
 		}

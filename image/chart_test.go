@@ -13,8 +13,8 @@ import (
 	"myelin/install"
 )
 
-// TestChartNamesImage: by Helm with the archive, and by `myelin install` of the same build, pods have the image that is made; a source tree's chart
-// names none.
+// TestChartNamesImage: by Helm with the archive, and by `myelin install` of the same build, pods have the image
+// that is made; a source tree's chart names none.
 func TestChartNamesImage(t *testing.T) {
 	for build, tag := range map[string]string{
 		"v1.2.3": "1.2.3", "798cca6": "0.0.0-dev-798cca6", "798cca6-dirty": "0.0.0-dev-798cca6-dirty", "v0.1.0-12-g798cca6": "0.1.0-12-g798cca6",

@@ -75,7 +75,8 @@ func checkMonitors(ctx context.Context, cluster *kube.Objects, objects []chart.O
 			continue
 		}
 		if _, err := cluster.Find(ctx, r.APIVersion, r.Kind, r.Name); errors.Is(err, kube.ErrNotFound) {
-			return fmt.Errorf("serviceMonitor.enabled: the cluster has no kind %s of %s: install the Prometheus operator's definitions first", r.Kind, r.APIVersion)
+			return fmt.Errorf("serviceMonitor.enabled: the cluster has no kind %s of %s: "+
+				"install the Prometheus operator's definitions first", r.Kind, r.APIVersion)
 		} else if err != nil {
 			return err
 		}

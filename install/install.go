@@ -110,7 +110,10 @@ func IsHook(object chart.Object) bool {
 
 // order is who needs whom: accounts and rights before pods.
 func order(object chart.Object) int {
-	return slices.Index([]string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service", "ServiceMonitor", "DaemonSet", "Deployment", "Job"}, kube.RefOf(object.Content).Kind)
+	return slices.Index([]string{
+		"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service", "ServiceMonitor",
+		"DaemonSet", "Deployment", "Job",
+	}, kube.RefOf(object.Content).Kind)
 }
 
 // lasting are the objects without hooks, in their order.
@@ -182,8 +185,11 @@ func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 // prune deletes what the chart can have and this rendering has not.
 func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.Ref]bool) error {
 	metrics := map[string]any{"enabled": true, "serviceMonitor": map[string]any{"enabled": true}}
-	values := chart.Over(map[string]any{"prometheus": metrics, "operator": map[string]any{"prometheus": metrics}}, imageOfValues(o.Values))
-	all, err := chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: values})
+	most := map[string]any{"prometheus": metrics, "operator": map[string]any{"prometheus": metrics}}
+	values := chart.Over(most, imageOfValues(o.Values))
+	all, err := chart.Render(chart.Options{
+		Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: values,
+	})
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,9 @@ func Explain(f Facts) *Report {
 // features are the lines of a report, in their order. Of an agent that is
 // starting only those have sense that need no other part of it.
 func (f *Facts) features() []func(*Facts) Feature {
-	early := []func(*Facts) Feature{(*Facts).agent, (*Facts).configuration, (*Facts).cluster, (*Facts).cni, (*Facts).runDir, (*Facts).listeners}
+	early := []func(*Facts) Feature{
+		(*Facts).agent, (*Facts).configuration, (*Facts).cluster, (*Facts).cni, (*Facts).runDir, (*Facts).listeners,
+	}
 	if f.Ready == 0 {
 		return early
 	}

@@ -7,7 +7,8 @@ import (
 
 // runDir is where the agent keeps the state of pods.
 func (f *Facts) runDir() Feature {
-	x := Feature{Name: "Run directory", State: OK, Wanted: "myelin.runDir: " + f.Config.Myelin.RunDir, Chosen: f.Config.Myelin.RunDir}
+	dir := f.Config.Myelin.RunDir
+	x := Feature{Name: "Run directory", State: OK, Wanted: "myelin.runDir: " + dir, Chosen: dir}
 	if f.RunDir != nil {
 		x.broken(f.RunDir.Error() + ": make room for it")
 		x.Cost = "no pod can be added; pods that run go on, and can be deleted"

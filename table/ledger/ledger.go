@@ -144,8 +144,8 @@ func (l *Ledger[R]) Rewrite(next uint32, records iter.Seq[R]) error {
 	return nil
 }
 
-// Start is the first Rewrite. Where there is no room for the file, it stays as it is, which is what the records were read from: full says so. Append
-// then fails, and the file is due to be written anew, until there is room.
+// Start is the first Rewrite. Where there is no room for the file, it stays as it is, which is what the records
+// were read from: full says so. Append then fails, and the file is due to be written anew, until there is room.
 func (l *Ledger[R]) Start(next uint32, records iter.Seq[R]) (full, err error) {
 	err = l.Rewrite(next, records)
 	if durable.Full(err) {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestTwoAgents starts a second agent, with a run directory of its own, on the BPF file system of the first one. It names the process that has it,
-// fails, and has changed nothing. An agent that is killed leaves no lock behind.
+// TestTwoAgents starts a second agent, with a run directory of its own, on the BPF file system of the first one. It
+// names the process that has it, fails, and has changed nothing. An agent that is killed leaves no lock behind.
 //
 //	┌─ node1 ───────────────────────────┐
 //	│ a1 ⇄ b1   agent   another agent   │

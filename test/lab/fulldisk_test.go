@@ -14,8 +14,8 @@ import (
 	"myelin/status"
 )
 
-// TestFullRunDir has a run directory without room. The agent starts, restores its pods and says what is wrong; ADD is refused with the reason and
-// leaves nothing; DEL works. With room again, so does ADD.
+// TestFullRunDir has a run directory without room. The agent starts, restores its pods and says what is wrong; ADD
+// is refused with the reason and leaves nothing; DEL works. With room again, so does ADD.
 //
 //	┌─ node1 ───────────────────────┐
 //	│ a1 ⇄ b1   goes   run/ is full │
@@ -66,7 +66,8 @@ func TestFullRunDir(t *testing.T) {
 	check(t, r.del(t.Context(), fresh))
 }
 
-// narrowRunDir moves what is in the run directory of node1 to a small file system, which it fills, and mounts that in its place.
+// narrowRunDir moves what is in the run directory of node1 to a small file system, which it fills, and mounts that
+// in its place.
 func (c *cluster) narrowRunDir() (filler string) {
 	c.t.Helper()
 	dir := c.Node("node1").RunDir()

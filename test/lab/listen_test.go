@@ -14,8 +14,9 @@ import (
 	"myelin/status"
 )
 
-// TestListeners has another process on one of the addresses of the health port when the agent starts: the other one is served, the status names the
-// process' address, and the port is taken when it is free. Metrics are there for the world where prometheus.enabled asks for them.
+// TestListeners has another process on one of the addresses of the health port when the agent starts: the other one
+// is served, the status names the process' address, and the port is taken when it is free. Metrics are there for
+// the world where prometheus.enabled asks for them.
 //
 //	┌─ node1 ────────────────────────┐
 //	│ agent   127.0.0.1:9879 taken   │

@@ -60,8 +60,8 @@ func TestScale(t *testing.T) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// emptyNode deletes the pods one after the other and returns the median time of a DEL, from exec of the plugin to its end. What the agent does
-// after its answer must come to an end, too.
+// emptyNode deletes the pods one after the other and returns the median time of a DEL, from exec of the plugin to
+// its end. What the agent does after its answer must come to an end, too.
 func (c *cluster) emptyNode(r *runtimeOf, pods []*sandbox) (median time.Duration) {
 	c.t.Helper()
 	var times []time.Duration
