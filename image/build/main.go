@@ -80,7 +80,7 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s %s\n%s\n", ref, digest, archive)
+	fmt.Printf("%s\n%s %s\n", archive, ref, digest) // scripts read the last line
 	if o.push == "" {
 		return nil
 	}
