@@ -85,6 +85,7 @@ type Agent struct {
 	ipam        *ipam.Allocator
 	podCIDRs    statedb.RWTable[*ipam.Assignment]
 	assigned    func(statedb.WriteTxn) // called with the first row of podCIDRs
+	unsaved     atomic.Bool            // the row of podCIDRs is in no file
 	host        *netlink.Handle
 	manager     *endpoint.Manager
 	hub         *event.Hub
@@ -105,7 +106,7 @@ const lastWords = 15 * time.Second
 // after it. Where what the programs were loaded with has changed, it does all
 // of that again, which loses as little as a restart: nothing.
 func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger) error {
-	release, err := host.Alone(ctx, c.Myelin.RunDir, lastWords, log)
+	release, err := host.Alone(ctx, host.Places{RunDir: c.Myelin.RunDir, BPFRoot: c.Myelin.BPFRoot}, lastWords, log)
 	if err != nil {
 		return err
 	}
@@ -314,7 +315,7 @@ func (a *Agent) startServer(context.Context) error {
 
 // startCNI lets requests through that need all parts.
 func (a *Agent) startCNI(ctx context.Context) error {
-	a.server.cni.real.Store(cni.NewServer(a.log, a.manager, a.cniProblem))
+	a.server.cni.real.Store(cni.NewServer(a.log, a.manager, a.cniStatus))
 	if a.standalone() {
 		a.progress.opens()
 		return a.server.open()
@@ -374,6 +375,9 @@ func (a *Agent) stop() error {
 	}
 	if a.tunnels != nil {
 		a.tunnels.Close()
+	}
+	if a.manager != nil {
+		a.manager.Close() // works by a.host
 	}
 	if a.host != nil {
 		a.host.Close()

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,21 +10,25 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"myelin/status"
 )
 
-// health answers /healthz, and /metrics where they are asked for, on loopback.
+// health answers /healthz on loopback, and /metrics there and where
+// prometheus.enabled asks for it.
 type health struct {
-	log      *slog.Logger
-	ready    func() time.Duration
-	progress *progress
-	servers  []*http.Server
+	log       *slog.Logger
+	ready     func() time.Duration
+	progress  *progress
+	listeners []*listener
 }
 
 // httpTimeout bounds reading a request and writing an answer.
 const httpTimeout = 10 * time.Second
 
 // startHealth comes before everything else: a start that hangs must be seen. A
-// port that is taken is no reason to leave pods without a network.
+// port that is taken is no reason to leave pods without a network: it is tried
+// again, and the status tells of it.
 func (a *Agent) startHealth(context.Context) error {
 	a.metrics = newMetrics(a)
 	a.health.log, a.health.ready, a.health.progress = a.log, a.readyAfter, &a.progress
@@ -34,44 +37,41 @@ func (a *Agent) startHealth(context.Context) error {
 		mux := http.NewServeMux()
 		mux.Handle("GET /healthz", &a.health)
 		mux.Handle("GET /metrics", metrics)
-		a.health.serve("health", port, mux)
+		a.health.serve("health", []string{"127.0.0.1", "::1"}, port, mux)
 	}
 	if a.config.Prometheus.Enabled {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", metrics)
-		a.health.serve("prometheus", a.config.Prometheus.Port, mux)
+		a.health.serve("prometheus", []string{a.config.Prometheus.Address}, a.config.Prometheus.Port, mux)
 	}
 	return nil
 }
 
-// serve listens on the loopback addresses that there are.
-func (h *health) serve(name string, port uint16, handler http.Handler) {
-	var errs []error
-	listening := false
-	for _, host := range []string{"127.0.0.1", "::1"} {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
-		if err != nil {
-			errs = append(errs, err)
-			continue
+// serve listens on addresses, of which "" is all that the node has. What can't be
+// had now is tried again until stop.
+func (h *health) serve(name string, addrs []string, port uint16, handler http.Handler) {
+	for _, addr := range addrs {
+		l := &listener{
+			log: h.log, name: name, address: net.JoinHostPort(addr, strconv.Itoa(int(port))),
+			handler: handler, retry: listenRetryMin,
 		}
-		listening = true
-		s := &http.Server{Handler: handler, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug)}
-		h.servers = append(h.servers, s)
-		go func() {
-			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				h.log.Error("HTTP is not served any more", "what", name, "error", err)
-			}
-		}()
-	}
-	if !listening {
-		h.log.Error("HTTP is not served", "what", name, "error", errors.Join(errs...))
+		l.start()
+		h.listeners = append(h.listeners, l)
 	}
 }
 
 func (h *health) stop() {
-	for _, s := range h.servers {
-		s.Close()
+	for _, l := range h.listeners {
+		l.stop()
 	}
+}
+
+// listening is for the status: each address, and why nothing listens there.
+func (h *health) listening() (list []status.Listener) {
+	for _, l := range h.listeners {
+		list = append(list, l.status())
+	}
+	return list
 }
 
 // reasons say why the agent is not ready.

@@ -122,6 +122,9 @@ func (a *Agent) addressElsewhere(addr netip.Addr, namespace, pod string) bool {
 
 // podReady returns when a new pod can be reached, and its policies hold.
 func (a *Agent) podReady(ctx context.Context, e *endpoint.Endpoint) error {
+	if err := a.saveAssignment(); err != nil {
+		return err
+	}
 	if err := a.routes.WaitPod(ctx, e.LinkName, e.Addresses()...); err != nil {
 		return err
 	}

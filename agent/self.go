@@ -15,6 +15,8 @@ import (
 
 	"myelin/cluster"
 	"myelin/cni"
+	"myelin/durable"
+	"myelin/endpoint"
 	"myelin/ipam"
 )
 
@@ -178,12 +180,19 @@ func (a *Agent) assignment() *ipam.Assignment {
 }
 
 // assign puts a row in force: in the file first, so that a crash does not
-// forget which gateways pods have.
+// forget which gateways pods have. Where there is no room for the file, the row
+// is in force all the same, and no pod is added before it is saved.
 func (a *Agent) assign(row *ipam.Assignment) error {
 	row.Since = time.Now()
-	if err := row.Save(a.podCIDRFile()); err != nil {
+	err := row.Save(a.podCIDRFile())
+	full := durable.Full(err)
+	if err != nil && !full {
 		return err
 	}
+	if full {
+		a.log.Warn("podCIDRs in force are not saved yet", "error", err)
+	}
+	a.unsaved.Store(full)
 	txn := a.db.WriteTxn(a.podCIDRs)
 	defer txn.Abort()
 	if _, _, err := a.podCIDRs.Insert(txn, row); err != nil {
@@ -194,6 +203,18 @@ func (a *Agent) assign(row *ipam.Assignment) error {
 		a.assigned = nil
 	}
 	txn.Commit()
+	return nil
+}
+
+// saveAssignment saves what assign could not.
+func (a *Agent) saveAssignment() error {
+	if !a.unsaved.Load() {
+		return nil
+	}
+	if err := a.assignment().Save(a.podCIDRFile()); err != nil {
+		return fmt.Errorf("%w: %w", endpoint.ErrState, err)
+	}
+	a.unsaved.Store(false)
 	return nil
 }
 
@@ -247,6 +268,17 @@ func (a *Agent) cniProblem() *cni.Problem {
 	}
 	if row := a.assignment(); len(row.InForce) == 0 {
 		return &cni.Problem{Reason: row.Problem}
+	}
+	return nil
+}
+
+// cniStatus is cniProblem for STATUS, which is asked now and then and may try to write a file. ADD finds out by itself.
+func (a *Agent) cniStatus() *cni.Problem {
+	if p := a.cniProblem(); p != nil {
+		return p
+	}
+	if err := durable.Probe(a.config.Myelin.RunDir); err != nil {
+		return &cni.Problem{Reason: err.Error()}
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/cni"
+	"myelin/durable"
 	"myelin/endpoint"
 	"myelin/node"
 	"myelin/route"
@@ -31,8 +32,10 @@ func (a *Agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
 	f := status.Facts{
 		Config: a.config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began, Waiting: a.progress.waiting(),
 		Reloads: a.lives.reloads, ReloadWhy: a.lives.why, ReloadAt: a.lives.at,
-		Conflist: conflist(a.config.CNI.ConfPath), Unused: a.unusedKinds(),
-		Nodes: rows(a.cluster.Nodes.All(txn)), Problems: problems, Server: a.serverStatus(),
+		Conflist: conflist(a.config.CNI.ConfPath), RunDir: durable.Probe(a.config.Myelin.RunDir),
+		Listeners: a.health.listening(),
+		Unused:    a.unusedKinds(),
+		Nodes:     rows(a.cluster.Nodes.All(txn)), Problems: problems, Server: a.serverStatus(),
 	}
 	f.Counts = status.Counts{
 		Nodes: len(f.Nodes), Namespaces: a.cluster.Namespaces.NumObjects(txn), Pods: a.cluster.Pods.NumObjects(txn),

@@ -68,7 +68,7 @@ func TestRights(t *testing.T) {
 
 func TestLint(t *testing.T) {
 	for _, values := range sets(t) {
-		result := lint.All("myelin", values, "kube-system", false)
+		result := lint.All("myelin", Over(values, map[string]any{"image": map[string]any{"tag": "1.2.3"}}), "kube-system", false)
 		for _, m := range result.Messages {
 			if m.Severity >= support.WarningSev {
 				t.Error(m)
@@ -175,7 +175,7 @@ func keys(m map[string]string) func(func(string) bool) {
 // TestConfig has the agent read the ConfigMap: it must know all that is in it, and have been told what the user said.
 func TestConfig(t *testing.T) {
 	for name, values := range sets(t) {
-		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Values: values})
+		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: values})
 		if err != nil {
 			t.Fatal(err)
 		}

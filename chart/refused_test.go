@@ -25,7 +25,7 @@ func TestServerAuto(t *testing.T) {
 			}
 			return map[string]any{"data": map[string]any{"kubeconfig": "clusters:\n- cluster:\n    server: " + url + "\n  name: " + name + "\n"}}, nil
 		}
-		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Values: map[string]any{"k8sServiceHost": "auto", "k8sServicePort": 1}, Lookup: find})
+		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: map[string]any{"k8sServiceHost": "auto", "k8sServicePort": 1}, Lookup: find})
 		if want == "" {
 			if err == nil || !strings.Contains(err.Error(), "k8sServiceHost: auto: ") {
 				t.Errorf("%q: %v", url, err)
@@ -71,7 +71,7 @@ func TestRefused(t *testing.T) {
 		if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: Helm says %v", set, err)
 		}
-		_, err = Render(Options{Release: "myelin", Namespace: "kube-system", Values: values})
+		_, err = Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: values})
 		if err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(want, "/", ".")) {
 			t.Errorf("--set %s: Render says %v", set, err)
 		}
@@ -88,7 +88,7 @@ func TestMigrating(t *testing.T) {
 	if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Helm says %v", err)
 	}
-	if _, err := Render(Options{Release: "myelin", Namespace: "kube-system", Values: values}); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: values}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Render says %v", err)
 	}
 }
@@ -165,4 +165,30 @@ func refusal(key string, data []byte) error {
 		}
 	}
 	return nil
+}
+
+// TestExplained: Helm, which prints what the schema's keywords say and no descriptions, tells what is wanted, or
+// why a value is refused.
+func TestExplained(t *testing.T) {
+	for set, want := range map[string]string{
+		"encryption.enabled=true":              "false (not yet: transparent encryption)",
+		"iptablesRandomFully=true":             "refused: no iptables rule is ever written",
+		"myelin.runDir=run":                    "an absolute path",
+		"devices=[averyverylongdevicename]":    "a list of devices",
+		"ipv4NativeRoutingCIDR=10.0.0.0":       "a CIDR of IPv4",
+		"nodePort.range=30000":                 "a range of ports such as 30000,32767",
+		"k8sServiceHost=https://192.0.2.1":     "a host name or an IP address, without https:// and without a port",
+		"k8sServiceHost=192.0.2.1:6443":        "a host name or an IP address, without https:// and without a port",
+		"myelin.prometheus.address=everywhere": "an IP address of the node, or nothing",
+		"updateStrategy.type=Recreate":         "'RollingUpdate', 'OnDelete'",
+		"operator.updateStrategy.type=Rolling": "'RollingUpdate', 'Recreate'",
+	} {
+		values, err := Values(nil, []string{set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: Helm says %v, want %q", set, err, want)
+		}
+	}
 }

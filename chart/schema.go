@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 
@@ -94,26 +96,48 @@ func own() map[string]schema {
 		"imagePullSecrets":              {"type": "array", "items": schema{"type": "object", "required": []any{"name"}}},
 		"terminationGracePeriodSeconds": count, "rollOutCiliumPods": flag, "extraArgs": words, "extraEnv": objects,
 		"resources": mapping, "nodeSelector": labels, "tolerations": objects, "affinity": mapping, "priorityClassName": text,
-		"podAnnotations": labels, "podLabels": labels, "updateStrategy": mapping,
+		"podAnnotations": labels, "podLabels": labels, "updateStrategy": strategy("RollingUpdate", "OnDelete"),
 		"cgroup.autoMount.enabled": flag, "bpf.autoMount.enabled": flag, "securityContext.privileged": flag,
 		"securityContext.capabilities.ciliumAgent": words, "securityContext.capabilities.mountCgroup": words, "securityContext.capabilities.nodeCleanup": words,
-		"k8sServiceHost":      {"type": "string", "description": "auto: as kubeadm has stored it"},
+		"k8sServiceHost":      config.ServiceHost(true),
 		"rbac.create":         flag,
 		"nodeCleanup.enabled": flag, "nodeCleanup.force": flag,
 		"nodeCleanup.patience": {"type": "string", "pattern": "^([0-9.]+(ns|us|ms|s|m|h))+$"},
 		"operator.enabled":     flag, "operator.migrateFromCilium": flag, "operator.replicas": count, "operator.port": {"type": "integer", "minimum": 1, "maximum": 65535},
 		"operator.resources": mapping, "operator.nodeSelector": labels, "operator.tolerations": objects, "operator.affinity": mapping,
-		"operator.priorityClassName": text, "operator.podAnnotations": labels, "operator.podLabels": labels, "operator.updateStrategy": mapping,
-		"operator.extraArgs": words, "operator.extraEnv": objects,
+		"operator.priorityClassName": text, "operator.podAnnotations": labels, "operator.podLabels": labels,
+		"operator.updateStrategy": strategy("RollingUpdate", "Recreate"),
+		"operator.extraArgs":      words, "operator.extraEnv": objects,
 	}
 	for _, account := range []string{"cilium", "operator"} {
 		at := "serviceAccounts." + account + "."
 		all[at+"create"], all[at+"automount"], all[at+"name"], all[at+"annotations"] = flag, flag, name, labels
 	}
+	for _, at := range []string{"prometheus.serviceMonitor.", "operator.prometheus.serviceMonitor."} {
+		all[at+"enabled"], all[at+"namespace"], all[at+"jobLabel"] = flag, text, text
+		all[at+"labels"], all[at+"annotations"] = labels, labels
+		all[at+"interval"], all[at+"scrapeTimeout"] = text, text
+		all[at+"relabelings"], all[at+"metricRelabelings"] = objects, objects
+		all[at+"trustCRDsExist"] = flag
+	}
+	all["operator.prometheus.enabled"] = flag
+	all["operator.prometheus.port"] = schema{"type": "integer", "minimum": 1, "maximum": 65535}
 	for _, probe := range []string{"startupProbe", "livenessProbe", "readinessProbe"} {
 		all[probe+".periodSeconds"], all[probe+".failureThreshold"] = count, count
 	}
 	return all
+}
+
+// strategy is of a DaemonSet's or a Deployment's update.
+func strategy(types ...any) schema {
+	share := schema{"type": "string", "pattern": "^[0-9]+%$"}
+	some := schema{"anyOf": []any{schema{"type": "integer", "minimum": 0}, share}}
+	return schema{"type": "object", "additionalProperties": false, "properties": schema{
+		"type": schema{"enum": types},
+		"rollingUpdate": schema{"type": []any{"object", "null"}, "additionalProperties": false, "properties": schema{
+			"maxSurge": some, "maxUnavailable": some,
+		}},
+	}}
 }
 
 // Check holds values, the chart's own among them, against the schema. Its error has one problem a line: "KEY: reason".
@@ -158,14 +182,60 @@ func check(s *jsonschema.Schema, values map[string]any) error {
 		return err
 	}
 	var problems []error
+	said := map[string]bool{}
 	for _, leaf := range leaves(bad) {
-		key := strings.Join(leaf.InstanceLocation, ".")
-		if key == "" {
-			key = "values"
+		for _, problem := range explain(leaf, instance) {
+			if text := problem.Error(); !said[text] {
+				said[text] = true
+				problems = append(problems, problem)
+			}
 		}
-		problems = append(problems, fmt.Errorf("%s: %s", key, leaf.ErrorKind.LocalizedString(message.NewPrinter(language.English))))
 	}
 	return errors.Join(problems...)
+}
+
+// explain is what the agent says of a value that the schema refuses: it knows more of it. What is the chart's alone
+// the schema says.
+func explain(leaf *jsonschema.ValidationError, values any) []error {
+	at := leaf.InstanceLocation
+	if unknown, ok := leaf.ErrorKind.(*kind.AdditionalProperties); ok {
+		var list []error
+		for _, name := range unknown.Properties {
+			key := strings.Join(append(slices.Clone(at), name), ".")
+			list = append(list, agentSays(key, nil, "unknown key"))
+		}
+		return list
+	}
+	key := strings.Join(at, ".")
+	if key == "" {
+		key = "values"
+	}
+	text := leaf.ErrorKind.LocalizedString(message.NewPrinter(language.English))
+	return []error{agentSays(key, valueAt(values, at), text)}
+}
+
+// agentSays is the problem with a key: what config says, or else what the schema does.
+func agentSays(key string, value any, schemaSays string) error {
+	data, err := json.Marshal(value)
+	if err == nil {
+		err = config.CheckValue(key, data)
+	}
+	if err == nil {
+		return fmt.Errorf("%s: %s", key, schemaSays)
+	}
+	return fmt.Errorf("%s: %w", key, err)
+}
+
+// valueAt is what is at a place of values; items of lists are judged as a part of their list, so that they have none.
+func valueAt(values any, at []string) any {
+	for _, name := range at {
+		m, ok := values.(map[string]any)
+		if !ok {
+			return nil
+		}
+		values = m[name]
+	}
+	return values
 }
 
 // leaves are the errors that no other ones explain.

@@ -95,12 +95,19 @@ func TestNoDeleteIsLost(t *testing.T) {
 }
 
 // TestAgentDiesInDelete: the call breaks off in the middle, which the plugin
-// can't tell from one that was never heard.
+// can't tell from one that was never heard. After "forgotten" it is answered, and
+// the agent may still die.
 func TestAgentDiesInDelete(t *testing.T) {
+	for _, step := range []string{"deleting", "forgotten", "unlink"} {
+		t.Run(step, func(t *testing.T) { agentDiesInDelete(t, step) })
+	}
+}
+
+func agentDiesInDelete(t *testing.T, in string) {
 	n := newNode(t, "10.0.0.0/24")
 	reached, hang := make(chan struct{}), make(chan struct{})
 	n.step = func(step string) error {
-		if step == "unlink" {
+		if step == in {
 			close(reached)
 			<-hang
 			return fmt.Errorf("died")

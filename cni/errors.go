@@ -56,6 +56,7 @@ func toCNI(err error) *types.Error {
 		{endpoint.ErrNotRestored, types.ErrTryAgainLater, "agent is starting"},
 		{endpoint.ErrExists, CodeExists, "attachment exists already"},
 		{endpoint.ErrNotFound, types.ErrUnknownContainer, "no such attachment"},
+		{endpoint.ErrState, types.ErrIOFailure, "run directory can't be written"},
 		{ipam.ErrExhausted, CodeExhausted, "no pod address is left on the node"},
 		{podlink.ErrNetNS, types.ErrInvalidNetNS, "invalid network namespace"},
 		{endpoint.ErrReconcile, CodeDatapath, "datapath refused the pod"},

@@ -156,6 +156,7 @@ func (n *node) start() *agent {
 	NewServer(nettest.Quiet(), a.manager, n.problem).Register(server)
 	a.stop = sync.OnceFunc(func() {
 		server.Stop()
+		a.manager.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := errors.Join(stopGroup(ctx), a.db.Stop(), handle.Close()); err != nil {
@@ -184,9 +185,13 @@ func (n *node) del(list *libcni.NetworkConfigList, pod *libcni.RuntimeConf) erro
 	return n.runtime.DelNetworkList(n.t.Context(), list, pod)
 }
 
-// empty fails the test if the agent or the run directory holds anything.
+// empty fails the test if the agent or the run directory holds anything, and goes on holding it: DEL is answered
+// before the link is gone.
 func (n *node) empty(a *agent) {
 	n.t.Helper()
+	for end := time.Now().Add(5 * time.Second); a.rows()+int(a.ipam.Dump()[0].InUse) > 0 && time.Now().Before(end); {
+		time.Sleep(2 * time.Millisecond)
+	}
 	if rows, used := a.rows(), a.ipam.Dump()[0].InUse; rows != 0 || used != 0 {
 		n.t.Errorf("%d rows, %d addresses left", rows, used)
 	}

@@ -68,7 +68,7 @@ func (c *Server) Add(ctx context.Context, r *apiv1.CNIAddRequest) (*apiv1.CNIAdd
 func (c *Server) Del(ctx context.Context, r *apiv1.CNIDelRequest) (*apiv1.CNIDelResponse, error) {
 	a, err := attachment(r.GetAttachment())
 	if err == nil {
-		err = c.manager.Delete(ctx, a)
+		err = c.manager.DeleteAsync(ctx, a)
 	}
 	if err != nil {
 		return nil, c.refuse("DEL", a, err)

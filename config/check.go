@@ -148,5 +148,6 @@ func (c *Config) warnings(file string) Problems {
 		add("myelin.nat.portRange", "%s overlaps %s, which Kubernetes gives to NodePorts", p, r)
 	}
 	c.serviceWarnings(add)
+	c.idleWarnings(add)
 	return ps
 }

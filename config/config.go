@@ -84,7 +84,8 @@ type Config struct {
 	// expect.
 	Warnings Problems
 
-	set map[string]string // key → file that set it
+	set     map[string]string // key → file that set it
+	ignored []string          // keys that only others could act on
 }
 
 // Family is the configuration of IPv4 or of IPv6.
@@ -207,12 +208,6 @@ type Policy struct {
 	// CIDRMatchMode is what rules of CIDRs select beside what is outside of the
 	// cluster: "nodes", or nothing.
 	CIDRMatchMode []string // key policyCIDRMatchMode
-}
-
-// Prometheus is the metrics listener.
-type Prometheus struct {
-	Enabled bool
-	Port    uint16
 }
 
 // Myelin holds what Cilium has no name for.

@@ -251,7 +251,8 @@ func TestWarnings(t *testing.T) {
 		"direct answers of nobody":   {"kubeProxyReplacement: true\nloadBalancer.dsrDispatch: geneve", []string{"loadBalancer.dsrDispatch"}},
 		"direct answers of some":     {"kubeProxyReplacement: true\nbpf.lbModeAnnotation: true\nloadBalancer.dsrDispatch: geneve", nil},
 		"left to kube-proxy":         {"loadBalancer: {mode: dsr, acceleration: native}", []string{"loadBalancer.mode", "loadBalancer.acceleration"}},
-		"what does nothing":          {"maglev: {tableSize: 16381, hashSeed: x}\nenableInternalTrafficPolicy: true\nnodePort.autoProtectPortRange: true", []string{"nodePort.autoProtectPortRange"}},
+		"what does nothing": {"maglev: {tableSize: 16381, hashSeed: x}\nenableInternalTrafficPolicy: true\nnodePort.autoProtectPortRange: true",
+			[]string{"nodePort.autoProtectPortRange", "maglev.tableSize", "maglev.hashSeed"}},
 	} {
 		c, err := Parse([]byte(quiet+tc.file), "f")
 		if err != nil {

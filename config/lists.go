@@ -10,12 +10,12 @@ import (
 
 // devices is a list, or text with commas or blanks between names, as in Helm.
 func devices(key string, at func(*Config) *[]string) setting {
-	return unique(key, at, checkDevice, deviceName)
+	return unique(key, at, checkDevice, deviceName, "devices")
 }
 
 // objectNames are names of Kubernetes objects.
 func objectNames(key string, at func(*Config) *[]string) setting {
-	return unique(key, at, checkName, objectName)
+	return unique(key, at, checkName, objectName, "names of Kubernetes objects")
 }
 
 // someOf are some of what there is to choose from.
@@ -25,7 +25,7 @@ func someOf(key string, at func(*Config) *[]string, choices ...string) setting {
 			return fmt.Errorf("%q is none of %s", s, strings.Join(choices, ", "))
 		}
 		return nil
-	}, strings.Join(choices, "|"))
+	}, strings.Join(choices, "|"), strings.Join(choices, ", "))
 }
 
 // checkClusterName wants what Cilium does: a DNS label of 1 to 32 characters.
@@ -39,8 +39,8 @@ func checkClusterName(s string) error {
 	return nil
 }
 
-// unique is a list of texts that are all different; one is the regular expression of one of them.
-func unique(key string, at func(*Config) *[]string, check func(string) error, one string) setting {
+// unique is a list of texts that are all different; one is the regular expression of one of them, want what they are.
+func unique(key string, at func(*Config) *[]string, check func(string) error, one, want string) setting {
 	return setting{key,
 		func(c *Config, v any) error {
 			names, err := stringList(v)
@@ -59,7 +59,7 @@ func unique(key string, at func(*Config) *[]string, check func(string) error, on
 			return nil
 		},
 		func(c *Config) string { return strings.Join(*at(c), " ") },
-		texts(one),
+		texts(one, want),
 	}
 }
 

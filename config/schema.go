@@ -54,10 +54,17 @@ func (f feature) schema() Schema {
 		}
 	}
 	s := Schema{"enum": values}
-	if f.why != "" {
-		s["description"] = f.why
+	if f.why == "" {
+		return s
 	}
-	return s
+	return explained(s, strings.ReplaceAll(f.off, " ", " or ")+" ("+f.why+")")
+}
+
+// explained is s with what it wants in words, of which a validator tells its user: what s doesn't take must be
+// equal to the words, and so is refused with them. JSON Schema has no messages, and no validator prints
+// descriptions.
+func explained(s Schema, want string) Schema {
+	return Schema{"description": want, "if": Schema{"not": s}, "then": Schema{"const": want}}
 }
 
 // Regular expressions of what lists hold.
@@ -66,7 +73,10 @@ const (
 	deviceName = `[^+/: \t*?!,]{1,15}\+?`
 )
 
-func pattern(expression string) Schema { return Schema{"type": "string", "pattern": expression} }
+// pattern is of text; want is what it says in words.
+func pattern(expression, want string) Schema {
+	return explained(Schema{"type": "string", "pattern": expression}, want)
+}
 
 func whole(low, high int64) Schema {
 	return Schema{"type": "integer", "minimum": low, "maximum": high}
@@ -74,9 +84,11 @@ func whole(low, high int64) Schema {
 
 func listOf(item Schema) Schema { return Schema{"type": "array", "items": item} }
 
-// texts are a list, or text with commas or blanks between.
-func texts(one string) Schema {
-	return Schema{"anyOf": []any{listOf(pattern("^(" + one + ")$")), pattern(fmt.Sprintf("^[ ,]*((%s)[ ,]+)*(%s)?$", one, one))}}
+// texts are a list, or text with commas or blanks between; want is what one of them is.
+func texts(one, want string) Schema {
+	text := func(expression string) Schema { return Schema{"type": "string", "pattern": expression} }
+	list, words := listOf(text("^("+one+")$")), text(fmt.Sprintf("^[ ,]*((%s)[ ,]+)*(%s)?$", one, one))
+	return explained(Schema{"anyOf": []any{list, words}}, "a list of "+want)
 }
 
 // portText is what a port may be in quotes.

@@ -147,29 +147,6 @@ func (c *Config) Direct() bool {
 	return c.PerPacket() && (c.LoadBalancer.Mode != "snat" || c.BPF.LBModeAnnotation || c.LoadBalancer.Standalone)
 }
 
-// idle is a key that is accepted and does nothing.
-type idle struct {
-	key   string
-	value string // for which that is worth a warning
-	why   string
-}
-
-func idles() []idle {
-	return []idle{
-		{"nodePort.autoProtectPortRange", "true", "node ports are not reserved; keep net.ipv4.ip_local_port_range away from nodePort.range"},
-		{"enableInternalTrafficPolicy", "false", "internalTrafficPolicy is always followed"},
-	}
-}
-
-// warnIdle says that a key does nothing.
-func (c *Config) warnIdle(v value, file string) {
-	for _, k := range idles() {
-		if k.key == v.key && k.value == show(v.value) {
-			c.Warnings = append(c.Warnings, Problem{File: file, Key: v.key, Reason: fmt.Sprintf("%s has no effect: %s", show(v.value), k.why)})
-		}
-	}
-}
-
 // tableSize is the size of Maglev tables, one of a few primes; 0: as needed.
 func tableSize(key string, at func(*Config) *int) setting {
 	return setting{key,

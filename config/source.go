@@ -2,7 +2,11 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Source says where the cluster's objects come from.
@@ -103,12 +107,39 @@ func (c *Config) sourceWarnings(add func(key, format string, args ...any)) {
 	}
 }
 
-// checkServiceHost judges k8sServiceHost.
+// checkServiceHost judges k8sServiceHost: a host name or an IP address, and nothing around it.
 func checkServiceHost(s string) error {
-	if s == "auto" {
+	const want = "want a host name or an address alone"
+	_, notAddr := netip.ParseAddr(s)
+	switch {
+	case s == "" || notAddr == nil:
+		return nil
+	case s == "auto":
 		return fmt.Errorf("%q: is for the Helm chart and myelin install, which ask the cluster for it: want a host name or an address", s)
+	case strings.Contains(s, "://"):
+		return fmt.Errorf("%q is a URL: %s, and the port in k8sServicePort", s, want)
+	case strings.HasPrefix(s, "["):
+		return fmt.Errorf("%q has brackets: %s, and the port in k8sServicePort", s, want)
+	case strings.Contains(s, ":"):
+		return fmt.Errorf("%q has a port: %s, and the port in k8sServicePort", s, want)
+	}
+	// Names of clouds' API servers have capitals.
+	if bad := validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(s, "."))); len(bad) > 0 {
+		return fmt.Errorf("%q: %s: %s", s, want, strings.Join(bad, "; "))
 	}
 	return nil
+}
+
+// ServiceHost is the schema of k8sServiceHost; the chart takes auto, too.
+func ServiceHost(auto bool) Schema {
+	want := "a host name or an IP address, without https:// and without a port"
+	const name, ipv6 = `[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?\.?`, `[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?`
+	text := Schema{"type": "string", "pattern": "^(" + name + "|" + ipv6 + ")?$"}
+	if auto {
+		return explained(text, want+", or auto: as kubeadm has stored it")
+	}
+	text["not"] = Schema{"const": "auto"}
+	return explained(text, want)
 }
 
 // checkKubeConfigPath judges kubeConfigPath, which a Helm chart may leave empty.

@@ -95,7 +95,7 @@ func orList(values []string) string {
 }
 
 func path(key string, at func(*Config) *string) setting {
-	return checked(key, at, checkPath, pattern("^/"))
+	return checked(key, at, checkPath, pattern("^/", "an absolute path"))
 }
 
 func checkPath(s string) error {
@@ -106,7 +106,7 @@ func checkPath(s string) error {
 }
 
 func nodeName(key string, at func(*Config) *string) setting {
-	return checked(key, at, checkName, pattern("^"+objectName+"$"))
+	return checked(key, at, checkName, pattern("^"+objectName+"$", "the name of a Kubernetes object"))
 }
 
 // checkName wants a name of a Kubernetes object.
@@ -123,7 +123,7 @@ func device(key string, at func(*Config) *string) setting {
 			return nil
 		}
 		return checkDevice(s)
-	}, pattern(`^([^+/: \t*?!]{1,15}\+?)?$`))
+	}, pattern(`^([^+/: \t*?!]{1,15}\+?)?$`, "a device, or the beginning of names and a +"))
 }
 
 // checkDevice judges an interface name (IFNAMSIZ leaves 15 bytes), or the
@@ -195,7 +195,8 @@ func port(key string, at func(*Config) *uint16, low int64) setting {
 			return err
 		},
 		func(c *Config) string { return strconv.Itoa(int(*at(c))) },
-		Schema{"anyOf": []any{whole(low, 65535), pattern(portText(low))}},
+		explained(Schema{"anyOf": []any{whole(low, 65535), Schema{"type": "string", "pattern": portText(low)}}},
+			fmt.Sprintf("a port, %d to 65535", low)),
 	}
 }
 
@@ -251,7 +252,7 @@ func duration(key string, at func(*Config) *time.Duration, low, high time.Durati
 			return nil
 		},
 		func(c *Config) string { return at(c).String() },
-		pattern("^\\+?([0-9.]+(ns|us|µs|μs|ms|s|m|h))+$"),
+		pattern("^\\+?([0-9.]+(ns|us|µs|μs|ms|s|m|h))+$", "a duration such as 5s"),
 	}
 }
 
@@ -281,7 +282,7 @@ func cidr(key string, at func(*Config) *netip.Prefix, family string, is func(net
 			}
 			return ""
 		},
-		pattern("^([0-9a-fA-F.:]+/[0-9]+)?$"),
+		pattern("^([0-9a-fA-F.:]+/[0-9]+)?$", "a CIDR of "+family),
 	}
 }
 
@@ -315,7 +316,7 @@ func cidrs(key string, at func(*Config) *[]netip.Prefix) setting {
 			return nil
 		},
 		func(c *Config) string { return strings.Trim(fmt.Sprint(*at(c)), "[]") },
-		texts("[0-9a-fA-F.:]+/[0-9]+"),
+		texts("[0-9a-fA-F.:]+/[0-9]+", "CIDRs"),
 	}
 }
 
@@ -336,7 +337,7 @@ func portRange(key string, at func(*Config) *PortRange) setting {
 			return nil
 		},
 		func(c *Config) string { return at(c).String() },
-		pattern("^[0-9]+-[0-9]+$"),
+		pattern("^[0-9]+-[0-9]+$", "a range of ports such as 10000-29999"),
 	}
 }
 
@@ -358,7 +359,7 @@ func portPair(key string, at func(*Config) *PortRange) setting {
 			return nil
 		},
 		func(c *Config) string { return fmt.Sprintf("%d,%d", at(c).First, at(c).Last) },
-		pattern("^\\s*[0-9]+\\s*,\\s*[0-9]+\\s*$"),
+		pattern("^\\s*[0-9]+\\s*,\\s*[0-9]+\\s*$", "a range of ports such as 30000,32767"),
 	}
 }
 

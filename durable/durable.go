@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Temporary ends the names of files that a crash may leave half written.
@@ -35,6 +36,29 @@ func Write(path string, data []byte) error {
 		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 	}
 	return syncDir(dir)
+}
+
+// Full reports whether a write failed for want of room.
+func Full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// probeSize is what Probe writes: a page, since less may find room where a file
+// of state would not.
+const probeSize = 4096
+
+// Probe reports why no file can be written to a directory, as where its file
+// system is full; nil if one can.
+func Probe(dir string) error {
+	f, err := os.CreateTemp(dir, "probe-*"+Temporary)
+	if err != nil {
+		return fmt.Errorf("directory %s can't be written: %w", dir, err)
+	}
+	_, err = f.Write(make([]byte, probeSize))
+	if err = errors.Join(err, f.Close()); err != nil {
+		err = fmt.Errorf("directory %s can't be written: %w", dir, err)
+	}
+	return errors.Join(err, os.Remove(f.Name()))
 }
 
 // Load reads the files of dir whose names end in suffix, by name, and removes

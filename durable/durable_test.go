@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestWriteAndRemove(t *testing.T) {
@@ -76,5 +78,35 @@ func TestWriteFails(t *testing.T) {
 	}
 	if err := Remove(path); err == nil {
 		t.Error("a directory with files in it was removed")
+	}
+}
+
+// A file system that is full is found, and the probe leaves nothing on it.
+func TestProbe(t *testing.T) {
+	dir := t.TempDir()
+	if err := Probe(dir); err != nil {
+		t.Error(err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it mounts a small file system")
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := Probe(dir); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "filler"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Probe(dir); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("of a full file system: %v", err)
+	}
+	if left, _ := filepath.Glob(dir + "/*"); len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+	if err := Probe(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of no directory: %v", err)
 	}
 }

@@ -35,6 +35,9 @@ func (m *Manager) Add(ctx context.Context, req Request) (*Endpoint, error) {
 	if old := m.find(a); old != nil {
 		return nil, fmt.Errorf("add %s: %w as endpoint %d (%s)", a, ErrExists, old.ID, old.State)
 	}
+	if err := m.waitForPredecessor(ctx, req); err != nil {
+		return nil, fmt.Errorf("add %s: %w", a, err)
+	}
 	e, err := m.plan(req)
 	if err == nil {
 		e, err = m.build(ctx, e)

@@ -26,10 +26,16 @@ func (m *Manager) Delete(ctx context.Context, a Attachment) error {
 // remove undoes Add from any step. The caller holds the attachment's lock.
 func (m *Manager) remove(ctx context.Context, a Attachment) error {
 	if e := m.find(a); e != nil {
-		if err := m.forget(ctx, e); err != nil {
+		if _, err := m.forget(ctx, e); err != nil {
 			return err
 		}
 	}
+	return m.finish(a)
+}
+
+// finish is the part of remove that comes after the datapath has forgotten the
+// endpoint: link, row, file, addresses and slot. It can be repeated.
+func (m *Manager) finish(a Attachment) error {
 	if err := m.driver.Delete(LinkName(a)); err != nil {
 		return err
 	}
@@ -60,24 +66,28 @@ func (m *Manager) remove(ctx context.Context, a Attachment) error {
 }
 
 // forget has the reconciler remove the endpoint from the kernel. Writing the
-// state first makes a crash in between end in a removal, too.
-func (m *Manager) forget(ctx context.Context, e *Endpoint) error {
+// state first makes a crash in between end in a removal, too. A state that can't
+// be written, as on a full disk, doesn't keep the endpoint from being removed:
+// recorded is false then, and only the caller's answer may say that it is gone.
+func (m *Manager) forget(ctx context.Context, e *Endpoint) (recorded bool, err error) {
 	e = e.Clone()
 	e.State = StateDeleting
 	e.Status = reconciler.StatusPending()
-	if err := m.store.write(e); err != nil {
-		return err
+	unwritten := m.store.write(e)
+	if unwritten != nil {
+		m.log.Warn("the deletion of an endpoint is not recorded",
+			"endpoint", e.ID, "pod", e.PodName(), "error", unwritten)
 	}
 	if err := m.insert(e); err != nil {
-		return err
+		return false, err
 	}
 	if err := m.config.Step("deleting"); err != nil {
-		return err
+		return false, err
 	}
 	if err := m.wait(ctx, e.ID); err != nil {
-		return err
+		return false, err
 	}
-	return m.config.Step("forgotten")
+	return unwritten == nil, m.config.Step("forgotten")
 }
 
 // GC deletes every attachment that is not in valid.

@@ -30,6 +30,8 @@ var (
 	ErrNotRestored = errors.New("endpoints are not restored yet")
 	// ErrReconcile: the datapath did not accept the endpoint.
 	ErrReconcile = errors.New("datapath refused the endpoint")
+	// ErrState: the endpoint's state can't be written to the run directory.
+	ErrState = errors.New("state of the endpoint can't be written")
 )
 
 // NodeConfig is what every pod of the node has in common.
@@ -77,6 +79,8 @@ type Manager struct {
 	locks    locks
 	initDone func(statedb.WriteTxn)
 	restored atomic.Bool
+
+	background background // deletions that were answered already
 }
 
 // NewManager makes a manager and registers an initializer on the table, so that
@@ -93,9 +97,10 @@ func NewManager(log *slog.Logger, db *statedb.DB, table statedb.RWTable[*Endpoin
 	}
 	m := &Manager{
 		log: log, db: db, table: table, ipam: allocator, driver: driver, config: config,
-		store: store{dir: filepath.Join(config.RunDir, "endpoints")},
-		slots: newSlots(config.Now),
-		locks: locks{held: make(map[Attachment]*lock)},
+		store:      store{dir: filepath.Join(config.RunDir, "endpoints")},
+		slots:      newSlots(config.Now),
+		locks:      locks{held: make(map[Attachment]*lock)},
+		background: newBackground(),
 	}
 	txn := db.WriteTxn(table)
 	m.initDone = table.RegisterInitializer(txn, "restore")

@@ -53,9 +53,9 @@ func (k *Kernel) row(e *Endpoint) bpf.DatapathEndpoint {
 }
 
 // Update implements reconciler.Operations: rows first, so that the first packet through the programs is already known.
-func (k *Kernel) Update(ctx context.Context, txn statedb.ReadTxn, rev statedb.Revision, e *Endpoint) error {
+func (k *Kernel) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *Endpoint) error {
 	if e.Deleting() {
-		return k.Delete(ctx, txn, rev, e)
+		return k.forget(e)
 	}
 	if k.Hold != nil && e.State == StateCreating {
 		if err := k.Hold(e); err != nil {
@@ -134,8 +134,19 @@ func (k *Kernel) write(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err
 	return true, nil
 }
 
-// Delete implements reconciler.Operations. An address that another endpoint has by now is left alone.
+// Delete implements reconciler.Operations: the link is gone by now.
 func (k *Kernel) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *Endpoint) error {
+	return errors.Join(
+		k.forget(e),
+		k.Datapath.Attacher.Detach(bpf.FromPod, e.LinkName, e.LinkIndex),
+		k.Datapath.Attacher.Detach(bpf.ToPod, e.LinkName, e.LinkIndex),
+	)
+}
+
+// forget removes the endpoint's rows. An address that another endpoint has by now is left alone. The programs stay
+// on the link until that is deleted: without a row they drop what the pod sends, and to detach them would wait for
+// a grace period of RCU.
+func (k *Kernel) forget(e *Endpoint) error {
 	for _, a := range e.Addresses() {
 		if err := k.deleteAddress(a, e.ID); err != nil {
 			return err
@@ -150,16 +161,10 @@ func (k *Kernel) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision
 	if err := k.deleteNetns(e.ID); err != nil {
 		return err
 	}
-	if err := k.Epochs.Forget(e.ID); err != nil {
-		return err
-	}
 	if k.Gone != nil {
 		k.Gone(e.Addresses())
 	}
-	return errors.Join(
-		k.Datapath.Attacher.Detach(bpf.FromPod, e.LinkName, e.LinkIndex),
-		k.Datapath.Attacher.Detach(bpf.ToPod, e.LinkName, e.LinkIndex),
-	)
+	return k.Epochs.Forget(e.ID)
 }
 
 func (k *Kernel) deleteAddress(a netip.Addr, slot uint16) error {

@@ -28,15 +28,18 @@ func (s store) write(e *Endpoint) error {
 	if err != nil {
 		return fmt.Errorf("write state of endpoint %d: %w", e.ID, err)
 	}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("write state of endpoint %d: %w", e.ID, err)
-	}
+	err = os.MkdirAll(s.dir, 0o700)
 	tmp := s.path(e.ID) + ".tmp"
-	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write state of endpoint %d: %w", e.ID, err)
+	if err == nil {
+		if err = os.WriteFile(tmp, append(data, '\n'), 0o600); err == nil {
+			err = os.Rename(tmp, s.path(e.ID))
+		}
+		if err != nil {
+			_ = os.Remove(tmp) // on a full disk, what was written of it would keep others from their place
+		}
 	}
-	if err := os.Rename(tmp, s.path(e.ID)); err != nil {
-		return fmt.Errorf("write state of endpoint %d: %w", e.ID, err)
+	if err != nil {
+		return fmt.Errorf("%w: write state of endpoint %d: %w", ErrState, e.ID, err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,14 +12,25 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"myelin/durable"
 )
 
 // lockFile is the name of what an agent has locked while it runs, in its run directory.
 const lockFile = "agent.lock"
 
-// claim opens the lock of a run directory, with flags, and locks it. The error is unix.EWOULDBLOCK where somebody else has.
+// lockPoll is how often a lock that another agent holds is tried again.
+const lockPoll = 20 * time.Millisecond
+
+// Places are what only one agent may work on at a time.
+type Places struct {
+	RunDir  string // myelin.runDir
+	BPFRoot string // myelin.bpfRoot
+}
+
+// claim opens a file, with flags, and locks it. The error is unix.EWOULDBLOCK where another process holds the lock.
 func claim(path string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|flags, 0o600)
+	f, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -29,41 +41,103 @@ func claim(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// Alone makes this process the only agent with the run directory, since two
-// would write the same maps. It waits for one that is just stopping, at most
-// patience. The kernel ends the claim with the process, however that ends.
-func Alone(ctx context.Context, runDir string, patience time.Duration, log *slog.Logger) (release func(), err error) {
-	path := filepath.Join(runDir, lockFile)
-	if err := os.MkdirAll(runDir, 0o700); err != nil {
+// claimBPFRoot locks the root directory of the BPF file system. It is the same inode for all processes that have
+// that file system mounted, wherever they see it, so that two agents with different run directories find each
+// other. Without the directory there is nothing to lock: f is nil.
+func claimBPFRoot(path string) (f *os.File, err error) {
+	f, err = claim(path, os.O_RDONLY|unix.O_DIRECTORY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return f, err
+}
+
+// claimRunDir locks the lock file of a run directory. Where there is no room for the file, it locks the directory
+// itself.
+func claimRunDir(dir string) (*os.File, error) {
+	f, err := claim(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE)
+	if durable.Full(err) {
+		return claim(dir, os.O_RDONLY|unix.O_DIRECTORY)
+	}
+	return f, err
+}
+
+// Alone makes this process the only agent with the run directory and with the
+// BPF file system, since two would write the same maps. It waits for one that is
+// just stopping, at most patience, and changes nothing before it has the BPF file
+// system. The kernel ends the claim with the process, however that ends.
+func Alone(ctx context.Context, places Places, patience time.Duration, log *slog.Logger) (release func(), err error) {
+	end := time.Now().Add(patience)
+	bpf, err := patiently(ctx, "BPF file system", places.BPFRoot, end, log,
+		func() (*os.File, error) { return claimBPFRoot(places.BPFRoot) })
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(places.RunDir, 0o700); err != nil {
+		bpf.Close() // a nil one returns an error, no more
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
-	end := time.Now().Add(patience)
-	f, err := claim(path, os.O_CREATE)
-	for told := false; errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(end) && ctx.Err() == nil; f, err = claim(path, os.O_CREATE) {
-		if !told {
-			log.Info("another agent has this run directory: waiting for its end", "lock", path)
-			told = true
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return nil, fmt.Errorf("%s: another agent%s has this run directory: %w", path, whose(path), err)
-	case err != nil:
-		return nil, fmt.Errorf("lock the run directory: %w", err)
+	path := filepath.Join(places.RunDir, lockFile)
+	run, err := patiently(ctx, "run directory", path, end, log,
+		func() (*os.File, error) { return claimRunDir(places.RunDir) })
+	if err != nil {
+		bpf.Close() // a nil one returns an error, no more
+		return nil, err
 	}
 	// For people; the claim is the lock.
 	if err := os.WriteFile(path, fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
-		log.Warn("the agent's lock doesn't say whose it is", "error", err)
+		log.Warn("the agent's lock does not name its process", "error", err)
 	}
-	return func() { f.Close() }, nil
+	return func() { run.Close(); bpf.Close() }, nil
 }
 
-// whose names the process that the lock's file tells of, if it does.
-func whose(path string) string {
-	pid, err := os.ReadFile(path)
-	if err != nil || len(pid) == 0 {
+// patiently tries a claim until it succeeds, end has come, or ctx ends. path is what is locked.
+func patiently(ctx context.Context, what, path string, end time.Time, log *slog.Logger,
+	try func() (*os.File, error),
+) (*os.File, error) {
+	f, err := try()
+	for told := false; errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(end) && ctx.Err() == nil; f, err = try() {
+		if !told {
+			log.Info("another agent has this "+what+": waiting for its end", "lock", path, "process", holder(path))
+			told = true
+		}
+		time.Sleep(lockPoll)
+	}
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, fmt.Errorf("%s: another agent%s has this %s: %w", path, process(holder(path)), what, err)
+	case err != nil:
+		return nil, fmt.Errorf("lock the %s: %w", what, err)
+	}
+	return f, nil
+}
+
+// process is a holder as part of a sentence.
+func process(holder string) string {
+	if holder == "" {
 		return ""
 	}
-	return " (process " + strings.TrimSpace(string(pid)) + ")"
+	return " (process " + holder + ")"
+}
+
+// holder is the process that has locked a file, as /proc/locks tells it; empty if that is in a PID namespace which
+// is not visible here, or if nobody has. A lock file may name it, too.
+func holder(path string) string {
+	var st unix.Stat_t
+	locks, err := os.ReadFile("/proc/locks")
+	if unix.Stat(path, &st) != nil || err != nil {
+		return ""
+	}
+	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino)
+	for line := range strings.Lines(string(locks)) {
+		// "7: FLOCK  ADVISORY  WRITE 4711 00:1c:42 0 EOF"
+		f := strings.Fields(line)
+		if len(f) > 5 && f[1] == "FLOCK" && f[5] == inode && f[4] != "0" && !strings.HasPrefix(f[4], "-") {
+			return f[4]
+		}
+	}
+	if pid, err := os.ReadFile(path); err == nil {
+		return strings.TrimSpace(string(pid))
+	}
+	return ""
 }

@@ -91,17 +91,27 @@ func Clean(ctx context.Context, o Options) error {
 // noAgent refuses while an agent runs, which would make it all anew, and keeps one from starting until unlock.
 func (o Options) noAgent() (unlock func(), err error) {
 	path := filepath.Join(o.RunDir, lockFile)
-	f, err := claim(path, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return func() {}, nil
+	bpf, err := claimBPFRoot(o.BPFRoot)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", o.BPFRoot, agentRuns(o.BPFRoot, err))
 	}
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errors.New("an agent runs: end it first")
+	run, err := claim(path, os.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) {
+		run, err = nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		bpf.Close() // a nil one returns an error, no more
+		return nil, fmt.Errorf("lock %s: %w", path, agentRuns(path, err))
 	}
-	return func() { f.Close() }, nil
+	return func() { run.Close(); bpf.Close() }, nil
+}
+
+// agentRuns is the error of a claim, in words where an agent has what is claimed.
+func agentRuns(path string, err error) error {
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("an agent runs%s: end it first", process(holder(path)))
+	}
+	return err
 }
 
 // leaveRuntime takes the configuration before the plugin that it names.

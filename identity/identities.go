@@ -55,7 +55,8 @@ type holding struct {
 
 // New creates the tables, with the reserved identities and those of the state
 // file in them. A state file that can't be used is logged and begun anew: then
-// numbers change, and nothing else does. One that can't be written is an error.
+// numbers change, and nothing else does. One that can't be written is an error,
+// unless the disk is full.
 func New(p Params) (*Identities, error) {
 	if p.Grace == 0 {
 		p.Grace = 10 * time.Minute
@@ -77,8 +78,12 @@ func New(p Params) (*Identities, error) {
 	}
 	i.next = max(i.next, next)
 	known := before.rows
-	if err := i.store.Rewrite(i.next, records(known)); err != nil {
+	full, err := i.store.Start(i.next, records(known))
+	if err != nil {
 		return nil, fmt.Errorf("identities: %w", err)
+	}
+	if full != nil {
+		p.Log.Warn("new identities can't be kept", "error", full)
 	}
 	txn := p.DB.WriteTxn(ids, addrs)
 	defer txn.Abort()

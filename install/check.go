@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"myelin/chart"
 	"myelin/config"
 	"myelin/kube"
 	"myelin/operator"
@@ -61,6 +62,23 @@ func checkMigration(ctx context.Context, cluster *kube.Objects, cilium *operator
 		if d.Spec.Template.Spec.NodeSelector[operator.CiliumNodeLabel] != "true" {
 			return fmt.Errorf("DaemonSet %s/%s is not kept to nodes with the label %s=true, so that it would stay on those that go over:\n%s",
 				namespace, name, operator.CiliumNodeLabel, cilium.Steps())
+		}
+	}
+	return nil
+}
+
+// checkMonitors refuses ServiceMonitors where the cluster doesn't know that kind.
+func checkMonitors(ctx context.Context, cluster *kube.Objects, objects []chart.Object) error {
+	for _, object := range objects {
+		r := kube.RefOf(object.Content)
+		if r.Kind != "ServiceMonitor" {
+			continue
+		}
+		if _, err := cluster.Find(ctx, r.APIVersion, r.Kind, r.Name); errors.Is(err, kube.ErrNotFound) {
+			return fmt.Errorf("serviceMonitor.enabled: the cluster has no kind %s of %s: "+
+				"install the Prometheus operator's definitions first", r.Kind, r.APIVersion)
+		} else if err != nil {
+			return err
 		}
 	}
 	return nil

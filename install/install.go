@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
 	"myelin/chart"
@@ -52,6 +53,9 @@ type Options struct {
 // Render makes the objects, and has the agent's own reader judge their configuration, which knows contradictions that a schema can't. What has
 // less effect than it seems is in warnings.
 func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
+	if err := CheckNamespace(o.Namespace); err != nil {
+		return nil, nil, err
+	}
 	objects, err = chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: o.Values, Lookup: o.lookup})
 	if err != nil {
 		return nil, nil, err
@@ -77,6 +81,14 @@ func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
 	return objects, c, nil
 }
 
+// CheckNamespace refuses what no namespace can be called.
+func CheckNamespace(name string) error {
+	if bad := validation.IsDNS1123Label(name); len(bad) > 0 {
+		return fmt.Errorf("namespace %q: %s", name, strings.Join(bad, "; "))
+	}
+	return nil
+}
+
 // asking is o, with a cluster to look objects up in.
 func (o Options) asking(ctx context.Context, cluster *kube.Objects) Options {
 	o.lookup = func(apiVersion, kind, namespace, name string) (object map[string]any, err error) {
@@ -98,7 +110,10 @@ func IsHook(object chart.Object) bool {
 
 // order is who needs whom: accounts and rights before pods.
 func order(object chart.Object) int {
-	return slices.Index([]string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "DaemonSet", "Deployment", "Job"}, kube.RefOf(object.Content).Kind)
+	return slices.Index([]string{
+		"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service", "ServiceMonitor",
+		"DaemonSet", "Deployment", "Job",
+	}, kube.RefOf(object.Content).Kind)
 }
 
 // lasting are the objects without hooks, in their order.
@@ -151,6 +166,9 @@ func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 	if err := Check(ctx, cluster, c, o); err != nil {
 		return err
 	}
+	if err := checkMonitors(ctx, cluster, objects); err != nil {
+		return err
+	}
 	have := map[kube.Ref]bool{}
 	for _, object := range lasting(objects) {
 		r := kube.RefOf(object.Content)
@@ -166,7 +184,12 @@ func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 
 // prune deletes what the chart can have and this rendering has not.
 func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.Ref]bool) error {
-	all, err := chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release})
+	metrics := map[string]any{"enabled": true, "serviceMonitor": map[string]any{"enabled": true}}
+	most := map[string]any{"prometheus": metrics, "operator": map[string]any{"prometheus": metrics}}
+	values := chart.Over(most, imageOfValues(o.Values))
+	all, err := chart.Render(chart.Options{
+		Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: values,
+	})
 	if err != nil {
 		return err
 	}
@@ -180,6 +203,14 @@ func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.
 		}
 	}
 	return nil
+}
+
+// imageOfValues is what values say of the image, without which a chart of no version names none.
+func imageOfValues(values map[string]any) map[string]any {
+	if values["image"] == nil {
+		return nil
+	}
+	return map[string]any{"image": values["image"]}
 }
 
 // Wait waits until all that Apply wrote runs everywhere, or ctx ends.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"myelin/chart"
 	"myelin/kube"
 	"myelin/test/kube/apiserver"
 )
@@ -227,13 +228,75 @@ spec:
 	}
 }
 
+// TestValues has values that are refused with their key and the reason, before a cluster is asked.
+func TestValues(t *testing.T) {
+	for set, want := range map[string]string{
+		"k8sServiceHost=https://192.0.2.10:6443":  `k8sServiceHost: "https://192.0.2.10:6443" is a URL: want a host name or an address alone, and the port in k8sServicePort`,
+		"k8sServiceHost=192.0.2.10:6443":          `k8sServiceHost: "192.0.2.10:6443" has a port: `,
+		"updateStrategy.type=Recreate":            "updateStrategy.type: value must be one of 'RollingUpdate', 'OnDelete'",
+		"updateStrategy.rollingUpdate.max=1":      "updateStrategy.rollingUpdate.max: unknown key",
+		"updateStrategy.rollingUpdate.maxSurge=x": "updateStrategy.rollingUpdate.maxSurge: ",
+		"operator.updateStrategy.type=OnDelete":   "operator.updateStrategy.type: value must be one of 'RollingUpdate', 'Recreate'",
+		"encryption.enabled=true":                 "encryption.enabled: true: not yet: transparent encryption",
+		"ipam.mode=eni":                           "ipam.mode: not yet: eni; use kubernetes or cluster-pool",
+		"routeMode=native":                        "routeMode: unknown key: did you mean routingMode?",
+		"devices=[eth0, averyverylongdevicename]": `devices: "averyverylongdevicename" is longer than 15 bytes`,
+	} {
+		values, err := chart.Values(nil, []string{set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := Render(Options{Namespace: "kube-system", Version: "1.2.3", Values: values}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: %v, want %s", set, err, want)
+		}
+	}
+	for _, name := range []string{"", "Kube", "a.b", "under_score", strings.Repeat("a", 64)} {
+		if _, _, err := Render(Options{Namespace: name, Version: "1.2.3"}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("namespace %q: ", name)) {
+			t.Errorf("namespace %q: %v", name, err)
+		}
+	}
+	if _, _, err := Render(Options{Namespace: "kube-system"}); err == nil || !strings.Contains(err.Error(), "image.tag: must be set") {
+		t.Errorf("a build without a version: %v", err)
+	}
+}
+
+// TestMetrics has Services for Prometheus come and go, and no ServiceMonitor where the cluster doesn't know that kind.
+func TestMetrics(t *testing.T) {
+	w := start(t)
+	on := map[string]any{"enabled": true}
+	said := w.apply(reachable(map[string]any{"prometheus": on, "operator": map[string]any{"prometheus": on}}))
+	for _, want := range []string{"Service kube-system/myelin-agent created", "Service kube-system/myelin-operator created"} {
+		if !slices.Contains(said, want) {
+			t.Errorf("doesn't say %q: %q", want, said)
+		}
+	}
+	if said := w.apply(reachable(map[string]any{"prometheus": on})); !slices.Contains(said, "Service kube-system/myelin-operator deleted") {
+		t.Errorf("without the operator's metrics: %q", said)
+	}
+	o := w.options(reachable(map[string]any{"prometheus": map[string]any{"enabled": true, "serviceMonitor": on}}))
+	if err := Apply(t.Context(), w.cluster, o); err == nil || !strings.Contains(err.Error(), "no kind ServiceMonitor") {
+		t.Errorf("a ServiceMonitor without its kind: %v", err)
+	}
+	if err := Uninstall(t.Context(), w.cluster, w.options(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(w.Get("/api/v1/namespaces/kube-system/services")), `"name":"myelin`) {
+		t.Error("a Service is left")
+	}
+}
+
 // TestOrder knows the place of each kind that the chart has.
 func TestOrder(t *testing.T) {
+	metrics := map[string]any{"prometheus": map[string]any{"enabled": true, "serviceMonitor": map[string]any{"enabled": true}}}
+	most, _, err := Render(Options{Namespace: "kube-system", Version: "1.2.3", Values: metrics})
+	if err != nil {
+		t.Fatal(err)
+	}
 	objects, _, err := Render(Options{Namespace: "kube-system", Version: "1.2.3"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, object := range objects {
+	for _, object := range most {
 		if order(object) < 0 {
 			t.Errorf("%s has no place", kube.RefOf(object.Content))
 		}

@@ -38,6 +38,7 @@ func (a *Assignment) Save(path string) error {
 		err = os.Rename(path+".tmp", path)
 	}
 	if err != nil {
+		_ = os.Remove(path + ".tmp") // on a full disk, what was written of it would take room
 		return fmt.Errorf("save podCIDRs in force to %s: %w", path, err)
 	}
 	return nil

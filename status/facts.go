@@ -73,6 +73,10 @@ type Facts struct {
 	PodCIDRs *ipam.Assignment
 	Outside  []netip.Addr
 	Conflist Conflist
+	// RunDir is why the run directory can't be written, nil if it can.
+	RunDir error
+	// Listeners are the addresses of health and metrics.
+	Listeners []Listener
 	// Strays are pod links that no endpoint stands for.
 	Strays []endpoint.Stray
 
@@ -95,6 +99,14 @@ type Conflist struct {
 	// Before are files that the runtime takes instead of ours: the first by
 	// name counts.
 	Before []string
+}
+
+// Listener is an address on which the agent serves HTTP.
+type Listener struct {
+	Name    string // "health" or "prometheus"
+	Address string
+	Error   string // why nothing listens there; empty: it does
+	Absent  bool   // since the node has no such address
 }
 
 // CountTable counts the rows of a table by their status.
@@ -145,7 +157,9 @@ func Explain(f Facts) *Report {
 // features are the lines of a report, in their order. Of an agent that is
 // starting only those have sense that need no other part of it.
 func (f *Facts) features() []func(*Facts) Feature {
-	early := []func(*Facts) Feature{(*Facts).agent, (*Facts).configuration, (*Facts).cluster, (*Facts).cni}
+	early := []func(*Facts) Feature{
+		(*Facts).agent, (*Facts).configuration, (*Facts).cluster, (*Facts).cni, (*Facts).runDir, (*Facts).listeners,
+	}
 	if f.Ready == 0 {
 		return early
 	}

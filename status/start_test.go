@@ -16,7 +16,7 @@ func TestWaiting(t *testing.T) {
 	f.Ready = 0
 	f.Waiting = &Waiting{Part: "own node", Since: begin().Add(10 * time.Second), Reason: "no Node object named node1 in /m; seen: node2", Help: "add it"}
 	r := Explain(f)
-	if r.State != Broken || r.Waiting == nil || len(r.Features) != 4 {
+	if r.State != Broken || r.Waiting == nil || len(r.Features) != 6 {
 		t.Errorf("%s, waiting %+v, features %+v", r.State, r.Waiting, r.Features)
 	}
 	var b strings.Builder

@@ -56,6 +56,9 @@ myelin: {nodeName: node1, manifests: /m}
 			{Prefix: cidr4, Gateway: ipam.Gateway(cidr4), InUse: 2, Capacity: 253}, {Prefix: cidr6, Gateway: ipam.Gateway(cidr6), InUse: 2, Capacity: math.MaxUint64},
 		},
 		Conflist: Conflist{Path: "/etc/cni/net.d/05-myelin.conflist"},
+		Listeners: []Listener{
+			{Name: "health", Address: "127.0.0.1:9879"}, {Name: "health", Address: "[::1]:9879", Error: "cannot assign requested address", Absent: true},
+		},
 		Devices: []Device{
 			{Name: "eth0", Index: 2, Kind: "wire", Why: "IPv4 default route", Driver: "virtio_net", MTU: 1500, Up: true, Hooks: []string{"from_wire"}},
 			{Name: "mye00000001", Index: 3, Kind: "pod", Driver: "veth", MTU: 1500, Up: true, Hooks: []string{"from_pod"}},
@@ -94,6 +97,8 @@ func broken(t *testing.T) Facts {
 	f.MTUProblem = errors.New("MTU of pods is 1250: IPv6 needs at least 1280")
 	f.Tunnel = &tunnel.Tunnel{Name: "myelin_vxlan", Status: reconciler.StatusError(errors.New("make device: no such type"))}
 	f.Problems = []*cluster.Problem{{File: "pods.yaml", Object: "Pod default/a", Field: "metadata.name", Reason: "is wrong"}}
+	f.RunDir = errors.New("directory /run/myelin can't be written: no space left on device")
+	f.Listeners[0].Error = "listen tcp 127.0.0.1:9879: bind: address already in use"
 	f.Conflist.Error, f.Conflist.Before = errors.New("open 05-myelin.conflist: no such file"), []string{"00-other.conf"}
 	f.Pools = f.Pools[:1]
 	f.Pools[0].InUse = 253

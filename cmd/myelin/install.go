@@ -143,6 +143,9 @@ func pauseCommand() *cobra.Command {
 }
 
 func (f *installFlags) options(cmd *cobra.Command) (o install.Options, err error) {
+	if err := install.CheckNamespace(f.namespace); err != nil {
+		return o, fmt.Errorf("--namespace: %w", err)
+	}
 	values, err := chart.Values(f.files, f.set)
 	return install.Options{
 		Namespace: f.namespace, Version: chartVersion(), Values: values, MigrateFromCilium: f.migrate,

@@ -29,8 +29,8 @@ const operatorQPS = 50
 
 // operatorFlags are those of `myelin operator`.
 type operatorFlags struct {
-	file, kubeConfig, listen, namespace string
-	leaderElect, migrate                bool
+	file, kubeConfig, listen, metrics, namespace string
+	leaderElect, migrate                         bool
 }
 
 func operatorCommand() *cobra.Command {
@@ -52,6 +52,7 @@ func operatorCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.leaderElect, "leader-elect", true, "work only while leading, by a Lease")
 	cmd.Flags().StringVar(&f.namespace, "namespace", "", "namespace of the Lease (default "+namespaceEnv+", or kube-system)")
 	cmd.Flags().StringVar(&f.listen, "listen", ":9234", "address for /healthz and /metrics; empty: none")
+	cmd.Flags().StringVar(&f.metrics, "prometheus-listen", "", "another address for /metrics, as :9963; empty: none")
 	cmd.Flags().BoolVar(&f.migrate, "migrate-from-cilium", false, "go on where Cilium runs, and take its CustomResourceDefinitions over")
 	return cmd
 }
@@ -95,8 +96,11 @@ func (f *operatorFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.listen != "" {
-		close, err := serveHTTP(f.listen, o.Handler(), log)
+	for _, listen := range []string{f.listen, f.metrics} {
+		if listen == "" {
+			continue
+		}
+		close, err := serveHTTP(listen, o.Handler(), log)
 		if err != nil {
 			return err
 		}
@@ -109,7 +113,7 @@ func (f *operatorFlags) run(ctx context.Context) error {
 func serveHTTP(listen string, handler http.Handler, log *slog.Logger) (close func(), err error) {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
-		return nil, fmt.Errorf("serve /healthz: %w", err)
+		return nil, fmt.Errorf("serve HTTP on %s: %w", listen, err)
 	}
 	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	go func() {

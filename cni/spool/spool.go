@@ -72,10 +72,11 @@ func (s Spool) Put(e Entry) error {
 		return fmt.Errorf("spool DEL of %s/%s: %w", e.ContainerID, e.IfName, err)
 	}
 	path := s.path(e)
-	if err := os.WriteFile(path+".tmp", append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("spool DEL of %s/%s: %w", e.ContainerID, e.IfName, err)
+	if err = os.WriteFile(path+".tmp", append(data, '\n'), 0o600); err == nil {
+		err = os.Rename(path+".tmp", path)
 	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err != nil {
+		_ = os.Remove(path + ".tmp") // on a full disk, what was written of it would take room
 		return fmt.Errorf("spool DEL of %s/%s: %w", e.ContainerID, e.IfName, err)
 	}
 	return nil

@@ -76,7 +76,11 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s %s\n", ref, digest)
+	archive, err := image.WriteChart(o.out, o.repository(), tag)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s\n%s %s\n", archive, ref, digest) // scripts read the last line
 	if o.push == "" {
 		return nil
 	}
@@ -84,15 +88,20 @@ func (o *options) run(ctx context.Context) error {
 	return err
 }
 
-func (o *options) ref(tag string) (name.Tag, error) {
-	repository, opts := "myelin", []name.Option{}
+// repository is the image's, as charts name it.
+func (o *options) repository() string {
 	if o.push != "" {
-		repository = o.push
+		return o.push
 	}
+	return "myelin"
+}
+
+func (o *options) ref(tag string) (name.Tag, error) {
+	opts := []name.Option{}
 	if o.insecure {
 		opts = append(opts, name.Insecure)
 	}
-	ref, err := name.NewTag(repository+":"+tag, opts...)
+	ref, err := name.NewTag(o.repository()+":"+tag, opts...)
 	if err != nil {
 		return ref, errors.Join(fmt.Errorf("-push %s", o.push), err)
 	}

@@ -13,6 +13,8 @@ import (
 	"io"
 	"iter"
 	"os"
+
+	"myelin/durable"
 )
 
 const version = 1
@@ -134,11 +136,23 @@ func (l *Ledger[R]) Rewrite(next uint32, records iter.Seq[R]) error {
 	}
 	if err != nil {
 		f.Close()
+		_ = os.Remove(tmp) // on a full disk, what was written of it would take room
 		return fmt.Errorf("write numbers to %s: %w", l.Path, err)
 	}
 	l.Close()
 	l.file, l.lines, l.torn = f, lines, false
 	return nil
+}
+
+// Start is the first Rewrite. Where there is no room for the file, it stays as it is, which is what the records
+// were read from: full says so. Append then fails, and the file is due to be written anew, until there is room.
+func (l *Ledger[R]) Start(next uint32, records iter.Seq[R]) (full, err error) {
+	err = l.Rewrite(next, records)
+	if durable.Full(err) {
+		l.torn = true
+		return err, nil
+	}
+	return nil, err
 }
 
 // Encode writes what a file holds, and returns how many lines that are.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 type line struct {
@@ -75,3 +77,51 @@ func TestNoPath(t *testing.T) {
 		t.Errorf("got %d, %v", next, err)
 	}
 }
+
+// A full disk: what was there stays and is read, new records wait, and are kept when there is room again.
+func TestFull(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it mounts a small file system")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=12k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	path, filler := filepath.Join(dir, "n.json"), filepath.Join(dir, "filler")
+	before, _, err := NewNumbers[word](path, 10)
+	if err != nil || before.Get("a") != 11 || before.Save() != nil {
+		t.Fatal(err)
+	}
+	before.Close()
+	if err := os.WriteFile(filler, make([]byte, 64<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	n, bad, err := NewNumbers[word](path, 10)
+	if err != nil || bad != nil {
+		t.Fatal(bad, err)
+	}
+	if id := n.Get("a"); id != 11 || n.Save() != nil {
+		t.Errorf("the number of before is %d", id)
+	}
+	id := n.Get("b")
+	if err := n.Save(); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("a new number was saved to a full disk: %v", err)
+	}
+	if left, _ := filepath.Glob(dir + "/*"); len(left) != 2 {
+		t.Errorf("left: %v", left)
+	}
+	if err := errors.Join(os.Remove(filler), n.Save()); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	n.Close()
+	after, bad, err := NewNumbers[word](path, 10)
+	if err != nil || bad != nil || after.Get("a") != 11 || after.Get("b") != id {
+		t.Errorf("read again: %v %v, %d %d", bad, err, after.Get("a"), after.Get("b"))
+	}
+	after.Close()
+}
+
+type word string
+
+func (w word) String() string { return string(w) }

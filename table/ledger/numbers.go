@@ -30,7 +30,7 @@ func numbered(id uint32, key string) numberOf { return numberOf{Head: Head{ID: i
 
 // NewNumbers reads the file and opens it to go on; numbers up to last are
 // somebody's already, whatever the file says. Only a file that can't be
-// written makes n nil; one that can't be used is begun anew, and bad says
+// written, for another reason than a full disk, makes n nil; one that can't be used is begun anew, and bad says
 // why.
 func NewNumbers[K interface {
 	comparable
@@ -40,7 +40,7 @@ func NewNumbers[K interface {
 	if n.next, bad = n.ledger.Read(last+1, n.known); bad != nil {
 		n.next, n.used, n.kept = last+1, map[uint32]bool{}, map[string]uint32{}
 	}
-	if err := n.rewrite(); err != nil {
+	if _, err := n.ledger.Start(n.next, n.all()); err != nil {
 		return nil, nil, err
 	}
 	return n, bad, nil

@@ -44,19 +44,66 @@ func TestScale(t *testing.T) {
 	warm := c.restartTime(pods, false)
 	cold := c.restartTime(pods, true)
 	time.Sleep(patience(500 * time.Millisecond))
+	rss, locked := c.rss("node1"), c.locked("node1")
+	del := c.emptyNode(r, pods)
+	t.Logf("the kernel alone deletes a veth pair of the node within %v", c.linkDeletion("node1"))
 	record(t,
-		result{"cni/add_ms", float64(median.Microseconds()) / 1000, "ms"},
+		result{"cni/add_ms", milliseconds(median), "ms"},
+		result{"cni/del_ms", milliseconds(del), "ms"},
 		result{"agent/ready_s", warm.Seconds(), "s"},
 		result{"agent/cold_s", cold.Seconds(), "s"},
-		result{"agent/rss_mb", c.rss("node1"), "MB"},
+		result{"agent/rss_mb", rss, "MB"},
 		result{"agent/loads_per_pod", float64(loads) / full, "programs"},
-		result{"maps/locked_mb", c.locked("node1"), "MB"},
+		result{"maps/locked_mb", locked, "MB"},
 	)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// emptyNode deletes the pods one after the other and returns the median time of a DEL, from exec of the plugin to
+// its end. What the agent does after its answer must come to an end, too.
+func (c *cluster) emptyNode(r *runtimeOf, pods []*sandbox) (median time.Duration) {
+	c.t.Helper()
+	var times []time.Duration
 	for _, s := range pods {
-		if err := r.del(t.Context(), s); err != nil {
-			t.Error(err)
+		begin := time.Now()
+		if err := r.del(c.t.Context(), s); err != nil {
+			c.t.Error(err)
 		}
+		times = append(times, time.Since(begin))
 	}
+	c.podsLeft("node1", 0)
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// podsLeft waits until a node has the links and the state files of n pods.
+func (c *cluster) podsLeft(node string, n int) {
+	c.t.Helper()
+	eventually(c.t, fmt.Sprintf("%s has %d pods", node, n), 10*time.Second, func() error {
+		links := strings.Count("\n"+c.ip(node, "-o", "-br", "link"), "\nmye")
+		files, err := filepath.Glob(filepath.Join(c.Node(node).RunDir(), "endpoints", "*.json"))
+		if err != nil || links != n || len(files) != n {
+			return fmt.Errorf("there are %d pod links and %d state files: %w", links, len(files), err)
+		}
+		return nil
+	})
+}
+
+// linkDeletion is what the kernel itself takes to delete a veth pair that is up, at the median of 21.
+func (c *cluster) linkDeletion(node string) time.Duration {
+	c.t.Helper()
+	var times []time.Duration
+	for range 21 {
+		c.ip(node, "link", "add", "bound0", "type", "veth", "peer", "name", "bound1")
+		c.ip(node, "link", "set", "bound0", "up")
+		c.ip(node, "link", "set", "bound1", "up")
+		begin := time.Now()
+		c.ip(node, "link", "del", "bound0")
+		times = append(times, time.Since(begin))
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
 }
 
 // fillNode adds the pods one after the other and returns the median time of an ADD, from exec of the plugin to its end.

@@ -2,6 +2,9 @@
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}
+{{- if and (not .Values.image.tag) (eq .Chart.AppVersion "0.0.0") -}}
+{{- fail "image.tag: must be set: this chart is that of a source tree, and names no image; make image prints the tag of the image that it makes, and writes a chart that names it" -}}
+{{- end -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
@@ -52,5 +55,15 @@ k8sServiceHost: {{ $host | quote }}
 {{- if $port -}}
 k8sServicePort: {{ $port }}
 {{ end -}}
-{{- toYaml (omit .Values "image" "imagePullSecrets" "resources" "nodeSelector" "tolerations" "affinity" "priorityClassName" "podAnnotations" "podLabels" "extraArgs" "extraEnv" "updateStrategy" "terminationGracePeriodSeconds" "rollOutCiliumPods" "startupProbe" "livenessProbe" "readinessProbe" "securityContext" "operator" "rbac" "serviceAccounts" "nodeCleanup" "cgroup" "global" "k8sServiceHost" "k8sServicePort") -}}
+{{- toYaml (omit .Values "image" "imagePullSecrets" "resources" "nodeSelector" "tolerations" "affinity" "priorityClassName" "podAnnotations" "podLabels" "extraArgs" "extraEnv" "updateStrategy" "terminationGracePeriodSeconds" "rollOutCiliumPods" "startupProbe" "livenessProbe" "readinessProbe" "securityContext" "operator" "rbac" "serviceAccounts" "nodeCleanup" "cgroup" "global" "k8sServiceHost" "k8sServicePort" "prometheus") -}}
+{{ print "\nprometheus:" }}
+{{- toYaml (omit .Values.prometheus "serviceMonitor" "metricsService") | nindent 2 -}}
+{{- end -}}
+
+{{- /* What a Prometheus without its operator finds pods by, as annotations. */ -}}
+{{- define "myelin.scrape" -}}
+{{- if and .enabled (not .serviceMonitor.enabled) }}
+prometheus.io/scrape: "true"
+prometheus.io/port: {{ .port | quote }}
+{{- end -}}
 {{- end -}}
