@@ -87,7 +87,9 @@ func (a *arena) everyName() packet.Names {
 		e := a.end(pod[0])
 		names[pod[0]] = packet.Name{MAC: a.mac(e), IP4: e.addr(4), IP6: e.addr(6)}
 		node := string(pod[0][len(pod[0])-1])
-		names["gw-"+pod[0]] = packet.Name{MAC: a.linkMAC("node"+node, e), IP4: names["gw"+node].IP4, IP6: names["gw"+node].IP6}
+		gw := names["gw"+node]
+		gw.MAC = a.linkMAC("node"+node, e)
+		names["gw-"+pod[0]] = gw
 	}
 	return names
 }

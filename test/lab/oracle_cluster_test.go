@@ -44,11 +44,13 @@ func fuzzYAML(s *setup, r *rand.Rand) string {
 		yaml = append(yaml, strings.Replace(s.nodeYAML(i), name, name+", labels: {"+fuzzLabels(r)+"}", 1))
 	}
 	for i := range 4 {
-		yaml = append(yaml, fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: s%d, labels: {%s}}\n", i, fuzzLabels(r)))
+		yaml = append(yaml, fmt.Sprintf("apiVersion: v1\nkind: Namespace\n"+
+			"metadata: {name: s%d, labels: {%s}}\n", i, fuzzLabels(r)))
 	}
 	for i := range fuzzPods {
 		space, labels := fmt.Sprintf("s%d", r.IntN(4)), fuzzLabels(r)
-		yaml = append(yaml, fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p%d, namespace: %s, labels: {%s}}\n"+
+		yaml = append(yaml, fmt.Sprintf("apiVersion: v1\nkind: Pod\n"+
+			"metadata: {name: p%d, namespace: %s, labels: {%s}}\n"+
 			"spec: {nodeName: node%d, serviceAccountName: %q, containers: [{name: c, image: none, ports: [%s]}]}\n",
 			i, space, labels, 1+i%2, []string{"", "a", "b"}[i%3], fuzzContainerPorts(space+labels)))
 	}
@@ -80,7 +82,8 @@ func upFuzz(t *testing.T, s setup, seed uint64) *fuzz {
 	yaml := fuzzYAML(&s, r)
 	s.yaml = yaml + barriers()
 	s.outside = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:1::1")}
-	z := &fuzz{arena: &arena{policed: &policed{cluster: up(t, s)}}, r: r, seed: seed, base: &reference.World{}, conns: map[int]bool{}}
+	z := &fuzz{arena: &arena{policed: &policed{cluster: up(t, s)}}, r: r, seed: seed, conns: map[int]bool{}}
+	z.base = &reference.World{}
 	check(t, scenario.Add(z.base, []byte(yaml)))
 	z.model = &oracle.Model{Tunnel: s.mode.tunnel != 0, Gateways: map[string][]netip.Addr{}}
 	z.generator = &oracle.Generator{R: r, Model: z.model, MACs: map[string]net.HardwareAddr{}}
@@ -141,14 +144,16 @@ func (z *fuzz) policies(t *testing.T) (documents []string, w *reference.World) {
 	for document := range strings.SplitSeq(text, "---\n") {
 		kind := regexp.MustCompile(`(?m)^kind: (\w+)$`).FindStringSubmatch(document)
 		usable := kind != nil && (strings.HasSuffix(kind[1], "Policy") || kind[1] == "CiliumCIDRGroup")
-		if !usable || regexp.MustCompile(`oServices|kube-apiserver`).MatchString(document) || ofNodes(document) && !z.hosts {
+		services := regexp.MustCompile(`oServices|kube-apiserver`).MatchString(document)
+		if !usable || services || ofNodes(document) && !z.hosts {
 			continue
 		}
 		documents = append(documents, z.translateTo(made, document))
 	}
 	if z.r.IntN(3) == 0 || len(documents) == 0 {
+		types := []string{"Ingress", "Egress", "Ingress, Egress"}[z.r.IntN(3)]
 		documents = append(documents, fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n"+
-			"metadata: {name: one, namespace: s%d}\nspec: {podSelector: {}, policyTypes: [%s]}\n", z.r.IntN(4), []string{"Ingress", "Egress", "Ingress, Egress"}[z.r.IntN(3)]))
+			"metadata: {name: one, namespace: s%d}\nspec: {podSelector: {}, policyTypes: [%s]}\n", z.r.IntN(4), types))
 	}
 	world := *z.base
 	w = &world

@@ -24,7 +24,8 @@ func nativeAttacks() []attack {
 		hiddenSYN = hiddenHeader(protoTCP, fmt.Sprintf("tcp 1000 > %d S seq 1", witnessPort))
 		data      = loneSegment(1000, witnessPort, "PA")
 	)
-	for _, way := range [][2]string{{"att1", "vic1"}, {"att2", "vic1"}, {"jail1", "open1"}, {"jail1", "open2"}, {"world", "vic1"}} {
+	ways := [][2]string{{"att1", "vic1"}, {"att2", "vic1"}, {"jail1", "open1"}, {"jail1", "open2"}, {"world", "vic1"}}
+	for _, way := range ways {
 		list = append(list,
 			attack{"A1-ipv6-hidden-header-udp", 6, way[0], way[1], hiddenUDP},
 			attack{"A1-ipv6-hidden-header-syn", 6, way[0], way[1], hiddenSYN},
@@ -113,7 +114,8 @@ func TestOracleDirected(t *testing.T) {
 	})
 	t.Run("host", func(t *testing.T) {
 		t.Parallel()
-		a := upArena(t, setup{mode: modeNamed("native"), values: map[string]any{"hostFirewall.enabled": true}}, hostPolicy())
+		hosts := map[string]any{"hostFirewall.enabled": true}
+		a := upArena(t, setup{mode: modeNamed("native"), values: hosts}, hostPolicy())
 		a.control(t, "node2", "node1")
 		a.fire(t, hostAttacks())
 	})
@@ -132,7 +134,8 @@ func TestOracleDirected(t *testing.T) {
 // controls checks that what the policies allow arrives.
 func (a *arena) controls(t *testing.T) {
 	t.Helper()
-	for _, way := range [][2]string{{"fr1", "vic1"}, {"fr2", "vic1"}, {"jail1", "srv2"}, {"att1", "open1"}, {"att2", "jail1"}} {
+	ways := [][2]string{{"fr1", "vic1"}, {"fr2", "vic1"}, {"jail1", "srv2"}, {"att1", "open1"}, {"att2", "jail1"}}
+	for _, way := range ways {
 		a.control(t, way[0], way[1])
 	}
 }
@@ -140,13 +143,14 @@ func (a *arena) controls(t *testing.T) {
 // tunnelAttacks are those of a cluster whose pods talk in a tunnel.
 func tunnelAttacks() []attack {
 	var list []attack
+	udp := fmt.Sprintf("udp 1000 > %d", witnessPort)
 	for _, from := range []string{"att1", "att2", "open1", "world"} {
 		for _, as := range []string{"fr2", "fr1", "node1", "gw1", "srv2"} {
 			list = append(list, attack{"A4-vxlan-by-udp-socket-as-" + as, 0, from, "vic1", injected(as)})
 		}
 	}
 	return append(list,
-		attack{"A1-ipv6-hidden-header-udp", 6, "att2", "vic1", hiddenHeader(protoUDP, fmt.Sprintf("udp 1000 > %d", witnessPort))},
+		attack{"A1-ipv6-hidden-header-udp", 6, "att2", "vic1", hiddenHeader(protoUDP, udp)},
 		attack{"A2-segment-of-no-connection", 0, "att2", "vic1", loneSegment(1000, witnessPort, "PA")},
 		attack{"A4-wire-plain", 0, "world", "vic1", forged("fr2")},
 		attack{"A4-wire-own-node", 0, "world", "vic1", forged("node1")},
@@ -155,10 +159,12 @@ func tunnelAttacks() []attack {
 	)
 }
 
-// injected sends a datagram to the tunnel's port of the target's node, by an ordinary socket, with a packet of another's inside.
+// injected sends a datagram to the tunnel's port of the target's node, by an ordinary socket, with a packet of
+// another's inside.
 func injected(as string) func(*shot) {
 	return func(s *shot) {
-		inner := s.text("eth stranger > stranger", "ip "+as+" > "+s.to, fmt.Sprintf("udp 1000 > %d", witnessPort), s.payload())
+		udp := fmt.Sprintf("udp 1000 > %d", witnessPort)
+		inner := s.text("eth stranger > stranger", "ip "+as+" > "+s.to, udp, s.payload())
 		payload := append([]byte{0x08, 0, 0, 0, 0, 0, 1, 0}, inner...)
 		for _, f := range s.stack.families {
 			s.datagram(netip.AddrPortFrom(s.end(s.node(s.to)).addr(f), 8472), payload)

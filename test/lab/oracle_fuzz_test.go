@@ -66,15 +66,19 @@ type fuzzMode struct {
 func fuzzModes() []fuzzMode {
 	direct := perPacket()
 	direct["loadBalancer.mode"] = "dsr"
+	geneve := maps.Clone(direct)
+	geneve["loadBalancer.dsrDispatch"] = "geneve"
 	return []fuzzMode{
 		{"native", "native", nil, false},
 		{"host", "native", map[string]any{"hostFirewall.enabled": true}, false},
 		{"vxlan", "vxlan", nil, false},
 		{"dsr", "native", direct, true},
+		{"geneve", "native", geneve, true},
 	}
 }
 
-// TestOracle sends packets that are made up to pods, nodes and the world, under policies that are made up: whatever a socket receives, the reference allows.
+// TestOracle sends packets that are made up to pods, nodes and the world, under policies that are made up: whatever a
+// socket receives, the reference allows.
 //
 //	┌─ node1 ─────────┐  ┌─ node2 ─────────┐
 //	│ p0 p2 p4 p6     │  │ p1 p3 p5 p7     │
@@ -160,11 +164,12 @@ func (z *fuzz) addServices(t *testing.T) {
 	t.Helper()
 	for i, k := range []int{0, 1, 2, 3, 0} {
 		pod, n, name := z.base.Pods[k], 60+i, fmt.Sprintf("svc%d", i)
-		yaml := strings.Replace(z.outsideYAML(name, n, ""), "metadata: {name: "+name, "metadata: {namespace: "+pod.Namespace+", name: "+name, 1)
+		here := "metadata: {namespace: " + pod.Namespace + ", name"
+		yaml := strings.Replace(z.outsideYAML(name, n, ""), "metadata: {name", here, 1)
 		yaml = strings.NewReplacer("targetPort: 7001", "targetPort: 53").Replace(yaml)
 		for _, ip := range pod.Status.PodIPs {
 			a := netip.MustParseAddr(ip.IP)
-			slice := strings.Replace(sliceYAML(name, family(a)), "metadata: {name", "metadata: {namespace: "+pod.Namespace+", name", 1)
+			slice := strings.Replace(sliceYAML(name, family(a)), "metadata: {name", here, 1)
 			yaml += strings.Replace(slice, "port: 7001", "port: 53", 1) + endpointYAML(a, pod.Spec.NodeName) + "---\n"
 		}
 		z.apply(name, yaml)
@@ -193,7 +198,8 @@ func (z *fuzz) run(t *testing.T, frames int) {
 		reported = len(z.wrong)
 		check(t, z.Delete(t.Context(), file))
 	}
-	t.Logf("seed %d: %d frames in %v; %v; %d violations", z.seed, z.packets, time.Since(begin).Round(time.Millisecond), z.received, len(z.wrong))
+	took := time.Since(begin).Round(time.Millisecond)
+	t.Logf("seed %d: %d frames in %v; %v; %d violations", z.seed, z.packets, took, z.received, len(z.wrong))
 }
 
 // sendBatch makes some attempts, and has what was received judged.
@@ -270,8 +276,9 @@ func (z *fuzz) dial(t *testing.T) {
 			}
 			z.conns[fd] = true
 			src, dst := from.addr(f), to.addr(f)
-			_ = unix.Bind(fd, &unix.SockaddrInet6{Addr: src.As16(), Port: int(own)})     // maybe another one has the port
-			_ = unix.Connect(fd, &unix.SockaddrInet6{Addr: dst.As16(), Port: int(port)}) // in progress, or refused
+			// Another socket may have the port; the connection is in progress, or refused.
+			_ = unix.Bind(fd, &unix.SockaddrInet6{Addr: src.As16(), Port: int(own)})
+			_ = unix.Connect(fd, &unix.SockaddrInet6{Addr: dst.As16(), Port: int(port)})
 			z.generator.Remember(oracle.Flow{Src: src, Dst: dst, Proto: oracle.TCP, SPort: own, DPort: port})
 		}
 		return nil
@@ -311,7 +318,8 @@ func (z *fuzz) report(t *testing.T, s sighting, documents []string) {
 	z.shrunk++
 	t.Errorf("%s of %s received %s: %s", s.by, s.at.Name, s.seen.Flow, s.why)
 	text := z.replayText(a)
-	t.Logf("%s=%d %s=%s; packets and policies:\n%s\n%s", envSeed, z.seed, envMode, z.name, text, strings.Join(documents, "---\n"))
+	t.Logf("%s=%d %s=%s; packets and policies:\n%s\n%s",
+		envSeed, z.seed, envMode, z.name, text, strings.Join(documents, "---\n"))
 }
 
 // replayText are the packets by which it happens again.
@@ -330,7 +338,8 @@ func (z *fuzz) replayText(a *oracle.Attempt) string {
 	return text.String()
 }
 
-// again sends attempts anew, to a datapath that knows no flow, and says whether something of the last one is received that should not be.
+// again sends attempts anew, to a datapath that knows no flow, and says whether something of the last one is received
+// that should not be.
 func (z *fuzz) again(list []*oracle.Attempt) bool {
 	z.flush()
 	z.discard()

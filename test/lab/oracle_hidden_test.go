@@ -17,19 +17,21 @@ func fakeACK(dport uint16) []byte {
 // optionsHeader is a destination options header of eight bytes with nothing in it (RFC 8200 4.6).
 func optionsHeader(next byte) []byte { return []byte{next, 0, 1, 4, 0, 0, 0, 0} }
 
-// hiddenHeader sends an IPv6 packet in two fragments. Where the first one ends the packet goes on in padding, as if it were an old connection's; the second
-// one, which claims to be of TCP, has the real rest.
+// hiddenHeader sends an IPv6 packet in two fragments. Where the first one ends the packet goes on in padding, as if it
+// were an old connection's; the second one, which claims to be of TCP, has the real rest.
 func hiddenHeader(proto byte, l4 string) func(*shot) {
 	return func(s *shot) {
 		pad := append(optionsHeader(protoTCP), fakeACK(40000)...)
 		rest := append(optionsHeader(proto), s.l4(l4, s.payload())...)
 		s.send(
-			s.text(s.eth(), s.ip(), fmt.Sprintf("frag %d mf proto 60", s.id), hexLayer(optionsHeader(60)), "pad "+hexLayer(pad)),
+			s.text(s.eth(), s.ip(), fmt.Sprintf("frag %d mf proto 60", s.id),
+				hexLayer(optionsHeader(60)), "pad "+hexLayer(pad)),
 			s.text(s.eth(), s.ip(), fmt.Sprintf("frag %d off 8 proto 6", s.id), hexLayer(rest)))
 	}
 }
 
-// tinyFragment sends a SYN over IPv4 of which the first fragment has eight bytes; the flags after them, in the padding, are an ACK's.
+// tinyFragment sends a SYN over IPv4 of which the first fragment has eight bytes; the flags after them, in the padding,
+// are an ACK's.
 func tinyFragment(s *shot) {
 	syn := s.l4(fmt.Sprintf("tcp 1000 > %d S seq 1", witnessPort), s.payload())
 	fake := fakeACK(witnessPort)[8:]
@@ -38,7 +40,8 @@ func tinyFragment(s *shot) {
 		s.text(s.eth(), s.ip()+fmt.Sprintf(" id %d off 8 proto 6", s.id&0xffff), hexLayer(syn[8:])))
 }
 
-// cutHeader sends a packet that ends within its TCP header, behind the sequence number: that is what tells it from others.
+// cutHeader sends a packet that ends within its TCP header, behind the sequence number: that is what tells it from
+// others.
 func cutHeader(s *shot) {
 	head := s.l4(fmt.Sprintf("tcp 1000 > %d A seq %d", witnessPort, binary.BigEndian.Uint32(s.tag[8:])))[:8]
 	s.tag = head
@@ -69,7 +72,8 @@ func loneSegment(sport, dport int, flags string) func(*shot) {
 	}
 }
 
-// quotingError opens a flow that is allowed, by datagrams from the shot's place to another, and sends an ICMP error about it to the shot's target.
+// quotingError opens a flow that is allowed, by datagrams from the shot's place to another, and sends an ICMP error
+// about it to the shot's target.
 func quotingError(kind, allowed string) func(*shot) {
 	return func(s *shot) {
 		flow := *s

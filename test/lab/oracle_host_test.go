@@ -11,10 +11,11 @@ import (
 func hostAttacks() []attack {
 	var list []attack
 	udp := fmt.Sprintf("udp 1000 > %d", witnessPort)
+	syn := fmt.Sprintf("tcp 1000 > %d S seq 1", witnessPort)
 	for _, from := range []string{"world", "att1"} {
 		list = append(list,
 			attack{"A1-ipv6-hidden-header-udp", 6, from, "node1", hiddenHeader(protoUDP, udp)},
-			attack{"A1-ipv6-hidden-header-syn", 6, from, "node1", hiddenHeader(protoTCP, fmt.Sprintf("tcp 1000 > %d S seq 1", witnessPort))},
+			attack{"A1-ipv6-hidden-header-syn", 6, from, "node1", hiddenHeader(protoTCP, syn)},
 			attack{"A1-ipv4-tiny-fragment", 4, from, "node1", tinyFragment},
 			attack{"A1-cut-header", 0, from, "node1", cutHeader},
 			attack{"A1-cut-header-padded", 0, from, "node1", cutHeaderPadded},
@@ -54,7 +55,8 @@ func (a *arena) linkLocal(e end) (addr netip.Addr) {
 		}
 		addrs, err := eth0.Addrs()
 		for _, each := range addrs {
-			if p, err := netip.ParsePrefix(each.String()); err == nil && p.Addr().IsLinkLocalUnicast() && p.Addr().Is6() {
+			p, err := netip.ParsePrefix(each.String())
+			if err == nil && p.Addr().IsLinkLocalUnicast() && p.Addr().Is6() {
 				addr = p.Addr()
 			}
 		}
@@ -65,10 +67,10 @@ func (a *arena) linkLocal(e end) (addr netip.Addr) {
 
 // linkLocalDatagram sends to the target's link-local address.
 func linkLocalDatagram(s *shot) {
-	to := s.linkLocal(s.end(s.to))
-	s.send(s.text(s.eth(), fmt.Sprintf("ip6 %s > %s", s.from, to), fmt.Sprintf("udp 1000 > %d", witnessPort), s.payload()))
+	to, udp := s.linkLocal(s.end(s.to)), fmt.Sprintf("udp 1000 > %d", witnessPort)
+	s.send(s.text(s.eth(), fmt.Sprintf("ip6 %s > %s", s.from, to), udp, s.payload()))
 	if from := s.linkLocal(s.end(s.from)); from.IsValid() {
-		s.send(s.text(s.eth(), fmt.Sprintf("ip6 %s > %s", from, to), fmt.Sprintf("udp 1000 > %d", witnessPort), s.payload()))
+		s.send(s.text(s.eth(), fmt.Sprintf("ip6 %s > %s", from, to), udp, s.payload()))
 	}
 }
 

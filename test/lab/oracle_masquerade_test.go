@@ -20,7 +20,8 @@ import (
 
 // denyAll forbids a pod of an arena to be reached, or to reach anything.
 func denyAll(pod string) string {
-	return "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: deny-" + pod + ", namespace: default}\n" +
+	return "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n" +
+		"metadata: {name: deny-" + pod + ", namespace: default}\n" +
 		"spec:\n  podSelector: {matchLabels: {name: " + pod + "}}\n  policyTypes: [Ingress, Egress]\n"
 }
 
@@ -136,12 +137,14 @@ func (a *arena) masqueradedTCP(t *testing.T, f int) connection {
 	return c
 }
 
-// upSmall brings an arena up whose first node has few addresses for pods, and where pods of the namespace churn are isolated.
+// upSmall brings an arena up whose first node has few addresses for pods, and where pods of the namespace churn are
+// isolated.
 func upSmall(t *testing.T, m mode) *arena {
 	t.Helper()
 	s := setup{mode: m, nodes: 1, pods: []string{}}
 	s.fill()
-	s.yaml = strings.NewReplacer("10.0.1.0/24", "10.0.1.0/29", "fd00:10:0:1::/64", "fd00:10:0:1::/125").Replace(s.manifests()) +
+	small := strings.NewReplacer("10.0.1.0/24", "10.0.1.0/29", "fd00:10:0:1::/64", "fd00:10:0:1::/125")
+	s.yaml = small.Replace(s.manifests()) +
 		"---\napiVersion: v1\nkind: Namespace\nmetadata: {name: churn}\n" + barriers()
 	return &arena{policed: &policed{cluster: up(t, s)}}
 }
@@ -184,7 +187,8 @@ func (a *arena) heir(t *testing.T, r *runtimeOf, addr netip.Addr, f int) *ear {
 		a.pass(t)
 		check(t, r.add(t.Context(), s))
 		if slices.Contains(s.addrs, addr) {
-			contains(t, "endpoint-policies", a.mustCLI("node1", "table", "show", "endpoint-policies", "-f", "Pod=churn/"+s.name), "done")
+			out := a.mustCLI("node1", "table", "show", "endpoint-policies", "-f", "Pod=churn/"+s.name)
+			contains(t, "endpoint-policies", out, "done")
 			t.Cleanup(func() { check(t, r.del(context.Background(), s)) })
 			return ear
 		}
@@ -194,7 +198,8 @@ func (a *arena) heir(t *testing.T, r *runtimeOf, addr netip.Addr, f int) *ear {
 	return nil
 }
 
-// timeEndsMasquerade makes the rows of a flow old while no agent is there to collect them: nothing more comes in by them.
+// timeEndsMasquerade makes the rows of a flow old while no agent is there to collect them: nothing more comes in by
+// them.
 func (a *arena) timeEndsMasquerade(t *testing.T, f int) {
 	t.Helper()
 	x := a.masqueraded(t, a.end("open1"), f)

@@ -10,7 +10,8 @@ import (
 	"myelin/test/lab/oracle"
 )
 
-// post has all that a place can receive with: raw sockets, UDP sockets, TCP listeners, and in pods and the world a packet socket.
+// post has all that a place can receive with: raw sockets, UDP sockets, TCP listeners, and in pods and the world a
+// packet socket.
 type post struct {
 	place *oracle.Place
 	ears  []postEar
@@ -174,12 +175,13 @@ func (p *post) readSocket(proto uint8, port uint16, b []byte, from unix.Sockaddr
 	}
 	src := netip.AddrFrom16(sa.Addr).Unmap()
 	s := oracle.Seen{Whole: true}
-	s.Flow = oracle.Flow{Src: src, Dst: p.own(map[bool]int{true: 4, false: 6}[src.Is4()]), Proto: proto, SPort: uint16(sa.Port), DPort: port}
+	s.Flow = oracle.Flow{Src: src, Dst: p.own(family(src)), Proto: proto, SPort: uint16(sa.Port), DPort: port}
 	s.FindTag(b)
 	return s, true
 }
 
-// collect hands over all that was received since the last time. Connections that were accepted are handed over with their sockets.
+// collect hands over all that was received since the last time. Connections that were accepted are handed over with
+// their sockets.
 func (p *post) collect(each func(by string, s oracle.Seen), accepted func(s oracle.Seen, fd int)) {
 	for _, ear := range p.ears {
 		for {

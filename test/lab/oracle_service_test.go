@@ -12,7 +12,8 @@ import (
 
 // allBut lets a pod of an arena be reached by every address but one of each family.
 func allBut(pod string, addrs []netip.Addr) string {
-	yaml := "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: all-but-" + pod + ", namespace: default}\n" +
+	yaml := "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n" +
+		"metadata: {name: all-but-" + pod + ", namespace: default}\n" +
 		"spec:\n  podSelector: {matchLabels: {name: " + pod + "}}\n  ingress:\n  - from:\n"
 	for _, addr := range addrs {
 		all := map[bool]string{true: "0.0.0.0/0", false: "::/0"}[addr.Is4()]
@@ -21,7 +22,8 @@ func allBut(pod string, addrs []netip.Addr) string {
 	return yaml
 }
 
-// TestOracleSameBackend has a pod that a backend's policy forbids ask for it by two Services, from one port: the backend hears of neither.
+// TestOracleSameBackend has a pod that a backend's policy forbids ask for it by two Services, from one port: the
+// backend hears of neither.
 //
 //	┌─ node1 ──────────┐  ┌─ node2 ──┐
 //	│ att1    open1    │  │  open2   │     one and two are Services of both
@@ -76,7 +78,8 @@ func (a *arena) servicesReady(t *testing.T, w *witness, backend string, n, f int
 	}
 }
 
-// TestOracleDirectReturn sends packets with the option of direct server return that no node put there: connections of pods go on, and policies are asked.
+// TestOracleDirectReturn sends packets with the option of direct server return that no node put there: connections of
+// pods go on, and policies are asked.
 //
 //	┌─ node1 ──────┐  ┌─ node2 ──────┐
 //	│ vic1 open1 ◄─┼──┼─ fr2  att2   │
@@ -94,10 +97,10 @@ func TestOracleDirectReturn(t *testing.T) {
 			a.routeOutside(1)
 			for _, f := range a.stack.families {
 				a.fire(t, []attack{
-					{"A8-option-past-policy", f, "att2", "vic1", func(s *shot) { s.option("att2", "udp 1000 > 41000", lbAddr(outNear, f), 53) }},
-					{"A8-option-past-policy", f, "world", "vic1", func(s *shot) { s.option("world", "udp 1000 > 41000", lbAddr(outNear, f), 53) }},
-					{"A8-option-past-policy-syn", f, "att2", "vic1", func(s *shot) { s.option("att2", "tcp 1000 > 41000 S seq 1", lbAddr(outNear, f), 80) }},
-					{"A8-option-out-of-jail", f, "jail1", "open2", func(s *shot) { s.option("jail1", "udp 1000 > 41000", lbAddr(outNear, f), 53) }},
+					{"A8-option-past-policy", f, "att2", "vic1", ownOption("udp 1000 > 41000", 53)},
+					{"A8-option-past-policy", f, "world", "vic1", ownOption("udp 1000 > 41000", 53)},
+					{"A8-option-past-policy-syn", f, "att2", "vic1", ownOption("tcp 1000 > 41000 S seq 1", 80)},
+					{"A8-option-out-of-jail", f, "jail1", "open2", ownOption("udp 1000 > 41000", 53)},
 				})
 				for _, forger := range []string{"world", "att2"} {
 					for _, flags := range []string{"S seq 1", "A seq 1 ack 1", "PA seq 1 ack 1"} {
@@ -111,7 +114,13 @@ func TestOracleDirectReturn(t *testing.T) {
 	}
 }
 
-// option sends a packet with a layer of TCP or UDP and the tag, and the option that says that it was sent to an address of a Service.
+// ownOption sends a packet with the option in the sender's own name.
+func ownOption(l4 string, port uint16) func(*shot) {
+	return func(s *shot) { s.option(s.from, l4, lbAddr(outNear, s.f), port) }
+}
+
+// option sends a packet with a layer of TCP or UDP and the tag, and the option that says that it was sent to an address
+// of a Service.
 func (s *shot) option(as, l4 string, service netip.Addr, port uint16) {
 	s.t.Helper()
 	if s.f == 4 {
@@ -122,11 +131,12 @@ func (s *shot) option(as, l4 string, service netip.Addr, port uint16) {
 	}
 	opt := append([]byte{0x1b, 18}, service.AsSlice()...)
 	opt = append(binary.BigEndian.AppendUint16(opt, port), 1, 0)
-	s.send(s.text(s.eth(), fmt.Sprintf("ip %s > %s", as, s.to), "dstopts body "+hex.EncodeToString(opt), l4, s.payload()))
+	header := "dstopts body " + hex.EncodeToString(opt)
+	s.send(s.text(s.eth(), fmt.Sprintf("ip %s > %s", as, s.to), header, l4, s.payload()))
 }
 
-// hang opens a connection to a port of vic1, 0 for any but the Service's own, has a packet with the option sent in its client's name, and looks whether the connection goes on. The forger is the client's
-// own pod where it is one.
+// hang opens a connection to a port of vic1, 0 for any but the Service's own, has a packet with the option sent in its
+// client's name, and looks whether the connection goes on. The forger is the client's own pod where it is one.
 func (a *arena) hang(t *testing.T, forger, flags string, f int, port uint16) {
 	t.Helper()
 	client := map[string]string{"world": "fr2", "att2": "att2"}[forger]

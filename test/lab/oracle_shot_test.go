@@ -102,7 +102,8 @@ func (s *shot) plain(layers ...string) {
 // datagram sends a payload by an ordinary UDP socket of the shot's place.
 func (s *shot) datagram(to netip.AddrPort, payload []byte) {
 	s.t.Helper()
-	c, err := s.end(s.from).listenUDP(s.t.Context(), at(map[int]netip.Addr{4: netip.IPv4Unspecified(), 6: netip.IPv6Unspecified()}[family(to.Addr())], 0))
+	unspecified := map[int]netip.Addr{4: netip.IPv4Unspecified(), 6: netip.IPv6Unspecified()}
+	c, err := s.end(s.from).listenUDP(s.t.Context(), at(unspecified[family(to.Addr())], 0))
 	check(s.t, err)
 	defer c.Close()
 	_, err = c.WriteToUDPAddrPort(payload, to)

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// witness hears all that reaches a place: every frame of a pod's eth0, all that its stack takes for a transport protocol, and datagrams of one port.
+// witness hears all that reaches a place: every frame of a pod's eth0, all that its stack takes for a transport
+// protocol, and datagrams of one port.
 type witness struct {
 	name string
 	// frames is an AF_PACKET socket on eth0; -1 in a node, where such a socket hears frames before any program does.

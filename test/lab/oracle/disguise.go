@@ -42,7 +42,8 @@ func (g *Generator) fake(d *draft) []byte {
 	b = binary.BigEndian.AppendUint16(b, pick[uint16](g.R, 40000, 50000, 80))
 	b = append(b, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, pick[byte](g.R, 0x10, 0x18, 0x04, 0), 0xff, 0xff, 0, 0, 0, 0)
 	if s, ok := ReadIP(d.ip); ok {
-		f := Flow{Src: s.Src, Dst: s.Dst, Proto: TCP, SPort: binary.BigEndian.Uint16(b), DPort: binary.BigEndian.Uint16(b[2:])}
+		f := Flow{Src: s.Src, Dst: s.Dst, Proto: TCP}
+		f.SPort, f.DPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 		d.Fakes = append(d.Fakes, f)
 	}
 	return b
@@ -50,7 +51,9 @@ func (g *Generator) fake(d *draft) []byte {
 
 // options4 puts options into an IPv4 header.
 func (g *Generator) options4(d *draft) {
-	list := [][]byte{{1, 1, 1, 1}, {0, 0, 0, 0}, {7, 7, 4, 0, 0, 0, 0, 0}, {0x44, 8, 5, 0, 0, 0, 0, 0}, {0x83, 7, 4, 10, 0, 1, 2, 0}, {0x94, 4, 0, 0},
+	list := [][]byte{
+		{1, 1, 1, 1}, {0, 0, 0, 0}, {7, 7, 4, 0, 0, 0, 0, 0}, {0x44, 8, 5, 0, 0, 0, 0, 0},
+		{0x83, 7, 4, 10, 0, 1, 2, 0}, {0x94, 4, 0, 0},
 		{0x9a, 8, 0, 80, 10, 96, 0, 1}, {0x9a, 3, 0, 0}}
 	g.insert4(d, pick(g.R, list...))
 }
@@ -153,7 +156,8 @@ func sum4(b []byte) {
 	binary.BigEndian.PutUint16(b[10:], ^uint16(sum))
 }
 
-// cut sends the packet in fragments: of any size, in any order, also twice, and some that lie over others or end before what they claim to have.
+// cut sends the packet in fragments: of any size, in any order, also twice, and some that lie over others or end before
+// what they claim to have.
 func (g *Generator) cut(d *draft) {
 	header := 40
 	if d.f == 4 {
@@ -287,7 +291,8 @@ func (g *Generator) encapsulate(d *draft) {
 	if !src.IsValid() || !dst.IsValid() {
 		return
 	}
-	ethernet := append([]byte{2, 0x66, 0, 0, 0, 9, 2, 0x66, 0, 0, 0, 8}, map[int][]byte{4: {8, 0}, 6: {0x86, 0xdd}}[d.f]...)
+	ethernet := []byte{2, 0x66, 0, 0, 0, 9, 2, 0x66, 0, 0, 0, 8}
+	ethernet = append(ethernet, map[int][]byte{4: {8, 0}, 6: {0x86, 0xdd}}[d.f]...)
 	inner := append(ethernet, d.ip...)
 	switch g.R.IntN(4) {
 	case 0, 1:

@@ -120,7 +120,10 @@ func (g *Generator) otherSource(d *draft) netip.Addr {
 		}
 	}
 	if g.odds(20) {
-		return netip.MustParseAddr(map[int]string{4: pick(g.R, "203.0.113.1", "8.8.8.8", "169.254.1.1"), 6: pick(g.R, "2001:db8:1::1", "2600::8", "fe80::99")}[d.f])
+		if d.f == 4 {
+			return netip.MustParseAddr(pick(g.R, "203.0.113.1", "8.8.8.8", "169.254.1.1"))
+		}
+		return netip.MustParseAddr(pick(g.R, "2001:db8:1::1", "2600::8", "fe80::99"))
 	}
 	if a := g.address(pick(g.R, g.Model.Places...), d.f); a.IsValid() {
 		return a
@@ -188,7 +191,8 @@ func (g *Generator) write(d *draft, src, dst, own netip.Addr) bool {
 		flags := g.flags()
 		d.Kind = "tcp " + flags
 		d.Begins = !strings.Contains(flags, "R")
-		line += fmt.Sprintf(" | tcp %d > %d %s seq %d ack %d | %s", sport, dport, flags, g.R.Uint32(), g.R.Uint32(), payload)
+		line += fmt.Sprintf(" | tcp %d > %d %s", sport, dport, flags)
+		line += fmt.Sprintf(" seq %d ack %d | %s", g.R.Uint32(), g.R.Uint32(), payload)
 	case 17:
 		d.Kind = "udp"
 		line += fmt.Sprintf(" | udp %d > %d | %s", sport, dport, payload)
@@ -226,7 +230,8 @@ func (g *Generator) writeError(d *draft, line string, own netip.Addr, payload st
 			quoted = quoted.Reverse()
 		}
 	}
-	if !quoted.Src.IsValid() || !quoted.Dst.IsValid() || quoted.Src.Is4() != (d.f == 4) || quoted.Dst.Is4() != (d.f == 4) {
+	wrong := func(a netip.Addr) bool { return !a.IsValid() || a.Is4() != (d.f == 4) }
+	if wrong(quoted.Src) || wrong(quoted.Dst) {
 		return false
 	}
 	l4 := fmt.Sprintf("udp %d > %d", quoted.SPort, quoted.DPort)
@@ -239,7 +244,8 @@ func (g *Generator) writeError(d *draft, line string, own netip.Addr, payload st
 	}
 	more := "hex:" + hex.EncodeToString(make([]byte, g.R.IntN(150)*8)) + strings.TrimPrefix(payload, "hex:")
 	kind := pick(g.R, "unreachable port", "unreachable admin", "too-big mtu 1300", "time-exceeded", "parameter-problem")
-	return g.parse(d, fmt.Sprintf("%s | icmp %s quote +1400 | ip%d %s > %s | %s | %s", line, kind, d.f, quoted.Src, quoted.Dst, l4, more))
+	line += fmt.Sprintf(" | icmp %s quote +1400 | ip%d %s > %s", kind, d.f, quoted.Src, quoted.Dst)
+	return g.parse(d, line+" | "+l4+" | "+more)
 }
 
 // frames puts Ethernet around the packets.
@@ -251,7 +257,8 @@ func (g *Generator) frames(d *draft) {
 		if d.to.Node != "" {
 			next = g.MACs[d.to.Node]
 		}
-		if s, ok := ReadIP(d.packets[0]); ok && (s.Dst.IsMulticast() || s.Dst == netip.MustParseAddr("255.255.255.255")) {
+		broadcast := netip.MustParseAddr("255.255.255.255")
+		if s, ok := ReadIP(d.packets[0]); ok && (s.Dst.IsMulticast() || s.Dst == broadcast) {
 			next = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 		}
 	}

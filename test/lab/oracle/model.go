@@ -24,7 +24,8 @@ type Attempt struct {
 	N    uint64
 	Kind string
 	From *Place
-	// Claimed is the source that the packet has, of an encapsulated one the inner one; Outer is the source of what it is encapsulated in.
+	// Claimed is the source that the packet has, of an encapsulated one the inner one; Outer is the source of what it
+	// is encapsulated in.
 	Claimed, Outer netip.Addr
 	// Real are the flows that a receiver may make of the packet. It may be received if one of them is allowed.
 	Real   []Flow
@@ -89,8 +90,8 @@ func (m *Model) Sent(a *Attempt) {
 // honest: a pod sends it by its own name. What a node's root or the world sends has passed no policy for its source.
 func (a *Attempt) honest() bool { return a.From.Pod && a.From.Has(a.Claimed) && !a.Outer.IsValid() }
 
-// passes says whether each node on a packet's way lets it pass: the sender's, if the source is the sender's own, and the receiver's. A flow that begins is
-// open where it passes.
+// passes says whether each node on a packet's way lets it pass: the sender's, if the source is the sender's own, and
+// the receiver's. A flow that begins is open where it passes.
 func (m *Model) passes(f Flow, honest, begins bool) bool {
 	nodes := []string{m.nodeOf(f.Src), m.nodeOf(f.Dst)}
 	if !honest || nodes[0] == nodes[1] {
@@ -108,7 +109,8 @@ func (m *Model) passes(f Flow, honest, begins bool) bool {
 	return true
 }
 
-// isOpen says whether a packet goes on with a flow that a node has let pass, and whose beginning policies still allow, or answers one.
+// isOpen says whether a packet goes on with a flow that a node has let pass, and whose beginning policies still allow,
+// or answers one.
 func (m *Model) isOpen(node string, f Flow) bool {
 	for _, began := range []Flow{f, f.Reverse()} {
 		if m.open[at{node, began}] && (m.verdict(node, began) || began.isICMP() && m.verdict(node, began.question())) {
@@ -204,7 +206,8 @@ func (m *Model) Judge(to *Place, s Seen) string {
 	return why
 }
 
-// Accepted says what is wrong with a flow that a kernel opened and another one took: empty, if nothing is. It is open from now on.
+// Accepted says what is wrong with a flow that a kernel opened and another one took: empty, if nothing is. It is open
+// from now on.
 func (m *Model) Accepted(f Flow) string {
 	if f.Src != f.Dst && !m.passes(f, true, true) {
 		return "policies do not allow it: " + m.World.Path(probe(f)).Why
@@ -222,14 +225,15 @@ func (m *Model) answers(a *Attempt, s Seen) bool {
 			return true
 		}
 	}
-	return s.Error && !slices.ContainsFunc(a.Real, func(f Flow) bool { return f.Proto == s.Proto && f.DPort == s.DPort })
+	same := func(f Flow) bool { return f.Proto == s.Proto && f.DPort == s.DPort }
+	return s.Error && !slices.ContainsFunc(a.Real, same)
 }
 
 // judgeAnswer judges what no attempt was: kernels answer what they have received.
 func (m *Model) judgeAnswer(to *Place, s Seen) string {
 	const reset = 4
 	switch {
-	case !to.Pod || s.Fragment || !s.Whole:
+	case !to.Pod || s.Fragment || !s.Whole || s.Src == s.Dst:
 		return ""
 	case s.Proto == TCP && s.TCPFlags&reset != 0:
 		return "" // also by which the datapath cuts a connection
@@ -242,7 +246,12 @@ func (m *Model) judgeAnswer(to *Place, s Seen) string {
 }
 
 func (m *Model) either(f Flow) bool {
-	return m.passes(f, true, false) || m.passes(f.Reverse(), true, false) || m.passes(f, false, false) || m.passes(f.Reverse(), false, false)
+	for _, honest := range []bool{true, false} {
+		if m.passes(f, honest, false) || m.passes(f.Reverse(), honest, false) {
+			return true
+		}
+	}
+	return false
 }
 
 // real are the flows to judge: what the receiver knows, else what it may make of the packet.
@@ -271,7 +280,10 @@ func (m *Model) allowed(a *Attempt, to *Place, s Seen) bool {
 			return true
 		}
 	}
-	return s.Error && to.Has(s.Quoted.Src) && m.isOpen(to.Node, s.Quoted) && (!a.honest() || m.isOpen(a.From.Node, s.Quoted))
+	if !s.Error || !to.Has(s.Quoted.Src) || a.honest() && !m.isOpen(a.From.Node, s.Quoted) {
+		return false
+	}
+	return m.isOpen(to.Node, s.Quoted)
 }
 
 // forged says what is wrong with the source that an attempt claims to have, as far as a node can know.
@@ -280,7 +292,7 @@ func (m *Model) forged(a *Attempt, to *Place) string {
 		return ""
 	}
 	if a.From.Pod {
-		return fmt.Sprintf("pod %s sent it in the name of %s", a.From.Name, a.Claimed)
+		return fmt.Sprintf("pod %s sent it in the name of %s, encapsulated by %s", a.From.Name, a.Claimed, a.Outer)
 	}
 	owner := m.place(a.Claimed)
 	node := ""

@@ -1,5 +1,5 @@
-// Package oracle says of packets that were received whether policies allow them. It knows who sent each packet, what a receiver makes of it, and which flows
-// are open; policies it leaves to package reference.
+// Package oracle says of packets that were received whether policies allow them. It knows who sent each packet, what a
+// receiver makes of it, and which flows are open; policies it leaves to package reference.
 package oracle
 
 import (
@@ -34,7 +34,8 @@ type Flow struct {
 
 // String is as in "10.0.1.2:1000 > 10.0.2.2:80 proto 6".
 func (f Flow) String() string {
-	return fmt.Sprintf("%s > %s proto %d", netip.AddrPortFrom(f.Src, f.SPort), netip.AddrPortFrom(f.Dst, f.DPort), f.Proto)
+	src, dst := netip.AddrPortFrom(f.Src, f.SPort), netip.AddrPortFrom(f.Dst, f.DPort)
+	return fmt.Sprintf("%s > %s proto %d", src, dst, f.Proto)
 }
 
 // Reverse is the flow of the answers.
@@ -157,15 +158,16 @@ func (s *Seen) read6(b []byte) bool {
 				return true
 			}
 			s.ID = binary.BigEndian.Uint32(b[4:])
-			s.Fragment = binary.BigEndian.Uint16(b[2:])&0xfff9 != 0
+			if binary.BigEndian.Uint16(b[2:])&0xfff9 != 0 {
+				s.Fragment, s.Proto = true, b[0]
+				return true
+			}
 			length = 8
 		default:
-			if !s.Fragment {
-				s.ReadTransport(b)
-			}
+			s.ReadTransport(b)
 			return true
 		}
-		if length == 0 || len(b) < length || s.Fragment {
+		if length == 0 || len(b) < length {
 			return true
 		}
 		s.Proto, b = b[0], b[length:]

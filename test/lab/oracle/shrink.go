@@ -5,8 +5,8 @@ import "slices"
 // maxReplays bounds how often attempts are sent again to find the fewest.
 const maxReplays = 60
 
-// Shrink finds few attempts that end with the given one and by which a violation by it happens again; nil, if it doesn't happen again at all. Those that were
-// made before are in their order in history.
+// Shrink finds few attempts that end with the given one and by which a violation by it happens again; nil, if it
+// doesn't happen again at all. Those that were made before are in their order in history.
 func Shrink(history []*Attempt, last *Attempt, again func([]*Attempt) bool) []*Attempt {
 	if again([]*Attempt{last}) {
 		return []*Attempt{last}
