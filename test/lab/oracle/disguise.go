@@ -168,6 +168,7 @@ func (g *Generator) cut(d *draft) {
 	}
 	d.Kind += ", in fragments"
 	payload := d.ip[header:]
+	d.whole()
 	if g.odds(25) {
 		g.hide(d, header, payload)
 		return
@@ -189,6 +190,19 @@ func (g *Generator) cut(d *draft) {
 			d.packets[i], d.packets[j] = d.packets[j], d.packets[i]
 			d.pads[i], d.pads[j] = d.pads[j], d.pads[i]
 		})
+	}
+}
+
+// whole has a receiver make of the fragments what the packet is with the length that it has.
+func (d *draft) whole() {
+	b := slices.Clone(d.ip)
+	if d.f == 4 {
+		binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+	} else {
+		binary.BigEndian.PutUint16(b[4:], uint16(len(b)-40))
+	}
+	if s, ok := ReadIP(b); ok {
+		d.Real, d.Begins = []Flow{s.Flow}, d.Begins && !s.Error
 	}
 }
 

@@ -221,7 +221,11 @@ func (m *Model) answers(a *Attempt, s Seen) bool {
 		return false
 	}
 	for _, f := range a.Real {
-		if s.Flow == f.Reverse() && s.Flow != f {
+		back := f.Reverse()
+		if f.SPort == 0 && f.DPort == 0 { // its ports could not be read
+			back.SPort, back.DPort = s.SPort, s.DPort
+		}
+		if s.Flow == back && s.Flow != f {
 			return true
 		}
 	}
