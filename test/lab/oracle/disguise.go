@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -137,7 +138,11 @@ func (g *Generator) flip(d *draft) {
 	if at == 0 || at >= source[0] && at < source[1] {
 		return
 	}
-	d.ip[at] ^= 1 << g.R.IntN(8)
+	bit := byte(1) << g.R.IntN(8)
+	d.ip[at] ^= bit
+	if !bytes.Contains(d.ip, TagOf(d.N)) {
+		d.ip[at] ^= bit // receivers must find the tag
+	}
 	if d.f == 4 {
 		sum4(d.ip)
 	}

@@ -83,7 +83,9 @@ func (m *Model) Sent(a *Attempt) {
 		}
 	}
 	for _, f := range slices.Concat(a.Real, a.Fakes) {
-		m.passes(f, a.honest(), a.Begins)
+		if m.passes(f, a.honest(), a.Begins) {
+			m.passes(f.Reverse(), true, true) // by which the receiver's kernel may answer
+		}
 	}
 }
 
@@ -246,7 +248,8 @@ func (m *Model) judgeAnswer(to *Place, s Seen) string {
 	case !s.Error && m.either(s.Flow):
 		return ""
 	}
-	return fmt.Sprintf("%s is neither allowed nor an answer to what is", s.Flow)
+	why := "; " + m.World.Path(probe(s.Flow)).Why
+	return fmt.Sprintf("%s, flags %#x, is neither allowed nor an answer to what is", s.Flow, s.TCPFlags) + why
 }
 
 func (m *Model) either(f Flow) bool {
