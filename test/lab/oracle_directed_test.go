@@ -149,6 +149,11 @@ func tunnelAttacks() []attack {
 			list = append(list, attack{"A4-vxlan-by-udp-socket-as-" + as, 0, from, "vic1", injected(as)})
 		}
 	}
+	names := [][2]string{{"stranger", "fr2"}, {"node1", "fr2"}, {"node2", "fr1"}, {"node2", "gw1"}, {"node2", "node1"}}
+	for _, as := range names {
+		name := fmt.Sprintf("A4-vxlan-from-%s-as-%s", as[0], as[1])
+		list = append(list, attack{name, 0, "world", "vic1", encapsulated(as[0], as[1])})
+	}
 	return append(list,
 		attack{"A1-ipv6-hidden-header-udp", 6, "att2", "vic1", hiddenHeader(protoUDP, udp)},
 		attack{"A2-segment-of-no-connection", 0, "att2", "vic1", loneSegment(1000, witnessPort, "PA")},
@@ -169,5 +174,15 @@ func injected(as string) func(*shot) {
 		for _, f := range s.stack.families {
 			s.datagram(netip.AddrPortFrom(s.end(s.node(s.to)).addr(f), 8472), payload)
 		}
+	}
+}
+
+// encapsulated sends a tunnel's packet in one name, over IPv4 as nodes do, with a packet in another name inside.
+func encapsulated(outer, inner string) func(*shot) {
+	return func(s *shot) {
+		over4 := fmt.Sprintf("ip4 %s > %s", outer, s.node(s.to))
+		udp := fmt.Sprintf("udp 1000 > %d", witnessPort)
+		s.send(s.text(s.eth(), over4, "udp 50000 > 8472 nosum", "vxlan vni 1", "eth stranger > stranger",
+			"ip "+inner+" > "+s.to, udp, s.payload()))
 	}
 }

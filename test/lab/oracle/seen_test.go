@@ -22,6 +22,7 @@ func frame(t testing.TB, f int, text string) []byte {
 }
 
 func TestReadFrame(t *testing.T) {
+	headers := "eth a > b | ip6 a > b | hbh body 010400000000 | ah spi 1 seq 1 | dstopts body 010400000000 | udp 5 > 6 | "
 	tag := "hex:" + hex.EncodeToString(TagOf(7))
 	for name, row := range map[string]struct {
 		text         string
@@ -35,7 +36,7 @@ func TestReadFrame(t *testing.T) {
 		"tcp":               {"eth a > b | ip a > b | tcp 5 > 6 S | " + tag, 0, TCP, 5, 6, true, true},
 		"echo":              {"eth a > b | ip a > b | icmp echo id 9 seq 1 | " + tag, 4, ICMP, 9, 8, true, true},
 		"tags":              {"eth a > b | qinq 0 | vlan 0 | ip a > b | udp 5 > 6 | " + tag, 0, UDP, 5, 6, true, true},
-		"extension headers": {"eth a > b | ip6 a > b | hbh body 010400000000 | ah spi 1 seq 1 | dstopts body 010400000000 | udp 5 > 6 | " + tag, 6, UDP, 5, 6, true, true},
+		"extension headers": {headers + tag, 6, UDP, 5, 6, true, true},
 		"options":           {"eth a > b | ip4 a > b opts 01010101 | udp 5 > 6 | " + tag, 4, UDP, 5, 6, true, true},
 		"atomic fragment":   {"eth a > b | ip6 a > b | frag 3 | udp 5 > 6 | " + tag, 6, UDP, 5, 6, true, true},
 		"first fragment":    {"eth a > b | ip6 a > b | frag 3 mf | udp 5 > 6 | " + tag, 6, UDP, 0, 0, false, true},
@@ -59,7 +60,8 @@ func TestReadFrame(t *testing.T) {
 
 func TestReadError(t *testing.T) {
 	for _, f := range []int{4, 6} {
-		s, _ := ReadFrame(frame(t, f, "eth b > a | ip b > a | icmp unreachable port quote +8 | ip a > b | udp 5 > 6 | len 40"))
+		text := "eth b > a | ip b > a | icmp unreachable port quote +8 | ip a > b | udp 5 > 6 | len 40"
+		s, _ := ReadFrame(frame(t, f, text))
 		if !s.Error || s.Quoted.SPort != 5 || s.Quoted.DPort != 6 || s.Quoted.Src != s.Dst || s.Quoted.Dst != s.Src {
 			t.Errorf("IPv%d: %+v", f, s)
 		}
