@@ -7,8 +7,9 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 GO_BUILD := go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 FUZZ_SECONDS ?= 10
 FAMILY ?= 4
+ORACLE_PACKETS ?= 1000000
 .NOTPARALLEL:
-.PHONY: help demo build image test test-unit test-packet test-lab test-kube test-vm test-cluster test-migrate-cilium conformance bench bench-vm \
+.PHONY: help demo build image test test-unit test-packet test-lab test-oracle test-kube test-vm test-cluster test-migrate-cilium conformance bench bench-vm \
   bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube generate generate-check fuzz clean
 
 help: ## this list
@@ -38,6 +39,9 @@ test-packet: ## packets through the datapath, BPF_PROG_TEST_RUN
 test-lab: build ## nodes and pods as namespaces, real traffic
 	scripts/deps.sh test
 	go run ./test/rings lab
+
+test-oracle: build ## ORACLE_PACKETS (1,000,000) packets that are made up, under policies that are made up: sockets receive what policies allow
+	MYELIN_RECORD=1 MYELIN_ORACLE_PACKETS=$(ORACLE_PACKETS) go test -count=1 -timeout 30m -v -run 'TestOracle$$' ./test/lab
 
 test-kube: build ## the source that is an API server, and the operator, with a real one; builds it first, which takes its time
 	MYELIN_KUBE_BIN=$$(test/kube/build.sh) go test -count=1 ./kube/... ./operator/... ./test/kube

@@ -1,0 +1,335 @@
+package oracle
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"myelin/policy/reference"
+)
+
+// Place is somewhere packets are sent from and received: a pod, a node, or the world.
+type Place struct {
+	Name  string
+	Node  string // a pod's, or the node itself; empty: the world
+	Pod   bool
+	Addrs []netip.Addr
+}
+
+// Has is true for addresses of the place.
+func (p *Place) Has(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
+
+// Attempt is a packet that was sent, maybe in several frames.
+type Attempt struct {
+	N    uint64
+	Kind string
+	From *Place
+	// Claimed is the source that the packet has, of an encapsulated one the inner one; Outer is the source of what it
+	// is encapsulated in.
+	Claimed, Outer netip.Addr
+	// Real are the flows that a receiver may make of the packet. It may be received if one of them is allowed.
+	Real   []Flow
+	Frames [][]byte
+	// Fakes are flows that a careless reader may take the packet for.
+	Fakes []Flow
+	// Begins: the packet may open a flow. Of TCP, a SYN does.
+	Begins bool
+}
+
+// Model is what is known of a network: who is where, what policies say, and which flows are open.
+type Model struct {
+	Places   []*Place
+	Gateways map[string][]netip.Addr // by node: what the node is called by its pods
+	World    *reference.World
+	Tunnel   bool // pods' packets come in a tunnel only
+
+	attempts map[uint64]*Attempt
+	ids      map[fragmentKey]*Attempt
+	open     map[at]bool
+	verdicts map[at]bool
+}
+
+type fragmentKey struct {
+	src, dst netip.Addr
+	id       uint32
+}
+
+// at is a flow as one node sees it.
+type at struct {
+	node string
+	Flow
+}
+
+// Enforce changes the policies.
+func (m *Model) Enforce(w *reference.World) {
+	m.World, m.verdicts = w, map[at]bool{}
+	if m.open == nil {
+		m.open = map[at]bool{}
+	}
+	m.Forget()
+}
+
+// Forget drops what was sent. Flows stay open.
+func (m *Model) Forget() {
+	m.attempts, m.ids = map[uint64]*Attempt{}, map[fragmentKey]*Attempt{}
+}
+
+// Sent notes an attempt before it is sent.
+func (m *Model) Sent(a *Attempt) {
+	m.attempts[a.N] = a
+	for _, frame := range a.Frames {
+		if s, ok := ReadFrame(frame); ok && s.Fragment {
+			m.ids[fragmentKey{s.Src, s.Dst, s.ID}] = a
+		}
+	}
+	for _, f := range slices.Concat(a.Real, a.Fakes) {
+		if m.passes(f, a.honest(), a.Begins) {
+			m.passes(f.Reverse(), true, true) // by which the receiver's kernel may answer
+		}
+	}
+}
+
+// honest: a pod sends it by its own name. What a node's root or the world sends has passed no policy for its source.
+func (a *Attempt) honest() bool { return a.From.Pod && a.From.Has(a.Claimed) && !a.Outer.IsValid() }
+
+// passes says whether each node on a packet's way lets it pass: the sender's, if the source is the sender's own, and
+// the receiver's. A flow that begins is open where it passes.
+func (m *Model) passes(f Flow, honest, begins bool) bool {
+	nodes := []string{m.nodeOf(f.Src), m.nodeOf(f.Dst)}
+	if !honest || nodes[0] == nodes[1] {
+		nodes = nodes[1:]
+	}
+	for _, node := range nodes {
+		allowed := node == "" || m.verdict(node, f)
+		if !allowed && !m.isOpen(node, f) {
+			return false
+		}
+		if begins && allowed {
+			m.open[at{node, f}] = true
+		}
+	}
+	return true
+}
+
+// isOpen says whether a packet goes on with a flow that a node has let pass, and whose beginning policies still allow,
+// or answers one.
+func (m *Model) isOpen(node string, f Flow) bool {
+	for _, began := range []Flow{f, f.Reverse()} {
+		if m.open[at{node, began}] && (m.verdict(node, began) || began.isICMP() && m.verdict(node, began.question())) {
+			return true
+		}
+	}
+	return false
+}
+
+// question is the flow as that of a question: an answer that nobody asked for is judged so from the second packet on.
+func (f Flow) question() Flow {
+	f.DPort = answerType(f.Proto, f.DPort)
+	return f
+}
+
+// place finds who has an address.
+func (m *Model) place(a netip.Addr) *Place {
+	for _, p := range m.Places {
+		if p.Has(a) {
+			return p
+		}
+	}
+	return nil
+}
+
+// Node finds a node by its name.
+func (m *Model) Node(name string) *Place {
+	for _, p := range m.Places {
+		if p.Node == name && !p.Pod && name != "" {
+			return p
+		}
+	}
+	return nil
+}
+
+// nodeOf is the node that an address is on; empty for those outside.
+func (m *Model) nodeOf(a netip.Addr) string {
+	if p := m.place(a); p != nil {
+		return p.Node
+	}
+	return ""
+}
+
+// verdict is what a node's policies say of what begins a flow.
+func (m *Model) verdict(node string, f Flow) bool {
+	q := at{node, Flow{Src: f.Src, Dst: f.Dst, Proto: f.Proto, DPort: f.DPort}}
+	allowed, known := m.verdicts[q]
+	if !known {
+		here := *m.World
+		here.Node = node
+		allowed = here.Verdict(probe(f)).Allowed
+		m.verdicts[q] = allowed
+	}
+	return allowed
+}
+
+func probe(f Flow) reference.Probe {
+	return reference.Probe{Src: f.Src, Dst: f.Dst, Proto: f.Proto, Port: f.DPort}
+}
+
+// Attempt finds what a packet belongs to; nil if it isn't an attempt's.
+func (m *Model) Attempt(s Seen) *Attempt {
+	if s.Tagged {
+		return m.attempts[s.Tag]
+	}
+	if s.Fragment {
+		return m.ids[fragmentKey{s.Src, s.Dst, s.ID}]
+	}
+	return nil
+}
+
+// Judge says what is wrong with a packet that was received at a place: empty, if nothing is.
+func (m *Model) Judge(to *Place, s Seen) string {
+	a := m.Attempt(s)
+	switch {
+	case s.Tagged && a == nil:
+		return "" // sent under other policies
+	case s.Proto == ICMPv6 && s.Whole && (s.DPort >= 130 && s.DPort <= 137 || s.DPort == 143), s.Proto == 2:
+		return "" // neighbours and groups, which no policy is about
+	case a == nil || m.answers(a, s):
+		return m.judgeAnswer(to, s)
+	}
+	if why := m.forged(a, to); why != "" {
+		return why
+	}
+	if m.allowed(a, to, s) {
+		return ""
+	}
+	why := "policies do not allow it"
+	for _, f := range m.real(a, to, s) {
+		why += fmt.Sprintf("; %s: %s", f, m.World.Path(probe(f)).Why)
+	}
+	return why
+}
+
+// Accepted says what is wrong with a flow that a kernel opened and another one took: empty, if nothing is. It is open
+// from now on.
+func (m *Model) Accepted(f Flow) string {
+	if f.Src != f.Dst && !m.passes(f, true, true) {
+		return "policies do not allow it: " + m.World.Path(probe(f)).Why
+	}
+	return ""
+}
+
+// answers: a kernel sent it when it had received the attempt, of which it quotes or repeats the payload.
+func (m *Model) answers(a *Attempt, s Seen) bool {
+	if !s.Whole {
+		return false
+	}
+	for _, f := range a.Real {
+		back := f.Reverse()
+		if f.SPort == 0 && f.DPort == 0 { // its ports could not be read
+			back.SPort, back.DPort = s.SPort, s.DPort
+		}
+		if s.Flow == back && s.Flow != f {
+			return true
+		}
+	}
+	same := func(f Flow) bool { return f.Proto == s.Proto && f.DPort == s.DPort }
+	return s.Error && !slices.ContainsFunc(a.Real, same)
+}
+
+// judgeAnswer judges what no attempt was: kernels answer what they have received.
+func (m *Model) judgeAnswer(to *Place, s Seen) string {
+	const reset = 4
+	switch {
+	case !to.Pod || s.Fragment || !s.Whole || s.Src == s.Dst:
+		return ""
+	case s.Proto == TCP && s.TCPFlags&reset != 0:
+		return "" // also by which the datapath cuts a connection
+	case s.Error && (to.Has(s.Quoted.Src) || m.either(s.Quoted)):
+		return ""
+	case !s.Error && m.either(s.Flow):
+		return ""
+	}
+	why := "; " + m.World.Path(probe(s.Flow)).Why
+	return fmt.Sprintf("%s, flags %#x, is neither allowed nor an answer to what is", s.Flow, s.TCPFlags) + why
+}
+
+func (m *Model) either(f Flow) bool {
+	for _, honest := range []bool{true, false} {
+		if m.passes(f, honest, false) || m.passes(f.Reverse(), honest, false) {
+			return true
+		}
+	}
+	return false
+}
+
+// real are the flows to judge: what the receiver knows, else what it may make of the packet.
+func (m *Model) real(a *Attempt, to *Place, s Seen) []Flow {
+	if !s.Whole {
+		return a.Real
+	}
+	f := s.Flow
+	if a.From.Pod && a.From.Has(a.Claimed) {
+		f.Src = a.Claimed // also where the pod is behind its node
+	}
+	if !to.Has(f.Dst) {
+		for _, own := range to.Addrs {
+			if own.Is4() == f.Dst.Is4() && (!to.Pod || own.Is4() == f.Src.Is4()) {
+				f.Dst = own // broadcast, multicast, link-local
+				break
+			}
+		}
+	}
+	return []Flow{f}
+}
+
+func (m *Model) allowed(a *Attempt, to *Place, s Seen) bool {
+	for _, f := range m.real(a, to, s) {
+		if m.passes(f, a.honest(), false) {
+			return true
+		}
+	}
+	if !s.Error || !to.Has(s.Quoted.Src) || a.honest() && !m.isOpen(a.From.Node, s.Quoted) {
+		return false
+	}
+	return m.isOpen(to.Node, s.Quoted)
+}
+
+// forged says what is wrong with the source that an attempt claims to have, as far as a node can know.
+func (m *Model) forged(a *Attempt, to *Place) string {
+	if a.From.Has(a.Claimed) && !a.Outer.IsValid() {
+		return ""
+	}
+	if a.From.Pod {
+		return fmt.Sprintf("pod %s sent it in the name of %s, encapsulated by %s", a.From.Name, a.Claimed, a.Outer)
+	}
+	owner := m.place(a.Claimed)
+	node := ""
+	if owner != nil {
+		node = owner.Node
+	}
+	for name, gateways := range m.Gateways {
+		if slices.Contains(gateways, a.Claimed) {
+			node = name
+		}
+	}
+	switch {
+	case node != "" && node == to.Node:
+		return fmt.Sprintf("the wire brought it with this node's own %s as source", a.Claimed)
+	case a.Outer.IsValid():
+		outer := m.place(a.Outer)
+		if outer == nil || outer.Pod || outer.Node == "" {
+			return fmt.Sprintf("it came encapsulated by %s, which is no node", a.Outer)
+		}
+		if node != "" && node != outer.Node {
+			return fmt.Sprintf("%s encapsulated %s, which is on %s", outer.Name, a.Claimed, node)
+		}
+	case m.Tunnel && owner != nil && owner.Pod && to.Pod:
+		return fmt.Sprintf("%s is a pod's, and it came outside of the tunnel", a.Claimed)
+	}
+	return ""
+}
+
+// Restart forgets flows and attempts; policies stay.
+func (m *Model) Restart() {
+	m.open = map[at]bool{}
+	m.Forget()
+}
