@@ -23,7 +23,7 @@ type Place interface {
 // Client is where connections come from.
 type Client struct {
 	Place Place
-	Addr  netip.Addr // what sockets are bound to; the zero value leaves it to the kernel
+	Addr  netip.Addr // what sockets are bound to, with a port that follows the last one; the zero value leaves both to the kernel
 }
 
 // Config says what to do. Clients, To, Rate and Duration are required.
@@ -110,6 +110,7 @@ type worker struct {
 	begin   time.Time
 	clients []Client
 	spaces  []int // network namespaces of clients
+	ports   []int // how many ports each client has used
 	in      int   // the one that the thread is in, by index; -1 for none
 	epoll   int
 	since   map[int]time.Time // when each connection that is not established was begun, by file descriptor
@@ -138,7 +139,7 @@ func (w *worker) run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		w.spaces = append(w.spaces, space)
+		w.spaces, w.ports = append(w.spaces, space), append(w.ports, 0)
 	}
 	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("create epoll: %w", err)
@@ -190,11 +191,15 @@ func (w *worker) open() error {
 		w.in = i
 	}
 	fd, err := unix.Socket(domain(w.config.To), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if errors.Is(err, unix.EMFILE) { // so many connections are stuck
+		w.fail(err)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("open socket: %w", err)
 	}
 	begun := time.Now()
-	if err := w.connect(fd, w.clients[i].Addr); err != nil {
+	if err := w.connect(fd, i); err != nil {
 		w.fail(err)
 		return unix.Close(fd)
 	}
@@ -207,13 +212,25 @@ func (w *worker) open() error {
 	return nil
 }
 
-func (w *worker) connect(fd int, from netip.Addr) error {
-	if from.IsValid() {
-		// The port is chosen when the destination is known, so that each destination has all of them: ip(7).
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
+// Ports of clients that have an address. The kernel would look for a free one among all that are in TIME_WAIT, which takes
+// it milliseconds when half of them are.
+const (
+	firstPort = 10_000
+	lastPort  = 65_535
+)
+
+func (w *worker) connect(fd, client int) error {
+	if from := w.clients[client].Addr; from.IsValid() {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil { // where TIME_WAIT is over
 			return err
 		}
-		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(from, 0))); err != nil {
+		err := unix.EADDRINUSE
+		for tries := 0; err == unix.EADDRINUSE && tries < 16; tries++ {
+			port := firstPort + w.ports[client]%(lastPort-firstPort+1)
+			w.ports[client]++
+			err, _ = unix.Bind(fd, sockaddr(netip.AddrPortFrom(from, uint16(port)))).(unix.Errno)
+		}
+		if err != 0 {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -133,6 +134,9 @@ func (s *Server) accept(open map[int]bool) error {
 			return nil
 		case errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EINTR):
 			continue
+		case errors.Is(err, unix.EMFILE): // clients in this process have them all, and will give up
+			time.Sleep(time.Millisecond)
+			return nil
 		case err != nil:
 			return fmt.Errorf("accept connection: %w", err)
 		}

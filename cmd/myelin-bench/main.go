@@ -203,7 +203,8 @@ func binaries() string {
 
 // scenarios are all paths that a family can be measured on; node, the baseline, is first.
 func scenarios(family bench.Family) []bench.Scenario {
-	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain(), bench.Redirect()}, bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
+	kernel, services := []bench.Scenario{bench.Node(), bench.Plain(), bench.Redirect()}, bench.Services(binaries())
+	return slices.Concat(kernel, bench.Agents(binaries(), family), append(services, bench.NodePort(binaries())), bench.Policies())
 }
 
 // choose picks by name, in the order of all, and refuses a name that nothing has.
