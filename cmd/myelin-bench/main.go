@@ -165,7 +165,11 @@ func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Opti
 	if err != nil {
 		return nil, err
 	}
-	scenarios, err := choose(s.scenarios, scenarios(opts.Family), bench.Scenario.Name)
+	all := scenarios(opts.Family)
+	if !s.virtual {
+		all = append(all, bench.NodePort(binaries())) // it measures how fast ports become free, which takes real time
+	}
+	scenarios, err := choose(s.scenarios, all, bench.Scenario.Name)
 	if err != nil {
 		return nil, flagError("-scenarios", err)
 	}
@@ -203,8 +207,7 @@ func binaries() string {
 
 // scenarios are all paths that a family can be measured on; node, the baseline, is first.
 func scenarios(family bench.Family) []bench.Scenario {
-	kernel, services := []bench.Scenario{bench.Node(), bench.Plain(), bench.Redirect()}, bench.Services(binaries())
-	return slices.Concat(kernel, bench.Agents(binaries(), family), append(services, bench.NodePort(binaries())), bench.Policies())
+	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain(), bench.Redirect()}, bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
 }
 
 // choose picks by name, in the order of all, and refuses a name that nothing has.
