@@ -3,6 +3,7 @@ package labtest
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -42,15 +43,17 @@ type flood struct {
 	long    time.Duration
 	from    string
 	begin   func(f *flooded, family int) sending
+	ports   string // the node's range for NAT, where one of the usual size can't be used up by this process's sockets
 }
 
 func floods() []flood {
 	return []flood{
-		{"spoofed SYNs to a NodePort", 4, 30_000, 3 * time.Second, 10 * time.Second, "world", (*flooded).spoofedSYNs},
-		{"SYNs of one pod to one server", 6, 40_000, 3 * time.Second, 10 * time.Second, "a1", (*flooded).podSYNs},
-		{"UDP of one pod to one server", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podUDP},
-		{"UDP flows of one pod", 6, 150_000, 5 * time.Second, 10 * time.Second, "a1", (*flooded).podFlows},
-		{"fragments of one pod", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podFragments},
+		{"spoofed SYNs to a NodePort", 4, 30_000, 3 * time.Second, 10 * time.Second, "world", (*flooded).spoofedSYNs, ""},
+		{"SYNs of one pod to one server", 6, 40_000, 3 * time.Second, 10 * time.Second, "a1", (*flooded).podSYNs, ""},
+		{"UDP of one pod to one server", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podUDP, ""},
+		{"connections of one pod to one server", 4, 4_000, 3 * time.Second, 3 * time.Second, "a1", (*flooded).podConnections, "28000-29999"},
+		{"UDP flows of one pod", 6, 150_000, 5 * time.Second, 10 * time.Second, "a1", (*flooded).podFlows, ""},
+		{"fragments of one pod", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podFragments, ""},
 	}
 }
 
@@ -101,7 +104,7 @@ const (
 )
 
 func (fl flood) run(t *testing.T, family int) (r floodResult) {
-	f := upFlooded(t, family, strings.HasPrefix(fl.name, "fragments"))
+	f := upFlooded(t, family, fl)
 	send := fl.begin(f, family)
 	b := newBystanders(t, f.lanes)
 	b.run()
@@ -157,8 +160,12 @@ type flooded struct {
 	lanes []*lane
 }
 
-func upFlooded(t *testing.T, family int, fragments bool) *flooded {
-	f := &flooded{policed: upLabelled(t, setup{values: perPacket()})}
+func upFlooded(t *testing.T, family int, fl flood) *flooded {
+	values := perPacket()
+	if fl.ports != "" {
+		values["myelin.nat.portRange"] = fl.ports
+	}
+	f := &flooded{policed: upLabelled(t, setup{values: values})}
 	f.enforce(t, openTo("open", "b1", "b2")) // so that their flows have rows
 	f.apply("service", f.outsideYAML("flooded", floodService, "", "b2"))
 	for _, prefix := range []netip.Prefix{nowhere(4), nowhere(6)} {
@@ -170,7 +177,7 @@ func upFlooded(t *testing.T, family int, fragments bool) *flooded {
 	f.addLane("b1→world", family, b1, server, world, floodPort)
 	f.addLane("b1→b2", family, b1, at(b2.addr(family), 8081), b2, 8081)
 	f.addUDP(family, b1, server)
-	if fragments {
+	if strings.HasPrefix(fl.name, "fragments") {
 		f.addFragments(family, b1)
 	}
 	eventually(t, "the node port answers", 10*time.Second, func() error {
@@ -273,6 +280,31 @@ func (f *flooded) podSYNs(family int) sending {
 	return f.raw(a1, to.Addr(), func(i int) []byte {
 		return synPacket(at(a1.addr(family), uint16(1024+i%60000)), to, uint32(i))
 	})
+}
+
+// podConnections need no privilege: a1 opens connections to the server of b1, and keeps them all.
+func (f *flooded) podConnections(family int) sending {
+	from, to := f.end("a1").addr(family), sockaddr(at(f.end("world").addr(family), floodPort))
+	var sockets []int
+	f.t.Cleanup(func() {
+		for _, fd := range sockets {
+			unix.Close(fd)
+		}
+	})
+	return func(i int) error {
+		fd, err := unix.Socket(domain(family), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		sockets = append(sockets, fd)
+		if err := unix.Bind(fd, sockaddr(at(from, uint16(1024+i%60000)))); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, to); !errors.Is(err, unix.EINPROGRESS) {
+			return err
+		}
+		return nil
+	}
 }
 
 // podUDP needs no privilege: a1 sends a datagram from each of its ports to the server of b1, which answers.

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"myelin/bench/openloop"
 	"myelin/bpf"
 )
@@ -47,7 +45,6 @@ func rateTests() (list []rateTest) {
 //	└──────────┼─▲───────┘  └───▲─────┘
 //	═══════════▼═╧══════════════╧═══ world: 50 clients of the node port; a server
 func TestConnectionRate(t *testing.T) {
-	moreFiles(t)
 	failed := 0
 	for _, r := range rateTests() { // one after the other: each wants the whole machine
 		t.Run(fmt.Sprintf("%s/ipv%d/%d clients/%d per second", r.way, r.family, r.clients, r.rate), func(t *testing.T) {
@@ -60,18 +57,6 @@ func TestConnectionRate(t *testing.T) {
 	if os.Getenv(envRecord) == "1" {
 		record(t, result{"nat/failed_10000_per_s", float64(failed), "connections"})
 	}
-}
-
-// moreFiles has room for all connections of some seconds, should they all be stuck.
-func moreFiles(t *testing.T) {
-	t.Helper()
-	var before unix.Rlimit
-	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
-	more := unix.Rlimit{Cur: max(before.Cur, 1<<16), Max: max(before.Max, 1<<16)}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
-		t.Logf("no more open files than %d: %v", before.Cur, err)
-	}
-	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before) })
 }
 
 func (r rateTest) run(t *testing.T) openloop.Report {
