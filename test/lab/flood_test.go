@@ -117,6 +117,9 @@ func (fl flood) run(t *testing.T, family int) (r floodResult) {
 	})
 	end := time.Now()
 	check(t, err)
+	if fl.from != "world" {
+		f.namesFlooder(t, "default/"+fl.from)
+	}
 	starved, of, recovery := b.finish(begin, end)
 	lost := b.establishedLost()
 	r = floodResult{starved, recovery}
@@ -135,9 +138,6 @@ func (fl flood) run(t *testing.T, family int) (r floodResult) {
 		if i < 5 {
 			t.Errorf("established connection lost: %s", one)
 		}
-	}
-	if fl.from != "world" {
-		f.namesFlooder(t, "default/"+fl.from)
 	}
 	return r
 }
