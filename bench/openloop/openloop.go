@@ -35,6 +35,9 @@ type Config struct {
 	Timeout  time.Duration // after which a connection has failed: 3 s
 	Slow     time.Duration // what takes longer is counted as slow: 0.5 s
 	Workers  int           // threads that open connections: 2
+
+	// ServerCloses has clients close after the server, which then is who keeps the port in TIME_WAIT.
+	ServerCloses bool
 }
 
 // Report is what became of the connections.
@@ -115,6 +118,7 @@ type worker struct {
 	epoll   int
 	since   map[int]time.Time // when each connection that is not established was begun, by file descriptor
 	oldest  []opening         // in order
+	waiting int               // how many are established and left for the server to close
 	report  Report
 }
 
@@ -158,7 +162,7 @@ func (w *worker) loop(ctx context.Context) error {
 	for {
 		elapsed := time.Since(w.begin)
 		over := elapsed >= w.config.Duration || ctx.Err() != nil
-		if over && len(w.since) == 0 {
+		if over && len(w.since) == 0 && (w.waiting == 0 || elapsed > w.config.Duration+w.config.Timeout) {
 			return nil
 		}
 		due := 0
@@ -250,6 +254,13 @@ func (w *worker) collect(wait time.Duration) error {
 	now := time.Now()
 	for _, event := range events[:max(n, 0)] {
 		fd := int(event.Fd)
+		if _, begins := w.since[fd]; !begins { // established, and now closed by the server
+			if err := unix.Close(fd); err != nil {
+				return fmt.Errorf("close socket: %w", err)
+			}
+			w.waiting--
+			continue
+		}
 		failed, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		switch took := now.Sub(w.since[fd]); {
 		case err != nil:
@@ -261,12 +272,29 @@ func (w *worker) collect(wait time.Duration) error {
 			if took > w.config.Slow {
 				w.report.Slow++
 			}
+			if w.config.ServerCloses {
+				if err := w.await(fd); err != nil {
+					return err
+				}
+				continue
+			}
 		}
 		if err := w.end(fd); err != nil {
 			return err
 		}
 	}
 	return w.giveUp(now)
+}
+
+// await leaves an established connection open until the server closes it.
+func (w *worker) await(fd int) error {
+	delete(w.since, fd)
+	w.waiting++
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP, Fd: int32(fd)}
+	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_MOD, fd, &event); err != nil {
+		return fmt.Errorf("watch socket: %w", err)
+	}
+	return nil
 }
 
 func (w *worker) giveUp(now time.Time) error {

@@ -19,7 +19,7 @@ func (here) Do(fn func() error) error { return fn() }
 func TestRun(t *testing.T) {
 	needsRoot(t)
 	loopback := netip.MustParseAddr("127.0.0.1")
-	s, err := Listen(here{}, netip.AddrPortFrom(loopback, 0))
+	s, err := Listen(here{}, netip.AddrPortFrom(loopback, 0), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +41,24 @@ func TestRun(t *testing.T) {
 	r, err = Run(t.Context(), c)
 	if err != nil || r.Failed != r.Opened || r.Reasons[unix.ECONNREFUSED.Error()] != r.Failed {
 		t.Errorf("%v, %v: want all to be refused", r, err)
+	}
+}
+
+// TestServerCloses has the server close first.
+func TestServerCloses(t *testing.T) {
+	needsRoot(t)
+	s, err := Listen(here{}, netip.MustParseAddrPort("127.0.0.1:0"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Clients: []Client{{Place: here{}}}, To: s.Addr(), Rate: 500, Duration: 500 * time.Millisecond, ServerCloses: true}
+	began := time.Now()
+	r, err := Run(t.Context(), c)
+	if took := time.Since(began); err != nil || r.Failed > 0 || r.Opened < 100 || s.Accepted() != r.Opened || took > 2*time.Second {
+		t.Errorf("%v, %v, %d accepted in %s: want all to be closed by the server", r, err, s.Accepted(), took)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -10,20 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Server accepts connections, and closes each when its client has.
+// Server accepts connections, and closes each when its client has, or before.
 type Server struct {
 	listener, epoll, stop int
 	addr                  netip.AddrPort
 	accepted              atomic.Int64
+	closesFirst           bool
 	ended                 chan error
 }
 
 // backlog is more than any kernel allows: it takes as many as net.core.somaxconn says.
 const backlog = 65535
 
-// Listen begins to accept connections at an address of a place; port 0 is any that is free.
-func Listen(p Place, at netip.AddrPort) (*Server, error) {
-	s := &Server{listener: -1, epoll: -1, stop: -1, ended: make(chan error, 1)}
+// Listen begins to accept connections at an address of a place; port 0 is any that is free. A server that closes first
+// does so as soon as it has accepted a connection.
+func Listen(p Place, at netip.AddrPort, closesFirst bool) (*Server, error) {
+	s := &Server{listener: -1, epoll: -1, stop: -1, ended: make(chan error, 1), closesFirst: closesFirst}
 	err := p.Do(func() (err error) {
 		s.listener, err = unix.Socket(domain(at), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 		return err
@@ -141,6 +143,12 @@ func (s *Server) accept(open map[int]bool) error {
 			return fmt.Errorf("accept connection: %w", err)
 		}
 		s.accepted.Add(1)
+		if s.closesFirst {
+			if err := unix.Close(fd); err != nil {
+				return fmt.Errorf("close connection: %w", err)
+			}
+			continue
+		}
 		open[fd] = false // not watched
 		if err := s.read(fd, open); err != nil {
 			return err

@@ -1,9 +1,13 @@
 package labtest
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +25,8 @@ type rateTest struct {
 	clients int // one, or many of IPv4
 	rate    int
 	over    time.Duration
+
+	serverCloses bool // the server keeps ports in TIME_WAIT, not the clients
 }
 
 // rateTests are those of CI, which use a range of ports up at rates that a machine with other work can do; and with
@@ -28,11 +34,14 @@ type rateTest struct {
 func rateTests() (list []rateTest) {
 	for _, way := range []string{"NodePort", "masquerade"} {
 		if os.Getenv(envRecord) == "1" {
-			list = append(list, rateTest{way, 4, 1, 500, 20 * time.Second}, rateTest{way, 6, 1, 800, 20 * time.Second},
-				rateTest{way, 4, 50, 10_000, time.Minute})
+			list = append(list, rateTest{way, 4, 1, 500, 20 * time.Second, false}, rateTest{way, 6, 1, 800, 20 * time.Second, false},
+				rateTest{way, 4, 50, 10_000, time.Minute, false}, rateTest{way, 4, 1, 5000, 10 * time.Second, true})
 		} else {
-			list = append(list, rateTest{way, 6, 1, 3000, 3 * time.Second}, rateTest{way, 4, 50, 6000, 7 * time.Second})
+			list = append(list, rateTest{way, 6, 1, 3000, 3 * time.Second, false}, rateTest{way, 4, 50, 6000, 7 * time.Second, false})
 		}
+	}
+	if os.Getenv(envRecord) != "1" {
+		list = append(list, rateTest{"NodePort", 4, 1, 6000, 7 * time.Second, true})
 	}
 	return list
 }
@@ -47,7 +56,11 @@ func rateTests() (list []rateTest) {
 func TestConnectionRate(t *testing.T) {
 	failed := 0
 	for _, r := range rateTests() { // one after the other: each wants the whole machine
-		t.Run(fmt.Sprintf("%s/ipv%d/%d clients/%d per second", r.way, r.family, r.clients, r.rate), func(t *testing.T) {
+		name := fmt.Sprintf("%s/ipv%d/%d clients/%d per second", r.way, r.family, r.clients, r.rate)
+		if r.serverCloses {
+			name += ", the server closes"
+		}
+		t.Run(name, func(t *testing.T) {
 			report := r.run(t)
 			if r.rate == 10_000 {
 				failed += report.Failed + report.Slow
@@ -63,13 +76,18 @@ func (r rateTest) run(t *testing.T) openloop.Report {
 	c, clients, server, to := r.up(t)
 	node := "node1"
 	before := c.outcome(node, bpf.DatapathOutcomeDROP_NAT_NO_PORT)
-	config := openloop.Config{Clients: clients, To: to, Rate: max(r.rate/slow(), 1), Duration: r.over, Timeout: patience(3 * time.Second)}
+	config := openloop.Config{Clients: clients, To: to, Rate: max(r.rate/slow(), 1), Duration: r.over, Timeout: patience(3 * time.Second),
+		ServerCloses: r.serverCloses}
+	again := r.again(t, clients)
 	report, err := openloop.Run(t.Context(), config)
 	check(t, err)
 	dropped := c.outcome(node, bpf.DatapathOutcomeDROP_NAT_NO_PORT) - before
 	t.Logf("%v; the server accepted %d; %d packets dropped for want of a port", report, server.Accepted(), dropped)
 	if report.Failed > 0 {
 		t.Errorf("%d of %d connections failed: %v", report.Failed, report.Opened, report.Reasons)
+	}
+	if again = r.again(t, clients) - again; again > report.Opened/100 {
+		t.Errorf("%d SYNs were sent again: the server did not take the first one", again)
 	}
 	if dropped > 0 {
 		t.Errorf("%d packets were dropped for want of a port", dropped)
@@ -85,6 +103,30 @@ func (r rateTest) run(t *testing.T) openloop.Report {
 		t.Errorf("%.0f connections a second were opened, want %d", report.Rate, config.Rate)
 	}
 	return report
+}
+
+// again is how many SYNs the clients have sent again: the kernel's counters of their namespaces.
+func (r rateTest) again(t *testing.T, clients []openloop.Client) (sum int) {
+	t.Helper()
+	for i, client := range clients {
+		if r.way == "NodePort" && i > 0 {
+			break // all are in one
+		}
+		check(t, client.Place.Do(func() error {
+			text, err := os.ReadFile("/proc/thread-self/net/netstat")
+			lines := strings.Split(string(text), "\n")
+			if err != nil || len(lines) < 2 {
+				return errOr(err, "no counters")
+			}
+			if k := slices.Index(strings.Fields(lines[0]), "TCPSynRetrans"); k >= 0 {
+				n, err := strconv.Atoi(strings.Fields(lines[1])[k])
+				sum += n
+				return err
+			}
+			return errors.New("no counter TCPSynRetrans")
+		}))
+	}
+	return sum
 }
 
 // up brings a cluster up, and returns its clients, the server, and the server's address as clients know it.
@@ -114,7 +156,7 @@ func (r rateTest) up(t *testing.T) (*cluster, []openloop.Client, *openloop.Serve
 		pod := c.end(fmt.Sprintf("client%d", i))
 		clients = append(clients, openloop.Client{Place: pod, Addr: pod.addr(r.family)})
 	}
-	server, err := openloop.Listen(place, listen)
+	server, err := openloop.Listen(place, listen, r.serverCloses)
 	check(t, err)
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
