@@ -191,7 +191,7 @@ func (l *lane) askUDP(ctx context.Context, token uint64) error {
 // failed of those begun between two times, in percent, how many there were in all, and how long after the end the last
 // bad one was begun.
 func (b *bystanders) finish(begin, end time.Time) (worst float64, of int, recovery time.Duration) {
-	const calm, most = 1500 * time.Millisecond, 10 * time.Second
+	const calm, most = time.Second, 10 * time.Second
 	for time.Since(end) < patience(most) {
 		time.Sleep(attemptPause)
 		if time.Since(b.lastBad(end)) > patience(calm) {

@@ -66,6 +66,7 @@ func floods() []flood {
 //	└─────────┬──────────┘  └──────┬──────┘
 //	══════════╧════════════════════╧══════ world: a server; floods too
 func TestFloods(t *testing.T) {
+	t.Parallel()
 	results := make(chan floodResult, 16)
 	t.Run("all", func(t *testing.T) {
 		for _, fl := range floods() {

@@ -142,6 +142,7 @@ func (a oldTally) sum() int { return a.broken + a.alive + a.brokenMasqueraded }
 //	└──┬────────────┘  └───┬──────┘     opened by either
 //	═══╧═══════════════════╧══════ world
 func TestOldConnections(t *testing.T) {
+	t.Parallel()
 	total := make(chan oldTally, 16)
 	t.Run("all", func(t *testing.T) {
 		for _, m := range policyModes() {
