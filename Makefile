@@ -87,7 +87,7 @@ bench-policy: build ## policies: packets against the reference, changes among 10
 
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures
 	scripts/deps.sh test
-	MYELIN_RECORD=1 go test -count=1 -run 'TestScale|TestRestart|TestChurn|TestPolicyRestart' ./test/lab
+	MYELIN_RECORD=1 go test -count=1 -timeout 20m -run 'TestScale|TestRestart|TestChurn|TestPolicyRestart|TestOldConnections|TestFloods|TestConnectionRate' ./test/lab
 	bin/myelin-bench
 
 bench-kube: build ## an agent among 1,000 nodes and 20,000 pods, with a real API server

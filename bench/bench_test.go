@@ -26,10 +26,11 @@ func TestMedian(t *testing.T) {
 // No family offers a path that can't carry it, and no two paths would share a row.
 func TestAgentsOfAFamily(t *testing.T) {
 	for family, want := range map[Family]string{
-		IPv4: "veth veth-flows legacy vxlan veth-ipv4 veth-cgroup service service-many", IPv6: "veth veth-flows legacy vxlan veth-cgroup service service-many",
+		IPv4: "veth veth-flows legacy vxlan veth-ipv4 veth-cgroup service service-many nodeport-snat",
+		IPv6: "veth veth-flows legacy vxlan veth-cgroup service service-many nodeport-snat",
 	} {
 		var got []string
-		for _, scenario := range append(Agents("bin", family), Services("bin")...) {
+		for _, scenario := range append(append(Agents("bin", family), Services("bin")...), NodePort("bin")) {
 			got = append(got, scenario.Name())
 		}
 		if strings.Join(got, " ") != want {

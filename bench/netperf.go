@@ -117,7 +117,11 @@ func (n netperf) run(ctx context.Context, path Path, test Test) (float64, error)
 func (n netperf) once(ctx context.Context, path Path, test Test, bound int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	args := []string{familyOption(path.Target), "-H", path.Target.String(), "-T", "0,0",
+	control := path.Control
+	if control == 0 {
+		control = controlPort
+	}
+	args := []string{familyOption(path.Target), "-H", path.Target.String(), "-p", strconv.Itoa(int(control)), "-T", "0,0",
 		"-t", test.netperf, "-l", strconv.Itoa(bound), "-P", "0", "--", "-k", "THROUGHPUT"}
 	if path.Port != 0 {
 		args = append(args, "-P", fmt.Sprintf(",%d", path.Port))

@@ -42,6 +42,8 @@ type Path struct {
 	Target, Listen netip.Addr
 	// Port is the one that data goes to, beside netserver's own for control; 0 for any.
 	Port uint16
+	// Control is netserver's port as the client reaches it; 0 for netserver's own.
+	Control uint16
 }
 
 // Scenario is one way for a packet between two nodes.

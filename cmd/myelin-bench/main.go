@@ -165,7 +165,11 @@ func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Opti
 	if err != nil {
 		return nil, err
 	}
-	scenarios, err := choose(s.scenarios, scenarios(opts.Family), bench.Scenario.Name)
+	all := scenarios(opts.Family)
+	if !s.virtual {
+		all = append(all, bench.NodePort(binaries())) // it measures how fast ports become free, which takes real time
+	}
+	scenarios, err := choose(s.scenarios, all, bench.Scenario.Name)
 	if err != nil {
 		return nil, flagError("-scenarios", err)
 	}
