@@ -141,7 +141,7 @@ func (d *differ) apply(edit Edit) {
 		if g == nil {
 			d.after.setGroup(name, nil)
 		} else {
-			d.after.setGroup(name, &groupFacts{labels: plainLabels("k8s", g.Labels), prefixes: g.Prefixes})
+			d.after.setGroup(name, factsOf(g))
 		}
 	}
 	for ref, o := range edit.Policies {
