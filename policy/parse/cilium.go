@@ -83,7 +83,7 @@ func (r *reader) ciliumSpec(at string, s *ciliumv2.Rule) []policy.Spec {
 	}
 	rules := ciliumRules(at, s)
 	unclear := r.ciliumIsolates(&spec, at, s, rules)
-	r.ciliumRequired(&spec, rules)
+	r.ciliumRequired(&spec, at, rules)
 	for i := range rules {
 		rule := r.ciliumRule(&rules[i])
 		for j := range rule.Peers {
@@ -160,9 +160,12 @@ func (r *reader) ciliumIsolates(spec *policy.Spec, at string, s *ciliumv2.Rule, 
 
 // ciliumRequired reads what peers must have. What is not understood, nobody has
 // for allow rules, and everybody for deny rules.
-func (r *reader) ciliumRequired(spec *policy.Spec, rules []ciliumRule) {
+func (r *reader) ciliumRequired(spec *policy.Spec, at string, rules []ciliumRule) {
 	for i := range rules {
 		rule := &rules[i]
+		if rule.action == policy.Allow && r.lostAll(rule.path+"."+rule.side+"Requires") {
+			require(spec, rule.direction, rule.action, policy.Selector{nobody()})
+		}
 		for j := range rule.requires {
 			field := item(rule.path, rule.side+"Requires", j)
 			var selector policy.Selector
@@ -174,10 +177,18 @@ func (r *reader) ciliumRequired(spec *policy.Spec, rules []ciliumRule) {
 				}
 				selector = append(selector, nobody())
 			}
-			required := &spec.Required[rule.direction][rule.action]
-			*required = append(*required, selector)
+			require(spec, rule.direction, rule.action, selector)
 		}
 	}
+	for _, l := range r.lostLists(at, ciliumLists()) {
+		if l.action == policy.Allow {
+			require(spec, l.direction, l.action, policy.Selector{nobody()})
+		}
+	}
+}
+
+func require(spec *policy.Spec, d policy.Direction, a policy.Action, s policy.Selector) {
+	spec.Required[d][a] = append(spec.Required[d][a], s)
 }
 
 // nobody is met by no label set: entity none.

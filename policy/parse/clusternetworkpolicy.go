@@ -52,7 +52,11 @@ func (r *reader) clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy) []policy
 	for _, l := range r.lostLists("spec", []ruleList{{"ingress", policy.Ingress, policy.Deny}, {"egress", policy.Egress, policy.Deny}}) {
 		spec.Rules = append(spec.Rules, r.denyAll(&spec, "spec."+l.name, l.direction))
 	}
-	if lost := r.lostSpec("spec", "tier", "priority", "subject", "ingress", "egress"); len(lost) > 0 {
+	lost := r.lostSpec("spec", "tier", "priority", "subject", "ingress", "egress")
+	if o.Spec.Tier == "" && len(o.Spec.Ingress)+len(o.Spec.Egress) == 0 {
+		lost = append(lost, "spec: says nothing")
+	}
+	if len(lost) > 0 {
 		unclear = append(unclear, lost...)
 		spec.Tier, spec.Priority = policy.TierAdmin, 0
 		spec.Rules = append(spec.Rules, r.denyAll(&spec, "spec", policy.Ingress), r.denyAll(&spec, "spec", policy.Egress))

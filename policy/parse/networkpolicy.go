@@ -29,6 +29,9 @@ func (r *reader) networkPolicy(o *networkingv1.NetworkPolicy) []policy.Spec {
 		// A type that is not understood may be either.
 		spec.Isolates = [2]bool{true, true}
 		spec.Unenforced = append(spec.Unenforced, r.reasons(mark, "spec.policyTypes")...)
+		if r.lostAll("spec.policyTypes") {
+			said = [2]bool{} // rules of a direction that the policy is not about allow nothing
+		}
 	}
 	for i := range o.Spec.Ingress {
 		rule := &o.Spec.Ingress[i]

@@ -122,7 +122,7 @@ func (s spec) ingress() (allows, denies []rule, isolate *bool) {
 	for i, in := range s.rule.Ingress {
 		r := from("ingress", i, in.FromPeers)
 		r.ports, r.icmps = allowPorts(in.ToPorts), in.ICMPs
-		r.nobody = len(in.FromGroups) > 0 || authenticated(in.Authentication)
+		r.nobody = len(in.FromGroups) > 0 || asksAuthentication(in.Authentication)
 		allows = append(allows, r)
 	}
 	for i, in := range s.rule.IngressDeny {
@@ -147,7 +147,7 @@ func (s spec) egress() (allows, denies []rule, isolate *bool) {
 	for i, out := range s.rule.Egress {
 		r := to("egress", i, out.ToPeers)
 		r.ports, r.icmps = allowPorts(out.ToPorts), out.ICMPs
-		r.nobody = len(out.ToGroups)+len(out.ToFQDNs) > 0 || authenticated(out.Authentication)
+		r.nobody = len(out.ToGroups)+len(out.ToFQDNs) > 0 || asksAuthentication(out.Authentication)
 		allows = append(allows, r)
 	}
 	for i, out := range s.rule.EgressDeny {
@@ -162,8 +162,8 @@ func (s spec) egress() (allows, denies []rule, isolate *bool) {
 	return allows, denies, s.rule.EnableDefaultDeny.Egress
 }
 
-// authenticated is true where an authentication is asked for, which nobody has.
-func authenticated(a *ciliumv2.Authentication) bool { return a != nil && a.Mode != "disabled" }
+// asksAuthentication is true where an authentication is asked for, which nobody has.
+func asksAuthentication(a *ciliumv2.Authentication) bool { return a != nil && a.Mode != "disabled" }
 
 // allowPorts leaves out ports where a proxy would have to look further: there is
 // none, and nothing is allowed there.

@@ -47,7 +47,9 @@ func (w *World) clusterRules(f flow, p *policyv1.ClusterNetworkPolicy) (string, 
 				return w.clusterPods(f.peer, from.Namespaces, from.Pods)
 			})
 			port, action := f.clusterProtocols(rule.Protocols), rule.Action
-			if slices.ContainsFunc(rule.From, func(from policyv1.ClusterNetworkPolicyIngressPeer) bool { return from.Namespaces == nil && from.Pods == nil }) {
+			if slices.ContainsFunc(rule.From, func(from policyv1.ClusterNetworkPolicyIngressPeer) bool {
+				return from.Namespaces == nil && from.Pods == nil
+			}) {
 				peer, port, action = failClosed(action)
 			}
 			if peer != "" && port != "" {
