@@ -46,7 +46,7 @@ func (r *reader) ciliumSpecs(one *ciliumv2.Rule, more []ciliumv2.Rule) []policy.
 
 // anyPod selects all pods that the object may be for.
 func (r *reader) anyPod() policy.Selector {
-	if r.ref.Namespace != "" {
+	if r.namespaced {
 		return policy.Selector{inNamespace(r.ref.Namespace)}
 	}
 	return policy.Selector{inSomeNamespace()}
@@ -207,7 +207,7 @@ type subject struct {
 // of which some requirement is understood, or that has none: an agent without its
 // node's connections would never learn of a mended policy.
 func (r *reader) ciliumSubjects(at string, s *ciliumv2.Rule) (out []subject) {
-	namespaced := r.ref.Namespace != ""
+	namespaced := r.namespaced
 	switch {
 	case s.EndpointSelector != nil && s.NodeSelector != nil:
 		r.add(at, "only one of endpointSelector and nodeSelector may be set")

@@ -92,7 +92,7 @@ func (r *reader) ciliumEndpoints(at string, s *metav1.LabelSelector, init, requi
 	})
 	switch {
 	case named:
-	case r.ref.Namespace == "":
+	case !r.namespaced:
 		if !init {
 			out = append(out, inSomeNamespace())
 		}

@@ -49,6 +49,8 @@ type reader struct {
 	ref    policy.Ref
 	source string
 	lines  Lines
+	// namespaced: objects of the kind are in a namespace.
+	namespaced bool
 	// found is what is wrong with the object and what cannot be enforced of it.
 	found []finding
 	// lost are fields that could not be decoded: the object has nothing there.
@@ -64,7 +66,7 @@ type finding struct {
 }
 
 func newReader(kind string, meta *metav1.ObjectMeta, namespaced bool, source string, lines Lines) *reader {
-	r := &reader{source: source, lines: lines}
+	r := &reader{source: source, lines: lines, namespaced: namespaced}
 	r.ref = policy.Ref{Kind: kind, Key: cluster.Key{Namespace: meta.Namespace, Name: meta.Name}}
 	if namespaced {
 		if meta.Namespace == "" {
