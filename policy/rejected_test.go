@@ -78,8 +78,9 @@ const rejectedDir = "policytest/testdata/rejected"
 func (r *rejections) allProbes() (out []reference.Probe) {
 	places := scenario.Places(r.world)
 	all := slices.Concat(slices.Collect(maps.Values(places))...)
+	own := slices.Concat(places["v/a"], places["v/c"], places["x/a"], places["node/"+r.world.Node])
 	for _, peer := range all {
-		for _, own := range all {
+		for _, own := range own {
 			if _, here := r.agent.slots[own]; here && own.Is4() == peer.Is4() && own != peer {
 				echo := reference.Probe{Proto: policy.ProtoICMP, Port: 8}
 				if own.Is6() {
@@ -87,7 +88,7 @@ func (r *rejections) allProbes() (out []reference.Probe) {
 				}
 				for _, p := range []reference.Probe{
 					{Proto: policy.ProtoTCP, Port: 80}, {Proto: policy.ProtoTCP, Port: 81}, {Proto: policy.ProtoTCP, Port: 443}, {Proto: policy.ProtoTCP, Port: 8085},
-					{Proto: policy.ProtoUDP, Port: 53}, {Proto: policy.ProtoUDP, Port: 80}, {Proto: policy.ProtoSCTP, Port: 80}, echo,
+					{Proto: policy.ProtoUDP, Port: 53}, {Proto: policy.ProtoSCTP, Port: 80}, echo,
 				} {
 					p.Src, p.Dst = own, peer
 					out = append(out, p)
@@ -181,8 +182,10 @@ func TestRejected(t *testing.T) {
 				good := policytest.Good(t, rejectedDir, kind)
 				r := newRejections(t, k, good, kind, isolated)
 				all := policytest.Mutations(t, rejectedDir, kind)
-				for _, m := range all {
-					r.try(m)
+				for i, m := range all {
+					if !testing.Short() || i%8 == 0 {
+						r.try(m)
+					}
 				}
 				passed := 0
 				for _, p := range r.want {
@@ -191,7 +194,7 @@ func TestRejected(t *testing.T) {
 					}
 				}
 				t.Logf("%d rejections of %d mutations, %d of %d probes pass by the good one", r.tried, len(all), passed, len(r.want))
-				if r.tried < 10 || passed < len(r.want)/50 || passed == len(r.want) {
+				if r.tried < 3 || passed < len(r.want)/50 || passed == len(r.want) {
 					t.Error("too few are rejected, or the good object lets all or nothing pass")
 				}
 			})
