@@ -35,7 +35,9 @@ func decode[T any](raw []byte) (object T, faults cluster.FieldErrors, lost []str
 	for range maxPruned {
 		var next T
 		more := cluster.Decode(raw, &next)
-		note(more)
+		if note(more); len(more) == 0 {
+			return next, faults, lost
+		}
 		var again T
 		if _, err := kjson.UnmarshalStrict(raw, &again); err == nil {
 			if len(lost) > maxLost {
