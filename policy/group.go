@@ -26,7 +26,8 @@ type Group struct {
 
 // Equal reports whether two rows say the same, whenever they began to.
 func (g *Group) Equal(o *Group) bool {
-	return g.Name == o.Name && g.Source == o.Source && g.Problem == o.Problem && g.InForce == o.InForce && maps.Equal(g.Labels, o.Labels) && slices.Equal(g.Prefixes, o.Prefixes)
+	return g.Name == o.Name && g.Source == o.Source && g.Problem == o.Problem && g.InForce == o.InForce &&
+		maps.Equal(g.Labels, o.Labels) && slices.Equal(g.Prefixes, o.Prefixes)
 }
 
 // Refused is as Object.Refused.

@@ -48,7 +48,8 @@ type Object struct {
 
 // Equal reports whether two rows say the same, whenever they began to.
 func (o *Object) Equal(p *Object) bool {
-	return o.Ref == p.Ref && o.Source == p.Source && o.Problem == p.Problem && o.InForce == p.InForce && maps.Equal(o.Labels, p.Labels) && reflect.DeepEqual(o.Specs, p.Specs)
+	return o.Ref == p.Ref && o.Source == p.Source && o.Problem == p.Problem && o.InForce == p.InForce &&
+		maps.Equal(o.Labels, p.Labels) && reflect.DeepEqual(o.Specs, p.Specs)
 }
 
 // Unenforced are the parts of the version in force that allow nothing, or deny all

@@ -151,7 +151,8 @@ func (r *reader) ciliumIsolates(spec *policy.Spec, at string, s *ciliumv2.Rule, 
 		spec.Isolates = both
 		spec.Unenforced = append(spec.Unenforced, at+".enableDefaultDeny: is not understood")
 	}
-	unclear = r.lostSpec(at, "endpointSelector", "nodeSelector", "ingress", "ingressDeny", "egress", "egressDeny", "enableDefaultDeny", "description", "labels", "log")
+	unclear = r.lostSpec(at, "endpointSelector", "nodeSelector", "ingress", "ingressDeny", "egress", "egressDeny",
+		"enableDefaultDeny", "description", "labels", "log")
 	if len(unclear) > 0 {
 		spec.Isolates = both
 	}

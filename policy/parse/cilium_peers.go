@@ -51,7 +51,9 @@ func (r *reader) ciliumPeers(c *ciliumRule, gap *gaps) []policy.Peer {
 		r.notSupported(c.path + ".toFQDNs")
 		gap.peers = true
 	}
-	peers := slices.Concat(r.endpointPeers(c, gap), r.prefixPeers(c, gap), r.entityPeers(c, gap), r.nodePeers(c, gap), r.servicePeers(c, gap))
+	peers := slices.Concat(
+		r.endpointPeers(c, gap), r.prefixPeers(c, gap), r.entityPeers(c, gap), r.nodePeers(c, gap), r.servicePeers(c, gap),
+	)
 	switch {
 	case none:
 		return []policy.Peer{}

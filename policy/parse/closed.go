@@ -127,7 +127,8 @@ func (r *reader) lostSpec(at string, known ...string) (out []string) {
 		rest, ok := below(field, at)
 		if !ok {
 			// A field beside the spec may be one that is mistyped.
-			if !strings.ContainsAny(field, ".[") && !slices.Contains([]string{"metadata", "status", "spec", "specs"}, field) || field == "" {
+			known := []string{"metadata", "status", "spec", "specs"}
+			if field == "" || !strings.ContainsAny(field, ".[") && !slices.Contains(known, field) {
 				out = append(out, field+": is not understood")
 			}
 			continue

@@ -103,7 +103,8 @@ func Mutations(t testing.TB, dir, kind string) []Mutation {
 			continue
 		}
 		var object map[string]any
-		check(t, yaml.Unmarshal(Good(t, dir, kind), &object), place(object, strings.FieldsFunc(c.Path, func(r rune) bool { return strings.ContainsRune(".[]", r) }), c.Value))
+		steps := strings.FieldsFunc(c.Path, func(r rune) bool { return strings.ContainsRune(".[]", r) })
+		check(t, yaml.Unmarshal(Good(t, dir, kind), &object), place(object, steps, c.Value))
 		out = append(out, Mutation{c.Path + " = " + text(c.Value), text(object)})
 	}
 	return out

@@ -299,21 +299,33 @@ func TestRejectedThreeWays(t *testing.T) {
 	}
 }
 
-// A file that is emptied leaves its policy in force, also at a restart; a file that is
-// deleted takes it away.
+// A file that is emptied, or holds what is no YAML, leaves its policy in force, also at
+// a restart and where that happens while there is no agent; a file that is deleted
+// takes it away.
 func TestEmptiedManifest(t *testing.T) {
+	for text, reason := range map[string]string{"": "has no document", "# later\n": "has no document", "a: [": "document 1", "---\nkind: Netw": "document 1"} {
+		t.Run(reason, func(t *testing.T) { testEmptied(t, text, reason) })
+	}
+}
+
+func testEmptied(t *testing.T, text, reason string) {
 	r := newRejectionTest(t, "NetworkPolicy")
-	r.write(string(policytest.Good(t, rejectedDir, "NetworkPolicy")))
+	good, path := policytest.Good(t, rejectedDir, "NetworkPolicy"), filepath.Join(r.dir, "subject.yaml")
+	r.write(string(good))
 	n := r.open()
 	before := r.state(n)
-	r.ok(os.Truncate(filepath.Join(r.dir, "subject.yaml"), 0))
+	r.ok(os.WriteFile(path, []byte(text), 0o600))
 	state := r.become(n, before)
 	got := r.verdicts(n)
-	if !strings.Contains(state, `"last good"`) || !strings.Contains(state, "has no document") || !slices.Equal(got, r.want) {
+	if !strings.Contains(state, `"last good"`) || !strings.Contains(state, reason) || !slices.Equal(got, r.want) {
 		t.Errorf("emptied, it is %s", state)
 	}
 	n.Stop()
 	r.again("emptied", state, got)
+	r.write(string(good))
+	r.again("mended", before, r.want)
+	r.ok(os.WriteFile(path, []byte(text), 0o600))
+	r.again("emptied without an agent", state, r.want)
 	n = r.open()
 	r.write("")
 	if now := r.become(n, state); now != "" {
