@@ -73,7 +73,7 @@ func (a *Agent) failingPolicies() (list []crd.FailingPolicy, problem string) {
 	txn := a.db.ReadTxn()
 	for o := range a.policies.Policies.All(txn) {
 		if o.Problem != "" && strings.HasPrefix(o.Ref.Kind, "Cilium") {
-			list = append(list, crd.FailingPolicy{Kind: o.Ref.Kind, Namespace: o.Ref.Namespace, Name: o.Ref.Name, Reason: o.Problem})
+			list = append(list, crd.FailingPolicy{Kind: o.Ref.Kind, Namespace: o.Ref.Namespace, Name: o.Ref.Name, Reason: o.State()})
 		}
 	}
 	failed := 0

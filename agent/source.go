@@ -47,7 +47,7 @@ func (a *Agent) startSource(context.Context) error {
 func (a *Agent) startManifests() error {
 	var err error
 	a.manifests, err = manifests.New(manifests.Params{
-		DB: a.db, Tables: a.cluster, Policies: a.policies, Dir: a.config.Myelin.Manifests, Log: a.log, Now: time.Now,
+		DB: a.db, Tables: a.cluster, Policies: a.policies, LastGood: a.keepPolicies(), Dir: a.config.Myelin.Manifests, Log: a.log, Now: time.Now,
 	})
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (a *Agent) startKubernetes() error {
 		return fmt.Errorf("neither myelin.manifests nor an API server: %w", err)
 	}
 	a.kube, err = kube.New(kube.Params{
-		DB: a.db, Tables: a.cluster, Policies: a.policies, Server: server, Log: a.log, Now: time.Now,
+		DB: a.db, Tables: a.cluster, Policies: a.policies, LastGood: a.keepPolicies(), Server: server, Log: a.log, Now: time.Now,
 		ClusterPool: a.pooled(),
 	})
 	if err != nil {

@@ -29,7 +29,8 @@ func (m *metrics) policies(s sink) {
 	txn := m.agent.db.ReadTxn()
 	p := m.agent.policyStatus(txn)
 	const objects = "Policies and CiliumCIDRGroups by whether their newest version is in force."
-	s.gauge("myelin_policies", objects, float64(p.Accepted), prometheus.Labels{"state": "accepted"})
+	s.gauge("myelin_policies", objects, float64(p.Accepted-p.Partly), prometheus.Labels{"state": "accepted"})
+	s.gauge("myelin_policies", objects, float64(p.Partly), prometheus.Labels{"state": "partly_enforced"})
 	s.gauge("myelin_policies", objects, float64(p.Refused), prometheus.Labels{"state": "refused"})
 	s.gauge("myelin_policy_rules", "Rules of policies.", float64(p.Rules), nil)
 	enforced, failed := [2]int{}, 0

@@ -153,7 +153,7 @@ func (s *Source) commitKind(txn statedb.WriteTxn, k *kind, p *pending) (changes 
 		case i == nil:
 			gone(key)
 		case len(i.faults) > 0:
-			change(k.rows.refuse(txn, key, i.faults, s.Now()))
+			change(k.rows.refuse(txn, key, i, s.Now()))
 			faulty = faulty || !slices.Equal(s.faults[k][key], i.faults)
 			s.faults[k][key] = i.faults
 		default:

@@ -15,6 +15,7 @@ type item struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta // of which only name, namespace, version and generation are set
 
+	// row is of a closed version where there are faults; nil where there is none.
 	row    any
 	faults cluster.FieldErrors
 	// version is that of a policy's rules, as crd.Revision has it; 0: of none.

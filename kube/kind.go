@@ -39,7 +39,7 @@ type kind struct {
 func (k *kind) definition() string { return k.resource + "." + k.Group }
 
 // kinds are all that there are.
-func kinds(t cluster.Tables, p policy.Tables) []*kind {
+func kinds(t cluster.Tables, p policy.Tables, last *policy.LastGood) []*kind {
 	core, cilium := corev1.SchemeGroupVersion, schema.GroupVersion{Group: "cilium.io", Version: "v2"}
 	list := []*kind{
 		{
@@ -70,7 +70,7 @@ func kinds(t cluster.Tables, p policy.Tables) []*kind {
 		{GroupVersionKind: cilium.WithKind("CiliumNetworkPolicy"), resource: "ciliumnetworkpolicies", optional: true},
 		{GroupVersionKind: cilium.WithKind("CiliumClusterwideNetworkPolicy"), resource: "ciliumclusterwidenetworkpolicies", optional: true},
 	} {
-		k.object, k.list, k.rows = &raw{}, &rawList{}, policyRows(p, k.Kind)
+		k.object, k.list, k.rows = &raw{}, &rawList{}, policyRows(p, last, k.Kind)
 		apiVersion, name := k.ToAPIVersionAndKind()
 		k.convert = strict(parse.Readers()[apiVersion+"/"+name])
 		if k.Group == cilium.Group {
@@ -80,7 +80,7 @@ func kinds(t cluster.Tables, p policy.Tables) []*kind {
 	}
 	return append(list, &kind{
 		GroupVersionKind: cilium.WithKind(parse.GroupKind), resource: "ciliumcidrgroups", optional: true,
-		object: &raw{}, list: &rawList{}, convert: strict(parse.ReadGroup), rows: groupRows(p),
+		object: &raw{}, list: &rawList{}, convert: strict(parse.ReadGroup), rows: groupRows(p, last),
 	})
 }
 
@@ -109,10 +109,10 @@ func strict[R any](read func([]byte, parse.Origin) (*R, cluster.FieldErrors)) fu
 			return nil, cluster.FieldErrors{{Field: "kind", Reason: fmt.Sprintf("%T is another kind", o)}}
 		}
 		row, faults := read(object.text, parse.Origin{Source: Origin, Now: now})
-		if len(faults) > 0 {
+		if row == nil {
 			return nil, faults
 		}
-		return row, nil
+		return row, faults // with faults it is a closed version
 	}
 }
 
@@ -127,7 +127,7 @@ func (k *kind) item(o runtime.Object, now time.Time) (*item, error) {
 	if k.version != nil {
 		out.version = k.version(o)
 	}
-	if out.row != nil && k.known != nil {
+	if out.row != nil && len(out.faults) == 0 && k.known != nil {
 		out.row = k.known(out.row)
 	}
 	return out, nil

@@ -4,7 +4,8 @@
 //
 // Nothing is written before all that the server has is known. Nothing that was
 // written goes because the server is away. An object that is wrong is refused by
-// itself; its last good version stays in force.
+// itself; its last good version stays in force, and where there is none, what is
+// understood of it, closed.
 package kube
 
 import (
@@ -29,6 +30,8 @@ type Params struct {
 	DB       *statedb.DB
 	Tables   cluster.Tables
 	Policies policy.Tables
+	// LastGood has the policies that were in force when the agent ended; nil: none.
+	LastGood *policy.LastGood
 	Server   *Server
 	Log      *slog.Logger
 	// Now is the clock of rows and of the state.
@@ -67,7 +70,7 @@ func New(p Params) (*Source, error) {
 		Params: p, faults: map[*kind]map[cluster.Key]cluster.FieldErrors{}, pending: map[*kind]*pending{}, states: map[*kind]*kindState{},
 		changed: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
-	s.kinds = kinds(p.Tables, p.Policies)
+	s.kinds = kinds(p.Tables, p.Policies, p.LastGood)
 	if p.ClusterPool {
 		s.kinds = withPool(s.kinds, p.Tables)
 	}

@@ -240,9 +240,10 @@ func testRefused(t *testing.T, s server) {
 			t.Errorf("%s: %d refused, want %d", k.Name, k.Refused, want)
 		}
 	}
-	// A source that never saw a good version has no rules, and says why.
+	// A source that never saw a good version isolates, allows nothing, and says why.
 	late := follow(t, options(s)).synced()
-	if o, _, ok := late.policies.Policies.Get(late.db.ReadTxn(), policy.ObjectByRef(ref)); !ok || len(o.Specs) > 0 || o.Problem == "" {
+	o, _, ok := late.policies.Policies.Get(late.db.ReadTxn(), policy.ObjectByRef(ref))
+	if !ok || o.InForce != policy.Closed || o.Problem == "" || len(o.Specs) != 1 || o.Specs[0].Isolates != [2]bool{true, true} {
 		t.Errorf("without a good version: %+v", o)
 	}
 	s.Delete(at[0])

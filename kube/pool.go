@@ -99,7 +99,7 @@ func (p poolRows) put(txn statedb.WriteTxn, row any) bool {
 func (poolRows) known(_ statedb.ReadTxn, row any) any { return row }
 
 // refuse keeps what was.
-func (poolRows) refuse(statedb.WriteTxn, cluster.Key, cluster.FieldErrors, time.Time) bool {
+func (poolRows) refuse(statedb.WriteTxn, cluster.Key, *item, time.Time) bool {
 	return false
 }
 

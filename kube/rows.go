@@ -1,14 +1,13 @@
 package kube
 
 import (
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
 	"myelin/policy"
+	"myelin/policy/parse"
 )
 
 // rows are those of one kind in a table. Writes report whether they changed
@@ -18,7 +17,7 @@ type rows interface {
 	// known is the row that the table has, if it is equal, else row.
 	known(txn statedb.ReadTxn, row any) any
 	// refuse says on the row that its newest version is not in force.
-	refuse(txn statedb.WriteTxn, key cluster.Key, faults cluster.FieldErrors, now time.Time) bool
+	refuse(txn statedb.WriteTxn, key cluster.Key, newest *item, now time.Time) bool
 	remove(txn statedb.WriteTxn, key cluster.Key) bool
 	keys(txn statedb.ReadTxn) []cluster.Key
 	count(txn statedb.ReadTxn) int
@@ -33,8 +32,9 @@ type rowsOf[R any] struct {
 	// ours tells the rows of this kind from others in the table; nil: all are.
 	ours func(*R) bool
 	// refused is the row, nil if there is none yet, with a reason why the newest
-	// version is not in force; nil where rows have no place for one.
-	refused func(old *R, key cluster.Key, reason string, now time.Time) *R
+	// version is not in force; closed, which may be nil, is what is understood of that.
+	// nil where rows have no place for a reason.
+	refused func(old, closed *R, key cluster.Key, reason string, now time.Time) *R
 }
 
 // compare returns the row, and the one that the table has if it is equal.
@@ -65,18 +65,13 @@ func (r *rowsOf[R]) put(txn statedb.WriteTxn, row any) bool {
 	return same == nil
 }
 
-func (r *rowsOf[R]) refuse(txn statedb.WriteTxn, key cluster.Key, faults cluster.FieldErrors, now time.Time) bool {
+func (r *rowsOf[R]) refuse(txn statedb.WriteTxn, key cluster.Key, newest *item, now time.Time) bool {
 	if r.refused == nil {
 		return false
 	}
-	var reasons []string
-	for _, f := range faults {
-		if reason := strings.TrimPrefix(f.Error(), ": "); !slices.Contains(reasons, reason) {
-			reasons = append(reasons, reason)
-		}
-	}
 	old, _, _ := r.table.Get(txn, r.find(key))
-	return r.put(txn, r.refused(old, key, strings.Join(reasons, "; "), now))
+	closed, _ := newest.row.(*R)
+	return r.put(txn, r.refused(old, closed, key, parse.Problem(newest.faults), now))
 }
 
 func (r *rowsOf[R]) remove(txn statedb.WriteTxn, key cluster.Key) bool {
@@ -139,35 +134,38 @@ func sliceRows(t cluster.Tables) rows {
 	return &rowsOf[cluster.EndpointSlice]{table: t.Slices, key: (*cluster.EndpointSlice).Key, equal: (*cluster.EndpointSlice).Equal, find: cluster.SliceByKey}
 }
 
-func policyRows(t policy.Tables, kind string) rows {
+func policyRows(t policy.Tables, last *policy.LastGood, kind string) rows {
 	return &rowsOf[policy.Object]{
 		table: t.Policies, key: func(o *policy.Object) cluster.Key { return o.Ref.Key }, equal: (*policy.Object).Equal,
 		find: func(k cluster.Key) statedb.Query[*policy.Object] {
 			return policy.ObjectByRef(policy.Ref{Kind: kind, Key: k})
 		},
 		ours: func(o *policy.Object) bool { return o.Ref.Kind == kind },
-		refused: func(old *policy.Object, key cluster.Key, reason string, now time.Time) *policy.Object {
-			row := policy.Object{Ref: policy.Ref{Kind: kind, Key: key}, Source: Origin}
-			if old != nil {
-				row = *old
+		refused: func(old, closed *policy.Object, key cluster.Key, reason string, now time.Time) *policy.Object {
+			ref := policy.Ref{Kind: kind, Key: key}
+			if old == nil {
+				old = last.Policy(ref)
 			}
-			row.Problem, row.Since = reason, now
-			return &row
+			if closed == nil {
+				closed = &policy.Object{Ref: ref, Source: Origin, InForce: policy.Closed}
+			}
+			return old.Refused(closed, reason, now)
 		},
 	}
 }
 
-func groupRows(t policy.Tables) rows {
+func groupRows(t policy.Tables, last *policy.LastGood) rows {
 	return &rowsOf[policy.Group]{
 		table: t.Groups, key: func(g *policy.Group) cluster.Key { return cluster.Key{Name: g.Name} }, equal: (*policy.Group).Equal,
 		find: func(k cluster.Key) statedb.Query[*policy.Group] { return policy.GroupByName(k.Name) },
-		refused: func(old *policy.Group, key cluster.Key, reason string, now time.Time) *policy.Group {
-			row := policy.Group{Name: key.Name, Source: Origin}
-			if old != nil {
-				row = *old
+		refused: func(old, closed *policy.Group, key cluster.Key, reason string, now time.Time) *policy.Group {
+			if old == nil {
+				old = last.Group(key.Name)
 			}
-			row.Problem, row.Since = reason, now
-			return &row
+			if closed == nil {
+				closed = &policy.Group{Name: key.Name, Source: Origin, InForce: policy.Closed}
+			}
+			return old.Refused(closed, reason, now)
 		},
 	}
 }

@@ -28,6 +28,8 @@ type file struct {
 	problems []*cluster.Problem
 	unused   map[string]int
 	torn     int // reads in a row that met a writer
+	// failing is why docs are of an earlier content; empty if they are not.
+	failing string
 }
 
 // maxTorn is how many torn reads go without saying.
@@ -55,10 +57,6 @@ func (f *file) refresh(at location, now time.Time) (again bool) {
 	if before == f.stamp {
 		return false
 	}
-	if info.Size() == 0 && f.hasObjects() && now.Sub(info.ModTime()) < soon {
-		// Whoever truncates a file mostly goes on to write it.
-		return true
-	}
 	data, after, err := load(at.path)
 	if err != nil {
 		return f.unreadable(err)
@@ -72,9 +70,20 @@ func (f *file) refresh(at location, now time.Time) (again bool) {
 	}
 	f.stamp, f.torn = before, 0
 	c, parts := read(data, f.rel, now, f.parts)
-	f.parts = parts
+	if c.isEmpty() && f.hasObjects() {
+		// Truncated, it may be about to be written. Only a file that is deleted, or
+		// has a document, says that its objects are gone.
+		c.incomplete = true
+		c.problems = []*cluster.Problem{{File: f.rel, Reason: "has no document: what it held stays until it is deleted or has one"}}
+	}
+	f.parts, f.failing = parts, ""
 	f.replace(c)
 	return false
+}
+
+// isEmpty reports whether there is nothing in a file, not even something wrong.
+func (c *content) isEmpty() bool {
+	return len(c.docs)+len(c.problems)+len(c.unused)+len(c.suspects) == 0 && !c.incomplete
 }
 
 func (f *file) hasObjects() bool { return len(f.docs) > 0 || len(f.held) > 0 }
@@ -82,6 +91,7 @@ func (f *file) hasObjects() bool { return len(f.docs) > 0 || len(f.held) > 0 }
 // unreadable keeps what is in force; a read is tried again with each rescan.
 func (f *file) unreadable(err error) bool {
 	f.stamp = stamp{}
+	f.failing = "its file can't be read: " + plain(err)
 	f.problems = []*cluster.Problem{{File: f.rel, Reason: "can't be read: " + plain(err)}}
 	return false
 }

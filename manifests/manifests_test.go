@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -85,7 +86,8 @@ func dump(s *Source) string {
 }
 
 // TestSteps reads directories as they are in testdata: N/path is a file of
-// step N, N/want is what the tables hold then.
+// step N, N/want is what the tables hold then. `go test ./manifests -args update`
+// writes the latter.
 func TestSteps(t *testing.T) {
 	archives, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(archives) == 0 {
@@ -101,7 +103,7 @@ func TestSteps(t *testing.T) {
 			dir := t.TempDir()
 			s := newSource(t, dir)
 			var files []txtar.File
-			for _, f := range archive.Files {
+			for i, f := range archive.Files {
 				step, name, _ := strings.Cut(f.Name, "/")
 				if name != "want" {
 					files = append(files, txtar.File{Name: name, Data: f.Data})
@@ -110,9 +112,18 @@ func TestSteps(t *testing.T) {
 				populate(t, dir, files)
 				files = nil
 				s.refresh(nil, nil)
-				if got, want := dump(s), strings.TrimSpace(string(f.Data)); got != want {
+				got := dump(s)
+				if flag.Arg(0) == "update" {
+					archive.Files[i].Data = []byte(got + "\n")
+				} else if want := strings.TrimSpace(string(f.Data)); got != want {
 					t.Fatalf("step %s: got\n%s\nwant\n%s", step, got, want)
 				}
+			}
+			if flag.Arg(0) != "update" {
+				return
+			}
+			if err := os.WriteFile(path, txtar.Format(archive), 0o644); err != nil {
+				t.Fatal(err)
 			}
 		})
 	}

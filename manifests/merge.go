@@ -21,6 +21,8 @@ type slot struct {
 type version struct {
 	file string
 	row  any
+	// closed is as document has it.
+	closed any
 }
 
 // rows are what the tables should hold.
@@ -92,7 +94,7 @@ func (s *Source) merge() (rows, []*cluster.Problem) {
 		for _, d := range f.docs {
 			// A refused copy is a copy all the same.
 			at := slot{key: d.key, status: isStatus(rel)}
-			found[at] = append(found[at], version{file: rel, row: d.row})
+			found[at] = append(found[at], version{file: rel, row: d.row, closed: d.closed})
 		}
 		for _, k := range f.held {
 			held[slot{key: k, status: isStatus(rel)}] = true
@@ -119,13 +121,14 @@ func (s *Source) merge() (rows, []*cluster.Problem) {
 	return out, problems
 }
 
-// choose picks the version that is in force from now on: what was, if the only
-// one found is refused. Copies that say the same are as good as one; of copies
-// that differ nobody can know which is meant, and what was in force stays.
+// choose picks the version that is in force from now on: what was good, if the
+// only one found is refused. Copies that say the same are as good as one; of copies
+// that differ nobody can know which is meant, and what was in force stays. Where
+// nothing was, policies are closed.
 func (s *Source) choose(at slot, found []version) (version, []*cluster.Problem) {
 	if len(found) == 1 {
 		if found[0].row == nil {
-			return s.inForce[at], nil
+			return s.before(at, found), nil
 		}
 		return found[0], nil
 	}
@@ -146,7 +149,16 @@ func (s *Source) choose(at slot, found []version) (version, []*cluster.Problem) 
 	if same && found[0].row != nil {
 		return found[0], problems
 	}
-	return s.inForce[at], problems
+	return s.before(at, found), problems
+}
+
+// before is the version of an object that was good before what is found now, or,
+// of a policy or a group, a closed one.
+func (s *Source) before(at slot, found []version) version {
+	if v := s.inForce[at]; v.row != nil && !isClosed(v.row) {
+		return v
+	}
+	return closedVersion(found, s.Now())
 }
 
 // combine makes table rows of versions; a Pod's two become one.

@@ -30,7 +30,10 @@ func (k key) String() string {
 // document is one object of a file, of a kind that has a table.
 type document struct {
 	key key
-	row any // a pointer to a row of package cluster; nil: refused
+	row any // a pointer to a row of package cluster or policy; nil: refused
+	// closed is what is understood of a policy or a group that is refused, for where
+	// no version was good.
+	closed any
 }
 
 // content is what a file says.
@@ -258,8 +261,12 @@ func decode[R any](p *parser, name string, k key, read func() (*R, cluster.Field
 		p.fault(name, f.Field, f.Reason)
 	}
 	d := document{key: k}
-	if row != nil && len(faults) == 0 {
+	switch {
+	case row == nil:
+	case len(faults) == 0:
 		d.row = row
+	default:
+		d.closed = row
 	}
 	if k.name == "" {
 		p.incomplete = true // it could be any of the objects before

@@ -41,6 +41,8 @@ type Params struct {
 	DB       *statedb.DB
 	Tables   cluster.Tables
 	Policies policy.Tables
+	// LastGood has the policies that were in force when the agent ended; nil: none.
+	LastGood *policy.LastGood
 	// Dir is the directory; it need not exist yet.
 	Dir string
 	Log *slog.Logger
@@ -56,10 +58,11 @@ type Source struct {
 	initialized []func(statedb.WriteTxn) // nil after the first full read
 	files       map[string]*file         // by path below Dir
 	applied     rows
-	inForce     map[slot]version   // as the last merge left it
-	copies      map[slot][]version // what files say
-	found       *tree              // what the last walk found
-	flawless    bool               // nothing is wrong in any file
+	inForce     map[slot]version      // as the last merge left it
+	recalled    map[string][]document // what files held when the agent ended
+	copies      map[slot][]version    // what files say
+	found       *tree                 // what the last walk found
+	flawless    bool                  // nothing is wrong in any file
 	unused      atomic.Pointer[map[string]int]
 }
 
@@ -68,7 +71,8 @@ type Source struct {
 // read the whole directory.
 func New(p Params) (*Source, error) {
 	p.Dir = filepath.Clean(p.Dir)
-	s := &Source{Params: p, files: map[string]*file{}, applied: newRows()}
+	s := &Source{Params: p, files: map[string]*file{}, applied: newRows(), inForce: map[slot]version{}, recalled: map[string][]document{}}
+	s.recall()
 	var err error
 	if s.problems, err = cluster.NewProblems(p.DB, "manifest-problems", p.Log, func() time.Time { return s.Now() }); err != nil {
 		return nil, err
@@ -161,11 +165,16 @@ func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 			delete(s.files, rel)
 		}
 	}
+	for rel, docs := range s.recalled {
+		if _, ok := found.files[rel]; !ok && found.unreadable(rel) {
+			s.files[rel] = &file{rel: rel, docs: docs, failing: "its directory can't be read"}
+		}
+	}
 	for _, rel := range slices.Sorted(maps.Keys(found.files)) {
 		at := found.files[rel]
 		f := s.files[rel]
 		if f == nil {
-			f = &file{rel: rel}
+			f = &file{rel: rel, docs: s.recalled[rel]}
 			s.files[rel] = f
 		}
 		if changed[at.path] || changed[at.target] {
@@ -173,6 +182,7 @@ func (s *Source) refresh(w *watcher, changed map[string]bool) (again bool) {
 		}
 		again = f.refresh(at, s.Now()) || again
 	}
+	clear(s.recalled)
 	s.count()
 	desired, problems := s.merge()
 	s.flawless = s.flawless && len(faults) == 0

@@ -134,8 +134,13 @@ func TestWatchSlowWriter(t *testing.T) {
 	stays(t, s, "n1=10.0.1.0/24")
 	write(t, path, node("n1", "10.0.2.0/24"))
 	expect(t, s, "n1=10.0.2.0/24")
-	// A file that stays empty means it.
+	// However long it is empty: it may be half of a deployment, and a policy.
 	check(t, os.Truncate(path, 0))
+	stays(t, s, "n1=10.0.2.0/24")
+	if n := s.Problems().NumObjects(s.DB.ReadTxn()); n != 1 {
+		t.Errorf("got %d problems of an empty file, want 1", n)
+	}
+	check(t, os.Remove(path))
 	expect(t, s, "")
 }
 

@@ -18,6 +18,7 @@ import (
 	"myelin/cluster"
 	"myelin/kube"
 	"myelin/kube/crd"
+	"myelin/policy"
 	"myelin/policy/parse"
 )
 
@@ -27,6 +28,8 @@ type policyObject struct {
 
 	status crd.PolicyStatus
 	faults cluster.FieldErrors
+	// unenforced are the parts that agents do not enforce, as in policy.Object.
+	unenforced []string
 }
 
 // policyKey names one.
@@ -52,7 +55,11 @@ func readPolicy(kind string) func([]byte) (*policyObject, error) {
 		if json.Unmarshal(head.Status, &p.status) != nil {
 			p.status = crd.PolicyStatus{}
 		}
-		_, p.faults = strict(raw, parse.Origin{Source: kube.Origin})
+		var row *policy.Object
+		row, p.faults = strict(raw, parse.Origin{Source: kube.Origin})
+		if row != nil && len(p.faults) == 0 {
+			p.unenforced = row.Unenforced()
+		}
 		return p, nil
 	}
 }
@@ -140,14 +147,11 @@ func (o *Operator) keepPolicies(ctx context.Context, w *world) error {
 // writePolicy writes what is not in a policy's status yet. Counts alone, which nodes
 // change one after the other, are written now and then.
 func (o *Operator) writePolicy(ctx context.Context, w *world, c *kube.Cache[*policyObject], key policyKey, p *policyObject, counts *crd.Realised) error {
-	valid := metav1.Condition{
-		Type: "Valid", Status: metav1.ConditionTrue, Reason: "Accepted", Message: "Policy validation succeeded", ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(o.Now()),
-	}
-	if len(p.faults) > 0 {
-		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "Refused", faultText(p.faults)
-	}
 	conditions := slices.Clone(p.status.Conditions)
-	changed := meta.SetStatusCondition(&conditions, valid)
+	changed := false
+	for _, condition := range p.conditions(metav1.NewTime(o.Now())) {
+		changed = meta.SetStatusCondition(&conditions, condition) || changed
+	}
 	counted := equality.Semantic.DeepEqual(counts, p.status.Realised)
 	if !changed && counted {
 		return nil
@@ -176,6 +180,28 @@ func (o *Operator) writePolicy(ctx context.Context, w *world, c *kube.Cache[*pol
 	return c.Put(raw)
 }
 
+// conditions say whether the newest version is in force, and whether all of it is.
+func (p *policyObject) conditions(now metav1.Time) []metav1.Condition {
+	valid := metav1.Condition{
+		Type: "Valid", Status: metav1.ConditionTrue, Reason: "Accepted", Message: "Policy validation succeeded",
+		ObservedGeneration: p.Generation, LastTransitionTime: now,
+	}
+	enforced := metav1.Condition{
+		Type: "Enforced", Status: metav1.ConditionTrue, Reason: "Enforced", Message: "All of the policy is enforced",
+		ObservedGeneration: p.Generation, LastTransitionTime: now,
+	}
+	switch {
+	case len(p.faults) > 0:
+		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "Refused", faultText(p.faults)
+		enforced.Status, enforced.Reason = metav1.ConditionFalse, "Refused"
+		enforced.Message = "The last good version is in force; on nodes that know of none, what is not understood allows nothing"
+	case len(p.unenforced) > 0:
+		enforced.Status, enforced.Reason = metav1.ConditionFalse, "PartlyEnforced"
+		enforced.Message = bounded("What is not enforced allows nothing: " + strings.Join(p.unenforced, "; "))
+	}
+	return []metav1.Condition{valid, enforced}
+}
+
 // maxMessage bounds a condition's message, in bytes; the API has 32 KiB.
 const maxMessage = 4096
 
@@ -184,7 +210,11 @@ func faultText(faults cluster.FieldErrors) string {
 	for _, f := range faults {
 		parts = append(parts, strings.TrimPrefix(f.Error(), ": "))
 	}
-	text := strings.Join(parts, "; ")
+	return bounded(strings.Join(parts, "; "))
+}
+
+// bounded is a message that a condition has room for.
+func bounded(text string) string {
 	if len(text) > maxMessage {
 		text = strings.ToValidUTF8(text[:maxMessage], "") + " …"
 	}

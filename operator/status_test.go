@@ -20,18 +20,25 @@ func testPolicies(c *cluster) {
 	}
 	c.becomes(bad, "status conditions type=Valid status", "False")
 	c.becomes(bad, "status conditions type=Valid reason", "Refused")
-	for _, want := range []string{"spec.egress[0].toFQDNs: toFQDNs is not there yet", "spec.ingress[0].toPorts[0].ports[0].endPort: 70 is less than the first port, 80"} {
+	for _, want := range []string{"spec.ingress[0].toPorts[0].ports[0].endPort: 70 is less than the first port, 80"} {
 		c.contains(bad, "status conditions type=Valid message", want)
 	}
+	c.becomes(bad, "status conditions type=Enforced status", "False")
+	c.becomes(good, "status conditions type=Enforced status", "True")
 	c.metrics(r, "myelin_operator_policies_invalid 1")
 	if got := c.field(good, "status realised"); got != "" {
 		c.Errorf("without nodes that tell: %s", got)
 	}
 
 	testRealised(c, good, wide)
-	// Mended, it is valid.
-	c.merge(bad, "spec: {egress: null, ingress: [{}]}")
+	// Valid, it may have parts that are not enforced.
+	c.merge(bad, "spec: {ingress: [{}]}")
 	c.becomes(bad, "status conditions type=Valid status", "True")
+	c.becomes(bad, "status conditions type=Enforced reason", "PartlyEnforced")
+	c.contains(bad, "status conditions type=Enforced message", "spec.egress[0].toFQDNs: toFQDNs is not supported")
+	// Mended, it is enforced.
+	c.merge(bad, "spec: {egress: null, ingress: [{}]}")
+	c.becomes(bad, "status conditions type=Enforced status", "True")
 	c.metrics(r, "myelin_operator_policies_invalid 0")
 }
 

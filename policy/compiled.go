@@ -80,6 +80,7 @@ type peerSpec struct {
 	selectors []Selector
 	addresses []addressSpec
 	nodes     bool // as finder has it
+	deny      bool // the same
 }
 
 // addressSpec is an address set to be made, and what its addresses must have
@@ -110,9 +111,12 @@ type finder struct {
 	services func(ServicePeer) []behind
 	// nodes: addresses select nodes, too.
 	nodes bool
+	// deny: the rule denies. A group of which something is not understood means all
+	// that is outside then.
+	deny bool
 }
 
-func (c *compiler) finder() finder { return finder{c.resolve, c.config.CIDRNodes} }
+func (c *compiler) finder(a Action) finder { return finder{c.resolve, c.config.CIDRNodes, a == Deny} }
 
 // behind is what a Service leads to: pods by labels, or, with nil, the
 // addresses of its EndpointSlices.
@@ -124,7 +128,7 @@ type behind struct {
 // newPeers works out who is meant. place names the rule, for its lists that
 // are too long to be known by what is in them.
 func newPeers(peers []Peer, place string, find finder) peerSpec {
-	s := peerSpec{nodes: find.nodes}
+	s := peerSpec{nodes: find.nodes, deny: find.deny}
 	if peers == nil {
 		return peerSpec{any: [2]bool{true, true}}
 	}
@@ -193,7 +197,7 @@ func (s *peerSpec) prefixes(p Prefixes, required Selector, place string) {
 		}
 	}
 	if len(p.Include) > 0 || p.Group != "" || p.GroupSelector != nil {
-		s.addresses = append(s.addresses, addressSpec{prefixSource(p, place), required})
+		s.addresses = append(s.addresses, addressSpec{prefixSource(p, place, s.deny), required})
 	}
 }
 

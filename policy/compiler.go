@@ -217,7 +217,7 @@ func (c *compiler) newSpec(spec *Spec, place int, old, next *object) *policySpec
 		if slices.ContainsFunc(from.Peers, func(p Peer) bool { return p.Service != nil }) {
 			c.asking[spec.Ref] = struct{}{}
 		}
-		peers := newPeers(from.Peers, spec.Ref.String()+" "+from.Origin.Path, c.finder())
+		peers := newPeers(from.Peers, spec.Ref.String()+" "+from.Origin.Path, c.finder(from.Action))
 		rk := keyOf(spec, from, &peers)
 		for next.rules[rk] != nil {
 			rk += "+" // the same thing said twice

@@ -22,7 +22,7 @@ type Edit struct {
 // Both lists say what would be allowed or denied that is not now.
 type Diff struct {
 	// Objects are what the edit does to each: "added", "changed", "removed" or
-	// "as it is".
+	// "as it is", and what of it is not enforced.
 	Objects []ObjectDiff `json:"objects"`
 	Flows   []FlowDiff   `json:"flows"`
 	Pairs   []PairDiff   `json:"pairs"`
@@ -141,7 +141,7 @@ func (d *differ) apply(edit Edit) {
 		if g == nil {
 			d.after.setGroup(name, nil)
 		} else {
-			d.after.setGroup(name, &groupFacts{labels: plainLabels("k8s", g.Labels), prefixes: g.Prefixes})
+			d.after.setGroup(name, factsOf(g))
 		}
 	}
 	for ref, o := range edit.Policies {
@@ -151,6 +151,9 @@ func (d *differ) apply(edit Edit) {
 			d.after.setPolicy(ref, nil)
 		} else {
 			d.after.setPolicy(ref, o.Specs)
+			if parts := o.Unenforced(); len(parts) > 0 {
+				d.out.Objects[len(d.out.Objects)-1].Change += ", partly enforced: " + strings.Join(parts, "; ")
+			}
 		}
 	}
 	slices.SortFunc(d.out.Objects, func(a, b ObjectDiff) int { return strings.Compare(a.Object, b.Object) })

@@ -49,6 +49,8 @@ type Considered struct {
 	Tier  Tier `json:"tier"`
 	Peer  bool `json:"peerMatches"`
 	Ports bool `json:"portMatches"`
+	// Unenforced is as in Rule.
+	Unenforced []string `json:"unenforced,omitempty"`
 }
 
 // Allowed reports whether policies let the flow pass.
@@ -179,7 +181,7 @@ func (c *compiler) find(dir Direction, of, peer *end, family int, ports []bindin
 		return f
 	}
 	matched := c.matched(list, hostAt, peer, family, ports, func(e *entry, meant bool) {
-		said := Considered{RuleRow: *e.rule.row(), Tier: e.rule.spec.Tier, Peer: meant}
+		said := Considered{RuleRow: *e.rule.row(), Tier: e.rule.spec.Tier, Peer: meant, Unenforced: e.rule.Unenforced}
 		said.Ports = slices.ContainsFunc(e.ports, func(p portPrefix) bool { return p.covers(q.Proto, q.Port) })
 		f.Rules = append(f.Rules, said)
 	})

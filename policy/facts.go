@@ -25,6 +25,8 @@ type nodeFacts struct {
 type groupFacts struct {
 	labels   labelSet
 	prefixes []netip.Prefix
+	// unclear: the group may have other prefixes.
+	unclear bool
 }
 
 // serviceFacts are what is behind a Service: pods, by the selector, or else
@@ -179,7 +181,9 @@ func (c *compiler) included(s *addressSource) []netip.Prefix {
 	include, tidied := s.include, true
 	for name, g := range c.groups {
 		switch {
-		case name != s.group && (s.groups == nil || !s.groups.matches(g.labels)):
+		case !(name == s.group || s.groups != nil && (g.unclear && s.deny || s.groups.matches(g.labels))):
+		case g.unclear && s.deny:
+			include, tidied = slices.Concat(include, everywhere()), false
 		case len(include) == 0:
 			include = g.prefixes
 		default:
@@ -190,6 +194,11 @@ func (c *compiler) included(s *addressSource) []netip.Prefix {
 		return include
 	}
 	return tidy(include)
+}
+
+// everywhere is all addresses.
+func everywhere() []netip.Prefix {
+	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 }
 
 // refillAll fills the sets again whose source is meant.

@@ -229,7 +229,7 @@ func (c *compiler) rulesFor(s *subject, dir Direction) (rules []*rule, isolated,
 	}
 	for i, r := range rules {
 		if r.Action != Pass {
-			rules[i] = r.asking(required[r.Action], c.finder())
+			rules[i] = r.asking(required[r.Action], c.finder(r.Action))
 		}
 	}
 	arrange(rules)

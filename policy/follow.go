@@ -103,9 +103,13 @@ func (e *Engine) learnGroups(objects Changes) {
 		if ch.Deleted {
 			e.compiler.setGroup(ch.Object.Name, nil)
 		} else {
-			e.compiler.setGroup(ch.Object.Name, &groupFacts{labels: plainLabels("k8s", ch.Object.Labels), prefixes: ch.Object.Prefixes})
+			e.compiler.setGroup(ch.Object.Name, factsOf(ch.Object))
 		}
 	}
+}
+
+func factsOf(g *Group) *groupFacts {
+	return &groupFacts{labels: plainLabels("k8s", g.Labels), prefixes: g.Prefixes, unclear: g.InForce == Closed}
 }
 
 // learnCluster takes changes of the cluster, and notes the pods and nodes.

@@ -12,8 +12,11 @@ import (
 type Group struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// Prefixes are those of the last version that was good.
+	// Prefixes are those of the version that is in force. Of one that is Closed they
+	// are those that are understood, and deny rules that name the group mean all that
+	// is outside.
 	Prefixes []netip.Prefix `json:"prefixes"`
+	InForce  Version        `json:"inForce,omitempty"`
 	Source   string         `json:"source,omitempty"`
 	// Problem is why the newest version was refused; empty if it was not.
 	Problem string `json:"problem,omitempty"`
@@ -23,7 +26,19 @@ type Group struct {
 
 // Equal reports whether two rows say the same, whenever they began to.
 func (g *Group) Equal(o *Group) bool {
-	return g.Name == o.Name && g.Source == o.Source && g.Problem == o.Problem && maps.Equal(g.Labels, o.Labels) && slices.Equal(g.Prefixes, o.Prefixes)
+	return g.Name == o.Name && g.Source == o.Source && g.Problem == o.Problem && g.InForce == o.InForce &&
+		maps.Equal(g.Labels, o.Labels) && slices.Equal(g.Prefixes, o.Prefixes)
+}
+
+// Refused is as Object.Refused.
+func (g *Group) Refused(newest *Group, problem string, now time.Time) *Group {
+	row := *newest
+	if g != nil && g.InForce != Closed {
+		row = *g
+		row.InForce = LastGoodVersion
+	}
+	row.Problem, row.Since = problem, now
+	return &row
 }
 
 // TableHeader names the columns of TableRow.
@@ -33,5 +48,5 @@ func (*Group) TableHeader() []string {
 
 // TableRow is the row as text: of prefixes, which may be many, the number.
 func (g *Group) TableRow() []string {
-	return []string{g.Name, strconv.Itoa(len(g.Prefixes)), labelText(g.Labels), state(g.Problem), g.Source}
+	return []string{g.Name, strconv.Itoa(len(g.Prefixes)), labelText(g.Labels), state(g.Problem, g.InForce), g.Source}
 }

@@ -18,14 +18,28 @@ import (
 	"myelin/identity"
 )
 
+// Version says which version of an object is in force.
+type Version string
+
+// Versions. LastGoodVersion is an earlier one that was good, and Closed the newest of an
+// object of which none was: what is not understood of it allows nothing, and
+// denies all that it could mean.
+const (
+	Newest          Version = ""
+	LastGoodVersion Version = "last good"
+	Closed          Version = "closed"
+)
+
 // Object is a policy as it is in force, and what became of its newest version.
 type Object struct {
 	Ref    Ref               `json:"ref"`
 	Labels map[string]string `json:"labels,omitempty"`
 	// Source is where the object was read, e.g. "manifests:policies.yaml".
 	Source string `json:"source,omitempty"`
-	// Specs are those of the last version that was good; none if none was.
+	// Specs are those of the version that is in force.
 	Specs []Spec `json:"specs"`
+	// InForce is that version.
+	InForce Version `json:"inForce,omitempty"`
 	// Problem is why the newest version was refused; empty if it was not.
 	Problem string `json:"problem,omitempty"`
 	// Since is when the row became as it is.
@@ -34,7 +48,40 @@ type Object struct {
 
 // Equal reports whether two rows say the same, whenever they began to.
 func (o *Object) Equal(p *Object) bool {
-	return o.Ref == p.Ref && o.Source == p.Source && o.Problem == p.Problem && maps.Equal(o.Labels, p.Labels) && reflect.DeepEqual(o.Specs, p.Specs)
+	return o.Ref == p.Ref && o.Source == p.Source && o.Problem == p.Problem && o.InForce == p.InForce &&
+		maps.Equal(o.Labels, p.Labels) && reflect.DeepEqual(o.Specs, p.Specs)
+}
+
+// Unenforced are the parts of the version in force that allow nothing, or deny all
+// that they could mean, since they are not understood or cannot be enforced: each
+// as "field: reason".
+func (o *Object) Unenforced() (out []string) {
+	add := func(reasons []string) {
+		for _, text := range reasons {
+			if !slices.Contains(out, text) {
+				out = append(out, text)
+			}
+		}
+	}
+	for i := range o.Specs {
+		add(o.Specs[i].Unenforced)
+		for j := range o.Specs[i].Rules {
+			add(o.Specs[i].Rules[j].Unenforced)
+		}
+	}
+	return out
+}
+
+// Refused is the row where the newest version is another, which was refused: the
+// version that was good before stays in force, and where none was the closed one.
+func (o *Object) Refused(newest *Object, problem string, now time.Time) *Object {
+	row := *newest
+	if o != nil && o.InForce != Closed {
+		row = *o
+		row.InForce = LastGoodVersion
+	}
+	row.Problem, row.Since = problem, now
+	return &row
 }
 
 // Anywhere is the same without the place that it was read from.
@@ -66,7 +113,7 @@ func (o *Object) TableRow() []string {
 			subjects = append(subjects, text)
 		}
 	}
-	return []string{o.Ref.Kind, o.Ref.Key.String(), strings.Join(subjects, "; "), strconv.Itoa(rules), state(o.Problem), o.Source}
+	return []string{o.Ref.Kind, o.Ref.Key.String(), strings.Join(subjects, "; "), strconv.Itoa(rules), o.State(), o.Source}
 }
 
 // subject is as in "shop/k8s:app=web", "*/all" for pods of all namespaces, "all"
@@ -92,9 +139,25 @@ func (s *Spec) subject() string {
 	return within + rest.String()
 }
 
-func state(problem string) string {
-	if problem == "" {
+// State is what became of the object, as lists show it.
+func (o *Object) State() string {
+	if o.Problem != "" {
+		return state(o.Problem, o.InForce)
+	}
+	if parts := o.Unenforced(); len(parts) > 0 {
+		return "partly enforced: " + strings.Join(parts, "; ")
+	}
+	return state("", Newest)
+}
+
+func state(problem string, inForce Version) string {
+	switch {
+	case problem == "":
 		return "accepted"
+	case inForce == LastGoodVersion:
+		return "refused, the last good version is in force: " + problem
+	case inForce == Closed:
+		return "refused, what is not understood allows nothing: " + problem
 	}
 	return "refused: " + problem
 }

@@ -142,6 +142,9 @@ func (p *Prefilter) wanted(r statedb.ReadTxn, outside map[string][]netip.Prefix)
 			row.Problem = "there is no CiliumCIDRGroup of this name"
 			continue
 		}
+		if g.InForce == Closed {
+			row.Problem = "only the CIDRs that are understood are kept out: " + g.Problem
+		}
 		row.Prefixes = len(g.Prefixes)
 		for _, prefix := range g.Prefixes {
 			if _, ok := want[prefix]; !ok {

@@ -106,6 +106,9 @@ type Spec struct {
 	Required [2][2][]Selector `json:"-"`
 	// Log is what flows that the spec decides are marked with.
 	Log string `json:"log,omitempty"`
+	// Unenforced says what of the spec beside its rules is not understood, each as
+	// "field: reason". What it could mean is denied.
+	Unenforced []string `json:"unenforced,omitempty"`
 }
 
 // Rule matches flows of one direction by peer and port.
@@ -118,6 +121,10 @@ type Rule struct {
 	Peers []Peer `json:"peers"`
 	// Ports: one of them must match. Nil matches all.
 	Ports []Port `json:"ports"`
+	// Unenforced says which parts of the rule are not understood, or cannot be
+	// enforced, each as "field: reason". An allow rule allows nothing by them, a deny
+	// rule denies all that they could mean: Peers and Ports are so already.
+	Unenforced []string `json:"unenforced,omitempty"`
 }
 
 // Peer is whom a rule speaks of. One of Endpoints, Nodes, Prefixes and Service is

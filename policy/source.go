@@ -25,6 +25,7 @@ type addressSource struct {
 	include, except []netip.Prefix // sorted, masked, each once
 	group           string
 	groups          *Selector
+	deny            bool // of a deny rule that names groups
 	nodes           *Selector
 	// family is which of the nodes' addresses count: -1 all.
 	family  int
@@ -34,7 +35,7 @@ type addressSource struct {
 func listPlace(rule string, peer int) string { return fmt.Sprintf("%s peer %d", rule, peer) }
 
 // prefixSource is that of addresses that a rule names; they are tidy.
-func prefixSource(p Prefixes, place string) addressSource {
+func prefixSource(p Prefixes, place string, deny bool) addressSource {
 	s := addressSource{pods: p.Pods, include: p.Include, except: p.Except, group: p.Group, groups: p.GroupSelector}
 	kind := "cidr"
 	if p.Pods {
@@ -45,6 +46,9 @@ func prefixSource(p Prefixes, place string) addressSource {
 	}
 	if p.Group != "" {
 		kind += " group " + p.Group
+	}
+	if s.deny = deny && (p.Group != "" || p.GroupSelector != nil); s.deny {
+		kind += " denied"
 	}
 	if len(s.include)+len(s.except) <= shortList {
 		place = contentKey(s.include, s.except)

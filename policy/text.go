@@ -77,6 +77,11 @@ func named[T fmt.Stringer](to *T, text []byte, all ...T) error {
 	return fmt.Errorf("%q is none of %v", text, all)
 }
 
+// UnmarshalText is the inverse of MarshalText.
+func (o *Operator) UnmarshalText(text []byte) error {
+	return named(o, text, In, NotIn, Exists, NotExists)
+}
+
 // MarshalText is String.
 func (o Operator) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 

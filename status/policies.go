@@ -13,13 +13,15 @@ import (
 
 // Policies is what the agent knows of policies.
 type Policies struct {
-	// Accepted and Refused count objects, CiliumCIDRGroups among them. Of a refused
-	// one the last good version stays in force.
-	Accepted, Refused int
+	// Accepted, Partly and Refused count objects, CiliumCIDRGroups among them. Partly
+	// are accepted objects of which some part is not enforced, and allows nothing. Of a
+	// refused one the last good version stays in force, or, where there is none, what is
+	// understood of it.
+	Accepted, Partly, Refused int
 	// Problems are why objects are refused, at most MaxErrors:
-	// "Kind namespace/name: reason".
-	Problems []string
-	Rules    int
+	// "Kind namespace/name: reason (version in force)". Parts are what is not enforced.
+	Problems, Parts []string
+	Rules           int
 	// Endpoints are how many endpoints some policy speaks of, of All.
 	Endpoints, All int
 	// Audited are how many are only audited.
@@ -35,19 +37,23 @@ type Policies struct {
 // CountPolicies reads the tables of policies.
 func CountPolicies(objects []*policy.Object, groups []*policy.Group, realised []*policy.Realised, rules int, last time.Time) Policies {
 	p := Policies{Rules: rules, All: len(realised), Last: last}
-	object := func(name, problem string) {
+	object := func(name, problem string, inForce policy.Version, parts []string) {
+		if len(parts) > 0 && problem == "" {
+			p.Partly++
+			p.Parts = append(p.Parts, name+": "+strings.Join(parts, "; "))
+		}
 		if problem == "" {
 			p.Accepted++
 			return
 		}
 		p.Refused++
-		p.Problems = append(p.Problems, name+": "+problem)
+		p.Problems = append(p.Problems, name+": "+problem+inForceText(inForce))
 	}
 	for _, o := range objects {
-		object(o.Ref.String(), o.Problem)
+		object(o.Ref.String(), o.Problem, o.InForce, o.Unenforced())
 	}
 	for _, g := range groups {
-		object("CiliumCIDRGroup "+g.Name, g.Problem)
+		object("CiliumCIDRGroup "+g.Name, g.Problem, g.InForce, nil)
 	}
 	for _, r := range realised {
 		if r.Enforced[policy.Ingress] || r.Enforced[policy.Egress] {
@@ -60,10 +66,22 @@ func CountPolicies(objects []*policy.Object, groups []*policy.Group, realised []
 			p.Failed = append(p.Failed, fmt.Sprintf("%s: %s", cmp.Or(r.Pod, fmt.Sprintf("endpoint %d", r.Slot)), r.Error))
 		}
 	}
-	slices.Sort(p.Problems)
-	slices.Sort(p.Failed)
-	p.Problems, p.Failed = p.Problems[:min(len(p.Problems), MaxErrors)], p.Failed[:min(len(p.Failed), MaxErrors)]
+	for _, list := range []*[]string{&p.Problems, &p.Parts, &p.Failed} {
+		slices.Sort(*list)
+		*list = (*list)[:min(len(*list), MaxErrors)]
+	}
 	return p
+}
+
+// inForceText says which version of a refused object is in force.
+func inForceText(v policy.Version) string {
+	switch v {
+	case policy.LastGoodVersion:
+		return " (the last good version is in force)"
+	case policy.Closed:
+		return " (there is no good version: what is not understood allows nothing)"
+	}
+	return ""
 }
 
 // policies is the line about who may talk to whom.
@@ -87,6 +105,9 @@ func (f *Facts) policies() Feature {
 	if p.Refused > 0 {
 		x.Chosen += fmt.Sprintf("; %d refused", p.Refused)
 	}
+	if p.Partly > 0 {
+		x.Chosen += fmt.Sprintf("; %d partly enforced", p.Partly)
+	}
 	switch {
 	case c.Policy.Audit:
 		x.falls("policyAuditMode: what is denied is only counted, and goes on")
@@ -94,6 +115,7 @@ func (f *Facts) policies() Feature {
 		x.falls("what is denied to " + plural(p.Audited, "endpoint") + " is only counted, and goes on")
 	}
 	x.few(p.Problems, p.Refused, x.falls)
+	x.few(p.Parts, p.Partly, func(text string) { x.falls("not enforced, and allows nothing: " + text) })
 	x.few(p.Failed, len(p.Failed), x.broken)
 	if len(p.Failed) > 0 {
 		x.Cost = "where policies don't fit, nothing is allowed"

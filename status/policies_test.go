@@ -60,6 +60,25 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// A refused object says which version is in force, and one of which a part is not
+// enforced says which.
+func TestInForce(t *testing.T) {
+	last, closed, partly := policyObject("last", "bad"), policyObject("closed", "bad"), policyObject("partly", "")
+	last.InForce, closed.InForce = policy.LastGoodVersion, policy.Closed
+	partly.Specs = []policy.Spec{{Rules: []policy.Rule{{Unenforced: []string{"spec.egress[0].toFQDNs: toFQDNs is not supported"}}}}}
+	f := policies(t)
+	f.Policies = CountPolicies([]*policy.Object{last, closed, partly}, nil, nil, 0, begin())
+	x := f.policies()
+	want := []string{
+		"NetworkPolicy demo/closed: bad (there is no good version: what is not understood allows nothing)",
+		"NetworkPolicy demo/last: bad (the last good version is in force)",
+		"not enforced, and allows nothing: NetworkPolicy demo/partly: spec.egress[0].toFQDNs: toFQDNs is not supported",
+	}
+	if !slices.Equal(x.Problems, want) || x.State != Fallback || !strings.HasSuffix(x.Chosen, "; 2 refused; 1 partly enforced") || f.Policies.Accepted != 1 {
+		t.Errorf("%s %q, %q", x.State, x.Chosen, x.Problems)
+	}
+}
+
 // Of many refused objects three are told, and the number of the others.
 func TestManyPolicies(t *testing.T) {
 	f := policies(t)

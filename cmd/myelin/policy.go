@@ -21,9 +21,34 @@ import (
 	"myelin/policy/trace"
 )
 
-// policyVerbs are those about policies that show no table.
+// policyVerbs are those about policies that show no table. Their exit status is an
+// answer.
 func policyVerbs(f *listFlags) []*cobra.Command {
-	return []*cobra.Command{(&traceFlags{list: f}).command(), (&diffFlags{list: f}).command()}
+	return []*cobra.Command{answering((&traceFlags{list: f}).command()), answering((&diffFlags{list: f}).command())}
+}
+
+// unanswered is the error of a command whose exit status is an answer, where there is
+// none: wrong usage, a name that nothing has, no agent. It was printed.
+type unanswered struct{ error }
+
+// Unwrap is the exit status.
+func (unanswered) Unwrap() error { return exitStatus(2) }
+
+// answering makes a command end with 2 where there is no answer.
+func answering(cmd *cobra.Command) *cobra.Command {
+	failed := func(cmd *cobra.Command, err error) error {
+		var status exitStatus
+		if err == nil || errors.As(err, &status) {
+			return err
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), "myelin:", err)
+		return unanswered{err}
+	}
+	args, run := cmd.Args, cmd.RunE
+	cmd.Args = func(cmd *cobra.Command, list []string) error { return failed(cmd, args(cmd, list)) }
+	cmd.RunE = func(cmd *cobra.Command, list []string) error { return failed(cmd, run(cmd, list)) }
+	cmd.SetFlagErrorFunc(failed)
+	return cmd
 }
 
 type traceFlags struct {
@@ -36,7 +61,7 @@ func (f *traceFlags) command() *cobra.Command {
 		Use:   "trace",
 		Short: "Say what policies make of a flow, which rule decides, and what would have to change",
 		Long: "Says for both ends of a flow, which need not be there, what policies say: the verdict, the rule that decides with file and line, the rules that were looked at, " +
-			"and what would turn the answer round. A Service is judged by each of its backends. The exit status is 0 if the flow is allowed, or denied and only audited, else 1.",
+			"and what would turn the answer round. A Service is judged by each of its backends. The exit status is 0 if the flow is allowed, or denied and only audited, 1 if it is denied, and 2 where there is no answer: wrong usage, no such pod, no agent.",
 		Example: "  myelin policy trace --from demo/client --to demo/web --port 80/TCP\n  myelin policy trace --from world --to service/demo/web --port 443\n" +
 			"  myelin policy trace --flow '10.0.1.2:40000->10.0.2.2:80/TCP'",
 		Args: cobra.NoArgs,
@@ -101,7 +126,7 @@ func (f *diffFlags) command() *cobra.Command {
 		Use:   "diff [FILE]",
 		Short: "Say what a changed policy would allow and deny, before it is applied",
 		Long: "Compares what policies say now with what they would say with the policies and CiliumCIDRGroups of FILE (- is the standard input) in the place of those of the same name, and without those " +
-			"that --delete names: for all flows that this node has rows of, and for its endpoints with all peers that it knows. Nothing is applied. The exit status is 0 if nothing would be denied that is allowed now, else 1.",
+			"that --delete names: for all flows that this node has rows of, and for its endpoints with all peers that it knows. Nothing is applied. The exit status is 0 if nothing would be denied that is allowed now, 1 if something would, and 2 where there is no answer.",
 		Example: "  myelin policy diff web.yaml\n  myelin policy diff --delete \"NetworkPolicy demo/web\"",
 		Args:    cobra.MaximumNArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },

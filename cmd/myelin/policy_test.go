@@ -62,9 +62,14 @@ func TestPolicyTrace(t *testing.T) {
 		"want --from, --to and --port, or --flow": {"--from", "demo/a", "--to", "demo/b"},
 		"--flow stands alone":                     {"--flow", "x", "--to", "demo/b"},
 		"-o yaml: want json":                      {"-o", "yaml"},
+		"unknown flag: --form":                    {"--form", "x"},
+		"unknown command \"x\"":                   {"x"},
+		"no agent answers":                        {"--from", "demo/a", "--to", "demo/b", "--port", "80", "--socket", "/nonexistent/socket"},
 	} {
-		if _, _, err := runNoun(append([]string{"policy", "trace", "--socket", socket}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want %s", args, err, want)
+		_, stderr, err := runNoun(append([]string{"policy", "trace", "--socket", socket}, args...)...)
+		var code exitStatus
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(stderr, want) || !errors.As(err, &code) || code != 2 {
+			t.Errorf("%v: %v, %q, want status 2 and %s", args, err, stderr, want)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package parse
 
 import (
+	"fmt"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"myelin/policy"
@@ -8,20 +10,18 @@ import (
 )
 
 // CiliumNetworkPolicy makes rules of a cilium.io/v2 CiliumNetworkPolicy, a Spec
-// for each of its specs. An error is an *Error.
+// for each of its specs. An error is an *Error, and then the rules are those that
+// are understood, closed.
 func CiliumNetworkPolicy(o *ciliumv2.CiliumNetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {
 	r := newReader("CiliumNetworkPolicy", &o.ObjectMeta, true, source, lines)
-	specs := r.ciliumSpecs(o.Spec, o.Specs)
-	return specs, r.err()
+	return r.ciliumSpecs(o.Spec, o.Specs), r.err()
 }
 
 // CiliumClusterwideNetworkPolicy makes rules of a cilium.io/v2
-// CiliumClusterwideNetworkPolicy, a Spec for each of its specs. An error is an
-// *Error.
+// CiliumClusterwideNetworkPolicy as CiliumNetworkPolicy does.
 func CiliumClusterwideNetworkPolicy(o *ciliumv2.CiliumClusterwideNetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {
 	r := newReader("CiliumClusterwideNetworkPolicy", &o.ObjectMeta, false, source, lines)
-	specs := r.ciliumSpecs(o.Spec, o.Specs)
-	return specs, r.err()
+	return r.ciliumSpecs(o.Spec, o.Specs), r.err()
 }
 
 func (r *reader) ciliumSpecs(one *ciliumv2.Rule, more []ciliumv2.Rule) []policy.Spec {
@@ -30,12 +30,26 @@ func (r *reader) ciliumSpecs(one *ciliumv2.Rule, more []ciliumv2.Rule) []policy.
 		r.add("spec", "one of spec and specs must be set")
 	}
 	if one != nil {
-		specs = append(specs, r.ciliumSpec("spec", one))
+		specs = append(specs, r.ciliumSpec("spec", one)...)
 	}
 	for i := range more {
-		specs = append(specs, r.ciliumSpec(item("", "specs", i)[1:], &more[i]))
+		specs = append(specs, r.ciliumSpec(fmt.Sprintf("specs[%d]", i), &more[i])...)
+	}
+	if r.lostAll("spec") || r.lostAll("specs") || one == nil && more == nil {
+		// Nothing says for whom it is, nor for which direction.
+		spec := policy.Spec{Ref: r.ref, Tier: policy.TierDefault, Subject: r.anyPod(), Isolates: [2]bool{true, true}}
+		spec.Narrow(append(r.reasons(r.mark(), "spec"), "spec: is not understood"))
+		specs = append(specs, spec)
 	}
 	return specs
+}
+
+// anyPod selects all pods that the object may be for.
+func (r *reader) anyPod() policy.Selector {
+	if r.namespaced {
+		return policy.Selector{inNamespace(r.ref.Namespace)}
+	}
+	return policy.Selector{inSomeNamespace()}
 }
 
 // ciliumRule is a rule of any of a spec's four lists, with the fields that all
@@ -57,17 +71,70 @@ type ciliumRule struct {
 	authentication             *ciliumv2.Authentication
 	// init: the subject is pods that are not known yet.
 	init bool
+	// unclear says what of the rule is not understood beside its lists' items.
+	unclear []string
 }
 
-func (r *reader) ciliumSpec(at string, s *ciliumv2.Rule) policy.Spec {
+// ciliumSpec reads a spec, of which there are two where it has both selectors.
+func (r *reader) ciliumSpec(at string, s *ciliumv2.Rule) []policy.Spec {
 	spec := policy.Spec{Ref: r.ref, Tier: policy.TierDefault}
 	if s.Log != nil {
 		spec.Log = s.Log.Value
 	}
-	r.ciliumSubject(&spec, at, s)
 	rules := ciliumRules(at, s)
-	if len(rules) == 0 {
+	unclear := r.ciliumIsolates(&spec, at, s, rules)
+	r.ciliumRequired(&spec, at, rules)
+	for i := range rules {
+		rule := r.ciliumRule(&rules[i])
+		for j := range rule.Peers {
+			if p := &rule.Peers[j]; p.Endpoints != nil && p.Entity == "" {
+				p.Required = spec.Required[rule.Direction][rule.Action]
+			}
+		}
+		spec.Rules = append(spec.Rules, rule)
+	}
+	for _, l := range r.lostLists(at, ciliumLists()) {
+		spec.Isolates[l.direction] = true
+		if l.action == policy.Deny {
+			spec.Rules = append(spec.Rules, r.denyAll(&spec, at+"."+l.name, l.direction))
+		} else {
+			spec.Unenforced = append(spec.Unenforced, at+"."+l.name+": is not understood")
+		}
+	}
+	mark := r.mark()
+	subjects := r.ciliumSubjects(at, s)
+	for _, field := range []string{at + ".endpointSelector", at + ".nodeSelector"} {
+		if r.lostIn(field) {
+			unclear = append(unclear, field+": is not understood")
+		}
+	}
+	if unclear = append(unclear, r.reasons(mark, "?")...); len(unclear) > 0 {
+		spec.Narrow(unclear)
+	}
+	var specs []policy.Spec
+	for _, subject := range subjects {
+		one := spec
+		one.Subject, one.Nodes = subject.selector, subject.nodes
+		specs = append(specs, one)
+	}
+	return specs
+}
+
+func ciliumLists() []ruleList {
+	return []ruleList{
+		{"ingress", policy.Ingress, policy.Allow}, {"ingressDeny", policy.Ingress, policy.Deny},
+		{"egress", policy.Egress, policy.Allow}, {"egressDeny", policy.Egress, policy.Deny},
+	}
+}
+
+// ciliumIsolates says which directions a spec isolates, both where that is not
+// understood, and why its subject and its rules may not be what they seem.
+func (r *reader) ciliumIsolates(spec *policy.Spec, at string, s *ciliumv2.Rule, rules []ciliumRule) (unclear []string) {
+	both := [2]bool{true, true}
+	if len(rules) == 0 && len(r.lostLists(at, ciliumLists())) == 0 {
 		r.add(at, "must have a rule in one of ingress, ingressDeny, egress, egressDeny")
+		spec.Isolates = both
+		spec.Unenforced = append(spec.Unenforced, at+": has no rules")
 	}
 	for i := range rules {
 		rules[i].init = selectsInit(s.EndpointSelector)
@@ -80,55 +147,112 @@ func (r *reader) ciliumSpec(at string, s *ciliumv2.Rule) policy.Spec {
 			}
 		}
 	}
-	for i := range rules {
-		rule := &rules[i]
-		for j := range rule.requires {
-			field := item(rule.path, rule.side+"Requires", j)
-			required := &spec.Required[rule.direction][rule.action]
-			*required = append(*required, r.ciliumEndpoints(field, &rule.requires[j], rule.init, true))
-		}
+	if r.lostIn(at + ".enableDefaultDeny") {
+		spec.Isolates = both
+		spec.Unenforced = append(spec.Unenforced, at+".enableDefaultDeny: is not understood")
 	}
-	for i := range rules {
-		rule := r.ciliumRule(&rules[i])
-		for j := range rule.Peers {
-			if p := &rule.Peers[j]; p.Endpoints != nil && p.Entity == "" {
-				p.Required = spec.Required[rule.Direction][rule.Action]
-			}
-		}
-		spec.Rules = append(spec.Rules, rule)
+	unclear = r.lostSpec(at, "endpointSelector", "nodeSelector", "ingress", "ingressDeny", "egress", "egressDeny",
+		"enableDefaultDeny", "description", "labels", "log")
+	if len(unclear) > 0 {
+		spec.Isolates = both
 	}
-	return spec
+	return unclear
 }
 
-func (r *reader) ciliumSubject(spec *policy.Spec, at string, s *ciliumv2.Rule) {
-	namespaced := r.ref.Namespace != ""
+// ciliumRequired reads what peers must have. What is not understood, nobody has
+// for allow rules, and everybody for deny rules.
+func (r *reader) ciliumRequired(spec *policy.Spec, at string, rules []ciliumRule) {
+	for i := range rules {
+		rule := &rules[i]
+		if rule.action == policy.Allow && r.lostAll(rule.path+"."+rule.side+"Requires") {
+			require(spec, rule.direction, rule.action, policy.Selector{nobody()})
+		}
+		for j := range rule.requires {
+			field := item(rule.path, rule.side+"Requires", j)
+			var selector policy.Selector
+			sound := r.sound(field, func() { selector = r.ciliumEndpoints(field, &rule.requires[j], rule.init, true) })
+			if !sound {
+				rule.unclear = append(rule.unclear, field+": is not understood")
+				if rule.action == policy.Deny {
+					continue
+				}
+				selector = append(selector, nobody())
+			}
+			require(spec, rule.direction, rule.action, selector)
+		}
+	}
+	for _, l := range r.lostLists(at, ciliumLists()) {
+		if l.action == policy.Allow {
+			require(spec, l.direction, l.action, policy.Selector{nobody()})
+		}
+	}
+}
+
+func require(spec *policy.Spec, d policy.Direction, a policy.Action, s policy.Selector) {
+	spec.Required[d][a] = append(spec.Required[d][a], s)
+}
+
+// nobody is met by no label set: entity none.
+func nobody() policy.Requirement {
+	return policy.Requirement{Source: sourceReserved, Key: "none", Op: policy.Exists}
+}
+
+// subject is whom a spec is for.
+type subject struct {
+	selector policy.Selector
+	nodes    bool
+}
+
+// ciliumSubjects are those of a spec: both where it has two selectors, and all
+// pods that it may be for where it has none. Nodes are isolated only by a selector
+// of which some requirement is understood, or that has none: an agent without its
+// node's connections would never learn of a mended policy.
+func (r *reader) ciliumSubjects(at string, s *ciliumv2.Rule) (out []subject) {
+	namespaced := r.namespaced
 	switch {
 	case s.EndpointSelector != nil && s.NodeSelector != nil:
 		r.add(at, "only one of endpointSelector and nodeSelector may be set")
 	case s.NodeSelector != nil && namespaced:
 		r.add(at+".nodeSelector", "must not be set in a CiliumNetworkPolicy: CiliumClusterwideNetworkPolicy has it")
-	case s.NodeSelector != nil:
-		spec.Nodes = true
-		spec.Subject = r.selector(at+".nodeSelector", s.NodeSelector, sourceKeys())
-	case s.EndpointSelector == nil && namespaced:
+	case s.EndpointSelector == nil && s.NodeSelector == nil && namespaced:
 		r.add(at+".endpointSelector", "must be set")
-	case s.EndpointSelector == nil:
+	case s.EndpointSelector == nil && s.NodeSelector == nil:
 		r.add(at, "one of endpointSelector and nodeSelector must be set")
-	default:
-		spec.Subject = r.selector(at+".endpointSelector", s.EndpointSelector, sourceKeys())
-		if namespaced {
-			// Another namespace than its own can't be a policy's, whatever the
-			// selector says: Cilium takes that out.
-			own := inNamespace(r.ref.Namespace)
-			kept := policy.Selector{}
-			for i, req := range spec.Subject {
-				if i >= len(s.EndpointSelector.MatchLabels) || req.Source != own.Source || req.Key != own.Key {
-					kept = append(kept, req)
-				}
-			}
-			spec.Subject = append(kept, own)
+	}
+	if s.NodeSelector != nil && !namespaced {
+		mark := r.mark()
+		selector := r.selector(at+".nodeSelector", s.NodeSelector, sourceKeys())
+		if len(selector) > 0 || r.mark() == mark && !r.lostIn(at+".nodeSelector") {
+			out = append(out, subject{selector, true})
 		}
 	}
+	switch {
+	case s.EndpointSelector != nil && !namespaced:
+		out = append(out, subject{selector: r.selector(at+".endpointSelector", s.EndpointSelector, sourceKeys())})
+	case s.EndpointSelector != nil:
+		out = append(out, subject{selector: r.ownEndpoints(at, s.EndpointSelector)})
+	case s.NodeSelector == nil || namespaced:
+		out = append(out, subject{selector: r.anyPod()})
+	}
+	return out
+}
+
+// ownEndpoints selects endpoints of the policy's own namespace. Another one can't
+// be a policy's, whatever the selector says: Cilium takes that out.
+func (r *reader) ownEndpoints(at string, s *metav1.LabelSelector) policy.Selector {
+	own := inNamespace(r.ref.Namespace)
+	all := r.selector(at+".endpointSelector", s, sourceKeys())
+	fromLabels := *s
+	fromLabels.MatchExpressions = nil
+	quiet := &reader{lost: r.lost}
+	labels := len(quiet.selector(at+".endpointSelector", &fromLabels, sourceKeys()))
+	kept := policy.Selector{}
+	for i, req := range all {
+		if i >= labels || req.Source != own.Source || req.Key != own.Key {
+			kept = append(kept, req)
+		}
+	}
+	return append(kept, own)
 }
 
 // selectsInit reports whether a selector asks for pods whose labels are not
@@ -205,7 +329,9 @@ func denyPorts(list []ciliumv2.PortDenyRule) []ciliumv2.PortRule {
 
 func (r *reader) ciliumRule(c *ciliumRule) policy.Rule {
 	out := policy.Rule{Origin: r.origin(c.path), Direction: c.direction, Action: c.action}
-	peers, ports := r.ciliumPeers(c), r.ciliumPorts(c)
+	mark := r.mark()
+	gap := gaps{rule: r.lostRule(c.path) || !r.authenticated(c)}
+	peers, ports := r.ciliumPeers(c, &gap), r.ciliumPorts(c, &gap)
 	out.Peers, out.Ports = peers, ports
 	switch {
 	case len(c.ports)+len(c.icmps) > 0 && len(ports) == 0:
@@ -215,14 +341,29 @@ func (r *reader) ciliumRule(c *ciliumRule) policy.Rule {
 		// An empty rule allows nobody, and denies nobody: it isolates.
 		out.Peers = []policy.Peer{}
 	}
-	if a := c.authentication; a != nil {
-		switch a.Mode {
-		case "disabled":
-		case "required", "test-always-fail":
-			r.add(c.path+".authentication.mode", "%s is not there yet", a.Mode)
-		default:
-			r.add(c.path+".authentication.mode", "%q is none of disabled, required, test-always-fail", a.Mode)
+	if gap.any() {
+		if out.Action == policy.Deny { // what is understood of it narrows what it denies
+			out.Peers, out.Ports = peers, ports
 		}
+		gap.close(&out)
+	}
+	if gap.any() || len(c.unclear) > 0 {
+		out.Unenforced = append(r.reasons(mark, c.path), c.unclear...)
 	}
 	return out
+}
+
+// authenticated reports whether a rule asks for no authentication.
+func (r *reader) authenticated(c *ciliumRule) bool {
+	a := c.authentication
+	if a == nil || a.Mode == "disabled" {
+		return true
+	}
+	switch a.Mode {
+	case "required", "test-always-fail":
+		r.unenforced(c.path+".authentication.mode", "%s is not supported", a.Mode)
+	default:
+		r.add(c.path+".authentication.mode", "%q is none of disabled, required, test-always-fail", a.Mode)
+	}
+	return false
 }

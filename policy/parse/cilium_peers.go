@@ -14,7 +14,8 @@ import (
 
 // ciliumPeers is nil where the rule names no peers. A list that is there and
 // empty is nobody, whatever else the rule has; so is a rule that only requires.
-func (r *reader) ciliumPeers(c *ciliumRule) []policy.Peer {
+// Peers that are not understood are left out, and noted in gap.
+func (r *reader) ciliumPeers(c *ciliumRule, gap *gaps) []policy.Peer {
 	lists := []struct {
 		name  string
 		n     int
@@ -30,25 +31,31 @@ func (r *reader) ciliumPeers(c *ciliumRule) []policy.Peer {
 		{"FQDNs", len(c.fqdns), c.fqdns != nil},
 	}
 	var used []string
-	nobody := false
+	none := false
 	for _, l := range lists {
 		if l.n > 0 {
 			used = append(used, c.side+l.name)
 		}
-		nobody = nobody || l.there && l.n == 0
+		none = none || l.there && l.n == 0
 	}
 	if len(used) > 1 {
+		// All of them may be meant to match, or one.
 		r.add(c.path, "%s can't stand in one rule", strings.Join(used, " and "))
+		gap.rule = true
 	}
 	if len(c.groups) > 0 {
-		r.notYet(c.path + "." + c.side + "Groups")
+		r.notSupported(c.path + "." + c.side + "Groups")
+		gap.peers = true
 	}
 	if len(c.fqdns) > 0 {
-		r.notYet(c.path + ".toFQDNs")
+		r.notSupported(c.path + ".toFQDNs")
+		gap.peers = true
 	}
-	peers := slices.Concat(r.endpointPeers(c), r.prefixPeers(c), r.entityPeers(c), r.nodePeers(c), r.servicePeers(c))
+	peers := slices.Concat(
+		r.endpointPeers(c, gap), r.prefixPeers(c, gap), r.entityPeers(c, gap), r.nodePeers(c, gap), r.servicePeers(c, gap),
+	)
 	switch {
-	case nobody:
+	case none:
 		return []policy.Peer{}
 	case len(used) == 0 && len(c.requires) == 0:
 		return nil
@@ -58,10 +65,15 @@ func (r *reader) ciliumPeers(c *ciliumRule) []policy.Peer {
 	return peers
 }
 
-func (r *reader) endpointPeers(c *ciliumRule) (out []policy.Peer) {
+func (r *reader) endpointPeers(c *ciliumRule, gap *gaps) (out []policy.Peer) {
 	for i := range c.endpoints {
-		s := r.ciliumEndpoints(item(c.path, c.side+"Endpoints", i), &c.endpoints[i], c.init, false)
-		out = append(out, policy.Peer{Endpoints: &s})
+		var s policy.Selector
+		at := item(c.path, c.side+"Endpoints", i)
+		if r.sound(at, func() { s = r.ciliumEndpoints(at, &c.endpoints[i], c.init, false) }) {
+			out = append(out, policy.Peer{Endpoints: &s})
+		} else {
+			gap.peers = true
+		}
 	}
 	return out
 }
@@ -82,7 +94,7 @@ func (r *reader) ciliumEndpoints(at string, s *metav1.LabelSelector, init, requi
 	})
 	switch {
 	case named:
-	case r.ref.Namespace == "":
+	case !r.namespaced:
 		if !init {
 			out = append(out, inSomeNamespace())
 		}
@@ -92,30 +104,42 @@ func (r *reader) ciliumEndpoints(at string, s *metav1.LabelSelector, init, requi
 	return out
 }
 
-func (r *reader) nodePeers(c *ciliumRule) (out []policy.Peer) {
+func (r *reader) nodePeers(c *ciliumRule, gap *gaps) (out []policy.Peer) {
 	for i := range c.nodes {
-		s := r.selector(item(c.path, c.side+"Nodes", i), &c.nodes[i], sourceKeys())
-		out = append(out, policy.Peer{Nodes: &s})
+		var s policy.Selector
+		at := item(c.path, c.side+"Nodes", i)
+		if r.sound(at, func() { s = r.selector(at, &c.nodes[i], sourceKeys()) }) {
+			out = append(out, policy.Peer{Nodes: &s})
+		} else {
+			gap.peers = true
+		}
 	}
 	return out
 }
 
 // prefixPeers makes one peer of all prefixes that have no exceptions: lists are
 // long.
-func (r *reader) prefixPeers(c *ciliumRule) (out []policy.Peer) {
+func (r *reader) prefixPeers(c *ciliumRule, gap *gaps) (out []policy.Peer) {
 	plain := &policy.Prefixes{}
 	for i, text := range c.cidr {
-		if p, ok := r.prefix(item(c.path, c.side+"CIDR", i), text, true); ok {
+		at := item(c.path, c.side+"CIDR", i)
+		if p, ok := r.prefix(at, text, true); ok && !r.lostIn(at) {
 			plain.Include = append(plain.Include, p)
+		} else {
+			gap.peers = true
 		}
 	}
 	for i := range c.cidrSet {
-		set := r.cidrRule(item(c.path, c.side+"CIDRSet", i), &c.cidrSet[i])
-		if set.Group == "" && set.GroupSelector == nil && len(set.Except) == 0 {
+		var set *policy.Prefixes
+		at := item(c.path, c.side+"CIDRSet", i)
+		switch sound := r.sound(at, func() { set = r.cidrRule(at, &c.cidrSet[i]) }); {
+		case !sound:
+			gap.peers = true
+		case set.Group == "" && set.GroupSelector == nil && len(set.Except) == 0:
 			plain.Include = append(plain.Include, set.Include...)
-			continue
+		default:
+			out = append(out, policy.Peer{Prefixes: set})
 		}
-		out = append(out, policy.Peer{Prefixes: set})
 	}
 	if plain.Include = policy.SortLong(plain.Include); len(plain.Include) > 0 {
 		out = slices.Insert(out, 0, policy.Peer{Prefixes: plain})
@@ -158,11 +182,16 @@ func (r *reader) cidrRule(at string, c *ciliumv2.CIDRRule) *policy.Prefixes {
 	return out
 }
 
-func (r *reader) entityPeers(c *ciliumRule) (out []policy.Peer) {
+func (r *reader) entityPeers(c *ciliumRule, gap *gaps) (out []policy.Peer) {
 	for i, name := range c.entities {
+		at := item(c.path, c.side+"Entities", i)
 		selectors, ok := entity(name)
 		if !ok {
-			r.add(item(c.path, c.side+"Entities", i), "%q is none of %s", name, strings.Join(entities(), ", "))
+			r.add(at, "%q is none of %s", name, strings.Join(entities(), ", "))
+		}
+		if !ok || r.lostIn(at) {
+			gap.peers = true
+			continue
 		}
 		for _, s := range selectors {
 			out = append(out, policy.Peer{Endpoints: &s, Entity: name})
@@ -201,25 +230,34 @@ func entity(name string) (selectors []policy.Selector, ok bool) {
 	return reserved(name), slices.Contains(entities(), name)
 }
 
-func (r *reader) servicePeers(c *ciliumRule) (out []policy.Peer) {
+func (r *reader) servicePeers(c *ciliumRule, gap *gaps) (out []policy.Peer) {
 	for i := range c.services {
-		s, at := &c.services[i], item(c.path, "toServices", i)
-		peer := &policy.ServicePeer{}
-		switch {
-		case (s.K8sService == nil) == (s.K8sServiceSelector == nil):
-			r.add(at, "exactly one of k8sService and k8sServiceSelector must be set")
-		case s.K8sService != nil:
-			peer.Name, peer.Namespace = s.K8sService.ServiceName, s.K8sService.Namespace
-			r.name(at+".k8sService.serviceName", peer.Name, validation.IsDNS1123Label)
-			r.optional(at+".k8sService.namespace", peer.Namespace)
-		default:
-			selector := r.selector(at+".k8sServiceSelector.selector", &s.K8sServiceSelector.Selector, plainKeys())
-			peer.Selector, peer.Namespace = &selector, s.K8sServiceSelector.Namespace
-			r.optional(at+".k8sServiceSelector.namespace", peer.Namespace)
+		var peer *policy.ServicePeer
+		at := item(c.path, "toServices", i)
+		if r.sound(at, func() { peer = r.servicePeer(at, &c.services[i]) }) {
+			out = append(out, policy.Peer{Service: peer})
+		} else {
+			gap.peers = true
 		}
-		out = append(out, policy.Peer{Service: peer})
 	}
 	return out
+}
+
+func (r *reader) servicePeer(at string, s *ciliumv2.Service) *policy.ServicePeer {
+	peer := &policy.ServicePeer{}
+	switch {
+	case (s.K8sService == nil) == (s.K8sServiceSelector == nil):
+		r.add(at, "exactly one of k8sService and k8sServiceSelector must be set")
+	case s.K8sService != nil:
+		peer.Name, peer.Namespace = s.K8sService.ServiceName, s.K8sService.Namespace
+		r.name(at+".k8sService.serviceName", peer.Name, validation.IsDNS1123Label)
+		r.optional(at+".k8sService.namespace", peer.Namespace)
+	default:
+		selector := r.selector(at+".k8sServiceSelector.selector", &s.K8sServiceSelector.Selector, plainKeys())
+		peer.Selector, peer.Namespace = &selector, s.K8sServiceSelector.Namespace
+		r.optional(at+".k8sServiceSelector.namespace", peer.Namespace)
+	}
+	return peer
 }
 
 // optional checks the name of a namespace that need not be there.

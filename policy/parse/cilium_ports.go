@@ -15,35 +15,52 @@ import (
 // have.
 const maxPorts = 40
 
-// ciliumPorts is nil where the rule asks for none.
-func (r *reader) ciliumPorts(c *ciliumRule) []policy.Port {
+// ciliumPorts is nil where the rule asks for none. Ports that are not understood,
+// or where a proxy would have to look further, are left out, and noted in gap.
+func (r *reader) ciliumPorts(c *ciliumRule, gap *gaps) []policy.Port {
 	if len(c.ports) > 0 && len(c.icmps) > 0 {
 		r.add(c.path, "toPorts and icmps can't stand in one rule")
+		gap.rule = true
 	}
 	var out []policy.Port
 	for i := range c.ports {
 		p, at := &c.ports[i], item(c.path, "toPorts", i)
-		r.aboveTransport(at, p)
 		if len(p.Ports) > maxPorts {
 			r.add(at+".ports", "has %d items: at most %d", len(p.Ports), maxPorts)
 		}
+		transport := r.sound(at, func() { r.aboveTransport(at, p) })
 		for j := range p.Ports {
-			out = append(out, r.ciliumPort(item(at, "ports", j), &p.Ports[j])...)
+			var ports []policy.Port
+			at := item(at, "ports", j)
+			if r.sound(at, func() { ports = r.ciliumPort(at, &p.Ports[j]) }) && transport {
+				out = append(out, ports...)
+			} else {
+				gap.ports = true
+			}
 		}
+		gap.ports = gap.ports || !transport
 	}
 	for i := range c.icmps {
 		at := item(c.path, "icmps", i)
 		if n := len(c.icmps[i].Fields); n > maxPorts {
 			r.add(at+".fields", "has %d items: at most %d", n, maxPorts)
 		}
+		lost := r.lostIn(at)
+		gap.ports = gap.ports || lost
 		for j := range c.icmps[i].Fields {
-			out = append(out, r.icmp(item(at, "fields", j), &c.icmps[i].Fields[j]))
+			var port policy.Port
+			at := item(at, "fields", j)
+			if r.sound(at, func() { port = r.icmp(at, &c.icmps[i].Fields[j]) }) && !lost {
+				out = append(out, port)
+			} else {
+				gap.ports = true
+			}
 		}
 	}
 	return out
 }
 
-// aboveTransport refuses what a proxy would have to see to.
+// aboveTransport notes what a proxy would have to see to.
 func (r *reader) aboveTransport(at string, p *ciliumv2.PortRule) {
 	for _, field := range []struct {
 		name string
@@ -60,7 +77,7 @@ func (r *reader) aboveTransport(at string, p *ciliumv2.PortRule) {
 		{"rules.l7", p.Rules != nil && len(p.Rules.L7) > 0},
 	} {
 		if field.set {
-			r.notYet(at + "." + field.name)
+			r.notSupported(at + "." + field.name)
 		}
 	}
 }

@@ -17,10 +17,60 @@ const (
 )
 
 // ClusterNetworkPolicy makes rules of a policy.networking.k8s.io/v1alpha2
-// ClusterNetworkPolicy. An error is an *Error.
+// ClusterNetworkPolicy. An error is an *Error, and then the rules are those that
+// are understood, closed as the API demands: an Accept rule that is not understood
+// matches nothing, and a Deny or Pass rule denies everything.
 func ClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {
 	r := newReader("ClusterNetworkPolicy", &o.ObjectMeta, false, source, lines)
+	return r.clusterNetworkPolicy(o), r.err()
+}
+
+func (r *reader) clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy) []policy.Spec {
 	spec := policy.Spec{Ref: r.ref, Priority: o.Spec.Priority}
+	unclear := r.clusterTier(&spec, o)
+	mark := r.mark()
+	spec.Subject = r.clusterSubject(&o.Spec.Subject)
+	if r.mark() > mark || r.lostIn("spec.subject") {
+		unclear = append(unclear, r.reasons(mark, "spec.subject")...)
+	}
+	r.atMost("spec.ingress", len(o.Spec.Ingress))
+	for i := range o.Spec.Ingress {
+		rule := &o.Spec.Ingress[i]
+		at := item("spec", "ingress", i)
+		peers := make([]v1alpha2.ClusterNetworkPolicyEgressPeer, len(rule.From))
+		for j, p := range rule.From {
+			peers[j] = v1alpha2.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: p.Pods}
+		}
+		spec.Rules = append(spec.Rules, r.clusterRule(spec.Tier, policy.Ingress, at, &v1alpha2.ClusterNetworkPolicyEgressRule{
+			Name: rule.Name, Action: rule.Action, To: peers, Protocols: rule.Protocols,
+		}))
+	}
+	r.atMost("spec.egress", len(o.Spec.Egress))
+	for i := range o.Spec.Egress {
+		spec.Rules = append(spec.Rules, r.clusterRule(spec.Tier, policy.Egress, item("spec", "egress", i), &o.Spec.Egress[i]))
+	}
+	for _, l := range r.lostLists("spec", []ruleList{{"ingress", policy.Ingress, policy.Deny}, {"egress", policy.Egress, policy.Deny}}) {
+		spec.Rules = append(spec.Rules, r.denyAll(&spec, "spec."+l.name, l.direction))
+	}
+	lost := r.lostSpec("spec", "tier", "priority", "subject", "ingress", "egress")
+	if o.Spec.Tier == "" && len(o.Spec.Ingress)+len(o.Spec.Egress) == 0 {
+		lost = append(lost, "spec: says nothing")
+	}
+	if len(lost) > 0 {
+		unclear = append(unclear, lost...)
+		spec.Tier, spec.Priority = policy.TierAdmin, 0
+		spec.Rules = append(spec.Rules, r.denyAll(&spec, "spec", policy.Ingress), r.denyAll(&spec, "spec", policy.Egress))
+	}
+	if len(unclear) > 0 {
+		spec.Narrow(unclear)
+	}
+	return []policy.Spec{spec}
+}
+
+// clusterTier reads tier and priority. Where they are not understood, what the
+// policy denies comes first.
+func (r *reader) clusterTier(spec *policy.Spec, o *v1alpha2.ClusterNetworkPolicy) (unclear []string) {
+	mark := r.mark()
 	switch o.Spec.Tier {
 	case v1alpha2.AdminTier:
 		spec.Tier = policy.TierAdmin
@@ -32,32 +82,18 @@ func ClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, source string, lines
 	if p := o.Spec.Priority; p < 0 || p > maxPriority {
 		r.add("spec.priority", "%d is not in 0..%d", p, maxPriority)
 	}
-	spec.Subject = r.clusterSubject(&o.Spec.Subject)
-	r.atMost("spec.ingress", len(o.Spec.Ingress))
-	for i := range o.Spec.Ingress {
-		rule := &o.Spec.Ingress[i]
-		at := item("spec", "ingress", i)
-		out := r.clusterRule(spec.Tier, policy.Ingress, at, rule.Name, rule.Action, len(rule.From))
-		for j := range rule.From {
-			from := &rule.From[j]
-			out.Peers = append(out.Peers, r.clusterPeer(item(at, "from", j), &v1alpha2.ClusterNetworkPolicyEgressPeer{Namespaces: from.Namespaces, Pods: from.Pods}))
-		}
-		out.Ports = r.clusterPorts(at, rule.Protocols)
-		spec.Rules = append(spec.Rules, out)
+	if r.mark() > mark || r.lostIn("spec.tier") || r.lostIn("spec.priority") {
+		spec.Tier, spec.Priority = policy.TierAdmin, 0
+		unclear = append(r.reasons(mark, "spec.tier"), r.reasons(r.mark(), "spec.priority")...)
 	}
-	r.atMost("spec.egress", len(o.Spec.Egress))
-	for i := range o.Spec.Egress {
-		rule := &o.Spec.Egress[i]
-		at := item("spec", "egress", i)
-		out := r.clusterRule(spec.Tier, policy.Egress, at, rule.Name, rule.Action, len(rule.To))
-		for j := range rule.To {
-			out.Peers = append(out.Peers, r.clusterPeer(item(at, "to", j), &rule.To[j]))
-		}
-		out.Ports = r.clusterPorts(at, rule.Protocols)
-		r.namedPorts(at, rule)
-		spec.Rules = append(spec.Rules, out)
-	}
-	return []policy.Spec{spec}, r.err()
+	return unclear
+}
+
+// denyAll is a rule in the place of what is not understood.
+func (r *reader) denyAll(spec *policy.Spec, at string, d policy.Direction) policy.Rule {
+	reason := at + ": is not understood"
+	spec.Unenforced = append(spec.Unenforced, reason)
+	return policy.Rule{Origin: r.origin(at), Direction: d, Action: policy.Deny, Unenforced: []string{reason}}
 }
 
 func (r *reader) atMost(field string, n int) {
@@ -66,41 +102,64 @@ func (r *reader) atMost(field string, n int) {
 	}
 }
 
+// clusterSubject selects all pods where it is not understood at all.
 func (r *reader) clusterSubject(s *v1alpha2.ClusterNetworkPolicySubject) policy.Selector {
 	peer := v1alpha2.ClusterNetworkPolicyEgressPeer{Namespaces: s.Namespaces, Pods: s.Pods}
 	if (s.Namespaces == nil) == (s.Pods == nil) {
 		r.add("spec.subject", "exactly one of namespaces and pods must be set")
-		return policy.Selector{}
+		return policy.Selector{inSomeNamespace()}
 	}
 	return *r.clusterPeer("spec.subject", &peer).Endpoints
 }
 
-// clusterRule is a rule without peers and ports.
-func (r *reader) clusterRule(tier policy.Tier, d policy.Direction, at, name string, action v1alpha2.ClusterNetworkPolicyRuleAction, peers int) policy.Rule {
+// clusterRule reads a rule: one of ingress has the fields of one of egress.
+func (r *reader) clusterRule(
+	tier policy.Tier, d policy.Direction, at string, rule *v1alpha2.ClusterNetworkPolicyEgressRule,
+) policy.Rule {
 	out := policy.Rule{Origin: r.origin(at), Direction: d}
-	if len(name) > maxRuleName {
-		r.add(at+".name", "has %d characters: at most %d", len(name), maxRuleName)
+	if len(rule.Name) > maxRuleName {
+		r.add(at+".name", "has %d characters: at most %d", len(rule.Name), maxRuleName)
 	}
+	mark := r.mark()
+	out.Action = r.clusterAction(at, rule.Action)
+	list := [...]string{policy.Ingress: "from", policy.Egress: "to"}[d]
+	if len(rule.To) == 0 {
+		r.add(at+"."+list, "must have an item")
+	}
+	for i := range rule.To {
+		out.Peers = append(out.Peers, r.clusterPeer(item(at, list, i), &rule.To[i]))
+	}
+	out.Ports = r.clusterPorts(at, rule.Protocols)
+	r.namedPorts(at, rule)
+	if r.mark() > mark || r.lostIn(at) {
+		out.Unenforced = r.reasons(mark, at)
+		if out.Action == policy.Pass {
+			out.Action = policy.Deny
+		}
+		gaps{rule: true}.close(&out)
+	}
+	if out.Action == policy.Pass && tier == policy.TierBaseline {
+		// What comes after the last tier allows everything.
+		out.Action = policy.Allow
+	}
+	// More items than the API allows are understood all the same.
+	r.atMost(at+"."+list, len(rule.To))
+	r.atMost(at+".protocols", len(rule.Protocols))
+	return out
+}
+
+// clusterAction reads what a rule does; one that is not understood may deny.
+func (r *reader) clusterAction(at string, action v1alpha2.ClusterNetworkPolicyRuleAction) policy.Action {
 	switch action {
 	case v1alpha2.ClusterNetworkPolicyRuleActionAccept:
-		out.Action = policy.Allow
+		return policy.Allow
 	case v1alpha2.ClusterNetworkPolicyRuleActionDeny:
-		out.Action = policy.Deny
+		return policy.Deny
 	case v1alpha2.ClusterNetworkPolicyRuleActionPass:
-		out.Action = policy.Pass
-		if tier == policy.TierBaseline {
-			// What comes after the last tier allows everything.
-			out.Action = policy.Allow
-		}
-	default:
-		r.add(at+".action", "%q is none of Accept, Deny, Pass", action)
+		return policy.Pass
 	}
-	list := [...]string{policy.Ingress: ".from", policy.Egress: ".to"}[d]
-	if peers == 0 {
-		r.add(at+list, "must have an item")
-	}
-	r.atMost(at+list, peers)
-	return out
+	r.add(at+".action", "%q is none of Accept, Deny, Pass", action)
+	return policy.Deny
 }
 
 // clusterPeer reads a peer, of which those of ingress have less fields.
@@ -113,7 +172,8 @@ func (r *reader) clusterPeer(at string, p *v1alpha2.ClusterNetworkPolicyEgressPe
 	}
 	switch {
 	case set == 0:
-		r.add(at, "has no peer that is known")
+		// The API demands that policies of a newer version of it fail closed.
+		r.unenforced(at, "has no peer that is known")
 	case set > 1:
 		r.add(at, "only one kind of peer may be set")
 	case p.Namespaces != nil:
@@ -128,7 +188,7 @@ func (r *reader) clusterPeer(at string, p *v1alpha2.ClusterNetworkPolicyEgressPe
 	case p.Networks != nil:
 		return r.networks(at, p.Networks)
 	default:
-		r.notYet(at + ".domainNames")
+		r.notSupported(at + ".domainNames")
 	}
 	return policy.Peer{}
 }
@@ -155,7 +215,6 @@ func (r *reader) clusterPorts(at string, list []v1alpha2.ClusterNetworkPolicyPro
 	if len(list) == 0 {
 		r.add(at+".protocols", "must have an item")
 	}
-	r.atMost(at+".protocols", len(list))
 	out := []policy.Port{}
 	for i := range list {
 		out = append(out, r.clusterPort(item(at, "protocols", i), &list[i])...)

@@ -9,20 +9,52 @@ import (
 )
 
 // NetworkPolicy makes rules of a networking.k8s.io/v1 NetworkPolicy. An error
-// is an *Error.
+// is an *Error, and then the rules are those that are understood, closed.
 func NetworkPolicy(o *networkingv1.NetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {
 	r := newReader("NetworkPolicy", &o.ObjectMeta, true, source, lines)
+	return r.networkPolicy(o), r.err()
+}
+
+func (r *reader) networkPolicy(o *networkingv1.NetworkPolicy) []policy.Spec {
+	mark := r.mark()
 	spec := policy.Spec{Ref: r.ref, Tier: policy.TierDefault, Subject: r.pods("spec", nil, &o.Spec.PodSelector)}
-	spec.Isolates = r.policyTypes(&o.Spec)
+	var unclear []string
+	if r.mark() > mark || r.lostIn("spec.podSelector") {
+		unclear = r.reasons(mark, "spec.podSelector")
+	}
+	mark = r.mark()
+	said := r.policyTypes(&o.Spec)
+	spec.Isolates = said
+	if r.mark() > mark || r.lostIn("spec.policyTypes") {
+		// A type that is not understood may be either.
+		spec.Isolates = [2]bool{true, true}
+		spec.Unenforced = append(spec.Unenforced, r.reasons(mark, "spec.policyTypes")...)
+		if r.lostAll("spec.policyTypes") {
+			said = [2]bool{} // rules of a direction that the policy is not about allow nothing
+		}
+	}
 	for i := range o.Spec.Ingress {
 		rule := &o.Spec.Ingress[i]
-		r.networkRule(&spec, policy.Ingress, item("spec", "ingress", i), rule.From, rule.Ports)
+		r.networkRule(&spec, said, policy.Ingress, item("spec", "ingress", i), rule.From, rule.Ports)
 	}
 	for i := range o.Spec.Egress {
 		rule := &o.Spec.Egress[i]
-		r.networkRule(&spec, policy.Egress, item("spec", "egress", i), rule.To, rule.Ports)
+		r.networkRule(&spec, said, policy.Egress, item("spec", "egress", i), rule.To, rule.Ports)
 	}
-	return []policy.Spec{spec}, r.err()
+	for _, l := range r.lostLists("spec", []ruleList{{"ingress", policy.Ingress, policy.Allow}, {"egress", policy.Egress, policy.Allow}}) {
+		spec.Unenforced = append(spec.Unenforced, "spec."+l.name+": is not understood")
+		if len(o.Spec.PolicyTypes) == 0 {
+			spec.Isolates[l.direction] = true
+		}
+	}
+	if lost := r.lostSpec("spec", "podSelector", "policyTypes", "ingress", "egress"); len(lost) > 0 {
+		spec.Isolates = [2]bool{true, true}
+		unclear = append(unclear, lost...)
+	}
+	if len(unclear) > 0 {
+		spec.Narrow(unclear)
+	}
+	return []policy.Spec{spec}
 }
 
 // policyTypes says which directions the policy is about. Not said, that is
@@ -46,16 +78,33 @@ func (r *reader) policyTypes(spec *networkingv1.NetworkPolicySpec) (of [2]bool) 
 
 // networkRule adds a rule. One of a direction that the policy is not about is
 // read, for it may be wrong, and does nothing.
-func (r *reader) networkRule(spec *policy.Spec, d policy.Direction, at string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
+func (r *reader) networkRule(
+	spec *policy.Spec, about [2]bool, d policy.Direction, at string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort,
+) {
 	list := [...]string{policy.Ingress: "from", policy.Egress: "to"}[d]
 	rule := policy.Rule{Origin: r.origin(at), Direction: d, Action: policy.Allow}
+	mark, gap := r.mark(), gaps{rule: r.lostRule(at)}
 	for i := range peers {
-		rule.Peers = append(rule.Peers, r.networkPeer(item(at, list, i), &peers[i]))
+		var peer policy.Peer
+		if at := item(at, list, i); r.sound(at, func() { peer = r.networkPeer(at, &peers[i]) }) {
+			rule.Peers = append(rule.Peers, peer)
+		} else {
+			gap.peers = true
+		}
 	}
 	for i := range ports {
-		rule.Ports = append(rule.Ports, r.networkPort(item(at, "ports", i), &ports[i]))
+		var port policy.Port
+		if at := item(at, "ports", i); r.sound(at, func() { port = r.networkPort(at, &ports[i]) }) {
+			rule.Ports = append(rule.Ports, port)
+		} else {
+			gap.ports = true
+		}
 	}
-	if spec.Isolates[d] {
+	if gap.any() {
+		gap.close(&rule)
+		rule.Unenforced = r.reasons(mark, at)
+	}
+	if about[d] {
 		spec.Rules = append(spec.Rules, rule)
 	}
 }

@@ -2,7 +2,8 @@
 // ClusterNetworkPolicy, CiliumNetworkPolicy and
 // CiliumClusterwideNetworkPolicy, wherever they were read. What an object
 // leaves out is filled in as its API has it; all that is wrong with one is said
-// at once, by field.
+// at once, by field. Rules fail closed: a part that is not understood, or that
+// Myelin cannot enforce, allows nothing and denies all that it could mean.
 package parse
 
 import (
@@ -14,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	utilnet "k8s.io/utils/net"
 
 	"myelin/cluster"
 	"myelin/policy"
@@ -47,11 +49,24 @@ type reader struct {
 	ref    policy.Ref
 	source string
 	lines  Lines
-	faults cluster.FieldErrors
+	// namespaced: objects of the kind are in a namespace.
+	namespaced bool
+	// found is what is wrong with the object and what cannot be enforced of it.
+	found []finding
+	// lost are fields that could not be decoded: the object has nothing there.
+	lost []string
+}
+
+// finding is something that is wrong with a field, or, where wrong is false,
+// something that the API allows and Myelin does not enforce.
+type finding struct {
+	cluster.FieldError
+
+	wrong bool
 }
 
 func newReader(kind string, meta *metav1.ObjectMeta, namespaced bool, source string, lines Lines) *reader {
-	r := &reader{source: source, lines: lines}
+	r := &reader{source: source, lines: lines, namespaced: namespaced}
 	r.ref = policy.Ref{Kind: kind, Key: cluster.Key{Namespace: meta.Namespace, Name: meta.Name}}
 	if namespaced {
 		if meta.Namespace == "" {
@@ -70,20 +85,34 @@ func newReader(kind string, meta *metav1.ObjectMeta, namespaced bool, source str
 
 // err is nil where nothing is wrong.
 func (r *reader) err() error {
-	if len(r.faults) == 0 {
-		return nil
+	if faults := r.faults(); len(faults) > 0 {
+		return &Error{Ref: r.ref, Fields: faults}
 	}
-	return &Error{Ref: r.ref, Fields: r.faults}
+	return nil
+}
+
+// faults are all that is wrong.
+func (r *reader) faults() (out cluster.FieldErrors) {
+	for _, f := range r.found {
+		if f.wrong {
+			out = append(out, f.FieldError)
+		}
+	}
+	return out
 }
 
 func (r *reader) add(field, format string, args ...any) {
-	r.faults = append(r.faults, cluster.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)})
+	r.found = append(r.found, finding{cluster.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}, true})
 }
 
-// notYet refuses what the API has and nothing here acts on.
-func (r *reader) notYet(field string) {
-	name := field[strings.LastIndexByte(field, '.')+1:]
-	r.add(field, "%s is not there yet", name)
+// unenforced notes what the API has and Myelin does not enforce.
+func (r *reader) unenforced(field, format string, args ...any) {
+	r.found = append(r.found, finding{cluster.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}, false})
+}
+
+// notSupported notes a field that nothing here acts on.
+func (r *reader) notSupported(field string) {
+	r.unenforced(field, "%s is not supported", field[strings.LastIndexByte(field, '.')+1:])
 }
 
 func (r *reader) origin(path string) policy.Origin {
@@ -118,30 +147,29 @@ func (r *reader) label(field, key, value string) {
 	r.valid(field+"["+key+"]", value, validation.IsValidLabelValue)
 }
 
-// prefix reads a CIDR. Bits after the prefix don't count, as in Kubernetes.
+// prefix reads a CIDR as Kubernetes does (k8s.io/utils/net.ParseCIDRSloppy, which
+// the validation of NetworkPolicy uses): numbers with leading zeros are decimal, an
+// IPv4-mapped prefix means the IPv4 one, and bits behind the prefix don't count.
 // With lone, an address alone will do.
 func (r *reader) prefix(field, text string, lone bool) (netip.Prefix, bool) {
-	p, err := netip.ParsePrefix(text)
-	if err != nil && lone {
-		var a netip.Addr
-		if a, err = netip.ParseAddr(text); err == nil {
-			p = netip.PrefixFrom(a, a.BitLen())
-			if a.Zone() != "" {
-				r.add(field, "%q has a zone", text)
-				return p, false
-			}
+	if p, err := netip.ParsePrefix(text); err == nil && !p.Addr().Is4In6() {
+		return p.Masked(), true // nearly all, and lists are long
+	}
+	if _, network, err := utilnet.ParseCIDRSloppy(text); err == nil {
+		// String makes an IPv4 prefix of an IPv4-mapped one.
+		if p, err := netip.ParsePrefix(network.String()); err == nil {
+			return p.Masked(), true
 		}
 	}
-	switch {
-	case err != nil && lone:
-		r.add(field, "%q is not a CIDR or an address, such as 10.0.0.0/8, fd00::/8 or 10.0.0.1", text)
-	case err != nil:
+	if !lone {
 		r.add(field, "%q is not a CIDR such as 10.0.0.0/8 or fd00::/8", text)
-	case p.Addr().Is4In6():
-		r.add(field, "%q is an IPv4-mapped prefix: write it as IPv4", text)
-	default:
-		return p.Masked(), true
+		return netip.Prefix{}, false
 	}
+	if a, ok := netip.AddrFromSlice(utilnet.ParseIPSloppy(text)); ok {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	r.add(field, "%q is not a CIDR or an address, such as 10.0.0.0/8, fd00::/8 or 10.0.0.1", text)
 	return netip.Prefix{}, false
 }
 

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
-	networkingv1 "k8s.io/api/networking/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"myelin/cluster"
@@ -19,25 +17,56 @@ import (
 	"myelin/policy/parse"
 )
 
-// read makes text of an object of YAML: its rules, or what is wrong with it.
-func read[T any](text []byte, of func(*T, string, parse.Lines) ([]policy.Spec, error)) (string, error) {
+// origin is where objects of tests are from.
+func origin(text []byte) parse.Origin {
+	return parse.Origin{Source: "test:a.yaml", Lines: parse.YAMLLines(text, 1, "")}
+}
+
+// reader finds the reader of a kind.
+func reader(t *testing.T, kind string) parse.Reader {
+	t.Helper()
+	for of, read := range parse.Readers() {
+		if strings.HasSuffix(of, "/"+kind) {
+			return read
+		}
+	}
+	t.Fatalf("there is no kind %q", kind)
+	return nil
+}
+
+// readAny makes text of an object of the kind that it says it is: what is wrong
+// with it, and its rules.
+func readAny(t *testing.T, text []byte) string {
+	t.Helper()
+	var meta struct{ Kind string }
 	raw, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		return "", err
-	}
-	var object T
-	if faults := cluster.Decode(raw, &object); len(faults) > 0 {
-		return "", faults
-	}
-	specs, err := of(&object, "test:a.yaml", parse.YAMLLines(text, 1, ""))
-	if err != nil {
-		return "", err
+	if err != nil || yaml.Unmarshal(text, &meta) != nil {
+		t.Fatal(err)
 	}
 	var b strings.Builder
-	for _, s := range specs {
+	refused := func(faults cluster.FieldErrors) {
+		for _, f := range faults {
+			fmt.Fprintln(&b, f)
+		}
+	}
+	if meta.Kind == parse.GroupKind {
+		g, faults := parse.ReadGroup(raw, origin(text))
+		if refused(faults); g != nil {
+			fmt.Fprintln(&b, g.Name, g.Prefixes, g.Labels, g.InForce)
+		}
+		return b.String()
+	}
+	o, faults := reader(t, meta.Kind)(raw, origin(text))
+	if refused(faults); o == nil {
+		return b.String()
+	}
+	if o.InForce == policy.Closed {
+		fmt.Fprintln(&b, "closed:")
+	}
+	for _, s := range o.Specs {
 		show(&b, &s)
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 func show(b *strings.Builder, s *policy.Spec) {
@@ -64,30 +93,15 @@ func show(b *strings.Builder, s *policy.Spec) {
 	if s.Log != "" {
 		fmt.Fprintf(b, "log %s\n", s.Log)
 	}
+	for _, text := range s.Unenforced {
+		fmt.Fprintf(b, "not enforced: %s\n", text)
+	}
 	for _, r := range s.Rules {
 		fmt.Fprintf(b, "%s:%d %s\n", r.Origin.Path, r.Origin.Line, r)
+		for _, text := range r.Unenforced {
+			fmt.Fprintf(b, "  not enforced: %s\n", text)
+		}
 	}
-}
-
-// readAny reads an object of the kind that it says it is.
-func readAny(text []byte) (string, error) {
-	var meta struct{ Kind string }
-	if err := yaml.Unmarshal(text, &meta); err != nil {
-		return "", err
-	}
-	switch meta.Kind {
-	case "NetworkPolicy":
-		return read[networkingv1.NetworkPolicy](text, parse.NetworkPolicy)
-	case "ClusterNetworkPolicy":
-		return read[v1alpha2.ClusterNetworkPolicy](text, parse.ClusterNetworkPolicy)
-	case "CiliumNetworkPolicy":
-		return read[ciliumv2.CiliumNetworkPolicy](text, parse.CiliumNetworkPolicy)
-	case "CiliumClusterwideNetworkPolicy":
-		return read[ciliumv2.CiliumClusterwideNetworkPolicy](text, parse.CiliumClusterwideNetworkPolicy)
-	case "CiliumCIDRGroup":
-		return readGroup(text)
-	}
-	return "", fmt.Errorf("kind %q", meta.Kind)
 }
 
 // TestObjects reads the objects of testdata: NAME is one, NAME/want what
@@ -113,10 +127,7 @@ func TestObjects(t *testing.T) {
 		}
 		fresh := &txtar.Archive{Comment: archive.Comment}
 		for _, f := range objects {
-			got, err := readAny(f.Data)
-			if err != nil {
-				got = strings.ReplaceAll(err.Error(), "; ", "\n") + "\n"
-			}
+			got := readAny(t, f.Data)
 			fresh.Files = append(fresh.Files, f, txtar.File{Name: f.Name + "/want", Data: []byte(got)})
 			if want := wants[f.Name]; got != want && flag.Arg(0) != "update" {
 				t.Errorf("%s: %s: got\n%swant\n%s", path, f.Name, got, want)
@@ -130,25 +141,9 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-func readGroup(text []byte) (string, error) {
-	raw, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		return "", err
-	}
-	var object ciliumv2.CiliumCIDRGroup
-	if faults := cluster.Decode(raw, &object); len(faults) > 0 {
-		return "", faults
-	}
-	g, err := parse.CIDRGroup(&object, "test:a.yaml")
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintln(g.Name, g.Prefixes, g.Labels), nil
-}
-
-// FuzzPolicies reads objects of any kind. What is accepted must be whole: each
-// peer says one thing, ranges of ports are not empty, prefixes have no bits
-// behind them.
+// FuzzPolicies reads objects of any kind. What is made of one must be whole,
+// whether it is good or not: each peer says one thing, ranges of ports are not
+// empty, prefixes have no bits behind them.
 func FuzzPolicies(f *testing.F) {
 	archives, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
@@ -170,12 +165,15 @@ func FuzzPolicies(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, specs := range [][]policy.Spec{
-			accepted[networkingv1.NetworkPolicy](raw, parse.NetworkPolicy), accepted[v1alpha2.ClusterNetworkPolicy](raw, parse.ClusterNetworkPolicy),
-			accepted[ciliumv2.CiliumNetworkPolicy](raw, parse.CiliumNetworkPolicy),
-			accepted[ciliumv2.CiliumClusterwideNetworkPolicy](raw, parse.CiliumClusterwideNetworkPolicy),
-		} {
-			for _, s := range specs {
+		for _, read := range parse.Readers() {
+			o, faults := read(raw, parse.Origin{})
+			if o == nil {
+				continue
+			}
+			if (o.InForce == policy.Closed) != (len(faults) > 0) || (o.Problem == "") != (len(faults) == 0) {
+				t.Errorf("%s: %q %q, %v", o.Ref, o.InForce, o.Problem, faults)
+			}
+			for _, s := range o.Specs {
 				for _, r := range s.Rules {
 					whole(t, r)
 				}
@@ -189,18 +187,6 @@ func FuzzPolicies(f *testing.F) {
 			t.Errorf("%d prefixes of %d", len(group.Prefixes), len(g.Spec.ExternalCIDRs))
 		}
 	})
-}
-
-func accepted[T any](raw []byte, of func(*T, string, parse.Lines) ([]policy.Spec, error)) []policy.Spec {
-	var object T
-	if len(cluster.Decode(raw, &object)) > 0 {
-		return nil
-	}
-	specs, err := of(&object, "", nil)
-	if err != nil {
-		return nil
-	}
-	return specs
 }
 
 func whole(t *testing.T, r policy.Rule) {

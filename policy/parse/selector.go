@@ -33,22 +33,34 @@ func namespaceKeys() keys { return keys{prefix: identity.NamespaceLabelsKey} }
 func sourceKeys() keys    { return keys{sources: true} }
 
 // selector reads a label selector, labels first. It is never nil, so that it
-// can't be taken for none.
+// can't be taken for none. Requirements that are not understood are left out: it
+// selects more then.
 func (r *reader) selector(at string, s *metav1.LabelSelector, of keys) policy.Selector {
 	out := policy.Selector{}
+	if r.lostAll(at) {
+		return out
+	}
 	for _, k := range slices.Sorted(maps.Keys(s.MatchLabels)) {
 		value := s.MatchLabels[k]
 		field := at + ".matchLabels"
-		source, key := r.key(field, k, of)
-		r.valid(field+"["+k+"]", value, validation.IsValidLabelValue)
-		if source == sourceReserved && value == "" {
-			out = append(out, policy.Requirement{Source: source, Key: key, Op: policy.Exists})
-			continue
+		req := policy.Requirement{Op: policy.In, Values: []string{value}}
+		sound := r.sound(field+"."+k, func() {
+			req.Source, req.Key = r.key(field, k, of)
+			r.valid(field+"["+k+"]", value, validation.IsValidLabelValue)
+		})
+		if req.Source == sourceReserved && value == "" {
+			req.Op, req.Values = policy.Exists, nil
 		}
-		out = append(out, policy.Requirement{Source: source, Key: key, Op: policy.In, Values: []string{value}})
+		if sound {
+			out = append(out, req)
+		}
 	}
 	for i, e := range s.MatchExpressions {
-		out = append(out, r.expression(item(at, "matchExpressions", i), e, of))
+		var req policy.Requirement
+		at := item(at, "matchExpressions", i)
+		if r.sound(at, func() { req = r.expression(at, e, of) }) {
+			out = append(out, req)
+		}
 	}
 	return out
 }
@@ -68,7 +80,7 @@ func (r *reader) key(field, text string, of keys) (source, key string) {
 		r.add(field, "key %q: %s", text, reason)
 	}
 	if of.sources && strings.HasPrefix(key, identity.DerivedPolicyKey) && key != identity.ServiceAccountKey && key != identity.ClusterKey {
-		r.add(field, "key %q: no pod has it, only %s and %s", text, identity.ServiceAccountKey, identity.ClusterKey)
+		r.unenforced(field, "key %q: no pod has it, only %s and %s", text, identity.ServiceAccountKey, identity.ClusterKey)
 	}
 	return source, of.prefix + key
 }

@@ -90,6 +90,12 @@ spec:
     - fromEntities: [world, cluster]
       toPorts: [{ports: [{port: "5432", protocol: TCP}]}]
 `, nil, 1},
+		{"partly", `
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: names, namespace: demo}
+spec: {endpointSelector: {matchLabels: {app: web}}, egress: [{toFQDNs: [{matchName: a.example}]}]}
+`, nil, 0},
 	}
 }
 

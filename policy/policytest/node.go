@@ -5,6 +5,8 @@ package policytest
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,30 +29,42 @@ type Node struct {
 	Endpoints statedb.RWTable[*endpoint.Endpoint]
 	Engine    *policy.Engine
 	Datapath  *bpf.Datapath
+	// Stop ends the node, as an agent ends.
+	Stop func()
 }
 
 // New reads a directory. What pods it has on the node are endpoints, from slot 2
 // on in the order of their names, and their policies are in the kernel. All ends with the test.
 func New(t testing.TB, dir, name string) *Node {
 	t.Helper()
+	return Open(t, dir, name, t.TempDir(), policy.Config{})
+}
+
+// Open is New with a directory for what outlives the node, and a configuration.
+func Open(t testing.TB, dir, name, run string, config policy.Config) *Node {
+	t.Helper()
 	n := &Node{DB: statedb.New(), Datapath: bpftest.Load(t, bpf.Settings{Policy: 1}, map[string]uint32{
 		"peers": 1024, "peer_prefixes": 1024, "peer_classes": 8192, "verdicts": 16384, "policies": 256,
 	})}
-	log, file := slog.New(slog.DiscardHandler), t.TempDir()
+	log := slog.New(slog.DiscardHandler)
 	var err1, err2, err3 error
 	n.Cluster, err1 = cluster.NewTables(n.DB)
 	n.Policies, err2 = policy.NewTables(n.DB)
 	n.Endpoints, err3 = endpoint.NewTable(n.DB)
 	check(t, err1, err2, err3)
-	source, err1 := manifests.New(manifests.Params{DB: n.DB, Tables: n.Cluster, Policies: n.Policies, Dir: dir, Log: log, Now: time.Now})
-	ids, err2 := identity.New(identity.Params{DB: n.DB, Tables: n.Cluster, Node: name, File: file + "/identities.json", Log: log, Now: time.Now})
+	last := policy.OpenLastGood(filepath.Join(run, "policy-last-good.json"), n.DB, n.Policies, log)
+	source, err1 := manifests.New(manifests.Params{
+		DB: n.DB, Tables: n.Cluster, Policies: n.Policies, LastGood: last, Dir: dir, Log: log, Now: time.Now,
+	})
+	ids, err2 := identity.New(identity.Params{DB: n.DB, Tables: n.Cluster, Node: name, File: run + "/identities.json", Log: log, Now: time.Now})
 	check(t, err1, err2)
 	n.Engine, err1 = policy.NewEngine(policy.Params{
 		DB: n.DB, Cluster: n.Cluster, Policies: n.Policies, Identities: ids.Identities(), Addresses: ids.Addresses(), Endpoints: n.Endpoints,
-		Node: name, Dir: file, Kernel: policy.NewKernel(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs}, time.Now), Log: log, PodWait: 5 * time.Second,
+		Node: name, Config: config, Dir: run, Kernel: policy.NewKernel(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs}, time.Now), Log: log, PodWait: 5 * time.Second,
 	})
 	check(t, err1)
-	run(t, source.Run, ids.Run, n.Engine.Run)
+	n.Stop = start(t, source.Run, ids.Run, n.Engine.Run, last.Run)
+	t.Cleanup(n.Stop)
 	n.settle(t, name)
 	return n
 }
@@ -64,13 +78,14 @@ func check(t testing.TB, errs ...error) {
 	}
 }
 
-func run(t testing.TB, parts ...func(context.Context) error) {
+// start runs parts until what it returns is called, which waits for them.
+func start(t testing.TB, parts ...func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, len(parts))
 	for _, part := range parts {
 		go func() { ended <- part(ctx) }()
 	}
-	t.Cleanup(func() {
+	return sync.OnceFunc(func() {
 		cancel()
 		for range parts {
 			if err := <-ended; err != nil {

@@ -1,6 +1,7 @@
 package random
 
 import (
+	"fmt"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,6 +69,19 @@ func (m *maker) far() netip.Prefix {
 	return netip.PrefixFrom(pick(m.r, outside(four)), pick(m.r, lengths(four))).Masked()
 }
 
+// spelled is a prefix as text, now and then as Kubernetes accepts it with a warning:
+// with leading zeros, or IPv4-mapped.
+func (m *maker) spelled(p netip.Prefix) string {
+	if !p.Addr().Is4() || !m.odds(15) {
+		return p.String()
+	}
+	if m.odds(50) {
+		return fmt.Sprintf("::ffff:%s/%d", p.Addr(), 96+p.Bits())
+	}
+	a := p.Addr().As4()
+	return fmt.Sprintf("%03d.%03d.%03d.%03d/%d", a[0], a[1], a[2], a[3], p.Bits())
+}
+
 // excepts are up to two prefixes within a prefix and smaller than it.
 func (m *maker) excepts(p netip.Prefix) []string {
 	var texts []string
@@ -75,7 +89,7 @@ func (m *maker) excepts(p netip.Prefix) []string {
 		four := p.Addr().Is4()
 		except := netip.PrefixFrom(m.address(four), pick(m.r, lengths(four))).Masked()
 		if len(texts) < 2 && except.Bits() > p.Bits() && p.Contains(except.Addr()) {
-			texts = append(texts, except.String())
+			texts = append(texts, m.spelled(except))
 		}
 	}
 	return texts

@@ -58,7 +58,7 @@ func (m *maker) peers() []networkingv1.NetworkPolicyPeer {
 		kind := m.r.IntN(4)
 		if kind == 3 {
 			prefix := m.prefix()
-			p.IPBlock = &networkingv1.IPBlock{CIDR: prefix.String()}
+			p.IPBlock = &networkingv1.IPBlock{CIDR: m.spelled(prefix)}
 			if m.odds(50) {
 				p.IPBlock.Except = m.excepts(prefix)
 			}

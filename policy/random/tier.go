@@ -47,8 +47,8 @@ func (m *maker) clusterEgress(action policyv1.ClusterNetworkPolicyRuleAction) po
 			to.Nodes, named = &s, false
 		case 1:
 			// The list is a set.
-			to.Networks, named = []policyv1.CIDR{policyv1.CIDR(m.prefix().String())}, false
-			if other := policyv1.CIDR(m.prefix().String()); other != to.Networks[0] {
+			to.Networks, named = []policyv1.CIDR{policyv1.CIDR(m.spelled(m.prefix()))}, false
+			if other := policyv1.CIDR(m.spelled(m.prefix())); other != to.Networks[0] {
 				to.Networks = append(to.Networks, other)
 			}
 		default:

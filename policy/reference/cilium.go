@@ -107,6 +107,9 @@ type rule struct {
 
 	ports [][]ciliumv2.PortProtocol
 	icmps []ciliumv2.ICMPRule
+
+	// nobody is an allow rule whose peers are not enforced, everybody such a deny rule.
+	nobody, everybody bool
 }
 
 func (s spec) ingress() (allows, denies []rule, isolate *bool) {
@@ -119,11 +122,13 @@ func (s spec) ingress() (allows, denies []rule, isolate *bool) {
 	for i, in := range s.rule.Ingress {
 		r := from("ingress", i, in.FromPeers)
 		r.ports, r.icmps = allowPorts(in.ToPorts), in.ICMPs
+		r.nobody = len(in.FromGroups) > 0 || asksAuthentication(in.Authentication)
 		allows = append(allows, r)
 	}
 	for i, in := range s.rule.IngressDeny {
 		r := from("ingressDeny", i, in.FromPeers)
 		r.ports, r.icmps = denyPorts(in.ToPorts), in.ICMPs
+		r.everybody = len(in.FromGroups) > 0
 		denies = append(denies, r)
 	}
 	if s.rule.EnableDefaultDeny == nil {
@@ -142,11 +147,13 @@ func (s spec) egress() (allows, denies []rule, isolate *bool) {
 	for i, out := range s.rule.Egress {
 		r := to("egress", i, out.ToPeers)
 		r.ports, r.icmps = allowPorts(out.ToPorts), out.ICMPs
+		r.nobody = len(out.ToGroups)+len(out.ToFQDNs) > 0 || asksAuthentication(out.Authentication)
 		allows = append(allows, r)
 	}
 	for i, out := range s.rule.EgressDeny {
 		r := to("egressDeny", i, out.ToPeers)
 		r.ports, r.icmps = denyPorts(out.ToPorts), out.ICMPs
+		r.everybody = len(out.ToGroups) > 0
 		denies = append(denies, r)
 	}
 	if s.rule.EnableDefaultDeny == nil {
@@ -155,9 +162,18 @@ func (s spec) egress() (allows, denies []rule, isolate *bool) {
 	return allows, denies, s.rule.EnableDefaultDeny.Egress
 }
 
+// asksAuthentication is true where an authentication is asked for, which nobody has.
+func asksAuthentication(a *ciliumv2.Authentication) bool { return a != nil && a.Mode != "disabled" }
+
+// allowPorts leaves out ports where a proxy would have to look further: there is
+// none, and nothing is allowed there.
 func allowPorts(rules []ciliumv2.PortRule) [][]ciliumv2.PortProtocol {
 	var ports [][]ciliumv2.PortProtocol
 	for _, r := range rules {
+		l7 := r.Rules != nil && len(r.Rules.HTTP)+len(r.Rules.Kafka)+len(r.Rules.DNS)+len(r.Rules.L7)+len(r.Rules.L7Proto) > 0
+		if l7 || r.TerminatingTLS != nil || r.OriginatingTLS != nil || r.Listener != nil || len(r.ServerNames) > 0 {
+			r.Ports = nil
+		}
 		ports = append(ports, r.Ports)
 	}
 	return ports
@@ -177,11 +193,15 @@ func denyPorts(rules []ciliumv2.PortDenyRule) [][]ciliumv2.PortProtocol {
 func (w *World) ciliumRule(f flow, r rule, others []rule) string {
 	layer4 := len(r.ports) > 0 || len(r.icmps) > 0
 	noPeers := r.endpoints == nil && r.nodes == nil && r.cidr == nil && r.cidrSet == nil && r.entities == nil && r.services == nil
-	if noPeers && (!layer4 || r.requires != nil) {
+	switch {
+	case r.nobody:
+		return ""
+	case r.everybody:
+	case noPeers && (!layer4 || r.requires != nil):
 		return ""
 	}
 	peer, port := "peers=all", "ports=all"
-	if !noPeers {
+	if !noPeers && !r.everybody {
 		peer = w.ciliumPeer(f.peer, r, others)
 	}
 	if layer4 {

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/utils/net"
 )
 
 // party is whoever has an address: a pod, a node, or, with neither, somebody
@@ -57,13 +58,13 @@ func (p party) place() string {
 // outside is true for who is neither a pod nor a node.
 func (p party) outside() bool { return p.pod == nil && p.node == nil }
 
-// within is true if the party's address is in a prefix. A single address may
-// stand for a prefix.
+// within is true if the party's address is in a prefix, as Kubernetes reads it. A
+// single address may stand for a prefix.
 func (p party) within(text string) bool {
-	if prefix, err := netip.ParsePrefix(text); err == nil {
-		return prefix.Contains(p.addr.Unmap())
+	if _, network, err := utilnet.ParseCIDRSloppy(text); err == nil {
+		return network.Contains(p.addr.Unmap().AsSlice())
 	}
-	return same(text, p.addr)
+	return utilnet.ParseIPSloppy(text).Equal(p.addr.AsSlice())
 }
 
 // namespaceLabels are a Namespace's labels, among them the one that the API

@@ -46,8 +46,14 @@ func (w *World) clusterRules(f flow, p *policyv1.ClusterNetworkPolicy) (string, 
 			peer := first("from", rule.From, func(from policyv1.ClusterNetworkPolicyIngressPeer) string {
 				return w.clusterPods(f.peer, from.Namespaces, from.Pods)
 			})
-			if port := f.clusterProtocols(rule.Protocols); peer != "" && port != "" {
-				return fmt.Sprintf("%s spec.ingress[%d] %s %s %s", name, i, rule.Action, peer, port), rule.Action
+			port, action := f.clusterProtocols(rule.Protocols), rule.Action
+			if slices.ContainsFunc(rule.From, func(from policyv1.ClusterNetworkPolicyIngressPeer) bool {
+				return from.Namespaces == nil && from.Pods == nil
+			}) {
+				peer, port, action = failClosed(action)
+			}
+			if peer != "" && port != "" {
+				return fmt.Sprintf("%s spec.ingress[%d] %s %s %s", name, i, action, peer, port), action
 			}
 		}
 		return "", ""
@@ -56,11 +62,28 @@ func (w *World) clusterRules(f flow, p *policyv1.ClusterNetworkPolicy) (string, 
 		peer := first("to", rule.To, func(to policyv1.ClusterNetworkPolicyEgressPeer) string {
 			return w.clusterDestination(f.peer, to)
 		})
-		if port := f.clusterProtocols(rule.Protocols); peer != "" && port != "" {
-			return fmt.Sprintf("%s spec.egress[%d] %s %s %s", name, i, rule.Action, peer, port), rule.Action
+		port, action := f.clusterProtocols(rule.Protocols), rule.Action
+		if slices.ContainsFunc(rule.To, func(to policyv1.ClusterNetworkPolicyEgressPeer) bool {
+			return to.Namespaces == nil && to.Pods == nil && to.Nodes == nil && to.Networks == nil
+		}) {
+			peer, port, action = failClosed(action)
+		}
+		if peer != "" && port != "" {
+			return fmt.Sprintf("%s spec.egress[%d] %s %s %s", name, i, action, peer, port), action
 		}
 	}
 	return "", ""
+}
+
+// failClosed is what the API says of a rule with a peer that is not known, or not
+// enforced: "For 'Accept' rules, 'fail closed' means: 'treat the rule as matching no
+// traffic'. For 'Deny' and 'Pass' rules, 'fail closed' means: 'treat the rule as a
+// 'Deny all' rule'."
+func failClosed(action policyv1.ClusterNetworkPolicyRuleAction) (peer, port string, does policyv1.ClusterNetworkPolicyRuleAction) {
+	if action == policyv1.ClusterNetworkPolicyRuleActionAccept {
+		return "", "", action
+	}
+	return "all", "ports=all", policyv1.ClusterNetworkPolicyRuleActionDeny
 }
 
 func (w *World) clusterSubject(who party, s policyv1.ClusterNetworkPolicySubject) bool {

@@ -33,6 +33,9 @@ func (s *Side) write(b io.Writer, dir policy.Direction, of Party) {
 		at = " (" + of.Node + ")"
 	}
 	fmt.Fprintf(b, "  %s of %s%s: %s\n", dir, of.Name, at, s.Why)
+	for _, text := range s.Policies {
+		fmt.Fprintf(b, "    %s\n", text)
+	}
 	if s.Problem != "" {
 		fmt.Fprintf(b, "    but not all of it is in the kernel: %s\n", s.Problem)
 	}
@@ -41,6 +44,9 @@ func (s *Side) write(b io.Writer, dir policy.Direction, of Party) {
 	}
 	for _, c := range s.Rules {
 		fmt.Fprintf(b, "    looked at %s (%s, %s): %s\n", c.Origin, c.Action, c.Tier, s.match(&c))
+		for _, text := range c.Unenforced {
+			fmt.Fprintf(b, "      not enforced: %s\n", text)
+		}
 	}
 	if len(s.Change) > 0 && s.Enforced {
 		what := map[bool]string{true: "to deny it, all of", false: "to allow it, one of"}[s.Allowed()]
@@ -54,6 +60,8 @@ func (s *Side) write(b io.Writer, dir policy.Direction, of Party) {
 // match says how far a rule matches the flow.
 func (s *Side) match(c *policy.Considered) string {
 	switch {
+	case len(c.Unenforced) > 0 && c.Action != policy.Deny && !c.Peer:
+		return "matches nothing, for not all of it is enforced"
 	case s.Rule != nil && s.Rule.ID == c.ID:
 		return "decides"
 	case c.Peer && c.Ports && c.Action == policy.Pass:

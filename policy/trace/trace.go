@@ -83,6 +83,9 @@ type Side struct {
 	policy.Finding
 	// Why is the answer in words.
 	Why string `json:"why"`
+	// Policies are those that isolate it or have rules for it, and that are not in force
+	// as they are written, each as "Kind namespace/name is STATE".
+	Policies []string `json:"policies,omitempty"`
 	// Problem is why the kernel of this node may do something else.
 	Problem string `json:"problem,omitempty"`
 	Audit   bool   `json:"audit,omitempty"`
@@ -181,7 +184,7 @@ func (t *Tracer) way(r statedb.ReadTxn, src Party, dst target) (Way, error) {
 
 // side adds to a finding what the kernel of this node has of it.
 func (t *Tracer) side(r statedb.ReadTxn, f policy.Finding, of Party, dir policy.Direction) Side {
-	s := Side{Finding: f, Audit: t.Engine.Config.Audit}
+	s := Side{Finding: f, Audit: t.Engine.Config.Audit, Policies: t.unlike(r, &f)}
 	switch {
 	case !f.Enforced && of.Node == "":
 		s.Why = "allowed: " + of.Name + " is outside, and nothing is enforced there"
@@ -208,6 +211,21 @@ func (t *Tracer) side(r statedb.ReadTxn, f policy.Finding, of Party, dir policy.
 		}
 	}
 	return s
+}
+
+// unlike are the policies of a finding that are not in force as they are written.
+func (t *Tracer) unlike(r statedb.ReadTxn, f *policy.Finding) (out []string) {
+	names := slices.Clone(f.Isolating)
+	for _, c := range f.Rules {
+		names = append(names, c.Origin.Ref.String())
+	}
+	for o := range t.Engine.Policies.Policies.All(r) {
+		name := o.Ref.String()
+		if slices.Contains(names, name) && (o.Problem != "" || len(o.Unenforced()) > 0) {
+			out = append(out, name+" is "+o.State())
+		}
+	}
+	return out
 }
 
 // conclude works out the verdict, and where to ask for more.

@@ -35,6 +35,7 @@ func TestTrace(t *testing.T) {
 		{"not-isolated", "n1", "demo/web", "demo/client", "80/UDP", trace.Allowed},
 		{"service", "n1", "demo/client", "demo/shop", "80", trace.Allowed},
 		{"service-address", "n1", "demo/db", "10.96.0.10", "80", trace.Denied},
+		{"unenforced", "n1", "demo/db", "198.51.100.7", "443", trace.Denied},
 		{"node", "n1", "node/n2", "demo/db", "1/TCP", trace.Allowed},
 		{"other-node", "n1", "host", "demo/db", "1/TCP", trace.Denied},
 		{"elsewhere", "n3", "demo/client", "demo/web", "8080", trace.Allowed},
