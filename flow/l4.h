@@ -47,6 +47,12 @@ INLINE void l4_walk_fragment(struct l4_walk *w, const __u8 *head)
 		w->fragment = FRAGMENT_FIRST;
 }
 
+/* Whether another header follows: also the authentication header, which hides nothing. */
+INLINE bool l4_is_extension(__u8 proto)
+{
+	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS || proto == IPPROTO_FRAGMENT || proto == IPPROTO_AH;
+}
+
 /* Walks IPv6 extension headers (RFC 8200 4.1) up to layer 4, or to where a later fragment's data begin. Returns 0 or a drop reason. */
 INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_walk *w)
 {
@@ -54,7 +60,7 @@ INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_w
 	int i;
 
 	for (i = 0; i < L4_EXTENSIONS; i++) {
-		if (w->proto != IPPROTO_HOPOPTS && w->proto != IPPROTO_ROUTING && w->proto != IPPROTO_DSTOPTS && w->proto != IPPROTO_FRAGMENT)
+		if (!l4_is_extension(w->proto))
 			return 0;
 		if (!packet_load(skb, pkt, w->off, head, sizeof(head)))
 			return l4_short(w);
@@ -63,6 +69,8 @@ INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_w
 				return DROP_EXTENSION_HEADERS; /* a fragment of a fragment */
 			l4_walk_fragment(w, head);
 			w->off += 8;
+		} else if (w->proto == IPPROTO_AH) {
+			w->off += (head[1] + 2) * 4; /* RFC 4302 2.2 */
 		} else {
 			w->off += (head[1] + 1) * 8;
 		}
