@@ -284,7 +284,9 @@ func (z *fuzz) dial(t *testing.T) {
 			// Another socket may have the port; the connection is in progress, or refused.
 			_ = unix.Bind(fd, &unix.SockaddrInet6{Addr: src.As16(), Port: int(own)})
 			_ = unix.Connect(fd, &unix.SockaddrInet6{Addr: dst.As16(), Port: int(port)})
-			z.generator.Remember(oracle.Flow{Src: src, Dst: dst, Proto: oracle.TCP, SPort: own, DPort: port})
+			flow := oracle.Flow{Src: src, Dst: dst, Proto: oracle.TCP, SPort: own, DPort: port}
+			z.model.Dialled(flow)
+			z.generator.Remember(flow)
 		}
 		return nil
 	}))

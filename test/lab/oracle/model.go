@@ -163,14 +163,37 @@ func (m *Model) verdict(node string, f Flow) bool {
 	if !known {
 		here := *m.World
 		here.Node = node
-		allowed = here.Verdict(probe(f)).Allowed
+		allowed = here.Verdict(m.probe(f)).Allowed
 		m.verdicts[q] = allowed
 	}
 	return allowed
 }
 
-func probe(f Flow) reference.Probe {
-	return reference.Probe{Src: f.Src, Dst: f.Dst, Proto: f.Proto, Port: f.DPort}
+// probe is the flow as the reference knows its ends: it takes the address of a gateway for one of its node.
+func (m *Model) probe(f Flow) reference.Probe {
+	return reference.Probe{Src: m.nodeAddress(f.Src), Dst: m.nodeAddress(f.Dst), Proto: f.Proto, Port: f.DPort}
+}
+
+// nodeAddress is the node's own address of the same family for that of its gateway, and any other address itself.
+func (m *Model) nodeAddress(a netip.Addr) netip.Addr {
+	for name, gateways := range m.Gateways {
+		if !slices.Contains(gateways, a) || m.Node(name) == nil {
+			continue
+		}
+		for _, own := range m.Node(name).Addrs {
+			if own.Is4() == a.Is4() && !slices.Contains(gateways, own) && !own.IsLinkLocalUnicast() {
+				return own
+			}
+		}
+	}
+	return a
+}
+
+// Dialled notes that the kernel of the flow's source begins it.
+func (m *Model) Dialled(f Flow) {
+	if m.passes(f, true, true) {
+		m.passes(f.Reverse(), true, true)
+	}
 }
 
 // Attempt finds what a packet belongs to; nil if it isn't an attempt's.
@@ -203,7 +226,7 @@ func (m *Model) Judge(to *Place, s Seen) string {
 	}
 	why := "policies do not allow it"
 	for _, f := range m.real(a, to, s) {
-		why += fmt.Sprintf("; %s: %s", f, m.World.Path(probe(f)).Why)
+		why += fmt.Sprintf("; %s: %s", f, m.World.Path(m.probe(f)).Why)
 	}
 	return why
 }
@@ -212,7 +235,7 @@ func (m *Model) Judge(to *Place, s Seen) string {
 // from now on.
 func (m *Model) Accepted(f Flow) string {
 	if f.Src != f.Dst && !m.passes(f, true, true) {
-		return "policies do not allow it: " + m.World.Path(probe(f)).Why
+		return "policies do not allow it: " + m.World.Path(m.probe(f)).Why
 	}
 	return ""
 }
@@ -248,7 +271,7 @@ func (m *Model) judgeAnswer(to *Place, s Seen) string {
 	case !s.Error && m.either(s.Flow):
 		return ""
 	}
-	why := "; " + m.World.Path(probe(s.Flow)).Why
+	why := "; " + m.World.Path(m.probe(s.Flow)).Why
 	return fmt.Sprintf("%s, flags %#x, is neither allowed nor an answer to what is", s.Flow, s.TCPFlags) + why
 }
 
