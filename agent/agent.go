@@ -281,7 +281,7 @@ func (a *Agent) startEndpoints(ctx context.Context) error {
 	}
 	purger := flow.NewPurger(a.datapath, a.log)
 	a.group.Add(job.OneShot("rows-of-gone-pods", func(ctx context.Context, _ cell.Health) error { return purger.Run(ctx) }))
-	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Follow: a.followsHost(), Netns: endpoint.LinkNetns(a.host), Gone: purger.Forget}
+	kernel := &endpoint.Kernel{Datapath: a.datapath, Epochs: a.epochs, Follow: a.followsHost(), Netns: endpoint.LinkNetns(a.host), Administers: a.administers, Gone: purger.Forget}
 	if a.engine != nil {
 		kernel.Hold = a.engine.Hold
 	}

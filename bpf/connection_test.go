@@ -17,7 +17,7 @@ func (w *world) makePodNamespaces(t testing.TB) {
 		fd := podNamespace(t, families(worldNames()[name]))
 		w.pods[name] = fd
 		must(t, netlink.SetNetNsIdByFd(fd, slot))
-		must(t, w.PodNetns.Put(uint32(slot), int32(slot)))
+		must(t, w.PodNetns.Put(uint32(slot), DatapathNetns{Id: int32(slot)}))
 	}
 }
 
@@ -156,11 +156,27 @@ func connectionSideRows() []row {
 				before: all(knowConnection("c", 40000, "b", 80), isolates(slotB, ingress, allows("c", tcp, 80)))},
 			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 A seq 1 ack 2`, want: "DROP_POLICY_NO_RULE REPLY_RESET", before: isolates(slotB, ingress)},
 		}},
-		{name: "a pod that may not begin anything goes on once its peer has spoken", steps: []step{
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "DROP_NO_CONNECTION", out: "=",
-				before: all(knowConnection("c", 40000, "b", 80), isolates(slotB, egress))},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 A`, want: "FORWARD_POD"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "FORWARD_WIRE"},
+		{name: "a pod that may not begin anything answers what it accepted", steps: []step{
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "FORWARD_RESOLVE", before: all(knowConnection("c", 40000, "b", 80), isolates(slotB, egress))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 81 > 40000 A`, want: "DROP_NO_CONNECTION", out: "="},
 		}},
+		{name: "a pod that may change what its kernel says goes on once its peer has spoken", steps: []step{
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "DROP_NO_CONNECTION", out: "=",
+				before: all(knowConnection("c", 40000, "b", 80), isolates(slotB, egress), administers(slotB, true))},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 A`, want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "FORWARD_WIRE", after: administers(slotB, false)},
+		}},
+	}
+}
+
+// administers says whether a pod may change its network namespace.
+func administers(slot uint16, may bool) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		row := DatapathNetns{Id: int32(slot)}
+		if may {
+			row.Forgeable = 1
+		}
+		must(t, w.PodNetns.Put(uint32(slot), row))
 	}
 }

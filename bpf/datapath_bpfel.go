@@ -409,6 +409,12 @@ type DatapathMemberKey struct {
 	Pad     uint8
 }
 
+type DatapathNetns struct {
+	_         structs.HostLayout
+	Id        int32
+	Forgeable uint32
+}
+
 type DatapathOrigin struct {
 	_       structs.HostLayout
 	Addr    DatapathAddr

@@ -117,7 +117,7 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "fragments":
 		return dump[DatapathFragmentKey, DatapathFragmentL4](d.Fragments, fn)
 	case "pod_netns":
-		return dump[uint32, int32](d.PodNetns, fn)
+		return dump[uint32, DatapathNetns](d.PodNetns, fn)
 	case "members":
 		return dump[DatapathMemberKey, uint32](d.Members, fn)
 	case "cpus", "events", "own_filter", "socket_outcomes":

@@ -173,7 +173,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set("fragments", 1)
 	}
 	set("translations", o.Sizes.Translations)
-	if s.Policy == 0 && s.Direct == 0 {
+	if s.Policy == 0 && s.Direct == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
 		set("pod_netns", 1)
 	}
 	set("members", max(o.Sizes.Services, 1))

@@ -107,6 +107,7 @@ func FromPod(pod *corev1.Pod, source string) (*Pod, error) {
 		Labels:         maps.Clone(pod.Labels),
 		Annotations:    maps.Clone(pod.Annotations),
 		HostNetwork:    pod.Spec.HostNetwork,
+		NetAdmin:       netAdmin(&pod.Spec),
 		Phase:          string(pod.Status.Phase),
 		Ready:          ready(&pod.Status),
 		Terminating:    pod.DeletionTimestamp != nil,

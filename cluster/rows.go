@@ -120,6 +120,9 @@ type Pod struct {
 	Annotations    map[string]string `json:"annotations,omitempty"`
 	// HostNetwork pods share the node's network namespace and its addresses.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
+	// NetAdmin: a container has CAP_NET_ADMIN in the pod's network namespace, or
+	// may get it.
+	NetAdmin bool `json:"netAdmin,omitempty"`
 	// Phase is Pending, Running, Succeeded, Failed, Unknown or empty.
 	Phase string `json:"phase,omitempty"`
 	// Ready is the condition of that name. A Pod without any conditions, which a
@@ -158,7 +161,7 @@ func (p *Pod) OwnsAddresses() bool { return !p.HostNetwork && !p.Ended() }
 // Equal reports whether two rows say the same.
 func (p *Pod) Equal(o *Pod) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID &&
-		p.NodeName == o.NodeName && p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork &&
+		p.NodeName == o.NodeName && p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork && p.NetAdmin == o.NetAdmin &&
 		p.Phase == o.Phase && p.Ready == o.Ready && p.Terminating == o.Terminating && p.Source == o.Source &&
 		maps.Equal(p.Labels, o.Labels) && maps.Equal(p.Annotations, o.Annotations) &&
 		slices.Equal(p.Addresses, o.Addresses) &&

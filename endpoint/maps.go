@@ -31,6 +31,9 @@ type Kernel struct {
 	// Netns returns the id of the network namespace at the other end of a link,
 	// as the node's namespace numbers it; false if it has none any more.
 	Netns func(link int) (id int32, ok bool, err error)
+	// Administers reports whether the pod may change its own network namespace,
+	// and so what its kernel says of connections; nil: every pod may.
+	Administers func(*Endpoint) bool
 	// Gone, if not nil, is called when the datapath has forgotten an endpoint:
 	// what is left of its flows may go.
 	Gone func(addresses []netip.Addr)

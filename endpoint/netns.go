@@ -6,6 +6,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+
+	"myelin/bpf"
 )
 
 // LinkNetns returns a Kernel's Netns that asks the kernel. A veth reports the
@@ -39,11 +41,15 @@ func (k *Kernel) writeNetns(e *Endpoint) error {
 	if !ok {
 		return k.deleteNetns(e.ID)
 	}
-	var old int32
-	if k.Datapath.PodNetns.Lookup(uint32(e.ID), &old) == nil && old == id {
+	row := bpf.DatapathNetns{Id: id}
+	if k.Administers == nil || k.Administers(e) {
+		row.Forgeable = 1
+	}
+	var old bpf.DatapathNetns
+	if k.Datapath.PodNetns.Lookup(uint32(e.ID), &old) == nil && old == row {
 		return nil
 	}
-	if err := k.Datapath.PodNetns.Put(uint32(e.ID), id); err != nil {
+	if err := k.Datapath.PodNetns.Put(uint32(e.ID), row); err != nil {
 		return fmt.Errorf("write network namespace of %s: %w", e.PodName(), err)
 	}
 	return nil
@@ -59,11 +65,11 @@ func (k *Kernel) deleteNetns(slot uint16) error {
 func (k *Kernel) pruneNetns(slots map[uint16]bool) error {
 	var (
 		slot  uint32
-		id    int32
+		row   bpf.DatapathNetns
 		stale []uint32
 	)
 	all := k.Datapath.PodNetns.Iterate()
-	for all.Next(&slot, &id) {
+	for all.Next(&slot, &row) {
 		if slot != HostID && !slots[uint16(slot)] {
 			stale = append(stale, slot)
 		}

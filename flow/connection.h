@@ -9,13 +9,18 @@
 #include "../policy/policy.h"
 #include "flow.h"
 
-/* By endpoint slot: the id of the pod's network namespace, as the node's namespace numbers it; NETNS_HOST for the host. */
+struct netns {
+	__s32 id;        /* as the node's namespace numbers it; NETNS_HOST for the host */
+	__u32 forgeable; /* true: the pod may change what its kernel says (CAP_NET_ADMIN: TCP_REPAIR) */
+};
+
+/* The network namespaces of pods, by endpoint slot. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
-	__type(value, __s32);
+	__type(value, struct netns);
 } pod_netns SEC(".maps");
 
 #define NETNS_HOST -1 /* BPF_F_CURRENT_NETNS: hooks hang on devices of the host's namespace */
@@ -25,6 +30,7 @@ enum connection {
 	CONNECTION_NONE,     /* the endpoint's kernel has no such connection */
 	CONNECTION_OPENED,   /* the endpoint opened it */
 	CONNECTION_ACCEPTED, /* its peer did */
+	CONNECTION_CLAIMED,  /* its peer did, says a kernel that the pod may change */
 };
 
 /* The state of the endpoint's socket between local and remote; with remote port 0, of the one that listens. BPF_TCP_CLOSE if there is none. */
@@ -64,7 +70,7 @@ APART int connection_at(struct __sk_buff *skb, __u32 slot, __u32 sender)
 	const struct addr *local, *remote;
 	__be16 local_port, remote_port;
 	struct cpu *c = cpu_this();
-	__s32 *netns;
+	struct netns *netns;
 
 	if (!c || !slot)
 		return CONNECTION_UNKNOWN;
@@ -75,7 +81,7 @@ APART int connection_at(struct __sk_buff *skb, __u32 slot, __u32 sender)
 	remote = sender ? &c->pkt.dst : &c->pkt.src;
 	local_port = sender ? c->pkt.sport : c->pkt.dport;
 	remote_port = sender ? c->pkt.dport : c->pkt.sport;
-	switch (socket_state(skb, c, *netns, local, local_port, remote, remote_port)) {
+	switch (socket_state(skb, c, netns->id, local, local_port, remote, remote_port)) {
 	case BPF_TCP_CLOSE:
 	case BPF_TCP_LISTEN:
 		return CONNECTION_NONE;
@@ -84,7 +90,9 @@ APART int connection_at(struct __sk_buff *skb, __u32 slot, __u32 sender)
 	case BPF_TCP_NEW_SYN_RECV:
 		return CONNECTION_ACCEPTED;
 	}
-	return socket_state(skb, c, *netns, local, local_port, remote, 0) == BPF_TCP_LISTEN ? CONNECTION_ACCEPTED : CONNECTION_OPENED;
+	if (socket_state(skb, c, netns->id, local, local_port, remote, 0) != BPF_TCP_LISTEN)
+		return CONNECTION_OPENED;
+	return netns->forgeable ? CONNECTION_CLAIMED : CONNECTION_ACCEPTED;
 }
 
 /* Who opened the connection of the CPU's segment, as its sender sees it. */
@@ -92,7 +100,7 @@ enum connection_side {
 	SEGMENT_OF_NONE,
 	SEGMENT_OF_OPENER,
 	SEGMENT_OF_ACCEPTOR,
-	SEGMENT_OF_EITHER, /* only the sender's own kernel says that the peer opened it, which a privileged pod can make it say */
+	SEGMENT_OF_EITHER, /* only the sender's own kernel says that the peer opened it, and the sender may have made it say so */
 };
 
 /* Asks both ends, as far as they are of this node. What the receiver's kernel says counts for more: the sender has no influence on it. */
@@ -107,7 +115,9 @@ INLINE enum connection_side connection_side(struct __sk_buff *skb, const struct 
 		return SEGMENT_OF_NONE;
 	if (receiver != CONNECTION_UNKNOWN)
 		return receiver == CONNECTION_OPENED ? SEGMENT_OF_ACCEPTOR : SEGMENT_OF_OPENER;
-	return sender == CONNECTION_ACCEPTED ? SEGMENT_OF_EITHER : SEGMENT_OF_OPENER;
+	if (sender == CONNECTION_CLAIMED)
+		return SEGMENT_OF_EITHER;
+	return sender == CONNECTION_ACCEPTED ? SEGMENT_OF_ACCEPTOR : SEGMENT_OF_OPENER;
 }
 
 #endif

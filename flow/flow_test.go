@@ -152,6 +152,11 @@ func TestTranslatedFlow(t *testing.T) {
 
 func TestLifetime(t *testing.T) {
 	row := func(flags bpf.DatapathFlowFlag) *flow.Row { return &flow.Row{Flags: uint8(flags)} }
+	established := func(flags bpf.DatapathFlowFlag) *flow.Row {
+		r := row(flags)
+		r.Side[0].TcpFlags = flow.ACK // of the side that began
+		return r
+	}
 	replied, closing := bpf.DatapathFlowFlagFLOW_REPLIED, bpf.DatapathFlowFlagFLOW_CLOSING
 	for _, c := range []struct {
 		row      *flow.Row
@@ -160,7 +165,8 @@ func TestLifetime(t *testing.T) {
 		want     bpf.DatapathFlowSeconds
 	}{
 		{row(0), 6, flow.Unreplied, bpf.DatapathFlowSecondsFLOW_SYN_SECONDS},
-		{row(replied), 6, flow.Replied, bpf.DatapathFlowSecondsFLOW_TCP_SECONDS},
+		{row(replied), 6, flow.Replied, bpf.DatapathFlowSecondsFLOW_SYN_SECONDS},
+		{established(replied), 6, flow.Replied, bpf.DatapathFlowSecondsFLOW_TCP_SECONDS},
 		{row(replied | closing), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
 		{row(replied), 17, flow.Replied, bpf.DatapathFlowSecondsFLOW_OTHER_SECONDS},
 	} {

@@ -219,6 +219,31 @@ INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
 /* The packet leaves as it is. */
 #define NAT_NONE -1
 
+/*
+ * Makes the row of a connection that the world opened to the pod's own address, whose row is gone: the pod's kernel knows it. The CPU's segment begins
+ * none then. Returns 1 if that is so. Slow path: segments without a row.
+ */
+APART int nat_restore(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct endpoint *e;
+	struct flow *f;
+	int side, at;
+
+	if (!c || c->pkt.proto != IPPROTO_TCP || flow_syn(&c->pkt))
+		return 0;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.src);
+	at = e ? connection_at(skb, e->slot, true) : CONNECTION_UNKNOWN;
+	if (at != CONNECTION_ACCEPTED && at != CONNECTION_CLAIMED)
+		return 0;
+	side = flow_key_own(c);
+	f = flow_new(c, side);
+	f->origin = !side;
+	flow_count(skb, &c->pkt, f, side);
+	bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
+	return 1;
+}
+
 /* Translates the CPU's packet, which a pod sends to the world, to the address c->snat. Returns 0, NAT_NONE or a drop reason. */
 APART int nat_out(struct __sk_buff *skb)
 {
@@ -246,9 +271,9 @@ APART int nat_out(struct __sk_buff *skb)
 			outcome = judge_known(skb, c, side, false);
 			if (outcome)
 				return outcome;
-			if (c->ask.reply)
-				return NAT_NONE; /* of a connection that the world opened */
 		}
+		if (nat_restore(skb))
+			return NAT_NONE;
 		attempt = nat_search(skb);
 		if (attempt < 0)
 			return DROP_NAT_NO_PORT;
