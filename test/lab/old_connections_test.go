@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"myelin/bpf"
 )
 
 // oldConnection is a TCP connection that was established before any policy selected one of its ends. Index 0 is the
