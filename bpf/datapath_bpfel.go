@@ -291,16 +291,16 @@ const (
 
 type DatapathFragmentKey struct {
 	_       structs.HostLayout
-	Src     DatapathAddr
-	Dst     DatapathAddr
-	Id      uint32
-	Proto   uint32
 	Ifindex uint32
-	Pad     uint32
+	Index   uint32
 }
 
-type DatapathFragmentL4 struct {
+type DatapathFragmentRow struct {
 	_        structs.HostLayout
+	Src      DatapathAddr
+	Dst      DatapathAddr
+	Id       uint32
+	KeyProto uint32
 	Sport    uint16
 	Dport    uint16
 	Header   uint16

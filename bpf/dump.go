@@ -115,7 +115,7 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "loads", "xdp_ports", "xdp_wires":
 		return dump[uint32, uint32](d.mapByName(name), fn)
 	case "fragments":
-		return dump[DatapathFragmentKey, DatapathFragmentL4](d.Fragments, fn)
+		return dump[DatapathFragmentKey, DatapathFragmentRow](d.Fragments, fn)
 	case "pod_netns":
 		return dump[uint32, DatapathNetns](d.PodNetns, fn)
 	case "members":

@@ -8,17 +8,27 @@
 #include "../bpf/packet.h"
 #include "../drop/drop.h"
 
-/* What receivers reassemble by: IPv4 by protocol as well (RFC 791 3.2), IPv6 not (RFC 8200 4.5), whose later fragments may claim any next header. */
+/*
+ * Where a packet's row is: each pod has FRAGMENT_POD_ROWS of its own, and all wires together FRAGMENT_WIRE_ROWS, so that a flood of fragments takes rows of
+ * its own sender only.
+ */
 struct fragment_key {
+	__u32 ifindex; /* of the pod link; 0: a wire */
+	__u32 index;
+};
+
+#define FRAGMENT_POD_BITS 9
+#define FRAGMENT_WIRE_BITS 12
+
+/*
+ * What receivers reassemble by, IPv4 by protocol as well (RFC 791 3.2), IPv6 not (RFC 8200 4.5), whose later fragments may claim any next header; and layer 4
+ * of the first fragment.
+ */
+struct fragment_row {
 	struct addr src;
 	struct addr dst;
 	__be32 id;
-	__u32 proto;   /* IPv6: 0 */
-	__u32 ifindex; /* of the pod link, so that no pod writes what another pod's fragments are; 0: a wire */
-	__u32 pad;
-};
-
-struct fragment_l4 {
+	__u32 key_proto; /* IPv6: 0 */
 	__be16 sport;
 	__be16 dport;
 	__u16 header; /* bytes of the fragmentable part up to the end of the layer-4 header */
@@ -30,26 +40,31 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
 	__type(key, struct fragment_key);
-	__type(value, struct fragment_l4);
+	__type(value, struct fragment_row);
 } fragments SEC(".maps");
 
 INLINE struct fragment_key fragment_key(const struct packet *pkt, __be32 id)
 {
-	struct fragment_key k = { .src = pkt->src, .dst = pkt->dst, .id = id };
+	bool pod = pkt->hook == HOOK_FROM_POD;
+	__u64 hash = (addr_pair_hash(&pkt->src, &pkt->dst) + id) * 0x94d049bb133111ebULL;
+	struct fragment_key k = { .ifindex = pod ? pkt->ifindex : 0, .index = hash >> (64 - (pod ? FRAGMENT_POD_BITS : FRAGMENT_WIRE_BITS)) };
 
-	if (pkt->family == 4)
-		k.proto = pkt->proto;
-	if (pkt->hook == HOOK_FROM_POD)
-		k.ifindex = pkt->ifindex;
 	return k;
+}
+
+INLINE __u32 fragment_proto(const struct packet *pkt)
+{
+	return pkt->family == 4 ? pkt->proto : 0;
 }
 
 /* Remembers the first fragment's layer 4, whose header ends at the given byte of the fragmentable part. */
 INLINE void fragment_keep(const struct packet *pkt, __be32 id, __u16 header)
 {
 	struct fragment_key k = fragment_key(pkt, id);
-	struct fragment_l4 v = { .sport = pkt->sport, .dport = pkt->dport, .header = header, .proto = pkt->proto, .icmp_type = pkt->icmp_type };
+	struct fragment_row v = { .src = pkt->src, .dst = pkt->dst, .id = id, .sport = pkt->sport, .dport = pkt->dport, .header = header, .proto = pkt->proto };
 
+	v.key_proto = fragment_proto(pkt);
+	v.icmp_type = pkt->icmp_type;
 	bpf_map_update_elem(&fragments, &k, &v, BPF_ANY);
 }
 
@@ -57,9 +72,9 @@ INLINE void fragment_keep(const struct packet *pkt, __be32 id, __u16 header)
 INLINE int fragment_find(struct packet *pkt, __be32 id, __u16 offset)
 {
 	struct fragment_key k = fragment_key(pkt, id);
-	struct fragment_l4 *v = bpf_map_lookup_elem(&fragments, &k);
+	struct fragment_row *v = bpf_map_lookup_elem(&fragments, &k);
 
-	if (!v)
+	if (!v || v->id != id || v->key_proto != fragment_proto(pkt) || !addr_equal(&v->src, &pkt->src) || !addr_equal(&v->dst, &pkt->dst))
 		return DROP_FRAGMENT_FIRST_MISSING;
 	if (offset < v->header)
 		return DROP_FRAGMENT_OVERLAP; /* it would write another header over the first fragment's (RFC 3128) */

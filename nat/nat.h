@@ -188,6 +188,57 @@ APART int nat_find(void)
 	return found;
 }
 
+/* What nat_reclaim counts, in the CPU's scratch: the verifier would follow each value of it in registers. */
+struct nat_share {
+	__u32 slot;   /* of the pod that may have most */
+	__u32 owned;  /* candidates that it has */
+	__u32 oldest; /* clock tick of the last packet of the one that was idle for the longest */
+	__u32 found;  /* its attempt, and 1 more */
+};
+
+/* Looks at one candidate. */
+INLINE void nat_share_count(struct nat_share *s, const struct flow *f, __u32 attempt)
+{
+	if (!attempt)
+		s->slot = f->slot;
+	if (f->slot != s->slot)
+		return;
+	s->owned++;
+	if (s->found && !clock_before(f->seen, s->oldest))
+		return;
+	s->found = attempt + 1;
+	s->oldest = f->seen;
+}
+
+/*
+ * Where no candidate is free and another pod has most of them: deletes the row of that pod that was idle for the longest. Returns its attempt, or -1. Slow
+ * path, under pressure only.
+ */
+APART int nat_reclaim(void)
+{
+	struct cpu *c = cpu_this();
+	struct nat_share *s;
+	struct flow *f;
+	int i;
+
+	if (!c)
+		return -1;
+	s = (void *)c->scratch;
+	__builtin_memset(s, 0, sizeof(*s));
+	for (i = 0; i < NAT_ATTEMPTS; i++) {
+		nat_key(c, i);
+		f = bpf_map_lookup_elem(&flows, &c->key);
+		if (f && (!i || nat_candidate(&c->pkt, i) != nat_candidate(&c->pkt, 0))) /* in a small range attempts meet again */
+			nat_share_count(s, f, i);
+	}
+	if (!s->found || !s->slot || s->slot == c->path.src_slot || s->owned <= NAT_ATTEMPTS / 2)
+		return -1;
+	i = (s->found - 1) & (NAT_ATTEMPTS - 1);
+	nat_key(c, i);
+	bpf_map_delete_elem(&flows, &c->key);
+	return i;
+}
+
 /* Finds or makes the row of a flow whose first candidate is not its own. Returns the attempt, or -1. A later candidate may be in use while an earlier
  * one is free again, so all are looked at before one is claimed. */
 APART int nat_search(struct __sk_buff *skb)
@@ -200,7 +251,8 @@ APART int nat_search(struct __sk_buff *skb)
 		if (nat_claim(skb, i & (NAT_ATTEMPTS - 1), i >= NAT_ATTEMPTS))
 			return i & (NAT_ATTEMPTS - 1);
 	}
-	return -1;
+	i = nat_reclaim();
+	return i >= 0 && nat_claim(skb, i, true) ? i : -1;
 }
 
 /* What is no new flow of the pod's, but its answer to one that the world began: the row says so. Cost: per packet of such a flow. */
