@@ -215,7 +215,7 @@ func (m *Model) Judge(to *Place, s Seen) string {
 		return "" // sent under other policies
 	case s.Proto == ICMPv6 && s.Whole && (s.DPort >= 130 && s.DPort <= 137 || s.DPort == 143), s.Proto == 2:
 		return "" // neighbours and groups, which no policy is about
-	case a == nil || m.answers(a, s):
+	case a == nil || to == a.From || m.answers(a, s): // what comes back to its sender is an answer
 		return m.judgeAnswer(to, s)
 	}
 	if why := m.forged(a, to); why != "" {
@@ -250,9 +250,15 @@ func (m *Model) answers(a *Attempt, s Seen) bool {
 		if f.SPort == 0 && f.DPort == 0 { // its ports could not be read
 			back.SPort, back.DPort = s.SPort, s.DPort
 		}
+		if own := m.nodeAddress(back.Dst); own == s.Dst {
+			back.Dst = own // a raw socket of a node does not say to which of its addresses a packet came
+		}
 		if s.Flow == back && s.Flow != f {
 			return true
 		}
+	}
+	if s.Error && a.Outer.IsValid() && s.Quoted.Src == a.Outer {
+		return true // it is about the packet around the attempt
 	}
 	same := func(f Flow) bool { return f.Proto == s.Proto && f.DPort == s.DPort }
 	return s.Error && !slices.ContainsFunc(a.Real, same)
