@@ -41,12 +41,19 @@ type Model struct {
 	Places   []*Place
 	Gateways map[string][]netip.Addr // by node: what the node is called by its pods
 	World    *reference.World
-	Tunnel   bool // pods' packets come in a tunnel only
+	Tunnel   bool                          // pods' packets come in a tunnel only
+	Services map[Frontend][]netip.AddrPort // where they lead
 
 	attempts map[uint64]*Attempt
 	ids      map[fragmentKey]*Attempt
 	open     map[at]bool
 	verdicts map[at]bool
+}
+
+// Frontend is an address and port of a Service.
+type Frontend struct {
+	netip.AddrPort
+	Proto uint8
 }
 
 type fragmentKey struct {
@@ -82,11 +89,23 @@ func (m *Model) Sent(a *Attempt) {
 			m.ids[fragmentKey{s.Src, s.Dst, s.ID}] = a
 		}
 	}
-	for _, f := range slices.Concat(a.Real, a.Fakes) {
+	for _, f := range m.led(slices.Concat(a.Real, a.Fakes)) {
 		if m.passes(f, a.honest(), a.Begins) {
 			m.passes(f.Reverse(), true, true) // by which the receiver's kernel may answer
 		}
 	}
+}
+
+// led are flows and, of those to a Service, also what they become: policies judge the client and the backend.
+func (m *Model) led(flows []Flow) []Flow {
+	list := slices.Clone(flows)
+	for _, f := range flows {
+		for _, backend := range m.Services[Frontend{netip.AddrPortFrom(f.Dst, f.DPort), f.Proto}] {
+			f.Dst, f.DPort = backend.Addr(), backend.Port()
+			list = append(list, f)
+		}
+	}
+	return list
 }
 
 // honest: a pod sends it by its own name. What a node's root or the world sends has passed no policy for its source.
@@ -274,6 +293,8 @@ func (m *Model) judgeAnswer(to *Place, s Seen) string {
 		return "" // also by which the datapath cuts a connection
 	case s.Error && (to.Has(s.Quoted.Src) || m.either(s.Quoted)):
 		return ""
+	case s.Error && m.passes(s.Flow, false, false):
+		return "" // policies allow the message itself, whatever it quotes
 	case !s.Error && m.either(s.Flow):
 		return ""
 	}
@@ -293,11 +314,14 @@ func (m *Model) either(f Flow) bool {
 // real are the flows to judge: what the receiver knows, else what it may make of the packet.
 func (m *Model) real(a *Attempt, to *Place, s Seen) []Flow {
 	if !s.Whole {
-		return a.Real
+		return m.led(a.Real)
 	}
 	f := s.Flow
-	if a.From.Pod && a.From.Has(a.Claimed) {
-		f.Src = a.Claimed // also where the pod is behind its node
+	if a.From.Pod && a.From.Has(a.Claimed) && f.Src != a.Claimed {
+		f.Src = a.Claimed // the pod is behind its node, or answers as a Service, by a port that is not its own either
+		if len(a.Real) > 0 && a.Real[0].SPort != 0 && !f.isICMP() {
+			f.SPort = a.Real[0].SPort
+		}
 	}
 	if !to.Has(f.Dst) {
 		for _, own := range to.Addrs {
