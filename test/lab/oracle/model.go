@@ -32,7 +32,8 @@ type Attempt struct {
 	Frames [][]byte
 	// Fakes are flows that a careless reader may take the packet for.
 	Fakes []Flow
-	// Begins: the packet may open a flow. Of TCP, a SYN does.
+	// Begins: the packet may open a flow. Of TCP any segment does: its sender may open the connection where policies
+	// allow it, and the datapath takes what it saw before there were policies for old connections.
 	Begins bool
 }
 
@@ -90,6 +91,9 @@ func (m *Model) Sent(a *Attempt) {
 		}
 	}
 	for _, f := range m.led(slices.Concat(a.Real, a.Fakes)) {
+		if node := a.From.Node; a.ofNode() && a.Begins && m.verdict(node, f) {
+			m.open[at{node, f}] = true // the node's own policies see it leave
+		}
 		if m.passes(f, a.honest(), a.Begins) {
 			m.passes(f.Reverse(), true, true) // by which the receiver's kernel may answer
 		}
@@ -110,6 +114,11 @@ func (m *Model) led(flows []Flow) []Flow {
 
 // honest: a pod sends it by its own name. What a node's root or the world sends has passed no policy for its source.
 func (a *Attempt) honest() bool { return a.From.Pod && a.From.Has(a.Claimed) && !a.Outer.IsValid() }
+
+// ofNode: a node sends it by its own name.
+func (a *Attempt) ofNode() bool {
+	return !a.From.Pod && a.From.Node != "" && a.From.Has(a.Claimed) && !a.Outer.IsValid()
+}
 
 // passes says whether each node on a packet's way lets it pass: the sender's, if the source is the sender's own, and
 // the receiver's. A flow that begins is open where it passes.
@@ -268,6 +277,9 @@ func (m *Model) answers(a *Attempt, s Seen) bool {
 		back := f.Reverse()
 		if f.SPort == 0 && f.DPort == 0 { // its ports could not be read
 			back.SPort, back.DPort = s.SPort, s.DPort
+		}
+		if m.place(f.Dst) == nil {
+			back.Src = s.Src // what was sent to a group is answered by each of its members
 		}
 		if own := m.nodeAddress(back.Dst); own == s.Dst {
 			back.Dst = own // a raw socket of a node does not say to which of its addresses a packet came
