@@ -46,6 +46,8 @@ func nativeAttacks() []attack {
 		attack{"A3-unreachable-quotes-other-flow", 0, "att2", "vic1", quotingError("unreachable port", "jail1")},
 		attack{"A3-time-exceeded-quotes-other-flow", 0, "jail1", "open1", quotingError("time-exceeded", "srv2")},
 		attack{"A3-unreachable-quotes-other-flow", 0, "jail1", "open2", quotingError("unreachable port", "srv2")},
+		attack{"A3-error-in-fragments", 0, "att1", "vic1", fragmentedError},
+		attack{"A3-error-in-fragments", 0, "att2", "vic1", fragmentedError},
 		attack{"A4-wire-own-node", 0, "world", "vic1", forged("node1")},
 		attack{"A4-wire-own-gateway", 0, "world", "vic1", forged("gw1")},
 		attack{"A4-wire-own-pod", 0, "world", "vic1", forged("fr1")},

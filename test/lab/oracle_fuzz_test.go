@@ -23,7 +23,7 @@ import (
 // Environment of the fuzzer.
 const (
 	envPackets = "MYELIN_ORACLE_PACKETS" // frames to send in all; 100,000
-	envSeed    = "MYELIN_ORACLE_SEED"    // the only seed; else a fixed one, and one at random
+	envSeed    = "MYELIN_ORACLE_SEED"    // the only seed; else a fixed one, and with envPackets one at random
 	envMode    = "MYELIN_ORACLE_MODE"    // the only mode
 )
 
@@ -91,8 +91,8 @@ func TestOracle(t *testing.T) {
 		check(t, err)
 		seeds = []uint64{seed}
 	}
-	if testing.Short() {
-		seeds = seeds[:1]
+	if testing.Short() || os.Getenv(envPackets) == "" {
+		seeds = seeds[:1] // the ring repeats what it did before; long runs look for more
 	}
 	total := fewer(100_000)
 	if text := os.Getenv(envPackets); text != "" {
@@ -165,6 +165,7 @@ func packetSender() (int, error) {
 // addServices has Services lead to half of the pods, two to one of them, at addresses in the cluster and outside.
 func (z *fuzz) addServices(t *testing.T) {
 	t.Helper()
+	z.model.Services = map[oracle.Frontend][]netip.AddrPort{}
 	for i, k := range []int{0, 1, 2, 3, 0} {
 		pod, n, name := z.base.Pods[k], 60+i, fmt.Sprintf("svc%d", i)
 		here := "metadata: {namespace: " + pod.Namespace + ", name"
@@ -176,9 +177,28 @@ func (z *fuzz) addServices(t *testing.T) {
 			yaml += strings.Replace(slice, "port: 7001", "port: 53", 1) + endpointYAML(a, pod.Spec.NodeName) + "---\n"
 		}
 		z.apply(name, yaml)
-		for _, f := range z.stack.families {
-			z.generator.Services = append(z.generator.Services, at(serviceAddr(n, f), 53), at(serviceAddr(n, f), 80),
-				at(lbAddr(n, f), 80), at(nodeAddr(1, f), uint16(30000+n)), at(nodeAddr(2, f), uint16(30500+n)))
+		for _, ip := range pod.Status.PodIPs {
+			z.addFrontends(n, netip.MustParseAddr(ip.IP))
+		}
+	}
+}
+
+// addFrontends notes where a Service of a pod is reached.
+func (z *fuzz) addFrontends(n int, pod netip.Addr) {
+	f := family(pod)
+	z.generator.Services = append(z.generator.Services, at(serviceAddr(n, f), 53), at(serviceAddr(n, f), 80),
+		at(lbAddr(n, f), 80), at(nodeAddr(1, f), uint16(30000+n)), at(nodeAddr(2, f), uint16(30500+n)))
+	fronts := map[uint8][]netip.AddrPort{
+		oracle.TCP: {at(serviceAddr(n, f), 80), at(lbAddr(n, f), 80)},
+		oracle.UDP: {at(serviceAddr(n, f), 53), at(lbAddr(n, f), 53)},
+	}
+	for node := 1; node <= 2; node++ {
+		fronts[oracle.TCP] = append(fronts[oracle.TCP], at(nodeAddr(node, f), uint16(30000+n)))
+		fronts[oracle.UDP] = append(fronts[oracle.UDP], at(nodeAddr(node, f), uint16(30500+n)))
+	}
+	for proto, port := range map[uint8]uint16{oracle.TCP: 8080, oracle.UDP: 53} {
+		for _, front := range fronts[proto] {
+			z.model.Services[oracle.Frontend{AddrPort: front, Proto: proto}] = []netip.AddrPort{at(pod, port)}
 		}
 	}
 }

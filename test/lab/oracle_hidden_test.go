@@ -87,3 +87,18 @@ func quotingError(kind, allowed string) func(*shot) {
 		s.plain("icmp "+kind+" quote +1208", flow.ip(), udp, "hex:"+hex.EncodeToString(more))
 	}
 }
+
+// fragmentedError has the shot's target send an ICMP error in two fragments, of which the later one must open no flow;
+// what answers it so is no error that anybody is owed.
+func fragmentedError(s *shot) {
+	back := s.arena.shot(s.t, s.f, s.to, s.from)
+	for _, each := range []*shot{back, s} {
+		id, l4 := each.id&0xffff, each.l4("icmp unreachable port", each.payload())
+		first, later := fmt.Sprintf(" id %d mf proto 1", id), fmt.Sprintf(" id %d off 8 proto 1", id)
+		if s.f == 6 {
+			first, later = fmt.Sprintf(" | frag %d mf proto 58", id), fmt.Sprintf(" | frag %d off 8 proto 58", id)
+		}
+		each.send(each.text(each.eth(), each.ip()+first, hexLayer(l4[:8])),
+			each.text(each.eth(), each.ip()+later, hexLayer(l4[8:])))
+	}
+}

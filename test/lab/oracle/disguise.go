@@ -22,6 +22,9 @@ func (g *Generator) disguise(d *draft) {
 		return
 	}
 	d.Claimed, d.Real = s.Src, []Flow{s.Flow}
+	if first, ok := readFirst(d.ip); ok && s.Fragment {
+		d.Real = append(d.Real, first.Flow) // a bit was flipped; flows open by first fragments
+	}
 	d.Begins = d.Begins && !s.Error
 	switch n := g.R.IntN(100); {
 	case n < 30:
@@ -203,6 +206,7 @@ func (d *draft) whole() {
 	b := slices.Clone(d.ip)
 	if d.f == 4 {
 		binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+		b[6], b[7] = 0, 0 // fragments have bits of their own
 	} else {
 		binary.BigEndian.PutUint16(b[4:], uint16(len(b)-40))
 	}

@@ -190,7 +190,6 @@ func (g *Generator) write(d *draft, src, dst, own netip.Addr) bool {
 	case 6:
 		flags := g.flags()
 		d.Kind = "tcp " + flags
-		d.Begins = !strings.Contains(flags, "R")
 		line += fmt.Sprintf(" | tcp %d > %d %s", sport, dport, flags)
 		line += fmt.Sprintf(" seq %d ack %d | %s", g.R.Uint32(), g.R.Uint32(), payload)
 	case 17:

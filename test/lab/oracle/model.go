@@ -32,7 +32,8 @@ type Attempt struct {
 	Frames [][]byte
 	// Fakes are flows that a careless reader may take the packet for.
 	Fakes []Flow
-	// Begins: the packet may open a flow. Of TCP, a SYN does.
+	// Begins: the packet may open a flow. Of TCP any segment does: its sender may open the connection where policies
+	// allow it, and the datapath takes what it saw before there were policies for old connections.
 	Begins bool
 }
 
@@ -41,12 +42,19 @@ type Model struct {
 	Places   []*Place
 	Gateways map[string][]netip.Addr // by node: what the node is called by its pods
 	World    *reference.World
-	Tunnel   bool // pods' packets come in a tunnel only
+	Tunnel   bool                          // pods' packets come in a tunnel only
+	Services map[Frontend][]netip.AddrPort // where they lead
 
 	attempts map[uint64]*Attempt
 	ids      map[fragmentKey]*Attempt
 	open     map[at]bool
 	verdicts map[at]bool
+}
+
+// Frontend is an address and port of a Service.
+type Frontend struct {
+	netip.AddrPort
+	Proto uint8
 }
 
 type fragmentKey struct {
@@ -82,15 +90,35 @@ func (m *Model) Sent(a *Attempt) {
 			m.ids[fragmentKey{s.Src, s.Dst, s.ID}] = a
 		}
 	}
-	for _, f := range slices.Concat(a.Real, a.Fakes) {
+	for _, f := range m.led(slices.Concat(a.Real, a.Fakes)) {
+		if node := a.From.Node; a.ofNode() && a.Begins && m.verdict(node, f) {
+			m.open[at{node, f}] = true // the node's own policies see it leave
+		}
 		if m.passes(f, a.honest(), a.Begins) {
 			m.passes(f.Reverse(), true, true) // by which the receiver's kernel may answer
 		}
 	}
 }
 
+// led are flows and, of those to a Service, also what they become: policies judge the client and the backend.
+func (m *Model) led(flows []Flow) []Flow {
+	list := slices.Clone(flows)
+	for _, f := range flows {
+		for _, backend := range m.Services[Frontend{netip.AddrPortFrom(f.Dst, f.DPort), f.Proto}] {
+			f.Dst, f.DPort = backend.Addr(), backend.Port()
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
 // honest: a pod sends it by its own name. What a node's root or the world sends has passed no policy for its source.
 func (a *Attempt) honest() bool { return a.From.Pod && a.From.Has(a.Claimed) && !a.Outer.IsValid() }
+
+// ofNode: a node sends it by its own name.
+func (a *Attempt) ofNode() bool {
+	return !a.From.Pod && a.From.Node != "" && a.From.Has(a.Claimed) && !a.Outer.IsValid()
+}
 
 // passes says whether each node on a packet's way lets it pass: the sender's, if the source is the sender's own, and
 // the receiver's. A flow that begins is open where it passes.
@@ -215,7 +243,7 @@ func (m *Model) Judge(to *Place, s Seen) string {
 		return "" // sent under other policies
 	case s.Proto == ICMPv6 && s.Whole && (s.DPort >= 130 && s.DPort <= 137 || s.DPort == 143), s.Proto == 2:
 		return "" // neighbours and groups, which no policy is about
-	case a == nil || m.answers(a, s):
+	case a == nil || to == a.From || m.answers(a, s): // what comes back to its sender is an answer
 		return m.judgeAnswer(to, s)
 	}
 	if why := m.forged(a, to); why != "" {
@@ -240,58 +268,17 @@ func (m *Model) Accepted(f Flow) string {
 	return ""
 }
 
-// answers: a kernel sent it when it had received the attempt, of which it quotes or repeats the payload.
-func (m *Model) answers(a *Attempt, s Seen) bool {
-	if !s.Whole {
-		return false
-	}
-	for _, f := range a.Real {
-		back := f.Reverse()
-		if f.SPort == 0 && f.DPort == 0 { // its ports could not be read
-			back.SPort, back.DPort = s.SPort, s.DPort
-		}
-		if s.Flow == back && s.Flow != f {
-			return true
-		}
-	}
-	same := func(f Flow) bool { return f.Proto == s.Proto && f.DPort == s.DPort }
-	return s.Error && !slices.ContainsFunc(a.Real, same)
-}
-
-// judgeAnswer judges what no attempt was: kernels answer what they have received.
-func (m *Model) judgeAnswer(to *Place, s Seen) string {
-	const reset = 4
-	switch {
-	case !to.Pod || s.Fragment || !s.Whole || s.Src == s.Dst:
-		return ""
-	case s.Proto == TCP && s.TCPFlags&reset != 0:
-		return "" // also by which the datapath cuts a connection
-	case s.Error && (to.Has(s.Quoted.Src) || m.either(s.Quoted)):
-		return ""
-	case !s.Error && m.either(s.Flow):
-		return ""
-	}
-	why := "; " + m.World.Path(m.probe(s.Flow)).Why
-	return fmt.Sprintf("%s, flags %#x, is neither allowed nor an answer to what is", s.Flow, s.TCPFlags) + why
-}
-
-func (m *Model) either(f Flow) bool {
-	for _, honest := range []bool{true, false} {
-		if m.passes(f, honest, false) || m.passes(f.Reverse(), honest, false) {
-			return true
-		}
-	}
-	return false
-}
-
 // real are the flows to judge: what the receiver knows, else what it may make of the packet.
 func (m *Model) real(a *Attempt, to *Place, s Seen) []Flow {
 	if !s.Whole {
-		return a.Real
+		return m.led(a.Real)
 	}
 	f := s.Flow
-	if a.From.Pod && a.From.Has(a.Claimed) {
-		f.Src = a.Claimed // also where the pod is behind its node
+	if a.From.Pod && a.From.Has(a.Claimed) && f.Src != a.Claimed {
+		f.Src = a.Claimed // the pod is behind its node, or answers as a Service, by a port that is not its own either
+		if len(a.Real) > 0 && a.Real[0].SPort != 0 && !f.isICMP() {
+			f.SPort = a.Real[0].SPort
+		}
 	}
 	if !to.Has(f.Dst) {
 		for _, own := range to.Addrs {

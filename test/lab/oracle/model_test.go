@@ -158,6 +158,54 @@ func TestJudgeError(t *testing.T) {
 	}
 }
 
+// TestJudgeAnswer has kernels, and a Service's pod, answer.
+func TestJudgeAnswer(t *testing.T) {
+	const v, a, f, node, gateway = "10.0.1.2", "10.0.1.3", "10.0.2.2", "192.168.64.1", "10.0.1.1"
+	front := Frontend{netip.MustParseAddrPort("10.96.0.1:80"), TCP}
+	ask := flow(v, "10.96.0.1", TCP, 4000, 80)
+	unreachable := Seen{Flow: flow(f, v, ICMP, 0, 3), Error: true, Quoted: flow(v, f, 4, 0, 0)}
+	strange := Seen{Flow: flow(f, v, ICMP, 0, 3), Error: true, Quoted: flow(a, f, UDP, 1, 2)}
+	for name, row := range map[string]struct {
+		before []Flow // by their own sources
+		from   string
+		sent   Flow
+		outer  string
+		seen   Seen
+		at     string
+		want   string // what is wrong with it
+	}{
+		"to a gateway": {nil, "world", flow(gateway, f, ICMP, 7, 8), "", Seen{Flow: flow(f, node, ICMP, 7, 0)}, "n1", ""},
+		"of a group": {nil, "world", flow(gateway, "224.0.0.1", ICMP, 7, 8), "",
+			Seen{Flow: flow("192.168.64.2", node, ICMP, 7, 0)}, "n1", ""},
+		"error to its sender": {nil, "v", flow(v, f, ICMP, 0, 3), v, unreachable, "v", ""},
+		"error about another": {nil, "v", flow(v, f, ICMP, 0, 3), v, strange, "v", ""},
+		"error of another":    {nil, "a", flow(a, v, ICMP, 0, 3), "", Seen{Flow: flow(a, v, ICMP, 0, 3), Error: true}, "v", "policies"},
+		"of a Service": {[]Flow{ask}, "a", flow(a, v, TCP, 8080, 4000), "",
+			Seen{Flow: flow("10.96.0.1", v, TCP, 80, 4000)}, "v", ""},
+		"of a Service, to another port": {[]Flow{ask}, "a", flow(a, v, TCP, 8080, 4001), "",
+			Seen{Flow: flow("10.96.0.1", v, TCP, 80, 4001)}, "v", "policies"},
+		"of a Service that was not asked": {nil, "a", flow(a, v, TCP, 8080, 4000), "",
+			Seen{Flow: flow("10.96.0.1", v, TCP, 80, 4000)}, "v", "policies"},
+	} {
+		m := testModel(t)
+		m.Services = map[Frontend][]netip.AddrPort{front: {netip.MustParseAddrPort(a + ":8080")}}
+		for i, before := range row.before {
+			real := []Flow{before}
+			m.Sent(&Attempt{N: uint64(i + 1), From: m.place(before.Src), Claimed: before.Src, Real: real, Begins: true})
+		}
+		sent := &Attempt{N: 9, From: m.named(row.from), Claimed: row.sent.Src, Real: []Flow{row.sent}}
+		if row.outer != "" {
+			sent.Outer = netip.MustParseAddr(row.outer)
+		}
+		m.Sent(sent)
+		row.seen.Whole, row.seen.Tag, row.seen.Tagged = true, 9, true
+		why := m.Judge(m.named(row.at), row.seen)
+		if row.want == "" && why != "" || !strings.Contains(why, row.want) {
+			t.Errorf("%s: %q, want %q", name, why, row.want)
+		}
+	}
+}
+
 // testGenerator makes attempts for the model's network.
 func testGenerator(m *Model, seed uint64) *Generator {
 	g := &Generator{R: rand.New(rand.NewPCG(seed, 1)), Model: m, Senders: m.Places[1:]}

@@ -119,6 +119,16 @@ func ReadIP(b []byte) (s Seen, ok bool) {
 	return s, ok
 }
 
+// readFirst reads an IPv4 packet that is a first fragment as if it were whole.
+func readFirst(b []byte) (s Seen, ok bool) {
+	if len(b) < 20 || b[0]>>4 != 4 || binary.BigEndian.Uint16(b[6:])&0x1fff != 0 {
+		return s, false
+	}
+	b = bytes.Clone(b)
+	b[6], b[7] = 0, 0
+	return ReadIP(b)
+}
+
 func (s *Seen) read4(b []byte) bool {
 	s.Src, s.Dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
 	s.Proto = b[9]
