@@ -45,7 +45,7 @@ INLINE int judge_note(struct __sk_buff *skb, struct cpu *c, struct flow *f, int 
 }
 
 /*
- * An ICMP error passes if it is about a packet that its receiver sent, of a flow that passes; a pod's error only if the packet was for the pod. No more of
+ * An ICMP error passes if it is about a packet that its receiver sent, of a flow that policies let pass since they changed; a pod's error only if the packet was for the pod. No more of
  * the quote goes on than what names the flow. Returns 0 or a drop reason. Slow path.
  */
 INLINE int judge_error(struct __sk_buff *skb, struct cpu *c)
@@ -58,7 +58,7 @@ INLINE int judge_error(struct __sk_buff *skb, struct cpu *c)
 		return DROP_ICMP_UNRELATED;
 	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
 	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (!f || f->flags & FLOW_DENIED) {
+	if (!f || f->flags & FLOW_DENIED || f->judged != c->path.epoch || flow_expired(f, in->proto)) {
 		judge_ask(c, false);
 		c->ask.cut = false;
 		outcome = judge_outcome(skb, c, policy_judge(&c->ask));

@@ -134,11 +134,9 @@ INLINE bool l4_is_echo(const struct packet *pkt)
 	return pkt->icmp_type == ICMP_ECHO || pkt->icmp_type == ICMP_ECHOREPLY;
 }
 
-/* True for an ICMP message that reports on another packet. Of a fragment that is not the first, the type is not known. */
+/* True for an ICMP message that reports on another packet. A later fragment has the type of its first one. */
 INLINE bool l4_is_icmp_error(const struct packet *pkt)
 {
-	if (pkt->fragment == FRAGMENT_LATER)
-		return false;
 	if (pkt->proto == IPPROTO_ICMPV6)
 		return pkt->icmp_type < 128;
 	return pkt->proto == IPPROTO_ICMP &&
