@@ -226,7 +226,7 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json", "backend-states.json",
-		lockFile, "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket), filepath.Base(api.DefaultSocket) + ".lock",
+		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket), filepath.Base(api.DefaultSocket) + ".lock",
 	}
 }
 
