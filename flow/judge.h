@@ -45,8 +45,9 @@ INLINE int judge_note(struct __sk_buff *skb, struct cpu *c, struct flow *f, int 
 }
 
 /*
- * An ICMP error passes if it is about a packet that its receiver sent, of a flow that policies let pass since they changed; a pod's error only if the packet was for the pod. No more of
- * the quote goes on than what names the flow. Returns 0 or a drop reason. Slow path.
+ * An ICMP error passes if it is about a packet that its receiver sent, of a flow that policies let pass since they changed;
+ * a pod's error only if the packet was for the pod. No more of the quote goes on than what names the flow. Returns 0 or a
+ * drop reason. Slow path.
  */
 INLINE int judge_error(struct __sk_buff *skb, struct cpu *c)
 {
