@@ -22,6 +22,7 @@ const (
 	destroyMapFrontends    = "frontends"
 	destroyMapLoads        = "loads"
 	destroyMapMaglevTables = "maglev_tables"
+	destroyMapMembers      = "members"
 	destroyMapOrigins      = "origins"
 	destroyMapSourceRanges = "source_ranges"
 	destroyMapTranslations = "translations"
@@ -88,6 +89,7 @@ type destroyMapSpecs struct {
 	Frontends    *ebpf.MapSpec `ebpf:"frontends"`
 	Loads        *ebpf.MapSpec `ebpf:"loads"`
 	MaglevTables *ebpf.MapSpec `ebpf:"maglev_tables"`
+	Members      *ebpf.MapSpec `ebpf:"members"`
 	Origins      *ebpf.MapSpec `ebpf:"origins"`
 	SourceRanges *ebpf.MapSpec `ebpf:"source_ranges"`
 	Translations *ebpf.MapSpec `ebpf:"translations"`
@@ -130,6 +132,7 @@ type destroyMaps struct {
 	Frontends    *ebpf.Map `ebpf:"frontends"`
 	Loads        *ebpf.Map `ebpf:"loads"`
 	MaglevTables *ebpf.Map `ebpf:"maglev_tables"`
+	Members      *ebpf.Map `ebpf:"members"`
 	Origins      *ebpf.Map `ebpf:"origins"`
 	SourceRanges *ebpf.Map `ebpf:"source_ranges"`
 	Translations *ebpf.Map `ebpf:"translations"`
@@ -143,6 +146,7 @@ func (m *destroyMaps) Close() error {
 		m.Frontends,
 		m.Loads,
 		m.MaglevTables,
+		m.Members,
 		m.Origins,
 		m.SourceRanges,
 		m.Translations,
