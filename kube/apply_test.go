@@ -140,14 +140,14 @@ func TestRelist(t *testing.T) {
 			t.Errorf("revision %d became %d", before, now)
 		}
 	}
-	step("a1 b1 p(1,false) q(0,true) CiliumNetworkPolicy default/q", false)
+	step("a1 b1 p(1,false) q(1,true) CiliumNetworkPolicy default/q CiliumNetworkPolicy default/q", false)
 	s.list("Namespace", namespace("b", "1"), namespace("a", "1"))
 	s.list("CiliumNetworkPolicy", cnp("q", bad), cnp("p", good))
-	step("a1 b1 p(1,false) q(0,true) CiliumNetworkPolicy default/q", false)
+	step("a1 b1 p(1,false) q(1,true) CiliumNetworkPolicy default/q CiliumNetworkPolicy default/q", false)
 	s.list("Namespace", namespace("b", "2"), namespace("c", "1"))
-	step("b2 c1 p(1,false) q(0,true) CiliumNetworkPolicy default/q", true)
+	step("b2 c1 p(1,false) q(1,true) CiliumNetworkPolicy default/q CiliumNetworkPolicy default/q", true)
 	s.list("CiliumNetworkPolicy", cnp("p", bad))
-	step("b2 c1 p(1,true) CiliumNetworkPolicy default/p", true)
+	step("b2 c1 p(1,true) CiliumNetworkPolicy default/p CiliumNetworkPolicy default/p", true)
 	s.list("CiliumNetworkPolicy", cnp("p", good))
 	step("b2 c1 p(1,false)", true)
 	s.list("Namespace")

@@ -38,16 +38,17 @@ type Kernel struct {
 	db       *statedb.DB
 	tables   Tables
 
-	mu      sync.Mutex
-	nextSet uint32
-	refs    map[uint32]uint32 // how many choices of frontends name a backend
-	tally   tally
-	ranges  map[uint32]rangeKeys // source ranges by Service
-	members map[uint32]memberKeys
-	own     map[bpf.DatapathAddr]bool // the node's addresses; nil: not known, and any may be
-	left    map[departure]bool
-	wake    chan struct{} // something left
-	gone    chan struct{} // a backend of UDP has no row any more
+	mu       sync.Mutex
+	nextSet  uint32
+	refs     map[uint32]uint32 // how many choices of frontends name a backend
+	tally    tally
+	ranges   map[uint32]rangeKeys // source ranges by Service
+	members  map[uint32]memberKeys
+	memberOf map[bpf.DatapathFrontendKey]frontendService
+	own      map[bpf.DatapathAddr]bool // the node's addresses; nil: not known, and any may be
+	left     map[departure]bool
+	wake     chan struct{} // something left
+	gone     chan struct{} // a backend of UDP has no row any more
 
 	flows    chan struct{} // somebody wants a walk over all flows
 	strays   bool          // … for backends have gone
@@ -59,7 +60,7 @@ type Kernel struct {
 // NewKernel makes a Kernel of loaded maps.
 func NewKernel(d *bpf.Datapath) *Kernel {
 	return &Kernel{
-		datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, members: map[uint32]memberKeys{}, left: map[departure]bool{},
+		datapath: d, refs: map[uint32]uint32{}, tally: newTally(PortRange{}), ranges: map[uint32]rangeKeys{}, members: map[uint32]memberKeys{}, memberOf: map[bpf.DatapathFrontendKey]frontendService{}, left: map[departure]bool{},
 		wake: make(chan struct{}, 1), gone: make(chan struct{}, 1), flows: make(chan struct{}, 1),
 	}
 }
@@ -184,6 +185,8 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 		return "translations"
 	case k.datapath.SourceRanges:
 		return "source_ranges"
+	case k.datapath.Members:
+		return "members"
 	}
 	return "affinities"
 }

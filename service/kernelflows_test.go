@@ -33,6 +33,9 @@ func (r *rig) flowTo(t testing.TB, v6 bool, proto Protocol, port uint16, service
 		Client: client, ClientPort: key.Port, Service: service, BackendId: backend, Flags: flags, Packets: [2]uint64{3, 2},
 		Seen: uint32(clock.Ticks) - uint32(idle/time.Millisecond),
 	}
+	if flags != 0 {
+		row.TcpFlags[0] = flow.ACK // the client has completed the handshake
+	}
 	if err := r.datapath.Translations.Put(key, row); err != nil {
 		t.Fatal(err)
 	}

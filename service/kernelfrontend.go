@@ -22,7 +22,7 @@ func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	has, err := o.openAddress(key.Addr, row.Flags)
 	if err == nil {
 		// Where not all ranges fit, those that do may come.
-		err = errors.Join(o.openRanges(f, &row), o.writeFrontend(txn, f, key, row), o.writeMembers(txn, f.Service, f.ServiceID))
+		err = errors.Join(o.openRanges(f, &row), o.writeFrontend(txn, f, key, row), o.updateMembers(txn, f))
 	}
 	if err != nil {
 		err = errors.Join(err, o.shut(key, &row))
@@ -46,6 +46,7 @@ func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	if err != nil {
 		return err
 	}
+	delete(o.memberOf, key)
 	return errors.Join(o.deleteFrontend(key), o.writeMembers(txn, f.Service, f.ServiceID), o.settleAddress(key.Addr, has), o.settleRanges(f.ServiceID))
 }
 

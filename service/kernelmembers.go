@@ -28,6 +28,28 @@ func (k *Kernel) membersOf(txn statedb.ReadTxn, service cluster.Key) memberKeys 
 	return out
 }
 
+// frontendService is whose a frontend was when its members were written last.
+type frontendService struct {
+	service cluster.Key
+	id      uint32
+}
+
+// updateMembers writes the members of a frontend's Service, and those of the
+// Service that had the frontend before.
+func (k *Kernel) updateMembers(txn statedb.ReadTxn, f *Frontend) error {
+	if k.datapath.Members.MaxEntries() <= 1 {
+		return nil
+	}
+	key, now := frontendKey(f.L4()), frontendService{f.Service, f.ServiceID}
+	last, had := k.memberOf[key]
+	k.memberOf[key] = now
+	err := k.writeMembers(txn, now.service, now.id)
+	if had && last != now {
+		err = errors.Join(err, k.writeMembers(txn, last.service, last.id))
+	}
+	return err
+}
+
 // writeMembers makes the kernel's members of a Service those of its table,
 // where answers may be direct.
 func (k *Kernel) writeMembers(txn statedb.ReadTxn, service cluster.Key, id uint32) error {
