@@ -215,6 +215,17 @@ func (r *rejectionTest) verdicts(n *policytest.Node) (out []bool) {
 	return out
 }
 
+// settled are the verdicts of a node once they are those that are wanted, or after ten seconds: identities of pods and
+// namespaces reach the engine after the policies have.
+func (r *rejectionTest) settled(n *policytest.Node, want []bool) (got []bool) {
+	r.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if got = r.verdicts(n); slices.Equal(got, want) || time.Now().After(deadline) {
+			return got
+		}
+	}
+}
+
 // within reports what passes that the good object does not let pass.
 func (r *rejectionTest) within(how string, got []bool) {
 	r.Helper()
@@ -244,7 +255,7 @@ func (r *rejectionTest) again(how, state string, before []bool) {
 	if now := r.state(n); now != state {
 		r.Errorf("%s, after a restart: %s, before: %s", how, now, state)
 	}
-	if got := r.verdicts(n); !slices.Equal(got, before) {
+	if got := r.settled(n, before); !slices.Equal(got, before) {
 		r.Errorf("%s: a restart changes what passes", how)
 	}
 	n.Stop()
@@ -280,7 +291,7 @@ func TestRejectedThreeWays(t *testing.T) {
 			r.write(good)
 			n = r.open()
 			before := r.state(n)
-			if got := r.verdicts(n); !slices.Equal(got, r.want) {
+			if got := r.settled(n, r.want); !slices.Equal(got, r.want) {
 				t.Error("the good object does not mean what the reference says")
 			}
 			r.write(x.Raw)
