@@ -68,15 +68,12 @@ func (e *Epochs) countUp(indexes ...int64) error {
 // can know: whoever had the slot, or the endpoint's address.
 func (e *Epochs) Begin(slot uint16) error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err := writeEpoch(e.Map, int64(slot), rand.Uint32()); err != nil {
-		return err
-	}
-	n, err := readEpoch(e.Map, generationIndex)
+	err := writeEpoch(e.Map, int64(slot), rand.Uint32())
+	e.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return writeEpoch(e.Map, generationIndex, n+1)
+	return e.Move()
 }
 
 // Forget makes stale what was decided with the slot, whose endpoint is no more: the next one's packets are no Service's until one is.

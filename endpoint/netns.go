@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"myelin/bpf"
@@ -63,21 +62,13 @@ func (k *Kernel) deleteNetns(slot uint16) error {
 }
 
 func (k *Kernel) pruneNetns(slots map[uint16]bool) error {
-	var (
-		slot  uint32
-		row   bpf.DatapathNetns
-		stale []uint32
-	)
-	all := k.Datapath.PodNetns.Iterate()
-	for all.Next(&slot, &row) {
-		if slot != HostID && !slots[uint16(slot)] {
-			stale = append(stale, slot)
+	var stale []uint32
+	err := bpf.Each(k.Datapath.PodNetns, func(slot *uint32, _ *bpf.DatapathNetns) bool {
+		if *slot != HostID && !slots[uint16(*slot)] {
+			stale = append(stale, *slot)
 		}
-	}
-	err := all.Err()
-	if errors.Is(err, ebpf.ErrIterationAborted) {
-		err = nil // rows came meanwhile; the next Prune sees the rest
-	}
+		return true
+	})
 	for _, slot := range stale {
 		err = errors.Join(err, k.deleteNetns(uint16(slot)))
 	}

@@ -9,7 +9,7 @@
 #include "../drop/drop.h"
 
 /*
- * Where a packet's row is: each pod has FRAGMENT_POD_ROWS of its own, and all wires together FRAGMENT_WIRE_ROWS, so that a flood of fragments takes rows of
+ * Where a packet's row is: each pod has 2^FRAGMENT_POD_BITS of its own, and all wires together 2^FRAGMENT_WIRE_BITS, so that a flood of fragments takes rows of
  * its own sender only.
  */
 struct fragment_key {
