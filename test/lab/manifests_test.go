@@ -202,9 +202,13 @@ func TestPodDeleted(t *testing.T) {
 			if err := c.DeletePod(t.Context(), "default/c1"); err != nil {
 				t.Fatal(err)
 			}
-			if lines := difference(c.traces("node1"), before); len(lines) > 0 {
-				t.Errorf("the pod left %s", strings.Join(lines, "\n"))
-			}
+			// DEL is answered when the datapath has forgotten the pod; its link and file go in the background.
+			eventually(t, "nothing is left of the pod", 5*time.Second, func() error {
+				if lines := difference(c.traces("node1"), before); len(lines) > 0 {
+					return fmt.Errorf("the pod left %s", strings.Join(lines, "\n"))
+				}
+				return nil
+			})
 			c.newPodWorks("c1", way{"c1", "b1", "c1"}, way{"a2", "c1", "a2"})
 			t.Logf("addresses were %v, are %v", old, c.end("c1").addrs)
 			if err := load.settled(); err != nil {
