@@ -1,16 +1,18 @@
 # make help lists what there is. Root is needed for everything that makes network namespaces: demo, test, bench.
 SHELL := /bin/bash
 export CGO_ENABLED := 0
+# programs and tests are built with the same flags, so that a package is compiled once for both
+export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 # the folder of the programs under test, for tests that drive them
 export MYELIN_BIN := $(CURDIR)/bin
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-GO_BUILD := go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+GO_BUILD := go build -ldflags "-s -w -X main.version=$(VERSION)"
 FUZZ_SECONDS ?= 10
 FAMILY ?= 4
 ORACLE_PACKETS ?= 1000000
 .NOTPARALLEL:
-.PHONY: help demo build image test test-unit test-packet test-lab test-oracle test-kube test-vm test-cluster test-migrate-cilium conformance bench bench-vm \
-  bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube generate generate-check fuzz clean
+.PHONY: help demo build image test test-all test-cold test-unit test-packet test-lab test-oracle test-kube test-vm \
+  test-cluster test-migrate-cilium conformance bench bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube generate generate-check fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -25,13 +27,21 @@ build: ## bin/myelin, bin/myelin-cni, bin/myelin-bench: static, no compiler but 
 image: ## bin/image: the OCI image for amd64 and arm64, with SBOMs; no container engine
 	go run ./image/build -o bin/image
 
-test: build ## all rings, and a real cluster; a line for each says what passed
+test: build ## style, unit, packet and the core of the lab, in ten minutes from nothing; names the rest
+	scripts/deps.sh test
+	go run ./test/rings -core
+
+test-all: build ## everything: all rings, generated files, fuzzing, and a real cluster, for which it builds Kubernetes
 	scripts/deps.sh test vm cluster
 	test/all.sh
 
-test-unit: ## pure Go, and what a few network namespaces prove
+test-cold: build ## how long demo and test take in a fresh clone with empty caches; into bench/results.json
+	go run ./test/cold demo test
+	bin/myelin-bench
+
+test-unit: build ## pure Go, and what a few network namespaces prove
 	scripts/deps.sh test
-	go run ./test/rings unit
+	go run ./test/rings style unit
 
 test-packet: ## packets through the datapath, BPF_PROG_TEST_RUN
 	go run ./test/rings packet

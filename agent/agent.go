@@ -30,6 +30,7 @@ import (
 	"myelin/identity"
 	"myelin/ipam"
 	"myelin/kube"
+	"myelin/logs"
 	"myelin/manifests"
 	"myelin/node"
 	"myelin/policy"
@@ -42,6 +43,7 @@ import (
 // Agent is everything that runs on a node.
 type Agent struct {
 	log     *slog.Logger
+	recent  *logs.Recent
 	config  *config.Config
 	version string
 	began   time.Time
@@ -102,10 +104,10 @@ type Agent struct {
 const lastWords = 15 * time.Second
 
 // Run brings the node's network up, serves until ctx ends, and stops. version
-// is what the build says; it may be empty. What was set up goes on forwarding
+// is what the build says, recent keeps the last lines of log. What was set up goes on forwarding
 // after it. Where what the programs were loaded with has changed, it does all
 // of that again, which loses as little as a restart: nothing.
-func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger) error {
+func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger, recent *logs.Recent) error {
 	release, err := host.Alone(ctx, host.Places{RunDir: c.Myelin.RunDir, BPFRoot: c.Myelin.BPFRoot}, lastWords, log)
 	if err != nil {
 		return err
@@ -114,7 +116,7 @@ func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger
 	past := lives{}
 	for {
 		a := &Agent{
-			log: log, config: c, version: versionOr(version), began: time.Now(), lives: past, reload: make(chan string, 1),
+			log: log, recent: recent, config: c, version: version, began: time.Now(), lives: past, reload: make(chan string, 1),
 		}
 		why, err := a.live(ctx)
 		if err != nil || why == "" {

@@ -18,11 +18,15 @@ import (
 func (a *Agent) startEvents(context.Context) error {
 	a.hub = event.NewHub(a.log, a.datapath, drop.Counters{Cpus: a.datapath.Cpus}.LostEvents)
 	a.usages = &bpf.Usages{Datapath: a.datapath, Now: time.Now}
-	a.collector = &flow.Collector{Datapath: a.datapath, Log: a.log}
+	a.collector = flow.NewCollector(a.datapath, a.log)
 	if a.config.BPF.Events.Trace {
 		a.collector.Ended = a.hub.Publish
 	}
-	a.group.Add(job.OneShot("flows", func(ctx context.Context, _ cell.Health) error { return a.collector.Run(ctx) }))
+	index := &flow.PortIndex{Datapath: a.datapath, Log: a.log}
+	a.group.Add(
+		job.OneShot("flows", func(ctx context.Context, _ cell.Health) error { return a.collector.Run(ctx) }),
+		job.OneShot("port index", func(ctx context.Context, _ cell.Health) error { return index.Run(ctx) }),
+	)
 	return nil
 }
 

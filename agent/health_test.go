@@ -61,7 +61,7 @@ func TestMetricsBeforeReady(t *testing.T) {
 	}
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), "myelin_build_info{") || strings.Contains(string(body), "myelin_map") {
+	if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), "myelin_version{") || strings.Contains(string(body), "myelin_bpf_map") {
 		t.Errorf("%d %v: %s", r.StatusCode, err, body)
 	}
 }

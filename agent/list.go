@@ -32,10 +32,29 @@ type answers struct {
 // tableRow is what every table's rows can.
 type tableRow = statedb.TableWritable
 
+// wideRow is a row that has further columns for -o wide.
+type wideRow interface {
+	WideHeader() []string
+	WideRow() []string
+}
+
 // view is a table that List can show.
 type view struct {
 	header []string
 	each   func(func(tableRow) bool) error
+}
+
+// wide is the header with the further columns of the view's rows, and the cells of a row with them. The first row tells whether there are any.
+func (v *view) wide() (header []string, cells func(tableRow) []string, err error) {
+	header, cells = v.header, tableRow.TableRow
+	err = v.each(func(row tableRow) bool {
+		if more, ok := row.(wideRow); ok {
+			header = slices.Concat(v.header, more.WideHeader())
+			cells = func(row tableRow) []string { return slices.Concat(row.TableRow(), row.(wideRow).WideRow()) }
+		}
+		return false
+	})
+	return header, cells, err
 }
 
 // List implements apiv1.AgentServer.
@@ -47,13 +66,19 @@ func (s *answers) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) erro
 	if err != nil {
 		return err
 	}
-	match, err := matcher(v.header, r.GetFilters())
+	header, cellsOf := v.header, tableRow.TableRow
+	if r.GetWide() {
+		if header, cellsOf, err = v.wide(); err != nil {
+			return status.Errorf(codes.Internal, "list %s: %v", r.GetTable(), err)
+		}
+	}
+	match, err := matcher(header, r.GetFilters())
 	if err != nil {
 		return err
 	}
-	p := &part{stream: stream, json: r.GetJson(), next: &apiv1.ListResponse{Columns: v.header}}
+	p := &part{stream: stream, json: r.GetJson(), next: &apiv1.ListResponse{Columns: header}}
 	err = v.each(func(row tableRow) bool {
-		cells := row.TableRow()
+		cells := cellsOf(row)
 		switch {
 		case !match(cells):
 		case r.GetLimit() > 0 && p.total == int(r.GetLimit()):
@@ -186,7 +211,7 @@ func (s *answers) has(ctx context.Context, table string) error {
 			return nil
 		}
 	}
-	if table == "tables" {
+	if slices.Contains([]string{"tables", "log", "metrics"}, table) { // an agent that is starting has them
 		return nil
 	}
 	if err := s.agent.progress.wait(ctx, s.stopping); err != nil {
@@ -204,7 +229,7 @@ func (s *answers) view(name string) (*view, error) {
 		return &v, nil
 	}
 	if of, ok := strings.CutPrefix(name, "map "); ok {
-		return &view{(*bpf.DumpRow)(nil).TableHeader(), func(yield func(tableRow) bool) error {
+		return &view{header: (*bpf.DumpRow)(nil).TableHeader(), each: func(yield func(tableRow) bool) error {
 			return s.agent.datapath.Dump(of, func(r *bpf.DumpRow) bool { return yield(r) })
 		}}, nil
 	}
@@ -217,7 +242,7 @@ func (s *answers) view(name string) (*view, error) {
 		return nil, status.Errorf(codes.NotFound, "there is no table %q: there are %s", name, strings.Join(s.agent.tableNames(), ", "))
 	}
 	table := statedb.AnyTable{Meta: meta}
-	return &view{table.TableHeader(), func(yield func(tableRow) bool) error {
+	return &view{header: table.TableHeader(), each: func(yield func(tableRow) bool) error {
 		for row := range table.All(txn) {
 			if r, ok := row.(tableRow); !ok {
 				return fmt.Errorf("rows of %T are not made to be shown", row)
@@ -244,6 +269,7 @@ func (a *Agent) madeViews() map[string]view {
 	views := a.kernelViews()
 	maps.Copy(views, a.serviceViews())
 	maps.Copy(views, a.policyViews())
+	maps.Copy(views, a.processViews())
 	views["endpoint-details"] = view{(*endpointDetails)(nil).TableHeader(), a.eachEndpoint}
 	return views
 }
@@ -256,27 +282,43 @@ func (a *Agent) kernelViews() map[string]view {
 		"flows":        {(*flow.Flow)(nil).TableHeader(), a.eachFlow},
 		"paths":        {(*flow.Path)(nil).TableHeader(), a.eachPath},
 		"maps":         {(*bpf.Usage)(nil).TableHeader(), a.eachMap},
-		"tables": {(*tableCount)(nil).TableHeader(), func(yield func(tableRow) bool) error {
-			txn := a.db.ReadTxn()
-			for _, t := range a.db.GetTables(txn) {
-				if !yield(&tableCount{t.Name(), t.NumObjects(txn)}) {
-					break
-				}
-			}
-			return nil
-		}},
+		"tables":       {(*tableCount)(nil).TableHeader(), a.eachTable},
 	}
 }
 
 // tableCount is a row of the table of tables.
 type tableCount struct {
 	Name string `json:"name"`
-	Rows int    `json:"rows"`
+	Rows *int   `json:"rows,omitempty"` // nil for a table that is made when it is asked for
 }
 
 func (*tableCount) TableHeader() []string { return []string{"Table", "Rows"} }
 
-func (t *tableCount) TableRow() []string { return []string{t.Name, strconv.Itoa(t.Rows)} }
+func (t *tableCount) TableRow() []string {
+	if t.Rows == nil {
+		return []string{t.Name, ""}
+	}
+	return []string{t.Name, strconv.Itoa(*t.Rows)}
+}
+
+// eachTable calls yield for each table that List has on this node, by name.
+func (a *Agent) eachTable(yield func(tableRow) bool) error {
+	txn := a.db.ReadTxn()
+	for _, name := range a.tableNames() {
+		if a.serviceOff(name) != nil || a.policyOff(name) != nil {
+			continue
+		}
+		row := &tableCount{Name: name}
+		if meta := a.db.GetTable(txn, name); meta != nil {
+			n := meta.NumObjects(txn)
+			row.Rows = &n
+		}
+		if !yield(row) {
+			break
+		}
+	}
+	return nil
+}
 
 func (a *Agent) eachCounter(yield func(tableRow) bool) error {
 	list, err := drop.Counters{Cpus: a.datapath.Cpus}.Read()

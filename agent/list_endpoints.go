@@ -69,6 +69,12 @@ func (d *endpointDetails) TableRow() []string {
 	)
 }
 
+// WideHeader names the columns of WideRow.
+func (d *endpointDetails) WideHeader() []string { return d.endpoint.WideHeader() }
+
+// WideRow has what -o wide shows beside TableRow.
+func (d *endpointDetails) WideRow() []string { return d.endpoint.WideRow() }
+
 // eachEndpoint calls yield for each endpoint of this node, by ID.
 func (a *Agent) eachEndpoint(yield func(tableRow) bool) error {
 	txn := a.db.ReadTxn()

@@ -81,6 +81,20 @@ func (r *address) TableRow() []string {
 	}
 }
 
+// WideHeader names the columns of WideRow.
+func (*address) WideHeader() []string { return []string{"Backend ID", "Node", "Weight"} }
+
+// WideRow has a line for each backend, as the last column of TableRow.
+func (r *address) WideRow() []string {
+	var ids, nodes, weights []string
+	for _, b := range r.Backends {
+		ids = append(ids, strconv.FormatUint(uint64(b.ID), 10))
+		nodes = append(nodes, cmp.Or(b.Node, "-"))
+		weights = append(weights, strconv.FormatUint(uint64(b.Weight), 10))
+	}
+	return []string{strings.Join(ids, "\n"), strings.Join(nodes, "\n"), strings.Join(weights, "\n")}
+}
+
 // none says what becomes of new flows where there is no backend; empty where there is one.
 func (r *address) none() string {
 	return map[string]string{"reject": "none: refused", "drop": "none on this node"}[r.Empty]

@@ -231,3 +231,30 @@ func TestSocketOutcomes(t *testing.T) {
 		}
 	}
 }
+
+// TestWideColumns: -o wide shows further columns beside those of a table, each with a cell in each row, and filters take them.
+func TestWideColumns(t *testing.T) {
+	a := servicesOf(t)
+	v := a.serviceViews()["service-addresses"]
+	header, cells, err := v.wide()
+	if err != nil || strings.Join(header, ",") != "ID,Frontend,Service Type,Service,Port,Backend,Backend ID,Node,Weight" {
+		t.Fatalf("%q, %v", header, err)
+	}
+	found := false
+	if err := v.each(func(row tableRow) bool {
+		got := cells(row)
+		if len(got) != len(header) {
+			t.Errorf("%d cells in %d columns: %q", len(got), len(header), got)
+		}
+		found = found || slices.Equal(got[5:], []string{
+			"1 => 10.0.1.2:8080/TCP (active)\n2 => 10.0.2.2:8080/TCP (terminating, weight 5)", "12\n3", "node1\nnode2", "1\n5",
+		})
+		return true
+	}); err != nil || !found {
+		t.Errorf("the backends' nodes are not shown: %v", err)
+	}
+	backends := a.serviceViews()["service-backends"]
+	if header, _, err := backends.wide(); err != nil || !slices.Equal(header, backends.header) {
+		t.Errorf("a table without further columns has %q, %v", header, err)
+	}
+}

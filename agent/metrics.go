@@ -6,6 +6,7 @@ import (
 	"path"
 	"reflect"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -16,7 +17,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"google.golang.org/grpc"
 
+	"myelin/bpf"
 	"myelin/drop"
+	"myelin/identity"
 )
 
 // metrics reads the agent's parts when somebody asks.
@@ -31,10 +34,24 @@ func newMetrics(a *Agent) *metrics {
 		Name: "myelin_cni_duration_seconds", Help: "Time that CNI requests took in the agent.",
 		Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 10},
 	}, []string{"command", "result"})}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "myelin_build_info", Help: "Always 1."}, []string{"version", "go"})
-	build.WithLabelValues(a.version, runtime.Version()).Set(1)
-	m.registry.MustRegister(m, m.cni, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	version := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "myelin_version", Help: "Always 1."}, []string{"version", "revision", "arch"})
+	version.WithLabelValues(a.version, revision(), runtime.GOARCH).Set(1)
+	m.registry.MustRegister(m, m.cni, version, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// revision is the commit that the program was built of; empty where the build does not tell.
+func revision() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return ""
 }
 
 // observe measures CNI requests.
@@ -64,7 +81,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	if ready == 0 {
 		return
 	}
-	s.gauge("myelin_ready_seconds", "Time from the agent's start until it was ready.", ready.Seconds(), nil)
+	s.gauge("myelin_agent_bootstrap_seconds", "Time from the agent's start until it was ready.", ready.Seconds(),
+		prometheus.Labels{"scope": "overall", "outcome": "success"})
 	s.counter("myelin_reloads_total", "How often the agent has loaded its programs anew, for what they were loaded with had changed.",
 		float64(m.agent.lives.reloads), nil)
 	m.counters(s)
@@ -72,6 +90,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.maps(s)
 	m.tables(s)
 	m.pods(s)
+	m.cluster(s)
 	m.services(s)
 	m.policies(s)
 	m.healthChecks(s)
@@ -80,18 +99,29 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 func (m *metrics) counters(s sink) {
 	list, err := drop.Counters{Cpus: m.agent.datapath.Cpus}.Read()
 	if err != nil {
-		s.failed("myelin_drop_packets_total", err)
+		s.failed("myelin_drop_count_total", err)
 		return
 	}
 	for _, c := range list {
-		kind, label := "forward", "way"
+		labels := prometheus.Labels{"direction": direction(c.Hook), "hook": string(c.Hook)}
 		if c.Outcome.IsDrop() {
-			kind, label = "drop", "reason"
+			labels["reason"] = c.Outcome.Label()
+			s.counter("myelin_drop_count_total", "Dropped packets by direction, hook and reason.", float64(c.Packets), labels)
+			s.counter("myelin_drop_bytes_total", "Dropped bytes, from the Ethernet header on.", float64(c.Bytes), labels)
+			continue
 		}
-		labels := prometheus.Labels{"hook": string(c.Hook), label: c.Outcome.Label()}
-		s.counter("myelin_"+kind+"_packets_total", "Packets by hook and "+label+".", float64(c.Packets), labels)
-		s.counter("myelin_"+kind+"_bytes_total", "Bytes by hook and "+label+", from the Ethernet header on.", float64(c.Bytes), labels)
+		labels["way"] = c.Outcome.Label()
+		s.counter("myelin_forward_count_total", "Forwarded packets by direction, hook and way.", float64(c.Packets), labels)
+		s.counter("myelin_forward_bytes_total", "Forwarded bytes, from the Ethernet header on.", float64(c.Bytes), labels)
 	}
+}
+
+// direction is what Cilium calls the direction of the packets at a hook: into the node or a pod, or out of it.
+func direction(h bpf.Hook) string {
+	if h == bpf.FromPod || h == bpf.ToWire {
+		return "EGRESS"
+	}
+	return "INGRESS"
 }
 
 func (m *metrics) events(s sink) {
@@ -100,23 +130,35 @@ func (m *metrics) events(s sink) {
 	s.counter(name, help, float64(slow), prometheus.Labels{"where": "subscriber"})
 	s.counter(name, help, float64(kernel), prometheus.Labels{"where": "kernel"})
 	s.counter("myelin_flows_expired_total", "Flows whose row was deleted since no packet was seen for too long.", float64(m.agent.collector.Expired()), nil)
+	for _, u := range m.agent.conntrack() {
+		labels := prometheus.Labels{"table": u.Table}
+		s.gauge("myelin_conntrack_entries", "Entries of a conntrack table, as the agent counted last.", float64(u.Entries), labels)
+		s.gauge("myelin_conntrack_max_entries", "Room in a conntrack table.", float64(u.Max), labels)
+		if u.Most > 0 {
+			labels = prometheus.Labels{"table": u.Table, "pod": u.Pod}
+			s.gauge("myelin_conntrack_top_entries", "Entries of the pod that has the most of a conntrack table.", float64(u.Most), labels)
+		}
+	}
 }
 
 func (m *metrics) maps(s sink) {
 	list, err := m.agent.usages.Read()
 	if err != nil {
-		s.failed("myelin_map_bytes", err)
+		s.failed("myelin_bpf_map_bytes", err)
 		return
 	}
+	var all uint64
 	for _, u := range list {
-		labels := prometheus.Labels{"map": u.Name}
-		s.gauge("myelin_map_bytes", "Kernel memory of a BPF map.", float64(u.Bytes), labels)
-		s.gauge("myelin_map_max_entries", "Room in a BPF map; of a ring buffer in bytes.", float64(u.Max), labels)
+		all += u.Bytes
+		labels := prometheus.Labels{"map_name": u.Name}
+		s.gauge("myelin_bpf_map_bytes", "Kernel memory of a BPF map.", float64(u.Bytes), labels)
+		s.gauge("myelin_bpf_map_capacity", "Room in a BPF map, in entries; of a ring buffer in bytes.", float64(u.Max), prometheus.Labels{"map_group": u.Name})
 		if u.Entries >= 0 {
-			s.gauge("myelin_map_entries", "Rows in a BPF map.", float64(u.Entries), labels)
-			s.gauge("myelin_map_pressure", "Part of a BPF map that is in use, 0 to 1.", u.Pressure(), labels)
+			s.gauge("myelin_bpf_map_entries", "Entries of a BPF map.", float64(u.Entries), labels)
+			s.gauge("myelin_bpf_map_pressure", "Part of a BPF map that is in use, 0 to 1.", u.Pressure(), labels)
 		}
 	}
+	s.gauge("myelin_bpf_maps_virtual_memory_max_bytes", "Kernel memory of all BPF maps of the datapath.", float64(all), nil)
 }
 
 // tables counts rows by the state of their reconciliation.
@@ -164,12 +206,16 @@ func (m *metrics) pods(s sink) {
 		states[e.State]++
 	}
 	for state, n := range states {
-		s.gauge("myelin_endpoints", "Pods of this node by state.", float64(n), prometheus.Labels{"state": state})
+		s.gauge("myelin_endpoint_state", "Endpoints of this node by state.", float64(n), prometheus.Labels{"endpoint_state": state})
 	}
+	s.gauge("myelin_endpoint", "Endpoints of this node.", float64(m.agent.endpoints.NumObjects(m.agent.db.ReadTxn())), nil)
 	for _, u := range m.agent.ipam.Dump() {
-		labels := prometheus.Labels{"prefix": u.Prefix.String()}
-		s.gauge("myelin_ipam_addresses_used", "Addresses of a podCIDR that pods have.", float64(u.InUse), labels)
-		s.gauge("myelin_ipam_addresses", "Addresses of a podCIDR that pods can have.", float64(u.Capacity), labels)
+		labels := prometheus.Labels{"family": "ipv6", "prefix": u.Prefix.String()}
+		if u.Prefix.Addr().Is4() {
+			labels["family"] = "ipv4"
+		}
+		s.gauge("myelin_ip_addresses", "Addresses of a podCIDR that pods have.", float64(u.InUse), labels)
+		s.gauge("myelin_ipam_capacity", "Addresses of a podCIDR that pods can have.", float64(u.Capacity), labels)
 	}
 	s.gauge("myelin_ipam_addresses_outside", "Addresses that pods have and that are in no podCIDR any more.", float64(len(m.agent.ipam.Outside())), nil)
 	links, err := m.agent.host.LinkList()
@@ -178,6 +224,23 @@ func (m *metrics) pods(s sink) {
 		return
 	}
 	s.gauge("myelin_stray_links", "Pod links that belong to no endpoint, for their state was lost.", float64(len(m.agent.manager.Strays(links))), nil)
+}
+
+// cluster counts nodes and identities.
+func (m *metrics) cluster(s sink) {
+	txn := m.agent.db.ReadTxn()
+	s.gauge("myelin_nodes_all_num", "Nodes of the cluster.", float64(m.agent.cluster.Nodes.NumObjects(txn)), nil)
+	types := map[string]int{"reserved": 0, "node_local": 0}
+	for id := range m.agent.identities.Identities().All(txn) {
+		if id.ID < identity.First {
+			types["reserved"]++
+		} else {
+			types["node_local"]++
+		}
+	}
+	for kind, n := range types {
+		s.gauge("myelin_identity", "Identities of label sets on this node by type.", float64(n), prometheus.Labels{"type": kind})
+	}
 }
 
 // sink makes metrics of values.

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -68,6 +67,7 @@ func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 	for e := range a.endpoints.All(txn) {
 		f.Counts.Endpoints[e.State]++
 	}
+	f.Conntrack = a.conntrack()
 	f.Services, f.Policies = a.serviceStatus(txn), a.policyStatus(txn)
 	f.XDP = map[string]bpf.XDPState{}
 	for _, w := range f.Wires {
@@ -140,24 +140,6 @@ func conflist(dir string) status.Conflist {
 		}
 	}
 	return c
-}
-
-// versionOr is what the linker set, or else the module's version, or the
-// revision it was built from.
-func versionOr(linked string) string {
-	if linked != "" {
-		return linked
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 && strings.HasPrefix(info.Main.Version, "(devel)") {
-			return s.Value[:12]
-		}
-	}
-	return info.Main.Version
 }
 
 func kernelRelease() string {

@@ -29,27 +29,38 @@ func (m *metrics) policies(s sink) {
 	txn := m.agent.db.ReadTxn()
 	p := m.agent.policyStatus(txn)
 	const objects = "Policies and CiliumCIDRGroups by whether their newest version is in force."
+	s.gauge("myelin_policy", "Policies and CiliumCIDRGroups of which a version is in force.", float64(p.Accepted), nil)
 	s.gauge("myelin_policies", objects, float64(p.Accepted-p.Partly), prometheus.Labels{"state": "accepted"})
 	s.gauge("myelin_policies", objects, float64(p.Partly), prometheus.Labels{"state": "partly_enforced"})
 	s.gauge("myelin_policies", objects, float64(p.Refused), prometheus.Labels{"state": "refused"})
 	s.gauge("myelin_policy_rules", "Rules of policies.", float64(p.Rules), nil)
-	enforced, failed := [2]int{}, 0
+	enforced, failed := map[string]int{"none": 0, "ingress": 0, "egress": 0, "both": 0, "audit-ingress": 0, "audit-egress": 0, "audit-both": 0}, 0
 	for r := range m.agent.engine.Realised.All(txn) {
-		for dir, on := range r.Enforced {
-			if on {
-				enforced[dir]++
-			}
-		}
+		enforced[enforcement(r)]++
 		if r.Error != "" {
 			failed++
 		}
 	}
-	for dir, n := range enforced {
-		s.gauge("myelin_policy_endpoints", "Endpoints of this node that policies speak of, by direction.", float64(n),
-			prometheus.Labels{"direction": policy.Direction(dir).String()})
+	for word, n := range enforced {
+		s.gauge("myelin_policy_endpoint_enforcement_status", "Endpoints of this node by the directions that policies are enforced in.", float64(n),
+			prometheus.Labels{"enforcement": word})
 	}
 	s.gauge("myelin_policy_endpoints_failed", "Endpoints whose policies are not all in the kernel.", float64(failed), nil)
 	if !p.Last.IsZero() {
 		s.gauge("myelin_policy_realised_timestamp_seconds", "When the kernel last got all that policies say, in seconds since 1970.", float64(p.Last.UnixNano())/1e9, nil)
 	}
+}
+
+// enforcement is in which directions policies are enforced for an endpoint, in Cilium's words.
+func enforcement(r *policy.Realised) string {
+	word := map[[2]bool]string{
+		{policy.Ingress: true}: "ingress", {policy.Egress: true}: "egress", {true, true}: "both",
+	}[r.Enforced]
+	switch {
+	case word == "":
+		return "none"
+	case r.Audit:
+		return "audit-" + word
+	}
+	return word
 }

@@ -69,7 +69,9 @@ func (a *agentPath) Setup(ctx context.Context, family Family) (Path, error) {
 	}
 	binary := filepath.Join(a.binaries, "myelin")
 	a.lab, err = lab.Up(ctx, lab.Options{
-		Name: fmt.Sprintf("mybench%d%c", os.Getpid(), 'a'+len(a.name)), Manifests: manifests, Dir: filepath.Join(a.dir, "lab"),
+		Images: lab.ImagesNone,
+		Name:   fmt.Sprintf("mybench%d%c", os.Getpid(), 'a'+len(a.name)), Manifests: manifests,
+		Dir:    filepath.Join(a.dir, "lab"),
 		Binary: binary, InProcess: true, Agent: binary, CNIPlugin: filepath.Join(a.binaries, "myelin-cni"),
 		Values: a.values, Fabric: lab.FabricWire, Timeout: patience,
 	})

@@ -225,7 +225,7 @@ func gone(t *testing.T, s *socketsPath) {
 }
 
 // Figures of changes are there at a small scale, for both families, and no request fails.
-func TestChanges(t *testing.T) {
+func TestSyncAndRollouts(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}

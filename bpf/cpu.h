@@ -10,6 +10,7 @@
 #include "packet.h"
 #include "../drop/drop.h"
 #include "../flow/row.h"
+#include "../nat/row.h"
 #include "../policy/row.h"
 #include "../service/row.h"
 
@@ -70,6 +71,11 @@ struct cpu {
 	struct translation translation;
 	struct rewrite to;
 	struct policy_ask ask;
+	struct port_key port_key;
+	struct port_index port_index;
+	struct port_budget port_budget;
+	struct translation_key again; /* of a connection that ended, where its client begins another one from the same port */
+	__u32 again_backend;          /* its backend; 0: there is none */
 	__u64 scratch[32]; /* for what is too large for the stack: headers, chunks of a packet */
 	struct event_budget budget;
 	struct counter counters[HOOKS][OUTCOME_SLOTS];

@@ -71,42 +71,46 @@ type DatapathCounter struct {
 type DatapathCpu struct {
 	_   structs.HostLayout
 	Pkt struct {
-		_        structs.HostLayout
-		Src      DatapathAddr
-		Dst      DatapathAddr
-		Sport    uint16
-		Dport    uint16
-		L4       uint16
-		Slot     uint16
-		Hook     uint8
-		Family   uint8
-		Proto    uint8
-		Ttl      uint8
-		TcpFlags uint8
-		IcmpType uint8
-		Fragment uint8
-		ForHost  uint8
-		Ifindex  uint32
-		End      uint32
+		_         structs.HostLayout
+		Src       DatapathAddr
+		Dst       DatapathAddr
+		Sport     uint16
+		Dport     uint16
+		L4        uint16
+		Slot      uint16
+		Hook      uint8
+		Family    uint8
+		Proto     uint8
+		Ttl       uint8
+		TcpFlags  uint8
+		IcmpType  uint8
+		Fragment  uint8
+		ForHost   uint8
+		Ifindex   uint32
+		End       uint32
+		Timestamp uint32
+		_         [4]byte
 	}
 	About struct {
-		_        structs.HostLayout
-		Src      DatapathAddr
-		Dst      DatapathAddr
-		Sport    uint16
-		Dport    uint16
-		L4       uint16
-		Slot     uint16
-		Hook     uint8
-		Family   uint8
-		Proto    uint8
-		Ttl      uint8
-		TcpFlags uint8
-		IcmpType uint8
-		Fragment uint8
-		ForHost  uint8
-		Ifindex  uint32
-		End      uint32
+		_         structs.HostLayout
+		Src       DatapathAddr
+		Dst       DatapathAddr
+		Sport     uint16
+		Dport     uint16
+		L4        uint16
+		Slot      uint16
+		Hook      uint8
+		Family    uint8
+		Proto     uint8
+		Ttl       uint8
+		TcpFlags  uint8
+		IcmpType  uint8
+		Fragment  uint8
+		ForHost   uint8
+		Ifindex   uint32
+		End       uint32
+		Timestamp uint32
+		_         [4]byte
 	}
 	Inner struct {
 		_     structs.HostLayout
@@ -157,9 +161,19 @@ type DatapathCpu struct {
 		Pad     [5]uint8
 		Class   [2]DatapathPeerClass
 	}
-	Scratch  [32]uint64
-	Budget   DatapathEventBudget
-	Counters [8][128]DatapathCounter
+	PortKey    DatapathPortKey
+	PortIndex  DatapathPortIndex
+	PortBudget struct {
+		_    structs.HostLayout
+		Tick uint32
+		Left uint32
+	}
+	Again        DatapathTranslationKey
+	AgainBackend uint32
+	_            [4]byte
+	Scratch      [32]uint64
+	Budget       DatapathEventBudget
+	Counters     [8][128]DatapathCounter
 }
 
 type DatapathEndpoint struct {
@@ -242,11 +256,12 @@ const (
 type DatapathFlow struct {
 	_    structs.HostLayout
 	Side [2]struct {
-		_        structs.HostLayout
-		Packets  uint64
-		Bytes    uint64
-		TcpFlags uint8
-		Pad      [7]uint8
+		_         structs.HostLayout
+		Packets   uint64
+		Bytes     uint64
+		TcpFlags  uint8
+		Pad       [3]uint8
+		Timestamp uint32
 	}
 	Created uint64
 	Seen    uint32
@@ -270,6 +285,7 @@ const (
 	DatapathFlowFlagFLOW_REPLIED DatapathFlowFlag = 4
 	DatapathFlowFlagFLOW_DENIED  DatapathFlowFlag = 8
 	DatapathFlowFlagFLOW_POD_FIN DatapathFlowFlag = 16
+	DatapathFlowFlagFLOW_INDEXED DatapathFlowFlag = 32
 )
 
 type DatapathFlowKey struct {
@@ -283,10 +299,11 @@ type DatapathFlowKey struct {
 type DatapathFlowSeconds uint32
 
 const (
-	DatapathFlowSecondsFLOW_TCP_SECONDS     DatapathFlowSeconds = 8000
-	DatapathFlowSecondsFLOW_SYN_SECONDS     DatapathFlowSeconds = 60
-	DatapathFlowSecondsFLOW_CLOSING_SECONDS DatapathFlowSeconds = 10
-	DatapathFlowSecondsFLOW_OTHER_SECONDS   DatapathFlowSeconds = 60
+	DatapathFlowSecondsFLOW_TCP_SECONDS       DatapathFlowSeconds = 8000
+	DatapathFlowSecondsFLOW_SYN_SECONDS       DatapathFlowSeconds = 60
+	DatapathFlowSecondsFLOW_CLOSING_SECONDS   DatapathFlowSeconds = 10
+	DatapathFlowSecondsFLOW_TIME_WAIT_SECONDS DatapathFlowSeconds = 60
+	DatapathFlowSecondsFLOW_OTHER_SECONDS     DatapathFlowSeconds = 60
 )
 
 type DatapathFragmentKey struct {
@@ -493,7 +510,8 @@ const (
 	DatapathOutcomeDROP_TUNNEL_SOURCE          DatapathOutcome = 61
 	DatapathOutcomeDROP_TUNNEL_PORT            DatapathOutcome = 62
 	DatapathOutcomeDROP_DSR_UNTRUSTED          DatapathOutcome = 63
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 64
+	DatapathOutcomeDROP_FLOW_LIMIT             DatapathOutcome = 64
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 65
 )
 
 type DatapathOwnFilter struct {
@@ -604,6 +622,31 @@ type DatapathPolicyPair struct {
 	Class      [2]DatapathPeerClass
 }
 
+type DatapathPortIndex struct {
+	_     structs.HostLayout
+	Snat  DatapathAddr
+	Port  uint16
+	Flags uint16
+	_     [4]byte
+}
+
+type DatapathPortIndexFlag uint32
+
+const (
+	DatapathPortIndexFlagPORT_INDEX_SERVICE DatapathPortIndexFlag = 1
+	DatapathPortIndexFlagPORT_INDEX_OWN     DatapathPortIndexFlag = 2
+)
+
+type DatapathPortKey struct {
+	_          structs.HostLayout
+	Client     DatapathAddr
+	Server     DatapathAddr
+	ClientPort uint16
+	ServerPort uint16
+	Proto      uint8
+	Pad        [3]uint8
+}
+
 type DatapathPrefix struct {
 	_     structs.HostLayout
 	Via   DatapathAddr
@@ -635,47 +678,49 @@ const (
 )
 
 type DatapathSettings struct {
-	_              structs.HostLayout
-	Ipv4           uint8
-	Ipv6           uint8
-	Tunnel         uint8
-	LegacyRouting  uint8
-	Masquerade4    uint8
-	Masquerade6    uint8
-	FlowAlways     uint8
-	Monitor        uint8
-	SocketHostOnly uint8
-	SetRetval      uint8
-	Services       uint8
-	LbMode         uint8
-	Direct         uint8
-	LbDispatch     uint8
-	Rss4Bits       uint8
-	Rss6Bits       uint8
-	BindProtection uint8
-	Policy         uint8
-	HostPolicy     uint8
-	PolicyCut      uint8
-	NoBackendDrop  uint8
-	Prefilter      uint8
-	WireAny        uint8
-	WireExtra      uint8
-	TunnelIfindex  uint32
-	Vni            uint32
-	TunnelPort     uint16
-	_              [2]byte
-	Hz             uint32
-	EventRate      uint32
-	NatPortMin     uint16
-	NatPortMax     uint16
-	LbPortMin      uint16
-	LbPortMax      uint16
-	NodePortMin    uint16
-	NodePortMax    uint16
-	PathShift      uint32
-	_              [4]byte
-	NetnsCookie    uint64
-	Gateway4       struct {
+	_                  structs.HostLayout
+	Ipv4               uint8
+	Ipv6               uint8
+	Tunnel             uint8
+	LegacyRouting      uint8
+	Masquerade4        uint8
+	Masquerade6        uint8
+	FlowAlways         uint8
+	Monitor            uint8
+	SocketHostOnly     uint8
+	SetRetval          uint8
+	Services           uint8
+	LbMode             uint8
+	Direct             uint8
+	LbDispatch         uint8
+	Rss4Bits           uint8
+	Rss6Bits           uint8
+	BindProtection     uint8
+	Policy             uint8
+	HostPolicy         uint8
+	PolicyCut          uint8
+	NoBackendDrop      uint8
+	Prefilter          uint8
+	WireAny            uint8
+	WireExtra          uint8
+	TunnelIfindex      uint32
+	Vni                uint32
+	TunnelPort         uint16
+	_                  [2]byte
+	Hz                 uint32
+	EventRate          uint32
+	NatPortMin         uint16
+	NatPortMax         uint16
+	LbPortMin          uint16
+	LbPortMax          uint16
+	NodePortMin        uint16
+	NodePortMax        uint16
+	FlowEntries        uint32
+	TranslationEntries uint32
+	PathShift          uint32
+	_                  [4]byte
+	NetnsCookie        uint64
+	Gateway4           struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
@@ -692,6 +737,20 @@ type DatapathSettings struct {
 		B [16]uint8
 	}
 }
+
+type DatapathShareBound uint32
+
+const (
+	DatapathShareBoundSHARE_SLOTS DatapathShareBound = 4096
+)
+
+type DatapathShareKind uint32
+
+const (
+	DatapathShareKindSHARE_FLOWS        DatapathShareKind = 0
+	DatapathShareKindSHARE_TRANSLATIONS DatapathShareKind = 1
+	DatapathShareKindSHARE_KINDS        DatapathShareKind = 2
+)
 
 type DatapathSocketOutcome uint32
 
@@ -726,7 +785,7 @@ type DatapathTranslation struct {
 	FrontendPort uint16
 	BackendPort  uint16
 	Flags        uint8
-	Pressure     uint8
+	Pad          uint8
 	Service      uint32
 	BackendId    uint32
 	Seen         uint32
@@ -735,8 +794,15 @@ type DatapathTranslation struct {
 	Packets      [2]uint64
 	Bytes        [2]uint64
 	TcpFlags     [2]uint8
-	Pad3         [6]uint8
+	Pad3         [2]uint8
+	Timestamp    uint32
 }
+
+type DatapathTranslationBound uint32
+
+const (
+	DatapathTranslationBoundTRANSLATION_PLACES DatapathTranslationBound = 8
+)
 
 type DatapathTranslationFlag uint32
 
@@ -746,6 +812,7 @@ const (
 	DatapathTranslationFlagTRANSLATION_REPLIED    DatapathTranslationFlag = 4
 	DatapathTranslationFlagTRANSLATION_GONE       DatapathTranslationFlag = 8
 	DatapathTranslationFlagTRANSLATION_CLIENT_FIN DatapathTranslationFlag = 32
+	DatapathTranslationFlagTRANSLATION_INDEXED    DatapathTranslationFlag = 64
 	DatapathTranslationFlagTRANSLATION_DSR        DatapathTranslationFlag = 16
 )
 
@@ -818,7 +885,9 @@ const (
 	DatapathMapPodNetns         = "pod_netns"
 	DatapathMapPolicies         = "policies"
 	DatapathMapPolicyPairs      = "policy_pairs"
+	DatapathMapPortIndexes      = "port_indexes"
 	DatapathMapPrefixes         = "prefixes"
+	DatapathMapShares           = "shares"
 	DatapathMapSocketOutcomes   = "socket_outcomes"
 	DatapathMapSourceRanges     = "source_ranges"
 	DatapathMapTranslations     = "translations"
@@ -861,9 +930,13 @@ const (
 	DatapathVarPolicyAction     = "_policy_action"
 	DatapathVarPolicyCut        = "_policy_cut"
 	DatapathVarPolicyDirection  = "_policy_direction"
+	DatapathVarPortIndexFlag    = "_port_index_flag"
 	DatapathVarPrefixFlag       = "_prefix_flag"
 	DatapathVarServiceScope     = "_service_scope"
+	DatapathVarShareBound       = "_share_bound"
+	DatapathVarShareKind        = "_share_kind"
 	DatapathVarSocketOutcome    = "_socket_outcome"
+	DatapathVarTranslationBound = "_translation_bound"
 	DatapathVarTranslationFlag  = "_translation_flag"
 	DatapathVarTunnelMode       = "_tunnel_mode"
 	DatapathVarConfig           = "config"
@@ -871,7 +944,9 @@ const (
 	DatapathVarListening        = "listening"
 	DatapathVarOwnFilter        = "own_filter"
 	DatapathVarOwnPorts         = "own_ports"
+	DatapathVarPortsBorrowed    = "ports_borrowed"
 	DatapathVarPrefiltered      = "prefiltered"
+	DatapathVarSharesUntil      = "shares_until"
 	DatapathVarTracking         = "tracking"
 	DatapathVarXdpBonds         = "xdp_bonds"
 	DatapathVarXdpByMap         = "xdp_by_map"
@@ -962,7 +1037,9 @@ type DatapathMapSpecs struct {
 	PodNetns         *ebpf.MapSpec `ebpf:"pod_netns"`
 	Policies         *ebpf.MapSpec `ebpf:"policies"`
 	PolicyPairs      *ebpf.MapSpec `ebpf:"policy_pairs"`
+	PortIndexes      *ebpf.MapSpec `ebpf:"port_indexes"`
 	Prefixes         *ebpf.MapSpec `ebpf:"prefixes"`
+	Shares           *ebpf.MapSpec `ebpf:"shares"`
 	SocketOutcomes   *ebpf.MapSpec `ebpf:"socket_outcomes"`
 	SourceRanges     *ebpf.MapSpec `ebpf:"source_ranges"`
 	Translations     *ebpf.MapSpec `ebpf:"translations"`
@@ -978,38 +1055,44 @@ type DatapathMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
-	BackendSetFlag  *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
-	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
-	EndpointSlot    *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
-	Event           *ebpf.VariableSpec `ebpf:"_event"`
-	EventType       *ebpf.VariableSpec `ebpf:"_event_type"`
-	FlowFlag        *ebpf.VariableSpec `ebpf:"_flow_flag"`
-	FlowSeconds     *ebpf.VariableSpec `ebpf:"_flow_seconds"`
-	FrontendFlag    *ebpf.VariableSpec `ebpf:"_frontend_flag"`
-	Hook            *ebpf.VariableSpec `ebpf:"_hook"`
-	LbDispatch      *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
-	LbMode          *ebpf.VariableSpec `ebpf:"_lb_mode"`
-	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
-	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
-	PathFlag        *ebpf.VariableSpec `ebpf:"_path_flag"`
-	PolicyAbsent    *ebpf.VariableSpec `ebpf:"_policy_absent"`
-	PolicyAction    *ebpf.VariableSpec `ebpf:"_policy_action"`
-	PolicyCut       *ebpf.VariableSpec `ebpf:"_policy_cut"`
-	PolicyDirection *ebpf.VariableSpec `ebpf:"_policy_direction"`
-	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
-	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
-	SocketOutcome   *ebpf.VariableSpec `ebpf:"_socket_outcome"`
-	TranslationFlag *ebpf.VariableSpec `ebpf:"_translation_flag"`
-	TunnelMode      *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
-	Config          *ebpf.VariableSpec `ebpf:"config"`
-	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
-	Listening       *ebpf.VariableSpec `ebpf:"listening"`
-	OwnFilter       *ebpf.VariableSpec `ebpf:"own_filter"`
-	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
-	Prefiltered     *ebpf.VariableSpec `ebpf:"prefiltered"`
-	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
-	XdpBonds        *ebpf.VariableSpec `ebpf:"xdp_bonds"`
-	XdpByMap        *ebpf.VariableSpec `ebpf:"xdp_by_map"`
+	BackendSetFlag   *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
+	EndpointFlag     *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
+	EndpointSlot     *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
+	Event            *ebpf.VariableSpec `ebpf:"_event"`
+	EventType        *ebpf.VariableSpec `ebpf:"_event_type"`
+	FlowFlag         *ebpf.VariableSpec `ebpf:"_flow_flag"`
+	FlowSeconds      *ebpf.VariableSpec `ebpf:"_flow_seconds"`
+	FrontendFlag     *ebpf.VariableSpec `ebpf:"_frontend_flag"`
+	Hook             *ebpf.VariableSpec `ebpf:"_hook"`
+	LbDispatch       *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
+	LbMode           *ebpf.VariableSpec `ebpf:"_lb_mode"`
+	Outcome          *ebpf.VariableSpec `ebpf:"_outcome"`
+	PathAction       *ebpf.VariableSpec `ebpf:"_path_action"`
+	PathFlag         *ebpf.VariableSpec `ebpf:"_path_flag"`
+	PolicyAbsent     *ebpf.VariableSpec `ebpf:"_policy_absent"`
+	PolicyAction     *ebpf.VariableSpec `ebpf:"_policy_action"`
+	PolicyCut        *ebpf.VariableSpec `ebpf:"_policy_cut"`
+	PolicyDirection  *ebpf.VariableSpec `ebpf:"_policy_direction"`
+	PortIndexFlag    *ebpf.VariableSpec `ebpf:"_port_index_flag"`
+	PrefixFlag       *ebpf.VariableSpec `ebpf:"_prefix_flag"`
+	ServiceScope     *ebpf.VariableSpec `ebpf:"_service_scope"`
+	ShareBound       *ebpf.VariableSpec `ebpf:"_share_bound"`
+	ShareKind        *ebpf.VariableSpec `ebpf:"_share_kind"`
+	SocketOutcome    *ebpf.VariableSpec `ebpf:"_socket_outcome"`
+	TranslationBound *ebpf.VariableSpec `ebpf:"_translation_bound"`
+	TranslationFlag  *ebpf.VariableSpec `ebpf:"_translation_flag"`
+	TunnelMode       *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
+	Config           *ebpf.VariableSpec `ebpf:"config"`
+	Epochs           *ebpf.VariableSpec `ebpf:"epochs"`
+	Listening        *ebpf.VariableSpec `ebpf:"listening"`
+	OwnFilter        *ebpf.VariableSpec `ebpf:"own_filter"`
+	OwnPorts         *ebpf.VariableSpec `ebpf:"own_ports"`
+	PortsBorrowed    *ebpf.VariableSpec `ebpf:"ports_borrowed"`
+	Prefiltered      *ebpf.VariableSpec `ebpf:"prefiltered"`
+	SharesUntil      *ebpf.VariableSpec `ebpf:"shares_until"`
+	Tracking         *ebpf.VariableSpec `ebpf:"tracking"`
+	XdpBonds         *ebpf.VariableSpec `ebpf:"xdp_bonds"`
+	XdpByMap         *ebpf.VariableSpec `ebpf:"xdp_by_map"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -1054,7 +1137,9 @@ type DatapathMaps struct {
 	PodNetns         *ebpf.Map `ebpf:"pod_netns"`
 	Policies         *ebpf.Map `ebpf:"policies"`
 	PolicyPairs      *ebpf.Map `ebpf:"policy_pairs"`
+	PortIndexes      *ebpf.Map `ebpf:"port_indexes"`
 	Prefixes         *ebpf.Map `ebpf:"prefixes"`
+	Shares           *ebpf.Map `ebpf:"shares"`
 	SocketOutcomes   *ebpf.Map `ebpf:"socket_outcomes"`
 	SourceRanges     *ebpf.Map `ebpf:"source_ranges"`
 	Translations     *ebpf.Map `ebpf:"translations"`
@@ -1090,7 +1175,9 @@ func (m *DatapathMaps) Close() error {
 		m.PodNetns,
 		m.Policies,
 		m.PolicyPairs,
+		m.PortIndexes,
 		m.Prefixes,
+		m.Shares,
 		m.SocketOutcomes,
 		m.SourceRanges,
 		m.Translations,
@@ -1107,38 +1194,44 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
-	BackendSetFlag  *ebpf.Variable `ebpf:"_backend_set_flag"`
-	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
-	EndpointSlot    *ebpf.Variable `ebpf:"_endpoint_slot"`
-	Event           *ebpf.Variable `ebpf:"_event"`
-	EventType       *ebpf.Variable `ebpf:"_event_type"`
-	FlowFlag        *ebpf.Variable `ebpf:"_flow_flag"`
-	FlowSeconds     *ebpf.Variable `ebpf:"_flow_seconds"`
-	FrontendFlag    *ebpf.Variable `ebpf:"_frontend_flag"`
-	Hook            *ebpf.Variable `ebpf:"_hook"`
-	LbDispatch      *ebpf.Variable `ebpf:"_lb_dispatch"`
-	LbMode          *ebpf.Variable `ebpf:"_lb_mode"`
-	Outcome         *ebpf.Variable `ebpf:"_outcome"`
-	PathAction      *ebpf.Variable `ebpf:"_path_action"`
-	PathFlag        *ebpf.Variable `ebpf:"_path_flag"`
-	PolicyAbsent    *ebpf.Variable `ebpf:"_policy_absent"`
-	PolicyAction    *ebpf.Variable `ebpf:"_policy_action"`
-	PolicyCut       *ebpf.Variable `ebpf:"_policy_cut"`
-	PolicyDirection *ebpf.Variable `ebpf:"_policy_direction"`
-	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
-	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
-	SocketOutcome   *ebpf.Variable `ebpf:"_socket_outcome"`
-	TranslationFlag *ebpf.Variable `ebpf:"_translation_flag"`
-	TunnelMode      *ebpf.Variable `ebpf:"_tunnel_mode"`
-	Config          *ebpf.Variable `ebpf:"config"`
-	Epochs          *ebpf.Variable `ebpf:"epochs"`
-	Listening       *ebpf.Variable `ebpf:"listening"`
-	OwnFilter       *ebpf.Variable `ebpf:"own_filter"`
-	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
-	Prefiltered     *ebpf.Variable `ebpf:"prefiltered"`
-	Tracking        *ebpf.Variable `ebpf:"tracking"`
-	XdpBonds        *ebpf.Variable `ebpf:"xdp_bonds"`
-	XdpByMap        *ebpf.Variable `ebpf:"xdp_by_map"`
+	BackendSetFlag   *ebpf.Variable `ebpf:"_backend_set_flag"`
+	EndpointFlag     *ebpf.Variable `ebpf:"_endpoint_flag"`
+	EndpointSlot     *ebpf.Variable `ebpf:"_endpoint_slot"`
+	Event            *ebpf.Variable `ebpf:"_event"`
+	EventType        *ebpf.Variable `ebpf:"_event_type"`
+	FlowFlag         *ebpf.Variable `ebpf:"_flow_flag"`
+	FlowSeconds      *ebpf.Variable `ebpf:"_flow_seconds"`
+	FrontendFlag     *ebpf.Variable `ebpf:"_frontend_flag"`
+	Hook             *ebpf.Variable `ebpf:"_hook"`
+	LbDispatch       *ebpf.Variable `ebpf:"_lb_dispatch"`
+	LbMode           *ebpf.Variable `ebpf:"_lb_mode"`
+	Outcome          *ebpf.Variable `ebpf:"_outcome"`
+	PathAction       *ebpf.Variable `ebpf:"_path_action"`
+	PathFlag         *ebpf.Variable `ebpf:"_path_flag"`
+	PolicyAbsent     *ebpf.Variable `ebpf:"_policy_absent"`
+	PolicyAction     *ebpf.Variable `ebpf:"_policy_action"`
+	PolicyCut        *ebpf.Variable `ebpf:"_policy_cut"`
+	PolicyDirection  *ebpf.Variable `ebpf:"_policy_direction"`
+	PortIndexFlag    *ebpf.Variable `ebpf:"_port_index_flag"`
+	PrefixFlag       *ebpf.Variable `ebpf:"_prefix_flag"`
+	ServiceScope     *ebpf.Variable `ebpf:"_service_scope"`
+	ShareBound       *ebpf.Variable `ebpf:"_share_bound"`
+	ShareKind        *ebpf.Variable `ebpf:"_share_kind"`
+	SocketOutcome    *ebpf.Variable `ebpf:"_socket_outcome"`
+	TranslationBound *ebpf.Variable `ebpf:"_translation_bound"`
+	TranslationFlag  *ebpf.Variable `ebpf:"_translation_flag"`
+	TunnelMode       *ebpf.Variable `ebpf:"_tunnel_mode"`
+	Config           *ebpf.Variable `ebpf:"config"`
+	Epochs           *ebpf.Variable `ebpf:"epochs"`
+	Listening        *ebpf.Variable `ebpf:"listening"`
+	OwnFilter        *ebpf.Variable `ebpf:"own_filter"`
+	OwnPorts         *ebpf.Variable `ebpf:"own_ports"`
+	PortsBorrowed    *ebpf.Variable `ebpf:"ports_borrowed"`
+	Prefiltered      *ebpf.Variable `ebpf:"prefiltered"`
+	SharesUntil      *ebpf.Variable `ebpf:"shares_until"`
+	Tracking         *ebpf.Variable `ebpf:"tracking"`
+	XdpBonds         *ebpf.Variable `ebpf:"xdp_bonds"`
+	XdpByMap         *ebpf.Variable `ebpf:"xdp_by_map"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

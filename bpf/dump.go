@@ -96,6 +96,17 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathVerdictKey, DatapathVerdict](d.Verdicts, fn)
 	case "flows":
 		return dump[DatapathFlowKey, DatapathFlow](d.Flows, fn)
+	case "fragments":
+		return dump[DatapathFragmentKey, DatapathFragmentRow](d.Fragments, fn)
+	case "pod_netns":
+		return dump[uint32, DatapathNetns](d.PodNetns, fn)
+	}
+	return d.dumpServices(name, fn)
+}
+
+// dumpServices is Dump for the maps of Services.
+func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
+	switch name {
 	case "frontends":
 		return dump[DatapathFrontendKey, DatapathFrontend](d.Frontends, fn)
 	case "choices":
@@ -112,14 +123,12 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathTranslationKey, DatapathTranslation](d.Translations, fn)
 	case "source_ranges":
 		return dump[DatapathSourceRangeKey, uint32](d.SourceRanges, fn)
-	case "loads", "xdp_ports", "xdp_wires":
-		return dump[uint32, uint32](d.mapByName(name), fn)
-	case "fragments":
-		return dump[DatapathFragmentKey, DatapathFragmentRow](d.Fragments, fn)
-	case "pod_netns":
-		return dump[uint32, DatapathNetns](d.PodNetns, fn)
 	case "members":
 		return dump[DatapathMemberKey, uint32](d.Members, fn)
+	case "loads", "shares", "xdp_ports", "xdp_wires":
+		return dump[uint32, uint32](d.mapByName(name), fn)
+	case "port_indexes":
+		return dump[DatapathPortKey, DatapathPortIndex](d.PortIndexes, fn)
 	case "cpus", "events", "own_filter", "socket_outcomes":
 		return fmt.Errorf("map %s has no rows to show: see drops and monitor", name)
 	}

@@ -32,9 +32,9 @@ func flowTables() []table {
 			}},
 		}},
 		{name: "flows", settings: settingsOf(tracking, longTimes), rows: append(append(connectionRows(), wayRows()...), stackRows()...)},
-		{name: "flows, masquerading", settings: settingsOf(tracking, masquerading), rows: natFlowRows()},
+		{name: "flows, masquerading", settings: settingsOf(tracking, masquerading), rows: append(natFlowRows(), natPortRows()...)},
 		{name: "connections, masquerading", settings: settingsOf(tracking, masquerading, longTimes), rows: connectionRows()},
-		{name: "flows, only masqueraded", settings: settingsOf(masquerading), rows: append(natFlowRows(), one("a pod that needs no state creates none", "from_pod linka", `eth a > gw | ip a > b | udp 1 > 2`, "FORWARD_POD", ""),
+		{name: "flows, only masqueraded", settings: settingsOf(masquerading), rows: append(append(natFlowRows(), natPortRows()...), one("a pod that needs no state creates none", "from_pod linka", `eth a > gw | ip a > b | udp 1 > 2`, "FORWARD_POD", ""),
 			row{name: "nor does the wire", steps: []step{{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", after: flowsAre(0)}}})},
 		{name: "flows, legacy", settings: settingsOf(tracking, legacy), rows: []row{
 			{name: "pod to pod by the stack", steps: []step{
@@ -245,6 +245,14 @@ func natFlowRows() []row {
 			{at: "from_pod linka", in: out + "S", want: "FORWARD_WIRE", after: flowIs(flowWant{"a", 4, 2, tcpSYN, 0, nat})},
 			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD", out: `eth gw > a | ip world > a ttl 63 | tcp 80 > 40000 SA`},
 		}},
+	}
+}
+
+// natPortRows are about when a connection's port is another one's.
+func natPortRows() []row {
+	out, in := `eth a > gw | ip a > world | tcp 40000 > 80 `, `eth router > node | ip world > node | tcp 80 > 50000 `
+	outB := `eth b > gwb | ip b > world | tcp 40000 > 80 `
+	return []row{
 		{name: "a reset connection's port is another pod's", steps: []step{
 			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE"},
 			{at: "from_wire eth0", in: in + "RA", want: "FORWARD_POD"},
@@ -264,14 +272,24 @@ func natFlowRows() []row {
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "DROP_NAT_NO_PORT", out: "="},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "FORWARD_WIRE", before: ages(2), after: flowsAre(1)},
 		}},
-		{name: "a connection that the peer closed first keeps its port for ten seconds", steps: []step{
+		{name: "a connection that the peer closed first keeps its port for a minute", steps: []step{
 			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE"},
 			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD"},
 			{at: "from_wire eth0", in: in + "FA", want: "FORWARD_POD"},
 			{at: "from_pod linka", in: out + "FA", want: "FORWARD_WIRE"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "DROP_NAT_NO_PORT", out: "=", before: ages(8)},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "DROP_NAT_NO_PORT", out: "=", before: ages(58)},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 S`, want: "FORWARD_WIRE", before: ages(3), after: flowsAre(1)},
 			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | tcp 80 > 40000 SA`},
+		}},
+		{name: "a newer timestamp takes the port of a connection that the peer closed first", steps: []step{
+			{at: "from_pod linka", in: out + "S mss 1460 sackok ts 500 0 nop wscale 7", want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: in + "SA", want: "FORWARD_POD"},
+			{at: "from_wire eth0", in: in + "FA", want: "FORWARD_POD"},
+			{at: "from_pod linka", in: out + "FA nop nop ts 600 0", want: "FORWARD_WIRE"},
+			{at: "from_pod linkb", in: outB + "S", want: "DROP_NAT_NO_PORT", out: "=", before: ages(1)},
+			{at: "from_pod linkb", in: outB + "S mss 1460 sackok ts 600 0 nop wscale 7", want: "DROP_NAT_NO_PORT", out: "="},
+			{at: "from_pod linkb", in: outB + "S mss 1460 sackok ts 0xffffff00 0 nop wscale 7", want: "DROP_NAT_NO_PORT", out: "="},
+			{at: "from_pod linkb", in: outB + "S mss 1460 nop wscale 6 nop nop ts 601 0 sackok nop nop", want: "FORWARD_WIRE", after: flowsAre(1)},
 		}},
 		{name: "an established connection keeps its port for two hours", steps: []step{
 			{at: "from_pod linka", in: out + "S", want: "FORWARD_RESOLVE"},

@@ -2,8 +2,10 @@ package bpf
 
 import (
 	"fmt"
+	"testing"
 
 	"myelin/packet"
+	"myelin/packet/packettest"
 )
 
 func fragmentTables() []table {
@@ -88,4 +90,42 @@ func fragmentedEcho(f packet.Family) []step {
 		{at: "from_wire eth0", in: in[0], want: "FORWARD_POD", out: inPod[0]},
 		{at: "from_wire eth0", in: in[1], want: "FORWARD_POD", out: inPod[1]},
 	}
+}
+
+// Fragments that wait for their later ones have rows of their own: identifiers that follow each other don't meet, whatever another pod sends.
+func TestFragmentRowsAreSpread(t *testing.T) {
+	const waiting, flood = 128, 5000
+	w := newWorld(t, settingsOf(masquerading), onlyForwarding)
+	packettest.Both(t, func(t *testing.T, f packet.Family) {
+		defer w.enter(t)()
+		w.forget(t)
+		first := map[packet.Family]string{
+			packet.IPv4: "eth %[1]s > gw%[2]s | ip4 %[1]s > world frag %[3]d mf | udp 1 > %[4]d len 3000 sum 0x1234 | len 16",
+			packet.IPv6: "eth %[1]s > gw%[2]s | ip6 %[1]s > world | frag %[3]d mf | udp 1 > %[4]d len 3000 sum 0x1234 | len 16",
+		}[f]
+		send := func(pod, gw string, id, port int) {
+			in := packettest.Frame(t, f, worldNames(), fmt.Sprintf(first, pod, gw, id, port))
+			r, err := packettest.Run(w.FromPod, in, packettest.Options{Ifindex: uint32(w.index["link"+pod])})
+			must(t, err)
+			if r.Ret != actRedirect {
+				t.Fatalf("fragment %d of %s was not forwarded: %d", id, pod, r.Ret)
+			}
+		}
+		for id := range waiting {
+			send("b", "b", id, 2)
+		}
+		for id := range flood {
+			send("a", "", id, 3)
+		}
+		rows := 0
+		must(t, Each(w.Fragments, func(k *DatapathFragmentKey, _ *DatapathFragmentRow) bool {
+			if int(k.Ifindex) == w.index["linkb"] {
+				rows++
+			}
+			return true
+		}))
+		if rows != waiting {
+			t.Errorf("%d of %d first fragments have rows", rows, waiting)
+		}
+	})
 }

@@ -103,6 +103,7 @@ func Load(o Options) (*Datapath, error) {
 	}
 	o.Settings.Hz = hz
 	resize(spec, o)
+	o.Settings.FlowEntries, o.Settings.TranslationEntries = spec.Maps["flows"].MaxEntries, spec.Maps["translations"].MaxEntries
 	if err := Configure(spec, &o.Settings); err != nil {
 		return nil, err
 	}
@@ -126,6 +127,9 @@ func Load(o Options) (*Datapath, error) {
 	}
 	if err := d.create(spec, adopted); err != nil {
 		return nil, err
+	}
+	if err := d.followPorts(&o.Settings); err != nil {
+		return nil, errors.Join(err, d.Objects.Close())
 	}
 	d.Attacher = newAttacher(d, o.NoTCX)
 	return d, nil
@@ -173,6 +177,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set("fragments", 1)
 	}
 	set("translations", o.Sizes.Translations)
+	set("port_indexes", portIndexes(s, max(spec.Maps["flows"].MaxEntries, spec.Maps["translations"].MaxEntries)))
 	if s.Policy == 0 && s.Direct == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
 		set("pod_netns", 1)
 	}
@@ -188,6 +193,14 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 			set(name, 1)
 		}
 	}
+}
+
+// portIndexes is the size of the index of NAT ports, where there are n entries at most that may have one.
+func portIndexes(s Settings, n uint32) uint32 {
+	if s.Masquerade4 == 0 && s.Masquerade6 == 0 && s.Services == 0 {
+		return 1
+	}
+	return n
 }
 
 func (d *Datapath) create(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) error {

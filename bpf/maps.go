@@ -120,8 +120,8 @@ func (d *Datapath) MapsByName() map[string]*ebpf.Map {
 		"affinities": d.Affinities, "backends": d.Backends, "choices": d.Choices, "frontends": d.Frontends, "origins": d.Origins,
 		"socket_outcomes": d.SocketOutcomes, "cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs, "events": d.Events, "flows": d.Flows,
 		"fragments": d.Fragments, "kept_flows": d.KeptFlows, "loads": d.Loads, "maglev_tables": d.MaglevTables, "members": d.Members, "own_filter": d.OwnFilter, "paths": d.Paths, "peer_classes": d.PeerClasses, "peer_prefixes": d.PeerPrefixes,
-		"peers": d.Peers, "pod_links": d.PodLinks, "pod_netns": d.PodNetns, "policies": d.Policies, "policy_pairs": d.PolicyPairs, "prefixes": d.Prefixes,
-		"source_ranges": d.SourceRanges, "translations": d.Translations, "unwanted": d.Unwanted, "unwanted_prefixes": d.UnwantedPrefixes, "verdicts": d.Verdicts, "wires": d.Wires,
+		"peers": d.Peers, "pod_links": d.PodLinks, "port_indexes": d.PortIndexes, "pod_netns": d.PodNetns, "policies": d.Policies, "policy_pairs": d.PolicyPairs, "prefixes": d.Prefixes,
+		"shares": d.Shares, "source_ranges": d.SourceRanges, "translations": d.Translations, "unwanted": d.Unwanted, "unwanted_prefixes": d.UnwantedPrefixes, "verdicts": d.Verdicts, "wires": d.Wires,
 		"xdp_ports": d.XdpPorts, "xdp_wires": d.XdpWires,
 	}
 }

@@ -140,12 +140,33 @@ func claimRows() []row {
 		{name: "a row that was used a moment ago, and answered, is not", steps: []step{
 			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE"},
 			{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 53 > 50000`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: a, want: "FORWARD_WIRE"},
 			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "=", before: ages(58)},
+		}},
+		{name: "one datagram each way makes room where no port is free", steps: []step{
+			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 53 > 50000`, want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "=", before: ages(4)},
+			{at: "from_pod linkb", in: b, want: "FORWARD_WIRE", before: ages(2), after: flowsAre(1)},
 		}},
 		{name: "a row that was not answered makes room where no port is free", steps: []step{
 			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE"},
 			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "="},
 			{at: "from_pod linkb", in: b, want: "FORWARD_WIRE", before: ages(2), after: flowsAre(1)},
+		}},
+		{name: "a socket of the host's has the port of a row that nobody used for long", steps: []step{
+			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE", out: outA},
+			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "=", before: func(t testing.TB, w *world) {
+				hostSocket(t, unix.SOCK_DGRAM, 50000)
+				ages(61)(t, w)
+			}},
+		}},
+		{name: "a socket of the host's has the port of a row that makes room", steps: []step{
+			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE", out: outA},
+			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "=", before: func(t testing.TB, w *world) {
+				hostSocket(t, unix.SOCK_DGRAM, 50000)
+				ages(2)(t, w)
+			}},
 		}},
 		claimSocket("a socket of the host's has the port, udp", unix.SOCK_DGRAM, `udp 40000 > 53`),
 		claimSocket("a socket of the host's has the port, tcp", unix.SOCK_STREAM, `tcp 40000 > 53 S`),

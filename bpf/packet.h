@@ -31,6 +31,7 @@ struct packet {
 	__u8 for_host; /* true: to an address of the node itself */
 	__u32 ifindex; /* behind what is zeroed for each packet: 16 bytes from sport on */
 	__u32 end;     /* offset of the first byte behind the IP packet: what follows is padding, and is never read */
+	__u32 timestamp; /* TSval (RFC 7323) of a TCP SYN or FIN, 0 if it has none; of other packets not set */
 };
 
 /* The packet inside an ICMP error, and where its parts are. */
@@ -191,6 +192,11 @@ enum {
 	ICMPV6_ADDR_UNREACH = 3,
 	ICMPV6_PORT_UNREACH = 4,
 };
+
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
 
 struct icmp_head {
 	__u8 type;

@@ -66,6 +66,58 @@ func TestNatPortsAreNeverShared(t *testing.T) {
 	})
 }
 
+// Each of a range's ports is found, whichever is left, also by a connection that
+// has none of its candidates; and so are its packets and answers, and those of
+// its index entry's owner alone.
+func TestNatFindsEveryPort(t *testing.T) {
+	const first, last = 50000, 50299
+	s := settingsOf(masquerading)
+	s.NatPortMin, s.NatPortMax = first, last
+	w := newWorld(t, s, onlyForwarding)
+	packettest.Both(t, func(t *testing.T, f packet.Family) {
+		defer w.enter(t)()
+		w.forget(t)
+		ports := map[string]int{}
+		for sport := 40000; sport <= 40000+last-first; sport++ {
+			text := fmt.Sprintf("eth a > gw | ip a > world | tcp %d > 80 ", sport)
+			port := w.natPort(t, f, "linka", text+"S")
+			if owner, ok := ports[port]; ok {
+				t.Fatalf("port %s is that of %d and of %d", port, owner, sport)
+			}
+			ports[port] = sport
+			w.answered(t, f, port, sport)
+			if again := w.natPort(t, f, "linka", text+"A"); again != port {
+				t.Fatalf("port %s became %s with the next packet of %d", port, again, sport)
+			}
+		}
+		// A pod that has all ports gives one up for another pod.
+		port := w.natPort(t, f, "linkb", "eth b > gwb | ip b > world | tcp 1 > 80 S")
+		for _, row := range w.flows(t) {
+			if row.PodPort == Port(1) {
+				ports[port] = 0
+			}
+		}
+		if ports[port] != 0 {
+			t.Errorf("port %s is no entry of pod b's", port)
+		}
+	})
+}
+
+// answered has the world answer a connection of pod a.
+func (w *world) answered(t testing.TB, f packet.Family, port string, sport int) {
+	t.Helper()
+	in := packettest.Frame(t, f, worldNames(), "eth router > node | ip world > node | tcp 80 > "+port+" SA")
+	r, err := packettest.Run(w.FromWire, in, packettest.Options{Ifindex: uint32(w.index["eth0"])})
+	must(t, err)
+	l4 := 14 + 20
+	if f == packet.IPv6 {
+		l4 = 14 + 40
+	}
+	if got := int(binary.BigEndian.Uint16(r.Out[l4+2:])); r.Ret != actRedirect || got != sport {
+		t.Fatalf("the answer to port %s came to %d, verdict %d, want %d", port, got, r.Ret, sport)
+	}
+}
+
 // Packets of the same new flows on all CPUs at once: each flow has one row, and each row one flow.
 func TestNatFlowsBeginOnAllCPUs(t *testing.T) {
 	s := settingsOf(masquerading)

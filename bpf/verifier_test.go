@@ -4,19 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// The running kernel's verifier takes the programs under every configuration: it sees another program each time, since what is off is removed.
+// The running kernel's verifier accepts the programs under every pair of settings: it sees a different program for each, since what is off is
+// removed. Loads that differ in more than two settings at once add little: a program that the verifier refuses has almost always one feature that is
+// missing, or two that don't fit together.
 func TestVerifierTakesEveryConfiguration(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
 	must(t, rlimit.RemoveMemlock())
-	for i, s := range everySettings() {
+	for _, row := range everyConfiguration() {
 		spec, err := LoadDatapath()
 		must(t, err)
 		for _, m := range spec.Maps {
@@ -24,14 +27,13 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 				m.MaxEntries = min(m.MaxEntries, 64)
 			}
 		}
-		s.Hz, s.Monitor, s.EventRate = 250, uint8(i%2), uint32(i%2)
-		s.BindProtection, s.SocketHostOnly, s.Policy = uint8(i%2), uint8(i%2), uint8(i%2)
+		s := row.settings()
 		must(t, Configure(spec, &s))
 		var o Objects
 		err = o.Assign(spec, nil)
 		var refused *ebpf.VerifierError
 		if errors.As(err, &refused) {
-			t.Errorf("%s: %s", settingsText(s), lastLines(refused.Log, 20))
+			t.Errorf("%s: %s", row, lastLines(refused.Log, 20))
 			continue
 		}
 		must(t, err)
@@ -39,45 +41,191 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 	}
 }
 
-func settingsText(s Settings) string {
-	return fmt.Sprintf("tunnel %d, legacy %d, flow rows %d, masquerade %d %d, services %d direct %d by %d, families %d %d, monitor %d",
-		s.Tunnel, s.LegacyRouting, s.FlowAlways, s.Masquerade4, s.Masquerade6, s.Services, s.Direct, s.LbDispatch, s.Ipv4, s.Ipv6, s.Monitor)
+// choice is a setting that changes the programs, with its values; set gets the index of one.
+type choice struct {
+	name   string
+	values int
+	set    func(*Settings, uint8)
 }
 
-// even numbers of switches that are on have each pair of them in each state.
-func even(bits int) bool { return (bits&1+bits>>1&1+bits>>2&1)%2 == 0 }
+// The first two choices have a rule between them: only a family that is enabled is masqueraded.
+func choices() []choice {
+	return []choice{
+		{"families", 3, func(s *Settings, v uint8) { s.Ipv4, s.Ipv6 = []uint8{1, 1, 0}[v], []uint8{1, 0, 1}[v] }},
+		{"masquerade", 4, func(s *Settings, v uint8) { s.Masquerade4, s.Masquerade6 = v&1, v>>1 }},
+		{"tunnel", 3, func(s *Settings, v uint8) { s.Tunnel, s.TunnelIfindex = v, 7 }},
+		{"services", 2, func(s *Settings, v uint8) {
+			if v == 1 {
+				servicing(s)
+			}
+		}},
+		{"direct", 4, func(s *Settings, v uint8) {
+			if v > 0 {
+				direct(s)
+				s.LbDispatch = v - 1
+			}
+		}},
+		{"hybrid", 2, func(s *Settings, v uint8) {
+			if v == 1 && s.Direct == 1 {
+				s.LbMode = uint8(DatapathLbModeLB_HYBRID)
+			}
+		}},
+		{"policy_cut", 3, func(s *Settings, v uint8) { s.PolicyCut = v }},
+		{"legacy", 2, func(s *Settings, v uint8) { s.LegacyRouting = v }},
+		{"flow_always", 2, func(s *Settings, v uint8) { s.FlowAlways = v }},
+		{"policy", 2, func(s *Settings, v uint8) { s.Policy = v }},
+		{"host_policy", 2, func(s *Settings, v uint8) { s.HostPolicy = v }},
+		{"prefilter", 2, func(s *Settings, v uint8) { s.Prefilter = v }},
+		{"monitor", 2, func(s *Settings, v uint8) { s.Monitor = v }},
+		{"event_rate", 2, func(s *Settings, v uint8) { s.EventRate = uint32(v) }},
+		{"socket_host_only", 2, func(s *Settings, v uint8) { s.SocketHostOnly = v }},
+		{"bind_protection", 2, func(s *Settings, v uint8) { s.BindProtection = v }},
+		{"no_backend_drop", 2, func(s *Settings, v uint8) { s.NoBackendDrop = v }},
+		{"rss", 2, func(s *Settings, v uint8) {
+			if v == 1 {
+				rss(s)
+			}
+		}},
+	}
+}
 
-// everySettings are what makes other programs. A short run leaves out what has less in it than another one that it has, and of the rest has each pair of
-// switches, by each way to other nodes.
-func everySettings() (list []Settings) {
-	for _, families := range [][2]uint8{{1, 1}, {1, 0}, {0, 1}} {
-		for bits := range 3 * 2 * 2 * 2 {
-			s := settingsOf()
-			s.Ipv4, s.Ipv6 = families[0], families[1]
-			s.LegacyRouting, s.FlowAlways, s.Tunnel = uint8(bits&1), uint8(bits>>1&1), uint8(bits>>3)
-			s.TunnelIfindex = 7
-			if bits>>2&1 == 1 {
-				s.Masquerade4, s.Masquerade6 = s.Ipv4, s.Ipv6
-			}
-			if bits == 0 || bits == 23 || !testing.Short() {
-				list = append(list, s)
-			}
-			if families == [2]uint8{1, 1} && (even(bits) || !testing.Short()) {
-				s.Services = 1
-				list = append(list, s)
+// allowed says whether two choices may have these values together.
+func allowed(a, va, b, vb int) bool {
+	if a > b {
+		a, va, b, vb = b, vb, a, va
+	}
+	return a != 0 || b != 1 || va == 0 || vb&^va == 0 // families 1 is IPv4, 2 is IPv6; masquerade has a bit for each
+}
+
+// configuration is an index into the values of each choice; -1 has not been chosen yet.
+type configuration []int
+
+func (c configuration) settings() Settings {
+	s := settingsOf()
+	s.Hz = 250
+	for i, choice := range choices() {
+		choice.set(&s, uint8(c[i]))
+	}
+	return s
+}
+
+func (c configuration) String() string {
+	var words []string
+	for i, choice := range choices() {
+		words = append(words, fmt.Sprintf("%s %d", choice.name, c[i]))
+	}
+	return strings.Join(words, ", ")
+}
+
+// pair is two choices, the first with the lower index, and their values.
+type pair struct{ a, va, b, vb int }
+
+func pairOf(a, va, b, vb int) pair {
+	if a > b {
+		return pair{b, vb, a, va}
+	}
+	return pair{a, va, b, vb}
+}
+
+// everyConfiguration has each allowed pair of values in at least one configuration, in few of them: it begins with all off and all on, and then
+// goes on with a pair that is missing, to which each other choice adds the value that covers most of what is missing.
+func everyConfiguration() (list []configuration) {
+	all := choices()
+	missing, order := missingPairs(all)
+	add := func(c configuration) {
+		list = append(list, c)
+		for a := range c {
+			for b := a + 1; b < len(c); b++ {
+				delete(missing, pair{a, c[a], b, c[b]})
 			}
 		}
 	}
-	for dispatch := range uint8(3) {
-		s := settingsOf(servicing, direct, masquerading)
-		s.LbDispatch = dispatch
-		list = append(list, s, settingsOf(servicing, direct, tracking, func(s *Settings) { s.LbDispatch = dispatch }))
+	off, on := make(configuration, len(all)), make(configuration, len(all))
+	for i, choice := range all {
+		on[i] = choice.values - 1
 	}
-	// Masquerade of one family only, of a node that has both.
-	for _, one := range [][2]uint8{{1, 0}, {0, 1}} {
-		s := settingsOf(tracking, tunnel4)
-		s.Masquerade4, s.Masquerade6 = one[0], one[1]
-		list = append(list, s)
+	on[0] = 0 // the last of the families is IPv6 alone
+	add(off)
+	add(on)
+	for _, p := range order {
+		if missing[p] {
+			add(complete(all, missing, p))
+		}
 	}
 	return list
+}
+
+func missingPairs(all []choice) (missing map[pair]bool, order []pair) {
+	missing = map[pair]bool{}
+	for a := range all {
+		for b := a + 1; b < len(all); b++ {
+			for i := range all[a].values * all[b].values {
+				if p := (pair{a, i % all[a].values, b, i / all[a].values}); allowed(p.a, p.va, p.b, p.vb) {
+					missing[p] = true
+					order = append(order, p)
+				}
+			}
+		}
+	}
+	return missing, order
+}
+
+// complete returns a configuration with the pair.
+func complete(all []choice, missing map[pair]bool, p pair) configuration {
+	c := make(configuration, len(all))
+	for i := range c {
+		c[i] = -1
+	}
+	c[p.a], c[p.b] = p.va, p.vb
+	for i, choice := range all {
+		if c[i] >= 0 {
+			continue
+		}
+		best := -1
+		for v := range choice.values {
+			if gain := c.gain(missing, i, v); gain > best {
+				best, c[i] = gain, v
+			}
+		}
+	}
+	return c
+}
+
+// gain is how many missing pairs a value adds to what has been chosen; -1 if it isn't allowed.
+func (c configuration) gain(missing map[pair]bool, i, v int) (n int) {
+	for j, other := range c {
+		switch {
+		case j == i || other < 0:
+		case !allowed(i, v, j, other):
+			return -1
+		case missing[pairOf(i, v, j, other)]:
+			n++
+		}
+	}
+	return n
+}
+
+// Few configurations have all pairs, and each of them is one that may be.
+func TestEveryPairIsLoaded(t *testing.T) {
+	all, list := choices(), everyConfiguration()
+	missing, order := missingPairs(all)
+	for _, c := range list {
+		for a := range c {
+			for b := a + 1; b < len(c); b++ {
+				if !allowed(a, c[a], b, c[b]) {
+					t.Errorf("%s: %s and %s don't go together", c, all[a].name, all[b].name)
+				}
+				delete(missing, pair{a, c[a], b, c[b]})
+			}
+		}
+	}
+	for _, p := range order {
+		if missing[p] {
+			t.Errorf("%s %d with %s %d is in no configuration", all[p.a].name, p.va, all[p.b].name, p.vb)
+		}
+	}
+	if len(list) > 30 {
+		t.Errorf("%d configurations: too many for each pair", len(list))
+	}
+	t.Logf("%d pairs in %d configurations", len(order), len(list))
 }

@@ -163,9 +163,37 @@ func functions(t *template.Template) template.FuncMap {
 			}
 			return out
 		},
+		"dict":      pairs,
+		"int":       whole,
+		"toString":  func(v any) string { return fmt.Sprint(v) },
 		"fail":      func(text string) (string, error) { return "", errors.New(text) },
 		"sha256sum": func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) },
 	}
+}
+
+// pairs makes a map of keys and values that follow each other.
+func pairs(list ...any) (map[string]any, error) {
+	m := map[string]any{}
+	for ; len(list) > 1; list = list[2:] {
+		m[fmt.Sprint(list[0])] = list[1]
+	}
+	if len(list) > 0 {
+		return nil, fmt.Errorf("dict: no value for %v", list[0])
+	}
+	return m, nil
+}
+
+// whole is a number of values as an int.
+func whole(v any) int {
+	switch v := v.(type) {
+	case float64:
+		return int(v)
+	case int64:
+		return int(v)
+	case int:
+		return v
+	}
+	return 0
 }
 
 // Lookup finds an object of the cluster; nothing, and no error, if there is none.

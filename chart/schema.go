@@ -106,6 +106,13 @@ func own() map[string]schema {
 		"operator.enabled":     flag, "operator.migrateFromCilium": flag, "operator.replicas": count, "operator.port": {"type": "integer", "minimum": 1, "maximum": 65535},
 		"operator.resources": mapping, "operator.nodeSelector": labels, "operator.tolerations": objects, "operator.affinity": mapping,
 		"operator.priorityClassName": text, "operator.podAnnotations": labels, "operator.podLabels": labels,
+		"operator.podDisruptionBudget": {"type": "object", "additionalProperties": false, "properties": schema{
+			"enabled": flag, "minAvailable": share(), "maxUnavailable": share(),
+			"unhealthyPodEvictionPolicy": schema{"enum": []any{nil, "", "IfHealthyBudget", "AlwaysAllow"}},
+		}},
+		"commonLabels": {"type": "object", "additionalProperties": schema{"type": "string"}, "patternProperties": schema{
+			"^(k8s-app|app\\.kubernetes\\.io/.*)$": schema{"const": "a label of another name, since this one is the chart's own"},
+		}},
 		"operator.updateStrategy": strategy("RollingUpdate", "Recreate"),
 		"operator.extraArgs":      words, "operator.extraEnv": objects,
 	}
@@ -126,6 +133,11 @@ func own() map[string]schema {
 		all[probe+".periodSeconds"], all[probe+".failureThreshold"] = count, count
 	}
 	return all
+}
+
+// share is a number of pods, or a part of all, or nothing.
+func share() schema {
+	return schema{"anyOf": []any{schema{"type": "integer", "minimum": 0}, schema{"type": "string", "pattern": "^[0-9]+%$"}, schema{"type": "null"}}}
 }
 
 // strategy is of a DaemonSet's or a Deployment's update.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -181,6 +182,26 @@ func (p *Pod) TableRow() []string {
 		addrs = "host " + addrs
 	}
 	return []string{p.Namespace, p.Name, p.NodeName, strings.TrimSpace(addrs), p.Phase, joinLabels(p.Labels), p.Source}
+}
+
+// WideHeader names the columns of WideRow.
+func (*Pod) WideHeader() []string {
+	return []string{"UID", "Ready", "Service account", "Host addresses", "Ports", "Host ports"}
+}
+
+// WideRow has what -o wide shows beside TableRow.
+func (p *Pod) WideRow() []string {
+	var ports, hostPorts []string
+	for _, port := range p.Ports {
+		ports = append(ports, fmt.Sprintf("%s=%d/%s", port.Name, port.Number, port.Protocol))
+	}
+	for _, port := range p.HostPorts {
+		hostPorts = append(hostPorts, fmt.Sprintf("%d->%d/%s", port.Port, port.Target, port.Protocol))
+	}
+	return []string{
+		p.UID, strconv.FormatBool(p.Ready), p.ServiceAccount, join(p.HostAddresses), strings.Join(ports, " "),
+		strings.Join(hostPorts, " "),
+	}
 }
 
 func first(addrs []netip.Addr, family func(netip.Addr) bool) netip.Addr {

@@ -30,10 +30,18 @@ import (
 
 const binDir = "MYELIN_TEST_CNI_PATH"
 
-// TestMain builds the real plugin once, for every test to execute.
+// TestMain has the real plugin for every test to execute: that of MYELIN_BIN, or it is built once.
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if dir := os.Getenv("MYELIN_BIN"); dir != "" && os.Getenv(binDir) == "" {
+		absolute, err := filepath.Abs(dir)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		os.Setenv(binDir, absolute)
+	}
 	if os.Getenv(binDir) == "" {
 		dir, err := os.MkdirTemp("", "myelin-cni")
 		if err != nil {

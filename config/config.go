@@ -221,6 +221,8 @@ type Myelin struct {
 	// FlowTracking is "auto" (rows only where state is needed) or "always".
 	FlowTracking string
 	NATPorts     PortRange // key myelin.nat.portRange
+	// LogFormat is "text" or "json".
+	LogFormat string
 	// ReportPolicies has the agent write into its CiliumNode which policies it has.
 	ReportPolicies bool // key myelin.policy.report
 }
@@ -266,7 +268,7 @@ func Default() *Config {
 		PolicyEnforcementMode: "default",
 		Policy:                Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
 		Myelin: Myelin{
-			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
+			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto", LogFormat: "text",
 			NATPorts: PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
 		},
 		set: map[string]string{},

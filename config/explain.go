@@ -1,6 +1,13 @@
 package config
 
-// Setting is one key with its value, as `myelin config` prints it.
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Setting is one key with its value, as `myelin config view` prints it.
 type Setting struct {
 	Key     string `json:"key"`
 	Value   string `json:"value"`
@@ -25,6 +32,39 @@ func (c *Config) Explain() []Setting {
 		out = append(out, row)
 	}
 	return out
+}
+
+// Select returns the settings of the keys that are named, or of all below one ("bpf"); all without keys.
+func Select(all []Setting, keys []string) ([]Setting, error) {
+	if len(keys) == 0 {
+		return all, nil
+	}
+	var out []Setting
+	var errs []error
+	for _, key := range keys {
+		n := len(out)
+		for _, s := range all {
+			if s.Key == key || strings.HasPrefix(s.Key, key+".") {
+				out = append(out, s)
+			}
+		}
+		if len(out) == n {
+			errs = append(errs, unknownKey(all, key))
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+func unknownKey(all []Setting, key string) error {
+	known := make([]string, len(all))
+	for i, s := range all {
+		known[i] = s.Key
+	}
+	slices.Sort(known)
+	if hint := suggest(key, known); hint != "" {
+		return fmt.Errorf("%s: unknown key: %s", key, hint)
+	}
+	return fmt.Errorf("%s: unknown key", key)
 }
 
 // Sizes are the sizes of the maps that grow with traffic, in entries.

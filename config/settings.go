@@ -140,6 +140,7 @@ func agentSettings() []setting {
 		path("myelin.cgroupRoot", func(c *Config) *string { return &c.Myelin.CgroupRoot }),
 		path("myelin.sysctlRoot", func(c *Config) *string { return &c.Myelin.SysctlRoot }),
 		oneOf("myelin.flowTracking", func(c *Config) *string { return &c.Myelin.FlowTracking }, []string{"auto", "always"}),
+		oneOf("myelin.logFormat", func(c *Config) *string { return &c.Myelin.LogFormat }, []string{"text", "json"}),
 		portRange("myelin.nat.portRange", func(c *Config) *PortRange { return &c.Myelin.NATPorts }),
 	}
 }

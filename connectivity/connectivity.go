@@ -11,7 +11,20 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"myelin/kube/apiserver"
 )
+
+// server is the API server that the tests are made with.
+type server struct{ *apiserver.Server }
+
+func connect(o Options) (*server, error) {
+	s, err := apiserver.Connect(o.KubeConfig, o.Context, "myelin-connectivity")
+	if err != nil {
+		return nil, err
+	}
+	return &server{s}, nil
+}
 
 // Options say what to test, and how.
 type Options struct {
@@ -59,7 +72,7 @@ func List(w io.Writer, o Options) error {
 // one of the run itself: tests that fail are in the report alone.
 func Test(ctx context.Context, o Options) (report *Report, err error) {
 	began := time.Now()
-	s, err := connect(o.KubeConfig, o.Context)
+	s, err := connect(o)
 	if err != nil {
 		return nil, err
 	}

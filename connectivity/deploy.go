@@ -29,7 +29,7 @@ const (
 
 // create makes an object.
 func (s *server) create(ctx context.Context, o object) error {
-	if err := s.do(ctx, http.MethodPost, o.collection, o.body, nil); err != nil {
+	if err := s.Do(ctx, http.MethodPost, o.collection, o.body, nil); err != nil {
 		return fmt.Errorf("create %s: %w", o.path(), err)
 	}
 	return nil
@@ -56,7 +56,7 @@ func (s *server) launch(ctx context.Context, f *facts, namespace string) error {
 	defer cancel()
 	for _, ns := range []string{namespace, f.other.namespace} {
 		err := poll(ctx, func() (bool, error) {
-			err := s.get(ctx, "/api/v1/namespaces/"+ns+"/serviceaccounts/default", nil)
+			err := s.Get(ctx, "/api/v1/namespaces/"+ns+"/serviceaccounts/default", nil)
 			return err == nil, ignoreMissing(err)
 		})
 		if err != nil {
@@ -106,7 +106,7 @@ func poll(ctx context.Context, done func() (bool, error)) error {
 func (s *server) await(ctx context.Context, p *pod) error {
 	var now corev1.Pod
 	err := poll(ctx, func() (bool, error) {
-		err := s.get(ctx, "/api/v1/namespaces/"+p.namespace+"/pods/"+p.name, &now)
+		err := s.Get(ctx, "/api/v1/namespaces/"+p.namespace+"/pods/"+p.name, &now)
 		return err == nil && (waiting(&now) == "" || now.Status.Phase == corev1.PodFailed), err
 	})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -136,7 +136,7 @@ func (s *server) warning(ctx context.Context, p *pod, known string) string {
 	defer cancel()
 	var events corev1.EventList
 	selector := url.QueryEscape("involvedObject.name=" + p.name + ",type=" + corev1.EventTypeWarning)
-	if err := s.get(ctx, "/api/v1/namespaces/"+p.namespace+"/events?fieldSelector="+selector, &events); err != nil || len(events.Items) == 0 {
+	if err := s.Get(ctx, "/api/v1/namespaces/"+p.namespace+"/events?fieldSelector="+selector, &events); err != nil || len(events.Items) == 0 {
 		return known
 	}
 	last := slices.MaxFunc(events.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
@@ -166,7 +166,7 @@ func waiting(p *corev1.Pod) string {
 func (s *server) learn(ctx context.Context, f *facts, namespace string) error {
 	for _, o := range services(namespace) {
 		var now corev1.Service
-		if err := s.get(ctx, o.path(), &now); err != nil {
+		if err := s.Get(ctx, o.path(), &now); err != nil {
 			return err
 		}
 		for _, ip := range now.Spec.ClusterIPs {
@@ -180,7 +180,7 @@ func (s *server) learn(ctx context.Context, f *facts, namespace string) error {
 	defer cancel()
 	err := poll(ctx, func() (bool, error) {
 		var now corev1.Service
-		err := s.get(ctx, "/api/v1/namespaces/"+namespace+"/services/balanced", &now)
+		err := s.Get(ctx, "/api/v1/namespaces/"+namespace+"/services/balanced", &now)
 		f.ingress = nil
 		for _, in := range now.Status.LoadBalancer.Ingress {
 			if a, err := netip.ParseAddr(in.IP); err == nil {
@@ -198,7 +198,7 @@ func (s *server) learn(ctx context.Context, f *facts, namespace string) error {
 // former are namespaces of other runs.
 func (s *server) former(ctx context.Context) (names []string, err error) {
 	var list corev1.NamespaceList
-	err = s.get(ctx, "/api/v1/namespaces?labelSelector="+url.QueryEscape(runLabel+"="+runLabelValue), &list)
+	err = s.Get(ctx, "/api/v1/namespaces?labelSelector="+url.QueryEscape(runLabel+"="+runLabelValue), &list)
 	for _, ns := range list.Items {
 		names = append(names, ns.Name)
 	}
@@ -212,11 +212,11 @@ func (s *server) clean(ctx context.Context, namespace string) error {
 	names := []string{namespace, namespace + "-other"}
 	var errs []error
 	for _, ns := range names {
-		errs = append(errs, s.remove(ctx, "/api/v1/namespaces/"+ns))
+		errs = append(errs, s.Remove(ctx, "/api/v1/namespaces/"+ns))
 	}
 	for _, ns := range names {
 		err := poll(ctx, func() (bool, error) {
-			err := s.get(ctx, "/api/v1/namespaces/"+ns, nil)
+			err := s.Get(ctx, "/api/v1/namespaces/"+ns, nil)
 			return apierrors.IsNotFound(err), ignoreMissing(err)
 		})
 		if err != nil {

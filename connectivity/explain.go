@@ -126,7 +126,7 @@ func (r *runner) agent(ctx context.Context, node string, args ...string) (string
 	}
 	ctx, cancel := context.WithTimeout(ctx, execTime)
 	defer cancel()
-	return r.exec(ctx, a.namespace, a.name, append([]string{"/myelin"}, args...)...)
+	return r.Exec(ctx, a.namespace, a.name, append([]string{"/myelin"}, args...)...)
 }
 
 func (r *runner) drops(ctx context.Context, node string) (map[string]drops, error) {

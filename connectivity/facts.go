@@ -57,7 +57,7 @@ func (s *server) findNodes(ctx context.Context, f *facts, asked []string) error 
 		return nil
 	}
 	var list corev1.NodeList
-	if err := s.get(ctx, "/api/v1/nodes", &list); err != nil {
+	if err := s.Get(ctx, "/api/v1/nodes", &list); err != nil {
 		return err
 	}
 	list.Items = slices.DeleteFunc(list.Items, func(n corev1.Node) bool {
@@ -85,7 +85,7 @@ type agents struct {
 func (s *server) findAgents(ctx context.Context, f *facts, namespace string) error {
 	f.agents = agents{namespace: namespace, pods: map[string]pod{}}
 	var set appsv1.DaemonSet
-	err := s.get(ctx, "/apis/apps/v1/namespaces/"+namespace+"/daemonsets/myelin", &set)
+	err := s.Get(ctx, "/apis/apps/v1/namespaces/"+namespace+"/daemonsets/myelin", &set)
 	if apierrors.IsNotFound(err) {
 		f.agents.missing = fmt.Sprintf("there is no DaemonSet %s/myelin, whose agents could be asked", namespace)
 		return nil
@@ -100,7 +100,7 @@ func (s *server) findAgents(ctx context.Context, f *facts, namespace string) err
 // refresh looks for the agents as they are now.
 func (s *server) refresh(ctx context.Context, a *agents) error {
 	var list corev1.PodList
-	if err := s.get(ctx, "/api/v1/namespaces/"+a.namespace+"/pods?labelSelector="+url.QueryEscape("k8s-app=myelin"), &list); err != nil {
+	if err := s.Get(ctx, "/api/v1/namespaces/"+a.namespace+"/pods?labelSelector="+url.QueryEscape("k8s-app=myelin"), &list); err != nil {
 		return err
 	}
 	clear(a.pods)
@@ -115,7 +115,7 @@ func (s *server) refresh(ctx context.Context, a *agents) error {
 // findDNS looks for the DNS server, and for what it must know.
 func (s *server) findDNS(ctx context.Context, f *facts) error {
 	var kubernetes corev1.Service
-	if err := s.get(ctx, "/api/v1/namespaces/default/services/kubernetes", &kubernetes); err != nil {
+	if err := s.Get(ctx, "/api/v1/namespaces/default/services/kubernetes", &kubernetes); err != nil {
 		return err
 	}
 	var err error
@@ -123,7 +123,7 @@ func (s *server) findDNS(ctx context.Context, f *facts) error {
 		return fmt.Errorf("Service default/kubernetes: %w", err)
 	}
 	var slicesOf discoveryv1.EndpointSliceList
-	if err := s.get(ctx, "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector="+url.QueryEscape("k8s-app=kube-dns"), &slicesOf); err != nil {
+	if err := s.Get(ctx, "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector="+url.QueryEscape("k8s-app=kube-dns"), &slicesOf); err != nil {
 		return err
 	}
 	f.noDNS = "no backend of a Service with the label k8s-app=kube-dns is ready in kube-system"
@@ -140,7 +140,7 @@ func (s *server) findDNS(ctx context.Context, f *facts) error {
 // findKinds looks whether Cilium's policies are installed.
 func (s *server) findKinds(ctx context.Context, f *facts) error {
 	var kinds metav1.APIResourceList
-	err := s.get(ctx, "/apis/cilium.io/v2", &kinds)
+	err := s.Get(ctx, "/apis/cilium.io/v2", &kinds)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}

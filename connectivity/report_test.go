@@ -51,7 +51,7 @@ func TestList(t *testing.T) {
 
 // TestNoCluster: without a kubeconfig it is said what is needed.
 func TestNoCluster(t *testing.T) {
-	_, err := connect(t.TempDir()+"/none", "")
+	_, err := connect(Options{KubeConfig: t.TempDir() + "/none"})
 	if err == nil || !strings.Contains(err.Error(), "a lab of `myelin lab` has no API server") {
 		t.Errorf("got %v", err)
 	}

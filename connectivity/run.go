@@ -43,7 +43,7 @@ func (r *runner) run(ctx context.Context, t test) Result {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), execTime)
 		defer cancel()
 		for path := range left {
-			_ = r.remove(ctx, path) // its namespace goes too
+			_ = r.Remove(ctx, path) // its namespace goes too
 		}
 	}()
 	for _, s := range t.steps {
@@ -78,7 +78,7 @@ func (r *runner) step(ctx context.Context, s step) (rounds int, failures []Failu
 		}
 	}
 	for _, o := range s.remove {
-		if err := r.remove(ctx, o.path()); err != nil {
+		if err := r.Remove(ctx, o.path()); err != nil {
 			return 0, nil, fmt.Errorf("delete %s: %w", o.path(), err)
 		}
 	}
@@ -148,7 +148,7 @@ func (r *runner) probe(ctx context.Context, p *pod, checks []check) ([]Answer, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	out, err := r.exec(ctx, p.namespace, p.name, "/myelin", "connectivity", "probe", string(text))
+	out, err := r.Exec(ctx, p.namespace, p.name, "/myelin", "connectivity", "probe", string(text))
 	if err != nil {
 		return nil, err
 	}

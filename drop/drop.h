@@ -38,7 +38,7 @@ enum outcome {
 	DROP_NO_ROUTE,     /* the kernel has no route */
 	DROP_BLACKHOLE,    /* a route says so: blackhole or prohibit */
 	DROP_UNSUPPORTED_L4, /* masquerade knows no such protocol */
-	DROP_NAT_NO_PORT,  /* every port tried for masquerade is taken */
+	DROP_NAT_NO_PORT,  /* no port of the node's is free for masquerade, or a Service's client */
 	DROP_NAT_NO_ADDRESS, /* the wire has no address of the packet's family */
 	DROP_FRAGMENT_FIRST_MISSING, /* the ports' fragment was not seen */
 	DROP_EXTENSION_HEADERS, /* more IPv6 extension headers than are read */
@@ -66,6 +66,7 @@ enum outcome {
 	DROP_TUNNEL_SOURCE,    /* the tunnel brings a source address that does not belong to the sending node */
 	DROP_TUNNEL_PORT,      /* a pod sends to the nodes' tunnel port */
 	DROP_DSR_UNTRUSTED,    /* an option of direct server return that does not come from a node, or names no backend of the Service */
+	DROP_FLOW_LIMIT,       /* the endpoint has its share of the table of flows */
 	OUTCOMES,
 };
 

@@ -143,5 +143,7 @@ func untrusted() []Outcome {
 			"Use another port in the pod, or another tunnelPort for the cluster."},
 		{bpf.DatapathOutcomeDROP_DSR_UNTRUSTED, "DROP_DSR_UNTRUSTED", "An option of direct server return for a pod that is no backend of the Service, or for a flow that is under way.",
 			"Usual for a moment when a backend is new. With loadBalancer.dsrDispatch ipip or geneve only nodes can send such packets."},
+		{bpf.DatapathOutcomeDROP_FLOW_LIMIT, "DROP_FLOW_LIMIT", "A new flow of a pod that has as many entries in a conntrack table as are left for all other pods.",
+			"The pod opens flows faster than they end: myelin status names it. If that is right, raise bpf.ctTcpMax or bpf.ctAnyMax."},
 	}
 }

@@ -142,6 +142,19 @@ func (e *Endpoint) TableRow() []string {
 	}
 }
 
+// WideHeader names the columns of WideRow.
+func (e *Endpoint) WideHeader() []string {
+	return []string{"Link index", "Link MAC", "MTU", "Interface", "Network namespace", "Container", "Created"}
+}
+
+// WideRow has what -o wide shows beside TableRow.
+func (e *Endpoint) WideRow() []string {
+	return []string{
+		strconv.Itoa(e.LinkIndex), e.LinkMAC.String(), strconv.Itoa(e.MTU), e.IfName, e.NetNS, e.ContainerID,
+		e.CreatedAt.UTC().Format(time.RFC3339),
+	}
+}
+
 // jsonEndpoint replaces the MACs, which encoding/json would write as base64,
 // by their usual text.
 type jsonEndpoint struct {

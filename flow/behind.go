@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -17,29 +16,18 @@ func Behind(flows *ebpf.Map, e *event.Raw) error {
 		return nil
 	}
 	var r Row
-	// The smaller address comes first, in the machine's order of bytes: both
-	// ways are tried instead of knowing that here.
-	for side := range 2 {
-		k := Key{Proto: e.Proto}
-		k.Addr[side], k.Port[side] = e.Src, e.Sport
-		k.Addr[1-side], k.Port[1-side] = e.Dst, e.Dport
-		err := flows.Lookup(&k, &r)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("look up the flow of an event: %w", err)
-		}
-		if !translated(&r) {
-			return nil
-		}
-		if podSide(&r) == side {
-			e.Src, e.Sport = r.Pod, r.PodPort
-		} else {
-			e.Dst, e.Dport = r.Pod, r.PodPort
-		}
-		e.Slot = r.Way.DstSlot
+	side, err := bpf.FindFlow(flows, bpf.End{Addr: e.Src, Port: e.Sport}, bpf.End{Addr: e.Dst, Port: e.Dport}, e.Proto, &r)
+	if err != nil {
+		return fmt.Errorf("look up the flow of an event: %w", err)
+	}
+	if side < 0 || !translated(&r) {
 		return nil
 	}
+	if podSide(&r) == side {
+		e.Src, e.Sport = r.Pod, r.PodPort
+	} else {
+		e.Dst, e.Dport = r.Pod, r.PodPort
+	}
+	e.Slot = r.Way.DstSlot
 	return nil
 }

@@ -19,7 +19,16 @@ type Collector struct {
 	Ended func(*event.Raw)
 
 	expired atomic.Uint64
+	shares  *Shares
 }
+
+// NewCollector makes the collector of the table of flows.
+func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
+	return &Collector{Datapath: d, Log: log, shares: NewShares(d, bpf.DatapathShareKindSHARE_FLOWS, int(d.Flows.MaxEntries()))}
+}
+
+// Usage is how full the table is.
+func (c *Collector) Usage() (Usage, error) { return c.shares.Usage() }
 
 // Expired is how many rows were deleted since the start.
 func (c *Collector) Expired() uint64 { return c.expired.Load() }
@@ -33,7 +42,8 @@ func (c *Collector) Pass(ctx context.Context, hz uint32) error { return c.expiry
 func (c *Collector) expiry() *Expiry[Key, Row] {
 	var pending bpf.Pending // an answer may be known to a CPU alone, and makes the difference of hours
 	return &Expiry[Key, Row]{
-		Datapath: c.Datapath, Log: c.Log, Map: c.Datapath.Flows, Rows: "flows", Count: &c.expired,
+		Datapath: c.Datapath, Log: c.Log, Map: c.Datapath.Flows, Rows: "flows", Count: &c.expired, Shares: c.shares,
+		Slot: func(_ *Key, r *Row) uint16 { return r.Slot }, Yields: Clock.Yields,
 		Before: func() (err error) {
 			pending, err = bpf.ReadPending(c.Datapath)
 			return err

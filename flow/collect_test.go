@@ -3,6 +3,7 @@ package flow_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -33,7 +34,8 @@ func TestCollector(t *testing.T) {
 		}
 	}
 	var told []*event.Raw
-	c := &flow.Collector{Datapath: d, Ended: func(e *event.Raw) { told = append(told, e) }}
+	c := flow.NewCollector(d, slog.Default())
+	c.Ended = func(e *event.Raw) { told = append(told, e) }
 	for range 2 {
 		if err := c.Pass(context.Background(), hz); err != nil {
 			t.Fatal(err)
@@ -69,7 +71,7 @@ func TestCollectorReadsAll(t *testing.T) {
 	if _, err := d.Flows.BatchUpdate(keys, rows, nil); err != nil {
 		t.Fatal(err)
 	}
-	c := &flow.Collector{Datapath: d}
+	c := flow.NewCollector(d, slog.Default())
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := c.Pass(ended, hz); !errors.Is(err, context.Canceled) {
@@ -88,7 +90,7 @@ func TestCollectorReadsAll(t *testing.T) {
 
 func TestCollectorWithoutRows(t *testing.T) {
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1}, map[string]uint32{"flows": 1})
-	if err := (&flow.Collector{Datapath: d}).Run(context.Background()); err != nil { // returns at once
+	if err := flow.NewCollector(d, slog.Default()).Run(context.Background()); err != nil { // returns at once
 		t.Error(err)
 	}
 }

@@ -17,8 +17,10 @@ import (
 // Bounds of the collection's work.
 const (
 	collectEvery = 10 * time.Second
-	collectRate  = 65536 // rows looked at a second, at most
-	collectStep  = 1024  // rows between looks at the limit
+	collectLook  = 500 * time.Millisecond // between looks whether the table is filling up
+	collectPause = 10                     // times what a pass took, at least, between two of them
+	collectRate  = 65536                  // rows looked at a second, at most
+	collectStep  = 1024                   // rows between looks at the limit
 )
 
 // Expiry deletes the rows of a map of flows that are over: every ten seconds it
@@ -37,6 +39,13 @@ type Expiry[K, V any] struct {
 	Ended func(Clock, *K, *V)
 	// Count is how many were.
 	Count *atomic.Uint64
+	// Shares keeps count of the entries that remain.
+	Shares *Shares
+	// Slot is the endpoint that an entry counts for, 0 for none.
+	Slot func(*K, *V) uint16
+	// Yields reports whether an entry makes room where the table is filling up:
+	// no packet proves that its flow goes on.
+	Yields func(Clock, *K, *V) bool
 }
 
 // Run collects until ctx ends.
@@ -48,16 +57,22 @@ func (e *Expiry[K, V]) Run(ctx context.Context) error {
 	if e.Map.MaxEntries() <= 1 { // no feature needs rows
 		return nil
 	}
-	tick := time.NewTicker(collectEvery)
+	tick := time.NewTicker(collectLook)
 	defer tick.Stop()
 	for {
+		began := time.Now()
 		if err := e.Pass(ctx, settings.Hz); err != nil && ctx.Err() == nil {
 			e.Log.Warn(e.Rows+" that are over stay for another while", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+		for soonest := began.Add(time.Since(began) * collectPause); ; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			if now := time.Now(); now.Sub(began) >= collectEvery || now.After(soonest) && e.Shares.wanted() {
+				break
+			}
 		}
 	}
 }
@@ -73,22 +88,38 @@ func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
 			return fmt.Errorf("collect %s: %w", e.Rows, err)
 		}
 	}
+	if err := e.Shares.begin(); err != nil {
+		return fmt.Errorf("collect %s: %w", e.Rows, err)
+	}
 	limit := rate.NewLimiter(collectRate, collectStep)
+	if e.Shares.wanted() {
+		limit.SetLimit(rate.Inf) // before others run out of room
+	}
 	seen := 0
 	var failed error
 	err = bpf.Each(e.Map, func(k *K, r *V) bool {
-		if e.Over(clock, k, r) {
+		if e.over(clock, k, r) {
 			failed = e.remove(clock, k)
+		} else {
+			e.Shares.add(e.Slot(k, r))
 		}
 		if seen++; seen%collectStep == 0 && failed == nil {
 			failed = limit.WaitN(ctx, collectStep)
 		}
 		return failed == nil
 	})
-	if err = errors.Join(err, failed); err != nil {
+	if err = errors.Join(err, failed); err == nil {
+		err = e.Shares.end(clock)
+	}
+	if err != nil {
 		return fmt.Errorf("collect %s: %w", e.Rows, err)
 	}
 	return nil
+}
+
+// over reports whether an entry goes.
+func (e *Expiry[K, V]) over(clock Clock, k *K, r *V) bool {
+	return e.Over(clock, k, r) || e.Shares.yields(e.Slot(k, r)) && e.Yields(clock, k, r)
 }
 
 // remove looks once more, since a packet may have passed after the row was
@@ -97,7 +128,7 @@ func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
 func (e *Expiry[K, V]) remove(clock Clock, k *K) error {
 	var r V
 	err := e.Map.Lookup(k, &r)
-	if err == nil && !e.Over(clock, k, &r) {
+	if err == nil && !e.over(clock, k, &r) {
 		return nil
 	}
 	if err == nil {

@@ -46,11 +46,23 @@ func Lifetime(r *Row, protocol uint8) time.Duration {
 	if protocol == tcp && s == Replied && r.Side[origin(r)].TcpFlags&ACK == 0 {
 		s = Unreplied
 	}
+	const clean = bpf.DatapathFlowFlagFLOW_POD_FIN
+	if s == Closing && translated(r) && bpf.DatapathFlowFlag(r.Flags)&clean == 0 && (r.Side[0].TcpFlags|r.Side[1].TcpFlags)&RST == 0 {
+		return TimeWait
+	}
 	return s.Lifetime(protocol)
 }
 
-// ACK is the flag of a TCP segment (RFC 9293 3.1).
-const ACK = 0x10
+// TimeWait is the lifetime of an entry with a port of the node's whose server
+// was the first to say FIN, and may be in TIME-WAIT.
+const TimeWait = time.Duration(bpf.DatapathFlowSecondsFLOW_TIME_WAIT_SECONDS) * time.Second
+
+// Flags of a TCP segment (RFC 9293 3.1).
+const (
+	FIN = 0x01
+	RST = 0x04
+	ACK = 0x10
+)
 
 const tcp = 6 // IPPROTO_TCP
 
@@ -98,6 +110,14 @@ func (c Clock) Age(tick uint64) time.Duration {
 
 // Expired reports whether the datapath takes the row for gone.
 func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > Lifetime(r, k.Proto) }
+
+// Yields reports whether an entry makes room where the table is filling up: it
+// is closed, or nothing proves that both ends exist, and no packet came for a
+// second.
+func (c Clock) Yields(k *Key, r *Row) bool {
+	return c.Idle(r.Seen) > ShareYield && Lifetime(r, k.Proto) < time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second &&
+		(k.Proto == tcp || StateOf(r) != Replied)
+}
 
 // ReadClock asks the kernel.
 func ReadClock(hz uint32) (Clock, error) {

@@ -8,6 +8,7 @@
 
 #include "kept.h"
 #include "l4.h"
+#include "share.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -17,6 +18,7 @@ struct {
 } flows SEC(".maps");
 
 #define EEXIST 17
+#define EDQUOT 122
 
 INLINE bool addr_before(const struct addr *a, const struct addr *b)
 {
@@ -60,10 +62,16 @@ INLINE bool flow_established(const struct flow *f)
 	return f->flags & FLOW_REPLIED && f->side[f->origin & 1].tcp_flags & TCP_ACK;
 }
 
+/* Whether the server of a masqueraded connection that ended may be in TIME-WAIT, so that its port is not free yet: it was the first to say FIN. */
+INLINE bool flow_time_wait(const struct flow *f)
+{
+	return (f->flags & (FLOW_NAT | FLOW_POD_FIN)) == FLOW_NAT && !((f->side[0].tcp_flags | f->side[1].tcp_flags) & TCP_RST);
+}
+
 INLINE __u32 flow_seconds(const struct flow *f, __u8 proto)
 {
 	if (f->flags & FLOW_CLOSING)
-		return FLOW_CLOSING_SECONDS;
+		return flow_time_wait(f) ? FLOW_TIME_WAIT_SECONDS : FLOW_CLOSING_SECONDS;
 	if (proto == IPPROTO_TCP)
 		return flow_established(f) ? FLOW_TCP_SECONDS : FLOW_SYN_SECONDS;
 	return FLOW_OTHER_SECONDS;
@@ -77,10 +85,10 @@ INLINE bool flow_quiet(__u32 seen)
 	return clock_before(seen + FLOW_QUIET_TICKS, clock_now());
 }
 
-/* Whether a flow that began at the tick had a second to prove that both of its ends exist. */
+/* Whether a flow that began at the tick had a quarter of a second to prove that both of its ends exist. */
 INLINE bool flow_waited(__u64 created)
 {
-	return created + config.hz < bpf_jiffies64();
+	return created + config.hz / 4 < bpf_jiffies64();
 }
 
 INLINE bool flow_expired(const struct flow *f, __u8 proto)
@@ -105,6 +113,8 @@ INLINE bool flow_ended(const struct flow *f)
 INLINE void flow_tcp(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, struct flow_side *s)
 {
 	s->tcp_flags |= pkt->tcp_flags;
+	if (pkt->tcp_flags & TCP_FIN)
+		s->timestamp = pkt->timestamp;
 	if (f->flags & FLOW_NAT && pkt->tcp_flags & TCP_FIN && s == flow_side(f, f->pod_side) && !(flow_side(f, !f->pod_side)->tcp_flags & TCP_FIN))
 		f->flags |= FLOW_POD_FIN;
 	if (f->flags & FLOW_CLOSING || !flow_ended(f))
@@ -149,7 +159,7 @@ INLINE void flow_reopen(const struct cpu *c, struct flow *f, int side)
 {
 	if (!(f->flags & FLOW_CLOSING) || !flow_syn(&c->pkt))
 		return;
-	f->flags &= FLOW_NAT;
+	f->flags &= FLOW_NAT | FLOW_INDEXED;
 	f->origin = side;
 	f->side[0].tcp_flags = 0;
 	f->side[1].tcp_flags = 0;
@@ -269,12 +279,17 @@ INLINE bool flow_tracked(const struct path *p)
 	return p->flags & PATH_TRACKED;
 }
 
-/* Inserts a row for the CPU's packet, and puts it at hand if the CPU has a path for it. Returns 0 or a negative error. Cost: per flow. */
+/*
+ * Inserts a row for the CPU's packet, and puts it at hand if the CPU has a path for it. Returns 0 or a negative error: -EDQUOT if the endpoint has its
+ * share of rows. Cost: per flow.
+ */
 INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 {
 	struct flow *f = flow_new(c, side);
 	int err;
 
+	if (!share_take(SHARE_FLOWS, f->slot, config.flow_entries))
+		return -EDQUOT;
 	flow_count(skb, &c->pkt, f, side);
 	/* An int: before kernel 6.4 map operations return one, and the upper half of what the helper seems to return is not theirs. */
 	err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
@@ -287,11 +302,11 @@ INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 }
 
 /*
- * Counts the packet in the row with key c->key, a new one if there is none, and puts the flow at hand if the CPU has a path for it. False if the table
- * has no room. A connection that begins has no row yet, so that none is looked for: of two CPUs that begin one in the same moment, the second learns it
- * by EEXIST. Cost: per flow.
+ * Counts the packet in the row with key c->key, a new one if there is none, and puts the flow at hand if the CPU has a path for it. Returns 0, or a drop
+ * reason if there is no room. A connection that begins has no row yet, so that none is looked for: of two CPUs that begin one in the same moment, the
+ * second learns it by EEXIST. Cost: per flow.
  */
-INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
+INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 {
 	struct flow *f = flow_syn(&c->pkt) ? NULL : bpf_map_lookup_elem(&flows, &c->key);
 	struct kept_flow *k;
@@ -299,11 +314,13 @@ INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 
 	if (!f) {
 		err = flow_insert(skb, c, side, way);
+		if (!err)
+			return 0;
 		if (err != -EEXIST)
-			return !err;
+			return err == -EDQUOT ? DROP_FLOW_LIMIT : DROP_MAP_FULL;
 		f = bpf_map_lookup_elem(&flows, &c->key);
 		if (!f)
-			return false;
+			return DROP_MAP_FULL;
 	}
 	k = kept_find(&c->pkt, &direction);
 	if (k)
@@ -314,7 +331,7 @@ INLINE bool flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 		flow_keep(side);
 		flow_remember(c, f, side);
 	}
-	return true;
+	return 0;
 }
 
 #endif

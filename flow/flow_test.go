@@ -157,7 +157,12 @@ func TestLifetime(t *testing.T) {
 		r.Side[0].TcpFlags = flow.ACK // of the side that began
 		return r
 	}
-	replied, closing := bpf.DatapathFlowFlagFLOW_REPLIED, bpf.DatapathFlowFlagFLOW_CLOSING
+	reset := func(flags bpf.DatapathFlowFlag) *flow.Row {
+		r := row(flags)
+		r.Side[1].TcpFlags = flow.RST
+		return r
+	}
+	replied, closing, nat := bpf.DatapathFlowFlagFLOW_REPLIED, bpf.DatapathFlowFlagFLOW_CLOSING, bpf.DatapathFlowFlagFLOW_NAT
 	for _, c := range []struct {
 		row      *flow.Row
 		protocol uint8
@@ -168,6 +173,9 @@ func TestLifetime(t *testing.T) {
 		{row(replied), 6, flow.Replied, bpf.DatapathFlowSecondsFLOW_SYN_SECONDS},
 		{established(replied), 6, flow.Replied, bpf.DatapathFlowSecondsFLOW_TCP_SECONDS},
 		{row(replied | closing), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
+		{row(closing | nat), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_TIME_WAIT_SECONDS},
+		{row(closing | nat | bpf.DatapathFlowFlagFLOW_POD_FIN), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
+		{reset(closing | nat), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
 		{row(replied), 17, flow.Replied, bpf.DatapathFlowSecondsFLOW_OTHER_SECONDS},
 	} {
 		life := time.Duration(c.want) * time.Second

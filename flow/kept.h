@@ -11,10 +11,6 @@
 
 #define KEPT_BITS 10
 
-#define TCP_FIN 0x01
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_ACK 0x10
 
 /* One direction: its way, and what is not in the row yet. */
 struct kept_way {

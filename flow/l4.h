@@ -17,6 +17,26 @@ struct l4_head {
 	__be16 word[4];
 };
 
+#define L4_TCP_TAIL 12      /* offset in a TCP header of what tells its timestamps option … */
+#define L4_TCP_TAIL_FIN 16  /* … and its size, in bytes, where that follows the header */
+#define L4_TCP_TAIL_SYN 24  /* … or other options */
+#define L4_TCP_TAIL_WORDS 8 /* of a header with timestamps, at least */
+
+/*
+ * TSval of the timestamps option (RFC 7323 3.2) behind two NOPs, as in all segments of common stacks but SYNs; in a SYN behind MSS, and SACK-permitted or
+ * two NOPs, as Linux sends it, or behind MSS, NOP, window scale and two NOPs, as BSDs do. 0 if it is in none of these places.
+ */
+INLINE __u32 l4_tcp_timestamp(const __be32 *word, bool syn)
+{
+	if (*(const __u8 *)word >> 4 < L4_TCP_TAIL_WORDS)
+		return 0;
+	if (!syn)
+		return word[2] == bpf_htonl(0x0101080a) ? bpf_ntohl(word[3]) : 0;
+	if (word[3] == bpf_htonl(0x0402080a) || word[3] == bpf_htonl(0x0101080a))
+		return bpf_ntohl(word[4]);
+	return word[4] == bpf_htonl(0x0101080a) ? bpf_ntohl(word[5]) : 0;
+}
+
 /* What a walk over the headers between IP and layer 4 finds. */
 struct l4_walk {
 	__u32 off;      /* of the header that proto names */
@@ -143,6 +163,20 @@ INLINE bool l4_is_icmp_error(const struct packet *pkt)
 	       (pkt->icmp_type == ICMP_DEST_UNREACH || pkt->icmp_type == ICMP_REDIRECT || pkt->icmp_type == ICMP_TIME_EXCEEDED || pkt->icmp_type == ICMP_PARAMETERPROB);
 }
 
+/* Reads the timestamp of a SYN or FIN behind the layer-4 header at off. Cost: per SYN and FIN. */
+INLINE void l4_read_timestamp(struct __sk_buff *skb, struct packet *pkt, __u32 off)
+{
+	bool syn = pkt->tcp_flags & TCP_SYN;
+	__be32 word[L4_TCP_TAIL_SYN / 4];
+
+	if (!config.masquerade4 && !config.masquerade6 && !config.services)
+		return; /* no port is ever taken over */
+	off += L4_TCP_TAIL;
+	pkt->timestamp = 0;
+	if (syn ? packet_load(skb, pkt, off, word, L4_TCP_TAIL_SYN) : packet_load(skb, pkt, off, word, L4_TCP_TAIL_FIN))
+		pkt->timestamp = l4_tcp_timestamp(word, syn);
+}
+
 /* TCP and UDP behind a plain header, read where they lie: what nearly all packets are. True if that was it. Cost: per packet. */
 INLINE bool l4_parse_plain(struct __sk_buff *skb, struct packet *pkt)
 {
@@ -168,6 +202,8 @@ INLINE bool l4_parse_plain(struct __sk_buff *skb, struct packet *pkt)
 	pkt->l4 = off;
 	pkt->sport = l4[0];
 	pkt->dport = l4[1];
+	if (unlikely(pkt->tcp_flags & (TCP_SYN | TCP_FIN)))
+		l4_read_timestamp(skb, pkt, off);
 	return true;
 }
 
@@ -205,7 +241,13 @@ INLINE int l4_read(struct __sk_buff *skb, struct packet *pkt, const struct l4_wa
 	}
 	pkt->sport = h.word[0];
 	pkt->dport = h.word[1];
-	return w->proto == IPPROTO_TCP && bpf_skb_load_bytes(skb, w->off + L4_TCP_FLAGS, &pkt->tcp_flags, 1) ? DROP_TRUNCATED : 0;
+	if (w->proto != IPPROTO_TCP)
+		return 0;
+	if (bpf_skb_load_bytes(skb, w->off + L4_TCP_FLAGS, &pkt->tcp_flags, 1))
+		return DROP_TRUNCATED;
+	if (pkt->tcp_flags & (TCP_SYN | TCP_FIN))
+		l4_read_timestamp(skb, pkt, w->off);
+	return 0;
 }
 
 /*
@@ -240,10 +282,16 @@ APART int l4_parse_any(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Parses layer 4 once. */
+/* Parses layer 4 of the CPU's packet once. Returns 0 or a drop reason. */
 INLINE int l4_parse(struct __sk_buff *skb, const struct packet *pkt)
 {
 	return pkt->l4 ? 0 : l4_parse_any(skb);
+}
+
+/* The same, without a call for plain TCP and UDP. Cost: per packet. */
+INLINE int l4_parse_likely_plain(struct __sk_buff *skb, struct packet *pkt)
+{
+	return pkt->l4 || likely(l4_parse_plain(skb, pkt)) ? 0 : l4_parse_any(skb);
 }
 
 #endif

@@ -19,6 +19,7 @@ enum flow_flag {
 	FLOW_REPLIED = 4, /* packets seen both ways */
 	FLOW_DENIED = 8,  /* a policy has come that forbids it */
 	FLOW_POD_FIN = 16, /* FLOW_NAT: the pod was the first to say FIN: its peer keeps nothing of the connection */
+	FLOW_INDEXED = 32, /* FLOW_NAT: the port is none of the connection's candidates, so that the index has it */
 };
 
 /* Seconds without a packet after which a flow's row, and its port, may be used again. */
@@ -26,6 +27,7 @@ enum flow_seconds {
 	FLOW_TCP_SECONDS = 8000, /* beyond the kernel's tcp_keepalive_time of 7,200 */
 	FLOW_SYN_SECONDS = 60,
 	FLOW_CLOSING_SECONDS = 10,
+	FLOW_TIME_WAIT_SECONDS = 60, /* behind a node's address, where the server may be in TIME-WAIT: the kernel's TCP_TIMEWAIT_LEN */
 	FLOW_OTHER_SECONDS = 60,
 };
 
@@ -34,7 +36,8 @@ struct flow_side {
 	__u64 packets;
 	__u64 bytes;
 	__u8 tcp_flags; /* all that were seen */
-	__u8 pad[7];
+	__u8 pad[3];
+	__u32 timestamp; /* TSval of the FIN; 0: none */
 };
 
 struct flow {

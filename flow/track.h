@@ -19,7 +19,8 @@ APART int track_begin(struct __sk_buff *skb)
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))
 		return 0;
-	return flow_put(skb, c, side, true) ? 0 : DROP_MAP_FULL;
+	outcome = flow_put(skb, c, side, true);
+	return outcome == DROP_FLOW_LIMIT && !judge_must(&c->path) ? 0 : outcome; /* a flow that is only recorded goes on without a row */
 }
 
 /* Tells the row of the CPU's packet what its copy holds, which is good for another while then, if the flow goes on. False if there is no row. */

@@ -46,7 +46,8 @@ struct {
 INLINE struct fragment_key fragment_key(const struct packet *pkt, __be32 id)
 {
 	bool pod = pkt->hook == HOOK_FROM_POD;
-	__u64 hash = (addr_pair_hash(&pkt->src, &pkt->dst) + id) * 0x94d049bb133111ebULL;
+	/* In host byte order identifiers that follow each other are as far apart as can be; IPv4's has 16 bits. */
+	__u64 hash = (addr_pair_hash(&pkt->src, &pkt->dst) + (pkt->family == 4 ? bpf_ntohs(id) : bpf_ntohl(id))) * 0x94d049bb133111ebULL;
 	struct fragment_key k = { .ifindex = pod ? pkt->ifindex : 0, .index = hash >> (64 - (pod ? FRAGMENT_POD_BITS : FRAGMENT_WIRE_BITS)) };
 
 	return k;

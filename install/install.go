@@ -112,6 +112,7 @@ func IsHook(object chart.Object) bool {
 func order(object chart.Object) int {
 	return slices.Index([]string{
 		"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service", "ServiceMonitor",
+		"PodDisruptionBudget",
 		"DaemonSet", "Deployment", "Job",
 	}, kube.RefOf(object.Content).Kind)
 }
@@ -185,7 +186,9 @@ func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 // prune deletes what the chart can have and this rendering has not.
 func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.Ref]bool) error {
 	metrics := map[string]any{"enabled": true, "serviceMonitor": map[string]any{"enabled": true}}
-	most := map[string]any{"prometheus": metrics, "operator": map[string]any{"prometheus": metrics}}
+	most := map[string]any{"prometheus": metrics, "operator": map[string]any{
+		"prometheus": metrics, "podDisruptionBudget": map[string]any{"enabled": true}, "replicas": 2,
+	}}
 	values := chart.Over(most, imageOfValues(o.Values))
 	all, err := chart.Render(chart.Options{
 		Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: values,

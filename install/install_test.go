@@ -141,19 +141,19 @@ func count(said []string, end string) (n int) {
 func TestInstall(t *testing.T) {
 	w := start(t)
 	said := w.apply(reachable(nil))
-	if count(said, "created") != 11 || !slices.Contains(said, "note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services") {
+	if count(said, "created") != 12 || !slices.Contains(said, "note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services") {
 		t.Errorf("first: %q", said)
 	}
-	if said := w.apply(reachable(nil)); count(said, "unchanged") != 11 {
+	if said := w.apply(reachable(nil)); count(said, "unchanged") != 12 {
 		t.Errorf("again: %q", said)
 	}
 	said = w.apply(reachable(map[string]any{"myelin": map[string]any{"flowTracking": "always"}, "kubeProxyReplacement": true}))
 	// The pods restart by the sum of the configuration.
-	if count(said, "changed") != 3 || count(said, "unchanged") != 8 {
+	if count(said, "changed") != 3 || count(said, "unchanged") != 9 {
 		t.Errorf("other values: %q", said)
 	}
 	said = w.apply(reachable(map[string]any{"operator": map[string]any{"enabled": false}, "image": map[string]any{"repository": "registry.example.org/myelin"}}))
-	if !slices.Contains(said, "Deployment kube-system/myelin-operator deleted") {
+	if !slices.Contains(said, "Deployment kube-system/myelin-operator deleted") || !slices.Contains(said, "PodDisruptionBudget kube-system/myelin-operator deleted") {
 		t.Errorf("without operator: %q", said)
 	}
 	o := w.options(nil)
@@ -302,7 +302,7 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	list := lasting(objects)
-	if len(list) != 11 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" || kube.RefOf(list[10].Content).Kind != "Deployment" {
+	if len(list) != 12 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" || kube.RefOf(list[11].Content).Kind != "Deployment" {
 		t.Errorf("%d objects", len(list))
 	}
 }

@@ -217,19 +217,9 @@ func (p Process) wait(ctx context.Context) error {
 
 // writeConfig writes the agent's file: the lab's template, then its values, then values, then what makes it this node's.
 func (n *Node) writeConfig(values map[string]any) error {
-	keys := map[string]any{}
-	if file := n.lab.opts.Config; file != "" {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		template := map[string]any{}
-		if err := yaml.Unmarshal(data, &template); err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		if err := setKeys(keys, template); err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
+	keys, err := n.lab.configKeys()
+	if err != nil {
+		return err
 	}
 	own := map[string]any{
 		"myelin.nodeName":   n.name,
@@ -240,7 +230,7 @@ func (n *Node) writeConfig(values map[string]any) error {
 		"cni.confPath":      n.path("cni", "net.d"),
 		"cni.binPath":       n.path("cni", "bin"),
 	}
-	for _, from := range []map[string]any{n.lab.opts.Values, values, own} {
+	for _, from := range []map[string]any{values, own} {
 		if err := setKeys(keys, from); err != nil {
 			return err
 		}
@@ -253,6 +243,25 @@ func (n *Node) writeConfig(values map[string]any) error {
 		return err
 	}
 	return writeFile(n.path("agent.yaml"), data)
+}
+
+// configKeys is the configuration that all agents of the lab get.
+func (l *Lab) configKeys() (map[string]any, error) {
+	keys := map[string]any{}
+	if file := l.opts.Config; file != "" {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		template := map[string]any{}
+		if err := yaml.Unmarshal(data, &template); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if err := setKeys(keys, template); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return keys, setKeys(keys, l.opts.Values)
 }
 
 // standalone reports whether an agent with these keys is a load balancer without a cluster.

@@ -31,7 +31,12 @@ func (l *Lab) containerLog(node, namespace, pod, container string) string {
 
 // runContainer runs one container, again and again as the policy has it, and returns its last exit status. It adopts
 // the process that the pod's state names. When ctx ends it returns, and leaves the process as it is.
-func (w *worker) runContainer(ctx context.Context, pod *corev1.Pod, c corev1.Container, policy corev1.RestartPolicy) int {
+func (w *worker) runContainer(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c corev1.Container,
+	policy corev1.RestartPolicy,
+) int {
 	pause := firstPause
 	for {
 		st := w.container(c.Name)
@@ -88,7 +93,11 @@ func (w *worker) runOnce(ctx context.Context, pod *corev1.Pod, c corev1.Containe
 		w.exited(c.Name, 127, err.Error())
 		return
 	}
-	d.cg = cg
+	d.cg, d.hosts = cg, w.lab.podHosts(s)
+	if err := w.lab.logStandIn(c, d.log); err != nil {
+		w.exited(c.Name, 128, err.Error())
+		return
+	}
 	p, ended, err := d.start(s.Netns)
 	if err != nil {
 		w.exited(c.Name, 127, err.Error())
@@ -104,26 +113,23 @@ func (w *worker) runOnce(ctx context.Context, pod *corev1.Pod, c corev1.Containe
 
 // containerDaemon is the container's command on the machine's own file system.
 func (l *Lab) containerDaemon(pod *corev1.Pod, c corev1.Container, s PodState) (daemon, error) {
-	vars := map[string]string{}
-	own := []string{"HOSTNAME=" + pod.Name, "MYELIN_LAB_POD=" + s.Key(), "MYELIN_LAB_NODE=" + s.Node}
-	for _, e := range c.Env {
-		value := expand(e.Value, vars)
-		if e.ValueFrom != nil {
-			var err error
-			if value, err = l.fieldValue(e, s); err != nil {
-				return daemon{}, err
-			}
-		}
-		vars[e.Name] = value
-		own = append(own, e.Name+"="+value)
+	own, vars, err := l.containerEnv(pod, c, s)
+	if err != nil {
+		return daemon{}, err
 	}
 	d := daemon{
 		env: append(l.environment(), own...),
 		dir: c.WorkingDir,
 		log: l.containerLog(s.Node, s.Namespace, s.Name, c.Name),
 	}
-	for _, a := range slices.Concat(c.Command, c.Args) {
-		d.argv = append(d.argv, expand(a, vars))
+	if len(c.Command) == 0 {
+		if d.argv, err = l.standIn(pod, c); err != nil {
+			return daemon{}, err
+		}
+	} else {
+		for _, a := range slices.Concat(c.Command, c.Args) {
+			d.argv = append(d.argv, expand(a, vars))
+		}
 	}
 	if d.argv[0] == "myelin" && l.opts.Binary != "" {
 		d.argv[0] = l.opts.Binary
@@ -137,6 +143,54 @@ func (l *Lab) containerDaemon(pod *corev1.Pod, c corev1.Container, s PodState) (
 	}
 	d.argv[0] = path
 	return d, nil
+}
+
+// containerEnv is what a container gets beside the lab's environment, and what its command can refer to.
+func (l *Lab) containerEnv(
+	pod *corev1.Pod,
+	c corev1.Container,
+	s PodState,
+) (env []string, vars map[string]string, err error) {
+	env, err = l.serviceEnv(pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	vars = map[string]string{}
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		vars[name] = value
+	}
+	env = append(
+		env,
+		"HOSTNAME="+cmp.Or(pod.Spec.Hostname, pod.Name),
+		"MYELIN_LAB_POD="+s.Key(),
+		"MYELIN_LAB_NODE="+s.Node,
+	)
+	for _, e := range c.Env {
+		value := expand(e.Value, vars)
+		if e.ValueFrom != nil {
+			if value, err = l.fieldValue(e, s); err != nil {
+				return nil, nil, err
+			}
+		}
+		vars[e.Name] = value
+		env = append(env, e.Name+"="+value)
+	}
+	return env, vars, nil
+}
+
+// execEnv is the environment of a pod's first container, for commands that are run in the pod.
+func (l *Lab) execEnv(s PodState) []string {
+	desired, err := l.desired()
+	pod := desired[s.Key()]
+	if err != nil || pod == nil || len(pod.Spec.Containers) == 0 {
+		return nil // it is on its way out; the command goes without
+	}
+	env, _, err := l.containerEnv(pod, pod.Spec.Containers[0], s)
+	if err != nil {
+		return nil // the container itself says why it does not run
+	}
+	return env
 }
 
 // fieldValue is the value of a variable by the downward API.

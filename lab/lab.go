@@ -25,6 +25,7 @@ type Lab struct {
 	cg    cgroup // <cgroup2 root>/myelin-lab/<name>
 	state State
 	log   *slog.Logger
+	cache objectCache
 
 	// The supervisor, where it runs in this process; mu lets one caller at a time start one.
 	mu   sync.Mutex
@@ -122,7 +123,7 @@ func (l *Lab) Node(name string) *Node {
 		return n
 	}
 	n.state = l.state.Nodes[i]
-	n.env = []string{"MYELIN_SOCKET=" + n.Socket()}
+	n.env = []string{"MYELIN_SOCKET=" + n.Socket(), DirVariable + "=" + l.Dir()}
 	return n
 }
 
@@ -150,7 +151,10 @@ func (l *Lab) Pod(name string) *Pod {
 }
 
 func (l *Lab) podOf(s PodState) *Pod {
-	return &Pod{Place: Place{lab: l, name: s.Key(), netns: s.Netns, cg: l.podCgroup(s.Node, s.Namespace, s.Name)}, state: s}
+	return &Pod{Place: Place{
+		lab: l, name: s.Key(), netns: s.Netns, hosts: l.podHosts(s), cg: l.podCgroup(s.Node, s.Namespace, s.Name),
+		vars: func() []string { return l.execEnv(s) },
+	}, state: s}
 }
 
 // Pods lists the pods that the supervisor knows, by node, then namespace, then name.
@@ -176,7 +180,8 @@ func (l *Lab) World() *World {
 	return w
 }
 
-// Find resolves what a user types: "world", a node, or a pod, in this order.
+// Find resolves what a user types: "world", a node, a pod, or a workload or Service that stands for one of its pods
+// ("deployment/web"), in this order.
 func (l *Lab) Find(name string) (*Place, error) {
 	if name == "world" {
 		w := l.World()
@@ -185,7 +190,7 @@ func (l *Lab) Find(name string) (*Place, error) {
 	if n := l.Node(name); n.err == nil {
 		return &n.Place, nil
 	}
-	p := l.Pod(name)
+	p := l.FindPod(name)
 	if p.err != nil {
 		return nil, fmt.Errorf("%w, and no node of that name", p.err)
 	}

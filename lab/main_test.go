@@ -38,9 +38,7 @@ func TestMain(m *testing.M) {
 		skel.PluginMainFuncs(skel.CNIFuncs{Add: pluginAdd, Del: pluginDel}, version.All, "lab test")
 		return
 	case args == "lab serve":
-		err = echo.Serve(context.Background(), echo.Options{
-			HTTP: []int{8080}, TCP: []int{7000}, UDP: []int{7001}, Who: os.Getenv("HOSTNAME"), Out: os.Stdout,
-		})
+		err = standInServer()
 	case args == "lab up":
 		var opts Options
 		if err = json.Unmarshal([]byte(os.Args[3]), &opts); err == nil {
@@ -57,6 +55,22 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// standInServer serves what a lab asks `myelin lab serve` for.
+func standInServer() error {
+	opts := echo.Options{HTTP: []int{8080}, TCP: []int{7000}, UDP: []int{7001}, Who: os.Getenv("HOSTNAME"), Out: os.Stdout}
+	if len(os.Args) > 4 && os.Args[3] == "--ports" {
+		opts.HTTP, opts.TCP, opts.UDP = nil, nil, nil
+		for p := range strings.SplitSeq(os.Args[4], ",") {
+			var n int
+			if _, err := fmt.Sscanf(p, "%d/TCP", &n); err != nil {
+				return err
+			}
+			opts.HTTP = append(opts.HTTP, n)
+		}
+	}
+	return echo.Serve(context.Background(), opts)
 }
 
 func standInSupervisor(dir, name string) error {
@@ -219,6 +233,11 @@ func up(t *testing.T, opts Options) *Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if log, _ := os.ReadFile(l.path("supervisor.log")); t.Failed() && len(log) > 0 {
+			t.Logf("supervisor:\n%s", log)
+		}
+	})
 	return l
 }
 

@@ -18,15 +18,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"myelin/lab/controller"
 )
 
-// object is one Kubernetes object of a manifest, as it was written. The lab looks into Nodes and Pods; the agents judge
-// the rest.
+// object is one Kubernetes object of a manifest, as it was written. The lab looks into Nodes, Pods, Services and
+// workloads; the rest is for the agents.
 type object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	file              string
-	data              []byte
+	data              []byte            // what agents read
+	applied           []byte            // what was applied, where the lab has added to it
+	typed             controller.Object // of kinds that the lab looks into; nil where fault says why
+	fault             error
 }
 
 // fileName is where the object is in the lab's copy: one object, one file.
@@ -38,9 +43,14 @@ func (o *object) String() string {
 	return strings.TrimPrefix(fmt.Sprintf("%s: %s %s/%s", o.file, o.Kind, o.Namespace, o.Name), ": ")
 }
 
-// isPod and isNode ignore objects of the same kind in another API group.
-func (o *object) isPod() bool  { return o.Kind == "Pod" && o.APIVersion == "v1" }
-func (o *object) isNode() bool { return o.Kind == "Node" && o.APIVersion == "v1" }
+// isPod, isNode, isService and isWorkload ignore objects of the same kind in another API group.
+func (o *object) isPod() bool      { return o.Kind == "Pod" && o.APIVersion == "v1" }
+func (o *object) isNode() bool     { return o.Kind == "Node" && o.APIVersion == "v1" }
+func (o *object) isService() bool  { return o.Kind == "Service" && o.APIVersion == "v1" }
+func (o *object) isWorkload() bool { return controller.IsWorkload(o.APIVersion, o.Kind) }
+
+// inNamespace reports whether the lab itself has to know which namespace an object is in.
+func (o *object) inNamespace() bool { return o.isPod() || o.isService() || o.isWorkload() }
 
 // readObjects reads a YAML or JSON file, or all of a directory and below; folders called status hold what labs write.
 func readObjects(path string) ([]*object, error) { return readAll(nil, path) }
@@ -49,7 +59,7 @@ func readObjects(path string) ([]*object, error) { return readAll(nil, path) }
 func readAll(stdin io.Reader, paths ...string) ([]*object, error) {
 	var all []*object
 	for _, path := range paths {
-		read := readPath
+		read := func(path string) ([]*object, error) { return readPath(path, readFile) }
 		if path == "-" && stdin != nil {
 			read = func(string) ([]*object, error) { return readStream(stdin) }
 		}
@@ -59,14 +69,19 @@ func readAll(stdin io.Reader, paths ...string) ([]*object, error) {
 		}
 		all = append(all, objects...)
 	}
+	return all, unique(all)
+}
+
+// unique refuses an object that is there twice.
+func unique(all []*object) error {
 	seen := map[string]*object{}
 	for _, o := range all {
 		if other := seen[o.fileName()]; other != nil {
-			return nil, fmt.Errorf("read manifests: %s: in %s too", o, other.file)
+			return fmt.Errorf("read manifests: %s: in %s too", o, other.file)
 		}
 		seen[o.fileName()] = o
 	}
-	return all, nil
+	return nil
 }
 
 func readStream(stdin io.Reader) ([]*object, error) {
@@ -77,7 +92,16 @@ func readStream(stdin io.Reader) ([]*object, error) {
 	return parseObjects("standard input", data)
 }
 
-func readPath(path string) (all []*object, err error) {
+func readFile(file string) ([]*object, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return parseObjects(file, data)
+}
+
+// readPath reads a file, or those of a directory, by read.
+func readPath(path string, read func(string) ([]*object, error)) (all []*object, err error) {
 	err = filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -87,11 +111,7 @@ func readPath(path string) (all []*object, err error) {
 		case d.IsDir() || (file != path && !isManifest(d.Name())):
 			return nil
 		}
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		objects, err := parseObjects(file, data)
+		objects, err := read(file)
 		all = append(all, objects...)
 		return err
 	})
@@ -153,9 +173,10 @@ func parseObject(file string, doc []byte) ([]*object, error) {
 	case strings.ContainsAny(o.Kind+o.Namespace+o.Name, "/\x00"):
 		return nil, fmt.Errorf("%s: kind, namespace or name can't be a file's: %q %q %q", file, o.Kind, o.Namespace, o.Name)
 	}
-	if o.isPod() && o.Namespace == "" {
+	if o.inNamespace() && o.Namespace == "" {
 		o.Namespace = metav1.NamespaceDefault
 	}
+	o.decode()
 	return []*object{&o}, nil
 }
 
@@ -177,11 +198,10 @@ func pods(objects []*object) ([]*corev1.Pod, error) {
 		if !o.isPod() {
 			continue
 		}
-		pod := &corev1.Pod{}
-		if err := yaml.Unmarshal(o.data, pod); err != nil {
-			return nil, fmt.Errorf("%s: %w", o, err)
+		if o.fault != nil {
+			return nil, o.fault
 		}
-		pod.Namespace = o.Namespace
+		pod := o.typed.(*corev1.Pod)
 		if err := checkPod(pod); err != nil {
 			return nil, fmt.Errorf("%s: %w", o, err)
 		}

@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -12,6 +13,10 @@ import (
 
 // DefaultDir holds a directory per lab.
 const DefaultDir = "/run/myelin-lab"
+
+// DirVariable has the directory of the lab (Lab.Dir) in the environment of its nodes: `myelin status --cluster` and `myelin sysdump` ask
+// the agents of its nodes.
+const DirVariable = "MYELIN_LAB"
 
 // Fabrics: how nodes are joined.
 const (
@@ -24,6 +29,12 @@ const (
 	UnderlayDual = "dual"
 	UnderlayIPv4 = "ipv4"
 	UnderlayIPv6 = "ipv6"
+)
+
+// What stands for images, of which none is run.
+const (
+	ImagesServe = "serve" // `myelin lab serve` stands in
+	ImagesNone  = "none"  // nothing does: the Pod has its network, and stays Pending
 )
 
 // Options says what lab to build. Name and Manifests are required, the rest has defaults.
@@ -46,14 +57,21 @@ type Options struct {
 	CNIPlugin string         `json:"cniPlugin,omitempty"`
 	Conflist  []byte         `json:"conflist,omitempty"` // a CNI configuration list for nodes without an agent
 
-	Fabric   string       `json:"fabric"`            // FabricBridge
-	Underlay string       `json:"underlay"`          // UnderlayDual
-	MTU      int          `json:"mtu"`               // bytes, 1500
-	Outside  []netip.Addr `json:"outside,omitempty"` // more addresses of the world, off the nodes' subnets; 198.51.100.1 and 2001:db8:64::1
+	Fabric   string `json:"fabric"`   // FabricBridge
+	Underlay string `json:"underlay"` // UnderlayDual
+	MTU      int    `json:"mtu"`      // bytes, 1500
+
+	Images string `json:"images"` // what containers without a command do: ImagesServe
+
+	// ServiceCIDRs are what Services get addresses from, one range a family: 10.96.0.0/16 and fd00:10:96::/112.
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
+
+	Outside []netip.Addr `json:"outside,omitempty"` // more addresses of the world, off the nodes' subnets; 198.51.100.1 and 2001:db8:64::1
 
 	Timeout       time.Duration `json:"timeout"` // to wait for agents and pods: 60 s
 	KeepOnFailure bool          `json:"-"`       // leave a lab that failed to come up as it is, to look into it
 
+	Stdin    io.Reader     `json:"-"` // the file "-"
 	Log      *slog.Logger  `json:"-"`
 	Progress func(string)  `json:"-"` // called with a line as each step begins or ends
 	Env      []string      `json:"-"` // the environment of processes; os.Environ()
@@ -70,6 +88,9 @@ func (o *Options) setDefaults() {
 	if o.Underlay == "" {
 		o.Underlay = UnderlayDual
 	}
+	if o.Images == "" {
+		o.Images = ImagesServe
+	}
 	if o.MTU == 0 {
 		o.MTU = 1500
 	}
@@ -78,6 +99,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Grace == 0 {
 		o.Grace = 5 * time.Second
+	}
+	if len(o.ServiceCIDRs) == 0 {
+		o.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -101,8 +125,14 @@ func (o *Options) check() error {
 	if o.Underlay != UnderlayDual && o.Underlay != UnderlayIPv4 && o.Underlay != UnderlayIPv6 {
 		errs = append(errs, fmt.Errorf("underlay %q: want %s, %s or %s", o.Underlay, UnderlayDual, UnderlayIPv4, UnderlayIPv6))
 	}
+	if o.Images != ImagesServe && o.Images != ImagesNone {
+		errs = append(errs, fmt.Errorf("images %q: want %s or %s", o.Images, ImagesServe, ImagesNone))
+	}
 	if o.MTU < 1280 || o.MTU > 65535 {
 		errs = append(errs, fmt.Errorf("MTU %d: want 1280 to 65535", o.MTU))
+	}
+	if c := o.ServiceCIDRs; len(c) > 2 || len(c) == 2 && c[0].Addr().Is4() == c[1].Addr().Is4() {
+		errs = append(errs, fmt.Errorf("service CIDRs %v: want one, or one of each family", c))
 	}
 	if o.Agent == "" && o.Config != "" {
 		errs = append(errs, errors.New("a configuration but no agent"))

@@ -18,8 +18,10 @@ type Place struct {
 	name  string
 	netns string // its name under /run/netns
 	cg    cgroup
-	env   []string // what its commands get beside the lab's environment
-	err   error    // why there is no such place
+	hosts string          // the file that is /etc/hosts there, the machine's if empty
+	vars  func() []string // what its commands get of a pod's Services and first container; nil: nothing
+	env   []string        // what its commands get beside the lab's environment
+	err   error           // why there is no such place
 }
 
 // Name is a node's name, "namespace/name" of a pod, or "world".
@@ -54,6 +56,9 @@ func (p *Place) Command(ctx context.Context, args ...string) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(ctx, program, args[1:]...)
 	cmd.Env = append(p.lab.environment(), p.env...)
+	if p.vars != nil {
+		cmd.Env = append(cmd.Env, p.vars()...)
+	}
 	return cmd
 }
 
@@ -62,7 +67,7 @@ func (p *Place) Start(cmd *exec.Cmd) error {
 	if p.err != nil {
 		return p.err
 	}
-	return startIn(p.netns, p.cg, cmd)
+	return startIn(p.netns, p.hosts, p.cg, cmd)
 }
 
 // Exec runs a command in the place until it ends and returns what it wrote to standard output and error. If its status

@@ -16,8 +16,17 @@ func (l *Lab) statusPath(s PodState) string {
 
 // writeStatus writes a Pod with its status, as kubelet would to the API server.
 func (l *Lab) writeStatus(s PodState) error {
+	data, err := yaml.Marshal(l.statusObject(s))
+	if err != nil {
+		return err
+	}
+	return writeFile(l.statusPath(s), data)
+}
+
+// statusObject is a Pod of which the state alone is known.
+func (l *Lab) statusObject(s PodState) *corev1.Pod {
 	hosts := l.Node(s.Node).Addrs()
-	pod := corev1.Pod{
+	pod := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)},
 		Spec:       corev1.PodSpec{NodeName: s.Node, HostNetwork: s.HostNetwork},
@@ -53,11 +62,7 @@ func (l *Lab) writeStatus(s PodState) error {
 		condition.Status = corev1.ConditionTrue
 	}
 	pod.Status.Conditions = []corev1.PodCondition{condition}
-	data, err := yaml.Marshal(pod)
-	if err != nil {
-		return err
-	}
-	return writeFile(l.statusPath(s), data)
+	return pod
 }
 
 func containerStatus(c ContainerState) corev1.ContainerStatus {

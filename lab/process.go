@@ -58,7 +58,8 @@ func (p Process) signal(sig syscall.Signal) error {
 }
 
 // startIn starts cmd in a control group and a namespace ("" means this process's).
-func startIn(netns string, cg cgroup, cmd *exec.Cmd) error {
+// With hosts, that file is the process's /etc/hosts.
+func startIn(netns, hosts string, cg cgroup, cmd *exec.Cmd) error {
 	if err := cg.create(); err != nil {
 		return err
 	}
@@ -75,7 +76,14 @@ func startIn(netns string, cg cgroup, cmd *exec.Cmd) error {
 	if netns == "" {
 		return cmd.Start()
 	}
-	return enter(netns, cmd.Start)
+	return enter(netns, func() error {
+		if hosts != "" {
+			if err := mountHosts(hosts); err != nil {
+				return err
+			}
+		}
+		return cmd.Start()
+	})
 }
 
 // daemon is a process that outlives its parent.
@@ -85,6 +93,8 @@ type daemon struct {
 	dir  string // working directory, "/" if empty
 	log  string // file that output is appended to
 	cg   cgroup
+
+	hosts string // its /etc/hosts, the machine's if empty
 }
 
 // start runs the daemon in a namespace ("" means this process's). The channel gets its exit status when it ends while this process lives.
@@ -103,7 +113,7 @@ func (d daemon) start(netns string) (Process, <-chan *os.ProcessState, error) {
 		cmd.Dir = "/"
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := startIn(netns, d.cg, cmd); err != nil {
+	if err := startIn(netns, d.hosts, d.cg, cmd); err != nil {
 		return Process{}, nil, fmt.Errorf("start %s: %w", d.argv[0], err)
 	}
 	// Read before Wait can reap it: even if it has ended, the entry is there. A zombie reads as zero, which is not alive.

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -19,6 +18,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // podIfName is the interface that kubelet's runtimes ask for.
@@ -120,10 +120,10 @@ func (l *Lab) newState(pod *corev1.Pod) PodState {
 		ContainerID: randomHex(32),
 		Phase:       "Pending",
 		Terminating: terminating(pod),
+		Owner:       metav1.GetControllerOf(pod),
 	}
 	if s.UID == "" {
-		id := randomHex(16)
-		s.UID = strings.Join([]string{id[:8], id[8:12], id[12:16], id[16:20], id[20:]}, "-")
+		s.UID = string(newUID())
 	}
 	if s.HostNetwork {
 		s.Netns = l.nodeNetns(s.Node)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // State is lab.json: what Up decided and everybody after it needs.
@@ -52,8 +54,12 @@ type PodState struct {
 	Terminating bool             `json:"terminating,omitempty"` // it has a deletionTimestamp, and runs on until its object goes
 	Addresses   []netip.Addr     `json:"addresses,omitempty"`
 	Started     time.Time        `json:"started"`
+	Owner       *OwnerReference  `json:"owner,omitempty"` // what controls it
 	Containers  []ContainerState `json:"containers,omitempty"`
 }
+
+// OwnerReference is as in Kubernetes.
+type OwnerReference = metav1.OwnerReference
 
 // ContainerState is one container of PodState.
 type ContainerState struct {

@@ -113,7 +113,7 @@ func (p *Pod) status() PodStatus {
 
 // unassigned names the Pods that no node of the lab runs.
 func (l *Lab) unassigned() ([]string, error) {
-	objects, err := readObjects(l.Manifests())
+	objects, err := l.objects()
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,10 +25,14 @@ const rescan = 2 * time.Second
 
 // desired returns the Pods of the lab's manifests that are assigned to its nodes, by namespace/name.
 func (l *Lab) desired() (map[string]*corev1.Pod, error) {
-	objects, err := readObjects(l.Manifests())
+	objects, err := l.objects()
 	if err != nil {
 		return nil, err
 	}
+	return l.desiredOf(objects)
+}
+
+func (l *Lab) desiredOf(objects []*object) (map[string]*corev1.Pod, error) {
 	all, err := pods(objects)
 	if err != nil {
 		return nil, err
@@ -67,12 +72,13 @@ func (l *Lab) Supervise(ctx context.Context) error {
 	if err := watch.Add(l.Manifests()); err != nil {
 		return fmt.Errorf("watch manifests: %w", err)
 	}
-	s := &supervisor{lab: l, log: l.log, workers: map[string]*worker{}}
+	s := &supervisor{lab: l, log: l.log, watch: watch, workers: map[string]*worker{}}
 	defer s.wg.Wait()
 	if err := s.adopt(ctx); err != nil {
 		return err
 	}
 	for {
+		s.control()
 		s.sync(ctx)
 		select {
 		case <-ctx.Done():
@@ -131,6 +137,29 @@ type supervisor struct {
 	workers map[string]*worker
 	wg      sync.WaitGroup
 	problem string // the last one with the manifests, to log it once
+	watch   *fsnotify.Watcher
+	follows bool // the state of pods is watched too: something depends on it
+}
+
+// control makes what workloads and Services stand for, from when there are some.
+func (s *supervisor) control() {
+	objects, err := s.lab.objects()
+	if err != nil {
+		return // sync says so
+	}
+	if !s.follows && (isControlled(objects) || slices.ContainsFunc(objects, isHeadless)) {
+		if err := s.watch.Add(s.lab.path("pods")); err != nil {
+			s.log.Error("watch pods", "error", err)
+			return
+		}
+		s.follows = true
+	}
+	if err := s.lab.control(); err != nil {
+		s.log.Error("controllers", "error", err)
+	}
+	if err := s.lab.writeNames(); err != nil {
+		s.log.Error("names of Services", "error", err)
+	}
 }
 
 // adopt takes over the pods that an earlier supervisor left, wanted or not.
@@ -153,7 +182,7 @@ func (s *supervisor) start(ctx context.Context, key string, pod *corev1.Pod, sta
 	w := &worker{
 		lab: s.lab, log: s.log, key: key,
 		target: pod, state: state,
-		done: make(chan struct{}), changed: make(chan struct{}),
+		changed: make(chan struct{}),
 	}
 	s.workers[key] = w
 	s.wg.Go(func() { w.run(ctx) })
@@ -172,10 +201,8 @@ func (s *supervisor) sync(ctx context.Context) {
 	s.problem = ""
 	for key, w := range s.workers {
 		w.want(desired[key])
-		select {
-		case <-w.done:
+		if w.hasEnded() { // then it has not heard of what is wanted now
 			delete(s.workers, key)
-		default:
 		}
 	}
 	for key := range maps.Keys(desired) {

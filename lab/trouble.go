@@ -26,7 +26,7 @@ func (l *Lab) Troubles(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, err := readObjects(l.Manifests())
+	objects, err := l.objects()
 	if err != nil {
 		return nil, err
 	}
@@ -42,6 +42,11 @@ func (l *Lab) Troubles(ctx context.Context) ([]string, error) {
 			troubles = append(troubles, c.String())
 		}
 	}
+	states, err := l.podStates()
+	if err != nil {
+		return nil, err
+	}
+	troubles = append(troubles, l.unschedulable(objects, states)...)
 	nodes := l.Nodes()
 	broken := make([][]string, len(nodes))
 	var wg sync.WaitGroup
@@ -52,6 +57,17 @@ func (l *Lab) Troubles(ctx context.Context) ([]string, error) {
 	}
 	wg.Wait()
 	return append(troubles, slices.Concat(broken...)...), nil
+}
+
+// unschedulable names the Pods that no node suits.
+func (l *Lab) unschedulable(objects []*object, states []PodState) (lines []string) {
+	c := l.clusterOf(objects, states)
+	for _, pod := range c.Pods {
+		if err := c.Unschedulable(pod); err != nil {
+			lines = append(lines, fmt.Sprintf("pod %s/%s is not scheduled: %s", pod.Namespace, pod.Name, err))
+		}
+	}
+	return lines
 }
 
 // crashLoops names the containers that end again and again.

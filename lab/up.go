@@ -58,8 +58,11 @@ func (l *Lab) plan() ([]*object, error) {
 		*f = abs
 	}
 	l.dir = filepath.Join(l.opts.Dir, l.opts.Name)
-	objects, err := readAll(nil, append([]string{l.opts.Manifests}, l.opts.More...)...)
+	objects, err := readAll(l.opts.Stdin, append([]string{l.opts.Manifests}, l.opts.More...)...)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkWorkloads(objects); err != nil {
 		return nil, err
 	}
 	nodes, err := planNodes(objects, l.opts.Underlay)
@@ -72,11 +75,13 @@ func (l *Lab) plan() ([]*object, error) {
 		return nil, fmt.Errorf("read manifests: no Node in %s", l.opts.Manifests)
 	case l.opts.Fabric == FabricWire && len(nodes) != 2:
 		return nil, fmt.Errorf("a direct wire joins two nodes, not %d", len(nodes))
-	case l.opts.Fabric == FabricWire:
-		return objects, nil
+	case l.opts.Fabric == FabricWire: // has no world
+	default:
+		if l.state.World, err = planWorld(nodes, l.opts.Outside); err != nil {
+			return nil, err
+		}
 	}
-	l.state.World, err = planWorld(nodes, l.opts.Outside)
-	return objects, err
+	return objects, l.complete(objects, nil)
 }
 
 // claim takes the lab's name, and the lock that Down waits for.
@@ -258,7 +263,12 @@ func (l *Lab) Wait(ctx context.Context) error {
 
 // unsettled names the pods that do not yet run as the manifests want, with what is known of why.
 func (l *Lab) unsettled() ([]string, error) {
-	desired, err := l.desired()
+	// One reading for all questions, and states after it: controllers go on meanwhile.
+	objects, err := l.objects()
+	if err != nil {
+		return nil, err
+	}
+	desired, err := l.desiredOf(objects)
 	if err != nil {
 		return nil, err
 	}
@@ -267,6 +277,11 @@ func (l *Lab) unsettled() ([]string, error) {
 		return nil, err
 	}
 	var missing []string
+	if isControlled(objects) {
+		if plan := l.clusterOf(objects, states).Plan(); !plan.Empty() {
+			missing = append(missing, "controllers are not done")
+		}
+	}
 	have := map[string]PodState{}
 	for _, s := range states {
 		have[s.Key()] = s

@@ -24,7 +24,8 @@ const seenLimit = 10 * time.Second
 func (l *Lab) verdicts(ctx context.Context, objects []*object, changes []Change) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, seenLimit, fmt.Errorf("not within %s", seenLimit))
 	defer cancel()
-	reasons := make([]verdict, len(objects))
+	reasons, partly := make([]verdict, len(objects)), make([]verdict, len(objects))
+	policies := slices.ContainsFunc(objects, (*object).isCiliumPolicy)
 	asked := 0
 	var errs []error
 	for _, n := range l.Nodes() {
@@ -36,14 +37,23 @@ func (l *Lab) verdicts(ctx context.Context, objects []*object, changes []Change)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("the agent of %s has not read all objects: %w", n.name, err))
 		}
+		var unenforced map[string][]string
+		if err == nil && policies {
+			if unenforced, err = n.unenforced(ctx); err != nil {
+				errs = append(errs, err)
+			}
+		}
 		for i, o := range objects {
 			for _, reason := range problems[o.fileName()] {
 				reasons[i].add(reason, n.name)
 			}
+			for _, reason := range unenforced[o.fileName()] {
+				partly[i].add(reason, n.name)
+			}
 		}
 	}
-	for i, v := range reasons {
-		changes[i].Rejected = v.text(asked)
+	for i := range objects {
+		changes[i].Rejected, changes[i].Partly = reasons[i].text(asked), partly[i].text(asked)
 	}
 	return errors.Join(errs...)
 }
@@ -141,6 +151,38 @@ func (n *Node) problems(ctx context.Context) (map[string][]string, error) {
 	}
 	for _, reasons := range out {
 		slices.Sort(reasons)
+	}
+	return out, nil
+}
+
+// isCiliumPolicy reports whether an object may have rules that agents take without enforcing them.
+func (o *object) isCiliumPolicy() bool {
+	return o.Kind == "CiliumNetworkPolicy" || o.Kind == "CiliumClusterwideNetworkPolicy"
+}
+
+// unenforced is what the agent has taken of policies and can't enforce, by file.
+func (n *Node) unenforced(ctx context.Context) (map[string][]string, error) {
+	var rows []struct {
+		Source string
+		Specs  []struct {
+			Rules []struct{ Unenforced []string }
+		}
+	}
+	if err := n.list(ctx, "policies", &rows); err != nil {
+		return nil, err
+	}
+	out := map[string][]string{}
+	for _, r := range rows {
+		file := strings.TrimPrefix(r.Source, "manifests:")
+		for _, spec := range r.Specs {
+			for _, rule := range spec.Rules {
+				for _, reason := range rule.Unenforced {
+					if !slices.Contains(out[file], reason) {
+						out[file] = append(out[file], reason)
+					}
+				}
+			}
+		}
 	}
 	return out, nil
 }

@@ -18,14 +18,14 @@ import (
 
 // worker makes one pod what the manifests want it to be. All of the pod's state changes go through it.
 type worker struct {
-	lab  *Lab
-	log  *slog.Logger
-	key  string
-	done chan struct{} // closed when the pod is gone and nobody wants it
+	lab *Lab
+	log *slog.Logger
+	key string
 
 	mu      sync.Mutex
 	target  *corev1.Pod   // what the manifests want; nil: no such pod
 	changed chan struct{} // closed when the target becomes another
+	ended   bool          // run returns, whatever the target becomes
 	state   *PodState     // what is there; nil: nothing
 }
 
@@ -67,7 +67,6 @@ func (w *worker) next(ctx context.Context) (*corev1.Pod, context.Context, contex
 
 // run works until the pod is gone and not wanted, or ctx ends; then everything stays as it is.
 func (w *worker) run(ctx context.Context) {
-	defer close(w.done)
 	for ctx.Err() == nil {
 		pod, round, cancel := w.next(ctx)
 		if w.state != nil && (pod == nil || w.state.Hash != specHash(pod)) {
@@ -75,10 +74,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		if pod == nil {
 			cancel()
-			w.mu.Lock()
-			unwanted := w.target == nil
-			w.mu.Unlock()
-			if unwanted {
+			if w.end() {
 				return
 			}
 			continue
@@ -87,6 +83,21 @@ func (w *worker) run(ctx context.Context) {
 		<-round.Done()
 		cancel()
 	}
+}
+
+// end makes the worker one that has ended, unless its pod is wanted again.
+func (w *worker) end() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = w.target == nil
+	return w.ended
+}
+
+// hasEnded reports whether another worker has to take over.
+func (w *worker) hasEnded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended
 }
 
 // retry calls fn until it succeeds or ctx ends, with pauses as for restarts.
@@ -112,7 +123,7 @@ func (w *worker) runPod(ctx context.Context, pod *corev1.Pod) {
 	if ctx.Err() != nil {
 		return
 	}
-	if names := withoutCommand(pod); len(names) > 0 {
+	if names := withoutCommand(pod); len(names) > 0 && !w.lab.standsIn() {
 		w.update(func(s *PodState) {
 			s.Message = fmt.Sprintf("container %s: image can't be pulled in the lab: give a command, e.g. [myelin, lab, serve]",
 				strings.Join(names, ", "))

@@ -91,7 +91,7 @@ INLINE bool nat_may_be_ours(const struct packet *pkt)
 	__u16 port = bpf_ntohs(pkt->dport);
 
 	if (proto_has_ports(pkt->proto))
-		return port >= config.nat_port_min && port <= config.nat_port_max;
+		return port_may_be(PORT_MASQUERADE, port);
 	return nat_supports(pkt) || l4_is_icmp_error(pkt);
 }
 

@@ -6,7 +6,7 @@
 #ifndef MYELIN_DSR_H
 #define MYELIN_DSR_H
 
-#include "translation.h"
+#include "claim.h"
 #include "service.h"
 #include "../flow/judge.h"
 
@@ -196,12 +196,13 @@ INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	dsr_translation(c, f->service);
 	translation_anchor_client(&c->place, &n->client, n->client_port, c->pkt.proto);
 	t = bpf_map_lookup_elem(&translations, &c->place);
-	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && !translation_over(t, n, c->pkt.proto)) {
+	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && !translation_over(t, n, &c->pkt, PORT_FREE)) {
 		if (t->frontend_port != n->frontend_port || !addr_equal(&t->frontend, &n->frontend))
 			return DROP_DSR_UNTRUSTED;
 		t->seen = n->seen;
 		return 0;
 	}
+	c->again_backend = 0;
 	return dsr_late(skb, c, slot) ? DROP_DSR_UNTRUSTED : translation_claim();
 }
 

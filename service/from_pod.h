@@ -57,7 +57,7 @@ APART int service_from_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || l4_parse(skb, &c->pkt))
+	if (!c || l4_parse_likely_plain(skb, &c->pkt))
 		return SERVICE_NONE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, false);

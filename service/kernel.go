@@ -191,15 +191,6 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 	return "affinities"
 }
 
-// get reads a row, and reports whether there is one.
-func get[K any](m *ebpf.Map, key K, value any) (bool, error) {
-	err := m.Lookup(key, value)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // put writes a row.
 func put[K, V any](k *Kernel, m *ebpf.Map, key K, value V) error {
 	if k.before != nil {
@@ -235,7 +226,7 @@ func (k *Kernel) newSet(kind uint32) (uint32, error) {
 		k.nextSet = id + 1
 		id |= kind
 		m, row, _ := k.rowOf(id)
-		used, err := get(m, bpf.DatapathChoicesKey{Set: id}, row)
+		used, err := bpf.Get(m, bpf.DatapathChoicesKey{Set: id}, row)
 		if err != nil {
 			return 0, fmt.Errorf("look for a free set: %w", err)
 		}

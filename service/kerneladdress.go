@@ -32,7 +32,7 @@ func (k *Kernel) addressFlags(a bpf.DatapathAddr) (flags uint32) {
 func (k *Kernel) openAddress(a bpf.DatapathAddr, flags uint32) (uint32, error) {
 	key := bpf.DatapathFrontendKey{Addr: a}
 	var row bpf.DatapathFrontend
-	if _, err := get(k.datapath.Frontends, key, &row); err != nil {
+	if _, err := bpf.Get(k.datapath.Frontends, key, &row); err != nil {
 		return 0, fmt.Errorf("read the row of address %s: %w", frontendL4(key).Addr(), err)
 	}
 	want := flags & (externalFlag | internalFlag)

@@ -59,7 +59,7 @@ func (o *backendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[
 func (k *Kernel) writeBackend(b *Backend) error {
 	row := backendRow(b)
 	var old bpf.DatapathBackend
-	had, err := get(k.datapath.Backends, b.ID, &old)
+	had, err := bpf.Get(k.datapath.Backends, b.ID, &old)
 	if err == nil && (!had || old != row) {
 		err = put(k, k.datapath.Backends, b.ID, row)
 	}
@@ -89,7 +89,7 @@ func (k *Kernel) dropBackend(id uint32) error {
 		return nil
 	}
 	var old bpf.DatapathBackend
-	_, err := get(k.datapath.Backends, id, &old)
+	_, err := bpf.Get(k.datapath.Backends, id, &old)
 	if err == nil {
 		err = drop(k, k.datapath.Backends, id)
 	}

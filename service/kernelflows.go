@@ -145,7 +145,7 @@ func (w *walk) see(key *bpf.DatapathTranslationKey, row *bpf.DatapathTranslation
 		if !asked {
 			var b bpf.DatapathBackend
 			var err error
-			if here, err = get(w.kernel.datapath.Backends, row.BackendId, &b); err != nil {
+			if here, err = bpf.Get(w.kernel.datapath.Backends, row.BackendId, &b); err != nil {
 				return err
 			}
 			w.known[row.BackendId] = here
@@ -171,7 +171,7 @@ func (w *walk) end(key bpf.DatapathTranslationKey) error {
 		return drop(w.kernel, m, key)
 	}
 	var row bpf.DatapathTranslation
-	had, err := get(m, key, &row)
+	had, err := bpf.Get(m, key, &row)
 	if here, asked := w.known[row.BackendId]; err != nil || !had || !asked || here {
 		return err // another flow has the place
 	}

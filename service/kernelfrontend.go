@@ -158,7 +158,7 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 // the frontend counts them, and go after it counts them no more.
 func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *Frontend, key bpf.DatapathFrontendKey, row bpf.DatapathFrontend) error {
 	var old bpf.DatapathFrontend
-	had, err := get(k.datapath.Frontends, key, &old)
+	had, err := bpf.Get(k.datapath.Frontends, key, &old)
 	if err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func (k *Kernel) plan(txn statedb.ReadTxn, old, row *bpf.DatapathFrontend, lists
 // deleteFrontend deletes a frontend, then its sets.
 func (k *Kernel) deleteFrontend(key bpf.DatapathFrontendKey) error {
 	var old bpf.DatapathFrontend
-	had, err := get(k.datapath.Frontends, key, &old)
+	had, err := bpf.Get(k.datapath.Frontends, key, &old)
 	if err == nil && had {
 		err = k.clearFrontend(key, &old)
 	}

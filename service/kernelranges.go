@@ -64,7 +64,7 @@ func (k *Kernel) putRanges(service uint32, want rangeKeys) error {
 // all else that it is to be couldn't be written: it must not stay open.
 func (k *Kernel) shut(key bpf.DatapathFrontendKey, row *bpf.DatapathFrontend) error {
 	var old bpf.DatapathFrontend
-	had, err := get(k.datapath.Frontends, key, &old)
+	had, err := bpf.Get(k.datapath.Frontends, key, &old)
 	if err != nil || !had || old.Service != row.Service || row.Flags&rangesFlag&^old.Flags == 0 {
 		return err
 	}

@@ -103,7 +103,7 @@ func (k *Kernel) read(set bpf.DatapathBackendSet) ([]uint32, error) {
 	m, row, choices := k.rowOf(set.Id)
 	for r := range rowsOf(set.Id, int(set.Count)) {
 		key := bpf.DatapathChoicesKey{Set: set.Id, Row: uint32(r)}
-		ok, err := get(m, key, row)
+		ok, err := bpf.Get(m, key, row)
 		if err != nil {
 			return nil, fmt.Errorf("read row %d of set %d: %w", key.Row, key.Set, err)
 		}

@@ -164,12 +164,17 @@ struct translation_key {
 	__u8 place;
 };
 
+enum translation_bound {
+	TRANSLATION_PLACES = 8, /* flows that may share an anchor */
+};
+
 enum translation_flag {
 	TRANSLATION_SNAT = 1,    /* the backend sees snat in the place of the client */
 	TRANSLATION_CLOSING = 2, /* FIN from both or RST seen */
 	TRANSLATION_REPLIED = 4,
 	TRANSLATION_GONE = 8,    /* the agent found that the backend is no more */
 	TRANSLATION_CLIENT_FIN = 32, /* the client was the first to say FIN: the backend keeps nothing of the connection */
+	TRANSLATION_INDEXED = 64, /* the port is none of the connection's candidates, so that the index has it */
 	TRANSLATION_DSR = 16,    /* the answers don't come back by this node, or the packets came by another one */
 };
 
@@ -182,7 +187,7 @@ struct translation {
 	__be16 frontend_port;
 	__be16 backend_port;
 	__u8 flags;
-	__u8 pressure; /* of a flow that begins: true: no port was free, so that half-open flows make room */
+	__u8 pad;
 	__u32 service;
 	__u32 backend_id;
 	__u32 seen;   /* clock tick of the last packet */
@@ -191,7 +196,8 @@ struct translation {
 	__u64 packets[2]; /* [0] from the client, [1] from the backend */
 	__u64 bytes[2];
 	__u8 tcp_flags[2]; /* all that were seen */
-	__u8 pad3[6];
+	__u8 pad3[2];
+	__u32 timestamp; /* TSval of the client's FIN; 0: none */
 };
 
 struct {

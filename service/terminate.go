@@ -191,9 +191,9 @@ func (t *Terminator) stale(s sockdiag.Socket) (bool, error) {
 	)
 	peer := s.Peer()
 	key := bpf.DatapathOriginKey{Cookie: s.Cookie(), Addr: bpf.Addr(peer.Addr()), Port: bpf.Port(peer.Port())}
-	if translated, err := get(t.kernel.datapath.Origins, key, &asked); err != nil || !translated || asked.Backend == 0 {
+	if translated, err := bpf.Get(t.kernel.datapath.Origins, key, &asked); err != nil || !translated || asked.Backend == 0 {
 		return false, err
 	}
-	there, err := get(t.kernel.datapath.Backends, asked.Backend, &b)
+	there, err := bpf.Get(t.kernel.datapath.Backends, asked.Backend, &b)
 	return !there, err
 }

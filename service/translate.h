@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "judge.h"
+#include "pool.h"
 #include "reset.h"
 #include "service.h"
 
@@ -92,6 +93,19 @@ APART int service_begin(__u32 scope)
 /* A flow that has its backend, but no row yet. */
 #define SERVICE_NEW -2
 
+/*
+ * Keeps the row of a connection that ended, and so its port, for the one that its client begins from the same port: the backend's TIME-WAIT accepts that,
+ * but not the connection of another client. False if the row has to go.
+ */
+INLINE bool translation_again(struct cpu *c, const struct translation *t)
+{
+	if ((t->flags & (TRANSLATION_SNAT | TRANSLATION_GONE)) != TRANSLATION_SNAT)
+		return false;
+	c->again = c->place;
+	c->again_backend = t->backend_id;
+	return true;
+}
+
 /* Finds the flow of the CPU's packet, which a client sends, and what it becomes; or chooses a backend. Returns 0, SERVICE_NEW, SERVICE_NONE or a drop reason. */
 INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
 {
@@ -99,6 +113,8 @@ INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
 	struct translation *t = translation_request(c, &c->pkt);
 	int outcome;
 
+	if (!t && tcp)
+		t = translation_indexed(c);
 	if (!t && !syn) {
 		if (!frontend_find(&c->pkt.dst, c->pkt.dport, c->pkt.proto, scope))
 			return SERVICE_NONE;
@@ -107,8 +123,10 @@ INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
 	}
 	if (t && t->flags & TRANSLATION_GONE && tcp && !syn)
 		return DROP_BACKEND_GONE;
+	c->again_backend = 0;
 	if (t && (t->flags & TRANSLATION_GONE || (syn && t->flags & TRANSLATION_CLOSING) || (!tcp && translation_expired(t, c->pkt.proto)))) {
-		bpf_map_delete_elem(&translations, &c->place);
+		if (!translation_again(c, t))
+			bpf_map_delete_elem(&translations, &c->place);
 		t = NULL;
 	}
 	if (likely(t)) {
@@ -118,6 +136,14 @@ INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
 	}
 	outcome = service_begin(scope);
 	return outcome ? outcome : SERVICE_NEW;
+}
+
+/* Makes the CPU's translation a row. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int service_claim(const struct translation *n)
+{
+	int outcome = translation_claim();
+
+	return outcome == DROP_NAT_NO_PORT && n->flags & TRANSLATION_SNAT ? translation_claim_any() : outcome;
 }
 
 /* Gives the CPU's new flow its row, behind snat if that is not NULL, and counts its first packet. Returns 0 or a drop reason. Cost: per flow. */
@@ -132,13 +158,15 @@ INLINE int service_keep(struct __sk_buff *skb, struct cpu *c, const struct addr 
 		if (addr_is_zero(snat))
 			return DROP_NAT_NO_ADDRESS;
 	}
+	if (!share_take(SHARE_TRANSLATIONS, c->path.src_slot, config.translation_entries))
+		return DROP_FLOW_LIMIT;
 	translation_count(n, &c->pkt, SIDE_CLIENT, skb->len);
-	outcome = translation_claim();
+	outcome = service_claim(n);
 	if (outcome == DROP_NAT_NO_PORT && !(n->flags & (TRANSLATION_SNAT | TRANSLATION_DSR))) {
 		/* Two Services lead one port of the client to one backend, which would take both flows for one: the second has another port. */
 		n->snat = n->client;
 		n->flags |= TRANSLATION_SNAT;
-		outcome = translation_claim();
+		outcome = service_claim(n);
 	}
 	if (outcome)
 		return outcome;
@@ -214,9 +242,7 @@ INLINE bool service_answer(struct cpu *c, __u32 length, bool node)
 
 INLINE bool service_port(const struct packet *pkt)
 {
-	__u16 port = bpf_ntohs(pkt->dport);
-
-	return port >= config.lb_port_min && port <= config.lb_port_max;
+	return port_may_be(PORT_SERVICE, bpf_ntohs(pkt->dport));
 }
 
 /* A client of the other family is behind the node's address, or its gateway's, to pods. Returns 0 or a drop reason. Cost: per flow. */
@@ -239,7 +265,7 @@ APART int service_from_wire(struct __sk_buff *skb, __u32 own)
 	struct addr *snat = NULL;
 	int outcome, found;
 
-	if (!c || l4_parse(skb, &c->pkt))
+	if (!c || l4_parse_likely_plain(skb, &c->pkt))
 		return SERVICE_NONE;
 	c->path.action = PATH_NONE;
 	if (l4_is_icmp_error(&c->pkt))
@@ -273,7 +299,7 @@ APART int service_to_client(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || l4_parse(skb, &c->pkt))
+	if (!c || l4_parse_likely_plain(skb, &c->pkt))
 		return SERVICE_NONE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, false);
@@ -290,7 +316,7 @@ APART int service_from_host(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || l4_parse(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
+	if (!c || l4_parse_likely_plain(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
 		return SERVICE_NONE;
 	return rewrite_write(skb, c) ? 0 : nat_refusal(&c->pkt);
 }

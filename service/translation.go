@@ -36,7 +36,7 @@ func translationOver(clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.Dat
 	const replied = bpf.DatapathTranslationFlagTRANSLATION_REPLIED | bpf.DatapathTranslationFlagTRANSLATION_DSR
 	state := flow.Unreplied
 	switch flags := bpf.DatapathTranslationFlag(r.Flags); {
-	case flags&bpf.DatapathTranslationFlagTRANSLATION_CLOSING != 0:
+	case flags&bpf.DatapathTranslationFlagTRANSLATION_CLOSING != 0, r.TcpFlags[0]&r.TcpFlags[1]&flow.FIN != 0:
 		state = flow.Closing
 	case flags&replied != 0:
 		state = flow.Replied
@@ -44,14 +44,50 @@ func translationOver(clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.Dat
 	if state == flow.Replied && k.Proto == uint8(TCP) && r.TcpFlags[0]&flow.ACK == 0 {
 		state = flow.Unreplied
 	}
-	return clock.Idle(r.Seen) > state.Lifetime(k.Proto)
+	life := state.Lifetime(k.Proto)
+	if state == flow.Closing && timeWaits(r) {
+		life = flow.TimeWait
+	}
+	return clock.Idle(r.Seen) > life
 }
 
-// NewCollector makes what deletes translations that are over.
-func NewCollector(d *bpf.Datapath, log *slog.Logger) *flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation] {
-	return &flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation]{
+// timeWaits reports whether the backend may be in TIME-WAIT, with a port of the
+// node's: it is not translation_clean.
+func timeWaits(r *bpf.DatapathTranslation) bool {
+	const snat, clean = bpf.DatapathTranslationFlagTRANSLATION_SNAT, bpf.DatapathTranslationFlagTRANSLATION_CLIENT_FIN
+	return bpf.DatapathTranslationFlag(r.Flags)&(snat|clean) == snat && (r.TcpFlags[0]|r.TcpFlags[1])&flow.RST == 0
+}
+
+// Collector deletes the entries of Services' flows that are over.
+type Collector = flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation]
+
+// NewCollector makes one. Clients that are pods of this node have shares of the
+// table.
+func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
+	slots := map[bpf.DatapathAddr]uint16{}
+	return &Collector{
 		Datapath: d, Log: log, Map: d.Translations, Rows: "flows of Services", Over: translationOver, Count: new(atomic.Uint64),
+		Shares: flow.NewShares(d, bpf.DatapathShareKindSHARE_TRANSLATIONS, int(d.Translations.MaxEntries())),
+		Before: func() error {
+			clear(slots)
+			return bpf.Each(d.Endpoints, func(a *bpf.DatapathAddr, e *bpf.DatapathEndpoint) bool {
+				slots[*a] = e.Slot
+				return true
+			})
+		},
+		Slot:   func(_ *bpf.DatapathTranslationKey, r *bpf.DatapathTranslation) uint16 { return slots[r.Client] },
+		Yields: translationYields,
 	}
+}
+
+// translationYields reports whether an entry makes room where the table is
+// filling up, as flow.Clock.Yields does.
+func translationYields(clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.DatapathTranslation) bool {
+	const direct = bpf.DatapathTranslationFlagTRANSLATION_DSR
+	if clock.Idle(r.Seen) <= flow.ShareYield || bpf.DatapathTranslationFlag(r.Flags)&direct != 0 {
+		return false
+	}
+	return translationState(r) != flow.Replied || k.Proto == uint8(TCP) && r.TcpFlags[0]&flow.ACK == 0
 }
 
 // Translation is a flow that packets are translated for, with names, as lists

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Finding and making the row of a flow that packets are translated for. Nothing here touches a packet, so that tc and XDP share it: what they look at is
+ * Finding the row of a flow that packets are translated for. Nothing here touches a packet, so that tc and XDP share it: what they look at is
  * the CPU's parsed packet, and what they find is the CPU's rewrite.
  */
 #ifndef MYELIN_TRANSLATION_H
@@ -10,16 +10,15 @@
 #include "../flow/flow.h"
 #include "../nat/nat.h"
 
-#define TRANSLATION_PLACES 8   /* flows that may share an anchor */
-#define TRANSLATION_ATTEMPTS 8 /* ports that are tried for a flow; a power of 2 */
+#define TRANSLATION_ATTEMPTS 8 /* candidates of a flow for its port */
 
 enum translation_side {
 	SIDE_CLIENT,
 	SIDE_BACKEND,
 };
 
-/* The port behind which a client is on a node's address. */
-INLINE __be16 translation_port(const struct packet *pkt, __u32 attempt)
+/* The flow's candidate for the attempt, host byte order. */
+INLINE __u16 translation_port(const struct packet *pkt, __u32 attempt)
 {
 	return port_candidate(pkt, attempt, config.lb_port_min, config.lb_port_max);
 }
@@ -41,13 +40,13 @@ INLINE void translation_anchor_node(struct translation_key *k, __be16 port, __u8
 	k->place = 0;
 }
 
-/* The CPU's anchor for its packet's flow, behind the attempt's port: of the client, where only the port changes (own), or of the node. */
-INLINE void translation_anchor_port(struct cpu *c, const struct packet *pkt, __u32 attempt, bool own)
+/* The CPU's anchor for its packet's flow behind a port: of the client, where only the port changes (own), or of the node. */
+INLINE void translation_anchor_port(struct cpu *c, const struct packet *pkt, __u16 port, bool own)
 {
 	if (own)
-		translation_anchor_client(&c->place, &pkt->src, translation_port(pkt, attempt), pkt->proto);
+		translation_anchor_client(&c->place, &pkt->src, bpf_htons(port), pkt->proto);
 	else
-		translation_anchor_node(&c->place, translation_port(pkt, attempt), pkt->proto);
+		translation_anchor_node(&c->place, bpf_htons(port), pkt->proto);
 }
 
 INLINE bool translation_asks(const struct translation *t, const struct packet *pkt)
@@ -66,10 +65,22 @@ INLINE bool translation_established(const struct translation *t)
 	return t->flags & (TRANSLATION_REPLIED | TRANSLATION_DSR) && t->tcp_flags[SIDE_CLIENT] & TCP_ACK;
 }
 
+/* Whether the backend keeps nothing of a connection that ended: its client was the first to say FIN, or it was reset. */
+INLINE bool translation_clean(const struct translation *t)
+{
+	return t->flags & TRANSLATION_CLIENT_FIN || (t->tcp_flags[SIDE_CLIENT] | t->tcp_flags[SIDE_BACKEND]) & TCP_RST;
+}
+
+/* Whether FINs from both or a RST were seen. The flag alone may be lost, where two CPUs set others at the same time. */
+INLINE bool translation_closing(const struct translation *t)
+{
+	return t->flags & TRANSLATION_CLOSING || t->tcp_flags[SIDE_CLIENT] & t->tcp_flags[SIDE_BACKEND] & TCP_FIN;
+}
+
 INLINE __u32 translation_seconds(const struct translation *t, __u8 proto)
 {
-	if (t->flags & TRANSLATION_CLOSING)
-		return FLOW_CLOSING_SECONDS;
+	if (translation_closing(t))
+		return t->flags & TRANSLATION_SNAT && !translation_clean(t) ? FLOW_TIME_WAIT_SECONDS : FLOW_CLOSING_SECONDS;
 	if (proto == IPPROTO_TCP)
 		return translation_established(t) ? FLOW_TCP_SECONDS : FLOW_SYN_SECONDS;
 	return FLOW_OTHER_SECONDS;
@@ -94,8 +105,11 @@ INLINE void translation_count(struct translation *t, const struct packet *pkt, i
 	if (likely(!(pkt->tcp_flags & ~t->tcp_flags[side])))
 		return;
 	t->tcp_flags[side] |= pkt->tcp_flags;
-	if (side == SIDE_CLIENT && pkt->tcp_flags & TCP_FIN && !(t->tcp_flags[SIDE_BACKEND] & TCP_FIN))
-		t->flags |= TRANSLATION_CLIENT_FIN;
+	if (side == SIDE_CLIENT && pkt->tcp_flags & TCP_FIN) {
+		t->timestamp = pkt->timestamp;
+		if (!(t->tcp_flags[SIDE_BACKEND] & TCP_FIN))
+			t->flags |= TRANSLATION_CLIENT_FIN;
+	}
 	/* Of a flow with direct answers, one direction is all that a node sees. */
 	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN || (t->flags & TRANSLATION_DSR && pkt->tcp_flags & TCP_FIN))
 		t->flags |= TRANSLATION_CLOSING;
@@ -155,7 +169,7 @@ INLINE struct translation *translation_request(struct cpu *c, const struct packe
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	if (t && translation_asks(t, pkt))
 		return t;
-	translation_anchor_node(&c->place, translation_port(pkt, 0), pkt->proto);
+	translation_anchor_node(&c->place, bpf_htons(translation_port(pkt, 0)), pkt->proto);
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	return t && translation_asks(t, pkt) ? t : NULL;
 }
@@ -200,22 +214,24 @@ APART int translation_search(__u32 about)
 {
 	struct cpu *c = cpu_this();
 	const struct packet *pkt;
-	__u32 i;
+	struct port_index *at;
 
 	if (!c)
 		return 0;
 	pkt = about ? &c->about : &c->pkt;
+	at = port_index_find(c, pkt);
+	if (at) {
+		translation_anchor_port(c, pkt, at->port, at->flags & PORT_INDEX_OWN);
+		if (translation_walk(c, pkt, SIDE_CLIENT))
+			return 1;
+	}
 	translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
 	if (translation_walk(c, pkt, SIDE_CLIENT)) {
 		translation_lower(c);
 		return 1;
 	}
-	for (i = 0; i < 2 * TRANSLATION_ATTEMPTS; i++) {
-		translation_anchor_port(c, pkt, i >> 1, i & 1);
-		if (translation_walk(c, pkt, SIDE_CLIENT))
-			return 1;
-	}
-	return 0;
+	translation_anchor_port(c, pkt, translation_port(pkt, 0), false);
+	return translation_walk(c, pkt, SIDE_CLIENT);
 }
 
 /* Looks in all places behind the CPU's anchor for the row of the side's packet: the CPU's, or the one that its ICMP error is about. Returns 1 if the CPU's
@@ -237,6 +253,17 @@ INLINE struct translation *translation_behind(struct cpu *c, const struct packet
 	return translation_walk_apart(side, about) ? bpf_map_lookup_elem(&translations, &c->place) : NULL;
 }
 
+/* The row of the CPU's packet, which a client sends, by the index of ports; its key is the CPU's. Cost: per packet of a flow without its first candidate. */
+INLINE struct translation *translation_indexed(struct cpu *c)
+{
+	struct port_index *at = port_index_find(c, &c->pkt);
+
+	if (!at)
+		return NULL;
+	translation_anchor_port(c, &c->pkt, at->port, at->flags & PORT_INDEX_OWN);
+	return translation_behind(c, &c->pkt, SIDE_CLIENT, false);
+}
+
 /* The row of an answer that is for the node's own address, by its port. Cost: per packet. */
 INLINE struct translation *translation_answer_node(struct cpu *c, const struct packet *pkt, bool about)
 {
@@ -254,124 +281,6 @@ INLINE struct translation *translation_answer_client(struct cpu *c, const struct
 {
 	translation_anchor_client(&c->place, &pkt->dst, pkt->dport, pkt->proto);
 	return translation_behind(c, pkt, SIDE_BACKEND, about);
-}
-
-/* Whether two flows behind one anchor look the same to a backend. */
-INLINE bool translation_alike(const struct translation *t, const struct translation *n)
-{
-	return t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat);
-}
-
-/* Whether the backend has nothing left of a TCP connection that ended, so that another client may take its port over: no TIME-WAIT. */
-INLINE bool translation_left(const struct translation *t)
-{
-	bool reset = (t->tcp_flags[SIDE_CLIENT] | t->tcp_flags[SIDE_BACKEND]) & TCP_RST;
-
-	return t->flags & TRANSLATION_CLOSING && (reset || t->flags & TRANSLATION_CLIENT_FIN) && flow_quiet(t->seen);
-}
-
-/* Whether a flow makes room where no port is free: nothing proves that its client exists. */
-INLINE bool translation_yields(const struct translation *t, __u8 proto)
-{
-	bool proven = proto == IPPROTO_TCP ? translation_established(t) : t->flags & TRANSLATION_REPLIED;
-
-	return !proven && flow_waited(t->created);
-}
-
-/*
- * Whether a row's place is free for the new flow n: also where a client comes back from the same port, by another Service, after the end of a flow, and
- * where the backend can tell the two apart.
- */
-INLINE bool translation_over(const struct translation *t, const struct translation *n, __u8 proto)
-{
-	if (translation_expired(t, proto))
-		return true;
-	if (!translation_alike(t, n))
-		return false;
-	if (t->flags & TRANSLATION_CLOSING && !(n->flags & TRANSLATION_SNAT))
-		return true;
-	return translation_left(t) || (n->pressure && translation_yields(t, proto));
-}
-
-/* A free place behind the CPU's anchor for the CPU's translation. -1 if there is none, or if a flow behind it looks the same to the backend. */
-INLINE int translation_place(struct cpu *c)
-{
-	struct translation *t, *n = &c->translation;
-	int i, at = -1;
-
-	for (i = 0; i < TRANSLATION_PLACES; i++) {
-		c->place.place = i;
-		t = bpf_map_lookup_elem(&translations, &c->place);
-		if (t && translation_over(t, n, c->place.proto)) {
-			bpf_map_delete_elem(&translations, &c->place);
-			t = NULL;
-		}
-		if (!t && at < 0)
-			at = i;
-		if (t && translation_alike(t, n))
-			return -1;
-	}
-	return at;
-}
-
-/* Inserts the CPU's translation behind its anchor. Of two CPUs that want to look the same to a backend the one with the lower place may. Returns 1 if
- * the row is there. Cost: per flow. */
-APART int translation_insert(void)
-{
-	struct cpu *c = cpu_this();
-	struct translation *t, *n;
-	int i, at, err;
-
-	if (!c)
-		return 0;
-	n = &c->translation;
-	at = translation_place(c);
-	if (at < 0)
-		return 0;
-	c->place.place = at;
-	err = bpf_map_update_elem(&translations, &c->place, n, BPF_NOEXIST);
-	if (err)
-		return 0;
-	for (i = 0; i < TRANSLATION_PLACES - 1; i++) {
-		if (i >= at)
-			break;
-		c->place.place = i;
-		t = bpf_map_lookup_elem(&translations, &c->place);
-		if (t && translation_alike(t, n)) {
-			c->place.place = at;
-			bpf_map_delete_elem(&translations, &c->place);
-			return 0;
-		}
-	}
-	c->place.place = at;
-	return 1;
-}
-
-/* Makes the CPU's translation a row. Returns 0 or a drop reason. Cost: per flow. */
-APART int translation_claim(void)
-{
-	struct cpu *c = cpu_this();
-	struct translation *n;
-	bool own;
-	__u32 i;
-
-	if (!c)
-		return DROP_MAP_FULL;
-	n = &c->translation;
-	if (!(n->flags & TRANSLATION_SNAT)) {
-		translation_anchor_client(&c->place, &n->client, n->client_port, c->pkt.proto);
-		/* Once more, where another CPU was faster to the place. */
-		return translation_insert() || translation_insert() ? 0 : DROP_NAT_NO_PORT;
-	}
-	own = addr_equal(&n->snat, &n->client);
-	/* Once all of them have a flow, half-open ones have to go. */
-	for (i = 0; i < 2 * TRANSLATION_ATTEMPTS; i++) {
-		n->pressure = i >= TRANSLATION_ATTEMPTS;
-		translation_anchor_port(c, &c->pkt, i & (TRANSLATION_ATTEMPTS - 1), own);
-		if (translation_insert())
-			return 0;
-	}
-	return DROP_NAT_NO_PORT;
 }
 
 #endif

@@ -69,6 +69,18 @@ INLINE __be16 *xdp_parse_ip(void *data, void *end, struct packet *pkt)
 	return (void *)(ip6 + 1);
 }
 
+/* Cost: per SYN and FIN. */
+INLINE void xdp_read_timestamp(struct packet *pkt, const __be32 *word, const void *end)
+{
+	bool syn = pkt->tcp_flags & TCP_SYN;
+
+	pkt->timestamp = 0;
+	if ((void *)word + L4_TCP_TAIL_SYN <= end)
+		pkt->timestamp = l4_tcp_timestamp(word, syn);
+	else if (!syn && (void *)word + L4_TCP_TAIL_FIN <= end)
+		pkt->timestamp = l4_tcp_timestamp(word, false);
+}
+
 /* Fills in what of a packet is looked at: TCP and UDP behind plain headers. Returns the frame's length, 0 if it is something else. Cost: per packet. */
 INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 {
@@ -85,6 +97,8 @@ INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 		if ((void *)l4 + L4_TCP_FLAGS + 1 > end || off + L4_TCP_SIZE > pkt->end)
 			return 0;
 		pkt->tcp_flags = *((__u8 *)l4 + L4_TCP_FLAGS);
+		if (unlikely(pkt->tcp_flags & (TCP_SYN | TCP_FIN)))
+			xdp_read_timestamp(pkt, (void *)l4 + L4_TCP_TAIL, end);
 	} else if (pkt->proto != IPPROTO_UDP || off + L4_SIZE > pkt->end) {
 		return 0;
 	}
@@ -117,7 +131,7 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **fou
 		}
 	}
 	*side = SIDE_CLIENT;
-	translation_anchor_node(&c->place, translation_port(pkt, 0), pkt->proto);
+	translation_anchor_node(&c->place, bpf_htons(translation_port(pkt, 0)), pkt->proto);
 	t = translation_behind(c, pkt, SIDE_CLIENT, false);
 	if (config.direct && !t) {
 		translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
@@ -174,12 +188,14 @@ APART int xdp_keep(__u32 length)
 	struct cpu *c = cpu_this();
 	struct translation *n;
 
-	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat) || (!flow_syn(&c->pkt) && translation_search(false)))
+	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat) || (flow_syn(&c->pkt) ? !!port_index_find(c, &c->pkt) : translation_search(false)))
 		return 0;
 	n = &c->translation;
 	n->snat = c->snat;
 	n->flags |= TRANSLATION_SNAT;
 	translation_count(n, &c->pkt, SIDE_CLIENT, length);
+	c->again_backend = 0;
+	share_take(SHARE_TRANSLATIONS, 0, config.translation_entries);
 	if (translation_claim())
 		return 0;
 	rewrite_request(c, n);

@@ -45,20 +45,30 @@ func GoFile(name string, text []byte, imports []Import) ([]Finding, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, rule := range imports {
-			if rule.forbids(name, imported) {
-				found = append(found, Finding{"import", name, imported})
-			}
+		if rule := ruleOf(imported, imports); rule != nil && !rule.allows(name) {
+			found = append(found, Finding{"import", name, imported})
 		}
 	}
 	return found, nil
 }
 
-func (i Import) forbids(name, imported string) bool {
-	if imported != i.Path && (i.Exact || !strings.HasPrefix(imported, i.Path+"/")) {
-		return false
+// ruleOf is the rule with the longest path that is about a package; nil if there is none.
+func ruleOf(imported string, imports []Import) *Import {
+	var longest *Import
+	for i := range imports {
+		if r := &imports[i]; r.matches(imported) && (longest == nil || len(r.Path) > len(longest.Path)) {
+			longest = r
+		}
 	}
-	return !slices.ContainsFunc(i.Folders, func(folder string) bool { return strings.HasPrefix(name, folder+"/") })
+	return longest
+}
+
+func (i *Import) matches(imported string) bool {
+	return imported == i.Path || !i.Exact && strings.HasPrefix(imported, i.Path+"/")
+}
+
+func (i *Import) allows(name string) bool {
+	return slices.ContainsFunc(i.Folders, func(folder string) bool { return strings.HasPrefix(name, folder+"/") })
 }
 
 // GoPackage finds what is wrong in the files of one folder taken together: a package without a comment, and variables of a

@@ -64,6 +64,12 @@ func long() {` + strings.Repeat("\n", 60) + `}
 	if found, _ = GoFile("kube/y.go", []byte("package p\nimport _ \"a.b/c/d\"\n"), imports); len(found) > 0 {
 		t.Errorf("in its own folder: %v", found)
 	}
+	imports = append(imports, Import{Path: "a.b/c/d", Exact: true, Folders: []string{"x"}})
+	found, err = GoFile("x/y.go", []byte("package p\nimport (\"a.b/c/d\"; \"a.b/c/d/e\")\n"), imports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, found, "import: a.b/c/d/e") // the longest path decides
 }
 
 func TestGoPackage(t *testing.T) {

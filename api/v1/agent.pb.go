@@ -84,7 +84,9 @@ type ListRequest struct {
 	// limit bounds the number of rows in all parts; 0: none.
 	Limit uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	// json: the parts have ListResponse.json instead of rows.
-	Json          bool `protobuf:"varint,4,opt,name=json,proto3" json:"json,omitempty"`
+	Json bool `protobuf:"varint,4,opt,name=json,proto3" json:"json,omitempty"`
+	// wide: rows have further columns, where their table has some.
+	Wide          bool `protobuf:"varint,5,opt,name=wide,proto3" json:"wide,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -143,6 +145,13 @@ func (x *ListRequest) GetLimit() uint32 {
 func (x *ListRequest) GetJson() bool {
 	if x != nil {
 		return x.Json
+	}
+	return false
+}
+
+func (x *ListRequest) GetWide() bool {
+	if x != nil {
+		return x.Wide
 	}
 	return false
 }
@@ -950,12 +959,13 @@ var File_agent_proto protoreflect.FileDescriptor
 
 const file_agent_proto_rawDesc = "" +
 	"\n" +
-	"\vagent.proto\x12\tmyelin.v1\"~\n" +
+	"\vagent.proto\x12\tmyelin.v1\"\x92\x01\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12/\n" +
 	"\afilters\x18\x02 \x03(\v2\x15.myelin.v1.ListFilterR\afilters\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x12\n" +
-	"\x04json\x18\x04 \x01(\bR\x04json\"N\n" +
+	"\x04json\x18\x04 \x01(\bR\x04json\x12\x12\n" +
+	"\x04wide\x18\x05 \x01(\bR\x04wide\"N\n" +
 	"\n" +
 	"ListFilter\x12\x16\n" +
 	"\x06column\x18\x01 \x01(\tR\x06column\x12\x14\n" +

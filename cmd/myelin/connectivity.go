@@ -26,8 +26,9 @@ func connectivityCommand() *cobra.Command {
 type connectivityFlags struct {
 	connectivity.Options
 
-	test, skip, output string
-	list               bool
+	test, skip string
+	output     output
+	list       bool
 }
 
 func (f *connectivityFlags) command() *cobra.Command {
@@ -53,14 +54,11 @@ func (f *connectivityFlags) command() *cobra.Command {
 	flags.StringVar(&f.Domain, "cluster-domain", "cluster.local", "what names of the cluster end with")
 	flags.BoolVar(&f.Keep, "keep", false, "leave all there at the end")
 	flags.BoolVar(&f.list, "list", false, "list the tests, and run none")
-	flags.StringVarP(&f.output, "output", "o", "", "json; progress goes to the standard error then")
+	outputFlag(cmd, &f.output, "; progress goes to the standard error then")
 	return cmd
 }
 
 func (f *connectivityFlags) run(cmd *cobra.Command) error {
-	if f.output != "" && f.output != "json" {
-		return fmt.Errorf("-o %s: want json", f.output)
-	}
 	var err error
 	if f.Test, err = pattern("--test", f.test); err != nil {
 		return err
@@ -76,13 +74,12 @@ func (f *connectivityFlags) run(cmd *cobra.Command) error {
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // it would end us before all is removed
 	f.Progress = heard{cmd.OutOrStdout(), stop}
-	if f.output == "json" {
+	if f.output.structured() {
 		f.Progress = heard{cmd.ErrOrStderr(), stop}
 	}
 	report, err := connectivity.Test(ctx, f.Options)
-	if report != nil && f.output == "json" {
-		data, e := json.Marshal(report)
-		err = cmp.Or(err, e, writeJSON(cmd.OutOrStdout(), data))
+	if report != nil && f.output.structured() {
+		err = cmp.Or(err, f.output.write(cmd.OutOrStdout(), report))
 	}
 	switch {
 	case err != nil:

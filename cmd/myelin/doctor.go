@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,8 +11,9 @@ import (
 )
 
 type doctorFlags struct {
-	socket, config, output string
-	quiet                  bool
+	socket, config string
+	output         output
+	quiet          bool
 }
 
 func doctorCommand() *cobra.Command {
@@ -30,7 +29,7 @@ func doctorCommand() *cobra.Command {
 	}
 	socketFlag(cmd, &f.socket)
 	cmd.Flags().StringVar(&f.config, "config", "", "the agent's configuration file, if no agent is there to tell what it needs")
-	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
+	outputFlag(cmd, &f.output, "")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "leave out what is OK")
 	return cmd
 }
@@ -39,9 +38,6 @@ func doctorCommand() *cobra.Command {
 const doctorPatience = 5 * time.Second
 
 func (f *doctorFlags) run(cmd *cobra.Command) error {
-	if f.output != "" && f.output != "json" {
-		return fmt.Errorf("-o %s: want json", f.output)
-	}
 	c, err := config.Load(f.config)
 	if err != nil {
 		return err
@@ -56,10 +52,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	findings := doctor.Examine(o)
-	if f.output == "json" {
-		enc := json.NewEncoder(cmd.OutOrStdout())
-		enc.SetIndent("", "  ")
-		err = enc.Encode(findings)
+	if f.output.structured() {
+		err = f.output.write(cmd.OutOrStdout(), findings)
 	} else {
 		err = doctor.Render(cmd.OutOrStdout(), findings, doctor.Style{
 			Width: columns(cmd.OutOrStdout()), Color: colored(cmd.OutOrStdout()), Quiet: f.quiet,

@@ -31,9 +31,6 @@ func dropsCommand() *cobra.Command {
 			"flows, and packets that belong to none, counted since the endpoint's rules changed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.output != "" && f.output != "json" {
-				return fmt.Errorf("-o %s: want json", f.output)
-			}
 			if f.watch {
 				return f.follow(cmd)
 			}
@@ -41,14 +38,14 @@ func dropsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if f.output == "json" {
-				return writeRows(cmd.OutOrStdout(), rows)
+			if f.output.structured() {
+				return f.output.write(cmd.OutOrStdout(), rows)
 			}
 			return writeDrops(cmd.OutOrStdout(), rows)
 		},
 	}
 	socketFlag(cmd, &f.socket)
-	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
+	outputFlag(cmd, &f.output, "")
 	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "also packets that went their way")
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on, and show what was added")
 	cmd.Flags().DurationVar(&f.every, "interval", time.Second, "of --watch")
@@ -79,14 +76,6 @@ func (f *dropsFlags) table(ctx context.Context, req *apiv1.ListRequest, rows any
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
 	return nil
-}
-
-func writeRows(w io.Writer, rows []*dropRow) error {
-	data, err := json.Marshal(rows)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, data)
 }
 
 // writeDrops shows counters, then what each reason means.
@@ -168,12 +157,12 @@ func added(before, now []*dropRow) []*dropRow {
 func (f *dropsFlags) writeAdded(w io.Writer, now time.Time, rows []*dropRow) error {
 	for _, r := range rows {
 		var err error
-		if f.output == "json" {
-			err = json.NewEncoder(w).Encode(r)
+		if f.output.structured() {
+			err = f.output.writeItem(w, r)
 		} else {
 			_, err = fmt.Fprintf(w, "%s %-9s %s: %s  +%d packets, +%d bytes\n", now.Format("15:04:05"), r.Hook, r.Verdict, r.Reason, r.Packets, r.Bytes)
 		}
-		if err == nil && f.output != "json" {
+		if err == nil && !f.output.structured() {
 			err = r.writeRules(w)
 		}
 		if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -50,6 +51,7 @@ func serviceVerbs(f *listFlags) []*cobra.Command {
 			})
 		},
 	}
+	remove.ValidArgsFunction = completion(&f.socket, cells("api-services", "Name", ""))
 	return []*cobra.Command{(&upsertFlags{socket: &f.socket}).command(), remove, watchCommand(f)}
 }
 
@@ -82,6 +84,7 @@ func backendVerbs(f *listFlags) []*cobra.Command {
 			})
 		},
 	}
+	cmd.ValidArgsFunction = completion(&f.socket, cells("service-backends", "Address", "State"))
 	cmd.Flags().StringVar(&state, "state", "", "active, quarantined or maintenance")
 	cmd.Flags().Uint16Var(&weight, "weight", 1, "relative to other backends; 0: no new flows")
 	cmd.Flags().StringVar(&service, "service", "", "the Service whose weight it is (default: all that have the backend)")
@@ -95,9 +98,6 @@ func watchCommand(f *listFlags) *cobra.Command {
 		Long: "Shows a line for each Service that was programmed by API, then `synced`, then a line for each change, also of states that health checks find.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.output != "" && f.output != "json" {
-				return fmt.Errorf("-o %s: want json", f.output)
-			}
 			ctx, stop := untilSignal(cmd)
 			defer stop()
 			return withServices(ctx, f.socket, func(c caller) error { return f.watch(cmd.OutOrStdout(), c, count) })
@@ -120,19 +120,23 @@ func (f *listFlags) watch(w io.Writer, c caller, count int) error {
 		if err != nil {
 			return err
 		}
-		line := eventText(e)
-		if f.output == "json" {
-			data, err := protojson.Marshal(e)
-			if err != nil {
-				return err
-			}
-			line = string(data)
-		}
-		if _, err := fmt.Fprintln(w, line); err != nil {
+		if err := f.writeEvent(w, e); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (f *listFlags) writeEvent(w io.Writer, e *apiv1.ServiceEvent) error {
+	if !f.output.structured() {
+		_, err := fmt.Fprintln(w, eventText(e))
+		return err
+	}
+	data, err := protojson.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return f.output.writeItem(w, json.RawMessage(data))
 }
 
 // eventText is "upserted web 192.0.2.10:80/TCP => 10.0.0.1:8080 (active), …".

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -34,10 +34,11 @@ func labCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	cmd.PersistentFlags().StringVarP(&f.name, "name", "n", "lab", "the lab's name")
+	_ = cmd.RegisterFlagCompletionFunc("name", completeLab(f))
 	cmd.PersistentFlags().StringVar(&f.dir, "dir", lab.DefaultDir, "directory that holds the labs' state")
 	for _, verb := range []*cobra.Command{
 		labUpCommand(f), labDownCommand(f), labStatusCommand(f), labExecCommand(f), labApplyCommand(f), labDeleteCommand(f),
-		labAgentCommand(f), labSuperviseCommand(f),
+		labAgentCommand(f), labSuperviseCommand(f), labGetCommand(f), labDescribeCommand(f), labLogsCommand(f),
 	} {
 		verb.PreRunE = needsRoot("network namespaces and the agents' sockets")
 		cmd.AddCommand(verb)
@@ -58,6 +59,7 @@ func labUpCommand(f *labFlags) *cobra.Command {
 		opts               lab.Options
 		files, set         []string
 		conflist, outside  string
+		services           []string
 		noAgent, quietLine bool
 	)
 	cmd := &cobra.Command{
@@ -66,11 +68,14 @@ func labUpCommand(f *labFlags) *cobra.Command {
 		Example: "  myelin lab up -f examples/two-nodes\n  myelin lab up -n wide -f examples/two-nodes --set routingMode=tunnel --mtu 9000",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts.Name, opts.Dir = f.name, f.dir
+			opts.Name, opts.Dir, opts.Stdin = f.name, f.dir, cmd.InOrStdin()
 			if !quietLine {
 				opts.Progress = progressTo(cmd.OutOrStdout())
 			}
 			if err := fillUp(&opts, noAgent, conflist, outside, set); err != nil {
+				return err
+			}
+			if err := serviceCIDRs(&opts, services); err != nil {
 				return err
 			}
 			ctx, stop := untilSignal(cmd)
@@ -85,21 +90,33 @@ func labUpCommand(f *labFlags) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringArrayVarP(&files, "filename", "f", nil,
-		"YAML file or directory: Nodes, Namespaces, Pods, …; may be repeated")
-	fs.StringVar(&opts.Config, "config", "", "configuration that all agents get; the lab adds what makes it a node's own")
+		"YAML file or directory: Nodes, Namespaces, Pods, …; - for standard input; may be repeated")
+	fs.StringSliceVar(&services, "service-cidr", nil,
+		"what Services get addresses from, one range a family, the preferred one first "+
+			"(default 10.96.0.0/16,fd00:10:96::/112)")
+	addClusterFlags(cmd, &opts)
 	fs.StringArrayVar(&set, "set", nil, "KEY=VALUE that goes over the configuration, e.g. routingMode=tunnel")
 	fs.StringVar(&opts.CNIPlugin, "cni-plugin", "", "CNI plugin (default myelin-cni beside this program)")
 	fs.BoolVar(&noAgent, "no-agent", false, "start no agents")
 	fs.StringVar(&conflist, "conflist", "", "CNI configuration list for nodes without an agent")
-	fs.StringVar(&opts.Fabric, "fabric", lab.FabricBridge, "bridge, or wire: one veth between two nodes, no world")
-	fs.StringVar(&opts.Underlay, "underlay", lab.UnderlayDual, "which node addresses to use: dual, ipv4 or ipv6")
 	fs.StringVar(&outside, "outside", "", "addresses of the world off the fabric, with commas between")
-	fs.IntVar(&opts.MTU, "mtu", 1500, "MTU of the fabric in bytes")
-	fs.DurationVar(&opts.Timeout, "timeout", time.Minute, "how long to wait for agents and pods")
-	fs.BoolVar(&opts.KeepOnFailure, "keep", false, "leave a lab that did not come up as it is")
 	fs.BoolVarP(&quietLine, "quiet", "q", false, "print nothing")
 	_ = cmd.MarkFlagRequired("filename") // fails only for flags that are not there
 	return cmd
+}
+
+// addClusterFlags adds those that are options of the lab as they are.
+func addClusterFlags(cmd *cobra.Command, opts *lab.Options) {
+	fs := cmd.Flags()
+	fs.StringVar(&opts.Config, "config", "",
+		"configuration that all agents get; the lab adds what makes it a node's own")
+	fs.StringVar(&opts.Fabric, "fabric", lab.FabricBridge, "bridge, or wire: one veth between two nodes, no world")
+	fs.StringVar(&opts.Underlay, "underlay", lab.UnderlayDual, "which node addresses to use: dual, ipv4 or ipv6")
+	fs.StringVar(&opts.Images, "images", lab.ImagesServe,
+		"what containers without a command do: serve (a server stands in for their images) or none")
+	fs.IntVar(&opts.MTU, "mtu", 1500, "MTU of the fabric in bytes")
+	fs.DurationVar(&opts.Timeout, "timeout", time.Minute, "how long to wait for agents and pods")
+	fs.BoolVar(&opts.KeepOnFailure, "keep", false, "leave a lab that did not come up as it is")
 }
 
 // upDone draws the lab, unless quiet, and says what does not run in it: then the command fails, and the lab stays up.
@@ -111,6 +128,13 @@ func (f *labFlags) upDone(ctx context.Context, cmd *cobra.Command, l *lab.Lab, q
 	if !quiet {
 		if err := drawLab(l, cmd.OutOrStdout()); err != nil {
 			return err
+		}
+		lines, err := l.StandIns()
+		if err != nil {
+			return err
+		}
+		for _, line := range lines {
+			fmt.Fprintln(cmd.OutOrStdout(), line)
 		}
 	}
 	for _, t := range troubles {
@@ -147,6 +171,18 @@ func fillUp(opts *lab.Options, noAgent bool, conflist, outside string, set []str
 	}
 	opts.Values, err = parseSet(set)
 	return err
+}
+
+// serviceCIDRs reads the ranges of Services.
+func serviceCIDRs(opts *lab.Options, texts []string) error {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("--service-cidr: %w", err)
+		}
+		opts.ServiceCIDRs = append(opts.ServiceCIDRs, p)
+	}
+	return nil
 }
 
 // parseSet reads KEY=VALUE as Helm's --set does: true, false and numbers are that, {a,b} is a list.
@@ -221,7 +257,7 @@ func labListCommand(f *labFlags) *cobra.Command {
 }
 
 func labStatusCommand(f *labFlags) *cobra.Command {
-	var output string
+	var output output
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Draw nodes, pods and the fabric, with their state",
@@ -231,22 +267,17 @@ func labStatusCommand(f *labFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch output {
-			case "":
+			if !output.structured() {
 				return drawLab(l, cmd.OutOrStdout())
-			case "json":
-				st, err := l.Status()
-				if err != nil {
-					return err
-				}
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(st)
 			}
-			return fmt.Errorf("-o %s: want json", output)
+			st, err := l.Status()
+			if err != nil {
+				return err
+			}
+			return output.write(cmd.OutOrStdout(), st)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	outputFlag(cmd, &output, "")
 	return cmd
 }
 

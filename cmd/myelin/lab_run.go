@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -47,6 +49,7 @@ func labExecCommand(f *labFlags) *cobra.Command {
 			return runIn(place, args)
 		},
 	}
+	cmd.ValidArgsFunction = completePlace(f, true)
 	cmd.Flags().SetInterspersed(false) // flags after PLACE are the command's
 	return cmd
 }
@@ -88,6 +91,7 @@ func labApplyCommand(f *labFlags) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Stdin = cmd.InOrStdin()
 			o.Each = func(c lab.Change) { fmt.Fprintln(cmd.OutOrStdout(), c) }
+			o.Note = func(line string) { fmt.Fprintln(cmd.OutOrStdout(), line) }
 			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error { return l.ApplyAll(ctx, o) })
 		},
 	}
@@ -105,31 +109,32 @@ func labDeleteCommand(f *labFlags) *cobra.Command {
 		timeout time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "delete [POD…] [-f MANIFESTS…]",
-		Short: "Remove pods, or the objects of manifests, and wait until they are gone",
+		Use:   "delete [POD…] [KIND/NAME…] [-f MANIFESTS…]",
+		Short: "Remove pods, other objects, or the objects of manifests, and wait until they are gone",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if len(paths) == 0 && len(names) == 0 {
-				return errors.New("name a pod, or manifests with -f")
+				return errors.New("name a pod, an object as KIND/NAME, or manifests with -f")
 			}
 			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error {
 				each := func(c lab.Change) { fmt.Fprintln(cmd.OutOrStdout(), c) }
 				if len(paths) > 0 {
-					if err := l.DeleteAll(ctx, paths, each); err != nil {
+					if err := l.DeleteAll(ctx, cmd.InOrStdin(), paths, each); err != nil {
 						return err
 					}
 				}
 				for _, name := range names {
-					s := l.Pod(name).State()
-					if err := l.DeletePod(ctx, name); err != nil {
+					change, err := l.DeleteNamed(ctx, name)
+					if err != nil {
 						return err
 					}
-					each(lab.Change{Kind: "Pod", Namespace: s.Namespace, Name: s.Name, Action: lab.Deleted})
+					each(change)
 				}
 				return nil
 			})
 		},
 	}
-	cmd.Flags().StringArrayVarP(&paths, "filename", "f", nil, "YAML file or directory; may be repeated")
+	cmd.Flags().StringArrayVarP(&paths, "filename", "f", nil,
+		"YAML file or directory, or - for standard input; may be repeated")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for pods")
 	return cmd
 }
@@ -166,6 +171,15 @@ func labAgentCommand(f *labFlags) *cobra.Command {
 			}
 			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error { return verb(ctx, l.Node(args[1])) })
 		},
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return slices.Sorted(maps.Keys(verbs)), cobra.ShellCompDirectiveNoFileComp
+		case 1:
+			return completePlace(f, false)(cmd, nil, toComplete)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the agent")
 	return cmd

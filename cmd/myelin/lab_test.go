@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"myelin/lab"
+	"myelin/lab/echo"
 )
 
 // hostPod is a node with a pod on its own network: no agent and no plugin are needed for it.
@@ -33,7 +35,7 @@ spec:
 // labRun runs `myelin lab` for a lab of its own.
 type labRun struct {
 	*testing.T
-	dir, bin, name, manifests string
+	dir, bin, name, manifests, stdin string
 }
 
 func newLabRun(t *testing.T) *labRun {
@@ -41,10 +43,15 @@ func newLabRun(t *testing.T) *labRun {
 		t.Skip("needs root for network namespaces")
 	}
 	dir := t.TempDir()
-	r := &labRun{t, dir, filepath.Join(dir, "myelin"), fmt.Sprintf("cli%d", os.Getpid()), filepath.Join(dir, "lab.yaml")}
-	if out, err := exec.Command("go", "build", "-o", r.bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v: %s", err, out)
+	r := &labRun{
+		t,
+		dir,
+		filepath.Join(dir, "myelin"),
+		fmt.Sprintf("cli%d", os.Getpid()),
+		filepath.Join(dir, "lab.yaml"),
+		"input\n",
 	}
+	copyProgram(t, r.bin)
 	if err := os.WriteFile(r.manifests, []byte(hostPod), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +62,7 @@ func newLabRun(t *testing.T) *labRun {
 func (r *labRun) run(status int, args ...string) string {
 	r.Helper()
 	cmd := exec.Command(r.bin, append([]string{"lab", "--dir", filepath.Join(r.dir, "labs"), "-n", r.name}, args...)...)
-	cmd.Stdin = strings.NewReader("input\n")
+	cmd.Stdin = strings.NewReader(r.stdin)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -94,14 +101,21 @@ func TestLab(t *testing.T) {
 	r.contains(r.run(0, "up", "--no-agent", "-f", r.manifests), "start pods\n", "┌─ node1 ─", "demo/web Running")
 	r.contains(r.run(1, "up", "--no-agent", "-f", r.manifests), "exists")
 	r.contains(r.run(0, "list"), r.name+"\n")
-	r.contains(r.run(0, "exec", "world", "--", "myelin", "lab", "call", "--wait", "5s", "http://192.168.9.1:8080/"), "server  demo/web\n")
-	r.contains(r.run(0, "exec", "web", "myelin", "lab", "call", "--wait", "5s", "udp://[2001:db8:64::1]:7001"), "from [2001:db8:64::1]:7001")
+	r.contains(
+		r.run(0, "exec", "world", "--", "myelin", "lab", "call", "--wait", "5s", "http://192.168.9.1:8080/"),
+		"server  demo/web\n",
+	)
+	r.contains(
+		r.run(0, "exec", "web", "myelin", "lab", "call", "--wait", "5s", "udp://[2001:db8:64::1]:7001"),
+		"from [2001:db8:64::1]:7001",
+	)
 	r.contains(r.run(0, "exec", "node1", "cat"), "input\n")
 	r.run(7, "exec", "node1", "--", "sh", "-c", "exit 7")
 	r.run(128+15, "exec", "node1", "--", "sh", "-c", "kill -TERM $$")
 	r.contains(r.run(1, "exec", "nobody", "true"), "no pod \"nobody\"")
 	var st lab.Status
-	if err := json.Unmarshal([]byte(r.run(0, "status", "-o", "json")), &st); err != nil || st.Name != r.name || len(st.Nodes) != 1 {
+	if err := json.Unmarshal([]byte(r.run(0, "status", "-o", "json")), &st); err != nil || st.Name != r.name ||
+		len(st.Nodes) != 1 {
 		t.Errorf("status %+v: %v", st, err)
 	}
 	r.contains(r.run(0, "delete", "demo/web"), "pod/demo/web deleted\n")
@@ -125,9 +139,81 @@ func TestLabFiles(t *testing.T) {
 	r.contains(r.run(0, "delete", "-f", a, "-f", b, "-f", c), "pod/demo/a deleted\npod/demo/b deleted\n")
 	r.contains(r.run(1, "exec", "b", "true"), "no pod")
 	r.run(0, "down")
-	r.contains(r.run(1, "up", "--no-agent", "-f", r.manifests, "-f", c),
-		"demo/web Running", "pod demo/c crash-loops: container c was restarted ", "last status 7", "its log ends: no config",
-		"not all of it works")
+	r.contains(
+		r.run(1, "up", "--no-agent", "-f", r.manifests, "-f", c),
+		"demo/web Running",
+		"pod demo/c crash-loops: container c was restarted ",
+		"last status 7",
+		"its log ends: no config",
+		"not all of it works",
+	)
+}
+
+// Standard input is a file as any other, objects are shown as kubectl shows them, and logs are there.
+func TestLabObjects(t *testing.T) {
+	r := newLabRun(t)
+	r.stdin = hostPod
+	r.contains(r.run(1, "up", "--no-agent", "--service-cidr", "10.0.0.0", "-f", "-"), "--service-cidr: ")
+	r.contains(
+		r.run(1, "up", "--no-agent", "--service-cidr", "10.0.0.0/8,10.1.0.0/16", "-f", "-"),
+		"want one, or one of each family",
+	)
+	r.contains(r.run(1, "up", "--no-agent", "--images", "pull", "-f", "-"), `images "pull": want serve or none`)
+	r.run(0, "up", "--no-agent", "--service-cidr", "10.50.0.0/16", "-f", "-")
+	r.stdin = `
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {hostNetwork: true, containers: [{name: c, image: nginx}]}
+`
+	r.contains(r.run(0, "apply", "-f", "-"), "service/default/web created\ndeployment/default/web created\n",
+		"image nginx is not run; `myelin lab serve` stands in\n")
+	out := r.run(0, "get", "deploy,svc")
+	r.contains(out, "deployment.apps/web   1/1", "service/web   NodePort   10.50.")
+	r.contains(r.run(0, "get", "pods", "-A"), "NAMESPACE   NAME", "demo        web ", "default     web-")
+	r.contains(r.run(0, "get", "pod/demo/web", "-o", "yaml"), "kind: Pod\n", "phase: Running\n")
+	r.contains(r.run(1, "get", "pod", "nobody"), `pod "nobody" not found`)
+	r.contains(r.run(1, "get", "things"), `resource type "things"`)
+	r.contains(r.run(1, "get", "pods", "-o", "xml"), "want wide, name, yaml or json")
+	r.contains(r.run(0, "get", "pods", "-l", "app=nothing"), "No resources found")
+	r.contains(r.run(0, "describe", "deploy/web"), "Name:", "Pods:", "web-")
+	r.contains(
+		r.run(0, "exec", "node1", "myelin", "lab", "call", "--wait", "5s", "http://192.168.9.1:80/"),
+		"server  default/web-",
+	)
+	r.contains(r.run(0, "logs", "deployment/web"), "image nginx is not run", "http on port 80")
+	r.contains(r.run(1, "logs", "demo/web", "-c", "x"), `no container "x"`)
+	r.stdin = strings.Replace(r.stdin, "replicas: 1", "replica: 1", 1)
+	r.contains(r.run(1, "apply", "-f", "-"), "standard input: Deployment default/web: spec.replica: unknown field")
+	r.contains(r.run(0, "delete", "svc/web"), "service/default/web deleted\n")
+	r.contains(r.run(0, "delete", "-f", "-"), "deployment/default/web deleted\n")
+	r.contains(r.run(0, "get", "all", "-o", "name"), "pod/web\n")
+}
+
+func TestServePorts(t *testing.T) {
+	var opts echo.Options
+	opts.Out = io.Discard
+	if err := servePorts(&opts, []string{"80", "81/TCP", "53/UDP", "9/SCTP"}); err != nil ||
+		!reflect.DeepEqual(opts.HTTP, []int{80, 81}) ||
+		!reflect.DeepEqual(opts.UDP, []int{53}) ||
+		opts.TCP != nil {
+		t.Errorf("%+v %v", opts, err)
+	}
+	for _, bad := range []string{"0", "65536", "http", "/TCP"} {
+		if servePorts(&opts, []string{bad}) == nil {
+			t.Errorf("--ports %s is taken", bad)
+		}
+	}
 }
 
 func TestParseSet(t *testing.T) {

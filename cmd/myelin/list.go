@@ -5,15 +5,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"myelin/api"
 	apiv1 "myelin/api/v1"
 )
 
@@ -86,6 +85,7 @@ func nouns() []noun {
 		{name: "prefilter", short: "Who may not come in at all", verbs: []verb{
 			{name: "list", short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and what of each is in force", table: "prefilter"},
 		}},
+		{name: "metrics", short: "What /metrics has", verbs: []verb{{name: "list", short: "List the metrics of the agent", table: "metrics"}}},
 		{name: "table", short: "Everything that the agent knows", verbs: []verb{
 			{name: "list", short: "List the tables", table: "tables"},
 			{name: "show", short: "Show the rows of a table", table: "", by: "TABLE", prefix: true},
@@ -95,9 +95,10 @@ func nouns() []noun {
 
 // listFlags are those of every list.
 type listFlags struct {
-	socket, output string
-	filters        []string
-	limit          uint32
+	socket  string
+	output  output
+	filters []string
+	limit   uint32
 }
 
 func nounCommands() []*cobra.Command {
@@ -106,7 +107,7 @@ func nounCommands() []*cobra.Command {
 		f := &listFlags{}
 		cmd := &cobra.Command{Use: n.name, Short: n.short, Args: cobra.NoArgs}
 		socketFlag(cmd, &f.socket)
-		cmd.PersistentFlags().StringVarP(&f.output, "output", "o", "", "json")
+		outputFlag(cmd, &f.output, "")
 		for _, v := range n.verbs {
 			cmd.AddCommand(f.command(n, v))
 		}
@@ -126,8 +127,13 @@ func (f *listFlags) command(n noun, v verb) *cobra.Command {
 	if v.by != "" {
 		cmd.Use, cmd.Args = v.name+" "+cmp.Or(v.arg, v.by), cobra.ExactArgs(1)
 	}
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	if words := completions(v); words != nil {
+		cmd.ValidArgsFunction = completion(&f.socket, words)
+	}
 	if v.by == "" || v.prefix {
 		cmd.Flags().StringArrayVarP(&f.filters, "filter", "f", nil, "only rows whose cell is this: COLUMN=VALUE, or has this in it: COLUMN~PART, ~PART")
+		_ = cmd.RegisterFlagCompletionFunc("filter", completeFilter(f, v))
 		cmd.Flags().Uint32Var(&f.limit, "limit", 1000, "rows to show at most; 0: all")
 	}
 	return cmd
@@ -149,9 +155,9 @@ func (f *listFlags) run(cmd *cobra.Command, n noun, v verb, args []string) error
 	out := cmd.OutOrStdout()
 	switch {
 	case req.GetJson() && one:
-		err = writeJSON(out, bytes.TrimSuffix(bytes.TrimPrefix(answer.GetJson(), []byte("[")), []byte("]")))
+		err = f.output.writeJSON(out, bytes.TrimSuffix(bytes.TrimPrefix(answer.GetJson(), []byte("[")), []byte("]")))
 	case req.GetJson():
-		err = writeJSON(out, answer.GetJson())
+		err = f.output.writeJSON(out, answer.GetJson())
 	case one:
 		err = writeFields(out, answer.GetColumns(), answer.GetRows()[0].GetCells())
 	case v.write != nil:
@@ -166,10 +172,7 @@ func (f *listFlags) run(cmd *cobra.Command, n noun, v verb, args []string) error
 }
 
 func (f *listFlags) request(v verb, args []string) (*apiv1.ListRequest, error) {
-	r := &apiv1.ListRequest{Table: v.table, Limit: f.limit, Json: f.output == "json"}
-	if f.output != "" && f.output != "json" {
-		return nil, fmt.Errorf("-o %s: want json", f.output)
-	}
+	r := &apiv1.ListRequest{Table: v.table, Limit: f.limit, Json: f.output.structured(), Wide: f.output.wide()}
 	switch {
 	case v.prefix:
 		r.Table = strings.TrimSpace(v.table + " " + args[0])
@@ -195,31 +198,11 @@ func (f *listFlags) list(ctx context.Context, r *apiv1.ListRequest) (*apiv1.List
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	parts, err := client.List(ctx, r)
+	answer, err := api.List(ctx, client, r)
 	if err != nil {
 		return nil, agentError(err, f.socket)
 	}
-	all := &apiv1.ListResponse{}
-	var objects [][]byte
-	for {
-		part, err := parts.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, agentError(err, f.socket)
-		}
-		all.Columns = append(all.Columns, part.GetColumns()...)
-		all.Rows = append(all.Rows, part.GetRows()...)
-		all.LeftOut += part.GetLeftOut()
-		if inner := bytes.TrimSuffix(bytes.TrimPrefix(part.GetJson(), []byte("[")), []byte("]")); len(inner) > 0 {
-			objects = append(objects, inner)
-		}
-	}
-	if r.GetJson() {
-		all.Json = slices.Concat([]byte("["), bytes.Join(objects, []byte(",")), []byte("]"))
-	}
-	return all, nil
+	return answer, nil
 }
 
 func writeJSON(w io.Writer, data []byte) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -15,13 +16,14 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
 	"myelin/bpf"
 	"myelin/drop"
 	"myelin/policy"
+	"myelin/status"
 )
 
 func TestWriteTable(t *testing.T) {
@@ -108,7 +110,7 @@ func TestWriteDrops(t *testing.T) {
 }
 
 func TestRequest(t *testing.T) {
-	f := listFlags{filters: []string{"State=ready", "Pod~demo", "~x"}, limit: 7, output: "json"}
+	f := listFlags{filters: []string{"State=ready", "Pod~demo", "~x"}, limit: 7, output: output{format: outputJSON}}
 	r, err := f.request(verb{table: "endpoints"}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +130,7 @@ func TestRequest(t *testing.T) {
 	if r, err := f.request(verb{table: "endpoints", by: "ID"}, []string{"2"}); err != nil || len(r.GetFilters()) != 1 || r.GetFilters()[0].GetColumn() != "ID" {
 		t.Errorf("%v, %v", r, err)
 	}
-	for _, bad := range []listFlags{{filters: []string{"nothing"}}, {output: "yaml"}} {
+	for _, bad := range []listFlags{{filters: []string{"nothing"}}} {
 		if _, err := bad.request(verb{}, nil); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
@@ -149,11 +151,19 @@ func TestNounsAreComplete(t *testing.T) {
 // fake answers as it is told: what is tested is what the command makes of it.
 type fake struct {
 	apiv1.UnimplementedAgentServer
-	parts []*apiv1.ListResponse
-	err   error
+	parts  []*apiv1.ListResponse
+	err    error
+	report *status.Report
+	asked  *apiv1.ListRequest // the last one
 }
 
-func (f *fake) List(_ *apiv1.ListRequest, stream apiv1.Agent_ListServer) error {
+func (f *fake) Status(context.Context, *apiv1.StatusRequest) (*apiv1.StatusResponse, error) {
+	data, err := json.Marshal(f.report)
+	return &apiv1.StatusResponse{Json: data}, err
+}
+
+func (f *fake) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) error {
+	f.asked = r
 	for _, p := range f.parts {
 		if err := stream.Send(p); err != nil {
 			return err
@@ -222,7 +232,7 @@ func TestNoun(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	f.err = status.Error(codes.NotFound, "there is no table")
+	f.err = grpcstatus.Error(codes.NotFound, "there is no table")
 	if _, _, err := runNoun("flow", "list", "--run-dir", filepath.Dir(socket)); err == nil { // no myelin.sock there
 		t.Error("no error")
 	}

@@ -28,8 +28,9 @@ func main() {
 }
 
 func rootCommand() *cobra.Command {
-	root := &cobra.Command{Use: "myelin", Version: version, SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand(), connectivityCommand())
+	root := &cobra.Command{Use: "myelin", Version: buildVersion(), SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand(), connectivityCommand(),
+		versionCommand(), configCommand(), sysdumpCommand())
 	root.AddCommand(nounCommands()...)
 	root.AddCommand(hostCommands()...)
 	root.AddCommand(installCommands()...)

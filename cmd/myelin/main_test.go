@@ -74,3 +74,14 @@ func testVerbs(t *testing.T, noun *cobra.Command, path []string) {
 		}
 	}
 }
+
+// walk calls do for each command that does something, with its path and whether it has -o.
+func walk(cmd *cobra.Command, do func(path []string, output bool)) {
+	for _, c := range cmd.Commands() {
+		walk(c, do)
+		if c.IsAvailableCommand() && !c.HasSubCommands() && c.Runnable() {
+			flag := c.Flag("output")
+			do(strings.Fields(c.CommandPath())[1:], flag != nil && flag.Shorthand == "o")
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -13,12 +12,13 @@ import (
 )
 
 type monitorFlags struct {
-	socket, output string
-	drops          bool
-	types          []string
-	pod            string
-	endpoint       uint16
-	count          int
+	socket   string
+	output   output
+	drops    bool
+	types    []string
+	pod      string
+	endpoint uint16
+	count    int
 }
 
 func monitorCommand() *cobra.Command {
@@ -35,19 +35,19 @@ func monitorCommand() *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	socketFlag(cmd, &f.socket)
-	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json: an object a line")
+	outputFlag(cmd, &f.output, "; json is an object a line")
 	cmd.Flags().BoolVar(&f.drops, "drops", false, "only drops")
 	cmd.Flags().StringSliceVarP(&f.types, "type", "t", nil, "only these: drop, flow-begin, flow-end")
 	cmd.Flags().StringVar(&f.pod, "pod", "", "only from or to a pod: NAMESPACE/NAME or NAME")
 	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "only from or to the pod with this ID")
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{string(event.Drop), string(event.FlowBegin), string(event.FlowEnd)}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("pod", completion(&f.socket, podNames))
+	_ = cmd.RegisterFlagCompletionFunc("endpoint", completion(&f.socket, cells("endpoints", "ID", "Pod")))
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many events; 0: never")
 	return cmd
 }
 
 func (f *monitorFlags) request() (*apiv1.MonitorRequest, error) {
-	if f.output != "" && f.output != "json" {
-		return nil, fmt.Errorf("-o %s: want json", f.output)
-	}
 	r := &apiv1.MonitorRequest{Pod: f.pod, Endpoint: uint32(f.endpoint)}
 	if f.drops {
 		f.types = append(f.types, string(event.Drop))
@@ -95,8 +95,8 @@ func (f *monitorFlags) run(cmd *cobra.Command) error {
 			return agentError(err, f.socket)
 		}
 		e := event.FromProto(p)
-		if f.output == "json" {
-			err = json.NewEncoder(cmd.OutOrStdout()).Encode(e)
+		if f.output.structured() {
+			err = f.output.writeItem(cmd.OutOrStdout(), e)
 		} else {
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), e)
 		}

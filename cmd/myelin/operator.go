@@ -18,6 +18,7 @@ import (
 
 	"myelin/config"
 	"myelin/kube"
+	"myelin/logs"
 	"myelin/operator"
 )
 
@@ -29,8 +30,8 @@ const operatorQPS = 50
 
 // operatorFlags are those of `myelin operator`.
 type operatorFlags struct {
-	file, kubeConfig, listen, metrics, namespace string
-	leaderElect, migrate                         bool
+	file, kubeConfig, listen, metrics, namespace, logFormat string
+	leaderElect, migrate                                    bool
 }
 
 func operatorCommand() *cobra.Command {
@@ -48,6 +49,7 @@ func operatorCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&f.file, "config", "", "configuration file, the agents' own; keys as Cilium's Helm values")
+	addLogFormat(cmd, &f.logFormat)
 	cmd.Flags().StringVar(&f.kubeConfig, "kubeconfig", "", "how to get to the API server (kubeConfigPath)")
 	cmd.Flags().BoolVar(&f.leaderElect, "leader-elect", true, "work only while leading, by a Lease")
 	cmd.Flags().StringVar(&f.namespace, "namespace", "", "namespace of the Lease (default "+namespaceEnv+", or kube-system)")
@@ -58,18 +60,18 @@ func operatorCommand() *cobra.Command {
 }
 
 func (f *operatorFlags) run(ctx context.Context) error {
-	c, err := config.Load(f.file, config.Flag{Name: "--kubeconfig", Key: "kubeConfigPath", Value: f.kubeConfig})
+	c, err := config.Load(f.file, config.Flag{Name: "--kubeconfig", Key: "kubeConfigPath", Value: f.kubeConfig},
+		config.Flag{Name: logFormatFlag, Key: "myelin.logFormat", Value: f.logFormat})
 	if err != nil {
 		return err
 	}
 	if !c.Kubernetes() {
 		return errors.New("an operator needs an API server, and the configuration has the cluster read from elsewhere")
 	}
-	level := slog.LevelInfo
-	if c.Debug {
-		level = slog.LevelDebug
+	log, err := logs.New(os.Stderr, c.Myelin.LogFormat, c.Debug, nil)
+	if err != nil {
+		return err
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	server, err := kube.NewServer(kube.Options{
 		KubeConfig: c.KubeConfigPath, Account: kube.ServiceAccount, Host: c.K8sServiceHost, Port: c.K8sServicePort, Env: os.Getenv,
 		Agent: "myelin-operator/" + version, QPS: operatorQPS,

@@ -70,6 +70,9 @@ func (f *traceFlags) command() *cobra.Command {
 	cmd.Flags().StringVar(&f.from, "from", "", "NAMESPACE/POD, an address, node/NAME, or an entity such as world or host")
 	cmd.Flags().StringVar(&f.to, "to", "", "the same, or a Service: NAMESPACE/NAME, service/NAMESPACE/NAME or its address")
 	cmd.Flags().StringVar(&f.port, "port", "", "as in 80/TCP, 53/UDP, http/TCP by name, or 8/ICMP by type; a Service's own port")
+	for _, end := range []string{"from", "to"} {
+		_ = cmd.RegisterFlagCompletionFunc(end, completion(&f.list.socket, ends))
+	}
 	cmd.Flags().StringVar(&f.flow, "flow", "", "instead: SOURCE:PORT->DESTINATION:PORT/PROTOCOL, or an ID that myelin flow list shows")
 	return cmd
 }
@@ -91,8 +94,8 @@ func (f *traceFlags) run(cmd *cobra.Command) error {
 	if err := json.Unmarshal(answer.GetJson(), &t); err != nil {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
-	if f.list.output == "json" {
-		err = writeJSON(cmd.OutOrStdout(), answer.GetJson())
+	if f.list.output.structured() {
+		err = f.list.output.writeJSON(cmd.OutOrStdout(), answer.GetJson())
 	} else {
 		_, err = io.WriteString(cmd.OutOrStdout(), t.String())
 	}
@@ -103,9 +106,6 @@ func (f *traceFlags) run(cmd *cobra.Command) error {
 }
 
 func (f *traceFlags) check() error {
-	if f.list.output != "" && f.list.output != "json" {
-		return fmt.Errorf("-o %s: want json", f.list.output)
-	}
 	if f.flow != "" && f.from+f.to+f.port != "" {
 		return errors.New("--flow stands alone: it has both ends and the port")
 	}
@@ -140,9 +140,6 @@ func (f *diffFlags) command() *cobra.Command {
 const diffWait = time.Minute
 
 func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
-	if f.list.output != "" && f.list.output != "json" {
-		return fmt.Errorf("-o %s: want json", f.list.output)
-	}
 	req := &apiv1.DiffPoliciesRequest{Delete: f.remove}
 	if len(args) == 1 {
 		var err error
@@ -165,8 +162,8 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	if err := json.Unmarshal(answer.GetJson(), &d); err != nil {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
-	if f.list.output == "json" {
-		err = writeJSON(cmd.OutOrStdout(), answer.GetJson())
+	if f.list.output.structured() {
+		err = f.list.output.writeJSON(cmd.OutOrStdout(), answer.GetJson())
 	} else {
 		err = writeDiff(cmd.OutOrStdout(), &d, f.limit)
 	}

@@ -61,7 +61,7 @@ func TestPolicyTrace(t *testing.T) {
 	for want, args := range map[string][]string{
 		"want --from, --to and --port, or --flow": {"--from", "demo/a", "--to", "demo/b"},
 		"--flow stands alone":                     {"--flow", "x", "--to", "demo/b"},
-		"-o yaml: want json":                      {"-o", "yaml"},
+		"want json, yaml, wide or jsonpath":       {"-o", "xml"},
 		"unknown flag: --form":                    {"--form", "x"},
 		"unknown command \"x\"":                   {"x"},
 		"no agent answers":                        {"--from", "demo/a", "--to", "demo/b", "--port", "80", "--socket", "/nonexistent/socket"},

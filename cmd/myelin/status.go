@@ -17,11 +17,14 @@ import (
 )
 
 type statusFlags struct {
+	clusterFlags
+
 	socket   string
-	output   string
+	output   output
 	verbose  bool
 	wait     bool
 	patience time.Duration
+	cluster  bool
 }
 
 func statusCommand() *cobra.Command {
@@ -30,34 +33,33 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show for each feature what was wanted, what was chosen, why, and what it costs",
 		Long: "Shows the state of the node's network as its agent knows it, and as the kernel has it. " +
-			"The exit status is 1 if something is broken or no agent answers; a fallback is no failure.",
+			"The exit status is 1 if something is broken or no agent answers; a fallback is no failure. " +
+			"With --cluster it is the state of all nodes, which a kubeconfig or --lab leads to: a line for each, with --verbose the whole report.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	socketFlag(cmd, &f.socket)
-	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json")
+	outputFlag(cmd, &f.output, "; wide is --verbose")
 	cmd.Flags().BoolVar(&f.verbose, "verbose", false, "reasons of everything, devices, maps and tables")
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "all nodes of the cluster")
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until the agent is ready and nothing is broken")
 	cmd.Flags().DurationVar(&f.patience, "wait-duration", 5*time.Minute, "how long to wait")
 	return cmd
 }
 
 func (f *statusFlags) run(cmd *cobra.Command) error {
-	if f.output != "" && f.output != "json" {
-		return fmt.Errorf("-o %s: want json", f.output)
+	if f.cluster {
+		return f.runCluster(cmd)
 	}
 	report, err := f.report(cmd.Context())
 	if err != nil {
 		return err
 	}
-	if f.output == "json" {
-		enc := json.NewEncoder(cmd.OutOrStdout())
-		enc.SetIndent("", "  ")
-		err = enc.Encode(report)
+	if f.output.structured() {
+		err = f.output.write(cmd.OutOrStdout(), report)
 	} else {
-		err = report.Render(cmd.OutOrStdout(), status.Style{
-			Width: columns(cmd.OutOrStdout()), Color: colored(cmd.OutOrStdout()), Verbose: f.verbose,
-		})
+		err = report.Render(cmd.OutOrStdout(), f.style(cmd.OutOrStdout()))
 	}
 	if err != nil {
 		return err
@@ -66,6 +68,10 @@ func (f *statusFlags) run(cmd *cobra.Command) error {
 		return exitStatus(1)
 	}
 	return nil
+}
+
+func (f *statusFlags) style(w io.Writer) status.Style {
+	return status.Style{Width: columns(w), Color: colored(w), Verbose: f.verbose || f.output.wide()}
 }
 
 // report asks once, or until the answer is good. When patience ends, the last

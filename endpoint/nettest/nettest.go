@@ -25,7 +25,14 @@ const marker = "MYELIN_NETTEST"
 // its own, and returns the exit code. Without root it runs them right here,
 // where Root skips.
 func Main(m *testing.M) int {
-	if os.Getuid() != 0 || os.Getenv(marker) != "" {
+	if os.Getuid() != 0 {
+		return m.Run()
+	}
+	if os.Getenv(marker) != "" {
+		if err := releaseOthers("/run/netns"); err != nil {
+			fmt.Fprintln(os.Stderr, "release the network namespaces of others:", err)
+			return 1
+		}
 		return m.Run()
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -49,6 +56,27 @@ func Main(m *testing.M) int {
 		return 1
 	}
 	return 0
+}
+
+// releaseOthers detaches this process's private copies of the mounts in a directory of named network namespaces. A copy
+// keeps a namespace with its links for as long as these tests take, after another test, or another process, has removed
+// it.
+func releaseOthers(dir string) error {
+	names, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		err := unix.Unmount(filepath.Join(dir, name.Name()), unix.MNT_DETACH)
+		// not mounted, or removed meanwhile
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("%s: %w", name.Name(), err)
+		}
+	}
+	return nil
 }
 
 // Root skips the test if it does not run as root.
@@ -98,7 +126,8 @@ func makeNS(path string) error {
 // RemoveNS ends a namespace that NewNS made; again is no error.
 func RemoveNS(t testing.TB, path string) {
 	t.Helper()
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		t.Errorf("unmount network namespace %s: %v", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

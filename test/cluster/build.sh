@@ -6,7 +6,6 @@ here=$(dirname "$(realpath "$0")")
 . "$here/../../scripts/kubernetes.sh"
 . "$here/../../scripts/apt.sh"
 . "$here/images.sh"
-helm_version=$(cd "$here/../.." && go list -m -f '{{.Version}}' helm.sh/helm/v3) # the one that our chart is tested with
 dir=${XDG_CACHE_HOME:-$HOME/.cache}/myelin/cluster
 bin=$dir/bin images=$dir/images
 KUBERNETES_GOFLAGS=${KUBE_BUILD_GOFLAGS-}
@@ -35,6 +34,32 @@ module() {
   (cd "$dir/of/$4" && kubernetes_go build -o "$bin/$4" "$1$3")
 }
 
+# coredns: with the plugins that coredns.yaml names, and those that upstream's specs do: all that there are need 500
+# packages more.
+coredns() {
+  local plugin work=$dir/of/coredns
+  mkdir -p "$work"
+  {
+    printf 'package main\n\nimport (\n\t"github.com/coredns/coredns/coremain"\n'
+    for plugin in $(sed -n '/Corefile:/,/^---/s/^        \([a-z]*\).*/\1/p' "$here/coredns.yaml") forward hosts log; do
+      [ "$plugin" != prometheus ] || plugin=metrics
+      printf '\t_ "github.com/coredns/coredns/plugin/%s"\n' "$plugin"
+    done
+    printf ')\n\nfunc main() { coremain.Run() }\n'
+  } > "$work/main.go"
+  printf 'module of\n\ngo 1.24\n\nrequire github.com/coredns/coredns v1.12.1\n' > "$work/go.mod"
+  (cd "$work" && kubernetes_go build -o "$bin/$1" .)
+}
+
+# helm: what the tests ask for, on Helm's library, in the version that our chart is tested with; what the tree has
+# compiled of it isn't compiled again.
+helm() {
+  mkdir -p "$dir/of/$1"
+  cp "$here/../../go.mod" "$here/../../go.sum" "$dir/of/$1/"
+  (cd "$here/../.." && CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false" nice \
+    go build -modfile="$dir/of/$1/go.mod" -trimpath -ldflags '-s -w' -o "$bin/$1" test/cluster/helm/main.go)
+}
+
 # containerd: that of the distribution's next release, which knows Kubernetes 1.34; unpacked, not installed.
 containerd() {
   local file
@@ -61,11 +86,11 @@ for what in etcd kube-apiserver; do make $what shared; done
 [ -e "$dir/module/go.mod" ] || kubernetes_module "$dir/module" cluster
 for what in kubelet kube-controller-manager kube-scheduler kubectl; do make $what upstream; done
 for what in agnhost regression-issue-74839; do make $what image_program; done
-make coredns module github.com/coredns/coredns v1.12.1 ''
+make coredns coredns
 make ptp module github.com/containernetworking/plugins v1.9.1 /plugins/main/ptp # Myelin is compared with it
 make host-local module github.com/containernetworking/plugins v1.9.1 /plugins/ipam/host-local
 make loopback module github.com/containernetworking/plugins v1.9.1 /plugins/main/loopback # Cilium's image has it
-make helm module helm.sh/helm/v3 "$helm_version" /cmd/helm
+make helm helm
 case ${1-} in
   '') ;;
   e2e)

@@ -1,7 +1,10 @@
-// Package docstest finds what the tree's Markdown shows as code, so that tests can run it: see README.md.
+// Package docstest finds the code blocks of the tree's Markdown files, so that tests can run or check them: see
+// README.md.
 package docstest
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 )
@@ -22,14 +25,14 @@ func (b Block) Name() string { return b.File + ": " + strings.Join(strings.Field
 // indent is what makes a block without fences.
 const indent = "    "
 
-// Blocks are the fenced and indented blocks of a file, in its order. Empty lines part indented blocks: each part is told apart by
-// what it is.
+// Blocks returns the fenced and indented code blocks of a file, in their order. Indented blocks end at empty lines. A
+// line that ends in a backslash is joined with the next one, as in a shell.
 func Blocks(file, text string) []Block {
 	var blocks []Block
 	heading, fence, inList := "", "", false
 	current := Block{File: file}
 	end := func() {
-		if len(current.Lines) > 0 {
+		if current.Lines = joinContinued(current.Lines); len(current.Lines) > 0 {
 			blocks = append(blocks, current)
 		}
 		current = Block{File: file, Heading: heading}
@@ -61,6 +64,22 @@ func Blocks(file, text string) []Block {
 	return blocks
 }
 
+// joinContinued joins each line that ends in a backslash with the line after it.
+func joinContinued(lines []string) []string {
+	var joined []string
+	continued := false
+	for _, line := range lines {
+		text, more := strings.CutSuffix(line, ` \`)
+		if continued {
+			joined[len(joined)-1] += " " + strings.TrimSpace(text)
+		} else {
+			joined = append(joined, text)
+		}
+		continued = more
+	}
+	return joined
+}
+
 func isItem(line string) bool {
 	return strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "* ") || regexp.MustCompile(`^[0-9]+\. `).MatchString(line)
 }
@@ -75,13 +94,36 @@ func Spans(text string) []string {
 	return spans
 }
 
-// Section are the blocks below a heading.
-func Section(blocks []Block, heading string) []Block {
-	var found []Block
-	for _, b := range blocks {
-		if b.Heading == heading {
-			found = append(found, b)
-		}
+// LabPage is the page whose sections are tours of several blocks: TestLabDocs in test/lab runs them.
+const LabPage = "docs/lab.md"
+
+// UserDocs returns the blocks of README.md and of all files in docs, by the slash path of the file from the tree's
+// root.
+func UserDocs(root string) (map[string][]Block, error) {
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		return nil, err
 	}
-	return found
+	found := map[string][]Block{}
+	for _, file := range append(files, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		name, err := filepath.Rel(root, file)
+		if err != nil {
+			return nil, err
+		}
+		found[filepath.ToSlash(name)] = Blocks(filepath.ToSlash(name), string(text))
+	}
+	return found, nil
 }
+
+// tourCommand begins the first line of a tour.
+const tourCommand = "bin/myelin lab up "
+
+// IsTour says whether a block is a sequence of commands that brings a lab up, uses it and takes it down.
+func (b Block) IsTour() bool { return strings.HasPrefix(b.Lines[0], tourCommand) }
+
+// IsDemo says whether a block shows output of `make demo`, from its first step on.
+func (b Block) IsDemo() bool { return strings.HasPrefix(b.Lines[0], "1. ") }

@@ -24,6 +24,14 @@ func TestBlocksOfAText(t *testing.T) {
 	}
 }
 
+func TestContinuedLines(t *testing.T) {
+	blocks := Blocks("x.md", "text\n\n    bin/myelin lab up \\\n      -f a \\\n      -f b\n    bin/myelin lab down\n")
+	want := []string{"bin/myelin lab up -f a -f b", "bin/myelin lab down"}
+	if len(blocks) != 1 || !reflect.DeepEqual(blocks[0].Lines, want) || !blocks[0].IsTour() {
+		t.Errorf("got %q, want one tour of %q", blocks, want)
+	}
+}
+
 func TestCommandsOfLines(t *testing.T) {
 	got := Commands([]string{"$ make x      # why", "myelin lab up -f M [-n N]", "              [--mtu BYTES]", "myelin lab exec P…          P is a pod", ""})
 	want := []string{"make x", "myelin lab up -f M [-n N] [--mtu BYTES]", "myelin lab exec P…"}
@@ -102,8 +110,19 @@ func TestWrongLinesAreFound(t *testing.T) {
 		{Lines: []string{"make no-such-target"}}, {Lines: []string{"make bench NO_SUCH=1"}}, {Lines: []string{"scripts/no-such.sh"}},
 		{Lines: []string{"scripts/deps.sh nothing"}}, {Lines: []string{"vm.sh boot"}}, {Lines: []string{"go test ./no-such"}},
 		{Lines: []string{"go test ./bpf -run TestNoSuch"}}, {Lines: []string{"MYELIN_NO_SUCH=1 go test ./bpf"}},
+		{Lines: []string{"helm instal myelin chart/myelin"}},
+		{Lines: []string{"helm install myelin chart/myelin --set ipv6.enabeld=true"}},
+		{Lines: []string{"helm install myelin chart/myelin --set encryption.enabled=true"}},
+		{Info: "yaml", Lines: []string{
+			"apiVersion: networking.k8s.io/v1", "kind: NetworkPolicy", "metadata: {name: x}", "specs: {}",
+		}},
 		{Info: "yaml", Lines: []string{"routingMood: native"}}, {Info: "yaml", Lines: []string{"routingMode: [nativ]"}},
 		{Lines: []string{"return drop(skb, c);"}}, {Lines: []string{"return drop(skb, c, DROP_NO_SUCH);"}}, {Lines: []string{"no_such(skb);"}},
+		{Lines: []string{"1. A step that the demo does not have."}},
+		{Lines: []string{
+			"1. Start two nodes with an agent each, and four pods, from the YAML in examples/two-nodes.",
+			"   $ myelin lab statsu",
+		}},
 		{Lines: []string{"eth a > b | ip a > nobody"}}, {Lines: []string{"x := bpf.NoSuch()"}}, {Lines: []string{"a ─► no_such_function"}},
 		{File: "bpf/README.md", Heading: "FILES", Lines: []string{"nosuch.go  what"}}, {File: "lab/README.md", Lines: []string{"func NoSuch(ctx) error"}},
 		{File: "agent/README.md", Lines: []string{"GET http://localhost:9879/nosuch   why"}}, {Lines: []string{"just prose"}},

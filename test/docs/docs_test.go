@@ -8,10 +8,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"myelin/config"
+	"myelin/manifests"
 	"myelin/packet"
 	"myelin/style"
 )
@@ -107,22 +110,21 @@ func TestBlocks(t *testing.T) {
 	t.Logf("%d blocks are run or checked, %d are excepted", checked, len(exceptions))
 }
 
-// TestNames: tests that the prose names are there, and so are the files that it links to.
-func TestNames(t *testing.T) {
-	tr := newTree(t)
-	for file, text := range tr.markdown(t) {
-		for _, name := range regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w+\b`).FindAllString(text, -1) {
-			if !tr.module.Declares(name) {
-				t.Errorf("%s: there is no %s", file, name)
+// TestTours: a command for a lab stands in a tour, so that TestTour in test/lab runs it, and a tour takes its lab down.
+func TestTours(t *testing.T) {
+	docs, err := UserDocs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(docs, LabPage)
+	for _, blocks := range docs {
+		for _, b := range blocks {
+			usesLab := func(line string) bool { return strings.HasPrefix(line, "bin/myelin lab ") }
+			if slices.ContainsFunc(b.Lines, usesLab) && !b.IsTour() {
+				t.Errorf("%s: commands for a lab must begin with %q", b.Name(), tourCommand)
 			}
-		}
-		for _, link := range regexp.MustCompile(`\]\(([^)#]+)\)|\w\(([\w./-]+\.md)\)`).FindAllStringSubmatch(text, -1) {
-			to := link[1] + link[2]
-			if strings.Contains(to, "://") {
-				continue
-			}
-			if _, err := os.Stat(filepath.Join(tr.root, path.Dir(file), to)); err != nil {
-				t.Errorf("%s: %v", file, err)
+			if b.IsTour() && Command(b.Lines[len(b.Lines)-1]) != "bin/myelin lab down" {
+				t.Errorf("%s: the tour does not end with bin/myelin lab down", b.Name())
 			}
 		}
 	}
@@ -135,11 +137,14 @@ func (b Block) excepted(row []string) bool {
 	return file == b.File && strings.HasPrefix(first, begin)
 }
 
-// check is the list of what is wrong with a block. Blocks that can be run as a whole are; else each line must be of a kind that
-// can be checked.
+// check is the list of what is wrong with a block. Blocks that can be run as a whole are; else each line must be of a
+// kind that can be checked.
 func (tr *tree) check(b Block) (problems []string) {
-	if b.Info == "yaml" {
+	switch {
+	case b.Info == "yaml":
 		return oneProblem(yaml(b))
+	case b.IsDemo():
+		return tr.demo(b)
 	}
 	var left []string
 	for _, line := range Commands(b.Lines) {
@@ -156,6 +161,22 @@ func (tr *tree) check(b Block) (problems []string) {
 		}
 	}
 	return append(problems, tr.others(b, left)...)
+}
+
+// demo compares the steps in a block with those of scripts/demo.sh, by number and text. TestDemo in test/lab runs the
+// demo and compares its output.
+func (tr *tree) demo(b Block) (problems []string) {
+	steps := regexp.MustCompile(`(?m)^say "(.*)"$`).FindAllStringSubmatch(tr.text["scripts/demo.sh"], -1)
+	for _, line := range b.Lines {
+		if command := strings.TrimSpace(line); strings.HasPrefix(command, "$ ") {
+			problems = append(problems, oneProblem(tr.programs.check(Command(command)))...)
+		}
+		number, text, _ := strings.Cut(line, ". ")
+		if n, err := strconv.Atoi(number); err == nil && (n < 1 || n > len(steps) || steps[n-1][1] != text) {
+			problems = append(problems, "scripts/demo.sh has no step "+line)
+		}
+	}
+	return problems
 }
 
 // others checks lines that are no commands.
@@ -216,9 +237,14 @@ func oneProblem(err error) []string {
 	return []string{err.Error()}
 }
 
-// yaml is a configuration: the agent's own loader must take it.
+// yaml checks a block by the loader of what it shows: policy objects, else the agent's configuration.
 func yaml(b Block) error {
-	_, err := config.Parse([]byte(strings.Join(b.Lines, "\n")+"\n"), b.File)
+	text := []byte(strings.Join(b.Lines, "\n") + "\n")
+	if regexp.MustCompile(`(?m)^kind: `).Match(text) {
+		_, _, err := manifests.ReadPolicies(text, b.File, time.Time{})
+		return err
+	}
+	_, err := config.Parse(text, b.File)
 	return err
 }
 

@@ -12,21 +12,21 @@ import (
 	"strings"
 )
 
-// Module knows the exported names of the tree's own packages: enough to see that a snippet speaks of what is there.
+// Module has the exported names of the tree's own packages, against which snippets are checked.
 type Module struct {
 	packages map[string]*names
-	// methods are the calls that some type or interface offers, by name.
+	// methods are the methods of all types and interfaces, by name.
 	methods map[string][]call
 }
 
-// names are those of one package, and its fields by type.
+// names has the names of one package, and its fields by type.
 type names struct {
 	declared map[string]bool
 	calls    map[string]call
 	fields   map[string]map[string]bool
 }
 
-// call is how many arguments a function takes; most is -1 where there is no limit.
+// call is the number of arguments that a function takes; most is -1 for a variadic function.
 type call struct{ least, most int }
 
 func (c call) takes(n int) bool { return n >= c.least && (c.most < 0 || n <= c.most) }
@@ -51,7 +51,7 @@ func ReadModule(root string, files []string) (*Module, error) {
 	return m, nil
 }
 
-// Declares says whether some package has the name.
+// Declares reports whether any package declares the name.
 func (m *Module) Declares(name string) bool {
 	for _, p := range m.packages {
 		if p.declared[name] {
@@ -126,7 +126,7 @@ func callOf(f *ast.FuncType) call {
 	return c
 }
 
-// Snippet finds what a piece of Go says of the tree's packages that is not so. ok is false for what is no Go.
+// Snippet returns the errors in a Go snippet's use of the tree's packages. ok is false if the text is not Go.
 func (m *Module) Snippet(lines []string) (wrong []string, ok bool) {
 	text := strings.Join(lines, "\n")
 	text = strings.NewReplacer("{ ... }", "{}", "{ … }", "{}", ", ...}", "}").Replace(text)
@@ -142,7 +142,7 @@ func (m *Module) Snippet(lines []string) (wrong []string, ok bool) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch x := n.(type) {
 		case *ast.SelectorExpr:
-			// A variable may be called as some package is: then what follows is a method.
+			// A variable may have the name of a package: then a method follows.
 			if of, p := m.packageOf(x.X); p != nil && !p.declared[x.Sel.Name] && m.methods[x.Sel.Name] == nil {
 				wrong = append(wrong, fmt.Sprintf("there is no %s.%s", of, x.Sel.Name))
 			}
@@ -156,7 +156,7 @@ func (m *Module) Snippet(lines []string) (wrong []string, ok bool) {
 	return wrong, true
 }
 
-// packageOf is the package that an expression names, if it is one of the tree's.
+// packageOf returns the package that an expression names, if it is one of the tree's.
 func (m *Module) packageOf(x ast.Expr) (string, *names) {
 	name, ok := x.(*ast.Ident)
 	if !ok {
@@ -186,7 +186,7 @@ func (m *Module) literal(x *ast.CompositeLit) (wrong []string) {
 	return wrong
 }
 
-// call checks how many arguments a function of a package takes, or that some type has such a method.
+// call checks the number of arguments of a function, or that a type has such a method.
 func (m *Module) call(x *ast.CallExpr) []string {
 	sel, ok := x.Fun.(*ast.SelectorExpr)
 	if !ok || x.Ellipsis.IsValid() {
@@ -213,8 +213,8 @@ func (m *Module) call(x *ast.CallExpr) []string {
 	return []string{fmt.Sprintf("no method %s takes %d arguments", sel.Sel.Name, len(x.Args))}
 }
 
-// isForeign says whether a call is one of the standard library or of another module, as far as the tree's snippets use them:
-// packages, and methods of statedb's tables and of BPF maps.
+// isForeign reports whether a call belongs to the standard library or another module, as far as the tree's snippets use
+// them: packages, and methods of statedb's tables and of BPF maps.
 func isForeign(sel *ast.SelectorExpr) bool {
 	return regexp.MustCompile(`^(fmt|errors|os|skel|time|netip)$`).MatchString(exprName(sel.X)) ||
 		regexp.MustCompile(`^(ReadTxn|All|Get|List|Put)$`).MatchString(sel.Sel.Name)

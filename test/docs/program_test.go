@@ -10,23 +10,25 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"myelin/chart"
 )
 
-// programs are what command lines of the documentation run.
+// programs are the programs that command lines of the documentation run.
 type programs struct {
 	root string
-	// myelin reads its flags and arguments, and does nothing.
+	// myelin is a program that parses its flags and arguments, and does nothing else.
 	myelin string
-	// benchFlags are those that myelin-bench has.
+	// benchFlags are the flags of myelin-bench.
 	benchFlags []string
-	// reads says whether something in the tree reads a variable of the environment.
+	// reads reports whether any file of the tree reads an environment variable.
 	reads func(variable string) bool
 }
 
-// executeCall is where main.go runs the command line; dry.go.txt takes the work out of it before.
+// executeCall is where main.go runs the command line; dry.go.txt removes the work of all commands before it.
 const executeCall = "root.ExecuteContext("
 
-// newPrograms builds myelin from its own sources, but for main.go, in which the tree of commands is made harmless.
+// newPrograms builds myelin with a changed main.go, in which commands do nothing.
 func newPrograms(t *testing.T, root string) *programs {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +38,7 @@ func newPrograms(t *testing.T, root string) *programs {
 		t.Fatal(err)
 	}
 	if strings.Count(string(text), executeCall) != 1 {
-		t.Fatalf("cmd/myelin/main.go has not one %s…): this test must know where commands are run", executeCall)
+		t.Fatalf("cmd/myelin/main.go does not contain %s…) exactly once: this test must know where commands are run", executeCall)
 	}
 	changed := filepath.Join(dir, "main.go")
 	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), executeCall, "dry(root).ExecuteContext(", 1)), 0o644); err != nil {
@@ -74,16 +76,16 @@ func (p *programs) must(t *testing.T, name string, args ...string) {
 	}
 }
 
-// isCommand says whether a line is one that check knows how to try.
+// isCommand reports whether check can check a line.
 func isCommand(line string) bool {
 	line = assignments().ReplaceAllString(strings.TrimPrefix(strings.TrimSpace(line), "$ "), "")
-	return regexp.MustCompile(`^(bin/)?myelin(-bench)? |^make( |$)|^go (test|run|build|generate|vet) |^(scripts|\.ci|test/cluster)/|^vm\.sh |^\w+\.test( |$)`).MatchString(line)
+	return regexp.MustCompile(`^(bin/)?myelin(-bench)? |^make( |$)|^helm |^go (test|run|build|generate|vet) |^(scripts|\.ci|test/cluster)/|^vm\.sh |^\w+\.test( |$)`).MatchString(line)
 }
 
-// assignments are the variables before a command.
+// assignments matches environment variables before a command.
 func assignments() *regexp.Regexp { return regexp.MustCompile(`^([A-Z_]+=\S+\s+)+`) }
 
-// check tries a synopsis in all of its forms.
+// check checks a synopsis in all of its forms.
 func (p *programs) check(synopsis string) error {
 	for _, name := range regexp.MustCompile(`\b(MYELIN_\w+|IN_VM)=`).FindAllStringSubmatch(synopsis, -1) {
 		if !p.reads(name[1]) {
@@ -104,14 +106,16 @@ func (p *programs) check(synopsis string) error {
 		return p.alternatives(rest, p.tryMake)
 	case "go":
 		return p.tryGo(strings.Fields(rest))
+	case "helm":
+		return p.alternatives(rest, p.tryHelm)
 	case "vm.sh":
 		return p.alternatives(rest, p.tryVM)
 	}
 	return p.alternatives(rest, func(args []string) error { return p.tryScript(program, args) })
 }
 
-// alternatives tries a synopsis whose bars may stand between whole ends of lines: "status [-o json] | list". What a later
-// alternative begins with is as much of the first one as makes sense.
+// alternatives checks a synopsis in which bars may separate the ends of lines: "status [-o json] | list". A later
+// alternative begins with as many words of the first one as are accepted.
 func (p *programs) alternatives(synopsis string, try func([]string) error) error {
 	ends := topLevel(synopsis)
 	lines, err := Expand(ends[0])
@@ -149,7 +153,7 @@ func countDown(from int) (numbers []int) {
 	return numbers
 }
 
-// topLevel cuts at bars that stand alone and in no bracket.
+// topLevel splits at separate bars outside brackets.
 func topLevel(synopsis string) []string {
 	var ends []string
 	depth, begin := 0, 0
@@ -166,12 +170,16 @@ func topLevel(synopsis string) []string {
 	return append(ends, synopsis[begin:])
 }
 
-// tryMyelin has the real tree of commands read the arguments. Words in capitals stand for something: numbers, where a flag wants one.
+// tryMyelin parses the arguments with the real command tree. Placeholders in capitals are replaced by a number if a
+// flag needs one.
 func (p *programs) tryMyelin(args []string) error {
 	filled := slices.Clone(args)
 	for i, arg := range filled {
 		if slices.Contains([]string{"COUNT", "N", "BYTES", "ID", "NUMBER"}, arg) {
 			filled[i] = "1500"
+		}
+		if arg == "FORMAT" {
+			filled[i] = "yaml"
 		}
 	}
 	if out, err := exec.Command(p.myelin, filled...).CombinedOutput(); err != nil {
@@ -192,7 +200,7 @@ func (p *programs) tryBench(args []string) error {
 	return nil
 }
 
-// tryMake asks make what it would do, and looks for the variables that are set.
+// tryMake runs make -n, and looks for the variables that are set.
 func (p *programs) tryMake(args []string) error {
 	makefile, err := os.ReadFile(filepath.Join(p.root, "Makefile"))
 	if err != nil {
@@ -211,7 +219,7 @@ func (p *programs) tryMake(args []string) error {
 	return nil
 }
 
-// tryGo looks for the packages, and for the tests that -run names.
+// tryGo checks that the packages exist, and the tests that -run names.
 func (p *programs) tryGo(args []string) error {
 	var folders []string
 	for _, arg := range args {
@@ -237,7 +245,7 @@ func (p *programs) tryGo(args []string) error {
 	return nil
 }
 
-// hasTest says whether some test of the folder's package is one that -run chooses.
+// hasTest reports whether -run matches a test of the folder's package.
 func (p *programs) hasTest(folder, pattern string) bool {
 	chosen, err := regexp.Compile(pattern)
 	if err != nil {
@@ -251,7 +259,39 @@ func (p *programs) hasTest(folder, pattern string) bool {
 	})
 }
 
-// tryVM looks for verbs and options in the script itself, which can't be asked without booting.
+// tryHelm renders the tree's chart with the values that the command sets.
+func (p *programs) tryHelm(args []string) error {
+	if len(args) < 2 || !slices.Contains([]string{"install", "upgrade", "uninstall", "template"}, args[0]) {
+		return fmt.Errorf("want helm install|upgrade|uninstall|template NAME")
+	}
+	var settings []string
+	for i, arg := range args[:len(args)-1] {
+		if arg == "--set" {
+			settings = append(settings, args[i+1])
+		}
+	}
+	values, err := chart.Values(nil, settings)
+	if err != nil {
+		return err
+	}
+	namespace := "kube-system"
+	if i := slices.Index(args, "-n"); i >= 0 && i+1 < len(args) {
+		namespace = args[i+1]
+	}
+	inCluster := func(string, string, string, string) (map[string]any, error) { return clusterInfo(), nil }
+	_, err = chart.Render(chart.Options{
+		Release: args[1], Namespace: namespace, Version: "1.0.0", Values: values, Lookup: inCluster,
+	})
+	return err
+}
+
+// clusterInfo is the ConfigMap in which kubeadm keeps the API server's address.
+func clusterInfo() map[string]any {
+	const config = "clusters: [{cluster: {server: 'https://192.0.2.10:6443'}}]"
+	return map[string]any{"data": map[string]any{"kubeconfig": config}}
+}
+
+// tryVM looks for verbs and options in the script itself, which cannot be run without booting.
 func (p *programs) tryVM(args []string) error {
 	text, err := os.ReadFile(filepath.Join(p.root, "test/vm/vm.sh"))
 	if err != nil {
@@ -268,7 +308,7 @@ func (p *programs) tryVM(args []string) error {
 	return nil
 }
 
-// tryScript looks for the script, and for the words that it takes.
+// tryScript checks that the script exists and has the words.
 func (p *programs) tryScript(program string, args []string) error {
 	info, err := os.Stat(filepath.Join(p.root, program))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Command is the command line that a line of documentation shows: without the prompt, and without what explains it behind.
+// Command returns the command line in a line of documentation, without prompt and trailing explanation.
 func Command(line string) string {
 	line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
 	for _, mark := range []string{" # ", "   "} {
@@ -17,7 +17,8 @@ func Command(line string) string {
 	return strings.TrimSpace(line)
 }
 
-// Commands joins lines that go on in the next one, as those of a synopsis do: the next one then begins further in, with a bracket.
+// Commands joins the lines of a synopsis that continues on the next line: that line is indented and begins with a
+// bracket.
 func Commands(lines []string) []string {
 	var joined []string
 	for _, line := range lines {
@@ -31,9 +32,9 @@ func Commands(lines []string) []string {
 	return joined
 }
 
-// Expand writes out a synopsis: first with nothing optional and the first of all alternatives, then one line for each option and
-// each further alternative alone. "[-o json]" is optional, "a|b" and "[a | b]" are alternatives, "…" and "..." say that more may
-// follow.
+// Expand returns the forms of a synopsis: first without options and with the first of all alternatives, then one line
+// for each option and each further alternative. "[-o json]" is optional, "a|b" and "[a | b]" are alternatives, "…"
+// and "..." say that more may follow.
 func Expand(synopsis string) ([][]string, error) {
 	r := &reader{words: words(synopsis)}
 	lines, err := r.sequence()
@@ -46,7 +47,7 @@ func Expand(synopsis string) ([][]string, error) {
 	return lines, nil
 }
 
-// words parts a synopsis into words, brackets, and bars that stand alone.
+// words splits a synopsis into words, brackets, and separate bars.
 func words(synopsis string) []string {
 	for _, mark := range []string{",…", "…", "..."} {
 		synopsis = strings.ReplaceAll(synopsis, mark, "")
@@ -72,7 +73,7 @@ func (r *reader) next() string {
 	return word
 }
 
-// sequence reads up to a closing bracket or a bar. Its first line has the first choice of each item.
+// sequence reads up to a closing bracket or a bar. Its first line has the first alternative of each item.
 func (r *reader) sequence() ([][]string, error) {
 	var items [][][]string
 	for len(r.words) > 0 && r.peek() != "]" && r.peek() != "|" {
@@ -91,7 +92,7 @@ func (r *reader) sequence() ([][]string, error) {
 	return lines, nil
 }
 
-// line puts together the first choices of all items, but for one.
+// line joins the first alternatives of all items, except for one.
 func line(items [][][]string, other, choice int) []string {
 	var all []string
 	for i, choices := range items {
@@ -104,7 +105,7 @@ func line(items [][][]string, other, choice int) []string {
 	return all
 }
 
-// item is a word, whose bars part alternatives, or what stands in brackets and may be left out.
+// item reads a word, in which bars separate alternatives, or an optional part in brackets.
 func (r *reader) item() ([][]string, error) {
 	word := r.next()
 	if word != "[" {

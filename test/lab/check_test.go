@@ -45,6 +45,7 @@ func (c *cluster) healthy(has, f int) error {
 //	└──────┬──────┘  └──────┬──────┘  └────┬────┘
 //	═══════╧════════════════╧══════════════╧═════
 func TestHealthCheckNodePort(t *testing.T) {
+	t.Parallel()
 	c := up(t, setup{mode: modeNamed("native"), pods: []string{"a"}, values: map[string]any{"socketLB.enabled": true}})
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
 	spec := fmt.Sprintf("  type: LoadBalancer\n  externalTrafficPolicy: Local\n  healthCheckNodePort: %d\n", checkPort)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,17 +97,20 @@ func pinnedMaps(t *testing.T, node *lab.Node) (ids []ebpf.MapID) {
 //	════════════════╧═════════════════
 func TestCleanup(t *testing.T) {
 	kpr := map[string]any{"kubeProxyReplacement": true, "loadBalancer.acceleration": "testing-only", "hostFirewall.enabled": true}
-	left := 0
+	var left atomic.Int64
 	t.Run("modes", func(t *testing.T) {
 		for _, s := range []setup{
 			{mode: modeNamed("native"), values: kpr},
 			{mode: modeNamed("legacy"), values: map[string]any{"bpf.enableTCX": false, "socketLB.enabled": true}},
 			{mode: modeNamed("vxlan"), values: kpr},
 		} {
-			t.Run(s.mode.name, func(t *testing.T) { left += cleanup(t, s) })
+			t.Run(s.mode.name, func(t *testing.T) {
+				t.Parallel()
+				left.Add(int64(cleanup(t, s)))
+			})
 		}
 	})
-	record(t, result{"k8s/uninstall_leftovers", float64(left), "objects"})
+	record(t, result{"k8s/uninstall_leftovers", float64(left.Load()), "objects"})
 }
 
 func cleanup(t *testing.T, s setup) (left int) {

@@ -130,6 +130,7 @@ func TestCLI(t *testing.T) {
 	c := up(t, setup{nodes: 1})
 	a1 := c.Pod("a1")
 	t.Run("lists", func(t *testing.T) { c.checkLists(t, a1) })
+	t.Run("output", func(t *testing.T) { c.checkOutput(t, a1) })
 	t.Run("events and counters", func(t *testing.T) { c.checkEvents(t, a1) })
 	t.Run("metrics", func(t *testing.T) { c.checkMetrics(t) })
 	t.Run("without an agent", func(t *testing.T) { c.checkNoAgent(t) })
@@ -229,42 +230,48 @@ func (c *cluster) checkEvents(t *testing.T, a1 *lab.Pod) {
 	t.Errorf("counters: %+v", counters)
 }
 
-func (c *cluster) checkMetrics(t *testing.T) {
-	get := func(path string) (int, string) {
-		t.Helper()
-		var code int
-		var body []byte
-		check(t, c.Node("node1").Do(func() error {
-			conn, err := net.Dial("tcp", "127.0.0.1:9879") // on this thread, which is in the namespace
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path); err != nil {
-				return err
-			}
-			r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				return err
-			}
-			defer r.Body.Close()
-			code = r.StatusCode
-			body, err = io.ReadAll(r.Body)
+// health asks a node's agent for what it serves by HTTP.
+func (c *cluster) health(t *testing.T, node, path string) (code int, text string) {
+	t.Helper()
+	check(t, c.Node(node).Do(func() error {
+		conn, err := net.Dial("tcp", "127.0.0.1:9879") // on this thread, which is in the namespace
+		if err != nil {
 			return err
-		}))
-		return code, string(body)
-	}
-	if code, body := get("/healthz"); code != http.StatusOK {
+		}
+		defer conn.Close()
+		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path); err != nil {
+			return err
+		}
+		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		code, text = r.StatusCode, string(body)
+		return err
+	}))
+	return code, text
+}
+
+func (c *cluster) checkMetrics(t *testing.T) {
+	if code, body := c.health(t, "node1", "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
-	code, body := get("/metrics")
+	code, body := c.health(t, "node1", "/metrics")
 	if code != http.StatusOK {
 		t.Fatalf("/metrics: %d %s", code, body)
 	}
-	contains(t, "/metrics", body, `myelin_drop_packets_total{hook="from_pod",reason="multicast"}`, `myelin_forward_bytes_total{hook="from_pod",way=`,
-		`myelin_endpoints{state="ready"} 2`, `myelin_reconcile_errors{table="routes"} 0`, `myelin_map_pressure{map="flows"}`, `myelin_map_bytes{map="flows"}`,
-		`myelin_events_lost_total{where="kernel"}`, `myelin_cni_duration_seconds_count{command="ADD",result="ok"} 2`, `myelin_build_info{`, "myelin_ready_seconds ",
-		`myelin_ipam_addresses_used{prefix=`)
+	contains(t, "/metrics", body, `myelin_drop_count_total{direction="EGRESS",hook="from_pod",reason="multicast"}`,
+		`myelin_forward_bytes_total{direction="EGRESS",hook="from_pod",way=`,
+		`myelin_endpoint_state{endpoint_state="ready"} 2`, "myelin_endpoint 2\n", `myelin_reconcile_errors{table="routes"} 0`,
+		`myelin_bpf_map_pressure{map_name="flows"}`, `myelin_bpf_map_bytes{map_name="flows"}`, `myelin_bpf_map_capacity{map_group="flows"}`,
+		"myelin_bpf_maps_virtual_memory_max_bytes ", "myelin_nodes_all_num 1\n", `myelin_identity{type="node_local"} `, "myelin_policy 0\n",
+		`myelin_policy_endpoint_enforcement_status{enforcement="none"} 2`,
+		`myelin_events_lost_total{where="kernel"}`, `myelin_cni_duration_seconds_count{command="ADD",result="ok"} 2`, `myelin_version{arch=`,
+		`myelin_agent_bootstrap_seconds{outcome="success",scope="overall"} `, `myelin_ip_addresses{family="ipv4",prefix=`,
+		`myelin_ipam_capacity{family="ipv6",prefix=`)
+	documented(t, body)
 }
 
 func (c *cluster) checkNoAgent(t *testing.T) {

@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,7 @@ type setup struct {
 	agent  string   // the agent's program, if it is not the one under test
 
 	yaml    string       // the manifests, instead of those that nodes and pods stand for
+	images  string       // what containers without a command do; nothing, if it is empty
 	outside []netip.Addr // the world's addresses off the nodes' subnets, instead of the lab's own
 }
 
@@ -103,7 +105,7 @@ func up(t *testing.T, s setup) *cluster {
 	opts := lab.Options{
 		Name: name, Manifests: file, Binary: filepath.Join(binDir(), "myelin"), Agent: s.agent,
 		CNIPlugin: filepath.Join(binDir(), "myelin-cni"), Values: s.allValues(), MTU: s.mtu, Timeout: patience(time.Minute),
-		Outside: s.outside,
+		Outside: s.outside, Images: cmp.Or(s.images, lab.ImagesNone),
 	}
 	l, err := lab.Up(t.Context(), opts)
 	if err != nil {

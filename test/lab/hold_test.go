@@ -126,6 +126,7 @@ func (h *holder) answered(socket int, after time.Time) (aborted bool) {
 //	└────────┬─────────┘  └────┬────┘
 //	═════════╧═════════════════╧═════
 func TestSocketsEndWithTheirBackend(t *testing.T) {
+	t.Parallel()
 	c := up(t, setup{mode: modeNamed("native"), pods: []string{"a"}, values: map[string]any{"socketLB.enabled": true}})
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
 	c.apply("service", serviceYAML("web", 10, "")+c.slicesYAML("web", "s1"))

@@ -39,7 +39,7 @@ func TestListeners(t *testing.T) {
 		t.Error(err)
 	}
 	for _, a := range node.Addrs() {
-		if err := c.serves(c.World(), netip.AddrPortFrom(a, 9962).String(), "/metrics", "myelin_build_info{"); err != nil {
+		if err := c.serves(c.World(), netip.AddrPortFrom(a, 9962).String(), "/metrics", "myelin_version{"); err != nil {
 			t.Error(err)
 		}
 		if err := c.serves(c.World(), netip.AddrPortFrom(a, 9879).String(), "/healthz", "ok"); err == nil {

@@ -16,6 +16,7 @@ import (
 //	└────┬────┘  └────┬────┘     ext, by API on node1: world
 //	═════╧════════════╧═════ world
 func TestProgrammed(t *testing.T) {
+	t.Parallel()
 	c := up(t, setup{pods: []string{"a"}, values: map[string]any{"socketLB.enabled": true}})
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
 	// The address is ext's, which is older than a Service that doesn't say when it was made.

@@ -15,7 +15,7 @@ import (
 // rounds is how often each way of ending an agent is tried.
 const rounds = 20
 
-// TestRestart ends the agents of both nodes in every way, 20 times each (fewer in modes other than native), under TCP
+// TestRestart ends the agents of both nodes in every way, 20 times each (4 in modes other than native, and with -short), under TCP
 // streams and UDP at 1,000 packets a second that must not lose anything: on a node, across nodes, and masqueraded.
 //
 //	┌─ node1 ─────────────────┐  ┌─ node2 ───────┐
@@ -32,7 +32,7 @@ func TestRestart(t *testing.T) {
 			relink(t, filepath.Join(binDir(), "myelin"), program)
 			c := up(t, setup{mode: m, agent: program})
 			n := rounds
-			if m.name != "native" {
+			if m.name != "native" || testing.Short() {
 				n = rounds / 5
 			}
 			r := &restarter{cluster: c, program: program, versions: []string{filepath.Join(binDir(), "myelin"), nextBinary(t)}}

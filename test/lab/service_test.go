@@ -257,6 +257,7 @@ func (c *cluster) nodePorts(f int) {
 
 // TestServicesChange takes a backend away and brings it back, kills the agent, and changes a Service while none runs.
 func TestServicesChange(t *testing.T) {
+	t.Parallel()
 	c := services(t, modeNamed("native"), atSockets())
 	web := url("http", serviceAddr(10, 4), 80)
 	goes := func(what string, want ...string) {

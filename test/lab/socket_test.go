@@ -67,8 +67,16 @@ func family(a netip.Addr) int {
 	return 6
 }
 
+// awaitExec returns when no process that is being started still has copies of sockets that were closed before: between fork and exec a child has all
+// descriptors of its parent, and on a busy machine a port that a test has just given back is in use for that long.
+func awaitExec() {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+}
+
 // listenTCP listens at an address of e, port 0 for any.
 func (e end) listenTCP(ctx context.Context, at netip.AddrPort, options ...option) (l *net.TCPListener, err error) {
+	awaitExec()
 	err = e.Do(func() error {
 		config := net.ListenConfig{Control: control(options)}
 		config.SetMultipathTCP(false)
@@ -100,6 +108,7 @@ func (e end) dialTCP(ctx context.Context, from, to netip.AddrPort, options ...op
 
 // listenUDP opens a socket that is bound and not connected.
 func (e end) listenUDP(ctx context.Context, at netip.AddrPort, options ...option) (c *net.UDPConn, err error) {
+	awaitExec()
 	err = e.Do(func() error {
 		config := net.ListenConfig{Control: control(options)}
 		any, err := config.ListenPacket(ctx, fmt.Sprintf("udp%d", family(at.Addr())), at.String())

@@ -122,6 +122,7 @@ func vips() []netip.AddrPort {
 // TestStandalone: without Kubernetes, the command line programs a Service of both families; sockets of the machine reach it;
 // it is there after kill -9; who is in maintenance stays so; backends are checked.
 func TestStandalone(t *testing.T) {
+	t.Parallel()
 	g := upGateway(t, "disabled")
 	upsert := []string{"service", "upsert", "web", "--frontend", vips()[0].String() + "/TCP", "--frontend", vips()[1].String() + "/TCP"}
 	for _, of := range []string{"node2", "world"} {

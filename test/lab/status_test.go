@@ -52,6 +52,7 @@ func TestStatus(t *testing.T) {
 
 // TestStatusBroken spoils a node, and looks whether status and doctor find it.
 func TestStatusBroken(t *testing.T) {
+	t.Parallel()
 	c := up(t, setup{})
 	n := c.Node("node1")
 	var r status.Report

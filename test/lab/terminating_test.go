@@ -15,6 +15,7 @@ import (
 //	└───────────┬────────────┘  └────┬────┘
 //	════════════╧════════════════════╧═════
 func TestTerminating(t *testing.T) {
+	t.Parallel()
 	c := up(t, setup{mode: modeNamed("native"), pods: []string{"a"}, values: map[string]any{"socketLB.enabled": true}})
 	terminates := strings.Replace(serverYAML("s1", 1), "{name: s1,", `{name: s1, deletionTimestamp: "2026-01-02T03:04:05Z",`, 1)
 	service := strings.Replace(serviceYAML("web", 10, "  selector: {app: web}\n"), "  ports:\n", "  ports:\n    - {name: echo, port: 7, targetPort: 7000}\n", 1)

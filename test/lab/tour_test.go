@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,42 +18,61 @@ import (
 	docstest "myelin/test/docs"
 )
 
-// root is the tree, whose README these tests run.
+// root is the tree, whose documentation these tests run.
 const root = "../.."
 
-func readmeBlocks(t *testing.T) []docstest.Block {
+// userDocs returns the blocks of README.md and docs.
+func userDocs(t *testing.T) map[string][]docstest.Block {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	docs, err := docstest.UserDocs(root)
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skip("the tree is not here")
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return docstest.Blocks("README.md", string(text))
+	return docs
 }
 
-// TestTour runs the commands of README.md's tours in their order, each in a lab of another name.
+// TestTour runs each tour of README.md and docs: a block of commands from "lab up" to "lab down", each in a lab of
+// its own.
 func TestTour(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
 	}
-	for _, section := range []string{"A tour that installs nothing", "Standalone load balancer"} {
-		t.Run(section, func(t *testing.T) { tryTour(t, section) })
+	tours := 0
+	docs := userDocs(t)
+	delete(docs, docstest.LabPage)
+	for _, file := range slices.Sorted(maps.Keys(docs)) {
+		for _, block := range docs[file] {
+			if !block.IsTour() {
+				continue
+			}
+			tours++
+			if testing.Short() && block.Heading != "A tour" { // in the emulated VM: two of them
+				continue
+			}
+			t.Run(file+"/"+block.Heading, func(t *testing.T) {
+				t.Parallel()
+				tryTour(t, block)
+			})
+		}
+	}
+	if tours < minTours {
+		t.Errorf("README.md and docs have %d tours, want at least %d: they begin with bin/myelin lab up", tours, minTours)
 	}
 }
 
-func tryTour(t *testing.T, section string) {
-	tour := slices.DeleteFunc(docstest.Section(readmeBlocks(t), section), func(b docstest.Block) bool { return b.Info == "yaml" })
-	if len(tour) != 1 || len(tour[0].Lines) < 5 {
-		t.Fatalf("README.md's tour is not one block of commands: %+v", tour)
-	}
+// minTours is a lower bound for the tours in the documentation, so that one which is no longer recognised is noticed.
+const minTours = 5
+
+func tryTour(t *testing.T, tour docstest.Block) {
 	name := labName(t)
 	t.Cleanup(func() { takeDown(t, name) })
-	for _, line := range docstest.Commands(tour[0].Lines) {
+	for _, line := range docstest.Commands(tour.Lines) {
 		words := strings.Fields(line)
-		if words[0] != "bin/myelin" || words[1] != "lab" {
-			t.Fatalf("%q: the tour is one of bin/myelin lab", line)
+		if len(words) < 3 || words[0] != "bin/myelin" || words[1] != "lab" {
+			t.Fatalf("%q: every command of a tour begins with bin/myelin lab", line)
 		}
 		out, err := runTour(t, words[len(words)-1] == "monitor", slices.Concat([]string{"lab", "-n", name}, words[2:]))
 		if err != nil {
@@ -60,7 +80,7 @@ func tryTour(t *testing.T, section string) {
 		}
 	}
 	if _, err := runTour(t, false, []string{"lab", "-n", name, "status"}); err == nil {
-		t.Error("the lab is still there after the tour")
+		t.Error("the lab still exists after the tour")
 	}
 }
 
@@ -86,15 +106,22 @@ func runTour(t *testing.T, watches bool, args []string) (string, error) {
 	return string(out), err
 }
 
-// TestDemo compares what README.md shows of the demo with what the demo prints: each line, in this order, but for numbers.
+// TestDemo compares the output of the demo that README.md and docs show with what the demo prints: each line must be
+// printed, in the same order; numbers and addresses may differ.
 func TestDemo(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
 	}
-	blocks := readmeBlocks(t)
-	i := slices.IndexFunc(blocks, func(b docstest.Block) bool { return strings.HasPrefix(b.Lines[0], "1. ") })
-	if i < 0 {
-		t.Fatal("README.md shows nothing of the demo")
+	var shown []docstest.Block
+	for _, blocks := range userDocs(t) {
+		for _, b := range blocks {
+			if b.IsDemo() {
+				shown = append(shown, b)
+			}
+		}
+	}
+	if !slices.ContainsFunc(shown, func(b docstest.Block) bool { return b.File == "README.md" }) {
+		t.Fatal("README.md shows no output of the demo")
 	}
 	bin, err := filepath.Abs(binDir())
 	if err != nil {
@@ -110,21 +137,24 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatalf("demo: %v\n%s", err, out)
 	}
-	printed := shapes(strings.Split(string(out), "\n"))
-	for _, line := range shapes(blocks[i].Lines) {
-		at := slices.Index(printed, line)
-		if at < 0 {
-			t.Errorf("README.md shows this line, and the demo does not print it there: %s", line)
-			continue
+	for _, block := range shown {
+		printed := shapes(strings.Split(string(out), "\n"))
+		for _, line := range shapes(block.Lines) {
+			at := slices.Index(printed, line)
+			if at < 0 {
+				t.Errorf("%s shows this line, which the demo does not print there: %s", block.File, line)
+				continue
+			}
+			printed = printed[at+1:]
 		}
-		printed = printed[at+1:]
 	}
-	if bytes.Contains(out, []byte("NOT AS PROMISED")) {
-		t.Errorf("the demo broke a promise:\n%s", out)
+	if bytes.Contains(out, []byte("=> FAILED")) {
+		t.Errorf("a step of the demo failed:\n%s", out)
 	}
 }
 
-// shapes are the lines that say something, without what differs between two runs: numbers, addresses, and the widths that they make.
+// shapes are the lines that say something, without what differs between two runs: numbers, addresses, and the widths
+// that they make.
 func shapes(lines []string) (list []string) {
 	number := regexp.MustCompile(`\b[0-9a-f]*(?:[0-9]|::)[0-9a-f:.]*(?:\[|\]|:[0-9]+)?`)
 	width := regexp.MustCompile(`[ ─═]+`)

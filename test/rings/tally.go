@@ -16,7 +16,8 @@ type tally struct {
 	passed, failed, skipped int
 	// ran says of each test by package and name whether it ran in any ring.
 	ran map[string]bool
-	// took has the tests since slowest was asked, and those within them: one whose parts run in parallel takes no time by itself.
+	// took has the tests since slowest was asked, and those within them: one whose parts run in parallel takes no time
+	// by itself.
 	took []timed
 }
 

@@ -9,11 +9,38 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Labels that all objects have, beside app.kubernetes.io/name and component, which say what one is of. */ -}}
 {{- define "myelin.labels" -}}
 app.kubernetes.io/part-of: myelin
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- if .Values.commonLabels }}
+{{ toYaml .Values.commonLabels }}
+{{- end }}
+{{- end -}}
+
+{{- define "myelin.agentLabels" -}}
+{{ include "myelin.labels" . }}
+app.kubernetes.io/name: myelin-agent
+app.kubernetes.io/component: agent
+{{- end -}}
+
+{{- define "myelin.operatorLabels" -}}
+{{ include "myelin.labels" . }}
+app.kubernetes.io/name: myelin-operator
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "myelin.cleanupLabels" -}}
+{{ include "myelin.labels" . }}
+app.kubernetes.io/name: myelin-cleanup
+app.kubernetes.io/component: cleanup
+{{- end -}}
+
+{{- /* A file of rights: its objects with the labels of the template that is named. */ -}}
+{{- define "myelin.labelled" -}}
+{{- regexReplaceAll "(?m)^metadata:$" .text (printf "metadata:\n  labels:%s" (.labels | nindent 4)) -}}
 {{- end -}}
 
 {{- /* The API server as HOST:PORT; with k8sServiceHost: auto that which kubeadm stores for nodes that join. */ -}}
@@ -55,7 +82,7 @@ k8sServiceHost: {{ $host | quote }}
 {{- if $port -}}
 k8sServicePort: {{ $port }}
 {{ end -}}
-{{- toYaml (omit .Values "image" "imagePullSecrets" "resources" "nodeSelector" "tolerations" "affinity" "priorityClassName" "podAnnotations" "podLabels" "extraArgs" "extraEnv" "updateStrategy" "terminationGracePeriodSeconds" "rollOutCiliumPods" "startupProbe" "livenessProbe" "readinessProbe" "securityContext" "operator" "rbac" "serviceAccounts" "nodeCleanup" "cgroup" "global" "k8sServiceHost" "k8sServicePort" "prometheus") -}}
+{{- toYaml (omit .Values "image" "imagePullSecrets" "resources" "nodeSelector" "tolerations" "affinity" "priorityClassName" "podAnnotations" "podLabels" "extraArgs" "extraEnv" "updateStrategy" "terminationGracePeriodSeconds" "rollOutCiliumPods" "commonLabels" "startupProbe" "livenessProbe" "readinessProbe" "securityContext" "operator" "rbac" "serviceAccounts" "nodeCleanup" "cgroup" "global" "k8sServiceHost" "k8sServicePort" "prometheus") -}}
 {{ print "\nprometheus:" }}
 {{- toYaml (omit .Values.prometheus "serviceMonitor" "metricsService") | nindent 2 -}}
 {{- end -}}

@@ -131,8 +131,9 @@ func (o outcome) markdown() []byte {
 	np, nf := o.count(spec.policy)
 	fmt.Fprintf(&b, `# Conformance
 
-What upstream's test suite (e2e.test of Kubernetes 1.34.4) says of a cluster of three nodes with Myelin and no kube-proxy. Written by `+"`make conformance`"+`; nobody edits it.
-[test/cluster](../test/cluster/README.md) says what the cluster is made of.
+Results of upstream's test suite (e2e.test of Kubernetes 1.34.4) on a cluster of three nodes with Myelin and without
+kube-proxy. Written by `+"`make conformance`"+`; manual changes would be lost. [test/cluster](../test/cluster/README.md)
+describes the cluster.
 
 | specs | passed | failed |
 |---|---|---|

@@ -1,4 +1,5 @@
-package connectivity
+// Package apiserver asks an API server in JSON, as a user does by a kubeconfig: all kinds by the same few lines.
+package apiserver
 
 import (
 	"bytes"
@@ -20,38 +21,38 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// server is an API server, asked in JSON: all kinds by the same few lines.
-type server struct {
+// Server is an API server.
+type Server struct {
 	config *rest.Config
 	http   *http.Client
 	base   *url.URL
 }
 
-// connect reads a kubeconfig: file, or what kubectl would take. It asks nothing yet.
-func connect(file, context string) (*server, error) {
+// Connect reads a kubeconfig: file, or what kubectl would take. It asks nothing yet. agent is what requests call themselves by.
+func Connect(file, context, agent string) (*Server, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("find the cluster: %w (a lab of `myelin lab` has no API server, and can't be tested so)", err)
+		return nil, fmt.Errorf("find the cluster: %w (a lab of `myelin lab` has no API server)", err)
 	}
-	config.UserAgent, config.WarningHandler = "myelin-connectivity", rest.NoWarnings{}
+	config.UserAgent, config.WarningHandler = agent, rest.NoWarnings{}
 	config.GroupVersion = &metav1.Unversioned
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w", err)
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	s := &server{config: config, base: base}
+	s := &Server{config: config, base: base}
 	if s.http, err = rest.HTTPClientFor(config); err != nil {
 		return nil, fmt.Errorf("find the cluster: %w", err)
 	}
 	return s, nil
 }
 
-// do makes a request: in is sent as JSON if it is not nil, out is filled if it is
+// Do makes a request: in is sent as JSON if it is not nil, out is filled if it is
 // not nil. Errors of the server are those of apierrors.
-func (s *server) do(ctx context.Context, method, path string, in, out any) error {
+func (s *Server) Do(ctx context.Context, method, path string, in, out any) error {
 	var body bytes.Buffer
 	if in != nil {
 		if err := json.NewEncoder(&body).Encode(in); err != nil {
@@ -66,24 +67,9 @@ func (s *server) do(ctx context.Context, method, path string, in, out any) error
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	res, err := s.http.Do(req)
-	if err != nil {
-		return fmt.Errorf("ask the API server: %w", err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, 64<<20))
-	if err != nil {
-		return fmt.Errorf("ask the API server: %w", err)
-	}
-	if res.StatusCode >= http.StatusMultipleChoices {
-		status := metav1.Status{}
-		if json.Unmarshal(text, &status) != nil || status.Message == "" {
-			status = metav1.Status{Code: int32(res.StatusCode), Message: fmt.Sprintf("%s %s: %s", method, path, res.Status)}
-		}
-		return &apierrors.StatusError{ErrStatus: status}
-	}
-	if out == nil {
-		return nil
+	text, err := s.answer(req)
+	if err != nil || out == nil {
+		return err
 	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
@@ -91,22 +77,57 @@ func (s *server) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-func (s *server) get(ctx context.Context, path string, out any) error {
-	return s.do(ctx, http.MethodGet, path, nil, out)
+// maxAnswer bounds an answer, in bytes.
+const maxAnswer = 64 << 20
+
+func (s *Server) answer(req *http.Request) ([]byte, error) {
+	res, err := s.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server: %w", err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server: %w", err)
+	}
+	if res.StatusCode >= http.StatusMultipleChoices {
+		status := metav1.Status{}
+		if json.Unmarshal(text, &status) != nil || status.Message == "" {
+			status = metav1.Status{
+				Code: int32(res.StatusCode), Message: fmt.Sprintf("%s %s: %s", req.Method, req.URL.Path, res.Status),
+			}
+		}
+		return nil, &apierrors.StatusError{ErrStatus: status}
+	}
+	return text, nil
 }
 
-// remove deletes an object; one that is not there is no error.
-func (s *server) remove(ctx context.Context, path string) error {
-	err := s.do(ctx, http.MethodDelete, path, &metav1.DeleteOptions{}, nil)
+// Text reads what is no object, such as a pod's log.
+func (s *Server) Text(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base.String()+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("GET %s: %w", path, err)
+	}
+	return s.answer(req)
+}
+
+// Get reads an object, or a list.
+func (s *Server) Get(ctx context.Context, path string, out any) error {
+	return s.Do(ctx, http.MethodGet, path, nil, out)
+}
+
+// Remove deletes an object; one that is not there is no error.
+func (s *Server) Remove(ctx context.Context, path string) error {
+	err := s.Do(ctx, http.MethodDelete, path, &metav1.DeleteOptions{}, nil)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// exec runs a command in a pod's first container. It goes by the kubelet, and not by
+// Exec runs a command in a pod's first container. It goes by the kubelet, and not by
 // the network that is tested.
-func (s *server) exec(ctx context.Context, namespace, pod string, command ...string) (stdout string, err error) {
+func (s *Server) Exec(ctx context.Context, namespace, pod string, command ...string) (stdout string, err error) {
 	at := *s.base
 	at.Path += fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/exec", namespace, pod)
 	at.RawQuery = url.Values{"command": command, "stdout": {"true"}, "stderr": {"true"}}.Encode()

@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// processViews are tables about the agent's process. They are there before it is ready.
+func (a *Agent) processViews() map[string]view {
+	return map[string]view{
+		"log": {(*logLine)(nil).TableHeader(), func(yield func(tableRow) bool) error {
+			for _, line := range a.recent.Lines() {
+				if !yield(&logLine{line}) {
+					break
+				}
+			}
+			return nil
+		}},
+		"metrics": {(*metric)(nil).TableHeader(), a.eachMetric},
+	}
+}
+
+// logLine is a line of the agent's log, in the format of myelin.logFormat.
+type logLine struct {
+	Line string `json:"line"`
+}
+
+// TableHeader names the columns of TableRow.
+func (*logLine) TableHeader() []string { return []string{"Line"} }
+
+// TableRow is the row as text.
+func (l *logLine) TableRow() []string { return []string{l.Line} }
+
+// metric is a sample of /metrics.
+type metric struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Value  float64           `json:"value"` // of a histogram or summary: the sum
+	Count  *uint64           `json:"count,omitempty"`
+}
+
+// TableHeader names the columns of TableRow.
+func (*metric) TableHeader() []string { return []string{"Metric", "Labels", "Value"} }
+
+// TableRow is the row as text.
+func (m *metric) TableRow() []string {
+	var labels []string
+	for _, name := range slices.Sorted(maps.Keys(m.Labels)) {
+		labels = append(labels, name+"="+strconv.Quote(m.Labels[name]))
+	}
+	value := strconv.FormatFloat(m.Value, 'f', -1, 64)
+	if m.Count != nil {
+		value = "count " + strconv.FormatUint(*m.Count, 10) + ", sum " + value
+	}
+	return []string{m.Name, strings.Join(labels, " "), value}
+}
+
+// eachMetric calls yield for what /metrics has, by name.
+func (a *Agent) eachMetric(yield func(tableRow) bool) error {
+	families, err := a.metrics.registry.Gather()
+	for _, family := range families {
+		for _, sample := range family.GetMetric() {
+			if m := newMetric(family.GetName(), sample); math.IsNaN(m.Value) || math.IsInf(m.Value, 0) {
+				continue // JSON has no such number
+			} else if !yield(m) {
+				return nil
+			}
+		}
+	}
+	return err
+}
+
+func newMetric(name string, sample *dto.Metric) *metric {
+	m := &metric{Name: name, Labels: map[string]string{}}
+	for _, l := range sample.GetLabel() {
+		m.Labels[l.GetName()] = l.GetValue()
+	}
+	switch {
+	case sample.Gauge != nil:
+		m.Value = sample.GetGauge().GetValue()
+	case sample.Counter != nil:
+		m.Value = sample.GetCounter().GetValue()
+	case sample.Histogram != nil:
+		count := sample.GetHistogram().GetSampleCount()
+		m.Value, m.Count = sample.GetHistogram().GetSampleSum(), &count
+	case sample.Summary != nil:
+		count := sample.GetSummary().GetSampleCount()
+		m.Value, m.Count = sample.GetSummary().GetSampleSum(), &count
+	case sample.Untyped != nil:
+		m.Value = sample.GetUntyped().GetValue()
+	}
+	return m
+}

@@ -1,0 +1,142 @@
+package flow
+
+import (
+	"fmt"
+	"time"
+
+	"myelin/bpf"
+)
+
+const shareSlots = uint32(bpf.DatapathShareBoundSHARE_SLOTS)
+
+// shareGood is for how long the datapath enforces what was counted: the agent
+// may be gone.
+const shareGood = 30 * time.Second
+
+// ShareYield is for how long an entry that is closed, or that nothing proves,
+// has had no packet when it makes room.
+const ShareYield = time.Second
+
+// Usage is how full a table is.
+type Usage struct {
+	Entries, Max int
+	// Slot is the endpoint with the most entries, 0 if no endpoint has any.
+	Slot uint16
+	Most int
+}
+
+// Limited reports whether the endpoint with the most entries gets no more.
+func (u Usage) Limited() bool { return u.Most > 0 && u.Most+u.Entries >= u.Max }
+
+// Shares tells the datapath how many entries of a table each endpoint has, so
+// that it admits no more than its share. The datapath counts on from there.
+type Shares struct {
+	datapath *bpf.Datapath
+	kind     bpf.DatapathShareKind
+	size     int
+
+	before, counts []uint32 // by cell
+	counted        Usage    // by the last pass
+}
+
+// NewShares makes the shares of a table.
+func NewShares(d *bpf.Datapath, kind bpf.DatapathShareKind, size int) *Shares {
+	return &Shares{datapath: d, kind: kind, size: size, counted: Usage{Max: size}}
+}
+
+// Usage is what the datapath counts now: entries that ended since the last pass
+// are still in it.
+func (s *Shares) Usage() (Usage, error) {
+	counts, err := s.read()
+	return usageOf(counts, s.size), err
+}
+
+// usageOf is a usage by the counts of all cells; the first one is of all
+// endpoints.
+func usageOf(cells []uint32, size int) Usage {
+	u := Usage{Max: size}
+	for i, n := range cells {
+		if i == 0 {
+			u.Entries = int(n)
+		} else if int(n) > u.Most {
+			u.Slot, u.Most = uint16(i), int(n)
+		}
+	}
+	return u
+}
+
+// cell is where a slot's count is: share_cell.
+func cell(slot uint16) uint16 {
+	if c := slot % uint16(shareSlots); slot == 0 || c != 0 {
+		return c
+	}
+	return 1
+}
+
+// begin is called before the entries are read.
+func (s *Shares) begin() (err error) {
+	s.counts = make([]uint32, shareSlots)
+	s.before, err = s.read()
+	return err
+}
+
+func (s *Shares) add(slot uint16) { s.counts[cell(slot)]++ }
+
+// end writes what was counted, and what the datapath has added meanwhile: an
+// entry that is counted twice so is corrected by the next pass.
+func (s *Shares) end(clock Clock) error {
+	after, err := s.read()
+	if err != nil {
+		return err
+	}
+	for _, n := range s.counts[1:] {
+		s.counts[0] += n
+	}
+	s.counted = usageOf(s.counts, s.size)
+	for i, n := range s.counts {
+		if n += after[i] - s.before[i]; n != after[i] {
+			if err := s.datapath.Shares.Put(s.index(i), n); err != nil {
+				return fmt.Errorf("write share: %w", err)
+			}
+		}
+	}
+	until := uint32(clock.Ticks + uint64(shareGood/time.Second)*uint64(clock.Hz))
+	if err := s.datapath.SharesUntil.Set(max(until, 1)); err != nil {
+		return fmt.Errorf("say how long shares are good: %w", err)
+	}
+	return nil
+}
+
+func (s *Shares) index(cell int) uint32 { return uint32(s.kind)*shareSlots + uint32(cell) }
+
+func (s *Shares) read() ([]uint32, error) {
+	counts := make([]uint32, shareSlots)
+	err := bpf.Each(s.datapath.Shares, func(i, n *uint32) bool {
+		if *i/shareSlots == uint32(s.kind) {
+			counts[*i%shareSlots] = *n
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read shares: %w", err)
+	}
+	return counts, nil
+}
+
+// wanted reports whether a pass is due, by what the datapath has counted since
+// the last one: the table fills up, or an endpoint gets no more entries.
+func (s *Shares) wanted() bool {
+	var all uint32
+	if s.datapath.Shares.Lookup(s.index(0), &all) != nil {
+		return false
+	}
+	u := s.counted
+	return int(all) > u.Entries+u.Max/16 || u.Limited() || int(all) > u.Max*7/8
+}
+
+// yields reports whether what is not proven to live makes room, of the
+// endpoint: the table is more than half full of it, or it has a quarter.
+func (s *Shares) yields(slot uint16) bool {
+	u := s.counted
+	return u.Entries > u.Max/2 || cell(slot) == u.Slot && u.Most > u.Max/4
+}

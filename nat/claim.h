@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The port of a masqueraded connection: finding and claiming it. Cost: per flow. */
+#ifndef MYELIN_NAT_CLAIM_H
+#define MYELIN_NAT_CLAIM_H
+
+#include "sweep.h"
+#include "write.h"
+
+#define NAT_ATTEMPTS 16
+#define NAT_CLAIMS 4 /* candidates that are claimed, where other CPUs are faster */
+#define NAT_SWEEPS 128 /* free ports that are claimed in a sweep, where the host has them */
+
+/* The connection's candidate for the attempt, host byte order. */
+INLINE __u16 nat_candidate(const struct packet *pkt, __u32 attempt)
+{
+	return port_candidate(pkt, attempt, config.nat_port_min, config.nat_port_max);
+}
+
+/* Makes the CPU's key that of its packet behind the port. Returns the side that the pod is on. */
+INLINE int nat_key(struct cpu *c, __u16 port)
+{
+	return flow_key_of(&c->key, &c->snat, bpf_htons(port), &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+}
+
+/* 1 if a socket of the host already uses what the CPU's packet would look like behind the port. Cost: per flow. */
+APART int nat_host_uses(struct __sk_buff *skb, __u32 number)
+{
+	__be16 port = bpf_htons(number);
+	struct bpf_sock_tuple t = {};
+	struct cpu *c = cpu_this();
+	const struct packet *pkt;
+	const struct addr *snat;
+	struct bpf_sock *sk;
+	__u32 size;
+
+	if (!c)
+		return 1;
+	pkt = &c->pkt;
+	snat = &c->snat;
+	size = pkt->family == 4 ? sizeof(t.ipv4) : sizeof(t.ipv6);
+	if (pkt->family == 4) {
+		t.ipv4.saddr = pkt->dst.w[3];
+		t.ipv4.daddr = snat->w[3];
+		t.ipv4.sport = pkt->dport;
+		t.ipv4.dport = port;
+	} else {
+		__builtin_memcpy(t.ipv6.saddr, &pkt->dst, 16);
+		__builtin_memcpy(t.ipv6.daddr, snat, 16);
+		t.ipv6.sport = pkt->dport;
+		t.ipv6.dport = port;
+	}
+	if (pkt->proto == IPPROTO_TCP)
+		sk = bpf_skc_lookup_tcp(skb, &t, size, BPF_F_CURRENT_NETNS, 0);
+	else if (pkt->proto == IPPROTO_UDP)
+		sk = bpf_sk_lookup_udp(skb, &t, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		return 0;
+	if (!sk)
+		return 0;
+	bpf_sk_release(sk);
+	return 1;
+}
+
+INLINE bool nat_owns(const struct flow *f, const struct packet *pkt)
+{
+	return f->flags & FLOW_NAT && f->pod_port == pkt->sport && addr_equal(&f->pod, &pkt->src);
+}
+
+/* Whether the packet's entry is behind the port; its key is the CPU's then. */
+INLINE bool nat_at(struct cpu *c, const struct packet *pkt, __u16 port)
+{
+	struct flow *f;
+
+	flow_key_of(&c->key, &c->snat, bpf_htons(port), &pkt->dst, pkt->dport, pkt->proto);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	return f && nat_owns(f, pkt);
+}
+
+/*
+ * The indexed port of the CPU's packet, or of what its ICMP error is about (about), where the first candidate is not its own. Its entry's key is the
+ * CPU's then. 0 if it has none.
+ */
+APART int nat_indexed(__u32 about)
+{
+	struct cpu *c = cpu_this();
+	const struct packet *pkt;
+	struct port_index *at;
+	__u16 port;
+
+	if (!c)
+		return 0;
+	pkt = about ? &c->about : &c->pkt;
+	at = port_index_find(c, pkt);
+	if (!at)
+		return 0;
+	port = at->port;
+	return nat_at(c, pkt, port) ? port : 0;
+}
+
+/* How readily the port of another connection goes to the CPU's packet. */
+INLINE __u32 nat_rank(const struct flow *f, const struct packet *pkt)
+{
+	const struct flow_side *s = f->side, *pod = &f->side[f->pod_side & 1];
+	bool proven = pkt->proto == IPPROTO_TCP ? flow_established(f) : f->flags & FLOW_REPLIED && !port_exchanged(s[0].packets, s[1].packets, f->seen);
+
+	if (flow_expired(f, pkt->proto))
+		return PORT_FREE;
+	if (!proven && !flow_waited(f->created))
+		return PORT_USED; /* also where the pod has sent a RST: its SYN comes again when a peer has answered it by a challenge ACK (RFC 5961) */
+	if (f->flags & FLOW_CLOSING || flow_ended(f)) /* two CPUs that set flags at the same time may lose one */
+		return port_rank_closed(pkt, f->seen, pod->timestamp, f->flags & FLOW_POD_FIN || (s[0].tcp_flags | s[1].tcp_flags) & TCP_RST);
+	return proven ? PORT_USED : PORT_YIELDS;
+}
+
+int translation_meets(__u32 port);
+
+/* Whether a Service's client has a connection with the CPU's packet's server behind the port. */
+INLINE bool nat_crosses(__u16 port)
+{
+	return config.services && port_crosses(PORT_MASQUERADE, port) && translation_meets(port);
+}
+
+/* Deletes the entry with the CPU's key, which is about to be another connection's. */
+INLINE void nat_replace(struct cpu *c, const struct flow *f)
+{
+	if (f->flags & FLOW_INDEXED) {
+		port_key_of(&c->port_key, &f->pod, f->pod_port, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+		bpf_map_delete_elem(&port_indexes, &c->port_key);
+	}
+	bpf_map_delete_elem(&flows, &c->key);
+}
+
+/* Fills in the CPU's new entry, for a port that is its first candidate or is indexed. */
+INLINE struct flow *nat_new(struct cpu *c, int side, bool indexed)
+{
+	struct flow *f = flow_new(c, side);
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.src);
+
+	f->flags = indexed ? FLOW_NAT | FLOW_INDEXED : FLOW_NAT;
+	f->pod = c->pkt.src;
+	f->pod_port = c->pkt.sport;
+	f->pod_side = side;
+	if (e) {
+		f->slot = e->slot;
+		decide_pod(&f->way, e);
+	}
+	return f;
+}
+
+/* Claims a port for the CPU's packet, if none has it who is above the rank. Returns 1 if the entry is now the packet's. Cost: per flow. */
+APART int nat_claim(struct __sk_buff *skb, __u32 number, __u32 rank)
+{
+	struct cpu *c = cpu_this();
+	__u16 port = number;
+	struct flow *f;
+	bool indexed;
+	int side;
+
+	if (!c)
+		return 0;
+	side = nat_key(c, port);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (f && nat_owns(f, &c->pkt) && !flow_expired(f, c->pkt.proto))
+		return 1;
+	if (f && nat_rank(f, &c->pkt) > rank)
+		return 0;
+	if (f)
+		nat_replace(c, f);
+	indexed = port != nat_candidate(&c->pkt, 0);
+	if (indexed && !port_index_put(c, &c->pkt, &c->snat, port, 0))
+		return 0;
+	f = nat_new(c, side, indexed);
+	bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (!f || !nat_owns(f, &c->pkt))
+		return 0;
+	event_flow(skb, EVENT_FLOW_BEGIN);
+	return 1;
+}
+
+/* Whether neither the host nor a client of a Service uses the port towards the CPU's packet's server. */
+INLINE bool nat_takes(struct __sk_buff *skb, __u16 port)
+{
+	return !nat_crosses(port) && !nat_host_uses(skb, port);
+}
+
+/* Looks at one candidate. Returns true if it is free, safe to take over, or the packet's: another CPU may have begun the connection. */
+INLINE bool nat_offer(struct __sk_buff *skb, struct cpu *c, __u16 port)
+{
+	struct port_search *s = port_search(c);
+	bool expired;
+	struct flow *f;
+	__u32 idle;
+
+	nat_key(c, port);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	expired = !f || flow_expired(f, c->pkt.proto);
+	if (expired || nat_owns(f, &c->pkt)) {
+		if (!expired || nat_takes(skb, port))
+			port_offer(s, port, PORT_FREE, -1);
+		return s->rank == PORT_FREE;
+	}
+	idle = clock_now() - f->seen;
+	port_offer(s, port, nat_rank(f, &c->pkt), idle);
+	port_count(s, port, port_holder(&f->pod), idle);
+	return s->rank <= PORT_NEWER;
+}
+
+/* Looks at the candidates until one is free, or safe to take over. Cost: per flow. */
+APART int nat_scan(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	int i;
+
+	if (!c)
+		return 0;
+	port_search_reset(port_search(c));
+	for (i = 0; i < NAT_ATTEMPTS; i++) {
+		if (nat_offer(skb, c, nat_candidate(&c->pkt, i)))
+			break;
+	}
+	return 0;
+}
+
+/* Whether the pod that sends the CPU's packet may have another entry. */
+INLINE bool nat_admits(const struct cpu *c)
+{
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.src);
+
+	return !e || share_take(SHARE_FLOWS, e->slot, config.flow_entries);
+}
+
+/*
+ * The port of a connection whose first candidate is not its own: its entry's, or that of a new one behind its best candidate. Returns 0 if no candidate
+ * can be had, or a negative drop reason.
+ */
+APART int nat_search(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct port_search *s;
+	int i, port;
+
+	if (!c)
+		return -DROP_NAT_NO_PORT;
+	port = nat_indexed(false);
+	if (port)
+		return port;
+	if (!nat_admits(c))
+		return -DROP_FLOW_LIMIT;
+	s = port_search(c);
+	s->skip = 0;
+	for (i = 0; i < NAT_CLAIMS; i++) {
+		nat_scan(skb);
+		if (s->rank == PORT_USED)
+			return 0;
+		/* Of a free port that was asked already. */
+		if ((s->rank == PORT_FREE || nat_takes(skb, s->port)) && nat_claim(skb, s->port, s->rank))
+			return s->port;
+		s->skip = s->port;
+	}
+	return 0;
+}
+
+/* Claims a port from one number to another, if one is free. Returns it, or 0. */
+INLINE int nat_sweep_range(struct __sk_buff *skb, struct cpu *c, __u32 from, __u32 to)
+{
+	int i, port;
+
+	for (i = 0; i < NAT_SWEEPS; i++) {
+		port = sweep(&c->port_budget, PORT_MASQUERADE, from, to);
+		if (!port)
+			return 0;
+		if (!nat_host_uses(skb, port) && nat_claim(skb, port, PORT_CLOSED))
+			return port;
+		from = port + 1;
+	}
+	return 0;
+}
+
+/*
+ * Claims any port for the CPU's packet, none of whose candidates can be had: a free one of masquerade's half, or of the other one; or one of the client
+ * that has most of the candidates. Follows nat_search. Returns 0 if there is none. Slow path.
+ */
+APART int nat_sweep(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	__u32 min, max, start;
+	int half, port;
+
+	if (!c)
+		return 0;
+	for (half = 0; half < 2; half++) {
+		min = half ? config.lb_port_min : config.nat_port_min;
+		max = half ? config.lb_port_max : config.nat_port_max;
+		if (!max)
+			break;
+		if (half)
+			ports_borrowed = true;
+		start = sweep_start(min, max);
+		port = nat_sweep_range(skb, c, start, max);
+		if (!port)
+			port = nat_sweep_range(skb, c, min, start - 1);
+		if (port)
+			return port;
+	}
+	port = port_reclaim(port_search(c), &c->pkt.src, NAT_ATTEMPTS);
+	return port && nat_takes(skb, port) && nat_claim(skb, port, PORT_USED) ? port : 0;
+}
+
+#endif

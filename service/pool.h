@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Which ports of the pool that masquerade and Services share are free. Slow path: see nat/sweep.h. */
+#ifndef MYELIN_POOL_H
+#define MYELIN_POOL_H
+
+#include "claim.h"
+
+#define SWEEP_BLOCK 128  /* ports that a function looks at: the verifier follows each of them */
+#define SWEEP_BLOCKS 256 /* with those, half of all ports that there can be */
+
+/* Whether a port is free for the CPU's packet, which is masqueraded, or that of a connection which ended. */
+APART int nat_free(__u32 port)
+{
+	struct cpu *c = cpu_this();
+	struct flow *f;
+
+	if (!c || port == port_search(c)->skip)
+		return 0;
+	nat_key(c, port);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (f && nat_rank(f, &c->pkt) > PORT_CLOSED)
+		return 0;
+	return !config.services || !port_crosses(PORT_MASQUERADE, port) || !translation_met(c, port);
+}
+
+/* Whether a port is free for the CPU's translation, or that of a flow which ended. */
+APART int translation_free(__u32 port)
+{
+	struct cpu *c = cpu_this();
+	struct translation *t;
+	bool room;
+
+	if (!c || port == port_search(c)->skip)
+		return 0;
+	t = translation_rival(c, port, &room);
+	if (t)
+		return translation_rank(t, &c->pkt) <= PORT_CLOSED;
+	return room && !translation_crosses(c, port);
+}
+
+/* The first free port of a block, 0 if it has none. */
+APART int sweep_block(__u32 kind, __u32 from, __u32 to)
+{
+	__u32 i;
+
+	for (i = 0; i < SWEEP_BLOCK; i++, from++) {
+		if (from > to)
+			break;
+		if (kind == PORT_SERVICE ? translation_free(from) : nat_free(from))
+			return from;
+	}
+	return 0;
+}
+
+APART int sweep_range(__u32 kind, __u32 from, __u32 to)
+{
+	__u32 i;
+	int port;
+
+	for (i = 0; i < SWEEP_BLOCKS; i++, from += SWEEP_BLOCK) {
+		if (from > to)
+			break;
+		port = sweep_block(kind, from, to);
+		if (port)
+			return port;
+	}
+	return 0;
+}
+
+#endif
