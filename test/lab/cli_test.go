@@ -233,7 +233,13 @@ func (c *cluster) checkEvents(t *testing.T, a1 *lab.Pod) {
 // health asks a node's agent for what it serves by HTTP.
 func (c *cluster) health(t *testing.T, node, path string) (code int, text string) {
 	t.Helper()
-	check(t, c.Node(node).Do(func() error {
+	code, text, err := c.nodeGet(node, path)
+	check(t, err)
+	return code, text
+}
+
+func (c *cluster) nodeGet(node, path string) (code int, text string, err error) {
+	err = c.Node(node).Do(func() error {
 		conn, err := net.Dial("tcp", "127.0.0.1:9879") // on this thread, which is in the namespace
 		if err != nil {
 			return err
@@ -250,8 +256,8 @@ func (c *cluster) health(t *testing.T, node, path string) (code int, text string
 		body, err := io.ReadAll(r.Body)
 		code, text = r.StatusCode, string(body)
 		return err
-	}))
-	return code, text
+	})
+	return code, text, err
 }
 
 func (c *cluster) checkMetrics(t *testing.T) {
