@@ -76,6 +76,7 @@ struct cpu {
 	struct port_budget port_budget;
 	struct translation_key again; /* of a connection that ended, where its client begins another one from the same port */
 	__u32 again_backend;          /* its backend; 0: there is none */
+	__u32 node_anchor_first;      /* true: the last request was found behind the node's anchor */
 	__u64 scratch[32]; /* for what is too large for the stack: headers, chunks of a packet */
 	struct event_budget budget;
 	struct counter counters[HOOKS][OUTCOME_SLOTS];

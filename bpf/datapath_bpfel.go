@@ -168,12 +168,12 @@ type DatapathCpu struct {
 		Tick uint32
 		Left uint32
 	}
-	Again        DatapathTranslationKey
-	AgainBackend uint32
-	_            [4]byte
-	Scratch      [32]uint64
-	Budget       DatapathEventBudget
-	Counters     [8][128]DatapathCounter
+	Again           DatapathTranslationKey
+	AgainBackend    uint32
+	NodeAnchorFirst uint32
+	Scratch         [32]uint64
+	Budget          DatapathEventBudget
+	Counters        [8][128]DatapathCounter
 }
 
 type DatapathEndpoint struct {

@@ -160,18 +160,31 @@ INLINE void rewrite_answer(struct cpu *c, const struct translation *t)
 	c->to.encap = false;
 }
 
-/* The row of a client's packet, where that is in the place where nearly all are; its key is the CPU's. NULL if it is not there. Cost: per packet. */
-INLINE struct translation *translation_request(struct cpu *c, const struct packet *pkt)
+/* Looks up a client's packet behind one of its two usual anchors: the node's, with its first candidate port, or the client's. */
+INLINE struct translation *translation_at(struct cpu *c, const struct packet *pkt, bool node)
 {
 	struct translation *t;
 
-	translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
-	t = bpf_map_lookup_elem(&translations, &c->place);
-	if (t && translation_asks(t, pkt))
-		return t;
-	translation_anchor_node(&c->place, bpf_htons(translation_port(pkt, 0)), pkt->proto);
+	translation_anchor_port(c, pkt, node ? translation_port(pkt, 0) : bpf_ntohs(pkt->sport), !node);
 	t = bpf_map_lookup_elem(&translations, &c->place);
 	return t && translation_asks(t, pkt) ? t : NULL;
+}
+
+/*
+ * The entry of a client's packet, where nearly all are; its key is the CPU's. NULL if it is not there. The anchor behind which the CPU found the last one
+ * comes first: most traffic of a node is SNATed, or most is not. Cost: per packet.
+ */
+INLINE struct translation *translation_request(struct cpu *c, const struct packet *pkt)
+{
+	bool node = c->node_anchor_first;
+	struct translation *t = translation_at(c, pkt, node);
+
+	if (likely(t))
+		return t;
+	t = translation_at(c, pkt, !node);
+	if (t)
+		c->node_anchor_first = !node;
+	return t;
 }
 
 /* Looks in the places behind the CPU's anchor for the row of the side's packet. Returns 1 if the CPU's key is that row's. */

@@ -211,7 +211,9 @@ APART int xdp_begin(__u32 length)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || !xdp_may_begin(&c->pkt) || (config.monitor && listening) || xdp_is_own(&c->pkt) || translation_request(c, &c->pkt))
+	if (!c || !xdp_may_begin(&c->pkt) || (config.monitor && listening) || xdp_is_own(&c->pkt))
+		return 0;
+	if (translation_at(c, &c->pkt, false)) /* xdp_find has looked behind the node's anchor */
 		return 0;
 	return !service_begin(SCOPE_EXTERNAL) && !(c->translation.flags & TRANSLATION_DSR) && xdp_keep(length);
 }
