@@ -73,7 +73,7 @@ type Agent struct {
 	identities *identity.Identities
 	datapath   *bpf.Datapath
 	services   *service.Services // nil where Services are off
-	served     *flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation]
+	served     *flow.Expiry[bpf.DatapathNatEntryKey, bpf.DatapathNatEntry]
 	sockets    sockets
 	hostServes node.Switch
 	terminator *service.Terminator  // nil where Services are off

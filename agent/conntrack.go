@@ -19,7 +19,7 @@ func (a *Agent) conntrack() (list []status.Conntrack) {
 	}
 	add("flows", a.collector.Usage)
 	if a.served != nil {
-		add("translations", a.served.Shares.Usage)
+		add("nat_entries", a.served.Shares.Usage)
 	}
 	return list
 }

@@ -5,6 +5,7 @@
 
 #include "sweep.h"
 #include "write.h"
+#include "../route/decide.h"
 
 #define NAT_ATTEMPTS 16
 #define NAT_CLAIMS 4 /* candidates that are claimed, where other CPUs are faster */
@@ -105,19 +106,19 @@ INLINE __u32 nat_rank(const struct flow *f, const struct packet *pkt)
 
 	if (flow_expired(f, pkt->proto))
 		return PORT_FREE;
-	if (!proven && !flow_waited(f->created))
+	if (!proven && !flow_had_time(f->created))
 		return PORT_USED; /* also where the pod has sent a RST: its SYN comes again when a peer has answered it by a challenge ACK (RFC 5961) */
 	if (f->flags & FLOW_CLOSING || flow_ended(f)) /* two CPUs that set flags at the same time may lose one */
 		return port_rank_closed(pkt, f->seen, pod->timestamp, f->flags & FLOW_POD_FIN || (s[0].tcp_flags | s[1].tcp_flags) & TCP_RST);
 	return proven ? PORT_USED : PORT_YIELDS;
 }
 
-int translation_meets(__u32 port);
+int nat_entry_port_taken(__u32 port);
 
 /* Whether a Service's client has a connection with the CPU's packet's server behind the port. */
 INLINE bool nat_crosses(__u16 port)
 {
-	return config.services && port_crosses(PORT_MASQUERADE, port) && translation_meets(port);
+	return config.services && port_crosses(PORT_MASQUERADE, port) && nat_entry_port_taken(port);
 }
 
 /* Deletes the entry with the CPU's key, which is about to be another connection's. */

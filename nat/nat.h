@@ -7,10 +7,10 @@
 #define MYELIN_NAT_H
 
 #include "claim.h"
-#include "../flow/judge.h"
+#include "../flow/enforce.h"
 
 /* An ICMP error by which a pod answers the world. Returns 0 or a drop reason. Slow path. */
-APART int nat_out_error(struct __sk_buff *skb)
+APART int nat_out_icmp_error(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct packet *about;
@@ -102,7 +102,7 @@ APART int nat_out(struct __sk_buff *skb)
 	if (outcome)
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))
-		return nat_out_error(skb);
+		return nat_out_icmp_error(skb);
 	if (!nat_supports(&c->pkt))
 		return DROP_UNSUPPORTED_L4;
 	if (config.tunnel && c->pkt.proto == IPPROTO_UDP && unlikely(c->pkt.dport == bpf_htons(config.tunnel_port)))
@@ -113,8 +113,8 @@ APART int nat_out(struct __sk_buff *skb)
 	if (unlikely(!f || !nat_owns(f, &c->pkt))) {
 		if (nat_answers(skb, c))
 			return NAT_NONE;
-		if (judge_must(&c->path)) {
-			outcome = judge_known(skb, c, side, false);
+		if (policy_enforced(&c->path)) {
+			outcome = enforce_any(skb, c, side, false);
 			if (outcome)
 				return outcome;
 		}
@@ -130,7 +130,7 @@ APART int nat_out(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&flows, &c->key);
 		if (!f)
 			return DROP_MAP_FULL;
-	} else if (judge_must(&c->path) && (outcome = judge_known(skb, c, side, true))) {
+	} else if (policy_enforced(&c->path) && (outcome = enforce_any(skb, c, side, true))) {
 		return outcome;
 	}
 	flow_reopen(c, f, side);

@@ -3,13 +3,14 @@
 #ifndef MYELIN_SERVICE_FROM_POD_H
 #define MYELIN_SERVICE_FROM_POD_H
 
+#include "decide.h"
 #include "translate.h"
 
 /* The path of what the pod's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
 INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct addr dst = c->pkt.dst;
-	struct kept_path *p;
+	struct cached_path *p;
 	int outcome = 0;
 
 	c->pkt.dst = c->to.dst;
@@ -20,15 +21,15 @@ INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
 	} else {
 		outcome = decide(skb);
 		if (!outcome && c->path.action != PATH_RESOLVE)
-			path_keep(c, false);
-		path_first(&c->path);
+			path_store(c, false);
+		path_via_neighbour(&c->path);
 	}
 	c->pkt.dst = dst;
 	return outcome;
 }
 
 /* Behind which address the pod is to the backend, if not its own: into the CPU's snat. */
-INLINE bool service_hides(struct cpu *c)
+INLINE bool service_needs_snat(struct cpu *c)
 {
 	if (addr_equal(&c->to.dst, &c->pkt.src)) {
 		gateway_addr(&c->snat, c->pkt.family == 6); /* the pod takes no packet from itself */
@@ -49,7 +50,7 @@ INLINE int service_from_client(struct __sk_buff *skb, struct cpu *c)
 	outcome = service_path_pod(skb, c);
 	if (outcome || !found)
 		return outcome;
-	return service_keep(skb, c, service_hides(c) ? &c->snat : NULL);
+	return service_connect(skb, c, service_needs_snat(c) ? &c->snat : NULL);
 }
 
 /* A pod's packet, on a path of Services: the CPU's. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet of such a path. */

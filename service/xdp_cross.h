@@ -3,7 +3,7 @@
 #ifndef MYELIN_XDP_CROSS_H
 #define MYELIN_XDP_CROSS_H
 
-#include "xdpwrite.h"
+#include "xdp_write.h"
 
 /* Writes ports and checksum, whose pseudo header becomes one of the other family, before anything moves. One way through for each, as in xdp_write_ip. */
 INLINE bool xdp_cross_l4(struct xdp_md *ctx, const struct packet *pkt, const struct rewrite *to, bool ipv4)
