@@ -51,9 +51,9 @@ APART int from_pod_forward(struct __sk_buff *skb, __u32 action)
 		return verdict;
 	if (c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NAT_NONE))
+	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NEXT_CONTINUE))
 		outcome = l4_parse(skb, &c->pkt) ?: track_begin(skb);
-	if (outcome > 0)
+	if (outcome >= NEXT_DROP)
 		return refuse_flow(skb, c, outcome);
 	return path_forward(skb, c, &c->path, action, HOOK_FROM_POD);
 }
@@ -63,7 +63,7 @@ APART int from_pod_services(struct __sk_buff *skb, __u32 action)
 {
 	int outcome = service_from_pod(skb);
 
-	return outcome == SERVICE_NONE ? from_pod_forward(skb, action) : service_send(skb, outcome);
+	return outcome == NEXT_CONTINUE ? from_pod_forward(skb, action) : service_send(skb, outcome);
 }
 
 /* The one or the other. */
@@ -88,7 +88,7 @@ APART int from_pod_decide(struct __sk_buff *skb)
 		return drop(skb, c, outcome);
 	if (c->path.action != PATH_RESOLVE)
 		path_store(c, false);
-	return -1;
+	return TC_ACT_UNSPEC;
 }
 
 /* What a pod sends. */
@@ -106,13 +106,13 @@ int from_pod(struct __sk_buff *skb)
 		return drop(skb, c, DROP_VLAN);
 	if (unlikely(parsed != PARSED_IP))
 		return parsed == PARSED_ARP ? neighbour_arp(skb) : drop_unparsed(skb, c, parsed);
-	if (c->pkt.proto == IPPROTO_ICMPV6 && config.ipv6 && (verdict = neighbour_nd(skb)) >= 0)
+	if (c->pkt.proto == IPPROTO_ICMPV6 && config.ipv6 && (verdict = neighbour_nd(skb)) != TC_ACT_UNSPEC)
 		return verdict;
-	if (tracking && (verdict = track_from_pod(skb, c)) >= 0)
+	if (tracking && (verdict = track_from_pod(skb, c)) != TC_ACT_UNSPEC)
 		return verdict;
 	p = path_find(&c->pkt, false);
 	if (unlikely(!p)) {
-		if ((verdict = from_pod_decide(skb)) >= 0)
+		if ((verdict = from_pod_decide(skb)) != TC_ACT_UNSPEC)
 			return verdict;
 		/* By way of the kernel's neighbour table, which so notices that the neighbour is in use. */
 		return from_pod_follow(skb, c, c->path.action == PATH_WIRE ? PATH_RESOLVE : c->path.action);
@@ -155,7 +155,7 @@ APART int from_wire_services(struct __sk_buff *skb)
 {
 	int outcome = service_to_client(skb);
 
-	return outcome == SERVICE_NONE ? from_wire_forward(skb) : service_send(skb, outcome);
+	return outcome == NEXT_CONTINUE ? from_wire_forward(skb) : service_send(skb, outcome);
 }
 
 /* The one or the other. */
@@ -181,8 +181,8 @@ APART int from_wire_host(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	c->pkt.for_host = true;
-	outcome = l4_parse(skb, &c->pkt) ? -1 : nat_in(skb); /* the host's stack knows more protocols than we do */
-	if (outcome < 0)
+	outcome = l4_parse(skb, &c->pkt) ? NEXT_CONTINUE : nat_in(skb); /* the host's stack knows more protocols than we do */
+	if (outcome == NEXT_CONTINUE)
 		return from_wire_pass(skb, c);
 	if (outcome == DROP_TTL)
 		return icmp_refuse(skb, outcome, 0);
@@ -207,7 +207,7 @@ APART int from_wire_decide(struct __sk_buff *skb)
 		return drop(skb, c, DROP_TUNNEL_SOURCE);
 	if (config.services && (!e || e->flags & ENDPOINT_HOST)) {
 		outcome = service_from_wire(skb, !!e);
-		if (outcome != SERVICE_NONE)
+		if (outcome != NEXT_CONTINUE)
 			return service_send(skb, outcome);
 	}
 	if (e && e->flags & ENDPOINT_MASQUERADE)
@@ -219,7 +219,7 @@ APART int from_wire_decide(struct __sk_buff *skb)
 		c->path.via = c->outer;
 	if (c->path.flags) {
 		path_store(c, config.wire_any);
-		return -1;
+		return TC_ACT_UNSPEC;
 	}
 	if (!decide_world_tracked(&c->pkt))
 		path_store(c, config.wire_any);
@@ -250,14 +250,14 @@ int from_wire(struct __sk_buff *skb)
 		return from_wire_non_ip(skb, c, parsed);
 	if (unlikely(address_own(&c->pkt.src)))
 		return drop(skb, c, DROP_SPOOFED_OWN);
-	if (config.wire_extra && (verdict = from_wire_extra(skb, c, tagged)) >= 0)
+	if (config.wire_extra && (verdict = from_wire_extra(skb, c, tagged)) != TC_ACT_UNSPEC)
 		return verdict;
-	if (tracking && (verdict = track_from_wire(skb, c, config.wire_any)) >= 0)
+	if (tracking && (verdict = track_from_wire(skb, c, config.wire_any)) != TC_ACT_UNSPEC)
 		return verdict;
 	p = path_find(&c->pkt, config.wire_any);
 	if (unlikely(!p || !path_tunnel_matches(skb, c, &p->path))) {
 		verdict = from_wire_decide(skb);
-		return verdict < 0 ? from_wire_follow(skb, c) : verdict;
+		return verdict == TC_ACT_UNSPEC ? from_wire_follow(skb, c) : verdict;
 	}
 	if (unlikely(p->path.flags)) {
 		c->path = p->path;
@@ -272,17 +272,17 @@ SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	int outcome = SERVICE_NONE;
+	int outcome = NEXT_CONTINUE;
 
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.services)
 		outcome = service_to_pod(skb, c);
-	if (config.policy && tracking && outcome == SERVICE_NONE)
+	if (config.policy && tracking && outcome == NEXT_CONTINUE)
 		outcome = enforce_to_pod(skb); /* what answers a client has been judged */
-	if (outcome > 0)
+	if (outcome >= NEXT_DROP)
 		return drop(skb, c, outcome);
-	if (config.flow_always || (config.policy && !outcome && flow_tracked(&c->path)))
+	if (config.flow_always || (config.policy && outcome == NEXT_FORWARD && flow_tracked(&c->path)))
 		track_to_pod(skb);
 	return TC_ACT_OK;
 }
@@ -305,14 +305,14 @@ int to_wire(struct __sk_buff *skb)
 		return drop(skb, c, outcome);
 	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
 		return tunnel_send(skb, c);
-	outcome = config.services ? service_from_host(skb) : SERVICE_NONE;
-	if (outcome == SERVICE_NONE)
+	outcome = config.services ? service_from_host(skb) : NEXT_CONTINUE;
+	if (outcome == NEXT_CONTINUE)
 		outcome = decide_masquerade(c);
 	else
 		c->path.flags = 0;
 	if (!outcome && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);
+	return outcome >= NEXT_DROP ? drop(skb, c, outcome) : pass(skb, c);
 }
 
 /* What a device brings, before the kernel makes a packet of it: who may not come in, and flows of Services that only pass through this node. All else goes on to from_wire. */

@@ -70,4 +70,14 @@ enum outcome {
 	OUTCOMES,
 };
 
+/*
+ * What happens to a packet after a step that need not be the last one. Each drop reason (enum outcome, from DROP_FIRST on) is a value too.
+ */
+enum next {
+	NEXT_FORWARD,  /* along the CPU's path */
+	NEXT_CONTINUE, /* the step does not apply to the packet: go on with the following one */
+	NEXT_NEW_FLOW, /* the packet's flow has no entry yet */
+	NEXT_DROP = DROP_FIRST, /* this and above: for the reason with the number */
+};
+
 #endif

@@ -63,14 +63,20 @@ INLINE bool cached_flow_matches(const struct packet *pkt, const struct cached_fl
 	return cached_ports(&k->port[2 * direction]) == cached_ports(&pkt->sport) && addr_equal(&k->addr[direction], &pkt->src) && addr_equal(&k->addr[!direction], &pkt->dst);
 }
 
-/* The flow's direction that the packet goes, an index of its ways; -1 if it is another flow. */
-INLINE int cached_flow_direction(const struct packet *pkt, const struct cached_flow *k)
+enum cached_direction_index {
+	DIRECTION_FIRST,  /* of the packet that made the copy */
+	DIRECTION_SECOND, /* the other one */
+	DIRECTION_NONE,   /* the packet is another flow's */
+};
+
+/* The direction of the packet in the cached flow. */
+INLINE enum cached_direction_index cached_flow_direction(const struct packet *pkt, const struct cached_flow *k)
 {
 	if (unlikely(k->proto != pkt->proto))
-		return -1;
-	if (cached_flow_matches(pkt, k, 0))
-		return 0;
-	return cached_flow_matches(pkt, k, 1) ? 1 : -1;
+		return DIRECTION_NONE;
+	if (cached_flow_matches(pkt, k, DIRECTION_FIRST))
+		return DIRECTION_FIRST;
+	return cached_flow_matches(pkt, k, DIRECTION_SECOND) ? DIRECTION_SECOND : DIRECTION_NONE;
 }
 
 /* No copy is good for so many ticks: one that is ages old doesn't become good again when the clock has gone round. */
@@ -93,11 +99,11 @@ INLINE struct cached_flow *flow_cache_find(const struct packet *pkt, int *direct
 	__u32 i = flow_cache_index(pkt);
 	struct cached_flow *k = bpf_map_lookup_elem(&flow_cache, &i);
 
-	if (likely(k && (*direction = cached_flow_direction(pkt, k)) >= 0))
+	if (likely(k && (*direction = cached_flow_direction(pkt, k)) != DIRECTION_NONE))
 		return k;
 	i ^= 1;
 	k = bpf_map_lookup_elem(&flow_cache, &i);
-	return k && (*direction = cached_flow_direction(pkt, k)) >= 0 ? k : NULL;
+	return k && (*direction = cached_flow_direction(pkt, k)) != DIRECTION_NONE ? k : NULL;
 }
 
 /* The compiler knows that a direction is 0 or 1 and leaves the mask out; the verifier, which doesn't, wants to see it. */
@@ -178,10 +184,10 @@ INLINE struct cached_flow *flow_cache_slot(const struct packet *pkt)
 	second = bpf_map_lookup_elem(&flow_cache, &i);
 	if (!first || !second)
 		return NULL;
-	if (cached_flow_direction(pkt, first) >= 0)
+	if (cached_flow_direction(pkt, first) != DIRECTION_NONE)
 		return first;
-	if (cached_flow_direction(pkt, second) >= 0 || !cached_flow_reusable(first))
-		return cached_flow_direction(pkt, second) >= 0 || cached_flow_reusable(second) ? second : NULL;
+	if (cached_flow_direction(pkt, second) != DIRECTION_NONE || !cached_flow_reusable(first))
+		return cached_flow_direction(pkt, second) != DIRECTION_NONE || cached_flow_reusable(second) ? second : NULL;
 	return first;
 }
 

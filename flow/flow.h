@@ -231,7 +231,7 @@ APART int flow_cache_insert(__u32 side)
 	k = flow_cache_slot(&c->pkt);
 	if (!k)
 		return 0;
-	if (cached_flow_direction(&c->pkt, k) < 0)
+	if (cached_flow_direction(&c->pkt, k) == DIRECTION_NONE)
 		flow_cache_evict(k);
 	cached_flow_fill(k, &c->pkt, side, c->path.epoch);
 	if (c->path.action != PATH_NONE && c->path.action != PATH_RESOLVE)

@@ -51,22 +51,22 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 	int direction;
 
 	if (!c || flow_syn(&c->pkt))
-		return -1;
+		return TC_ACT_UNSPEC;
 	k = flow_cache_find(&c->pkt, &direction);
 	p = path_find(&c->pkt, any);
 	if (!k || !p || !flow_tracked(&p->path) || p->path.flags & ~(PATH_TRACKED | PATH_POLICY))
-		return -1;
+		return TC_ACT_UNSPEC;
 	if (policy_enforced(&p->path) && k->policy_epoch != p->path.epoch)
-		return -1;
+		return TC_ACT_UNSPEC;
 	if (c->pkt.hook == HOOK_FROM_WIRE && unlikely(!path_tunnel_matches(skb, c, &p->path)))
-		return -1;
+		return TC_ACT_UNSPEC;
 	if (c->pkt.hook == HOOK_FROM_POD && unlikely(!path_mac_matches(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
 	w = cached_direction(k, direction);
 	if (k->closed)
 		cached_direction_count(skb, &c->pkt, w); /* the last packet, or one of the last */
 	if (!cached_flow_valid(k) && !track_renew(c, k))
-		return -1;
+		return TC_ACT_UNSPEC;
 	if (!k->closed)
 		cached_direction_count(skb, &c->pkt, w);
 	cached_direction_set(w, &c->pkt, &p->path);
@@ -86,7 +86,7 @@ INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 		return drop(skb, c, direction);
 	k = flow_cache_find(&c->pkt, &direction);
 	if (unlikely(!k))
-		return -1;
+		return TC_ACT_UNSPEC;
 	w = cached_direction(k, direction);
 	if (unlikely(!cached_direction_usable(&c->pkt, k, w)))
 		return track_resume(skb, false);
@@ -105,10 +105,10 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 	int direction;
 
 	if (unlikely(!l4_parse_plain(skb, &c->pkt) && l4_parse(skb, &c->pkt)))
-		return -1;
+		return TC_ACT_UNSPEC;
 	k = flow_cache_find(&c->pkt, &direction);
 	if (unlikely(!k))
-		return -1;
+		return TC_ACT_UNSPEC;
 	w = cached_direction(k, direction);
 	if (unlikely(!cached_direction_usable(&c->pkt, k, w) || !path_tunnel_matches(skb, c, &w->path)))
 		return track_resume(skb, any);

@@ -232,8 +232,8 @@ INLINE bool nat_admits(const struct cpu *c)
 }
 
 /*
- * The port of a connection whose first candidate is not its own: its entry's, or that of a new one behind its best candidate. Returns 0 if no candidate
- * can be had, or a negative drop reason.
+ * Finds the port of a connection that does not have its first candidate, into port_search: the one that is indexed, or the best candidate, which it
+ * claims. Returns 0 or a drop reason, DROP_NAT_NO_PORT if no candidate is available.
  */
 APART int nat_search(struct __sk_buff *skb)
 {
@@ -242,24 +242,25 @@ APART int nat_search(struct __sk_buff *skb)
 	int i, port;
 
 	if (!c)
-		return -DROP_NAT_NO_PORT;
-	port = nat_indexed(false);
-	if (port)
-		return port;
-	if (!nat_admits(c))
-		return -DROP_FLOW_LIMIT;
+		return DROP_NAT_NO_PORT;
 	s = port_search(c);
+	port = nat_indexed(false);
+	s->port = port;
+	if (port)
+		return 0;
+	if (!nat_admits(c))
+		return DROP_FLOW_LIMIT;
 	s->skip = 0;
 	for (i = 0; i < NAT_CLAIMS; i++) {
 		nat_scan(skb);
 		if (s->rank == PORT_USED)
-			return 0;
+			break;
 		/* Of a free port that was asked already. */
 		if ((s->rank == PORT_FREE || nat_takes(skb, s->port)) && nat_claim(skb, s->port, s->rank))
-			return s->port;
+			return 0;
 		s->skip = s->port;
 	}
-	return 0;
+	return DROP_NAT_NO_PORT;
 }
 
 /* Claims a port from one number to another, if one is free. Returns it, or 0. */

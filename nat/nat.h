@@ -60,9 +60,6 @@ INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
 	return true;
 }
 
-/* The packet leaves as it is. */
-#define NAT_NONE -1
-
 /*
  * Makes the row of a connection that the world opened to the pod's own address, whose row is gone: the pod's kernel knows it. The CPU's segment begins
  * none then. Returns 1 if that is so. Slow path: segments without a row.
@@ -88,8 +85,8 @@ APART int nat_restore(struct __sk_buff *skb)
 	return 1;
 }
 
-/* Translates the CPU's packet, which a pod sends to the world, to the address c->snat. Returns 0, NAT_NONE or a drop reason. */
-APART int nat_out(struct __sk_buff *skb)
+/* Translates the CPU's packet, which a pod sends to the world, to the address c->snat. Returns 0, NEXT_CONTINUE or a drop reason. */
+APART enum next nat_out(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct flow *f;
@@ -112,18 +109,18 @@ APART int nat_out(struct __sk_buff *skb)
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (unlikely(!f || !nat_owns(f, &c->pkt))) {
 		if (nat_answers(skb, c))
-			return NAT_NONE;
+			return NEXT_CONTINUE;
 		if (policy_enforced(&c->path)) {
 			outcome = enforce_any(skb, c, side, false);
 			if (outcome)
 				return outcome;
 		}
 		if (nat_restore(skb))
-			return NAT_NONE;
+			return NEXT_CONTINUE;
 		outcome = nat_search(skb);
-		if (outcome < 0)
-			return -outcome;
-		port = outcome ? outcome : nat_sweep(skb);
+		if (outcome && outcome != DROP_NAT_NO_PORT)
+			return outcome;
+		port = outcome ? nat_sweep(skb) : port_search(c)->port;
 		if (!port)
 			return DROP_NAT_NO_PORT;
 		side = nat_key(c, port);

@@ -12,7 +12,7 @@ INLINE bool nat_pod_is(const struct flow *f, const struct endpoint *e)
 }
 
 /* An ICMP error about a packet that a pod sent to the world. Returns 0, a drop reason, or -1 if no pod's. Slow path. */
-APART int nat_in_icmp_error(struct __sk_buff *skb)
+APART enum next nat_in_icmp_error(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct inner *in;
@@ -21,14 +21,14 @@ APART int nat_in_icmp_error(struct __sk_buff *skb)
 	int outcome;
 
 	if (!c)
-		return -1;
+		return NEXT_CONTINUE;
 	in = &c->inner;
 	if (inner_parse(skb))
-		return -1;
+		return NEXT_CONTINUE;
 	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !(f->flags & FLOW_NAT) || flow_expired(f, in->proto))
-		return -1;
+		return NEXT_CONTINUE;
 	if (f->flags & FLOW_DENIED)
 		return DROP_ICMP_UNRELATED;
 	in->to = f->pod;
@@ -96,20 +96,20 @@ INLINE bool nat_is_candidate(const struct packet *pkt)
 }
 
 /* Translates what the world sends to the node's address, and finds its way, the CPU's path. Returns 0, a drop reason, or -1 if it is for the host. */
-APART int nat_in(struct __sk_buff *skb)
+APART enum next nat_in(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int side, outcome;
 	struct flow *f;
 
 	if (!c || !nat_is_candidate(&c->pkt))
-		return -1;
+		return NEXT_CONTINUE;
 	if (l4_is_icmp_error(&c->pkt))
 		return nat_in_icmp_error(skb);
 	side = flow_key_own(c);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !(f->flags & FLOW_NAT) || flow_expired(f, c->pkt.proto))
-		return -1;
+		return NEXT_CONTINUE;
 	outcome = nat_path(c, f);
 	if (outcome)
 		return outcome;

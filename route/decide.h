@@ -222,7 +222,20 @@ INLINE __u16 tunnel_mtu(void)
 	return w ? w->mtu : 0;
 }
 
-/* Through which door packets from src to dst leave this node, masquerade not yet thought of. Returns 0 or a drop reason. */
+/* The CPU's path to a destination on another node or outside, which the prefix says (NULL: unknown). Returns 0 or a drop reason. */
+INLINE int decide_remote(struct __sk_buff *skb, struct cpu *c, const struct prefix *prefix)
+{
+	struct path *p = &c->path;
+
+	if (!config.tunnel || !prefix || !(prefix->flags & PREFIX_TUNNEL))
+		return decide_wire(skb, c);
+	p->action = PATH_TUNNEL;
+	p->via = prefix->via;
+	p->mtu = tunnel_mtu();
+	return 0;
+}
+
+/* Where the packet leaves this node, and whether it is masqueraded. Returns 0 or a drop reason. */
 INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
@@ -240,14 +253,8 @@ INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 		return 0;
 	}
 	prefix = prefix_find(&pkt->dst);
-	if (config.tunnel && prefix && prefix->flags & PREFIX_TUNNEL) {
-		p->action = PATH_TUNNEL;
-		p->via = prefix->via;
-		p->mtu = tunnel_mtu();
-		return 0;
-	}
-	outcome = decide_wire(skb, c);
-	if (outcome || p->action == PATH_STACK || (prefix && prefix->flags & PREFIX_CLUSTER))
+	outcome = decide_remote(skb, c, prefix);
+	if (outcome || p->action == PATH_STACK || p->action == PATH_TUNNEL || (prefix && prefix->flags & PREFIX_CLUSTER))
 		return outcome;
 	if (!(pkt->family == 4 ? config.masquerade4 : config.masquerade6))
 		return 0;

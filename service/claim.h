@@ -53,11 +53,11 @@ INLINE void nat_entry_replace(struct cpu *c, const struct nat_entry *t)
 	bpf_map_delete_elem(&nat_entries, &c->nat_key);
 }
 
-/* A free place behind the CPU's anchor for the CPU's nat_entry. -1 if there is none, or if a flow behind it looks the same to the backend. */
+/* A free place behind the CPU's anchor for the CPU's nat_entry. NAT_ENTRY_SLOTS if there is none, or if another entry conflicts. */
 INLINE int nat_entry_slot(struct cpu *c, __u32 rank)
 {
 	struct nat_entry *t, *n = &c->nat_entry;
-	int i, at = -1;
+	int i, at = NAT_ENTRY_SLOTS;
 	bool alike;
 
 	for (i = 0; i < NAT_ENTRY_SLOTS; i++) {
@@ -68,10 +68,10 @@ INLINE int nat_entry_slot(struct cpu *c, __u32 rank)
 			nat_entry_replace(c, t);
 			t = NULL;
 		}
-		if (!t && at < 0)
+		if (!t && at == NAT_ENTRY_SLOTS)
 			at = i;
 		if (alike)
-			return t ? -1 : at; /* there is one at most */
+			return t ? NAT_ENTRY_SLOTS : at; /* there is one at most */
 	}
 	return at;
 }
@@ -90,7 +90,7 @@ APART int nat_entry_insert(__u32 rank)
 		return 0;
 	n = &c->nat_entry;
 	at = nat_entry_slot(c, rank);
-	if (at < 0)
+	if (at == NAT_ENTRY_SLOTS)
 		return 0;
 	c->nat_key.slot = at;
 	err = bpf_map_update_elem(&nat_entries, &c->nat_key, n, BPF_NOEXIST);

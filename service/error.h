@@ -75,14 +75,14 @@ INLINE bool error_trim(struct __sk_buff *skb)
 	return !config.policy || icmp_trim(skb);
 }
 
-/* Finds the flow that the CPU's ICMP error is about, and rewrites what it quotes. Returns 0, SERVICE_NONE or a drop reason. */
-APART int error_translate(struct __sk_buff *skb, __u32 own)
+/* Finds the flow that the CPU's ICMP error is about, and rewrites what it quotes. Returns 0, NEXT_CONTINUE or a drop reason. */
+APART enum next error_translate(struct __sk_buff *skb, __u32 own)
 {
 	struct cpu *c = cpu_this();
 	struct nat_entry *t;
 
 	if (!c || inner_parse(skb))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	about_reply(c);
 	c->to.option = false;
 	c->to.encap = false;
@@ -96,17 +96,17 @@ APART int error_translate(struct __sk_buff *skb, __u32 own)
 	if (t)
 		return error_is_cross_family(t) ? error_cross_family(skb, c, t, true) : error_to_client(skb, c, t);
 	if (!nat_entry_search(true))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
 	if (!t)
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (!error_trim(skb))
 		return DROP_REWRITE;
 	return error_is_cross_family(t) ? error_cross_family(skb, c, t, false) : error_to_backend(skb, c, t);
 }
 
-/* Turns the CPU's ICMP error to whom it is for, and the CPU's path; own: it came to the node's own address. Returns 0, SERVICE_NONE or a drop reason. */
-INLINE int service_error(struct __sk_buff *skb, struct cpu *c, bool own)
+/* Turns the CPU's ICMP error to whom it is for, and the CPU's path; own: it came to the node's own address. Returns 0, NEXT_CONTINUE or a drop reason. */
+INLINE enum next service_error(struct __sk_buff *skb, struct cpu *c, bool own)
 {
 	__u8 family = c->pkt.family;
 	int outcome = error_translate(skb, own);

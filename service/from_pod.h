@@ -38,32 +38,32 @@ INLINE bool service_needs_snat(struct cpu *c)
 	return c->path.flags & PATH_MASQUERADE;
 }
 
-/* What a pod sends to an address that may be a Service's. Returns 0, SERVICE_NONE or a drop reason. */
-INLINE int service_from_client(struct __sk_buff *skb, struct cpu *c)
+/* What a pod sends to an address that may be a Service's. Returns 0, NEXT_CONTINUE or a drop reason. */
+INLINE enum next service_from_client(struct __sk_buff *skb, struct cpu *c)
 {
 	int outcome, found = service_request(c, SCOPE_INTERNAL, skb->len);
 
-	if (found == SERVICE_NONE && c->path.flags & PATH_FRONTEND && address_owner(&c->pkt.dst) == OWNER_OTHER)
+	if (found == NEXT_CONTINUE && c->path.flags & PATH_FRONTEND && address_owner(&c->pkt.dst) == OWNER_OTHER)
 		return DROP_NO_SERVICE;
-	if (found != 0 && found != SERVICE_NEW)
+	if (found != NEXT_FORWARD && found != NEXT_NEW_FLOW)
 		return found;
 	outcome = service_path_pod(skb, c);
-	if (outcome || !found)
+	if (outcome || found == NEXT_FORWARD)
 		return outcome;
 	return service_connect(skb, c, service_needs_snat(c) ? &c->snat : NULL);
 }
 
-/* A pod's packet, on a path of Services: the CPU's. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet of such a path. */
-APART int service_from_pod(struct __sk_buff *skb)
+/* A pod's packet, on a path of Services: the CPU's. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet of such a path. */
+APART enum next service_from_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, false);
 	if (!proto_has_ports(c->pkt.proto))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (c->path.flags & PATH_ANSWERS) {
 		if (service_answer(c, skb->len, false))
 			return 0;
@@ -72,7 +72,7 @@ APART int service_from_pod(struct __sk_buff *skb)
 	}
 	if (c->path.flags & PATH_FRONTEND || (c->path.flags & PATH_NODE_PORTS && node_port_may_be(&c->pkt)))
 		return service_from_client(skb, c);
-	return SERVICE_NONE;
+	return NEXT_CONTINUE;
 }
 
 #endif

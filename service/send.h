@@ -8,14 +8,10 @@
 #include "encap.h"
 #include "../route/decide.h"
 
-/* Not a Service's. */
-#define SERVICE_NONE -1
-
 /* Decides where what the CPU's packet becomes leaves this node, whoever sends it. Returns 0 or a drop reason. Slow path. */
 APART int decide_rewritten(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	struct prefix *prefix;
 	struct endpoint *e;
 	struct path *p;
 	int outcome;
@@ -32,17 +28,11 @@ APART int decide_rewritten(struct __sk_buff *skb)
 	__builtin_memset(p, 0, sizeof(*p));
 	p->expires = clock_now() + config.hz;
 	p->epoch = epoch_sum(0, 0);
-	prefix = prefix_find(&c->pkt.dst);
-	if (config.tunnel && prefix && prefix->flags & PREFIX_TUNNEL) {
-		p->action = PATH_TUNNEL;
-		p->via = prefix->via;
-		p->mtu = tunnel_mtu();
+	outcome = decide_remote(skb, c, prefix_find(&c->pkt.dst));
+	if (outcome)
+		return outcome;
+	if (p->action == PATH_TUNNEL)
 		gateway_addr(&c->snat, c->pkt.family == 6);
-	} else {
-		outcome = decide_wire(skb, c);
-		if (outcome)
-			return outcome;
-	}
 	if (p->action != PATH_RESOLVE)
 		path_store(c, true);
 	return 0;

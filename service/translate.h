@@ -49,8 +49,8 @@ INLINE struct addr service_client(const struct packet *pkt)
 	return client;
 }
 
-/* Chooses a backend for the CPU's packet, which begins a flow, into the CPU's nat_entry. Returns 0, SERVICE_NONE or a drop reason. Cost: per flow. */
-APART int service_select(__u32 scope)
+/* Chooses a backend for the CPU's packet, which begins a flow, into the CPU's nat_entry. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per flow. */
+APART enum next service_select(__u32 scope)
 {
 	struct cpu *c = cpu_this();
 	struct nat_entry *n;
@@ -60,12 +60,12 @@ APART int service_select(__u32 scope)
 	struct addr client;
 
 	if (!c)
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	pkt = &c->pkt;
 	n = &c->nat_entry;
 	f = frontend_find(&pkt->dst, pkt->dport, pkt->proto, scope);
 	if (!f)
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (scope == SCOPE_EXTERNAL && f->flags & FRONTEND_RANGES && !source_allowed(f->service, &pkt->src))
 		return DROP_SOURCE_RANGE;
 	__builtin_memset(n, 0, sizeof(*n));
@@ -90,9 +90,6 @@ APART int service_select(__u32 scope)
 	return 0;
 }
 
-/* A flow that has its backend, but no row yet. */
-#define SERVICE_NEW -2
-
 /*
  * Keeps the row of a connection that ended, and so its port, for the one that its client begins from the same port: the backend's TIME-WAIT accepts that,
  * but not the connection of another client. False if the row has to go.
@@ -106,8 +103,8 @@ INLINE bool nat_entry_keep_port(struct cpu *c, const struct nat_entry *t)
 	return true;
 }
 
-/* Finds the flow of the CPU's packet, which a client sends, and what it becomes; or chooses a backend. Returns 0, SERVICE_NEW, SERVICE_NONE or a drop reason. */
-INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
+/* Finds the flow of the CPU's packet, which a client sends, and what it becomes; or chooses a backend. Returns 0, NEXT_NEW_FLOW, NEXT_CONTINUE or a drop reason. */
+INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
 {
 	bool syn = flow_syn(&c->pkt), tcp = c->pkt.proto == IPPROTO_TCP;
 	struct nat_entry *t = nat_entry_request(c, &c->pkt);
@@ -117,7 +114,7 @@ INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
 		t = nat_entry_indexed(c);
 	if (!t && !syn) {
 		if (!frontend_find(&c->pkt.dst, c->pkt.dport, c->pkt.proto, scope))
-			return SERVICE_NONE;
+			return NEXT_CONTINUE;
 		if (nat_entry_search(false))
 			t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
 	}
@@ -135,7 +132,7 @@ INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
 		return 0;
 	}
 	outcome = service_select(scope);
-	return outcome ? outcome : SERVICE_NEW;
+	return outcome ? outcome : NEXT_NEW_FLOW;
 }
 
 /* Makes the CPU's nat_entry a row. Returns 0 or a drop reason. Cost: per flow. */
@@ -258,29 +255,29 @@ INLINE int cross_begin(struct cpu *c)
 	return 0;
 }
 
-/* What comes in for a Service's address, or for the node's own (own): what it becomes, and its path. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */
-APART int service_from_wire(struct __sk_buff *skb, __u32 own)
+/* What comes in for a Service's address, or for the node's own (own): what it becomes, and its path. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet. */
+APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 {
 	struct cpu *c = cpu_this();
 	struct addr *snat = NULL;
 	int outcome, found;
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	c->path.action = PATH_NONE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, own);
 	if (!proto_has_ports(c->pkt.proto))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (own && service_port(&c->pkt) && service_answer(c, skb->len, true))
 		return service_path(skb, c);
 	if (own && !node_port_may_be(&c->pkt))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	found = service_request(c, SCOPE_EXTERNAL, skb->len);
-	if (found != 0 && found != SERVICE_NEW)
+	if (found != NEXT_FORWARD && found != NEXT_NEW_FLOW)
 		return found;
 	outcome = service_path(skb, c);
-	if (outcome || !found)
+	if (outcome || found == NEXT_FORWARD)
 		return outcome;
 	if (unlikely(cross_family(c))) {
 		outcome = cross_begin(c);
@@ -294,39 +291,39 @@ APART int service_from_wire(struct __sk_buff *skb, __u32 own)
 	return service_connect(skb, c, snat);
 }
 
-/* What comes for a pod that is a client or a backend; the CPU's path leads there. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */
-APART int service_to_client(struct __sk_buff *skb)
+/* What comes for a pod that is a client or a backend; the CPU's path leads there. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet. */
+APART enum next service_to_client(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, false);
 	if (!proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	/* The stack takes nothing by a wire that has the node's own name on it. */
 	if (config.legacy_routing && c->path.action == PATH_STACK && address_owner(&c->to.src) == OWNER_NODE)
 		c->path.action = PATH_POD;
 	return 0;
 }
 
-/* What the host's stack answers a client, behind a Service. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet where it may be one. */
-APART int service_from_host(struct __sk_buff *skb)
+/* What the host's stack answers a client, behind a Service. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet where it may be one. */
+APART enum next service_from_host(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	return rewrite_write(skb, c) ? 0 : nat_refusal(&c->pkt);
 }
 
 /* The same for a client that is a pod of this node. Cost: per packet from the host to a pod. */
-INLINE int service_to_pod(struct __sk_buff *skb, struct cpu *c)
+INLINE enum next service_to_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 
-	return e && endpoint_uses_services(e->slot) ? service_from_host(skb) : SERVICE_NONE;
+	return e && endpoint_uses_services(e->slot) ? service_from_host(skb) : NEXT_CONTINUE;
 }
 
 #endif

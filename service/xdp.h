@@ -230,7 +230,8 @@ INLINE int xdp_leave(const struct cpu *c)
 INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
 	struct nat_entry *t = NULL;
-	int side, verdict, written;
+	enum xdp_written written;
+	int side, verdict;
 
 	switch (xdp_find(c, &side, &t)) {
 	case XDP_KNOWN:
@@ -248,9 +249,9 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 	if (verdict == XDP_PASS)
 		return XDP_PASS;
 	written = unlikely(cross_family(c)) ? xdp_cross(ctx) : xdp_write(ctx, c);
-	if (!written)
+	if (written == XDP_UNCHANGED)
 		return XDP_PASS;
-	if (unlikely(written < 0)) {
+	if (unlikely(written == XDP_BROKEN)) {
 		count_bytes(c, DROP_CROSS_FAMILY, length);
 		return XDP_DROP;
 	}
