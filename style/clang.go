@@ -28,20 +28,8 @@ func CFile(name string, text []byte) []Finding {
 // blank replaces comments, strings and characters by spaces; lines stay where they are.
 func blank(text string) string {
 	out := []byte(text)
-	for i := 0; i < len(text); {
-		end := i + 1
-		switch {
-		case strings.HasPrefix(text[i:], "//"):
-			end = after(text, i+2, "\n") - 1
-		case strings.HasPrefix(text[i:], "/*"):
-			end = after(text, i+2, "*/")
-		case text[i] == '"' || text[i] == '\'':
-			end = literalEnd(text, i)
-		default:
-			i++
-			continue
-		}
-		for ; i < end && i < len(out); i++ {
+	for _, l := range literals(text) {
+		for i := l.begin; i < l.end; i++ {
 			if out[i] != '\n' {
 				out[i] = ' '
 			}

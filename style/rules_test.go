@@ -133,8 +133,8 @@ func TestFolders(t *testing.T) {
 	expect(t, found, "readme: no ## DESCRIPTION", "readme: missing")
 }
 
-func TestWords(t *testing.T) {
-	expect(t, Words("x", []byte("see pool.example.net"), []string{"example.net", "example.org"}), "word: example.net")
+func TestForbidden(t *testing.T) {
+	expect(t, Forbidden("x", []byte("see pool.example.net"), []string{"example.net", "example.org"}), "forbidden: example.net")
 }
 
 func TestDirectAndDependencies(t *testing.T) {
