@@ -52,7 +52,8 @@ type Attacher struct {
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	a := &Attacher{
 		Mode: TCX, dir: filepath.Join(d.dir, "links"), maps: &d.DatapathObjects,
-		programs: map[Hook]*ebpf.Program{FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, ToWire: d.ToWire, FromWireXDP: d.FromWireXdp},
+		programs: map[Hook]*ebpf.Program{FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, ToWire: d.ToWire,
+			FromWireXDP: d.FromWireXdp},
 	}
 	if noTCX {
 		a.Mode, a.Why = Clsact, "bpf.enableTCX is false"
@@ -62,8 +63,8 @@ func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	return a
 }
 
-// probeTCX asks what hangs on the loopback device: trying it would wait for two grace periods of RCU. With nothing there the
-// answer is that there is none; a kernel without TCX doesn't know the question.
+// probeTCX asks what hangs on the loopback device: trying it would wait for two grace periods of RCU. With nothing
+// there the answer is that there is none; a kernel without TCX doesn't know the question.
 func probeTCX() error {
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, os.ErrNotExist) {
@@ -75,9 +76,9 @@ func probeTCX() error {
 // ingress reports on which side of the device the hook is.
 func (h Hook) ingress() bool { return h == FromPod || h == FromWire }
 
-// Attach makes the hook's program the one on the device, in place of an older one of ours without a gap. It is idempotent.
-// The first TCX link on a device takes as long as a grace period of RCU, 7 to 20 ms (tcx_link_prog_attach), and the kernel
-// lets nobody else change a device meanwhile.
+// Attach makes the hook's program the one on the device, in place of an older one of ours without a gap. It is
+// idempotent. The first TCX link on a device takes as long as a grace period of RCU, 7 to 20 ms (tcx_link_prog_attach),
+// and the kernel lets nobody else change a device meanwhile.
 func (a *Attacher) Attach(hook Hook, name string, index int) error {
 	var err error
 	if a.Mode == TCX {
@@ -176,14 +177,16 @@ func attachedTo(l link.Link) int {
 }
 
 func clsact(index int) *netlink.Clsact {
-	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0),
+		Parent: netlink.HANDLE_CLSACT}}
 }
 
-// attachInterim hangs an ingress hook on the qdisc ingress, for clsact has every packet that any device sends pay for its egress side. An
-// egress hook can't be beside that one, which takes all filters for its own.
+// attachInterim hangs an ingress hook on the qdisc ingress, for clsact has every packet that any device sends pay for
+// its egress side. An egress hook can't be beside that one, which takes all filters for its own.
 func (a *Attacher) attachInterim(hook Hook, name string, index int) (lasting bool, err error) {
 	if hook.ingress() {
-		qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS}}
+		qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index,
+			Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS}}
 		if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, os.ErrExist) {
 			return false, fmt.Errorf("add ingress qdisc: %w", err)
 		}
@@ -226,8 +229,9 @@ func (a *Attacher) attachClsact(hook Hook, index int) error {
 	return netlink.FilterReplace(a.filter(hook, index))
 }
 
-// dropFilter removes the filter that hung on the device before the link. The qdisc stays, and costs nothing where a link decides: taking it off a
-// device that is up deactivates the device's own queue (qdisc_graft), and what the host sends meanwhile is lost.
+// dropFilter removes the filter that hung on the device before the link. The qdisc stays, and costs nothing where a
+// link decides: taking it off a device that is up deactivates the device's own queue (qdisc_graft), and what the host
+// sends meanwhile is lost.
 func (a *Attacher) dropFilter(hook Hook, index int) error {
 	ours := a.filter(hook, index)
 	filters, err := netlink.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, ours.Parent)
@@ -251,7 +255,8 @@ func (h Hook) parent() uint32 {
 
 func (a *Attacher) filter(hook Hook, index int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
-		FilterAttrs:  netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent(), Handle: 1, Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent(), Handle: 1,
+			Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
 		Fd:           a.programs[hook].FD(),
 		Name:         filterPrefix + string(hook),
 		DirectAction: true,

@@ -19,7 +19,8 @@ import (
 func fuzzWorlds(t testing.TB) []*world {
 	t.Helper()
 	var list []*world
-	for _, s := range []Settings{settingsOf(), settingsOf(masquerading, tracking), settingsOf(masquerading, tunnel4), settingsOf(masquerading, legacy)} {
+	for _, s := range []Settings{settingsOf(), settingsOf(masquerading, tracking), settingsOf(masquerading, tunnel4),
+		settingsOf(masquerading, legacy)} {
 		s.NatPortMin, s.NatPortMax, s.Monitor, s.EventRate = 50000, 50003, 1, 10
 		list = append(list, newWorld(t, s, nil))
 	}
@@ -28,7 +29,8 @@ func fuzzWorlds(t testing.TB) []*world {
 
 // places are the hooks that packets are thrown at.
 func places() []string {
-	return []string{"from_pod linka", "from_wire eth0", "from_pod linkb", "from_wire vx0", "to_wire eth0", "to_wire vx0", "to_pod linka", "from_pod other0"}
+	return []string{"from_pod linka", "from_wire eth0", "from_pod linkb", "from_wire vx0", "to_wire eth0",
+		"to_wire vx0", "to_pod linka", "from_pod other0"}
 }
 
 // allFrames are the packets of all tables.
@@ -78,7 +80,8 @@ func (w *world) throw(t testing.TB, at string, frame []byte) error {
 		}
 	}
 	if err := judge(at, counted, answers, r); err != nil {
-		return fmt.Errorf("%w\nin  %s\nout %s", err, packet.Format(frame, worldNames()), packet.Format(r.Out, worldNames()))
+		return fmt.Errorf("%w\nin  %s\nout %s", err, packet.Format(frame, worldNames()),
+			packet.Format(r.Out, worldNames()))
 	}
 	return nil
 }
@@ -121,7 +124,9 @@ func judgeSender(at, want string, out []byte) error {
 	}
 	may := []string{"gw", "node", map[string]string{"linka": "a", "linkb": "b"}[device]}
 	src := senderOf(out)
-	if src.IsValid() && !slices.ContainsFunc(may, func(name string) bool { return slices.Contains(families(worldNames()[name]), src) }) {
+	if src.IsValid() && !slices.ContainsFunc(may, func(name string) bool {
+		return slices.Contains(families(worldNames()[name]), src)
+	}) {
 		return fmt.Errorf("%s from %s", want, src)
 	}
 	return nil

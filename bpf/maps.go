@@ -84,8 +84,8 @@ func (d *Datapath) pin(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) 
 	return nil
 }
 
-// migrate copies rows into a map that replaces a pinned one of the same row layout, and says what it did. Rows that the agent's tables don't write again
-// (flows, epochs) would be lost otherwise.
+// migrate copies rows into a map that replaces a pinned one of the same row layout, and says what it did. Rows that the
+// agent's tables don't write again (flows, epochs) would be lost otherwise.
 func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	from, err := ebpf.LoadPinnedMap(d.mapPin(name), nil)
 	if err != nil {
@@ -117,11 +117,17 @@ func (d *Datapath) mapByName(name string) *ebpf.Map { return d.MapsByName()[name
 // MapsByName returns all maps of the datapath.
 func (d *Datapath) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		"affinities": d.Affinities, "backends": d.Backends, "choices": d.Choices, "frontends": d.Frontends, "origins": d.Origins,
-		"socket_outcomes": d.SocketOutcomes, "cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs, "events": d.Events, "flows": d.Flows,
-		"fragments": d.Fragments, "kept_flows": d.KeptFlows, "loads": d.Loads, "maglev_tables": d.MaglevTables, "members": d.Members, "own_filter": d.OwnFilter, "paths": d.Paths, "peer_classes": d.PeerClasses, "peer_prefixes": d.PeerPrefixes,
-		"peers": d.Peers, "pod_links": d.PodLinks, "port_indexes": d.PortIndexes, "pod_netns": d.PodNetns, "policies": d.Policies, "policy_pairs": d.PolicyPairs, "prefixes": d.Prefixes,
-		"shares": d.Shares, "source_ranges": d.SourceRanges, "translations": d.Translations, "unwanted": d.Unwanted, "unwanted_prefixes": d.UnwantedPrefixes, "verdicts": d.Verdicts, "wires": d.Wires,
+		"affinities": d.Affinities, "backends": d.Backends, "choices": d.Choices, "frontends": d.Frontends,
+		"origins":         d.Origins,
+		"socket_outcomes": d.SocketOutcomes, "cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs,
+		"events": d.Events, "flows": d.Flows,
+		"fragments": d.Fragments, "kept_flows": d.KeptFlows, "loads": d.Loads, "maglev_tables": d.MaglevTables,
+		"members": d.Members, "own_filter": d.OwnFilter, "paths": d.Paths, "peer_classes": d.PeerClasses,
+		"peer_prefixes": d.PeerPrefixes,
+		"peers":         d.Peers, "pod_links": d.PodLinks, "port_indexes": d.PortIndexes, "pod_netns": d.PodNetns,
+		"policies": d.Policies, "policy_pairs": d.PolicyPairs, "prefixes": d.Prefixes,
+		"shares": d.Shares, "source_ranges": d.SourceRanges, "translations": d.Translations, "unwanted": d.Unwanted,
+		"unwanted_prefixes": d.UnwantedPrefixes, "verdicts": d.Verdicts, "wires": d.Wires,
 		"xdp_ports": d.XdpPorts, "xdp_wires": d.XdpWires,
 	}
 }

@@ -77,7 +77,8 @@ func (w *socketWorld) services(f packet.Family) {
 		{clusterIP, 87, DatapathFrontend{Flags: anyway, Affinity: 3600, Service: 87, Port: 1}, []uint16{8001}},
 		{clusterIP, 88, DatapathFrontend{Flags: anyway, Affinity: 3600, Service: 87, Port: 2}, []uint16{8002}},
 		{anyIP, 30080, DatapathFrontend{Flags: anyway}, []uint16{8001}},
-		{anyIP, 30081, DatapathFrontend{Flags: anyway | uint32(DatapathFrontendFlagFRONTEND_THIS_NODE)}, []uint16{8001}},
+		{anyIP, 30081, DatapathFrontend{Flags: anyway | uint32(DatapathFrontendFlagFRONTEND_THIS_NODE)},
+			[]uint16{8001}},
 	} {
 		w.frontend(f, netip.AddrPortFrom(s.addr(f), s.port), s.row, s.ports...)
 	}
@@ -112,7 +113,8 @@ func (w *socketWorld) checkOrigins(t *testing.T) {
 	must(t, Each(w.d.Origins, func(key *DatapathOriginKey, asked *DatapathOrigin) bool {
 		var b DatapathBackend
 		if err := w.d.Backends.Lookup(asked.Backend, &b); err != nil || b.Addr != key.Addr || b.Port != key.Port {
-			t.Errorf("a socket at %s port %d was sent to backend %d: %+v, %v", key.Addr.Netip(), Port(key.Port), asked.Backend, b, err)
+			t.Errorf("a socket at %s port %d was sent to backend %d: %+v, %v", key.Addr.Netip(), Port(key.Port),
+				asked.Backend, b, err)
 		}
 		n++
 		return true
@@ -139,7 +141,8 @@ func (w *socketWorld) check(t *testing.T, r socketRow, f packet.Family) {
 		}
 		return
 	}
-	if got.Error != "" || !slices.Contains(r.servers, got.Server) || got.Peer != netip.AddrPortFrom(to.Addr().Unmap(), to.Port()) {
+	if got.Error != "" || !slices.Contains(r.servers, got.Server) ||
+		got.Peer != netip.AddrPortFrom(to.Addr().Unmap(), to.Port()) {
 		t.Errorf("%+v, want an answer of one of %v from %s", got, r.servers, to)
 	}
 }
@@ -149,7 +152,8 @@ func TestSocketsMapped(t *testing.T) {
 	w := newSocketWorld(t, nil)
 	w.services(packet.IPv4)
 	for _, network := range []string{"mapped", "datagram"} {
-		w.check(t, socketRow{network: network, to: mappedIP, port: 80, servers: []uint16{8001}, counted: counted}, packet.IPv6)
+		w.check(t, socketRow{network: network, to: mappedIP, port: 80, servers: []uint16{8001}, counted: counted},
+			packet.IPv6)
 	}
 }
 
@@ -195,7 +199,9 @@ func TestSocketsOfTheHostOnly(t *testing.T) {
 func TestSocketOfOneFamily(t *testing.T) {
 	w := newSocketWorld(t, nil)
 	w.services(packet.IPv4)
-	must(t, w.d.Backends.Put(uint32(8001), DatapathBackend{Addr: Addr(netip.MustParseAddr("::1")), Port: Port(8001), Proto: 6}))
-	row := socketRow{network: "tcp4", to: clusterIP, port: 80, errno: "unreachable", counted: DatapathSocketOutcomeSOCKET_FAMILY}
+	must(t, w.d.Backends.Put(uint32(8001), DatapathBackend{Addr: Addr(netip.MustParseAddr("::1")), Port: Port(8001),
+		Proto: 6}))
+	row := socketRow{network: "tcp4", to: clusterIP, port: 80, errno: "unreachable",
+		counted: DatapathSocketOutcomeSOCKET_FAMILY}
 	w.check(t, row, packet.IPv4)
 }

@@ -92,7 +92,8 @@ func TestOutside(t *testing.T) {
 	o.are("a pod from before its node", "x/early n1 10.9.0.1")
 	o.pod("web", "n1", "10.0.1.2", "fd00:1::2")
 	o.pod("far", "n2", "10.0.1.7")
-	insertRow(o, o.tables.Pods, &Pod{Namespace: "x", Name: "host", NodeName: "n1", HostNetwork: true, Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.1")}})
+	insertRow(o, o.tables.Pods, &Pod{Namespace: "x", Name: "host", NodeName: "n1", HostNetwork: true,
+		Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.1")}})
 	o.pod("half", "n1", "10.0.1.3", "fd00:9::3")
 	o.are("only what is in no podCIDR", "x/early n1 10.9.0.1", "x/half n1 fd00:9::3")
 
@@ -109,7 +110,8 @@ func TestOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	txn.Commit()
-	insertRow(o, o.tables.Pods, &Pod{Namespace: "x", Name: "half", NodeName: "n1", Phase: "Succeeded", Addresses: early.Addresses})
+	insertRow(o, o.tables.Pods, &Pod{Namespace: "x", Name: "half", NodeName: "n1", Phase: "Succeeded",
+		Addresses: early.Addresses})
 	o.are("a pod that went, and one that ended")
 	o.node("n2", "10.0.2.0/24")
 	o.are("a pod of a node that came", "x/far n2 10.0.1.7")

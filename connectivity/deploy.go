@@ -136,10 +136,13 @@ func (s *server) warning(ctx context.Context, p *pod, known string) string {
 	defer cancel()
 	var events corev1.EventList
 	selector := url.QueryEscape("involvedObject.name=" + p.name + ",type=" + corev1.EventTypeWarning)
-	if err := s.Get(ctx, "/api/v1/namespaces/"+p.namespace+"/events?fieldSelector="+selector, &events); err != nil || len(events.Items) == 0 {
+	if err := s.Get(ctx, "/api/v1/namespaces/"+p.namespace+"/events?fieldSelector="+selector, &events); err != nil ||
+		len(events.Items) == 0 {
 		return known
 	}
-	last := slices.MaxFunc(events.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	last := slices.MaxFunc(events.Items, func(a, b corev1.Event) int {
+		return a.LastTimestamp.Compare(b.LastTimestamp.Time)
+	})
 	return fmt.Sprintf("%s (%s: %s)", known, last.Reason, last.Message)
 }
 

@@ -157,7 +157,8 @@ func (p *planner) reach(client, server *pod) (list []check) {
 		}
 		tcp, udp := netip.AddrPortFrom(a, server.ports.tcp), netip.AddrPortFrom(a, server.ports.udp)
 		list = append(list, web, server.check(client, a, fmt.Sprintf("%d/TCP", tcp.Port()), "tcp://"+tcp.String()),
-			server.check(client, a, fmt.Sprintf("%d/UDP", udp.Port()), "udp://"+udp.String()), server.check(client, a, "8/ICMP", "icmp://"+host(a)))
+			server.check(client, a, fmt.Sprintf("%d/UDP", udp.Port()), "udp://"+udp.String()),
+			server.check(client, a, "8/ICMP", "icmp://"+host(a)))
 	}
 	return list
 }
@@ -165,7 +166,8 @@ func (p *planner) reach(client, server *pod) (list []check) {
 // check is one of a pod at one of its addresses.
 func (p *pod) check(from *pod, at netip.Addr, port, url string) check {
 	scheme, _, _ := strings.Cut(url, ":")
-	return check{from: from, target: p, at: at, to: p.name + " by " + scheme, port: port, probe: Probe{URL: url, Timeout: answerTime}}
+	return check{from: from, target: p, at: at, to: p.name + " by " + scheme, port: port,
+		probe: Probe{URL: url, Timeout: answerTime}}
 }
 
 func (p *planner) http(client, server *pod, a netip.Addr) check {

@@ -112,5 +112,6 @@ func (r *Row) TableRow() []string {
 	if r.Do != "" {
 		text += " " + r.Do
 	}
-	return []string{string(r.Hook), r.Verdict, r.Reason, strconv.FormatUint(r.Packets, 10), strconv.FormatUint(r.Bytes, 10), text}
+	return []string{string(r.Hook), r.Verdict, r.Reason, strconv.FormatUint(r.Packets, 10),
+		strconv.FormatUint(r.Bytes, 10), text}
 }

@@ -166,7 +166,10 @@ func TestDeleteAsyncRetry(t *testing.T) {
 			if err := a.DeleteAsync(t.Context(), req.Attachment()); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the deletion is finished", func() bool { _, taken := a.slots.of(req.Attachment()); return !taken })
+			eventually(t, "the deletion is finished", func() bool {
+				_, taken := a.slots.of(req.Attachment())
+				return !taken
+			})
 			if f := n.files(); len(f) != 0 || a.find(req.Attachment()) != nil {
 				t.Errorf("left: %v", f)
 			}

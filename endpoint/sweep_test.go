@@ -87,7 +87,8 @@ func TestSweep(t *testing.T) {
 	lost := Stray{Name: rows["lost"].LinkName, Index: rows["lost"].LinkIndex, Pod: true}
 	a = a.restart(host, lost)
 	for name, want := range map[string]string{
-		rows["known"].LinkName: "up", rows["lost"].LinkName: "down", rows["orphan"].LinkName: "gone", "myelin0": "down", "inside": "gone",
+		rows["known"].LinkName: "up", rows["lost"].LinkName: "down", rows["orphan"].LinkName: "gone", "myelin0": "down",
+		"inside": "gone",
 	} {
 		if got := host.state(name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
@@ -109,8 +110,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestSweepEndedNamespace: what a namespace leaves for a moment that has ended is no stray any more when it is looked at
-// again.
+// TestSweepEndedNamespace: what a namespace leaves for a moment that has ended is no stray any more when it is looked
+// at again.
 func TestSweepEndedNamespace(t *testing.T) {
 	n := newNode(t, "10.0.0.0/24")
 	a, req, host := n.start(), n.request("web"), openHost(t)

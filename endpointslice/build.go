@@ -105,7 +105,9 @@ func appendPorts(out []cluster.SlicePort, s *cluster.Service, pod *cluster.Pod) 
 		number := p.Port
 		switch {
 		case p.TargetName != "":
-			i := slices.IndexFunc(pod.Ports, func(c cluster.Port) bool { return c.Name == p.TargetName && c.Protocol == p.Protocol })
+			i := slices.IndexFunc(pod.Ports, func(c cluster.Port) bool {
+				return c.Name == p.TargetName && c.Protocol == p.Protocol
+			})
 			if i < 0 {
 				continue
 			}

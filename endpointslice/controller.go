@@ -72,7 +72,8 @@ func (c *Controller) round(f *cluster.Follower) [5]<-chan struct{} {
 	r := c.DB.ReadTxn()
 	changes := f.Next(r)
 	copy(wait[:], changes.More[:])
-	u := update{Controller: c, cluster: r, touched: map[cluster.Key]bool{}, fresh: map[string]bool{}, moved: map[string]bool{}}
+	u := update{Controller: c, cluster: r, touched: map[cluster.Key]bool{}, fresh: map[string]bool{},
+		moved: map[string]bool{}}
 	for change := range changes.Services {
 		u.service(change.Object, change.Deleted)
 	}

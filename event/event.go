@@ -102,8 +102,10 @@ func NewDecoder(names Names, boot time.Time) *Decoder {
 // Decode names everything in r.
 func (d *Decoder) Decode(r *Raw) *Event {
 	e := &Event{
-		Time: d.boot.Add(time.Duration(r.TimeNs)), Type: TypeOf(r), Src: d.party(r.Src, r.Sport), Dst: d.party(r.Dst, r.Dport),
-		Protocol: r.Proto, EtherType: bpf.Port(r.Ethertype), TCPFlags: TCPFlags(r.TcpFlags), Length: r.Length, Index: r.Ifindex,
+		Time: d.boot.Add(time.Duration(r.TimeNs)), Type: TypeOf(r), Src: d.party(r.Src, r.Sport),
+		Dst:      d.party(r.Dst, r.Dport),
+		Protocol: r.Proto, EtherType: bpf.Port(r.Ethertype), TCPFlags: TCPFlags(r.TcpFlags), Length: r.Length,
+		Index:     r.Ifindex,
 		Interface: d.Names.Link(int(r.Ifindex)), Endpoint: r.Slot,
 	}
 	if hooks := drop.Hooks(); int(r.Hook) < len(hooks) {

@@ -40,7 +40,8 @@ func (r Rules) String() string {
 
 // RulesOf names the numbers that the datapath keeps, by direction; 0 is none.
 func RulesOf(names Names, numbers [2]uint32) Rules {
-	return Rules{RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_INGRESS]), RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_EGRESS])}
+	return Rules{RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_INGRESS]),
+		RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_EGRESS])}
 }
 
 // RuleName is a rule's object and place, or its number if it is no more; empty

@@ -72,7 +72,8 @@ func (e *Event) String() string {
 		return fmt.Sprintf("%s %d events lost", e.Time.Format("15:04:05.000000"), e.Lost)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %-9s %s", e.Time.Format("15:04:05.000000"), e.Hook, strings.ReplaceAll(string(e.Type), "-", " "))
+	fmt.Fprintf(&b, "%s %-9s %s", e.Time.Format("15:04:05.000000"), e.Hook,
+		strings.ReplaceAll(string(e.Type), "-", " "))
 	if e.Reason != "" {
 		fmt.Fprintf(&b, ": %s", e.Reason)
 	}

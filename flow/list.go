@@ -132,7 +132,8 @@ func (f *Flow) TableRow() []string {
 	if f.Denied {
 		course[0] = "denied"
 	}
-	return append(append([]string{f.Src.String(), f.Dst.String(), f.Protocol, translated}, course...), f.Rules.String(), f.ID)
+	return append(append([]string{f.Src.String(), f.Dst.String(), f.Protocol, translated}, course...),
+		f.Rules.String(), f.ID)
 }
 
 // TableHeader names the columns of TableRow.
@@ -152,7 +153,8 @@ func (c *Course) TableRow() []string {
 		flags = c.Sent.TCPFlags.String() + "/" + c.Received.TCPFlags.String()
 	}
 	return []string{
-		state, both(c.Sent.Packets, c.Received.Packets), both(c.Sent.Bytes, c.Received.Bytes), flags, c.Age.String(), c.Idle.String(),
+		state, both(c.Sent.Packets, c.Received.Packets), both(c.Sent.Bytes, c.Received.Bytes), flags, c.Age.String(),
+		c.Idle.String(),
 	}
 }
 

@@ -37,7 +37,8 @@ const (
 )
 
 // of makes the client of one kind.
-func (c *clients) of(gvk schema.GroupVersionKind, object, list runtime.Object, accept string) (*rest.RESTClient, error) {
+func (c *clients) of(gvk schema.GroupVersionKind, object, list runtime.Object,
+	accept string) (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
 	gv := gvk.GroupVersion()
 	metav1.AddToGroupVersion(scheme, gv)
@@ -132,8 +133,10 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 // definitions are the CustomResourceDefinitions' names alone.
 func (c *clients) definitions() (*listWatch, error) {
 	k := &kind{
-		GroupVersionKind: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"},
-		resource:         "customresourcedefinitions", object: &metav1.PartialObjectMetadata{}, list: &metav1.PartialObjectMetadataList{},
+		GroupVersionKind: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1",
+			Kind: "CustomResourceDefinition"},
+		resource: "customresourcedefinitions", object: &metav1.PartialObjectMetadata{},
+		list: &metav1.PartialObjectMetadataList{},
 	}
 	k.convert = noRow
 	client, err := c.of(k.GroupVersionKind, k.object, k.list, asJSON)

@@ -37,7 +37,8 @@ type backoff struct {
 
 func (b *backoff) next() time.Duration {
 	if time.Since(b.last) > healthyFor+backoffMax {
-		b.Backoff = wait.Backoff{Duration: backoffMin, Cap: backoffMax, Steps: int(backoffMax / backoffMin), Factor: 2, Jitter: 1}
+		b.Backoff = wait.Backoff{Duration: backoffMin, Cap: backoffMax, Steps: int(backoffMax / backoffMin), Factor: 2,
+			Jitter: 1}
 	}
 	b.last = time.Now()
 	return b.Step()
@@ -67,9 +68,11 @@ func (s *Source) follow(ctx context.Context, k *kind, c *clients) {
 
 // reflectKind lists and watches, again and again. failed says how long to wait, 0: as
 // long as others do, and what ends the wait.
-func reflectKind(ctx context.Context, lw *listWatch, to cache.ReflectorStore, failed func(error) (time.Duration, <-chan struct{})) {
+func reflectKind(ctx context.Context, lw *listWatch, to cache.ReflectorStore,
+	failed func(error) (time.Duration, <-chan struct{})) {
 	log := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(lw, nil, to, cache.ReflectorOptions{Logger: &log, Name: lw.resource, TypeDescription: lw.Kind})
+	r := cache.NewReflectorWithOptions(lw, nil, to, cache.ReflectorOptions{Logger: &log, Name: lw.resource,
+		TypeDescription: lw.Kind})
 	var delay backoff
 	for ctx.Err() == nil {
 		var pause time.Duration

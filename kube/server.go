@@ -114,7 +114,8 @@ func fromAccount(o Options) (*rest.Config, error) {
 	}
 	host, port := o.Env("KUBERNETES_SERVICE_HOST"), o.Env("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, errors.New("k8sServiceHost must be set: neither it nor KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say where the API server is")
+		return nil, errors.New("k8sServiceHost must be set: neither it nor KUBERNETES_SERVICE_HOST and " +
+			"KUBERNETES_SERVICE_PORT say where the API server is")
 	}
 	c.Host = "https://" + net.JoinHostPort(host, port)
 	return c, nil

@@ -70,7 +70,8 @@ func (s *Source) State() (State, <-chan struct{}) {
 	for _, k := range s.kinds {
 		state := s.states[k]
 		out.Kinds = append(out.Kinds, Kind{
-			Name: k.Kind, Objects: k.rows.count(txn), Refused: len(refused[k.Kind]), Listed: state.listed, Missing: state.missing, Problem: state.problem,
+			Name: k.Kind, Objects: k.rows.count(txn), Refused: len(refused[k.Kind]), Listed: state.listed,
+			Missing: state.missing, Problem: state.problem,
 		})
 	}
 	return out, s.changed
@@ -99,7 +100,8 @@ func (s *Source) contact() {
 	c.mu.Unlock()
 	switch {
 	case problem != "" && !said:
-		s.Log.Warn("the API server doesn't answer; what it said stays in force", "server", s.Server.Address(), "error", problem)
+		s.Log.Warn("the API server doesn't answer; what it said stays in force", "server", s.Server.Address(), "error",
+			problem)
 	case problem == "" && said:
 		s.Log.Info("the API server answers again", "server", s.Server.Address())
 	}

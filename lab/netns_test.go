@@ -51,7 +51,8 @@ func isFreshMachine(t *testing.T, propagation uintptr) bool {
 	return false
 }
 
-// netnsMounts are the mount points at and below the directory of named namespaces, with " shared" behind those that are.
+// netnsMounts are the mount points at and below the directory of named namespaces, with " shared" behind those that
+// are.
 func netnsMounts(t *testing.T) (list []string) {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")
@@ -78,8 +79,8 @@ func ipNetns(t *testing.T, verb, name string) {
 	}
 }
 
-// TestSomebodysNetns: a namespace that somebody makes beside labs, the first by `ip netns` on the machine, does not keep
-// them from being removed, nor they it.
+// TestSomebodysNetns: a namespace that somebody makes beside labs, the first by `ip netns` on the machine, does not
+// keep them from being removed, nor they it.
 func TestSomebodysNetns(t *testing.T) { onFreshMachine(t, testSomebodysNetns) }
 
 func testSomebodysNetns(t *testing.T) {

@@ -171,7 +171,8 @@ func parseObject(file string, doc []byte) ([]*object, error) {
 	case o.Kind == "" || o.Name == "":
 		return nil, fmt.Errorf("%s: an object without kind or metadata.name", file)
 	case strings.ContainsAny(o.Kind+o.Namespace+o.Name, "/\x00"):
-		return nil, fmt.Errorf("%s: kind, namespace or name can't be a file's: %q %q %q", file, o.Kind, o.Namespace, o.Name)
+		return nil, fmt.Errorf("%s: kind, namespace or name can't be a file's: %q %q %q", file, o.Kind,
+			o.Namespace, o.Name)
 	}
 	if o.inNamespace() && o.Namespace == "" {
 		o.Namespace = metav1.NamespaceDefault

@@ -168,7 +168,9 @@ func (o *wireOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Wi
 			err = errors.Join(err, os.Remove(pin))
 		}
 	}
-	return errors.Join(err, prune(o.datapath.Wires, o.epochs, func(i uint32, _ bpf.DatapathWire) bool { return indexes[i] }))
+	return errors.Join(err, prune(o.datapath.Wires, o.epochs, func(i uint32, _ bpf.DatapathWire) bool {
+		return indexes[i]
+	}))
 }
 
 type prefixOps struct {
@@ -202,5 +204,7 @@ func (o *prefixOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*
 	for p := range rows {
 		wanted[bpf.Prefix(p.Prefix)] = true
 	}
-	return prune(o.datapath.Prefixes, o.epochs, func(k bpf.DatapathPrefixKey, _ bpf.DatapathPrefix) bool { return wanted[k] })
+	return prune(o.datapath.Prefixes, o.epochs, func(k bpf.DatapathPrefixKey, _ bpf.DatapathPrefix) bool {
+		return wanted[k]
+	})
 }

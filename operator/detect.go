@@ -29,7 +29,8 @@ func (c *Cilium) String() string {
 	for _, p := range []struct {
 		name string
 		list []string
-	}{{"DaemonSet", c.DaemonSets}, {"pods such as", c.Pods[:min(len(c.Pods), 1)]}, {"CustomResourceDefinitions such as", c.Definitions[:min(len(c.Definitions), 1)]}} {
+	}{{"DaemonSet", c.DaemonSets}, {"pods such as", c.Pods[:min(len(c.Pods), 1)]},
+		{"CustomResourceDefinitions such as", c.Definitions[:min(len(c.Definitions), 1)]}} {
 		if len(p.list) > 0 {
 			parts = append(parts, p.name+" "+strings.Join(p.list, ", "))
 		}
@@ -37,7 +38,8 @@ func (c *Cilium) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// CiliumNodeLabel is "true" on nodes that are Cilium's still while a cluster goes over: its agents are kept to them, and Myelin's off them.
+// CiliumNodeLabel is "true" on nodes that are Cilium's still while a cluster goes over: its agents are kept to them,
+// and Myelin's off them.
 const CiliumNodeLabel = "myelin.io/cilium"
 
 // Steps are how to go from Cilium to Myelin, node by node.
@@ -71,7 +73,8 @@ const steps = `Cilium runs in this cluster. Both would program the same nodes. T
 // with definitions that bear its label. nil: there is none.
 func DetectCilium(ctx context.Context, c *kube.Client) (*Cilium, error) {
 	found := &Cilium{}
-	daemons := kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DaemonSet"}, Plural: "daemonsets"}
+	daemons := kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DaemonSet"},
+		Plural: "daemonsets"}
 	var err error
 	if found.DaemonSets, err = names(ctx, c, daemons.Path("", "")+"?fieldSelector=metadata.name%3Dcilium"); err != nil {
 		return nil, fmt.Errorf("look for Cilium's DaemonSet: %w", err)
@@ -91,7 +94,8 @@ func DetectCilium(ctx context.Context, c *kube.Client) (*Cilium, error) {
 }
 
 func definitionsResource() kube.Resource {
-	return kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}, Plural: "customresourcedefinitions"}
+	return kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1",
+		Kind: "CustomResourceDefinition"}, Plural: "customresourcedefinitions"}
 }
 
 // names are those of a list's objects.

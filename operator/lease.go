@@ -41,7 +41,8 @@ type lease struct {
 }
 
 func newLease(c *kube.Client, namespace, identity string, log *slog.Logger, now func() time.Time) *lease {
-	r := kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}, Plural: "leases"}
+	r := kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1",
+		Kind: "Lease"}, Plural: "leases"}
 	return &lease{client: c, path: r.Path(namespace, ""), identity: identity, log: log, now: now}
 }
 

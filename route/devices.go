@@ -205,7 +205,8 @@ func (d *devices) write(s selection) (moved []*Device, err error) {
 	for i, link := range d.links {
 		row := link
 		row.Addresses = d.addresses[i]
-		row.Gateways, row.Default4, row.Default6 = d.defaults[i].Gateways, d.defaults[i].Default4, d.defaults[i].Default6
+		row.Gateways, row.Default4, row.Default6 = d.defaults[i].Gateways, d.defaults[i].Default4,
+			d.defaults[i].Default6
 		row.Kind, row.Why = s.classify(&row)
 		if row.Kind == Pod {
 			row.Addresses = nil

@@ -41,7 +41,8 @@ func (*Sysctl) TableHeader() []string {
 
 // TableRow is the row as text.
 func (s *Sysctl) TableRow() []string {
-	return []string{s.Name, strings.Join(append([]string{s.Want}, s.Accept...), "|"), s.Have, s.Was, s.Why, s.Status.String()}
+	return []string{s.Name, strings.Join(append([]string{s.Want}, s.Accept...), "|"), s.Have, s.Was, s.Why,
+		s.Status.String()}
 }
 
 func sysctlName() statedb.Index[*Sysctl, string] {

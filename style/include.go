@@ -47,7 +47,8 @@ func SelfContained(root, compiler string, headers []string) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	arguments := []string{"-target", "bpf", "-fsyntax-only", "-x", "c", "-O2", "-Wall", "-Wno-unused-function", "-Werror"}
+	arguments := []string{"-target", "bpf", "-fsyntax-only", "-x", "c", "-O2", "-Wall", "-Wno-unused-function",
+		"-Werror"}
 	for _, library := range libraries {
 		arguments = append(arguments, "-I"+library)
 	}

@@ -103,8 +103,8 @@ func codeFolders(files []string) []string {
 	return slices.DeleteFunc(slices.Compact(folders), func(folder string) bool { return folder == "cmd" })
 }
 
-// Rows reads a table of rules: a row a line, fields by white space, the last one the rest of the line; # begins a comment.
-// A row with fewer fields is an error: each has to give its reason.
+// Rows reads a table of rules: a row a line, fields by white space, the last one the rest of the line; # begins a
+// comment. A row with fewer fields is an error: each has to give its reason.
 func Rows(path string, fields int) ([][]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -78,7 +78,9 @@ func TestTree(t *testing.T) {
 	for name := range files {
 		names = append(names, name)
 	}
-	found = append(found, Folders(names, func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(root, name)) })...)
+	found = append(found, Folders(names, func(name string) ([]byte, error) {
+		return os.ReadFile(filepath.Join(root, name))
+	})...)
 	direct, err := Direct(files["go.mod"], having(files, true, ".go"))
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ func tabWidth(name string) int {
 }
 
 // Width finds lines of more than MaxColumns columns. Lines that cannot be wrapped are exempt: rows of Markdown tables,
-// lines without a space to break at, and raw strings and struct tags in Go.
+// lines without a space to break at, and in Go struct tags and lines within raw strings.
 func Width(name string, text []byte) []Finding {
 	var raw map[int]bool
 	if path.Ext(name) == ".go" {
@@ -49,7 +49,8 @@ func Width(name string, text []byte) []Finding {
 		if columns <= MaxColumns || raw[number] || unbreakable(name, line) {
 			continue
 		}
-		found = append(found, Finding{"width", name, fmt.Sprintf("%d: %d columns, at most %d", number, columns, MaxColumns)})
+		found = append(found, Finding{"width", name, fmt.Sprintf("%d: %d columns, at most %d", number, columns,
+			MaxColumns)})
 	}
 	return found
 }
@@ -71,19 +72,25 @@ func unbreakable(name, line string) bool {
 	return len(strings.Fields(strings.TrimLeft(line, "/*#-> "))) <= 1
 }
 
-// rawLines are the numbers of the lines that contain a part of a raw string of Go.
+// rawLines are the numbers of the lines that begin in a raw string of Go, and of those with a struct tag.
 func rawLines(text string) map[int]bool {
 	lines := map[int]bool{}
 	for _, l := range literals(text) {
-		if text[l.begin] == '`' {
-			first := 1 + strings.Count(text[:l.begin], "\n")
-			for n := range strings.Count(text[l.begin:l.end], "\n") + 1 {
-				lines[first+n] = true
-			}
+		if text[l.begin] != '`' {
+			continue
+		}
+		first := 1 + strings.Count(text[:l.begin], "\n")
+		if tag.MatchString(text[l.begin:l.end]) {
+			lines[first] = true
+		}
+		for n := range strings.Count(text[l.begin:l.end], "\n") {
+			lines[first+n+1] = true
 		}
 	}
 	return lines
 }
+
+var tag = regexp.MustCompile("^`[a-z]+:\"[^`\n]*`$")
 
 // mark is the beginning of a line of a comment.
 var mark = regexp.MustCompile(`\n[ \t]*(//|\*|#)`)
@@ -131,14 +138,16 @@ func Terms(name string, text []byte, words []Word) []Finding {
 		for _, text := range in {
 			for _, at := range w.Pattern.FindAllStringIndex(text, -1) {
 				context := text[max(0, at[0]-20):min(len(text), at[1]+20)]
-				found = append(found, Finding{"word", name, fmt.Sprintf("%q: %s", strings.ToValidUTF8(context, ""), w.Instead)})
+				found = append(found, Finding{"word", name, fmt.Sprintf("%q: %s", strings.ToValidUTF8(context, ""),
+					w.Instead)})
 			}
 		}
 	}
 	return found
 }
 
-// plain is a text in lower case, with one space between words, and with identifiers split into the words they consist of.
+// plain is a text in lower case, with one space between words, and with identifiers split into the words they consist
+// of.
 func plain(text string) string {
 	var out strings.Builder
 	previous := ' '

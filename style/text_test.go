@@ -47,12 +47,14 @@ func TestTerms(t *testing.T) {
 		words = append(words, word)
 	}
 	text := func(name, text string) []Finding { return Terms(name, []byte(text), words) }
-	expect(t, text("x.go", "var deepBlue, purples, green, userPurple int"), `word: "var deep blue, purples, green, - ": red`)
+	expect(t, text("x.go", "var deepBlue, purples, green, userPurple int"),
+		`word: "var deep blue, purples, green, - ": red`)
 	expect(t, text("x.c", "int deep_blue, DEEP_BLUE;"),
 		`word: "int deep blue, deep blue;": red`, `word: "int deep blue, deep blue;": red`)
 	expect(t, text("x.go", "x := \"// green\" // is\n// deep\n// blue, and Green\n"),
 		`word: ":= \"// green\" // is deep blue, and green ": red`, `word: "is deep blue, and green": grey`)
-	expect(t, text("x.h", "/* a\n * green\n */ /* , as it were */"), `word: "a green": grey`, `word: ", as it were": a sentence`)
+	expect(t, text("x.h", "/* a\n * green\n */ /* , as it were */"), `word: "a green": grey`,
+		`word: ", as it were": a sentence`)
 	expect(t, text("x.sh", "green # green\n  # is\n  # green\n"), `word: "is green": grey`)
 	expect(t, text("x.md", "It is\ngreen.\n\n, or not."), `word: "it is green.": grey`, `word: ", or not.": a sentence`)
 }

@@ -60,7 +60,8 @@ func (*Tunnel) TableHeader() []string {
 // TableRow is the row as text.
 func (t *Tunnel) TableRow() []string {
 	return []string{
-		t.Name, fmt.Sprint(t.Wanted), fmt.Sprint(t.Port), fmt.Sprint(t.MTU), t.MAC.String(), fmt.Sprint(t.Index), t.Note,
+		t.Name, fmt.Sprint(t.Wanted), fmt.Sprint(t.Port), fmt.Sprint(t.MTU), t.MAC.String(),
+		fmt.Sprint(t.Index), t.Note,
 		t.Status.String(),
 	}
 }

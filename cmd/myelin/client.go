@@ -69,7 +69,8 @@ func agentError(err error, socket string) error {
 	case strings.Contains(s.Message(), "permission denied"):
 		return fmt.Errorf("no agent answers at %s: permission denied, only root may ask", socket)
 	case !fileExists(socket):
-		return fmt.Errorf("no agent answers at %s: there is no such socket. Is `myelin agent` running, or is its socket elsewhere (--socket)?", socket)
+		return fmt.Errorf("no agent answers at %s: there is no such socket. Is `myelin agent` running, or is its "+
+			"socket elsewhere (--socket)?", socket)
 	}
 	return fmt.Errorf("no agent answers at %s: %s", socket, s.Message())
 }

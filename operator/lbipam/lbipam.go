@@ -106,8 +106,11 @@ func (u Usage) Available() int64 { return u.Total - u.Used }
 // that selects it has that, and older Services come before younger ones. The result doesn't
 // depend on the order of lists.
 func Allocate(pools []Pool, services []Service) (answers map[cluster.Key]Answer, usage map[string]Usage) {
-	a := &allocator{pools: slices.Clone(pools), owners: map[netip.Addr][]*Service{}, conflicts: map[string]string{}, next: map[string]netip.Addr{}}
-	slices.SortFunc(a.pools, func(x, y Pool) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name)) })
+	a := &allocator{pools: slices.Clone(pools), owners: map[netip.Addr][]*Service{}, conflicts: map[string]string{},
+		next: map[string]netip.Addr{}}
+	slices.SortFunc(a.pools, func(x, y Pool) int {
+		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name))
+	})
 	a.findConflicts()
 	sorted := make([]*Service, len(services))
 	for i := range services {

@@ -36,7 +36,8 @@ func NewNumbers[K interface {
 	comparable
 	fmt.Stringer
 }](path string, last uint32) (n *Numbers[K], bad, err error) {
-	n = &Numbers[K]{ledger: Ledger[numberOf]{Path: path}, byKey: map[K]uint32{}, used: map[uint32]bool{}, kept: map[string]uint32{}}
+	n = &Numbers[K]{ledger: Ledger[numberOf]{Path: path}, byKey: map[K]uint32{}, used: map[uint32]bool{},
+		kept: map[string]uint32{}}
 	if n.next, bad = n.ledger.Read(last+1, n.known); bad != nil {
 		n.next, n.used, n.kept = last+1, map[uint32]bool{}, map[string]uint32{}
 	}

@@ -45,7 +45,8 @@ func TestCompletion(t *testing.T) {
 			args = append(args, "")
 		}
 		if strings.HasPrefix(line, "lab ") {
-			args = append([]string{"__complete", "lab", "--dir", filepath.Dir(c.Dir()), "--name", c.Name()}, args[2:]...)
+			args = append([]string{"__complete", "lab", "--dir", filepath.Dir(c.Dir()), "--name", c.Name()},
+				args[2:]...)
 		}
 		got := "\n" + c.mustCLI("node1", args...)
 		for _, w := range want {

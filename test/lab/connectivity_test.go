@@ -40,7 +40,8 @@ func TestConnectivity(t *testing.T) {
 	for _, m := range modes() {
 		for _, s := range stacks() {
 			if slow() > 1 && s.name != "dual" && m.name != "native" && m.name != "vxlan6" {
-				continue // a program for each family alone is loaded in two modes there; the others are tried where it is quick
+				// a program for each family alone is loaded in two modes there; the others are tried where it is quick
+				continue
 			}
 			t.Run(m.name+"/"+s.name, func(t *testing.T) {
 				t.Parallel()

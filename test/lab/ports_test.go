@@ -57,7 +57,8 @@ func (c *cluster) fromHost(n int, to netip.AddrPort) (all []net.Conn) {
 	c.t.Helper()
 	node := c.end("node1")
 	for i := range n {
-		conn, err := node.dialTCP(c.t.Context(), at(node.addr(family(to.Addr())), uint16(firstPort+i)), to, intOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+		conn, err := node.dialTCP(c.t.Context(), at(node.addr(family(to.Addr())), uint16(firstPort+i)),
+			to, intOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
 		if err != nil {
 			c.t.Fatalf("connection of the host to %s: %v", to, err)
 		}

@@ -13,10 +13,12 @@ import (
 
 // unwantedGroup is the CiliumCIDRGroup that may not come in.
 func unwantedGroup(prefixes ...string) string {
-	return fmt.Sprintf("apiVersion: cilium.io/v2alpha1\nkind: CiliumCIDRGroup\nmetadata: {name: unwanted}\nspec: {externalCIDRs: [%s]}\n", `"`+strings.Join(prefixes, `", "`)+`"`)
+	return fmt.Sprintf("apiVersion: cilium.io/v2alpha1\nkind: CiliumCIDRGroup\nmetadata: {name: unwanted}\nspec: "+
+		"{externalCIDRs: [%s]}\n", `"`+strings.Join(prefixes, `", "`)+`"`)
 }
 
-// TestPrefilter keeps the world out of node1, by name of a group that changes, while node2 and what pods ask of the world go on; tc does it, or XDP.
+// TestPrefilter keeps the world out of node1, by name of a group that changes, while node2 and what pods ask of the
+// world go on; tc does it, or XDP.
 //
 //	┌─ node1 ───┐  ┌─ node2 ──┐
 //	│ a1        │  │ a2       │
@@ -33,7 +35,9 @@ func TestPrefilter(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := up(t, setup{mode: modeNamed(c.mode), pods: []string{"a"}, values: map[string]any{"myelin.policy.prefilter": []string{"unwanted"}, "loadBalancer.acceleration": c.acceleration}})
+			p := up(t, setup{mode: modeNamed(c.mode), pods: []string{"a"},
+				values: map[string]any{"myelin.policy.prefilter": []string{"unwanted"},
+					"loadBalancer.acceleration": c.acceleration}})
 			listener := p.listenOn(t, "node1")
 			p.letIn(t, listener, true)
 			p.apply("group", unwantedGroup(p.aroundWorld()...))
@@ -83,7 +87,8 @@ func (c *cluster) letIn(t *testing.T, l net.Listener, want bool) {
 	t.Helper()
 	for _, f := range c.stack.families {
 		eventually(t, fmt.Sprintf("IPv%d from the world gets through: %t", f, want), 20*time.Second, func() error {
-			from := net.Dialer{Timeout: patience(time.Second), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.end("world").addr(f), 0))}
+			from := net.Dialer{Timeout: patience(time.Second),
+				LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.end("world").addr(f), 0))}
 			err := c.end("world").Do(func() error {
 				conn, err := from.DialContext(t.Context(), "tcp", at(c.end("node1").addr(f), portOf(l.Addr())).String())
 				if err == nil {
@@ -111,7 +116,8 @@ func (c *cluster) ping(t *testing.T, from, to string) {
 				return err
 			}
 			defer client.Close()
-			if _, err = client.WriteToUDPAddrPort([]byte("ping"), at(c.end(to).addr(f), portOf(server.LocalAddr()))); err != nil {
+			if _, err = client.WriteToUDPAddrPort([]byte("ping"), at(c.end(to).addr(f),
+				portOf(server.LocalAddr()))); err != nil {
 				return err
 			}
 			check(t, server.SetReadDeadline(time.Now().Add(200*time.Millisecond)))

@@ -53,8 +53,8 @@ type sctpServer struct {
 	work   sync.WaitGroup
 }
 
-// serveSCTP begins a server at an address of e, port 0 for any. At :: it is at all addresses of both families, and names them to its clients, as
-// upstream's server does.
+// serveSCTP begins a server at an address of e, port 0 for any. At :: it is at all addresses of both families, and
+// names them to its clients, as upstream's server does.
 func (e end) serveSCTP(a netip.AddrPort) (*sctpServer, error) {
 	socket, err := e.sctpSocket(family(a.Addr()))
 	if err != nil {
@@ -129,7 +129,8 @@ func (s *sctpServer) answer(c *os.File, client netip.Addr) {
 	}
 }
 
-// dialSCTP opens an association from an address of e; from may be zero: then from all of e's, which the other end is told.
+// dialSCTP opens an association from an address of e; from may be zero: then from all of e's, which the other end is
+// told.
 func (e end) dialSCTP(ctx context.Context, from netip.Addr, to netip.AddrPort) (*os.File, error) {
 	c, err := e.sctpSocket(family(to.Addr()))
 	if err != nil {

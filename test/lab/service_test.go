@@ -133,7 +133,8 @@ func services(t *testing.T, m mode, values map[string]any) *cluster {
 		serviceYAML("local", 12, "  internalTrafficPolicy: Local\n") + c.slicesYAML("local", "s1", "s2"),
 		serviceYAML("empty", 13, ""),
 		serviceYAML("remote", 14, "  internalTrafficPolicy: Local\n") + c.slicesYAML("remote", "s2"),
-		strings.Replace(serviceYAML("ports", 15, "  type: NodePort\n")+c.slicesYAML("ports", "s1", "s2"), "port: 80,", "port: 80, nodePort: 30080,", 1),
+		strings.Replace(serviceYAML("ports", 15, "  type: NodePort\n")+c.slicesYAML("ports", "s1", "s2"), "port: 80,",
+			"port: 80, nodePort: 30080,", 1),
 	}, ""))
 	for _, from := range callers() {
 		for _, f := range c.stack.families {
@@ -183,8 +184,10 @@ func (c *cluster) eventuallyAnswer(when string, service int, want ...string) {
 	for _, f := range c.stack.families {
 		eventually(c.t, when, 10*time.Second, func() error {
 			seen, err := c.tryAnswerers("default/a1", url("http", serviceAddr(service, f), 80))
-			refused := err != nil && (strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "not permitted"))
-			if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) || (err != nil) != (want == nil) || err != nil && !refused {
+			refused := err != nil && (strings.Contains(err.Error(), "refused") ||
+				strings.Contains(err.Error(), "not permitted"))
+			if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) || (err != nil) != (want == nil) ||
+				err != nil && !refused {
 				return fmt.Errorf("IPv%d: answers of %v, want %v: %v", f, got, want, err)
 			}
 			return nil
@@ -229,8 +232,10 @@ func (c *cluster) serviceKinds(from string, f int) {
 		c.t.Errorf("IPv%d: %s gets answers of %v, want %s, its node's own", f, from, got, own)
 	}
 	began := time.Now()
-	if _, err := c.call(from, url("http", serviceAddr(13, f), 80)); err == nil || time.Since(began) > patience(refusedWithin) {
-		c.t.Errorf("IPv%d: %s: a Service without backends: %v after %s, want a refusal at once", f, from, err, time.Since(began))
+	if _, err := c.call(from, url("http", serviceAddr(13, f), 80)); err == nil ||
+		time.Since(began) > patience(refusedWithin) {
+		c.t.Errorf("IPv%d: %s: a Service without backends: %v after %s, want a refusal at once", f, from, err,
+			time.Since(began))
 	}
 	_, err := c.call(from, url("http", serviceAddr(14, f), 80))
 	if here := own == "default/s2"; (err == nil) != here {

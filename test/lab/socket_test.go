@@ -67,8 +67,9 @@ func family(a netip.Addr) int {
 	return 6
 }
 
-// awaitExec returns when no process that is being started still has copies of sockets that were closed before: between fork and exec a child has all
-// descriptors of its parent, and on a busy machine a port that a test has just given back is in use for that long.
+// awaitExec returns when no process that is being started still has copies of sockets that were closed before: between
+// fork and exec a child has all descriptors of its parent, and on a busy machine a port that a test has just given back
+// is in use for that long.
 func awaitExec() {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

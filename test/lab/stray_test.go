@@ -11,8 +11,8 @@ import (
 	"myelin/status"
 )
 
-// TestStray wipes an agent's run directory while pods run. Their links are reported and send nothing more; when the pod's
-// namespace ends, or its DEL comes, they go. Pods that come then are given addresses as if nothing had been.
+// TestStray wipes an agent's run directory while pods run. Their links are reported and send nothing more; when the
+// pod's namespace ends, or its DEL comes, they go. Pods that come then are given addresses as if nothing had been.
 //
 //	┌─ node1 ────────────────────┐
 //	│ lost1  lost2   run/ wiped  │

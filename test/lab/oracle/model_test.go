@@ -99,15 +99,16 @@ func TestJudge(t *testing.T) {
 		"denied":                       {"a", flow(a, v, TCP, 1000, 80), nil, "v", "policies do not allow it"},
 		"denied, with a server's port": {"a", flow(a, v, TCP, 80, 40000), nil, "v", "policies do not allow it"},
 		"answer":                       {"a", flow(a, v, UDP, 80, 40000), []Flow{flow(v, a, UDP, 40000, 80)}, "v", ""},
-		"answer to another port":       {"a", flow(a, v, UDP, 80, 40001), []Flow{flow(v, a, UDP, 40000, 80)}, "v", "policies"},
-		"own node's name by the wire":  {"world", flow("192.168.64.1", v, UDP, 1, 2), nil, "v", "this node's own"},
-		"gateway's name by the wire":   {"world", flow("10.0.1.1", v, UDP, 1, 2), nil, "v", "this node's own"},
-		"pod's name by the wire":       {"world", flow(a, v, UDP, 1, 2), nil, "v", "this node's own"},
-		"friend's name by the wire":    {"world", flow(f, v, UDP, 1, 2), nil, "v", ""},
-		"friend's name by a pod":       {"a", flow(f, v, UDP, 1, 2), nil, "v", "pod a sent it in the name of"},
-		"world":                        {"world", flow("198.51.100.1", v, UDP, 1, 2), nil, "v", "policies do not"},
-		"no policy":                    {"world", flow("198.51.100.1", a, UDP, 1, 2), nil, "a", ""},
-		"broadcast to a node":          {"world", flow("198.51.100.1", "255.255.255.255", UDP, 1, 2), nil, "n1", ""},
+		"answer to another port": {"a", flow(a, v, UDP, 80, 40001), []Flow{flow(v, a, UDP, 40000, 80)},
+			"v", "policies"},
+		"own node's name by the wire": {"world", flow("192.168.64.1", v, UDP, 1, 2), nil, "v", "this node's own"},
+		"gateway's name by the wire":  {"world", flow("10.0.1.1", v, UDP, 1, 2), nil, "v", "this node's own"},
+		"pod's name by the wire":      {"world", flow(a, v, UDP, 1, 2), nil, "v", "this node's own"},
+		"friend's name by the wire":   {"world", flow(f, v, UDP, 1, 2), nil, "v", ""},
+		"friend's name by a pod":      {"a", flow(f, v, UDP, 1, 2), nil, "v", "pod a sent it in the name of"},
+		"world":                       {"world", flow("198.51.100.1", v, UDP, 1, 2), nil, "v", "policies do not"},
+		"no policy":                   {"world", flow("198.51.100.1", a, UDP, 1, 2), nil, "a", ""},
+		"broadcast to a node":         {"world", flow("198.51.100.1", "255.255.255.255", UDP, 1, 2), nil, "n1", ""},
 	} {
 		m := testModel(t)
 		for i, before := range row.before {
@@ -174,12 +175,14 @@ func TestJudgeAnswer(t *testing.T) {
 		at     string
 		want   string // what is wrong with it
 	}{
-		"to a gateway": {nil, "world", flow(gateway, f, ICMP, 7, 8), "", Seen{Flow: flow(f, node, ICMP, 7, 0)}, "n1", ""},
+		"to a gateway": {nil, "world", flow(gateway, f, ICMP, 7, 8), "", Seen{Flow: flow(f, node, ICMP, 7, 0)},
+			"n1", ""},
 		"of a group": {nil, "world", flow(gateway, "224.0.0.1", ICMP, 7, 8), "",
 			Seen{Flow: flow("192.168.64.2", node, ICMP, 7, 0)}, "n1", ""},
 		"error to its sender": {nil, "v", flow(v, f, ICMP, 0, 3), v, unreachable, "v", ""},
 		"error about another": {nil, "v", flow(v, f, ICMP, 0, 3), v, strange, "v", ""},
-		"error of another":    {nil, "a", flow(a, v, ICMP, 0, 3), "", Seen{Flow: flow(a, v, ICMP, 0, 3), Error: true}, "v", "policies"},
+		"error of another": {nil, "a", flow(a, v, ICMP, 0, 3), "", Seen{Flow: flow(a, v, ICMP, 0, 3), Error: true},
+			"v", "policies"},
 		"of a Service": {[]Flow{ask}, "a", flow(a, v, TCP, 8080, 4000), "",
 			Seen{Flow: flow("10.96.0.1", v, TCP, 80, 4000)}, "v", ""},
 		"of a Service, to another port": {[]Flow{ask}, "a", flow(a, v, TCP, 8080, 4001), "",
