@@ -57,7 +57,8 @@ func ttlRows() []row {
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 1 > 2 | len 1000`, want: "FORWARD_POD"},
 			{at: "from_pod linka", in: `eth a > gw | ip a > b ttl 1 | udp 1 > 2 | len 1000`,
 				want: "DROP_TTL REPLY_ICMP",
-				out:  `eth gw > a | ip gw > a df | icmp time-exceeded quote 96 | ip a > b ttl 1 | udp 1 > 2 | len 1000`},
+				out: `eth gw > a | ip gw > a df | icmp time-exceeded quote 96 | ` +
+					`ip a > b ttl 1 | udp 1 > 2 | len 1000`},
 		}},
 	}
 }
@@ -90,7 +91,8 @@ func tooBigRows() []row {
 		{name: "segments that are too large", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > c df | tcp 1 > 2 A | len 3000`,
 				want: "DROP_TOO_BIG REPLY_ICMP", options: packettest.Options{GSOSize: 1500, GSOSegs: 3},
-				out: `eth gw > a | ip gw > a df | icmp too-big mtu 1500 quote 96 | ip a > c df | tcp 1 > 2 A | len 3000`},
+				out: `eth gw > a | ip gw > a df | icmp too-big mtu 1500 quote 96 | ` +
+					`ip a > c df | tcp 1 > 2 A | len 3000`},
 		}},
 		only4(row{name: "segments that their options make too large", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip4 a > c df | tcp 1 > 2 A nop nop ts 1 2 | len 3000`,
@@ -132,7 +134,8 @@ func masqueradedErrorRows() []row {
 			`eth gw > a | ip gw > a df | icmp time-exceeded | ip a > world ttl 1 | udp 40000 > 33434 | len 20`),
 		one("too large for the world", "from_pod linka", `eth a > gw | ip a > world df | udp 40000 > 443 | len 1600`,
 			"DROP_TOO_BIG REPLY_ICMP",
-			`eth gw > a | ip gw > a df | icmp too-big mtu 1500 quote 96 | ip a > world df | udp 40000 > 443 | len 1600`),
+			`eth gw > a | ip gw > a df | icmp too-big mtu 1500 quote 96 | `+
+				`ip a > world df | udp 40000 > 443 | len 1600`),
 		{name: "last hop of a reply", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > world | udp 40000 > 53 | len 4`, want: "FORWARD_RESOLVE"},
 			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 1 | udp 53 > 50000 | len 4`,

@@ -105,9 +105,11 @@ func TestLifeOverTwoNodes(t *testing.T) {
 						stage{one, step{at: "from_pod linka", in: `eth a > gw | ip a > c ttl 2 | udp 1 > 2`,
 							want: "FORWARD_WIRE", out: mode.link + ` | ip a > c ttl 1 | udp 1 > 2`}},
 						stage{two, step{at: in, want: "DROP_TTL REPLY_ICMP",
-							out: `eth node2 > node | ip gwc > a df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`}},
+							out: `eth node2 > node | ip gwc > a df | icmp time-exceeded | ` +
+								`ip a > c ttl 1 | udp 1 > 2`}},
 						stage{one, step{at: in, want: "FORWARD_POD",
-							out: `eth gw > a | ip gwc > a ttl 63 df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`}},
+							out: `eth gw > a | ip gwc > a ttl 63 df | icmp time-exceeded | ` +
+								`ip a > c ttl 1 | udp 1 > 2`}},
 					)
 				}
 			})
@@ -140,7 +142,8 @@ func TestLifeToTheWorld(t *testing.T) {
 			step{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 80 > ` + portB + ` FA`,
 				want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | tcp 80 > 40000 FA`, after: flowsAre(2)},
 			step{at: "from_wire eth0",
-				in: `eth router > node | ip router > node | icmp time-exceeded quote +8 | ip node > world ttl 1 | tcp ` + portA + ` > 80 A`, want: "FORWARD_POD",
+				in: `eth router > node | ip router > node | icmp time-exceeded quote +8 | ` +
+					`ip node > world ttl 1 | tcp ` + portA + ` > 80 A`, want: "FORWARD_POD",
 				out: `eth gw > a | ip router > a ttl 63 | icmp time-exceeded quote +8 | ip a > world ttl 1 | tcp ` +
 					`40000 > 80 A`},
 		)

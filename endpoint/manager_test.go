@@ -370,8 +370,10 @@ func TestSlots(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	in := `{"id":7,"containerID":"c","ifName":"eth0","netns":"/n","linkName":"mye1","linkIndex":3,"ipv4":"10.0.0.2","ipv6":"","mtu":1500,` +
-		`"state":"ready","createdAt":"2026-01-02T03:04:05Z","status":{"updated-at":"0001-01-01T00:00:00Z","kind":"Done"},` +
+	in := `{"id":7,"containerID":"c","ifName":"eth0","netns":"/n","linkName":"mye1","linkIndex":3,` +
+		`"ipv4":"10.0.0.2","ipv6":"","mtu":1500,` +
+		`"state":"ready","createdAt":"2026-01-02T03:04:05Z",` +
+		`"status":{"updated-at":"0001-01-01T00:00:00Z","kind":"Done"},` +
 		`"linkMAC":"02:00:00:00:00:01","podMAC":"02:00:00:00:00:02"}`
 	var e, back Endpoint
 	if err := json.Unmarshal([]byte(in), &e); err != nil {

@@ -68,7 +68,8 @@ func (r *refusals) apply(text string) *policy.Object {
 // A refused version leaves the last good one in force, for this agent and the next
 // one; without one, what is understood of it is in force, closed.
 func TestRefusedRows(t *testing.T) {
-	const head = `{"apiVersion":"cilium.io/v2","kind":"CiliumNetworkPolicy","metadata":{"name":"web","namespace":"shop"},"spec":{"endpointSelector":{},`
+	const head = `{"apiVersion":"cilium.io/v2","kind":"CiliumNetworkPolicy",` +
+		`"metadata":{"name":"web","namespace":"shop"},"spec":{"endpointSelector":{},`
 	const good, bad = head + `"ingress":[{"fromEndpoints":[{}]}]}}`,
 		head + `"ingress":[{"fromEndpoints":[{}],"bogus":1}],"egress":[{}]}}`
 	path := filepath.Join(t.TempDir(), "last.json")

@@ -51,7 +51,8 @@ func (c *Cilium) Steps() string {
 	return strings.NewReplacer("NAMESPACE", namespace, "LABEL", CiliumNodeLabel).Replace(steps)
 }
 
-const steps = `Cilium runs in this cluster. Both would program the same nodes. To go over, node by node, while pods of the other nodes run on:
+const steps = `Cilium runs in this cluster. Both would program the same nodes. To go over, node by node, while pods ` +
+	`of the other nodes run on:
   1. Say that all nodes are Cilium's, and keep its agents to such nodes. They restart once; packets don't wait for them:
      kubectl label nodes --all LABEL=true
      kubectl -n NAMESPACE patch daemonset cilium -p '{"spec": {"template": {"spec": {"nodeSelector": {"LABEL": "true"}}}}}'
