@@ -72,7 +72,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	default:
-		_, _ = w.Write(text) // who asked may be gone
+		_, _ = w.Write(text) // the client may be gone
 	}
 }
 

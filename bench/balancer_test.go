@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What kube-proxy is told is what was asked, whole; a watch says nothing and ends with who watches.
+// kube-proxy gets complete lists; a watch has no events, and ends with its client.
 func TestAPIServer(t *testing.T) {
 	var all objects
 	all.addNetperf(IPv6, addresses(IPv6.backends().Addr(), 1500)...)
@@ -139,7 +139,7 @@ func serves(t *testing.T, s *socketsPath, path Path) {
 		t.Errorf("%+v", l)
 	}
 	if l := loaded(t, c, path.Target, 1, 200); l.Failed != l.Requests || l.First == "" {
-		t.Errorf("to nobody: %+v", l)
+		t.Errorf("without a server: %+v", l)
 	}
 }
 

@@ -174,7 +174,7 @@ func serveByte(netns string, at netip.AddrPort) (l net.Listener, err error) {
 			if err != nil {
 				return
 			}
-			_, _ = c.Write([]byte{1}) // who asked finds out
+			_, _ = c.Write([]byte{1}) // the client sees the error
 			c.Close()
 		}
 	}()

@@ -16,7 +16,7 @@ import (
 
 // directPath is plain with the client in a control group of its own, as pods are, and a server that has many addresses.
 // It has no Services: it is what the ways to Services are compared with, and what they are built on, so that nothing
-// differs but who translates.
+// differs but the translation.
 //
 //	┌────────── a ──────────┐   wire, MTU 1500    ┌────────── b ──────────┐
 //	│ kube-proxy     wire0 ─┼─────────────────────┼─ wire0                │

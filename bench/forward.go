@@ -81,7 +81,7 @@ func withFronts(ctx context.Context, fronts []*front, fn func([]*player) error) 
 	return fn(players)
 }
 
-// rate is packets a second of one run, which others who want the processors can spoil a few times. Afterwards they get
+// rate is packets a second of one run, which other processes can disturb a few times. Afterwards they get
 // as much time again.
 func (f *front) rate(p *player, log *slog.Logger) (value float64, err error) {
 	const attempts = 10

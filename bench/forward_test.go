@@ -105,7 +105,7 @@ func checkFront(t *testing.T, f *front, d *bpf.Datapath) {
 	t.Helper()
 	const packets = 4096
 	through := map[string]uint64{}
-	for _, to := range []string{"lb", "nobody"} {
+	for _, to := range []string{"lb", "unused"} {
 		frames, err := f.write(frontFlows, 40000, "client", to, "udp %d > 53")
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +119,7 @@ func checkFront(t *testing.T, f *front, d *bpf.Datapath) {
 			t.Fatal(err)
 		}
 	}
-	if through["lb"] < packets*99/100 || through["nobody"] != 0 {
+	if through["lb"] < packets*99/100 || through["unused"] != 0 {
 		t.Errorf("of %d packets each came back %v", packets, through)
 	}
 	hooks := map[bpf.Hook]uint64{}

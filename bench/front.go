@@ -31,7 +31,7 @@ type front struct {
 	poller poller // of the load balancer, once it is apart
 }
 
-// balancing is who does the work of a front's node.
+// balancing is the implementation that balances on a front's node.
 type balancing interface {
 	// begin returns when all objects, which have so many cluster IPs and ports, are balanced.
 	begin(ctx context.Context, f *front, all *objects, ports int) error
@@ -53,7 +53,7 @@ func (f Family) external() netip.Addr {
 	return netip.MustParseAddr("203.0.113.50")
 }
 
-// names are what frames are written with; nobody is no Service's.
+// names are those that frames are written with; unused is an address of no Service.
 func (f *front) names() packet.Names {
 	name := func(mac net.HardwareAddr, a4, a6 string) packet.Name {
 		return packet.Name{MAC: mac, IP4: netip.MustParseAddr(a4), IP6: netip.MustParseAddr(a6)}
@@ -61,7 +61,7 @@ func (f *front) names() packet.Names {
 	return packet.Names{
 		"lb":     {MAC: f.mac[0], IP4: IPv4.external(), IP6: IPv6.external()},
 		"client": name(f.mac[1], "198.51.100.7", "2001:db8:7::7"),
-		"nobody": name(f.mac[0], "203.0.113.99", "2001:db8:50::99"),
+		"unused": name(f.mac[0], "203.0.113.99", "2001:db8:50::99"),
 	}
 }
 

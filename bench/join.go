@@ -46,7 +46,7 @@ func (k *kernelPath) join(ctx context.Context, d *bpf.Datapath, at addressing, i
 	})
 }
 
-// gatewayIs tells the pod of a node who its gateway is, whom it then never asks for.
+// gatewayIs gives a pod a permanent neighbour entry for its gateway, so that it sends no ARP requests.
 func gatewayIs(ctx context.Context, at addressing, host string, mac net.HardwareAddr) error {
 	return ip(ctx, fmt.Sprintf("-n %sp %s neighbour replace %s lladdr %s dev eth0 nud permanent", host, at.option,
 		at.dflt, mac))

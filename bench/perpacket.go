@@ -35,7 +35,7 @@ func costs() []cost {
 		// the way is the one of the other flows
 		{bpf.FromWireXDP, "xdp/ns_tcp_syn", "lb", tcp + " S", udp, many, xdpTX, unknown, true},
 		{bpf.FromWireXDP, "xdp/ns_tcp_unknown", "lb", tcp + " A", "", frontFlows, xdpPass, unknown, false},
-		{bpf.FromWireXDP, "xdp/ns_miss", "nobody", udp, "", frontFlows, xdpPass, unknown, false},
+		{bpf.FromWireXDP, "xdp/ns_miss", "unused", udp, "", frontFlows, xdpPass, unknown, false},
 		{bpf.FromWire, "tc/ns_udp_hit", "lb", udp, udp, frontFlows, tcAway, begun, false},
 		{bpf.FromWire, "tc/ns_tcp_established", "lb", tcp + " A", tcp + " S", frontFlows, tcAway, begun, false},
 		{bpf.FromWire, "tc/ns_tcp_syn", "lb", tcp + " S", "", many, tcAway, unknown, true},

@@ -16,7 +16,7 @@ import (
 	"myelin/policy/parse"
 )
 
-// policed are the rows that objects of the API become: a cluster, and who may talk to whom in it.
+// policed are the rows that objects of the API become: a cluster, and its policies.
 type policed struct {
 	nodes      []*cluster.Node
 	namespaces []*cluster.Namespace

@@ -23,7 +23,7 @@ import (
 )
 
 // crowd is a node in a cluster of many policies, which come from manifests: a hundred for each namespace, that all of
-// its pods are judged by. A pod of each namespace is the node's own.
+// apply to its pods. A pod of each namespace is the node's own.
 type crowd struct {
 	*enforcer
 	dir    string // of manifests
@@ -280,7 +280,7 @@ func (c *crowd) addHere(int) (watched, error) {
 	return w, nil
 }
 
-// known returns when the first endpoint of each namespace is judged by all of its policies.
+// known returns when the first endpoint of each namespace has all of its policies in force.
 func (c *crowd) known(ctx context.Context) error {
 	for i := range crowdNamespaces {
 		w := watched{slot: c.slotOf(i), rules: perNamespace}

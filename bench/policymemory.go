@@ -51,7 +51,7 @@ func policyMaps(d *bpf.Datapath) (bytes uint64, rows map[string]uint64, err erro
 	return bytes, rows, err
 }
 
-// held are what a node knows whose memory is measured, and the rules by which the one endpoint is judged then.
+// held is what the node whose memory is measured knows, and the number of rules that apply to its one endpoint.
 type held struct {
 	name  string
 	all   func(*policed) error
@@ -136,7 +136,7 @@ func (h held) begin(ctx context.Context, dir string) (*enforcer, error) {
 	})
 }
 
-// known returns when the endpoint is judged by all of its rules: the first round has all that the tables had before it.
+// known returns when all rules apply to the endpoint: the first round has all that the tables had before it.
 func (h held) known(ctx context.Context, e *enforcer) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*patience)
 	defer cancel()
@@ -145,7 +145,7 @@ func (h held) known(ctx context.Context, e *enforcer) error {
 	}
 	row, _, _ := e.engine.Realised.Get(e.db.ReadTxn(), policy.RealisedBySlot(podSlot))
 	if row == nil || row.Error != "" || row.Rules != h.rules {
-		return fmt.Errorf("the endpoint is judged by %+v, not by %v rules", row, h.rules)
+		return fmt.Errorf("the endpoint has %+v, not %v rules", row, h.rules)
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func (p *policyPath) enforced(ctx context.Context, e *enforcer) error {
 		want = [2]int{1, 2}
 	}
 	if row.Rules != want {
-		return fmt.Errorf("the pod is judged by %v rules, not by %v", row.Rules, want)
+		return fmt.Errorf("%v rules apply to the pod, not %v", row.Rules, want)
 	}
 	return nil
 }

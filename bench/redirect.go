@@ -36,7 +36,7 @@ func (r *redirectPath) Setup(ctx context.Context, family Family) (Path, error) {
 	return path, nil
 }
 
-// hang attaches the programs. Pods address their frames to the other node's wire, since nobody on the way writes them
+// hang attaches the programs. Pods address their frames to the other node's wire, since no node on the way writes them
 // anew.
 func (r *redirectPath) hang(ctx context.Context, at addressing, node, other string) error {
 	host := r.prefix + node

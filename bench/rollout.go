@@ -25,7 +25,7 @@ const (
 	grace = 150 * time.Millisecond
 )
 
-// rollout is a Deployment that is updated, beside other Services. Each pod has an address of its own that nobody
+// rollout is a Deployment that is updated, beside other Services. Each pod has an address of its own that no pod
 // answers on before it is ready and after it is gone.
 type rollout struct {
 	*socketsPath

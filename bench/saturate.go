@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who has which processor while a front's rate is measured, and who goes before whom there: on one, the load balancer,
-// as the thread that polls its wire, and who looks at the counters; on the other, who sends and, before that, who
-// counts and loses what comes back.
+// Processors and priorities while a front's rate is measured: one processor runs the load balancer, as the thread that
+// polls its wire, and the reader of the counters; the other runs the sender and, with a higher priority, what counts
+// and loses what comes back.
 const (
 	balancerProcessor, senderProcessor = 0, 1
 	usually, before                    = 1, 2
@@ -66,7 +66,7 @@ func (f *front) saturated(p *player) (from, to moment, err error) {
 		from, to, err = f.watch(p, had)
 		return err
 	})
-	watched.Store(true) // also where nobody could
+	watched.Store(true) // also where it can't be watched
 	if err = errors.Join(err, <-sent); err != nil {
 		return from, to, fmt.Errorf("send frames through %s: %w", f.name, err)
 	}

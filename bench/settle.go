@@ -36,7 +36,7 @@ func settle(ctx context.Context, quiet time.Duration) error {
 
 // NoHugePages stops khugepaged for good, which joins pages of whatever has a large heap, as agents have, for
 // milliseconds in the middle of a run of 70 ms: one run in eight was off by 3 to 12 %. It is for the VM, whose kernel
-// nobody else uses.
+// nothing else uses.
 func NoHugePages() error {
 	err := os.WriteFile("/sys/kernel/mm/transparent_hugepage/enabled", []byte("never"), 0)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without them

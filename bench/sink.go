@@ -52,7 +52,7 @@ func newSink(family Family, netns string, index int, frames bool) (s *sink, err 
 	})
 }
 
-// counting compares the last words of both addresses.
+// counting compares the last 32-bit words of both addresses.
 func counting(counts int, family Family, kind layout) asm.Instructions {
 	const ethernet = 14
 	src, dst := int16(ethernet+12), int16(ethernet+16)

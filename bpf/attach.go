@@ -33,7 +33,7 @@ const (
 	FromWireXDP Hook = "from_wire_xdp"
 )
 
-// clsactPriority leaves room before us for those who must see packets first.
+// clsactPriority leaves room before us for programs that must see packets first.
 const clsactPriority = 100
 
 // Attacher attaches programs to devices of the process's network namespace.
@@ -78,7 +78,7 @@ func (h Hook) ingress() bool { return h == FromPod || h == FromWire }
 
 // Attach makes the hook's program the one on the device, in place of an older one of ours without a gap. It is
 // idempotent. The first TCX link on a device takes as long as a grace period of RCU, 7 to 20 ms (tcx_link_prog_attach),
-// and the kernel lets nobody else change a device meanwhile.
+// and the kernel lets no other process change a device meanwhile.
 func (a *Attacher) Attach(hook Hook, name string, index int) error {
 	var err error
 	if a.Mode == TCX {
@@ -92,7 +92,7 @@ func (a *Attacher) Attach(hook Hook, name string, index int) error {
 	return nil
 }
 
-// AttachSoon is Attach for those who can't wait: where that would take long, the program hangs by a filter for the
+// AttachSoon is Attach for callers that can't wait: where that would take long, the program hangs by a filter for the
 // time being, which takes 0.1 ms and forwards alike, and lasting is false. Attach then puts a link in its place.
 func (a *Attacher) AttachSoon(hook Hook, name string, index int) (lasting bool, err error) {
 	if a.Mode != TCX {

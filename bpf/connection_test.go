@@ -139,7 +139,7 @@ func rowlessRows() []row {
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A | "x"`, want: "DROP_NO_CONNECTION",
 				out: "="},
 		}},
-		{name: "a connection from before any policy, which says who is served", steps: []step{
+		{name: "a connection from before any policy, which names its server", steps: []step{
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A`, want: "FORWARD_POD",
 				before: all(knowConnection("a", 40000, "b", 80), isolates(slotB, ingress, allows("a", tcp, 80)),
 					isolates(slotB, egress))},

@@ -161,7 +161,7 @@ func directAnswerRows() []row {
 	)
 }
 
-// bareOptionRows: nodes put packets with options into others, so that the others are nobody's.
+// bareOptionRows: nodes put packets with options into others, so that the inner ones belong to no flow.
 func bareOptionRows() []row {
 	return append(optioned("an option that is not inside of another packet", func(ip optionIP) []step {
 		return []step{{at: "from_wire eth0", in: `eth node2 > node | ` + ip("world > b ttl 60",
@@ -296,7 +296,7 @@ func encapped(out, in [2]string, ignore ...string) (rows []row) {
 					want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 A | len 1000`,
 					after: translationsAre(1)},
 			}}),
-			only(row{name: "from who is no node", steps: []step{
+			only(row{name: "from a host that is no node", steps: []step{
 				{at: "from_wire eth0",
 					in: `eth router > node | ` + strings.Replace(strings.Replace(in[i], "node2", "world", 1), "172",
 						"192", 1) + ` | ip world > b ttl 60 | tcp 40000 > 8080 A`, want: "FORWARD_STACK", out: "="},

@@ -46,7 +46,7 @@ func (e *Epochs) Generation() (uint32, error) { return readEpoch(e.Map, generati
 // written before.
 func (e *Epochs) Bump(slot uint16) error { return e.countUp(int64(slot), generationIndex) }
 
-// Move makes stale what is good for one generation only: who two ends are to each other's policies. Other decisions are
+// Move makes stale what is valid for one generation only: the policy classes of two endpoints. Other decisions are
 // looked at again, and last.
 func (e *Epochs) Move() error { return e.countUp(generationIndex) }
 

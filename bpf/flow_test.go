@@ -63,7 +63,7 @@ func oneFlow(spec *ebpf.CollectionSpec) {
 
 // flowWant is the only row there must be. Sides are a's, or the node's for it, and the other end's.
 type flowWant struct {
-	origin             string // who sent the first packet: "a", or "" for the other end
+	origin             string // the sender of the first packet: "a", or "" for the other end
 	packetsA, packetsO uint64
 	flagsA, flagsO     uint8
 	flags              uint8

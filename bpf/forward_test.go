@@ -127,7 +127,7 @@ func wireRows() []row {
 			"FORWARD_STACK", "="),
 		one("to the gateway", "from_wire eth0", `eth router > node | ip c > gw | icmp echo id 1 seq 1`,
 			"FORWARD_STACK", "="),
-		one("to somebody else", "from_wire eth0", `eth router > node | ip world > d | udp 1 > 2`, "FORWARD_STACK", "="),
+		one("to another host", "from_wire eth0", `eth router > node | ip world > d | udp 1 > 2`, "FORWARD_STACK", "="),
 		one("to a pod that is gone", "from_wire eth0", `eth router > node | ip world > gone | udp 1 > 2`,
 			"FORWARD_STACK", "="),
 		one("broadcast", "from_wire eth0", `eth router > broadcast | ip router > all-nodes ttl 1 | udp 1 > 2`,

@@ -79,15 +79,15 @@ func (w *world) throw(t testing.TB, at string, frame []byte) error {
 			}
 		}
 	}
-	if err := judge(at, counted, answers, r); err != nil {
+	if err := verify(at, counted, answers, r); err != nil {
 		return fmt.Errorf("%w\nin  %s\nout %s", err, packet.Format(frame, worldNames()),
 			packet.Format(r.Out, worldNames()))
 	}
 	return nil
 }
 
-// judge knows what holds for every packet.
-func judge(at string, counted []string, answers int, r packettest.Result) error {
+// verify checks what holds for every packet.
+func verify(at string, counted []string, answers int, r packettest.Result) error {
 	hook, _, _ := strings.Cut(at, " ")
 	if hook == string(ToPod) {
 		if r.Ret != actOK || len(counted) != 0 {

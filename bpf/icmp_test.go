@@ -121,7 +121,7 @@ func unreachableRows() []row {
 			"DROP_NO_ROUTE", "="),
 		one("no error to a spoofed sender", "from_pod linka", `eth a > gw | ip b > unreachable | udp 1 > 2`,
 			"DROP_SPOOFED_ADDRESS", "="),
-		one("an unreachable neighbour is nobody's error here", "from_pod linka",
+		one("an unreachable neighbour causes no error here", "from_pod linka",
 			`eth a > gw | ip a > d ttl 2 | udp 1 > 2`, "FORWARD_RESOLVE", ""),
 	}
 }

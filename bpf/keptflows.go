@@ -2,7 +2,7 @@ package bpf
 
 import "github.com/cilium/ebpf"
 
-// KeptFlows calls fn for the flows that CPUs have at hand, until it returns false.
+// KeptFlows calls fn for the entries of the per-CPU flow caches, until it returns false.
 func KeptFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathKeptFlow) bool) error {
 	return eachOfCPUs(m, func(k *DatapathKeptFlow) bool { return k.Until != 0 }, fn)
 }
@@ -16,7 +16,7 @@ func (k *DatapathKeptFlow) Key() DatapathFlowKey {
 	return key
 }
 
-// Pending is what CPUs have at hand and not yet added to the rows of flows.
+// Pending is what is counted in the per-CPU flow caches and not yet flushed.
 type Pending map[DatapathFlowKey][]DatapathKeptFlow
 
 // ReadPending reads it. A packet may pass between this and the reading of a row, and then is in both or in none.

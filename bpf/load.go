@@ -31,7 +31,7 @@ type Sizes struct {
 	Peers, PeerPrefixes uint32
 	PeerClasses         uint32
 	Verdicts            uint32
-	// Unwanted are single addresses and prefixes that may not come in; the maps shrink to one row without
+	// Unwanted is the number of addresses and prefixes on denylists; the maps shrink to one row without
 	// Settings.Prefilter.
 	Unwanted uint32
 }
@@ -232,7 +232,7 @@ func lastLines(lines []string, n int) string {
 	return text
 }
 
-// follow lets the programs look for flows at hand from their first packet on, where some endpoint had policies before
+// follow enables the per-CPU flow cache from the first packet on, where some endpoint had policies before
 // them.
 func follow(spec *ebpf.CollectionSpec, s Settings, policies *ebpf.Map) error {
 	tracking := uint32(s.FlowAlways)
@@ -251,7 +251,7 @@ func follow(spec *ebpf.CollectionSpec, s Settings, policies *ebpf.Map) error {
 	return nil
 }
 
-// Track makes the datapath look for flows at hand, as it must where some endpoint has policies. Where every flow has a
+// Track enables the per-CPU flow cache, as is required where some endpoint has policies. Where every flow has a
 // row it always does.
 func (d *Datapath) Track(on bool) error {
 	var n uint32
@@ -261,7 +261,7 @@ func (d *Datapath) Track(on bool) error {
 		n = 1
 	}
 	if err := d.Tracking.Set(n); err != nil {
-		return fmt.Errorf("switch flows at hand: %w", err)
+		return fmt.Errorf("switch the flow cache: %w", err)
 	}
 	return nil
 }

@@ -169,7 +169,7 @@ func masqueradeLegacyRows() []row {
 	}
 }
 
-// claimRows are about who gets the port.
+// claimRows are about the allocation of ports.
 func claimRows() []row {
 	a, b := `eth a > gw | ip a > world | udp 40000 > 53`, `eth b > gwb | ip b > world | udp 40000 > 53`
 	outA, outB := `eth node > router | ip node > world ttl 63 | udp 50000 > 53`,
@@ -188,7 +188,7 @@ func claimRows() []row {
 				out: "="},
 			{at: "from_pod linka", in: a, want: "FORWARD_WIRE", out: outA},
 		}},
-		{name: "a row that nobody used for long is another's", steps: []step{
+		{name: "an entry that was not used for long is replaced", steps: []step{
 			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE", out: outA},
 			{at: "from_pod linkb", in: b, want: "FORWARD_RESOLVE", out: outB, before: ages(61)},
 			{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 53 > 50000`, want: "FORWARD_POD",
@@ -212,7 +212,7 @@ func claimRows() []row {
 			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "="},
 			{at: "from_pod linkb", in: b, want: "FORWARD_WIRE", before: ages(2), after: flowsAre(1)},
 		}},
-		{name: "a socket of the host's has the port of a row that nobody used for long", steps: []step{
+		{name: "a socket of the host has the port of an entry that was not used for long", steps: []step{
 			{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE", out: outA},
 			{at: "from_pod linkb", in: b, want: "DROP_NAT_NO_PORT", out: "=", before: func(t testing.TB, w *world) {
 				hostSocket(t, unix.SOCK_DGRAM, 50000)

@@ -40,7 +40,7 @@ func errorInRows() []row {
 		errorIn("time exceeded, echo", `icmp echo id 7 seq 1 | len 8`,
 			`icmp time-exceeded | ip node > world ttl 1 | icmp echo id 50000 seq 1 | len 8`,
 			`icmp time-exceeded | ip a > world ttl 1 | icmp echo id 7 seq 1 | len 8`),
-		// nobody looks at that of a quote
+		// that of a quote is not verified
 		errorIn("unreachable, sctp", `sctp 40000 > 80 init`,
 			`icmp unreachable host | ip node > world | sctp 50000 > 80 init`,
 			`icmp unreachable host | ip a > world | sctp 40000 > 80 init badsum`),

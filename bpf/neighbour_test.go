@@ -70,8 +70,8 @@ func ndRows() []row {
 		one("by a link-local address", "from_pod linka",
 			`eth a > solicited:gw | ip6 fe80::a > solicited:gw ttl 255 | nd solicit gw from a`,
 			"REPLY_ND", `eth gw > a | ip6 gw > fe80::a ttl 255 | nd advert gw router solicited override lladdr gw`),
-		// A solicitation behind another header is no neighbour's: it goes its way with a hop limit that nobody takes it
-		// with.
+		// A solicitation behind another header is no neighbour's: it is forwarded with a hop limit that no host accepts
+		// it with.
 		one("behind an extension header", "from_pod linka",
 			`eth a > gw | ip6 a > b ttl 255 | hbh | nd solicit b from a`,
 			"FORWARD_POD", `eth gwb > b | ip6 a > b ttl 254 | hbh | nd solicit b from a`),

@@ -1,6 +1,6 @@
 package bpf
 
-// policyServiceRows are flows to Services: whatever the client asks for, its backend is judged.
+// policyServiceRows are flows to Services: policies apply to the backend, not to the frontend.
 func policyServiceRows() []row {
 	const tcp = 6
 	to := func(port string) string { return `eth a > gw | ip a > vip | tcp 40000 > ` + port }

@@ -37,7 +37,7 @@ func allows(peer string, proto uint8, port uint16) said {
 	return said{peer, proto, port, 16, DatapathPolicyActionPOLICY_ALLOW}
 }
 
-// identities are those that the node knows; who is left out is the world's.
+// identities are those that the node knows; all other addresses are the world's.
 func identities() map[string]uint32 {
 	return map[string]uint32{"gw": 1, "node": 1, "a": 70001, "b": 70002, "c": 70003}
 }
@@ -101,7 +101,7 @@ func audits(slot uint16) func(testing.TB, *world) {
 	}
 }
 
-// knows writes whose the addresses are that the name stands for, or that they are nobody's; no decision becomes stale,
+// knows writes the identity of the addresses that the name stands for, or removes it; no decision becomes stale,
 // but what is good for one generation.
 func knows(name string, id uint32) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
@@ -128,7 +128,7 @@ func all(list ...func(testing.TB, *world)) func(testing.TB, *world) {
 	}
 }
 
-// fillIdentities writes whose addresses are, and that those of the other nodes' pods belong to somebody.
+// fillIdentities writes the identities of addresses, and the prefixes of the other nodes' pods.
 func (w *world) fillIdentities(t testing.TB) {
 	t.Helper()
 	n := worldNames()
@@ -252,7 +252,7 @@ func policyEndRows() []row {
 func peerRows() []row {
 	const tcp = 6
 	return []row{
-		{name: "a pod that nobody knows yet", steps: []step{
+		{name: "a pod that is not known yet", steps: []step{
 			{at: "from_wire eth0", in: `eth node2 > node | ip d > b | tcp 40000 > 80 S`,
 				want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: isolates(slotB, ingress, allows("", tcp, 80))},
 			{at: "from_wire eth0", in: `eth node2 > node | ip d > a | tcp 40000 > 80 S`, want: "FORWARD_POD"},

@@ -42,7 +42,7 @@ func Remove(dir string) (removed []string, err error) {
 	return append(removed, "pins below "+dir), errors.Join(errs...)
 }
 
-// removeLink detaches before the pin goes: a descriptor that somebody else holds would keep the program where it is.
+// removeLink detaches before the pin goes: a descriptor that another process holds would keep the program where it is.
 func removeLink(pin string) error {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err == nil {

@@ -31,7 +31,7 @@ type ask struct {
 	To      netip.AddrPort
 }
 
-// answer is what it saw: who answered, by the port that it names, and who the socket says that it talks to.
+// answer is what it saw: the server, by the port that it names, and the socket's peer name.
 type answer struct {
 	Server uint16
 	Peer   netip.AddrPort

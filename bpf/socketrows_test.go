@@ -16,7 +16,7 @@ type socketRow struct {
 	network string
 	to      func(packet.Family) netip.Addr
 	port    uint16
-	servers []uint16 // who may answer; none: refused
+	servers []uint16 // the servers that may answer; none: refused
 	errno   string   // what the application is told then
 	counted DatapathSocketOutcome
 }
@@ -45,7 +45,8 @@ func socketRows() []socketRow {
 		{"no backend, UDP", "datagram", clusterIP, 82, nil, "connection refused", refused},
 		{"none of this node", "tcp", clusterIP, 83, nil, "no route to host", DatapathSocketOutcomeSOCKET_NONE_HERE},
 		{"a backend that has just gone", "tcp", clusterIP, 84, []uint16{8001}, "", counted},
-		{"not for the inside", "tcp", nodeIP, 85, nil, "connection refused", ignored}, // by the kernel: nobody listens
+		// by the kernel: no socket listens
+		{"not for the inside", "tcp", nodeIP, 85, nil, "connection refused", ignored},
 		{"node port on loopback", "tcp", loopback, 30080, []uint16{8001}, "", counted},
 		{"node port on the node's address", "datagram", nodeIP, 30080, []uint16{8001}, "", counted},
 		{"node port on another node's address", "tcp", peerIP, 30080, []uint16{8001}, "", counted},

@@ -20,7 +20,7 @@ type socketHook struct {
 	program *ebpf.Program
 }
 
-// socketHooks are in the order in which they are attached: who is told a name before it was asked for learns nothing
+// socketHooks are in the order in which they are attached: a program that translates names must be there first
 // wrong.
 func (d *Datapath) socketHooks() []socketHook {
 	return []socketHook{

@@ -16,7 +16,7 @@ const (
 	stackCalls = 8   // functions under way, MAX_CALL_FRAMES
 )
 
-// function is what it takes of the stack, and whom it calls.
+// function is what it takes of the stack, and the functions that it calls.
 type function struct {
 	bytes int
 	calls map[string]bool

@@ -78,7 +78,7 @@ func tunnelInRows() []row {
 		one("to the gateway", "from_wire vx0", `eth none > none | ip c > gw | icmp echo id 1 seq 1`,
 			"FORWARD_STACK", "="),
 		one("to the node", "from_wire vx0", `eth none > none | ip c > node | tcp 1 > 22 S`, "FORWARD_STACK", "="),
-		one("to nobody", "from_wire vx0", `eth none > none | ip c > gone | udp 1 > 2`, "FORWARD_STACK", "="),
+		one("to no endpoint", "from_wire vx0", `eth none > none | ip c > gone | udp 1 > 2`, "FORWARD_STACK", "="),
 		// Where the answer is to go is in the packet's tunnel key, which a test can't give it: see TestLive.
 		one("last hop, of nowhere", "from_wire vx0", `eth none > none | ip c > a ttl 1 | udp 1 > 2`, "DROP_TTL", ""),
 		one("from the wire itself", "from_wire eth0", `eth node2 > node | ip node2 > a | udp 1 > 2`,

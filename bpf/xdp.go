@@ -31,7 +31,7 @@ type XDPState struct {
 }
 
 // AttachXDP makes from_wire_xdp the XDP program of the device in the mode, in place of an older one of ours without a
-// gap; XDPNone takes ours off. Where the driver can't, or somebody else's program is there, the state says so, and
+// gap; XDPNone takes ours off. Where the driver can't, or another program is there, the state says so, and
 // packets go on by tc. Kernel 5.9 or later.
 func (a *Attacher) AttachXDP(d XDPDevice, mode XDPMode) XDPState {
 	state := a.tryXDP(d, mode)
@@ -66,7 +66,8 @@ func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
 		refused = errors.New("its driver has none")
 	}
 	if errors.Is(refused, unix.ENOMEM) {
-		refused = fmt.Errorf("%w; drivers say that, too, who have no queue left for each CPU to send by (ethtool -L)",
+		refused = fmt.Errorf("%w; drivers say that, too, if they have no queue left for each CPU to send "+
+			"by (ethtool -L)",
 			refused)
 	}
 	if refused != nil {

@@ -79,7 +79,7 @@ func xdpKnown(name string, steps ...step) row {
 	return xdp(row{name: name, steps: append(begin, steps...)})
 }
 
-// xdpBegins are packets in XDP of flows that nobody has begun, whose backend was on the way of another one.
+// xdpBegins are first packets of flows in XDP, to a backend with a forwarding cache entry.
 func xdpBegins(name string, steps ...step) row {
 	const other = `eth router > node | ip world > lb | udp 40000 > 81`
 	begin := []step{{at: "from_wire eth0", in: other, want: "FORWARD_RESOLVE"},
@@ -89,7 +89,7 @@ func xdpBegins(name string, steps ...step) row {
 
 func monitored(s *Settings) { s.Monitor = 1 }
 
-// listens has somebody watch flows, who is told by tc alone.
+// listens attaches a monitor of flows, for which tc alone writes events.
 func listens(t testing.TB, w *world) {
 	t.Helper()
 	must(t, w.Listening.Set(uint32(1)))

@@ -17,12 +17,12 @@ type XDPDevice struct {
 	Ports []int  // of a bond: indexes of its devices, by which frames come in
 }
 
-// errNoTaker is a veth of which nobody would hear what XDP sends.
+// errNoTaker is a veth whose peer would not receive what XDP sends.
 var errNoTaker = errors.New("its other end takes no frames of XDP: switch gro on there (ethtool -K DEVICE gro on), " +
 	"or attach an XDP program")
 
 // sends reports whether what XDP sends by the device arrives, as far as one can know. A driver that sends back what it
-// brought (XDP_TX) needs nobody's consent; a veth needs that of its other end, which is asked about by kernels since
+// brought (XDP_TX) is always possible; a veth needs a peer that takes frames, which is asked about by kernels since
 // 6.3.
 func (d XDPDevice) sends() error {
 	if d.Type != "veth" {
@@ -39,7 +39,7 @@ func (d XDPDevice) sends() error {
 }
 
 // takes reports whether the device, whose XDP is in the mode, takes frames that others brought. Generic XDP asks no
-// driver. Where nobody can say (before 6.3), it doesn't: what a driver refuses would be lost.
+// driver. Where that is unknown (before 6.3), it doesn't: what a driver refuses would be lost.
 func (d XDPDevice) takes(mode XDPMode) bool {
 	if mode != XDPNative {
 		return mode == XDPGeneric

@@ -248,7 +248,8 @@ func agentSays(key string, value any, schemaSays string) error {
 	return fmt.Errorf("%s: %w", key, err)
 }
 
-// valueAt is what is at a place of values; items of lists are judged as a part of their list, so that they have none.
+// valueAt is what is at a place of values; items of lists are validated as a part of their list, so that they have
+// none.
 func valueAt(values any, at []string) any {
 	for _, name := range at {
 		m, ok := values.(map[string]any)

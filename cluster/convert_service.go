@@ -129,7 +129,7 @@ func (c *checker) ingress(row *Service, ingress []corev1.LoadBalancerIngress) {
 			c.oneOf(at+".ipMode", string(*in.IPMode), "VIP", "Proxy")
 		}
 		if in.IP == "" {
-			continue // a name, which is somebody else's load balancer
+			continue // a name, which is another load balancer's
 		}
 		if a, ok := c.addr(at+".ip", in.IP); ok && !proxied && !slices.Contains(row.Ingress, a) {
 			row.Ingress = append(row.Ingress, a)
@@ -218,7 +218,7 @@ func (c *checker) affinity(row *Service, spec *corev1.ServiceSpec) {
 	row.Affinity = time.Duration(seconds) * time.Second
 }
 
-// traffic reads who may be sent where.
+// traffic reads the traffic policies.
 func (c *checker) traffic(row *Service, spec *corev1.ServiceSpec) {
 	if p := spec.ExternalTrafficPolicy; p != "" && c.oneOf("spec.externalTrafficPolicy", string(p), "Cluster",
 		"Local") {

@@ -34,7 +34,7 @@ func (*Outside) TableHeader() []string { return []string{"Pod", "Node", "Address
 // TableRow is the row as text.
 func (o *Outside) TableRow() []string { return []string{o.Pod.String(), o.Node, join(o.Addresses)} }
 
-// Outsides is the table of Outside to who looks for pods by podCIDR.
+// Outsides is the table of Outside, for readers that find pods by podCIDR.
 type Outsides struct {
 	ByNode   map[string][]netip.Prefix // a prefix for each address
 	Revision statedb.Revision

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/statedb"
 )
 
-// outsiders is a node that follows who is outside.
+// outsiders is a node that follows off-CIDR pod addresses.
 type outsiders struct {
 	*Outsiders
 	t *testing.T
@@ -117,7 +117,7 @@ func TestOutside(t *testing.T) {
 	o.are("a pod of a node that came", "x/far n2 10.0.1.7")
 }
 
-// TestOutsideKnown: nobody takes the table for whole before nodes and pods are.
+// TestOutsideKnown: the table is initialized only after those of nodes and pods.
 func TestOutsideKnown(t *testing.T) {
 	o := newOutsiders(t)
 	txn := o.db.WriteTxn(o.tables.Nodes, o.tables.Pods)

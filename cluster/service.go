@@ -50,7 +50,7 @@ type Service struct {
 }
 
 // ServicePort is a port of a Service. The backends' ports are in the
-// EndpointSlices, by the same name; targets are for who makes those.
+// EndpointSlices, by the same name; targets are for the controller that makes those.
 type ServicePort struct {
 	Name string `json:"name,omitempty"`
 	// Protocol is TCP, UDP or SCTP.
@@ -154,7 +154,7 @@ type Endpoint struct {
 	Zone    string `json:"zone,omitempty"`
 	// Pod is the pod behind it, empty where something else is.
 	Pod Key `json:"pod,omitzero"`
-	// ForZones and ForNodes are the hints, who should use the endpoint.
+	// ForZones and ForNodes are the hints: which clients should use the endpoint.
 	ForZones []string `json:"forZones,omitempty"`
 	ForNodes []string `json:"forNodes,omitempty"`
 }

@@ -54,7 +54,7 @@ func (o *Options) wants(name string) bool {
 	return (o.Test == nil || o.Test.MatchString(name)) && (o.Skip == nil || !o.Skip.MatchString(name))
 }
 
-// List says which tests there are, a line each. It asks nobody.
+// List says which tests there are, a line each. It needs no cluster.
 func List(w io.Writer, o Options) error {
 	f := &facts{crew: newCrew("list", "a", "b"), near: "a", far: "b", external: o.ExternalTarget}
 	for _, t := range plan(f) {

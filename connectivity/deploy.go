@@ -18,7 +18,7 @@ import (
 
 const (
 	// deployTime bounds how long pods may take to run, and addressTime how long a
-	// LoadBalancer may be without an address before there is thought to be nobody.
+	// LoadBalancer may be without an address before it is assumed that none assigns one.
 	deployTime  = 90 * time.Second
 	addressTime = 5 * time.Second
 	// cleanTime bounds the end.

@@ -80,7 +80,7 @@ func (s *server) findNodes(ctx context.Context, f *facts, asked []string) error 
 // agents are the pods of the DaemonSet.
 type agents struct {
 	namespace, image string
-	missing          string         // why nobody can be asked
+	missing          string         // why no server can be asked
 	pods             map[string]pod // by node; problem is set where one isn't ready
 }
 

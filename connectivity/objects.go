@@ -102,7 +102,7 @@ func (c *crew) all() []*pod {
 }
 
 // object is the pod as the API server takes it. It is bound to its node at once: what
-// is tested is the network, not who schedules.
+// is tested is the network, not the scheduler.
 func (p *pod) object(image string) object {
 	no, now := false, int64(1)
 	container := corev1.Container{

@@ -91,7 +91,7 @@ func (p *planner) services() {
 	}
 	skip := ""
 	if len(p.ingress) == 0 {
-		skip = "nobody gives addresses to Services of type LoadBalancer here"
+		skip = "Services of type LoadBalancer get no addresses here"
 	}
 	p.add("service/load-balancer", "A LoadBalancer's address leads to its backends.", skip, step{checks: balanced})
 }
@@ -169,7 +169,7 @@ func (p *planner) names() {
 	p.add("dns/headless", "A headless Service's name has the addresses of its pods.", p.noDNS, step{checks: headless})
 }
 
-// world is what is outside of the cluster, which nobody is asked about without being told.
+// world is what is outside of the cluster, which is only contacted on request.
 func (p *planner) world() {
 	if p.external == "" {
 		p.add("world", "Pods reach what is outside of the cluster.", "--external-target is not given")

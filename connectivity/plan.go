@@ -32,12 +32,12 @@ type step struct {
 type check struct {
 	from   *pod
 	to     string     // for people: "far by tcp"
-	target *pod       // whom it is about in the end; nil: several
+	target *pod       // the pod that answers in the end; nil: several
 	at     netip.Addr // its address that is asked; the zero Addr: several
 	port   string     // as `myelin policy trace` takes it
 	probe  Probe
 	deny   bool
-	// by are those who may answer; nil: anybody. all: each of them must be in the answer.
+	// by are the names that may answer; nil: any. all: each of them must be in the answer.
 	by  []string
 	all bool
 	// one says that the same one answers each time.
@@ -185,7 +185,7 @@ func host(a netip.Addr) string {
 	return a.String()
 }
 
-// denied turns checks round. Those that nobody answers take their whole time.
+// denied turns checks round. Those without an answer take their whole time.
 func denied(list []check) []check {
 	out := slices.Clone(list)
 	for i := range out {

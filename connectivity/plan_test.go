@@ -109,7 +109,7 @@ func TestPlanSkips(t *testing.T) {
 	for name, want := range map[string]string{
 		"pod-to-pod/other-node": "there is one node only", "dns/cluster": "no DNS", "policy/egress-to-entity": "no CRD",
 		"world":                 "--external-target is not given",
-		"service/load-balancer": "nobody gives addresses to Services of type LoadBalancer here", "host-port": "",
+		"service/load-balancer": "Services of type LoadBalancer get no addresses here", "host-port": "",
 		"pod-to-pod/same-node": "",
 	} {
 		if got := find(t, tests, name).skip; got != want {
@@ -155,7 +155,7 @@ func TestVerdict(t *testing.T) {
 		"seen as itself": {check{client: "10.0.0.1"}, Answer{Client: "10.0.0.1"}, ""},
 		"seen as another": {check{client: "10.0.0.1"}, Answer{Client: "192.0.2.1"},
 			"expected to be seen as 10.0.0.1, the server saw 192.0.2.1"},
-		"nobody in particular": {check{}, Answer{}, ""},
+		"any server": {check{}, Answer{}, ""},
 	} {
 		if got := tc.check.verdict(tc.answer); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)

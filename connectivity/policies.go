@@ -14,7 +14,7 @@ func role(name string) metav1.LabelSelector {
 	return metav1.LabelSelector{MatchLabels: map[string]string{roleLabel: name}}
 }
 
-// ingress is a NetworkPolicy for the servers that lets peers in, and nobody else.
+// ingress is a NetworkPolicy for the servers that allows ingress from peers only.
 func ingress(namespace, name string, peers ...networkingv1.NetworkPolicyPeer) object {
 	spec := networkingv1.NetworkPolicySpec{PodSelector: role(serverLabel),
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}
@@ -68,7 +68,7 @@ func (p *planner) policies() {
 	ns := p.client.namespace
 	both := []*pod{p.server, p.distant}
 	clients := role(clientLabel)
-	p.governed("deny-all", "A NetworkPolicy without rules lets nobody in.", "", ingress(ns, "deny-all"),
+	p.governed("deny-all", "A NetworkPolicy without rules allows no ingress.", "", ingress(ns, "deny-all"),
 		denied(p.asks(p.client, both...))...)
 	p.governed("allow-by-label", "A NetworkPolicy lets pods in by their labels, and no others.", "",
 		ingress(ns, "allow-by-label", networkingv1.NetworkPolicyPeer{PodSelector: &clients}),

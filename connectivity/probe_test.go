@@ -81,7 +81,7 @@ func TestProbeFails(t *testing.T) {
 	}
 	defer silent.Close()
 	for url, want := range map[string]string{
-		fmt.Sprintf("tcp://127.0.0.1:%d", p.udp): "connection refused", // nobody has it for TCP
+		fmt.Sprintf("tcp://127.0.0.1:%d", p.udp): "connection refused", // no TCP socket has it
 		"udp://" + silent.LocalAddr().String():   "no answer within 50ms",
 		"gopher://127.0.0.1": "gopher://127.0.0.1: want a URL that begins with http, tcp, udp, " +
 			"icmp, dns4 or dns6",

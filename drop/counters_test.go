@@ -22,7 +22,7 @@ func names() packet.Names {
 }
 
 // TestCounters sends packets from a link that is no pod's, and for an address
-// that is nobody's.
+// that is unassigned.
 func TestCounters(t *testing.T) {
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1}, nil)
 	counters := drop.Counters{Cpus: d.Cpus}

@@ -77,9 +77,9 @@ func TestAdd(t *testing.T) {
 					t.Errorf("no %q in\n%s", want, routes)
 				}
 			}
-			for _, unwanted := range tt.not {
-				if strings.Contains(addrs, unwanted) {
-					t.Errorf("%q in\n%s", unwanted, addrs)
+			for _, absent := range tt.not {
+				if strings.Contains(addrs, absent) {
+					t.Errorf("%q in\n%s", absent, addrs)
 				}
 			}
 			checkPodSide(t, e)
@@ -286,7 +286,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestNamespaceDies: nobody calls DEL, the kernel's event is enough.
+// TestNamespaceDies: the kernel's event suffices without DEL.
 func TestNamespaceDies(t *testing.T) {
 	n := newNode(t, "10.0.0.0/24")
 	a := n.start()

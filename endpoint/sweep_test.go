@@ -62,7 +62,7 @@ func (a *agent) restart(host hostLinks, want ...Stray) *agent {
 }
 
 // TestSweep starts an agent that has lost the state files of two of three pods. One of the two has moved its side into
-// the host, so that it serves nobody.
+// the host, so that it serves no pod.
 //
 //	host                    pods
 //	known  ──────────────── eth0

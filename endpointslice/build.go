@@ -47,7 +47,7 @@ func build(s *cluster.Service, pods map[string]*cluster.Pod, zones map[string]st
 }
 
 // counts reports whether a pod is an endpoint in any state. A pod that has ended
-// is none, nor is one whose node is not known: nobody has cleaned up after it,
+// is none, nor is one whose node is not known: its objects have not been cleaned up,
 // unless the Service asks for pods in any state.
 func (b *builder) counts(pod *cluster.Pod) bool {
 	_, known := b.zones[pod.NodeName]

@@ -110,7 +110,7 @@ func TestShare(t *testing.T) {
 }
 
 // Names are the same on all nodes and in all versions: they outlive an upgrade
-// of one node. They are no names of objects, which nobody may overwrite.
+// of one node. They are no names of objects, which must not be overwritten.
 func TestNames(t *testing.T) {
 	w := newWorld(t)
 	w.set(t, many(1, maxEndpoints+1))

@@ -71,7 +71,7 @@ type Event struct {
 	Endpoint  uint16    `json:"endpoint,omitempty"` // ID of the pod on this node
 	SrcMAC    string    `json:"sourceMAC,omitempty"`
 	Lost      uint64    `json:"lost,omitempty"`
-	// Rules are those that policies judged the flow by. Of a drop, Denied is the
+	// Rules are those that decided about the flow. Of a drop, Denied is the
 	// direction that they denied, and Policy says why.
 	Rules  Rules  `json:"rules,omitzero"`
 	Denied string `json:"denied,omitempty"` // "ingress", "egress" or empty

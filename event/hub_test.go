@@ -61,7 +61,7 @@ func TestEventsReachWhoListens(t *testing.T) {
 	h := newHub(d)
 	decoder := event.NewDecoder(fixed{}, time.Unix(0, 0))
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
-		bpftest.Send(t, d, bpf.FromPod, f, packetNames(), text) // nobody listens
+		bpftest.Send(t, d, bpf.FromPod, f, packetNames(), text) // no listener
 		if h.Listening() {
 			t.Error("listening before there is a subscriber")
 		}
@@ -109,7 +109,7 @@ func TestEventsReachWhoListens(t *testing.T) {
 	}
 }
 
-// TestFlowsAreToldToWhoListens: events of flows are not made for nobody.
+// TestFlowsAreToldToWhoListens: without listeners there are no events of flows.
 func TestFlowsAreToldToWhoListens(t *testing.T) {
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, FlowAlways: 1, Monitor: 1, EventRate: 1000}, nil)
 	h := newHub(d)

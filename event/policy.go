@@ -19,14 +19,14 @@ type Policies interface {
 	Isolating(of netip.Addr, egress bool) []string
 }
 
-// Rules are those that judged a flow, by the end that they are of: the
+// Rules are those that decided about a flow, by the end that they are of: the
 // destination's of ingress, the source's of egress; empty where none did.
 type Rules struct {
 	Ingress string `json:"ingress,omitempty"`
 	Egress  string `json:"egress,omitempty"`
 }
 
-// String is "ingress by …; egress by …", empty where no rule judged.
+// String is "ingress by …; egress by …", empty where no rule matched.
 func (r Rules) String() string {
 	var parts []string
 	if r.Ingress != "" {
@@ -80,7 +80,7 @@ func (d *Decoder) judged(e *Event, r *Raw) {
 	}
 }
 
-// isolating asks of the end that was judged. A packet may be an answer: then its
+// isolating looks up the policies of the end that was checked. A packet may be an answer: then its
 // ends are the other way round than the flow's.
 func (d *Decoder) isolating(e *Event, egress bool) []string {
 	p, ok := d.Names.(Policies)

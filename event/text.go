@@ -65,7 +65,7 @@ func (p Party) String() string {
 	return text
 }
 
-// String is the event as one line: time, hook, what happened, who with whom,
+// String is the event as one line: time, hook, what happened, both ends,
 // what, where.
 func (e *Event) String() string {
 	if e.Type == Lost {
@@ -91,7 +91,7 @@ func (e *Event) String() string {
 	return b.String()
 }
 
-// packet is who, to whom, and what.
+// packet is source, destination and protocol.
 func (e *Event) packet() string {
 	if !e.Src.Addr.IsValid() && !e.Dst.Addr.IsValid() {
 		return fmt.Sprintf("%s ethertype 0x%04x, %d bytes", e.SrcMAC, e.EtherType, e.Length)

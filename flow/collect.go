@@ -15,7 +15,7 @@ import (
 type Collector struct {
 	Datapath *bpf.Datapath
 	Log      *slog.Logger
-	// Ended is called for each flow that no packet ended; nil: nobody cares.
+	// Ended is called for each flow that no packet ended; nil: not reported.
 	Ended func(*event.Raw)
 
 	expired atomic.Uint64

@@ -19,7 +19,7 @@ type Flow struct {
 	// nothing is translated.
 	Translated netip.AddrPort `json:"translated,omitzero"`
 	Endpoint   uint16         `json:"endpoint,omitempty"` // at which it began
-	// Rules are those that policies judged it by; Denied says that they forbid it
+	// Rules are the policy rules that decided about it; Denied says that they forbid it
 	// now.
 	Rules  event.Rules `json:"rules,omitzero"`
 	Denied bool        `json:"denied,omitempty"`
@@ -31,7 +31,7 @@ type Flow struct {
 // Course is how far a flow is.
 type Course struct {
 	State    State   `json:"state"`
-	Sent     Traffic `json:"sent"`     // by who began it
+	Sent     Traffic `json:"sent"`     // by the side that opened it
 	Received Traffic `json:"received"` // by the same
 	Age      Seconds `json:"ageSeconds"`
 	Idle     Seconds `json:"idleSeconds"`

@@ -23,7 +23,7 @@ import (
 	"myelin/hooks"
 )
 
-// node is what Cilium has been on, and who else.
+// node is a node where Cilium and other programs have been.
 type node struct {
 	*testing.T
 	options CiliumOptions

@@ -120,7 +120,7 @@ func (o CiliumOptions) dropPins() error {
 	return errors.Join(errs...)
 }
 
-// linkEnd is how long the kernel may take to end a link that nobody holds any more: a worker of it does that.
+// linkEnd is how long the kernel may take to end a link that is not held any more: a worker of it does that.
 const linkEnd = 5 * time.Second
 
 // dropSockets sees to it that no program of Cilium is left that translates what sockets ask for. One that hangs by a

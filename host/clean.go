@@ -204,7 +204,7 @@ func ourLink(l netlink.Link) bool {
 	return endpoint.IsLinkName(l.Attrs().Name) && (l.Type() == "veth" || l.Type() == "netkit")
 }
 
-// dropPods removes pod links: those of nobody, and with Force all.
+// dropPods removes pod links: those of no pod, and with Force all.
 func (o Options) dropPods(kernel *route.Kernel) error {
 	links, err := kernel.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -152,7 +152,7 @@ COMMIT
 	}
 }
 
-// TestCleanKubeProxy fills the kernel as kube-proxy's modes do, and somebody else beside it, whose rules stay.
+// TestCleanKubeProxy fills the kernel as kube-proxy's modes do, and another program beside it, whose rules stay.
 func TestCleanKubeProxy(t *testing.T) {
 	nettest.Root(t)
 	tools := 0

@@ -27,9 +27,9 @@ func Programs() []string { return []string{"myelin", "myelin-cni"} }
 // sbomType is the media type of the list of what programs are made of, in SPDX's JSON.
 const sbomType = types.MediaType("application/spdx+json")
 
-// nobody is who a container of the image is, unless its pod says otherwise: the number that images without users agree
-// on.
-const nobody = "65532:65532"
+// user is the user and group of the image's containers, unless the pod sets them: the number that images without users
+// agree on.
+const user = "65532:65532"
 
 // Platform is one variant of an image.
 type Platform struct {
@@ -85,7 +85,7 @@ func Build(p Platform, version string) (*Image, error) {
 		Architecture: p.Arch, OS: "linux", Created: v1.Time{Time: when},
 		RootFS:  v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{must(layer.DiffID())}},
 		History: []v1.History{{Created: v1.Time{Time: when}, CreatedBy: "myelin/image"}},
-		Config: v1.Config{Entrypoint: []string{"/myelin"}, User: nobody, WorkingDir: "/", Labels: labels,
+		Config: v1.Config{Entrypoint: []string{"/myelin"}, User: user, WorkingDir: "/", Labels: labels,
 			Env: []string{"PATH=/"}},
 	})
 	if err != nil {

@@ -94,7 +94,7 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Architecture != "amd64" || c.Config.Entrypoint[0] != "/myelin" || c.Config.User != nobody ||
+	if c.Architecture != "amd64" || c.Config.Entrypoint[0] != "/myelin" || c.Config.User != user ||
 		c.Config.Labels["org.opencontainers.image.version"] != "1.2.3" {
 		t.Errorf("config %+v", c)
 	}

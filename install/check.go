@@ -33,14 +33,14 @@ func Check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Optio
 	}
 	switch {
 	case len(proxies) == 0 && !c.Services():
-		o.Say("note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services")
+		o.Say("note: there is no kube-proxy, and kubeProxyReplacement is false: Services are not translated")
 	case len(proxies) > 0 && c.KubeProxyReplacement:
 		o.Say("note: %s runs, and kubeProxyReplacement is true: it can go when all agents are ready, kubectl -n %s "+
 			"delete daemonset %s, and then on each node myelin cleanup --kube-proxy",
 			proxies[0], proxies[0].Namespace, proxies[0].Name)
 	}
 	if len(proxies) == 0 && c.K8sServiceHost == "" {
-		return errors.New("k8sServiceHost must be set: there is no kube-proxy, so that nobody translates the Service " +
+		return errors.New("k8sServiceHost must be set: there is no kube-proxy that translates the Service " +
 			"of the API server while agents start")
 	}
 	return nil

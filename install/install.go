@@ -50,8 +50,8 @@ type Options struct {
 	Say func(format string, args ...any)
 }
 
-// Render makes the objects, and has the agent's own reader judge their configuration, which knows contradictions that a
-// schema can't. What has less effect than it seems is in warnings.
+// Render makes the objects, and has the agent's own reader validate their configuration, which knows contradictions
+// that a schema can't. What has less effect than it seems is in warnings.
 func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
 	if err := CheckNamespace(o.Namespace); err != nil {
 		return nil, nil, err
@@ -109,7 +109,7 @@ func IsHook(object chart.Object) bool {
 	return annotations["helm.sh/hook"] != nil
 }
 
-// order is who needs whom: accounts and rights before pods.
+// order is the order of dependencies: accounts and rights before pods.
 func order(object chart.Object) int {
 	return slices.Index([]string{
 		"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service",
@@ -200,7 +200,7 @@ func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.
 	}
 	for _, object := range lasting(all) {
 		r := kube.RefOf(object.Content)
-		// somebody else's, where the values say so
+		// not ours, where the values say so
 		if have[r] || r.Kind == "ServiceAccount" || strings.HasPrefix(r.Kind, "ClusterRole") {
 			continue
 		}

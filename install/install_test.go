@@ -144,7 +144,7 @@ func TestInstall(t *testing.T) {
 	w := start(t)
 	said := w.apply(reachable(nil))
 	if count(said, "created") != 12 || !slices.Contains(said,
-		"note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services") {
+		"note: there is no kube-proxy, and kubeProxyReplacement is false: Services are not translated") {
 		t.Errorf("first: %q", said)
 	}
 	if said := w.apply(reachable(nil)); count(said, "unchanged") != 12 {

@@ -41,7 +41,7 @@ func Uninstall(ctx context.Context, cluster *kube.Objects, o Options) error {
 	if err := cleanNodes(ctx, cluster, o, objects); err != nil {
 		return err
 	}
-	return remove(ctx, cluster, settings, o.Say) // last: who tries again needs the values
+	return remove(ctx, cluster, settings, o.Say) // last: a retry needs the values
 }
 
 // current are values that the cluster's own objects tell: those that Apply was given; else, as of an installation by

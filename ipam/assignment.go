@@ -85,7 +85,7 @@ type Question struct {
 // Decide says what is in force from now on: what is wanted, unless another node
 // has it; then what was before. It is a pure function.
 //
-// A node whose podCIDRs vanish hands nothing out: who took them away may give
+// A node whose podCIDRs vanish hands nothing out: the controller that removed them may give
 // them to another node.
 func Decide(q Question) *Assignment {
 	a := &Assignment{Node: q.Node, Wanted: q.Wanted, InForce: q.Wanted, Problem: conflict(q)}

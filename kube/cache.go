@@ -16,7 +16,7 @@ import (
 )
 
 // Cache is what an API server has of one kind, each object made into a T. It is
-// safe for concurrent use. An object never becomes an older one than it was: who
+// safe for concurrent use. An object never becomes an older one than it was: a reader that
 // writes one and adds the answer sees nothing older after that.
 type Cache[T any] struct {
 	resource Resource
@@ -128,7 +128,7 @@ func (c *Cache[T]) set(key cluster.Key, o cached[T]) {
 	}
 	c.objects[key] = o
 	c.mu.Unlock()
-	// Heartbeats change what nobody keeps.
+	// Heartbeats change only what is not kept.
 	if !ok || !reflect.DeepEqual(old.object, o.object) {
 		c.wake()
 	}

@@ -68,7 +68,7 @@ type listWatch struct {
 
 	client *rest.RESTClient
 	now    func() time.Time
-	// consistent lists are what the server has now, not what its cache had: who
+	// consistent lists are what the server has now, not what its cache had: a caller that
 	// writes must know what others wrote.
 	consistent bool
 	// listed and watched are what the server is to answer with, if not objects.

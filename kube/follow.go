@@ -21,7 +21,7 @@ const (
 	// healthyFor is how long it must go well for the next failure to be a first
 	// one.
 	healthyFor = 2 * time.Minute
-	// lookAgain is when to look for a kind that is not installed, if nobody tells
+	// lookAgain is when to look for a kind that is not installed, without a notification
 	// that it is now.
 	lookAgain = 2 * time.Minute
 	// beingInstalled is how long a server may take from a definition to the kind.
@@ -91,7 +91,7 @@ func reflectKind(ctx context.Context, lw *listWatch, to cache.ReflectorStore,
 	}
 }
 
-// followDefinitions wakes those who follow a kind when it is installed. Where we
+// followDefinitions wakes the followers of a kind when it is installed. Where we
 // may not see definitions, they find out by themselves.
 func (s *Source) followDefinitions(ctx context.Context, c *clients) {
 	lw, err := c.definitions()

@@ -126,7 +126,7 @@ func (w *world) lines() (list []string) {
 	}
 	for row := range w.cluster.Pods.All(txn) {
 		c := *row
-		c.Source, c.Annotations = "", nil // nobody reads them
+		c.Source, c.Annotations = "", nil // not used
 		add(&c)
 	}
 	for row := range w.cluster.Services.All(txn) {

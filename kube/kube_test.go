@@ -35,7 +35,7 @@ func TestServer(t *testing.T) {
 
 func options(s server) kube.Options { return kube.Options{KubeConfig: s.KubeConfig(apiserver.Agent)} }
 
-// testRBAC: who may not list waits and says so; what role.yaml grants is
+// testRBAC: a client that may not list waits and reports it; what role.yaml grants is
 // enough.
 func testRBAC(t *testing.T, s server) {
 	w := follow(t, options(s))

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Objects writes and reads objects of any kind, as the server has them, for who installs something. It keeps nothing
+// Objects writes and reads objects of any kind, as the server has them, for installers. It keeps nothing
 // but which kinds there are.
 type Objects struct {
 	// Client is what it asks by.

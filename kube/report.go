@@ -62,7 +62,7 @@ const (
 	// reportAgain is when a report is repeated that the server may have lost.
 	reportAgain = 10 * time.Minute
 	// reportDoublings bound how much rarer reports become while none is taken, as where
-	// nobody has made the CiliumNode.
+	// the CiliumNode does not exist.
 	reportDoublings = 4
 )
 

@@ -108,7 +108,7 @@ func (s *Source) contact() {
 	s.tell()
 }
 
-// tell wakes those who wait for another state.
+// tell wakes callers that wait for another state.
 func (s *Source) tell() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *Source) absent(k *kind) {
 	}
 }
 
-// find makes who waits for a kind look again, now and for some seconds.
+// find makes followers that wait for a kind look again, now and for some seconds.
 func (s *Source) find(k *kind) {
 	s.mu.Lock()
 	s.states[k].seen = time.Now()

@@ -89,7 +89,7 @@ func (c cgroup) signal(sig unix.Signal) {
 // anew.
 func (c cgroup) kill(ctx context.Context) error {
 	for {
-		// cgroup.kill (Linux 5.14) can't be outrun by fork; before it, repeat until nobody is there.
+		// cgroup.kill (Linux 5.14) can't be outrun by fork; before it, repeat until it is empty.
 		if os.WriteFile(string(c.join("cgroup.kill")), []byte("1"), 0o200) != nil {
 			c.signal(unix.SIGKILL)
 		}

@@ -46,7 +46,7 @@ func (l *Lab) waitLock(ctx context.Context) (unlock func(), err error) {
 		case err == nil:
 			return unlock, nil
 		case errors.Is(err, os.ErrNotExist):
-			return func() {}, nil // no directory: nobody builds it
+			return func() {}, nil // no directory: it is not being built
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, err
 		}

@@ -211,7 +211,7 @@ func pods(objects []*object) ([]*corev1.Pod, error) {
 	return all, nil
 }
 
-// terminating says whether a pod is being deleted: for those who send it something. It runs until its object has gone.
+// terminating says whether a pod is being deleted: for pods that send it something. It runs until its object has gone.
 func terminating(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil }
 
 // checkPod refuses names that Kubernetes does, as the lab makes directories of them.

@@ -263,7 +263,7 @@ func (w *worker) update(change func(*PodState)) {
 		return
 	}
 	change(w.state)
-	// The state last: who waits for it finds the object too.
+	// The state last: a process that waits for it finds the object too.
 	err := errors.Join(
 		w.lab.writeStatus(*w.state),
 		writeJSON(w.lab.podStatePath(w.state.Namespace, w.state.Name), w.state),

@@ -124,7 +124,7 @@ func (s *Source) merge() (rows, []*cluster.Problem) {
 
 // choose picks the version that is in force from now on: what was good, if the
 // only one found is refused. Copies that say the same are as good as one; of copies
-// that differ nobody can know which is meant, and what was in force stays. Where
+// that differ it can't be known which is meant, and what was in force stays. Where
 // nothing was, policies are closed.
 func (s *Source) choose(at slot, found []version) (version, []*cluster.Problem) {
 	if len(found) == 1 {

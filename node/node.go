@@ -40,7 +40,7 @@ type Params struct {
 	Epochs     *bpf.Epochs
 }
 
-// reattach is how soon a program is put back that somebody took off a wire:
+// reattach is how soon a program is put back that another program took off a wire:
 // nothing tells of it.
 const reattach = 30 * time.Second
 
@@ -123,7 +123,7 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 	}
 }
 
-// own is the row of this node's podCIDRs in force, nil where nobody decides about them.
+// own is the row of this node's podCIDRs in force, nil if they are not assigned.
 func (n *Node) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, changed <-chan struct{}) {
 	if n.params.PodCIDRs == nil {
 		return nil, true, nil

@@ -16,7 +16,7 @@ import (
 	"myelin/operator/clusterpool"
 )
 
-// isStale is whether an object is gone, there already, or another version: who told
+// isStale is whether an object is gone, there already, or another version: the watch that told
 // of that will tell more.
 func isStale(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)

@@ -44,7 +44,7 @@ func testDetect(c *cluster) {
 		c.Errorf("with a DaemonSet: %v", err)
 	}
 	c.server.Delete(daemon)
-	// Pods alone are somebody's label; with Cilium's definitions they are Cilium's.
+	// Pods with the label are Cilium's only if its definitions exist.
 	pod := "/api/v1/namespaces/kube-system/pods/cilium-x1"
 	c.put(pod, "apiVersion: v1\nkind: Pod\nmetadata: {name: cilium-x1, labels: {k8s-app: cilium}}\nspec: "+
 		"{containers: [{name: a, image: cilium}]}")

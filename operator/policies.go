@@ -52,7 +52,7 @@ func readPolicy(kind string) func([]byte) (*policyObject, error) {
 		m := &head.Metadata
 		p := &policyObject{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace,
 			ResourceVersion: m.ResourceVersion, Generation: m.Generation}}
-		// A status that somebody else wrote is written anew.
+		// A status that another client wrote is written anew.
 		if json.Unmarshal(head.Status, &p.status) != nil {
 			p.status = crd.PolicyStatus{}
 		}
@@ -165,7 +165,7 @@ func (o *Operator) writePolicy(ctx context.Context, w *world, c *kube.Cache[*pol
 		}
 		return nil
 	}
-	// null takes away what is there: a list of none, and counts that nobody gives.
+	// null takes away what is there: a list of none, and counts that are not reported.
 	status := map[string]any{"conditions": conditions, "realised": nil}
 	if counts != nil {
 		entry := map[string]any{"revision": counts.Revision, "generation": counts.Generation, "nodes": counts.Nodes,

@@ -75,7 +75,7 @@ func (o *Operator) keepServices(ctx context.Context, w *world) error {
 }
 
 // ours is whether a Service gets its addresses here: one without a class, unless
-// somebody else has those, or of a class that Cilium has for such.
+// other controllers have those, or of a class that Cilium has for such.
 func (o *Operator) ours(s *corev1.Service) bool {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil {
 		return false

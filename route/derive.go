@@ -187,7 +187,7 @@ type derivation struct {
 	State
 	self  Node
 	mtu   MTU
-	taken map[routeKey]string // who has asked for a route first
+	taken map[routeKey]string // the first source of a route
 	out   Desired
 }
 

@@ -42,7 +42,7 @@ func (d *devices) read(c changes) error {
 	if err != nil {
 		return err
 	}
-	// The addresses of pod links are link-local at most, and nobody wants them.
+	// The addresses of pod links are link-local at most, and are not needed.
 	wanted := all
 	for _, indexes := range []map[int]bool{c.links, c.addresses} {
 		for i := range indexes {

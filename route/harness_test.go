@@ -124,7 +124,7 @@ func (n *node) pod(name string, addresses ...string) *endpoint.Endpoint {
 	return e
 }
 
-// routes lists the node's routes of main table that we or somebody else made,
+// routes lists the node's routes of main table that we or another program made,
 // as text.
 func (n *node) routes(prefix string) (list []netlink.Route) {
 	n.t.Helper()

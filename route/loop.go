@@ -136,7 +136,7 @@ func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own 
 }
 
 // own is the row of this node's podCIDRs in force, empty until there is one,
-// and nil where nobody decides about them.
+// and nil if they are not assigned.
 func (r *Routes) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, rev statedb.Revision,
 	changed <-chan struct{}) {
 	if r.podCIDRs == nil {
@@ -276,7 +276,7 @@ func (r *Routes) observe(c changes) error {
 }
 
 // restore marks rows as pending whose counterpart in the kernel may be gone:
-// routes that were deleted or replaced by somebody, and all that hangs on a
+// routes that were deleted or replaced by another program, and all that hangs on a
 // device that vanished, appeared, or went up or down, or on its addresses. The
 // kernel drops IPv4 routes of a device that goes down, and routes whose source
 // address goes away, without telling.

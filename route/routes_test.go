@@ -192,7 +192,7 @@ func TestRouteIsPutBack(t *testing.T) {
 	n1.want("10.7.1.5/32 dev mye00000001 src 192.168.7.1")
 }
 
-// A route of somebody else in the place of ours is reported, not replaced, and
+// A route of another program in the place of ours is reported, not replaced, and
 // ours comes when the other one goes and the row is tried again.
 func TestForeignRoute(t *testing.T) {
 	t.Parallel()
@@ -204,7 +204,7 @@ func TestForeignRoute(t *testing.T) {
 	}
 	must(t, n1.kernel.RouteAdd(foreign))
 	a := n1.start(dual("n1"), threeNodes())
-	if problem := a.errorOf("10.7.2.0/24"); !strings.Contains(problem, "somebody else (protocol static)") {
+	if problem := a.errorOf("10.7.2.0/24"); !strings.Contains(problem, "another program (protocol static)") {
 		t.Errorf("error %q", problem)
 	}
 	n1.want("10.7.2.0/24 via 192.168.7.9 dev eth0")
@@ -353,8 +353,8 @@ func TestTunnelRoutes(t *testing.T) {
 	n1.want("10.7.3.0/24 dev myelin_vxlan src 192.168.7.1 mtu 1450")
 }
 
-// TestUnguarded: to a pod that the datapath does not have yet no route leads, for the stack would bring it what nobody
-// has judged.
+// TestUnguarded: to a pod that the datapath does not have yet no route leads, for the stack would bring it packets that
+// no policy was applied to.
 func TestUnguarded(t *testing.T) {
 	t.Parallel()
 	n1, _ := twoNodes(t)

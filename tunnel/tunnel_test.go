@@ -218,7 +218,7 @@ func TestAdoptReplaceRemove(t *testing.T) {
 	}
 }
 
-// What somebody does to the device is undone.
+// What other programs do to the device is undone.
 func TestPutBack(t *testing.T) {
 	t.Parallel()
 	ns, kernel := namespace(t)
@@ -246,7 +246,7 @@ func TestErrors(t *testing.T) {
 		prepare    func(*testing.T, *route.Kernel)
 	}{
 		{"MTU below the least of IPv6", "IPv6 needs at least 1280", 1300, nil},
-		{"device of somebody else", "there is a device of that name, of type veth", 0,
+		{"device of another program", "there is a device of that name, of type veth", 0,
 			func(t *testing.T, k *route.Kernel) {
 				must(t, k.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: DeviceName}, PeerName: "peer1"}))
 			}},

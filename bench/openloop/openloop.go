@@ -37,7 +37,7 @@ type Config struct {
 	Slow     time.Duration // what takes longer is counted as slow: 0.5 s
 	Workers  int           // threads that open connections: 2
 
-	// ServerCloses has clients close after the server, which then is who keeps the port in TIME_WAIT.
+	// ServerCloses has clients close after the server, which then keeps the port in TIME_WAIT.
 	ServerCloses bool
 }
 

@@ -62,7 +62,7 @@ func LoadBudgets(path string) ([]Budget, error) {
 }
 
 // Check compares results with budgets and says for each broken one what it is and what was measured. A budget that
-// nothing measured is broken too: a promise that nobody checks is none.
+// nothing measured is broken too: a promise that is not checked is none.
 func Check(list []Result, budgets []Budget) []error {
 	var broken []error
 	for _, b := range budgets {

@@ -58,7 +58,7 @@ func large() grpc.CallOption { return grpc.MaxCallRecvMsgSize(maxAnswer) }
 // client says of a connection that fails does not.
 const agentsWords = "the agent "
 
-// agentError is what a failed call means to who typed the command.
+// agentError explains a failed call to the user.
 func agentError(err error, socket string) error {
 	s, ok := status.FromError(err)
 	switch {

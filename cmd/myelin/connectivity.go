@@ -98,7 +98,7 @@ func (f *connectivityFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// heard stops the tests when nobody reads of them any more.
+// heard stops the tests when their output is not read any more.
 type heard struct {
 	io.Writer
 

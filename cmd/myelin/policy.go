@@ -62,7 +62,7 @@ func (f *traceFlags) command() *cobra.Command {
 		Short: "Say what policies make of a flow, which rule decides, and what would have to change",
 		Long: "Says for both ends of a flow, which need not be there, what policies say: the verdict, the rule that " +
 			"decides with file and line, the rules that were looked at, " +
-			"and what would turn the answer round. A Service is judged by each of its backends. The exit status is 0 " +
+			"and what would turn the answer round. Policies apply to each backend of a Service. The exit status is 0 " +
 			"if the flow is allowed, or denied and only audited, 1 if it is denied, and 2 where there is no answer: " +
 			"wrong usage, no such pod, no agent.",
 		Example: "  myelin policy trace --from demo/client --to demo/web --port 80/TCP\n  myelin policy trace --from " +

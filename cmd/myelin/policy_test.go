@@ -15,28 +15,28 @@ import (
 	"myelin/policy/trace"
 )
 
-// judge answers about policies, and keeps what it was asked.
-type judge struct {
+// tracer answers about policies, and stores the requests.
+type tracer struct {
 	fake
 	trace trace.Trace
 	diff  policy.Diff
 	asked any
 }
 
-func (j *judge) TracePolicies(_ context.Context, r *apiv1.TracePoliciesRequest) (*apiv1.TracePoliciesResponse, error) {
+func (j *tracer) TracePolicies(_ context.Context, r *apiv1.TracePoliciesRequest) (*apiv1.TracePoliciesResponse, error) {
 	j.asked = r
 	data, err := json.Marshal(&j.trace)
 	return &apiv1.TracePoliciesResponse{Json: data}, err
 }
 
-func (j *judge) DiffPolicies(_ context.Context, r *apiv1.DiffPoliciesRequest) (*apiv1.DiffPoliciesResponse, error) {
+func (j *tracer) DiffPolicies(_ context.Context, r *apiv1.DiffPoliciesRequest) (*apiv1.DiffPoliciesResponse, error) {
 	j.asked = r
 	data, err := json.Marshal(&j.diff)
 	return &apiv1.DiffPoliciesResponse{Json: data}, err
 }
 
 func TestPolicyTrace(t *testing.T) {
-	j := &judge{trace: trace.Trace{From: "demo/a", To: "demo/b", Port: "80", Ways: []trace.Way{{
+	j := &tracer{trace: trace.Trace{From: "demo/a", To: "demo/b", Port: "80", Ways: []trace.Way{{
 		Source: trace.Party{Name: "demo/a"}, Destination: trace.Party{Name: "demo/b"}, Port: "80/TCP",
 		Verdict: trace.Denied,
 		Egress:  trace.Side{Why: "allowed: no policy speaks of egress of demo/a"},
@@ -84,7 +84,7 @@ func TestPolicyTrace(t *testing.T) {
 
 func TestPolicyDiff(t *testing.T) {
 	turn := policy.Turn{RuleBefore: "NetworkPolicy demo/web spec.ingress[0] (manifests:web.yaml:8)"}
-	j := &judge{diff: policy.Diff{
+	j := &tracer{diff: policy.Diff{
 		Objects: []policy.ObjectDiff{{Object: "NetworkPolicy demo/web", Change: "changed"}},
 		Flows: []policy.FlowDiff{{Flow: "10.0.1.2:40000->10.0.2.2:80/TCP", Turn: turn},
 			{Flow: "other", Direction: policy.Egress, Turn: turn}},

@@ -56,7 +56,7 @@ func (f *upsertFlags) command() *cobra.Command {
 	flags.StringVar(&f.mode, "mode", "", "snat, dsr or hybrid (default: the node's)")
 	flags.StringArrayVar(&f.ranges, "source-range", nil,
 		"CIDR that may come from outside; may be repeated (default: everybody may)")
-	flags.BoolVar(&f.deny, "source-deny", false, "source ranges are who may not come")
+	flags.BoolVar(&f.deny, "source-deny", false, "source ranges are denied, not allowed")
 	f.health.add(cmd)
 	return cmd
 }
@@ -73,7 +73,7 @@ func (h *healthFlags) add(cmd *cobra.Command) {
 	flags.Uint32Var(&h.fall, "health-fall", 0, "bad answers in a row that make it fail (default 3)")
 }
 
-// request reads the flags; the agent judges most of them.
+// request reads the flags; the agent validates most of them.
 func (f *upsertFlags) request(name string) (*apiv1.Service, error) {
 	if f.affinity < 0 || f.affinity%time.Second != 0 || f.affinity > 1<<31*time.Second {
 		return nil, fmt.Errorf("--affinity %s: want whole seconds", f.affinity)

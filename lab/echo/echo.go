@@ -1,4 +1,4 @@
-// Package echo is a small server to try a network with: HTTP that tells who answered whom, TCP and UDP that send back
+// Package echo is a small server to try a network with: HTTP that names server and client, TCP and UDP that send back
 // what comes, each over IPv4 and IPv6. It is also the client for it.
 package echo
 
@@ -184,7 +184,7 @@ func (s *server) loop6(c net.PacketConn) {
 	}
 }
 
-// peers remembers who was announced, a bounded number of them.
+// peers is the set of announced clients, of bounded size.
 type peers map[string]bool
 
 func newPeers() peers { return peers{} }

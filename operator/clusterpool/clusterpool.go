@@ -117,7 +117,7 @@ func keep(families []Family, c *Claim, taken *bart.Table[string]) Grant {
 	return out
 }
 
-// holder is who has addresses of a prefix; empty: nobody.
+// holder is the node that has addresses of a prefix; empty: none.
 func holder(taken *bart.Table[string], p netip.Prefix) string {
 	for _, node := range taken.Supernets(p) {
 		return node

@@ -110,7 +110,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestMany: nodes come and go; nobody ever has what another has.
+// TestMany: nodes come and go; no two ever have the same.
 func TestMany(t *testing.T) {
 	families := []clusterpool.Family{family("26 10.0.0.0/18 10.64.0.0/18"), family("112 fd00::/102")}
 	have := map[string]clusterpool.Claim{}

@@ -145,7 +145,7 @@ func (a *allocator) shared(s *Service, is4 bool, pools []*Pool) (best netip.Addr
 	return best, ok
 }
 
-// free is the lowest address of a range that nobody has. Nothing becomes free
+// free is the lowest address of a range that is not allocated. Nothing becomes free
 // meanwhile, so it never looks back.
 func (a *allocator) free(name string, r Range) (netip.Addr, bool) {
 	addr, ok := a.next[name]

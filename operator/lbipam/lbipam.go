@@ -12,7 +12,7 @@ import (
 	"myelin/cluster"
 )
 
-// Pool is addresses, and whom they are for.
+// Pool is addresses, and the Services that may have them.
 type Pool struct {
 	Name    string
 	Created time.Time
@@ -132,7 +132,7 @@ func Allocate(pools []Pool, services []Service) (answers map[cluster.Key]Answer,
 type allocator struct {
 	pools     []Pool                    // the oldest first
 	conflicts map[string]string         // a pool, and the older one that it overlaps
-	owners    map[netip.Addr][]*Service // who has an address: more than one only where they share it
+	owners    map[netip.Addr][]*Service // by address: more than one only where they share it
 	next      map[string]netip.Addr     // where to look for a free address, by pool and range
 }
 

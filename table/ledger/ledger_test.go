@@ -18,7 +18,7 @@ type line struct {
 
 func of(id uint32, key string) line { return line{Head: Head{ID: id}, Key: key} }
 
-// What is written is read again, and a torn line at the end is nobody's.
+// What is written is read again, and a torn line at the end is ignored.
 func TestLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n.json")
 	l := &Ledger[line]{Path: path}

@@ -28,7 +28,7 @@ image_program() { kubernetes_build "$dir" "$1" "k8s.io/kubernetes/test/images/$1
 ginkgo() { kubernetes_build "$dir" "$1" github.com/onsi/ginkgo/v2/ginkgo; }
 suite() { (cd "$dir/module" && kubernetes_go test -c -o "$bin/$1" k8s.io/kubernetes/test/e2e); }
 
-# module MODULE VERSION PACKAGE FILE: a command of somebody else's, in a module of its own.
+# module MODULE VERSION PACKAGE FILE: a command of another project, in a module of its own.
 module() {
   mkdir -p "$dir/of/$4"
   printf 'module of\n\ngo 1.24\n\nrequire %s %s\n' "$1" "$2" > "$dir/of/$4/go.mod"

@@ -2,7 +2,7 @@
 # cluster.sh: a real Kubernetes cluster of three nodes on this machine, with Myelin for a network and no kube-proxy.
 #   up [bare]                 makes it, of what build.sh built and the programs in $MYELIN_BIN; ends when nodes and
 #                             CoreDNS are ready; bare: nodes
-#                             without agent, plugin and CoreDNS, for who installs them
+#                             without agent, plugin and CoreDNS, to be installed by a test
 #   dns                       CoreDNS, and waits for it
 #   import FILE               an image's archive, into all nodes
 #   ready                     how many seconds it took from the agents' start until the last node was Ready

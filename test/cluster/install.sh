@@ -61,7 +61,7 @@ cluster kubectl apply -f - << 'YAML'
 apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
 metadata: {name: everybody, namespace: default}
-spec: {endpointSelector: {matchLabels: {app: nobody}}, ingress: [{}]}
+spec: {endpointSelector: {matchLabels: {app: absent}}, ingress: [{}]}
 YAML
 eventually 60 "the policy on all nodes" realised
 step "the network, from within, while there is no operator"

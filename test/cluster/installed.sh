@@ -10,7 +10,7 @@ helm() { inside "$bin/helm" --namespace kube-system "$@"; }                   # 
 # install|upgrade ARG...
 chart() { helm "$1" myelin "$here/../../chart/myelin" --values "$values" --wait --timeout 90s "${@:2}" > /dev/null; }
 
-# bring: the image, on all nodes, and the values; and where the API server is, as kubeadm tells those who join.
+# bring: the image, on all nodes, and the values; and where the API server is, as kubeadm tells nodes that join.
 bring() {
   local work image
   work=$(mktemp -d)

@@ -26,7 +26,7 @@ const podStarts = 15
 // network that there is for pods, in turn, on one node.
 func TestPodStart(t *testing.T) {
 	c := use(t)
-	// Of IPv4 only: for IPv6 ptp waits two seconds, until nobody else can have the address.
+	// Of IPv4 only: for IPv6 ptp waits two seconds, until duplicate address detection has ended.
 	c.usePtp("n1", []string{`[{"subnet": "10.99.0.0/24"}]`})
 	pods := c.client().Pods(c.namespace)
 	var took [2][]time.Duration

@@ -50,7 +50,7 @@ spec: {ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80
 	}
 }
 
-// TestServerAway has an API server that answers nobody: what there is goes on, also under an agent that is killed and
+// TestServerAway has an API server that does not answer: what there is goes on, also under an agent that is killed and
 // starts meanwhile; what is made when the server is back works.
 func TestServerAway(t *testing.T) {
 	c := use(t)

@@ -131,7 +131,7 @@ func TestWrongLinesAreFound(t *testing.T) {
 			"1. Start two nodes with an agent each, and four pods, from the YAML in examples/two-nodes.",
 			"   $ myelin lab statsu",
 		}},
-		{Lines: []string{"eth a > b | ip a > nobody"}}, {Lines: []string{"x := bpf.NoSuch()"}},
+		{Lines: []string{"eth a > b | ip a > unknown"}}, {Lines: []string{"x := bpf.NoSuch()"}},
 		{Lines: []string{"a ─► no_such_function"}},
 		{File: "bpf/README.md", Heading: "FILES", Lines: []string{"nosuch.go  what"}},
 		{File: "lab/README.md", Lines: []string{"func NoSuch(ctx) error"}},

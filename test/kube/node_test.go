@@ -154,7 +154,7 @@ func (n *node) start() {
 	n.Logf("measured: ready %s after its start", time.Since(n.began).Round(time.Millisecond))
 }
 
-// kill ends the agent as nobody would.
+// kill ends the agent by SIGKILL.
 func (n *node) kill() {
 	if n.agent != nil {
 		_ = n.agent.Process.Signal(syscall.SIGKILL) // it may have ended

@@ -34,7 +34,7 @@ func (p population) fill(t *testing.T, s *apiserver.Server) {
 	s.Fill(p.lists(t, p.services, p.service))
 }
 
-// object is what to create where. Status is written after it: who creates a Pod
+// object is what to create where. Status is written after it: a client that creates a Pod
 // can't say where it is.
 type object struct {
 	path   string

@@ -64,7 +64,7 @@ const settled = 25 * time.Second
 func megabytes(kb int) float64 { return float64(kb) * 1024 / 1e6 }
 
 // asked counts the agent's requests, and wants none but lists and watches of whole kinds, each once, and now and then a
-// report of policies, which nobody takes here.
+// report of policies, which are not read here.
 func (n *node) asked(t *testing.T) (total int) {
 	t.Helper()
 	requests := n.server.Requests()

@@ -57,7 +57,7 @@ func (c *cluster) soonWorks(ways ...way) {
 	}
 }
 
-// TestPodCIDRs changes the podCIDRs of a node under its pods: they keep addresses, gateway and who reaches them, new
+// TestPodCIDRs changes the podCIDRs of a node under its pods: they keep addresses, gateway and connectivity, new
 // ones come from the new podCIDRs. What another node has is refused, also by the next agent; what vanishes is given out
 // no more. When all pods are gone, the gateway follows.
 //

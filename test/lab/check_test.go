@@ -79,7 +79,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 	answers("the agent is back", 2)
 	c.apply("cluster", serviceYAML("lb", 10, "  type: LoadBalancer\n"))
 	for _, f := range c.stack.families {
-		eventually(t, "nobody asks any more", 10*time.Second, func() error {
+		eventually(t, "requests have ended", 10*time.Second, func() error {
 			if out, err := c.asked(1, f); err == nil || !strings.Contains(err.Error(), "refused") {
 				return fmt.Errorf("IPv%d: %v\n%s", f, err, out)
 			}

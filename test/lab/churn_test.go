@@ -57,7 +57,7 @@ func TestChurn(t *testing.T) {
 	record(t, result{"churn/leaks", float64(len(leaks)), "objects"})
 }
 
-// churner knows who has which address.
+// churner knows the pods' addresses.
 type churner struct {
 	*runtimeOf
 	mu    sync.Mutex

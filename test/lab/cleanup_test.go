@@ -155,7 +155,7 @@ func cleanup(t *testing.T, s setup) (left int) {
 	return len(differ)
 }
 
-// mapsGone reports maps that somebody holds still.
+// mapsGone reports maps that are still referenced.
 func mapsGone(ids []ebpf.MapID) error {
 	if len(ids) == 0 {
 		return errors.New("the agent had none")

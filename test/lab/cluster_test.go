@@ -235,7 +235,7 @@ type place interface {
 	Do(func() error) error
 }
 
-// end is a place with addresses: who can talk.
+// end is a pod, a node or the world, with its addresses.
 type end struct {
 	place
 	addrs []netip.Addr

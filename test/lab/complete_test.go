@@ -55,7 +55,7 @@ func TestCompletion(t *testing.T) {
 			}
 		}
 	}
-	// What takes no more arguments completes none, nor does what nobody answers.
+	// What takes no more arguments completes none, nor does a command without an answer.
 	for _, line := range []string{"endpoint get 2", "endpoint list", "--socket /nonexistent/s endpoint get"} {
 		args := append([]string{"__complete"}, strings.Fields(strings.TrimPrefix(line, "--socket /nonexistent/s "))...)
 		if strings.HasPrefix(line, "--socket") {

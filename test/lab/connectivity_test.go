@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// way is who talks to whom, and as whom.
+// way is a client, a server, and the client's address as the server sees it.
 type way struct {
 	from, to string
 	as       string // whose address the other end sees

@@ -231,7 +231,7 @@ func askTCP(c net.Conn, n uint64) error {
 func (c *cluster) worldRefuses(family int) {
 	c.t.Helper()
 	pod, world := c.end("a1"), c.end("world")
-	closed := at(world.addr(family), 9) // discard: nobody serves it
+	closed := at(world.addr(family), 9) // discard: no server
 	client, err := pod.dialTCP(c.t.Context(), netip.AddrPort{}, closed)
 	if err == nil {
 		client.Close()

@@ -138,7 +138,7 @@ func TestWorldMTU(t *testing.T) {
 	}
 }
 
-// narrow sends packets of 1450 bytes from a pod until an ICMP error says which MTU fits, and looks who says so.
+// narrow sends packets of 1450 bytes from a pod until an ICMP error says which MTU fits, and checks its sender.
 func (c *cluster) narrow(pod string, dst netip.Addr, mtu int, by []netip.Addr) {
 	c.t.Helper()
 	f := family(dst)

@@ -102,7 +102,7 @@ type oldPhase struct {
 	evict      bool
 }
 
-// allows judges a connection by the side that opened it: its egress, and the ingress of the other end.
+// allows evaluates a connection by the side that opened it: its egress, and the ingress of the other end.
 func (ph oldPhase) allows(o *oldConnection) bool {
 	for _, i := range ph.isolations {
 		if i.direction == "Egress" && i.pod == o.place[0] && !slices.Contains(i.peers, o.place[1]) ||
@@ -139,8 +139,8 @@ type oldTally struct{ broken, alive, brokenMasqueraded int }
 func (a oldTally) sum() int { return a.broken + a.alive + a.brokenMasqueraded }
 
 // TestOldConnections has 1,000 connections that predate every policy, and applies, changes and removes policies, and
-// evicts rows. Each connection must be judged by the side that opened it: those that are allowed go on, whichever side
-// sends first; those that are denied exchange nothing more.
+// evicts rows. The policies of the side that opened a connection must decide: those that are allowed go on, whichever
+// side sends first; those that are denied exchange nothing more.
 //
 //	┌─ node1 ───────┐  ┌─ node2 ──┐
 //	│ v1 ◀──▶ p1    │  │  p2      │     v1 and each of p1, p2 and the world,

@@ -44,12 +44,12 @@ func (c *cluster) outsideYAML(name string, n int, spec string, pods ...string) s
 // The Services of TestOutside.
 const (
 	outNear   = 20 // s1
-	outLocal  = 21 // s1, to those who ask node1
-	outEmpty  = 22 // nobody
+	outLocal  = 21 // s1, for clients of node1
+	outEmpty  = 22 // no backend
 	outSticky = 23 // s1 and s2, the same for a client
 	outRanges = 24 // s1, for the world's address off the nodes' subnets
 	outBulk   = 25 // a1, which runs no server: tests listen there
-	// outLeaving is of a2, and then of nobody.
+	// outLeaving has the backend a2, and then none.
 	outLeaving = 26
 )
 
@@ -132,7 +132,7 @@ func (c *cluster) routeOutside(node int) {
 	}
 }
 
-// behindNode is whom a backend on another node sees in the place of the world.
+// behindNode is the client that a backend on another node sees instead of the world.
 func (c *cluster) behindNode(node, family int) netip.Addr {
 	if c.mode.tunnel != 0 {
 		return gateway(node, family)
@@ -284,8 +284,8 @@ func (c *cluster) ranges(f int) {
 	}
 }
 
-// backendGoes takes the only backend of a Service away: who is connected to it by TCP gets a reset with the next
-// packet.
+// backendGoes takes the only backend of a Service away: a client that is connected to it by TCP gets a reset with the
+// next packet.
 func (c *cluster) backendGoes() {
 	c.t.Helper()
 	for _, f := range c.stack.families {

@@ -64,7 +64,7 @@ func (c *cluster) accelerated(node, want string) {
 }
 
 // TestOutsideByXDP is TestOutside where XDP sends on what only passes through a node: in the driver, which at first
-// finds nobody at the other end of its veth, or behind it.
+// finds no peer at the other end of its veth, or behind it.
 func TestOutsideByXDP(t *testing.T) {
 	if _, err := exec.LookPath("ethtool"); err != nil {
 		t.Fatal("needs ethtool: scripts/deps.sh test")

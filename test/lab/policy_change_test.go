@@ -38,7 +38,7 @@ func onlyFrom(name, from string, pods ...string) string {
 
 // openTo is a version of onlyFrom that lets everybody in.
 func openTo(name string, pods ...string) string {
-	yaml, _, _ := strings.Cut(onlyFrom(name, "nobody", pods...), "  ingress:")
+	yaml, _, _ := strings.Cut(onlyFrom(name, "absent", pods...), "  ingress:")
 	return yaml + "  ingress: [{}]\n"
 }
 

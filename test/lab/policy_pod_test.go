@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unwanted begins what is sent to pods that may not be reached.
-const unwanted = "nobody asked for this"
+// floodText begins what is sent to pods that may not be reached.
+const floodText = "nobody asked for this"
 
 // flood sends datagrams from each of the places to an address, some 1,000 a second, until the returned function is
 // called.
@@ -31,7 +31,7 @@ func (p *policed) flood(from []end, to ...netip.Addr) (stop func()) {
 			wg.Go(func() {
 				defer c.Close()
 				for ctx.Err() == nil {
-					_, _ = c.WriteToUDPAddrPort([]byte(unwanted), at(a, 9)) // there is no route yet, or no neighbour
+					_, _ = c.WriteToUDPAddrPort([]byte(floodText), at(a, 9)) // there is no route yet, or no neighbour
 					time.Sleep(time.Millisecond)
 				}
 			})
@@ -55,10 +55,10 @@ func overhear(t *testing.T, e end) *ear {
 	return &ear{e.Name(), fd}
 }
 
-// unwantedFrames are those of a flood that came in.
-func (e *ear) unwantedFrames() (n int) {
+// floodFrames are those of a flood that came in.
+func (e *ear) floodFrames() (n int) {
 	for _, frame := range e.heard() {
-		if bytes.Contains(frame, []byte(unwanted)) {
+		if bytes.Contains(frame, []byte(floodText)) {
 			n++
 		}
 	}
@@ -93,7 +93,7 @@ func TestPolicyNewPod(t *testing.T) {
 				ear, s, end := p.newPod(t, r, i)
 				ears = append(ears, ear)
 				t.Cleanup(func() { check(t, s.remove()) })
-				if n := ear.unwantedFrames(); n > 0 {
+				if n := ear.floodFrames(); n > 0 {
 					end()
 					t.Fatalf("pod %d saw %d packets", i, n)
 				}
@@ -106,7 +106,7 @@ func TestPolicyNewPod(t *testing.T) {
 			check(t, p.Delete(t.Context(), file))
 			last := ears[len(ears)-1]
 			eventually(t, "packets come without the policy", 10*time.Second, func() error {
-				if last.unwantedFrames() == 0 {
+				if last.floodFrames() == 0 {
 					return fmt.Errorf("%s hears nothing", last.name)
 				}
 				return nil

@@ -66,14 +66,14 @@ func (p *policed) verdicts(ctx context.Context, questions []question) []error {
 	return errs
 }
 
-// silent is an error that says that nothing was heard for as long as somebody listened. A raw socket of IPv6 also hears
-// that its own node dropped a packet.
+// silent is an error that says that nothing was heard for as long as the client listened. A raw socket of IPv6 also
+// hears that its own node dropped a packet.
 func silent(err error) bool {
 	return errors.Is(err, unix.ENOBUFS) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// ask sends something and returns nil where it was answered; of ICMP that nobody answers, where it arrived.
+// ask sends something and returns nil where it was answered; of ICMP without answers, where it arrived.
 func (p *policed) ask(ctx context.Context, q question) error {
 	token := p.tokens.Add(1)
 	switch q.proto {

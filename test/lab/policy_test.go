@@ -142,17 +142,17 @@ func (p *policed) scene(t *testing.T, s scenario.Scenario, i int) {
 	file := p.enforce(t, p.translate(documents)...)
 	probes := s.Probes
 	if slices.ContainsFunc(documents, ofNodes) {
-		probes = judged(t, s, documents)
+		probes = expected(t, s, documents)
 	}
 	p.sendAll(t, "as written", probes)
 	if gone >= 0 && len(documents) > 1 {
 		p.remove(t, p.translate(documents[gone:gone+1])...)
-		p.sendAll(t, fmt.Sprintf("without document %d", gone+1), judged(t, s,
+		p.sendAll(t, fmt.Sprintf("without document %d", gone+1), expected(t, s,
 			slices.Delete(slices.Clone(documents), gone, gone+1)))
 	}
 	check(t, p.Delete(t.Context(), file))
 	p.pass(t)
-	p.sendAll(t, "without policies", judged(t, s, nil))
+	p.sendAll(t, "without policies", expected(t, s, nil))
 	t.Logf("%v", time.Since(begin))
 }
 
@@ -173,8 +173,9 @@ func pickPolicy(documents []string, n int) int {
 // ofNodes finds policies for nodes themselves. They hold nothing up: that takes hostFirewall.enabled.
 func ofNodes(document string) bool { return strings.Contains(document, "nodeSelector:") }
 
-// judged are the scenario's probes with what the reference says of them where these documents are all that is enforced.
-func judged(t *testing.T, s scenario.Scenario, documents []string) []scenario.Probe {
+// expected are the scenario's probes with what the reference says of them where these documents are all that is
+// enforced.
+func expected(t *testing.T, s scenario.Scenario, documents []string) []scenario.Probe {
 	t.Helper()
 	s.Objects = []byte(strings.Join(slices.DeleteFunc(slices.Clone(documents), ofNodes), "\n---\n"))
 	w, err := s.World()

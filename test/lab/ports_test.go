@@ -106,7 +106,7 @@ func (c *cluster) noPortLeft(family int) {
 	}
 }
 
-// hostServes has the host serve at a port out of those for masquerade: who asks from outside finds it.
+// hostServes has the host serve at a port out of those for masquerade: clients from outside find it.
 func (c *cluster) hostServes(family int) {
 	c.t.Helper()
 	node, world := c.end("node1"), c.end("world")

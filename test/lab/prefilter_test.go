@@ -11,9 +11,9 @@ import (
 	"myelin/bpf"
 )
 
-// unwantedGroup is the CiliumCIDRGroup that may not come in.
-func unwantedGroup(prefixes ...string) string {
-	return fmt.Sprintf("apiVersion: cilium.io/v2alpha1\nkind: CiliumCIDRGroup\nmetadata: {name: unwanted}\nspec: "+
+// blockedGroup is the CiliumCIDRGroup of blocked CIDRs.
+func blockedGroup(prefixes ...string) string {
+	return fmt.Sprintf("apiVersion: cilium.io/v2alpha1\nkind: CiliumCIDRGroup\nmetadata: {name: blocked}\nspec: "+
 		"{externalCIDRs: [%s]}\n", `"`+strings.Join(prefixes, `", "`)+`"`)
 }
 
@@ -36,25 +36,25 @@ func TestPrefilter(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			p := up(t, setup{mode: modeNamed(c.mode), pods: []string{"a"},
-				values: map[string]any{"myelin.policy.prefilter": []string{"unwanted"},
+				values: map[string]any{"myelin.policy.prefilter": []string{"blocked"},
 					"loadBalancer.acceleration": c.acceleration}})
 			listener := p.listenOn(t, "node1")
 			p.letIn(t, listener, true)
-			p.apply("group", unwantedGroup(p.aroundWorld()...))
+			p.apply("group", blockedGroup(p.aroundWorld()...))
 			p.letIn(t, listener, false)
 			if n := p.outcomeAt("node1", c.hook, bpf.DatapathOutcomeDROP_PREFILTER); n == 0 {
 				t.Error("nothing was dropped by", c.name)
 			}
-			contains(t, "prefilter list", p.mustCLI("node1", "prefilter", "list"), "unwanted", "2", "in force")
+			contains(t, "prefilter list", p.mustCLI("node1", "prefilter", "list"), "blocked", "2", "in force")
 			contains(t, "status", p.mustCLI("node1", "status"), "Prefilter")
 			p.ping(t, "a1", "a2")
 			check(t, p.Node("node1").KillAgent(t.Context()))
 			p.letIn(t, listener, false)
 			check(t, p.Node("node1").StartAgent(t.Context(), nil))
 			p.letIn(t, listener, false)
-			p.apply("group", unwantedGroup("203.0.113.0/24"))
+			p.apply("group", blockedGroup("203.0.113.0/24"))
 			p.letIn(t, listener, true)
-			p.apply("group", unwantedGroup("0.0.0.0/0", "::/0"))
+			p.apply("group", blockedGroup("0.0.0.0/0", "::/0"))
 			p.letIn(t, listener, false)
 			p.ping(t, "a1", "a2")
 		})
@@ -97,7 +97,7 @@ func (c *cluster) letIn(t *testing.T, l net.Listener, want bool) {
 				return err
 			})
 			if (err == nil) != want {
-				return fmt.Errorf("got through: %t, %w", err == nil, errOr(err, "nobody refused it"))
+				return fmt.Errorf("got through: %t, %w", err == nil, errOr(err, "it was not refused"))
 			}
 			return nil
 		})

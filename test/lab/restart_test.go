@@ -137,7 +137,7 @@ func relink(t *testing.T, target, link string) {
 	}
 }
 
-// newPodWorks adds a pod to node1 and sends something each of the ways. Its addresses must be nobody else's.
+// newPodWorks adds a pod to node1 and sends something each of the ways. Its addresses must be no other pod's.
 func (c *cluster) newPodWorks(name string, ways ...way) {
 	c.t.Helper()
 	taken := map[netip.Addr]string{}

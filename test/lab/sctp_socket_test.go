@@ -43,7 +43,7 @@ func (e end) sctpSocket(family int) (f *os.File, err error) {
 	return f, err
 }
 
-// sctpServer tells each client who the server is, and whom it sees.
+// sctpServer tells each client the server's name, and the client's address.
 type sctpServer struct {
 	name   string
 	port   uint16
@@ -173,7 +173,7 @@ func associate(c *os.File, from netip.Addr, to netip.AddrPort) error {
 	return errors.Join(failed, err)
 }
 
-// askSCTP asks over an association who the server is and whom it sees.
+// askSCTP asks over an association for the server's name and the client's address.
 func askSCTP(c *os.File) (server string, seen netip.Addr, err error) {
 	if err := c.SetDeadline(soon()); err != nil {
 		return "", seen, err
@@ -202,7 +202,7 @@ func (e end) sctp(ctx context.Context, from netip.Addr, to netip.AddrPort) (serv
 	return askSCTP(c)
 }
 
-// sctp has from ask a server at an address of to, and returns who that saw.
+// sctp has from ask a server at an address of to, and returns the client's address there.
 func sctp(ctx context.Context, from, to end, dst netip.Addr) (seen netip.Addr, err error) {
 	s, err := to.serveSCTP(at(dst, 0))
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 // itself too; and policies.
 //
 //	┌─ node1 ──────┐  ┌─ node2 ──────┐
-//	│ x/a1   x/b1  │  │ y/a2   y/b2  │     x/a1 is whom all ask
+//	│ x/a1   x/b1  │  │ y/a2   y/b2  │     x/a1 is the server
 //	└──────┬───────┘  └──────┬───────┘
 //	═══════╧═════ world ═════╧════════
 func TestSCTP(t *testing.T) {
@@ -85,7 +85,7 @@ func upSCTP(t *testing.T, m mode) *policed {
 func sctpNames() []string { return []string{"x/a1", "x/b1", "y/a2", "y/b2"} }
 
 // sctpServe has a pod answer until the test is over, at each of its addresses by itself: a server at all of them names
-// them to its clients, which then also try the pod itself, at the Service's port, and are told that nobody is there.
+// them to its clients, which then also try the pod itself, at the Service's port, and get an abort.
 func (p *policed) sctpServe(name string, port uint16) {
 	p.t.Helper()
 	for _, f := range p.stack.families {
@@ -107,7 +107,7 @@ func (c *cluster) sctpYAML() string {
 	).Replace(serviceYAML("sctp", sctpService, "  type: NodePort\n") + c.slicesYAML("sctp", "x/a1"))
 }
 
-// sctpAsk has somebody ask for x/a1 from an address, and x/a1 must see one of those that are wanted.
+// sctpAsk has a client connect to x/a1 from an address, and x/a1 must see one of those that are wanted.
 func (p *policed) sctpAsk(from string, to netip.AddrPort, want ...netip.Addr) {
 	p.t.Helper()
 	e := p.end(from)
@@ -130,7 +130,8 @@ func (p *policed) sctpPods(f int) {
 	}
 }
 
-// sctpServices is upstream's pod-Service and endpoint-Service by ClusterIP: who asks itself sees its gateway.
+// sctpServices is upstream's pod-Service and endpoint-Service by ClusterIP: a pod that is its own backend sees its
+// gateway.
 func (p *policed) sctpServices(f int) {
 	p.t.Helper()
 	to := at(serviceAddr(sctpService, f), sctpFrontPort)

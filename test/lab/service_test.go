@@ -90,14 +90,14 @@ func (c *cluster) apply(name, yaml string) {
 	}
 }
 
-// call asks a server from a pod, a node or the world, and returns who answered.
+// call asks a server from a pod, a node or the world, and returns the server's name.
 func (c *cluster) call(from, url string) (server string, err error) {
 	c.t.Helper()
 	server, _, err = c.asks(from, url)
 	return server, err
 }
 
-// asks is call, and whom the server saw.
+// asks is call, and the client's address at the server.
 func (c *cluster) asks(from, url string) (server string, client netip.Addr, err error) {
 	c.t.Helper()
 	place, err := c.Find(from)
@@ -119,7 +119,7 @@ func (c *cluster) asks(from, url string) (server string, client netip.Addr, err 
 	return server, client, err
 }
 
-// callers are who asks: a pod of each node, and a node.
+// callers are the clients: a pod of each node, and a node.
 func callers() []string { return []string{"default/a1", "default/a2", "node1"} }
 
 // services brings a cluster up with a server on each node and these Services, and waits until they answer.
@@ -154,7 +154,7 @@ func url(scheme string, a netip.Addr, port uint16) string {
 	return scheme + "://" + netip.AddrPortFrom(a, port).String() + "/"
 }
 
-// answerers calls often and returns who answered.
+// answerers calls often and returns the server's name.
 func (c *cluster) answerers(from, url string) map[string]bool {
 	c.t.Helper()
 	seen, err := c.tryAnswerers(from, url)

@@ -175,7 +175,7 @@ func pathMTU(c syscall.Conn, family int) (int, error) {
 	return sockopt(c, unix.IPPROTO_IPV6, unix.IPV6_MTU)
 }
 
-// icmpError is an entry of a socket's error queue: who said what.
+// icmpError is an entry of a socket's error queue: its sender and content.
 type icmpError struct {
 	kind, code int
 	mtu        int

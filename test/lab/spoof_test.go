@@ -23,7 +23,7 @@ type forgery struct {
 	family int // 0: both
 }
 
-// forgeries are what a1 sends. stranger is nobody, b is a pod beside it, a2 one on the other node.
+// forgeries are what a1 sends. stranger is no pod, b is a pod beside it, a2 one on the other node.
 func forgeries() []forgery {
 	type o = []bpf.DatapathOutcome
 	address, mac := o{bpf.DatapathOutcomeDROP_SPOOFED_ADDRESS}, o{bpf.DatapathOutcomeDROP_SPOOFED_MAC}
@@ -32,13 +32,13 @@ func forgeries() []forgery {
 	anyARP, ndType := append(slices.Clone(arp), arpTarget...), o{bpf.DatapathOutcomeDROP_ND_TYPE}
 	multicast, martian := o{bpf.DatapathOutcomeDROP_MULTICAST}, o{bpf.DatapathOutcomeDROP_MARTIAN}
 	return []forgery{
-		{"address of nobody", `eth a > gw | ip stranger > b | udp 1 > 2 | "x"`, address, 0},
+		{"address of no pod", `eth a > gw | ip stranger > b | udp 1 > 2 | "x"`, address, 0},
 		{"address of a pod beside", `eth a > gw | ip b > a2 | udp 1 > 2 | "x"`, address, 0},
 		{"address of a pod elsewhere", `eth a > gw | ip a2 > b | udp 1 > 2 | "x"`, address, 0},
 		{"address of the gateway", `eth a > gw | ip gw > b | udp 1 > 2 | "x"`, address, 0},
 		{"address of the node", `eth a > gw | ip node > a2 | udp 1 > 2 | "x"`, address, 0},
-		{"address of nobody to the host", `eth a > gw | ip stranger > node | udp 1 > 2 | "x"`, address, 0},
-		{"MAC of nobody", `eth stranger > gw | ip a > b | udp 1 > 2 | "x"`, mac, 0},
+		{"address of no pod to the host", `eth a > gw | ip stranger > node | udp 1 > 2 | "x"`, address, 0},
+		{"MAC of no pod", `eth stranger > gw | ip a > b | udp 1 > 2 | "x"`, mac, 0},
 		{"MAC of a pod beside", `eth b > gw | ip a > a2 | udp 1 > 2 | "x"`, mac, 0},
 		{"ARP for a pod beside", `eth a > broadcast | arp who-has b tell a`, arpTarget, 4},
 		{"ARP with an address of another", `eth a > broadcast | arp who-has gw tell b`, arp, 4},
@@ -132,7 +132,7 @@ func (c *cluster) forge(row forgery, family int, names packet.Names) {
 	}
 }
 
-// names are who the frames speak of.
+// names are those that the frames use.
 func (c *cluster) names() packet.Names {
 	c.t.Helper()
 	m := c.pinnedMap("node1", "endpoints")

@@ -69,18 +69,18 @@ func (g *gatewayLab) must(args ...string) string {
 	return out
 }
 
-// answers are who answered n calls to an address, each once, sorted.
+// answers are the servers that answered n calls to an address, each once, sorted.
 func (g *gatewayLab) answers(vip netip.AddrPort, n int) string {
 	seen := map[string]bool{}
 	for range n {
 		server, err := g.call("node1", "http://"+vip.String()+"/")
 		if err != nil {
-			server = "nobody"
+			server = "none"
 		}
 		seen[server] = true
 	}
 	var names []string
-	for _, name := range []string{"node2", "nobody", "world"} {
+	for _, name := range []string{"node2", "none", "world"} {
 		if seen[name] {
 			names = append(names, name)
 		}
@@ -121,7 +121,7 @@ func vips() []netip.AddrPort {
 }
 
 // TestStandalone: without Kubernetes, the command line programs a Service of both families; sockets of the machine
-// reach it; it is there after kill -9; who is in maintenance stays so; backends are checked.
+// reach it; it is there after kill -9; a backend in maintenance stays so; backends are checked.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
 	g := upGateway(t, "disabled")
@@ -152,7 +152,7 @@ func TestStandalone(t *testing.T) {
 	}
 	g.must("service", "delete", "web")
 	eventually(t, "the address means nothing", 5*time.Second, func() error {
-		if got := g.answers(vips()[0], 1); got != "nobody" {
+		if got := g.answers(vips()[0], 1); got != "none" {
 			return errors.New(got)
 		}
 		return nil
@@ -165,7 +165,7 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// testMaintenance: a state that is said outlives the agent, which nobody needs for what is known.
+// testMaintenance: a state that is said outlives the agent, which is not needed for what is known.
 func (g *gatewayLab) testMaintenance() {
 	set := func(state string) {
 		for _, f := range []int{4, 6} {
@@ -201,7 +201,7 @@ func (g *gatewayLab) restart(want string) {
 	check("with")
 }
 
-// testHealth ends the server on node2 and starts it again; an agent that starts meanwhile sends nobody there.
+// testHealth ends the server on node2 and starts it again; an agent that starts meanwhile sends no client there.
 func (g *gatewayLab) testHealth(upsert []string) {
 	g.must(append(upsert, "--health-check", "http", "--health-interval", "200ms", "--health-timeout",
 		patience(time.Second).String(), "--health-fall", "2")...)

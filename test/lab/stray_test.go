@@ -42,7 +42,7 @@ func TestStray(t *testing.T) {
 			for _, f := range c.stack.families {
 				world := c.end("world")
 				if seen, err := c.once(lost[0].end(), world, world.addr(f)); err == nil {
-					t.Errorf("a pod that nobody checks reaches the world, as %s", seen)
+					t.Errorf("an unchecked pod reaches the world, as %s", seen)
 				}
 			}
 			next, err := r.create(2)

@@ -38,7 +38,7 @@ func (c *cluster) labCommand(stdin string, args ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// TestTools looks at a lab with the command line, as somebody does who tries it for the first time.
+// TestTools looks at a lab with the command line, as a new user does.
 //
 //	node1: a1 b1 ═══ node2: a2 b2
 func TestTools(t *testing.T) {
@@ -184,7 +184,7 @@ func (c *cluster) testTaken(t *testing.T) {
 	holds()
 }
 
-// testMonitorNote: who asks for flows is told which ones are not shown, and who asks for drops alone is not.
+// testMonitorNote: with flows it says which ones are not shown, with drops alone it does not.
 func (c *cluster) testMonitorNote(t *testing.T) {
 	const note = "note: flows of pods without policies are not shown"
 	for args, want := range map[string]bool{"monitor": true, "monitor -t flow-end": true, "monitor --drops": false} {
