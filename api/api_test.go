@@ -80,7 +80,7 @@ func TestListenOnce(t *testing.T) {
 	}
 }
 
-func TestDialNobody(t *testing.T) {
+func TestDialNoServer(t *testing.T) {
 	conn, err := Dial(filepath.Join(t.TempDir(), "a b%20?.sock"))
 	if err != nil {
 		t.Fatal(err)

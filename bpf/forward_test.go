@@ -80,7 +80,7 @@ func forwardCacheRows() []row {
 			{at: "from_pod linka", in: `eth a > gw | ip a > c | udp 1 > 2`, want: "FORWARD_RESOLVE", before: bumps(2)},
 			{at: "from_pod linka", in: `eth a > gw | ip a > c | udp 1 > 2`, want: "FORWARD_WIRE", before: bumps(3)},
 		}},
-		{name: "a kept path is the sender's only", steps: []step{
+		{name: "a forwarding cache entry is the sender's only", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 1 > 2`, want: "FORWARD_POD"},
 			{at: "from_pod linka", in: `eth stranger > gw | ip a > b | udp 1 > 2`, want: "DROP_SPOOFED_MAC", out: "="},
 			{at: "from_pod linkb", in: `eth a > gw | ip a > b | udp 1 > 2`, want: "DROP_SPOOFED_MAC", out: "="},

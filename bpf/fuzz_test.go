@@ -110,11 +110,11 @@ func verify(at string, counted []string, answers int, r packettest.Result) error
 	if r.Ret != verdict(hook, want) {
 		return fmt.Errorf("returned %d, want %d for %s", r.Ret, verdict(hook, want), want)
 	}
-	return judgeSender(at, want, r.Out)
+	return verifySender(at, want, r.Out)
 }
 
-// judgeSender: nothing goes on from a pod but what the pod may send, or the node in its place.
-func judgeSender(at, want string, out []byte) error {
+// verifySender: nothing goes on from a pod but what the pod may send, or the node in its place.
+func verifySender(at, want string, out []byte) error {
 	hook, device, _ := strings.Cut(at, " ")
 	if hook != string(FromPod) || want[:5] == "DROP_" && verdict(hook, want) == actShot {
 		return nil

@@ -31,7 +31,7 @@ func ReadPending(d *Datapath) (Pending, error) {
 	return p, err
 }
 
-// Add completes the row with the key, as the datapath does when it tells the row. The tick of the last packet is not
+// Add completes the row with the key, as the datapath does when it flushes counters. The tick of the last packet is not
 // kept: it is at most 30 ms from the row's own, or from the end of the copy's time.
 func (p Pending) Add(key *DatapathFlowKey, row *DatapathFlow) {
 	const over, reset = 0x01, 0x04 // FIN, RST

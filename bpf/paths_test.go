@@ -31,7 +31,8 @@ func TestNeighbouringDestinationsAreKept(t *testing.T) {
 			hook := DatapathHookHOOK_FROM_POD
 			kept := w.counters(t)[hook][DatapathOutcomeFORWARD_WIRE] - had[hook][DatapathOutcomeFORWARD_WIRE]
 			if kept < destinations*9/10 {
-				t.Errorf("%s: the second packets to %d of %d neighbouring addresses went by a kept path", name, kept,
+				t.Errorf("%s: the second packets to %d of %d neighbouring addresses used the forwarding cache",
+					name, kept,
 					destinations)
 			}
 		}

@@ -23,7 +23,7 @@ func trustTables() []table {
 				`eth a > gw | ip a > world | udp 40000 > 8472 | len 50`, "DROP_TUNNEL_PORT", "="),
 		}},
 		{name: "trust, masquerading", settings: settingsOf(policed, masquerading, longTimes),
-			rows: opened(masqueradeJudgeRows())},
+			rows: opened(masqueradePolicyRows())},
 	}
 }
 
@@ -232,8 +232,8 @@ func tunnelNode(is bool) func(testing.TB, *world) {
 	}
 }
 
-// masqueradeJudgeRows: a policy that changes reaches translated flows in both directions.
-func masqueradeJudgeRows() []row {
+// masqueradePolicyRows: a policy that changes reaches translated flows in both directions.
+func masqueradePolicyRows() []row {
 	open := isolates(slotA, egress, allows("", 17, 53))
 	return []row{
 		{name: "an answer after the policy has changed", steps: []step{

@@ -10,25 +10,25 @@ import (
 	"github.com/cilium/statedb"
 )
 
-// outsiders is a node that follows off-CIDR pod addresses.
-type outsiders struct {
-	*Outsiders
+// offCIDR is a node that follows off-CIDR pod addresses.
+type offCIDR struct {
+	*OffCIDRPods
 	t *testing.T
 }
 
-func newOutsiders(t *testing.T) *outsiders {
+func newOffCIDR(t *testing.T) *offCIDR {
 	t.Helper()
 	db := statedb.New()
 	tables, err1 := NewTables(db)
-	o, err2 := NewOutsiders(db, tables)
+	o, err2 := NewOffCIDRPods(db, tables)
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)
 	}
-	return &outsiders{o, t}
+	return &offCIDR{o, t}
 }
 
 // follows runs it until the test ends.
-func (o *outsiders) follows() {
+func (o *offCIDR) follows() {
 	ctx, cancel := context.WithCancel(o.t.Context())
 	done := make(chan error)
 	go func() { done <- o.Run(ctx) }()
@@ -40,7 +40,7 @@ func (o *outsiders) follows() {
 	})
 }
 
-func insertRow[Row any](o *outsiders, t statedb.RWTable[Row], row Row) {
+func insertRow[Row any](o *offCIDR, t statedb.RWTable[Row], row Row) {
 	o.t.Helper()
 	txn := o.db.WriteTxn(t)
 	defer txn.Commit()
@@ -49,7 +49,7 @@ func insertRow[Row any](o *outsiders, t statedb.RWTable[Row], row Row) {
 	}
 }
 
-func (o *outsiders) node(name string, podCIDRs ...string) {
+func (o *offCIDR) node(name string, podCIDRs ...string) {
 	o.t.Helper()
 	row := &Node{Name: name}
 	for _, text := range podCIDRs {
@@ -58,7 +58,7 @@ func (o *outsiders) node(name string, podCIDRs ...string) {
 	insertRow(o, o.tables.Nodes, row)
 }
 
-func (o *outsiders) pod(name, node string, addresses ...string) *Pod {
+func (o *offCIDR) pod(name, node string, addresses ...string) *Pod {
 	o.t.Helper()
 	row := &Pod{Namespace: "x", Name: name, NodeName: node}
 	for _, text := range addresses {
@@ -69,7 +69,7 @@ func (o *outsiders) pod(name, node string, addresses ...string) *Pod {
 }
 
 // are waits until the rows are these.
-func (o *outsiders) are(when string, want ...string) {
+func (o *offCIDR) are(when string, want ...string) {
 	o.t.Helper()
 	var have []string
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -85,7 +85,7 @@ func (o *outsiders) are(when string, want ...string) {
 }
 
 func TestOutside(t *testing.T) {
-	o := newOutsiders(t)
+	o := newOffCIDR(t)
 	o.follows()
 	o.pod("early", "n1", "10.9.0.1")
 	o.node("n1", "10.0.1.0/24", "fd00:1::/64")
@@ -119,7 +119,7 @@ func TestOutside(t *testing.T) {
 
 // TestOutsideKnown: the table is initialized only after those of nodes and pods.
 func TestOutsideKnown(t *testing.T) {
-	o := newOutsiders(t)
+	o := newOffCIDR(t)
 	txn := o.db.WriteTxn(o.tables.Nodes, o.tables.Pods)
 	nodes, pods := o.tables.Nodes.RegisterInitializer(txn, "test"), o.tables.Pods.RegisterInitializer(txn, "test")
 	txn.Commit()

@@ -121,7 +121,7 @@ func (d *Decoder) Decode(r *Raw) *Event {
 	if r.Smac.B != [6]byte{} {
 		e.SrcMAC = net.HardwareAddr(r.Smac.B[:]).String()
 	}
-	d.judged(e, r)
+	d.addRules(e, r)
 	return e
 }
 

@@ -109,8 +109,8 @@ func TestEventsReachWhoListens(t *testing.T) {
 	}
 }
 
-// TestFlowsAreToldToWhoListens: without listeners there are no events of flows.
-func TestFlowsAreToldToWhoListens(t *testing.T) {
+// TestFlowsAreToldToListeners: without listeners there are no events of flows.
+func TestFlowsAreToldToListeners(t *testing.T) {
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, FlowAlways: 1, Monitor: 1, EventRate: 1000}, nil)
 	h := newHub(d)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {

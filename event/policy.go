@@ -58,8 +58,8 @@ func RuleName(names Names, number uint32) string {
 	return "rule " + strconv.FormatUint(uint64(number), 10) + ", which is no more"
 }
 
-// judged adds what policies said.
-func (d *Decoder) judged(e *Event, r *Raw) {
+// addRules adds the policy rules.
+func (d *Decoder) addRules(e *Event, r *Raw) {
 	e.Rules = RulesOf(d.Names, r.Rule)
 	if r.Denied == 0 || e.Type != Drop {
 		return

@@ -1,4 +1,4 @@
-// Package flow shows the datapath's flows and kept paths, and removes the rows
+// Package flow shows the datapath's flows and forwarding cache, and removes the rows
 // of flows that are over.
 package flow
 

@@ -43,7 +43,7 @@ func actionText(a uint8) string {
 	return "none"
 }
 
-// Paths calls fn for each kept path until it returns false.
+// Paths calls fn for each forwarding cache entry until it returns false.
 func Paths(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Path) bool) error {
 	epochs := epochs{d: d, known: map[uint16]uint32{}}
 	err := bpf.KeptPaths(d.Paths, func(_ int, _ uint32, p *bpf.DatapathKeptPath) bool {

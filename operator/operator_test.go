@@ -159,7 +159,7 @@ func testClusterPool(c *cluster) {
 			c.Errorf("n%d has %s, had %s", i, got, want[i])
 		}
 	}
-	// Somebody gives n5 what n0 has.
+	// Another client gives n5 what n0 has.
 	c.merge(cilium5, "spec: {ipam: {podCIDRs: [10.0.0.0/24]}}")
 	c.contains(cilium5, "status ipam operator-status error", "overlaps what node n0 has")
 	c.server.Delete(path5)

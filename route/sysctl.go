@@ -125,7 +125,7 @@ func (o *sysctlOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 
 // Delete leaves the parameter as it is: another program may have come to
 // depend on it, and a node that stops to forward is worse than one that goes on.
-// Who wants them back asks RestoreSysctls.
+// RestoreSysctls restores them.
 func (*sysctlOps) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *Sysctl) error {
 	return nil
 }

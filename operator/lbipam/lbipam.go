@@ -66,7 +66,7 @@ type Service struct {
 	IPv4, IPv6 bool
 	// Asked are addresses that it wants, and no others; none: any.
 	Asked []netip.Addr
-	// AskedWrong is what of its wishes is no address.
+	// AskedWrong is what of its request is no address.
 	AskedWrong []string
 	// Sharing is the key of Services that may have one address together; empty: none
 	// may. Namespaces are others than its own that they may be of, "*" for all.

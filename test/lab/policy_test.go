@@ -267,7 +267,7 @@ func (p *policed) sendAll(t *testing.T, when string, probes []scenario.Probe) {
 	}
 }
 
-// question is a probe between the lab's places. Somebody outside has an address of two to send from.
+// question is a probe between the lab's places. A host outside has an address of two to send from.
 func (p *policed) question(probe scenario.Probe) question {
 	f := family(probe.Src)
 	q := question{from: p.places[probe.From], to: p.places[probe.To], proto: probe.Proto, want: probe.Allow}

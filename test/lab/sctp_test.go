@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// sctpService is the number of TestSCTP's Service, which x/a1 is behind, …
+// sctpService is the number of TestSCTP's Service, whose backend is x/a1.
 const sctpService = 30
 
-// … with upstream's ports and a node port of the usual range.
+// Upstream's ports, and a node port of the usual range.
 const (
 	sctpFrontPort = 95
 	sctpPort      = 8082

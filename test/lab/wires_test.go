@@ -24,8 +24,8 @@ type wireKind struct {
 	values map[string]any
 	needs  func() string // why this kernel or machine can't; "": it can
 	plug   func(*cluster)
-	status string // what node2 says of XDP, and …
-	since  [2]int // … from which kernel on; "tc on" before
+	status string // node2's status of XDP
+	since  [2]int // the first kernel with it; "tc on" before
 	tc     bool   // XDP forwards nothing
 }
 
