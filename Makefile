@@ -74,7 +74,7 @@ conformance: build ## all of upstream's network specs on it, undisturbed and dis
 	scripts/deps.sh cluster
 	for how in all disturbed; do MYELIN_RECORD=1 test/cluster/run.sh $$how || exit; done
 
-bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube ## all benchmarks, against their budgets
+bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube ## all benchmarks, with budgets
 	bin/myelin-bench -check
 
 bench-vm: build ## netperf in the VM, by instruction counting

@@ -16,8 +16,8 @@
 #   server stop|start         the API server stops to answer, and starts again
 #   reboot NODE               all of the node's processes, its network and /run are lost
 #   readdress NODE HOST       the node's addresses become 172.30.0.HOST and fd30::HOST, under its pods
-#   rejoin NODE               the Node object is deleted, and made anew by kubelet, with other podCIDRs; what runs on the
-#                             node goes on
+#   rejoin NODE               the Node object is deleted, and made anew by kubelet, with other podCIDRs; what runs on
+#                             the node goes on
 # $MYELIN_CLUSTER is its name (kube), a word of at most 8 letters.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")

@@ -6,7 +6,9 @@ image() {
   work=$(mktemp -d "$images/tmp.XXXX")
   tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$root" -cf "$work/layer.tar" .
   sum=$(sha256sum < "$work/layer.tar" | cut -d' ' -f1)
-  config='{"architecture":"%s","os":"linux","config":{"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Entrypoint":%s,"Cmd":%s,"WorkingDir":"/"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}'
+  config='{"architecture":"%s","os":"linux","config":{'
+  config+='"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Entrypoint":%s,"Cmd":%s,'
+  config+='"WorkingDir":"/"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}'
   # shellcheck disable=SC2059
   printf "$config" "$(go env GOARCH)" "$3" "$4" "$sum" > "$work/config.json"
   printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$name" > "$work/manifest.json"
@@ -17,8 +19,8 @@ image() {
 # base ROOT PROGRAM...: a root file system with busybox, the programs and the libraries that they need.
 base() {
   local root=$1 program file library; shift
-  mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,usr/local/bin,lib64,etc/ssl/certs,tmp,root,proc,sys,dev,run,var/tmp,home} \
-    "$root/lib/$(uname -m)-linux-gnu"
+  mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,usr/local/bin,lib64,etc/ssl/certs,tmp,root,proc,sys,dev,run} \
+    "$root"/{var/tmp,home} "$root/lib/$(uname -m)-linux-gnu"
   chmod 1777 "$root/tmp" "$root/var/tmp"
   cp "$(command -v busybox)" "$root/bin/busybox"
   for program in $(busybox --list); do [ "$program" = busybox ] || ln -sf busybox "$root/bin/$program"; done

@@ -16,7 +16,7 @@ import (
 )
 
 // floodText begins what is sent to pods that may not be reached.
-const floodText = "nobody asked for this"
+const floodText = "unsolicited traffic"
 
 // flood sends datagrams from each of the places to an address, some 1,000 a second, until the returned function is
 // called.

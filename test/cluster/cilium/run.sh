@@ -90,7 +90,8 @@ same() {
 leavings() {
   cluster in-node "$1" sh -c '
     ip -o link | grep -E " (cilium|lxc)"
-    for f in -4 -6; do ip $f rule | grep -E "200[45]|^100:"; ip $f rule | grep -q "^0:.*local" || echo "no rule for local addresses"
+    for f in -4 -6; do ip $f rule | grep -E "200[45]|^100:"; ip $f rule | grep -q "^0:.*local" ||
+        echo "no rule for local addresses"
       ip $f route show table all | grep -E "cilium|lxc|via.*proto kernel"; done
     for d in /sys/class/net/*; do for at in ingress egress; do
       tc filter show dev ${d##*/} $at 2> /dev/null | grep cil_; done; done
