@@ -126,13 +126,9 @@ func goFindings(t *testing.T, files map[string][]byte) []Finding {
 }
 
 func textFindings(t *testing.T, files map[string][]byte) []Finding {
-	var words []Word
-	for _, row := range rows(t, "words.txt", 3) {
-		word, err := NewWord(row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		words = append(words, word)
+	words, err := NewWords(rows(t, "words.txt", 3))
+	if err != nil {
+		t.Fatal(err)
 	}
 	var found []Finding
 	for name, text := range files {

@@ -113,11 +113,39 @@ func NewWord(row []string) (Word, error) {
 	return Word{Scope: row[0], Pattern: pattern, Instead: row[2]}, err
 }
 
+// Words are the rows of words.txt.
+type Words struct {
+	list []Word
+	any  *regexp.Regexp // matches where one of them may match
+}
+
+// NewWords reads rows.
+func NewWords(rows [][]string) (Words, error) {
+	var words Words
+	var patterns []string
+	for _, row := range rows {
+		word, err := NewWord(row)
+		if err != nil {
+			return words, err
+		}
+		words.list = append(words.list, word)
+		if word.Scope != "fine" {
+			patterns = append(patterns, strings.TrimPrefix(row[1], "^"))
+		}
+	}
+	any, err := regexp.Compile(strings.Join(patterns, "|"))
+	words.any = any
+	return words, err
+}
+
 // Terms finds words for which there is a standard term.
-func Terms(name string, text []byte, words []Word) []Finding {
-	comments := comments(name, string(text))
+func Terms(name string, text []byte, words Words) []Finding {
 	all := plain(mark.ReplaceAllString(string(text), "\n"))
-	for _, w := range words {
+	if !words.any.MatchString(all) {
+		return nil
+	}
+	comments := comments(name, string(text))
+	for _, w := range words.list {
 		if w.Scope != "fine" {
 			continue
 		}
@@ -127,7 +155,7 @@ func Terms(name string, text []byte, words []Word) []Finding {
 		}
 	}
 	var found []Finding
-	for _, w := range words {
+	for _, w := range words.list {
 		var in []string
 		switch w.Scope {
 		case "word":

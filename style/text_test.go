@@ -35,16 +35,12 @@ func TestWidth(t *testing.T) {
 }
 
 func TestTerms(t *testing.T) {
-	var words []Word
-	for _, row := range [][]string{
+	words, err := NewWords([][]string{
 		{"fine", `user\spurple`, "a name"}, {"word", `purple|deep\sblue`, "red"}, {"comment", "green", "grey"},
 		{"comment", "^,", "a sentence"},
-	} {
-		word, err := NewWord(row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		words = append(words, word)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	text := func(name, text string) []Finding { return Terms(name, []byte(text), words) }
 	expect(t, text("x.go", "var deepBlue, purples, green, userPurple int"),
