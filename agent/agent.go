@@ -55,7 +55,7 @@ type Agent struct {
 	stopGroup func(context.Context) error
 
 	cluster   cluster.Tables
-	outsiders *cluster.Outsiders
+	offCIDR   *cluster.OffCIDRPods
 	policies  policy.Tables
 	engine    *policy.Engine    // nil where policies are not enforced
 	prefilter *policy.Prefilter // nil where everybody may come in
@@ -227,12 +227,12 @@ func (a *Agent) startIdentities(context.Context) error {
 
 func (a *Agent) startRoutes(context.Context) error {
 	var err error
-	if a.outsiders, err = cluster.NewOutsiders(a.db, a.cluster); err != nil {
+	if a.offCIDR, err = cluster.NewOffCIDRPods(a.db, a.cluster); err != nil {
 		return err
 	}
-	a.group.Add(job.OneShot("pods-outside", func(ctx context.Context, _ cell.Health) error { return a.outsiders.Run(ctx) }))
+	a.group.Add(job.OneShot("pods-outside", func(ctx context.Context, _ cell.Health) error { return a.offCIDR.Run(ctx) }))
 	a.routes, err = route.New(route.Params{
-		DB: a.db, Log: a.log, Group: a.group, Nodes: a.cluster.Nodes, Endpoints: a.endpoints, PodCIDRs: a.podCIDRs, Outside: a.outsiders.Rows,
+		DB: a.db, Log: a.log, Group: a.group, Nodes: a.cluster.Nodes, Endpoints: a.endpoints, PodCIDRs: a.podCIDRs, Outside: a.offCIDR.Rows,
 		Config: a.routeConfig(), ProcSys: a.config.Myelin.SysctlRoot, Originals: filepath.Join(a.config.Myelin.RunDir, route.OriginalsFile),
 	})
 	return err
@@ -269,7 +269,7 @@ func (a *Agent) startNode(context.Context) error {
 	var err error
 	a.node, err = node.New(node.Params{
 		DB: a.db, Log: a.log, Group: a.group, Config: a.nodeConfig(), Nodes: a.cluster.Nodes, Devices: a.routes.Devices,
-		PodCIDRs: a.podCIDRs, Outside: a.outsiders.Rows, HostServes: &a.hostServes, Datapath: a.datapath, Epochs: a.epochs,
+		PodCIDRs: a.podCIDRs, Outside: a.offCIDR.Rows, HostServes: &a.hostServes, Datapath: a.datapath, Epochs: a.epochs,
 	})
 	return err
 }

@@ -99,7 +99,7 @@ func (a *Agent) startPrefilter(kernel *policy.Kernel) error {
 	}
 	var err error
 	a.prefilter, err = policy.NewPrefilter(policy.PrefilterParams{
-		DB: a.db, Groups: a.policies.Groups, Nodes: a.cluster.Nodes, Outside: a.outsiders.Rows, Names: a.config.Policy.Prefilter, Kernel: kernel, Log: a.log,
+		DB: a.db, Groups: a.policies.Groups, Nodes: a.cluster.Nodes, Outside: a.offCIDR.Rows, Names: a.config.Policy.Prefilter, Kernel: kernel, Log: a.log,
 	})
 	if err != nil {
 		return err

@@ -72,7 +72,7 @@ func due(rows iter.Seq2[*Endpoint, statedb.Revision], now time.Time) (next *Endp
 	return next, min(wait, quiet)
 }
 
-// refresh has the reconciler write the row again. It stays done for those who
+// refresh has the reconciler write the row again. It stays done for callers that
 // wait for it.
 func (s *settler) refresh(id uint16) error {
 	txn := s.db.WriteTxn(s.table)

@@ -30,12 +30,12 @@ type Controller struct {
 	selectors selectors
 	pods      map[cluster.Key]*cluster.Pod // as services have them
 	zones     map[string]string            // of all nodes, by name; may be empty
-	foreign   map[cluster.Key]string       // the Service that a slice of somebody else's is of
+	foreign   map[cluster.Key]string       // the Service of a slice of another controller
 }
 
 // New registers the controller as an initializer of the slices: they count as
 // initialized once it has made its own. Call it before the source begins to
-// read, so that nobody sees them without.
+// read, so that no reader sees them without.
 func New(p Params) *Controller {
 	txn := p.DB.WriteTxn(p.Tables.Slices)
 	defer txn.Commit()
@@ -72,7 +72,8 @@ func (c *Controller) round(f *cluster.Follower) [5]<-chan struct{} {
 	r := c.DB.ReadTxn()
 	changes := f.Next(r)
 	copy(wait[:], changes.More[:])
-	u := update{Controller: c, cluster: r, touched: map[cluster.Key]bool{}, fresh: map[string]bool{}, moved: map[string]bool{}}
+	u := update{Controller: c, cluster: r, touched: map[cluster.Key]bool{}, fresh: map[string]bool{},
+		moved: map[string]bool{}}
 	for change := range changes.Services {
 		u.service(change.Object, change.Deleted)
 	}

@@ -30,7 +30,8 @@ func TestMetrics(t *testing.T) {
 				served[name[1]] = true
 			}
 		case file == "operator/metrics.go":
-			for _, name := range regexp.MustCompile(`(?:vec|one)\("([a-z_]+)"|Name: "([a-z_]+)"`).FindAllStringSubmatch(text,
+			for _, name := range regexp.MustCompile(`(?:vec|one)\("([a-z_]+)"|Name: "([a-z_]+)"`).FindAllStringSubmatch(
+				text,
 				-1) {
 				served["myelin_operator_"+name[1]+name[2]] = true
 			}
