@@ -1,39 +1,38 @@
 package agent
 
 import (
-	"strconv"
+	"fmt"
 
+	"myelin/bpf"
 	"myelin/flow"
 	"myelin/status"
 )
 
 // conntrack is how full the conntrack tables are that this configuration has.
-func (a *Agent) conntrack() (list []status.Conntrack) {
+func (d *datapath) conntrack() (list []status.Conntrack) {
 	add := func(table string, read func() (flow.Usage, error)) {
 		u, err := read()
 		if err != nil {
-			a.log.Warn("usage of a conntrack table is not known", "table", table, "error", err)
+			d.Log.Warn("usage of a conntrack table is not known", "table", table, "error", err)
 		} else if u.Max > 1 {
-			list = append(list, status.Conntrack{Table: table, Usage: u, Pod: a.podOf(u.Slot)})
+			list = append(list, status.Conntrack{Table: table, Usage: u, Pod: d.endpoints.podOf(u.Slot)})
 		}
 	}
-	add("flows", a.collector.Usage)
-	if a.served != nil {
-		add("translations", a.served.Shares.Usage)
+	add("flows", d.collector.Usage)
+	if d.services.served != nil {
+		add("translations", d.services.served.Shares.Usage)
 	}
 	return list
 }
 
-// podOf is "namespace/name" of the pod whose endpoint has the ID, the ID where
-// there is none.
-func (a *Agent) podOf(slot uint16) string {
-	if slot == 0 {
-		return ""
+// eventsLost sums over CPUs.
+func (d *datapath) eventsLost() (lost uint64, err error) {
+	var cpus []bpf.DatapathCpu
+	if err := d.Datapath.Cpus.Lookup(uint32(0), &cpus); err != nil {
+		return 0, fmt.Errorf("read counters: %w", err)
 	}
-	for e := range a.endpoints.All(a.db.ReadTxn()) {
-		if e.ID == slot && e.Pod != "" {
-			return e.Namespace + "/" + e.Pod
-		}
+	for _, c := range cpus {
+		lost += c.Budget.Lost
 	}
-	return strconv.Itoa(int(slot))
+	return lost, nil
 }

@@ -14,30 +14,26 @@ import (
 	"myelin/route"
 )
 
-// standalone reports whether there is no cluster: Services come by API, and
-// nobody makes pods or a Node object.
-func (a *Agent) standalone() bool { return a.config.LoadBalancer.Standalone }
-
 // startMachine is what reads the cluster where there is none: this machine,
 // which is known when its devices are.
-func (a *Agent) startMachine() {
-	txn := a.db.WriteTxn(a.cluster.Nodes)
-	a.machineKnown = a.cluster.Nodes.RegisterInitializer(txn, "machine")
+func (o *ownNode) startMachine() {
+	txn := o.DB.WriteTxn(o.Cluster.Nodes)
+	o.machineKnown = o.Cluster.Nodes.RegisterInitializer(txn, "machine")
 	txn.Commit()
 }
 
 // findMachine makes the Node that nobody else makes, of the addresses that the
 // wires have. From then on it follows them.
-func (a *Agent) findMachine(ctx context.Context) error {
+func (o *ownNode) findMachine(ctx context.Context) error {
 	var err error
-	if a.ipam, err = ipam.New(); err != nil {
+	if o.ipam, err = ipam.New(); err != nil {
 		return err
 	}
-	if err := a.assign(&ipam.Assignment{Node: a.config.Myelin.NodeName}); err != nil {
+	if err := o.assign(&ipam.Assignment{Node: o.Config.Myelin.NodeName}); err != nil {
 		return err
 	}
 	for {
-		found, again := a.writeMachine()
+		found, again := o.writeMachine()
 		if found {
 			break
 		}
@@ -45,9 +41,9 @@ func (a *Agent) findMachine(ctx context.Context) error {
 			return fmt.Errorf("wait for the machine's devices: %w", err)
 		}
 	}
-	a.group.Add(job.OneShot("machine", func(ctx context.Context, _ cell.Health) error {
+	o.Group.Add(job.OneShot("machine", func(ctx context.Context, _ cell.Health) error {
 		for {
-			if _, again := a.writeMachine(); again.wait(ctx) != nil {
+			if _, again := o.writeMachine(); again.wait(ctx) != nil {
 				return nil
 			}
 		}
@@ -57,13 +53,13 @@ func (a *Agent) findMachine(ctx context.Context) error {
 
 // writeMachine makes the Node what the machine is, and reports whether that was
 // known. An address that is a frontend is the Service's and not the node's.
-func (a *Agent) writeMachine() (known bool, again changes) {
-	txn := a.db.WriteTxn(a.cluster.Nodes)
+func (o *ownNode) writeMachine() (known bool, again changes) {
+	txn := o.DB.WriteTxn(o.Cluster.Nodes)
 	defer txn.Abort()
-	devices, devicesChanged := a.routes.Devices.AllWatch(txn)
-	services, servicesChanged := a.gateway.Services.AllWatch(txn)
+	devices, devicesChanged := o.network.routes.Devices.AllWatch(txn)
+	services, servicesChanged := o.services.gateway.Services.AllWatch(txn)
 	again = changes{devicesChanged, servicesChanged}
-	node := &cluster.Node{Name: a.config.Myelin.NodeName, Source: "this machine"}
+	node := &cluster.Node{Name: o.Config.Myelin.NodeName, Source: "this machine"}
 	for d := range devices {
 		known = true // no kernel is without devices
 		if d.Kind != route.Wire {
@@ -85,15 +81,15 @@ func (a *Agent) writeMachine() (known bool, again changes) {
 	node.Addresses = slices.DeleteFunc(node.Addresses, func(addr netip.Addr) bool {
 		return cluster.Unusable(addr) != "" || addr.IsLinkLocalUnicast() || frontends[addr]
 	})
-	if old, _, ok := a.cluster.Nodes.Get(txn, cluster.NodeByName(node.Name)); !ok || !old.Equal(node) {
-		if _, _, err := a.cluster.Nodes.Insert(txn, node); err != nil {
-			a.log.Error("the addresses of this machine are not known", "error", err)
+	if old, _, ok := o.Cluster.Nodes.Get(txn, cluster.NodeByName(node.Name)); !ok || !old.Equal(node) {
+		if _, _, err := o.Cluster.Nodes.Insert(txn, node); err != nil {
+			o.Log.Error("the addresses of this machine are not known", "error", err)
 			return false, again
 		}
 	}
-	if a.machineKnown != nil {
-		a.machineKnown(txn)
-		a.machineKnown = nil
+	if o.machineKnown != nil {
+		o.machineKnown(txn)
+		o.machineKnown = nil
 	}
 	txn.Commit()
 	return true, again

@@ -28,7 +28,7 @@ func (f *Facts) conntrack() Feature {
 		}
 		tables = append(tables, text)
 		if t.Limited() {
-			x.falls(fmt.Sprintf("%s has its share of %s: as many entries as are left for others", t.Pod, t.Table))
+			x.FallBack(fmt.Sprintf("%s has its share of %s: as many entries as are left for others", t.Pod, t.Table))
 			x.Cost = "its new flows are dropped: DROP_FLOW_LIMIT"
 		}
 	}
