@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"myelin/service"
+	"myelin/table"
 )
 
 // hostPause bounds how often backends are compared with the node's addresses.
@@ -19,7 +20,7 @@ const hostPause = time.Second
 // in the Service's name.
 func (sv *services) followHost(ctx context.Context, kernel *service.Kernel) error {
 	var told map[netip.Addr]bool
-	for {
+	return table.Loop(ctx, hostPause, func(w *table.Watch) error {
 		txn := sv.DB.ReadTxn()
 		backends, backendsChanged := sv.services.Desired.Backends.AllWatch(txn)
 		addresses, addressesChanged := sv.network.node.Addresses.AllWatch(txn)
@@ -41,13 +42,7 @@ func (sv *services) followHost(ctx context.Context, kernel *service.Kernel) erro
 			}
 		}
 		sv.network.hostServes.Set(serves)
-		if (changes{backendsChanged, addressesChanged}).wait(ctx) != nil {
-			return nil
-		}
-		select {
-		case <-time.After(hostPause):
-		case <-ctx.Done():
-			return nil
-		}
-	}
+		w.Add(backendsChanged, addressesChanged)
+		return nil
+	})
 }

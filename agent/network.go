@@ -15,6 +15,7 @@ import (
 	"myelin/feature"
 	"myelin/node"
 	"myelin/route"
+	"myelin/table"
 	"myelin/tunnel"
 )
 
@@ -117,26 +118,28 @@ const tunnelPatience = 2 * time.Second
 
 // waitTunnel waits until the device is as wanted.
 func (n *network) waitTunnel(ctx context.Context) error {
-	late, isLate := time.After(tunnelPatience), false
+	begin := time.Now()
 	for {
+		var w table.Watch
 		row, _, changed, ok := n.tunnels.Table.GetWatch(n.DB.ReadTxn(), tunnel.ByName(tunnel.DeviceName))
 		if ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 {
 			// A later one has the programs loaded anew.
 			n.tunnelIndex = row.Index
 			return nil
 		}
+		isLate := time.Since(begin) >= tunnelPatience
 		if ok && row.Status.Kind == reconciler.StatusKindError && isLate {
 			why := row.Status.GetError()
 			if n.progress.waitsFor("the tunnel's device can't be made yet: "+why, "make room for it, or change what the error names") {
 				n.Log.Warn("the tunnel's device can't be made yet", "error", why)
 			}
 		}
-		select {
-		case <-changed:
-		case <-late:
-			isLate = true
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", tunnel.DeviceName, context.Cause(ctx))
+		w.Add(changed)
+		if !isLate {
+			w.After(tunnelPatience - time.Since(begin))
+		}
+		if err := w.Wait(ctx); err != nil {
+			return fmt.Errorf("wait for %s: %w", tunnel.DeviceName, err)
 		}
 	}
 }

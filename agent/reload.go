@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/bpf"
+	"myelin/table"
 	"myelin/tunnel"
 )
 
@@ -31,14 +32,15 @@ func (a *Agent) watchReload(ctx context.Context) error {
 		txn := a.DB.ReadTxn()
 		_, tunnels := a.network.tunnels.Table.AllWatch(txn)
 		_, podCIDRs := a.own.podCIDRs.AllWatch(txn)
-		again := changes{tunnels, podCIDRs}
+		var w table.Watch
+		w.Add(tunnels, podCIDRs)
 		why, ifNoPods := a.stale()
 		if ifNoPods {
 			_, pods := a.endpoints.table.AllWatch(txn)
-			again = append(again, pods)
+			w.Add(pods)
 		}
 		if why == "" {
-			if err := again.wait(ctx); err != nil {
+			if err := w.Wait(ctx); err != nil {
 				return nil
 			}
 			continue

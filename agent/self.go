@@ -22,6 +22,7 @@ import (
 	"myelin/endpoint"
 	"myelin/feature"
 	"myelin/ipam"
+	"myelin/table"
 )
 
 // ownNode is the feature that follows this node's own object: its podCIDRs and
@@ -100,61 +101,51 @@ func (o *ownNode) findSelf(ctx context.Context) error {
 		return err
 	}
 	for {
-		changed, why, help := o.seeSelf(before, len(files) > 0)
+		var w table.Watch
+		why, help := o.seeSelf(&w, before, len(files) > 0)
 		if why == "" && help == "" && o.assignment() != nil {
 			break
 		}
 		if o.progress.waitsFor(why, help) {
 			o.Log.Warn("waiting for this node's object", "node", o.Config.Myelin.NodeName, "problem", why, "help", help)
 		}
-		if err := changed.wait(ctx); err != nil {
+		if err := w.Wait(ctx); err != nil {
 			return fmt.Errorf("wait for Node %s: %w", o.Config.Myelin.NodeName, err)
 		}
 	}
-	o.Group.Add(job.OneShot("podcidrs", o.followSelf))
-	return nil
-}
-
-// changes are channels of which one is closed when it is time to look again.
-type changes []<-chan struct{}
-
-func (c changes) wait(ctx context.Context) error {
-	set := statedb.NewWatchSet()
-	set.Add(c...)
-	if _, err := set.Wait(ctx, 0); err != nil {
-		return context.Cause(ctx)
-	}
+	o.Group.Add(job.OneShot("podcidrs", func(ctx context.Context, health cell.Health) error {
+		return table.Loop(ctx, 0, func(w *table.Watch) error {
+			o.followSelf(w, health)
+			return nil
+		})
+	}))
 	return nil
 }
 
 // seeSelf writes the first row of podCIDRs in force, or says what is missing
 // and what would help; both are empty while the sources have not told all.
-func (o *ownNode) seeSelf(before *ipam.Assignment, pods bool) (again changes, why, help string) {
+func (o *ownNode) seeSelf(w *table.Watch, before *ipam.Assignment, pods bool) (why, help string) {
 	txn := o.DB.ReadTxn()
 	nodes, nodesChanged := o.Cluster.Nodes.AllWatch(txn)
 	problems, problemsChanged := o.source.refused(txn)
-	known, initialized := o.Cluster.Nodes.Initialized(txn)
-	again = changes{nodesChanged, problemsChanged}
-	if !known {
-		again = append(again, initialized)
-	}
+	known := w.Initialized(txn, o.Cluster.Nodes)
+	w.Add(nodesChanged, problemsChanged)
 	q := o.question(nodes)
 	q.Before, q.Pods = before, pods
 	if len(q.Wanted) > 0 {
 		next := ipam.Decide(q)
 		if err := o.ipam.Set(next.InForce, next.Gateways()...); err != nil {
-			return again, fmt.Sprintf("Node %s: %v", q.Node, err), "correct spec.podCIDRs of the Node"
+			return fmt.Sprintf("Node %s: %v", q.Node, err), "correct spec.podCIDRs of the Node"
 		}
 		if err := o.assign(next); err != nil {
-			return again, err.Error(), "look at the file system of myelin.runDir"
+			return err.Error(), "look at the file system of myelin.runDir"
 		}
-		return again, "", ""
+		return "", ""
 	}
-	if again, why, help = o.source.notTold(again); why != "" {
-		return again, why, help
+	if why, help = o.source.notTold(w); why != "" {
+		return why, help
 	}
-	why, help = o.missing(txn, problems, known)
-	return again, why, help
+	return o.missing(txn, problems, known)
 }
 
 // question is about the podCIDRs of this node as its object and those of other nodes have them.
@@ -281,34 +272,29 @@ func (o *ownNode) saveAssignment() error {
 }
 
 // followSelf changes the podCIDRs in force as the Node objects change.
-func (o *ownNode) followSelf(ctx context.Context, health cell.Health) error {
-	for {
-		txn := o.DB.ReadTxn()
-		nodes, nodesChanged := o.Cluster.Nodes.AllWatch(txn)
-		again := changes{nodesChanged}
-		row := o.assignment()
-		q := o.question(nodes)
-		q.Before, q.Pods = row, true
-		next := ipam.Decide(q)
-		if !slices.Equal(next.InForce, row.InForce) {
-			if err := o.ipam.Set(next.InForce, next.Gateways()...); err != nil {
-				next.InForce, next.Gateway4, next.Gateway6 = row.InForce, row.Gateway4, row.Gateway6
-				next.Problem = fmt.Sprintf("Node %s: %v: what was stays in force", q.Node, err)
-			}
+func (o *ownNode) followSelf(w *table.Watch, health cell.Health) {
+	txn := o.DB.ReadTxn()
+	nodes, nodesChanged := o.Cluster.Nodes.AllWatch(txn)
+	w.Add(nodesChanged)
+	row := o.assignment()
+	q := o.question(nodes)
+	q.Before, q.Pods = row, true
+	next := ipam.Decide(q)
+	if !slices.Equal(next.InForce, row.InForce) {
+		if err := o.ipam.Set(next.InForce, next.Gateways()...); err != nil {
+			next.InForce, next.Gateway4, next.Gateway6 = row.InForce, row.Gateway4, row.Gateway6
+			next.Problem = fmt.Sprintf("Node %s: %v: what was stays in force", q.Node, err)
 		}
-		if next.Problem != "" { // which may be over when a pod has gone
-			_, pods := o.endpoints.table.AllWatch(txn)
-			again = append(again, pods)
+	}
+	if next.Problem != "" { // which may be over when a pod has gone
+		_, pods := o.endpoints.table.AllWatch(txn)
+		w.Add(pods)
+	}
+	if !next.Equal(row) {
+		if err := o.assign(next); err != nil {
+			health.Degraded("save podCIDRs", err)
 		}
-		if !next.Equal(row) {
-			if err := o.assign(next); err != nil {
-				health.Degraded("save podCIDRs", err)
-			}
-			o.logAssignment(row, next)
-		}
-		if err := again.wait(ctx); err != nil {
-			return nil
-		}
+		o.logAssignment(row, next)
 	}
 }
 

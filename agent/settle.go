@@ -9,6 +9,7 @@ import (
 
 	"myelin/endpoint"
 	"myelin/node"
+	"myelin/table"
 )
 
 // settle waits until what was restored is in the kernel or has failed: all
@@ -46,11 +47,9 @@ func tried[Row any](ctx context.Context, db *statedb.DB, t statedb.Table[*Row], 
 	for {
 		txn := db.ReadTxn()
 		rows, changed := t.AllWatch(txn)
-		filled, initialized := t.Initialized(txn)
-		again := changes{changed}
-		if !filled {
-			again = append(again, initialized)
-		}
+		var w table.Watch
+		w.Add(changed)
+		filled := w.Initialized(txn, t)
 		pending := 0
 		failed = 0
 		for row := range rows {
@@ -64,7 +63,7 @@ func tried[Row any](ctx context.Context, db *statedb.DB, t statedb.Table[*Row], 
 		if filled && pending == 0 {
 			return failed, nil
 		}
-		if err := again.wait(ctx); err != nil {
+		if err := w.Wait(ctx); err != nil {
 			return failed, fmt.Errorf("wait for %d rows of %s: %w", pending, t.Name(), err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"myelin/kube"
 	"myelin/manifests"
 	"myelin/status"
+	"myelin/table"
 )
 
 // clusterSource is the feature that reads the cluster, from a directory or an API server. Both are nil without
@@ -148,18 +149,18 @@ func (c *clusterSource) serverStatus() *status.APIServer {
 	return out
 }
 
-// notTold is why the source has not told all yet, where that is the server's
-// fault; again is closed when that may be another.
-func (c *clusterSource) notTold(again changes) (_ changes, why, help string) {
+// notTold is why the API server has not sent all objects yet, empty if that is
+// not the server's fault.
+func (c *clusterSource) notTold(w *table.Watch) (why, help string) {
 	if c.kube == nil {
-		return again, "", ""
+		return "", ""
 	}
 	s, changed := c.kube.State()
-	again = append(again, changed)
+	w.Add(changed)
 	if why = s.Obstacle(); why == "" || s.Synced {
-		return again, "", ""
+		return "", ""
 	}
-	return again, why, "look at the API server; at k8sServiceHost, k8sServicePort and kubeConfigPath of the agent; at the rights of its account (kube/role.yaml)"
+	return why, "look at the API server; at k8sServiceHost, k8sServicePort and kubeConfigPath of the agent; at the rights of its account (kube/role.yaml)"
 }
 
 // kubernetes is about the API server, ready or not.

@@ -6,12 +6,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
-
 	"myelin/cluster"
 	"myelin/ipam"
 	"myelin/route"
+	"myelin/table"
 )
 
 // startMachine is what reads the cluster where there is none: this machine,
@@ -33,32 +31,31 @@ func (o *ownNode) findMachine(ctx context.Context) error {
 		return err
 	}
 	for {
-		found, again := o.writeMachine()
-		if found {
+		var w table.Watch
+		if o.writeMachine(&w) {
 			break
 		}
-		if err := again.wait(ctx); err != nil {
+		if err := w.Wait(ctx); err != nil {
 			return fmt.Errorf("wait for the machine's devices: %w", err)
 		}
 	}
-	o.Group.Add(job.OneShot("machine", func(ctx context.Context, _ cell.Health) error {
-		for {
-			if _, again := o.writeMachine(); again.wait(ctx) != nil {
-				return nil
-			}
-		}
-	}))
+	o.Go("machine", func(ctx context.Context) error {
+		return table.Loop(ctx, 0, func(w *table.Watch) error {
+			o.writeMachine(w)
+			return nil
+		})
+	})
 	return nil
 }
 
 // writeMachine makes the Node what the machine is, and reports whether that was
 // known. An address that is a frontend is the Service's and not the node's.
-func (o *ownNode) writeMachine() (known bool, again changes) {
+func (o *ownNode) writeMachine(w *table.Watch) (known bool) {
 	txn := o.DB.WriteTxn(o.Cluster.Nodes)
 	defer txn.Abort()
 	devices, devicesChanged := o.network.routes.Devices.AllWatch(txn)
 	services, servicesChanged := o.services.gateway.Services.AllWatch(txn)
-	again = changes{devicesChanged, servicesChanged}
+	w.Add(devicesChanged, servicesChanged)
 	node := &cluster.Node{Name: o.Config.Myelin.NodeName, Source: "this machine"}
 	for d := range devices {
 		known = true // no kernel is without devices
@@ -70,7 +67,7 @@ func (o *ownNode) writeMachine() (known bool, again changes) {
 		}
 	}
 	if !known {
-		return false, again
+		return false
 	}
 	frontends := map[netip.Addr]bool{}
 	for s := range services {
@@ -84,7 +81,7 @@ func (o *ownNode) writeMachine() (known bool, again changes) {
 	if old, _, ok := o.Cluster.Nodes.Get(txn, cluster.NodeByName(node.Name)); !ok || !old.Equal(node) {
 		if _, _, err := o.Cluster.Nodes.Insert(txn, node); err != nil {
 			o.Log.Error("the addresses of this machine are not known", "error", err)
-			return false, again
+			return false
 		}
 	}
 	if o.machineKnown != nil {
@@ -92,5 +89,5 @@ func (o *ownNode) writeMachine() (known bool, again changes) {
 		o.machineKnown = nil
 	}
 	txn.Commit()
-	return true, again
+	return true
 }
