@@ -20,7 +20,7 @@ func (d *datapath) conntrack() (list []status.Conntrack) {
 	}
 	add("flows", d.collector.Usage)
 	if d.services.served != nil {
-		add("translations", d.services.served.Shares.Usage)
+		add("nat_entries", d.services.served.Shares.Usage)
 	}
 	return list
 }

@@ -51,7 +51,7 @@ type services struct {
 
 	gateway    *gateway.Gateway  // nil if Services are off
 	services   *service.Services // nil if Services are off
-	served     *flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation]
+	served     *flow.Expiry[bpf.DatapathNatEntryKey, bpf.DatapathNatEntry]
 	sockets    sockets
 	terminator *service.Terminator  // nil if Services are off
 	checks     *service.CheckServer // nil if health check node ports are not served

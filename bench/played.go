@@ -97,8 +97,8 @@ func (t *timing) check(had uint64, n int) error {
 }
 
 // rows are the keys of flows that are translated.
-func (t *timing) rows() (list []bpf.DatapathTranslationKey, err error) {
-	err = bpf.Each(t.datapath.Translations, func(k *bpf.DatapathTranslationKey, _ *bpf.DatapathTranslation) bool {
+func (t *timing) rows() (list []bpf.DatapathNatEntryKey, err error) {
+	err = bpf.Each(t.datapath.NatEntries, func(k *bpf.DatapathNatEntryKey, _ *bpf.DatapathNatEntry) bool {
 		list = append(list, *k)
 		return true
 	})
@@ -112,7 +112,7 @@ func (t *timing) forget() error {
 		return err
 	}
 	for _, k := range list {
-		if err := t.datapath.Translations.Delete(k); err != nil {
+		if err := t.datapath.NatEntries.Delete(k); err != nil {
 			return fmt.Errorf("forget a flow: %w", err)
 		}
 	}

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAdopted: the programs of the next agent use the maps of the one before, all of them.
+// TestAdopted: the programs of the next agent use the maps of the one before, all of them, also those that it pinned under
+// another name.
 func TestAdopted(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -30,5 +31,8 @@ func TestAdopted(t *testing.T) {
 			}
 		}
 		must(t, d.Close())
+		for name, former := range formerNames() {
+			must(t, os.Rename(d.mapPin(name), d.mapPin(former)))
+		}
 	}
 }

@@ -76,7 +76,7 @@ struct settings {
 	__u16 node_port_min;
 	__u16 node_port_max;
 	__u32 flow_entries; /* room in the tables of flows … */
-	__u32 translation_entries;
+	__u32 nat_entry_max;
 	__u32 path_shift;  /* 64 less the bits of an index of the table of paths */
 	__u64 netns_cookie; /* of the node's own network namespace */
 	struct addr gateway4; /* the address that answers pods, mapped */

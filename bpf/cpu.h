@@ -8,7 +8,7 @@
 #define MYELIN_CPU_H
 
 #include "packet.h"
-#include "../drop/drop.h"
+#include "../drop/reason.h"
 #include "../flow/row.h"
 #include "../nat/row.h"
 #include "../policy/row.h"
@@ -41,7 +41,7 @@ struct rewrite {
 };
 
 /* What policies are asked of the flow under way, and what they said. */
-struct policy_ask {
+struct policy_context {
 	struct addr src; /* who began it … */
 	struct addr dst;
 	__u16 src_slot; /* … and the endpoints that are ours; 0: not ours */
@@ -67,15 +67,15 @@ struct cpu {
 	__u64 unwrapped;   /* true: taken out of a packet of another node */
 	struct flow_key key;
 	struct flow flow;
-	struct translation_key place;
-	struct translation translation;
+	struct nat_entry_key nat_key;
+	struct nat_entry nat_entry;
 	struct rewrite to;
-	struct policy_ask ask;
+	struct policy_context policy;
 	struct port_key port_key;
 	struct port_index port_index;
 	struct port_budget port_budget;
-	struct translation_key again; /* of a connection that ended, where its client begins another one from the same port */
-	__u32 again_backend;          /* its backend; 0: there is none */
+	struct nat_entry_key reuse_key; /* of a connection that ended, where its client begins another one from the same port */
+	__u32 reuse_backend;          /* its backend; 0: there is none */
 	__u32 node_anchor_first;      /* true: the last request was found behind the node's anchor */
 	__u64 scratch[32]; /* for what is too large for the stack: headers, chunks of a packet */
 	struct event_budget budget;
@@ -83,7 +83,7 @@ struct cpu {
 };
 
 /* Whether policies must be asked about packets on the path. */
-INLINE bool judge_must(const struct path *p)
+INLINE bool policy_enforced(const struct path *p)
 {
 	return config.policy && p->flags & PATH_POLICY;
 }

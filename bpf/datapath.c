@@ -7,7 +7,7 @@
 #include "../policy/prefilter.h"
 #include "../route/decide.h"
 #include "../neighbour/neighbour.h"
-#include "../tunnel/send.h"
+#include "../route/tunnel_send.h"
 #include "vlan.h"
 #include "../flow/flow.h"
 #include "../nat/nat.h"
@@ -23,7 +23,7 @@
 #include "types.h"
 
 /* What a hook does with what is not IP. */
-INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
+INLINE int drop_unparsed(struct __sk_buff *skb, struct cpu *c, int parsed)
 {
 	switch (parsed) {
 	case PARSED_TRUNCATED:
@@ -38,7 +38,7 @@ INLINE int refuse(struct __sk_buff *skb, struct cpu *c, int parsed)
 }
 
 /* Sends a pod's packet along the CPU's path: from the node's address where it goes to the world, with a row where every flow has one. */
-APART int from_pod_go(struct __sk_buff *skb, __u32 action)
+APART int from_pod_forward(struct __sk_buff *skb, __u32 action)
 {
 	struct cpu *c = cpu_this();
 	int outcome = 0, verdict;
@@ -51,26 +51,26 @@ APART int from_pod_go(struct __sk_buff *skb, __u32 action)
 		return verdict;
 	if (c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NAT_NONE))
+	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NEXT_CONTINUE))
 		outcome = l4_parse(skb, &c->pkt) ?: track_begin(skb);
-	if (outcome > 0)
+	if (outcome >= NEXT_DROP)
 		return refuse_flow(skb, c, outcome);
-	return path_go(skb, c, &c->path, action, HOOK_FROM_POD);
+	return path_forward(skb, c, &c->path, action, HOOK_FROM_POD);
 }
 
 /* … or where a Service's backend is. */
-APART int from_pod_serve(struct __sk_buff *skb, __u32 action)
+APART int from_pod_services(struct __sk_buff *skb, __u32 action)
 {
 	int outcome = service_from_pod(skb);
 
-	return outcome == SERVICE_NONE ? from_pod_go(skb, action) : service_send(skb, outcome);
+	return outcome == NEXT_CONTINUE ? from_pod_forward(skb, action) : service_send(skb, outcome);
 }
 
 /* The one or the other. */
 INLINE int from_pod_follow(struct __sk_buff *skb, struct cpu *c, __u32 action)
 {
 	c->path.action = action;
-	return config.services && c->path.flags & PATH_SERVICES ? from_pod_serve(skb, action) : from_pod_go(skb, action);
+	return config.services && c->path.flags & PATH_SERVICES ? from_pod_services(skb, action) : from_pod_forward(skb, action);
 }
 
 /* Decides, and keeps what was decided, in the CPU's path as well. Returns -1, or a verdict if the packet goes nowhere. */
@@ -87,8 +87,8 @@ APART int from_pod_decide(struct __sk_buff *skb)
 	if (outcome)
 		return drop(skb, c, outcome);
 	if (c->path.action != PATH_RESOLVE)
-		path_keep(c, false);
-	return -1;
+		path_store(c, false);
+	return TC_ACT_UNSPEC;
 }
 
 /* What a pod sends. */
@@ -97,7 +97,7 @@ int from_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int parsed, verdict;
-	struct kept_path *p;
+	struct cached_path *p;
 
 	if (!c)
 		return TC_ACT_SHOT;
@@ -105,19 +105,19 @@ int from_pod(struct __sk_buff *skb)
 	if (unlikely(skb->vlan_present))
 		return drop(skb, c, DROP_VLAN);
 	if (unlikely(parsed != PARSED_IP))
-		return parsed == PARSED_ARP ? neighbour_arp(skb) : refuse(skb, c, parsed);
-	if (c->pkt.proto == IPPROTO_ICMPV6 && config.ipv6 && (verdict = neighbour_nd(skb)) >= 0)
+		return parsed == PARSED_ARP ? neighbour_arp(skb) : drop_unparsed(skb, c, parsed);
+	if (c->pkt.proto == IPPROTO_ICMPV6 && config.ipv6 && (verdict = neighbour_nd(skb)) != TC_ACT_UNSPEC)
 		return verdict;
-	if (tracking && (verdict = track_from_pod(skb, c)) >= 0)
+	if (tracking && (verdict = track_from_pod(skb, c)) != TC_ACT_UNSPEC)
 		return verdict;
 	p = path_find(&c->pkt, false);
 	if (unlikely(!p)) {
-		if ((verdict = from_pod_decide(skb)) >= 0)
+		if ((verdict = from_pod_decide(skb)) != TC_ACT_UNSPEC)
 			return verdict;
 		/* By way of the kernel's neighbour table, which so notices that the neighbour is in use. */
 		return from_pod_follow(skb, c, c->path.action == PATH_WIRE ? PATH_RESOLVE : c->path.action);
 	}
-	if (unlikely(!path_mac_right(skb, &p->path)))
+	if (unlikely(!path_mac_matches(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
 	if (p->path.flags) {
 		c->path = p->path;
@@ -131,18 +131,18 @@ int from_pod(struct __sk_buff *skb)
 #define WIRE_ACTION (config.legacy_routing ? PATH_STACK : PATH_POD)
 
 /* Sends what the wire brings for a pod along the CPU's path, with a row where its flow has one. */
-APART int from_wire_go(struct __sk_buff *skb)
+APART int from_wire_forward(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int outcome;
 
 	if (!c)
 		return TC_ACT_SHOT;
-	if (flow_tracked(&c->path) || decide_tracked(&c->pkt)) {
+	if (flow_tracked(&c->path) || decide_world_tracked(&c->pkt)) {
 		outcome = l4_parse(skb, &c->pkt);
 		if (!outcome)
 			outcome = track_begin(skb);
-		else if (!judge_must(&c->path))
+		else if (!policy_enforced(&c->path))
 			outcome = 0;
 		if (outcome)
 			return refuse_flow(skb, c, outcome);
@@ -151,23 +151,23 @@ APART int from_wire_go(struct __sk_buff *skb)
 }
 
 /* … for a pod that is a client or a backend of Services. */
-APART int from_wire_serve(struct __sk_buff *skb)
+APART int from_wire_services(struct __sk_buff *skb)
 {
 	int outcome = service_to_client(skb);
 
-	return outcome == SERVICE_NONE ? from_wire_go(skb) : service_send(skb, outcome);
+	return outcome == NEXT_CONTINUE ? from_wire_forward(skb) : service_send(skb, outcome);
 }
 
 /* The one or the other. */
 INLINE int from_wire_follow(struct __sk_buff *skb, const struct cpu *c)
 {
-	return config.services && c->path.flags & PATH_ANSWERS ? from_wire_serve(skb) : from_wire_go(skb);
+	return config.services && c->path.flags & PATH_ANSWERS ? from_wire_services(skb) : from_wire_forward(skb);
 }
 
 /* What is for the host, if its policies let it in. */
 INLINE int from_wire_pass(struct __sk_buff *skb, struct cpu *c)
 {
-	int outcome = config.host_policy && tracking ? host_judge(skb, false) : 0;
+	int outcome = config.host_policy && tracking ? host_enforce(skb, false) : 0;
 
 	return outcome ? refuse_flow(skb, c, outcome) : pass(skb, c);
 }
@@ -181,14 +181,14 @@ APART int from_wire_host(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	c->pkt.for_host = true;
-	outcome = l4_parse(skb, &c->pkt) ? -1 : nat_in(skb); /* the host's stack knows more protocols than we do */
-	if (outcome < 0)
+	outcome = l4_parse(skb, &c->pkt) ? NEXT_CONTINUE : nat_in(skb); /* the host's stack knows more protocols than we do */
+	if (outcome == NEXT_CONTINUE)
 		return from_wire_pass(skb, c);
 	if (outcome == DROP_TTL)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome)
 		return refuse_flow(skb, c, outcome);
-	return path_go(skb, c, &c->path, c->path.action, c->pkt.hook);
+	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
 /* Whom the packet is for: a pod, whose path is kept, a Service, or the host. Returns a verdict, or -1 if it is for a pod of Services, along the CPU's path. */
@@ -207,7 +207,7 @@ APART int from_wire_decide(struct __sk_buff *skb)
 		return drop(skb, c, DROP_TUNNEL_SOURCE);
 	if (config.services && (!e || e->flags & ENDPOINT_HOST)) {
 		outcome = service_from_wire(skb, !!e);
-		if (outcome != SERVICE_NONE)
+		if (outcome != NEXT_CONTINUE)
 			return service_send(skb, outcome);
 	}
 	if (e && e->flags & ENDPOINT_MASQUERADE)
@@ -218,18 +218,18 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
 		c->path.via = c->outer;
 	if (c->path.flags) {
-		path_keep(c, config.wire_any);
-		return -1;
+		path_store(c, config.wire_any);
+		return TC_ACT_UNSPEC;
 	}
-	if (!decide_tracked(&c->pkt))
-		path_keep(c, config.wire_any);
-	return from_wire_go(skb);
+	if (!decide_world_tracked(&c->pkt))
+		path_store(c, config.wire_any);
+	return from_wire_forward(skb);
 }
 
 /* What a wire brings that is not IP, or makes no sense. */
-INLINE int from_wire_other(struct __sk_buff *skb, struct cpu *c, int parsed)
+INLINE int from_wire_non_ip(struct __sk_buff *skb, struct cpu *c, int parsed)
 {
-	return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : refuse(skb, c, parsed);
+	return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : drop_unparsed(skb, c, parsed);
 }
 
 /* What a wire, or the tunnel, brings. */
@@ -238,7 +238,7 @@ int from_wire(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	bool tagged = skb->vlan_present;
-	struct kept_path *p;
+	struct cached_path *p;
 	int parsed, verdict;
 
 	if (!c)
@@ -247,17 +247,17 @@ int from_wire(struct __sk_buff *skb)
 	if (unlikely(tagged))
 		parsed = vlan_untag(skb);
 	if (unlikely(parsed != PARSED_IP))
-		return from_wire_other(skb, c, parsed);
+		return from_wire_non_ip(skb, c, parsed);
 	if (unlikely(address_own(&c->pkt.src)))
 		return drop(skb, c, DROP_SPOOFED_OWN);
-	if (config.wire_extra && (verdict = from_wire_extra(skb, c, tagged)) >= 0)
+	if (config.wire_extra && (verdict = from_wire_extra(skb, c, tagged)) != TC_ACT_UNSPEC)
 		return verdict;
-	if (tracking && (verdict = track_from_wire(skb, c, config.wire_any)) >= 0)
+	if (tracking && (verdict = track_from_wire(skb, c, config.wire_any)) != TC_ACT_UNSPEC)
 		return verdict;
 	p = path_find(&c->pkt, config.wire_any);
-	if (unlikely(!p || !path_tunnel_right(skb, c, &p->path))) {
+	if (unlikely(!p || !path_tunnel_matches(skb, c, &p->path))) {
 		verdict = from_wire_decide(skb);
-		return verdict < 0 ? from_wire_follow(skb, c) : verdict;
+		return verdict == TC_ACT_UNSPEC ? from_wire_follow(skb, c) : verdict;
 	}
 	if (unlikely(p->path.flags)) {
 		c->path = p->path;
@@ -272,17 +272,17 @@ SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	int outcome = SERVICE_NONE;
+	int outcome = NEXT_CONTINUE;
 
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.services)
 		outcome = service_to_pod(skb, c);
-	if (config.policy && tracking && outcome == SERVICE_NONE)
-		outcome = judge_to_pod(skb); /* what answers a client has been judged */
-	if (outcome > 0)
+	if (config.policy && tracking && outcome == NEXT_CONTINUE)
+		outcome = enforce_to_pod(skb); /* what answers a client has been judged */
+	if (outcome >= NEXT_DROP)
 		return drop(skb, c, outcome);
-	if (config.flow_always || (config.policy && !outcome && flow_tracked(&c->path)))
+	if (config.flow_always || (config.policy && outcome == NEXT_FORWARD && flow_tracked(&c->path)))
 		track_to_pod(skb);
 	return TC_ACT_OK;
 }
@@ -301,18 +301,18 @@ int to_wire(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
-	if (config.host_policy && tracking && (outcome = host_judge(skb, true)))
+	if (config.host_policy && tracking && (outcome = host_enforce(skb, true)))
 		return drop(skb, c, outcome);
 	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
 		return tunnel_send(skb, c);
-	outcome = config.services ? service_from_host(skb) : SERVICE_NONE;
-	if (outcome == SERVICE_NONE)
+	outcome = config.services ? service_from_host(skb) : NEXT_CONTINUE;
+	if (outcome == NEXT_CONTINUE)
 		outcome = decide_masquerade(c);
 	else
 		c->path.flags = 0;
 	if (!outcome && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	return outcome > 0 ? drop(skb, c, outcome) : pass(skb, c);
+	return outcome >= NEXT_DROP ? drop(skb, c, outcome) : pass(skb, c);
 }
 
 /* What a device brings, before the kernel makes a packet of it: who may not come in, and flows of Services that only pass through this node. All else goes on to from_wire. */
@@ -334,49 +334,49 @@ int from_wire_xdp(struct xdp_md *ctx)
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return socket_ask4(ctx);
+	return socket_connect4(ctx);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	return socket_ask6(ctx);
+	return socket_connect6(ctx);
 }
 
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return socket_ask4(ctx);
+	return socket_connect4(ctx);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	return socket_ask6(ctx);
+	return socket_connect6(ctx);
 }
 
 SEC("cgroup/recvmsg4")
 int recvmsg4(struct bpf_sock_addr *ctx)
 {
-	return socket_name4(ctx);
+	return socket_peername4(ctx);
 }
 
 SEC("cgroup/recvmsg6")
 int recvmsg6(struct bpf_sock_addr *ctx)
 {
-	return socket_name6(ctx);
+	return socket_peername6(ctx);
 }
 
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
-	return socket_name4(ctx);
+	return socket_peername4(ctx);
 }
 
 SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
-	return socket_name6(ctx);
+	return socket_peername6(ctx);
 }
 
 /* What the host's own processes want to listen on. Attached where node ports are protected. */

@@ -51,15 +51,43 @@ const (
 	DatapathBackendSetFlagSET_TABLE DatapathBackendSetFlag = 2147483648
 )
 
-type DatapathChoiceRow struct {
+type DatapathBackendSlotsKey struct {
+	_   structs.HostLayout
+	Set uint32
+	Row uint32
+}
+
+type DatapathBackendSlotsRow struct {
 	_       structs.HostLayout
 	Backend [32]uint32
 }
 
-type DatapathChoicesKey struct {
-	_   structs.HostLayout
-	Set uint32
-	Row uint32
+type DatapathCachedFlow struct {
+	_           structs.HostLayout
+	Addr        [2]DatapathAddr
+	Port        [4]uint16
+	ValidUntil  uint32
+	PolicyEpoch uint32
+	Proto       uint8
+	Side        uint8
+	Closed      uint8
+	Pad         [5]uint8
+	Way         [2]struct {
+		_        structs.HostLayout
+		Path     DatapathPath
+		Bytes    uint64
+		Packets  uint32
+		TcpFlags uint8
+		Pad      [3]uint8
+	}
+}
+
+type DatapathCachedPath struct {
+	_    structs.HostLayout
+	Dst  DatapathAddr
+	Src  DatapathAddr
+	Snat DatapathAddr
+	Path DatapathPath
 }
 
 type DatapathCounter struct {
@@ -126,15 +154,15 @@ type DatapathCpu struct {
 		Proto uint8
 		_     [7]byte
 	}
-	Path        DatapathPath
-	Snat        DatapathAddr
-	Outer       DatapathAddr
-	Unwrapped   uint64
-	Key         DatapathFlowKey
-	Flow        DatapathFlow
-	Place       DatapathTranslationKey
-	Translation DatapathTranslation
-	To          struct {
+	Path      DatapathPath
+	Snat      DatapathAddr
+	Outer     DatapathAddr
+	Unwrapped uint64
+	Key       DatapathFlowKey
+	Flow      DatapathFlow
+	NatKey    DatapathNatEntryKey
+	NatEntry  DatapathNatEntry
+	To        struct {
 		_      structs.HostLayout
 		Src    DatapathAddr
 		Dst    DatapathAddr
@@ -145,7 +173,7 @@ type DatapathCpu struct {
 		Pad    [2]uint8
 		Via    DatapathAddr
 	}
-	Ask struct {
+	Policy struct {
 		_       structs.HostLayout
 		Src     DatapathAddr
 		Dst     DatapathAddr
@@ -168,8 +196,8 @@ type DatapathCpu struct {
 		Tick uint32
 		Left uint32
 	}
-	Again           DatapathTranslationKey
-	AgainBackend    uint32
+	ReuseKey        DatapathNatEntryKey
+	ReuseBackend    uint32
 	NodeAnchorFirst uint32
 	Scratch         [32]uint64
 	Budget          DatapathEventBudget
@@ -210,10 +238,10 @@ const (
 )
 
 type DatapathEpochTable struct {
-	_          structs.HostLayout
-	Of         [65536]uint32
-	Moved      uint64
-	Translated [65536]uint8
+	_            structs.HostLayout
+	Epoch        [65536]uint32
+	Generation   uint64
+	UsesServices [65536]uint8
 }
 
 type DatapathEvent struct {
@@ -263,18 +291,18 @@ type DatapathFlow struct {
 		Pad       [3]uint8
 		Timestamp uint32
 	}
-	Created uint64
-	Seen    uint32
-	Judged  uint32
-	Rule    [2]uint32
-	Slot    uint16
-	Flags   uint8
-	Origin  uint8
-	PodPort uint16
-	PodSide uint8
-	Pad     uint8
-	Pod     DatapathAddr
-	Way     DatapathPath
+	Created     uint64
+	Seen        uint32
+	PolicyEpoch uint32
+	Rule        [2]uint32
+	Slot        uint16
+	Flags       uint8
+	Origin      uint8
+	PodPort     uint16
+	PodSide     uint8
+	Pad         uint8
+	Pod         DatapathAddr
+	Way         DatapathPath
 }
 
 type DatapathFlowFlag uint32
@@ -368,34 +396,6 @@ const (
 	DatapathHookHOOKS              DatapathHook = 8
 )
 
-type DatapathKeptFlow struct {
-	_      structs.HostLayout
-	Addr   [2]DatapathAddr
-	Port   [4]uint16
-	Until  uint32
-	Judged uint32
-	Proto  uint8
-	Side   uint8
-	Over   uint8
-	Pad    [5]uint8
-	Way    [2]struct {
-		_        structs.HostLayout
-		Path     DatapathPath
-		Bytes    uint64
-		Packets  uint32
-		TcpFlags uint8
-		Pad      [3]uint8
-	}
-}
-
-type DatapathKeptPath struct {
-	_    structs.HostLayout
-	Dst  DatapathAddr
-	Src  DatapathAddr
-	Snat DatapathAddr
-	Path DatapathPath
-}
-
 type DatapathLbDispatch uint32
 
 const (
@@ -417,6 +417,11 @@ type DatapathMac struct {
 	B [6]uint8
 }
 
+type DatapathMaglevRow struct {
+	_       structs.HostLayout
+	Backend [496]uint32
+}
+
 type DatapathMemberKey struct {
 	_       structs.HostLayout
 	Addr    DatapathAddr
@@ -424,6 +429,56 @@ type DatapathMemberKey struct {
 	Port    uint16
 	Proto   uint8
 	Pad     uint8
+}
+
+type DatapathNatEntry struct {
+	_            structs.HostLayout
+	Client       DatapathAddr
+	Frontend     DatapathAddr
+	Backend      DatapathAddr
+	Snat         DatapathAddr
+	ClientPort   uint16
+	FrontendPort uint16
+	BackendPort  uint16
+	Flags        uint8
+	Pad          uint8
+	Service      uint32
+	BackendId    uint32
+	Seen         uint32
+	PolicyEpoch  uint32
+	Created      uint64
+	Packets      [2]uint64
+	Bytes        [2]uint64
+	TcpFlags     [2]uint8
+	Pad3         [2]uint8
+	Timestamp    uint32
+}
+
+type DatapathNatEntryBound uint32
+
+const (
+	DatapathNatEntryBoundNAT_ENTRY_SLOTS DatapathNatEntryBound = 8
+)
+
+type DatapathNatEntryFlag uint32
+
+const (
+	DatapathNatEntryFlagNAT_ENTRY_SNAT       DatapathNatEntryFlag = 1
+	DatapathNatEntryFlagNAT_ENTRY_CLOSING    DatapathNatEntryFlag = 2
+	DatapathNatEntryFlagNAT_ENTRY_REPLIED    DatapathNatEntryFlag = 4
+	DatapathNatEntryFlagNAT_ENTRY_GONE       DatapathNatEntryFlag = 8
+	DatapathNatEntryFlagNAT_ENTRY_CLIENT_FIN DatapathNatEntryFlag = 32
+	DatapathNatEntryFlagNAT_ENTRY_INDEXED    DatapathNatEntryFlag = 64
+	DatapathNatEntryFlagNAT_ENTRY_DSR        DatapathNatEntryFlag = 16
+)
+
+type DatapathNatEntryKey struct {
+	_     structs.HostLayout
+	Addr  DatapathAddr
+	Port  uint16
+	Proto uint8
+	Slot  uint8
+	_     [4]byte
 }
 
 type DatapathNetns struct {
@@ -678,49 +733,49 @@ const (
 )
 
 type DatapathSettings struct {
-	_                  structs.HostLayout
-	Ipv4               uint8
-	Ipv6               uint8
-	Tunnel             uint8
-	LegacyRouting      uint8
-	Masquerade4        uint8
-	Masquerade6        uint8
-	FlowAlways         uint8
-	Monitor            uint8
-	SocketHostOnly     uint8
-	SetRetval          uint8
-	Services           uint8
-	LbMode             uint8
-	Direct             uint8
-	LbDispatch         uint8
-	Rss4Bits           uint8
-	Rss6Bits           uint8
-	BindProtection     uint8
-	Policy             uint8
-	HostPolicy         uint8
-	PolicyCut          uint8
-	NoBackendDrop      uint8
-	Prefilter          uint8
-	WireAny            uint8
-	WireExtra          uint8
-	TunnelIfindex      uint32
-	Vni                uint32
-	TunnelPort         uint16
-	_                  [2]byte
-	Hz                 uint32
-	EventRate          uint32
-	NatPortMin         uint16
-	NatPortMax         uint16
-	LbPortMin          uint16
-	LbPortMax          uint16
-	NodePortMin        uint16
-	NodePortMax        uint16
-	FlowEntries        uint32
-	TranslationEntries uint32
-	PathShift          uint32
-	_                  [4]byte
-	NetnsCookie        uint64
-	Gateway4           struct {
+	_              structs.HostLayout
+	Ipv4           uint8
+	Ipv6           uint8
+	Tunnel         uint8
+	LegacyRouting  uint8
+	Masquerade4    uint8
+	Masquerade6    uint8
+	FlowAlways     uint8
+	Monitor        uint8
+	SocketHostOnly uint8
+	SetRetval      uint8
+	Services       uint8
+	LbMode         uint8
+	Direct         uint8
+	LbDispatch     uint8
+	Rss4Bits       uint8
+	Rss6Bits       uint8
+	BindProtection uint8
+	Policy         uint8
+	HostPolicy     uint8
+	PolicyCut      uint8
+	NoBackendDrop  uint8
+	Prefilter      uint8
+	WireAny        uint8
+	WireExtra      uint8
+	TunnelIfindex  uint32
+	Vni            uint32
+	TunnelPort     uint16
+	_              [2]byte
+	Hz             uint32
+	EventRate      uint32
+	NatPortMin     uint16
+	NatPortMax     uint16
+	LbPortMin      uint16
+	LbPortMax      uint16
+	NodePortMin    uint16
+	NodePortMax    uint16
+	FlowEntries    uint32
+	NatEntryMax    uint32
+	PathShift      uint32
+	_              [4]byte
+	NetnsCookie    uint64
+	Gateway4       struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
@@ -747,9 +802,9 @@ const (
 type DatapathShareKind uint32
 
 const (
-	DatapathShareKindSHARE_FLOWS        DatapathShareKind = 0
-	DatapathShareKindSHARE_TRANSLATIONS DatapathShareKind = 1
-	DatapathShareKindSHARE_KINDS        DatapathShareKind = 2
+	DatapathShareKindSHARE_FLOWS       DatapathShareKind = 0
+	DatapathShareKindSHARE_NAT_ENTRIES DatapathShareKind = 1
+	DatapathShareKindSHARE_KINDS       DatapathShareKind = 2
 )
 
 type DatapathSocketOutcome uint32
@@ -768,61 +823,6 @@ type DatapathSourceRangeKey struct {
 	Length  uint32
 	Service uint32
 	Addr    [4]uint32
-}
-
-type DatapathTableRow struct {
-	_       structs.HostLayout
-	Backend [496]uint32
-}
-
-type DatapathTranslation struct {
-	_            structs.HostLayout
-	Client       DatapathAddr
-	Frontend     DatapathAddr
-	Backend      DatapathAddr
-	Snat         DatapathAddr
-	ClientPort   uint16
-	FrontendPort uint16
-	BackendPort  uint16
-	Flags        uint8
-	Pad          uint8
-	Service      uint32
-	BackendId    uint32
-	Seen         uint32
-	Judged       uint32
-	Created      uint64
-	Packets      [2]uint64
-	Bytes        [2]uint64
-	TcpFlags     [2]uint8
-	Pad3         [2]uint8
-	Timestamp    uint32
-}
-
-type DatapathTranslationBound uint32
-
-const (
-	DatapathTranslationBoundTRANSLATION_PLACES DatapathTranslationBound = 8
-)
-
-type DatapathTranslationFlag uint32
-
-const (
-	DatapathTranslationFlagTRANSLATION_SNAT       DatapathTranslationFlag = 1
-	DatapathTranslationFlagTRANSLATION_CLOSING    DatapathTranslationFlag = 2
-	DatapathTranslationFlagTRANSLATION_REPLIED    DatapathTranslationFlag = 4
-	DatapathTranslationFlagTRANSLATION_GONE       DatapathTranslationFlag = 8
-	DatapathTranslationFlagTRANSLATION_CLIENT_FIN DatapathTranslationFlag = 32
-	DatapathTranslationFlagTRANSLATION_INDEXED    DatapathTranslationFlag = 64
-	DatapathTranslationFlagTRANSLATION_DSR        DatapathTranslationFlag = 16
-)
-
-type DatapathTranslationKey struct {
-	_      structs.HostLayout
-	Anchor DatapathAddr
-	Port   uint16
-	Proto  uint8
-	Place  uint8
-	_      [4]byte
 }
 
 type DatapathTunnelMode uint32
@@ -864,18 +864,21 @@ type DatapathWire struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	DatapathMapAffinities       = "affinities"
+	DatapathMapBackendSlots     = "backend_slots"
 	DatapathMapBackends         = "backends"
-	DatapathMapChoices          = "choices"
 	DatapathMapCpus             = "cpus"
+	DatapathMapDenylist         = "denylist"
+	DatapathMapDenylistPrefixes = "denylist_prefixes"
 	DatapathMapEndpoints        = "endpoints"
 	DatapathMapEvents           = "events"
+	DatapathMapFlowCache        = "flow_cache"
 	DatapathMapFlows            = "flows"
 	DatapathMapFragments        = "fragments"
 	DatapathMapFrontends        = "frontends"
-	DatapathMapKeptFlows        = "kept_flows"
 	DatapathMapLoads            = "loads"
 	DatapathMapMaglevTables     = "maglev_tables"
 	DatapathMapMembers          = "members"
+	DatapathMapNatEntries       = "nat_entries"
 	DatapathMapOrigins          = "origins"
 	DatapathMapPaths            = "paths"
 	DatapathMapPeerClasses      = "peer_classes"
@@ -890,9 +893,6 @@ const (
 	DatapathMapShares           = "shares"
 	DatapathMapSocketOutcomes   = "socket_outcomes"
 	DatapathMapSourceRanges     = "source_ranges"
-	DatapathMapTranslations     = "translations"
-	DatapathMapUnwanted         = "unwanted"
-	DatapathMapUnwantedPrefixes = "unwanted_prefixes"
 	DatapathMapVerdicts         = "verdicts"
 	DatapathMapWires            = "wires"
 	DatapathMapXdpPorts         = "xdp_ports"
@@ -923,6 +923,8 @@ const (
 	DatapathVarHook             = "_hook"
 	DatapathVarLbDispatch       = "_lb_dispatch"
 	DatapathVarLbMode           = "_lb_mode"
+	DatapathVarNatEntryBound    = "_nat_entry_bound"
+	DatapathVarNatEntryFlag     = "_nat_entry_flag"
 	DatapathVarOutcome          = "_outcome"
 	DatapathVarPathAction       = "_path_action"
 	DatapathVarPathFlag         = "_path_flag"
@@ -936,8 +938,6 @@ const (
 	DatapathVarShareBound       = "_share_bound"
 	DatapathVarShareKind        = "_share_kind"
 	DatapathVarSocketOutcome    = "_socket_outcome"
-	DatapathVarTranslationBound = "_translation_bound"
-	DatapathVarTranslationFlag  = "_translation_flag"
 	DatapathVarTunnelMode       = "_tunnel_mode"
 	DatapathVarConfig           = "config"
 	DatapathVarEpochs           = "epochs"
@@ -1016,18 +1016,21 @@ type DatapathProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
 	Affinities       *ebpf.MapSpec `ebpf:"affinities"`
+	BackendSlots     *ebpf.MapSpec `ebpf:"backend_slots"`
 	Backends         *ebpf.MapSpec `ebpf:"backends"`
-	Choices          *ebpf.MapSpec `ebpf:"choices"`
 	Cpus             *ebpf.MapSpec `ebpf:"cpus"`
+	Denylist         *ebpf.MapSpec `ebpf:"denylist"`
+	DenylistPrefixes *ebpf.MapSpec `ebpf:"denylist_prefixes"`
 	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
+	FlowCache        *ebpf.MapSpec `ebpf:"flow_cache"`
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Fragments        *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends        *ebpf.MapSpec `ebpf:"frontends"`
-	KeptFlows        *ebpf.MapSpec `ebpf:"kept_flows"`
 	Loads            *ebpf.MapSpec `ebpf:"loads"`
 	MaglevTables     *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Members          *ebpf.MapSpec `ebpf:"members"`
+	NatEntries       *ebpf.MapSpec `ebpf:"nat_entries"`
 	Origins          *ebpf.MapSpec `ebpf:"origins"`
 	Paths            *ebpf.MapSpec `ebpf:"paths"`
 	PeerClasses      *ebpf.MapSpec `ebpf:"peer_classes"`
@@ -1042,9 +1045,6 @@ type DatapathMapSpecs struct {
 	Shares           *ebpf.MapSpec `ebpf:"shares"`
 	SocketOutcomes   *ebpf.MapSpec `ebpf:"socket_outcomes"`
 	SourceRanges     *ebpf.MapSpec `ebpf:"source_ranges"`
-	Translations     *ebpf.MapSpec `ebpf:"translations"`
-	Unwanted         *ebpf.MapSpec `ebpf:"unwanted"`
-	UnwantedPrefixes *ebpf.MapSpec `ebpf:"unwanted_prefixes"`
 	Verdicts         *ebpf.MapSpec `ebpf:"verdicts"`
 	Wires            *ebpf.MapSpec `ebpf:"wires"`
 	XdpPorts         *ebpf.MapSpec `ebpf:"xdp_ports"`
@@ -1055,44 +1055,44 @@ type DatapathMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
-	BackendSetFlag   *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
-	EndpointFlag     *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
-	EndpointSlot     *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
-	Event            *ebpf.VariableSpec `ebpf:"_event"`
-	EventType        *ebpf.VariableSpec `ebpf:"_event_type"`
-	FlowFlag         *ebpf.VariableSpec `ebpf:"_flow_flag"`
-	FlowSeconds      *ebpf.VariableSpec `ebpf:"_flow_seconds"`
-	FrontendFlag     *ebpf.VariableSpec `ebpf:"_frontend_flag"`
-	Hook             *ebpf.VariableSpec `ebpf:"_hook"`
-	LbDispatch       *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
-	LbMode           *ebpf.VariableSpec `ebpf:"_lb_mode"`
-	Outcome          *ebpf.VariableSpec `ebpf:"_outcome"`
-	PathAction       *ebpf.VariableSpec `ebpf:"_path_action"`
-	PathFlag         *ebpf.VariableSpec `ebpf:"_path_flag"`
-	PolicyAbsent     *ebpf.VariableSpec `ebpf:"_policy_absent"`
-	PolicyAction     *ebpf.VariableSpec `ebpf:"_policy_action"`
-	PolicyCut        *ebpf.VariableSpec `ebpf:"_policy_cut"`
-	PolicyDirection  *ebpf.VariableSpec `ebpf:"_policy_direction"`
-	PortIndexFlag    *ebpf.VariableSpec `ebpf:"_port_index_flag"`
-	PrefixFlag       *ebpf.VariableSpec `ebpf:"_prefix_flag"`
-	ServiceScope     *ebpf.VariableSpec `ebpf:"_service_scope"`
-	ShareBound       *ebpf.VariableSpec `ebpf:"_share_bound"`
-	ShareKind        *ebpf.VariableSpec `ebpf:"_share_kind"`
-	SocketOutcome    *ebpf.VariableSpec `ebpf:"_socket_outcome"`
-	TranslationBound *ebpf.VariableSpec `ebpf:"_translation_bound"`
-	TranslationFlag  *ebpf.VariableSpec `ebpf:"_translation_flag"`
-	TunnelMode       *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
-	Config           *ebpf.VariableSpec `ebpf:"config"`
-	Epochs           *ebpf.VariableSpec `ebpf:"epochs"`
-	Listening        *ebpf.VariableSpec `ebpf:"listening"`
-	OwnFilter        *ebpf.VariableSpec `ebpf:"own_filter"`
-	OwnPorts         *ebpf.VariableSpec `ebpf:"own_ports"`
-	PortsBorrowed    *ebpf.VariableSpec `ebpf:"ports_borrowed"`
-	Prefiltered      *ebpf.VariableSpec `ebpf:"prefiltered"`
-	SharesUntil      *ebpf.VariableSpec `ebpf:"shares_until"`
-	Tracking         *ebpf.VariableSpec `ebpf:"tracking"`
-	XdpBonds         *ebpf.VariableSpec `ebpf:"xdp_bonds"`
-	XdpByMap         *ebpf.VariableSpec `ebpf:"xdp_by_map"`
+	BackendSetFlag  *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
+	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
+	EndpointSlot    *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
+	Event           *ebpf.VariableSpec `ebpf:"_event"`
+	EventType       *ebpf.VariableSpec `ebpf:"_event_type"`
+	FlowFlag        *ebpf.VariableSpec `ebpf:"_flow_flag"`
+	FlowSeconds     *ebpf.VariableSpec `ebpf:"_flow_seconds"`
+	FrontendFlag    *ebpf.VariableSpec `ebpf:"_frontend_flag"`
+	Hook            *ebpf.VariableSpec `ebpf:"_hook"`
+	LbDispatch      *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
+	LbMode          *ebpf.VariableSpec `ebpf:"_lb_mode"`
+	NatEntryBound   *ebpf.VariableSpec `ebpf:"_nat_entry_bound"`
+	NatEntryFlag    *ebpf.VariableSpec `ebpf:"_nat_entry_flag"`
+	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
+	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
+	PathFlag        *ebpf.VariableSpec `ebpf:"_path_flag"`
+	PolicyAbsent    *ebpf.VariableSpec `ebpf:"_policy_absent"`
+	PolicyAction    *ebpf.VariableSpec `ebpf:"_policy_action"`
+	PolicyCut       *ebpf.VariableSpec `ebpf:"_policy_cut"`
+	PolicyDirection *ebpf.VariableSpec `ebpf:"_policy_direction"`
+	PortIndexFlag   *ebpf.VariableSpec `ebpf:"_port_index_flag"`
+	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
+	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
+	ShareBound      *ebpf.VariableSpec `ebpf:"_share_bound"`
+	ShareKind       *ebpf.VariableSpec `ebpf:"_share_kind"`
+	SocketOutcome   *ebpf.VariableSpec `ebpf:"_socket_outcome"`
+	TunnelMode      *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
+	Config          *ebpf.VariableSpec `ebpf:"config"`
+	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
+	Listening       *ebpf.VariableSpec `ebpf:"listening"`
+	OwnFilter       *ebpf.VariableSpec `ebpf:"own_filter"`
+	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
+	PortsBorrowed   *ebpf.VariableSpec `ebpf:"ports_borrowed"`
+	Prefiltered     *ebpf.VariableSpec `ebpf:"prefiltered"`
+	SharesUntil     *ebpf.VariableSpec `ebpf:"shares_until"`
+	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
+	XdpBonds        *ebpf.VariableSpec `ebpf:"xdp_bonds"`
+	XdpByMap        *ebpf.VariableSpec `ebpf:"xdp_by_map"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -1116,18 +1116,21 @@ func (o *DatapathObjects) Close() error {
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
 	Affinities       *ebpf.Map `ebpf:"affinities"`
+	BackendSlots     *ebpf.Map `ebpf:"backend_slots"`
 	Backends         *ebpf.Map `ebpf:"backends"`
-	Choices          *ebpf.Map `ebpf:"choices"`
 	Cpus             *ebpf.Map `ebpf:"cpus"`
+	Denylist         *ebpf.Map `ebpf:"denylist"`
+	DenylistPrefixes *ebpf.Map `ebpf:"denylist_prefixes"`
 	Endpoints        *ebpf.Map `ebpf:"endpoints"`
 	Events           *ebpf.Map `ebpf:"events"`
+	FlowCache        *ebpf.Map `ebpf:"flow_cache"`
 	Flows            *ebpf.Map `ebpf:"flows"`
 	Fragments        *ebpf.Map `ebpf:"fragments"`
 	Frontends        *ebpf.Map `ebpf:"frontends"`
-	KeptFlows        *ebpf.Map `ebpf:"kept_flows"`
 	Loads            *ebpf.Map `ebpf:"loads"`
 	MaglevTables     *ebpf.Map `ebpf:"maglev_tables"`
 	Members          *ebpf.Map `ebpf:"members"`
+	NatEntries       *ebpf.Map `ebpf:"nat_entries"`
 	Origins          *ebpf.Map `ebpf:"origins"`
 	Paths            *ebpf.Map `ebpf:"paths"`
 	PeerClasses      *ebpf.Map `ebpf:"peer_classes"`
@@ -1142,9 +1145,6 @@ type DatapathMaps struct {
 	Shares           *ebpf.Map `ebpf:"shares"`
 	SocketOutcomes   *ebpf.Map `ebpf:"socket_outcomes"`
 	SourceRanges     *ebpf.Map `ebpf:"source_ranges"`
-	Translations     *ebpf.Map `ebpf:"translations"`
-	Unwanted         *ebpf.Map `ebpf:"unwanted"`
-	UnwantedPrefixes *ebpf.Map `ebpf:"unwanted_prefixes"`
 	Verdicts         *ebpf.Map `ebpf:"verdicts"`
 	Wires            *ebpf.Map `ebpf:"wires"`
 	XdpPorts         *ebpf.Map `ebpf:"xdp_ports"`
@@ -1154,18 +1154,21 @@ type DatapathMaps struct {
 func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.Affinities,
+		m.BackendSlots,
 		m.Backends,
-		m.Choices,
 		m.Cpus,
+		m.Denylist,
+		m.DenylistPrefixes,
 		m.Endpoints,
 		m.Events,
+		m.FlowCache,
 		m.Flows,
 		m.Fragments,
 		m.Frontends,
-		m.KeptFlows,
 		m.Loads,
 		m.MaglevTables,
 		m.Members,
+		m.NatEntries,
 		m.Origins,
 		m.Paths,
 		m.PeerClasses,
@@ -1180,9 +1183,6 @@ func (m *DatapathMaps) Close() error {
 		m.Shares,
 		m.SocketOutcomes,
 		m.SourceRanges,
-		m.Translations,
-		m.Unwanted,
-		m.UnwantedPrefixes,
 		m.Verdicts,
 		m.Wires,
 		m.XdpPorts,
@@ -1194,44 +1194,44 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
-	BackendSetFlag   *ebpf.Variable `ebpf:"_backend_set_flag"`
-	EndpointFlag     *ebpf.Variable `ebpf:"_endpoint_flag"`
-	EndpointSlot     *ebpf.Variable `ebpf:"_endpoint_slot"`
-	Event            *ebpf.Variable `ebpf:"_event"`
-	EventType        *ebpf.Variable `ebpf:"_event_type"`
-	FlowFlag         *ebpf.Variable `ebpf:"_flow_flag"`
-	FlowSeconds      *ebpf.Variable `ebpf:"_flow_seconds"`
-	FrontendFlag     *ebpf.Variable `ebpf:"_frontend_flag"`
-	Hook             *ebpf.Variable `ebpf:"_hook"`
-	LbDispatch       *ebpf.Variable `ebpf:"_lb_dispatch"`
-	LbMode           *ebpf.Variable `ebpf:"_lb_mode"`
-	Outcome          *ebpf.Variable `ebpf:"_outcome"`
-	PathAction       *ebpf.Variable `ebpf:"_path_action"`
-	PathFlag         *ebpf.Variable `ebpf:"_path_flag"`
-	PolicyAbsent     *ebpf.Variable `ebpf:"_policy_absent"`
-	PolicyAction     *ebpf.Variable `ebpf:"_policy_action"`
-	PolicyCut        *ebpf.Variable `ebpf:"_policy_cut"`
-	PolicyDirection  *ebpf.Variable `ebpf:"_policy_direction"`
-	PortIndexFlag    *ebpf.Variable `ebpf:"_port_index_flag"`
-	PrefixFlag       *ebpf.Variable `ebpf:"_prefix_flag"`
-	ServiceScope     *ebpf.Variable `ebpf:"_service_scope"`
-	ShareBound       *ebpf.Variable `ebpf:"_share_bound"`
-	ShareKind        *ebpf.Variable `ebpf:"_share_kind"`
-	SocketOutcome    *ebpf.Variable `ebpf:"_socket_outcome"`
-	TranslationBound *ebpf.Variable `ebpf:"_translation_bound"`
-	TranslationFlag  *ebpf.Variable `ebpf:"_translation_flag"`
-	TunnelMode       *ebpf.Variable `ebpf:"_tunnel_mode"`
-	Config           *ebpf.Variable `ebpf:"config"`
-	Epochs           *ebpf.Variable `ebpf:"epochs"`
-	Listening        *ebpf.Variable `ebpf:"listening"`
-	OwnFilter        *ebpf.Variable `ebpf:"own_filter"`
-	OwnPorts         *ebpf.Variable `ebpf:"own_ports"`
-	PortsBorrowed    *ebpf.Variable `ebpf:"ports_borrowed"`
-	Prefiltered      *ebpf.Variable `ebpf:"prefiltered"`
-	SharesUntil      *ebpf.Variable `ebpf:"shares_until"`
-	Tracking         *ebpf.Variable `ebpf:"tracking"`
-	XdpBonds         *ebpf.Variable `ebpf:"xdp_bonds"`
-	XdpByMap         *ebpf.Variable `ebpf:"xdp_by_map"`
+	BackendSetFlag  *ebpf.Variable `ebpf:"_backend_set_flag"`
+	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
+	EndpointSlot    *ebpf.Variable `ebpf:"_endpoint_slot"`
+	Event           *ebpf.Variable `ebpf:"_event"`
+	EventType       *ebpf.Variable `ebpf:"_event_type"`
+	FlowFlag        *ebpf.Variable `ebpf:"_flow_flag"`
+	FlowSeconds     *ebpf.Variable `ebpf:"_flow_seconds"`
+	FrontendFlag    *ebpf.Variable `ebpf:"_frontend_flag"`
+	Hook            *ebpf.Variable `ebpf:"_hook"`
+	LbDispatch      *ebpf.Variable `ebpf:"_lb_dispatch"`
+	LbMode          *ebpf.Variable `ebpf:"_lb_mode"`
+	NatEntryBound   *ebpf.Variable `ebpf:"_nat_entry_bound"`
+	NatEntryFlag    *ebpf.Variable `ebpf:"_nat_entry_flag"`
+	Outcome         *ebpf.Variable `ebpf:"_outcome"`
+	PathAction      *ebpf.Variable `ebpf:"_path_action"`
+	PathFlag        *ebpf.Variable `ebpf:"_path_flag"`
+	PolicyAbsent    *ebpf.Variable `ebpf:"_policy_absent"`
+	PolicyAction    *ebpf.Variable `ebpf:"_policy_action"`
+	PolicyCut       *ebpf.Variable `ebpf:"_policy_cut"`
+	PolicyDirection *ebpf.Variable `ebpf:"_policy_direction"`
+	PortIndexFlag   *ebpf.Variable `ebpf:"_port_index_flag"`
+	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
+	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
+	ShareBound      *ebpf.Variable `ebpf:"_share_bound"`
+	ShareKind       *ebpf.Variable `ebpf:"_share_kind"`
+	SocketOutcome   *ebpf.Variable `ebpf:"_socket_outcome"`
+	TunnelMode      *ebpf.Variable `ebpf:"_tunnel_mode"`
+	Config          *ebpf.Variable `ebpf:"config"`
+	Epochs          *ebpf.Variable `ebpf:"epochs"`
+	Listening       *ebpf.Variable `ebpf:"listening"`
+	OwnFilter       *ebpf.Variable `ebpf:"own_filter"`
+	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
+	PortsBorrowed   *ebpf.Variable `ebpf:"ports_borrowed"`
+	Prefiltered     *ebpf.Variable `ebpf:"prefiltered"`
+	SharesUntil     *ebpf.Variable `ebpf:"shares_until"`
+	Tracking        *ebpf.Variable `ebpf:"tracking"`
+	XdpBonds        *ebpf.Variable `ebpf:"xdp_bonds"`
+	XdpByMap        *ebpf.Variable `ebpf:"xdp_by_map"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

@@ -75,9 +75,9 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "epochs":
 		return dumpEpochs(d.Epochs, fn)
 	case "paths":
-		return KeptPaths(d.Paths, ofCPU[DatapathKeptPath](fn))
-	case "kept_flows":
-		return KeptFlows(d.KeptFlows, ofCPU[DatapathKeptFlow](fn))
+		return KeptPaths(d.Paths, ofCPU[DatapathCachedPath](fn))
+	case "flow_cache":
+		return KeptFlows(d.FlowCache, ofCPU[DatapathCachedFlow](fn))
 	case "policy_pairs":
 		return eachOfCPUs(d.PolicyPairs, func(p *DatapathPolicyPair) bool { return p.Generation != 0 }, ofCPU[DatapathPolicyPair](fn))
 	case "prefixes":
@@ -86,9 +86,9 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[uint32, DatapathWire](d.Wires, fn)
 	case "policies":
 		return dump[uint32, DatapathEndpointPolicy](d.Policies, fn)
-	case "peers", "unwanted":
+	case "peers", "denylist":
 		return dump[DatapathAddr, uint32](d.mapByName(name), fn)
-	case "peer_prefixes", "unwanted_prefixes":
+	case "peer_prefixes", "denylist_prefixes":
 		return dump[DatapathPrefixKey, uint32](d.mapByName(name), fn)
 	case "peer_classes":
 		return dump[DatapathPeerClassKey, DatapathPeerClass](d.PeerClasses, fn)
@@ -109,18 +109,18 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 	switch name {
 	case "frontends":
 		return dump[DatapathFrontendKey, DatapathFrontend](d.Frontends, fn)
-	case "choices":
-		return dump[DatapathChoicesKey, DatapathChoiceRow](d.Choices, fn)
+	case "backend_slots":
+		return dump[DatapathBackendSlotsKey, DatapathBackendSlotsRow](d.BackendSlots, fn)
 	case "maglev_tables":
-		return dump[DatapathChoicesKey, DatapathTableRow](d.MaglevTables, fn)
+		return dump[DatapathBackendSlotsKey, DatapathMaglevRow](d.MaglevTables, fn)
 	case "backends":
 		return dump[uint32, DatapathBackend](d.Backends, fn)
 	case "affinities":
 		return dump[DatapathAffinityKey, DatapathAffinity](d.Affinities, fn)
 	case "origins":
 		return dump[DatapathOriginKey, DatapathOrigin](d.Origins, fn)
-	case "translations":
-		return dump[DatapathTranslationKey, DatapathTranslation](d.Translations, fn)
+	case "nat_entries":
+		return dump[DatapathNatEntryKey, DatapathNatEntry](d.NatEntries, fn)
 	case "source_ranges":
 		return dump[DatapathSourceRangeKey, uint32](d.SourceRanges, fn)
 	case "members":

@@ -188,8 +188,8 @@ func expires(t testing.TB, w *world) {
 	now, err := readJiffies()
 	must(t, err)
 	w.unkeep(t)
-	must(t, KeptPaths(w.Paths, func(cpu int, i uint32, _ *DatapathKeptPath) bool {
-		var rows []DatapathKeptPath
+	must(t, KeptPaths(w.Paths, func(cpu int, i uint32, _ *DatapathCachedPath) bool {
+		var rows []DatapathCachedPath
 		must(t, w.Paths.Lookup(i, &rows))
 		rows[cpu].Path.Expires = uint32(now) - 1
 		must(t, w.Paths.Put(i, rows))

@@ -25,9 +25,9 @@ func (w *world) unkeep(t testing.TB) {
 	for k, f := range w.flows(t) {
 		must(t, w.Flows.Put(k, f))
 	}
-	none := make([]DatapathKeptFlow, ebpf.MustPossibleCPU())
-	must(t, KeptFlows(w.KeptFlows, func(_ int, index uint32, _ *DatapathKeptFlow) bool {
-		must(t, w.KeptFlows.Put(index, none))
+	none := make([]DatapathCachedFlow, ebpf.MustPossibleCPU())
+	must(t, KeptFlows(w.FlowCache, func(_ int, index uint32, _ *DatapathCachedFlow) bool {
+		must(t, w.FlowCache.Put(index, none))
 		return true
 	}))
 }

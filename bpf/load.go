@@ -109,7 +109,7 @@ func Load(o Options) (*Datapath, error) {
 		}
 	}
 	resize(spec, o)
-	o.Settings.FlowEntries, o.Settings.TranslationEntries = spec.Maps["flows"].MaxEntries, spec.Maps["translations"].MaxEntries
+	o.Settings.FlowEntries, o.Settings.NatEntryMax = spec.Maps["flows"].MaxEntries, spec.Maps["nat_entries"].MaxEntries
 	if err := Configure(spec, &o.Settings); err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	set("flows", o.Sizes.Flows)
 	set("paths", powerOfTwo(max(o.Sizes.Paths/uint32(ebpf.MustPossibleCPU()), spec.Maps["paths"].MaxEntries)))
 	set("fragments", o.Sizes.Fragments)
-	for _, name := range []string{"frontends", "choices", "backends", "affinities", "origins"} {
+	for _, name := range []string{"frontends", "backend_slots", "backends", "affinities", "origins"} {
 		set(name, max(o.Sizes.Services, 1))
 	}
 	set("maglev_tables", max(o.Sizes.MaglevTables, 1))
@@ -166,13 +166,13 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set(name, n)
 	}
 	if s.Prefilter == 0 {
-		set("unwanted", 1)
-		set("unwanted_prefixes", 1)
+		set("denylist", 1)
+		set("denylist_prefixes", 1)
 	}
 	kept := s.FlowAlways != 0 || s.Policy != 0
 	flows := kept || s.Masquerade4 != 0 || s.Masquerade6 != 0
 	if !kept {
-		set("kept_flows", 1)
+		set("flow_cache", 1)
 	}
 	if s.Policy == 0 {
 		set("policy_pairs", 1)
@@ -183,8 +183,8 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	if !flows && s.Services == 0 {
 		set("fragments", 1)
 	}
-	set("translations", o.Sizes.Translations)
-	set("port_indexes", portIndexes(s, max(spec.Maps["flows"].MaxEntries, spec.Maps["translations"].MaxEntries)))
+	set("nat_entries", o.Sizes.Translations)
+	set("port_indexes", portIndexes(s, max(spec.Maps["flows"].MaxEntries, spec.Maps["nat_entries"].MaxEntries)))
 	if s.Policy == 0 && s.Direct == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
 		set("pod_netns", 1)
 	}
@@ -196,7 +196,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set(name, max(o.Sizes.Services, 1))
 	}
 	if s.Services == 0 {
-		for _, name := range []string{"translations", "source_ranges", "loads"} {
+		for _, name := range []string{"nat_entries", "source_ranges", "loads"} {
 			set(name, 1)
 		}
 	}

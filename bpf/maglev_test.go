@@ -46,18 +46,18 @@ func TestMaglevTables(t *testing.T) {
 	w := newWorld(t, settingsOf(servicing), onlyForwarding)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		defer w.enter(t)()
-		choices, table := make([]DatapathChoiceRow, size/32+1), make([]DatapathTableRow, size/496+1)
+		choices, table := make([]DatapathBackendSlotsRow, size/32+1), make([]DatapathMaglevRow, size/496+1)
 		for place := range uint32(size) {
 			number := id + place
 			must(t, w.Backends.Put(number, DatapathBackend{Addr: addressOf(f, "b"), Port: be16(placeTo + uint16(place)), Proto: unix.IPPROTO_UDP}))
 			choices[place/32].Backend[place%32], table[place/496].Backend[place%496] = number, number
 		}
 		for i, row := range choices {
-			must(t, w.Choices.Put(DatapathChoicesKey{Set: id, Row: uint32(i)}, row))
+			must(t, w.BackendSlots.Put(DatapathBackendSlotsKey{Set: id, Row: uint32(i)}, row))
 		}
 		flag := uint32(DatapathBackendSetFlagSET_TABLE)
 		for i, row := range table {
-			must(t, w.MaglevTables.Put(DatapathChoicesKey{Set: id | flag, Row: uint32(i)}, row))
+			must(t, w.MaglevTables.Put(DatapathBackendSlotsKey{Set: id | flag, Row: uint32(i)}, row))
 		}
 		want, got, rows := w.chosen(t, f, DatapathBackendSet{Id: id, Count: size}), w.chosen(t, f, DatapathBackendSet{Id: id | flag, Count: size}), map[int]bool{}
 		for sport, place := range want {

@@ -24,9 +24,36 @@ func mine(name string) bool {
 // plain is a map's name without a section.
 func plain(name string) string { return strings.TrimPrefix(name, ownSection) }
 
+// formerNames are the names that pinned maps had before they were renamed, by today's.
+func formerNames() map[string]string {
+	return map[string]string{
+		"backend_slots":     "choices",
+		"denylist":          "unwanted",
+		"denylist_prefixes": "unwanted_prefixes",
+		"flow_cache":        "kept_flows",
+		"nat_entries":       "translations",
+	}
+}
+
+// renamePins gives maps that another version pinned under a former name the name that they have now.
+func (d *Datapath) renamePins() error {
+	for name, former := range formerNames() {
+		if _, err := os.Stat(d.mapPin(name)); err == nil {
+			continue
+		}
+		if err := os.Rename(d.mapPin(former), d.mapPin(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("rename pinned map %s to %s: %w", former, name, err)
+		}
+	}
+	return nil
+}
+
 // adopt opens the pinned maps whose layout is the one the programs want.
 func (d *Datapath) adopt(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	adopted := make(map[string]*ebpf.Map)
+	if err := d.renamePins(); err != nil {
+		return adopted, err
+	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		if !mine(name) {
 			continue
@@ -117,11 +144,11 @@ func (d *Datapath) mapByName(name string) *ebpf.Map { return d.MapsByName()[name
 // MapsByName returns all maps of the datapath.
 func (d *Datapath) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		"affinities": d.Affinities, "backends": d.Backends, "choices": d.Choices, "frontends": d.Frontends, "origins": d.Origins,
+		"affinities": d.Affinities, "backends": d.Backends, "backend_slots": d.BackendSlots, "frontends": d.Frontends, "origins": d.Origins,
 		"socket_outcomes": d.SocketOutcomes, "cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs, "events": d.Events, "flows": d.Flows,
-		"fragments": d.Fragments, "kept_flows": d.KeptFlows, "loads": d.Loads, "maglev_tables": d.MaglevTables, "members": d.Members, "own_filter": d.OwnFilter, "paths": d.Paths, "peer_classes": d.PeerClasses, "peer_prefixes": d.PeerPrefixes,
+		"fragments": d.Fragments, "flow_cache": d.FlowCache, "loads": d.Loads, "maglev_tables": d.MaglevTables, "members": d.Members, "own_filter": d.OwnFilter, "paths": d.Paths, "peer_classes": d.PeerClasses, "peer_prefixes": d.PeerPrefixes,
 		"peers": d.Peers, "pod_links": d.PodLinks, "port_indexes": d.PortIndexes, "pod_netns": d.PodNetns, "policies": d.Policies, "policy_pairs": d.PolicyPairs, "prefixes": d.Prefixes,
-		"shares": d.Shares, "source_ranges": d.SourceRanges, "translations": d.Translations, "unwanted": d.Unwanted, "unwanted_prefixes": d.UnwantedPrefixes, "verdicts": d.Verdicts, "wires": d.Wires,
+		"shares": d.Shares, "source_ranges": d.SourceRanges, "nat_entries": d.NatEntries, "denylist": d.Denylist, "denylist_prefixes": d.DenylistPrefixes, "verdicts": d.Verdicts, "wires": d.Wires,
 		"xdp_ports": d.XdpPorts, "xdp_wires": d.XdpWires,
 	}
 }

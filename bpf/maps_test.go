@@ -7,14 +7,14 @@ import (
 )
 
 // keptPaths are the rows of the table of paths, of all CPUs, that no epoch has made stale.
-func keptPaths(t testing.TB, w *world) (rows []DatapathKeptPath) {
+func keptPaths(t testing.TB, w *world) (rows []DatapathCachedPath) {
 	t.Helper()
 	epoch := func(slot uint16) uint32 {
 		n, err := EpochOf(w.Epochs, slot)
 		must(t, err)
 		return n
 	}
-	must(t, KeptPaths(w.Paths, func(_ int, _ uint32, p *DatapathKeptPath) bool {
+	must(t, KeptPaths(w.Paths, func(_ int, _ uint32, p *DatapathCachedPath) bool {
 		if p.Path.Epoch == epoch(0)+epoch(p.Path.SrcSlot)+epoch(p.Path.DstSlot) {
 			rows = append(rows, *p)
 		}

@@ -146,7 +146,7 @@ INLINE bool packet_load(struct __sk_buff *skb, const struct packet *pkt, __u32 o
 	return off + size <= pkt->end && !bpf_skb_load_bytes(skb, off, to, size);
 }
 
-/* Whether the node has switched the packet's family off. Such packets have no path, so that only who decides one need ask. */
+/* Whether the node has switched the packet's family off. Such packets have no path, so that only who decides one need policy. */
 INLINE bool packet_family_off(const struct packet *pkt)
 {
 	return pkt->family == 4 ? !config.ipv4 : !config.ipv6;

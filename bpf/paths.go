@@ -8,8 +8,8 @@ import (
 )
 
 // KeptPaths calls fn for the rows of the table of paths that are in use, those of each CPU, until it returns false.
-func KeptPaths(m *ebpf.Map, fn func(cpu int, index uint32, p *DatapathKeptPath) bool) error {
-	return eachOfCPUs(m, func(p *DatapathKeptPath) bool { return p.Path.Action != uint8(DatapathPathActionPATH_NONE) }, fn)
+func KeptPaths(m *ebpf.Map, fn func(cpu int, index uint32, p *DatapathCachedPath) bool) error {
+	return eachOfCPUs(m, func(p *DatapathCachedPath) bool { return p.Path.Action != uint8(DatapathPathActionPATH_NONE) }, fn)
 }
 
 // eachOfCPUs calls fn for those rows of an array per CPU that are used, until it returns false.

@@ -24,8 +24,8 @@ func (d *Datapath) followPorts(s *Settings) error {
 		return DatapathFlowFlag(r.Flags)&DatapathFlowFlagFLOW_NAT == 0 || index(masqueradePort(k, r))
 	})
 	if err == nil && failed == nil {
-		err = Each(d.Translations, func(k *DatapathTranslationKey, r *DatapathTranslation) bool {
-			return DatapathTranslationFlag(r.Flags)&DatapathTranslationFlagTRANSLATION_SNAT == 0 || index(servicePort(k, r))
+		err = Each(d.NatEntries, func(k *DatapathNatEntryKey, r *DatapathNatEntry) bool {
+			return DatapathNatEntryFlag(r.Flags)&DatapathNatEntryFlagNAT_ENTRY_SNAT == 0 || index(servicePort(k, r))
 		})
 	}
 	if err = errors.Join(err, failed); err != nil {
@@ -59,7 +59,7 @@ func masqueradePort(k *DatapathFlowKey, r *DatapathFlow) (DatapathPortKey, Datap
 		DatapathPortIndex{Snat: k.Addr[pod], Port: Port(k.Port[pod])}
 }
 
-func servicePort(k *DatapathTranslationKey, r *DatapathTranslation) (DatapathPortKey, DatapathPortIndex) {
+func servicePort(k *DatapathNatEntryKey, r *DatapathNatEntry) (DatapathPortKey, DatapathPortIndex) {
 	i := DatapathPortIndex{Snat: r.Snat, Port: Port(k.Port), Flags: uint16(DatapathPortIndexFlagPORT_INDEX_SERVICE)}
 	if r.Snat == r.Client {
 		i.Flags |= uint16(DatapathPortIndexFlagPORT_INDEX_OWN)
@@ -74,13 +74,13 @@ func (d *Datapath) PortIndexed(k *DatapathPortKey, i *DatapathPortIndex) (bool, 
 	if DatapathPortIndexFlag(i.Flags)&DatapathPortIndexFlagPORT_INDEX_SERVICE == 0 {
 		return d.masqueradeIndexed(k, i)
 	}
-	at := DatapathTranslationKey{Port: Port(i.Port), Proto: k.Proto}
+	at := DatapathNatEntryKey{Port: Port(i.Port), Proto: k.Proto}
 	if DatapathPortIndexFlag(i.Flags)&DatapathPortIndexFlagPORT_INDEX_OWN != 0 {
-		at.Anchor = k.Client
+		at.Addr = k.Client
 	}
-	for at.Place = 0; at.Place < uint8(DatapathTranslationBoundTRANSLATION_PLACES); at.Place++ {
-		var r DatapathTranslation
-		found, err := Get(d.Translations, &at, &r)
+	for at.Slot = 0; at.Slot < uint8(DatapathNatEntryBoundNAT_ENTRY_SLOTS); at.Slot++ {
+		var r DatapathNatEntry
+		found, err := Get(d.NatEntries, &at, &r)
 		if err != nil {
 			return false, err
 		}

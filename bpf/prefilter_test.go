@@ -24,16 +24,16 @@ func refusing(name string, alone bool, but ...string) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
 		put := func(a netip.Addr, list uint32) {
-			must(t, w.Unwanted.Put(Addr(a), list))
-			t.Cleanup(func() { must(t, w.Unwanted.Delete(Addr(a))) })
+			must(t, w.Denylist.Put(Addr(a), list))
+			t.Cleanup(func() { must(t, w.Denylist.Delete(Addr(a))) })
 		}
 		for _, a := range families(worldNames()[name]) {
 			if alone {
 				put(a, 7)
 				continue
 			}
-			must(t, w.UnwantedPrefixes.Put(Prefix(around(a)), uint32(7)))
-			t.Cleanup(func() { must(t, w.UnwantedPrefixes.Delete(Prefix(around(a)))) })
+			must(t, w.DenylistPrefixes.Put(Prefix(around(a)), uint32(7)))
+			t.Cleanup(func() { must(t, w.DenylistPrefixes.Delete(Prefix(around(a)))) })
 		}
 		for _, name := range but {
 			for _, a := range families(worldNames()[name]) {

@@ -108,9 +108,9 @@ func (w *world) addSet(t testing.TB, id uint32, s testService, proto uint8, fami
 	}
 	must(t, w.Backends.Put(id, b))
 	must(t, w.Members.Put(DatapathMemberKey{Addr: b.Addr, Service: uint32(s.port), Port: b.Port, Proto: proto}, uint32(1)))
-	choice := DatapathChoiceRow{}
+	choice := DatapathBackendSlotsRow{}
 	choice.Backend[0] = id
-	must(t, w.Choices.Put(DatapathChoicesKey{Set: id}, choice))
+	must(t, w.BackendSlots.Put(DatapathBackendSlotsKey{Set: id}, choice))
 	set := DatapathBackendSet{Id: id, Count: 1}
 	row.Set = [2]DatapathBackendSet{set, set}
 	return row
@@ -121,7 +121,7 @@ func translationsAre(want int) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
 		n := 0
-		must(t, Each(w.Translations, func(*DatapathTranslationKey, *DatapathTranslation) bool { n++; return true }))
+		must(t, Each(w.NatEntries, func(*DatapathNatEntryKey, *DatapathNatEntry) bool { n++; return true }))
 		if n != want {
 			t.Fatalf("%d translations, want %d", n, want)
 		}
@@ -247,13 +247,13 @@ func silentRows() []row {
 // backendsGo marks all rows, as the agent does when a backend goes.
 func backendsGo(t testing.TB, w *world) {
 	t.Helper()
-	var list []DatapathTranslationKey
-	must(t, Each(w.Translations, func(k *DatapathTranslationKey, _ *DatapathTranslation) bool { list = append(list, *k); return true }))
+	var list []DatapathNatEntryKey
+	must(t, Each(w.NatEntries, func(k *DatapathNatEntryKey, _ *DatapathNatEntry) bool { list = append(list, *k); return true }))
 	for _, k := range list {
-		var v DatapathTranslation
-		must(t, w.Translations.Lookup(k, &v))
-		v.Flags |= uint8(DatapathTranslationFlagTRANSLATION_GONE)
-		must(t, w.Translations.Put(k, v))
+		var v DatapathNatEntry
+		must(t, w.NatEntries.Lookup(k, &v))
+		v.Flags |= uint8(DatapathNatEntryFlagNAT_ENTRY_GONE)
+		must(t, w.NatEntries.Put(k, v))
 	}
 }
 

@@ -3,7 +3,7 @@ package bpf
 import "testing"
 
 // shared gives a table of flows room for a hundred entries, of which pod a may have no more than are left for others.
-func shared(s *Settings) { s.FlowEntries, s.TranslationEntries = 100, 100 }
+func shared(s *Settings) { s.FlowEntries, s.NatEntryMax = 100, 100 }
 
 // has makes the datapath believe that pod a (slot 2) has so many entries, of so many of all endpoints, in each table.
 func has(entries, all uint32, until int) func(testing.TB, *world) {

@@ -331,14 +331,14 @@ func (w *socketWorld) frontend(f packet.Family, at netip.AddrPort, row DatapathF
 		row.Service = set
 	}
 	row.Set[DatapathServiceScopeSCOPE_INTERNAL] = DatapathBackendSet{Id: set, Count: uint32(len(ports))}
-	var choice DatapathChoiceRow
+	var choice DatapathBackendSlotsRow
 	for i, port := range ports {
 		choice.Backend[i] = uint32(port)
 		if port != gone {
 			must(w.t, w.d.Backends.Put(uint32(port), DatapathBackend{Addr: Addr(loopback(f)), Port: Port(port), Proto: 6}))
 		}
 	}
-	must(w.t, w.d.Choices.Put(DatapathChoicesKey{Set: set}, choice))
+	must(w.t, w.d.BackendSlots.Put(DatapathBackendSlotsKey{Set: set}, choice))
 	for _, proto := range []uint8{6, 17} {
 		must(w.t, w.d.Frontends.Put(DatapathFrontendKey{Addr: Addr(at.Addr()), Port: Port(at.Port()), Proto: proto}, row))
 	}

@@ -70,13 +70,13 @@ struct {
 
 /* By slot; slot 0 is for routes and everything global. Only ever counted up. */
 struct epoch_table {
-	__u32 of[65536];
+	__u32 epoch[65536];
 	/*
 	 * Moves whenever anything does. Lower half: how often the datapath itself found that kept decisions are stale; upper half: how often the agent did,
 	 * whatever the slot, counted up after the slot's epoch.
 	 */
-	__u64 moved;
-	__u8 translated[65536]; /* 1: some of the endpoint's packets are a Service's */
+	__u64 generation;
+	__u8 uses_services[65536]; /* 1: some of the endpoint's packets are a Service's */
 };
 
 /* A section of its own makes a map of its own, which is pinned, and read without a look-up. */
@@ -85,28 +85,28 @@ struct epoch_table epochs SEC(".data.epochs");
 /* Moves whenever any epoch does: a decision made in the same one is still right. */
 INLINE __u64 epoch_generation(void)
 {
-	return epochs.moved;
+	return epochs.generation;
 }
 
 /* The sum changes if and only if one of its terms does, since none is ever counted down. A slot of 0 only counts the global one once more. */
 INLINE __u32 epoch_sum(__u16 src, __u16 dst)
 {
-	return epochs.of[0] + epochs.of[src] + epochs.of[dst] + (__u32)epochs.moved;
+	return epochs.epoch[0] + epochs.epoch[src] + epochs.epoch[dst] + (__u32)epochs.generation;
 }
 
 /* Whether some of the endpoint's packets are a Service's. Slot 0 is nobody's. */
-INLINE bool endpoint_translated(__u16 slot)
+INLINE bool endpoint_uses_services(__u16 slot)
 {
-	return epochs.translated[slot];
+	return epochs.uses_services[slot];
 }
 
 /* From now on the endpoint's packets are looked at. What was kept for them is decided again. Cost: once a pod. */
-INLINE void endpoint_translate(__u16 slot)
+INLINE void endpoint_mark_services(__u16 slot)
 {
-	if (!slot || epochs.translated[slot])
+	if (!slot || epochs.uses_services[slot])
 		return;
-	epochs.translated[slot] = 1;
-	__sync_fetch_and_add(&epochs.moved, 1);
+	epochs.uses_services[slot] = 1;
+	__sync_fetch_and_add(&epochs.generation, 1);
 }
 
 #endif

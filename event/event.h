@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Counting each packet's outcome (per packet), and telling the agent of drops and flows (slow path). */
+/* Events that tell the agent of drops and flows. Slow path. */
 #ifndef MYELIN_EVENT_H
 #define MYELIN_EVENT_H
 
@@ -52,14 +52,14 @@ INLINE void event_fill(const struct packet *pkt, struct event *e)
 }
 
 /* What policies said, of a flow that they were asked about. What is dropped for another reason may be on no path. */
-INLINE void event_judged(const struct cpu *c, struct event *e)
+INLINE void event_set_verdict(const struct cpu *c, struct event *e)
 {
 	bool asked = e->type != EVENT_DROP || (e->outcome >= DROP_POLICY_DENIED && e->outcome <= DROP_POLICY_PEER_UNKNOWN);
-	bool judged = asked && judge_must(&c->path);
+	bool judged = asked && policy_enforced(&c->path);
 
-	e->rule[0] = judged ? c->ask.rule[0] : 0;
-	e->rule[1] = judged ? c->ask.rule[1] : 0;
-	e->denied = judged ? c->ask.denied : 0;
+	e->rule[0] = judged ? c->policy.rule[0] : 0;
+	e->rule[1] = judged ? c->policy.rule[1] : 0;
+	e->denied = judged ? c->policy.denied : 0;
 }
 
 /* Room for an event, if this CPU's budget allows it, else NULL. Slow path. */
@@ -95,7 +95,7 @@ APART int event_send(struct __sk_buff *skb, __u32 type, __u32 outcome)
 	bpf_skb_load_bytes(skb, ETH_ALEN, &e->smac, ETH_ALEN);
 	e->type = type;
 	e->outcome = outcome;
-	event_judged(c, e);
+	event_set_verdict(c, e);
 	bpf_ringbuf_submit(e, 0);
 	return 0;
 }
@@ -124,43 +124,6 @@ INLINE void event_flow(struct __sk_buff *skb, __u32 type)
 {
 	if (config.monitor && listening)
 		event_send(skb, type, 0);
-}
-
-/* Counts how a packet's way through a hook ended. Cost: per packet. */
-INLINE void count_at(struct cpu *c, __u32 hook, __u32 outcome, __u32 bytes)
-{
-	struct counter *n;
-
-	/* The compiler may know that the mask changes nothing; the verifier wants to see it. */
-	if (!__builtin_constant_p(outcome))
-		barrier_var(outcome);
-	n = &c->counters[hook & (HOOKS - 1)][outcome & (OUTCOME_SLOTS - 1)];
-	n->packets++;
-	n->bytes += bytes;
-}
-
-INLINE void count_bytes(struct cpu *c, __u32 outcome, __u32 bytes)
-{
-	count_at(c, c->pkt.hook, outcome, bytes);
-}
-
-INLINE void count(const struct __sk_buff *skb, struct cpu *c, __u32 outcome)
-{
-	count_bytes(c, outcome, skb->len);
-}
-
-/* The only way to lose a packet: named, counted, told. */
-INLINE int drop(struct __sk_buff *skb, struct cpu *c, enum outcome reason)
-{
-	count(skb, c, reason);
-	event_send(skb, EVENT_DROP, reason);
-	return TC_ACT_SHOT;
-}
-
-INLINE int pass(struct __sk_buff *skb, struct cpu *c)
-{
-	count(skb, c, FORWARD_STACK);
-	return TC_ACT_OK;
 }
 
 #endif

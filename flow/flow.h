@@ -6,8 +6,7 @@
 #ifndef MYELIN_FLOW_H
 #define MYELIN_FLOW_H
 
-#include "kept.h"
-#include "l4.h"
+#include "cache.h"
 #include "share.h"
 
 struct {
@@ -86,7 +85,7 @@ INLINE bool flow_quiet(__u32 seen)
 }
 
 /* Whether a flow that began at the tick had a quarter of a second to prove that both of its ends exist. */
-INLINE bool flow_waited(__u64 created)
+INLINE bool flow_had_time(__u64 created)
 {
 	return created + config.hz / 4 < bpf_jiffies64();
 }
@@ -145,13 +144,13 @@ INLINE bool flow_syn(const struct packet *pkt)
 }
 
 /* Notes in the row what policies said of the CPU's packet, if they were asked. */
-INLINE void flow_judged(const struct cpu *c, struct flow *f)
+INLINE void flow_set_verdict(const struct cpu *c, struct flow *f)
 {
-	if (!judge_must(&c->path))
+	if (!policy_enforced(&c->path))
 		return;
-	f->judged = c->path.epoch;
-	f->rule[0] = c->ask.rule[0];
-	f->rule[1] = c->ask.rule[1];
+	f->policy_epoch = c->path.epoch;
+	f->rule[0] = c->policy.rule[0];
+	f->rule[1] = c->policy.rule[1];
 }
 
 /* A SYN on a row that saw its end is a new connection between the same ports. */
@@ -163,7 +162,7 @@ INLINE void flow_reopen(const struct cpu *c, struct flow *f, int side)
 	f->origin = side;
 	f->side[0].tcp_flags = 0;
 	f->side[1].tcp_flags = 0;
-	flow_judged(c, f);
+	flow_set_verdict(c, f);
 }
 
 /* An empty row, put together in the CPU's own place since it is too large for the stack, for a flow that begins on the given side. Cost: per flow. */
@@ -176,14 +175,14 @@ INLINE struct flow *flow_new(struct cpu *c, int side)
 	f->seen = clock_now();
 	f->slot = c->pkt.slot;
 	f->origin = side;
-	flow_judged(c, f);
-	if (f->judged)
-		f->origin = side ^ c->ask.reply;
+	flow_set_verdict(c, f);
+	if (f->policy_epoch)
+		f->origin = side ^ c->policy.reply;
 	return f;
 }
 
 /* Adds to the row's side what its copy holds. */
-INLINE void flow_settle_side(struct kept_way *w, struct flow *f, int side)
+INLINE void flow_flush_side(struct cached_direction *w, struct flow *f, int side)
 {
 	struct flow_side *s = flow_side(f, side);
 
@@ -194,21 +193,21 @@ INLINE void flow_settle_side(struct kept_way *w, struct flow *f, int side)
 	s->tcp_flags |= w->tcp_flags;
 	if (side != f->origin && !(f->flags & FLOW_REPLIED))
 		f->flags |= FLOW_REPLIED;
-	kept_clear(w);
+	cached_direction_clear(w);
 }
 
 /* Tells the row all that its copy holds. */
-INLINE void flow_settle(struct kept_flow *k, struct flow *f)
+INLINE void flow_flush(struct cached_flow *k, struct flow *f)
 {
-	flow_settle_side(&k->way[0], f, k->side & 1);
-	flow_settle_side(&k->way[1], f, ~k->side & 1);
+	flow_flush_side(&k->way[0], f, k->side & 1);
+	flow_flush_side(&k->way[1], f, ~k->side & 1);
 	f->seen = clock_now();
 	if (flow_ended(f))
 		f->flags |= FLOW_CLOSING;
 }
 
 /* Tells the row of another flow, if there still is one, so that its copy's place can be taken. Cost: per flow. */
-INLINE void flow_release(struct kept_flow *k)
+INLINE void flow_cache_evict(struct cached_flow *k)
 {
 	struct flow_key key;
 	struct flow *f;
@@ -218,33 +217,33 @@ INLINE void flow_release(struct kept_flow *k)
 	flow_key_of(&key, &k->addr[0], k->port[0], &k->addr[1], k->port[1], k->proto);
 	f = bpf_map_lookup_elem(&flows, &key);
 	if (f)
-		flow_settle(k, f);
+		flow_flush(k, f);
 }
 
 /* Puts the CPU's flow at hand, whose row knows all, with the CPU's path for what goes the same way as its packet. Cost: per flow. */
-APART int flow_keep(__u32 side)
+APART int flow_cache_insert(__u32 side)
 {
 	struct cpu *c = cpu_this();
-	struct kept_flow *k;
+	struct cached_flow *k;
 
 	if (!c || c->pkt.tcp_flags & (TCP_FIN | TCP_RST))
 		return 0;
-	k = kept_place(&c->pkt);
+	k = flow_cache_slot(&c->pkt);
 	if (!k)
 		return 0;
-	if (kept_direction(&c->pkt, k) < 0)
-		flow_release(k);
-	kept_fill(k, &c->pkt, side, c->path.epoch);
+	if (cached_flow_direction(&c->pkt, k) == DIRECTION_NONE)
+		flow_cache_evict(k);
+	cached_flow_fill(k, &c->pkt, side, c->path.epoch);
 	if (c->path.action != PATH_NONE && c->path.action != PATH_RESOLVE)
-		kept_set(&k->way[0], &c->pkt, &c->path);
+		cached_direction_set(&k->way[0], &c->pkt, &c->path);
 	return 0;
 }
 
 /* Tells the copy that was just made which flags its row knows of. */
-INLINE void flow_remember(const struct cpu *c, struct flow *f, int side)
+INLINE void flow_cache_sync(const struct cpu *c, struct flow *f, int side)
 {
 	int direction;
-	struct kept_flow *k = kept_find(&c->pkt, &direction);
+	struct cached_flow *k = flow_cache_find(&c->pkt, &direction);
 
 	if (!k)
 		return;
@@ -256,21 +255,21 @@ INLINE void flow_remember(const struct cpu *c, struct flow *f, int side)
  * Takes note of a FIN or RST that was added to the copy. Whoever listens is told when the flow is over; the row is told by the next packet, mostly the
  * last, which so needs no row of its own. Cost: some packets a connection.
  */
-INLINE void flow_over(struct __sk_buff *skb, struct kept_flow *k)
+INLINE void cached_flow_end(struct __sk_buff *skb, struct cached_flow *k)
 {
-	if (k->over || !((k->way[0].tcp_flags | k->way[1].tcp_flags) & TCP_RST || k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN))
+	if (k->closed || !((k->way[0].tcp_flags | k->way[1].tcp_flags) & TCP_RST || k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN))
 		return;
-	k->over = true;
-	k->until = clock_now();
+	k->closed = true;
+	k->valid_until = clock_now();
 	event_flow(skb, EVENT_FLOW_END);
 }
 
 /* Adds a packet to the copy. Cost: per packet. */
-INLINE void flow_account(struct __sk_buff *skb, struct cpu *c, struct kept_flow *k, struct kept_way *w)
+INLINE void flow_cache_count(struct __sk_buff *skb, struct cpu *c, struct cached_flow *k, struct cached_direction *w)
 {
-	kept_account(skb, &c->pkt, w);
+	cached_direction_count(skb, &c->pkt, w);
 	if (unlikely(c->pkt.tcp_flags & TCP_FIN))
-		flow_over(skb, k);
+		cached_flow_end(skb, k);
 }
 
 /* Whether flows on the path have copies, and so rows whether they are translated or not. */
@@ -297,7 +296,7 @@ INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 		return err;
 	event_flow(skb, EVENT_FLOW_BEGIN);
 	if (way && flow_tracked(&c->path))
-		flow_keep(side);
+		flow_cache_insert(side);
 	return 0;
 }
 
@@ -309,7 +308,7 @@ INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 {
 	struct flow *f = flow_syn(&c->pkt) ? NULL : bpf_map_lookup_elem(&flows, &c->key);
-	struct kept_flow *k;
+	struct cached_flow *k;
 	int err, direction;
 
 	if (!f) {
@@ -322,14 +321,14 @@ INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 		if (!f)
 			return DROP_MAP_FULL;
 	}
-	k = kept_find(&c->pkt, &direction);
+	k = flow_cache_find(&c->pkt, &direction);
 	if (k)
-		flow_settle(k, f);
+		flow_flush(k, f);
 	flow_reopen(c, f, side);
 	flow_count(skb, &c->pkt, f, side);
 	if (way && flow_tracked(&c->path)) {
-		flow_keep(side);
-		flow_remember(c, f, side);
+		flow_cache_insert(side);
+		flow_cache_sync(c, f, side);
 	}
 	return 0;
 }

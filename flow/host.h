@@ -34,7 +34,7 @@ INLINE bool host_receives(struct __sk_buff *skb, const struct packet *pkt)
 
 	if (addr_is_multicast(&pkt->dst) || addr_is_martian(&pkt->dst))
 		return true;
-	rc = fib_ask(skb, pkt, &f);
+	rc = fib_lookup(skb, pkt, &f);
 	return rc == BPF_FIB_LKUP_RET_NOT_FWDED || rc == BPF_FIB_LKUP_RET_FWD_DISABLED;
 }
 
@@ -57,7 +57,7 @@ APART int host_owns(struct __sk_buff *skb, __u32 sends)
 }
 
 /* Asks whether the node may get the CPU's packet, or send it (sends). Returns 0 or a drop reason. Cost: per packet of the node's own, where policies are. */
-APART int host_judge(struct __sk_buff *skb, __u32 sends)
+APART int host_enforce(struct __sk_buff *skb, __u32 sends)
 {
 	struct cpu *c = cpu_this();
 	int outcome;

@@ -46,7 +46,7 @@ func actionText(a uint8) string {
 // Paths calls fn for each kept path until it returns false.
 func Paths(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Path) bool) error {
 	epochs := epochs{d: d, known: map[uint16]uint32{}}
-	err := bpf.KeptPaths(d.Paths, func(_ int, _ uint32, p *bpf.DatapathKeptPath) bool {
+	err := bpf.KeptPaths(d.Paths, func(_ int, _ uint32, p *bpf.DatapathCachedPath) bool {
 		fresh := p.Path.Epoch == epochs.sum(p.Path.SrcSlot, p.Path.DstSlot) && int32(p.Path.Expires-uint32(clock.Ticks)) >= 0
 		return fn(namePath(names, p, fresh))
 	})
@@ -59,7 +59,7 @@ func Paths(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Path) bool)
 	return nil
 }
 
-func namePath(names event.Names, k *bpf.DatapathKeptPath, fresh bool) *Path {
+func namePath(names event.Names, k *bpf.DatapathCachedPath, fresh bool) *Path {
 	p := &k.Path
 	out := &Path{
 		Src: PartyOf(names, netip.AddrPortFrom(k.Src.Netip(), 0)), Dst: PartyOf(names, netip.AddrPortFrom(k.Dst.Netip(), 0)),

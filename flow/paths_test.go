@@ -24,9 +24,9 @@ func TestPaths(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		rows := make([]bpf.DatapathKeptPath, ebpf.MustPossibleCPU())
+		rows := make([]bpf.DatapathCachedPath, ebpf.MustPossibleCPU())
 		via := netip.MustParseAddr("192.168.0.254")
-		rows[len(rows)-1] = bpf.DatapathKeptPath{
+		rows[len(rows)-1] = bpf.DatapathCachedPath{
 			Src: bpf.Addr(addr(f, "pod")), Dst: bpf.Addr(addr(f, "world")), Snat: bpf.Addr(addr(f, "node")),
 			Path: bpf.DatapathPath{
 				Ifindex: 2, InIfindex: 3, Epoch: 5, Expires: 1000, SrcSlot: 2, Mtu: 1500, Action: uint8(bpf.DatapathPathActionPATH_WIRE), Flags: uint8(bpf.DatapathPathFlagPATH_MASQUERADE),

@@ -92,7 +92,7 @@ func (p *Purger) Pass(hz uint32) error {
 		purge(p.Datapath.Flows, func(k *Key, r *Row) bool {
 			return old(k.Addr[0], r.Created) || old(k.Addr[1], r.Created) || translated(r) && old(r.Pod, r.Created)
 		}),
-		purge(p.Datapath.Translations, func(_ *bpf.DatapathTranslationKey, r *bpf.DatapathTranslation) bool {
+		purge(p.Datapath.NatEntries, func(_ *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
 			return old(r.Client, r.Created) || old(r.Backend, r.Created)
 		}),
 	)

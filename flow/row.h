@@ -44,7 +44,7 @@ struct flow {
 	struct flow_side side[2];
 	__u64 created; /* clock tick, all of it */
 	__u32 seen;       /* clock tick of the last packet that the row was told of */
-	__u32 judged;     /* the epoch in which policies were last asked; 0: they were not */
+	__u32 policy_epoch;     /* the epoch in which policies were last asked; 0: they were not */
 	__u32 rule[2];    /* what they said, by direction (POLICY_INGRESS …); 0: nothing */
 	__u16 slot;       /* the endpoint at which the flow began */
 	__u8 flags;

@@ -11,7 +11,7 @@
 
 enum share_kind {
 	SHARE_FLOWS,
-	SHARE_TRANSLATIONS,
+	SHARE_NAT_ENTRIES,
 	SHARE_KINDS,
 };
 

@@ -3,8 +3,8 @@
 #ifndef MYELIN_TRACK_H
 #define MYELIN_TRACK_H
 
-#include "../nat/nat_in.h"
-#include "judge.h"
+#include "enforce.h"
+#include "../route/decide.h"
 
 /* Begins a flow on the CPU's path, or goes on with it. Returns 0 or a drop reason. Cost: per flow. */
 APART int track_begin(struct __sk_buff *skb)
@@ -15,16 +15,16 @@ APART int track_begin(struct __sk_buff *skb)
 	if (!c)
 		return DROP_MAP_FULL;
 	side = flow_key_own(c);
-	if (judge_must(&c->path) && (outcome = judge(skb, c, side)))
+	if (policy_enforced(&c->path) && (outcome = enforce(skb, c, side)))
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))
 		return 0;
 	outcome = flow_put(skb, c, side, true);
-	return outcome == DROP_FLOW_LIMIT && !judge_must(&c->path) ? 0 : outcome; /* a flow that is only recorded goes on without a row */
+	return outcome == DROP_FLOW_LIMIT && !policy_enforced(&c->path) ? 0 : outcome; /* a flow that is only recorded goes on without a row */
 }
 
 /* Tells the row of the CPU's packet what its copy holds, which is good for another while then, if the flow goes on. False if there is no row. */
-INLINE bool track_renew(struct cpu *c, struct kept_flow *k)
+INLINE bool track_renew(struct cpu *c, struct cached_flow *k)
 {
 	struct flow *f;
 
@@ -32,9 +32,9 @@ INLINE bool track_renew(struct cpu *c, struct kept_flow *k)
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f)
 		return false;
-	flow_settle(k, f);
-	if (!k->over)
-		kept_renew(k);
+	flow_flush(k, f);
+	if (!k->closed)
+		cached_flow_renew(k);
 	return true;
 }
 
@@ -45,80 +45,80 @@ INLINE bool track_renew(struct cpu *c, struct kept_flow *k)
 APART int track_resume(struct __sk_buff *skb, __u32 any)
 {
 	struct cpu *c = cpu_this();
-	struct kept_path *p;
-	struct kept_flow *k;
-	struct kept_way *w;
+	struct cached_path *p;
+	struct cached_flow *k;
+	struct cached_direction *w;
 	int direction;
 
 	if (!c || flow_syn(&c->pkt))
-		return -1;
-	k = kept_find(&c->pkt, &direction);
+		return TC_ACT_UNSPEC;
+	k = flow_cache_find(&c->pkt, &direction);
 	p = path_find(&c->pkt, any);
 	if (!k || !p || !flow_tracked(&p->path) || p->path.flags & ~(PATH_TRACKED | PATH_POLICY))
-		return -1;
-	if (judge_must(&p->path) && k->judged != p->path.epoch)
-		return -1;
-	if (c->pkt.hook == HOOK_FROM_WIRE && unlikely(!path_tunnel_right(skb, c, &p->path)))
-		return -1;
-	if (c->pkt.hook == HOOK_FROM_POD && unlikely(!path_mac_right(skb, &p->path)))
+		return TC_ACT_UNSPEC;
+	if (policy_enforced(&p->path) && k->policy_epoch != p->path.epoch)
+		return TC_ACT_UNSPEC;
+	if (c->pkt.hook == HOOK_FROM_WIRE && unlikely(!path_tunnel_matches(skb, c, &p->path)))
+		return TC_ACT_UNSPEC;
+	if (c->pkt.hook == HOOK_FROM_POD && unlikely(!path_mac_matches(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
-	w = kept_way(k, direction);
-	if (k->over)
-		kept_account(skb, &c->pkt, w); /* the last packet, or one of the last */
-	if (!kept_live(k) && !track_renew(c, k))
-		return -1;
-	if (!k->over)
-		kept_account(skb, &c->pkt, w);
-	kept_set(w, &c->pkt, &p->path);
+	w = cached_direction(k, direction);
+	if (k->closed)
+		cached_direction_count(skb, &c->pkt, w); /* the last packet, or one of the last */
+	if (!cached_flow_valid(k) && !track_renew(c, k))
+		return TC_ACT_UNSPEC;
+	if (!k->closed)
+		cached_direction_count(skb, &c->pkt, w);
+	cached_direction_set(w, &c->pkt, &p->path);
 	c->pkt.slot = c->pkt.hook == HOOK_FROM_POD ? p->path.src_slot : p->path.dst_slot;
-	flow_over(skb, k);
+	cached_flow_end(skb, k);
 	return path_follow(skb, c, &p->path, p->path.action, c->pkt.hook);
 }
 
 /* A pod's packet by its flow. Returns a verdict, or -1 if it must be decided. Cost: per packet. */
 INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 {
-	struct kept_flow *k;
-	struct kept_way *w;
+	struct cached_flow *k;
+	struct cached_direction *w;
 	int direction;
 
 	if (!l4_parse_plain(skb, &c->pkt) && (direction = l4_parse(skb, &c->pkt)))
 		return drop(skb, c, direction);
-	k = kept_find(&c->pkt, &direction);
+	k = flow_cache_find(&c->pkt, &direction);
 	if (unlikely(!k))
-		return -1;
-	w = kept_way(k, direction);
-	if (unlikely(!kept_holds(&c->pkt, k, w)))
+		return TC_ACT_UNSPEC;
+	w = cached_direction(k, direction);
+	if (unlikely(!cached_direction_usable(&c->pkt, k, w)))
 		return track_resume(skb, false);
-	if (unlikely(!path_mac_right(skb, &w->path)))
+	if (unlikely(!path_mac_matches(skb, &w->path)))
 		return drop_spoofed(skb, c, &w->path);
 	c->pkt.slot = w->path.src_slot;
-	flow_account(skb, c, k, w);
+	flow_cache_count(skb, c, k, w);
 	return path_follow(skb, c, &w->path, w->path.action, HOOK_FROM_POD);
 }
 
 /* The wire's packet by its flow. Returns a verdict, or -1 if it must be decided, or is for no pod. Cost: per packet. */
 INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 {
-	struct kept_flow *k;
-	struct kept_way *w;
+	struct cached_flow *k;
+	struct cached_direction *w;
 	int direction;
 
 	if (unlikely(!l4_parse_plain(skb, &c->pkt) && l4_parse(skb, &c->pkt)))
-		return -1;
-	k = kept_find(&c->pkt, &direction);
+		return TC_ACT_UNSPEC;
+	k = flow_cache_find(&c->pkt, &direction);
 	if (unlikely(!k))
-		return -1;
-	w = kept_way(k, direction);
-	if (unlikely(!kept_holds(&c->pkt, k, w) || !path_tunnel_right(skb, c, &w->path)))
+		return TC_ACT_UNSPEC;
+	w = cached_direction(k, direction);
+	if (unlikely(!cached_direction_usable(&c->pkt, k, w) || !path_tunnel_matches(skb, c, &w->path)))
 		return track_resume(skb, any);
 	c->pkt.slot = w->path.dst_slot;
-	flow_account(skb, c, k, w);
+	flow_cache_count(skb, c, k, w);
 	return path_follow(skb, c, &w->path, w->path.action, HOOK_FROM_WIRE);
 }
 
 /* What policies say of what the host's stack sends to a pod; whether it has a row is in the flags of the CPU's path then. Returns 0 or a drop reason. */
-APART int judge_to_pod(struct __sk_buff *skb)
+APART int enforce_to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct endpoint *e;
@@ -137,12 +137,12 @@ APART int judge_to_pod(struct __sk_buff *skb)
 		c->path.flags |= PATH_TRACKED | PATH_POLICY;
 		c->path.epoch = epoch_sum(e->slot, c->path.dst_slot);
 	}
-	if (!judge_must(&c->path))
+	if (!policy_enforced(&c->path))
 		return 0;
 	outcome = l4_parse(skb, &c->pkt);
-	if (outcome || !(outcome = judge(skb, c, flow_key_own(c))))
+	if (outcome || !(outcome = enforce(skb, c, flow_key_own(c))))
 		return outcome;
-	return c->pkt.tcp_flags & TCP_RST && c->ask.cut ? 0 : outcome; /* the reset by which the pod learns that its connection is forbidden now */
+	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? 0 : outcome; /* the reset by which the pod learns that its connection is forbidden now */
 }
 
 /* Records what the host's stack sends to a pod. Cost: per packet. */

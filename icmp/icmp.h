@@ -7,27 +7,13 @@
 #ifndef MYELIN_ICMP_H
 #define MYELIN_ICMP_H
 
-#include "../event/event.h"
-#include "../flow/l4.h"
+#include "../bpf/checksum.h"
+#include "../bpf/l4.h"
+#include "../drop/drop.h"
 #include "../tunnel/tunnel.h"
 
 /* How much of the packet is quoted: all headers that matter, a multiple of 4. RFC 792 asks for 8 bytes beyond the IP header. */
 #define ICMP_QUOTE 96
-
-INLINE __u16 csum_fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return ~sum;
-}
-
-/* The checksum of what has changed by diff, a sum of 16-bit words. */
-INLINE __u16 csum_update(__u16 check, __u64 diff)
-{
-	return csum_fold((__u16)~check + diff);
-}
 
 /* No error answers an error, a later fragment, or a packet without a sender (RFC 1812 4.3.2.7, RFC 4443 2.4 e). */
 INLINE bool icmp_may_answer(struct __sk_buff *skb, struct cpu *c)

@@ -5,6 +5,7 @@
 
 #include "sweep.h"
 #include "write.h"
+#include "../route/decide.h"
 
 #define NAT_ATTEMPTS 16
 #define NAT_CLAIMS 4 /* candidates that are claimed, where other CPUs are faster */
@@ -105,19 +106,19 @@ INLINE __u32 nat_rank(const struct flow *f, const struct packet *pkt)
 
 	if (flow_expired(f, pkt->proto))
 		return PORT_FREE;
-	if (!proven && !flow_waited(f->created))
+	if (!proven && !flow_had_time(f->created))
 		return PORT_USED; /* also where the pod has sent a RST: its SYN comes again when a peer has answered it by a challenge ACK (RFC 5961) */
 	if (f->flags & FLOW_CLOSING || flow_ended(f)) /* two CPUs that set flags at the same time may lose one */
 		return port_rank_closed(pkt, f->seen, pod->timestamp, f->flags & FLOW_POD_FIN || (s[0].tcp_flags | s[1].tcp_flags) & TCP_RST);
 	return proven ? PORT_USED : PORT_YIELDS;
 }
 
-int translation_meets(__u32 port);
+int nat_entry_port_taken(__u32 port);
 
 /* Whether a Service's client has a connection with the CPU's packet's server behind the port. */
 INLINE bool nat_crosses(__u16 port)
 {
-	return config.services && port_crosses(PORT_MASQUERADE, port) && translation_meets(port);
+	return config.services && port_crosses(PORT_MASQUERADE, port) && nat_entry_port_taken(port);
 }
 
 /* Deletes the entry with the CPU's key, which is about to be another connection's. */
@@ -231,8 +232,8 @@ INLINE bool nat_admits(const struct cpu *c)
 }
 
 /*
- * The port of a connection whose first candidate is not its own: its entry's, or that of a new one behind its best candidate. Returns 0 if no candidate
- * can be had, or a negative drop reason.
+ * Finds the port of a connection that does not have its first candidate, into port_search: the one that is indexed, or the best candidate, which it
+ * claims. Returns 0 or a drop reason, DROP_NAT_NO_PORT if no candidate is available.
  */
 APART int nat_search(struct __sk_buff *skb)
 {
@@ -241,24 +242,25 @@ APART int nat_search(struct __sk_buff *skb)
 	int i, port;
 
 	if (!c)
-		return -DROP_NAT_NO_PORT;
-	port = nat_indexed(false);
-	if (port)
-		return port;
-	if (!nat_admits(c))
-		return -DROP_FLOW_LIMIT;
+		return DROP_NAT_NO_PORT;
 	s = port_search(c);
+	port = nat_indexed(false);
+	s->port = port;
+	if (port)
+		return 0;
+	if (!nat_admits(c))
+		return DROP_FLOW_LIMIT;
 	s->skip = 0;
 	for (i = 0; i < NAT_CLAIMS; i++) {
 		nat_scan(skb);
 		if (s->rank == PORT_USED)
-			return 0;
+			break;
 		/* Of a free port that was asked already. */
 		if ((s->rank == PORT_FREE || nat_takes(skb, s->port)) && nat_claim(skb, s->port, s->rank))
-			return s->port;
+			return 0;
 		s->skip = s->port;
 	}
-	return 0;
+	return DROP_NAT_NO_PORT;
 }
 
 /* Claims a port from one number to another, if one is free. Returns it, or 0. */

@@ -7,10 +7,10 @@
 #define MYELIN_NAT_H
 
 #include "claim.h"
-#include "../flow/judge.h"
+#include "../flow/enforce.h"
 
 /* An ICMP error by which a pod answers the world. Returns 0 or a drop reason. Slow path. */
-APART int nat_out_error(struct __sk_buff *skb)
+APART int nat_out_icmp_error(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct packet *about;
@@ -60,9 +60,6 @@ INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
 	return true;
 }
 
-/* The packet leaves as it is. */
-#define NAT_NONE -1
-
 /*
  * Makes the row of a connection that the world opened to the pod's own address, whose row is gone: the pod's kernel knows it. The CPU's segment begins
  * none then. Returns 1 if that is so. Slow path: segments without a row.
@@ -88,8 +85,8 @@ APART int nat_restore(struct __sk_buff *skb)
 	return 1;
 }
 
-/* Translates the CPU's packet, which a pod sends to the world, to the address c->snat. Returns 0, NAT_NONE or a drop reason. */
-APART int nat_out(struct __sk_buff *skb)
+/* Translates the CPU's packet, which a pod sends to the world, to the address c->snat. Returns 0, NEXT_CONTINUE or a drop reason. */
+APART enum next nat_out(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct flow *f;
@@ -102,7 +99,7 @@ APART int nat_out(struct __sk_buff *skb)
 	if (outcome)
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))
-		return nat_out_error(skb);
+		return nat_out_icmp_error(skb);
 	if (!nat_supports(&c->pkt))
 		return DROP_UNSUPPORTED_L4;
 	if (config.tunnel && c->pkt.proto == IPPROTO_UDP && unlikely(c->pkt.dport == bpf_htons(config.tunnel_port)))
@@ -112,25 +109,25 @@ APART int nat_out(struct __sk_buff *skb)
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (unlikely(!f || !nat_owns(f, &c->pkt))) {
 		if (nat_answers(skb, c))
-			return NAT_NONE;
-		if (judge_must(&c->path)) {
-			outcome = judge_known(skb, c, side, false);
+			return NEXT_CONTINUE;
+		if (policy_enforced(&c->path)) {
+			outcome = enforce_any(skb, c, side, false);
 			if (outcome)
 				return outcome;
 		}
 		if (nat_restore(skb))
-			return NAT_NONE;
+			return NEXT_CONTINUE;
 		outcome = nat_search(skb);
-		if (outcome < 0)
-			return -outcome;
-		port = outcome ? outcome : nat_sweep(skb);
+		if (outcome && outcome != DROP_NAT_NO_PORT)
+			return outcome;
+		port = outcome ? nat_sweep(skb) : port_search(c)->port;
 		if (!port)
 			return DROP_NAT_NO_PORT;
 		side = nat_key(c, port);
 		f = bpf_map_lookup_elem(&flows, &c->key);
 		if (!f)
 			return DROP_MAP_FULL;
-	} else if (judge_must(&c->path) && (outcome = judge_known(skb, c, side, true))) {
+	} else if (policy_enforced(&c->path) && (outcome = enforce_any(skb, c, side, true))) {
 		return outcome;
 	}
 	flow_reopen(c, f, side);

@@ -12,7 +12,7 @@ INLINE bool nat_pod_is(const struct flow *f, const struct endpoint *e)
 }
 
 /* An ICMP error about a packet that a pod sent to the world. Returns 0, a drop reason, or -1 if no pod's. Slow path. */
-APART int nat_in_error(struct __sk_buff *skb)
+APART enum next nat_in_icmp_error(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct inner *in;
@@ -21,14 +21,14 @@ APART int nat_in_error(struct __sk_buff *skb)
 	int outcome;
 
 	if (!c)
-		return -1;
+		return NEXT_CONTINUE;
 	in = &c->inner;
 	if (inner_parse(skb))
-		return -1;
+		return NEXT_CONTINUE;
 	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !(f->flags & FLOW_NAT) || flow_expired(f, in->proto))
-		return -1;
+		return NEXT_CONTINUE;
 	if (f->flags & FLOW_DENIED)
 		return DROP_ICMP_UNRELATED;
 	in->to = f->pod;
@@ -49,7 +49,7 @@ APART int nat_in_error(struct __sk_buff *skb)
 }
 
 /* Asks the pod's policies again about a flow that it began, if they may have changed. Returns 0 or a drop reason. Cost: once an epoch. */
-APART int nat_judge(struct __sk_buff *skb)
+APART int nat_enforce(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct flow *f;
@@ -59,14 +59,14 @@ APART int nat_judge(struct __sk_buff *skb)
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f)
 		return DROP_POLICY_NO_RULE;
-	judge_ask(c, true);
-	c->ask.src = f->pod;
-	c->ask.cut = true;
-	return judge_note(skb, c, f, policy_judge(&c->ask));
+	policy_context_init(c, true);
+	c->policy.src = f->pod;
+	c->policy.cut = true;
+	return enforce_flow_result(skb, c, f, policy_lookup(&c->policy));
 }
 
 /* The way into the pod, decided again where the kept one is stale. Returns 0 or a drop reason. */
-INLINE int nat_way(struct cpu *c, struct flow *f)
+INLINE int nat_path(struct cpu *c, struct flow *f)
 {
 	struct path *way = &f->way;
 	struct endpoint *e;
@@ -86,7 +86,7 @@ INLINE int nat_way(struct cpu *c, struct flow *f)
 }
 
 /* True if a masqueraded pod may be meant: the host's own ports are not looked up. */
-INLINE bool nat_may_be_ours(const struct packet *pkt)
+INLINE bool nat_is_candidate(const struct packet *pkt)
 {
 	__u16 port = bpf_ntohs(pkt->dport);
 
@@ -96,25 +96,25 @@ INLINE bool nat_may_be_ours(const struct packet *pkt)
 }
 
 /* Translates what the world sends to the node's address, and finds its way, the CPU's path. Returns 0, a drop reason, or -1 if it is for the host. */
-APART int nat_in(struct __sk_buff *skb)
+APART enum next nat_in(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int side, outcome;
 	struct flow *f;
 
-	if (!c || !nat_may_be_ours(&c->pkt))
-		return -1;
+	if (!c || !nat_is_candidate(&c->pkt))
+		return NEXT_CONTINUE;
 	if (l4_is_icmp_error(&c->pkt))
-		return nat_in_error(skb);
+		return nat_in_icmp_error(skb);
 	side = flow_key_own(c);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !(f->flags & FLOW_NAT) || flow_expired(f, c->pkt.proto))
-		return -1;
-	outcome = nat_way(c, f);
+		return NEXT_CONTINUE;
+	outcome = nat_path(c, f);
 	if (outcome)
 		return outcome;
 	c->pkt.slot = c->path.dst_slot;
-	if (judge_must(&c->path) && (f->judged != c->path.epoch || f->flags & FLOW_DENIED) && (outcome = nat_judge(skb)))
+	if (policy_enforced(&c->path) && (f->policy_epoch != c->path.epoch || f->flags & FLOW_DENIED) && (outcome = nat_enforce(skb)))
 		return outcome;
 	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
 		return DROP_TTL;

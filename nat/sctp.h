@@ -45,15 +45,15 @@ APART int sctp_write_port(struct __sk_buff *skb, __u32 l4, __u32 at, __u32 from,
 	__be16 length, port = to;
 
 	if (bpf_skb_load_bytes(skb, l4 + SCTP_CHECK, &check, sizeof(check)))
-		return -1;
+		return 1;
 	if (check) {
 		if (bpf_skb_load_bytes(skb, L3 + (four ? offsetof(struct iphdr, tot_len) : offsetof(struct ipv6hdr, payload_len)), &length, sizeof(length)))
-			return -1;
+			return 1;
 		check ^= sctp_change((from ^ to) << 8 * at, bpf_ntohs(length) + (four ? 0 : sizeof(struct ipv6hdr)) + L3 - l4);
 		if (bpf_skb_store_bytes(skb, l4 + SCTP_CHECK, &check, sizeof(check), 0))
-			return -1;
+			return 1;
 	}
-	return bpf_skb_store_bytes(skb, l4 + at, &port, sizeof(port), 0) ? -1 : 0;
+	return bpf_skb_store_bytes(skb, l4 + at, &port, sizeof(port), 0) ? 1 : 0;
 }
 
 #endif

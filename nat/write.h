@@ -4,8 +4,7 @@
 #define MYELIN_NAT_WRITE_H
 
 #include "sctp.h"
-#include "../flow/flow.h"
-#include "../route/decide.h"
+#include "../bpf/inner.h"
 
 /* Where a field is, by family. */
 #define NAT_ADDR(pkt, source) (L3 + ((pkt)->family == 4 ? ((source) ? 12 : 16) : ((source) ? 8 : 24)))
@@ -88,68 +87,6 @@ INLINE bool nat_write(struct __sk_buff *skb, const struct packet *pkt, bool sour
 	if (pkt->family == 6)
 		bpf_csum_update(skb, diff);
 	return true;
-}
-
-/* The quoted IPv4 header. Returns 0 or a drop reason. */
-INLINE int inner_parse4(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
-{
-	struct iphdr ip;
-
-	if (!packet_load(skb, pkt, in->l3, &ip, sizeof(ip)))
-		return DROP_TRUNCATED;
-	if (ip.version != 4 || ip.ihl < 5 || ip.frag_off & bpf_htons(IP_OFFSET))
-		return DROP_ICMP_UNRELATED; /* a later fragment doesn't say which flow it is of */
-	addr_map4(&in->src, ip.saddr);
-	addr_map4(&in->dst, ip.daddr);
-	in->proto = ip.protocol;
-	in->l4 = in->l3 + ip.ihl * 4;
-	return 0;
-}
-
-INLINE int inner_parse6(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
-{
-	struct l4_walk w = { .off = in->l3 + sizeof(struct ipv6hdr) };
-	int outcome;
-
-	if (!packet_load(skb, pkt, in->l3 + offsetof(struct ipv6hdr, saddr), &in->src, 2 * sizeof(struct addr)) ||
-	    !packet_load(skb, pkt, in->l3 + offsetof(struct ipv6hdr, nexthdr), &w.proto, 1))
-		return DROP_TRUNCATED;
-	outcome = l4_walk6(skb, pkt, &w);
-	if (!outcome && w.fragment == FRAGMENT_LATER)
-		return DROP_ICMP_UNRELATED;
-	in->proto = w.proto;
-	in->l4 = w.off;
-	return outcome;
-}
-
-/* The packet that the CPU's ICMP error quotes, into the CPU's inner. Returns 0 or a drop reason. Slow path. */
-APART int inner_parse(struct __sk_buff *skb)
-{
-	struct cpu *c = cpu_this();
-	struct inner *in;
-	__be16 words[4];
-	int outcome;
-
-	if (!c)
-		return DROP_TRUNCATED;
-	if (c->pkt.fragment != FRAGMENT_NONE)
-		return DROP_ICMP_UNRELATED; /* no error is so long that it must be fragmented */
-	in = &c->inner;
-	in->l3 = c->pkt.l4 + 8;
-	outcome = c->pkt.family == 4 ? inner_parse4(skb, &c->pkt, in) : inner_parse6(skb, &c->pkt, in);
-	if (outcome)
-		return outcome;
-	in->sport = 0;
-	in->dport = 0;
-	if (!proto_has_ports(in->proto) && !proto_is_icmp(in->proto))
-		return 0;
-	if (!packet_load(skb, &c->pkt, in->l4, words, sizeof(words)))
-		return DROP_TRUNCATED;
-	in->sport = words[0];
-	in->dport = words[1];
-	if (proto_is_icmp(in->proto))
-		l4_icmp_ports(c->pkt.family, words, &in->sport, &in->dport);
-	return 0;
 }
 
 /* The quoted packet's own checksum over addresses and port, if it is quoted; the error's follows. */

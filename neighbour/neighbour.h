@@ -132,7 +132,7 @@ APART int neighbour_nd(struct __sk_buff *skb)
 	if (!packet_load(skb, pkt, L3 + sizeof(struct ipv6hdr), &ns.head, sizeof(ns.head)))
 		return drop(skb, c, DROP_TRUNCATED);
 	if (ns.head.type < ND_ROUTER_SOLICIT || ns.head.type > ND_REDIRECT)
-		return -1;
+		return TC_ACT_UNSPEC;
 	l = bpf_map_lookup_elem(&pod_links, &pkt->ifindex);
 	if (!l)
 		return drop(skb, c, DROP_NO_ENDPOINT);

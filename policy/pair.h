@@ -28,30 +28,30 @@ struct {
 } policy_pairs SEC(".maps");
 
 /* The one place where the pair of the question can be. */
-INLINE struct policy_pair *policy_pair_place(const struct policy_ask *ask)
+INLINE struct policy_pair *policy_pair_at(const struct policy_context *policy)
 {
-	__u32 i = addr_pair_hash(&ask->src, &ask->dst) >> (64 - PAIR_BITS);
+	__u32 i = addr_pair_hash(&policy->src, &policy->dst) >> (64 - PAIR_BITS);
 
 	return bpf_map_lookup_elem(&policy_pairs, &i);
 }
 
-INLINE __u32 policy_pair_slots(const struct policy_ask *ask)
+INLINE __u32 policy_pair_slots(const struct policy_context *policy)
 {
-	return (__u32)ask->src_slot << 16 | ask->dst_slot;
+	return (__u32)policy->src_slot << 16 | policy->dst_slot;
 }
 
-INLINE bool policy_pair_holds(const struct policy_pair *p, const struct policy_ask *ask)
+INLINE bool policy_pair_matches(const struct policy_pair *p, const struct policy_context *policy)
 {
-	return p->slots == policy_pair_slots(ask) && addr_equal(&p->src, &ask->src) && addr_equal(&p->dst, &ask->dst);
+	return p->slots == policy_pair_slots(policy) && addr_equal(&p->src, &policy->src) && addr_equal(&p->dst, &policy->dst);
 }
 
-INLINE void policy_pair_keep(struct policy_pair *p, const struct policy_ask *ask, __u64 generation)
+INLINE void policy_pair_store(struct policy_pair *p, const struct policy_context *policy, __u64 generation)
 {
-	p->src = ask->src;
-	p->dst = ask->dst;
-	p->slots = policy_pair_slots(ask);
+	p->src = policy->src;
+	p->dst = policy->dst;
+	p->slots = policy_pair_slots(policy);
 	p->generation = generation;
-	__builtin_memcpy(p->class, ask->class, sizeof(p->class));
+	__builtin_memcpy(p->class, policy->class, sizeof(p->class));
 }
 
 #endif

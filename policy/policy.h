@@ -62,7 +62,7 @@ INLINE bool policy_selects(__u16 slot)
 #define IDENTITY_WORLD6 10
 
 /* What is known of an address, or else of the longest prefix around it; NULL if nothing is. Cost: a look-up, or two. */
-INLINE __u32 *policy_about(void *addresses, void *prefixes, const struct addr *a)
+INLINE __u32 *policy_address_find(void *addresses, void *prefixes, const struct addr *a)
 {
 	struct prefix_key key = { .length = 128 };
 	__u32 *known = bpf_map_lookup_elem(addresses, a);
@@ -76,7 +76,7 @@ INLINE __u32 *policy_about(void *addresses, void *prefixes, const struct addr *a
 /* Whose an address is. Cost: per flow. */
 INLINE __u32 policy_identity(const struct addr *a)
 {
-	__u32 *id = policy_about(&peers, &peer_prefixes, a);
+	__u32 *id = policy_address_find(&peers, &peer_prefixes, a);
 
 	if (id)
 		return *id;
@@ -92,18 +92,18 @@ INLINE __u32 policy_absent(__u8 proto)
 }
 
 /* The longest row of the class for the CPU's question. NULL only while rows are being written. Cost: per flow. */
-INLINE struct verdict *policy_find(const struct policy_ask *ask, const struct peer_class *class)
+INLINE struct verdict *policy_verdict_find(const struct policy_context *policy, const struct peer_class *class)
 {
-	struct verdict_key key = { .class = class->class, .proto = ask->proto };
+	struct verdict_key key = { .class = class->class, .proto = policy->proto };
 	__u32 lengths = class->lengths;
 	struct verdict *v;
 	int bits;
 
-	for (bits = lengths & policy_absent(ask->proto) ? -1 : 16; bits >= 0; bits--) {
+	for (bits = lengths & policy_absent(policy->proto) ? -1 : 16; bits >= 0; bits--) {
 		if (!(lengths & 1u << bits))
 			continue;
 		key.bits = bits;
-		key.port = ask->port & 0xffffu << (16 - bits);
+		key.port = policy->port & 0xffffu << (16 - bits);
 		v = bpf_map_lookup_elem(&verdicts, &key);
 		if (v)
 			return v;
@@ -124,69 +124,69 @@ APART int policy_class(__u32 direction)
 	struct peer_class_key key = {};
 	struct endpoint_policy *e;
 	struct peer_class *class;
-	struct policy_ask *ask;
+	struct policy_context *policy;
 	__u32 slot, ipv6;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
-	ask = &c->ask;
+	policy = &c->policy;
 	direction &= 1;
-	ipv6 = !addr_is4(&ask->src);
-	slot = direction == POLICY_EGRESS ? ask->src_slot : ask->dst_slot;
+	ipv6 = !addr_is4(&policy->src);
+	slot = direction == POLICY_EGRESS ? policy->src_slot : policy->dst_slot;
 	e = slot ? bpf_map_lookup_elem(&policies, &slot) : NULL;
 	key.set = e ? e->set[direction][ipv6] : 0;
-	ask->class[direction].class = 0;
+	policy->class[direction].class = 0;
 	if (!key.set)
 		return 0;
-	key.identity = policy_identity(direction == POLICY_EGRESS ? &ask->dst : &ask->src);
+	key.identity = policy_identity(direction == POLICY_EGRESS ? &policy->dst : &policy->src);
 	if (key.identity == IDENTITY_UNKNOWN) {
-		ask->denied = direction + 1;
+		policy->denied = direction + 1;
 		return DROP_POLICY_PEER_UNKNOWN;
 	}
 	class = bpf_map_lookup_elem(&peer_classes, &key);
-	ask->class[direction].class = class ? class->class : key.set;
-	ask->class[direction].lengths = (class ? class->lengths : e->lengths[direction][ipv6]) | (e->audit ? POLICY_AUDIT : 0);
+	policy->class[direction].class = class ? class->class : key.set;
+	policy->class[direction].lengths = (class ? class->lengths : e->lengths[direction][ipv6]) | (e->audit ? POLICY_AUDIT : 0);
 	return 0;
 }
 
 /* The same of both ends. Who they are is kept, unless one is not known yet. Cost: per flow. */
-INLINE int policy_classes(struct policy_ask *ask)
+INLINE int policy_classes(struct policy_context *policy)
 {
 	__u64 generation = epoch_generation(); /* before anything is looked up: what changes meanwhile is asked again */
-	struct policy_pair *p = policy_pair_place(ask);
+	struct policy_pair *p = policy_pair_at(policy);
 	int outcome;
 
-	if (likely(p && policy_pair_holds(p, ask) && p->generation == generation)) {
-		__builtin_memcpy(ask->class, p->class, sizeof(ask->class));
+	if (likely(p && policy_pair_matches(p, policy) && p->generation == generation)) {
+		__builtin_memcpy(policy->class, p->class, sizeof(policy->class));
 		return 0;
 	}
 	outcome = policy_class(POLICY_EGRESS) ?: policy_class(POLICY_INGRESS);
 	if (!outcome && p)
-		policy_pair_keep(p, ask, generation);
+		policy_pair_store(p, policy, generation);
 	return outcome;
 }
 
 /* What one end's class says. Returns 0 or a drop reason. Cost: per flow. */
-APART int policy_end(__u32 direction)
+APART int policy_verdict(__u32 direction)
 {
 	struct cpu *c = cpu_this();
-	struct policy_ask *ask;
+	struct policy_context *policy;
 	struct verdict *v;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
-	ask = &c->ask;
+	policy = &c->policy;
 	direction &= 1;
-	v = policy_find(ask, &ask->class[direction]);
+	v = policy_verdict_find(policy, &policy->class[direction]);
 	if (v) {
-		ask->rule[direction] = v->rule;
+		policy->rule[direction] = v->rule;
 		__sync_fetch_and_add(&v->hits, 1);
 		v->last = bpf_jiffies64();
 		if (v->action == POLICY_ALLOW)
 			return 0;
 	}
-	ask->denied = direction + 1;
-	ask->audit = !!(ask->class[direction].lengths & POLICY_AUDIT);
+	policy->denied = direction + 1;
+	policy->audit = !!(policy->class[direction].lengths & POLICY_AUDIT);
 	return v && v->action == POLICY_DENY ? DROP_POLICY_DENIED : DROP_POLICY_NO_RULE;
 }
 
@@ -194,22 +194,22 @@ APART int policy_end(__u32 direction)
  * Asks the policies of both ends, as far as they are ours, what the CPU wants to know. Returns 0 or a drop reason; what only one end that is audited
  * denies, the other end may still deny. Cost: per flow.
  */
-INLINE int policy_judge(struct policy_ask *ask)
+INLINE int policy_lookup(struct policy_context *policy)
 {
 	int outcome;
 
-	ask->rule[0] = 0;
-	ask->rule[1] = 0;
-	ask->audit = false;
-	ask->denied = 0;
-	outcome = policy_classes(ask);
+	policy->rule[0] = 0;
+	policy->rule[1] = 0;
+	policy->audit = false;
+	policy->denied = 0;
+	outcome = policy_classes(policy);
 	if (outcome)
 		return outcome;
-	if (ask->class[POLICY_EGRESS].class)
-		outcome = policy_end(POLICY_EGRESS);
-	if ((outcome && !ask->audit) || !ask->class[POLICY_INGRESS].class)
+	if (policy->class[POLICY_EGRESS].class)
+		outcome = policy_verdict(POLICY_EGRESS);
+	if ((outcome && !policy->audit) || !policy->class[POLICY_INGRESS].class)
 		return outcome;
-	return policy_end(POLICY_INGRESS) ?: outcome;
+	return policy_verdict(POLICY_INGRESS) ?: outcome;
 }
 
 #endif

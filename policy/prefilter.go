@@ -191,12 +191,12 @@ func covering(want map[netip.Prefix]uint32, lengths map[int]bool, prefix netip.P
 func (p *Prefilter) read() error {
 	have := map[netip.Prefix]uint32{}
 	d := p.Kernel.datapath
-	err1 := bpf.Each(d.Unwanted, func(a *bpf.DatapathAddr, list *uint32) bool {
+	err1 := bpf.Each(d.Denylist, func(a *bpf.DatapathAddr, list *uint32) bool {
 		addr := a.Netip()
 		have[netip.PrefixFrom(addr, addr.BitLen())] = *list
 		return true
 	})
-	err2 := bpf.Each(d.UnwantedPrefixes, func(k *bpf.DatapathPrefixKey, list *uint32) bool {
+	err2 := bpf.Each(d.DenylistPrefixes, func(k *bpf.DatapathPrefixKey, list *uint32) bool {
 		have[k.Netip()] = *list
 		return true
 	})
@@ -249,18 +249,18 @@ func (p *Prefilter) put(list []netip.Prefix, want map[netip.Prefix]uint32) error
 	}
 	d := p.Kernel.datapath
 	return errors.Join(
-		putAll(p.Kernel, "unwanted", d.Unwanted, addrs, of(len(addrs), func(i int) netip.Prefix {
+		putAll(p.Kernel, "denylist", d.Denylist, addrs, of(len(addrs), func(i int) netip.Prefix {
 			a := addrs[i].Netip()
 			return netip.PrefixFrom(a, a.BitLen())
 		})),
-		putAll(p.Kernel, "unwanted_prefixes", d.UnwantedPrefixes, prefixes, of(len(prefixes), func(i int) netip.Prefix { return prefixes[i].Netip() })),
+		putAll(p.Kernel, "denylist_prefixes", d.DenylistPrefixes, prefixes, of(len(prefixes), func(i int) netip.Prefix { return prefixes[i].Netip() })),
 	)
 }
 
 func (p *Prefilter) drop(list []netip.Prefix) error {
 	addrs, prefixes := split(list)
 	d := p.Kernel.datapath
-	return errors.Join(deleteAll(p.Kernel, "unwanted", d.Unwanted, addrs), deleteAll(p.Kernel, "unwanted_prefixes", d.UnwantedPrefixes, prefixes))
+	return errors.Join(deleteAll(p.Kernel, "denylist", d.Denylist, addrs), deleteAll(p.Kernel, "denylist_prefixes", d.DenylistPrefixes, prefixes))
 }
 
 // split tells single addresses from prefixes.

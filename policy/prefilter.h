@@ -3,7 +3,7 @@
 #ifndef MYELIN_PREFILTER_H
 #define MYELIN_PREFILTER_H
 
-#include "../event/event.h"
+#include "../drop/drop.h"
 #include "policy.h"
 
 /* Single addresses, and prefixes; the longest decides. 0: may come in, else the number of the list that has it. */
@@ -13,7 +13,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct addr);
 	__type(value, __u32);
-} unwanted SEC(".maps");
+} denylist SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -21,15 +21,15 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct prefix_key);
 	__type(value, __u32);
-} unwanted_prefixes SEC(".maps");
+} denylist_prefixes SEC(".maps");
 
 /* Set where all wires have XDP, so that tc needn't look again. */
 __u32 prefiltered;
 
 /* Whether the address may not come in. Cost: per packet of a wire where lists are in force, two look-ups. */
-INLINE bool prefilter_denies(const struct addr *a)
+INLINE bool denylist_matches(const struct addr *a)
 {
-	__u32 *list = policy_about(&unwanted, &unwanted_prefixes, a);
+	__u32 *list = policy_address_find(&denylist, &denylist_prefixes, a);
 
 	return list && *list;
 }
@@ -55,12 +55,12 @@ INLINE bool prefilter_parse(struct xdp_md *ctx, struct packet *pkt)
 	return true;
 }
 
-/* Whether XDP drops the frame. Cost: as prefilter_denies. */
+/* Whether XDP drops the frame. Cost: as denylist_matches. */
 APART int prefilter_xdp(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || !prefilter_parse(ctx, &c->pkt) || !prefilter_denies(&c->pkt.src))
+	if (!c || !prefilter_parse(ctx, &c->pkt) || !denylist_matches(&c->pkt.src))
 		return 0;
 	count_bytes(c, DROP_PREFILTER, ctx->data_end - ctx->data);
 	event_send_xdp(ctx, c, DROP_PREFILTER);
@@ -70,7 +70,7 @@ APART int prefilter_xdp(struct xdp_md *ctx)
 /* Whether tc drops what a wire brings; what the tunnel brings was looked at by its outer source, and tagged frames XDP does not look at. */
 INLINE bool prefilter_tc(const struct __sk_buff *skb, const struct packet *pkt, bool tagged)
 {
-	return (!prefiltered || tagged) && !(config.tunnel && skb->ifindex == config.tunnel_ifindex) && prefilter_denies(&pkt->src);
+	return (!prefiltered || tagged) && !(config.tunnel && skb->ifindex == config.tunnel_ifindex) && denylist_matches(&pkt->src);
 }
 
 #endif

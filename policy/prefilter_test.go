@@ -29,7 +29,7 @@ func newPrefiltered(t *testing.T) *prefiltered {
 	tables, err1 := cluster.NewTables(db)
 	policies, err2 := NewTables(db)
 	pods, err4 := cluster.NewOutsideTable(db)
-	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Prefilter: 1}, map[string]uint32{"unwanted": 64, "unwanted_prefixes": 64})
+	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Prefilter: 1}, map[string]uint32{"denylist": 64, "denylist_prefixes": 64})
 	p, err3 := NewPrefilter(PrefilterParams{
 		DB: db, Groups: policies.Groups, Nodes: tables.Nodes, Outside: pods, Names: []string{"bad", "worse"},
 		Kernel: NewKernel(d, &bpf.Epochs{Map: d.Epochs}, time.Now), Log: slog.New(slog.DiscardHandler),

@@ -60,7 +60,7 @@ func (f *prefilter) entries() map[string]uint32 {
 	if f.on() {
 		n = maxEntries
 	}
-	return map[string]uint32{"unwanted": n, "unwanted_prefixes": n}
+	return map[string]uint32{"denylist": n, "denylist_prefixes": n}
 }
 
 func (f *prefilter) start(context.Context) error {

@@ -44,12 +44,12 @@ func TestOff(t *testing.T) {
 	f := Feature(&feature.Node{Config: c}, Params{})
 	var s bpf.Settings
 	f.Settings(&s)
-	if err := f.Start(t.Context()); err != nil || s.Prefilter != 0 || f.XDP() || f.Entries()["unwanted"] != 1 {
+	if err := f.Start(t.Context()); err != nil || s.Prefilter != 0 || f.XDP() || f.Entries()["denylist"] != 1 {
 		t.Errorf("%v, settings %+v, entries %v", err, s.Prefilter, f.Entries())
 	}
 	c.Policy.Prefilter = []string{"bad"}
 	f.Settings(&s)
-	if s.Prefilter != 1 || !f.XDP() || f.Entries()["unwanted_prefixes"] != maxEntries {
+	if s.Prefilter != 1 || !f.XDP() || f.Entries()["denylist_prefixes"] != maxEntries {
 		t.Errorf("settings %+v, entries %v", s.Prefilter, f.Entries())
 	}
 }

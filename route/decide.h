@@ -5,7 +5,6 @@
 
 #include "path.h"
 #include "../policy/policy.h"
-#include "../service/address.h"
 
 INLINE bool addr_is_multicast(const struct addr *a)
 {
@@ -59,7 +58,7 @@ INLINE void decide_pod(struct path *p, const struct endpoint *e)
 }
 
 /* Whether what the world sends to a pod needs a row, so that the pod's answers are not masqueraded. */
-INLINE bool decide_tracked(const struct packet *pkt)
+INLINE bool decide_world_tracked(const struct packet *pkt)
 {
 	struct prefix *prefix;
 
@@ -118,7 +117,7 @@ INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 	c->pkt.slot = e->slot;
 	c->path.expires = clock_now() + config.hz;
 	c->path.epoch = epoch_sum(0, e->slot);
-	if (config.services && endpoint_translated(e->slot))
+	if (config.services && endpoint_uses_services(e->slot))
 		c->path.flags |= PATH_ANSWERS;
 	c->path.flags |= decide_tracking(0, e->slot);
 }
@@ -141,9 +140,9 @@ INLINE int fib_outcome(long rc)
 }
 
 /* The kernel's fib takes IPv4 and IPv6 addresses in different places: this is one of the few spots where the families differ. */
-INLINE long fib_ask(struct __sk_buff *skb, const struct packet *pkt, struct bpf_fib_lookup *f)
+INLINE long fib_lookup(struct __sk_buff *skb, const struct packet *pkt, struct bpf_fib_lookup *f)
 {
-	f->ifindex = pkt->ifindex & ~PATH_TRANSLATED;
+	f->ifindex = pkt->ifindex & ~PATH_REWRITTEN;
 	f->l4_protocol = pkt->proto;
 	f->tot_len = 1; /* asks for the route's MTU, since 5.12; before, it comes back as it went in */
 	if (pkt->family == 4) {
@@ -164,7 +163,7 @@ INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 	struct packet *pkt = &c->pkt;
 	struct path *p = &c->path;
 	struct bpf_fib_lookup f = {};
-	long rc = fib_ask(skb, pkt, &f);
+	long rc = fib_lookup(skb, pkt, &f);
 	int outcome = fib_outcome(rc);
 	struct wire *w;
 
@@ -223,7 +222,20 @@ INLINE __u16 tunnel_mtu(void)
 	return w ? w->mtu : 0;
 }
 
-/* Through which door packets from src to dst leave this node, masquerade not yet thought of. Returns 0 or a drop reason. */
+/* The CPU's path to a destination on another node or outside, which the prefix says (NULL: unknown). Returns 0 or a drop reason. */
+INLINE int decide_remote(struct __sk_buff *skb, struct cpu *c, const struct prefix *prefix)
+{
+	struct path *p = &c->path;
+
+	if (!config.tunnel || !prefix || !(prefix->flags & PREFIX_TUNNEL))
+		return decide_wire(skb, c);
+	p->action = PATH_TUNNEL;
+	p->via = prefix->via;
+	p->mtu = tunnel_mtu();
+	return 0;
+}
+
+/* Where the packet leaves this node, and whether it is masqueraded. Returns 0 or a drop reason. */
 INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
@@ -241,14 +253,8 @@ INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 		return 0;
 	}
 	prefix = prefix_find(&pkt->dst);
-	if (config.tunnel && prefix && prefix->flags & PREFIX_TUNNEL) {
-		p->action = PATH_TUNNEL;
-		p->via = prefix->via;
-		p->mtu = tunnel_mtu();
-		return 0;
-	}
-	outcome = decide_wire(skb, c);
-	if (outcome || p->action == PATH_STACK || (prefix && prefix->flags & PREFIX_CLUSTER))
+	outcome = decide_remote(skb, c, prefix);
+	if (outcome || p->action == PATH_STACK || p->action == PATH_TUNNEL || (prefix && prefix->flags & PREFIX_CLUSTER))
 		return outcome;
 	if (!(pkt->family == 4 ? config.masquerade4 : config.masquerade6))
 		return 0;
@@ -256,52 +262,34 @@ INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : 0;
 }
 
-/* What Services have to do with the CPU's path, for which outcome was decided without them. Returns 0 or a drop reason. */
-INLINE int decide_service(struct cpu *c, int outcome)
+/* Whether the pod may send the packet at all: from its own address, to one that can be routed. Returns 0 or a drop reason. */
+INLINE int decide_addresses(struct __sk_buff *skb, struct cpu *c)
 {
-	struct path *p = &c->path;
-
-	if (endpoint_translated(p->src_slot) || endpoint_translated(p->dst_slot))
-		p->flags |= PATH_ANSWERS;
-	if (frontend_address(&c->pkt.dst))
-		p->flags |= PATH_FRONTEND;
-	else if (node_ports_address(&c->pkt.dst))
-		p->flags |= PATH_NODE_PORTS;
-	if (!(p->flags & PATH_FRONTEND))
-		return outcome;
-	/* Most such addresses are nowhere, and no wire need lead there. */
-	if (outcome)
-		p->action = PATH_STACK;
-	return 0;
-}
-
-/* Decides for a packet that a pod sends, into the CPU's path. Returns 0 or a drop reason. */
-APART int decide(struct __sk_buff *skb)
-{
-	struct cpu *c = cpu_this();
-	struct packet *pkt;
-	struct path *p;
+	struct packet *pkt = &c->pkt;
 	int outcome;
 
-	if (!c)
-		return DROP_NO_ENDPOINT;
-	pkt = &c->pkt;
-	p = &c->path;
-	__builtin_memset(p, 0, sizeof(*p));
+	__builtin_memset(&c->path, 0, sizeof(c->path));
 	__builtin_memset(&c->snat, 0, sizeof(c->snat));
-	outcome = source_verify(skb, pkt, p);
-	/* Also by the link's own address, which every IPv6 stack reports its groups from. */
+	outcome = source_verify(skb, pkt, &c->path);
+	/* Also from the link's own address: every IPv6 stack reports its groups from there. */
 	if ((!outcome || outcome == DROP_SPOOFED_ADDRESS) && addr_is_multicast(&pkt->dst))
 		return DROP_MULTICAST;
 	if (outcome)
 		return outcome;
-	if (addr_is_martian(&pkt->dst))
-		return DROP_MARTIAN;
+	return addr_is_martian(&pkt->dst) ? DROP_MARTIAN : 0;
+}
+
+/* The route of a packet with valid addresses, into the CPU's path, as if there were no Services. Returns 0 or a drop reason. */
+INLINE int decide_route(struct __sk_buff *skb, struct cpu *c)
+{
+	struct path *p = &c->path;
+	int outcome;
+
 	p->expires = clock_now() + config.hz;
 	outcome = decide_destination(skb, c);
 	p->epoch = epoch_sum(p->src_slot, p->dst_slot);
 	p->flags |= decide_tracking(p->src_slot, p->dst_slot);
-	return config.services ? decide_service(c, outcome) : outcome;
+	return outcome;
 }
 
 #endif

@@ -6,15 +6,14 @@
 #ifndef MYELIN_PATH_H
 #define MYELIN_PATH_H
 
-#include "../endpoint/endpoint.h"
 #include "../icmp/icmp.h"
-#include "../tunnel/tunnel.h"
+#include "../endpoint/endpoint.h"
 
 #define AF_INET 2
 #define AF_INET6 10
 
 /* In the place of the device a packet came in by: its path is that of what it becomes, and no other packet's. */
-#define PATH_TRANSLATED 0x80000000u
+#define PATH_REWRITTEN 0x80000000u
 
 /*
  * Each CPU keeps its own: no lock, no list of what was used when, and a look-up is an index. A pair of neighbouring rows is one set; of a full set the
@@ -24,7 +23,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1024);
 	__type(key, __u32);
-	__type(value, struct kept_path);
+	__type(value, struct cached_path);
 } paths SEC(".maps");
 
 enum prefix_flag {
@@ -82,13 +81,13 @@ INLINE __u32 path_index(const struct packet *pkt, bool any)
 	return path_hash(pkt, any) >> config.path_shift;
 }
 
-INLINE bool path_matches(const struct packet *pkt, const struct kept_path *p, bool any)
+INLINE bool path_matches(const struct packet *pkt, const struct cached_path *p, bool any)
 {
 	return p->path.in_ifindex == pkt->ifindex && addr_equal(&p->dst, &pkt->dst) && (any || addr_equal(&p->src, &pkt->src));
 }
 
 /* Whether nothing that the path was decided by has changed, where something has. */
-INLINE bool path_lasts(struct path *p, __u64 generation)
+INLINE bool path_revalidate(struct path *p, __u64 generation)
 {
 	if (p->epoch != epoch_sum(p->src_slot, p->dst_slot))
 		return false;
@@ -97,24 +96,24 @@ INLINE bool path_lasts(struct path *p, __u64 generation)
 }
 
 /* Whether nothing that the path was decided by has changed. Cost: per packet. */
-INLINE bool path_current(struct path *p)
+INLINE bool path_is_current(struct path *p)
 {
 	__u64 generation = epoch_generation();
 
-	return likely(p->generation == generation) || path_lasts(p, generation);
+	return likely(p->generation == generation) || path_revalidate(p, generation);
 }
 
 /* … and it is not a second old. */
-INLINE bool path_valid(struct path *p)
+INLINE bool path_is_valid(struct path *p)
 {
-	return path_current(p) && !clock_before(p->expires, clock_now());
+	return path_is_current(p) && !clock_before(p->expires, clock_now());
 }
 
 /* The kept way of the packet, NULL if there is none or it has become stale. Cost: per packet. */
-INLINE struct kept_path *path_find(const struct packet *pkt, bool any)
+INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
 {
 	__u32 i = path_index(pkt, any);
-	struct kept_path *p = bpf_map_lookup_elem(&paths, &i);
+	struct cached_path *p = bpf_map_lookup_elem(&paths, &i);
 
 	if (unlikely(p && !path_matches(pkt, p, any))) {
 		i ^= 1;
@@ -122,21 +121,28 @@ INLINE struct kept_path *path_find(const struct packet *pkt, bool any)
 		if (p && !path_matches(pkt, p, any))
 			return NULL;
 	}
-	return likely(p && path_valid(&p->path)) ? p : NULL;
+	return likely(p && path_is_valid(&p->path)) ? p : NULL;
 }
 
 /* Whether a decision holds for what the tunnel brings from this node, whose address is the CPU's outer: via is where the source belongs. Cost: per packet. */
-INLINE bool path_tunnel_right(const struct __sk_buff *skb, const struct cpu *c, const struct path *p)
+INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c, const struct path *p)
 {
 	return !config.tunnel || skb->ifindex != config.tunnel_ifindex || addr_equal(&p->via, &c->outer);
 }
 
+/* The first packet of a decision goes by way of the kernel's neighbour table, which so notices that the neighbour is in use. */
+INLINE void path_via_neighbour(struct path *p)
+{
+	if (p->action == PATH_WIRE)
+		p->action = PATH_RESOLVE;
+}
+
 /* Keeps the CPU's path for packets like pkt. Slow path. */
-INLINE void path_keep(struct cpu *c, bool any)
+INLINE void path_store(struct cpu *c, bool any)
 {
 	const struct packet *pkt = &c->pkt;
 	__u32 i = path_index(pkt, any);
-	struct kept_path *first = bpf_map_lookup_elem(&paths, &i), *second;
+	struct cached_path *first = bpf_map_lookup_elem(&paths, &i), *second;
 
 	i ^= 1;
 	second = bpf_map_lookup_elem(&paths, &i);
@@ -154,7 +160,7 @@ INLINE void path_keep(struct cpu *c, bool any)
 }
 
 /* A kept decision was made for one MAC: another one behind the same address is spoofed. */
-INLINE bool path_mac_right(const struct __sk_buff *skb, const struct path *p)
+INLINE bool path_mac_matches(const struct __sk_buff *skb, const struct path *p)
 {
 	const __u8 *data = (void *)(long)skb->data, *want = p->in_mac.b; /* by the plain pointer, whose word the compiler takes for aligned, as it is */
 
@@ -235,7 +241,7 @@ APART int path_resolve(struct __sk_buff *skb)
 }
 
 /* PATH_RESOLVE is never kept: such a path is the CPU's own. A hook that is named, and not read from the packet, saves the way to its counter. */
-INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
+INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
 	switch (action) {
 	case PATH_POD:
@@ -267,13 +273,13 @@ INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *
 }
 
 /* Sends the packet, which came by the hook, the path's way. Cost: per packet. */
-INLINE int path_go(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
+INLINE int path_forward(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
 	if (action == PATH_STACK)
 		return pass(skb, c);
 	if (unlikely(!path_rewrite(skb, &c->pkt, p)))
 		return drop(skb, c, DROP_REWRITE);
-	return path_leave(skb, c, p, action, hook);
+	return path_send(skb, c, p, action, hook);
 }
 
 /* Both; action is the path's own, but for a packet that goes by the kernel's neighbour table. */
@@ -281,7 +287,7 @@ INLINE int path_follow(struct __sk_buff *skb, struct cpu *c, const struct path *
 {
 	int verdict = path_refuse(skb, c, p, action);
 
-	return verdict ? verdict : path_go(skb, c, p, action, hook);
+	return verdict ? verdict : path_forward(skb, c, p, action, hook);
 }
 
 #endif

@@ -50,7 +50,7 @@ struct path {
 };
 
 /* A path, and for which packets it was decided. */
-struct kept_path {
+struct cached_path {
 	struct addr dst;
 	struct addr src;  /* zero: whoever's */
 	struct addr snat; /* the wire's address that pods are masqueraded to */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A Service of one family with backends of the other: stateful translation between IPv4 and IPv6 (RFC 7915, RFC 6146) of TCP and UDP. */
+/* A Service of one family with backends of the other: stateful nat_entry between IPv4 and IPv6 (RFC 7915, RFC 6146) of TCP and UDP. */
 #ifndef MYELIN_CROSS_H
 #define MYELIN_CROSS_H
 
-#include "crosswhole.h"
-#include "translation.h"
+#include "cross_ipv4.h"
+#include "nat_entry.h"
 
 #define CROSS_GROWS (sizeof(struct ipv6hdr) - sizeof(struct iphdr))
 

@@ -8,7 +8,7 @@
 
 #include "claim.h"
 #include "service.h"
-#include "../flow/judge.h"
+#include "../flow/enforce.h"
 
 #define DSR_OPTION4 0x9a /* copied into fragments, of a class that nobody uses */
 #define DSR_OPTION6 0x1b /* skipped by who doesn't know it (RFC 8200 4.2) */
@@ -155,10 +155,10 @@ INLINE bool dsr_late(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	return bpf_map_lookup_elem(&flows, &c->key);
 }
 
-/* The CPU's translation, from what the CPU's packet and its option say. */
+/* The CPU's nat_entry, from what the CPU's packet and its option say. */
 INLINE void dsr_translation(struct cpu *c, __u32 service)
 {
-	struct translation *n = &c->translation;
+	struct nat_entry *n = &c->nat_entry;
 
 	__builtin_memset(n, 0, sizeof(*n));
 	n->service = service;
@@ -168,7 +168,7 @@ INLINE void dsr_translation(struct cpu *c, __u32 service)
 	n->frontend_port = c->to.dport;
 	n->backend = c->pkt.dst;
 	n->backend_port = c->pkt.dport;
-	n->flags = TRANSLATION_DSR;
+	n->flags = NAT_ENTRY_DSR;
 	n->created = bpf_jiffies64();
 	n->seen = clock_now();
 }
@@ -184,7 +184,7 @@ INLINE bool dsr_backend(const struct packet *pkt, __u32 service)
 /* Makes the row by which the pod's answers get the Service's name: the CPU's rewrite has it. Returns 0 or a drop reason. Cost: per flow. */
 INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 {
-	struct translation *t, *n = &c->translation;
+	struct nat_entry *t, *n = &c->nat_entry;
 	struct frontend *f;
 
 	/* No answer may be sent in a name that is no Service's, or by a pod that does not serve it. */
@@ -194,23 +194,23 @@ INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	if (!dsr_backend(&c->pkt, f->service))
 		return DROP_DSR_UNTRUSTED;
 	dsr_translation(c, f->service);
-	translation_anchor_client(&c->place, &n->client, n->client_port, c->pkt.proto);
-	t = bpf_map_lookup_elem(&translations, &c->place);
-	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && !translation_over(t, n, &c->pkt, PORT_FREE)) {
+	nat_tuple_client(&c->nat_key, &n->client, n->client_port, c->pkt.proto);
+	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
+	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && !nat_entry_replaceable(t, n, &c->pkt, PORT_FREE)) {
 		if (t->frontend_port != n->frontend_port || !addr_equal(&t->frontend, &n->frontend))
 			return DROP_DSR_UNTRUSTED;
 		t->seen = n->seen;
 		return 0;
 	}
-	c->again_backend = 0;
-	return dsr_late(skb, c, slot) ? DROP_DSR_UNTRUSTED : translation_claim();
+	c->reuse_backend = 0;
+	return dsr_late(skb, c, slot) ? DROP_DSR_UNTRUSTED : nat_entry_claim();
 }
 
 /* Asks the pod's policies about the CPU's packet, which is from the client to the pod. Returns 0 or a drop reason. */
-INLINE int dsr_judge(struct __sk_buff *skb, struct cpu *c, const struct endpoint *e)
+INLINE int dsr_enforce(struct __sk_buff *skb, struct cpu *c, const struct endpoint *e)
 {
 	decide_wire_pod(c, e);
-	return judge_must(&c->path) ? judge(skb, c, flow_key_own(c)) : 0;
+	return policy_enforced(&c->path) ? enforce(skb, c, flow_key_own(c)) : 0;
 }
 
 /* What another node sends in a client's name to a pod, with the option: takes it out, and keeps what it says. Returns 0 (also if there is none) or a drop reason. */
@@ -227,10 +227,10 @@ APART int dsr_accept(struct __sk_buff *skb)
 		return 0;
 	if (config.lb_dispatch && !config.tunnel && !c->unwrapped)
 		return DROP_DSR_UNTRUSTED; /* nodes put such packets into others */
-	outcome = dsr_judge(skb, c, e) ?: dsr_keep(skb, c, e->slot);
+	outcome = dsr_enforce(skb, c, e) ?: dsr_keep(skb, c, e->slot);
 	if (outcome)
 		return outcome;
-	endpoint_translate(e->slot);
+	endpoint_mark_services(e->slot);
 	if (!(c->pkt.family == 4 ? dsr_pull4(skb) : dsr_pull6(skb)))
 		return DROP_REWRITE;
 	c->pkt.l4 -= dsr_size(&c->pkt);

@@ -6,7 +6,7 @@
 #ifndef MYELIN_ENCAP_H
 #define MYELIN_ENCAP_H
 
-#include "translation.h"
+#include "nat_entry.h"
 #include "service.h"
 
 #define GENEVE_PORT 6081

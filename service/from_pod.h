@@ -3,13 +3,14 @@
 #ifndef MYELIN_SERVICE_FROM_POD_H
 #define MYELIN_SERVICE_FROM_POD_H
 
+#include "decide.h"
 #include "translate.h"
 
 /* The path of what the pod's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
 INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct addr dst = c->pkt.dst;
-	struct kept_path *p;
+	struct cached_path *p;
 	int outcome = 0;
 
 	c->pkt.dst = c->to.dst;
@@ -20,15 +21,15 @@ INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
 	} else {
 		outcome = decide(skb);
 		if (!outcome && c->path.action != PATH_RESOLVE)
-			path_keep(c, false);
-		path_first(&c->path);
+			path_store(c, false);
+		path_via_neighbour(&c->path);
 	}
 	c->pkt.dst = dst;
 	return outcome;
 }
 
 /* Behind which address the pod is to the backend, if not its own: into the CPU's snat. */
-INLINE bool service_hides(struct cpu *c)
+INLINE bool service_needs_snat(struct cpu *c)
 {
 	if (addr_equal(&c->to.dst, &c->pkt.src)) {
 		gateway_addr(&c->snat, c->pkt.family == 6); /* the pod takes no packet from itself */
@@ -37,32 +38,32 @@ INLINE bool service_hides(struct cpu *c)
 	return c->path.flags & PATH_MASQUERADE;
 }
 
-/* What a pod sends to an address that may be a Service's. Returns 0, SERVICE_NONE or a drop reason. */
-INLINE int service_from_client(struct __sk_buff *skb, struct cpu *c)
+/* What a pod sends to an address that may be a Service's. Returns 0, NEXT_CONTINUE or a drop reason. */
+INLINE enum next service_from_client(struct __sk_buff *skb, struct cpu *c)
 {
 	int outcome, found = service_request(c, SCOPE_INTERNAL, skb->len);
 
-	if (found == SERVICE_NONE && c->path.flags & PATH_FRONTEND && address_owner(&c->pkt.dst) == OWNER_OTHER)
+	if (found == NEXT_CONTINUE && c->path.flags & PATH_FRONTEND && address_owner(&c->pkt.dst) == OWNER_OTHER)
 		return DROP_NO_SERVICE;
-	if (found != 0 && found != SERVICE_NEW)
+	if (found != NEXT_FORWARD && found != NEXT_NEW_FLOW)
 		return found;
 	outcome = service_path_pod(skb, c);
-	if (outcome || !found)
+	if (outcome || found == NEXT_FORWARD)
 		return outcome;
-	return service_keep(skb, c, service_hides(c) ? &c->snat : NULL);
+	return service_connect(skb, c, service_needs_snat(c) ? &c->snat : NULL);
 }
 
-/* A pod's packet, on a path of Services: the CPU's. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet of such a path. */
-APART int service_from_pod(struct __sk_buff *skb)
+/* A pod's packet, on a path of Services: the CPU's. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet of such a path. */
+APART enum next service_from_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, false);
 	if (!proto_has_ports(c->pkt.proto))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (c->path.flags & PATH_ANSWERS) {
 		if (service_answer(c, skb->len, false))
 			return 0;
@@ -71,7 +72,7 @@ APART int service_from_pod(struct __sk_buff *skb)
 	}
 	if (c->path.flags & PATH_FRONTEND || (c->path.flags & PATH_NODE_PORTS && node_port_may_be(&c->pkt)))
 		return service_from_client(skb, c);
-	return SERVICE_NONE;
+	return NEXT_CONTINUE;
 }
 
 #endif

@@ -25,7 +25,7 @@ INLINE int from_wire_extra(struct __sk_buff *skb, struct cpu *c, bool tagged)
 		return drop(skb, c, outcome);
 	if (config.direct && unlikely(dsr_may_be(skb, &c->pkt)) && (outcome = dsr_accept(skb)))
 		return drop(skb, c, outcome);
-	return -1;
+	return TC_ACT_UNSPEC;
 }
 
 #endif

@@ -173,16 +173,16 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 	switch m {
 	case k.datapath.Frontends:
 		return "frontends"
-	case k.datapath.Choices:
-		return "choices"
+	case k.datapath.BackendSlots:
+		return "backend_slots"
 	case k.datapath.MaglevTables:
 		return "maglev_tables"
 	case k.datapath.Backends:
 		return "backends"
 	case k.datapath.Loads:
 		return "loads"
-	case k.datapath.Translations:
-		return "translations"
+	case k.datapath.NatEntries:
+		return "nat_entries"
 	case k.datapath.SourceRanges:
 		return "source_ranges"
 	case k.datapath.Members:
@@ -226,7 +226,7 @@ func (k *Kernel) newSet(kind uint32) (uint32, error) {
 		k.nextSet = id + 1
 		id |= kind
 		m, row, _ := k.rowOf(id)
-		used, err := bpf.Get(m, bpf.DatapathChoicesKey{Set: id}, row)
+		used, err := bpf.Get(m, bpf.DatapathBackendSlotsKey{Set: id}, row)
 		if err != nil {
 			return 0, fmt.Errorf("look for a free set: %w", err)
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 func large() map[string]uint32 {
-	return map[string]uint32{"frontends": 1 << 17, "choices": 1 << 17, "backends": 1 << 18, "affinities": 1 << 16}
+	return map[string]uint32{"frontends": 1 << 17, "backend_slots": 1 << 17, "backends": 1 << 18, "affinities": 1 << 16}
 }
 
 // BenchmarkKernelFull writes all from nothing.

@@ -32,7 +32,7 @@ func (k *Kernel) counted() {
 // attend walks over all flows where somebody asks, and every second as long as
 // a frontend chooses who has the fewest, until ctx ends.
 func (k *Kernel) attend(ctx context.Context) error {
-	if k.datapath.Translations.MaxEntries() <= 1 { // no packet is translated
+	if k.datapath.NatEntries.MaxEntries() <= 1 { // no packet is translated
 		return nil
 	}
 	pace := rate.NewLimiter(rate.Every(sweepEvery), 1)
@@ -103,7 +103,7 @@ type walk struct {
 	clock  flow.Clock
 
 	known  map[uint32]bool // whether a backend is in the kernel
-	stale  []bpf.DatapathTranslationKey
+	stale  []bpf.DatapathNatEntryKey
 	loads  map[uint32]uint32 // flows by backend
 	wanted map[uint32]bool   // backends of Services that want loads
 }
@@ -119,7 +119,7 @@ func (w *walk) run() error {
 	}
 	if w.gone || len(w.least) > 0 {
 		var failed error
-		err = bpf.Each(d.Translations, func(key *bpf.DatapathTranslationKey, row *bpf.DatapathTranslation) bool {
+		err = bpf.Each(d.NatEntries, func(key *bpf.DatapathNatEntryKey, row *bpf.DatapathNatEntry) bool {
 			failed = w.see(key, row)
 			return failed == nil
 		})
@@ -136,7 +136,7 @@ func (w *walk) run() error {
 }
 
 // see looks at one flow. Backend 0 is one that another node chose.
-func (w *walk) see(key *bpf.DatapathTranslationKey, row *bpf.DatapathTranslation) error {
+func (w *walk) see(key *bpf.DatapathNatEntryKey, row *bpf.DatapathNatEntry) error {
 	if row.BackendId == 0 || translationState(row) == Gone || translationOver(w.clock, key, row) {
 		return nil
 	}
@@ -165,17 +165,17 @@ func (w *walk) see(key *bpf.DatapathTranslationKey, row *bpf.DatapathTranslation
 // end deletes a flow, so that its next packet begins another one, or of TCP
 // marks it, so that its client is told. A packet that passes meanwhile may not
 // be counted.
-func (w *walk) end(key bpf.DatapathTranslationKey) error {
-	m := w.kernel.datapath.Translations
+func (w *walk) end(key bpf.DatapathNatEntryKey) error {
+	m := w.kernel.datapath.NatEntries
 	if Protocol(key.Proto) != TCP {
 		return drop(w.kernel, m, key)
 	}
-	var row bpf.DatapathTranslation
+	var row bpf.DatapathNatEntry
 	had, err := bpf.Get(m, key, &row)
 	if here, asked := w.known[row.BackendId]; err != nil || !had || !asked || here {
 		return err // another flow has the place
 	}
-	row.Flags |= uint8(bpf.DatapathTranslationFlagTRANSLATION_GONE)
+	row.Flags |= uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_GONE)
 	if err := m.Update(key, row, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}

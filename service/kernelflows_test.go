@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	replied = uint8(bpf.DatapathTranslationFlagTRANSLATION_REPLIED)
-	closing = uint8(bpf.DatapathTranslationFlagTRANSLATION_CLOSING)
+	replied = uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED)
+	closing = uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_CLOSING)
 )
 
 // flowTo writes a flow of service to a backend, from client port; it was seen
@@ -28,15 +28,15 @@ func (r *rig) flowTo(t testing.TB, v6 bool, proto Protocol, port uint16, service
 		t.Fatal(err)
 	}
 	client := bpf.Addr(netip.MustParseAddr(clustertest.Named("@node9", v6, false)))
-	key := bpf.DatapathTranslationKey{Anchor: client, Port: bpf.Port(port), Proto: uint8(proto)}
-	row := bpf.DatapathTranslation{
+	key := bpf.DatapathNatEntryKey{Addr: client, Port: bpf.Port(port), Proto: uint8(proto)}
+	row := bpf.DatapathNatEntry{
 		Client: client, ClientPort: key.Port, Service: service, BackendId: backend, Flags: flags, Packets: [2]uint64{3, 2},
 		Seen: uint32(clock.Ticks) - uint32(idle/time.Millisecond),
 	}
 	if flags != 0 {
 		row.TcpFlags[0] = flow.ACK // the client has completed the handshake
 	}
-	if err := r.datapath.Translations.Put(key, row); err != nil {
+	if err := r.datapath.NatEntries.Put(key, row); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -45,7 +45,7 @@ func (r *rig) flowTo(t testing.TB, v6 bool, proto Protocol, port uint16, service
 func (r *rig) flowTexts(t testing.TB) string {
 	t.Helper()
 	var out []string
-	each(t, r.datapath.Translations, func(key *bpf.DatapathTranslationKey, row *bpf.DatapathTranslation) {
+	each(t, r.datapath.NatEntries, func(key *bpf.DatapathNatEntryKey, row *bpf.DatapathNatEntry) {
 		out = append(out, fmt.Sprintf("%s %d to %d %s", Protocol(key.Proto), bpf.Port(key.Port), row.BackendId, translationState(row)))
 		if row.Packets != [2]uint64{3, 2} {
 			t.Errorf("counts of %+v were lost", row)
@@ -193,7 +193,7 @@ func TestAttend(t *testing.T) {
 
 // The collector deletes what the datapath takes for gone, and nothing else.
 func TestCollector(t *testing.T) {
-	direct := uint8(bpf.DatapathTranslationFlagTRANSLATION_DSR)
+	direct := uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR)
 	for _, v6 := range []bool{false, true} {
 		r := newRig(t, Config{}, small())
 		for i, f := range []struct {
@@ -222,8 +222,8 @@ func TestCollector(t *testing.T) {
 func TestEndOfAnother(t *testing.T) {
 	r := newRig(t, Config{}, small())
 	r.flowTo(t, false, TCP, 1, 1, 5, replied, 0)
-	var key bpf.DatapathTranslationKey
-	each(t, r.datapath.Translations, func(k *bpf.DatapathTranslationKey, _ *bpf.DatapathTranslation) { key = *k })
+	var key bpf.DatapathNatEntryKey
+	each(t, r.datapath.NatEntries, func(k *bpf.DatapathNatEntryKey, _ *bpf.DatapathNatEntry) { key = *k })
 	w := walk{kernel: r.Kernel, known: map[uint32]bool{4: false, 5: true}}
 	if err := w.end(key); err != nil {
 		t.Error(err)
@@ -231,11 +231,11 @@ func TestEndOfAnother(t *testing.T) {
 	if got := r.flowTexts(t); got != "TCP 1 to 5 replied" {
 		t.Errorf("got %s", got)
 	}
-	if err := r.datapath.Translations.Delete(key); err != nil {
+	if err := r.datapath.NatEntries.Delete(key); err != nil {
 		t.Fatal(err)
 	}
-	var row bpf.DatapathTranslation
-	if err := w.end(key); err != nil || r.datapath.Translations.Lookup(key, &row) == nil {
+	var row bpf.DatapathNatEntry
+	if err := w.end(key); err != nil || r.datapath.NatEntries.Lookup(key, &row) == nil {
 		t.Errorf("a row that went is back, or %v", err)
 	}
 }

@@ -105,7 +105,7 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 // scan reads which numbers sets have, how often each backend is named, what
 // frontends ask for and what ranges are there, and returns rows of choices that
 // no frontend has.
-func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
+func (k *Kernel) scan() (surplus []bpf.DatapathBackendSlotsKey, err error) {
 	counts := map[uint32]uint32{}
 	found := newTally(k.tally.nodePorts)
 	err = bpf.Each(k.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
@@ -122,7 +122,7 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 		return nil, fmt.Errorf("read frontends: %w", err)
 	}
 	refs, last := map[uint32]uint32{}, uint32(0)
-	row := func(key *bpf.DatapathChoicesKey, choices []uint32) bool {
+	row := func(key *bpf.DatapathBackendSlotsKey, choices []uint32) bool {
 		last = max(last, key.Set&^tableFlag)
 		first := uint64(key.Row) * uint64(len(choices))
 		if first >= uint64(counts[key.Set]) {
@@ -134,9 +134,9 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 		}
 		return true
 	}
-	err = bpf.Each(k.datapath.Choices, func(key *bpf.DatapathChoicesKey, r *bpf.DatapathChoiceRow) bool { return row(key, r.Backend[:]) })
+	err = bpf.Each(k.datapath.BackendSlots, func(key *bpf.DatapathBackendSlotsKey, r *bpf.DatapathBackendSlotsRow) bool { return row(key, r.Backend[:]) })
 	if err == nil {
-		err = bpf.Each(k.datapath.MaglevTables, func(key *bpf.DatapathChoicesKey, r *bpf.DatapathTableRow) bool { return row(key, r.Backend[:]) })
+		err = bpf.Each(k.datapath.MaglevTables, func(key *bpf.DatapathBackendSlotsKey, r *bpf.DatapathMaglevRow) bool { return row(key, r.Backend[:]) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read choices: %w", err)

@@ -17,7 +17,7 @@ import (
 // its last frontend.
 func TestMaglevRows(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		r := newRig(t, Config{}, map[string]uint32{"frontends": 64, "choices": 512, "backends": 64, "affinities": 64})
+		r := newRig(t, Config{}, map[string]uint32{"frontends": 64, "backend_slots": 512, "backends": 64, "affinities": 64})
 		r.Maglev.Size = 2039
 		rows := rowsOf(tableFlag, 2039)
 		for _, n := range []int{41, 40} {
@@ -76,7 +76,7 @@ func (r *rig) table(t testing.TB, size int) []uint32 {
 // A table that doesn't fit is an error on the frontend's row that says which map
 // is full, and leaves no rows; the Services whose tables do fit are served.
 func TestMaglevFull(t *testing.T) {
-	r := newRig(t, Config{Algorithm: Maglev}, map[string]uint32{"frontends": 64, "choices": 64, "backends": 64, "affinities": 64, "maglev_tables": 2})
+	r := newRig(t, Config{Algorithm: Maglev}, map[string]uint32{"frontends": 64, "backend_slots": 64, "backends": 64, "affinities": 64, "maglev_tables": 2})
 	o := many(3, 3)
 	for i, s := range o.Services {
 		s.Type, s.Ports[0].NodePort = "NodePort", 30000+uint16(i)
@@ -129,7 +129,7 @@ func TestMaglevScale(t *testing.T) {
 		t.Fatal(err)
 	}
 	took, rows := time.Since(begin), 0
-	each(t, r.datapath.MaglevTables, func(*bpf.DatapathChoicesKey, *bpf.DatapathTableRow) { rows++ })
+	each(t, r.datapath.MaglevTables, func(*bpf.DatapathBackendSlotsKey, *bpf.DatapathMaglevRow) { rows++ })
 	if want := services * rowsOf(tableFlag, MaglevSize(3)); rows != want {
 		t.Errorf("%d rows of tables, want %d", rows, want)
 	}

@@ -53,7 +53,7 @@ func (r *rig) wrote(t testing.TB) string {
 		t.Fatal(err)
 	}
 	var parts []string
-	for _, op := range []string{"backends", "choices", "frontends", "delete frontends", "delete choices", "delete backends", "delete affinities"} {
+	for _, op := range []string{"backends", "backend_slots", "frontends", "delete frontends", "delete choices", "delete backends", "delete affinities"} {
 		if n[op] > 0 {
 			parts = append(parts, fmt.Sprintf("%s %d", op, n[op]))
 		}
@@ -86,8 +86,8 @@ func TestAdopted(t *testing.T) {
 	if got := r.maps(t); got != before {
 		t.Errorf("got\n%s\nwant\n%s", got, before)
 	}
-	left := bpf.DatapathChoicesKey{Set: 77}
-	if err := r.datapath.Choices.Put(left, bpf.DatapathChoiceRow{}); err != nil {
+	left := bpf.DatapathBackendSlotsKey{Set: 77}
+	if err := r.datapath.BackendSlots.Put(left, bpf.DatapathBackendSlotsRow{}); err != nil {
 		t.Fatal(err)
 	}
 	r.agent(t, r.datapath)
@@ -117,7 +117,7 @@ func TestAdopted(t *testing.T) {
 // rest comes when there is room. All of it by the real reconcilers, which don't
 // touch what an agent before them wrote until the tables are initialized.
 func TestReconcile(t *testing.T) {
-	r := newRig(t, Config{}, map[string]uint32{"frontends": 64, "choices": 64, "backends": 9, "affinities": 64})
+	r := newRig(t, Config{}, map[string]uint32{"frontends": 64, "backend_slots": 64, "backends": 9, "affinities": 64})
 	log := slog.New(slog.DiscardHandler)
 	o := many(6, 3)
 	half := objects{Services: o.Services[:2], Slices: o.Slices[:2]}
@@ -235,7 +235,7 @@ func TestRefreshed(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, now := r.maps(t), r.DB.ReadTxn()
-	if err := r.datapath.Choices.Delete(bpf.DatapathChoicesKey{Set: 1, Row: 1}); err != nil {
+	if err := r.datapath.BackendSlots.Delete(bpf.DatapathBackendSlotsKey{Set: 1, Row: 1}); err != nil {
 		t.Fatal(err)
 	}
 	f := &frontendOps{r.Kernel}

@@ -42,7 +42,7 @@ func testMaglev() MaglevConfig { return MaglevConfig{Size: 251, Seed: 7} }
 
 // small are maps that are read at a glance, as tests do all the time.
 func small() map[string]uint32 {
-	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512, "translations": 4096, "loads": 256, "maglev_tables": 64}
+	return map[string]uint32{"frontends": 256, "backend_slots": 256, "backends": 256, "affinities": 256, "source_ranges": 512, "nat_entries": 4096, "loads": 256, "maglev_tables": 64}
 }
 
 // agent is a new agent over maps as they are.
@@ -144,8 +144,8 @@ func (r *rig) maps(t testing.TB) string {
 	})
 	each(t, r.datapath.SourceRanges, func(key *bpf.DatapathSourceRangeKey, _ *uint32) { lines = append(lines, rangeText(*key)) })
 	rows, tables := 0, 0
-	each(t, r.datapath.Choices, func(*bpf.DatapathChoicesKey, *bpf.DatapathChoiceRow) { rows++ })
-	each(t, r.datapath.MaglevTables, func(*bpf.DatapathChoicesKey, *bpf.DatapathTableRow) { tables++ })
+	each(t, r.datapath.BackendSlots, func(*bpf.DatapathBackendSlotsKey, *bpf.DatapathBackendSlotsRow) { rows++ })
+	each(t, r.datapath.MaglevTables, func(*bpf.DatapathBackendSlotsKey, *bpf.DatapathMaglevRow) { tables++ })
 	each(t, r.datapath.Backends, func(id *uint32, b *bpf.DatapathBackend) {
 		lines = append(lines, fmt.Sprintf("backend %d %s", *id, L4(b.Addr.Netip(), bpf.Port(b.Port), Protocol(b.Proto))))
 	})

@@ -14,8 +14,8 @@ import (
 const (
 	// rowSize is how many choices one row of a set holds, tableRowSize those of one
 	// that is a Maglev table.
-	rowSize      = len(bpf.DatapathChoiceRow{}.Backend)
-	tableRowSize = len(bpf.DatapathTableRow{}.Backend)
+	rowSize      = len(bpf.DatapathBackendSlotsRow{}.Backend)
+	tableRowSize = len(bpf.DatapathMaglevRow{}.Backend)
 	// tableFlag of a set's number says that it is one.
 	tableFlag = uint32(bpf.DatapathBackendSetFlagSET_TABLE)
 )
@@ -34,11 +34,11 @@ func rowsOf(set uint32, n int) int {
 // rowOf is an empty row of a set, and the choices in it.
 func (k *Kernel) rowOf(set uint32) (m *ebpf.Map, row any, choices []uint32) {
 	if isTable(set) {
-		r := new(bpf.DatapathTableRow)
+		r := new(bpf.DatapathMaglevRow)
 		return k.datapath.MaglevTables, r, r.Backend[:]
 	}
-	r := new(bpf.DatapathChoiceRow)
-	return k.datapath.Choices, r, r.Backend[:]
+	r := new(bpf.DatapathBackendSlotsRow)
+	return k.datapath.BackendSlots, r, r.Backend[:]
 }
 
 // change is what becomes of one set: its choices before, and then. A new set
@@ -102,7 +102,7 @@ func (k *Kernel) read(set bpf.DatapathBackendSet) ([]uint32, error) {
 	var out []uint32
 	m, row, choices := k.rowOf(set.Id)
 	for r := range rowsOf(set.Id, int(set.Count)) {
-		key := bpf.DatapathChoicesKey{Set: set.Id, Row: uint32(r)}
+		key := bpf.DatapathBackendSlotsKey{Set: set.Id, Row: uint32(r)}
 		ok, err := bpf.Get(m, key, row)
 		if err != nil {
 			return nil, fmt.Errorf("read row %d of set %d: %w", key.Row, key.Set, err)
@@ -156,7 +156,7 @@ func (k *Kernel) writeSet(c change) error {
 		if first < len(c.last) && slices.Equal(choices, was) {
 			continue
 		}
-		key := bpf.DatapathChoicesKey{Set: c.set, Row: uint32(r)}
+		key := bpf.DatapathBackendSlotsKey{Set: c.set, Row: uint32(r)}
 		if err := put(k, m, key, row); err != nil {
 			return fmt.Errorf("write row %d of set %d: %w", r, c.set, err)
 		}
@@ -182,7 +182,7 @@ func (k *Kernel) finish(all changes) error {
 func (k *Kernel) dropRows(set uint32, but, choices int) error {
 	m, _, _ := k.rowOf(set)
 	for r := rowsOf(set, but); r < rowsOf(set, choices); r++ {
-		if err := drop(k, m, bpf.DatapathChoicesKey{Set: set, Row: uint32(r)}); err != nil {
+		if err := drop(k, m, bpf.DatapathBackendSlotsKey{Set: set, Row: uint32(r)}); err != nil {
 			return fmt.Errorf("delete row %d of set %d: %w", r, set, err)
 		}
 	}

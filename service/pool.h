@@ -20,22 +20,22 @@ APART int nat_free(__u32 port)
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (f && nat_rank(f, &c->pkt) > PORT_CLOSED)
 		return 0;
-	return !config.services || !port_crosses(PORT_MASQUERADE, port) || !translation_met(c, port);
+	return !config.services || !port_crosses(PORT_MASQUERADE, port) || !nat_entry_port_used(c, port);
 }
 
-/* Whether a port is free for the CPU's translation, or that of a flow which ended. */
-APART int translation_free(__u32 port)
+/* Whether a port is free for the CPU's nat_entry, or that of a flow which ended. */
+APART int nat_entry_port_free(__u32 port)
 {
 	struct cpu *c = cpu_this();
-	struct translation *t;
+	struct nat_entry *t;
 	bool room;
 
 	if (!c || port == port_search(c)->skip)
 		return 0;
-	t = translation_rival(c, port, &room);
+	t = nat_entry_rival(c, port, &room);
 	if (t)
-		return translation_rank(t, &c->pkt) <= PORT_CLOSED;
-	return room && !translation_crosses(c, port);
+		return nat_entry_rank(t, &c->pkt) <= PORT_CLOSED;
+	return room && !nat_entry_port_shared(c, port);
 }
 
 /* The first free port of a block, 0 if it has none. */
@@ -46,7 +46,7 @@ APART int sweep_block(__u32 kind, __u32 from, __u32 to)
 	for (i = 0; i < SWEEP_BLOCK; i++, from++) {
 		if (from > to)
 			break;
-		if (kind == PORT_SERVICE ? translation_free(from) : nat_free(from))
+		if (kind == PORT_SERVICE ? nat_entry_port_free(from) : nat_free(from))
 			return from;
 	}
 	return 0;

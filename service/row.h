@@ -25,8 +25,8 @@ enum frontend_flag {
 	FRONTEND_DROP_EXTERNAL = 4, /* the set is empty here, but not on other nodes */
 	FRONTEND_DROP_INTERNAL = 8,
 	FRONTEND_THIS_NODE = 16, /* of a wildcard: only the node's own addresses, not those of other nodes */
-	FRONTEND_MAGLEV = 32,     /* a set's choices are a Maglev table: the flow's hash says which */
-	FRONTEND_LEAST = 64,      /* of two choices at random, the backend with fewer flows */
+	FRONTEND_MAGLEV = 32,     /* a set's backend_slots are a Maglev table: the flow's hash says which */
+	FRONTEND_LEAST = 64,      /* of two backend_slots at random, the backend with fewer flows */
 	FRONTEND_RANGES = 128,    /* for clients of the Service's source ranges only */
 	FRONTEND_DSR = 256,       /* the Service's own mode, in the place of the node's */
 	FRONTEND_SNAT = 512,
@@ -38,7 +38,7 @@ enum backend_set_flag {
 
 struct backend_set {
 	__u32 id;
-	__u32 count; /* choices: a backend has as many as its weight says */
+	__u32 count; /* backend_slots: a backend has as many as its weight says */
 };
 
 struct frontend {
@@ -61,15 +61,15 @@ struct {
 	__type(value, struct frontend);
 } frontends SEC(".maps");
 
-#define CHOICES 32 /* in one row of a set: few Services have more backends, and a row stays small to write */
+#define BACKEND_SLOTS 32 /* in one row of a set: few Services have more backends, and a row stays small to write */
 
-struct choices_key {
+struct backend_slots_key {
 	__u32 set;
 	__u32 row;
 };
 
-struct choice_row {
-	__u32 backend[CHOICES];
+struct backend_slots_row {
+	__u32 backend[BACKEND_SLOTS];
 };
 
 /* What a frontend chooses from. A change of one backend writes one row or two. */
@@ -77,14 +77,14 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct choices_key);
-	__type(value, struct choice_row);
-} choices SEC(".maps");
+	__type(key, struct backend_slots_key);
+	__type(value, struct backend_slots_row);
+} backend_slots SEC(".maps");
 
-#define TABLE_PLACES 496 /* in one row, which is 2 KiB of memory with all that the kernel keeps of it */
+#define MAGLEV_SLOTS 496 /* in one row, which is 2 KiB of memory with all that the kernel keeps of it */
 
-struct table_row {
-	__u32 backend[TABLE_PLACES];
+struct maglev_row {
+	__u32 backend[MAGLEV_SLOTS];
 };
 
 /* Sets that are Maglev tables: frontends of a Service that lead to the same backends have one together, which never changes. */
@@ -92,8 +92,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct choices_key);
-	__type(value, struct table_row);
+	__type(key, struct backend_slots_key);
+	__type(value, struct maglev_row);
 } maglev_tables SEC(".maps");
 
 struct backend {
@@ -157,28 +157,28 @@ struct {
  * A flow that packets are translated for, found from both ends by what the two have in common: the client's address and port, or, where the backend sees
  * the node's in the place of the client's, that port. Flows that share it have places of their own.
  */
-struct translation_key {
-	struct addr anchor; /* the client; zero: the node */
+struct nat_entry_key {
+	struct addr addr; /* the client; zero: the node */
 	__be16 port;
 	__u8 proto;
-	__u8 place;
+	__u8 slot; /* below NAT_ENTRY_SLOTS */
 };
 
-enum translation_bound {
-	TRANSLATION_PLACES = 8, /* flows that may share an anchor */
+enum nat_entry_bound {
+	NAT_ENTRY_SLOTS = 8, /* entries that may share address, port and protocol */
 };
 
-enum translation_flag {
-	TRANSLATION_SNAT = 1,    /* the backend sees snat in the place of the client */
-	TRANSLATION_CLOSING = 2, /* FIN from both or RST seen */
-	TRANSLATION_REPLIED = 4,
-	TRANSLATION_GONE = 8,    /* the agent found that the backend is no more */
-	TRANSLATION_CLIENT_FIN = 32, /* the client was the first to say FIN: the backend keeps nothing of the connection */
-	TRANSLATION_INDEXED = 64, /* the port is none of the connection's candidates, so that the index has it */
-	TRANSLATION_DSR = 16,    /* the answers don't come back by this node, or the packets came by another one */
+enum nat_entry_flag {
+	NAT_ENTRY_SNAT = 1,    /* the backend sees snat in the place of the client */
+	NAT_ENTRY_CLOSING = 2, /* FIN from both or RST seen */
+	NAT_ENTRY_REPLIED = 4,
+	NAT_ENTRY_GONE = 8,    /* the agent found that the backend is no more */
+	NAT_ENTRY_CLIENT_FIN = 32, /* the client was the first to say FIN: the backend keeps nothing of the connection */
+	NAT_ENTRY_INDEXED = 64, /* the port is none of the connection's candidates, so that the index has it */
+	NAT_ENTRY_DSR = 16,    /* the answers don't come back by this node, or the packets came by another one */
 };
 
-struct translation {
+struct nat_entry {
 	struct addr client;
 	struct addr frontend;
 	struct addr backend;
@@ -191,7 +191,7 @@ struct translation {
 	__u32 service;
 	__u32 backend_id;
 	__u32 seen;   /* clock tick of the last packet */
-	__u32 judged; /* the epoch in which policies were last asked; 0: they were not */
+	__u32 policy_epoch; /* the epoch in which policies were last asked; 0: they were not */
 	__u64 created; /* clock tick, all of it */
 	__u64 packets[2]; /* [0] from the client, [1] from the backend */
 	__u64 bytes[2];
@@ -203,9 +203,9 @@ struct translation {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
-	__type(key, struct translation_key);
-	__type(value, struct translation);
-} translations SEC(".maps");
+	__type(key, struct nat_entry_key);
+	__type(value, struct nat_entry);
+} nat_entries SEC(".maps");
 
 struct affinity_key {
 	struct addr client; /* of a socket: its network namespace's cookie */

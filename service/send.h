@@ -6,22 +6,12 @@
 #include "cross.h"
 #include "dsr.h"
 #include "encap.h"
-
-/* Not a Service's. */
-#define SERVICE_NONE -1
-
-/* The first packet of a decision goes by way of the kernel's neighbour table, which so notices that the neighbour is in use. */
-INLINE void path_first(struct path *p)
-{
-	if (p->action == PATH_WIRE)
-		p->action = PATH_RESOLVE;
-}
+#include "../route/decide.h"
 
 /* Decides where what the CPU's packet becomes leaves this node, whoever sends it. Returns 0 or a drop reason. Slow path. */
-APART int translated_decide(struct __sk_buff *skb)
+APART int decide_rewritten(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	struct prefix *prefix;
 	struct endpoint *e;
 	struct path *p;
 	int outcome;
@@ -32,37 +22,31 @@ APART int translated_decide(struct __sk_buff *skb)
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (e) {
 		decide_wire_pod(c, e);
-		path_keep(c, true);
+		path_store(c, true);
 		return 0;
 	}
 	__builtin_memset(p, 0, sizeof(*p));
 	p->expires = clock_now() + config.hz;
 	p->epoch = epoch_sum(0, 0);
-	prefix = prefix_find(&c->pkt.dst);
-	if (config.tunnel && prefix && prefix->flags & PREFIX_TUNNEL) {
-		p->action = PATH_TUNNEL;
-		p->via = prefix->via;
-		p->mtu = tunnel_mtu();
+	outcome = decide_remote(skb, c, prefix_find(&c->pkt.dst));
+	if (outcome)
+		return outcome;
+	if (p->action == PATH_TUNNEL)
 		gateway_addr(&c->snat, c->pkt.family == 6);
-	} else {
-		outcome = decide_wire(skb, c);
-		if (outcome)
-			return outcome;
-	}
 	if (p->action != PATH_RESOLVE)
-		path_keep(c, true);
+		path_store(c, true);
 	return 0;
 }
 
 /* What the CPU's packet was. */
-struct translated {
+struct original {
 	struct addr src;
 	struct addr dst;
 	__u8 family;
 };
 
 /* Makes the CPU's packet one that its path is looked up by, and turns it back. */
-INLINE void translated_begin(struct cpu *c, struct translated *was)
+INLINE void rewrite_lookup_begin(struct cpu *c, struct original *was)
 {
 	was->src = c->pkt.src;
 	was->dst = c->pkt.dst;
@@ -72,34 +56,34 @@ INLINE void translated_begin(struct cpu *c, struct translated *was)
 		c->pkt.family = addr_is4(&c->to.dst) ? 4 : 6;
 	}
 	c->pkt.dst = c->to.encap ? c->to.via : c->to.dst;
-	c->pkt.ifindex |= PATH_TRANSLATED;
+	c->pkt.ifindex |= PATH_REWRITTEN;
 }
 
-INLINE void translated_end(struct cpu *c, const struct translated *was)
+INLINE void rewrite_lookup_end(struct cpu *c, const struct original *was)
 {
 	c->pkt.src = was->src;
 	c->pkt.dst = was->dst;
 	c->pkt.family = was->family;
-	c->pkt.ifindex &= ~PATH_TRANSLATED;
+	c->pkt.ifindex &= ~PATH_REWRITTEN;
 }
 
 /* The path of what the CPU's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
 INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 {
-	struct translated was;
-	struct kept_path *p;
+	struct original was;
+	struct cached_path *p;
 	int outcome = 0;
 
-	translated_begin(c, &was);
+	rewrite_lookup_begin(c, &was);
 	p = path_find(&c->pkt, true);
 	if (likely(p)) {
 		c->path = p->path;
 		c->snat = p->snat;
 	} else {
-		outcome = translated_decide(skb);
-		path_first(&c->path);
+		outcome = decide_rewritten(skb);
+		path_via_neighbour(&c->path);
 	}
-	translated_end(c, &was);
+	rewrite_lookup_end(c, &was);
 	return outcome;
 }
 

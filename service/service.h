@@ -27,25 +27,25 @@ INLINE struct frontend *frontend_find(const struct addr *a, __be16 port, __u8 pr
 	return owner == OWNER_PEER && !(f->flags & FRONTEND_THIS_NODE) ? f : NULL;
 }
 
-INLINE __u32 table_at(const struct backend_set *set, __u32 at)
+INLINE __u32 maglev_slot_at(const struct backend_set *set, __u32 at)
 {
-	struct choices_key key = { .set = set->id, .row = at / TABLE_PLACES };
-	struct table_row *row = bpf_map_lookup_elem(&maglev_tables, &key);
-	__u32 place = at % TABLE_PLACES;
+	struct backend_slots_key key = { .set = set->id, .row = at / MAGLEV_SLOTS };
+	struct maglev_row *row = bpf_map_lookup_elem(&maglev_tables, &key);
+	__u32 place = at % MAGLEV_SLOTS;
 
 	barrier_var(place); /* the verifier knows no bounds of a remainder, and takes those of a comparison */
-	return row && place < TABLE_PLACES ? row->backend[place] : 0;
+	return row && place < MAGLEV_SLOTS ? row->backend[place] : 0;
 }
 
-INLINE __u32 choices_at(const struct backend_set *set, __u32 at)
+INLINE __u32 backend_slot_at(const struct backend_set *set, __u32 at)
 {
-	struct choices_key key = { .set = set->id, .row = at / CHOICES };
-	struct choice_row *row;
+	struct backend_slots_key key = { .set = set->id, .row = at / BACKEND_SLOTS };
+	struct backend_slots_row *row;
 
 	if (set->id & SET_TABLE)
-		return table_at(set, at);
-	row = bpf_map_lookup_elem(&choices, &key);
-	return row ? row->backend[at % CHOICES] : 0;
+		return maglev_slot_at(set, at);
+	row = bpf_map_lookup_elem(&backend_slots, &key);
+	return row ? row->backend[at % BACKEND_SLOTS] : 0;
 }
 
 /* The backend at a place of the set, or at one of the next. Returns its number, 0 if there is none. */
@@ -56,7 +56,7 @@ INLINE __u32 backend_at(const struct backend_set *set, __u32 at, struct backend 
 	if (!set->count)
 		return 0;
 	for (i = 0; i < SERVICE_ATTEMPTS; i++) {
-		id = choices_at(set, (at + i) % set->count);
+		id = backend_slot_at(set, (at + i) % set->count);
 		*b = bpf_map_lookup_elem(&backends, &id);
 		if (*b)
 			return id;
@@ -96,7 +96,7 @@ INLINE __u32 backend_choose(const struct frontend *f, const struct backend_set *
 }
 
 /* The name of the pod or host with the network namespace's cookie, of whose connections those of one family have one backend. */
-INLINE void client_name(struct addr *client, __u64 cookie, bool ipv6)
+INLINE void client_key(struct addr *client, __u64 cookie, bool ipv6)
 {
 	client->d[0] = cookie;
 	client->d[1] = ipv6;

@@ -52,7 +52,7 @@ INLINE int socket_refuse(const struct frontend *f)
 }
 
 /* Sockets of pods are left alone where only the host's are wanted. */
-INLINE bool socket_wanted(struct bpf_sock_addr *ctx)
+INLINE bool socket_enabled(struct bpf_sock_addr *ctx)
 {
 	return !config.socket_host_only || bpf_get_netns_cookie(ctx) == config.netns_cookie;
 }
@@ -69,7 +69,7 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	if (likely(!f))
 		return SOCKET_OK;
 	if (f->affinity)
-		client_name(&client, bpf_get_netns_cookie(ctx), !addr_is4(&asked.addr));
+		client_key(&client, bpf_get_netns_cookie(ctx), !addr_is4(&asked.addr));
 	asked.backend = service_choose(f, &client, SCOPE_INTERNAL, bpf_get_prandom_u32(), &b);
 	if (!asked.backend || !b)
 		return socket_refuse(f);
@@ -104,13 +104,13 @@ INLINE void socket_write6(struct bpf_sock_addr *ctx, const struct addr *a)
 	ctx->user_ip6[3] = a->w[3];
 }
 
-INLINE int socket_ask4(struct bpf_sock_addr *ctx)
+INLINE int socket_connect4(struct bpf_sock_addr *ctx)
 {
 	__be16 port = ctx->user_port;
 	struct addr addr;
 	int verdict;
 
-	if (!socket_wanted(ctx))
+	if (!socket_enabled(ctx))
 		return SOCKET_OK;
 	addr_map4(&addr, ctx->user_ip4);
 	verdict = socket_translate(ctx, &addr, &port, true);
@@ -120,13 +120,13 @@ INLINE int socket_ask4(struct bpf_sock_addr *ctx)
 }
 
 /* Also what an IPv6 socket says to IPv4, whose addresses are mapped there as they are in here. */
-INLINE int socket_ask6(struct bpf_sock_addr *ctx)
+INLINE int socket_connect6(struct bpf_sock_addr *ctx)
 {
 	__be16 port = ctx->user_port;
 	struct addr addr;
 	int verdict;
 
-	if (!socket_wanted(ctx))
+	if (!socket_enabled(ctx))
 		return SOCKET_OK;
 	socket_read6(ctx, &addr);
 	verdict = socket_translate(ctx, &addr, &port, false);
@@ -143,7 +143,7 @@ INLINE struct origin *socket_origin(struct bpf_sock_addr *ctx, const struct addr
 	return bpf_map_lookup_elem(&origins, &key);
 }
 
-INLINE int socket_name4(struct bpf_sock_addr *ctx)
+INLINE int socket_peername4(struct bpf_sock_addr *ctx)
 {
 	struct origin *o;
 	struct addr peer;
@@ -157,7 +157,7 @@ INLINE int socket_name4(struct bpf_sock_addr *ctx)
 	return SOCKET_OK;
 }
 
-INLINE int socket_name6(struct bpf_sock_addr *ctx)
+INLINE int socket_peername6(struct bpf_sock_addr *ctx)
 {
 	struct origin *o;
 	struct addr peer;

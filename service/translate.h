@@ -6,11 +6,11 @@
 #ifndef MYELIN_TRANSLATE_H
 #define MYELIN_TRANSLATE_H
 
+#include "enforce.h"
 #include "error.h"
-#include "judge.h"
 #include "pool.h"
-#include "reset.h"
 #include "service.h"
+#include "../icmp/reset.h"
 
 INLINE bool source_allowed(__u32 service, const struct addr *a)
 {
@@ -45,27 +45,27 @@ INLINE struct addr service_client(const struct packet *pkt)
 	struct addr client = pkt->src;
 
 	if (l && l->netns_cookie)
-		client_name(&client, l->netns_cookie, pkt->family == 6);
+		client_key(&client, l->netns_cookie, pkt->family == 6);
 	return client;
 }
 
-/* Chooses a backend for the CPU's packet, which begins a flow, into the CPU's translation. Returns 0, SERVICE_NONE or a drop reason. Cost: per flow. */
-APART int service_begin(__u32 scope)
+/* Chooses a backend for the CPU's packet, which begins a flow, into the CPU's nat_entry. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per flow. */
+APART enum next service_select(__u32 scope)
 {
 	struct cpu *c = cpu_this();
-	struct translation *n;
+	struct nat_entry *n;
 	struct backend *b = NULL;
 	struct packet *pkt;
 	struct frontend *f;
 	struct addr client;
 
 	if (!c)
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	pkt = &c->pkt;
-	n = &c->translation;
+	n = &c->nat_entry;
 	f = frontend_find(&pkt->dst, pkt->dport, pkt->proto, scope);
 	if (!f)
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (scope == SCOPE_EXTERNAL && f->flags & FRONTEND_RANGES && !source_allowed(f->service, &pkt->src))
 		return DROP_SOURCE_RANGE;
 	__builtin_memset(n, 0, sizeof(*n));
@@ -76,7 +76,7 @@ APART int service_begin(__u32 scope)
 	if (scope == SCOPE_INTERNAL && addr_is4(&b->addr) != (pkt->family == 4))
 		return DROP_CROSS_FAMILY;
 	if (scope == SCOPE_EXTERNAL && addr_is4(&b->addr) == (pkt->family == 4) && service_direct(f, b, pkt->proto))
-		n->flags = TRANSLATION_DSR;
+		n->flags = NAT_ENTRY_DSR;
 	n->service = f->service;
 	n->client = pkt->src;
 	n->client_port = pkt->sport;
@@ -90,89 +90,86 @@ APART int service_begin(__u32 scope)
 	return 0;
 }
 
-/* A flow that has its backend, but no row yet. */
-#define SERVICE_NEW -2
-
 /*
  * Keeps the row of a connection that ended, and so its port, for the one that its client begins from the same port: the backend's TIME-WAIT accepts that,
  * but not the connection of another client. False if the row has to go.
  */
-INLINE bool translation_again(struct cpu *c, const struct translation *t)
+INLINE bool nat_entry_keep_port(struct cpu *c, const struct nat_entry *t)
 {
-	if ((t->flags & (TRANSLATION_SNAT | TRANSLATION_GONE)) != TRANSLATION_SNAT)
+	if ((t->flags & (NAT_ENTRY_SNAT | NAT_ENTRY_GONE)) != NAT_ENTRY_SNAT)
 		return false;
-	c->again = c->place;
-	c->again_backend = t->backend_id;
+	c->reuse_key = c->nat_key;
+	c->reuse_backend = t->backend_id;
 	return true;
 }
 
-/* Finds the flow of the CPU's packet, which a client sends, and what it becomes; or chooses a backend. Returns 0, SERVICE_NEW, SERVICE_NONE or a drop reason. */
-INLINE int service_request(struct cpu *c, __u32 scope, __u32 length)
+/* Finds the flow of the CPU's packet, which a client sends, and what it becomes; or chooses a backend. Returns 0, NEXT_NEW_FLOW, NEXT_CONTINUE or a drop reason. */
+INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
 {
 	bool syn = flow_syn(&c->pkt), tcp = c->pkt.proto == IPPROTO_TCP;
-	struct translation *t = translation_request(c, &c->pkt);
+	struct nat_entry *t = nat_entry_request(c, &c->pkt);
 	int outcome;
 
 	if (!t && tcp)
-		t = translation_indexed(c);
+		t = nat_entry_indexed(c);
 	if (!t && !syn) {
 		if (!frontend_find(&c->pkt.dst, c->pkt.dport, c->pkt.proto, scope))
-			return SERVICE_NONE;
-		if (translation_search(false))
-			t = bpf_map_lookup_elem(&translations, &c->place);
+			return NEXT_CONTINUE;
+		if (nat_entry_search(false))
+			t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
 	}
-	if (t && t->flags & TRANSLATION_GONE && tcp && !syn)
+	if (t && t->flags & NAT_ENTRY_GONE && tcp && !syn)
 		return DROP_BACKEND_GONE;
-	c->again_backend = 0;
-	if (t && (t->flags & TRANSLATION_GONE || (syn && t->flags & TRANSLATION_CLOSING) || (!tcp && translation_expired(t, c->pkt.proto)))) {
-		if (!translation_again(c, t))
-			bpf_map_delete_elem(&translations, &c->place);
+	c->reuse_backend = 0;
+	if (t && (t->flags & NAT_ENTRY_GONE || (syn && t->flags & NAT_ENTRY_CLOSING) || (!tcp && nat_entry_expired(t, c->pkt.proto)))) {
+		if (!nat_entry_keep_port(c, t))
+			bpf_map_delete_elem(&nat_entries, &c->nat_key);
 		t = NULL;
 	}
 	if (likely(t)) {
-		translation_count(t, &c->pkt, SIDE_CLIENT, length);
+		nat_entry_count(t, &c->pkt, SIDE_CLIENT, length);
 		rewrite_request(c, t);
 		return 0;
 	}
-	outcome = service_begin(scope);
-	return outcome ? outcome : SERVICE_NEW;
+	outcome = service_select(scope);
+	return outcome ? outcome : NEXT_NEW_FLOW;
 }
 
-/* Makes the CPU's translation a row. Returns 0 or a drop reason. Cost: per flow. */
-INLINE int service_claim(const struct translation *n)
+/* Makes the CPU's nat_entry a row. Returns 0 or a drop reason. Cost: per flow. */
+INLINE int service_claim(const struct nat_entry *n)
 {
-	int outcome = translation_claim();
+	int outcome = nat_entry_claim();
 
-	return outcome == DROP_NAT_NO_PORT && n->flags & TRANSLATION_SNAT ? translation_claim_any() : outcome;
+	return outcome == DROP_NAT_NO_PORT && n->flags & NAT_ENTRY_SNAT ? nat_entry_claim_any() : outcome;
 }
 
 /* Gives the CPU's new flow its row, behind snat if that is not NULL, and counts its first packet. Returns 0 or a drop reason. Cost: per flow. */
-INLINE int service_keep(struct __sk_buff *skb, struct cpu *c, const struct addr *snat)
+INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct addr *snat)
 {
-	struct translation *n = &c->translation;
+	struct nat_entry *n = &c->nat_entry;
 	int outcome;
 
 	if (snat) {
 		n->snat = *snat;
-		n->flags |= TRANSLATION_SNAT;
+		n->flags |= NAT_ENTRY_SNAT;
 		if (addr_is_zero(snat))
 			return DROP_NAT_NO_ADDRESS;
 	}
-	if (!share_take(SHARE_TRANSLATIONS, c->path.src_slot, config.translation_entries))
+	if (!share_take(SHARE_NAT_ENTRIES, c->path.src_slot, config.nat_entry_max))
 		return DROP_FLOW_LIMIT;
-	translation_count(n, &c->pkt, SIDE_CLIENT, skb->len);
+	nat_entry_count(n, &c->pkt, SIDE_CLIENT, skb->len);
 	outcome = service_claim(n);
-	if (outcome == DROP_NAT_NO_PORT && !(n->flags & (TRANSLATION_SNAT | TRANSLATION_DSR))) {
+	if (outcome == DROP_NAT_NO_PORT && !(n->flags & (NAT_ENTRY_SNAT | NAT_ENTRY_DSR))) {
 		/* Two Services lead one port of the client to one backend, which would take both flows for one: the second has another port. */
 		n->snat = n->client;
-		n->flags |= TRANSLATION_SNAT;
+		n->flags |= NAT_ENTRY_SNAT;
 		outcome = service_claim(n);
 	}
 	if (outcome)
 		return outcome;
 	rewrite_request(c, n);
-	endpoint_translate(c->path.src_slot);
-	endpoint_translate(c->path.dst_slot);
+	endpoint_mark_services(c->path.src_slot);
+	endpoint_mark_services(c->path.dst_slot);
 	event_flow(skb, EVENT_FLOW_BEGIN);
 	return 0;
 }
@@ -212,8 +209,8 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 
 	if (!c)
 		return TC_ACT_SHOT;
-	if (!outcome && judge_must(&c->path))
-		outcome = service_judge(skb);
+	if (!outcome && policy_enforced(&c->path))
+		outcome = service_enforce(skb);
 	if (unlikely(outcome))
 		return service_refuse(skb, c, outcome);
 	if (c->path.action == PATH_POD || c->path.action == PATH_STACK)
@@ -225,17 +222,17 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 		return verdict;
 	if (!rewrite_write(skb, c))
 		return drop(skb, c, cross_family(c) ? cross_reason(&c->pkt) : nat_refusal(&c->pkt));
-	return path_go(skb, c, &c->path, c->path.action, c->pkt.hook);
+	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
 /* The answer of a backend behind the node's own address, or to the client itself: what it becomes. True if it is one. Cost: per packet. */
 INLINE bool service_answer(struct cpu *c, __u32 length, bool node)
 {
-	struct translation *t = node ? translation_answer_node(c, &c->pkt, false) : translation_answer_client(c, &c->pkt, false);
+	struct nat_entry *t = node ? nat_entry_reply_node(c, &c->pkt, false) : nat_entry_reply_client(c, &c->pkt, false);
 
 	if (!t)
 		return false;
-	translation_count(t, &c->pkt, SIDE_BACKEND, length);
+	nat_entry_count(t, &c->pkt, SIDE_BACKEND, length);
 	rewrite_answer(c, t);
 	return true;
 }
@@ -248,7 +245,7 @@ INLINE bool service_port(const struct packet *pkt)
 /* A client of the other family is behind the node's address, or its gateway's, to pods. Returns 0 or a drop reason. Cost: per flow. */
 INLINE int cross_begin(struct cpu *c)
 {
-	c->translation.flags = 0;
+	c->nat_entry.flags = 0;
 	if (!cross_able(&c->pkt))
 		return cross_reason(&c->pkt);
 	if (c->path.action == PATH_STACK)
@@ -258,29 +255,29 @@ INLINE int cross_begin(struct cpu *c)
 	return 0;
 }
 
-/* What comes in for a Service's address, or for the node's own (own): what it becomes, and its path. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */
-APART int service_from_wire(struct __sk_buff *skb, __u32 own)
+/* What comes in for a Service's address, or for the node's own (own): what it becomes, and its path. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet. */
+APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 {
 	struct cpu *c = cpu_this();
 	struct addr *snat = NULL;
 	int outcome, found;
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	c->path.action = PATH_NONE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, own);
 	if (!proto_has_ports(c->pkt.proto))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (own && service_port(&c->pkt) && service_answer(c, skb->len, true))
 		return service_path(skb, c);
 	if (own && !node_port_may_be(&c->pkt))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	found = service_request(c, SCOPE_EXTERNAL, skb->len);
-	if (found != 0 && found != SERVICE_NEW)
+	if (found != NEXT_FORWARD && found != NEXT_NEW_FLOW)
 		return found;
 	outcome = service_path(skb, c);
-	if (outcome || !found)
+	if (outcome || found == NEXT_FORWARD)
 		return outcome;
 	if (unlikely(cross_family(c))) {
 		outcome = cross_begin(c);
@@ -288,45 +285,45 @@ APART int service_from_wire(struct __sk_buff *skb, __u32 own)
 			return outcome;
 		snat = &c->snat;
 	} else if (c->path.action != PATH_WIRE && c->path.action != PATH_RESOLVE && c->path.action != PATH_TUNNEL)
-		c->translation.flags = 0; /* it stays on this node */
-	else if (!(c->translation.flags & TRANSLATION_DSR))
+		c->nat_entry.flags = 0; /* it stays on this node */
+	else if (!(c->nat_entry.flags & NAT_ENTRY_DSR))
 		snat = &c->snat;
-	return service_keep(skb, c, snat);
+	return service_connect(skb, c, snat);
 }
 
-/* What comes for a pod that is a client or a backend; the CPU's path leads there. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet. */
-APART int service_to_client(struct __sk_buff *skb)
+/* What comes for a pod that is a client or a backend; the CPU's path leads there. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet. */
+APART enum next service_to_client(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	if (l4_is_icmp_error(&c->pkt))
 		return service_error(skb, c, false);
 	if (!proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	/* The stack takes nothing by a wire that has the node's own name on it. */
 	if (config.legacy_routing && c->path.action == PATH_STACK && address_owner(&c->to.src) == OWNER_NODE)
 		c->path.action = PATH_POD;
 	return 0;
 }
 
-/* What the host's stack answers a client, behind a Service. Returns 0, SERVICE_NONE or a drop reason. Cost: per packet where it may be one. */
-APART int service_from_host(struct __sk_buff *skb)
+/* What the host's stack answers a client, behind a Service. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet where it may be one. */
+APART enum next service_from_host(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
-		return SERVICE_NONE;
+		return NEXT_CONTINUE;
 	return rewrite_write(skb, c) ? 0 : nat_refusal(&c->pkt);
 }
 
 /* The same for a client that is a pod of this node. Cost: per packet from the host to a pod. */
-INLINE int service_to_pod(struct __sk_buff *skb, struct cpu *c)
+INLINE enum next service_to_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 
-	return e && endpoint_translated(e->slot) ? service_from_host(skb) : SERVICE_NONE;
+	return e && endpoint_uses_services(e->slot) ? service_from_host(skb) : NEXT_CONTINUE;
 }
 
 #endif

@@ -18,13 +18,13 @@ import (
 // packet is answered by a reset.
 const Gone flow.State = "gone"
 
-func translationState(r *bpf.DatapathTranslation) flow.State {
-	switch flags := bpf.DatapathTranslationFlag(r.Flags); {
-	case flags&bpf.DatapathTranslationFlagTRANSLATION_GONE != 0:
+func translationState(r *bpf.DatapathNatEntry) flow.State {
+	switch flags := bpf.DatapathNatEntryFlag(r.Flags); {
+	case flags&bpf.DatapathNatEntryFlagNAT_ENTRY_GONE != 0:
 		return Gone
-	case flags&bpf.DatapathTranslationFlagTRANSLATION_CLOSING != 0:
+	case flags&bpf.DatapathNatEntryFlagNAT_ENTRY_CLOSING != 0:
 		return flow.Closing
-	case flags&bpf.DatapathTranslationFlagTRANSLATION_REPLIED != 0:
+	case flags&bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED != 0:
 		return flow.Replied
 	}
 	return flow.Unreplied
@@ -32,11 +32,11 @@ func translationState(r *bpf.DatapathTranslation) flow.State {
 
 // translationOver reports whether the datapath takes the row for gone: it is
 // translation_expired. Of direct answers this node sees nothing.
-func translationOver(clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.DatapathTranslation) bool {
-	const replied = bpf.DatapathTranslationFlagTRANSLATION_REPLIED | bpf.DatapathTranslationFlagTRANSLATION_DSR
+func translationOver(clock flow.Clock, k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
+	const replied = bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED | bpf.DatapathNatEntryFlagNAT_ENTRY_DSR
 	state := flow.Unreplied
-	switch flags := bpf.DatapathTranslationFlag(r.Flags); {
-	case flags&bpf.DatapathTranslationFlagTRANSLATION_CLOSING != 0, r.TcpFlags[0]&r.TcpFlags[1]&flow.FIN != 0:
+	switch flags := bpf.DatapathNatEntryFlag(r.Flags); {
+	case flags&bpf.DatapathNatEntryFlagNAT_ENTRY_CLOSING != 0, r.TcpFlags[0]&r.TcpFlags[1]&flow.FIN != 0:
 		state = flow.Closing
 	case flags&replied != 0:
 		state = flow.Replied
@@ -53,21 +53,21 @@ func translationOver(clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.Dat
 
 // timeWaits reports whether the backend may be in TIME-WAIT, with a port of the
 // node's: it is not translation_clean.
-func timeWaits(r *bpf.DatapathTranslation) bool {
-	const snat, clean = bpf.DatapathTranslationFlagTRANSLATION_SNAT, bpf.DatapathTranslationFlagTRANSLATION_CLIENT_FIN
-	return bpf.DatapathTranslationFlag(r.Flags)&(snat|clean) == snat && (r.TcpFlags[0]|r.TcpFlags[1])&flow.RST == 0
+func timeWaits(r *bpf.DatapathNatEntry) bool {
+	const snat, clean = bpf.DatapathNatEntryFlagNAT_ENTRY_SNAT, bpf.DatapathNatEntryFlagNAT_ENTRY_CLIENT_FIN
+	return bpf.DatapathNatEntryFlag(r.Flags)&(snat|clean) == snat && (r.TcpFlags[0]|r.TcpFlags[1])&flow.RST == 0
 }
 
 // Collector deletes the entries of Services' flows that are over.
-type Collector = flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation]
+type Collector = flow.Expiry[bpf.DatapathNatEntryKey, bpf.DatapathNatEntry]
 
 // NewCollector makes one. Clients that are pods of this node have shares of the
 // table.
 func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
 	slots := map[bpf.DatapathAddr]uint16{}
 	return &Collector{
-		Datapath: d, Log: log, Map: d.Translations, Rows: "flows of Services", Over: translationOver, Count: new(atomic.Uint64),
-		Shares: flow.NewShares(d, bpf.DatapathShareKindSHARE_TRANSLATIONS, int(d.Translations.MaxEntries())),
+		Datapath: d, Log: log, Map: d.NatEntries, Rows: "flows of Services", Over: translationOver, Count: new(atomic.Uint64),
+		Shares: flow.NewShares(d, bpf.DatapathShareKindSHARE_NAT_ENTRIES, int(d.NatEntries.MaxEntries())),
 		Before: func() error {
 			clear(slots)
 			return bpf.Each(d.Endpoints, func(a *bpf.DatapathAddr, e *bpf.DatapathEndpoint) bool {
@@ -75,16 +75,16 @@ func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
 				return true
 			})
 		},
-		Slot:   func(_ *bpf.DatapathTranslationKey, r *bpf.DatapathTranslation) uint16 { return slots[r.Client] },
+		Slot:   func(_ *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) uint16 { return slots[r.Client] },
 		Yields: translationYields,
 	}
 }
 
 // translationYields reports whether an entry makes room where the table is
 // filling up, as flow.Clock.Yields does.
-func translationYields(clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.DatapathTranslation) bool {
-	const direct = bpf.DatapathTranslationFlagTRANSLATION_DSR
-	if clock.Idle(r.Seen) <= flow.ShareYield || bpf.DatapathTranslationFlag(r.Flags)&direct != 0 {
+func translationYields(clock flow.Clock, k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
+	const direct = bpf.DatapathNatEntryFlagNAT_ENTRY_DSR
+	if clock.Idle(r.Seen) <= flow.ShareYield || bpf.DatapathNatEntryFlag(r.Flags)&direct != 0 {
 		return false
 	}
 	return translationState(r) != flow.Replied || k.Proto == uint8(TCP) && r.TcpFlags[0]&flow.ACK == 0
@@ -120,7 +120,7 @@ func ServiceNames(txn statedb.ReadTxn, t Tables) func(uint32) string {
 
 // Translations calls fn for each translated flow until it returns false.
 func Translations(d *bpf.Datapath, names event.Names, services func(uint32) string, clock flow.Clock, fn func(*Translation) bool) error {
-	err := bpf.Each(d.Translations, func(k *bpf.DatapathTranslationKey, r *bpf.DatapathTranslation) bool {
+	err := bpf.Each(d.NatEntries, func(k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
 		return fn(nameTranslation(names, services, clock, k, r))
 	})
 	if err != nil {
@@ -130,7 +130,7 @@ func Translations(d *bpf.Datapath, names event.Names, services func(uint32) stri
 }
 
 func nameTranslation(
-	names event.Names, services func(uint32) string, clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.DatapathTranslation,
+	names event.Names, services func(uint32) string, clock flow.Clock, k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry,
 ) *Translation {
 	at := func(a bpf.DatapathAddr, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(a.Netip(), bpf.Port(port))
@@ -138,7 +138,7 @@ func nameTranslation(
 	out := &Translation{
 		Client: flow.PartyOf(names, at(r.Client, r.ClientPort)), Frontend: at(r.Frontend, r.FrontendPort),
 		Backend: flow.PartyOf(names, at(r.Backend, r.BackendPort)), Protocol: event.Protocol(k.Proto),
-		Direct: r.Flags&uint8(bpf.DatapathTranslationFlagTRANSLATION_DSR) != 0,
+		Direct: r.Flags&uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR) != 0,
 		Course: flow.Course{
 			State: translationState(r), Sent: trafficOf(r, 0), Received: trafficOf(r, 1),
 			Age:  flow.Seconds(clock.Age(r.Created)),
@@ -150,13 +150,13 @@ func nameTranslation(
 			out.Service = strconv.FormatUint(uint64(r.Service), 10)
 		}
 	}
-	if r.Flags&uint8(bpf.DatapathTranslationFlagTRANSLATION_SNAT) != 0 {
+	if r.Flags&uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_SNAT) != 0 {
 		out.Translated = at(r.Snat, k.Port)
 	}
 	return out
 }
 
-func trafficOf(r *bpf.DatapathTranslation, side int) flow.Traffic {
+func trafficOf(r *bpf.DatapathNatEntry, side int) flow.Traffic {
 	return flow.Traffic{Packets: r.Packets[side], Bytes: r.Bytes[side], TCPFlags: event.TCPFlags(r.TcpFlags[side])}
 }
 

@@ -8,7 +8,7 @@
 #define MYELIN_XDP_H
 
 #include "translate.h"
-#include "xdpcross.h"
+#include "xdp_cross.h"
 
 /* Devices that take frames which another one's driver brought, by ifindex: what is to leave by any other goes on to tc. */
 struct {
@@ -115,15 +115,15 @@ enum xdp_flow {
 };
 
 /* What the CPU's packet becomes, if its flow is known and leaves this node. Cost: per packet. */
-INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **found)
+INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct nat_entry **found)
 {
 	struct packet *pkt = &c->pkt;
-	struct translation *t;
+	struct nat_entry *t;
 
 	*side = SIDE_BACKEND;
 	if (service_port(pkt)) {
-		translation_anchor_node(&c->place, pkt->dport, pkt->proto);
-		t = translation_behind(c, pkt, SIDE_BACKEND, false);
+		nat_tuple_node(&c->nat_key, pkt->dport, pkt->proto);
+		t = nat_entry_find(c, pkt, SIDE_BACKEND, false);
 		if (t) {
 			*found = t;
 			rewrite_answer(c, t);
@@ -131,15 +131,15 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **fou
 		}
 	}
 	*side = SIDE_CLIENT;
-	translation_anchor_node(&c->place, bpf_htons(translation_port(pkt, 0)), pkt->proto);
-	t = translation_behind(c, pkt, SIDE_CLIENT, false);
+	nat_tuple_node(&c->nat_key, bpf_htons(nat_entry_port(pkt, 0)), pkt->proto);
+	t = nat_entry_find(c, pkt, SIDE_CLIENT, false);
 	if (config.direct && !t) {
-		translation_anchor_client(&c->place, &pkt->src, pkt->sport, pkt->proto);
-		t = translation_behind(c, pkt, SIDE_CLIENT, false);
+		nat_tuple_client(&c->nat_key, &pkt->src, pkt->sport, pkt->proto);
+		t = nat_entry_find(c, pkt, SIDE_CLIENT, false);
 	}
 	if (!t)
 		return XDP_UNKNOWN;
-	if (t->flags & (TRANSLATION_GONE | TRANSLATION_CLOSING) || flow_syn(pkt))
+	if (t->flags & (NAT_ENTRY_GONE | NAT_ENTRY_CLOSING) || flow_syn(pkt))
 		return XDP_LEFT;
 	*found = t;
 	rewrite_request(c, t);
@@ -149,15 +149,15 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct translation **fou
 /* The path of what the CPU's packet becomes, into the CPU's. False if that doesn't leave this node by a wire as it is. */
 INLINE bool xdp_path(struct cpu *c, __u32 length)
 {
-	struct translated was;
-	struct kept_path *p;
+	struct original was;
+	struct cached_path *p;
 
 	if (unlikely(cross_family(c)) && c->pkt.family == 4)
 		length += CROSS_GROWS;
-	translated_begin(c, &was);
+	rewrite_lookup_begin(c, &was);
 	p = path_find(&c->pkt, true);
-	translated_end(c, &was);
-	if (!p || p->path.action != PATH_WIRE || judge_must(&p->path) || c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
+	rewrite_lookup_end(c, &was);
+	if (!p || p->path.action != PATH_WIRE || policy_enforced(&p->path) || c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
 		return false;
 	c->path = p->path;
 	c->snat = p->snat;
@@ -186,17 +186,17 @@ INLINE bool xdp_is_own(const struct packet *pkt)
 APART int xdp_keep(__u32 length)
 {
 	struct cpu *c = cpu_this();
-	struct translation *n;
+	struct nat_entry *n;
 
-	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat) || (flow_syn(&c->pkt) ? !!port_index_find(c, &c->pkt) : translation_search(false)))
+	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat) || (flow_syn(&c->pkt) ? !!port_index_find(c, &c->pkt) : nat_entry_search(false)))
 		return 0;
-	n = &c->translation;
+	n = &c->nat_entry;
 	n->snat = c->snat;
-	n->flags |= TRANSLATION_SNAT;
-	translation_count(n, &c->pkt, SIDE_CLIENT, length);
-	c->again_backend = 0;
-	share_take(SHARE_TRANSLATIONS, 0, config.translation_entries);
-	if (translation_claim())
+	n->flags |= NAT_ENTRY_SNAT;
+	nat_entry_count(n, &c->pkt, SIDE_CLIENT, length);
+	c->reuse_backend = 0;
+	share_take(SHARE_NAT_ENTRIES, 0, config.nat_entry_max);
+	if (nat_entry_claim())
 		return 0;
 	rewrite_request(c, n);
 	return 1;
@@ -213,9 +213,9 @@ APART int xdp_begin(__u32 length)
 
 	if (!c || !xdp_may_begin(&c->pkt) || (config.monitor && listening) || xdp_is_own(&c->pkt))
 		return 0;
-	if (translation_at(c, &c->pkt, false)) /* xdp_find has looked behind the node's anchor */
+	if (nat_entry_at(c, &c->pkt, false)) /* xdp_find has looked behind the node's anchor */
 		return 0;
-	return !service_begin(SCOPE_EXTERNAL) && !(c->translation.flags & TRANSLATION_DSR) && xdp_keep(length);
+	return !service_select(SCOPE_EXTERNAL) && !(c->nat_entry.flags & NAT_ENTRY_DSR) && xdp_keep(length);
 }
 
 /* How the frame gets out of the CPU's path's device: XDP_TX, XDP_REDIRECT, or XDP_PASS where that takes none. */
@@ -229,8 +229,9 @@ INLINE int xdp_leave(const struct cpu *c)
 /* Sends the packet where its flow goes. Cost: per packet. */
 INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
-	struct translation *t = NULL;
-	int side, verdict, written;
+	struct nat_entry *t = NULL;
+	enum xdp_written written;
+	int side, verdict;
 
 	switch (xdp_find(c, &side, &t)) {
 	case XDP_KNOWN:
@@ -248,14 +249,14 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 	if (verdict == XDP_PASS)
 		return XDP_PASS;
 	written = unlikely(cross_family(c)) ? xdp_cross(ctx) : xdp_write(ctx, c);
-	if (!written)
+	if (written == XDP_UNCHANGED)
 		return XDP_PASS;
-	if (unlikely(written < 0)) {
+	if (unlikely(written == XDP_BROKEN)) {
 		count_bytes(c, DROP_CROSS_FAMILY, length);
 		return XDP_DROP;
 	}
 	if (t)
-		translation_count(t, &c->pkt, side, length);
+		nat_entry_count(t, &c->pkt, side, length);
 	count_bytes(c, FORWARD_WIRE, length);
 	return verdict;
 }

@@ -144,7 +144,7 @@ func (f *Facts) maps() Feature {
 		}
 		switch {
 		case m.Pressure() < warnFull:
-		case m.Name == "flows" || m.Name == "translations":
+		case m.Name == "flows" || m.Name == "nat_entries":
 			x.FallBack(fmt.Sprintf("%s is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or bpf.ctAnyMax", m.Name, 100*m.Pressure()))
 		case strings.HasPrefix(m.Type, "LRU"): // a cache is full as a rule
 		case m.Pressure() < 1:
@@ -163,7 +163,7 @@ func (f *Facts) maps() Feature {
 // raise says which key makes a map larger, if one does.
 func raise(name string) string {
 	switch name {
-	case "frontends", "backends", "choices", "maglev_tables":
+	case "frontends", "backends", "backend_slots", "maglev_tables":
 		return "; raise bpf.lbMapMax"
 	}
 	return ""

@@ -113,7 +113,7 @@ func (f *Facts) packets() Feature {
 	}
 	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s%s", strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range, on)
 	for _, m := range f.Maps {
-		if m.Name == "translations" {
+		if m.Name == "nat_entries" {
 			x.Chosen += "; " + feature.Plural(m.Entries, "flow")
 		}
 	}

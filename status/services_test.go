@@ -80,7 +80,7 @@ func packets(t *testing.T) Facts {
 	f := services(t)
 	f.Config.KubeProxyReplacement, f.Config.NodePort.Enabled, f.Settings.Services = true, true, 1
 	f.Services.Problems, f.Services.ProblemCount = nil, 0
-	f.Maps = append(f.Maps, &bpf.Usage{Name: "translations", Type: "LRUHash", Entries: 12, Max: 100})
+	f.Maps = append(f.Maps, &bpf.Usage{Name: "nat_entries", Type: "LRUHash", Entries: 12, Max: 100})
 	return f
 }
 

@@ -8,7 +8,7 @@
 /* Marks skb as having its tunnel key, for to_wire on the tunnel's own device. skb->cb survives bpf_redirect. */
 #define TUNNEL_KEY_SET 0x6d79656c
 
-/* What kernels before 6.0 know of the key: they refuse more, and newer ones take less. */
+/* What kernels before 6.0 know of the key: they drop_unparsed more, and newer ones take less. */
 #define TUNNEL_KEY_SIZE offsetof(struct bpf_tunnel_key, local_ipv4)
 
 /* Says to which node the packet goes. Cost: per packet. */

@@ -17,15 +17,15 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	destroyMapAffinities   = "affinities"
+	destroyMapBackendSlots = "backend_slots"
 	destroyMapBackends     = "backends"
-	destroyMapChoices      = "choices"
 	destroyMapFrontends    = "frontends"
 	destroyMapLoads        = "loads"
 	destroyMapMaglevTables = "maglev_tables"
 	destroyMapMembers      = "members"
+	destroyMapNatEntries   = "nat_entries"
 	destroyMapOrigins      = "origins"
 	destroyMapSourceRanges = "source_ranges"
-	destroyMapTranslations = "translations"
 	destroyProgDestroy     = "destroy"
 	destroyVarConfig       = "config"
 	destroyVarEnded        = "ended"
@@ -84,15 +84,15 @@ type destroyProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type destroyMapSpecs struct {
 	Affinities   *ebpf.MapSpec `ebpf:"affinities"`
+	BackendSlots *ebpf.MapSpec `ebpf:"backend_slots"`
 	Backends     *ebpf.MapSpec `ebpf:"backends"`
-	Choices      *ebpf.MapSpec `ebpf:"choices"`
 	Frontends    *ebpf.MapSpec `ebpf:"frontends"`
 	Loads        *ebpf.MapSpec `ebpf:"loads"`
 	MaglevTables *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Members      *ebpf.MapSpec `ebpf:"members"`
+	NatEntries   *ebpf.MapSpec `ebpf:"nat_entries"`
 	Origins      *ebpf.MapSpec `ebpf:"origins"`
 	SourceRanges *ebpf.MapSpec `ebpf:"source_ranges"`
-	Translations *ebpf.MapSpec `ebpf:"translations"`
 }
 
 // destroyVariableSpecs contains global variables before they are loaded into the kernel.
@@ -127,29 +127,29 @@ func (o *destroyObjects) Close() error {
 // It can be passed to loadDestroyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type destroyMaps struct {
 	Affinities   *ebpf.Map `ebpf:"affinities"`
+	BackendSlots *ebpf.Map `ebpf:"backend_slots"`
 	Backends     *ebpf.Map `ebpf:"backends"`
-	Choices      *ebpf.Map `ebpf:"choices"`
 	Frontends    *ebpf.Map `ebpf:"frontends"`
 	Loads        *ebpf.Map `ebpf:"loads"`
 	MaglevTables *ebpf.Map `ebpf:"maglev_tables"`
 	Members      *ebpf.Map `ebpf:"members"`
+	NatEntries   *ebpf.Map `ebpf:"nat_entries"`
 	Origins      *ebpf.Map `ebpf:"origins"`
 	SourceRanges *ebpf.Map `ebpf:"source_ranges"`
-	Translations *ebpf.Map `ebpf:"translations"`
 }
 
 func (m *destroyMaps) Close() error {
 	return _DestroyClose(
 		m.Affinities,
+		m.BackendSlots,
 		m.Backends,
-		m.Choices,
 		m.Frontends,
 		m.Loads,
 		m.MaglevTables,
 		m.Members,
+		m.NatEntries,
 		m.Origins,
 		m.SourceRanges,
-		m.Translations,
 	)
 }
 

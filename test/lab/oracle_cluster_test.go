@@ -184,7 +184,7 @@ func (z *fuzz) translateTo(made *reference.World, document string) string {
 // flush takes the datapath's memory of flows and fragments away.
 func (z *fuzz) flush() {
 	for _, node := range []string{"node1", "node2"} {
-		for _, name := range []string{"flows", "fragments", "translations"} {
+		for _, name := range []string{"flows", "fragments", "nat_entries"} {
 			m := z.pinnedMap(node, name)
 			key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
 			var keys [][]byte

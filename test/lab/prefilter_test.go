@@ -33,7 +33,7 @@ func TestPrefilter(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := up(t, setup{mode: modeNamed(c.mode), pods: []string{"a"}, values: map[string]any{"myelin.policy.prefilter": []string{"unwanted"}, "loadBalancer.acceleration": c.acceleration}})
+			p := up(t, setup{mode: modeNamed(c.mode), pods: []string{"a"}, values: map[string]any{"myelin.policy.prefilter": []string{"denylist"}, "loadBalancer.acceleration": c.acceleration}})
 			listener := p.listenOn(t, "node1")
 			p.letIn(t, listener, true)
 			p.apply("group", unwantedGroup(p.aroundWorld()...))
@@ -41,7 +41,7 @@ func TestPrefilter(t *testing.T) {
 			if n := p.outcomeAt("node1", c.hook, bpf.DatapathOutcomeDROP_PREFILTER); n == 0 {
 				t.Error("nothing was dropped by", c.name)
 			}
-			contains(t, "prefilter list", p.mustCLI("node1", "prefilter", "list"), "unwanted", "2", "in force")
+			contains(t, "prefilter list", p.mustCLI("node1", "prefilter", "list"), "denylist", "2", "in force")
 			contains(t, "status", p.mustCLI("node1", "status"), "Prefilter")
 			p.ping(t, "a1", "a2")
 			check(t, p.Node("node1").KillAgent(t.Context()))

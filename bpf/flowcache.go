@@ -3,12 +3,12 @@ package bpf
 import "github.com/cilium/ebpf"
 
 // KeptFlows calls fn for the flows that CPUs have at hand, until it returns false.
-func KeptFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathKeptFlow) bool) error {
-	return eachOfCPUs(m, func(k *DatapathKeptFlow) bool { return k.Until != 0 }, fn)
+func KeptFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathCachedFlow) bool) error {
+	return eachOfCPUs(m, func(k *DatapathCachedFlow) bool { return k.ValidUntil != 0 }, fn)
 }
 
 // Key is the key of the flow's row.
-func (k *DatapathKeptFlow) Key() DatapathFlowKey {
+func (k *DatapathCachedFlow) Key() DatapathFlowKey {
 	key := DatapathFlowKey{Proto: k.Proto}
 	from := k.Side & 1
 	key.Addr[from], key.Addr[1-from] = k.Addr[0], k.Addr[1]
@@ -17,12 +17,12 @@ func (k *DatapathKeptFlow) Key() DatapathFlowKey {
 }
 
 // Pending is what CPUs have at hand and not yet added to the rows of flows.
-type Pending map[DatapathFlowKey][]DatapathKeptFlow
+type Pending map[DatapathFlowKey][]DatapathCachedFlow
 
 // ReadPending reads it. A packet may pass between this and the reading of a row, and then is in both or in none.
 func ReadPending(d *Datapath) (Pending, error) {
 	p := Pending{}
-	err := KeptFlows(d.KeptFlows, func(_ int, _ uint32, k *DatapathKeptFlow) bool {
+	err := KeptFlows(d.FlowCache, func(_ int, _ uint32, k *DatapathCachedFlow) bool {
 		if k.Way[0].Packets != 0 || k.Way[1].Packets != 0 {
 			p[k.Key()] = append(p[k.Key()], *k)
 		}

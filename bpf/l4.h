@@ -3,8 +3,7 @@
 #ifndef MYELIN_L4_H
 #define MYELIN_L4_H
 
-#include "../bpf/cpu.h"
-#include "../fragment/fragment.h"
+#include "fragment.h"
 
 #define L4_EXTENSIONS 6
 #define L4_TCP_FLAGS 13 /* offset of the flags in a TCP header */
@@ -278,7 +277,7 @@ APART int l4_parse_any(struct __sk_buff *skb)
 		return 0;
 	pkt->proto = w.proto;
 	if (w.fragment == FRAGMENT_FIRST)
-		fragment_keep(pkt, w.id, w.off + l4_size(w.proto) - w.start);
+		fragment_store(pkt, w.id, w.off + l4_size(w.proto) - w.start);
 	return 0;
 }
 

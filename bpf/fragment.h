@@ -5,8 +5,7 @@
 #ifndef MYELIN_FRAGMENT_H
 #define MYELIN_FRAGMENT_H
 
-#include "../bpf/packet.h"
-#include "../drop/drop.h"
+#include "cpu.h"
 
 /*
  * Where a packet's row is: each pod has 2^FRAGMENT_POD_BITS of its own, and all wires together 2^FRAGMENT_WIRE_BITS, so that a flood of fragments takes rows of
@@ -59,7 +58,7 @@ INLINE __u32 fragment_proto(const struct packet *pkt)
 }
 
 /* Remembers the first fragment's layer 4, whose header ends at the given byte of the fragmentable part. */
-INLINE void fragment_keep(const struct packet *pkt, __be32 id, __u16 header)
+INLINE void fragment_store(const struct packet *pkt, __be32 id, __u16 header)
 {
 	struct fragment_key k = fragment_key(pkt, id);
 	struct fragment_row v = { .src = pkt->src, .dst = pkt->dst, .id = id, .sport = pkt->sport, .dport = pkt->dport, .header = header, .proto = pkt->proto };

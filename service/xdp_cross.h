@@ -3,7 +3,7 @@
 #ifndef MYELIN_XDP_CROSS_H
 #define MYELIN_XDP_CROSS_H
 
-#include "xdpwrite.h"
+#include "xdp_write.h"
 
 /* Writes ports and checksum, whose pseudo header becomes one of the other family, before anything moves. One way through for each, as in xdp_write_ip. */
 INLINE bool xdp_cross_l4(struct xdp_md *ctx, const struct packet *pkt, const struct rewrite *to, bool ipv4)
@@ -56,19 +56,19 @@ INLINE bool xdp_cross4(struct xdp_md *ctx, const struct cpu *c)
 }
 
 /*
- * Makes the CPU's packet one of the other family, with the ends of the CPU's rewrite and the path's Ethernet header. Returns 1; 0 if nothing was changed; -1 if
- * it can't go on as it is. Cost: per packet of such a flow.
+ * Makes the CPU's packet one of the other family, with the ends of the CPU's rewrite and the path's Ethernet header. Cost: per packet of
+ * such a flow.
  */
-APART int xdp_cross(struct xdp_md *ctx)
+APART enum xdp_written xdp_cross(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
 	bool done;
 
 	if (!c || !(c->pkt.family == 4 ? xdp_cross_l4(ctx, &c->pkt, &c->to, true) : xdp_cross_l4(ctx, &c->pkt, &c->to, false)))
-		return 0;
+		return XDP_UNCHANGED;
 	c->pkt.ttl--;
 	done = c->pkt.family == 4 ? xdp_cross6(ctx, c) : xdp_cross4(ctx, c);
-	return done ? 1 : -1;
+	return done ? XDP_WRITTEN : XDP_BROKEN;
 }
 
 #endif

@@ -68,7 +68,7 @@ func keptIs(row, pending uint64) func(testing.TB, *world) {
 		for _, f := range rowsIn[DatapathFlowKey, DatapathFlow](t, w.Flows) {
 			known += f.Side[0].Packets + f.Side[1].Packets
 		}
-		must(t, KeptFlows(w.KeptFlows, func(_ int, _ uint32, k *DatapathKeptFlow) bool {
+		must(t, KeptFlows(w.FlowCache, func(_ int, _ uint32, k *DatapathCachedFlow) bool {
 			more += uint64(k.Way[0].Packets) + uint64(k.Way[1].Packets)
 			return true
 		}))
@@ -83,11 +83,11 @@ func agesKept(t testing.TB, w *world) {
 	t.Helper()
 	now, err := readJiffies()
 	must(t, err)
-	must(t, KeptFlows(w.KeptFlows, func(cpu int, i uint32, _ *DatapathKeptFlow) bool {
-		var rows []DatapathKeptFlow
-		must(t, w.KeptFlows.Lookup(i, &rows))
-		rows[cpu].Until = uint32(now) - 1
-		must(t, w.KeptFlows.Put(i, rows))
+	must(t, KeptFlows(w.FlowCache, func(cpu int, i uint32, _ *DatapathCachedFlow) bool {
+		var rows []DatapathCachedFlow
+		must(t, w.FlowCache.Lookup(i, &rows))
+		rows[cpu].ValidUntil = uint32(now) - 1
+		must(t, w.FlowCache.Put(i, rows))
 		return true
 	}))
 }

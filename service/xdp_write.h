@@ -5,6 +5,13 @@
 
 #include "cross.h"
 
+/* What became of a frame that XDP rewrites. */
+enum xdp_written {
+	XDP_UNCHANGED, /* the stack gets it as it came */
+	XDP_WRITTEN,
+	XDP_BROKEN, /* it was changed in part, and must be dropped */
+};
+
 /* By how much a sum changes where is takes the place of was: a few additions, which a call of bpf_csum_diff costs several times. */
 INLINE __u64 csum_change(__u32 was, __u32 is)
 {
@@ -85,14 +92,14 @@ INLINE bool xdp_write_eth(struct xdp_md *ctx, const struct path *p, __be16 type)
 }
 
 /* Makes the packet what it becomes, with the path's Ethernet header. Cost: per packet. */
-INLINE bool xdp_write(struct xdp_md *ctx, struct cpu *c)
+INLINE enum xdp_written xdp_write(struct xdp_md *ctx, struct cpu *c)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
 	if (!(c->pkt.family == 4 ? xdp_write_ip(data, end, &c->pkt, &c->to, true) : xdp_write_ip(data, end, &c->pkt, &c->to, false)))
-		return false;
+		return XDP_UNCHANGED;
 	xdp_write_macs(data, &c->path);
-	return true;
+	return XDP_WRITTEN;
 }
 
 #endif

@@ -1,43 +1,44 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Asking policies about a flow: when it begins, and when what they said may have changed. Its row keeps the answer, for both directions. */
-#ifndef MYELIN_JUDGE_H
-#define MYELIN_JUDGE_H
+#ifndef MYELIN_ENFORCE_H
+#define MYELIN_ENFORCE_H
 
-#include "../policy/policy.h"
+#include "../bpf/inner.h"
 #include "../icmp/trim.h"
+#include "../policy/policy.h"
 #include "connection.h"
 
 /* Makes the CPU's packet, on the CPU's path, what policies are asked about: it begins a flow, or answers one. */
-INLINE void judge_ask(struct cpu *c, bool reply)
+INLINE void policy_context_init(struct cpu *c, bool reply)
 {
-	struct policy_ask *ask = &c->ask;
+	struct policy_context *policy = &c->policy;
 	const struct packet *pkt = &c->pkt;
 
-	ask->reply = reply;
-	ask->proto = pkt->proto;
-	ask->src = reply ? pkt->dst : pkt->src;
-	ask->dst = reply ? pkt->src : pkt->dst;
-	ask->src_slot = reply ? c->path.dst_slot : c->path.src_slot;
-	ask->dst_slot = reply ? c->path.src_slot : c->path.dst_slot;
+	policy->reply = reply;
+	policy->proto = pkt->proto;
+	policy->src = reply ? pkt->dst : pkt->src;
+	policy->dst = reply ? pkt->src : pkt->dst;
+	policy->src_slot = reply ? c->path.dst_slot : c->path.src_slot;
+	policy->dst_slot = reply ? c->path.src_slot : c->path.dst_slot;
 	/* What answers an ICMP message has a type of its own, which no rule needs to name. */
-	ask->port = proto_is_icmp(pkt->proto) ? (reply ? l4_icmp_question(pkt->family, pkt->icmp_type) : pkt->icmp_type) : bpf_ntohs(reply ? pkt->sport : pkt->dport);
+	policy->port = proto_is_icmp(pkt->proto) ? (reply ? l4_icmp_question(pkt->family, pkt->icmp_type) : pkt->icmp_type) : bpf_ntohs(reply ? pkt->sport : pkt->dport);
 }
 
 /* What becomes of what a policy denies: 0 if it goes on all the same. */
-INLINE int judge_outcome(struct __sk_buff *skb, struct cpu *c, int outcome)
+INLINE int enforce_result(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
-	if (outcome && c->ask.audit) {
+	if (outcome && c->policy.audit) {
 		count(skb, c, FORWARD_AUDIT);
 		return 0;
 	}
-	return outcome && c->ask.cut && config.policy_cut == CUT_LEAVE ? 0 : outcome;
+	return outcome && c->policy.cut && config.policy_cut == CUT_LEAVE ? 0 : outcome;
 }
 
 /* The same, noted in the row of the flow that policies were asked about. */
-INLINE int judge_note(struct __sk_buff *skb, struct cpu *c, struct flow *f, int outcome)
+INLINE int enforce_flow_result(struct __sk_buff *skb, struct cpu *c, struct flow *f, int outcome)
 {
-	outcome = judge_outcome(skb, c, outcome);
-	flow_judged(c, f);
+	outcome = enforce_result(skb, c, outcome);
+	flow_set_verdict(c, f);
 	f->flags &= ~FLOW_DENIED;
 	if (outcome)
 		f->flags |= FLOW_DENIED;
@@ -49,7 +50,7 @@ INLINE int judge_note(struct __sk_buff *skb, struct cpu *c, struct flow *f, int 
  * a pod's error only if the packet was for the pod. No more of the quote goes on than what names the flow. Returns 0 or a
  * drop reason. Slow path.
  */
-INLINE int judge_error(struct __sk_buff *skb, struct cpu *c)
+INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 {
 	struct inner *in = &c->inner;
 	struct flow *f;
@@ -59,10 +60,10 @@ INLINE int judge_error(struct __sk_buff *skb, struct cpu *c)
 		return DROP_ICMP_UNRELATED;
 	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
 	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (!f || f->flags & FLOW_DENIED || f->judged != c->path.epoch || flow_expired(f, in->proto)) {
-		judge_ask(c, false);
-		c->ask.cut = false;
-		outcome = judge_outcome(skb, c, policy_judge(&c->ask));
+	if (!f || f->flags & FLOW_DENIED || f->policy_epoch != c->path.epoch || flow_expired(f, in->proto)) {
+		policy_context_init(c, false);
+		c->policy.cut = false;
+		outcome = enforce_result(skb, c, policy_lookup(&c->policy));
 		if (outcome)
 			return outcome;
 	}
@@ -70,7 +71,7 @@ INLINE int judge_error(struct __sk_buff *skb, struct cpu *c)
 }
 
 /* Whether what policies deny the endpoint is only reported. */
-INLINE bool judge_audits(__u16 slot)
+INLINE bool policy_audits(__u16 slot)
 {
 	__u32 key = slot;
 	struct endpoint_policy *e = slot ? bpf_map_lookup_elem(&policies, &key) : NULL;
@@ -82,7 +83,7 @@ INLINE bool judge_audits(__u16 slot)
  * Asks about the CPU's TCP segment, on the CPU's path, which has no row and is no SYN: by the side that opened its connection. Returns 0 or a drop reason.
  * Slow path.
  */
-APART int judge_segment(struct __sk_buff *skb)
+APART int enforce_segment(struct __sk_buff *skb)
 {
 	enum connection_side side;
 	struct cpu *c = cpu_this();
@@ -91,23 +92,23 @@ APART int judge_segment(struct __sk_buff *skb)
 	if (!c)
 		return DROP_POLICY_NO_RULE;
 	side = connection_side(skb, c);
-	c->ask.cut = side != SEGMENT_OF_NONE;
-	judge_ask(c, side == SEGMENT_OF_ACCEPTOR || side == SEGMENT_OF_EITHER);
+	c->policy.cut = side != SEGMENT_OF_NONE;
+	policy_context_init(c, side == SEGMENT_OF_ACCEPTOR || side == SEGMENT_OF_EITHER);
 	if (side == SEGMENT_OF_NONE)
-		return judge_audits(c->path.src_slot) || judge_audits(c->path.dst_slot) ? 0 : DROP_NO_CONNECTION;
-	outcome = policy_judge(&c->ask);
+		return policy_audits(c->path.src_slot) || policy_audits(c->path.dst_slot) ? 0 : DROP_NO_CONNECTION;
+	outcome = policy_lookup(&c->policy);
 	if (outcome || side != SEGMENT_OF_EITHER)
-		return judge_outcome(skb, c, outcome);
+		return enforce_result(skb, c, outcome);
 	/* The peer's next segment makes the row, unless the sender might have opened the connection itself. */
-	judge_ask(c, false);
-	c->ask.cut = false;
-	outcome = judge_outcome(skb, c, policy_judge(&c->ask));
-	judge_ask(c, true);
+	policy_context_init(c, false);
+	c->policy.cut = false;
+	outcome = enforce_result(skb, c, policy_lookup(&c->policy));
+	policy_context_init(c, true);
 	return outcome ? DROP_NO_CONNECTION : 0;
 }
 
 /* The row with the CPU's key, if it is one of a flow that is not over. */
-INLINE struct flow *judge_row(const struct cpu *c)
+INLINE struct flow *enforce_entry(const struct cpu *c)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, &c->key);
 
@@ -122,7 +123,7 @@ INLINE struct flow *judge_row(const struct cpu *c)
  * Asks about the CPU's packet, on the CPU's path, of the flow whose row, if it is known, has the CPU's key, unless the row has the answer. Returns 0 or a
  * drop reason. Cost: per flow.
  */
-APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
+APART int enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 {
 	struct cpu *c = cpu_this();
 	struct flow *f = NULL;
@@ -132,31 +133,31 @@ APART int judge_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 		return DROP_POLICY_NO_RULE;
 	/* A SYN begins a connection, whatever is between the same ports already: an answer that was let in without a row must not open a way back. */
 	if (known && !flow_syn(&c->pkt))
-		f = judge_row(c);
-	c->ask.cut = !!f;
-	if (f && f->judged == c->path.epoch && !(f->flags & FLOW_DENIED)) {
-		c->ask.reply = f->origin != side;
+		f = enforce_entry(c);
+	c->policy.cut = !!f;
+	if (f && f->policy_epoch == c->path.epoch && !(f->flags & FLOW_DENIED)) {
+		c->policy.reply = f->origin != side;
 		return 0;
 	}
-	judge_ask(c, f && f->origin != side);
-	outcome = policy_judge(&c->ask);
-	return f ? judge_note(skb, c, f, outcome) : judge_outcome(skb, c, outcome);
+	policy_context_init(c, f && f->origin != side);
+	outcome = policy_lookup(&c->policy);
+	return f ? enforce_flow_result(skb, c, f, outcome) : enforce_result(skb, c, outcome);
 }
 
 /* The same, but for a TCP segment that has no row and is no SYN: its connection was there before any policy, or its row is gone. */
-INLINE int judge_known(struct __sk_buff *skb, struct cpu *c, int side, bool known)
+INLINE int enforce_any(struct __sk_buff *skb, struct cpu *c, int side, bool known)
 {
-	if (c->pkt.proto == IPPROTO_TCP && !flow_syn(&c->pkt) && !(known && judge_row(c)))
-		return judge_segment(skb);
-	return judge_flow(skb, side, known);
+	if (c->pkt.proto == IPPROTO_TCP && !flow_syn(&c->pkt) && !(known && enforce_entry(c)))
+		return enforce_segment(skb);
+	return enforce_flow(skb, side, known);
 }
 
 /* Asks about the CPU's packet, on the CPU's path, whose side of its row's key this is. Returns 0 or a drop reason. Cost: per flow. */
-INLINE int judge(struct __sk_buff *skb, struct cpu *c, int side)
+INLINE int enforce(struct __sk_buff *skb, struct cpu *c, int side)
 {
 	if (l4_is_icmp_error(&c->pkt))
-		return judge_error(skb, c);
-	return judge_known(skb, c, side, true);
+		return enforce_icmp_error(skb, c);
+	return enforce_any(skb, c, side, true);
 }
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef MYELIN_TUNNEL_SEND_H
 #define MYELIN_TUNNEL_SEND_H
 
-#include "../route/path.h"
+#include "path.h"
 
 /* The host's own packets into the tunnel. */
 INLINE int tunnel_send(struct __sk_buff *skb, struct cpu *c)

@@ -3,7 +3,7 @@
 #ifndef MYELIN_RESET_H
 #define MYELIN_RESET_H
 
-#include "../icmp/icmp.h"
+#include "icmp.h"
 
 struct tcp_head {
 	__be16 sport;
@@ -105,7 +105,7 @@ INLINE int refuse_flow(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
 	bool denied = outcome == DROP_POLICY_DENIED || outcome == DROP_POLICY_NO_RULE;
 
-	if (config.policy && denied && c->ask.cut && config.policy_cut == CUT_RESET && c->pkt.proto == IPPROTO_TCP)
+	if (config.policy && denied && c->policy.cut && config.policy_cut == CUT_RESET && c->pkt.proto == IPPROTO_TCP)
 		return tcp_reset(skb, outcome);
 	return drop(skb, c, outcome);
 }

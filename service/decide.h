@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Deciding a path for what a pod sends, Services included. Slow path. */
+#ifndef MYELIN_SERVICE_DECIDE_H
+#define MYELIN_SERVICE_DECIDE_H
+
+#include "address.h"
+#include "../route/decide.h"
+
+/* What Services have to do with the CPU's path, for which outcome was decided without them. Returns 0 or a drop reason. */
+INLINE int decide_service(struct cpu *c, int outcome)
+{
+	struct path *p = &c->path;
+
+	if (endpoint_uses_services(p->src_slot) || endpoint_uses_services(p->dst_slot))
+		p->flags |= PATH_ANSWERS;
+	if (frontend_address(&c->pkt.dst))
+		p->flags |= PATH_FRONTEND;
+	else if (node_ports_address(&c->pkt.dst))
+		p->flags |= PATH_NODE_PORTS;
+	if (!(p->flags & PATH_FRONTEND))
+		return outcome;
+	/* Most such addresses are nowhere, and no wire need lead there. */
+	if (outcome)
+		p->action = PATH_STACK;
+	return 0;
+}
+
+/* Decides for a packet that a pod sends, into the CPU's path. Returns 0 or a drop reason. */
+APART int decide(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	int outcome;
+
+	if (!c)
+		return DROP_NO_ENDPOINT;
+	outcome = decide_addresses(skb, c);
+	if (outcome)
+		return outcome;
+	outcome = decide_route(skb, c);
+	return config.services ? decide_service(c, outcome) : outcome;
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Policies for flows that packets are translated for: they enforce the client and the backend, whatever the client asked for. */
+#ifndef MYELIN_SERVICE_ENFORCE_H
+#define MYELIN_SERVICE_ENFORCE_H
+
+#include "nat_entry.h"
+#include "../flow/enforce.h"
+
+INLINE __u16 endpoint_slot_of(const struct addr *a)
+{
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, a);
+
+	return e ? e->slot : 0;
+}
+
+/* Asks about the flow whose row has the CPU's key, unless that has the answer. Returns 0 or a drop reason. Cost: per flow. */
+APART int service_enforce(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct policy_context *policy;
+	struct nat_entry *t;
+	int outcome;
+
+	if (!c)
+		return DROP_POLICY_NO_RULE;
+	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
+	if (!t || t->policy_epoch == c->path.epoch)
+		return t ? 0 : DROP_POLICY_NO_RULE;
+	policy = &c->policy;
+	policy->src = t->client;
+	policy->dst = t->backend;
+	policy->src_slot = endpoint_slot_of(&t->client);
+	policy->dst_slot = endpoint_slot_of(&t->backend);
+	policy->port = bpf_ntohs(t->backend_port);
+	policy->proto = c->nat_key.proto;
+	policy->reply = false;
+	policy->cut = t->policy_epoch || t->packets[SIDE_CLIENT] + t->packets[SIDE_BACKEND] > 1; /* it may have begun before any policy was asked */
+	outcome = enforce_result(skb, c, policy_lookup(policy));
+	if (!outcome)
+		t->policy_epoch = c->path.epoch;
+	else if (!policy->cut)
+		bpf_map_delete_elem(&nat_entries, &c->nat_key); /* it doesn't begin */
+	return outcome;
+}
+
+#endif
