@@ -16,7 +16,10 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/config"
+	"myelin/event"
 	"myelin/feature"
+	"myelin/flow"
+	"myelin/flow/tracking"
 	"myelin/gateway"
 	"myelin/host"
 	"myelin/logs"
@@ -52,6 +55,7 @@ type components struct {
 	network    *network
 	own        *ownNode
 	datapath   *datapath
+	flows      *tracking.Tracking
 	policies   *policies
 	endpoints  *endpoints
 	services   *services
@@ -67,18 +71,22 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 	a.identities = &identities{Node: a.Node}
 	a.network = &network{Node: a.Node, progress: &a.progress, xdp: a.xdp}
 	a.own = &ownNode{Node: a.Node, progress: &a.progress, source: a.source, network: a.network}
-	a.datapath = &datapath{Node: a.Node, features: func() []*feature.Feature { return a.list }, names: a.names}
+	a.datapath = &datapath{Node: a.Node, features: func() []*feature.Feature { return a.list }}
+	a.flows = &tracking.Tracking{
+		Node: a.Node, Names: func() event.Names { return a.names() }, Pod: a.podOf,
+		Publish: func(e *event.Raw) { a.datapath.hub.Publish(e) }, NATEntries: a.natEntries,
+	}
 	a.endpoints = &endpoints{Node: a.Node, network: a.network, own: a.own, identities: a.identities}
 	a.policies = &policies{
-		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, datapath: a.datapath, names: a.names,
+		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows, names: a.names,
 	}
-	a.services = &services{Node: a.Node, network: a.network, endpoints: a.endpoints, datapath: a.datapath, names: a.names}
+	a.services = &services{Node: a.Node, network: a.network, endpoints: a.endpoints, flows: a.flows, names: a.names}
 	a.services.server = func() *gateway.Server { return a.server.services }
 	a.policies.services = a.services
 	a.source.policies, a.source.own = a.policies, a.own
 	a.network.own, a.network.endpoints = a.own, a.endpoints
 	a.own.endpoints, a.own.services = a.endpoints, a.services
-	a.datapath.endpoints, a.datapath.services = a.endpoints, a.services
+	a.datapath.services = a.services
 	a.endpoints.policies = a.policies
 	a.list = a.features()
 	return a
@@ -99,6 +107,7 @@ func (a *Agent) features() []*feature.Feature {
 		a.network.tunnelFeature(),
 		a.datapath.feature(),
 		a.datapath.eventsFeature(),
+		a.flows.Feature(),
 		a.network.nodeFeature(),
 		a.policies.feature(),
 		prefilter.Feature(a.Node, prefilter.Params{Groups: a.groups, XDP: a.network.xdpStates}),
@@ -106,6 +115,15 @@ func (a *Agent) features() []*feature.Feature {
 		a.services.feature(),
 		a.cniFeature(),
 	}
+}
+
+func (a *Agent) podOf(slot uint16) string { return a.endpoints.podOf(slot) }
+
+func (a *Agent) natEntries() func() (flow.Usage, error) {
+	if a.services.served == nil {
+		return nil
+	}
+	return a.services.served.Shares.Usage
 }
 
 func (a *Agent) groups() statedb.Table[*policy.Group] { return a.policies.tables.Groups }

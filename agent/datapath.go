@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"myelin/drop"
 	"myelin/event"
 	"myelin/feature"
-	"myelin/flow"
 	"myelin/service"
 )
 
@@ -18,14 +18,11 @@ import (
 // what watches them.
 type datapath struct {
 	*feature.Node
-	features  func() []*feature.Feature
-	names     func() names
-	endpoints *endpoints
-	services  *services
+	features func() []*feature.Feature
+	services *services
 
-	hub       *event.Hub
-	usages    *bpf.Usages
-	collector *flow.Collector
+	hub    *event.Hub
+	usages *bpf.Usages
 }
 
 func (d *datapath) feature() *feature.Feature {
@@ -35,7 +32,7 @@ func (d *datapath) feature() *feature.Feature {
 }
 
 func (d *datapath) eventsFeature() *feature.Feature {
-	return &feature.Feature{Name: "events", Start: d.startEvents, Lists: d.flowLists, Metrics: d.eventMetrics}
+	return &feature.Feature{Name: "events", Start: d.startEvents, Metrics: d.eventMetrics}
 }
 
 // start loads the programs with the settings and map sizes of all features.
@@ -121,17 +118,21 @@ func (d *datapath) sizes() bpf.Sizes {
 	return s
 }
 
-// startEvents creates what watches the datapath: the hub of events, the usage
-// of maps, and the collection of expired conntrack entries.
+// startEvents creates the hub of events and the usage of maps.
 func (d *datapath) startEvents(context.Context) error {
 	d.hub = event.NewHub(d.Log, d.Datapath, drop.Counters{Cpus: d.Datapath.Cpus}.LostEvents)
 	d.usages = &bpf.Usages{Datapath: d.Datapath, Now: time.Now}
-	d.collector = flow.NewCollector(d.Datapath, d.Log)
-	if d.Config.BPF.Events.Trace {
-		d.collector.Ended = d.hub.Publish
-	}
-	index := &flow.PortIndex{Datapath: d.Datapath, Log: d.Log}
-	d.Go("flows", d.collector.Run)
-	d.Go("port index", index.Run)
 	return nil
+}
+
+// eventsLost sums over CPUs.
+func (d *datapath) eventsLost() (lost uint64, err error) {
+	var cpus []bpf.DatapathCpu
+	if err := d.Datapath.Cpus.Lookup(uint32(0), &cpus); err != nil {
+		return 0, fmt.Errorf("read counters: %w", err)
+	}
+	for _, c := range cpus {
+		lost += c.Budget.Lost
+	}
+	return lost, nil
 }

@@ -42,7 +42,7 @@ func (pl *policies) eachDenial(yield func(tableRow) bool) error {
 	if pl.engine == nil {
 		return nil
 	}
-	clock, err := pl.datapath.clock()
+	clock, err := pl.flows.Clock()
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (pl *policies) policyRows(of string) (*feature.List, error) {
 		if err != nil {
 			return err
 		}
-		clock, err := pl.datapath.clock()
+		clock, err := pl.flows.Clock()
 		if err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func (pl *policies) lists() map[string]feature.List {
 		return map[string]feature.List{"policy-drops": drops}
 	}
 	uses := func(yield func(tableRow) bool) error {
-		clock, err := pl.datapath.clock()
+		clock, err := pl.flows.Clock()
 		if err != nil {
 			return err
 		}

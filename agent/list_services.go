@@ -218,7 +218,7 @@ func (sv *services) lists() map[string]feature.List {
 
 // eachServiceFlow calls yield for each flow that packets are translated for.
 func (sv *services) eachServiceFlow(yield func(tableRow) bool) error {
-	clock, err := sv.datapath.clock()
+	clock, err := sv.flows.Clock()
 	if err != nil {
 		return err
 	}

@@ -46,16 +46,6 @@ func (d *datapath) eventMetrics(s feature.Sink) {
 	slow, kernel := d.hub.Lost()
 	s.Counter(name, help, float64(slow), prometheus.Labels{"where": "subscriber"})
 	s.Counter(name, help, float64(kernel), prometheus.Labels{"where": "kernel"})
-	s.Counter("myelin_flows_expired_total", "Flows whose row was deleted since no packet was seen for too long.", float64(d.collector.Expired()), nil)
-	for _, u := range d.conntrack() {
-		labels := prometheus.Labels{"table": u.Table}
-		s.Gauge("myelin_conntrack_entries", "Entries of a conntrack table, as the agent counted last.", float64(u.Entries), labels)
-		s.Gauge("myelin_conntrack_max_entries", "Room in a conntrack table.", float64(u.Max), labels)
-		if u.Most > 0 {
-			labels = prometheus.Labels{"table": u.Table, "pod": u.Pod}
-			s.Gauge("myelin_conntrack_top_entries", "Entries of the pod that has the most of a conntrack table.", float64(u.Most), labels)
-		}
-	}
 }
 
 func (d *datapath) maps(s feature.Sink) {

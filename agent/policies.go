@@ -8,6 +8,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/feature"
+	"myelin/flow/tracking"
 	"myelin/kube"
 	"myelin/kube/crd"
 	"myelin/policy"
@@ -20,7 +21,7 @@ type policies struct {
 	identities *identities
 	endpoints  *endpoints
 	services   *services
-	datapath   *datapath
+	flows      *tracking.Tracking
 	names      func() names
 
 	tables policy.Tables

@@ -107,7 +107,7 @@ func flowName(src, dst event.Party, protocol string) string {
 // eachQuestion calls fn for each flow that has a row, with what policies are
 // asked about it, until it returns false.
 func (pl *policies) eachQuestion(fn func(*flow.Flow, policy.Question) bool) error {
-	clock, err := pl.datapath.clock()
+	clock, err := pl.flows.Clock()
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (pl *policies) currentFlows() (out []policy.Current, err error) {
 	if err != nil || pl.services.services == nil {
 		return out, err
 	}
-	clock, err := pl.datapath.clock()
+	clock, err := pl.flows.Clock()
 	if err != nil {
 		return nil, err
 	}

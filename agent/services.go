@@ -14,6 +14,7 @@ import (
 	"myelin/config"
 	"myelin/feature"
 	"myelin/flow"
+	"myelin/flow/tracking"
 	"myelin/gateway"
 	"myelin/service"
 	"myelin/table"
@@ -46,7 +47,7 @@ type services struct {
 	server    func() *gateway.Server
 	network   *network
 	endpoints *endpoints
-	datapath  *datapath
+	flows     *tracking.Tracking
 	names     func() names
 
 	gateway    *gateway.Gateway  // nil if Services are off

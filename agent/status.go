@@ -62,7 +62,6 @@ func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 	for e := range a.endpoints.table.All(txn) {
 		f.Counts.Endpoints[e.State]++
 	}
-	f.Conntrack = a.datapath.conntrack()
 	f.Services, f.Policies = a.services.status(txn), a.policies.status(txn)
 	f.XDP = a.network.xdpStates()
 	for _, x := range a.list {

@@ -47,9 +47,6 @@ type Facts struct {
 	// were made.
 	EventsLost uint64
 
-	// Conntrack is how full the tables of flows are.
-	Conntrack []Conntrack
-
 	MTU        route.MTU
 	MTUProblem error
 
@@ -170,7 +167,7 @@ func (f *Facts) features() []func(*Facts) Feature {
 	return append(early, []func(*Facts) Feature{
 		(*Facts).ipam,
 		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
-		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).conntrack, (*Facts).neighbours, (*Facts).services, (*Facts).packets, (*Facts).acceleration,
+		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours, (*Facts).services, (*Facts).packets, (*Facts).acceleration,
 		(*Facts).policies,
 		(*Facts).bindProtection, (*Facts).socketTermination, (*Facts).healthCheckPorts,
 		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,

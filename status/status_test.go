@@ -67,7 +67,13 @@ myelin: {nodeName: node1, manifests: /m}
 			{Name: "flows", Type: "LRUHash", Entries: 10, Max: 1000, Bytes: 3 << 20, Adopted: true},
 		},
 		Tables: []Table{{Name: "endpoints", Rows: 2, Done: 2}, {Name: "routes", Rows: 4, Done: 4}},
-		Lines:  []Feature{{Name: "Prefilter", State: Off, Chosen: "off", Wanted: "myelin.policy.prefilter: none", Why: "everybody may come in by a wire"}},
+		Lines: []Feature{
+			{Name: "Prefilter", State: Off, Chosen: "off", Wanted: "myelin.policy.prefilter: none", Why: "everybody may come in by a wire"},
+			{
+				Name: "Conntrack", State: Off, Chosen: "no table", Why: "no feature needs one",
+				Wanted: "bpf.ctTcpMax, bpf.ctAnyMax, bpf.lbMapMax",
+			},
+		},
 	}
 }
 
