@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cilium/statedb"
 	"github.com/vishvananda/netlink"
@@ -45,7 +46,7 @@ func (ep *endpoints) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpo
 		if d.Kind == route.Other || link == nil || unknown[d.Index] {
 			continue
 		}
-		x := status.Device{Name: d.Name, Index: d.Index, Kind: string(d.Kind), Why: d.Why, Driver: d.Driver, MTU: d.MTU, Up: d.Up}
+		x := status.Device{Name: d.Name, Index: d.Index, Kind: string(d.Kind), Why: whyWire(d), Driver: d.Driver, MTU: d.MTU, Up: d.Up}
 		programs, err := hooks.List(handle, link)
 		if err != nil {
 			if _, gone := handle.LinkByIndex(d.Index); gone != nil {
@@ -57,6 +58,18 @@ func (ep *endpoints) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpo
 		list = append(list, x)
 	}
 	return list, strays, nil
+}
+
+// whyWire is why the device is a wire, and which kind of one.
+func whyWire(d *route.Device) string {
+	texts := []string{d.Why}
+	if d.Kind == route.Wire && d.L3 {
+		texts = append(texts, "no link-layer header")
+	}
+	if d.Kind == route.Wire && d.Encrypted() {
+		texts = append(texts, "encrypted")
+	}
+	return strings.Join(texts, "; ")
 }
 
 // wantedHooks are by index of device. Rows that are not yet reconciled have
@@ -97,5 +110,5 @@ func compareHooks(programs []hooks.Program, wanted []bpf.Hook) (have, missing, f
 }
 
 func ours(name string) bool {
-	return slices.Contains([]bpf.Hook{bpf.FromPod, bpf.ToPod, bpf.FromWire, bpf.ToWire, bpf.FromWireXDP}, bpf.Hook(name))
+	return slices.Contains(append(bpf.WireHooks(), bpf.FromPod, bpf.ToPod, bpf.FromWireXDP), bpf.Hook(name))
 }

@@ -29,9 +29,14 @@ const (
 	FromPod     Hook = "from_pod"
 	ToPod       Hook = "to_pod"
 	FromWire    Hook = "from_wire"
+	FromWireL3  Hook = "from_wire_l3" // of a wire without a link-layer header
 	ToWire      Hook = "to_wire"
+	ToWireL3    Hook = "to_wire_l3"
 	FromWireXDP Hook = "from_wire_xdp"
 )
+
+// WireHooks are the hooks of wires that attach to tc.
+func WireHooks() []Hook { return []Hook{FromWire, FromWireL3, ToWire, ToWireL3} }
 
 // clsactPriority leaves room before us for those who must see packets first.
 const clsactPriority = 100
@@ -52,7 +57,10 @@ type Attacher struct {
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	a := &Attacher{
 		Mode: TCX, dir: filepath.Join(d.dir, "links"), maps: &d.DatapathObjects,
-		programs: map[Hook]*ebpf.Program{FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, ToWire: d.ToWire, FromWireXDP: d.FromWireXdp},
+		programs: map[Hook]*ebpf.Program{
+			FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, FromWireL3: d.FromWireL3, ToWire: d.ToWire, ToWireL3: d.ToWireL3,
+			FromWireXDP: d.FromWireXdp,
+		},
 	}
 	if noTCX {
 		a.Mode, a.Why = Clsact, "bpf.enableTCX is false"
@@ -73,7 +81,7 @@ func probeTCX() error {
 }
 
 // ingress reports on which side of the device the hook is.
-func (h Hook) ingress() bool { return h == FromPod || h == FromWire }
+func (h Hook) ingress() bool { return h == FromPod || h == FromWire || h == FromWireL3 }
 
 // Attach makes the hook's program the one on the device, in place of an older one of ours without a gap. It is idempotent.
 // The first TCX link on a device takes as long as a grace period of RCU, 7 to 20 ms (tcx_link_prog_attach), and the kernel

@@ -182,6 +182,11 @@ INLINE bool addr_is_zero(const struct addr *a)
 	return !a->d[0] && !a->d[1];
 }
 
+INLINE bool mac_is_zero(const struct mac *a)
+{
+	return !*(const __u32 *)a->b && !*(const __u16 *)(a->b + 4);
+}
+
 INLINE bool mac_equal(const struct mac *a, const __u8 *b)
 {
 	return *(const __u32 *)a->b == *(const __u32 *)b && *(const __u16 *)(a->b + 4) == *(const __u16 *)(b + 4);

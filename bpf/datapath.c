@@ -8,6 +8,7 @@
 #include "../route/decide.h"
 #include "../neighbour/neighbour.h"
 #include "../route/tunnel_send.h"
+#include "ethernet.h"
 #include "vlan.h"
 #include "../flow/flow.h"
 #include "../nat/nat.h"
@@ -35,6 +36,18 @@ INLINE int drop_unparsed(struct __sk_buff *skb, struct cpu *c, int parsed)
 	default:
 		return drop(skb, c, DROP_UNSUPPORTED_L2);
 	}
+}
+
+/* The kernel has no memory for the Ethernet header of a packet that comes without one. */
+INLINE int drop_unpushed(struct __sk_buff *skb, enum hook hook)
+{
+	struct cpu *c = cpu_this();
+
+	if (!c)
+		return TC_ACT_SHOT;
+	packet_reset(&c->pkt, skb->ifindex, hook);
+	packet_unparsed(&c->pkt, PARSED_OTHER);
+	return drop(skb, c, DROP_REWRITE);
 }
 
 /* Sends a pod's packet along the CPU's path: from the node's address where it goes to the world, with a row where every flow has one. */
@@ -115,7 +128,8 @@ int from_pod(struct __sk_buff *skb)
 		if ((verdict = from_pod_decide(skb)) != TC_ACT_UNSPEC)
 			return verdict;
 		/* By way of the kernel's neighbour table, which so notices that the neighbour is in use. */
-		return from_pod_follow(skb, c, c->path.action == PATH_WIRE ? PATH_RESOLVE : c->path.action);
+		path_via_neighbour(&c->path);
+		return from_pod_follow(skb, c, c->path.action);
 	}
 	if (unlikely(!path_mac_matches(skb, &p->path)))
 		return drop_spoofed(skb, c, &p->path);
@@ -215,7 +229,7 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (!e || e->flags & ENDPOINT_HOST)
 		return from_wire_pass(skb, c);
 	decide_wire_pod(c, e);
-	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
+	if (tunnel_device(skb))
 		c->path.via = c->outer;
 	if (c->path.flags) {
 		path_store(c, config.wire_any);
@@ -233,8 +247,7 @@ INLINE int from_wire_non_ip(struct __sk_buff *skb, struct cpu *c, int parsed)
 }
 
 /* What a wire, or the tunnel, brings. */
-SEC("tc")
-int from_wire(struct __sk_buff *skb)
+INLINE int wire_receive(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	bool tagged = skb->vlan_present;
@@ -267,6 +280,21 @@ int from_wire(struct __sk_buff *skb)
 	return path_follow(skb, c, &p->path, WIRE_ACTION, HOOK_FROM_WIRE);
 }
 
+SEC("tc")
+int from_wire(struct __sk_buff *skb)
+{
+	return wire_receive(skb);
+}
+
+/* The same for wires without a link-layer header. */
+SEC("tc")
+int from_wire_l3(struct __sk_buff *skb)
+{
+	if (!ethernet_carries(skb))
+		return TC_ACT_OK;
+	return ethernet_push(skb) ? wire_receive(skb) : drop_unpushed(skb, HOOK_FROM_WIRE);
+}
+
 /* What the host itself sends to a pod. Attached where every flow has a row, where packets are translated for Services, and where policies are enforced. */
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
@@ -291,19 +319,18 @@ int to_pod(struct __sk_buff *skb)
  * What leaves by a wire. Attached to the tunnel's device, whose packets from the host need a node to go to; in legacy routing, to masquerade; and where the
  * host itself is a backend for clients outside, or has policies.
  */
-SEC("tc")
-int to_wire(struct __sk_buff *skb)
+INLINE int wire_send(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int outcome;
 
-	if (config.tunnel && skb->cb[0] == TUNNEL_KEY_SET && skb->ifindex == config.tunnel_ifindex)
+	if (skb->cb[0] == TUNNEL_KEY_SET && tunnel_device(skb))
 		return TC_ACT_OK;
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.host_policy && tracking && (outcome = host_enforce(skb, true)))
 		return drop(skb, c, outcome);
-	if (config.tunnel && skb->ifindex == config.tunnel_ifindex)
+	if (tunnel_device(skb))
 		return tunnel_send(skb, c);
 	outcome = config.services ? service_from_host(skb) : NEXT_CONTINUE;
 	if (outcome == NEXT_CONTINUE)
@@ -313,6 +340,24 @@ int to_wire(struct __sk_buff *skb)
 	if (!outcome && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
 	return outcome >= NEXT_DROP ? drop(skb, c, outcome) : pass(skb, c);
+}
+
+SEC("tc")
+int to_wire(struct __sk_buff *skb)
+{
+	return wire_send(skb);
+}
+
+/* The same for wires without a link-layer header. */
+SEC("tc")
+int to_wire_l3(struct __sk_buff *skb)
+{
+	int verdict;
+
+	if (skb->cb[0] == ETHERNET_POPPED || !ethernet_carries(skb))
+		return TC_ACT_OK;
+	verdict = ethernet_push(skb) ? wire_send(skb) : drop_unpushed(skb, HOOK_TO_WIRE);
+	return verdict == TC_ACT_OK ? ethernet_pop(skb) : verdict;
 }
 
 /* What a device brings, before the kernel makes a packet of it: who may not come in, and flows of Services that only pass through this node. All else goes on to from_wire. */
@@ -330,66 +375,25 @@ int from_wire_xdp(struct xdp_md *ctx)
 	return length ? xdp_translate(ctx, c, length) : XDP_PASS;
 }
 
-/* What applications ask for, and what they are told that they talk to. Attached to the cgroup of all pods and of the host. */
-SEC("cgroup/connect4")
-int connect4(struct bpf_sock_addr *ctx)
-{
-	return socket_connect4(ctx);
-}
+#define SOCKET_HOOK(name, function) \
+	SEC("cgroup/" #name) \
+	int name(struct bpf_sock_addr *ctx) \
+	{ \
+		return function(ctx); \
+	}
 
-SEC("cgroup/connect6")
-int connect6(struct bpf_sock_addr *ctx)
-{
-	return socket_connect6(ctx);
-}
+/* Where applications connect or send to, and which peer they are told. Attached to the cgroup of all pods and of the host. */
+SOCKET_HOOK(connect4, socket_connect4)
+SOCKET_HOOK(connect6, socket_connect6)
+SOCKET_HOOK(sendmsg4, socket_connect4)
+SOCKET_HOOK(sendmsg6, socket_connect6)
+SOCKET_HOOK(recvmsg4, socket_peername4)
+SOCKET_HOOK(recvmsg6, socket_peername6)
+SOCKET_HOOK(getpeername4, socket_peername4)
+SOCKET_HOOK(getpeername6, socket_peername6)
 
-SEC("cgroup/sendmsg4")
-int sendmsg4(struct bpf_sock_addr *ctx)
-{
-	return socket_connect4(ctx);
-}
-
-SEC("cgroup/sendmsg6")
-int sendmsg6(struct bpf_sock_addr *ctx)
-{
-	return socket_connect6(ctx);
-}
-
-SEC("cgroup/recvmsg4")
-int recvmsg4(struct bpf_sock_addr *ctx)
-{
-	return socket_peername4(ctx);
-}
-
-SEC("cgroup/recvmsg6")
-int recvmsg6(struct bpf_sock_addr *ctx)
-{
-	return socket_peername6(ctx);
-}
-
-SEC("cgroup/getpeername4")
-int getpeername4(struct bpf_sock_addr *ctx)
-{
-	return socket_peername4(ctx);
-}
-
-SEC("cgroup/getpeername6")
-int getpeername6(struct bpf_sock_addr *ctx)
-{
-	return socket_peername6(ctx);
-}
-
-/* What the host's own processes want to listen on. Attached where node ports are protected. */
-SEC("cgroup/bind4")
-int bind4(struct bpf_sock_addr *ctx)
-{
-	return bind_protect4(ctx);
-}
-
-SEC("cgroup/bind6")
-int bind6(struct bpf_sock_addr *ctx)
-{
-	return bind_protect6(ctx);
-}
+/* Which ports the host's own processes bind. Attached where node ports are protected. */
+SOCKET_HOOK(bind4, bind_protect4)
+SOCKET_HOOK(bind6, bind_protect6)
 
 char _license[] SEC("license") = "Dual BSD/GPL";

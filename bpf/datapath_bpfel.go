@@ -856,8 +856,16 @@ type DatapathWire struct {
 	Addr4 DatapathAddr
 	Addr6 DatapathAddr
 	Mtu   uint32
-	_     [4]byte
+	Flags uint32
 }
+
+type DatapathWireFlag uint32
+
+const (
+	DatapathWireFlagWIRE_TUNNEL    DatapathWireFlag = 1
+	DatapathWireFlagWIRE_L3        DatapathWireFlag = 2
+	DatapathWireFlagWIRE_ENCRYPTED DatapathWireFlag = 4
+)
 
 // Names of all BPF objects in the ELF.
 //
@@ -903,6 +911,7 @@ const (
 	DatapathProgConnect6        = "connect6"
 	DatapathProgFromPod         = "from_pod"
 	DatapathProgFromWire        = "from_wire"
+	DatapathProgFromWireL3      = "from_wire_l3"
 	DatapathProgFromWireXdp     = "from_wire_xdp"
 	DatapathProgGetpeername4    = "getpeername4"
 	DatapathProgGetpeername6    = "getpeername6"
@@ -912,6 +921,7 @@ const (
 	DatapathProgSendmsg6        = "sendmsg6"
 	DatapathProgToPod           = "to_pod"
 	DatapathProgToWire          = "to_wire"
+	DatapathProgToWireL3        = "to_wire_l3"
 	DatapathVarBackendSetFlag   = "_backend_set_flag"
 	DatapathVarEndpointFlag     = "_endpoint_flag"
 	DatapathVarEndpointSlot     = "_endpoint_slot"
@@ -939,6 +949,7 @@ const (
 	DatapathVarShareKind        = "_share_kind"
 	DatapathVarSocketOutcome    = "_socket_outcome"
 	DatapathVarTunnelMode       = "_tunnel_mode"
+	DatapathVarWireFlag         = "_wire_flag"
 	DatapathVarConfig           = "config"
 	DatapathVarEpochs           = "epochs"
 	DatapathVarListening        = "listening"
@@ -1000,6 +1011,7 @@ type DatapathProgramSpecs struct {
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	FromPod      *ebpf.ProgramSpec `ebpf:"from_pod"`
 	FromWire     *ebpf.ProgramSpec `ebpf:"from_wire"`
+	FromWireL3   *ebpf.ProgramSpec `ebpf:"from_wire_l3"`
 	FromWireXdp  *ebpf.ProgramSpec `ebpf:"from_wire_xdp"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
@@ -1009,6 +1021,7 @@ type DatapathProgramSpecs struct {
 	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
 	ToPod        *ebpf.ProgramSpec `ebpf:"to_pod"`
 	ToWire       *ebpf.ProgramSpec `ebpf:"to_wire"`
+	ToWireL3     *ebpf.ProgramSpec `ebpf:"to_wire_l3"`
 }
 
 // DatapathMapSpecs contains maps before they are loaded into the kernel.
@@ -1082,6 +1095,7 @@ type DatapathVariableSpecs struct {
 	ShareKind       *ebpf.VariableSpec `ebpf:"_share_kind"`
 	SocketOutcome   *ebpf.VariableSpec `ebpf:"_socket_outcome"`
 	TunnelMode      *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
+	WireFlag        *ebpf.VariableSpec `ebpf:"_wire_flag"`
 	Config          *ebpf.VariableSpec `ebpf:"config"`
 	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
 	Listening       *ebpf.VariableSpec `ebpf:"listening"`
@@ -1221,6 +1235,7 @@ type DatapathVariables struct {
 	ShareKind       *ebpf.Variable `ebpf:"_share_kind"`
 	SocketOutcome   *ebpf.Variable `ebpf:"_socket_outcome"`
 	TunnelMode      *ebpf.Variable `ebpf:"_tunnel_mode"`
+	WireFlag        *ebpf.Variable `ebpf:"_wire_flag"`
 	Config          *ebpf.Variable `ebpf:"config"`
 	Epochs          *ebpf.Variable `ebpf:"epochs"`
 	Listening       *ebpf.Variable `ebpf:"listening"`
@@ -1244,6 +1259,7 @@ type DatapathPrograms struct {
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	FromPod      *ebpf.Program `ebpf:"from_pod"`
 	FromWire     *ebpf.Program `ebpf:"from_wire"`
+	FromWireL3   *ebpf.Program `ebpf:"from_wire_l3"`
 	FromWireXdp  *ebpf.Program `ebpf:"from_wire_xdp"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
@@ -1253,6 +1269,7 @@ type DatapathPrograms struct {
 	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
 	ToPod        *ebpf.Program `ebpf:"to_pod"`
 	ToWire       *ebpf.Program `ebpf:"to_wire"`
+	ToWireL3     *ebpf.Program `ebpf:"to_wire_l3"`
 }
 
 func (p *DatapathPrograms) Close() error {
@@ -1263,6 +1280,7 @@ func (p *DatapathPrograms) Close() error {
 		p.Connect6,
 		p.FromPod,
 		p.FromWire,
+		p.FromWireL3,
 		p.FromWireXdp,
 		p.Getpeername4,
 		p.Getpeername6,
@@ -1272,6 +1290,7 @@ func (p *DatapathPrograms) Close() error {
 		p.Sendmsg6,
 		p.ToPod,
 		p.ToWire,
+		p.ToWireL3,
 	)
 }
 

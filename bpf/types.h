@@ -6,6 +6,7 @@
 /* Kept in the object's type information, from which the Go side takes its constants. */
 const enum endpoint_flag *_endpoint_flag __attribute__((unused));
 const enum endpoint_slot *_endpoint_slot __attribute__((unused));
+const enum wire_flag *_wire_flag __attribute__((unused));
 const enum prefix_flag *_prefix_flag __attribute__((unused));
 const enum flow_flag *_flow_flag __attribute__((unused));
 const enum flow_seconds *_flow_seconds __attribute__((unused));

@@ -137,7 +137,7 @@ func TestDump(t *testing.T) {
 	for name, want := range map[string]string{
 		"xdp_wires":     "1 | 1",
 		"source_ranges": "service=4 prefix=fd00::/8 | 1",
-		"nat_entries":  "port=80 proto=17 | clientport=80 backendid=5 tcpflags=0000",
+		"nat_entries":   "port=80 proto=17 | clientport=80 backendid=5 tcpflags=0000",
 		"endpoints":     "10.0.1.2 | ifindex=7 slot=2 podmac=02:00:00:00:00:01",
 		"pod_links":     "7 | addr6=fd00::2 endpoint.ifindex=7 endpoint.slot=2 endpoint.podmac=02:00:00:00:00:01",
 		"epochs":        "9 | 1",

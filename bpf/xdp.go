@@ -44,7 +44,10 @@ func (a *Attacher) AttachXDP(d XDPDevice, mode XDPMode) XDPState {
 
 func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
 	var refused error
-	if mode == XDPNative {
+	switch {
+	case d.L3 && mode != XDPNone:
+		refused = errL3
+	case mode == XDPNative:
 		refused = d.sends()
 	}
 	if mode == XDPNone || refused != nil {

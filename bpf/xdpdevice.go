@@ -15,7 +15,11 @@ type XDPDevice struct {
 	Index int
 	Type  string // as "ip -d link" names it
 	Ports []int  // of a bond: indexes of its devices, by which frames come in
+	L3    bool   // it has no link-layer header
 }
+
+// errL3 is a device whose packets the XDP program can't parse.
+var errL3 = errors.New("it has no link-layer header")
 
 // errNoTaker is a veth of which nobody would hear what XDP sends.
 var errNoTaker = errors.New("its other end takes no frames of XDP: switch gro on there (ethtool -K DEVICE gro on), or attach an XDP program")

@@ -177,7 +177,7 @@ APART int icmp_refuse(struct __sk_buff *skb, __u32 why, __u32 mtu)
 	verdict = drop(skb, c, why);
 	if (!answer || !icmp_turn(skb, &c->pkt, why, mtu))
 		return verdict;
-	if (config.tunnel && skb->ifindex == config.tunnel_ifindex && !tunnel_key_turn(skb))
+	if (tunnel_device(skb) && !tunnel_key_turn(skb))
 		return verdict;
 	count(skb, c, REPLY_ICMP);
 	return bpf_redirect(skb->ifindex, 0);

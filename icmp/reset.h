@@ -94,7 +94,7 @@ APART int tcp_reset(struct __sk_buff *skb, __u32 why)
 	verdict = drop(skb, c, why);
 	if (c->pkt.tcp_flags & TCP_RST || c->pkt.fragment != FRAGMENT_NONE || !reset_turn(skb, &c->pkt))
 		return verdict;
-	if (config.tunnel && skb->ifindex == config.tunnel_ifindex && !tunnel_key_turn(skb))
+	if (tunnel_device(skb) && !tunnel_key_turn(skb))
 		return verdict;
 	count(skb, c, REPLY_RESET);
 	return bpf_redirect(skb->ifindex, 0);

@@ -83,16 +83,21 @@ func derive(s state) (d desired) {
 // wire says what a device is to the datapath.
 func (s state) wire(v *route.Device) *Wire {
 	w := &Wire{Index: v.Index, Name: v.Name, Tunnel: v.Kind == route.Tunnel, Type: v.Type, MTU: v.MTU, Status: reconciler.StatusPending()}
-	w.Hooks = []bpf.Hook{bpf.FromWire}
+	w.L3, w.Encrypted = v.L3, v.Encrypted()
+	receive, send := bpf.FromWire, bpf.ToWire
+	if w.L3 {
+		receive, send = bpf.FromWireL3, bpf.ToWireL3
+	}
+	w.Hooks = []bpf.Hook{receive}
 	if v.Type == "bond" {
 		w.Ports = s.portsOf(v.Index)
 	}
 	if w.Tunnel {
-		w.Hooks = append(w.Hooks, bpf.ToWire)
+		w.Hooks = append(w.Hooks, send)
 		return w
 	}
 	if s.serves || s.HostPolicy || (s.Legacy && (s.Masquerade4 || s.Masquerade6)) {
-		w.Hooks = append(w.Hooks, bpf.ToWire)
+		w.Hooks = append(w.Hooks, send)
 	}
 	w.IPv4 = s.sourceOn(v, netip.Addr.Is4)
 	w.IPv6 = s.sourceOn(v, netip.Addr.Is6)

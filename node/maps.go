@@ -104,8 +104,20 @@ type wireOps struct {
 	xdp      bpf.XDPMode
 }
 
+// flags are the kinds of the wire, as the datapath has them.
+func (w *Wire) flags() (f uint32) {
+	for flag, is := range map[bpf.DatapathWireFlag]bool{
+		bpf.DatapathWireFlagWIRE_TUNNEL: w.Tunnel, bpf.DatapathWireFlagWIRE_L3: w.L3, bpf.DatapathWireFlagWIRE_ENCRYPTED: w.Encrypted,
+	} {
+		if is {
+			f |= uint32(flag)
+		}
+	}
+	return f
+}
+
 func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, w *Wire) error {
-	row := bpf.DatapathWire{Addr4: bpf.Addr(w.IPv4), Addr6: bpf.Addr(w.IPv6), Mtu: uint32(w.MTU)}
+	row := bpf.DatapathWire{Addr4: bpf.Addr(w.IPv4), Addr6: bpf.Addr(w.IPv6), Mtu: uint32(w.MTU), Flags: w.flags()}
 	if err := put(o.datapath.Wires, o.epochs, uint32(w.Index), row); err != nil {
 		return fmt.Errorf("write wire %s: %w", w.Name, err)
 	}
@@ -123,7 +135,7 @@ func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 			return err
 		}
 	}
-	for _, h := range []bpf.Hook{bpf.FromWire, bpf.ToWire} {
+	for _, h := range bpf.WireHooks() {
 		if wanted[h] {
 			continue
 		}
@@ -141,12 +153,11 @@ func (o *wireOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revis
 			return remove(o.datapath.Wires, o.epochs, uint32(w.Index))
 		}
 	}
-	return errors.Join(
-		remove(o.datapath.Wires, o.epochs, uint32(w.Index)),
-		o.datapath.Attacher.Detach(bpf.FromWire, w.Name, w.Index),
-		o.datapath.Attacher.Detach(bpf.ToWire, w.Name, w.Index),
-		o.detachXDP(w),
-	)
+	errs := []error{remove(o.datapath.Wires, o.epochs, uint32(w.Index)), o.detachXDP(w)}
+	for _, h := range bpf.WireHooks() {
+		errs = append(errs, o.datapath.Attacher.Detach(h, w.Name, w.Index))
+	}
+	return errors.Join(errs...)
 }
 
 func (o *wireOps) detachXDP(w *Wire) error {

@@ -33,6 +33,10 @@ type Wire struct {
 	Name  string `json:"name"`
 	// Tunnel: the device of packets in VXLAN; it is no wire to masquerade to.
 	Tunnel bool `json:"tunnel"`
+	// L3: it has no link-layer header, as WireGuard, IPIP and TUN devices.
+	L3 bool `json:"l3,omitempty"`
+	// Encrypted: what leaves by it is encrypted.
+	Encrypted bool `json:"encrypted,omitempty"`
 	// Type is as "ip -d link" names it.
 	Type string `json:"type"`
 	// Ports are the indexes of a bond's devices, sorted.
@@ -66,12 +70,12 @@ func (a *Address) Equal(o *Address) bool {
 
 // Equal compares what is wanted.
 func (w *Wire) Equal(o *Wire) bool {
-	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.IPv4 == o.IPv4 && w.IPv6 == o.IPv6 && w.MTU == o.MTU &&
+	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.L3 == o.L3 && w.Encrypted == o.Encrypted && w.IPv4 == o.IPv4 && w.IPv6 == o.IPv6 && w.MTU == o.MTU &&
 		w.Type == o.Type && slices.Equal(w.Ports, o.Ports) && slices.Equal(w.Hooks, o.Hooks)
 }
 
 func (w *Wire) xdp() bpf.XDPDevice {
-	return bpf.XDPDevice{Name: w.Name, Index: w.Index, Type: w.Type, Ports: w.Ports}
+	return bpf.XDPDevice{Name: w.Name, Index: w.Index, Type: w.Type, Ports: w.Ports, L3: w.L3}
 }
 
 // Equal compares what is wanted.

@@ -4,6 +4,7 @@
 #define MYELIN_PREFILTER_H
 
 #include "../drop/drop.h"
+#include "../tunnel/tunnel.h"
 #include "policy.h"
 
 /* Single addresses, and prefixes; the longest decides. 0: may come in, else the number of the list that has it. */
@@ -70,7 +71,7 @@ APART int prefilter_xdp(struct xdp_md *ctx)
 /* Whether tc drops what a wire brings; what the tunnel brings was looked at by its outer source, and tagged frames XDP does not look at. */
 INLINE bool prefilter_tc(const struct __sk_buff *skb, const struct packet *pkt, bool tagged)
 {
-	return (!prefiltered || tagged) && !(config.tunnel && skb->ifindex == config.tunnel_ifindex) && denylist_matches(&pkt->src);
+	return (!prefiltered || tagged) && !tunnel_device(skb) && denylist_matches(&pkt->src);
 }
 
 #endif

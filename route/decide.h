@@ -98,7 +98,7 @@ INLINE bool decide_source(const struct __sk_buff *skb, const struct cpu *c, cons
 {
 	if (!config.tunnel)
 		return true;
-	return skb->ifindex == config.tunnel_ifindex ? decide_tunnel_source(c) : decide_plain_source(c, e && !(e->flags & ENDPOINT_HOST));
+	return tunnel_device(skb) ? decide_tunnel_source(c) : decide_plain_source(c, e && !(e->flags & ENDPOINT_HOST));
 }
 
 /* What flows between the endpoints need, in flags of a path. */
@@ -181,9 +181,11 @@ INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 	}
 	c->snat = pkt->family == 4 ? w->addr4 : w->addr6;
 	p->mtu = f.mtu_result > 1 ? f.mtu_result : w->mtu;
-	p->action = rc == BPF_FIB_LKUP_RET_NO_NEIGH ? PATH_RESOLVE : PATH_WIRE;
-	__builtin_memcpy(&p->dmac, f.dmac, ETH_ALEN);
-	__builtin_memcpy(&p->smac, f.smac, ETH_ALEN);
+	p->action = rc == BPF_FIB_LKUP_RET_NO_NEIGH && !(w->flags & WIRE_L3) ? PATH_RESOLVE : PATH_WIRE;
+	if (!(w->flags & WIRE_L3)) {
+		__builtin_memcpy(&p->dmac, f.dmac, ETH_ALEN);
+		__builtin_memcpy(&p->smac, f.smac, ETH_ALEN);
+	}
 	if (f.family == AF_INET)
 		addr_map4(&p->via, f.ipv4_dst);
 	else

@@ -47,6 +47,7 @@ type Device struct {
 	Up        bool             `json:"up"`                  // administratively up
 	Carrier   bool             `json:"carrier"`             // operational state is up or unknown
 	IsVLAN    bool             `json:"isVLAN,omitempty"`
+	L3        bool             `json:"l3,omitempty"`     // no link-layer header: WireGuard, IPIP, TUN
 	Master    int              `json:"master,omitempty"` // index of the bridge or bond that it is a port of
 }
 
@@ -56,8 +57,11 @@ func (d *Device) Equal(o *Device) bool {
 		d.Driver == o.Driver && d.MTU == o.MTU && bytes.Equal(d.MAC, o.MAC) &&
 		slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Gateways, o.Gateways) &&
 		d.Default4 == o.Default4 && d.Default6 == o.Default6 &&
-		d.Up == o.Up && d.Carrier == o.Carrier && d.IsVLAN == o.IsVLAN && d.Master == o.Master
+		d.Up == o.Up && d.Carrier == o.Carrier && d.IsVLAN == o.IsVLAN && d.L3 == o.L3 && d.Master == o.Master
 }
+
+// Encrypted reports whether the device encrypts what it transmits.
+func (d *Device) Encrypted() bool { return d.Type == "wireguard" }
 
 // OnLink reports whether address is in a prefix of the device, so that a
 // packet to it needs no gateway.

@@ -104,6 +104,7 @@ func (d *devices) convert(link netlink.Link, old Device) Device {
 		Up:      a.RawFlags&unix.IFF_UP != 0,
 		Carrier: a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown,
 		IsVLAN:  link.Type() == "vlan",
+		L3:      layer3(a.EncapType),
 		Master:  a.MasterIndex,
 	}
 	if kind, _ := (selection{}).classify(&row); kind == Pod {
@@ -116,6 +117,12 @@ func (d *devices) convert(link netlink.Link, old Device) Device {
 		row.Driver = d.driver(row.Name, row.Type)
 	}
 	return row
+}
+
+// layer3 reports whether devices of the link type have no link-layer header: those that the kernel transmits without one
+// (dev_is_mac_header_xmit).
+func layer3(encapType string) bool {
+	return slices.Contains([]string{"none", "ipip", "tunnel6", "sit", "gre", "void", "ppp", "unknown519" /* ARPHRD_RAWIP */, "unknown823" /* ARPHRD_IP6GRE */}, encapType)
 }
 
 // driver asks by ioctl, which needs no sysfs of the right namespace. Devices

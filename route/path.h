@@ -55,10 +55,17 @@ INLINE struct prefix *prefix_find(const struct addr *a)
 	return bpf_map_lookup_elem(&prefixes, &key);
 }
 
+enum wire_flag {
+	WIRE_TUNNEL = 1,    /* carries packets of pods to other nodes, encapsulated */
+	WIRE_L3 = 2,        /* no link-layer header: WireGuard, IPIP, TUN */
+	WIRE_ENCRYPTED = 4, /* what leaves by it is encrypted */
+};
+
 struct wire {
 	struct addr addr4; /* what pods are masqueraded to; zero: none */
 	struct addr addr6;
-	__u32 mtu; /* bytes of layer 3, where the route says nothing */
+	__u32 mtu;   /* bytes of layer 3, where the route says nothing */
+	__u32 flags; /* enum wire_flag */
 };
 
 /* By ifindex. Slow path only. */
@@ -127,13 +134,19 @@ INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
 /* Whether a decision holds for what the tunnel brings from this node, whose address is the CPU's outer: via is where the source belongs. Cost: per packet. */
 INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c, const struct path *p)
 {
-	return !config.tunnel || skb->ifindex != config.tunnel_ifindex || addr_equal(&p->via, &c->outer);
+	return !tunnel_device(skb) || addr_equal(&p->via, &c->outer);
+}
+
+/* Whether the path leaves by a device without a link-layer header, which has no neighbours: an Ethernet header never has all zeros. */
+INLINE bool path_is_l3(const struct path *p)
+{
+	return mac_is_zero(&p->dmac);
 }
 
 /* The first packet of a decision goes by way of the kernel's neighbour table, which so notices that the neighbour is in use. */
 INLINE void path_via_neighbour(struct path *p)
 {
-	if (p->action == PATH_WIRE)
+	if (p->action == PATH_WIRE && !path_is_l3(p))
 		p->action = PATH_RESOLVE;
 }
 

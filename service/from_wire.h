@@ -14,7 +14,7 @@ INLINE int from_wire_extra(struct __sk_buff *skb, struct cpu *c, bool tagged)
 	int outcome;
 
 	c->unwrapped = false;
-	if (config.tunnel && skb->ifindex == config.tunnel_ifindex) {
+	if (tunnel_device(skb)) {
 		if (skb->pkt_type != PACKET_HOST)
 			bpf_skb_change_type(skb, PACKET_HOST); /* the sending node doesn't know our MAC */
 		tunnel_outer(skb, &c->outer);

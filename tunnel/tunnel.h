@@ -11,6 +11,12 @@
 /* What kernels before 6.0 know of the key: they drop_unparsed more, and newer ones take less. */
 #define TUNNEL_KEY_SIZE offsetof(struct bpf_tunnel_key, local_ipv4)
 
+/* Whether the packet is at the tunnel's device. A constant, so that no packet of another wire pays for a lookup of its kind. Cost: per packet. */
+INLINE bool tunnel_device(const struct __sk_buff *skb)
+{
+	return config.tunnel && skb->ifindex == config.tunnel_ifindex;
+}
+
 /* Says to which node the packet goes. Cost: per packet. */
 INLINE bool tunnel_key_set(struct __sk_buff *skb, const struct addr *node)
 {

@@ -37,6 +37,7 @@ func wireKinds() map[string]wireKind {
 			values: map[string]any{"devices": []string{"eth0", "trunk0"}}, needs: func() string { return noType("link probe0 type vlan id 5") },
 			plug: (*cluster).plugVLAN, status: "tc on eth0, native on trunk0", since: [2]int{6, 3}, tc: true,
 		},
+		"TUN": {values: l3Values(), needs: noTUN, plug: (*cluster).plugTUN, status: "native on eth0, tc on l30", since: [2]int{6, 3}, tc: true},
 		"two": {
 			values: map[string]any{"devices": []string{"eth0", "eth1"}, "autoDirectNodeRoutes": false},
 			plug:   (*cluster).plugSecond, status: "native on eth0, native on eth1", since: [2]int{6, 3},
@@ -50,6 +51,7 @@ func wireKinds() map[string]wireKind {
 //	bond    eth0 of port0 and port1 ══ two ports of the fabric
 //	VLAN    eth0 on trunk0, which is a wire, too ══ a port of the fabric, tagged
 //	two     eth0 ══ fabric, where the world is; eth1 ══ eth1 of node1
+//	TUN     eth0 ══ fabric, where the world is; l30 ══ l30 of node1, without a link-layer header
 func TestWires(t *testing.T) {
 	for name, k := range wireKinds() {
 		t.Run(name, func(t *testing.T) {
