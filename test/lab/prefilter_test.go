@@ -13,7 +13,7 @@ import (
 
 // unwantedGroup is the CiliumCIDRGroup that may not come in.
 func unwantedGroup(prefixes ...string) string {
-	return fmt.Sprintf("apiVersion: cilium.io/v2alpha1\nkind: CiliumCIDRGroup\nmetadata: {name: unwanted}\nspec: {externalCIDRs: [%s]}\n", `"`+strings.Join(prefixes, `", "`)+`"`)
+	return fmt.Sprintf("apiVersion: cilium.io/v2alpha1\nkind: CiliumCIDRGroup\nmetadata: {name: denylist}\nspec: {externalCIDRs: [%s]}\n", `"`+strings.Join(prefixes, `", "`)+`"`)
 }
 
 // TestPrefilter keeps the world out of node1, by name of a group that changes, while node2 and what pods ask of the world go on; tc does it, or XDP.
