@@ -31,15 +31,15 @@ type Sizes struct {
 	Peers, PeerPrefixes uint32
 	PeerClasses         uint32
 	Verdicts            uint32
-	// Unwanted is the number of addresses and prefixes on denylists; the maps shrink to one row without
-	// Settings.Prefilter.
-	Unwanted uint32
 }
 
 // Options of Load.
 type Options struct {
 	Settings Settings
 	Sizes    Sizes
+	// Entries is the number of entries by map, for maps that Sizes does not name. A map is created with one entry if
+	// no feature needs it.
+	Entries map[string]uint32
 	// Dir holds the pins, on a bpffs; it is made if it is not there.
 	Dir string
 	Log *slog.Logger
@@ -106,6 +106,11 @@ func Load(o Options) (*Datapath, error) {
 		return nil, err
 	}
 	o.Settings.Hz = hz
+	for name := range o.Entries {
+		if spec.Maps[name] == nil {
+			return nil, fmt.Errorf("resize map %s: the datapath has no such map", name)
+		}
+	}
 	resize(spec, o)
 	o.Settings.FlowEntries, o.Settings.NatEntryMax = spec.Maps["flows"].MaxEntries,
 		spec.Maps["nat_entries"].MaxEntries
@@ -162,11 +167,12 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 			set(name, 1)
 		}
 	}
-	for _, name := range []string{"denylist", "denylist_prefixes"} {
-		set(name, o.Sizes.Unwanted)
-		if s.Prefilter == 0 {
-			set(name, 1)
-		}
+	for name, n := range o.Entries {
+		set(name, n)
+	}
+	if s.Prefilter == 0 {
+		set("denylist", 1)
+		set("denylist_prefixes", 1)
 	}
 	kept := s.FlowAlways != 0 || s.Policy != 0
 	flows := kept || s.Masquerade4 != 0 || s.Masquerade6 != 0

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"myelin/table"
 )
 
 // Outside are a pod's addresses that no podCIDR of its Node has, as when the
@@ -105,13 +107,8 @@ func NewOffCIDRPods(db *statedb.DB, t Tables) (*OffCIDRPods, error) {
 
 // Run waits until nodes and pods are known, and follows them until ctx ends.
 func (o *OffCIDRPods) Run(ctx context.Context) error {
-	for _, t := range []statedb.TableMeta{o.tables.Nodes, o.tables.Pods} {
-		_, known := t.Initialized(o.db.ReadTxn())
-		select {
-		case <-known:
-		case <-ctx.Done():
-			return nil
-		}
+	if table.WaitInitialized(ctx, o.db, o.tables.Nodes, o.tables.Pods) != nil {
+		return nil
 	}
 	txn := o.db.WriteTxn(o.tables.Pods)
 	pods, err := o.tables.Pods.Changes(txn)
@@ -119,19 +116,13 @@ func (o *OffCIDRPods) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("follow the table of pods: %w", err)
 	}
-	for {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		r := o.db.ReadTxn()
 		changed, more := pods.Next(r)
 		_, moreNodes := o.tables.Nodes.AllWatch(r)
-		if err := o.round(r, changed); err != nil {
-			return err
-		}
-		wait := statedb.NewWatchSet()
-		wait.Add(more, moreNodes)
-		if _, err := wait.Wait(ctx, 0); err != nil {
-			return nil
-		}
-	}
+		w.Add(more, moreNodes)
+		return o.round(r, changed)
+	})
 }
 
 // moved reports whether a node's podCIDRs are others than before.

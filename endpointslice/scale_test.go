@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"myelin/cluster"
+	"myelin/table"
 )
 
 // many makes Services and pods, of which each has the same number of Services
@@ -52,7 +53,7 @@ func (w *world) put(t testing.TB, pod *cluster.Pod, deleted bool) {
 		t.Fatal(err)
 	}
 	txn.Commit()
-	w.round(w.follow)
+	w.round(w.follow, new(table.Watch))
 }
 
 func notReady(pod *cluster.Pod) *cluster.Pod {
@@ -238,6 +239,6 @@ func BenchmarkNew(b *testing.B) {
 		}
 		insert = !insert
 		txn.Commit()
-		w.round(w.follow)
+		w.round(w.follow, new(table.Watch))
 	}
 }

@@ -88,14 +88,11 @@ func New(p Params) (*Node, error) {
 }
 
 func (n *Node) run(ctx context.Context, _ cell.Health) error {
-	for {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		txn := n.params.DB.ReadTxn()
 		nodes, nodesChanged := n.params.Nodes.AllWatch(txn)
 		devices, devicesChanged := n.params.Devices.AllWatch(txn)
-		known, initialized := n.params.Nodes.Initialized(txn)
-		if known {
-			initialized = nil // it is closed, and would be ready for ever
-		}
+		known := w.Initialized(txn, n.params.Nodes)
 		own, ownKnown, ownChanged := n.own(txn)
 		outside := cluster.ReadOutsides(txn, n.params.Outside)
 		serves, servesChanged := n.params.HostServes.State()
@@ -106,21 +103,9 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 		// No kernel is without devices: none means that they were not read yet.
 		complete := known && ownKnown && outside.Unknown == nil && len(s.devices) > 0
 		d := derive(s)
-		if err := n.write(d, complete); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-nodesChanged:
-		case <-devicesChanged:
-		case <-ownChanged:
-		case <-outside.Changed:
-		case <-outside.Unknown:
-		case <-servesChanged:
-		case <-initialized:
-		}
-	}
+		w.Add(nodesChanged, devicesChanged, ownChanged, outside.Changed, outside.Unknown, servesChanged)
+		return n.write(d, complete)
+	})
 }
 
 // own is the row of this node's podCIDRs in force, nil if they are not assigned.

@@ -72,18 +72,11 @@ func New(p Params) (*Tunnels, error) {
 func (t *Tunnels) Close() { t.kernel.Close() }
 
 func (t *Tunnels) run(ctx context.Context, _ cell.Health) error {
-	for {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		changed, done, err := t.derive()
-		if err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-done:
-		}
-	}
+		w.Add(changed, done)
+		return err
+	})
 }
 
 // derive writes the row: new if something else is wanted, and pending again if

@@ -25,7 +25,7 @@ func TestMetrics(t *testing.T) {
 			continue
 		}
 		switch {
-		case strings.HasPrefix(file, "agent/"):
+		case strings.HasPrefix(file, "agent/"), strings.Contains(text, "feature.Sink"):
 			for _, name := range regexp.MustCompile(`"(myelin_[a-z_]+)"`).FindAllStringSubmatch(text, -1) {
 				served[name[1]] = true
 			}
