@@ -83,8 +83,8 @@ struct cpu {
 	/*
 	 * The forwarding decision: being made by decide, from_wire_decide, decide_rewritten, decide_masquerade,
 	 * enforce_to_pod, host_enforce or nat_in, or copied from a forwarding cache entry. Read by path_store,
-	 * path_resolve, policy lookups, conntrack, NAT and Services. Packets whose forwarding cache entry has no flags,
-	 * or whose flow is in the per-CPU flow cache, follow that copy and leave this one as it was.
+	 * path_resolve, policy lookups, conntrack, NAT and Services. Packets that are forwarded by a forwarding cache
+	 * entry without flags, or by the per-CPU flow cache, leave it as it was.
 	 */
 	struct path path;
 	/*

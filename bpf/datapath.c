@@ -79,7 +79,7 @@ APART int from_pod_services(struct __sk_buff *skb, __u32 action)
 	return outcome == NEXT_CONTINUE ? from_pod_forward(skb, action) : service_send(skb, outcome);
 }
 
-/* Forwards a pod's packet along c->path, whose flags say whether it may be for a Service. */
+/* Forwards a pod's packet along c->path. The path's flags say whether it may be for a Service. */
 INLINE int from_pod_follow(struct __sk_buff *skb, struct cpu *c, __u32 action)
 {
 	c->path.action = action;
@@ -174,7 +174,7 @@ APART int from_wire_services(struct __sk_buff *skb)
 	return outcome == NEXT_CONTINUE ? from_wire_forward(skb) : service_send(skb, outcome);
 }
 
-/* Forwards a wire's packet along c->path, whose flags say whether it may be a reply of a Service. */
+/* Forwards a wire's packet along c->path. The path's flags say whether it may be a reply of a Service. */
 INLINE int from_wire_follow(struct __sk_buff *skb, const struct cpu *c)
 {
 	return config.services && c->path.flags & PATH_ANSWERS ? from_wire_services(skb) : from_wire_forward(skb);
@@ -197,7 +197,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	c->pkt.for_host = true;
-	outcome = l4_parse(skb, &c->pkt) ? NEXT_CONTINUE : nat_in(skb); /* other protocols are the host's */
+	outcome = l4_parse(skb, &c->pkt) ? NEXT_CONTINUE : nat_in(skb); /* the host's stack may parse more */
 	if (outcome == NEXT_CONTINUE)
 		return from_wire_pass(skb, c);
 	if (outcome == DROP_TTL)
@@ -207,7 +207,10 @@ APART int from_wire_host(struct __sk_buff *skb)
 	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
-/* Finds a pod, Service or the host. Returns a verdict, or TC_ACT_UNSPEC for a pod if c->path has flags. Slow path. */
+/*
+ * Decides where a wire's packet goes: to a pod, a Service or the host. A decision for a pod goes into the forwarding
+ * cache. Returns a verdict, or TC_ACT_UNSPEC if the packet must follow c->path, which has flags then. Slow path.
+ */
 APART int from_wire_decide(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -309,7 +312,7 @@ int to_pod(struct __sk_buff *skb)
 	if (config.services)
 		outcome = service_to_pod(skb, c);
 	if (config.policy && tracking && outcome == NEXT_CONTINUE)
-		outcome = enforce_to_pod(skb); /* replies of Services are allowed */
+		outcome = enforce_to_pod(skb); /* for a reply of a Service it was done for the request */
 	if (outcome >= NEXT_DROP)
 		return drop(skb, c, outcome);
 	if (config.flow_always || (config.policy && outcome == NEXT_FORWARD && flow_tracked(&c->path)))

@@ -17,8 +17,8 @@ struct l4_head {
 };
 
 #define L4_TCP_TAIL 12      /* offset of the part of a TCP header that is read to find the timestamps option */
-#define L4_TCP_TAIL_FIN 16  /* bytes read of a FIN, whose timestamps option follows the fixed header */
-#define L4_TCP_TAIL_SYN 24  /* bytes read of a SYN, in which other options come first */
+#define L4_TCP_TAIL_FIN 16  /* bytes read of a FIN: its timestamps option follows the fixed header */
+#define L4_TCP_TAIL_SYN 24  /* bytes read of a SYN: other options come first */
 #define L4_TCP_TAIL_WORDS 8 /* minimum length of a header with timestamps, in words */
 
 /*
@@ -172,7 +172,7 @@ INLINE bool l4_is_icmp_error(const struct packet *pkt)
 		pkt->icmp_type == ICMP_TIME_EXCEEDED || pkt->icmp_type == ICMP_PARAMETERPROB);
 }
 
-/* Reads the timestamp of a SYN or FIN whose TCP header is at off. Cost: per SYN and FIN. */
+/* Reads the timestamp of a SYN or FIN. off: its TCP header. Cost: per SYN and FIN. */
 INLINE void l4_read_timestamp(struct __sk_buff *skb, struct packet *pkt, __u32 off)
 {
 	bool syn = pkt->tcp_flags & TCP_SYN;
