@@ -25,7 +25,6 @@ import (
 	"myelin/endpoint/podlink"
 	"myelin/event"
 	"myelin/flow"
-	"myelin/gateway"
 	"myelin/host"
 	"myelin/identity"
 	"myelin/ipam"
@@ -36,6 +35,7 @@ import (
 	"myelin/policy"
 	"myelin/route"
 	"myelin/service"
+	"myelin/serviceapi"
 	"myelin/table"
 	"myelin/tunnel"
 )
@@ -54,14 +54,14 @@ type Agent struct {
 	group     job.Group
 	stopGroup func(context.Context) error
 
-	cluster   cluster.Tables
-	outsiders *cluster.Outsiders
-	policies  policy.Tables
-	engine    *policy.Engine    // nil where policies are not enforced
-	prefilter *policy.Prefilter // nil where everybody may come in
-	gateway   *gateway.Gateway  // nil where Services are off
-	manifests *manifests.Source // nil without a directory
-	kube      *kube.Source      // nil without an API server
+	cluster    cluster.Tables
+	outsiders  *cluster.Outsiders
+	policies   policy.Tables
+	engine     *policy.Engine      // nil where policies are not enforced
+	prefilter  *policy.Prefilter   // nil where everybody may come in
+	serviceAPI *serviceapi.Manager // nil where Services are off
+	manifests  *manifests.Source   // nil without a directory
+	kube       *kube.Source        // nil without an API server
 	// machineKnown is called with the Node that is made of the machine.
 	machineKnown func(statedb.WriteTxn)
 	endpoints    statedb.RWTable[*endpoint.Endpoint]
@@ -151,7 +151,7 @@ func (a *Agent) start(ctx context.Context) error {
 		{"health", a.startHealth},
 		{"tables", a.startTables},
 		{"endpoint slices", a.startSlices},
-		{"gateway", a.startGateway},
+		{"service API", a.startServiceAPI},
 		{"cluster", a.startSource},
 		{"API", a.startServer},
 		{"identities", a.startIdentities},

@@ -61,7 +61,7 @@ func (a *Agent) writeMachine() (known bool, again changes) {
 	txn := a.db.WriteTxn(a.cluster.Nodes)
 	defer txn.Abort()
 	devices, devicesChanged := a.routes.Devices.AllWatch(txn)
-	services, servicesChanged := a.gateway.Services.AllWatch(txn)
+	services, servicesChanged := a.serviceAPI.Services.AllWatch(txn)
 	again = changes{devicesChanged, servicesChanged}
 	node := &cluster.Node{Name: a.config.Myelin.NodeName, Source: "this machine"}
 	for d := range devices {

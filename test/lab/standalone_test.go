@@ -15,28 +15,28 @@ import (
 	"myelin/lab"
 )
 
-// gatewayLab is a load balancer without a cluster, and two machines that serve:
+// standaloneLab is a load balancer without a cluster, and two machines that serve:
 //
 //	  lb 192.168.64.1          server 192.168.64.2       world 198.51.100.1
 //	     fd00:64::1                   fd00:64::2               2001:db8:64::1
 //	      │ agent, clients              │ :8080                  │ :8080
 //	════╧═════════════════════════════╧══════════════════════╧════
-type gatewayLab struct {
+type standaloneLab struct {
 	*cluster
 	node      *lab.Node
 	endServer func() // ends that of node2
 }
 
-func upGateway(t *testing.T, acceleration string) *gatewayLab {
+func upStandalone(t *testing.T, acceleration string) *standaloneLab {
 	t.Helper()
 	c := up(t, setup{nodes: 2, pods: []string{}, values: map[string]any{"loadBalancer.standalone": true, "loadBalancer.acceleration": acceleration}})
-	g := &gatewayLab{cluster: c, node: c.Node("node1")}
+	g := &standaloneLab{cluster: c, node: c.Node("node1")}
 	g.endServer = g.serve("node2")
 	return g
 }
 
 // serve starts a server on a node, which ends with the test or with what is returned.
-func (g *gatewayLab) serve(node string) func() {
+func (g *standaloneLab) serve(node string) func() {
 	g.t.Helper()
 	n := g.Node(node)
 	cmd := n.Command(context.Background(), "myelin", "lab", "serve")
@@ -55,11 +55,11 @@ func (g *gatewayLab) serve(node string) func() {
 }
 
 // run is a command of the command line on the load balancer.
-func (g *gatewayLab) run(args ...string) (string, error) {
+func (g *standaloneLab) run(args ...string) (string, error) {
 	return g.node.Exec(g.t.Context(), append([]string{"myelin"}, args...)...)
 }
 
-func (g *gatewayLab) must(args ...string) string {
+func (g *standaloneLab) must(args ...string) string {
 	g.t.Helper()
 	out, err := g.run(args...)
 	if err != nil {
@@ -69,7 +69,7 @@ func (g *gatewayLab) must(args ...string) string {
 }
 
 // answers are who answered n calls to an address, each once, sorted.
-func (g *gatewayLab) answers(vip netip.AddrPort, n int) string {
+func (g *standaloneLab) answers(vip netip.AddrPort, n int) string {
 	seen := map[string]bool{}
 	for range n {
 		server, err := g.call("node1", "http://"+vip.String()+"/")
@@ -88,7 +88,7 @@ func (g *gatewayLab) answers(vip netip.AddrPort, n int) string {
 }
 
 // allBecome waits until calls to each address are answered by these.
-func (g *gatewayLab) allBecome(want string) {
+func (g *standaloneLab) allBecome(want string) {
 	g.t.Helper()
 	for _, vip := range vips() {
 		eventually(g.t, vip.String(), 15*time.Second, func() error {
@@ -101,7 +101,7 @@ func (g *gatewayLab) allBecome(want string) {
 }
 
 // has waits until a command prints a text; how wide columns are doesn't count.
-func (g *gatewayLab) has(want string, args ...string) {
+func (g *standaloneLab) has(want string, args ...string) {
 	g.t.Helper()
 	eventually(g.t, strings.Join(args, " "), 10*time.Second, func() error {
 		if out := g.must(args...); !strings.Contains(words(out), words(want)) {
@@ -123,7 +123,7 @@ func vips() []netip.AddrPort {
 // it is there after kill -9; who is in maintenance stays so; backends are checked.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
-	g := upGateway(t, "disabled")
+	g := upStandalone(t, "disabled")
 	upsert := []string{"service", "upsert", "web", "--frontend", vips()[0].String() + "/TCP", "--frontend", vips()[1].String() + "/TCP"}
 	for _, of := range []string{"node2", "world"} {
 		for _, f := range []int{4, 6} {
@@ -163,7 +163,7 @@ func TestStandalone(t *testing.T) {
 }
 
 // testMaintenance: a state that is said outlives the agent, which nobody needs for what is known.
-func (g *gatewayLab) testMaintenance() {
+func (g *standaloneLab) testMaintenance() {
 	set := func(state string) {
 		for _, f := range []int{4, 6} {
 			g.must("backend", "set", netip.AddrPortFrom(g.end("node2").addr(f), 8080).String(), "--state", state)
@@ -178,7 +178,7 @@ func (g *gatewayLab) testMaintenance() {
 }
 
 // restart kills the agent and starts it, and wants the same answers all the time.
-func (g *gatewayLab) restart(want string) {
+func (g *standaloneLab) restart(want string) {
 	g.t.Helper()
 	check := func(when string) {
 		g.t.Helper()
@@ -199,7 +199,7 @@ func (g *gatewayLab) restart(want string) {
 }
 
 // testHealth ends the server on node2 and starts it again; an agent that starts meanwhile sends nobody there.
-func (g *gatewayLab) testHealth(upsert []string) {
+func (g *standaloneLab) testHealth(upsert []string) {
 	g.must(append(upsert, "--health-check", "http", "--health-interval", "200ms", "--health-timeout", patience(time.Second).String(), "--health-fall", "2")...)
 	g.has("passing", "backend", "list")
 	g.endServer()
@@ -214,7 +214,7 @@ func (g *gatewayLab) testHealth(upsert []string) {
 }
 
 // testRefused: what is wrong is told by its field, and what is not there by its name.
-func (g *gatewayLab) testRefused() {
+func (g *standaloneLab) testRefused() {
 	for _, c := range []struct {
 		args []string
 		want string

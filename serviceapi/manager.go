@@ -1,4 +1,4 @@
-package gateway
+package serviceapi
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
-	"myelin/gateway/probe"
 	"myelin/service"
+	"myelin/serviceapi/probe"
 )
 
 // Params are what a Gateway needs.
@@ -26,9 +26,9 @@ type Params struct {
 	Now func() time.Time
 }
 
-// Gateway keeps the Services that are programmed by API. It is safe for
+// Manager keeps the Services that are programmed by API. It is safe for
 // concurrent use.
-type Gateway struct {
+type Manager struct {
 	params Params
 	// Services are those that are programmed, Probes what health checks found.
 	Services statedb.RWTable[*Service]
@@ -65,74 +65,74 @@ var (
 // New makes the tables "api-services" and "health-probes" and loads what is
 // kept. The cluster's Services and EndpointSlices don't count as initialized
 // before Run says so. A file that can't be used is logged, and left as it is.
-func New(p Params) (*Gateway, error) {
-	g := &Gateway{params: p, store: store{p.Dir}, failing: map[probeKey]bool{}, unknown: map[probeKey]bool{}, stale: map[string]bool{},
+func New(p Params) (*Manager, error) {
+	m := &Manager{params: p, store: store{p.Dir}, failing: map[probeKey]bool{}, unknown: map[probeKey]bool{}, stale: map[string]bool{},
 		wake: make(chan struct{}, 1), settled: make(chan struct{})}
-	g.runner = probe.NewRunner(probe.Params[probeKey]{Ask: probe.Ask, Report: g.report, Parallel: parallel})
+	m.runner = probe.NewRunner(probe.Params[probeKey]{Ask: probe.Ask, Report: m.report, Parallel: parallel})
 	var err1, err2 error
-	g.Services, err1 = statedb.NewTable(p.DB, "api-services", serviceNames())
-	g.Probes, err2 = statedb.NewTable(p.DB, "health-probes", probeKeys(), probeBackends())
+	m.Services, err1 = statedb.NewTable(p.DB, "api-services", serviceNames())
+	m.Probes, err2 = statedb.NewTable(p.DB, "health-probes", probeKeys(), probeBackends())
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, fmt.Errorf("create tables of the API's Services: %w", err)
 	}
-	kept, bad, err := g.store.load()
+	kept, bad, err := m.store.load()
 	if err != nil {
 		return nil, err
 	}
 	for _, err := range bad {
 		p.Log.Error("a Service that was programmed is not served", "error", err)
 	}
-	txn := g.begin()
+	txn := m.begin()
 	defer txn.Abort()
-	g.done = []func(statedb.WriteTxn){
-		p.Tables.Services.RegisterInitializer(txn, "gateway"), p.Tables.Slices.RegisterInitializer(txn, "gateway"),
-		g.Services.RegisterInitializer(txn, "gateway"),
+	m.done = []func(statedb.WriteTxn){
+		p.Tables.Services.RegisterInitializer(txn, "service API"), p.Tables.Slices.RegisterInitializer(txn, "service API"),
+		m.Services.RegisterInitializer(txn, "service API"),
 	}
 	for _, s := range kept {
-		if err := g.apply(txn, s); err != nil {
+		if err := m.apply(txn, s); err != nil {
 			return nil, err
 		}
 	}
 	txn.Commit()
-	return g, nil
+	return m, nil
 }
 
 // begin locks all tables that change together.
-func (g *Gateway) begin() statedb.WriteTxn {
-	return g.params.DB.WriteTxn(g.Services, g.Probes, g.params.Tables.Services, g.params.Tables.Slices)
+func (m *Manager) begin() statedb.WriteTxn {
+	return m.params.DB.WriteTxn(m.Services, m.Probes, m.params.Tables.Services, m.params.Tables.Slices)
 }
 
 // Run checks backends until ctx ends. It must be called once.
-func (g *Gateway) Run(ctx context.Context) error {
-	defer g.runner.Close()
-	g.mu.Lock()
-	for s := range g.Services.All(g.params.DB.ReadTxn()) {
-		g.ask(nil, s)
+func (m *Manager) Run(ctx context.Context) error {
+	defer m.runner.Close()
+	m.mu.Lock()
+	for s := range m.Services.All(m.params.DB.ReadTxn()) {
+		m.ask(nil, s)
 	}
-	g.settle()
-	g.mu.Unlock()
+	m.settle()
+	m.mu.Unlock()
 	late := time.NewTimer(patience)
 	defer late.Stop()
-	settled := g.settled
+	settled := m.settled
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-g.wake:
+		case <-m.wake:
 			time.Sleep(gather)
-			if err := g.flush(); err != nil {
-				g.params.Log.Error("what health checks found is lost", "error", err)
+			if err := m.flush(); err != nil {
+				m.params.Log.Error("what health checks found is lost", "error", err)
 			}
 			continue
 		case <-settled:
 		case <-late.C:
 		}
 		settled = nil
-		txn := g.begin()
-		for _, done := range g.done {
+		txn := m.begin()
+		for _, done := range m.done {
 			done(txn)
 		}
-		g.done = nil
+		m.done = nil
 		txn.Commit()
 	}
 }
@@ -142,116 +142,116 @@ func (g *Gateway) Run(ctx context.Context) error {
 const gather = 10 * time.Millisecond
 
 // flush writes what checks found since the last time to the slices.
-func (g *Gateway) flush() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	txn := g.begin()
+func (m *Manager) flush() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	txn := m.begin()
 	defer txn.Abort()
-	for name := range g.stale {
-		if s, _, ok := g.Services.Get(txn, byName(name)); ok {
-			if err := g.writeSlices(txn, s); err != nil {
+	for name := range m.stale {
+		if s, _, ok := m.Services.Get(txn, byName(name)); ok {
+			if err := m.writeSlices(txn, s); err != nil {
 				return fmt.Errorf("write EndpointSlices of Service %s: %w", name, err)
 			}
 		}
 	}
 	txn.Commit()
-	for _, key := range g.answered {
-		delete(g.unknown, key)
+	for _, key := range m.answered {
+		delete(m.unknown, key)
 	}
-	clear(g.stale)
-	g.answered = nil
-	g.settle()
+	clear(m.stale)
+	m.answered = nil
+	m.settle()
 	return nil
 }
 
 // settle tells Run when nothing is unknown any more.
-func (g *Gateway) settle() {
-	if len(g.unknown) > 0 {
+func (m *Manager) settle() {
+	if len(m.unknown) > 0 {
 		return
 	}
 	select {
-	case <-g.settled:
+	case <-m.settled:
 	default:
-		close(g.settled)
+		close(m.settled)
 	}
 }
 
 // Counts are how many answers of backends were good and bad since the start.
-func (g *Gateway) Counts() (passed, failed uint64) { return g.runner.Counts() }
+func (m *Manager) Counts() (passed, failed uint64) { return m.runner.Counts() }
 
 // Upsert programs a Service under its name, whatever that was before; Created
 // is kept, or now. What is wrong with it is cluster.FieldErrors; a frontend of
 // another Service is an error that wraps ErrTaken. When it returns, the Service
 // is on the disk and in the tables.
-func (g *Gateway) Upsert(s *Service) (created bool, err error) {
+func (m *Manager) Upsert(s *Service) (created bool, err error) {
 	if err := check(s); err != nil {
 		return false, err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	txn := g.params.DB.ReadTxn()
-	for other := range g.Services.All(txn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	txn := m.params.DB.ReadTxn()
+	for other := range m.Services.All(txn) {
 		for i, f := range s.Frontends {
 			if other.Name != s.Name && slices.Contains(other.Frontends, f) {
 				return false, fmt.Errorf("frontends[%d]: %s %w: it is %s's", i, f, ErrTaken, other.Name)
 			}
 		}
 	}
-	old, _, known := g.Services.Get(txn, byName(s.Name))
+	old, _, known := m.Services.Get(txn, byName(s.Name))
 	next := *s
-	if next.Created = g.params.Now().UTC(); known {
+	if next.Created = m.params.Now().UTC(); known {
 		if next.Created = old.Created; old.equal(&next) {
 			return false, nil
 		}
 	}
-	return !known, g.put(old, &next)
+	return !known, m.put(old, &next)
 }
 
 // put keeps a Service, and then has it served.
-func (g *Gateway) put(old, next *Service) error {
-	if err := g.store.write(next); err != nil {
+func (m *Manager) put(old, next *Service) error {
+	if err := m.store.write(next); err != nil {
 		return err
 	}
-	txn := g.begin()
+	txn := m.begin()
 	defer txn.Abort()
-	if err := g.apply(txn, next); err != nil {
+	if err := m.apply(txn, next); err != nil {
 		return err
 	}
 	txn.Commit()
-	g.ask(old, next)
+	m.ask(old, next)
 	return nil
 }
 
 // Delete forgets a Service; one that isn't there is an error that wraps
 // ErrUnknown.
-func (g *Gateway) Delete(name string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	old, _, ok := g.Services.Get(g.params.DB.ReadTxn(), byName(name))
+func (m *Manager) Delete(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old, _, ok := m.Services.Get(m.params.DB.ReadTxn(), byName(name))
 	if !ok {
 		return fmt.Errorf("name: Service %s %w", name, ErrUnknown)
 	}
-	if err := g.store.remove(name); err != nil {
+	if err := m.store.remove(name); err != nil {
 		return err
 	}
-	txn := g.begin()
+	txn := m.begin()
 	defer txn.Abort()
-	if err := g.withdraw(txn, old); err != nil {
+	if err := m.withdraw(txn, old); err != nil {
 		return err
 	}
 	txn.Commit()
-	g.ask(old, nil)
+	m.ask(old, nil)
 	return nil
 }
 
 // SetWeight gives a backend another weight, in the Service of that name, or
 // without a name in all that have it. Where none has it, the error wraps
 // ErrUnknown.
-func (g *Gateway) SetWeight(name string, backend service.L4Addr, weight uint16) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (m *Manager) SetWeight(name string, backend service.L4Addr, weight uint16) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	found := false
-	for s := range g.Services.All(g.params.DB.ReadTxn()) {
+	for s := range m.Services.All(m.params.DB.ReadTxn()) {
 		at := s.backend(backend.AddrPort)
 		if name != "" && s.Name != name || at < 0 || s.protocol() != backend.Protocol {
 			continue
@@ -263,7 +263,7 @@ func (g *Gateway) SetWeight(name string, backend service.L4Addr, weight uint16) 
 		next := *s
 		next.Backends = slices.Clone(s.Backends)
 		next.Backends[at].Weight = weight
-		if err := g.put(s, &next); err != nil {
+		if err := m.put(s, &next); err != nil {
 			return err
 		}
 	}
@@ -278,12 +278,12 @@ func (g *Gateway) SetWeight(name string, backend service.L4Addr, weight uint16) 
 
 // ask makes the runner check the backends of next instead of those of old;
 // either may be nil.
-func (g *Gateway) ask(old, next *Service) {
+func (m *Manager) ask(old, next *Service) {
 	want := map[probeKey]bool{}
 	if next != nil && next.Check != nil {
 		for _, b := range next.Backends {
 			want[next.probe(b)] = true
-			g.runner.Set(next.probe(b), &probe.Job{Backend: b.Address, Check: *next.Check})
+			m.runner.Set(next.probe(b), &probe.Job{Backend: b.Address, Check: *next.Check})
 		}
 	}
 	if old == nil {
@@ -291,12 +291,12 @@ func (g *Gateway) ask(old, next *Service) {
 	}
 	for _, b := range old.Backends {
 		if key := old.probe(b); !want[key] {
-			g.runner.Set(key, nil)
-			delete(g.unknown, key)
-			delete(g.failing, key)
+			m.runner.Set(key, nil)
+			delete(m.unknown, key)
+			delete(m.failing, key)
 		}
 	}
-	g.settle()
+	m.settle()
 }
 
 func (s *Service) probe(b Backend) probeKey {
@@ -305,13 +305,13 @@ func (s *Service) probe(b Backend) probeKey {
 
 // report takes what a check found. It may be of a Service that is another one
 // by now.
-func (g *Gateway) report(key probeKey, job probe.Job, passing bool, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	txn := g.params.DB.WriteTxn(g.Probes)
+func (m *Manager) report(key probeKey, job probe.Job, passing bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	txn := m.params.DB.WriteTxn(m.Probes)
 	defer txn.Abort()
-	s, _, ok1 := g.Services.Get(txn, byName(key.service))
-	old, _, ok2 := g.Probes.Get(txn, probeKeys().Query(key))
+	s, _, ok1 := m.Services.Get(txn, byName(key.service))
+	old, _, ok2 := m.Probes.Get(txn, probeKeys().Query(key))
 	if !ok1 || !ok2 || s.Check == nil || *s.Check != job.Check {
 		return
 	}
@@ -324,20 +324,20 @@ func (g *Gateway) report(key probeKey, job probe.Job, passing bool, err error) {
 		next.Error = err.Error()
 	}
 	if next.Health != old.Health {
-		next.Since = g.params.Now().UTC()
+		next.Since = m.params.Now().UTC()
 	}
-	if _, _, err := g.Probes.Insert(txn, &next); err != nil {
-		g.params.Log.Error("what a health check found is lost", "service", s.Name, "backend", key.backend, "error", err)
+	if _, _, err := m.Probes.Insert(txn, &next); err != nil {
+		m.params.Log.Error("what a health check found is lost", "service", s.Name, "backend", key.backend, "error", err)
 		return
 	}
 	txn.Commit()
 	if (old.Health == Failing) != (next.Health == Failing) {
-		g.stale[s.Name], g.failing[key] = true, next.Health == Failing
-		g.params.Log.Info("health of a backend changed", "service", s.Name, "backend", key.backend, "health", next.Text())
+		m.stale[s.Name], m.failing[key] = true, next.Health == Failing
+		m.params.Log.Info("health of a backend changed", "service", s.Name, "backend", key.backend, "health", next.Text())
 	}
-	g.answered = append(g.answered, key)
+	m.answered = append(m.answered, key)
 	select {
-	case g.wake <- struct{}{}:
+	case m.wake <- struct{}{}:
 	default:
 	}
 }

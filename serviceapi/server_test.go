@@ -1,4 +1,4 @@
-package gateway
+package serviceapi
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func dial(t *testing.T, w *world) (client apiv1.ServicesClient, stopping chan st
 	}
 	stopping = make(chan struct{})
 	s := grpc.NewServer()
-	apiv1.RegisterServicesServer(s, &Server{DB: w.db, Gateway: w.Gateway, Services: w.services, Stopping: stopping})
+	apiv1.RegisterServicesServer(s, &Server{DB: w.db, Manager: w.Manager, Services: w.services, Stopping: stopping})
 	go s.Serve(l)
 	t.Cleanup(s.Stop)
 	conn, err := api.Dial(socket)

@@ -1,4 +1,4 @@
-package gateway
+package serviceapi
 
 import (
 	"context"
@@ -16,13 +16,13 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
-	"myelin/gateway/probe"
 	"myelin/service"
+	"myelin/serviceapi/probe"
 )
 
 // world is a Gateway with what serves its Services, as an agent has them.
 type world struct {
-	*Gateway
+	*Manager
 	db       *statedb.DB
 	services *service.Services
 	stop     func()
@@ -49,7 +49,7 @@ func start(t *testing.T, dir string) *world {
 	ended := make(chan error, 2)
 	go func() { ended <- g.Run(ctx) }()
 	go func() { ended <- services.Run(ctx) }()
-	w := &world{Gateway: g, db: db, services: services}
+	w := &world{Manager: g, db: db, services: services}
 	w.stop = func() {
 		cancel()
 		for range 2 {

@@ -1,11 +1,11 @@
-package gateway
+package serviceapi
 
 import (
 	"net/netip"
 	"testing"
 	"time"
 
-	"myelin/gateway/probe"
+	"myelin/serviceapi/probe"
 )
 
 // TestManyFail: what many backends answer at once is written at once. Nobody listens at any of them.

@@ -2,7 +2,7 @@
 // Kubernetes: it keeps them in files, checks the health of their backends, and
 // writes them as rows of the cluster's tables, so that they are served as all
 // others are.
-package gateway
+package serviceapi
 
 import (
 	"net/netip"
@@ -15,8 +15,8 @@ import (
 	"github.com/cilium/statedb/index"
 
 	"myelin/cluster"
-	"myelin/gateway/probe"
 	"myelin/service"
+	"myelin/serviceapi/probe"
 )
 
 // Service is what is programmed under a name. Rows are immutable.

@@ -1,4 +1,4 @@
-package gateway
+package serviceapi
 
 import (
 	"cmp"
@@ -8,8 +8,8 @@ import (
 	"time"
 
 	apiv1 "myelin/api/v1"
-	"myelin/gateway/probe"
 	"myelin/service"
+	"myelin/serviceapi/probe"
 )
 
 // fromProto reads a request. What can't be read is cluster.FieldErrors; what

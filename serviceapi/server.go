@@ -1,4 +1,4 @@
-package gateway
+package serviceapi
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 type Server struct {
 	apiv1.UnimplementedServicesServer
 	DB       *statedb.DB
-	Gateway  *Gateway
+	Manager  *Manager
 	Services *service.Services
 	// Stopping is closed when streams must end.
 	Stopping <-chan struct{}
@@ -54,13 +54,13 @@ func (s *Server) Upsert(_ context.Context, r *apiv1.UpsertServiceRequest) (*apiv
 	if err != nil {
 		return nil, answer(err)
 	}
-	created, err := s.Gateway.Upsert(svc)
+	created, err := s.Manager.Upsert(svc)
 	return &apiv1.UpsertServiceResponse{Created: created}, answer(err)
 }
 
 // Delete implements apiv1.ServicesServer.
 func (s *Server) Delete(_ context.Context, r *apiv1.DeleteServiceRequest) (*apiv1.DeleteServiceResponse, error) {
-	return &apiv1.DeleteServiceResponse{}, answer(s.Gateway.Delete(r.GetName()))
+	return &apiv1.DeleteServiceResponse{}, answer(s.Manager.Delete(r.GetName()))
 }
 
 // List implements apiv1.ServicesServer.
@@ -71,7 +71,7 @@ func (s *Server) List(context.Context, *apiv1.ListServicesRequest) (*apiv1.ListS
 // list is all Services with what becomes of them.
 func (s *Server) list(txn statedb.ReadTxn) []*apiv1.Service {
 	var list []*apiv1.Service
-	for svc := range s.Gateway.Services.All(txn) {
+	for svc := range s.Manager.Services.All(txn) {
 		p := toProto(svc)
 		if row, _, ok := s.Services.Desired.Services.Get(txn, service.ByKey(svc.Key())); ok {
 			p.Id, p.Problems = row.ID, row.Problems
@@ -95,7 +95,7 @@ func (s *Server) backend(txn statedb.ReadTxn, svc *Service, b Backend, p *apiv1.
 			}
 		}
 	}
-	if row, _, ok := s.Gateway.Probes.Get(txn, probeKeys().Query(key)); ok {
+	if row, _, ok := s.Manager.Probes.Get(txn, probeKeys().Query(key)); ok {
 		p.Health = row.Text()
 	}
 }
@@ -140,8 +140,8 @@ func (s *Server) Watch(_ *apiv1.WatchServicesRequest, stream grpc.ServerStreamin
 // changes is what to wait for: all that list reads.
 func (s *Server) changes(txn statedb.ReadTxn) *statedb.WatchSet {
 	set := statedb.NewWatchSet()
-	_, programmed := s.Gateway.Services.AllWatch(txn)
-	_, probes := s.Gateway.Probes.AllWatch(txn)
+	_, programmed := s.Manager.Services.AllWatch(txn)
+	_, probes := s.Manager.Probes.AllWatch(txn)
 	_, computed := s.Services.Desired.Services.AllWatch(txn)
 	_, backends := s.Services.Desired.Backends.AllWatch(txn)
 	set.Add(programmed, probes, computed, backends)
@@ -199,7 +199,7 @@ func (s *Server) SetBackend(_ context.Context, r *apiv1.SetBackendRequest) (*api
 		return nil, status.Errorf(codes.NotFound, "backend: no Service has %s", backend)
 	}
 	if r.Weight != nil {
-		if err := s.Gateway.SetWeight(r.GetService(), backend, weight); err != nil {
+		if err := s.Manager.SetWeight(r.GetService(), backend, weight); err != nil {
 			return nil, answer(err)
 		}
 	}

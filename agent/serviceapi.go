@@ -14,24 +14,24 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"myelin/gateway"
 	"myelin/service"
+	"myelin/serviceapi"
 )
 
-// startGateway has the Services that are programmed by API. It comes before the
+// startServiceAPI has the Services that are programmed by API. It comes before the
 // manifests are read, so that Services don't count as complete without.
-func (a *Agent) startGateway(context.Context) error {
+func (a *Agent) startServiceAPI(context.Context) error {
 	if !a.config.Services() {
 		return nil
 	}
 	var err error
-	a.gateway, err = gateway.New(gateway.Params{
+	a.serviceAPI, err = serviceapi.New(serviceapi.Params{
 		DB: a.db, Tables: a.cluster, Dir: filepath.Join(a.config.Myelin.RunDir, "services"), Log: a.log, Now: time.Now,
 	})
 	if err != nil {
 		return err
 	}
-	a.group.Add(job.OneShot("gateway", func(ctx context.Context, _ cell.Health) error { return a.gateway.Run(ctx) }))
+	a.group.Add(job.OneShot("service-api", func(ctx context.Context, _ cell.Health) error { return a.serviceAPI.Run(ctx) }))
 	return nil
 }
 
@@ -61,12 +61,12 @@ func (s *server) gateStream(srv any, stream grpc.ServerStream, info *grpc.Stream
 // healthOf is what health checks say of a backend, worst first; empty where
 // none asks.
 func (a *Agent) healthOf(txn statedb.ReadTxn, backend service.L4Addr) string {
-	if a.gateway == nil {
+	if a.serviceAPI == nil {
 		return ""
 	}
 	text := ""
-	for p := range a.gateway.Probes.List(txn, gateway.ProbesByBackend(backend)) {
-		if text == "" || p.Health == gateway.Failing {
+	for p := range a.serviceAPI.Probes.List(txn, serviceapi.ProbesByBackend(backend)) {
+		if text == "" || p.Health == serviceapi.Failing {
 			text = p.Text()
 		}
 	}
@@ -75,7 +75,7 @@ func (a *Agent) healthOf(txn statedb.ReadTxn, backend service.L4Addr) string {
 
 // healthChecks counts what backends answered, and says who passes.
 func (m *metrics) healthChecks(s sink) {
-	g := m.agent.gateway
+	g := m.agent.serviceAPI
 	if g == nil {
 		return
 	}
@@ -85,7 +85,7 @@ func (m *metrics) healthChecks(s sink) {
 	s.counter(name, help, float64(failed), prometheus.Labels{"result": "failed"})
 	for p := range g.Probes.All(m.agent.db.ReadTxn()) {
 		up := 1.0
-		if p.Health == gateway.Failing {
+		if p.Health == serviceapi.Failing {
 			up = 0
 		}
 		s.gauge("myelin_health_check_up", "Whether a backend passes its health check; 1 also before its first answer.", up,
