@@ -35,6 +35,8 @@ import (
 	"myelin/policy"
 	"myelin/route"
 	"myelin/service"
+	"myelin/service/healthcheck"
+	"myelin/service/termination"
 	"myelin/serviceapi"
 	"myelin/table"
 	"myelin/tunnel"
@@ -76,8 +78,8 @@ type Agent struct {
 	served     *flow.Expiry[bpf.DatapathTranslationKey, bpf.DatapathTranslation]
 	sockets    sockets
 	hostServes node.Switch
-	terminator *service.Terminator  // nil where Services are off
-	checks     *service.CheckServer // nil where health check node ports are not served
+	terminator *termination.Terminator // nil where Services are off
+	checks     *healthcheck.Server     // nil where health check node ports are not served
 	epochs     *bpf.Epochs
 	// tunnelIndex is that of the tunnel's device when the programs were loaded,
 	// and loaded all that they were loaded with.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"myelin/service"
+	servicemaps "myelin/service/maps"
 )
 
 // hostPause bounds how often backends are compared with the node's addresses.
@@ -17,7 +17,7 @@ const hostPause = time.Second
 // ports have to be looked up, and whether the host is itself a backend. Then
 // what it sends by its wires is looked at, as its answers to clients outside go
 // in the Service's name.
-func (a *Agent) followHost(ctx context.Context, kernel *service.Kernel) error {
+func (a *Agent) followHost(ctx context.Context, kernel *servicemaps.Kernel) error {
 	var told map[netip.Addr]bool
 	for {
 		txn := a.db.ReadTxn()

@@ -14,6 +14,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/service"
+	"myelin/service/nat"
 )
 
 // serviceOff refuses tables that are not there without Services, so that they
@@ -211,7 +212,7 @@ func (a *Agent) serviceViews() map[string]view {
 		"service-addresses": {(*address)(nil).TableHeader(), serviceAddresses(txn, a.services.Desired)},
 		"service-backends":  {target{}.TableHeader(), a.serviceBackends(txn, a.services.Desired)},
 		"service-details":   {(*details)(nil).TableHeader(), a.serviceDetails(txn, a.services.Desired)},
-		"service-flows":     {(*service.Translation)(nil).TableHeader(), a.eachServiceFlow},
+		"service-flows":     {(*nat.Entry)(nil).TableHeader(), a.eachServiceFlow},
 	}
 }
 
@@ -221,6 +222,6 @@ func (a *Agent) eachServiceFlow(yield func(tableRow) bool) error {
 	if err != nil {
 		return err
 	}
-	services := service.ServiceNames(a.db.ReadTxn(), a.services.Desired)
-	return service.Translations(a.datapath, a.names(), services, clock, func(t *service.Translation) bool { return yield(t) })
+	services := service.Names(a.db.ReadTxn(), a.services.Desired)
+	return nat.Entries(a.datapath, a.names(), services, clock, func(t *nat.Entry) bool { return yield(t) })
 }

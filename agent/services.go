@@ -14,6 +14,11 @@ import (
 
 	"myelin/bpf"
 	"myelin/service"
+	"myelin/service/healthcheck"
+	"myelin/service/maglev"
+	servicemaps "myelin/service/maps"
+	"myelin/service/nat"
+	"myelin/service/termination"
 	"myelin/table"
 )
 
@@ -49,11 +54,11 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if !a.config.Services() {
 		return nil
 	}
-	lastService, lastBackend, err := service.LastNumbers(a.datapath)
+	lastService, lastBackend, err := servicemaps.LastNumbers(a.datapath)
 	if err != nil {
 		return err
 	}
-	held, err := service.HeldAddresses(a.datapath)
+	held, err := servicemaps.HeldAddresses(a.datapath)
 	if err != nil {
 		return err
 	}
@@ -64,16 +69,22 @@ func (a *Agent) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kernel := service.NewKernel(a.datapath)
-	kernel.Maglev = service.MaglevConfig{Size: a.config.Maglev.TableSize, Seed: xxhash.Sum64String(a.config.Maglev.HashSeed)}
-	if err := service.Reconcile(a.log, a.db, a.group, services.Desired, kernel); err != nil {
+	kernel, err := servicemaps.New(servicemaps.Params{
+		Log: a.log, DB: a.db, Tables: services.Desired, Datapath: a.datapath,
+		Maglev: maglev.Config{Size: a.config.Maglev.TableSize, Seed: xxhash.Sum64String(a.config.Maglev.HashSeed)},
+	})
+	if err != nil {
 		return err
 	}
+	kernel.Reconcile(a.group)
 	if err := a.startChecks(services.Desired.Checks); err != nil {
 		return err
 	}
-	a.terminator = service.NewTerminator(a.log, kernel, a.podNamespaces)
-	a.served = service.NewCollector(a.datapath, a.log)
+	a.terminator = termination.New(termination.Params{
+		Log: a.log, Datapath: a.datapath, WaitInitialized: kernel.WaitInitialized, BackendGone: kernel.UDPBackendGone(),
+		Namespaces: a.podNamespaces,
+	})
+	a.served = nat.NewCollector(a.datapath, a.log)
 	a.services, a.server.services.Services = services, services // from now on somebody may ask
 	a.group.Add(
 		job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return services.Run(ctx) }),
@@ -112,7 +123,7 @@ func (a *Agent) startChecks(checks statedb.RWTable[*service.Check]) error {
 	if !a.config.NodePort.EnableHealthCheck {
 		return nil
 	}
-	a.checks = &service.CheckServer{Log: a.log, Listen: net.Listen}
+	a.checks = &healthcheck.Server{Log: a.log, Listen: net.Listen}
 	_, err := table.Register(a.log, a.db, a.group, checks, service.CheckStatus, a.checks)
 	return err
 }

@@ -127,3 +127,6 @@ func (b *Backend) TableRow() []string {
 		strconv.FormatUint(uint64(b.ID), 10), b.L4().String(), b.State.String(), b.Node, b.Zone, strings.Join(uses, " "),
 	}
 }
+
+// BackendStatus is the address of a row's status, as table.Register wants it.
+func BackendStatus(b *Backend) *reconciler.Status { return &b.Status }

@@ -161,7 +161,7 @@ func (b *builder) frontends(p *plan, obj *cluster.Service, pools map[port]*pool,
 			continue
 		}
 		for _, v6 := range families {
-			f.add(NodePort, anyAddress(v6), sp.NodePort)
+			f.add(NodePort, AnyAddress(v6), sp.NodePort)
 		}
 	}
 }

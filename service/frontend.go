@@ -96,15 +96,15 @@ func (a L4Addr) Compare(o L4Addr) int {
 	return cmp.Or(a.AddrPort.Compare(o.AddrPort), cmp.Compare(a.Protocol, o.Protocol))
 }
 
-// key is the index key: an IPv4 address is v4-mapped, as in the datapath.
-func (a L4Addr) key() []byte {
+// Key is the index key: an IPv4 address is v4-mapped, as in the datapath.
+func (a L4Addr) Key() []byte {
 	addr := a.Addr().As16()
 	return append(append(make([]byte, 0, 19), addr[:]...), byte(a.Port()>>8), byte(a.Port()), byte(a.Protocol))
 }
 
-// anyAddress is the address of a frontend that is on every address of the node
+// AnyAddress is the address of a frontend that is on every address of the node
 // of one family.
-func anyAddress(v6 bool) netip.Addr {
+func AnyAddress(v6 bool) netip.Addr {
 	if v6 {
 		return netip.IPv6Unspecified()
 	}
@@ -164,11 +164,11 @@ func (f *Frontend) Equal(o *Frontend) bool {
 		f.PortName == o.PortName && f.Type == o.Type && f.Scopes == o.Scopes && f.Elsewhere == o.Elsewhere &&
 		f.Affinity == o.Affinity && f.ThisNode == o.ThisNode && f.Restricted == o.Restricted &&
 		f.SourceDeny == o.SourceDeny && slices.Equal(f.SourceRanges, o.SourceRanges) && f.Algorithm == o.Algorithm && f.Forwarding == o.Forwarding &&
-		sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
+		SameRefs(f.External, o.External) && SameRefs(f.Internal, o.Internal)
 }
 
-// sameRefs compares sets; those that share memory are the same.
-func sameRefs(a, b []BackendRef) bool {
+// SameRefs compares sets; those that share memory are the same.
+func SameRefs(a, b []BackendRef) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
@@ -205,3 +205,6 @@ func (f *Frontend) set(scope Scope, refs []BackendRef) string {
 	}
 	return strings.Join(parts, ",")
 }
+
+// FrontendStatus is the address of a row's status, as table.Register wants it.
+func FrontendStatus(f *Frontend) *reconciler.Status { return &f.Status }

@@ -23,7 +23,7 @@ func (b *builder) pod(pod *cluster.Pod) *plan {
 	p := &plan{service: Service{Namespace: pod.Namespace, Name: pod.Name + hostPorts, Type: HostPort, Source: pod.Source}}
 	for _, hp := range pod.HostPorts {
 		for _, addr := range pod.Addresses {
-			on := anyAddress(addr.Is6())
+			on := AnyAddress(addr.Is6())
 			if hp.Address.IsValid() {
 				on = hp.Address
 			}

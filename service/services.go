@@ -72,7 +72,7 @@ func New(p Params) (*Services, error) {
 		Params: p, Desired: t, states: map[L4Addr]State{}, wake: make(chan struct{}, 1),
 		have: map[cluster.Key]*holding{}, claims: map[L4Addr][]cluster.Key{}, sliceOf: map[cluster.Key]string{},
 	}
-	s.builder = builder{Config: p.Config, Facts: Facts{Name: p.Node}, state: s.said}
+	s.builder = builder{Config: p.Config, Facts: Facts{Name: p.Node}, state: s.operatorState}
 	if err := s.loadStates(); err != nil {
 		p.Log.Error("states of backends that an operator said are forgotten", "error", err)
 	}
@@ -99,10 +99,9 @@ func (s *Services) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.serviceIDs.Close()
-	defer s.backendIDs.Close()
+	defer s.Close()
 	for {
-		wait := s.round(f)
+		wait := s.Step(f)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -116,8 +115,15 @@ func (s *Services) Run(ctx context.Context) error {
 	}
 }
 
-// round brings the tables up to date, and returns what to wait for.
-func (s *Services) round(f *cluster.Follower) [5]<-chan struct{} {
+// Close closes the files of numbers, at the end of Run or of a test that calls Step.
+func (s *Services) Close() {
+	s.serviceIDs.Close()
+	s.backendIDs.Close()
+}
+
+// Step brings the tables up to date with the cluster, and returns the channels of which one closes at the next change.
+// Run calls it; tests call it instead of Run.
+func (s *Services) Step(f *cluster.Follower) [5]<-chan struct{} {
 	var wait [5]<-chan struct{}
 	r := s.DB.ReadTxn()
 	changes := f.Next(r)

@@ -43,7 +43,10 @@ func (s *Services) SetState(addr L4Addr, state State) error {
 	}
 	s.states = next
 	s.changed = append(s.changed, addr)
-	signal(s.wake)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 	return nil
 }
 
@@ -62,7 +65,7 @@ func (s *Services) endStates(gone func(L4Addr) bool) {
 	}
 }
 
-func (s *Services) said(addr L4Addr) State {
+func (s *Services) operatorState(addr L4Addr) State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.states[addr]

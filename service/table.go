@@ -64,6 +64,19 @@ func BackendByAddress(a L4Addr) statedb.Query[*Backend] { return backendAddresse
 // BackendByID finds the backend of a number.
 func BackendByID(id uint32) statedb.Query[*Backend] { return backendIDs().Query(id) }
 
+// CheckByService finds the health check node port of a Service.
+func CheckByService(k cluster.Key) statedb.Query[*Check] { return checkServices().Query(k) }
+
+// Names returns the names of Services by number; empty for numbers that no Service has.
+func Names(txn statedb.ReadTxn, t Tables) func(id uint32) string {
+	return func(id uint32) string {
+		if s, _, ok := t.Services.Get(txn, ByID(id)); ok {
+			return s.Key().String()
+		}
+		return ""
+	}
+}
+
 func compareKeys(a, b cluster.Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
@@ -91,8 +104,8 @@ func serviceIDs() statedb.Index[*Service, uint32] {
 func frontendAddresses() statedb.Index[*Frontend, L4Addr] {
 	return statedb.Index[*Frontend, L4Addr]{
 		Name:       "address",
-		FromObject: func(f *Frontend) index.KeySet { return index.NewKeySet(f.L4().key()) },
-		FromKey:    func(a L4Addr) index.Key { return a.key() },
+		FromObject: func(f *Frontend) index.KeySet { return index.NewKeySet(f.L4().Key()) },
+		FromKey:    func(a L4Addr) index.Key { return a.Key() },
 		Unique:     true,
 	}
 }
@@ -109,8 +122,8 @@ func frontendServices() statedb.Index[*Frontend, cluster.Key] {
 func backendAddresses() statedb.Index[*Backend, L4Addr] {
 	return statedb.Index[*Backend, L4Addr]{
 		Name:       "address",
-		FromObject: func(b *Backend) index.KeySet { return index.NewKeySet(b.L4().key()) },
-		FromKey:    func(a L4Addr) index.Key { return a.key() },
+		FromObject: func(b *Backend) index.KeySet { return index.NewKeySet(b.L4().Key()) },
+		FromKey:    func(a L4Addr) index.Key { return a.Key() },
 		Unique:     true,
 	}
 }

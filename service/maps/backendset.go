@@ -1,0 +1,234 @@
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/statedb"
+
+	"myelin/bpf"
+)
+
+const (
+	// rowSize is how many choices one row of a set holds, tableRowSize those of one
+	// that is a Maglev table.
+	rowSize      = len(bpf.DatapathChoiceRow{}.Backend)
+	tableRowSize = len(bpf.DatapathTableRow{}.Backend)
+	// tableFlag of a set's number says that it is one.
+	tableFlag = uint32(bpf.DatapathBackendSetFlagSET_TABLE)
+)
+
+func isTable(set uint32) bool { return set&tableFlag != 0 }
+
+// rowsOf is how many rows n choices of a set take.
+func rowsOf(set uint32, n int) int {
+	size := rowSize
+	if isTable(set) {
+		size = tableRowSize
+	}
+	return (n + size - 1) / size
+}
+
+// rowOf is an empty row of a set, and the choices in it.
+func (k *Kernel) rowOf(set uint32) (m *ebpf.Map, row any, choices []uint32) {
+	if isTable(set) {
+		r := new(bpf.DatapathTableRow)
+		return k.datapath.MaglevTables, r, r.Backend[:]
+	}
+	r := new(bpf.DatapathChoiceRow)
+	return k.datapath.Choices, r, r.Backend[:]
+}
+
+// change is what becomes of one set: its choices before, and then. A new set
+// has none before, one that goes has none then.
+type change struct {
+	set        uint32
+	last, next []uint32
+	// stays: it is a table that the kernel has and keeps, for this frontend or
+	// for others. There is nothing to write.
+	stays bool
+}
+
+// changes are those of one frontend: two at most for each scope.
+type changes []change
+
+func (c changes) of(set uint32) change {
+	for _, one := range c {
+		if one.set == set && set != 0 {
+			return one
+		}
+	}
+	return change{}
+}
+
+// written are those that something is to be written for.
+func (c changes) written() changes {
+	return slices.DeleteFunc(slices.Clone(c), func(one change) bool { return one.stays })
+}
+
+// changes compares the sets that a frontend has with those that it is to have.
+// next makes the choices of a scope of those that the set has.
+func (k *Kernel) changes(old *bpf.DatapathFrontend, serviceID uint32, ids [2]uint32, next func(scope int, last []uint32) []uint32) (changes, error) {
+	var out changes
+	for _, set := range old.Set {
+		if set.Id == 0 || out.of(set.Id).set != 0 {
+			continue
+		}
+		last, err := k.read(set)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, change{set: set.Id, last: last, stays: k.tally.tables[old.Service][set.Id] > 1})
+	}
+	for scope, id := range ids {
+		at := slices.IndexFunc(out, func(c change) bool { return c.set == id })
+		if id == 0 || at >= 0 && out[at].next != nil {
+			continue
+		}
+		if at < 0 {
+			at, out = len(out), append(out, change{set: id})
+		}
+		out[at].next = next(scope, out[at].last)
+		out[at].stays = k.tally.tables[serviceID][id] > 0
+	}
+	return out, nil
+}
+
+// read returns the choices of a set that are in the kernel. Where a row is
+// missing it ends before, so that the rest is written anew.
+func (k *Kernel) read(set bpf.DatapathBackendSet) ([]uint32, error) {
+	var out []uint32
+	m, row, choices := k.rowOf(set.Id)
+	for r := range rowsOf(set.Id, int(set.Count)) {
+		key := bpf.DatapathChoicesKey{Set: set.Id, Row: uint32(r)}
+		ok, err := bpf.Get(m, key, row)
+		if err != nil {
+			return nil, fmt.Errorf("read row %d of set %d: %w", key.Row, key.Set, err)
+		}
+		if !ok {
+			break
+		}
+		out = append(out, choices[:min(len(choices), int(set.Count)-len(out))]...)
+	}
+	return out, nil
+}
+
+// begin writes all that a frontend's new row needs. If it fails, it leaves what
+// the old row needs.
+func (k *Kernel) prepare(txn statedb.ReadTxn, all changes) error {
+	all = all.written()
+	for _, c := range all {
+		for i, id := range c.next {
+			if i < len(c.last) && c.last[i] == id || k.refs[id] > 0 {
+				continue
+			}
+			if err := k.ensureBackend(txn, id); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range all {
+		k.ref(c.next, c.last)
+	}
+	for _, c := range all {
+		if err := k.writeSet(c); err != nil {
+			return errors.Join(err, k.rollBack(all))
+		}
+	}
+	return nil
+}
+
+// writeSet writes the rows that are not as they should be. Places beyond the
+// end stay as they were: the old count may still lead there.
+func (k *Kernel) writeSet(c change) error {
+	m, row, choices := k.rowOf(c.set)
+	was := make([]uint32, len(choices))
+	for r := range rowsOf(c.set, len(c.next)) {
+		first := r * len(choices)
+		clear(was)
+		if first < len(c.last) {
+			copy(was, c.last[first:])
+		}
+		copy(choices, was)
+		copy(choices, c.next[first:])
+		if first < len(c.last) && slices.Equal(choices, was) {
+			continue
+		}
+		key := bpf.DatapathChoicesKey{Set: c.set, Row: uint32(r)}
+		if err := putRow(k, m, key, row); err != nil {
+			return fmt.Errorf("write row %d of set %d: %w", r, c.set, err)
+		}
+	}
+	return nil
+}
+
+// finish deletes what the new row needs no more.
+func (k *Kernel) cleanUp(all changes) error {
+	var errs []error
+	all = all.written()
+	for _, c := range all {
+		errs = append(errs, k.deleteRows(c.set, len(c.next), len(c.last)))
+	}
+	for _, c := range all {
+		errs = append(errs, k.unref(c.last, c.next))
+	}
+	return errors.Join(errs...)
+}
+
+// deleteRows deletes the rows that a set of that many choices has and the other
+// has not.
+func (k *Kernel) deleteRows(set uint32, but, choices int) error {
+	m, _, _ := k.rowOf(set)
+	for r := rowsOf(set, but); r < rowsOf(set, choices); r++ {
+		if err := deleteRow(k, m, bpf.DatapathChoicesKey{Set: set, Row: uint32(r)}); err != nil {
+			return fmt.Errorf("delete row %d of set %d: %w", r, set, err)
+		}
+	}
+	return nil
+}
+
+// undo takes back rows that the old row doesn't count, and counts anew what the
+// sets hold where only some of their rows were written.
+func (k *Kernel) rollBack(all changes) error {
+	var errs []error
+	for _, c := range all.written() {
+		errs = append(errs, k.deleteRows(c.set, len(c.last), len(c.next)))
+		now, err := k.read(bpf.DatapathBackendSet{Id: c.set, Count: uint32(len(c.last))})
+		if err != nil {
+			errs = append(errs, err)
+			now = c.last
+		}
+		k.ref(now, c.last)
+		errs = append(errs, k.unref(c.last, now), k.unref(c.next, c.last))
+	}
+	return errors.Join(errs...)
+}
+
+// hold counts the choices that are in slots where others were.
+func (k *Kernel) ref(choices, others []uint32) {
+	for i, id := range choices {
+		if i >= len(others) || others[i] != id {
+			k.refs[id]++
+		}
+	}
+}
+
+// release is the opposite of hold, and deletes backends that nobody wants any
+// more: those that are in no set and have no row in the table.
+func (k *Kernel) unref(choices, others []uint32) error {
+	var errs []error
+	for i, id := range choices {
+		if i < len(others) && others[i] == id {
+			continue
+		}
+		if k.refs[id] > 1 {
+			k.refs[id]--
+			continue
+		}
+		delete(k.refs, id)
+		errs = append(errs, k.deleteBackend(id))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,107 @@
+package maps
+
+import (
+	"maps"
+	"reflect"
+	"testing"
+
+	"github.com/cilium/statedb"
+
+	"myelin/bpf"
+	"myelin/service"
+)
+
+// uses are the backends that Services have, or had before.
+func (r *rig) uses() map[[2]uint32]bool {
+	out := map[[2]uint32]bool{}
+	for _, txn := range []statedb.ReadTxn{r.seen, r.DB.ReadTxn()} {
+		for b := range r.Desired.Backends.All(txn) {
+			for _, u := range b.Uses {
+				if s, _, ok := r.Desired.Services.Get(txn, service.ByKey(u.Service)); ok {
+					out[[2]uint32{s.ID, b.ID}] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// whole reports what a packet could find that should not be: choices of a
+// frontend without a row, without a backend, or of another Service, and
+// frontends of an address that doesn't say it has some.
+func (r *rig) whole(t testing.TB) {
+	t.Helper()
+	uses := r.uses()
+	known, addresses := map[uint32]bool{}, map[bpf.DatapathAddr]uint32{}
+	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		if isAddress(key) {
+			addresses[key.Addr] = f.Flags
+		}
+	})
+	each(t, r.datapath.Backends, func(id *uint32, _ *bpf.DatapathBackend) { known[*id] = true })
+	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
+		if missing := f.Flags & (internalFlag | externalFlag) &^ addresses[key.Addr]; missing != 0 {
+			t.Errorf("%s: the address lacks flags %#x", frontendL4(*key), missing)
+		}
+		if f.Flags&rangesFlag != 0 {
+			r.guarded(t, f.Service)
+		}
+		for _, set := range f.Set {
+			ids, err := r.read(set)
+			if err != nil || len(ids) != int(set.Count) {
+				t.Errorf("%s: set %d has %d of %d choices: %v", frontendL4(*key), set.Id, len(ids), set.Count, err)
+			}
+			for _, id := range ids {
+				if !known[id] {
+					t.Errorf("%s: set %d names backend %d, which isn't there", frontendL4(*key), set.Id, id)
+				}
+				if !uses[[2]uint32{f.Service, id}] {
+					t.Errorf("%s: set %d names backend %d, which isn't service %d's", frontendL4(*key), set.Id, id, f.Service)
+				}
+			}
+		}
+	})
+}
+
+// guarded reports who may come to a frontend that asks, and should by neither
+// what was wanted before nor what is wanted now, and who may not although both
+// say so. One that asks only now may be shut.
+func (r *rig) guarded(t testing.TB, serviceID uint32) {
+	t.Helper()
+	has, err := r.readRanges()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := rangesWanted(r.Desired, r.seen)[serviceID]
+	after, isThere := rangesWanted(r.Desired, r.DB.ReadTxn())[serviceID]
+	for key := range has[serviceID] {
+		if !before[key] && !after[key] {
+			t.Errorf("%s: nobody wants that", rangeText(key))
+		}
+	}
+	for _, wanted := range []rangeKeys{before, after} {
+		for key := range wanted {
+			if before[key] && (after[key] || !isThere) && !has[serviceID][key] {
+				t.Errorf("%s: is missing", rangeText(key))
+			}
+		}
+	}
+}
+
+// counted fails a rig's references if they aren't those that the maps have.
+func (r *rig) counted(t testing.TB) {
+	t.Helper()
+	other, err := New(Params{Log: r.log, DB: r.db, Tables: r.tables, Datapath: r.datapath})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(other.refs, r.refs) {
+		t.Errorf("references are counted wrong: got %v, want %v", r.refs, other.refs)
+	}
+	if !reflect.DeepEqual(other.tally, r.tally) {
+		t.Errorf("frontends are counted wrong: got %+v, want %+v", r.tally, other.tally)
+	}
+	if !reflect.DeepEqual(other.ranges, r.ranges) {
+		t.Errorf("ranges are remembered wrong: got %+v, want %+v", r.ranges, other.ranges)
+	}
+}
