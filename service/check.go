@@ -9,13 +9,13 @@ import (
 	"myelin/cluster"
 )
 
-// Check is a health check node port: it tells a load balancer outside whether
-// this node has endpoints of a Service with externalTrafficPolicy Local.
+// Check is a health check node port: it tells an external load balancer whether this node has endpoints of a Service
+// with externalTrafficPolicy Local.
 type Check struct {
 	Service cluster.Key `json:"service"`
-	// Port is on every address of the node.
+	// Port is open on every address of the node.
 	Port uint16 `json:"port"`
-	// LocalEndpoints are the ready ones on this node.
+	// LocalEndpoints is the number of ready endpoints on this node.
 	LocalEndpoints int               `json:"localEndpoints"`
 	Status         reconciler.Status `json:"status"`
 }
@@ -28,7 +28,7 @@ func (c *Check) TableRow() []string {
 	return []string{c.Service.String(), strconv.Itoa(int(c.Port)), strconv.Itoa(c.LocalEndpoints)}
 }
 
-// Answer is the HTTP status that a load balancer gets.
+// Answer is the HTTP status of the response.
 func (c *Check) Answer() int {
 	if c.LocalEndpoints == 0 {
 		return http.StatusServiceUnavailable
@@ -36,7 +36,7 @@ func (c *Check) Answer() int {
 	return http.StatusOK
 }
 
-// check makes a Service's health check what its plan says.
+// check makes a Service's health check equal to its plan.
 func (u *update) check(k cluster.Key, p *plan) {
 	old, _, ok := u.Desired.Checks.Get(u.txn, CheckByService(k))
 	if p == nil || p.service.HealthCheckNodePort == 0 {

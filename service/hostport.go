@@ -6,16 +6,15 @@ import (
 	"myelin/cluster"
 )
 
-// hostPorts follows a Pod's name in the name of its Service: no object's name
-// can have a colon.
+// hostPorts is appended to a Pod's name in the name of its Service. Names of objects contain no colon.
 const hostPorts = ":host-ports"
 
-// podKey is the Service of a Pod's host ports.
+// podKey is the key of the Service of a Pod's host ports.
 func podKey(pod cluster.Key) cluster.Key {
 	return cluster.Key{Namespace: pod.Namespace, Name: pod.Name + hostPorts}
 }
 
-// pod makes the plan of a Pod's host ports; nil where it has none on this node.
+// pod computes the plan of a Pod's host ports; nil if it has none on this node.
 func (b *builder) pod(pod *cluster.Pod) *plan {
 	if pod.NodeName != b.Facts.Name || !pod.OwnsAddresses() || len(pod.HostPorts) == 0 || len(pod.Addresses) == 0 {
 		return nil
@@ -33,7 +32,7 @@ func (b *builder) pod(pod *cluster.Pod) *plan {
 			p.hostPort(b.Facts, on, addr, hp)
 		}
 	}
-	p.settle()
+	p.sortAndDeduplicate()
 	return p
 }
 
@@ -42,7 +41,7 @@ func (p *plan) hostPort(facts Facts, on, addr netip.Addr, hp cluster.HostPort) {
 	target := endpoint{L4Addr: L4(addr, hp.Target, proto), Weight: DefaultWeight, Node: facts.Name, Zone: facts.Zone}
 	to := &set{members: []member{{L4Addr: target.L4Addr, weight: target.Weight}}}
 	p.endpoints = append(p.endpoints, target)
-	p.frontends = append(p.frontends, front{
+	p.frontends = append(p.frontends, plannedFrontend{
 		L4Addr: L4(on, hp.Port, proto), kind: HostPort, scopes: Internal | External, internal: to, external: to,
 	})
 }

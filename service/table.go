@@ -11,7 +11,7 @@ import (
 	"myelin/cluster"
 )
 
-// Tables are what the node is to do.
+// Tables are the desired state of the node.
 type Tables struct {
 	Services  statedb.RWTable[*Service]
 	Frontends statedb.RWTable[*Frontend]
@@ -41,27 +41,27 @@ func NewTables(db *statedb.DB) (Tables, error) {
 	return t, nil
 }
 
-// all are the tables as a transaction wants them.
+// all lists the tables, for a write transaction.
 func (t Tables) all() []statedb.TableMeta {
 	return []statedb.TableMeta{t.Services, t.Frontends, t.Backends, t.Checks}
 }
 
-// ByKey finds one Service.
+// ByKey finds a Service by namespace and name.
 func ByKey(k cluster.Key) statedb.Query[*Service] { return serviceKeys().Query(k) }
 
-// ByID finds the Service of a number.
+// ByID finds a Service by number.
 func ByID(id uint32) statedb.Query[*Service] { return serviceIDs().Query(id) }
 
-// FrontendByAddress finds one frontend.
+// FrontendByAddress finds a frontend.
 func FrontendByAddress(a L4Addr) statedb.Query[*Frontend] { return frontendAddresses().Query(a) }
 
-// FrontendsByService finds a Service's frontends.
+// FrontendsByService finds the frontends of a Service.
 func FrontendsByService(k cluster.Key) statedb.Query[*Frontend] { return frontendServices().Query(k) }
 
-// BackendByAddress finds one backend.
+// BackendByAddress finds a backend.
 func BackendByAddress(a L4Addr) statedb.Query[*Backend] { return backendAddresses().Query(a) }
 
-// BackendByID finds the backend of a number.
+// BackendByID finds a backend by number.
 func BackendByID(id uint32) statedb.Query[*Backend] { return backendIDs().Query(id) }
 
 // CheckByService finds the health check node port of a Service.

@@ -9,15 +9,14 @@ import (
 	"myelin/service"
 )
 
-// The datapath asks whether an address is a Service's at all before it looks
-// at ports: such an address has a row with port 0 and protocol 0, which says
-// for which clients. It is there before the frontends and stays until after
-// them.
+// Before the datapath looks up a port, it looks up whether the address has frontends at all. Such an address has a row
+// with port 0 and protocol 0, whose flags are the scopes of the frontends. It is written before the frontends and deleted
+// after them.
 
-// isAddress reports whether a key is an address's and no frontend's.
+// isAddress reports whether a key is that of an address, and not of a frontend.
 func isAddress(key *bpf.DatapathFrontendKey) bool { return key.Port == 0 && key.Proto == 0 }
 
-// addressFlags are the clients that an address has frontends for.
+// addressFlags are the scopes in which an address has frontends.
 func (k *Kernel) addressFlags(a bpf.DatapathAddr) (flags uint32) {
 	if k.tally.scopes[a][internal] > 0 {
 		flags |= internalFlag
@@ -28,8 +27,8 @@ func (k *Kernel) addressFlags(a bpf.DatapathAddr) (flags uint32) {
 	return flags
 }
 
-// ensureAddress gives an address the row that a frontend with flags needs, and
-// returns the flags that the row has then.
+// ensureAddress writes the row of an address, if it lacks flags that a frontend requires, and returns the flags that it
+// then has.
 func (k *Kernel) ensureAddress(a bpf.DatapathAddr, flags uint32) (uint32, error) {
 	key := bpf.DatapathFrontendKey{Addr: a}
 	var row bpf.DatapathFrontend
@@ -47,8 +46,8 @@ func (k *Kernel) ensureAddress(a bpf.DatapathAddr, flags uint32) (uint32, error)
 	return want, nil
 }
 
-// syncAddress makes the row of an address, which has flags now, what its
-// frontends say, and what all addresses mean to the node's own.
+// syncAddress makes the row of an address, whose flags are has, equal to what its frontends require, and updates
+// own_ports.
 func (k *Kernel) syncAddress(a bpf.DatapathAddr, has uint32) error {
 	key, want := bpf.DatapathFrontendKey{Addr: a}, k.addressFlags(a)
 	var err error
@@ -71,7 +70,7 @@ func (k *Kernel) putAddress(key bpf.DatapathFrontendKey, flags uint32) error {
 	return nil
 }
 
-// syncAddresses makes the rows of all addresses what their frontends say.
+// syncAddresses is syncAddress for all addresses.
 func (k *Kernel) syncAddresses() error {
 	rows := map[bpf.DatapathAddr]uint32{}
 	err := bpf.Each(k.datapath.Frontends, func(key *bpf.DatapathFrontendKey, row *bpf.DatapathFrontend) bool {
@@ -95,8 +94,8 @@ func (k *Kernel) syncAddresses() error {
 	return errors.Join(errs...)
 }
 
-// SetOwn says which addresses the node has itself. As long as nobody says it,
-// any may be the node's, which costs packets to the node's own ports a look-up.
+// SetOwn sets the node's own addresses. Until it is called, any address may be one of them, which costs packets to the
+// node's own ports a lookup.
 func (k *Kernel) SetOwn(list []netip.Addr) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,8 +106,7 @@ func (k *Kernel) SetOwn(list []netip.Addr) error {
 	return k.updateOwnPorts()
 }
 
-// updateOwnPorts tells the datapath whether Services have ports of the node's own
-// addresses that are no node ports.
+// updateOwnPorts tells the datapath whether Services have ports of the node's own addresses that are no node ports.
 func (k *Kernel) updateOwnPorts() error {
 	var has, want uint32
 	if k.ownPorts() {
@@ -119,7 +117,7 @@ func (k *Kernel) updateOwnPorts() error {
 		err = k.datapath.OwnPorts.Set(want)
 	}
 	if err != nil {
-		return fmt.Errorf("say whether Services have ports of the node's own: %w", err)
+		return fmt.Errorf("set own_ports: %w", err)
 	}
 	return nil
 }

@@ -18,13 +18,12 @@ const (
 	settleTime = 100 * time.Millisecond
 )
 
-// removal is a backend that left a set of a Service whose clients may stay
-// with it; 0 is all of the Service's.
+// removal is a backend that was removed from a set of a Service with session affinity. Backend 0 means all backends of
+// the Service.
 type removal struct{ serviceID, backend uint32 }
 
-// depart notes who left: the row of a backend that is quarantined, in
-// maintenance or terminating is still there, and affinity would go on sending
-// new flows to it.
+// noteRemovals records the backends that are removed from the sets of a frontend. The row of a backend that is
+// quarantined, in maintenance or terminating still exists, and affinity would go on selecting it for new flows.
 func (k *Kernel) noteRemovals(old, row *bpf.DatapathFrontend, all changes) {
 	if old.Affinity == 0 || old.Service != row.Service {
 		return
@@ -43,7 +42,7 @@ func (k *Kernel) noteRemovals(old, row *bpf.DatapathFrontend, all changes) {
 	}
 }
 
-// signal tells whoever waits, once for all that happened since.
+// signal wakes a receiver, once for all signals since it received last.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -51,7 +50,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// forget deletes affinities to what left, until ctx ends.
+// runAffinityCleanup deletes affinities to removed backends, until ctx ends.
 func (k *Kernel) runAffinityCleanup(ctx context.Context) error {
 	pace := rate.NewLimiter(rate.Every(scanInterval), 1)
 	for {
@@ -64,24 +63,24 @@ func (k *Kernel) runAffinityCleanup(ctx context.Context) error {
 			return nil
 		}
 		if err := k.cleanAffinities(); err != nil {
-			// The next removal tries again, and Prune at the latest.
-			k.log.Error("clients may stay with backends that take no new flows", "error", err)
+			// It is tried again with the next removal, or by Prune.
+			k.log.Error("clients may keep their affinity to removed backends", "error", err)
 		}
 	}
 }
 
-// sweep deletes the affinities to what left until now.
+// cleanAffinities deletes the affinities to the backends that were removed so far.
 func (k *Kernel) cleanAffinities() error {
 	k.mu.Lock()
-	left := k.removals
+	removals := k.removals
 	k.removals = map[removal]bool{}
 	k.mu.Unlock()
 	err := k.deleteAffinities(func(serviceID, backend uint32) bool {
-		return left[removal{serviceID, backend}] || left[removal{serviceID, 0}]
+		return removals[removal{serviceID, backend}] || removals[removal{serviceID, 0}]
 	})
 	if err != nil {
 		k.mu.Lock()
-		for d := range left {
+		for d := range removals {
 			k.removals[d] = true
 		}
 		k.mu.Unlock()
@@ -89,8 +88,8 @@ func (k *Kernel) cleanAffinities() error {
 	return err
 }
 
-// deleteAffinities deletes those that stale says. One that a client gets
-// meanwhile may go with them: it gets another one with its next flow.
+// deleteAffinities deletes the stale ones. If a client's affinity is renewed at the same time, it may be deleted too;
+// the client then gets another one with its next flow.
 func (k *Kernel) deleteAffinities(stale func(serviceID, backend uint32) bool) error {
 	var keys []bpf.DatapathAffinityKey
 	err := bpf.Each(k.datapath.Affinities, func(key *bpf.DatapathAffinityKey, row *bpf.DatapathAffinity) bool {

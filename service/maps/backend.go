@@ -12,7 +12,7 @@ import (
 	"myelin/service"
 )
 
-// backendOps write backends.
+// backendOps are the operations of the reconciler of backends.
 type backendOps struct{ *Kernel }
 
 // Update implements reconciler.Operations.
@@ -22,17 +22,18 @@ func (o *backendOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revi
 	return o.writeBackend(b)
 }
 
-// Delete implements reconciler.Operations. A backend that a set still has stays
-// until the last one lets it go.
+// Delete implements reconciler.Operations. A backend that is in a set is deleted when the last set releases it.
 func (o *backendOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, b *service.Backend) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.deleteBackend(b.ID)
 }
 
-// Prune implements reconciler.Operations: it deletes backends that no row and
-// no set wants, and ends the flows of those that went before.
-func (o *backendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*service.Backend, statedb.Revision]) error {
+// Prune implements reconciler.Operations. It deletes backends that have no row and are in no set, and ends the flows of
+// backends that were deleted before.
+func (o *backendOps) Prune(
+	_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*service.Backend, statedb.Revision],
+) error {
 	wanted := map[uint32]bool{}
 	for b := range rows {
 		wanted[b.ID] = true
@@ -70,8 +71,7 @@ func (k *Kernel) writeBackend(b *service.Backend) error {
 	return nil
 }
 
-// ensureBackend writes a backend that a frontend is about to name: its own
-// reconciler may come later.
+// ensureBackend writes a backend that a frontend is about to name, because its own reconciler may run later.
 func (k *Kernel) ensureBackend(txn statedb.ReadTxn, id uint32) error {
 	b, _, ok := k.tables.Backends.Get(txn, service.BackendByID(id))
 	if !ok {
@@ -80,8 +80,7 @@ func (k *Kernel) ensureBackend(txn statedb.ReadTxn, id uint32) error {
 	return k.writeBackend(b)
 }
 
-// deleteBackend deletes a backend that is in no set and, as of now, has no row in
-// the table.
+// deleteBackend deletes a backend, unless it is in a set or has a row in the table at this moment.
 func (k *Kernel) deleteBackend(id uint32) error {
 	if k.refs[id] > 0 {
 		return nil

@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// rowSize is how many choices one row of a set holds, tableRowSize those of one
-	// that is a Maglev table.
+	// rowSize is how many backend slots are in a row of a set, tableRowSize in a row of a Maglev table.
 	rowSize      = len(bpf.DatapathChoiceRow{}.Backend)
 	tableRowSize = len(bpf.DatapathTableRow{}.Backend)
-	// tableFlag of a set's number says that it is one.
+	// tableFlag is set in the number of a set that is a Maglev table.
 	tableFlag = uint32(bpf.DatapathBackendSetFlagSET_TABLE)
 )
 
 func isTable(set uint32) bool { return set&tableFlag != 0 }
 
-// rowsOf is how many rows n choices of a set take.
+// rowsOf is how many rows n backend slots of a set take.
 func rowsOf(set uint32, n int) int {
 	size := rowSize
 	if isTable(set) {
@@ -31,8 +30,8 @@ func rowsOf(set uint32, n int) int {
 	return (n + size - 1) / size
 }
 
-// rowOf is an empty row of a set, and the choices in it.
-func (k *Kernel) rowOf(set uint32) (m *ebpf.Map, row any, choices []uint32) {
+// rowOf returns the map of a set, an empty row of it, and the backend slots in that row.
+func (k *Kernel) rowOf(set uint32) (m *ebpf.Map, row any, slots []uint32) {
 	if isTable(set) {
 		r := new(bpf.DatapathTableRow)
 		return k.datapath.MaglevTables, r, r.Backend[:]
@@ -41,17 +40,17 @@ func (k *Kernel) rowOf(set uint32) (m *ebpf.Map, row any, choices []uint32) {
 	return k.datapath.Choices, r, r.Backend[:]
 }
 
-// change is what becomes of one set: its choices before, and then. A new set
-// has none before, one that goes has none then.
+// change is the change of one set: its backend slots before and after. A new set has none before, a deleted one has
+// none after.
 type change struct {
 	set        uint32
 	last, next []uint32
-	// stays: it is a table that the kernel has and keeps, for this frontend or
-	// for others. There is nothing to write.
+	// stays is set for a Maglev table that the kernel has and keeps, for this frontend or for others. There is nothing
+	// to write.
 	stays bool
 }
 
-// changes are those of one frontend: two at most for each scope.
+// changes are those of one frontend: at most two for each scope.
 type changes []change
 
 func (c changes) of(set uint32) change {
@@ -63,14 +62,16 @@ func (c changes) of(set uint32) change {
 	return change{}
 }
 
-// written are those that something is to be written for.
+// written returns the changes that require writes.
 func (c changes) written() changes {
 	return slices.DeleteFunc(slices.Clone(c), func(one change) bool { return one.stays })
 }
 
-// changes compares the sets that a frontend has with those that it is to have.
-// next makes the choices of a scope of those that the set has.
-func (k *Kernel) changes(old *bpf.DatapathFrontend, serviceID uint32, ids [2]uint32, next func(scope int, last []uint32) []uint32) (changes, error) {
+// changes compares the sets of a frontend with those that it is to have. next returns the backend slots of a scope,
+// given those that the set has.
+func (k *Kernel) changes(
+	old *bpf.DatapathFrontend, serviceID uint32, ids [2]uint32, next func(scope int, last []uint32) []uint32,
+) (changes, error) {
 	var out changes
 	for _, set := range old.Set {
 		if set.Id == 0 || out.of(set.Id).set != 0 {
@@ -96,11 +97,10 @@ func (k *Kernel) changes(old *bpf.DatapathFrontend, serviceID uint32, ids [2]uin
 	return out, nil
 }
 
-// read returns the choices of a set that are in the kernel. Where a row is
-// missing it ends before, so that the rest is written anew.
+// read returns the backend slots of a set in the kernel. It stops at a missing row, so that the rest is written again.
 func (k *Kernel) read(set bpf.DatapathBackendSet) ([]uint32, error) {
 	var out []uint32
-	m, row, choices := k.rowOf(set.Id)
+	m, row, slots := k.rowOf(set.Id)
 	for r := range rowsOf(set.Id, int(set.Count)) {
 		key := bpf.DatapathChoicesKey{Set: set.Id, Row: uint32(r)}
 		ok, err := bpf.Get(m, key, row)
@@ -110,13 +110,13 @@ func (k *Kernel) read(set bpf.DatapathBackendSet) ([]uint32, error) {
 		if !ok {
 			break
 		}
-		out = append(out, choices[:min(len(choices), int(set.Count)-len(out))]...)
+		out = append(out, slots[:min(len(slots), int(set.Count)-len(out))]...)
 	}
 	return out, nil
 }
 
-// begin writes all that a frontend's new row needs. If it fails, it leaves what
-// the old row needs.
+// prepare writes everything that the new row of a frontend requires. If it fails, everything that the old row requires
+// is still there.
 func (k *Kernel) prepare(txn statedb.ReadTxn, all changes) error {
 	all = all.written()
 	for _, c := range all {
@@ -140,20 +140,20 @@ func (k *Kernel) prepare(txn statedb.ReadTxn, all changes) error {
 	return nil
 }
 
-// writeSet writes the rows that are not as they should be. Places beyond the
-// end stay as they were: the old count may still lead there.
+// writeSet writes the rows that differ. Slots after the last one keep their contents, because the old count may still
+// include them.
 func (k *Kernel) writeSet(c change) error {
-	m, row, choices := k.rowOf(c.set)
-	was := make([]uint32, len(choices))
+	m, row, slots := k.rowOf(c.set)
+	was := make([]uint32, len(slots))
 	for r := range rowsOf(c.set, len(c.next)) {
-		first := r * len(choices)
+		first := r * len(slots)
 		clear(was)
 		if first < len(c.last) {
 			copy(was, c.last[first:])
 		}
-		copy(choices, was)
-		copy(choices, c.next[first:])
-		if first < len(c.last) && slices.Equal(choices, was) {
+		copy(slots, was)
+		copy(slots, c.next[first:])
+		if first < len(c.last) && slices.Equal(slots, was) {
 			continue
 		}
 		key := bpf.DatapathChoicesKey{Set: c.set, Row: uint32(r)}
@@ -164,7 +164,7 @@ func (k *Kernel) writeSet(c change) error {
 	return nil
 }
 
-// finish deletes what the new row needs no more.
+// cleanUp deletes what the new row does not require.
 func (k *Kernel) cleanUp(all changes) error {
 	var errs []error
 	all = all.written()
@@ -177,11 +177,10 @@ func (k *Kernel) cleanUp(all changes) error {
 	return errors.Join(errs...)
 }
 
-// deleteRows deletes the rows that a set of that many choices has and the other
-// has not.
-func (k *Kernel) deleteRows(set uint32, but, choices int) error {
+// deleteRows deletes the rows that a set of n backend slots has and one of keep slots does not have.
+func (k *Kernel) deleteRows(set uint32, keep, n int) error {
 	m, _, _ := k.rowOf(set)
-	for r := rowsOf(set, but); r < rowsOf(set, choices); r++ {
+	for r := rowsOf(set, keep); r < rowsOf(set, n); r++ {
 		if err := deleteRow(k, m, bpf.DatapathChoicesKey{Set: set, Row: uint32(r)}); err != nil {
 			return fmt.Errorf("delete row %d of set %d: %w", r, set, err)
 		}
@@ -189,8 +188,8 @@ func (k *Kernel) deleteRows(set uint32, but, choices int) error {
 	return nil
 }
 
-// undo takes back rows that the old row doesn't count, and counts anew what the
-// sets hold where only some of their rows were written.
+// rollBack deletes rows that the old row does not count, and corrects the reference counts of sets of which only some
+// rows were written.
 func (k *Kernel) rollBack(all changes) error {
 	var errs []error
 	for _, c := range all.written() {
@@ -206,20 +205,19 @@ func (k *Kernel) rollBack(all changes) error {
 	return errors.Join(errs...)
 }
 
-// hold counts the choices that are in slots where others were.
-func (k *Kernel) ref(choices, others []uint32) {
-	for i, id := range choices {
+// ref counts references to the backends in slots that differ from others.
+func (k *Kernel) ref(slots, others []uint32) {
+	for i, id := range slots {
 		if i >= len(others) || others[i] != id {
 			k.refs[id]++
 		}
 	}
 }
 
-// release is the opposite of hold, and deletes backends that nobody wants any
-// more: those that are in no set and have no row in the table.
-func (k *Kernel) unref(choices, others []uint32) error {
+// unref is the opposite of ref. It deletes backends that are in no set any more and have no row in the table.
+func (k *Kernel) unref(slots, others []uint32) error {
 	var errs []error
-	for i, id := range choices {
+	for i, id := range slots {
 		if i < len(others) && others[i] == id {
 			continue
 		}

@@ -15,26 +15,25 @@ import (
 	"myelin/service/nat"
 )
 
-// stray asks for a walk over all flows, for backends have gone.
+// endFlowsOfGone requests a flow scan that ends the flows of backends that were deleted.
 func (k *Kernel) endFlowsOfGone() {
 	k.backendsGone = true
 	k.requestFlowScan()
 }
 
-// look asks for a walk over all flows.
+// requestFlowScan requests a scan of all NAT entries.
 func (k *Kernel) requestFlowScan() { signal(k.flowScanWake) }
 
-// counted asks for loads to be counted, or not any more.
+// updateLoadCounting requests a flow scan if loads are to be counted from now on, or not any more.
 func (k *Kernel) updateLoadCounting() {
 	if len(k.tally.least) > 0 != k.countsLoads {
 		k.requestFlowScan()
 	}
 }
 
-// attend walks over all flows where somebody asks, and every second as long as
-// a frontend chooses who has the fewest, until ctx ends.
+// runFlowScans scans all NAT entries on request, and every second while a frontend uses least-conn, until ctx ends.
 func (k *Kernel) runFlowScans(ctx context.Context) error {
-	if k.datapath.Translations.MaxEntries() <= 1 { // no packet is translated
+	if k.datapath.Translations.MaxEntries() <= 1 { // Services are served at sockets only
 		return nil
 	}
 	pace := rate.NewLimiter(rate.Every(scanInterval), 1)
@@ -49,14 +48,14 @@ func (k *Kernel) runFlowScans(ctx context.Context) error {
 			return nil
 		}
 		if err := k.scanFlows(); err != nil {
-			k.log.Error("flows may stay with backends that are gone, and loads are old", "error", err)
+			k.log.Error("flows may stay with backends that are gone, and loads are outdated", "error", err)
 			k.requestFlowScan()
 		}
 	}
 }
 
-// asked waits until a walk is wanted, which is so after a time that is not 0. It
-// reports false when ctx has ended.
+// waitFlowScan waits until a scan is requested, or until a time has passed that is not 0. It returns false if ctx has
+// ended.
 func (k *Kernel) waitFlowScan(ctx context.Context, after time.Duration) bool {
 	var timer <-chan time.Time
 	if after > 0 {
@@ -77,11 +76,13 @@ func (k *Kernel) waitFlowScan(ctx context.Context, after time.Duration) bool {
 	}
 }
 
-// walk looks at all flows once: those whose backend has gone end, and others
-// are counted if some frontend wants to know.
+// scanFlows scans all NAT entries once. It ends flows whose backend was deleted, and counts the others if a frontend
+// uses least-conn.
 func (k *Kernel) scanFlows() error {
 	k.mu.Lock()
-	w := flowScan{kernel: k, gone: k.backendsGone, known: map[uint32]bool{}, loads: map[uint32]uint32{}, wanted: map[uint32]bool{}}
+	w := flowScan{
+		kernel: k, gone: k.backendsGone, known: map[uint32]bool{}, loads: map[uint32]uint32{}, wanted: map[uint32]bool{},
+	}
 	w.least = make(map[uint32]bool, len(k.tally.least))
 	for serviceID := range k.tally.least {
 		w.least[serviceID] = true
@@ -97,17 +98,17 @@ func (k *Kernel) scanFlows() error {
 	return err
 }
 
-// walk is what one walk over all flows knows and finds.
+// flowScan is the input and the result of one scan of all NAT entries.
 type flowScan struct {
 	kernel *Kernel
-	gone   bool            // somebody may have gone
-	least  map[uint32]bool // Services that want loads
+	gone   bool            // backends may have been deleted
+	least  map[uint32]bool // Services with least-conn
 	clock  flow.Clock
 
 	known  map[uint32]bool // whether a backend is in the kernel
 	stale  []bpf.DatapathTranslationKey
 	loads  map[uint32]uint32 // flows by backend
-	wanted map[uint32]bool   // backends of Services that want loads
+	wanted map[uint32]bool   // backends of Services with least-conn
 }
 
 func (w *flowScan) run() error {
@@ -117,7 +118,7 @@ func (w *flowScan) run() error {
 		w.clock, err = flow.ReadClock(settings.Hz)
 	}
 	if err != nil {
-		return fmt.Errorf("look at flows of Services: %w", err)
+		return fmt.Errorf("scan flows of Services: %w", err)
 	}
 	if w.gone || len(w.least) > 0 {
 		var failed error
@@ -126,33 +127,33 @@ func (w *flowScan) run() error {
 			return failed == nil
 		})
 		if err = errors.Join(err, failed); err != nil {
-			return fmt.Errorf("look at flows of Services: %w", err)
+			return fmt.Errorf("scan flows of Services: %w", err)
 		}
 	}
 	for _, key := range w.stale {
 		if err := w.endFlow(key); err != nil {
-			return fmt.Errorf("end a flow whose backend has gone: %w", err)
+			return fmt.Errorf("end a flow whose backend is gone: %w", err)
 		}
 	}
 	return w.writeLoads()
 }
 
-// see looks at one flow. Backend 0 is one that another node chose.
+// inspect looks at one entry. Its backend is 0 if another node selected it.
 func (w *flowScan) inspect(key *bpf.DatapathTranslationKey, row *bpf.DatapathTranslation) error {
 	if row.BackendId == 0 || nat.State(row) == nat.Gone || nat.Expired(w.clock, key, row) {
 		return nil
 	}
 	if w.gone {
-		here, asked := w.known[row.BackendId]
-		if !asked {
+		exists, known := w.known[row.BackendId]
+		if !known {
 			var b bpf.DatapathBackend
 			var err error
-			if here, err = bpf.Get(w.kernel.datapath.Backends, row.BackendId, &b); err != nil {
+			if exists, err = bpf.Get(w.kernel.datapath.Backends, row.BackendId, &b); err != nil {
 				return err
 			}
-			w.known[row.BackendId] = here
+			w.known[row.BackendId] = exists
 		}
-		if !here {
+		if !exists {
 			w.stale = append(w.stale, *key)
 			return nil
 		}
@@ -164,9 +165,8 @@ func (w *flowScan) inspect(key *bpf.DatapathTranslationKey, row *bpf.DatapathTra
 	return nil
 }
 
-// end deletes a flow, so that its next packet begins another one, or of TCP
-// marks it, so that its client is told. A packet that passes meanwhile may not
-// be counted.
+// endFlow deletes an entry, so that the next packet begins another flow, or with TCP marks it, so that the client gets
+// a reset. A packet that passes at the same time may not be counted.
 func (w *flowScan) endFlow(key bpf.DatapathTranslationKey) error {
 	m := w.kernel.datapath.Translations
 	if service.Protocol(key.Proto) != service.TCP {
@@ -174,8 +174,8 @@ func (w *flowScan) endFlow(key bpf.DatapathTranslationKey) error {
 	}
 	var row bpf.DatapathTranslation
 	had, err := bpf.Get(m, key, &row)
-	if here, asked := w.known[row.BackendId]; err != nil || !had || !asked || here {
-		return err // another flow has the place
+	if exists, known := w.known[row.BackendId]; err != nil || !had || !known || exists {
+		return err // the entry belongs to another flow by now
 	}
 	row.Flags |= uint8(bpf.DatapathTranslationFlagTRANSLATION_GONE)
 	if err := m.Update(key, row, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -184,7 +184,7 @@ func (w *flowScan) endFlow(key bpf.DatapathTranslationKey) error {
 	return nil
 }
 
-// writeLoads makes the map of loads what was counted.
+// writeLoads makes the map of loads equal to what was counted.
 func (w *flowScan) writeLoads() error {
 	k, m := w.kernel, w.kernel.datapath.Loads
 	has := map[uint32]uint32{}

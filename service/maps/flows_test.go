@@ -88,7 +88,7 @@ func TestFlowsOfGoneLater(t *testing.T) {
 	r.flowTo(t, false, service.UDP, 1, 1, 7, 0, 0)
 	r.endFlowsOfGone()
 	r.before = func(string) error { return fmt.Errorf("no") }
-	if err := r.scanFlows(); err == nil || !strings.Contains(err.Error(), "end a flow whose backend has gone") {
+	if err := r.scanFlows(); err == nil || !strings.Contains(err.Error(), "end a flow whose backend is gone") {
 		t.Errorf("got error %v", err)
 	}
 	r.before = nil

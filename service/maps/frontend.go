@@ -12,7 +12,7 @@ import (
 	"myelin/service"
 )
 
-// frontendOps write frontends and their sets.
+// frontendOps are the operations of the reconciler of frontends.
 type frontendOps struct{ *Kernel }
 
 // Update implements reconciler.Operations.
@@ -22,7 +22,7 @@ func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	key, row := frontendKey(f.L4()), frontendRow(f)
 	has, err := o.ensureAddress(key.Addr, row.Flags)
 	if err == nil {
-		// Where not all ranges fit, those that do may come.
+		// Also if the map of source ranges is full: clients in the ranges that fit are served.
 		err = errors.Join(o.writeRanges(f, &row), o.writeFrontend(txn, f, key, row), o.updateMembers(txn, f))
 	}
 	if err != nil {
@@ -34,8 +34,7 @@ func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	return nil
 }
 
-// Delete implements reconciler.Operations. An address that a frontend has again
-// is left to its Update.
+// Delete implements reconciler.Operations. If another frontend has the address by now, its Update writes the row.
 func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, f *service.Frontend) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -48,13 +47,16 @@ func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 		return err
 	}
 	delete(o.memberOf, key)
-	return errors.Join(o.deleteFrontend(key), o.writeMembers(txn, f.Service, f.ServiceID), o.syncAddress(key.Addr, has), o.deleteUnusedRanges(f.ServiceID))
+	return errors.Join(
+		o.deleteFrontend(key), o.writeMembers(txn, f.Service, f.ServiceID),
+		o.syncAddress(key.Addr, has), o.deleteUnusedRanges(f.ServiceID))
 }
 
-// Prune implements reconciler.Operations: it deletes frontends that no row
-// wants, sets and parts of sets that no frontend has, and affinities to what is
-// in no set.
-func (o *frontendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*service.Frontend, statedb.Revision]) error {
+// Prune implements reconciler.Operations. It deletes frontends without a row, sets and rows of sets that no frontend
+// uses, and affinities to backends that are in no set.
+func (o *frontendOps) Prune(
+	_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*service.Frontend, statedb.Revision],
+) error {
 	wanted := map[bpf.DatapathFrontendKey]bool{}
 	members, services := map[uint32]map[uint32]bool{}, map[uint32]bool{}
 	for f := range rows {
@@ -72,7 +74,8 @@ func (o *frontendOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2
 			}
 		}
 	}
-	return errors.Join(o.pruneFrontends(wanted), o.pruneMembers(services), o.deleteAffinities(func(serviceID, backend uint32) bool { return !members[serviceID][backend] }))
+	stale := func(serviceID, backend uint32) bool { return !members[serviceID][backend] }
+	return errors.Join(o.pruneFrontends(wanted), o.pruneMembers(services), o.deleteAffinities(stale))
 }
 
 func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
@@ -103,9 +106,8 @@ func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {
 	return errors.Join(errs...)
 }
 
-// scan reads which numbers sets have, how often each backend is named, what
-// frontends ask for and what ranges are there, and returns rows of choices that
-// no frontend has.
+// scan reads the numbers of sets, how many backend slots name each backend, what frontends require, and the source
+// ranges. It returns rows of sets that no frontend uses.
 func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 	counts := map[uint32]uint32{}
 	found := newTally(k.tally.nodePorts)
@@ -123,24 +125,28 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 		return nil, fmt.Errorf("read frontends: %w", err)
 	}
 	refs, last := map[uint32]uint32{}, uint32(0)
-	row := func(key *bpf.DatapathChoicesKey, choices []uint32) bool {
+	row := func(key *bpf.DatapathChoicesKey, slots []uint32) bool {
 		last = max(last, key.Set&^tableFlag)
-		first := uint64(key.Row) * uint64(len(choices))
+		first := uint64(key.Row) * uint64(len(slots))
 		if first >= uint64(counts[key.Set]) {
 			surplus = append(surplus, *key)
 			return true
 		}
-		for _, id := range choices[:min(uint64(len(choices)), uint64(counts[key.Set])-first)] {
+		for _, id := range slots[:min(uint64(len(slots)), uint64(counts[key.Set])-first)] {
 			refs[id]++
 		}
 		return true
 	}
-	err = bpf.Each(k.datapath.Choices, func(key *bpf.DatapathChoicesKey, r *bpf.DatapathChoiceRow) bool { return row(key, r.Backend[:]) })
+	err = bpf.Each(k.datapath.Choices, func(key *bpf.DatapathChoicesKey, r *bpf.DatapathChoiceRow) bool {
+		return row(key, r.Backend[:])
+	})
 	if err == nil {
-		err = bpf.Each(k.datapath.MaglevTables, func(key *bpf.DatapathChoicesKey, r *bpf.DatapathTableRow) bool { return row(key, r.Backend[:]) })
+		err = bpf.Each(k.datapath.MaglevTables, func(key *bpf.DatapathChoicesKey, r *bpf.DatapathTableRow) bool {
+			return row(key, r.Backend[:])
+		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read choices: %w", err)
+		return nil, fmt.Errorf("read backend slots: %w", err)
 	}
 	ranges, err := k.readRanges()
 	if err != nil {
@@ -154,10 +160,11 @@ func (k *Kernel) scan() (surplus []bpf.DatapathChoicesKey, err error) {
 	return surplus, nil
 }
 
-// writeFrontend makes a frontend what its row says. Whatever packets find in
-// between is whole: backends are there before choices name them, choices before
-// the frontend counts them, and go after it counts them no more.
-func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *service.Frontend, key bpf.DatapathFrontendKey, row bpf.DatapathFrontend) error {
+// writeFrontend writes a frontend and its sets. Packets never find an incomplete state: backends are written before the
+// backend slots that name them, slots before the frontend that counts them, and they are deleted in the opposite order.
+func (k *Kernel) writeFrontend(
+	txn statedb.ReadTxn, f *service.Frontend, key bpf.DatapathFrontendKey, row bpf.DatapathFrontend,
+) error {
 	var old bpf.DatapathFrontend
 	had, err := bpf.Get(k.datapath.Frontends, key, &old)
 	if err != nil {
@@ -192,8 +199,10 @@ func (k *Kernel) writeFrontend(txn statedb.ReadTxn, f *service.Frontend, key bpf
 	return errors.Join(k.cleanUp(changes), k.deleteUnusedRanges(old.Service))
 }
 
-// plan says which sets a frontend is to have, and what is to be written for them.
-func (k *Kernel) plan(txn statedb.ReadTxn, old, row *bpf.DatapathFrontend, lists [2][]service.BackendRef) (ids [2]uint32, all changes, err error) {
+// plan returns the numbers of the sets that a frontend is to have, and the changes that this takes.
+func (k *Kernel) plan(
+	txn statedb.ReadTxn, old, row *bpf.DatapathFrontend, lists [2][]service.BackendRef,
+) (ids [2]uint32, all changes, err error) {
 	var table uint32
 	var slots []uint32
 	if row.Flags&maglevFlag != 0 {
@@ -226,6 +235,7 @@ func (k *Kernel) deleteFrontend(key bpf.DatapathFrontendKey) error {
 	return nil
 }
 
+// clearFrontend deletes the row of a frontend, and then its sets.
 func (k *Kernel) clearFrontend(key bpf.DatapathFrontendKey, old *bpf.DatapathFrontend) error {
 	changes, err := k.changes(old, 0, [2]uint32{}, nil)
 	if err != nil {

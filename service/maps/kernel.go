@@ -146,7 +146,7 @@ func frontendL4(key bpf.DatapathFrontendKey) service.L4Addr {
 	return service.L4(addr, bpf.Port(key.Port), service.Protocol(key.Proto))
 }
 
-// frontendRow is the row of a frontend but for its sets.
+// frontendRow is the row of a frontend without its sets.
 func frontendRow(f *service.Frontend) bpf.DatapathFrontend {
 	row := bpf.DatapathFrontend{
 		Service: f.ServiceID, Affinity: uint32((f.Affinity + time.Second - 1) / time.Second), Port: portNumber(f),
@@ -175,7 +175,9 @@ func frontendRow(f *service.Frontend) bpf.DatapathFrontend {
 }
 
 func backendRow(b *service.Backend) bpf.DatapathBackend {
-	return bpf.DatapathBackend{Addr: bpf.Addr(b.Address.Addr()), Port: bpf.Port(b.Address.Port()), Proto: uint8(b.Protocol)}
+	return bpf.DatapathBackend{
+		Addr: bpf.Addr(b.Address.Addr()), Port: bpf.Port(b.Address.Port()), Proto: uint8(b.Protocol),
+	}
 }
 
 func (k *Kernel) mapName(m *ebpf.Map) string {
@@ -200,7 +202,7 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 	return "affinities"
 }
 
-// put writes a row.
+// putRow writes a row. Its error says if the map is full.
 func putRow[K, V any](k *Kernel, m *ebpf.Map, key K, value V) error {
 	if k.before != nil {
 		if err := k.before("put " + k.mapName(m)); err != nil {
@@ -208,13 +210,13 @@ func putRow[K, V any](k *Kernel, m *ebpf.Map, key K, value V) error {
 		}
 	}
 	err := m.Put(key, value)
-	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) { // tries say the latter
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) { // the latter from LPM tries
 		return fmt.Errorf("map %s is full: it has room for %d rows", k.mapName(m), m.MaxEntries())
 	}
 	return err
 }
 
-// drop deletes a row if it is there.
+// deleteRow deletes a row if it exists.
 func deleteRow[K any](k *Kernel, m *ebpf.Map, key K) error {
 	if k.before != nil {
 		if err := k.before("delete " + k.mapName(m)); err != nil {
@@ -227,17 +229,16 @@ func deleteRow[K any](k *Kernel, m *ebpf.Map, key K) error {
 	return nil
 }
 
-// newSet is a number that no set in the kernel has; kind is 0 or tableFlag. A
-// set has a first row.
+// newSet returns a number that no set in the kernel has, which is seen by its first row. kind is 0 or tableFlag.
 func (k *Kernel) newSet(kind uint32) (uint32, error) {
 	for {
-		id := max(k.nextSet&^tableFlag, 1) // after 2^31 the numbers begin again
+		id := max(k.nextSet&^tableFlag, 1) // numbers start again after 2^31
 		k.nextSet = id + 1
 		id |= kind
 		m, row, _ := k.rowOf(id)
 		used, err := bpf.Get(m, bpf.DatapathChoicesKey{Set: id}, row)
 		if err != nil {
-			return 0, fmt.Errorf("look for a free set: %w", err)
+			return 0, fmt.Errorf("find a free set number: %w", err)
 		}
 		if !used {
 			return id, nil
@@ -245,11 +246,12 @@ func (k *Kernel) newSet(kind uint32) (uint32, error) {
 	}
 }
 
-// setIDs are the numbers of a frontend's sets: those that they had where that
-// can be, one for both where they are the same. A frontend that another Service
-// takes over gets new ones, so that it changes at one stroke. table, if not 0,
+// setIDs returns the numbers of a frontend's sets. They keep their numbers if possible, and are one set if they are the
+// same. A frontend that now belongs to another Service gets new ones, so that it changes atomically. table, if not 0,
 // is the external set.
-func (k *Kernel) setIDs(old *bpf.DatapathFrontend, serviceID, table uint32, lists [2][]service.BackendRef) (ids [2]uint32, err error) {
+func (k *Kernel) setIDs(
+	old *bpf.DatapathFrontend, serviceID, table uint32, lists [2][]service.BackendRef,
+) (ids [2]uint32, err error) {
 	var had [2]uint32
 	for scope, set := range old.Set {
 		if old.Service == serviceID && !isTable(set.Id) {
@@ -282,15 +284,14 @@ func (k *Kernel) setIDs(old *bpf.DatapathFrontend, serviceID, table uint32, list
 	return ids, err
 }
 
-// portNumber tells the ports of one Service apart, by what they are called.
+// portNumber distinguishes the ports of a Service by name and protocol.
 func portNumber(f *service.Frontend) uint32 {
 	h := fnv.New32a()
 	h.Write(append([]byte(f.PortName), byte(f.Protocol)))
 	return h.Sum32()
 }
 
-// LastNumbers are the largest numbers of Services and backends that the kernel
-// has from an agent before us.
+// LastNumbers are the largest numbers of Services and backends that the previous agent wrote.
 func LastNumbers(d *bpf.Datapath) (serviceID, backend uint32, err error) {
 	err = bpf.Each(d.Frontends, func(_ *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
 		serviceID = max(serviceID, f.Service)
@@ -308,8 +309,7 @@ func LastNumbers(d *bpf.Datapath) (serviceID, backend uint32, err error) {
 	return serviceID, backend, nil
 }
 
-// HeldAddresses are the frontends that the kernel has from an agent before us,
-// with the numbers of their Services.
+// HeldAddresses are the frontends that the previous agent wrote, with the numbers of their Services.
 func HeldAddresses(d *bpf.Datapath) (map[service.L4Addr]uint32, error) {
 	held := map[service.L4Addr]uint32{}
 	err := bpf.Each(d.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) bool {
@@ -319,7 +319,7 @@ func HeldAddresses(d *bpf.Datapath) (map[service.L4Addr]uint32, error) {
 		return true
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read which Services the kernel has: %w", err)
+		return nil, fmt.Errorf("read the frontends of the previous agent: %w", err)
 	}
 	return held, nil
 }

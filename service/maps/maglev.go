@@ -12,13 +12,13 @@ import (
 	"myelin/service/maglev"
 )
 
-// maglevTable is the Maglev table of a frontend and its number: the same flow
-// then gets the same backend on every node. Frontends of a Service that lead to
-// the same backends have one together, which is written once and never changed:
-// what changes is a frontend, that gets another one. Sets for clients inside have
-// none, for those are on one node each, unless they are the same as those
-// outside; nor has a single backend, which every flow gets anyway.
-func (k *Kernel) maglevTable(txn statedb.ReadTxn, old *bpf.DatapathFrontend, serviceID uint32, refs []service.BackendRef) (set uint32, slots []uint32, err error) {
+// maglevTable returns the Maglev table of a frontend and its number, so that a flow gets the same backend on every
+// node. Frontends of a Service with the same backends share a table. Tables are never changed: a frontend whose
+// backends change gets another one. Internal sets have no table, because their clients are on one node each, unless the
+// set equals the external one. Nor have sets of one backend.
+func (k *Kernel) maglevTable(
+	txn statedb.ReadTxn, old *bpf.DatapathFrontend, serviceID uint32, refs []service.BackendRef,
+) (set uint32, slots []uint32, err error) {
 	if len(refs) < 2 {
 		return 0, nil, nil
 	}
@@ -39,8 +39,8 @@ func (k *Kernel) maglevTable(txn statedb.ReadTxn, old *bpf.DatapathFrontend, ser
 	return set, slots, err
 }
 
-// findTable is the Service's table that has these slots, 0 if none has: last if
-// that does. Tables of other ports mostly differ in the first row.
+// findTable returns the number of the Service's table that has these slots, 0 if there is none. It tries last first.
+// Tables of other ports mostly differ in the first row.
 func (k *Kernel) findTable(last, serviceID uint32, slots []uint32) (uint32, error) {
 	same := func(set uint32, n int) (bool, error) {
 		got, err := k.read(bpf.DatapathBackendSet{Id: set, Count: uint32(n)})

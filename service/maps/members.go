@@ -11,11 +11,11 @@ import (
 	"myelin/service"
 )
 
-// memberKeys are the rows of a Service in the map of members: the backends for
-// which an option of direct server return may name it.
+// memberKeys are the rows of a Service in the map of members: the backends to which the DSR option may name the
+// Service.
 type memberKeys map[bpf.DatapathMemberKey]bool
 
-// membersOf are the backends of all frontends of a Service, as its table has them.
+// membersOf are the backends of all frontends of a Service, from the tables.
 func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key) memberKeys {
 	out := memberKeys{}
 	for f := range k.tables.Frontends.List(txn, service.FrontendsByService(name)) {
@@ -29,14 +29,13 @@ func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key) memberKeys {
 	return out
 }
 
-// frontendService is whose a frontend was when its members were written last.
+// frontendService is the Service that a frontend belonged to when its members were last written.
 type frontendService struct {
 	name cluster.Key
 	id   uint32
 }
 
-// updateMembers writes the members of a frontend's Service, and those of the
-// Service that had the frontend before.
+// updateMembers writes the members of a frontend's Service, and of the Service that the frontend belonged to before.
 func (k *Kernel) updateMembers(txn statedb.ReadTxn, f *service.Frontend) error {
 	if k.datapath.Members.MaxEntries() <= 1 {
 		return nil
@@ -51,8 +50,7 @@ func (k *Kernel) updateMembers(txn statedb.ReadTxn, f *service.Frontend) error {
 	return err
 }
 
-// writeMembers makes the kernel's members of a Service those of its table,
-// where answers may be direct.
+// writeMembers makes the members of a Service in the kernel equal to those in the tables, if DSR is possible.
 func (k *Kernel) writeMembers(txn statedb.ReadTxn, name cluster.Key, id uint32) error {
 	if k.datapath.Members.MaxEntries() <= 1 {
 		return nil
@@ -73,9 +71,9 @@ func (k *Kernel) writeMembers(txn statedb.ReadTxn, name cluster.Key, id uint32) 
 	return k.deleteMembers(id, want)
 }
 
-func (k *Kernel) deleteMembers(id uint32, but memberKeys) error {
+func (k *Kernel) deleteMembers(id uint32, keep memberKeys) error {
 	for key := range k.members[id] {
-		if but[key] {
+		if keep[key] {
 			continue
 		}
 		if err := deleteRow(k, k.datapath.Members, key); err != nil {
@@ -89,7 +87,7 @@ func (k *Kernel) deleteMembers(id uint32, but memberKeys) error {
 	return nil
 }
 
-// pruneMembers deletes the members of Services that no frontend is of.
+// pruneMembers deletes the members of Services without a frontend.
 func (k *Kernel) pruneMembers(services map[uint32]bool) error {
 	var errs []error
 	for id := range k.members {
@@ -100,7 +98,7 @@ func (k *Kernel) pruneMembers(services map[uint32]bool) error {
 	return errors.Join(errs...)
 }
 
-// readMembers remembers what an agent before wrote.
+// readMembers reads the members that the previous agent wrote.
 func (k *Kernel) readMembers() error {
 	err := bpf.Each(k.datapath.Members, func(key *bpf.DatapathMemberKey, _ *uint32) bool {
 		if k.members[key.Service] == nil {

@@ -5,40 +5,40 @@ import (
 	"slices"
 )
 
-// allowed are the prefixes of mapped addresses from which clients may come: the
-// ranges, or with deny all that is outside of them. Ranges of one family say
-// nothing about the other: ::/0 is no IPv4 client. Without ranges nobody may.
+// allowedPrefixes are the prefixes of IPv4-mapped addresses whose clients are allowed: the ranges, or with deny
+// everything outside of them. Ranges of one family do not apply to the other: ::/0 contains no IPv4 client. Without
+// ranges no client is allowed.
 //
-// The datapath looks for the longest prefix that it finds, and what it finds is
-// allowed, so that a hole in a prefix is that prefix in parts: 128 for one
-// address, at most.
+// The datapath looks up the longest matching prefix, and a match means that the client is allowed. A prefix with a hole
+// is therefore divided into several, at most 128 for one address.
 func allowedPrefixes(ranges []netip.Prefix, deny bool) []netip.Prefix {
 	if len(ranges) == 0 {
 		return nil
 	}
-	everyone, ipv4 := mapped(netip.PrefixFrom(netip.IPv6Unspecified(), 0)), mapped(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
-	said := map[netip.Prefix]bool{}
+	all := mapped(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+	ipv4 := mapped(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+	rules := map[netip.Prefix]bool{}
 	holes := deny
 	if deny {
-		said[everyone] = true
+		rules[all] = true
 	}
 	list := make([]netip.Prefix, len(ranges))
 	for i, r := range ranges {
 		list[i] = mapped(r)
 		if list[i].Bits() < ipv4.Bits() && list[i].Overlaps(ipv4) {
-			said[ipv4], holes = deny, true
+			rules[ipv4], holes = deny, true
 		}
 	}
 	if !holes {
 		return list
 	}
 	for _, m := range list {
-		said[m] = !deny
+		rules[m] = !deny
 	}
-	return parts(everyone, false, said)
+	return parts(all, false, rules)
 }
 
-// mapped is the prefix of the addresses as the datapath has them.
+// mapped is a prefix of IPv4-mapped addresses, as the datapath has them.
 func mapped(p netip.Prefix) netip.Prefix {
 	bits := p.Bits()
 	if p.Addr().Is4() {
@@ -47,20 +47,20 @@ func mapped(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(p.Masked().Addr().As16()), bits)
 }
 
-// parts are the parts of p for which the longest prefix that is said says yes;
-// on is for what none says anything of.
-func parts(p netip.Prefix, on bool, said map[netip.Prefix]bool) []netip.Prefix {
-	if yes, ok := said[p]; ok {
-		on = yes
+// parts are the parts of p that are allowed by the longest matching prefix of rules; allowed applies where there is
+// none.
+func parts(p netip.Prefix, allowed bool, rules map[netip.Prefix]bool) []netip.Prefix {
+	if yes, ok := rules[p]; ok {
+		allowed = yes
 	}
 	below := map[netip.Prefix]bool{}
-	for q, yes := range said {
+	for q, yes := range rules {
 		if q.Bits() > p.Bits() && p.Overlaps(q) {
 			below[q] = yes
 		}
 	}
 	switch {
-	case len(below) == 0 && on:
+	case len(below) == 0 && allowed:
 		return []netip.Prefix{p}
 	case len(below) == 0:
 		return nil
@@ -68,7 +68,7 @@ func parts(p netip.Prefix, on bool, said map[netip.Prefix]bool) []netip.Prefix {
 	bits := p.Addr().As16()
 	bits[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
 	halves := []netip.Prefix{netip.PrefixFrom(p.Addr(), p.Bits()+1), netip.PrefixFrom(netip.AddrFrom16(bits), p.Bits()+1)}
-	out := slices.Concat(parts(halves[0], on, below), parts(halves[1], on, below))
+	out := slices.Concat(parts(halves[0], allowed, below), parts(halves[1], allowed, below))
 	if slices.Equal(out, halves) {
 		return []netip.Prefix{p}
 	}

@@ -7,16 +7,14 @@ import (
 	"myelin/service"
 )
 
-// How many choices a set has at most where weights differ: what its frontend
-// chooses from at random, one place like the other.
+// These bound how many backend slots a set has if weights differ. A new flow gets one of the slots at random.
 const (
 	minSlots        = 1024
-	slotsPerBackend = 16 // for each backend
+	slotsPerBackend = 16
 )
 
-// shares are how many choices each member of a set has: one where all weights
-// are the same, else at least one and as many as its weight says, exactly if
-// there is room, by the largest remainder if not.
+// slotCounts is how many backend slots each member of a set has: one if all weights are the same. Otherwise it is at
+// least one, and as many as the weight says: exactly, if that fits, or else by the largest remainder.
 func slotCounts(refs []service.BackendRef) []int {
 	var divisor, sum uint64
 	for _, r := range refs {
@@ -38,7 +36,7 @@ func slotCounts(refs []service.BackendRef) []int {
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(refs[a].Weight, refs[b].Weight), cmp.Compare(refs[a].ID, refs[b].ID))
 	})
-	// Those that deserve less than one get one; the others share what is left.
+	// Backends whose share is less than one slot get one; the others divide the rest.
 	for len(order) > 0 && uint64(refs[order[0]].Weight)*room < sum {
 		out[order[0]] = 1
 		room, sum = room-1, sum-uint64(refs[order[0]].Weight)
@@ -65,10 +63,9 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// slotsOf are the numbers in a set's slots. It differs from last, which may
-// come from the kernel and be in any order, in as few slots as can be: choices
-// that stay keep their slots, new ones fill those of choices that went, and
-// then the last ones do. It is last itself where nothing changes.
+// slotsOf returns the numbers in the backend slots of a set. They differ in as few slots as possible from last, which
+// may be from the kernel and in any order: backends that stay keep their slots, new ones get the slots of those that
+// are removed, and the rest of these is filled from the end. If nothing changes it returns last.
 func slotsOf(refs []service.BackendRef, last []uint32) []uint32 {
 	if inOrder(refs, last) {
 		return last
@@ -101,7 +98,7 @@ func slotsOf(refs []service.BackendRef, last []uint32) []uint32 {
 			}
 		}
 	}
-	// From the last hole on, so that what moves into one is never a hole.
+	// Starts with the last hole, so that what is moved into a hole is never a hole itself.
 	for i := len(holes) - 1; i >= 0; i-- {
 		end := len(out) - 1
 		out[holes[i]] = out[end]
@@ -110,8 +107,8 @@ func slotsOf(refs []service.BackendRef, last []uint32) []uint32 {
 	return out
 }
 
-// inOrder reports whether a set of one weight is in its slots already, which
-// is the usual case and costs no memory to find.
+// inOrder reports whether last already has the backends of a set of equal weights, in this order. This is the usual
+// case, and allocates nothing.
 func inOrder(refs []service.BackendRef, last []uint32) bool {
 	if len(refs) != len(last) {
 		return false
@@ -124,7 +121,7 @@ func inOrder(refs []service.BackendRef, last []uint32) bool {
 	return true
 }
 
-// lost are the numbers that last has and next has not.
+// removedBackends are the numbers that are in last and not in next.
 func removedBackends(last, next []uint32) map[uint32]bool {
 	var out map[uint32]bool
 	for i, id := range last {

@@ -8,16 +8,15 @@ import (
 	"myelin/service"
 )
 
-// rangeKeys are the rows of a Service in the map of source ranges. They are
-// there before a frontend asks for them, and stay until after the last one: in
-// between, who was allowed before or is now may come. What the kernel has can
-// only be read as a whole, so it is remembered.
+// rangeKeys are the rows of a Service in the map of source ranges. They are written before a frontend refers to them,
+// and deleted after the last one does not: in between, clients that were allowed before or are allowed now may connect.
+// The map can only be read as a whole, so its contents are remembered.
 type rangeKeys map[bpf.DatapathSourceRangeKey]bool
 
-// serviceBits is the part of a key's length that is the Service's number.
+// serviceBits is the length of the Service's number in a key.
 const serviceBits = 32
 
-// rangesOf are the rows that say who may come to a frontend.
+// rangesOf are the rows of the source ranges of a frontend.
 func rangesOf(f *service.Frontend) rangeKeys {
 	out := rangeKeys{}
 	for _, p := range allowedPrefixes(f.SourceRanges, f.SourceDeny) {
@@ -27,8 +26,8 @@ func rangesOf(f *service.Frontend) rangeKeys {
 	return out
 }
 
-// writeRanges writes who may come, if the frontend's row asks, and deletes who may
-// no more, also where the former fails: who is not written may not come.
+// writeRanges makes the source ranges of a Service equal to those of a frontend that has some. Ranges that are not
+// allowed any more are deleted also if others could not be written.
 func (k *Kernel) writeRanges(f *service.Frontend, row *bpf.DatapathFrontend) error {
 	if row.Flags&rangesFlag == 0 {
 		return nil
@@ -38,13 +37,13 @@ func (k *Kernel) writeRanges(f *service.Frontend, row *bpf.DatapathFrontend) err
 	if failed := k.deleteRanges(f.ServiceID, want); failed != nil || err == nil {
 		return errors.Join(err, failed)
 	}
-	if err = k.addRanges(f.ServiceID, want); err != nil { // there may be room now
-		return fmt.Errorf("write source ranges of %s, from which not all may come: %w", f.Service, err)
+	if err = k.addRanges(f.ServiceID, want); err != nil { // the deletions may have made room
+		return fmt.Errorf("write source ranges of %s, of which some are missing: %w", f.Service, err)
 	}
 	return nil
 }
 
-// addRanges writes the rows of a Service that are not there.
+// addRanges writes the rows of a Service that are missing.
 func (k *Kernel) addRanges(serviceID uint32, want rangeKeys) error {
 	for key := range want {
 		if k.ranges[serviceID][key] {
@@ -61,8 +60,8 @@ func (k *Kernel) addRanges(serviceID uint32, want rangeKeys) error {
 	return nil
 }
 
-// shut makes a frontend that is in the kernel ask who comes, if it is to, where
-// all else that it is to be couldn't be written: it must not stay open.
+// restrict makes the kernel's row of a frontend check source ranges, if it is to, after its other changes could not be
+// written. Otherwise the frontend would remain open to all clients.
 func (k *Kernel) restrict(key bpf.DatapathFrontendKey, row *bpf.DatapathFrontend) error {
 	var old bpf.DatapathFrontend
 	had, err := bpf.Get(k.datapath.Frontends, key, &old)
@@ -72,14 +71,14 @@ func (k *Kernel) restrict(key bpf.DatapathFrontendKey, row *bpf.DatapathFrontend
 	next := old
 	next.Flags |= rangesFlag
 	if err := putRow(k, k.datapath.Frontends, key, next); err != nil {
-		return fmt.Errorf("shut it: %w", err)
+		return fmt.Errorf("restrict it: %w", err)
 	}
 	k.tally.count(&key, &old, -1)
 	k.tally.count(&key, &next, 1)
 	return nil
 }
 
-// deleteUnusedRanges deletes the ranges of a Service that no frontend asks for.
+// deleteUnusedRanges deletes the ranges of a Service that no frontend uses.
 func (k *Kernel) deleteUnusedRanges(serviceID uint32) error {
 	if k.tally.restricted[serviceID] > 0 {
 		return nil
@@ -87,7 +86,7 @@ func (k *Kernel) deleteUnusedRanges(serviceID uint32) error {
 	return k.deleteRanges(serviceID, nil)
 }
 
-// deleteAllUnusedRanges is deleteUnusedRanges for every Service that has some.
+// deleteAllUnusedRanges is deleteUnusedRanges for every Service that has ranges.
 func (k *Kernel) deleteAllUnusedRanges() error {
 	var errs []error
 	for serviceID := range k.ranges {
@@ -96,9 +95,9 @@ func (k *Kernel) deleteAllUnusedRanges() error {
 	return errors.Join(errs...)
 }
 
-func (k *Kernel) deleteRanges(serviceID uint32, but rangeKeys) error {
+func (k *Kernel) deleteRanges(serviceID uint32, keep rangeKeys) error {
 	for key := range k.ranges[serviceID] {
-		if but[key] {
+		if keep[key] {
 			continue
 		}
 		if err := deleteRow(k, k.datapath.SourceRanges, key); err != nil {

@@ -5,18 +5,17 @@ import (
 	"myelin/service"
 )
 
-// tally is what the frontends that are in the kernel ask for besides their
-// sets.
+// tally counts what the frontends in the kernel require besides their sets.
 type tally struct {
-	nodePorts service.PortRange // as the datapath was loaded with
+	nodePorts service.PortRange // that the datapath was loaded with
 
-	scopes map[bpf.DatapathAddr][2]int // how many frontends an address has for clients of each scope
-	// others are external frontends whose port is no node port: where the
-	// address is the node's own, the datapath must look at every port.
+	scopes map[bpf.DatapathAddr][2]int // how many frontends an address has in each scope
+	// others counts external frontends whose port is not a node port, by address. If the address is the node's own, the
+	// datapath must look up every port.
 	others     map[bpf.DatapathAddr]int
-	restricted map[uint32]int // by Service, those for its source ranges only
-	least      map[uint32]int // by Service, those that choose who has the fewest flows
-	// tables are Maglev tables, by Service and set, and how many frontends have each.
+	restricted map[uint32]int // frontends with source ranges, by Service
+	least      map[uint32]int // frontends that use least-conn, by Service
+	// tables counts the frontends that use each Maglev table, by Service and set.
 	tables map[uint32]map[uint32]int
 }
 
@@ -68,7 +67,7 @@ func (t *tally) count(key *bpf.DatapathFrontendKey, row *bpf.DatapathFrontend, n
 	}
 }
 
-// addTo adds to a count, which is not kept where it is 0.
+// addTo adds to a count, and deletes it if it becomes 0.
 func addTo[K comparable](counts map[K]int, key K, n int) {
 	if counts[key] += n; counts[key] == 0 {
 		delete(counts, key)
