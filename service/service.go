@@ -69,7 +69,7 @@ const (
 
 // Service is what a Kubernetes Service, or a Pod with host ports, requires on this node.
 type Service struct {
-	// ID is never 0, and stays over restarts as long as the Service is there.
+	// ID is never 0. It stays the same over restarts of the agent while the Service exists.
 	ID        uint32 `json:"id"`
 	Namespace string `json:"namespace"`
 	// Name is that of the object, for a Pod followed by ":host-ports".

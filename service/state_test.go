@@ -71,7 +71,7 @@ func TestNumbersStay(t *testing.T) {
 	}
 }
 
-// What is said of a backend decides who gets new flows.
+// States of backends decide which of them get new flows.
 func TestSetState(t *testing.T) {
 	w := servicetest.New(t, service.Config{}, "")
 	o := servicetest.Many(2, 2)

@@ -12,7 +12,7 @@ import (
 	"myelin/service/servicetest"
 )
 
-// What an operator said of a backend outlives the agent, also of one that isn't there.
+// States that an operator has set survive a restart, also those of backends that don't exist.
 func TestStatesStay(t *testing.T) {
 	dir := t.TempDir()
 	o := servicetest.Many(1, 3)
@@ -71,8 +71,8 @@ func TestStatesStay(t *testing.T) {
 	}
 }
 
-// What an operator said ends with the backend, while an agent runs and while none does: who has the address next begins anew. What was said of an address
-// that nobody had yet is for who comes.
+// A state that an operator has set is deleted with its backend, whether or not an agent runs, and does not apply to the
+// next backend with the address. A state of an address without a backend applies to the next one.
 func TestStatesEndWithTheirBackend(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, restart := range []bool{false, true} {

@@ -12,8 +12,7 @@ import (
 	"myelin/service"
 )
 
-// checker collects what is wrong with a Service, by the names that fields have
-// in the API.
+// checker collects the problems of a Service, by the names that fields have in the API.
 type checker struct{ errs cluster.FieldErrors }
 
 func (c *checker) add(field, format string, args ...any) {
@@ -27,7 +26,7 @@ func (c *checker) err() error {
 	return c.errs
 }
 
-// check finds everything that is wrong with a Service, as cluster.FieldErrors.
+// check returns all problems of a Service as cluster.FieldErrors.
 func check(s *Service) error {
 	var c checker
 	for _, reason := range validation.IsDNS1123Label(s.Name) {
@@ -88,7 +87,7 @@ func (c *checker) backends(s *Service) {
 	}
 }
 
-// address wants what packets can carry between machines.
+// address requires an address that packets between machines can have.
 func (c *checker) address(field string, a netip.AddrPort) {
 	if !a.IsValid() || a.Port() == 0 {
 		c.add(field, "must be an address and a port")

@@ -16,7 +16,7 @@ import (
 	"myelin/serviceapi/probe"
 )
 
-// Params are what a Gateway needs.
+// Params are what a Manager needs.
 type Params struct {
 	DB     *statedb.DB
 	Tables cluster.Tables
@@ -30,61 +30,62 @@ type Params struct {
 // concurrent use.
 type Manager struct {
 	params Params
-	// Services are those that are programmed, Probes what health checks found.
+	// Services are those that are programmed, Probes the results of their health checks.
 	Services statedb.RWTable[*Service]
 	Probes   statedb.RWTable[*Probe]
 
 	store  store
 	runner *probe.Runner[probeKey]
 
-	mu       sync.Mutex // one change at a time: file, then rows, then checks
-	failing  map[probeKey]bool
-	unknown  map[probeKey]bool
-	answered []probeKey      // that slices don't have yet
-	stale    map[string]bool // Services of them whose slices change
-	wake     chan struct{}
-	settled  chan struct{} // closed when unknown was empty once
-	done     []func(statedb.WriteTxn)
+	mu               sync.Mutex // held for each change: of the file, then rows, then checks
+	failing          map[probeKey]bool
+	unknown          map[probeKey]bool
+	reported         []probeKey      // results that are not in slices yet
+	stale            map[string]bool // Services whose slices change with these
+	wake             chan struct{}
+	firstResultsDone chan struct{} // closed when unknown is empty for the first time
+	initializers     []func(statedb.WriteTxn)
 }
 
-// parallel bounds how many backends are asked at a time: more than an idle node
-// needs, and few enough that a thousand that don't answer hurt nobody.
+// parallel bounds the number of checks at a time. It is more than a node needs that is otherwise idle, and low enough
+// that a thousand backends without a response do no harm.
 const parallel = 128
 
-// patience is how long the rows of the start wait for the first answers of
-// backends: new flows must not go to one that was known to fail before.
-const patience = 2 * time.Second
+// firstResults is how long the rows of the start wait for the first results of health checks. New flows must not go to
+// a backend that was known to fail before.
+const firstResults = 2 * time.Second
 
-// ErrTaken and ErrUnknown are what changes fail with that contradict what is
-// programmed.
+// ErrTaken and ErrUnknown are the errors of changes that contradict what is programmed.
 var (
 	ErrTaken   = errors.New("is taken")
 	ErrUnknown = errors.New("is not programmed")
 )
 
-// New makes the tables "api-services" and "health-probes" and loads what is
-// kept. The cluster's Services and EndpointSlices don't count as initialized
-// before Run says so. A file that can't be used is logged, and left as it is.
+// New creates the tables "api-services" and "health-probes" and loads the stored Services. The cluster's Services and
+// EndpointSlices are not initialized before Run has marked them so. A file that cannot be used is logged and left as it
+// is.
 func New(p Params) (*Manager, error) {
-	m := &Manager{params: p, store: store{p.Dir}, failing: map[probeKey]bool{}, unknown: map[probeKey]bool{}, stale: map[string]bool{},
-		wake: make(chan struct{}, 1), settled: make(chan struct{})}
-	m.runner = probe.NewRunner(probe.Params[probeKey]{Ask: probe.Ask, Report: m.report, Parallel: parallel})
+	m := &Manager{
+		params: p, store: store{p.Dir}, failing: map[probeKey]bool{}, unknown: map[probeKey]bool{}, stale: map[string]bool{},
+		wake: make(chan struct{}, 1), firstResultsDone: make(chan struct{}),
+	}
+	m.runner = probe.NewRunner(probe.Params[probeKey]{Run: probe.Run, Report: m.report, Parallel: parallel})
 	var err1, err2 error
 	m.Services, err1 = statedb.NewTable(p.DB, "api-services", serviceNames())
 	m.Probes, err2 = statedb.NewTable(p.DB, "health-probes", probeKeys(), probeBackends())
 	if err := errors.Join(err1, err2); err != nil {
-		return nil, fmt.Errorf("create tables of the API's Services: %w", err)
+		return nil, fmt.Errorf("create tables of Services by API: %w", err)
 	}
 	kept, bad, err := m.store.load()
 	if err != nil {
 		return nil, err
 	}
 	for _, err := range bad {
-		p.Log.Error("a Service that was programmed is not served", "error", err)
+		p.Log.Error("a stored Service is not served", "error", err)
 	}
 	txn := m.begin()
 	defer txn.Abort()
-	m.done = []func(statedb.WriteTxn){
+	m.initializers = []func(statedb.WriteTxn){
 		p.Tables.Services.RegisterInitializer(txn, "service API"), p.Tables.Slices.RegisterInitializer(txn, "service API"),
 		m.Services.RegisterInitializer(txn, "service API"),
 	}
@@ -107,41 +108,41 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.runner.Close()
 	m.mu.Lock()
 	for s := range m.Services.All(m.params.DB.ReadTxn()) {
-		m.ask(nil, s)
+		m.updateChecks(nil, s)
 	}
-	m.settle()
+	m.signalFirstResults()
 	m.mu.Unlock()
-	late := time.NewTimer(patience)
+	late := time.NewTimer(firstResults)
 	defer late.Stop()
-	settled := m.settled
+	firstResultsDone := m.firstResultsDone
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-m.wake:
-			time.Sleep(gather)
+			time.Sleep(reportDelay)
 			if err := m.flush(); err != nil {
-				m.params.Log.Error("what health checks found is lost", "error", err)
+				m.params.Log.Error("results of health checks are lost", "error", err)
 			}
 			continue
-		case <-settled:
+		case <-firstResultsDone:
 		case <-late.C:
 		}
-		settled = nil
+		firstResultsDone = nil
 		txn := m.begin()
-		for _, done := range m.done {
+		for _, done := range m.initializers {
 			done(txn)
 		}
-		m.done = nil
+		m.initializers = nil
 		txn.Commit()
 	}
 }
 
-// gather is how long answers are collected: slices are written as a whole, and
-// many backends may fail at once.
-const gather = 10 * time.Millisecond
+// reportDelay is how long results are collected, because slices are written as a whole, and many backends may fail at
+// once.
+const reportDelay = 10 * time.Millisecond
 
-// flush writes what checks found since the last time to the slices.
+// flush writes the results of health checks since the last time to the slices.
 func (m *Manager) flush() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,34 +156,33 @@ func (m *Manager) flush() error {
 		}
 	}
 	txn.Commit()
-	for _, key := range m.answered {
+	for _, key := range m.reported {
 		delete(m.unknown, key)
 	}
 	clear(m.stale)
-	m.answered = nil
-	m.settle()
+	m.reported = nil
+	m.signalFirstResults()
 	return nil
 }
 
-// settle tells Run when nothing is unknown any more.
-func (m *Manager) settle() {
+// signalFirstResults tells Run when every backend has a result.
+func (m *Manager) signalFirstResults() {
 	if len(m.unknown) > 0 {
 		return
 	}
 	select {
-	case <-m.settled:
+	case <-m.firstResultsDone:
 	default:
-		close(m.settled)
+		close(m.firstResultsDone)
 	}
 }
 
-// Counts are how many answers of backends were good and bad since the start.
+// Counts are how many health checks passed and failed since the start.
 func (m *Manager) Counts() (passed, failed uint64) { return m.runner.Counts() }
 
-// Upsert programs a Service under its name, whatever that was before; Created
-// is kept, or now. What is wrong with it is cluster.FieldErrors; a frontend of
-// another Service is an error that wraps ErrTaken. When it returns, the Service
-// is on the disk and in the tables.
+// Upsert programs a Service under its name and replaces what that was before. Created is kept, or is the current time.
+// An invalid Service is cluster.FieldErrors; a frontend of another Service is an error that wraps ErrTaken. When Upsert
+// returns, the Service is on disk and in the tables.
 func (m *Manager) Upsert(s *Service) (created bool, err error) {
 	if err := check(s); err != nil {
 		return false, err
@@ -207,7 +207,7 @@ func (m *Manager) Upsert(s *Service) (created bool, err error) {
 	return !known, m.put(old, &next)
 }
 
-// put keeps a Service, and then has it served.
+// put stores a Service, and then writes its rows.
 func (m *Manager) put(old, next *Service) error {
 	if err := m.store.write(next); err != nil {
 		return err
@@ -218,12 +218,11 @@ func (m *Manager) put(old, next *Service) error {
 		return err
 	}
 	txn.Commit()
-	m.ask(old, next)
+	m.updateChecks(old, next)
 	return nil
 }
 
-// Delete forgets a Service; one that isn't there is an error that wraps
-// ErrUnknown.
+// Delete deletes a Service. If there is none, the error wraps ErrUnknown.
 func (m *Manager) Delete(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -236,17 +235,16 @@ func (m *Manager) Delete(name string) error {
 	}
 	txn := m.begin()
 	defer txn.Abort()
-	if err := m.withdraw(txn, old); err != nil {
+	if err := m.deleteRows(txn, old); err != nil {
 		return err
 	}
 	txn.Commit()
-	m.ask(old, nil)
+	m.updateChecks(old, nil)
 	return nil
 }
 
-// SetWeight gives a backend another weight, in the Service of that name, or
-// without a name in all that have it. Where none has it, the error wraps
-// ErrUnknown.
+// SetWeight changes the weight of a backend, in the Service of that name, or without a name in all that have the
+// backend. If none has it, the error wraps ErrUnknown.
 func (m *Manager) SetWeight(name string, backend service.L4Addr, weight uint16) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -271,14 +269,14 @@ func (m *Manager) SetWeight(name string, backend service.L4Addr, weight uint16) 
 	case !found && name != "":
 		return fmt.Errorf("backend %s of Service %s %w", backend, name, ErrUnknown)
 	case !found:
-		return fmt.Errorf("backend %s %w: the weights of Kubernetes' Services are annotations of their EndpointSlices", backend, ErrUnknown)
+		const hint = "the weights of Kubernetes' Services are annotations of their EndpointSlices"
+		return fmt.Errorf("backend %s %w: "+hint, backend, ErrUnknown)
 	}
 	return nil
 }
 
-// ask makes the runner check the backends of next instead of those of old;
-// either may be nil.
-func (m *Manager) ask(old, next *Service) {
+// updateChecks makes the runner check the backends of next instead of those of old. Either may be nil.
+func (m *Manager) updateChecks(old, next *Service) {
 	want := map[probeKey]bool{}
 	if next != nil && next.Check != nil {
 		for _, b := range next.Backends {
@@ -296,15 +294,14 @@ func (m *Manager) ask(old, next *Service) {
 			delete(m.failing, key)
 		}
 	}
-	m.settle()
+	m.signalFirstResults()
 }
 
 func (s *Service) probe(b Backend) probeKey {
 	return probeKey{s.Name, service.L4Addr{AddrPort: b.Address, Protocol: s.protocol()}}
 }
 
-// report takes what a check found. It may be of a Service that is another one
-// by now.
+// report records the result of a health check. The Service may have been changed in the meantime.
 func (m *Manager) report(key probeKey, job probe.Job, passing bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -327,7 +324,7 @@ func (m *Manager) report(key probeKey, job probe.Job, passing bool, err error) {
 		next.Since = m.params.Now().UTC()
 	}
 	if _, _, err := m.Probes.Insert(txn, &next); err != nil {
-		m.params.Log.Error("what a health check found is lost", "service", s.Name, "backend", key.backend, "error", err)
+		m.params.Log.Error("the result of a health check is lost", "service", s.Name, "backend", key.backend, "error", err)
 		return
 	}
 	txn.Commit()
@@ -335,7 +332,7 @@ func (m *Manager) report(key probeKey, job probe.Job, passing bool, err error) {
 		m.stale[s.Name], m.failing[key] = true, next.Health == Failing
 		m.params.Log.Info("health of a backend changed", "service", s.Name, "backend", key.backend, "health", next.Text())
 	}
-	m.answered = append(m.answered, key)
+	m.reported = append(m.reported, key)
 	select {
 	case m.wake <- struct{}{}:
 	default:

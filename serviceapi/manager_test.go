@@ -300,7 +300,7 @@ func TestCheck(t *testing.T) {
 func TestFirstAnswers(t *testing.T) {
 	backendHosts(t)
 	dir := t.TempDir()
-	s := svc("web", "192.0.2.10:80", "10.9.0.1:1") // where nobody listens
+	s := svc("web", "192.0.2.10:80", "10.9.0.1:1") // no socket listens there
 	c := probe.Check{Kind: probe.TCP}.WithDefaults()
 	s.Check = &c
 	w := start(t, dir)

@@ -12,13 +12,13 @@ import (
 	"myelin/serviceapi/probe"
 )
 
-// fromProto reads a request. What can't be read is cluster.FieldErrors; what
-// can is not yet judged.
+// fromProto reads a request. Fields that cannot be parsed are cluster.FieldErrors; the others are not validated yet.
 func fromProto(p *apiv1.Service) (*Service, error) {
 	var c checker
 	s := &Service{
 		Name: p.GetName(), Affinity: time.Duration(p.GetAffinitySeconds()) * time.Second,
-		Algorithm: service.Algorithm(p.GetAlgorithm()), Forwarding: service.Forwarding(p.GetMode()), SourceDeny: p.GetSourceDeny(),
+		Algorithm: service.Algorithm(p.GetAlgorithm()), Forwarding: service.Forwarding(p.GetMode()),
+		SourceDeny: p.GetSourceDeny(),
 	}
 	for i, text := range p.GetFrontends() {
 		f, err := service.ParseL4(text)
@@ -43,7 +43,7 @@ func fromProto(p *apiv1.Service) (*Service, error) {
 	return s, c.err()
 }
 
-// backend reads an address, with the frontends' protocol or without one.
+// backend reads an address, whose protocol is optional and that of the frontends.
 func (c *checker) backend(s *Service, i int, p *apiv1.ServiceBackend) Backend {
 	at := fmt.Sprintf("backends[%d]", i)
 	b := Backend{Weight: service.DefaultWeight}
@@ -73,18 +73,19 @@ func (c *checker) health(p *apiv1.HealthCheck) *probe.Check {
 		c.add("health_check.port", "%d is not in 1..65535", p.GetPort())
 	}
 	h := probe.Check{
-		Kind: probe.Kind(p.GetKind()), Port: uint16(p.GetPort()), Path: p.GetPath(), Host: p.GetHost(), Service: p.GetService(),
-		Interval: time.Duration(p.GetIntervalMs()) * time.Millisecond, Timeout: time.Duration(p.GetTimeoutMs()) * time.Millisecond,
-		Rise: int(p.GetRise()), Fall: int(p.GetFall()),
+		Kind: probe.Kind(p.GetKind()), Port: uint16(p.GetPort()), Path: p.GetPath(), Host: p.GetHost(),
+		Service: p.GetService(), Interval: time.Duration(p.GetIntervalMs()) * time.Millisecond,
+		Timeout: time.Duration(p.GetTimeoutMs()) * time.Millisecond,
+		Rise:    int(p.GetRise()), Fall: int(p.GetFall()),
 	}.WithDefaults()
 	return &h
 }
 
-// toProto is what fromProto read; what is only answered is left out.
+// toProto is the reverse of fromProto, without the fields that are only in responses.
 func toProto(s *Service) *apiv1.Service {
 	p := &apiv1.Service{
-		Name: s.Name, AffinitySeconds: uint32(s.Affinity / time.Second), Algorithm: string(s.Algorithm), Mode: string(s.Forwarding),
-		SourceDeny: s.SourceDeny,
+		Name: s.Name, AffinitySeconds: uint32(s.Affinity / time.Second),
+		Algorithm: string(s.Algorithm), Mode: string(s.Forwarding), SourceDeny: s.SourceDeny,
 	}
 	for _, f := range s.Frontends {
 		p.Frontends = append(p.Frontends, f.String())
@@ -106,17 +107,19 @@ func toProto(s *Service) *apiv1.Service {
 	return p
 }
 
-// states pairs those of package service with the API's.
+// states pairs the states of package service with the API's.
 func states() map[service.State]apiv1.BackendState {
 	return map[service.State]apiv1.BackendState{
-		service.Active: apiv1.BackendState_BACKEND_STATE_ACTIVE, service.Terminating: apiv1.BackendState_BACKEND_STATE_TERMINATING,
-		service.Quarantined: apiv1.BackendState_BACKEND_STATE_QUARANTINED, service.NotReady: apiv1.BackendState_BACKEND_STATE_NOT_READY,
+		service.Active:      apiv1.BackendState_BACKEND_STATE_ACTIVE,
+		service.Terminating: apiv1.BackendState_BACKEND_STATE_TERMINATING,
+		service.Quarantined: apiv1.BackendState_BACKEND_STATE_QUARANTINED,
+		service.NotReady:    apiv1.BackendState_BACKEND_STATE_NOT_READY,
 		service.Maintenance: apiv1.BackendState_BACKEND_STATE_MAINTENANCE,
 	}
 }
 
-// saidState reads a state that can be said.
-func saidState(p apiv1.BackendState) (service.State, bool) {
+// settableState is the state of a request, if it is one that can be set.
+func settableState(p apiv1.BackendState) (service.State, bool) {
 	for _, s := range []service.State{service.Active, service.Quarantined, service.Maintenance} {
 		if states()[s] == p {
 			return s, true

@@ -12,18 +12,18 @@ import (
 	"myelin/service"
 )
 
-// source is what rows of the cluster's tables say of where they come from.
+// source is the Source of rows in the cluster's tables.
 const source = "api"
 
-// prefix of the annotations by which Services and slices say what Kubernetes
-// has no field for.
+// prefix is that of annotations for options that Kubernetes has no field for.
 const prefix = "service.cilium.io/"
 
-// serviceRow is a Service as Kubernetes would have it: of type LoadBalancer,
-// with the frontends as its load balancer's addresses.
+// serviceRow is a Service in the form that it would have in Kubernetes: of type LoadBalancer, with the frontends as
+// addresses of its load balancer.
 func serviceRow(s *Service) *cluster.Service {
 	row := &cluster.Service{
-		Name: s.Name, Created: s.Created, Type: service.LoadBalancer.String(), Affinity: s.Affinity, Source: source, Annotations: map[string]string{},
+		Name: s.Name, Created: s.Created, Type: service.LoadBalancer.String(), Affinity: s.Affinity,
+		Source: source, Annotations: map[string]string{},
 		Ports: []cluster.ServicePort{{Protocol: s.protocol().String(), Port: s.Frontends[0].Port()}},
 	}
 	for _, f := range s.Frontends {
@@ -32,7 +32,9 @@ func serviceRow(s *Service) *cluster.Service {
 	for _, r := range s.SourceRanges {
 		row.SourceRanges = append(row.SourceRanges, r.String())
 	}
-	for key, value := range map[string]string{"lb-algorithm": string(s.Algorithm), "forwarding-mode": string(s.Forwarding)} {
+	for key, value := range map[string]string{
+		"lb-algorithm": string(s.Algorithm), "forwarding-mode": string(s.Forwarding),
+	} {
 		if value != "" {
 			row.Annotations[prefix+key] = value
 		}
@@ -43,38 +45,40 @@ func serviceRow(s *Service) *cluster.Service {
 	return row
 }
 
-// part is what all endpoints of a slice have in common.
-type part struct {
+// group is what all endpoints of a slice have in common.
+type group struct {
 	v6           bool
 	port, weight uint16
 }
 
-// name has characters that no object of Kubernetes has in its.
-func (p part) name(of string) string {
-	return fmt.Sprintf("%s:%s:%d:%d", of, p.family(), p.port, p.weight)
+// name contains characters that names of Kubernetes objects do not have.
+func (g group) name(of string) string {
+	return fmt.Sprintf("%s:%s:%d:%d", of, g.family(), g.port, g.weight)
 }
 
-func (p part) family() string {
-	if p.v6 {
+func (g group) family() string {
+	if g.v6 {
 		return "IPv6"
 	}
 	return "IPv4"
 }
 
-// sliceRows are the EndpointSlices of a Service, sorted by what their backends
-// have in common. failing says who fails a health check.
+// sliceRows are the EndpointSlices of a Service, one for each group of backends. failing reports whether a backend
+// fails its health check.
 func sliceRows(s *Service, failing func(netip.AddrPort) bool) []*cluster.EndpointSlice {
-	parts := map[part][]cluster.Endpoint{}
+	groups := map[group][]cluster.Endpoint{}
 	for _, b := range s.Backends {
-		at := part{b.Address.Addr().Is6(), b.Address.Port(), b.Weight}
-		parts[at] = append(parts[at], cluster.Endpoint{Address: b.Address.Addr(), Ready: true, Serving: true, Failing: failing(b.Address)})
+		at := group{b.Address.Addr().Is6(), b.Address.Port(), b.Weight}
+		groups[at] = append(groups[at], cluster.Endpoint{
+			Address: b.Address.Addr(), Ready: true, Serving: true, Failing: failing(b.Address),
+		})
 	}
 	var rows []*cluster.EndpointSlice
-	for _, at := range slices.SortedFunc(maps.Keys(parts), func(a, b part) int {
+	for _, at := range slices.SortedFunc(maps.Keys(groups), func(a, b group) int {
 		return cmp.Or(cmp.Compare(a.family(), b.family()), cmp.Compare(a.port, b.port), cmp.Compare(a.weight, b.weight))
 	}) {
 		row := &cluster.EndpointSlice{
-			Name: at.name(s.Name), Service: s.Name, AddressType: at.family(), Source: source, Endpoints: parts[at],
+			Name: at.name(s.Name), Service: s.Name, AddressType: at.family(), Source: source, Endpoints: groups[at],
 			Ports: []cluster.SlicePort{{Protocol: s.protocol().String(), Port: at.port}},
 		}
 		if at.weight != service.DefaultWeight {

@@ -28,8 +28,8 @@ type Server struct {
 	Stopping <-chan struct{}
 }
 
-// answer is an error as requests get it.
-func answer(err error) error {
+// statusOf is an error as clients get it.
+func statusOf(err error) error {
 	var fields cluster.FieldErrors
 	code := codes.Internal
 	switch {
@@ -52,15 +52,15 @@ func (s *Server) Upsert(_ context.Context, r *apiv1.UpsertServiceRequest) (*apiv
 	}
 	svc, err := fromProto(r.GetService())
 	if err != nil {
-		return nil, answer(err)
+		return nil, statusOf(err)
 	}
 	created, err := s.Manager.Upsert(svc)
-	return &apiv1.UpsertServiceResponse{Created: created}, answer(err)
+	return &apiv1.UpsertServiceResponse{Created: created}, statusOf(err)
 }
 
 // Delete implements apiv1.ServicesServer.
 func (s *Server) Delete(_ context.Context, r *apiv1.DeleteServiceRequest) (*apiv1.DeleteServiceResponse, error) {
-	return &apiv1.DeleteServiceResponse{}, answer(s.Manager.Delete(r.GetName()))
+	return &apiv1.DeleteServiceResponse{}, statusOf(s.Manager.Delete(r.GetName()))
 }
 
 // List implements apiv1.ServicesServer.
@@ -68,7 +68,7 @@ func (s *Server) List(context.Context, *apiv1.ListServicesRequest) (*apiv1.ListS
 	return &apiv1.ListServicesResponse{Services: s.list(s.DB.ReadTxn())}, nil
 }
 
-// list is all Services with what becomes of them.
+// list is all Services with their state.
 func (s *Server) list(txn statedb.ReadTxn) []*apiv1.Service {
 	var list []*apiv1.Service
 	for svc := range s.Manager.Services.All(txn) {
@@ -85,7 +85,7 @@ func (s *Server) list(txn statedb.ReadTxn) []*apiv1.Service {
 	return list
 }
 
-// backend fills in what is only answered.
+// backend fills in the fields that are only in responses.
 func (s *Server) backend(txn statedb.ReadTxn, svc *Service, b Backend, p *apiv1.ServiceBackend) {
 	key := svc.probe(b)
 	if row, _, ok := s.Services.Desired.Backends.Get(txn, service.BackendByAddress(key.backend)); ok {
@@ -100,8 +100,8 @@ func (s *Server) backend(txn statedb.ReadTxn, svc *Service, b Backend, p *apiv1.
 	}
 }
 
-// collect is how long changes are collected that come in quick succession.
-const collect = 20 * time.Millisecond
+// watchDelay is how long changes in quick succession are collected.
+const watchDelay = 20 * time.Millisecond
 
 // Watch implements apiv1.ServicesServer.
 func (s *Server) Watch(_ *apiv1.WatchServicesRequest, stream grpc.ServerStreamingServer[apiv1.ServiceEvent]) error {
@@ -128,7 +128,7 @@ func (s *Server) Watch(_ *apiv1.WatchServicesRequest, stream grpc.ServerStreamin
 			}
 			synced = true
 		}
-		if _, err := again.Wait(ctx, collect); err != nil {
+		if _, err := again.Wait(ctx, watchDelay); err != nil {
 			if stream.Context().Err() == nil {
 				return status.Error(codes.Unavailable, "the agent stops")
 			}
@@ -137,7 +137,7 @@ func (s *Server) Watch(_ *apiv1.WatchServicesRequest, stream grpc.ServerStreamin
 	}
 }
 
-// changes is what to wait for: all that list reads.
+// changes are the channels to wait for: of everything that list reads.
 func (s *Server) changes(txn statedb.ReadTxn) *statedb.WatchSet {
 	set := statedb.NewWatchSet()
 	_, programmed := s.Manager.Services.AllWatch(txn)
@@ -148,15 +148,18 @@ func (s *Server) changes(txn statedb.ReadTxn) *statedb.WatchSet {
 	return set
 }
 
-// difference sends what has changed since sent, and returns what is sent then.
-func difference(sent map[string]*apiv1.Service, list []*apiv1.Service, send func(*apiv1.ServiceEvent) error) (map[string]*apiv1.Service, error) {
+// difference sends what differs from sent, and returns what is then sent.
+func difference(
+	sent map[string]*apiv1.Service, list []*apiv1.Service, send func(*apiv1.ServiceEvent) error,
+) (map[string]*apiv1.Service, error) {
 	now := make(map[string]*apiv1.Service, len(list))
 	for _, p := range list {
 		now[p.GetName()] = p
 		if proto.Equal(sent[p.GetName()], p) {
 			continue
 		}
-		if err := send(&apiv1.ServiceEvent{Type: apiv1.ServiceEventType_SERVICE_EVENT_TYPE_UPSERTED, Service: p}); err != nil {
+		const upserted = apiv1.ServiceEventType_SERVICE_EVENT_TYPE_UPSERTED
+		if err := send(&apiv1.ServiceEvent{Type: upserted, Service: p}); err != nil {
 			return nil, err
 		}
 	}
@@ -164,8 +167,8 @@ func difference(sent map[string]*apiv1.Service, list []*apiv1.Service, send func
 		if now[name] != nil {
 			continue
 		}
-		gone := &apiv1.ServiceEvent{Type: apiv1.ServiceEventType_SERVICE_EVENT_TYPE_DELETED, Service: &apiv1.Service{Name: name}}
-		if err := send(gone); err != nil {
+		const deleted = apiv1.ServiceEventType_SERVICE_EVENT_TYPE_DELETED
+		if err := send(&apiv1.ServiceEvent{Type: deleted, Service: &apiv1.Service{Name: name}}); err != nil {
 			return nil, err
 		}
 	}
@@ -180,32 +183,33 @@ func (s *Server) SetBackend(_ context.Context, r *apiv1.SetBackendRequest) (*api
 		c.add("backend", "%v", err)
 	}
 	weight := c.weight("weight", r.GetWeight())
-	state, sayable := saidState(r.GetState())
-	says := r.GetState() != apiv1.BackendState_BACKEND_STATE_UNSPECIFIED
+	state, settable := settableState(r.GetState())
+	setsState := r.GetState() != apiv1.BackendState_BACKEND_STATE_UNSPECIFIED
 	switch {
-	case says && !sayable:
-		c.add("state", "only ACTIVE, QUARANTINED and MAINTENANCE can be said")
-	case !says && r.Weight == nil:
+	case setsState && !settable:
+		c.add("state", "only ACTIVE, QUARANTINED and MAINTENANCE can be set")
+	case !setsState && r.Weight == nil:
 		c.add("state", "neither state nor weight is set")
 	}
 	if r.GetService() != "" && r.Weight == nil {
 		c.add("service", "is for a weight: a state is of the address, whoever has it")
 	}
 	if err := c.err(); err != nil {
-		return nil, answer(err)
+		return nil, statusOf(err)
 	}
-	// Who isn't there any more may be forgotten.
-	if _, _, known := s.Services.Desired.Backends.Get(s.DB.ReadTxn(), service.BackendByAddress(backend)); says && !known && state != service.Active {
+	// ACTIVE is allowed for a backend that no Service has any more: it deletes the state.
+	_, _, known := s.Services.Desired.Backends.Get(s.DB.ReadTxn(), service.BackendByAddress(backend))
+	if setsState && !known && state != service.Active {
 		return nil, status.Errorf(codes.NotFound, "backend: no Service has %s", backend)
 	}
 	if r.Weight != nil {
 		if err := s.Manager.SetWeight(r.GetService(), backend, weight); err != nil {
-			return nil, answer(err)
+			return nil, statusOf(err)
 		}
 	}
-	if says {
+	if setsState {
 		if err := s.Services.SetState(backend, state); err != nil {
-			return nil, answer(err)
+			return nil, statusOf(err)
 		}
 	}
 	return &apiv1.SetBackendResponse{}, nil

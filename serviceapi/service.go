@@ -1,7 +1,6 @@
-// Package gateway holds the Services that are programmed by API, without
-// Kubernetes: it keeps them in files, checks the health of their backends, and
-// writes them as rows of the cluster's tables, so that they are served as all
-// others are.
+// Package serviceapi has the Services that are programmed by API, without Kubernetes. It stores them in files, checks
+// the health of their backends, and writes them as rows of the cluster's tables, from which they are served like all
+// others.
 package serviceapi
 
 import (
@@ -21,32 +20,30 @@ import (
 
 // Service is what is programmed under a name. Rows are immutable.
 type Service struct {
-	// Name is a DNS label; the Service is in no namespace, so that no object of
-	// Kubernetes has the same key.
+	// Name is a DNS label. The Service has no namespace, so that no Kubernetes object has the same key.
 	Name string `json:"name"`
 	// Created is when the name was first programmed.
 	Created time.Time `json:"created"`
 	// Frontends are 1..64, all with the same port and protocol.
 	Frontends []service.L4Addr `json:"frontends"`
-	// Backends speak the protocol of the frontends; at most 10,000, each once.
+	// Backends have the protocol of the frontends. There are at most 10,000, each once.
 	Backends []Backend `json:"backends,omitempty"`
-	// Affinity is how long a client stays with its backend: 1 s..1 day in whole
-	// seconds; 0: not at all.
+	// Affinity is how long a client stays with its backend: 1 s to 1 day in whole seconds, or 0 for no affinity.
 	Affinity   time.Duration      `json:"affinity,omitempty"`
 	Algorithm  service.Algorithm  `json:"algorithm,omitempty"`
 	Forwarding service.Forwarding `json:"mode,omitempty"`
-	// SourceRanges are who may come from outside, or with SourceDeny who may not;
-	// none: everybody may. At most 1,000.
+	// SourceRanges are the external clients that are allowed, or denied with SourceDeny. Without ranges all are
+	// allowed. At most 1,000.
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
 	SourceDeny   bool           `json:"sourceDeny,omitempty"`
-	// Check is asked of each backend; nil: none is asked.
+	// Check is the health check of each backend; nil for none.
 	Check *probe.Check `json:"healthCheck,omitempty"`
 }
 
 // Backend is one address that flows are sent to.
 type Backend struct {
 	Address netip.AddrPort `json:"address"`
-	// Weight is relative to the others'; 0 means maintenance, for this Service.
+	// Weight is relative to the others'. 0 means maintenance, in this Service.
 	Weight uint16 `json:"weight"`
 }
 
@@ -61,17 +58,18 @@ const (
 // Key is the Service's key in the tables of the cluster.
 func (s *Service) Key() cluster.Key { return cluster.Key{Name: s.Name} }
 
-// protocol is that of all frontends, and of the backends.
+// protocol is that of all frontends and of the backends.
 func (s *Service) protocol() service.Protocol { return s.Frontends[0].Protocol }
 
-// backend is the place of an address among the backends, or -1.
+// backend is the index of an address in the backends, or -1.
 func (s *Service) backend(a netip.AddrPort) int {
 	return slices.IndexFunc(s.Backends, func(b Backend) bool { return b.Address == a })
 }
 
-// equal compares all but the time.
+// equal compares everything but the time.
 func (s *Service) equal(o *Service) bool {
-	return s.Name == o.Name && slices.Equal(s.Frontends, o.Frontends) && slices.Equal(s.Backends, o.Backends) && s.Affinity == o.Affinity &&
+	return s.Name == o.Name && slices.Equal(s.Frontends, o.Frontends) && slices.Equal(s.Backends, o.Backends) &&
+		s.Affinity == o.Affinity &&
 		s.Algorithm == o.Algorithm && s.Forwarding == o.Forwarding && slices.Equal(s.SourceRanges, o.SourceRanges) &&
 		s.SourceDeny == o.SourceDeny && (s.Check == nil) == (o.Check == nil) && (s.Check == nil || *s.Check == *o.Check)
 }
@@ -90,26 +88,27 @@ func (s *Service) TableRow() []string {
 	if s.Check != nil {
 		check = s.Check.String()
 	}
-	return []string{s.Name, strings.Join(frontends, " "), strconv.Itoa(len(s.Backends)), check, s.Created.UTC().Format(time.RFC3339)}
+	created := s.Created.UTC().Format(time.RFC3339)
+	return []string{s.Name, strings.Join(frontends, " "), strconv.Itoa(len(s.Backends)), check, created}
 }
 
-// Probe is what the health check of a Service says of one backend. Rows are
-// immutable, and change with the state or the error, not with each answer.
+// Probe is the result of the health check of a backend for one Service. Rows are immutable. They change with the state
+// or the error, not with each result.
 type Probe struct {
 	Service string         `json:"service"`
 	Backend service.L4Addr `json:"backend"`
 	Check   string         `json:"check"`
 	Health  Health         `json:"health"`
-	// Error is that of the last answer; a backend may pass and have one.
+	// Error is that of the last check. A backend may be passing and have an error.
 	Error string `json:"error,omitempty"`
-	// Since is when Health changed last.
+	// Since is the time of the last change of Health.
 	Since time.Time `json:"since"`
 }
 
-// Health is what is known of a backend.
+// Health is the state of a backend by its health check.
 type Health string
 
-// The states. Unknown counts as good: nobody has answered yet.
+// The states. Unknown, before the first result, counts as healthy.
 const (
 	Unknown Health = "unknown"
 	Passing Health = "passing"
@@ -134,7 +133,7 @@ func (p *Probe) TableRow() []string {
 	return []string{p.Service, p.Backend.String(), p.Check, string(p.Health), p.Error, p.Since.UTC().Format(time.RFC3339)}
 }
 
-// probeKey is what a health check is of.
+// probeKey identifies a health check.
 type probeKey struct {
 	service string
 	backend service.L4Addr
@@ -175,7 +174,7 @@ func probeBackends() statedb.Index[*Probe, service.L4Addr] {
 	}
 }
 
-// ProbesByBackend finds what the checks of all Services say of a backend.
+// ProbesByBackend finds the results of all Services for a backend.
 func ProbesByBackend(a service.L4Addr) statedb.Query[*Probe] { return probeBackends().Query(a) }
 
 // byName finds the Service of that name.

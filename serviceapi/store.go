@@ -10,7 +10,7 @@ import (
 	"myelin/durable"
 )
 
-// store keeps a file of JSON for each Service.
+// store keeps a JSON file for each Service.
 type store struct{ dir string }
 
 const fileSuffix = ".json"
@@ -18,7 +18,7 @@ const fileSuffix = ".json"
 // format is the version of the files.
 const format = 1
 
-// record is what a file holds.
+// record is the content of a file.
 type record struct {
 	Version int      `json:"version"`
 	Service *Service `json:"service"`
@@ -26,7 +26,7 @@ type record struct {
 
 func (s store) path(name string) string { return filepath.Join(s.dir, name+fileSuffix) }
 
-// write keeps a Service: it is on the disk when write returns without error.
+// write stores a Service. It is on disk when write returns without error.
 func (s store) write(svc *Service) error {
 	data, err := json.MarshalIndent(record{format, svc}, "", "  ")
 	if err == nil {
@@ -38,7 +38,7 @@ func (s store) write(svc *Service) error {
 	return nil
 }
 
-// remove forgets a Service.
+// remove deletes the file of a Service.
 func (s store) remove(name string) error {
 	if err := durable.Remove(s.path(name)); err != nil {
 		return fmt.Errorf("forget Service %s: %w", name, err)
@@ -61,7 +61,7 @@ func (s store) load() (all []*Service, bad []error, err error) {
 	return all, bad, nil
 }
 
-// read takes nothing that the API would not.
+// read accepts only what the API would accept.
 func (s store) read(path string) (*Service, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"myelin/table"
 )
 
-// apply makes the rows of a Service what it says.
+// apply makes the rows of a Service equal to it.
 func (m *Manager) apply(txn statedb.WriteTxn, s *Service) error {
 	old, _, known := m.Services.Get(txn, byName(s.Name))
 	if !known {
@@ -29,27 +29,31 @@ func (m *Manager) apply(txn statedb.WriteTxn, s *Service) error {
 	return nil
 }
 
-// withdraw deletes the rows of a Service.
-func (m *Manager) withdraw(txn statedb.WriteTxn, s *Service) error {
+// deleteRows deletes the rows of a Service.
+func (m *Manager) deleteRows(txn statedb.WriteTxn, s *Service) error {
 	_, _, err1 := m.Services.Delete(txn, s)
 	_, _, err2 := m.params.Tables.Services.Delete(txn, serviceRow(s))
-	_, err3 := table.Replace(txn, m.params.Tables.Slices, m.params.Tables.Slices.List(txn, cluster.SlicesByService(s.Key())), nil, (*cluster.EndpointSlice).Equal)
+	slices := m.params.Tables.Slices
+	current := slices.List(txn, cluster.SlicesByService(s.Key()))
+	_, err3 := table.Replace(txn, slices, current, nil, (*cluster.EndpointSlice).Equal)
 	if err := errors.Join(err1, err2, err3, m.writeProbes(txn, s, &Service{Name: s.Name})); err != nil {
 		return fmt.Errorf("delete rows of Service %s: %w", s.Name, err)
 	}
 	return nil
 }
 
-// writeSlices makes the EndpointSlices of a Service what it and its checks say.
+// writeSlices makes the EndpointSlices of a Service equal to it and to the results of its checks.
 func (m *Manager) writeSlices(txn statedb.WriteTxn, s *Service) error {
-	rows := sliceRows(s, func(a netip.AddrPort) bool { return s.Check != nil && m.failing[s.probe(Backend{Address: a})] })
+	rows := sliceRows(s, func(a netip.AddrPort) bool {
+		return s.Check != nil && m.failing[s.probe(Backend{Address: a})]
+	})
 	slices := m.params.Tables.Slices
-	_, err := table.Replace(txn, slices, slices.List(txn, cluster.SlicesByService(s.Key())), rows, (*cluster.EndpointSlice).Equal)
+	current := slices.List(txn, cluster.SlicesByService(s.Key()))
+	_, err := table.Replace(txn, slices, current, rows, (*cluster.EndpointSlice).Equal)
 	return err
 }
 
-// writeProbes makes rows for the backends of next, which keep what is known of
-// those of old.
+// writeProbes makes rows for the backends of next. Those that old had too keep their results.
 func (m *Manager) writeProbes(txn statedb.WriteTxn, old, next *Service) error {
 	var errs []error
 	want := map[probeKey]bool{}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"log/slog"
 	"net"
@@ -21,8 +20,8 @@ import (
 	"myelin/service"
 )
 
-// Server serves the health check node ports: the operations of the
-// reconciler of table "health-checks". Answers are kube-proxy's.
+// Server serves the health check node ports. It has the operations of the reconciler of table "health-checks". Responses
+// are the same as kube-proxy's.
 type Server struct {
 	Log *slog.Logger
 	// Listen opens a port, as net.Listen does.
@@ -40,7 +39,7 @@ type port struct {
 	closed  chan struct{}
 }
 
-// Update listens, or tells the port that is open the new count.
+// Update opens a port, or updates the count of one that is open.
 func (s *Server) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *service.Check) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,14 +48,16 @@ func (s *Server) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision
 		return nil
 	}
 	s.close(row.Service)
-	// A port without an address is that of both families.
+	// Without an address, the port is that of both families.
 	l, err := s.Listen("tcp", ":"+strconv.Itoa(int(row.Port)))
 	if err != nil {
 		return fmt.Errorf("serve health check of %s: %w", row.Service, err)
 	}
 	p := &port{service: row.Service, port: row.Port, closed: make(chan struct{})}
 	p.count.Store(int64(row.LocalEndpoints))
-	p.server = &http.Server{Handler: p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	p.server = &http.Server{
+		Handler: p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}
 	if s.ports == nil {
 		s.ports = map[cluster.Key]*port{}
 	}
@@ -78,7 +79,7 @@ func (s *Server) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision
 	return nil
 }
 
-// Prune closes the ports that no row has.
+// Prune closes the ports without a row.
 func (s *Server) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*service.Check, statedb.Revision]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +104,7 @@ func (s *Server) Close() {
 	}
 }
 
-// close waits until the port is free, for another row may want it next.
+// close waits until the port is free, because another row may use it next.
 func (s *Server) close(k cluster.Key) {
 	if p := s.ports[k]; p != nil {
 		p.server.Close()
@@ -112,8 +113,8 @@ func (s *Server) close(k cluster.Key) {
 	}
 }
 
-// ServeHTTP answers 200 if this node has endpoints, else 503, on any path. The
-// agent lives, or nobody would answer: the proxy is healthy.
+// ServeHTTP responds with 200 if this node has endpoints, else 503, on any path. The proxy is always reported as healthy,
+// because the agent would not respond otherwise.
 func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	count := p.count.Load()
 	h := w.Header()
@@ -123,6 +124,7 @@ func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if count == 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	io.WriteString(w, fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": %q,\n\t\t\"name\": %q\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}\n",
-		p.service.Namespace, p.service.Name, count))
+	const body = "{\n\t\"service\": {\n\t\t\"namespace\": %q,\n\t\t\"name\": %q\n\t},\n" +
+		"\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}\n"
+	fmt.Fprintf(w, body, p.service.Namespace, p.service.Name, count)
 }

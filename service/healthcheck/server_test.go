@@ -20,7 +20,7 @@ import (
 	"myelin/table"
 )
 
-// freePort is a port that nobody listens on just now.
+// freePort is a port without a listener.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")

@@ -85,8 +85,7 @@ func (r *rig) wild() bool {
 	return false
 }
 
-// Prune mends rows of addresses that somebody broke, and makes those that an
-// agent before us didn't know of.
+// Prune restores rows of addresses that were changed, and writes those that the previous agent lacked.
 func TestAddressesPruned(t *testing.T) {
 	r := newRig(t, service.Config{}, small())
 	r.Set(t, clustertest.Parse(t, servicetest.Sized(false, 3, 0, "1", "Local")))

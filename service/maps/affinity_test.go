@@ -24,7 +24,7 @@ func (r *rig) affinities(t testing.TB) string {
 	return strings.Join(out, " ")
 }
 
-// sticky are two Services with a pod in common: a as it is said, and b.
+// sticky are two Services with a pod in common: a as given, and b.
 func sticky(v6 bool, affinity, endpoints string) string {
 	return clustertest.Named(fmt.Sprintf(`kind: Service
 metadata: {name: a}

@@ -35,9 +35,8 @@ func (r *rig) loadTexts(t testing.TB) string {
 	return strings.Join(out, " ")
 }
 
-// Flows of a backend that goes end: those of TCP so that their clients are told
-// so, others so that the next packet goes elsewhere. It is the same if the
-// backend went while no agent ran.
+// Flows of a deleted backend end: TCP clients get a reset, and the next packet of other protocols begins a flow to another
+// backend. It is the same if the backend was deleted while no agent ran.
 func TestFlowsOfGone(t *testing.T) {
 	const before = "SCTP 4 to 2 replied, TCP 1 to 1 replied, TCP 2 to 2 replied, TCP 5 to 0 replied, TCP 6 to 2 replied, UDP 3 to 2 unreplied"
 	for _, v6 := range []bool{false, true} {
@@ -51,8 +50,8 @@ func TestFlowsOfGone(t *testing.T) {
 			r.flowTo(t, v6, service.TCP, 2, 1, 2, nattest.Replied, 0)
 			r.flowTo(t, v6, service.UDP, 3, 1, 2, 0, 0)
 			r.flowTo(t, v6, service.SCTP, 4, 1, 2, nattest.Replied, 0)
-			r.flowTo(t, v6, service.TCP, 5, 0, 0, nattest.Replied, 0)           // another node knows to whom
-			r.flowTo(t, v6, service.TCP, 6, 1, 2, nattest.Replied, 3*time.Hour) // over, for the collector
+			r.flowTo(t, v6, service.TCP, 5, 0, 0, nattest.Replied, 0)           // selected by another node
+			r.flowTo(t, v6, service.TCP, 6, 1, 2, nattest.Replied, 3*time.Hour) // expired; the collector deletes it
 			r.Set(t, clustertest.Parse(t, servicetest.Sized(v6, 1, 0, "1", "Cluster")))
 			if err := r.scanFlows(); err != nil {
 				t.Fatal(err)
@@ -82,7 +81,7 @@ func TestFlowsOfGone(t *testing.T) {
 	}
 }
 
-// A walk that fails is made again, and ends what it should have.
+// A scan that failed is repeated and then ends those flows.
 func TestFlowsOfGoneLater(t *testing.T) {
 	r := newRig(t, service.Config{}, small())
 	r.flowTo(t, false, service.UDP, 1, 1, 7, 0, 0)
@@ -100,8 +99,8 @@ func TestFlowsOfGoneLater(t *testing.T) {
 	}
 }
 
-// Loads are counted for backends of Services that want to know, over all flows
-// that live, and are gone when nobody wants to know.
+// Loads are counted for backends of Services with least-conn, over all flows that have not expired, and are deleted when no
+// Service uses least-conn any more.
 func TestLoads(t *testing.T) {
 	const least = "service.cilium.io/lb-algorithm: least-conn"
 	for _, v6 := range []bool{false, true} {
@@ -117,7 +116,7 @@ func TestLoads(t *testing.T) {
 				r.flowTo(t, v6, service.TCP, 3, 1, 2, nattest.Replied, 0)
 				r.flowTo(t, v6, service.TCP, 4, 1, 2, nattest.Closing, 0)
 				r.flowTo(t, v6, service.UDP, 5, 1, 2, 0, time.Hour) // over
-				r.flowTo(t, v6, service.UDP, 6, 9, 3, 0, 0)         // nobody wants to know
+				r.flowTo(t, v6, service.UDP, 6, 9, 3, 0, 0)         // of a Service without least-conn
 			}
 			if (len(r.flowScanWake) > 0) != (i > 0) {
 				t.Errorf("step %d: somebody is asked to look: %v", i, len(r.flowScanWake) > 0)
@@ -136,8 +135,7 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// attend walks when it is asked, then every second while there is something to
-// count, and ends.
+// runFlowScans scans on request, then every second while there are loads to count, and ends with its context.
 func TestAttend(t *testing.T) {
 	r := newRig(t, service.Config{Algorithm: service.LeastConnections}, small())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -163,7 +161,7 @@ func TestAttend(t *testing.T) {
 	}
 }
 
-// A row that another flow has by then is left as it is.
+// An entry that belongs to another flow by now is not changed.
 func TestEndOfAnother(t *testing.T) {
 	r := newRig(t, service.Config{}, small())
 	r.flowTo(t, false, service.TCP, 1, 1, 5, nattest.Replied, 0)

@@ -14,7 +14,7 @@ const (
 	twoOfOneAddress = firstName + "---\n" + laterName
 )
 
-// A new agent learns of Services in any order: the address stays with the Service that the kernel has it for.
+// A new agent reads Services in any order: the address stays with the Service that has it in the kernel.
 func TestAddressStaysOverRestart(t *testing.T) {
 	r, dir := newRig(t, service.Config{}, nil), t.TempDir()
 	first := servicetest.New(t, service.Config{}, dir)

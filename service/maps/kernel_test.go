@@ -12,9 +12,8 @@ import (
 	"myelin/service/servicetest"
 )
 
-// TestMaps writes the clusters of testdata to maps, step by step. They must be
-// what the tables say, and what N/maps says where there is such text, and no
-// packet may find anything half-written in between.
+// TestMaps writes the clusters of testdata to maps, step by step. The maps must equal what the tables say, and the text
+// N/maps if there is one, and packets may never find an incomplete state.
 func TestMaps(t *testing.T) { clustertest.ArchivesIn(t, "../testdata", mapSteps) }
 
 func mapSteps(t *testing.T, archive *txtar.Archive, v6 bool) {
@@ -43,7 +42,7 @@ func mapSteps(t *testing.T, archive *txtar.Archive, v6 bool) {
 				t.Fatalf("step %s: got\n%s\nwant\n%s", step, got, want)
 			}
 		}
-		// Whoever begins anew finds nothing to do.
+		// A new agent writes nothing.
 		writes = 0
 		r.agent(t, r.datapath)
 		r.before = func(op string) error { t.Errorf("step %s: %s by another agent", step, op); return nil }
@@ -51,8 +50,8 @@ func mapSteps(t *testing.T, archive *txtar.Archive, v6 bool) {
 	}
 }
 
-// An address that another Service takes over leads to the one's backends or to
-// the other's, and never under one's name to the other's.
+// An address that another Service takes over leads to the backends of one of the two, and never to one's backends under
+// the other's number.
 func TestTakenOver(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		r := newRig(t, service.Config{}, small())
@@ -81,10 +80,9 @@ endpoints: [{addresses: [@pod%[2]d]}]
 	}
 }
 
-// TestInterrupted goes from one cluster to another, and every write in turn
-// fails: once, or with all after it, as if the agent were killed. Whatever is
-// there then is whole; the same agent that tries again, and a new one, make it
-// right.
+// TestInterrupted changes one cluster to another, and each write in turn fails: alone, or with all that follow, as if the
+// agent were killed. The maps are complete at all times; the same agent repairs them when it tries again, and so does a new
+// one.
 func TestInterrupted(t *testing.T) {
 	type cluster struct {
 		n              int
@@ -141,7 +139,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// interrupted reports whether there was no write of number n.
+// interrupted reports whether there were at most n writes.
 func interrupted(t *testing.T, r *rig, from, to clustertest.Objects, n int, crash bool) (done bool) {
 	t.Helper()
 	r.before = nil

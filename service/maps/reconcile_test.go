@@ -20,7 +20,7 @@ import (
 	"myelin/table"
 )
 
-// Of 5,000 backends one changes: the writes that it costs.
+// The number of writes if one of 5,000 backends changes.
 func TestWritesOfOneOfMany(t *testing.T) {
 	r := newRig(t, service.Config{}, nil)
 	o := servicetest.Many(1, 5000)
@@ -36,7 +36,7 @@ func TestWritesOfOneOfMany(t *testing.T) {
 		{"drains", servicetest.With(o.Slices[2], 500, servicetest.Drain), "choices 1, frontends 1"},
 		{"is back", o.Slices[2], "choices 1, frontends 1"},
 		{"moves", servicetest.With(o.Slices[4], 10, func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }),
-			"backends 1, choices 1, delete backends 2"}, // by who let it go last, and by its own row's Delete, in vain
+			"backends 1, choices 1, delete backends 2"}, // when the last set releases it, and by the Delete of its row, without effect
 		{"zone", servicetest.With(o.Slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }), ""},
 	} {
 		r.PutSlice(t, step.part)
@@ -64,8 +64,8 @@ func (r *rig) wrote(t testing.TB) string {
 	return strings.Join(parts, ", ")
 }
 
-// An agent that knows the same in another order writes nothing, and new sets
-// get numbers that nobody has: not those of sets, nor of what a crash left.
+// An agent with the same sets in another order writes nothing, and new sets get free numbers: neither those of sets, nor
+// of rows that a crash left.
 func TestAdopted(t *testing.T) {
 	r := newRig(t, service.Config{}, nil)
 	o := servicetest.Many(4, 100)
@@ -116,16 +116,15 @@ func TestAdopted(t *testing.T) {
 	}
 }
 
-// With full maps, the rows that fit are there, errors name the rest, and the
-// rest comes when there is room. All of it by the real reconcilers, which don't
-// touch what an agent before them wrote until the tables are initialized.
+// With full maps, the rows that fit are written, errors name the others, and these follow when there is room. This uses
+// the real reconcilers, which change nothing of the previous agent's before the tables are initialized.
 func TestReconcile(t *testing.T) {
 	dir := t.TempDir() // keeps the numbers
 	r := newRigIn(t, service.Config{}, map[string]uint32{"frontends": 64, "choices": 64, "backends": 9, "affinities": 64}, dir)
 	log := slog.New(slog.DiscardHandler)
 	o := servicetest.Many(6, 3)
 	half := clustertest.Objects{Services: o.Services[:2], Slices: o.Slices[:2]}
-	// An agent before us.
+	// The previous agent.
 	r.Set(t, half)
 	if err := r.sync(); err != nil {
 		t.Fatal(err)
@@ -229,8 +228,7 @@ func backendErrors(txn statedb.ReadTxn, t statedb.Table[*service.Backend]) (errs
 	return errs
 }
 
-// What somebody else broke is right after a refresh, and a Delete that is tried
-// again late takes nothing from a frontend that is back.
+// A refresh restores what another program changed, and a delayed Delete does not affect a frontend that exists again.
 func TestRefreshed(t *testing.T) {
 	r := newRig(t, service.Config{}, small())
 	r.Set(t, servicetest.Many(2, 100))

@@ -26,8 +26,8 @@ import (
 type rig struct {
 	*servicetest.Cluster
 	*Kernel
-	seen statedb.ReadTxn // what the maps were made of
-	// backendsFirst is the order of what two reconcilers do on their own.
+	seen statedb.ReadTxn // the tables that sync has written
+	// backendsFirst is the order in which the two reconcilers run.
 	backendsFirst bool
 }
 
@@ -48,12 +48,12 @@ func newRigIn(t testing.TB, config service.Config, sizes map[string]uint32, dir 
 // testMaglev makes tables of 8 rows.
 func testMaglev() maglev.Config { return maglev.Config{Size: 251, Seed: 7} }
 
-// small are maps that are read at a glance, as tests do all the time.
+// small are sizes of maps that tests can read quickly.
 func small() map[string]uint32 {
 	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512, "translations": 4096, "loads": 256, "maglev_tables": 64}
 }
 
-// agent is a new agent over maps as they are.
+// agent starts a new agent on the maps as they are.
 func (r *rig) agent(t testing.TB, d *bpf.Datapath) {
 	t.Helper()
 	var err error
@@ -65,8 +65,7 @@ func (r *rig) agent(t testing.TB, d *bpf.Datapath) {
 	}
 }
 
-// sync writes what changed since it was called last. After an error, the next
-// call does it again.
+// sync writes what has changed since the last call. After an error, the next call repeats it.
 func (r *rig) sync() error {
 	ctx, now := context.Background(), r.DB.ReadTxn()
 	f, b := &frontendOps{r.Kernel}, &backendOps{r.Kernel}
@@ -85,7 +84,7 @@ func (r *rig) sync() error {
 	return nil
 }
 
-// again is all that a reconciler does when it begins.
+// again does everything that the reconcilers do at their start.
 func (r *rig) again(t testing.TB) {
 	t.Helper()
 	ctx, now := context.Background(), r.DB.ReadTxn()
@@ -144,7 +143,7 @@ func (r *rig) maps(t testing.TB) string {
 	return servicetest.Sorted(strings.Join(append(lines, setsText(rows, tables)), "\n"))
 }
 
-// setsText is how much room sets take.
+// setsText is the number of rows that sets take.
 func setsText(rows, tables int) string {
 	text := fmt.Sprintf("choices in %d rows", rows)
 	if tables > 0 {
@@ -166,7 +165,7 @@ func (r *rig) set(t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServi
 	return choicesText(f.Flags&uint32(here) != 0, f.Flags&uint32(drop) != 0, n)
 }
 
-// options are flags as text, and who should have them.
+// options are flags as text, and whether a frontend should have them.
 func options() []struct {
 	flag bpf.DatapathFrontendFlag
 	text string
@@ -189,7 +188,7 @@ func options() []struct {
 	}
 }
 
-// slots are how many slots of a set each backend should have.
+// slots is the expected number of slots of each backend in a set.
 func (r *rig) slots(refs []service.BackendRef, byMaglev bool) map[uint32]int {
 	n := map[uint32]int{}
 	if !byMaglev || len(refs) < 2 {
@@ -213,7 +212,7 @@ func rangeText(key bpf.DatapathSourceRangeKey) string {
 	return fmt.Sprintf("range service %d %s", key.Service, bpf.DatapathPrefixKey{Length: key.Length - serviceBits, Addr: key.Addr}.Netip())
 }
 
-// rangesWanted are the ranges that the tables ask for, by Service.
+// rangesWanted are the source ranges of the tables, by Service.
 func rangesWanted(t service.Tables, txn statedb.ReadTxn) map[uint32]rangeKeys {
 	out := map[uint32]rangeKeys{}
 	for f := range t.Frontends.All(txn) {
@@ -255,7 +254,7 @@ func choicesText(here, drop bool, n map[uint32]int) string {
 	return strings.Join(parts, ",")
 }
 
-// rows are what maps should be by the tables.
+// rows are the expected maps, computed from the tables.
 func (r *rig) rows() string {
 	var lines []string
 	rows, inTables, now := 0, 0, r.DB.ReadTxn()

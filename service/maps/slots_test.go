@@ -47,9 +47,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// Whatever the weights: at least one each, no more than there is room for, and
-// nobody further than one from what it deserves, but for those that get their
-// one for nothing.
+// With any weights, each backend has at least one slot, there are no more slots than the bound, and the number of a
+// backend's slots differs by at most one from its share, except for those that get one slot although their share is less.
 func TestSharesAreFair(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
@@ -117,8 +116,7 @@ func TestChoicesOf(t *testing.T) {
 	}
 }
 
-// One backend that changes among many with weights of their own moves about as
-// many slots as it has.
+// One changed backend among many with different weights moves about as many slots as it has.
 func TestChoicesStay(t *testing.T) {
 	for _, n := range []int{10, 100, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"myelin/service/servicetest"
 )
 
-// balancer is a Service whose load balancer's address is for these ranges only, "": for everybody.
+// balancer is a Service whose LoadBalancer address is restricted to ranges; "" is unrestricted.
 func balancer(t *testing.T, v6 bool, backends int, ranges string) clustertest.Objects {
 	t.Helper()
 	o := clustertest.Parse(t, servicetest.SizedAs(v6, backends, 0, "1", "Cluster", "", "10.0.0.0/8"))
@@ -23,7 +23,7 @@ func balancer(t *testing.T, v6 bool, backends int, ranges string) clustertest.Ob
 	return o
 }
 
-// asking reports whether the load balancer's address asks who comes, and how many ranges may.
+// asking reports whether the LoadBalancer frontend checks source ranges, and how many rows there are.
 func (r *rig) asking(t *testing.T) (asks bool, may int) {
 	t.Helper()
 	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
@@ -33,8 +33,8 @@ func (r *rig) asking(t *testing.T) (asks bool, may int) {
 	return asks, may
 }
 
-// A Service that becomes restricted, or narrower, is never open to more than its ranges, whatever can't be written; its row says what is missing, and what
-// there is room for may come.
+// A Service that becomes restricted is never open to more than its ranges if some cannot be written. The status of its row
+// says what is missing, and is repaired when there is room.
 func TestRangesFailClosed(t *testing.T) {
 	const three = "10.0.0.0/8, 192.0.2.0/24, 2001:db8::/32"
 	for _, v6 := range []bool{false, true} {

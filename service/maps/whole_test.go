@@ -11,7 +11,7 @@ import (
 	"myelin/service"
 )
 
-// uses are the backends that Services have, or had before.
+// uses are the backends that Services have or had before, by their numbers.
 func (r *rig) uses() map[[2]uint32]bool {
 	out := map[[2]uint32]bool{}
 	for _, txn := range []statedb.ReadTxn{r.seen, r.DB.ReadTxn()} {
@@ -26,9 +26,8 @@ func (r *rig) uses() map[[2]uint32]bool {
 	return out
 }
 
-// whole reports what a packet could find that should not be: choices of a
-// frontend without a row, without a backend, or of another Service, and
-// frontends of an address that doesn't say it has some.
+// whole reports incomplete states that a packet could find: backend slots of a frontend without a row, without a backend,
+// or of another Service, and frontends of an address whose row lacks their scope.
 func (r *rig) whole(t testing.TB) {
 	t.Helper()
 	uses := r.uses()
@@ -63,9 +62,8 @@ func (r *rig) whole(t testing.TB) {
 	})
 }
 
-// guarded reports who may come to a frontend that asks, and should by neither
-// what was wanted before nor what is wanted now, and who may not although both
-// say so. One that asks only now may be shut.
+// guarded reports source ranges in the kernel that are in neither the previous nor the current tables, and ranges that are
+// missing although they are in both. A frontend that has become restricted may deny everything.
 func (r *rig) guarded(t testing.TB, serviceID uint32) {
 	t.Helper()
 	has, err := r.readRanges()
@@ -88,7 +86,7 @@ func (r *rig) guarded(t testing.TB, serviceID uint32) {
 	}
 }
 
-// counted fails a rig's references if they aren't those that the maps have.
+// counted fails the test if the rig's reference counts are not those of the maps.
 func (r *rig) counted(t testing.TB) {
 	t.Helper()
 	other, err := New(Params{Log: r.log, DB: r.db, Tables: r.tables, Datapath: r.datapath})

@@ -1,5 +1,4 @@
-// Package probe asks backends whether they serve: health checks by TCP, HTTP
-// and gRPC, again and again, with as many at a time as is good for the node.
+// Package probe runs health checks of backends by TCP, HTTP and gRPC, with a bounded number at a time.
 package probe
 
 import (
@@ -11,48 +10,47 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Kind is how a backend is asked.
+// Kind is the protocol of a check.
 type Kind string
 
-// The kinds. TCP wants a connection, HTTP an answer 200..399 to GET, GRPC that
-// grpc.health.v1.Health says SERVING.
+// The kinds. TCP requires a connection, HTTP a response 200..399 to GET, GRPC that grpc.health.v1.Health returns
+// SERVING.
 const (
 	TCP  Kind = "tcp"
 	HTTP Kind = "http"
 	GRPC Kind = "grpc"
 )
 
-// Check says how a backend is asked and how often. It is comparable.
+// Check is how and how often a backend is checked. It is comparable.
 type Check struct {
 	Kind Kind `json:"kind"`
-	// Port is asked instead of the backend's own; 0: that one.
+	// Port is checked instead of the backend's own; 0 is the backend's.
 	Port uint16 `json:"port,omitempty"`
-	// Path is that of HTTP, with a query if need be, and Host its header; empty:
-	// "/", and the backend's address.
+	// Path is that of HTTP, with an optional query, and Host the header. The defaults are "/" and the backend's
+	// address.
 	Path string `json:"path,omitempty"`
 	Host string `json:"host,omitempty"`
-	// Service is whose health GRPC asks; empty: the server's as a whole.
+	// Service is whose health gRPC asks for; empty is the server as a whole.
 	Service string `json:"service,omitempty"`
-	// Interval is from one answer to the next question, ±10 %; Timeout is what an
-	// answer may take.
+	// Interval is the time from a result to the next check, ±10 %; Timeout is the longest that a check may take.
 	Interval time.Duration `json:"interval"`
 	Timeout  time.Duration `json:"timeout"`
-	// Rise and Fall are how many answers of one kind in a row change the state.
+	// Rise and Fall are how many equal results in a row change the state.
 	Rise int `json:"rise"`
 	Fall int `json:"fall"`
 }
 
 // Bounds of a Check.
 const (
-	MinInterval = 100 * time.Millisecond
-	MaxInterval = time.Hour
-	MinTimeout  = 10 * time.Millisecond
-	MaxTimeout  = time.Minute
-	MaxCount    = 100 // of Rise and Fall
+	minInterval = 100 * time.Millisecond
+	maxInterval = time.Hour
+	minTimeout  = 10 * time.Millisecond
+	maxTimeout  = time.Minute
+	maxCount    = 100 // of Rise and Fall
 	maxText     = 1024
 )
 
-// WithDefaults fills in what is zero: 2 s, 1 s, 2, 3.
+// WithDefaults sets fields that are zero: interval 2 s, timeout 1 s, rise 2, fall 3.
 func (c Check) WithDefaults() Check {
 	if c.Interval == 0 {
 		c.Interval = 2 * time.Second
@@ -69,8 +67,7 @@ func (c Check) WithDefaults() Check {
 	return c
 }
 
-// Validate tells of each field that is wrong, by the name that it has in the
-// API.
+// Validate calls bad for each invalid field, by its name in the API.
 func (c Check) Validate(bad func(field, reason string)) {
 	say := func(wrong bool, field, format string, args ...any) {
 		if wrong {
@@ -82,20 +79,24 @@ func (c Check) Validate(bad func(field, reason string)) {
 	say(c.Kind != HTTP && c.Host != "", "host", "%q: only http has a host", c.Host)
 	say(c.Kind != GRPC && c.Service != "", "service", "%q: only grpc has a service", c.Service)
 	say(c.Path != "" && !plainPath(c.Path), "path", "%q is not a path such as /healthz", brief(c.Path))
-	say(c.Host != "" && (len(c.Host) > maxText || !httpguts.ValidHostHeader(c.Host)), "host", "%q is not a host name", brief(c.Host))
+	badHost := len(c.Host) > maxText || !httpguts.ValidHostHeader(c.Host)
+	say(c.Host != "" && badHost, "host", "%q is not a host name", brief(c.Host))
 	say(len(c.Service) > maxText, "service", "is longer than %d bytes", maxText)
-	say(c.Interval < MinInterval || c.Interval > MaxInterval, "interval_ms", "%s is not in %s..%s", c.Interval, MinInterval, MaxInterval)
-	say(c.Timeout < MinTimeout || c.Timeout > MaxTimeout, "timeout_ms", "%s is not in %s..%s", c.Timeout, MinTimeout, MaxTimeout)
-	say(c.Rise < 1 || c.Rise > MaxCount, "rise", "%d is not in 1..%d", c.Rise, MaxCount)
-	say(c.Fall < 1 || c.Fall > MaxCount, "fall", "%d is not in 1..%d", c.Fall, MaxCount)
+	say(c.Interval < minInterval || c.Interval > maxInterval,
+		"interval_ms", "%s is not in %s..%s", c.Interval, minInterval, maxInterval)
+	say(c.Timeout < minTimeout || c.Timeout > maxTimeout,
+		"timeout_ms", "%s is not in %s..%s", c.Timeout, minTimeout, maxTimeout)
+	say(c.Rise < 1 || c.Rise > maxCount, "rise", "%d is not in 1..%d", c.Rise, maxCount)
+	say(c.Fall < 1 || c.Fall > maxCount, "fall", "%d is not in 1..%d", c.Fall, maxCount)
 }
 
-// plainPath reports whether a request line can hold path as it is.
+// plainPath reports whether a request line can contain path without escapes.
 func plainPath(path string) bool {
-	return path[0] == '/' && len(path) <= maxText && !strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '#' })
+	escaped := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '#' }
+	return path[0] == '/' && len(path) <= maxText && !strings.ContainsFunc(path, escaped)
 }
 
-// brief cuts what is too long for a message.
+// brief shortens a text for a message.
 func brief(text string) string {
 	if len(text) > 60 {
 		return strings.ToValidUTF8(text[:60], "") + "…"
@@ -103,7 +104,7 @@ func brief(text string) string {
 	return text
 }
 
-// At is whom a check of backend asks.
+// At is the address and port that a check of backend connects to.
 func (c Check) At(backend netip.AddrPort) netip.AddrPort {
 	if c.Port != 0 {
 		return netip.AddrPortFrom(backend.Addr(), c.Port)
@@ -111,7 +112,7 @@ func (c Check) At(backend netip.AddrPort) netip.AddrPort {
 	return backend
 }
 
-// String is "http:/healthz every 2s", as much as the command line takes.
+// String is a short form such as "http:/healthz every 2s".
 func (c Check) String() string {
 	text := string(c.Kind)
 	if rest := c.Path + c.Service; rest != "" {

@@ -85,12 +85,12 @@ func TestAsk(t *testing.T) {
 			{"grpc, silence", Check{Kind: GRPC, Timeout: 50 * time.Millisecond}, s.silent, "no answer within 50ms"},
 			{"no kind", Check{}, s.tcp, "no such kind"},
 		} {
-			err := Ask(t.Context(), c.check.WithDefaults(), c.at)
+			err := Run(t.Context(), c.check.WithDefaults(), c.at)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s of %s: got %v, want %q", c.name, host, err, c.want)
 			}
 			// What happens again is told in the same words.
-			if again := Ask(t.Context(), c.check.WithDefaults(), c.at); text(again) != text(err) {
+			if again := Run(t.Context(), c.check.WithDefaults(), c.at); text(again) != text(err) {
 				t.Errorf("%s of %s: %v, and then %v", c.name, host, err, again)
 			}
 		}
@@ -155,7 +155,7 @@ func TestScore(t *testing.T) {
 	}
 }
 
-// backends answer after 10 ms, and count who asks.
+// backends answer after 10 ms and count the checks.
 type backends struct{ asked, atATime, most atomic.Int32 }
 
 func (b *backends) ask(ctx context.Context, c Check, _ netip.AddrPort) error {
@@ -180,7 +180,7 @@ func TestRunner(t *testing.T) {
 		reports := make(chan string, 1000)
 		const jobs, parallel = 40, 4
 		r := NewRunner(Params[int]{
-			Parallel: parallel, Ask: b.ask,
+			Parallel: parallel, Run: b.ask,
 			Report: func(key int, j Job, passing bool, err error) {
 				reports <- fmt.Sprintf("%d %s %t %v", key, j.Check.Path, passing, err)
 			},

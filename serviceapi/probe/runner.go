@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Job is a backend and how it is asked.
+// Job is a backend and its check.
 type Job struct {
 	Backend netip.AddrPort
 	Check   Check
@@ -17,17 +17,16 @@ type Job struct {
 
 // Params are what a Runner needs.
 type Params[K comparable] struct {
-	// Ask is Ask.
-	Ask func(context.Context, Check, netip.AddrPort) error
-	// Report is called with the first answer of a job, and when its state or its
-	// error changes; err is that of the last answer, nil if it was good. It may be
-	// called for a job that was taken away at the same moment.
+	// Run runs one check. It is the function Run, except in tests.
+	Run func(context.Context, Check, netip.AddrPort) error
+	// Report is called with the first result of a job, and when its state or its error changes. err is that of the last
+	// check, nil if it passed. Report may be called for a job that is being removed.
 	Report func(key K, job Job, passing bool, err error)
-	// Parallel bounds how many are asked at a time.
+	// Parallel bounds the number of checks at a time.
 	Parallel int
 }
 
-// Runner asks many backends, each by its own clock.
+// Runner checks many backends, each at its own times.
 type Runner[K comparable] struct {
 	params         Params[K]
 	slots          chan struct{}
@@ -49,8 +48,7 @@ func NewRunner[K comparable](p Params[K]) *Runner[K] {
 	return &Runner[K]{params: p, slots: make(chan struct{}, p.Parallel), jobs: map[K]running{}}
 }
 
-// Set makes job what is done for key, or nothing where job is nil. One that
-// goes on as it was keeps its clock and its state.
+// Set makes job the job of key, or removes that if job is nil. An unchanged job keeps its times and its state.
 func (r *Runner[K]) Set(key K, job *Job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,11 +68,11 @@ func (r *Runner[K]) Set(key K, job *Job) {
 	r.ends.Go(func() { r.run(ctx, key, *job) })
 }
 
-// Counts are how many answers were good and bad since the start.
+// Counts are how many checks passed and failed since the start.
 func (r *Runner[K]) Counts() (passed, failed uint64) { return r.passed.Load(), r.failed.Load() }
 
-// Close takes all jobs away, waits for those that are at it, and takes no more.
-// Report must not wait for whoever calls it.
+// Close removes all jobs, waits for running checks, and accepts no more jobs. Report must not wait for the caller of
+// Close.
 func (r *Runner[K]) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -86,7 +84,7 @@ func (r *Runner[K]) Close() {
 	r.ends.Wait()
 }
 
-// firstWithin spreads the first questions of many jobs that begin at once.
+// firstWithin is the time over which the first checks of jobs that are added together are spread.
 const firstWithin = 200 * time.Millisecond
 
 func (r *Runner[K]) run(ctx context.Context, key K, job Job) {
@@ -98,7 +96,7 @@ func (r *Runner[K]) run(ctx context.Context, key K, job Job) {
 		case <-ctx.Done():
 			return
 		}
-		err := r.params.Ask(ctx, job.Check, job.Backend)
+		err := r.params.Run(ctx, job.Check, job.Backend)
 		<-r.slots
 		if ctx.Err() != nil {
 			return
@@ -115,17 +113,16 @@ func (r *Runner[K]) run(ctx context.Context, key K, job Job) {
 	}
 }
 
-// score is what answers in a row make of a backend. The first one decides: who
-// begins must not wait.
+// score derives the state from results in a row. The first result decides, because a new job must not wait.
 type score struct {
 	rise, fall int
 	known      bool
 	passing    bool
-	against    int   // answers in a row that contradict passing
-	err        error // of the last answer
+	against    int   // results in a row that contradict passing
+	err        error // of the last check
 }
 
-// note reports whether something is new.
+// note records a result and reports whether the state or the error has changed.
 func (s *score) note(err error) bool {
 	same := s.known && text(err) == text(s.err)
 	s.err = err

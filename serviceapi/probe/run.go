@@ -19,21 +19,20 @@ import (
 // userAgent is what HTTP and gRPC servers see.
 const userAgent = "myelin-health-check"
 
-// Ask asks backend once, over a connection of its own, and returns nil if it
-// serves, else why not, in words that are the same when it happens again. It
-// takes no longer than the check's Timeout.
-func Ask(ctx context.Context, c Check, backend netip.AddrPort) error {
+// Run checks a backend once, over a connection of its own. It returns nil if the backend is healthy, and otherwise an
+// error whose text is the same when the same happens again. It takes no longer than the check's Timeout.
+func Run(ctx context.Context, c Check, backend netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	at := c.At(backend)
 	var err error
 	switch c.Kind {
 	case TCP:
-		err = askTCP(ctx, at)
+		err = checkTCP(ctx, at)
 	case HTTP:
-		err = askHTTP(ctx, c, at)
+		err = checkHTTP(ctx, c, at)
 	case GRPC:
-		err = askGRPC(ctx, c, at)
+		err = checkGRPC(ctx, c, at)
 	default:
 		err = fmt.Errorf("no such kind of check: %s", c.Kind)
 	}
@@ -43,15 +42,14 @@ func Ask(ctx context.Context, c Check, backend netip.AddrPort) error {
 	return err
 }
 
-// dialer is without MPTCP and keep-alives, which a question doesn't live long
-// enough for.
+// dialer is without MPTCP and keep-alives, because connections are short.
 func dialer() *net.Dialer {
 	d := &net.Dialer{KeepAlive: -1}
 	d.SetMultipathTCP(false)
 	return d
 }
 
-func askTCP(ctx context.Context, at netip.AddrPort) error {
+func checkTCP(ctx context.Context, at netip.AddrPort) error {
 	conn, err := dialer().DialContext(ctx, "tcp", at.String())
 	if err != nil {
 		return plain(err)
@@ -59,7 +57,7 @@ func askTCP(ctx context.Context, at netip.AddrPort) error {
 	return conn.Close()
 }
 
-func askHTTP(ctx context.Context, c Check, at netip.AddrPort) error {
+func checkHTTP(ctx context.Context, c Check, at netip.AddrPort) error {
 	path := c.Path
 	if path == "" {
 		path = "/"
@@ -83,7 +81,7 @@ func askHTTP(ctx context.Context, c Check, at netip.AddrPort) error {
 	return nil
 }
 
-func askGRPC(ctx context.Context, c Check, at netip.AddrPort) error {
+func checkGRPC(ctx context.Context, c Check, at netip.AddrPort) error {
 	conn, err := grpc.NewClient("passthrough:///"+at.String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithUserAgent(userAgent),
@@ -106,8 +104,7 @@ func askGRPC(ctx context.Context, c Check, at netip.AddrPort) error {
 	return nil
 }
 
-// plain leaves out the addresses of an error, of which the client's changes
-// each time.
+// plain omits the addresses of an error. The client's port differs each time.
 func plain(err error) error {
 	var op *net.OpError
 	if !errors.As(err, &op) {
@@ -120,7 +117,7 @@ func plain(err error) error {
 	return fmt.Errorf("%s: %w", op.Op, op.Err)
 }
 
-// pause waits, and reports whether ctx still lives then.
+// pause waits, and reports whether ctx has not ended by then.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
