@@ -69,14 +69,14 @@ func (b *builder) annotationOptions(obj *cluster.Service) annotations {
 		case "type":
 			w.only = typeOf(pick(&w, key, value, "ClusterIP", "NodePort", "LoadBalancer"))
 		case "node":
-			w.otherNode = w.otherNode || b.Facts.Labels[full] != value
+			w.otherNode = w.otherNode || b.node.Labels[full] != value
 		case "node-selector":
 			selector, err := labels.Parse(value)
 			if err != nil {
 				w.problem(key, "%q is not a label selector: %v", value, err)
 				continue
 			}
-			w.otherNode = w.otherNode || !selector.Matches(labels.Set(b.Facts.Labels))
+			w.otherNode = w.otherNode || !selector.Matches(labels.Set(b.node.Labels))
 		case "affinity": // has an effect only with several clusters
 			pick(&w, key, value, "local", "remote", "none")
 		case "global", "shared", "global-sync-endpoint-slices": // likewise

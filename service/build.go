@@ -42,8 +42,8 @@ type Config struct {
 	FixedAlgorithm, FixedForwarding bool
 }
 
-// Facts are the properties of this node.
-type Facts struct {
+// facts are the properties of this node.
+type facts struct {
 	Name, Zone string
 	Labels     map[string]string
 }
@@ -51,7 +51,7 @@ type Facts struct {
 // builder computes plans. They depend on objects, configuration and states alone.
 type builder struct {
 	Config
-	Facts Facts
+	node facts
 	// state is the state that an operator has set for a backend.
 	state func(L4Addr) State
 }

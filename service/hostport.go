@@ -16,7 +16,7 @@ func podKey(pod cluster.Key) cluster.Key {
 
 // pod computes the plan of a Pod's host ports; nil if it has none on this node.
 func (b *builder) pod(pod *cluster.Pod) *plan {
-	if pod.NodeName != b.Facts.Name || !pod.OwnsAddresses() || len(pod.HostPorts) == 0 || len(pod.Addresses) == 0 {
+	if pod.NodeName != b.node.Name || !pod.OwnsAddresses() || len(pod.HostPorts) == 0 || len(pod.Addresses) == 0 {
 		return nil
 	}
 	p := &plan{service: Service{Namespace: pod.Namespace, Name: pod.Name + hostPorts, Type: HostPort, Source: pod.Source}}
@@ -29,16 +29,16 @@ func (b *builder) pod(pod *cluster.Pod) *plan {
 			if on.Is6() != addr.Is6() {
 				continue
 			}
-			p.hostPort(b.Facts, on, addr, hp)
+			p.hostPort(b.node, on, addr, hp)
 		}
 	}
 	p.sortAndDeduplicate()
 	return p
 }
 
-func (p *plan) hostPort(facts Facts, on, addr netip.Addr, hp cluster.HostPort) {
+func (p *plan) hostPort(node facts, on, addr netip.Addr, hp cluster.HostPort) {
 	proto := protocolOf(hp.Protocol)
-	target := endpoint{L4Addr: L4(addr, hp.Target, proto), Weight: DefaultWeight, Node: facts.Name, Zone: facts.Zone}
+	target := endpoint{L4Addr: L4(addr, hp.Target, proto), Weight: DefaultWeight, Node: node.Name, Zone: node.Zone}
 	to := &set{members: []member{{L4Addr: target.L4Addr, weight: target.Weight}}}
 	p.endpoints = append(p.endpoints, target)
 	p.frontends = append(p.frontends, plannedFrontend{

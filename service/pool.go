@@ -92,7 +92,7 @@ func (b *builder) candidate(obj *cluster.Service, e *cluster.Endpoint, addr L4Ad
 		endpoint: endpoint{L4Addr: addr, State: NotReady, Weight: weight, Node: e.Node, Zone: e.Zone},
 		// PublishNotReady: "agents should disregard any indications of ready".
 		ready: e.Ready || obj.PublishNotReady, serving: e.Serving && e.Terminating,
-		local: e.Node != "" && e.Node == b.Facts.Name, forZones: e.ForZones, forNodes: e.ForNodes,
+		local: e.Node != "" && e.Node == b.node.Name, forZones: e.ForZones, forNodes: e.ForNodes,
 	}
 	state := b.state(addr)
 	switch {
@@ -165,8 +165,8 @@ func (p *pool) best(classes ...func(*candidate) bool) *set {
 // otherwise all endpoints are near. Whether there are hints is decided by the writer of the EndpointSlices, by
 // trafficDistribution and topology-mode.
 func (b *builder) topology(list []candidate) func(*candidate) bool {
-	forNode := func(c *candidate) bool { return slices.Contains(c.forNodes, b.Facts.Name) }
-	forZone := func(c *candidate) bool { return b.Facts.Zone != "" && slices.Contains(c.forZones, b.Facts.Zone) }
+	forNode := func(c *candidate) bool { return slices.Contains(c.forNodes, b.node.Name) }
+	forZone := func(c *candidate) bool { return b.node.Zone != "" && slices.Contains(c.forZones, b.node.Zone) }
 	allNodes, allZones, node, zone := true, true, false, false
 	for i := range list {
 		c := &list[i]

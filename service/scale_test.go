@@ -10,8 +10,8 @@ import (
 	"myelin/service/servicetest"
 )
 
-// One backend of 5,000 that changes changes its row, its Service's frontend and
-// nothing else, and in the frontend one or two places.
+// If one of 5,000 backends changes, its row and the frontend of its Service are written, and nothing else; the set of
+// the frontend changes in at most two places.
 func TestOneOfManyChanges(t *testing.T) {
 	w := servicetest.New(t, service.Config{}, "")
 	o := servicetest.Many(1, 5000)

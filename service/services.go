@@ -69,7 +69,7 @@ func New(p Params) (*Services, error) {
 		Params: p, Desired: t, states: map[L4Addr]State{}, wake: make(chan struct{}, 1),
 		claimedBy: map[cluster.Key]*claimed{}, claims: map[L4Addr][]cluster.Key{}, sliceOf: map[cluster.Key]string{},
 	}
-	s.builder = builder{Config: p.Config, Facts: Facts{Name: p.Node}, state: s.operatorState}
+	s.builder = builder{Config: p.Config, node: facts{Name: p.Node}, state: s.operatorState}
 	if err := s.loadStates(); err != nil {
 		p.Log.Error("states of backends that operators have set are lost", "error", err)
 	}
@@ -165,14 +165,14 @@ func (s *Services) ready(r statedb.ReadTxn) (bool, <-chan struct{}) {
 
 // facts updates the properties of this node.
 func (u *update) facts(n *cluster.Node, deleted bool) {
-	next := Facts{Name: u.Node}
+	next := facts{Name: u.Node}
 	if !deleted {
 		next.Zone, next.Labels = n.Labels[zoneLabel], n.Labels
 	}
-	if u.builder.Facts.Zone == next.Zone && maps.Equal(u.builder.Facts.Labels, next.Labels) {
+	if u.builder.node.Zone == next.Zone && maps.Equal(u.builder.node.Labels, next.Labels) {
 		return
 	}
-	u.builder.Facts = next
+	u.builder.node = next
 	for obj := range u.Tables.Services.All(u.cluster) {
 		u.touch(obj.Key())
 	}

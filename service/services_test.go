@@ -18,7 +18,7 @@ import (
 	"myelin/service/servicetest"
 )
 
-// dump is the desired state as text, a row a line.
+// dump is the desired state as text, one line for each row.
 func dump(w *servicetest.Cluster) string {
 	r := w.DB.ReadTxn()
 	var lines []string
@@ -40,7 +40,7 @@ func dump(w *servicetest.Cluster) string {
 	return strings.Join(lines, "\n")
 }
 
-// written counts the rows that are not those of an earlier time.
+// written counts the rows that differ from those of an earlier snapshot.
 func written(w *servicetest.Cluster, before statedb.ReadTxn) string {
 	r := w.DB.ReadTxn()
 	return fmt.Sprintf("wrote %d services %d frontends %d backends",
@@ -63,9 +63,8 @@ func differ[R comparable](before, after iter.Seq2[R, statedb.Revision]) int {
 	return max(n, len(rows))
 }
 
-// TestSteps reads clusters as they are in testdata: N/objects are those of step
-// N, N/want is what this node is to do then, and from the second step on how
-// many rows were written for it. Each runs for both families.
+// TestSteps reads clusters from testdata: N/objects are those of step N, N/want is the desired state, and from the
+// second step on the number of rows written. Each runs for both families.
 func TestSteps(t *testing.T) { clustertest.Archives(t, steps) }
 
 func steps(t *testing.T, archive *txtar.Archive, v6 bool) {
@@ -88,8 +87,7 @@ func steps(t *testing.T, archive *txtar.Archive, v6 bool) {
 	}
 }
 
-// Every field but the status counts in Equal, or a change of it would never be
-// written.
+// Equal compares every field except the status. Otherwise a change of it would not be written.
 func TestEveryFieldCounts(t *testing.T) {
 	everyFieldCounts(t, (*service.Service).Equal)
 	everyFieldCounts(t, (*service.Frontend).Equal)

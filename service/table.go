@@ -49,8 +49,8 @@ func (t Tables) all() []statedb.TableMeta {
 // ByKey finds a Service by namespace and name.
 func ByKey(k cluster.Key) statedb.Query[*Service] { return serviceKeys().Query(k) }
 
-// ByID finds a Service by number.
-func ByID(id uint32) statedb.Query[*Service] { return serviceIDs().Query(id) }
+// byID finds a Service by number.
+func byID(id uint32) statedb.Query[*Service] { return serviceIDs().Query(id) }
 
 // FrontendByAddress finds a frontend.
 func FrontendByAddress(a L4Addr) statedb.Query[*Frontend] { return frontendAddresses().Query(a) }
@@ -70,7 +70,7 @@ func CheckByService(k cluster.Key) statedb.Query[*Check] { return checkServices(
 // Names returns the names of Services by number; empty for numbers that no Service has.
 func Names(txn statedb.ReadTxn, t Tables) func(id uint32) string {
 	return func(id uint32) string {
-		if s, _, ok := t.Services.Get(txn, ByID(id)); ok {
+		if s, _, ok := t.Services.Get(txn, byID(id)); ok {
 			return s.Key().String()
 		}
 		return ""

@@ -55,10 +55,10 @@ const parallel = 128
 // a backend that was known to fail before.
 const firstResults = 2 * time.Second
 
-// ErrTaken and ErrUnknown are the errors of changes that contradict what is programmed.
+// errTaken and errUnknown are the errors of changes that contradict what is programmed.
 var (
-	ErrTaken   = errors.New("is taken")
-	ErrUnknown = errors.New("is not programmed")
+	errTaken   = errors.New("is taken")
+	errUnknown = errors.New("is not programmed")
 )
 
 // New creates the tables "api-services" and "health-probes" and loads the stored Services. The cluster's Services and
@@ -181,7 +181,7 @@ func (m *Manager) signalFirstResults() {
 func (m *Manager) Counts() (passed, failed uint64) { return m.runner.Counts() }
 
 // Upsert programs a Service under its name and replaces what that was before. Created is kept, or is the current time.
-// An invalid Service is cluster.FieldErrors; a frontend of another Service is an error that wraps ErrTaken. When Upsert
+// An invalid Service is cluster.FieldErrors; a frontend of another Service is an error that wraps errTaken. When Upsert
 // returns, the Service is on disk and in the tables.
 func (m *Manager) Upsert(s *Service) (created bool, err error) {
 	if err := check(s); err != nil {
@@ -193,7 +193,7 @@ func (m *Manager) Upsert(s *Service) (created bool, err error) {
 	for other := range m.Services.All(txn) {
 		for i, f := range s.Frontends {
 			if other.Name != s.Name && slices.Contains(other.Frontends, f) {
-				return false, fmt.Errorf("frontends[%d]: %s %w: it is %s's", i, f, ErrTaken, other.Name)
+				return false, fmt.Errorf("frontends[%d]: %s %w: it is %s's", i, f, errTaken, other.Name)
 			}
 		}
 	}
@@ -222,13 +222,13 @@ func (m *Manager) put(old, next *Service) error {
 	return nil
 }
 
-// Delete deletes a Service. If there is none, the error wraps ErrUnknown.
+// Delete deletes a Service. If there is none, the error wraps errUnknown.
 func (m *Manager) Delete(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old, _, ok := m.Services.Get(m.params.DB.ReadTxn(), byName(name))
 	if !ok {
-		return fmt.Errorf("name: Service %s %w", name, ErrUnknown)
+		return fmt.Errorf("name: Service %s %w", name, errUnknown)
 	}
 	if err := m.store.remove(name); err != nil {
 		return err
@@ -244,7 +244,7 @@ func (m *Manager) Delete(name string) error {
 }
 
 // SetWeight changes the weight of a backend, in the Service of that name, or without a name in all that have the
-// backend. If none has it, the error wraps ErrUnknown.
+// backend. If none has it, the error wraps errUnknown.
 func (m *Manager) SetWeight(name string, backend service.L4Addr, weight uint16) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -267,10 +267,10 @@ func (m *Manager) SetWeight(name string, backend service.L4Addr, weight uint16) 
 	}
 	switch {
 	case !found && name != "":
-		return fmt.Errorf("backend %s of Service %s %w", backend, name, ErrUnknown)
+		return fmt.Errorf("backend %s of Service %s %w", backend, name, errUnknown)
 	case !found:
 		const hint = "the weights of Kubernetes' Services are annotations of their EndpointSlices"
-		return fmt.Errorf("backend %s %w: "+hint, backend, ErrUnknown)
+		return fmt.Errorf("backend %s %w: "+hint, backend, errUnknown)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 	"myelin/serviceapi/probe"
 )
 
-// world is a Gateway with what serves its Services, as an agent has them.
+// world is a Manager together with the tables that serve its Services, as in an agent.
 type world struct {
 	*Manager
 	db       *statedb.DB
@@ -130,7 +130,7 @@ func (w *world) upsert(t *testing.T, s *Service) {
 	}
 }
 
-// TestUpsert: Services of both families come, change, go, and outlive the process.
+// TestUpsert: Services of both families are created, changed and deleted, and survive a restart.
 func TestUpsert(t *testing.T) {
 	dir := t.TempDir()
 	w := start(t, dir)
@@ -190,18 +190,18 @@ func TestUpsert(t *testing.T) {
 	}
 }
 
-// TestRefuse: what contradicts, and what can't be kept, changes nothing.
+// TestRefuse: conflicts, and Services that cannot be stored, change nothing.
 func TestRefuse(t *testing.T) {
 	dir := t.TempDir()
 	w := start(t, dir)
 	w.upsert(t, svc("web", "192.0.2.10:80", "10.0.0.1:8080"))
 	const want = "web 192.0.2.10:80/TCP LoadBalancer 10.0.0.1:8080/TCP"
 	w.becomes(t, want)
-	if _, err := w.Upsert(svc("thief", "192.0.2.9:80 192.0.2.10:80", "")); !errors.Is(err, ErrTaken) || err.Error() != "frontends[1]: 192.0.2.10:80/TCP is taken: it is web's" {
+	if _, err := w.Upsert(svc("thief", "192.0.2.9:80 192.0.2.10:80", "")); !errors.Is(err, errTaken) || err.Error() != "frontends[1]: 192.0.2.10:80/TCP is taken: it is web's" {
 		t.Error(err)
 	}
 	for _, err := range []error{w.Delete("none"), w.SetWeight("", l4("10.0.0.1:8080/UDP"), 1), w.SetWeight("none", l4("10.0.0.1:8080"), 1)} {
-		if !errors.Is(err, ErrUnknown) {
+		if !errors.Is(err, errUnknown) {
 			t.Error(err)
 		}
 	}
@@ -222,7 +222,7 @@ func TestRefuse(t *testing.T) {
 	w.becomes(t, want)
 }
 
-// TestFiles: a file that can't be used stays, is not served, and keeps nothing else from being so.
+// TestFiles: an invalid file is left as it is and not served. The others are.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	w := start(t, dir)
@@ -296,7 +296,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestFirstAnswers: a process that begins anew asks its backends before the tables count as complete.
+// TestFirstAnswers: after a restart, backends are checked before the tables are initialized.
 func TestFirstAnswers(t *testing.T) {
 	backendHosts(t)
 	dir := t.TempDir()
@@ -322,7 +322,7 @@ func TestFirstAnswers(t *testing.T) {
 	}
 }
 
-// TestHealth: real backends that end and come back. Who fails gets no new flows, unless all fail.
+// TestHealth: real backends that end and come back. Failing ones get no new flows, unless all fail.
 func TestHealth(t *testing.T) {
 	for _, host := range backendHosts(t) {
 		t.Run(host, func(t *testing.T) { testHealth(t, host) })

@@ -8,7 +8,7 @@ import (
 	"myelin/serviceapi/probe"
 )
 
-// TestManyFail: what many backends answer at once is written at once. Nobody listens at any of them.
+// TestManyFail: the results of many backends that arrive together are written together. None of them has a listener.
 func TestManyFail(t *testing.T) {
 	backendHosts(t)
 	w := start(t, t.TempDir())

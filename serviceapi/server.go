@@ -37,9 +37,9 @@ func statusOf(err error) error {
 		return nil
 	case errors.As(err, &fields):
 		code = codes.InvalidArgument
-	case errors.Is(err, ErrTaken):
+	case errors.Is(err, errTaken):
 		code = codes.AlreadyExists
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, errUnknown):
 		code = codes.NotFound
 	}
 	return status.Error(code, err.Error())

@@ -37,7 +37,7 @@ func dial(t *testing.T, w *world) (client apiv1.ServicesClient, stopping chan st
 	return apiv1.NewServicesClient(conn), stopping
 }
 
-// full has every field that can be asked.
+// full has every field of a request.
 func full() *apiv1.Service {
 	return &apiv1.Service{
 		Name: "full", Frontends: []string{"192.0.2.10:80/TCP", "[2001:db8::a]:80/TCP"},
@@ -47,7 +47,7 @@ func full() *apiv1.Service {
 	}
 }
 
-// TestProto: what was asked is answered.
+// TestProto: requests and responses have the same fields.
 func TestProto(t *testing.T) {
 	s, err := fromProto(full())
 	if err != nil {
@@ -130,7 +130,7 @@ func sets() []request {
 	}
 }
 
-// TestRequests has an error of each kind, and what is right.
+// TestRequests has an error of each kind, and valid requests.
 func TestRequests(t *testing.T) {
 	w := start(t, t.TempDir())
 	client, _ := dial(t, w)
@@ -152,7 +152,7 @@ func TestRequests(t *testing.T) {
 	try([]request{{remove("web"), codes.OK, ""}})
 }
 
-// TestWatch: all, then what changes, then the end.
+// TestWatch: all Services, then changes, then the end.
 func TestWatch(t *testing.T) {
 	w := start(t, t.TempDir())
 	client, stopping := dial(t, w)

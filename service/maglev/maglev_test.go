@@ -42,8 +42,8 @@ func TestMaglevSize(t *testing.T) {
 	}
 }
 
-// A backend that goes moves its own flows, and of the others at most 1 % of
-// all. The mean over all that may go is what is reported.
+// Removing a backend moves its own flows, and of the others at most 1 % of all. The mean over the removed backends is
+// reported.
 func TestMaglevDisruption(t *testing.T) {
 	for _, n := range []int{3, 10, 30, 100, 300, 655} {
 		for _, v6 := range []bool{false, true} {
@@ -97,17 +97,16 @@ func TestMaglevShares(t *testing.T) {
 				}
 			}
 			if len(counts) == 0 || counts[0] > 0 {
-				t.Errorf("%d places have no backend", counts[0])
+				t.Errorf("%d slots have no backend", counts[0])
 			}
 		})
 	}
 	if table := Table(1, 251, []Backend{{Weight: 0}}); table != nil {
-		t.Errorf("got a table of %d places for nobody", len(table))
+		t.Errorf("got a table of %d slots without a backend", len(table))
 	}
 }
 
-// All nodes choose the same backend, whatever number it has and whenever they
-// learned of it; another seed chooses another one.
+// All nodes select the same backend, whatever its number and the order of backends. Another seed selects others.
 func TestMaglevIsDeterministic(t *testing.T) {
 	here := maglevBackends(20, true)
 	there := slices.Clone(here)
@@ -120,14 +119,14 @@ func TestMaglevIsDeterministic(t *testing.T) {
 	differ := 0
 	for i := range a {
 		if a[i]+1000 != b[i] {
-			t.Fatalf("place %d: got %d here and %d there", i, a[i], b[i])
+			t.Fatalf("slot %d: got %d here and %d there", i, a[i], b[i])
 		}
 		if a[i] != other[i] {
 			differ++
 		}
 	}
 	if differ < size/2 {
-		t.Errorf("another seed moved %d of %d places", differ, size)
+		t.Errorf("another seed moved %d of %d slots", differ, size)
 	}
 	// What is in the kernel of a node that isn't upgraded yet must be the same.
 	if got, want := fmt.Sprint(a[:8]), "[4 7 2 10 4 16 12 20]"; got != want {
@@ -159,7 +158,7 @@ func TestMaglevConfig(t *testing.T) {
 			t.Errorf("size %d: got error %v", tc.size, err)
 		}
 		if got := c.SizeFor(tc.backends); got != tc.want {
-			t.Errorf("%d backends in %d places get %d", tc.backends, tc.size, got)
+			t.Errorf("%d backends in %d slots get %d", tc.backends, tc.size, got)
 		}
 	}
 	one, err1 := parseSeed("JLfvgnHc2kaSUFaI")

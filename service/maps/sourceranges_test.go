@@ -33,8 +33,8 @@ func (r *rig) asking(t *testing.T) (asks bool, may int) {
 	return asks, may
 }
 
-// A Service that becomes restricted is never open to more than its ranges if some cannot be written. The status of its row
-// says what is missing, and is repaired when there is room.
+// A Service that becomes restricted is never open to more than its ranges, also if some cannot be written. The status of
+// its row says what is missing; the rest is written when there is room.
 func TestRangesFailClosed(t *testing.T) {
 	const three = "10.0.0.0/8, 192.0.2.0/24, 2001:db8::/32"
 	for _, v6 := range []bool{false, true} {

@@ -85,7 +85,8 @@ func newDestroyer(t testing.TB, maps *tables) *Destroyer {
 	return d
 }
 
-// TestDestroyer wants those sockets ended whose backend has no row, of one namespace; on kernels without bpf_sock_destroy, that they are told apart.
+// TestDestroyer ends the sockets of one namespace whose backend has no row. On kernels without bpf_sock_destroy, it
+// checks that NewDestroyer says so.
 func TestDestroyer(t *testing.T) {
 	for name, text := range map[string]string{"IPv4": "127.0.0.1:5300", "IPv6": "[::1]:5300", "IPv4 by IPv6": "127.0.0.1:5300"} {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +151,7 @@ func TestDestroyerNowhere(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is one look through 1,000 connected sockets of a namespace that all have their backends: what is paid when some backend has gone elsewhere.
+// BenchmarkLook is one scan of 1,000 connected sockets of a namespace whose backends all exist.
 func BenchmarkLook(b *testing.B) {
 	path, in := namespace(b)
 	maps, to := newTables(b), netip.MustParseAddrPort("127.0.0.1:5300")

@@ -61,7 +61,8 @@ func newRoom(t *testing.T, addrs ...netip.Addr) *room {
 	return &room{t: t, ns: ns, path: fmt.Sprintf("/proc/self/fd/%d", int(ns))}
 }
 
-// dial connects a socket, and says of it what connect4 would if a Service had sent it to the backend; 0: it asked for none.
+// dial connects a socket, and records its backend as connect4 would if a Service had selected it. With backend 0 the
+// socket did not connect to a Service.
 func (r *room) dial(d *bpf.Datapath, to netip.AddrPort, backend uint32) *net.UDPConn {
 	r.t.Helper()
 	runtime.LockOSThread()
@@ -120,8 +121,8 @@ func dns(family string, vip netip.Addr, backends ...netip.Addr) clustertest.Obje
 	}}}
 }
 
-// Sockets end with their backend, whichever way the kernel does it: when it has gone, not when it terminates, also where another one has its address since;
-// and none that asked for no Service.
+// Sockets end when their backend is deleted, and not when it terminates, by both methods, also if another backend has
+// its address by now. Sockets that did not connect to a Service are left alone.
 func TestTerminate(t *testing.T) {
 	for family, a := range map[string][3]string{"IPv4": {"10.96.0.1", "10.1.0.1", "10.1.0.2"}, "IPv6": {"fd00:96::1", "fd00:1::1", "fd00:1::2"}} {
 		for way, netlink := range map[string]bool{"netlink": true, "bpf_sock_destroy": false} {
@@ -240,7 +241,7 @@ func terminate(t *testing.T, family string, vip, stays, goes netip.Addr, netlink
 	}
 }
 
-// A namespace that can't be asked is a problem as long as it is there, and keeps no other from being asked.
+// A namespace that cannot be scanned is a problem while it exists, and does not prevent scanning others.
 func TestTerminateProblem(t *testing.T) {
 	r := newRig(t)
 	bad := t.TempDir()
