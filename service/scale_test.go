@@ -19,17 +19,20 @@ func TestOneOfManyChanges(t *testing.T) {
 	o.Services, o.Slices = append(o.Services, more.Services[1:]...), append(o.Slices, more.Slices[1:]...)
 	w.Set(t, o)
 	vip := service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP)
+	move := func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }
 	for _, step := range []struct {
 		name   string
 		part   *cluster.EndpointSlice
 		wrote  string
 		places int
 	}{
-		{"same", servicetest.With(o.Slices[2], 500, func(*cluster.Endpoint) {}), "wrote 0 services 0 frontends 0 backends", 0},
-		{"zone", servicetest.With(o.Slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }), "wrote 0 services 0 frontends 1 backends", 0},
+		{"same", servicetest.With(o.Slices[2], 500, func(*cluster.Endpoint) {}), "wrote 0 services 0 frontends 0 backends",
+			0},
+		{"zone", servicetest.With(o.Slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }),
+			"wrote 0 services 0 frontends 1 backends", 0},
 		{"drains", servicetest.With(o.Slices[2], 500, servicetest.Drain), "wrote 0 services 1 frontends 1 backends", 1},
 		{"is back", o.Slices[2], "wrote 0 services 1 frontends 1 backends", 0},
-		{"moves", servicetest.With(o.Slices[4], 10, func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }), "wrote 0 services 1 frontends 1 backends", 1},
+		{"moves", servicetest.With(o.Slices[4], 10, move), "wrote 0 services 1 frontends 1 backends", 1},
 	} {
 		before := w.DB.ReadTxn()
 		w.PutSlice(t, step.part)

@@ -45,7 +45,8 @@ func TestNumbersStay(t *testing.T) {
 		f.Close()
 	}
 	// In another order, without two, and with one more.
-	next := clustertest.Objects{Services: []*cluster.Service{o.Services[5], o.Services[2], o.Services[3], o.Services[4]}, Slices: o.Slices[2:]}
+	next := clustertest.Objects{Services: []*cluster.Service{o.Services[5], o.Services[2], o.Services[3], o.Services[4]},
+		Slices: o.Slices[2:]}
 	again := servicetest.New(t, service.Config{}, dir)
 	again.Set(t, next)
 	seven := servicetest.Many(7, 3)
@@ -92,7 +93,8 @@ func TestSetState(t *testing.T) {
 		state   service.State
 		want    string
 	}{
-		{0, service.Quarantined, "2"}, {1, service.Maintenance, "1"}, {0, service.Maintenance, "reject"}, {0, service.Active, "1"}, {1, service.Active, "1,2"},
+		{0, service.Quarantined, "2"}, {1, service.Maintenance, "1"}, {0, service.Maintenance, "reject"},
+		{0, service.Active, "1"}, {1, service.Active, "1,2"},
 	} {
 		if err := w.SetState(backend(step.backend), step.state); err != nil {
 			t.Fatal(err)
@@ -136,7 +138,8 @@ func TestRun(t *testing.T) {
 	known(txn)
 	txn.Commit()
 	servicetest.Wait(ctx, t, w.Desired.Frontends.Initialized, w.DB)
-	if err := w.SetState(service.L4(o.Slices[0].Endpoints[0].Address, 8080, service.TCP), service.Maintenance); err != nil {
+	if err := w.SetState(service.L4(o.Slices[0].Endpoints[0].Address, 8080, service.TCP),
+		service.Maintenance); err != nil {
 		t.Fatal(err)
 	}
 	servicetest.Wait(ctx, t, func(r statedb.ReadTxn) (bool, <-chan struct{}) {

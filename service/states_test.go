@@ -37,7 +37,8 @@ func TestStatesStay(t *testing.T) {
 	for _, say := range []struct {
 		of    service.L4Addr
 		state service.State
-	}{{at(0), service.Maintenance}, {at(1), service.Quarantined}, {at(2), service.Maintenance}, {elsewhere, service.Quarantined}, {at(2), service.Active}} {
+	}{{at(0), service.Maintenance}, {at(1), service.Quarantined}, {at(2), service.Maintenance},
+		{elsewhere, service.Quarantined}, {at(2), service.Active}} {
 		if err := w.SetState(say.of, say.state); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +124,8 @@ func TestFailing(t *testing.T) {
 		want["s1"] = "3,4"
 	}
 	for _, s := range o.Services {
-		f, _, ok := w.Desired.Frontends.Get(w.DB.ReadTxn(), service.FrontendByAddress(service.L4(s.ClusterIPs[0], 80, service.TCP)))
+		f, _, ok := w.Desired.Frontends.Get(w.DB.ReadTxn(),
+			service.FrontendByAddress(service.L4(s.ClusterIPs[0], 80, service.TCP)))
 		if got := f.TableRow()[4]; !ok || got != want[s.Name] {
 			t.Errorf("%s: got %s, want %s", s.Name, got, want[s.Name])
 		}
@@ -133,7 +135,8 @@ func TestFailing(t *testing.T) {
 	next.Endpoints[1].Failing = true
 	o.Slices[0] = &next
 	w.Set(t, o)
-	f, _, _ := w.Desired.Frontends.Get(w.DB.ReadTxn(), service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP)))
+	f, _, _ := w.Desired.Frontends.Get(w.DB.ReadTxn(),
+		service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP)))
 	if got := f.TableRow()[4]; got != "2,1" {
 		t.Errorf("all fail: got %s, want 2,1", got)
 	}
@@ -141,9 +144,11 @@ func TestFailing(t *testing.T) {
 
 func TestParseL4(t *testing.T) {
 	for text, want := range map[string]string{
-		"192.0.2.1:80": "192.0.2.1:80/TCP", "192.0.2.1:80/udp": "192.0.2.1:80/UDP", "[2001:db8::1]:53/SCTP": "[2001:db8::1]:53/SCTP",
-		"192.0.2.1": "", "192.0.2.1:0": "", "192.0.2.1:80/": "", "192.0.2.1:80/ICMP": "", "[fe80::1%eth0]:80": "", "[::ffff:1.2.3.4]:80": "",
-		"2001:db8::1:80": "", "": "", "name:80": "", "192.0.2.1:65536": "",
+		"192.0.2.1:80": "192.0.2.1:80/TCP", "192.0.2.1:80/udp": "192.0.2.1:80/UDP",
+		"[2001:db8::1]:53/SCTP": "[2001:db8::1]:53/SCTP",
+		"192.0.2.1":             "", "192.0.2.1:0": "", "192.0.2.1:80/": "", "192.0.2.1:80/ICMP": "", "[fe80::1%eth0]:80": "",
+		"[::ffff:1.2.3.4]:80": "",
+		"2001:db8::1:80":      "", "": "", "name:80": "", "192.0.2.1:65536": "",
 	} {
 		a, err := service.ParseL4(text)
 		if got := a.String(); (err == nil) != (want != "") || err == nil && got != want {

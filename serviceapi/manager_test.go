@@ -41,7 +41,8 @@ func start(t *testing.T, dir string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, err := service.New(service.Params{DB: db, Tables: tables, Config: service.Config{CrossFamily: true}, Node: "lb", Dir: dir, Log: log})
+	services, err := service.New(service.Params{DB: db, Tables: tables, Config: service.Config{CrossFamily: true},
+		Node: "lb", Dir: dir, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,8 @@ func (w *world) text() string {
 // becomes waits until the node does what is wanted.
 func (w *world) becomes(t *testing.T, want string) {
 	t.Helper()
-	want = strings.Join(strings.FieldsFunc(strings.ReplaceAll(want, "\t", ""), func(r rune) bool { return r == '\n' }), "\n")
+	want = strings.Join(strings.FieldsFunc(strings.ReplaceAll(want, "\t", ""), func(r rune) bool { return r == '\n' }),
+		"\n")
 	got := ""
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if got = w.text(); got == want {
@@ -197,10 +199,12 @@ func TestRefuse(t *testing.T) {
 	w.upsert(t, svc("web", "192.0.2.10:80", "10.0.0.1:8080"))
 	const want = "web 192.0.2.10:80/TCP LoadBalancer 10.0.0.1:8080/TCP"
 	w.becomes(t, want)
-	if _, err := w.Upsert(svc("thief", "192.0.2.9:80 192.0.2.10:80", "")); !errors.Is(err, errTaken) || err.Error() != "frontends[1]: 192.0.2.10:80/TCP is taken: it is web's" {
+	if _, err := w.Upsert(svc("thief", "192.0.2.9:80 192.0.2.10:80", "")); !errors.Is(err, errTaken) ||
+		err.Error() != "frontends[1]: 192.0.2.10:80/TCP is taken: it is web's" {
 		t.Error(err)
 	}
-	for _, err := range []error{w.Delete("none"), w.SetWeight("", l4("10.0.0.1:8080/UDP"), 1), w.SetWeight("none", l4("10.0.0.1:8080"), 1)} {
+	for _, err := range []error{w.Delete("none"), w.SetWeight("", l4("10.0.0.1:8080/UDP"), 1),
+		w.SetWeight("none", l4("10.0.0.1:8080"), 1)} {
 		if !errors.Is(err, errUnknown) {
 			t.Error(err)
 		}
@@ -212,7 +216,8 @@ func TestRefuse(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Upsert(svc("web", "192.0.2.10:80", "10.0.0.2:8080")); err == nil || !strings.Contains(err.Error(), "keep Service web") {
+	if _, err := w.Upsert(svc("web", "192.0.2.10:80", "10.0.0.2:8080")); err == nil ||
+		!strings.Contains(err.Error(), "keep Service web") {
 		t.Error(err)
 	}
 	if err := w.Delete("web"); err == nil {
@@ -233,8 +238,10 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"torn.json": string(good[:len(good)/2]), "version.json": strings.Replace(string(good), `"version": 1`, `"version": 2`, 1),
-		"other.json": string(good), "field.json": strings.Replace(strings.Replace(string(good), `"web"`, `"field"`, 1), `"weight"`, `"wait"`, 1),
+		"torn.json": string(good[:len(good)/2]), "version.json": strings.Replace(string(good), `"version": 1`,
+			`"version": 2`, 1),
+		"other.json": string(good), "field.json": strings.Replace(strings.Replace(string(good), `"web"`, `"field"`, 1),
+			`"weight"`, `"wait"`, 1),
 		"bad.json":   strings.Replace(strings.Replace(string(good), `"web"`, `"bad"`, 1), "192.0.2.10:80", "127.0.0.1:80", 1),
 		"empty.json": "{}", "half.json.tmp": "{", "README": "not ours",
 	} {
@@ -270,20 +277,25 @@ func TestCheck(t *testing.T) {
 		{func(s *Service) { s.Name = "../web" }, "name: "},
 		{func(s *Service) { s.Name = "" }, "name: "},
 		{func(s *Service) { s.Frontends = nil }, "frontends: 0 are not in 1..64"},
-		{func(s *Service) { s.Frontends = append(s.Frontends, l4("192.0.2.11:81")) }, "frontends[1]: 192.0.2.11:81/TCP: a Service has one port and protocol"},
+		{func(s *Service) { s.Frontends = append(s.Frontends, l4("192.0.2.11:81")) },
+			"frontends[1]: 192.0.2.11:81/TCP: a Service has one port and protocol"},
 		{func(s *Service) { s.Frontends = append(s.Frontends, l4("192.0.2.11:80/UDP")) }, "frontends[1]: "},
-		{func(s *Service) { s.Frontends = append(s.Frontends, s.Frontends[0]) }, "frontends[1]: 192.0.2.10:80/TCP is there twice"},
+		{func(s *Service) { s.Frontends = append(s.Frontends, s.Frontends[0]) },
+			"frontends[1]: 192.0.2.10:80/TCP is there twice"},
 		{func(s *Service) { s.Frontends[0] = l4("[ff02::1]:80") }, "frontends[0]: ff02::1 is a multicast address"},
 		{func(s *Service) { s.Frontends[0] = l4("0.0.0.0:80") }, "frontends[0]: 0.0.0.0 is the unspecified address"},
 		{func(s *Service) { s.Backends = many(maxBackends + 1) }, "backends: 10001 are too many"},
-		{func(s *Service) { s.Backends = append(s.Backends, s.Backends[0]) }, "backends[1].address: 10.0.0.1:8080 is there twice"},
+		{func(s *Service) { s.Backends = append(s.Backends, s.Backends[0]) },
+			"backends[1].address: 10.0.0.1:8080 is there twice"},
 		{func(s *Service) { s.Backends[0].Address = netip.AddrPort{} }, "backends[0].address: must be"},
-		{func(s *Service) { s.Backends[0].Address = s.Frontends[0].AddrPort }, "backends[0].address: 192.0.2.10:80 is a frontend"},
+		{func(s *Service) { s.Backends[0].Address = s.Frontends[0].AddrPort },
+			"backends[0].address: 192.0.2.10:80 is a frontend"},
 		{func(s *Service) { s.Affinity = 25 * time.Hour }, "affinity_seconds: "},
 		{func(s *Service) { s.Affinity = time.Millisecond }, "affinity_seconds: "},
 		{func(s *Service) { s.Algorithm = "best" }, "algorithm: "},
 		{func(s *Service) { s.Forwarding = "nat" }, "mode: "},
-		{func(s *Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")} }, "source_ranges[0]: 10.0.0.1/8 has bits set after the prefix: did you mean 10.0.0.0/8?"},
+		{func(s *Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")} },
+			"source_ranges[0]: 10.0.0.1/8 has bits set after the prefix: did you mean 10.0.0.0/8?"},
 		{func(s *Service) { s.SourceDeny = true }, "source_deny: "},
 		{func(s *Service) { s.Check = &probe.Check{} }, "health_check.kind: "},
 	} {

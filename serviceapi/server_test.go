@@ -41,9 +41,12 @@ func dial(t *testing.T, w *world) (client apiv1.ServicesClient, stopping chan st
 func full() *apiv1.Service {
 	return &apiv1.Service{
 		Name: "full", Frontends: []string{"192.0.2.10:80/TCP", "[2001:db8::a]:80/TCP"},
-		Backends:        []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080", Weight: proto.Uint32(1)}, {Address: "[fd00::1]:8080", Weight: proto.Uint32(0)}},
-		AffinitySeconds: 60, Algorithm: "maglev", Mode: "dsr", SourceRanges: []string{"203.0.113.0/24", "2001:db8:1::/48"}, SourceDeny: true,
-		HealthCheck: &apiv1.HealthCheck{Kind: "http", Port: 9000, Path: "/healthz", Host: "shop.example", IntervalMs: 60000, TimeoutMs: 500, Rise: 3, Fall: 4},
+		Backends: []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080", Weight: proto.Uint32(1)},
+			{Address: "[fd00::1]:8080", Weight: proto.Uint32(0)}},
+		AffinitySeconds: 60, Algorithm: "maglev", Mode: "dsr", SourceRanges: []string{"203.0.113.0/24", "2001:db8:1::/48"},
+		SourceDeny: true,
+		HealthCheck: &apiv1.HealthCheck{Kind: "http", Port: 9000, Path: "/healthz", Host: "shop.example", IntervalMs: 60000,
+			TimeoutMs: 500, Rise: 3, Fall: 4},
 	}
 }
 
@@ -67,7 +70,8 @@ type request struct {
 
 // upsert programs a Service "web" that is changed before.
 func upsert(change func(*apiv1.Service)) func(context.Context, apiv1.ServicesClient) error {
-	s := &apiv1.Service{Name: "web", Frontends: []string{"192.0.2.10:80"}, Backends: []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080"}, {Address: "10.0.0.2:8080/TCP"}}}
+	s := &apiv1.Service{Name: "web", Frontends: []string{"192.0.2.10:80"},
+		Backends: []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080"}, {Address: "10.0.0.2:8080/TCP"}}}
 	change(s)
 	return func(ctx context.Context, client apiv1.ServicesClient) error {
 		_, err := client.Upsert(ctx, &apiv1.UpsertServiceRequest{Service: s})
@@ -103,7 +107,8 @@ func upserts() []request {
 		{upsert(func(s *apiv1.Service) { s.Name, s.Frontends[0] = "", "x" }), bad, "frontends[0]: "},
 		{upsert(func(s *apiv1.Service) { s.Name = "A" }), bad, "name: "},
 		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2" }), bad, "backends[1].address: "},
-		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2:80/UDP" }), bad, "the protocol of the frontends is TCP"},
+		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2:80/UDP" }), bad,
+			"the protocol of the frontends is TCP"},
 		{upsert(func(s *apiv1.Service) { s.Backends[0].Weight = proto.Uint32(65536) }), bad, "backends[0].weight: 65536"},
 		{upsert(func(s *apiv1.Service) { s.SourceRanges = []string{"10.0.0.0"} }), bad, "source_ranges[0]: "},
 		{upsert(check(&apiv1.HealthCheck{Kind: "tcp", Port: 70000})), bad, "health_check.port: "},
@@ -121,12 +126,14 @@ func sets() []request {
 		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: active, Weight: proto.Uint32(7)}), codes.OK, ""},
 		{setBackend(&apiv1.SetBackendRequest{Backend: one}), bad, "state: neither"},
 		{setBackend(&apiv1.SetBackendRequest{Backend: "10.0.0.1", State: active}), bad, "backend: "},
-		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: apiv1.BackendState_BACKEND_STATE_TERMINATING}), bad, "state: only"},
+		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: apiv1.BackendState_BACKEND_STATE_TERMINATING}), bad,
+			"state: only"},
 		{setBackend(&apiv1.SetBackendRequest{Backend: one, Weight: proto.Uint32(70000)}), bad, "weight: "},
 		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: active, Service: "web"}), bad, "service: "},
 		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, State: maintenance}), codes.NotFound, "no Service has"},
 		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, State: active}), codes.OK, ""},
-		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, Weight: proto.Uint32(1)}), codes.NotFound, "10.0.0.9:8080/TCP is not programmed"},
+		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, Weight: proto.Uint32(1)}), codes.NotFound,
+			"10.0.0.9:8080/TCP is not programmed"},
 	}
 }
 
@@ -146,7 +153,8 @@ func TestRequests(t *testing.T) {
 	w.becomes(t, "web 192.0.2.10:80/TCP LoadBalancer 10.0.0.1:8080/TCP 10.0.0.2:8080/TCP")
 	try(sets())
 	answer, err := client.List(t.Context(), &apiv1.ListServicesRequest{})
-	if err != nil || len(answer.GetServices()) != 1 || answer.GetServices()[0].GetBackends()[0].GetWeight() != 7 || answer.GetServices()[0].GetId() == 0 {
+	if err != nil || len(answer.GetServices()) != 1 || answer.GetServices()[0].GetBackends()[0].GetWeight() != 7 ||
+		answer.GetServices()[0].GetId() == 0 {
 		t.Errorf("got %v, %v", answer, err)
 	}
 	try([]request{{remove("web"), codes.OK, ""}})
@@ -181,7 +189,8 @@ func TestWatch(t *testing.T) {
 	}
 	until("UPSERTED web 10.0.0.1:8080 ACTIVE")
 	until("SYNCED")
-	if _, err := client.SetBackend(t.Context(), &apiv1.SetBackendRequest{Backend: "10.0.0.1:8080", State: apiv1.BackendState_BACKEND_STATE_QUARANTINED}); err != nil {
+	if _, err := client.SetBackend(t.Context(), &apiv1.SetBackendRequest{Backend: "10.0.0.1:8080",
+		State: apiv1.BackendState_BACKEND_STATE_QUARANTINED}); err != nil {
 		t.Fatal(err)
 	}
 	until("UPSERTED web 10.0.0.1:8080 QUARANTINED")

@@ -20,8 +20,8 @@ import (
 	"myelin/service"
 )
 
-// Server serves the health check node ports. It has the operations of the reconciler of table "health-checks". Responses
-// are the same as kube-proxy's.
+// Server serves the health check node ports. It has the operations of the reconciler of table "health-checks".
+// Responses are the same as kube-proxy's.
 type Server struct {
 	Log *slog.Logger
 	// Listen opens a port, as net.Listen does.
@@ -113,8 +113,8 @@ func (s *Server) close(k cluster.Key) {
 	}
 }
 
-// ServeHTTP responds with 200 if this node has endpoints, else 503, on any path. The proxy is always reported as healthy,
-// because the agent would not respond otherwise.
+// ServeHTTP responds with 200 if this node has endpoints, else 503, on any path. The proxy is always reported as
+// healthy, because the agent would not respond otherwise.
 func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	count := p.count.Load()
 	h := w.Header()

@@ -39,7 +39,8 @@ func TestCheckServer(t *testing.T) {
 	port := freePort(t)
 	put := func(port uint16, count int) {
 		txn := db.WriteTxn(tables.Checks)
-		tables.Checks.Insert(txn, &service.Check{Service: cluster.Key{Namespace: "a", Name: "b"}, Port: port, LocalEndpoints: count, Status: reconciler.StatusPending()})
+		tables.Checks.Insert(txn, &service.Check{Service: cluster.Key{Namespace: "a", Name: "b"}, Port: port,
+			LocalEndpoints: count, Status: reconciler.StatusPending()})
 		txn.Commit()
 		if err := table.WaitAll(ctx, db, tables.Checks, service.CheckStatus); err != nil {
 			t.Fatal(err)
@@ -50,7 +51,8 @@ func TestCheckServer(t *testing.T) {
 		status string
 	}{{0, "503 Service Unavailable"}, {3, "200 OK"}, {0, "503 Service Unavailable"}} {
 		put(port, step.count)
-		want := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"a\",\n\t\t\"name\": \"b\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}\n", step.count)
+		want := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"a\",\n\t\t\"name\": "+
+			"\"b\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}\n", step.count)
 		for _, host := range []string{"127.0.0.1", "[::1]"} {
 			res, err := http.Get(fmt.Sprintf("http://%s:%d/healthz", host, port))
 			if err != nil {
@@ -58,7 +60,8 @@ func TestCheckServer(t *testing.T) {
 			}
 			body, _ := io.ReadAll(res.Body)
 			res.Body.Close()
-			if res.Status != step.status || string(body) != want || res.Header.Get("X-Load-Balancing-Endpoint-Weight") != fmt.Sprint(step.count) {
+			if res.Status != step.status || string(body) != want ||
+				res.Header.Get("X-Load-Balancing-Endpoint-Weight") != fmt.Sprint(step.count) {
 				t.Errorf("%d endpoints by %s: got %s %v\n%s", step.count, host, res.Status, res.Header, body)
 			}
 		}
@@ -79,7 +82,8 @@ func TestCheckPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	txn := db.WriteTxn(tables.Checks)
-	tables.Checks.Insert(txn, &service.Check{Port: uint16(taken.Addr().(*net.TCPAddr).Port), Status: reconciler.StatusPending()})
+	tables.Checks.Insert(txn, &service.Check{Port: uint16(taken.Addr().(*net.TCPAddr).Port),
+		Status: reconciler.StatusPending()})
 	txn.Commit()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

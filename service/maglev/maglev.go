@@ -69,9 +69,9 @@ func Size(backends int) int {
 	return sizes[min(at, len(sizes)-1)]
 }
 
-// Table is the lookup table of Maglev hashing (section 3.4 of the paper): slot i has the ID of the backend for flows whose
-// hash is i modulo size. It depends on nothing but its arguments, and not on the order of backends. size must be prime.
-// The table is nil if no backend has a weight.
+// Table is the lookup table of Maglev hashing (section 3.4 of the paper): slot i has the ID of the backend for flows
+// whose hash is i modulo size. It depends on nothing but its arguments, and not on the order of backends. size must be
+// prime. The table is nil if no backend has a weight.
 //
 // A backend's slots follow from its address alone, so that nearly all slots of the others stay when it is removed. A
 // backend with half the weight of the heaviest one takes every second turn.

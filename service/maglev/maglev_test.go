@@ -27,7 +27,8 @@ func maglevBackends(n int, v6 bool) []Backend {
 
 func TestMaglevSize(t *testing.T) {
 	for backends, want := range map[int]int{
-		0: 251, 1: 509, 2: 1021, 3: 2039, 10: 8191, 100: 65521, 655: 65521, 656: 131071, 5000: 524287, 10485: 1048573, 1000000: 1048573,
+		0: 251, 1: 509, 2: 1021, 3: 2039, 10: 8191, 100: 65521, 655: 65521, 656: 131071, 5000: 524287, 10485: 1048573,
+		1000000: 1048573,
 	} {
 		if got := Size(backends); got != want {
 			t.Errorf("%d backends: got %d, want %d", backends, got, want)
@@ -64,7 +65,8 @@ func TestMaglevDisruption(t *testing.T) {
 					moved := float64(excess) / float64(size)
 					sum, worst = sum+moved, max(worst, moved)
 				}
-				t.Logf("maglev/excess_moved: %.3f %% of all flows on average, %.3f %% at worst, table of %d", 100*sum/float64(trials), 100*worst, size)
+				t.Logf("maglev/excess_moved: %.3f %% of all flows on average, %.3f %% at worst, table of %d",
+					100*sum/float64(trials), 100*worst, size)
 				if worst > 0.01 {
 					t.Errorf("a backend that went moved %.2f %% of the flows beyond its share", 100*worst)
 				}
@@ -76,7 +78,8 @@ func TestMaglevDisruption(t *testing.T) {
 // Shares follow weights within 2 %.
 func TestMaglevShares(t *testing.T) {
 	for name, weights := range map[string][]uint16{
-		"one": {7}, "equal": {1, 1, 1, 1, 1, 1, 1}, "uneven": {1, 2, 3, 50}, "large": {65535, 30000, 30000}, "none": {1, 0, 1},
+		"one": {7}, "equal": {1, 1, 1, 1, 1, 1, 1}, "uneven": {1, 2, 3, 50}, "large": {65535, 30000, 30000},
+		"none": {1, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			backends := maglevBackends(len(weights), false)

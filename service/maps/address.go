@@ -10,8 +10,8 @@ import (
 )
 
 // Before the datapath looks up a port, it looks up whether the address has frontends at all. Such an address has a row
-// with port 0 and protocol 0, whose flags are the scopes of the frontends. It is written before the frontends and deleted
-// after them.
+// with port 0 and protocol 0, whose flags are the scopes of the frontends. It is written before the frontends and
+// deleted after them.
 
 // isAddress reports whether a key is that of an address, and not of a frontend.
 func isAddress(key *bpf.DatapathFrontendKey) bool { return key.Port == 0 && key.Proto == 0 }

@@ -54,7 +54,8 @@ func TestAffinities(t *testing.T) {
 	const (
 		stay     = "sessionAffinity: ClientIP,"
 		three    = "{addresses: [@pod1]}, {addresses: [@pod2]}, {addresses: [@pod3]}"
-		draining = "{addresses: [@pod1]}, {addresses: [@pod2], conditions: {ready: false, terminating: true, serving: true}}, {addresses: [@pod3]}"
+		draining = "{addresses: [@pod1]}, {addresses: [@pod2], conditions: {ready: false, terminating: true, serving: " +
+			"true}}, {addresses: [@pod3]}"
 		without1 = "{addresses: [@pod2]}, {addresses: [@pod3]}"
 		with5    = three + ", {addresses: [@pod5]}"
 	)
@@ -131,7 +132,8 @@ func (r *rig) unstick(t *testing.T, before, want string, restarted bool) {
 // The sweeper sweeps when it is woken, and ends.
 func TestForget(t *testing.T) {
 	r := newRig(t, service.Config{}, small())
-	if err := r.datapath.Affinities.Put(bpf.DatapathAffinityKey{Service: 1}, bpf.DatapathAffinity{Backend: 2}); err != nil {
+	if err := r.datapath.Affinities.Put(bpf.DatapathAffinityKey{Service: 1},
+		bpf.DatapathAffinity{Backend: 2}); err != nil {
 		t.Fatal(err)
 	}
 	deleted := make(chan string, 1)

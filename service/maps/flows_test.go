@@ -35,10 +35,11 @@ func (r *rig) loadTexts(t testing.TB) string {
 	return strings.Join(out, " ")
 }
 
-// Flows of a deleted backend end: TCP clients get a reset, and the next packet of other protocols begins a flow to another
-// backend. It is the same if the backend was deleted while no agent ran.
+// Flows of a deleted backend end: TCP clients get a reset, and the next packet of other protocols begins a flow to
+// another backend. It is the same if the backend was deleted while no agent ran.
 func TestFlowsOfGone(t *testing.T) {
-	const before = "SCTP 4 to 2 replied, TCP 1 to 1 replied, TCP 2 to 2 replied, TCP 5 to 0 replied, TCP 6 to 2 replied, UDP 3 to 2 unreplied"
+	const before = "SCTP 4 to 2 replied, TCP 1 to 1 replied, TCP 2 to 2 replied, TCP 5 to 0 replied, TCP 6 to 2 " +
+		"replied, UDP 3 to 2 unreplied"
 	for _, v6 := range []bool{false, true} {
 		for _, restarted := range []bool{false, true} {
 			r := newRig(t, service.Config{}, small())
@@ -74,7 +75,8 @@ func TestFlowsOfGone(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got, want := r.flowTexts(t), "TCP 1 to 1 replied, TCP 2 to 2 gone, TCP 5 to 0 replied, TCP 6 to 2 replied"; got != want {
+			const want = "TCP 1 to 1 replied, TCP 2 to 2 gone, TCP 5 to 0 replied, TCP 6 to 2 replied"
+			if got := r.flowTexts(t); got != want {
 				t.Errorf("restarted %v: got %s, want %s", restarted, got, want)
 			}
 		}
@@ -99,8 +101,8 @@ func TestFlowsOfGoneLater(t *testing.T) {
 	}
 }
 
-// Loads are counted for backends of Services with least-conn, over all flows that have not expired, and are deleted when no
-// Service uses least-conn any more.
+// Loads are counted for backends of Services with least-conn, over all flows that have not expired, and are deleted
+// when no Service uses least-conn any more.
 func TestLoads(t *testing.T) {
 	const least = "service.cilium.io/lb-algorithm: least-conn"
 	for _, v6 := range []bool{false, true} {

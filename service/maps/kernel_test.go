@@ -38,7 +38,8 @@ func mapSteps(t *testing.T, archive *txtar.Archive, v6 bool) {
 			t.Fatalf("step %s: got\n%s\nthe tables say\n%s", step, got, want)
 		}
 		for _, f := range archive.Files {
-			if want := servicetest.Sorted(strings.TrimSpace(clustertest.Named(string(f.Data), v6, false))); f.Name == step+"/maps" && got != want {
+			if want := servicetest.Sorted(strings.TrimSpace(clustertest.Named(string(f.Data), v6,
+				false))); f.Name == step+"/maps" && got != want {
 				t.Fatalf("step %s: got\n%s\nwant\n%s", step, got, want)
 			}
 		}
@@ -80,9 +81,9 @@ endpoints: [{addresses: [@pod%[2]d]}]
 	}
 }
 
-// TestInterrupted changes one cluster to another, and each write in turn fails: alone, or with all that follow, as if the
-// agent were killed. The maps are complete at all times; the same agent repairs them when it tries again, and so does a new
-// one.
+// TestInterrupted changes one cluster to another, and each write in turn fails: alone, or with all that follow, as if
+// the agent were killed. The maps are complete at all times; the same agent repairs them when it tries again, and so
+// does a new one.
 func TestInterrupted(t *testing.T) {
 	type cluster struct {
 		n              int
@@ -114,7 +115,8 @@ func TestInterrupted(t *testing.T) {
 		{"for nobody", ranges("", "10.0.0.0/8"), ranges("", "x")},
 		{"maglev", three, cluster{4, "3", "Cluster", 0, maglev, ""}},
 		{"maglev, one goes", cluster{30, "3", "Local", 0, maglev, ""}, cluster{29, "3", "Local", 0, maglev, ""}},
-		{"maglev no more", cluster{3, "1", "Local", 0, maglev, ""}, cluster{3, "1", "Cluster", 0, "service.cilium.io/lb-algorithm: least-conn", ""}},
+		{"maglev no more", cluster{3, "1", "Local", 0, maglev, ""},
+			cluster{3, "1", "Cluster", 0, "service.cilium.io/lb-algorithm: least-conn", ""}},
 		{"goes with ranges", ranges("", "10.0.0.0/8"), cluster{}},
 		{"denies", ranges("", "8000::/2"), ranges(deny, "8000::/2")},
 	} {
@@ -126,7 +128,8 @@ func TestInterrupted(t *testing.T) {
 					if c.n == 0 {
 						return clustertest.Objects{}
 					}
-					return clustertest.Parse(t, servicetest.SizedAs(family == "IPv6", c.n, c.first, c.weight, c.policy, c.annotations, c.ranges))
+					return clustertest.Parse(t, servicetest.SizedAs(family == "IPv6", c.n, c.first, c.weight, c.policy,
+						c.annotations, c.ranges))
 				}
 				from, to := state(tc.from), state(tc.to)
 				for _, crash := range []bool{false, true} {

@@ -24,7 +24,8 @@ func TestMaglevRows(t *testing.T) {
 		r.maglev.Size = 2039
 		rows := rowsOf(tableFlag, 2039)
 		for _, n := range []int{41, 40} {
-			r.Set(t, clustertest.Parse(t, servicetest.SizedAs(v6, n, 0, "2", "Cluster", "service.cilium.io/lb-algorithm: maglev", "")))
+			r.Set(t, clustertest.Parse(t, servicetest.SizedAs(v6, n, 0, "2", "Cluster",
+				"service.cilium.io/lb-algorithm: maglev", "")))
 			did := map[string]int{}
 			r.before = func(op string) error { did[op]++; r.whole(t); return nil }
 			if err := r.sync(); err != nil {
@@ -41,7 +42,8 @@ func TestMaglevRows(t *testing.T) {
 			if n == 40 {
 				dropped = rows
 			}
-			if len(sets) != 1 || did["put maglev_tables"] != rows || did["delete maglev_tables"] != dropped || did["put frontends"] < 2 {
+			if len(sets) != 1 || did["put maglev_tables"] != rows || did["delete maglev_tables"] != dropped ||
+				did["put frontends"] < 2 {
 				t.Errorf("%d backends: %d tables, did %v", n, len(sets), did)
 			}
 			r.before = nil
@@ -79,7 +81,8 @@ func (r *rig) table(t testing.TB, size int) []uint32 {
 // A table that doesn't fit is an error on the frontend's row that says which map
 // is full, and leaves no rows; the Services whose tables do fit are served.
 func TestMaglevFull(t *testing.T) {
-	r := newRig(t, service.Config{Algorithm: service.Maglev}, map[string]uint32{"frontends": 64, "choices": 64, "backends": 64, "affinities": 64, "maglev_tables": 2})
+	r := newRig(t, service.Config{Algorithm: service.Maglev},
+		map[string]uint32{"frontends": 64, "choices": 64, "backends": 64, "affinities": 64, "maglev_tables": 2})
 	o := servicetest.Many(3, 3)
 	for i, s := range o.Services {
 		s.Type, s.Ports[0].NodePort = "NodePort", 30000+uint16(i)
@@ -105,7 +108,8 @@ func TestMaglevScale(t *testing.T) {
 		services = 1000
 	}
 	const room = 4 * 65536
-	r := newRig(t, service.Config{Algorithm: service.Maglev}, map[string]uint32{"frontends": 131072, "maglev_tables": room})
+	r := newRig(t, service.Config{Algorithm: service.Maglev},
+		map[string]uint32{"frontends": 131072, "maglev_tables": room})
 	r.maglev.Size = 0
 	locked := func() int {
 		info, err := r.datapath.MaglevTables.Info()
@@ -136,7 +140,8 @@ func TestMaglevScale(t *testing.T) {
 	if want := services * rowsOf(tableFlag, maglev.Size(3)); rows != want {
 		t.Errorf("%d rows of tables, want %d", rows, want)
 	}
-	t.Logf("%d Services: %d rows of tables, %.1f MiB beside %.1f MiB of the empty map, %v", services, rows, float64(locked()-empty)/(1<<20), float64(empty)/(1<<20), took.Round(time.Millisecond))
+	t.Logf("%d Services: %d rows of tables, %.1f MiB beside %.1f MiB of the empty map, %v", services, rows,
+		float64(locked()-empty)/(1<<20), float64(empty)/(1<<20), took.Round(time.Millisecond))
 	if empty > 5<<20 {
 		t.Errorf("the empty map has %d bytes, want 16 for each row that there may be", empty)
 	}

@@ -31,7 +31,8 @@ func TestAllowed(t *testing.T) {
 		for i, deny := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/deny %v", tc.ranges, deny), func(t *testing.T) {
 				var ranges []netip.Prefix
-				try := []netip.Addr{netip.MustParseAddr("8.8.8.8"), netip.MustParseAddr("2002::1"), netip.MustParseAddr("::1"), netip.MustParseAddr("ffff::")}
+				try := []netip.Addr{netip.MustParseAddr("8.8.8.8"), netip.MustParseAddr("2002::1"), netip.MustParseAddr("::1"),
+					netip.MustParseAddr("ffff::")}
 				for text := range strings.FieldsSeq(tc.ranges) {
 					p := netip.MustParsePrefix(text)
 					ranges = append(ranges, p)

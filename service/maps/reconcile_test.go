@@ -28,6 +28,7 @@ func TestWritesOfOneOfMany(t *testing.T) {
 	if err := r.sync(); err != nil {
 		t.Fatal(err)
 	}
+	move := func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }
 	for _, step := range []struct {
 		name string
 		part *cluster.EndpointSlice
@@ -35,8 +36,9 @@ func TestWritesOfOneOfMany(t *testing.T) {
 	}{
 		{"drains", servicetest.With(o.Slices[2], 500, servicetest.Drain), "choices 1, frontends 1"},
 		{"is back", o.Slices[2], "choices 1, frontends 1"},
-		{"moves", servicetest.With(o.Slices[4], 10, func(e *cluster.Endpoint) { e.Address = netip.MustParseAddr("10.9.0.1") }),
-			"backends 1, choices 1, delete backends 2"}, // when the last set releases it, and by the Delete of its row, without effect
+		{"moves", servicetest.With(o.Slices[4], 10, move),
+			// when the last set releases it, and by the Delete of its row, without effect
+			"backends 1, choices 1, delete backends 2"},
 		{"zone", servicetest.With(o.Slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }), ""},
 	} {
 		r.PutSlice(t, step.part)
@@ -56,7 +58,8 @@ func (r *rig) wrote(t testing.TB) string {
 		t.Fatal(err)
 	}
 	var parts []string
-	for _, op := range []string{"backends", "choices", "frontends", "delete frontends", "delete choices", "delete backends", "delete affinities"} {
+	for _, op := range []string{"backends", "choices", "frontends", "delete frontends", "delete choices",
+		"delete backends", "delete affinities"} {
 		if n[op] > 0 {
 			parts = append(parts, fmt.Sprintf("%s %d", op, n[op]))
 		}
@@ -64,8 +67,8 @@ func (r *rig) wrote(t testing.TB) string {
 	return strings.Join(parts, ", ")
 }
 
-// An agent with the same sets in another order writes nothing, and new sets get free numbers: neither those of sets, nor
-// of rows that a crash left.
+// An agent with the same sets in another order writes nothing, and new sets get free numbers: neither those of sets,
+// nor of rows that a crash left.
 func TestAdopted(t *testing.T) {
 	r := newRig(t, service.Config{}, nil)
 	o := servicetest.Many(4, 100)
@@ -120,7 +123,8 @@ func TestAdopted(t *testing.T) {
 // the real reconcilers, which change nothing of the previous agent's before the tables are initialized.
 func TestReconcile(t *testing.T) {
 	dir := t.TempDir() // keeps the numbers
-	r := newRigIn(t, service.Config{}, map[string]uint32{"frontends": 64, "choices": 64, "backends": 9, "affinities": 64}, dir)
+	r := newRigIn(t, service.Config{}, map[string]uint32{"frontends": 64, "choices": 64, "backends": 9,
+		"affinities": 64}, dir)
 	log := slog.New(slog.DiscardHandler)
 	o := servicetest.Many(6, 3)
 	half := clustertest.Objects{Services: o.Services[:2], Slices: o.Slices[:2]}
@@ -154,7 +158,8 @@ func TestReconcile(t *testing.T) {
 	r.Kernel = k
 	// Services are known, their endpoints are not yet.
 	r.Set(t, clustertest.Objects{Services: o.Services})
-	if f, _, ok := r.Desired.Frontends.Get(r.DB.ReadTxn(), service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP))); !ok || len(f.Internal) != 0 {
+	if f, _, ok := r.Desired.Frontends.Get(r.DB.ReadTxn(),
+		service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP))); !ok || len(f.Internal) != 0 {
 		t.Fatal("the frontend has a set")
 	}
 	soon, cancelSoon := context.WithTimeout(ctx, 300*time.Millisecond)

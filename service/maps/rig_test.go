@@ -50,7 +50,8 @@ func testMaglev() maglev.Config { return maglev.Config{Size: 251, Seed: 7} }
 
 // small are sizes of maps that tests can read quickly.
 func small() map[string]uint32 {
-	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512, "translations": 4096, "loads": 256, "maglev_tables": 64}
+	return map[string]uint32{"frontends": 256, "choices": 256, "backends": 256, "affinities": 256, "source_ranges": 512,
+		"translations": 4096, "loads": 256, "maglev_tables": 64}
 }
 
 // agent starts a new agent on the maps as they are.
@@ -125,20 +126,25 @@ func (r *rig) maps(t testing.TB) string {
 				line += " " + o.text
 			}
 		}
-		line += " internal " + r.set(t, f, internal, bpf.DatapathFrontendFlagFRONTEND_INTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL)
+		line += " internal " + r.set(t, f, internal, bpf.DatapathFrontendFlagFRONTEND_INTERNAL,
+			bpf.DatapathFrontendFlagFRONTEND_DROP_INTERNAL)
 		if f.Set[external].Id != 0 && f.Set[external].Id == f.Set[internal].Id {
 			lines = append(lines, line+" external likewise")
 			return
 		}
-		line += " external " + r.set(t, f, external, bpf.DatapathFrontendFlagFRONTEND_EXTERNAL, bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL)
+		line += " external " + r.set(t, f, external, bpf.DatapathFrontendFlagFRONTEND_EXTERNAL,
+			bpf.DatapathFrontendFlagFRONTEND_DROP_EXTERNAL)
 		lines = append(lines, line)
 	})
-	each(t, r.datapath.SourceRanges, func(key *bpf.DatapathSourceRangeKey, _ *uint32) { lines = append(lines, rangeText(*key)) })
+	each(t, r.datapath.SourceRanges, func(key *bpf.DatapathSourceRangeKey, _ *uint32) {
+		lines = append(lines, rangeText(*key))
+	})
 	rows, tables := 0, 0
 	each(t, r.datapath.Choices, func(*bpf.DatapathChoicesKey, *bpf.DatapathChoiceRow) { rows++ })
 	each(t, r.datapath.MaglevTables, func(*bpf.DatapathChoicesKey, *bpf.DatapathTableRow) { tables++ })
 	each(t, r.datapath.Backends, func(id *uint32, b *bpf.DatapathBackend) {
-		lines = append(lines, fmt.Sprintf("backend %d %s", *id, service.L4(b.Addr.Netip(), bpf.Port(b.Port), service.Protocol(b.Proto))))
+		lines = append(lines, fmt.Sprintf("backend %d %s", *id,
+			service.L4(b.Addr.Netip(), bpf.Port(b.Port), service.Protocol(b.Proto))))
 	})
 	return servicetest.Sorted(strings.Join(append(lines, setsText(rows, tables)), "\n"))
 }
@@ -152,7 +158,9 @@ func setsText(rows, tables int) string {
 	return text
 }
 
-func (r *rig) set(t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServiceScope, here, drop bpf.DatapathFrontendFlag) string {
+func (r *rig) set(
+	t testing.TB, f *bpf.DatapathFrontend, scope bpf.DatapathServiceScope, here, drop bpf.DatapathFrontendFlag,
+) string {
 	t.Helper()
 	last, err := r.read(f.Set[scope])
 	if err != nil || len(last) != int(f.Set[scope].Count) {
@@ -177,8 +185,10 @@ func options() []struct {
 		want func(*service.Frontend) bool
 	}{
 		{bpf.DatapathFrontendFlagFRONTEND_RANGES, "restricted", func(f *service.Frontend) bool { return f.Restricted }},
-		{bpf.DatapathFrontendFlagFRONTEND_MAGLEV, "maglev", func(f *service.Frontend) bool { return f.Algorithm == service.Maglev && f.Scopes != service.Internal }},
-		{bpf.DatapathFrontendFlagFRONTEND_LEAST, "least", func(f *service.Frontend) bool { return f.Algorithm == service.LeastConnections }},
+		{bpf.DatapathFrontendFlagFRONTEND_MAGLEV, "maglev",
+			func(f *service.Frontend) bool { return f.Algorithm == service.Maglev && f.Scopes != service.Internal }},
+		{bpf.DatapathFrontendFlagFRONTEND_LEAST, "least",
+			func(f *service.Frontend) bool { return f.Algorithm == service.LeastConnections }},
 		{bpf.DatapathFrontendFlagFRONTEND_DSR, "dsr", func(f *service.Frontend) bool {
 			return f.Forwarding == service.DSR || f.Forwarding == service.Hybrid && f.Protocol == service.TCP
 		}},
@@ -209,7 +219,8 @@ func (r *rig) slots(refs []service.BackendRef, byMaglev bool) map[uint32]int {
 }
 
 func rangeText(key bpf.DatapathSourceRangeKey) string {
-	return fmt.Sprintf("range service %d %s", key.Service, bpf.DatapathPrefixKey{Length: key.Length - serviceBits, Addr: key.Addr}.Netip())
+	return fmt.Sprintf("range service %d %s", key.Service,
+		bpf.DatapathPrefixKey{Length: key.Length - serviceBits, Addr: key.Addr}.Netip())
 }
 
 // rangesWanted are the source ranges of the tables, by Service.
@@ -274,7 +285,8 @@ func (r *rig) rows() string {
 				line += " " + o.text
 			}
 		}
-		alike := f.Scopes == service.Internal|service.External && len(f.Internal) > 0 && service.SameRefs(f.Internal, f.External)
+		alike := f.Scopes == service.Internal|service.External && len(f.Internal) > 0 &&
+			service.SameRefs(f.Internal, f.External)
 		text := func(scope service.Scope, refs []service.BackendRef) string {
 			byMaglev := f.Algorithm == service.Maglev && f.Scopes&service.External != 0 && (scope == service.External || alike)
 			n := r.slots(refs, byMaglev)

@@ -48,7 +48,8 @@ func TestShares(t *testing.T) {
 }
 
 // With any weights, each backend has at least one slot, there are no more slots than the bound, and the number of a
-// backend's slots differs by at most one from its share, except for those that get one slot although their share is less.
+// backend's slots differs by at most one from its share, except for those that get one slot although their share is
+// less.
 func TestSharesAreFair(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 500 {

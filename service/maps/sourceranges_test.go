@@ -33,8 +33,8 @@ func (r *rig) asking(t *testing.T) (asks bool, may int) {
 	return asks, may
 }
 
-// A Service that becomes restricted is never open to more than its ranges, also if some cannot be written. The status of
-// its row says what is missing; the rest is written when there is room.
+// A Service that becomes restricted is never open to more than its ranges, also if some cannot be written. The status
+// of its row says what is missing; the rest is written when there is room.
 func TestRangesFailClosed(t *testing.T) {
 	const three = "10.0.0.0/8, 192.0.2.0/24, 2001:db8::/32"
 	for _, v6 := range []bool{false, true} {
@@ -97,7 +97,8 @@ func TestRangesFirst(t *testing.T) {
 		if want := map[bool]int{true: 0, false: 1}[op == "put source_ranges"]; !asks || may != want {
 			t.Errorf("%s failed: asks %t, %d ranges, want %d; did %v", op, asks, may, want, done)
 		}
-		if at := slices.Index(done, "put frontends"); op != "put source_ranges" && at < slices.Index(done, "put source_ranges") {
+		if at := slices.Index(done, "put frontends"); op != "put source_ranges" &&
+			at < slices.Index(done, "put source_ranges") {
 			t.Errorf("asked before ranges were there: %v", done)
 		}
 		r.before = nil

@@ -26,8 +26,8 @@ func (r *rig) uses() map[[2]uint32]bool {
 	return out
 }
 
-// whole reports incomplete states that a packet could find: backend slots of a frontend without a row, without a backend,
-// or of another Service, and frontends of an address whose row lacks their scope.
+// whole reports incomplete states that a packet could find: backend slots of a frontend without a row, without a
+// backend, or of another Service, and frontends of an address whose row lacks their scope.
 func (r *rig) whole(t testing.TB) {
 	t.Helper()
 	uses := r.uses()
@@ -62,8 +62,8 @@ func (r *rig) whole(t testing.TB) {
 	})
 }
 
-// guarded reports source ranges in the kernel that are in neither the previous nor the current tables, and ranges that are
-// missing although they are in both. A frontend that has become restricted may deny everything.
+// guarded reports source ranges in the kernel that are in neither the previous nor the current tables, and ranges that
+// are missing although they are in both. A frontend that has become restricted may deny everything.
 func (r *rig) guarded(t testing.TB, serviceID uint32) {
 	t.Helper()
 	has, err := r.readRanges()

@@ -1,4 +1,4 @@
-// Package nat reads the NAT entries of flows to Services: their state, which have expired, and their garbage collection.
+// Package nat reads the NAT entries of flows to Services: their state and expiry, and their garbage collection.
 package nat
 
 import (
@@ -47,7 +47,7 @@ func Expired(clock flow.Clock, k *bpf.DatapathTranslationKey, r *bpf.DatapathTra
 	return clock.Idle(r.Seen) > life
 }
 
-// inTimeWait reports whether the backend's socket may be in TIME-WAIT with a NAT port of the node, which is the opposite
+// inTimeWait reports whether the backend's socket may be in TIME-WAIT with a NAT port of the node. It is the opposite
 // of translation_clean in the datapath.
 func inTimeWait(r *bpf.DatapathTranslation) bool {
 	const snat = bpf.DatapathTranslationFlagTRANSLATION_SNAT

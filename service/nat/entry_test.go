@@ -31,7 +31,8 @@ func (owners) Link(int) string { return "" }
 
 // Lists of NAT entries.
 func TestTranslations(t *testing.T) {
-	const snat, gone = uint8(bpf.DatapathTranslationFlagTRANSLATION_SNAT), uint8(bpf.DatapathTranslationFlagTRANSLATION_GONE)
+	const snat, gone = uint8(bpf.DatapathTranslationFlagTRANSLATION_SNAT),
+		uint8(bpf.DatapathTranslationFlagTRANSLATION_GONE)
 	for _, v6 := range []bool{false, true} {
 		d, c := bpftest.Load(t, bpf.Settings{}, nil), servicetest.New(t, service.Config{}, "")
 		addr := func(text string) netip.Addr { return netip.MustParseAddr(clustertest.Named(text, v6, false)) }
@@ -42,17 +43,24 @@ func TestTranslations(t *testing.T) {
 			idle    time.Duration
 			want    string
 		}{
-			{nattest.Replied, 1, 2 * time.Second, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | - | replied | 3/2 | 300/200 | S/S. | 1m0s | 2s"},
-			{nattest.Replied | snat, 1, 0, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | @node1:51000 | replied | 3/2 | 300/200 | S/S. | 1m0s | 0s"},
-			{gone, 9, 0, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | 9 | - | gone | 3/2 | 300/200 | S/S. | 1m0s | 0s"},
-			{uint8(bpf.DatapathTranslationFlagTRANSLATION_DSR), 0, 0, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | - | direct | unreplied | 3/2 | 300/200 | S/S. | 1m0s | 0s"},
-			{0, 1, 2 * time.Minute, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | - | expired | 3/2 | 300/200 | S/S. | 1m0s | 2m0s"},
+			{nattest.Replied, 1, 2 * time.Second, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | " +
+				"- | replied | 3/2 | 300/200 | S/S. | 1m0s | 2s"},
+			{nattest.Replied | snat, 1, 0, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | " +
+				"@node1:51000 | replied | 3/2 | 300/200 | S/S. | 1m0s | 0s"},
+			{gone, 9, 0, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | 9 | - | gone | 3/2 | 300/200 | S/S. | " +
+				"1m0s | 0s"},
+			{uint8(bpf.DatapathTranslationFlagTRANSLATION_DSR), 0, 0,
+				"@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | - | direct | unreplied | 3/2 | 300/200 | S/S. | " +
+					"1m0s | 0s"},
+			{0, 1, 2 * time.Minute, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | - | expired | " +
+				"3/2 | 300/200 | S/S. | 1m0s | 2m0s"},
 		} {
 			clock := flow.Clock{Ticks: 1 << 20, Hz: 1000}
 			key := bpf.DatapathTranslationKey{Anchor: bpf.Addr(addr("@node9")), Port: bpf.Port(51000), Proto: uint8(service.TCP)}
 			row := bpf.DatapathTranslation{
 				Client: key.Anchor, ClientPort: bpf.Port(40000), Frontend: bpf.Addr(addr("@vip1")), FrontendPort: bpf.Port(80),
-				Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080), Snat: bpf.Addr(addr("@node1")), Service: tc.service, BackendId: 1,
+				Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080), Snat: bpf.Addr(addr("@node1")),
+				Service: tc.service, BackendId: 1,
 				Flags: tc.flags, Seen: uint32(clock.Ticks) - uint32(tc.idle/time.Millisecond), Created: clock.Ticks - 60_000,
 				Packets: [2]uint64{3, 2}, Bytes: [2]uint64{300, 200}, TcpFlags: [2]uint8{2, 0x12},
 			}

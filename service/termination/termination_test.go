@@ -53,7 +53,8 @@ func newRoom(t *testing.T, addrs ...netip.Addr) *room {
 		err = netlink.LinkSetUp(lo)
 	}
 	for _, a := range addrs {
-		err = errors.Join(err, netlink.AddrAdd(lo, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice()), Flags: unix.IFA_F_NODAD}))
+		err = errors.Join(err, netlink.AddrAdd(lo, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice()),
+			Flags: unix.IFA_F_NODAD}))
 	}
 	if err = errors.Join(err, netns.Set(was)); err != nil {
 		t.Fatal(err)
@@ -88,9 +89,12 @@ func (r *room) dial(d *bpf.Datapath, to netip.AddrPort, backend uint32) *net.UDP
 		r.t.Fatal(err)
 	}
 	var cookie uint64
-	failed := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	failed := raw.Control(func(fd uintptr) {
+		cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+	})
 	key := bpf.DatapathOriginKey{Cookie: cookie, Addr: bpf.Addr(to.Addr()), Port: bpf.Port(to.Port())}
-	if err := errors.Join(failed, err, d.Origins.Put(key, bpf.DatapathOrigin{Port: bpf.Port(53), Backend: backend})); err != nil {
+	if err := errors.Join(failed, err, d.Origins.Put(key,
+		bpf.DatapathOrigin{Port: bpf.Port(53), Backend: backend})); err != nil {
 		r.t.Fatal(err)
 	}
 	return c
@@ -110,7 +114,8 @@ func aborted(t *testing.T, c *net.UDPConn) bool {
 // dns is a UDP Service with these backends.
 func dns(family string, vip netip.Addr, backends ...netip.Addr) clustertest.Objects {
 	part := &cluster.EndpointSlice{
-		Namespace: "x", Name: "dns", Service: "dns", AddressType: family, Ports: []cluster.SlicePort{{Port: 5353, Protocol: "UDP"}},
+		Namespace: "x", Name: "dns", Service: "dns", AddressType: family,
+		Ports: []cluster.SlicePort{{Port: 5353, Protocol: "UDP"}},
 	}
 	for _, a := range backends {
 		part.Endpoints = append(part.Endpoints, cluster.Endpoint{Address: a, Ready: true, Serving: true})
@@ -124,7 +129,8 @@ func dns(family string, vip netip.Addr, backends ...netip.Addr) clustertest.Obje
 // Sockets end when their backend is deleted, and not when it terminates, by both methods, also if another backend has
 // its address by now. Sockets that did not connect to a Service are left alone.
 func TestTerminate(t *testing.T) {
-	for family, a := range map[string][3]string{"IPv4": {"10.96.0.1", "10.1.0.1", "10.1.0.2"}, "IPv6": {"fd00:96::1", "fd00:1::1", "fd00:1::2"}} {
+	for family, a := range map[string][3]string{"IPv4": {"10.96.0.1", "10.1.0.1", "10.1.0.2"},
+		"IPv6": {"fd00:96::1", "fd00:1::1", "fd00:1::2"}} {
 		for way, netlink := range map[string]bool{"netlink": true, "bpf_sock_destroy": false} {
 			t.Run(family+" by "+way, func(t *testing.T) {
 				terminate(t, family, netip.MustParseAddr(a[0]), netip.MustParseAddr(a[1]), netip.MustParseAddr(a[2]), netlink)

@@ -68,7 +68,8 @@ func checkHTTP(ctx context.Context, c Check, at netip.AddrPort) error {
 	}
 	req.Host = c.Host
 	req.Header.Set("User-Agent", userAgent)
-	transport := &http.Transport{DialContext: dialer().DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
+	transport := &http.Transport{DialContext: dialer().DialContext, DisableKeepAlives: true,
+		MaxResponseHeaderBytes: 64 << 10}
 	defer transport.CloseIdleConnections()
 	answer, err := transport.RoundTrip(req) // which follows no redirects
 	if err != nil {
