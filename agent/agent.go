@@ -20,11 +20,11 @@ import (
 	"myelin/feature"
 	"myelin/flow"
 	"myelin/flow/tracking"
-	"myelin/gateway"
 	"myelin/host"
 	"myelin/logs"
 	"myelin/policy"
 	"myelin/prefilter"
+	"myelin/serviceapi"
 	"myelin/table"
 )
 
@@ -81,7 +81,7 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows, names: a.names,
 	}
 	a.services = &services{Node: a.Node, network: a.network, endpoints: a.endpoints, flows: a.flows, names: a.names}
-	a.services.server = func() *gateway.Server { return a.server.services }
+	a.services.server = func() *serviceapi.Server { return a.server.services }
 	a.policies.services = a.services
 	a.source.policies, a.source.own = a.policies, a.own
 	a.network.own, a.network.endpoints = a.own, a.endpoints
@@ -98,7 +98,7 @@ func (a *Agent) features() []*feature.Feature {
 		{Name: "health", Start: a.startHealth},
 		{Name: "tables", Start: a.startTables},
 		a.source.slices(),
-		a.services.gatewayFeature(),
+		a.services.apiFeature(),
 		a.source.feature(),
 		{Name: "API", Start: a.startServer},
 		a.identities.feature(),

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"myelin/service"
+	servicemaps "myelin/service/maps"
 	"myelin/table"
 )
 
@@ -18,7 +18,7 @@ const hostPause = time.Second
 // ports have to be looked up, and whether the host is itself a backend. Then
 // what it sends by its wires is looked at, as its answers to clients outside go
 // in the Service's name.
-func (sv *services) followHost(ctx context.Context, kernel *service.Kernel) error {
+func (sv *services) followHost(ctx context.Context, kernel *servicemaps.Kernel) error {
 	var told map[netip.Addr]bool
 	return table.Loop(ctx, hostPause, func(w *table.Watch) error {
 		txn := sv.DB.ReadTxn()

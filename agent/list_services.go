@@ -15,6 +15,7 @@ import (
 	"myelin/cluster"
 	"myelin/feature"
 	"myelin/service"
+	"myelin/service/nat"
 )
 
 // refuse refuses tables that are not there without Services, so that they
@@ -212,7 +213,7 @@ func (sv *services) lists() map[string]feature.List {
 		"service-addresses": {Header: (*address)(nil).TableHeader(), Each: serviceAddresses(txn, sv.services.Desired)},
 		"service-backends":  {Header: target{}.TableHeader(), Each: sv.serviceBackends(txn, sv.services.Desired)},
 		"service-details":   {Header: (*details)(nil).TableHeader(), Each: sv.serviceDetails(txn, sv.services.Desired)},
-		"service-flows":     {Header: (*service.Translation)(nil).TableHeader(), Each: sv.eachServiceFlow},
+		"service-flows":     {Header: (*nat.Entry)(nil).TableHeader(), Each: sv.eachServiceFlow},
 	}
 }
 
@@ -222,6 +223,6 @@ func (sv *services) eachServiceFlow(yield func(tableRow) bool) error {
 	if err != nil {
 		return err
 	}
-	services := service.ServiceNames(sv.DB.ReadTxn(), sv.services.Desired)
-	return service.Translations(sv.Datapath, sv.names(), services, clock, func(t *service.Translation) bool { return yield(t) })
+	services := service.Names(sv.DB.ReadTxn(), sv.services.Desired)
+	return nat.Entries(sv.Datapath, sv.names(), services, clock, func(t *nat.Entry) bool { return yield(t) })
 }

@@ -19,7 +19,7 @@ import (
 	"myelin/manifests"
 	"myelin/policy"
 	"myelin/policy/trace"
-	"myelin/service"
+	"myelin/service/nat"
 )
 
 // policed waits for the engine of policies, or refuses.
@@ -234,7 +234,7 @@ func (pl *policies) currentFlows() (out []policy.Current, err error) {
 		return nil, err
 	}
 	none := func(uint32) string { return "" }
-	err = service.Translations(pl.Datapath, pl.names(), none, clock, func(t *service.Translation) bool {
+	err = nat.Entries(pl.Datapath, pl.names(), none, clock, func(t *nat.Entry) bool {
 		if p, err := trace.ParsePort(fmt.Sprintf("%d/%s", t.Backend.Port, t.Protocol)); err == nil && !t.Expired {
 			q := policy.Question{Src: policy.Who{Addr: t.Client.Addr}, Dst: policy.Who{Addr: t.Backend.Addr}, Proto: p.Proto, Port: p.First}
 			q.SrcNode, q.DstNode = pl.nodeOf(t.Client.Addr), pl.nodeOf(t.Backend.Addr)

@@ -11,14 +11,14 @@ import (
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
-	"myelin/gateway"
+	"myelin/serviceapi"
 )
 
 // server is the API on the unix socket.
 type server struct {
 	agent    *Agent
 	cni      *lateCNI
-	services *gateway.Server
+	services *serviceapi.Server
 	grpc     *grpc.Server
 	failed   chan error
 	stopping chan struct{} // closed when streams must end
@@ -37,7 +37,7 @@ func newServer(a *Agent) *server {
 	s := &server{agent: a, cni: &lateCNI{agent: a}, failed: make(chan error, 1), stopping: make(chan struct{})}
 	s.grpc = grpc.NewServer(grpc.ChainUnaryInterceptor(a.metrics.observe, s.gate), grpc.StreamInterceptor(s.gateStream))
 	apiv1.RegisterCNIServer(s.grpc, s.cni)
-	s.services = &gateway.Server{DB: a.DB, Gateway: a.services.gateway, Stopping: s.stopping}
+	s.services = &serviceapi.Server{DB: a.DB, Manager: a.services.api, Stopping: s.stopping}
 	apiv1.RegisterServicesServer(s.grpc, s.services)
 	apiv1.RegisterAgentServer(s.grpc, &answers{agent: a, stopping: s.stopping})
 	s.late = time.AfterFunc(openLate, s.openEarly)

@@ -15,8 +15,13 @@ import (
 	"myelin/feature"
 	"myelin/flow"
 	"myelin/flow/tracking"
-	"myelin/gateway"
 	"myelin/service"
+	"myelin/service/healthcheck"
+	"myelin/service/maglev"
+	servicemaps "myelin/service/maps"
+	"myelin/service/nat"
+	"myelin/service/termination"
+	"myelin/serviceapi"
 	"myelin/table"
 )
 
@@ -40,22 +45,22 @@ func (s *sockets) set(attached bool, why string) {
 	s.attached, s.why = attached, why
 }
 
-// services is the features gateway and services: Kubernetes Services, and those
+// services is the features service API and services: Kubernetes Services, and those
 // that are programmed by API.
 type services struct {
 	*feature.Node
-	server    func() *gateway.Server
+	server    func() *serviceapi.Server
 	network   *network
 	endpoints *endpoints
 	flows     *tracking.Tracking
 	names     func() names
 
-	gateway    *gateway.Gateway  // nil if Services are off
-	services   *service.Services // nil if Services are off
+	api        *serviceapi.Manager // nil if Services are off
+	services   *service.Services   // nil if Services are off
 	served     *flow.Expiry[bpf.DatapathNatEntryKey, bpf.DatapathNatEntry]
 	sockets    sockets
-	terminator *service.Terminator  // nil if Services are off
-	checks     *service.CheckServer // nil if health check node ports are not served
+	terminator *termination.Terminator // nil if Services are off
+	checks     *healthcheck.Server     // nil if health check node ports are not served
 }
 
 func (sv *services) feature() *feature.Feature {
@@ -94,11 +99,11 @@ func (sv *services) start(ctx context.Context) error {
 	if !sv.Config.Services() {
 		return nil
 	}
-	lastService, lastBackend, err := service.LastNumbers(sv.Datapath)
+	lastService, lastBackend, err := servicemaps.LastNumbers(sv.Datapath)
 	if err != nil {
 		return err
 	}
-	held, err := service.HeldAddresses(sv.Datapath)
+	held, err := servicemaps.HeldAddresses(sv.Datapath)
 	if err != nil {
 		return err
 	}
@@ -109,16 +114,22 @@ func (sv *services) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kernel := service.NewKernel(sv.Datapath)
-	kernel.Maglev = service.MaglevConfig{Size: sv.Config.Maglev.TableSize, Seed: xxhash.Sum64String(sv.Config.Maglev.HashSeed)}
-	if err := service.Reconcile(sv.Log, sv.DB, sv.Group, services.Desired, kernel); err != nil {
+	kernel, err := servicemaps.New(servicemaps.Params{
+		Log: sv.Log, DB: sv.DB, Tables: services.Desired, Datapath: sv.Datapath,
+		Maglev: maglev.Config{Size: sv.Config.Maglev.TableSize, Seed: xxhash.Sum64String(sv.Config.Maglev.HashSeed)},
+	})
+	if err != nil {
 		return err
 	}
+	kernel.Reconcile(sv.Group)
 	if err := sv.startChecks(services.Desired.Checks); err != nil {
 		return err
 	}
-	sv.terminator = service.NewTerminator(sv.Log, kernel, sv.podNamespaces)
-	sv.served = service.NewCollector(sv.Datapath, sv.Log)
+	sv.terminator = termination.New(termination.Params{
+		Log: sv.Log, Datapath: sv.Datapath, WaitInitialized: kernel.WaitInitialized,
+		BackendGone: kernel.UDPBackendGone(), Namespaces: sv.podNamespaces,
+	})
+	sv.served = nat.NewCollector(sv.Datapath, sv.Log)
 	sv.services, sv.server().Services = services, services // requests use it from now on
 	sv.Go("services", services.Run)
 	sv.Go("sockets", sv.terminator.Run)
@@ -155,7 +166,7 @@ func (sv *services) startChecks(checks statedb.RWTable[*service.Check]) error {
 	if !sv.Config.NodePort.EnableHealthCheck {
 		return nil
 	}
-	sv.checks = &service.CheckServer{Log: sv.Log, Listen: net.Listen}
+	sv.checks = &healthcheck.Server{Log: sv.Log, Listen: net.Listen}
 	_, err := table.Register(sv.Log, sv.DB, sv.Group, checks, service.CheckStatus, sv.checks)
 	return err
 }

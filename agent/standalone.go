@@ -54,7 +54,7 @@ func (o *ownNode) writeMachine(w *table.Watch) (known bool) {
 	txn := o.DB.WriteTxn(o.Cluster.Nodes)
 	defer txn.Abort()
 	devices, devicesChanged := o.network.routes.Devices.AllWatch(txn)
-	services, servicesChanged := o.services.gateway.Services.AllWatch(txn)
+	services, servicesChanged := o.services.api.Services.AllWatch(txn)
 	w.Add(devicesChanged, servicesChanged)
 	node := &cluster.Node{Name: o.Config.Myelin.NodeName, Source: "this machine"}
 	for d := range devices {

@@ -17,6 +17,7 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/service"
+	"myelin/service/maps"
 	"myelin/table"
 )
 
@@ -101,9 +102,11 @@ func (b *balancer) run(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	group, start, stop := table.Group(log)
-	if err := service.Reconcile(log, b.db, group, b.services.Desired, service.NewKernel(b.datapath)); err != nil {
+	kernel, err := maps.New(maps.Params{Log: log, DB: b.db, Tables: b.services.Desired, Datapath: b.datapath})
+	if err != nil {
 		return err
 	}
+	kernel.Reconcile(group)
 	group.Add(job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return b.services.Run(ctx) }))
 	b.ended = append(b.ended, func() error { return stop(context.Background()) })
 	return start(ctx)

@@ -7,6 +7,7 @@ import (
 
 	"myelin/bench/results"
 	"myelin/service"
+	"myelin/service/maglev"
 )
 
 const (
@@ -33,22 +34,22 @@ func Maglev() []results.Result {
 	}
 }
 
-func maglevTeam(family Family, weights int) []service.MaglevBackend {
-	var team []service.MaglevBackend
+func maglevTeam(family Family, weights int) []maglev.Backend {
+	var team []maglev.Backend
 	for i, a := range addresses(family.backends().Addr().Next(), maglevBackends) {
-		team = append(team, service.MaglevBackend{L4Addr: l4(a), ID: uint32(i + 1), Weight: uint16(1 + i%weights)})
+		team = append(team, maglev.Backend{L4Addr: l4(a), ID: uint32(i + 1), Weight: uint16(1 + i%weights)})
 	}
 	return team
 }
 
 func l4(a netip.Addr) service.L4Addr { return service.L4(a, serverPort, service.TCP) }
 
-func maglevTable(team []service.MaglevBackend) []uint32 {
-	return service.MaglevTable(maglevSeed, service.MaglevSize(maglevBackends), team)
+func maglevTable(team []maglev.Backend) []uint32 {
+	return maglev.Table(maglevSeed, maglev.Size(maglevBackends), team)
 }
 
 // maglevAfter is the table without a backend. Its size stays: a Service that loses one of many keeps it.
-func maglevAfter(team []service.MaglevBackend, gone int) []uint32 {
+func maglevAfter(team []maglev.Backend, gone int) []uint32 {
 	return maglevTable(slices.Delete(slices.Clone(team), gone, gone+1))
 }
 
@@ -63,7 +64,7 @@ func moved(before, after []uint32, gone uint32) float64 {
 	return float64(n) / float64(len(before))
 }
 
-func weightError(team []service.MaglevBackend) (worst float64) {
+func weightError(team []maglev.Backend) (worst float64) {
 	places, sum := map[uint32]int{}, 0.0
 	table := maglevTable(team)
 	for _, id := range table {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"myelin/service"
+	"myelin/service/maglev"
 )
 
 // PerPacket reports whether packets are translated for Services: what comes from
@@ -159,7 +159,7 @@ func tableSize(key string, at func(*Config) *int) setting {
 			if err != nil {
 				return fmt.Errorf("%q is not a whole number", raw)
 			}
-			if err := (service.MaglevConfig{Size: n}).Check(); err != nil {
+			if err := (maglev.Config{Size: n}).Check(); err != nil {
 				return err
 			}
 			*at(c) = n
@@ -172,7 +172,7 @@ func tableSize(key string, at func(*Config) *int) setting {
 
 func tableSizes() []any {
 	list := []any{0}
-	for _, n := range service.MaglevSizes() {
+	for _, n := range maglev.Sizes() {
 		list = append(list, n)
 	}
 	return list

@@ -12,25 +12,25 @@ import (
 	"myelin/cluster"
 )
 
-// prefix of the annotations that mean something here, as Cilium names them.
+// prefix is that of Cilium's annotations for Services.
 const prefix = "service.cilium.io/"
 
-// wishes are what a Service's annotations say.
-type wishes struct {
+// annotations are the options that the annotations of a Service set.
+type annotations struct {
 	only       Type // 0: any
 	algorithm  Algorithm
 	forwarding Forwarding
 	deny       bool
-	elsewhere  bool // the Service is for other nodes
+	otherNode  bool // the Service is for other nodes
 	problems   []string
 }
 
-func (w *wishes) problem(key, format string, args ...any) {
+func (w *annotations) problem(key, format string, args ...any) {
 	w.problems = append(w.problems, fmt.Sprintf("metadata.annotations[%s%s]: ", prefix, key)+fmt.Sprintf(format, args...))
 }
 
-// pick is value if it is allowed, or the zero value, with a problem.
-func pick[T ~string](w *wishes, key, value string, allowed ...T) T {
+// pick returns value if it is allowed, and otherwise the zero value and adds a problem.
+func pick[T ~string](w *annotations, key, value string, allowed ...T) T {
 	if slices.Contains(allowed, T(value)) {
 		return T(value)
 	}
@@ -42,10 +42,9 @@ func pick[T ~string](w *wishes, key, value string, allowed ...T) T {
 	return ""
 }
 
-// wishesOf reads the annotations. A bad value is a problem, and as good as
-// none.
-func (b *builder) wishesOf(obj *cluster.Service) wishes {
-	var w wishes
+// annotationOptions reads the annotations. An invalid value is a problem, and otherwise ignored.
+func (b *builder) annotationOptions(obj *cluster.Service) annotations {
+	var w annotations
 	for _, full := range slices.Sorted(maps.Keys(obj.Annotations)) {
 		key, ok := strings.CutPrefix(full, prefix)
 		if !ok {
@@ -70,17 +69,17 @@ func (b *builder) wishesOf(obj *cluster.Service) wishes {
 		case "type":
 			w.only = typeOf(pick(&w, key, value, "ClusterIP", "NodePort", "LoadBalancer"))
 		case "node":
-			w.elsewhere = w.elsewhere || b.Facts.Labels[full] != value
+			w.otherNode = w.otherNode || b.node.Labels[full] != value
 		case "node-selector":
 			selector, err := labels.Parse(value)
 			if err != nil {
 				w.problem(key, "%q is not a label selector: %v", value, err)
 				continue
 			}
-			w.elsewhere = w.elsewhere || !selector.Matches(labels.Set(b.Facts.Labels))
-		case "affinity": // of clusters to each other, and here is one
+			w.otherNode = w.otherNode || !selector.Matches(labels.Set(b.node.Labels))
+		case "affinity": // has an effect only with several clusters
 			pick(&w, key, value, "local", "remote", "none")
-		case "global", "shared", "global-sync-endpoint-slices": // as well
+		case "global", "shared", "global-sync-endpoint-slices": // likewise
 			if _, err := strconv.ParseBool(value); err != nil {
 				w.problem(key, "%q is neither true nor false", value)
 			}
@@ -97,7 +96,7 @@ func (b *builder) wishesOf(obj *cluster.Service) wishes {
 	return w
 }
 
-// typeOf is the type that a Service object says.
+// typeOf is the type of a Service object.
 func typeOf(name string) Type {
 	for _, t := range []Type{ClusterIP, NodePort, LoadBalancer} {
 		if t.String() == name {
@@ -107,7 +106,7 @@ func typeOf(name string) Type {
 	return 0
 }
 
-// weightOf is the weight of a slice's endpoints. 0 means maintenance.
+// weightOf is the weight of a slice's endpoints, and a problem with it, if there is one. 0 means maintenance.
 func weightOf(slice *cluster.EndpointSlice) (uint16, string) {
 	value, ok := slice.Annotations[prefix+"weight"]
 	if !ok {
@@ -115,7 +114,8 @@ func weightOf(slice *cluster.EndpointSlice) (uint16, string) {
 	}
 	weight, err := strconv.ParseUint(value, 10, 16)
 	if err != nil {
-		return DefaultWeight, fmt.Sprintf("EndpointSlice %s: metadata.annotations[%sweight]: %q is not in 0..65535", slice.Key(), prefix, value)
+		return DefaultWeight, fmt.Sprintf(
+			"EndpointSlice %s: metadata.annotations[%sweight]: %q is not in 0..65535", slice.Key(), prefix, value)
 	}
 	return uint16(weight), ""
 }

@@ -12,24 +12,23 @@ import (
 	"myelin/cluster"
 )
 
-// DefaultWeight is a backend's weight where nobody says another one.
+// DefaultWeight is the weight of a backend without one.
 const DefaultWeight = 1
 
-// State is what a backend is good for. Flows that a backend has go on in every
-// state; it is the sets of frontends that say who gets new ones.
+// State is whether a backend gets new flows. Existing flows continue in every state.
 type State uint8
 
 // The states, the best first.
 const (
 	Active State = iota
-	// Terminating backends get new flows only where nobody is ready.
+	// Terminating backends get new flows only if none is ready.
 	Terminating
-	// Quarantined backends fail their health check, or an operator says so. They
-	// get new flows only where nothing else is left.
+	// Quarantined backends fail their health check, or an operator has set the state. They get new flows only if there
+	// is no other.
 	Quarantined
-	// NotReady backends are none of the above and not ready.
+	// NotReady backends are not ready, and none of the above.
 	NotReady
-	// Maintenance is the operator's word: no new flows at all.
+	// Maintenance is set by an operator: no new flows.
 	Maintenance
 )
 
@@ -57,26 +56,26 @@ func (s *State) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Backend is one address, port and protocol that flows are sent to. It stays
-// while any Service has the endpoint in any state.
+// Backend is an address, port and protocol that flows are sent to. It exists while any Service has the endpoint in any
+// state.
 type Backend struct {
-	// ID is never 0, and stays over restarts as long as the backend is there.
-	// An ID that was let go is not given away again until all 2^32 were.
+	// ID is never 0. It stays the same over restarts of the agent while the backend exists. The ID of a backend that
+	// was deleted is only reused after all 2^32 were used.
 	ID       uint32         `json:"id"`
 	Address  netip.AddrPort `json:"address"`
 	Protocol Protocol       `json:"protocol"`
-	// State is the best one that any of Uses has.
+	// State is the best of those in Uses.
 	State State  `json:"state"`
 	Node  string `json:"node,omitempty"`
 	Zone  string `json:"zone,omitempty"`
-	// Weight is the largest one of Uses; frontends' sets have each Service's own.
+	// Weight is the largest of those in Uses; sets have the weight of their own Service.
 	Weight uint16 `json:"weight"`
 	// Uses are sorted by Service.
 	Uses   []Use             `json:"uses"`
 	Status reconciler.Status `json:"status"`
 }
 
-// Use is what one Service says of a backend.
+// Use is the state of a backend in one Service.
 type Use struct {
 	Service    cluster.Key `json:"service"`
 	State      State       `json:"state"`
@@ -87,8 +86,7 @@ type Use struct {
 // L4 is the backend's address, port and protocol.
 func (b *Backend) L4() L4Addr { return L4Addr{b.Address, b.Protocol} }
 
-// with is the backend as it is when service says use of it, or nothing more.
-// It has no uses left if nobody does.
+// with is the backend after a Service has changed its use, or has ended it if use is nil.
 func (b *Backend) with(service cluster.Key, use *Use) *Backend {
 	next := *b
 	next.Uses = slices.DeleteFunc(slices.Clone(b.Uses), func(u Use) bool { return u.Service == service })
@@ -127,3 +125,6 @@ func (b *Backend) TableRow() []string {
 		strconv.FormatUint(uint64(b.ID), 10), b.L4().String(), b.State.String(), b.Node, b.Zone, strings.Join(uses, " "),
 	}
 }
+
+// BackendStatus is the address of a row's status, as table.Register wants it.
+func BackendStatus(b *Backend) *reconciler.Status { return &b.Status }

@@ -13,9 +13,9 @@ import (
 
 // Labels of Kubernetes.
 const (
-	// proxyName hands a Service to another proxy.
+	// proxyName is the label of Services that another proxy handles.
 	proxyName = "service.kubernetes.io/service-proxy-name"
-	// headless makes a Service with an address one that only DNS knows of.
+	// headless is the label of Services that are only in DNS, although they have an address.
 	headless  = "service.kubernetes.io/headless"
 	zoneLabel = "topology.kubernetes.io/zone"
 )
@@ -23,52 +23,49 @@ const (
 // PortRange is inclusive.
 type PortRange struct{ First, Last uint16 }
 
-// Config is what the operator chose.
+// Config is the configuration.
 type Config struct {
-	// NodePorts are the ports that Services may have on nodes. Zero means
-	// 30000..32767, as everywhere in Kubernetes.
+	// NodePorts is the range of node ports. Zero means 30000..32767, the default of Kubernetes.
 	NodePorts PortRange
-	// ExternalClusterIP makes ClusterIPs answer traffic from outside.
+	// ExternalClusterIP adds the external scope to ClusterIPs.
 	ExternalClusterIP bool
-	// CrossFamily lets an external address of a family that the Service doesn't
-	// have lead to backends of the other one (NAT46/64).
+	// CrossFamily lets an external address of a family that the Service lacks lead to backends of the other one
+	// (NAT46/64).
 	CrossFamily bool
-	// SourceRangeAllTypes makes loadBalancerSourceRanges hold for all that a
-	// Service has for clients outside, not its load balancers' addresses alone.
+	// SourceRangeAllTypes applies loadBalancerSourceRanges to all external frontends, not only to addresses of load
+	// balancers.
 	SourceRangeAllTypes bool
-	// Algorithm is that of Services that don't say one; DefaultAlgorithm means
-	// Random.
+	// Algorithm is that of Services without one of their own; DefaultAlgorithm means Random.
 	Algorithm Algorithm
-	// FixedAlgorithm and FixedForwarding: Services can't choose on their own. An
-	// annotation that does is a problem.
+	// FixedAlgorithm and FixedForwarding say that Services cannot choose their own. An annotation that does is a
+	// problem.
 	FixedAlgorithm, FixedForwarding bool
 }
 
-// Facts are what is known of this node.
-type Facts struct {
+// facts are the properties of this node.
+type facts struct {
 	Name, Zone string
 	Labels     map[string]string
 }
 
-// builder makes plans. It is a function of objects and nothing else.
+// builder computes plans. They depend on objects, configuration and states alone.
 type builder struct {
 	Config
-	Facts Facts
-	// state is what the operator or a health check says of a backend.
+	node facts
+	// state is the state that an operator has set for a backend.
 	state func(L4Addr) State
 }
 
-// plan is what one Service asks, before it has numbers and before it is known
-// whether another one has its addresses.
+// plan is what one Service requires, before numbers are allocated and conflicts between Services are resolved.
 type plan struct {
 	service   Service
 	created   time.Time
-	frontends []front    // sorted, one of each address
-	endpoints []endpoint // likewise
+	frontends []plannedFrontend // sorted, one of each address
+	endpoints []endpoint        // likewise
 }
 
-// front is a frontend whose backends have no numbers yet.
-type front struct {
+// plannedFrontend is a frontend whose backends have no numbers yet.
+type plannedFrontend struct {
 	L4Addr
 	port               string
 	kind               Type
@@ -76,28 +73,29 @@ type front struct {
 	external, internal *set
 }
 
-// service makes the plan of a Service. It is nil where there is nothing to do:
-// headless, ExternalName, for another proxy, or for other nodes.
+// service computes the plan of a Service. It is nil for Services that this node does not handle: headless,
+// ExternalName, for another proxy, or for other nodes.
 func (b *builder) service(obj *cluster.Service, parts []*cluster.EndpointSlice) *plan {
 	_, other := obj.Labels[proxyName]
 	_, labelled := obj.Labels[headless]
 	if other || labelled || obj.Headless || typeOf(obj.Type) == 0 {
 		return nil
 	}
-	w := b.wishesOf(obj)
-	if w.elsewhere {
+	options := b.annotationOptions(obj)
+	if options.otherNode {
 		return nil
 	}
 	pools, problems := b.pools(obj, parts)
 	p := &plan{created: obj.Created, service: Service{
 		Namespace: obj.Namespace, Name: obj.Name, Type: typeOf(obj.Type), Affinity: obj.Affinity,
-		ExternalLocal: obj.ExternalLocal, InternalLocal: obj.InternalLocal, Algorithm: w.algorithm, Forwarding: w.forwarding,
-		SourceDeny: w.deny, PublishNotReady: obj.PublishNotReady, LoadBalancerClass: obj.LoadBalancerClass,
-		Problems: append(w.problems, problems...), Source: obj.Source,
+		ExternalLocal: obj.ExternalLocal, InternalLocal: obj.InternalLocal,
+		Algorithm: options.algorithm, Forwarding: options.forwarding,
+		SourceDeny: options.deny, PublishNotReady: obj.PublishNotReady, LoadBalancerClass: obj.LoadBalancerClass,
+		Problems: append(options.problems, problems...), Source: obj.Source,
 	}}
-	p.sources(obj)
-	b.frontends(p, obj, pools, w.only)
-	if p.service.Type == LoadBalancer && obj.ExternalLocal && ourClass(obj.LoadBalancerClass) {
+	p.readSourceRanges(obj)
+	b.frontends(p, obj, pools, options.only)
+	if p.service.Type == LoadBalancer && obj.ExternalLocal && handledClass(obj.LoadBalancerClass) {
 		p.service.HealthCheckNodePort = obj.HealthCheckNodePort
 	}
 	if p.service.HealthCheckNodePort != 0 {
@@ -108,7 +106,7 @@ func (b *builder) service(obj *cluster.Service, parts []*cluster.EndpointSlice) 
 			p.endpoints = append(p.endpoints, list.candidates[i].endpoint)
 		}
 	}
-	p.settle()
+	p.sortAndDeduplicate()
 	return p
 }
 
@@ -116,8 +114,8 @@ func (p *plan) problem(format string, args ...any) {
 	p.service.Problems = append(p.service.Problems, fmt.Sprintf(format, args...))
 }
 
-// sources reads who may come. A bad range opens nothing.
-func (p *plan) sources(obj *cluster.Service) {
+// readSourceRanges reads the source ranges. An invalid range allows no client.
+func (p *plan) readSourceRanges(obj *cluster.Service) {
 	p.service.Restricted = len(obj.SourceRanges) > 0
 	for i, s := range obj.SourceRanges {
 		r, err := netip.ParsePrefix(strings.TrimSpace(s))
@@ -129,23 +127,23 @@ func (p *plan) sources(obj *cluster.Service) {
 	}
 }
 
-// ourClass: load balancers without a class, or with one of Cilium's, have their
-// addresses announced for nodes to answer. Others' are elsewhere.
-func ourClass(class string) bool { return class == "" || strings.HasPrefix(class, "io.cilium/") }
+// handledClass reports whether addresses of a load balancer are handled: those without a class, and those of Cilium's
+// classes, are announced for nodes to answer. Others belong to devices elsewhere.
+func handledClass(class string) bool { return class == "" || strings.HasPrefix(class, "io.cilium/") }
 
-// frontends adds those of every port. With only set, of the three types that
-// an object can name, it is that one alone.
+// frontends adds the frontends of every port. If only is set, just those of this type are added, of the three types
+// that an object can name.
 func (b *builder) frontends(p *plan, obj *cluster.Service, pools map[port]*pool, only Type) {
 	wanted := func(t Type) bool { return only == 0 || only == t }
 	families := familiesOf(obj, pools)
 	for i, sp := range obj.Ports {
-		f := fronts{builder: b, plan: p, obj: obj, port: sp, pools: pools, families: families}
+		f := portFrontends{builder: b, plan: p, obj: obj, port: sp, pools: pools, families: families}
 		for _, a := range obj.ClusterIPs {
 			if wanted(ClusterIP) {
 				f.add(ClusterIP, a, sp.Port)
 			}
 		}
-		if p.service.Type == LoadBalancer && wanted(LoadBalancer) && ourClass(obj.LoadBalancerClass) {
+		if p.service.Type == LoadBalancer && wanted(LoadBalancer) && handledClass(obj.LoadBalancerClass) {
 			for _, a := range obj.Ingress {
 				f.external(LoadBalancer, "status.loadBalancer.ingress", a, i == 0)
 			}
@@ -161,7 +159,7 @@ func (b *builder) frontends(p *plan, obj *cluster.Service, pools map[port]*pool,
 			continue
 		}
 		for _, v6 := range families {
-			f.add(NodePort, anyAddress(v6), sp.NodePort)
+			f.add(NodePort, AnyAddress(v6), sp.NodePort)
 		}
 	}
 }
@@ -173,8 +171,8 @@ func (b *builder) nodePorts() PortRange {
 	return b.NodePorts
 }
 
-// familiesOf are the families that a Service has, true for IPv6. Without an
-// API server to say them, its addresses do, or else its endpoints.
+// familiesOf are the families of a Service, true for IPv6. If the object does not list them, they follow from its
+// addresses, or else from its endpoints.
 func familiesOf(obj *cluster.Service, pools map[port]*pool) []bool {
 	var out []bool
 	for _, v6 := range []bool{false, true} {
@@ -196,8 +194,8 @@ func familiesOf(obj *cluster.Service, pools map[port]*pool) []bool {
 	return out
 }
 
-// fronts makes the frontends of one port.
-type fronts struct {
+// portFrontends adds the frontends of one port.
+type portFrontends struct {
 	*builder
 	plan     *plan
 	obj      *cluster.Service
@@ -206,8 +204,8 @@ type fronts struct {
 	families []bool
 }
 
-// external adds an address that is not of the cluster's own choice.
-func (f *fronts) external(kind Type, field string, a netip.Addr, say bool) {
+// external adds an external address, unless its family is not one of the Service's. say adds a problem then.
+func (f *portFrontends) external(kind Type, field string, a netip.Addr, say bool) {
 	if !slices.Contains(f.families, a.Is6()) && !f.CrossFamily {
 		if say {
 			f.plan.problem("%s: %s is not of the Service's families", field, a)
@@ -217,15 +215,14 @@ func (f *fronts) external(kind Type, field string, a netip.Addr, say bool) {
 	f.add(kind, a, f.port.Port)
 }
 
-// add makes a frontend. Traffic from inside to an external address may go to
-// any backend also where the external policy is Local: it has no address of a
-// client outside to keep, and that's how kube-proxy does it.
-func (f *fronts) add(kind Type, a netip.Addr, number uint16) {
+// add adds a frontend. Internal traffic to an external address may go to any backend even if the external policy is
+// Local: there is no external client address to preserve. kube-proxy does the same.
+func (f *portFrontends) add(kind Type, a netip.Addr, number uint16) {
 	proto := protocolOf(f.port.Protocol)
-	// An address of another family leads across (CrossFamily).
+	// With CrossFamily, an address of a family that the Service lacks leads to backends of the other one.
 	across := !slices.Contains(f.families, a.Is6())
 	from := f.pools[port{f.port.Name, proto, a.Is6() != across}]
-	out := front{L4Addr: L4(a, number, proto), port: f.port.Name, kind: kind, scopes: Internal | External}
+	out := plannedFrontend{L4Addr: L4(a, number, proto), port: f.port.Name, kind: kind, scopes: Internal | External}
 	out.internal, out.external = from.cluster, from.cluster
 	local := f.obj.ExternalLocal
 	if kind == ClusterIP {
@@ -249,10 +246,14 @@ func (f *fronts) add(kind Type, a netip.Addr, number uint16) {
 	f.plan.frontends = append(f.plan.frontends, out)
 }
 
-// settle sorts, and leaves one of each address.
-func (p *plan) settle() {
-	slices.SortFunc(p.frontends, func(a, b front) int { return cmp.Or(a.Compare(b.L4Addr), cmp.Compare(a.kind, b.kind)) })
-	p.frontends = slices.CompactFunc(p.frontends, func(a, b front) bool { return a.L4Addr == b.L4Addr })
-	slices.SortFunc(p.endpoints, func(a, b endpoint) int { return cmp.Or(a.Compare(b.L4Addr), cmp.Compare(a.State, b.State)) })
+// sortAndDeduplicate sorts frontends and endpoints, and keeps one of each address.
+func (p *plan) sortAndDeduplicate() {
+	slices.SortFunc(p.frontends, func(a, b plannedFrontend) int {
+		return cmp.Or(a.Compare(b.L4Addr), cmp.Compare(a.kind, b.kind))
+	})
+	p.frontends = slices.CompactFunc(p.frontends, func(a, b plannedFrontend) bool { return a.L4Addr == b.L4Addr })
+	slices.SortFunc(p.endpoints, func(a, b endpoint) int {
+		return cmp.Or(a.Compare(b.L4Addr), cmp.Compare(a.State, b.State))
+	})
 	p.endpoints = slices.CompactFunc(p.endpoints, func(a, b endpoint) bool { return a.L4Addr == b.L4Addr })
 }

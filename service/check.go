@@ -1,32 +1,21 @@
 package service
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io"
-	"iter"
-	"log/slog"
-	"net"
 	"net/http"
 	"strconv"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/cluster"
 )
 
-// Check is a health check node port: it tells a load balancer outside whether
-// this node has endpoints of a Service with externalTrafficPolicy Local.
+// Check is a health check node port: it tells an external load balancer whether this node has endpoints of a Service
+// with externalTrafficPolicy Local.
 type Check struct {
 	Service cluster.Key `json:"service"`
-	// Port is on every address of the node.
+	// Port is open on every address of the node.
 	Port uint16 `json:"port"`
-	// LocalEndpoints are the ready ones on this node.
+	// LocalEndpoints is the number of ready endpoints on this node.
 	LocalEndpoints int               `json:"localEndpoints"`
 	Status         reconciler.Status `json:"status"`
 }
@@ -39,7 +28,7 @@ func (c *Check) TableRow() []string {
 	return []string{c.Service.String(), strconv.Itoa(int(c.Port)), strconv.Itoa(c.LocalEndpoints)}
 }
 
-// Answer is the HTTP status that a load balancer gets.
+// Answer is the HTTP status of the response.
 func (c *Check) Answer() int {
 	if c.LocalEndpoints == 0 {
 		return http.StatusServiceUnavailable
@@ -47,9 +36,9 @@ func (c *Check) Answer() int {
 	return http.StatusOK
 }
 
-// check makes a Service's health check what its plan says.
+// check makes a Service's health check equal to its plan.
 func (u *update) check(k cluster.Key, p *plan) {
-	old, _, ok := u.Desired.Checks.Get(u.txn, checkServices().Query(k))
+	old, _, ok := u.Desired.Checks.Get(u.txn, CheckByService(k))
 	if p == nil || p.service.HealthCheckNodePort == 0 {
 		if ok {
 			remove(u, u.Desired.Checks, old)
@@ -67,109 +56,3 @@ func (u *update) check(k cluster.Key, p *plan) {
 
 // CheckStatus is the address of a row's status, as table.Register wants it.
 func CheckStatus(c *Check) *reconciler.Status { return &c.Status }
-
-// CheckServer serves the health check node ports: the operations of the
-// reconciler of table "health-checks". Answers are kube-proxy's.
-type CheckServer struct {
-	Log *slog.Logger
-	// Listen opens a port, as net.Listen does.
-	Listen func(network, address string) (net.Listener, error)
-
-	mu    sync.Mutex
-	ports map[cluster.Key]*checkPort
-}
-
-type checkPort struct {
-	service cluster.Key
-	port    uint16
-	count   atomic.Int64
-	server  *http.Server
-	closed  chan struct{}
-}
-
-// Update listens, or tells the port that is open the new count.
-func (s *CheckServer) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *Check) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p := s.ports[row.Service]; p != nil && p.port == row.Port {
-		p.count.Store(int64(row.LocalEndpoints))
-		return nil
-	}
-	s.close(row.Service)
-	// A port without an address is that of both families.
-	l, err := s.Listen("tcp", ":"+strconv.Itoa(int(row.Port)))
-	if err != nil {
-		return fmt.Errorf("serve health check of %s: %w", row.Service, err)
-	}
-	p := &checkPort{service: row.Service, port: row.Port, closed: make(chan struct{})}
-	p.count.Store(int64(row.LocalEndpoints))
-	p.server = &http.Server{Handler: p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
-	if s.ports == nil {
-		s.ports = map[cluster.Key]*checkPort{}
-	}
-	s.ports[row.Service] = p
-	go func() {
-		defer close(p.closed)
-		if err := p.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			s.Log.Error("health check node port ended", "service", row.Service, "port", row.Port, "error", err)
-		}
-	}()
-	return nil
-}
-
-// Delete closes a Service's port.
-func (s *CheckServer) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *Check) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.close(row.Service)
-	return nil
-}
-
-// Prune closes the ports that no row has.
-func (s *CheckServer) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Check, statedb.Revision]) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	wanted := map[cluster.Key]bool{}
-	for row := range rows {
-		wanted[row.Service] = true
-	}
-	for k := range s.ports {
-		if !wanted[k] {
-			s.close(k)
-		}
-	}
-	return nil
-}
-
-// Close closes all ports.
-func (s *CheckServer) Close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for k := range s.ports {
-		s.close(k)
-	}
-}
-
-// close waits until the port is free, for another row may want it next.
-func (s *CheckServer) close(k cluster.Key) {
-	if p := s.ports[k]; p != nil {
-		p.server.Close()
-		<-p.closed
-		delete(s.ports, k)
-	}
-}
-
-// ServeHTTP answers 200 if this node has endpoints, else 503, on any path. The
-// agent lives, or nobody would answer: the proxy is healthy.
-func (p *checkPort) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	count := p.count.Load()
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Load-Balancing-Endpoint-Weight", strconv.FormatInt(count, 10))
-	if count == 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	io.WriteString(w, fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": %q,\n\t\t\"name\": %q\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}\n",
-		p.service.Namespace, p.service.Name, count))
-}

@@ -36,7 +36,7 @@ func (p Protocol) String() string {
 	return strconv.Itoa(int(p))
 }
 
-// protocolOf reads what package cluster has checked.
+// protocolOf is the protocol of a name that package cluster has validated.
 func protocolOf(name string) Protocol {
 	switch name {
 	case "UDP":
@@ -61,7 +61,7 @@ func L4(addr netip.Addr, port uint16, proto Protocol) L4Addr {
 // String is "10.0.0.1:80/TCP".
 func (a L4Addr) String() string { return a.AddrPort.String() + "/" + a.Protocol.String() }
 
-// MarshalText is String, not the part without a protocol.
+// MarshalText is String; without it, AddrPort's would omit the protocol.
 func (a L4Addr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 // UnmarshalText is ParseL4.
@@ -70,14 +70,13 @@ func (a *L4Addr) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ParseL4 reads what String writes: "10.0.0.1:80/TCP", "[fd00::1]:53/UDP". The
-// protocol is TCP where none is said. A zone, an IPv4-mapped address and port 0
-// are errors.
+// ParseL4 parses the format of String: "10.0.0.1:80/TCP", "[fd00::1]:53/UDP". The default protocol is TCP. A zone, an
+// IPv4-mapped address and port 0 are errors.
 func ParseL4(text string) (L4Addr, error) {
-	addr, name, said := strings.Cut(text, "/")
+	addr, name, hasProtocol := strings.Cut(text, "/")
 	at, err := netip.ParseAddrPort(addr)
 	proto := TCP
-	if said {
+	if hasProtocol {
 		proto = protocolOf(strings.ToUpper(name))
 	}
 	switch {
@@ -85,7 +84,7 @@ func ParseL4(text string) (L4Addr, error) {
 		return L4Addr{}, fmt.Errorf("%q is not an address and port such as 192.0.2.1:80/TCP or [2001:db8::1]:53/UDP", text)
 	case at.Port() == 0:
 		return L4Addr{}, fmt.Errorf("%q: the port is not in 1..65535", text)
-	case said && !strings.EqualFold(name, proto.String()):
+	case hasProtocol && !strings.EqualFold(name, proto.String()):
 		return L4Addr{}, fmt.Errorf("%q: %q is none of TCP, UDP, SCTP", text, name)
 	}
 	return L4Addr{at, proto}, nil
@@ -96,53 +95,51 @@ func (a L4Addr) Compare(o L4Addr) int {
 	return cmp.Or(a.AddrPort.Compare(o.AddrPort), cmp.Compare(a.Protocol, o.Protocol))
 }
 
-// key is the index key: an IPv4 address is v4-mapped, as in the datapath.
-func (a L4Addr) key() []byte {
+// Key is the address, port and protocol as bytes. An IPv4 address is IPv4-mapped, as in the datapath.
+func (a L4Addr) Key() []byte {
 	addr := a.Addr().As16()
 	return append(append(make([]byte, 0, 19), addr[:]...), byte(a.Port()>>8), byte(a.Port()), byte(a.Protocol))
 }
 
-// anyAddress is the address of a frontend that is on every address of the node
-// of one family.
-func anyAddress(v6 bool) netip.Addr {
+// AnyAddress is the address of frontends on every address of the node, of one family.
+func AnyAddress(v6 bool) netip.Addr {
 	if v6 {
 		return netip.IPv6Unspecified()
 	}
 	return netip.IPv4Unspecified()
 }
 
-// Frontend is one address, port and protocol that a Service is reached by.
+// Frontend is an address, port and protocol by which clients reach a Service.
 type Frontend struct {
-	// Address is 0.0.0.0 or :: for any address of the node of that family;
-	// frontends with an address of their own come before such ones.
+	// Address is 0.0.0.0 or :: for any address of the node of that family. Frontends with an address of their own take
+	// precedence over these.
 	Address   netip.AddrPort `json:"address"`
 	Protocol  Protocol       `json:"protocol"`
 	ServiceID uint32         `json:"serviceID"`
 	Service   cluster.Key    `json:"service"`
 	PortName  string         `json:"portName,omitempty"`
 	Type      Type           `json:"type"`
-	// Scopes are where the frontend exists; elsewhere the address means nothing.
+	// Scopes are where the frontend exists. In others the address has no meaning.
 	Scopes Scope `json:"scopes"`
-	// Elsewhere are the scopes whose set is empty by policy alone: other nodes
-	// have backends, so that packets are dropped and not answered.
+	// Elsewhere are the scopes whose set is empty only because of the traffic policy: other nodes have backends, so
+	// packets are dropped and not rejected.
 	Elsewhere Scope `json:"elsewhere,omitempty"`
 	// Affinity is the Service's.
 	Affinity time.Duration `json:"affinity,omitempty"`
-	// ThisNode says that an address which is any address of the node is not
-	// those of other nodes, which choose among backends of their own.
+	// ThisNode says that if Address is any address of the node, it does not include those of other nodes, which have
+	// sets of their own.
 	ThisNode bool `json:"thisNode,omitempty"`
-	// Restricted says that clients from outside are asked where they come from:
-	// SourceRanges and SourceDeny are the Service's.
+	// Restricted says that source ranges are checked for external clients. SourceRanges and SourceDeny are the
+	// Service's.
 	Restricted   bool           `json:"restricted,omitempty"`
 	SourceDeny   bool           `json:"sourceDeny,omitempty"`
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
-	// Algorithm is how a backend is chosen for a new flow, never DefaultAlgorithm.
+	// Algorithm selects the backend for a new flow. It is never DefaultAlgorithm.
 	Algorithm Algorithm `json:"algorithm,omitempty"`
 	// Forwarding is the Service's.
 	Forwarding Forwarding `json:"forwarding,omitempty"`
-	// External and Internal are the backends for new flows from there. The order
-	// stays as it is from one row to the next but for the places that change, so
-	// that little has to be written. Frontends with the same set share its memory.
+	// External and Internal are the backends for new flows of each scope. From one row to the next, backends keep their
+	// places, so that little has to be written. Frontends with the same set share its memory.
 	External []BackendRef      `json:"external,omitempty"`
 	Internal []BackendRef      `json:"internal,omitempty"`
 	Status   reconciler.Status `json:"status"`
@@ -158,17 +155,18 @@ type BackendRef struct {
 // L4 is the frontend's address, port and protocol.
 func (f *Frontend) L4() L4Addr { return L4Addr{f.Address, f.Protocol} }
 
-// Equal reports whether two rows ask the same, whatever their status.
+// Equal reports whether two rows are the same, except for their status.
 func (f *Frontend) Equal(o *Frontend) bool {
 	return f.Address == o.Address && f.Protocol == o.Protocol && f.ServiceID == o.ServiceID && f.Service == o.Service &&
 		f.PortName == o.PortName && f.Type == o.Type && f.Scopes == o.Scopes && f.Elsewhere == o.Elsewhere &&
 		f.Affinity == o.Affinity && f.ThisNode == o.ThisNode && f.Restricted == o.Restricted &&
-		f.SourceDeny == o.SourceDeny && slices.Equal(f.SourceRanges, o.SourceRanges) && f.Algorithm == o.Algorithm && f.Forwarding == o.Forwarding &&
-		sameRefs(f.External, o.External) && sameRefs(f.Internal, o.Internal)
+		f.SourceDeny == o.SourceDeny && slices.Equal(f.SourceRanges, o.SourceRanges) &&
+		f.Algorithm == o.Algorithm && f.Forwarding == o.Forwarding &&
+		SameRefs(f.External, o.External) && SameRefs(f.Internal, o.Internal)
 }
 
-// sameRefs compares sets; those that share memory are the same.
-func sameRefs(a, b []BackendRef) bool {
+// SameRefs reports whether two sets are the same. Those that share memory are.
+func SameRefs(a, b []BackendRef) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
@@ -185,8 +183,7 @@ func (f *Frontend) TableRow() []string {
 	}
 }
 
-// set is "-" where the frontend is not, and says what becomes of packets where
-// there is no backend.
+// set is a set as text: "-" if the frontend is not in the scope, or what happens to packets if there is no backend.
 func (f *Frontend) set(scope Scope, refs []BackendRef) string {
 	switch {
 	case f.Scopes&scope == 0:
@@ -205,3 +202,6 @@ func (f *Frontend) set(scope Scope, refs []BackendRef) string {
 	}
 	return strings.Join(parts, ",")
 }
+
+// FrontendStatus is the address of a row's status, as table.Register wants it.
+func FrontendStatus(f *Frontend) *reconciler.Status { return &f.Status }

@@ -7,7 +7,7 @@ import (
 	"myelin/cluster"
 )
 
-// endpoint is a backend as one Service has it.
+// endpoint is a backend of one Service.
 type endpoint struct {
 	L4Addr
 	State      State
@@ -15,34 +15,34 @@ type endpoint struct {
 	Node, Zone string
 }
 
-// candidate is an endpoint with what it is chosen by.
+// candidate is an endpoint with the properties that selection depends on.
 type candidate struct {
 	endpoint
 	ready    bool
-	serving  bool // although terminating
+	serving  bool // although it is terminating
 	local    bool
 	forZones []string
 	forNodes []string
 }
 
-// port names a list of endpoints of a Service.
+// port identifies a list of endpoints of a Service.
 type port struct {
 	name     string
 	protocol Protocol
 	v6       bool
 }
 
-// pool are the endpoints of one port and family, and who of them gets flows.
+// pool is the endpoints of one port and family, and the sets that are selected from them.
 type pool struct {
 	candidates []candidate
 	cluster    *set // by the policy Cluster
 	local      *set // by the policy Local
 }
 
-// set is who gets new flows, sorted by address.
+// set is the backends that get new flows, sorted by address.
 type set struct {
 	members []member
-	refs    []BackendRef // once the members have numbers
+	refs    []BackendRef // set when the members have numbers
 }
 
 type member struct {
@@ -52,8 +52,7 @@ type member struct {
 
 func (s *set) empty() bool { return len(s.members) == 0 }
 
-// pools sorts the endpoints of all slices by port and family, for the ports
-// that the Service has.
+// pools groups the endpoints of all slices by port and family, for the ports of the Service.
 func (b *builder) pools(obj *cluster.Service, parts []*cluster.EndpointSlice) (map[port]*pool, []string) {
 	out := map[port]*pool{}
 	for _, sp := range obj.Ports {
@@ -76,7 +75,8 @@ func (b *builder) pools(obj *cluster.Service, parts []*cluster.EndpointSlice) (m
 			list.candidates = slices.Grow(list.candidates, len(part.Endpoints))
 			for i := range part.Endpoints {
 				e := &part.Endpoints[i]
-				list.candidates = append(list.candidates, b.candidate(obj, e, L4(e.Address, p.Port, at.protocol), weight))
+				c := b.candidate(obj, e, L4(e.Address, p.Port, at.protocol), weight)
+				list.candidates = append(list.candidates, c)
 			}
 		}
 	}
@@ -92,13 +92,13 @@ func (b *builder) candidate(obj *cluster.Service, e *cluster.Endpoint, addr L4Ad
 		endpoint: endpoint{L4Addr: addr, State: NotReady, Weight: weight, Node: e.Node, Zone: e.Zone},
 		// PublishNotReady: "agents should disregard any indications of ready".
 		ready: e.Ready || obj.PublishNotReady, serving: e.Serving && e.Terminating,
-		local: e.Node != "" && e.Node == b.Facts.Name, forZones: e.ForZones, forNodes: e.ForNodes,
+		local: e.Node != "" && e.Node == b.node.Name, forZones: e.ForZones, forNodes: e.ForNodes,
 	}
-	said := b.state(addr)
+	state := b.state(addr)
 	switch {
-	case weight == 0, said == Maintenance:
+	case weight == 0, state == Maintenance:
 		c.State = Maintenance
-	case c.ready && (said == Quarantined || e.Failing):
+	case c.ready && (state == Quarantined || e.Failing):
 		c.State = Quarantined
 	case c.ready:
 		c.State = Active
@@ -108,8 +108,8 @@ func (b *builder) candidate(obj *cluster.Service, e *cluster.Endpoint, addr L4Ad
 	return c
 }
 
-// unique sorts, and leaves one of each address. An endpoint that moves from
-// one slice to another may be in both for a moment: the better one counts.
+// unique sorts endpoints, and keeps one of each address. An endpoint that moves from one slice to another may be in
+// both for a moment; the one with the better state is kept.
 func unique(list []candidate) []candidate {
 	slices.SortStableFunc(list, func(a, b candidate) int {
 		if c := a.Compare(b.L4Addr); c != 0 {
@@ -128,8 +128,8 @@ func unique(list []candidate) []candidate {
 	return out
 }
 
-// choose says who gets flows: who is ready, and if there is nobody, who is
-// terminating and still serves (KEP-1669), by each policy apart.
+// choose selects the backends for new flows, for each traffic policy: those that are ready, or if there are none, those
+// that are terminating and still serve (KEP-1669), or else quarantined ones.
 func (b *builder) choose(p *pool) {
 	near := b.topology(p.candidates)
 	p.cluster = p.best(
@@ -160,14 +160,13 @@ func (p *pool) best(classes ...func(*candidate) bool) *set {
 	return out
 }
 
-// topology says which endpoints are near, by their hints, which count as they
-// do for kube-proxy: those for nodes if all ready endpoints have some and one
-// is for this node, else those for zones likewise, else everything is near.
-// Whether there are hints at all is for the EndpointSlices' writer to decide,
-// by trafficDistribution and topology-mode.
+// topology returns a function that reports whether an endpoint is near, by topology hints, as kube-proxy does: hints
+// for nodes apply if all ready endpoints have some and one is for this node; otherwise hints for zones, likewise;
+// otherwise all endpoints are near. Whether there are hints is decided by the writer of the EndpointSlices, by
+// trafficDistribution and topology-mode.
 func (b *builder) topology(list []candidate) func(*candidate) bool {
-	forNode := func(c *candidate) bool { return slices.Contains(c.forNodes, b.Facts.Name) }
-	forZone := func(c *candidate) bool { return b.Facts.Zone != "" && slices.Contains(c.forZones, b.Facts.Zone) }
+	forNode := func(c *candidate) bool { return slices.Contains(c.forNodes, b.node.Name) }
+	forZone := func(c *candidate) bool { return b.node.Zone != "" && slices.Contains(c.forZones, b.node.Zone) }
 	allNodes, allZones, node, zone := true, true, false, false
 	for i := range list {
 		c := &list[i]
@@ -186,8 +185,7 @@ func (b *builder) topology(list []candidate) func(*candidate) bool {
 	return func(*candidate) bool { return true }
 }
 
-// localReady counts the addresses of ready endpoints on this node, of the
-// family that has more.
+// localReady is the number of addresses of ready endpoints on this node, of the family with more of them.
 func localReady(pools map[port]*pool) int {
 	most := 0
 	for _, v6 := range []bool{false, true} {

@@ -10,10 +10,10 @@ import (
 	"myelin/cluster"
 )
 
-// endpoints makes a Service's uses of backends equal to want. Both lists are
-// sorted: what is in both and the same costs a comparison.
+// endpoints makes a Service's uses of backends equal to want. Both lists are sorted; unchanged elements cost a
+// comparison.
 func (u *update) endpoints(k cluster.Key, want []endpoint) {
-	have := u.have[k].endpoints
+	have := u.claimedBy[k].endpoints
 	for len(have) > 0 || len(want) > 0 {
 		var order int
 		switch {
@@ -39,13 +39,12 @@ func (u *update) endpoints(k cluster.Key, want []endpoint) {
 		}
 	}
 	if p := u.plans[k]; p != nil {
-		u.have[k].endpoints = p.endpoints
+		u.claimedBy[k].endpoints = p.endpoints
 	}
 }
 
-// use writes what a Service says of a backend; nothing means that it has it no
-// more. A backend that nobody has is swept at the end of the round, for another
-// Service may take it over.
+// use writes the use of a backend by a Service, or ends it if e is nil. A backend without uses is deleted at the end of
+// the round, because another Service may begin to use it.
 func (u *update) use(k cluster.Key, a L4Addr, e *endpoint) {
 	old, _, ok := u.Desired.Backends.Get(u.txn, BackendByAddress(a))
 	if !ok {
@@ -66,8 +65,8 @@ func (u *update) use(k cluster.Key, a L4Addr, e *endpoint) {
 	insert(u, u.Desired.Backends, next)
 }
 
-// sweep deletes a backend that nobody has.
-func (u *update) sweep(a L4Addr) {
+// deleteUnused deletes a backend that no Service uses.
+func (u *update) deleteUnused(a L4Addr) {
 	if row, _, ok := u.Desired.Backends.Get(u.txn, BackendByAddress(a)); ok && len(row.Uses) == 0 {
 		remove(u, u.Desired.Backends, row)
 		u.backendIDs.Release(a)
@@ -75,8 +74,8 @@ func (u *update) sweep(a L4Addr) {
 	}
 }
 
-// frontends makes a Service's frontends those of its plan that it has a right
-// to, and tells which others have the rest.
+// frontends makes a Service's frontends equal to those of its plan, except those that other Services have, which are
+// problems.
 func (u *update) frontends(k cluster.Key, p *plan) []string {
 	old := map[L4Addr]*Frontend{}
 	for row := range u.Desired.Frontends.List(u.txn, FrontendsByService(k)) {
@@ -101,13 +100,14 @@ func (u *update) frontends(k cluster.Key, p *plan) []string {
 	return problems
 }
 
-func (u *update) frontend(p *plan, f *front, last *Frontend) {
+func (u *update) frontend(p *plan, f *plannedFrontend, last *Frontend) {
 	k := p.service.Key()
 	row := &Frontend{
 		Address: f.AddrPort, Protocol: f.Protocol, ServiceID: u.serviceIDs.Get(k), Service: k, PortName: f.port,
 		Type: f.kind, Scopes: f.scopes, Elsewhere: f.elsewhere, Affinity: p.service.Affinity,
 		ThisNode:  f.Addr().IsUnspecified() && (f.kind == HostPort || p.service.ExternalLocal),
-		Algorithm: cmp.Or(p.service.Algorithm, u.Config.Algorithm, Random), Forwarding: p.service.Forwarding, Status: reconciler.StatusPending(),
+		Algorithm: cmp.Or(p.service.Algorithm, u.Config.Algorithm, Random), Forwarding: p.service.Forwarding,
+		Status: reconciler.StatusPending(),
 	}
 	u.restrict(row, &p.service)
 	var external, internal []BackendRef
@@ -121,16 +121,15 @@ func (u *update) frontend(p *plan, f *front, last *Frontend) {
 	}
 }
 
-// restrict makes a frontend ask who comes, if its Service does and it is one of
-// those that the Service means.
+// restrict sets the source ranges of a frontend that its Service restricts.
 func (u *update) restrict(row *Frontend, s *Service) {
 	if s.Restricted && row.Scopes&External != 0 && (row.Type == LoadBalancer || u.Config.SourceRangeAllTypes) {
 		row.Restricted, row.SourceDeny, row.SourceRanges = true, s.SourceDeny, s.SourceRanges
 	}
 }
 
-// refs are the numbers of a set's members, in an order that stays near the last
-// one. The first frontend with a set decides for all that share it.
+// refs are the numbers of a set's members, in an order close to the last one. The first frontend with a set determines
+// it for all that share the set.
 func (u *update) refs(s *set, last []BackendRef) []BackendRef {
 	if s.refs == nil && !s.empty() {
 		want := make([]BackendRef, len(s.members))
@@ -142,9 +141,8 @@ func (u *update) refs(s *set, last []BackendRef) []BackendRef {
 	return s.refs
 }
 
-// arrange orders want so that it differs from last in as few places as can be:
-// members that stay keep their places, new ones fill those of members that
-// went, and then the last ones do.
+// arrange orders want so that it differs from last in as few places as possible: members that stay keep their places,
+// new ones get the places of those that are removed, and the rest of these is filled from the end.
 func arrange(last, want []BackendRef) []BackendRef {
 	if len(last) == 0 || slices.Equal(last, want) {
 		return keep(last, want)
@@ -173,7 +171,7 @@ func arrange(last, want []BackendRef) []BackendRef {
 			out = append(out, r)
 		}
 	}
-	// From the last hole on, so that what moves into one is never a hole.
+	// Starts with the last hole, so that what is moved into a hole is never a hole itself.
 	for i := len(holes) - 1; i >= 0; i-- {
 		end := len(out) - 1
 		out[holes[i]] = out[end]
@@ -182,7 +180,7 @@ func arrange(last, want []BackendRef) []BackendRef {
 	return keep(last, out)
 }
 
-// keep is last where it says the same, so that rows go on sharing memory.
+// keep returns last if it equals want, so that rows share memory.
 func keep(last, want []BackendRef) []BackendRef {
 	if slices.Equal(last, want) {
 		return last

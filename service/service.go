@@ -1,6 +1,5 @@
-// Package service is the desired state of load balancing on one node: what the
-// cluster's Services, EndpointSlices and host ports ask of it, as rows of tables
-// that reconcilers write to the kernel.
+// Package service computes the desired state of load balancing on one node from Services, EndpointSlices and host
+// ports: tables of frontends and backends, which package maps writes to the kernel.
 package service
 
 import (
@@ -14,11 +13,10 @@ import (
 	"myelin/cluster"
 )
 
-// Type says why a frontend exists, and what a Service is exposed as.
+// Type is why a frontend exists, and the type of a Service.
 type Type uint8
 
-// The types. Of two frontends of one Service with the same address, the type
-// that comes first here counts.
+// The types. If two frontends of a Service have the same address, the first type of this list applies.
 const (
 	ClusterIP Type = iota + 1
 	LoadBalancer
@@ -38,19 +36,19 @@ func (t Type) String() string {
 // MarshalText is the type's name.
 func (t Type) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// Scope is a set of places that traffic comes from.
+// Scope is a set of origins of traffic.
 type Scope uint8
 
-// External is outside of the cluster, Internal are its pods and nodes.
+// External is traffic from outside the cluster, Internal from its pods and nodes.
 const (
 	External Scope = 1 << iota
 	Internal
 )
 
-// Algorithm chooses a backend for a new flow.
+// Algorithm selects a backend for a new flow.
 type Algorithm string
 
-// DefaultAlgorithm is the node's. LeastConnections takes the better one of two.
+// DefaultAlgorithm is that of the node. LeastConnections selects the better of two random backends.
 const (
 	DefaultAlgorithm Algorithm = ""
 	Random           Algorithm = "random"
@@ -58,10 +56,10 @@ const (
 	LeastConnections Algorithm = "least-conn"
 )
 
-// Forwarding is how packets reach a backend on another node.
+// Forwarding is how packets are sent to a backend on another node.
 type Forwarding string
 
-// DefaultForwarding is the node's; Hybrid is DSR for TCP and SNAT for the rest.
+// DefaultForwarding is that of the node; Hybrid is DSR for TCP and SNAT for the rest.
 const (
 	DefaultForwarding Forwarding = ""
 	SNAT              Forwarding = "snat"
@@ -69,48 +67,47 @@ const (
 	Hybrid            Forwarding = "hybrid"
 )
 
-// Service is what one Kubernetes Service, or one Pod with host ports, asks of
-// this node.
+// Service is what a Kubernetes Service, or a Pod with host ports, requires on this node.
 type Service struct {
-	// ID is never 0, and stays over restarts as long as the Service is there.
+	// ID is never 0. It stays the same over restarts of the agent while the Service exists.
 	ID        uint32 `json:"id"`
 	Namespace string `json:"namespace"`
-	// Name is the object's; of a Pod, ":host-ports" follows it.
+	// Name is that of the object, for a Pod followed by ":host-ports".
 	Name string `json:"name"`
-	// Type is what the object says; frontends have their own.
+	// Type is that of the object; frontends have their own.
 	Type Type `json:"type"`
-	// Affinity is how long a client stays with its backend; 0: not at all.
+	// Affinity is how long a client stays with its backend; 0 is off.
 	Affinity time.Duration `json:"affinity,omitempty"`
-	// ExternalLocal and InternalLocal are the traffic policies. They are done
-	// with in the frontends' sets, but keep a client's address, too.
+	// ExternalLocal and InternalLocal are the traffic policies. The sets of frontends take them into account; they also
+	// preserve the client's address.
 	ExternalLocal bool `json:"externalLocal,omitempty"`
 	InternalLocal bool `json:"internalLocal,omitempty"`
-	// Restricted says that LoadBalancer frontends ask who comes from outside,
-	// by both families: SourceRanges are who may, or with SourceDeny who may not.
-	// Without a usable range, then, nobody may.
+	// Restricted says that LoadBalancer frontends check source ranges, for both families. SourceRanges are allowed, or
+	// denied with SourceDeny. Without a valid range, no client is allowed.
 	Restricted          bool           `json:"restricted,omitempty"`
 	SourceDeny          bool           `json:"sourceDeny,omitempty"`
 	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
 	Algorithm           Algorithm      `json:"algorithm,omitempty"`
 	Forwarding          Forwarding     `json:"forwarding,omitempty"`
 	HealthCheckNodePort uint16         `json:"healthCheckNodePort,omitempty"`
-	// LocalEndpoints are the addresses of ready endpoints on this node, of the
-	// family that has more; not counted where no HealthCheckNodePort asks.
+	// LocalEndpoints is the number of addresses of ready endpoints on this node, of the family with more of them. It is
+	// 0 without a HealthCheckNodePort.
 	LocalEndpoints    int    `json:"localEndpoints"`
 	PublishNotReady   bool   `json:"publishNotReady,omitempty"`
 	LoadBalancerClass string `json:"loadBalancerClass,omitempty"`
-	// Problems are what the object asks and doesn't get, each "field: reason".
+	// Problems are the parts of the object that are not realised, each as "field: reason".
 	Problems []string `json:"problems,omitempty"`
-	// Source says where the object comes from, e.g. "manifests:web.yaml".
+	// Source is where the object is from, e.g. "manifests:web.yaml".
 	Source string `json:"source,omitempty"`
 }
 
 // Key is the Service's namespace and name.
 func (s *Service) Key() cluster.Key { return cluster.Key{Namespace: s.Namespace, Name: s.Name} }
 
-// Equal reports whether two rows ask the same.
+// Equal reports whether two rows are the same.
 func (s *Service) Equal(o *Service) bool {
-	return s.ID == o.ID && s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && s.Affinity == o.Affinity &&
+	return s.ID == o.ID && s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type &&
+		s.Affinity == o.Affinity &&
 		s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal && s.Restricted == o.Restricted &&
 		s.SourceDeny == o.SourceDeny && slices.Equal(s.SourceRanges, o.SourceRanges) && s.Algorithm == o.Algorithm &&
 		s.Forwarding == o.Forwarding && s.HealthCheckNodePort == o.HealthCheckNodePort &&
@@ -131,7 +128,7 @@ func (s *Service) TableRow() []string {
 	}
 }
 
-// options are what is not as usual.
+// options are the settings that differ from the default.
 func (s *Service) options() []string {
 	var out []string
 	add := func(on bool, format string, args ...any) {

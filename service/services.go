@@ -19,50 +19,47 @@ type Params struct {
 	DB     *statedb.DB
 	Tables cluster.Tables
 	Config Config
-	// Node is this node's name.
+	// Node is the name of this node.
 	Node string
-	// Dir keeps numbers and states over a restart of the agent; empty: nothing
-	// does.
+	// Dir keeps numbers and states over a restart of the agent. If it is empty, they are not kept.
 	Dir string
-	// LastService and LastBackend are the largest numbers that the kernel has
-	// from an agent before us, which nobody else must get if the files are lost.
+	// LastService and LastBackend are the largest numbers that the previous agent wrote to the kernel. They are not
+	// reused if the files are lost.
 	LastService, LastBackend uint32
-	// Held are the addresses that the kernel has from an agent before us, each
-	// with the number of the Service that it is a frontend of. See HeldAddresses.
+	// Held are the frontends that the previous agent wrote to the kernel, with the numbers of their Services.
 	Held map[L4Addr]uint32
 	Log  *slog.Logger
 }
 
-// Services keeps the tables equal to what the cluster asks of this node.
+// Services keeps the tables equal to what the objects of the cluster require on this node.
 type Services struct {
 	Params
-	Desired Tables
-	done    []func(statedb.WriteTxn) // nil once the tables are initialized
+	Desired      Tables
+	initializers []func(statedb.WriteTxn) // of the tables; nil after they are initialized
 
 	mu      sync.Mutex
-	states  map[L4Addr]State // what is said of backends; replaced, never changed
+	states  map[L4Addr]State // states of backends that operators have set; replaced, never modified
 	changed []L4Addr
 	wake    chan struct{}
 
-	// The rest belongs to Run.
+	// The rest is used by Run alone.
 	builder    builder
 	serviceIDs *ledger.Numbers[cluster.Key]
 	backendIDs *ledger.Numbers[L4Addr]
-	have       map[cluster.Key]*holding
+	claimedBy  map[cluster.Key]*claimed
 	claims     map[L4Addr][]cluster.Key
-	sliceOf    map[cluster.Key]string // the Service that a slice is of
+	sliceOf    map[cluster.Key]string // the Service of each slice
 }
 
-// holding is what a Service has in the tables, or would have but for others.
-type holding struct {
+// claimed is what a Service claims in the tables, whether or not others have it.
+type claimed struct {
 	rank      rank
 	frontends []L4Addr
 	endpoints []endpoint
 }
 
-// New creates the tables. State files that can't be used are logged and begun
-// anew: then numbers change, and nothing else does. Ones that can't be written
-// are an error.
+// New creates the tables. Files that cannot be read are logged and started again; only numbers change then. Files that
+// cannot be written are an error.
 func New(p Params) (*Services, error) {
 	t, err := NewTables(p.DB)
 	if err != nil {
@@ -70,11 +67,11 @@ func New(p Params) (*Services, error) {
 	}
 	s := &Services{
 		Params: p, Desired: t, states: map[L4Addr]State{}, wake: make(chan struct{}, 1),
-		have: map[cluster.Key]*holding{}, claims: map[L4Addr][]cluster.Key{}, sliceOf: map[cluster.Key]string{},
+		claimedBy: map[cluster.Key]*claimed{}, claims: map[L4Addr][]cluster.Key{}, sliceOf: map[cluster.Key]string{},
 	}
-	s.builder = builder{Config: p.Config, Facts: Facts{Name: p.Node}, state: s.said}
+	s.builder = builder{Config: p.Config, node: facts{Name: p.Node}, state: s.operatorState}
 	if err := s.loadStates(); err != nil {
-		p.Log.Error("states of backends that an operator said are forgotten", "error", err)
+		p.Log.Error("states of backends that operators have set are lost", "error", err)
 	}
 	var bad1, bad2, err1, err2 error
 	s.serviceIDs, bad1, err1 = ledger.NewNumbers[cluster.Key](s.path("services.json"), p.LastService)
@@ -86,7 +83,7 @@ func New(p Params) (*Services, error) {
 		p.Log.Warn("services get new numbers", "error", err)
 	}
 	txn := p.DB.WriteTxn(t.all()...)
-	s.done = append(s.done,
+	s.initializers = append(s.initializers,
 		t.Services.RegisterInitializer(txn, "cluster"), t.Frontends.RegisterInitializer(txn, "cluster"),
 		t.Backends.RegisterInitializer(txn, "cluster"), t.Checks.RegisterInitializer(txn, "cluster"))
 	txn.Commit()
@@ -99,10 +96,9 @@ func (s *Services) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.serviceIDs.Close()
-	defer s.backendIDs.Close()
+	defer s.Close()
 	for {
-		wait := s.round(f)
+		wait := s.Step(f)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -116,8 +112,15 @@ func (s *Services) Run(ctx context.Context) error {
 	}
 }
 
-// round brings the tables up to date, and returns what to wait for.
-func (s *Services) round(f *cluster.Follower) [5]<-chan struct{} {
+// Close closes the files of numbers, at the end of Run or of a test that calls Step.
+func (s *Services) Close() {
+	s.serviceIDs.Close()
+	s.backendIDs.Close()
+}
+
+// Step brings the tables up to date with the cluster, and returns the channels of which one closes at the next change.
+// Run calls it; tests call it instead of Run.
+func (s *Services) Step(f *cluster.Follower) [5]<-chan struct{} {
 	var wait [5]<-chan struct{}
 	r := s.DB.ReadTxn()
 	changes := f.Next(r)
@@ -141,14 +144,14 @@ func (s *Services) round(f *cluster.Follower) [5]<-chan struct{} {
 	var ready bool
 	ready, wait[4] = s.ready(r)
 	if err := u.commit(ready); err != nil {
-		s.Log.Error("services may change their numbers with the next start", "error", err)
+		s.Log.Error("services may have other numbers after a restart", "error", err)
 	}
 	return wait
 }
 
-// ready reports whether the cluster is known, or what to wait for.
+// ready reports whether the cluster's tables are initialized, or what to wait for.
 func (s *Services) ready(r statedb.ReadTxn) (bool, <-chan struct{}) {
-	if s.done == nil {
+	if s.initializers == nil {
 		return true, nil
 	}
 	t := s.Tables
@@ -160,20 +163,20 @@ func (s *Services) ready(r statedb.ReadTxn) (bool, <-chan struct{}) {
 	return true, nil
 }
 
-// facts takes what this node's object says.
+// facts updates the properties of this node.
 func (u *update) facts(n *cluster.Node, deleted bool) {
-	next := Facts{Name: u.Node}
+	next := facts{Name: u.Node}
 	if !deleted {
 		next.Zone, next.Labels = n.Labels[zoneLabel], n.Labels
 	}
-	if u.builder.Facts.Zone == next.Zone && maps.Equal(u.builder.Facts.Labels, next.Labels) {
+	if u.builder.node.Zone == next.Zone && maps.Equal(u.builder.node.Labels, next.Labels) {
 		return
 	}
-	u.builder.Facts = next
+	u.builder.node = next
 	for obj := range u.Tables.Services.All(u.cluster) {
 		u.touch(obj.Key())
 	}
-	for _, k := range slices.Collect(maps.Keys(u.have)) {
+	for _, k := range slices.Collect(maps.Keys(u.claimedBy)) {
 		u.touch(k)
 	}
 }

@@ -1,61 +1,25 @@
-package service
+package service_test
 
 import (
 	"fmt"
 	"iter"
-	"log/slog"
 	"net/netip"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 	"github.com/rogpeppe/go-internal/txtar"
-	"sigs.k8s.io/yaml"
 
 	"myelin/cluster"
 	"myelin/cluster/clustertest"
+	"myelin/service"
+	"myelin/service/servicetest"
 )
 
-// world is a cluster as one node, n1, sees it.
-type world struct {
-	*Services
-	follow *cluster.Follower
-}
-
-func newWorld(t testing.TB, config Config, dir string) *world {
-	t.Helper()
-	db := statedb.New()
-	tables, err := cluster.NewTables(db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := New(Params{DB: db, Tables: tables, Config: config, Node: "n1", Dir: dir, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := s.Tables.Follow(s.DB)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.serviceIDs.Close(); s.backendIDs.Close() })
-	return &world{Services: s, follow: f}
-}
-
-// objects are the rows of some YAML.
-type objects = clustertest.Objects
-
-// set makes the cluster equal to objects, and the desired state follow.
-func (w *world) set(t testing.TB, o objects) {
-	t.Helper()
-	o.Replace(t, w.DB, w.Tables, nil)
-	w.round(w.follow)
-}
-
-// dump is the desired state as text, a row a line.
-func (w *world) dump() string {
+// dump is the desired state as text, one line for each row.
+func dump(w *servicetest.Cluster) string {
 	r := w.DB.ReadTxn()
 	var lines []string
 	add := func(kind string, row []string) {
@@ -76,8 +40,8 @@ func (w *world) dump() string {
 	return strings.Join(lines, "\n")
 }
 
-// written counts the rows that are not those of an earlier time.
-func (w *world) written(before statedb.ReadTxn) string {
+// written counts the rows that differ from those of an earlier snapshot.
+func written(w *servicetest.Cluster, before statedb.ReadTxn) string {
 	r := w.DB.ReadTxn()
 	return fmt.Sprintf("wrote %d services %d frontends %d backends",
 		differ(w.Desired.Services.All(before), w.Desired.Services.All(r)),
@@ -99,52 +63,34 @@ func differ[R comparable](before, after iter.Seq2[R, statedb.Revision]) int {
 	return max(n, len(rows))
 }
 
-// TestSteps reads clusters as they are in testdata: N/objects are those of step
-// N, N/want is what this node is to do then, and from the second step on how
-// many rows were written for it. Each runs for both families.
+// TestSteps reads clusters from testdata: N/objects are those of step N, N/want is the desired state, and from the
+// second step on the number of rows written. Each runs for both families.
 func TestSteps(t *testing.T) { clustertest.Archives(t, steps) }
-
-// configOf is what an archive's comment says in a line "config: ".
-func configOf(t *testing.T, archive *txtar.Archive) (config Config) {
-	t.Helper()
-	if _, text, ok := strings.Cut(string(archive.Comment), "\nconfig: "); ok {
-		if err := yaml.UnmarshalStrict([]byte(text), &config); err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
-	}
-	return config
-}
 
 func steps(t *testing.T, archive *txtar.Archive, v6 bool) {
 	t.Helper()
-	w := newWorld(t, configOf(t, archive), t.TempDir())
+	w := servicetest.New(t, servicetest.ConfigOf(t, archive), t.TempDir())
 	for _, f := range archive.Files {
 		step, name, _ := strings.Cut(f.Name, "/")
 		if name != "objects" {
 			continue
 		}
 		before := w.DB.ReadTxn()
-		w.set(t, clustertest.Parse(t, clustertest.Named(string(f.Data), v6, true)))
-		got := w.dump()
+		w.Set(t, clustertest.Parse(t, clustertest.Named(string(f.Data), v6, true)))
+		got := dump(w)
 		if step != "1" {
-			got = strings.TrimSpace(got + "\n" + w.written(before))
+			got = strings.TrimSpace(got + "\n" + written(w, before))
 		}
-		if want := clustertest.Wanted(archive, step, v6); sorted(got) != sorted(want) {
+		if want := clustertest.Wanted(archive, step, v6); servicetest.Sorted(got) != servicetest.Sorted(want) {
 			t.Fatalf("step %s: got\n%s\nwant\n%s", step, got, want)
 		}
 	}
 }
 
-// sorted puts lines in an order that is the same for both families.
-func sorted(text string) string {
-	return strings.Join(slices.Sorted(strings.SplitSeq(text, "\n")), "\n")
-}
-
-// Every field but the status counts in Equal, or a change of it would never be
-// written.
+// Equal compares every field except the status. Otherwise a change of it would not be written.
 func TestEveryFieldCounts(t *testing.T) {
-	everyFieldCounts(t, (*Service).Equal)
-	everyFieldCounts(t, (*Frontend).Equal)
+	everyFieldCounts(t, (*service.Service).Equal)
+	everyFieldCounts(t, (*service.Frontend).Equal)
 }
 
 func everyFieldCounts[T any](t *testing.T, equal func(a, b *T) bool) {

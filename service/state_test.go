@@ -1,4 +1,4 @@
-package service
+package service_test
 
 import (
 	"context"
@@ -11,10 +11,13 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
+	"myelin/cluster/clustertest"
+	"myelin/service"
+	"myelin/service/servicetest"
 )
 
 // ids are the numbers of all Services and backends, by name.
-func (w *world) ids() map[string]uint32 {
+func ids(w *servicetest.Cluster) map[string]uint32 {
 	out := map[string]uint32{}
 	for s := range w.Desired.Services.All(w.DB.ReadTxn()) {
 		out[s.Key().String()] = s.ID
@@ -29,10 +32,10 @@ func (w *world) ids() map[string]uint32 {
 // what is gone are not given to others soon.
 func TestNumbersStay(t *testing.T) {
 	dir := t.TempDir()
-	o := many(6, 3)
-	w := newWorld(t, Config{}, dir)
-	w.set(t, o)
-	first := w.ids()
+	o := servicetest.Many(6, 3)
+	w := servicetest.New(t, service.Config{}, dir)
+	w.Set(t, o)
+	first := ids(w)
 	for _, name := range []string{"services.json", "backends.json"} {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_APPEND|os.O_WRONLY, 0)
 		if err != nil {
@@ -42,19 +45,20 @@ func TestNumbersStay(t *testing.T) {
 		f.Close()
 	}
 	// In another order, without two, and with one more.
-	next := objects{Services: []*cluster.Service{o.Services[5], o.Services[2], o.Services[3], o.Services[4]}, Slices: o.Slices[2:]}
-	again := newWorld(t, Config{}, dir)
-	again.set(t, next)
-	seven := many(7, 3)
+	next := clustertest.Objects{Services: []*cluster.Service{o.Services[5], o.Services[2], o.Services[3], o.Services[4]},
+		Slices: o.Slices[2:]}
+	again := servicetest.New(t, service.Config{}, dir)
+	again.Set(t, next)
+	seven := servicetest.Many(7, 3)
 	next.Services, next.Slices = append(next.Services, seven.Services[6]), append(next.Slices, seven.Slices[6])
-	again.set(t, next)
+	again.Set(t, next)
 	used := map[uint32]string{}
 	for name, id := range first {
 		if strings.HasPrefix(name, "x/") {
 			used[id] = name
 		}
 	}
-	if got := again.ids(); len(got) != 5*4 {
+	if got := ids(again); len(got) != 5*4 {
 		t.Errorf("got %d numbers, want 20", len(got))
 	} else {
 		for name, id := range got {
@@ -68,33 +72,34 @@ func TestNumbersStay(t *testing.T) {
 	}
 }
 
-// What is said of a backend decides who gets new flows.
+// States of backends decide which of them get new flows.
 func TestSetState(t *testing.T) {
-	w := newWorld(t, Config{}, "")
-	o := many(2, 2)
+	w := servicetest.New(t, service.Config{}, "")
+	o := servicetest.Many(2, 2)
 	o.Slices = append(o.Slices[:1], o.Slices[1])
-	w.set(t, o)
+	w.Set(t, o)
 	four := o.Services[0].ClusterIPs[0]
 	set := func() string {
-		f, _, ok := w.Desired.Frontends.Get(w.DB.ReadTxn(), FrontendByAddress(L4(four, 80, TCP)))
+		f, _, ok := w.Desired.Frontends.Get(w.DB.ReadTxn(), service.FrontendByAddress(service.L4(four, 80, service.TCP)))
 		if !ok {
 			t.Fatal("no frontend")
 		}
 		return f.TableRow()[4]
 	}
-	backend := func(i int) L4Addr { return L4(o.Slices[0].Endpoints[i].Address, 8080, TCP) }
-	one := w.ids()[backend(0).String()]
+	backend := func(i int) service.L4Addr { return service.L4(o.Slices[0].Endpoints[i].Address, 8080, service.TCP) }
+	one := ids(w)[backend(0).String()]
 	for _, step := range []struct {
 		backend int
-		state   State
+		state   service.State
 		want    string
 	}{
-		{0, Quarantined, "2"}, {1, Maintenance, "1"}, {0, Maintenance, "reject"}, {0, Active, "1"}, {1, Active, "1,2"},
+		{0, service.Quarantined, "2"}, {1, service.Maintenance, "1"}, {0, service.Maintenance, "reject"},
+		{0, service.Active, "1"}, {1, service.Active, "1,2"},
 	} {
 		if err := w.SetState(backend(step.backend), step.state); err != nil {
 			t.Fatal(err)
 		}
-		w.round(w.follow)
+		w.Step()
 		if got := set(); got != step.want {
 			t.Errorf("backend %d %s: got %s, want %s", step.backend+1, step.state, got, step.want)
 		}
@@ -102,27 +107,27 @@ func TestSetState(t *testing.T) {
 	if one != 1 {
 		t.Errorf("the first backend has number %d", one)
 	}
-	if err := w.SetState(backend(0), Terminating); err == nil {
+	if err := w.SetState(backend(0), service.Terminating); err == nil {
 		t.Error("terminating is not the operator's to say")
 	}
 }
 
 // Tables count as initialized once the cluster is known, and Run follows it.
 func TestRun(t *testing.T) {
-	w := newWorld(t, Config{}, t.TempDir())
+	w := servicetest.New(t, service.Config{}, t.TempDir())
 	txn := w.DB.WriteTxn(w.Tables.Services)
 	known := w.Tables.Services.RegisterInitializer(txn, "test")
 	txn.Commit()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
-	o := many(1, 1)
+	o := servicetest.Many(1, 1)
 	txn = w.DB.WriteTxn(w.Tables.Services, w.Tables.Slices)
 	w.Tables.Slices.Insert(txn, o.Slices[0])
 	w.Tables.Services.Insert(txn, o.Services[0])
 	txn.Commit()
-	q := FrontendByAddress(L4(o.Services[0].ClusterIPs[0], 80, TCP))
-	wait(ctx, t, func(r statedb.ReadTxn) (bool, <-chan struct{}) {
+	q := service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP))
+	servicetest.Wait(ctx, t, func(r statedb.ReadTxn) (bool, <-chan struct{}) {
 		_, _, changed, ok := w.Desired.Frontends.GetWatch(r, q)
 		return ok, changed
 	}, w.DB)
@@ -132,31 +137,17 @@ func TestRun(t *testing.T) {
 	txn = w.DB.WriteTxn(w.Tables.Services)
 	known(txn)
 	txn.Commit()
-	wait(ctx, t, w.Desired.Frontends.Initialized, w.DB)
-	if err := w.SetState(L4(o.Slices[0].Endpoints[0].Address, 8080, TCP), Maintenance); err != nil {
+	servicetest.Wait(ctx, t, w.Desired.Frontends.Initialized, w.DB)
+	if err := w.SetState(service.L4(o.Slices[0].Endpoints[0].Address, 8080, service.TCP),
+		service.Maintenance); err != nil {
 		t.Fatal(err)
 	}
-	wait(ctx, t, func(r statedb.ReadTxn) (bool, <-chan struct{}) {
+	servicetest.Wait(ctx, t, func(r statedb.ReadTxn) (bool, <-chan struct{}) {
 		f, _, changed, _ := w.Desired.Frontends.GetWatch(r, q)
 		return len(f.Internal) == 0, changed
 	}, w.DB)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
-	}
-}
-
-func wait(ctx context.Context, t *testing.T, done func(statedb.ReadTxn) (bool, <-chan struct{}), db *statedb.DB) {
-	t.Helper()
-	for {
-		ok, changed := done(db.ReadTxn())
-		if ok {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			t.Fatal(context.Cause(ctx))
-		}
 	}
 }

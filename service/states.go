@@ -12,20 +12,18 @@ import (
 	"myelin/durable"
 )
 
-// maxStates bounds what can be said of backends, in addresses: it is all kept
-// in one file.
+// maxStates bounds the number of addresses with a state, because all are in one file.
 const maxStates = 1 << 16
 
-// statesFile holds what was said, by address.
+// statesFile has the states by address.
 const statesFile = "backend-states.json"
 
-// SetState says what an operator found of a backend: Maintenance, Quarantined,
-// or Active to say nothing any more. It holds for the address until something
-// else is said, over restarts too, also for a backend that isn't there yet. The
-// file is on the disk when SetState returns; with an error nothing has changed.
+// SetState sets the state of a backend for an operator: Maintenance or Quarantined, or Active to delete it. It applies
+// to the address until it is changed or the backend is deleted, also after a restart, and also to a backend that does
+// not exist yet. The file is on disk when SetState returns. After an error nothing has changed.
 func (s *Services) SetState(addr L4Addr, state State) error {
 	if state != Active && state != Quarantined && state != Maintenance {
-		return fmt.Errorf("set backend %s %s: only active, quarantined and maintenance can be said", addr, state)
+		return fmt.Errorf("set backend %s %s: only active, quarantined and maintenance can be set", addr, state)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,13 +41,16 @@ func (s *Services) SetState(addr L4Addr, state State) error {
 	}
 	s.states = next
 	s.changed = append(s.changed, addr)
-	signal(s.wake)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 	return nil
 }
 
-// endStates forgets what was said of backends that have gone: who has their
-// address next is somebody else.
-func (s *Services) endStates(gone func(L4Addr) bool) {
+// deleteStates deletes the states of backends that were deleted, so that they do not apply to the next backend with the
+// address.
+func (s *Services) deleteStates(gone func(L4Addr) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := maps.Clone(s.states)
@@ -58,17 +59,18 @@ func (s *Services) endStates(gone func(L4Addr) bool) {
 	}
 	s.states = next
 	if err := s.saveStates(next); err != nil {
-		s.Log.Error("states of backends that have gone may be back with the next start", "error", err)
+		s.Log.Error("states of deleted backends may be back after a restart", "error", err)
 	}
 }
 
-func (s *Services) said(addr L4Addr) State {
+// operatorState is the state that was set for an address.
+func (s *Services) operatorState(addr L4Addr) State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.states[addr]
 }
 
-// path is that of a file of Dir, empty where nothing is kept.
+// path is that of a file in Dir; empty if nothing is kept.
 func (s *Services) path(name string) string {
 	if s.Dir == "" {
 		return ""
@@ -88,7 +90,7 @@ func (s *Services) saveStates(states map[L4Addr]State) error {
 	return durable.Write(path, append(data, '\n'))
 }
 
-// loadStates takes over what was said before the agent started.
+// loadStates reads the states that were set before the agent started.
 func (s *Services) loadStates() error {
 	path := s.path(statesFile)
 	if path == "" {

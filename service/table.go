@@ -11,7 +11,7 @@ import (
 	"myelin/cluster"
 )
 
-// Tables are what the node is to do.
+// Tables are the desired state of the node.
 type Tables struct {
 	Services  statedb.RWTable[*Service]
 	Frontends statedb.RWTable[*Frontend]
@@ -41,28 +41,41 @@ func NewTables(db *statedb.DB) (Tables, error) {
 	return t, nil
 }
 
-// all are the tables as a transaction wants them.
+// all lists the tables, for a write transaction.
 func (t Tables) all() []statedb.TableMeta {
 	return []statedb.TableMeta{t.Services, t.Frontends, t.Backends, t.Checks}
 }
 
-// ByKey finds one Service.
+// ByKey finds a Service by namespace and name.
 func ByKey(k cluster.Key) statedb.Query[*Service] { return serviceKeys().Query(k) }
 
-// ByID finds the Service of a number.
-func ByID(id uint32) statedb.Query[*Service] { return serviceIDs().Query(id) }
+// byID finds a Service by number.
+func byID(id uint32) statedb.Query[*Service] { return serviceIDs().Query(id) }
 
-// FrontendByAddress finds one frontend.
+// FrontendByAddress finds a frontend.
 func FrontendByAddress(a L4Addr) statedb.Query[*Frontend] { return frontendAddresses().Query(a) }
 
-// FrontendsByService finds a Service's frontends.
+// FrontendsByService finds the frontends of a Service.
 func FrontendsByService(k cluster.Key) statedb.Query[*Frontend] { return frontendServices().Query(k) }
 
-// BackendByAddress finds one backend.
+// BackendByAddress finds a backend.
 func BackendByAddress(a L4Addr) statedb.Query[*Backend] { return backendAddresses().Query(a) }
 
-// BackendByID finds the backend of a number.
+// BackendByID finds a backend by number.
 func BackendByID(id uint32) statedb.Query[*Backend] { return backendIDs().Query(id) }
+
+// CheckByService finds the health check node port of a Service.
+func CheckByService(k cluster.Key) statedb.Query[*Check] { return checkServices().Query(k) }
+
+// Names returns the names of Services by number; empty for numbers that no Service has.
+func Names(txn statedb.ReadTxn, t Tables) func(id uint32) string {
+	return func(id uint32) string {
+		if s, _, ok := t.Services.Get(txn, byID(id)); ok {
+			return s.Key().String()
+		}
+		return ""
+	}
+}
 
 func compareKeys(a, b cluster.Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
@@ -91,8 +104,8 @@ func serviceIDs() statedb.Index[*Service, uint32] {
 func frontendAddresses() statedb.Index[*Frontend, L4Addr] {
 	return statedb.Index[*Frontend, L4Addr]{
 		Name:       "address",
-		FromObject: func(f *Frontend) index.KeySet { return index.NewKeySet(f.L4().key()) },
-		FromKey:    func(a L4Addr) index.Key { return a.key() },
+		FromObject: func(f *Frontend) index.KeySet { return index.NewKeySet(f.L4().Key()) },
+		FromKey:    func(a L4Addr) index.Key { return a.Key() },
 		Unique:     true,
 	}
 }
@@ -109,8 +122,8 @@ func frontendServices() statedb.Index[*Frontend, cluster.Key] {
 func backendAddresses() statedb.Index[*Backend, L4Addr] {
 	return statedb.Index[*Backend, L4Addr]{
 		Name:       "address",
-		FromObject: func(b *Backend) index.KeySet { return index.NewKeySet(b.L4().key()) },
-		FromKey:    func(a L4Addr) index.Key { return a.key() },
+		FromObject: func(b *Backend) index.KeySet { return index.NewKeySet(b.L4().Key()) },
+		FromKey:    func(a L4Addr) index.Key { return a.Key() },
 		Unique:     true,
 	}
 }

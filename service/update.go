@@ -13,9 +13,8 @@ import (
 	"myelin/cluster"
 )
 
-// rank orders the Services that claim one address: Services before Pods' host
-// ports, then by creation time, then by name. Objects without a creation time
-// come after those that have one.
+// rank orders the Services that claim one address: Services before host ports, then by creation time, then by name.
+// Objects without a creation time come after those with one.
 type rank struct {
 	pod     bool
 	created time.Time
@@ -32,31 +31,31 @@ func (r rank) before(o rank) bool {
 	return cmp.Or(r.created.Compare(o.created), compareKeys(r.key, o.key)) < 0
 }
 
-// displaces reports whether r gets an address although holder has it: by its
-// creation time, or since it is a Service and holder is a host port.
+// displaces reports whether r gets an address that holder has, because it is older, or because it is a Service and
+// holder a host port.
 func (r rank) displaces(holder rank) bool {
 	r.key, holder.key = cluster.Key{}, cluster.Key{}
 	return r.before(holder)
 }
 
-// update is one round of changes: the Services that were touched, as they are
-// in one snapshot of the cluster.
+// update is one round of changes: the Services that were touched, in one snapshot of the cluster.
 type update struct {
 	*Services
 	cluster statedb.ReadTxn
 	txn     statedb.WriteTxn
 	before  statedb.ReadTxn // the tables as they were before txn
 	touched map[cluster.Key]bool
-	order   []cluster.Key // of touched, so that numbers don't depend on chance
+	order   []cluster.Key // of touched, so that numbers are deterministic
 	plans   map[cluster.Key]*plan
 	unused  map[L4Addr]bool // backends that may have lost their last use
-	gone    map[L4Addr]bool // … and have
+	gone    map[L4Addr]bool // backends that were deleted
 	errs    []error
 }
 
 func (s *Services) begin(r statedb.ReadTxn) *update {
 	return &update{
-		Services: s, cluster: r, touched: map[cluster.Key]bool{}, plans: map[cluster.Key]*plan{}, unused: map[L4Addr]bool{}, gone: map[L4Addr]bool{},
+		Services: s, cluster: r, touched: map[cluster.Key]bool{}, plans: map[cluster.Key]*plan{},
+		unused: map[L4Addr]bool{}, gone: map[L4Addr]bool{},
 	}
 }
 
@@ -67,7 +66,7 @@ func (u *update) touch(k cluster.Key) {
 	}
 }
 
-// slice touches the Services that a slice is and was of.
+// slice touches the Services that a slice belongs and belonged to.
 func (u *update) slice(part *cluster.EndpointSlice, deleted bool) {
 	k := part.Key()
 	if old, ok := u.sliceOf[k]; ok && (deleted || old != part.Service) {
@@ -83,15 +82,15 @@ func (u *update) slice(part *cluster.EndpointSlice, deleted bool) {
 	}
 }
 
-// pod touches a Pod's host ports if it has any, or had.
+// pod touches the host ports of a Pod that has or had some.
 func (u *update) pod(p *cluster.Pod) {
 	k := podKey(p.Key())
-	if len(p.HostPorts) > 0 && p.NodeName == u.Node || u.have[k] != nil {
+	if len(p.HostPorts) > 0 && p.NodeName == u.Node || u.claimedBy[k] != nil {
 		u.touch(k)
 	}
 }
 
-// states touches who uses the backends that something was said of.
+// states touches the Services of backends whose state was set.
 func (u *update) states() {
 	u.mu.Lock()
 	changed := u.changed
@@ -106,10 +105,9 @@ func (u *update) states() {
 	}
 }
 
-// commit makes plans of what was touched, settles who has which address, and
-// writes rows that are not as they should be.
+// commit computes the plans of what was touched, resolves conflicts, and writes rows that differ.
 func (u *update) commit(ready bool) error {
-	first := ready && u.done != nil
+	first := ready && u.initializers != nil
 	if len(u.order) == 0 && !first {
 		return nil
 	}
@@ -119,7 +117,7 @@ func (u *update) commit(ready bool) error {
 		u.plans[k] = u.plan(k)
 		u.claim(k, contested)
 	}
-	// Others that claim the same addresses may win them now, or lose them.
+	// Other Services that claim the same addresses may get or lose them.
 	for a := range contested {
 		for _, k := range u.claims[a] {
 			if u.touch(k); u.plans[k] == nil {
@@ -131,31 +129,31 @@ func (u *update) commit(ready bool) error {
 	u.txn, u.before = u.DB.WriteTxn(u.Desired.all()...), u.DB.ReadTxn()
 	for _, k := range u.order {
 		if u.plans[k] != nil {
-			u.serviceIDs.Get(k) // in this order, whoever asks next
+			u.serviceIDs.Get(k) // allocates in this order
 		}
 	}
 	for _, k := range u.order {
 		u.apply(k)
 	}
 	for a := range u.unused {
-		u.sweep(a)
+		u.deleteUnused(a)
 	}
-	u.endStates(func(a L4Addr) bool { return u.gone[a] || first && u.backendIDs.Keeps(a) })
+	u.deleteStates(func(a L4Addr) bool { return u.gone[a] || first && u.backendIDs.Keeps(a) })
 	if first {
-		// What the files have and the cluster doesn't is gone for good.
+		// Releases the numbers that are in the files and not in the cluster.
 		u.serviceIDs.ReleaseKept()
 		u.backendIDs.ReleaseKept()
-		for _, done := range u.done {
+		for _, done := range u.initializers {
 			done(u.txn)
 		}
-		u.Services.done, u.Held = nil, nil
+		u.Services.initializers, u.Held = nil, nil
 	}
 	u.errs = append(u.errs, u.serviceIDs.Save(), u.backendIDs.Save())
 	u.txn.Commit()
 	return errors.Join(u.errs...)
 }
 
-// plan is what the objects of a key ask; nil where nothing does.
+// plan is the plan of the object of a key; nil if there is none.
 func (u *update) plan(k cluster.Key) *plan {
 	if name, ok := strings.CutSuffix(k.Name, hostPorts); ok {
 		pod, _, ok := u.Tables.Pods.Get(u.cluster, cluster.PodByKey(k.Namespace, name))
@@ -175,13 +173,13 @@ func (u *update) plan(k cluster.Key) *plan {
 	return u.builder.service(obj, parts)
 }
 
-// claim makes the claims of a Service what its plan says.
+// claim makes the claims of a Service equal to its plan.
 func (u *update) claim(k cluster.Key, contested map[L4Addr]bool) {
-	p, h := u.plans[k], u.have[k]
+	p, h := u.plans[k], u.claimedBy[k]
 	if h == nil && p == nil {
 		return
 	}
-	next := &holding{rank: rank{key: k, pod: strings.HasSuffix(k.Name, hostPorts)}}
+	next := &claimed{rank: rank{key: k, pod: strings.HasSuffix(k.Name, hostPorts)}}
 	if h != nil {
 		next.endpoints = h.endpoints
 	}
@@ -208,11 +206,11 @@ func (u *update) claim(k cluster.Key, contested map[L4Addr]bool) {
 			contested[a] = contested[a] || len(u.claims[a]) > 1
 		}
 	}
-	u.have[k] = next
+	u.claimedBy[k] = next
 }
 
-// winner is the Service that gets an address. Where creation times don't differ, or there are none, the Service that
-// holds it keeps it: nothing else tells which was there first.
+// winner is the Service that gets an address. If creation times are the same or missing, it is the Service that holds
+// the address, because nothing else tells which one was first.
 func (u *update) winner(a L4Addr) cluster.Key {
 	claims := u.claims[a]
 	if len(claims) == 1 {
@@ -220,21 +218,21 @@ func (u *update) winner(a L4Addr) cluster.Key {
 	}
 	best := claims[0]
 	for _, k := range claims[1:] {
-		if u.have[k].rank.before(u.have[best].rank) {
+		if u.claimedBy[k].rank.before(u.claimedBy[best].rank) {
 			best = k
 		}
 	}
-	if holder, ok := u.holder(a); ok && !u.have[best].rank.displaces(u.have[holder].rank) {
+	if holder, ok := u.holder(a); ok && !u.claimedBy[best].rank.displaces(u.claimedBy[holder].rank) {
 		return holder
 	}
 	return best
 }
 
-// holder is the claimant of an address that had it before this round. Until the tables are initialized, that is the
-// one which the kernel has from the agent before: Services may be listed in any order.
+// holder is the claimant that had an address before this round. Until the tables are initialized, that is the one in
+// the kernel from the previous agent, because Services may be listed in any order.
 func (u *update) holder(a L4Addr) (cluster.Key, bool) {
 	var id uint32
-	if u.done != nil {
+	if u.initializers != nil {
 		id = u.Held[a]
 	}
 	if row, _, ok := u.Desired.Frontends.Get(u.before, FrontendByAddress(a)); ok && id == 0 {
@@ -248,9 +246,9 @@ func (u *update) holder(a L4Addr) (cluster.Key, bool) {
 	return cluster.Key{}, false
 }
 
-// apply makes the rows of a Service what its plan says.
+// apply makes the rows of a Service equal to its plan.
 func (u *update) apply(k cluster.Key) {
-	p, h := u.plans[k], u.have[k]
+	p, h := u.plans[k], u.claimedBy[k]
 	if h == nil {
 		return
 	}
@@ -262,7 +260,7 @@ func (u *update) apply(k cluster.Key) {
 			remove(u, u.Desired.Services, row)
 		}
 		u.serviceIDs.Release(k)
-		delete(u.have, k)
+		delete(u.claimedBy, k)
 		return
 	}
 	row := p.service

@@ -7,6 +7,7 @@ import (
 
 	"myelin/feature"
 	"myelin/service"
+	"myelin/service/termination"
 )
 
 // Services is what the agent knows of Services.
@@ -20,7 +21,7 @@ type Services struct {
 	Problems     []string
 	ProblemCount int
 	// Termination is of UDP sockets whose backend has gone.
-	Termination service.Termination
+	Termination termination.Status
 	// Checks are health check node ports.
 	Checks Table
 }

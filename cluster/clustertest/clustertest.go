@@ -127,11 +127,16 @@ func Named(text string, v6, quote bool) string {
 	})
 }
 
-// Archives runs a test with each archive of testdata, for both families, all
-// beside each other.
+// Archives runs a test with each archive of testdata, for both families, all in parallel.
 func Archives(t *testing.T, run func(t *testing.T, archive *txtar.Archive, v6 bool)) {
 	t.Helper()
-	archives, err := filepath.Glob("testdata/*.txtar")
+	ArchivesIn(t, "testdata", run)
+}
+
+// ArchivesIn is Archives with those of another folder.
+func ArchivesIn(t *testing.T, folder string, run func(t *testing.T, archive *txtar.Archive, v6 bool)) {
+	t.Helper()
+	archives, err := filepath.Glob(filepath.Join(folder, "*.txtar"))
 	if err != nil || len(archives) == 0 {
 		t.Fatalf("found %d archives: %v", len(archives), err)
 	}

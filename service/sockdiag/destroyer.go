@@ -11,9 +11,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Destroyer ends, inside of the kernel, connected UDP sockets whose backend has
-// gone: a BPF program that the kernel runs for each of a namespace's UDP
-// sockets, which calls bpf_sock_destroy. Not safe for concurrent use.
+// Destroyer ends connected UDP sockets whose backend is gone, inside the kernel: a BPF program that the kernel runs for
+// each UDP socket of a namespace calls bpf_sock_destroy. It is not safe for concurrent use.
 type Destroyer struct {
 	objects struct {
 		Destroy *ebpf.Program  `ebpf:"destroy"`
@@ -22,10 +21,9 @@ type Destroyer struct {
 	iterator *link.Iter
 }
 
-// NewDestroyer loads the program over the datapath's maps of what sockets asked
-// for and of backends. Errors wrap ebpf.ErrNotSupported where the kernel lacks
-// bpf_sock_destroy (before 6.5), iterators over UDP sockets, or its own types
-// (CONFIG_DEBUG_INFO_BTF).
+// NewDestroyer loads the program, which uses the datapath's maps of the original destinations of sockets and of
+// backends. Errors wrap ebpf.ErrNotSupported if the kernel lacks bpf_sock_destroy (before 6.5), iterators over UDP
+// sockets, or its own types (CONFIG_DEBUG_INFO_BTF).
 func NewDestroyer(origins, backends *ebpf.Map) (*Destroyer, error) {
 	spec, err := loadDestroy()
 	if err != nil {
@@ -48,11 +46,9 @@ func NewDestroyer(origins, backends *ebpf.Map) (*Destroyer, error) {
 // Close unloads the program.
 func (d *Destroyer) Close() error { return errors.Join(d.iterator.Close(), d.objects.Destroy.Close()) }
 
-// Destroy ends the connected UDP sockets of the network namespace at path, of
-// both families, whose row in origins names a backend that has none any more, and
-// returns how many. Who reads or writes them gets what Namespace.Destroy says.
-// Path and errors are those of Open. Costs the kernel one walk over the
-// namespace's UDP sockets.
+// Destroy ends the connected UDP sockets of the network namespace at path, of both families, whose row in origins names
+// a backend without a row, and returns how many. Their applications get the errors of Namespace.Destroy. Path and
+// errors are those of Open. The kernel walks the UDP sockets of the namespace once.
 func (d *Destroyer) Destroy(path string) (int, error) {
 	var before, after uint64
 	if err := d.objects.Ended.Get(&before); err != nil {
@@ -62,15 +58,14 @@ func (d *Destroyer) Destroy(path string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("begin a walk over UDP sockets: %w", err)
 	}
-	_, err = io.Copy(io.Discard, sockets) // the program runs as it is read, and says nothing
+	_, err = io.Copy(io.Discard, sockets) // reading runs the program, which writes nothing
 	if err = errors.Join(err, sockets.Close(), d.objects.Ended.Get(&after)); err != nil {
 		return int(after - before), fmt.Errorf("go through UDP sockets of network namespace %q: %w", path, err)
 	}
 	return int(after - before), nil
 }
 
-// open begins a walk over the sockets of a namespace: the one that the calling
-// thread is in at that moment.
+// open starts a walk over the sockets of the calling thread's current namespace.
 func (d *Destroyer) open(path string) (sockets io.ReadCloser, err error) {
 	if path == "" {
 		return d.iterator.Open()

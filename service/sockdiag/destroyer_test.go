@@ -62,7 +62,8 @@ func (m *tables) sent(t testing.TB, c *net.UDPConn, to netip.AddrPort, backend u
 		t.Fatal(err)
 	}
 	port := [2]byte{byte(to.Port() >> 8), byte(to.Port())}
-	if err := m.Origins.Put(originKey{Cookie: cookie, Addr: to.Addr().As16(), Port: port}, origin{Backend: backend}); err != nil {
+	if err := m.Origins.Put(originKey{Cookie: cookie, Addr: to.Addr().As16(), Port: port},
+		origin{Backend: backend}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -85,9 +86,11 @@ func newDestroyer(t testing.TB, maps *tables) *Destroyer {
 	return d
 }
 
-// TestDestroyer wants those sockets ended whose backend has no row, of one namespace; on kernels without bpf_sock_destroy, that they are told apart.
+// TestDestroyer ends the sockets of one namespace whose backend has no row. On kernels without bpf_sock_destroy, it
+// checks that NewDestroyer says so.
 func TestDestroyer(t *testing.T) {
-	for name, text := range map[string]string{"IPv4": "127.0.0.1:5300", "IPv6": "[::1]:5300", "IPv4 by IPv6": "127.0.0.1:5300"} {
+	for name, text := range map[string]string{"IPv4": "127.0.0.1:5300", "IPv6": "[::1]:5300",
+		"IPv4 by IPv6": "127.0.0.1:5300"} {
 		t.Run(name, func(t *testing.T) {
 			path, in := namespace(t)
 			maps, to := newTables(t), netip.MustParseAddrPort(text)
@@ -122,10 +125,12 @@ func TestDestroyer(t *testing.T) {
 					t.Errorf("walk %d: got %d, %v, want %d", i, n, err, want)
 				}
 			}
-			for what, c := range map[string]*net.UDPConn{"backend is there": there, "backend has gone": gone, "backend is not known": unknown, "asked for no Service": direct, "other namespace": other} {
+			for what, c := range map[string]*net.UDPConn{"backend is there": there, "backend has gone": gone,
+				"backend is not known": unknown, "asked for no Service": direct, "other namespace": other} {
 				c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 				_, err := c.Read(make([]byte, 1))
-				if want := error(os.ErrDeadlineExceeded); c == gone && !errors.Is(err, syscall.ECONNABORTED) || c != gone && !errors.Is(err, want) {
+				if want := error(os.ErrDeadlineExceeded); c == gone && !errors.Is(err, syscall.ECONNABORTED) || c != gone &&
+					!errors.Is(err, want) {
 					t.Errorf("%s: read: %v", what, err)
 				}
 			}
@@ -150,7 +155,7 @@ func TestDestroyerNowhere(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is one look through 1,000 connected sockets of a namespace that all have their backends: what is paid when some backend has gone elsewhere.
+// BenchmarkLook is one scan of 1,000 connected sockets of a namespace whose backends all exist.
 func BenchmarkLook(b *testing.B) {
 	path, in := namespace(b)
 	maps, to := newTables(b), netip.MustParseAddrPort("127.0.0.1:5300")

@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connected is the state of UDP sockets that have a peer, TCP_ESTABLISHED of
-// linux/tcp_states.h.
+// connected is the state of UDP sockets that have a peer: TCP_ESTABLISHED of linux/tcp_states.h.
 const connected = 1
 
 // id is struct inet_diag_sockid of linux/inet_diag.h.
@@ -60,12 +59,10 @@ type Socket struct {
 	id     id
 }
 
-// Cookie is what SO_COOKIE and bpf_get_socket_cookie call the socket: no other
-// socket had it since the machine was booted.
+// Cookie is the value of SO_COOKIE and bpf_get_socket_cookie, which is unique until the machine is rebooted.
 func (s Socket) Cookie() uint64 { return uint64(s.id.Cookie[1])<<32 | uint64(s.id.Cookie[0]) }
 
-// Peer is whom the socket is connected to; IPv4 is IPv4, also where the socket
-// is one of IPv6.
+// Peer is the address that the socket is connected to. An IPv4 address is not IPv4-mapped, also if the socket is IPv6.
 func (s Socket) Peer() netip.AddrPort {
 	addr := netip.AddrFrom16(s.id.Destination).Unmap()
 	if s.family == unix.AF_INET {
@@ -74,13 +71,12 @@ func (s Socket) Peer() netip.AddrPort {
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(s.id.DestinationPort[:]))
 }
 
-// Namespace is a network namespace to ask.
+// Namespace is an open network namespace.
 type Namespace struct{ sockets map[int]*nl.SocketHandle }
 
-// Open begins with the network namespace at a path, such as
-// /run/netns/NAME; with "", that of the calling thread. Errors wrap
-// os.ErrNotExist where there is nothing at the path. Needs CAP_NET_ADMIN in the
-// namespace, and CAP_SYS_ADMIN to enter another one.
+// Open opens the network namespace at a path, such as /run/netns/NAME; with "", that of the calling thread. Errors wrap
+// os.ErrNotExist if there is nothing at the path. It requires CAP_NET_ADMIN in the namespace, and CAP_SYS_ADMIN to
+// enter another one.
 func Open(path string) (*Namespace, error) {
 	at := netns.None()
 	if path != "" {
@@ -97,7 +93,7 @@ func Open(path string) (*Namespace, error) {
 	return &Namespace{sockets: map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: s}}}, nil
 }
 
-// Close ends what Open began.
+// Close releases what Open acquired.
 func (n *Namespace) Close() error { return n.sockets[unix.NETLINK_INET_DIAG].Socket.Close() }
 
 func (n *Namespace) request(command, flags int, r *request) *nl.NetlinkRequest {
@@ -107,14 +103,14 @@ func (n *Namespace) request(command, flags int, r *request) *nl.NetlinkRequest {
 	return req
 }
 
-// Connected lists the UDP sockets of both families that have a peer. It costs
-// the kernel a walk over all its UDP sockets for each family. Needs
-// CONFIG_INET_UDP_DIAG.
+// Connected lists the UDP sockets of both families that have a peer. For each family, the kernel walks all its UDP
+// sockets. It requires CONFIG_INET_UDP_DIAG.
 func (n *Namespace) Connected() ([]Socket, error) {
 	var list []Socket
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		var bad error
-		req := n.request(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, &request{Family: family, Protocol: unix.IPPROTO_UDP, States: 1 << connected})
+		filter := &request{Family: family, Protocol: unix.IPPROTO_UDP, States: 1 << connected}
+		req := n.request(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, filter)
 		err := req.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(msg []byte) bool {
 			var a answer
 			_, bad = binary.Decode(msg, binary.NativeEndian, &a)
@@ -128,10 +124,8 @@ func (n *Namespace) Connected() ([]Socket, error) {
 	return list, nil
 }
 
-// Destroy ends a socket: who reads it, now or next, gets ECONNABORTED, and it
-// has no peer any more: who writes gets EDESTADDRREQ. Errors wrap ENOENT where there is
-// no such socket now, EOPNOTSUPP where the kernel lacks
-// CONFIG_INET_DIAG_DESTROY.
+// Destroy ends a socket. It has no peer any more: reading gives ECONNABORTED, writing EDESTADDRREQ. Errors wrap ENOENT
+// if the socket does not exist any more, and EOPNOTSUPP if the kernel lacks CONFIG_INET_DIAG_DESTROY.
 func (n *Namespace) Destroy(s Socket) error {
 	req := n.request(nl.SOCK_DESTROY, unix.NLM_F_ACK, &request{Family: s.family, Protocol: unix.IPPROTO_UDP, ID: s.id})
 	if _, err := req.Execute(unix.NETLINK_INET_DIAG, 0); err != nil {
@@ -140,8 +134,8 @@ func (n *Namespace) Destroy(s Socket) error {
 	return nil
 }
 
-// Probe says why sockets can't be found and ended here, nil if they can: it does
-// so with one of its own, on loopback.
+// Probe returns nil if sockets can be listed and ended, and otherwise why not. It tries with a socket of its own, on
+// loopback.
 func Probe() error {
 	own, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -191,13 +185,15 @@ func (n *Namespace) try(c *net.UDPConn) error {
 	return errors.New("try to end a socket: it is not in the kernel's list")
 }
 
-// cookieOf is Socket.Cookie of a socket of ours.
+// cookieOf is the cookie of a socket of this process.
 func cookieOf(c *net.UDPConn) (cookie uint64, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
-	failed := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	failed := raw.Control(func(fd uintptr) {
+		cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+	})
 	if err = errors.Join(failed, err); err != nil {
 		return 0, fmt.Errorf("ask for a socket's cookie: %w", err)
 	}

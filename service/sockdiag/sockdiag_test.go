@@ -73,7 +73,8 @@ func mapped(to netip.AddrPort) (*net.UDPConn, error) {
 
 // TestDestroy ends one of two sockets to each of several peers.
 func TestDestroy(t *testing.T) {
-	for name, to := range map[string]string{"IPv4": "127.0.0.1:5300", "IPv6": "[::1]:5300", "IPv4 by IPv6": "127.0.0.1:5300"} {
+	for name, to := range map[string]string{"IPv4": "127.0.0.1:5300", "IPv6": "[::1]:5300",
+		"IPv4 by IPv6": "127.0.0.1:5300"} {
 		t.Run(name, func(t *testing.T) {
 			path, in := namespace(t)
 			peer := netip.MustParseAddrPort(to)
@@ -98,7 +99,8 @@ func TestDestroy(t *testing.T) {
 			}
 			defer n.Close()
 			list, err := n.Connected()
-			if err != nil || len(list) != 2 || list[0].Peer() != peer || list[1].Peer() != peer || list[0].Cookie() == list[1].Cookie() {
+			if err != nil || len(list) != 2 || list[0].Peer() != peer || list[1].Peer() != peer ||
+				list[0].Cookie() == list[1].Cookie() {
 				t.Fatalf("got %v, %v, want two sockets to %s", list, err, peer)
 			}
 			if err := n.Destroy(list[0]); err != nil {

@@ -17,7 +17,7 @@ func TestStandaloneOutside(t *testing.T) {
 	for _, acceleration := range []string{"disabled", "native"} {
 		t.Run(acceleration, func(t *testing.T) {
 			t.Parallel()
-			g := upGateway(t, acceleration)
+			g := upStandalone(t, acceleration)
 			if acceleration == "disabled" {
 				g.outsideByFamily(0)
 				return
@@ -33,7 +33,7 @@ func TestStandaloneOutside(t *testing.T) {
 }
 
 // outsideByFamily asks by each way, of whose packets XDP must send on so many at least.
-func (g *gatewayLab) outsideByFamily(byXDP uint64) {
+func (g *standaloneLab) outsideByFamily(byXDP uint64) {
 	t := g.t
 	t.Helper()
 	names := map[[2]int]string{{4, 4}: "four", {6, 6}: "six", {4, 6}: "four-six", {6, 4}: "six-four"}

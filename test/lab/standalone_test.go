@@ -15,29 +15,28 @@ import (
 	"myelin/lab"
 )
 
-// gatewayLab is a load balancer without a cluster, and two machines that serve:
+// standaloneLab is a load balancer without a cluster, and two machines that serve:
 //
 //	  lb 192.168.64.1          server 192.168.64.2       world 198.51.100.1
 //	     fd00:64::1                   fd00:64::2               2001:db8:64::1
 //	      │ agent, clients              │ :8080                  │ :8080
 //	════╧═════════════════════════════╧══════════════════════╧════
-type gatewayLab struct {
+type standaloneLab struct {
 	*cluster
 	node      *lab.Node
 	endServer func() // ends that of node2
 }
 
-func upGateway(t *testing.T, acceleration string) *gatewayLab {
+func upStandalone(t *testing.T, acceleration string) *standaloneLab {
 	t.Helper()
-	c := up(t, setup{nodes: 2, pods: []string{}, values: map[string]any{"loadBalancer.standalone": true,
-		"loadBalancer.acceleration": acceleration}})
-	g := &gatewayLab{cluster: c, node: c.Node("node1")}
+	c := up(t, setup{nodes: 2, pods: []string{}, values: map[string]any{"loadBalancer.standalone": true, "loadBalancer.acceleration": acceleration}})
+	g := &standaloneLab{cluster: c, node: c.Node("node1")}
 	g.endServer = g.serve("node2")
 	return g
 }
 
 // serve starts a server on a node, which ends with the test or with what is returned.
-func (g *gatewayLab) serve(node string) func() {
+func (g *standaloneLab) serve(node string) func() {
 	g.t.Helper()
 	n := g.Node(node)
 	cmd := n.Command(context.Background(), "myelin", "lab", "serve")
@@ -56,11 +55,11 @@ func (g *gatewayLab) serve(node string) func() {
 }
 
 // run is a command of the command line on the load balancer.
-func (g *gatewayLab) run(args ...string) (string, error) {
+func (g *standaloneLab) run(args ...string) (string, error) {
 	return g.node.Exec(g.t.Context(), append([]string{"myelin"}, args...)...)
 }
 
-func (g *gatewayLab) must(args ...string) string {
+func (g *standaloneLab) must(args ...string) string {
 	g.t.Helper()
 	out, err := g.run(args...)
 	if err != nil {
@@ -69,18 +68,18 @@ func (g *gatewayLab) must(args ...string) string {
 	return out
 }
 
-// answers are the servers that answered n calls to an address, each once, sorted.
-func (g *gatewayLab) answers(vip netip.AddrPort, n int) string {
+// answers are who answered n calls to an address, each once, sorted.
+func (g *standaloneLab) answers(vip netip.AddrPort, n int) string {
 	seen := map[string]bool{}
 	for range n {
 		server, err := g.call("node1", "http://"+vip.String()+"/")
 		if err != nil {
-			server = "none"
+			server = "nobody"
 		}
 		seen[server] = true
 	}
 	var names []string
-	for _, name := range []string{"node2", "none", "world"} {
+	for _, name := range []string{"node2", "nobody", "world"} {
 		if seen[name] {
 			names = append(names, name)
 		}
@@ -89,7 +88,7 @@ func (g *gatewayLab) answers(vip netip.AddrPort, n int) string {
 }
 
 // allBecome waits until calls to each address are answered by these.
-func (g *gatewayLab) allBecome(want string) {
+func (g *standaloneLab) allBecome(want string) {
 	g.t.Helper()
 	for _, vip := range vips() {
 		eventually(g.t, vip.String(), 15*time.Second, func() error {
@@ -102,7 +101,7 @@ func (g *gatewayLab) allBecome(want string) {
 }
 
 // has waits until a command prints a text; how wide columns are doesn't count.
-func (g *gatewayLab) has(want string, args ...string) {
+func (g *standaloneLab) has(want string, args ...string) {
 	g.t.Helper()
 	eventually(g.t, strings.Join(args, " "), 10*time.Second, func() error {
 		if out := g.must(args...); !strings.Contains(words(out), words(want)) {
@@ -120,13 +119,12 @@ func vips() []netip.AddrPort {
 	return []netip.AddrPort{netip.MustParseAddrPort("192.0.2.10:80"), netip.MustParseAddrPort("[2001:db8::a]:80")}
 }
 
-// TestStandalone: without Kubernetes, the command line programs a Service of both families; sockets of the machine
-// reach it; it is there after kill -9; a backend in maintenance stays so; backends are checked.
+// TestStandalone: without Kubernetes, the command line programs a Service of both families; sockets of the machine reach it;
+// it is there after kill -9; who is in maintenance stays so; backends are checked.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
-	g := upGateway(t, "disabled")
-	upsert := []string{"service", "upsert", "web", "--frontend", vips()[0].String() + "/TCP", "--frontend",
-		vips()[1].String() + "/TCP"}
+	g := upStandalone(t, "disabled")
+	upsert := []string{"service", "upsert", "web", "--frontend", vips()[0].String() + "/TCP", "--frontend", vips()[1].String() + "/TCP"}
 	for _, of := range []string{"node2", "world"} {
 		for _, f := range []int{4, 6} {
 			upsert = append(upsert, "--backend", netip.AddrPortFrom(g.end(of).addr(f), 8080).String())
@@ -146,13 +144,12 @@ func TestStandalone(t *testing.T) {
 	t.Run("maintenance", func(*testing.T) { g.testMaintenance() })
 	t.Run("health", func(*testing.T) { g.testHealth(upsert) })
 	t.Run("refused", func(*testing.T) { g.testRefused() })
-	if out := g.must("service", "watch", "-n", "2"); !strings.HasPrefix(out,
-		"upserted web 192.0.2.10:80/TCP [2001:db8::a]:80/TCP => ") || !strings.HasSuffix(out, "\nsynced\n") {
+	if out := g.must("service", "watch", "-n", "2"); !strings.HasPrefix(out, "upserted web 192.0.2.10:80/TCP [2001:db8::a]:80/TCP => ") || !strings.HasSuffix(out, "\nsynced\n") {
 		t.Errorf("got %q", out)
 	}
 	g.must("service", "delete", "web")
 	eventually(t, "the address means nothing", 5*time.Second, func() error {
-		if got := g.answers(vips()[0], 1); got != "none" {
+		if got := g.answers(vips()[0], 1); got != "nobody" {
 			return errors.New(got)
 		}
 		return nil
@@ -165,8 +162,8 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// testMaintenance: a state that is said outlives the agent, which is not needed for what is known.
-func (g *gatewayLab) testMaintenance() {
+// testMaintenance: a state that is said outlives the agent, which nobody needs for what is known.
+func (g *standaloneLab) testMaintenance() {
 	set := func(state string) {
 		for _, f := range []int{4, 6} {
 			g.must("backend", "set", netip.AddrPortFrom(g.end("node2").addr(f), 8080).String(), "--state", state)
@@ -181,7 +178,7 @@ func (g *gatewayLab) testMaintenance() {
 }
 
 // restart kills the agent and starts it, and wants the same answers all the time.
-func (g *gatewayLab) restart(want string) {
+func (g *standaloneLab) restart(want string) {
 	g.t.Helper()
 	check := func(when string) {
 		g.t.Helper()
@@ -201,44 +198,38 @@ func (g *gatewayLab) restart(want string) {
 	check("with")
 }
 
-// testHealth ends the server on node2 and starts it again; an agent that starts meanwhile sends no client there.
-func (g *gatewayLab) testHealth(upsert []string) {
-	g.must(append(upsert, "--health-check", "http", "--health-interval", "200ms", "--health-timeout",
-		patience(time.Second).String(), "--health-fall", "2")...)
+// testHealth ends the server on node2 and starts it again; an agent that starts meanwhile sends nobody there.
+func (g *standaloneLab) testHealth(upsert []string) {
+	g.must(append(upsert, "--health-check", "http", "--health-interval", "200ms", "--health-timeout", patience(time.Second).String(), "--health-fall", "2")...)
 	g.has("passing", "backend", "list")
 	g.endServer()
 	g.allBecome("world")
 	g.has("failing: connect: connection refused", "backend", "list")
 	_, metrics := g.httpGet("/metrics")
 	contains(g.t, "/metrics", metrics, `myelin_health_check_up{backend="192.168.64.2:8080/TCP",service="web"} 0`,
-		`myelin_health_check_up{backend="198.51.100.1:8080/TCP",service="web"} 1`,
-		`myelin_health_checks_total{result="failed"}`)
+		`myelin_health_check_up{backend="198.51.100.1:8080/TCP",service="web"} 1`, `myelin_health_checks_total{result="failed"}`)
 	g.restart("world")
 	g.serve("node2")
 	g.allBecome("node2 world")
 }
 
 // testRefused: what is wrong is told by its field, and what is not there by its name.
-func (g *gatewayLab) testRefused() {
+func (g *standaloneLab) testRefused() {
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"service", "upsert", "web2", "--frontend", "192.0.2.10:80"},
-			"frontends[0]: 192.0.2.10:80/TCP is taken: it is web's"},
-		{[]string{"service", "upsert", "web2", "--frontend", "127.0.0.1:80"},
-			"frontends[0]: 127.0.0.1 is a loopback address"},
+		{[]string{"service", "upsert", "web2", "--frontend", "192.0.2.10:80"}, "frontends[0]: 192.0.2.10:80/TCP is taken: it is web's"},
+		{[]string{"service", "upsert", "web2", "--frontend", "127.0.0.1:80"}, "frontends[0]: 127.0.0.1 is a loopback address"},
 		{[]string{"service", "delete", "none"}, "name: Service none is not programmed"},
-		{[]string{"backend", "set", "10.99.0.1:80", "--state", "quarantined"},
-			"backend: no Service has 10.99.0.1:80/TCP"},
+		{[]string{"backend", "set", "10.99.0.1:80", "--state", "quarantined"}, "backend: no Service has 10.99.0.1:80/TCP"},
 		{[]string{"backend", "set", "10.99.0.1:80", "--state", "asleep"}, "--state asleep: want active"},
 	} {
 		if out, err := g.run(c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			g.t.Errorf("%v: got %q, %v, want %q", c.args, out, err, c.want)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(g.node.Dir(), "cni", "net.d", "05-myelin.conflist")); !errors.Is(err,
-		os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(g.node.Dir(), "cni", "net.d", "05-myelin.conflist")); !errors.Is(err, os.ErrNotExist) {
 		g.t.Errorf("a node without pods has a CNI configuration: %v", err)
 	}
 }

@@ -1,0 +1,87 @@
+// Package nat reads the NAT entries of flows to Services: their state and expiry, and their garbage collection.
+package nat
+
+import (
+	"log/slog"
+	"sync/atomic"
+
+	"myelin/bpf"
+	"myelin/flow"
+	"myelin/service"
+)
+
+// Gone is the state of a TCP flow whose backend was deleted: the client's next packet is answered with a reset.
+const Gone flow.State = "gone"
+
+// State is the state of the flow of an entry.
+func State(r *bpf.DatapathNatEntry) flow.State {
+	switch flags := bpf.DatapathNatEntryFlag(r.Flags); {
+	case flags&bpf.DatapathNatEntryFlagNAT_ENTRY_GONE != 0:
+		return Gone
+	case flags&bpf.DatapathNatEntryFlagNAT_ENTRY_CLOSING != 0:
+		return flow.Closing
+	case flags&bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED != 0:
+		return flow.Replied
+	}
+	return flow.Unreplied
+}
+
+// Expired reports whether an entry has expired, by the same rule as translation_expired in the datapath. With DSR, this
+// node does not see the replies.
+func Expired(clock flow.Clock, k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
+	const replied = bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED | bpf.DatapathNatEntryFlagNAT_ENTRY_DSR
+	state := flow.Unreplied
+	switch flags := bpf.DatapathNatEntryFlag(r.Flags); {
+	case flags&bpf.DatapathNatEntryFlagNAT_ENTRY_CLOSING != 0, r.TcpFlags[0]&r.TcpFlags[1]&flow.FIN != 0:
+		state = flow.Closing
+	case flags&replied != 0:
+		state = flow.Replied
+	}
+	if state == flow.Replied && k.Proto == uint8(service.TCP) && r.TcpFlags[0]&flow.ACK == 0 {
+		state = flow.Unreplied
+	}
+	life := state.Lifetime(k.Proto)
+	if state == flow.Closing && inTimeWait(r) {
+		life = flow.TimeWait
+	}
+	return clock.Idle(r.Seen) > life
+}
+
+// inTimeWait reports whether the backend's socket may be in TIME-WAIT with a NAT port of the node. It is the opposite
+// of translation_clean in the datapath.
+func inTimeWait(r *bpf.DatapathNatEntry) bool {
+	const snat = bpf.DatapathNatEntryFlagNAT_ENTRY_SNAT
+	const clean = bpf.DatapathNatEntryFlagNAT_ENTRY_CLIENT_FIN
+	return bpf.DatapathNatEntryFlag(r.Flags)&(snat|clean) == snat && (r.TcpFlags[0]|r.TcpFlags[1])&flow.RST == 0
+}
+
+// Collector deletes expired NAT entries.
+type Collector = flow.Expiry[bpf.DatapathNatEntryKey, bpf.DatapathNatEntry]
+
+// NewCollector makes a Collector. Clients that are pods of this node have shares of the table.
+func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
+	slots := map[bpf.DatapathAddr]uint16{}
+	return &Collector{
+		Datapath: d, Log: log, Map: d.NatEntries, Rows: "flows of Services",
+		Over: Expired, Count: new(atomic.Uint64),
+		Shares: flow.NewShares(d, bpf.DatapathShareKindSHARE_NAT_ENTRIES, int(d.NatEntries.MaxEntries())),
+		Before: func() error {
+			clear(slots)
+			return bpf.Each(d.Endpoints, func(a *bpf.DatapathAddr, e *bpf.DatapathEndpoint) bool {
+				slots[*a] = e.Slot
+				return true
+			})
+		},
+		Slot:   func(_ *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) uint16 { return slots[r.Client] },
+		Yields: yields,
+	}
+}
+
+// yields reports whether an entry may be evicted when the table is nearly full, as flow.Clock.Yields does.
+func yields(clock flow.Clock, k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
+	const direct = bpf.DatapathNatEntryFlagNAT_ENTRY_DSR
+	if clock.Idle(r.Seen) <= flow.ShareYield || bpf.DatapathNatEntryFlag(r.Flags)&direct != 0 {
+		return false
+	}
+	return State(r) != flow.Replied || k.Proto == uint8(service.TCP) && r.TcpFlags[0]&flow.ACK == 0
+}
