@@ -10,7 +10,7 @@ import (
 
 	"myelin/policy"
 	"myelin/policy/ciliumv2"
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 // webs are two pods of node n1 that the same policy isolates, and that no

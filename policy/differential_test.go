@@ -19,8 +19,8 @@ import (
 	"myelin/identity"
 	"myelin/policy"
 	"myelin/policy/parse"
-	"myelin/policy/random"
-	"myelin/policy/reference"
+	"myelin/test/policy/random"
+	"myelin/test/policy/reference"
 )
 
 // agent is a node's tables and engine, filled from a world.

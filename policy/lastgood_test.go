@@ -17,7 +17,7 @@ import (
 
 	"myelin/policy"
 	"myelin/policy/parse"
-	"myelin/policy/policytest"
+	"myelin/test/policy/policytest"
 )
 
 // keeper keeps what tables of its own have in a file.

@@ -17,7 +17,7 @@ import (
 	"myelin/endpoint"
 	"myelin/packet"
 	"myelin/policy"
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 // device is the loopback device, which stands for every link and wire.

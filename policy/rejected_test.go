@@ -11,9 +11,9 @@ import (
 	"myelin/endpoint"
 	"myelin/policy"
 	"myelin/policy/parse"
-	"myelin/policy/policytest"
-	"myelin/policy/reference"
-	"myelin/policy/scenario"
+	"myelin/test/policy/policytest"
+	"myelin/test/policy/reference"
+	"myelin/test/policy/scenario"
 )
 
 // rejections are what is tried of one kind.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"myelin/policy/policytest"
 	"myelin/policy/trace"
+	"myelin/test/policy/policytest"
 )
 
 func tracer(t *testing.T, node string) *trace.Tracer {

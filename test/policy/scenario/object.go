@@ -11,7 +11,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 // Add reads YAML documents into a world. Reading is strict. An error names the

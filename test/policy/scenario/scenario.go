@@ -11,7 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 //go:embed cluster.yaml scenarios/*.txtar

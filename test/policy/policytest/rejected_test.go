@@ -13,9 +13,9 @@ import (
 
 	"myelin/policy"
 	"myelin/policy/parse"
-	"myelin/policy/policytest"
-	"myelin/policy/reference"
-	"myelin/policy/scenario"
+	"myelin/test/policy/policytest"
+	"myelin/test/policy/reference"
+	"myelin/test/policy/scenario"
 )
 
 const rejectedDir = "testdata/rejected"
@@ -31,7 +31,7 @@ type rejection struct {
 // there once.
 func rejections(t *testing.T) (out []rejection) {
 	t.Helper()
-	missing := policytest.Sites(t, "../parse")
+	missing := policytest.Sites(t, "../../../policy/parse")
 	for _, kind := range policytest.Kinds() {
 		for _, m := range policytest.Mutations(t, rejectedDir, kind) {
 			found := found(kind, m.Raw)

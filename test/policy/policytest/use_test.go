@@ -8,7 +8,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/policy"
-	"myelin/policy/policytest"
+	"myelin/test/policy/policytest"
 )
 
 // What each rule does on a node: of pods elsewhere nothing, and here what its rows

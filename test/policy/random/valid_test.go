@@ -6,8 +6,8 @@ import (
 
 	"myelin/cluster"
 	"myelin/policy/parse"
-	"myelin/policy/reference"
-	"myelin/policy/scenario"
+	"myelin/test/policy/reference"
+	"myelin/test/policy/scenario"
 )
 
 // TestValid: what is made up, and what is written by hand, is what the parsers of

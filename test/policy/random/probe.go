@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 // Probes makes up n probes for a world. One end at least is on the node that the

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 // Probe is one flow that is tried, by one family.

@@ -11,7 +11,7 @@ import (
 
 // TestImports: the reference shares nothing with what it is compared with.
 func TestImports(t *testing.T) {
-	for _, folder := range []string{".", "../ciliumv2"} {
+	for _, folder := range []string{".", "../../../policy/ciliumv2"} {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			t.Fatal(err)

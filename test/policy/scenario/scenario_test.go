@@ -9,7 +9,7 @@ import (
 	policyv1 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"myelin/policy/ciliumv2"
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 func scenarios(t *testing.T) []Scenario {

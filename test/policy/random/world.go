@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"myelin/policy/ciliumv2"
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 // maker makes a world up. All that is random comes from r.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"myelin/policy/reference"
-	"myelin/policy/scenario"
+	"myelin/test/policy/reference"
+	"myelin/test/policy/scenario"
 )
 
 const (

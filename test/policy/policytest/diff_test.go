@@ -15,7 +15,7 @@ import (
 	"myelin/cluster"
 	"myelin/manifests"
 	"myelin/policy"
-	"myelin/policy/policytest"
+	"myelin/test/policy/policytest"
 )
 
 // edit reads what comes, and takes "-Kind namespace/name" for what goes.
@@ -67,7 +67,7 @@ type diffCase struct {
 
 func diffCases(t *testing.T) []diffCase {
 	return []diffCase{
-		{"same", strings.Split(read(t, "../trace/testdata/cluster/policies.yaml"), "---")[0], nil, 0},
+		{"same", strings.Split(read(t, "../../../policy/trace/testdata/cluster/policies.yaml"), "---")[0], nil, 0},
 		{"removed", "", []policy.Ref{webPolicy()}, 0},
 		{"narrowed", `
 apiVersion: networking.k8s.io/v1
@@ -101,7 +101,7 @@ spec: {endpointSelector: {matchLabels: {app: web}}, egress: [{toFQDNs: [{matchNa
 
 // TestDiff compares with testdata; "go test ./policy/policytest -args update" writes it.
 func TestDiff(t *testing.T) {
-	n := policytest.New(t, "../trace/testdata/cluster", "n2")
+	n := policytest.New(t, "../../../policy/trace/testdata/cluster", "n2")
 	flow := func(src, dst string, port uint16) policy.Current {
 		return policy.Current{Name: fmt.Sprintf("%s->%s:%d", src, dst, port), Question: policy.Question{
 			Src: policy.Who{Addr: netip.MustParseAddr(src)}, Dst: policy.Who{Addr: netip.MustParseAddr(dst)}, Proto: policy.ProtoTCP, Port: port, SrcNode: "n1", DstNode: "n2",

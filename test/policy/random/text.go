@@ -7,7 +7,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 // Text is a world as YAML, and in comments above it the node that it is seen from,
