@@ -47,12 +47,12 @@ func (a *Agent) eachDenial(yield func(tableRow) bool) error {
 		return err
 	}
 	outcomes := drop.NewNames()
-	for _, d := range a.engine.Denials() {
+	for _, d := range a.explainer().Denials() {
 		row := &policyDenial{Denial: d, LastHit: sinceHit(clock, d.LastTick)}
 		outcome := bpf.DatapathOutcomeDROP_POLICY_DENIED
 		if row.Place = event.RuleName(a.names(), d.Rule); d.Rule == 0 {
 			outcome = bpf.DatapathOutcomeDROP_POLICY_NO_RULE
-			row.Place = "no rule allowed it: isolated by " + strings.Join(a.engine.Isolating(d.Slot, d.Direction), ", ")
+			row.Place = "no rule allowed it: isolated by " + strings.Join(a.explainer().Isolating(d.Slot, d.Direction), ", ")
 		}
 		row.Name = outcomes.Outcome(uint8(outcome)).Name
 		if !yield(row) {

@@ -82,7 +82,7 @@ func (a *Agent) policyRows(of string) (*view, error) {
 		return nil, err
 	}
 	return &view{(*policyLine)(nil).TableHeader(), func(yield func(tableRow) bool) error {
-		lines, err := a.engine.Lines(e)
+		lines, err := a.explainer().Lines(e)
 		if err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func (a *Agent) policyRows(of string) (*view, error) {
 		for _, l := range lines {
 			row := &policyLine{Line: l, Port: policy.Port{Proto: l.Proto, First: l.First, Last: l.Last}.String(), LastHit: sinceHit(clock, l.LastTick)}
 			if row.Place = a.ruleText(l.Rule); l.Rule == 0 && l.Action != "allow" {
-				row.Place = "isolated by " + strings.Join(a.engine.Isolating(e, l.Direction), ", ")
+				row.Place = "isolated by " + strings.Join(a.explainer().Isolating(e, l.Direction), ", ")
 			}
 			if !yield(row) {
 				break
@@ -167,7 +167,7 @@ func (a *Agent) policyViews() map[string]view {
 		if err != nil {
 			return err
 		}
-		for _, u := range a.engine.Uses() {
+		for _, u := range a.explainer().Uses() {
 			if !yield(&policyUse{u, sinceHit(clock, u.LastTick)}) {
 				break
 			}

@@ -133,3 +133,6 @@ func (a *Agent) podReady(ctx context.Context, e *endpoint.Endpoint) error {
 	}
 	return a.engine.WaitPod(ctx, e.ID)
 }
+
+// explainer answers questions about policies, where they are enforced.
+func (a *Agent) explainer() *policy.Explainer { return policy.NewExplainer(a.engine) }

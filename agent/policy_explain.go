@@ -164,7 +164,7 @@ func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest
 	}
 	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
-	d, err := s.agent.engine.Diff(ctx, edit, flows)
+	d, err := s.agent.explainer().Diff(ctx, edit, flows)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "compare policies: %v", err)
 	}

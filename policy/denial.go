@@ -27,11 +27,12 @@ type Denial struct {
 
 // Denials are those that have hits, the most first. The kernel counts in the
 // rows that it reads anyway; here each row that denies is looked up once.
-func (e *Engine) Denials() []*Denial {
-	out, rows := e.denying()
+func (x *Explainer) Denials() (out []*Denial) {
+	var rows map[*Denial][]usedRow
+	x.engine.View(func(c *compiler) { out, rows = x.denying(c) })
 	for d, of := range rows {
 		for _, r := range of { // of the kernel: not under the lock
-			hits, last := e.Kernel.hits(r.class, r.portPrefix)
+			hits, last := x.engine.Kernel.hits(r.class, r.portPrefix)
 			d.Hits, d.LastTick = d.Hits+hits, max(d.LastTick, last)
 		}
 	}
@@ -43,9 +44,7 @@ func (e *Engine) Denials() []*Denial {
 }
 
 // denying are all that deny, and the rows that do it.
-func (e *Engine) denying() (out []*Denial, rows map[*Denial][]usedRow) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (x *Explainer) denying(c *compiler) (out []*Denial, rows map[*Denial][]usedRow) {
 	rows = map[*Denial][]usedRow{}
 	type key struct {
 		endpoints string
@@ -53,14 +52,14 @@ func (e *Engine) denying() (out []*Denial, rows map[*Denial][]usedRow) {
 		rule      uint32
 	}
 	known := map[key]*Denial{}
-	for s, of := range e.compiler.sharing() {
+	for s, of := range c.setsInUse() {
 		like := Denial{Slot: of[0].slot, Direction: s.dir, Audited: true}
 		for _, t := range of {
 			like.Endpoints = append(like.Endpoints, t.name)
-			like.Audited = like.Audited && (t.audit || e.Config.Audit)
+			like.Audited = like.Audited && (t.audit || x.engine.Config.Audit)
 		}
-		for _, c := range s.byRows {
-			for _, r := range c.rows {
+		for class := range s.classesOf() {
+			for _, r := range class.rows {
 				if r.ruling != denied && r.ruling != noRule {
 					continue
 				}
@@ -72,24 +71,9 @@ func (e *Engine) denying() (out []*Denial, rows map[*Denial][]usedRow) {
 					d, known[k] = &one, &one
 					out = append(out, d)
 				}
-				rows[d] = append(rows[d], usedRow{c.number, r.portPrefix})
+				rows[d] = append(rows[d], usedRow{class.number, r.portPrefix})
 			}
 		}
 	}
 	return out, rows
-}
-
-// sharing are the sets that are in the kernel, and the endpoints of each.
-func (c *compiler) sharing() map[*set][]*target {
-	out := map[*set][]*target{}
-	for _, t := range c.inOrder() {
-		for _, of := range t.sets {
-			for family, s := range of {
-				if s != nil && s.number != 0 && (family == 0 || of[0] != s) {
-					out[s] = append(out[s], t)
-				}
-			}
-		}
-	}
-	return out
 }

@@ -57,7 +57,7 @@ func TestDenials(t *testing.T) {
 		hits uint64
 	}
 	var got []count
-	for _, d := range a.engine.Denials() {
+	for _, d := range policy.NewExplainer(a.engine).Denials() {
 		if !reflect.DeepEqual(d.Endpoints, []string{"demo/web1", "demo/web2"}) || d.Direction != policy.Ingress || d.LastTick == 0 || d.Audited {
 			t.Errorf("%+v", d)
 		}

@@ -8,8 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-
-	"myelin/table/ledger"
 )
 
 // Edit is what is about to be applied. A nil value means that the object goes.
@@ -84,43 +82,26 @@ func (t Turn) String() string {
 // Diff works out what an edit would change, by two compilers that know what the
 // tables say; nothing of the kernel changes. When ctx ends, it returns what it
 // has found until then.
-func (e *Engine) Diff(ctx context.Context, edit Edit, flows []Current) (*Diff, error) {
-	before, err := e.shadow()
+func (x *Explainer) Diff(ctx context.Context, edit Edit, flows []Current) (*Diff, error) {
+	before, err := x.engine.Shadow()
 	if err != nil {
 		return nil, err
 	}
-	after, err := e.shadow()
+	after, err := x.engine.Shadow()
 	if err != nil {
 		return nil, err
 	}
-	d := &differ{ctx: ctx, engine: e, before: before, after: after, whole: len(edit.Groups) > 0, out: &Diff{Objects: []ObjectDiff{}, Flows: []FlowDiff{}, Pairs: []PairDiff{}}}
+	d := &differ{ctx: ctx, explainer: x, before: before, after: after, whole: len(edit.Groups) > 0, out: &Diff{Objects: []ObjectDiff{}, Flows: []FlowDiff{}, Pairs: []PairDiff{}}}
 	d.apply(edit)
 	d.flows(flows)
 	d.endpoints()
 	return d.out, nil
 }
 
-// shadow is a compiler that knows what the tables say, and has no kernel.
-func (e *Engine) shadow() (*compiler, error) {
-	peers, _, err1 := ledger.NewNumbers[ledgerKey]("", firstDerived)
-	rules, _, err2 := ledger.NewNumbers[ledgerKey]("", 0)
-	if err := cmp.Or(err1, err2); err != nil {
-		return nil, err
-	}
-	s := &Engine{Params: e.Params, audits: map[uint16]bool{}, compiler: newCompiler(e.Config, peers, rules)}
-	s.compiler.space.room = e.compiler.space.room
-	f, err := s.follow()
-	if err != nil {
-		return nil, err
-	}
-	s.learn(f, e.DB.ReadTxn())
-	return s.compiler, nil
-}
-
 // differ compares two compilers.
 type differ struct {
 	ctx           context.Context
-	engine        *Engine
+	explainer     *Explainer
 	before, after *compiler
 	// whole: what rules say may have changed without the rules.
 	whole bool
@@ -136,17 +117,18 @@ func (d *differ) apply(edit Edit) {
 		d.out.Objects = append(d.out.Objects, ObjectDiff{object, change})
 	}
 	for name, g := range edit.Groups {
-		old, had := d.before.groups[name]
-		say("CiliumCIDRGroup "+name, had, g != nil, g != nil && slices.Equal(old.prefixes, tidy(g.Prefixes)) && slices.Equal(old.labels, plainLabels("k8s", g.Labels)))
-		if g == nil {
-			d.after.setGroup(name, nil)
-		} else {
-			d.after.setGroup(name, factsOf(g))
+		var facts *groupFacts
+		if g != nil {
+			facts = factsOf(g)
 		}
+		had, same := d.before.hasGroup(name, facts)
+		say("CiliumCIDRGroup "+name, had, g != nil, same)
+		d.after.setGroup(name, facts)
 	}
 	for ref, o := range edit.Policies {
-		old := d.before.objects[ref]
-		say(ref.String(), old != nil, o != nil, old != nil && o != nil && reflect.DeepEqual((&Object{Specs: old.given}).Anywhere().Specs, o.Anywhere().Specs))
+		old, had := d.before.specsOf(ref)
+		same := had && o != nil && reflect.DeepEqual((&Object{Specs: old}).Anywhere().Specs, o.Anywhere().Specs)
+		say(ref.String(), had, o != nil, same)
 		if o == nil {
 			d.after.setPolicy(ref, nil)
 		} else {
@@ -175,8 +157,8 @@ func (d *differ) flows(list []Current) {
 		if d.stopped() {
 			return
 		}
-		before, err1 := d.engine.ask(d.before, f.Question)
-		after, err2 := d.engine.ask(d.after, f.Question)
+		before, err1 := d.explainer.evaluate(d.before, f.Question)
+		after, err2 := d.explainer.evaluate(d.after, f.Question)
 		if err1 != nil || err2 != nil {
 			continue
 		}

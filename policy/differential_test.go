@@ -161,7 +161,7 @@ func (a *agent) check(w *reference.World, k *policy.Kernel, p reference.Probe) (
 		if !ours {
 			continue
 		}
-		allows, known := policy.Ask(a.TB, k, slot, end.dir, end.peer, p.Proto, p.Port)
+		allows, known := policy.Ask(a.TB, policy.DatapathOf(k), slot, end.dir, end.peer, p.Proto, p.Port)
 		if !known {
 			continue
 		}

@@ -12,11 +12,8 @@ import (
 type sided struct {
 	of     *target
 	names  []string
-	before []entry
-	after  []entry
-	hostAt [2]int
-	// decided is whether any policy speaks of them, before and after.
-	decided [2]bool
+	before *ruleList
+	after  *ruleList
 }
 
 // endpoints compares what the endpoints of this node may do with everybody.
@@ -24,7 +21,7 @@ func (d *differ) endpoints() {
 	alike := map[string]*sided{}
 	var order []*sided
 	for _, t := range d.before.inOrder() {
-		key := t.subject.key + fmt.Sprint(t.ports, t.host)
+		key := t.alike()
 		if alike[key] == nil {
 			alike[key] = &sided{of: t}
 			order = append(order, alike[key])
@@ -46,48 +43,35 @@ func (d *differ) endpoints() {
 
 // differs finds an endpoint's rules, and reports whether they change.
 func (d *differ) differs(s *sided, dir Direction) bool {
-	none := func(*subject) {}
-	labels := s.of.subject.labels
-	s.before, s.hostAt[0], s.decided[0] = d.before.entriesFor(dir, labels, s.of.host, none)
-	s.after, s.hostAt[1], s.decided[1] = d.after.entriesFor(dir, labels, s.of.host, none)
-	if d.engine.Config.Mode == ModeNever {
+	labels := s.of.labels()
+	s.before, s.after = d.before.rulesOf(dir, labels), d.after.rulesOf(dir, labels)
+	if d.explainer.engine.Config.Mode == ModeNever {
 		return false
 	}
-	same := func(a, b entry) bool {
-		if a.rule == nil || b.rule == nil {
-			return a.rule == b.rule && a.ruling == b.ruling
-		}
-		return a.rule.key == b.rule.key && a.rule.asked == b.rule.asked
-	}
-	return d.whole || s.decided[0] != s.decided[1] || !slices.EqualFunc(s.before, s.after, same)
+	return d.whole || !s.before.sameRules(s.after)
 }
 
-// peer is somebody whom an endpoint may talk to.
+// peer is an end that an endpoint may communicate with.
 type peer struct {
-	end
+	*end
 	name string
 }
 
 // peers are all addresses that are known.
 func (d *differ) peers() (out []peer) {
-	bindings := map[netip.Addr][]binding{}
-	for _, p := range d.before.pods {
-		for _, a := range p.addresses {
-			bindings[a] = p.bindings
-		}
-	}
-	texts := map[uint32]labelSet{}
+	bindings := d.before.allBindings()
+	like := map[uint32]*end{}
 	names := map[uint32]string{}
-	for row := range d.engine.Addresses.All(d.engine.DB.ReadTxn()) {
+	engine := d.explainer.engine
+	for row := range engine.Addresses.All(engine.DB.ReadTxn()) {
 		labels := d.before.labelsAt(row.Addr)
-		if texts[row.ID] == nil {
-			texts[row.ID], names[row.ID] = parseLabels(labels), strings.Join(labels, ",")
+		if like[row.ID] == nil {
+			like[row.ID], names[row.ID] = &end{labels: labels, set: parseLabels(labels)}, strings.Join(labels, ",")
 		}
-		out = append(out, peer{end{labels: labels, set: texts[row.ID], addr: row.Addr, bindings: bindings[row.Addr]}, names[row.ID]})
+		out = append(out, peer{&end{labels: labels, set: like[row.ID].set, addr: row.Addr, bindings: bindings[row.Addr]}, names[row.ID]})
 	}
-	for family := range 2 {
-		label := [...]string{"reserved:world-ipv4", "reserved:world-ipv6"}[family]
-		out = append(out, peer{end{labels: []string{label}, set: parseLabels([]string{label}), outside: true}, label})
+	for _, label := range []string{"reserved:world-ipv4", "reserved:world-ipv6"} {
+		out = append(out, peer{outsideEnd(label), label})
 	}
 	return out
 }
@@ -99,26 +83,19 @@ const maxExamples = 1024
 // each exception.
 func (d *differ) outside(s *sided) (out []peer) {
 	seen := map[netip.Addr]bool{}
-	for i, list := range [][]entry{s.before, s.after} {
-		c := []*compiler{d.before, d.after}[i]
-		for _, e := range list {
-			if e.rule == nil {
-				continue
+	for _, list := range []*ruleList{s.before, s.after} {
+		list.eachPrefix(func(p netip.Prefix) bool {
+			if len(out) == maxExamples {
+				d.out.Unfinished = fmt.Sprintf("of prefixes only %d are looked at for each endpoint", maxExamples)
+				return false
 			}
-			for _, a := range e.rule.peers.addresses {
-				for _, p := range slices.Concat(c.included(&a.source), a.source.except) {
-					if len(out) == maxExamples {
-						d.out.Unfinished = fmt.Sprintf("of prefixes only %d are looked at for each endpoint", maxExamples)
-						return out
-					}
-					x, err := d.before.end(Who{Addr: p.Addr()})
-					if err == nil && x.outside && !seen[x.addr] {
-						seen[x.addr] = true
-						out = append(out, peer{*x, x.addr.String()})
-					}
-				}
+			e, err := d.before.newEnd(p.Addr(), nil)
+			if err == nil && e.outside && !seen[e.addr] {
+				seen[e.addr] = true
+				out = append(out, peer{e, e.addr.String()})
 			}
-		}
+			return true
+		})
 	}
 	return out
 }
@@ -130,47 +107,24 @@ func (d *differ) compare(s *sided, dir Direction, peers []peer) {
 		if d.stopped() {
 			return
 		}
-		for _, family := range p.families() {
-			d.out.LookedPairs++
-			before, after := d.rows(0, s, dir, &p, family), d.rows(1, s, dir, &p, family)
-			for _, t := range d.turns(before, after) {
-				pair := PairDiff{Direction: dir, Endpoints: s.names, Peer: p.name, Peers: 1, Example: p.addr, Ports: t.ports, Turn: t.Turn}
-				key := fmt.Sprint(pair.Peer, pair.Ports, pair.Turn)
-				if i, ok := at[key]; ok {
-					d.out.Pairs[i].Peers++
-					continue
-				}
-				at[key] = len(d.out.Pairs)
-				d.out.Pairs = append(d.out.Pairs, pair)
+		d.out.LookedPairs++
+		ports := s.of.ports
+		if dir == Egress {
+			ports = p.bindings
+		}
+		before := s.before.match(p.end, p.family(), ports, nil)
+		after := s.after.match(p.end, p.family(), ports, nil)
+		for _, t := range d.turns(before, after) {
+			pair := PairDiff{
+				Direction: dir, Endpoints: s.names, Peer: p.name, Peers: 1, Example: p.addr, Ports: t.ports, Turn: t.Turn,
 			}
+			key := fmt.Sprint(pair.Peer, pair.Ports, pair.Turn)
+			if i, ok := at[key]; ok {
+				d.out.Pairs[i].Peers++
+				continue
+			}
+			at[key] = len(d.out.Pairs)
+			d.out.Pairs = append(d.out.Pairs, pair)
 		}
 	}
-}
-
-// families are those that a peer may have.
-func (p *peer) families() []int {
-	switch {
-	case p.addr.IsValid():
-		return []int{familyOf(p.addr)}
-	case world(0).matches(p.set):
-		return []int{0}
-	}
-	return []int{1}
-}
-
-// rows are what is said of a pair, before (0) or after (1).
-func (d *differ) rows(when int, s *sided, dir Direction, p *peer, family int) []row {
-	if !s.decided[when] {
-		return []row{{ruling: allowed}}
-	}
-	c, list := d.before, s.before
-	if when == 1 {
-		c, list = d.after, s.after
-	}
-	ports := s.of.ports
-	if dir == Egress {
-		ports = p.bindings
-	}
-	matched := c.matched(list, s.hostAt[when], &p.end, family, ports, func(*entry, bool) {})
-	return flatten(matched, func(e *entry) []portPrefix { return e.ports })
 }

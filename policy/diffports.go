@@ -32,7 +32,7 @@ func (d *differ) turns(before, after []row) (out []portTurn) {
 				continue // it is said of more ports
 			}
 		}
-		t := portTurn{ports: p.String(), Turn: Turn{will, d.before.placeOf(within(before, p).rule), d.after.placeOf(within(after, p).rule)}}
+		t := portTurn{ports: p.String(), Turn: Turn{will, d.before.ruleOrigin(within(before, p).rule), d.after.ruleOrigin(within(after, p).rule)}}
 		var except []string
 		for _, q := range order {
 			if a, b := verdicts(q); q != p && p.contains(q) && (a != was || b != will) {
@@ -78,16 +78,4 @@ func (p portPrefix) contains(q portPrefix) bool {
 // String is as Port's.
 func (p portPrefix) String() string {
 	return Port{Proto: p.proto, First: p.port, Last: p.port | uint16(1<<(16-p.bits)-1)}.String()
-}
-
-// placeOf is the origin of a rule, by its number; empty for none.
-func (c *compiler) placeOf(id uint32) string {
-	for _, o := range c.objects {
-		for _, r := range o.rules {
-			if id != 0 && r.id == id {
-				return r.Origin.String()
-			}
-		}
-	}
-	return ""
 }

@@ -80,8 +80,8 @@ func NewEngine(p Params) (*Engine, error) {
 		p.Log.Warn("peers and rules of policies get new numbers", "error", err)
 	}
 	e.compiler = newCompiler(p.Config, e.peerNumbers, e.ruleNumbers)
-	e.compiler.last = last
-	e.compiler.space.room = [2]int{int(p.Kernel.datapath.Peers.MaxEntries()), int(p.Kernel.datapath.PeerPrefixes.MaxEntries())}
+	e.compiler.resume(last)
+	e.compiler.setRoom(p.Kernel.room())
 	e.Realised, e.Rules, err = newEngineTables(p.DB)
 	return e, err
 }
@@ -98,7 +98,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	if !e.ready(ctx) {
 		return nil
 	}
-	f, err := e.follow()
+	f, err := newFeed(&e.Params, e.compiler, e.audits)
 	if err != nil {
 		return err
 	}
@@ -153,11 +153,11 @@ const idle = time.Hour
 // round tells the compiler what changed and the kernel what follows from it.
 // It returns what to wait for, and for how long at most: not at all while long
 // lists load.
-func (e *Engine) round(f *follower) (wait []<-chan struct{}, after time.Duration) {
+func (e *Engine) round(f *feed) (wait []<-chan struct{}, after time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.DB.ReadTxn()
-	wait = e.learn(f, r)
+	wait = f.learn(r, !e.began)
 	if !e.began {
 		if ok, more := e.initialized(r); !ok {
 			return append(wait, more), idle
@@ -171,7 +171,7 @@ func (e *Engine) round(f *follower) (wait []<-chan struct{}, after time.Duration
 		e.failures++
 		after = retryAfter(e.failures)
 		e.Log.Error("policies are not all in the kernel", "error", err, "again after", after)
-	} else if e.failures = 0; len(e.compiler.space.loads) == 0 {
+	} else if e.failures = 0; !e.compiler.loading() {
 		after, e.last, e.upTo = idle, e.Kernel.now(), e.Policies.Policies.Revision(r)
 	}
 	more, err := e.Kernel.sweep(false)
@@ -193,7 +193,8 @@ func (e *Engine) write(p *plan) error {
 	}
 	err2 := e.Kernel.apply(e.compiler, p)
 	if !e.began {
-		e.began, e.compiler.space.slice = true, loadSlice
+		e.began = true
+		e.compiler.setSlice(loadSlice)
 		e.peerNumbers.ReleaseKept()
 		e.ruleNumbers.ReleaseKept()
 		err2 = errors.Join(err2, e.Kernel.prune(e.compiler), e.Kernel.epochs.Bump(0))
@@ -222,7 +223,7 @@ func (e *Engine) publish(p *plan) error {
 	for t := range p.targets {
 		var err error
 		if t.gone {
-			if e.compiler.targets[t.slot] == nil {
+			if e.compiler.target(t.slot) == nil {
 				_, _, err = e.Realised.Delete(txn, &Realised{Slot: t.slot})
 			}
 		} else {
@@ -239,13 +240,13 @@ func (e *Engine) publish(p *plan) error {
 
 func (e *Engine) realised(t *target) *Realised {
 	row := &Realised{Slot: t.slot, Pod: t.name, Attachment: t.attachment, Known: !t.unknown, Audit: t.audit || e.Config.Audit}
-	_, row.Waiting = e.compiler.waiting[t]
+	row.Waiting = e.compiler.isWaiting(t)
 	for dir, of := range t.sets {
 		for _, s := range of {
 			if s == nil {
 				continue
 			}
-			row.Enforced[dir], row.Rules[dir] = true, len(s.place)
+			row.Enforced[dir], row.Rules[dir] = true, s.ruleCount()
 			if s.err != nil {
 				row.Error = fmt.Sprintf("%s: %v", Direction(dir), s.err)
 			}
@@ -287,10 +288,7 @@ func (e *Engine) initialized(r statedb.ReadTxn) (bool, <-chan struct{}) {
 func (e *Engine) SetAudit(slot uint16, on bool) {
 	e.mu.Lock()
 	e.audits[slot] = on
-	if t := e.compiler.targets[slot]; t != nil && t.audit != on {
-		t.audit = on
-		e.compiler.dirty[t.subject] = struct{}{}
-	}
+	e.compiler.setAudit(slot, on)
 	e.mu.Unlock()
 	select {
 	case e.wake <- struct{}{}:
@@ -303,7 +301,7 @@ func (e *Engine) SetAudit(slot uint16, on bool) {
 func (e *Engine) Hold(ep *endpoint.Endpoint) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	t := e.compiler.targets[ep.ID]
+	t := e.compiler.target(ep.ID)
 	if t != nil && t.attachment == ep.Attachment().String() || e.began && !e.compiler.enforcing() {
 		return nil
 	}
@@ -335,4 +333,28 @@ func (e *Engine) WaitPod(ctx context.Context, slot uint16) error {
 			return fmt.Errorf("wait for the policies of endpoint %d: %w", slot, ctx.Err())
 		}
 	}
+}
+
+// View calls f with the compiler, which must be neither changed nor kept.
+func (e *Engine) View(f func(*compiler)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f(e.compiler)
+}
+
+// Shadow creates a compiler of what the tables have now. It has no kernel.
+func (e *Engine) Shadow() (*compiler, error) {
+	peers, _, err1 := ledger.NewNumbers[ledgerKey]("", firstDerived)
+	rules, _, err2 := ledger.NewNumbers[ledgerKey]("", 0)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	c := newCompiler(e.Config, peers, rules)
+	c.roomFrom(e.compiler)
+	f, err := newFeed(&e.Params, c, map[uint16]bool{})
+	if err != nil {
+		return nil, err
+	}
+	f.learn(e.DB.ReadTxn(), true)
+	return c, nil
 }

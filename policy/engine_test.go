@@ -28,6 +28,12 @@ type node struct {
 	known     func()
 }
 
+func newWriter(t testing.TB, sizes map[string]uint32) *Kernel {
+	d := loadMaps(t, sizes)
+	now := time.Unix(1, 0)
+	return NewKernel(d, &bpf.Epochs{Map: d.Epochs}, func() time.Time { return now })
+}
+
 func newNode(t *testing.T, k *Kernel, dir string) *node {
 	t.Helper()
 	n := &node{T: t, db: statedb.New()}
@@ -136,7 +142,7 @@ func (n *node) expect(d *bpf.Datapath, port uint16) {
 // kernel; another engine over the same maps and files goes on with the same
 // numbers, and closes nothing.
 func TestEngine(t *testing.T) {
-	k, _ := kernelFor(t, small())
+	k := newWriter(t, smallMaps())
 	dir := t.TempDir()
 	var rule uint32
 	t.Run("first", func(t *testing.T) {
@@ -184,9 +190,9 @@ func TestEngine(t *testing.T) {
 // also where many became known in one transaction, just before.
 func TestBegins(t *testing.T) {
 	const many = 20_000
-	sizes := small()
+	sizes := smallMaps()
 	sizes["peers"], sizes["peer_classes"] = 1<<16, 1<<16
-	k, _ := kernelFor(t, sizes)
+	k := newWriter(t, sizes)
 	n := newNode(t, k, t.TempDir())
 	n.fill()
 	pods := make([]*cluster.Pod, many)
@@ -206,7 +212,7 @@ func TestBegins(t *testing.T) {
 // A pod that nobody knows is judged as reserved:init, after a while; and who
 // comes into a slot after it is somebody else.
 func TestWaitPod(t *testing.T) {
-	k, _ := kernelFor(t, small())
+	k := newWriter(t, smallMaps())
 	n := newNode(t, k, t.TempDir())
 	n.known()
 	e := &endpoint.Endpoint{ID: 3, ContainerID: "c2", IfName: "eth0", Namespace: "x", Pod: "late", State: endpoint.StateCreating}

@@ -148,7 +148,7 @@ func (c *compiler) resolve(p ServicePeer) (out []behind) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.behind)) {
 		f := c.behind[key]
-		if f.known && (p.Namespace == "" || p.Namespace == f.namespace) && p.Selector.matches(f.labels) {
+		if f.known && (p.Namespace == "" || p.Namespace == f.namespace) && p.Selector.MatchesSet(f.labels) {
 			one(key, f)
 		}
 	}
@@ -166,7 +166,7 @@ func (c *compiler) included(s *addressSource) []netip.Prefix {
 	case s.nodes != nil:
 		var addresses []netip.Addr
 		for _, n := range c.nodes {
-			if s.nodes.matches(n.labels) {
+			if s.nodes.MatchesSet(n.labels) {
 				for _, a := range n.addresses {
 					if s.family < 0 || s.family == familyOf(a) {
 						addresses = append(addresses, a)
@@ -181,7 +181,7 @@ func (c *compiler) included(s *addressSource) []netip.Prefix {
 	include, tidied := s.include, true
 	for name, g := range c.groups {
 		switch {
-		case !(name == s.group || s.groups != nil && (g.unclear && s.deny || s.groups.matches(g.labels))):
+		case !(name == s.group || s.groups != nil && (g.unclear && s.deny || s.groups.MatchesSet(g.labels))):
 		case g.unclear && s.deny:
 			include, tidied = slices.Concat(include, everywhere()), false
 		case len(include) == 0:

@@ -12,27 +12,32 @@ import (
 	"myelin/identity"
 )
 
-// follower reads what changes in all tables that policies depend on.
-type follower struct {
-	policies   *Follower
-	cluster    *cluster.Follower
-	namespaces statedb.ChangeIterator[*cluster.Namespace]
-	identities statedb.ChangeIterator[*identity.Identity]
-	addresses  statedb.ChangeIterator[*identity.Address]
-	endpoints  statedb.ChangeIterator[*endpoint.Endpoint]
+// feed tells a compiler what changes in the tables that policies depend on.
+type feed struct {
+	*Params
+	compiler *compiler
+	audits   map[uint16]bool // slots of endpoints whose denials are only reported
+
+	policies       *Follower
+	clusterChanges *cluster.Follower
+	namespaces     statedb.ChangeIterator[*cluster.Namespace]
+	identities     statedb.ChangeIterator[*identity.Identity]
+	addresses      statedb.ChangeIterator[*identity.Address]
+	endpoints      statedb.ChangeIterator[*endpoint.Endpoint]
 }
 
-func (e *Engine) follow() (*follower, error) {
-	f := &follower{}
+// newFeed begins with all that the tables have. audits is shared with its caller.
+func newFeed(p *Params, c *compiler, audits map[uint16]bool) (*feed, error) {
+	f := &feed{Params: p, compiler: c, audits: audits}
 	var errs [6]error
-	f.policies, errs[0] = e.Policies.Follow(e.DB)
-	f.cluster, errs[1] = e.Cluster.Follow(e.DB)
-	txn := e.DB.WriteTxn(e.Cluster.Namespaces, e.Identities, e.Addresses, e.Endpoints)
+	f.policies, errs[0] = p.Policies.Follow(p.DB)
+	f.clusterChanges, errs[1] = p.Cluster.Follow(p.DB)
+	txn := p.DB.WriteTxn(p.Cluster.Namespaces, p.Identities, p.Addresses, p.Endpoints)
 	defer txn.Commit()
-	f.namespaces, errs[2] = e.Cluster.Namespaces.Changes(txn)
-	f.identities, errs[3] = e.Identities.Changes(txn)
-	f.addresses, errs[4] = e.Addresses.Changes(txn)
-	f.endpoints, errs[5] = e.Endpoints.Changes(txn)
+	f.namespaces, errs[2] = p.Cluster.Namespaces.Changes(txn)
+	f.identities, errs[3] = p.Identities.Changes(txn)
+	f.addresses, errs[4] = p.Addresses.Changes(txn)
+	f.endpoints, errs[5] = p.Endpoints.Changes(txn)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("follow the tables that policies depend on: %w", err)
 	}
@@ -41,8 +46,8 @@ func (e *Engine) follow() (*follower, error) {
 
 // learn tells the compiler what has changed, and returns what to wait for.
 // Identities come before the addresses that have them, and go after them.
-func (e *Engine) learn(f *follower, r statedb.ReadTxn) []<-chan struct{} {
-	c := e.compiler
+func (f *feed) learn(r statedb.ReadTxn, first bool) []<-chan struct{} {
+	c := f.compiler
 	identities, more1 := f.identities.Next(r)
 	addresses, more2 := f.addresses.Next(r)
 	namespaces, more3 := f.namespaces.Next(r)
@@ -52,7 +57,7 @@ func (e *Engine) learn(f *follower, r statedb.ReadTxn) []<-chan struct{} {
 		if ch.Deleted {
 			forgotten = append(forgotten, ch.Object.ID)
 		} else {
-			c.peers.identify(ch.Object.ID, ch.Object.Labels)
+			c.identify(ch.Object.ID, ch.Object.Labels)
 		}
 	}
 	for ch := range addresses {
@@ -63,30 +68,30 @@ func (e *Engine) learn(f *follower, r statedb.ReadTxn) []<-chan struct{} {
 		c.setAddress(ch.Object.Addr, id)
 	}
 	for _, id := range forgotten {
-		c.peers.forget(id)
+		c.forget(id)
 	}
 	objects := f.policies.Next(r)
-	e.learnGroups(objects)
+	f.learnGroups(objects)
 	pods, nodes := map[string]bool{}, map[string]bool{}
-	changes := f.cluster.Next(r)
-	e.learnCluster(changes, r, pods, nodes)
+	changes := f.clusterChanges.Next(r)
+	f.learnCluster(changes, r, pods, nodes)
 	for ch := range namespaces {
-		for p := range cluster.PodsByNamespace(e.Cluster.Pods, r, ch.Object.Name) {
+		for p := range cluster.PodsByNamespace(f.Cluster.Pods, r, ch.Object.Name) {
 			pods[p.Key().String()] = true
 		}
 	}
 	for ch := range endpoints {
-		if e.endpointChanged(ch); !ch.Deleted {
+		if f.endpointChanged(ch); !ch.Deleted {
 			pods[ch.Object.PodName()] = true
 		}
 	}
 	for name := range pods {
-		for ep := range e.Endpoints.List(r, endpoint.ByPod(name)) {
-			e.setEndpoint(ep, r)
+		for ep := range f.Endpoints.List(r, endpoint.ByPod(name)) {
+			f.setEndpoint(ep, r)
 		}
 	}
-	if nodes[e.Node] || !e.began {
-		e.setHost(r)
+	if nodes[f.Node] || first {
+		f.setHost(r)
 	}
 	for ch := range objects.Policies {
 		if ch.Deleted {
@@ -98,12 +103,12 @@ func (e *Engine) learn(f *follower, r statedb.ReadTxn) []<-chan struct{} {
 	return append(append(changes.More[:], objects.More[:]...), more1, more2, more3, more4)
 }
 
-func (e *Engine) learnGroups(objects Changes) {
+func (f *feed) learnGroups(objects Changes) {
 	for ch := range objects.Groups {
 		if ch.Deleted {
-			e.compiler.setGroup(ch.Object.Name, nil)
+			f.compiler.setGroup(ch.Object.Name, nil)
 		} else {
-			e.compiler.setGroup(ch.Object.Name, factsOf(ch.Object))
+			f.compiler.setGroup(ch.Object.Name, factsOf(ch.Object))
 		}
 	}
 }
@@ -113,8 +118,8 @@ func factsOf(g *Group) *groupFacts {
 }
 
 // learnCluster takes changes of the cluster, and notes the pods and nodes.
-func (e *Engine) learnCluster(changes cluster.Changes, r statedb.ReadTxn, pods, nodes map[string]bool) {
-	c := e.compiler
+func (f *feed) learnCluster(changes cluster.Changes, r statedb.ReadTxn, pods, nodes map[string]bool) {
+	c := f.compiler
 	for ch := range changes.Nodes {
 		n := ch.Object
 		nodes[n.Name] = true
@@ -141,74 +146,68 @@ func (e *Engine) learnCluster(changes cluster.Changes, r statedb.ReadTxn, pods, 
 		touched[ch.Object.ServiceKey()] = true
 	}
 	for key := range touched {
-		c.setService(key, e.serviceFacts(key, r))
+		c.setService(key, f.serviceFacts(key, r))
 	}
 }
 
-func (e *Engine) serviceFacts(key cluster.Key, r statedb.ReadTxn) serviceFacts {
-	f := serviceFacts{namespace: key.Namespace, name: key.Name}
-	if s, _, ok := e.Cluster.Services.Get(r, cluster.ServiceByKey(key)); ok {
-		f.known, f.selector, f.labels = true, s.Selector, plainLabels("k8s", s.Labels)
+func (f *feed) serviceFacts(key cluster.Key, r statedb.ReadTxn) serviceFacts {
+	facts := serviceFacts{namespace: key.Namespace, name: key.Name}
+	if s, _, ok := f.Cluster.Services.Get(r, cluster.ServiceByKey(key)); ok {
+		facts.known, facts.selector, facts.labels = true, s.Selector, plainLabels("k8s", s.Labels)
 	}
-	if f.selector != nil {
-		return f
+	if facts.selector != nil {
+		return facts
 	}
-	for slice := range e.Cluster.Slices.List(r, cluster.SlicesByService(key)) {
+	for slice := range f.Cluster.Slices.List(r, cluster.SlicesByService(key)) {
 		for _, ep := range slice.Endpoints {
-			f.addresses = append(f.addresses, ep.Address)
+			facts.addresses = append(facts.addresses, ep.Address)
 		}
 	}
-	return f
+	return facts
 }
 
 // endpointChanged forgets endpoints that are gone.
-func (e *Engine) endpointChanged(ch statedb.Change[*endpoint.Endpoint]) {
+func (f *feed) endpointChanged(ch statedb.Change[*endpoint.Endpoint]) {
 	ep := ch.Object
-	t := e.compiler.targets[ep.ID]
+	t := f.compiler.target(ep.ID)
 	if (ch.Deleted || ep.Deleting()) && t != nil && t.attachment == ep.Attachment().String() {
-		e.compiler.removeTarget(ep.ID)
+		f.compiler.removeTarget(ep.ID)
 	}
 }
 
 // setEndpoint tells the compiler what an endpoint is now.
-func (e *Engine) setEndpoint(ep *endpoint.Endpoint, r statedb.ReadTxn) {
+func (f *feed) setEndpoint(ep *endpoint.Endpoint, r statedb.ReadTxn) {
 	if ep.Deleting() {
 		return
 	}
 	labels := []string{"reserved:init"}
 	var ports []binding
-	pod, _, known := e.Cluster.Pods.Get(r, cluster.PodByKey(ep.Namespace, ep.Pod))
+	pod, _, known := f.Cluster.Pods.Get(r, cluster.PodByKey(ep.Namespace, ep.Pod))
 	if known = known && ep.Pod != ""; known {
-		ns, _, _ := e.Cluster.Namespaces.Get(r, cluster.NamespaceByName(ep.Namespace))
-		labels, ports = identity.Labels(pod, ns, e.ClusterName), bindingsOf(pod.Ports)
+		ns, _, _ := f.Cluster.Namespaces.Get(r, cluster.NamespaceByName(ep.Namespace))
+		labels, ports = identity.Labels(pod, ns, f.ClusterName), bindingsOf(pod.Ports)
 	}
-	c := e.compiler
-	if old := c.targets[ep.ID]; old != nil && old.attachment != ep.Attachment().String() {
+	c := f.compiler
+	if old := c.target(ep.ID); old != nil && old.attachment != ep.Attachment().String() {
 		c.removeTarget(ep.ID)
-		delete(e.audits, ep.ID)
+		delete(f.audits, ep.ID)
 	}
-	c.setTarget(ep.ID, labels, ports, false, e.audits[ep.ID])
-	t := c.targets[ep.ID]
-	unknown := !known && ep.Pod != ""
-	if t.unknown != unknown || t.attachment == "" {
-		c.dirty[t.subject] = struct{}{}
-	}
-	t.name, t.attachment, t.unknown = ep.PodName(), ep.Attachment().String(), unknown
+	c.setTarget(ep.ID, labels, ports, false, f.audits[ep.ID])
+	c.nameTarget(ep.ID, ep.PodName(), ep.Attachment().String(), !known && ep.Pod != "")
 }
 
 // setHost tells the compiler what labels this node has.
-func (e *Engine) setHost(r statedb.ReadTxn) {
-	if !e.Config.Host {
+func (f *feed) setHost(r statedb.ReadTxn) {
+	if !f.Config.Host {
 		return
 	}
 	labels := []string{"reserved:host"}
-	if n, _, ok := e.Cluster.Nodes.Get(r, cluster.NodeByName(e.Node)); ok {
+	if n, _, ok := f.Cluster.Nodes.Get(r, cluster.NodeByName(f.Node)); ok {
 		for k, v := range n.Labels {
 			labels = append(labels, "k8s:"+k+"="+v)
 		}
 	}
 	slices.Sort(labels)
-	e.compiler.setTarget(endpoint.HostID, labels, nil, true, e.audits[endpoint.HostID])
-	t := e.compiler.targets[endpoint.HostID]
-	t.name = "host"
+	f.compiler.setTarget(endpoint.HostID, labels, nil, true, f.audits[endpoint.HostID])
+	f.compiler.target(endpoint.HostID).name = "host"
 }

@@ -74,6 +74,11 @@ func (k *Kernel) adopt() (last, lastPeer uint32, err error) {
 	return k.closed, lastPeer, errors.Join(k.putRows(k.closed, nothing()), k.epochs.Move())
 }
 
+// room is how many single addresses, and how many prefixes, the maps hold.
+func (k *Kernel) room() (addresses, prefixes int) {
+	return int(k.datapath.Peers.MaxEntries()), int(k.datapath.PeerPrefixes.MaxEntries())
+}
+
 // apply makes the kernel what a plan says. What can't be is noted in the
 // compiler, whose next plan has it again; the error says so.
 func (k *Kernel) apply(c *compiler, p *plan) error {
@@ -109,7 +114,7 @@ func (k *Kernel) apply(c *compiler, p *plan) error {
 	for t := range p.targets {
 		if err := k.putTarget(c, t); err != nil {
 			errs = append(errs, err)
-			c.dirty[t.subject] = struct{}{}
+			c.retry(t)
 		}
 	}
 	k.retire(p)
@@ -170,7 +175,7 @@ func (k *Kernel) putAddition(a addition) error {
 // putTarget lets an endpoint have its sets, all at once. Flows that were
 // decided before are decided again.
 func (k *Kernel) putTarget(c *compiler, t *target) error {
-	if t.gone && c.targets[t.slot] != nil {
+	if t.gone && c.target(t.slot) != nil {
 		return nil // somebody else has the slot by now
 	}
 	want, some := k.targetRow(c, t)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"myelin/bpf"
-	"myelin/bpf/bpftest"
 )
 
 // clock is moved by tests.
@@ -19,119 +18,42 @@ type clock struct{ time.Time }
 
 func (c *clock) now() time.Time { return c.Time }
 
-// small are maps that are read at a glance.
-func small() map[string]uint32 {
-	return map[string]uint32{"peers": 256, "peer_prefixes": 256, "peer_classes": 8192, "verdicts": 16384, "policies": 256}
-}
-
 func kernelFor(t testing.TB, sizes map[string]uint32) (*Kernel, *clock) {
-	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Policy: 1, HostPolicy: 1}, sizes)
+	d := loadMaps(t, sizes)
 	c := &clock{time.Unix(1, 0)}
 	return NewKernel(d, &bpf.Epochs{Map: d.Epochs}, c.now), c
 }
 
 // compilerOver makes a compiler that goes on with what maps have.
-func (w *scene) compilerOver(k *Kernel) *compiler {
+func compilerOver(w *scene, k *Kernel) *compiler {
 	w.t.Helper()
 	last, lastPeer, err := k.adopt()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	c := w.newCompiler(lastPeer)
-	c.last = last
+	c.resume(last)
 	return c
-}
-
-// ask is what the datapath does, with the maps alone.
-func ask(t testing.TB, d *bpf.Datapath, slot uint16, dir Direction, peer netip.Addr, proto uint8, port uint16) row {
-	t.Helper()
-	var policy bpf.DatapathEndpointPolicy
-	if found, err := lookupRow(d.Policies, uint32(slot), &policy); err != nil || !found {
-		return row{ruling: allowed}
-	}
-	class, lengths := policy.Set[dir][familyOf(peer)], policy.Lengths[dir][familyOf(peer)]
-	if class == 0 {
-		return row{ruling: allowed}
-	}
-	id := worldOf(peer)
-	if found, _ := lookupRow(d.Peers, bpf.Addr(peer), &id); !found {
-		lookupRow(d.PeerPrefixes, bpf.Prefix(netip.PrefixFrom(peer, peer.BitLen())), &id)
-	}
-	var of bpf.DatapathPeerClass
-	if found, _ := lookupRow(d.PeerClasses, bpf.DatapathPeerClassKey{Set: class, Identity: id}, &of); found {
-		class, lengths = of.Class, of.Lengths
-	}
-	var v bpf.DatapathVerdict
-	for bits := 16; bits >= 0; bits-- {
-		p := portPrefix{port & (^uint16(0) << (16 - bits)), proto, uint8(bits)}
-		if bits == 0 {
-			p.port = 0
-		}
-		if lengths&(1<<bits) == 0 || lengths&absent(proto) != 0 {
-			continue
-		}
-		if found, _ := lookupRow(d.Verdicts, verdictKey(class, p), &v); found {
-			return row{p, ruling(v.Action), v.Rule}
-		}
-	}
-	if found, _ := lookupRow(d.Verdicts, verdictKey(class, portPrefix{}), &v); !found || lengths&(1<<17) == 0 {
-		t.Fatalf("class %d has no row for all protocols", class)
-	}
-	return row{portPrefix{}, ruling(v.Action), v.Rule}
-}
-
-// checkMaps compares the maps with the naive walk.
-func (w *scene) checkMaps(d *bpf.Datapath, r *rand.Rand, what string) {
-	w.t.Helper()
-	for _, of := range w.things {
-		for _, peer := range w.things {
-			for _, a := range peer.addrs {
-				dir, proto, port := Direction(r.IntN(2)), pick(r, protos()), pick(r, somePorts())
-				if of.slot == 0 {
-					continue
-				}
-				want, why := w.naive(of, dir, peer, a, proto, port)
-				if got := ask(w.t, d, of.slot, dir, a, proto, port); got.ruling != want {
-					w.t.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.name, dir, peer.name, a, proto, port, got.ruling, got.rule, want, why)
-				}
-			}
-		}
-	}
-}
-
-// counts are how many rows maps have.
-func counts(t testing.TB, d *bpf.Datapath) (out [5]int) {
-	t.Helper()
-	err := errors.Join(
-		bpf.Each(d.Policies, func(*uint32, *bpf.DatapathEndpointPolicy) bool { out[0]++; return true }),
-		bpf.Each(d.Peers, func(*bpf.DatapathAddr, *uint32) bool { out[1]++; return true }),
-		bpf.Each(d.PeerPrefixes, func(*bpf.DatapathPrefixKey, *uint32) bool { out[2]++; return true }),
-		bpf.Each(d.PeerClasses, func(*bpf.DatapathPeerClassKey, *bpf.DatapathPeerClass) bool { out[3]++; return true }),
-		bpf.Each(d.Verdicts, func(*bpf.DatapathVerdictKey, *bpf.DatapathVerdict) bool { out[4]++; return true }),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // desired are how many rows maps should have.
 func desired(c *compiler, k *Kernel) (out [5]int) {
-	for _, t := range c.targets {
+	for _, t := range c.inOrder() {
 		if _, some := k.targetRow(c, t); some {
 			out[0]++
 		}
 	}
-	out[1] = c.space.owned.Size()
-	for p, cell := range c.space.cells.All() {
-		if cell.number != noNumber {
-			out[1+boolIndex(!p.IsSingleIP())]++
+	for p := range c.addresses() {
+		if p.IsSingleIP() {
+			out[1]++
+		} else {
+			out[2]++
 		}
 	}
 	out[4] = 1 // of the set that allows nothing
-	for _, s := range c.sets {
+	for s := range c.allSets() {
 		out[3] += len(s.peers)
-		for _, class := range s.byRows {
+		for class := range s.classesOf() {
 			out[4] += len(class.rows)
 		}
 	}
@@ -157,11 +79,11 @@ func (k *Kernel) mustMove(t *testing.T, c *compiler) {
 // The maps say what a walk over all rules says, after each of many changes; what
 // is over leaves no row; and so it is with another agent over the same maps.
 func TestKernelRandom(t *testing.T) {
-	k, now := kernelFor(t, small())
+	k, now := kernelFor(t, smallMaps())
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		w := randomScene(t, r)
-		c := w.compilerOver(k)
+		c := compilerOver(w, k)
 		if err := errors.Join(k.apply(c, c.flush()), k.prune(c)); err != nil {
 			t.Fatal(err)
 		}
@@ -189,10 +111,10 @@ func TestKernelRandom(t *testing.T) {
 
 // Whatever write fails, somebody is told, and the next round mends it.
 func TestInterrupted(t *testing.T) {
-	k, _ := kernelFor(t, small())
+	k, _ := kernelFor(t, smallMaps())
 	r := rand.New(rand.NewPCG(5, 5))
 	w := randomScene(t, r)
-	c := w.compilerOver(k)
+	c := compilerOver(w, k)
 	if err := k.apply(c, c.flush()); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +146,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 // sample is all verdicts that a test looks at again and again.
-func (w *scene) sample(verdict func(of, peer *thing, a netip.Addr, dir Direction) ruling) (out []ruling) {
+func sample(w *scene, verdict func(of, peer *thing, a netip.Addr, dir Direction) ruling) (out []ruling) {
 	for _, of := range w.things {
 		for _, peer := range w.things {
 			for _, a := range peer.addrs {
@@ -246,14 +168,14 @@ func TestAtomic(t *testing.T) {
 }
 
 func testAtomic(t *testing.T, slice int) {
-	k, now := kernelFor(t, small())
+	k, now := kernelFor(t, smallMaps())
 	r := rand.New(rand.NewPCG(7, 7))
 	w := randomScene(t, r)
-	c := w.compilerOver(k)
+	c := compilerOver(w, k)
 	if err := k.apply(c, c.flush()); err != nil {
 		t.Fatal(err)
 	}
-	c.space.slice = slice
+	c.setSlice(slice)
 	naive := func(of, peer *thing, a netip.Addr, dir Direction) ruling {
 		v, _ := w.naive(of, dir, peer, a, ProtoTCP, 80)
 		return v
@@ -263,23 +185,25 @@ func testAtomic(t *testing.T, slice int) {
 	}
 	changes := 0
 	for step := range 60 {
-		before, things := w.sample(naive), fmt.Sprint(w.things)
+		before, things := sample(w, naive), fmt.Sprint(w.things)
 		w.randomize(c, r, step)
-		after := w.sample(naive)
+		after := sample(w, naive)
 		check := func(op string) error {
 			if fmt.Sprint(w.things) != things {
 				return nil // another pod, with another name
 			}
-			for i, got := range w.sample(kernel) {
+			for i, got := range sample(w, kernel) {
 				if got != before[i] && got != after[i] {
 					t.Errorf("step %d, at %s: verdict %d is %s, was %s and will be %s", step, op, i, got, before[i], after[i])
 				}
-				changes += boolIndex(before[i] != after[i])
+				if before[i] != after[i] {
+					changes++
+				}
 			}
 			return nil
 		}
 		k.before = check
-		for n := 0; n < 2 || len(c.space.loads) > 0; n++ {
+		for n := 0; n < 2 || c.loading(); n++ {
 			if err := k.apply(c, c.flush()); err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +231,7 @@ func TestFull(t *testing.T) {
 }
 
 func testFull(t *testing.T, full string, sizes map[string]uint32, open bool) {
-	all := small()
+	all := smallMaps()
 	maps.Copy(all, sizes)
 	k, now := kernelFor(t, all)
 	w := newScene(t)
@@ -316,7 +240,7 @@ func testFull(t *testing.T, full string, sizes map[string]uint32, open bool) {
 		{name: "a", labels: []string{"k8s:app=a"}, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, id: 70000, slot: 2},
 		{name: "b", labels: []string{"k8s:app=b"}, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, id: 70001, slot: 3},
 	}
-	c := w.compilerOver(k)
+	c := compilerOver(w, k)
 	few, many := fullSpecs("a", 1), fullSpecs("b", 12)
 	c.setPolicy(few[0].Ref, few)
 	if err := k.apply(c, c.flush()); err != nil {
@@ -331,7 +255,7 @@ func testFull(t *testing.T, full string, sizes map[string]uint32, open bool) {
 		now.Time = now.Add(2 * grace)
 		k.sweep(false)
 	}
-	s := c.targets[3].sets[Egress][0]
+	s := c.target(3).sets[Egress][0]
 	if s.err != nil {
 		text = s.err.Error()
 	}

@@ -15,9 +15,7 @@ import (
 // fails the rules that name it, and is tried again. Rows go before others come:
 // nothing that is in changes goes after it came.
 func (k *Kernel) putAddresses(c *compiler, changes []change) error {
-	if c.space.retried {
-		changes, c.space.retried = latest(changes), false
-	}
+	changes = c.latestChanges(changes)
 	var goneAddrs, addrs []bpf.DatapathAddr
 	var gonePrefixes, prefixes []bpf.DatapathPrefixKey
 	var addrIDs, prefixIDs []uint32
@@ -39,25 +37,11 @@ func (k *Kernel) putAddresses(c *compiler, changes []change) error {
 	err4 := putAll(k, "peer_prefixes", k.datapath.PeerPrefixes, prefixes, prefixIDs)
 	err := errors.Join(err1, err2, err3, err4)
 	if err != nil {
-		c.space.changes, c.space.retried = append(c.space.changes, changes...), true
+		c.retryAddresses(changes)
 		blame(c, err3, addrIDs)
 		blame(c, err4, prefixIDs)
 	}
 	return err
-}
-
-// latest are the changes without those that a later one undoes.
-func latest(changes []change) (out []change) {
-	last := make(map[netip.Prefix]int, len(changes))
-	for i, ch := range changes {
-		last[ch.prefix] = i
-	}
-	for i, ch := range changes {
-		if last[ch.prefix] == i {
-			out = append(out, ch)
-		}
-	}
-	return out
 }
 
 // blame fails the address sets of rows that were not written.
@@ -66,15 +50,7 @@ func blame(c *compiler, err error, numbers []uint32) {
 	if !errors.As(err, &full) {
 		return
 	}
-	for _, number := range numbers[full.done:] {
-		if d := c.peers.byNumber[number]; d != nil {
-			for _, m := range d.members {
-				c.space.unfit = c.space.unfit || m.err == nil
-				m.err = err
-			}
-		}
-	}
-	c.space.hasten()
+	c.failAddresses(numbers[full.done:], err)
 }
 
 // hits are how many flows a row decided, and when it decided the last one.
@@ -136,7 +112,7 @@ func (k *Kernel) sweep(all bool) (next time.Duration, err error) {
 func (k *Kernel) prune(c *compiler) error {
 	used := map[uint32]bool{k.closed: true}
 	peers := map[bpf.DatapathPeerClassKey]bool{}
-	for _, s := range c.sets {
+	for s := range c.allSets() {
 		for _, class := range s.byRows {
 			used[class.number] = true
 		}
@@ -154,26 +130,17 @@ func (k *Kernel) prune(c *compiler) error {
 	}
 	return errors.Join(
 		pruneMap(k, "policies", k.datapath.Policies, func(slot uint32, _ *bpf.DatapathEndpointPolicy) bool {
-			return slot < 1<<16 && c.targets[uint16(slot)] != nil
+			return slot < 1<<16 && c.target(uint16(slot)) != nil
 		}),
 		pruneMap(k, "peers", k.datapath.Peers, func(a bpf.DatapathAddr, number *uint32) bool {
-			return c.space.has(netip.PrefixFrom(a.Netip(), a.Netip().BitLen()), *number)
+			return c.hasAddress(netip.PrefixFrom(a.Netip(), a.Netip().BitLen()), *number)
 		}),
 		pruneMap(k, "peer_prefixes", k.datapath.PeerPrefixes, func(key bpf.DatapathPrefixKey, number *uint32) bool {
-			return c.space.has(key.Netip(), *number)
+			return c.hasAddress(key.Netip(), *number)
 		}),
 		pruneMap(k, "peer_classes", k.datapath.PeerClasses, func(key bpf.DatapathPeerClassKey, _ *bpf.DatapathPeerClass) bool { return peers[key] }),
 		pruneMap(k, "verdicts", k.datapath.Verdicts, func(key bpf.DatapathVerdictKey, _ *bpf.DatapathVerdict) bool { return used[key.Class] }),
 	)
-}
-
-// has reports whether an address or a prefix is to have a row with a number.
-func (s *space) has(p netip.Prefix, number uint32) bool {
-	if o, ok := s.owned.Get(p); ok {
-		return o.number == number
-	}
-	c, ok := s.cells.Get(p)
-	return ok && c.number == number
 }
 
 // pruneMap deletes the rows that are not to be kept.

@@ -39,9 +39,9 @@ func (s labelSet) texts() []string {
 }
 
 // Matches reports whether labels, each "source:key=value", meet all requirements.
-func (s Selector) Matches(labels []string) bool { return s.matches(parseLabels(labels)) }
+func (s Selector) Matches(labels []string) bool { return s.MatchesSet(parseLabels(labels)) }
 
-func (s Selector) matches(set labelSet) bool {
+func (s Selector) MatchesSet(set labelSet) bool {
 	for i := range s {
 		if !s[i].met(set) {
 			return false

@@ -2,8 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 )
 
 // Line is a row of the kernel as people read it.
@@ -31,14 +29,18 @@ type Line struct {
 
 // Lines are the rows that an endpoint has in the kernel. It is an error if
 // there is no such endpoint.
-func (e *Engine) Lines(slot uint16) ([]Line, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	t := e.compiler.targets[slot]
-	if t == nil {
-		return nil, fmt.Errorf("endpoint %d has no policies: there is none", slot)
-	}
-	var out []Line
+func (x *Explainer) Lines(slot uint16) (out []Line, err error) {
+	x.engine.View(func(c *compiler) {
+		if t := c.target(slot); t != nil {
+			out = x.linesOf(t)
+		} else {
+			err = fmt.Errorf("endpoint %d has no policies: there is none", slot)
+		}
+	})
+	return out, err
+}
+
+func (x *Explainer) linesOf(t *target) (out []Line) {
 	for dir, of := range t.sets {
 		for family, s := range of {
 			if s == nil || s.number == 0 || family == 1 && of[0] == s {
@@ -48,41 +50,22 @@ func (e *Engine) Lines(slot uint16) ([]Line, error) {
 			if of[0] == of[1] {
 				name = ""
 			}
-			out = e.lines(out, Line{Direction: Direction(dir), Family: name}, s.rest)
-			for _, d := range s.inOrder() {
-				out = e.lines(out, Line{Direction: Direction(dir), Family: name, Identity: d.number, Labels: d.describe()}, s.peers[d])
+			out = x.lines(out, Line{Direction: Direction(dir), Family: name}, s.rest)
+			for _, d := range s.peersInOrder() {
+				out = x.lines(out, Line{Direction: Direction(dir), Family: name, Identity: d.number, Labels: d.describe()}, s.peers[d])
 			}
 		}
 	}
-	return out, nil
+	return out
 }
 
-func (e *Engine) lines(out []Line, like Line, c *class) []Line {
+func (x *Explainer) lines(out []Line, like Line, c *class) []Line {
 	for _, r := range c.rows {
 		l := like
 		l.Proto, l.First, l.Last = r.proto, r.port, r.port|uint16(1<<(16-r.bits)-1)
 		l.Action, l.Rule = r.ruling.String(), r.rule
-		l.Hits, l.LastTick = e.Kernel.hits(c.number, r.portPrefix)
+		l.Hits, l.LastTick = x.engine.Kernel.hits(c.number, r.portPrefix)
 		out = append(out, l)
-	}
-	return out
-}
-
-// inOrder are the peers of a set that have rows, by number.
-func (s *set) inOrder() []*peerID {
-	out := make([]*peerID, 0, len(s.peers))
-	for d := range s.peers {
-		out = append(out, d)
-	}
-	slices.SortFunc(out, func(a, b *peerID) int { return int(int64(a.number) - int64(b.number)) })
-	return out
-}
-
-// describe is who a peer is, as text.
-func (d *peerID) describe() (out []string) {
-	out = d.base.labels.texts()
-	for _, m := range d.members {
-		out = append(out, "in "+strings.TrimSpace(m.source.key))
 	}
 	return out
 }

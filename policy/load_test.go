@@ -12,13 +12,6 @@ import (
 	"myelin/endpoint"
 )
 
-// flushAll goes on until all lists are known.
-func (c *compiler) flushAll() {
-	for c.flush(); len(c.space.loads) > 0; {
-		c.flush()
-	}
-}
-
 // add does what a CNI ADD does, and returns how long the policies took.
 func (n *node) add(slot uint16, app string) time.Duration {
 	n.Helper()
@@ -47,7 +40,7 @@ func denies(t testing.TB, d *bpf.Datapath, slot uint16, p netip.Prefix) bool {
 // A list of a million loads beside everything else: an ADD of a pod that it
 // isn't for doesn't wait for it, and one that it is for is never without it.
 func TestListLoads(t *testing.T) {
-	k, _ := kernelFor(t, map[string]uint32{"peers": 1 << 21, "peer_prefixes": 1 << 20, "peer_classes": 1 << 16, "verdicts": 1 << 16, "policies": 65536})
+	k := newWriter(t, map[string]uint32{"peers": 1 << 21, "peer_prefixes": 1 << 20, "peer_classes": 1 << 16, "verdicts": 1 << 16, "policies": 65536})
 	k.now = time.Now
 	n := newNode(t, k, t.TempDir())
 	n.fill()

@@ -39,7 +39,7 @@ type program struct {
 }
 
 func newProgram(t testing.TB, k *policy.Kernel) *program {
-	d := k.Datapath()
+	d := policy.DatapathOf(k)
 	p := &program{TB: t, Datapath: d, epochs: &bpf.Epochs{Map: d.Epochs}}
 	p.last = p.counted()
 	return p

@@ -158,7 +158,7 @@ func (r *rejections) try(m policytest.Mutation) {
 	r.each(func(p reference.Probe, dir policy.Direction, slot uint16, peer netip.Addr) {
 		want := r.want[i]
 		i++
-		allows, known := policy.Ask(r.agent.TB, r.kernel, slot, dir, peer, p.Proto, p.Port)
+		allows, known := policy.Ask(r.agent.TB, policy.DatapathOf(r.kernel), slot, dir, peer, p.Proto, p.Port)
 		if allows && known && !want && !r.unselected(o, slot) {
 			r.Errorf("%s: %s of %+v is allowed", m.Name, dir, p)
 		}

@@ -2,82 +2,14 @@ package policy
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
 
-	"myelin/cluster"
 	"myelin/identity"
 )
-
-// Sizes of the largest cluster that is promised.
-const (
-	manyPolicies   = 10_000
-	manyIdentities = 50_000
-	manyPrefixes   = 1_000_000
-	manyEndpoints  = 200
-)
-
-func manyLabels(i int) []string {
-	namespace := fmt.Sprint("ns", i%500)
-	return []string{
-		fmt.Sprint("k8s:app=app", i/500), "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=" + namespace,
-		"k8s:io.cilium.k8s.namespace.labels.team=team" + fmt.Sprint(i%20), "k8s:io.kubernetes.pod.namespace=" + namespace,
-		"k8s:pod-template-hash=" + fmt.Sprint(i), "k8s:tier=web", "k8s:version=v1",
-	}
-}
-
-func manyAddress(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-}
-
-func oneOf(key, value string) Selector {
-	return Selector{{Source: "k8s", Key: key, Op: In, Values: []string{value}}}
-}
-
-// manySpec is policy i: everybody of an app in a namespace is reached from
-// another app there, at one port.
-func manySpec(i int, port uint16) Spec {
-	ref := Ref{Kind: "NetworkPolicy", Key: cluster.Key{Namespace: fmt.Sprint("ns", i%500), Name: fmt.Sprint("p", i)}}
-	in := oneOf(identity.NamespaceKey, ref.Namespace)
-	from := slices.Concat(oneOf("app", fmt.Sprint("app", i/500%100)), in)
-	return Spec{Ref: ref, Subject: slices.Concat(oneOf("app", fmt.Sprint("app", i/500%7)), in), Tier: TierDefault, Isolates: [2]bool{true, false}, Rules: []Rule{{
-		Origin: Origin{Ref: ref, Path: "spec.ingress[0]"}, Action: Allow, Peers: []Peer{{Endpoints: &from}}, Ports: []Port{{Proto: ProtoTCP, First: port, Last: port}},
-	}}}
-}
-
-// onOne is policy i of those that are all on one endpoint.
-func onOne(i int, port uint16) Spec {
-	s := manySpec(i, port)
-	s.Subject = slices.Concat(oneOf("app", "app0"), oneOf(identity.NamespaceKey, "ns0"))
-	return s
-}
-
-func listSpec(list []netip.Prefix) Spec {
-	ref := Ref{Kind: "CiliumNetworkPolicy", Key: cluster.Key{Namespace: "ns1", Name: "list"}}
-	return Spec{Ref: ref, Subject: slices.Concat(oneOf("app", "app0"), oneOf(identity.NamespaceKey, "ns1")), Tier: TierDefault, Rules: []Rule{{
-		Origin: Origin{Ref: ref, Path: "spec.egressDeny[0]"}, Direction: Egress, Action: Deny, Peers: []Peer{{Prefixes: &Prefixes{Include: list}}},
-	}}}
-}
-
-// manyList is single addresses, and 1 % prefixes.
-func manyList(n int) []netip.Prefix {
-	r := rand.New(rand.NewPCG(1, 1))
-	out := make([]netip.Prefix, n)
-	for i := range out {
-		v := r.Uint32() | 0x80000000
-		a := netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
-		bits := 32
-		if i%100 == 0 {
-			bits = 20 + r.IntN(8)
-		}
-		out[i] = netip.PrefixFrom(a, bits).Masked()
-	}
-	return tidy(out)
-}
 
 // heap is how many bytes are in use.
 func heap() uint64 {
@@ -91,7 +23,7 @@ func heap() uint64 {
 func load(c *compiler) {
 	c.setNode("n1", &nodeFacts{podCIDRs: prefixes("10.0.0.0/8")})
 	for i := range manyIdentities {
-		c.peers.identify(identity.First+uint32(i), manyLabels(i))
+		c.identify(identity.First+uint32(i), manyLabels(i))
 		c.setAddress(manyAddress(i), identity.First+uint32(i))
 	}
 	for i := range manyEndpoints {
@@ -136,13 +68,14 @@ func BenchmarkScale(b *testing.B) {
 	for _, real := range []bool{false, true} {
 		b.Run(fmt.Sprintf("maps=%t", real), func(b *testing.B) {
 			for range b.N {
-				s := &scale{B: b, c: newCompiler(Config{}, numbersFor(b, firstDerived-1), numbersFor(b, 0))}
+				s := &scale{B: b, c: newCompiler(Config{}, newNumbers(b, firstDerived-1), newNumbers(b, 0))}
 				if real {
 					s.k, _ = kernelFor(b, map[string]uint32{"peers": 1 << 21, "peer_prefixes": 1 << 20, "peer_classes": 1 << 20, "verdicts": 1 << 20, "policies": 65536})
-					var err error
-					if s.c.last, _, err = s.k.adopt(); err != nil {
+					last, _, err := s.k.adopt()
+					if err != nil {
 						b.Fatal(err)
 					}
+					s.c.resume(last)
 				}
 				s.run()
 			}
@@ -165,14 +98,14 @@ func (s *scale) run() {
 	})
 	fmt.Printf("%d policies: %d bytes each\n", manyPolicies, (heap()-before)/manyPolicies)
 	s.report("pod-comes", 50, func(i int) {
-		s.c.peers.identify(200_000+uint32(i), manyLabels(manyIdentities+i))
+		s.c.identify(200_000+uint32(i), manyLabels(manyIdentities+i))
 		s.c.setAddress(manyAddress(manyIdentities+i), 200_000+uint32(i))
 	})
 	s.report("pod-comes-here", 50, func(i int) { s.c.setTarget(uint16(1000+i), manyLabels(i), nil, false, false) })
 	s.report("policy-changes", 50, func(i int) { s.c.setPolicy(manySpec(i, 80).Ref, []Spec{manySpec(i, uint16(1000+i))}) })
 	s.report("namespace-changes", 20, func(i int) {
 		for j := i; j < manyIdentities; j += 500 {
-			s.c.peers.identify(300_000+uint32(j), append(manyLabels(j), "k8s:io.cilium.k8s.namespace.labels.new=1"))
+			s.c.identify(300_000+uint32(j), append(manyLabels(j), "k8s:io.cilium.k8s.namespace.labels.new=1"))
 			s.c.setAddress(manyAddress(j), 300_000+uint32(j))
 		}
 	})
@@ -191,5 +124,12 @@ func (s *scale) run() {
 	}
 	s.report("list-changes-by-one", 10, func(i int) { s.c.setPolicy(spec.Ref, []Spec{listSpec([][]netip.Prefix{longer, list}[i%2])}) })
 	s.report("list-goes", 1, func(int) { s.c.setPolicy(spec.Ref, nil) })
-	fmt.Printf("left: %d cells, %d lists, %d sets\n", s.c.space.cells.Size(), len(s.c.space.lists), len(s.c.sets))
+	addresses, sets := 0, 0
+	for range s.c.addresses() {
+		addresses++
+	}
+	for range s.c.allSets() {
+		sets++
+	}
+	fmt.Printf("left: %d addresses, %d sets\n", addresses, sets)
 }

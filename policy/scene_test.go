@@ -1,9 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"myelin/cluster"
@@ -34,7 +36,7 @@ type scene struct {
 	services map[cluster.Key]serviceFacts
 }
 
-func numbersFor(t testing.TB, last uint32) *ledger.Numbers[ledgerKey] {
+func newNumbers(t testing.TB, last uint32) *ledger.Numbers[ledgerKey] {
 	n, bad, err := ledger.NewNumbers[ledgerKey]("", last)
 	if err != nil || bad != nil {
 		t.Fatal(err, bad)
@@ -55,7 +57,7 @@ func (w *scene) compiler() *compiler {
 
 // newCompiler makes one that is told all, and has not worked out anything.
 func (w *scene) newCompiler(lastPeer uint32) *compiler {
-	c := newCompiler(w.config, numbersFor(w.t, lastPeer), numbersFor(w.t, 0))
+	c := newCompiler(w.config, newNumbers(w.t, lastPeer), newNumbers(w.t, 0))
 	for name, n := range w.nodes {
 		c.setNode(name, n)
 	}
@@ -79,7 +81,7 @@ func key(name string) cluster.Key { return cluster.Key{Namespace: "x", Name: nam
 // tell tells a compiler of a thing.
 func (w *scene) tell(c *compiler, x *thing) {
 	if x.id >= identity.First || x.id == identity.Host || x.id == identity.RemoteNode {
-		c.peers.identify(x.id, x.labels)
+		c.identify(x.id, x.labels)
 		for _, a := range x.addrs {
 			c.setAddress(a, x.id)
 		}
@@ -102,26 +104,13 @@ func (w *scene) forget(c *compiler, x *thing) {
 		c.removeTarget(x.slot)
 	}
 	if !slices.ContainsFunc(w.things, func(o *thing) bool { return o != x && o.id == x.id }) {
-		c.peers.forget(x.id)
+		c.forget(x.id)
 	}
-}
-
-// judge does what the datapath does.
-func judge(c *compiler, slot uint16, dir Direction, peer netip.Addr, proto uint8, port uint16) row {
-	s := c.targets[slot].sets[dir][familyOf(peer)]
-	if s == nil {
-		return row{ruling: allowed}
-	}
-	class := s.rest
-	if d := c.peers.byNumber[c.space.lookup(peer)]; d != nil && s.peers[d] != nil {
-		class = s.peers[d]
-	}
-	return lookup(class.rows, proto, port)
 }
 
 // naive says what holds by looking at every rule of every object.
 func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto uint8, port uint16) (ruling, string) {
-	var rules []*rule
+	var rules []matching
 	isolated, some := false, false
 	required := w.required(of)
 	for _, specs := range w.policies {
@@ -141,7 +130,7 @@ func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto
 					dest = of
 				}
 				if w.peerMatches(&s.Rules[j], s.Tier, required, peer, a) && portMatches(&s.Rules[j], dest, proto, port) {
-					rules = append(rules, &rule{Rule: &s.Rules[j], spec: s, place: i<<16 | j, name: s.Ref.Key.String() + " " + s.Ref.Kind})
+					rules = append(rules, matching{&s.Rules[j], s, i<<16 | j, s.Ref.Key.String() + " " + s.Ref.Kind})
 				}
 			}
 		}
@@ -150,7 +139,7 @@ func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto
 	if w.config.Mode == ModeNever || !isolated && !some {
 		return allowed, ""
 	}
-	arrange(rules)
+	slices.SortFunc(rules, matching.compare)
 	tier := func(of Tier) (ruling, string, bool) {
 		for _, r := range rules {
 			if r.spec.Tier == of {
@@ -175,6 +164,23 @@ func (w *scene) naive(of *thing, dir Direction, peer *thing, a netip.Addr, proto
 		return v, why
 	}
 	return allowed, ""
+}
+
+// matching is a rule that matches a flow.
+type matching struct {
+	*Rule
+	spec  *Spec
+	place int
+	name  string
+}
+
+// compare puts rules in order of precedence.
+func (m matching) compare(o matching) int {
+	within := cmp.Compare(m.spec.Priority, o.spec.Priority)
+	if m.spec.Tier == TierDefault {
+		within = cmp.Compare(m.Action, o.Action)
+	}
+	return cmp.Or(cmp.Compare(m.spec.Tier, o.spec.Tier), within, strings.Compare(m.name, o.name), cmp.Compare(m.place, o.place))
 }
 
 // labelsOf are a thing's, as rules see them.
@@ -228,7 +234,7 @@ func (w *scene) peerMatches(r *Rule, tier Tier, required [2][2][]Selector, x *th
 			return p.Endpoints.Matches(labels)
 		case p.Nodes != nil:
 			n := w.nodes[x.name]
-			return n != nil && slices.Contains(n.addresses, a) && p.Nodes.matches(n.labels)
+			return n != nil && slices.Contains(n.addresses, a) && p.Nodes.MatchesSet(n.labels)
 		case p.Prefixes != nil:
 			return w.prefixesMatch(p.Prefixes, x, a)
 		case p.Service != nil:
@@ -244,7 +250,7 @@ func (w *scene) prefixesMatch(p *Prefixes, x *thing, a netip.Addr) bool {
 		return false
 	}
 	for name, g := range w.groups {
-		if (name == p.Group || p.GroupSelector != nil && p.GroupSelector.matches(g.labels)) && slices.ContainsFunc(g.prefixes, has) {
+		if (name == p.Group || p.GroupSelector != nil && p.GroupSelector.MatchesSet(g.labels)) && slices.ContainsFunc(g.prefixes, has) {
 			return true
 		}
 	}
@@ -256,7 +262,7 @@ func isNode(x *thing) bool { return x.id == identity.Host || x.id == identity.Re
 func (w *scene) serviceMatches(p *ServicePeer, x *thing, a netip.Addr, labels []string) bool {
 	for key, s := range w.services {
 		if p.Selector == nil && (key.Name != p.Name || key.Namespace != p.Namespace) ||
-			p.Selector != nil && (!p.Selector.matches(s.labels) || p.Namespace != "" && p.Namespace != key.Namespace) {
+			p.Selector != nil && (!p.Selector.MatchesSet(s.labels) || p.Namespace != "" && p.Namespace != key.Namespace) {
 			continue
 		}
 		if len(s.selector) == 0 {
@@ -290,8 +296,11 @@ func portMatches(r *Rule, dest *thing, proto uint8, port uint16) bool {
 	})
 }
 
+// explainCheck compares the explanation of a flow with its verdict.
+type explainCheck func(c *compiler, of *thing, dir Direction, peer netip.Addr, proto uint8, port uint16, want row, what string)
+
 // check compares a compiler with the naive walk, for all endpoints and peers.
-func (w *scene) check(c *compiler, r *rand.Rand, what string) {
+func (w *scene) check(c *compiler, r *rand.Rand, what string, explained explainCheck) {
 	w.t.Helper()
 	for _, of := range w.things {
 		if of.slot == 0 {
@@ -302,39 +311,17 @@ func (w *scene) check(c *compiler, r *rand.Rand, what string) {
 				for range 3 {
 					dir, proto, port := Direction(r.IntN(2)), pick(r, protos()), pick(r, somePorts())
 					want, why := w.naive(of, dir, peer, a, proto, port)
-					got := judge(c, of.slot, dir, a, proto, port)
+					got := c.lookup(of.slot, dir, a, proto, port)
 					if got.ruling != want {
 						w.t.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.name, dir, peer.name, a, proto, port, got.ruling, got.rule, want, why)
 					}
 					if r.IntN(4) > 0 {
 						continue
 					}
-					w.checkExplained(c, of, dir, a, proto, port, got, what)
+					explained(c, of, dir, a, proto, port, got, what)
 				}
 			}
 		}
-	}
-}
-
-// checkExplained compares the explanation with the verdict.
-func (w *scene) checkExplained(c *compiler, of *thing, dir Direction, peer netip.Addr, proto uint8, port uint16, want row, what string) {
-	w.t.Helper()
-	own := of.addrs[familyOf(peer)]
-	q := Question{Src: Who{Addr: peer}, Dst: Who{Addr: own, Labels: of.labels}, Proto: proto, Port: port}
-	if dir == Egress {
-		q.Src, q.Dst = q.Dst, q.Src
-	}
-	a, err := c.explain(q)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	f := [2]Finding{a.Ingress, a.Egress}[dir]
-	var rule uint32
-	if f.Rule != nil {
-		rule = f.Rule.ID
-	}
-	if f.Action != want.ruling.String() || rule != want.rule {
-		w.t.Fatalf("%s: %s %s %s %d/%d: explained as %s by rule %d, and is %s by %d", what, of.name, dir, peer, proto, port, f.Action, rule, want.ruling, want.rule)
 	}
 }
 

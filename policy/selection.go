@@ -55,7 +55,7 @@ func (s *selectors[U, T]) add(t *labeled[U, T]) {
 
 func (s *selectors[U, T]) match(candidates map[*selection[U, T]]struct{}, t *labeled[U, T]) {
 	for c := range candidates {
-		if _, has := c.things[t]; !has && c.selector.matches(t.labels) {
+		if _, has := c.things[t]; !has && c.selector.MatchesSet(t.labels) {
 			c.take(t)
 		}
 	}
@@ -161,7 +161,7 @@ func (s *selectors[U, T]) fill(c *selection[U, T]) {
 	}
 	if best == nil {
 		for t := range s.things {
-			if c.selector.matches(t.labels) {
+			if c.selector.MatchesSet(t.labels) {
 				c.take(t)
 			}
 		}
@@ -169,7 +169,7 @@ func (s *selectors[U, T]) fill(c *selection[U, T]) {
 	}
 	for _, v := range best.Values {
 		for _, t := range s.having[keyValue{best.Key, v}] {
-			if _, has := c.things[t]; !has && c.selector.matches(t.labels) {
+			if _, has := c.things[t]; !has && c.selector.MatchesSet(t.labels) {
 				c.take(t)
 			}
 		}

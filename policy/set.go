@@ -40,6 +40,9 @@ type set struct {
 	err   error // why it isn't in the kernel
 }
 
+// ruleCount is how many rules the set has.
+func (s *set) ruleCount() int { return len(s.place) }
+
 // lengthsOf says which lengths of ports there are, and what protocols there are no rows of, as the datapath wants it.
 func lengthsOf(rows []row) uint32 {
 	var lengths, present uint32

@@ -40,11 +40,12 @@ type usedRow struct {
 }
 
 // Uses says of each rule whether it decides anything here, sorted by number.
-func (e *Engine) Uses() []*Use {
-	uses, rows := e.used()
+func (x *Explainer) Uses() (uses []*Use) {
+	var rows map[uint32][]usedRow
+	x.engine.View(func(c *compiler) { uses, rows = used(c) })
 	for _, u := range uses {
 		for _, r := range rows[u.ID] { // of the kernel: not under the lock
-			hits, last := e.Kernel.hits(r.class, r.portPrefix)
+			hits, last := x.engine.Kernel.hits(r.class, r.portPrefix)
 			u.Hits, u.LastTick = u.Hits+hits, max(u.LastTick, last)
 		}
 		if u.State == UseNeverHit && u.Hits > 0 {
@@ -55,20 +56,17 @@ func (e *Engine) Uses() []*Use {
 }
 
 // used are all rules, and the rows that they decide.
-func (e *Engine) used() (uses []*Use, rows map[uint32][]usedRow) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	c := e.compiler
+func used(c *compiler) (uses []*Use, rows map[uint32][]usedRow) {
 	rows = map[uint32][]usedRow{}
-	someone := map[uint32]bool{} // rules that speak of somebody
-	for _, s := range c.sets {
+	hasPeer := map[uint32]bool{} // rules that match some peer
+	for s := range c.allSets() {
 		if s.number == 0 {
 			continue
 		}
-		for r, at := range s.place {
-			someone[r.id] = someone[r.id] || s.meetsSomeone(r, int(at))
+		for id, has := range s.rulesWithPeers() {
+			hasPeer[id] = hasPeer[id] || has
 		}
-		for _, cl := range s.byRows {
+		for cl := range s.classesOf() {
 			for _, row := range cl.rows {
 				if row.rule != 0 {
 					rows[row.rule] = append(rows[row.rule], usedRow{cl.number, row.portPrefix})
@@ -76,38 +74,21 @@ func (e *Engine) used() (uses []*Use, rows map[uint32][]usedRow) {
 			}
 		}
 	}
-	for _, o := range c.objects {
-		for _, spec := range o.specs {
-			endpoints := 0
-			for t := range spec.chosen.things {
-				endpoints += len(t.thing.targets)
-			}
-			for _, r := range spec.rules {
-				u := &Use{RuleRow: *r.row(), Endpoints: endpoints, State: UseNeverHit}
-				switch {
-				case endpoints == 0:
-					u.State = UseNobody
-				case r.Action == Pass:
-					u.State = UsePass
-				case len(rows[r.id]) > 0:
-				case someone[r.id]:
-					u.State = UseShadowed
-				default:
-					u.State = UseNoPeer
-				}
-				uses = append(uses, u)
-			}
+	c.allRules(func(r *RuleRow, endpoints int) {
+		u := &Use{RuleRow: *r, Endpoints: endpoints, State: UseNeverHit}
+		switch {
+		case endpoints == 0:
+			u.State = UseNobody
+		case r.Action == Pass:
+			u.State = UsePass
+		case len(rows[r.ID]) > 0:
+		case hasPeer[r.ID]:
+			u.State = UseShadowed
+		default:
+			u.State = UseNoPeer
 		}
-	}
+		uses = append(uses, u)
+	})
 	slices.SortFunc(uses, func(a, b *Use) int { return cmp.Compare(a.ID, b.ID) })
 	return uses, rows
-}
-
-// meetsSomeone reports whether a rule of the set speaks of anybody who is there.
-func (s *set) meetsSomeone(r *rule, at int) (yes bool) {
-	if slices.Contains(s.anyone, uint32(at)) {
-		return true
-	}
-	s.whom(r, at, func(*peerID) { yes = true })
-	return yes
 }

@@ -159,7 +159,7 @@ func (p Party) who() policy.Who {
 
 func (t *Tracer) way(r statedb.ReadTxn, src Party, dst target) (Way, error) {
 	w := Way{Source: src, Destination: dst.Party, Port: dst.port()}
-	a, err := t.Engine.Explain(policy.Question{
+	a, err := policy.NewExplainer(t.Engine).Explain(policy.Question{
 		Src: src.who(), Dst: dst.who(), Proto: dst.Proto, Port: dst.First,
 		SrcNode: src.Node, DstNode: dst.Node, Family: max(src.family(), dst.family()),
 	})

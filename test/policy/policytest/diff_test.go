@@ -110,9 +110,9 @@ func TestDiff(t *testing.T) {
 	flows := []policy.Current{
 		flow("10.0.1.2", "10.0.2.2", 8080), flow("fd00:10:0:1::2", "fd00:10:0:2::2", 8080), flow("10.0.1.2", "10.0.2.3", 22), flow("10.0.1.2", "10.0.2.3", 5432),
 	}
-	before := n.Engine.Uses()
+	before := policy.NewExplainer(n.Engine).Uses()
 	for _, c := range diffCases(t) {
-		d, err := n.Engine.Diff(t.Context(), edit(t, c.yaml, c.gone...), flows)
+		d, err := policy.NewExplainer(n.Engine).Diff(t.Context(), edit(t, c.yaml, c.gone...), flows)
 		if err != nil || d.Unfinished != "" || d.LookedFlows != len(flows) {
 			t.Errorf("%s: %v, %+v", c.name, err, d)
 			continue
@@ -136,12 +136,12 @@ func TestDiff(t *testing.T) {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.name, got, read(t, path))
 		}
 	}
-	if after := n.Engine.Uses(); len(after) != len(before) {
+	if after := policy.NewExplainer(n.Engine).Uses(); len(after) != len(before) {
 		t.Errorf("comparing has changed the rules: %d, %d before", len(after), len(before))
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if d, err := n.Engine.Diff(over, edit(t, "", webPolicy()), flows); err != nil || d.Unfinished == "" || d.LookedFlows != 0 {
+	if d, err := policy.NewExplainer(n.Engine).Diff(over, edit(t, "", webPolicy()), flows); err != nil || d.Unfinished == "" || d.LookedFlows != 0 {
 		t.Errorf("without time: %v, %+v", err, d)
 	}
 }

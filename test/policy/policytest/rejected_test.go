@@ -206,7 +206,7 @@ func (r *rejectionTest) verdicts(n *policytest.Node) (out []bool) {
 		return ""
 	}
 	for _, p := range r.probes() {
-		a, err := n.Engine.Explain(policy.Question{
+		a, err := policy.NewExplainer(n.Engine).Explain(policy.Question{
 			Src: policy.Who{Addr: p.Src}, Dst: policy.Who{Addr: p.Dst}, Proto: p.Proto, Port: p.Port, SrcNode: node(p.Src), DstNode: node(p.Dst),
 		})
 		r.ok(err)

@@ -1,0 +1,110 @@
+package policy
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"myelin/bpf"
+	"myelin/bpf/bpftest"
+)
+
+// smallMaps are maps that are read at a glance.
+func smallMaps() map[string]uint32 {
+	return map[string]uint32{"peers": 256, "peer_prefixes": 256, "peer_classes": 8192, "verdicts": 16384, "policies": 256}
+}
+
+// loadMaps loads the datapath with maps of these sizes, which last as long as the test.
+func loadMaps(t testing.TB, sizes map[string]uint32) *bpf.Datapath {
+	return bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Policy: 1, HostPolicy: 1}, sizes)
+}
+
+// peerIdentity is the identity that the maps have for an address; 0: not known.
+func peerIdentity(d *bpf.Datapath, peer netip.Addr) uint32 {
+	id := worldOf(peer)
+	if d.Peers.Lookup(bpf.Addr(peer), &id) != nil {
+		d.PeerPrefixes.Lookup(bpf.Prefix(netip.PrefixFrom(peer, peer.BitLen())), &id)
+	}
+	return id
+}
+
+func verdictKeyOf(class uint32, p portPrefix) bpf.DatapathVerdictKey {
+	return bpf.DatapathVerdictKey{Class: class, Port: p.port, Proto: p.proto, Bits: p.bits}
+}
+
+// ask is what the datapath does, with the maps alone.
+func ask(t testing.TB, d *bpf.Datapath, slot uint16, dir Direction, peer netip.Addr, proto uint8, port uint16) row {
+	t.Helper()
+	var own bpf.DatapathEndpointPolicy
+	if d.Policies.Lookup(uint32(slot), &own) != nil {
+		return row{ruling: allowed}
+	}
+	class, lengths := own.Set[dir][familyOf(peer)], own.Lengths[dir][familyOf(peer)]
+	if class == 0 {
+		return row{ruling: allowed}
+	}
+	id := peerIdentity(d, peer)
+	var of bpf.DatapathPeerClass
+	if d.PeerClasses.Lookup(bpf.DatapathPeerClassKey{Set: class, Identity: id}, &of) == nil {
+		class, lengths = of.Class, of.Lengths
+	}
+	var v bpf.DatapathVerdict
+	for bits := 16; bits >= 0; bits-- {
+		p := portPrefix{port & (^uint16(0) << (16 - bits)), proto, uint8(bits)}
+		if bits == 0 {
+			p.port = 0
+		}
+		if lengths&(1<<bits) == 0 || lengths&absent(proto) != 0 {
+			continue
+		}
+		if d.Verdicts.Lookup(verdictKeyOf(class, p), &v) == nil {
+			return row{p, ruling(v.Action), v.Rule}
+		}
+	}
+	if d.Verdicts.Lookup(verdictKeyOf(class, portPrefix{}), &v) != nil || lengths&(1<<17) == 0 {
+		t.Fatalf("class %d has no row for all protocols", class)
+	}
+	return row{portPrefix{}, ruling(v.Action), v.Rule}
+}
+
+// checkMaps compares the maps with the naive walk.
+func (w *scene) checkMaps(d *bpf.Datapath, r *rand.Rand, what string) {
+	w.t.Helper()
+	for _, of := range w.things {
+		for _, peer := range w.things {
+			for _, a := range peer.addrs {
+				dir, proto, port := Direction(r.IntN(2)), pick(r, protos()), pick(r, somePorts())
+				if of.slot == 0 {
+					continue
+				}
+				want, why := w.naive(of, dir, peer, a, proto, port)
+				if got := ask(w.t, d, of.slot, dir, a, proto, port); got.ruling != want {
+					w.t.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.name, dir, peer.name, a, proto, port, got.ruling, got.rule, want, why)
+				}
+			}
+		}
+	}
+}
+
+// counts are how many rows maps have.
+func counts(t testing.TB, d *bpf.Datapath) (out [5]int) {
+	t.Helper()
+	err := errors.Join(
+		bpf.Each(d.Policies, func(*uint32, *bpf.DatapathEndpointPolicy) bool { out[0]++; return true }),
+		bpf.Each(d.Peers, func(*bpf.DatapathAddr, *uint32) bool { out[1]++; return true }),
+		bpf.Each(d.PeerPrefixes, func(*bpf.DatapathPrefixKey, *uint32) bool { out[2]++; return true }),
+		bpf.Each(d.PeerClasses, func(*bpf.DatapathPeerClassKey, *bpf.DatapathPeerClass) bool { out[3]++; return true }),
+		bpf.Each(d.Verdicts, func(*bpf.DatapathVerdictKey, *bpf.DatapathVerdict) bool { out[4]++; return true }),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Ask does the policy lookup for a flow of an endpoint in the maps, and reports whether the peer's identity is known.
+func Ask(t testing.TB, d *bpf.Datapath, slot uint16, dir Direction, peer netip.Addr, proto uint8, port uint16) (allows, known bool) {
+	t.Helper()
+	return ask(t, d, slot, dir, peer, proto, port).ruling == allowed, peerIdentity(d, peer) != 0
+}
