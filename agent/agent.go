@@ -34,6 +34,8 @@ import (
 	"myelin/manifests"
 	"myelin/node"
 	"myelin/policy"
+	"myelin/policy/engine"
+	"myelin/policy/prefilter"
 	"myelin/route"
 	"myelin/service"
 	"myelin/table"
@@ -57,11 +59,11 @@ type Agent struct {
 	cluster   cluster.Tables
 	outsiders *cluster.Outsiders
 	policies  policy.Tables
-	engine    *policy.Engine    // nil where policies are not enforced
-	prefilter *policy.Prefilter // nil where everybody may come in
-	gateway   *gateway.Gateway  // nil where Services are off
-	manifests *manifests.Source // nil without a directory
-	kube      *kube.Source      // nil without an API server
+	engine    *engine.Engine       // nil where policies are not enforced
+	prefilter *prefilter.Prefilter // nil where everybody may come in
+	gateway   *gateway.Gateway     // nil where Services are off
+	manifests *manifests.Source    // nil without a directory
+	kube      *kube.Source         // nil without an API server
 	// machineKnown is called with the Node that is made of the machine.
 	machineKnown func(statedb.WriteTxn)
 	endpoints    statedb.RWTable[*endpoint.Endpoint]

@@ -8,13 +8,13 @@ import (
 	"myelin/drop"
 	"myelin/event"
 	"myelin/flow"
-	"myelin/policy"
+	"myelin/policy/explain"
 )
 
 // policyDenial is what a rule denied, as `myelin drops` and `myelin policy drops`
 // show it.
 type policyDenial struct {
-	*policy.Denial
+	*explain.Denial
 	// Name is the outcome that the packets are counted under, and Place the rule,
 	// or why none was enough.
 	Name  string `json:"name"`

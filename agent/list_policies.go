@@ -14,6 +14,7 @@ import (
 	"myelin/flow"
 	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/explain"
 )
 
 // policyRowsTable begins the name of the table of an endpoint's rows.
@@ -31,7 +32,7 @@ func (a *Agent) policyOff(table string) error {
 
 // policyLine is a row of the kernel, as `myelin policy get` shows it.
 type policyLine struct {
-	policy.Line
+	explain.Line
 	// Port is what the row covers, Place the rule, or what isolates where none
 	// decides.
 	Port  string `json:"port"`
@@ -139,7 +140,7 @@ func (a *Agent) findEndpoint(name string) (uint16, error) {
 
 // policyUse is a rule and what it does here, as `myelin policy rules` shows it.
 type policyUse struct {
-	*policy.Use
+	*explain.Use
 	// LastHit is seconds since it decided about a flow; null: it never did.
 	LastHit *flow.Seconds `json:"lastHitSeconds"`
 }

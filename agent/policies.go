@@ -16,6 +16,10 @@ import (
 	"myelin/kube"
 	"myelin/kube/crd"
 	"myelin/policy"
+	"myelin/policy/engine"
+	"myelin/policy/explain"
+	"myelin/policy/maps"
+	"myelin/policy/prefilter"
 )
 
 // policed reports whether policies are enforced.
@@ -45,15 +49,15 @@ func (a *Agent) startPolicies(context.Context) error {
 	if !a.policed() {
 		return nil
 	}
-	kernel := policy.NewKernel(a.datapath, a.epochs, time.Now)
+	kernel := maps.New(a.datapath, a.epochs, time.Now)
 	if err := a.startPrefilter(kernel); err != nil {
 		return err
 	}
 	var err error
-	a.engine, err = policy.NewEngine(policy.Params{
+	a.engine, err = engine.New(engine.Params{
 		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: a.identities.Identities(), Addresses: a.identities.Addresses(),
 		Endpoints: a.endpoints, Node: a.config.Myelin.NodeName, ClusterName: a.config.ClusterName, Config: a.policyConfig(), Dir: a.config.Myelin.RunDir,
-		Kernel: kernel, Log: a.log,
+		Maps: kernel, Log: a.log,
 	})
 	if err != nil {
 		return err
@@ -93,13 +97,13 @@ func (a *Agent) failingPolicies() (list []crd.FailingPolicy, problem string) {
 
 // startPrefilter keeps out who may not come in at all, where the configuration
 // names groups of them.
-func (a *Agent) startPrefilter(kernel *policy.Kernel) error {
+func (a *Agent) startPrefilter(kernel *maps.Writer) error {
 	if len(a.config.Policy.Prefilter) == 0 {
 		return nil
 	}
 	var err error
-	a.prefilter, err = policy.NewPrefilter(policy.PrefilterParams{
-		DB: a.db, Groups: a.policies.Groups, Nodes: a.cluster.Nodes, Outside: a.outsiders.Rows, Names: a.config.Policy.Prefilter, Kernel: kernel, Log: a.log,
+	a.prefilter, err = prefilter.New(prefilter.Params{
+		DB: a.db, Groups: a.policies.Groups, Nodes: a.cluster.Nodes, OffCIDR: a.outsiders.Rows, Names: a.config.Policy.Prefilter, Maps: kernel, Log: a.log,
 	})
 	if err != nil {
 		return err
@@ -135,4 +139,4 @@ func (a *Agent) podReady(ctx context.Context, e *endpoint.Endpoint) error {
 }
 
 // explainer answers questions about policies, where they are enforced.
-func (a *Agent) explainer() *policy.Explainer { return policy.NewExplainer(a.engine) }
+func (a *Agent) explainer() *explain.Explainer { return explain.New(a.engine) }

@@ -18,7 +18,7 @@ import (
 	"myelin/flow"
 	"myelin/manifests"
 	"myelin/policy"
-	"myelin/policy/trace"
+	"myelin/policy/explain"
 	"myelin/service"
 )
 
@@ -36,15 +36,14 @@ func (s *answers) TracePolicies(ctx context.Context, r *apiv1.TracePoliciesReque
 		return nil, err
 	}
 	a := s.agent
-	q, notes := trace.Request{From: r.GetFrom(), To: r.GetTo(), Port: r.GetPort()}, []string(nil)
+	q, notes := explain.Request{From: r.GetFrom(), To: r.GetTo(), Port: r.GetPort()}, []string(nil)
 	if r.GetFlow() != "" {
 		var err error
 		if q, notes, err = a.flowAsked(r.GetFlow()); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 	}
-	tracer := trace.Tracer{DB: a.db, Cluster: a.cluster, Engine: a.engine, Node: a.config.Myelin.NodeName}
-	t, err := tracer.Trace(q)
+	t, err := a.explainer().Trace(q)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -57,16 +56,16 @@ func (s *answers) TracePolicies(ctx context.Context, r *apiv1.TracePoliciesReque
 }
 
 // flowAsked reads a flow, or finds the one with an ID, and says what its row has.
-func (a *Agent) flowAsked(text string) (q trace.Request, notes []string, err error) {
+func (a *Agent) flowAsked(text string) (q explain.Request, notes []string, err error) {
 	byID := !strings.ContainsAny(text, ">→")
 	if !byID {
-		if q, err = trace.ParseFlow(text); err != nil {
+		if q, err = explain.ParseFlow(text); err != nil {
 			return q, nil, err
 		}
 	}
 	found := false
-	err = a.eachQuestion(func(f *flow.Flow, of policy.Question) bool {
-		is := trace.Request{From: of.Src.Addr.String(), To: of.Dst.Addr.String(), Port: fmt.Sprintf("%d/%d", of.Port, of.Proto)}
+	err = a.eachQuestion(func(f *flow.Flow, of explain.Flow) bool {
+		is := explain.Request{From: of.Src.Addr.String(), To: of.Dst.Addr.String(), Port: fmt.Sprintf("%d/%d", of.Port, of.Proto)}
 		if byID && f.ID != text || !byID && !sameFlow(text, f) {
 			return true
 		}
@@ -106,7 +105,7 @@ func flowName(src, dst event.Party, protocol string) string {
 
 // eachQuestion calls fn for each flow that has a row, with what policies are
 // asked about it, until it returns false.
-func (a *Agent) eachQuestion(fn func(*flow.Flow, policy.Question) bool) error {
+func (a *Agent) eachQuestion(fn func(*flow.Flow, explain.Flow) bool) error {
 	clock, err := a.clock()
 	if err != nil {
 		return err
@@ -117,7 +116,7 @@ func (a *Agent) eachQuestion(fn func(*flow.Flow, policy.Question) bool) error {
 		if f.Expired {
 			return true
 		}
-		q := policy.Question{Src: policy.Who{Addr: f.Src.Addr}, Dst: policy.Who{Addr: f.Dst.Addr}, Proto: k.Proto, Port: f.Dst.Port}
+		q := explain.Flow{Src: explain.FlowEnd{Addr: f.Src.Addr}, Dst: explain.FlowEnd{Addr: f.Dst.Addr}, Proto: k.Proto, Port: f.Dst.Port}
 		q.SrcNode, q.DstNode = a.nodeOf(f.Src.Addr), a.nodeOf(f.Dst.Addr)
 		switch k.Proto { // the row has the echo's identifier, rules its type
 		case policy.ProtoICMP:
@@ -176,8 +175,8 @@ func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest
 }
 
 // policyEdit reads what is about to be applied.
-func (a *Agent) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error) {
-	edit := policy.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
+func (a *Agent) policyEdit(r *apiv1.DiffPoliciesRequest) (explain.Edit, error) {
+	edit := explain.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
 	var errs []error
 	if len(r.GetYaml()) > 0 {
 		policies, groups, err := manifests.ReadPolicies(r.GetYaml(), r.GetName(), time.Now())
@@ -214,15 +213,15 @@ func (a *Agent) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error) {
 }
 
 // currentFlows are all that have a row here, also of Services.
-func (a *Agent) currentFlows() (out []policy.Current, err error) {
+func (a *Agent) currentFlows() (out []explain.CurrentFlow, err error) {
 	seen := map[string]bool{}
-	add := func(name string, q policy.Question) {
+	add := func(name string, q explain.Flow) {
 		if !seen[name] {
 			seen[name] = true
-			out = append(out, policy.Current{Name: name, Question: q})
+			out = append(out, explain.CurrentFlow{Name: name, Flow: q})
 		}
 	}
-	err = a.eachQuestion(func(f *flow.Flow, q policy.Question) bool {
+	err = a.eachQuestion(func(f *flow.Flow, q explain.Flow) bool {
 		add(flowName(f.Src, f.Dst, f.Protocol), q)
 		return true
 	})
@@ -235,8 +234,8 @@ func (a *Agent) currentFlows() (out []policy.Current, err error) {
 	}
 	none := func(uint32) string { return "" }
 	err = service.Translations(a.datapath, a.names(), none, clock, func(t *service.Translation) bool {
-		if p, err := trace.ParsePort(fmt.Sprintf("%d/%s", t.Backend.Port, t.Protocol)); err == nil && !t.Expired {
-			q := policy.Question{Src: policy.Who{Addr: t.Client.Addr}, Dst: policy.Who{Addr: t.Backend.Addr}, Proto: p.Proto, Port: p.First}
+		if p, err := explain.ParsePort(fmt.Sprintf("%d/%s", t.Backend.Port, t.Protocol)); err == nil && !t.Expired {
+			q := explain.Flow{Src: explain.FlowEnd{Addr: t.Client.Addr}, Dst: explain.FlowEnd{Addr: t.Backend.Addr}, Proto: p.Proto, Port: p.First}
 			q.SrcNode, q.DstNode = a.nodeOf(t.Client.Addr), a.nodeOf(t.Backend.Addr)
 			add(flowName(t.Client, t.Backend, t.Protocol), q)
 		}

@@ -17,6 +17,8 @@ import (
 	"myelin/endpoint"
 	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/engine"
+	"myelin/policy/maps"
 	"myelin/table"
 )
 
@@ -27,7 +29,7 @@ type enforcer struct {
 	cluster   cluster.Tables
 	policies  policy.Tables
 	endpoints statedb.RWTable[*endpoint.Endpoint]
-	engine    *policy.Engine
+	engine    *engine.Engine
 	datapath  *bpf.Datapath
 	epochs    *bpf.Epochs
 	ended     []func() error // what close does, the last one first
@@ -79,9 +81,9 @@ func (e *enforcer) run(ctx context.Context, dir, node string) error {
 	if err != nil {
 		return err
 	}
-	e.engine, err = policy.NewEngine(policy.Params{
+	e.engine, err = engine.New(engine.Params{
 		DB: e.db, Cluster: e.cluster, Policies: e.policies, Identities: ids.Identities(), Addresses: ids.Addresses(), Endpoints: e.endpoints,
-		Node: node, Dir: dir, Kernel: policy.NewKernel(e.datapath, e.epochs, time.Now), Log: log,
+		Node: node, Dir: dir, Maps: maps.New(e.datapath, e.epochs, time.Now), Log: log,
 	})
 	if err != nil {
 		return err

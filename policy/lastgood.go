@@ -52,7 +52,8 @@ func OpenLastGood(path string, db *statedb.DB, tables Tables, log *slog.Logger) 
 		f, err = readSaved(data)
 	}
 	if err != nil {
-		log.Warn("the last good versions of policies can't be read: those that are refused now are closed", "file", path, "error", err)
+		log.Warn("the last good versions of policies can't be read: those that are refused now are closed", "file", path,
+			"error", err)
 		return l
 	}
 	for i := range f.Policies {

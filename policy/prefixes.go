@@ -8,11 +8,11 @@ import (
 // shortList is how many prefixes a list may have to be known by what is in
 // them, so that all rules that have the same one share it. Longer ones are
 // known by their place: then one prefix more or less is a small change.
-const shortList = 64
+const ShortList = 64
 
 // tidy returns the prefixes masked, sorted and each once: the same slice where
 // they are so already.
-func tidy(list []netip.Prefix) []netip.Prefix {
+func Canonical(list []netip.Prefix) []netip.Prefix {
 	if isTidy(list) {
 		return list
 	}
@@ -27,10 +27,10 @@ func tidy(list []netip.Prefix) []netip.Prefix {
 // SortLong sorts a list that is so long that whoever compiles it should not be
 // the one who does; short ones stay as they were written.
 func SortLong(list []netip.Prefix) []netip.Prefix {
-	if len(list) <= shortList {
+	if len(list) <= ShortList {
 		return list
 	}
-	return tidy(list)
+	return Canonical(list)
 }
 
 func isTidy(list []netip.Prefix) bool {

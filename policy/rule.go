@@ -1,6 +1,5 @@
-// Package policy says who may talk to whom. Each API's objects become rules of
-// one model, rules become sets of rows, and the datapath takes the first row
-// that matches when a flow begins.
+// Package policy is the model of network policies: the objects of each API become rules of one kind, in tables. Its
+// subpackages compile, enforce and explain them.
 package policy
 
 import (

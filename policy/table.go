@@ -97,7 +97,7 @@ func ruleIDs() statedb.Index[*RuleRow, uint32] {
 	}
 }
 
-func newEngineTables(db *statedb.DB) (statedb.RWTable[*Realised], statedb.RWTable[*RuleRow], error) {
+func NewEngineTables(db *statedb.DB) (statedb.RWTable[*Realised], statedb.RWTable[*RuleRow], error) {
 	realised, err := statedb.NewTable(db, "endpoint-policies", realisedSlots())
 	if err != nil {
 		return nil, nil, fmt.Errorf("create table endpoint-policies: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/policy"
+	"myelin/policy/prefilter"
 )
 
 // Policies is what the agent knows of policies.
@@ -29,7 +30,7 @@ type Policies struct {
 	// Failed are endpoints whose policies are not all in the kernel, and why.
 	Failed []string
 	// Prefilter are the groups that may not come in.
-	Prefilter []*policy.PrefilterRow
+	Prefilter []*prefilter.Row
 	// Last is when the kernel last got what policies say; zero: never.
 	Last time.Time
 }

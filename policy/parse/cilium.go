@@ -19,7 +19,8 @@ func CiliumNetworkPolicy(o *ciliumv2.CiliumNetworkPolicy, source string, lines L
 
 // CiliumClusterwideNetworkPolicy makes rules of a cilium.io/v2
 // CiliumClusterwideNetworkPolicy as CiliumNetworkPolicy does.
-func CiliumClusterwideNetworkPolicy(o *ciliumv2.CiliumClusterwideNetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {
+func CiliumClusterwideNetworkPolicy(o *ciliumv2.CiliumClusterwideNetworkPolicy, source string,
+	lines Lines) ([]policy.Spec, error) {
 	r := newReader("CiliumClusterwideNetworkPolicy", &o.ObjectMeta, false, source, lines)
 	return r.ciliumSpecs(o.Spec, o.Specs), r.err()
 }

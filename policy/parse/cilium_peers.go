@@ -203,7 +203,8 @@ func (r *reader) entityPeers(c *ciliumRule, gap *gaps) (out []policy.Peer) {
 // entities are the names that Cilium has for those who have no labels.
 func entities() []string {
 	return []string{
-		"all", "world", "world-ipv4", "world-ipv6", "cluster", "cluster-mesh", "host", "init", "ingress", "unmanaged", "remote-node", "health",
+		"all", "world", "world-ipv4", "world-ipv6", "cluster", "cluster-mesh", "host", "init", "ingress", "unmanaged",
+		"remote-node", "health",
 		"none", "kube-apiserver",
 	}
 }
@@ -225,7 +226,8 @@ func entity(name string) (selectors []policy.Selector, ok bool) {
 	case "world":
 		return reserved("world", "world-ipv4", "world-ipv6"), true
 	case "cluster", "cluster-mesh":
-		return append(reserved("host", "remote-node", "init", "ingress", "health", "unmanaged", "kube-apiserver"), policy.Selector{inSomeNamespace()}), true
+		return append(reserved("host", "remote-node", "init", "ingress", "health", "unmanaged", "kube-apiserver"),
+			policy.Selector{inSomeNamespace()}), true
 	}
 	return reserved(name), slices.Contains(entities(), name)
 }

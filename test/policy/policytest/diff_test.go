@@ -15,13 +15,14 @@ import (
 	"myelin/cluster"
 	"myelin/manifests"
 	"myelin/policy"
+	"myelin/policy/explain"
 	"myelin/test/policy/policytest"
 )
 
 // edit reads what comes, and takes "-Kind namespace/name" for what goes.
-func edit(t *testing.T, yaml string, gone ...policy.Ref) policy.Edit {
+func edit(t *testing.T, yaml string, gone ...policy.Ref) explain.Edit {
 	t.Helper()
-	e := policy.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
+	e := explain.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
 	if yaml != "" {
 		policies, groups, err := manifests.ReadPolicies([]byte(yaml), "new.yaml", time.Now())
 		if err != nil {
@@ -40,16 +41,16 @@ func edit(t *testing.T, yaml string, gone ...policy.Ref) policy.Edit {
 	return e
 }
 
-func text(d *policy.Diff) string {
+func text(d *explain.Diff) string {
 	var b strings.Builder
 	for _, o := range d.Objects {
 		fmt.Fprintln(&b, o.Object, o.Change)
 	}
 	for _, f := range d.Flows {
-		fmt.Fprintln(&b, "flow", f.Flow, f.Direction, f.Turn)
+		fmt.Fprintln(&b, "flow", f.Flow, f.Direction, f.VerdictChange)
 	}
 	for _, p := range d.Pairs {
-		fmt.Fprintln(&b, strings.Join(p.Endpoints, " "), p.Direction, p.Peer, p.Peers, p.Ports, p.Turn)
+		fmt.Fprintln(&b, strings.Join(p.Endpoints, " "), p.Direction, p.Peer, p.Peers, p.Ports, p.VerdictChange)
 	}
 	return b.String()
 }
@@ -67,7 +68,7 @@ type diffCase struct {
 
 func diffCases(t *testing.T) []diffCase {
 	return []diffCase{
-		{"same", strings.Split(read(t, "../../../policy/trace/testdata/cluster/policies.yaml"), "---")[0], nil, 0},
+		{"same", strings.Split(read(t, "../../../policy/explain/testdata/cluster/policies.yaml"), "---")[0], nil, 0},
 		{"removed", "", []policy.Ref{webPolicy()}, 0},
 		{"narrowed", `
 apiVersion: networking.k8s.io/v1
@@ -101,18 +102,20 @@ spec: {endpointSelector: {matchLabels: {app: web}}, egress: [{toFQDNs: [{matchNa
 
 // TestDiff compares with testdata; "go test ./policy/policytest -args update" writes it.
 func TestDiff(t *testing.T) {
-	n := policytest.New(t, "../../../policy/trace/testdata/cluster", "n2")
-	flow := func(src, dst string, port uint16) policy.Current {
-		return policy.Current{Name: fmt.Sprintf("%s->%s:%d", src, dst, port), Question: policy.Question{
-			Src: policy.Who{Addr: netip.MustParseAddr(src)}, Dst: policy.Who{Addr: netip.MustParseAddr(dst)}, Proto: policy.ProtoTCP, Port: port, SrcNode: "n1", DstNode: "n2",
+	n := policytest.New(t, "../../../policy/explain/testdata/cluster", "n2")
+	flow := func(src, dst string, port uint16) explain.CurrentFlow {
+		return explain.CurrentFlow{Name: fmt.Sprintf("%s->%s:%d", src, dst, port), Flow: explain.Flow{
+			Src: explain.FlowEnd{Addr: netip.MustParseAddr(src)}, Dst: explain.FlowEnd{Addr: netip.MustParseAddr(dst)},
+			Proto: policy.ProtoTCP, Port: port, SrcNode: "n1", DstNode: "n2",
 		}}
 	}
-	flows := []policy.Current{
-		flow("10.0.1.2", "10.0.2.2", 8080), flow("fd00:10:0:1::2", "fd00:10:0:2::2", 8080), flow("10.0.1.2", "10.0.2.3", 22), flow("10.0.1.2", "10.0.2.3", 5432),
+	flows := []explain.CurrentFlow{
+		flow("10.0.1.2", "10.0.2.2", 8080), flow("fd00:10:0:1::2", "fd00:10:0:2::2", 8080), flow("10.0.1.2", "10.0.2.3",
+			22), flow("10.0.1.2", "10.0.2.3", 5432),
 	}
-	before := policy.NewExplainer(n.Engine).Uses()
+	before := explain.New(n.Engine).Uses()
 	for _, c := range diffCases(t) {
-		d, err := policy.NewExplainer(n.Engine).Diff(t.Context(), edit(t, c.yaml, c.gone...), flows)
+		d, err := explain.New(n.Engine).Diff(t.Context(), edit(t, c.yaml, c.gone...), flows)
 		if err != nil || d.Unfinished != "" || d.LookedFlows != len(flows) {
 			t.Errorf("%s: %v, %+v", c.name, err, d)
 			continue
@@ -136,12 +139,13 @@ func TestDiff(t *testing.T) {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.name, got, read(t, path))
 		}
 	}
-	if after := policy.NewExplainer(n.Engine).Uses(); len(after) != len(before) {
+	if after := explain.New(n.Engine).Uses(); len(after) != len(before) {
 		t.Errorf("comparing has changed the rules: %d, %d before", len(after), len(before))
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if d, err := policy.NewExplainer(n.Engine).Diff(over, edit(t, "", webPolicy()), flows); err != nil || d.Unfinished == "" || d.LookedFlows != 0 {
+	if d, err := explain.New(n.Engine).Diff(over, edit(t, "", webPolicy()), flows); err != nil || d.Unfinished == "" ||
+		d.LookedFlows != 0 {
 		t.Errorf("without time: %v, %+v", err, d)
 	}
 }

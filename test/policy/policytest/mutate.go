@@ -69,7 +69,8 @@ type Mutation struct {
 
 // Kinds are those that have a good object in testdata.
 func Kinds() []string {
-	return []string{"NetworkPolicy", "CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy", "ClusterNetworkPolicy", "CiliumCIDRGroup"}
+	return []string{"NetworkPolicy", "CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy", "ClusterNetworkPolicy",
+		"CiliumCIDRGroup"}
 }
 
 // Good is the good object of a kind, as YAML, which dir, testdata/rejected of this

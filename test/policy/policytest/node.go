@@ -19,6 +19,8 @@ import (
 	"myelin/identity"
 	"myelin/manifests"
 	"myelin/policy"
+	"myelin/policy/engine"
+	"myelin/policy/maps"
 )
 
 // Node is what a node has of policies.
@@ -27,7 +29,7 @@ type Node struct {
 	Cluster   cluster.Tables
 	Policies  policy.Tables
 	Endpoints statedb.RWTable[*endpoint.Endpoint]
-	Engine    *policy.Engine
+	Engine    *engine.Engine
 	Datapath  *bpf.Datapath
 	// Stop ends the node, as an agent ends.
 	Stop func()
@@ -56,11 +58,14 @@ func Open(t testing.TB, dir, name, run string, config policy.Config) *Node {
 	source, err1 := manifests.New(manifests.Params{
 		DB: n.DB, Tables: n.Cluster, Policies: n.Policies, LastGood: last, Dir: dir, Log: log, Now: time.Now,
 	})
-	ids, err2 := identity.New(identity.Params{DB: n.DB, Tables: n.Cluster, Node: name, File: run + "/identities.json", Log: log, Now: time.Now})
+	ids, err2 := identity.New(identity.Params{DB: n.DB, Tables: n.Cluster, Node: name, File: run + "/identities.json",
+		Log: log, Now: time.Now})
 	check(t, err1, err2)
-	n.Engine, err1 = policy.NewEngine(policy.Params{
-		DB: n.DB, Cluster: n.Cluster, Policies: n.Policies, Identities: ids.Identities(), Addresses: ids.Addresses(), Endpoints: n.Endpoints,
-		Node: name, Config: config, Dir: run, Kernel: policy.NewKernel(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs}, time.Now), Log: log, PodWait: 5 * time.Second,
+	n.Engine, err1 = engine.New(engine.Params{
+		DB: n.DB, Cluster: n.Cluster, Policies: n.Policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
+		Endpoints: n.Endpoints,
+		Node:      name, Config: config, Dir: run, Maps: maps.New(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs}, time.Now),
+		Log: log, PodWait: 5 * time.Second,
 	})
 	check(t, err1)
 	n.Stop = start(t, source.Run, ids.Run, n.Engine.Run, last.Run)
@@ -115,7 +120,8 @@ func (n *Node) settle(t testing.TB, name string) {
 	slot := uint16(2)
 	for p := range n.Cluster.Pods.All(txn) {
 		if p.NodeName == name && p.OwnsAddresses() {
-			e := &endpoint.Endpoint{ID: slot, ContainerID: p.Name, IfName: "eth0", Namespace: p.Namespace, Pod: p.Name, IPv4: p.IPv4(), IPv6: p.IPv6(), State: endpoint.StateReady}
+			e := &endpoint.Endpoint{ID: slot, ContainerID: p.Name, IfName: "eth0", Namespace: p.Namespace, Pod: p.Name,
+				IPv4: p.IPv4(), IPv6: p.IPv6(), State: endpoint.StateReady}
 			if _, _, err := n.Endpoints.Insert(txn, e); err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"myelin/policy"
+	"myelin/policy/explain"
 	"myelin/policy/parse"
 	"myelin/test/policy/policytest"
 	"myelin/test/policy/reference"
@@ -88,7 +89,8 @@ type rejectionTest struct {
 }
 
 func newRejectionTest(t testing.TB, kind string) *rejectionTest {
-	r := &rejectionTest{TB: t, kind: kind, world: &reference.World{Node: "node1", Cluster: "default"}, dir: t.TempDir(), run: t.TempDir()}
+	r := &rejectionTest{TB: t, kind: kind, world: &reference.World{Node: "node1", Cluster: "default"}, dir: t.TempDir(),
+		run: t.TempDir()}
 	text, err := scenario.Cluster()
 	r.ok(err)
 	for name, data := range map[string][]byte{"cluster.yaml": text, "others.yaml": r.others()} {
@@ -139,7 +141,8 @@ func (r *rejectionTest) probes() (out []reference.Probe) {
 				if own.Is4() != peer.Is4() || own == peer {
 					continue
 				}
-				for _, p := range []reference.Probe{{Proto: policy.ProtoTCP, Port: 80}, {Proto: policy.ProtoTCP, Port: 443}, {Proto: policy.ProtoUDP, Port: 53}} {
+				for _, p := range []reference.Probe{{Proto: policy.ProtoTCP, Port: 80}, {Proto: policy.ProtoTCP, Port: 443},
+					{Proto: policy.ProtoUDP, Port: 53}} {
 					p.Src, p.Dst = own, peer
 					out = append(out, p)
 					p.Src, p.Dst = peer, own
@@ -206,8 +209,9 @@ func (r *rejectionTest) verdicts(n *policytest.Node) (out []bool) {
 		return ""
 	}
 	for _, p := range r.probes() {
-		a, err := policy.NewExplainer(n.Engine).Explain(policy.Question{
-			Src: policy.Who{Addr: p.Src}, Dst: policy.Who{Addr: p.Dst}, Proto: p.Proto, Port: p.Port, SrcNode: node(p.Src), DstNode: node(p.Dst),
+		a, err := explain.New(n.Engine).Explain(explain.Flow{
+			Src: explain.FlowEnd{Addr: p.Src}, Dst: explain.FlowEnd{Addr: p.Dst}, Proto: p.Proto, Port: p.Port,
+			SrcNode: node(p.Src), DstNode: node(p.Dst),
 		})
 		r.ok(err)
 		out = append(out, a.Egress.Allowed() && a.Ingress.Allowed())
@@ -327,7 +331,8 @@ func TestRejectedThreeWays(t *testing.T) {
 // a restart and where that happens while there is no agent; a file that is deleted
 // takes it away.
 func TestEmptiedManifest(t *testing.T) {
-	for text, reason := range map[string]string{"": "has no document", "# later\n": "has no document", "a: [": "document 1", "---\nkind: Netw": "document 1"} {
+	for text, reason := range map[string]string{"": "has no document", "# later\n": "has no document",
+		"a: [": "document 1", "---\nkind: Netw": "document 1"} {
 		t.Run(reason, func(t *testing.T) { testEmptied(t, text, reason) })
 	}
 }

@@ -31,7 +31,8 @@ func (s Site) String() string {
 // Sites are all of them, found in the code below dir.
 func Sites(t testing.TB, dir string) (out []Site) {
 	t.Helper()
-	packages, err := parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	packages, err := parser.ParseDir(token.NewFileSet(), dir,
+		func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
 	check(t, err)
 	for _, file := range packages["parse"].Files {
 		for _, decl := range file.Decls {
@@ -57,7 +58,8 @@ func Sites(t testing.TB, dir string) (out []Site) {
 // is of another. Those that hand a field on that they got say nothing new.
 func siteOf(in string, call *ast.CallExpr) *Site {
 	f, ok := call.Fun.(*ast.SelectorExpr)
-	notes := []string{"add", "unenforced", "notSupported", "name", "valid", "prefix", "protocol", "port", "endPort", "optional", "atMost", "label"}
+	notes := []string{"add", "unenforced", "notSupported", "name", "valid", "prefix", "protocol", "port", "endPort",
+		"optional", "atMost", "label"}
 	if !ok || len(call.Args) == 0 || !slices.Contains(notes, f.Sel.Name) {
 		return nil
 	}
@@ -92,7 +94,8 @@ func (s Site) kinds() []string {
 	for _, of := range []struct{ prefixes, kinds string }{
 		{"network ipBlock policyTypes", "NetworkPolicy"},
 		{"cluster namedPorts networks", "ClusterNetworkPolicy"},
-		{"cilium cidrRule entityPeers servicePeer icmp aboveTransport authenticated prefixPeers", "CiliumNetworkPolicy CiliumClusterwideNetworkPolicy"},
+		{"cilium cidrRule entityPeers servicePeer icmp aboveTransport authenticated prefixPeers",
+			"CiliumNetworkPolicy CiliumClusterwideNetworkPolicy"},
 		{"CIDRGroup", "CiliumCIDRGroup"},
 	} {
 		for _, prefix := range strings.Fields(of.prefixes) {
@@ -110,8 +113,10 @@ func (s Site) reason() string {
 		return regexp.MustCompile(`%[a-z]`).ReplaceAllString(regexp.QuoteMeta(s.Format), ".*")
 	}
 	return map[string]string{
-		"atMost": "has .* items.*", "protocol": ".* is none of .*", "port": ".* is not in .*", "endPort": ".*(is not in|is less than).*",
-		"prefix": ".* is not a CIDR .*", "notSupported": ".* is not supported", "name": "must be set|\".*", "valid": "\".*", "optional": "\".*",
+		"atMost": "has .* items.*", "protocol": ".* is none of .*", "port": ".* is not in .*",
+		"endPort": ".*(is not in|is less than).*",
+		"prefix":  ".* is not a CIDR .*", "notSupported": ".* is not supported", "name": "must be set|\".*",
+		"valid": "\".*", "optional": "\".*",
 		"label": "\".*|key .*",
 	}[s.Call]
 }
@@ -125,5 +130,6 @@ func (s Site) Noted(kind, found string) bool {
 	field, reason, _ := strings.Cut(found, ": ")
 	index := regexp.MustCompile(`\[[^]]*\]?`)
 	end := index.ReplaceAllString(s.Field, "")
-	return strings.HasSuffix(index.ReplaceAllString(field, ""), strings.TrimRight(end, ".]")) && regexp.MustCompile("^("+s.reason()+")$").MatchString(reason)
+	return strings.HasSuffix(index.ReplaceAllString(field, ""), strings.TrimRight(end, ".]")) &&
+		regexp.MustCompile("^("+s.reason()+")$").MatchString(reason)
 }

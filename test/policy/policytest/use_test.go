@@ -8,6 +8,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/policy"
+	"myelin/policy/explain"
 	"myelin/test/policy/policytest"
 )
 
@@ -17,8 +18,9 @@ func TestUses(t *testing.T) {
 	n := policytest.New(t, "testdata/uses", "n1")
 	states := func() string {
 		var out []string
-		for _, u := range policy.NewExplainer(n.Engine).Uses() {
-			out = append(out, fmt.Sprintf("%s %s: %s, %d endpoints, %d hits at %d", u.Origin.Ref.Name, u.Origin.Path, u.State, u.Endpoints, u.Hits, u.LastTick))
+		for _, u := range explain.New(n.Engine).Uses() {
+			out = append(out, fmt.Sprintf("%s %s: %s, %d endpoints, %d hits at %d", u.Origin.Ref.Name, u.Origin.Path, u.State,
+				u.Endpoints, u.Hits, u.LastTick))
 		}
 		slices.Sort(out)
 		return strings.Join(out, "\n")
@@ -33,7 +35,7 @@ elsewhere spec.ingress[0]: selects nobody here, 0 endpoints, 0 hits at 0`
 	if got := states(); got != strings.Join(lines, "\n") {
 		t.Fatalf("got\n%s\nwant\n%s", got, want)
 	}
-	rows, err := policy.NewExplainer(n.Engine).Lines(2)
+	rows, err := explain.New(n.Engine).Lines(2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +56,14 @@ elsewhere spec.ingress[0]: selects nobody here, 0 endpoints, 0 hits at 0`
 			hit++
 		}
 	}
-	if got := states(); hit == 0 || !strings.Contains(got, fmt.Sprintf("web spec.ingress[0]: hit, 1 endpoints, %d hits at 7", 3*hit)) {
+	if got := states(); hit == 0 || !strings.Contains(got,
+		fmt.Sprintf("web spec.ingress[0]: hit, 1 endpoints, %d hits at 7", 3*hit)) {
 		t.Errorf("%d rows were hit 3 times each:\n%s", hit, got)
 	}
-	if by := policy.NewExplainer(n.Engine).Isolating(2, policy.Ingress); !slices.Equal(by, []string{"NetworkPolicy demo/web"}) {
+	if by := explain.New(n.Engine).Isolating(2, policy.Ingress); !slices.Equal(by, []string{"NetworkPolicy demo/web"}) {
 		t.Errorf("ingress is isolated by %v", by)
 	}
-	if by := policy.NewExplainer(n.Engine).Isolating(2, policy.Egress); len(by) != 0 {
+	if by := explain.New(n.Engine).Isolating(2, policy.Egress); len(by) != 0 {
 		t.Errorf("egress is isolated by %v", by)
 	}
 }

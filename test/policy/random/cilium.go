@@ -132,7 +132,8 @@ func (m *maker) entity() string {
 		return pick(m.r, []string{"init", "health", "unmanaged", "ingress", "none"})
 	}
 	return pick(m.r, []string{
-		"all", "world", "world-ipv4", "world-ipv6", "world-ipv6", "cluster", "host", "remote-node", "kube-apiserver", "kube-apiserver",
+		"all", "world", "world-ipv4", "world-ipv6", "world-ipv6", "cluster", "host", "remote-node", "kube-apiserver",
+		"kube-apiserver",
 	})
 }
 
@@ -217,9 +218,11 @@ func (m *maker) portProtocol() ciliumv2.PortProtocol {
 
 func (m *maker) icmp() ciliumv2.ICMPField {
 	f := ciliumv2.ICMPField{Family: pick(m.r, []string{"", "IPv4", "IPv6"})}
-	types := []intstr.IntOrString{intstr.FromInt32(8), intstr.FromString("EchoRequest"), intstr.FromInt32(13), intstr.FromString("Timestamp")}
+	types := []intstr.IntOrString{intstr.FromInt32(8), intstr.FromString("EchoRequest"), intstr.FromInt32(13),
+		intstr.FromString("Timestamp")}
 	if f.Family == "IPv6" {
-		types = []intstr.IntOrString{intstr.FromInt32(128), intstr.FromString("EchoRequest"), intstr.FromInt32(139), intstr.FromString("EchoRequest")}
+		types = []intstr.IntOrString{intstr.FromInt32(128), intstr.FromString("EchoRequest"), intstr.FromInt32(139),
+			intstr.FromString("EchoRequest")}
 	}
 	t := pick(m.r, types)
 	f.Type = &t

@@ -9,7 +9,8 @@ import (
 
 // protocols are those that have ports, TCP more often.
 func protocols() []corev1.Protocol {
-	return []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
+	return []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP,
+		corev1.ProtocolSCTP}
 }
 
 // port is one of ten.

@@ -99,7 +99,8 @@ func (m *maker) container(p *reference.Probe) bool {
 			ports := pod.Spec.Containers[0].Ports
 			if ip.IP == p.Dst.String() && !pod.Spec.HostNetwork && len(ports) > 0 {
 				port := pick(m.r, ports)
-				p.Proto = map[corev1.Protocol]uint8{corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17, corev1.ProtocolSCTP: 132}[port.Protocol]
+				p.Proto = map[corev1.Protocol]uint8{corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17,
+					corev1.ProtocolSCTP: 132}[port.Protocol]
 				p.Port = uint16(port.ContainerPort)
 				return true
 			}

@@ -15,7 +15,10 @@ import (
 // removals take something away from a world, wherever it is.
 func removals() map[string]func(*reference.World) {
 	all := map[string]func(*reference.World){
-		"ipBlock.except": func(w *reference.World) { peers(w, func(p *networkingv1.NetworkPolicyPeer) { block(p).Except = nil }) },
+		"ipBlock.except": func(w *reference.World) {
+			peers(w,
+				func(p *networkingv1.NetworkPolicyPeer) { block(p).Except = nil })
+		},
 		"policyTypes": func(w *reference.World) {
 			each(w.NetworkPolicies, func(p *networkingv1.NetworkPolicy) { p.Spec.PolicyTypes = nil })
 		},
@@ -30,19 +33,23 @@ func removals() map[string]func(*reference.World) {
 		},
 		"Pass": func(w *reference.World) {
 			each(w.ClusterNetworkPolicies, func(p *policyv1.ClusterNetworkPolicy) {
-				p.Spec.Ingress = slices.DeleteFunc(p.Spec.Ingress, func(r policyv1.ClusterNetworkPolicyIngressRule) bool { return r.Action == "Pass" })
-				p.Spec.Egress = slices.DeleteFunc(p.Spec.Egress, func(r policyv1.ClusterNetworkPolicyEgressRule) bool { return r.Action == "Pass" })
+				p.Spec.Ingress = slices.DeleteFunc(p.Spec.Ingress,
+					func(r policyv1.ClusterNetworkPolicyIngressRule) bool { return r.Action == "Pass" })
+				p.Spec.Egress = slices.DeleteFunc(p.Spec.Egress,
+					func(r policyv1.ClusterNetworkPolicyEgressRule) bool { return r.Action == "Pass" })
 			})
 		},
 	}
 	for _, op := range []metav1.LabelSelectorOperator{"In", "NotIn", "Exists", "DoesNotExist"} {
 		all[string(op)] = func(w *reference.World) {
 			selectors(w, func(s *metav1.LabelSelector) {
-				s.MatchExpressions = slices.DeleteFunc(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool { return e.Operator == op })
+				s.MatchExpressions = slices.DeleteFunc(s.MatchExpressions,
+					func(e metav1.LabelSelectorRequirement) bool { return e.Operator == op })
 			})
 		}
 	}
-	for _, key := range []string{"reserved:", "io.kubernetes.pod.namespace", "io.cilium.k8s.namespace.labels.", "k8s:", "any:"} {
+	for _, key := range []string{"reserved:", "io.kubernetes.pod.namespace", "io.cilium.k8s.namespace.labels.", "k8s:",
+		"any:"} {
 		all[key] = func(w *reference.World) {
 			selectors(w, func(s *metav1.LabelSelector) {
 				for k := range s.MatchLabels {

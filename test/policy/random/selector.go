@@ -27,7 +27,8 @@ func (m *maker) selector(name func(key string) string) metav1.LabelSelector {
 func (m *maker) expression(name func(key string) string) metav1.LabelSelectorRequirement {
 	e := metav1.LabelSelectorRequirement{Key: name(pick(m.r, keys()))}
 	e.Operator = pick(m.r, []metav1.LabelSelectorOperator{
-		metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist,
+		metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists,
+		metav1.LabelSelectorOpDoesNotExist,
 	})
 	if e.Operator == metav1.LabelSelectorOpIn || e.Operator == metav1.LabelSelectorOpNotIn {
 		first := m.r.IntN(len(values()))
@@ -67,14 +68,16 @@ func (m *maker) endpointSelector() metav1.LabelSelector {
 	case n < 60:
 		set(&s, namespace, pick(m.r, m.w.Namespaces).Name)
 	case n < 70:
-		s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: namespace, Operator: metav1.LabelSelectorOpExists})
+		s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: namespace,
+			Operator: metav1.LabelSelectorOpExists})
 	case n < 90:
 		set(&s, m.sourced("io.cilium.k8s.namespace.labels."+pick(m.r, keys())), pick(m.r, values()))
 	case n < 95:
 		s = metav1.LabelSelector{MatchLabels: map[string]string{"reserved:" + pick(m.r, []string{"host", "remote-node"}): ""}}
 	default:
 		s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{
-			Key: "reserved:" + pick(m.r, []string{"host", "remote-node", "kube-apiserver"}), Operator: metav1.LabelSelectorOpDoesNotExist,
+			Key:      "reserved:" + pick(m.r, []string{"host", "remote-node", "kube-apiserver"}),
+			Operator: metav1.LabelSelectorOpDoesNotExist,
 		})
 	}
 	return s

@@ -30,7 +30,10 @@ func (m *maker) clusterPolicy(name string) {
 		})
 	}
 	if m.odds(60) || p.Spec.Ingress == nil {
-		p.Spec.Egress = several(m, 3, func() policyv1.ClusterNetworkPolicyEgressRule { return m.clusterEgress(pick(m.r, actions)) })
+		p.Spec.Egress = several(m, 3, func() policyv1.ClusterNetworkPolicyEgressRule {
+			return m.clusterEgress(pick(m.r,
+				actions))
+		})
 	}
 	m.w.ClusterNetworkPolicies = append(m.w.ClusterNetworkPolicies, p)
 }

@@ -38,7 +38,8 @@ func valid(w *reference.World) error {
 	return errors.Join(
 		all(w.Nodes, cluster.FromNode), all(w.Namespaces, cluster.FromNamespace), all(w.Pods, cluster.FromPod),
 		all(w.Services, cluster.FromService), all(w.EndpointSlices, cluster.FromEndpointSlice),
-		all(w.NetworkPolicies, lineless(parse.NetworkPolicy)), all(w.CiliumNetworkPolicies, lineless(parse.CiliumNetworkPolicy)),
+		all(w.NetworkPolicies, lineless(parse.NetworkPolicy)), all(w.CiliumNetworkPolicies,
+			lineless(parse.CiliumNetworkPolicy)),
 		all(w.CiliumClusterwideNetworkPolicies, lineless(parse.CiliumClusterwideNetworkPolicy)),
 		all(w.ClusterNetworkPolicies, lineless(parse.ClusterNetworkPolicy)), all(w.CIDRGroups, parse.CIDRGroup),
 	)

@@ -222,7 +222,8 @@ func (m *maker) slices(svc *corev1.Service, address func(four bool) string) {
 		slice := &discoveryv1.EndpointSlice{
 			TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: svc.Namespace, Name: svc.Name + "-" + map[bool]string{true: "4", false: "6"}[family == discoveryv1.AddressTypeIPv4],
+				Namespace: svc.Namespace, Name: svc.Name + "-" + map[bool]string{true: "4",
+					false: "6"}[family == discoveryv1.AddressTypeIPv4],
 				Labels: map[string]string{discoveryv1.LabelServiceName: svc.Name},
 			},
 			AddressType: family,

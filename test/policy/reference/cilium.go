@@ -192,7 +192,8 @@ func denyPorts(rules []ciliumv2.PortDenyRule) [][]ciliumv2.PortProtocol {
 // empty ("Ingress/Egress Default Deny": such a rule only isolates).
 func (w *World) ciliumRule(f flow, r rule, others []rule) string {
 	layer4 := len(r.ports) > 0 || len(r.icmps) > 0
-	noPeers := r.endpoints == nil && r.nodes == nil && r.cidr == nil && r.cidrSet == nil && r.entities == nil && r.services == nil
+	noPeers := r.endpoints == nil && r.nodes == nil && r.cidr == nil && r.cidrSet == nil && r.entities == nil &&
+		r.services == nil
 	switch {
 	case r.nobody:
 		return ""

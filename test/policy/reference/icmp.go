@@ -21,7 +21,8 @@ func (f flow) ciliumICMP(field ciliumv2.ICMPField) string {
 	if number, known := types[field.Type.StrVal]; known && number == f.port {
 		return "name"
 	}
-	if field.Type.Type == intstr.Int && field.Type.IntVal == int32(f.port) || field.Type.StrVal == strconv.Itoa(int(f.port)) {
+	if field.Type.Type == intstr.Int && field.Type.IntVal == int32(f.port) ||
+		field.Type.StrVal == strconv.Itoa(int(f.port)) {
 		return "number"
 	}
 	return ""

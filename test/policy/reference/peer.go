@@ -221,7 +221,8 @@ func (w *World) entity(who party, name string) string {
 	return ""
 }
 
-// ciliumCIDR says by what an entry of a cidrSet matches somebody; empty: it doesn't. A group that isn't there is as good as an empty one.
+// ciliumCIDR says by what an entry of a cidrSet matches somebody; empty: it doesn't. A group that isn't there is as
+// good as an empty one.
 func (w *World) ciliumCIDR(who party, c ciliumv2.CIDRRule) string {
 	for _, except := range c.Except {
 		if who.within(except) {

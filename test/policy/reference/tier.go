@@ -39,7 +39,8 @@ func (w *World) tier(tier policyv1.Tier, f flow) (Verdict, bool) {
 }
 
 // clusterRules is the first rule that matches, and what it says; empty: none.
-func (w *World) clusterRules(f flow, p *policyv1.ClusterNetworkPolicy) (string, policyv1.ClusterNetworkPolicyRuleAction) {
+func (w *World) clusterRules(f flow, p *policyv1.ClusterNetworkPolicy) (string,
+	policyv1.ClusterNetworkPolicyRuleAction) {
 	name := fmt.Sprintf("ClusterNetworkPolicy %s %s", p.Name, p.Spec.Tier)
 	if f.ingress {
 		for i, rule := range p.Spec.Ingress {
@@ -79,7 +80,8 @@ func (w *World) clusterRules(f flow, p *policyv1.ClusterNetworkPolicy) (string, 
 // enforced: "For 'Accept' rules, 'fail closed' means: 'treat the rule as matching no
 // traffic'. For 'Deny' and 'Pass' rules, 'fail closed' means: 'treat the rule as a
 // 'Deny all' rule'."
-func failClosed(action policyv1.ClusterNetworkPolicyRuleAction) (peer, port string, does policyv1.ClusterNetworkPolicyRuleAction) {
+func failClosed(action policyv1.ClusterNetworkPolicyRuleAction) (peer, port string,
+	does policyv1.ClusterNetworkPolicyRuleAction) {
 	if action == policyv1.ClusterNetworkPolicyRuleActionAccept {
 		return "", "", action
 	}

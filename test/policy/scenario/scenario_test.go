@@ -79,7 +79,8 @@ func each(w *reference.World, f func(name string, without *reference.World)) {
 	lacking(w, f, func(w *reference.World) *[]*policyv1.ClusterNetworkPolicy { return &w.ClusterNetworkPolicies })
 }
 
-func lacking[T interface{ GetName() string }](w *reference.World, f func(string, *reference.World), list func(*reference.World) *[]T) {
+func lacking[T interface{ GetName() string }](w *reference.World, f func(string, *reference.World),
+	list func(*reference.World) *[]T) {
 	for i, p := range *list(w) {
 		less := *w
 		*list(&less) = slices.Delete(slices.Clone(*list(w)), i, i+1)
