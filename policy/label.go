@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// label is one of an identity's, as selectors ask for it.
+// Label is one of an identity's, as selectors match it.
 type Label struct{ Source, Key, Value string }
 
-// labelSet is sorted by key, so that a requirement finds its labels at once.
+// LabelSet is sorted by key, so that a requirement finds its labels at once.
 type LabelSet []Label
 
-// parseLabels reads labels as package identity writes them.
+// ParseLabels reads labels as package identity writes them.
 func ParseLabels(texts []string) LabelSet {
 	out := make(LabelSet, 0, len(texts))
 	for _, text := range texts {
@@ -26,7 +26,7 @@ func ParseLabels(texts []string) LabelSet {
 	return out
 }
 
-// texts are the labels as parseLabels reads them.
+// Texts are the labels as parseLabels reads them.
 func (s LabelSet) Texts() []string {
 	out := make([]string, len(s))
 	for i, l := range s {
@@ -74,7 +74,7 @@ func (r *Requirement) met(set LabelSet) bool {
 	return r.Op == NotIn || r.Op == NotExists
 }
 
-// text is the selector as a key: equal ones have the same.
+// Key is the selector as a key: equal ones have the same.
 func (s Selector) Key() string {
 	parts := make([]string, len(s))
 	for i, r := range s {

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// shortList is how many prefixes a list may have to be known by what is in
+// ShortList is how many prefixes a list may have to be known by what is in
 // them, so that all rules that have the same one share it. Longer ones are
 // known by their place: then one prefix more or less is a small change.
 const ShortList = 64
 
-// tidy returns the prefixes masked, sorted and each once: the same slice where
+// Canonical returns the prefixes masked, sorted and each once: the same slice where
 // they are so already.
 func Canonical(list []netip.Prefix) []netip.Prefix {
 	if isTidy(list) {
@@ -25,7 +25,7 @@ func Canonical(list []netip.Prefix) []netip.Prefix {
 }
 
 // SortLong sorts a list that is so long that whoever compiles it should not be
-// the one who does; short ones stay as they were written.
+// the one that sorts it; short ones stay as they were written.
 func SortLong(list []netip.Prefix) []netip.Prefix {
 	if len(list) <= ShortList {
 		return list

@@ -6,7 +6,7 @@ import (
 	"myelin/policy"
 )
 
-// acquire lets a set have its rules: whom they name is looked for from the
+// acquire activates the rules of a set: their peers are selected from the
 // first set on.
 func (c *Compiler) acquire(s *Set) {
 	for i := range s.entries {

@@ -15,7 +15,7 @@ const (
 	firstSet = 4
 )
 
-// addressSet is addresses that some rule speaks of, as the space knows them.
+// addressSet is a set of addresses that some rule names.
 type addressSet struct {
 	id     uint32
 	source addressSource
@@ -25,7 +25,7 @@ type addressSet struct {
 	backlog         *backlog
 	ids             map[*Identity]struct{} // those whose addresses are in it
 	users           map[*rule]struct{}
-	binding         PortBinding // … the port of a name, of pods that have it
+	binding         PortBinding // the named port that the pods in the set have; empty for other sets
 	err             error       // it doesn't fit into the kernel
 }
 
@@ -83,7 +83,7 @@ func (s *space) fillSet(set *addressSet, include, except []netip.Prefix) {
 	}
 }
 
-// fits reports whether the kernel has room for what is not there yet.
+// checkRoom reports whether the kernel has room for what is not there yet.
 func (s *space) checkRoom(set *addressSet, include, except []netip.Prefix) error {
 	if n := len(include) + len(except); s.used(0)+n <= s.room[0] && s.used(1)+n <= s.room[1] {
 		return nil
@@ -124,7 +124,7 @@ func (s *space) used(kind int) int {
 	return s.count[1] + s.pending[1]
 }
 
-// alone reports whether one set only has a prefix.
+// isOnlyMark reports whether one set only has a prefix.
 func (s *space) isOnlyMark(p netip.Prefix) bool {
 	c, ok := s.cells.Get(p)
 	return ok && len(s.lists[c.list].of) == 1

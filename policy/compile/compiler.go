@@ -20,7 +20,7 @@ import (
 // ruleKey is a rule's place and all that it says, as text.
 type ruleKey string
 
-// compiler makes sets of rules. It knows nothing of tables and maps: it is told
+// Compiler makes sets of rules. It knows nothing of tables and maps: it is told
 // what changes, and flush says what the kernel must learn.
 type Compiler struct {
 	Config           policy.Config
@@ -38,9 +38,9 @@ type Compiler struct {
 	groups           map[string]GroupFacts
 	services         map[string]ServiceFacts // by "namespace/name"
 	last             uint32                  // number of a set or class
-	// altered are rules whose numbers came or went, or whose place did.
+	// changed are rules whose number or origin changed; nil: the rule is gone.
 	changed map[uint32]*rule
-	// asking are the objects that speak of Services.
+	// withServices are the objects that have Service peers.
 	withServices map[policy.Ref]struct{}
 
 	dirty   map[*subject]struct{}
@@ -56,7 +56,7 @@ type object struct {
 	rules      map[ruleKey]*rule
 }
 
-// policySpec is a Spec and whom it is for.
+// policySpec is a Spec and the endpoints that it selects.
 type policySpec struct {
 	*policy.Spec
 	key       string
@@ -71,7 +71,7 @@ type subject struct {
 	targets map[*Endpoint]struct{}
 }
 
-// target is an endpoint.
+// Endpoint is an endpoint.
 type Endpoint struct {
 	Slot    uint16
 	host    bool // the node itself
@@ -83,7 +83,7 @@ type Endpoint struct {
 	Gone    bool
 	Unknown bool // its labels aren't known
 	New     bool // it never had sets, nor was decided to have none
-	// For whoever asks: the pod's name, and the container's interface.
+	// For tables and explanations: the pod's name, and the container's interface.
 	Name, Attachment string
 }
 
@@ -115,7 +115,7 @@ func (c *Compiler) next() uint32 {
 	return c.last
 }
 
-// setPolicy takes an object's specs; nil: there is no such object any more.
+// SetPolicy takes an object's specs; nil: there is no such object any more.
 // What is as it was costs nothing.
 func (c *Compiler) SetPolicy(ref policy.Ref, specs []policy.Spec) {
 	old := c.objects[ref]
@@ -167,11 +167,11 @@ func (c *Compiler) SetPolicy(ref policy.Ref, specs []policy.Spec) {
 	}
 }
 
-// enforcing reports whether labels matter to anybody: only then an endpoint whose labels aren't known is denied what no
+// Enforcing reports whether labels matter: only then an endpoint whose labels aren't known is denied what no
 // policy of reserved:init allows.
 func (c *Compiler) Enforcing() bool { return c.Config.Mode == policy.ModeAlways || len(c.objects) > 0 }
 
-// chooser selects the endpoints that a spec is for: pods or nodes, never both.
+// subjectSelector selects the endpoints that a spec is for: pods or nodes, never both.
 func subjectSelector(s *policy.Spec) policy.Selector {
 	op := policy.NotExists
 	if s.Nodes {
@@ -242,7 +242,7 @@ func keyOf(spec *policy.Spec, r *policy.Rule, peers *peerSpec) ruleKey {
 	return ruleKey(b.String())
 }
 
-// changedRules are the rules that have a number since it was called last, or,
+// ChangedRules are the rules that have a number since it was called last, or,
 // as nil, none any more.
 func (c *Compiler) ChangedRules() map[uint32]*rule {
 	out := c.changed
@@ -266,7 +266,7 @@ func hash128(text string) string {
 	return fmt.Sprintf("%x", b)
 }
 
-// setTarget learns of an endpoint of this node: what labels it has, and which
+// SetEndpoint learns of an endpoint of this node: what labels it has, and which
 // ports its containers.
 func (c *Compiler) SetEndpoint(slot uint16, labels []string, ports []PortBinding, host, audit bool) {
 	t := c.endpoints[slot]
@@ -300,7 +300,7 @@ func (c *Compiler) leave(t *Endpoint) {
 	}
 }
 
-// removeTarget forgets an endpoint.
+// RemoveEndpoint forgets an endpoint.
 func (c *Compiler) RemoveEndpoint(slot uint16) {
 	if t := c.endpoints[slot]; t != nil {
 		t.Gone = true
@@ -310,7 +310,7 @@ func (c *Compiler) RemoveEndpoint(slot uint16) {
 	}
 }
 
-// setAddress says whose an address of the cluster is; 0: nobody's.
+// SetAddress sets the identity of an address of the cluster; 0: it has none any more.
 func (c *Compiler) SetAddress(a netip.Addr, id uint32) {
 	var b *base
 	if id != 0 {
@@ -319,7 +319,7 @@ func (c *Compiler) SetAddress(a netip.Addr, id uint32) {
 	c.space.setOwner(a, b)
 }
 
-// inOrder are all targets, for what must not depend on chance.
+// Endpoints are all targets, for what must not depend on chance.
 func (c *Compiler) Endpoints() []*Endpoint {
 	return slices.SortedFunc(maps.Values(c.endpoints), func(a, b *Endpoint) int { return int(a.Slot) - int(b.Slot) })
 }

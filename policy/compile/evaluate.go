@@ -9,7 +9,7 @@ import (
 	"myelin/policy"
 )
 
-// end is one end of a flow, with everything that rules match on.
+// End is one end of a flow, with everything that rules match on.
 type End struct {
 	Labels   []string
 	LabelSet policy.LabelSet
@@ -18,7 +18,7 @@ type End struct {
 	Bindings []PortBinding
 }
 
-// newEnd describes an end by its address, by labels, or by both.
+// NewEnd describes an end by its address, by labels, or by both.
 func (c *Compiler) NewEnd(addr netip.Addr, labels []string) (*End, error) {
 	e := &End{Labels: labels, Addr: addr.Unmap()}
 	if e.Addr.IsValid() && len(e.Labels) == 0 {
@@ -35,14 +35,14 @@ func (c *Compiler) NewEnd(addr netip.Addr, labels []string) (*End, error) {
 	return e, nil
 }
 
-// isNode reports whether an end is a node.
+// IsNode reports whether an end is a node.
 func (e *End) IsNode() bool {
 	return slices.ContainsFunc(e.Labels, isNodeLabel)
 }
 
 func isNodeLabel(l string) bool { return l == "reserved:host" || l == "reserved:remote-node" }
 
-// family is 0 for IPv4 and 1 for IPv6.
+// Family is 0 for IPv4 and 1 for IPv6.
 func (e *End) Family() int {
 	switch {
 	case e.Addr.IsValid():
@@ -53,7 +53,7 @@ func (e *End) Family() int {
 	return 1
 }
 
-// outsideEnd is an end outside of the cluster without an address.
+// WorldEnd is an end outside of the cluster without an address.
 func WorldEnd(label string) *End {
 	return &End{Labels: []string{label}, LabelSet: policy.ParseLabels([]string{label}), Outside: true}
 }
@@ -68,7 +68,7 @@ func (c *Compiler) bindingsAt(a netip.Addr) (out []PortBinding) {
 	return out
 }
 
-// allBindings are the named ports of pods, by address.
+// AllBindings are the named ports of pods, by address.
 func (c *Compiler) AllBindings() map[netip.Addr][]PortBinding {
 	out := map[netip.Addr][]PortBinding{}
 	for _, p := range c.pods {
@@ -79,7 +79,7 @@ func (c *Compiler) AllBindings() map[netip.Addr][]PortBinding {
 	return out
 }
 
-// labelsAt are the labels of the identity that an address has.
+// LabelsAt are the labels of the identity that an address has.
 func (c *Compiler) LabelsAt(a netip.Addr) []string {
 	b := c.peers.base(WorldIdentity(a))
 	p := netip.PrefixFrom(a, a.BitLen())
@@ -92,7 +92,7 @@ func (c *Compiler) LabelsAt(a netip.Addr) []string {
 	return b.labels.Texts()
 }
 
-// asSubject is an end as the policies of its own node select it.
+// AsSubject is an end as the policies of its own node select it.
 func (c *Compiler) AsSubject(e *End, node string) *End {
 	out := e.AsPeer(node, node)
 	if n := c.nodes[node]; n != nil && out != e {
@@ -101,7 +101,7 @@ func (c *Compiler) AsSubject(e *End, node string) *End {
 	return out
 }
 
-// asPeer is an end that may be a node with the labels that policies of the other end's node give it: a node is "host"
+// AsPeer is an end that may be a node with the labels that policies of the other end's node give it: a node is "host"
 // to its own pods only.
 func (e *End) AsPeer(node, other string) *End {
 	at := slices.IndexFunc(e.Labels, isNodeLabel)
@@ -117,7 +117,7 @@ func (e *End) AsPeer(node, other string) *End {
 	return &out
 }
 
-// ruleList is the rules of an endpoint in one direction, in order of precedence.
+// Rules is the rules of an endpoint in one direction, in order of precedence.
 type Rules struct {
 	compiler *Compiler
 	entries  []entry
@@ -127,7 +127,7 @@ type Rules struct {
 	Isolating []string
 }
 
-// rulesOf finds the rules of an endpoint with these labels.
+// Rules finds the rules of an endpoint with these labels.
 func (c *Compiler) Rules(dir policy.Direction, labels policy.LabelSet) *Rules {
 	host := hostSelector().MatchesSet(labels)
 	l := &Rules{compiler: c}
@@ -145,7 +145,7 @@ func (c *Compiler) Rules(dir policy.Direction, labels policy.LabelSet) *Rules {
 	return l
 }
 
-// matchedRule is a rule that was compared with a flow. ports are those of the rule, with the numbers that its port
+// MatchedRule is a rule that was compared with a flow. ports are those of the rule, with the numbers that its port
 // names have.
 type MatchedRule struct {
 	*policy.Rule
@@ -155,7 +155,7 @@ type MatchedRule struct {
 	Ports []PortPrefix
 }
 
-// match flattens the rules that match a peer. ports are the named ports of the flow's destination. If see is not nil,
+// Match flattens the rules that match a peer. ports are the named ports of the flow's destination. If see is not nil,
 // it is called with each rule.
 func (l *Rules) Match(peer *End, family int, ports []PortBinding, see func(MatchedRule)) []PortVerdict {
 	if !l.Enforced {
@@ -182,7 +182,7 @@ func (l *Rules) Match(peer *End, family int, ports []PortBinding, see func(Match
 	return flatten(matched, func(e *entry) []PortPrefix { return e.ports })
 }
 
-// sameRules reports whether two lists, maybe of two compilers, have the same rules in the same order.
+// Equal reports whether two lists, maybe of two compilers, have the same rules in the same order.
 func (l *Rules) Equal(o *Rules) bool {
 	return l.Enforced == o.Enforced && slices.EqualFunc(l.entries, o.entries, func(a, b entry) bool {
 		if a.rule == nil || b.rule == nil {
@@ -192,7 +192,7 @@ func (l *Rules) Equal(o *Rules) bool {
 	})
 }
 
-// eachPrefix calls yield with the prefixes of rules and their exceptions until it returns false.
+// EachPrefix calls yield with the prefixes of rules and their exceptions until it returns false.
 func (l *Rules) EachPrefix(yield func(netip.Prefix) bool) {
 	for _, e := range l.entries {
 		if e.rule == nil {
@@ -239,7 +239,7 @@ func (c *Compiler) contains(s *addressSource, a netip.Addr) bool {
 	return slices.ContainsFunc(c.included(s), has) && !slices.ContainsFunc(s.except, has)
 }
 
-// lookup finds the verdict on a flow of the endpoint in a slot as the datapath does.
+// Lookup finds the verdict on a flow of the endpoint in a slot as the datapath does.
 func (c *Compiler) Lookup(slot uint16, dir policy.Direction, peer netip.Addr, proto uint8, port uint16) PortVerdict {
 	s := c.endpoints[slot].Sets[dir][Family(peer)]
 	if s == nil {
@@ -252,7 +252,7 @@ func (c *Compiler) Lookup(slot uint16, dir policy.Direction, peer netip.Addr, pr
 	return Lookup(class.Verdicts, proto, port)
 }
 
-// isolating are the policies by which traffic of an endpoint that no rule allows is denied, sorted.
+// Isolating are the policies by which traffic of an endpoint that no rule allows is denied, sorted.
 func (c *Compiler) Isolating(slot uint16, dir policy.Direction) []string {
 	if t := c.endpoints[slot]; t != nil {
 		return c.isolatingSubject(t.subject, dir, t.host)

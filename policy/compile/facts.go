@@ -9,20 +9,20 @@ import (
 	"myelin/policy"
 )
 
-// podFacts are what rules ask of a pod beside its labels.
+// podFacts are what rules match of a pod besides its labels.
 type podFacts struct {
 	addresses []netip.Addr
 	bindings  []PortBinding
 }
 
-// nodeFacts are what rules ask of a node.
+// NodeFacts are what rules match of a node.
 type NodeFacts struct {
 	Labels    policy.LabelSet
 	Addresses []netip.Addr
 	PodCIDRs  []netip.Prefix
 }
 
-// groupFacts are a CiliumCIDRGroup.
+// GroupFacts are a CiliumCIDRGroup.
 type GroupFacts struct {
 	Labels   policy.LabelSet
 	Prefixes []netip.Prefix
@@ -30,12 +30,12 @@ type GroupFacts struct {
 	unclear bool
 }
 
-// factsOf are those of a group.
+// FactsOf are those of a group.
 func FactsOf(g *policy.Group) *GroupFacts {
 	return &GroupFacts{Labels: PlainLabels("k8s", g.Labels), Prefixes: g.Prefixes, unclear: g.InForce == policy.Closed}
 }
 
-// serviceFacts are what is behind a Service: pods, by the selector, or else
+// ServiceFacts are what is behind a Service: pods, by the selector, or else
 // addresses.
 type ServiceFacts struct {
 	Known     bool // the Service itself, not only addresses of its slices
@@ -62,7 +62,7 @@ func singles(addresses []netip.Addr) []netip.Prefix {
 	return policy.Canonical(out)
 }
 
-// setPod learns which ports have names at a pod that has its own addresses.
+// SetPod learns which ports have names at a pod that has its own addresses.
 func (c *Compiler) SetPod(key cluster.Key, addresses []netip.Addr, ports []cluster.Port) {
 	next := podFacts{addresses: addresses, bindings: PortBindings(ports)}
 	have := c.pods[key]
@@ -85,7 +85,7 @@ func (c *Compiler) SetPod(key cluster.Key, addresses []netip.Addr, ports []clust
 	each(next, true)
 }
 
-// setNode learns of a node: nil, that it is gone.
+// SetNode learns of a node: nil, that it is gone.
 func (c *Compiler) SetNode(name string, n *NodeFacts) {
 	if n == nil {
 		delete(c.nodes, name)
@@ -96,13 +96,13 @@ func (c *Compiler) SetNode(name string, n *NodeFacts) {
 	for _, n := range c.nodes {
 		all = append(all, n.PodCIDRs...)
 	}
-	// Errors of sets that no rule names have nobody to tell: pods whose
+	// Errors of sets that no rule names are reported nowhere: pods whose
 	// prefix doesn't fit are not known to be pods until their address is.
 	c.space.fillSet(c.space.sets[podCIDRs], policy.Canonical(all), nil)
 	c.refillAll(func(s *addressSource) bool { return s.nodes != nil })
 }
 
-// setGroup learns of a CiliumCIDRGroup, or with nil that it is gone.
+// SetGroup learns of a CiliumCIDRGroup, or with nil that it is gone.
 func (c *Compiler) SetGroup(name string, g *GroupFacts) {
 	if g == nil {
 		delete(c.groups, name)
@@ -113,7 +113,7 @@ func (c *Compiler) SetGroup(name string, g *GroupFacts) {
 	c.refillAll(func(s *addressSource) bool { return s.group == name || s.groups != nil })
 }
 
-// setService learns of a Service and what is behind it.
+// SetService learns of a Service and what is behind it.
 func (c *Compiler) SetService(key cluster.Key, f ServiceFacts) {
 	text := key.String()
 	before := c.services[text]
@@ -133,7 +133,7 @@ func (c *Compiler) SetService(key cluster.Key, f ServiceFacts) {
 	}
 }
 
-// resolve finds the Services that a peer names.
+// resolveService finds the Services that a peer names.
 func (c *Compiler) resolveService(p policy.ServicePeer) (out []service) {
 	one := func(key string, f ServiceFacts) {
 		b := service{key: key}
@@ -204,12 +204,12 @@ func (c *Compiler) included(s *addressSource) []netip.Prefix {
 	return policy.Canonical(include)
 }
 
-// everywhere is all addresses.
+// allAddresses is all addresses.
 func allAddresses() []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 }
 
-// refillAll fills the sets again whose source is meant.
+// refillAll fills the sets again whose source matches.
 func (c *Compiler) refillAll(meant func(*addressSource) bool) {
 	for _, set := range c.space.bySet {
 		if meant(&set.source) {

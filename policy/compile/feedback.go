@@ -6,36 +6,36 @@ import (
 	"net/netip"
 )
 
-// endpoint returns the endpoint in a slot; nil: there is none.
+// Endpoint returns the endpoint in a slot; nil: there is none.
 func (c *Compiler) Endpoint(slot uint16) *Endpoint { return c.endpoints[slot] }
 
-// allSets are the sets that endpoints have or had.
+// Sets are the sets that endpoints have or had.
 func (c *Compiler) Sets() iter.Seq[*Set] { return maps.Values(c.sets) }
 
-// resume makes the compiler continue after the last number of a set or class that the maps have.
+// Resume makes the compiler continue after the last number of a set or class that the maps have.
 func (c *Compiler) Resume(last uint32) { c.last = last }
 
-// setRoom says how many single addresses and how many prefixes the maps hold.
+// SetRoom says how many single addresses and how many prefixes the maps hold.
 func (c *Compiler) SetRoom(addresses, prefixes int) { c.space.room = [2]int{addresses, prefixes} }
 
-// roomFrom takes the room that another compiler has.
+// RoomFrom takes the room that another compiler has.
 func (c *Compiler) RoomFrom(other *Compiler) { c.space.room = other.space.room }
 
-// setSlice bounds how many prefixes of long lists one flush takes; 0: all.
+// SetSlice bounds how many prefixes of long lists one flush takes; 0: all.
 func (c *Compiler) SetSlice(n int) { c.space.slice = n }
 
-// loading reports whether prefixes of long lists are left for the next flush.
+// Loading reports whether prefixes of long lists are left for the next flush.
 func (c *Compiler) Loading() bool { return len(c.space.loads) > 0 }
 
-// retry has the next plan contain an endpoint whose entry could not be written.
+// RetryEndpoint has the next plan contain an endpoint whose entry could not be written.
 func (c *Compiler) RetryEndpoint(t *Endpoint) { c.dirty[t.subject] = struct{}{} }
 
-// retryAddresses has the next plan contain changes that could not all be written.
+// RetryAddresses has the next plan contain changes that could not all be written.
 func (c *Compiler) RetryAddresses(changes []AddressChange) {
 	c.space.changes, c.space.retried = append(c.space.changes, changes...), true
 }
 
-// failAddresses fails the address sets that contain addresses with these identities, since those did not fit.
+// FailAddresses fails the address sets that contain addresses with these identities, since those did not fit.
 func (c *Compiler) FailAddresses(numbers []uint32, err error) {
 	for _, number := range numbers {
 		if d := c.peers.byNumber[number]; d != nil {
@@ -48,7 +48,7 @@ func (c *Compiler) FailAddresses(numbers []uint32, err error) {
 	c.space.finishLoads()
 }
 
-// latestChanges returns the changes of a plan without those that a later one replaces: there are such only if some
+// LatestChanges returns the changes of a plan without those that a later one replaces: there are such only if some
 // failed before.
 func (c *Compiler) LatestChanges(changes []AddressChange) (out []AddressChange) {
 	if !c.space.retried {
@@ -67,7 +67,7 @@ func (c *Compiler) LatestChanges(changes []AddressChange) (out []AddressChange) 
 	return out
 }
 
-// hasAddress reports whether an address or a prefix is to have an entry with a number.
+// HasAddress reports whether an address or a prefix is to have an entry with a number.
 func (c *Compiler) HasAddress(p netip.Prefix, number uint32) bool {
 	if o, ok := c.space.owned.Get(p); ok {
 		return o.number == number
@@ -76,7 +76,7 @@ func (c *Compiler) HasAddress(p netip.Prefix, number uint32) bool {
 	return ok && cell.number == number
 }
 
-// addresses calls yield with each entry of an address or a prefix that the maps are to have.
+// Addresses calls yield with each entry of an address or a prefix that the maps are to have.
 func (c *Compiler) Addresses() iter.Seq2[netip.Prefix, uint32] {
 	return func(yield func(netip.Prefix, uint32) bool) {
 		for p, o := range c.space.owned.All() {
@@ -92,13 +92,13 @@ func (c *Compiler) Addresses() iter.Seq2[netip.Prefix, uint32] {
 	}
 }
 
-// identify adds an identity, whose labels never change.
+// Identify adds an identity, whose labels never change.
 func (c *Compiler) Identify(id uint32, labels []string) { c.peers.identify(id, labels) }
 
-// forget removes an identity when no address has it any longer.
+// Forget removes an identity when no address has it any longer.
 func (c *Compiler) Forget(id uint32) { c.peers.forget(id) }
 
-// setAudit makes what is denied to an endpoint be reported only, or no longer so.
+// SetAudit makes what is denied to an endpoint be reported only, or no longer so.
 func (c *Compiler) SetAudit(slot uint16, on bool) {
 	if t := c.endpoints[slot]; t != nil && t.Audit != on {
 		t.Audit = on
@@ -106,7 +106,7 @@ func (c *Compiler) SetAudit(slot uint16, on bool) {
 	}
 }
 
-// nameTarget sets what an endpoint is called, and whether its labels are unknown so far.
+// DescribeEndpoint sets what an endpoint is called, and whether its labels are unknown so far.
 func (c *Compiler) DescribeEndpoint(slot uint16, name, attachment string, unknown bool) {
 	t := c.endpoints[slot]
 	if t.Unknown != unknown || t.Attachment == "" {
@@ -115,7 +115,7 @@ func (c *Compiler) DescribeEndpoint(slot uint16, name, attachment string, unknow
 	t.Name, t.Attachment, t.Unknown = name, attachment, unknown
 }
 
-// isWaiting reports whether an endpoint keeps its previous sets until the next ones are complete.
+// Waiting reports whether an endpoint keeps its previous sets until the next ones are complete.
 func (c *Compiler) Waiting(t *Endpoint) bool {
 	_, is := c.waiting[t]
 	return is

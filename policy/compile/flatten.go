@@ -8,14 +8,14 @@ import (
 	"myelin/policy"
 )
 
-// row is a verdict for what its prefix covers and no longer one does.
+// PortVerdict is a verdict for what its prefix covers and no longer one does.
 type PortVerdict struct {
 	PortPrefix
 	Verdict Verdict
 	Rule    uint32
 }
 
-// first are the first entries of a prefix, by place in the list: of the admin
+// firstMatch are the first entries of a prefix, by place in the list: of the admin
 // tier, and of the others.
 type firstMatch struct{ admin, rest int }
 
@@ -92,12 +92,12 @@ func winner(list []*entry, f firstMatch) *entry {
 	return list[f.rest]
 }
 
-// comparePrefixes puts shorter ones before those that they cover.
+// ComparePrefixes puts shorter ones before those that they cover.
 func ComparePrefixes(a, b PortPrefix) int {
 	return cmp.Or(cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Port, b.Port))
 }
 
-// rowsKey is rows as a key: equal ones have the same.
+// verdictsKey is rows as a key: equal ones have the same.
 func verdictsKey(rows []PortVerdict) string {
 	b := make([]byte, 0, 9*len(rows))
 	for _, r := range rows {
@@ -108,7 +108,7 @@ func verdictsKey(rows []PortVerdict) string {
 	return string(b)
 }
 
-// lookup is what the datapath does: the longest row that covers the packet.
+// Lookup is what the datapath does: the longest row that covers the packet.
 func Lookup(rows []PortVerdict, proto uint8, port uint16) PortVerdict {
 	var found PortVerdict
 	for _, r := range rows {

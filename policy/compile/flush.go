@@ -7,7 +7,7 @@ import (
 	"myelin/policy"
 )
 
-// addition is a peer that a set in the kernel gets a row for.
+// Addition is a peer that a set in the kernel gets a row for.
 type Addition struct {
 	Set   *Set
 	Peer  uint32
@@ -15,16 +15,16 @@ type Addition struct {
 	Fresh bool // the class has no rows yet
 }
 
-// peerRow is a row of the map peer_classes.
+// PeerKey is a row of the map peer_classes.
 type PeerKey struct{ Set, Peer uint32 }
 
-// plan is what the kernel must learn, in this order: new sets and additions,
+// Plan is what the kernel must learn, in this order: new sets and additions,
 // addresses, endpoints. Then what is over may go.
 type Plan struct {
 	NewSets         []*Set
 	Additions       []Addition
 	Addresses       []AddressChange
-	Moved           bool // some address has become somebody else's
+	Moved           bool // an address has another identity than before
 	Endpoints       map[*Endpoint]struct{}
 	ObsoleteSets    []*Set
 	ObsoletePeers   []PeerKey
@@ -35,7 +35,7 @@ func (p *Plan) empty() bool {
 	return len(p.NewSets)+len(p.Additions)+len(p.Addresses)+len(p.Endpoints)+len(p.ObsoleteSets)+len(p.ObsoletePeers)+len(p.ObsoleteClasses) == 0 && !p.Moved
 }
 
-// flush works out what has changed since it was called last. Sets that nobody
+// Flush works out what has changed since it was called last. Sets that no endpoint
 // needs any more go with the next call: until the new ones are in the kernel,
 // the old ones must know all peers that addresses become. So there is more to
 // do when leftover says so.
@@ -85,10 +85,10 @@ func (c *Compiler) refit() {
 	}
 }
 
-// leftover reports whether some set has no endpoint any more.
+// HasUnusedSets reports whether some set has no endpoint any more.
 func (c *Compiler) HasUnusedSets() bool { return len(c.unusedSets()) > 0 }
 
-// needless are the sets that no endpoint has.
+// unusedSets are the sets that no endpoint has.
 func (c *Compiler) unusedSets() (out []*Set) {
 	for _, s := range c.sets {
 		if s.users == 0 {
@@ -98,8 +98,8 @@ func (c *Compiler) unusedSets() (out []*Set) {
 	return out
 }
 
-// abandon lets go of sets, if still no endpoint has them. By now the new sets
-// have their rules, so that what both speak of stays.
+// releaseUnused releases sets, if still no endpoint has them. By now the new sets
+// have acquired their rules, so that what both use stays.
 func (c *Compiler) releaseUnused(needless []*Set, p *Plan) {
 	for _, s := range needless {
 		if s.users > 0 {
@@ -146,7 +146,7 @@ func (c *Compiler) build(p *Plan) {
 	}
 }
 
-// turn has the rows of a set's endpoints written again.
+// updateEndpointsOf has the rows of a set's endpoints written again.
 func (c *Compiler) updateEndpointsOf(s *Set, p *Plan) {
 	for _, t := range c.endpoints {
 		if t.has(s) {
@@ -164,7 +164,7 @@ func (t *Endpoint) has(s *Set) bool {
 	return false
 }
 
-// fail notes that a set isn't in the kernel, and why. It is tried again with
+// FailSet notes that a set isn't in the kernel, and why. It is tried again with
 // the next flush, under another number.
 func (c *Compiler) FailSet(s *Set, err error, p *Plan) {
 	over := *s
@@ -198,7 +198,7 @@ func (e *ruleError) Error() string { return e.origin.String() + ": " + e.err.Err
 
 func (e *ruleError) Unwrap() error { return e.err }
 
-// decide finds the sets that the endpoints of a subject need.
+// updateSubject finds the sets that the endpoints of a subject need.
 func (c *Compiler) updateSubject(s *subject, p *Plan) {
 	for t := range s.targets {
 		if !t.Gone {
@@ -212,8 +212,8 @@ func (c *Compiler) updateSubject(s *subject, p *Plan) {
 	}
 }
 
-// rulesFor are the rules that a subject's endpoints are judged by, in order.
-// Where no policy speaks of the direction, nothing is decided.
+// rulesFor are the rules of a subject's endpoints, in order. Without a policy
+// for the direction, nothing is enforced.
 func (c *Compiler) rulesFor(s *subject, dir policy.Direction) (rules []*rule, isolated, decided bool) {
 	var required [2][]policy.Selector
 	for _, chosen := range s.by {
@@ -307,7 +307,7 @@ func (c *Compiler) newSet(key string, dir policy.Direction, family int, t *Endpo
 	return s
 }
 
-// meet gives a new peer its class in all sets that name it.
+// addPeer gives a new peer its class in all sets that name it.
 func (c *Compiler) addPeer(d *Identity, p *Plan) {
 	matched := map[*Set][]uint32{}
 	touch := func(r *rule, match bool) {
@@ -357,7 +357,7 @@ func (c *Compiler) addPeer(d *Identity, p *Plan) {
 	}
 }
 
-// without takes a peer out of all sets.
+// removePeer takes a peer out of all sets.
 func (c *Compiler) removePeer(d *Identity, p *Plan) {
 	for _, s := range c.sets {
 		had, last := s.drop(d)

@@ -11,7 +11,7 @@ import (
 	"myelin/table/ledger"
 )
 
-// firstDerived is the first number of a peer that package identity has none for.
+// FirstDerived is the first number of a peer that package identity has none for.
 const FirstDerived = 1 << 31
 
 // base is a label set that peers have: an identity's, or that of one where the
@@ -30,7 +30,7 @@ type (
 	peerSelectors = selectors[*rule, *base]
 )
 
-// peerID is what the datapath calls an identity: a label set, and the address
+// Identity is what the datapath calls an identity: a label set, and the address
 // sets that the address is in. All addresses alike share one.
 type Identity struct {
 	Number  uint32
@@ -40,12 +40,12 @@ type Identity struct {
 	rows    int           // addresses and prefixes that have it
 }
 
-// ledgerKey is whose a number is, as it stands in a file.
+// LedgerKey identifies the owner of a number in a file.
 type LedgerKey string
 
 func (k LedgerKey) String() string { return string(k) }
 
-// peerIDs are all that there are.
+// identities are all that there are.
 type identities struct {
 	selectors  *peerSelectors
 	bases      map[uint32]*base // without those of API servers
@@ -54,7 +54,7 @@ type identities struct {
 	byNumber   map[uint32]*Identity
 	byKey      map[string]*Identity
 	numbers    *ledger.Numbers[LedgerKey]
-	// born and idle are those since the last round that are new, or may be needless.
+	// created and unused are those since the last round that are new, or may be unused.
 	created []*Identity
 	unused  map[*Identity]struct{}
 }
@@ -153,7 +153,7 @@ func (p *identities) create(b *base, members []*addressSet) *Identity {
 		slices.Sort(parts[1:])
 		d.key = LedgerKey(strings.Join(parts, "\n"))
 		d.Number = p.numbers.Get(d.key)
-		for p.byNumber[d.Number] != nil { // somebody's like it, who is about to go
+		for p.byNumber[d.Number] != nil { // the number of an equal identity that is about to be removed
 			d.key += "+"
 			d.Number = p.numbers.Get(d.key)
 		}
@@ -183,7 +183,7 @@ func (p *identities) unref(number uint32) {
 	}
 }
 
-// bury removes those that no row has, and returns them.
+// removeUnused removes those that no entry has, and returns them.
 func (p *identities) removeUnused() (dead []*Identity) {
 	for d := range p.unused {
 		if d.rows > 0 || d.key == "" && !d.base.gone {

@@ -9,7 +9,7 @@ import (
 	"myelin/policy"
 )
 
-// classesOf are the classes of a set that have entries of their own.
+// Classes are the classes of a set that have entries of their own.
 func (s *Set) Classes() iter.Seq[*Class] {
 	return func(yield func(*Class) bool) {
 		for _, c := range s.byVerdicts {
@@ -20,7 +20,7 @@ func (s *Set) Classes() iter.Seq[*Class] {
 	}
 }
 
-// peersInOrder are the peers of a set that have entries, sorted by number.
+// SortedPeers are the peers of a set that have entries, sorted by number.
 func (s *Set) SortedPeers() []*Identity {
 	out := make([]*Identity, 0, len(s.Peers))
 	for d := range s.Peers {
@@ -30,7 +30,7 @@ func (s *Set) SortedPeers() []*Identity {
 	return out
 }
 
-// describe returns the labels of an identity, and the address sets that it is in.
+// Describe returns the labels of an identity, and the address sets that it is in.
 func (d *Identity) Describe() (out []string) {
 	out = d.base.labels.Texts()
 	for _, m := range d.members {
@@ -39,7 +39,7 @@ func (d *Identity) Describe() (out []string) {
 	return out
 }
 
-// rulesWithPeers returns the rules of the set, each with whether it matches any peer that exists.
+// RulesWithPeers returns the rules of the set, each with whether it matches any peer that exists.
 func (s *Set) RulesWithPeers() iter.Seq2[uint32, bool] {
 	return func(yield func(uint32, bool) bool) {
 		for r, at := range s.places {
@@ -59,7 +59,7 @@ func (s *Set) hasPeer(r *rule, at int) (yes bool) {
 	return yes
 }
 
-// allRules calls yield with each rule, and how many endpoints of this node its policy selects.
+// EachRule calls yield with each rule, and how many endpoints of this node its policy selects.
 func (c *Compiler) EachRule(yield func(r *policy.RuleRow, endpoints int)) {
 	for _, o := range c.objects {
 		for _, spec := range o.specs {
@@ -74,7 +74,7 @@ func (c *Compiler) EachRule(yield func(r *policy.RuleRow, endpoints int)) {
 	}
 }
 
-// ruleOrigin is the origin of a rule, by its number; empty for none.
+// RuleOrigin is the origin of a rule, by its number; empty for none.
 func (c *Compiler) RuleOrigin(id uint32) string {
 	for _, o := range c.objects {
 		for _, r := range o.rules {
@@ -86,7 +86,7 @@ func (c *Compiler) RuleOrigin(id uint32) string {
 	return ""
 }
 
-// setsInUse are the sets that are in the kernel, and the endpoints of each.
+// SetsInUse are the sets that are in the kernel, and the endpoints of each.
 func (c *Compiler) SetsInUse() map[*Set][]*Endpoint {
 	out := map[*Set][]*Endpoint{}
 	for _, t := range c.Endpoints() {
@@ -101,7 +101,7 @@ func (c *Compiler) SetsInUse() map[*Set][]*Endpoint {
 	return out
 }
 
-// specsOf are the specs of an object, and whether there is such an object.
+// SpecsOf are the specs of an object, and whether there is such an object.
 func (c *Compiler) SpecsOf(ref policy.Ref) ([]policy.Spec, bool) {
 	o := c.objects[ref]
 	if o == nil {
@@ -110,15 +110,15 @@ func (c *Compiler) SpecsOf(ref policy.Ref) ([]policy.Spec, bool) {
 	return o.specsGiven, true
 }
 
-// hasGroup reports whether there is a group of a name, and whether it is the same as another one.
+// HasGroup reports whether there is a group of a name, and whether it is the same as another one.
 func (c *Compiler) HasGroup(name string, g *GroupFacts) (has, same bool) {
 	old, has := c.groups[name]
 	same = g != nil && slices.Equal(old.Prefixes, policy.Canonical(g.Prefixes)) && slices.Equal(old.Labels, g.Labels)
 	return has, same
 }
 
-// labels are the labels that the endpoint's policies are selected by.
+// Labels are the labels that the endpoint's policies are selected by.
 func (t *Endpoint) Labels() policy.LabelSet { return t.subject.labels }
 
-// alike is a key that endpoints share if the same rules with the same named ports apply to them.
+// Alike is a key that endpoints share if the same rules with the same named ports apply to them.
 func (t *Endpoint) Alike() string { return t.subject.key + fmt.Sprint(t.Ports, t.host) }

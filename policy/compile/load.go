@@ -24,10 +24,10 @@ type step struct {
 	except, adds  bool
 }
 
-// look is what it costs to mark a prefix, where comparing two is 1.
+// markCost is what it costs to mark a prefix, where comparing two is 1.
 const markCost = 64
 
-// begin makes a set hold something else: at once if that is little, or if there
+// startLoad makes a set hold something else: at once if that is little, or if there
 // is no room for both. Else what is in both never leaves it.
 func (s *space) startLoad(set *addressSet, include, except []netip.Prefix) {
 	b := &backlog{steps: []step{
@@ -62,7 +62,7 @@ func sizes(lists ...[]netip.Prefix) (n [2]int) {
 	return n
 }
 
-// march does what costs n, and returns what is left of n: something only if the
+// markUpTo does what costs n, and returns what is left of n: something only if the
 // backlog is over. Then the set has none.
 func (s *space) markUpTo(set *addressSet, n int) int {
 	for b := set.backlog; len(b.steps) > 0; b.steps = b.steps[1:] {
@@ -147,7 +147,7 @@ func (s *space) advance() {
 	}
 }
 
-// over is told that all of a set's backlog is marked.
+// finishLoad is told that all of a set's backlog is marked.
 func (s *space) finishLoad(set *addressSet, next *contents) {
 	switch {
 	case next != nil:
@@ -157,7 +157,7 @@ func (s *space) finishLoad(set *addressSet, next *contents) {
 	}
 }
 
-// hasten marks all that is to come now: it doesn't fit, and shall be tried again
+// finishLoads marks all that is to come now: it doesn't fit, and shall be tried again
 // as a whole.
 func (s *space) finishLoads() {
 	for len(s.loads) > 0 {

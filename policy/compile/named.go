@@ -17,7 +17,7 @@ type namedPort struct {
 	users map[*rule]struct{}
 }
 
-// binding is the port that an address set stands for.
+// PortBinding is the port that an address set stands for.
 type PortBinding struct {
 	portName
 	number uint16
@@ -50,7 +50,7 @@ func (b PortBinding) matches(n portName) bool {
 	return b.name == n.name && (n.proto == policy.ProtoAny || n.proto == b.proto)
 }
 
-// protoOf is the number of a protocol as cluster names it.
+// ProtoOf is the number of a protocol as cluster names it.
 func ProtoOf(name string) uint8 {
 	switch name {
 	case "UDP":
@@ -61,7 +61,7 @@ func ProtoOf(name string) uint8 {
 	return policy.ProtoTCP
 }
 
-// bindingsOf are a pod's ports that have names.
+// PortBindings are a pod's ports that have names.
 func PortBindings(ports []cluster.Port) (out []PortBinding) {
 	for _, p := range ports {
 		if p.Name != "" {
@@ -76,7 +76,7 @@ func (b PortBinding) key() string {
 	return "port " + b.name + " " + strconv.Itoa(int(b.proto)) + " " + strconv.Itoa(int(b.number))
 }
 
-// bind says that a pod's address has a port of the name, or no longer.
+// markPort says that a pod's address has a port of the name, or no longer.
 func (c *Compiler) markPort(b PortBinding, a netip.Addr, on bool) {
 	for name, n := range c.named {
 		if !b.matches(name) {

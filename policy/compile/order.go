@@ -8,7 +8,7 @@ import (
 	"myelin/policy"
 )
 
-// ruling is what an entry or a row says. The first three are the datapath's
+// Verdict is what an entry or a row says. The first three are the datapath's
 // enum policy_action.
 type Verdict uint8
 
@@ -16,7 +16,7 @@ const (
 	Denied Verdict = iota
 	Allowed
 	NoRule // denied, for no rule allowed it
-	Passed // not in rows: asks the default tier
+	Passed // not in map entries: continues with the default tier
 )
 
 func (r Verdict) String() string { return [...]string{"deny", "allow", "no rule", "pass"}[r] }
@@ -37,12 +37,12 @@ func (e *entry) id() uint32 {
 	return e.rule.id
 }
 
-// says reports whether the rows of both are the same.
+// sameVerdict reports whether the rows of both are the same.
 func (e *entry) sameVerdict(o *entry) bool { return e.verdict == o.verdict && e.id() == o.id() }
 
-// arrange puts rules in order of precedence: the first that matches decides,
+// sortRules puts rules in order of precedence: the first that matches decides,
 // but for Pass, which leaves out the rest of its tier. The order within a tier
-// doesn't change what is allowed where deny beats allow; it says who is named.
+// doesn't change what is allowed where deny beats allow; it determines which rule is named.
 func sortRules(rules []*rule) {
 	slices.SortFunc(rules, func(a, b *rule) int {
 		var inTier int

@@ -6,7 +6,7 @@ import (
 	"myelin/policy"
 )
 
-// portPrefix is the first bits of the ports of a protocol: what one row of the
+// PortPrefix is the first bits of the ports of a protocol: what one row of the
 // datapath covers. The one of ProtoAny covers everything.
 type PortPrefix struct {
 	Port  uint16 // bits after the first ones are 0
@@ -14,7 +14,7 @@ type PortPrefix struct {
 	Bits  uint8 // 0 to 16
 }
 
-// parent is the next larger prefix, and false for that of ProtoAny, which has none.
+// Parent is the next larger prefix, and false for that of ProtoAny, which has none.
 func (p PortPrefix) Parent() (PortPrefix, bool) {
 	switch {
 	case p.Proto == policy.ProtoAny:
@@ -27,7 +27,7 @@ func (p PortPrefix) Parent() (PortPrefix, bool) {
 	return p, true
 }
 
-// covers reports whether a packet's protocol and port are the prefix's.
+// Covers reports whether a packet's protocol and port are the prefix's.
 func (p PortPrefix) Covers(proto uint8, port uint16) bool {
 	return p.Proto == policy.ProtoAny || p.Proto == proto && port>>(16-p.Bits) == p.Port>>(16-p.Bits)
 }

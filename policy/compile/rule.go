@@ -20,8 +20,8 @@ type rule struct {
 	ports []PortPrefix
 	names []portName
 	peers peerSpec
-	// variants are the rule with what other policies ask of its peers, by that
-	// as text, which is asked in the variant's own.
+	// variants are the rule with what other policies require of its peers, by
+	// that as text, which is required in the variant.
 	variants map[string]*rule
 	required string
 
@@ -32,7 +32,7 @@ type rule struct {
 	named      []*namedPort
 }
 
-// asking is the rule with what all policies of an endpoint ask of its peers:
+// withRequired is the rule with what all policies of an endpoint require of its peers:
 // fromRequires and toRequires.
 func (r *rule) withRequired(required []policy.Selector, find finder) *rule {
 	if r.spec.Tier != policy.TierDefault || len(required) == 0 {
@@ -66,7 +66,7 @@ func (r *rule) withRequired(required []policy.Selector, find finder) *rule {
 	return v
 }
 
-// where names the rule for lists that are known by their place.
+// listPlace names the rule for lists that are known by their place.
 func (r *rule) listPlace() string { return r.spec.Ref.String() + " " + r.Origin.Path }
 
 // addressPeer is peers by address, and by labels too where required is not nil.
@@ -75,9 +75,9 @@ type addressPeer struct {
 	required *peerSelection
 }
 
-// peerSpec is who a rule speaks of, before anybody is looked for.
+// peerSpec is the peers of a rule, before any are selected.
 type peerSpec struct {
-	// any says, by family, that everybody is meant.
+	// any says, by family, that all peers match.
 	any       [2]bool
 	selectors []policy.Selector
 	addresses []addressSpec
@@ -122,14 +122,14 @@ func (c *Compiler) finder(a policy.Action) finder {
 	return finder{c.resolveService, c.Config.CIDRNodes, a == policy.Deny}
 }
 
-// behind is what a Service leads to: pods by labels, or, with nil, the
+// service is what a Service leads to: pods by labels, or, with nil, the
 // addresses of its EndpointSlices.
 type service struct {
 	key      string // "namespace/name"
 	selector policy.Selector
 }
 
-// newPeers works out who is meant. place names the rule, for its lists that
+// newPeers computes selectors and address sources. place names the rule, for its lists that
 // are too long to be known by what is in them.
 func newPeers(peers []policy.Peer, place string, find finder) peerSpec {
 	s := peerSpec{nodes: find.nodes, deny: find.deny}
@@ -182,7 +182,7 @@ func (s *peerSpec) addSelector(sel policy.Selector) {
 	s.selectors = append(s.selectors, sel)
 }
 
-// prefixes takes addresses. A whole family needs no rows: it is everybody of
+// addPrefixes takes addresses. A whole family needs no rows: it is all peers of
 // that family, or all that is outside.
 func (s *peerSpec) addPrefixes(p policy.Prefixes, required policy.Selector, place string) {
 	p.Include, p.Except = policy.Canonical(p.Include), policy.Canonical(p.Except)
@@ -215,7 +215,7 @@ func boolIndex(b bool) int {
 	return 0
 }
 
-// worldOf is the identity of what is outside.
+// WorldIdentity is the identity of what is outside.
 func WorldIdentity(a netip.Addr) uint32 {
 	return [...]uint32{identity.WorldIPv4, identity.WorldIPv6}[Family(a)]
 }

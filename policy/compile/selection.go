@@ -6,15 +6,15 @@ import (
 	"myelin/policy"
 )
 
-// labeled is the labels of a thing that selectors select; U is who uses
-// selectors.
+// labeled is the labels of a thing that selectors select; U is the type of
+// users of selectors.
 type labeled[U comparable, T any] struct {
 	thing  T
 	labels policy.LabelSet
 	by     []*selection[U, T]
 }
 
-// selection is a selector, all that it selects, and who uses it.
+// selection is a selector, all that it selects, and its users.
 type selection[U comparable, T any] struct {
 	selector policy.Selector
 	text     string
@@ -25,7 +25,7 @@ type selection[U comparable, T any] struct {
 // keyValue is a label whatever its source.
 type keyValue struct{ key, value string }
 
-// selectors finds what a selector selects and who selects a thing, both by
+// selectors finds what a selector selects and which selectors select a thing, both by
 // what may match alone.
 type selectors[U comparable, T any] struct {
 	all     map[string]*selection[U, T]                // by text
@@ -87,7 +87,7 @@ func (s *selectors[U, T]) remove(t *labeled[U, T]) {
 	t.by = nil
 }
 
-// without removes an element, and doesn't keep the order.
+// removeElement removes an element, and doesn't keep the order.
 func removeElement[T comparable](list []T, x T) []T {
 	if i := slices.Index(list, x); i >= 0 {
 		list[i] = list[len(list)-1]

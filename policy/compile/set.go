@@ -9,7 +9,7 @@ import (
 	"myelin/policy"
 )
 
-// class is a list of rows that some peers of a set have.
+// Class is a list of rows that some peers of a set have.
 type Class struct {
 	Number   uint32
 	Verdicts []PortVerdict
@@ -17,34 +17,34 @@ type Class struct {
 	peers    int // how many have it
 }
 
-// set is what an endpoint's policies say of one direction, and of a family or
+// Set is what an endpoint's policies say of one direction, and of a family or
 // of both.
 type Set struct {
 	Number  uint32
 	key     string
 	Dir     policy.Direction
-	family  int // of rules that mean everybody of a family
+	family  int // of rules that match all peers of a family
 	entries []entry
 	places  map[*rule]uint32 // in entries
 	hostAt  int
-	hosts   *peerSelection // who hostAt is for
-	// anyone are the places of entries that everybody is matched by.
+	hosts   *peerSelection // the peers of the entry at hostAt
+	// wildcards are the places of entries that match all peers.
 	wildcards     []uint32
 	usesPortNames bool // some port's number is the peer's to say
 
 	byVerdicts map[string]*Class
 	byMatch    map[string]*Class
-	Peers      map[*Identity]*Class // those that don't have the class of everybody else
-	Default    *Class               // everybody else's; it has the set's number
+	Peers      map[*Identity]*Class // those that do not have the default class
+	Default    *Class               // of all other peers; it has the set's number
 
 	users int
 	Err   error // why it isn't in the kernel
 }
 
-// ruleCount is how many rules the set has.
+// RuleCount is how many rules the set has.
 func (s *Set) RuleCount() int { return len(s.places) }
 
-// lengthsOf says which lengths of ports there are, and what protocols there are no rows of, as the datapath wants it.
+// Lengths says which lengths of ports there are, and what protocols there are no rows of, as the datapath wants it.
 func Lengths(rows []PortVerdict) uint32 {
 	var lengths, present uint32
 	for _, r := range rows {
@@ -58,7 +58,7 @@ func Lengths(rows []PortVerdict) uint32 {
 	return lengths | (ProtocolAbsent(policy.ProtoTCP)|ProtocolAbsent(policy.ProtoUDP)|ProtocolAbsent(policy.ProtoSCTP))&^present
 }
 
-// absent is the bit that says that there are no rows of a protocol: policy_absent of the datapath.
+// ProtocolAbsent is the bit that says that there are no rows of a protocol: policy_absent of the datapath.
 func ProtocolAbsent(proto uint8) uint32 {
 	switch proto {
 	case policy.ProtoTCP:
@@ -69,7 +69,7 @@ func ProtocolAbsent(proto uint8) uint32 {
 	return uint32(bpf.DatapathPolicyAbsentPOLICY_NO_OTHER)
 }
 
-// build fills a set: it looks at everybody that its rules name.
+// build fills a set: it looks at all peers that its rules match.
 func (s *Set) build(next func() uint32) {
 	s.byVerdicts, s.byMatch, s.Peers = map[string]*Class{}, map[string]*Class{}, map[*Identity]*Class{}
 	s.Number = next()
@@ -90,7 +90,7 @@ func (s *Set) build(next func() uint32) {
 		}
 		s.eachPeer(e.rule, i, func(d *Identity) { match(d, uint32(i)) })
 	}
-	if s.usesPortNames { // … also of entries for everybody
+	if s.usesPortNames { // entries for all peers may have port names
 		for d := range s.peersWithPorts() {
 			if _, ok := matched[d]; !ok {
 				matched[d] = nil
@@ -102,7 +102,7 @@ func (s *Set) build(next func() uint32) {
 	}
 }
 
-// whom calls f with all peers that an entry matches, some more than once.
+// eachPeer calls f with all peers that an entry matches, some more than once.
 func (s *Set) eachPeer(r *rule, at int, f func(*Identity)) {
 	if r == nil {
 		if at == s.hostAt {
@@ -138,7 +138,7 @@ func (a addressPeer) selects(b *base) bool {
 	return ok
 }
 
-// bound are the peers that say which numbers the names of ports have.
+// peersWithPorts are the peers that say which numbers the names of ports have.
 func (s *Set) peersWithPorts() map[*Identity]struct{} {
 	out := map[*Identity]struct{}{}
 	for r := range s.places {
@@ -163,8 +163,8 @@ func (s *Set) put(d *Identity, matched []uint32, next func() uint32) (c *Class, 
 	return c, len(s.byVerdicts) > before
 }
 
-// classOf is the class of a peer that these entries match beside those for
-// everybody; they are sorted. next numbers a new one.
+// classOf is the class of a peer that these entries match besides those for
+// all peers; they are sorted. next numbers a new one.
 func (s *Set) classOf(d *Identity, matched []uint32, next func() uint32) *Class {
 	var buffer [128]byte
 	key := buffer[:0]
@@ -199,7 +199,7 @@ func (s *Set) classOf(d *Identity, matched []uint32, next func() uint32) *Class 
 }
 
 // drop forgets a peer that is no more, and reports whether it had a row, and
-// the class that nobody has any longer.
+// the class that no peer has any longer.
 func (s *Set) drop(d *Identity) (had bool, last *Class) {
 	c := s.Peers[d]
 	if c == nil {

@@ -87,7 +87,7 @@ func contentKey(lists ...[]netip.Prefix) string {
 	return out
 }
 
-// shared reports whether two lists are one, so that nobody need compare them.
+// shared reports whether two lists are one, so that they need not be compared.
 func shared(a, b []netip.Prefix) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

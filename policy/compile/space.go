@@ -11,21 +11,21 @@ import (
 	"myelin/policy"
 )
 
-// noNumber in the place of an identity's number says that there is no row.
+// NoIdentity in the place of an identity's number says that there is no row.
 const NoIdentity = ^uint32(0)
 
-// cell is a prefix that some address set names: what they say of it, as the
+// prefixCell is a prefix that some address set names: what they say of it, as the
 // number of a list, and the number of its row in the kernel. A million of them
 // is why this is no row of a table.
 type prefixCell struct{ list, number uint32 }
 
-// owner is whose an address is, in the cluster.
+// ownedAddress is the identity of an address in the cluster.
 type ownedAddress struct {
 	base   *base
 	number uint32
 }
 
-// marks are what address sets say of one prefix, sorted; each is a set's
+// markList are what address sets say of one prefix, sorted; each is a set's
 // number and whether the prefix is an exception there.
 type markList struct {
 	of   []uint32
@@ -36,7 +36,7 @@ type markList struct {
 // membership is what the marks of all prefixes that cover an address add up to.
 type membership struct {
 	podCIDR, apiServer bool
-	sets               [3][]*addressSet // by who has the address
+	sets               [3][]*addressSet // by kind of owner
 }
 
 // Who has an address, as address sets tell them apart.
@@ -46,7 +46,7 @@ const (
 	nodeOwner
 )
 
-// change is a row for an address or a prefix to be written: noNumber takes it away.
+// AddressChange is a row for an address or a prefix to be written: noNumber takes it away.
 type AddressChange struct {
 	Prefix netip.Prefix
 	Number uint32
@@ -56,8 +56,8 @@ type AddressChange struct {
 type space struct {
 	cells *bart.Table[prefixCell]
 	owned *bart.Table[ownedAddress]
-	// former are the numbers of addresses whose pods have gone. Who gets one
-	// anew is somebody else, which flows that were decided before must learn.
+	// formerOwners are the numbers of addresses whose pods have gone. If another identity
+	// gets one, flows that were decided before must be looked up again.
 	formerOwners map[netip.Addr]uint32
 
 	lists    map[uint32]*markList
@@ -71,7 +71,7 @@ type space struct {
 	dirty   []netip.Prefix
 	peers   *identities
 
-	// count is how many cells there are of single addresses and of prefixes, and
+	// count is how many prefix cells there are of single addresses and of prefixes, and
 	// room how many rows the kernel's maps hold.
 	count, room [2]int
 	// slice is how many prefixes are marked at a time, 0: all. loads are the sets
@@ -86,10 +86,10 @@ type space struct {
 
 	changes []AddressChange
 	retried bool // among changes are some that failed before
-	moved   bool // some address has become somebody else's
+	moved   bool // an address has another identity than before
 }
 
-// formerMost bounds space.former.
+// maxFormerOwners bounds space.former.
 const maxFormerOwners = 1 << 16
 
 func newSpace(peers *identities) *space {
@@ -169,7 +169,7 @@ func (s *space) unlist(id uint32) {
 	}
 }
 
-// own says whose an address is; nil: nobody's in the cluster any more.
+// setOwner sets the owner of an address; nil: it has none in the cluster any more.
 func (s *space) setOwner(a netip.Addr, b *base) {
 	p := netip.PrefixFrom(a, a.BitLen())
 	have, ok := s.owned.Get(p)
@@ -196,7 +196,7 @@ func (s *space) setOwner(a netip.Addr, b *base) {
 	s.dirty = append(s.dirty, p)
 }
 
-// of adds up what is said of a prefix.
+// membershipOf adds up what is said of a prefix.
 func (s *space) membershipOf(p netip.Prefix) *membership {
 	var buffer [64]byte
 	key := buffer[:0]

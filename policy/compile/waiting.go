@@ -2,7 +2,7 @@ package compile
 
 import "myelin/policy"
 
-// decideTarget finds the sets of one endpoint.
+// assignSets finds the sets of one endpoint.
 func (c *Compiler) assignSets(t *Endpoint) {
 	var want [2][2]*Set
 	if c.Config.Mode != policy.ModeNever {
@@ -49,7 +49,7 @@ func (t *Endpoint) awaits(next *[2][2]*Set) bool {
 	return false
 }
 
-// hold lets an endpoint keep its sets until its next ones can be built: half
+// keepWaiting lets an endpoint keep its sets until its next ones can be built: half
 // of a list must not be in force.
 func (c *Compiler) keepWaiting(t *Endpoint, next [2][2]*Set) {
 	use(&next, 1)
@@ -58,7 +58,7 @@ func (c *Compiler) keepWaiting(t *Endpoint, next [2][2]*Set) {
 	c.waiting[t] = struct{}{}
 }
 
-// promote gives endpoints their next sets, where all of the lists are known.
+// assignWaiting gives endpoints their next sets, where all of the lists are known.
 func (c *Compiler) assignWaiting(p *Plan) {
 	for t := range c.waiting {
 		if next := t.next; !t.awaits(&next) {
@@ -77,7 +77,7 @@ func (c *Compiler) assign(t *Endpoint, sets [2][2]*Set) {
 	delete(c.waiting, t)
 }
 
-// use counts who has sets.
+// use counts the endpoints that have sets.
 func use(sets *[2][2]*Set, by int) {
 	for _, of := range sets {
 		for _, s := range of {

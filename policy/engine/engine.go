@@ -64,7 +64,7 @@ type Engine struct {
 	revision statedb.Revision // of the table of policies, when last was
 }
 
-// NewEngine creates the tables "endpoint-policies" and "policy-rules". State
+// New creates the tables "endpoint-policies" and "policy-rules". State
 // files that can't be used are logged and begun anew; ones that can't be
 // written are an error.
 func New(p Params) (*Engine, error) {
@@ -121,9 +121,9 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // ready returns when all tables are initialized, or, with false, when ctx ends.
-// Only who begins to follow a table then reads all of it at once: a transaction
-// is seen before those who follow are told of it, one table after the other,
-// and what the first round doesn't know is pruned.
+// A follower that begins only then reads each table as a whole: a transaction becomes
+// visible before followers are notified of it, one table after the other, and the
+// first round prunes what it does not know.
 func (e *Engine) ready(ctx context.Context) bool {
 	for {
 		ok, wait := e.initialized(e.DB.ReadTxn())
@@ -181,7 +181,7 @@ func (e *Engine) round(f *feed) (wait []<-chan struct{}, after time.Duration) {
 }
 
 // write brings a plan to the kernel and to the tables. Numbers are on disk
-// before anybody can see them.
+// before they become visible.
 func (e *Engine) write(p *compile.Plan) error {
 	err1 := errors.Join(e.peerNumbers.Save(), e.ruleNumbers.Save())
 	if err1 != nil {
@@ -307,9 +307,8 @@ func (e *Engine) Hold(ep *endpoint.Endpoint) error {
 
 // WaitPod returns when the policies of the endpoint in a slot are in the
 // kernel, with the labels that its pod has. A pod that isn't known after
-// Params.PodWait is judged as reserved:init, which is denied whatever no policy
-// allows it, and WaitPod returns; where there are no policies, nobody's labels
-// matter. The error is that of ctx.
+// Params.PodWait is treated as reserved:init, which is denied what no policy allows, and WaitPod
+// returns; without policies, labels do not matter. The error is that of ctx.
 func (e *Engine) WaitPod(ctx context.Context, slot uint16) error {
 	late := time.NewTimer(e.PodWait)
 	defer late.Stop()

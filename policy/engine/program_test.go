@@ -187,7 +187,7 @@ func (p *program) counted() map[string]uint64 {
 	return counted
 }
 
-// allowed are the outcomes of what policies let through. What goes on into a
+// Allowed are the outcomes of what policies let through. What goes on into a
 // pod from the host's stack is not counted.
 func Allowed(at bpf.Hook) []string {
 	if at == bpf.ToPod {

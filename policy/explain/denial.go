@@ -12,7 +12,7 @@ import (
 // Denial is how often a rule, or that there was none, denied something to
 // endpoints of this node.
 type Denial struct {
-	// Endpoints are those that share rows, since the same rules judge them, as
+	// Endpoints are those that share rows, since the same rules apply to them, as
 	// "namespace/name" or "host". Slot is that of one.
 	Endpoints []string         `json:"endpoints"`
 	Slot      uint16           `json:"-"`

@@ -19,7 +19,7 @@ type Edit struct {
 	Groups   map[string]*policy.Group
 }
 
-// Diff is what an edit would change, of flows and of who could talk to whom.
+// Diff is what an edit would change, of flows, and of pairs that could communicate.
 // Both lists say what would be allowed or denied that is not now.
 type Diff struct {
 	// Objects are what the edit does to each: "added", "changed", "removed" or
@@ -40,7 +40,7 @@ type ObjectDiff struct {
 	Change string `json:"change"`
 }
 
-// Current is a flow that is there now.
+// CurrentFlow is a flow that is there now.
 type CurrentFlow struct {
 	Name string
 	Flow
@@ -68,7 +68,7 @@ type PairDiff struct {
 	VerdictChange
 }
 
-// Turn is a verdict that changes, and the rules that decide; empty where none
+// VerdictChange is a verdict that changes, and the rules that decide; empty where none
 // does.
 type VerdictChange struct {
 	Allowed    bool   `json:"allowed"` // after
@@ -146,7 +146,7 @@ func (d *differ) apply(edit Edit) {
 	slices.SortFunc(d.out.Objects, func(a, b ObjectDiff) int { return strings.Compare(a.Object, b.Object) })
 }
 
-// stopped reports whether time is over, and says so.
+// timeOver reports whether time is over, and says so.
 func (d *differ) timeOver() bool {
 	if d.ctx.Err() == nil {
 		return false

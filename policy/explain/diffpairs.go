@@ -11,7 +11,7 @@ import (
 	"myelin/policy/compile"
 )
 
-// sided are the endpoints that are judged alike.
+// alikeEndpoints are endpoints to which the same rules apply.
 type alikeEndpoints struct {
 	of     *compile.Endpoint
 	names  []string
@@ -19,7 +19,7 @@ type alikeEndpoints struct {
 	after  *compile.Rules
 }
 
-// endpoints compares what the endpoints of this node may do with everybody.
+// endpoints compares what the endpoints of this node may exchange with all peers.
 func (d *differ) endpoints() {
 	alike := map[string]*alikeEndpoints{}
 	var order []*alikeEndpoints

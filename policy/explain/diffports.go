@@ -9,13 +9,13 @@ import (
 	"myelin/policy/compile"
 )
 
-// portTurn is a verdict that changes for some ports.
+// portChange is a verdict that changes for some ports.
 type portChange struct {
 	ports string
 	VerdictChange
 }
 
-// turns are the ports of which two lists of rows say something else.
+// changes are the ports of which two lists of rows say something else.
 func (d *differ) changes(before, after []compile.PortVerdict) (out []portChange) {
 	all := map[compile.PortPrefix]bool{}
 	for _, r := range slices.Concat(before, after) {

@@ -9,15 +9,15 @@ import (
 	"myelin/policy/compile"
 )
 
-// Who is one end of a flow: by its address, or by labels, each
-// "source:key=value", that somebody may have some day. With both, the labels
-// are those of who has the address.
+// FlowEnd is one end of a flow: by its address, or by labels, each
+// "source:key=value", that a pod may have later. With both, the labels
+// are those of the address.
 type FlowEnd struct {
 	Addr   netip.Addr
 	Labels []string
 }
 
-// Question is a flow that may not be there. Port is the destination's, or an
+// Flow is a flow that may not be there. Port is the destination's, or an
 // ICMP type.
 type Flow struct {
 	Src, Dst FlowEnd
@@ -33,7 +33,7 @@ type Flow struct {
 
 // Finding is what policies say of one end of a flow.
 type Finding struct {
-	// Enforced is whether any policy speaks of the endpoint in this direction.
+	// Enforced is whether any policy selects the endpoint in this direction.
 	Enforced bool `json:"enforced"`
 	// Action is "allow", "deny", or "no rule", which is a denial too.
 	Action string `json:"action"`
@@ -86,7 +86,7 @@ func (x *Explainer) evaluate(c *compile.Compiler, q Flow) (Answer, error) {
 	return a, nil
 }
 
-// evaluate finds the verdicts of a compiler's rules on a flow.
+// Evaluate finds the verdicts of a compiler's rules on a flow.
 func Evaluate(c *compile.Compiler, q Flow) (a Answer, err error) {
 	src, err := c.NewEnd(q.Src.Addr, q.Src.Labels)
 	if err != nil {

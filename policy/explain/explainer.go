@@ -11,7 +11,7 @@ import (
 // Explainer answers questions about the policies that an engine enforces.
 type Explainer struct{ engine *engine.Engine }
 
-// NewExplainer creates one for an engine.
+// New creates one for an engine.
 func New(e *engine.Engine) *Explainer { return &Explainer{e} }
 
 // Isolating are the policies by which the endpoint in a slot is denied what no

@@ -12,7 +12,7 @@ type Line struct {
 	Direction policy.Direction `json:"direction"`
 	// Family is "IPv4", "IPv6", or empty for both.
 	Family string `json:"family,omitempty"`
-	// Identity is the peer's, 0 for everybody who has no line; Labels are its
+	// Identity is the peer's, 0 for all peers without a line of their own; Labels are its
 	// labels, and the address sets that it is in.
 	Identity uint32   `json:"identity"`
 	Labels   []string `json:"labels,omitempty"`

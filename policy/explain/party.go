@@ -19,7 +19,7 @@ func entities() []string {
 		"init", "unmanaged"}
 }
 
-// parties finds whom a name means, one for each address. With services, a
+// parties resolves a name, to one party for each address. With services, a
 // Service's name isn't refused as that of no pod.
 func (x *Explainer) parties(r statedb.ReadTxn, name string, services bool) ([]Party, error) {
 	if name == "" {
@@ -70,7 +70,7 @@ func (x *Explainer) podParties(r statedb.ReadTxn, p *cluster.Pod) (out []Party) 
 	ns, _, _ := x.engine.Cluster.Namespaces.Get(r, cluster.NamespaceByName(p.Namespace))
 	labels := identity.Labels(p, ns, x.engine.ClusterName)
 	name := p.Key().String()
-	if p.HostNetwork { // judged as its node
+	if p.HostNetwork { // has the policies of its node
 		labels = nil
 	}
 	for _, a := range p.Addresses {
@@ -106,7 +106,7 @@ func (x *Explainer) nodeParty(n *cluster.Node, a netip.Addr) Party {
 	return Party{Name: name, Addr: a, Node: n.Name}
 }
 
-// partyAt is who has an address.
+// partyAt is the party that has an address.
 func (x *Explainer) partyAt(r statedb.ReadTxn, a netip.Addr) Party {
 	for p := range x.engine.Cluster.Pods.List(r, cluster.PodsByAddress(a)) {
 		if p.OwnsAddresses() {

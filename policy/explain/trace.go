@@ -26,7 +26,7 @@ type Trace struct {
 	// some ways are allowed, others are not.
 	Verdict string `json:"verdict"`
 	Ways    []Way  `json:"ways"`
-	// Notes are what else one should know, such as which node to ask.
+	// Notes are what else one should know, such as which node has more.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -137,8 +137,8 @@ func (p Party) family() int {
 	return 0
 }
 
-// who is the end as the engine takes it.
-func (p Party) who() FlowEnd {
+// flowEnd is the party as Explain takes it.
+func (p Party) flowEnd() FlowEnd {
 	if p.Addr.IsValid() {
 		return FlowEnd{Addr: p.Addr}
 	}
@@ -148,7 +148,7 @@ func (p Party) who() FlowEnd {
 func (x *Explainer) way(r statedb.ReadTxn, src Party, dst target) (Way, error) {
 	w := Way{Source: src, Destination: dst.Party, Port: dst.port()}
 	a, err := x.Explain(Flow{
-		Src: src.who(), Dst: dst.who(), Proto: dst.Proto, Port: dst.First,
+		Src: src.flowEnd(), Dst: dst.flowEnd(), Proto: dst.Proto, Port: dst.First,
 		SrcNode: src.Node, DstNode: dst.Node, Family: max(src.family(), dst.family()),
 	})
 	if err != nil {

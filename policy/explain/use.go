@@ -15,8 +15,8 @@ type Use struct {
 	Endpoints int `json:"endpoints"`
 	// State is UseHit, UseNeverHit, UseShadowed, UseNoPeer, UsePass or UseNobody.
 	State string `json:"state"`
-	// Hits are flows that the rule decided, since its rows were written: with what
-	// it says, or who it speaks of, they begin anew. LastTick is when it decided the
+	// Hits are flows that the rule decided, since its rows were written: when the rule
+	// or its peers change, they begin anew. LastTick is when it decided the
 	// last one: tick of the datapath's clock, 0: never.
 	Hits     uint64 `json:"hits"`
 	LastTick uint64 `json:"-"`
@@ -28,7 +28,7 @@ const (
 	UseNeverHit = "never hit"
 	// UseShadowed rules have peers, and others decide about all of them.
 	UseShadowed = "shadowed"
-	// UseNoPeer rules speak of nobody who is there.
+	// UseNoPeer rules match no peer that exists.
 	UseNoPeer = "no such peer"
 	// UsePass rules never decide: they hand on to the next tier.
 	UsePass = "pass"

@@ -12,7 +12,7 @@ import (
 	"myelin/policy/compile"
 )
 
-// putAddresses writes whose addresses and prefixes are. One that doesn't fit
+// putAddresses writes the identities of addresses and prefixes. One that doesn't fit
 // fails the rules that name it, and is tried again. Rows go before others come:
 // nothing that is in changes goes after it came.
 func (k *Writer) putAddresses(c *compile.Compiler, changes []compile.AddressChange) error {
@@ -45,7 +45,7 @@ func (k *Writer) putAddresses(c *compile.Compiler, changes []compile.AddressChan
 	return err
 }
 
-// blame fails the address sets of rows that were not written.
+// failAddresses fails the address sets of rows that were not written.
 func failAddresses(c *compile.Compiler, err error, numbers []uint32) {
 	var full *fullError
 	if !errors.As(err, &full) {
@@ -54,7 +54,7 @@ func failAddresses(c *compile.Compiler, err error, numbers []uint32) {
 	c.FailAddresses(numbers[full.done:], err)
 }
 
-// hits are how many flows a row decided, and when it decided the last one.
+// Hits are how many flows a row decided, and when it decided the last one.
 func (k *Writer) Hits(class uint32, p compile.PortPrefix) (n, last uint64) {
 	var v bpf.DatapathVerdict
 	if found, err := lookupRow(k.Datapath.Verdicts, verdictKey(class, p), &v); err == nil && found {
@@ -90,7 +90,7 @@ func (k *Writer) retire(p *compile.Plan) {
 	}
 }
 
-// sweep deletes what is over for long enough, and all of it if the time has
+// Sweep deletes what is over for long enough, and all of it if the time has
 // come to make room. It returns when there is more to do; zero: never.
 func (k *Writer) Sweep(all bool) (next time.Duration, err error) {
 	now := k.Now()
@@ -109,7 +109,7 @@ func (k *Writer) Sweep(all bool) (next time.Duration, err error) {
 	return 0, nil
 }
 
-// prune deletes what no plan has written: rows of an agent before.
+// Prune deletes what no plan has written: rows of an agent before.
 func (k *Writer) Prune(c *compile.Compiler) error {
 	used := map[uint32]bool{k.denyAll: true}
 	peers := map[bpf.DatapathPeerClassKey]bool{}

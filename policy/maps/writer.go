@@ -13,20 +13,20 @@ import (
 	"myelin/policy/compile"
 )
 
-// Kernel writes policies to the datapath's maps. What is over stays there for a
+// Writer writes policies to the datapath's maps. What is over stays there for a
 // while: a packet may be between two look-ups.
 type Writer struct {
 	Datapath     *bpf.Datapath
 	Epochs       *bpf.Epochs
 	Now          func() time.Time
-	denyAll      uint32 // the set that allows nothing, for endpoints whose own isn't there
+	denyAll      uint32 // the set that allows nothing, for endpoints whose own is not in the kernel
 	obsolete     []obsolete
 	withPolicies map[uint16]struct{} // slots with a row in policies
 
 	beforeWrite func(op string) error // of a test: called before each write to a map, which its error prevents
 }
 
-// due are rows to be deleted, and when.
+// obsolete are rows to be deleted, and when.
 type obsolete struct {
 	at      time.Time
 	peers   []bpf.DatapathPeerClassKey
@@ -36,15 +36,15 @@ type obsolete struct {
 // grace is longer than any packet is on its way through the datapath.
 const grace = time.Second
 
-// NewKernel makes a Kernel of loaded maps. now is the clock.
+// New makes a Kernel of loaded maps. now is the clock.
 func New(d *bpf.Datapath, epochs *bpf.Epochs, now func() time.Time) *Writer {
 	return &Writer{Datapath: d, Epochs: epochs, Now: now, withPolicies: map[uint16]struct{}{}}
 }
 
-// nothing are rows that allow nothing.
+// denyAllVerdicts are rows that allow nothing.
 func denyAllVerdicts() []compile.PortVerdict { return []compile.PortVerdict{{Verdict: compile.NoRule}} }
 
-// adopt reads the largest numbers of sets or classes and of peers that are in
+// Adopt reads the largest numbers of sets or classes and of peers that are in
 // the maps, so that new ones are unlike all of them, and writes what is always
 // there.
 func (k *Writer) Adopt() (last, lastPeer uint32, err error) {
@@ -76,16 +76,16 @@ func (k *Writer) Adopt() (last, lastPeer uint32, err error) {
 		return 0, 0, fmt.Errorf("read what policies the kernel has: %w", err)
 	}
 	k.denyAll = last + 1
-	// Numbers begin anew where maps did: who two ends are to each other is asked again.
+	// Numbers begin anew with empty maps: cached classes must be looked up again.
 	return k.denyAll, lastPeer, errors.Join(k.putRows(k.denyAll, denyAllVerdicts()), k.Epochs.Move())
 }
 
-// room is how many single addresses, and how many prefixes, the maps hold.
+// Room is how many single addresses, and how many prefixes, the maps hold.
 func (k *Writer) Room() (addresses, prefixes int) {
 	return int(k.Datapath.Peers.MaxEntries()), int(k.Datapath.PeerPrefixes.MaxEntries())
 }
 
-// apply makes the kernel what a plan says. What can't be is noted in the
+// Apply makes the kernel what a plan says. What can't be is noted in the
 // compiler, whose next plan has it again; the error says so.
 func (k *Writer) Apply(c *compile.Compiler, p *compile.Plan) error {
 	var errs []error
@@ -127,7 +127,7 @@ func (k *Writer) Apply(c *compile.Compiler, p *compile.Plan) error {
 	return errors.Join(errs...)
 }
 
-// putSet writes a set that nobody uses yet.
+// putSet writes a set that is not in use yet.
 func (k *Writer) putSet(s *compile.Set) error {
 	classes := map[uint32]bool{}
 	var keys []bpf.DatapathVerdictKey
@@ -180,11 +180,11 @@ func (k *Writer) putAddition(a compile.Addition) error {
 		[]bpf.DatapathPeerClass{{Class: a.Class.Number, Lengths: a.Class.Lengths}})
 }
 
-// putTarget lets an endpoint have its sets, all at once. Flows that were
+// putEndpoint lets an endpoint have its sets, all at once. Flows that were
 // decided before are decided again.
 func (k *Writer) putEndpoint(c *compile.Compiler, t *compile.Endpoint) error {
 	if t.Gone && c.Endpoint(t.Slot) != nil {
-		return nil // somebody else has the slot by now
+		return nil // another endpoint has the slot by now
 	}
 	want, some := k.endpointRow(c, t)
 	var have bpf.DatapathEndpointPolicy
@@ -212,7 +212,7 @@ func (k *Writer) putEndpoint(c *compile.Compiler, t *compile.Endpoint) error {
 	return k.track(t.Slot, false)
 }
 
-// hold denies an endpoint everything until it has its sets.
+// DenyAll denies an endpoint everything until it has its sets.
 func (k *Writer) DenyAll(slot uint16) error {
 	if err := k.track(slot, true); err != nil {
 		return err
@@ -220,7 +220,7 @@ func (k *Writer) DenyAll(slot uint16) error {
 	return Put(k, "policies", k.Datapath.Policies, []uint32{uint32(slot)}, []bpf.DatapathEndpointPolicy{k.denyAllRow()})
 }
 
-// closedRow is that of an endpoint that may talk to nobody.
+// denyAllRow is the entry of an endpoint that is denied everything.
 func (k *Writer) denyAllRow() (row bpf.DatapathEndpointPolicy) {
 	for dir := range row.Set {
 		for family := range row.Set[dir] {
@@ -230,7 +230,7 @@ func (k *Writer) denyAllRow() (row bpf.DatapathEndpointPolicy) {
 	return row
 }
 
-// track lets the datapath look for flows at hand while some endpoint has
+// track enables the per-CPU flow cache's lookups while some endpoint has
 // policies.
 func (k *Writer) track(slot uint16, on bool) error {
 	had := len(k.withPolicies) > 0
@@ -245,7 +245,7 @@ func (k *Writer) track(slot uint16, on bool) error {
 	return nil
 }
 
-// targetRow is the row of an endpoint, and whether it has one. Where a set
+// endpointRow is the row of an endpoint, and whether it has one. Where a set
 // isn't in the kernel, everything is allowed, or nothing; of an endpoint that
 // waits for its first ones, nothing is.
 func (k *Writer) endpointRow(c *compile.Compiler, t *compile.Endpoint) (row bpf.DatapathEndpointPolicy, some bool) {
@@ -281,7 +281,7 @@ func lookupRow[K, V any](m *ebpf.Map, key K, value *V) (bool, error) {
 // batchSize is how many rows one system call writes.
 const batchSize = 4096
 
-// putAll writes rows, in batches where the kernel can (5.6 for hashes, 5.13
+// Put writes rows, in batches where the kernel can (5.6 for hashes, 5.13
 // for tries).
 func Put[K, V any](k *Writer, name string, m *ebpf.Map, keys []K, values []V) error {
 	if len(keys) == 0 {
@@ -328,7 +328,7 @@ func (e *fullError) Error() string {
 	return fmt.Sprintf("map %s is full: it has room for %d rows, and %d more are needed", e.name, e.size, e.left)
 }
 
-// deleteAll deletes rows that are there.
+// Delete deletes rows that are there.
 func Delete[K any](k *Writer, name string, m *ebpf.Map, keys []K) error {
 	if len(keys) == 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 )
 
 // ciliumPeers is nil where the rule names no peers. A list that is there and
-// empty is nobody, whatever else the rule has; so is a rule that only requires.
+// empty matches no peer, whatever else the rule has; so is a rule that only requires.
 // Peers that are not understood are left out, and noted in gap.
 func (r *reader) ciliumPeers(c *ciliumRule, gap *gaps) []policy.Peer {
 	lists := []struct {
@@ -200,7 +200,7 @@ func (r *reader) entityPeers(c *ciliumRule, gap *gaps) (out []policy.Peer) {
 	return out
 }
 
-// entities are the names that Cilium has for those who have no labels.
+// entities are the names that Cilium has for peers without labels.
 func entities() []string {
 	return []string{
 		"all", "world", "world-ipv4", "world-ipv6", "cluster", "cluster-mesh", "host", "init", "ingress", "unmanaged",

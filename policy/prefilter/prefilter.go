@@ -23,20 +23,20 @@ import (
 	"myelin/table"
 )
 
-// PrefilterParams are what a Prefilter needs.
+// Params are what a Prefilter needs.
 type Params struct {
 	DB     *statedb.DB
 	Groups statedb.Table[*policy.Group]
 	Nodes  statedb.Table[*cluster.Node]
 	// Outside are pods in no podCIDR of their Node; nil: there are none.
 	OffCIDR statedb.Table[*cluster.Outside]
-	// Names are the groups whose prefixes may not come in.
+	// Names are the groups whose prefixes are blocked.
 	Names []string
 	Maps  *maps.Writer
 	Log   *slog.Logger
 }
 
-// Prefilter keeps the datapath's lists of who may not come in at all. Addresses
+// Prefilter keeps the datapath's denylist. Addresses
 // of nodes and of their pods may, where no list names something inside of them.
 type Prefilter struct {
 	Params
@@ -46,7 +46,7 @@ type Prefilter struct {
 	have map[netip.Prefix]uint32 // in the kernel; nil: not read yet
 }
 
-// PrefilterRow is a group whose prefixes may not come in.
+// Row is a group whose prefixes are blocked.
 type Row struct {
 	Name     string `json:"name"`
 	Prefixes int    `json:"prefixes"`
@@ -65,7 +65,7 @@ func (r *Row) TableRow() []string {
 	return []string{r.Name, strconv.Itoa(r.Prefixes), strconv.Itoa(r.Own), cmp.Or(r.Problem, "in force")}
 }
 
-// NewPrefilter creates the table "prefilter".
+// New creates the table "prefilter".
 func New(p Params) (*Prefilter, error) {
 	rows, err := statedb.NewTable(p.DB, "prefilter", statedb.Index[*Row, string]{
 		Name:       "name",
@@ -91,7 +91,7 @@ func (p *Prefilter) Run(ctx context.Context) error {
 			failures = 0
 		} else {
 			after = table.RetryAfter(failures)
-			p.Log.Error("who may not come in is not all in the kernel", "error", err, "again after", after)
+			p.Log.Error("the denylist is not complete in the kernel", "error", err, "again after", after)
 		}
 		if err := table.WaitChange(ctx, wait, after); ctx.Err() != nil || err != nil {
 			return err
@@ -200,13 +200,13 @@ func (p *Prefilter) read() error {
 		return true
 	})
 	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("read who may not come in: %w", err)
+		return fmt.Errorf("read the denylist: %w", err)
 	}
 	p.have = have
 	return nil
 }
 
-// write makes the kernel have what is wanted, so that at no time somebody is
+// write makes the maps equal to what is wanted, so that at no time a packet is
 // kept out or let in by half of a change, unless there is no room for that.
 func (p *Prefilter) write(want map[netip.Prefix]uint32) error {
 	if p.have == nil {

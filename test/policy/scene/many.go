@@ -36,7 +36,7 @@ func OneOf(key, value string) policy.Selector {
 	return policy.Selector{{Source: "k8s", Key: key, Op: policy.In, Values: []string{value}}}
 }
 
-// manySpec is policy i: everybody of an app in a namespace is reached from
+// ManySpec is policy i: all pods of an app in a namespace are reached from
 // another app there, at one port.
 func ManySpec(i int, port uint16) policy.Spec {
 	ref := policy.Ref{Kind: "NetworkPolicy", Key: cluster.Key{Namespace: fmt.Sprint("ns", i%500), Name: fmt.Sprint("p",
@@ -50,7 +50,7 @@ func ManySpec(i int, port uint16) policy.Spec {
 		}}}
 }
 
-// onOne is policy i of those that are all on one endpoint.
+// OnOne is policy i of those that are all on one endpoint.
 func OnOne(i int, port uint16) policy.Spec {
 	s := ManySpec(i, port)
 	s.Subject = slices.Concat(OneOf("app", "app0"), OneOf(identity.NamespaceKey, "ns0"))
@@ -66,7 +66,7 @@ func ListSpec(list []netip.Prefix) policy.Spec {
 		}}}
 }
 
-// manyList is single addresses, and 1 % prefixes.
+// ManyList is single addresses, and 1 % prefixes.
 func ManyList(n int) []netip.Prefix {
 	r := rand.New(rand.NewPCG(1, 1))
 	out := make([]netip.Prefix, n)

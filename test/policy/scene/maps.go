@@ -13,12 +13,12 @@ import (
 	"myelin/test/policy/pick"
 )
 
-// smallMaps are maps that are read at a glance.
+// SmallMaps are maps that are read at a glance.
 func SmallMaps() map[string]uint32 {
 	return map[string]uint32{"peers": 256, "peer_prefixes": 256, "peer_classes": 8192, "verdicts": 16384, "policies": 256}
 }
 
-// loadMaps loads the datapath with maps of these sizes, which last as long as the test.
+// LoadMaps loads the datapath with maps of these sizes, which last as long as the test.
 func LoadMaps(t testing.TB, sizes map[string]uint32) *bpf.Datapath {
 	return bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Policy: 1, HostPolicy: 1}, sizes)
 }
@@ -36,7 +36,7 @@ func verdictKeyOf(class uint32, p compile.PortPrefix) bpf.DatapathVerdictKey {
 	return bpf.DatapathVerdictKey{Class: class, Port: p.Port, Proto: p.Proto, Bits: p.Bits}
 }
 
-// ask is what the datapath does, with the maps alone.
+// Lookup is what the datapath does, with the maps alone.
 func Lookup(t testing.TB, d *bpf.Datapath, slot uint16, dir policy.Direction, peer netip.Addr, proto uint8,
 	port uint16) compile.PortVerdict {
 	t.Helper()
@@ -72,7 +72,7 @@ func Lookup(t testing.TB, d *bpf.Datapath, slot uint16, dir policy.Direction, pe
 	return compile.PortVerdict{Verdict: compile.Verdict(v.Action), Rule: v.Rule}
 }
 
-// checkMaps compares the maps with the naive walk.
+// CheckMaps compares the maps with the naive walk.
 func (w *Scene) CheckMaps(d *bpf.Datapath, r *rand.Rand, what string) {
 	w.T.Helper()
 	for _, of := range w.Things {
@@ -92,7 +92,7 @@ func (w *Scene) CheckMaps(d *bpf.Datapath, r *rand.Rand, what string) {
 	}
 }
 
-// counts are how many rows maps have.
+// Counts are how many rows maps have.
 func Counts(t testing.TB, d *bpf.Datapath) (out [5]int) {
 	t.Helper()
 	err := errors.Join(

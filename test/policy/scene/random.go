@@ -146,7 +146,7 @@ func randomThing(r *rand.Rand, i int) *Party {
 	return x
 }
 
-// randomize makes or changes a part of the world, and tells a compiler.
+// Randomize makes or changes a part of the world, and tells a compiler.
 func (w *Scene) Randomize(c *compile.Compiler, r *rand.Rand, step int) {
 	switch ref := (policy.Ref{Kind: "NetworkPolicy", Key: cluster.Key{Namespace: "x", Name: fmt.Sprint("p",
 		r.IntN(6))}}); r.IntN(8) {

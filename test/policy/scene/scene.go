@@ -17,8 +17,7 @@ import (
 	"myelin/test/policy/pick"
 )
 
-// thing is somebody that has an address: a pod of a node, a node, or somebody
-// outside.
+// Party has addresses: a pod, a node, or a host outside the cluster.
 type Party struct {
 	Name   string
 	Labels []string
@@ -28,7 +27,7 @@ type Party struct {
 	Slot   uint16 // of endpoints of this node
 }
 
-// scene is what a compiler is told, so that a naive walk over it can say what
+// Scene is what a compiler is told, so that a naive walk over it can say what
 // should hold.
 type Scene struct {
 	T        testing.TB
@@ -53,14 +52,14 @@ func New(t testing.TB) *Scene {
 		groups: map[string]compile.GroupFacts{}, services: map[cluster.Key]compile.ServiceFacts{}}
 }
 
-// compiler makes one from scratch.
+// Compiler makes one from scratch.
 func (w *Scene) Compiler() *compile.Compiler {
 	c := w.NewCompiler(compile.FirstDerived - 1)
 	c.Flush()
 	return c
 }
 
-// newCompiler makes one that is told all, and has not worked out anything.
+// NewCompiler makes one that is told all, and has not worked out anything.
 func (w *Scene) NewCompiler(lastPeer uint32) *compile.Compiler {
 	c := compile.New(w.Config, NewNumbers(w.T, lastPeer), NewNumbers(w.T, 0))
 	for name, n := range w.nodes {
@@ -113,7 +112,7 @@ func (w *Scene) forget(c *compile.Compiler, x *Party) {
 	}
 }
 
-// naive says what holds by looking at every rule of every object.
+// Naive says what holds by looking at every rule of every object.
 func (w *Scene) Naive(of *Party, dir policy.Direction, peer *Party, a netip.Addr, proto uint8,
 	port uint16) (compile.Verdict, string) {
 	var rules []matching
@@ -203,7 +202,7 @@ func (w *Scene) labelsOf(x *Party, a netip.Addr) []string {
 	return out
 }
 
-// required is what all policies of an endpoint ask of its peers.
+// required is what all policies of an endpoint require of its peers.
 func (w *Scene) required(of *Party) (out [2][2][]policy.Selector) {
 	for _, specs := range w.policies {
 		for _, s := range specs {
@@ -308,11 +307,11 @@ func portMatches(r *policy.Rule, dest *Party, proto uint8, port uint16) bool {
 	})
 }
 
-// explainCheck compares the explanation of a flow with its verdict.
+// ExplainCheck compares the explanation of a flow with its verdict.
 type ExplainCheck func(c *compile.Compiler, of *Party, dir policy.Direction, peer netip.Addr, proto uint8,
 	port uint16, want compile.PortVerdict, what string)
 
-// check compares a compiler with the naive walk, for all endpoints and peers.
+// Check compares a compiler with the naive walk, for all endpoints and peers.
 func (w *Scene) Check(c *compile.Compiler, r *rand.Rand, what string, explained ExplainCheck) {
 	w.T.Helper()
 	for _, of := range w.Things {
