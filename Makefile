@@ -94,7 +94,7 @@ bench-xdp: build ## packets a second through a load balancer, by XDP, tc and the
 	bin/myelin-bench -mode xdp -family $(FAMILY)
 
 bench-policy: build ## policies: packets against the reference, changes among 10,000
-	MYELIN_RECORD=1 go test -count=1 -run 'TestDifferential$$' ./policy
+	MYELIN_RECORD=1 go test -count=1 -run 'TestDifferential$$' ./policy/engine
 	bin/myelin-bench -mode policy
 
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures

@@ -8,13 +8,13 @@ import (
 	"myelin/drop"
 	"myelin/event"
 	"myelin/flow"
-	"myelin/policy"
+	"myelin/policy/explain"
 )
 
 // policyDenial is what a rule denied, as `myelin drops` and `myelin policy drops`
 // show it.
 type policyDenial struct {
-	*policy.Denial
+	*explain.Denial
 	// Name is the outcome that the packets are counted under, and Place the rule,
 	// or why none was enough.
 	Name  string `json:"name"`
@@ -47,12 +47,13 @@ func (pl *policies) eachDenial(yield func(tableRow) bool) error {
 		return err
 	}
 	outcomes := drop.NewNames()
-	for _, d := range pl.engine.Denials() {
+	for _, d := range pl.explainer().Denials() {
 		row := &policyDenial{Denial: d, LastHit: sinceHit(clock, d.LastTick)}
 		outcome := bpf.DatapathOutcomeDROP_POLICY_DENIED
 		if row.Place = event.RuleName(pl.names(), d.Rule); d.Rule == 0 {
 			outcome = bpf.DatapathOutcomeDROP_POLICY_NO_RULE
-			row.Place = "no rule allowed it: isolated by " + strings.Join(pl.engine.Isolating(d.Slot, d.Direction), ", ")
+			isolating := pl.explainer().Isolating(d.Slot, d.Direction)
+			row.Place = "no rule allowed it: isolated by " + strings.Join(isolating, ", ")
 		}
 		row.Name = outcomes.Outcome(uint8(outcome)).Name
 		if !yield(row) {

@@ -15,6 +15,7 @@ import (
 	"myelin/flow"
 	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/explain"
 )
 
 // policyRowsTable begins the name of the table of an endpoint's rows.
@@ -32,7 +33,7 @@ func (pl *policies) refuse(table string) error {
 
 // policyLine is a row of the kernel, as `myelin policy get` shows it.
 type policyLine struct {
-	policy.Line
+	explain.Line
 	// Port is what the row covers, Place the rule, or what isolates where none
 	// decides.
 	Port  string `json:"port"`
@@ -83,7 +84,7 @@ func (pl *policies) policyRows(of string) (*feature.List, error) {
 		return nil, err
 	}
 	return &feature.List{Header: (*policyLine)(nil).TableHeader(), Each: func(yield func(tableRow) bool) error {
-		lines, err := pl.engine.Lines(e)
+		lines, err := pl.explainer().Lines(e)
 		if err != nil {
 			return err
 		}
@@ -94,7 +95,7 @@ func (pl *policies) policyRows(of string) (*feature.List, error) {
 		for _, l := range lines {
 			row := &policyLine{Line: l, Port: policy.Port{Proto: l.Proto, First: l.First, Last: l.Last}.String(), LastHit: sinceHit(clock, l.LastTick)}
 			if row.Place = pl.ruleText(l.Rule); l.Rule == 0 && l.Action != "allow" {
-				row.Place = "isolated by " + strings.Join(pl.engine.Isolating(e, l.Direction), ", ")
+				row.Place = "isolated by " + strings.Join(pl.explainer().Isolating(e, l.Direction), ", ")
 			}
 			if !yield(row) {
 				break
@@ -140,7 +141,7 @@ func (pl *policies) findEndpoint(name string) (uint16, error) {
 
 // policyUse is a rule and what it does here, as `myelin policy rules` shows it.
 type policyUse struct {
-	*policy.Use
+	*explain.Use
 	// LastHit is seconds since it decided about a flow; null: it never did.
 	LastHit *flow.Seconds `json:"lastHitSeconds"`
 }
@@ -168,7 +169,7 @@ func (pl *policies) lists() map[string]feature.List {
 		if err != nil {
 			return err
 		}
-		for _, u := range pl.engine.Uses() {
+		for _, u := range pl.explainer().Uses() {
 			if !yield(&policyUse{u, sinceHit(clock, u.LastTick)}) {
 				break
 			}

@@ -100,7 +100,7 @@ func (n names) Isolating(of netip.Addr, egress bool) []string {
 	if !ok {
 		return nil
 	}
-	return n.agent.policies.engine.Isolating(slot, dir)
+	return n.agent.policies.explainer().Isolating(slot, dir)
 }
 
 // slot is that of the endpoint of this node with an address.

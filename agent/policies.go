@@ -12,6 +12,9 @@ import (
 	"myelin/kube"
 	"myelin/kube/crd"
 	"myelin/policy"
+	"myelin/policy/engine"
+	"myelin/policy/explain"
+	"myelin/policy/maps"
 )
 
 // policies is the feature that enforces network policies.
@@ -25,7 +28,7 @@ type policies struct {
 	names      func() names
 
 	tables policy.Tables
-	engine *policy.Engine // nil if policies are not enforced
+	engine *engine.Engine // nil if policies are not enforced
 }
 
 func (pl *policies) feature() *feature.Feature {
@@ -78,13 +81,13 @@ func (pl *policies) start(context.Context) error {
 	if !pl.Config.EnforcesPolicies() {
 		return nil
 	}
-	kernel := policy.NewKernel(pl.Datapath, pl.Epochs, time.Now)
 	var err error
 	ids := pl.identities.all
-	pl.engine, err = policy.NewEngine(policy.Params{
+	pl.engine, err = engine.New(engine.Params{
 		DB: pl.DB, Cluster: pl.Cluster, Policies: pl.tables, Identities: ids.Identities(), Addresses: ids.Addresses(),
 		Endpoints: pl.endpoints.table, Node: pl.Config.Myelin.NodeName, ClusterName: pl.Config.ClusterName,
-		Config: pl.policyConfig(), Dir: pl.Config.Myelin.RunDir, Kernel: kernel, Log: pl.Log,
+		Config: pl.policyConfig(), Dir: pl.Config.Myelin.RunDir, Maps: maps.New(pl.Datapath, pl.Epochs, time.Now),
+		Log: pl.Log,
 	})
 	if err != nil {
 		return err
@@ -122,3 +125,6 @@ func (pl *policies) failingPolicies() (list []crd.FailingPolicy, problem string)
 	}
 	return list, problem
 }
+
+// explainer answers questions about policies, if they are enforced.
+func (pl *policies) explainer() *explain.Explainer { return explain.New(pl.engine) }

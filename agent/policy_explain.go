@@ -18,7 +18,7 @@ import (
 	"myelin/flow"
 	"myelin/manifests"
 	"myelin/policy"
-	"myelin/policy/trace"
+	"myelin/policy/explain"
 	"myelin/service/nat"
 )
 
@@ -36,15 +36,14 @@ func (s *answers) TracePolicies(ctx context.Context, r *apiv1.TracePoliciesReque
 		return nil, err
 	}
 	pl := s.agent.policies
-	q, notes := trace.Request{From: r.GetFrom(), To: r.GetTo(), Port: r.GetPort()}, []string(nil)
+	q, notes := explain.Request{From: r.GetFrom(), To: r.GetTo(), Port: r.GetPort()}, []string(nil)
 	if r.GetFlow() != "" {
 		var err error
 		if q, notes, err = pl.flowAsked(r.GetFlow()); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 	}
-	tracer := trace.Tracer{DB: pl.DB, Cluster: pl.Cluster, Engine: pl.engine, Node: pl.Config.Myelin.NodeName}
-	t, err := tracer.Trace(q)
+	t, err := pl.explainer().Trace(q)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -57,16 +56,16 @@ func (s *answers) TracePolicies(ctx context.Context, r *apiv1.TracePoliciesReque
 }
 
 // flowAsked reads a flow, or finds the one with an ID, and says what its row has.
-func (pl *policies) flowAsked(text string) (q trace.Request, notes []string, err error) {
+func (pl *policies) flowAsked(text string) (q explain.Request, notes []string, err error) {
 	byID := !strings.ContainsAny(text, ">→")
 	if !byID {
-		if q, err = trace.ParseFlow(text); err != nil {
+		if q, err = explain.ParseFlow(text); err != nil {
 			return q, nil, err
 		}
 	}
 	found := false
-	err = pl.eachQuestion(func(f *flow.Flow, of policy.Question) bool {
-		is := trace.Request{From: of.Src.Addr.String(), To: of.Dst.Addr.String(), Port: fmt.Sprintf("%d/%d", of.Port, of.Proto)}
+	err = pl.eachQuestion(func(f *flow.Flow, of explain.Flow) bool {
+		is := explain.Request{From: of.Src.Addr.String(), To: of.Dst.Addr.String(), Port: fmt.Sprintf("%d/%d", of.Port, of.Proto)}
 		if byID && f.ID != text || !byID && !sameFlow(text, f) {
 			return true
 		}
@@ -106,7 +105,7 @@ func flowName(src, dst event.Party, protocol string) string {
 
 // eachQuestion calls fn for each flow that has a row, with what policies are
 // asked about it, until it returns false.
-func (pl *policies) eachQuestion(fn func(*flow.Flow, policy.Question) bool) error {
+func (pl *policies) eachQuestion(fn func(*flow.Flow, explain.Flow) bool) error {
 	clock, err := pl.flows.Clock()
 	if err != nil {
 		return err
@@ -117,7 +116,7 @@ func (pl *policies) eachQuestion(fn func(*flow.Flow, policy.Question) bool) erro
 		if f.Expired {
 			return true
 		}
-		q := policy.Question{Src: policy.Who{Addr: f.Src.Addr}, Dst: policy.Who{Addr: f.Dst.Addr}, Proto: k.Proto, Port: f.Dst.Port}
+		q := explain.Flow{Src: explain.FlowEnd{Addr: f.Src.Addr}, Dst: explain.FlowEnd{Addr: f.Dst.Addr}, Proto: k.Proto, Port: f.Dst.Port}
 		q.SrcNode, q.DstNode = pl.nodeOf(f.Src.Addr), pl.nodeOf(f.Dst.Addr)
 		switch k.Proto { // the row has the echo's identifier, rules its type
 		case policy.ProtoICMP:
@@ -164,7 +163,7 @@ func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest
 	}
 	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
-	d, err := s.agent.policies.engine.Diff(ctx, edit, flows)
+	d, err := s.agent.policies.explainer().Diff(ctx, edit, flows)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "compare policies: %v", err)
 	}
@@ -176,8 +175,8 @@ func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest
 }
 
 // policyEdit reads what is about to be applied.
-func (pl *policies) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error) {
-	edit := policy.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
+func (pl *policies) policyEdit(r *apiv1.DiffPoliciesRequest) (explain.Edit, error) {
+	edit := explain.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
 	var errs []error
 	if len(r.GetYaml()) > 0 {
 		policies, groups, err := manifests.ReadPolicies(r.GetYaml(), r.GetName(), time.Now())
@@ -214,15 +213,15 @@ func (pl *policies) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error
 }
 
 // currentFlows are all that have a row here, also of Services.
-func (pl *policies) currentFlows() (out []policy.Current, err error) {
+func (pl *policies) currentFlows() (out []explain.CurrentFlow, err error) {
 	seen := map[string]bool{}
-	add := func(name string, q policy.Question) {
+	add := func(name string, q explain.Flow) {
 		if !seen[name] {
 			seen[name] = true
-			out = append(out, policy.Current{Name: name, Question: q})
+			out = append(out, explain.CurrentFlow{Name: name, Flow: q})
 		}
 	}
-	err = pl.eachQuestion(func(f *flow.Flow, q policy.Question) bool {
+	err = pl.eachQuestion(func(f *flow.Flow, q explain.Flow) bool {
 		add(flowName(f.Src, f.Dst, f.Protocol), q)
 		return true
 	})
@@ -235,8 +234,8 @@ func (pl *policies) currentFlows() (out []policy.Current, err error) {
 	}
 	none := func(uint32) string { return "" }
 	err = nat.Entries(pl.Datapath, pl.names(), none, clock, func(t *nat.Entry) bool {
-		if p, err := trace.ParsePort(fmt.Sprintf("%d/%s", t.Backend.Port, t.Protocol)); err == nil && !t.Expired {
-			q := policy.Question{Src: policy.Who{Addr: t.Client.Addr}, Dst: policy.Who{Addr: t.Backend.Addr}, Proto: p.Proto, Port: p.First}
+		if p, err := explain.ParsePort(fmt.Sprintf("%d/%s", t.Backend.Port, t.Protocol)); err == nil && !t.Expired {
+			q := explain.Flow{Src: explain.FlowEnd{Addr: t.Client.Addr}, Dst: explain.FlowEnd{Addr: t.Backend.Addr}, Proto: p.Proto, Port: p.First}
 			q.SrcNode, q.DstNode = pl.nodeOf(t.Client.Addr), pl.nodeOf(t.Backend.Addr)
 			add(flowName(t.Client, t.Backend, t.Protocol), q)
 		}

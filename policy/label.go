@@ -6,42 +6,42 @@ import (
 	"strings"
 )
 
-// label is one of an identity's, as selectors ask for it.
-type label struct{ source, key, value string }
+// Label is one of an identity's, as selectors match it.
+type Label struct{ Source, Key, Value string }
 
-// labelSet is sorted by key, so that a requirement finds its labels at once.
-type labelSet []label
+// LabelSet is sorted by key, so that a requirement finds its labels at once.
+type LabelSet []Label
 
-// parseLabels reads labels as package identity writes them.
-func parseLabels(texts []string) labelSet {
-	out := make(labelSet, 0, len(texts))
+// ParseLabels reads labels as package identity writes them.
+func ParseLabels(texts []string) LabelSet {
+	out := make(LabelSet, 0, len(texts))
 	for _, text := range texts {
 		source, rest, _ := strings.Cut(text, ":")
 		key, value, _ := strings.Cut(rest, "=")
-		out = append(out, label{source, key, value})
+		out = append(out, Label{source, key, value})
 	}
-	slices.SortFunc(out, func(a, b label) int {
-		return cmp.Or(strings.Compare(a.key, b.key), strings.Compare(a.source, b.source), strings.Compare(a.value, b.value))
+	slices.SortFunc(out, func(a, b Label) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Source, b.Source), strings.Compare(a.Value, b.Value))
 	})
 	return out
 }
 
-// texts are the labels as parseLabels reads them.
-func (s labelSet) texts() []string {
+// Texts are the labels as parseLabels reads them.
+func (s LabelSet) Texts() []string {
 	out := make([]string, len(s))
 	for i, l := range s {
-		out[i] = l.source + ":" + l.key
-		if l.value != "" {
-			out[i] += "=" + l.value
+		out[i] = l.Source + ":" + l.Key
+		if l.Value != "" {
+			out[i] += "=" + l.Value
 		}
 	}
 	return out
 }
 
 // Matches reports whether labels, each "source:key=value", meet all requirements.
-func (s Selector) Matches(labels []string) bool { return s.matches(parseLabels(labels)) }
+func (s Selector) Matches(labels []string) bool { return s.MatchesSet(ParseLabels(labels)) }
 
-func (s Selector) matches(set labelSet) bool {
+func (s Selector) MatchesSet(set LabelSet) bool {
 	for i := range s {
 		if !s[i].met(set) {
 			return false
@@ -50,10 +50,10 @@ func (s Selector) matches(set labelSet) bool {
 	return true
 }
 
-func (r *Requirement) met(set labelSet) bool {
-	i, _ := slices.BinarySearchFunc(set, r.Key, func(l label, key string) int { return strings.Compare(l.key, key) })
-	for ; i < len(set) && set[i].key == r.Key; i++ {
-		if r.Source != AnySource && r.Source != set[i].source {
+func (r *Requirement) met(set LabelSet) bool {
+	i, _ := slices.BinarySearchFunc(set, r.Key, func(l Label, key string) int { return strings.Compare(l.Key, key) })
+	for ; i < len(set) && set[i].Key == r.Key; i++ {
+		if r.Source != AnySource && r.Source != set[i].Source {
 			continue
 		}
 		switch r.Op {
@@ -62,11 +62,11 @@ func (r *Requirement) met(set labelSet) bool {
 		case NotExists:
 			return false
 		case In:
-			if slices.Contains(r.Values, set[i].value) {
+			if slices.Contains(r.Values, set[i].Value) {
 				return true
 			}
 		case NotIn:
-			if slices.Contains(r.Values, set[i].value) {
+			if slices.Contains(r.Values, set[i].Value) {
 				return false
 			}
 		}
@@ -74,8 +74,8 @@ func (r *Requirement) met(set labelSet) bool {
 	return r.Op == NotIn || r.Op == NotExists
 }
 
-// text is the selector as a key: equal ones have the same.
-func (s Selector) text() string {
+// Key is the selector as a key: equal ones have the same.
+func (s Selector) Key() string {
 	parts := make([]string, len(s))
 	for i, r := range s {
 		parts[i] = strings.Join(append([]string{r.Source, r.Key, string('0' + rune(r.Op))}, r.Values...), "\x01")

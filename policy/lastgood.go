@@ -26,8 +26,8 @@ const (
 )
 
 // LastGood keeps the versions of policies and groups that are in force in a file,
-// so that they outlive the agent: a source asks it for objects whose newest
-// version is refused, and whose version before that it has not seen itself.
+// so that they outlive the agent: a source looks up objects there whose newest
+// version is refused and whose previous version it has not read.
 type LastGood struct {
 	path   string
 	log    *slog.Logger
@@ -52,7 +52,8 @@ func OpenLastGood(path string, db *statedb.DB, tables Tables, log *slog.Logger) 
 		f, err = readSaved(data)
 	}
 	if err != nil {
-		log.Warn("the last good versions of policies can't be read: those that are refused now are closed", "file", path, "error", err)
+		log.Warn("the last good versions of policies can't be read: those that are refused now are closed", "file", path,
+			"error", err)
 		return l
 	}
 	for i := range f.Policies {

@@ -17,7 +17,7 @@ import (
 
 	"myelin/policy"
 	"myelin/policy/parse"
-	"myelin/policy/policytest"
+	"myelin/test/policy/policytest"
 )
 
 // keeper keeps what tables of its own have in a file.
@@ -72,7 +72,7 @@ func TestLastGood(t *testing.T) {
 	var groups []*policy.Group
 	since := time.Unix(1000, 0).UTC()
 	for _, kind := range policytest.Kinds() {
-		raw, err := yaml.YAMLToJSON(policytest.Good(t, rejectedDir, kind))
+		raw, err := yaml.YAMLToJSON(policytest.Good(t, "../test/policy/policytest/testdata/rejected", kind))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,12 +128,14 @@ func TestLastGood(t *testing.T) {
 // A file that can't be read is none, and said so.
 func TestLastGoodBroken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last.json")
-	for _, text := range []string{"", "{", `{"format": 2}`, `{"format": 1, "policies": [{"ref": {"kind": "NetworkPolicy"}}]}`} {
+	for _, text := range []string{"", "{", `{"format": 2}`,
+		`{"format": 1, "policies": [{"ref": {"kind": "NetworkPolicy"}}]}`} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		k := newKeeper(t, path)
-		k.last.All(func(o *policy.Object) { t.Errorf("%q: kept is %s", text, o.Ref) }, func(g *policy.Group) { t.Errorf("%q: kept is %s", text, g.Name) })
+		k.last.All(func(o *policy.Object) { t.Errorf("%q: kept is %s", text, o.Ref) },
+			func(g *policy.Group) { t.Errorf("%q: kept is %s", text, g.Name) })
 		if !strings.Contains(k.log.String(), "can't be read") {
 			t.Errorf("%q: the log says %q", text, k.log.String())
 		}

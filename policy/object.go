@@ -238,7 +238,8 @@ func (t Tables) Write(db *statedb.DB, c cluster.Tables) statedb.WriteTxn {
 // tables that it fills; txn is of Write. What it returns marks them initialized.
 func (t Tables) RegisterSource(txn statedb.WriteTxn, c cluster.Tables, name string) []func(statedb.WriteTxn) {
 	return []func(statedb.WriteTxn){
-		c.Nodes.RegisterInitializer(txn, name), c.Namespaces.RegisterInitializer(txn, name), c.Pods.RegisterInitializer(txn, name),
+		c.Nodes.RegisterInitializer(txn, name), c.Namespaces.RegisterInitializer(txn, name),
+		c.Pods.RegisterInitializer(txn, name),
 		c.Services.RegisterInitializer(txn, name), c.Slices.RegisterInitializer(txn, name),
 		t.Policies.RegisterInitializer(txn, name), t.Groups.RegisterInitializer(txn, name),
 	}

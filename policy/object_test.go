@@ -22,7 +22,8 @@ func object() *policy.Object {
 	ref := policy.Ref{Kind: "CiliumNetworkPolicy", Key: cluster.Key{Namespace: "shop", Name: "web"}}
 	origin := policy.Origin{Ref: ref, Path: "spec.egress[0]", Source: "manifests:a.yaml", Line: 7}
 	prefixes := &policy.Prefixes{
-		Include: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}, Except: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
+		Include: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
+		Except:  []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
 	}
 	return &policy.Object{
 		Ref: ref, Source: "manifests:a.yaml", Since: time.Unix(1000, 0).UTC(),
@@ -32,9 +33,11 @@ func object() *policy.Object {
 				{Origin: origin, Direction: policy.Egress, Action: policy.Allow, Peers: []policy.Peer{
 					{Endpoints: &selector, Required: []policy.Selector{{shop}}}, {Nodes: &policy.Selector{}}, {Prefixes: prefixes},
 					{Prefixes: &policy.Prefixes{Group: "office", Pods: true}}, {Service: &policy.ServicePeer{Name: "db"}},
-				}, Ports: []policy.Port{{Proto: policy.ProtoTCP, First: 80, Last: 90}, {Proto: policy.ProtoUDP, Last: 65535}, {Proto: policy.ProtoICMPv6, First: 128, Last: 128}, {Proto: policy.ProtoSCTP, Name: "sig"}}},
+				}, Ports: []policy.Port{{Proto: policy.ProtoTCP, First: 80, Last: 90}, {Proto: policy.ProtoUDP, Last: 65535},
+					{Proto: policy.ProtoICMPv6, First: 128, Last: 128}, {Proto: policy.ProtoSCTP, Name: "sig"}}},
 				{Origin: origin, Direction: policy.Ingress, Action: policy.Deny, Peers: []policy.Peer{}},
-				{Origin: origin, Direction: policy.Ingress, Action: policy.Pass, Ports: []policy.Port{{Proto: policy.ProtoAny}, {Proto: 112, First: 1, Last: 1}}},
+				{Origin: origin, Direction: policy.Ingress, Action: policy.Pass, Ports: []policy.Port{{Proto: policy.ProtoAny},
+					{Proto: 112, First: 1, Last: 1}}},
 			},
 		}},
 	}
@@ -56,9 +59,11 @@ func TestRuleText(t *testing.T) {
 func TestObjectText(t *testing.T) {
 	o := object()
 	more := policy.Spec{Nodes: true, Subject: policy.Selector{{Source: "any", Key: "role", Op: policy.NotExists}}}
-	everywhere := policy.Spec{Subject: policy.Selector{{Source: "k8s", Key: "io.kubernetes.pod.namespace", Op: policy.Exists}}}
+	everywhere := policy.Spec{Subject: policy.Selector{{Source: "k8s", Key: "io.kubernetes.pod.namespace",
+		Op: policy.Exists}}}
 	o.Specs = append(o.Specs, o.Specs[0], more, everywhere, policy.Spec{})
-	want := []string{"CiliumNetworkPolicy", "shop/web", "shop/k8s:app=web; nodes !any:role; */all; all", "6", "accepted", "manifests:a.yaml"}
+	want := []string{"CiliumNetworkPolicy", "shop/web", "shop/k8s:app=web; nodes !any:role; */all; all", "6",
+		"accepted", "manifests:a.yaml"}
 	if got := o.TableRow(); !slices.Equal(got, want) || len(got) != len(o.TableHeader()) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -66,8 +71,10 @@ func TestObjectText(t *testing.T) {
 	if got := o.TableRow()[4]; got != "refused: spec: must be set" {
 		t.Errorf("state is %q", got)
 	}
-	g := &policy.Group{Name: "office", Labels: map[string]string{"b": "2", "a": "1"}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Source: "s"}
-	if got, want := g.TableRow(), []string{"office", "1", "a=1,b=2", "accepted", "s"}; !slices.Equal(got, want) || len(got) != len(g.TableHeader()) {
+	g := &policy.Group{Name: "office", Labels: map[string]string{"b": "2", "a": "1"},
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Source: "s"}
+	if got, want := g.TableRow(), []string{"office", "1", "a=1,b=2", "accepted", "s"}; !slices.Equal(got, want) ||
+		len(got) != len(g.TableHeader()) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -1,6 +1,5 @@
-// Package policy says who may talk to whom. Each API's objects become rules of
-// one model, rules become sets of rows, and the datapath takes the first row
-// that matches when a flow begins.
+// Package policy is the model of network policies: the objects of each API become rules of one kind, in tables. Its
+// subpackages compile, enforce and explain them.
 package policy
 
 import (
@@ -25,7 +24,7 @@ func (d Direction) String() string { return [...]string{"ingress", "egress"}[d] 
 // Tier orders rules before anything else does.
 type Tier uint8
 
-// Tiers in the order in which they are asked. TierDefault holds NetworkPolicies
+// Tiers in the order of evaluation. TierDefault holds NetworkPolicies
 // and CiliumNetworkPolicies: in it deny beats allow, whatever the order, and an
 // endpoint that some policy isolates is denied what no rule allows. In the
 // others the first rule that matches decides, by priority, then name, then
@@ -84,7 +83,7 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s %s (%s:%d)", o.Ref, o.Path, o.Source, o.Line)
 }
 
-// Spec is what an object asks for of one choice of endpoints. An object with
+// Spec is what an object says about one selection of endpoints. An object with
 // several specs, or one that treats its directions apart, has several.
 type Spec struct {
 	Ref Ref `json:"-"`
@@ -98,7 +97,7 @@ type Spec struct {
 	// denied to the endpoints.
 	Isolates [2]bool `json:"isolates"`
 	Rules    []Rule  `json:"rules"`
-	// Required must match, by Direction and Action, whom rules of that action
+	// Required must match, by Direction and Action, the peers that rules of that action
 	// select by labels: Cilium's fromRequires and toRequires. They hold for all
 	// peers with Endpoints and no Entity, in all rules of TierDefault that the
 	// endpoints have, of other objects too; this spec's own peers have them in
@@ -116,8 +115,8 @@ type Rule struct {
 	Origin    Origin    `json:"origin"`
 	Direction Direction `json:"direction"`
 	Action    Action    `json:"action"`
-	// Peers: one of them must match. Nil matches everybody, and one that is
-	// empty but not nil nobody.
+	// Peers: one of them must match. Nil matches all peers, and an
+	// empty list that is not nil matches none.
 	Peers []Peer `json:"peers"`
 	// Ports: one of them must match. Nil matches all.
 	Ports []Port `json:"ports"`
@@ -127,12 +126,12 @@ type Rule struct {
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// Peer is whom a rule speaks of. One of Endpoints, Nodes, Prefixes and Service is
+// Peer is what a rule matches at the other end of a flow. One of Endpoints, Nodes, Prefixes and Service is
 // set.
 type Peer struct {
 	// Endpoints selects by labels: pods, nodes and reserved identities.
 	Endpoints *Selector `json:"endpoints,omitempty"`
-	// Entity is what Cilium calls those whom Endpoints selects, where it is not the
+	// Entity is Cilium's name for what Endpoints selects, where it is not the
 	// object that says Endpoints; an entity may be several peers.
 	Entity string `json:"entity,omitempty"`
 	// Nodes selects nodes by their labels.

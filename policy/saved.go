@@ -92,7 +92,8 @@ func plain(s Selector) []Requirement { return s }
 func selector(s []Requirement) Selector { return s }
 
 func saveObject(o *Object) savedObject {
-	return savedObject{Ref: o.Ref, Labels: o.Labels, Source: o.Source, InForce: o.InForce, Since: o.Since, Specs: mapped(o.Specs, saveSpec)}
+	return savedObject{Ref: o.Ref, Labels: o.Labels, Source: o.Source, InForce: o.InForce, Since: o.Since,
+		Specs: mapped(o.Specs, saveSpec)}
 }
 
 func (o *savedObject) load() *Object {
@@ -133,24 +134,28 @@ func (s *savedSpec) load() Spec {
 
 func saveRule(r Rule) savedRule {
 	return savedRule{
-		Origin: r.Origin, Direction: r.Direction, Action: r.Action, Unenforced: r.Unenforced, Peers: mapped(r.Peers, savePeer),
+		Origin: r.Origin, Direction: r.Direction, Action: r.Action, Unenforced: r.Unenforced, Peers: mapped(r.Peers,
+			savePeer),
 		Ports: mapped(r.Ports, func(p Port) savedPort { return savedPort(p) }),
 	}
 }
 
 func (r savedRule) load() Rule {
 	return Rule{
-		Origin: r.Origin, Direction: r.Direction, Action: r.Action, Unenforced: r.Unenforced, Peers: mapped(r.Peers, savedPeer.load),
+		Origin: r.Origin, Direction: r.Direction, Action: r.Action, Unenforced: r.Unenforced, Peers: mapped(r.Peers,
+			savedPeer.load),
 		Ports: mapped(r.Ports, func(p savedPort) Port { return Port(p) }),
 	}
 }
 
 func savePeer(p Peer) savedPeer {
 	out := savedPeer{
-		Endpoints: (*[]Requirement)(p.Endpoints), Entity: p.Entity, Nodes: (*[]Requirement)(p.Nodes), Required: mapped(p.Required, plain),
+		Endpoints: (*[]Requirement)(p.Endpoints), Entity: p.Entity, Nodes: (*[]Requirement)(p.Nodes),
+		Required: mapped(p.Required, plain),
 	}
 	if x := p.Prefixes; x != nil {
-		out.Prefixes = &savedPrefixes{Include: x.Include, Except: x.Except, Group: x.Group, GroupSelector: (*[]Requirement)(x.GroupSelector), Pods: x.Pods}
+		out.Prefixes = &savedPrefixes{Include: x.Include, Except: x.Except, Group: x.Group,
+			GroupSelector: (*[]Requirement)(x.GroupSelector), Pods: x.Pods}
 	}
 	if s := p.Service; s != nil {
 		out.Service = &savedService{Namespace: s.Namespace, Name: s.Name, Selector: (*[]Requirement)(s.Selector)}
@@ -160,10 +165,12 @@ func savePeer(p Peer) savedPeer {
 
 func (p savedPeer) load() Peer {
 	out := Peer{
-		Endpoints: (*Selector)(p.Endpoints), Entity: p.Entity, Nodes: (*Selector)(p.Nodes), Required: mapped(p.Required, selector),
+		Endpoints: (*Selector)(p.Endpoints), Entity: p.Entity, Nodes: (*Selector)(p.Nodes), Required: mapped(p.Required,
+			selector),
 	}
 	if x := p.Prefixes; x != nil {
-		out.Prefixes = &Prefixes{Include: x.Include, Except: x.Except, Group: x.Group, GroupSelector: (*Selector)(x.GroupSelector), Pods: x.Pods}
+		out.Prefixes = &Prefixes{Include: x.Include, Except: x.Except, Group: x.Group,
+			GroupSelector: (*Selector)(x.GroupSelector), Pods: x.Pods}
 	}
 	if s := p.Service; s != nil {
 		out.Service = &ServicePeer{Namespace: s.Namespace, Name: s.Name, Selector: (*Selector)(s.Selector)}

@@ -17,7 +17,7 @@ type Realised struct {
 	Attachment string `json:"-"`
 	// Known is whether the pod's labels are; until then it is reserved:init.
 	Known bool `json:"known"`
-	// Rules are how many judge it, by Direction; Enforced whether any do.
+	// Rules are how many rules apply to it, by Direction; Enforced whether any policy does.
 	Rules    [2]int  `json:"rules"`
 	Enforced [2]bool `json:"enforced"`
 	Audit    bool    `json:"audit"`
@@ -97,7 +97,7 @@ func ruleIDs() statedb.Index[*RuleRow, uint32] {
 	}
 }
 
-func newEngineTables(db *statedb.DB) (statedb.RWTable[*Realised], statedb.RWTable[*RuleRow], error) {
+func NewEngineTables(db *statedb.DB) (statedb.RWTable[*Realised], statedb.RWTable[*RuleRow], error) {
 	realised, err := statedb.NewTable(db, "endpoint-policies", realisedSlots())
 	if err != nil {
 		return nil, nil, fmt.Errorf("create table endpoint-policies: %w", err)

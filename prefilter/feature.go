@@ -14,6 +14,8 @@ import (
 	"myelin/bpf"
 	"myelin/feature"
 	"myelin/policy"
+	"myelin/policy/maps"
+	denylist "myelin/policy/prefilter"
 )
 
 // maxEntries limits the blocked addresses, and the blocked prefixes. Entries
@@ -31,7 +33,7 @@ type Params struct {
 type prefilter struct {
 	*feature.Node
 	Params
-	rows statedb.Table[*policy.PrefilterRow] // nil if off
+	rows statedb.Table[*denylist.Row] // nil if off
 }
 
 // Feature returns the prefilter of a node, which is on if
@@ -67,9 +69,9 @@ func (f *prefilter) start(context.Context) error {
 	if !f.on() {
 		return nil
 	}
-	p, err := policy.NewPrefilter(policy.PrefilterParams{
-		DB: f.DB, Groups: f.Groups(), Nodes: f.Cluster.Nodes, Outside: f.Outside,
-		Names: f.Config.Policy.Prefilter, Kernel: policy.NewKernel(f.Datapath, f.Epochs, time.Now), Log: f.Log,
+	p, err := denylist.New(denylist.Params{
+		DB: f.DB, Groups: f.Groups(), Nodes: f.Cluster.Nodes, OffCIDR: f.Outside,
+		Names: f.Config.Policy.Prefilter, Maps: maps.New(f.Datapath, f.Epochs, time.Now), Log: f.Log,
 	})
 	if err != nil {
 		return err
@@ -89,7 +91,7 @@ func (f *prefilter) status() feature.Status {
 
 // Status is the line of `myelin status` for the groups that names has. xdp is
 // the mode of XDP by wire.
-func Status(names []string, rows []*policy.PrefilterRow, xdp map[string]bpf.XDPState) feature.Status {
+func Status(names []string, rows []*denylist.Row, xdp map[string]bpf.XDPState) feature.Status {
 	s := feature.Status{
 		Name: "Prefilter", State: feature.Off, Chosen: "off", Why: "everybody may come in by a wire",
 		Wanted: "myelin.policy.prefilter: " + cmp.Or(strings.Join(names, " "), "none"),

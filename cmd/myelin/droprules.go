@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"myelin/drop"
-	"myelin/policy"
+	"myelin/policy/explain"
 )
 
 // dropRow is a counter, and of what policies drop the rules: those of all hooks
@@ -19,7 +19,7 @@ type dropRow struct {
 
 // ruleDrops is a row of the table policy-drops.
 type ruleDrops struct {
-	policy.Denial
+	explain.Denial
 	Name    string  `json:"name"`
 	Place   string  `json:"place"`
 	LastHit float64 `json:"lastHitSeconds"`

@@ -22,7 +22,7 @@ import (
 	apiv1 "myelin/api/v1"
 	"myelin/bpf"
 	"myelin/drop"
-	"myelin/policy"
+	"myelin/policy/explain"
 	"myelin/status"
 )
 
@@ -55,7 +55,7 @@ func dropped(n bpf.DatapathOutcome, packets uint64) *dropRow {
 // added only if they dropped more.
 func TestDropRules(t *testing.T) {
 	rule := func(number uint32, hits uint64, place, name string) *ruleDrops {
-		return &ruleDrops{Denial: policy.Denial{Endpoints: []string{"demo/web1", "demo/web2"}, Rule: number,
+		return &ruleDrops{Denial: explain.Denial{Endpoints: []string{"demo/web1", "demo/web2"}, Rule: number,
 			Hits: hits}, Place: place, Name: name}
 	}
 	rows := func() []*dropRow {

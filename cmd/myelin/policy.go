@@ -17,8 +17,7 @@ import (
 
 	apiv1 "myelin/api/v1"
 	"myelin/identity"
-	"myelin/policy"
-	"myelin/policy/trace"
+	"myelin/policy/explain"
 )
 
 // policyVerbs are those about policies that show no table. Their exit status is an
@@ -99,7 +98,7 @@ func (f *traceFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return agentError(err, f.list.socket)
 	}
-	var t trace.Trace
+	var t explain.Trace
 	if err := json.Unmarshal(answer.GetJson(), &t); err != nil {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
@@ -108,7 +107,7 @@ func (f *traceFlags) run(cmd *cobra.Command) error {
 	} else {
 		_, err = io.WriteString(cmd.OutOrStdout(), t.String())
 	}
-	if err == nil && t.Verdict != trace.Allowed && t.Verdict != trace.Audited {
+	if err == nil && t.Verdict != explain.Allowed && t.Verdict != explain.Audited {
 		err = exitStatus(1)
 	}
 	return err
@@ -171,7 +170,7 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return agentError(err, f.list.socket)
 	}
-	var d policy.Diff
+	var d explain.Diff
 	if err := json.Unmarshal(answer.GetJson(), &d); err != nil {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
@@ -199,7 +198,7 @@ func readFile(cmd *cobra.Command, path string) (name string, data []byte, err er
 }
 
 // denies reports whether anything is denied that was allowed.
-func denies(d *policy.Diff) bool {
+func denies(d *explain.Diff) bool {
 	for _, f := range d.Flows {
 		if !f.Allowed {
 			return true
@@ -214,7 +213,7 @@ func denies(d *policy.Diff) bool {
 }
 
 // writeDiff writes lines, at most limit of each kind.
-func writeDiff(w io.Writer, d *policy.Diff, limit int) error {
+func writeDiff(w io.Writer, d *explain.Diff, limit int) error {
 	var b strings.Builder
 	for _, o := range d.Objects {
 		fmt.Fprintf(&b, "%s %s\n", o.Object, o.Change)
@@ -231,7 +230,7 @@ func writeDiff(w io.Writer, d *policy.Diff, limit int) error {
 		if left(i, len(d.Flows)) {
 			break
 		}
-		fmt.Fprintf(&b, "  %s: %s %s\n", f.Flow, f.Direction, f.Turn)
+		fmt.Fprintf(&b, "  %s: %s %s\n", f.Flow, f.Direction, f.VerdictChange)
 	}
 	fmt.Fprintf(&b, "endpoints and peers: %d change, %d pairs were compared\n", len(d.Pairs), d.LookedPairs)
 	for i, p := range d.Pairs {
@@ -246,7 +245,7 @@ func writeDiff(w io.Writer, d *policy.Diff, limit int) error {
 		}
 		word := [...]string{"from", "to"}[p.Direction]
 		fmt.Fprintf(&b, "  %s %s %s %s, %s: %s\n", strings.Join(p.Endpoints, " "), p.Direction, word, peer,
-			cmp.Or(p.Ports, "all"), p.Turn)
+			cmp.Or(p.Ports, "all"), p.VerdictChange)
 	}
 	if d.Unfinished != "" {
 		fmt.Fprintf(&b, "not all was compared: %s\n", d.Unfinished)

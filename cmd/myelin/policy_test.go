@@ -12,14 +12,14 @@ import (
 
 	apiv1 "myelin/api/v1"
 	"myelin/policy"
-	"myelin/policy/trace"
+	"myelin/policy/explain"
 )
 
 // tracer answers about policies, and stores the requests.
 type tracer struct {
 	fake
-	trace trace.Trace
-	diff  policy.Diff
+	trace explain.Trace
+	diff  explain.Diff
 	asked any
 }
 
@@ -36,15 +36,15 @@ func (j *tracer) DiffPolicies(_ context.Context, r *apiv1.DiffPoliciesRequest) (
 }
 
 func TestPolicyTrace(t *testing.T) {
-	j := &tracer{trace: trace.Trace{From: "demo/a", To: "demo/b", Port: "80", Ways: []trace.Way{{
-		Source: trace.Party{Name: "demo/a"}, Destination: trace.Party{Name: "demo/b"}, Port: "80/TCP",
-		Verdict: trace.Denied,
-		Egress:  trace.Side{Why: "allowed: no policy speaks of egress of demo/a"},
-		Ingress: trace.Side{Why: "denied: no rule allows it"},
+	j := &tracer{trace: explain.Trace{From: "demo/a", To: "demo/b", Port: "80", Ways: []explain.Way{{
+		Source: explain.Party{Name: "demo/a"}, Destination: explain.Party{Name: "demo/b"}, Port: "80/TCP",
+		Verdict: explain.Denied,
+		Egress:  explain.Side{Why: "allowed: no policy speaks of egress of demo/a"},
+		Ingress: explain.Side{Why: "denied: no rule allows it"},
 	}}}}
 	socket := serveAgent(t, j)
-	for verdict, want := range map[string]exitStatus{trace.Allowed: 0, trace.Audited: 0, trace.Denied: 1,
-		trace.Mixed: 1} {
+	for verdict, want := range map[string]exitStatus{explain.Allowed: 0, explain.Audited: 0, explain.Denied: 1,
+		explain.Mixed: 1} {
 		j.trace.Verdict = verdict
 		for _, output := range []string{"", "json"} {
 			out, _, err := runNoun("policy", "trace", "--socket", socket, "--from", "demo/a", "--to", "demo/b",
@@ -53,7 +53,7 @@ func TestPolicyTrace(t *testing.T) {
 			if err != nil && !errors.As(err, &code) || code != want {
 				t.Errorf("%s: %v, want status %d", verdict, err, want)
 			}
-			var back trace.Trace
+			var back explain.Trace
 			if output == "json" && (json.Unmarshal([]byte(out), &back) != nil || back.Verdict != verdict) ||
 				output == "" && out != j.trace.String() {
 				t.Errorf("%s: %s", verdict, out)
@@ -83,13 +83,13 @@ func TestPolicyTrace(t *testing.T) {
 }
 
 func TestPolicyDiff(t *testing.T) {
-	turn := policy.Turn{RuleBefore: "NetworkPolicy demo/web spec.ingress[0] (manifests:web.yaml:8)"}
-	j := &tracer{diff: policy.Diff{
-		Objects: []policy.ObjectDiff{{Object: "NetworkPolicy demo/web", Change: "changed"}},
-		Flows: []policy.FlowDiff{{Flow: "10.0.1.2:40000->10.0.2.2:80/TCP", Turn: turn},
-			{Flow: "other", Direction: policy.Egress, Turn: turn}},
-		Pairs: []policy.PairDiff{{
-			Direction: policy.Ingress, Endpoints: []string{"demo/web"}, Ports: "80/TCP", Turn: turn, Peers: 2,
+	turn := explain.VerdictChange{RuleBefore: "NetworkPolicy demo/web spec.ingress[0] (manifests:web.yaml:8)"}
+	j := &tracer{diff: explain.Diff{
+		Objects: []explain.ObjectDiff{{Object: "NetworkPolicy demo/web", Change: "changed"}},
+		Flows: []explain.FlowDiff{{Flow: "10.0.1.2:40000->10.0.2.2:80/TCP", VerdictChange: turn},
+			{Flow: "other", Direction: policy.Egress, VerdictChange: turn}},
+		Pairs: []explain.PairDiff{{
+			Direction: policy.Ingress, Endpoints: []string{"demo/web"}, Ports: "80/TCP", VerdictChange: turn, Peers: 2,
 			Example: netip.MustParseAddr("10.0.1.2"),
 			Peer:    "k8s:app=client,k8s:io.cilium.k8s.namespace.labels.team=shop,k8s:io.kubernetes.pod.namespace=demo",
 		}},

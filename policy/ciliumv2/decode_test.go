@@ -120,12 +120,14 @@ func both(a, b []string) []string {
 func TestStrict(t *testing.T) {
 	for _, c := range []struct{ object, want string }{
 		{`{"spec":{"ingres":[]}}`, `spec.ingres: unknown field`},
-		{`{"spec":{"ingress":[{"toPorts":[{"ports":[{"prt":"80"}]}]}]}}`, `spec.ingress[0].toPorts[0].ports[0].prt: unknown field`},
+		{`{"spec":{"ingress":[{"toPorts":[{"ports":[{"prt":"80"}]}]}]}}`,
+			`spec.ingress[0].toPorts[0].ports[0].prt: unknown field`},
 		{`{"specs":[{},{"egressDeny":[{"toFQDNs":[]}]}]}`, `specs[1].egressDeny[0].toFQDNs: unknown field`},
 		{`{"spec":{"ingress":[{"FromEndpoints":[]}]}}`, `spec.ingress[0].FromEndpoints: unknown field`},
 		{`{"spec":{"ingress":[{"fromEndpoints":[null]}]}}`, `spec.ingress[0].fromEndpoints[0]: is null`},
 		{`{"spec":{"ingress":[null]},"specs":[null]}`, `spec.ingress[0]: is null; specs[0]: is null`},
-		{`{"spec":{"egress":[{"toPorts":[{"ports":[{"port":80}]}]}]}}`, `spec.egress[0].toPorts[0].ports[0].port: a number can't be a string`},
+		{`{"spec":{"egress":[{"toPorts":[{"ports":[{"port":80}]}]}]}}`,
+			`spec.egress[0].toPorts[0].ports[0].port: a number can't be a string`},
 		{`{"spec":{"egress":[{},{"toCIDR":["a"],"toServices":[{},{"k8sService":["b"]}]}]}}`,
 			`spec.egress[1].toServices[1].k8sService: an array can't be an object`},
 		{`{"spec":{"egress":{}}}`, `spec.egress: an object can't be a list`},

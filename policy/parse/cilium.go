@@ -19,7 +19,8 @@ func CiliumNetworkPolicy(o *ciliumv2.CiliumNetworkPolicy, source string, lines L
 
 // CiliumClusterwideNetworkPolicy makes rules of a cilium.io/v2
 // CiliumClusterwideNetworkPolicy as CiliumNetworkPolicy does.
-func CiliumClusterwideNetworkPolicy(o *ciliumv2.CiliumClusterwideNetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {
+func CiliumClusterwideNetworkPolicy(o *ciliumv2.CiliumClusterwideNetworkPolicy, source string,
+	lines Lines) ([]policy.Spec, error) {
 	r := newReader("CiliumClusterwideNetworkPolicy", &o.ObjectMeta, false, source, lines)
 	return r.ciliumSpecs(o.Spec, o.Specs), r.err()
 }
@@ -36,7 +37,7 @@ func (r *reader) ciliumSpecs(one *ciliumv2.Rule, more []ciliumv2.Rule) []policy.
 		specs = append(specs, r.ciliumSpec(fmt.Sprintf("specs[%d]", i), &more[i])...)
 	}
 	if r.lostAll("spec") || r.lostAll("specs") || one == nil && more == nil {
-		// Nothing says for whom it is, nor for which direction.
+		// Neither its subject nor its direction is known.
 		spec := policy.Spec{Ref: r.ref, Tier: policy.TierDefault, Subject: r.anyPod(), Isolates: [2]bool{true, true}}
 		spec.Narrow(append(r.reasons(r.mark(), "spec"), "spec: is not understood"))
 		specs = append(specs, spec)
@@ -159,8 +160,8 @@ func (r *reader) ciliumIsolates(spec *policy.Spec, at string, s *ciliumv2.Rule, 
 	return unclear
 }
 
-// ciliumRequired reads what peers must have. What is not understood, nobody has
-// for allow rules, and everybody for deny rules.
+// ciliumRequired reads what peers must have. What is not understood, no peer has
+// for allow rules, and every peer for deny rules.
 func (r *reader) ciliumRequired(spec *policy.Spec, at string, rules []ciliumRule) {
 	for i := range rules {
 		rule := &rules[i]
@@ -197,7 +198,7 @@ func nobody() policy.Requirement {
 	return policy.Requirement{Source: sourceReserved, Key: "none", Op: policy.Exists}
 }
 
-// subject is whom a spec is for.
+// subject selects the endpoints of a spec.
 type subject struct {
 	selector policy.Selector
 	nodes    bool
@@ -338,7 +339,7 @@ func (r *reader) ciliumRule(c *ciliumRule) policy.Rule {
 		// Ports are asked for, and there is none.
 		out.Peers, out.Ports = []policy.Peer{}, nil
 	case peers == nil && ports == nil:
-		// An empty rule allows nobody, and denies nobody: it isolates.
+		// An empty rule matches no peer: it isolates.
 		out.Peers = []policy.Peer{}
 	}
 	if gap.any() {

@@ -13,7 +13,7 @@ import (
 )
 
 // ciliumPeers is nil where the rule names no peers. A list that is there and
-// empty is nobody, whatever else the rule has; so is a rule that only requires.
+// empty matches no peer, whatever else the rule has; so is a rule that only requires.
 // Peers that are not understood are left out, and noted in gap.
 func (r *reader) ciliumPeers(c *ciliumRule, gap *gaps) []policy.Peer {
 	lists := []struct {
@@ -200,10 +200,11 @@ func (r *reader) entityPeers(c *ciliumRule, gap *gaps) (out []policy.Peer) {
 	return out
 }
 
-// entities are the names that Cilium has for those who have no labels.
+// entities are the names that Cilium has for peers without labels.
 func entities() []string {
 	return []string{
-		"all", "world", "world-ipv4", "world-ipv6", "cluster", "cluster-mesh", "host", "init", "ingress", "unmanaged", "remote-node", "health",
+		"all", "world", "world-ipv4", "world-ipv6", "cluster", "cluster-mesh", "host", "init", "ingress", "unmanaged",
+		"remote-node", "health",
 		"none", "kube-apiserver",
 	}
 }
@@ -225,7 +226,8 @@ func entity(name string) (selectors []policy.Selector, ok bool) {
 	case "world":
 		return reserved("world", "world-ipv4", "world-ipv6"), true
 	case "cluster", "cluster-mesh":
-		return append(reserved("host", "remote-node", "init", "ingress", "health", "unmanaged", "kube-apiserver"), policy.Selector{inSomeNamespace()}), true
+		return append(reserved("host", "remote-node", "init", "ingress", "health", "unmanaged", "kube-apiserver"),
+			policy.Selector{inSomeNamespace()}), true
 	}
 	return reserved(name), slices.Contains(entities(), name)
 }

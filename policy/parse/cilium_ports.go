@@ -154,8 +154,10 @@ func (r *reader) icmp(at string, f *ciliumv2.ICMPField) policy.Port {
 // icmpTypes are the names that Cilium has for types of ICMP (RFC 792 and later).
 func icmpTypes() map[string]uint16 {
 	return map[string]uint16{
-		"EchoReply": 0, "DestinationUnreachable": 3, "Redirect": 5, "Echo": 8, "EchoRequest": 8, "RouterAdvertisement": 9, "RouterSelection": 10,
-		"TimeExceeded": 11, "ParameterProblem": 12, "Timestamp": 13, "TimestampReply": 14, "Photuris": 40, "ExtendedEchoRequest": 42, "ExtendedEchoReply": 43,
+		"EchoReply": 0, "DestinationUnreachable": 3, "Redirect": 5, "Echo": 8, "EchoRequest": 8, "RouterAdvertisement": 9,
+		"RouterSelection": 10,
+		"TimeExceeded":    11, "ParameterProblem": 12, "Timestamp": 13, "TimestampReply": 14, "Photuris": 40,
+		"ExtendedEchoRequest": 42, "ExtendedEchoReply": 43,
 	}
 }
 
@@ -163,11 +165,17 @@ func icmpTypes() map[string]uint16 {
 // later).
 func icmp6Types() map[string]uint16 {
 	return map[string]uint16{
-		"DestinationUnreachable": 1, "PacketTooBig": 2, "TimeExceeded": 3, "ParameterProblem": 4, "EchoRequest": 128, "EchoReply": 129,
-		"MulticastListenerQuery": 130, "MulticastListenerReport": 131, "MulticastListenerDone": 132, "RouterSolicitation": 133, "RouterAdvertisement": 134,
-		"NeighborSolicitation": 135, "NeighborAdvertisement": 136, "RedirectMessage": 137, "RouterRenumbering": 138, "ICMPNodeInformationQuery": 139,
-		"ICMPNodeInformationResponse": 140, "InverseNeighborDiscoverySolicitation": 141, "InverseNeighborDiscoveryAdvertisement": 142,
-		"HomeAgentAddressDiscoveryRequest": 144, "HomeAgentAddressDiscoveryReply": 145, "MobilePrefixSolicitation": 146, "MobilePrefixAdvertisement": 147,
-		"DuplicateAddressRequestCodeSuffix": 157, "DuplicateAddressConfirmationCodeSuffix": 158, "ExtendedEchoRequest": 160, "ExtendedEchoReply": 161,
+		"DestinationUnreachable": 1, "PacketTooBig": 2, "TimeExceeded": 3, "ParameterProblem": 4, "EchoRequest": 128,
+		"EchoReply":              129,
+		"MulticastListenerQuery": 130, "MulticastListenerReport": 131, "MulticastListenerDone": 132,
+		"RouterSolicitation": 133, "RouterAdvertisement": 134,
+		"NeighborSolicitation": 135, "NeighborAdvertisement": 136, "RedirectMessage": 137, "RouterRenumbering": 138,
+		"ICMPNodeInformationQuery":    139,
+		"ICMPNodeInformationResponse": 140, "InverseNeighborDiscoverySolicitation": 141,
+		"InverseNeighborDiscoveryAdvertisement": 142,
+		"HomeAgentAddressDiscoveryRequest":      144, "HomeAgentAddressDiscoveryReply": 145, "MobilePrefixSolicitation": 146,
+		"MobilePrefixAdvertisement":         147,
+		"DuplicateAddressRequestCodeSuffix": 157, "DuplicateAddressConfirmationCodeSuffix": 158,
+		"ExtendedEchoRequest": 160, "ExtendedEchoReply": 161,
 	}
 }

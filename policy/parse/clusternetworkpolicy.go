@@ -49,7 +49,8 @@ func (r *reader) clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy) []policy
 	for i := range o.Spec.Egress {
 		spec.Rules = append(spec.Rules, r.clusterRule(spec.Tier, policy.Egress, item("spec", "egress", i), &o.Spec.Egress[i]))
 	}
-	for _, l := range r.lostLists("spec", []ruleList{{"ingress", policy.Ingress, policy.Deny}, {"egress", policy.Egress, policy.Deny}}) {
+	for _, l := range r.lostLists("spec", []ruleList{{"ingress", policy.Ingress, policy.Deny}, {"egress", policy.Egress,
+		policy.Deny}}) {
 		spec.Rules = append(spec.Rules, r.denyAll(&spec, "spec."+l.name, l.direction))
 	}
 	lost := r.lostSpec("spec", "tier", "priority", "subject", "ingress", "egress")
@@ -165,7 +166,8 @@ func (r *reader) clusterAction(at string, action v1alpha2.ClusterNetworkPolicyRu
 // clusterPeer reads a peer, of which those of ingress have less fields.
 func (r *reader) clusterPeer(at string, p *v1alpha2.ClusterNetworkPolicyEgressPeer) policy.Peer {
 	set := 0
-	for _, is := range []bool{p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, p.Networks != nil, p.DomainNames != nil} {
+	for _, is := range []bool{p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, p.Networks != nil,
+		p.DomainNames != nil} {
 		if is {
 			set++
 		}

@@ -41,7 +41,8 @@ func (r *reader) networkPolicy(o *networkingv1.NetworkPolicy) []policy.Spec {
 		rule := &o.Spec.Egress[i]
 		r.networkRule(&spec, said, policy.Egress, item("spec", "egress", i), rule.To, rule.Ports)
 	}
-	for _, l := range r.lostLists("spec", []ruleList{{"ingress", policy.Ingress, policy.Allow}, {"egress", policy.Egress, policy.Allow}}) {
+	for _, l := range r.lostLists("spec", []ruleList{{"ingress", policy.Ingress, policy.Allow}, {"egress",
+		policy.Egress, policy.Allow}}) {
 		spec.Unenforced = append(spec.Unenforced, "spec."+l.name+": is not understood")
 		if len(o.Spec.PolicyTypes) == 0 {
 			spec.Isolates[l.direction] = true
@@ -79,7 +80,8 @@ func (r *reader) policyTypes(spec *networkingv1.NetworkPolicySpec) (of [2]bool) 
 // networkRule adds a rule. One of a direction that the policy is not about is
 // read, for it may be wrong, and does nothing.
 func (r *reader) networkRule(
-	spec *policy.Spec, about [2]bool, d policy.Direction, at string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort,
+	spec *policy.Spec, about [2]bool, d policy.Direction, at string, peers []networkingv1.NetworkPolicyPeer,
+	ports []networkingv1.NetworkPolicyPort,
 ) {
 	list := [...]string{policy.Ingress: "from", policy.Egress: "to"}[d]
 	rule := policy.Rule{Origin: r.origin(at), Direction: d, Action: policy.Allow}

@@ -37,11 +37,14 @@ func Readers() map[string]Reader {
 		"networking.k8s.io/v1/NetworkPolicy": readerOf("NetworkPolicy", func(r *reader, o *networkPolicy) []policy.Spec {
 			return r.networkPolicy(&o.NetworkPolicy)
 		}),
-		"policy.networking.k8s.io/v1alpha2/ClusterNetworkPolicy": readerOf("ClusterNetworkPolicy", (*reader).clusterNetworkPolicy),
-		"cilium.io/v2/CiliumNetworkPolicy": readerOf("CiliumNetworkPolicy", func(r *reader, o *ciliumv2.CiliumNetworkPolicy) []policy.Spec {
+		"policy.networking.k8s.io/v1alpha2/ClusterNetworkPolicy": readerOf("ClusterNetworkPolicy",
+			(*reader).clusterNetworkPolicy),
+		"cilium.io/v2/CiliumNetworkPolicy": readerOf("CiliumNetworkPolicy", func(r *reader,
+			o *ciliumv2.CiliumNetworkPolicy) []policy.Spec {
 			return r.ciliumSpecs(o.Spec, o.Specs)
 		}),
-		"cilium.io/v2/CiliumClusterwideNetworkPolicy": readerOf("CiliumClusterwideNetworkPolicy", func(r *reader, o *ciliumv2.CiliumClusterwideNetworkPolicy) []policy.Spec {
+		"cilium.io/v2/CiliumClusterwideNetworkPolicy": readerOf("CiliumClusterwideNetworkPolicy", func(r *reader,
+			o *ciliumv2.CiliumClusterwideNetworkPolicy) []policy.Spec {
 			return r.ciliumSpecs(o.Spec, o.Specs)
 		}),
 	}

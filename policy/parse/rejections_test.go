@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"myelin/policy/parse"
-	"myelin/policy/policytest"
+	"myelin/test/policy/policytest"
 )
 
 // found is all that is wrong with an object, and what is not enforced of it.
@@ -42,7 +42,7 @@ func TestEachRejection(t *testing.T) {
 		t.Fatalf("only %d sites", len(sites))
 	}
 	for _, kind := range policytest.Kinds() {
-		for _, m := range policytest.Mutations(t, "../policytest/testdata/rejected", kind) {
+		for _, m := range policytest.Mutations(t, "../../test/policy/policytest/testdata/rejected", kind) {
 			for _, text := range found(t, kind, m.Raw) {
 				for _, s := range sites {
 					if key := s.String(); examples[key] == "" && s.Noted(kind, text) {

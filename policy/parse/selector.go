@@ -79,7 +79,8 @@ func (r *reader) key(field, text string, of keys) (source, key string) {
 		reason, _, _ := strings.Cut(reason, " (e.g.")
 		r.add(field, "key %q: %s", text, reason)
 	}
-	if of.sources && strings.HasPrefix(key, identity.DerivedPolicyKey) && key != identity.ServiceAccountKey && key != identity.ClusterKey {
+	if of.sources && strings.HasPrefix(key, identity.DerivedPolicyKey) && key != identity.ServiceAccountKey &&
+		key != identity.ClusterKey {
 		r.unenforced(field, "key %q: no pod has it, only %s and %s", text, identity.ServiceAccountKey, identity.ClusterKey)
 	}
 	return source, of.prefix + key
@@ -119,7 +120,8 @@ func (r *reader) expression(at string, e metav1.LabelSelectorRequirement, of key
 
 // inNamespace is met by the pods of a namespace.
 func inNamespace(namespace string) policy.Requirement {
-	return policy.Requirement{Source: sourceKubernetes, Key: identity.NamespaceKey, Op: policy.In, Values: []string{namespace}}
+	return policy.Requirement{Source: sourceKubernetes, Key: identity.NamespaceKey, Op: policy.In,
+		Values: []string{namespace}}
 }
 
 // inSomeNamespace is met by all pods, and by nothing else.

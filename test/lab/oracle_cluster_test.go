@@ -16,10 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"myelin/packet"
-	"myelin/policy/random"
-	"myelin/policy/reference"
-	"myelin/policy/scenario"
 	"myelin/test/lab/oracle"
+	"myelin/test/policy/random"
+	"myelin/test/policy/reference"
+	"myelin/test/policy/scenario"
 )
 
 // fuzzPods is how many pods a fuzzer's cluster has.

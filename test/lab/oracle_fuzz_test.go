@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/packet"
-	"myelin/policy/reference"
 	"myelin/test/lab/oracle"
+	"myelin/test/policy/reference"
 )
 
 // Environment of the fuzzer.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"myelin/policy/scenario"
+	"myelin/test/policy/scenario"
 )
 
 // policed is a cluster with a server for each question in each place.

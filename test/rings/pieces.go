@@ -74,7 +74,7 @@ func (r *runner) pieces(changed []string) []piece {
 	kubeFolders := strings.Fields("kube operator endpointslice identity cluster test/kube go.mod")
 	clusterFolders := append(strings.Fields("cni install host chart image operator connectivity kube go.mod"),
 		"test/cluster", "scripts/kubernetes.sh")
-	unitFolders := strings.Fields("policy service bench image doctor")
+	unitFolders := strings.Fields("policy test/policy service bench image doctor")
 	whole := func(ctx context.Context, r *runner) error { return r.here(ctx, unit) }
 	list = append(list,
 		piece{

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"myelin/policy/reference"
+	"myelin/test/policy/reference"
 )
 
 // Place is somewhere packets are sent from and received: a pod, a node, or the world.

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"myelin/packet"
-	"myelin/policy/reference"
-	"myelin/policy/scenario"
+	"myelin/test/policy/reference"
+	"myelin/test/policy/scenario"
 )
 
 // cluster is two nodes with two pods each; v may be reached by f alone.

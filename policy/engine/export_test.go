@@ -1,0 +1,35 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"myelin/bpf"
+	"myelin/policy/maps"
+)
+
+// NewTestKernel makes a Kernel of maps that live as long as the test.
+func NewTestKernel(t testing.TB) *maps.Writer {
+	k := newWriter(t, map[string]uint32{
+		"peers": 4096, "peer_prefixes": 4096, "peer_classes": 1 << 16, "verdicts": 1 << 18, "policies": 256, "flows": 512,
+	})
+	k.Now = time.Now
+	return k
+}
+
+// Settle brings what the tables have now to the kernel.
+func (e *Engine) Settle() error {
+	f, err := newFeed(&e.Params, e.compiler, e.audits)
+	if err != nil {
+		return err
+	}
+	e.round(f)
+	if !e.started || e.failures > 0 {
+		return errors.New("not all is in the kernel")
+	}
+	return nil
+}
+
+// DatapathOf is what has the maps, and the programs that ask them.
+func DatapathOf(k *maps.Writer) *bpf.Datapath { return k.Datapath }

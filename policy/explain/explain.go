@@ -1,0 +1,146 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"myelin/policy"
+	"myelin/policy/compile"
+)
+
+// FlowEnd is one end of a flow: by its address, or by labels, each
+// "source:key=value", that a pod may have later. With both, the labels
+// are those of the address.
+type FlowEnd struct {
+	Addr   netip.Addr
+	Labels []string
+}
+
+// Flow is a flow that may not be there. Port is the destination's, or an
+// ICMP type.
+type Flow struct {
+	Src, Dst FlowEnd
+	Proto    uint8
+	Port     uint16
+	// SrcNode and DstNode are the nodes that the ends are on, empty for what is
+	// outside: a node is "host" to its own pods alone, and policies of nodes see
+	// its labels.
+	SrcNode, DstNode string
+	// Family is 4 or 6, where neither end has an address. 0 means 4.
+	Family int
+}
+
+// Finding is what policies say of one end of a flow.
+type Finding struct {
+	// Enforced is whether any policy selects the endpoint in this direction.
+	Enforced bool `json:"enforced"`
+	// Action is "allow", "deny", or "no rule", which is a denial too.
+	Action string `json:"action"`
+	// Rule is the rule that decided; nil where none did.
+	Rule *policy.RuleRow `json:"rule,omitempty"`
+	// Isolating are the policies by which what no rule allows is denied.
+	Isolating []string `json:"isolating,omitempty"`
+	// Rules are all that the endpoint has in this direction, in order of
+	// precedence.
+	Rules []Considered `json:"rules,omitempty"`
+}
+
+// Considered is a rule that was looked at, and whether it matches.
+type Considered struct {
+	policy.RuleRow
+	Tier  policy.Tier `json:"tier"`
+	Peer  bool        `json:"peerMatches"`
+	Ports bool        `json:"portMatches"`
+	// Unenforced is as in Rule.
+	Unenforced []string `json:"unenforced,omitempty"`
+}
+
+// Allowed reports whether policies let the flow pass.
+func (f *Finding) Allowed() bool { return f.Action == compile.Allowed.String() }
+
+// Answer is what policies say of a flow: its source's of egress, and its
+// destination's of ingress. Both must allow it.
+type Answer struct{ Egress, Ingress Finding }
+
+// Explain works out what policies say of a flow, of endpoints of any node, by
+// the rules alone: what the kernel does follows from the same rules. It is an
+// error if nothing is known of an end.
+func (x *Explainer) Explain(q Flow) (a Answer, err error) {
+	x.engine.View(func(c *compile.Compiler) { a, err = x.evaluate(c, q) })
+	return a, err
+}
+
+// evaluate leaves out policies of nodes where those are not enforced.
+func (x *Explainer) evaluate(c *compile.Compiler, q Flow) (Answer, error) {
+	a, err := Evaluate(c, q)
+	if err != nil || x.engine.Config.Host {
+		return a, err
+	}
+	for finding, who := range map[*Finding]FlowEnd{&a.Egress: q.Src, &a.Ingress: q.Dst} {
+		of, err := c.NewEnd(who.Addr, who.Labels)
+		if err == nil && of.IsNode() {
+			*finding = Finding{Action: compile.Allowed.String()}
+		}
+	}
+	return a, nil
+}
+
+// Evaluate finds the verdicts of a compiler's rules on a flow.
+func Evaluate(c *compile.Compiler, q Flow) (a Answer, err error) {
+	src, err := c.NewEnd(q.Src.Addr, q.Src.Labels)
+	if err != nil {
+		return a, fmt.Errorf("source: %w", err)
+	}
+	dst, err := c.NewEnd(q.Dst.Addr, q.Dst.Labels)
+	if err != nil {
+		return a, fmt.Errorf("destination: %w", err)
+	}
+	family := 0
+	if q.Family == 6 {
+		family = 1
+	}
+	for _, e := range []*compile.End{src, dst} {
+		if e.Addr.IsValid() {
+			family = e.Family()
+		}
+	}
+	w := lookupContext{Flow: q, family: family, ports: dst.Bindings}
+	a.Egress = w.find(c, policy.Egress, c.AsSubject(src, q.SrcNode), dst.AsPeer(q.DstNode, q.SrcNode))
+	a.Ingress = w.find(c, policy.Ingress, c.AsSubject(dst, q.DstNode), src.AsPeer(q.SrcNode, q.DstNode))
+	return a, nil
+}
+
+// lookupContext is what a policy lookup depends on besides the two ends.
+type lookupContext struct {
+	Flow
+	family int
+	ports  []compile.PortBinding // named ports of the destination
+}
+
+// find does the policy lookup for one end.
+func (w *lookupContext) find(c *compile.Compiler, dir policy.Direction, of, peer *compile.End) (f Finding) {
+	f.Action = compile.Allowed.String()
+	if of.Outside || c.Config.Mode == policy.ModeNever {
+		return f
+	}
+	rules := c.Rules(dir, of.LabelSet)
+	f.Isolating, f.Enforced = rules.Isolating, rules.Enforced
+	if !f.Enforced {
+		return f
+	}
+	rows := rules.Match(peer, w.family, w.ports, func(r compile.MatchedRule) {
+		f.Rules = append(f.Rules, Considered{
+			RuleRow: *r.Row, Tier: r.Tier, Peer: r.Peer, Unenforced: r.Unenforced,
+			Ports: slices.ContainsFunc(r.Ports, func(p compile.PortPrefix) bool { return p.Covers(w.Proto, w.Port) }),
+		})
+	})
+	decides := compile.Lookup(rows, w.Proto, w.Port)
+	f.Action = decides.Verdict.String()
+	for i := range f.Rules {
+		if decides.Rule != 0 && f.Rules[i].ID == decides.Rule {
+			f.Rule = &f.Rules[i].RuleRow
+		}
+	}
+	return f
+}
