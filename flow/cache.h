@@ -41,7 +41,7 @@ struct {
 	__type(value, struct cached_flow);
 } flow_cache SEC(".maps");
 
-/* Returns the same index for both directions, because sums do not depend on which end is the source. */
+/* Returns the index where the packet's lookup starts. Sums make it the same for both directions. */
 INLINE __u32 flow_cache_index(const struct packet *pkt)
 {
 	__u64 h = (pkt->src.d[0] + pkt->src.d[1] + pkt->dst.d[0] + pkt->dst.d[1]) * 0x9e3779b97f4a7c15ULL;

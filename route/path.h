@@ -82,7 +82,7 @@ INLINE __u64 path_hash(const struct packet *pkt, bool any)
 	return any ? addr_hash(&pkt->dst) : addr_pair_hash(&pkt->src, &pkt->dst);
 }
 
-/* Returns the index of the first entry of the packet's set. */
+/* Returns the index where the packet's lookup starts. The other entry of the set has that index ^ 1. */
 INLINE __u32 path_index(const struct packet *pkt, bool any)
 {
 	return path_hash(pkt, any) >> config.path_shift;
