@@ -12,7 +12,8 @@ FAMILY ?= 4
 ORACLE_PACKETS ?= 1000000
 .NOTPARALLEL:
 .PHONY: help demo build image test test-all test-cold test-unit test-packet test-lab test-oracle test-kube test-vm \
-  test-cluster test-migrate-cilium conformance bench bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube generate generate-check fuzz clean
+  test-cluster test-migrate-cilium conformance bench bench-vm bench-machine bench-service bench-xdp bench-policy \
+  bench-lab bench-kube generate generate-check fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,21 +51,22 @@ test-lab: build ## nodes and pods as namespaces, real traffic
 	scripts/deps.sh test
 	go run ./test/rings lab
 
-test-oracle: build ## ORACLE_PACKETS (1,000,000) packets that are made up, under policies that are made up: sockets receive what policies allow
-	MYELIN_RECORD=1 MYELIN_ORACLE_PACKETS=$(ORACLE_PACKETS) go test -count=1 -timeout 30m -v -run 'TestOracle$$' ./test/lab
+test-oracle: build ## random packets and policies (ORACLE_PACKETS=1,000,000): sockets receive what policies allow
+	MYELIN_RECORD=1 MYELIN_ORACLE_PACKETS=$(ORACLE_PACKETS) \
+	  go test -count=1 -timeout 30m -v -run 'TestOracle$$' ./test/lab
 
-test-kube: build ## the source that is an API server, and the operator, with a real one; builds it first, which takes its time
+test-kube: build ## the Kubernetes source and the operator with a real API server, which is built first
 	MYELIN_KUBE_BIN=$$(test/kube/build.sh) go test -count=1 ./kube/... ./operator/... ./test/kube
 
 test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10
 	scripts/deps.sh test vm
 	go run ./test/rings vm
 
-test-cluster: build ## a real Kubernetes cluster here: what kubelets do, and upstream's specs for ten minutes; builds Kubernetes first
+test-cluster: build ## real kubelets, and upstream's specs for ten minutes; builds Kubernetes first
 	scripts/deps.sh cluster
 	test/cluster/run.sh short
 
-test-migrate-cilium: build ## a cluster with the real Cilium goes over node by node; builds Cilium first, half an hour of CPU time
+test-migrate-cilium: build ## migrates from the real Cilium node by node; builds Cilium first, in half an hour
 	scripts/deps.sh cilium
 	test/cluster/cilium/run.sh
 
@@ -72,7 +74,7 @@ conformance: build ## all of upstream's network specs on it, undisturbed and dis
 	scripts/deps.sh cluster
 	for how in all disturbed; do MYELIN_RECORD=1 test/cluster/run.sh $$how || exit; done
 
-bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube ## everything that has a number; fails where a budget is broken
+bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube ## all benchmarks, with budgets
 	bin/myelin-bench -check
 
 bench-vm: build ## netperf in the VM, by instruction counting
@@ -97,11 +99,13 @@ bench-policy: build ## policies: packets against the reference, changes among 10
 
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures
 	scripts/deps.sh test
-	MYELIN_RECORD=1 go test -count=1 -timeout 20m -run 'TestScale|TestRestart|TestChurn|TestPolicyRestart|TestOldConnections|TestFloods|TestConnectionRate' ./test/lab
+	MYELIN_RECORD=1 go test -count=1 -timeout 20m -run \
+	  'TestScale|TestRestart|TestChurn|TestPolicyRestart|TestOldConnections|TestFloods|TestConnectionRate' ./test/lab
 	bin/myelin-bench
 
 bench-kube: build ## an agent among 1,000 nodes and 20,000 pods, with a real API server
-	MYELIN_KUBE_BIN=$$(test/kube/build.sh) && export MYELIN_KUBE_BIN && MYELIN_RECORD=1 go test -count=1 -run TestScale ./test/kube
+	MYELIN_KUBE_BIN=$$(test/kube/build.sh) && export MYELIN_KUBE_BIN && \
+	  MYELIN_RECORD=1 go test -count=1 -run TestScale ./test/kube
 	bin/myelin-bench
 
 generate: ## BPF objects, their Go, the gRPC API: needs clang and protoc, brought by deps

@@ -38,21 +38,21 @@ func (d *policyDenial) TableRow() []string {
 }
 
 // eachDenial has no rows where policies are off.
-func (a *Agent) eachDenial(yield func(tableRow) bool) error {
-	if a.engine == nil {
+func (pl *policies) eachDenial(yield func(tableRow) bool) error {
+	if pl.engine == nil {
 		return nil
 	}
-	clock, err := a.clock()
+	clock, err := pl.flows.Clock()
 	if err != nil {
 		return err
 	}
 	outcomes := drop.NewNames()
-	for _, d := range a.engine.Denials() {
+	for _, d := range pl.engine.Denials() {
 		row := &policyDenial{Denial: d, LastHit: sinceHit(clock, d.LastTick)}
 		outcome := bpf.DatapathOutcomeDROP_POLICY_DENIED
-		if row.Place = event.RuleName(a.names(), d.Rule); d.Rule == 0 {
+		if row.Place = event.RuleName(pl.names(), d.Rule); d.Rule == 0 {
 			outcome = bpf.DatapathOutcomeDROP_POLICY_NO_RULE
-			row.Place = "no rule allowed it: isolated by " + strings.Join(a.engine.Isolating(d.Slot, d.Direction), ", ")
+			row.Place = "no rule allowed it: isolated by " + strings.Join(pl.engine.Isolating(d.Slot, d.Direction), ", ")
 		}
 		row.Name = outcomes.Outcome(uint8(outcome)).Name
 		if !yield(row) {

@@ -65,7 +65,7 @@ type lateCNI struct {
 
 // Add implements apiv1.CNIServer. A node whose podCIDRs are gone may get others.
 func (c *lateCNI) Add(ctx context.Context, r *apiv1.CNIAddRequest) (*apiv1.CNIAddResponse, error) {
-	if p := c.agent.cniProblem(); p != nil {
+	if p := c.agent.own.cniProblem(); p != nil {
 		return nil, notYet("Add", p.Reason)
 	}
 	return c.real.Load().Add(ctx, r)

@@ -47,7 +47,7 @@ func TestGate(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &server{agent: &Agent{config: config.Default()}, stopping: make(chan struct{})}
+				s := &server{agent: agentWith(config.Default()), stopping: make(chan struct{})}
 				s.agent.progress.starting("datapath")
 				c.prepare(&s.agent.progress)
 				begin := time.Now()

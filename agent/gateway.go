@@ -6,32 +6,35 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"myelin/feature"
 	"myelin/gateway"
 	"myelin/service"
 )
 
-// startGateway has the Services that are programmed by API. It comes before the
-// manifests are read, so that Services don't count as complete without.
-func (a *Agent) startGateway(context.Context) error {
-	if !a.config.Services() {
+func (sv *services) gatewayFeature() *feature.Feature {
+	return &feature.Feature{Name: "gateway", Start: sv.startGateway}
+}
+
+// startGateway serves the API by which Services are programmed. It comes before
+// the manifests are read, so that Services don't count as complete without.
+func (sv *services) startGateway(context.Context) error {
+	if !sv.Config.Services() {
 		return nil
 	}
 	var err error
-	a.gateway, err = gateway.New(gateway.Params{
-		DB: a.db, Tables: a.cluster, Dir: filepath.Join(a.config.Myelin.RunDir, "services"), Log: a.log, Now: time.Now,
+	sv.gateway, err = gateway.New(gateway.Params{
+		DB: sv.DB, Tables: sv.Cluster, Dir: filepath.Join(sv.Config.Myelin.RunDir, "services"), Log: sv.Log, Now: time.Now,
 	})
 	if err != nil {
 		return err
 	}
-	a.group.Add(job.OneShot("gateway", func(ctx context.Context, _ cell.Health) error { return a.gateway.Run(ctx) }))
+	sv.Go("gateway", sv.gateway.Run)
 	return nil
 }
 
@@ -45,7 +48,7 @@ func (s *server) gateServices(ctx context.Context) error {
 	if err := s.agent.progress.wait(ctx, s.stopping); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	return s.agent.serviceOff("services")
+	return s.agent.services.refuse("services")
 }
 
 // gateStream does for streams of Services what gate does for requests.
@@ -60,12 +63,12 @@ func (s *server) gateStream(srv any, stream grpc.ServerStream, info *grpc.Stream
 
 // healthOf is what health checks say of a backend, worst first; empty where
 // none asks.
-func (a *Agent) healthOf(txn statedb.ReadTxn, backend service.L4Addr) string {
-	if a.gateway == nil {
+func (sv *services) healthOf(txn statedb.ReadTxn, backend service.L4Addr) string {
+	if sv.gateway == nil {
 		return ""
 	}
 	text := ""
-	for p := range a.gateway.Probes.List(txn, gateway.ProbesByBackend(backend)) {
+	for p := range sv.gateway.Probes.List(txn, gateway.ProbesByBackend(backend)) {
 		if text == "" || p.Health == gateway.Failing {
 			text = p.Text()
 		}
@@ -73,22 +76,22 @@ func (a *Agent) healthOf(txn statedb.ReadTxn, backend service.L4Addr) string {
 	return text
 }
 
-// healthChecks counts what backends answered, and says who passes.
-func (m *metrics) healthChecks(s sink) {
-	g := m.agent.gateway
+// healthChecks counts the answers to health checks, and says which backends pass.
+func (sv *services) healthChecks(s feature.Sink) {
+	g := sv.gateway
 	if g == nil {
 		return
 	}
 	const name, help = "myelin_health_checks_total", "Answers of backends that were asked for their health."
 	passed, failed := g.Counts()
-	s.counter(name, help, float64(passed), prometheus.Labels{"result": "passed"})
-	s.counter(name, help, float64(failed), prometheus.Labels{"result": "failed"})
-	for p := range g.Probes.All(m.agent.db.ReadTxn()) {
+	s.Counter(name, help, float64(passed), prometheus.Labels{"result": "passed"})
+	s.Counter(name, help, float64(failed), prometheus.Labels{"result": "failed"})
+	for p := range g.Probes.All(sv.DB.ReadTxn()) {
 		up := 1.0
 		if p.Health == gateway.Failing {
 			up = 0
 		}
-		s.gauge("myelin_health_check_up", "Whether a backend passes its health check; 1 also before its first answer.", up,
+		s.Gauge("myelin_health_check_up", "Whether a backend passes its health check; 1 also before its first answer.", up,
 			prometheus.Labels{"service": p.Service, "backend": p.Backend.String()})
 	}
 }

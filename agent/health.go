@@ -31,18 +31,18 @@ const httpTimeout = 10 * time.Second
 // again, and the status tells of it.
 func (a *Agent) startHealth(context.Context) error {
 	a.metrics = newMetrics(a)
-	a.health.log, a.health.ready, a.health.progress = a.log, a.readyAfter, &a.progress
-	metrics := promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelWarn)})
-	if port := a.config.HealthPort; port != 0 {
+	a.health.log, a.health.ready, a.health.progress = a.Log, a.readyAfter, &a.progress
+	metrics := promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelWarn)})
+	if port := a.Config.HealthPort; port != 0 {
 		mux := http.NewServeMux()
 		mux.Handle("GET /healthz", &a.health)
 		mux.Handle("GET /metrics", metrics)
 		a.health.serve("health", []string{"127.0.0.1", "::1"}, port, mux)
 	}
-	if a.config.Prometheus.Enabled {
+	if a.Config.Prometheus.Enabled {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", metrics)
-		a.health.serve("prometheus", []string{a.config.Prometheus.Address}, a.config.Prometheus.Port, mux)
+		a.health.serve("prometheus", []string{a.Config.Prometheus.Address}, a.Config.Prometheus.Port, mux)
 	}
 	return nil
 }

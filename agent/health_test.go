@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"myelin/cluster"
+	"myelin/config"
 	"myelin/endpoint"
 )
 
@@ -52,7 +53,7 @@ func TestHealth(t *testing.T) {
 
 // TestMetricsBeforeReady: parts that are not there yet must not be asked.
 func TestMetricsBeforeReady(t *testing.T) {
-	m := newMetrics(&Agent{})
+	m := newMetrics(agentWith(config.Default()))
 	s := httptest.NewServer(promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	defer s.Close()
 	r, err := http.Get(s.URL)

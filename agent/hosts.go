@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"myelin/service"
+	"myelin/table"
 )
 
 // hostPause bounds how often backends are compared with the node's addresses.
@@ -17,19 +18,19 @@ const hostPause = time.Second
 // ports have to be looked up, and whether the host is itself a backend. Then
 // what it sends by its wires is looked at, as its answers to clients outside go
 // in the Service's name.
-func (a *Agent) followHost(ctx context.Context, kernel *service.Kernel) error {
+func (sv *services) followHost(ctx context.Context, kernel *service.Kernel) error {
 	var told map[netip.Addr]bool
-	for {
-		txn := a.db.ReadTxn()
-		backends, backendsChanged := a.services.Desired.Backends.AllWatch(txn)
-		addresses, addressesChanged := a.node.Addresses.AllWatch(txn)
+	return table.Loop(ctx, hostPause, func(w *table.Watch) error {
+		txn := sv.DB.ReadTxn()
+		backends, backendsChanged := sv.services.Desired.Backends.AllWatch(txn)
+		addresses, addressesChanged := sv.network.node.Addresses.AllWatch(txn)
 		own := map[netip.Addr]bool{}
 		for x := range addresses {
 			own[x.Addr] = true
 		}
 		if len(own) > 0 && !maps.Equal(own, told) {
 			if err := kernel.SetOwn(slices.Collect(maps.Keys(own))); err != nil {
-				a.log.Error("packets to the node's own ports cost a look-up more", "error", err)
+				sv.Log.Error("packets to the node's own ports cost a look-up more", "error", err)
 			} else {
 				told = own
 			}
@@ -40,14 +41,8 @@ func (a *Agent) followHost(ctx context.Context, kernel *service.Kernel) error {
 				break
 			}
 		}
-		a.hostServes.Set(serves)
-		if (changes{backendsChanged, addressesChanged}).wait(ctx) != nil {
-			return nil
-		}
-		select {
-		case <-time.After(hostPause):
-		case <-ctx.Done():
-			return nil
-		}
-	}
+		sv.network.hostServes.Set(serves)
+		w.Add(backendsChanged, addressesChanged)
+		return nil
+	})
 }

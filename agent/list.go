@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,8 +16,7 @@ import (
 
 	apiv1 "myelin/api/v1"
 	"myelin/bpf"
-	"myelin/drop"
-	"myelin/flow"
+	"myelin/feature"
 )
 
 // answers implements apiv1.AgentServer.
@@ -30,7 +28,7 @@ type answers struct {
 }
 
 // tableRow is what every table's rows can.
-type tableRow = statedb.TableWritable
+type tableRow = feature.Row
 
 // wideRow is a row that has further columns for -o wide.
 type wideRow interface {
@@ -38,18 +36,12 @@ type wideRow interface {
 	WideRow() []string
 }
 
-// view is a table that List can show.
-type view struct {
-	header []string
-	each   func(func(tableRow) bool) error
-}
-
-// wide is the header with the further columns of the view's rows, and the cells of a row with them. The first row tells whether there are any.
-func (v *view) wide() (header []string, cells func(tableRow) []string, err error) {
-	header, cells = v.header, tableRow.TableRow
-	err = v.each(func(row tableRow) bool {
+// wideColumns is the header with the further columns of the list's rows, and the cells of a row with them. The first row tells whether there are any.
+func wideColumns(v *feature.List) (header []string, cells func(tableRow) []string, err error) {
+	header, cells = v.Header, tableRow.TableRow
+	err = v.Each(func(row tableRow) bool {
 		if more, ok := row.(wideRow); ok {
-			header = slices.Concat(v.header, more.WideHeader())
+			header = slices.Concat(v.Header, more.WideHeader())
 			cells = func(row tableRow) []string { return slices.Concat(row.TableRow(), row.(wideRow).WideRow()) }
 		}
 		return false
@@ -66,9 +58,9 @@ func (s *answers) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) erro
 	if err != nil {
 		return err
 	}
-	header, cellsOf := v.header, tableRow.TableRow
+	header, cellsOf := v.Header, tableRow.TableRow
 	if r.GetWide() {
-		if header, cellsOf, err = v.wide(); err != nil {
+		if header, cellsOf, err = wideColumns(v); err != nil {
 			return status.Errorf(codes.Internal, "list %s: %v", r.GetTable(), err)
 		}
 	}
@@ -77,7 +69,7 @@ func (s *answers) List(r *apiv1.ListRequest, stream apiv1.Agent_ListServer) erro
 		return err
 	}
 	p := &part{stream: stream, json: r.GetJson(), next: &apiv1.ListResponse{Columns: header}}
-	err = v.each(func(row tableRow) bool {
+	err = v.Each(func(row tableRow) bool {
 		cells := cellsOf(row)
 		switch {
 		case !match(cells):
@@ -205,8 +197,8 @@ func fits(cell string, f *apiv1.ListFilter) bool {
 // has waits for what a table is made of, or refuses it with what the agent's
 // start waits for: a table that is not filled yet must not look empty.
 func (s *answers) has(ctx context.Context, table string) error {
-	txn := s.agent.db.ReadTxn()
-	if meta := s.agent.db.GetTable(txn, table); meta != nil {
+	txn := s.agent.DB.ReadTxn()
+	if meta := s.agent.DB.GetTable(txn, table); meta != nil {
 		if filled, _ := meta.Initialized(txn); filled {
 			return nil
 		}
@@ -221,28 +213,28 @@ func (s *answers) has(ctx context.Context, table string) error {
 }
 
 // view finds a table by name.
-func (s *answers) view(name string) (*view, error) {
-	if err := cmp.Or(s.agent.serviceOff(name), s.agent.policyOff(name)); err != nil {
+func (s *answers) view(name string) (*feature.List, error) {
+	if err := s.agent.refuse(name); err != nil {
 		return nil, err
 	}
-	if v, ok := s.agent.madeViews()[name]; ok {
+	if v, ok := s.agent.lists()[name]; ok {
 		return &v, nil
 	}
 	if of, ok := strings.CutPrefix(name, "map "); ok {
-		return &view{header: (*bpf.DumpRow)(nil).TableHeader(), each: func(yield func(tableRow) bool) error {
-			return s.agent.datapath.Dump(of, func(r *bpf.DumpRow) bool { return yield(r) })
+		return &feature.List{Header: (*bpf.DumpRow)(nil).TableHeader(), Each: func(yield func(tableRow) bool) error {
+			return s.agent.Datapath.Dump(of, func(r *bpf.DumpRow) bool { return yield(r) })
 		}}, nil
 	}
 	if of, ok := strings.CutPrefix(name, policyRowsTable+" "); ok {
-		return s.agent.policyRows(of)
+		return s.agent.policies.policyRows(of)
 	}
-	txn := s.agent.db.ReadTxn()
-	meta := s.agent.db.GetTable(txn, name)
+	txn := s.agent.DB.ReadTxn()
+	meta := s.agent.DB.GetTable(txn, name)
 	if meta == nil {
 		return nil, status.Errorf(codes.NotFound, "there is no table %q: there are %s", name, strings.Join(s.agent.tableNames(), ", "))
 	}
 	table := statedb.AnyTable{Meta: meta}
-	return &view{header: table.TableHeader(), each: func(yield func(tableRow) bool) error {
+	return &feature.List{Header: table.TableHeader(), Each: func(yield func(tableRow) bool) error {
 		for row := range table.All(txn) {
 			if r, ok := row.(tableRow); !ok {
 				return fmt.Errorf("rows of %T are not made to be shown", row)
@@ -256,34 +248,37 @@ func (s *answers) view(name string) (*view, error) {
 
 // tableNames are those that List takes, but for the maps'.
 func (a *Agent) tableNames() []string {
-	names := slices.Collect(maps.Keys(a.madeViews()))
-	for _, t := range a.db.GetTables(a.db.ReadTxn()) {
+	names := slices.Collect(maps.Keys(a.lists()))
+	for _, t := range a.DB.GetTables(a.DB.ReadTxn()) {
 		names = append(names, t.Name())
 	}
 	slices.Sort(names)
 	return names
 }
 
-// madeViews are tables that are made when somebody asks.
-func (a *Agent) madeViews() map[string]view {
-	views := a.kernelViews()
-	maps.Copy(views, a.serviceViews())
-	maps.Copy(views, a.policyViews())
-	maps.Copy(views, a.processViews())
-	views["endpoint-details"] = view{(*endpointDetails)(nil).TableHeader(), a.eachEndpoint}
-	return views
+// lists are the tables that are made on request. Those of features have rows
+// only when the agent is ready (see has).
+func (a *Agent) lists() map[string]feature.List {
+	lists := a.processLists()
+	for _, f := range a.list {
+		if f.Lists != nil {
+			maps.Copy(lists, f.Lists())
+		}
+	}
+	return lists
 }
 
-// kernelViews are tables whose rows the kernel keeps.
-func (a *Agent) kernelViews() map[string]view {
-	return map[string]view{
-		"drops":        {(*drop.Row)(nil).TableHeader(), a.eachCounter},
-		"policy-drops": {(*policyDenial)(nil).TableHeader(), a.eachDenial},
-		"flows":        {(*flow.Flow)(nil).TableHeader(), a.eachFlow},
-		"paths":        {(*flow.Path)(nil).TableHeader(), a.eachPath},
-		"maps":         {(*bpf.Usage)(nil).TableHeader(), a.eachMap},
-		"tables":       {(*tableCount)(nil).TableHeader(), a.eachTable},
+// refuse returns why this node does not have a table, nil for any other table.
+func (a *Agent) refuse(table string) error {
+	for _, f := range a.list {
+		if f.Refuse == nil {
+			continue
+		}
+		if err := f.Refuse(table); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // tableCount is a row of the table of tables.
@@ -303,13 +298,13 @@ func (t *tableCount) TableRow() []string {
 
 // eachTable calls yield for each table that List has on this node, by name.
 func (a *Agent) eachTable(yield func(tableRow) bool) error {
-	txn := a.db.ReadTxn()
+	txn := a.DB.ReadTxn()
 	for _, name := range a.tableNames() {
-		if a.serviceOff(name) != nil || a.policyOff(name) != nil {
+		if a.refuse(name) != nil {
 			continue
 		}
 		row := &tableCount{Name: name}
-		if meta := a.db.GetTable(txn, name); meta != nil {
+		if meta := a.DB.GetTable(txn, name); meta != nil {
 			n := meta.NumObjects(txn)
 			row.Rows = &n
 		}
@@ -318,50 +313,6 @@ func (a *Agent) eachTable(yield func(tableRow) bool) error {
 		}
 	}
 	return nil
-}
-
-func (a *Agent) eachCounter(yield func(tableRow) bool) error {
-	list, err := drop.Counters{Cpus: a.datapath.Cpus}.Read()
-	for _, c := range list {
-		if !yield(c.Row()) {
-			break
-		}
-	}
-	return err
-}
-
-func (a *Agent) eachMap(yield func(tableRow) bool) error {
-	list, err := a.usages.Read()
-	for _, u := range list {
-		if !yield(u) {
-			break
-		}
-	}
-	return err
-}
-
-func (a *Agent) eachFlow(yield func(tableRow) bool) error {
-	clock, err := a.clock()
-	if err != nil {
-		return err
-	}
-	return flow.List(a.datapath, a.names(), clock, func(f *flow.Flow) bool { return yield(f) })
-}
-
-func (a *Agent) eachPath(yield func(tableRow) bool) error {
-	clock, err := a.clock()
-	if err != nil {
-		return err
-	}
-	return flow.Paths(a.datapath, a.names(), clock, func(p *flow.Path) bool { return yield(p) })
-}
-
-func (a *Agent) clock() (flow.Clock, error) {
-	settings, err := a.datapath.Settings()
-	if err != nil {
-		return flow.Clock{}, err
-	}
-	return flow.ReadClock(settings.Hz)
 }
 
 // Status implements apiv1.AgentServer.

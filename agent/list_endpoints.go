@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/endpoint"
+	"myelin/feature"
 	"myelin/identity"
 	"myelin/policy"
 )
@@ -76,33 +77,33 @@ func (d *endpointDetails) WideHeader() []string { return d.endpoint.WideHeader()
 func (d *endpointDetails) WideRow() []string { return d.endpoint.WideRow() }
 
 // eachEndpoint calls yield for each endpoint of this node, by ID.
-func (a *Agent) eachEndpoint(yield func(tableRow) bool) error {
-	txn := a.db.ReadTxn()
-	list := rows(a.endpoints.All(txn))
+func (ep *endpoints) eachEndpoint(yield func(tableRow) bool) error {
+	txn := ep.DB.ReadTxn()
+	list := rows(ep.table.All(txn))
 	slices.SortFunc(list, func(a, b *endpoint.Endpoint) int { return cmp.Compare(a.ID, b.ID) })
 	for _, e := range list {
-		if !yield(&endpointDetails{e, a.policyOf(txn, e)}) {
+		if !yield(&endpointDetails{e, ep.policyOf(txn, e)}) {
 			break
 		}
 	}
 	return nil
 }
 
-func (a *Agent) policyOf(txn statedb.ReadTxn, e *endpoint.Endpoint) endpointPolicy {
+func (ep *endpoints) policyOf(txn statedb.ReadTxn, e *endpoint.Endpoint) endpointPolicy {
 	p := endpointPolicy{Ingress: enforcementDisabled, Egress: enforcementDisabled}
-	if a.identities != nil {
-		id, ok := a.identities.Pod(txn, e.Namespace, e.Pod)
+	if ids := ep.identities.all; ids != nil {
+		id, ok := ids.Pod(txn, e.Namespace, e.Pod)
 		if !ok {
-			id, _, ok = a.identities.Identities().Get(txn, identity.ByID(identity.Init))
+			id, _, ok = ids.Identities().Get(txn, identity.ByID(identity.Init))
 		}
 		if ok {
 			p.Identity, p.Labels = id.ID, id.Labels
 		}
 	}
-	if a.engine == nil {
+	if ep.policies.engine == nil {
 		return p
 	}
-	r, _, ok := a.engine.Realised.Get(txn, policy.RealisedBySlot(e.ID))
+	r, _, ok := ep.policies.engine.Realised.Get(txn, policy.RealisedBySlot(e.ID))
 	if !ok {
 		p.Ingress, p.Egress = "", "" // not known yet
 		return p
@@ -116,4 +117,8 @@ func (a *Agent) policyOf(txn statedb.ReadTxn, e *endpoint.Endpoint) endpointPoli
 		}
 	}
 	return p
+}
+
+func (ep *endpoints) lists() map[string]feature.List {
+	return map[string]feature.List{"endpoint-details": {Header: (*endpointDetails)(nil).TableHeader(), Each: ep.eachEndpoint}}
 }

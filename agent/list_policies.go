@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"myelin/endpoint"
+	"myelin/feature"
 	"myelin/flow"
 	"myelin/identity"
 	"myelin/policy"
@@ -19,11 +20,11 @@ import (
 // policyRowsTable begins the name of the table of an endpoint's rows.
 const policyRowsTable = "policy-rows"
 
-// policyOff refuses tables that are not there without policies, so that they
+// refuse refuses tables that are not there without policies, so that they
 // don't look mistyped.
-func (a *Agent) policyOff(table string) error {
+func (pl *policies) refuse(table string) error {
 	name, _, _ := strings.Cut(table, " ")
-	if a.engine != nil || !slices.Contains([]string{policyRowsTable, "policy-uses", "policy-rules", "endpoint-policies", "prefilter"}, name) {
+	if pl.engine != nil || !slices.Contains([]string{policyRowsTable, "policy-uses", "policy-rules", "endpoint-policies", "prefilter"}, name) {
 		return nil
 	}
 	return status.Error(codes.FailedPrecondition, "policies are not enforced on this node: policyEnforcementMode is never, or loadBalancer.standalone is true")
@@ -76,24 +77,24 @@ func sinceHit(clock flow.Clock, tick uint64) *flow.Seconds {
 }
 
 // policyRows is the table of an endpoint's rows: by its ID, "host", or its pod.
-func (a *Agent) policyRows(of string) (*view, error) {
-	e, err := a.findEndpoint(of)
+func (pl *policies) policyRows(of string) (*feature.List, error) {
+	e, err := pl.findEndpoint(of)
 	if err != nil {
 		return nil, err
 	}
-	return &view{(*policyLine)(nil).TableHeader(), func(yield func(tableRow) bool) error {
-		lines, err := a.engine.Lines(e)
+	return &feature.List{Header: (*policyLine)(nil).TableHeader(), Each: func(yield func(tableRow) bool) error {
+		lines, err := pl.engine.Lines(e)
 		if err != nil {
 			return err
 		}
-		clock, err := a.clock()
+		clock, err := pl.flows.Clock()
 		if err != nil {
 			return err
 		}
 		for _, l := range lines {
 			row := &policyLine{Line: l, Port: policy.Port{Proto: l.Proto, First: l.First, Last: l.Last}.String(), LastHit: sinceHit(clock, l.LastTick)}
-			if row.Place = a.ruleText(l.Rule); l.Rule == 0 && l.Action != "allow" {
-				row.Place = "isolated by " + strings.Join(a.engine.Isolating(e, l.Direction), ", ")
+			if row.Place = pl.ruleText(l.Rule); l.Rule == 0 && l.Action != "allow" {
+				row.Place = "isolated by " + strings.Join(pl.engine.Isolating(e, l.Direction), ", ")
 			}
 			if !yield(row) {
 				break
@@ -104,12 +105,12 @@ func (a *Agent) policyRows(of string) (*view, error) {
 }
 
 // ruleText is a rule's object and place; empty for no rule's number.
-func (a *Agent) ruleText(number uint32) string { return names{agent: a}.Rule(number) }
+func (pl *policies) ruleText(number uint32) string { return pl.names().Rule(number) }
 
 // findEndpoint finds an endpoint of this node by its ID, as "host", or by the
 // name of its pod, with or without the namespace.
-func (a *Agent) findEndpoint(name string) (uint16, error) {
-	txn := a.db.ReadTxn()
+func (pl *policies) findEndpoint(name string) (uint16, error) {
+	txn := pl.DB.ReadTxn()
 	if name == "host" {
 		return endpoint.HostID, nil
 	}
@@ -118,7 +119,7 @@ func (a *Agent) findEndpoint(name string) (uint16, error) {
 	}
 	var found []string
 	var id uint16
-	for e := range a.endpoints.All(txn) {
+	for e := range pl.endpoints.table.All(txn) {
 		if e.PodName() == name || e.Pod == name && e.Pod != "" {
 			found, id = append(found, e.PodName()), e.ID
 		}
@@ -129,7 +130,7 @@ func (a *Agent) findEndpoint(name string) (uint16, error) {
 	if len(found) > 1 {
 		return 0, status.Errorf(codes.InvalidArgument, "there are pods %s: say which", strings.Join(found, ", "))
 	}
-	for p := range a.cluster.Pods.All(txn) {
+	for p := range pl.Cluster.Pods.All(txn) {
 		if name == p.Key().String() || name == p.Name {
 			return 0, status.Errorf(codes.NotFound, "pod %s is on node %s: ask there", p.Key(), p.NodeName)
 		}
@@ -157,21 +158,25 @@ func (u *policyUse) TableRow() []string {
 	}
 }
 
-// policyViews are none where policies are off.
-func (a *Agent) policyViews() map[string]view {
-	if a.engine == nil {
-		return nil
+func (pl *policies) lists() map[string]feature.List {
+	drops := feature.List{Header: (*policyDenial)(nil).TableHeader(), Each: pl.eachDenial}
+	if pl.engine == nil {
+		return map[string]feature.List{"policy-drops": drops}
 	}
-	return map[string]view{"policy-uses": {(*policyUse)(nil).TableHeader(), func(yield func(tableRow) bool) error {
-		clock, err := a.clock()
+	uses := func(yield func(tableRow) bool) error {
+		clock, err := pl.flows.Clock()
 		if err != nil {
 			return err
 		}
-		for _, u := range a.engine.Uses() {
+		for _, u := range pl.engine.Uses() {
 			if !yield(&policyUse{u, sinceHit(clock, u.LastTick)}) {
 				break
 			}
 		}
 		return nil
-	}}}
+	}
+	return map[string]feature.List{
+		"policy-uses":  {Header: (*policyUse)(nil).TableHeader(), Each: uses},
+		"policy-drops": drops,
+	}
 }

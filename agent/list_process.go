@@ -8,12 +8,14 @@ import (
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"myelin/feature"
 )
 
-// processViews are tables about the agent's process. They are there before it is ready.
-func (a *Agent) processViews() map[string]view {
-	return map[string]view{
-		"log": {(*logLine)(nil).TableHeader(), func(yield func(tableRow) bool) error {
+// processLists are tables about the agent's process. They exist before it is ready.
+func (a *Agent) processLists() map[string]feature.List {
+	return map[string]feature.List{
+		"log": {Header: (*logLine)(nil).TableHeader(), Each: func(yield func(tableRow) bool) error {
 			for _, line := range a.recent.Lines() {
 				if !yield(&logLine{line}) {
 					break
@@ -21,7 +23,8 @@ func (a *Agent) processViews() map[string]view {
 			}
 			return nil
 		}},
-		"metrics": {(*metric)(nil).TableHeader(), a.eachMetric},
+		"metrics": {Header: (*metric)(nil).TableHeader(), Each: a.eachMetric},
+		"tables":  {Header: (*tableCount)(nil).TableHeader(), Each: a.eachTable},
 	}
 }
 

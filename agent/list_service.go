@@ -85,12 +85,12 @@ func (t target) of(s *service.Service) string {
 }
 
 // serviceDetails are all Services, sorted by number.
-func (a *Agent) serviceDetails(txn statedb.ReadTxn, t service.Tables) func(func(tableRow) bool) error {
+func (sv *services) serviceDetails(txn statedb.ReadTxn, t service.Tables) func(func(tableRow) bool) error {
 	return func(yield func(tableRow) bool) error {
 		backends := map[string][]target{}
 		for b := range t.Backends.All(txn) {
 			for _, u := range b.Uses {
-				backends[u.Service.String()] = append(backends[u.Service.String()], target{b, a.healthOf(txn, b.L4())})
+				backends[u.Service.String()] = append(backends[u.Service.String()], target{b, sv.healthOf(txn, b.L4())})
 			}
 		}
 		list := rows(t.Services.All(txn))

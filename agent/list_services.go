@@ -13,17 +13,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	"myelin/cluster"
+	"myelin/feature"
 	"myelin/service"
 )
 
-// serviceOff refuses tables that are not there without Services, so that they
+// refuse refuses tables that are not there without Services, so that they
 // don't look mistyped.
-func (a *Agent) serviceOff(table string) error {
+func (sv *services) refuse(table string) error {
 	ours := []string{
 		"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "service-details",
 		"service-flows", "api-services", "health-probes",
 	}
-	if a.config.Services() || !slices.Contains(ours, table) {
+	if sv.Config.Services() || !slices.Contains(ours, table) {
 		return nil
 	}
 	return status.Error(codes.FailedPrecondition, "Services are off on this node: kubeProxyReplacement and socketLB.enabled are false")
@@ -188,12 +189,12 @@ func (t target) TableRow() []string {
 
 // serviceBackends are all backends, those that get no new flows too, sorted by
 // number.
-func (a *Agent) serviceBackends(txn statedb.ReadTxn, t service.Tables) func(func(tableRow) bool) error {
+func (sv *services) serviceBackends(txn statedb.ReadTxn, t service.Tables) func(func(tableRow) bool) error {
 	return func(yield func(tableRow) bool) error {
 		list := rows(t.Backends.All(txn))
 		slices.SortFunc(list, func(a, b *service.Backend) int { return cmp.Compare(a.ID, b.ID) })
 		for _, b := range list {
-			if !yield(target{b, a.healthOf(txn, b.L4())}) {
+			if !yield(target{b, sv.healthOf(txn, b.L4())}) {
 				break
 			}
 		}
@@ -201,26 +202,26 @@ func (a *Agent) serviceBackends(txn statedb.ReadTxn, t service.Tables) func(func
 	}
 }
 
-// serviceViews are none where Services are off.
-func (a *Agent) serviceViews() map[string]view {
-	if a.services == nil {
+// lists are none if Services are off.
+func (sv *services) lists() map[string]feature.List {
+	if sv.services == nil {
 		return nil
 	}
-	txn := a.db.ReadTxn()
-	return map[string]view{
-		"service-addresses": {(*address)(nil).TableHeader(), serviceAddresses(txn, a.services.Desired)},
-		"service-backends":  {target{}.TableHeader(), a.serviceBackends(txn, a.services.Desired)},
-		"service-details":   {(*details)(nil).TableHeader(), a.serviceDetails(txn, a.services.Desired)},
-		"service-flows":     {(*service.Translation)(nil).TableHeader(), a.eachServiceFlow},
+	txn := sv.DB.ReadTxn()
+	return map[string]feature.List{
+		"service-addresses": {Header: (*address)(nil).TableHeader(), Each: serviceAddresses(txn, sv.services.Desired)},
+		"service-backends":  {Header: target{}.TableHeader(), Each: sv.serviceBackends(txn, sv.services.Desired)},
+		"service-details":   {Header: (*details)(nil).TableHeader(), Each: sv.serviceDetails(txn, sv.services.Desired)},
+		"service-flows":     {Header: (*service.Translation)(nil).TableHeader(), Each: sv.eachServiceFlow},
 	}
 }
 
 // eachServiceFlow calls yield for each flow that packets are translated for.
-func (a *Agent) eachServiceFlow(yield func(tableRow) bool) error {
-	clock, err := a.clock()
+func (sv *services) eachServiceFlow(yield func(tableRow) bool) error {
+	clock, err := sv.flows.Clock()
 	if err != nil {
 		return err
 	}
-	services := service.ServiceNames(a.db.ReadTxn(), a.services.Desired)
-	return service.Translations(a.datapath, a.names(), services, clock, func(t *service.Translation) bool { return yield(t) })
+	services := service.ServiceNames(sv.DB.ReadTxn(), sv.services.Desired)
+	return service.Translations(sv.Datapath, sv.names(), services, clock, func(t *service.Translation) bool { return yield(t) })
 }

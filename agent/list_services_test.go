@@ -17,6 +17,7 @@ import (
 	apiv1 "myelin/api/v1"
 	"myelin/cluster"
 	"myelin/config"
+	"myelin/feature"
 	"myelin/service"
 )
 
@@ -58,16 +59,18 @@ func servicesOf(t *testing.T) *Agent {
 	txn.Commit()
 	c := config.Default()
 	c.SocketLB.Enabled = true
-	return &Agent{db: db, config: c, services: &service.Services{Desired: tables}}
+	a := agentWith(c)
+	a.DB, a.services.services = db, &service.Services{Desired: tables}
+	return a
 }
 
 // textOf is a view as lines of cells.
-func textOf(t *testing.T, v view) string {
+func textOf(t *testing.T, v feature.List) string {
 	var b strings.Builder
-	if err := v.each(func(row tableRow) bool {
+	if err := v.Each(func(row tableRow) bool {
 		cells := row.TableRow()
-		if len(cells) != len(v.header) {
-			t.Errorf("%d cells in %d columns: %q", len(cells), len(v.header), cells)
+		if len(cells) != len(v.Header) {
+			t.Errorf("%d cells in %d columns: %q", len(cells), len(v.Header), cells)
 		}
 		b.WriteString(strings.ReplaceAll(strings.Join(cells, " | "), "\n", "; ") + "\n")
 		return true
@@ -90,7 +93,7 @@ func TestServiceAddresses(t *testing.T) {
 2 | 192.0.2.2:80/TCP | ExternalIPs | demo/web |  | none on this node
 2 | 192.0.2.2:80/TCP/i | ExternalIPs | demo/web |  | 1 => 10.0.1.2:8080/TCP (active); 2 => 10.0.2.2:8080/TCP (terminating, weight 5)
 `
-	if got := textOf(t, servicesOf(t).serviceViews()["service-addresses"]); got != want {
+	if got := textOf(t, servicesOf(t).services.lists()["service-addresses"]); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -105,11 +108,11 @@ func TestServiceDetails(t *testing.T) {
 		`192.0.2.2:80/TCP/i (ExternalIPs): 2 backends; not in the kernel: map frontends is full` +
 		` | 10.0.2.2:8080/TCP (terminating, node2, weight 5); 10.0.1.2:8080/TCP (active, node1) | a: bad; b: worse | manifests:web.yaml
 `
-	v := servicesOf(t).serviceViews()["service-details"]
+	v := servicesOf(t).services.lists()["service-details"]
 	if got := textOf(t, v); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if err := v.each(func(row tableRow) bool {
+	if err := v.Each(func(row tableRow) bool {
 		var got struct {
 			Name      string
 			Frontends []struct {
@@ -138,11 +141,11 @@ func TestServiceBackends(t *testing.T) {
 7 | [fd00::2]:8080/UDP | quarantined |  |  | 1 |  | demo/dns
 12 | 10.0.1.2:8080/TCP | active | node1 | a | 1 |  | demo/web
 `
-	v := servicesOf(t).serviceViews()["service-backends"]
+	v := servicesOf(t).services.lists()["service-backends"]
 	if got := textOf(t, v); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if err := v.each(func(row tableRow) bool {
+	if err := v.Each(func(row tableRow) bool {
 		var got struct {
 			ID    uint32 `json:"id"`
 			State string `json:"state"`
@@ -160,17 +163,17 @@ func TestServiceBackends(t *testing.T) {
 // TestServicesOff: what is not there since Services are off is said to be so.
 func TestServicesOff(t *testing.T) {
 	a := servicesOf(t)
-	if err := a.serviceOff("frontends"); err != nil {
+	if err := a.refuse("frontends"); err != nil {
 		t.Error(err)
 	}
-	a.config.SocketLB.Enabled, a.services = false, nil
+	a.Config.SocketLB.Enabled, a.services.services = false, nil
 	s := &answers{agent: a}
 	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends", "service-details", "api-services", "health-probes"} {
 		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "socketLB.enabled are false") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := a.serviceOff("nodes"); err != nil {
+	if err := a.refuse("nodes"); err != nil {
 		t.Error(err)
 	}
 }
@@ -235,13 +238,13 @@ func TestSocketOutcomes(t *testing.T) {
 // TestWideColumns: -o wide shows further columns beside those of a table, each with a cell in each row, and filters take them.
 func TestWideColumns(t *testing.T) {
 	a := servicesOf(t)
-	v := a.serviceViews()["service-addresses"]
-	header, cells, err := v.wide()
+	v := a.services.lists()["service-addresses"]
+	header, cells, err := wideColumns(&v)
 	if err != nil || strings.Join(header, ",") != "ID,Frontend,Service Type,Service,Port,Backend,Backend ID,Node,Weight" {
 		t.Fatalf("%q, %v", header, err)
 	}
 	found := false
-	if err := v.each(func(row tableRow) bool {
+	if err := v.Each(func(row tableRow) bool {
 		got := cells(row)
 		if len(got) != len(header) {
 			t.Errorf("%d cells in %d columns: %q", len(got), len(header), got)
@@ -253,8 +256,8 @@ func TestWideColumns(t *testing.T) {
 	}); err != nil || !found {
 		t.Errorf("the backends' nodes are not shown: %v", err)
 	}
-	backends := a.serviceViews()["service-backends"]
-	if header, _, err := backends.wide(); err != nil || !slices.Equal(header, backends.header) {
+	backends := a.services.lists()["service-backends"]
+	if header, _, err := wideColumns(&backends); err != nil || !slices.Equal(header, backends.Header) {
 		t.Errorf("a table without further columns has %q, %v", header, err)
 	}
 }

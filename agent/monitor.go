@@ -29,12 +29,12 @@ func (s *answers) Monitor(r *apiv1.MonitorRequest, stream apiv1.Agent_MonitorSer
 	if err != nil {
 		return err
 	}
-	sub, err := s.agent.hub.Subscribe(m.wanted)
+	sub, err := s.agent.datapath.hub.Subscribe(m.wanted)
 	if err != nil {
 		return status.Errorf(codes.Internal, "listen to events: %v", err)
 	}
 	defer sub.Close()
-	_, m.refused = s.agent.hub.Lost()
+	_, m.refused = s.agent.datapath.hub.Lost()
 	if err := stream.SendHeader(m.header()); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (s *answers) Monitor(r *apiv1.MonitorRequest, stream apiv1.Agent_MonitorSer
 // header tells a client that asks for flows which of them have no events.
 func (m *monitor) header() metadata.MD {
 	flows := len(m.types) == 0 || slices.Contains(m.types, event.FlowBegin) || slices.Contains(m.types, event.FlowEnd)
-	if !flows || m.agent.tracking() {
+	if !flows || m.agent.Config.TracksAllFlows() {
 		return metadata.MD{}
 	}
 	return metadata.Pairs(event.NoteHeader, "flows of pods without policies are not shown, unless they are masqueraded: "+
@@ -98,7 +98,7 @@ func (a *Agent) newMonitor(r *apiv1.MonitorRequest) (*monitor, error) {
 	}
 	m.endpoint = uint16(r.GetEndpoint())
 	if m.endpoint != 0 {
-		if _, _, ok := a.endpoints.Get(a.db.ReadTxn(), endpoint.ByID(m.endpoint)); !ok {
+		if _, _, ok := a.endpoints.table.Get(a.DB.ReadTxn(), endpoint.ByID(m.endpoint)); !ok {
 			return nil, status.Errorf(codes.NotFound, "there is no endpoint %d on this node", m.endpoint)
 		}
 	}
@@ -112,8 +112,8 @@ func (m *monitor) wanted(r *event.Raw) bool {
 
 // named returns nil for an event that the client did not ask for.
 func (m *monitor) named(r *event.Raw) *event.Event {
-	if err := flow.Behind(m.agent.datapath.Flows, r); err != nil {
-		m.agent.log.Debug("event keeps the wire's view", "error", err)
+	if err := flow.Behind(m.agent.Datapath.Flows, r); err != nil {
+		m.agent.Log.Debug("event keeps the wire's view", "error", err)
 	}
 	e := m.decoder.Decode(r)
 	if m.endpoint != 0 && e.Endpoint != m.endpoint && !m.ofEndpoint(e) {
@@ -129,7 +129,7 @@ func (m *monitor) ofPod(name string) bool { return name == m.pod || strings.HasS
 
 // podOf names the pod of a slot: of a spoofed packet the addresses don't.
 func (m *monitor) podOf(id uint16) string {
-	e, _, ok := m.agent.endpoints.Get(m.agent.db.ReadTxn(), endpoint.ByID(id))
+	e, _, ok := m.agent.endpoints.table.Get(m.agent.DB.ReadTxn(), endpoint.ByID(id))
 	if !ok {
 		return ""
 	}
@@ -137,13 +137,13 @@ func (m *monitor) podOf(id uint16) string {
 }
 
 func (m *monitor) ofEndpoint(e *event.Event) bool {
-	row, _, ok := m.agent.endpoints.Get(m.agent.db.ReadTxn(), endpoint.ByID(m.endpoint))
+	row, _, ok := m.agent.endpoints.table.Get(m.agent.DB.ReadTxn(), endpoint.ByID(m.endpoint))
 	return ok && slices.ContainsFunc(row.Addresses(), func(a netip.Addr) bool { return a == e.Src.Addr || a == e.Dst.Addr })
 }
 
 // lost tells what did not reach the client, nil if all did.
 func (m *monitor) lost(now time.Time, slow uint64) *event.Event {
-	_, kernel := m.agent.hub.Lost()
+	_, kernel := m.agent.datapath.hub.Lost()
 	n := slow + kernel - m.refused
 	m.refused = kernel
 	if n == 0 {

@@ -7,7 +7,6 @@ import (
 
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/event"
 	"myelin/identity"
 	"myelin/policy"
 	"myelin/route"
@@ -20,34 +19,34 @@ type names struct {
 	identities statedb.Table[*identity.Address]
 }
 
-func (a *Agent) names() event.Names {
+func (a *Agent) names() names {
 	n := names{agent: a}
-	n.identities, _ = a.db.GetTable(a.db.ReadTxn(), "identity-addresses").(statedb.Table[*identity.Address])
+	n.identities, _ = a.DB.GetTable(a.DB.ReadTxn(), "identity-addresses").(statedb.Table[*identity.Address])
 	return n
 }
 
 // Owner implements event.Names.
 func (n names) Owner(addr netip.Addr) (string, uint32) {
-	txn := n.agent.db.ReadTxn()
+	txn := n.agent.DB.ReadTxn()
 	return n.owner(txn, addr), n.identity(txn, addr)
 }
 
 func (n names) owner(txn statedb.ReadTxn, addr netip.Addr) string {
 	a := n.agent
-	if e, _, ok := a.endpoints.Get(txn, endpoint.ByAddress(addr)); ok {
+	if e, _, ok := a.endpoints.table.Get(txn, endpoint.ByAddress(addr)); ok {
 		return e.PodName()
 	}
-	for pod := range a.cluster.Pods.List(txn, cluster.PodsByAddress(addr)) {
+	for pod := range a.Cluster.Pods.List(txn, cluster.PodsByAddress(addr)) {
 		if pod.OwnsAddresses() {
 			return pod.Key().String()
 		}
 	}
-	for own := range a.node.Addresses.All(txn) { // a handful
+	for own := range a.network.node.Addresses.All(txn) { // a handful
 		if own.Addr == addr {
 			return "host"
 		}
 	}
-	if o, _, ok := a.cluster.Nodes.Get(txn, cluster.NodeByAddress(addr)); ok {
+	if o, _, ok := a.Cluster.Nodes.Get(txn, cluster.NodeByAddress(addr)); ok {
 		return "node " + o.Name
 	}
 	return ""
@@ -69,7 +68,7 @@ func (n names) identity(txn statedb.ReadTxn, addr netip.Addr) uint32 {
 
 // Link implements event.Names.
 func (n names) Link(index int) string {
-	d, _, ok := n.agent.routes.Devices.Get(n.agent.db.ReadTxn(), route.DeviceByIndex(index))
+	d, _, ok := n.agent.network.routes.Devices.Get(n.agent.DB.ReadTxn(), route.DeviceByIndex(index))
 	if !ok {
 		return ""
 	}
@@ -78,10 +77,10 @@ func (n names) Link(index int) string {
 
 // Rule implements event.Policies.
 func (n names) Rule(number uint32) string {
-	if n.agent.engine == nil {
+	if n.agent.policies.engine == nil {
 		return ""
 	}
-	row, _, ok := n.agent.engine.Rules.Get(n.agent.db.ReadTxn(), policy.RuleByID(number))
+	row, _, ok := n.agent.policies.engine.Rules.Get(n.agent.DB.ReadTxn(), policy.RuleByID(number))
 	if !ok {
 		return ""
 	}
@@ -90,7 +89,7 @@ func (n names) Rule(number uint32) string {
 
 // Isolating implements event.Policies.
 func (n names) Isolating(of netip.Addr, egress bool) []string {
-	if n.agent.engine == nil {
+	if n.agent.policies.engine == nil {
 		return nil
 	}
 	dir := policy.Ingress
@@ -101,16 +100,16 @@ func (n names) Isolating(of netip.Addr, egress bool) []string {
 	if !ok {
 		return nil
 	}
-	return n.agent.engine.Isolating(slot, dir)
+	return n.agent.policies.engine.Isolating(slot, dir)
 }
 
 // slot is that of the endpoint of this node with an address.
 func (n names) slot(of netip.Addr) (uint16, bool) {
-	txn := n.agent.db.ReadTxn()
-	if e, _, ok := n.agent.endpoints.Get(txn, endpoint.ByAddress(of)); ok {
+	txn := n.agent.DB.ReadTxn()
+	if e, _, ok := n.agent.endpoints.table.Get(txn, endpoint.ByAddress(of)); ok {
 		return e.ID, true
 	}
-	for own := range n.agent.node.Addresses.All(txn) {
+	for own := range n.agent.network.node.Addresses.All(txn) {
 		if own.Addr == of {
 			return endpoint.HostID, true
 		}

@@ -3,81 +3,113 @@ package agent
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
-	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
-
 	"myelin/bpf"
-	"myelin/cluster"
-	"myelin/endpoint"
+	"myelin/feature"
+	"myelin/flow/tracking"
 	"myelin/kube"
 	"myelin/kube/crd"
 	"myelin/policy"
 )
 
-// policed reports whether policies are enforced.
-func (a *Agent) policed() bool { return a.config.PolicyEnforcementMode != "never" && !a.standalone() }
+// policies is the feature that enforces network policies.
+type policies struct {
+	*feature.Node
+	source     *clusterSource
+	identities *identities
+	endpoints  *endpoints
+	services   *services
+	flows      *tracking.Tracking
+	names      func() names
 
-func (a *Agent) policySettings(s *bpf.Settings) {
-	s.Policy, s.HostPolicy = flag(a.policed()), flag(a.policed() && a.config.Policy.Host)
-	s.Prefilter = flag(len(a.config.Policy.Prefilter) > 0)
+	tables policy.Tables
+	engine *policy.Engine // nil if policies are not enforced
+}
+
+func (pl *policies) feature() *feature.Feature {
+	watch := []string{"list", "watch"}
+	return &feature.Feature{
+		Name: "policies", Tables: pl.createTables, Start: pl.start, Settings: pl.settings,
+		Lists: pl.lists, Refuse: pl.refuse, Metrics: pl.metrics,
+		Rights: []feature.Right{
+			{Resources: []string{"services"}, Verbs: watch},
+			{Group: "networking.k8s.io", Resources: []string{"networkpolicies"}, Verbs: watch},
+			{Group: "policy.networking.k8s.io", Resources: []string{"clusternetworkpolicies"}, Verbs: watch},
+			{
+				Group: "cilium.io", Verbs: watch,
+				Resources: []string{"ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies", "ciliumcidrgroups"},
+			},
+			{Group: "cilium.io", Resources: []string{"ciliumnodes/status"}, Verbs: []string{"patch"}}, // myelin.policy.report
+		},
+	}
+}
+
+func (pl *policies) createTables() error {
+	var err error
+	pl.tables, err = policy.NewTables(pl.DB)
+	return err
+}
+
+func (pl *policies) settings(s *bpf.Settings) {
+	s.Policy, s.HostPolicy = flag(pl.Config.EnforcesPolicies()), flag(pl.Config.EnforcesPolicies() && pl.Config.Policy.Host)
 	cuts := map[string]bpf.DatapathPolicyCut{
 		"reset": bpf.DatapathPolicyCutCUT_RESET, "drop": bpf.DatapathPolicyCutCUT_DROP, "leave": bpf.DatapathPolicyCutCUT_LEAVE,
 	}
-	s.PolicyCut = uint8(cuts[a.config.Policy.DeniedFlows])
+	s.PolicyCut = uint8(cuts[pl.Config.Policy.DeniedFlows])
 }
 
-func (a *Agent) policyConfig() policy.Config {
-	c := policy.Config{Open: !a.config.Policy.Lockdown, Audit: a.config.Policy.Audit, Host: a.config.Policy.Host, CIDRNodes: len(a.config.Policy.CIDRMatchMode) > 0}
-	if a.config.PolicyEnforcementMode == "always" {
+func (pl *policies) policyConfig() policy.Config {
+	c := policy.Config{
+		Open: !pl.Config.Policy.Lockdown, Audit: pl.Config.Policy.Audit, Host: pl.Config.Policy.Host,
+		CIDRNodes: len(pl.Config.Policy.CIDRMatchMode) > 0,
+	}
+	if pl.Config.PolicyEnforcementMode == "always" {
 		c.Mode = policy.ModeAlways
 	}
 	return c
 }
 
-// startPolicies makes the engine that turns policies into the kernel's rows.
-// Endpoints wait for it. What an agent before us had there holds until
-// everything is known.
-func (a *Agent) startPolicies(context.Context) error {
-	if !a.policed() {
+// start creates the engine that compiles policies into map entries. Endpoints
+// wait for it. The entries of the agent before stay in force until all objects
+// are known.
+func (pl *policies) start(context.Context) error {
+	if !pl.Config.EnforcesPolicies() {
 		return nil
 	}
-	kernel := policy.NewKernel(a.datapath, a.epochs, time.Now)
-	if err := a.startPrefilter(kernel); err != nil {
-		return err
-	}
+	kernel := policy.NewKernel(pl.Datapath, pl.Epochs, time.Now)
 	var err error
-	a.engine, err = policy.NewEngine(policy.Params{
-		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: a.identities.Identities(), Addresses: a.identities.Addresses(),
-		Endpoints: a.endpoints, Node: a.config.Myelin.NodeName, ClusterName: a.config.ClusterName, Config: a.policyConfig(), Dir: a.config.Myelin.RunDir,
-		Kernel: kernel, Log: a.log,
+	ids := pl.identities.all
+	pl.engine, err = policy.NewEngine(policy.Params{
+		DB: pl.DB, Cluster: pl.Cluster, Policies: pl.tables, Identities: ids.Identities(), Addresses: ids.Addresses(),
+		Endpoints: pl.endpoints.table, Node: pl.Config.Myelin.NodeName, ClusterName: pl.Config.ClusterName,
+		Config: pl.policyConfig(), Dir: pl.Config.Myelin.RunDir, Kernel: kernel, Log: pl.Log,
 	})
 	if err != nil {
 		return err
 	}
-	a.group.Add(job.OneShot("policies", func(ctx context.Context, _ cell.Health) error { return a.engine.Run(ctx) }))
-	if a.kube != nil && a.config.Myelin.ReportPolicies {
-		a.group.Add(job.OneShot("report", func(ctx context.Context, _ cell.Health) error {
-			return a.kube.Report(ctx, kube.Reports{Node: a.config.Myelin.NodeName, Realised: a.engine.RealisedRevision, Failing: a.failingPolicies})
-		}))
+	pl.Go("policies", pl.engine.Run)
+	if server := pl.source.kube; server != nil && pl.Config.Myelin.ReportPolicies {
+		reports := kube.Reports{
+			Node: pl.Config.Myelin.NodeName, Realised: pl.engine.RealisedRevision, Failing: pl.failingPolicies,
+		}
+		pl.Go("report", func(ctx context.Context) error { return server.Report(ctx, reports) })
 	}
 	return nil
 }
 
 // failingPolicies are Cilium's that are not in force as they are written, and why
 // pods' policies are not all in the kernel.
-func (a *Agent) failingPolicies() (list []crd.FailingPolicy, problem string) {
-	txn := a.db.ReadTxn()
-	for o := range a.policies.Policies.All(txn) {
+func (pl *policies) failingPolicies() (list []crd.FailingPolicy, problem string) {
+	txn := pl.DB.ReadTxn()
+	for o := range pl.tables.Policies.All(txn) {
 		if o.Problem != "" && strings.HasPrefix(o.Ref.Kind, "Cilium") {
 			list = append(list, crd.FailingPolicy{Kind: o.Ref.Kind, Namespace: o.Ref.Namespace, Name: o.Ref.Name, Reason: o.State()})
 		}
 	}
 	failed := 0
-	for r := range a.engine.Realised.All(txn) {
+	for r := range pl.engine.Realised.All(txn) {
 		if r.Error == "" {
 			continue
 		}
@@ -89,47 +121,4 @@ func (a *Agent) failingPolicies() (list []crd.FailingPolicy, problem string) {
 		problem += fmt.Sprintf(" (and %d other pods)", failed-1)
 	}
 	return list, problem
-}
-
-// startPrefilter keeps out who may not come in at all, where the configuration
-// names groups of them.
-func (a *Agent) startPrefilter(kernel *policy.Kernel) error {
-	if len(a.config.Policy.Prefilter) == 0 {
-		return nil
-	}
-	var err error
-	a.prefilter, err = policy.NewPrefilter(policy.PrefilterParams{
-		DB: a.db, Groups: a.policies.Groups, Nodes: a.cluster.Nodes, Outside: a.outsiders.Rows, Names: a.config.Policy.Prefilter, Kernel: kernel, Log: a.log,
-	})
-	if err != nil {
-		return err
-	}
-	a.group.Add(job.OneShot("prefilter", func(ctx context.Context, _ cell.Health) error { return a.prefilter.Run(ctx) }))
-	return nil
-}
-
-// addressElsewhere reports whether another Pod has the address, which no endpoint
-// has: one that was there before Myelin was the node's network, or one of another
-// node, whose podCIDR it was.
-func (a *Agent) addressElsewhere(addr netip.Addr, namespace, pod string) bool {
-	for p := range a.cluster.Pods.List(a.db.ReadTxn(), cluster.PodsByAddress(addr)) {
-		if p.Key() != (cluster.Key{Namespace: namespace, Name: pod}) {
-			return true
-		}
-	}
-	return false
-}
-
-// podReady returns when a new pod can be reached, and its policies hold.
-func (a *Agent) podReady(ctx context.Context, e *endpoint.Endpoint) error {
-	if err := a.saveAssignment(); err != nil {
-		return err
-	}
-	if err := a.routes.WaitPod(ctx, e.LinkName, e.Addresses()...); err != nil {
-		return err
-	}
-	if a.engine == nil {
-		return nil
-	}
-	return a.engine.WaitPod(ctx, e.ID)
 }

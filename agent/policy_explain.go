@@ -27,7 +27,7 @@ func (s *answers) policed(ctx context.Context) error {
 	if err := s.agent.progress.wait(ctx, s.stopping); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	return s.agent.policyOff(policyRowsTable)
+	return s.agent.policies.refuse(policyRowsTable)
 }
 
 // TracePolicies implements apiv1.AgentServer.
@@ -35,15 +35,15 @@ func (s *answers) TracePolicies(ctx context.Context, r *apiv1.TracePoliciesReque
 	if err := s.policed(ctx); err != nil {
 		return nil, err
 	}
-	a := s.agent
+	pl := s.agent.policies
 	q, notes := trace.Request{From: r.GetFrom(), To: r.GetTo(), Port: r.GetPort()}, []string(nil)
 	if r.GetFlow() != "" {
 		var err error
-		if q, notes, err = a.flowAsked(r.GetFlow()); err != nil {
+		if q, notes, err = pl.flowAsked(r.GetFlow()); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 	}
-	tracer := trace.Tracer{DB: a.db, Cluster: a.cluster, Engine: a.engine, Node: a.config.Myelin.NodeName}
+	tracer := trace.Tracer{DB: pl.DB, Cluster: pl.Cluster, Engine: pl.engine, Node: pl.Config.Myelin.NodeName}
 	t, err := tracer.Trace(q)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -57,7 +57,7 @@ func (s *answers) TracePolicies(ctx context.Context, r *apiv1.TracePoliciesReque
 }
 
 // flowAsked reads a flow, or finds the one with an ID, and says what its row has.
-func (a *Agent) flowAsked(text string) (q trace.Request, notes []string, err error) {
+func (pl *policies) flowAsked(text string) (q trace.Request, notes []string, err error) {
 	byID := !strings.ContainsAny(text, ">→")
 	if !byID {
 		if q, err = trace.ParseFlow(text); err != nil {
@@ -65,7 +65,7 @@ func (a *Agent) flowAsked(text string) (q trace.Request, notes []string, err err
 		}
 	}
 	found := false
-	err = a.eachQuestion(func(f *flow.Flow, of policy.Question) bool {
+	err = pl.eachQuestion(func(f *flow.Flow, of policy.Question) bool {
 		is := trace.Request{From: of.Src.Addr.String(), To: of.Dst.Addr.String(), Port: fmt.Sprintf("%d/%d", of.Port, of.Proto)}
 		if byID && f.ID != text || !byID && !sameFlow(text, f) {
 			return true
@@ -106,19 +106,19 @@ func flowName(src, dst event.Party, protocol string) string {
 
 // eachQuestion calls fn for each flow that has a row, with what policies are
 // asked about it, until it returns false.
-func (a *Agent) eachQuestion(fn func(*flow.Flow, policy.Question) bool) error {
-	clock, err := a.clock()
+func (pl *policies) eachQuestion(fn func(*flow.Flow, policy.Question) bool) error {
+	clock, err := pl.flows.Clock()
 	if err != nil {
 		return err
 	}
-	names := a.names()
-	return flow.Each(a.datapath, func(k *flow.Key, r *flow.Row) bool {
+	names := pl.names()
+	return flow.Each(pl.Datapath, func(k *flow.Key, r *flow.Row) bool {
 		f := flow.Name(names, clock, k, r)
 		if f.Expired {
 			return true
 		}
 		q := policy.Question{Src: policy.Who{Addr: f.Src.Addr}, Dst: policy.Who{Addr: f.Dst.Addr}, Proto: k.Proto, Port: f.Dst.Port}
-		q.SrcNode, q.DstNode = a.nodeOf(f.Src.Addr), a.nodeOf(f.Dst.Addr)
+		q.SrcNode, q.DstNode = pl.nodeOf(f.Src.Addr), pl.nodeOf(f.Dst.Addr)
 		switch k.Proto { // the row has the echo's identifier, rules its type
 		case policy.ProtoICMP:
 			q.Port = 8
@@ -130,17 +130,17 @@ func (a *Agent) eachQuestion(fn func(*flow.Flow, policy.Question) bool) error {
 }
 
 // nodeOf is the node that an address is on, empty for one outside.
-func (a *Agent) nodeOf(addr netip.Addr) string {
-	txn := a.db.ReadTxn()
-	for p := range a.cluster.Pods.List(txn, cluster.PodsByAddress(addr)) {
+func (pl *policies) nodeOf(addr netip.Addr) string {
+	txn := pl.DB.ReadTxn()
+	for p := range pl.Cluster.Pods.List(txn, cluster.PodsByAddress(addr)) {
 		if p.OwnsAddresses() {
 			return p.NodeName
 		}
 	}
-	if _, own := (names{agent: a}).slot(addr); own {
-		return a.config.Myelin.NodeName
+	if _, own := pl.names().slot(addr); own {
+		return pl.Config.Myelin.NodeName
 	}
-	if n, _, ok := a.cluster.Nodes.Get(txn, cluster.NodeByAddress(addr)); ok {
+	if n, _, ok := pl.Cluster.Nodes.Get(txn, cluster.NodeByAddress(addr)); ok {
 		return n.Name
 	}
 	return ""
@@ -154,17 +154,17 @@ func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest
 	if err := s.policed(ctx); err != nil {
 		return nil, err
 	}
-	edit, err := s.agent.policyEdit(r)
+	edit, err := s.agent.policies.policyEdit(r)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	flows, err := s.agent.currentFlows()
+	flows, err := s.agent.policies.currentFlows()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
-	d, err := s.agent.engine.Diff(ctx, edit, flows)
+	d, err := s.agent.policies.engine.Diff(ctx, edit, flows)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "compare policies: %v", err)
 	}
@@ -176,7 +176,7 @@ func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest
 }
 
 // policyEdit reads what is about to be applied.
-func (a *Agent) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error) {
+func (pl *policies) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error) {
 	edit := policy.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
 	var errs []error
 	if len(r.GetYaml()) > 0 {
@@ -189,15 +189,15 @@ func (a *Agent) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error) {
 			edit.Groups[g.Name] = g
 		}
 	}
-	txn := a.db.ReadTxn()
+	txn := pl.DB.ReadTxn()
 	for _, text := range r.GetDelete() {
 		kind, name, ok := strings.Cut(text, " ")
 		ref := policy.Ref{Kind: kind, Key: cluster.Key{Name: name}}
 		if namespace, rest, some := strings.Cut(name, "/"); some {
 			ref.Key = cluster.Key{Namespace: namespace, Name: rest}
 		}
-		_, _, policies := a.policies.Policies.Get(txn, policy.ObjectByRef(ref))
-		_, _, groups := a.policies.Groups.Get(txn, policy.GroupByName(name))
+		_, _, policies := pl.tables.Policies.Get(txn, policy.ObjectByRef(ref))
+		_, _, groups := pl.tables.Groups.Get(txn, policy.GroupByName(name))
 		switch {
 		case ok && policies:
 			edit.Policies[ref] = nil
@@ -214,7 +214,7 @@ func (a *Agent) policyEdit(r *apiv1.DiffPoliciesRequest) (policy.Edit, error) {
 }
 
 // currentFlows are all that have a row here, also of Services.
-func (a *Agent) currentFlows() (out []policy.Current, err error) {
+func (pl *policies) currentFlows() (out []policy.Current, err error) {
 	seen := map[string]bool{}
 	add := func(name string, q policy.Question) {
 		if !seen[name] {
@@ -222,22 +222,22 @@ func (a *Agent) currentFlows() (out []policy.Current, err error) {
 			out = append(out, policy.Current{Name: name, Question: q})
 		}
 	}
-	err = a.eachQuestion(func(f *flow.Flow, q policy.Question) bool {
+	err = pl.eachQuestion(func(f *flow.Flow, q policy.Question) bool {
 		add(flowName(f.Src, f.Dst, f.Protocol), q)
 		return true
 	})
-	if err != nil || a.services == nil {
+	if err != nil || pl.services.services == nil {
 		return out, err
 	}
-	clock, err := a.clock()
+	clock, err := pl.flows.Clock()
 	if err != nil {
 		return nil, err
 	}
 	none := func(uint32) string { return "" }
-	err = service.Translations(a.datapath, a.names(), none, clock, func(t *service.Translation) bool {
+	err = service.Translations(pl.Datapath, pl.names(), none, clock, func(t *service.Translation) bool {
 		if p, err := trace.ParsePort(fmt.Sprintf("%d/%s", t.Backend.Port, t.Protocol)); err == nil && !t.Expired {
 			q := policy.Question{Src: policy.Who{Addr: t.Client.Addr}, Dst: policy.Who{Addr: t.Backend.Addr}, Proto: p.Proto, Port: p.First}
-			q.SrcNode, q.DstNode = a.nodeOf(t.Client.Addr), a.nodeOf(t.Backend.Addr)
+			q.SrcNode, q.DstNode = pl.nodeOf(t.Client.Addr), pl.nodeOf(t.Backend.Addr)
 			add(flowName(t.Client, t.Backend, t.Protocol), q)
 		}
 		return true

@@ -5,18 +5,18 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/bpf"
+	"myelin/table"
 	"myelin/tunnel"
 )
 
-// lives is what an agent remembers of those before it in the same process.
-type lives struct {
-	reloads int
-	why     string    // of the last one
-	at      time.Time // of the last one
+// restarts counts how often the features were started again in the process.
+type restarts struct {
+	count int
+	why   string    // of the last one
+	at    time.Time // of the last one
 }
 
 // reloadPause is the least time from an agent's being ready to its reload, so
@@ -27,19 +27,20 @@ const reloadPause = 2 * time.Second
 // loaded with is no more so: those values are constants of theirs. The next
 // life loads programs beside and replaces them, as an upgrade does; there is
 // one for each change, as it loads them with what is so then.
-func (a *Agent) watchReload(ctx context.Context, _ cell.Health) error {
+func (a *Agent) watchReload(ctx context.Context) error {
 	for {
-		txn := a.db.ReadTxn()
-		_, tunnels := a.tunnels.Table.AllWatch(txn)
-		_, podCIDRs := a.podCIDRs.AllWatch(txn)
-		again := changes{tunnels, podCIDRs}
+		txn := a.DB.ReadTxn()
+		_, tunnels := a.network.tunnels.Table.AllWatch(txn)
+		_, podCIDRs := a.own.podCIDRs.AllWatch(txn)
+		var w table.Watch
+		w.Add(tunnels, podCIDRs)
 		why, ifNoPods := a.stale()
 		if ifNoPods {
-			_, pods := a.endpoints.AllWatch(txn)
-			again = append(again, pods)
+			_, pods := a.endpoints.table.AllWatch(txn)
+			w.Add(pods)
 		}
 		if why == "" {
-			if err := again.wait(ctx); err != nil {
+			if err := w.Wait(ctx); err != nil {
 				return nil
 			}
 			continue
@@ -60,16 +61,16 @@ func (a *Agent) watchReload(ctx context.Context, _ cell.Health) error {
 // stale says what of the programs' constants is no more so, empty if all is.
 // ifNoPods: something would be, if there were no pods.
 func (a *Agent) stale() (why string, ifNoPods bool) {
-	txn := a.db.ReadTxn()
-	row, _, ok := a.tunnels.Table.Get(txn, tunnel.ByName(tunnel.DeviceName))
-	if a.tunneled() && ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 && uint32(row.Index) != a.loaded.TunnelIfindex {
-		return fmt.Sprintf("the tunnel's device %s is another one: index %d became %d", row.Name, a.loaded.TunnelIfindex, row.Index), false
+	txn := a.DB.ReadTxn()
+	row, _, ok := a.network.tunnels.Table.Get(txn, tunnel.ByName(tunnel.DeviceName))
+	if a.Config.Tunneled() && ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 && uint32(row.Index) != a.Loaded.TunnelIfindex {
+		return fmt.Sprintf("the tunnel's device %s is another one: index %d became %d", row.Name, a.Loaded.TunnelIfindex, row.Index), false
 	}
-	v4, v6 := a.assignment().Fresh()
-	if bpf.Addr(v4) == a.loaded.Gateway4 && bpf.Addr(v6) == a.loaded.Gateway6 {
+	v4, v6 := a.own.assignment().Fresh()
+	if bpf.Addr(v4) == a.Loaded.Gateway4 && bpf.Addr(v6) == a.Loaded.Gateway6 {
 		return "", false
 	}
-	if a.endpoints.NumObjects(txn) > 0 {
+	if a.endpoints.table.NumObjects(txn) > 0 {
 		return "", true
 	}
 	return fmt.Sprintf("the last pod with the gateways of former podCIDRs has gone: they become %s and %s", v4, v6), true

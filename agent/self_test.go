@@ -28,9 +28,10 @@ func TestMissingWhileReading(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{db: db, cluster: tables, policies: policies, config: config.Default()}
-	a.config.Myelin.NodeName = "node1"
-	if a.manifests, err = manifests.New(manifests.Params{
+	a := agentWith(config.Default())
+	a.DB, a.Cluster, a.policies.tables = db, tables, policies
+	a.Config.Myelin.NodeName = "node1"
+	if a.source.manifests, err = manifests.New(manifests.Params{
 		DB: db, Tables: tables, Policies: policies, Dir: dir + "/", Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	}); err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func TestMissingWhileReading(t *testing.T) {
 		{"no directory", []*cluster.Problem{unreadable}, "manifests: " + dir + ": can't be read"},
 		{"both", []*cluster.Problem{rejected, unreadable}, "manifests: " + dir + ": can't be read"},
 	} {
-		why, help := a.missing(db.ReadTxn(), c.problems, false)
+		why, help := a.own.missing(db.ReadTxn(), c.problems, false)
 		if !strings.HasPrefix(why, c.want) || (why == "") != (c.want == "") || (help == "") != (why == "") {
 			t.Errorf("%s: waits for %q (%q), want %q", c.name, why, help, c.want)
 		}

@@ -37,14 +37,14 @@ func newServer(a *Agent) *server {
 	s := &server{agent: a, cni: &lateCNI{agent: a}, failed: make(chan error, 1), stopping: make(chan struct{})}
 	s.grpc = grpc.NewServer(grpc.ChainUnaryInterceptor(a.metrics.observe, s.gate), grpc.StreamInterceptor(s.gateStream))
 	apiv1.RegisterCNIServer(s.grpc, s.cni)
-	s.services = &gateway.Server{DB: a.db, Gateway: a.gateway, Stopping: s.stopping}
+	s.services = &gateway.Server{DB: a.DB, Gateway: a.services.gateway, Stopping: s.stopping}
 	apiv1.RegisterServicesServer(s.grpc, s.services)
 	apiv1.RegisterAgentServer(s.grpc, &answers{agent: a, stopping: s.stopping})
 	s.late = time.AfterFunc(openLate, s.openEarly)
 	return s
 }
 
-func (s *server) socket() string { return filepath.Join(s.agent.config.Myelin.RunDir, "myelin.sock") }
+func (s *server) socket() string { return filepath.Join(s.agent.Config.Myelin.RunDir, "myelin.sock") }
 
 // open listens and serves, if it does not yet.
 func (s *server) open() error {
@@ -70,7 +70,7 @@ func (s *server) open() error {
 // accepts finds one that is ready, or is told why it is not.
 func (s *server) openEarly() {
 	if err := s.open(); err != nil {
-		s.agent.log.Error("nobody can ask what the agent waits for", "error", err)
+		s.agent.Log.Error("nobody can ask what the agent waits for", "error", err)
 	}
 }
 

@@ -8,11 +8,14 @@ import (
 	"sync"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
 	"myelin/bpf"
+	"myelin/config"
+	"myelin/feature"
+	"myelin/flow"
+	"myelin/flow/tracking"
+	"myelin/gateway"
 	"myelin/service"
 	"myelin/table"
 )
@@ -37,115 +40,155 @@ func (s *sockets) set(attached bool, why string) {
 	s.attached, s.why = attached, why
 }
 
-// startServices fills the tables of Services, which packets use at once, and lets sockets use them when all that is known at the start is in the maps: a
-// Service that is known later is used later, and one that is not known yet must not lose what an agent before us knew.
-func (a *Agent) startServices(ctx context.Context) error {
-	if !a.config.SocketLB.Enabled {
-		a.sockets.set(false, "socketLB.enabled is false")
-		if err := a.datapath.DetachSockets(); err != nil {
+// services is the features gateway and services: Kubernetes Services, and those
+// that are programmed by API.
+type services struct {
+	*feature.Node
+	server    func() *gateway.Server
+	network   *network
+	endpoints *endpoints
+	flows     *tracking.Tracking
+	names     func() names
+
+	gateway    *gateway.Gateway  // nil if Services are off
+	services   *service.Services // nil if Services are off
+	served     *flow.Expiry[bpf.DatapathNatEntryKey, bpf.DatapathNatEntry]
+	sockets    sockets
+	terminator *service.Terminator  // nil if Services are off
+	checks     *service.CheckServer // nil if health check node ports are not served
+}
+
+func (sv *services) feature() *feature.Feature {
+	return &feature.Feature{
+		Name: "services", Start: sv.start, Stop: sv.stop, Settings: sv.settings, XDP: sv.Config.PerPacket,
+		Lists: sv.lists, Refuse: sv.refuse, Counts: sv.counts, Metrics: sv.metrics,
+		Rights: []feature.Right{
+			{Resources: []string{"services"}, Verbs: []string{"list", "watch"}},
+			{Group: "discovery.k8s.io", Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+		},
+	}
+}
+
+func (sv *services) settings(s *bpf.Settings) {
+	sv.socketSettings(s)
+	sv.portSettings(s)
+}
+
+func (sv *services) stop() error {
+	if sv.checks != nil {
+		sv.checks.Close()
+	}
+	return nil
+}
+
+// start fills the tables of Services. Packets use them at once, sockets when
+// everything that is known at the start is in the maps: until then they keep
+// what the agent before had.
+func (sv *services) start(ctx context.Context) error {
+	if !sv.Config.SocketLB.Enabled {
+		sv.sockets.set(false, "socketLB.enabled is false")
+		if err := sv.Datapath.DetachSockets(); err != nil {
 			return err
 		}
 	}
-	if !a.config.Services() {
+	if !sv.Config.Services() {
 		return nil
 	}
-	lastService, lastBackend, err := service.LastNumbers(a.datapath)
+	lastService, lastBackend, err := service.LastNumbers(sv.Datapath)
 	if err != nil {
 		return err
 	}
-	held, err := service.HeldAddresses(a.datapath)
+	held, err := service.HeldAddresses(sv.Datapath)
 	if err != nil {
 		return err
 	}
 	services, err := service.New(service.Params{
 		LastService: lastService, LastBackend: lastBackend, Held: held,
-		DB: a.db, Tables: a.cluster, Config: a.serviceConfig(), Node: a.config.Myelin.NodeName, Dir: a.config.Myelin.RunDir, Log: a.log,
+		DB: sv.DB, Tables: sv.Cluster, Config: sv.serviceConfig(), Node: sv.Config.Myelin.NodeName, Dir: sv.Config.Myelin.RunDir, Log: sv.Log,
 	})
 	if err != nil {
 		return err
 	}
-	kernel := service.NewKernel(a.datapath)
-	kernel.Maglev = service.MaglevConfig{Size: a.config.Maglev.TableSize, Seed: xxhash.Sum64String(a.config.Maglev.HashSeed)}
-	if err := service.Reconcile(a.log, a.db, a.group, services.Desired, kernel); err != nil {
+	kernel := service.NewKernel(sv.Datapath)
+	kernel.Maglev = service.MaglevConfig{Size: sv.Config.Maglev.TableSize, Seed: xxhash.Sum64String(sv.Config.Maglev.HashSeed)}
+	if err := service.Reconcile(sv.Log, sv.DB, sv.Group, services.Desired, kernel); err != nil {
 		return err
 	}
-	if err := a.startChecks(services.Desired.Checks); err != nil {
+	if err := sv.startChecks(services.Desired.Checks); err != nil {
 		return err
 	}
-	a.terminator = service.NewTerminator(a.log, kernel, a.podNamespaces)
-	a.served = service.NewCollector(a.datapath, a.log)
-	a.services, a.server.services.Services = services, services // from now on somebody may ask
-	a.group.Add(
-		job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return services.Run(ctx) }),
-		job.OneShot("sockets", func(ctx context.Context, _ cell.Health) error { return a.terminator.Run(ctx) }),
-	)
-	if a.config.PerPacket() {
-		a.group.Add(job.OneShot("served", func(ctx context.Context, _ cell.Health) error { return a.served.Run(ctx) }))
-		a.group.Add(job.OneShot("host", func(ctx context.Context, _ cell.Health) error { return a.followHost(ctx, kernel) }))
+	sv.terminator = service.NewTerminator(sv.Log, kernel, sv.podNamespaces)
+	sv.served = service.NewCollector(sv.Datapath, sv.Log)
+	sv.services, sv.server().Services = services, services // requests use it from now on
+	sv.Go("services", services.Run)
+	sv.Go("sockets", sv.terminator.Run)
+	if sv.Config.PerPacket() {
+		sv.Go("served", sv.served.Run)
+		sv.Go("host", func(ctx context.Context) error { return sv.followHost(ctx, kernel) })
 	}
-	if err := a.waitServices(ctx); err != nil || !a.config.SocketLB.Enabled {
+	if err := sv.waitServices(ctx); err != nil || !sv.Config.SocketLB.Enabled {
 		return err
 	}
-	return a.attachSockets()
+	return sv.attachSockets()
 }
 
 // attachSockets lets sockets use Services. Where that can't be, all else works.
-func (a *Agent) attachSockets() error {
-	if a.config.SocketLB.HostNamespaceOnly && a.loaded.SocketHostOnly == 0 {
-		a.log.Warn("socketLB.hostNamespaceOnly has no effect, pods get Services too: before kernel 5.14 namespaces can't be told apart")
+func (sv *services) attachSockets() error {
+	if sv.Config.SocketLB.HostNamespaceOnly && sv.Loaded.SocketHostOnly == 0 {
+		sv.Log.Warn("socketLB.hostNamespaceOnly has no effect, pods get Services too: before kernel 5.14 namespaces can't be told apart")
 	}
-	cgroup, err := a.config.Cgroup("/proc") // holds all pods, and the host's own processes
+	cgroup, err := sv.Config.Cgroup("/proc") // holds all pods, and the host's own processes
 	if err == nil {
-		err = a.datapath.AttachSockets(cgroup, a.loaded.BindProtection != 0)
+		err = sv.Datapath.AttachSockets(cgroup, sv.Loaded.BindProtection != 0)
 	}
 	if err != nil {
-		a.sockets.set(false, err.Error())
-		a.log.Error("Services don't work at sockets", "error", err)
+		sv.sockets.set(false, err.Error())
+		sv.Log.Error("Services don't work at sockets", "error", err)
 		return nil
 	}
-	a.sockets.set(true, "")
+	sv.sockets.set(true, "")
 	return nil
 }
 
 // startChecks serves health check node ports.
-func (a *Agent) startChecks(checks statedb.RWTable[*service.Check]) error {
-	if !a.config.NodePort.EnableHealthCheck {
+func (sv *services) startChecks(checks statedb.RWTable[*service.Check]) error {
+	if !sv.Config.NodePort.EnableHealthCheck {
 		return nil
 	}
-	a.checks = &service.CheckServer{Log: a.log, Listen: net.Listen}
-	_, err := table.Register(a.log, a.db, a.group, checks, service.CheckStatus, a.checks)
+	sv.checks = &service.CheckServer{Log: sv.Log, Listen: net.Listen}
+	_, err := table.Register(sv.Log, sv.DB, sv.Group, checks, service.CheckStatus, sv.checks)
 	return err
 }
 
 // socketSettings are what programs at sockets are loaded with.
-func (a *Agent) socketSettings(s *bpf.Settings) {
-	if !a.config.SocketLB.Enabled {
+func (sv *services) socketSettings(s *bpf.Settings) {
+	if !sv.Config.SocketLB.Enabled {
 		return
 	}
 	s.SetRetval = flag(bpf.HaveSetRetval())
 	if cookie, err := bpf.NetnsCookie(); err == nil && cookie != 0 {
-		s.SocketHostOnly, s.BindProtection = flag(a.config.SocketLB.HostNamespaceOnly), flag(a.config.NodePort.BindProtection)
+		s.SocketHostOnly, s.BindProtection = flag(sv.Config.SocketLB.HostNamespaceOnly), flag(sv.Config.NodePort.BindProtection)
 		s.NetnsCookie = cookie
 	}
 }
 
 // portSettings are whose ports of the node's addresses are, and whether packets are translated for Services.
-func (a *Agent) portSettings(s *bpf.Settings) {
-	pods := a.config.MasqueradePorts()
+func (sv *services) portSettings(s *bpf.Settings) {
+	pods := sv.Config.MasqueradePorts()
 	s.NatPortMin, s.NatPortMax = pods.First, pods.Last
-	if !a.config.PerPacket() {
+	if !sv.Config.PerPacket() {
 		return
 	}
-	clients, nodes := a.config.ClientPorts(), a.config.NodePort.Range
-	s.Services, s.Direct, s.NoBackendDrop = 1, flag(a.config.Direct()), flag(a.config.NoBackendResponse == "drop")
+	clients, nodes := sv.Config.ClientPorts(), sv.Config.NodePort.Range
+	s.Services, s.Direct, s.NoBackendDrop = 1, flag(sv.Config.Direct()), flag(sv.Config.NoBackendResponse == "drop")
 	s.LbMode = uint8(map[string]bpf.DatapathLbMode{
 		"snat": bpf.DatapathLbModeLB_SNAT, "dsr": bpf.DatapathLbModeLB_DSR, "hybrid": bpf.DatapathLbModeLB_HYBRID,
-	}[a.config.LoadBalancer.Mode])
-	s.LbDispatch = uint8(a.dispatch())
-	if p := a.config.LoadBalancer.RSSIPv4; p.IsValid() {
+	}[sv.Config.LoadBalancer.Mode])
+	s.LbDispatch = uint8(dispatch(sv.Config))
+	if p := sv.Config.LoadBalancer.RSSIPv4; p.IsValid() {
 		s.Rss4, s.Rss4Bits = bpf.Addr(p.Masked().Addr()), uint8(p.Bits())
 	}
-	if p := a.config.LoadBalancer.RSSIPv6; p.IsValid() {
+	if p := sv.Config.LoadBalancer.RSSIPv6; p.IsValid() {
 		s.Rss6, s.Rss6Bits = bpf.Addr(p.Masked().Addr()), uint8(p.Bits())
 	}
 	s.LbPortMin, s.LbPortMax = clients.First, clients.Last
@@ -153,30 +196,22 @@ func (a *Agent) portSettings(s *bpf.Settings) {
 }
 
 // dispatch is how packets get to backends whose node answers itself.
-func (a *Agent) dispatch() bpf.DatapathLbDispatch {
-	if !a.config.Direct() || a.tunneled() {
+func dispatch(c *config.Config) bpf.DatapathLbDispatch {
+	if !c.Direct() || c.Tunneled() {
 		return bpf.DatapathLbDispatchDISPATCH_OPTION
 	}
 	return map[string]bpf.DatapathLbDispatch{
 		"opt": bpf.DatapathLbDispatchDISPATCH_OPTION, "ipip": bpf.DatapathLbDispatchDISPATCH_IPIP, "geneve": bpf.DatapathLbDispatchDISPATCH_GENEVE,
-	}[a.config.LoadBalancer.DSRDispatch]
-}
-
-// xdp is how known flows of Services, and who may not come in, are wanted before tc.
-func (a *Agent) xdp() bpf.XDPMode {
-	if !a.config.PerPacket() && len(a.config.Policy.Prefilter) == 0 {
-		return bpf.XDPNone
-	}
-	return map[string]bpf.XDPMode{"native": bpf.XDPNative, "best-effort": bpf.XDPNative, "testing-only": bpf.XDPGeneric}[a.config.LoadBalancer.Acceleration]
+	}[c.LoadBalancer.DSRDispatch]
 }
 
 // podNamespaces are those whose sockets end with their backend.
-func (a *Agent) podNamespaces() []string {
-	if !a.config.SocketLB.TerminatePodConnections || a.loaded.SocketHostOnly != 0 {
+func (sv *services) podNamespaces() []string {
+	if !sv.Config.SocketLB.TerminatePodConnections || sv.Loaded.SocketHostOnly != 0 {
 		return nil
 	}
 	paths := map[string]bool{}
-	for e := range a.endpoints.All(a.db.ReadTxn()) {
+	for e := range sv.endpoints.table.All(sv.DB.ReadTxn()) {
 		if !e.Deleting() {
 			paths[e.NetNS] = true
 		}
@@ -184,28 +219,28 @@ func (a *Agent) podNamespaces() []string {
 	return slices.Sorted(maps.Keys(paths))
 }
 
-func (a *Agent) serviceConfig() service.Config {
-	ports := a.config.NodePort.Range
+func (sv *services) serviceConfig() service.Config {
+	ports := sv.Config.NodePort.Range
 	return service.Config{
 		NodePorts:           service.PortRange{First: ports.First, Last: ports.Last},
-		ExternalClusterIP:   a.config.BPF.LBExternalClusterIP,
-		CrossFamily:         a.config.NAT46x64Gateway || a.standalone(),
-		SourceRangeAllTypes: a.config.BPF.LBSourceRangeAllTypes, Algorithm: service.Algorithm(a.config.LoadBalancer.Algorithm),
-		FixedAlgorithm:  !a.config.BPF.LBAlgorithmAnnotation && !a.standalone(),
-		FixedForwarding: !a.config.BPF.LBModeAnnotation && !a.standalone(),
+		ExternalClusterIP:   sv.Config.BPF.LBExternalClusterIP,
+		CrossFamily:         sv.Config.NAT46x64Gateway || sv.Config.LoadBalancer.Standalone,
+		SourceRangeAllTypes: sv.Config.BPF.LBSourceRangeAllTypes, Algorithm: service.Algorithm(sv.Config.LoadBalancer.Algorithm),
+		FixedAlgorithm:  !sv.Config.BPF.LBAlgorithmAnnotation && !sv.Config.LoadBalancer.Standalone,
+		FixedForwarding: !sv.Config.BPF.LBModeAnnotation && !sv.Config.LoadBalancer.Standalone,
 	}
 }
 
 // waitServices waits until what is known of Services at the start is in the kernel, or has failed.
-func (a *Agent) waitServices(ctx context.Context) error {
-	t := a.services.Desired
-	failed, err := tried(ctx, a.db, t.Backends, service.BackendStatus)
+func (sv *services) waitServices(ctx context.Context) error {
+	t := sv.services.Desired
+	failed, err := tried(ctx, sv.DB, t.Backends, service.BackendStatus)
 	if err != nil {
 		return err
 	}
-	more, err := tried(ctx, a.db, t.Frontends, service.FrontendStatus)
+	more, err := tried(ctx, sv.DB, t.Frontends, service.FrontendStatus)
 	if failed += more; failed > 0 {
-		a.log.Error("not all Services are in the kernel; their lists say why", "failed", failed)
+		sv.Log.Error("not all Services are in the kernel; their lists say why", "failed", failed)
 	}
 	return err
 }

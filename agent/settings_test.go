@@ -1,11 +1,17 @@
 package agent
 
 import (
+	"log/slog"
 	"testing"
 
 	"myelin/bpf"
 	"myelin/config"
 )
+
+// agentWith is an agent that is not started.
+func agentWith(c *config.Config) *Agent {
+	return newAgent(c, "test", slog.New(slog.DiscardHandler), nil)
+}
 
 // TestPacketSettings: the programs' constants are those that the file implies.
 func TestPacketSettings(t *testing.T) {
@@ -22,15 +28,15 @@ func TestPacketSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &Agent{config: c}
+		a := agentWith(c)
 		var s bpf.Settings
-		a.portSettings(&s)
-		follows := uint16(flag(a.followsHost()))
+		a.services.portSettings(&s)
+		follows := uint16(flag(a.Config.InspectsHost()))
 		got := [8]uint16{uint16(s.Services), s.NatPortMin, s.NatPortMax, s.LbPortMin, s.LbPortMax, s.NodePortMin, s.NodePortMax, follows}
 		if got != want {
 			t.Errorf("%s: got %v, want %v", file, got, want)
 		}
-		if sizes := a.sizes(); sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
+		if sizes := a.datapath.sizes(); sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
 			t.Errorf("%s: got sizes %+v", file, sizes)
 		}
 	}
@@ -44,7 +50,7 @@ func TestNoBackendResponse(t *testing.T) {
 			t.Fatal(err)
 		}
 		var s bpf.Settings
-		if (&Agent{config: c}).portSettings(&s); s.NoBackendDrop != want {
+		if agentWith(c).services.portSettings(&s); s.NoBackendDrop != want {
 			t.Errorf("%s: got %d, want %d", file, s.NoBackendDrop, want)
 		}
 	}
@@ -64,7 +70,7 @@ func TestMaglevSizes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := (&Agent{config: c}).sizes().MaglevTables; got != want {
+		if got := agentWith(c).datapath.sizes().MaglevTables; got != want {
 			t.Errorf("%s: room for %d rows, want %d", file, got, want)
 		}
 	}
@@ -87,7 +93,7 @@ func TestDirectSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		var s bpf.Settings
-		(&Agent{config: c}).portSettings(&s)
+		agentWith(c).services.portSettings(&s)
 		if got := [3]uint8{s.Direct, s.LbMode, s.LbDispatch}; got != want {
 			t.Errorf("%s: got %v, want %v", file, got, want)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"myelin/endpoint"
 	"myelin/node"
+	"myelin/table"
 )
 
 // settle waits until what was restored is in the kernel or has failed: all
@@ -16,17 +17,17 @@ import (
 // leaves no mixture, and half the way of a packet is not translated by other
 // rows than the other half. What can't be done, like a pod that can't be
 // served, keeps nothing else from starting.
-func (a *Agent) settle(ctx context.Context) error {
+func (ep *endpoints) settle(ctx context.Context) error {
 	for _, wait := range []func() (failed int, err error){
-		func() (int, error) { return tried(ctx, a.db, a.endpoints, endpoint.StatusOf) },
+		func() (int, error) { return tried(ctx, ep.DB, ep.table, endpoint.StatusOf) },
 		func() (int, error) {
-			return tried(ctx, a.db, a.node.Wires, func(r *node.Wire) *reconciler.Status { return &r.Status })
+			return tried(ctx, ep.DB, ep.network.node.Wires, func(r *node.Wire) *reconciler.Status { return &r.Status })
 		},
 		func() (int, error) {
-			return tried(ctx, a.db, a.node.Addresses, func(r *node.Address) *reconciler.Status { return &r.Status })
+			return tried(ctx, ep.DB, ep.network.node.Addresses, func(r *node.Address) *reconciler.Status { return &r.Status })
 		},
 		func() (int, error) {
-			return tried(ctx, a.db, a.node.Prefixes, func(r *node.Prefix) *reconciler.Status { return &r.Status })
+			return tried(ctx, ep.DB, ep.network.node.Prefixes, func(r *node.Prefix) *reconciler.Status { return &r.Status })
 		},
 	} {
 		failed, err := wait()
@@ -34,7 +35,7 @@ func (a *Agent) settle(ctx context.Context) error {
 			return err
 		}
 		if failed > 0 {
-			a.log.Error("not all that was there is in the kernel; the status has the rows", "failed", failed)
+			ep.Log.Error("not all that was there is in the kernel; the status has the rows", "failed", failed)
 		}
 	}
 	return nil
@@ -46,11 +47,9 @@ func tried[Row any](ctx context.Context, db *statedb.DB, t statedb.Table[*Row], 
 	for {
 		txn := db.ReadTxn()
 		rows, changed := t.AllWatch(txn)
-		filled, initialized := t.Initialized(txn)
-		again := changes{changed}
-		if !filled {
-			again = append(again, initialized)
-		}
+		var w table.Watch
+		w.Add(changed)
+		filled := w.Initialized(txn, t)
 		pending := 0
 		failed = 0
 		for row := range rows {
@@ -64,7 +63,7 @@ func tried[Row any](ctx context.Context, db *statedb.DB, t statedb.Table[*Row], 
 		if filled && pending == 0 {
 			return failed, nil
 		}
-		if err := again.wait(ctx); err != nil {
+		if err := w.Wait(ctx); err != nil {
 			return failed, fmt.Errorf("wait for %d rows of %s: %w", pending, t.Name(), err)
 		}
 	}

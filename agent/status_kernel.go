@@ -18,7 +18,7 @@ import (
 
 // deviceStatus compares the hooks that wires and pod links should have with
 // those that the kernel has, and finds pod links that nobody knows.
-func (a *Agent) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpoint.Stray, error) {
+func (ep *endpoints) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpoint.Stray, error) {
 	handle, err := netlink.NewHandle()
 	if err != nil {
 		return nil, nil, fmt.Errorf("open netlink: %w", err)
@@ -28,7 +28,7 @@ func (a *Agent) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpoint.S
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, nil, fmt.Errorf("list links: %w", err)
 	}
-	strays := a.manager.Strays(links)
+	strays := ep.manager.Strays(links)
 	unknown := map[int]bool{}
 	for _, s := range strays {
 		unknown[s.Index] = true
@@ -37,9 +37,9 @@ func (a *Agent) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpoint.S
 	for _, l := range links {
 		byIndex[l.Attrs().Index] = l
 	}
-	wanted := a.wantedHooks(txn)
+	wanted := ep.wantedHooks(txn)
 	var list []status.Device
-	for d := range a.routes.Devices.All(txn) {
+	for d := range ep.network.routes.Devices.All(txn) {
 		link := byIndex[d.Index]
 		// A device that vanishes while we look is of no interest, and strays have a
 		// line of their own.
@@ -74,17 +74,17 @@ func whyWire(d *route.Device) string {
 
 // wantedHooks are by index of device. Rows that are not yet reconciled have
 // their own way to say so.
-func (a *Agent) wantedHooks(txn statedb.ReadTxn) map[int][]bpf.Hook {
+func (ep *endpoints) wantedHooks(txn statedb.ReadTxn) map[int][]bpf.Hook {
 	wanted := map[int][]bpf.Hook{}
-	for w := range a.node.Wires.All(txn) {
+	for w := range ep.network.node.Wires.All(txn) {
 		wanted[w.Index] = w.Hooks
 	}
-	for e := range a.endpoints.All(txn) {
+	for e := range ep.table.All(txn) {
 		if e.Deleting() {
 			continue
 		}
 		wanted[e.LinkIndex] = []bpf.Hook{bpf.FromPod}
-		if a.followsHost() {
+		if ep.Config.InspectsHost() {
 			wanted[e.LinkIndex] = append(wanted[e.LinkIndex], bpf.ToPod)
 		}
 	}
@@ -111,16 +111,4 @@ func compareHooks(programs []hooks.Program, wanted []bpf.Hook) (have, missing, f
 
 func ours(name string) bool {
 	return slices.Contains(append(bpf.WireHooks(), bpf.FromPod, bpf.ToPod, bpf.FromWireXDP), bpf.Hook(name))
-}
-
-// eventsLost sums over CPUs.
-func (a *Agent) eventsLost() (lost uint64, err error) {
-	var cpus []bpf.DatapathCpu
-	if err := a.datapath.Cpus.Lookup(uint32(0), &cpus); err != nil {
-		return 0, fmt.Errorf("read counters: %w", err)
-	}
-	for _, c := range cpus {
-		lost += c.Budget.Lost
-	}
-	return lost, nil
 }

@@ -8,49 +8,50 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"myelin/bpf"
+	"myelin/feature"
 	"myelin/service"
 	"myelin/status"
 )
 
-// serviceStatus is what Services ask of the node, and how far sockets have it.
-func (a *Agent) serviceStatus(txn statedb.ReadTxn) status.Services {
-	if a.services == nil {
+// status is what Services ask of the node, and how far sockets have it.
+func (sv *services) status(txn statedb.ReadTxn) status.Services {
+	if sv.services == nil {
 		return status.Services{}
 	}
-	t := a.services.Desired
+	t := sv.services.Desired
 	s := status.CountServices(rows(t.Services.All(txn)), t.Frontends.NumObjects(txn), t.Backends.NumObjects(txn))
-	s.Attached, s.Why = a.sockets.Status()
-	s.Termination = a.terminator.Status()
-	s.Checks = count(txn, t.Checks, service.CheckStatus)
+	s.Attached, s.Why = sv.sockets.Status()
+	s.Termination = sv.terminator.Status()
+	s.Checks = feature.Count(txn, t.Checks, service.CheckStatus)
 	return s
 }
 
-// serviceTables are those that the kernel has of Services; none where they are
-// off.
-func (a *Agent) serviceTables(txn statedb.ReadTxn) []status.Table {
-	if a.services == nil {
+// counts has none if Services are off.
+func (sv *services) counts(txn statedb.ReadTxn) []feature.TableCount {
+	if sv.services == nil {
 		return nil
 	}
-	t := a.services.Desired
-	return []status.Table{count(txn, t.Frontends, service.FrontendStatus), count(txn, t.Backends, service.BackendStatus)}
+	t := sv.services.Desired
+	return []feature.TableCount{feature.Count(txn, t.Frontends, service.FrontendStatus), feature.Count(txn, t.Backends, service.BackendStatus)}
 }
 
 // services counts Services, and sockets that asked for one.
-func (m *metrics) services(s sink) {
-	if m.agent.services == nil {
+func (sv *services) metrics(s feature.Sink) {
+	sv.healthChecks(s)
+	if sv.services == nil {
 		return
 	}
-	txn, t := m.agent.db.ReadTxn(), m.agent.services.Desired
-	s.gauge("myelin_services", "Services, and Pods with host ports, that this node serves.", float64(t.Services.NumObjects(txn)), nil)
-	s.gauge("myelin_service_frontends", "Addresses, ports and protocols that Services are reached by.", float64(t.Frontends.NumObjects(txn)), nil)
-	s.counter("myelin_service_sockets_ended_total", "Connected UDP sockets that were ended, for their backend had gone.",
-		float64(m.agent.terminator.Status().Ended), nil)
+	txn, t := sv.DB.ReadTxn(), sv.services.Desired
+	s.Gauge("myelin_services", "Services, and Pods with host ports, that this node serves.", float64(t.Services.NumObjects(txn)), nil)
+	s.Gauge("myelin_service_frontends", "Addresses, ports and protocols that Services are reached by.", float64(t.Frontends.NumObjects(txn)), nil)
+	s.Counter("myelin_service_sockets_ended_total", "Connected UDP sockets that were ended, for their backend had gone.",
+		float64(sv.terminator.Status().Ended), nil)
 	answers := map[string]int{"200": 0, "503": 0}
 	for c := range t.Checks.All(txn) {
 		answers[strconv.Itoa(c.Answer())]++
 	}
 	for answer, n := range answers {
-		s.gauge("myelin_service_health_checks", "Health check node ports of Services by what is answered there: 200 where this node has endpoints.", float64(n),
+		s.Gauge("myelin_service_health_checks", "Health check node ports of Services by what is answered there: 200 where this node has endpoints.", float64(n),
 			prometheus.Labels{"answer": answer})
 	}
 	states := map[service.State]int{}
@@ -58,16 +59,16 @@ func (m *metrics) services(s sink) {
 		states[b.State]++
 	}
 	for state := service.Active; state <= service.Maintenance; state++ {
-		s.gauge("myelin_service_backends", "Backends of Services by state.", float64(states[state]), prometheus.Labels{"state": state.String()})
+		s.Gauge("myelin_service_backends", "Backends of Services by state.", float64(states[state]), prometheus.Labels{"state": state.String()})
 	}
-	s.counter("myelin_service_flows_expired_total", "Flows of Services whose row was deleted since no packet was seen for too long.", float64(m.agent.served.Count.Load()), nil)
-	outcomes, err := socketOutcomes(m.agent.datapath)
+	s.Counter("myelin_service_flows_expired_total", "Flows of Services whose row was deleted since no packet was seen for too long.", float64(sv.served.Count.Load()), nil)
+	outcomes, err := socketOutcomes(sv.Datapath)
 	if err != nil {
-		s.failed("myelin_service_sockets_total", err)
+		s.Failed("myelin_service_sockets_total", err)
 		return
 	}
 	for outcome, n := range outcomes {
-		s.counter("myelin_service_sockets_total", "Sockets that asked for a Service or its port, and datagrams of unconnected ones, by what they got.", float64(n),
+		s.Counter("myelin_service_sockets_total", "Sockets that asked for a Service or its port, and datagrams of unconnected ones, by what they got.", float64(n),
 			prometheus.Labels{"outcome": outcome})
 	}
 }

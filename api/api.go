@@ -23,7 +23,7 @@ const DefaultSocket = "/run/myelin/myelin.sock"
 const maxSocketPath = 107
 
 // Dial returns a client of the agent behind socket. It does not connect: the
-// first call does, and fails with codes.Unavailable when nobody listens. The
+// first call does, and fails with codes.Unavailable when no server listens. The
 // file's mode is the only access control.
 func Dial(socket string) (*grpc.ClientConn, error) {
 	path, err := filepath.Abs(socket)
@@ -51,7 +51,7 @@ func dialUnix(path string) func(context.Context, string) (net.Conn, error) {
 }
 
 // Listen listens on socket with mode 0600 and makes its directory (0700). A
-// socket that a dead agent left is replaced; one that somebody answers on is
+// socket that a dead agent left is replaced; one that a server answers on is
 // not, and the error says so.
 func Listen(socket string) (net.Listener, error) {
 	if len(socket) > maxSocketPath {
@@ -72,7 +72,7 @@ func Listen(socket string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", socket, err)
 	}
-	// Nobody but root gets in before this either: connecting needs write
+	// Before this, too, only root can connect: connecting needs write
 	// permission, which no usual umask leaves to others.
 	if err := os.Chmod(socket, 0o600); err != nil {
 		listener.Close()

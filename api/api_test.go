@@ -44,7 +44,8 @@ func TestListen(t *testing.T) {
 	if _, err := Listen(socket); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("a file was taken for a socket: %v", err)
 	}
-	if _, err := Listen("/" + strings.Repeat("x", maxSocketPath)); err == nil || !strings.Contains(err.Error(), "longer than 107 bytes") {
+	if _, err := Listen("/" + strings.Repeat("x", maxSocketPath)); err == nil ||
+		!strings.Contains(err.Error(), "longer than 107 bytes") {
 		t.Errorf("long path: %v", err)
 	}
 }
@@ -79,7 +80,7 @@ func TestListenOnce(t *testing.T) {
 	}
 }
 
-func TestDialNobody(t *testing.T) {
+func TestDialNoServer(t *testing.T) {
 	conn, err := Dial(filepath.Join(t.TempDir(), "a b%20?.sock"))
 	if err != nil {
 		t.Fatal(err)

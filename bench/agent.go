@@ -30,8 +30,8 @@ type agentPath struct {
 	lab     *lab.Lab
 }
 
-// Agents are the ways of a packet of a family from pod to pod with agents on the nodes; binaries is the folder of myelin and
-// myelin-cni.
+// Agents are the ways of a packet of a family from pod to pod with agents on the nodes; binaries is the folder of
+// myelin and myelin-cni.
 func Agents(binaries string, family Family) []Scenario {
 	path := func(name string, values map[string]any) Scenario {
 		all := map[string]any{"ipv6.enabled": true}
@@ -86,7 +86,8 @@ func (a *agentPath) Setup(ctx context.Context, family Family) (Path, error) {
 	if _, err := client.Exec(ctx, "ping", "-c", "2", "-W", "5", target.String()); err != nil {
 		return Path{}, fmt.Errorf("%s: %w", a.name, err)
 	}
-	path := Path{Client: Place{Netns: client.NetnsName()}, Server: Place{Netns: server.NetnsName()}, Target: target, Listen: target}
+	path := Path{Client: Place{Netns: client.NetnsName()}, Server: Place{Netns: server.NetnsName()}, Target: target,
+		Listen: target}
 	if a.grouped {
 		path.Client.Cgroup, path.Server.Cgroup = client.Cgroup(), server.Cgroup()
 	}

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// apiServer serves what a kube-proxy asks an API server for: Services, EndpointSlices and its Node, which stay as they are. A list is
-// followed by a watch that says nothing. All else is not found.
+// apiServer serves what a kube-proxy asks an API server for: Services, EndpointSlices and its Node, which stay as they
+// are. A list is followed by a watch that says nothing. All else is not found.
 type apiServer struct {
 	lists map[string][]byte // by resource
 }
@@ -39,9 +39,10 @@ func newAPIServer(node *corev1.Node, o *objects) (*apiServer, error) {
 	}
 	for resource, list := range map[string]any{
 		"services": services, "endpointslices": slices,
-		"nodes":        corev1.NodeList{TypeMeta: kind("NodeList", "v1"), ListMeta: meta, Items: []corev1.Node{*node}},
-		"servicecidrs": networkingv1.ServiceCIDRList{TypeMeta: kind("ServiceCIDRList", "networking.k8s.io/v1"), ListMeta: meta},
-		"node":         node,
+		"nodes": corev1.NodeList{TypeMeta: kind("NodeList", "v1"), ListMeta: meta, Items: []corev1.Node{*node}},
+		"servicecidrs": networkingv1.ServiceCIDRList{TypeMeta: kind("ServiceCIDRList", "networking.k8s.io/v1"),
+			ListMeta: meta},
+		"node": node,
 	} {
 		text, err := json.Marshal(list)
 		if err != nil {
@@ -71,14 +72,15 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	default:
-		_, _ = w.Write(text) // who asked may be gone
+		_, _ = w.Write(text) // the client may be gone
 	}
 }
 
 func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason,
+		Code: int32(code),
 	})
 }
 
@@ -93,7 +95,9 @@ func (s *apiServer) serve(netns string) (url string, stop func(), err error) {
 		return "", nil, fmt.Errorf("serve the API in %s: %w", netns, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, BaseContext: func(net.Listener) context.Context {
+		return ctx
+	}}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	return "http://" + listener.Addr().String(), func() {

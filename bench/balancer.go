@@ -20,8 +20,8 @@ import (
 	"myelin/table"
 )
 
-// balancer is what an agent has for Services, and nothing else of an agent: package service between the cluster's tables and the maps of a
-// datapath of its own, and that one's programs where they are hung.
+// balancer is what an agent has for Services, and nothing else of an agent: package service between the cluster's
+// tables and the maps of a datapath of its own, and that one's programs where they are hung.
 type balancer struct {
 	db       *statedb.DB
 	tables   cluster.Tables
@@ -35,7 +35,8 @@ type balancer struct {
 type hang func(*bpf.Datapath) (off func() error, err error)
 
 // newBalancer makes one that has no Services yet. dir is an empty folder, room how many rows a map has at most.
-func newBalancer(ctx context.Context, dir string, settings bpf.Settings, room uint32, hang hang) (b *balancer, err error) {
+func newBalancer(ctx context.Context, dir string, settings bpf.Settings, room uint32,
+	hang hang) (b *balancer, err error) {
 	b = &balancer{db: statedb.New()}
 	defer func() {
 		if err != nil {
@@ -50,7 +51,8 @@ func newBalancer(ctx context.Context, dir string, settings bpf.Settings, room ui
 	}
 	b.ended = append(b.ended, func() error { return b.db.Stop() })
 	txn := b.db.WriteTxn(b.tables.Services, b.tables.Slices)
-	b.known = append(b.known, b.tables.Services.RegisterInitializer(txn, "bench"), b.tables.Slices.RegisterInitializer(txn, "bench"))
+	b.known = append(b.known, b.tables.Services.RegisterInitializer(txn, "bench"),
+		b.tables.Slices.RegisterInitializer(txn, "bench"))
 	txn.Commit()
 	if err := b.load(dir, settings, room, hang); err != nil {
 		return b, err
@@ -72,8 +74,8 @@ func (b *balancer) load(dir string, settings bpf.Settings, room uint32, hang han
 	return err
 }
 
-// loadIn loads a datapath whose pins are below dir, on a file system of their own: without it, nothing of them stays. What ends it is added to a list,
-// of which the last one comes first.
+// loadIn loads a datapath whose pins are below dir, on a file system of their own: without it, nothing of them stays.
+// What ends it is added to a list, of which the last one comes first.
 func loadIn(dir string, o bpf.Options, ended *[]func() error) (*bpf.Datapath, error) {
 	o.Dir, o.Log = pinsIn(dir), slog.New(slog.DiscardHandler)
 	if err := os.Mkdir(o.Dir, 0o700); err != nil {

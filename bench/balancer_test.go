@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What kube-proxy is told is what was asked, whole; a watch says nothing and ends with who watches.
+// kube-proxy gets complete lists; a watch has no events, and ends with its client.
 func TestAPIServer(t *testing.T) {
 	var all objects
 	all.addNetperf(IPv6, addresses(IPv6.backends().Addr(), 1500)...)
@@ -57,8 +57,10 @@ func TestAPIServer(t *testing.T) {
 	for _, s := range slices.Items {
 		endpoints += len(s.Endpoints)
 	}
-	if len(services.Items) != 8 || len(slices.Items) != 9 || endpoints != 1514 || node.Name != "a" || services.ResourceVersion != listVersion {
-		t.Errorf("%d Services, %d slices, %d endpoints, node %q, version %q", len(services.Items), len(slices.Items), endpoints, node.Name, services.ResourceVersion)
+	if len(services.Items) != 8 || len(slices.Items) != 9 || endpoints != 1514 || node.Name != "a" ||
+		services.ResourceVersion != listVersion {
+		t.Errorf("%d Services, %d slices, %d endpoints, node %q, version %q", len(services.Items), len(slices.Items),
+			endpoints, node.Name, services.ResourceVersion)
 	}
 	var status metav1.Status
 	fetch(t, server.URL+"/api/v1/services?watch=true&sendInitialEvents=true", http.StatusUnprocessableEntity, &status)
@@ -111,7 +113,8 @@ func TestSocketsPath(t *testing.T) {
 	}
 }
 
-// serves lets a client ask for the Service, and for a port that it has not, which is no frontend: the client itself refuses it.
+// serves lets a client ask for the Service, and for a port that it has not, which is no frontend: the client itself
+// refuses it.
 func serves(t *testing.T, s *socketsPath, path Path) {
 	t.Helper()
 	server, err := serveByte(s.server(), netip.AddrPortFrom(path.Listen, dataPort))
@@ -136,7 +139,7 @@ func serves(t *testing.T, s *socketsPath, path Path) {
 		t.Errorf("%+v", l)
 	}
 	if l := loaded(t, c, path.Target, 1, 200); l.Failed != l.Requests || l.First == "" {
-		t.Errorf("to nobody: %+v", l)
+		t.Errorf("without a server: %+v", l)
 	}
 }
 
@@ -165,7 +168,9 @@ func TestWholePath(t *testing.T) {
 					t.Fatal(err)
 				}
 				for hook, way := range map[bpf.Hook]string{bpf.FromPod: "FORWARD_WIRE", bpf.FromWire: "FORWARD_POD"} {
-					if !slices.ContainsFunc(counters, func(c drop.Counter) bool { return c.Hook == hook && c.Outcome.Name == way && c.Packets > 0 }) {
+					if !slices.ContainsFunc(counters, func(c drop.Counter) bool {
+						return c.Hook == hook && c.Outcome.Name == way && c.Packets > 0
+					}) {
 						t.Errorf("%s of node %d forwarded nothing: %+v", hook, i+1, counters)
 					}
 				}
@@ -174,7 +179,8 @@ func TestWholePath(t *testing.T) {
 	}
 }
 
-// loaded lets the client ask for half a second, and again if it was too busy a machine for 50 requests, for 20 seconds at most.
+// loaded lets the client ask for half a second, and again if it was too busy a machine for 50 requests, for 20 seconds
+// at most.
 func loaded(t *testing.T, c *client, at netip.Addr, port uint16, rate int) (sum Load) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); sum.Requests < 50 && time.Now().Before(end); {
@@ -249,7 +255,8 @@ func TestClientRefuses(t *testing.T) {
 	for _, text := range []string{"connect\n", "connect web:80\n", "load 127.0.0.1:80 0\n", "listen 127.0.0.1:80\n"} {
 		var out bytes.Buffer
 		err := Client(strings.NewReader(text), &out)
-		if err == nil || !strings.Contains(err.Error(), "command") && !strings.Contains(err.Error(), "ADDRESS") || out.Len() > 0 {
+		if err == nil || !strings.Contains(err.Error(), "command") && !strings.Contains(err.Error(), "ADDRESS") ||
+			out.Len() > 0 {
 			t.Errorf("%q: %v, said %q", text, err, out.String())
 		}
 	}
@@ -257,7 +264,8 @@ func TestClientRefuses(t *testing.T) {
 
 func TestMaglev(t *testing.T) {
 	for _, r := range Maglev() {
-		if most := map[string]float64{"maglev/excess_moved": 1, "maglev/weight_error": 2}[r.Name]; r.Value <= 0 || r.Value > most {
+		if most := map[string]float64{"maglev/excess_moved": 1, "maglev/weight_error": 2}[r.Name]; r.Value <= 0 ||
+			r.Value > most {
 			t.Errorf("%s: %g %s, at most %g", r.Name, r.Value, r.Unit, most)
 		}
 	}

@@ -44,7 +44,8 @@ func TestParseThroughput(t *testing.T) {
 	if err != nil || got != 12345.67 {
 		t.Errorf("got %v, %v", got, err)
 	}
-	for _, out := range []string{"", "THROUGHPUT=0.00\n", "THROUGHPUT=x\n", "establish control: are you sure there is a netserver\n"} {
+	for _, out := range []string{"", "THROUGHPUT=0.00\n", "THROUGHPUT=x\n",
+		"establish control: are you sure there is a netserver\n"} {
 		if got, err := parseThroughput(out); err == nil {
 			t.Errorf("%q gave %v", out, got)
 		}
@@ -71,7 +72,8 @@ func TestScenarios(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t.Context(), "ip", "netns", "exec", path.Client.Netns, "ping", "-c1", "-W5", path.Target.String()); err != nil {
+				if err := run(t.Context(), "ip", "netns", "exec", path.Client.Netns, "ping", "-c1", "-W5",
+					path.Target.String()); err != nil {
 					t.Error(err)
 				}
 			})

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client connects to what the lines of in say, and writes a line for each when it is done. It runs as a process of its own in the namespace and
-// the control group of a path's client.
+// Client connects to what the lines of in say, and writes a line for each when it is done. It runs as a process of its
+// own in the namespace and the control group of a path's client.
 //
-//	connect ADDRESS     tries until a server sends something; the answer is the time then, of the monotonic clock, in ns
+//	connect ADDRESS     tries until a server sends something; answers with the monotonic time in ns
 //	load ADDRESS RATE   connects RATE times a second until the next line, whatever it is; the answer is a Load
 func Client(in io.Reader, out io.Writer) error {
 	lines := make(chan string)
@@ -107,7 +107,8 @@ func request(to netip.AddrPort) error {
 		return err
 	}
 	defer c.Close()
-	if err := errors.Join(c.(*net.TCPConn).SetLinger(0), c.SetDeadline(time.Now().Add(2*time.Second))); err != nil { // no TIME_WAIT, which would use ports up
+	// no TIME_WAIT, which would use ports up
+	if err := errors.Join(c.(*net.TCPConn).SetLinger(0), c.SetDeadline(time.Now().Add(2*time.Second))); err != nil {
 		return err
 	}
 	_, err = io.ReadFull(c, make([]byte, 1))
@@ -173,7 +174,7 @@ func serveByte(netns string, at netip.AddrPort) (l net.Listener, err error) {
 			if err != nil {
 				return
 			}
-			_, _ = c.Write([]byte{1}) // who asked finds out
+			_, _ = c.Write([]byte{1}) // the client sees the error
 			c.Close()
 		}
 	}()

@@ -14,8 +14,9 @@ import (
 	"myelin/config"
 )
 
-// directPath is plain with the client in a control group of its own, as pods are, and a server that has many addresses. It has no Services: it
-// is what the ways to Services are compared with, and what they are built on, so that nothing differs but who translates.
+// directPath is plain with the client in a control group of its own, as pods are, and a server that has many addresses.
+// It has no Services: it is what the ways to Services are compared with, and what they are built on, so that nothing
+// differs but the translation.
 //
 //	┌────────── a ──────────┐   wire, MTU 1500    ┌────────── b ──────────┐
 //	│ kube-proxy     wire0 ─┼─────────────────────┼─ wire0                │
@@ -39,7 +40,8 @@ func (d *directPath) Setup(ctx context.Context, family Family) (Path, error) {
 	option := at.option
 	err = ip(ctx,
 		fmt.Sprintf("-n %sa route add %s via %s", d.prefix, more, at.wire[1]),
-		fmt.Sprintf("-n %sb route add %s via %s dev pod0 onlink", d.prefix, more, at.pod[1]), // one neighbour for all of them
+		// one neighbour for all of them
+		fmt.Sprintf("-n %sb route add %s via %s dev pod0 onlink", d.prefix, more, at.pod[1]),
 		fmt.Sprintf("-n %sbp %s route add local %s dev lo", d.prefix, option, more))
 	if err != nil {
 		return path, err

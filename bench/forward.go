@@ -14,10 +14,11 @@ import (
 
 const frontFlows = 16
 
-// Forwarding measures packets a second through a node that balances load for a backend on another node: by XDP, by tc, and by the real kube-proxy in
-// both of its modes, whose programs are in a folder. UDP datagrams of 16 flows in the shortest frames come in and leave by one wire, with the node's
-// address in the place of the client's. The first processor does nothing but the balancing, from the wire's ring to the ring of the other end; the
-// second one sends more than that can take, and counts and loses what comes back. Kernel 6.8 or later, two processors.
+// Forwarding measures packets a second through a node that balances load for a backend on another node: by XDP, by tc,
+// and by the real kube-proxy in both of its modes, whose programs are in a folder. UDP datagrams of 16 flows in the
+// shortest frames come in and leave by one wire, with the node's address in the place of the client's. The first
+// processor does nothing but the balancing, from the wire's ring to the ring of the other end; the second one sends
+// more than that can take, and counts and loses what comes back. Kernel 6.8 or later, two processors.
 func Forwarding(ctx context.Context, opts Options, programs string) (list []results.Result, err error) {
 	fronts := []*front{
 		newFront("xdp", opts.Family, &mine{xdp: true}),
@@ -80,7 +81,8 @@ func withFronts(ctx context.Context, fronts []*front, fn func([]*player) error) 
 	return fn(players)
 }
 
-// rate is packets a second of one run, which others who want the processors can spoil a few times. Afterwards they get as much time again.
+// rate is packets a second of one run, which other processes can disturb a few times. Afterwards they get
+// as much time again.
 func (f *front) rate(p *player, log *slog.Logger) (value float64, err error) {
 	const attempts = 10
 	for range attempts {

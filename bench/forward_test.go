@@ -35,13 +35,15 @@ func TestPlayer(t *testing.T) {
 		defer p.close()
 		for i := range 6 {
 			out := make([]byte, 64)
-			if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), DataOut: out}); err != nil || !bytes.Equal(out, frames[i%4]) {
+			if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), DataOut: out}); err != nil ||
+				!bytes.Equal(out, frames[i%4]) {
 				t.Errorf("%s, run %d: %x, %v", kind, i, out, err)
 			}
 		}
 	}
 	for name, bad := range map[string][][]byte{
-		"none": nil, "three": frames[:3], "of 63 bytes": {make([]byte, 63)}, "empty": {{}}, "of two lengths": {make([]byte, 64), make([]byte, 72)},
+		"none": nil, "three": frames[:3], "of 63 bytes": {make([]byte, 63)}, "empty": {{}},
+		"of two lengths": {make([]byte, 64), make([]byte, 72)},
 	} {
 		if p, err := newPlayer(ebpf.ProgramSpec{Type: ebpf.XDP}, bad, ending(xdpTX)); err == nil {
 			p.close()
@@ -103,7 +105,7 @@ func checkFront(t *testing.T, f *front, d *bpf.Datapath) {
 	t.Helper()
 	const packets = 4096
 	through := map[string]uint64{}
-	for _, to := range []string{"lb", "nobody"} {
+	for _, to := range []string{"lb", "unused"} {
 		frames, err := f.write(frontFlows, 40000, "client", to, "udp %d > 53")
 		if err != nil {
 			t.Fatal(err)
@@ -117,7 +119,7 @@ func checkFront(t *testing.T, f *front, d *bpf.Datapath) {
 			t.Fatal(err)
 		}
 	}
-	if through["lb"] < packets*99/100 || through["nobody"] != 0 {
+	if through["lb"] < packets*99/100 || through["unused"] != 0 {
 		t.Errorf("of %d packets each came back %v", packets, through)
 	}
 	hooks := map[bpf.Hook]uint64{}
@@ -159,13 +161,15 @@ func TestPerPacket(t *testing.T) {
 	}
 }
 
-// send has the kernel send packets of a player from the other end of the wire, and returns how many came back translated: if no end is polled apart,
-// none is too fast for another.
+// send has the kernel send packets of a player from the other end of the wire, and returns how many came back
+// translated: if no end is polled apart, none is too fast for another.
 func (f *front) send(p *player, packets uint32) (came uint64, err error) {
 	const burst = 64 // as many as are polled for at once
 	had, err := f.sink.count()
 	if err == nil {
-		err = undisturbed(f.prefix+"b", senderProcessor, usually, func() error { return p.live(f.index[1], packets, burst) })
+		err = undisturbed(f.prefix+"b", senderProcessor, usually, func() error {
+			return p.live(f.index[1], packets, burst)
+		})
 	}
 	if err == nil {
 		came, err = f.sink.count()

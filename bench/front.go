@@ -14,9 +14,9 @@ import (
 	"myelin/packet"
 )
 
-// front is a node that is nothing but a load balancer: clients and the backend are behind the one wire that it has, so that what comes in by it
-// leaves by it, to the backend on another node and from the node's own address. The other end of the wire is no node: the kernel sends a player's
-// frames from there, and what comes back is counted and lost.
+// front is a node that is nothing but a load balancer: clients and the backend are behind the one wire that it has, so
+// that what comes in by it leaves by it, to the backend on another node and from the node's own address. The other end
+// of the wire is no node: the kernel sends a player's frames from there, and what comes back is counted and lost.
 //
 //	┌───────── a ─────────┐   wire, MTU 1500   ┌───────── b ─────────┐
 //	│ load balancer wire0 ┼────────────────────┼ wire0  player, sink │
@@ -31,7 +31,7 @@ type front struct {
 	poller poller // of the load balancer, once it is apart
 }
 
-// balancing is who does the work of a front's node.
+// balancing is the implementation that balances on a front's node.
 type balancing interface {
 	// begin returns when all objects, which have so many cluster IPs and ports, are balanced.
 	begin(ctx context.Context, f *front, all *objects, ports int) error
@@ -53,7 +53,7 @@ func (f Family) external() netip.Addr {
 	return netip.MustParseAddr("203.0.113.50")
 }
 
-// names are what frames are written with; nobody is no Service's.
+// names are those that frames are written with; unused is an address of no Service.
 func (f *front) names() packet.Names {
 	name := func(mac net.HardwareAddr, a4, a6 string) packet.Name {
 		return packet.Name{MAC: mac, IP4: netip.MustParseAddr(a4), IP6: netip.MustParseAddr(a6)}
@@ -61,7 +61,7 @@ func (f *front) names() packet.Names {
 	return packet.Names{
 		"lb":     {MAC: f.mac[0], IP4: IPv4.external(), IP6: IPv6.external()},
 		"client": name(f.mac[1], "198.51.100.7", "2001:db8:7::7"),
-		"nobody": name(f.mac[0], "203.0.113.99", "2001:db8:50::99"),
+		"unused": name(f.mac[0], "203.0.113.99", "2001:db8:50::99"),
 	}
 }
 
@@ -70,7 +70,8 @@ func (o *objects) addFront(family Family, backend netip.Addr) (ports int) {
 	list := []port{{"udp", frontUDP, corev1.ProtocolUDP}, {"tcp", frontTCP, corev1.ProtocolTCP}}
 	o.add(family, "front", clusterIP(family), list, backend)
 	spec := &o.services[len(o.services)-1].Spec
-	spec.ExternalIPs, spec.ExternalTrafficPolicy = []string{family.external().String()}, corev1.ServiceExternalTrafficPolicyCluster
+	spec.ExternalIPs, spec.ExternalTrafficPolicy = []string{family.external().String()},
+		corev1.ServiceExternalTrafficPolicyCluster
 	return len(list)
 }
 
@@ -103,10 +104,12 @@ func (f *front) stand(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Where no XDP program is, veth takes frames only if it polls, as it does for GRO. Redirects would be sent for what leaves the way it came.
+	// Where no XDP program is, veth takes frames only if it polls, as it does for GRO. Redirects would be sent for what
+	// leaves the way it came.
 	err = errors.Join(
 		run(ctx, "ip", "netns", "exec", a, "sh", "-ec", "echo 1 > "+at.forwarding+
-			"; for d in all wire0; do echo 0 > /proc/sys/net/ipv4/conf/$d/send_redirects; done; ethtool -K wire0 gro on"),
+			"; for d in all wire0; do echo 0 > /proc/sys/net/ipv4/conf/$d/send_redirects; done; "+
+			"ethtool -K wire0 gro on"),
 		run(ctx, "ip", "netns", "exec", f.prefix+"b", "ethtool", "-K", "wire0", "gro", "on"))
 	if err != nil {
 		return err
@@ -127,8 +130,8 @@ func (f *front) down(ctx context.Context) error {
 	return errors.Join(err, f.Teardown(ctx))
 }
 
-// write makes so many frames, each of a flow of its own, between two of names. l4 is written with the client's port: the first one, and
-// one more for each.
+// write makes so many frames, each of a flow of its own, between two of names. l4 is written with the client's port:
+// the first one, and one more for each.
 func (f *front) write(count, first int, from, to, l4 string) ([][]byte, error) {
 	var all [][]byte
 	names := f.names()
@@ -138,7 +141,8 @@ func (f *front) write(count, first int, from, to, l4 string) ([][]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("write frame %q: %w", text, err)
 		}
-		whole, err := packet.Parse(fmt.Sprintf("%s | len %d", text, frameSize(len(bare))-len(bare)), packet.Family(f.family), names)
+		whole, err := packet.Parse(fmt.Sprintf("%s | len %d", text, frameSize(len(bare))-len(bare)),
+			packet.Family(f.family), names)
 		if err != nil {
 			return nil, fmt.Errorf("write frame %q: %w", text, err)
 		}
@@ -147,7 +151,8 @@ func (f *front) write(count, first int, from, to, l4 string) ([][]byte, error) {
 	return all, nil
 }
 
-// frameSize is how long a frame is that needs at least so many bytes: 64, as the shortest on a wire is with its checksum, or more in steps of 8.
+// frameSize is how long a frame is that needs at least so many bytes: 64, as the shortest on a wire is with its
+// checksum, or more in steps of 8.
 func frameSize(least int) int { return max(64, (least+7)/8*8) }
 
 // proxied is a front's node with the real kube-proxy.
@@ -159,7 +164,8 @@ func (p *proxied) begin(ctx context.Context, f *front, all *objects, ports int) 
 	return p.run(ctx, f.prefix, f.family, all, ports)
 }
 
-// mine is a front's node with our datapath: package service, the programs, and what package node would write about the node's one wire.
+// mine is a front's node with our datapath: package service, the programs, and what package node would write about the
+// node's one wire.
 type mine struct {
 	xdp      bool
 	dir      string

@@ -13,8 +13,8 @@ import (
 	"myelin/endpoint"
 )
 
-// join makes a loaded datapath that of the node with the number, of a kernelPath with pods: it writes what packages endpoint and node would, and
-// attaches the programs as they do. They are taken off with their pins.
+// join makes a loaded datapath that of the node with the number, of a kernelPath with pods: it writes what packages
+// endpoint and node would, and attaches the programs as they do. They are taken off with their pins.
 func (k *kernelPath) join(ctx context.Context, d *bpf.Datapath, at addressing, i int) error {
 	host := k.prefix + []string{"a", "b"}[i]
 	pod, wire := netip.MustParseAddr(at.pod[i]), netip.MustParseAddr(at.wire[i])
@@ -24,14 +24,16 @@ func (k *kernelPath) join(ctx context.Context, d *bpf.Datapath, at addressing, i
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	row := bpf.DatapathEndpoint{Ifindex: uint32(link), Slot: podSlot, PodMac: bpf.MAC(podMAC), LinkMac: bpf.MAC(linkMAC)}
+	row := bpf.DatapathEndpoint{Ifindex: uint32(link), Slot: podSlot, PodMac: bpf.MAC(podMAC),
+		LinkMac: bpf.MAC(linkMAC)}
 	own := bpf.DatapathPodLink{Endpoint: row, Addr4: bpf.Addr(pod)}
 	if pod.Is6() {
 		own.Addr4, own.Addr6 = own.Addr6, own.Addr4
 	}
 	err := errors.Join(
 		d.Endpoints.Put(bpf.Addr(pod), row), d.PodLinks.Put(uint32(link), own),
-		d.Endpoints.Put(bpf.Addr(wire), bpf.DatapathEndpoint{Slot: endpoint.HostID, Flags: uint8(bpf.DatapathEndpointFlagENDPOINT_HOST)}),
+		d.Endpoints.Put(bpf.Addr(wire), bpf.DatapathEndpoint{Slot: endpoint.HostID,
+			Flags: uint8(bpf.DatapathEndpointFlagENDPOINT_HOST)}),
 		d.Wires.Put(uint32(index), bpf.DatapathWire{Mtu: 1500}),
 		(&bpf.Epochs{Map: d.Epochs}).Bump(0),
 		gatewayIs(ctx, at, host, linkMAC))
@@ -39,13 +41,15 @@ func (k *kernelPath) join(ctx context.Context, d *bpf.Datapath, at addressing, i
 		return err
 	}
 	return inNetns(host, func() error {
-		return errors.Join(d.Attacher.Attach(bpf.FromPod, "pod0", link), d.Attacher.Attach(bpf.ToPod, "pod0", link), d.Attacher.Attach(bpf.FromWire, "wire0", index))
+		return errors.Join(d.Attacher.Attach(bpf.FromPod, "pod0", link), d.Attacher.Attach(bpf.ToPod, "pod0", link),
+			d.Attacher.Attach(bpf.FromWire, "wire0", index))
 	})
 }
 
-// gatewayIs tells the pod of a node who its gateway is, whom it then never asks for.
+// gatewayIs gives a pod a permanent neighbour entry for its gateway, so that it sends no ARP requests.
 func gatewayIs(ctx context.Context, at addressing, host string, mac net.HardwareAddr) error {
-	return ip(ctx, fmt.Sprintf("-n %sp %s neighbour replace %s lladdr %s dev eth0 nud permanent", host, at.option, at.dflt, mac))
+	return ip(ctx, fmt.Sprintf("-n %sp %s neighbour replace %s lladdr %s dev eth0 nud permanent", host, at.option,
+		at.dflt, mac))
 }
 
 // withGateway are settings of a datapath whose pods have the family's gateway.

@@ -22,19 +22,20 @@ type kubeProxy struct {
 	stops    []func()
 }
 
-// kubeProxyPath is a directPath to a Service that the real kube-proxy translates, in the client's node, by the rules that it makes of as many
-// Services.
+// kubeProxyPath is a directPath to a Service that the real kube-proxy translates, in the client's node, by the rules
+// that it makes of as many Services.
 type kubeProxyPath struct {
 	directPath
 	kubeProxy
 	services int
 }
 
-// KubeProxy is pod→Service by kube-proxy in a mode ("iptables" or "nftables"), that Service being one of so many, at least 1. programs is
-// the folder of kube-proxy, iptables and nft.
+// KubeProxy is pod→Service by kube-proxy in a mode ("iptables" or "nftables"), that Service being one of so many, at
+// least 1. programs is the folder of kube-proxy, iptables and nft.
 func KubeProxy(programs, mode string, services int) Scenario {
 	name := "kube-proxy-" + mode
-	return &kubeProxyPath{directPath{kernelPath: kernelPath{name: name, pods: true}}, kubeProxy{mode: mode, programs: programs}, services}
+	return &kubeProxyPath{directPath{kernelPath: kernelPath{name: name, pods: true}},
+		kubeProxy{mode: mode, programs: programs}, services}
 }
 
 func (k *kubeProxyPath) Setup(ctx context.Context, family Family) (Path, error) {
@@ -50,12 +51,14 @@ func (k *kubeProxyPath) Setup(ctx context.Context, family Family) (Path, error) 
 	return path, k.run(ctx, k.prefix, family, &all, k.services-1+ports)
 }
 
-// run starts it in the node a of a prefix, and waits until the kernel has rules for all objects, which have so many cluster IPs and ports.
+// run starts it in the node a of a prefix, and waits until the kernel has rules for all objects, which have so many
+// cluster IPs and ports.
 func (k *kubeProxy) run(ctx context.Context, prefix string, family Family, all *objects, ports int) (err error) {
 	if k.dir, err = os.MkdirTemp("", prefix); err != nil {
 		return err
 	}
-	node := &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: family.addressing().wire[0]}}
 	api, err := newAPIServer(node, all)
 	if err != nil {
@@ -90,7 +93,8 @@ contexts: [{name: bench, context: {cluster: bench}}]
 current-context: bench
 `
 
-// start runs kube-proxy in the node. Pods of both nodes are in its clusterCIDR, so that it leaves their addresses as they are.
+// start runs kube-proxy in the node. Pods of both nodes are in its clusterCIDR, so that it leaves their addresses as
+// they are.
 func (k *kubeProxy) start(ctx context.Context, netns, url string, family Family) error {
 	pods := "10.0.0.0/8"
 	if family == IPv6 {
@@ -122,7 +126,8 @@ func (k *kubeProxy) log() string { return filepath.Join(k.dir, "kube-proxy.log")
 
 // command runs a program of the folder, which finds the others there.
 func (k *kubeProxy) command(ctx context.Context, netns, program string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", netns, filepath.Join(k.programs, program)}, args...)...)
+	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", netns, filepath.Join(k.programs, program)},
+		args...)...)
 	cmd.Env = append(os.Environ(), "PATH="+k.programs+":"+os.Getenv("PATH"))
 	return cmd
 }
@@ -130,17 +135,20 @@ func (k *kubeProxy) command(ctx context.Context, netns, program string, args ...
 // kubeProxyPatience: on a busy machine iptables takes minutes to write the rules of 10,000 Services.
 const kubeProxyPatience = 15 * time.Minute
 
-// programmed waits until the kernel has rules for that many ports: with fewer, kube-proxy would be faster than it should.
+// programmed waits until the kernel has rules for that many ports: with fewer, kube-proxy would be faster than it
+// should.
 func (k *kubeProxy) programmed(ctx context.Context, netns string, family Family, ports int) error {
 	program, args, mark := "iptables-save", []string{"-t", "nat"}, "-j KUBE-SVC-"
 	if family == IPv6 {
 		program = "ip6tables-save"
 	}
 	if k.mode == "nftables" {
-		program, args, mark = "nft", []string{"list", "map", map[Family]string{IPv4: "ip", IPv6: "ip6"}[family], "kube-proxy", "service-ips"}, "goto service-"
+		program, args, mark = "nft", []string{"list", "map", map[Family]string{IPv4: "ip", IPv6: "ip6"}[family],
+			"kube-proxy", "service-ips"}, "goto service-"
 	}
 	have, pause := 0, time.Second
-	for end := time.Now().Add(kubeProxyPatience); time.Now().Before(end); pause = min(2*pause, 20*time.Second) { // to list many rules is work, too
+	// to list many rules is work, too
+	for end := time.Now().Add(kubeProxyPatience); time.Now().Before(end); pause = min(2*pause, 20*time.Second) {
 		out, err := k.command(ctx, netns, program, args...).Output()
 		have = 0
 		for line := range strings.Lines(string(out)) {
@@ -159,7 +167,8 @@ func (k *kubeProxy) programmed(ctx context.Context, netns string, family Family,
 		}
 	}
 	text, err := os.ReadFile(k.log())
-	return errors.Join(fmt.Errorf("kube-proxy made rules for %d of %d ports: %s", have, ports, text[max(0, len(text)-2000):]), err)
+	return errors.Join(fmt.Errorf("kube-proxy made rules for %d of %d ports: %s", have, ports,
+		text[max(0, len(text)-2000):]), err)
 }
 
 // end stops it; its rules go with the node.

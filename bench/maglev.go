@@ -14,8 +14,9 @@ const (
 	maglevBackends = 100
 )
 
-// Maglev measures tables of 100 backends. Of all flows, how many percent move beyond the share of the backend that goes, at worst of all that
-// may go; and by how many percent the share of a backend differs from what weights of 1 to 10 say, at worst.
+// Maglev measures tables of 100 backends. Of all flows, how many percent move beyond the share of the backend that
+// goes, at worst of all that may go; and by how many percent the share of a backend differs from what weights of 1 to
+// 10 say, at worst.
 func Maglev() []results.Result {
 	excess, off := 0.0, 0.0
 	for _, family := range []Family{IPv4, IPv6} {

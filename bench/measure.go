@@ -21,8 +21,8 @@ type Options struct {
 	Rounds int
 	// Seconds bounds each run of netperf by time. 0 bounds it by count instead, for virtual time.
 	Seconds int
-	// Apart sets scenarios up one after the other instead of all at once and interleaved. It is for virtual time, which does
-	// not drift, but in which the idle work of one scenario's agents would be counted in another's path.
+	// Apart sets scenarios up one after the other instead of all at once and interleaved. It is for virtual time, which
+	// does not drift, but in which the idle work of one scenario's agents would be counted in another's path.
 	Apart bool
 	// NetperfDir is the folder of netperf and netserver; empty looks in $PATH.
 	NetperfDir string
@@ -96,7 +96,8 @@ func (o Options) measureTogether(ctx context.Context, group []Scenario) (sites [
 					return sites, fmt.Errorf("round %d of %s: %w", round+1, s.scenario.Name(), err)
 				}
 				s.values[test.Name] = append(s.values[test.Name], value)
-				o.Log.Info("measured", "round", round+1, "path", s.scenario.Name(), "test", test.Name, "value", value, "unit", test.unit)
+				o.Log.Info("measured", "round", round+1, "path", s.scenario.Name(), "test", test.Name, "value", value,
+					"unit", test.unit)
 			}
 		}
 	}

@@ -10,9 +10,11 @@ import (
 	"myelin/bpf"
 )
 
-// frontSettings are an agent's for Services packet by packet, its other features off. The ports are those that it takes by default.
+// frontSettings are an agent's for Services packet by packet, its other features off. The ports are those that it takes
+// by default.
 func frontSettings() bpf.Settings {
-	return bpf.Settings{Ipv4: 1, Ipv6: 1, Services: 1, LbPortMin: 32768, LbPortMax: 60999, NodePortMin: 30000, NodePortMax: 32767}
+	return bpf.Settings{Ipv4: 1, Ipv6: 1, Services: 1, LbPortMin: 32768, LbPortMax: 60999, NodePortMin: 30000,
+		NodePortMax: 32767}
 }
 
 func (m *mine) begin(ctx context.Context, f *front, all *objects, ports int) (err error) {
@@ -20,7 +22,9 @@ func (m *mine) begin(ctx context.Context, f *front, all *objects, ports int) (er
 		return err
 	}
 	const room = 1 << 16
-	m.balancer, err = newBalancer(ctx, m.dir, frontSettings(), room, func(d *bpf.Datapath) (func() error, error) { return nil, m.hang(f, d) })
+	m.balancer, err = newBalancer(ctx, m.dir, frontSettings(), room, func(d *bpf.Datapath) (func() error, error) {
+		return nil, m.hang(f, d)
+	})
 	if err != nil {
 		return err
 	}
@@ -54,7 +58,8 @@ func (m *mine) hang(f *front, d *bpf.Datapath) error {
 		if !m.xdp {
 			return nil
 		}
-		if state := d.Attacher.AttachXDP(bpf.XDPDevice{Name: "wire0", Index: f.index[0]}, bpf.XDPNative); state.Why != "" {
+		if state := d.Attacher.AttachXDP(bpf.XDPDevice{Name: "wire0", Index: f.index[0]},
+			bpf.XDPNative); state.Why != "" {
 			return errors.New(state.Why)
 		}
 		return nil

@@ -23,8 +23,9 @@ const (
 	napiPID       = 4
 )
 
-// pollApart gives wire0 of a namespace, whose index is given, a thread that receives, where it would be done by whoever sends to it, and keeps that on a
-// processor, before all else of a lower priority. What the device is to run must be attached. Kernel 6.8 or later.
+// pollApart gives wire0 of a namespace, whose index is given, a thread that receives, where it would be done by whoever
+// sends to it, and keeps that on a processor, before all else of a lower priority. What the device is to run must be
+// attached. Kernel 6.8 or later.
 func pollApart(ctx context.Context, netns string, index, processor int, priority uint32) (poller, error) {
 	if err := run(ctx, "ip", "netns", "exec", netns, "sh", "-c", "echo 1 > /sys/class/net/wire0/threaded"); err != nil {
 		return 0, err
@@ -74,7 +75,8 @@ func pollerOf(index int) (poller, error) {
 	return pids[0], nil
 }
 
-// worked is how long the poller has had its processor. It is exact to the tick, or, when it is asked for on that very processor, to the moment.
+// worked is how long the poller has had its processor. It is exact to the tick, or, when it is asked for on that very
+// processor, to the moment.
 func (p poller) worked() (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", p))
 	if err != nil {

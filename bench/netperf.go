@@ -34,7 +34,8 @@ func Tests() []Test {
 	}
 }
 
-// warmUp is the part of a counted run that is run before it, unmeasured: neighbours, routes and flow rows are then there.
+// warmUp is the part of a counted run that is run before it, unmeasured: neighbours, routes and flow rows are then
+// there.
 const warmUp = 20
 
 // netperf runs the tool of that name, with its binaries from a folder, or from $PATH when the folder is empty.
@@ -50,20 +51,23 @@ func (n netperf) tool(name string) string { return filepath.Join(n.dir, name) }
 func (n netperf) command(ctx context.Context, at Place, tool string, args ...string) *exec.Cmd {
 	argv := append([]string{"ip", "netns", "exec", at.Netns, n.tool(tool)}, args...)
 	if at.Cgroup != "" {
-		argv = append([]string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(at.Cgroup, "cgroup.procs")}, argv...)
+		argv = append([]string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(at.Cgroup, "cgroup.procs")},
+			argv...)
 	}
 	return exec.CommandContext(ctx, argv[0], argv[1:]...)
 }
 
 // serve starts netserver for a path and returns when it listens; stop ends it and the processes it forked.
 func (n netperf) serve(ctx context.Context, path Path) (stop func(), err error) {
-	stop, err = daemon(n.command(ctx, path.Server, "netserver", "-D", familyOption(path.Listen), "-L", path.Listen.String()))
+	stop, err = daemon(n.command(ctx, path.Server, "netserver", "-D", familyOption(path.Listen), "-L",
+		path.Listen.String()))
 	if err != nil {
 		return nil, fmt.Errorf("start netserver: %w", err)
 	}
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		out, err := exec.CommandContext(ctx, "ip", "netns", "exec", path.Server.Netns, "ss", "-Hltn", fmt.Sprintf("sport = :%d", controlPort)).Output()
+		out, err := exec.CommandContext(ctx, "ip", "netns", "exec", path.Server.Netns, "ss", "-Hltn",
+			fmt.Sprintf("sport = :%d", controlPort)).Output()
 		if err == nil && len(out) > 0 {
 			return stop, nil
 		}
@@ -75,11 +79,11 @@ func (n netperf) serve(ctx context.Context, path Path) (stop func(), err error) 
 	}
 }
 
-// daemon starts a command that dies with this process, also when that is killed. The kernel takes the death of the thread that
-// started it for the death of the process, so that thread is kept until the command ends.
+// daemon starts a command that dies with this process, also when that is killed. The kernel takes the death of the
+// thread that started it for the death of the process, so that thread is kept until the command ends.
 //
-// The command gets a session of its own, as daemons have: the scheduler groups by session, and a client and a server of one
-// group would switch between each other more cheaply than processes of two nodes ever do.
+// The command gets a session of its own, as daemons have: the scheduler groups by session, and a client and a server of
+// one group would switch between each other more cheaply than processes of two nodes ever do.
 func daemon(cmd *exec.Cmd) (stop func(), err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	started, ended := make(chan error), make(chan struct{})
@@ -121,7 +125,8 @@ func (n netperf) once(ctx context.Context, path Path, test Test, bound int) (flo
 	if control == 0 {
 		control = controlPort
 	}
-	args := []string{familyOption(path.Target), "-H", path.Target.String(), "-p", strconv.Itoa(int(control)), "-T", "0,0",
+	args := []string{familyOption(path.Target), "-H", path.Target.String(), "-p", strconv.Itoa(int(control)),
+		"-T", "0,0",
 		"-t", test.netperf, "-l", strconv.Itoa(bound), "-P", "0", "--", "-k", "THROUGHPUT"}
 	if path.Port != 0 {
 		args = append(args, "-P", fmt.Sprintf(",%d", path.Port))

@@ -24,7 +24,8 @@ type nodePortPath struct {
 
 // NodePort is the way from outside to a node port with SNAT and a remote backend. Binaries as for Agents.
 func NodePort(binaries string) Scenario {
-	values := map[string]any{"ipv6.enabled": true, "autoDirectNodeRoutes": true, "kubeProxyReplacement": true, "devices": "eth0 outside0"}
+	values := map[string]any{"ipv6.enabled": true, "autoDirectNodeRoutes": true, "kubeProxyReplacement": true,
+		"devices": "eth0 outside0"}
 	return &nodePortPath{agentPath: agentPath{name: "nodeport-snat", binaries: binaries, values: values}}
 }
 
@@ -53,7 +54,8 @@ func (n *nodePortPath) Setup(ctx context.Context, family Family) (Path, error) {
 	}
 	var asked objects
 	asked.add(family, "netperf", clusterIP(family), []port{
-		{"control", controlPort, corev1.ProtocolTCP}, {"tcp", dataNodePort, corev1.ProtocolTCP}, {"udp", dataNodePort, corev1.ProtocolUDP},
+		{"control", controlPort, corev1.ProtocolTCP}, {"tcp", dataNodePort, corev1.ProtocolTCP},
+		{"udp", dataNodePort, corev1.ProtocolUDP},
 	}, path.Listen)
 	spec := &asked.services[0].Spec
 	spec.Type, spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyCluster

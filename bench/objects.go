@@ -36,10 +36,12 @@ type port struct {
 func (o *objects) add(family Family, name string, at netip.Addr, ports []port, backends ...netip.Addr) {
 	policy := corev1.ServiceInternalTrafficPolicyCluster
 	svc := &corev1.Service{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: at.String(), ClusterIPs: []string{at.String()},
-			IPFamilies: []corev1.IPFamily{corev1.IPFamily(family.protocol())}, SessionAffinity: corev1.ServiceAffinityNone, InternalTrafficPolicy: &policy,
+			IPFamilies:      []corev1.IPFamily{corev1.IPFamily(family.protocol())},
+			SessionAffinity: corev1.ServiceAffinityNone, InternalTrafficPolicy: &policy,
 		},
 	}
 	for _, p := range ports {
@@ -48,15 +50,17 @@ func (o *objects) add(family Family, name string, at netip.Addr, ports []port, b
 	o.services = append(o.services, svc)
 	for first := 0; first < len(backends); first += sliceSize {
 		part := fmt.Sprintf("%s-%d", name, first/sliceSize)
-		o.slices = append(o.slices, slice(family, name, part, ports, backends[first:min(len(backends), first+sliceSize)]))
+		o.slices = append(o.slices, slice(family, name, part, ports, backends[first:min(len(backends),
+			first+sliceSize)]))
 	}
 }
 
 // slice has backends that are all ready.
 func slice(family Family, service, name string, ports []port, backends []netip.Addr) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		TypeMeta:    metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
-		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressType(family.protocol()),
 	}
 	for _, p := range ports {
@@ -64,7 +68,8 @@ func slice(family Family, service, name string, ports []port, backends []netip.A
 	}
 	ready := true
 	for _, b := range backends {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{b.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{b.String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 	}
 	return s
 }
@@ -122,7 +127,8 @@ const (
 // addNetperf adds a Service with all that netperf needs on one address.
 func (o *objects) addNetperf(family Family, backends ...netip.Addr) {
 	o.add(family, "netperf", clusterIP(family), []port{
-		{"control", controlPort, corev1.ProtocolTCP}, {"tcp", dataPort, corev1.ProtocolTCP}, {"udp", dataPort, corev1.ProtocolUDP},
+		{"control", controlPort, corev1.ProtocolTCP}, {"tcp", dataPort, corev1.ProtocolTCP},
+		{"udp", dataPort, corev1.ProtocolUDP},
 	}, backends...)
 }
 

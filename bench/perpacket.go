@@ -32,18 +32,20 @@ func costs() []cost {
 	return []cost{
 		{bpf.FromWireXDP, "xdp/ns_udp_hit", "lb", udp, udp, frontFlows, xdpTX, begun, false},
 		{bpf.FromWireXDP, "xdp/ns_tcp_established", "lb", tcp + " A", tcp + " S", frontFlows, xdpTX, begun, false},
-		{bpf.FromWireXDP, "xdp/ns_tcp_syn", "lb", tcp + " S", udp, many, xdpTX, unknown, true}, // the way is the one of the other flows
+		// the way is the one of the other flows
+		{bpf.FromWireXDP, "xdp/ns_tcp_syn", "lb", tcp + " S", udp, many, xdpTX, unknown, true},
 		{bpf.FromWireXDP, "xdp/ns_tcp_unknown", "lb", tcp + " A", "", frontFlows, xdpPass, unknown, false},
-		{bpf.FromWireXDP, "xdp/ns_miss", "nobody", udp, "", frontFlows, xdpPass, unknown, false},
+		{bpf.FromWireXDP, "xdp/ns_miss", "unused", udp, "", frontFlows, xdpPass, unknown, false},
 		{bpf.FromWire, "tc/ns_udp_hit", "lb", udp, udp, frontFlows, tcAway, begun, false},
 		{bpf.FromWire, "tc/ns_tcp_established", "lb", tcp + " A", tcp + " S", frontFlows, tcAway, begun, false},
 		{bpf.FromWire, "tc/ns_tcp_syn", "lb", tcp + " S", "", many, tcAway, unknown, true},
 	}
 }
 
-// PerPacket measures how long our programs take for a packet, of both families, by BPF_PROG_TEST_RUN: a player makes each packet anew and goes on
-// to our program, and the same player goes on to a program that does nothing but return the same; the difference is the median over rounds. Code and
-// rows are in the processor's caches, so what it says is what the work costs, not what a packet among others costs. Kernel 6.6 or later.
+// PerPacket measures how long our programs take for a packet, of both families, by BPF_PROG_TEST_RUN: a player makes
+// each packet anew and goes on to our program, and the same player goes on to a program that does nothing but return
+// the same; the difference is the median over rounds. Code and rows are in the processor's caches, so what it says is
+// what the work costs, not what a packet among others costs. Kernel 6.6 or later.
 func PerPacket(ctx context.Context, opts Options) ([]results.Result, error) {
 	var list []results.Result
 	for _, family := range []Family{IPv4, IPv6} {
@@ -84,7 +86,8 @@ func (f *front) costs(ctx context.Context, opts Options, by *mine) (list []resul
 	}
 	for _, t := range all {
 		opts.Log.Info("measured", "what", t.name, "family", f.family, "ns", t.took)
-		list = append(list, results.Result{Name: fmt.Sprintf("%s_v%d", t.name, f.family), Value: median(t.took), Unit: "ns"})
+		list = append(list, results.Result{Name: fmt.Sprintf("%s_v%d", t.name, f.family), Value: median(t.took),
+			Unit: "ns"})
 	}
 	return list, nil
 }
@@ -154,7 +157,8 @@ func kindOf(d *bpf.Datapath, hook bpf.Hook) (ebpf.ProgramSpec, *ebpf.Program, er
 
 // player plays frames, and goes on to a program.
 func (t *timing) player(spec ebpf.ProgramSpec, frames [][]byte, program *ebpf.Program) (*player, error) {
-	target, err := ebpf.NewMap(&ebpf.MapSpec{Name: "target", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	target, err := ebpf.NewMap(&ebpf.MapSpec{Name: "target", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4,
+		MaxEntries: 1})
 	if err != nil {
 		return nil, fmt.Errorf("make map of programs: %w", err)
 	}
@@ -165,7 +169,8 @@ func (t *timing) player(spec ebpf.ProgramSpec, frames [][]byte, program *ebpf.Pr
 	return newPlayer(spec, frames, onTo(target))
 }
 
-// repeats is how often a program runs in a round: as often as there are flows where each is to begin, for which rows of the round before go.
+// repeats is how often a program runs in a round: as often as there are flows where each is to begin, for which rows of
+// the round before go.
 func (t *timing) repeats() int {
 	if t.begins {
 		return t.flows
@@ -177,7 +182,8 @@ func (t *timing) repeats() int {
 func (t *timing) round() error {
 	var ours, idle time.Duration
 	n := t.repeats()
-	// The way is decided anew now, by the first packet that begins a flow: kept ways are a second old at most, and this one must not become so.
+	// The way is decided anew now, by the first packet that begins a flow: kept ways are a second old at most, and this
+	// one must not become so.
 	if err := (&bpf.Epochs{Map: t.datapath.Epochs}).Bump(0); err != nil {
 		return err
 	}

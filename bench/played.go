@@ -11,7 +11,8 @@ import (
 	"myelin/bpf"
 )
 
-// xdpContext and skbContext are what the kernel is told about a packet that isn't one: the beginning of xdp_md and of __sk_buff.
+// xdpContext and skbContext are what the kernel is told about a packet that isn't one: the beginning of xdp_md and of
+// __sk_buff.
 type xdpContext struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }
 
 type skbContext struct {
@@ -19,7 +20,8 @@ type skbContext struct {
 	Ifindex uint32
 }
 
-// live has the kernel make as many packets of a device, run the player on each, and send what it makes, burst at a time, at most 256. Kernel 5.18 or later.
+// live has the kernel make as many packets of a device, run the player on each, and send what it makes, burst at a
+// time, at most 256. Kernel 5.18 or later.
 func (p *player) live(index int, packets, burst uint32) error {
 	size := p.frames.ValueSize()
 	t := testRun{program: uint32(p.FD()), repeat: packets, flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, batch: burst}
@@ -35,8 +37,8 @@ func (p *player) played() (uint64, error) {
 	return binary.NativeEndian.Uint64(row), nil
 }
 
-// timed runs the player n times on a packet that a device brings, beginning with the first frame, and returns how long one run took, in whole ns; the
-// last run must return verdict.
+// timed runs the player n times on a packet that a device brings, beginning with the first frame, and returns how long
+// one run took, in whole ns; the last run must return verdict.
 func (p *player) timed(index, n int, verdict int32) (time.Duration, error) {
 	frame := make([]byte, p.frames.ValueSize())
 	if err := p.frames.Lookup(uint32(0), frame); err != nil { // the kernel takes the protocol from it
@@ -75,8 +77,8 @@ func (t *timing) forwarded() (n uint64, err error) {
 	return n, nil
 }
 
-// check compares how many packets left by the wire, of n, with how many should have: all, or none where the program has them go on. The way is
-// decided anew once a second, for which a packet or two go by the kernel's neighbours.
+// check compares how many packets left by the wire, of n, with how many should have: all, or none where the program has
+// them go on. The way is decided anew once a second, for which a packet or two go by the kernel's neighbours.
 func (t *timing) check(had uint64, n int) error {
 	now, err := t.forwarded()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// layout is where a kind of program finds its packet in its context, and what it returns to lose it, or to let it go on.
+// layout is where a kind of program finds its packet in its context, and what it returns to lose it, or to let it go
+// on.
 type layout struct {
 	data, end  int16
 	lost, goes int32
@@ -21,14 +22,15 @@ func layoutOf(kind ebpf.ProgramType) layout {
 	return layout{data: 0, end: 4, lost: xdpDrop, goes: xdpPass}
 }
 
-// player is a program that makes each packet that it runs for the next one of a list of frames, as the kernel gives a test the same buffer again
-// and again, with what was made of it, and then ends as it is told to.
+// player is a program that makes each packet that it runs for the next one of a list of frames, as the kernel gives a
+// test the same buffer again and again, with what was made of it, and then ends as it is told to.
 type player struct {
 	*ebpf.Program
 	frames *ebpf.Map // one row each, and behind them the number of the next one
 }
 
-// newPlayer makes one of spec's kind. Frames are of one length, a multiple of 8 bytes, and their number is a power of two. end has the context in R6.
+// newPlayer makes one of spec's kind. Frames are of one length, a multiple of 8 bytes, and their number is a power of
+// two. end has the context in R6.
 func newPlayer(spec ebpf.ProgramSpec, frames [][]byte, end asm.Instructions) (*player, error) {
 	count, length := len(frames), 0
 	if count > 0 {
@@ -37,7 +39,8 @@ func newPlayer(spec ebpf.ProgramSpec, frames [][]byte, end asm.Instructions) (*p
 	if count == 0 || count&(count-1) != 0 || length == 0 || length%8 != 0 {
 		return nil, fmt.Errorf("play %d frames of %d bytes: a power of two, of a multiple of 8", count, length)
 	}
-	rows, err := ebpf.NewMap(&ebpf.MapSpec{Name: "frames", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(length), MaxEntries: uint32(count + 1)})
+	rows, err := ebpf.NewMap(&ebpf.MapSpec{Name: "frames", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(length),
+		MaxEntries: uint32(count + 1)})
 	if err != nil {
 		return nil, fmt.Errorf("make map of frames: %w", err)
 	}
@@ -84,7 +87,8 @@ func playing(rows, count, length int, at layout, end asm.Instructions) asm.Instr
 		asm.Add.Imm(asm.R1, int32(length)),
 		asm.JGT.Reg(asm.R1, asm.R8, "lost"))
 	for i := 0; i < length; i += 8 {
-		all = append(all, asm.LoadMem(asm.R1, asm.R0, int16(i), asm.DWord), asm.StoreMem(asm.R7, int16(i), asm.R1, asm.DWord))
+		all = append(all, asm.LoadMem(asm.R1, asm.R0, int16(i), asm.DWord),
+			asm.StoreMem(asm.R7, int16(i), asm.R1, asm.DWord))
 	}
 	all = append(all, end...)
 	return append(all, asm.Mov.Imm(asm.R0, at.lost).WithSymbol("lost"), asm.Return())

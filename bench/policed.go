@@ -16,7 +16,7 @@ import (
 	"myelin/policy/parse"
 )
 
-// policed are the rows that objects of the API become: a cluster, and who may talk to whom in it.
+// policed are the rows that objects of the API become: a cluster, and its policies.
 type policed struct {
 	nodes      []*cluster.Node
 	namespaces []*cluster.Namespace
@@ -34,7 +34,8 @@ func add[O, R any](list *[]R, from func(O, string) (R, error), o O) error {
 
 func (p *policed) addNamespace(name string) error {
 	labels := map[string]string{corev1.LabelMetadataName: name}
-	return add(&p.namespaces, cluster.FromNamespace, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+	return add(&p.namespaces, cluster.FromNamespace, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: labels}})
 }
 
 // addNode adds one that has an address and a prefix for its pods.
@@ -55,7 +56,8 @@ func (p *policed) addPod(node, in, name string, labels map[string]string, addres
 }
 
 // addPolicy adds a NetworkPolicy for all pods of a namespace and both directions.
-func (p *policed) addPolicy(in, name string, peers []networkingv1.NetworkPolicyPeer, ports ...networkingv1.NetworkPolicyPort) error {
+func (p *policed) addPolicy(in, name string, peers []networkingv1.NetworkPolicyPeer,
+	ports ...networkingv1.NetworkPolicyPort) error {
 	o := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: in, Name: name}}
 	o.Spec = networkingv1.NetworkPolicySpec{
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
@@ -75,7 +77,10 @@ func (p *policed) addSpecs(kind, in, name string, specs []policy.Spec) {
 // apps are peers by the label app.
 func apps(names ...string) (peers []networkingv1.NetworkPolicyPeer) {
 	for _, name := range names {
-		peers = append(peers, networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}})
+		peers = append(peers,
+			networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{"app": name},
+			}})
 	}
 	return peers
 }
@@ -90,9 +95,9 @@ func ports(protocol corev1.Protocol, first, last int32) networkingv1.NetworkPoli
 	return p
 }
 
-// addPolicies adds so many. The last one lets all pods of the namespace that are called so talk to each other by TCP and UDP; of the others one half is
-// about apps that are nowhere, and the other about everybody and four ports of SCTP: no row of them is like another, and of what
-// the last one allows there is none but its own.
+// addPolicies adds so many. The last one lets all pods of the namespace that are called so talk to each other by TCP
+// and UDP; of the others one half is about apps that are nowhere, and the other about everybody and four ports of SCTP:
+// no row of them is like another, and of what the last one allows there is none but its own.
 func (p *policed) addPolicies(in string, count int, among ...string) error {
 	const apart = 6
 	for i := range count - 1 {
@@ -111,8 +116,8 @@ func (p *policed) addPolicies(in string, count int, among ...string) error {
 	return p.addPolicy(in, "traffic", apps(among...), ports(corev1.ProtocolTCP, 0, 0), ports(corev1.ProtocolUDP, 0, 0))
 }
 
-// addList adds a list of so many addresses and prefixes, the last one of which is given, and a policy for all pods of a namespace: what is not in
-// the list can be reached, and may not come in.
+// addList adds a list of so many addresses and prefixes, the last one of which is given, and a policy for all pods of a
+// namespace: what is not in the list can be reached, and may not come in.
 func (p *policed) addList(in string, count int, last netip.Prefix) error {
 	const name = "list"
 	group := &ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -132,7 +137,8 @@ func (p *policed) addList(in string, count int, last netip.Prefix) error {
 	return err
 }
 
-// someCIDRs are always the same ones: single addresses, and each hundredth a prefix, in half of IPv4 or in 2001:db8::/32.
+// someCIDRs are always the same ones: single addresses, and each hundredth a prefix, in half of IPv4 or in
+// 2001:db8::/32.
 func someCIDRs(count int, six bool) []string {
 	r := rand.New(rand.NewPCG(1, 1))
 	all := make([]string, count)

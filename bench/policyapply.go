@@ -22,8 +22,8 @@ import (
 	"myelin/policy"
 )
 
-// crowd is a node in a cluster of many policies, which come from manifests: a hundred for each namespace, that all of its pods are judged by. A pod of
-// each namespace is the node's own.
+// crowd is a node in a cluster of many policies, which come from manifests: a hundred for each namespace, that all of
+// apply to its pods. A pod of each namespace is the node's own.
 type crowd struct {
 	*enforcer
 	dir    string // of manifests
@@ -41,8 +41,9 @@ const (
 	crowdPace       = 10 * time.Millisecond // from one pod to the next
 )
 
-// Policing measures, with 10,000 policies and 5,000 identities, how long a changed policy takes from the file, and from its table, to the kernel, and a new
-// pod of the node from its tables, where 100 come a second; and what all of that holds in memory: the kernel's maps, and this process.
+// Policing measures, with 10,000 policies and 5,000 identities, how long a changed policy takes from the file, and from
+// its table, to the kernel, and a new pod of the node from its tables, where 100 come a second; and what all of that
+// holds in memory: the kernel's maps, and this process.
 func Policing(ctx context.Context, opts Options) (list []results.Result, err error) {
 	dir, err := os.MkdirTemp("", "mybench-policing-")
 	if err != nil {
@@ -87,7 +88,8 @@ func Policing(ctx context.Context, opts Options) (list []results.Result, err err
 func percentiles(name string, took []time.Duration) []results.Result {
 	slices.Sort(took)
 	ms := func(part int) float64 { return float64(took[len(took)*part/100].Microseconds()) / 1000 }
-	return []results.Result{{Name: name + "_p50_ms", Value: ms(50), Unit: "ms"}, {Name: name + "_p99_ms", Value: ms(99), Unit: "ms"}}
+	return []results.Result{{Name: name + "_p50_ms", Value: ms(50), Unit: "ms"},
+		{Name: name + "_p99_ms", Value: ms(99), Unit: "ms"}}
 }
 
 func (c *crowd) begin(ctx context.Context, dir string) (err error) {
@@ -110,11 +112,13 @@ func (c *crowd) begin(ctx context.Context, dir string) (err error) {
 	}
 	sizes := bpf.Sizes{Peers: 1 << 16, PeerPrefixes: 1 << 16, PeerClasses: 1 << 18, Verdicts: 1 << 18}
 	var source *manifests.Source
-	c.enforcer, err = newEnforcer(ctx, state, "a", bpf.Options{Settings: enforcing(), Sizes: sizes}, func(e *enforcer) (err error) {
-		c.enforcer = e
-		source, err = manifests.New(manifests.Params{DB: e.db, Tables: e.cluster, Policies: e.policies, Dir: c.dir, Log: c.log, Now: time.Now})
-		return err
-	})
+	c.enforcer, err = newEnforcer(ctx, state, "a", bpf.Options{Settings: enforcing(), Sizes: sizes},
+		func(e *enforcer) (err error) {
+			c.enforcer = e
+			source, err = manifests.New(manifests.Params{DB: e.db, Tables: e.cluster, Policies: e.policies, Dir: c.dir,
+				Log: c.log, Now: time.Now})
+			return err
+		})
 	if err != nil {
 		return err
 	}
@@ -205,7 +209,8 @@ func (w watched) wait(ctx context.Context, e *enforcer) error {
 }
 
 // timed makes so many changes and waits for each.
-func (c *crowd) timed(ctx context.Context, times int, pace time.Duration, change func(int) (watched, error)) (took []time.Duration, err error) {
+func (c *crowd) timed(ctx context.Context, times int, pace time.Duration,
+	change func(int) (watched, error)) (took []time.Duration, err error) {
 	next := time.Now()
 	for i := range times {
 		begin := time.Now()
@@ -263,7 +268,8 @@ func (c *crowd) addHere(int) (watched, error) {
 	}
 	pod := all.pods[0]
 	slot := uint16(endpoint.MinID + c.pods - 1 - crowdPods)
-	e := &endpoint.Endpoint{ID: slot, ContainerID: pod.Name, IfName: "eth0", Namespace: pod.Namespace, Pod: pod.Name, IPv4: pod.IPv4(), State: endpoint.StateReady}
+	e := &endpoint.Endpoint{ID: slot, ContainerID: pod.Name, IfName: "eth0", Namespace: pod.Namespace, Pod: pod.Name,
+		IPv4: pod.IPv4(), State: endpoint.StateReady}
 	w := c.watch(slot, 0)
 	txn := c.db.WriteTxn(c.endpoints)
 	defer txn.Abort()
@@ -274,7 +280,7 @@ func (c *crowd) addHere(int) (watched, error) {
 	return w, nil
 }
 
-// known returns when the first endpoint of each namespace is judged by all of its policies.
+// known returns when the first endpoint of each namespace has all of its policies in force.
 func (c *crowd) known(ctx context.Context) error {
 	for i := range crowdNamespaces {
 		w := watched{slot: c.slotOf(i), rules: perNamespace}

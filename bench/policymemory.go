@@ -27,7 +27,8 @@ const (
 func (c *crowd) rate(ctx context.Context) (results.Result, error) {
 	begin := time.Now()
 	_, err := c.timed(ctx, crowdRate, 0, c.addHere)
-	return results.Result{Name: "policy/adds_per_s_5000", Value: crowdRate / time.Since(begin).Seconds(), Unit: "pods/s"}, err
+	return results.Result{Name: "policy/adds_per_s_5000", Value: crowdRate / time.Since(begin).Seconds(),
+		Unit: "pods/s"}, err
 }
 
 // settledMB is the memory of this process without what is garbage, which the kernel gets back first.
@@ -50,15 +51,15 @@ func policyMaps(d *bpf.Datapath) (bytes uint64, rows map[string]uint64, err erro
 	return bytes, rows, err
 }
 
-// held are what a node knows whose memory is measured, and the rules by which the one endpoint is judged then.
+// held is what the node whose memory is measured knows, and the number of rules that apply to its one endpoint.
 type held struct {
 	name  string
 	all   func(*policed) error
 	rules [2]int
 }
 
-// Holding measures what 50,000 identities, and what a list of 1,000,000 addresses and prefixes hold in memory: a process that has tables and engine, and
-// the kernel's maps.
+// Holding measures what 50,000 identities, and what a list of 1,000,000 addresses and prefixes hold in memory: a
+// process that has tables and engine, and the kernel's maps.
 func Holding(ctx context.Context, opts Options) (list []results.Result, err error) {
 	for _, h := range []held{
 		{"50000_identities", manyPods, [2]int{policiesHeld, policiesHeld}},
@@ -107,7 +108,8 @@ func (h held) measure(ctx context.Context, opts Options) (list []results.Result,
 	resident, err1 := settledMB("policy/rss_mb_" + h.name)
 	bytes, rows, err2 := policyMaps(e.datapath)
 	opts.Log.Info("held", "what", h.name, "rows", rows)
-	return []results.Result{resident, {Name: "policy/maps_mb_" + h.name, Value: float64(bytes) / 1e6, Unit: "MB"}}, errors.Join(err1, err2)
+	return []results.Result{resident, {Name: "policy/maps_mb_" + h.name, Value: float64(bytes) / 1e6, Unit: "MB"}},
+		errors.Join(err1, err2)
 }
 
 func (h held) begin(ctx context.Context, dir string) (*enforcer, error) {
@@ -115,11 +117,13 @@ func (h held) begin(ctx context.Context, dir string) (*enforcer, error) {
 		return nil, err
 	}
 	all := &policed{}
-	err := errors.Join(all.addNode("a", "192.0.2.1", netip.MustParsePrefix("10.0.0.0/24")), all.addNamespace(namespace), h.all(all))
+	err := errors.Join(all.addNode("a", "192.0.2.1", netip.MustParsePrefix("10.0.0.0/24")), all.addNamespace(namespace),
+		h.all(all))
 	if err != nil {
 		return nil, err
 	}
-	own := &endpoint.Endpoint{ID: podSlot, ContainerID: "own", IfName: "eth0", Namespace: namespace, Pod: "own", IPv4: netip.MustParseAddr("10.0.0.1"), State: endpoint.StateReady}
+	own := &endpoint.Endpoint{ID: podSlot, ContainerID: "own", IfName: "eth0", Namespace: namespace, Pod: "own",
+		IPv4: netip.MustParseAddr("10.0.0.1"), State: endpoint.StateReady}
 	sizes := bpf.Sizes{Peers: 1 << 20, PeerPrefixes: 1 << 20, PeerClasses: 1 << 18, Verdicts: 1 << 18}
 	return newEnforcer(ctx, dir, "a", bpf.Options{Settings: enforcing(), Sizes: sizes}, func(e *enforcer) error {
 		txn := e.db.WriteTxn(e.endpoints)
@@ -132,7 +136,7 @@ func (h held) begin(ctx context.Context, dir string) (*enforcer, error) {
 	})
 }
 
-// known returns when the endpoint is judged by all of its rules: the first round has all that the tables had before it.
+// known returns when all rules apply to the endpoint: the first round has all that the tables had before it.
 func (h held) known(ctx context.Context, e *enforcer) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*patience)
 	defer cancel()
@@ -141,7 +145,7 @@ func (h held) known(ctx context.Context, e *enforcer) error {
 	}
 	row, _, _ := e.engine.Realised.Get(e.db.ReadTxn(), policy.RealisedBySlot(podSlot))
 	if row == nil || row.Error != "" || row.Rules != h.rules {
-		return fmt.Errorf("the endpoint is judged by %+v, not by %v rules", row, h.rules)
+		return fmt.Errorf("the endpoint has %+v, not %v rules", row, h.rules)
 	}
 	return nil
 }

@@ -31,10 +31,12 @@ type policyPath struct {
 	collect  int // how Go collected garbage before; 0: as ever
 }
 
-// Policies are ways from pod to pod where policies are enforced: with none, with so many for each pod, and with lists of addresses.
+// Policies are ways from pod to pod where policies are enforced: with none, with so many for each pod, and with lists
+// of addresses.
 func Policies() (all []Scenario) {
 	for _, n := range []int{0, 1, 100, 10_000} {
-		all = append(all, &policyPath{kernelPath: kernelPath{name: fmt.Sprintf("%d-policies", n), pods: true}, policies: n})
+		all = append(all, &policyPath{kernelPath: kernelPath{name: fmt.Sprintf("%d-policies", n), pods: true},
+			policies: n})
 	}
 	for _, n := range []int{10, 10_000, 1_000_000} {
 		all = append(all, &policyPath{kernelPath: kernelPath{name: fmt.Sprintf("%d-cidrs", n), pods: true}, cidrs: n})
@@ -56,7 +58,8 @@ func (p *policyPath) Setup(ctx context.Context, family Family) (Path, error) {
 			return path, fmt.Errorf("enforce policies on node %s: %w", node, err)
 		}
 	}
-	// What is garbage of that is not collected in the middle of a run: Go does so every two minutes, which are short in the VM.
+	// What is garbage of that is not collected in the middle of a run: Go does so every two minutes, which are short in
+	// the VM.
 	debug.FreeOSMemory()
 	p.collect = debug.SetGCPercent(-1)
 	return path, nil
@@ -73,7 +76,8 @@ func (p *policyPath) enforce(ctx context.Context, i int, node string) error {
 		return err
 	}
 	sizes := bpf.Sizes{Peers: 1 << 21, PeerPrefixes: 1 << 20, PeerClasses: 1 << 16, Verdicts: 1 << 18}
-	e, err := newEnforcer(ctx, dir, node, bpf.Options{Settings: p.family.addressing().withGateway(enforcing()), Sizes: sizes}, func(e *enforcer) error {
+	e, err := newEnforcer(ctx, dir, node, bpf.Options{Settings: p.family.addressing().withGateway(enforcing()),
+		Sizes: sizes}, func(e *enforcer) error {
 		return errors.Join(e.put(all), p.hang(ctx, e, i, node))
 	})
 	if err != nil {
@@ -112,7 +116,8 @@ func around(pod string, bits int) netip.Prefix {
 func (p *policyPath) hang(ctx context.Context, e *enforcer, i int, node string) error {
 	at := p.family.addressing()
 	pod := netip.MustParseAddr(at.pod[i])
-	attachment := &endpoint.Endpoint{ID: podSlot, ContainerID: p.prefix + node, IfName: "eth0", Namespace: namespace, Pod: [2]string{"client", "server"}[i], IPv4: pod, State: endpoint.StateReady}
+	attachment := &endpoint.Endpoint{ID: podSlot, ContainerID: p.prefix + node, IfName: "eth0", Namespace: namespace,
+		Pod: [2]string{"client", "server"}[i], IPv4: pod, State: endpoint.StateReady}
 	if pod.Is6() {
 		attachment.IPv4, attachment.IPv6 = attachment.IPv6, pod
 	}
@@ -142,7 +147,7 @@ func (p *policyPath) enforced(ctx context.Context, e *enforcer) error {
 		want = [2]int{1, 2}
 	}
 	if row.Rules != want {
-		return fmt.Errorf("the pod is judged by %v rules, not by %v", row.Rules, want)
+		return fmt.Errorf("%v rules apply to the pod, not %v", row.Rules, want)
 	}
 	return nil
 }
@@ -164,7 +169,8 @@ func (p *policyPath) Teardown(ctx context.Context) error {
 	return errors.Join(err, p.kernelPath.Teardown(ctx))
 }
 
-// PolicyRatios compares, of what one way of measuring found, ways with policies with that of none, and ways with longer lists with that of the shortest.
+// PolicyRatios compares, of what one way of measuring found, ways with policies with that of none, and ways with longer
+// lists with that of the shortest.
 func PolicyRatios(way string, family Family, measured []results.Result) (list []results.Result) {
 	values := map[string]results.Result{}
 	for _, r := range measured {

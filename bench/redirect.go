@@ -10,8 +10,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// redirectPath is pod→pod with the shortest programs there are: what a pod sends goes out of the wire, what the wire brings into the pod, unread and
-// unchanged. No datapath on veth that redirects can be faster, so it bounds what there is to reach. Needs kernel 6.6, for TCX.
+// redirectPath is pod→pod with the shortest programs there are: what a pod sends goes out of the wire, what the wire
+// brings into the pod, unread and unchanged. No datapath on veth that redirects can be faster, so it bounds what there
+// is to reach. Needs kernel 6.6, for TCX.
 type redirectPath struct {
 	kernelPath
 	ended []func() error
@@ -35,7 +36,8 @@ func (r *redirectPath) Setup(ctx context.Context, family Family) (Path, error) {
 	return path, nil
 }
 
-// hang attaches the programs. Pods address their frames to the other node's wire, since nobody on the way writes them anew.
+// hang attaches the programs. Pods address their frames to the other node's wire, since no node on the way writes them
+// anew.
 func (r *redirectPath) hang(ctx context.Context, at addressing, node, other string) error {
 	host := r.prefix + node
 	mac, _, err1 := device(r.prefix+other, "wire0")
@@ -55,7 +57,8 @@ func (r *redirectPath) hang(ctx context.Context, at addressing, node, other stri
 func (r *redirectPath) attach(in int, how asm.BuiltinFunc, out int) error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R1, int32(out)), asm.Mov.Imm(asm.R2, 0), how.Call(), asm.Return()},
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R1, int32(out)), asm.Mov.Imm(asm.R2, 0), how.Call(),
+			asm.Return()},
 	})
 	if err != nil {
 		return fmt.Errorf("load a redirect: %w", err)

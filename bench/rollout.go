@@ -20,13 +20,13 @@ const (
 	replicas = 3
 	// pace is the time between the pods that one update replaces, one after the other.
 	pace = 20 * time.Millisecond
-	// grace is how long a pod answers from when its slice says that it terminates: an operator's terminationGracePeriodSeconds, which is 30 s
-	// by default.
+	// grace is how long a pod answers from when its slice says that it terminates: an operator's
+	// terminationGracePeriodSeconds, which is 30 s by default.
 	grace = 150 * time.Millisecond
 )
 
-// rollout is a Deployment that is updated, beside other Services. Each pod has an address of its own that nobody answers on before it is ready
-// and after it is gone.
+// rollout is a Deployment that is updated, beside other Services. Each pod has an address of its own that no pod
+// answers on before it is ready and after it is gone.
 type rollout struct {
 	*socketsPath
 	family Family
@@ -42,8 +42,8 @@ type replica struct {
 	replaced bool
 }
 
-// Rollouts updates a Deployment of 3 pods so many times, pod after pod, while a client connects to its Service at a rate, and counts the
-// requests that failed though pods were ready.
+// Rollouts updates a Deployment of 3 pods so many times, pod after pod, while a client connects to its Service at a
+// rate, and counts the requests that failed though pods were ready.
 func Rollouts(ctx context.Context, family Family, updates, rate int) (r results.Result, err error) {
 	d := &rollout{socketsPath: newSockets("rollout", 100, 1), family: family, next: family.backends().Addr().Next()}
 	defer func() {
@@ -77,12 +77,14 @@ func Rollouts(ctx context.Context, family Family, updates, rate int) (r results.
 		return r, err
 	}
 	if short := float64(l.Requests) < 0.95*float64(rate)*l.Seconds; short || l.Requests < updates {
-		return r, fmt.Errorf("%d updates: %d requests in %.0f s are not %d a second", updates, l.Requests, l.Seconds, rate)
+		return r, fmt.Errorf("%d updates: %d requests in %.0f s are not %d a second", updates, l.Requests,
+			l.Seconds, rate)
 	}
 	if l.Failed > 0 {
 		fmt.Printf("%d of %d requests failed, the first by %s\n", l.Failed, l.Requests, l.First)
 	}
-	return results.Result{Name: "service/rollout_failed" + family.Suffix(), Value: float64(l.Failed), Unit: "requests"}, nil
+	return results.Result{Name: "service/rollout_failed" + family.Suffix(), Value: float64(l.Failed),
+		Unit: "requests"}, nil
 }
 
 // begin has the first pods ready, and waits until one can be reached.
@@ -159,7 +161,8 @@ func (d *rollout) start() error {
 	return nil
 }
 
-// reap ends pods whose grace is over: they answer no more, and then their slice forgets them, as it happens with a kubelet.
+// reap ends pods whose grace is over: they answer no more, and then their slice forgets them, as it happens with a
+// kubelet.
 func (d *rollout) reap() error {
 	var left []*replica
 	for _, p := range d.pods {
@@ -189,7 +192,8 @@ func (d *rollout) slices() ([]*cluster.EndpointSlice, error) {
 	s := slice(d.family, "web", "web-0", []port{{"tcp", serverPort, corev1.ProtocolTCP}}, addrs)
 	for i, p := range d.pods {
 		ready, leaves, serving := p.leaves.IsZero(), !p.leaves.IsZero(), true
-		s.Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &leaves}
+		s.Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving,
+			Terminating: &leaves}
 	}
 	o := objects{slices: []*discoveryv1.EndpointSlice{s}}
 	_, rows, err := o.rows()

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who has which processor while a front's rate is measured, and who goes before whom there: on one, the load balancer, as the thread that polls its
-// wire, and who looks at the counters; on the other, who sends and, before that, who counts and loses what comes back.
+// Processors and priorities while a front's rate is measured: one processor runs the load balancer, as the thread that
+// polls its wire, and the reader of the counters; the other runs the sender and, with a higher priority, what counts
+// and loses what comes back.
 const (
 	balancerProcessor, senderProcessor = 0, 1
 	usually, before                    = 1, 2
@@ -42,7 +43,8 @@ func (f *front) apart(ctx context.Context) (err error) {
 	return err
 }
 
-// saturated has frames of a player sent from the other end of the wire, faster than they can be balanced, and returns two moments in between.
+// saturated has frames of a player sent from the other end of the wire, faster than they can be balanced, and returns
+// two moments in between.
 func (f *front) saturated(p *player) (from, to moment, err error) {
 	had, err := p.played()
 	if err != nil {
@@ -64,7 +66,7 @@ func (f *front) saturated(p *player) (from, to moment, err error) {
 		from, to, err = f.watch(p, had)
 		return err
 	})
-	watched.Store(true) // also where nobody could
+	watched.Store(true) // also where it can't be watched
 	if err = errors.Join(err, <-sent); err != nil {
 		return from, to, fmt.Errorf("send frames through %s: %w", f.name, err)
 	}
@@ -99,8 +101,9 @@ func (f *front) now(p *player, had uint64) (m moment, err error) {
 	return m, err
 }
 
-// rate is packets that came between two moments, a second of the load balancer's time: of the wall clock's, too, as long as the load balancer is
-// never without packets; where the sender is held up, that doesn't count. share is how much of the wall clock's time the load balancer worked.
+// rate is packets that came between two moments, a second of the load balancer's time: of the wall clock's, too, as
+// long as the load balancer is never without packets; where the sender is held up, that doesn't count. share is how
+// much of the wall clock's time the load balancer worked.
 func rate(from, to moment) (value, share float64, err error) {
 	took := (to.worked - from.worked).Seconds()
 	share = took / to.at.Sub(from.at).Seconds()
@@ -111,14 +114,16 @@ func rate(from, to moment) (value, share float64, err error) {
 	case to.sent >= runFrames:
 		return 0, share, fmt.Errorf("all %d frames were sent before it was over", to.sent)
 	case sent <= came || share < leastWorked:
-		return 0, share, fmt.Errorf("not saturated: it worked %.3f of the time, %d frames were sent, %d came", share, sent, came)
+		return 0, share, fmt.Errorf("not saturated: it worked %.3f of the time, %d frames were sent, %d came", share,
+			sent, came)
 	case came == 0:
 		return 0, share, fmt.Errorf("of %d frames none came", sent)
 	}
 	return float64(came) / took, share, nil
 }
 
-// nap waits without telling Go's scheduler, whose threads may get no processor to say that it is over. Its signals, which end a sleep, don't end this.
+// nap waits without telling Go's scheduler, whose threads may get no processor to say that it is over. Its signals,
+// which end a sleep, don't end this.
 func nap(d time.Duration) {
 	for end := time.Now().Add(d); d > 0; d = time.Until(end) {
 		t := unix.NsecToTimespec(int64(d))

@@ -25,10 +25,11 @@ func TestRate(t *testing.T) {
 		rate     float64
 		want     string
 	}{
-		"saturated":  {begin, after(5000, 4000, 100*time.Millisecond), 40000, ""},
-		"held up":    {begin, after(5000, 4000, 80*time.Millisecond), 50000, ""},
-		"all come":   {begin, after(5000, 5000, busy), 0, "it worked 0.990"},
-		"idle":       {begin, after(5000, 4000, 49*time.Millisecond), 0, "not saturated: it worked 0.490 of the time, 5000 frames were sent, 4000 came"},
+		"saturated": {begin, after(5000, 4000, 100*time.Millisecond), 40000, ""},
+		"held up":   {begin, after(5000, 4000, 80*time.Millisecond), 50000, ""},
+		"all come":  {begin, after(5000, 5000, busy), 0, "it worked 0.990"},
+		"idle": {begin, after(5000, 4000, 49*time.Millisecond), 0,
+			"not saturated: it worked 0.490 of the time, 5000 frames were sent, 4000 came"},
 		"none comes": {begin, after(5000, 0, busy), 0, "of 5000 frames none came"},
 		"late":       {moment{at: begin.at}, after(5000, 4000, busy), 0, "only 0 frames"},
 		"over":       {begin, after(runFrames, 4000, busy), 0, "before it was over"},
@@ -53,7 +54,9 @@ func TestSaturated(t *testing.T) {
 			t.Run(name+family.Suffix(), func(t *testing.T) {
 				f := newFront("full-"+name, family, by)
 				defer downAndGone(t, f)
-				err := withFronts(t.Context(), []*front{f}, func(all []*player) error { return saturate(t, f, all[0], by) })
+				err := withFronts(t.Context(), []*front{f}, func(all []*player) error {
+					return saturate(t, f, all[0], by)
+				})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -86,13 +89,15 @@ func saturate(t *testing.T, f *front, p *player, by *mine) error {
 	t.Logf("%v packets a second; %d were forwarded, %d came, %d were lost", value, forwarded, came, lost)
 	// The first packets of each flow go by tc and the kernel's neighbour table.
 	if ratio := float64(came+lost) / float64(forwarded); value <= 0 || ratio < 0.98 || ratio > 1.02 {
-		t.Errorf("%v packets a second; %d were forwarded, %d came, %d were lost at a full ring", value, forwarded, came, lost)
+		t.Errorf("%v packets a second; %d were forwarded, %d came, %d were lost at a full ring", value, forwarded,
+			came, lost)
 	}
 	return nil
 }
 
-// lost returns how many forwarded packets found the ring of the wire's other end full. Its poller runs on the sender's processor, which the kernel
-// gives to ordinary threads for up to 50 ms of each second in which real-time threads take all of it: with any other load, thousands are lost.
+// lost returns how many forwarded packets found the ring of the wire's other end full. Its poller runs on the sender's
+// processor, which the kernel gives to ordinary threads for up to 50 ms of each second in which real-time threads take
+// all of it: with any other load, thousands are lost.
 func (f *front) lost() (n uint64, err error) {
 	err = inNetns(f.prefix+"a", func() error {
 		l, err := netlink.LinkByName("wire0")

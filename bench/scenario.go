@@ -1,8 +1,8 @@
 // Package bench measures how fast packets travel between two nodes, as a ratio of the bare wire between them.
 //
-// Every Scenario builds its own two nodes, joined by one direct veth wire, and says from where to where netperf runs. Measure
-// runs netperf over all of them in interleaved rounds. Numbers of one scenario mean little; its ratio to the scenario "node"
-// in the same run is what is kept.
+// Every Scenario builds its own two nodes, joined by one direct veth wire, and says from where to where netperf runs.
+// Measure runs netperf over all of them in interleaved rounds. Numbers of one scenario mean little; its ratio to the
+// scenario "node" in the same run is what is kept.
 package bench
 
 import (
@@ -52,6 +52,7 @@ type Scenario interface {
 	Name() string
 	// Setup builds the path for the family and returns when packets pass.
 	Setup(ctx context.Context, family Family) (Path, error)
-	// Teardown removes everything that Setup made, also when Setup failed half way. It does nothing when Setup never ran.
+	// Teardown removes everything that Setup made, also when Setup failed half way. It does nothing when Setup never
+	// ran.
 	Teardown(ctx context.Context) error
 }

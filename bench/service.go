@@ -12,10 +12,10 @@ import (
 	"myelin/lab"
 )
 
-// servicePath is an agentPath to a Service, of which the server is the only backend: the client's socket is sent there when it
-// connects.
+// servicePath is an agentPath to a Service, of which the server is the only backend: the client's socket is sent there
+// when it connects.
 //
-//	client ─ connect(10.96.0.10) ─▶ server's address       others: 10.97.0.0 …, two backends each, that nobody asks for
+//	client ─ connect(10.96.0.10) ─▶ server's address       others: 10.97.0.0 …, two backends each, unused
 type servicePath struct {
 	agentPath
 	others int
@@ -23,16 +23,17 @@ type servicePath struct {
 
 const manyOthers = 10_000
 
-// Services are the ways of a packet from pod to Service, in either family, and the way without one to compare them with: of
-// processes in the pods' control groups, where socket programs see them, and where each switch of processes costs the kernel
-// its accounting at each level. Binaries as for Agents.
+// Services are the ways of a packet from pod to Service, in either family, and the way without one to compare them
+// with: of processes in the pods' control groups, where socket programs see them, and where each switch of processes
+// costs the kernel its accounting at each level. Binaries as for Agents.
 func Services(binaries string) []Scenario {
 	path := func(name string, sockets bool) agentPath {
 		values := map[string]any{"ipv6.enabled": true, "autoDirectNodeRoutes": true, "socketLB.enabled": sockets}
 		return agentPath{name: name, binaries: binaries, values: values, grouped: true}
 	}
 	direct := path("veth-cgroup", false)
-	return []Scenario{&direct, &servicePath{path("service", true), 0}, &servicePath{path("service-many", true), manyOthers}}
+	return []Scenario{&direct, &servicePath{path("service", true), 0}, &servicePath{path("service-many", true),
+		manyOthers}}
 }
 
 func (s *servicePath) Setup(ctx context.Context, family Family) (Path, error) {
@@ -59,7 +60,8 @@ func (s *servicePath) Setup(ctx context.Context, family Family) (Path, error) {
 	return path, known(ctx, s.lab.Node("node1"), s.others+ports)
 }
 
-// addOthers shows them to the agents alone, which follow links to folders: the lab reads its own manifests again and again.
+// addOthers shows them to the agents alone, which follow links to folders: the lab reads its own manifests again and
+// again.
 func (s *servicePath) addOthers(family Family) error {
 	if s.others == 0 {
 		return nil

@@ -46,7 +46,8 @@ func TestServicesAreAccepted(t *testing.T) {
 				}
 			}
 			if len(ips) != others+1 || len(addrs) != 2*others+1 {
-				t.Errorf("%d ClusterIPs, %d backends: want %d and %d, each an address of its own", len(ips), len(addrs), others+1, 2*others+1)
+				t.Errorf("%d ClusterIPs, %d backends: want %d and %d, each an address of its own", len(ips), len(addrs),
+					others+1, 2*others+1)
 			}
 		})
 	}
@@ -64,7 +65,8 @@ func read(t *testing.T, dir string) *manifests.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := manifests.New(manifests.Params{DB: db, Tables: tables, Policies: policies, Dir: dir, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	source, err := manifests.New(manifests.Params{DB: db, Tables: tables, Policies: policies, Dir: dir,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// settle waits until the machine's processors did next to nothing for as long as quiet. What an agent's start and the end of
-// the scenario before still have to do would otherwise be counted in the path, as there is one processor for everything.
+// settle waits until the machine's processors did next to nothing for as long as quiet. What an agent's start and the
+// end of the scenario before still have to do would otherwise be counted in the path, as there is one processor for
+// everything.
 func settle(ctx context.Context, quiet time.Duration) error {
 	const patience = 60
 	for range patience {
@@ -33,8 +34,9 @@ func settle(ctx context.Context, quiet time.Duration) error {
 	return errors.New("wait for the machine to settle: something keeps its processors busy by more than 2 %")
 }
 
-// NoHugePages stops khugepaged for good, which joins pages of whatever has a large heap, as agents have, for milliseconds in the
-// middle of a run of 70 ms: one run in eight was off by 3 to 12 %. It is for the VM, whose kernel nobody else uses.
+// NoHugePages stops khugepaged for good, which joins pages of whatever has a large heap, as agents have, for
+// milliseconds in the middle of a run of 70 ms: one run in eight was off by 3 to 12 %. It is for the VM, whose kernel
+// nothing else uses.
 func NoHugePages() error {
 	err := os.WriteFile("/sys/kernel/mm/transparent_hugepage/enabled", []byte("never"), 0)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without them
@@ -56,7 +58,8 @@ func readCPU() (cpu, error) {
 
 func parseCPU(stat string) (cpu, error) {
 	var user, nice, system, idle, iowait, irq, softirq uint64
-	if _, err := fmt.Sscanf(stat, "cpu %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq, &softirq); err != nil {
+	if _, err := fmt.Sscanf(stat, "cpu %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq,
+		&softirq); err != nil {
 		return cpu{}, fmt.Errorf("read /proc/stat: %w", err)
 	}
 	busy := user + nice + system + irq + softirq

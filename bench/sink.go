@@ -11,8 +11,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// sink counts what comes to a device from a front's own address for the backend, and loses it where that costs least: frames in XDP, and packets,
-// which veth would first have to make frames of, in tc. All else goes on. Kernel 6.6 or later.
+// sink counts what comes to a device from a front's own address for the backend, and loses it where that costs least:
+// frames in XDP, and packets, which veth would first have to make frames of, in tc. All else goes on. Kernel 6.6 or
+// later.
 type sink struct {
 	program *ebpf.Program
 	counts  *ebpf.Map
@@ -26,7 +27,8 @@ func newSink(family Family, netns string, index int, frames bool) (s *sink, err 
 			err = errors.Join(fmt.Errorf("attach sink: %w", err), s.close())
 		}
 	}()
-	if s.counts, err = ebpf.NewMap(&ebpf.MapSpec{Name: "sink", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 1}); err != nil {
+	if s.counts, err = ebpf.NewMap(&ebpf.MapSpec{Name: "sink", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8,
+		MaxEntries: 1}); err != nil {
 		return s, err
 	}
 	kind := ebpf.SchedCLS
@@ -34,20 +36,23 @@ func newSink(family Family, netns string, index int, frames bool) (s *sink, err 
 		kind = ebpf.XDP
 	}
 	instructions := counting(s.counts.FD(), family, layoutOf(kind))
-	if s.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "sink", Type: kind, License: "GPL", Instructions: instructions}); err != nil {
+	if s.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "sink", Type: kind, License: "GPL",
+		Instructions: instructions}); err != nil {
 		return s, err
 	}
 	return s, inNetns(netns, func() (err error) {
 		if frames {
-			s.link, err = link.AttachXDP(link.XDPOptions{Program: s.program, Interface: index, Flags: link.XDPDriverMode})
+			s.link, err = link.AttachXDP(link.XDPOptions{Program: s.program, Interface: index,
+				Flags: link.XDPDriverMode})
 		} else {
-			s.link, err = link.AttachTCX(link.TCXOptions{Program: s.program, Interface: index, Attach: ebpf.AttachTCXIngress})
+			s.link, err = link.AttachTCX(link.TCXOptions{Program: s.program, Interface: index,
+				Attach: ebpf.AttachTCXIngress})
 		}
 		return err
 	})
 }
 
-// counting compares the last words of both addresses.
+// counting compares the last 32-bit words of both addresses.
 func counting(counts int, family Family, kind layout) asm.Instructions {
 	const ethernet = 14
 	src, dst := int16(ethernet+12), int16(ethernet+16)

@@ -10,8 +10,8 @@ import (
 	"myelin/bpf"
 )
 
-// socketsPath is a directPath to a Service that is translated at the client's sockets: by package service, its maps and programs, without an
-// agent, whose other features would change the way of the packets too.
+// socketsPath is a directPath to a Service that is translated at the client's sockets: by package service, its maps and
+// programs, without an agent, whose other features would change the way of the packets too.
 type socketsPath struct {
 	directPath
 	services, backends int          // there are so many Services, and so many backends of that which is asked for
@@ -26,7 +26,8 @@ func Sockets(name string, services, backends int) Scenario {
 }
 
 func newSockets(name string, services, backends int) *socketsPath {
-	return &socketsPath{directPath: directPath{kernelPath: kernelPath{name: name, pods: true}}, services: services, backends: backends, settings: bpf.Settings{Ipv4: 1, Ipv6: 1}}
+	return &socketsPath{directPath: directPath{kernelPath: kernelPath{name: name, pods: true}}, services: services,
+		backends: backends, settings: bpf.Settings{Ipv4: 1, Ipv6: 1}}
 }
 
 func (s *socketsPath) Setup(ctx context.Context, family Family) (Path, error) {
@@ -67,7 +68,8 @@ func (s *socketsPath) stand(ctx context.Context, family Family) (Path, error) {
 	if family == IPv6 {
 		services = "fd00:10:96::/47"
 	}
-	if err := ip(ctx, fmt.Sprintf("-n %sap %s route add unreachable %s", s.prefix, family.addressing().option, services)); err != nil {
+	if err := ip(ctx, fmt.Sprintf("-n %sap %s route add unreachable %s", s.prefix, family.addressing().option,
+		services)); err != nil {
 		return path, err
 	}
 	if s.dir, err = os.MkdirTemp("", s.prefix); err != nil {

@@ -13,8 +13,8 @@ import (
 	"myelin/config"
 )
 
-// Sweep removes what a run left behind whose process is gone, as one that is killed can't tear down: namespaces, control groups, folders and
-// the file systems mounted in them.
+// Sweep removes what a run left behind whose process is gone, as one that is killed can't tear down: namespaces,
+// control groups, folders and the file systems mounted in them.
 func Sweep(ctx context.Context) error {
 	root, err := (&config.Config{}).Cgroup("/proc")
 	if err != nil {
@@ -24,7 +24,8 @@ func Sweep(ctx context.Context) error {
 		sweep("/run/netns", func(path string) error { return ip(ctx, "netns delete "+filepath.Base(path)) }),
 		sweep(root, os.Remove),
 		sweep(os.TempDir(), func(path string) error {
-			if err := unix.Unmount(pinsIn(path), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			if err := unix.Unmount(pinsIn(path), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+				!errors.Is(err, unix.ENOENT) {
 				return err
 			}
 			return os.RemoveAll(path)

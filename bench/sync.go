@@ -19,8 +19,8 @@ const (
 	additions  = 21 // beside what is there
 )
 
-// FullSync measures how long as many Services with two backends each take from the cluster's tables to the kernel's maps, where nothing was
-// before: the median, in seconds.
+// FullSync measures how long as many Services with two backends each take from the cluster's tables to the kernel's
+// maps, where nothing was before: the median, in seconds.
 func FullSync(ctx context.Context, family Family, services int) (results.Result, error) {
 	var took []float64
 	for range syncs {
@@ -30,7 +30,8 @@ func FullSync(ctx context.Context, family Family, services int) (results.Result,
 		}
 		took = append(took, one.Seconds())
 	}
-	return results.Result{Name: fmt.Sprintf("service/full_sync_s_%d%s", services, family.Suffix()), Value: median(took), Unit: "s"}, nil
+	return results.Result{Name: fmt.Sprintf("service/full_sync_s_%d%s", services, family.Suffix()), Value: median(took),
+		Unit: "s"}, nil
 }
 
 func fullSync(ctx context.Context, family Family, services int) (took time.Duration, err error) {
@@ -55,8 +56,8 @@ func fullSync(ctx context.Context, family Family, services int) (took time.Durat
 	return time.Since(begin), nil
 }
 
-// AddOne measures how long it takes, beside as many Services, from one more with its EndpointSlice in the cluster's tables until a client
-// gets through it to a server: the median, in milliseconds. The client tries all the time.
+// AddOne measures how long it takes, beside as many Services, from one more with its EndpointSlice in the cluster's
+// tables until a client gets through it to a server: the median, in milliseconds. The client tries all the time.
 func AddOne(ctx context.Context, family Family, services int) (r results.Result, err error) {
 	s := newSockets("add", services, 1)
 	defer func() { err = errors.Join(err, s.Teardown(context.WithoutCancel(ctx))) }()
@@ -82,7 +83,8 @@ func AddOne(ctx context.Context, family Family, services int) (r results.Result,
 		}
 		took = append(took, ms)
 	}
-	return results.Result{Name: fmt.Sprintf("service/add_one_ms_%d%s", services, family.Suffix()), Value: median(took), Unit: "ms"}, nil
+	return results.Result{Name: fmt.Sprintf("service/add_one_ms_%d%s", services, family.Suffix()), Value: median(took),
+		Unit: "ms"}, nil
 }
 
 func (s *socketsPath) addOne(c *client, family Family, name string, at, backend netip.Addr) (ms float64, err error) {

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testRun is what BPF_PROG_TEST_RUN takes and gives: of github.com/cilium/ebpf, Run doesn't say how long it took, and Benchmark takes no context. The
-// kernel's own time has nothing of what else the call does, which for XDP is to wait for all processors.
+// testRun is what BPF_PROG_TEST_RUN takes and gives: of github.com/cilium/ebpf, Run doesn't say how long it took, and
+// Benchmark takes no context. The kernel's own time has nothing of what else the call does, which for XDP is to wait
+// for all processors.
 type testRun struct {
 	program         uint32
 	returned        int32
@@ -46,7 +47,8 @@ func (t *testRun) run(data []byte, context any) error {
 	const attempts = 5
 	var code unix.Errno
 	for range attempts {
-		if _, _, code = unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(t)), unsafe.Sizeof(*t)); !errors.Is(code, unix.EINTR) {
+		if _, _, code = unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(t)),
+			unsafe.Sizeof(*t)); !errors.Is(code, unix.EINTR) {
 			break
 		}
 	}

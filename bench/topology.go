@@ -74,7 +74,8 @@ func (k *kernelPath) Setup(ctx context.Context, family Family) (Path, error) {
 
 func (k *kernelPath) path(client, server, target string) (Path, error) {
 	addr, err := netip.ParseAddr(target)
-	return Path{Client: Place{Netns: k.prefix + client}, Server: Place{Netns: k.prefix + server}, Target: addr, Listen: addr}, err
+	return Path{Client: Place{Netns: k.prefix + client}, Server: Place{Netns: k.prefix + server}, Target: addr,
+		Listen: addr}, err
 }
 
 func (k *kernelPath) namespaces(ctx context.Context, names ...string) error {

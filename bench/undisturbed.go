@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// undisturbed calls fn in a namespace, on a processor, counted from 0, before all else of a lower priority that is to be done there; 1 is before all
-// usual work. fn must be short: others wait.
+// undisturbed calls fn in a namespace, on a processor, counted from 0, before all else of a lower priority that is to
+// be done there; 1 is before all usual work. fn must be short: others wait.
 func undisturbed(netns string, processor int, priority uint32, fn func() error) error {
 	done := make(chan error)
 	go func() {
@@ -36,14 +36,16 @@ func occupy(netns string, processor int, priority uint32) error {
 	return keepOn(0, processor, priority)
 }
 
-// keepOn keeps a thread, this one if it is 0, on a processor, where it runs until it waits or one of a higher priority comes.
+// keepOn keeps a thread, this one if it is 0, on a processor, where it runs until it waits or one of a higher priority
+// comes.
 func keepOn(thread, processor int, priority uint32) error {
 	var only unix.CPUSet
 	only.Set(processor)
 	if err := unix.SchedSetaffinity(thread, &only); err != nil {
 		return fmt.Errorf("keep thread on processor %d: %w", processor, err)
 	}
-	if err := unix.SchedSetAttr(thread, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: priority}, 0); err != nil {
+	if err := unix.SchedSetAttr(thread, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
+		Priority: priority}, 0); err != nil {
 		return fmt.Errorf("run thread before others: %w", err)
 	}
 	return nil

@@ -8,20 +8,22 @@ import (
 	"myelin/bench/results"
 )
 
-// connects are so many new connections, few enough for many rounds: what else the machine does hits one run, and the median is of the others.
+// connects are so many new connections, few enough for many rounds: what else the machine does hits one run, and the
+// median is of the others.
 const connects = 10_000
 
 func crr(name string) []Test {
 	return []Test{{Name: name, netperf: "TCP_CRR", count: connects, unit: "1/s"}}
 }
 
-// AgainstKubeProxy measures new connections to one of so many Services: by kube-proxy in both of its modes, whose programs are in a folder, by
-// our sockets, by all that takes its place, and without a Service. The last results are ratios to the better one of kube-proxy, of all that takes its
-// place and of the sockets alone.
+// AgainstKubeProxy measures new connections to one of so many Services: by kube-proxy in both of its modes, whose
+// programs are in a folder, by our sockets, by all that takes its place, and without a Service. The last results are
+// ratios to the better one of kube-proxy, of all that takes its place and of the sockets alone.
 func AgainstKubeProxy(ctx context.Context, opts Options, programs string, services int) ([]results.Result, error) {
 	opts.Way, opts.Tests = "service", crr(fmt.Sprintf("crr-%d", services))
 	list, err := Measure(ctx, opts, []Scenario{
-		Direct(), KubeProxy(programs, "iptables", services), KubeProxy(programs, "nftables", services), Sockets("sockets", services, 1), Whole("myelin", services),
+		Direct(), KubeProxy(programs, "iptables", services), KubeProxy(programs, "nftables", services),
+		Sockets("sockets", services, 1), Whole("myelin", services),
 	})
 	if err != nil {
 		return nil, err
@@ -32,11 +34,13 @@ func AgainstKubeProxy(ctx context.Context, opts Options, programs string, servic
 	return append(list, whole.Against(best), sockets.Against(best)), nil
 }
 
-// Flat measures whether more Services or more backends make new connections slower: the ratio to 4 Services of one backend.
+// Flat measures whether more Services or more backends make new connections slower: the ratio to 4 Services of one
+// backend.
 func Flat(ctx context.Context, opts Options) ([]results.Result, error) {
 	opts.Way, opts.Tests = "flat", crr("crr")
 	list, err := Measure(ctx, opts, []Scenario{
-		Sockets("4", 4, 1), Sockets("10000", 10_000, 1), Sockets("100000", 100_000, 1), Sockets("5000_backends", 4, 5000),
+		Sockets("4", 4, 1), Sockets("10000", 10_000, 1), Sockets("100000", 100_000, 1),
+		Sockets("5000_backends", 4, 5000),
 	})
 	if err != nil {
 		return nil, err

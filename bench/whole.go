@@ -10,7 +10,8 @@ import (
 	"myelin/bpf"
 )
 
-// wholePath is a socketsPath whose nodes forward by eBPF host routing and translate packets, too: what a node has that needs no kube-proxy.
+// wholePath is a socketsPath whose nodes forward by eBPF host routing and translate packets, too: what a node has that
+// needs no kube-proxy.
 type wholePath struct {
 	socketsPath
 	other *bpf.Datapath // the server's node's

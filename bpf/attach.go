@@ -38,7 +38,7 @@ const (
 // WireHooks are the hooks of wires that attach to tc.
 func WireHooks() []Hook { return []Hook{FromWire, FromWireL3, ToWire, ToWireL3} }
 
-// clsactPriority leaves room before us for those who must see packets first.
+// clsactPriority leaves room before us for programs that must see packets first.
 const clsactPriority = 100
 
 // Attacher attaches programs to devices of the process's network namespace.
@@ -58,8 +58,8 @@ func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	a := &Attacher{
 		Mode: TCX, dir: filepath.Join(d.dir, "links"), maps: &d.DatapathObjects,
 		programs: map[Hook]*ebpf.Program{
-			FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, FromWireL3: d.FromWireL3, ToWire: d.ToWire, ToWireL3: d.ToWireL3,
-			FromWireXDP: d.FromWireXdp,
+			FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, FromWireL3: d.FromWireL3,
+			ToWire: d.ToWire, ToWireL3: d.ToWireL3, FromWireXDP: d.FromWireXdp,
 		},
 	}
 	if noTCX {
@@ -70,8 +70,8 @@ func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	return a
 }
 
-// probeTCX asks what hangs on the loopback device: trying it would wait for two grace periods of RCU. With nothing there the
-// answer is that there is none; a kernel without TCX doesn't know the question.
+// probeTCX asks what hangs on the loopback device: trying it would wait for two grace periods of RCU. With nothing
+// there the answer is that there is none; a kernel without TCX doesn't know the question.
 func probeTCX() error {
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, os.ErrNotExist) {
@@ -83,9 +83,9 @@ func probeTCX() error {
 // ingress reports on which side of the device the hook is.
 func (h Hook) ingress() bool { return h == FromPod || h == FromWire || h == FromWireL3 }
 
-// Attach makes the hook's program the one on the device, in place of an older one of ours without a gap. It is idempotent.
-// The first TCX link on a device takes as long as a grace period of RCU, 7 to 20 ms (tcx_link_prog_attach), and the kernel
-// lets nobody else change a device meanwhile.
+// Attach makes the hook's program the one on the device, in place of an older one of ours without a gap. It is
+// idempotent. The first TCX link on a device takes as long as a grace period of RCU, 7 to 20 ms (tcx_link_prog_attach),
+// and the kernel lets no other process change a device meanwhile.
 func (a *Attacher) Attach(hook Hook, name string, index int) error {
 	var err error
 	if a.Mode == TCX {
@@ -99,7 +99,7 @@ func (a *Attacher) Attach(hook Hook, name string, index int) error {
 	return nil
 }
 
-// AttachSoon is Attach for those who can't wait: where that would take long, the program hangs by a filter for the
+// AttachSoon is Attach for callers that can't wait: where that would take long, the program hangs by a filter for the
 // time being, which takes 0.1 ms and forwards alike, and lasting is false. Attach then puts a link in its place.
 func (a *Attacher) AttachSoon(hook Hook, name string, index int) (lasting bool, err error) {
 	if a.Mode != TCX {
@@ -184,14 +184,16 @@ func attachedTo(l link.Link) int {
 }
 
 func clsact(index int) *netlink.Clsact {
-	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0),
+		Parent: netlink.HANDLE_CLSACT}}
 }
 
-// attachInterim hangs an ingress hook on the qdisc ingress, for clsact has every packet that any device sends pay for its egress side. An
-// egress hook can't be beside that one, which takes all filters for its own.
+// attachInterim hangs an ingress hook on the qdisc ingress, for clsact has every packet that any device sends pay for
+// its egress side. An egress hook can't be beside that one, which takes all filters for its own.
 func (a *Attacher) attachInterim(hook Hook, name string, index int) (lasting bool, err error) {
 	if hook.ingress() {
-		qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS}}
+		qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index,
+			Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS}}
 		if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, os.ErrExist) {
 			return false, fmt.Errorf("add ingress qdisc: %w", err)
 		}
@@ -234,8 +236,9 @@ func (a *Attacher) attachClsact(hook Hook, index int) error {
 	return netlink.FilterReplace(a.filter(hook, index))
 }
 
-// dropFilter removes the filter that hung on the device before the link. The qdisc stays, and costs nothing where a link decides: taking it off a
-// device that is up deactivates the device's own queue (qdisc_graft), and what the host sends meanwhile is lost.
+// dropFilter removes the filter that hung on the device before the link. The qdisc stays, and costs nothing where a
+// link decides: taking it off a device that is up deactivates the device's own queue (qdisc_graft), and what the host
+// sends meanwhile is lost.
 func (a *Attacher) dropFilter(hook Hook, index int) error {
 	ours := a.filter(hook, index)
 	filters, err := netlink.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, ours.Parent)
@@ -259,7 +262,8 @@ func (h Hook) parent() uint32 {
 
 func (a *Attacher) filter(hook Hook, index int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
-		FilterAttrs:  netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent(), Handle: 1, Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent(), Handle: 1,
+			Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
 		Fd:           a.programs[hook].FD(),
 		Name:         filterPrefix + string(hook),
 		DirectAction: true,
@@ -272,17 +276,10 @@ func (a *Attacher) Detach(hook Hook, name string, index int) error {
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("detach %s from %s: %w", hook, name, err)
 	}
-	if a.Mode == TCX {
-		if err := a.dropFilter(hook, index); err != nil {
-			return fmt.Errorf("detach %s from %s: %w", hook, name, err)
-		}
-		return nil
+	if err := a.dropFilter(hook, index); err != nil {
+		return fmt.Errorf("detach %s from %s: %w", hook, name, err)
 	}
-	err := netlink.FilterDel(a.filter(hook, index))
-	if err == nil || errors.Is(err, os.ErrNotExist) || isGone(err) {
-		return nil
-	}
-	return fmt.Errorf("detach %s from %s: %w", hook, name, err)
+	return nil
 }
 
 // Pins returns the paths of all pinned links.

@@ -19,11 +19,13 @@ func benchWorld(b *testing.B, s Settings) *world {
 	n := worldNames()
 	pods := map[string]string{"a": "linka", "b": "linkb"}
 	for name, link := range pods {
-		row := DatapathEndpoint{Ifindex: uint32(w.index[link]), Slot: 2, PodMac: MAC(n["node"].MAC), LinkMac: MAC(n["node"].MAC)}
+		row := DatapathEndpoint{Ifindex: uint32(w.index[link]), Slot: 2, PodMac: MAC(n["node"].MAC),
+			LinkMac: MAC(n["node"].MAC)}
 		for _, a := range families(n[name]) {
 			must(b, w.Endpoints.Put(Addr(a), row))
 		}
-		must(b, w.PodLinks.Put(row.Ifindex, DatapathPodLink{Addr4: Addr(n[name].IP4), Addr6: Addr(n[name].IP6), Endpoint: row}))
+		must(b, w.PodLinks.Put(row.Ifindex, DatapathPodLink{Addr4: Addr(n[name].IP4), Addr6: Addr(n[name].IP6),
+			Endpoint: row}))
 	}
 	w.bump(b, 0)
 	return w
@@ -38,7 +40,8 @@ func (w *world) timed(b *testing.B, prog *ebpf.Program, device string, frame []b
 	return took
 }
 
-// bench runs a packet through a hook, each time beside to_pod, which only parses it: nanoseconds a packet depend on the machine and its load, the ratio little.
+// bench runs a packet through a hook, each time beside to_pod, which only parses it: nanoseconds a packet depend on the
+// machine and its load, the ratio little.
 func (w *world) bench(b *testing.B, f packet.Family, prog *ebpf.Program, device, text, want string) {
 	defer w.enter(b)()
 	frame := packettest.Frame(b, f, worldNames(), text)
@@ -86,11 +89,16 @@ func BenchmarkHooks(b *testing.B) {
 				name, device, text, want string
 				prog                     *ebpf.Program
 			}{
-				{"from_pod-to-pod", "linka", `eth node > gw | ip a > b ttl 255 | tcp 40000 > 80 A | len 64`, "FORWARD_POD", w.FromPod},
-				{"from_pod-to-wire", "linka", `eth node > gw | ip a > c ttl 255 | tcp 40000 > 80 A | len 64`, "FORWARD_WIRE", w.FromPod},
-				{"from_wire-to-pod", "eth0", `eth node2 > node | ip c > a ttl 255 | tcp 80 > 40000 A | len 64`, "FORWARD_POD", w.FromWire},
+				{"from_pod-to-pod", "linka", `eth node > gw | ip a > b ttl 255 | tcp 40000 > 80 A | len 64`,
+					"FORWARD_POD", w.FromPod},
+				{"from_pod-to-wire", "linka", `eth node > gw | ip a > c ttl 255 | tcp 40000 > 80 A | len 64`,
+					"FORWARD_WIRE", w.FromPod},
+				{"from_wire-to-pod", "eth0", `eth node2 > node | ip c > a ttl 255 | tcp 80 > 40000 A | len 64`,
+					"FORWARD_POD", w.FromWire},
 			} {
-				b.Run(mode.name+"/"+f.String()+"/"+way.name, func(b *testing.B) { w.bench(b, f, way.prog, way.device, way.text, way.want) })
+				b.Run(mode.name+"/"+f.String()+"/"+way.name, func(b *testing.B) {
+					w.bench(b, f, way.prog, way.device, way.text, way.want)
+				})
 			}
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"myelin/packet/packettest"
 )
 
-// bind does what package net does not always do: an address of IPv6, also a mapped one or ::, is that of a socket of IPv6, which takes both families.
+// bind does what package net does not always do: an address of IPv6, also a mapped one or ::, is that of a socket of
+// IPv6, which takes both families.
 func (a ask) bind(kind int) error {
 	family, at := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: a.To.Addr().As16(), Port: int(a.To.Port())})
 	if a.To.Addr().Is4() {
@@ -37,7 +38,8 @@ func protected(w *socketWorld, s *Settings) {
 // nodePortTaken makes a node port of one protocol.
 func (w *socketWorld) nodePortTaken(f packet.Family, port uint16, proto uint8) {
 	w.t.Helper()
-	must(w.t, w.d.Frontends.Put(DatapathFrontendKey{Addr: Addr(anyIP(f)), Port: Port(port), Proto: proto}, DatapathFrontend{Flags: anyway}))
+	must(w.t, w.d.Frontends.Put(DatapathFrontendKey{Addr: Addr(anyIP(f)), Port: Port(port), Proto: proto},
+		DatapathFrontend{Flags: anyway}))
 }
 
 // TestBind has processes listen where a Service has a node port.
@@ -69,7 +71,8 @@ func TestBind(t *testing.T) {
 			{"the node's address", "bind UDP", nodeIP(f), 30080, true},
 			{"any address of both families", "bind TCP", netip.IPv6Unspecified(), 30080, true},
 			{"an IPv4 address by an IPv6 socket", "bind TCP", mapped, 30080, f == packet.IPv4},
-			{"any IPv4 address by an IPv6 socket", "bind TCP", netip.AddrFrom16(anyIP(packet.IPv4).As16()), 30080, f == packet.IPv4},
+			{"any IPv4 address by an IPv6 socket", "bind TCP", netip.AddrFrom16(anyIP(packet.IPv4).As16()), 30080,
+				f == packet.IPv4},
 			{"the other family", "bind TCP", other, 30080, false},
 			{"another port", "bind TCP", anyIP(f), 30082, false},
 			{"any port", "bind TCP", anyIP(f), 0, false},
@@ -77,10 +80,15 @@ func TestBind(t *testing.T) {
 			{"the same of TCP", "bind TCP", anyIP(f), 30090, false},
 			{"a ClusterIP's port", "bind TCP", anyIP(f), 80, false},
 		} {
-			t.Run(r.name, func(t *testing.T) { w.binds(t, ask{r.network, netip.AddrPortFrom(r.at, r.port)}, r.taken && w.bind) })
+			t.Run(r.name, func(t *testing.T) {
+				w.binds(t, ask{r.network, netip.AddrPortFrom(r.at, r.port)}, r.taken && w.bind)
+			})
 		}
-		must(t, w.d.Frontends.Delete(DatapathFrontendKey{Addr: Addr(anyIP(f)), Port: Port(30090), Proto: unix.IPPROTO_UDP}))
-		t.Run("the Service has gone", func(t *testing.T) { w.binds(t, ask{"bind UDP", netip.AddrPortFrom(anyIP(f), 30090)}, false) })
+		must(t, w.d.Frontends.Delete(DatapathFrontendKey{Addr: Addr(anyIP(f)), Port: Port(30090),
+			Proto: unix.IPPROTO_UDP}))
+		t.Run("the Service has gone", func(t *testing.T) {
+			w.binds(t, ask{"bind UDP", netip.AddrPortFrom(anyIP(f), 30090)}, false)
+		})
 		w.makeNamespace()
 		t.Run("a pod", func(t *testing.T) { w.binds(t, ask{"bind TCP", netip.AddrPortFrom(anyIP(f), 30080)}, false) })
 	})

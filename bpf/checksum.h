@@ -15,7 +15,7 @@ INLINE __u16 csum_fold(__u64 sum)
 	return ~sum;
 }
 
-/* The checksum of what has changed by diff, a sum of 16-bit words. */
+/* Updates a checksum by diff, the sum of the changes as 16-bit words (RFC 1624). */
 INLINE __u16 csum_update(__u16 check, __u64 diff)
 {
 	return csum_fold((__u16)~check + diff);

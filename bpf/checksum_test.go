@@ -18,7 +18,8 @@ func TestTTLChecksumIsRight(t *testing.T) {
 		step = 251
 	}
 	for id := 0; id < 1<<16; id += step {
-		in := packettest.Frame(t, packet.IPv4, worldNames(), fmt.Sprintf(`eth a > gw | ip4 a > b id %d | udp 1 > 2`, id))
+		in := packettest.Frame(t, packet.IPv4, worldNames(),
+			fmt.Sprintf(`eth a > gw | ip4 a > b id %d | udp 1 > 2`, id))
 		r, err := packettest.Run(w.FromPod, in, packettest.Options{Ifindex: uint32(w.index["linka"])})
 		must(t, err)
 		if sum := onesSum(r.Out[14:34]); sum != 0xffff || r.Out[14+8] != 63 {
@@ -48,12 +49,15 @@ func TestMasqueradedUDPChecksumIsNeverZero(t *testing.T) {
 		at := map[packet.Family]int{packet.IPv4: 14 + 20 + 6, packet.IPv6: 14 + 40 + 6}[f]
 		found := false
 		for x := 0; x < 1<<16; x++ {
-			want := packettest.Frame(t, f, worldNames(), fmt.Sprintf(`eth node > router | ip node > world ttl 63 | udp 50000 > 53 | hex:%04x`, x))
+			want := packettest.Frame(t, f, worldNames(),
+				fmt.Sprintf(`eth node > router | ip node > world ttl 63 | udp 50000 > 53 | hex:%04x`, x))
 			if binary.BigEndian.Uint16(want[at:]) != 0xffff {
 				continue
 			}
 			found = true
-			w.run(t, f, step{at: "from_pod linka", in: fmt.Sprintf(`eth a > gw | ip a > world | udp 40000 > 53 | hex:%04x`, x), want: "FORWARD_RESOLVE", out: hexFrame(want)})
+			w.run(t, f, step{at: "from_pod linka",
+				in: fmt.Sprintf(`eth a > gw | ip a > world | udp 40000 > 53 | hex:%04x`, x), want: "FORWARD_RESOLVE",
+				out: hexFrame(want)})
 			break
 		}
 		if !found {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What every feature's header stands on: types, the configuration, the clock. */
+/* Basics that every header includes: types, the configuration, the clock. */
 #ifndef MYELIN_COMMON_H
 #define MYELIN_COMMON_H
 
@@ -38,83 +38,83 @@ enum tunnel_mode {
 	TUNNEL_IPV6,
 };
 
-/* Fixed when the programs are loaded: the verifier removes what is off. */
+/* The configuration. Constant once the programs are loaded, so that the verifier removes the code of what is off. */
 struct settings {
 	__u8 ipv4;
 	__u8 ipv6;
 	__u8 tunnel;         /* enum tunnel_mode */
-	__u8 legacy_routing; /* forward through the host's stack */
+	__u8 legacy_routing; /* packets are forwarded by the host's stack */
 	__u8 masquerade4;
 	__u8 masquerade6;
-	__u8 flow_always; /* a flow row for every connection */
-	__u8 monitor;     /* events of flows, not only of drops, while somebody listens */
-	__u8 socket_host_only; /* Services at the socket for the host's own only */
+	__u8 flow_always;      /* every flow has a conntrack entry */
+	__u8 monitor;          /* flow events are sent while a monitor is attached (listening) */
+	__u8 socket_host_only; /* Services are translated at sockets of the host only */
 	__u8 set_retval;       /* the kernel has bpf_set_retval */
-	__u8 services;         /* Services for each packet, not only at sockets */
+	__u8 services;         /* Services are translated per packet, not only at sockets */
 	__u8 lb_mode;          /* enum lb_mode */
-	__u8 direct;           /* answers may be direct: by lb_mode, or by that of some Service */
+	__u8 direct;           /* DSR is in use: by lb_mode, or by the mode of a Service */
 	__u8 lb_dispatch;      /* enum lb_dispatch */
-	__u8 rss4_bits;        /* length of the prefix that senders of IPIP are taken from; 0: the node's address is */
+	__u8 rss4_bits;        /* length of the prefix rss4 of IPIP's outer source addresses; 0: the node's address */
 	__u8 rss6_bits;
 	__u8 bind_protection;  /* the host's own sockets can't bind the ports of Services */
 	__u8 policy;           /* policies are enforced */
-	__u8 host_policy;      /* … those of the node itself as well */
+	__u8 host_policy;      /* policies of the node itself are enforced as well */
 	__u8 policy_cut;       /* enum policy_cut */
-	__u8 no_backend_drop;  /* clients of a Service without backends are told nothing */
-	__u8 prefilter;        /* some addresses may not come in at all */
-	__u8 wire_any;         /* derived: a wire's packets are forwarded alike whatever their source (no masquerade, no tunnel) */
-	__u8 wire_extra;       /* derived: a wire's packet may be more than one for a pod (tunnel, prefilter, direct) */
+	__u8 no_backend_drop;  /* packets to a Service without backends are dropped silently */
+	__u8 prefilter;        /* there is a denylist */
+	__u8 wire_any;         /* derived: the source does not matter for a wire's packets (no masquerade, no tunnel) */
+	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u16 tunnel_port; /* UDP port of the tunnel, host byte order */
-	__u32 hz;          /* jiffies a second */
-	__u32 event_rate;  /* drop events a second and CPU; 0: none */
-	__u16 nat_port_min; /* host byte order, both ends included */
+	__u32 hz;          /* jiffies per second */
+	__u32 event_rate;  /* events per second and CPU; 0: none */
+	__u16 nat_port_min; /* NAT ports of masqueraded flows; host byte order, both ends included */
 	__u16 nat_port_max;
-	__u16 lb_port_min; /* of Services' clients behind a node's address */
+	__u16 lb_port_min; /* NAT ports of SNATed clients of Services; host byte order, both ends included */
 	__u16 lb_port_max;
-	__u16 node_port_min;
+	__u16 node_port_min; /* host byte order, both ends included */
 	__u16 node_port_max;
-	__u32 flow_entries; /* room in the tables of flows … */
-	__u32 nat_entry_max;
-	__u32 path_shift;  /* 64 less the bits of an index of the table of paths */
-	__u64 netns_cookie; /* of the node's own network namespace */
-	struct addr gateway4; /* the address that answers pods, mapped */
+	__u32 flow_entries;   /* size of flows */
+	__u32 nat_entry_max;  /* size of nat_entries */
+	__u32 path_shift;     /* 64 minus the number of bits of an index into paths */
+	__u64 netns_cookie;   /* of the node's own network namespace */
+	struct addr gateway4; /* the pods' gateway, mapped */
 	struct addr gateway6;
-	struct addr rss4;
+	struct addr rss4; /* prefix of IPIP's outer source addresses, see rss4_bits */
 	struct addr rss6;
 };
 
 volatile const struct settings config;
 
-/* Set while somebody watches flows: their events are not even made for nobody. */
+/* Set while a monitor is attached. Otherwise no flow events are sent. */
 __u32 listening;
 
-/* Set where some endpoint's flows have rows: by configuration, or by a policy. */
+/* Set if flows of any endpoint have conntrack entries: by configuration, or because of a policy. */
 __u32 tracking;
 
-/* Set where a Service has a port of the node's own addresses that is no node port. */
+/* Set if a Service has a port on the node's own addresses that is outside the node port range. */
 __u32 own_ports;
 
-/* What becomes of a flow that a policy comes to forbid. */
+/* What happens to an established flow that a new policy denies. */
 enum policy_cut {
-	CUT_RESET, /* both ends are told, where TCP can tell */
+	CUT_RESET, /* a TCP connection is reset at both ends, other flows are dropped */
 	CUT_DROP,
-	CUT_LEAVE, /* it goes on */
+	CUT_LEAVE, /* the flow goes on */
 };
 
-/* How clients outside get to a backend on another node. */
+/* How packets of clients outside the cluster are sent to a backend on another node. */
 enum lb_mode {
-	LB_SNAT,   /* from this node's address: the answer comes back here */
-	LB_DSR,    /* from their own: the backend's node answers */
-	LB_HYBRID, /* TCP as LB_DSR, others as LB_SNAT */
+	LB_SNAT,   /* from this node's address: replies come back to this node */
+	LB_DSR,    /* from the client's address: the backend's node replies directly */
+	LB_HYBRID, /* TCP as in LB_DSR, other protocols as in LB_SNAT */
 };
 
-/* How the backend's node learns what the client asked for. */
+/* How the backend's node learns the frontend in DSR mode. */
 enum lb_dispatch {
-	DISPATCH_OPTION, /* by an option of the packet */
-	DISPATCH_IPIP,   /* … inside of another one */
-	DISPATCH_GENEVE,
+	DISPATCH_OPTION, /* from an IP option of the packet */
+	DISPATCH_IPIP,   /* the packet is encapsulated in IPIP */
+	DISPATCH_GENEVE, /* the packet is encapsulated in Geneve */
 };
 
 enum hook {
@@ -126,13 +126,19 @@ enum hook {
 	HOOKS = 8, /* a power of 2 */
 };
 
-/* Jiffies, cut to 32 bits: ages up to 2^31 ticks compare right (24 days at 1,000 Hz). Costs one load: the verifier inlines it. */
+/*
+ * Returns jiffies, truncated to 32 bits: ages of up to 2^31 ticks (24 days at 1,000 Hz) compare correctly. Costs one
+ * load, because the verifier inlines the helper.
+ */
 INLINE __u32 clock_now(void)
 {
 	return (__u32)bpf_jiffies64();
 }
 
-/* Reads the gateway's addresses. Never by a cast: without volatile the compiler takes the configuration for the zeros that it is compiled as. */
+/*
+ * Reads the gateway's address. A cast would drop volatile, and the compiler would take the configuration for the zeros
+ * that it is compiled with.
+ */
 INLINE void gateway_addr(struct addr *a, bool ipv6)
 {
 	a->d[0] = ipv6 ? config.gateway6.d[0] : config.gateway4.d[0];
@@ -147,7 +153,7 @@ INLINE bool clock_before(__u32 a, __u32 b)
 
 INLINE void addr_map4(struct addr *a, __be32 v4)
 {
-	/* One store, as it will be read: the datapath is little-endian only. */
+	/* A single store, as wide as the loads that read it. The datapath is little-endian only. */
 	a->d[0] = 0;
 	a->d[1] = (__u64)v4 << 32 | bpf_htonl(0xffff);
 }
@@ -163,15 +169,16 @@ INLINE bool addr_equal(const struct addr *a, const struct addr *b)
 }
 
 /*
- * An address in 64 bits, of which the top ones make an index. The top bits of a product depend on all bits of its factor, and most on the last octets of
- * the address, which are the highest here: neighbours get rows of their own.
+ * Hashes an address to 64 bits, whose top bits are an index. The top bits of a product depend on all bits of its
+ * factor, and most on the last octets of the address, which are the most significant ones here: adjacent addresses get
+ * different indexes.
  */
 INLINE __u64 addr_hash(const struct addr *a)
 {
 	return (a->d[0] + a->d[1]) * 0x9e3779b97f4a7c15ULL;
 }
 
-/* … and of two. */
+/* Hashes a pair of addresses. */
 INLINE __u64 addr_pair_hash(const struct addr *src, const struct addr *dst)
 {
 	return addr_hash(dst) + (src->d[0] + src->d[1]) * 0xbf58476d1ce4e5b9ULL;

@@ -21,7 +21,8 @@ func (w *world) makePodNamespaces(t testing.TB) {
 	}
 }
 
-// podNamespace makes a namespace with addresses, from which everything has a route. The calling thread is back in its own at the end.
+// podNamespace makes a namespace with addresses, from which everything has a route. The calling thread is back in its
+// own at the end.
 func podNamespace(t testing.TB, addresses []netip.Addr) (fd int) {
 	t.Helper()
 	inNewNamespace(t, func() {
@@ -30,7 +31,8 @@ func podNamespace(t testing.TB, addresses []netip.Addr) (fd int) {
 		must(t, err)
 		must(t, netlink.LinkSetUp(lo))
 		for _, a := range addresses {
-			must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen())), Flags: unix.IFA_F_NODAD}))
+			must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen())),
+				Flags: unix.IFA_F_NODAD}))
 			everything := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 			if a.Is6() {
 				everything = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
@@ -65,7 +67,8 @@ func socketAddress(a netip.Addr, port uint16) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: int(port)}
 }
 
-// tcpSocket is one that may share its port, as accepted ones share that of the one that listens. It is closed at the test's end.
+// tcpSocket is one that may share its port, as accepted ones share that of the one that listens. It is closed at the
+// test's end.
 func tcpSocket(t testing.TB, a netip.Addr, port uint16) int {
 	t.Helper()
 	family := unix.AF_INET
@@ -89,7 +92,8 @@ func establish(t testing.TB, local netip.Addr, port uint16, remote netip.Addr, r
 	must(t, unix.Connect(fd, socketAddress(remote, remotePort)))
 }
 
-// knowConnection lets the kernels of the ends, as far as they are pods of this node, know a connection of each family that client opened.
+// knowConnection lets the kernels of the ends, as far as they are pods of this node, know a connection of each family
+// that client opened.
 func knowConnection(client string, clientPort uint16, server string, serverPort uint16) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
@@ -109,34 +113,44 @@ func knowConnection(client string, clientPort uint16, server string, serverPort 
 	}
 }
 
-// rowlessRows are about TCP segments without a row: only what the pods' kernels know of is a connection, and the side that opened it counts.
+// rowlessRows are about TCP segments without a row: only what the pods' kernels know of is a connection, and the side
+// that opened it counts.
 func rowlessRows() []row {
 	const tcp = 6
 	none := func(in string) step { return step{at: "from_wire eth0", in: in, want: "DROP_NO_CONNECTION", out: "="} }
 	rows := []row{
 		{name: "a segment of no connection, whatever its ports", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 A | "x"`, want: "DROP_NO_CONNECTION", out: "=", before: isolates(slotB, ingress)},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 A | "x"`,
+				want: "DROP_NO_CONNECTION", out: "=", before: isolates(slotB, ingress)},
 			none(`eth router > node | ip world > b | tcp 40000 > 80 A | "x"`),
 			none(`eth router > node | ip world > b | tcp 80 > 40000 R`),
 			none(`eth router > node | ip world > b | tcp 80 > 40000 FPU`),
 			none(`eth router > node | ip world > b | tcp 80 > 40000 SA`),
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 S`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 A`, want: "DROP_NO_CONNECTION", out: "=", before: isolates(slotB, ingress, allows("", tcp, 40000))},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 S`,
+				want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 80 > 40000 A`,
+				want: "DROP_NO_CONNECTION", out: "=", before: isolates(slotB, ingress, allows("", tcp, 40000))},
 		}},
 		{name: "a pod's segment of no connection", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 80 > 40000 A | "x"`, want: "DROP_NO_CONNECTION", out: "=", before: isolates(slotA, egress)},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 80 > 40000 A | "x"`, want: "DROP_NO_CONNECTION", out: "="},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A | "x"`, want: "DROP_NO_CONNECTION", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 80 > 40000 A | "x"`, want: "DROP_NO_CONNECTION",
+				out: "=", before: isolates(slotA, egress)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 80 > 40000 A | "x"`, want: "DROP_NO_CONNECTION",
+				out: "="},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A | "x"`, want: "DROP_NO_CONNECTION",
+				out: "="},
 		}},
-		{name: "a connection from before any policy, which says who is served", steps: []step{
+		{name: "a connection from before any policy, which names its server", steps: []step{
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A`, want: "FORWARD_POD",
-				before: all(knowConnection("a", 40000, "b", 80), isolates(slotB, ingress, allows("a", tcp, 80)), isolates(slotB, egress))},
+				before: all(knowConnection("a", 40000, "b", 80), isolates(slotB, ingress, allows("a", tcp, 80)),
+					isolates(slotB, egress))},
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A`, want: "FORWARD_POD"},
 		}},
 		{name: "the same, forbidden", steps: []step{
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A seq 1 ack 2`, want: "DROP_POLICY_NO_RULE REPLY_RESET",
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A seq 1 ack 2`,
+				want:   "DROP_POLICY_NO_RULE REPLY_RESET",
 				before: all(knowConnection("a", 40000, "b", 80), isolates(slotB, ingress))},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A seq 1 ack 2`, want: "DROP_POLICY_NO_RULE REPLY_RESET"},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A seq 1 ack 2`,
+				want: "DROP_POLICY_NO_RULE REPLY_RESET"},
 		}},
 	}
 	return append(rows, connectionSideRows()...)
@@ -149,22 +163,28 @@ func connectionSideRows() []row {
 			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 40000 > 80 A`, want: "FORWARD_POD",
 				before: all(knowConnection("b", 80, "world", 40000), isolates(slotB, ingress))},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 80 > 40000 A`, want: "FORWARD_RESOLVE"},
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 40001 > 80 A`, want: "DROP_NO_CONNECTION", out: "="},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 40001 > 80 A`,
+				want: "DROP_NO_CONNECTION", out: "="},
 		}},
 		{name: "a connection that the isolated pod accepted", steps: []step{
 			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 A`, want: "FORWARD_POD",
 				before: all(knowConnection("c", 40000, "b", 80), isolates(slotB, ingress, allows("c", tcp, 80)))},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 A seq 1 ack 2`, want: "DROP_POLICY_NO_RULE REPLY_RESET", before: isolates(slotB, ingress)},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 A seq 1 ack 2`,
+				want: "DROP_POLICY_NO_RULE REPLY_RESET", before: isolates(slotB, ingress)},
 		}},
 		{name: "a pod that may not begin anything answers what it accepted", steps: []step{
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "FORWARD_RESOLVE", before: all(knowConnection("c", 40000, "b", 80), isolates(slotB, egress))},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 81 > 40000 A`, want: "DROP_NO_CONNECTION", out: "="},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "FORWARD_RESOLVE",
+				before: all(knowConnection("c", 40000, "b", 80), isolates(slotB, egress))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 81 > 40000 A`, want: "DROP_NO_CONNECTION",
+				out: "="},
 		}},
 		{name: "a pod that may change what its kernel says goes on once its peer has spoken", steps: []step{
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "DROP_NO_CONNECTION", out: "=",
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "DROP_NO_CONNECTION",
+				out:    "=",
 				before: all(knowConnection("c", 40000, "b", 80), isolates(slotB, egress), administers(slotB, true))},
 			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 A`, want: "FORWARD_POD"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "FORWARD_WIRE", after: administers(slotB, false)},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > c | tcp 80 > 40000 A`, want: "FORWARD_WIRE",
+				after: administers(slotB, false)},
 		}},
 	}
 }

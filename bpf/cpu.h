@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a CPU works on: the packet under way, the path and the row that are being made for it, and the counters of all that went before. One look-up a
- * packet finds it all. Functions that are verified apart take nothing but the packet's context (pointers may be passed since 5.13 only) and find the
- * rest here; no two programs of ours are under way on a CPU at once, since hooks run with bottom halves off.
+ * The state of a CPU: the packet that is being processed, what is being decided about it, and counters. A packet pays
+ * one map lookup for all of it. Functions that are verified separately (APART) take the packet's context and scalars,
+ * and find the rest here, because pointers can be passed since kernel 5.13 only. Hooks run with bottom halves disabled,
+ * so that no two programs use the state of a CPU at the same time. Programs at sockets, which can be interrupted, do
+ * not use it.
  */
 #ifndef MYELIN_CPU_H
 #define MYELIN_CPU_H
@@ -14,75 +16,160 @@
 #include "../policy/row.h"
 #include "../service/row.h"
 
-#define OUTCOME_SLOTS 128 /* a power of 2 */
+#define OUTCOME_SLOTS 128 /* a power of 2, not below OUTCOMES */
 
 struct counter {
 	__u64 packets;
 	__u64 bytes;
 };
 
-/* Tokens for events; refilled with every second that begins. */
+/* The events that the CPU may still send in the current second. */
 struct event_budget {
-	__u32 second;
+	__u32 second; /* the current second, by clock_now */
 	__u32 left;
-	__u64 lost; /* events not sent: over the rate, or the ring was full */
+	__u64 lost; /* events not sent, because of the rate or a full ring */
 };
 
-/* Both ends of a packet as a Service has them. */
+/* The addresses and ports that a packet of a Service gets, and how it is sent. */
 struct rewrite {
 	struct addr src;
 	struct addr dst;
 	__be16 sport;
 	__be16 dport;
-	__u8 option; /* true: with the option of direct server return */
-	__u8 encap;  /* true: inside of a packet to the node at via */
+	__u8 option; /* true: with the DSR option */
+	__u8 encap;  /* true: encapsulated to via */
 	__u8 pad[2];
-	struct addr via;
+	struct addr via; /* encap: destination of the outer header */
 };
 
-/* What policies are asked of the flow under way, and what they said. */
+/*
+ * The lookup context of a policy lookup, and the verdict. Source and destination are those of the flow's first packet.
+ */
 struct policy_context {
-	struct addr src; /* who began it … */
+	struct addr src;
 	struct addr dst;
-	__u16 src_slot; /* … and the endpoints that are ours; 0: not ours */
+	__u16 src_slot; /* endpoint slots of the two ends; 0: not on this node */
 	__u16 dst_slot;
 	__u16 port; /* of dst, or the type of an ICMP message; host byte order */
 	__u8 proto;
 	__u8 reply;    /* true: the packet goes from dst to src */
-	__u32 rule[2]; /* by direction; 0: nothing was said */
-	__u8 audit;    /* true: what is denied is let pass */
-	__u8 cut;      /* true: the flow was allowed before */
-	__u8 denied;   /* the direction that is denied, and 1 more; 0: none */
+	__u32 rule[2]; /* verdict: the rules that decided, by direction; 0: none */
+	__u8 audit;    /* verdict, true: what is denied is only reported */
+	__u8 cut;      /* true: the flow may have been allowed before */
+	__u8 denied;   /* verdict: the direction that is denied, plus 1; 0: none */
 	__u8 pad[5];
-	struct peer_class class[2]; /* who each end is to the other's policies, by direction */
+	struct peer_class class[2]; /* by direction: class of the peer in the endpoint's policies */
 };
 
+/* Unless stated otherwise, a field is valid for the current packet only, after one of the functions that set it. */
 struct cpu {
+	/*
+	 * The packet. Set by packet_parse, xdp_parse and prefilter_parse; layer 4 by l4_parse; slot when the endpoint
+	 * is known. rewrite_lookup_begin and service_path_pod change addresses for a lookup; functions that change the
+	 * packet's length or family update it. Nearly all functions read it.
+	 */
 	struct packet pkt;
-	struct packet about; /* what an ICMP error speaks of, as its pod sent it */
+	/*
+	 * Addresses, ports and protocol of a reply to the packet that an ICMP error quotes. Set by nat_out_icmp_error
+	 * and about_reply; error_cross_family replaces them by those of the quote to be written. Read where a flow is
+	 * searched by an ICMP error (nat_indexed, nat_entry_search, nat_entry_walk_slots), and by cross_error.
+	 */
+	struct packet about;
+	/*
+	 * The packet that an ICMP error quotes. Set by inner_parse; "to" and "port" by callers of inner_write. Read by
+	 * inner_write, enforce_icmp_error, about_reply and cross_error.
+	 */
 	struct inner inner;
+	/*
+	 * The forwarding decision: being made by decide, from_wire_decide, decide_rewritten, decide_masquerade,
+	 * enforce_to_pod, host_enforce or nat_in, or copied from a forwarding cache entry. Read by path_store,
+	 * path_resolve, policy lookups, conntrack, NAT and Services. Packets that are forwarded by a forwarding cache
+	 * entry without flags, or by the per-CPU flow cache, leave it as it was.
+	 */
 	struct path path;
-	struct addr snat; /* what the path masquerades to */
-	struct addr outer; /* the node that the tunnel brought the packet from */
-	__u64 unwrapped;   /* true: taken out of a packet of another node */
+	/*
+	 * The address to SNAT to: the wire's or, towards pods and the tunnel, the gateway's. Set with path, by
+	 * service_needs_snat and by cross_begin. Read by path_store, nat_out and its port search, service_connect,
+	 * xdp_keep and encap_source.
+	 */
+	struct addr snat;
+	/*
+	 * The node that sent a packet of the tunnel, from its outer header. Set by from_wire_extra, for packets of the
+	 * tunnel device only. Read by decide_tunnel_source, path_tunnel_matches and from_wire_decide.
+	 */
+	struct addr outer;
+	/*
+	 * True if the packet was encapsulated for DSR. Cleared by from_wire_extra, set by encap_pull, read by
+	 * dsr_accept, which requires it for options where lb_dispatch encapsulates.
+	 */
+	__u64 unwrapped;
+	/*
+	 * Key of a conntrack entry. Set by flow_key_own and nat_key for the packet, by the functions for ICMP errors
+	 * for the quoted one, and by searches for a NAT port. Read by all lookups in flows, by flow_put and by
+	 * nat_claim.
+	 */
 	struct flow_key key;
+	/*
+	 * A new conntrack entry, which is too large for the stack. Set by flow_new and nat_new. Read by flow_insert,
+	 * nat_claim and nat_restore, which insert it.
+	 */
 	struct flow flow;
+	/*
+	 * Key of a NAT entry of Services. Set by nat_tuple_client, nat_tuple_node and nat_tuple_port; slot by the
+	 * functions that search the slots of a tuple. Read by all lookups in nat_entries; rewrite_request takes the NAT
+	 * port from it.
+	 */
 	struct nat_entry_key nat_key;
+	/*
+	 * A new NAT entry of Services. Set by service_select or dsr_translation, completed by service_connect or
+	 * xdp_keep; nat_entry_compact uses it for a copy. Read by nat_entry_claim, nat_entry_claim_any and
+	 * nat_entry_insert.
+	 */
 	struct nat_entry nat_entry;
+	/*
+	 * The packet's new addresses and ports. Set by rewrite_request, rewrite_answer, dsr_read and, for ICMP errors,
+	 * by error_translate. Read by service_path, service_path_pod, rewrite_write, cross_write, encap_push and the
+	 * XDP functions. service_send clears option and encap for destinations on this node.
+	 */
 	struct rewrite to;
+	/*
+	 * The policy lookup. Set by policy_context_init, nat_enforce and service_enforce, the verdict by policy_lookup.
+	 * Read by enforce_result, flow_new, flow_set_verdict, event_set_verdict and refuse_flow.
+	 */
 	struct policy_context policy;
+	/*
+	 * Key of a port index. Set by port_index_find, nat_replace and nat_entry_replace; read there and by
+	 * port_index_put.
+	 */
 	struct port_key port_key;
+	/* A new port index. Set and read by port_index_put. */
 	struct port_index port_index;
+	/* The ports that may still be looked at in this interval. Set and read by sweep. Kept between packets. */
 	struct port_budget port_budget;
-	struct nat_entry_key reuse_key; /* of a connection that ended, where its client begins another one from the same port */
-	__u32 reuse_backend;          /* its backend; 0: there is none */
-	__u32 node_anchor_first;      /* true: the last request was found behind the node's anchor */
-	__u64 scratch[32]; /* for what is too large for the stack: headers, chunks of a packet */
+	/*
+	 * A closed NAT entry between the ends of a new connection, and its backend (0: none). Set by
+	 * nat_entry_keep_port. Read by nat_entry_claim, which reuses the entry's NAT port for the same backend, or
+	 * deletes the entry. service_request, dsr_keep, xdp_keep and nat_entry_continue clear reuse_backend.
+	 */
+	struct nat_entry_key reuse_key;
+	__u32 reuse_backend;
+	/*
+	 * True if the last request's NAT entry was found under the node's tuple, which is then tried first. Set and
+	 * read by nat_entry_request. Kept between packets.
+	 */
+	__u32 node_anchor_first;
+	/*
+	 * Memory for what is too large for the stack; valid until the next user's. Users: port_search, socket_state,
+	 * cross_load, cross_sum, cross_error, icmp_sum_trimmed.
+	 */
+	__u64 scratch[32];
+	/* Kept between packets. Set and read by event_reserve; the agent reads lost. */
 	struct event_budget budget;
+	/* By hook and outcome. Kept between packets. Set by count_at, read by the agent. */
 	struct counter counters[HOOKS][OUTCOME_SLOTS];
 };
 
-/* Whether policies must be asked about packets on the path. */
+/* Whether flows that follow the decision need a policy lookup. */
 INLINE bool policy_enforced(const struct path *p)
 {
 	return config.policy && p->flags & PATH_POLICY;
@@ -95,9 +182,10 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-/* Verified apart, whatever calls it. */
+/* A global function: the verifier checks it once, separately from its callers. */
 #define APART __attribute__((noinline))
 
+/* Returns the state of this CPU. Never NULL, but the verifier requires callers to check. Cost: per packet. */
 INLINE struct cpu *cpu_this(void)
 {
 	__u32 zero = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 //go:build ignore
 
-/* Every way of a packet through Myelin, top to bottom. */
+/* All entry points of the datapath, and what they call for each packet, in order. */
 
 #include "../policy/policy.h"
 #include "../policy/prefilter.h"
@@ -23,7 +23,7 @@
 #include "../service/xdp.h"
 #include "types.h"
 
-/* What a hook does with what is not IP. */
+/* Drops a packet that was not parsed as IP. */
 INLINE int drop_unparsed(struct __sk_buff *skb, struct cpu *c, int parsed)
 {
 	switch (parsed) {
@@ -38,7 +38,7 @@ INLINE int drop_unparsed(struct __sk_buff *skb, struct cpu *c, int parsed)
 	}
 }
 
-/* The kernel has no memory for the Ethernet header of a packet that comes without one. */
+/* Drops a packet of a wire without a link-layer header to which the kernel could not add one. */
 INLINE int drop_unpushed(struct __sk_buff *skb, enum hook hook)
 {
 	struct cpu *c = cpu_this();
@@ -50,7 +50,7 @@ INLINE int drop_unpushed(struct __sk_buff *skb, enum hook hook)
 	return drop(skb, c, DROP_REWRITE);
 }
 
-/* Sends a pod's packet along the CPU's path: from the node's address where it goes to the world, with a row where every flow has one. */
+/* Forwards a pod's packet along c->path, with masquerading and conntrack if the path's flags ask for them. */
 APART int from_pod_forward(struct __sk_buff *skb, __u32 action)
 {
 	struct cpu *c = cpu_this();
@@ -58,7 +58,7 @@ APART int from_pod_forward(struct __sk_buff *skb, __u32 action)
 
 	if (!c)
 		return TC_ACT_SHOT;
-	/* Before it is translated: an error must quote what the pod sent. */
+	/* Before NAT, since an ICMP error must quote what the pod sent. */
 	verdict = path_refuse(skb, c, &c->path, action);
 	if (verdict)
 		return verdict;
@@ -71,7 +71,7 @@ APART int from_pod_forward(struct __sk_buff *skb, __u32 action)
 	return path_forward(skb, c, &c->path, action, HOOK_FROM_POD);
 }
 
-/* … or where a Service's backend is. */
+/* Forwards a pod's packet to a Service's backend, or along c->path if it is not for a Service. */
 APART int from_pod_services(struct __sk_buff *skb, __u32 action)
 {
 	int outcome = service_from_pod(skb);
@@ -79,14 +79,16 @@ APART int from_pod_services(struct __sk_buff *skb, __u32 action)
 	return outcome == NEXT_CONTINUE ? from_pod_forward(skb, action) : service_send(skb, outcome);
 }
 
-/* The one or the other. */
+/* Forwards a pod's packet along c->path. The path's flags say whether it may be for a Service. */
 INLINE int from_pod_follow(struct __sk_buff *skb, struct cpu *c, __u32 action)
 {
 	c->path.action = action;
-	return config.services && c->path.flags & PATH_SERVICES ? from_pod_services(skb, action) : from_pod_forward(skb, action);
+	if (config.services && c->path.flags & PATH_SERVICES)
+		return from_pod_services(skb, action);
+	return from_pod_forward(skb, action);
 }
 
-/* Decides, and keeps what was decided, in the CPU's path as well. Returns -1, or a verdict if the packet goes nowhere. */
+/* Decides and caches c->path. Returns TC_ACT_UNSPEC, or a verdict if the packet was dropped. Slow path. */
 APART int from_pod_decide(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -104,7 +106,7 @@ APART int from_pod_decide(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* What a pod sends. */
+/* Packets that a pod sends. */
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
@@ -127,7 +129,7 @@ int from_pod(struct __sk_buff *skb)
 	if (unlikely(!p)) {
 		if ((verdict = from_pod_decide(skb)) != TC_ACT_UNSPEC)
 			return verdict;
-		/* By way of the kernel's neighbour table, which so notices that the neighbour is in use. */
+		/* Through the kernel's neighbour table, so that it sees that the neighbour is in use. */
 		path_via_neighbour(&c->path);
 		return from_pod_follow(skb, c, c->path.action);
 	}
@@ -141,10 +143,10 @@ int from_pod(struct __sk_buff *skb)
 	return path_follow(skb, c, &p->path, p->path.action, HOOK_FROM_POD);
 }
 
-/* What a wire brings for a pod goes into the pod, or to the stack that will bring it there. */
+/* A wire's packets for a pod are redirected to its link, or passed to the stack, which routes them there. */
 #define WIRE_ACTION (config.legacy_routing ? PATH_STACK : PATH_POD)
 
-/* Sends what the wire brings for a pod along the CPU's path, with a row where its flow has one. */
+/* Forwards a wire's packet to a pod along c->path, with conntrack if its flow has an entry. */
 APART int from_wire_forward(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -164,7 +166,7 @@ APART int from_wire_forward(struct __sk_buff *skb)
 	return path_follow(skb, c, &c->path, WIRE_ACTION, HOOK_FROM_WIRE);
 }
 
-/* … for a pod that is a client or a backend of Services. */
+/* Forwards a wire's packet to a pod that is a client or a backend of Services. */
 APART int from_wire_services(struct __sk_buff *skb)
 {
 	int outcome = service_to_client(skb);
@@ -172,13 +174,13 @@ APART int from_wire_services(struct __sk_buff *skb)
 	return outcome == NEXT_CONTINUE ? from_wire_forward(skb) : service_send(skb, outcome);
 }
 
-/* The one or the other. */
+/* Forwards a wire's packet along c->path. The path's flags say whether it may be a reply of a Service. */
 INLINE int from_wire_follow(struct __sk_buff *skb, const struct cpu *c)
 {
 	return config.services && c->path.flags & PATH_ANSWERS ? from_wire_services(skb) : from_wire_forward(skb);
 }
 
-/* What is for the host, if its policies let it in. */
+/* Passes a packet to the host if the host's policies allow it. */
 INLINE int from_wire_pass(struct __sk_buff *skb, struct cpu *c)
 {
 	int outcome = config.host_policy && tracking ? host_enforce(skb, false) : 0;
@@ -186,7 +188,7 @@ INLINE int from_wire_pass(struct __sk_buff *skb, struct cpu *c)
 	return outcome ? refuse_flow(skb, c, outcome) : pass(skb, c);
 }
 
-/* What comes in for the node's own address: the host's, or a masqueraded pod's. */
+/* Handles a packet to the node's own address: it is for the host, or for a masqueraded pod. */
 APART int from_wire_host(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -195,7 +197,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	c->pkt.for_host = true;
-	outcome = l4_parse(skb, &c->pkt) ? NEXT_CONTINUE : nat_in(skb); /* the host's stack knows more protocols than we do */
+	outcome = l4_parse(skb, &c->pkt) ? NEXT_CONTINUE : nat_in(skb); /* the host's stack may parse more */
 	if (outcome == NEXT_CONTINUE)
 		return from_wire_pass(skb, c);
 	if (outcome == DROP_TTL)
@@ -205,7 +207,10 @@ APART int from_wire_host(struct __sk_buff *skb)
 	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
-/* Whom the packet is for: a pod, whose path is kept, a Service, or the host. Returns a verdict, or -1 if it is for a pod of Services, along the CPU's path. */
+/*
+ * Decides where a wire's packet goes: to a pod, a Service or the host. A decision for a pod goes into the forwarding
+ * cache. Returns a verdict, or TC_ACT_UNSPEC if the packet must follow c->path, which has flags then. Slow path.
+ */
 APART int from_wire_decide(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -240,13 +245,13 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	return from_wire_forward(skb);
 }
 
-/* What a wire brings that is not IP, or makes no sense. */
+/* Passes a wire's packet of another protocol, and drops one with an invalid header. */
 INLINE int from_wire_non_ip(struct __sk_buff *skb, struct cpu *c, int parsed)
 {
 	return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : drop_unparsed(skb, c, parsed);
 }
 
-/* What a wire, or the tunnel, brings. */
+/* Handles a packet that arrives by a wire, including the tunnel device. */
 INLINE int wire_receive(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -286,7 +291,7 @@ int from_wire(struct __sk_buff *skb)
 	return wire_receive(skb);
 }
 
-/* The same for wires without a link-layer header. */
+/* from_wire for wires without a link-layer header. */
 SEC("tc")
 int from_wire_l3(struct __sk_buff *skb)
 {
@@ -295,7 +300,7 @@ int from_wire_l3(struct __sk_buff *skb)
 	return ethernet_push(skb) ? wire_receive(skb) : drop_unpushed(skb, HOOK_FROM_WIRE);
 }
 
-/* What the host itself sends to a pod. Attached where every flow has a row, where packets are translated for Services, and where policies are enforced. */
+/* Packets that the host sends to a pod. Attached with flow_always, for Services and for policies. */
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
@@ -307,7 +312,7 @@ int to_pod(struct __sk_buff *skb)
 	if (config.services)
 		outcome = service_to_pod(skb, c);
 	if (config.policy && tracking && outcome == NEXT_CONTINUE)
-		outcome = enforce_to_pod(skb); /* what answers a client has been judged */
+		outcome = enforce_to_pod(skb); /* for a reply of a Service it was done for the request */
 	if (outcome >= NEXT_DROP)
 		return drop(skb, c, outcome);
 	if (config.flow_always || (config.policy && outcome == NEXT_FORWARD && flow_tracked(&c->path)))
@@ -316,8 +321,8 @@ int to_pod(struct __sk_buff *skb)
 }
 
 /*
- * What leaves by a wire. Attached to the tunnel's device, whose packets from the host need a node to go to; in legacy routing, to masquerade; and where the
- * host itself is a backend for clients outside, or has policies.
+ * Handles a packet that leaves by a wire. Attached to the tunnel device, to set the destination node of the host's
+ * packets; with legacy routing, to masquerade; and if the host is a backend for external clients, or has policies.
  */
 INLINE int wire_send(struct __sk_buff *skb)
 {
@@ -348,7 +353,7 @@ int to_wire(struct __sk_buff *skb)
 	return wire_send(skb);
 }
 
-/* The same for wires without a link-layer header. */
+/* to_wire for wires without a link-layer header. */
 SEC("tc")
 int to_wire_l3(struct __sk_buff *skb)
 {
@@ -360,7 +365,7 @@ int to_wire_l3(struct __sk_buff *skb)
 	return verdict == TC_ACT_OK ? ethernet_pop(skb) : verdict;
 }
 
-/* What a device brings, before the kernel makes a packet of it: who may not come in, and flows of Services that only pass through this node. All else goes on to from_wire. */
+/* Drops denylisted sources, and forwards flows of Services with a remote backend. Everything else goes to from_wire. */
 SEC("xdp")
 int from_wire_xdp(struct xdp_md *ctx)
 {
@@ -376,13 +381,9 @@ int from_wire_xdp(struct xdp_md *ctx)
 }
 
 #define SOCKET_HOOK(name, function) \
-	SEC("cgroup/" #name) \
-	int name(struct bpf_sock_addr *ctx) \
-	{ \
-		return function(ctx); \
-	}
+	SEC("cgroup/" #name) int name(struct bpf_sock_addr *ctx) { return function(ctx); }
 
-/* Where applications connect or send to, and which peer they are told. Attached to the cgroup of all pods and of the host. */
+/* Translate the peer addresses of sockets. Attached to the cgroup of all pods and the host. */
 SOCKET_HOOK(connect4, socket_connect4)
 SOCKET_HOOK(connect6, socket_connect6)
 SOCKET_HOOK(sendmsg4, socket_connect4)
@@ -392,7 +393,7 @@ SOCKET_HOOK(recvmsg6, socket_peername6)
 SOCKET_HOOK(getpeername4, socket_peername4)
 SOCKET_HOOK(getpeername6, socket_peername6)
 
-/* Which ports the host's own processes bind. Attached where node ports are protected. */
+/* Refuse to bind node ports to the host's processes. Attached if bind_protection is on. */
 SOCKET_HOOK(bind4, bind_protect4)
 SOCKET_HOOK(bind6, bind_protect6)
 

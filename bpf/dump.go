@@ -79,7 +79,9 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "flow_cache":
 		return KeptFlows(d.FlowCache, ofCPU[DatapathCachedFlow](fn))
 	case "policy_pairs":
-		return eachOfCPUs(d.PolicyPairs, func(p *DatapathPolicyPair) bool { return p.Generation != 0 }, ofCPU[DatapathPolicyPair](fn))
+		return eachOfCPUs(d.PolicyPairs, func(p *DatapathPolicyPair) bool {
+			return p.Generation != 0
+		}, ofCPU[DatapathPolicyPair](fn))
 	case "prefixes":
 		return dump[DatapathPrefixKey, DatapathPrefix](d.Prefixes, fn)
 	case "wires":
@@ -138,7 +140,8 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 // ofCPU makes rows of those of arrays per CPU.
 func ofCPU[Row any](fn func(*DumpRow) bool) func(cpu int, index uint32, r *Row) bool {
 	return func(cpu int, i uint32, r *Row) bool {
-		key := []DumpField{{Name: "cpu", Text: strconv.Itoa(cpu)}, {Name: "index", Text: strconv.FormatUint(uint64(i), 10)}}
+		key := []DumpField{{Name: "cpu", Text: strconv.Itoa(cpu)}, {Name: "index",
+			Text: strconv.FormatUint(uint64(i), 10)}}
 		return fn(&DumpRow{key, fields(nil, "", reflect.ValueOf(r).Elem())})
 	}
 }

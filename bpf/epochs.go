@@ -42,10 +42,12 @@ func readEpoch(m *ebpf.Map, index int64) (uint32, error) {
 // Generation reads how often the agent counted anything up.
 func (e *Epochs) Generation() (uint32, error) { return readEpoch(e.Map, generationIndex) }
 
-// Bump makes stale what was decided with the slot; slot 0 is in everything. The rows it was decided from must have been written before.
+// Bump makes stale what was decided with the slot; slot 0 is in everything. The rows it was decided from must have been
+// written before.
 func (e *Epochs) Bump(slot uint16) error { return e.countUp(int64(slot), generationIndex) }
 
-// Move makes stale what is good for one generation only: who two ends are to each other's policies. Other decisions are looked at again, and last.
+// Move makes stale what is valid for one generation only: the policy classes of two endpoints. Other decisions are
+// looked at again, and last.
 func (e *Epochs) Move() error { return e.countUp(generationIndex) }
 
 // countUp counts numbers up, one after the other.
@@ -76,7 +78,8 @@ func (e *Epochs) Begin(slot uint16) error {
 	return e.Move()
 }
 
-// Forget makes stale what was decided with the slot, whose endpoint is no more: the next one's packets are no Service's until one is.
+// Forget makes stale what was decided with the slot, whose endpoint is no more: the next one's packets are no Service's
+// until one is.
 func (e *Epochs) Forget(slot uint16) error {
 	memory, err := e.Map.Memory()
 	if err != nil {

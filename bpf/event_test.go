@@ -42,12 +42,15 @@ func TestEvents(t *testing.T) {
 			src, dst             string
 			none                 bool
 		}{
-			{step: step{at: "from_pod linka", in: toB + "S", want: "FORWARD_POD"}, kind: uint8(DatapathEventTypeEVENT_FLOW_BEGIN), flags: tcpSYN, slot: 2, src: "a", dst: "b"},
+			{step: step{at: "from_pod linka", in: toB + "S", want: "FORWARD_POD"},
+				kind: uint8(DatapathEventTypeEVENT_FLOW_BEGIN), flags: tcpSYN, slot: 2, src: "a", dst: "b"},
 			{step: step{at: "from_pod linkb", in: toA + "SA", want: "FORWARD_POD"}, none: true},
 			{step: step{at: "from_pod linka", in: toB + "FA", want: "FORWARD_POD"}, none: true},
-			{step: step{at: "from_pod linkb", in: toA + "FA", want: "FORWARD_POD"}, kind: uint8(DatapathEventTypeEVENT_FLOW_END), flags: tcpFIN | tcpACK, slot: 3, src: "b", dst: "a"},
+			{step: step{at: "from_pod linkb", in: toA + "FA", want: "FORWARD_POD"},
+				kind: uint8(DatapathEventTypeEVENT_FLOW_END), flags: tcpFIN | tcpACK, slot: 3, src: "b", dst: "a"},
 			{step: step{at: "from_pod linka", in: toB + "A", want: "FORWARD_POD"}, none: true},
-			{step: step{at: "from_pod linka", in: `eth a > gw | ip b > world | tcp 40000 > 80 R`, want: "DROP_SPOOFED_ADDRESS"}, kind: uint8(DatapathEventTypeEVENT_DROP), flags: tcpRST,
+			{step: step{at: "from_pod linka", in: `eth a > gw | ip b > world | tcp 40000 > 80 R`,
+				want: "DROP_SPOOFED_ADDRESS"}, kind: uint8(DatapathEventTypeEVENT_DROP), flags: tcpRST,
 				outcome: uint8(DatapathOutcomeDROP_SPOOFED_ADDRESS), slot: 2, src: "b", dst: "world"},
 		} {
 			w.run(t, f, step.step)
@@ -60,9 +63,11 @@ func TestEvents(t *testing.T) {
 			}
 			n := worldNames()
 			src, dst := families(n[step.src])[(f-4)/2], families(n[step.dst])[(f-4)/2]
-			if e.Type != step.kind || e.Outcome != step.outcome || e.TcpFlags != step.flags || e.Slot != step.slot || e.Family != uint8(f) ||
+			if e.Type != step.kind || e.Outcome != step.outcome || e.TcpFlags != step.flags || e.Slot != step.slot ||
+				e.Family != uint8(f) ||
 				e.Src.Netip() != src || e.Dst.Netip() != dst || e.Proto != 6 {
-				t.Errorf("%s:\ngot  %+v\nwant type %d outcome %d flags %#x slot %d from %s to %s", step.in, e, step.kind, step.outcome, step.flags, step.slot, src, dst)
+				t.Errorf("%s:\ngot  %+v\nwant type %d outcome %d flags %#x slot %d from %s to %s", step.in, e,
+					step.kind, step.outcome, step.flags, step.slot, src, dst)
 			}
 		}
 	})
@@ -78,7 +83,8 @@ func TestEventsAreLimited(t *testing.T) {
 	defer w.enter(t)()
 	began := time.Now()
 	for range packets {
-		w.run(t, packet.IPv4, step{at: "from_pod linka", in: `eth a > gw | ip a > none | udp 1 > 2`, want: "DROP_MARTIAN"})
+		w.run(t, packet.IPv4, step{at: "from_pod linka", in: `eth a > gw | ip a > none | udp 1 > 2`,
+			want: "DROP_MARTIAN"})
 	}
 	got := 0
 	for {

@@ -2,7 +2,7 @@ package bpf
 
 import "github.com/cilium/ebpf"
 
-// KeptFlows calls fn for the flows that CPUs have at hand, until it returns false.
+// KeptFlows calls fn for the entries of the per-CPU flow caches, until it returns false.
 func KeptFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathCachedFlow) bool) error {
 	return eachOfCPUs(m, func(k *DatapathCachedFlow) bool { return k.ValidUntil != 0 }, fn)
 }
@@ -16,7 +16,7 @@ func (k *DatapathCachedFlow) Key() DatapathFlowKey {
 	return key
 }
 
-// Pending is what CPUs have at hand and not yet added to the rows of flows.
+// Pending is what is counted in the per-CPU flow caches and not yet flushed.
 type Pending map[DatapathFlowKey][]DatapathCachedFlow
 
 // ReadPending reads it. A packet may pass between this and the reading of a row, and then is in both or in none.
@@ -31,8 +31,8 @@ func ReadPending(d *Datapath) (Pending, error) {
 	return p, err
 }
 
-// Add completes the row with the key, as the datapath does when it tells the row. The tick of the last packet is not kept: it is at most 30 ms from the
-// row's own, or from the end of the copy's time.
+// Add completes the row with the key, as the datapath does when it flushes counters. The tick of the last packet is not
+// kept: it is at most 30 ms from the row's own, or from the end of the copy's time.
 func (p Pending) Add(key *DatapathFlowKey, row *DatapathFlow) {
 	const over, reset = 0x01, 0x04 // FIN, RST
 	for i := range p[*key] {

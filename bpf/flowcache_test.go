@@ -4,58 +4,64 @@ import (
 	"testing"
 )
 
-// keptTables prove what a CPU keeps at hand of a flow, and when the row learns it.
+// keptTables test the per-CPU flow cache, and when its counters are flushed.
 func keptTables() []table {
 	const udp = `eth a > gw | ip a > b | udp 1 > 2`
-	by := func(in, want string, row, pending uint64) step {
-		return step{at: "from_pod linka", in: in, want: want, after: keptIs(row, pending)}
+	at := func(at, in, want string, row, pending uint64) step {
+		return step{at: at, in: in, want: want, after: keptIs(row, pending)}
 	}
+	by := func(in, want string, row, pending uint64) step { return at("from_pod linka", in, want, row, pending) }
 	answer := func(tcp string, row, pending uint64) step {
-		return step{at: "from_pod linkb", in: `eth b > gwb | ip b > a | ` + tcp, want: "FORWARD_POD", after: keptIs(row, pending)}
+		return at("from_pod linkb", `eth b > gwb | ip b > a | `+tcp, "FORWARD_POD", row, pending)
 	}
-	return []table{{name: "flows at hand", settings: settingsOf(tracking, longTimes), rows: []row{
-		{name: "the row learns of packets when the copy is old", steps: []step{
+	return []table{{name: "per-CPU flow cache", settings: settingsOf(tracking, longTimes), rows: []row{
+		{name: "counters are flushed when the copy is old", steps: []step{
 			by(udp, "FORWARD_POD", 1, 0),
 			by(udp, "FORWARD_POD", 1, 1),
 			by(udp, "FORWARD_POD", 1, 2),
 			{at: "from_pod linka", in: udp, want: "FORWARD_POD", before: agesKept, after: keptIs(3, 1)},
 			by(udp, "FORWARD_POD", 3, 2),
 		}},
-		{name: "and of a connection's end by what follows", steps: []step{
+		{name: "a connection's end is flushed by the next packet", steps: []step{
 			by(`eth a > gw | ip a > b | tcp 40000 > 80 S`, "FORWARD_POD", 1, 0),
 			answer(`tcp 80 > 40000 SA`, 2, 0),
 			by(`eth a > gw | ip a > b | tcp 40000 > 80 FA`, "FORWARD_POD", 2, 1),
 			answer(`tcp 80 > 40000 FA`, 2, 2),
 			by(`eth a > gw | ip a > b | tcp 40000 > 80 A`, "FORWARD_POD", 5, 0),
 		}},
-		{name: "of an answer on a known path by nobody", steps: []step{
+		{name: "an answer on a cached path is not flushed", steps: []step{
 			answer(`udp 80 > 40000`, 1, 0),
 			by(`eth a > gw | ip a > b | tcp 40000 > 80 S`, "FORWARD_POD", 2, 0),
 			answer(`tcp 80 > 40000 SA`, 2, 1),
 		}},
-		{name: "and of a reset at once", steps: []step{
+		{name: "a reset is flushed at once", steps: []step{
 			by(`eth a > gw | ip a > b | tcp 40000 > 80 S`, "FORWARD_POD", 1, 0),
 			answer(`tcp 80 > 40000 RA`, 2, 0),
 		}},
 		{name: "a connection that begins where another one's copy is left", steps: []step{
 			by(`eth a > gw | ip a > b | tcp 40000 > 80 S`, "FORWARD_POD", 1, 0),
 			by(`eth a > gw | ip a > b | tcp 40000 > 80 A`, "FORWARD_POD", 1, 1),
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: deletesFlows, after: keptIs(1, 0)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD",
+				before: deletesFlows, after: keptIs(1, 0)},
 		}},
 		{name: "an epoch that moved, nothing lost", steps: []step{
 			by(udp, "FORWARD_POD", 1, 0),
 			by(udp, "FORWARD_POD", 1, 1),
-			{at: "from_pod linka", in: udp, want: "FORWARD_POD", before: func(t testing.TB, w *world) { w.bump(t, 2) }, after: keptIs(3, 0)},
+			{at: "from_pod linka", in: udp, want: "FORWARD_POD", before: func(t testing.TB, w *world) {
+				w.bump(t, 2)
+			}, after: keptIs(3, 0)},
 		}},
 		{name: "a copy is for one link and one MAC", steps: []step{
 			by(udp, "FORWARD_POD", 1, 0),
 			{at: "from_pod linkb", in: udp, want: "DROP_SPOOFED_MAC", out: "=", after: keptIs(1, 0)},
-			{at: "from_pod linka", in: `eth b > gw | ip a > b | udp 1 > 2`, want: "DROP_SPOOFED_MAC", out: "=", after: keptIs(1, 0)},
+			{at: "from_pod linka", in: `eth b > gw | ip a > b | udp 1 > 2`, want: "DROP_SPOOFED_MAC", out: "=",
+				after: keptIs(1, 0)},
 		}},
 		{name: "from the wire", steps: []step{
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", after: keptIs(1, 0)},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", after: keptIs(1, 1)},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", before: agesKept, after: keptIs(2, 1)},
+			at("from_wire eth0", `eth node2 > node | ip c > a | udp 1 > 2`, "FORWARD_POD", 1, 0),
+			at("from_wire eth0", `eth node2 > node | ip c > a | udp 1 > 2`, "FORWARD_POD", 1, 1),
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", before: agesKept,
+				after: keptIs(2, 1)},
 		}},
 	}}}
 }

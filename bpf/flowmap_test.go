@@ -19,7 +19,7 @@ func (w *world) flows(t testing.TB) map[DatapathFlowKey]DatapathFlow {
 	return rows
 }
 
-// unkeep takes from all CPUs the flows they have at hand, after what they had not told the rows was added there.
+// unkeep flushes the per-CPU flow caches of all CPUs to the conntrack entries, and empties them.
 func (w *world) unkeep(t testing.TB) {
 	t.Helper()
 	for k, f := range w.flows(t) {

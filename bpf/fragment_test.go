@@ -70,7 +70,9 @@ func fragmentRows(f packet.Family) []row {
 		}},
 		{name: "echo", steps: fragmentedEcho(f)},
 		{name: "sctp", steps: []step{
-			{at: "from_pod linka", in: fragmentsOf(f, `eth a > gw | ip a > world ttl 64 | sctp 40000 > 80 vtag 9 data | len 1000`, 5)[0], want: "DROP_SCTP_FRAGMENT"},
+			{at: "from_pod linka",
+				in:   fragmentsOf(f, `eth a > gw | ip a > world ttl 64 | sctp 40000 > 80 vtag 9 data | len 1000`, 5)[0],
+				want: "DROP_SCTP_FRAGMENT"},
 		}},
 	}
 	for i := range rows {
@@ -92,7 +94,8 @@ func fragmentedEcho(f packet.Family) []step {
 	}
 }
 
-// Fragments that wait for their later ones have rows of their own: identifiers that follow each other don't meet, whatever another pod sends.
+// Fragments that wait for their later ones have rows of their own: identifiers that follow each other don't meet,
+// whatever another pod sends.
 func TestFragmentRowsAreSpread(t *testing.T) {
 	const waiting, flood = 128, 5000
 	w := newWorld(t, settingsOf(masquerading), onlyForwarding)
@@ -100,8 +103,10 @@ func TestFragmentRowsAreSpread(t *testing.T) {
 		defer w.enter(t)()
 		w.forget(t)
 		first := map[packet.Family]string{
-			packet.IPv4: "eth %[1]s > gw%[2]s | ip4 %[1]s > world frag %[3]d mf | udp 1 > %[4]d len 3000 sum 0x1234 | len 16",
-			packet.IPv6: "eth %[1]s > gw%[2]s | ip6 %[1]s > world | frag %[3]d mf | udp 1 > %[4]d len 3000 sum 0x1234 | len 16",
+			packet.IPv4: "eth %[1]s > gw%[2]s | ip4 %[1]s > world frag %[3]d mf | udp 1 > %[4]d len 3000 sum 0x1234 " +
+				"| len 16",
+			packet.IPv6: "eth %[1]s > gw%[2]s | ip6 %[1]s > world | frag %[3]d mf | udp 1 > %[4]d len 3000 sum " +
+				"0x1234 | len 16",
 		}[f]
 		send := func(pod, gw string, id, port int) {
 			in := packettest.Frame(t, f, worldNames(), fmt.Sprintf(first, pod, gw, id, port))

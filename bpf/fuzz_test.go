@@ -19,7 +19,8 @@ import (
 func fuzzWorlds(t testing.TB) []*world {
 	t.Helper()
 	var list []*world
-	for _, s := range []Settings{settingsOf(), settingsOf(masquerading, tracking), settingsOf(masquerading, tunnel4), settingsOf(masquerading, legacy)} {
+	for _, s := range []Settings{settingsOf(), settingsOf(masquerading, tracking), settingsOf(masquerading, tunnel4),
+		settingsOf(masquerading, legacy)} {
 		s.NatPortMin, s.NatPortMax, s.Monitor, s.EventRate = 50000, 50003, 1, 10
 		list = append(list, newWorld(t, s, nil))
 	}
@@ -28,7 +29,8 @@ func fuzzWorlds(t testing.TB) []*world {
 
 // places are the hooks that packets are thrown at.
 func places() []string {
-	return []string{"from_pod linka", "from_wire eth0", "from_pod linkb", "from_wire vx0", "to_wire eth0", "to_wire vx0", "to_pod linka", "from_pod other0"}
+	return []string{"from_pod linka", "from_wire eth0", "from_pod linkb", "from_wire vx0", "to_wire eth0",
+		"to_wire vx0", "to_pod linka", "from_pod other0"}
 }
 
 // allFrames are the packets of all tables.
@@ -77,14 +79,15 @@ func (w *world) throw(t testing.TB, at string, frame []byte) error {
 			}
 		}
 	}
-	if err := judge(at, counted, answers, r); err != nil {
-		return fmt.Errorf("%w\nin  %s\nout %s", err, packet.Format(frame, worldNames()), packet.Format(r.Out, worldNames()))
+	if err := verify(at, counted, answers, r); err != nil {
+		return fmt.Errorf("%w\nin  %s\nout %s", err, packet.Format(frame, worldNames()),
+			packet.Format(r.Out, worldNames()))
 	}
 	return nil
 }
 
-// judge knows what holds for every packet.
-func judge(at string, counted []string, answers int, r packettest.Result) error {
+// verify checks what holds for every packet.
+func verify(at string, counted []string, answers int, r packettest.Result) error {
 	hook, _, _ := strings.Cut(at, " ")
 	if hook == string(ToPod) {
 		if r.Ret != actOK || len(counted) != 0 {
@@ -107,11 +110,11 @@ func judge(at string, counted []string, answers int, r packettest.Result) error 
 	if r.Ret != verdict(hook, want) {
 		return fmt.Errorf("returned %d, want %d for %s", r.Ret, verdict(hook, want), want)
 	}
-	return judgeSender(at, want, r.Out)
+	return verifySender(at, want, r.Out)
 }
 
-// judgeSender: nothing goes on from a pod but what the pod may send, or the node in its place.
-func judgeSender(at, want string, out []byte) error {
+// verifySender: nothing goes on from a pod but what the pod may send, or the node in its place.
+func verifySender(at, want string, out []byte) error {
 	hook, device, _ := strings.Cut(at, " ")
 	if hook != string(FromPod) || want[:5] == "DROP_" && verdict(hook, want) == actShot {
 		return nil
@@ -121,7 +124,9 @@ func judgeSender(at, want string, out []byte) error {
 	}
 	may := []string{"gw", "node", map[string]string{"linka": "a", "linkb": "b"}[device]}
 	src := senderOf(out)
-	if src.IsValid() && !slices.ContainsFunc(may, func(name string) bool { return slices.Contains(families(worldNames()[name]), src) }) {
+	if src.IsValid() && !slices.ContainsFunc(may, func(name string) bool {
+		return slices.Contains(families(worldNames()[name]), src)
+	}) {
 		return fmt.Errorf("%s from %s", want, src)
 	}
 	return nil

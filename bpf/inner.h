@@ -5,7 +5,7 @@
 
 #include "l4.h"
 
-/* The quoted IPv4 header. Returns 0 or a drop reason. */
+/* Parses the quoted IPv4 header. Returns 0 or a drop reason. */
 INLINE int inner_parse4(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
 {
 	struct iphdr ip;
@@ -13,7 +13,7 @@ INLINE int inner_parse4(struct __sk_buff *skb, const struct packet *pkt, struct 
 	if (!packet_load(skb, pkt, in->l3, &ip, sizeof(ip)))
 		return DROP_TRUNCATED;
 	if (ip.version != 4 || ip.ihl < 5 || ip.frag_off & bpf_htons(IP_OFFSET))
-		return DROP_ICMP_UNRELATED; /* a later fragment doesn't say which flow it is of */
+		return DROP_ICMP_UNRELATED; /* a later fragment doesn't identify its flow */
 	addr_map4(&in->src, ip.saddr);
 	addr_map4(&in->dst, ip.daddr);
 	in->proto = ip.protocol;
@@ -21,6 +21,7 @@ INLINE int inner_parse4(struct __sk_buff *skb, const struct packet *pkt, struct 
 	return 0;
 }
 
+/* Parses the quoted IPv6 header and its extension headers. Returns 0 or a drop reason. */
 INLINE int inner_parse6(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
 {
 	struct l4_walk w = { .off = in->l3 + sizeof(struct ipv6hdr) };
@@ -37,7 +38,7 @@ INLINE int inner_parse6(struct __sk_buff *skb, const struct packet *pkt, struct 
 	return outcome;
 }
 
-/* The packet that the CPU's ICMP error quotes, into the CPU's inner. Returns 0 or a drop reason. Slow path. */
+/* Parses the packet that the ICMP error in c->pkt quotes into c->inner. Returns 0 or a drop reason. Slow path. */
 APART int inner_parse(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -48,7 +49,7 @@ APART int inner_parse(struct __sk_buff *skb)
 	if (!c)
 		return DROP_TRUNCATED;
 	if (c->pkt.fragment != FRAGMENT_NONE)
-		return DROP_ICMP_UNRELATED; /* no error is so long that it must be fragmented */
+		return DROP_ICMP_UNRELATED; /* ICMP errors are too short to need fragmentation */
 	in = &c->inner;
 	in->l3 = c->pkt.l4 + 8;
 	outcome = c->pkt.family == 4 ? inner_parse4(skb, &c->pkt, in) : inner_parse6(skb, &c->pkt, in);

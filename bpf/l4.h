@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Ports, or what stands for them: the identifier of an ICMP echo. Cost: per packet of what has a flow row. */
+/* Ports, or the identifier of an ICMP echo in their place. Cost: per packet of flows with a conntrack entry. */
 #ifndef MYELIN_L4_H
 #define MYELIN_L4_H
 
@@ -10,20 +10,21 @@
 
 #define L4_TCP_SIZE 20   /* of the shortest TCP header */
 #define L4_SCTP_SIZE 12
-#define L4_SIZE 8 /* of UDP's, and of ICMP's with what stands for ports */
+#define L4_SIZE 8 /* of a UDP header, and of an ICMP header with the identifier of an echo */
 
 struct l4_head {
 	__be16 word[4];
 };
 
-#define L4_TCP_TAIL 12      /* offset in a TCP header of what tells its timestamps option … */
-#define L4_TCP_TAIL_FIN 16  /* … and its size, in bytes, where that follows the header */
-#define L4_TCP_TAIL_SYN 24  /* … or other options */
-#define L4_TCP_TAIL_WORDS 8 /* of a header with timestamps, at least */
+#define L4_TCP_TAIL 12      /* offset of the part of a TCP header that is read to find the timestamps option */
+#define L4_TCP_TAIL_FIN 16  /* bytes read of a FIN: its timestamps option follows the fixed header */
+#define L4_TCP_TAIL_SYN 24  /* bytes read of a SYN: other options come first */
+#define L4_TCP_TAIL_WORDS 8 /* minimum length of a header with timestamps, in words */
 
 /*
- * TSval of the timestamps option (RFC 7323 3.2) behind two NOPs, as in all segments of common stacks but SYNs; in a SYN behind MSS, and SACK-permitted or
- * two NOPs, as Linux sends it, or behind MSS, NOP, window scale and two NOPs, as BSDs do. 0 if it is in none of these places.
+ * Returns TSval of the timestamps option (RFC 7323 3.2), or 0 if the option is in none of the usual places: after two
+ * NOPs, as in all segments of common stacks except SYNs; in a SYN after MSS and either SACK-permitted or two NOPs, as
+ * Linux sends it, or after MSS, NOP, window scale and two NOPs, as BSDs do.
  */
 INLINE __u32 l4_tcp_timestamp(const __be32 *word, bool syn)
 {
@@ -36,23 +37,23 @@ INLINE __u32 l4_tcp_timestamp(const __be32 *word, bool syn)
 	return word[4] == bpf_htonl(0x0101080a) ? bpf_ntohl(word[5]) : 0;
 }
 
-/* What a walk over the headers between IP and layer 4 finds. */
+/* The state of a walk over the headers between IP and layer 4. */
 struct l4_walk {
-	__u32 off;      /* of the header that proto names */
-	__u32 start;    /* of the fragmentable part; 0: the packet is whole */
-	__be32 id;      /* of a fragment */
-	__u16 offset;   /* of a later fragment: where it belongs in the fragmentable part, in bytes */
+	__u32 off;     /* offset of the header that proto names */
+	__u32 start;   /* offset of the fragmentable part; 0: not a fragment */
+	__be32 id;     /* identification of a fragment */
+	__u16 offset;  /* of a later fragment in the fragmentable part, in bytes */
 	__u8 proto;
-	__u8 fragment;
+	__u8 fragment; /* enum fragment */
 };
 
-/* Why a packet ends before its headers do: RFC 7112 wants all of them in the first fragment. */
+/* Returns the drop reason for truncated headers: RFC 7112 requires all headers in the first fragment. */
 INLINE int l4_short(const struct l4_walk *w)
 {
 	return w->fragment == FRAGMENT_FIRST ? DROP_FRAGMENT_SHORT : DROP_TRUNCATED;
 }
 
-/* Takes note of an IPv6 fragment header (RFC 8200 4.5). With offset 0 and no more fragments it means nothing (RFC 6946). */
+/* Reads an IPv6 fragment header (RFC 8200 4.5). One with offset 0 and no more fragments is ignored (RFC 6946). */
 INLINE void l4_walk_fragment(struct l4_walk *w, const __u8 *head)
 {
 	__u16 field = bpf_ntohs(*(__be16 *)&head[2]);
@@ -66,13 +67,17 @@ INLINE void l4_walk_fragment(struct l4_walk *w, const __u8 *head)
 		w->fragment = FRAGMENT_FIRST;
 }
 
-/* Whether another header follows: also the authentication header, which hides nothing. */
+/* Whether proto is an extension header. The authentication header is one, because it encrypts nothing. */
 INLINE bool l4_is_extension(__u8 proto)
 {
-	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS || proto == IPPROTO_FRAGMENT || proto == IPPROTO_AH;
+	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS ||
+	       proto == IPPROTO_FRAGMENT || proto == IPPROTO_AH;
 }
 
-/* Walks IPv6 extension headers (RFC 8200 4.1) up to layer 4, or to where a later fragment's data begin. Returns 0 or a drop reason. */
+/*
+ * Walks IPv6 extension headers (RFC 8200 4.1) up to layer 4, or to the data of a later fragment. Returns 0 or a drop
+ * reason.
+ */
 INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_walk *w)
 {
 	__u8 head[8];
@@ -100,6 +105,7 @@ INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_w
 	return DROP_EXTENSION_HEADERS;
 }
 
+/* Finds layer 4 of an IPv4 packet. Returns 0 or a drop reason. */
 INLINE int l4_walk4(struct __sk_buff *skb, struct l4_walk *w)
 {
 	struct iphdr *ip = (void *)(long)skb->data + L3;
@@ -119,7 +125,7 @@ INLINE int l4_walk4(struct __sk_buff *skb, struct l4_walk *w)
 	return 0;
 }
 
-/* The type that asks for what a type answers (RFC 792, RFC 950, RFC 4443), or the type itself. */
+/* Returns the request type for a reply type (RFC 792, RFC 950, RFC 4443), or the type itself. */
 INLINE __u8 l4_icmp_question(__u8 family, __u8 type)
 {
 	if (family == 6)
@@ -129,15 +135,18 @@ INLINE __u8 l4_icmp_question(__u8 family, __u8 type)
 	return type >= ICMP_TIMESTAMP && type <= ICMP_ADDRESSREPLY ? (type - 1) | 1 : type;
 }
 
-/* An echo's identifier is the port of the side that asks. Another type stands for both ports, so that each question is a flow of its own. */
+/*
+ * An echo's identifier is the port of the side that sends the request. For other messages, the type of the request is
+ * both ports, so that each kind of request is a flow.
+ */
 INLINE void l4_icmp_ports(__u8 family, const __be16 *head, __be16 *sport, __be16 *dport)
 {
-	__u8 type = *(__u8 *)&head[0], asks = l4_icmp_question(family, type);
-	bool echo = asks == (family == 4 ? ICMP_ECHO : ICMPV6_ECHO_REQUEST);
-	__be16 port = bpf_htons(asks);
+	__u8 type = *(__u8 *)&head[0], request = l4_icmp_question(family, type);
+	bool echo = request == (family == 4 ? ICMP_ECHO : ICMPV6_ECHO_REQUEST);
+	__be16 port = bpf_htons(request);
 
-	*sport = !echo ? port : type == asks ? head[2] : 0;
-	*dport = !echo ? port : type == asks ? 0 : head[2];
+	*sport = !echo ? port : type == request ? head[2] : 0;
+	*dport = !echo ? port : type == request ? 0 : head[2];
 }
 
 INLINE bool proto_is_icmp(__u8 proto)
@@ -145,7 +154,7 @@ INLINE bool proto_is_icmp(__u8 proto)
 	return proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6;
 }
 
-/* True for an echo request or its reply. */
+/* Whether the packet is an ICMP echo request or reply. */
 INLINE bool l4_is_echo(const struct packet *pkt)
 {
 	if (pkt->proto == IPPROTO_ICMPV6)
@@ -153,30 +162,35 @@ INLINE bool l4_is_echo(const struct packet *pkt)
 	return pkt->icmp_type == ICMP_ECHO || pkt->icmp_type == ICMP_ECHOREPLY;
 }
 
-/* True for an ICMP message that reports on another packet. A later fragment has the type of its first one. */
+/* Whether the packet is an ICMP error, or an IPv4 redirect. A later fragment has the type of its first one. */
 INLINE bool l4_is_icmp_error(const struct packet *pkt)
 {
 	if (pkt->proto == IPPROTO_ICMPV6)
 		return pkt->icmp_type < 128;
 	return pkt->proto == IPPROTO_ICMP &&
-	       (pkt->icmp_type == ICMP_DEST_UNREACH || pkt->icmp_type == ICMP_REDIRECT || pkt->icmp_type == ICMP_TIME_EXCEEDED || pkt->icmp_type == ICMP_PARAMETERPROB);
+	       (pkt->icmp_type == ICMP_DEST_UNREACH || pkt->icmp_type == ICMP_REDIRECT ||
+		pkt->icmp_type == ICMP_TIME_EXCEEDED || pkt->icmp_type == ICMP_PARAMETERPROB);
 }
 
-/* Reads the timestamp of a SYN or FIN behind the layer-4 header at off. Cost: per SYN and FIN. */
+/* Reads the timestamp of a SYN or FIN. off: its TCP header. Cost: per SYN and FIN. */
 INLINE void l4_read_timestamp(struct __sk_buff *skb, struct packet *pkt, __u32 off)
 {
 	bool syn = pkt->tcp_flags & TCP_SYN;
 	__be32 word[L4_TCP_TAIL_SYN / 4];
 
 	if (!config.masquerade4 && !config.masquerade6 && !config.services)
-		return; /* no port is ever taken over */
+		return; /* without NAT ports, timestamps are not needed */
 	off += L4_TCP_TAIL;
 	pkt->timestamp = 0;
-	if (syn ? packet_load(skb, pkt, off, word, L4_TCP_TAIL_SYN) : packet_load(skb, pkt, off, word, L4_TCP_TAIL_FIN))
+	if (syn ? packet_load(skb, pkt, off, word, L4_TCP_TAIL_SYN) :
+		  packet_load(skb, pkt, off, word, L4_TCP_TAIL_FIN))
 		pkt->timestamp = l4_tcp_timestamp(word, syn);
 }
 
-/* TCP and UDP behind a plain header, read where they lie: what nearly all packets are. True if that was it. Cost: per packet. */
+/*
+ * Parses TCP and UDP after an IP header without options or extension headers by direct packet access, which covers
+ * nearly all packets. Returns false for others. Cost: per packet.
+ */
 INLINE bool l4_parse_plain(struct __sk_buff *skb, struct packet *pkt)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -206,7 +220,7 @@ INLINE bool l4_parse_plain(struct __sk_buff *skb, struct packet *pkt)
 	return true;
 }
 
-/* Bytes that a layer-4 header has at least; 0: it has nothing that is looked at. */
+/* Returns the minimum size of a layer-4 header in bytes; 0: the header is not parsed. */
 INLINE __u32 l4_size(__u8 proto)
 {
 	switch (proto) {
@@ -223,7 +237,7 @@ INLINE __u32 l4_size(__u8 proto)
 	}
 }
 
-/* Reads the layer-4 header that the walk has found into the packet. Returns 0 or a drop reason. */
+/* Reads the layer-4 header that the walk found into pkt. Returns 0 or a drop reason. */
 INLINE int l4_read(struct __sk_buff *skb, struct packet *pkt, const struct l4_walk *w)
 {
 	__u32 size = l4_size(w->proto);
@@ -250,8 +264,8 @@ INLINE int l4_read(struct __sk_buff *skb, struct packet *pkt, const struct l4_wa
 }
 
 /*
- * Fills in layer 4 of the CPU's packet: of a later fragment, that of its first one. Returns 0 or a drop reason; then layer 4 stays unparsed, and the next
- * attempt ends in the same way.
+ * Fills in layer 4 of c->pkt; that of the first fragment for a later one. Returns 0 or a drop reason. After a drop
+ * reason, layer 4 stays unparsed, and another call has the same result.
  */
 APART int l4_parse_any(struct __sk_buff *skb)
 {
@@ -281,13 +295,13 @@ APART int l4_parse_any(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Parses layer 4 of the CPU's packet once. Returns 0 or a drop reason. */
+/* Parses layer 4 of c->pkt, which pkt points to, unless that was done. Returns 0 or a drop reason. */
 INLINE int l4_parse(struct __sk_buff *skb, const struct packet *pkt)
 {
 	return pkt->l4 ? 0 : l4_parse_any(skb);
 }
 
-/* The same, without a call for plain TCP and UDP. Cost: per packet. */
+/* Like l4_parse, but inlined for what l4_parse_plain covers. Cost: per packet. */
 INLINE int l4_parse_likely_plain(struct __sk_buff *skb, struct packet *pkt)
 {
 	return pkt->l4 || likely(l4_parse_plain(skb, pkt)) ? 0 : l4_parse_any(skb);

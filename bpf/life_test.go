@@ -75,28 +75,41 @@ func TestLifeOverTwoNodes(t *testing.T) {
 		link     string
 	}{
 		{"native", settingsOf(), "eth0", "FORWARD_RESOLVE", "eth node > node2"},
-		{"native, tracking, masquerading", settingsOf(tracking, masquerading), "eth0", "FORWARD_RESOLVE", "eth node > node2"},
+		{"native, tracking, masquerading", settingsOf(tracking, masquerading), "eth0", "FORWARD_RESOLVE",
+			"eth node > node2"},
 		{"tunnel", settingsOf(tunnel4), "vx0", "FORWARD_TUNNEL", "eth none > none"},
 		{"tunnel, tracking", settingsOf(tunnel6, tracking), "vx0", "FORWARD_TUNNEL", "eth none > none"},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
-			one, two := newWorld(t, mode.settings, onlyForwarding), newWorld(t, otherGateway(mode.settings), onlyForwarding)
+			one, two := newWorld(t, mode.settings, onlyForwarding), newWorld(t, otherGateway(mode.settings),
+				onlyForwarding)
 			two.mirror(t)
 			packettest.Both(t, func(t *testing.T, f packet.Family) {
 				in := "from_wire " + mode.wire
 				c, gwc := "02:00:00:00:00:0c", "02:00:00:00:00:1c"
 				live(t, f,
-					stage{one, step{at: "from_pod linka", in: `eth a > gw | ip a > c ttl 64 | tcp 40000 > 80 S seq 1 | "hi"`, want: mode.sent, out: mode.link + ` | ip a > c ttl 63 | tcp 40000 > 80 S seq 1 | "hi"`}},
-					stage{two, step{at: in, want: "FORWARD_POD", out: `eth ` + gwc + ` > ` + c + ` | ip a > c ttl 62 | tcp 40000 > 80 S seq 1 | "hi"`}},
-					stage{two, step{at: "from_pod linka", in: `eth ` + c + ` > ` + gwc + ` | ip c > a ttl 64 | tcp 80 > 40000 SA`, want: mode.sent, out: mode.link + ` | ip c > a ttl 63 | tcp 80 > 40000 SA`}},
-					stage{one, step{at: in, want: "FORWARD_POD", out: `eth gw > a | ip c > a ttl 62 | tcp 80 > 40000 SA`}},
+					stage{one, step{at: "from_pod linka",
+						in: `eth a > gw | ip a > c ttl 64 | tcp 40000 > 80 S seq 1 | "hi"`, want: mode.sent,
+						out: mode.link + ` | ip a > c ttl 63 | tcp 40000 > 80 S seq 1 | "hi"`}},
+					stage{two, step{at: in, want: "FORWARD_POD",
+						out: `eth ` + gwc + ` > ` + c + ` | ip a > c ttl 62 | tcp 40000 > 80 S seq 1 | "hi"`}},
+					stage{two, step{at: "from_pod linka",
+						in: `eth ` + c + ` > ` + gwc + ` | ip c > a ttl 64 | tcp 80 > 40000 SA`, want: mode.sent,
+						out: mode.link + ` | ip c > a ttl 63 | tcp 80 > 40000 SA`}},
+					stage{one, step{at: in, want: "FORWARD_POD",
+						out: `eth gw > a | ip c > a ttl 62 | tcp 80 > 40000 SA`}},
 				)
 				// The last hop is the second node: its error comes back to a as one about what a sent.
 				if mode.wire == "eth0" {
 					live(t, f,
-						stage{one, step{at: "from_pod linka", in: `eth a > gw | ip a > c ttl 2 | udp 1 > 2`, want: "FORWARD_WIRE", out: mode.link + ` | ip a > c ttl 1 | udp 1 > 2`}},
-						stage{two, step{at: in, want: "DROP_TTL REPLY_ICMP", out: `eth node2 > node | ip gwc > a df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`}},
-						stage{one, step{at: in, want: "FORWARD_POD", out: `eth gw > a | ip gwc > a ttl 63 df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`}},
+						stage{one, step{at: "from_pod linka", in: `eth a > gw | ip a > c ttl 2 | udp 1 > 2`,
+							want: "FORWARD_WIRE", out: mode.link + ` | ip a > c ttl 1 | udp 1 > 2`}},
+						stage{two, step{at: in, want: "DROP_TTL REPLY_ICMP",
+							out: `eth node2 > node | ip gwc > a df | icmp time-exceeded | ` +
+								`ip a > c ttl 1 | udp 1 > 2`}},
+						stage{one, step{at: in, want: "FORWARD_POD",
+							out: `eth gw > a | ip gwc > a ttl 63 df | icmp time-exceeded | ` +
+								`ip a > c ttl 1 | udp 1 > 2`}},
 					)
 				}
 			})
@@ -118,13 +131,21 @@ func TestLifeToTheWorld(t *testing.T) {
 			t.Fatalf("both pods have port %s", portA)
 		}
 		w.run(t, f,
-			step{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 80 > ` + portA + ` SA`, want: "FORWARD_POD", out: `eth gw > a | ip world > a ttl 63 | tcp 80 > 40000 SA`},
-			step{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 80 > ` + portB + ` SA`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | tcp 80 > 40000 SA`},
-			step{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 80 A`, want: "FORWARD_WIRE", out: `eth node > router | ip node > world ttl 63 | tcp ` + portA + ` > 80 A`},
-			step{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 FA`, want: "FORWARD_WIRE", out: `eth node > router | ip node > world ttl 63 | tcp ` + portB + ` > 80 FA`},
-			step{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 80 > ` + portB + ` FA`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | tcp 80 > 40000 FA`, after: flowsAre(2)},
-			step{at: "from_wire eth0", in: `eth router > node | ip router > node | icmp time-exceeded quote +8 | ip node > world ttl 1 | tcp ` + portA + ` > 80 A`, want: "FORWARD_POD",
-				out: `eth gw > a | ip router > a ttl 63 | icmp time-exceeded quote +8 | ip a > world ttl 1 | tcp 40000 > 80 A`},
+			step{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 80 > ` + portA + ` SA`,
+				want: "FORWARD_POD", out: `eth gw > a | ip world > a ttl 63 | tcp 80 > 40000 SA`},
+			step{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 80 > ` + portB + ` SA`,
+				want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | tcp 80 > 40000 SA`},
+			step{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 80 A`, want: "FORWARD_WIRE",
+				out: `eth node > router | ip node > world ttl 63 | tcp ` + portA + ` > 80 A`},
+			step{at: "from_pod linkb", in: `eth b > gwb | ip b > world | tcp 40000 > 80 FA`, want: "FORWARD_WIRE",
+				out: `eth node > router | ip node > world ttl 63 | tcp ` + portB + ` > 80 FA`},
+			step{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 80 > ` + portB + ` FA`,
+				want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | tcp 80 > 40000 FA`, after: flowsAre(2)},
+			step{at: "from_wire eth0",
+				in: `eth router > node | ip router > node | icmp time-exceeded quote +8 | ` +
+					`ip node > world ttl 1 | tcp ` + portA + ` > 80 A`, want: "FORWARD_POD",
+				out: `eth gw > a | ip router > a ttl 63 | icmp time-exceeded quote +8 | ip a > world ttl 1 | tcp ` +
+					`40000 > 80 A`},
 		)
 	})
 }

@@ -15,7 +15,8 @@ import (
 	"myelin/packet/packettest"
 )
 
-// liveTables are packets that BPF_PROG_TEST_RUN can't make, or whose way goes on where it ends: they are sent to attached programs.
+// liveTables are packets that BPF_PROG_TEST_RUN can't make, or whose way goes on where it ends: they are sent to
+// attached programs.
 //
 //	linkap -- linka from_pod     vx0 from_wire, to_wire     eth0 from_wire -- eth0p
 func liveTables() []table {
@@ -30,16 +31,25 @@ func liveTables() []table {
 func liveRows() []row {
 	return []row{
 		one("tagged by a pod", "from_pod linka", `eth a > gw vlan 5 | ip a > b | udp 1 > 2`, "DROP_VLAN", ""),
-		one("tagged twice by a pod", "from_pod linka", `eth a > gw qinq 7 vlan 5 | ip a > b | udp 1 > 2`, "DROP_VLAN", ""),
-		one("a priority without a VLAN", "from_pod linka", `eth a > gw vlan 0 pcp 3 | ip a > b | udp 1 > 2`, "DROP_VLAN", ""),
-		only4(one("arp tagged by a pod", "from_pod linka", `eth a > broadcast vlan 5 | arp who-has gw tell a`, "DROP_VLAN", "")),
-		one("tagged on the wire", "from_wire eth0", `eth router > node vlan 5 | ip world > a | udp 1 > 2`, "FORWARD_STACK", ""),
+		one("tagged twice by a pod", "from_pod linka", `eth a > gw qinq 7 vlan 5 | ip a > b | udp 1 > 2`,
+			"DROP_VLAN", ""),
+		one("a priority without a VLAN", "from_pod linka", `eth a > gw vlan 0 pcp 3 | ip a > b | udp 1 > 2`,
+			"DROP_VLAN", ""),
+		only4(one("arp tagged by a pod", "from_pod linka", `eth a > broadcast vlan 5 | arp who-has gw tell a`,
+			"DROP_VLAN", "")),
+		one("tagged on the wire", "from_wire eth0", `eth router > node vlan 5 | ip world > a | udp 1 > 2`,
+			"FORWARD_STACK", ""),
 		one("truncated", "from_pod linka", `eth a > gw | ip a > b | udp 1 > 2 truncate 33`, "DROP_TRUNCATED", ""),
-		one("an Ethernet header alone", "from_pod linka", `eth a > gw | ip a > b | udp 1 > 2 truncate 14`, "DROP_TRUNCATED", ""),
-		one("truncated on the wire", "from_wire eth0", `eth router > node | ip world > a | udp 1 > 2 truncate 33`, "DROP_TRUNCATED", ""),
-		one("out of the wire, the kernel resolving", "from_pod linka", `eth a > gw | ip a > c ttl 9 | tcp 1 > 2 S`, "FORWARD_RESOLVE", `eth node > node2 | ip a > c ttl 8 | tcp 1 > 2 S`),
-		one("out of the wire", "from_pod linka", `eth a > gw | ip a > c ttl 9 | tcp 1 > 2 S`, "FORWARD_WIRE", `eth node > node2 | ip a > c ttl 8 | tcp 1 > 2 S`),
-		one("an answer", "from_pod linka", `eth a > gw | ip a > c ttl 1 | udp 1 > 2`, "DROP_TTL REPLY_ICMP", `eth gw > a | ip gw > a df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`),
+		one("an Ethernet header alone", "from_pod linka", `eth a > gw | ip a > b | udp 1 > 2 truncate 14`,
+			"DROP_TRUNCATED", ""),
+		one("truncated on the wire", "from_wire eth0", `eth router > node | ip world > a | udp 1 > 2 truncate 33`,
+			"DROP_TRUNCATED", ""),
+		one("out of the wire, the kernel resolving", "from_pod linka", `eth a > gw | ip a > c ttl 9 | tcp 1 > 2 S`,
+			"FORWARD_RESOLVE", `eth node > node2 | ip a > c ttl 8 | tcp 1 > 2 S`),
+		one("out of the wire", "from_pod linka", `eth a > gw | ip a > c ttl 9 | tcp 1 > 2 S`, "FORWARD_WIRE",
+			`eth node > node2 | ip a > c ttl 8 | tcp 1 > 2 S`),
+		one("an answer", "from_pod linka", `eth a > gw | ip a > c ttl 1 | udp 1 > 2`, "DROP_TTL REPLY_ICMP",
+			`eth gw > a | ip gw > a df | icmp time-exceeded | ip a > c ttl 1 | udp 1 > 2`),
 	}
 }
 
@@ -48,11 +58,15 @@ func liveTunnelRows(outer string) []row {
 	out := `eth node > node2 | ` + outer + ` node > node2 | udp 1 > 8472 nosum | vxlan vni 1 | `
 	in := `eth node2 > node | ` + outer + ` node2 > node | udp 5000 > 8472 nosum | vxlan vni 1 | `
 	return []row{
-		one("into the tunnel", "from_pod linka", `eth a > gw | ip a > c ttl 9 | tcp 40000 > 80 S`, "FORWARD_TUNNEL", out+`eth none > none | ip a > c ttl 8 | tcp 40000 > 80 S`),
+		one("into the tunnel", "from_pod linka", `eth a > gw | ip a > c ttl 9 | tcp 40000 > 80 S`, "FORWARD_TUNNEL",
+			out+`eth none > none | ip a > c ttl 8 | tcp 40000 > 80 S`),
 		one("an answer through the tunnel", "from_wire vx0", in+`eth none > none | ip c > a ttl 1 | tcp 80 > 40000 A`,
-			"DROP_TTL REPLY_ICMP", out+`eth none > none | ip gw > c df | icmp time-exceeded | ip c > a ttl 1 | tcp 80 > 40000 A`),
-		one("out of the tunnel", "from_wire vx0", in+`eth none > none | ip c > a ttl 9 | tcp 80 > 40000 A`, "FORWARD_POD", ""),
-		one("out of the tunnel to the host", "from_wire vx0", in+`eth none > none | ip c > gw | tcp 1 > 2 A`, "FORWARD_STACK", ""),
+			"DROP_TTL REPLY_ICMP",
+			out+`eth none > none | ip gw > c df | icmp time-exceeded | ip c > a ttl 1 | tcp 80 > 40000 A`),
+		one("out of the tunnel", "from_wire vx0", in+`eth none > none | ip c > a ttl 9 | tcp 80 > 40000 A`,
+			"FORWARD_POD", ""),
+		one("out of the tunnel to the host", "from_wire vx0", in+`eth none > none | ip c > gw | tcp 1 > 2 A`,
+			"FORWARD_STACK", ""),
 	}
 }
 
@@ -85,8 +99,8 @@ func (w *world) attach(t testing.TB, noTCX bool) {
 	})
 }
 
-// withPins calls attach in the world, with pins in a file system of their own: it lives in a mount namespace, which a thread takes with it when the test
-// ends, whatever becomes of us.
+// withPins calls attach in the world, with pins in a file system of their own: it lives in a mount namespace, which a
+// thread takes with it when the test ends, whatever becomes of us.
 func (w *world) withPins(t testing.TB, attach func(dir string) error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -139,7 +153,8 @@ func (w *world) attachHere(a *Attacher) error {
 	return nil
 }
 
-// runLive sends the packet to the other end of the step's device, and waits for its counters and for what comes out of eth0, or back.
+// runLive sends the packet to the other end of the step's device, and waits for its counters and for what comes out of
+// eth0, or back.
 func (w *world) runLive(t testing.TB, f packet.Family, s step) {
 	t.Helper()
 	_, device, _ := strings.Cut(s.at, " ")
@@ -191,7 +206,8 @@ func (w *world) socket(t testing.TB, device string) int {
 	return fd
 }
 
-// waitForFrame reads until a packet is as wanted. A tunnel's source port and the identification of its packets are the kernel's choice.
+// waitForFrame reads until a packet is as wanted. A tunnel's source port and the identification of its packets are the
+// kernel's choice.
 func waitForFrame(t testing.TB, fd int, want []byte) {
 	t.Helper()
 	var others []string
@@ -209,5 +225,6 @@ func waitForFrame(t testing.TB, fd int, want []byte) {
 		}
 		others = append(others, packet.Format(buf[:n], worldNames()))
 	}
-	t.Fatalf("no packet is as wanted\nwant %s\ngot  %s", packet.Format(want, worldNames()), strings.Join(others, "\n     "))
+	t.Fatalf("no packet is as wanted\nwant %s\ngot  %s", packet.Format(want, worldNames()),
+		strings.Join(others, "\n     "))
 }

@@ -21,22 +21,25 @@ type Sizes struct {
 	Paths     uint32 // decisions kept, shared out to the CPUs, of which each has its own; at least 1,024 each
 	Fragments uint32
 	Services  uint32 // frontends, backends, rows of their sets; 0: no Services, and the maps shrink to one row
-	// MaglevTables are rows of Maglev tables, 2 KiB each where they are in use; 0: none is made, and the map shrinks to one row.
+	// MaglevTables are rows of Maglev tables, 2 KiB each where they are in use; 0: none is made, and the map shrinks to
+	// one row.
 	MaglevTables uint32
 	// Translations are flows that packets are translated for; the map shrinks to one row without Settings.Services.
 	Translations uint32
-	// Peers are single addresses with an identity, and Prefixes the others; the maps of policies shrink to one row without Settings.Policy.
+	// Peers are single addresses with an identity, and Prefixes the others; the maps of policies shrink to one row
+	// without Settings.Policy.
 	Peers, PeerPrefixes uint32
 	PeerClasses         uint32
 	Verdicts            uint32
-	// Unwanted are single addresses and prefixes that may not come in; the maps shrink to one row without Settings.Prefilter.
-	Unwanted uint32
 }
 
 // Options of Load.
 type Options struct {
 	Settings Settings
 	Sizes    Sizes
+	// Entries is the number of entries by map, for maps that Sizes does not name. A map is created with one entry if
+	// no feature needs it.
+	Entries map[string]uint32
 	// Dir holds the pins, on a bpffs; it is made if it is not there.
 	Dir string
 	Log *slog.Logger
@@ -44,7 +47,8 @@ type Options struct {
 	NoTCX bool
 }
 
-// Datapath is the loaded programs and their maps. Programs forward on when it is closed: what is attached is held by pins.
+// Datapath is the loaded programs and their maps. Programs forward on when it is closed: what is attached is held by
+// pins.
 type Datapath struct {
 	Objects
 	dir  string
@@ -87,8 +91,8 @@ type MapStatus struct {
 	Note    string // why it did not, and what became of its rows
 }
 
-// Load verifies the programs and gives them the maps that an agent before us has pinned, where their layout still fits. Nothing that forwards changes:
-// what is attached goes on with the programs it has until Attach. Kernel 5.10 or later.
+// Load verifies the programs and gives them the maps that an agent before us has pinned, where their layout still fits.
+// Nothing that forwards changes: what is attached goes on with the programs it has until Attach. Kernel 5.10 or later.
 func Load(o Options) (*Datapath, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raise memory limit for BPF maps: %w", err)
@@ -102,8 +106,14 @@ func Load(o Options) (*Datapath, error) {
 		return nil, err
 	}
 	o.Settings.Hz = hz
+	for name := range o.Entries {
+		if spec.Maps[name] == nil {
+			return nil, fmt.Errorf("resize map %s: the datapath has no such map", name)
+		}
+	}
 	resize(spec, o)
-	o.Settings.FlowEntries, o.Settings.NatEntryMax = spec.Maps["flows"].MaxEntries, spec.Maps["nat_entries"].MaxEntries
+	o.Settings.FlowEntries, o.Settings.NatEntryMax = spec.Maps["flows"].MaxEntries,
+		spec.Maps["nat_entries"].MaxEntries
 	if err := Configure(spec, &o.Settings); err != nil {
 		return nil, err
 	}
@@ -150,17 +160,19 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	}
 	set("maglev_tables", max(o.Sizes.MaglevTables, 1))
 	s := o.Settings
-	for name, n := range map[string]uint32{"peers": o.Sizes.Peers, "peer_prefixes": o.Sizes.PeerPrefixes, "peer_classes": o.Sizes.PeerClasses, "verdicts": o.Sizes.Verdicts, "policies": 0} {
+	for name, n := range map[string]uint32{"peers": o.Sizes.Peers, "peer_prefixes": o.Sizes.PeerPrefixes,
+		"peer_classes": o.Sizes.PeerClasses, "verdicts": o.Sizes.Verdicts, "policies": 0} {
 		set(name, n)
 		if s.Policy == 0 {
 			set(name, 1)
 		}
 	}
-	for _, name := range []string{"denylist", "denylist_prefixes"} {
-		set(name, o.Sizes.Unwanted)
-		if s.Prefilter == 0 {
-			set(name, 1)
-		}
+	for name, n := range o.Entries {
+		set(name, n)
+	}
+	if s.Prefilter == 0 {
+		set("denylist", 1)
+		set("denylist_prefixes", 1)
 	}
 	kept := s.FlowAlways != 0 || s.Policy != 0
 	flows := kept || s.Masquerade4 != 0 || s.Masquerade6 != 0
@@ -226,7 +238,8 @@ func lastLines(lines []string, n int) string {
 	return text
 }
 
-// follow lets the programs look for flows at hand from their first packet on, where some endpoint had policies before them.
+// follow enables the per-CPU flow cache from the first packet on, where some endpoint had policies before
+// them.
 func follow(spec *ebpf.CollectionSpec, s Settings, policies *ebpf.Map) error {
 	tracking := uint32(s.FlowAlways)
 	if policies != nil {
@@ -244,7 +257,8 @@ func follow(spec *ebpf.CollectionSpec, s Settings, policies *ebpf.Map) error {
 	return nil
 }
 
-// Track makes the datapath look for flows at hand, as it must where some endpoint has policies. Where every flow has a row it always does.
+// Track enables the per-CPU flow cache, as is required where some endpoint has policies. Where every flow has a
+// row it always does.
 func (d *Datapath) Track(on bool) error {
 	var n uint32
 	if settings, err := d.Settings(); err != nil {
@@ -253,7 +267,7 @@ func (d *Datapath) Track(on bool) error {
 		n = 1
 	}
 	if err := d.Tracking.Set(n); err != nil {
-		return fmt.Errorf("switch flows at hand: %w", err)
+		return fmt.Errorf("switch the flow cache: %w", err)
 	}
 	return nil
 }

@@ -24,7 +24,8 @@ func (w *world) chosen(t testing.TB, f packet.Family, set DatapathBackendSet) ma
 	w.forget(t)
 	key := DatapathFrontendKey{Addr: addressOf(f, "lb"), Port: be16(portB), Proto: unix.IPPROTO_UDP}
 	row := DatapathFrontend{Service: 1, Set: [2]DatapathBackendSet{set, set}}
-	row.Flags = uint32(DatapathFrontendFlagFRONTEND_EXTERNAL | DatapathFrontendFlagFRONTEND_INTERNAL | DatapathFrontendFlagFRONTEND_MAGLEV)
+	row.Flags = uint32(DatapathFrontendFlagFRONTEND_EXTERNAL | DatapathFrontendFlagFRONTEND_INTERNAL |
+		DatapathFrontendFlagFRONTEND_MAGLEV)
 	must(t, w.Frontends.Put(key, row))
 	places := map[int]int{}
 	for sport := 40000; sport < 40300; sport++ {
@@ -40,7 +41,8 @@ func (w *world) chosen(t testing.TB, f packet.Family, set DatapathBackendSet) ma
 	return places
 }
 
-// Flows get the same place of a Maglev table in its own map, whose rows hold no power of two of them, as of one that other sets would have; and places of all rows.
+// Flows get the same place of a Maglev table in its own map, whose rows hold no power of two of them, as of one that
+// other sets would have; and places of all rows.
 func TestMaglevTables(t *testing.T) {
 	const id, size = 0x7000, 1021
 	w := newWorld(t, settingsOf(servicing), onlyForwarding)
@@ -49,7 +51,8 @@ func TestMaglevTables(t *testing.T) {
 		choices, table := make([]DatapathBackendSlotsRow, size/32+1), make([]DatapathMaglevRow, size/496+1)
 		for place := range uint32(size) {
 			number := id + place
-			must(t, w.Backends.Put(number, DatapathBackend{Addr: addressOf(f, "b"), Port: be16(placeTo + uint16(place)), Proto: unix.IPPROTO_UDP}))
+			must(t, w.Backends.Put(number, DatapathBackend{Addr: addressOf(f, "b"), Port: be16(placeTo + uint16(place)),
+				Proto: unix.IPPROTO_UDP}))
 			choices[place/32].Backend[place%32], table[place/496].Backend[place%496] = number, number
 		}
 		for i, row := range choices {
@@ -59,7 +62,8 @@ func TestMaglevTables(t *testing.T) {
 		for i, row := range table {
 			must(t, w.MaglevTables.Put(DatapathBackendSlotsKey{Set: id | flag, Row: uint32(i)}, row))
 		}
-		want, got, rows := w.chosen(t, f, DatapathBackendSet{Id: id, Count: size}), w.chosen(t, f, DatapathBackendSet{Id: id | flag, Count: size}), map[int]bool{}
+		want, got, rows := w.chosen(t, f, DatapathBackendSet{Id: id, Count: size}), w.chosen(t, f,
+			DatapathBackendSet{Id: id | flag, Count: size}), map[int]bool{}
 		for sport, place := range want {
 			if got[sport] != place {
 				t.Errorf("port %d: place %d, want %d", sport, got[sport], place)

@@ -27,11 +27,11 @@ func plain(name string) string { return strings.TrimPrefix(name, ownSection) }
 // formerNames are the names that pinned maps had before they were renamed, by today's.
 func formerNames() map[string]string {
 	return map[string]string{
-		"backend_slots":     "choices",
-		"denylist":          "unwanted",
-		"denylist_prefixes": "unwanted_prefixes",
-		"flow_cache":        "kept_flows",
-		"nat_entries":       "translations",
+		"backend_slots":     "backend_slots",
+		"denylist":          "denylist",
+		"denylist_prefixes": "denylist_prefixes",
+		"flow_cache":        "flow_cache",
+		"nat_entries":       "nat_entries",
 	}
 }
 
@@ -111,8 +111,8 @@ func (d *Datapath) pin(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) 
 	return nil
 }
 
-// migrate copies rows into a map that replaces a pinned one of the same row layout, and says what it did. Rows that the agent's tables don't write again
-// (flows, epochs) would be lost otherwise.
+// migrate copies rows into a map that replaces a pinned one of the same row layout, and says what it did. Rows that the
+// agent's tables don't write again (flows, epochs) would be lost otherwise.
 func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	from, err := ebpf.LoadPinnedMap(d.mapPin(name), nil)
 	if err != nil {
@@ -144,11 +144,15 @@ func (d *Datapath) mapByName(name string) *ebpf.Map { return d.MapsByName()[name
 // MapsByName returns all maps of the datapath.
 func (d *Datapath) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		"affinities": d.Affinities, "backends": d.Backends, "backend_slots": d.BackendSlots, "frontends": d.Frontends, "origins": d.Origins,
-		"socket_outcomes": d.SocketOutcomes, "cpus": d.Cpus, "endpoints": d.Endpoints, "epochs": d.Epochs, "events": d.Events, "flows": d.Flows,
-		"fragments": d.Fragments, "flow_cache": d.FlowCache, "loads": d.Loads, "maglev_tables": d.MaglevTables, "members": d.Members, "own_filter": d.OwnFilter, "paths": d.Paths, "peer_classes": d.PeerClasses, "peer_prefixes": d.PeerPrefixes,
-		"peers": d.Peers, "pod_links": d.PodLinks, "port_indexes": d.PortIndexes, "pod_netns": d.PodNetns, "policies": d.Policies, "policy_pairs": d.PolicyPairs, "prefixes": d.Prefixes,
-		"shares": d.Shares, "source_ranges": d.SourceRanges, "nat_entries": d.NatEntries, "denylist": d.Denylist, "denylist_prefixes": d.DenylistPrefixes, "verdicts": d.Verdicts, "wires": d.Wires,
+		"affinities": d.Affinities, "backend_slots": d.BackendSlots, "backends": d.Backends, "cpus": d.Cpus,
+		"denylist": d.Denylist, "denylist_prefixes": d.DenylistPrefixes, "endpoints": d.Endpoints, "epochs": d.Epochs,
+		"events": d.Events, "flow_cache": d.FlowCache, "flows": d.Flows, "fragments": d.Fragments,
+		"frontends": d.Frontends, "loads": d.Loads, "maglev_tables": d.MaglevTables, "members": d.Members,
+		"nat_entries": d.NatEntries, "origins": d.Origins, "own_filter": d.OwnFilter, "paths": d.Paths,
+		"peer_classes": d.PeerClasses, "peer_prefixes": d.PeerPrefixes, "peers": d.Peers, "pod_links": d.PodLinks,
+		"pod_netns": d.PodNetns, "policies": d.Policies, "policy_pairs": d.PolicyPairs, "port_indexes": d.PortIndexes,
+		"prefixes": d.Prefixes, "shares": d.Shares, "socket_outcomes": d.SocketOutcomes,
+		"source_ranges": d.SourceRanges, "verdicts": d.Verdicts, "wires": d.Wires,
 		"xdp_ports": d.XdpPorts, "xdp_wires": d.XdpWires,
 	}
 }

@@ -5,29 +5,43 @@ func neighbourTables() []table {
 		{name: "arp", settings: settingsOf(), rows: arpRows()},
 		{name: "nd", settings: settingsOf(), rows: append(ndRows(), ndRefusedRows()...)},
 		{name: "nd, tracking", settings: settingsOf(tracking), rows: append(ndRows(), ndRefusedRows()...)},
-		{name: "arp where IPv4 is off", settings: settingsOf(func(s *Settings) { s.Ipv4, s.Gateway4.B = 0, [16]byte{} }), rows: []row{
-			only4(one("gateway", "from_pod linka", `eth a > broadcast | arp who-has gw tell a`, "DROP_ARP_TARGET", "=")),
+		{name: "arp where IPv4 is off", settings: settingsOf(func(s *Settings) {
+			s.Ipv4, s.Gateway4.B = 0, [16]byte{}
+		}), rows: []row{
+			only4(one("gateway", "from_pod linka", `eth a > broadcast | arp who-has gw tell a`,
+				"DROP_ARP_TARGET", "=")),
 		}},
 	}
 }
 
 func arpRows() []row {
 	rows := []row{
-		one("gateway", "from_pod linka", `eth a > broadcast | arp who-has gw tell a`, "REPLY_ARP", `eth gw > a | arp gw is-at gw to a`),
-		one("gateway, asked directly", "from_pod linka", `eth a > gw | arp who-has gw tell a tha gw`, "REPLY_ARP", `eth gw > a | arp gw is-at gw to a`),
-		one("gateway, of the other pod", "from_pod linkb", `eth b > broadcast | arp who-has gw tell b`, "REPLY_ARP", `eth gwb > b | arp gw is-at gwb to b`),
-		one("padded", "from_pod linka", `eth a > broadcast | arp who-has gw tell a | pad 18`, "REPLY_ARP", `eth gw > a | arp gw is-at gw to a | pad 18`),
-		one("is the gateway's address free", "from_pod linka", `eth a > broadcast | arp who-has gw tell none sha a`, "REPLY_ARP", `eth gw > a | arp gw is-at gw to none tha a`),
-		one("is the own address free", "from_pod linka", `eth a > broadcast | arp who-has a tell none sha a`, "DROP_ARP_TARGET", "="),
+		one("gateway", "from_pod linka", `eth a > broadcast | arp who-has gw tell a`, "REPLY_ARP",
+			`eth gw > a | arp gw is-at gw to a`),
+		one("gateway, asked directly", "from_pod linka", `eth a > gw | arp who-has gw tell a tha gw`, "REPLY_ARP",
+			`eth gw > a | arp gw is-at gw to a`),
+		one("gateway, of the other pod", "from_pod linkb", `eth b > broadcast | arp who-has gw tell b`, "REPLY_ARP",
+			`eth gwb > b | arp gw is-at gwb to b`),
+		one("padded", "from_pod linka", `eth a > broadcast | arp who-has gw tell a | pad 18`, "REPLY_ARP",
+			`eth gw > a | arp gw is-at gw to a | pad 18`),
+		one("is the gateway's address free", "from_pod linka", `eth a > broadcast | arp who-has gw tell none sha a`,
+			"REPLY_ARP", `eth gw > a | arp gw is-at gw to none tha a`),
+		one("is the own address free", "from_pod linka", `eth a > broadcast | arp who-has a tell none sha a`,
+			"DROP_ARP_TARGET", "="),
 		one("announcement", "from_pod linka", `eth a > broadcast | arp who-has a tell a`, "DROP_ARP_TARGET", "="),
 		one("another pod", "from_pod linka", `eth a > broadcast | arp who-has b tell a`, "DROP_ARP_TARGET", "="),
 		one("answer", "from_pod linka", `eth a > gw | arp a is-at a to gw`, "DROP_ARP_TARGET", "="),
 		one("another operation", "from_pod linka", `eth a > gw | arp who-has gw tell a op 3`, "DROP_ARP_TARGET", "="),
-		one("spoofed address", "from_pod linka", `eth a > broadcast | arp who-has gw tell b sha a`, "DROP_SPOOFED_ARP", "="),
-		one("spoofed address of the gateway", "from_pod linka", `eth a > broadcast | arp who-has gw tell gw sha a`, "DROP_SPOOFED_ARP", "="),
-		one("spoofed MAC", "from_pod linka", `eth a > broadcast | arp who-has gw tell a sha b`, "DROP_SPOOFED_ARP", "="),
-		one("spoofed MAC of the frame", "from_pod linka", `eth b > broadcast | arp who-has gw tell a`, "DROP_SPOOFED_MAC", "="),
-		one("truncated", "from_pod linka", `eth a > broadcast | arp who-has gw tell a truncate 41`, "DROP_TRUNCATED", "="),
+		one("spoofed address", "from_pod linka", `eth a > broadcast | arp who-has gw tell b sha a`,
+			"DROP_SPOOFED_ARP", "="),
+		one("spoofed address of the gateway", "from_pod linka", `eth a > broadcast | arp who-has gw tell gw sha a`,
+			"DROP_SPOOFED_ARP", "="),
+		one("spoofed MAC", "from_pod linka", `eth a > broadcast | arp who-has gw tell a sha b`,
+			"DROP_SPOOFED_ARP", "="),
+		one("spoofed MAC of the frame", "from_pod linka", `eth b > broadcast | arp who-has gw tell a`,
+			"DROP_SPOOFED_MAC", "="),
+		one("truncated", "from_pod linka", `eth a > broadcast | arp who-has gw tell a truncate 41`,
+			"DROP_TRUNCATED", "="),
 		one("link of no pod", "from_pod other0", `eth a > broadcast | arp who-has gw tell a`, "DROP_NO_ENDPOINT", "="),
 	}
 	for i := range rows {
@@ -40,16 +54,26 @@ const advert = `eth gw > a | ip6 gw > a ttl 255 | nd advert gw router solicited 
 
 func ndRows() []row {
 	rows := []row{
-		one("gateway", "from_pod linka", `eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw from a`, "REPLY_ND", advert),
-		one("gateway, of the other pod", "from_pod linkb", `eth b > solicited:gw | ip6 b > solicited:gw ttl 255 | nd solicit gw from b`,
+		one("gateway", "from_pod linka", `eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw from a`,
+			"REPLY_ND", advert),
+		one("gateway, of the other pod", "from_pod linkb",
+			`eth b > solicited:gw | ip6 b > solicited:gw ttl 255 | nd solicit gw from b`,
 			"REPLY_ND", `eth gwb > b | ip6 gw > b ttl 255 | nd advert gw router solicited override lladdr gwb`),
-		one("is it still there", "from_pod linka", `eth a > gw | ip6 a > gw ttl 255 | nd solicit gw`, "REPLY_ND", advert),
-		one("with a nonce first", "from_pod linka", `eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw opts 0e01010203040506 from a`, "REPLY_ND", advert),
-		one("with a traffic class and flow", "from_pod linka", `eth a > solicited:gw | ip6 a > solicited:gw ttl 255 tos 0xc0 flow 7 | nd solicit gw from a`, "REPLY_ND", advert),
-		one("by a link-local address", "from_pod linka", `eth a > solicited:gw | ip6 fe80::a > solicited:gw ttl 255 | nd solicit gw from a`,
+		one("is it still there", "from_pod linka", `eth a > gw | ip6 a > gw ttl 255 | nd solicit gw`, "REPLY_ND",
+			advert),
+		one("with a nonce first", "from_pod linka",
+			`eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw opts 0e01010203040506 from a`,
+			"REPLY_ND", advert),
+		one("with a traffic class and flow", "from_pod linka",
+			`eth a > solicited:gw | ip6 a > solicited:gw ttl 255 tos 0xc0 flow 7 | nd solicit gw from a`, "REPLY_ND",
+			advert),
+		one("by a link-local address", "from_pod linka",
+			`eth a > solicited:gw | ip6 fe80::a > solicited:gw ttl 255 | nd solicit gw from a`,
 			"REPLY_ND", `eth gw > a | ip6 gw > fe80::a ttl 255 | nd advert gw router solicited override lladdr gw`),
-		// A solicitation behind another header is no neighbour's: it goes its way with a hop limit that nobody takes it with.
-		one("behind an extension header", "from_pod linka", `eth a > gw | ip6 a > b ttl 255 | hbh | nd solicit b from a`,
+		// A solicitation behind another header is no neighbour's: it is forwarded with a hop limit that no host accepts
+		// it with.
+		one("behind an extension header", "from_pod linka",
+			`eth a > gw | ip6 a > b ttl 255 | hbh | nd solicit b from a`,
 			"FORWARD_POD", `eth gwb > b | ip6 a > b ttl 254 | hbh | nd solicit b from a`),
 	}
 	for i := range rows {
@@ -60,21 +84,36 @@ func ndRows() []row {
 
 func ndRefusedRows() []row {
 	rows := []row{
-		one("another pod", "from_pod linka", `eth a > solicited:b | ip6 a > solicited:b ttl 255 | nd solicit b from a`, "DROP_ND_TARGET", "="),
-		one("is the own address free", "from_pod linka", `eth a > solicited:a | ip6 none > solicited:a ttl 255 | nd solicit a`, "DROP_ND_TARGET", "="),
-		one("is the gateway's address free", "from_pod linka", `eth a > solicited:gw | ip6 none > solicited:gw ttl 255 | nd solicit gw`, "DROP_SPOOFED_ND", "="),
-		one("spoofed address", "from_pod linka", `eth a > solicited:gw | ip6 b > solicited:gw ttl 255 | nd solicit gw from a`, "DROP_SPOOFED_ND", "="),
-		one("spoofed option", "from_pod linka", `eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw from b`, "DROP_SPOOFED_ND", "="),
-		one("spoofed MAC of the frame", "from_pod linka", `eth b > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw`, "DROP_SPOOFED_MAC", "="),
-		one("from afar", "from_pod linka", `eth a > gw | ip6 a > gw ttl 254 | nd solicit gw from a`, "DROP_SPOOFED_ND", "="),
-		one("advertisement", "from_pod linka", `eth a > all-nodes | ip6 a > all-nodes ttl 255 | nd advert a override lladdr a`, "DROP_SPOOFED_ND", "="),
-		one("advertisement of the gateway to a pod", "from_pod linka", `eth a > gw | ip6 a > b ttl 255 | nd advert gw router override lladdr a`, "DROP_SPOOFED_ND", "="),
-		one("router solicitation", "from_pod linka", `eth a > all-routers | ip6 fe80::a > all-routers ttl 255 | nd router-solicit from a`, "DROP_ND_TYPE", "="),
-		one("router advertisement", "from_pod linka", `eth a > all-nodes | ip6 fe80::a > all-nodes ttl 255 | nd router-advert lladdr a`, "DROP_ND_TYPE", "="),
-		one("redirect", "from_pod linka", `eth a > gw | ip6 a > b ttl 255 | nd redirect a for world lladdr a`, "DROP_ND_TYPE", "="),
-		one("truncated in its head", "from_pod linka", `eth a > gw | ip6 a > gw ttl 255 | nd solicit gw truncate 57`, "DROP_TRUNCATED", "="),
-		one("truncated in its target", "from_pod linka", `eth a > gw | ip6 a > gw ttl 255 | nd solicit gw truncate 77`, "DROP_TRUNCATED", "="),
-		one("link of no pod", "from_pod other0", `eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw from a`, "DROP_NO_ENDPOINT", "="),
+		one("another pod", "from_pod linka", `eth a > solicited:b | ip6 a > solicited:b ttl 255 | nd solicit b from a`,
+			"DROP_ND_TARGET", "="),
+		one("is the own address free", "from_pod linka",
+			`eth a > solicited:a | ip6 none > solicited:a ttl 255 | nd solicit a`, "DROP_ND_TARGET", "="),
+		one("is the gateway's address free", "from_pod linka",
+			`eth a > solicited:gw | ip6 none > solicited:gw ttl 255 | nd solicit gw`, "DROP_SPOOFED_ND", "="),
+		one("spoofed address", "from_pod linka",
+			`eth a > solicited:gw | ip6 b > solicited:gw ttl 255 | nd solicit gw from a`, "DROP_SPOOFED_ND", "="),
+		one("spoofed option", "from_pod linka",
+			`eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw from b`, "DROP_SPOOFED_ND", "="),
+		one("spoofed MAC of the frame", "from_pod linka",
+			`eth b > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw`, "DROP_SPOOFED_MAC", "="),
+		one("from afar", "from_pod linka", `eth a > gw | ip6 a > gw ttl 254 | nd solicit gw from a`,
+			"DROP_SPOOFED_ND", "="),
+		one("advertisement", "from_pod linka",
+			`eth a > all-nodes | ip6 a > all-nodes ttl 255 | nd advert a override lladdr a`, "DROP_SPOOFED_ND", "="),
+		one("advertisement of the gateway to a pod", "from_pod linka",
+			`eth a > gw | ip6 a > b ttl 255 | nd advert gw router override lladdr a`, "DROP_SPOOFED_ND", "="),
+		one("router solicitation", "from_pod linka",
+			`eth a > all-routers | ip6 fe80::a > all-routers ttl 255 | nd router-solicit from a`, "DROP_ND_TYPE", "="),
+		one("router advertisement", "from_pod linka",
+			`eth a > all-nodes | ip6 fe80::a > all-nodes ttl 255 | nd router-advert lladdr a`, "DROP_ND_TYPE", "="),
+		one("redirect", "from_pod linka", `eth a > gw | ip6 a > b ttl 255 | nd redirect a for world lladdr a`,
+			"DROP_ND_TYPE", "="),
+		one("truncated in its head", "from_pod linka", `eth a > gw | ip6 a > gw ttl 255 | nd solicit gw truncate 57`,
+			"DROP_TRUNCATED", "="),
+		one("truncated in its target", "from_pod linka", `eth a > gw | ip6 a > gw ttl 255 | nd solicit gw truncate 77`,
+			"DROP_TRUNCATED", "="),
+		one("link of no pod", "from_pod other0",
+			`eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw from a`, "DROP_NO_ENDPOINT", "="),
 	}
 	for i := range rows {
 		rows[i] = only6(rows[i])

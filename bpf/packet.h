@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A packet as the hooks see it. Layer 3 is parsed for every packet, layer 4 only where somebody needs ports. */
+/* A parsed packet. Layer 3 is parsed for every packet, layer 4 only where ports are needed. */
 #ifndef MYELIN_PACKET_H
 #define MYELIN_PACKET_H
 
@@ -19,48 +19,48 @@ struct packet {
 	struct addr dst;
 	__be16 sport; /* the identifier of an ICMP echo request */
 	__be16 dport; /* the identifier of an ICMP echo reply */
-	__u16 l4;     /* offset of the layer-4 header; 0 until it is parsed, and where that failed */
-	__u16 slot;   /* the pod's endpoint, 0 while not known */
-	__u8 hook;
-	__u8 family; /* 4, 6, 0 */
-	__u8 proto;  /* the next header while layer 4 is not parsed */
+	__u16 l4;     /* offset of the layer-4 header; 0 until it is parsed, and if that failed */
+	__u16 slot;   /* the pod's endpoint, 0 until it is known */
+	__u8 hook;    /* enum hook */
+	__u8 family;  /* 4, 6, 0 */
+	__u8 proto;   /* the IP header's next header until layer 4 is parsed */
 	__u8 ttl;
 	__u8 tcp_flags;
 	__u8 icmp_type;
 	__u8 fragment; /* enum fragment */
-	__u8 for_host; /* true: to an address of the node itself */
-	__u32 ifindex; /* behind what is zeroed for each packet: 16 bytes from sport on */
-	__u32 end;     /* offset of the first byte behind the IP packet: what follows is padding, and is never read */
-	__u32 timestamp; /* TSval (RFC 7323) of a TCP SYN or FIN, 0 if it has none; of other packets not set */
+	__u8 for_host; /* true: ICMP errors about the packet are sent from its destination address */
+	__u32 ifindex; /* packet_reset zeroes the fields from sport up to here */
+	__u32 end;     /* offset of the end of the IP packet: what follows is padding, and is never read */
+	__u32 timestamp; /* TSval (RFC 7323) of a TCP SYN or FIN, 0 if it has none; not set for other packets */
 };
 
-/* The packet inside an ICMP error, and where its parts are. */
+/* The packet that an ICMP error quotes. */
 struct inner {
 	struct addr src;
 	struct addr dst;
 	__be16 sport;
 	__be16 dport;
-	__u16 l3;
-	__u16 l4;
-	__be16 port; /* what the end to be rewritten becomes … */
-	struct addr to;
+	__u16 l3; /* offset of its IP header */
+	__u16 l4; /* offset of its layer-4 header */
+	__be16 port;    /* the new port of the end that inner_write rewrites */
+	struct addr to; /* the new address of that end */
 	__u8 proto;
 };
 
 enum parsed {
 	PARSED_IP,
 	PARSED_ARP,
-	PARSED_OTHER,
-	PARSED_TRUNCATED,
-	PARSED_BAD,
-	PARSED_MAPPED,
+	PARSED_OTHER,     /* another ethertype, or a frame of a VLAN */
+	PARSED_TRUNCATED, /* the packet is shorter than its headers say */
+	PARSED_BAD,       /* a header is invalid */
+	PARSED_MAPPED,    /* IPv6 with an IPv4-mapped address */
 };
 
-#define IP_PLAIN 0x45 /* the first byte of a header without options: version 4, five words */
+#define IP_PLAIN 0x45 /* first byte of an IPv4 header without options: version 4, five words */
 #define IP_MF 0x2000
 #define IP_OFFSET 0x1fff
 
-/* Nothing of the packet before must stay; addresses are zeroed where they are not parsed. */
+/* Clears the fields of the previous packet. Those not cleared here are set by parsing, or by packet_unparsed. */
 INLINE void packet_reset(struct packet *pkt, __u32 ifindex, enum hook hook)
 {
 	__builtin_memset(&pkt->sport, 0, offsetof(struct packet, ifindex) - offsetof(struct packet, sport));
@@ -68,6 +68,7 @@ INLINE void packet_reset(struct packet *pkt, __u32 ifindex, enum hook hook)
 	pkt->ifindex = ifindex;
 }
 
+/* Clears the addresses, which were not parsed, and returns parsed. */
 INLINE int packet_unparsed(struct packet *pkt, int parsed)
 {
 	__builtin_memset(&pkt->src, 0, sizeof(pkt->src));
@@ -93,7 +94,10 @@ INLINE void packet_read6(struct packet *pkt, const struct ipv6hdr *ip)
 	pkt->ttl = ip->hop_limit;
 }
 
-/* Lengths must fit in the packet: a pod's stack would check, but the hooks read on before it. BIG TCP leaves the length out (kernel 6.3). */
+/*
+ * The lengths must fit in the packet: a receiver's stack checks them too, but hooks read the packet before it does. BIG
+ * TCP sets no length (kernel 6.3).
+ */
 INLINE int packet_parse4(const struct __sk_buff *skb, struct packet *pkt, const struct iphdr *ip)
 {
 	__u32 length = bpf_ntohs(ip->tot_len), header = sizeof(*ip);
@@ -120,14 +124,14 @@ INLINE int packet_parse6(const struct __sk_buff *skb, struct packet *pkt, const 
 		return packet_unparsed(pkt, PARSED_BAD);
 	if (unlikely(L3 + sizeof(*ip) + length > skb->len))
 		return packet_unparsed(pkt, PARSED_TRUNCATED);
-	/* A jumbogram of BIG TCP has no length, but a hop-by-hop option (RFC 2675). */
+	/* The length of a BIG TCP jumbogram is in a hop-by-hop option (RFC 2675), and 0 here. */
 	pkt->end = unlikely(!length && skb->gso_size) ? skb->len : L3 + sizeof(*ip) + length;
 	packet_read6(pkt, ip);
-	/* No IPv6 packet may carry what stands for IPv4 addresses in here (RFC 4291 2.5.5.2 gives it no use on a wire). */
+	/* IPv4-mapped addresses stand for IPv4 in the datapath, and are not used on the wire (RFC 4291 2.5.5.2). */
 	return unlikely(addr_is4(&pkt->src) || addr_is4(&pkt->dst)) ? PARSED_MAPPED : PARSED_IP;
 }
 
-/* The packet, of which the first bytes are linear, also where a driver left them in fragments; NULL if it has less. */
+/* Returns the packet's data with at least bytes bytes linear, pulling in skb fragments; NULL if it is shorter. */
 INLINE void *packet_data(struct __sk_buff *skb, __u32 bytes)
 {
 	void *data = (void *)(long)skb->data;
@@ -140,19 +144,22 @@ INLINE void *packet_data(struct __sk_buff *skb, __u32 bytes)
 	return data + bytes <= (void *)(long)skb->data_end ? data : NULL;
 }
 
-/* Copies bytes of the IP packet. False if it has none there: padding of the frame is no part of it. */
+/* Copies bytes of the IP packet. Returns false beyond its end: padding of the frame is not part of it. */
 INLINE bool packet_load(struct __sk_buff *skb, const struct packet *pkt, __u32 off, void *to, __u32 size)
 {
 	return off + size <= pkt->end && !bpf_skb_load_bytes(skb, off, to, size);
 }
 
-/* Whether the node has switched the packet's family off. Such packets have no path, so that only who decides one need policy. */
+/*
+ * Whether the packet's family is disabled on the node. Such packets never get a forwarding cache entry, so that only
+ * the slow path needs this check.
+ */
 INLINE bool packet_family_off(const struct packet *pkt)
 {
 	return pkt->family == 4 ? !config.ipv4 : !config.ipv6;
 }
 
-/* Parses Ethernet and IP. Cost: per packet. */
+/* Parses Ethernet and IP. Returns an enum parsed. Cost: per packet. */
 INLINE int packet_parse(struct __sk_buff *skb, struct packet *pkt, enum hook hook)
 {
 	void *data;
@@ -169,7 +176,7 @@ INLINE int packet_parse(struct __sk_buff *skb, struct packet *pkt, enum hook hoo
 	return packet_unparsed(pkt, skb->protocol == bpf_htons(ETH_P_ARP) ? PARSED_ARP : PARSED_OTHER);
 }
 
-/* Types and codes (RFC 792, RFC 4443), named as in the kernel, whose headers pull in the C library's. */
+/* ICMP types and codes (RFC 792, RFC 4443), under the kernel's names. Its headers would include the C library's. */
 enum {
 	ICMP_ECHOREPLY = 0,
 	ICMP_DEST_UNREACH = 3,
@@ -203,8 +210,8 @@ struct icmp_head {
 	__u8 code;
 	__u16 checksum;
 	union {
-		__be32 word; /* IPv6: the MTU */
-		__be16 half[2]; /* IPv4: the MTU is in the second one (RFC 1191) */
+		__be32 word;    /* ICMPv6: the MTU */
+		__be16 half[2]; /* ICMPv4: the MTU is the second one (RFC 1191) */
 	};
 };
 

@@ -9,7 +9,9 @@ import (
 
 // KeptPaths calls fn for the rows of the table of paths that are in use, those of each CPU, until it returns false.
 func KeptPaths(m *ebpf.Map, fn func(cpu int, index uint32, p *DatapathCachedPath) bool) error {
-	return eachOfCPUs(m, func(p *DatapathCachedPath) bool { return p.Path.Action != uint8(DatapathPathActionPATH_NONE) }, fn)
+	return eachOfCPUs(m, func(p *DatapathCachedPath) bool {
+		return p.Path.Action != uint8(DatapathPathActionPATH_NONE)
+	}, fn)
 }
 
 // eachOfCPUs calls fn for those rows of an array per CPU that are used, until it returns false.
@@ -37,7 +39,8 @@ func powerOfTwo(n uint32) uint32 {
 	return p
 }
 
-// Configure gives the programs their settings, which can't change any more once they are loaded, and adds those that follow from others and from the sizes of maps.
+// Configure gives the programs their settings, which can't change any more once they are loaded, and adds those that
+// follow from others and from the sizes of maps.
 func Configure(spec *ebpf.CollectionSpec, s *Settings) error {
 	// This makes an index of the table of paths of the top bits of a 64-bit hash.
 	s.PathShift = uint32(64 - bits.TrailingZeros32(spec.Maps["paths"].MaxEntries))

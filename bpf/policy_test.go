@@ -37,12 +37,13 @@ func allows(peer string, proto uint8, port uint16) said {
 	return said{peer, proto, port, 16, DatapathPolicyActionPOLICY_ALLOW}
 }
 
-// identities are those that the node knows; who is left out is the world's.
+// identities are those that the node knows; all other addresses are the world's.
 func identities() map[string]uint32 {
 	return map[string]uint32{"gw": 1, "node": 1, "a": 70001, "b": 70002, "c": 70003}
 }
 
-// isolates gives the endpoint policies for one direction, in the place of those it had: what is not said is denied, for no rule allows it.
+// isolates gives the endpoint policies for one direction, in the place of those it had: what is not said is denied, for
+// no rule allows it.
 func isolates(slot uint16, direction int, list ...said) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
@@ -68,7 +69,8 @@ func isolates(slot uint16, direction int, list ...said) func(testing.TB, *world)
 				must(t, w.Verdicts.Put(key, DatapathVerdict{Action: uint8(s.action), Rule: uint32(i + 1)}))
 			}
 			if s.peer != "" {
-				must(t, w.PeerClasses.Put(DatapathPeerClassKey{Set: set, Identity: identities()[s.peer]}, DatapathPeerClass{Class: class, Lengths: lengths[class]}))
+				must(t, w.PeerClasses.Put(DatapathPeerClassKey{Set: set, Identity: identities()[s.peer]},
+					DatapathPeerClass{Class: class, Lengths: lengths[class]}))
 			}
 		}
 		e.Set[direction] = [2]uint32{set, set}
@@ -99,7 +101,8 @@ func audits(slot uint16) func(testing.TB, *world) {
 	}
 }
 
-// knows writes whose the addresses are that the name stands for, or that they are nobody's; no decision becomes stale, but what is good for one generation.
+// knows writes the identity of the addresses that the name stands for, or removes it; no decision becomes stale,
+// but what is good for one generation.
 func knows(name string, id uint32) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
@@ -125,7 +128,7 @@ func all(list ...func(testing.TB, *world)) func(testing.TB, *world) {
 	}
 }
 
-// fillIdentities writes whose addresses are, and that those of the other nodes' pods belong to somebody.
+// fillIdentities writes the identities of addresses, and the prefixes of the other nodes' pods.
 func (w *world) fillIdentities(t testing.TB) {
 	t.Helper()
 	n := worldNames()
@@ -143,14 +146,22 @@ func (w *world) fillIdentities(t testing.TB) {
 
 func policyTables() []table {
 	return []table{
-		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows(), rowlessRows())},
-		{name: "policies, cut by dropping", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_DROP), longTimes), rows: opened(cutRows("DROP_POLICY_NO_RULE"))},
-		{name: "policies, cut by nothing", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_LEAVE), longTimes), rows: opened(cutRows("FORWARD_POD"))},
-		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), changeRows(), rowlessRows())},
-		{name: "policies, Services", settings: settingsOf(policed, servicing, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), policyServiceRows())},
-		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), hostPolicyRows())},
-		{name: "policies, the host's, masquerading", settings: settingsOf(policed, hostPoliced, masquerading, longTimes), rows: opened(hostPolicyRows())},
-		{name: "policies, masquerading", settings: settingsOf(policed, masquerading, longTimes), rows: opened(policyRows(), peerRows(), auditRows(), policyWorldRows())},
+		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), peerRows(), auditRows(),
+			icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows(), rowlessRows())},
+		{name: "policies, cut by dropping", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_DROP),
+			longTimes), rows: opened(cutRows("DROP_POLICY_NO_RULE"))},
+		{name: "policies, cut by nothing", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_LEAVE),
+			longTimes), rows: opened(cutRows("FORWARD_POD"))},
+		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes),
+			rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), changeRows(), rowlessRows())},
+		{name: "policies, Services", settings: settingsOf(policed, servicing, longTimes),
+			rows: opened(policyRows(), peerRows(), auditRows(), policyServiceRows())},
+		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes),
+			rows: opened(policyRows(), peerRows(), auditRows(), hostPolicyRows())},
+		{name: "policies, the host's, masquerading", settings: settingsOf(policed, hostPoliced, masquerading,
+			longTimes), rows: opened(hostPolicyRows())},
+		{name: "policies, masquerading", settings: settingsOf(policed, masquerading, longTimes),
+			rows: opened(policyRows(), peerRows(), auditRows(), policyWorldRows())},
 	}
 }
 
@@ -170,47 +181,69 @@ func policyRows() []row {
 	const tcp = 6
 	to := func(port string) string { return `eth a > gw | ip a > b | tcp 40000 > ` + port }
 	from := func(port string) string { return `eth b > gwb | ip b > a | tcp ` + port + ` > 40000 ` }
-	return []row{
+	return append([]row{
 		{name: "ingress, a rule and no rule", steps: []step{
-			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: isolates(slotB, ingress,
+				allows("a", tcp, 80))},
 			{at: "from_pod linkb", in: from("80") + "SA", want: "FORWARD_POD"},
 			{at: "from_pod linka", in: to("80 A"), want: "FORWARD_POD"},
 			{at: "from_pod linka", in: to("81 S"), want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE",
+				out: "="},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 40000 > 80 S`,
+				want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
 		{name: "ingress, whoever", steps: []step{
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("", tcp, 80))},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "FORWARD_POD",
+				before: isolates(slotB, ingress, allows("", tcp, 80))},
 			{at: "from_wire eth0", in: `eth router > node | ip world > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | udp 40000 > 80`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_wire eth0", in: `eth router > node | ip world > b | esp spi 1 seq 1 | len 8`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | udp 40000 > 80`, want: "DROP_POLICY_NO_RULE",
+				out: "="},
+			{at: "from_wire eth0", in: `eth router > node | ip world > b | esp spi 1 seq 1 | len 8`,
+				want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
 		{name: "a rule denies", steps: []step{
 			{at: "from_pod linka", in: to("80 S"), want: "DROP_POLICY_DENIED", out: "=",
-				before: isolates(slotB, ingress, said{"a", tcp, 80, 16, DatapathPolicyActionPOLICY_DENY}, said{peer: "a", action: DatapathPolicyActionPOLICY_ALLOW})},
+				before: isolates(slotB, ingress, said{"a", tcp, 80, 16, DatapathPolicyActionPOLICY_DENY},
+					said{peer: "a", action: DatapathPolicyActionPOLICY_ALLOW})},
 		}},
 		{name: "egress, and what others ask for", steps: []step{
-			{at: "from_pod linka", in: to("80 S"), want: "DROP_POLICY_NO_RULE", out: "=", before: isolates(slotA, egress, allows("c", tcp, 80))},
+			{at: "from_pod linka", in: to("80 S"), want: "DROP_POLICY_NO_RULE", out: "=",
+				before: isolates(slotA, egress, allows("c", tcp, 80))},
 			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40000 > 80 S`, want: "FORWARD_RESOLVE"},
 			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | tcp 80 > 40000 SA`, want: "FORWARD_POD"},
 			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | tcp 5000 > 22 S`, want: "FORWARD_POD"},
 			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 22 > 5000 SA`, want: "FORWARD_WIRE"},
-			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40001 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40001 > 81 S`, want: "DROP_POLICY_NO_RULE",
+				out: "="},
 		}},
+	}, policyEndRows()...)
+}
+
+func policyEndRows() []row {
+	const tcp = 6
+	to := func(port string) string { return `eth a > gw | ip a > b | tcp 40000 > ` + port }
+	return []row{
 		{name: "both ends", steps: []step{
-			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: all(isolates(slotA, egress, allows("b", tcp, 80), allows("b", tcp, 81)), isolates(slotB, ingress, allows("a", tcp, 80)))},
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD",
+				before: all(isolates(slotA, egress, allows("b", tcp, 80), allows("b", tcp, 81)),
+					isolates(slotB, ingress, allows("a", tcp, 80)))},
 			{at: "from_pod linka", in: to("81 S"), want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
 		{name: "what the host sends", steps: []step{
-			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 40000 > 80 S`, want: "", out: "=", before: isolates(slotB, ingress, allows("gw", tcp, 80))},
+			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 40000 > 80 S`, want: "", out: "=",
+				before: isolates(slotB, ingress, allows("gw", tcp, 80))},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > gw | tcp 80 > 40000 SA`, want: "FORWARD_STACK"},
-			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE",
+				out: "="},
 			{at: "to_pod linka", in: `eth gw > a | ip gw > a | tcp 40000 > 81 S`, want: "", out: "="},
 		}},
 		{name: "errors about flows that pass", steps: []step{
 			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD", before: isolates(slotA, ingress)},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 80 S`,
+				want: "FORWARD_POD"},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b | tcp 40000 > 81 S`,
+				want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
 	}
 }
@@ -219,16 +252,21 @@ func policyRows() []row {
 func peerRows() []row {
 	const tcp = 6
 	return []row{
-		{name: "a pod that nobody knows yet", steps: []step{
-			{at: "from_wire eth0", in: `eth node2 > node | ip d > b | tcp 40000 > 80 S`, want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: isolates(slotB, ingress, allows("", tcp, 80))},
+		{name: "a pod that is not known yet", steps: []step{
+			{at: "from_wire eth0", in: `eth node2 > node | ip d > b | tcp 40000 > 80 S`,
+				want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: isolates(slotB, ingress, allows("", tcp, 80))},
 			{at: "from_wire eth0", in: `eth node2 > node | ip d > a | tcp 40000 > 80 S`, want: "FORWARD_POD"},
 		}},
 		{name: "a pod that is gone, and another one with its address", steps: []step{
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("c", tcp, 80), allows("a", tcp, 81))},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40001 > 80 S`, want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: knows("c", 0)},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40002 > 80 S`, want: "DROP_POLICY_NO_RULE", out: "=", before: knows("c", identities()["a"])},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40000 > 80 S`, want: "FORWARD_POD",
+				before: isolates(slotB, ingress, allows("c", tcp, 80), allows("a", tcp, 81))},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40001 > 80 S`,
+				want: "DROP_POLICY_PEER_UNKNOWN", out: "=", before: knows("c", 0)},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40002 > 80 S`, want: "DROP_POLICY_NO_RULE",
+				out: "=", before: knows("c", identities()["a"])},
 			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40003 > 81 S`, want: "FORWARD_POD"},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40004 > 81 S`, want: "DROP_POLICY_NO_RULE", out: "=", before: knows("c", identities()["c"])},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > b | tcp 40004 > 81 S`, want: "DROP_POLICY_NO_RULE",
+				out: "=", before: knows("c", identities()["c"])},
 		}},
 	}
 }
@@ -239,12 +277,14 @@ func auditRows() []row {
 	to := func(port string) string { return `eth a > gw | ip a > b | tcp 40000 > ` + port }
 	return []row{
 		{name: "audited", steps: []step{
-			{at: "from_pod linka", in: to("81 S"), want: "FORWARD_AUDIT FORWARD_POD", before: all(isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
+			{at: "from_pod linka", in: to("81 S"), want: "FORWARD_AUDIT FORWARD_POD",
+				before: all(isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 81 > 40000 SA`, want: "FORWARD_POD"},
 			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_POD"},
 		}},
 		{name: "audited at one end, denied at the other", steps: []step{
-			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_AUDIT FORWARD_POD", before: all(isolates(slotA, egress), audits(slotA), isolates(slotB, ingress, allows("a", tcp, 80)))},
+			{at: "from_pod linka", in: to("80 S"), want: "FORWARD_AUDIT FORWARD_POD",
+				before: all(isolates(slotA, egress), audits(slotA), isolates(slotB, ingress, allows("a", tcp, 80)))},
 			{at: "from_pod linka", in: to("81 S"), want: "DROP_POLICY_NO_RULE", out: "="},
 		}},
 	}
@@ -256,104 +296,32 @@ func icmpRows() []row {
 	return []row{
 		only4(echoRow(packet.IPv4, icmp, 8)), only6(echoRow(packet.IPv6, icmp6, 128)),
 		only4(row{name: "one type opens no other", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp timestamp id 7 seq 1 | len 12`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", icmp, 13))},
-			{at: "from_pod linkb", in: `eth b > gwb | ip4 b > a | icmp timestamp-reply id 7 seq 1 | len 12`, want: "FORWARD_POD"},
-			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp type 17 | len 8`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp timestamp id 7 seq 1 | len 12`,
+				want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", icmp, 13))},
+			{at: "from_pod linkb", in: `eth b > gwb | ip4 b > a | icmp timestamp-reply id 7 seq 1 | len 12`,
+				want: "FORWARD_POD"},
+			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp type 17 | len 8`, want: "DROP_POLICY_NO_RULE",
+				out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE",
+				out: "="},
 		}}),
 		only6(row{name: "one type opens no other", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp type 139 | len 8`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", icmp6, 139))},
-			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp type 150 | len 8`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp type 139 | len 8`, want: "FORWARD_POD",
+				before: isolates(slotB, ingress, allows("a", icmp6, 139))},
+			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp type 150 | len 8`, want: "DROP_POLICY_NO_RULE",
+				out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip6 a > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE",
+				out: "="},
 		}}),
 	}
 }
 
 func echoRow(f packet.Family, proto uint8, kind uint16) row {
 	return row{name: "echo, by its type", steps: []step{
-		{at: "from_pod linka", in: `eth a > gw | ip a > b | icmp echo id 7 seq 1`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", proto, kind))},
+		{at: "from_pod linka", in: `eth a > gw | ip a > b | icmp echo id 7 seq 1`, want: "FORWARD_POD",
+			before: isolates(slotB, ingress, allows("a", proto, kind))},
 		{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp echo-reply id 7 seq 1`, want: "FORWARD_POD"},
-		{at: "from_wire eth0", in: `eth node2 > node | ip c > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE", out: "="},
+		{at: "from_wire eth0", in: `eth node2 > node | ip c > b | icmp echo id 7 seq 1`, want: "DROP_POLICY_NO_RULE",
+			out: "="},
 	}}
-}
-
-func portRows() []row {
-	const tcp, udp, sctp = 6, 17, 132
-	ports := isolates(slotB, ingress, said{"a", tcp, 8080, 12, DatapathPolicyActionPOLICY_ALLOW}, said{"a", tcp, 8084, 16, DatapathPolicyActionPOLICY_DENY},
-		said{"a", udp, 0, 0, DatapathPolicyActionPOLICY_ALLOW}, allows("a", sctp, 80))
-	at := func(l4, want string) step {
-		return step{at: "from_pod linka", in: `eth a > gw | ip a > b | ` + l4, want: want}
-	}
-	first := at("tcp 40000 > 8080 S", "FORWARD_POD")
-	first.before = ports
-	return []row{{name: "ranges and protocols", steps: []step{
-		first,
-		at("tcp 40000 > 8095 S", "FORWARD_POD"),
-		at("tcp 40000 > 8084 S", "DROP_POLICY_DENIED"),
-		at("tcp 40000 > 8096 S", "DROP_POLICY_NO_RULE"),
-		at("tcp 40000 > 8079 S", "DROP_POLICY_NO_RULE"),
-		at("udp 40000 > 9", "FORWARD_POD"),
-		at("udp 40000 > 65535", "FORWARD_POD"),
-		at("sctp 40000 > 80 | len 4", "FORWARD_POD"),
-		at("sctp 40000 > 81 | len 4", "DROP_POLICY_NO_RULE"),
-	}}}
-}
-
-// cutRows are flows that a policy comes to forbid.
-func cutRows(want string) []row {
-	const tcp, udp = 6, 17
-	datagram := "DROP_POLICY_NO_RULE"
-	if want == "FORWARD_POD" {
-		datagram = want
-	}
-	return []row{
-		{name: "a connection", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 SA`, want: "FORWARD_POD"},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A seq 2 ack 7`, want: want, before: isolates(slotB, ingress, allows("c", tcp, 80))},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A seq 7 ack 2`, want: want},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A seq 2 ack 7`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
-		}},
-		{name: "datagrams", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 40000 > 53`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", udp, 53))},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 40000 > 53`, want: datagram, before: isolates(slotB, ingress)},
-		}},
-	}
-}
-
-func changeRows() []row {
-	const tcp = 6
-	return []row{
-		{name: "another connection between the same ports", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", tcp, 80))},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 RA`, want: "FORWARD_POD"},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 SA`, want: "FORWARD_POD"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 S`, want: "FORWARD_POD"},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", out: "=", before: isolates(slotB, ingress)},
-		}},
-		{name: "no policy any more", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "DROP_POLICY_NO_RULE", before: isolates(slotB, ingress)},
-			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 S`, want: "FORWARD_POD", before: opens},
-		}},
-	}
-}
-
-func policyWorldRows() []row {
-	const tcp = 6
-	return []row{
-		{name: "to the world", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 443 S`, want: "FORWARD_RESOLVE", before: isolates(slotA, egress, allows("", tcp, 443))},
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 443 A`, want: "FORWARD_WIRE"},
-			{at: "from_wire eth0", in: `eth router > node | ip world > node | tcp 443 > 50000 SA`, want: "FORWARD_POD"},
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 444 S`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 443 A seq 1 ack 2`, want: "DROP_POLICY_NO_RULE REPLY_RESET", before: isolates(slotA, egress)},
-		}},
-		{name: "from the world, and its answer", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > a | tcp 40000 > 80 S`, want: "FORWARD_POD", before: all(isolates(slotA, ingress, allows("", tcp, 80)), isolates(slotA, egress))},
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 80 > 40000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip a > world ttl 63 | tcp 80 > 40000 SA`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 81 > 40001 S`, want: "DROP_POLICY_NO_RULE", out: "="},
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40002 > 81 A seq 1 ack 2`, want: "DROP_NO_CONNECTION", out: "="},
-		}},
-	}
 }

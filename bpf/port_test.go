@@ -14,7 +14,8 @@ import (
 // natPort sends a packet of TCP or UDP, and returns the source port that it left with.
 func (w *world) natPort(t testing.TB, f packet.Family, link, text string) string {
 	t.Helper()
-	r, err := packettest.Run(w.FromPod, packettest.Frame(t, f, worldNames(), text), packettest.Options{Ifindex: uint32(w.index[link])})
+	r, err := packettest.Run(w.FromPod, packettest.Frame(t, f, worldNames(), text),
+		packettest.Options{Ifindex: uint32(w.index[link])})
 	must(t, err)
 	if r.Ret != actRedirect {
 		t.Fatalf("%s was not forwarded: %d", text, r.Ret)
@@ -31,7 +32,8 @@ func sourcePort(frame []byte) uint16 {
 	return binary.BigEndian.Uint16(frame[l4:])
 }
 
-// Flows to one place, more than the range has ports: each that is forwarded has a port of its own and keeps it, the others have a name.
+// Flows to one place, more than the range has ports: each that is forwarded has a port of its own and keeps it, the
+// others have a name.
 func TestNatPortsAreNeverShared(t *testing.T) {
 	s := settingsOf(masquerading)
 	s.NatPortMin, s.NatPortMax = 50000, 50009
@@ -43,7 +45,8 @@ func TestNatPortsAreNeverShared(t *testing.T) {
 		ports := map[uint16]int{}
 		for round := range 2 {
 			for sport := 40000; sport < 40030; sport++ {
-				in := packettest.Frame(t, f, worldNames(), fmt.Sprintf(`eth a > gw | ip a > world | udp %d > 53`, sport))
+				in := packettest.Frame(t, f, worldNames(),
+					fmt.Sprintf(`eth a > gw | ip a > world | udp %d > 53`, sport))
 				r, err := packettest.Run(w.FromPod, in, packettest.Options{Ifindex: uint32(w.index["linka"])})
 				must(t, err)
 				if r.Ret != actRedirect {
@@ -59,9 +62,11 @@ func TestNatPortsAreNeverShared(t *testing.T) {
 				ports[p] = sport
 			}
 		}
-		no := w.counters(t)[DatapathHookHOOK_FROM_POD][DatapathOutcomeDROP_NAT_NO_PORT] - had[DatapathHookHOOK_FROM_POD][DatapathOutcomeDROP_NAT_NO_PORT]
+		no := w.counters(t)[DatapathHookHOOK_FROM_POD][DatapathOutcomeDROP_NAT_NO_PORT] -
+			had[DatapathHookHOOK_FROM_POD][DatapathOutcomeDROP_NAT_NO_PORT]
 		if len(ports) < 8 || no != uint64(2*(30-len(ports))) {
-			t.Errorf("%d of 10 ports are used, %d packets of 60 had none; want at least 8, and 2 for each flow without", len(ports), no)
+			t.Errorf("%d of 10 ports are used, %d packets of 60 had none; want at least 8, and 2 for each flow without",
+				len(ports), no)
 		}
 	})
 }
@@ -128,7 +133,8 @@ func TestNatFlowsBeginOnAllCPUs(t *testing.T) {
 		w.forgetIn(t)
 		var frames [][]byte
 		for i := range flows {
-			frames = append(frames, packettest.Frame(t, f, worldNames(), fmt.Sprintf(`eth a > gw | ip a > world | udp %d > 53`, 20000+i)))
+			frames = append(frames, packettest.Frame(t, f, worldNames(),
+				fmt.Sprintf(`eth a > gw | ip a > world | udp %d > 53`, 20000+i)))
 		}
 		var (
 			wg   sync.WaitGroup

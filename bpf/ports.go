@@ -25,7 +25,8 @@ func (d *Datapath) followPorts(s *Settings) error {
 	})
 	if err == nil && failed == nil {
 		err = Each(d.NatEntries, func(k *DatapathNatEntryKey, r *DatapathNatEntry) bool {
-			return DatapathNatEntryFlag(r.Flags)&DatapathNatEntryFlagNAT_ENTRY_SNAT == 0 || index(servicePort(k, r))
+			return DatapathNatEntryFlag(r.Flags)&DatapathNatEntryFlagNAT_ENTRY_SNAT == 0 ||
+				index(servicePort(k, r))
 		})
 	}
 	if err = errors.Join(err, failed); err != nil {
@@ -55,7 +56,8 @@ func inHalf(s *Settings, i DatapathPortIndex) bool {
 // its port is none of the connection's candidates.
 func masqueradePort(k *DatapathFlowKey, r *DatapathFlow) (DatapathPortKey, DatapathPortIndex) {
 	pod := r.PodSide & 1
-	return DatapathPortKey{Client: r.Pod, ClientPort: r.PodPort, Server: k.Addr[1-pod], ServerPort: k.Port[1-pod], Proto: k.Proto},
+	return DatapathPortKey{Client: r.Pod, ClientPort: r.PodPort, Server: k.Addr[1-pod], ServerPort: k.Port[1-pod],
+			Proto: k.Proto},
 		DatapathPortIndex{Snat: k.Addr[pod], Port: Port(k.Port[pod])}
 }
 
@@ -84,7 +86,8 @@ func (d *Datapath) PortIndexed(k *DatapathPortKey, i *DatapathPortIndex) (bool, 
 		if err != nil {
 			return false, err
 		}
-		if found && r.Client == k.Client && r.ClientPort == k.ClientPort && r.Frontend == k.Server && r.FrontendPort == k.ServerPort {
+		if found && r.Client == k.Client && r.ClientPort == k.ClientPort && r.Frontend == k.Server &&
+			r.FrontendPort == k.ServerPort {
 			return true, nil
 		}
 	}

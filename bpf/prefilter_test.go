@@ -13,7 +13,8 @@ func prefilterTables() []table {
 		{name: "prefilter, Services", settings: settingsOf(prefiltering, servicing, longTimes), rows: prefilterRows()},
 		{name: "prefilter, tunnel", settings: settingsOf(prefiltering, tunnel4, longTimes), rows: []row{
 			{name: "what the tunnel brings is the cluster's", steps: []step{
-				{at: "from_wire vx0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD", before: refusing("c", true)},
+				{at: "from_wire vx0", in: `eth node2 > node | ip c > a | udp 1 > 2`, want: "FORWARD_POD",
+					before: refusing("c", true)},
 			}},
 		}},
 	}
@@ -61,12 +62,14 @@ func prefilterRows() []row {
 			{at: "from_wire eth0", in: udp, want: "FORWARD_POD", before: wiresHaveXDP},
 		}},
 		{name: "a prefix, but for an address in it", steps: []step{
-			{at: "from_wire eth0", in: udp, want: "DROP_PREFILTER", out: "=", before: refusing("world", false, "world2")},
+			{at: "from_wire eth0", in: udp, want: "DROP_PREFILTER", out: "=",
+				before: refusing("world", false, "world2")},
 			{at: "from_wire eth0", in: from + `ip world2 > a | udp 1 > 2`, want: "FORWARD_POD"},
 			{at: "from_wire eth0", in: from + `ip stranger > a | udp 1 > 2`, want: "FORWARD_POD"},
 		}},
 		{name: "what pods send goes out", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > world | udp 1 > 2`, want: "FORWARD_RESOLVE", before: refusing("world", true)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | udp 1 > 2`, want: "FORWARD_RESOLVE",
+				before: refusing("world", true)},
 		}},
 	}
 	const xdpAt = "from_wire_xdp eth0"
@@ -79,6 +82,7 @@ func prefilterRows() []row {
 	steps[0].before = refusing("world", true)
 	prefix := []step{in(xdpAt, udp, "DROP_PREFILTER"), in(xdpAt, from+`ip stranger > a | udp 1 > 2`, "")}
 	prefix[0].before = refusing("world", false)
-	rows = append(rows, row{name: "in XDP", steps: steps, since: [2]int{5, 15}}, row{name: "a prefix in XDP", steps: prefix, since: [2]int{5, 15}})
+	rows = append(rows, row{name: "in XDP", steps: steps, since: [2]int{5, 15}},
+		row{name: "a prefix in XDP", steps: prefix, since: [2]int{5, 15}})
 	return rows
 }

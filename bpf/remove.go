@@ -15,9 +15,9 @@ import (
 // filterPrefix begins the names of our filters.
 const filterPrefix = "myelin-"
 
-// Remove takes off what agents have attached and pinned below dir, which is Options.Dir: links of devices and control groups, filters of the
-// devices of the thread's network namespace, maps. It is for a node that Myelin leaves; no agent may run. It goes on after an error, and
-// returns what it removed.
+// Remove takes off what agents have attached and pinned below dir, which is Options.Dir: links of devices and control
+// groups, filters of the devices of the thread's network namespace, maps. It is for a node that Myelin leaves; no agent
+// may run. It goes on after an error, and returns what it removed.
 func Remove(dir string) (removed []string, err error) {
 	var errs []error
 	for _, kind := range []string{"sockets", "links"} {
@@ -27,7 +27,8 @@ func Remove(dir string) (removed []string, err error) {
 			errs = append(errs, removeLink(pin))
 		}
 		if len(pins) > 0 {
-			removed = append(removed, fmt.Sprintf("%d %s", len(pins), map[string]string{"sockets": "programs of sockets", "links": "programs of devices"}[kind]))
+			removed = append(removed, fmt.Sprintf("%d %s", len(pins),
+				map[string]string{"sockets": "programs of sockets", "links": "programs of devices"}[kind]))
 		}
 	}
 	filters, err := removeFilters()
@@ -41,7 +42,7 @@ func Remove(dir string) (removed []string, err error) {
 	return append(removed, "pins below "+dir), errors.Join(errs...)
 }
 
-// removeLink detaches before the pin goes: a descriptor that somebody else holds would keep the program where it is.
+// removeLink detaches before the pin goes: a descriptor that another process holds would keep the program where it is.
 func removeLink(pin string) error {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err == nil {

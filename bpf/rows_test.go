@@ -74,10 +74,12 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables())
+		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(),
+		keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables())
 }
 
-// onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its time for each, above all in a VM.
+// onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its
+// time for each, above all in a VM.
 func onlyPrograms(names ...string) func(*ebpf.CollectionSpec) {
 	return func(spec *ebpf.CollectionSpec) {
 		for name, p := range spec.Programs {
@@ -137,7 +139,8 @@ func (w *world) run(t testing.TB, f packet.Family, steps ...step) packettest.Res
 		had := w.counters(t)
 		r = packettest.Life(t, f, worldNames(), w.step(t, i, s))
 		if got := w.outcomesSince(t, had); got != w.counted(s) {
-			t.Fatalf("packet %d, %s, %s: counted %q, want %q\nin  %s\nout %s", i+1, s.at, f, got, w.counted(s), s.in, packet.Format(r.Out, worldNames()))
+			t.Fatalf("packet %d, %s, %s: counted %q, want %q\nin  %s\nout %s", i+1, s.at, f, got, w.counted(s), s.in,
+				packet.Format(r.Out, worldNames()))
 		}
 		if s.after != nil {
 			s.after(t, w)
@@ -164,7 +167,8 @@ func (w *world) step(t testing.TB, i int, s step) packettest.Step {
 	if ret == 0 {
 		ret = verdict(hook, s.want)
 	}
-	return packettest.Step{Hook: fmt.Sprintf("%s (packet %d)", s.at, i+1), Prog: prog, Options: o, In: s.in, Ret: ret, Out: s.out, Ignore: s.ignore, Check: s.check}
+	return packettest.Step{Hook: fmt.Sprintf("%s (packet %d)", s.at, i+1), Prog: prog, Options: o, In: s.in, Ret: ret,
+		Out: s.out, Ignore: s.ignore, Check: s.check}
 }
 
 func (w *world) program(hook string) *ebpf.Program {
@@ -229,8 +233,9 @@ func (w *world) counted(s step) string {
 }
 
 // hooks by their number.
-var hooks = [...]string{DatapathHookHOOK_FROM_POD: "from_pod", DatapathHookHOOK_TO_POD: "to_pod", DatapathHookHOOK_FROM_WIRE: "from_wire",
-	DatapathHookHOOK_TO_WIRE: "to_wire", DatapathHookHOOK_FROM_WIRE_XDP: "from_wire_xdp"}
+var hooks = [...]string{DatapathHookHOOK_FROM_POD: "from_pod", DatapathHookHOOK_TO_POD: "to_pod",
+	DatapathHookHOOK_FROM_WIRE: "from_wire",
+	DatapathHookHOOK_TO_WIRE:   "to_wire", DatapathHookHOOK_FROM_WIRE_XDP: "from_wire_xdp"}
 
 // outcomesSince names the counters that went up, with the number if by more than one.
 func (w *world) outcomesSince(t testing.TB, had [len(hooks)]outcomeCounts) string {

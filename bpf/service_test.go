@@ -16,16 +16,22 @@ func servicing(s *Settings) {
 func serviceTables() []table {
 	inside := append(clientRows(), backendlessRows()...)
 	return []table{
-		{name: "services", settings: settingsOf(servicing), rows: append(append(inside, outsideRows()...), serviceErrorRows()...)},
-		{name: "services, masquerade", settings: settingsOf(servicing, masquerading), rows: append(append(append(inside, outsideRows()...), worldBackendRows()...), serviceErrorRows()...)},
+		{name: "services", settings: settingsOf(servicing), rows: append(append(inside, outsideRows()...),
+			serviceErrorRows()...)},
+		{name: "services, masquerade", settings: settingsOf(servicing, masquerading),
+			rows: append(append(append(inside, outsideRows()...), worldBackendRows()...), serviceErrorRows()...)},
 		{name: "services, tracking", settings: settingsOf(servicing, tracking), rows: append(inside, outsideRows()...)},
-		{name: "services, across families", settings: settingsOf(servicing), rows: slices.Concat(crossRows(), crossErrorRows(), crossXDPRows())},
-		{name: "services, across families, direct", settings: settingsOf(servicing, direct), rows: append(crossRows(), crossErrorRows()...)},
+		{name: "services, across families", settings: settingsOf(servicing),
+			rows: slices.Concat(crossRows(), crossErrorRows(), crossXDPRows())},
+		{name: "services, across families, direct", settings: settingsOf(servicing, direct),
+			rows: append(crossRows(), crossErrorRows()...)},
 		{name: "services, XDP", settings: settingsOf(servicing, monitored), rows: xdpRows()},
-		{name: "services, pods that go", settings: settingsOf(servicing), rows: []row{{name: "of pods that are others by now", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip b > a ttl 63 | udp 8080 > 40000`, before: forgets},
-		}}}},
+		{name: "services, pods that go", settings: settingsOf(servicing),
+			rows: []row{{name: "of pods that are others by now", steps: []step{
+				{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
+				{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD",
+					out: `eth gw > a | ip b > a ttl 63 | udp 8080 > 40000`, before: forgets},
+			}}}},
 		{name: "services, silent", settings: settingsOf(servicing, silent), rows: silentRows()},
 		{name: "services, node ports", settings: settingsOf(servicing), rows: nodePortRows()},
 		{name: "services, legacy", settings: settingsOf(servicing, legacy), rows: legacyServiceRows()},
@@ -58,7 +64,8 @@ func testServices() []testService {
 	const dropBoth = DatapathFrontendFlagFRONTEND_DROP_EXTERNAL | DatapathFrontendFlagFRONTEND_DROP_INTERNAL
 	return []testService{
 		{portB, "b", 0}, {portC, "c", 0}, {portA, "a", 0}, {portWorld, "world2", 0}, {portNode, "node", 0},
-		{portNone, "", 0}, {portElse, "", dropBoth}, {portRanges, "b", DatapathFrontendFlagFRONTEND_RANGES}, {portTargets, "c", 0}, {portCrossC, "c", 0}, {portCrossB, "b", 0},
+		{portNone, "", 0}, {portElse, "", dropBoth}, {portRanges, "b", DatapathFrontendFlagFRONTEND_RANGES},
+		{portTargets, "c", 0}, {portCrossC, "c", 0}, {portCrossB, "b", 0},
 	}
 }
 
@@ -77,10 +84,13 @@ func (w *world) fillServices(t testing.TB) {
 					addr  netip.Addr
 					port  uint16
 					flags DatapathFrontendFlag
-				}{{families(n["vip"])[family], s.port, DatapathFrontendFlagFRONTEND_INTERNAL}, {families(n["lb"])[family], s.port, both}, {node, 30000 + s.port, both}} {
+				}{{families(n["vip"])[family], s.port, DatapathFrontendFlagFRONTEND_INTERNAL},
+					{families(n["lb"])[family], s.port, both}, {node, 30000 + s.port, both}} {
 					row.Flags = uint32(f.flags | s.flags)
-					must(t, w.Frontends.Put(DatapathFrontendKey{Addr: Addr(f.addr), Port: be16(f.port), Proto: proto}, row))
-					must(t, w.Frontends.Put(DatapathFrontendKey{Addr: Addr(f.addr)}, DatapathFrontend{Flags: uint32(f.flags)}))
+					must(t, w.Frontends.Put(DatapathFrontendKey{Addr: Addr(f.addr), Port: be16(f.port),
+						Proto: proto}, row))
+					must(t, w.Frontends.Put(DatapathFrontendKey{Addr: Addr(f.addr)},
+						DatapathFrontend{Flags: uint32(f.flags)}))
 				}
 			}
 		}
@@ -107,7 +117,8 @@ func (w *world) addSet(t testing.TB, id uint32, s testService, proto uint8, fami
 		b.Port = be16(portTargets)
 	}
 	must(t, w.Backends.Put(id, b))
-	must(t, w.Members.Put(DatapathMemberKey{Addr: b.Addr, Service: uint32(s.port), Port: b.Port, Proto: proto}, uint32(1)))
+	must(t, w.Members.Put(DatapathMemberKey{Addr: b.Addr, Service: uint32(s.port), Port: b.Port, Proto: proto},
+		uint32(1)))
 	choice := DatapathBackendSlotsRow{}
 	choice.Backend[0] = id
 	must(t, w.BackendSlots.Put(DatapathBackendSlotsKey{Set: id}, choice))
@@ -146,85 +157,142 @@ func forgets(t testing.TB, w *world) {
 
 // clientRows: pod a is the client, by no socket hook.
 func clientRows() []row {
-	return []row{
+	return append([]row{
 		{name: "to a pod of this node", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 80 S seq 1 mss 1460`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 S seq 1 mss 1460`, after: translationsAre(1)},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a ttl 64 | tcp 8080 > 40000 SA seq 5 ack 2`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | tcp 80 > 40000 SA seq 5 ack 2`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 80 PA seq 2 | "hello"`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 PA seq 2 | "hello"`, after: translationsAre(1)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 80 S seq 1 mss 1460`,
+				want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 S seq 1 mss 1460`,
+				after: translationsAre(1)},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a ttl 64 | tcp 8080 > 40000 SA seq 5 ack 2`,
+				want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | tcp 80 > 40000 SA seq 5 ack 2`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 80 PA seq 2 | "hello"`,
+				want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 PA seq 2 | "hello"`,
+				after: translationsAre(1)},
 		}},
 		{name: "to a pod of node2", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 81 | "q"`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080 | "q"`},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > a ttl 60 | udp 8080 > 40000 | "r"`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 59 | udp 81 > 40000 | "r"`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 81 nosum | "q"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080 nosum | "q"`, after: translationsAre(1)},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > a ttl 60 | udp 8081 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip c > a ttl 59 | udp 8081 > 40000`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 81 | "q"`, want: "FORWARD_RESOLVE",
+				out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080 | "q"`},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a ttl 60 | udp 8080 > 40000 | "r"`,
+				want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 59 | udp 81 > 40000 | "r"`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 81 nosum | "q"`,
+				want: "FORWARD_WIRE", out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080 nosum | "q"`,
+				after: translationsAre(1)},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a ttl 60 | udp 8081 > 40000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip c > a ttl 59 | udp 8081 > 40000`},
 		}},
 		{name: "to itself", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 82 S`, want: "FORWARD_POD", out: `eth gw > a | ip gw > a ttl 63 | tcp 51000 > 8080 S`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > gw ttl 64 | tcp 8080 > 51000 SA`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | tcp 82 > 40000 SA`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 82 A`, want: "FORWARD_POD", out: `eth gw > a | ip gw > a ttl 63 | tcp 51000 > 8080 A`, after: translationsAre(1)},
-			{at: "from_pod linka", in: `eth a > gw | ip a > gw ttl 64 | tcp 9999 > 51000 A`, want: "FORWARD_STACK", out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 82 S`, want: "FORWARD_POD",
+				out: `eth gw > a | ip gw > a ttl 63 | tcp 51000 > 8080 S`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > gw ttl 64 | tcp 8080 > 51000 SA`, want: "FORWARD_POD",
+				out: `eth gw > a | ip vip > a ttl 63 | tcp 82 > 40000 SA`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 82 A`, want: "FORWARD_POD",
+				out: `eth gw > a | ip gw > a ttl 63 | tcp 51000 > 8080 A`, after: translationsAre(1)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > gw ttl 64 | tcp 9999 > 51000 A`, want: "FORWARD_STACK",
+				out: "="},
 		}},
 		{name: "to the host", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 84 S`, want: "FORWARD_STACK", out: `eth a > gw | ip a > node ttl 64 | tcp 40000 > 8080 S`},
-			{at: "to_pod linka", in: `eth gw > a | ip node > a ttl 64 | tcp 8080 > 40000 SA`, want: "", out: `eth gw > a | ip vip > a ttl 64 | tcp 84 > 40000 SA`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | tcp 40000 > 84 S`, want: "FORWARD_STACK",
+				out: `eth a > gw | ip a > node ttl 64 | tcp 40000 > 8080 S`},
+			{at: "to_pod linka", in: `eth gw > a | ip node > a ttl 64 | tcp 8080 > 40000 SA`, want: "",
+				out: `eth gw > a | ip vip > a ttl 64 | tcp 84 > 40000 SA`},
 		}},
 		{name: "a node port, on the node's own address", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > node ttl 64 | udp 40000 > 30080`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a ttl 64 | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip node > a ttl 63 | udp 30080 > 40000`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > node ttl 64 | udp 40000 > 30080`, want: "FORWARD_POD",
+				out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a ttl 64 | udp 8080 > 40000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip node > a ttl 63 | udp 30080 > 40000`},
 		}},
-		one("sctp, the same port", "from_pod linka", `eth a > gw | ip a > vip | sctp 40000 > 88 init`, "FORWARD_RESOLVE", `eth node > node2 | ip a > c ttl 63 | sctp 40000 > 88 init`),
+	}, clientPortRows()...)
+}
+
+func clientPortRows() []row {
+	return []row{
+		one("sctp, the same port", "from_pod linka", `eth a > gw | ip a > vip | sctp 40000 > 88 init`,
+			"FORWARD_RESOLVE", `eth node > node2 | ip a > c ttl 63 | sctp 40000 > 88 init`),
 		{name: "sctp, another port", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 0 init | len 24`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 0 init | len 24`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | sctp 8080 > 40000 vtag 7 init-ack | len 300`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | sctp 80 > 40000 vtag 7 init-ack | len 300`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 9 data sum 0 | len 1400`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 9 data sum 0 | len 1400`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 9 data badsum | len 4`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 9 data badsum | len 4`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 0 init | len 24`,
+				want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 0 init | len 24`},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | sctp 8080 > 40000 vtag 7 init-ack | len 300`,
+				want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | sctp 80 > 40000 vtag 7 init-ack | len 300`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 9 data sum 0 | len 1400`,
+				want: "FORWARD_POD",
+				out:  `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 9 data sum 0 | len 1400`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | sctp 40000 > 80 vtag 9 data badsum | len 4`,
+				want: "FORWARD_POD",
+				out:  `eth gwb > b | ip a > b ttl 63 | sctp 40000 > 8080 vtag 9 data badsum | len 4`},
 		}},
-		one("another port of the node", "from_pod linka", `eth a > gw | ip a > node | tcp 40000 > 22 S`, "FORWARD_STACK", "="),
+		one("another port of the node", "from_pod linka", `eth a > gw | ip a > node | tcp 40000 > 22 S`,
+			"FORWARD_STACK", "="),
 		{name: "two Services from one port", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 81`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080`, after: translationsAre(2)},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | udp 81 > 40000`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | udp 80 > 40000`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | udp 51000 > 8080`, after: translationsAre(3)},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 51000`, want: "FORWARD_POD", out: `eth gw > a | ip lb > a ttl 63 | udp 80 > 40000`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | udp 51000 > 8080`, after: translationsAre(3)},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`, after: translationsAre(3)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD",
+				out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 81`, want: "FORWARD_RESOLVE",
+				out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080`, after: translationsAre(2)},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 8080 > 40000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip vip > a ttl 63 | udp 81 > 40000`},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 40000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip vip > a ttl 63 | udp 80 > 40000`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 80`, want: "FORWARD_POD",
+				out: `eth gwb > b | ip a > b ttl 63 | udp 51000 > 8080`, after: translationsAre(3)},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | udp 8080 > 51000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip lb > a ttl 63 | udp 80 > 40000`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 80`, want: "FORWARD_POD",
+				out: `eth gwb > b | ip a > b ttl 63 | udp 51000 > 8080`, after: translationsAre(3)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD",
+				out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`, after: translationsAre(3)},
 		}},
 		{name: "two Services from one port, on node2", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 81`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 81`, want: "FORWARD_WIRE", out: `eth node > node2 | ip a > c ttl 63 | udp 51000 > 8080`},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 8080 > 51000`, want: "FORWARD_POD", out: `eth gw > a | ip lb > a ttl 63 | udp 81 > 40000`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 81`, want: "FORWARD_RESOLVE",
+				out: `eth node > node2 | ip a > c ttl 63 | udp 40000 > 8080`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > lb | udp 40000 > 81`, want: "FORWARD_WIRE",
+				out: `eth node > node2 | ip a > c ttl 63 | udp 51000 > 8080`},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a | udp 8080 > 51000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip lb > a ttl 63 | udp 81 > 40000`},
 		}},
 		{name: "two Services from one port, one after the other", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 S`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 8080 > 40000 RA`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | tcp 80 > 40000 RA`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > lb | tcp 40000 > 80 S`, want: "FORWARD_POD", out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 S`, after: translationsAre(1)},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 8080 > 40000 SA`, want: "FORWARD_POD", out: `eth gw > a | ip lb > a ttl 63 | tcp 80 > 40000 SA`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S`, want: "FORWARD_POD",
+				out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 S`},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 8080 > 40000 RA`, want: "FORWARD_POD",
+				out: `eth gw > a | ip vip > a ttl 63 | tcp 80 > 40000 RA`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > lb | tcp 40000 > 80 S`, want: "FORWARD_POD",
+				out: `eth gwb > b | ip a > b ttl 63 | tcp 40000 > 8080 S`, after: translationsAre(1)},
+			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 8080 > 40000 SA`, want: "FORWARD_POD",
+				out: `eth gw > a | ip lb > a ttl 63 | tcp 80 > 40000 SA`},
 		}},
-		one("the last hop", "from_pod linka", `eth a > gw | ip a > vip ttl 1 | udp 40000 > 80`, "DROP_TTL REPLY_ICMP", ""),
+		one("the last hop", "from_pod linka", `eth a > gw | ip a > vip ttl 1 | udp 40000 > 80`,
+			"DROP_TTL REPLY_ICMP", ""),
 	}
 }
 
 func backendlessRows() []row {
 	return []row{
-		one("no backend, tcp", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 85 S seq 7`, "DROP_NO_BACKEND REPLY_RESET", `eth gw > a | ip vip > a ttl 64 df | tcp 85 > 40000 RA ack 8 win 0`),
+		one("no backend, tcp", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 85 S seq 7`,
+			"DROP_NO_BACKEND REPLY_RESET", `eth gw > a | ip vip > a ttl 64 df | tcp 85 > 40000 RA ack 8 win 0`),
 		one("no backend", "from_pod linka", `eth a > gw | ip a > vip | udp 40000 > 85`, "DROP_NO_BACKEND REPLY_ICMP",
 			`eth gw > a | ip vip > a ttl 64 df | icmp unreachable port | ip a > vip | udp 40000 > 85`),
-		one("no backend on this node", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 86 S`, "DROP_NO_LOCAL_BACKEND", "="),
+		one("no backend on this node", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 86 S`,
+			"DROP_NO_LOCAL_BACKEND", "="),
 		one("no such port", "from_pod linka", `eth a > gw | ip a > vip | udp 40000 > 99`, "DROP_NO_SERVICE REPLY_ICMP",
 			`eth gw > a | ip vip > a ttl 64 df | icmp unreachable port | ip a > vip | udp 40000 > 99`),
-		one("no backend, from outside", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 85`, "DROP_NO_BACKEND REPLY_ICMP",
+		one("no backend, from outside", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 85`,
+			"DROP_NO_BACKEND REPLY_ICMP",
 			`eth node > router | ip lb > world ttl 64 df | icmp unreachable port | ip world > lb | udp 40000 > 85`),
 		{name: "the backend is gone", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S seq 1`, want: "FORWARD_POD"},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 PA seq 2 ack 7 | "hello"`, want: "DROP_BACKEND_GONE REPLY_RESET", out: `eth gw > a | ip vip > a ttl 64 df | tcp 80 > 40000 R seq 7 win 0`, before: backendsGo},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 FU seq 2 | "hello"`, want: "DROP_BACKEND_GONE REPLY_RESET", out: `eth gw > a | ip vip > a ttl 64 df | tcp 80 > 40000 RA ack 8 win 0`},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 R seq 2`, want: "DROP_BACKEND_GONE", out: "="},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S seq 1`, want: "FORWARD_POD", after: translationsAre(1)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 PA seq 2 ack 7 | "hello"`,
+				want: "DROP_BACKEND_GONE REPLY_RESET",
+				out:  `eth gw > a | ip vip > a ttl 64 df | tcp 80 > 40000 R seq 7 win 0`, before: backendsGo},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 FU seq 2 | "hello"`,
+				want: "DROP_BACKEND_GONE REPLY_RESET",
+				out:  `eth gw > a | ip vip > a ttl 64 df | tcp 80 > 40000 RA ack 8 win 0`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 R seq 2`, want: "DROP_BACKEND_GONE",
+				out: "="},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S seq 1`, want: "FORWARD_POD",
+				after: translationsAre(1)},
 		}},
 		{name: "the backend is gone, udp", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD", before: backendsGo, after: translationsAre(1)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD",
+				before: backendsGo, after: translationsAre(1)},
 		}},
 	}
 }
@@ -234,11 +302,15 @@ func silent(s *Settings) { s.NoBackendDrop = 1 }
 
 func silentRows() []row {
 	return []row{
-		one("no backend, tcp", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 85 S seq 7`, "DROP_NO_BACKEND", "="),
+		one("no backend, tcp", "from_pod linka", `eth a > gw | ip a > vip | tcp 40000 > 85 S seq 7`,
+			"DROP_NO_BACKEND", "="),
 		one("no backend", "from_pod linka", `eth a > gw | ip a > vip | udp 40000 > 85`, "DROP_NO_BACKEND", "="),
-		one("no backend, from outside, tcp", "from_wire eth0", `eth router > node | ip world > lb | tcp 40000 > 85 S`, "DROP_NO_BACKEND", "="),
-		one("no backend, from outside", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 85`, "DROP_NO_BACKEND", "="),
-		one("no backend, at a node port", "from_wire eth0", `eth router > node | ip world > node | udp 40000 > 30085`, "DROP_NO_BACKEND", "="),
+		one("no backend, from outside, tcp", "from_wire eth0", `eth router > node | ip world > lb | tcp 40000 > 85 S`,
+			"DROP_NO_BACKEND", "="),
+		one("no backend, from outside", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 85`,
+			"DROP_NO_BACKEND", "="),
+		one("no backend, at a node port", "from_wire eth0", `eth router > node | ip world > node | udp 40000 > 30085`,
+			"DROP_NO_BACKEND", "="),
 		one("no such port", "from_pod linka", `eth a > gw | ip a > vip | udp 40000 > 99`, "DROP_NO_SERVICE REPLY_ICMP",
 			`eth gw > a | ip vip > a ttl 64 df | icmp unreachable port | ip a > vip | udp 40000 > 99`),
 	}
@@ -248,126 +320,14 @@ func silentRows() []row {
 func backendsGo(t testing.TB, w *world) {
 	t.Helper()
 	var list []DatapathNatEntryKey
-	must(t, Each(w.NatEntries, func(k *DatapathNatEntryKey, _ *DatapathNatEntry) bool { list = append(list, *k); return true }))
+	must(t, Each(w.NatEntries, func(k *DatapathNatEntryKey, _ *DatapathNatEntry) bool {
+		list = append(list, *k)
+		return true
+	}))
 	for _, k := range list {
 		var v DatapathNatEntry
 		must(t, w.NatEntries.Lookup(k, &v))
 		v.Flags |= uint8(DatapathNatEntryFlagNAT_ENTRY_GONE)
 		must(t, w.NatEntries.Put(k, v))
-	}
-}
-
-// outsideRows: world is the client.
-func outsideRows() []row {
-	return []row{
-		{name: "to a pod of this node", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30080 S seq 1`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 59 | tcp 40000 > 8080 S seq 1`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 SA seq 5 ack 2`, want: "FORWARD_RESOLVE", out: `eth node > router | ip node > world ttl 63 | tcp 30080 > 40000 SA seq 5 ack 2`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 A | len 1400`, want: "FORWARD_WIRE", out: `eth node > router | ip node > world ttl 63 | tcp 30080 > 40000 A | len 1400`, after: translationsAre(1)},
-		}},
-		{name: "to a pod of node2", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | "q"`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip node > c ttl 59 | udp 51000 > 8080 | "q"`},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | "r"`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | "r"`},
-			{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 nosum`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | udp 51000 > 8080 nosum`},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | "r"`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | "r"`, after: translationsAre(1)},
-			{at: "from_wire eth0", in: `eth router > node | ip world2 > lb ttl 60 | udp 40000 > 81`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | udp 50000 > 8080`},
-			{at: "from_wire eth0", in: `eth router > node | ip world2 > lb ttl 60 | udp 40001 > 81`, want: "DROP_NAT_NO_PORT", out: "="},
-			{at: "from_wire eth0", in: `eth router > node | ip world2 > lb ttl 60 | udp 40000 > 81`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | udp 50000 > 8080`, after: translationsAre(2)},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 50000 | "r"`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world2 ttl 59 | udp 81 > 40000 | "r"`},
-			{at: "from_wire eth0", in: `eth router > node | ip world2 > lb ttl 60 | tcp 40000 > 81 S`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S`},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > node ttl 60 | udp 8081 > 51000 | "r"`, want: "FORWARD_STACK", out: "="},
-		}},
-		{name: "to the host itself", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30084 S seq 1`, want: "FORWARD_STACK", out: `eth router > node | ip world > node ttl 60 | tcp 40000 > 8080 S seq 1`},
-			{at: "to_wire eth0", in: `eth node > router | ip node > world ttl 64 | tcp 8080 > 40000 SA seq 5 ack 2`, want: "FORWARD_STACK", out: `eth node > router | ip node > world ttl 64 | tcp 30084 > 40000 SA seq 5 ack 2`, after: translationsAre(1)},
-			{at: "to_wire eth0", in: `eth node > router | ip node > world ttl 64 | tcp 22 > 40000 A`, want: "FORWARD_STACK", out: "="},
-		}},
-		{name: "fragments", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > lb frag 7 off 0 mf | udp 40000 > 81 len 1600 sum 0x1111 | len 1000`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip node > c ttl 63 frag 7 off 0 mf | udp 51000 > 8080 len 1600 sum 0x1111 | len 1000`, ignore: []string{"udp.sum"}},
-			{at: "from_wire eth0", in: `eth router > node | ip world > lb frag 7 off 1008 proto udp | len 592`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 frag 7 off 1008 proto udp | len 592`},
-		}},
-		{name: "two Services from one port", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 40000 > 30080`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | udp 40000 > 8080`},
-			{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 80`, want: "FORWARD_POD", out: `eth gwb > b | ip world > b ttl 63 | udp 51000 > 8080`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > world | udp 8080 > 51000`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | udp 80 > 40000`},
-		}},
-		one("a Service for the inside", "from_wire eth0", `eth router > node | ip world > vip | udp 40000 > 80`, "FORWARD_STACK", "="),
-		one("no such port", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 99`, "FORWARD_STACK", "="),
-		one("no such node port", "from_wire eth0", `eth router > node | ip world > node | udp 40000 > 30099`, "FORWARD_STACK", "="),
-		one("the host's", "from_wire eth0", `eth router > node | ip world > node | tcp 40000 > 22 S`, "FORWARD_STACK", "="),
-		one("in its ranges", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 87`, "FORWARD_POD", `eth gwb > b | ip world > b ttl 63 | udp 40000 > 8080`),
-		one("not in its ranges", "from_wire eth0", `eth router > node | ip world2 > lb | udp 40000 > 87`, "DROP_SOURCE_RANGE", "="),
-		one("none on this node", "from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 86`, "DROP_NO_LOCAL_BACKEND", "="),
-		one("the last hop", "from_wire eth0", `eth router > node | ip world > lb ttl 1 | udp 40000 > 81`, "DROP_TTL REPLY_ICMP", ""),
-	}
-}
-
-// worldBackendRows: the backend is where pods are masqueraded to.
-func worldBackendRows() []row {
-	return []row{
-		{name: "a backend in the world", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 83`, want: "FORWARD_RESOLVE", out: `eth node > router | ip node > world2 ttl 63 | udp 51000 > 8080`},
-			{at: "from_wire eth0", in: `eth router > node | ip world2 > node ttl 60 | udp 8080 > 51000`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 59 | udp 83 > 40000`, after: flowsAre(0)},
-		}},
-	}
-}
-
-func legacyServiceRows() []row {
-	return []row{
-		{name: "to a pod of this node", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 80`, want: "FORWARD_STACK", out: `eth a > gw | ip a > b ttl 64 | udp 40000 > 8080`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a ttl 64 | udp 8080 > 40000`, want: "FORWARD_STACK", out: `eth b > gwb | ip vip > a ttl 64 | udp 80 > 40000`},
-		}},
-		{name: "a node port, on the node's own address, to a pod of node2", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > node ttl 64 | udp 40000 > 30081`, want: "FORWARD_STACK", out: `eth a > gw | ip a > c ttl 64 | udp 40000 > 8080`},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > a ttl 60 | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip node > a ttl 59 | udp 30081 > 40000`},
-		}},
-		{name: "from outside, to a pod of this node", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30080 S`, want: "FORWARD_STACK", out: `eth router > node | ip world > b ttl 60 | tcp 40000 > 8080 S`},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > world ttl 64 | tcp 8080 > 40000 SA`, want: "FORWARD_STACK", out: `eth b > gwb | ip node > world ttl 64 | tcp 30080 > 40000 SA`},
-		}},
-		{name: "from outside, to a pod of node2", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30081 S`, want: "FORWARD_RESOLVE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S`},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > node ttl 60 | tcp 8080 > 51000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip node > world ttl 59 | tcp 30081 > 40000 SA`},
-		}},
-	}
-}
-
-func tunnelServiceRows() []row {
-	return []row{
-		{name: "to a pod of node2", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 81`, want: "FORWARD_TUNNEL", out: `eth none > none | ip a > c ttl 63 | udp 40000 > 8080`},
-			{at: "from_wire vx0", in: `eth stranger > none | ip c > a ttl 60 | udp 8080 > 40000`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 59 | udp 81 > 40000`},
-		}},
-		{name: "from outside, to a pod of node2", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30081 S`, want: "FORWARD_TUNNEL", out: `eth none > none | ip gw > c ttl 59 | tcp 51000 > 8080 S`},
-			{at: "from_wire vx0", in: `eth stranger > none | ip c > gw ttl 60 | tcp 8080 > 51000 SA`, want: "FORWARD_RESOLVE", out: `eth node > router | ip node > world ttl 59 | tcp 30081 > 40000 SA`},
-		}},
-	}
-}
-
-func serviceErrorRows() []row {
-	return []row{
-		{name: "a backend refuses a pod's datagram", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80 | "q"`, want: "FORWARD_POD"},
-			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp unreachable port | ip a > b ttl 63 | udp 40000 > 8080 | "q"`, want: "FORWARD_POD", out: `eth gw > a | ip vip > a ttl 63 | icmp unreachable port | ip a > vip ttl 63 | udp 40000 > 80 | "q"`},
-		}},
-		{name: "a router reports on a pod's segment", steps: []step{
-			{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 81 S seq 9`, want: "FORWARD_RESOLVE"},
-			{at: "from_wire eth0", in: `eth node2 > node | ip node2 > a | icmp too-big mtu 1280 | ip a > c ttl 3 df | tcp 40000 > 8080 S seq 9`, want: "FORWARD_POD", out: `eth gw > a | ip node2 > a ttl 63 | icmp too-big mtu 1280 | ip a > vip ttl 3 df | tcp 40000 > 81 S seq 9`},
-		}},
-		{name: "a router reports on what comes from outside", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 81 | "q"`, want: "FORWARD_RESOLVE"},
-			{at: "from_wire eth0", in: `eth node2 > node | ip c > node | icmp unreachable port | ip node > c ttl 3 | udp 51000 > 8080 | "q"`, want: "FORWARD_RESOLVE", out: `eth node > router | ip lb > world ttl 63 | icmp unreachable port | ip world > lb ttl 3 | udp 40000 > 81 | "q"`},
-		}},
-		{name: "the client's path is narrow", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 80`, want: "FORWARD_POD"},
-			{at: "from_wire eth0", in: `eth router > node | ip router > lb | icmp too-big mtu 1280 | ip lb > world ttl 3 df | udp 80 > 40000 | len 100`, want: "FORWARD_POD", out: `eth gwb > b | ip router > b ttl 63 | icmp too-big mtu 1280 | ip b > world ttl 3 df | udp 8080 > 40000 | len 100`},
-		}},
-		{name: "the client's path is narrow, the backend elsewhere", steps: []step{
-			{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 81`, want: "FORWARD_RESOLVE"},
-			{at: "from_wire eth0", in: `eth router > node | ip router > lb | icmp too-big mtu 1280 | ip lb > world ttl 3 df | udp 81 > 40000 | len 100`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | icmp too-big mtu 1280 | ip c > node ttl 3 df | udp 8080 > 51000 | len 100`},
-		}},
-		one("about nothing that is known", "from_wire eth0", `eth router > node | ip router > node | icmp unreachable port | ip node > c | udp 51000 > 8080`, "FORWARD_STACK", "="),
 	}
 }

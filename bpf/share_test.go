@@ -32,16 +32,21 @@ func shareTables() []table {
 	}}
 	counted := row{name: "entries are counted", steps: []step{
 		{at: "from_pod linka", in: a, want: "FORWARD_RESOLVE", before: has(0, 0, 30), after: sharesAre(0, 1, 1)},
-		{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 53 > 50000`, want: "FORWARD_POD", after: sharesAre(0, 1, 1)},
+		{at: "from_wire eth0", in: `eth router > node | ip world > node | udp 53 > 50000`, want: "FORWARD_POD",
+			after: sharesAre(0, 1, 1)},
 		{at: "from_pod linkb", in: b, want: "FORWARD_RESOLVE", after: sharesAre(0, 1, 2)},
 	}}
 	recorded := row{name: "a flow that is only recorded goes on without a row", steps: []step{
-		{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 1 > 2`, want: "FORWARD_POD", before: has(40, 60, 30), after: flowsAre(0)},
+		{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 1 > 2`, want: "FORWARD_POD", before: has(40, 60, 30),
+			after: flowsAre(0)},
 	}}
 	service := row{name: "a Service's client with its share", steps: []step{
-		{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S`, want: "DROP_FLOW_LIMIT", out: "=", before: has(40, 60, 30), after: translationsAre(0)},
-		{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30080 S`, want: "FORWARD_POD", after: translationsAre(1)},
-		{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S`, want: "FORWARD_POD", before: has(39, 60, 30), after: sharesAre(1, 40, 61)},
+		{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S`, want: "DROP_FLOW_LIMIT", out: "=",
+			before: has(40, 60, 30), after: translationsAre(0)},
+		{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30080 S`,
+			want: "FORWARD_POD", after: translationsAre(1)},
+		{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S`, want: "FORWARD_POD",
+			before: has(39, 60, 30), after: sharesAre(1, 40, 61)},
 	}}
 	return []table{
 		{name: "shares, masquerade", settings: settingsOf(masquerading, shared), rows: []row{refused, dead, counted}},

@@ -25,11 +25,13 @@ import (
 
 // ask is what a process in the cgroup does: it talks to an address, and says what came of it.
 type ask struct {
-	Network string // "tcp", "udp": connected; "datagram": not; "mapped": TCP to an IPv4 address by an IPv6 socket; "bind TCP", "bind UDP": to To
+	// "tcp", "udp": connected; "datagram": not; "mapped": TCP to an IPv4 address by an IPv6 socket; "bind TCP", "bind
+	// UDP": to To
+	Network string
 	To      netip.AddrPort
 }
 
-// answer is what it saw: who answered, by the port that it names, and who the socket says that it talks to.
+// answer is what it saw: the server, by the port that it names, and the socket's peer name.
 type answer struct {
 	Server uint16
 	Peer   netip.AddrPort
@@ -335,12 +337,14 @@ func (w *socketWorld) frontend(f packet.Family, at netip.AddrPort, row DatapathF
 	for i, port := range ports {
 		choice.Backend[i] = uint32(port)
 		if port != gone {
-			must(w.t, w.d.Backends.Put(uint32(port), DatapathBackend{Addr: Addr(loopback(f)), Port: Port(port), Proto: 6}))
+			must(w.t, w.d.Backends.Put(uint32(port), DatapathBackend{Addr: Addr(loopback(f)), Port: Port(port),
+				Proto: 6}))
 		}
 	}
 	must(w.t, w.d.BackendSlots.Put(DatapathBackendSlotsKey{Set: set}, choice))
 	for _, proto := range []uint8{6, 17} {
-		must(w.t, w.d.Frontends.Put(DatapathFrontendKey{Addr: Addr(at.Addr()), Port: Port(at.Port()), Proto: proto}, row))
+		must(w.t, w.d.Frontends.Put(DatapathFrontendKey{Addr: Addr(at.Addr()), Port: Port(at.Port()),
+			Proto: proto}, row))
 	}
 }
 

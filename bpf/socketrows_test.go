@@ -16,7 +16,7 @@ type socketRow struct {
 	network string
 	to      func(packet.Family) netip.Addr
 	port    uint16
-	servers []uint16 // who may answer; none: refused
+	servers []uint16 // the servers that may answer; none: refused
 	errno   string   // what the application is told then
 	counted DatapathSocketOutcome
 }
@@ -45,7 +45,8 @@ func socketRows() []socketRow {
 		{"no backend, UDP", "datagram", clusterIP, 82, nil, "connection refused", refused},
 		{"none of this node", "tcp", clusterIP, 83, nil, "no route to host", DatapathSocketOutcomeSOCKET_NONE_HERE},
 		{"a backend that has just gone", "tcp", clusterIP, 84, []uint16{8001}, "", counted},
-		{"not for the inside", "tcp", nodeIP, 85, nil, "connection refused", ignored}, // by the kernel: nobody listens
+		// by the kernel: no socket listens
+		{"not for the inside", "tcp", nodeIP, 85, nil, "connection refused", ignored},
 		{"node port on loopback", "tcp", loopback, 30080, []uint16{8001}, "", counted},
 		{"node port on the node's address", "datagram", nodeIP, 30080, []uint16{8001}, "", counted},
 		{"node port on another node's address", "tcp", peerIP, 30080, []uint16{8001}, "", counted},
@@ -77,7 +78,8 @@ func (w *socketWorld) services(f packet.Family) {
 		{clusterIP, 87, DatapathFrontend{Flags: anyway, Affinity: 3600, Service: 87, Port: 1}, []uint16{8001}},
 		{clusterIP, 88, DatapathFrontend{Flags: anyway, Affinity: 3600, Service: 87, Port: 2}, []uint16{8002}},
 		{anyIP, 30080, DatapathFrontend{Flags: anyway}, []uint16{8001}},
-		{anyIP, 30081, DatapathFrontend{Flags: anyway | uint32(DatapathFrontendFlagFRONTEND_THIS_NODE)}, []uint16{8001}},
+		{anyIP, 30081, DatapathFrontend{Flags: anyway | uint32(DatapathFrontendFlagFRONTEND_THIS_NODE)},
+			[]uint16{8001}},
 	} {
 		w.frontend(f, netip.AddrPortFrom(s.addr(f), s.port), s.row, s.ports...)
 	}
@@ -112,7 +114,8 @@ func (w *socketWorld) checkOrigins(t *testing.T) {
 	must(t, Each(w.d.Origins, func(key *DatapathOriginKey, asked *DatapathOrigin) bool {
 		var b DatapathBackend
 		if err := w.d.Backends.Lookup(asked.Backend, &b); err != nil || b.Addr != key.Addr || b.Port != key.Port {
-			t.Errorf("a socket at %s port %d was sent to backend %d: %+v, %v", key.Addr.Netip(), Port(key.Port), asked.Backend, b, err)
+			t.Errorf("a socket at %s port %d was sent to backend %d: %+v, %v", key.Addr.Netip(), Port(key.Port),
+				asked.Backend, b, err)
 		}
 		n++
 		return true
@@ -139,7 +142,8 @@ func (w *socketWorld) check(t *testing.T, r socketRow, f packet.Family) {
 		}
 		return
 	}
-	if got.Error != "" || !slices.Contains(r.servers, got.Server) || got.Peer != netip.AddrPortFrom(to.Addr().Unmap(), to.Port()) {
+	if got.Error != "" || !slices.Contains(r.servers, got.Server) ||
+		got.Peer != netip.AddrPortFrom(to.Addr().Unmap(), to.Port()) {
 		t.Errorf("%+v, want an answer of one of %v from %s", got, r.servers, to)
 	}
 }
@@ -149,7 +153,8 @@ func TestSocketsMapped(t *testing.T) {
 	w := newSocketWorld(t, nil)
 	w.services(packet.IPv4)
 	for _, network := range []string{"mapped", "datagram"} {
-		w.check(t, socketRow{network: network, to: mappedIP, port: 80, servers: []uint16{8001}, counted: counted}, packet.IPv6)
+		w.check(t, socketRow{network: network, to: mappedIP, port: 80, servers: []uint16{8001}, counted: counted},
+			packet.IPv6)
 	}
 }
 
@@ -195,7 +200,9 @@ func TestSocketsOfTheHostOnly(t *testing.T) {
 func TestSocketOfOneFamily(t *testing.T) {
 	w := newSocketWorld(t, nil)
 	w.services(packet.IPv4)
-	must(t, w.d.Backends.Put(uint32(8001), DatapathBackend{Addr: Addr(netip.MustParseAddr("::1")), Port: Port(8001), Proto: 6}))
-	row := socketRow{network: "tcp4", to: clusterIP, port: 80, errno: "unreachable", counted: DatapathSocketOutcomeSOCKET_FAMILY}
+	must(t, w.d.Backends.Put(uint32(8001), DatapathBackend{Addr: Addr(netip.MustParseAddr("::1")), Port: Port(8001),
+		Proto: 6}))
+	row := socketRow{network: "tcp4", to: clusterIP, port: 80, errno: "unreachable",
+		counted: DatapathSocketOutcomeSOCKET_FAMILY}
 	w.check(t, row, packet.IPv4)
 }

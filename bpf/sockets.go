@@ -20,7 +20,8 @@ type socketHook struct {
 	program *ebpf.Program
 }
 
-// socketHooks are in the order in which they are attached: who is told a name before it was asked for learns nothing wrong.
+// socketHooks are in the order in which they are attached: a program that translates names must be there first
+// wrong.
 func (d *Datapath) socketHooks() []socketHook {
 	return []socketHook{
 		{"getpeername4", ebpf.AttachCgroupInet4GetPeername, d.Getpeername4},
@@ -43,9 +44,10 @@ func (h socketHook) binds() bool {
 
 func (d *Datapath) socketPin(name string) string { return filepath.Join(d.dir, "sockets", name) }
 
-// AttachSockets translates what the processes of a cgroup, and of those below it, ask of Services. cgroup is a directory of a cgroup2 file system. It is
-// idempotent, and replaces the programs of an agent before us without a gap. Connections that exist stay as they are. bind says whether binding is to be
-// asked about as well, which Settings.BindProtection decides.
+// AttachSockets translates what the processes of a cgroup, and of those below it, ask of Services. cgroup is a
+// directory of a cgroup2 file system. It is idempotent, and replaces the programs of an agent before us without a gap.
+// Connections that exist stay as they are. bind says whether binding is to be asked about as well, which
+// Settings.BindProtection decides.
 func (d *Datapath) AttachSockets(cgroup string, bind bool) error {
 	if err := os.MkdirAll(filepath.Join(d.dir, "sockets"), 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
@@ -133,7 +135,8 @@ func HaveSetRetval() bool {
 	return features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval) == nil
 }
 
-// NetnsCookie is the kernel's number for the network namespace of this process, 0 before kernel 5.14, which doesn't tell.
+// NetnsCookie is the kernel's number for the network namespace of this process, 0 before kernel 5.14, which doesn't
+// tell.
 func NetnsCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

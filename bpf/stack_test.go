@@ -8,15 +8,15 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Before kernel 6.13 all functions that are under way share one stack, and what a configuration leaves out counts as well (check_max_stack_depth): the
-// programs must fit it as they are compiled.
+// Before kernel 6.13 all functions that are under way share one stack, and what a configuration leaves out counts as
+// well (check_max_stack_depth): the programs must fit it as they are compiled.
 const (
 	stackSize  = 512 // bytes, MAX_BPF_STACK
 	stackUnit  = 32  // what a function's part is rounded up to
 	stackCalls = 8   // functions under way, MAX_CALL_FRAMES
 )
 
-// function is what it takes of the stack, and whom it calls.
+// function is what it takes of the stack, and the functions that it calls.
 type function struct {
 	bytes int
 	calls map[string]bool
@@ -52,16 +52,20 @@ func isFunction(list asm.Instructions, symbol string) bool {
 	return false
 }
 
-// stackUse is how far below the frame pointer the instruction reaches: by itself, or by making a pointer that the next one moves.
+// stackUse is how far below the frame pointer the instruction reaches: by itself, or by making a pointer that the next
+// one moves.
 func stackUse(list asm.Instructions, i int) int {
 	ins := list[i]
 	class := ins.OpCode.Class()
 	switch {
-	case (class == asm.StXClass || class == asm.StClass) && ins.Dst == asm.RFP, class == asm.LdXClass && ins.Src == asm.RFP:
+	case (class == asm.StXClass || class == asm.StClass) && ins.Dst == asm.RFP,
+		class == asm.LdXClass && ins.Src == asm.RFP:
 		return -int(ins.Offset)
-	case class == asm.ALU64Class && ins.OpCode.ALUOp() == asm.Mov && ins.OpCode.Source() == asm.RegSource && ins.Src == asm.RFP:
+	case class == asm.ALU64Class && ins.OpCode.ALUOp() == asm.Mov && ins.OpCode.Source() == asm.RegSource &&
+		ins.Src == asm.RFP:
 		for _, next := range list[i+1 : min(i+4, len(list))] {
-			if next.Dst == ins.Dst && next.OpCode.Class() == asm.ALU64Class && next.OpCode.ALUOp() == asm.Add && next.OpCode.Source() == asm.ImmSource {
+			if next.Dst == ins.Dst && next.OpCode.Class() == asm.ALU64Class && next.OpCode.ALUOp() == asm.Add &&
+				next.OpCode.Source() == asm.ImmSource {
 				return -int(next.Constant)
 			}
 		}

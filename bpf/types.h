@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Types that no map and no program names. */
+/* Types that neither a map nor a program refers to. */
 #ifndef MYELIN_TYPES_H
 #define MYELIN_TYPES_H
 
-/* Kept in the object's type information, from which the Go side takes its constants. */
+/* These declarations keep the types in the object's BTF, from which Go's constants are generated. */
 const enum endpoint_flag *_endpoint_flag __attribute__((unused));
 const enum endpoint_slot *_endpoint_slot __attribute__((unused));
 const enum wire_flag *_wire_flag __attribute__((unused));

@@ -54,7 +54,8 @@ func (u *Usage) TableRow() []string {
 	if note == "new" {
 		note = ""
 	}
-	return []string{u.Name, u.Type, entries, strconv.Itoa(u.Max), pressure, strconv.FormatUint((u.Bytes+1023)/1024, 10), origin, note}
+	return []string{u.Name, u.Type, entries, strconv.Itoa(u.Max), pressure, strconv.FormatUint((u.Bytes+1023)/1024, 10),
+		origin, note}
 }
 
 // usageAge is for how long a count is good: reading large maps is work.

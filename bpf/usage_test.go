@@ -48,10 +48,12 @@ func TestUsage(t *testing.T) {
 	got := read()
 	// The LRU gives away rows of other CPUs' lists before it is full.
 	flows := got["flows"]
-	if flows.Entries < 2000 || flows.Entries > 3000 || flows.Max != 4096 || !flows.Adopted || flows.Pressure() != float64(flows.Entries)/4096 {
+	if flows.Entries < 2000 || flows.Entries > 3000 || flows.Max != 4096 || !flows.Adopted ||
+		flows.Pressure() != float64(flows.Entries)/4096 {
 		t.Errorf("flows: %+v", flows)
 	}
-	if got["prefixes"].Entries != 1 || got["wires"].Entries != 0 || got["epochs"].Entries != -1 || got["epochs"].Pressure() != -1 {
+	if got["prefixes"].Entries != 1 || got["wires"].Entries != 0 || got["epochs"].Entries != -1 ||
+		got["epochs"].Pressure() != -1 {
 		t.Errorf("prefixes %+v, wires %+v, epochs %+v", got["prefixes"], got["wires"], got["epochs"])
 	}
 	if err := d.Prefixes.Delete(key); err != nil {
@@ -94,10 +96,16 @@ func TestEach(t *testing.T) {
 		t.Errorf("%d rows, %v; want %d", len(seen), err, n)
 	}
 	calls := 0
-	if err := bpf.Each(d.Flows, func(*bpf.DatapathFlowKey, *bpf.DatapathFlow) bool { calls++; return calls < 5 }); err != nil || calls != 5 {
+	if err := bpf.Each(d.Flows, func(*bpf.DatapathFlowKey, *bpf.DatapathFlow) bool {
+		calls++
+		return calls < 5
+	}); err != nil || calls != 5 {
 		t.Errorf("%d calls, %v; want 5", calls, err)
 	}
-	if err := bpf.Each(d.Wires, func(*uint32, *bpf.DatapathWire) bool { t.Error("a row of an empty map"); return true }); err != nil {
+	if err := bpf.Each(d.Wires, func(*uint32, *bpf.DatapathWire) bool {
+		t.Error("a row of an empty map")
+		return true
+	}); err != nil {
 		t.Error(err)
 	}
 	var prefixes []string // a kind of map that old kernels have no batches for
@@ -129,10 +137,13 @@ func TestDump(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(d.Prefixes, bpf.Prefix(netip.MustParsePrefix("10.0.2.0/24")), bpf.DatapathPrefix{Flags: 1})
-	put(d.Flows, bpf.DatapathFlowKey{Port: [2]uint16{bpf.Port(80), bpf.Port(81)}, Proto: 6}, bpf.DatapathFlow{PodPort: bpf.Port(82)})
+	put(d.Flows, bpf.DatapathFlowKey{Port: [2]uint16{bpf.Port(80), bpf.Port(81)}, Proto: 6},
+		bpf.DatapathFlow{PodPort: bpf.Port(82)})
 	range6 := bpf.Prefix(netip.MustParsePrefix("fd00::/8"))
-	put(d.SourceRanges, bpf.DatapathSourceRangeKey{Length: 32 + range6.Length, Service: 4, Addr: range6.Addr}, uint32(1))
-	put(d.NatEntries, bpf.DatapathNatEntryKey{Port: bpf.Port(80), Proto: 17}, bpf.DatapathNatEntry{ClientPort: bpf.Port(80), BackendId: 5})
+	put(d.SourceRanges, bpf.DatapathSourceRangeKey{Length: 32 + range6.Length, Service: 4, Addr: range6.Addr},
+		uint32(1))
+	put(d.NatEntries, bpf.DatapathNatEntryKey{Port: bpf.Port(80), Proto: 17},
+		bpf.DatapathNatEntry{ClientPort: bpf.Port(80), BackendId: 5})
 	put(d.XdpWires, uint32(1), uint32(1)) // the loopback device
 	for name, want := range map[string]string{
 		"xdp_wires":     "1 | 1",
@@ -157,7 +168,8 @@ func TestDump(t *testing.T) {
 	}
 	for name := range d.MapsByName() {
 		err := d.Dump(name, func(*bpf.DumpRow) bool { return true })
-		if refused := slices.Contains([]string{"cpus", "events", "own_filter", "socket_outcomes"}, name); refused != (err != nil) {
+		if refused := slices.Contains([]string{"cpus", "events", "own_filter", "socket_outcomes"},
+			name); refused != (err != nil) {
 			t.Errorf("dump of %s: %v", name, err)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// The running kernel's verifier accepts the programs under every pair of settings: it sees a different program for each, since what is off is
-// removed. Loads that differ in more than two settings at once add little: a program that the verifier refuses has almost always one feature that is
-// missing, or two that don't fit together.
+// The running kernel's verifier accepts the programs under every pair of settings: it sees a different program for
+// each, since what is off is removed. Loads that differ in more than two settings at once add little: a program that
+// the verifier refuses has almost always one feature that is missing, or two that don't fit together.
 func TestVerifierTakesEveryConfiguration(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -127,8 +127,9 @@ func pairOf(a, va, b, vb int) pair {
 	return pair{a, va, b, vb}
 }
 
-// everyConfiguration has each allowed pair of values in at least one configuration, in few of them: it begins with all off and all on, and then
-// goes on with a pair that is missing, to which each other choice adds the value that covers most of what is missing.
+// everyConfiguration has each allowed pair of values in at least one configuration, in few of them: it begins with all
+// off and all on, and then goes on with a pair that is missing, to which each other choice adds the value that covers
+// most of what is missing.
 func everyConfiguration() (list []configuration) {
 	all := choices()
 	missing, order := missingPairs(all)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Frames with a VLAN tag that are the wire's own all the same. Slow path. */
+/* Frames with a priority tag, which belong to the wire and not to a VLAN. Slow path. */
 #ifndef MYELIN_VLAN_H
 #define MYELIN_VLAN_H
 
 #include "cpu.h"
 
-#define VLAN_VID 0x0fff /* of a tag */
+#define VLAN_VID 0x0fff /* mask of the VLAN identifier in a tag */
 
 /*
- * Takes a priority tag (802.1Q, VID 0) off the frame, which the kernel treats as if it had none, and parses it. Returns how it was parsed, PARSED_OTHER
- * for frames of a VLAN, which are their VLAN device's, or PARSED_BAD for a tag in a tag.
+ * Removes a priority tag (802.1Q, VID 0), which the kernel ignores, and parses the frame. Returns the result of
+ * packet_parse, PARSED_OTHER for frames of a VLAN, which belong to its VLAN device, or PARSED_BAD for two tags.
  */
 APART int vlan_untag(struct __sk_buff *skb)
 {

@@ -31,7 +31,7 @@ import (
 //	|                          |--other0- a device that is no wire: prefix other
 //	+--------------------------+  blackhole, prohibit, unreachable: routes that say so
 //
-// The devices are real and in a network namespace of the test's own, where the programs are run: routes and neighbours are what the kernel says.
+// The devices are real, in a network namespace of the test, where the programs run: the kernel answers for routes.
 type world struct {
 	Objects
 	sets     uint32 // numbers given to sets of policies
@@ -58,13 +58,15 @@ func named(m net.HardwareAddr, a4, a6 string) packet.Name {
 func worldNames() packet.Names {
 	return packet.Names{
 		"a": named(mac(0x0a), "10.1.0.10", "fd00:1::a"), "b": named(mac(0x0b), "10.1.0.11", "fd00:1::b"),
-		"gw": named(mac(0x1a), "10.1.0.1", "fd00:1::1"), "gwb": named(mac(0x1b), "", ""), "gwc": named(mac(0x1c), "10.2.0.1", "fd00:2::1"),
+		"gw": named(mac(0x1a), "10.1.0.1", "fd00:1::1"), "gwb": named(mac(0x1b), "", ""),
+		"gwc":  named(mac(0x1c), "10.2.0.1", "fd00:2::1"),
 		"node": named(mac(1), "192.168.0.1", "fd00:99::1"), "node2": named(mac(2), "192.168.0.2", "fd00:99::2"),
 		"node3": named(nil, "192.168.0.3", "fd00:99::3"), "router": named(mac(0xfe), "192.168.0.254", "fd00:99::fe"),
 		"c": named(nil, "10.2.0.10", "fd00:2::a"), "d": named(nil, "10.3.0.10", "fd00:3::a"),
 		"narrow": named(nil, "10.4.0.10", "fd00:4::a"), "other": named(nil, "10.5.0.10", "fd00:5::a"),
 		"gone": named(nil, "10.1.0.99", "fd00:1::99"), "world": named(nil, "198.51.100.7", "2001:db8::7"),
-		"world2": named(nil, "198.51.100.8", "2001:db8::8"), "stranger": named(mac(0x66), "203.0.113.9", "2001:db8:9::9"),
+		"world2":    named(nil, "198.51.100.8", "2001:db8::8"),
+		"stranger":  named(mac(0x66), "203.0.113.9", "2001:db8:9::9"),
 		"blackhole": named(nil, "10.66.0.1", "fd00:66::66"), "prohibit": named(nil, "10.67.0.1", "fd00:67::67"),
 		"unreachable": named(nil, "10.68.0.1", "fd00:68::68"),
 		"vip":         named(nil, "10.96.0.10", "fd00:96::10"), "lb": named(nil, "203.0.113.50", "2001:db8:50::50"),
@@ -183,14 +185,15 @@ func (w *world) makeDevices(t testing.TB) {
 		name string
 		mac  net.HardwareAddr
 	}{{"linka", n["gw"].MAC}, {"linkb", n["gwb"].MAC}, {"eth0", n["node"].MAC}, {"other0", mac(0x70)}} {
-		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: d.name, HardwareAddr: d.mac, MTU: 1500}, PeerName: d.name + "p"}
-		if err := netlink.LinkAdd(veth); err != nil {
+		link := netlink.LinkAttrs{Name: d.name, HardwareAddr: d.mac, MTU: 1500}
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: link, PeerName: d.name + "p"}); err != nil {
 			t.Fatalf("make %s: %v", d.name, err)
 		}
 		w.up(t, d.name+"p")
 		w.up(t, d.name)
 	}
-	vx := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx0", HardwareAddr: mac(0x80)}, FlowBased: true, Port: 8472, UDP6ZeroCSumTx: true, UDP6ZeroCSumRx: true}
+	vx := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx0", HardwareAddr: mac(0x80)}, FlowBased: true,
+		Port: 8472, UDP6ZeroCSumTx: true, UDP6ZeroCSumRx: true}
 	if err := netlink.LinkAdd(vx); err != nil {
 		t.Fatalf("make vx0: %v", err)
 	}
@@ -243,7 +246,8 @@ func (w *world) makeRoutes(t testing.TB) {
 	eth0 := w.index["eth0"]
 	for _, name := range []string{"node2", "router"} {
 		for _, a := range families(n[name]) {
-			must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: eth0, IP: a.AsSlice(), HardwareAddr: n[name].MAC, State: netlink.NUD_PERMANENT}))
+			must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: eth0, IP: a.AsSlice(), HardwareAddr: n[name].MAC,
+				State: netlink.NUD_PERMANENT}))
 		}
 	}
 	for i := range 2 {
@@ -251,7 +255,8 @@ func (w *world) makeRoutes(t testing.TB) {
 		to := func(name string) *net.IPNet { return ipNet(around(families(n[name])[i])) }
 		w.route(t, &netlink.Route{Dst: to("c"), Gw: via("node2"), LinkIndex: eth0})
 		w.route(t, &netlink.Route{Dst: to("d"), Gw: via("node3"), LinkIndex: eth0})
-		w.route(t, &netlink.Route{Dst: to("narrow"), Gw: via("node2"), LinkIndex: eth0, MTU: 1400, MTULock: true}) // without the lock bpf_fib_lookup passes over it
+		// bpf_fib_lookup ignores an MTU without MTULock.
+		w.route(t, &netlink.Route{Dst: to("narrow"), Gw: via("node2"), LinkIndex: eth0, MTU: 1400, MTULock: true})
 		w.route(t, &netlink.Route{Dst: to("other"), LinkIndex: w.index["other0"], Scope: netlink.SCOPE_LINK})
 		w.route(t, &netlink.Route{Dst: to("blackhole"), Type: unix.RTN_BLACKHOLE})
 		w.route(t, &netlink.Route{Dst: to("prohibit"), Type: unix.RTN_PROHIBIT})
@@ -301,7 +306,8 @@ func (w *world) fill(t testing.TB) {
 		must(t, w.MarkOwn(a))
 	}
 	for _, a := range families(n["gw"]) {
-		must(t, w.Endpoints.Put(Addr(a), DatapathEndpoint{Slot: worldHost, Flags: uint8(DatapathEndpointFlagENDPOINT_HOST)}))
+		host := DatapathEndpoint{Slot: worldHost, Flags: uint8(DatapathEndpointFlagENDPOINT_HOST)}
+		must(t, w.Endpoints.Put(Addr(a), host))
 	}
 	wire := DatapathWire{Mtu: 1500}
 	for i, a := range families(n["node"]) {
@@ -383,7 +389,6 @@ func (w *world) forget(t testing.TB) {
 }
 
 func (w *world) bump(t testing.TB, slot uint16) {
-	t.Helper()
 	must(t, (&Epochs{Map: w.Epochs}).Bump(slot))
 }
 

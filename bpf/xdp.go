@@ -30,8 +30,9 @@ type XDPState struct {
 	device XDPDevice
 }
 
-// AttachXDP makes from_wire_xdp the XDP program of the device in the mode, in place of an older one of ours without a gap; XDPNone takes ours off. Where the
-// driver can't, or somebody else's program is there, the state says so, and packets go on by tc. Kernel 5.9 or later.
+// AttachXDP makes from_wire_xdp the XDP program of the device in the mode, in place of an older one of ours without a
+// gap; XDPNone takes ours off. Where the driver can't, or another program is there, the state says so, and
+// packets go on by tc. Kernel 5.9 or later.
 func (a *Attacher) AttachXDP(d XDPDevice, mode XDPMode) XDPState {
 	state := a.tryXDP(d, mode)
 	state.device = d
@@ -68,7 +69,9 @@ func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
 		refused = errors.New("its driver has none")
 	}
 	if errors.Is(refused, unix.ENOMEM) {
-		refused = fmt.Errorf("%w; drivers say that, too, who have no queue left for each CPU to send by (ethtool -L)", refused)
+		refused = fmt.Errorf("%w; drivers say that, too, if they have no queue left for each CPU to send "+
+			"by (ethtool -L)",
+			refused)
 	}
 	if refused != nil {
 		return XDPState{Why: fmt.Sprintf("XDP (%s) is not active on %s, packets go by tc: %v", mode, d.Name, refused)}
@@ -83,7 +86,8 @@ func (a *Attacher) XDP(name string) XDPState {
 	return a.xdp[name]
 }
 
-// keepXDP remembers the state, and tells the datapath. What it can't be told is no reason not to forward: the state says it.
+// keepXDP remembers the state, and tells the datapath. What it can't be told is no reason not to forward: the state
+// says it.
 func (a *Attacher) keepXDP(d XDPDevice, s XDPState) XDPState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -135,7 +139,8 @@ func (a *Attacher) updateXDP(pin string, index int) (done bool, err error) {
 		return false, fmt.Errorf("open pinned link: %w", err)
 	}
 	defer old.Close()
-	if info, err := old.Info(); err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index && old.Update(a.programs[FromWireXDP]) == nil {
+	if info, err := old.Info(); err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index &&
+		old.Update(a.programs[FromWireXDP]) == nil {
 		return true, nil
 	}
 	return false, dropXDP(pin)

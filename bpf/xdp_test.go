@@ -15,12 +15,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// xdp is a row that is run where the device has a program of ours, as it needs to be: only then a veth has receive queues for XDP.
+// xdp is a row that is run where the device has a program of ours, as it needs to be: only then a veth has receive
+// queues for XDP.
 func xdp(r row) row {
 	r.since = [2]int{5, 15}
 	r.steps[0].before = func(t testing.TB, w *world) {
 		for _, device := range []string{"eth0", "other0"} {
-			l, err := link.AttachXDP(link.XDPOptions{Program: w.FromWireXdp, Interface: w.index[device], Flags: link.XDPDriverMode})
+			l, err := link.AttachXDP(link.XDPOptions{Program: w.FromWireXdp, Interface: w.index[device],
+				Flags: link.XDPDriverMode})
 			must(t, err)
 			t.Cleanup(func() { l.Close() })
 		}
@@ -28,7 +30,8 @@ func xdp(r row) row {
 	return r
 }
 
-// known has XDP know the devices: which ones take frames, that own has what it brought leave by them, too, and which is a port of which bond.
+// known has XDP know the devices: which ones take frames, that own has what it brought leave by them, too, and which is
+// a port of which bond.
 func known(byMap uint32, takers []string, ports map[string]string) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
@@ -54,7 +57,8 @@ func cByOther(t testing.TB, w *world) {
 	must(t, w.Wires.Put(uint32(index), DatapathWire{Addr4: Addr(n["node"].IP4), Addr6: Addr(n["node"].IP6), Mtu: 1500}))
 	t.Cleanup(func() { must(t, w.Wires.Delete(uint32(index))) })
 	for _, a := range families(n["c"]) {
-		must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: a.AsSlice(), HardwareAddr: n["stranger"].MAC, State: netlink.NUD_PERMANENT}))
+		must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: a.AsSlice(), HardwareAddr: n["stranger"].MAC,
+			State: netlink.NUD_PERMANENT}))
 		host := &netlink.Route{Dst: ipNet(netip.PrefixFrom(a, a.BitLen())), LinkIndex: index, Scope: netlink.SCOPE_LINK}
 		w.route(t, host)
 		t.Cleanup(func() {
@@ -75,16 +79,17 @@ func xdpKnown(name string, steps ...step) row {
 	return xdp(row{name: name, steps: append(begin, steps...)})
 }
 
-// xdpBegins are packets in XDP of flows that nobody has begun, whose backend was on the way of another one.
+// xdpBegins are first packets of flows in XDP, to a backend with a forwarding cache entry.
 func xdpBegins(name string, steps ...step) row {
 	const other = `eth router > node | ip world > lb | udp 40000 > 81`
-	begin := []step{{at: "from_wire eth0", in: other, want: "FORWARD_RESOLVE"}, {at: "from_wire eth0", in: other, want: "FORWARD_WIRE"}}
+	begin := []step{{at: "from_wire eth0", in: other, want: "FORWARD_RESOLVE"},
+		{at: "from_wire eth0", in: other, want: "FORWARD_WIRE"}}
 	return xdp(row{name: name, steps: append(begin, steps...)})
 }
 
 func monitored(s *Settings) { s.Monitor = 1 }
 
-// listens has somebody watch flows, who is told by tc alone.
+// listens attaches a monitor of flows, for which tc alone writes events.
 func listens(t testing.TB, w *world) {
 	t.Helper()
 	must(t, w.Listening.Set(uint32(1)))
@@ -94,42 +99,71 @@ func listens(t testing.TB, w *world) {
 func xdpRows() []row {
 	const at = "from_wire_xdp eth0"
 	const syn = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S mss 1400`
-	const ask, asked = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A`, `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 A`
-	return []row{
+	const ask, asked = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A`,
+		`eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 A`
+	return append([]row{
 		xdpKnown("there and back, tcp",
-			step{at: at, in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 PA seq 2 | "hello"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 PA seq 2 | "hello"`, after: translationsAre(2)},
-			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | tcp 8080 > 51000 A | len 1400`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | tcp 81 > 40000 A | len 1400`},
+			step{at: at, in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 PA seq 2 | "hello"`,
+				want:  "FORWARD_WIRE",
+				out:   `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 PA seq 2 | "hello"`,
+				after: translationsAre(2)},
+			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | tcp 8080 > 51000 A | len 1400`,
+				want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | tcp 81 > 40000 A | len 1400`},
 		),
 		xdpKnown("there and back, udp",
-			step{at: at, in: `eth router > node | ip world > lb ttl 60 tos 0xb9 | udp 40000 > 81 | "odd"`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 tos 0xb9 | udp 51000 > 8080 | "odd"`},
-			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 1`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 1`},
+			step{at: at, in: `eth router > node | ip world > lb ttl 60 tos 0xb9 | udp 40000 > 81 | "odd"`,
+				want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 tos 0xb9 | udp 51000 > 8080 | "odd"`},
+			step{at: at, in: `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 1`, want: "FORWARD_WIRE",
+				out: `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 1`},
 		),
-		only4(xdpKnown("without a checksum", step{at: at, in: `eth router > node | ip world > lb | udp 40000 > 81 nosum | "q" | pad 30`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | udp 51000 > 8080 nosum | "q" | pad 30`})),
+		only4(xdpKnown("without a checksum", step{at: at,
+			in: `eth router > node | ip world > lb | udp 40000 > 81 nosum | "q" | pad 30`, want: "FORWARD_WIRE",
+			out: `eth node > node2 | ip node > c ttl 63 | udp 51000 > 8080 nosum | "q" | pad 30`})),
 		xdpBegins("a flow begins",
-			step{at: at, in: syn, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S mss 1400`, after: translationsAre(2)},
+			step{at: at, in: syn, want: "FORWARD_WIRE",
+				out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S mss 1400`, after: translationsAre(2)},
 			step{at: at, in: syn, want: "", out: "="},
-			step{at: "from_wire eth0", in: syn, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S mss 1400`, after: translationsAre(2)},
-			step{at: "from_wire eth0", in: `eth node2 > node | ip c > node | tcp 8080 > 51000 SA`, want: "FORWARD_RESOLVE"},
+			step{at: "from_wire eth0", in: syn, want: "FORWARD_WIRE",
+				out: `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S mss 1400`, after: translationsAre(2)},
+			step{at: "from_wire eth0", in: `eth node2 > node | ip c > node | tcp 8080 > 51000 SA`,
+				want: "FORWARD_RESOLVE"},
 			step{at: at, in: ask, want: "FORWARD_WIRE", out: asked},
-			step{at: at, in: `eth node2 > node | ip c > node | tcp 8080 > 51000 A | len 20`, want: "FORWARD_WIRE", out: `eth node > router | ip lb > world ttl 63 | tcp 81 > 40000 A | len 20`},
+			step{at: at, in: `eth node2 > node | ip c > node | tcp 8080 > 51000 A | len 20`, want: "FORWARD_WIRE",
+				out: `eth node > router | ip lb > world ttl 63 | tcp 81 > 40000 A | len 20`},
 		),
-		xdpBegins("a flow begins by a node port", step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 30081 S`, want: "FORWARD_WIRE", out: `eth node > node2 | ip node > c ttl 63 | tcp 51000 > 8080 S`}),
+		xdpBegins("a flow begins by a node port", step{at: at,
+			in: `eth router > node | ip world > node | tcp 40000 > 30081 S`, want: "FORWARD_WIRE",
+			out: `eth node > node2 | ip node > c ttl 63 | tcp 51000 > 8080 S`}),
 		xdpBegins("what doesn't begin here",
-			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 80 S`, want: "", out: "=", after: translationsAre(1)},
+			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 80 S`, want: "", out: "=",
+				after: translationsAre(1)},
 			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 85 S`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 86 S`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world2 > lb | tcp 40000 > 87 S`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 89 S`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "="},
-			step{at: at, in: `eth router > node | ip world > lb | udp 40001 > 81 | len 20`, want: "", out: "="}, // its only port is taken
+			// its only port is taken
+			step{at: at, in: `eth router > node | ip world > lb | udp 40001 > 81 | len 20`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > a | tcp 40000 > 81 S`, want: "", out: "="},
-			step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 81 S`, want: "", out: "=", after: translationsAre(1)},
+			step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 81 S`, want: "", out: "=",
+				after: translationsAre(1)},
 			step{at: at, in: syn, want: "", out: "=", before: listens, after: translationsAre(1)},
 		),
+	}, xdpRestRows()...)
+}
+
+func xdpRestRows() []row {
+	const at = "from_wire_xdp eth0"
+	const syn = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S mss 1400`
+	const ask, asked = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A`,
+		`eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 A`
+	return []row{
 		xdpKnown("back by the map", step{at: at, in: ask, want: "", out: "=", before: known(1, nil, nil)},
-			step{at: at, in: ask, want: "FORWARD_WIRE", ret: xdpRedirect, out: asked, before: known(1, []string{"eth0"}, nil)}),
+			step{at: at, in: ask, want: "FORWARD_WIRE", ret: xdpRedirect, out: asked,
+				before: known(1, []string{"eth0"}, nil)}),
 		xdpKnown("by a port of the bond", step{at: "from_wire_xdp other0", in: ask, want: "", out: "="},
-			step{at: "from_wire_xdp other0", in: ask, want: "FORWARD_WIRE", out: asked, before: known(0, nil, map[string]string{"other0": "eth0"})}),
+			step{at: "from_wire_xdp other0", in: ask, want: "FORWARD_WIRE", out: asked,
+				before: known(0, nil, map[string]string{"other0": "eth0"})}),
 		xdpKnown("out of another wire",
 			step{at: "from_wire eth0", in: ask, want: "FORWARD_RESOLVE", before: cByOther},
 			step{at: at, in: ask, want: "", out: "="},
@@ -141,42 +175,54 @@ func xdpRows() []row {
 			step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | len 1500`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > lb | udp 40001 > 81 | len 20`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > lb | udp 40000 > 80 | len 20`, want: "", out: "="},
-			step{at: at, in: `eth router > node | ip world > lb frag 7 off 0 mf | udp 40000 > 81 | len 32`, want: "", out: "="},
+			step{at: at, in: `eth router > node | ip world > lb frag 7 off 0 mf | udp 40000 > 81 | len 32`, want: "",
+				out: "="},
 			step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 22 A | len 20`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > lb | sctp 40000 > 81 init`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip c > node | tcp 8081 > 51000 A`, want: "", out: "="},
 			step{at: at, in: `eth router > node | ip world > lb | icmp echo id 1 seq 1 | len 40`, want: "", out: "="},
 		),
-		xdpKnown("the backend is gone", step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=", before: backendsGo}),
-		xdpKnown("the way is not known any more", step{at: at, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=", before: func(t testing.TB, w *world) { w.bump(t, 0) }}),
+		xdpKnown("the backend is gone", step{at: at,
+			in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=",
+			before: backendsGo}),
+		xdpKnown("the way is not known any more", step{at: at,
+			in: `eth router > node | ip world > lb | tcp 40000 > 81 A | pad 10`, want: "", out: "=",
+			before: func(t testing.TB, w *world) { w.bump(t, 0) }}),
 	}
 }
 
 // liveXDPRows are one flow: tc begins it, in both directions, then XDP has it.
 func liveXDPRows() []row {
-	ask, answer := `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | len 64`, `eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 64`
-	asked, answered := `eth node > node2 | ip node > c ttl 59 | udp 51000 > 8080 | len 64`, `eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 64`
+	ask, answer := `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | len 64`,
+		`eth node2 > node | ip c > node ttl 60 | udp 8080 > 51000 | len 64`
+	asked, answered := `eth node > node2 | ip node > c ttl 59 | udp 51000 > 8080 | len 64`,
+		`eth node > router | ip lb > world ttl 59 | udp 81 > 40000 | len 64`
 	return []row{
 		one("begins", "from_wire eth0", ask, "FORWARD_RESOLVE", asked),
 		one("is answered", "from_wire eth0", answer, "FORWARD_RESOLVE", answered),
 		one("goes on", "from_wire_xdp eth0", ask, "FORWARD_WIRE", asked),
 		one("is answered again", "from_wire_xdp eth0", answer, "FORWARD_WIRE", answered),
-		one("another begins", "from_wire_xdp eth0", `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S | pad 10`, "FORWARD_WIRE", `eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S | pad 10`),
+		one("another begins", "from_wire_xdp eth0",
+			`eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S | pad 10`, "FORWARD_WIRE",
+			`eth node > node2 | ip node > c ttl 59 | tcp 51000 > 8080 S | pad 10`),
 	}
 }
 
 // attachXDP attaches to eth0, whose other end must then be able to take frames: it is if it has a program, too.
 func (w *world) attachXDP(a *Attacher) error {
-	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}})
+	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}})
 	if err != nil {
 		return err
 	}
 	defer pass.Close()
-	if w.peerXDP, err = link.AttachXDP(link.XDPOptions{Program: pass, Interface: w.index["eth0p"], Flags: link.XDPDriverMode}); err != nil {
+	if w.peerXDP, err = link.AttachXDP(link.XDPOptions{Program: pass, Interface: w.index["eth0p"],
+		Flags: link.XDPDriverMode}); err != nil {
 		return err
 	}
 	for range 2 { // the second finds the first one's pin
-		if state := a.AttachXDP(XDPDevice{Name: "eth0", Index: w.index["eth0"]}, XDPNative); state.Why != "" || a.XDP("eth0").Mode != XDPNative {
+		if state := a.AttachXDP(XDPDevice{Name: "eth0", Index: w.index["eth0"]}, XDPNative); state.Why != "" ||
+			a.XDP("eth0").Mode != XDPNative {
 			return errors.New(state.Why)
 		}
 	}
@@ -208,8 +254,10 @@ func (w *world) attachModes(a *Attacher, pins string) error {
 	} {
 		got := a.AttachXDP(XDPDevice{Name: s.device, Index: w.index[s.device]}, s.mode)
 		list, err := os.ReadDir(pins)
-		if err != nil || len(list) != s.pins || got.Mode != s.want || !strings.Contains(got.Why, s.why) || (s.why == "") != (got.Why == "") {
-			return fmt.Errorf("%s %q: %+v, %d pins, %v; want %q %q, %d", s.device, s.mode, got, len(list), err, s.want, s.why, s.pins)
+		if err != nil || len(list) != s.pins || got.Mode != s.want || !strings.Contains(got.Why, s.why) ||
+			(s.why == "") != (got.Why == "") {
+			return fmt.Errorf("%s %q: %+v, %d pins, %v; want %q %q, %d", s.device, s.mode, got, len(list), err, s.want,
+				s.why, s.pins)
 		}
 	}
 	return nil

@@ -21,11 +21,13 @@ type XDPDevice struct {
 // errL3 is a device whose packets the XDP program can't parse.
 var errL3 = errors.New("it has no link-layer header")
 
-// errNoTaker is a veth of which nobody would hear what XDP sends.
-var errNoTaker = errors.New("its other end takes no frames of XDP: switch gro on there (ethtool -K DEVICE gro on), or attach an XDP program")
+// errNoTaker is a veth whose peer would not receive what XDP sends.
+var errNoTaker = errors.New("its other end takes no frames of XDP: switch gro on there (ethtool -K DEVICE gro on), " +
+	"or attach an XDP program")
 
-// sends reports whether what XDP sends by the device arrives, as far as one can know. A driver that sends back what it brought (XDP_TX) needs nobody's
-// consent; a veth needs that of its other end, which is asked about by kernels since 6.3.
+// sends reports whether what XDP sends by the device arrives, as far as one can know. A driver that sends back what it
+// brought (XDP_TX) is always possible; a veth needs a peer that takes frames, which is asked about by kernels since
+// 6.3.
 func (d XDPDevice) sends() error {
 	if d.Type != "veth" {
 		return nil
@@ -40,8 +42,8 @@ func (d XDPDevice) sends() error {
 	return nil
 }
 
-// takes reports whether the device, whose XDP is in the mode, takes frames that others brought. Generic XDP asks no driver. Where nobody can say (before 6.3),
-// it doesn't: what a driver refuses would be lost.
+// takes reports whether the device, whose XDP is in the mode, takes frames that others brought. Generic XDP asks no
+// driver. Where that is unknown (before 6.3), it doesn't: what a driver refuses would be lost.
 func (d XDPDevice) takes(mode XDPMode) bool {
 	if mode != XDPNative {
 		return mode == XDPGeneric
@@ -53,7 +55,8 @@ func (d XDPDevice) takes(mode XDPMode) bool {
 // note is what must be so for native XDP on the device to work, and what we can't see.
 func (d XDPDevice) note() string {
 	if d.Type == "veth" {
-		return d.Name + " is a veth: senders at its other end must fill checksums in (ethtool -K DEVICE tx off), for XDP sees packets before they would be"
+		return d.Name + " is a veth: senders at its other end must fill checksums in (ethtool -K DEVICE tx off), for " +
+			"XDP sees packets before they would be"
 	}
 	return ""
 }
@@ -85,7 +88,8 @@ func (a *Attacher) tellXDP(d XDPDevice, s XDPState) error {
 			byMap = 1
 		}
 	}
-	return errors.Join(setVariable(a.maps.XdpBonds, bonds), setVariable(a.maps.XdpByMap, byMap), setVariable(a.maps.Prefiltered, all))
+	return errors.Join(setVariable(a.maps.XdpBonds, bonds), setVariable(a.maps.XdpByMap, byMap),
+		setVariable(a.maps.Prefiltered, all))
 }
 
 // tellPorts writes the bond's ports, and removes those that it has no more.

@@ -24,7 +24,8 @@ func (f XDPFeatures) Native() bool { return f&3 == 3 } // NETDEV_XDP_ACT_BASIC a
 // Takes: the device sends frames that other drivers brought.
 func (f XDPFeatures) Takes() bool { return f&4 != 0 } // NETDEV_XDP_ACT_NDO_XMIT
 
-// ReadXDPFeatures asks the kernel about a device of this network namespace. Kernel 6.3 or later; ENOENT or EOPNOTSUPP before.
+// ReadXDPFeatures asks the kernel about a device of this network namespace. Kernel 6.3 or later; ENOENT or EOPNOTSUPP
+// before.
 func ReadXDPFeatures(index int) (XDPFeatures, error) {
 	family, err := netlink.GenlFamilyGet("netdev")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package chart holds the Helm chart of Myelin, and renders it without Helm. The templates keep to the functions that Render has, and a test
-// proves that Helm renders them alike.
+// Package chart holds the Helm chart of Myelin, and renders it without Helm. The templates keep to the functions that
+// Render has, and a test proves that Helm renders them alike.
 package chart
 
 import (
@@ -86,7 +86,8 @@ func Render(o Options) ([]Object, error) {
 	}
 	data := map[string]any{
 		"Values": values, "Files": contents(all),
-		"Chart":   map[string]any{"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
+		"Chart": map[string]any{"Name": about["name"], "Version": about["version"],
+			"AppVersion": about["appVersion"]},
 		"Release": map[string]any{"Name": o.Release, "Namespace": o.Namespace, "Service": o.Service},
 	}
 	var objects []Object
@@ -241,8 +242,8 @@ func split(name, text string) (objects []Object, err error) {
 	return objects, nil
 }
 
-// Version is what a build calls itself, as a chart must: a semantic version, without the v of a tag. What is none is of version 0.0.0, and
-// stays to be told apart: "0.0.0-dev-" and its name.
+// Version is what a build calls itself, as a chart must: a semantic version, without the v of a tag. What is none is of
+// version 0.0.0, and stays to be told apart: "0.0.0-dev-" and its name.
 func Version(build string) string {
 	v := strings.TrimPrefix(build, "v")
 	if v == "" {

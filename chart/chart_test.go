@@ -51,7 +51,8 @@ func TestSchema(t *testing.T) {
 
 // TestRights holds the chart's copies against the files that the sources' own tests run with.
 func TestRights(t *testing.T) {
-	for copied, source := range map[string]string{"agent-role.yaml": "../kube/role.yaml", "operator-role.yaml": "../operator/role.yaml"} {
+	for copied, source := range map[string]string{"agent-role.yaml": "../kube/role.yaml",
+		"operator-role.yaml": "../operator/role.yaml"} {
 		got, err := os.ReadFile(filepath.Join("myelin/files", copied))
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +69,8 @@ func TestRights(t *testing.T) {
 
 func TestLint(t *testing.T) {
 	for _, values := range sets(t) {
-		result := lint.All("myelin", Over(values, map[string]any{"image": map[string]any{"tag": "1.2.3"}}), "kube-system", false)
+		result := lint.All("myelin", Over(values, map[string]any{"image": map[string]any{"tag": "1.2.3"}}),
+			"kube-system", false)
 		for _, m := range result.Messages {
 			if m.Severity >= support.WarningSev {
 				t.Error(m)
@@ -143,7 +145,8 @@ func TestTemplate(t *testing.T) {
 				}
 				want = append(want, list...)
 			}
-			got, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Service: "Helm", Values: values})
+			got, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Service: "Helm",
+				Values: values})
 			if err != nil {
 				t.Fatal(err)
 			}

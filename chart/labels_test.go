@@ -91,7 +91,8 @@ func TestSelectors(t *testing.T) {
 		}
 		want := strings.Replace(at(o.Content, "metadata/name").(string), "myelin-agent", "myelin", 1)
 		if len(found) != 1 || found[0] != want {
-			t.Errorf("%s %s selects the pods of %v, want %s", o.Content["kind"], at(o.Content, "metadata/name"), found, want)
+			t.Errorf("%s %s selects the pods of %v, want %s", o.Content["kind"], at(o.Content, "metadata/name"),
+				found, want)
 		}
 	}
 }
@@ -118,7 +119,8 @@ func TestBudget(t *testing.T) {
 		t.Errorf("minAvailable 50%%: %v", list)
 	}
 	for name, operator := range map[string]map[string]any{
-		"one operator": {"replicas": 1}, "off": pdb(map[string]any{"enabled": false}), "no operator": {"enabled": false},
+		"one operator": {"replicas": 1}, "off": pdb(map[string]any{"enabled": false}),
+		"no operator": {"enabled": false},
 	} {
 		if list := budget(operator); len(list) != 0 {
 			t.Errorf("%s: %v", name, list)

@@ -23,9 +23,11 @@ func TestServerAuto(t *testing.T) {
 			if url == "" {
 				return nil, nil
 			}
-			return map[string]any{"data": map[string]any{"kubeconfig": "clusters:\n- cluster:\n    server: " + url + "\n  name: " + name + "\n"}}, nil
+			return map[string]any{"data": map[string]any{"kubeconfig": "clusters:\n- cluster:\n    server: " + url +
+				"\n  name: " + name + "\n"}}, nil
 		}
-		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: map[string]any{"k8sServiceHost": "auto", "k8sServicePort": 1}, Lookup: find})
+		objects, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3",
+			Values: map[string]any{"k8sServiceHost": "auto", "k8sServicePort": 1}, Lookup: find})
 		if want == "" {
 			if err == nil || !strings.Contains(err.Error(), "k8sServiceHost: auto: ") {
 				t.Errorf("%q: %v", url, err)
@@ -36,7 +38,8 @@ func TestServerAuto(t *testing.T) {
 			t.Fatalf("%q: %v", url, err)
 		}
 		i := slices.IndexFunc(objects, func(o Object) bool { return o.Template == "templates/config.yaml" })
-		if data, _ := objects[i].Content["data"].(map[string]any); !strings.HasPrefix(data["myelin.yaml"].(string), want) {
+		if data, _ := objects[i].Content["data"].(map[string]any); !strings.HasPrefix(data["myelin.yaml"].(string),
+			want) {
 			t.Errorf("%q: the configuration begins not with %q:\n%.100s", url, want, data["myelin.yaml"])
 		}
 	}
@@ -82,13 +85,16 @@ func TestRefused(t *testing.T) {
 func TestMigrating(t *testing.T) {
 	values := map[string]any{
 		"operator": map[string]any{"migrateFromCilium": true},
-		"affinity": map[string]any{"nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{}}},
+		"affinity": map[string]any{"nodeAffinity": map[string]any{
+			"preferredDuringSchedulingIgnoredDuringExecution": []any{},
+		}},
 	}
 	const want = "affinity.nodeAffinity: can't be given while operator.migrateFromCilium is true"
 	if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Helm says %v", err)
 	}
-	if _, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3", Values: values}); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := Render(Options{Release: "myelin", Namespace: "kube-system", Version: "1.2.3",
+		Values: values}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Render says %v", err)
 	}
 }
@@ -96,9 +102,12 @@ func TestMigrating(t *testing.T) {
 // candidates are values of every type that there is, good and bad ones of each.
 func candidates() (list []any) {
 	for _, text := range []string{
-		`true`, `false`, `"true"`, `"strict"`, `0`, `1`, `-1`, `255`, `251`, `1024`, `8472`, `65535`, `65536`, `16777216`, `16777217`, `1.5`, `0.5`, `1e3`,
-		`""`, `"a"`, `"A b"`, `"native"`, `"tunnel"`, `"snat"`, `"opt"`, `"nodes"`, `"kubernetes"`, `"auto"`, `"ipv6"`, `"medium"`, `"reset"`, `"always"`, `"5s"`, `"1h1m"`, `"5"`,
-		`"10.0.0.0/8"`, `"10.0.0.1"`, `"fd00::/64"`, `"eth0"`, `"eth0,eth1"`, `"eth0 eth+"`, `"/run/x"`, `"run"`, `"8472"`, `"30000,32767"`, `"30000"`, `"10000-29999"`,
+		`true`, `false`, `"true"`, `"strict"`, `0`, `1`, `-1`, `255`, `251`, `1024`, `8472`, `65535`, `65536`,
+		`16777216`, `16777217`, `1.5`, `0.5`, `1e3`,
+		`""`, `"a"`, `"A b"`, `"native"`, `"tunnel"`, `"snat"`, `"opt"`, `"nodes"`, `"kubernetes"`, `"auto"`, `"ipv6"`,
+		`"medium"`, `"reset"`, `"always"`, `"5s"`, `"1h1m"`, `"5"`,
+		`"10.0.0.0/8"`, `"10.0.0.1"`, `"fd00::/64"`, `"eth0"`, `"eth0,eth1"`, `"eth0 eth+"`, `"/run/x"`, `"run"`,
+		`"8472"`, `"30000,32767"`, `"30000"`, `"10000-29999"`,
 		`"random"`, `"maglev"`, `"disabled"`, `"veth"`, `"drop"`, `"x.example.org"`, `"-"`,
 		`[]`, `["eth0"]`, `["10.0.0.0/8"]`, `[1, 2]`, `[5000]`, `["nodes"]`, `["x/y"]`, `{"x": 1}`,
 	} {
@@ -112,8 +121,8 @@ func candidates() (list []any) {
 	return list
 }
 
-// TestSchemaAndAgent asks schema and agent of each key's values one by one. What the agent takes the schema must take; what it refuses and the schema
-// takes is looked at when the agent starts, and must be a matter of detail: hardly any.
+// TestSchemaAndAgent asks schema and agent of each key's values one by one. What the agent takes the schema must take;
+// what it refuses and the schema takes is looked at when the agent starts, and must be a matter of detail: hardly any.
 func TestSchemaAndAgent(t *testing.T) {
 	s, err := compiled()
 	if err != nil {
@@ -121,7 +130,8 @@ func TestSchemaAndAgent(t *testing.T) {
 	}
 	both, lax := 0, map[string]int{}
 	for _, k := range config.Keys() {
-		if strings.HasSuffix(k.Name, "*") || k.Schema == nil || k.Name == "myelin.nodeName" || k.Name == "myelin.manifests" {
+		if strings.HasSuffix(k.Name, "*") || k.Schema == nil || k.Name == "myelin.nodeName" ||
+			k.Name == "myelin.manifests" {
 			continue
 		}
 		for _, v := range candidates() {

@@ -18,8 +18,8 @@ import (
 
 type schema = config.Schema
 
-// Schema is values.schema.json: the agent's keys as config has them, what the chart itself acts on, and what Cilium's chart has beside, of
-// which any value will do.
+// Schema is values.schema.json: the agent's keys as config has them, what the chart itself acts on, and what Cilium's
+// chart has beside, of which any value will do.
 func Schema() ([]byte, error) {
 	root := object()
 	for _, k := range config.ChartKeys() {
@@ -30,7 +30,8 @@ func Schema() ([]byte, error) {
 	for _, k := range config.Keys() {
 		s := k.Schema
 		if k.Name == "myelin.nodeName" || k.Name == "myelin.manifests" {
-			s = schema{"const": "", "description": "refused: each agent has its own node, and the cluster is read from the API server"}
+			s = schema{"const": "",
+				"description": "refused: each agent has its own node, and the cluster is read from the API server"}
 		}
 		if err := insert(root, k.Name, s); err != nil {
 			return nil, err
@@ -52,7 +53,8 @@ func object() schema {
 	return schema{"type": "object", "additionalProperties": false, "properties": schema{}}
 }
 
-// insert puts a key's schema where it belongs; nil takes anything. A subtree ("x.*") is an object that may have more than is known of it.
+// insert puts a key's schema where it belongs; nil takes anything. A subtree ("x.*") is an object that may have more
+// than is known of it.
 func insert(at schema, key string, s schema) error {
 	parts := strings.Split(key, ".")
 	for i, name := range parts {
@@ -90,29 +92,36 @@ func own() map[string]schema {
 	name := schema{"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
 	all := map[string]schema{
 		"image": {"type": "object", "additionalProperties": false, "properties": schema{
-			"repository": schema{"type": "string", "minLength": 1}, "tag": text, "digest": schema{"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
-			"pullPolicy": schema{"enum": []any{"Always", "IfNotPresent", "Never"}}, "useDigest": flag, "override": schema{},
+			"repository": schema{"type": "string", "minLength": 1}, "tag": text,
+			"digest":     schema{"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+			"pullPolicy": schema{"enum": []any{"Always", "IfNotPresent", "Never"}}, "useDigest": flag,
+			"override": schema{},
 		}},
-		"imagePullSecrets":              {"type": "array", "items": schema{"type": "object", "required": []any{"name"}}},
+		"imagePullSecrets": {"type": "array", "items": schema{"type": "object",
+			"required": []any{"name"}}},
 		"terminationGracePeriodSeconds": count, "rollOutCiliumPods": flag, "extraArgs": words, "extraEnv": objects,
-		"resources": mapping, "nodeSelector": labels, "tolerations": objects, "affinity": mapping, "priorityClassName": text,
-		"podAnnotations": labels, "podLabels": labels, "updateStrategy": strategy("RollingUpdate", "OnDelete"),
+		"resources": mapping, "nodeSelector": labels, "tolerations": objects, "affinity": mapping,
+		"priorityClassName": text,
+		"podAnnotations":    labels, "podLabels": labels, "updateStrategy": strategy("RollingUpdate", "OnDelete"),
 		"cgroup.autoMount.enabled": flag, "bpf.autoMount.enabled": flag, "securityContext.privileged": flag,
-		"securityContext.capabilities.ciliumAgent": words, "securityContext.capabilities.mountCgroup": words, "securityContext.capabilities.nodeCleanup": words,
+		"securityContext.capabilities.ciliumAgent": words, "securityContext.capabilities.mountCgroup": words,
+		"securityContext.capabilities.nodeCleanup": words,
 		"k8sServiceHost":      config.ServiceHost(true),
 		"rbac.create":         flag,
 		"nodeCleanup.enabled": flag, "nodeCleanup.force": flag,
 		"nodeCleanup.patience": {"type": "string", "pattern": "^([0-9.]+(ns|us|ms|s|m|h))+$"},
-		"operator.enabled":     flag, "operator.migrateFromCilium": flag, "operator.replicas": count, "operator.port": {"type": "integer", "minimum": 1, "maximum": 65535},
-		"operator.resources": mapping, "operator.nodeSelector": labels, "operator.tolerations": objects, "operator.affinity": mapping,
+		"operator.enabled":     flag, "operator.migrateFromCilium": flag, "operator.replicas": count,
+		"operator.port":      {"type": "integer", "minimum": 1, "maximum": 65535},
+		"operator.resources": mapping, "operator.nodeSelector": labels, "operator.tolerations": objects,
+		"operator.affinity":          mapping,
 		"operator.priorityClassName": text, "operator.podAnnotations": labels, "operator.podLabels": labels,
 		"operator.podDisruptionBudget": {"type": "object", "additionalProperties": false, "properties": schema{
 			"enabled": flag, "minAvailable": share(), "maxUnavailable": share(),
 			"unhealthyPodEvictionPolicy": schema{"enum": []any{nil, "", "IfHealthyBudget", "AlwaysAllow"}},
 		}},
-		"commonLabels": {"type": "object", "additionalProperties": schema{"type": "string"}, "patternProperties": schema{
-			"^(k8s-app|app\\.kubernetes\\.io/.*)$": schema{"const": "a label of another name, since this one is the chart's own"},
-		}},
+		"commonLabels": {"type": "object", "additionalProperties": schema{"type": "string"},
+			"patternProperties": schema{"^(k8s-app|app\\.kubernetes\\.io/.*)$": schema{
+				"const": "a label of another name, since this one is the chart's own"}}},
 		"operator.updateStrategy": strategy("RollingUpdate", "Recreate"),
 		"operator.extraArgs":      words, "operator.extraEnv": objects,
 	}
@@ -137,7 +146,8 @@ func own() map[string]schema {
 
 // share is a number of pods, or a part of all, or nothing.
 func share() schema {
-	return schema{"anyOf": []any{schema{"type": "integer", "minimum": 0}, schema{"type": "string", "pattern": "^[0-9]+%$"}, schema{"type": "null"}}}
+	return schema{"anyOf": []any{schema{"type": "integer", "minimum": 0},
+		schema{"type": "string", "pattern": "^[0-9]+%$"}, schema{"type": "null"}}}
 }
 
 // strategy is of a DaemonSet's or a Deployment's update.
@@ -238,7 +248,8 @@ func agentSays(key string, value any, schemaSays string) error {
 	return fmt.Errorf("%s: %w", key, err)
 }
 
-// valueAt is what is at a place of values; items of lists are judged as a part of their list, so that they have none.
+// valueAt is what is at a place of values; items of lists are validated as a part of their list, so that they have
+// none.
 func valueAt(values any, at []string) any {
 	for _, name := range at {
 		m, ok := values.(map[string]any)

@@ -40,8 +40,8 @@ func merge(base, over map[string]any) map[string]any {
 	return out
 }
 
-// Values reads files of values, later ones over earlier ones, and puts settings "a.b=VALUE" over them. VALUE is read as YAML: true is a
-// boolean, "{a, b}" and "[a, b]" lists, null takes a key away.
+// Values reads files of values, later ones over earlier ones, and puts settings "a.b=VALUE" over them. VALUE is read as
+// YAML: true is a boolean, "{a, b}" and "[a, b]" lists, null takes a key away.
 func Values(paths, settings []string) (map[string]any, error) {
 	all := map[string]any{}
 	for _, p := range paths {

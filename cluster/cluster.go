@@ -64,7 +64,8 @@ func PodByKey(namespace, name string) statedb.Query[*Pod] {
 
 // PodsByNamespace yields the pods of a namespace. There is no index for that: keys
 // begin with the namespace, and a cluster has many pods.
-func PodsByNamespace(pods statedb.Table[*Pod], txn statedb.ReadTxn, namespace string) iter.Seq2[*Pod, statedb.Revision] {
+func PodsByNamespace(pods statedb.Table[*Pod], txn statedb.ReadTxn,
+	namespace string) iter.Seq2[*Pod, statedb.Revision] {
 	return pods.Prefix(txn, PodByKey(namespace, ""))
 }
 

@@ -26,8 +26,9 @@ func FromService(svc *corev1.Service, source string) (*Service, error) {
 	spec := &svc.Spec
 	row := &Service{
 		Namespace: svc.Namespace, Name: svc.Name, UID: string(svc.UID), Created: svc.CreationTimestamp.Time,
-		Labels: maps.Clone(svc.Labels), Annotations: withoutApplied(svc.Annotations), Selector: maps.Clone(spec.Selector),
-		Type: string(spec.Type), PublishNotReady: spec.PublishNotReadyAddresses,
+		Labels: maps.Clone(svc.Labels), Annotations: withoutApplied(svc.Annotations),
+		Selector: maps.Clone(spec.Selector),
+		Type:     string(spec.Type), PublishNotReady: spec.PublishNotReadyAddresses,
 		SourceRanges: slices.Clone(spec.LoadBalancerSourceRanges), Source: source,
 	}
 	if row.Namespace == "" {
@@ -128,7 +129,7 @@ func (c *checker) ingress(row *Service, ingress []corev1.LoadBalancerIngress) {
 			c.oneOf(at+".ipMode", string(*in.IPMode), "VIP", "Proxy")
 		}
 		if in.IP == "" {
-			continue // a name, which is somebody else's load balancer
+			continue // a name, which is another load balancer's
 		}
 		if a, ok := c.addr(at+".ip", in.IP); ok && !proxied && !slices.Contains(row.Ingress, a) {
 			row.Ingress = append(row.Ingress, a)
@@ -203,7 +204,8 @@ func (c *checker) targetPort(field string, p intstr.IntOrString) (number uint16,
 
 func (c *checker) affinity(row *Service, spec *corev1.ServiceSpec) {
 	kind := spec.SessionAffinity
-	if kind == "" || kind == corev1.ServiceAffinityNone || !c.oneOf("spec.sessionAffinity", string(kind), "None", "ClientIP") {
+	if kind == "" || kind == corev1.ServiceAffinityNone || !c.oneOf("spec.sessionAffinity", string(kind), "None",
+		"ClientIP") {
 		return
 	}
 	seconds := int32(defaultAffinity)
@@ -216,12 +218,14 @@ func (c *checker) affinity(row *Service, spec *corev1.ServiceSpec) {
 	row.Affinity = time.Duration(seconds) * time.Second
 }
 
-// traffic reads who may be sent where.
+// traffic reads the traffic policies.
 func (c *checker) traffic(row *Service, spec *corev1.ServiceSpec) {
-	if p := spec.ExternalTrafficPolicy; p != "" && c.oneOf("spec.externalTrafficPolicy", string(p), "Cluster", "Local") {
+	if p := spec.ExternalTrafficPolicy; p != "" && c.oneOf("spec.externalTrafficPolicy", string(p), "Cluster",
+		"Local") {
 		row.ExternalLocal = p == corev1.ServiceExternalTrafficPolicyLocal
 	}
-	if p := spec.InternalTrafficPolicy; p != nil && c.oneOf("spec.internalTrafficPolicy", string(*p), "Cluster", "Local") {
+	if p := spec.InternalTrafficPolicy; p != nil && c.oneOf("spec.internalTrafficPolicy", string(*p), "Cluster",
+		"Local") {
 		row.InternalLocal = *p == corev1.ServiceInternalTrafficPolicyLocal
 	}
 	if p := spec.HealthCheckNodePort; p != 0 {
@@ -251,7 +255,8 @@ func (c *checker) hostPorts(field string, containers []corev1.Container) []HostP
 			if proto == "" {
 				proto = corev1.ProtocolTCP
 			}
-			h := HostPort{Port: c.port(at+".hostPort", p.HostPort), Target: uint16(p.ContainerPort), Protocol: string(proto)}
+			h := HostPort{Port: c.port(at+".hostPort", p.HostPort), Target: uint16(p.ContainerPort),
+				Protocol: string(proto)}
 			if p.HostIP != "" {
 				a, err := netip.ParseAddr(p.HostIP)
 				if err != nil || a.Zone() != "" || a.Is4In6() || a.IsMulticast() {

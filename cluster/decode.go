@@ -124,7 +124,8 @@ func Fault(err error) FieldError {
 		if e.Field == "" {
 			return FieldError{Reason: "is " + article(e.Value) + ", not an object"}
 		}
-		return FieldError{Field: e.Field, Reason: fmt.Sprintf("%s can't be %s", article(e.Value), article(typeName(e.Type)))}
+		return FieldError{Field: e.Field, Reason: fmt.Sprintf("%s can't be %s", article(e.Value),
+			article(typeName(e.Type)))}
 	}
 	if e, ok := errors.AsType[kjson.FieldError](err); ok {
 		reason, _, _ := strings.Cut(e.Error(), " \"")

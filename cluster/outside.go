@@ -11,10 +11,12 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"myelin/table"
 )
 
 // Outside are a pod's addresses that no podCIDR of its Node has, as when the
-// Node object was made anew, with other podCIDRs, under the pod. Who looks for
+// Node object was made anew, with other podCIDRs, under the pod. A reader of
 // pods by podCIDR must know of them, too. A Node without podCIDRs of a family is of
 // a network that routes pods by other means: its pods' are not here.
 type Outside struct {
@@ -34,7 +36,7 @@ func (*Outside) TableHeader() []string { return []string{"Pod", "Node", "Address
 // TableRow is the row as text.
 func (o *Outside) TableRow() []string { return []string{o.Pod.String(), o.Node, join(o.Addresses)} }
 
-// Outsides is the table of Outside to who looks for pods by podCIDR.
+// Outsides is the table of Outside, for readers that find pods by podCIDR.
 type Outsides struct {
 	ByNode   map[string][]netip.Prefix // a prefix for each address
 	Revision statedb.Revision
@@ -80,38 +82,33 @@ func outsidePods() statedb.Index[*Outside, Key] {
 	}
 }
 
-// Outsiders keeps the table of Outside.
-type Outsiders struct {
+// OffCIDRPods keeps the table of Outside.
+type OffCIDRPods struct {
 	Rows statedb.RWTable[*Outside]
 
 	db       *statedb.DB
 	tables   Tables
-	nodes    statedb.Revision          // of the table of nodes,
-	podCIDRs map[string][]netip.Prefix // … that these are of
+	nodes    statedb.Revision          // of the table of nodes
+	podCIDRs map[string][]netip.Prefix // of the nodes at that revision
 	ready    func(statedb.WriteTxn)    // nil once the table is initialized
 }
 
-// NewOutsiders creates the table. It is initialized when Run has seen all
+// NewOffCIDRPods creates the table. It is initialized when Run has seen all
 // nodes and pods.
-func NewOutsiders(db *statedb.DB, t Tables) (*Outsiders, error) {
+func NewOffCIDRPods(db *statedb.DB, t Tables) (*OffCIDRPods, error) {
 	rows, err := NewOutsideTable(db)
 	if err != nil {
 		return nil, err
 	}
 	txn := db.WriteTxn(rows)
 	defer txn.Commit()
-	return &Outsiders{Rows: rows, db: db, tables: t, ready: rows.RegisterInitializer(txn, "nodes and pods")}, nil
+	return &OffCIDRPods{Rows: rows, db: db, tables: t, ready: rows.RegisterInitializer(txn, "nodes and pods")}, nil
 }
 
 // Run waits until nodes and pods are known, and follows them until ctx ends.
-func (o *Outsiders) Run(ctx context.Context) error {
-	for _, t := range []statedb.TableMeta{o.tables.Nodes, o.tables.Pods} {
-		_, known := t.Initialized(o.db.ReadTxn())
-		select {
-		case <-known:
-		case <-ctx.Done():
-			return nil
-		}
+func (o *OffCIDRPods) Run(ctx context.Context) error {
+	if table.WaitInitialized(ctx, o.db, o.tables.Nodes, o.tables.Pods) != nil {
+		return nil
 	}
 	txn := o.db.WriteTxn(o.tables.Pods)
 	pods, err := o.tables.Pods.Changes(txn)
@@ -119,23 +116,17 @@ func (o *Outsiders) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("follow the table of pods: %w", err)
 	}
-	for {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		r := o.db.ReadTxn()
 		changed, more := pods.Next(r)
 		_, moreNodes := o.tables.Nodes.AllWatch(r)
-		if err := o.round(r, changed); err != nil {
-			return err
-		}
-		wait := statedb.NewWatchSet()
-		wait.Add(more, moreNodes)
-		if _, err := wait.Wait(ctx, 0); err != nil {
-			return nil
-		}
-	}
+		w.Add(more, moreNodes)
+		return o.round(r, changed)
+	})
 }
 
 // moved reports whether a node's podCIDRs are others than before.
-func (o *Outsiders) moved(r statedb.ReadTxn) bool {
+func (o *OffCIDRPods) moved(r statedb.ReadTxn) bool {
 	revision := o.tables.Nodes.Revision(r)
 	if revision == o.nodes {
 		return false
@@ -149,7 +140,7 @@ func (o *Outsiders) moved(r statedb.ReadTxn) bool {
 }
 
 // round looks at pods that changed, and at all where a node's podCIDRs did.
-func (o *Outsiders) round(r statedb.ReadTxn, changed iter.Seq2[statedb.Change[*Pod], statedb.Revision]) error {
+func (o *OffCIDRPods) round(r statedb.ReadTxn, changed iter.Seq2[statedb.Change[*Pod], statedb.Revision]) error {
 	all := o.moved(r)
 	txn := o.db.WriteTxn(o.Rows)
 	defer txn.Abort()
@@ -180,7 +171,7 @@ func (o *Outsiders) round(r statedb.ReadTxn, changed iter.Seq2[statedb.Change[*P
 }
 
 // put makes a pod's row what it must be.
-func (o *Outsiders) put(txn statedb.WriteTxn, pod *Pod, deleted bool) (err error) {
+func (o *OffCIDRPods) put(txn statedb.WriteTxn, pod *Pod, deleted bool) (err error) {
 	want := &Outside{Pod: pod.Key(), Node: pod.NodeName}
 	if !deleted && pod.OwnsAddresses() {
 		want.Addresses = outsideOf(pod.Addresses, o.podCIDRs[pod.NodeName])

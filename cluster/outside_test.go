@@ -10,25 +10,25 @@ import (
 	"github.com/cilium/statedb"
 )
 
-// outsiders is a node that follows who is outside.
-type outsiders struct {
-	*Outsiders
+// offCIDR is a node that follows off-CIDR pod addresses.
+type offCIDR struct {
+	*OffCIDRPods
 	t *testing.T
 }
 
-func newOutsiders(t *testing.T) *outsiders {
+func newOffCIDR(t *testing.T) *offCIDR {
 	t.Helper()
 	db := statedb.New()
 	tables, err1 := NewTables(db)
-	o, err2 := NewOutsiders(db, tables)
+	o, err2 := NewOffCIDRPods(db, tables)
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)
 	}
-	return &outsiders{o, t}
+	return &offCIDR{o, t}
 }
 
 // follows runs it until the test ends.
-func (o *outsiders) follows() {
+func (o *offCIDR) follows() {
 	ctx, cancel := context.WithCancel(o.t.Context())
 	done := make(chan error)
 	go func() { done <- o.Run(ctx) }()
@@ -40,7 +40,7 @@ func (o *outsiders) follows() {
 	})
 }
 
-func insertRow[Row any](o *outsiders, t statedb.RWTable[Row], row Row) {
+func insertRow[Row any](o *offCIDR, t statedb.RWTable[Row], row Row) {
 	o.t.Helper()
 	txn := o.db.WriteTxn(t)
 	defer txn.Commit()
@@ -49,7 +49,7 @@ func insertRow[Row any](o *outsiders, t statedb.RWTable[Row], row Row) {
 	}
 }
 
-func (o *outsiders) node(name string, podCIDRs ...string) {
+func (o *offCIDR) node(name string, podCIDRs ...string) {
 	o.t.Helper()
 	row := &Node{Name: name}
 	for _, text := range podCIDRs {
@@ -58,7 +58,7 @@ func (o *outsiders) node(name string, podCIDRs ...string) {
 	insertRow(o, o.tables.Nodes, row)
 }
 
-func (o *outsiders) pod(name, node string, addresses ...string) *Pod {
+func (o *offCIDR) pod(name, node string, addresses ...string) *Pod {
 	o.t.Helper()
 	row := &Pod{Namespace: "x", Name: name, NodeName: node}
 	for _, text := range addresses {
@@ -69,7 +69,7 @@ func (o *outsiders) pod(name, node string, addresses ...string) *Pod {
 }
 
 // are waits until the rows are these.
-func (o *outsiders) are(when string, want ...string) {
+func (o *offCIDR) are(when string, want ...string) {
 	o.t.Helper()
 	var have []string
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -85,14 +85,15 @@ func (o *outsiders) are(when string, want ...string) {
 }
 
 func TestOutside(t *testing.T) {
-	o := newOutsiders(t)
+	o := newOffCIDR(t)
 	o.follows()
 	o.pod("early", "n1", "10.9.0.1")
 	o.node("n1", "10.0.1.0/24", "fd00:1::/64")
 	o.are("a pod from before its node", "x/early n1 10.9.0.1")
 	o.pod("web", "n1", "10.0.1.2", "fd00:1::2")
 	o.pod("far", "n2", "10.0.1.7")
-	insertRow(o, o.tables.Pods, &Pod{Namespace: "x", Name: "host", NodeName: "n1", HostNetwork: true, Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.1")}})
+	insertRow(o, o.tables.Pods, &Pod{Namespace: "x", Name: "host", NodeName: "n1", HostNetwork: true,
+		Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.1")}})
 	o.pod("half", "n1", "10.0.1.3", "fd00:9::3")
 	o.are("only what is in no podCIDR", "x/early n1 10.9.0.1", "x/half n1 fd00:9::3")
 
@@ -109,15 +110,16 @@ func TestOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	txn.Commit()
-	insertRow(o, o.tables.Pods, &Pod{Namespace: "x", Name: "half", NodeName: "n1", Phase: "Succeeded", Addresses: early.Addresses})
+	insertRow(o, o.tables.Pods, &Pod{Namespace: "x", Name: "half", NodeName: "n1", Phase: "Succeeded",
+		Addresses: early.Addresses})
 	o.are("a pod that went, and one that ended")
 	o.node("n2", "10.0.2.0/24")
 	o.are("a pod of a node that came", "x/far n2 10.0.1.7")
 }
 
-// TestOutsideKnown: nobody takes the table for whole before nodes and pods are.
+// TestOutsideKnown: the table is initialized only after those of nodes and pods.
 func TestOutsideKnown(t *testing.T) {
-	o := newOutsiders(t)
+	o := newOffCIDR(t)
 	txn := o.db.WriteTxn(o.tables.Nodes, o.tables.Pods)
 	nodes, pods := o.tables.Nodes.RegisterInitializer(txn, "test"), o.tables.Pods.RegisterInitializer(txn, "test")
 	txn.Commit()

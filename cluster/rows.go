@@ -162,7 +162,8 @@ func (p *Pod) OwnsAddresses() bool { return !p.HostNetwork && !p.Ended() }
 // Equal reports whether two rows say the same.
 func (p *Pod) Equal(o *Pod) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID &&
-		p.NodeName == o.NodeName && p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork && p.NetAdmin == o.NetAdmin &&
+		p.NodeName == o.NodeName && p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork &&
+		p.NetAdmin == o.NetAdmin &&
 		p.Phase == o.Phase && p.Ready == o.Ready && p.Terminating == o.Terminating && p.Source == o.Source &&
 		maps.Equal(p.Labels, o.Labels) && maps.Equal(p.Annotations, o.Annotations) &&
 		slices.Equal(p.Addresses, o.Addresses) &&

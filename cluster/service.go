@@ -50,7 +50,7 @@ type Service struct {
 }
 
 // ServicePort is a port of a Service. The backends' ports are in the
-// EndpointSlices, by the same name; targets are for who makes those.
+// EndpointSlices, by the same name; targets are for the controller that makes those.
 type ServicePort struct {
 	Name string `json:"name,omitempty"`
 	// Protocol is TCP, UDP or SCTP.
@@ -87,7 +87,8 @@ func (s *Service) Equal(o *Service) bool {
 		s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal &&
 		s.PublishNotReady == o.PublishNotReady && s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		s.LoadBalancerClass == o.LoadBalancerClass && s.TrafficDistribution == o.TrafficDistribution &&
-		maps.Equal(s.Labels, o.Labels) && maps.Equal(s.Annotations, o.Annotations) && maps.Equal(s.Selector, o.Selector) &&
+		maps.Equal(s.Labels, o.Labels) && maps.Equal(s.Annotations, o.Annotations) && maps.Equal(s.Selector,
+		o.Selector) &&
 		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.Families, o.Families) &&
 		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.Ingress, o.Ingress) &&
 		slices.Equal(s.Ports, o.Ports) && slices.Equal(s.SourceRanges, o.SourceRanges)
@@ -153,15 +154,17 @@ type Endpoint struct {
 	Zone    string `json:"zone,omitempty"`
 	// Pod is the pod behind it, empty where something else is.
 	Pod Key `json:"pod,omitzero"`
-	// ForZones and ForNodes are the hints, who should use the endpoint.
+	// ForZones and ForNodes are the hints: which clients should use the endpoint.
 	ForZones []string `json:"forZones,omitempty"`
 	ForNodes []string `json:"forNodes,omitempty"`
 }
 
 // Equal reports whether two endpoints are the same.
 func (e Endpoint) Equal(o Endpoint) bool {
-	return e.Address == o.Address && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating && e.Failing == o.Failing &&
-		e.Node == o.Node && e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.ForZones, o.ForZones) && slices.Equal(e.ForNodes, o.ForNodes)
+	return e.Address == o.Address && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating &&
+		e.Failing == o.Failing &&
+		e.Node == o.Node && e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.ForZones, o.ForZones) &&
+		slices.Equal(e.ForNodes, o.ForNodes)
 }
 
 // Key is the slice's namespace and name.

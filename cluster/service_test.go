@@ -38,9 +38,11 @@ status: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {ip: "2001:db8::2", ipMode
 metadata: {name: a}
 spec: {ports: [{port: 1, targetPort: ""}], sessionAffinity: ClientIP}
 `, `{"namespace":"default","name":"a","type":"ClusterIP","ports":[{"protocol":"TCP","port":1}],"affinity":10800000000000,"source":"test"}`},
-		"headless":      {`{metadata: {name: a}, spec: {clusterIP: None}}`, `{"namespace":"default","name":"a","type":"ClusterIP","headless":true,"source":"test"}`},
-		"external name": {`{metadata: {name: a}, spec: {type: ExternalName, externalName: b.example.com}}`, `{"namespace":"default","name":"a","type":"ExternalName","source":"test"}`},
-		"no ports":      {`{metadata: {name: a}, spec: {clusterIP: 10.96.0.1}}`, `spec.ports: must be set`},
+		"headless": {`{metadata: {name: a}, spec: {clusterIP: None}}`,
+			`{"namespace":"default","name":"a","type":"ClusterIP","headless":true,"source":"test"}`},
+		"external name": {`{metadata: {name: a}, spec: {type: ExternalName, externalName: b.example.com}}`,
+			`{"namespace":"default","name":"a","type":"ExternalName","source":"test"}`},
+		"no ports": {`{metadata: {name: a}, spec: {clusterIP: 10.96.0.1}}`, `spec.ports: must be set`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			row, err := FromService(object[corev1.Service](t, tc.object), "test")
@@ -69,7 +71,9 @@ spec:
   trafficDistribution: Best
 status: {loadBalancer: {ingress: [{ip: x}, {ip: 192.0.2.1, ipMode: Best}]}}
 `), "test")
-	check(t, row, err, `metadata.name: "A": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character
+	check(t, row, err,
+		`metadata.name: "A": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', `+
+			`and must start and end with an alphanumeric character
 metadata.labels[a]: "b c": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character
 spec.type: "Cluster" is none of ClusterIP, NodePort, LoadBalancer, ExternalName
 spec.ipFamilies[1]: "IPv5" is none of IPv4, IPv6
@@ -110,7 +114,8 @@ endpoints:
 - {addresses: ["fd00::3"], conditions: {ready: false, serving: true, terminating: true}}
 - {addresses: ["fd00::4"], targetRef: {kind: Node, name: n1}, conditions: {ready: false, serving: false}}
 `, `{"namespace":"x","name":"web-1","service":"web","annotations":{"service.cilium.io/weight":"5"},"addressType":"IPv6","ports":[{"name":"a","protocol":"UDP","port":80},{"protocol":"TCP","port":81}],"endpoints":[{"address":"fd00::1","ready":true,"serving":true,"node":"n1","zone":"za","pod":{"namespace":"x","name":"p"},"forZones":["za","zb"],"forNodes":["n1"]},{"address":"fd00::3","serving":true,"terminating":true},{"address":"fd00::4"}],"source":"test"}`},
-		"names": {`{metadata: {name: a}, addressType: FQDN, endpoints: [{addresses: [a.example.com]}]}`, `{"namespace":"default","name":"a","addressType":"FQDN","source":"test"}`},
+		"names": {`{metadata: {name: a}, addressType: FQDN, endpoints: [{addresses: [a.example.com]}]}`,
+			`{"namespace":"default","name":"a","addressType":"FQDN","source":"test"}`},
 		"every field bad": {`
 metadata: {name: "a b"}
 addressType: IPv4

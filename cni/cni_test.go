@@ -63,14 +63,16 @@ func checkResult(t *testing.T, result types.Result, pod *libcni.RuntimeConf, ver
 		t.Fatalf("result %+v", r)
 	}
 	host, inner, ip := r.Interfaces[0], r.Interfaces[1], r.IPs[0]
-	if !strings.HasPrefix(host.Name, "mye") || host.Sandbox != "" || inner.Name != "eth0" || inner.Sandbox != pod.NetNS || inner.Mac == "" {
+	if !strings.HasPrefix(host.Name, "mye") || host.Sandbox != "" || inner.Name != "eth0" ||
+		inner.Sandbox != pod.NetNS || inner.Mac == "" {
 		t.Errorf("interfaces %+v, %+v", host, inner)
 	}
 	if version == "1.1.0" && inner.Mtu != 1500 {
 		t.Errorf("MTU %d", inner.Mtu)
 	}
 	ones, _ := ip.Address.Mask.Size()
-	if ip.Interface == nil || *ip.Interface != 1 || ones != 32 || ip.Gateway.String() != "10.0.0.1" || r.Routes[0].String() == "" || r.Routes[0].Dst.String() != "0.0.0.0/0" {
+	if ip.Interface == nil || *ip.Interface != 1 || ones != 32 || ip.Gateway.String() != "10.0.0.1" ||
+		r.Routes[0].String() == "" || r.Routes[0].Dst.String() != "0.0.0.0/0" {
 		t.Errorf("address %+v, route %+v", ip, r.Routes[0])
 	}
 }
@@ -84,7 +86,8 @@ func TestIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	for e := range a.table.All(a.db.ReadTxn()) {
-		if e.PodName() != "default/web" || e.PodUID != "uid-web" || e.ContainerID != pod.ContainerID || e.NetNS != pod.NetNS {
+		if e.PodName() != "default/web" || e.PodUID != "uid-web" || e.ContainerID != pod.ContainerID ||
+			e.NetNS != pod.NetNS {
 			t.Errorf("row %+v", e)
 		}
 	}
@@ -144,7 +147,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		{`,"ipam":{"type":"host-local"}`, types.ErrUnsupportedField, `ipam: {"type": "host-local"}`},
 		{`,"agentSocket":7`, types.ErrInvalidNetworkConfig, "agentSocket: is number, must be string"},
-		{`,"agentSocket":"myelin.sock"`, types.ErrInvalidNetworkConfig, `agentSocket: "myelin.sock" is no absolute path`},
+		{`,"agentSocket":"myelin.sock"`, types.ErrInvalidNetworkConfig,
+			`agentSocket: "myelin.sock" is no absolute path`},
 		{`,"prevResult":{"cniVersion":"1.1.0"}`, types.ErrInvalidNetworkConfig, "prevResult"},
 	} {
 		_, err := n.add(n.conf("1.1.0", tt.extra), pod)
@@ -207,7 +211,8 @@ func TestCheck(t *testing.T) {
 	if err := check(string(text), pod); err != nil {
 		t.Error(err)
 	}
-	wantError(t, check(strings.Replace(string(text), "10.0.0.2/32", "10.0.0.9/32", 1), pod), CodeDiffers, "no address 10.0.0.2/32")
+	wantError(t, check(strings.Replace(string(text), "10.0.0.2/32", "10.0.0.9/32", 1), pod), CodeDiffers,
+		"no address 10.0.0.2/32")
 	wantError(t, check(strings.Replace(string(text), `"eth0"`, `"eth1"`, 1), pod), CodeDiffers, "no interface eth0")
 	stranger := *pod
 	stranger.ContainerID = "stranger"

@@ -41,7 +41,8 @@ func TestAgentDown(t *testing.T) {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{
 		{ContainerID: gone.ContainerID, IfName: "eth0"}, {ContainerID: stays.ContainerID, IfName: "eth0"},
 	}}
-	if err := n.runtime.GCNetworkList(t.Context(), list, args); err == nil || !strings.Contains(err.Error(), "does not run") {
+	if err := n.runtime.GCNetworkList(t.Context(), list, args); err == nil ||
+		!strings.Contains(err.Error(), "does not run") {
 		t.Errorf("GC: %v", err)
 	}
 	for range 3 {
@@ -156,7 +157,10 @@ func TestReplayGoesOn(t *testing.T) {
 		}
 	}
 	listened := false
-	opened, err := ReplayDeletes(t.Context(), nettest.Quiet(), n.runDir, a.manager, func() error { listened = true; return nil })
+	opened, err := ReplayDeletes(t.Context(), nettest.Quiet(), n.runDir, a.manager, func() error {
+		listened = true
+		return nil
+	})
 	if !opened || !listened {
 		t.Error("did not listen")
 	}

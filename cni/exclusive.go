@@ -24,7 +24,7 @@ func Exclude(dir string) (aside []string, err error) {
 }
 
 // Readmit gives configurations that Exclude has put aside their names back, where
-// nobody has written new ones, and returns them.
+// no new ones were written, and returns them.
 func Readmit(dir string) (back []string, err error) {
 	return rename(dir, func(name string) (to string, aside bool) {
 		to, aside = strings.CutSuffix(name, asideSuffix)

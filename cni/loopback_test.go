@@ -17,12 +17,14 @@ import (
 func TestLoopback(t *testing.T) {
 	nettest.Root(t)
 	dir := t.TempDir()
-	if err := os.Symlink(filepath.Join(os.Getenv(binDir), PluginName), filepath.Join(dir, plugin.LoopbackName)); err != nil {
+	if err := os.Symlink(filepath.Join(os.Getenv(binDir), PluginName),
+		filepath.Join(dir, plugin.LoopbackName)); err != nil {
 		t.Fatal(err)
 	}
 	runtime := libcni.NewCNIConfigWithCacheDir([]string{dir}, filepath.Join(dir, "cache"), nil)
 	for _, version := range plugin.Versions().SupportedVersions() {
-		list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion":"` + version + `","name":"cni-loopback","plugins":[{"type":"loopback"}]}`))
+		list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion":"` + version +
+			`","name":"cni-loopback","plugins":[{"type":"loopback"}]}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,11 +61,14 @@ func TestLoopback(t *testing.T) {
 		}
 	}
 	missing := &libcni.RuntimeConf{ContainerID: "loopback", IfName: "lo", NetNS: filepath.Join(dir, "none")}
-	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion":"1.0.0","name":"cni-loopback","plugins":[{"type":"loopback"}]}`))
+	list,
+		err := libcni.ConfListFromBytes(
+		[]byte(`{"cniVersion":"1.0.0","name":"cni-loopback","plugins":[{"type":"loopback"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := runtime.AddNetworkList(t.Context(), list, missing); err == nil || !strings.Contains(err.Error(), missing.NetNS) {
+	if _, err := runtime.AddNetworkList(t.Context(), list, missing); err == nil ||
+		!strings.Contains(err.Error(), missing.NetNS) {
 		t.Errorf("ADD in no namespace: %v", err)
 	}
 }

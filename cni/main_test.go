@@ -99,7 +99,8 @@ func (n *node) socket() string { return filepath.Join(n.runDir, "myelin.sock") }
 // conf is a network configuration list of one plugin with extra keys.
 func (n *node) conf(version, extra string) *libcni.NetworkConfigList {
 	n.t.Helper()
-	text := fmt.Sprintf(`{"cniVersion":%q,"name":"myelin","plugins":[{"type":"myelin-cni","agentSocket":%q%s}]}`, version, n.socket(), extra)
+	text := fmt.Sprintf(`{"cniVersion":%q,"name":"myelin","plugins":[{"type":"myelin-cni","agentSocket":%q%s}]}`,
+		version, n.socket(), extra)
 	list, err := libcni.ConfListFromBytes([]byte(text))
 	if err != nil {
 		n.t.Fatal(err)
@@ -110,7 +111,8 @@ func (n *node) conf(version, extra string) *libcni.NetworkConfigList {
 // pod is what a runtime hands to the plugin for one pod.
 func (n *node) pod(name string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
-		ContainerID: filepath.Base(filepath.Dir(filepath.Dir(n.runDir))) + "-" + name, IfName: "eth0", NetNS: nettest.NewNS(n.t),
+		ContainerID: filepath.Base(filepath.Dir(filepath.Dir(n.runDir))) + "-" + name, IfName: "eth0",
+		NetNS: nettest.NewNS(n.t),
 		Args: [][2]string{
 			{"IgnoreUnknown", "1"},
 			{"K8S_POD_NAMESPACE", "default"},
@@ -221,6 +223,7 @@ func wantError(t *testing.T, err error, code uint, details string) {
 		return
 	}
 	if e.Code != code || e.Msg == "" || !contains(e.Details, details) {
-		t.Errorf("got code %d, msg %q, details %q; want code %d and %q in details", e.Code, e.Msg, e.Details, code, details)
+		t.Errorf("got code %d, msg %q, details %q; want code %d and %q in details", e.Code, e.Msg, e.Details, code,
+			details)
 	}
 }

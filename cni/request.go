@@ -36,7 +36,8 @@ func checkPod(r *apiv1.CNIAddRequest) error {
 	pod := r.GetPod()
 	if (pod.GetName() == "") != (pod.GetNamespace() == "") {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "pod is named by half",
-			fmt.Sprintf("K8S_POD_NAMESPACE=%q, K8S_POD_NAME=%q: either both or none", pod.GetNamespace(), pod.GetName()))
+			fmt.Sprintf("K8S_POD_NAMESPACE=%q, K8S_POD_NAME=%q: either both or none", pod.GetNamespace(),
+				pod.GetName()))
 	}
 	for _, t := range []struct {
 		what, text string

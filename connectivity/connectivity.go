@@ -54,7 +54,7 @@ func (o *Options) wants(name string) bool {
 	return (o.Test == nil || o.Test.MatchString(name)) && (o.Skip == nil || !o.Skip.MatchString(name))
 }
 
-// List says which tests there are, a line each. It asks nobody.
+// List says which tests there are, a line each. It needs no cluster.
 func List(w io.Writer, o Options) error {
 	f := &facts{crew: newCrew("list", "a", "b"), near: "a", far: "b", external: o.ExternalTarget}
 	for _, t := range plan(f) {
@@ -82,9 +82,11 @@ func Test(ctx context.Context, o Options) (report *Report, err error) {
 	}
 	namespace := fmt.Sprintf("myelin-test-%05x", rand.IntN(1<<20))
 	report = &Report{Namespace: namespace, Nodes: []string{f.near, f.far}, Image: f.image}
-	fmt.Fprintf(o.Progress, "in namespaces %s and %s-other on %s, with image %s\n", namespace, namespace, strings.Join(report.Nodes, " and "), f.image)
+	fmt.Fprintf(o.Progress, "in namespaces %s and %s-other on %s, with image %s\n", namespace, namespace,
+		strings.Join(report.Nodes, " and "), f.image)
 	if left, err := s.former(ctx); err == nil && len(left) > 0 {
-		fmt.Fprintf(o.Progress, "another run is under way, or has left something and may be in the way: kubectl delete namespace %s\n", strings.Join(left, " "))
+		fmt.Fprintf(o.Progress, "another run is under way, or has left something and may be in the way: kubectl "+
+			"delete namespace %s\n", strings.Join(left, " "))
 	}
 	defer func() {
 		if o.Keep {

@@ -18,7 +18,7 @@ import (
 
 const (
 	// deployTime bounds how long pods may take to run, and addressTime how long a
-	// LoadBalancer may be without an address before there is thought to be nobody.
+	// LoadBalancer may be without an address before it is assumed that none assigns one.
 	deployTime  = 90 * time.Second
 	addressTime = 5 * time.Second
 	// cleanTime bounds the end.
@@ -136,10 +136,13 @@ func (s *server) warning(ctx context.Context, p *pod, known string) string {
 	defer cancel()
 	var events corev1.EventList
 	selector := url.QueryEscape("involvedObject.name=" + p.name + ",type=" + corev1.EventTypeWarning)
-	if err := s.Get(ctx, "/api/v1/namespaces/"+p.namespace+"/events?fieldSelector="+selector, &events); err != nil || len(events.Items) == 0 {
+	if err := s.Get(ctx, "/api/v1/namespaces/"+p.namespace+"/events?fieldSelector="+selector, &events); err != nil ||
+		len(events.Items) == 0 {
 		return known
 	}
-	last := slices.MaxFunc(events.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	last := slices.MaxFunc(events.Items, func(a, b corev1.Event) int {
+		return a.LastTimestamp.Compare(b.LastTimestamp.Time)
+	})
 	return fmt.Sprintf("%s (%s: %s)", known, last.Reason, last.Message)
 }
 

@@ -17,7 +17,8 @@ const mostLines = 14
 func (r *runner) explain(ctx context.Context, s step, failed []wrong) (list []Failure) {
 	for i, w := range failed {
 		f := Failure{
-			Step: s.what, From: fmt.Sprintf("%s on %s", w.from, w.from.node), To: w.to, URL: w.probe.URL, Problem: w.problem,
+			Step: s.what, From: fmt.Sprintf("%s on %s", w.from, w.from.node), To: w.to, URL: w.probe.URL,
+			Problem: w.problem,
 		}
 		if i < explained {
 			f.Explanation = r.ask(ctx, w)
@@ -79,15 +80,18 @@ func (r *runner) dropped(ctx context.Context, node string, before map[string]dro
 	slices.Sort(keys)
 	for _, key := range keys {
 		now, was := after[key], before[key]
-		lines = append(lines, fmt.Sprintf("node %s dropped %d packets at %s: %s. %s", node, now.Packets-was.Packets, now.Hook, now.Reason, now.What))
+		lines = append(lines, fmt.Sprintf("node %s dropped %d packets at %s: %s. %s", node, now.Packets-was.Packets,
+			now.Hook, now.Reason, now.What))
 		for _, rule := range now.Rules {
 			if rule.Hits > was.hits(rule) {
-				lines = append(lines, fmt.Sprintf("  by %s of %s: %s", rule.Direction, strings.Join(rule.Endpoints, ", "), rule.Place))
+				lines = append(lines, fmt.Sprintf("  by %s of %s: %s", rule.Direction,
+					strings.Join(rule.Endpoints, ", "), rule.Place))
 			}
 		}
 	}
 	if len(keys) == 0 {
-		lines = append(lines, fmt.Sprintf("node %s: the agent is ready, and its datapath dropped nothing meanwhile", node))
+		lines = append(lines, fmt.Sprintf("node %s: the agent is ready, and its datapath dropped nothing meanwhile",
+			node))
 	}
 	return lines
 }
@@ -150,7 +154,8 @@ func (r *runner) trace(ctx context.Context, node string, w wrong) []string {
 	if !w.at.IsValid() {
 		return nil
 	}
-	text, err := r.agent(ctx, node, "policy", "trace", "--from", party(w.from, w.from.ip(w.at)), "--to", party(w.target, w.at), "--port", w.port)
+	text, err := r.agent(ctx, node, "policy", "trace", "--from", party(w.from, w.from.ip(w.at)), "--to",
+		party(w.target, w.at), "--port", w.port)
 	if text == "" {
 		return []string{fmt.Sprintf("node %s: policies can't be traced: %v", node, err)}
 	}

@@ -37,8 +37,10 @@ func (f *facts) addressesOf(service string) []netip.Addr { return f.addresses[se
 
 // discover looks at the cluster and changes nothing.
 func (s *server) discover(ctx context.Context, o Options) (*facts, error) {
-	f := &facts{external: o.ExternalTarget, domain: o.Domain, addresses: map[string][]netip.Addr{}, nodePort: map[string]uint16{}}
-	err := errors.Join(s.findNodes(ctx, f, o.Nodes), s.findAgents(ctx, f, o.AgentNamespace), s.findDNS(ctx, f), s.findKinds(ctx, f))
+	f := &facts{external: o.ExternalTarget, domain: o.Domain, addresses: map[string][]netip.Addr{},
+		nodePort: map[string]uint16{}}
+	err := errors.Join(s.findNodes(ctx, f, o.Nodes), s.findAgents(ctx, f, o.AgentNamespace), s.findDNS(ctx, f),
+		s.findKinds(ctx, f))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +80,7 @@ func (s *server) findNodes(ctx context.Context, f *facts, asked []string) error 
 // agents are the pods of the DaemonSet.
 type agents struct {
 	namespace, image string
-	missing          string         // why nobody can be asked
+	missing          string         // why no server can be asked
 	pods             map[string]pod // by node; problem is set where one isn't ready
 }
 
@@ -100,7 +102,8 @@ func (s *server) findAgents(ctx context.Context, f *facts, namespace string) err
 // refresh looks for the agents as they are now.
 func (s *server) refresh(ctx context.Context, a *agents) error {
 	var list corev1.PodList
-	if err := s.Get(ctx, "/api/v1/namespaces/"+a.namespace+"/pods?labelSelector="+url.QueryEscape("k8s-app=myelin"), &list); err != nil {
+	if err := s.Get(ctx, "/api/v1/namespaces/"+a.namespace+"/pods?labelSelector="+url.QueryEscape("k8s-app=myelin"),
+		&list); err != nil {
 		return err
 	}
 	clear(a.pods)
@@ -123,7 +126,8 @@ func (s *server) findDNS(ctx context.Context, f *facts) error {
 		return fmt.Errorf("Service default/kubernetes: %w", err)
 	}
 	var slicesOf discoveryv1.EndpointSliceList
-	if err := s.Get(ctx, "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector="+url.QueryEscape("k8s-app=kube-dns"), &slicesOf); err != nil {
+	if err := s.Get(ctx, "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector="+
+		url.QueryEscape("k8s-app=kube-dns"), &slicesOf); err != nil {
 		return err
 	}
 	f.noDNS = "no backend of a Service with the label k8s-app=kube-dns is ready in kube-system"
@@ -144,7 +148,9 @@ func (s *server) findKinds(ctx context.Context, f *facts) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if !slices.ContainsFunc(kinds.APIResources, func(r metav1.APIResource) bool { return r.Name == "ciliumnetworkpolicies" }) {
+	if !slices.ContainsFunc(kinds.APIResources, func(r metav1.APIResource) bool {
+		return r.Name == "ciliumnetworkpolicies"
+	}) {
 		f.noCilium = "CiliumNetworkPolicy is not installed"
 	}
 	return nil

@@ -102,12 +102,13 @@ func (c *crew) all() []*pod {
 }
 
 // object is the pod as the API server takes it. It is bound to its node at once: what
-// is tested is the network, not who schedules.
+// is tested is the network, not the scheduler.
 func (p *pod) object(image string) object {
 	no, now := false, int64(1)
 	container := corev1.Container{
 		Name: "myelin", Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"/myelin"},
-		Args: []string{"lab", "serve", "--who", p.name, "--http", fmt.Sprint(p.ports.http), "--tcp", fmt.Sprint(p.ports.tcp), "--udp", fmt.Sprint(p.ports.udp)},
+		Args: []string{"lab", "serve", "--who", p.name, "--http", fmt.Sprint(p.ports.http), "--tcp",
+			fmt.Sprint(p.ports.tcp), "--udp", fmt.Sprint(p.ports.udp)},
 		// Root, for ICMP.
 		SecurityContext: &corev1.SecurityContext{
 			RunAsUser: new(int64), AllowPrivilegeEscalation: &no,
@@ -118,17 +119,21 @@ func (p *pod) object(image string) object {
 		container.Ports = []corev1.ContainerPort{{ContainerPort: int32(p.ports.http), HostPort: int32(p.hostPort)}}
 	}
 	return object{"/api/v1/namespaces/" + p.namespace + "/pods", p.name, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{roleLabel: p.role, hostnameLabel: p.name, runLabel: runLabelValue}},
+		ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{roleLabel: p.role, hostnameLabel: p.name,
+			runLabel: runLabelValue}},
 		Spec: corev1.PodSpec{
-			NodeName: p.node, HostNetwork: p.host, Containers: []corev1.Container{container}, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
-			TerminationGracePeriodSeconds: &now, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			NodeName: p.node, HostNetwork: p.host, Containers: []corev1.Container{container},
+			AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
+			TerminationGracePeriodSeconds: &now,
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		},
 	}}
 }
 
 func namespaceObject(name string) object {
 	return object{"/api/v1/namespaces", name, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Labels: map[string]string{runLabel: runLabelValue, "pod-security.kubernetes.io/enforce": "privileged"},
+		Name: name, Labels: map[string]string{runLabel: runLabelValue,
+			"pod-security.kubernetes.io/enforce": "privileged"},
 	}}}
 }
 
@@ -155,7 +160,9 @@ func services(namespace string) []object {
 		service("sticky", func(s *corev1.ServiceSpec) {
 			seconds := affinitySeconds
 			s.SessionAffinity = corev1.ServiceAffinityClientIP
-			s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+			s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{
+				TimeoutSeconds: &seconds,
+			}}
 		}),
 		service("nodeport", func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort }),
 		service("local", func(s *corev1.ServiceSpec) {

@@ -7,8 +7,10 @@ import (
 )
 
 func (p *planner) pods() {
-	p.add("pod-to-pod/same-node", "A pod reaches another one of its node, and is seen by its own address.", "", step{checks: p.reach(p.client, p.server)})
-	p.add("pod-to-pod/other-node", "A pod reaches one on another node, and is seen by its own address.", p.oneNode(), step{checks: p.reach(p.client, p.distant)})
+	p.add("pod-to-pod/same-node", "A pod reaches another one of its node, and is seen by its own address.", "",
+		step{checks: p.reach(p.client, p.server)})
+	p.add("pod-to-pod/other-node", "A pod reaches one on another node, and is seen by its own address.", p.oneNode(),
+		step{checks: p.reach(p.client, p.distant)})
 	var large []check
 	for _, server := range []*pod{p.server, p.distant} {
 		for _, c := range p.reach(p.client, server) {
@@ -25,24 +27,30 @@ func (p *planner) pods() {
 			large = append(large, c)
 		}
 	}
-	p.add("pod-to-pod/large", "Much data, fragments and nearly full packets arrive: MTUs are right.", "", step{checks: large})
+	p.add("pod-to-pod/large", "Much data, fragments and nearly full packets arrive: MTUs are right.", "",
+		step{checks: large})
 }
 
 func (p *planner) nodes() {
 	p.add("pod-to-host/same-node", "A pod reaches its own node.", "", step{checks: p.reach(p.client, p.nearHost)})
-	p.add("pod-to-host/other-node", "A pod reaches another node.", p.oneNode(), step{checks: p.reach(p.client, p.farHost)})
+	p.add("pod-to-host/other-node", "A pod reaches another node.", p.oneNode(),
+		step{checks: p.reach(p.client, p.farHost)})
 	p.add("host-to-pod/same-node", "A node reaches a pod of its own.", "", step{checks: p.reach(p.nearHost, p.server)})
-	p.add("host-to-pod/other-node", "A node reaches a pod on another node.", p.oneNode(), step{checks: p.reach(p.nearHost, p.distant)})
+	p.add("host-to-pod/other-node", "A node reaches a pod on another node.", p.oneNode(),
+		step{checks: p.reach(p.nearHost, p.distant)})
 	var checks []check
 	for _, a := range p.hostPort.hostAddrs {
 		for _, from := range []*pod{p.client, p.distantHostFor(p.hostPort)} {
 			checks = append(checks, check{
-				from: from, target: p.hostPort, to: "hostport by http, at its node's address", by: []string{p.hostPort.name},
-				probe: Probe{URL: "http://" + netip.AddrPortFrom(a, hostPortNumber).String() + "/", Timeout: answerTime},
+				from: from, target: p.hostPort, to: "hostport by http, at its node's address",
+				by: []string{p.hostPort.name},
+				probe: Probe{URL: "http://" + netip.AddrPortFrom(a, hostPortNumber).String() + "/",
+					Timeout: answerTime},
 			})
 		}
 	}
-	p.add("host-port", "A pod's hostPort answers at its node's addresses, to pods and to another node.", "", step{checks: checks})
+	p.add("host-port", "A pod's hostPort answers at its node's addresses, to pods and to another node.",
+		"", step{checks: checks})
 }
 
 // distantHostFor is a host that a pod is not on, if there is one.
@@ -72,7 +80,8 @@ func (p *planner) services() {
 	for _, a := range p.addressesOf("self") {
 		hairpin = append(hairpin, p.toService(p.server, "self", a, httpPort, []string{p.server.name})...)
 	}
-	p.add("service/cluster-ip", "Pods and nodes reach a Service's backends by its address, over TCP and UDP.", "", step{checks: cluster})
+	p.add("service/cluster-ip", "Pods and nodes reach a Service's backends by its address, over TCP and UDP.",
+		"", step{checks: cluster})
 	p.add("service/affinity", "With sessionAffinity a client stays with one backend.", "", step{checks: affinity})
 	p.add("service/hairpin", "A pod reaches itself by its Service.", "", step{checks: hairpin})
 	p.nodePorts(servers)
@@ -82,7 +91,7 @@ func (p *planner) services() {
 	}
 	skip := ""
 	if len(p.ingress) == 0 {
-		skip = "nobody gives addresses to Services of type LoadBalancer here"
+		skip = "Services of type LoadBalancer get no addresses here"
 	}
 	p.add("service/load-balancer", "A LoadBalancer's address leads to its backends.", skip, step{checks: balanced})
 }
@@ -91,8 +100,11 @@ func (p *planner) services() {
 func (p *planner) toService(client *pod, service string, a netip.Addr, port uint16, servers []string) []check {
 	udp := port + udpPort - httpPort
 	return []check{
-		{from: client, to: "Service " + service + " by http", port: fmt.Sprintf("%d/TCP", port), probe: Probe{URL: "http://" + netip.AddrPortFrom(a, port).String() + "/", Count: tries, Timeout: answerTime}, by: servers},
-		{from: client, to: "Service " + service + " by udp", port: fmt.Sprintf("%d/UDP", udp), probe: Probe{URL: "udp://" + netip.AddrPortFrom(a, udp).String(), Timeout: answerTime}},
+		{from: client, to: "Service " + service + " by http", port: fmt.Sprintf("%d/TCP", port),
+			probe: Probe{URL: "http://" + netip.AddrPortFrom(a, port).String() + "/", Count: tries,
+				Timeout: answerTime}, by: servers},
+		{from: client, to: "Service " + service + " by udp", port: fmt.Sprintf("%d/UDP", udp),
+			probe: Probe{URL: "udp://" + netip.AddrPortFrom(a, udp).String(), Timeout: answerTime}},
 	}
 }
 
@@ -120,18 +132,22 @@ func (p *planner) nodePorts(servers []string) {
 		local = append(local, c)
 	}
 	p.add("service/node-port/from-pod", "A pod reaches a NodePort at every node's addresses.", "", step{checks: byPod})
-	p.add("service/node-port/from-host", "A node reaches a NodePort at its own and the other's addresses.", "", step{checks: byHost})
-	p.add("service/external-traffic-local", "With externalTrafficPolicy Local the node of the backend answers.", "", step{checks: local})
+	p.add("service/node-port/from-host", "A node reaches a NodePort at its own and the other's addresses.", "",
+		step{checks: byHost})
+	p.add("service/external-traffic-local", "With externalTrafficPolicy Local the node of the backend answers.", "",
+		step{checks: local})
 }
 
 // names are what DNS says.
 func (p *planner) names() {
-	kubernetes := check{from: p.client, to: "the name kubernetes.default", probe: Probe{URL: "dns4://" + "kubernetes.default.svc." + p.domain, Timeout: 2 * answerTime}}
+	kubernetes := check{from: p.client, to: "the name kubernetes.default",
+		probe: Probe{URL: "dns4://" + "kubernetes.default.svc." + p.domain, Timeout: 2 * answerTime}}
 	if p.kubernetes.Is6() {
 		kubernetes.probe.URL = "dns6://" + kubernetes.probe.URL[len("dns4://"):]
 	}
 	kubernetes.by = []string{p.kubernetes.String()}
-	p.add("dns/cluster", "Pods are told the address of a Service of the cluster.", p.noDNS, step{checks: []check{kubernetes}})
+	p.add("dns/cluster", "Pods are told the address of a Service of the cluster.", p.noDNS,
+		step{checks: []check{kubernetes}})
 	var headless []check
 	for _, six := range []bool{false, true} {
 		var want []string
@@ -144,14 +160,16 @@ func (p *planner) names() {
 		}
 		if len(want) > 0 {
 			scheme := map[bool]string{false: "dns4", true: "dns6"}[six]
-			headless = append(headless, check{from: p.client, to: "the name of a headless Service, " + scheme, by: want, all: true,
-				probe: Probe{URL: scheme + "://headless." + p.client.namespace + ".svc." + p.domain, Timeout: 2 * answerTime}})
+			headless = append(headless, check{from: p.client, to: "the name of a headless Service, " + scheme, by: want,
+				all: true,
+				probe: Probe{URL: scheme + "://headless." + p.client.namespace + ".svc." + p.domain,
+					Timeout: 2 * answerTime}})
 		}
 	}
 	p.add("dns/headless", "A headless Service's name has the addresses of its pods.", p.noDNS, step{checks: headless})
 }
 
-// world is what is outside of the cluster, which nobody is asked about without being told.
+// world is what is outside of the cluster, which is only contacted on request.
 func (p *planner) world() {
 	if p.external == "" {
 		p.add("world", "Pods reach what is outside of the cluster.", "--external-target is not given")

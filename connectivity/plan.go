@@ -32,12 +32,12 @@ type step struct {
 type check struct {
 	from   *pod
 	to     string     // for people: "far by tcp"
-	target *pod       // whom it is about in the end; nil: several
+	target *pod       // the pod that answers in the end; nil: several
 	at     netip.Addr // its address that is asked; the zero Addr: several
 	port   string     // as `myelin policy trace` takes it
 	probe  Probe
 	deny   bool
-	// by are those who may answer; nil: anybody. all: each of them must be in the answer.
+	// by are the names that may answer; nil: any. all: each of them must be in the answer.
 	by  []string
 	all bool
 	// one says that the same one answers each time.
@@ -157,7 +157,8 @@ func (p *planner) reach(client, server *pod) (list []check) {
 		}
 		tcp, udp := netip.AddrPortFrom(a, server.ports.tcp), netip.AddrPortFrom(a, server.ports.udp)
 		list = append(list, web, server.check(client, a, fmt.Sprintf("%d/TCP", tcp.Port()), "tcp://"+tcp.String()),
-			server.check(client, a, fmt.Sprintf("%d/UDP", udp.Port()), "udp://"+udp.String()), server.check(client, a, "8/ICMP", "icmp://"+host(a)))
+			server.check(client, a, fmt.Sprintf("%d/UDP", udp.Port()), "udp://"+udp.String()),
+			server.check(client, a, "8/ICMP", "icmp://"+host(a)))
 	}
 	return list
 }
@@ -165,7 +166,8 @@ func (p *planner) reach(client, server *pod) (list []check) {
 // check is one of a pod at one of its addresses.
 func (p *pod) check(from *pod, at netip.Addr, port, url string) check {
 	scheme, _, _ := strings.Cut(url, ":")
-	return check{from: from, target: p, at: at, to: p.name + " by " + scheme, port: port, probe: Probe{URL: url, Timeout: answerTime}}
+	return check{from: from, target: p, at: at, to: p.name + " by " + scheme, port: port,
+		probe: Probe{URL: url, Timeout: answerTime}}
 }
 
 func (p *planner) http(client, server *pod, a netip.Addr) check {
@@ -183,7 +185,7 @@ func host(a netip.Addr) string {
 	return a.String()
 }
 
-// denied turns checks round. Those that nobody answers take their whole time.
+// denied turns checks round. Those without an answer take their whole time.
 func denied(list []check) []check {
 	out := slices.Clone(list)
 	for i := range out {

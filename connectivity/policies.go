@@ -14,9 +14,10 @@ func role(name string) metav1.LabelSelector {
 	return metav1.LabelSelector{MatchLabels: map[string]string{roleLabel: name}}
 }
 
-// ingress is a NetworkPolicy for the servers that lets peers in, and nobody else.
+// ingress is a NetworkPolicy for the servers that allows ingress from peers only.
 func ingress(namespace, name string, peers ...networkingv1.NetworkPolicyPeer) object {
-	spec := networkingv1.NetworkPolicySpec{PodSelector: role(serverLabel), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}
+	spec := networkingv1.NetworkPolicySpec{PodSelector: role(serverLabel),
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}
 	if len(peers) > 0 {
 		spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: peers}}
 	}
@@ -35,7 +36,8 @@ func ciliumPolicy(namespace, name, of string, rules map[string]any) object {
 		spec[k] = v
 	}
 	return object{"/apis/cilium.io/v2/namespaces/" + namespace + "/ciliumnetworkpolicies", name, map[string]any{
-		"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": map[string]any{"name": name}, "spec": spec,
+		"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": map[string]any{"name": name},
+		"spec": spec,
 	}}
 }
 
@@ -66,17 +68,22 @@ func (p *planner) policies() {
 	ns := p.client.namespace
 	both := []*pod{p.server, p.distant}
 	clients := role(clientLabel)
-	p.governed("deny-all", "A NetworkPolicy without rules lets nobody in.", "", ingress(ns, "deny-all"), denied(p.asks(p.client, both...))...)
+	p.governed("deny-all", "A NetworkPolicy without rules allows no ingress.", "", ingress(ns, "deny-all"),
+		denied(p.asks(p.client, both...))...)
 	p.governed("allow-by-label", "A NetworkPolicy lets pods in by their labels, and no others.", "",
 		ingress(ns, "allow-by-label", networkingv1.NetworkPolicyPeer{PodSelector: &clients}),
 		slices.Concat(p.asks(p.client, both...), denied(p.asks(p.stranger, both...)))...)
 	p.governed("allow-by-namespace", "A NetworkPolicy lets a namespace in, and no other.", "",
-		ingress(ns, "allow-by-namespace", networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: p.other.namespace}}}),
+		ingress(ns, "allow-by-namespace",
+			networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{corev1.LabelMetadataName: p.other.namespace},
+			}}),
 		slices.Concat(p.asks(p.other, both...), denied(p.asks(p.client, both...)))...)
 	p.byCIDR()
 	skip := p.noCilium
 	p.governed("egress-to-entity", "A CiliumNetworkPolicy lets a pod out to nodes, and to no pod.", skip,
-		ciliumPolicy(ns, "egress-to-entity", clientLabel, map[string]any{"egress": []any{map[string]any{"toEntities": []string{"host", "remote-node"}}}}),
+		ciliumPolicy(ns, "egress-to-entity", clientLabel,
+			map[string]any{"egress": []any{map[string]any{"toEntities": []string{"host", "remote-node"}}}}),
 		slices.Concat(p.asks(p.client, p.nearHost), p.farAsks(), denied(p.asks(p.client, both...)))...)
 	p.governed("deny-beats-allow", "What a CiliumNetworkPolicy denies stays denied, whatever else allows it.", skip,
 		ciliumPolicy(ns, "deny-beats-allow", serverLabel, map[string]any{
@@ -98,7 +105,8 @@ func (p *planner) farAsks() []check {
 func (p *planner) byCIDR() {
 	var to []networkingv1.NetworkPolicyPeer
 	for _, a := range p.distant.addrs {
-		to = append(to, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(a, a.BitLen()).String()}})
+		to = append(to, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(a,
+			a.BitLen()).String()}})
 	}
 	policy := networkPolicy(p.client.namespace, "allow-by-cidr", networkingv1.NetworkPolicySpec{
 		PodSelector: role(clientLabel), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},

@@ -37,7 +37,7 @@ type Probe struct {
 type Answer struct {
 	// Error is why it failed, the first time that it did; empty: never.
 	Error string `json:"error,omitempty"`
-	// By are the names of those who answered over http, or the addresses of dns; each
+	// By are the names of the servers that answered over http, or the addresses of dns; each
 	// once, sorted.
 	By []string `json:"by,omitempty"`
 	// Client is the address that the server saw, over http.
@@ -122,7 +122,7 @@ func (p Probe) words(err error) string {
 	return err.Error()
 }
 
-// get asks a server of package echo who it is, and whom it sees.
+// get asks a server of package echo for its name and the client's address.
 func get(ctx context.Context, target string) (by []string, client string, err error) {
 	text, err := echo.Call(ctx, target)
 	if err != nil {

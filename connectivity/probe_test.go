@@ -31,7 +31,8 @@ func serving(t *testing.T) ports {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- echo.Serve(ctx, echo.Options{HTTP: []int{int(free[0])}, TCP: []int{int(free[1])}, UDP: []int{int(free[2])}, Who: "me", Out: io.Discard})
+		done <- echo.Serve(ctx, echo.Options{HTTP: []int{int(free[0])}, TCP: []int{int(free[1])},
+			UDP: []int{int(free[2])}, Who: "me", Out: io.Discard})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -45,7 +46,8 @@ func serving(t *testing.T) ports {
 func TestProbe(t *testing.T) {
 	p := serving(t)
 	until := time.Now().Add(5 * time.Second)
-	for Run(t.Context(), []Probe{{URL: fmt.Sprintf("http://127.0.0.1:%d/", p.http), Timeout: time.Second}})[0].Error != "" {
+	for Run(t.Context(), []Probe{{URL: fmt.Sprintf("http://127.0.0.1:%d/", p.http),
+		Timeout: time.Second}})[0].Error != "" {
 		if time.Now().After(until) {
 			t.Fatal("the server doesn't serve")
 		}
@@ -79,12 +81,14 @@ func TestProbeFails(t *testing.T) {
 	}
 	defer silent.Close()
 	for url, want := range map[string]string{
-		fmt.Sprintf("tcp://127.0.0.1:%d", p.udp):  "connection refused", // nobody has it for TCP
-		"udp://" + silent.LocalAddr().String():    "no answer within 50ms",
-		"gopher://127.0.0.1":                      "gopher://127.0.0.1: want a URL that begins with http, tcp, udp, icmp, dns4 or dns6",
+		fmt.Sprintf("tcp://127.0.0.1:%d", p.udp): "connection refused", // no TCP socket has it
+		"udp://" + silent.LocalAddr().String():   "no answer within 50ms",
+		"gopher://127.0.0.1": "gopher://127.0.0.1: want a URL that begins with http, tcp, udp, " +
+			"icmp, dns4 or dns6",
 		fmt.Sprintf("http://127.0.0.1:%d", p.udp): "connection refused",
 	} {
-		if a := Run(t.Context(), []Probe{{URL: url, Timeout: 50 * time.Millisecond}})[0]; !strings.Contains(a.Error, want) {
+		if a := Run(t.Context(), []Probe{{URL: url, Timeout: 50 * time.Millisecond}})[0]; !strings.Contains(a.Error,
+			want) {
 			t.Errorf("%s: %q, want %q", url, a.Error, want)
 		}
 	}

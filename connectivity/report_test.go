@@ -16,7 +16,9 @@ func TestText(t *testing.T) {
 		{Name: "world", Outcome: Skipped, Reason: "--external-target is not given"},
 		{Name: "host-port", Outcome: Failed, Reason: "pod t/hostport doesn't run on node n2: NodePorts"},
 		{Name: "policy/deny-all", Outcome: Failed, Took: 21, Failures: []Failure{
-			{Step: "with the policy", From: "t/client on n1", To: "near by http", URL: "http://10.0.0.3:8080/", Problem: "expected no answer, but there was one from near", Explanation: []string{"node n1: no agent runs there"}},
+			{Step: "with the policy", From: "t/client on n1", To: "near by http", URL: "http://10.0.0.3:8080/",
+				Problem:     "expected no answer, but there was one from near",
+				Explanation: []string{"node n1: no agent runs there"}},
 		}},
 	} {
 		report.add(r)
@@ -44,7 +46,8 @@ func TestList(t *testing.T) {
 	if err := List(&got, Options{Test: regexp.MustCompile("^dns/"), Skip: regexp.MustCompile("headless")}); err != nil {
 		t.Fatal(err)
 	}
-	if want := "dns/cluster                        Pods are told the address of a Service of the cluster.\n"; got.String() != want {
+	want := "dns/cluster                        Pods are told the address of a Service of the cluster.\n"
+	if got.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", got.String(), want)
 	}
 }

@@ -59,7 +59,7 @@ func (c Counters) Read() ([]Counter, error) {
 }
 
 // LostEvents is how many events the kernel did not send: over the rate, or the
-// ring was full, be it since nobody read it.
+// ring was full, for example because it was not read.
 func (c Counters) LostEvents() (uint64, error) {
 	cpus, err := c.perCPU()
 	if err != nil {
@@ -112,5 +112,6 @@ func (r *Row) TableRow() []string {
 	if r.Do != "" {
 		text += " " + r.Do
 	}
-	return []string{string(r.Hook), r.Verdict, r.Reason, strconv.FormatUint(r.Packets, 10), strconv.FormatUint(r.Bytes, 10), text}
+	return []string{string(r.Hook), r.Verdict, r.Reason, strconv.FormatUint(r.Packets, 10),
+		strconv.FormatUint(r.Bytes, 10), text}
 }

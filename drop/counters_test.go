@@ -14,13 +14,15 @@ import (
 
 func names() packet.Names {
 	return packet.Names{
-		"pod":  {MAC: []byte{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.1.2"), IP6: netip.MustParseAddr("fd00:1::2")},
-		"peer": {MAC: []byte{2, 0, 0, 0, 0, 2}, IP4: netip.MustParseAddr("10.0.2.2"), IP6: netip.MustParseAddr("fd00:2::2")},
+		"pod": {MAC: []byte{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.1.2"),
+			IP6: netip.MustParseAddr("fd00:1::2")},
+		"peer": {MAC: []byte{2, 0, 0, 0, 0, 2}, IP4: netip.MustParseAddr("10.0.2.2"),
+			IP6: netip.MustParseAddr("fd00:2::2")},
 	}
 }
 
 // TestCounters sends packets from a link that is no pod's, and for an address
-// that is nobody's.
+// that is unassigned.
 func TestCounters(t *testing.T) {
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1}, nil)
 	counters := drop.Counters{Cpus: d.Cpus}
@@ -44,7 +46,8 @@ func TestCounters(t *testing.T) {
 	}
 	for _, c := range list {
 		if c.Outcome.Name != want[c.Hook] || c.Packets != 2 || c.Bytes != bytes {
-			t.Errorf("%s: %s, %d packets, %d bytes; want %s, 2, %d", c.Hook, c.Outcome.Name, c.Packets, c.Bytes, want[c.Hook], bytes)
+			t.Errorf("%s: %s, %d packets, %d bytes; want %s, 2, %d", c.Hook, c.Outcome.Name, c.Packets, c.Bytes,
+				want[c.Hook], bytes)
 		}
 	}
 	// No event was allowed: each drop's was lost.
@@ -52,7 +55,8 @@ func TestCounters(t *testing.T) {
 		t.Errorf("%d events lost, %v; want 2", lost, err)
 	}
 	row := list[0].Row()
-	if got := strings.Join(row.TableRow()[:4], " "); got != "from_pod drop no endpoint 2" || len(row.TableRow()) != len(row.TableHeader()) {
+	if got := strings.Join(row.TableRow()[:4], " "); got != "from_pod drop no endpoint 2" ||
+		len(row.TableRow()) != len(row.TableHeader()) {
 		t.Errorf("row %q under %q", row.TableRow(), row.TableHeader())
 	}
 }

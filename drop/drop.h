@@ -5,12 +5,12 @@
 
 #include "../event/event.h"
 
-/* Counts how a packet's way through a hook ended. Cost: per packet. */
+/* Counts a packet by hook and outcome. bytes: its length. Cost: per packet. */
 INLINE void count_at(struct cpu *c, __u32 hook, __u32 outcome, __u32 bytes)
 {
 	struct counter *n;
 
-	/* The compiler may know that the mask changes nothing; the verifier wants to see it. */
+	/* The compiler would remove the mask if it knew that it changes nothing, but the verifier requires it. */
 	if (!__builtin_constant_p(outcome))
 		barrier_var(outcome);
 	n = &c->counters[hook & (HOOKS - 1)][outcome & (OUTCOME_SLOTS - 1)];
@@ -18,6 +18,7 @@ INLINE void count_at(struct cpu *c, __u32 hook, __u32 outcome, __u32 bytes)
 	n->bytes += bytes;
 }
 
+/* Counts the packet in c->pkt. Cost: per packet. */
 INLINE void count_bytes(struct cpu *c, __u32 outcome, __u32 bytes)
 {
 	count_at(c, c->pkt.hook, outcome, bytes);
@@ -28,7 +29,7 @@ INLINE void count(const struct __sk_buff *skb, struct cpu *c, __u32 outcome)
 	count_bytes(c, outcome, skb->len);
 }
 
-/* The only way to lose a packet: named, counted, told. */
+/* Drops a packet for a reason, which is counted and sent as an event. The only way to drop one in tc. */
 INLINE int drop(struct __sk_buff *skb, struct cpu *c, enum outcome reason)
 {
 	count(skb, c, reason);
@@ -36,6 +37,7 @@ INLINE int drop(struct __sk_buff *skb, struct cpu *c, enum outcome reason)
 	return TC_ACT_SHOT;
 }
 
+/* Passes a packet to the host's stack. Cost: per packet. */
 INLINE int pass(struct __sk_buff *skb, struct cpu *c)
 {
 	count(skb, c, FORWARD_STACK);

@@ -66,7 +66,8 @@ func (n *Names) Outcome(number uint8) Outcome {
 	if int(number) < len(n.byNumber) && n.byNumber[number].Name != "" {
 		return n.byNumber[number]
 	}
-	return Outcome{Number: bpf.DatapathOutcome(number), Name: fmt.Sprintf("OUTCOME_%d", number), What: "This program is older than the datapath."}
+	return Outcome{Number: bpf.DatapathOutcome(number), Name: fmt.Sprintf("OUTCOME_%d", number),
+		What: "This program is older than the datapath."}
 }
 
 // Hooks are the names of the hooks by their number.

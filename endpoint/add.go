@@ -76,9 +76,11 @@ func (m *Manager) plan(req Request) (*Endpoint, error) {
 	}
 	switch {
 	case e.IPv4.IsValid() != node.IPv4:
-		return nil, fmt.Errorf("IPv4 enabled is %t, but the node's IPv4 podCIDR present is %t", node.IPv4, e.IPv4.IsValid())
+		return nil, fmt.Errorf("IPv4 enabled is %t, but the node's IPv4 podCIDR present is %t", node.IPv4,
+			e.IPv4.IsValid())
 	case e.IPv6.IsValid() != node.IPv6:
-		return nil, fmt.Errorf("IPv6 enabled is %t, but the node's IPv6 podCIDR present is %t", node.IPv6, e.IPv6.IsValid())
+		return nil, fmt.Errorf("IPv6 enabled is %t, but the node's IPv6 podCIDR present is %t", node.IPv6,
+			e.IPv6.IsValid())
 	}
 	return e, m.config.Step("plan")
 }

@@ -57,7 +57,7 @@ func (m *Manager) Close() {
 	b.running.Wait()
 }
 
-// DeleteAsync is Delete for those who can't wait for the kernel: deleting a veth
+// DeleteAsync is Delete for callers that can't wait for the kernel: deleting a veth
 // pair takes it 20 ms, in which it waits for grace periods of RCU. It returns as
 // soon as the state file says that the endpoint is to be deleted and the datapath
 // has forgotten it: no packet leaves the pod or reaches it any more. Link, row,
@@ -87,7 +87,7 @@ func (m *Manager) DeleteAsync(ctx context.Context, a Attachment) error {
 	return nil
 }
 
-// finishLater finishes the deletion of e, until it is successful, somebody else
+// finishLater finishes the deletion of e, until it is successful, another call
 // has done it, or the manager is closed. The lock is held while it works, and not
 // while it waits to try again.
 func (m *Manager) finishLater(e *Endpoint, release func()) {

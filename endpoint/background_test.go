@@ -38,7 +38,7 @@ func (h *held) step(s string) error {
 }
 
 // TestDeleteAsync: DEL is answered when the datapath has forgotten the pod, and
-// address and slot are given to nobody before the link is gone.
+// address and slot are not reused before the link is gone.
 func TestDeleteAsync(t *testing.T) {
 	n := newNode(t, "10.0.0.0/24", "fd00::/64")
 	h := holdAt("unlink")
@@ -59,7 +59,7 @@ func TestDeleteAsync(t *testing.T) {
 		t.Errorf("DEL is answered, and the state is %s %v", state, err)
 	}
 	<-h.reached
-	if a.ipam.Claim("somebody else", e.IPv4) == nil {
+	if a.ipam.Claim("another pod", e.IPv4) == nil {
 		t.Error("the address of a pod that is being deleted was free")
 	}
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -166,7 +166,10 @@ func TestDeleteAsyncRetry(t *testing.T) {
 			if err := a.DeleteAsync(t.Context(), req.Attachment()); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the deletion is finished", func() bool { _, taken := a.slots.of(req.Attachment()); return !taken })
+			eventually(t, "the deletion is finished", func() bool {
+				_, taken := a.slots.of(req.Attachment())
+				return !taken
+			})
 			if f := n.files(); len(f) != 0 || a.find(req.Attachment()) != nil {
 				t.Errorf("left: %v", f)
 			}

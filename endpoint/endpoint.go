@@ -94,7 +94,7 @@ func (e *Endpoint) Deleting() bool { return e.State == StateDeleting }
 
 // Guarded reports whether the datapath stands before the pod, so that its routes
 // may lead there: until then the kernel's stack would bring it packets that
-// nobody has judged.
+// no policy has been applied to.
 func (e *Endpoint) Guarded() bool {
 	return e.State == StateReady || e.State == StateCreating && e.Status.Kind == reconciler.StatusKindDone
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Who lives on this node: pods and the host, found by address or by link, and the epochs that make cached decisions stale. */
+/* Endpoints, which are pods and the host, by address and by link; and the epochs that invalidate cached decisions. */
 #ifndef MYELIN_ENDPOINT_H
 #define MYELIN_ENDPOINT_H
 
@@ -7,25 +7,25 @@
 
 enum endpoint_flag {
 	ENDPOINT_HOST = 1,       /* an address of the node itself */
-	ENDPOINT_MASQUERADE = 2, /* … that pods are masqueraded to */
-	ENDPOINT_NO_PORTS = 4,   /* … on which no node port answers */
+	ENDPOINT_MASQUERADE = 2, /* an address of the node that pods are masqueraded to */
+	ENDPOINT_NO_PORTS = 4,   /* an address of the node that serves no node ports */
 };
 
 enum endpoint_slot {
-	SLOT_NONE,
+	SLOT_NONE, /* no endpoint */
 	SLOT_HOST, /* the node itself */
 };
 
 struct endpoint {
 	__u32 ifindex; /* of the pod link's host side; 0 for the host */
 	__u16 slot;
-	__u8 flags;
+	__u8 flags; /* enum endpoint_flag */
 	__u8 pad;
 	struct mac pod_mac;
-	struct mac link_mac; /* of the host side: the pod's gateway MAC */
+	struct mac link_mac; /* of the pod link: the pod's gateway has it */
 };
 
-/* By address. Grows with the work. */
+/* Endpoints by address. Memory grows with the number of entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -34,17 +34,20 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-#define OWN_BITS 16
+#define OWN_BITS 16 /* of the index of a bit in own_filter */
 
-/* A set bit for the hash of each address in endpoints, so that other addresses need no lookup. Bits stay when an address goes, until the next start. */
+/*
+ * Has a bit set for the hash of each address in endpoints, so that most other addresses need no lookup. Bits of removed
+ * addresses stay set until the agent starts again.
+ */
 struct own_filter {
 	__u64 word[1 << (OWN_BITS - 6)];
 };
 
-/* A section of its own makes a map of its own, which is pinned, and read without a lookup. */
+/* A separate section is a separate map, which can be pinned and is read without a lookup. */
 struct own_filter own_filter SEC(".data.own_filter");
 
-/* Whether the address is this node's or one of its pods'. Cost: a load; a lookup for addresses that are, and for few others. */
+/* Whether the address is the node's or one of its pods'. Cost: a load; a lookup if it is, and for few others. */
 INLINE bool address_own(const struct addr *a)
 {
 	__u32 bit = addr_hash(a) >> (64 - OWN_BITS);
@@ -55,11 +58,11 @@ INLINE bool address_own(const struct addr *a)
 struct pod_link {
 	struct addr addr4; /* mapped; zero if the pod has none */
 	struct addr addr6;
-	__u64 netns_cookie; /* by which hooks at sockets know the pod; 0: not known */
+	__u64 netns_cookie; /* identifies the pod in programs at sockets; 0: unknown */
 	struct endpoint endpoint;
 };
 
-/* By the ifindex of the pod link's host side. */
+/* Pod links by ifindex. Memory grows with the number of entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 32768);
@@ -68,39 +71,45 @@ struct {
 	__type(value, struct pod_link);
 } pod_links SEC(".maps");
 
-/* By slot; slot 0 is for routes and everything global. Only ever counted up. */
+/* The epochs, which are only incremented. */
 struct epoch_table {
-	__u32 epoch[65536];
+	__u32 epoch[65536]; /* by endpoint slot; slot 0: routes and everything global */
 	/*
-	 * Moves whenever anything does. Lower half: how often the datapath itself found that kept decisions are stale; upper half: how often the agent did,
-	 * whatever the slot, counted up after the slot's epoch.
+	 * Changes whenever an epoch does. The agent increments the upper half, after the epoch of the slot. The
+	 * datapath increments the lower half, which invalidates all cached decisions (endpoint_mark_services).
 	 */
 	__u64 generation;
-	__u8 uses_services[65536]; /* 1: some of the endpoint's packets are a Service's */
+	__u8 uses_services[65536]; /* by slot; 1: some of the endpoint's packets belong to flows of Services */
 };
 
-/* A section of its own makes a map of its own, which is pinned, and read without a look-up. */
+/* A separate section, like that of own_filter. */
 struct epoch_table epochs SEC(".data.epochs");
 
-/* Moves whenever any epoch does: a decision made in the same one is still right. */
+/* Returns the generation: decisions that were made or revalidated in the same one are valid. Cost: per packet. */
 INLINE __u64 epoch_generation(void)
 {
 	return epochs.generation;
 }
 
-/* The sum changes if and only if one of its terms does, since none is ever counted down. A slot of 0 only counts the global one once more. */
+/*
+ * Returns the sum of the epochs that a decision for two endpoints depends on. As no epoch is ever decremented, the sum
+ * changes exactly when one of them does. Slot 0, for no endpoint, only adds the global epoch once more.
+ */
 INLINE __u32 epoch_sum(__u16 src, __u16 dst)
 {
 	return epochs.epoch[0] + epochs.epoch[src] + epochs.epoch[dst] + (__u32)epochs.generation;
 }
 
-/* Whether some of the endpoint's packets are a Service's. Slot 0 is nobody's. */
+/* Whether some of the endpoint's packets belong to flows of Services. False for slot 0. */
 INLINE bool endpoint_uses_services(__u16 slot)
 {
 	return epochs.uses_services[slot];
 }
 
-/* From now on the endpoint's packets are looked at. What was kept for them is decided again. Cost: once a pod. */
+/*
+ * Marks the endpoint as a client or backend of Services, so that its packets are looked up in nat_entries, and
+ * invalidates cached decisions. Cost: once per pod.
+ */
 INLINE void endpoint_mark_services(__u16 slot)
 {
 	if (!slot || epochs.uses_services[slot])

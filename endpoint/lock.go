@@ -13,7 +13,7 @@ type locks struct {
 }
 
 type lock struct {
-	turn  chan struct{} // full while somebody holds the lock
+	turn  chan struct{} // full while the lock is held
 	users int           // holder and waiters
 }
 

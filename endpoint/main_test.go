@@ -101,7 +101,8 @@ type node struct {
 
 func newNode(t *testing.T, prefixes ...string) *node {
 	nettest.Root(t)
-	n := &node{t: t, runDir: t.TempDir(), kernel: &datapath{rows: map[uint16]string{}}, config: NodeConfig{MTU: 1400, RouteMTU: 1350}}
+	n := &node{t: t, runDir: t.TempDir(), kernel: &datapath{rows: map[uint16]string{}},
+		config: NodeConfig{MTU: 1400, RouteMTU: 1350}}
 	t.Cleanup(func() { dropLinks(t) })
 	for _, s := range prefixes {
 		p := netip.MustParsePrefix(s)

@@ -48,8 +48,10 @@ func TestAdd(t *testing.T) {
 			[]string{"default via 10.0.1.1 onlink mtu 1350", "default via fd00:1::1 metric 1024 onlink mtu 1350"},
 			nil,
 		},
-		{"IPv4", "10.0.1.0/24", []string{"inet 10.0.1.2/32"}, []string{"default via 10.0.1.1 onlink"}, []string{"inet6"}},
-		{"IPv6", "fd00:1::/64", []string{"inet6 fd00:1::2/128"}, []string{"default via fd00:1::1 metric 1024 onlink"}, []string{"inet "}},
+		{"IPv4", "10.0.1.0/24", []string{"inet 10.0.1.2/32"}, []string{"default via 10.0.1.1 onlink"},
+			[]string{"inet6"}},
+		{"IPv6", "fd00:1::/64", []string{"inet6 fd00:1::2/128"}, []string{"default via fd00:1::1 metric 1024 onlink"},
+			[]string{"inet "}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, strings.Fields(tt.prefixes)...)
@@ -75,9 +77,9 @@ func TestAdd(t *testing.T) {
 					t.Errorf("no %q in\n%s", want, routes)
 				}
 			}
-			for _, unwanted := range tt.not {
-				if strings.Contains(addrs, unwanted) {
-					t.Errorf("%q in\n%s", unwanted, addrs)
+			for _, absent := range tt.not {
+				if strings.Contains(addrs, absent) {
+					t.Errorf("%q in\n%s", absent, addrs)
 				}
 			}
 			checkPodSide(t, e)
@@ -104,7 +106,8 @@ func checkPodSide(t *testing.T, e *Endpoint) {
 	if dad := inside(t, e.NetNS, "cat", "/proc/sys/net/ipv6/conf/eth0/accept_dad"); dad != "0\n" {
 		t.Errorf("accept_dad is %s", dad)
 	}
-	if global := inside(t, e.NetNS, "ip", "-6", "addr", "show", "dev", "eth0", "scope", "global"); strings.Contains(global, "tentative") {
+	if global := inside(t, e.NetNS, "ip", "-6", "addr", "show", "dev", "eth0", "scope",
+		"global"); strings.Contains(global, "tentative") {
 		t.Errorf("address can't be used yet:\n%s", global)
 	}
 	// The kernel lets go of the link-local address a moment after the link is up.
@@ -115,15 +118,18 @@ func checkPodSide(t *testing.T, e *Endpoint) {
 
 func checkHostSide(t *testing.T, e *Endpoint) {
 	t.Helper()
-	out, err := exec.Command("ip", "addr", "show", "dev", e.LinkName).Output() // what it says of namespaces that others have removed meanwhile doesn't count
+	// what it says of namespaces that others have removed meanwhile doesn't count
+	out, err := exec.Command("ip", "addr", "show", "dev", e.LinkName).Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	host := string(out)
-	if strings.Contains(host, "inet") || !strings.Contains(host, e.LinkMAC.String()) || !strings.HasPrefix(host, fmt.Sprint(e.LinkIndex, ":")) {
+	if strings.Contains(host, "inet") || !strings.Contains(host, e.LinkMAC.String()) ||
+		!strings.HasPrefix(host, fmt.Sprint(e.LinkIndex, ":")) {
 		t.Errorf("host side of %+v:\n%s", e, host)
 	}
-	for key, want := range map[string]string{"ipv4/conf/%s/forwarding": "1", "ipv4/conf/%s/rp_filter": "0", "ipv6/conf/%s/forwarding": "1"} {
+	for key, want := range map[string]string{"ipv4/conf/%s/forwarding": "1", "ipv4/conf/%s/rp_filter": "0",
+		"ipv6/conf/%s/forwarding": "1"} {
 		got, err := os.ReadFile("/proc/sys/net/" + fmt.Sprintf(key, e.LinkName))
 		if err != nil || strings.TrimSpace(string(got)) != want {
 			t.Errorf("%s is %q %v, want %s", key, got, err, want)
@@ -155,7 +161,8 @@ func TestConcurrentAdds(t *testing.T) {
 	t.Logf("100 concurrent adds took %v", took)
 	seen := map[string]bool{}
 	for e := range a.table.All(a.db.ReadTxn()) {
-		for _, key := range []string{fmt.Sprint(e.ID), e.IPv4.String(), e.IPv6.String(), e.LinkMAC.String(), e.PodMAC.String(), fmt.Sprint("index ", e.LinkIndex)} {
+		for _, key := range []string{fmt.Sprint(e.ID), e.IPv4.String(), e.IPv6.String(), e.LinkMAC.String(),
+			e.PodMAC.String(), fmt.Sprint("index ", e.LinkIndex)} {
 			if seen[key] {
 				t.Errorf("%s twice", key)
 			}
@@ -259,7 +266,8 @@ func TestCheck(t *testing.T) {
 	}
 	for _, tt := range []struct{ damage, want string }{
 		{"", ""},
-		{"ip route change default via 10.0.0.1 dev eth0 onlink mtu 1200", "default route via 10.0.0.1: MTU is 1200, want 1350"},
+		{"ip route change default via 10.0.0.1 dev eth0 onlink mtu 1200",
+			"default route via 10.0.0.1: MTU is 1200, want 1350"},
 		{"ip route change default via 10.0.0.1 dev eth0 onlink mtu 1350", ""},
 		{"ip -6 route del default", "default route via fd00::1 is missing"},
 		{"ip addr del 10.0.0.2/32 dev eth0", "address 10.0.0.2 is missing"},
@@ -278,7 +286,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestNamespaceDies: nobody calls DEL, the kernel's event is enough.
+// TestNamespaceDies: the kernel's event suffices without DEL.
 func TestNamespaceDies(t *testing.T) {
 	n := newNode(t, "10.0.0.0/24")
 	a := n.start()
@@ -355,14 +363,17 @@ func TestSlots(t *testing.T) {
 	for i := 5; i <= MaxID; i++ {
 		get(fmt.Sprint(i), uint16(i))
 	}
-	if _, err := s.allocate(Attachment{"more", "eth0"}); err == nil || !strings.Contains(err.Error(), "all 65534 in use") {
+	if _, err := s.allocate(Attachment{"more", "eth0"}); err == nil || !strings.Contains(err.Error(),
+		"all 65534 in use") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestJSON(t *testing.T) {
-	in := `{"id":7,"containerID":"c","ifName":"eth0","netns":"/n","linkName":"mye1","linkIndex":3,"ipv4":"10.0.0.2","ipv6":"","mtu":1500,` +
-		`"state":"ready","createdAt":"2026-01-02T03:04:05Z","status":{"updated-at":"0001-01-01T00:00:00Z","kind":"Done"},` +
+	in := `{"id":7,"containerID":"c","ifName":"eth0","netns":"/n","linkName":"mye1","linkIndex":3,` +
+		`"ipv4":"10.0.0.2","ipv6":"","mtu":1500,` +
+		`"state":"ready","createdAt":"2026-01-02T03:04:05Z",` +
+		`"status":{"updated-at":"0001-01-01T00:00:00Z","kind":"Done"},` +
 		`"linkMAC":"02:00:00:00:00:01","podMAC":"02:00:00:00:00:02"}`
 	var e, back Endpoint
 	if err := json.Unmarshal([]byte(in), &e); err != nil {

@@ -81,8 +81,8 @@ func (k *Kernel) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision
 	return k.attach(e)
 }
 
-// attach hangs the programs on the link: at first in the way that takes no time, so that no ADD and no start of the agent
-// waits, and when the settler asks for it, in the lasting one.
+// attach hangs the programs on the link: at first in the way that takes no time, so that no ADD and no start of the
+// agent waits, and when the settler asks for it, in the lasting one.
 func (k *Kernel) attach(e *Endpoint) error {
 	hooks := []bpf.Hook{bpf.FromPod}
 	if k.Follow {
@@ -126,7 +126,8 @@ func (k *Kernel) write(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err
 			return changed, fmt.Errorf("write endpoint row of %s: %w", a, err)
 		}
 	}
-	link := bpf.DatapathPodLink{Addr4: bpf.Addr(e.IPv4), Addr6: bpf.Addr(e.IPv6), NetnsCookie: e.NetnsCookie, Endpoint: row}
+	link := bpf.DatapathPodLink{Addr4: bpf.Addr(e.IPv4), Addr6: bpf.Addr(e.IPv6), NetnsCookie: e.NetnsCookie,
+		Endpoint: row}
 	var old bpf.DatapathPodLink
 	if k.Datapath.PodLinks.Lookup(uint32(e.LinkIndex), &old) == nil && old == link {
 		return changed, nil

@@ -91,7 +91,7 @@ func (m *Manager) claim(e *Endpoint) error {
 		err := m.ipam.Claim(a.String(), addr)
 		if errors.Is(err, ipam.ErrOutside) {
 			// The pod was made before the node's podCIDRs changed. Peers may not find
-			// the way to it, but taking it down here would help nobody.
+			// the way to it, but taking it down here would not help.
 			m.log.Warn("pod address is in no podCIDR of the node any more", "pod", e.PodName(), "address", addr)
 			continue
 		}

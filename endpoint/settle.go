@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
+
+	"myelin/table"
 )
 
 const (
@@ -30,25 +32,20 @@ type settler struct {
 }
 
 func (s *settler) run(ctx context.Context, _ cell.Health) error {
-	for {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		rows, changed := s.table.AllWatch(s.db.ReadTxn())
+		w.Add(changed)
 		next, wait := due(rows, s.now())
 		if next != nil && wait <= 0 {
 			if err := s.refresh(next.ID); err != nil {
 				return err
 			}
 		}
-		var later <-chan time.Time
 		if wait > 0 {
-			later = time.After(wait)
+			w.After(wait)
 		}
-		select {
-		case <-changed:
-		case <-later:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // due returns the endpoint whose turn it is, and how long to wait for it; nil
@@ -72,7 +69,7 @@ func due(rows iter.Seq2[*Endpoint, statedb.Revision], now time.Time) (next *Endp
 	return next, min(wait, quiet)
 }
 
-// refresh has the reconciler write the row again. It stays done for those who
+// refresh has the reconciler write the row again. It stays done for callers that
 // wait for it.
 func (s *settler) refresh(id uint16) error {
 	txn := s.db.WriteTxn(s.table)

@@ -33,15 +33,21 @@ func TestDue(t *testing.T) {
 	}{
 		{"nothing", nil, 0, 0},
 		{"lasting", []*Endpoint{row(2, StateReady, false, done, time.Hour)}, 0, 0},
-		{"the oldest", []*Endpoint{row(2, StateReady, true, done, 2*time.Second), row(3, StateReady, true, done, 3*time.Second)}, 3, 0},
-		{"another one is new", []*Endpoint{row(2, StateReady, true, done, 3*time.Second), row(3, StateReady, false, done, quiet/4)}, 2, quiet * 3 / 4},
+		{"the oldest", []*Endpoint{row(2, StateReady, true, done, 2*time.Second),
+			row(3, StateReady, true, done, 3*time.Second)}, 3, 0},
+		{"another one is new", []*Endpoint{row(2, StateReady, true, done, 3*time.Second),
+			row(3, StateReady, false, done, quiet/4)}, 2, quiet * 3 / 4},
 		{"new itself", []*Endpoint{row(2, StateReady, true, done, 0)}, 2, quiet},
 		{"the clock went back", []*Endpoint{row(2, StateReady, true, done, -time.Hour)}, 2, quiet},
 		{"overdue", []*Endpoint{row(2, StateReady, true, done, overdue), row(3, StateReady, true, done, 0)}, 2, 0},
-		{"one is added", []*Endpoint{row(2, StateReady, true, done, time.Hour), row(3, StateCreating, false, done, 0)}, 0, 0},
-		{"one is removed", []*Endpoint{row(2, StateReady, true, done, time.Hour), row(3, StateDeleting, false, done, 0)}, 0, 0},
-		{"one at a time", []*Endpoint{row(2, StateReady, true, done, time.Hour), row(3, StateReady, true, reconciler.StatusRefreshing(), time.Hour)}, 0, 0},
-		{"one failed", []*Endpoint{row(2, StateReady, true, failed, time.Hour), row(3, StateDeleting, false, failed, 0), row(4, StateReady, true, done, time.Hour)}, 4, 0},
+		{"one is added", []*Endpoint{row(2, StateReady, true, done, time.Hour),
+			row(3, StateCreating, false, done, 0)}, 0, 0},
+		{"one is removed", []*Endpoint{row(2, StateReady, true, done, time.Hour),
+			row(3, StateDeleting, false, done, 0)}, 0, 0},
+		{"one at a time", []*Endpoint{row(2, StateReady, true, done, time.Hour),
+			row(3, StateReady, true, reconciler.StatusRefreshing(), time.Hour)}, 0, 0},
+		{"one failed", []*Endpoint{row(2, StateReady, true, failed, time.Hour), row(3, StateDeleting, false, failed, 0),
+			row(4, StateReady, true, done, time.Hour)}, 4, 0},
 	} {
 		rows := func(yield func(*Endpoint, statedb.Revision) bool) {
 			for _, e := range tt.rows {
@@ -106,7 +112,8 @@ func TestAttach(t *testing.T) {
 					n = 2
 				}
 				ours := attached(t, link)
-				if got := count(ours, hooks.ClsactIngress, hooks.ClsactEgress); got != n && filters || got != 0 && !filters {
+				if got := count(ours, hooks.ClsactIngress, hooks.ClsactEgress); got != n && filters ||
+					got != 0 && !filters {
 					t.Errorf("%s: %d filters: %v", when, got, ours)
 				}
 				if got := count(ours, hooks.TCXIngress, hooks.TCXEgress); got != n && links || got != 0 && !links {
@@ -177,7 +184,9 @@ func keepsQdisc(t *testing.T, link netlink.Link) {
 	t.Helper()
 	qdiscs, err := netlink.QdiscList(link)
 	must(t, err)
-	if !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" || q.Type() == "ingress" }) {
+	if !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool {
+		return q.Type() == "clsact" || q.Type() == "ingress"
+	}) {
 		t.Errorf("it was removed: %v", qdiscs)
 	}
 }
@@ -192,7 +201,8 @@ func must(t *testing.T, err error) {
 func filterOf(link netlink.Link, name string, priority uint16, fd int) netlink.Filter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: priority,
+			LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL,
+			Priority: priority,
 		},
 		Fd: fd, Name: name, DirectAction: true,
 	}
@@ -217,13 +227,15 @@ func count(list []hooks.Program, where ...string) (n int) {
 	return n
 }
 
-// TestTrackLater: an agent that wants to_pod comes while one that did not has left its filter. The qdisc below that has no egress.
+// TestTrackLater: an agent that wants to_pod comes while one that did not has left its filter. The qdisc below that has
+// no egress.
 func TestTrackLater(t *testing.T) {
 	link, k, e, _ := podLink(t)
 	must(t, k.Update(context.Background(), nil, 0, e))
 	k.Follow, e.Interim = true, false
 	must(t, k.Update(context.Background(), nil, 0, e))
-	if got := attached(t, link); count(got, hooks.ClsactIngress) != 1 || count(got, hooks.TCXEgress, hooks.ClsactEgress) != 1 || len(got) != 2 {
+	if got := attached(t, link); count(got, hooks.ClsactIngress) != 1 ||
+		count(got, hooks.TCXEgress, hooks.ClsactEgress) != 1 || len(got) != 2 {
 		t.Errorf("want from_pod on ingress and to_pod on egress: %v", got)
 	}
 	k.Datapath.Attacher.Mode = bpf.Clsact // and one that must not use TCX

@@ -62,7 +62,7 @@ func (a *agent) restart(host hostLinks, want ...Stray) *agent {
 }
 
 // TestSweep starts an agent that has lost the state files of two of three pods. One of the two has moved its side into
-// the host, so that it serves nobody.
+// the host, so that it serves no pod.
 //
 //	host                    pods
 //	known  ──────────────── eth0
@@ -87,7 +87,8 @@ func TestSweep(t *testing.T) {
 	lost := Stray{Name: rows["lost"].LinkName, Index: rows["lost"].LinkIndex, Pod: true}
 	a = a.restart(host, lost)
 	for name, want := range map[string]string{
-		rows["known"].LinkName: "up", rows["lost"].LinkName: "down", rows["orphan"].LinkName: "gone", "myelin0": "down", "inside": "gone",
+		rows["known"].LinkName: "up", rows["lost"].LinkName: "down", rows["orphan"].LinkName: "gone", "myelin0": "down",
+		"inside": "gone",
 	} {
 		if got := host.state(name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
@@ -109,8 +110,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestSweepEndedNamespace: what a namespace leaves for a moment that has ended is no stray any more when it is looked at
-// again.
+// TestSweepEndedNamespace: what a namespace leaves for a moment that has ended is no stray any more when it is looked
+// at again.
 func TestSweepEndedNamespace(t *testing.T) {
 	n := newNode(t, "10.0.0.0/24")
 	a, req, host := n.start(), n.request("web"), openHost(t)

@@ -47,7 +47,7 @@ func build(s *cluster.Service, pods map[string]*cluster.Pod, zones map[string]st
 }
 
 // counts reports whether a pod is an endpoint in any state. A pod that has ended
-// is none, nor is one whose node is not known: nobody has cleaned up after it,
+// is none, nor is one whose node is not known: its objects have not been cleaned up,
 // unless the Service asks for pods in any state.
 func (b *builder) counts(pod *cluster.Pod) bool {
 	_, known := b.zones[pod.NodeName]
@@ -105,7 +105,9 @@ func appendPorts(out []cluster.SlicePort, s *cluster.Service, pod *cluster.Pod) 
 		number := p.Port
 		switch {
 		case p.TargetName != "":
-			i := slices.IndexFunc(pod.Ports, func(c cluster.Port) bool { return c.Name == p.TargetName && c.Protocol == p.Protocol })
+			i := slices.IndexFunc(pod.Ports, func(c cluster.Port) bool {
+				return c.Name == p.TargetName && c.Protocol == p.Protocol
+			})
 			if i < 0 {
 				continue
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
+	"myelin/table"
 )
 
 // Params are what a Controller needs.
@@ -30,12 +31,12 @@ type Controller struct {
 	selectors selectors
 	pods      map[cluster.Key]*cluster.Pod // as services have them
 	zones     map[string]string            // of all nodes, by name; may be empty
-	foreign   map[cluster.Key]string       // the Service that a slice of somebody else's is of
+	foreign   map[cluster.Key]string       // the Service of a slice of another controller
 }
 
 // New registers the controller as an initializer of the slices: they count as
 // initialized once it has made its own. Call it before the source begins to
-// read, so that nobody sees them without.
+// read, so that no reader sees them without.
 func New(p Params) *Controller {
 	txn := p.DB.WriteTxn(p.Tables.Slices)
 	defer txn.Commit()
@@ -52,27 +53,19 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
-		wait := c.round(f)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-wait[0]:
-		case <-wait[1]:
-		case <-wait[2]:
-		case <-wait[3]:
-		case <-wait[4]:
-		}
-	}
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		c.round(f, w)
+		return nil
+	})
 }
 
-// round brings the slices up to date, and returns what to wait for.
-func (c *Controller) round(f *cluster.Follower) [5]<-chan struct{} {
-	var wait [5]<-chan struct{}
+// round brings the slices up to date.
+func (c *Controller) round(f *cluster.Follower, w *table.Watch) {
 	r := c.DB.ReadTxn()
 	changes := f.Next(r)
-	copy(wait[:], changes.More[:])
-	u := update{Controller: c, cluster: r, touched: map[cluster.Key]bool{}, fresh: map[string]bool{}, moved: map[string]bool{}}
+	w.Add(changes.More[:]...)
+	u := update{Controller: c, cluster: r, touched: map[cluster.Key]bool{}, fresh: map[string]bool{},
+		moved: map[string]bool{}}
 	for change := range changes.Services {
 		u.service(change.Object, change.Deleted)
 	}
@@ -87,24 +80,9 @@ func (c *Controller) round(f *cluster.Follower) [5]<-chan struct{} {
 	for change := range changes.Slices {
 		u.slice(change.Object, change.Deleted)
 	}
-	var ready bool
-	ready, wait[4] = c.ready(r)
+	// The source's own slices come with the rest.
+	ready := c.done == nil || w.Initialized(r, c.Tables.Services, c.Tables.Pods, c.Tables.Nodes)
 	if err := u.commit(ready); err != nil {
 		c.Log.Error("some EndpointSlices are not made", "error", err)
 	}
-	return wait
-}
-
-// ready reports whether the cluster is known, or what to wait for. The source's
-// own slices come with the rest.
-func (c *Controller) ready(r statedb.ReadTxn) (bool, <-chan struct{}) {
-	if c.done == nil {
-		return true, nil
-	}
-	for _, table := range []statedb.TableMeta{c.Tables.Services, c.Tables.Pods, c.Tables.Nodes} {
-		if ok, wait := table.Initialized(r); !ok {
-			return false, wait
-		}
-	}
-	return true, nil
 }

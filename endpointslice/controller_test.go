@@ -13,6 +13,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/cluster/clustertest"
+	"myelin/table"
 )
 
 // world is a cluster with a controller.
@@ -43,7 +44,7 @@ type objects = clustertest.Objects
 func (w *world) set(t testing.TB, o objects) {
 	t.Helper()
 	o.Replace(t, w.DB, w.Tables, made) // what the controller made is not in a source
-	w.round(w.follow)
+	w.round(w.follow, new(table.Watch))
 }
 
 // dump is the slices as text, one a line.

@@ -109,7 +109,8 @@ func started(t *testing.T, dir string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := manifests.New(manifests.Params{DB: db, Tables: tables, Policies: policies, Dir: dir, Log: log, Now: time.Now})
+	source, err := manifests.New(manifests.Params{DB: db, Tables: tables, Policies: policies, Dir: dir, Log: log,
+		Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

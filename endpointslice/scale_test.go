@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"myelin/cluster"
+	"myelin/table"
 )
 
 // many makes Services and pods, of which each has the same number of Services
@@ -18,20 +19,24 @@ func many(services, pods int) (o objects) {
 	four, six := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00:1::1")
 	for i := range services {
 		o.Services = append(o.Services, &cluster.Service{
-			Namespace: "x", Name: fmt.Sprintf("s%d", i), Type: "ClusterIP", Selector: map[string]string{"chart": "all", "app": fmt.Sprintf("s%d", i)},
-			Ports: []cluster.ServicePort{{Name: "http", Port: 80, Protocol: "TCP", TargetName: "http"}},
+			Namespace: "x", Name: fmt.Sprintf("s%d", i), Type: "ClusterIP",
+			Selector: map[string]string{"chart": "all", "app": fmt.Sprintf("s%d", i)},
+			Ports:    []cluster.ServicePort{{Name: "http", Port: 80, Protocol: "TCP", TargetName: "http"}},
 		})
 	}
 	for i := range pods {
 		o.Pods = append(o.Pods, &cluster.Pod{
-			Namespace: "x", Name: fmt.Sprintf("p%d", i), NodeName: fmt.Sprintf("n%d", i%100), Phase: "Running", Ready: true,
-			Labels: map[string]string{"chart": "all", "app": fmt.Sprintf("s%d", i%services), "pod": fmt.Sprint(i)}, Addresses: []netip.Addr{four, six},
-			Ports: []cluster.Port{{Name: "http", Number: 8080, Protocol: "TCP"}},
+			Namespace: "x", Name: fmt.Sprintf("p%d", i), NodeName: fmt.Sprintf("n%d", i%100), Phase: "Running",
+			Ready:     true,
+			Labels:    map[string]string{"chart": "all", "app": fmt.Sprintf("s%d", i%services), "pod": fmt.Sprint(i)},
+			Addresses: []netip.Addr{four, six},
+			Ports:     []cluster.Port{{Name: "http", Number: 8080, Protocol: "TCP"}},
 		})
 		four, six = four.Next(), six.Next()
 	}
 	for i := range 100 {
-		o.Nodes = append(o.Nodes, &cluster.Node{Name: fmt.Sprintf("n%d", i), Labels: map[string]string{zoneLabel: fmt.Sprintf("z%d", i%3)}})
+		o.Nodes = append(o.Nodes, &cluster.Node{Name: fmt.Sprintf("n%d", i),
+			Labels: map[string]string{zoneLabel: fmt.Sprintf("z%d", i%3)}})
 	}
 	return o
 }
@@ -48,7 +53,7 @@ func (w *world) put(t testing.TB, pod *cluster.Pod, deleted bool) {
 		t.Fatal(err)
 	}
 	txn.Commit()
-	w.round(w.follow)
+	w.round(w.follow, new(table.Watch))
 }
 
 func notReady(pod *cluster.Pod) *cluster.Pod {
@@ -106,7 +111,7 @@ func TestShare(t *testing.T) {
 }
 
 // Names are the same on all nodes and in all versions: they outlive an upgrade
-// of one node. They are no names of objects, which nobody may overwrite.
+// of one node. They are no names of objects, which must not be overwritten.
 func TestNames(t *testing.T) {
 	w := newWorld(t)
 	w.set(t, many(1, maxEndpoints+1))
@@ -118,7 +123,8 @@ func TestNames(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if got, want := strings.Join(names, " "), "s0:ipv4:f814b24dfa69a688:0 s0:ipv4:f814b24dfa69a688:1 s0:ipv6:f814b24dfa69a688:0 s0:ipv6:f814b24dfa69a688:1"; got != want {
+	if got, want := strings.Join(names, " "), "s0:ipv4:f814b24dfa69a688:0 s0:ipv4:f814b24dfa69a688:1 "+
+		"s0:ipv6:f814b24dfa69a688:0 s0:ipv6:f814b24dfa69a688:1"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -160,8 +166,10 @@ func change(random *rand.Rand, o *objects) {
 		o.Nodes = with(o.Nodes, n, drop, func(n *cluster.Node) string { return n.Name })
 	case 1, 2:
 		s := &cluster.Service{
-			Namespace: namespace, Name: letter(4), Type: "ClusterIP", Selector: labels, PublishNotReady: random.IntN(4) == 0,
-			Ports: []cluster.ServicePort{{Port: 80, Protocol: "TCP", TargetName: []string{"", "http"}[random.IntN(2)]}},
+			Namespace: namespace, Name: letter(4), Type: "ClusterIP", Selector: labels,
+			PublishNotReady: random.IntN(4) == 0,
+			Ports: []cluster.ServicePort{{Port: 80, Protocol: "TCP",
+				TargetName: []string{"", "http"}[random.IntN(2)]}},
 		}
 		o.Services = with(o.Services, s, drop, func(s *cluster.Service) string { return s.Key().String() })
 	case 3:
@@ -169,7 +177,8 @@ func change(random *rand.Rand, o *objects) {
 		o.Slices = with(o.Slices, s, drop, func(s *cluster.EndpointSlice) string { return s.Key().String() })
 	default:
 		p := &cluster.Pod{
-			Namespace: namespace, Name: letter(6), NodeName: letter(3), Labels: labels, Phase: "Running", Ready: random.IntN(2) == 0,
+			Namespace: namespace, Name: letter(6), NodeName: letter(3), Labels: labels, Phase: "Running",
+			Ready:     random.IntN(2) == 0,
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + random.IntN(9))})},
 			Ports:     []cluster.Port{{Name: "http", Number: uint16(8080 + random.IntN(2)), Protocol: "TCP"}},
 		}
@@ -230,6 +239,6 @@ func BenchmarkNew(b *testing.B) {
 		}
 		insert = !insert
 		txn.Commit()
-		w.round(w.follow)
+		w.round(w.follow, new(table.Watch))
 	}
 }

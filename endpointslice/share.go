@@ -62,7 +62,7 @@ const hashBits = 64
 // cut makes slices of members, which have bits as the first ones of their
 // hashes and are sorted by them. It takes no more bits than it must. So a pod
 // that comes or goes changes one slice, which may be cut in two or joined with
-// the one beside it, and no other one; and nobody has to remember which pod is
+// the one beside it, and no other one; and it need not be stored which pod is
 // where.
 func (g *group) cut(out []*cluster.EndpointSlice, members []member, bits string) []*cluster.EndpointSlice {
 	switch {

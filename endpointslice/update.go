@@ -120,7 +120,7 @@ func (u *update) moves() {
 // zoneLabel of nodes is Kubernetes'.
 const zoneLabel = "topology.kubernetes.io/zone"
 
-// slice touches the Services that somebody else's slice is and was of.
+// slice touches the Services that another controller's slice is and was of.
 func (u *update) slice(row *cluster.EndpointSlice, deleted bool) {
 	if made(row) {
 		return
@@ -161,7 +161,7 @@ func (u *update) commit(ready bool) error {
 	return errors.Join(errs...)
 }
 
-// write makes the slices of a Service what they should be: none where somebody
+// write makes the slices of a Service what they should be: none where another controller
 // else has written some.
 func (u *update) write(txn statedb.WriteTxn, k cluster.Key) error {
 	own, desired, theirs := map[*cluster.EndpointSlice]statedb.Revision{}, []*cluster.EndpointSlice(nil), false

@@ -71,7 +71,7 @@ type Event struct {
 	Endpoint  uint16    `json:"endpoint,omitempty"` // ID of the pod on this node
 	SrcMAC    string    `json:"sourceMAC,omitempty"`
 	Lost      uint64    `json:"lost,omitempty"`
-	// Rules are those that policies judged the flow by. Of a drop, Denied is the
+	// Rules are those that decided about the flow. Of a drop, Denied is the
 	// direction that they denied, and Policy says why.
 	Rules  Rules  `json:"rules,omitzero"`
 	Denied string `json:"denied,omitempty"` // "ingress", "egress" or empty
@@ -102,8 +102,10 @@ func NewDecoder(names Names, boot time.Time) *Decoder {
 // Decode names everything in r.
 func (d *Decoder) Decode(r *Raw) *Event {
 	e := &Event{
-		Time: d.boot.Add(time.Duration(r.TimeNs)), Type: TypeOf(r), Src: d.party(r.Src, r.Sport), Dst: d.party(r.Dst, r.Dport),
-		Protocol: r.Proto, EtherType: bpf.Port(r.Ethertype), TCPFlags: TCPFlags(r.TcpFlags), Length: r.Length, Index: r.Ifindex,
+		Time: d.boot.Add(time.Duration(r.TimeNs)), Type: TypeOf(r), Src: d.party(r.Src, r.Sport),
+		Dst:      d.party(r.Dst, r.Dport),
+		Protocol: r.Proto, EtherType: bpf.Port(r.Ethertype), TCPFlags: TCPFlags(r.TcpFlags), Length: r.Length,
+		Index:     r.Ifindex,
 		Interface: d.Names.Link(int(r.Ifindex)), Endpoint: r.Slot,
 	}
 	if hooks := drop.Hooks(); int(r.Hook) < len(hooks) {
@@ -119,7 +121,7 @@ func (d *Decoder) Decode(r *Raw) *Event {
 	if r.Smac.B != [6]byte{} {
 		e.SrcMAC = net.HardwareAddr(r.Smac.B[:]).String()
 	}
-	d.judged(e, r)
+	d.addRules(e, r)
 	return e
 }
 

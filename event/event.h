@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Events that tell the agent of drops and flows. Slow path. */
+/* Events that report drops and flows to the agent. Slow path. */
 #ifndef MYELIN_EVENT_H
 #define MYELIN_EVENT_H
 
@@ -25,18 +25,19 @@ struct event {
 	__be16 sport;
 	__be16 dport;
 	__be16 ethertype;
-	__u16 slot;
+	__u16 slot; /* the packet's endpoint; 0: unknown */
 	__u8 type; /* enum event_type */
-	__u8 hook;
-	__u8 outcome;
+	__u8 hook;    /* enum hook */
+	__u8 outcome; /* EVENT_DROP: the drop reason */
 	__u8 proto;
 	__u8 tcp_flags;
-	__u8 family; /* 4, 6, or 0 for what is neither */
+	__u8 family; /* 4, 6, or 0 for other packets */
 	struct mac smac;
-	__u32 rule[2]; /* what policies said of the flow, by direction; 0: nothing */
-	__u32 denied;  /* the direction that was denied (POLICY_INGRESS …) and 1 more; 0: none */
+	__u32 rule[2]; /* the policy rules that decided, by direction; 0: none */
+	__u32 denied;  /* the direction that was denied (enum policy_direction), plus 1; 0: none */
 };
 
+/* Fills in what the parsed packet holds. */
 INLINE void event_fill(const struct packet *pkt, struct event *e)
 {
 	e->time_ns = bpf_ktime_get_ns();
@@ -51,18 +52,23 @@ INLINE void event_fill(const struct packet *pkt, struct event *e)
 	e->family = pkt->family;
 }
 
-/* What policies said, of a flow that they were asked about. What is dropped for another reason may be on no path. */
+/*
+ * Fills in the verdict of the policy lookup, if one was done for the packet. For other drop reasons, c->path may not be
+ * the packet's.
+ */
 INLINE void event_set_verdict(const struct cpu *c, struct event *e)
 {
-	bool asked = e->type != EVENT_DROP || (e->outcome >= DROP_POLICY_DENIED && e->outcome <= DROP_POLICY_PEER_UNKNOWN);
-	bool judged = asked && policy_enforced(&c->path);
+	bool denied = e->outcome >= DROP_POLICY_DENIED && e->outcome <= DROP_POLICY_PEER_UNKNOWN;
+	bool verdict = (e->type != EVENT_DROP || denied) && policy_enforced(&c->path);
 
-	e->rule[0] = judged ? c->policy.rule[0] : 0;
-	e->rule[1] = judged ? c->policy.rule[1] : 0;
-	e->denied = judged ? c->policy.denied : 0;
+	e->rule[0] = verdict ? c->policy.rule[0] : 0;
+	e->rule[1] = verdict ? c->policy.rule[1] : 0;
+	e->denied = verdict ? c->policy.denied : 0;
 }
 
-/* Room for an event, if this CPU's budget allows it, else NULL. Slow path. */
+/*
+ * Reserves room for an event in the ring buffer. Returns NULL if the CPU's budget or the ring is exhausted. Slow path.
+ */
 INLINE struct event *event_reserve(struct cpu *c)
 {
 	__u32 second = clock_now() / (config.hz ?: 1);
@@ -80,7 +86,7 @@ INLINE struct event *event_reserve(struct cpu *c)
 	return e;
 }
 
-/* Tells the agent, if this CPU's budget allows it. Slow path. */
+/* Sends an event about the packet, if the CPU's budget allows it. Returns 0. Slow path. */
 APART int event_send(struct __sk_buff *skb, __u32 type, __u32 outcome)
 {
 	struct cpu *c = cpu_this();
@@ -100,7 +106,7 @@ APART int event_send(struct __sk_buff *skb, __u32 type, __u32 outcome)
 	return 0;
 }
 
-/* Tells the agent of a frame that XDP drops. Slow path. */
+/* Sends an event about a frame that XDP drops. Slow path. */
 INLINE void event_send_xdp(struct xdp_md *ctx, struct cpu *c, __u32 outcome)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -119,7 +125,7 @@ INLINE void event_send_xdp(struct xdp_md *ctx, struct cpu *c, __u32 outcome)
 	bpf_ringbuf_submit(e, 0);
 }
 
-/* Tells of a flow, if anybody listens. Cost: per flow. */
+/* Sends a flow event if a monitor is attached. Cost: per flow. */
 INLINE void event_flow(struct __sk_buff *skb, __u32 type)
 {
 	if (config.monitor && listening)

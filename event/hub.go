@@ -14,8 +14,8 @@ import (
 const queue = 8192
 
 // Hub hands events to subscribers. While there are none the datapath sends none
-// of flows, and the ring is not read: it finds it full of drops, and wakes
-// nobody.
+// of flows, and the ring is not read: it is full of drops, and wakes
+// no reader.
 type Hub struct {
 	log      *slog.Logger
 	datapath *bpf.Datapath
@@ -27,8 +27,8 @@ type Hub struct {
 
 	mu     sync.Mutex // guards what follows, and writes to subscribers
 	stop   func()     // ends the reader and waits for it
-	before uint64     // events refused when the reader began …
-	missed uint64     // … and those of the times when it ran before
+	before uint64     // events refused when the reader started
+	missed uint64     // events refused while it ran before
 }
 
 // NewHub makes a hub for a datapath's events. refused counts those that the

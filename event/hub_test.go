@@ -17,8 +17,10 @@ import (
 
 func packetNames() packet.Names {
 	return packet.Names{
-		"pod":  {MAC: []byte{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.1.2"), IP6: netip.MustParseAddr("fd00:1::2")},
-		"peer": {MAC: []byte{2, 0, 0, 0, 0, 2}, IP4: netip.MustParseAddr("10.0.2.2"), IP6: netip.MustParseAddr("fd00:2::2")},
+		"pod": {MAC: []byte{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.1.2"),
+			IP6: netip.MustParseAddr("fd00:1::2")},
+		"peer": {MAC: []byte{2, 0, 0, 0, 0, 2}, IP4: netip.MustParseAddr("10.0.2.2"),
+			IP6: netip.MustParseAddr("fd00:2::2")},
 	}
 }
 
@@ -59,7 +61,7 @@ func TestEventsReachWhoListens(t *testing.T) {
 	h := newHub(d)
 	decoder := event.NewDecoder(fixed{}, time.Unix(0, 0))
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
-		bpftest.Send(t, d, bpf.FromPod, f, packetNames(), text) // nobody listens
+		bpftest.Send(t, d, bpf.FromPod, f, packetNames(), text) // no listener
 		if h.Listening() {
 			t.Error("listening before there is a subscriber")
 		}
@@ -70,7 +72,8 @@ func TestEventsReachWhoListens(t *testing.T) {
 			if r == nil {
 				t.Fatal("no event")
 			}
-			if now, err := event.Monotonic(); err != nil || now-time.Duration(r.TimeNs) > soon || now < time.Duration(r.TimeNs) {
+			if now, err := event.Monotonic(); err != nil || now-time.Duration(r.TimeNs) > soon ||
+				now < time.Duration(r.TimeNs) {
 				t.Errorf("event at %s, now %s, %v", time.Duration(r.TimeNs), now, err)
 			}
 			e := decoder.Decode(r)
@@ -78,9 +81,11 @@ func TestEventsReachWhoListens(t *testing.T) {
 			want := event.Party{Addr: src.IP4, Pod: "of " + src.IP4.String(), Identity: 7}
 			to, ethertype := dst.IP4, uint16(0x0800)
 			if f == packet.IPv6 {
-				want, to, ethertype = event.Party{Addr: src.IP6, Pod: "of " + src.IP6.String(), Identity: 7}, dst.IP6, 0x86dd
+				want, to, ethertype = event.Party{Addr: src.IP6, Pod: "of " + src.IP6.String(),
+					Identity: 7}, dst.IP6, 0x86dd
 			}
-			if e.Type != event.Drop || e.Outcome != "DROP_NO_ENDPOINT" || e.Hook != bpf.FromPod || e.Interface != "link1" || e.Src != want ||
+			if e.Type != event.Drop || e.Outcome != "DROP_NO_ENDPOINT" || e.Hook != bpf.FromPod ||
+				e.Interface != "link1" || e.Src != want ||
 				e.Dst.Addr != to || e.EtherType != ethertype || e.SrcMAC != src.MAC.String() || e.Length == 0 {
 				t.Errorf("event %+v", e)
 			}
@@ -104,8 +109,8 @@ func TestEventsReachWhoListens(t *testing.T) {
 	}
 }
 
-// TestFlowsAreToldToWhoListens: events of flows are not made for nobody.
-func TestFlowsAreToldToWhoListens(t *testing.T) {
+// TestFlowsAreToldToListeners: without listeners there are no events of flows.
+func TestFlowsAreToldToListeners(t *testing.T) {
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, FlowAlways: 1, Monitor: 1, EventRate: 1000}, nil)
 	h := newHub(d)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {

@@ -19,14 +19,14 @@ type Policies interface {
 	Isolating(of netip.Addr, egress bool) []string
 }
 
-// Rules are those that judged a flow, by the end that they are of: the
+// Rules are those that decided about a flow, by the end that they are of: the
 // destination's of ingress, the source's of egress; empty where none did.
 type Rules struct {
 	Ingress string `json:"ingress,omitempty"`
 	Egress  string `json:"egress,omitempty"`
 }
 
-// String is "ingress by …; egress by …", empty where no rule judged.
+// String is "ingress by …; egress by …", empty where no rule matched.
 func (r Rules) String() string {
 	var parts []string
 	if r.Ingress != "" {
@@ -40,7 +40,8 @@ func (r Rules) String() string {
 
 // RulesOf names the numbers that the datapath keeps, by direction; 0 is none.
 func RulesOf(names Names, numbers [2]uint32) Rules {
-	return Rules{RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_INGRESS]), RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_EGRESS])}
+	return Rules{RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_INGRESS]),
+		RuleName(names, numbers[bpf.DatapathPolicyDirectionPOLICY_EGRESS])}
 }
 
 // RuleName is a rule's object and place, or its number if it is no more; empty
@@ -57,8 +58,8 @@ func RuleName(names Names, number uint32) string {
 	return "rule " + strconv.FormatUint(uint64(number), 10) + ", which is no more"
 }
 
-// judged adds what policies said.
-func (d *Decoder) judged(e *Event, r *Raw) {
+// addRules adds the policy rules.
+func (d *Decoder) addRules(e *Event, r *Raw) {
 	e.Rules = RulesOf(d.Names, r.Rule)
 	if r.Denied == 0 || e.Type != Drop {
 		return
@@ -79,7 +80,7 @@ func (d *Decoder) judged(e *Event, r *Raw) {
 	}
 }
 
-// isolating asks of the end that was judged. A packet may be an answer: then its
+// isolating looks up the policies of the end that was checked. A packet may be an answer: then its
 // ends are the other way round than the flow's.
 func (d *Decoder) isolating(e *Event, egress bool) []string {
 	p, ok := d.Names.(Policies)

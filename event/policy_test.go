@@ -9,14 +9,14 @@ import (
 	"myelin/event"
 )
 
-// judges know rule 5, and what isolates.
-type judges struct{ fixed }
+// policies know rule 5, and what isolates.
+type policies struct{ fixed }
 
-func (judges) Rule(number uint32) string {
+func (policies) Rule(number uint32) string {
 	return map[uint32]string{5: "NetworkPolicy demo/web spec.ingress[0] (p.yaml:9)"}[number]
 }
 
-func (judges) Isolating(of netip.Addr, egress bool) []string {
+func (policies) Isolating(of netip.Addr, egress bool) []string {
 	switch {
 	case egress && of == netip.MustParseAddr("10.0.1.2"):
 		return []string{"NetworkPolicy demo/a", "NetworkPolicy demo/b"}
@@ -38,27 +38,33 @@ func TestDecodePolicies(t *testing.T) {
 		raw   event.Raw
 		want  event.Event
 	}{
-		{"denied ingress", judges{}, event.Raw{Type: drop, Outcome: denied, Rule: [2]uint32{5, 6}, Denied: 1},
-			event.Event{Rules: event.Rules{Ingress: web, Egress: gone}, Denied: "ingress", Policy: "ingress denied by " + web}},
-		{"denied egress", judges{}, event.Raw{Type: drop, Outcome: denied, Rule: [2]uint32{0, 5}, Denied: 2},
+		{"denied ingress", policies{}, event.Raw{Type: drop, Outcome: denied, Rule: [2]uint32{5, 6}, Denied: 1},
+			event.Event{Rules: event.Rules{Ingress: web, Egress: gone}, Denied: "ingress",
+				Policy: "ingress denied by " + web}},
+		{"denied egress", policies{}, event.Raw{Type: drop, Outcome: denied, Rule: [2]uint32{0, 5}, Denied: 2},
 			event.Event{Rules: event.Rules{Egress: web}, Denied: "egress", Policy: "egress denied by " + web}},
-		{"no rule of ingress", judges{}, event.Raw{Type: drop, Outcome: noRule, Denied: 1},
+		{"no rule of ingress", policies{}, event.Raw{Type: drop, Outcome: noRule, Denied: 1},
 			event.Event{Denied: "ingress", Policy: "no rule allowed ingress: isolated by NetworkPolicy demo/web"}},
-		{"no rule of egress", judges{}, event.Raw{Type: drop, Outcome: noRule, Denied: 2},
-			event.Event{Denied: "egress", Policy: "no rule allowed egress: isolated by NetworkPolicy demo/a, NetworkPolicy demo/b"}},
-		{"no rule of egress, an answer", judges{}, event.Raw{Type: drop, Outcome: noRule, Denied: 2, Src: bpf.Addr(netip.MustParseAddr("10.0.1.9")), Dst: bpf.Addr(netip.MustParseAddr("10.0.1.2"))},
-			event.Event{Denied: "egress", Policy: "no rule allowed egress: isolated by NetworkPolicy demo/a, NetworkPolicy demo/b"}},
+		{"no rule of egress", policies{}, event.Raw{Type: drop, Outcome: noRule, Denied: 2},
+			event.Event{Denied: "egress",
+				Policy: "no rule allowed egress: isolated by NetworkPolicy demo/a, NetworkPolicy demo/b"}},
+		{"no rule of egress, an answer", policies{}, event.Raw{Type: drop, Outcome: noRule, Denied: 2,
+			Src: bpf.Addr(netip.MustParseAddr("10.0.1.9")), Dst: bpf.Addr(netip.MustParseAddr("10.0.1.2"))},
+			event.Event{Denied: "egress",
+				Policy: "no rule allowed egress: isolated by NetworkPolicy demo/a, NetworkPolicy demo/b"}},
 		{"without names", fixed{}, event.Raw{Type: drop, Outcome: noRule, Rule: [2]uint32{0, 6}, Denied: 1},
 			event.Event{Rules: event.Rules{Egress: gone}, Denied: "ingress", Policy: "no rule allowed ingress"}},
-		{"a flow that begins", judges{}, event.Raw{Type: begin, Rule: [2]uint32{5, 0}}, event.Event{Rules: event.Rules{Ingress: web}}},
-		{"another drop", judges{}, event.Raw{Type: drop, Outcome: uint8(bpf.DatapathOutcomeDROP_TTL)}, event.Event{}},
+		{"a flow that begins", policies{}, event.Raw{Type: begin, Rule: [2]uint32{5, 0}},
+			event.Event{Rules: event.Rules{Ingress: web}}},
+		{"another drop", policies{}, event.Raw{Type: drop, Outcome: uint8(bpf.DatapathOutcomeDROP_TTL)}, event.Event{}},
 	} {
 		if c.raw.Src == (bpf.DatapathAddr{}) {
 			c.raw.Src, c.raw.Dst = bpf.Addr(netip.MustParseAddr("10.0.1.2")), bpf.Addr(netip.MustParseAddr("10.0.1.3"))
 		}
 		got := event.NewDecoder(c.names, time.Unix(0, 0)).Decode(&c.raw)
 		if got.Rules != c.want.Rules || got.Denied != c.want.Denied || got.Policy != c.want.Policy {
-			t.Errorf("%s: got %+v %q %q, want %+v %q %q", c.name, got.Rules, got.Denied, got.Policy, c.want.Rules, c.want.Denied, c.want.Policy)
+			t.Errorf("%s: got %+v %q %q, want %+v %q %q", c.name, got.Rules, got.Denied, got.Policy, c.want.Rules,
+				c.want.Denied, c.want.Policy)
 		}
 	}
 }

@@ -43,9 +43,11 @@ func TypeFromProto(p apiv1.EventType) Type {
 // ToProto returns the event as the API sends it.
 func (e *Event) ToProto() *apiv1.Event {
 	return &apiv1.Event{
-		TimeNs: e.Time.UnixNano(), Type: TypeToProto(e.Type), Hook: string(e.Hook), Outcome: e.Outcome, Reason: e.Reason,
-		Source: e.Src.toProto(), Destination: e.Dst.toProto(), Protocol: uint32(e.Protocol), Ethertype: uint32(e.EtherType),
-		TcpFlags: uint32(e.TCPFlags), Length: e.Length, InterfaceIndex: e.Index, Interface: e.Interface,
+		TimeNs: e.Time.UnixNano(), Type: TypeToProto(e.Type), Hook: string(e.Hook), Outcome: e.Outcome,
+		Reason: e.Reason,
+		Source: e.Src.toProto(), Destination: e.Dst.toProto(), Protocol: uint32(e.Protocol),
+		Ethertype: uint32(e.EtherType),
+		TcpFlags:  uint32(e.TCPFlags), Length: e.Length, InterfaceIndex: e.Index, Interface: e.Interface,
 		Endpoint: uint32(e.Endpoint), SourceMac: e.SrcMAC, Lost: e.Lost,
 		IngressRule: e.Rules.Ingress, EgressRule: e.Rules.Egress, Denied: e.Denied, Policy: e.Policy,
 	}
@@ -63,11 +65,15 @@ func (p Party) toProto() *apiv1.Party {
 // are none become others: both ends are of one program.
 func FromProto(p *apiv1.Event) *Event {
 	return &Event{
-		Time: time.Unix(0, p.GetTimeNs()), Type: TypeFromProto(p.GetType()), Hook: bpf.Hook(p.GetHook()), Outcome: p.GetOutcome(),
-		Reason: p.GetReason(), Src: partyFromProto(p.GetSource()), Dst: partyFromProto(p.GetDestination()),
-		Protocol: uint8(p.GetProtocol()), EtherType: uint16(p.GetEthertype()), TCPFlags: TCPFlags(p.GetTcpFlags()), Length: p.GetLength(),
-		Index: p.GetInterfaceIndex(), Interface: p.GetInterface(), Endpoint: uint16(p.GetEndpoint()), SrcMAC: p.GetSourceMac(), Lost: p.GetLost(),
-		Rules: Rules{Ingress: p.GetIngressRule(), Egress: p.GetEgressRule()}, Denied: p.GetDenied(), Policy: p.GetPolicy(),
+		Time: time.Unix(0, p.GetTimeNs()), Type: TypeFromProto(p.GetType()), Hook: bpf.Hook(p.GetHook()),
+		Outcome: p.GetOutcome(),
+		Reason:  p.GetReason(), Src: partyFromProto(p.GetSource()), Dst: partyFromProto(p.GetDestination()),
+		Protocol: uint8(p.GetProtocol()), EtherType: uint16(p.GetEthertype()), TCPFlags: TCPFlags(p.GetTcpFlags()),
+		Length: p.GetLength(),
+		Index:  p.GetInterfaceIndex(), Interface: p.GetInterface(), Endpoint: uint16(p.GetEndpoint()),
+		SrcMAC: p.GetSourceMac(), Lost: p.GetLost(),
+		Rules: Rules{Ingress: p.GetIngressRule(), Egress: p.GetEgressRule()}, Denied: p.GetDenied(),
+		Policy: p.GetPolicy(),
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // start reads the ring until end; h.mu is held. What is in the ring from the
-// time when nobody listened is skipped.
+// time without listeners is skipped.
 func (h *Hub) start() error {
 	ring, err := ringbuf.NewReader(h.datapath.Events)
 	if err != nil {

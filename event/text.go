@@ -65,14 +65,15 @@ func (p Party) String() string {
 	return text
 }
 
-// String is the event as one line: time, hook, what happened, who with whom,
+// String is the event as one line: time, hook, what happened, both ends,
 // what, where.
 func (e *Event) String() string {
 	if e.Type == Lost {
 		return fmt.Sprintf("%s %d events lost", e.Time.Format("15:04:05.000000"), e.Lost)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %-9s %s", e.Time.Format("15:04:05.000000"), e.Hook, strings.ReplaceAll(string(e.Type), "-", " "))
+	fmt.Fprintf(&b, "%s %-9s %s", e.Time.Format("15:04:05.000000"), e.Hook,
+		strings.ReplaceAll(string(e.Type), "-", " "))
 	if e.Reason != "" {
 		fmt.Fprintf(&b, ": %s", e.Reason)
 	}
@@ -90,7 +91,7 @@ func (e *Event) String() string {
 	return b.String()
 }
 
-// packet is who, to whom, and what.
+// packet is source, destination and protocol.
 func (e *Event) packet() string {
 	if !e.Src.Addr.IsValid() && !e.Dst.Addr.IsValid() {
 		return fmt.Sprintf("%s ethertype 0x%04x, %d bytes", e.SrcMAC, e.EtherType, e.Length)

@@ -22,18 +22,24 @@ func examples() []*event.Event {
 	world := event.Party{Addr: netip.MustParseAddr("198.51.100.1"), Port: 80, Identity: 9}
 	world6 := event.Party{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80}
 	return []*event.Event{
-		{Time: at, Type: event.Drop, Hook: bpf.FromPod, Outcome: "DROP_NO_ROUTE", Reason: "no route", Src: pod, Dst: world,
-			Protocol: 6, EtherType: 0x800, TCPFlags: 2, Length: 74, Index: 3, Interface: "mye1", Endpoint: 2, SrcMAC: "02:00:00:00:00:01"},
-		{Time: at, Type: event.Drop, Hook: bpf.FromPod, Outcome: "DROP_SPOOFED_MAC", Reason: "spoofed MAC", Src: pod6, Dst: world6,
+		{Time: at, Type: event.Drop, Hook: bpf.FromPod, Outcome: "DROP_NO_ROUTE", Reason: "no route", Src: pod,
+			Dst:      world,
+			Protocol: 6, EtherType: 0x800, TCPFlags: 2, Length: 74, Index: 3, Interface: "mye1", Endpoint: 2,
+			SrcMAC: "02:00:00:00:00:01"},
+		{Time: at, Type: event.Drop, Hook: bpf.FromPod, Outcome: "DROP_SPOOFED_MAC", Reason: "spoofed MAC", Src: pod6,
+			Dst:      world6,
 			Protocol: 17, EtherType: 0x86dd, Length: 100, Index: 3, SrcMAC: "02:00:00:00:00:09"},
 		{Time: at, Type: event.Drop, Hook: bpf.FromPod, Outcome: "DROP_UNSUPPORTED_L2", Reason: "unsupported L2",
 			EtherType: 0x88cc, Length: 60, Index: 3, Interface: "mye1", SrcMAC: "02:00:00:00:00:01"},
-		{Time: at, Type: event.FlowBegin, Hook: bpf.FromPod, Src: pod6, Dst: world6, Protocol: 132, Length: 90, Index: 3, Interface: "mye1"},
+		{Time: at, Type: event.FlowBegin, Hook: bpf.FromPod, Src: pod6, Dst: world6, Protocol: 132, Length: 90,
+			Index: 3, Interface: "mye1"},
 		{Time: at, Type: event.FlowEnd, Reason: "expired", Src: pod, Dst: event.Party{Addr: world.Addr}, Protocol: 47},
 		{Time: at, Type: event.FlowBegin, Hook: bpf.FromPod, Src: pod, Dst: world, Protocol: 6, Length: 74, Index: 3,
 			Rules: event.Rules{Egress: "NetworkPolicy demo/client spec.egress[0] (manifests:p.yaml:9)"}},
-		{Time: at, Type: event.Drop, Hook: bpf.FromPod, Outcome: "DROP_POLICY_NO_RULE", Reason: "policy no rule", Src: pod, Dst: world,
-			Protocol: 6, TCPFlags: 2, Length: 74, Index: 3, Interface: "mye1", Denied: "egress", Policy: "no rule allowed egress: isolated by NetworkPolicy demo/client"},
+		{Time: at, Type: event.Drop, Hook: bpf.FromPod, Outcome: "DROP_POLICY_NO_RULE", Reason: "policy no rule",
+			Src: pod, Dst: world,
+			Protocol: 6, TCPFlags: 2, Length: 74, Index: 3, Interface: "mye1", Denied: "egress",
+			Policy: "no rule allowed egress: isolated by NetworkPolicy demo/client"},
 		{Time: at, Type: event.Lost, Lost: 17},
 	}
 }
@@ -81,7 +87,8 @@ func TestProtoRoundTrip(t *testing.T) {
 }
 
 func TestTCPFlags(t *testing.T) {
-	for flags, want := range map[event.TCPFlags]string{0: "", 1: "F", 2: "S", 0x12: "S.", 0x18: "P.", 0xff: "FSRP.UEW"} {
+	for flags, want := range map[event.TCPFlags]string{0: "", 1: "F", 2: "S", 0x12: "S.", 0x18: "P.",
+		0xff: "FSRP.UEW"} {
 		if got := flags.String(); got != want {
 			t.Errorf("%#x: %q, want %q", uint8(flags), got, want)
 		}

@@ -16,7 +16,8 @@ func Behind(flows *ebpf.Map, e *event.Raw) error {
 		return nil
 	}
 	var r Row
-	side, err := bpf.FindFlow(flows, bpf.End{Addr: e.Src, Port: e.Sport}, bpf.End{Addr: e.Dst, Port: e.Dport}, e.Proto, &r)
+	side, err := bpf.FindFlow(flows, bpf.End{Addr: e.Src, Port: e.Sport}, bpf.End{Addr: e.Dst, Port: e.Dport},
+		e.Proto, &r)
 	if err != nil {
 		return fmt.Errorf("look up the flow of an event: %w", err)
 	}

@@ -15,7 +15,7 @@ import (
 type Collector struct {
 	Datapath *bpf.Datapath
 	Log      *slog.Logger
-	// Ended is called for each flow that no packet ended; nil: nobody cares.
+	// Ended is called for each flow that no packet ended; nil: not reported.
 	Ended func(*event.Raw)
 
 	expired atomic.Uint64
@@ -24,7 +24,8 @@ type Collector struct {
 
 // NewCollector makes the collector of the table of flows.
 func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
-	return &Collector{Datapath: d, Log: log, shares: NewShares(d, bpf.DatapathShareKindSHARE_FLOWS, int(d.Flows.MaxEntries()))}
+	return &Collector{Datapath: d, Log: log, shares: NewShares(d, bpf.DatapathShareKindSHARE_FLOWS,
+		int(d.Flows.MaxEntries()))}
 }
 
 // Usage is how full the table is.
@@ -65,7 +66,8 @@ func ended(clock Clock, k *Key, r *Row) *event.Raw {
 	from := origin(r)
 	e := &event.Raw{
 		TimeNs: uint64(clock.Since), Type: uint8(bpf.DatapathEventTypeEVENT_FLOW_END), Hook: event.Expired,
-		Src: k.Addr[from], Dst: k.Addr[1-from], Sport: k.Port[from], Dport: k.Port[1-from], Proto: k.Proto, Slot: r.Slot,
+		Src: k.Addr[from], Dst: k.Addr[1-from], Sport: k.Port[from], Dport: k.Port[1-from], Proto: k.Proto,
+		Slot:     r.Slot,
 		TcpFlags: r.Side[0].TcpFlags | r.Side[1].TcpFlags, Family: 6,
 	}
 	if translated(r) && podSide(r) == from {

@@ -47,7 +47,8 @@ func TestCollector(t *testing.T) {
 	if c.Expired() != 2 {
 		t.Errorf("%d expired, want 2", c.Expired())
 	}
-	if len(told) != 1 || event.TypeOf(told[0]) != event.FlowEnd || told[0].Hook != event.Expired || told[0].Src != row.Pod ||
+	if len(told) != 1 || event.TypeOf(told[0]) != event.FlowEnd || told[0].Hook != event.Expired ||
+		told[0].Src != row.Pod ||
 		told[0].Sport != row.PodPort || told[0].Dst != old.Addr[1] || told[0].Slot != 2 || told[0].Family != 4 {
 		t.Errorf("told of %+v", told)
 	}

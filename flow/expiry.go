@@ -35,7 +35,7 @@ type Expiry[K, V any] struct {
 	Before func() error
 	// Over reports whether the datapath takes a row for gone. It may complete it.
 	Over func(Clock, *K, *V) bool
-	// Ended is called for each row that was deleted; nil: nobody cares.
+	// Ended is called for each row that was deleted; nil: not reported.
 	Ended func(Clock, *K, *V)
 	// Count is how many were.
 	Count *atomic.Uint64

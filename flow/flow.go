@@ -1,4 +1,4 @@
-// Package flow shows the datapath's flows and kept paths, and removes the rows
+// Package flow shows the datapath's flows and forwarding cache, and removes the rows
 // of flows that are over.
 package flow
 
@@ -47,7 +47,8 @@ func Lifetime(r *Row, protocol uint8) time.Duration {
 		s = Unreplied
 	}
 	const clean = bpf.DatapathFlowFlagFLOW_POD_FIN
-	if s == Closing && translated(r) && bpf.DatapathFlowFlag(r.Flags)&clean == 0 && (r.Side[0].TcpFlags|r.Side[1].TcpFlags)&RST == 0 {
+	if s == Closing && translated(r) && bpf.DatapathFlowFlag(r.Flags)&clean == 0 &&
+		(r.Side[0].TcpFlags|r.Side[1].TcpFlags)&RST == 0 {
 		return TimeWait
 	}
 	return s.Lifetime(protocol)
@@ -115,7 +116,8 @@ func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > Lifetime(r
 // is closed, or nothing proves that both ends exist, and no packet came for a
 // second.
 func (c Clock) Yields(k *Key, r *Row) bool {
-	return c.Idle(r.Seen) > ShareYield && Lifetime(r, k.Proto) < time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second &&
+	return c.Idle(r.Seen) > ShareYield &&
+		Lifetime(r, k.Proto) < time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second &&
 		(k.Proto == tcp || StateOf(r) != Replied)
 }
 

@@ -32,9 +32,12 @@ func (fixed) Link(index int) string { return map[int]string{2: "eth0", 3: "mye1"
 
 func names() packet.Names {
 	return packet.Names{
-		"pod":   {MAC: []byte{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.1.2"), IP6: netip.MustParseAddr("fd00:1::2")},
-		"world": {MAC: []byte{2, 0, 0, 0, 0, 2}, IP4: netip.MustParseAddr("198.51.100.1"), IP6: netip.MustParseAddr("2001:db8::1")},
-		"node":  {MAC: []byte{2, 0, 0, 0, 0, 3}, IP4: netip.MustParseAddr("192.168.0.1"), IP6: netip.MustParseAddr("fd00::1")},
+		"pod": {MAC: []byte{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.1.2"),
+			IP6: netip.MustParseAddr("fd00:1::2")},
+		"world": {MAC: []byte{2, 0, 0, 0, 0, 2}, IP4: netip.MustParseAddr("198.51.100.1"),
+			IP6: netip.MustParseAddr("2001:db8::1")},
+		"node": {MAC: []byte{2, 0, 0, 0, 0, 3}, IP4: netip.MustParseAddr("192.168.0.1"),
+			IP6: netip.MustParseAddr("fd00::1")},
 	}
 }
 
@@ -77,10 +80,12 @@ func TestListOfTheDatapathsRows(t *testing.T) {
 		}
 		got := flows[0]
 		want := &flow.Flow{
-			Src: event.Party{Addr: addr(f, "world"), Port: 40000}, Dst: event.Party{Addr: addr(f, "pod"), Port: 80, Pod: "demo/pod", Identity: 65536},
+			Src: event.Party{Addr: addr(f, "world"), Port: 40000}, Dst: event.Party{Addr: addr(f, "pod"), Port: 80,
+				Pod: "demo/pod", Identity: 65536},
 			Protocol: "TCP", ID: got.ID, Course: flow.Course{
 				State: flow.Replied, Sent: flow.Traffic{Packets: 2, Bytes: got.Sent.Bytes, TCPFlags: 0x12},
-				Received: flow.Traffic{Packets: 1, Bytes: got.Received.Bytes, TCPFlags: 0x12}, Age: got.Age, Idle: got.Idle,
+				Received: flow.Traffic{Packets: 1, Bytes: got.Received.Bytes, TCPFlags: 0x12}, Age: got.Age,
+				Idle: got.Idle,
 			},
 		}
 		if *got != *want {
@@ -115,12 +120,15 @@ func TestTranslatedFlow(t *testing.T) {
 		k, r := nat(f)
 		r.Seen, r.Created = 7750, 2000
 		got := flow.Name(fixed{}, clock, &k, &r)
-		node, pod, world := netip.AddrPortFrom(addr(f, "node"), 10001), netip.AddrPortFrom(addr(f, "pod"), 40000), netip.AddrPortFrom(addr(f, "world"), 53)
-		if got.Translated != node || got.Src.Addr != pod.Addr() || got.Src.Port != 40000 || got.Src.Pod != "demo/pod" || got.Dst.Addr != world.Addr() {
+		node, pod, world := netip.AddrPortFrom(addr(f, "node"), 10001), netip.AddrPortFrom(addr(f, "pod"),
+			40000), netip.AddrPortFrom(addr(f, "world"), 53)
+		if got.Translated != node || got.Src.Addr != pod.Addr() || got.Src.Port != 40000 || got.Src.Pod != "demo/pod" ||
+			got.Dst.Addr != world.Addr() {
 			t.Errorf("%+v", got)
 		}
 		row := strings.Join(got.TableRow(), " | ")
-		want := "demo/pod (65536) " + pod.String() + " | " + world.String() + " | UDP | " + node.String() + " | replied | 3/2 | 300/250 | - | 1m0s | 2.5s |  | " + got.ID
+		want := "demo/pod (65536) " + pod.String() + " | " + world.String() + " | UDP | " + node.String() +
+			" | replied | 3/2 | 300/250 | - | 1m0s | 2.5s |  | " + got.ID
 		if row != want {
 			t.Errorf("row\n%s, want\n%s", row, want)
 		}
@@ -132,11 +140,13 @@ func TestTranslatedFlow(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(data, &fields)
 		}
-		if err != nil || fields["ageSeconds"] != 60.0 || fields["idleSeconds"] != 2.5 || fields["translated"] != node.String() {
+		if err != nil || fields["ageSeconds"] != 60.0 || fields["idleSeconds"] != 2.5 ||
+			fields["translated"] != node.String() {
 			t.Errorf("%s: %v", data, err)
 		}
 		r.Rule, r.Flags = [2]uint32{0, 7}, r.Flags|uint8(bpf.DatapathFlowFlagFLOW_DENIED)
-		if cut := flow.Name(fixed{}, clock, &k, &r); cut.ID != got.ID || cut.TableRow()[4] != "denied" || cut.TableRow()[10] != "egress by rule 7, which is no more" {
+		if cut := flow.Name(fixed{}, clock, &k, &r); cut.ID != got.ID || cut.TableRow()[4] != "denied" ||
+			cut.TableRow()[10] != "egress by rule 7, which is no more" {
 			t.Errorf("a flow that is denied now: %+v", cut.TableRow())
 		}
 		other := k
@@ -144,7 +154,8 @@ func TestTranslatedFlow(t *testing.T) {
 			t.Errorf("another flow has the ID %s too", got.ID)
 		}
 		r.Origin = 1 // the world spoke first, on a row that was there
-		if back := flow.Name(fixed{}, clock, &k, &r); back.Dst.Pod != "demo/pod" || back.Src.Addr != world.Addr() || back.Sent.Packets != 2 {
+		if back := flow.Name(fixed{}, clock, &k, &r); back.Dst.Pod != "demo/pod" || back.Src.Addr != world.Addr() ||
+			back.Sent.Packets != 2 {
 			t.Errorf("begun by the world: %+v", back)
 		}
 	})
@@ -162,7 +173,8 @@ func TestLifetime(t *testing.T) {
 		r.Side[1].TcpFlags = flow.RST
 		return r
 	}
-	replied, closing, nat := bpf.DatapathFlowFlagFLOW_REPLIED, bpf.DatapathFlowFlagFLOW_CLOSING, bpf.DatapathFlowFlagFLOW_NAT
+	replied, closing, nat := bpf.DatapathFlowFlagFLOW_REPLIED, bpf.DatapathFlowFlagFLOW_CLOSING,
+		bpf.DatapathFlowFlagFLOW_NAT
 	for _, c := range []struct {
 		row      *flow.Row
 		protocol uint8
@@ -174,7 +186,8 @@ func TestLifetime(t *testing.T) {
 		{established(replied), 6, flow.Replied, bpf.DatapathFlowSecondsFLOW_TCP_SECONDS},
 		{row(replied | closing), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
 		{row(closing | nat), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_TIME_WAIT_SECONDS},
-		{row(closing | nat | bpf.DatapathFlowFlagFLOW_POD_FIN), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
+		{row(closing | nat | bpf.DatapathFlowFlagFLOW_POD_FIN), 6, flow.Closing,
+			bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
 		{reset(closing | nat), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
 		{row(replied), 17, flow.Replied, bpf.DatapathFlowSecondsFLOW_OTHER_SECONDS},
 	} {
@@ -204,7 +217,8 @@ func TestBehind(t *testing.T) {
 		}
 		end := event.Raw{
 			Type: uint8(bpf.DatapathEventTypeEVENT_FLOW_END), Hook: uint8(bpf.DatapathHookHOOK_FROM_WIRE), Proto: 17,
-			Src: bpf.Addr(addr(f, "world")), Sport: bpf.Port(53), Dst: bpf.Addr(addr(f, "node")), Dport: bpf.Port(10001),
+			Src: bpf.Addr(addr(f, "world")), Sport: bpf.Port(53), Dst: bpf.Addr(addr(f, "node")),
+			Dport: bpf.Port(10001),
 		}
 		got := end
 		if err := flow.Behind(d.Flows, &got); err != nil {

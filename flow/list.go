@@ -19,7 +19,7 @@ type Flow struct {
 	// nothing is translated.
 	Translated netip.AddrPort `json:"translated,omitzero"`
 	Endpoint   uint16         `json:"endpoint,omitempty"` // at which it began
-	// Rules are those that policies judged it by; Denied says that they forbid it
+	// Rules are the policy rules that decided about it; Denied says that they forbid it
 	// now.
 	Rules  event.Rules `json:"rules,omitzero"`
 	Denied bool        `json:"denied,omitempty"`
@@ -31,7 +31,7 @@ type Flow struct {
 // Course is how far a flow is.
 type Course struct {
 	State    State   `json:"state"`
-	Sent     Traffic `json:"sent"`     // by who began it
+	Sent     Traffic `json:"sent"`     // by the side that opened it
 	Received Traffic `json:"received"` // by the same
 	Age      Seconds `json:"ageSeconds"`
 	Idle     Seconds `json:"idleSeconds"`
@@ -132,7 +132,8 @@ func (f *Flow) TableRow() []string {
 	if f.Denied {
 		course[0] = "denied"
 	}
-	return append(append([]string{f.Src.String(), f.Dst.String(), f.Protocol, translated}, course...), f.Rules.String(), f.ID)
+	return append(append([]string{f.Src.String(), f.Dst.String(), f.Protocol, translated}, course...),
+		f.Rules.String(), f.ID)
 }
 
 // TableHeader names the columns of TableRow.
@@ -152,7 +153,8 @@ func (c *Course) TableRow() []string {
 		flags = c.Sent.TCPFlags.String() + "/" + c.Received.TCPFlags.String()
 	}
 	return []string{
-		state, both(c.Sent.Packets, c.Received.Packets), both(c.Sent.Bytes, c.Received.Bytes), flags, c.Age.String(), c.Idle.String(),
+		state, both(c.Sent.Packets, c.Received.Packets), both(c.Sent.Bytes, c.Received.Bytes), flags, c.Age.String(),
+		c.Idle.String(),
 	}
 }
 

@@ -43,11 +43,12 @@ func actionText(a uint8) string {
 	return "none"
 }
 
-// Paths calls fn for each kept path until it returns false.
+// Paths calls fn for each forwarding cache entry until it returns false.
 func Paths(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Path) bool) error {
 	epochs := epochs{d: d, known: map[uint16]uint32{}}
 	err := bpf.KeptPaths(d.Paths, func(_ int, _ uint32, p *bpf.DatapathCachedPath) bool {
-		fresh := p.Path.Epoch == epochs.sum(p.Path.SrcSlot, p.Path.DstSlot) && int32(p.Path.Expires-uint32(clock.Ticks)) >= 0
+		fresh := p.Path.Epoch == epochs.sum(p.Path.SrcSlot, p.Path.DstSlot) &&
+			int32(p.Path.Expires-uint32(clock.Ticks)) >= 0
 		return fn(namePath(names, p, fresh))
 	})
 	if err == nil {
@@ -62,7 +63,8 @@ func Paths(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Path) bool)
 func namePath(names event.Names, k *bpf.DatapathCachedPath, fresh bool) *Path {
 	p := &k.Path
 	out := &Path{
-		Src: PartyOf(names, netip.AddrPortFrom(k.Src.Netip(), 0)), Dst: PartyOf(names, netip.AddrPortFrom(k.Dst.Netip(), 0)),
+		Src: PartyOf(names, netip.AddrPortFrom(k.Src.Netip(), 0)), Dst: PartyOf(names,
+			netip.AddrPortFrom(k.Dst.Netip(), 0)),
 		In: link(names, p.InIfindex), Action: actionText(p.Action), Via: p.Via.Netip(), MTU: p.Mtu, Fresh: fresh,
 	}
 	if p.Ifindex != 0 {
@@ -120,6 +122,7 @@ func (p *Path) TableRow() []string {
 		out = "-"
 	}
 	return []string{
-		p.Src.String(), p.Dst.String(), p.In, p.Action, out, text(p.Via), text(p.Masquerade), strconv.Itoa(int(p.MTU)), strconv.FormatBool(p.Fresh),
+		p.Src.String(), p.Dst.String(), p.In, p.Action, out, text(p.Via), text(p.Masquerade), strconv.Itoa(int(p.MTU)),
+		strconv.FormatBool(p.Fresh),
 	}
 }

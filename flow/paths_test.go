@@ -29,7 +29,8 @@ func TestPaths(t *testing.T) {
 		rows[len(rows)-1] = bpf.DatapathCachedPath{
 			Src: bpf.Addr(addr(f, "pod")), Dst: bpf.Addr(addr(f, "world")), Snat: bpf.Addr(addr(f, "node")),
 			Path: bpf.DatapathPath{
-				Ifindex: 2, InIfindex: 3, Epoch: 5, Expires: 1000, SrcSlot: 2, Mtu: 1500, Action: uint8(bpf.DatapathPathActionPATH_WIRE), Flags: uint8(bpf.DatapathPathFlagPATH_MASQUERADE),
+				Ifindex: 2, InIfindex: 3, Epoch: 5, Expires: 1000, SrcSlot: 2, Mtu: 1500,
+				Action: uint8(bpf.DatapathPathActionPATH_WIRE), Flags: uint8(bpf.DatapathPathFlagPATH_MASQUERADE),
 				Via: bpf.Addr(via),
 			},
 		}
@@ -49,7 +50,8 @@ func TestPaths(t *testing.T) {
 			return list
 		}
 		p := read(1000)[0]
-		want := "demo/pod (65536) " + addr(f, "pod").String() + " | " + addr(f, "world").String() + " | mye1 | wire | eth0 | 192.168.0.254 | " +
+		want := "demo/pod (65536) " + addr(f, "pod").String() + " | " + addr(f, "world").String() +
+			" | mye1 | wire | eth0 | 192.168.0.254 | " +
 			addr(f, "node").String() + " | 1500 | true"
 		if got := strings.Join(p.TableRow(), " | "); got != want || len(p.TableRow()) != len(p.TableHeader()) {
 			t.Errorf("got  %s\nwant %s", got, want)

@@ -63,7 +63,8 @@ func List(handle *netlink.Handle, device netlink.Link) ([]Program, error) {
 	list := xdp(attributes.Xdp)
 	kinds := []attachment{{TCXIngress, ebpf.AttachTCXIngress}, {TCXEgress, ebpf.AttachTCXEgress}}
 	if device.Type() == "netkit" {
-		kinds = append(kinds, attachment{NetkitPrimary, ebpf.AttachNetkitPrimary}, attachment{NetkitPeer, ebpf.AttachNetkitPeer})
+		kinds = append(kinds, attachment{NetkitPrimary, ebpf.AttachNetkitPrimary},
+			attachment{NetkitPeer, ebpf.AttachNetkitPeer})
 	}
 	for _, k := range kinds {
 		found, err := k.query(attributes.Index)

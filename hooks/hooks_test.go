@@ -35,7 +35,8 @@ func TestList(t *testing.T) {
 	if TCX() == nil {
 		want = append(want, "in at tcx ingress", "out at tcx egress")
 		for _, o := range []link.TCXOptions{
-			{Interface: index, Program: in, Attach: ebpf.AttachTCXIngress}, {Interface: index, Program: out, Attach: ebpf.AttachTCXEgress},
+			{Interface: index, Program: in, Attach: ebpf.AttachTCXIngress},
+			{Interface: index, Program: out, Attach: ebpf.AttachTCXEgress},
 		} {
 			l, err := link.AttachTCX(o)
 			if err != nil {
@@ -98,7 +99,8 @@ func list(t *testing.T) (texts []string) {
 func load(t *testing.T, name string, kind ebpf.ProgramType) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: kind, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+		Name: name, Type: kind, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2),
+			asm.Return()},
 	})
 	if err != nil {
 		t.Fatal(err)

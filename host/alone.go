@@ -121,7 +121,7 @@ func process(holder string) string {
 }
 
 // holder is the process that has locked a file, as /proc/locks tells it; empty if that is in a PID namespace which
-// is not visible here, or if nobody has. A lock file may name it, too.
+// is not visible here, or if it is not held. A lock file may name it, too.
 func holder(path string) string {
 	var st unix.Stat_t
 	locks, err := os.ReadFile("/proc/locks")

@@ -20,7 +20,8 @@ func TestAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Alone(t.Context(), here, 0, log); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another agent (process %d)", os.Getpid())) {
+	if _, err := Alone(t.Context(), here, 0, log); err == nil || !strings.Contains(err.Error(),
+		fmt.Sprintf("another agent (process %d)", os.Getpid())) {
 		t.Fatalf("a second agent: %v", err)
 	}
 	time.AfterFunc(100*time.Millisecond, first)
@@ -60,13 +61,15 @@ func TestAloneBPFRoot(t *testing.T) {
 	}
 	other := Places{RunDir: filepath.Join(dir, "run2"), BPFRoot: two}
 	_, err = Alone(t.Context(), other, 0, log)
-	if want := fmt.Sprintf("another agent (process %d) has this BPF file system", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf("another agent (process %d) has this BPF file system", os.Getpid()); err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("a second agent on the BPF file system: %v, want %q", err, want)
 	}
 	if _, err := os.Stat(other.RunDir); err == nil {
 		t.Error("the second agent has made its run directory")
 	}
-	if err := Clean(t.Context(), Options{RunDir: other.RunDir, BPFRoot: two, Say: t.Logf}); err == nil || !strings.Contains(err.Error(), "an agent runs") {
+	if err := Clean(t.Context(), Options{RunDir: other.RunDir, BPFRoot: two, Say: t.Logf}); err == nil ||
+		!strings.Contains(err.Error(), "an agent runs") {
 		t.Errorf("cleanup on the BPF file system of an agent: %v", err)
 	}
 	first()

@@ -20,7 +20,8 @@ func (o owner) has(name string) bool {
 	return slices.ContainsFunc(o.prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// cleanChains removes an owner's chains of both families and kinds, as the node has tools for; without any it reports false.
+// cleanChains removes an owner's chains of both families and kinds, as the node has tools for; without any it reports
+// false.
 func cleanChains(ctx context.Context, o owner, say func(string, ...any)) (tools bool, err error) {
 	var errs []error
 	for _, family := range []string{"iptables", "ip6tables"} {
@@ -53,8 +54,8 @@ func cleanVariant(ctx context.Context, o owner, variant string, say func(string,
 	return nil
 }
 
-// removal makes of what iptables-save wrote what iptables-restore needs to remove an owner's chains, and rules of other chains that lead
-// to them.
+// removal makes of what iptables-save wrote what iptables-restore needs to remove an owner's chains, and rules of other
+// chains that lead to them.
 func removal(saved string, o owner) (script string, chains int) {
 	var out strings.Builder
 	var table string

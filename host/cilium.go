@@ -37,7 +37,8 @@ type CiliumOptions struct {
 func DefaultCilium() CiliumOptions {
 	const run = "/run/cilium"
 	return CiliumOptions{
-		RunDir: run, BPFRoot: "/sys/fs/bpf", Cgroups: []string{filepath.Join(run, ciliumCgroup), "/sys/fs/cgroup", "/sys/fs/cgroup/unified"},
+		RunDir: run, BPFRoot: "/sys/fs/bpf", Cgroups: []string{filepath.Join(run, ciliumCgroup), "/sys/fs/cgroup",
+			"/sys/fs/cgroup/unified"},
 		ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", SysctlDir: "/etc/sysctl.d", Proc: "/proc",
 	}
 }
@@ -53,11 +54,12 @@ const (
 // pluginEnd is how long a call of the plugin may take that has begun before its agent ended.
 const pluginEnd = time.Minute
 
-// CleanCilium removes what Cilium leaves on a node when its agent has ended: the CNI configuration and plugin; programs of devices and of
-// control groups; maps; devices, routes and rules; chains and sets, by the node's own tools; files. Programs on control groups would translate
-// Services by maps that nobody keeps. While the agent or pods of it run nothing is touched, and the error says so, a *PodsRunError for pods.
-// Configurations of other networks that Cilium put aside (.cilium_bak) stay aside. Kernel parameters stay as Cilium set them.
-// It can be repeated. The network namespace is that of the process.
+// CleanCilium removes what Cilium leaves on a node when its agent has ended: the CNI configuration and plugin; programs
+// of devices and of control groups; maps; devices, routes and rules; chains and sets, by the node's own tools; files.
+// Programs on control groups would translate Services by maps that are not updated. While the agent or pods of it run
+// nothing is touched, and the error says so, a *PodsRunError for pods. Configurations of other networks that Cilium put
+// aside (.cilium_bak) stay aside. Kernel parameters stay as Cilium set them. It can be repeated. The network namespace
+// is that of the process.
 func CleanCilium(ctx context.Context, o CiliumOptions) error {
 	if err := o.ended(ctx); err != nil {
 		return err
@@ -77,7 +79,8 @@ func CleanCilium(ctx context.Context, o CiliumOptions) error {
 	errs := []error{o.dropFilters(handle), o.dropPins(), o.dropSockets(ctx), o.dropLinks(handle), o.dropRoutes(handle)}
 	tools, err := cleanChains(ctx, owner{name: "Cilium", prefixes: []string{"CILIUM_", "OLD_CILIUM_"}}, o.Say)
 	if !tools {
-		o.Say("no iptables tools on this node: chains CILIUM_*, which the tools of Cilium's image make, stay until it is booted again")
+		o.Say("no iptables tools on this node: chains CILIUM_*, which the tools of Cilium's image make, stay until " +
+			"it is booted again")
 	}
 	errs = append(errs, err, cleanSets(ctx, owner{name: "Cilium", prefixes: []string{"cilium_"}}, o.Say))
 	if err := errors.Join(errs...); err != nil {
@@ -95,7 +98,8 @@ func (o CiliumOptions) ended(ctx context.Context) error {
 	return podsEnd(ctx, isCiliumPod, time.Until(end), o.Force, o.Say)
 }
 
-// agentRuns is an error if Cilium's agent is on this node. Its files don't tell: they stay after a crash, and have a number of its own container's.
+// agentRuns is an error if Cilium's agent is on this node. Its files don't tell: they stay after a crash, and have a
+// number of its own container's.
 func (o CiliumOptions) agentRuns() error {
 	err := o.runs(ciliumAgent)
 	if err != nil {
@@ -134,7 +138,8 @@ func (o CiliumOptions) runs(name string) error {
 // isCiliumPod tells links to pods by their names: lxc and twelve digits, or that of the agent's own pod.
 func isCiliumPod(l netlink.Link) bool {
 	code, ok := strings.CutPrefix(l.Attrs().Name, "lxc")
-	return ok && (code == "_health" || len(code) == 12 && strings.Trim(code, "0123456789abcdef") == "") && (l.Type() == "veth" || l.Type() == "netkit")
+	return ok && (code == "_health" || len(code) == 12 && strings.Trim(code, "0123456789abcdef") == "") &&
+		(l.Type() == "veth" || l.Type() == "netkit")
 }
 
 // leaveRuntime removes the configuration before the plugin that it names.

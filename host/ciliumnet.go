@@ -18,13 +18,16 @@ import (
 	"myelin/hooks"
 )
 
-// isCiliumProgram tells programs and filters by their names: those of functions since 1.13, those of object files before.
+// isCiliumProgram tells programs and filters by their names: those of functions since 1.13, those of object files
+// before.
 func isCiliumProgram(name string) bool {
-	return strings.HasPrefix(name, "cil_") || slices.ContainsFunc([]string{"bpf_lxc", "bpf_host", "bpf_netdev", "bpf_network", "bpf_overlay", "cilium"},
+	return strings.HasPrefix(name, "cil_") || slices.ContainsFunc([]string{"bpf_lxc", "bpf_host", "bpf_netdev",
+		"bpf_network", "bpf_overlay", "cilium"},
 		func(part string) bool { return strings.Contains(name, part) })
 }
 
-// dropFilters removes Cilium's filters, which forward still, before the maps that they call; a clsact that is empty then goes, too.
+// dropFilters removes Cilium's filters, which forward still, before the maps that they call; a clsact that is empty
+// then goes, too.
 func (o CiliumOptions) dropFilters(k *netlink.Handle) error {
 	links, err := k.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -60,7 +63,8 @@ func (o CiliumOptions) dropFiltersOf(k *netlink.Handle, l netlink.Link) error {
 	if removed == 0 || left > 0 {
 		return nil
 	}
-	err := k.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
+	err := k.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index,
+		Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("remove clsact of %s: %w", l.Attrs().Name, err)
 	}
@@ -78,7 +82,8 @@ func (o CiliumOptions) dropXDP(k *netlink.Handle, l netlink.Link) error {
 			continue
 		}
 		// The kernel removes it only from where it was put.
-		mode := map[uint32]int{nl.XDP_ATTACHED_SKB: nl.XDP_FLAGS_SKB_MODE, nl.XDP_ATTACHED_DRV: nl.XDP_FLAGS_DRV_MODE, nl.XDP_ATTACHED_HW: unix.XDP_FLAGS_HW_MODE}
+		mode := map[uint32]int{nl.XDP_ATTACHED_SKB: nl.XDP_FLAGS_SKB_MODE, nl.XDP_ATTACHED_DRV: nl.XDP_FLAGS_DRV_MODE,
+			nl.XDP_ATTACHED_HW: unix.XDP_FLAGS_HW_MODE}
 		err := netlink.LinkSetXdpFdWithFlags(l, -1, mode[l.Attrs().Xdp.AttachMode])
 		if errors.Is(err, unix.EBUSY) {
 			return nil // by a link
@@ -115,11 +120,11 @@ func (o CiliumOptions) dropPins() error {
 	return errors.Join(errs...)
 }
 
-// linkEnd is how long the kernel may take to end a link that nobody holds any more: a worker of it does that.
+// linkEnd is how long the kernel may take to end a link that is not held any more: a worker of it does that.
 const linkEnd = 5 * time.Second
 
-// dropSockets sees to it that no program of Cilium is left that translates what sockets ask for. One that hangs by a link ends by itself
-// when its pin is gone.
+// dropSockets sees to it that no program of Cilium is left that translates what sockets ask for. One that hangs by a
+// link ends by itself when its pin is gone.
 func (o CiliumOptions) dropSockets(ctx context.Context) error {
 	for _, path := range o.Cgroups {
 		if !isMounted(path, unix.CGROUP2_SUPER_MAGIC) {
@@ -192,8 +197,8 @@ const (
 	ciliumLocalPriority = 100
 )
 
-// dropRoutes removes rules, and then routes. All of Cilium's say that the kernel has made them, so that network managers leave them alone; the
-// kernel itself makes none with a gateway but by router advertisements, which say so.
+// dropRoutes removes rules, and then routes. All of Cilium's say that the kernel has made them, so that network
+// managers leave them alone; the kernel itself makes none with a gateway but by router advertisements, which say so.
 func (o CiliumOptions) dropRoutes(k *netlink.Handle) error {
 	var errs []error
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -213,7 +218,8 @@ func (o CiliumOptions) dropRules(k *netlink.Handle, family int) error {
 	moved := slices.ContainsFunc(rules, func(r netlink.Rule) bool { return isLocal(r, ciliumLocalPriority) })
 	if moved && !slices.ContainsFunc(rules, func(r netlink.Rule) bool { return isLocal(r, localPriority) }) {
 		rule := netlink.NewRule()
-		rule.Family, rule.Priority, rule.Table, rule.Protocol = family, localPriority, unix.RT_TABLE_LOCAL, unix.RTPROT_KERNEL
+		rule.Family, rule.Priority, rule.Table, rule.Protocol = family, localPriority, unix.RT_TABLE_LOCAL,
+			unix.RTPROT_KERNEL
 		if err := k.RuleAdd(rule); err != nil {
 			return fmt.Errorf("put the rule for local addresses back: %w", err)
 		}

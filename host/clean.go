@@ -41,13 +41,14 @@ type PodsRunError struct{ Links []string }
 
 // Error names the links.
 func (e *PodsRunError) Error() string {
-	return fmt.Sprintf("%d pods run still (%s): what forwards for them stays; clean up again when they have ended, or with --force, which cuts them off",
+	return fmt.Sprintf("%d pods run still (%s): what forwards for them stays; clean up again when they have ended, "+
+		"or with --force, which cuts them off",
 		len(e.Links), strings.Join(e.Links, " "))
 }
 
-// Clean removes all that agents have left on the node: first the CNI configuration, so that the runtime gives us no more pods; at last what
-// the agent knew. It refuses while an agent runs. While pods run it stops after the configuration and the plugin, with a *PodsRunError. It can be
-// repeated. The network namespace is that of the process.
+// Clean removes all that agents have left on the node: first the CNI configuration, so that the runtime gives us no
+// more pods; at last what the agent knew. It refuses while an agent runs. While pods run it stops after the
+// configuration and the plugin, with a *PodsRunError. It can be repeated. The network namespace is that of the process.
 func Clean(ctx context.Context, o Options) error {
 	unlock, err := o.noAgent()
 	if err != nil {
@@ -142,8 +143,10 @@ func (o Options) podsGone(ctx context.Context) error {
 	return podsEnd(ctx, ourLink, o.Patience, o.Force, o.Say)
 }
 
-// podsEnd waits until no links of one kind lead to pods, or patience is over; with force it is no error then that some do.
-func podsEnd(ctx context.Context, kind func(netlink.Link) bool, patience time.Duration, force bool, say func(string, ...any)) error {
+// podsEnd waits until no links of one kind lead to pods, or patience is over; with force it is no error then that some
+// do.
+func podsEnd(ctx context.Context, kind func(netlink.Link) bool, patience time.Duration, force bool,
+	say func(string, ...any)) error {
 	err := within(ctx, patience, say, func() error { return podsRun(kind) })
 	var pods *PodsRunError
 	if force && ctx.Err() == nil && errors.As(err, &pods) {
@@ -152,7 +155,8 @@ func podsEnd(ctx context.Context, kind func(netlink.Link) bool, patience time.Du
 	return err
 }
 
-// within has a question answered by nil for as long as patience lasts, and returns its last error then. What it waits for is said.
+// within has a question answered by nil for as long as patience lasts, and returns its last error then. What it waits
+// for is said.
 func within(ctx context.Context, patience time.Duration, say func(string, ...any), ask func() error) error {
 	end, said := time.Now().Add(patience), ""
 	for {
@@ -200,7 +204,7 @@ func ourLink(l netlink.Link) bool {
 	return endpoint.IsLinkName(l.Attrs().Name) && (l.Type() == "veth" || l.Type() == "netkit")
 }
 
-// dropPods removes pod links: those of nobody, and with Force all.
+// dropPods removes pod links: those of no pod, and with Force all.
 func (o Options) dropPods(kernel *route.Kernel) error {
 	links, err := kernel.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -225,8 +229,10 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 // agentFiles are what agents keep in the run directory: what else is there is not ours.
 func agentFiles() []string {
 	return []string{
-		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json", "backend-states.json",
-		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket), filepath.Base(api.DefaultSocket) + ".lock",
+		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
+		"backend-states.json",
+		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
+		filepath.Base(api.DefaultSocket) + ".lock",
 	}
 }
 

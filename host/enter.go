@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter runs this program again, with other arguments, where the host's process 1 is: among its file systems and control groups. proc is the
-// host's /proc. A container gets to the paths and the tools of its node so, whatever it has of its own; it needs CAP_SYS_ADMIN,
-// CAP_SYS_CHROOT and CAP_SYS_PTRACE. The error is an *exec.ExitError where the program has failed.
+// Enter runs this program again, with other arguments, where the host's process 1 is: among its file systems and
+// control groups. proc is the host's /proc. A container gets to the paths and the tools of its node so, whatever it has
+// of its own; it needs CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE. The error is an *exec.ExitError where the
+// program has failed.
 func Enter(proc string, args []string) error {
 	failed := make(chan error, 1)
 	go func() {

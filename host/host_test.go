@@ -34,7 +34,8 @@ func TestInstallPlugin(t *testing.T) {
 	if to, err := os.Readlink(filepath.Join(dir, "loopback")); to != "myelin-cni" {
 		t.Error("loopback:", to, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, ".myelin-cni-123"), nil, 0o600); err != nil { // of an installation that was killed
+	// of an installation that was killed
+	if err := os.WriteFile(filepath.Join(dir, ".myelin-cni-123"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if removed, err := removePlugin(dir); !removed || err != nil {
@@ -62,7 +63,8 @@ func TestInstallPlugin(t *testing.T) {
 	}
 }
 
-// among is what runs among the host's files: it tells whether a directory is there, and what its own root of control groups is.
+// among is what runs among the host's files: it tells whether a directory is there, and what its own root of control
+// groups is.
 func among(dir string) int {
 	done, err := Mount(filepath.Join(dir, "bpf"), filepath.Join(dir, CgroupDir))
 	fmt.Println(done, err)
@@ -72,7 +74,8 @@ func among(dir string) int {
 	return 0
 }
 
-// TestEnter has a process with mounts of its own, as a container has them, mount for the host; a directory that only the host has is there.
+// TestEnter has a process with mounts of its own, as a container has them, mount for the host; a directory that only
+// the host has is there.
 func TestEnter(t *testing.T) {
 	nettest.Root(t)
 	proc := t.TempDir()
@@ -149,7 +152,7 @@ COMMIT
 	}
 }
 
-// TestCleanKubeProxy fills the kernel as kube-proxy's modes do, and somebody else beside it, whose rules stay.
+// TestCleanKubeProxy fills the kernel as kube-proxy's modes do, and another program beside it, whose rules stay.
 func TestCleanKubeProxy(t *testing.T) {
 	nettest.Root(t)
 	tools := 0
@@ -185,8 +188,11 @@ func cleanOne(t *testing.T, tool string) {
 	if tool == "nft" {
 		sh("nft add table ip kube-proxy; nft add chain ip kube-proxy services; nft add table ip6 kube-proxy")
 	} else {
-		sh(tool + " -t nat -N KUBE-SERVICES; " + tool + " -t nat -A PREROUTING -m comment --comment 'service portals' -j KUBE-SERVICES; " +
-			tool + " -N KUBE-FORWARD; " + tool + " -A FORWARD -j KUBE-FORWARD; " + tool + " -A KUBE-FORWARD -j ACCEPT")
+		sh(
+			tool + " -t nat -N KUBE-SERVICES; " + tool + " -t nat -A PREROUTING -m comment --comment 'service " +
+				"portals' -j KUBE-SERVICES; " +
+				tool + " -N KUBE-FORWARD; " + tool + " -A FORWARD -j KUBE-FORWARD; " + tool +
+				" -A KUBE-FORWARD -j ACCEPT")
 	}
 	if sh(list) == before {
 		t.Fatal("nothing to clean")

@@ -10,10 +10,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// CleanKubeProxy removes what kube-proxy leaves in the kernel when it ends: chains of iptables (of both kinds, as the node has tools for),
-// nftables tables, sets, and virtual servers with their device. It works by the node's own tools, found by PATH: iptables-save and
-// iptables-restore in each of their variants, nft, ipset, ipvsadm. What has no tool is left, as nothing of it can be there by kube-proxy's
-// own doing. It can be repeated.
+// CleanKubeProxy removes what kube-proxy leaves in the kernel when it ends: chains of iptables (of both kinds, as the
+// node has tools for), nftables tables, sets, and virtual servers with their device. It works by the node's own tools,
+// found by PATH: iptables-save and iptables-restore in each of their variants, nft, ipset, ipvsadm. What has no tool is
+// left, as nothing of it can be there by kube-proxy's own doing. It can be repeated.
 func CleanKubeProxy(ctx context.Context, say func(format string, args ...any)) error {
 	proxy := kubeProxy()
 	tools, err := cleanChains(ctx, proxy, say)

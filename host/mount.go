@@ -9,11 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CgroupDir is where control groups are mounted below the run directory, since what a container has of them may be a part only.
+// CgroupDir is where control groups are mounted below the run directory, since what a container has of them may be a
+// part only.
 const CgroupDir = "cgroup2"
 
-// Mount mounts a BPF file system at bpf and the version 2 hierarchy of control groups at cgroup where they are not; an empty path is left out.
-// It returns what it did. A hierarchy shows as its root what is the root of the caller's namespace of control groups.
+// Mount mounts a BPF file system at bpf and the version 2 hierarchy of control groups at cgroup where they are not; an
+// empty path is left out. It returns what it did. A hierarchy shows as its root what is the root of the caller's
+// namespace of control groups.
 func Mount(bpf, cgroup string) (done []string, err error) {
 	for _, one := range []struct {
 		dir, kind string

@@ -1,5 +1,5 @@
-// Package host is what Myelin puts on the file systems and into the kernel of a node that it comes to, and takes away from one that it
-// leaves: the CNI plugin's binary, mounts, and all that an agent has left when it runs no more.
+// Package host is what Myelin puts on the file systems and into the kernel of a node that it comes to, and takes away
+// from one that it leaves: the CNI plugin's binary, mounts, and all that an agent has left when it runs no more.
 package host
 
 import (
@@ -14,8 +14,9 @@ import (
 	"myelin/cni/plugin"
 )
 
-// InstallPlugin copies the plugin's binary from a file into dir, as one step: a runtime that executes it meanwhile gets the old or the new one.
-// It reports whether it was another one, or none, before. Where there is no plugin loopback, without which some runtimes start no pod, the binary is that one, too.
+// InstallPlugin copies the plugin's binary from a file into dir, as one step: a runtime that executes it meanwhile gets
+// the old or the new one. It reports whether it was another one, or none, before. Where there is no plugin loopback,
+// without which some runtimes start no pod, the binary is that one, too.
 func InstallPlugin(from, dir string) (changed bool, err error) {
 	if changed, err = copyPlugin(from, dir); err != nil {
 		return false, err

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ICMP errors made by the datapath (RFC 792, RFC 4443), so that path-MTU discovery and traceroute work without the host's stack.
- * Slow path. The error goes back out of the link that the packet came in by, from the
- * node's gateway address, or from the address that the packet was sent to where that is the node's own.
+ * ICMP errors sent by the datapath (RFC 792, RFC 4443), so that path MTU discovery and traceroute work without the
+ * host's stack. An error leaves by the link on which the packet arrived, from the gateway's address, or from the
+ * address that the packet was sent to if that is the node's own or a Service's. Slow path.
  */
 #ifndef MYELIN_ICMP_H
 #define MYELIN_ICMP_H
@@ -12,17 +12,22 @@
 #include "../drop/drop.h"
 #include "../tunnel/tunnel.h"
 
-/* How much of the packet is quoted: all headers that matter, a multiple of 4. RFC 792 asks for 8 bytes beyond the IP header. */
+/* Bytes of the packet that are quoted, a multiple of 4. RFC 792 requires the IP header and 8 bytes. */
 #define ICMP_QUOTE 96
 
-/* No error answers an error, a later fragment, or a packet without a sender (RFC 1812 4.3.2.7, RFC 4443 2.4 e). */
+/*
+ * Whether an error may be sent for the packet: not for errors, later fragments, and packets without a source address
+ * (RFC 1812 4.3.2.7, RFC 4443 2.4 e).
+ */
 INLINE bool icmp_may_answer(struct __sk_buff *skb, struct cpu *c)
 {
-	bool nobody = !c->pkt.src.d[1] || (addr_is4(&c->pkt.src) && !c->pkt.src.w[3]);
+	bool sourceless = !c->pkt.src.d[1] || (addr_is4(&c->pkt.src) && !c->pkt.src.w[3]);
 
-	return !nobody && !l4_parse(skb, &c->pkt) && c->pkt.fragment != FRAGMENT_LATER && !l4_is_icmp_error(&c->pkt);
+	return !sourceless && !l4_parse(skb, &c->pkt) && c->pkt.fragment != FRAGMENT_LATER &&
+	       !l4_is_icmp_error(&c->pkt);
 }
 
+/* Fills in type and code of an ICMP error for a drop reason. mtu: see icmp_refuse. */
 INLINE void icmp_type4(struct icmp_head *h, enum outcome why, __u32 mtu)
 {
 	h->type = ICMP_DEST_UNREACH;
@@ -46,6 +51,7 @@ INLINE void icmp_type4(struct icmp_head *h, enum outcome why, __u32 mtu)
 	}
 }
 
+/* Fills in type and code of an ICMPv6 error for a drop reason. mtu: see icmp_refuse. */
 INLINE void icmp_type6(struct icmp_head *h, enum outcome why, __u32 mtu)
 {
 	h->type = ICMPV6_DEST_UNREACH;
@@ -69,7 +75,7 @@ INLINE void icmp_type6(struct icmp_head *h, enum outcome why, __u32 mtu)
 	}
 }
 
-/* Sum over the quote, which begins at offset off. */
+/* Sums up the quote, which is length bytes at offset off. */
 INLINE __u64 icmp_sum_quote(struct __sk_buff *skb, __u32 off, __u32 length)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -85,6 +91,7 @@ INLINE __u64 icmp_sum_quote(struct __sk_buff *skb, __u32 off, __u32 length)
 	return sum;
 }
 
+/* Writes the IPv4 and ICMP headers before a quote of that many bytes. Returns false if the kernel refuses. */
 INLINE bool icmp_write4(struct __sk_buff *skb, const struct packet *pkt, struct icmp_head *icmp, __u32 quote)
 {
 	struct iphdr ip = {
@@ -105,6 +112,7 @@ INLINE bool icmp_write4(struct __sk_buff *skb, const struct packet *pkt, struct 
 	       !bpf_skb_store_bytes(skb, L3 + sizeof(ip), icmp, sizeof(*icmp), 0);
 }
 
+/* Writes the IPv6 and ICMPv6 headers before a quote of that many bytes. Returns false if the kernel refuses. */
 INLINE bool icmp_write6(struct __sk_buff *skb, const struct packet *pkt, struct icmp_head *icmp, __u32 quote)
 {
 	struct ipv6hdr ip = {
@@ -128,6 +136,7 @@ INLINE bool icmp_write6(struct __sk_buff *skb, const struct packet *pkt, struct 
 	       !bpf_skb_store_bytes(skb, L3 + sizeof(ip), icmp, sizeof(*icmp), 0);
 }
 
+/* Swaps the MAC addresses. Returns false if the kernel refuses. */
 INLINE bool mac_swap(struct __sk_buff *skb)
 {
 	struct ethhdr eth;
@@ -141,7 +150,7 @@ INLINE bool mac_swap(struct __sk_buff *skb)
 	return !bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0);
 }
 
-/* Turns the packet into the error. */
+/* Turns the packet into an ICMP error about it. Returns false if the kernel refuses. */
 INLINE bool icmp_turn(struct __sk_buff *skb, const struct packet *pkt, enum outcome why, __u32 mtu)
 {
 	__u32 quote = (pkt->end - L3) & ~3u;
@@ -164,18 +173,21 @@ INLINE bool icmp_turn(struct __sk_buff *skb, const struct packet *pkt, enum outc
 	return icmp_write6(skb, pkt, &icmp, quote) && mac_swap(skb);
 }
 
-/* Drops the packet for the reason why, and tells its sender. mtu is used with DROP_TOO_BIG only, in bytes of layer 3. */
+/*
+ * Drops the packet for the reason why, and sends an ICMP error to its source. mtu: for DROP_TOO_BIG, in bytes of layer
+ * 3. Returns a verdict.
+ */
 APART int icmp_refuse(struct __sk_buff *skb, __u32 why, __u32 mtu)
 {
 	struct cpu *c = cpu_this();
-	bool answer;
+	bool allowed;
 	int verdict;
 
 	if (!c)
 		return TC_ACT_SHOT;
-	answer = icmp_may_answer(skb, c);
+	allowed = icmp_may_answer(skb, c);
 	verdict = drop(skb, c, why);
-	if (!answer || !icmp_turn(skb, &c->pkt, why, mtu))
+	if (!allowed || !icmp_turn(skb, &c->pkt, why, mtu))
 		return verdict;
 	if (tunnel_device(skb) && !tunnel_key_turn(skb))
 		return verdict;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* TCP resets made by the datapath, so that a client whose backend has gone learns it at once (RFC 9293 3.10.7.1). Slow path. */
+/*
+ * TCP resets sent by the datapath, so that a client learns at once that its backend was removed (RFC 9293 3.10.7.1).
+ * Slow path.
+ */
 #ifndef MYELIN_RESET_H
 #define MYELIN_RESET_H
 
@@ -10,14 +13,14 @@ struct tcp_head {
 	__be16 dport;
 	__be32 seq;
 	__be32 ack;
-	__u8 offset; /* in words, upper half */
+	__u8 offset; /* upper 4 bits: length of the header in words */
 	__u8 flags;
 	__be16 window;
 	__u16 checksum;
 	__be16 urgent;
 };
 
-/* The head of the reset that answers the segment with head h and payload length. */
+/* Fills in the header r of a reset for the segment with header h and length bytes of payload. */
 INLINE void reset_head(const struct tcp_head *h, struct tcp_head *r, __u32 length)
 {
 	r->sport = h->dport;
@@ -32,6 +35,7 @@ INLINE void reset_head(const struct tcp_head *h, struct tcp_head *r, __u32 lengt
 	r->flags = TCP_RST | TCP_ACK;
 }
 
+/* Writes the IPv4 and TCP headers. Returns false if the kernel refuses. */
 INLINE bool reset_write4(struct __sk_buff *skb, const struct packet *pkt, struct tcp_head *r)
 {
 	struct iphdr ip = {
@@ -49,9 +53,11 @@ INLINE bool reset_write4(struct __sk_buff *skb, const struct packet *pkt, struct
 	ip.check = csum_fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
 	sum += (__u32)bpf_csum_diff(0, 0, &ip.saddr, 8, 0);
 	r->checksum = csum_fold(sum + (__u32)bpf_csum_diff(0, 0, (__be32 *)r, sizeof(*r), 0));
-	return !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0) && !bpf_skb_store_bytes(skb, L3 + sizeof(ip), r, sizeof(*r), 0);
+	return !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0) &&
+	       !bpf_skb_store_bytes(skb, L3 + sizeof(ip), r, sizeof(*r), 0);
 }
 
+/* Writes the IPv6 and TCP headers. Returns false if the kernel refuses. */
 INLINE bool reset_write6(struct __sk_buff *skb, const struct packet *pkt, struct tcp_head *r)
 {
 	struct ipv6hdr ip = {
@@ -66,10 +72,11 @@ INLINE bool reset_write6(struct __sk_buff *skb, const struct packet *pkt, struct
 	__builtin_memcpy(&ip.daddr, &pkt->src, 16);
 	sum += (__u32)bpf_csum_diff(0, 0, (__be32 *)&ip.saddr, 32, 0);
 	r->checksum = csum_fold(sum + (__u32)bpf_csum_diff(0, 0, (__be32 *)r, sizeof(*r), 0));
-	return !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0) && !bpf_skb_store_bytes(skb, L3 + sizeof(ip), r, sizeof(*r), 0);
+	return !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0) &&
+	       !bpf_skb_store_bytes(skb, L3 + sizeof(ip), r, sizeof(*r), 0);
 }
 
-/* Turns the segment into the reset that answers it. */
+/* Turns the segment into a reset to its sender. Returns false if it is truncated, or if the kernel refuses. */
 INLINE bool reset_turn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	__u32 size = L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + sizeof(struct tcp_head);
@@ -83,7 +90,10 @@ INLINE bool reset_turn(struct __sk_buff *skb, const struct packet *pkt)
 	return (pkt->family == 4 ? reset_write4(skb, pkt, &r) : reset_write6(skb, pkt, &r)) && mac_swap(skb);
 }
 
-/* Drops the CPU's segment for the reason why, and resets its connection. A reset is not answered. */
+/*
+ * Drops the segment in c->pkt for the reason why, and sends a reset, unless it is a reset or a fragment. Returns a
+ * verdict.
+ */
 APART int tcp_reset(struct __sk_buff *skb, __u32 why)
 {
 	struct cpu *c = cpu_this();
@@ -100,7 +110,10 @@ APART int tcp_reset(struct __sk_buff *skb, __u32 why)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Drops what a policy denies, or whatever else the outcome says; of a connection that was allowed before, both ends learn of it with their next packet. */
+/*
+ * Drops the packet for the reason outcome. A TCP connection that a policy allowed before is reset, as policy_cut says;
+ * its other end is reset when it sends its next segment. Returns a verdict.
+ */
 INLINE int refuse_flow(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
 	bool denied = outcome == DROP_POLICY_DENIED || outcome == DROP_POLICY_NO_RULE;

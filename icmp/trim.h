@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Shortening the packet that a forwarded ICMP error quotes: as much as errors of our own quote names the flow, more could carry anything. Slow path. */
+/*
+ * Trims the packet that a forwarded ICMP error quotes to the size that the datapath's own errors quote. That identifies
+ * the flow; the rest could carry any data. Slow path.
+ */
 #ifndef MYELIN_ICMP_TRIM_H
 #define MYELIN_ICMP_TRIM_H
 
 #include "icmp.h"
 
-#define ICMP_TRIMMED (sizeof(struct icmp_head) + ICMP_QUOTE) /* bytes of a trimmed error behind its IP header; a multiple of 4 */
+/* Size of a trimmed error without its IP header, in bytes; a multiple of 4. */
+#define ICMP_TRIMMED (sizeof(struct icmp_head) + ICMP_QUOTE)
 
-/* The sum of the trimmed error at the offset, as it is without its checksum. False if it is not there. */
+/* Sums up the trimmed error at offset off, with checksum 0. Returns false if the packet is shorter. Uses c->scratch. */
 INLINE bool icmp_sum_trimmed(struct __sk_buff *skb, struct cpu *c, __u32 off, __u64 *sum)
 {
 	if (bpf_skb_load_bytes(skb, off, c->scratch, ICMP_TRIMMED))
@@ -17,6 +21,7 @@ INLINE bool icmp_sum_trimmed(struct __sk_buff *skb, struct cpu *c, __u32 off, __
 	return true;
 }
 
+/* Sets the length of an IPv4 packet that ends at offset size, and updates the checksum. */
 INLINE bool icmp_trim4(struct __sk_buff *skb, __u32 size)
 {
 	struct iphdr *ip = (void *)(long)skb->data + L3;
@@ -30,6 +35,7 @@ INLINE bool icmp_trim4(struct __sk_buff *skb, __u32 size)
 	return true;
 }
 
+/* Sets the length of an IPv6 packet that ends at offset size. */
 INLINE bool icmp_trim6(struct __sk_buff *skb, __u32 size)
 {
 	struct ipv6hdr *ip = (void *)(long)skb->data + L3;
@@ -40,7 +46,7 @@ INLINE bool icmp_trim6(struct __sk_buff *skb, __u32 size)
 	return true;
 }
 
-/* Cuts the quote of the CPU's ICMP error to ICMP_QUOTE bytes. Returns 0 if the kernel refuses. */
+/* Trims the quote of the ICMP error in c->pkt to ICMP_QUOTE bytes. Returns 1, or 0 if the kernel refuses. */
 APART int icmp_trim(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
+	"myelin/table"
 	"myelin/table/ledger"
 )
 
@@ -160,9 +161,7 @@ func (i *Identities) Run(ctx context.Context) error {
 		}
 	}
 	defer i.store.Close()
-	sweep := time.NewTicker(max(i.Grace/10, time.Millisecond))
-	defer sweep.Stop()
-	for {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		r := i.DB.ReadTxn()
 		podChanges, morePods := pods.Next(r)
 		spaceChanges, moreSpaces := spaces.Next(r)
@@ -179,29 +178,9 @@ func (i *Identities) Run(ctx context.Context) error {
 				u.pod(p.Key())
 			}
 		}
-		ready, moreReady := i.initialized(r)
-		u.commit(ready)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-morePods:
-		case <-moreSpaces:
-		case <-moreNodes:
-		case <-moreReady:
-		case <-sweep.C:
-		}
-	}
-}
-
-// initialized reports whether the cluster is known, or what to wait for.
-func (i *Identities) initialized(r statedb.ReadTxn) (bool, <-chan struct{}) {
-	if i.done == nil {
-		return true, nil
-	}
-	for _, table := range []statedb.TableMeta{i.Tables.Pods, i.Tables.Namespaces, i.Tables.Nodes} {
-		if ok, wait := table.Initialized(r); !ok {
-			return false, wait
-		}
-	}
-	return true, nil
+		u.commit(i.done == nil || w.Initialized(r, i.Tables.Pods, i.Tables.Namespaces, i.Tables.Nodes))
+		w.Add(morePods, moreSpaces, moreNodes)
+		w.After(max(i.Grace/10, time.Millisecond)) // unused numbers are released by time
+		return nil
+	})
 }

@@ -158,10 +158,13 @@ func TestLabels(t *testing.T) {
 		"io.kubernetes.pod.namespaces-are-not-mine": "ok",
 	}}
 	want := []string{
-		"k8s:app=a", "k8s:io.cilium.k8s.namespace.labels.team=blue", "k8s:io.cilium.k8s.policy.cluster=east", "k8s:io.cilium.k8s.policy.serviceaccount=reader",
-		"k8s:io.kubernetes.pod.namespace=x", "k8s:io.kubernetes.pod.namespaces-are-not-mine=ok", "k8s:pod-template-hash=1",
+		"k8s:app=a", "k8s:io.cilium.k8s.namespace.labels.team=blue", "k8s:io.cilium.k8s.policy.cluster=east",
+		"k8s:io.cilium.k8s.policy.serviceaccount=reader",
+		"k8s:io.kubernetes.pod.namespace=x", "k8s:io.kubernetes.pod.namespaces-are-not-mine=ok",
+		"k8s:pod-template-hash=1",
 	}
-	if got := Labels(pod, &cluster.Namespace{Name: "x", Labels: map[string]string{"team": "blue"}}, "east"); !slices.Equal(got, want) {
+	if got := Labels(pod, &cluster.Namespace{Name: "x", Labels: map[string]string{"team": "blue"}},
+		"east"); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -191,7 +194,8 @@ func TestFollowsCluster(t *testing.T) {
 	// A change of the namespace's costs its pods; other namespaces' stay.
 	w.namespace(map[string]string{"team": "blue"})
 	const blue = "k8s:io.cilium.k8s.namespace.labels.team=blue k8s:io.kubernetes.pod.namespace=x"
-	w.expect("65536 "+appA+" 0", "65537 k8s:app=b "+inX+" 0", "65538 k8s:app=a "+blue+" 1", "65539 k8s:app=b "+blue+" 1",
+	w.expect("65536 "+appA+" 0", "65537 k8s:app=b "+inX+" 0", "65538 k8s:app=a "+blue+" 1",
+		"65539 k8s:app=b "+blue+" 1",
 		"10.0.1.2 65538 pod x/a", "10.0.1.3 65539 pod x/b", "fd00::2 65538 pod x/a")
 
 	// Pods that ended and pods on the host's network own no address.
@@ -199,7 +203,8 @@ func TestFollowsCluster(t *testing.T) {
 	w.pod(b)
 	a.HostNetwork = true
 	w.pod(a)
-	w.expect("65536 "+appA+" 0", "65537 k8s:app=b "+inX+" 0", "65538 k8s:app=a "+blue+" 0", "65539 k8s:app=b "+blue+" 0")
+	w.expect("65536 "+appA+" 0", "65537 k8s:app=b "+inX+" 0", "65538 k8s:app=a "+blue+" 0",
+		"65539 k8s:app=b "+blue+" 0")
 	if id, ok := w.ids.Pod(w.db.ReadTxn(), "x", "a"); !ok || id.ID != Host {
 		t.Errorf("pod on this host's network: got %v", id)
 	}
@@ -208,10 +213,13 @@ func TestFollowsCluster(t *testing.T) {
 func TestLookup(t *testing.T) {
 	w := newWorld(t, "")
 	w.known()
-	w.node(cluster.Node{Name: "n1", Addresses: addrs("192.168.0.1"), PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}})
-	w.node(cluster.Node{Name: "n2", Addresses: addrs("192.168.0.2", "fd01::2"), PodCIDRs: []netip.Prefix{netip.MustParsePrefix("fd00:2::/64")}})
+	w.node(cluster.Node{Name: "n1", Addresses: addrs("192.168.0.1"),
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}})
+	w.node(cluster.Node{Name: "n2", Addresses: addrs("192.168.0.2", "fd01::2"),
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("fd00:2::/64")}})
 	w.pod(cluster.Pod{Namespace: "x", Name: "a", Labels: map[string]string{"app": "a"}, Addresses: addrs("10.0.1.2")})
-	w.expect("65536 "+appA+" 1", "10.0.1.1 1 node n1", "10.0.1.2 65536 pod x/a", "192.168.0.1 1 node n1", "192.168.0.2 6 node n2",
+	w.expect("65536 "+appA+" 1", "10.0.1.1 1 node n1", "10.0.1.2 65536 pod x/a", "192.168.0.1 1 node n1",
+		"192.168.0.2 6 node n2",
 		"fd00:2::1 6 node n2", "fd01::2 6 node n2")
 	for addr, want := range map[string]string{
 		"10.0.1.2": "65536 " + appA + " 1", "::ffff:10.0.1.2": "65536 " + appA + " 1",
@@ -224,7 +232,8 @@ func TestLookup(t *testing.T) {
 	}
 	// A node that moves leaves nothing behind.
 	w.node(cluster.Node{Name: "n2", Addresses: addrs("192.168.0.9")})
-	w.expect("65536 "+appA+" 1", "10.0.1.1 1 node n1", "10.0.1.2 65536 pod x/a", "192.168.0.1 1 node n1", "192.168.0.9 6 node n2")
+	w.expect("65536 "+appA+" 1", "10.0.1.1 1 node n1", "10.0.1.2 65536 pod x/a", "192.168.0.1 1 node n1",
+		"192.168.0.9 6 node n2")
 }
 
 // An address goes from a deleted pod to a new one; the deletion may be seen
@@ -308,11 +317,13 @@ func TestRestart(t *testing.T) {
 // A state file that makes no sense is begun anew, and is good again then.
 func TestBrokenState(t *testing.T) {
 	for name, text := range map[string]string{
-		"not JSON":       "what\n",
-		"other version":  `{"version":9}` + "\n",
-		"reserved":       `{"version":1}` + "\n" + `{"id":1,"labels":["a"]}` + "\n",
-		"number twice":   `{"version":1}` + "\n" + `{"id":65536,"labels":["a"]}` + "\n" + `{"id":65536,"labels":["b"]}` + "\n",
-		"labels twice":   `{"version":1}` + "\n" + `{"id":65536,"labels":["a"]}` + "\n" + `{"id":65537,"labels":["a"]}` + "\n",
+		"not JSON":      "what\n",
+		"other version": `{"version":9}` + "\n",
+		"reserved":      `{"version":1}` + "\n" + `{"id":1,"labels":["a"]}` + "\n",
+		"number twice": `{"version":1}` + "\n" + `{"id":65536,"labels":["a"]}` + "\n" +
+			`{"id":65536,"labels":["b"]}` + "\n",
+		"labels twice": `{"version":1}` + "\n" + `{"id":65536,"labels":["a"]}` + "\n" +
+			`{"id":65537,"labels":["a"]}` + "\n",
 		"not sorted":     `{"version":1}` + "\n" + `{"id":65536,"labels":["b","a"]}` + "\n",
 		"only a torn on": `{"vers`,
 	} {
@@ -340,7 +351,8 @@ func TestStoreIsCompacted(t *testing.T) {
 	for round := range 20 {
 		w.change(func(txn statedb.WriteTxn) error {
 			for i := range 100 {
-				p := &cluster.Pod{Namespace: "x", Name: fmt.Sprint(i), Labels: map[string]string{"n": fmt.Sprint(round*100 + i)}}
+				p := &cluster.Pod{Namespace: "x", Name: fmt.Sprint(i),
+					Labels: map[string]string{"n": fmt.Sprint(round*100 + i)}}
 				if _, _, err := w.tables.Pods.Insert(txn, p); err != nil {
 					return err
 				}

@@ -30,7 +30,8 @@ func WriteChart(dir, repository, tag string) (path string, err error) {
 	w := tar.NewWriter(zip)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		h := tar.Header{
-			Name: "myelin/" + name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(files[name])), Format: tar.FormatUSTAR,
+			Name: "myelin/" + name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(files[name])),
+			Format: tar.FormatUSTAR,
 		}
 		if err := w.WriteHeader(&h); err != nil {
 			return "", fmt.Errorf("make chart: %w", err)

@@ -17,7 +17,8 @@ import (
 // that is made; a source tree's chart names none.
 func TestChartNamesImage(t *testing.T) {
 	for build, tag := range map[string]string{
-		"v1.2.3": "1.2.3", "798cca6": "0.0.0-dev-798cca6", "798cca6-dirty": "0.0.0-dev-798cca6-dirty", "v0.1.0-12-g798cca6": "0.1.0-12-g798cca6",
+		"v1.2.3": "1.2.3", "798cca6": "0.0.0-dev-798cca6", "798cca6-dirty": "0.0.0-dev-798cca6-dirty",
+		"v0.1.0-12-g798cca6": "0.1.0-12-g798cca6",
 	} {
 		if got := chart.Version(build); got != tag {
 			t.Fatalf("build %s: the image has the tag %s, want %s", build, got, tag)
@@ -28,7 +29,8 @@ func TestChartNamesImage(t *testing.T) {
 			t.Fatal(err)
 		}
 		agent, err := agentOf(path)
-		if err != nil || strings.Count(agent, "image: ") != strings.Count(agent, want) || !strings.Contains(agent, want) {
+		if err != nil || strings.Count(agent, "image: ") != strings.Count(agent, want) ||
+			!strings.Contains(agent, want) {
 			t.Errorf("build %s: %v: want %s everywhere in\n%s", build, err, want, agent)
 		}
 		values := map[string]any{"image": map[string]any{"repository": "registry.example.org/network/myelin"}}
@@ -72,7 +74,8 @@ func agentOf(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	values, err := chartutil.ToRenderValues(c, nil, chartutil.ReleaseOptions{Name: "myelin", Namespace: "kube-system", IsInstall: true}, nil)
+	values, err := chartutil.ToRenderValues(c, nil, chartutil.ReleaseOptions{Name: "myelin", Namespace: "kube-system",
+		IsInstall: true}, nil)
 	if err != nil {
 		return "", err
 	}

@@ -27,8 +27,9 @@ func Programs() []string { return []string{"myelin", "myelin-cni"} }
 // sbomType is the media type of the list of what programs are made of, in SPDX's JSON.
 const sbomType = types.MediaType("application/spdx+json")
 
-// nobody is who a container of the image is, unless its pod says otherwise: the number that images without users agree on.
-const nobody = "65532:65532"
+// user is the user and group of the image's containers, unless the pod sets them: the number that images without users
+// agree on.
+const user = "65532:65532"
 
 // Platform is one variant of an image.
 type Platform struct {
@@ -45,8 +46,8 @@ type Image struct {
 	Referrer v1.Image
 }
 
-// Build makes the variant. Times are that of the commit the programs were built from, or the epoch, so that the same programs make the same
-// image.
+// Build makes the variant. Times are that of the commit the programs were built from, or the epoch, so that the same
+// programs make the same image.
 func Build(p Platform, version string) (*Image, error) {
 	info, err := buildinfo.ReadFile(filepath.Join(p.Dir, Programs()[0]))
 	if err != nil {
@@ -57,7 +58,8 @@ func Build(p Platform, version string) (*Image, error) {
 		settings[s.Key] = s.Value
 	}
 	if settings["GOARCH"] != p.Arch || settings["CGO_ENABLED"] != "0" {
-		return nil, fmt.Errorf("%s is built for %s with CGO_ENABLED=%s: want %s, static", p.Dir, settings["GOARCH"], settings["CGO_ENABLED"], p.Arch)
+		return nil, fmt.Errorf("%s is built for %s with CGO_ENABLED=%s: want %s, static", p.Dir, settings["GOARCH"],
+			settings["CGO_ENABLED"], p.Arch)
 	}
 	when := time.Unix(0, 0).UTC()
 	if t, err := time.Parse(time.RFC3339, settings["vcs.time"]); err == nil {
@@ -80,9 +82,11 @@ func Build(p Platform, version string) (*Image, error) {
 		"org.opencontainers.image.licenses":    "Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)",
 	}
 	img, err = mutate.ConfigFile(mutate.ConfigMediaType(img, types.OCIConfigJSON), &v1.ConfigFile{
-		Architecture: p.Arch, OS: "linux", Created: v1.Time{Time: when}, RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{must(layer.DiffID())}},
+		Architecture: p.Arch, OS: "linux", Created: v1.Time{Time: when},
+		RootFS:  v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{must(layer.DiffID())}},
 		History: []v1.History{{Created: v1.Time{Time: when}, CreatedBy: "myelin/image"}},
-		Config:  v1.Config{Entrypoint: []string{"/myelin"}, User: nobody, WorkingDir: "/", Labels: labels, Env: []string{"PATH=/"}},
+		Config: v1.Config{Entrypoint: []string{"/myelin"}, User: user, WorkingDir: "/", Labels: labels,
+			Env: []string{"PATH=/"}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make image: %w", err)
@@ -137,7 +141,8 @@ func (p Platform) layer(when time.Time) (v1.Layer, error) {
 		return nil, fmt.Errorf("make layer: %w", err)
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw.Bytes())), nil }
-	layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithCompressedCaching)
+	layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer),
+		tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithCompressedCaching)
 	if err != nil {
 		return nil, fmt.Errorf("make layer: %w", err)
 	}
@@ -149,7 +154,8 @@ func (i *Image) referrer() (v1.Image, error) {
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, sbomType)
 	img, err := mutate.Append(img, mutate.Addendum{
-		Layer: static.NewLayer(i.SBOM, sbomType), MediaType: sbomType, Annotations: map[string]string{"org.opencontainers.image.title": "myelin.spdx.json"},
+		Layer: static.NewLayer(i.SBOM, sbomType), MediaType: sbomType,
+		Annotations: map[string]string{"org.opencontainers.image.title": "myelin.spdx.json"},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make SBOM's artifact: %w", err)

@@ -86,14 +86,16 @@ func digest(t *testing.T, of interface{ Digest() (v1.Hash, error) }) string {
 func TestImage(t *testing.T) {
 	p := programs(t, "amd64")
 	i := build(t, p)
-	if again := build(t, p); digest(t, again.Image) != digest(t, i.Image) || digest(t, again.Referrer) != digest(t, i.Referrer) {
+	if again := build(t, p); digest(t, again.Image) != digest(t, i.Image) ||
+		digest(t, again.Referrer) != digest(t, i.Referrer) {
 		t.Error("made twice of the same programs it differs")
 	}
 	c, err := i.Image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Architecture != "amd64" || c.Config.Entrypoint[0] != "/myelin" || c.Config.User != nobody || c.Config.Labels["org.opencontainers.image.version"] != "1.2.3" {
+	if c.Architecture != "amd64" || c.Config.Entrypoint[0] != "/myelin" || c.Config.User != user ||
+		c.Config.Labels["org.opencontainers.image.version"] != "1.2.3" {
 		t.Errorf("config %+v", c)
 	}
 	files := map[string]*tar.Header{}
@@ -143,7 +145,8 @@ func TestSBOM(t *testing.T) {
 		ids[p.ID] = true
 	}
 	grpc := names["google.golang.org/grpc"]
-	if !strings.Contains(string(mod), grpc.Name+" "+grpc.Version) || grpc.Refs[0].Locator != "pkg:golang/"+grpc.Name+"@"+grpc.Version {
+	if !strings.Contains(string(mod), grpc.Name+" "+grpc.Version) ||
+		grpc.Refs[0].Locator != "pkg:golang/"+grpc.Name+"@"+grpc.Version {
 		t.Errorf("gRPC: %+v", grpc)
 	}
 	if names["stdlib"].Version == "" || names["myelin-cni"].Checksums == nil || len(names) < 8 {
@@ -158,7 +161,8 @@ func TestSBOM(t *testing.T) {
 
 // TestWrite writes both platforms, and reads what a runtime and a registry's tools would.
 func TestWrite(t *testing.T) {
-	all, dir, ref := []*Image{build(t, programs(t, "amd64")), build(t, programs(t, "arm64"))}, t.TempDir(), tag(t, "myelin:1.2.3")
+	all, dir, ref := []*Image{build(t, programs(t, "amd64")), build(t, programs(t, "arm64"))}, t.TempDir(), tag(t,
+		"myelin:1.2.3")
 	for range 2 {
 		if err := Write(dir, all, ref); err != nil {
 			t.Fatal(err)
@@ -186,7 +190,8 @@ func TestWrite(t *testing.T) {
 
 // TestPush sends it to a registry, and asks there for what refers to it.
 func TestPush(t *testing.T) {
-	s := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
+	s := httptest.NewServer(registry.New(registry.WithReferrersSupport(true),
+		registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	defer s.Close()
 	one := build(t, programs(t, "amd64"))
 	ref := tag(t, strings.TrimPrefix(s.URL, "http://")+"/network/myelin:1.2.3")

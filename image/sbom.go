@@ -61,7 +61,8 @@ type relationship struct {
 // sbom reads out of the programs what the linker has written into them: Go's version, modules and their versions.
 func sbom(p Platform, version string, when time.Time) ([]byte, error) {
 	d := document{
-		Version: "SPDX-2.3", DataLicense: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: "myelin-" + version + "-linux-" + p.Arch,
+		Version: "SPDX-2.3", DataLicense: "CC0-1.0", ID: "SPDXRef-DOCUMENT",
+		Name:     "myelin-" + version + "-linux-" + p.Arch,
 		Creation: creation{Created: when.Format(time.RFC3339), Creators: []string{"Tool: myelin-image"}},
 	}
 	seen := map[string]bool{}
@@ -83,7 +84,8 @@ func sbom(p Platform, version string, when time.Time) ([]byte, error) {
 			Checksums: []checksum{{"SHA256", fmt.Sprintf("%x", sha256.Sum256(data))}},
 		})
 		d.Relationships = append(d.Relationships, relationship{d.ID, "DESCRIBES", id})
-		modules := append([]*debug.Module{{Path: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")}}, info.Deps...)
+		modules := append([]*debug.Module{{Path: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")}},
+			info.Deps...)
 		for _, m := range modules {
 			if m.Replace != nil {
 				m = m.Replace

@@ -16,8 +16,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Write puts what was built into dir, in the place of what is there: oci/, a layout with the index, its images and their SBOMs' artifacts;
-// myelin-ARCH.tar, an archive that `ctr image import` and `docker load` take, under ref; myelin-ARCH.spdx.json.
+// Write puts what was built into dir, in the place of what is there: oci/, a layout with the index, its images and
+// their SBOMs' artifacts; myelin-ARCH.tar, an archive that `ctr image import` and `docker load` take, under ref;
+// myelin-ARCH.spdx.json.
 func Write(dir string, all []*Image, ref name.Tag) error {
 	if err := os.RemoveAll(filepath.Join(dir, "oci")); err != nil {
 		return fmt.Errorf("write image: %w", err)

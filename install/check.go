@@ -19,7 +19,8 @@ func Check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Optio
 		return err
 	}
 	if cilium != nil && !o.MigrateFromCilium {
-		return fmt.Errorf("Cilium runs in this cluster (%s): two networks can't have the same pods. Uninstall it, or go over node by node with --migrate-from-cilium:\n%s", cilium, cilium.Steps())
+		return fmt.Errorf("Cilium runs in this cluster (%s): two networks can't have the same pods. Uninstall it, or "+
+			"go over node by node with --migrate-from-cilium:\n%s", cilium, cilium.Steps())
 	}
 	if cilium != nil {
 		if err := checkMigration(ctx, cluster, cilium); err != nil {
@@ -32,13 +33,15 @@ func Check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Optio
 	}
 	switch {
 	case len(proxies) == 0 && !c.Services():
-		o.Say("note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services")
+		o.Say("note: there is no kube-proxy, and kubeProxyReplacement is false: Services are not translated")
 	case len(proxies) > 0 && c.KubeProxyReplacement:
-		o.Say("note: %s runs, and kubeProxyReplacement is true: it can go when all agents are ready, kubectl -n %s delete daemonset %s, and then on each node myelin cleanup --kube-proxy",
+		o.Say("note: %s runs, and kubeProxyReplacement is true: it can go when all agents are ready, kubectl -n %s "+
+			"delete daemonset %s, and then on each node myelin cleanup --kube-proxy",
 			proxies[0], proxies[0].Namespace, proxies[0].Name)
 	}
 	if len(proxies) == 0 && c.K8sServiceHost == "" {
-		return errors.New("k8sServiceHost must be set: there is no kube-proxy, so that nobody translates the Service of the API server while agents start")
+		return errors.New("k8sServiceHost must be set: there is no kube-proxy that translates the Service " +
+			"of the API server while agents start")
 	}
 	return nil
 }
@@ -60,7 +63,8 @@ func checkMigration(ctx context.Context, cluster *kube.Objects, cilium *operator
 			return err
 		}
 		if d.Spec.Template.Spec.NodeSelector[operator.CiliumNodeLabel] != "true" {
-			return fmt.Errorf("DaemonSet %s/%s is not kept to nodes with the label %s=true, so that it would stay on those that go over:\n%s",
+			return fmt.Errorf("DaemonSet %s/%s is not kept to nodes with the label %s=true, so that it would stay on "+
+				"those that go over:\n%s",
 				namespace, name, operator.CiliumNodeLabel, cilium.Steps())
 		}
 	}

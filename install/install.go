@@ -33,8 +33,8 @@ const (
 	configName   = "myelin-config"
 )
 
-// valuesKey is where the ConfigMap has the values of an installation beside the configuration, for Uninstall: objects of the next version may
-// need them.
+// valuesKey is where the ConfigMap has the values of an installation beside the configuration, for Uninstall: objects
+// of the next version may need them.
 const valuesKey = "values.yaml"
 
 // Options of an installation.
@@ -50,13 +50,14 @@ type Options struct {
 	Say func(format string, args ...any)
 }
 
-// Render makes the objects, and has the agent's own reader judge their configuration, which knows contradictions that a schema can't. What has
-// less effect than it seems is in warnings.
+// Render makes the objects, and has the agent's own reader validate their configuration, which knows contradictions
+// that a schema can't. What has less effect than it seems is in warnings.
 func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
 	if err := CheckNamespace(o.Namespace); err != nil {
 		return nil, nil, err
 	}
-	objects, err = chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: o.Values, Lookup: o.lookup})
+	objects, err = chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version,
+		Service: Release, Values: o.Values, Lookup: o.lookup})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,10 +109,11 @@ func IsHook(object chart.Object) bool {
 	return annotations["helm.sh/hook"] != nil
 }
 
-// order is who needs whom: accounts and rights before pods.
+// order is the order of dependencies: accounts and rights before pods.
 func order(object chart.Object) int {
 	return slices.Index([]string{
-		"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service", "ServiceMonitor",
+		"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service",
+		"ServiceMonitor",
 		"PodDisruptionBudget",
 		"DaemonSet", "Deployment", "Job",
 	}, kube.RefOf(object.Content).Kind)
@@ -151,8 +153,8 @@ func migrating(values map[string]any) map[string]any {
 	return out
 }
 
-// Apply looks at what else the cluster has for a network, writes all objects, and removes those that an earlier installation had and this one
-// has not. It can be repeated.
+// Apply looks at what else the cluster has for a network, writes all objects, and removes those that an earlier
+// installation had and this one has not. It can be repeated.
 func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 	if o.MigrateFromCilium {
 		o.Values = migrating(o.Values)
@@ -198,7 +200,8 @@ func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.
 	}
 	for _, object := range lasting(all) {
 		r := kube.RefOf(object.Content)
-		if have[r] || r.Kind == "ServiceAccount" || strings.HasPrefix(r.Kind, "ClusterRole") { // somebody else's, where the values say so
+		// not ours, where the values say so
+		if have[r] || r.Kind == "ServiceAccount" || strings.HasPrefix(r.Kind, "ClusterRole") {
 			continue
 		}
 		if err := remove(ctx, cluster, r, o.Say); err != nil {
@@ -293,7 +296,8 @@ func (p progress) numbers() (ready, updated, wanted int) {
 // done: a Deployment of more replicas than nodes can hold is never done, as for Kubernetes.
 func (p progress) done() bool {
 	ready, updated, wanted := p.numbers()
-	return p.Status.ObservedGeneration >= p.Metadata.Generation && p.Metadata.Generation > 0 && ready >= wanted && updated >= wanted &&
+	return p.Status.ObservedGeneration >= p.Metadata.Generation && p.Metadata.Generation > 0 && ready >= wanted &&
+		updated >= wanted &&
 		(p.Kind != "Deployment" || p.Status.Replicas <= wanted)
 }
 

@@ -29,7 +29,8 @@ type world struct {
 
 func start(t *testing.T) *world {
 	s := apiserver.Start(t)
-	server, err := kube.NewServer(kube.Options{KubeConfig: s.KubeConfig(apiserver.Admin), Env: os.Getenv, Agent: "test"})
+	server, err := kube.NewServer(kube.Options{KubeConfig: s.KubeConfig(apiserver.Admin), Env: os.Getenv,
+		Agent: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,8 @@ func start(t *testing.T) *world {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			w.play("daemonsets", map[string]any{"currentNumberScheduled": 3, "numberMisscheduled": 0, "desiredNumberScheduled": 3, "numberReady": 3, "updatedNumberScheduled": 3})
+			w.play("daemonsets", map[string]any{"currentNumberScheduled": 3, "numberMisscheduled": 0,
+				"desiredNumberScheduled": 3, "numberReady": 3, "updatedNumberScheduled": 3})
 			w.play("deployments", map[string]any{"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2})
 			time.Sleep(50 * time.Millisecond)
 		}
@@ -141,19 +143,23 @@ func count(said []string, end string) (n int) {
 func TestInstall(t *testing.T) {
 	w := start(t)
 	said := w.apply(reachable(nil))
-	if count(said, "created") != 12 || !slices.Contains(said, "note: there is no kube-proxy, and kubeProxyReplacement is false: nobody translates Services") {
+	if count(said, "created") != 12 || !slices.Contains(said,
+		"note: there is no kube-proxy, and kubeProxyReplacement is false: Services are not translated") {
 		t.Errorf("first: %q", said)
 	}
 	if said := w.apply(reachable(nil)); count(said, "unchanged") != 12 {
 		t.Errorf("again: %q", said)
 	}
-	said = w.apply(reachable(map[string]any{"myelin": map[string]any{"flowTracking": "always"}, "kubeProxyReplacement": true}))
+	said = w.apply(reachable(map[string]any{"myelin": map[string]any{"flowTracking": "always"},
+		"kubeProxyReplacement": true}))
 	// The pods restart by the sum of the configuration.
 	if count(said, "changed") != 3 || count(said, "unchanged") != 9 {
 		t.Errorf("other values: %q", said)
 	}
-	said = w.apply(reachable(map[string]any{"operator": map[string]any{"enabled": false}, "image": map[string]any{"repository": "registry.example.org/myelin"}}))
-	if !slices.Contains(said, "Deployment kube-system/myelin-operator deleted") || !slices.Contains(said, "PodDisruptionBudget kube-system/myelin-operator deleted") {
+	said = w.apply(reachable(map[string]any{"operator": map[string]any{"enabled": false},
+		"image": map[string]any{"repository": "registry.example.org/myelin"}}))
+	if !slices.Contains(said, "Deployment kube-system/myelin-operator deleted") ||
+		!slices.Contains(said, "PodDisruptionBudget kube-system/myelin-operator deleted") {
 		t.Errorf("without operator: %q", said)
 	}
 	o := w.options(nil)
@@ -161,14 +167,17 @@ func TestInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"DaemonSet kube-system/myelin deleted", "ConfigMap kube-system/myelin-config deleted", "ClusterRole myelin deleted",
-		"DaemonSet kube-system/myelin-cleanup: 3 of 3 ready, 3 of this version", "DaemonSet kube-system/myelin-cleanup deleted",
+		"DaemonSet kube-system/myelin deleted", "ConfigMap kube-system/myelin-config deleted",
+		"ClusterRole myelin deleted",
+		"DaemonSet kube-system/myelin-cleanup: 3 of 3 ready, 3 of this version",
+		"DaemonSet kube-system/myelin-cleanup deleted",
 	} {
 		if !slices.Contains(w.said, want) {
 			t.Errorf("uninstalling doesn't say %q: %q", want, w.said)
 		}
 	}
-	for _, path := range []string{"/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments", "/api/v1/namespaces/kube-system/configmaps"} {
+	for _, path := range []string{"/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments",
+		"/api/v1/namespaces/kube-system/configmaps"} {
 		if strings.Contains(string(w.Get(path)), `"name":"myelin`) {
 			t.Errorf("%s has objects still", path)
 		}
@@ -190,8 +199,10 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	refuses("k8sServiceHost must be set", nil, false)
-	refuses("k8sServiceHost: auto: there is no ConfigMap kube-public/cluster-info", map[string]any{"k8sServiceHost": "auto"}, false)
-	refuses("bpf.masquerade: is false while", reachable(map[string]any{"bpf": map[string]any{"masquerade": false}}), false)
+	refuses("k8sServiceHost: auto: there is no ConfigMap kube-public/cluster-info",
+		map[string]any{"k8sServiceHost": "auto"}, false)
+	refuses("bpf.masquerade: is false while", reachable(map[string]any{"bpf": map[string]any{"masquerade": false}}),
+		false)
 	refuses("routingMode: ", reachable(map[string]any{"routingMode": "bridge"}), false)
 	daemon := func(name, selector string) {
 		w.Apply("/apis/apps/v1/namespaces/kube-system/daemonsets/"+name, fmt.Appendf(nil, `
@@ -207,7 +218,8 @@ spec:
 	}
 	daemon("cilium", "")
 	refuses("Cilium runs in this cluster (DaemonSet kube-system/cilium)", reachable(nil), false)
-	refuses("DaemonSet kube-system/cilium is not kept to nodes with the label myelin.io/cilium=true", reachable(nil), true)
+	refuses("DaemonSet kube-system/cilium is not kept to nodes with the label myelin.io/cilium=true",
+		reachable(nil), true)
 	daemon("cilium", `myelin.io/cilium: "true"`)
 	refuses("k8sServiceHost must be set", nil, true)
 	daemon("kube-proxy", "")
@@ -216,11 +228,13 @@ spec:
 	if err := Apply(t.Context(), w.cluster, o); err != nil {
 		t.Error(err)
 	}
-	if text := string(w.Get("/apis/apps/v1/namespaces/kube-system/deployments/myelin-operator")); !strings.Contains(text, "--migrate-from-cilium") {
+	if text := string(w.Get("/apis/apps/v1/namespaces/kube-system/deployments/myelin-operator")); !strings.Contains(
+		text, "--migrate-from-cilium") {
 		t.Errorf("the operator doesn't migrate: %s", text)
 	}
 	text := string(w.Get("/apis/apps/v1/namespaces/kube-system/daemonsets/myelin"))
-	if !strings.Contains(text, `{"key":"myelin.io/cilium","operator":"NotIn","values":["true"]}`) || !strings.Contains(text, "leave-cilium") {
+	if !strings.Contains(text, `{"key":"myelin.io/cilium","operator":"NotIn","values":["true"]}`) ||
+		!strings.Contains(text, "leave-cilium") {
 		t.Errorf("agents don't wait for Cilium to leave: %s", text)
 	}
 	if !strings.Contains(strings.Join(w.said, "\n"), "kubectl -n kube-system delete daemonset kube-proxy") {
@@ -231,12 +245,15 @@ spec:
 // TestValues has values that are refused with their key and the reason, before a cluster is asked.
 func TestValues(t *testing.T) {
 	for set, want := range map[string]string{
-		"k8sServiceHost=https://192.0.2.10:6443":  `k8sServiceHost: "https://192.0.2.10:6443" is a URL: want a host name or an address alone, and the port in k8sServicePort`,
-		"k8sServiceHost=192.0.2.10:6443":          `k8sServiceHost: "192.0.2.10:6443" has a port: `,
-		"updateStrategy.type=Recreate":            "updateStrategy.type: value must be one of 'RollingUpdate', 'OnDelete'",
+		"k8sServiceHost=https://192.0.2.10:6443": `k8sServiceHost: "https://192.0.2.10:6443" is a URL: want a host ` +
+			`name or an address alone, and the port in k8sServicePort`,
+		"k8sServiceHost=192.0.2.10:6443": `k8sServiceHost: "192.0.2.10:6443" has a port: `,
+		"updateStrategy.type=Recreate": "updateStrategy.type: value must be one of 'RollingUpdate', " +
+			"'OnDelete'",
 		"updateStrategy.rollingUpdate.max=1":      "updateStrategy.rollingUpdate.max: unknown key",
 		"updateStrategy.rollingUpdate.maxSurge=x": "updateStrategy.rollingUpdate.maxSurge: ",
-		"operator.updateStrategy.type=OnDelete":   "operator.updateStrategy.type: value must be one of 'RollingUpdate', 'Recreate'",
+		"operator.updateStrategy.type=OnDelete": "operator.updateStrategy.type: value must be one of " +
+			"'RollingUpdate', 'Recreate'",
 		"encryption.enabled=true":                 "encryption.enabled: true: not yet: transparent encryption",
 		"ipam.mode=eni":                           "ipam.mode: not yet: eni; use kubernetes or cluster-pool",
 		"routeMode=native":                        "routeMode: unknown key: did you mean routingMode?",
@@ -246,16 +263,19 @@ func TestValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := Render(Options{Namespace: "kube-system", Version: "1.2.3", Values: values}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := Render(Options{Namespace: "kube-system", Version: "1.2.3", Values: values}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v, want %s", set, err, want)
 		}
 	}
 	for _, name := range []string{"", "Kube", "a.b", "under_score", strings.Repeat("a", 64)} {
-		if _, _, err := Render(Options{Namespace: name, Version: "1.2.3"}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("namespace %q: ", name)) {
+		if _, _, err := Render(Options{Namespace: name, Version: "1.2.3"}); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprintf("namespace %q: ", name)) {
 			t.Errorf("namespace %q: %v", name, err)
 		}
 	}
-	if _, _, err := Render(Options{Namespace: "kube-system"}); err == nil || !strings.Contains(err.Error(), "image.tag: must be set") {
+	if _, _, err := Render(Options{Namespace: "kube-system"}); err == nil ||
+		!strings.Contains(err.Error(), "image.tag: must be set") {
 		t.Errorf("a build without a version: %v", err)
 	}
 }
@@ -265,12 +285,14 @@ func TestMetrics(t *testing.T) {
 	w := start(t)
 	on := map[string]any{"enabled": true}
 	said := w.apply(reachable(map[string]any{"prometheus": on, "operator": map[string]any{"prometheus": on}}))
-	for _, want := range []string{"Service kube-system/myelin-agent created", "Service kube-system/myelin-operator created"} {
+	for _, want := range []string{"Service kube-system/myelin-agent created",
+		"Service kube-system/myelin-operator created"} {
 		if !slices.Contains(said, want) {
 			t.Errorf("doesn't say %q: %q", want, said)
 		}
 	}
-	if said := w.apply(reachable(map[string]any{"prometheus": on})); !slices.Contains(said, "Service kube-system/myelin-operator deleted") {
+	if said := w.apply(reachable(map[string]any{"prometheus": on})); !slices.Contains(said,
+		"Service kube-system/myelin-operator deleted") {
 		t.Errorf("without the operator's metrics: %q", said)
 	}
 	o := w.options(reachable(map[string]any{"prometheus": map[string]any{"enabled": true, "serviceMonitor": on}}))
@@ -287,7 +309,8 @@ func TestMetrics(t *testing.T) {
 
 // TestOrder knows the place of each kind that the chart has.
 func TestOrder(t *testing.T) {
-	metrics := map[string]any{"prometheus": map[string]any{"enabled": true, "serviceMonitor": map[string]any{"enabled": true}}}
+	metrics := map[string]any{"prometheus": map[string]any{"enabled": true,
+		"serviceMonitor": map[string]any{"enabled": true}}}
 	most, _, err := Render(Options{Namespace: "kube-system", Version: "1.2.3", Values: metrics})
 	if err != nil {
 		t.Fatal(err)
@@ -302,7 +325,8 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	list := lasting(objects)
-	if len(list) != 12 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" || kube.RefOf(list[11].Content).Kind != "Deployment" {
+	if len(list) != 12 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" ||
+		kube.RefOf(list[11].Content).Kind != "Deployment" {
 		t.Errorf("%d objects", len(list))
 	}
 }

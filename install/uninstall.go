@@ -13,8 +13,8 @@ import (
 	"myelin/kube"
 )
 
-// Uninstall deletes all that Apply or Helm wrote, has each node cleaned up, and waits for that. Definitions of kinds stay, and users' objects with
-// them. Values that are not given are those of the cluster's ConfigMap and DaemonSet.
+// Uninstall deletes all that Apply or Helm wrote, has each node cleaned up, and waits for that. Definitions of kinds
+// stay, and users' objects with them. Values that are not given are those of the cluster's ConfigMap and DaemonSet.
 func Uninstall(ctx context.Context, cluster *kube.Objects, o Options) error {
 	values, err := current(ctx, cluster, o.Namespace)
 	if err != nil {
@@ -41,16 +41,18 @@ func Uninstall(ctx context.Context, cluster *kube.Objects, o Options) error {
 	if err := cleanNodes(ctx, cluster, o, objects); err != nil {
 		return err
 	}
-	return remove(ctx, cluster, settings, o.Say) // last: who tries again needs the values
+	return remove(ctx, cluster, settings, o.Say) // last: a retry needs the values
 }
 
-// current are values that the cluster's own objects tell: those that Apply was given; else, as of an installation by Helm, the configuration.
+// current are values that the cluster's own objects tell: those that Apply was given; else, as of an installation by
+// Helm, the configuration.
 func current(ctx context.Context, cluster *kube.Objects, namespace string) (map[string]any, error) {
 	values := map[string]any{}
 	var file struct {
 		Data map[string]string `json:"data"`
 	}
-	err := cluster.Get(ctx, kube.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: namespace, Name: configName}, &file)
+	err := cluster.Get(ctx, kube.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: namespace,
+		Name: configName}, &file)
 	if err == nil {
 		text, ok := file.Data[valuesKey]
 		if !ok {
@@ -108,7 +110,8 @@ func remove(ctx context.Context, cluster *kube.Objects, r kube.Ref, say func(str
 	}
 }
 
-// cleanNodes runs the chart's own DaemonSet for it; the rest of its hooks is for Helm, which can't wait for a DaemonSet.
+// cleanNodes runs the chart's own DaemonSet for it; the rest of its hooks is for Helm, which can't wait for a
+// DaemonSet.
 func cleanNodes(ctx context.Context, cluster *kube.Objects, o Options, objects []chart.Object) error {
 	r := workload("DaemonSet", o.Namespace, cleanupName)
 	for _, object := range objects {
@@ -131,10 +134,12 @@ func cleanNodes(ctx context.Context, cluster *kube.Objects, o Options, objects [
 
 // removeLease: operators made it, no chart. They are gone, or would make it again.
 func removeLease(ctx context.Context, cluster *kube.Objects, o Options) error {
-	return remove(ctx, cluster, kube.Ref{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: o.Namespace, Name: operatorName}, o.Say)
+	return remove(ctx, cluster, kube.Ref{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: o.Namespace,
+		Name: operatorName}, o.Say)
 }
 
-// FinishCleanup waits until each node has been cleaned up, and removes what Helm doesn't know of: the end of `helm uninstall`.
+// FinishCleanup waits until each node has been cleaned up, and removes what Helm doesn't know of: the end of `helm
+// uninstall`.
 func FinishCleanup(ctx context.Context, cluster *kube.Objects, o Options) error {
 	if err := waitCleanup(ctx, cluster, o); err != nil {
 		return err
@@ -146,7 +151,8 @@ func FinishCleanup(ctx context.Context, cluster *kube.Objects, o Options) error 
 func waitCleanup(ctx context.Context, cluster *kube.Objects, o Options) error {
 	err := waitFor(ctx, cluster, workload("DaemonSet", o.Namespace, cleanupName), o.Say)
 	if err != nil {
-		return fmt.Errorf("clean up nodes: %w; kubectl -n %s logs -l app.kubernetes.io/name=%s -c cleanup tells why", err, o.Namespace, cleanupName)
+		return fmt.Errorf("clean up nodes: %w; kubectl -n %s logs -l app.kubernetes.io/name=%s -c cleanup tells why",
+			err, o.Namespace, cleanupName)
 	}
 	return nil
 }

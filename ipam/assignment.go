@@ -85,7 +85,7 @@ type Question struct {
 // Decide says what is in force from now on: what is wanted, unless another node
 // has it; then what was before. It is a pure function.
 //
-// A node whose podCIDRs vanish hands nothing out: who took them away may give
+// A node whose podCIDRs vanish hands nothing out: the controller that removed them may give
 // them to another node.
 func Decide(q Question) *Assignment {
 	a := &Assignment{Node: q.Node, Wanted: q.Wanted, InForce: q.Wanted, Problem: conflict(q)}
@@ -95,7 +95,8 @@ func Decide(q Question) *Assignment {
 	}
 	switch {
 	case len(q.Wanted) == 0:
-		a.Problem = fmt.Sprintf("Node %s has no podCIDR any more: pods keep their addresses, and new ones get none", q.Node)
+		a.Problem = fmt.Sprintf("Node %s has no podCIDR any more: pods keep their addresses, and new ones get none",
+			q.Node)
 	case a.Problem != "" && len(before.InForce) > 0:
 		a.InForce = before.InForce
 		a.Problem += fmt.Sprintf(": %s stays in force", join(a.InForce))
@@ -132,7 +133,8 @@ func (*Assignment) TableHeader() []string {
 
 // TableRow is the row as text.
 func (a *Assignment) TableRow() []string {
-	return []string{a.Node, join(a.InForce), join(a.Wanted), join(a.Gateways()), a.Since.UTC().Format(time.RFC3339), a.Problem}
+	return []string{a.Node, join(a.InForce), join(a.Wanted), join(a.Gateways()), a.Since.UTC().Format(time.RFC3339),
+		a.Problem}
 }
 
 func join[T fmt.Stringer](list []T) string {

@@ -29,18 +29,25 @@ func TestDecide(t *testing.T) {
 	}{
 		"the first time": {wanted: first, inForce: first, want: "10.0.1.1 fd00:1::1"},
 		"growing keeps the gateways": {
-			wanted: "10.0.9.0/24 fd00:9::/64 " + first, before: first, inForce: "10.0.9.0/24 fd00:9::/64 " + first, want: "10.0.1.1 fd00:1::1",
+			wanted: "10.0.9.0/24 fd00:9::/64 " + first, before: first, inForce: "10.0.9.0/24 fd00:9::/64 " + first,
+			want: "10.0.1.1 fd00:1::1",
 		},
 		"with pods, a change keeps the gateways": {
-			wanted: "10.0.9.0/24 fd00:9::/64", before: first, pods: true, inForce: "10.0.9.0/24 fd00:9::/64", want: "10.0.1.1 fd00:1::1",
+			wanted: "10.0.9.0/24 fd00:9::/64", before: first, pods: true, inForce: "10.0.9.0/24 fd00:9::/64",
+			want: "10.0.1.1 fd00:1::1",
 		},
-		"without, they follow":         {wanted: "10.0.9.0/24 fd00:9::/64", before: first, inForce: "10.0.9.0/24 fd00:9::/64", want: "10.0.9.1 fd00:9::1"},
-		"a family comes":               {wanted: first, before: "10.0.1.0/24", pods: true, inForce: first, want: "10.0.1.1 fd00:1::1"},
-		"nothing is left":              {before: first, pods: true, want: "10.0.1.1 fd00:1::1", problem: "Node n1 has no podCIDR any more"},
+		"without, they follow": {wanted: "10.0.9.0/24 fd00:9::/64", before: first,
+			inForce: "10.0.9.0/24 fd00:9::/64", want: "10.0.9.1 fd00:9::1"},
+		"a family comes": {wanted: first, before: "10.0.1.0/24", pods: true, inForce: first,
+			want: "10.0.1.1 fd00:1::1"},
+		"nothing is left": {before: first, pods: true, want: "10.0.1.1 fd00:1::1",
+			problem: "Node n1 has no podCIDR any more"},
 		"nothing is left, and no pods": {before: first, want: "10.0.1.1 fd00:1::1", problem: "new ones get none"},
 		"another node has it": {
-			wanted: "10.0.2.0/24", before: first, others: []Other{{"n2", parse(t, "fd00:2::/64 10.0.0.0/22")}}, inForce: first, want: "10.0.1.1 fd00:1::1",
-			problem: "podCIDR 10.0.2.0/24 of Node n1 overlaps 10.0.0.0/22 of Node n2: 10.0.1.0/24 fd00:1::/64 stays in force",
+			wanted: "10.0.2.0/24", before: first, others: []Other{{"n2", parse(t, "fd00:2::/64 10.0.0.0/22")}},
+			inForce: first, want: "10.0.1.1 fd00:1::1",
+			problem: "podCIDR 10.0.2.0/24 of Node n1 overlaps 10.0.0.0/22 of Node n2: 10.0.1.0/24 fd00:1::/64 stays " +
+				"in force",
 		},
 		"another node has it from the start": {
 			wanted: first, others: []Other{{"n2", parse(t, "fd00:1::/80")}}, inForce: first, want: "10.0.1.1 fd00:1::1",
@@ -53,7 +60,8 @@ func TestDecide(t *testing.T) {
 				q.Before = Decide(Question{Node: "n1", Wanted: parse(t, c.before)})
 			}
 			got := Decide(q)
-			if join(got.InForce) != c.inForce || join(got.Gateways()) != c.want || !strings.Contains(got.Problem, c.problem) ||
+			if join(got.InForce) != c.inForce || join(got.Gateways()) != c.want ||
+				!strings.Contains(got.Problem, c.problem) ||
 				(c.problem == "") != (got.Problem == "") {
 				t.Errorf("got %q, want %s, gateways %s, problem %q", got.TableRow(), c.inForce, c.want, c.problem)
 			}
@@ -155,10 +163,12 @@ func TestSetRefused(t *testing.T) {
 	if err := al.Claim("e", netip.MustParseAddr("10.7.0.1")); !errors.Is(err, ErrOutside) {
 		t.Error(err)
 	}
-	if err := al.Set(parse(t, "10.7.0.0/24")); err == nil || !strings.Contains(err.Error(), "its gateway 10.7.0.1 is the address of e") {
+	if err := al.Set(parse(t, "10.7.0.0/24")); err == nil || !strings.Contains(err.Error(),
+		"its gateway 10.7.0.1 is the address of e") {
 		t.Errorf("a pod has the gateway's address: %v", err)
 	}
-	if after := al.Dump(); len(after) != len(before) || after[0].Prefix != before[0].Prefix || after[0].InUse != before[0].InUse {
+	if after := al.Dump(); len(after) != len(before) || after[0].Prefix != before[0].Prefix ||
+		after[0].InUse != before[0].InUse {
 		t.Errorf("%+v became %+v", before, after)
 	}
 	al.Release("e")

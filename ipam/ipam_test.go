@@ -27,9 +27,11 @@ func mustNew(t testing.TB, prefixes ...string) *Allocator {
 func TestReserved(t *testing.T) {
 	for _, tt := range []struct{ prefix, want, full string }{
 		{"10.0.0.0/30", "10.0.0.2", "podCIDR 10.0.0.0/30: all 1 addresses in use"},
-		{"10.0.0.8/29", "10.0.0.10 10.0.0.11 10.0.0.12 10.0.0.13 10.0.0.14", "podCIDR 10.0.0.8/29: all 5 addresses in use"},
+		{"10.0.0.8/29", "10.0.0.10 10.0.0.11 10.0.0.12 10.0.0.13 10.0.0.14",
+			"podCIDR 10.0.0.8/29: all 5 addresses in use"},
 		{"fd00::/126", "fd00::2 fd00::3", "podCIDR fd00::/126: all 2 addresses in use"},
-		{"fd00::8/125", "fd00::a fd00::b fd00::c fd00::d fd00::e fd00::f", "podCIDR fd00::8/125: all 6 addresses in use"},
+		{"fd00::8/125", "fd00::a fd00::b fd00::c fd00::d fd00::e fd00::f",
+			"podCIDR fd00::8/125: all 6 addresses in use"},
 	} {
 		al := mustNew(t, tt.prefix)
 		var got []string
@@ -66,7 +68,8 @@ func TestSlash24Has253(t *testing.T) {
 		}
 		seen[v4] = true
 	}
-	if _, _, err := al.Allocate("more", nil); err == nil || !strings.Contains(err.Error(), "podCIDR 10.0.1.0/24: all 253 addresses in use") {
+	if _, _, err := al.Allocate("more", nil); err == nil || !strings.Contains(err.Error(),
+		"podCIDR 10.0.1.0/24: all 253 addresses in use") {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -247,7 +250,8 @@ func TestElsewhere(t *testing.T) {
 		}
 	}
 	_, _, err := al.Allocate("more", elsewhere)
-	if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "all 5 addresses in use, 2 of them by pods of another network") {
+	if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(),
+		"all 5 addresses in use, 2 of them by pods of another network") {
 		t.Fatalf("full: %v", err)
 	}
 	delete(taken, netip.MustParseAddr("10.0.0.2"))

@@ -27,7 +27,8 @@ func newPool(prefix netip.Prefix) (*pool, error) {
 	}
 	hostBits := prefix.Addr().BitLen() - prefix.Bits()
 	if hostBits < 2 {
-		return nil, fmt.Errorf("podCIDR %s: no address is left for a pod, a /%d is the least", prefix, prefix.Addr().BitLen()-2)
+		return nil, fmt.Errorf("podCIDR %s: no address is left for a pod, a /%d is the least", prefix,
+			prefix.Addr().BitLen()-2)
 	}
 	p := &pool{
 		prefix: prefix,

@@ -58,7 +58,7 @@ func (r *Resource) Path(namespace, name string) string {
 }
 
 // Get reads what is at a path into a pointer; nil: nothing is read. Errors of the
-// server can be judged by package apimachinery/pkg/api/errors.
+// server can be classified by package apimachinery/pkg/api/errors.
 func (c *Client) Get(ctx context.Context, path string, into any) error {
 	return c.do(ctx, http.MethodGet, path, "", nil, into)
 }

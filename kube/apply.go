@@ -170,7 +170,8 @@ func (s *Source) refused() (list []*cluster.Problem) {
 	for k, faults := range s.faults {
 		for key, all := range faults {
 			for _, f := range all {
-				list = append(list, &cluster.Problem{File: Origin, Object: k.Kind + " " + key.String(), Field: f.Field, Reason: f.Reason})
+				list = append(list, &cluster.Problem{File: Origin, Object: k.Kind + " " + key.String(), Field: f.Field,
+					Reason: f.Reason})
 			}
 		}
 	}

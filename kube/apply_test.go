@@ -37,7 +37,8 @@ func newTold(t *testing.T) *told {
 	if server.config, err = fromAccount(Options{Account: account(t), Host: "192.0.2.1"}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Params{DB: db, Tables: c, Policies: p, Server: server, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return time.Unix(1, 0) }})
+	s, err := New(Params{DB: db, Tables: c, Policies: p, Server: server, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return time.Unix(1, 0) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,8 @@ func namespace(name, x string) *corev1.Namespace {
 
 func cnp(name, spec string) *raw {
 	var r raw
-	if err := r.UnmarshalJSON([]byte(fmt.Sprintf(`{"metadata": {"name": %q, "namespace": "default"}, "spec": %s}`, name, spec))); err != nil {
+	if err := r.UnmarshalJSON([]byte(fmt.Sprintf(`{"metadata": {"name": %q, "namespace": "default"}, "spec": %s}`, name,
+		spec))); err != nil {
 		panic(err)
 	}
 	return &r
@@ -136,7 +138,8 @@ func TestRelist(t *testing.T) {
 		if got := s.names(); got != want {
 			t.Fatalf("got %q, want %q", got, want)
 		}
-		if now := s.Tables.Namespaces.Revision(s.DB.ReadTxn()) + s.Policies.Policies.Revision(s.DB.ReadTxn()); (now != before) != changes {
+		if now := s.Tables.Namespaces.Revision(s.DB.ReadTxn()) + s.Policies.Policies.Revision(
+			s.DB.ReadTxn()); (now != before) != changes {
 			t.Errorf("revision %d became %d", before, now)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // Cache is what an API server has of one kind, each object made into a T. It is
-// safe for concurrent use. An object never becomes an older one than it was: who
+// safe for concurrent use. An object never becomes an older one than it was: a reader that
 // writes one and adds the answer sees nothing older after that.
 type Cache[T any] struct {
 	resource Resource
@@ -72,14 +72,16 @@ func (c *Cache[T]) Put(raw []byte) error {
 	}
 	object, err := c.read(raw)
 	if err == nil {
-		c.set(cluster.Key{Namespace: head.Metadata.Namespace, Name: head.Metadata.Name}, cached[T]{head.Metadata.ResourceVersion, object})
+		c.set(cluster.Key{Namespace: head.Metadata.Namespace, Name: head.Metadata.Name},
+			cached[T]{head.Metadata.ResourceVersion, object})
 	}
 	return err
 }
 
 // Run follows the server until ctx ends.
 func (c *Cache[T]) Run(ctx context.Context) error {
-	k := &kind{GroupVersionKind: c.resource.GroupVersionKind, resource: c.resource.Plural, optional: c.resource.Optional, object: &raw{}, list: &rawList{}}
+	k := &kind{GroupVersionKind: c.resource.GroupVersionKind, resource: c.resource.Plural,
+		optional: c.resource.Optional, object: &raw{}, list: &rawList{}}
 	k.convert = func(o runtime.Object, _ time.Time) (any, cluster.FieldErrors) {
 		object, err := c.read(o.(*raw).text)
 		return object, cluster.Faults(err)
@@ -126,7 +128,7 @@ func (c *Cache[T]) set(key cluster.Key, o cached[T]) {
 	}
 	c.objects[key] = o
 	c.mu.Unlock()
-	// Heartbeats change what nobody keeps.
+	// Heartbeats change only what is not kept.
 	if !ok || !reflect.DeepEqual(old.object, o.object) {
 		c.wake()
 	}
@@ -136,7 +138,8 @@ func (c *Cache[T]) set(key cluster.Key, o cached[T]) {
 func (c *Cache[T]) replace(objects map[cluster.Key]cached[T], version string) {
 	c.mu.Lock()
 	for key, old := range c.objects {
-		if now, ok := objects[key]; version != "" && (ok && newer(old.version, now.version) || !ok && newer(old.version, version)) {
+		if now, ok := objects[key]; version != "" && (ok && newer(old.version, now.version) ||
+			!ok && newer(old.version, version)) {
 			objects[key] = old
 		}
 	}

@@ -37,7 +37,8 @@ const (
 )
 
 // of makes the client of one kind.
-func (c *clients) of(gvk schema.GroupVersionKind, object, list runtime.Object, accept string) (*rest.RESTClient, error) {
+func (c *clients) of(gvk schema.GroupVersionKind, object, list runtime.Object,
+	accept string) (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
 	gv := gvk.GroupVersion()
 	metav1.AddToGroupVersion(scheme, gv)
@@ -67,7 +68,7 @@ type listWatch struct {
 
 	client *rest.RESTClient
 	now    func() time.Time
-	// consistent lists are what the server has now, not what its cache had: who
+	// consistent lists are what the server has now, not what its cache had: a caller that
 	// writes must know what others wrote.
 	consistent bool
 	// listed and watched are what the server is to answer with, if not objects.
@@ -132,8 +133,10 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 // definitions are the CustomResourceDefinitions' names alone.
 func (c *clients) definitions() (*listWatch, error) {
 	k := &kind{
-		GroupVersionKind: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"},
-		resource:         "customresourcedefinitions", object: &metav1.PartialObjectMetadata{}, list: &metav1.PartialObjectMetadataList{},
+		GroupVersionKind: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1",
+			Kind: "CustomResourceDefinition"},
+		resource: "customresourcedefinitions", object: &metav1.PartialObjectMetadata{},
+		list: &metav1.PartialObjectMetadataList{},
 	}
 	k.convert = noRow
 	client, err := c.of(k.GroupVersionKind, k.object, k.list, asJSON)

@@ -97,7 +97,8 @@ func (w *watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	} else {
 		w.contact.heard()
 	}
-	res.Body = &body{ReadCloser: res.Body, contact: w.contact, cancel: cancel, healthy: res.StatusCode < http.StatusInternalServerError}
+	res.Body = &body{ReadCloser: res.Body, contact: w.contact, cancel: cancel,
+		healthy: res.StatusCode < http.StatusInternalServerError}
 	return res, nil
 }
 

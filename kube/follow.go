@@ -21,7 +21,7 @@ const (
 	// healthyFor is how long it must go well for the next failure to be a first
 	// one.
 	healthyFor = 2 * time.Minute
-	// lookAgain is when to look for a kind that is not installed, if nobody tells
+	// lookAgain is when to look for a kind that is not installed, without a notification
 	// that it is now.
 	lookAgain = 2 * time.Minute
 	// beingInstalled is how long a server may take from a definition to the kind.
@@ -37,7 +37,8 @@ type backoff struct {
 
 func (b *backoff) next() time.Duration {
 	if time.Since(b.last) > healthyFor+backoffMax {
-		b.Backoff = wait.Backoff{Duration: backoffMin, Cap: backoffMax, Steps: int(backoffMax / backoffMin), Factor: 2, Jitter: 1}
+		b.Backoff = wait.Backoff{Duration: backoffMin, Cap: backoffMax, Steps: int(backoffMax / backoffMin), Factor: 2,
+			Jitter: 1}
 	}
 	b.last = time.Now()
 	return b.Step()
@@ -67,9 +68,11 @@ func (s *Source) follow(ctx context.Context, k *kind, c *clients) {
 
 // reflectKind lists and watches, again and again. failed says how long to wait, 0: as
 // long as others do, and what ends the wait.
-func reflectKind(ctx context.Context, lw *listWatch, to cache.ReflectorStore, failed func(error) (time.Duration, <-chan struct{})) {
+func reflectKind(ctx context.Context, lw *listWatch, to cache.ReflectorStore,
+	failed func(error) (time.Duration, <-chan struct{})) {
 	log := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(lw, nil, to, cache.ReflectorOptions{Logger: &log, Name: lw.resource, TypeDescription: lw.Kind})
+	r := cache.NewReflectorWithOptions(lw, nil, to, cache.ReflectorOptions{Logger: &log, Name: lw.resource,
+		TypeDescription: lw.Kind})
 	var delay backoff
 	for ctx.Err() == nil {
 		var pause time.Duration
@@ -88,7 +91,7 @@ func reflectKind(ctx context.Context, lw *listWatch, to cache.ReflectorStore, fa
 	}
 }
 
-// followDefinitions wakes those who follow a kind when it is installed. Where we
+// followDefinitions wakes the followers of a kind when it is installed. Where we
 // may not see definitions, they find out by themselves.
 func (s *Source) followDefinitions(ctx context.Context, c *clients) {
 	lw, err := c.definitions()

@@ -58,7 +58,8 @@ func followWith(t *testing.T, o kube.Options, change func(*kube.Params)) *world 
 	if err != nil {
 		t.Fatal(err)
 	}
-	params := kube.Params{DB: w.db, Tables: w.cluster, Policies: w.policies, Server: server, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Now: time.Now}
+	params := kube.Params{DB: w.db, Tables: w.cluster, Policies: w.policies, Server: server,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Now: time.Now}
 	change(&params)
 	w.source, err = kube.New(params)
 	if err != nil {
@@ -125,7 +126,7 @@ func (w *world) lines() (list []string) {
 	}
 	for row := range w.cluster.Pods.All(txn) {
 		c := *row
-		c.Source, c.Annotations = "", nil // nobody reads them
+		c.Source, c.Annotations = "", nil // not used
 		add(&c)
 	}
 	for row := range w.cluster.Services.All(txn) {
@@ -154,7 +155,8 @@ func (w *world) lines() (list []string) {
 // revisions change with every write of a row.
 func (w *world) revisions() string {
 	txn := w.db.ReadTxn()
-	return fmt.Sprint(w.cluster.Nodes.Revision(txn), w.cluster.Namespaces.Revision(txn), w.cluster.Pods.Revision(txn), w.cluster.Services.Revision(txn),
+	return fmt.Sprint(w.cluster.Nodes.Revision(txn), w.cluster.Namespaces.Revision(txn), w.cluster.Pods.Revision(txn),
+		w.cluster.Services.Revision(txn),
 		w.cluster.Slices.Revision(txn), w.policies.Policies.Revision(txn), w.policies.Groups.Revision(txn))
 }
 
@@ -203,10 +205,14 @@ func (s server) applyFile(t *testing.T, names ...string) {
 // resources are kinds of the tests, by apiVersion.
 func resources() map[string]string {
 	return map[string]string{
-		"Node": "nodes", "Namespace": "namespaces", "Pod": "pods/", "Service": "services/", "EndpointSlice": "endpointslices/",
-		"NetworkPolicy": "networkpolicies/", "CiliumNetworkPolicy": "ciliumnetworkpolicies/", "CiliumCIDRGroup": "ciliumcidrgroups",
-		"CiliumClusterwideNetworkPolicy": "ciliumclusterwidenetworkpolicies", "ClusterNetworkPolicy": "clusternetworkpolicies",
-		"CustomResourceDefinition": "customresourcedefinitions", "ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
+		"Node": "nodes", "Namespace": "namespaces", "Pod": "pods/", "Service": "services/",
+		"EndpointSlice": "endpointslices/",
+		"NetworkPolicy": "networkpolicies/", "CiliumNetworkPolicy": "ciliumnetworkpolicies/",
+		"CiliumCIDRGroup":                "ciliumcidrgroups",
+		"CiliumClusterwideNetworkPolicy": "ciliumclusterwidenetworkpolicies",
+		"ClusterNetworkPolicy":           "clusternetworkpolicies",
+		"CustomResourceDefinition":       "customresourcedefinitions", "ClusterRole": "clusterroles",
+		"ClusterRoleBinding": "clusterrolebindings",
 	}
 }
 
@@ -232,9 +238,11 @@ func path(o map[string]any) string {
 func (s server) dump() string {
 	var out bytes.Buffer
 	for _, at := range []string{
-		"/api/v1/nodes", "/api/v1/namespaces", "/api/v1/pods", "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices",
+		"/api/v1/nodes", "/api/v1/namespaces", "/api/v1/pods", "/api/v1/services",
+		"/apis/discovery.k8s.io/v1/endpointslices",
 		"/apis/networking.k8s.io/v1/networkpolicies", "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
-		"/apis/cilium.io/v2/ciliumnetworkpolicies", "/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies", "/apis/cilium.io/v2/ciliumcidrgroups",
+		"/apis/cilium.io/v2/ciliumnetworkpolicies", "/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies",
+		"/apis/cilium.io/v2/ciliumcidrgroups",
 	} {
 		out.WriteString("---\n")
 		out.Write(s.Get(at))

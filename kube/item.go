@@ -67,7 +67,8 @@ func (r *raw) UnmarshalJSON(text []byte) error {
 	}
 	m := head.Metadata
 	r.ObjectMeta = metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, Generation: m.Generation, Annotations: m.Annotations,
+		Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
+		Annotations: m.Annotations,
 	}
 	r.text = append([]byte(nil), text...)
 	return nil

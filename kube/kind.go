@@ -43,11 +43,13 @@ func kinds(t cluster.Tables, p policy.Tables, last *policy.LastGood) []*kind {
 	core, cilium := corev1.SchemeGroupVersion, schema.GroupVersion{Group: "cilium.io", Version: "v2"}
 	list := []*kind{
 		{
-			GroupVersionKind: core.WithKind("Node"), resource: "nodes", object: &corev1.Node{}, list: &corev1.NodeList{},
+			GroupVersionKind: core.WithKind("Node"), resource: "nodes", object: &corev1.Node{},
+			list:    &corev1.NodeList{},
 			convert: typed(cluster.FromNode), rows: nodeRows(t),
 		},
 		{
-			GroupVersionKind: core.WithKind("Namespace"), resource: "namespaces", object: &corev1.Namespace{}, list: &corev1.NamespaceList{},
+			GroupVersionKind: core.WithKind("Namespace"), resource: "namespaces", object: &corev1.Namespace{},
+			list:    &corev1.NamespaceList{},
 			convert: typed(cluster.FromNamespace), rows: namespaceRows(t),
 		},
 		{
@@ -55,7 +57,8 @@ func kinds(t cluster.Tables, p policy.Tables, last *policy.LastGood) []*kind {
 			convert: typed(newPodReader().read), rows: podRows(t),
 		},
 		{
-			GroupVersionKind: core.WithKind("Service"), resource: "services", object: &corev1.Service{}, list: &corev1.ServiceList{},
+			GroupVersionKind: core.WithKind("Service"), resource: "services", object: &corev1.Service{},
+			list:    &corev1.ServiceList{},
 			convert: typed(cluster.FromService), rows: serviceRows(t),
 		},
 		{
@@ -66,9 +69,11 @@ func kinds(t cluster.Tables, p policy.Tables, last *policy.LastGood) []*kind {
 	}
 	for _, k := range []*kind{
 		{GroupVersionKind: networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"), resource: "networkpolicies"},
-		{GroupVersionKind: schema.GroupVersion{Group: "policy.networking.k8s.io", Version: "v1alpha2"}.WithKind("ClusterNetworkPolicy"), resource: "clusternetworkpolicies", optional: true},
+		{GroupVersionKind: schema.GroupVersion{Group: "policy.networking.k8s.io",
+			Version: "v1alpha2"}.WithKind("ClusterNetworkPolicy"), resource: "clusternetworkpolicies", optional: true},
 		{GroupVersionKind: cilium.WithKind("CiliumNetworkPolicy"), resource: "ciliumnetworkpolicies", optional: true},
-		{GroupVersionKind: cilium.WithKind("CiliumClusterwideNetworkPolicy"), resource: "ciliumclusterwidenetworkpolicies", optional: true},
+		{GroupVersionKind: cilium.WithKind("CiliumClusterwideNetworkPolicy"),
+			resource: "ciliumclusterwidenetworkpolicies", optional: true},
 	} {
 		k.object, k.list, k.rows = &raw{}, &rawList{}, policyRows(p, last, k.Kind)
 		apiVersion, name := k.ToAPIVersionAndKind()
@@ -102,7 +107,8 @@ func typed[T, R any](from func(*T, string) (*R, error)) func(runtime.Object, tim
 
 // strict converts policies: of those, a field that is not known may be one that
 // forbids something.
-func strict[R any](read func([]byte, parse.Origin) (*R, cluster.FieldErrors)) func(runtime.Object, time.Time) (any, cluster.FieldErrors) {
+func strict[R any](read func([]byte, parse.Origin) (*R, cluster.FieldErrors)) func(runtime.Object,
+	time.Time) (any, cluster.FieldErrors) {
 	return func(o runtime.Object, now time.Time) (any, cluster.FieldErrors) {
 		object, ok := o.(*raw)
 		if !ok {
@@ -122,7 +128,8 @@ func (k *kind) item(o runtime.Object, now time.Time) (*item, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", k.Kind, err)
 	}
-	out := &item{ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), ResourceVersion: m.GetResourceVersion(), Generation: m.GetGeneration()}}
+	out := &item{ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(),
+		ResourceVersion: m.GetResourceVersion(), Generation: m.GetGeneration()}}
 	out.row, out.faults = k.convert(o, now)
 	if k.version != nil {
 		out.version = k.version(o)
@@ -140,7 +147,8 @@ func (k *kind) items(list runtime.Object, now time.Time) (runtime.Object, error)
 		return nil, fmt.Errorf("read a list of %s: %w", k.Kind, err)
 	}
 	out := &itemList{ListMeta: metav1.ListMeta{
-		ResourceVersion: m.GetResourceVersion(), Continue: m.GetContinue(), RemainingItemCount: m.GetRemainingItemCount(),
+		ResourceVersion: m.GetResourceVersion(), Continue: m.GetContinue(),
+		RemainingItemCount: m.GetRemainingItemCount(),
 	}}
 	out.Items = make([]item, 0, meta.LenList(list))
 	return out, meta.EachListItem(list, func(o runtime.Object) error {

@@ -67,7 +67,8 @@ type Source struct {
 // the first rows, which come all at once.
 func New(p Params) (*Source, error) {
 	s := &Source{
-		Params: p, faults: map[*kind]map[cluster.Key]cluster.FieldErrors{}, pending: map[*kind]*pending{}, states: map[*kind]*kindState{},
+		Params: p, faults: map[*kind]map[cluster.Key]cluster.FieldErrors{}, pending: map[*kind]*pending{},
+		states:  map[*kind]*kindState{},
 		changed: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	s.kinds = kinds(p.Tables, p.Policies, p.LastGood)

@@ -22,7 +22,8 @@ func TestServer(t *testing.T) {
 	s := server{apiserver.Start(t)}
 	t.Run("RBAC", func(t *testing.T) { testRBAC(t, s) })
 	t.Run("InstalledLater", func(t *testing.T) { testInstalledLater(t, s) })
-	s.applyFile(t, "kube/testdata/definitions.yaml", "examples/two-nodes/nodes.yaml", "examples/two-nodes/pods.yaml", "examples/two-nodes/services.yaml",
+	s.applyFile(t, "kube/testdata/definitions.yaml", "examples/two-nodes/nodes.yaml", "examples/two-nodes/pods.yaml",
+		"examples/two-nodes/services.yaml",
 		"kube/testdata/slice.yaml", "kube/testdata/policies.yaml")
 	t.Run("Account", func(t *testing.T) { testAccount(t, s) })
 	t.Run("Same", func(t *testing.T) { testSame(t, s) })
@@ -34,13 +35,14 @@ func TestServer(t *testing.T) {
 
 func options(s server) kube.Options { return kube.Options{KubeConfig: s.KubeConfig(apiserver.Agent)} }
 
-// testRBAC: who may not list waits and says so; what role.yaml grants is
+// testRBAC: a client that may not list waits and reports it; what role.yaml grants is
 // enough.
 func testRBAC(t *testing.T, s server) {
 	w := follow(t, options(s))
 	w.eventually("what is forbidden is told", func() string {
 		state := w.state()
-		if text := state.Obstacle(); !strings.Contains(text, "can't be listed") || !strings.Contains(text, "forbidden") {
+		if text := state.Obstacle(); !strings.Contains(text, "can't be listed") ||
+			!strings.Contains(text, "forbidden") {
 			return fmt.Sprintf("%q", text)
 		}
 		return ""
@@ -53,7 +55,8 @@ func testRBAC(t *testing.T, s server) {
 	}
 	s.applyFile(t, "kube/role.yaml")
 	s.apply(t, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: myelin-test}\n"+
-		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: myelin}\nsubjects: [{kind: User, name: "+apiserver.Agent+", apiGroup: rbac.authorization.k8s.io}]")
+		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: myelin}\nsubjects: [{kind: User, "+
+		"name: "+apiserver.Agent+", apiGroup: rbac.authorization.k8s.io}]")
 	w.synced()
 	if state := w.state(); state.Obstacle() != "" {
 		t.Errorf("still: %s", state.Obstacle())
@@ -74,7 +77,8 @@ func testInstalledLater(t *testing.T, s server) {
 		}
 	}
 	slices.Sort(missing)
-	if want := []string{"CiliumCIDRGroup", "CiliumClusterwideNetworkPolicy", "CiliumNetworkPolicy", "ClusterNetworkPolicy"}; !slices.Equal(missing, want) {
+	if want := []string{"CiliumCIDRGroup", "CiliumClusterwideNetworkPolicy", "CiliumNetworkPolicy",
+		"ClusterNetworkPolicy"}; !slices.Equal(missing, want) {
 		t.Fatalf("missing are %q, want %q", missing, want)
 	}
 	s.applyFile(t, "kube/testdata/definitions.yaml")
@@ -103,7 +107,9 @@ func testAccount(t *testing.T, s server) {
 			t.Fatal(err)
 		}
 	}
-	w := follow(t, kube.Options{Account: dir, Host: "127.0.0.1", Port: uint16(s.Port()), Env: func(string) string { return "" }}).synced()
+	w := follow(t, kube.Options{Account: dir, Host: "127.0.0.1", Port: uint16(s.Port()), Env: func(string) string {
+		return ""
+	}}).synced()
 	if w.cluster.Nodes.NumObjects(w.db.ReadTxn()) == 0 {
 		t.Error("no nodes")
 	}
@@ -153,16 +159,27 @@ func testSame(t *testing.T, s server) {
 func testChanges(t *testing.T, s server) {
 	w := follow(t, options(s)).synced()
 	for _, c := range []struct{ object, before, after string }{
-		{"apiVersion: v1\nkind: Node\nmetadata: {name: third, labels: {x: VALUE}}\nspec: {podCIDR: 10.9.0.0/24, podCIDRs: [10.9.0.0/24]}", "val-one", "val-two"},
+		{"apiVersion: v1\nkind: Node\nmetadata: {name: third, labels: {x: VALUE}}\nspec: {podCIDR: 10.9.0.0/24, " +
+			"podCIDRs: [10.9.0.0/24]}", "val-one", "val-two"},
 		{"apiVersion: v1\nkind: Namespace\nmetadata: {name: changing, labels: {x: VALUE}}", "val-one", "val-two"},
-		{"apiVersion: v1\nkind: Pod\nmetadata: {name: changing, labels: {x: VALUE}}\nspec: {containers: [{name: a, image: a}]}", "val-one", "val-two"},
-		{"apiVersion: v1\nkind: Service\nmetadata: {name: changing}\nspec: {clusterIP: 10.96.0.77, ports: [{name: VALUE, port: 80}]}", "val-one", "val-two"},
-		{"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: changing, labels: {kubernetes.io/service-name: changing}}\naddressType: IPv4\nendpoints: [{addresses: [VALUE]}]", "10.9.0.1", "10.9.0.2"},
-		{"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: changing}\nspec: {podSelector: {matchLabels: {x: VALUE}}}", "val-one", "val-two"},
-		{"apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: changing}\nspec: {endpointSelector: {matchLabels: {x: VALUE}}, ingress: [{}]}", "val-one", "val-two"},
-		{"apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: changing}\nspec: {endpointSelector: {matchLabels: {x: VALUE}}, ingress: [{}]}", "val-one", "val-two"},
-		{"apiVersion: cilium.io/v2\nkind: CiliumCIDRGroup\nmetadata: {name: changing}\nspec: {externalCIDRs: [VALUE]}", "10.9.0.0/16", "fd00:9::/64"},
-		{"apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: changing}\nspec: {tier: Admin, priority: 7, subject: {namespaces: {matchLabels: {x: VALUE}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}", "val-one", "val-two"},
+		{"apiVersion: v1\nkind: Pod\nmetadata: {name: changing, labels: {x: VALUE}}\nspec: {containers: [{name: a, " +
+			"image: a}]}", "val-one", "val-two"},
+		{"apiVersion: v1\nkind: Service\nmetadata: {name: changing}\nspec: {clusterIP: 10.96.0.77, ports: [{name: " +
+			"VALUE, port: 80}]}", "val-one", "val-two"},
+		{"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: changing, labels: " +
+			"{kubernetes.io/service-name: changing}}\naddressType: IPv4\nendpoints: [{addresses: [VALUE]}]", "10.9.0.1",
+			"10.9.0.2"},
+		{"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: changing}\nspec: {podSelector: " +
+			"{matchLabels: {x: VALUE}}}", "val-one", "val-two"},
+		{"apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: changing}\nspec: {endpointSelector: " +
+			"{matchLabels: {x: VALUE}}, ingress: [{}]}", "val-one", "val-two"},
+		{"apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: changing}\nspec: " +
+			"{endpointSelector: {matchLabels: {x: VALUE}}, ingress: [{}]}", "val-one", "val-two"},
+		{"apiVersion: cilium.io/v2\nkind: CiliumCIDRGroup\nmetadata: {name: changing}\nspec: {externalCIDRs: [VALUE]}",
+			"10.9.0.0/16", "fd00:9::/64"},
+		{"apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: " +
+			"changing}\nspec: {tier: Admin, priority: 7, subject: {namespaces: {matchLabels: {x: VALUE}}}, ingress: " +
+			"[{action: Deny, from: [{namespaces: {}}]}]}", "val-one", "val-two"},
 	} {
 		kind, _, _ := strings.Cut(strings.SplitN(c.object, "kind: ", 2)[1], "\n")
 		t.Run(kind, func(t *testing.T) {
@@ -170,7 +187,9 @@ func testChanges(t *testing.T, s server) {
 			before := w.lines()
 			has := func(value string, want bool) func() string {
 				return func() string {
-					lines := slices.DeleteFunc(w.lines(), func(line string) bool { return slices.Contains(before, line) })
+					lines := slices.DeleteFunc(w.lines(), func(line string) bool {
+						return slices.Contains(before, line)
+					})
 					if strings.Contains(strings.Join(lines, "\n"), value) != want {
 						return fmt.Sprintf("%q is in %q", value, lines)
 					}
@@ -201,7 +220,8 @@ func testChanges(t *testing.T, s server) {
 // testRefused: a bad version changes nothing but what is said of the object.
 func testRefused(t *testing.T, s server) {
 	w := follow(t, options(s)).synced()
-	const good = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: broken}\nspec: {endpointSelector: {matchLabels: {x: good}}, ingress: [{}]}"
+	const good = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: broken}\nspec: " +
+		"{endpointSelector: {matchLabels: {x: good}}, ingress: [{}]}"
 	ref := policy.Ref{Kind: "CiliumNetworkPolicy"}
 	ref.Namespace, ref.Name = "default", "broken"
 	row := func() *policy.Object {
@@ -221,7 +241,7 @@ func testRefused(t *testing.T, s server) {
 		}
 		return ""
 	})
-	specs := row().Specs
+	specs := fmt.Sprint(row().Specs)
 	s.apply(t, strings.Replace(good, "ingress:", "ingres:", 1))
 	w.eventually("a bad one is refused", func() string {
 		if o := row(); !strings.Contains(o.Problem, "ingres") || len(problems()) == 0 {
@@ -229,16 +249,14 @@ func testRefused(t *testing.T, s server) {
 		}
 		return ""
 	})
-	// What is wrong, and what is missing for it.
-	want := []string{
-		"kubernetes: CiliumNetworkPolicy default/broken: spec.ingres: unknown field",
-		"kubernetes: CiliumNetworkPolicy default/broken: spec: must have a rule in one of ingress, ingressDeny, egress, egressDeny",
-	}
+	const of = "kubernetes: CiliumNetworkPolicy default/broken: "
+	want := []string{of + "spec.ingres: unknown field",
+		of + "spec: must have a rule in one of ingress, ingressDeny, egress, egressDeny"}
 	if got := problems(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 		t.Errorf("problems are %q, want %q", got, want)
 	}
-	if fmt.Sprint(row().Specs) != fmt.Sprint(specs) {
-		t.Errorf("rules became %v, want %v", row().Specs, specs)
+	if got := fmt.Sprint(row().Specs); got != specs {
+		t.Errorf("rules became %s, want %s", got, specs)
 	}
 	for _, k := range w.state().Kinds {
 		if want := map[string]int{"CiliumNetworkPolicy": 1}[k.Name]; k.Refused != want {
@@ -248,7 +266,8 @@ func testRefused(t *testing.T, s server) {
 	// A source that never saw a good version isolates, allows nothing, and says why.
 	late := follow(t, options(s)).synced()
 	o, _, ok := late.policies.Policies.Get(late.db.ReadTxn(), policy.ObjectByRef(ref))
-	if !ok || o.InForce != policy.Closed || o.Problem == "" || len(o.Specs) != 1 || o.Specs[0].Isolates != [2]bool{true, true} {
+	both := [2]bool{true, true}
+	if !ok || o.InForce != policy.Closed || o.Problem == "" || len(o.Specs) != 1 || o.Specs[0].Isolates != both {
 		t.Errorf("without a good version: %+v", o)
 	}
 	s.Delete(at[0])
@@ -303,9 +322,11 @@ func testAway(t *testing.T, s server) {
 		t.Errorf("rows changed when the server came back: %s became %s", before, now)
 	}
 	for i, at := range s.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: back}\n---\n"+
-		"apiVersion: cilium.io/v2\nkind: CiliumCIDRGroup\nmetadata: {name: back}\nspec: {externalCIDRs: [10.8.0.0/16]}") {
+		"apiVersion: cilium.io/v2\nkind: CiliumCIDRGroup\nmetadata: {name: back}\n"+
+		"spec: {externalCIDRs: [10.8.0.0/16]}") {
 		w.eventually("what changes then is seen: "+at, func() string {
-			if !strings.Contains(strings.Join(w.lines(), "\n"), `"name":"back"`) || i == 1 && !strings.Contains(strings.Join(w.lines(), "\n"), "10.8.0.0/16") {
+			if !strings.Contains(strings.Join(w.lines(), "\n"), `"name":"back"`) ||
+				i == 1 && !strings.Contains(strings.Join(w.lines(), "\n"), "10.8.0.0/16") {
 				return "it is not"
 			}
 			return ""

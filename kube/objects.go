@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Objects writes and reads objects of any kind, as the server has them, for who installs something. It keeps nothing but which kinds there are.
+// Objects writes and reads objects of any kind, as the server has them, for installers. It keeps nothing
+// but which kinds there are.
 type Objects struct {
 	// Client is what it asks by.
 	Client *Client
@@ -40,7 +41,8 @@ func (r Ref) String() string {
 func RefOf(content map[string]any) Ref {
 	text := func(m map[string]any, key string) string { s, _ := m[key].(string); return s }
 	meta, _ := content["metadata"].(map[string]any)
-	return Ref{APIVersion: text(content, "apiVersion"), Kind: text(content, "kind"), Namespace: text(meta, "namespace"), Name: text(meta, "name")}
+	return Ref{APIVersion: text(content, "apiVersion"), Kind: text(content, "kind"), Namespace: text(meta, "namespace"),
+		Name: text(meta, "name")}
 }
 
 // ErrNotFound says that there is no such object, or no such kind.
@@ -110,7 +112,8 @@ func (o *Objects) Find(ctx context.Context, apiVersion, kind, name string) ([]Re
 	}
 	var list metav1.PartialObjectMetadataList
 	query := url.Values{"fieldSelector": {"metadata.name=" + name}}
-	if err := o.do(ctx, http.MethodGet, strings.Replace(path, "/namespaces//", "/", 1), "", query, nil, &list); err != nil {
+	if err := o.do(ctx, http.MethodGet, strings.Replace(path, "/namespaces//", "/", 1), "", query, nil,
+		&list); err != nil {
 		return nil, fmt.Errorf("find %s %s: %w", kind, name, err)
 	}
 	var refs []Ref
@@ -143,7 +146,8 @@ func (o *Objects) Apply(ctx context.Context, content map[string]any, manager str
 		return "", fmt.Errorf("apply %s: %w", r, bad)
 	}
 	query := url.Values{"fieldManager": {manager}, "force": {"true"}, "fieldValidation": {"Strict"}}
-	if err := o.do(ctx, http.MethodPatch, path+"/"+r.Name, "application/apply-patch+yaml", query, content, &after); err != nil {
+	if err := o.do(ctx, http.MethodPatch, path+"/"+r.Name, "application/apply-patch+yaml", query, content,
+		&after); err != nil {
 		return "", fmt.Errorf("apply %s: %w", r, err)
 	}
 	switch {
@@ -155,14 +159,15 @@ func (o *Objects) Apply(ctx context.Context, content map[string]any, manager str
 	return Changed, nil
 }
 
-// Delete asks for an object's end; ErrNotFound if there is none. With owned, what it owns goes first, as the cluster's controllers find time: an
-// object that is gone then has no pods.
+// Delete asks for an object's end; ErrNotFound if there is none. With owned, what it owns goes first, as the cluster's
+// controllers find time: an object that is gone then has no pods.
 func (o *Objects) Delete(ctx context.Context, r Ref, owned bool) error {
 	policy := metav1.DeletePropagationBackground
 	if owned {
 		policy = metav1.DeletePropagationForeground
 	}
-	body := metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, PropagationPolicy: &policy}
+	body := metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"},
+		PropagationPolicy: &policy}
 	path, err := o.path(ctx, r)
 	if err == nil {
 		err = o.do(ctx, http.MethodDelete, path+"/"+r.Name, asJSON, nil, body, nil)

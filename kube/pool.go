@@ -125,7 +125,8 @@ func (p poolRows) count(statedb.ReadTxn) int {
 // poolKind are CiliumNodes.
 func poolKind(p *pooled) *kind {
 	return &kind{
-		GroupVersionKind: schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNode"}, resource: "ciliumnodes", optional: true,
+		GroupVersionKind: schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNode"},
+		resource:         "ciliumnodes", optional: true,
 		object: &raw{}, list: &rawList{}, rows: poolRows{p},
 		convert: func(o runtime.Object, _ time.Time) (any, cluster.FieldErrors) {
 			var object crd.CiliumNode

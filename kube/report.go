@@ -62,7 +62,7 @@ const (
 	// reportAgain is when a report is repeated that the server may have lost.
 	reportAgain = 10 * time.Minute
 	// reportDoublings bound how much rarer reports become while none is taken, as where
-	// nobody has made the CiliumNode.
+	// the CiliumNode does not exist.
 	reportDoublings = 4
 )
 
@@ -77,7 +77,8 @@ func (s *Source) Report(ctx context.Context, r Reports) error {
 	var at time.Time
 	reached := "" // the newest version that was realised
 	for refused := 0; ; {
-		pause := max(reportMin, time.Duration(s.Tables.Nodes.NumObjects(s.DB.ReadTxn()))*reportEach) << min(refused, reportDoublings)
+		pause := max(reportMin, time.Duration(s.Tables.Nodes.NumObjects(s.DB.ReadTxn()))*reportEach) << min(refused,
+			reportDoublings)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -88,7 +89,8 @@ func (s *Source) Report(ctx context.Context, r Reports) error {
 			continue
 		}
 		at = time.Now()
-		if err := client.Merge(ctx, "/apis/cilium.io/v2/ciliumnodes/"+r.Node+"/status", reportPatch(now), nil); err != nil {
+		if err := client.Merge(ctx, "/apis/cilium.io/v2/ciliumnodes/"+r.Node+"/status", reportPatch(now),
+			nil); err != nil {
 			sent, refused = nil, refused+1
 			if !apierrors.IsNotFound(err) && ctx.Err() == nil {
 				s.Log.Debug("the report of policies is not written", "error", err)

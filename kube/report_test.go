@@ -43,7 +43,9 @@ func TestCiliumNodes(t *testing.T) {
 		return ""
 	})
 	put := func(name, cidrs string) {
-		s.Apply(nodes+name, []byte("{apiVersion: cilium.io/v2, kind: CiliumNode, metadata: {name: "+name+"}, spec: {ipam: {podCIDRs: ["+cidrs+"]}}}"))
+		s.Apply(nodes+name,
+			[]byte("{apiVersion: cilium.io/v2, kind: CiliumNode, metadata: {name: "+name+"}, spec: {ipam: {podCIDRs: ["+
+				cidrs+"]}}}"))
 	}
 	put("a", "10.0.1.0/24, 'fd00::/112'")
 	w.podCIDRs("a", "[10.0.1.0/24 fd00::/112]")
@@ -117,7 +119,9 @@ func testReport(t *testing.T, s server, w *world) {
 	done := make(chan error, 1)
 	go func() {
 		done <- w.source.Report(ctx, kube.Reports{
-			Node: "a", Realised: realised.Load, Failing: func() ([]crd.FailingPolicy, string) { return failing.Load().([]crd.FailingPolicy), "" },
+			Node: "a", Realised: realised.Load, Failing: func() ([]crd.FailingPolicy, string) {
+				return failing.Load().([]crd.FailingPolicy), ""
+			},
 		})
 	}()
 	defer func() {
@@ -126,7 +130,8 @@ func testReport(t *testing.T, s server, w *world) {
 			t.Error(err)
 		}
 	}()
-	s.apply(t, "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: p}, spec: {endpointSelector: {}, ingress: [{}]}}")
+	s.apply(t, "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: p}, spec: {endpointSelector: "+
+		"{}, ingress: [{}]}}")
 	const path = "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/p"
 	first := s.version(t, path)
 	var table statedb.Revision
@@ -144,9 +149,11 @@ func testReport(t *testing.T, s server, w *world) {
 		return ""
 	})
 	// The operator's status is no new version; another rule is, and the kernel doesn't have it.
-	s.Merge(path+"/status", []byte(`{"status":{"realised":{"nodes":1,"wanted":1,"generation":1,"revision":"`+first+`"}}}`))
+	s.Merge(path+"/status",
+		[]byte(`{"status":{"realised":{"nodes":1,"wanted":1,"generation":1,"revision":"`+first+`"}}}`))
 	s.Merge(path, []byte(`{"spec":{"egress":[{}]}}`))
-	failing.Store([]crd.FailingPolicy{{Kind: "CiliumNetworkPolicy", Namespace: "default", Name: "p", Reason: strings.Repeat("x", 10)}})
+	failing.Store([]crd.FailingPolicy{{Kind: "CiliumNetworkPolicy", Namespace: "default", Name: "p",
+		Reason: strings.Repeat("x", 10)}})
 	w.eventually("what fails is reported", func() string {
 		if got := s.reported(t); len(got.Failing) != 1 || got.Revision != first {
 			return fmt.Sprintf("%+v", got)

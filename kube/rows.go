@@ -107,14 +107,18 @@ func must[T any](_ T, _ bool, err error) {
 
 func nodeRows(t cluster.Tables) rows {
 	return &rowsOf[cluster.Node]{
-		table: t.Nodes, key: func(n *cluster.Node) cluster.Key { return cluster.Key{Name: n.Name} }, equal: (*cluster.Node).Equal,
+		table: t.Nodes, key: func(n *cluster.Node) cluster.Key {
+			return cluster.Key{Name: n.Name}
+		}, equal: (*cluster.Node).Equal,
 		find: func(k cluster.Key) statedb.Query[*cluster.Node] { return cluster.NodeByName(k.Name) },
 	}
 }
 
 func namespaceRows(t cluster.Tables) rows {
 	return &rowsOf[cluster.Namespace]{
-		table: t.Namespaces, key: func(n *cluster.Namespace) cluster.Key { return cluster.Key{Name: n.Name} }, equal: (*cluster.Namespace).Equal,
+		table: t.Namespaces, key: func(n *cluster.Namespace) cluster.Key {
+			return cluster.Key{Name: n.Name}
+		}, equal: (*cluster.Namespace).Equal,
 		find: func(k cluster.Key) statedb.Query[*cluster.Namespace] { return cluster.NamespaceByName(k.Name) },
 	}
 }
@@ -127,11 +131,13 @@ func podRows(t cluster.Tables) rows {
 }
 
 func serviceRows(t cluster.Tables) rows {
-	return &rowsOf[cluster.Service]{table: t.Services, key: (*cluster.Service).Key, equal: (*cluster.Service).Equal, find: cluster.ServiceByKey}
+	return &rowsOf[cluster.Service]{table: t.Services, key: (*cluster.Service).Key, equal: (*cluster.Service).Equal,
+		find: cluster.ServiceByKey}
 }
 
 func sliceRows(t cluster.Tables) rows {
-	return &rowsOf[cluster.EndpointSlice]{table: t.Slices, key: (*cluster.EndpointSlice).Key, equal: (*cluster.EndpointSlice).Equal, find: cluster.SliceByKey}
+	return &rowsOf[cluster.EndpointSlice]{table: t.Slices, key: (*cluster.EndpointSlice).Key,
+		equal: (*cluster.EndpointSlice).Equal, find: cluster.SliceByKey}
 }
 
 func policyRows(t policy.Tables, last *policy.LastGood, kind string) rows {
@@ -156,7 +162,9 @@ func policyRows(t policy.Tables, last *policy.LastGood, kind string) rows {
 
 func groupRows(t policy.Tables, last *policy.LastGood) rows {
 	return &rowsOf[policy.Group]{
-		table: t.Groups, key: func(g *policy.Group) cluster.Key { return cluster.Key{Name: g.Name} }, equal: (*policy.Group).Equal,
+		table: t.Groups, key: func(g *policy.Group) cluster.Key {
+			return cluster.Key{Name: g.Name}
+		}, equal: (*policy.Group).Equal,
 		find: func(k cluster.Key) statedb.Query[*policy.Group] { return policy.GroupByName(k.Name) },
 		refused: func(old, closed *policy.Group, key cluster.Key, reason string, now time.Time) *policy.Group {
 			if old == nil {

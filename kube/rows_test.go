@@ -32,7 +32,8 @@ func newRefusals(t *testing.T, path string) *refusals {
 		t.Fatal(err)
 	}
 	r.last = policy.OpenLastGood(path, r.db, r.tables, slog.New(slog.DiscardHandler))
-	r.kind = &kind{GroupVersionKind: schema.GroupVersion{Group: "cilium.io", Version: "v2"}.WithKind("CiliumNetworkPolicy")}
+	r.kind = &kind{GroupVersionKind: schema.GroupVersion{Group: "cilium.io",
+		Version: "v2"}.WithKind("CiliumNetworkPolicy")}
 	r.kind.convert = strict(parse.Readers()["cilium.io/v2/CiliumNetworkPolicy"])
 	r.kind.rows = policyRows(r.tables, r.last, r.kind.Kind)
 	return r
@@ -67,18 +68,22 @@ func (r *refusals) apply(text string) *policy.Object {
 // A refused version leaves the last good one in force, for this agent and the next
 // one; without one, what is understood of it is in force, closed.
 func TestRefusedRows(t *testing.T) {
-	const head = `{"apiVersion":"cilium.io/v2","kind":"CiliumNetworkPolicy","metadata":{"name":"web","namespace":"shop"},"spec":{"endpointSelector":{},`
-	const good, bad = head + `"ingress":[{"fromEndpoints":[{}]}]}}`, head + `"ingress":[{"fromEndpoints":[{}],"bogus":1}],"egress":[{}]}}`
+	const head = `{"apiVersion":"cilium.io/v2","kind":"CiliumNetworkPolicy",` +
+		`"metadata":{"name":"web","namespace":"shop"},"spec":{"endpointSelector":{},`
+	const good, bad = head + `"ingress":[{"fromEndpoints":[{}]}]}}`,
+		head + `"ingress":[{"fromEndpoints":[{}],"bogus":1}],"egress":[{}]}}`
 	path := filepath.Join(t.TempDir(), "last.json")
 	r := newRefusals(t, path)
-	if o := r.apply(bad); o.InForce != policy.Closed || o.Problem == "" || o.Specs[0].Isolates != [2]bool{true, true} || len(o.Specs[0].Rules[0].Peers) != 0 {
+	if o := r.apply(bad); o.InForce != policy.Closed || o.Problem == "" || o.Specs[0].Isolates != [2]bool{true, true} ||
+		len(o.Specs[0].Rules[0].Peers) != 0 {
 		t.Errorf("new and refused: %+v", o)
 	}
 	if o := r.apply(good); o.InForce != policy.Newest || o.Problem != "" {
 		t.Errorf("good: %+v", o)
 	}
 	lasting := func(o *policy.Object) bool {
-		return o.InForce == policy.LastGoodVersion && o.Problem != "" && len(o.Specs[0].Rules) == 1 && len(o.Specs[0].Rules[0].Peers) == 1
+		return o.InForce == policy.LastGoodVersion && o.Problem != "" && len(o.Specs[0].Rules) == 1 &&
+			len(o.Specs[0].Rules[0].Peers) == 1
 	}
 	if o := r.apply(bad); !lasting(o) {
 		t.Errorf("refused: %+v", o)

@@ -23,7 +23,7 @@ import (
 // ServiceAccount is where Kubernetes puts the credentials of a pod.
 const ServiceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Options say which server to talk to, and as whom.
+// Options say which server to talk to, and the credentials.
 type Options struct {
 	// KubeConfig is a kubeconfig file, whose current context counts; empty: the
 	// files of a service account.
@@ -37,7 +37,7 @@ type Options struct {
 	Port uint16
 	// Env reads environment variables: KUBERNETES_SERVICE_HOST and _PORT.
 	Env func(string) string
-	// Agent names who asks, in the server's logs.
+	// Agent is the client's name in the server's logs.
 	Agent string
 	// QPS is how many requests a second there may be; 0: 20, twice as many at once.
 	QPS float32
@@ -114,7 +114,8 @@ func fromAccount(o Options) (*rest.Config, error) {
 	}
 	host, port := o.Env("KUBERNETES_SERVICE_HOST"), o.Env("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, errors.New("k8sServiceHost must be set: neither it nor KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say where the API server is")
+		return nil, errors.New("k8sServiceHost must be set: neither it nor KUBERNETES_SERVICE_HOST and " +
+			"KUBERNETES_SERVICE_PORT say where the API server is")
 	}
 	c.Host = "https://" + net.JoinHostPort(host, port)
 	return c, nil

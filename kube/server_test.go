@@ -25,7 +25,8 @@ func account(t *testing.T) string {
 // TestNewServer: where the address comes from, and what is missing.
 func TestNewServer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'https://192.0.2.9:443'}}]\n" +
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: " +
+		"'https://192.0.2.9:443'}}]\n" +
 		"contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {token: x}}]\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func newPool[T any](hash func(maphash.Seed, T) uint64, equal func(a, b T) bool) 
 	return &pool[T]{hash: hash, equal: equal, seed: maphash.MakeSeed(), now: map[uint64]T{}}
 }
 
-// of returns a value that is equal, which nobody may change.
+// of returns a value that is equal, which must not be changed.
 func (p *pool[T]) of(v T) T {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,7 +73,7 @@ func newPodReader() *podReader {
 	}
 }
 
-// read leaves out annotations, which nobody reads: controllers write them all the
+// read leaves out annotations, which are not used: controllers write them all the
 // time, and each would be a change.
 func (r *podReader) read(pod *corev1.Pod, source string) (*cluster.Pod, error) {
 	pod.Annotations = nil

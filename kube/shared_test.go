@@ -15,8 +15,10 @@ func TestPodsShare(t *testing.T) {
 	read := func(name, app string) (labels uintptr, ports *int) {
 		t.Helper()
 		row, err := reader.read(&corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", Labels: map[string]string{"app": app, "tier": "back"}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", Labels: map[string]string{"app": app,
+				"tier": "back"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+				Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}}},
 		}, Origin)
 		if err != nil {
 			t.Fatal(err)

@@ -70,7 +70,8 @@ func (s *Source) State() (State, <-chan struct{}) {
 	for _, k := range s.kinds {
 		state := s.states[k]
 		out.Kinds = append(out.Kinds, Kind{
-			Name: k.Kind, Objects: k.rows.count(txn), Refused: len(refused[k.Kind]), Listed: state.listed, Missing: state.missing, Problem: state.problem,
+			Name: k.Kind, Objects: k.rows.count(txn), Refused: len(refused[k.Kind]), Listed: state.listed,
+			Missing: state.missing, Problem: state.problem,
 		})
 	}
 	return out, s.changed
@@ -99,14 +100,15 @@ func (s *Source) contact() {
 	c.mu.Unlock()
 	switch {
 	case problem != "" && !said:
-		s.Log.Warn("the API server doesn't answer; what it said stays in force", "server", s.Server.Address(), "error", problem)
+		s.Log.Warn("the API server doesn't answer; what it said stays in force", "server", s.Server.Address(), "error",
+			problem)
 	case problem == "" && said:
 		s.Log.Info("the API server answers again", "server", s.Server.Address())
 	}
 	s.tell()
 }
 
-// tell wakes those who wait for another state.
+// tell wakes callers that wait for another state.
 func (s *Source) tell() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +165,7 @@ func (s *Source) absent(k *kind) {
 	}
 }
 
-// find makes who waits for a kind look again, now and for some seconds.
+// find makes followers that wait for a kind look again, now and for some seconds.
 func (s *Source) find(k *kind) {
 	s.mu.Lock()
 	s.states[k].seen = time.Now()

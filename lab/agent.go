@@ -37,8 +37,8 @@ func (l *Lab) startAgents(ctx context.Context) error {
 	return g.Wait()
 }
 
-// StartAgent starts the node's agent and waits until it is ready. Values are dotted keys ("bpf.masquerade") that go over
-// those of the lab; they hold until the next StartAgent. One that runs already is an error.
+// StartAgent starts the node's agent and waits until it is ready. Values are dotted keys ("bpf.masquerade") that go
+// over those of the lab; they hold until the next StartAgent. One that runs already is an error.
 func (n *Node) StartAgent(ctx context.Context, values map[string]any) error {
 	if n.err != nil {
 		return n.err
@@ -215,7 +215,8 @@ func (p Process) wait(ctx context.Context) error {
 	return nil
 }
 
-// writeConfig writes the agent's file: the lab's template, then its values, then values, then what makes it this node's.
+// writeConfig writes the agent's file: the lab's template, then its values, then values, then what makes it this
+// node's.
 func (n *Node) writeConfig(values map[string]any) error {
 	keys, err := n.lab.configKeys()
 	if err != nil {

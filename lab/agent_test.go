@@ -16,7 +16,8 @@ func TestAgent(t *testing.T) {
 	opts := testOptions(t, manifestsFor(t))
 	opts.Agent, opts.Conflist = opts.Binary, nil
 	opts.Config = opts.Manifests + ".config"
-	if err := os.WriteFile(opts.Config, []byte("routingMode: native\nbpf.masquerade: true\ncni: {exclusive: true}\n"), 0o644); err != nil {
+	if err := os.WriteFile(opts.Config, []byte("routingMode: native\nbpf.masquerade: true\ncni: {exclusive: true}\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	opts.Values = map[string]any{"MTU": 1400, "bpf.monitorAggregation": "none"}
@@ -35,7 +36,8 @@ func TestAgent(t *testing.T) {
 		"bpf": map[string]any{"masquerade": true, "monitorAggregation": "none"},
 		"cni": map[string]any{"exclusive": true, "confPath": n.path("cni", "net.d"), "binPath": n.path("cni", "bin")},
 		"myelin": map[string]any{
-			"nodeName": "a", "runDir": n.RunDir(), "bpfRoot": n.BPFRoot(), "cgroupRoot": n.Cgroup(), "manifests": l.Manifests(),
+			"nodeName": "a", "runDir": n.RunDir(), "bpfRoot": n.BPFRoot(), "cgroupRoot": n.Cgroup(),
+			"manifests": l.Manifests(),
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -67,7 +69,8 @@ func testAgentLife(t *testing.T, l *Lab, n *Node) {
 	if err := n.StopAgent(ctx); err != nil {
 		t.Errorf("stop of an agent that is gone: %v", err)
 	}
-	if err := n.StartAgent(ctx, map[string]any{"fail": true}); err == nil || !strings.Contains(err.Error(), "was told to fail") {
+	if err := n.StartAgent(ctx, map[string]any{"fail": true}); err == nil ||
+		!strings.Contains(err.Error(), "was told to fail") {
 		t.Errorf("start of an agent that fails: %v", err)
 	}
 	if err := n.StartAgent(ctx, nil); err != nil {

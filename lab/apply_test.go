@@ -34,7 +34,8 @@ func TestApplyAll(t *testing.T) {
 		{"new", "", both, false, "namespace/a created; namespace/b created"},
 		{"again", "", both, false, "namespace/a unchanged; namespace/b unchanged"},
 		{"another text", "", []string{file("b.yaml", space("b", `"v1"`))}, false, "namespace/b unchanged"},
-		{"from stdin", space("a", "v2"), []string{"-", both[1]}, false, "namespace/a configured; namespace/b unchanged"},
+		{"from stdin", space("a", "v2"), []string{"-", both[1]}, false,
+			"namespace/a configured; namespace/b unchanged"},
 		{"a directory", "", []string{filepath.Dir(both[0])}, false, "namespace/a configured"},
 		{"prune", "", []string{both[1]}, true, "namespace/b unchanged; namespace/a pruned; pod/default/stays pruned"},
 	} {

@@ -84,11 +84,12 @@ func (c cgroup) signal(sig unix.Signal) {
 	}
 }
 
-// kill ends every process in the group and below, and returns when none is left. The group is of no more use then: Linux
-// (seen on 6.18) goes on to kill what clone3 puts into a group that was killed once. Remove it, and create it anew.
+// kill ends every process in the group and below, and returns when none is left. The group is of no more use then:
+// Linux (seen on 6.18) goes on to kill what clone3 puts into a group that was killed once. Remove it, and create it
+// anew.
 func (c cgroup) kill(ctx context.Context) error {
 	for {
-		// cgroup.kill (Linux 5.14) can't be outrun by fork; before it, repeat until nobody is there.
+		// cgroup.kill (Linux 5.14) can't be outrun by fork; before it, repeat until it is empty.
 		if os.WriteFile(string(c.join("cgroup.kill")), []byte("1"), 0o200) != nil {
 			c.signal(unix.SIGKILL)
 		}

@@ -15,14 +15,14 @@ import (
 )
 
 // Pauses between restarts of a container: double each time, from first to last; and from first again after it ran for
-// calm. Kubernetes' own are a hundred times as long; nobody wants to wait for them here.
+// calm. Kubernetes' own are a hundred times as long; that would be too long here.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
 	calm       = 10 * time.Second
 )
 
-// unknownExit stands for a status that nobody could collect, as the supervisor that started the process is gone.
+// unknownExit stands for a status that was not collected, because the supervisor that started the process is gone.
 const unknownExit = 255
 
 func (l *Lab) containerLog(node, namespace, pod, container string) string {

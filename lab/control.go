@@ -181,7 +181,7 @@ func (l *Lab) putTyped(o controller.Object) error {
 	return l.writeManifest(objectFor(o).fileName(), data)
 }
 
-// bindPod writes a Pod's node into its object. What somebody applied stays known by the annotation.
+// bindPod writes a Pod's node into its object. What was applied stays known by the annotation.
 func (l *Lab) bindPod(b controller.Binding, objects []*object) error {
 	name := objectFor(b.Pod).fileName()
 	i := slices.IndexFunc(objects, func(o *object) bool { return o.fileName() == name })

@@ -140,7 +140,8 @@ func (l *Lab) FindPod(name string) *Pod {
 	}
 	if len(items) > 1 {
 		return failed(
-			fmt.Errorf("%s is in more than one namespace: write %s/%s/%s", name, kind, items[0].Namespace, items[0].Name),
+			fmt.Errorf("%s is in more than one namespace: write %s/%s/%s", name, kind, items[0].Namespace,
+				items[0].Name),
 		)
 	}
 	objects, err := l.objects()

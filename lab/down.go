@@ -46,7 +46,7 @@ func (l *Lab) waitLock(ctx context.Context) (unlock func(), err error) {
 		case err == nil:
 			return unlock, nil
 		case errors.Is(err, os.ErrNotExist):
-			return func() {}, nil // no directory: nobody builds it
+			return func() {}, nil // no directory: it is not being built
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, err
 		}
@@ -82,8 +82,8 @@ func (l *Lab) remove(ctx context.Context) error {
 	return nil
 }
 
-// killStrays ends processes that left the control group but are in one of the lab's namespaces, as a shell is that
-// somebody started there by `ip netns exec`.
+// killStrays ends processes that left the control group but are in one of the lab's namespaces, such as a shell
+// that a user started there by `ip netns exec`.
 func (l *Lab) killStrays(ctx context.Context) error {
 	names, err := l.netnsNames()
 	if err != nil {

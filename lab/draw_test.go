@@ -28,29 +28,35 @@ func drawing() *Status {
 			Name: fmt.Sprintf("node%d", i), Agent: "ready", Pods: pods,
 			Addresses: addrs(fmt.Sprintf("192.168.64.%d", i), fmt.Sprintf("fd00:64::%d", i)),
 			PodCIDRs: []netip.Prefix{
-				netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", i)), netip.MustParsePrefix(fmt.Sprintf("fd00:10:0:%d::/64", i)),
+				netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", i)),
+				netip.MustParsePrefix(fmt.Sprintf("fd00:10:0:%d::/64", i)),
 			},
 		}
 	}
 	st := &Status{
 		Name: "demo", Fabric: "bridge", MTU: 1500, Supervisor: "running",
 		World: &WorldState{
-			Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.64.254/24"), netip.MustParsePrefix("fd00:64::fffe/64")},
-			Outside:   addrs("198.51.100.1", "2001:db8:64::1"),
+			Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.64.254/24"),
+				netip.MustParsePrefix("fd00:64::fffe/64")},
+			Outside: addrs("198.51.100.1", "2001:db8:64::1"),
 		},
 		Nodes: []NodeStatus{
 			node(1,
 				PodStatus{Name: "demo/client1", Phase: "Running", Addresses: addrs("10.0.1.2", "fd00:10:0:1::2")},
-				PodStatus{Name: "demo/server1", Phase: "Running", Addresses: addrs("10.0.1.3", "fd00:10:0:1::3"), Restarts: 2}),
+				PodStatus{Name: "demo/server1", Phase: "Running", Addresses: addrs("10.0.1.3", "fd00:10:0:1::3"),
+					Restarts: 2}),
 			node(2,
-				PodStatus{Name: "demo/image", Phase: "Pending", Addresses: addrs("10.0.2.2"), Message: "container web: image can't be pulled in the lab: give a command"},
+				PodStatus{Name: "demo/image", Phase: "Pending", Addresses: addrs("10.0.2.2"),
+					Message: "container web: image can't be pulled in the lab: give a command"},
 				PodStatus{Name: "demo/old", Phase: "Running", Terminating: true, Addresses: addrs("10.0.2.3")},
-				PodStatus{Name: "kube-system/host", Phase: "Running", HostNetwork: true, Addresses: addrs("192.168.64.2")}),
+				PodStatus{Name: "kube-system/host", Phase: "Running", HostNetwork: true,
+					Addresses: addrs("192.168.64.2")}),
 			node(3),
 		},
 		Unassigned: []string{"demo/nowhere"},
 	}
-	st.Nodes[2].Agent, st.Nodes[2].Reason = "starting", "no CNI configuration in /run/myelin-lab/demo/nodes/node3/cni/net.d"
+	st.Nodes[2].Agent, st.Nodes[2].Reason = "starting", "no CNI configuration in "+
+		"/run/myelin-lab/demo/nodes/node3/cni/net.d"
 	return st
 }
 
@@ -58,7 +64,8 @@ func drawing() *Status {
 func TestDraw(t *testing.T) {
 	t.Parallel()
 	wire := drawing()
-	wire.Fabric, wire.World, wire.Nodes, wire.Unassigned, wire.Supervisor = "wire", nil, wire.Nodes[:2], nil, "not running"
+	wire.Fabric, wire.World, wire.Nodes, wire.Unassigned, wire.Supervisor = "wire", nil, wire.Nodes[:2], nil,
+		"not running"
 	for name, c := range map[string]struct {
 		st    *Status
 		width int

@@ -151,7 +151,8 @@ func subnetOf(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, subnetBits6)
 }
 
-// plug makes a veth pair with one end on the bridge and the other, eth0, in the port's namespace; both are born there.
+// plug makes a veth pair with one end on the bridge and the other, eth0, in the port's namespace; both are created
+// there.
 func (l *Lab) plug(h *netlink.Handle, bridge netlink.Link, p port) error {
 	peer, err := netns.GetFromPath(netnsPath(p.netns))
 	if err != nil {
@@ -171,7 +172,7 @@ func (l *Lab) plug(h *netlink.Handle, bridge netlink.Link, p port) error {
 	return p.configure()
 }
 
-// createWire joins two nodes by one veth pair, born with an end in each.
+// createWire joins two nodes by one veth pair, created with an end in each.
 func (l *Lab) createWire() error {
 	a, b := l.nodePort(l.state.Nodes[0]), l.nodePort(l.state.Nodes[1])
 	h, ns, err := handle(a.netns)

@@ -62,7 +62,8 @@ const AllResources = "all"
 func resourceNamed(name string) (resource, bool) {
 	short, group, _ := strings.Cut(strings.ToLower(name), ".")
 	for _, r := range resources() {
-		if slices.Contains(r.names, short) && (group == "" || group == r.group || strings.HasSuffix(group, "."+r.group)) {
+		if slices.Contains(r.names, short) && (group == "" || group == r.group ||
+			strings.HasSuffix(group, "."+r.group)) {
 			return r, true
 		}
 	}

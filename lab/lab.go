@@ -114,7 +114,8 @@ func (l *Lab) Nodes() []*Node {
 	return nodes
 }
 
-// Node finds a node. For a name that the lab does not have, every method of the result fails with an error that says so.
+// Node finds a node. For a name that the lab does not have, every method of the result fails with an error that says
+// so.
 func (l *Lab) Node(name string) *Node {
 	n := &Node{Place: Place{lab: l, name: name, netns: l.nodeNetns(name), cg: l.cg.join(name)}}
 	i := slices.IndexFunc(l.state.Nodes, func(s NodeState) bool { return s.Name == name })
@@ -127,8 +128,8 @@ func (l *Lab) Node(name string) *Node {
 	return n
 }
 
-// Pod finds a pod by "namespace/name", or by its name alone where only one namespace has it. For a pod that the lab does
-// not have, every method of the result fails with an error that says so.
+// Pod finds a pod by "namespace/name", or by its name alone where only one namespace has it. For a pod that the lab
+// does not have, every method of the result fails with an error that says so.
 func (l *Lab) Pod(name string) *Pod {
 	states, err := l.podStates()
 	if err != nil {
@@ -173,7 +174,8 @@ func (l *Lab) Pods() ([]*Pod, error) {
 // World is the outside of the cluster: a namespace on the fabric with routes to the nodes and to nothing else.
 // A lab on a direct wire has none; then every method of the result fails.
 func (l *Lab) World() *World {
-	w := &World{Place: Place{lab: l, name: "world", netns: l.worldNetns(), cg: l.cg.join("_world")}, state: l.state.World}
+	w := &World{Place: Place{lab: l, name: "world", netns: l.worldNetns(), cg: l.cg.join("_world")},
+		state: l.state.World}
 	if len(l.state.World.Addresses) == 0 {
 		w.err = fmt.Errorf("lab %s has no world: its nodes are on a direct wire", l.Name())
 	}

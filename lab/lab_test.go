@@ -122,7 +122,8 @@ func TestUp(t *testing.T) {
 	run(&client.Place, "ping", "-c1", "-W2", server.IPv4().String())
 	eventually(t, "curl", func() error {
 		out, err := client.Exec(ctx, "curl", "-sS", "--noproxy", "*", fmt.Sprintf("http://%s:8080/path", server.IPv4()))
-		if err == nil && (!strings.Contains(out, "server  server\n") || !strings.Contains(out, "client  "+client.IPv4().String())) {
+		if err == nil && (!strings.Contains(out, "server  server\n") ||
+			!strings.Contains(out, "client  "+client.IPv4().String())) {
 			return fmt.Errorf("answer %q", out)
 		}
 		return err
@@ -169,7 +170,8 @@ func TestExec(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
-	if _, err := l.Pod("client").Exec(ctx, "sh", "-c", "sleep 60 & sleep 60"); err == nil || time.Since(begin) > 5*time.Second {
+	if _, err := l.Pod("client").Exec(ctx, "sh", "-c", "sleep 60 & sleep 60"); err == nil ||
+		time.Since(begin) > 5*time.Second {
 		t.Errorf("command that outlives its context: %v after %v", err, time.Since(begin))
 	}
 	for name, want := range map[string]string{"x": `no pod "x", and no node`, "nowhere": `no pod "nowhere"`} {
@@ -262,7 +264,8 @@ func TestCrash(t *testing.T) {
 		{"control group of a process", func(l *Lab) error {
 			// It leaves the lab's control group, as what a user starts by `ip netns exec` never was in it.
 			_, err := l.Node("a").Exec(t.Context(), "sh", "-c",
-				"echo 0 > "+string(l.cg.join("../../cgroup.procs"))+" && setsid sh -c 'sleep 3600; : "+l.Name()+"' > /dev/null 2>&1 &")
+				"echo 0 > "+string(l.cg.join("../../cgroup.procs"))+" && setsid sh -c 'sleep 3600; : "+l.Name()+
+					"' > /dev/null 2>&1 &")
 			return err
 		}},
 	} {

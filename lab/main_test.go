@@ -59,7 +59,8 @@ func TestMain(m *testing.M) {
 
 // standInServer serves what a lab asks `myelin lab serve` for.
 func standInServer() error {
-	opts := echo.Options{HTTP: []int{8080}, TCP: []int{7000}, UDP: []int{7001}, Who: os.Getenv("HOSTNAME"), Out: os.Stdout}
+	opts := echo.Options{HTTP: []int{8080}, TCP: []int{7000}, UDP: []int{7001}, Who: os.Getenv("HOSTNAME"),
+		Out: os.Stdout}
 	if len(os.Args) > 4 && os.Args[3] == "--ports" {
 		opts.HTTP, opts.TCP, opts.UDP = nil, nil, nil
 		for p := range strings.SplitSeq(os.Args[4], ",") {
@@ -159,7 +160,8 @@ func pluginAdd(args *skel.CmdArgs) error {
 	if err := netlink.LinkSetUp(veth); err != nil {
 		return err
 	}
-	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: veth.Index, Dst: &host, Scope: netlink.SCOPE_LINK}); err != nil {
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: veth.Index, Dst: &host,
+		Scope: netlink.SCOPE_LINK}); err != nil {
 		return err
 	}
 	h, err := netlink.NewHandleAt(ns)
@@ -178,10 +180,12 @@ func pluginAdd(args *skel.CmdArgs) error {
 		return err
 	}
 	all := net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
-	if err := h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: &all, Scope: netlink.SCOPE_LINK}); err != nil {
+	if err := h.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: &all,
+		Scope: netlink.SCOPE_LINK}); err != nil {
 		return err
 	}
-	return types.PrintResult(&types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: host}}}, conf.CNIVersion)
+	return types.PrintResult(&types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{{Address: host}}},
+		conf.CNIVersion)
 }
 
 func pluginDel(args *skel.CmdArgs) error {

@@ -20,8 +20,9 @@ const netnsDir = "/run/netns"
 func netnsPath(name string) string { return filepath.Join(netnsDir, name) }
 
 // shareNetnsDir makes the directory of named namespaces a shared mount of its own, as ip-netns(8) does before its first
-// one, and under its lock. Were it left to that, its mount would cover those of a lab that is up, whose files could then
-// not be removed. For the same reason the directory is left as it is if somebody else's namespaces are mounted in it.
+// one, and under its lock. Were it left to that, its mount would cover those of a lab that is up, whose files could
+// then not be removed. For the same reason the directory is left as it is if other namespaces are mounted in
+// it.
 func shareNetnsDir() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return fmt.Errorf("make the directory of network namespaces: %w", err)

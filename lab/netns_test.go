@@ -51,7 +51,8 @@ func isFreshMachine(t *testing.T, propagation uintptr) bool {
 	return false
 }
 
-// netnsMounts are the mount points at and below the directory of named namespaces, with " shared" behind those that are.
+// netnsMounts are the mount points at and below the directory of named namespaces, with " shared" behind those that
+// are.
 func netnsMounts(t *testing.T) (list []string) {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")
@@ -78,11 +79,11 @@ func ipNetns(t *testing.T, verb, name string) {
 	}
 }
 
-// TestSomebodysNetns: a namespace that somebody makes beside labs, the first by `ip netns` on the machine, does not keep
-// them from being removed, nor they it.
-func TestSomebodysNetns(t *testing.T) { onFreshMachine(t, testSomebodysNetns) }
+// TestForeignNetns: a namespace that another program makes beside labs, the first by `ip netns` on the machine, does
+// not keep them from being removed, nor they it.
+func TestForeignNetns(t *testing.T) { onFreshMachine(t, testForeignNetns) }
 
-func testSomebodysNetns(t *testing.T) {
+func testForeignNetns(t *testing.T) {
 	all := []Options{testOptions(t, hostOnly), testOptions(t, hostOnly)}
 	var labs sync.WaitGroup
 	for _, opts := range all {
@@ -93,11 +94,11 @@ func testSomebodysNetns(t *testing.T) {
 		})
 	}
 	labs.Wait()
-	ipNetns(t, "add", "somebody")
+	ipNetns(t, "add", "other")
 	for _, opts := range all {
 		down(t, opts)
 	}
-	ipNetns(t, "delete", "somebody")
+	ipNetns(t, "delete", "other")
 	if got := strings.Join(netnsMounts(t), ", "); got != netnsDir+" shared" {
 		t.Errorf("mounts: %s", got)
 	}

@@ -171,7 +171,8 @@ func parseObject(file string, doc []byte) ([]*object, error) {
 	case o.Kind == "" || o.Name == "":
 		return nil, fmt.Errorf("%s: an object without kind or metadata.name", file)
 	case strings.ContainsAny(o.Kind+o.Namespace+o.Name, "/\x00"):
-		return nil, fmt.Errorf("%s: kind, namespace or name can't be a file's: %q %q %q", file, o.Kind, o.Namespace, o.Name)
+		return nil, fmt.Errorf("%s: kind, namespace or name can't be a file's: %q %q %q", file, o.Kind,
+			o.Namespace, o.Name)
 	}
 	if o.inNamespace() && o.Namespace == "" {
 		o.Namespace = metav1.NamespaceDefault
@@ -210,7 +211,7 @@ func pods(objects []*object) ([]*corev1.Pod, error) {
 	return all, nil
 }
 
-// terminating says whether a pod is being deleted: for those who send it something. It runs until its object has gone.
+// terminating says whether a pod is being deleted: for pods that send it something. It runs until its object has gone.
 func terminating(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil }
 
 // checkPod refuses names that Kubernetes does, as the lab makes directories of them.

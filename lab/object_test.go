@@ -15,8 +15,10 @@ func TestParseObjects(t *testing.T) {
 		{"# nothing\n---\n# here\n", "[]"},
 		{"kind: Pod\napiVersion: v1\nmetadata: {name: p}\n", "[t: Pod default/p]"},
 		{"kind: Pod\napiVersion: example.com/v1\nmetadata: {name: p}\n", "[t: Pod /p]"},
-		{"{kind: Node, apiVersion: v1, metadata: {name: m}}\n---\nkind: X\nmetadata: {namespace: s, name: x}\n", "[t: Node /m t: X s/x]"},
-		{"kind: List\nitems:\n- {kind: A, metadata: {name: a}}\n- {kind: BList, items: [{kind: B, metadata: {name: b}}]}\n", "[t: A /a t: B /b]"},
+		{"{kind: Node, apiVersion: v1, metadata: {name: m}}\n---\nkind: X\nmetadata: {namespace: s, name: x}\n",
+			"[t: Node /m t: X s/x]"},
+		{"kind: List\nitems:\n- {kind: A, metadata: {name: a}}\n- {kind: BList, items: [{kind: B, metadata: {name: " +
+			"b}}]}\n", "[t: A /a t: B /b]"},
 		{"kind: A\n", "t: an object without kind or metadata.name"},
 		{"kind: A\nmetadata: {name: ../a}\n", `t: kind, namespace or name can't be a file's: "A" "" "../a"`},
 		{"a: [", "t: "},
@@ -57,7 +59,8 @@ func FuzzParseObjects(f *testing.F) {
 func TestPods(t *testing.T) {
 	t.Parallel()
 	pod := func(name, containers string) string {
-		return fmt.Sprintf("kind: Pod\napiVersion: v1\nmetadata: {name: %s}\nspec: {containers: [%s]}\n", name, containers)
+		return fmt.Sprintf("kind: Pod\napiVersion: v1\nmetadata: {name: %s}\nspec: {containers: [%s]}\n", name,
+			containers)
 	}
 	for _, c := range []struct{ yaml, want string }{
 		{pod("p", "{name: a}, {name: b}"), ""},
@@ -99,7 +102,8 @@ func TestReadObjects(t *testing.T) {
 	if err != nil || len(objects) != 2 || objects[0].Name != "a" || objects[1].Name != "b" {
 		t.Errorf("objects %v, %v", objects, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "again.yaml"), []byte("kind: A\nmetadata: {name: a}\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "again.yaml"), []byte("kind: A\nmetadata: {name: a}\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readObjects(dir); err == nil || !strings.Contains(err.Error(), "again.yaml: A /a: in ") {
@@ -141,7 +145,8 @@ func TestNames(t *testing.T) {
 func TestPlanNodes(t *testing.T) {
 	t.Parallel()
 	node := func(name, status string) string {
-		return fmt.Sprintf("kind: Node\napiVersion: v1\nmetadata: {name: %s}\nstatus: {addresses: [%s]}\n---\n", name, status)
+		return fmt.Sprintf("kind: Node\napiVersion: v1\nmetadata: {name: %s}\nstatus: {addresses: [%s]}\n---\n",
+			name, status)
 	}
 	v4, v6 := "{type: InternalIP, address: 10.1.1.1}", "{type: InternalIP, address: 'fd00::1'}"
 	for _, c := range []struct{ yaml, underlay, want string }{

@@ -14,8 +14,8 @@ import (
 // DefaultDir holds a directory per lab.
 const DefaultDir = "/run/myelin-lab"
 
-// DirVariable has the directory of the lab (Lab.Dir) in the environment of its nodes: `myelin status --cluster` and `myelin sysdump` ask
-// the agents of its nodes.
+// DirVariable has the directory of the lab (Lab.Dir) in the environment of its nodes: `myelin status --cluster` and
+// `myelin sysdump` ask the agents of its nodes.
 const DirVariable = "MYELIN_LAB"
 
 // Fabrics: how nodes are joined.
@@ -101,7 +101,8 @@ func (o *Options) setDefaults() {
 		o.Grace = 5 * time.Second
 	}
 	if len(o.ServiceCIDRs) == 0 {
-		o.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}
+		o.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"),
+			netip.MustParsePrefix("fd00:10:96::/112")}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -123,7 +124,8 @@ func (o *Options) check() error {
 		errs = append(errs, fmt.Errorf("fabric %q: want %s or %s", o.Fabric, FabricBridge, FabricWire))
 	}
 	if o.Underlay != UnderlayDual && o.Underlay != UnderlayIPv4 && o.Underlay != UnderlayIPv6 {
-		errs = append(errs, fmt.Errorf("underlay %q: want %s, %s or %s", o.Underlay, UnderlayDual, UnderlayIPv4, UnderlayIPv6))
+		errs = append(errs, fmt.Errorf("underlay %q: want %s, %s or %s", o.Underlay, UnderlayDual, UnderlayIPv4,
+			UnderlayIPv6))
 	}
 	if o.Images != ImagesServe && o.Images != ImagesNone {
 		errs = append(errs, fmt.Errorf("images %q: want %s or %s", o.Images, ImagesServe, ImagesNone))

@@ -48,7 +48,8 @@ func (p *Place) Do(fn func() error) error {
 	return enter(p.netns, fn)
 }
 
-// Command prepares a process for Start: `myelin` as the program is the lab's binary, and on a node asks the node's agent.
+// Command prepares a process for Start: `myelin` as the program is the lab's binary, and on a node asks the node's
+// agent.
 func (p *Place) Command(ctx context.Context, args ...string) *exec.Cmd {
 	program := args[0]
 	if program == "myelin" && p.lab.opts.Binary != "" {

@@ -97,7 +97,8 @@ type daemon struct {
 	hosts string // its /etc/hosts, the machine's if empty
 }
 
-// start runs the daemon in a namespace ("" means this process's). The channel gets its exit status when it ends while this process lives.
+// start runs the daemon in a namespace ("" means this process's). The channel gets its exit status when it ends while
+// this process lives.
 func (d daemon) start(netns string) (Process, <-chan *os.ProcessState, error) {
 	if err := os.MkdirAll(filepath.Dir(d.log), 0o755); err != nil {
 		return Process{}, nil, err
@@ -116,7 +117,8 @@ func (d daemon) start(netns string) (Process, <-chan *os.ProcessState, error) {
 	if err := startIn(netns, d.hosts, d.cg, cmd); err != nil {
 		return Process{}, nil, fmt.Errorf("start %s: %w", d.argv[0], err)
 	}
-	// Read before Wait can reap it: even if it has ended, the entry is there. A zombie reads as zero, which is not alive.
+	// Read before Wait can reap it: even if it has ended, the entry is there. A zombie reads as zero, which is not
+	// alive.
 	p := processOf(cmd.Process.Pid)
 	ended := make(chan *os.ProcessState, 1)
 	go func() {

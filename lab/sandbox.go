@@ -59,7 +59,8 @@ func (p plugins) FindInPath(plugin string, paths []string) (string, error) {
 
 // CNI is libcni as the node's container runtime uses it: plugins run in the node's namespace.
 func (n *Node) CNI() *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir([]string{n.path("cni", "bin")}, n.path("cni", "cache"), plugins{node: n, PluginDecoder: &version.PluginDecoder{}})
+	return libcni.NewCNIConfigWithCacheDir([]string{n.path("cni", "bin")}, n.path("cni", "cache"),
+		plugins{node: n, PluginDecoder: &version.PluginDecoder{}})
 }
 
 // Conflist is the node's CNI configuration: the first list of its directory, by name, as container runtimes take it.

@@ -88,11 +88,13 @@ func TestStandIn(t *testing.T) {
 	}
 	l := up(
 		t,
-		testOptions(t, bareNodes+image("web", "")+image("ports", ", ports: [{containerPort: 8081}, {containerPort: 8082}]")+
-			image(
-				"alone",
-				"",
-			)+plainService("front", "ports: [{port: 80, targetPort: 8088}]")+podYAML("client", "Always", "env; sleep 1000")),
+		testOptions(t,
+			bareNodes+image("web", "")+image("ports", ", ports: [{containerPort: 8081}, {containerPort: 8082}]")+
+				image(
+					"alone",
+					"",
+				)+plainService("front", "ports: [{port: 80, targetPort: 8088}]")+podYAML("client", "Always",
+				"env; sleep 1000")),
 	)
 	client := l.Pod("client")
 	for _, c := range []struct {
@@ -119,7 +121,8 @@ func TestStandIn(t *testing.T) {
 	}
 	ip := serviceOf(t, l, "front").Spec.ClusterIP
 	for _, name := range []string{"front", "front.default", "front.default.svc", "front.default.svc.cluster.local"} {
-		if out, err := client.Exec(t.Context(), "getent", "-s", "files", "ahostsv4", name); err != nil || !strings.HasPrefix(out, ip+" ") {
+		if out, err := client.Exec(t.Context(), "getent", "-s", "files", "ahostsv4", name); err != nil ||
+			!strings.HasPrefix(out, ip+" ") {
 			t.Errorf("%s is %q %v, want %s", name, out, err, ip)
 		}
 	}
@@ -130,7 +133,8 @@ func TestStandIn(t *testing.T) {
 			t.Errorf("the environment has no %s: %s %v", line, env, err)
 		}
 	}
-	if out, err := l.Node("a").Exec(t.Context(), "getent", "-s", "files", "ahostsv4", "front.default.svc.cluster.local"); err == nil {
+	if out, err := l.Node("a").Exec(t.Context(), "getent", "-s", "files", "ahostsv4",
+		"front.default.svc.cluster.local"); err == nil {
 		t.Errorf("a node knows the name of a Service: %s", out)
 	}
 }

@@ -87,7 +87,6 @@ func TestApply(t *testing.T) {
 	for _, name := range []string{"stays", "changes", "goes"} {
 		before[name] = l.Pod(name).State()
 	}
-
 	labelled := strings.Replace(sleeper("stays"), "name: stays}", "name: stays, labels: {app: x}}", 1)
 	apply(t, l, false, labelled+podYAML("changes", "Always", "sleep 2000")+sleeper("comes"))
 	if now := l.Pod("stays").State(); now.ContainerID != before["stays"].ContainerID {
@@ -109,12 +108,14 @@ func TestApply(t *testing.T) {
 			t.Errorf("pod %s is there after prune", name)
 		}
 	}
-	for _, pattern := range []string{l.path("manifests", "status", "*"), l.path("pods", "*"), l.path("nodes", "a", "pods", "*"), netnsPath(l.Name() + "-a_*")} {
+	for _, pattern := range []string{l.path("manifests", "status", "*"), l.path("pods", "*"),
+		l.path("nodes", "a", "pods", "*"), netnsPath(l.Name() + "-a_*")} {
 		if files, _ := filepath.Glob(pattern); len(files) != 1 {
 			t.Errorf("%s: %v, want those of one pod", pattern, files)
 		}
 	}
-	if out, err := l.Node("a").Exec(t.Context(), "ip", "-br", "link", "show", "type", "veth"); err != nil || strings.Count(out, "pod") != 1 {
+	out, err := l.Node("a").Exec(t.Context(), "ip", "-br", "link", "show", "type", "veth")
+	if err != nil || strings.Count(out, "pod") != 1 {
 		t.Errorf("links of deleted pods: %s %v", out, err)
 	}
 	if err := l.DeletePod(t.Context(), "stays"); err != nil {
@@ -153,7 +154,8 @@ func TestTerminating(t *testing.T) {
 	} {
 		apply(t, l, false, c.yaml)
 		now := l.Pod("leaves").State()
-		if now.ContainerID != before.ContainerID || !now.Containers[0].Process.Alive() || now.Phase != "Running" || now.Terminating != c.terminating {
+		if now.ContainerID != before.ContainerID || !now.Containers[0].Process.Alive() || now.Phase != "Running" ||
+			now.Terminating != c.terminating {
 			t.Errorf("terminating %t: %+v", c.terminating, now)
 		}
 	}
@@ -162,7 +164,8 @@ func TestTerminating(t *testing.T) {
 // TestRefused has a plugin refuse a pod: the pod says why, is tried again, and others go on.
 func TestRefused(t *testing.T) {
 	t.Parallel()
-	opts := testOptions(t, oneNode+podYAML("no-network", "Always", "sleep 1000")+podYAML("other", "Always", "sleep 1000"))
+	opts := testOptions(t, oneNode+podYAML("no-network", "Always", "sleep 1000")+podYAML("other", "Always",
+		"sleep 1000"))
 	opts.Timeout, opts.KeepOnFailure = time.Second, true
 	if _, err := Up(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "the pod's name is no-network") {
 		t.Fatalf("up: %v", err)
@@ -244,7 +247,8 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, l, false, podYAML("comes", "Always", "sleep 1000"))
-	if now := l.Pod("stays").State(); now.ContainerID != before.ContainerID || now.Containers[0].Process != before.Containers[0].Process {
+	if now := l.Pod("stays").State(); now.ContainerID != before.ContainerID ||
+		now.Containers[0].Process != before.Containers[0].Process {
 		t.Errorf("adopted pod is %+v, was %+v", now, before)
 	}
 	eventually(t, "restart of what ended", func() error {

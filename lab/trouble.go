@@ -98,7 +98,8 @@ func (l *Lab) crashLoops(ctx context.Context) ([]string, error) {
 
 func (l *Lab) loops(pod *corev1.Pod, s PodState) (loops []string) {
 	for _, c := range s.Containers {
-		if c.Init || s.Phase != "Running" || c.Restarts == 0 && !(c.Exited && again(pod.Spec.RestartPolicy, c.ExitCode)) {
+		if c.Init || s.Phase != "Running" ||
+			c.Restarts == 0 && !(c.Exited && again(pod.Spec.RestartPolicy, c.ExitCode)) {
 			continue
 		}
 		text := fmt.Sprintf("pod %s crash-loops: container %s was restarted %d times", s.Key(), c.Name, c.Restarts)

@@ -161,8 +161,8 @@ func (c *objectCache) read(dir string) ([]*object, error) {
 	return objects, unique(objects)
 }
 
-// writeManifest writes a file of the lab's manifests. The cache forgets it, as two writes within a tick of the clock may
-// leave a file of the same size, time and inode number.
+// writeManifest writes a file of the lab's manifests. The cache forgets it, as two writes within a tick of the clock
+// may leave a file of the same size, time and inode number.
 func (l *Lab) writeManifest(name string, data []byte) error {
 	path := l.path("manifests", name)
 	err := writeFile(path, data)

@@ -125,7 +125,8 @@ func (w *worker) runPod(ctx context.Context, pod *corev1.Pod) {
 	}
 	if names := withoutCommand(pod); len(names) > 0 && !w.lab.standsIn() {
 		w.update(func(s *PodState) {
-			s.Message = fmt.Sprintf("container %s: image can't be pulled in the lab: give a command, e.g. [myelin, lab, serve]",
+			s.Message = fmt.Sprintf("container %s: image can't be pulled in the lab: give a command, e.g. [myelin, "+
+				"lab, serve]",
 				strings.Join(names, ", "))
 		})
 		return
@@ -171,8 +172,8 @@ func (w *worker) runInit(ctx context.Context, pod *corev1.Pod) bool {
 	return true
 }
 
-// setup makes the pod's namespace and network, unless an earlier supervisor has. What a failed or cut-short attempt left
-// is removed first, and the next one has another container ID, as kubelet does it.
+// setup makes the pod's namespace and network, unless an earlier supervisor has. What a failed or cut-short attempt
+// left is removed first, and the next one has another container ID, as kubelet does it.
 func (w *worker) setup(ctx context.Context, pod *corev1.Pod) error {
 	if w.state != nil && w.state.Ready {
 		return nil
@@ -262,7 +263,7 @@ func (w *worker) update(change func(*PodState)) {
 		return
 	}
 	change(w.state)
-	// The state last: who waits for it finds the object too.
+	// The state last: a process that waits for it finds the object too.
 	err := errors.Join(
 		w.lab.writeStatus(*w.state),
 		writeJSON(w.lab.podStatePath(w.state.Namespace, w.state.Name), w.state),

@@ -106,7 +106,8 @@ func onNode(names []string, node string) (n int) {
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
 	l := up(t, testOptions(t, bareNodes+
-		workloadYAML("Deployment", "web", "replicas: 4", "sleep 1000")+workloadYAML("DaemonSet", "each", "", "sleep 1000")))
+		workloadYAML("Deployment", "web", "replicas: 4", "sleep 1000")+workloadYAML("DaemonSet", "each",
+		"", "sleep 1000")))
 	web, each := podNames(t, l, "web-"), podNames(t, l, "each-")
 	if len(web) != 4 || onNode(web, "a") != 2 || len(each) != 2 || onNode(each, "a") != 1 {
 		t.Errorf("pods %v, %v", web, each)
@@ -136,7 +137,8 @@ func TestWorkloads(t *testing.T) {
 	if now := podNames(t, l, "web-"); len(now) != 3 || slices.Contains(now, rolled[0]) {
 		t.Errorf("a deleted pod is not replaced: %v", now)
 	}
-	if got := mustApply(t, l, workloadYAML("DaemonSet", "each", "", "sleep 2000")); got != "daemonset/default/each configured" {
+	if got := mustApply(t, l, workloadYAML("DaemonSet", "each", "",
+		"sleep 2000")); got != "daemonset/default/each configured" {
 		t.Errorf("a DaemonSet's new template: %s", got)
 	}
 	if now := podNames(t, l, "each-"); len(now) != 2 || now[0] == each[0] {
@@ -197,11 +199,14 @@ func TestJob(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	job := func(name, spec, script string) string {
-		return fmt.Sprintf("apiVersion: batch/v1\nkind: Job\nmetadata: {name: %s}\nspec:\n  %s\n  template:\n    spec:\n"+
-			"      restartPolicy: Never\n      containers: [{name: main, command: [sh, -c, %q]}]\n---\n", name, spec, script)
+		return fmt.Sprintf("apiVersion: batch/v1\nkind: Job\nmetadata: {name: %s}\nspec:\n  %s\n  template:\n    "+
+			"spec:\n"+
+			"      restartPolicy: Never\n      containers: [{name: main, command: [sh, -c, %q]}]\n---\n", name,
+			spec, script)
 	}
 	l := up(t, testOptions(t, bareNodes+
-		job("sum", "completions: 3\n  parallelism: 2\n  completionMode: Indexed", "touch "+dir+"/$JOB_COMPLETION_INDEX")+
+		job("sum", "completions: 3\n  parallelism: 2\n  completionMode: Indexed",
+			"touch "+dir+"/$JOB_COMPLETION_INDEX")+
 		job("bad", "backoffLimit: 1", "exit 3")))
 	phases := func() string {
 		pods, err := l.Pods()
@@ -241,7 +246,8 @@ func TestUnschedulable(t *testing.T) {
 		t,
 		testOptions(
 			t,
-			bareNodes+bare("fast", "disk: ssd")+bare("nowhere", "disk: tape")+bare("other", "kubernetes.io/hostname: b"),
+			bareNodes+bare("fast", "disk: ssd")+bare("nowhere", "disk: tape")+bare("other",
+				"kubernetes.io/hostname: b"),
 		),
 	)
 	if names := podNames(t, l, ""); !slices.Equal(names, []string{"fast@a", "other@b"}) {
@@ -277,7 +283,8 @@ func TestWorkloadErrors(t *testing.T) {
 			"standard input: Deployment default/web: spec.replicas: -1 must not be negative"},
 		{workloadYAML("Deployment", "web", "replicas: many", ""), "standard input: Deployment default/web: "},
 		{strings.Replace(workloadYAML("DaemonSet", "web", "", ""), "labels: {app: web}", "labels: {app: db}", 1),
-			"standard input: DaemonSet default/web: spec.template.metadata.labels: app=db does not match spec.selector app=web"},
+			"standard input: DaemonSet default/web: spec.template.metadata.labels: app=db does not match " +
+				"spec.selector app=web"},
 	} {
 		if got, err := applied(t, l, false, c.yaml); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s %v, want %s", got, err, c.want)

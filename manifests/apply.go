@@ -16,8 +16,10 @@ func (s *Source) apply(desired rows, problems []*cluster.Problem, complete bool)
 		return
 	}
 	s.applied = desired
-	s.Log.Debug("applied manifests", "dir", s.Dir, "nodes", len(desired.nodes), "namespaces", len(desired.namespaces), "pods", len(desired.pods),
-		"services", len(desired.services), "slices", len(desired.slices), "policies", len(desired.policies), "CIDR groups", len(desired.groups))
+	s.Log.Debug("applied manifests", "dir", s.Dir, "nodes", len(desired.nodes), "namespaces", len(desired.namespaces),
+		"pods", len(desired.pods),
+		"services", len(desired.services), "slices", len(desired.slices), "policies", len(desired.policies),
+		"CIDR groups", len(desired.groups))
 }
 
 // change makes rows of the tables others, in one transaction. Rows that don't
@@ -30,7 +32,8 @@ func (s *Source) change(have, want rows, first bool) bool {
 	parts := newEdit(have.slices, want.slices, (*cluster.EndpointSlice).Equal)
 	policies := newEdit(have.policies, want.policies, (*policy.Object).Equal)
 	groups := newEdit(have.groups, want.groups, (*policy.Group).Equal)
-	if !first && changes.empty() && spaces.empty() && pods.empty() && services.empty() && parts.empty() && policies.empty() && groups.empty() {
+	if !first && changes.empty() && spaces.empty() && pods.empty() && services.empty() && parts.empty() &&
+		policies.empty() && groups.empty() {
 		return false
 	}
 	txn := s.write()

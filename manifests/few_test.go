@@ -14,7 +14,8 @@ import (
 // told is what tables say, in words.
 func told(s *Source) string {
 	txn := s.DB.ReadTxn()
-	out := lines(txn, s.Tables.Nodes) + lines(txn, s.Tables.Namespaces) + lines(txn, s.Tables.Pods) + lines(txn, s.Policies.Policies)
+	out := lines(txn, s.Tables.Nodes) + lines(txn, s.Tables.Namespaces) + lines(txn, s.Tables.Pods) + lines(txn,
+		s.Policies.Policies)
 	for p := range s.Problems().All(txn) {
 		out += p.Error() + "\n"
 	}
@@ -37,11 +38,13 @@ func timeless(t *testing.T, dir string) *Source {
 
 // podText is a Pod's file, and statusText that of its status.
 func podText(i, label int) string {
-	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: p%d, labels: {l: l%d}}, spec: {nodeName: n1, containers: [{name: c, image: i}]}}", i, label)
+	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: p%d, labels: {l: l%d}}, spec: {nodeName: n1, "+
+		"containers: [{name: c, image: i}]}}", i, label)
 }
 
 func statusText(i, address int) string {
-	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: p%d}, status: {podIPs: [{ip: 10.0.1.%d}]}}", i, address)
+	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: p%d}, status: {podIPs: [{ip: 10.0.1.%d}]}}", i,
+		address)
 }
 
 // Whatever changes, the tables are what they would be if everything was looked
@@ -64,9 +67,11 @@ func TestFew(t *testing.T) {
 			case 0:
 				path, content = filepath.Join(dir, "status", fmt.Sprint("n1-p", i, ".yaml")), statusText(i, 2+r.IntN(3))
 			case 1:
-				path, content = filepath.Join(dir, "d", fmt.Sprint("n", i, ".yaml")), node(fmt.Sprint("n", i), fmt.Sprintf("10.%d.0.0/24", r.IntN(3)))
+				path, content = filepath.Join(dir, "d", fmt.Sprint("n", i, ".yaml")), node(fmt.Sprint("n", i),
+					fmt.Sprintf("10.%d.0.0/24", r.IntN(3)))
 			case 2:
-				path, content = filepath.Join(dir, fmt.Sprint("policy", i, ".yaml")), text(fmt.Sprint("p", i), 80+r.IntN(3))+"---\n"+text(fmt.Sprint("q", i), 80)
+				path, content = filepath.Join(dir, fmt.Sprint("policy", i,
+					".yaml")), text(fmt.Sprint("p", i), 80+r.IntN(3))+"---\n"+text(fmt.Sprint("q", i), 80)
 			case 3:
 				path = filepath.Join(dir, fmt.Sprint(".p", i, ".yaml"))
 			}

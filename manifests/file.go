@@ -74,7 +74,8 @@ func (f *file) refresh(at location, now time.Time) (again bool) {
 		// Truncated, it may be about to be written. Only a file that is deleted, or
 		// has a document, says that its objects are gone.
 		c.incomplete = true
-		c.problems = []*cluster.Problem{{File: f.rel, Reason: "has no document: what it held stays until it is deleted or has one"}}
+		c.problems = []*cluster.Problem{{File: f.rel,
+			Reason: "has no document: what it held stays until it is deleted or has one"}}
 	}
 	f.parts, f.failing = parts, ""
 	f.replace(c)

@@ -31,7 +31,8 @@ func newSource(t testing.TB, dir string) *Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Params{DB: db, Tables: tables, Policies: policies, Dir: dir, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	s, err := New(Params{DB: db, Tables: tables, Policies: policies, Dir: dir, Log: slog.New(slog.DiscardHandler),
+		Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,8 +253,10 @@ func FuzzManifests(f *testing.F) {
 		}
 		s.files[rel].replace(more)
 		again, _ := s.merge()
-		if len(again.nodes) != len(out.nodes) || len(again.pods) != len(out.pods) || len(again.namespaces) != len(out.namespaces) ||
-			len(again.services) != len(out.services) || len(again.slices) != len(out.slices) || len(again.policies) != len(out.policies) || len(again.groups) != len(out.groups) {
+		if len(again.nodes) != len(out.nodes) || len(again.pods) != len(out.pods) ||
+			len(again.namespaces) != len(out.namespaces) ||
+			len(again.services) != len(out.services) || len(again.slices) != len(out.slices) ||
+			len(again.policies) != len(out.policies) || len(again.groups) != len(out.groups) {
 			t.Errorf("a broken document took objects away: %v, then %v", out, again)
 		}
 	})
@@ -262,7 +265,9 @@ func FuzzManifests(f *testing.F) {
 // alike reports whether two readings of a file say the same.
 func alike(a, b content) bool {
 	return a.incomplete == b.incomplete && maps.Equal(a.suspects, b.suspects) && maps.Equal(a.unused, b.unused) &&
-		slices.EqualFunc(a.docs, b.docs, func(a, b document) bool { return a.key == b.key && (a.row == b.row || equal(a.row, b.row)) }) &&
+		slices.EqualFunc(a.docs, b.docs, func(a, b document) bool {
+			return a.key == b.key && (a.row == b.row || equal(a.row, b.row))
+		}) &&
 		slices.EqualFunc(a.problems, b.problems, func(a, b *cluster.Problem) bool { return a.Error() == b.Error() })
 }
 

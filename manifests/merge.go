@@ -38,7 +38,8 @@ type rows struct {
 
 func newRows() rows {
 	return rows{
-		nodes: map[string]*cluster.Node{}, namespaces: map[string]*cluster.Namespace{}, pods: map[cluster.Key]*cluster.Pod{},
+		nodes: map[string]*cluster.Node{}, namespaces: map[string]*cluster.Namespace{},
+		pods:     map[cluster.Key]*cluster.Pod{},
 		services: map[cluster.Key]*cluster.Service{}, slices: map[cluster.Key]*cluster.EndpointSlice{},
 		policies: map[policy.Ref]*policy.Object{}, groups: map[string]*policy.Group{},
 	}
@@ -123,7 +124,7 @@ func (s *Source) merge() (rows, []*cluster.Problem) {
 
 // choose picks the version that is in force from now on: what was good, if the
 // only one found is refused. Copies that say the same are as good as one; of copies
-// that differ nobody can know which is meant, and what was in force stays. Where
+// that differ it can't be known which is meant, and what was in force stays. Where
 // nothing was, policies are closed.
 func (s *Source) choose(at slot, found []version) (version, []*cluster.Problem) {
 	if len(found) == 1 {
@@ -210,11 +211,13 @@ func withStatus(spec *cluster.Pod, v version) (*cluster.Pod, *cluster.Problem) {
 	if spec.UID != "" && status.UID != "" && spec.UID != status.UID {
 		return spec, &cluster.Problem{
 			File: v.file, Object: "Pod " + status.Key().String(), Field: "metadata.uid",
-			Reason: fmt.Sprintf("%q is the status of another Pod of this name, the present one has %q", status.UID, spec.UID),
+			Reason: fmt.Sprintf("%q is the status of another Pod of this name, the present one has %q", status.UID,
+				spec.UID),
 		}
 	}
 	row := *spec
-	row.Addresses, row.HostAddresses, row.Phase, row.Ready = status.Addresses, status.HostAddresses, status.Phase, status.Ready
+	row.Addresses, row.HostAddresses, row.Phase, row.Ready = status.Addresses, status.HostAddresses, status.Phase,
+		status.Ready
 	row.Terminating = row.Terminating || status.Terminating
 	if row.UID == "" {
 		row.UID = status.UID

@@ -12,7 +12,8 @@ import (
 // ReadPolicies reads a file of policies and CiliumCIDRGroups alone. Rows have
 // name as their source. The error is all that is wrong with the file, by object
 // and field; also that there are other objects, or none.
-func ReadPolicies(data []byte, name string, now time.Time) (policies []*policy.Object, groups []*policy.Group, err error) {
+func ReadPolicies(data []byte, name string,
+	now time.Time) (policies []*policy.Object, groups []*policy.Group, err error) {
 	c, _ := read(data, name, now, nil)
 	var errs []error
 	for _, p := range c.problems {

@@ -13,7 +13,8 @@ import (
 
 // text is a policy that allows a port.
 func text(name string, port int) string {
-	return fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}, spec: {podSelector: {}, ingress: [{ports: [{port: %d}]}]}}\n", name, port)
+	return fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}, spec: "+
+		"{podSelector: {}, ingress: [{ports: [{port: %d}]}]}}\n", name, port)
 }
 
 // Of a long file with one policy that changes, one row is written; the others
@@ -60,7 +61,8 @@ func TestPolicyChangeIsOneRow(t *testing.T) {
 	refused := row("p0")
 	now = time.Unix(4000, 0)
 	put(0, 80, 82)
-	if got := row("p0"); got != refused || got.Since.Unix() != 3000 || got.Problem == "" || got.Specs[0].Rules[0].Ports[0].First != 81 {
+	if got := row("p0"); got != refused || got.Since.Unix() != 3000 || got.Problem == "" ||
+		got.Specs[0].Rules[0].Ports[0].First != 81 {
 		t.Errorf("the refused row is %+v", got)
 	}
 }
@@ -88,7 +90,8 @@ func TestFollowPolicies(t *testing.T) {
 		return got
 	}
 	path := filepath.Join(dir, "a.yaml")
-	write(t, path, text("a", 80)+"---\n{apiVersion: cilium.io/v2, kind: CiliumCIDRGroup, metadata: {name: g}, spec: {externalCIDRs: []}}\n")
+	write(t, path, text("a", 80)+"---\n{apiVersion: cilium.io/v2, kind: CiliumCIDRGroup, metadata: {name: g}, spec: "+
+		"{externalCIDRs: []}}\n")
 	s.refresh(nil, nil)
 	if done, _ := s.Policies.Groups.Initialized(s.DB.ReadTxn()); !done {
 		t.Error("groups don't count as filled after the directory was read")

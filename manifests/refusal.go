@@ -69,7 +69,9 @@ func (s *Source) refusals(out rows, found map[slot][]version, problems []*cluste
 	for at, copies := range found {
 		problem := strings.Join(why[at.String()], "; ")
 		inForce := s.inForce[at].row
-		if problem == "" || at.status || inForce != nil && slices.ContainsFunc(copies, func(v version) bool { return v.row == inForce }) {
+		if problem == "" || at.status || inForce != nil && slices.ContainsFunc(copies, func(v version) bool {
+			return v.row == inForce
+		}) {
 			continue
 		}
 		s.refuse(out, at.key, inForce, sourceOf(copies[0].file), problem)
@@ -141,9 +143,13 @@ func (s *Source) recall() {
 		s.recalled[rel] = append(s.recalled[rel], document{key: k, row: row})
 	}
 	s.LastGood.All(func(o *policy.Object) {
-		add(key{o.Ref.Kind, o.Ref.Namespace, o.Ref.Name}, o.Source, fresh(*o, func(o *policy.Object) { o.InForce = policy.Newest }))
+		add(key{o.Ref.Kind, o.Ref.Namespace, o.Ref.Name}, o.Source, fresh(*o, func(o *policy.Object) {
+			o.InForce = policy.Newest
+		}))
 	}, func(g *policy.Group) {
-		add(key{parse.GroupKind, "", g.Name}, g.Source, fresh(*g, func(g *policy.Group) { g.InForce, g.Problem = policy.Newest, "" }))
+		add(key{parse.GroupKind, "", g.Name}, g.Source, fresh(*g, func(g *policy.Group) {
+			g.InForce, g.Problem = policy.Newest, ""
+		}))
 	})
 }
 

@@ -71,10 +71,13 @@ type Source struct {
 // read the whole directory.
 func New(p Params) (*Source, error) {
 	p.Dir = filepath.Clean(p.Dir)
-	s := &Source{Params: p, files: map[string]*file{}, applied: newRows(), inForce: map[slot]version{}, recalled: map[string][]document{}}
+	s := &Source{Params: p, files: map[string]*file{}, applied: newRows(), inForce: map[slot]version{},
+		recalled: map[string][]document{}}
 	s.recall()
 	var err error
-	if s.problems, err = cluster.NewProblems(p.DB, "manifest-problems", p.Log, func() time.Time { return s.Now() }); err != nil {
+	if s.problems, err = cluster.NewProblems(p.DB, "manifest-problems", p.Log, func() time.Time {
+		return s.Now()
+	}); err != nil {
 		return nil, err
 	}
 	if s.seen, err = newFiles(p.DB); err != nil {

@@ -50,7 +50,8 @@ type walker struct {
 
 // walk finds the files. The error says that the root can't be read.
 func (s *Source) walk(w *watcher) (*tree, []*cluster.Problem, error) {
-	k := walker{watch: w, tree: &tree{files: map[string]location{}, watched: map[string]inode{}, dirs: map[string]string{}, seen: map[inode]bool{}}}
+	k := walker{watch: w, tree: &tree{files: map[string]location{}, watched: map[string]inode{},
+		dirs: map[string]string{}, seen: map[inode]bool{}}}
 	if err := k.dir(s.Dir, "", 0); err != nil {
 		return nil, nil, err
 	}

@@ -279,7 +279,9 @@ func TestWatchChurn(t *testing.T) {
 	const pods = 300
 	name := func(i int) string { return filepath.Join(dir, "status", fmt.Sprintf("n1-%d.yaml", i)) }
 	for i := range pods {
-		write(t, name(i), fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: p%d}, status: {podIPs: [{ip: 10.0.%d.%d}]}}", i, i/200, i%200+2))
+		write(t, name(i),
+			fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: p%d}, status: {podIPs: [{ip: 10.0.%d.%d}]}}",
+				i, i/200, i%200+2))
 	}
 	await := func(want int) {
 		t.Helper()

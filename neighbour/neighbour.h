@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The gateway as pods see it: answers ARP (RFC 826) and neighbour solicitations (RFC 4861) for its address. Slow path. */
+/* Answers ARP requests (RFC 826) and neighbour solicitations (RFC 4861) of pods for the gateway. Slow path. */
 #ifndef MYELIN_NEIGHBOUR_H
 #define MYELIN_NEIGHBOUR_H
 
@@ -32,12 +32,12 @@ struct arp {
 struct nd {
 	struct icmp_head head;
 	struct addr target;
-	__u8 option;
-	__u8 option_length; /* units of 8 bytes */
+	__u8 option;        /* ND_OPTION_SOURCE or ND_OPTION_TARGET */
+	__u8 option_length; /* in units of 8 bytes */
 	struct mac mac;
 };
 
-/* True if the frame itself comes from the pod's MAC, whatever is said in it. */
+/* Whether the frame's source MAC is the pod's. */
 INLINE bool neighbour_frame_right(struct __sk_buff *skb, const struct pod_link *l)
 {
 	struct mac source;
@@ -45,6 +45,7 @@ INLINE bool neighbour_frame_right(struct __sk_buff *skb, const struct pod_link *
 	return !bpf_skb_load_bytes(skb, ETH_ALEN, &source, sizeof(source)) && mac_equal(&l->endpoint.pod_mac, source.b);
 }
 
+/* Answers a pod's ARP request for the gateway, and drops other ARP. Returns a verdict. */
 APART int neighbour_arp(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -66,7 +67,7 @@ APART int neighbour_arp(struct __sk_buff *skb)
 	if (a.operation != bpf_htons(ARP_REQUEST) || a.protocol != bpf_htons(ETH_P_IP))
 		return drop(skb, c, DROP_ARP_TARGET);
 	__builtin_memcpy(&sender, a.sender, 4);
-	/* Sender 0.0.0.0 probes for duplicates (RFC 5227). */
+	/* Sender 0.0.0.0: an ARP probe (RFC 5227). */
 	if (!mac_equal(&l->endpoint.pod_mac, a.sender_mac.b) || (sender && sender != l->addr4.w[3]))
 		return drop(skb, c, DROP_SPOOFED_ARP);
 	gateway_addr(&gateway, false);
@@ -86,7 +87,7 @@ APART int neighbour_arp(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Writes the advertisement over the solicitation. */
+/* Turns the solicitation into an advertisement. Returns false if the kernel refuses. */
 INLINE bool neighbour_advertise(struct __sk_buff *skb, const struct packet *pkt, const struct pod_link *l)
 {
 	struct ipv6hdr ip = { .version = 6, .nexthdr = IPPROTO_ICMPV6, .hop_limit = 255 };
@@ -111,13 +112,19 @@ INLINE bool neighbour_advertise(struct __sk_buff *skb, const struct packet *pkt,
 	       !bpf_skb_store_bytes(skb, ETH_ALEN, &l->endpoint.link_mac, ETH_ALEN, 0);
 }
 
-/* True where a pod may use the address in neighbour discovery: its own one, or a link-local one (any: they never leave the link). */
+/*
+ * Whether a pod may use the source address in neighbour discovery: its own, or any link-local one, as those never leave
+ * the link.
+ */
 INLINE bool neighbour_source_right(const struct pod_link *l, const struct addr *a)
 {
 	return addr_equal(a, &l->addr6) || (a->b[0] == 0xfe && (a->b[1] & 0xc0) == 0x80);
 }
 
-/* A pod's ICMPv6 packet: neighbour and router discovery are answered or refused, all else returns -1 and goes on. */
+/*
+ * Handles a pod's ICMPv6 packet: answers solicitations for the gateway, and drops all other neighbour and router
+ * discovery. Returns a verdict, or TC_ACT_UNSPEC for other ICMPv6.
+ */
 APART int neighbour_nd(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();

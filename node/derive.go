@@ -72,7 +72,8 @@ func derive(s state) (d desired) {
 				continue
 			}
 			d.addresses = append(d.addresses, &Address{
-				Addr: a, Device: v.Name, Masquerade: masqueraded[a], NoPorts: s.noPorts(a), Status: reconciler.StatusPending(),
+				Addr: a, Device: v.Name, Masquerade: masqueraded[a], NoPorts: s.noPorts(a),
+				Status: reconciler.StatusPending(),
 			})
 		}
 	}
@@ -82,8 +83,10 @@ func derive(s state) (d desired) {
 
 // wire says what a device is to the datapath.
 func (s state) wire(v *route.Device) *Wire {
-	w := &Wire{Index: v.Index, Name: v.Name, Tunnel: v.Kind == route.Tunnel, Type: v.Type, MTU: v.MTU, Status: reconciler.StatusPending()}
-	w.L3, w.Encrypted = v.L3, v.Encrypted()
+	w := &Wire{
+		Index: v.Index, Name: v.Name, Tunnel: v.Kind == route.Tunnel, L3: v.L3, Encrypted: v.Encrypted(), Type: v.Type,
+		MTU: v.MTU, Status: reconciler.StatusPending(),
+	}
 	receive, send := bpf.FromWire, bpf.ToWire
 	if w.L3 {
 		receive, send = bpf.FromWireL3, bpf.ToWireL3
@@ -115,7 +118,8 @@ func (s state) portsOf(bond int) (ports []int) {
 	return ports
 }
 
-// sourceOn picks what those are behind whose packets leave by v and must come back: pods that are masqueraded, and clients of Services. It is the node's own address where v has it, else v's first global one.
+// sourceOn picks what those are behind whose packets leave by v and must come back: pods that are masqueraded, and
+// clients of Services. It is the node's own address where v has it, else v's first global one.
 func (s state) sourceOn(v *route.Device, family func(netip.Addr) bool) netip.Addr {
 	var first netip.Addr
 	for _, p := range v.Addresses {
@@ -135,7 +139,9 @@ func (s state) sourceOn(v *route.Device, family func(netip.Addr) bool) netip.Add
 
 // noPorts reports whether no node port answers on the address of a node.
 func (c Config) noPorts(a netip.Addr) bool {
-	return len(c.NodePortCIDRs) > 0 && !slices.ContainsFunc(c.NodePortCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+	return len(c.NodePortCIDRs) > 0 && !slices.ContainsFunc(c.NodePortCIDRs, func(p netip.Prefix) bool {
+		return p.Contains(a)
+	})
 }
 
 func (s state) self() *cluster.Node {
@@ -147,7 +153,8 @@ func (s state) self() *cluster.Node {
 	return nil
 }
 
-// prefixes are the pods and addresses of all nodes, and what the configuration says is native. The first that names a prefix counts.
+// prefixes are the pods and addresses of all nodes, and what the configuration says is native. The first that names a
+// prefix counts.
 func (s state) prefixes() (rows []*Prefix) {
 	seen := map[netip.Prefix]bool{}
 	add := func(p netip.Prefix, via netip.Addr, node bool, why string) {
@@ -155,7 +162,8 @@ func (s state) prefixes() (rows []*Prefix) {
 			return
 		}
 		seen[p] = true
-		rows = append(rows, &Prefix{Prefix: p, Via: via, Tunnel: s.Tunnel && via.IsValid(), Node: node, NoPorts: node && s.noPorts(p.Addr()), Why: why, Status: reconciler.StatusPending()})
+		rows = append(rows, &Prefix{Prefix: p, Via: via, Tunnel: s.Tunnel && via.IsValid(), Node: node,
+			NoPorts: node && s.noPorts(p.Addr()), Why: why, Status: reconciler.StatusPending()})
 	}
 	for _, n := range s.nodes {
 		via := netip.Addr{}

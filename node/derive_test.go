@@ -65,8 +65,10 @@ func world() state {
 			{Name: "n2", Addresses: addrs("192.168.0.2", "fd00::2"), PodCIDRs: prefixes("10.0.2.0/24", "fd00:2::/64")},
 		},
 		devices: []*route.Device{
-			{Index: 1, Name: "lo", Kind: route.Other, Up: true, Addresses: prefixes("127.0.0.1/8", "10.0.1.1/32", "::1/128")},
-			{Index: 2, Name: "eth0", Kind: route.Wire, Up: true, MTU: 1500, Addresses: prefixes("192.168.0.9/24", "192.168.0.1/24", "fd00::1/64", "fe80::1/64")},
+			{Index: 1, Name: "lo", Kind: route.Other, Up: true, Addresses: prefixes("127.0.0.1/8", "10.0.1.1/32",
+				"::1/128")},
+			{Index: 2, Name: "eth0", Kind: route.Wire, Up: true, MTU: 1500,
+				Addresses: prefixes("192.168.0.9/24", "192.168.0.1/24", "fd00::1/64", "fe80::1/64")},
 			{Index: 3, Name: "eth1", Kind: route.Wire, MTU: 1500},
 			{Index: 4, Name: "myelin_vxlan", Kind: route.Tunnel, Up: true, MTU: 1450},
 		},
@@ -78,7 +80,8 @@ func TestDerivePorts(t *testing.T) {
 	s := world()
 	s.devices = append(s.devices,
 		&route.Device{Index: 9, Name: "bond0", Type: "bond", Kind: route.Wire, Up: true},
-		&route.Device{Index: 8, Name: "p1", Master: 9}, &route.Device{Index: 7, Name: "p0", Master: 9}, &route.Device{Index: 6, Name: "q", Master: 5})
+		&route.Device{Index: 8, Name: "p1", Master: 9}, &route.Device{Index: 7, Name: "p0", Master: 9},
+		&route.Device{Index: 6, Name: "q", Master: 5})
 	for _, w := range derive(s).wires {
 		want := []int(nil)
 		if w.Name == "bond0" {
@@ -90,47 +93,75 @@ func TestDerivePorts(t *testing.T) {
 	}
 }
 
-func TestDerive(t *testing.T) {
-	for name, c := range map[string]struct {
-		change     func(*state)
-		want, none string
-	}{
+// deriveCase is a change of world, with a line that derive returns then and one that it does not return.
+type deriveCase struct {
+	change     func(*state)
+	want, none string
+}
+
+func deriveCases() map[string]deriveCase {
+	return map[string]deriveCase{
 		"own addresses, none that every host has": {want: "address 10.0.1.1 lo false", none: "address 127."},
 		"no link-local ones":                      {want: "address fd00::1 eth0 false", none: "fe80"},
-		"masqueraded to the node's address":       {change: func(s *state) { s.Masquerade4 = true }, want: "address 192.168.0.1 eth0 true"},
-		"and to no other of the wire":             {change: func(s *state) { s.Masquerade4 = true }, want: "address 192.168.0.9 eth0 false"},
-		"by family":                               {change: func(s *state) { s.Masquerade4 = true }, want: "address fd00::1 eth0 false"},
+		"masqueraded to the node's address": {change: func(s *state) { s.Masquerade4 = true },
+			want: "address 192.168.0.1 eth0 true"},
+		"and to no other of the wire": {change: func(s *state) { s.Masquerade4 = true },
+			want: "address 192.168.0.9 eth0 false"},
+		"by family": {change: func(s *state) { s.Masquerade4 = true },
+			want: "address fd00::1 eth0 false"},
 		"node ports where they are wanted": {
 			change: func(s *state) { s.NodePortCIDRs = prefixes("192.168.0.0/29", "fd00::2/128") },
-			want:   "no ports on 10.0.1.1 192.168.0.9 fd00::1 fd00::1/128", none: "no ports on 10.0.1.1 192.168.0.9 fd00::1 fd00::1/128 ",
+			want:   "no ports on 10.0.1.1 192.168.0.9 fd00::1 fd00::1/128",
+			none:   "no ports on 10.0.1.1 192.168.0.9 fd00::1 fd00::1/128 ",
 		},
 		"a wire":                      {want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire"},
 		"a wire that is down is none": {want: "wire eth0", none: "eth1"},
-		"legacy routing masquerades when it sends": {
-			change: func(s *state) { s.Legacy, s.Masquerade4 = true, true }, want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire",
+		"legacy routing masquerades when it sends": {change: func(s *state) { s.Legacy, s.Masquerade4 = true, true },
+			want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire"},
+		"the host is a backend": {change: func(s *state) { s.serves = true },
+			want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire"},
+		"the tunnel":        {want: "wire myelin_vxlan 4 1450 - - from_wire,to_wire"},
+		"pods of all nodes": {want: "prefix 10.0.2.0/24 - pods of n2"},
+		"by tunnel": {change: func(s *state) { s.Tunnel = true },
+			want: "prefix fd00:2::/64 192.168.0.2 pods of n2"},
+		"by an IPv6 tunnel": {
+			change: func(s *state) { s.Tunnel, s.TunnelIPv6 = true, true },
+			want:   "prefix 10.0.2.0/24 fd00::2 pods of n2",
 		},
-		"the host is a backend": {change: func(s *state) { s.serves = true }, want: "wire eth0 2 1500 192.168.0.1 fd00::1 from_wire,to_wire"},
-		"the tunnel":            {want: "wire myelin_vxlan 4 1450 - - from_wire,to_wire"},
-		"pods of all nodes":     {want: "prefix 10.0.2.0/24 - pods of n2"},
-		"by tunnel":             {change: func(s *state) { s.Tunnel = true }, want: "prefix fd00:2::/64 192.168.0.2 pods of n2"},
-		"by an IPv6 tunnel":     {change: func(s *state) { s.Tunnel, s.TunnelIPv6 = true, true }, want: "prefix 10.0.2.0/24 fd00::2 pods of n2"},
-		"own pods by none":      {change: func(s *state) { s.Tunnel = true }, want: "prefix 10.0.1.0/24 - pods of n1"},
-		"own pods as in force": {
-			change: func(s *state) { s.own = &ipam.Assignment{InForce: prefixes("10.0.9.0/24")} }, want: "prefix 10.0.9.0/24 - pods of n1", none: "10.0.1.0/24",
-		},
+		"own pods by none": {change: func(s *state) { s.Tunnel = true },
+			want: "prefix 10.0.1.0/24 - pods of n1"},
+		"own pods as in force": {func(s *state) { s.own = &ipam.Assignment{InForce: prefixes("10.0.9.0/24")} },
+			"prefix 10.0.9.0/24 - pods of n1", "10.0.1.0/24"},
 		"pods in no podCIDR": {
-			change: func(s *state) { s.outside = map[string][]netip.Prefix{"n2": prefixes("10.9.0.1/32", "fd00:9::1/128")} }, want: "prefix 10.9.0.1/32 - pods of n2",
+			change: func(s *state) {
+				s.outside = map[string][]netip.Prefix{"n2": prefixes("10.9.0.1/32", "fd00:9::1/128")}
+			},
+			want: "prefix 10.9.0.1/32 - pods of n2",
 		},
 		"pods in no podCIDR, by tunnel": {
-			change: func(s *state) { s.Tunnel, s.outside = true, map[string][]netip.Prefix{"n2": prefixes("fd00:9::1/128")} }, want: "prefix fd00:9::1/128 192.168.0.2 pods of n2",
+			change: func(s *state) {
+				s.Tunnel, s.outside = true, map[string][]netip.Prefix{"n2": prefixes("fd00:9::1/128")}
+			},
+			want: "prefix fd00:9::1/128 192.168.0.2 pods of n2",
 		},
-		"own pods of none yet":    {change: func(s *state) { s.own = &ipam.Assignment{} }, want: "prefix fd00:2::/64 - pods of n2", none: "pods of n1"},
-		"nodes":                   {want: "prefix 192.168.0.2/32 - node n2"},
-		"what the network routes": {change: func(s *state) { s.NativeCIDRs = prefixes("10.9.9.9/8") }, want: "prefix 10.0.0.0/8 - native routing CIDR"},
-		"the first who names a prefix counts": {
-			change: func(s *state) { s.NativeCIDRs = prefixes("10.0.2.0/24") }, want: "prefix 10.0.2.0/24 - pods of n2", none: "native",
+		"own pods of none yet": {
+			change: func(s *state) { s.own = &ipam.Assignment{} },
+			want:   "prefix fd00:2::/64 - pods of n2", none: "pods of n1",
 		},
-	} {
+		"nodes": {want: "prefix 192.168.0.2/32 - node n2"},
+		"what the network routes": {
+			change: func(s *state) { s.NativeCIDRs = prefixes("10.9.9.9/8") },
+			want:   "prefix 10.0.0.0/8 - native routing CIDR",
+		},
+		"the first source of a prefix counts": {
+			change: func(s *state) { s.NativeCIDRs = prefixes("10.0.2.0/24") },
+			want:   "prefix 10.0.2.0/24 - pods of n2", none: "native",
+		},
+	}
+}
+
+func TestDerive(t *testing.T) {
+	for name, c := range deriveCases() {
 		t.Run(name, func(t *testing.T) {
 			s := world()
 			if c.change != nil {

@@ -107,7 +107,8 @@ type wireOps struct {
 // flags are the kinds of the wire, as the datapath has them.
 func (w *Wire) flags() (f uint32) {
 	for flag, is := range map[bpf.DatapathWireFlag]bool{
-		bpf.DatapathWireFlagWIRE_TUNNEL: w.Tunnel, bpf.DatapathWireFlagWIRE_L3: w.L3, bpf.DatapathWireFlagWIRE_ENCRYPTED: w.Encrypted,
+		bpf.DatapathWireFlagWIRE_TUNNEL: w.Tunnel, bpf.DatapathWireFlagWIRE_L3: w.L3,
+		bpf.DatapathWireFlagWIRE_ENCRYPTED: w.Encrypted,
 	} {
 		if is {
 			f |= uint32(flag)
@@ -179,7 +180,9 @@ func (o *wireOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Wi
 			err = errors.Join(err, os.Remove(pin))
 		}
 	}
-	return errors.Join(err, prune(o.datapath.Wires, o.epochs, func(i uint32, _ bpf.DatapathWire) bool { return indexes[i] }))
+	return errors.Join(err, prune(o.datapath.Wires, o.epochs, func(i uint32, _ bpf.DatapathWire) bool {
+		return indexes[i]
+	}))
 }
 
 type prefixOps struct {
@@ -213,5 +216,7 @@ func (o *prefixOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*
 	for p := range rows {
 		wanted[bpf.Prefix(p.Prefix)] = true
 	}
-	return prune(o.datapath.Prefixes, o.epochs, func(k bpf.DatapathPrefixKey, _ bpf.DatapathPrefix) bool { return wanted[k] })
+	return prune(o.datapath.Prefixes, o.epochs, func(k bpf.DatapathPrefixKey, _ bpf.DatapathPrefix) bool {
+		return wanted[k]
+	})
 }

@@ -40,7 +40,7 @@ type Params struct {
 	Epochs     *bpf.Epochs
 }
 
-// reattach is how soon a program is put back that somebody took off a wire:
+// reattach is how soon a program is put back that another program took off a wire:
 // nothing tells of it.
 const reattach = 30 * time.Second
 
@@ -61,7 +61,8 @@ func New(p Params) (*Node, error) {
 	n := &Node{Tables: t, params: p}
 	txn := p.DB.WriteTxn(t.Addresses, t.Wires, t.Prefixes)
 	ready := []func(statedb.WriteTxn){
-		t.Addresses.RegisterInitializer(txn, "derive"), t.Wires.RegisterInitializer(txn, "derive"), t.Prefixes.RegisterInitializer(txn, "derive"),
+		t.Addresses.RegisterInitializer(txn, "derive"), t.Wires.RegisterInitializer(txn, "derive"),
+		t.Prefixes.RegisterInitializer(txn, "derive"),
 	}
 	txn.Commit()
 	n.ready = func(txn statedb.WriteTxn) {
@@ -69,10 +70,16 @@ func New(p Params) (*Node, error) {
 			done(txn)
 		}
 	}
-	_, a := table.Register(p.Log, p.DB, p.Group, t.Addresses, func(r *Address) *reconciler.Status { return &r.Status }, &addressOps{p.Datapath, p.Epochs})
-	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status { return &r.Status }, &wireOps{p.Datapath, p.Epochs, t.Wires, p.Config.XDP},
+	_, a := table.Register(p.Log, p.DB, p.Group, t.Addresses, func(r *Address) *reconciler.Status {
+		return &r.Status
+	}, &addressOps{p.Datapath, p.Epochs})
+	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status {
+		return &r.Status
+	}, &wireOps{p.Datapath, p.Epochs, t.Wires, p.Config.XDP},
 		reconciler.WithRefreshing(reattach, rate.NewLimiter(100, 1)))
-	_, x := table.Register(p.Log, p.DB, p.Group, t.Prefixes, func(r *Prefix) *reconciler.Status { return &r.Status }, &prefixOps{p.Datapath, p.Epochs})
+	_, x := table.Register(p.Log, p.DB, p.Group, t.Prefixes, func(r *Prefix) *reconciler.Status {
+		return &r.Status
+	}, &prefixOps{p.Datapath, p.Epochs})
 	if err := errors.Join(a, w, x); err != nil {
 		return nil, err
 	}
@@ -81,41 +88,27 @@ func New(p Params) (*Node, error) {
 }
 
 func (n *Node) run(ctx context.Context, _ cell.Health) error {
-	for {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		txn := n.params.DB.ReadTxn()
 		nodes, nodesChanged := n.params.Nodes.AllWatch(txn)
 		devices, devicesChanged := n.params.Devices.AllWatch(txn)
-		known, initialized := n.params.Nodes.Initialized(txn)
-		if known {
-			initialized = nil // it is closed, and would be ready for ever
-		}
+		known := w.Initialized(txn, n.params.Nodes)
 		own, ownKnown, ownChanged := n.own(txn)
 		outside := cluster.ReadOutsides(txn, n.params.Outside)
 		serves, servesChanged := n.params.HostServes.State()
 		s := state{
-			Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own, outside: outside.ByNode, serves: serves,
+			Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own,
+			outside: outside.ByNode, serves: serves,
 		}
 		// No kernel is without devices: none means that they were not read yet.
 		complete := known && ownKnown && outside.Unknown == nil && len(s.devices) > 0
 		d := derive(s)
-		if err := n.write(d, complete); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-nodesChanged:
-		case <-devicesChanged:
-		case <-ownChanged:
-		case <-outside.Changed:
-		case <-outside.Unknown:
-		case <-servesChanged:
-		case <-initialized:
-		}
-	}
+		w.Add(nodesChanged, devicesChanged, ownChanged, outside.Changed, outside.Unknown, servesChanged)
+		return n.write(d, complete)
+	})
 }
 
-// own is the row of this node's podCIDRs in force, nil where nobody decides about them.
+// own is the row of this node's podCIDRs in force, nil if they are not assigned.
 func (n *Node) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, changed <-chan struct{}) {
 	if n.params.PodCIDRs == nil {
 		return nil, true, nil

@@ -41,7 +41,8 @@ type Wire struct {
 	Type string `json:"type"`
 	// Ports are the indexes of a bond's devices, sorted.
 	Ports []int `json:"ports,omitempty"`
-	// IPv4 and IPv6 are what pods are masqueraded to, and clients of Services whose backend is on another node; invalid if there is none.
+	// IPv4 and IPv6 are what pods are masqueraded to, and clients of Services whose backend is on another node; invalid
+	// if there is none.
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
 	MTU  int        `json:"mtu"`
@@ -70,7 +71,9 @@ func (a *Address) Equal(o *Address) bool {
 
 // Equal compares what is wanted.
 func (w *Wire) Equal(o *Wire) bool {
-	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.L3 == o.L3 && w.Encrypted == o.Encrypted && w.IPv4 == o.IPv4 && w.IPv6 == o.IPv6 && w.MTU == o.MTU &&
+	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.L3 == o.L3 &&
+		w.Encrypted == o.Encrypted &&
+		w.IPv4 == o.IPv4 && w.IPv6 == o.IPv6 && w.MTU == o.MTU &&
 		w.Type == o.Type && slices.Equal(w.Ports, o.Ports) && slices.Equal(w.Hooks, o.Hooks)
 }
 
@@ -80,7 +83,8 @@ func (w *Wire) xdp() bpf.XDPDevice {
 
 // Equal compares what is wanted.
 func (p *Prefix) Equal(o *Prefix) bool {
-	return p.Prefix == o.Prefix && p.Via == o.Via && p.Tunnel == o.Tunnel && p.Node == o.Node && p.NoPorts == o.NoPorts && p.Why == o.Why
+	return p.Prefix == o.Prefix && p.Via == o.Via && p.Tunnel == o.Tunnel && p.Node == o.Node &&
+		p.NoPorts == o.NoPorts && p.Why == o.Why
 }
 
 func text(a netip.Addr) string {
@@ -110,7 +114,8 @@ func (w *Wire) TableRow() []string {
 		hooks[i] = string(h)
 	}
 	return []string{
-		w.Name, fmt.Sprint(w.Index), fmt.Sprint(w.MTU), text(w.IPv4), text(w.IPv6), strings.Join(hooks, ","), w.Status.Kind.String(),
+		w.Name, fmt.Sprint(w.Index), fmt.Sprint(w.MTU), text(w.IPv4), text(w.IPv6), strings.Join(hooks, ","),
+		w.Status.Kind.String(),
 	}
 }
 

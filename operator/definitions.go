@@ -56,7 +56,8 @@ func (o *Operator) defineOne(ctx context.Context, object map[string]any) error {
 	before, ours := have.Metadata.Labels[crd.VersionLabel]
 	if ours && !crd.Newer(crd.Version, before) {
 		if before != crd.Version {
-			o.Log.Warn("a definition is of a later version, and stays", "definition", name, "version", before, "ours", crd.Version)
+			o.Log.Warn("a definition is of a later version, and stays", "definition", name, "version", before, "ours",
+				crd.Version)
 		}
 		return nil
 	}

@@ -29,7 +29,8 @@ func (c *Cilium) String() string {
 	for _, p := range []struct {
 		name string
 		list []string
-	}{{"DaemonSet", c.DaemonSets}, {"pods such as", c.Pods[:min(len(c.Pods), 1)]}, {"CustomResourceDefinitions such as", c.Definitions[:min(len(c.Definitions), 1)]}} {
+	}{{"DaemonSet", c.DaemonSets}, {"pods such as", c.Pods[:min(len(c.Pods), 1)]},
+		{"CustomResourceDefinitions such as", c.Definitions[:min(len(c.Definitions), 1)]}} {
 		if len(p.list) > 0 {
 			parts = append(parts, p.name+" "+strings.Join(p.list, ", "))
 		}
@@ -37,7 +38,8 @@ func (c *Cilium) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// CiliumNodeLabel is "true" on nodes that are Cilium's still while a cluster goes over: its agents are kept to them, and Myelin's off them.
+// CiliumNodeLabel is "true" on nodes that are Cilium's still while a cluster goes over: its agents are kept to them,
+// and Myelin's off them.
 const CiliumNodeLabel = "myelin.io/cilium"
 
 // Steps are how to go from Cilium to Myelin, node by node.
@@ -49,7 +51,8 @@ func (c *Cilium) Steps() string {
 	return strings.NewReplacer("NAMESPACE", namespace, "LABEL", CiliumNodeLabel).Replace(steps)
 }
 
-const steps = `Cilium runs in this cluster. Both would program the same nodes. To go over, node by node, while pods of the other nodes run on:
+const steps = `Cilium runs in this cluster. Both would program the same nodes. To go over, node by node, while pods ` +
+	`of the other nodes run on:
   1. Say that all nodes are Cilium's, and keep its agents to such nodes. They restart once; packets don't wait for them:
      kubectl label nodes --all LABEL=true
      kubectl -n NAMESPACE patch daemonset cilium -p '{"spec": {"template": {"spec": {"nodeSelector": {"LABEL": "true"}}}}}'
@@ -71,7 +74,8 @@ const steps = `Cilium runs in this cluster. Both would program the same nodes. T
 // with definitions that bear its label. nil: there is none.
 func DetectCilium(ctx context.Context, c *kube.Client) (*Cilium, error) {
 	found := &Cilium{}
-	daemons := kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DaemonSet"}, Plural: "daemonsets"}
+	daemons := kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DaemonSet"},
+		Plural: "daemonsets"}
 	var err error
 	if found.DaemonSets, err = names(ctx, c, daemons.Path("", "")+"?fieldSelector=metadata.name%3Dcilium"); err != nil {
 		return nil, fmt.Errorf("look for Cilium's DaemonSet: %w", err)
@@ -91,7 +95,8 @@ func DetectCilium(ctx context.Context, c *kube.Client) (*Cilium, error) {
 }
 
 func definitionsResource() kube.Resource {
-	return kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}, Plural: "customresourcedefinitions"}
+	return kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1",
+		Kind: "CustomResourceDefinition"}, Plural: "customresourcedefinitions"}
 }
 
 // names are those of a list's objects.

@@ -57,7 +57,8 @@ func (c *cluster) make(text string, change func(*operator.Params)) *running {
 	}
 	r := &running{log: &apiserver.Log{}}
 	p := operator.Params{
-		Config: conf, Server: server, Log: slog.New(slog.NewTextHandler(r.log, nil)), Now: time.Now, Namespace: "kube-system", Identity: "test",
+		Config: conf, Server: server, Log: slog.New(slog.NewTextHandler(r.log, nil)), Now: time.Now,
+		Namespace: "kube-system", Identity: "test",
 		Pace: 10 * time.Millisecond, CountPace: 200 * time.Millisecond, Registry: prometheus.NewRegistry(),
 	}
 	if change != nil {
@@ -123,7 +124,8 @@ func (c *cluster) merge(path, text string) {
 // defined waits for the kinds.
 func (c *cluster) defined() {
 	c.Helper()
-	for _, plural := range []string{"ciliumnodes", "ciliumloadbalancerippools", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies", "ciliumcidrgroups"} {
+	for _, plural := range []string{"ciliumnodes", "ciliumloadbalancerippools", "ciliumnetworkpolicies",
+		"ciliumclusterwidenetworkpolicies", "ciliumcidrgroups"} {
 		c.eventually(plural+" are served", func() string {
 			code, body := c.server.Try(http.MethodGet, "/apis/cilium.io/v2/"+plural, "", nil)
 			if code == http.StatusOK {

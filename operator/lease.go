@@ -26,7 +26,7 @@ const (
 // leaseName is the Lease that leaders hold.
 const leaseName = "myelin-operator"
 
-// lease is who leads: one of all operators, at a time. It goes by how long it has
+// lease is the election of one leader among all operators. It goes by how long it has
 // seen nothing change, never by what another's clock said. client-go's own
 // election would bring clients of all kinds into the program.
 type lease struct {
@@ -41,7 +41,8 @@ type lease struct {
 }
 
 func newLease(c *kube.Client, namespace, identity string, log *slog.Logger, now func() time.Time) *lease {
-	r := kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}, Plural: "leases"}
+	r := kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1",
+		Kind: "Lease"}, Plural: "leases"}
 	return &lease{client: c, path: r.Path(namespace, ""), identity: identity, log: log, now: now}
 }
 
@@ -105,7 +106,7 @@ func (l *lease) hold(ctx context.Context, lead func(context.Context)) {
 	}
 }
 
-// try takes the lease, or renews it, where nobody else has it.
+// try takes the lease, or renews it, where no other operator has it.
 func (l *lease) try(ctx context.Context) (ok bool, holder string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseAnswer)
 	defer cancel()
@@ -162,8 +163,8 @@ func (l *lease) release() {
 	var have coordinationv1.Lease
 	err := l.client.Get(ctx, l.path+"/"+leaseName, &have)
 	if err == nil && have.Spec.HolderIdentity != nil && *have.Spec.HolderIdentity == l.identity {
-		nobody := ""
-		have.Spec.HolderIdentity = &nobody
+		released := ""
+		have.Spec.HolderIdentity = &released
 		err = l.client.Put(ctx, l.path+"/"+leaseName, &have, nil)
 	}
 	if err != nil {

@@ -16,7 +16,8 @@ type metrics struct {
 
 func newMetrics(o *Operator) *metrics {
 	vec := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "myelin_operator", Name: name, Help: help}, labels)
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "myelin_operator", Name: name,
+			Help: help}, labels)
 	}
 	one := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "myelin_operator", Name: name, Help: help})
@@ -27,23 +28,27 @@ func newMetrics(o *Operator) *metrics {
 		used:          vec("ipam_used_pod_cidrs", "PodCIDRs of pools that nodes have.", "family"),
 		addressesLeft: vec("lbipam_ips_available", "Addresses of a pool that no Service has.", "pool"),
 		addressesUsed: vec("lbipam_ips_used", "Addresses of a pool that Services have.", "pool"),
-		conflicts:     one("lbipam_conflicting_pools", "Pools that nothing is given of, since older ones have their addresses."),
-		services:      one("lbipam_services_matching", "Services that want addresses of pools."),
-		lacking:       one("lbipam_services_unsatisfied", "Services that lack some."),
-		policies:      one("policies", "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies."),
-		invalid:       one("policies_invalid", "Those that are refused."),
+		conflicts: one("lbipam_conflicting_pools",
+			"Pools that nothing is given of, since older ones have their addresses."),
+		services: one("lbipam_services_matching", "Services that want addresses of pools."),
+		lacking:  one("lbipam_services_unsatisfied", "Services that lack some."),
+		policies: one("policies", "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies."),
+		invalid:  one("policies_invalid", "Those that are refused."),
 	}
 	if o.Registry == nil {
 		return m
 	}
-	o.Registry.MustRegister(m.nodes, m.available, m.used, m.addressesLeft, m.addressesUsed, m.conflicts, m.services, m.lacking, m.policies, m.invalid,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "myelin_operator", Name: "leading", Help: "1 while this one leads."}, func() float64 {
+	o.Registry.MustRegister(m.nodes, m.available, m.used, m.addressesLeft, m.addressesUsed, m.conflicts, m.services,
+		m.lacking, m.policies, m.invalid,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "myelin_operator", Name: "leading",
+			Help: "1 while this one leads."}, func() float64 {
 			if leading, _ := o.State(); leading {
 				return 1
 			}
 			return 0
 		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "myelin_operator", Name: "failing", Help: "1 while something can't be done and is tried again."}, func() float64 {
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "myelin_operator", Name: "failing",
+			Help: "1 while something can't be done and is tried again."}, func() float64 {
 			if _, problem := o.State(); problem != nil {
 				return 1
 			}

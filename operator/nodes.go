@@ -16,7 +16,7 @@ import (
 	"myelin/operator/clusterpool"
 )
 
-// isStale is whether an object is gone, there already, or another version: who told
+// isStale is whether an object is gone, there already, or another version: the watch that told
 // of that will tell more.
 func isStale(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
@@ -64,7 +64,8 @@ func (o *Operator) families() (list []clusterpool.Family) {
 
 // grants are what nodes are to have. CiliumNodes that are about to be deleted count: their pods
 // may be there still.
-func (o *Operator) grants(w *world, nodes map[cluster.Key]*node, objects map[cluster.Key]*crd.CiliumNode) map[string]clusterpool.Grant {
+func (o *Operator) grants(w *world, nodes map[cluster.Key]*node,
+	objects map[cluster.Key]*crd.CiliumNode) map[string]clusterpool.Grant {
 	if o.Config.IPAMMode != "cluster-pool" {
 		out := map[string]clusterpool.Grant{}
 		for key, n := range nodes {
@@ -78,7 +79,8 @@ func (o *Operator) grants(w *world, nodes map[cluster.Key]*node, objects map[clu
 	}
 	var claims []clusterpool.Claim
 	for key, c := range objects {
-		claims = append(claims, clusterpool.Claim{Node: key.Name, Since: c.CreationTimestamp.Time, PodCIDRs: c.Spec.IPAM.PodCIDRs})
+		claims = append(claims, clusterpool.Claim{Node: key.Name, Since: c.CreationTimestamp.Time,
+			PodCIDRs: c.Spec.IPAM.PodCIDRs})
 	}
 	for key := range nodes {
 		if objects[key] == nil {
@@ -93,7 +95,8 @@ func (o *Operator) grants(w *world, nodes map[cluster.Key]*node, objects map[clu
 // keepNode makes a CiliumNode what it is to be. Of the object only fields that are
 // the operator's are written: Cilium's are left alone, but for addresses of its own on the node, which
 // are pods' addresses from now on.
-func (o *Operator) keepNode(ctx context.Context, w *world, n *node, have *crd.CiliumNode, grant clusterpool.Grant) error {
+func (o *Operator) keepNode(ctx context.Context, w *world, n *node, have *crd.CiliumNode,
+	grant clusterpool.Grant) error {
 	name := n.Metadata.Name
 	addresses := []crd.NodeAddress{}
 	for _, a := range n.Status.Addresses {
@@ -101,16 +104,18 @@ func (o *Operator) keepNode(ctx context.Context, w *world, n *node, have *crd.Ci
 			addresses = append(addresses, crd.NodeAddress{Type: string(a.Type), IP: a.Address})
 		}
 	}
-	spec := map[string]any{"addresses": addresses, "ipam": map[string]any{"podCIDRs": append([]string{}, grant.PodCIDRs...)}}
+	spec := map[string]any{"addresses": addresses, "ipam": map[string]any{"podCIDRs": append([]string{},
+		grant.PodCIDRs...)}}
 	resource := w.ciliumNodes.Resource()
 	var raw []byte
 	switch {
 	case have == nil:
 		object := map[string]any{
 			"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "spec": spec,
-			"metadata": map[string]any{"name": name, "labels": n.Metadata.Labels, "ownerReferences": []any{map[string]any{
-				"apiVersion": "v1", "kind": "Node", "name": name, "uid": n.Metadata.UID,
-			}}},
+			"metadata": map[string]any{"name": name, "labels": n.Metadata.Labels,
+				"ownerReferences": []any{map[string]any{
+					"apiVersion": "v1", "kind": "Node", "name": name, "uid": n.Metadata.UID,
+				}}},
 		}
 		if err := o.client.Create(ctx, resource.Path("", ""), object, &raw); err != nil {
 			return fmt.Errorf("create CiliumNode %s: %w", name, err)
@@ -141,7 +146,9 @@ func (o *Operator) sayNode(ctx context.Context, w *world, n *node, have *crd.Cil
 	if before == problem {
 		return nil
 	}
-	part := map[string]any{"status": map[string]any{"ipam": map[string]any{"operator-status": map[string]any{"error": problem}}}}
+	part := map[string]any{"status": map[string]any{"ipam": map[string]any{
+		"operator-status": map[string]any{"error": problem},
+	}}}
 	var raw []byte
 	if err := o.client.Merge(ctx, w.ciliumNodes.Resource().Path("", name)+"/status", part, &raw); err != nil {
 		return fmt.Errorf("write the status of CiliumNode %s: %w", name, err)
@@ -161,10 +168,13 @@ func (o *Operator) sayNode(ctx context.Context, w *world, n *node, have *crd.Cil
 func (o *Operator) event(ctx context.Context, n *node, reason, message string) error {
 	now := metav1.NewTime(o.Now())
 	event := &corev1.Event{
-		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta:     metav1.ObjectMeta{Name: n.Metadata.Name + "." + strconv.FormatInt(now.UnixNano(), 16), Namespace: metav1.NamespaceDefault},
-		InvolvedObject: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Metadata.Name, UID: n.Metadata.UID},
-		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{Name: n.Metadata.Name + "." + strconv.FormatInt(now.UnixNano(), 16),
+			Namespace: metav1.NamespaceDefault},
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Metadata.Name,
+			UID: n.Metadata.UID},
+		Type: corev1.EventTypeWarning, Reason: reason, Message: message, FirstTimestamp: now,
+		LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: "myelin-operator"},
 	}
 	events := coreKind("Event", "events")

@@ -71,7 +71,7 @@ func New(p Params) (*Operator, error) {
 }
 
 // Run works until ctx ends, while it leads. It returns an error where Cilium runs
-// and nobody said that it is to be replaced.
+// and is not to be replaced.
 func (o *Operator) Run(ctx context.Context) error {
 	if err := o.preflight(ctx); err != nil || ctx.Err() != nil {
 		return err

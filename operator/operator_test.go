@@ -36,21 +36,25 @@ const definitionPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/
 func testDetect(c *cluster) {
 	daemon := "/apis/apps/v1/namespaces/kube-system/daemonsets/cilium"
 	c.put(daemon, "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: cilium}\n"+
-		"spec: {selector: {matchLabels: {k8s-app: cilium}}, template: {metadata: {labels: {k8s-app: cilium}}, spec: {containers: [{name: a, image: cilium}]}}}")
+		"spec: {selector: {matchLabels: {k8s-app: cilium}}, template: {metadata: {labels: {k8s-app: cilium}}, spec: "+
+		"{containers: [{name: a, image: cilium}]}}}")
 	err := c.make("", nil).Run(c.Context())
-	if err == nil || !strings.Contains(err.Error(), "DaemonSet kube-system/cilium") || !strings.Contains(err.Error(), "--migrate-from-cilium") {
+	if err == nil || !strings.Contains(err.Error(), "DaemonSet kube-system/cilium") ||
+		!strings.Contains(err.Error(), "--migrate-from-cilium") {
 		c.Errorf("with a DaemonSet: %v", err)
 	}
 	c.server.Delete(daemon)
-	// Pods alone are somebody's label; with Cilium's definitions they are Cilium's.
+	// Pods with the label are Cilium's only if its definitions exist.
 	pod := "/api/v1/namespaces/kube-system/pods/cilium-x1"
-	c.put(pod, "apiVersion: v1\nkind: Pod\nmetadata: {name: cilium-x1, labels: {k8s-app: cilium}}\nspec: {containers: [{name: a, image: cilium}]}")
+	c.put(pod, "apiVersion: v1\nkind: Pod\nmetadata: {name: cilium-x1, labels: {k8s-app: cilium}}\nspec: "+
+		"{containers: [{name: a, image: cilium}]}")
 	r := c.make("", func(p *operator.Params) { p.Log = nil })
 	if found, err := r.detect(c); err != nil || found != nil {
 		c.Errorf("with pods of that label: %v %v", found, err)
 	}
 	c.put(definitionPath, ciliumDefinition)
-	if err := r.Run(c.Context()); err == nil || !strings.Contains(err.Error(), "kube-system/cilium-x1; CustomResourceDefinitions such as ciliumcidrgroups.cilium.io") {
+	if err := r.Run(c.Context()); err == nil || !strings.Contains(err.Error(),
+		"kube-system/cilium-x1; CustomResourceDefinitions such as ciliumcidrgroups.cilium.io") {
 		c.Errorf("with pods and definitions: %v", err)
 	}
 	if got := c.field(definitionPath, "metadata labels "+crd.VersionLabel); got != "" {
@@ -81,7 +85,8 @@ func testDefinitions(c *cluster) {
 		}
 		return ""
 	})
-	c.put(group, "apiVersion: cilium.io/v2\nkind: CiliumCIDRGroup\nmetadata: {name: office}\nspec: {externalCIDRs: [192.0.2.0/24]}")
+	c.put(group, "apiVersion: cilium.io/v2\nkind: CiliumCIDRGroup\nmetadata: {name: office}\nspec: {externalCIDRs: "+
+		"[192.0.2.0/24]}")
 	r := c.run("")
 	c.defined()
 	label := "metadata labels " + crd.VersionLabel
@@ -92,7 +97,8 @@ func testDefinitions(c *cluster) {
 		r := c.run("")
 		c.becomes(definitionPath, label, step.after)
 		c.eventually("it has looked", func() string {
-			if leading, problem := r.State(); !leading || problem != nil || step.after == "99.0.0" && !strings.Contains(r.log.String(), "of a later version") {
+			if leading, problem := r.State(); !leading || problem != nil ||
+				step.after == "99.0.0" && !strings.Contains(r.log.String(), "of a later version") {
 				return fmt.Sprint(leading, problem, r.log)
 			}
 			return ""
@@ -105,21 +111,26 @@ func testDefinitions(c *cluster) {
 	}
 }
 
-const pools = "ipv6.enabled: true\nipam: {mode: cluster-pool, operator: {clusterPoolIPv4PodCIDRList: [10.0.0.0/23, 10.9.0.0/24], clusterPoolIPv6PodCIDRList: fd00::/110, clusterPoolIPv6MaskSize: 112}}"
+const pools = "ipv6.enabled: true\nipam: {mode: cluster-pool, operator: {clusterPoolIPv4PodCIDRList: [10.0.0.0/23, " +
+	"10.9.0.0/24], clusterPoolIPv6PodCIDRList: fd00::/110, clusterPoolIPv6MaskSize: 112}}"
 
 func node(name string) (path, cilium, text string) {
-	return "/api/v1/nodes/" + name, "/apis/cilium.io/v2/ciliumnodes/" + name, "apiVersion: v1\nkind: Node\nmetadata: {name: " + name + "}\n"
+	return "/api/v1/nodes/" + name, "/apis/cilium.io/v2/ciliumnodes/" + name,
+		"apiVersion: v1\nkind: Node\nmetadata: {name: " + name + "}\n"
 }
 
 // testClusterPool: three nodes, a restart, a fourth for which nothing is left, and one that goes.
 func testClusterPool(c *cluster) {
 	r := c.run(pools)
 	c.defined()
-	want := []string{`["10.0.0.0/24","fd00::/112"]`, `["10.0.1.0/24","fd00::1:0/112"]`, `["10.9.0.0/24","fd00::2:0/112"]`}
+	want := []string{`["10.0.0.0/24","fd00::/112"]`, `["10.0.1.0/24","fd00::1:0/112"]`,
+		`["10.9.0.0/24","fd00::2:0/112"]`}
 	for i, cidrs := range want {
 		path, cilium, text := node(fmt.Sprint("n", i))
 		c.put(path, text)
-		c.merge(path+"/status", fmt.Sprintf("status: {addresses: [{type: InternalIP, address: 192.0.2.%d}, {type: Hostname, address: x}]}", i+1))
+		c.merge(path+"/status",
+			fmt.Sprintf("status: {addresses: [{type: InternalIP, address: 192.0.2.%d}, {type: Hostname, address: x}]}",
+				i+1))
 		c.becomes(cilium, "spec ipam podCIDRs", cidrs)
 		c.becomes(cilium, "spec addresses", fmt.Sprintf(`[{"ip":"192.0.2.%d","type":"InternalIP"}]`, i+1))
 	}
@@ -148,7 +159,7 @@ func testClusterPool(c *cluster) {
 			c.Errorf("n%d has %s, had %s", i, got, want[i])
 		}
 	}
-	// Somebody gives n5 what n0 has.
+	// Another client gives n5 what n0 has.
 	c.merge(cilium5, "spec: {ipam: {podCIDRs: [10.0.0.0/24]}}")
 	c.contains(cilium5, "status ipam operator-status error", "overlaps what node n0 has")
 	c.server.Delete(path5)
@@ -165,14 +176,16 @@ func testKubernetes(c *cluster) {
 	c.becomes(cilium, "", "404")
 }
 
-// testMigration: CiliumNodes of nodes that are Cilium's still are its agents' own; what these said of themselves goes when the node has gone over.
+// testMigration: CiliumNodes of nodes that are Cilium's still are its agents' own; what these said of themselves goes
+// when the node has gone over.
 func testMigration(c *cluster) {
 	c.start(c.make("", func(p *operator.Params) { p.MigrateFromCilium = true }))
 	path, cilium, text := node("m0")
 	labelled := strings.Replace(text, "name: m0", `name: m0, labels: {myelin.io/cilium: "true"}`, 1)
 	const spec = "spec: {podCIDR: 172.16.0.0/24, podCIDRs: [172.16.0.0/24]}"
 	c.put(path, labelled+spec)
-	c.put(cilium, "apiVersion: cilium.io/v2\nkind: CiliumNode\nmetadata: {name: m0}\nspec: {addresses: [{type: CiliumInternalIP, ip: 172.16.0.9}], "+
+	c.put(cilium, "apiVersion: cilium.io/v2\nkind: CiliumNode\nmetadata: {name: m0}\nspec: {addresses: [{type: "+
+		"CiliumInternalIP, ip: 172.16.0.9}], "+
 		"health: {ipv4: 172.16.0.7}, ipam: {podCIDRs: [172.16.0.0/24]}}")
 	other, ciliumOther, textOther := node("m1")
 	c.put(other, textOther+"spec: {podCIDR: 172.16.1.0/24, podCIDRs: [172.16.1.0/24]}")

@@ -50,8 +50,9 @@ func readPolicy(kind string) func([]byte) (*policyObject, error) {
 			return nil, err
 		}
 		m := &head.Metadata
-		p := &policyObject{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, Generation: m.Generation}}
-		// A status that somebody else wrote is written anew.
+		p := &policyObject{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace,
+			ResourceVersion: m.ResourceVersion, Generation: m.Generation}}
+		// A status that another client wrote is written anew.
 		if json.Unmarshal(head.Status, &p.status) != nil {
 			p.status = crd.PolicyStatus{}
 		}
@@ -98,7 +99,8 @@ func realised(key policyKey, p *policyObject, nodes []report) *crd.Realised {
 	if len(nodes) == 0 {
 		return nil
 	}
-	out := &crd.Realised{Revision: crd.Revision(p.Generation, p.ResourceVersion, &p.status), Generation: p.Generation, Wanted: int32(len(nodes))}
+	out := &crd.Realised{Revision: crd.Revision(p.Generation, p.ResourceVersion, &p.status), Generation: p.Generation,
+		Wanted: int32(len(nodes))}
 	revision, _ := strconv.ParseUint(out.Revision, 10, 64)
 	for i := range nodes {
 		reason := cmp.Or(nodes[i].failing[key], nodes[i].err)
@@ -146,7 +148,8 @@ func (o *Operator) keepPolicies(ctx context.Context, w *world) error {
 
 // writePolicy writes what is not in a policy's status yet. Counts alone, which nodes
 // change one after the other, are written now and then.
-func (o *Operator) writePolicy(ctx context.Context, w *world, c *kube.Cache[*policyObject], key policyKey, p *policyObject, counts *crd.Realised) error {
+func (o *Operator) writePolicy(ctx context.Context, w *world, c *kube.Cache[*policyObject], key policyKey,
+	p *policyObject, counts *crd.Realised) error {
 	conditions := slices.Clone(p.status.Conditions)
 	changed := false
 	for _, condition := range p.conditions(metav1.NewTime(o.Now())) {
@@ -162,10 +165,11 @@ func (o *Operator) writePolicy(ctx context.Context, w *world, c *kube.Cache[*pol
 		}
 		return nil
 	}
-	// null takes away what is there: a list of none, and counts that nobody gives.
+	// null takes away what is there: a list of none, and counts that are not reported.
 	status := map[string]any{"conditions": conditions, "realised": nil}
 	if counts != nil {
-		entry := map[string]any{"revision": counts.Revision, "generation": counts.Generation, "nodes": counts.Nodes, "wanted": counts.Wanted, "failing": nil}
+		entry := map[string]any{"revision": counts.Revision, "generation": counts.Generation, "nodes": counts.Nodes,
+			"wanted": counts.Wanted, "failing": nil}
 		if len(counts.Failing) > 0 {
 			entry["failing"] = counts.Failing
 		}
@@ -194,7 +198,8 @@ func (p *policyObject) conditions(now metav1.Time) []metav1.Condition {
 	case len(p.faults) > 0:
 		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "Refused", faultText(p.faults)
 		enforced.Status, enforced.Reason = metav1.ConditionFalse, "Refused"
-		enforced.Message = "The last good version is in force; on nodes that know of none, what is not understood allows nothing"
+		enforced.Message = "The last good version is in force; on nodes that know of none, what is not understood " +
+			"allows nothing"
 	case len(p.unenforced) > 0:
 		enforced.Status, enforced.Reason = metav1.ConditionFalse, "PartlyEnforced"
 		enforced.Message = bounded("What is not enforced allows nothing: " + strings.Join(p.unenforced, "; "))

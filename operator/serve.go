@@ -31,7 +31,8 @@ func (o *Operator) Handler() http.Handler {
 		_ = json.NewEncoder(w).Encode(body) // the client may be gone
 	})
 	if o.Registry != nil {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn)}))
+		mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry,
+			promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn)}))
 	}
 	return http.TimeoutHandler(mux, httpTimeout, "")
 }

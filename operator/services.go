@@ -75,7 +75,7 @@ func (o *Operator) keepServices(ctx context.Context, w *world) error {
 }
 
 // ours is whether a Service gets its addresses here: one without a class, unless
-// somebody else has those, or of a class that Cilium has for such.
+// other controllers have those, or of a class that Cilium has for such.
 func (o *Operator) ours(s *corev1.Service) bool {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil {
 		return false
@@ -155,10 +155,12 @@ func words(text string) []string {
 // request is what a Service asks for.
 func request(key cluster.Key, s *corev1.Service) lbipam.Service {
 	out := lbipam.Service{
-		Key: key, Created: s.CreationTimestamp.Time, Labels: s.Labels, Sharing: annotation(s, annotationSharing, oldSharing),
+		Key: key, Created: s.CreationTimestamp.Time, Labels: s.Labels, Sharing: annotation(s, annotationSharing,
+			oldSharing),
 		Namespaces: words(annotation(s, annotationAcross, oldAcross)), Selector: s.Spec.Selector,
 		Local: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
-		IPv4:  slices.Contains(s.Spec.IPFamilies, corev1.IPv4Protocol), IPv6: slices.Contains(s.Spec.IPFamilies, corev1.IPv6Protocol),
+		IPv4:  slices.Contains(s.Spec.IPFamilies, corev1.IPv4Protocol), IPv6: slices.Contains(s.Spec.IPFamilies,
+			corev1.IPv6Protocol),
 	}
 	asked := words(annotation(s, annotationIPs, oldIPs))
 	if len(asked) == 0 && s.Spec.LoadBalancerIP != "" {
@@ -187,14 +189,16 @@ func condition(s *corev1.Service) *metav1.Condition {
 }
 
 // writeService writes addresses and the condition; nil takes both away.
-func (o *Operator) writeService(ctx context.Context, w *world, key cluster.Key, s *corev1.Service, answer *lbipam.Answer) error {
+func (o *Operator) writeService(ctx context.Context, w *world, key cluster.Key, s *corev1.Service,
+	answer *lbipam.Answer) error {
 	conditions := slices.Clone(s.Status.Conditions)
 	ingress := []corev1.LoadBalancerIngress{}
 	changed := false
 	if answer == nil {
 		changed = meta.RemoveStatusCondition(&conditions, satisfied)
 	} else {
-		c := metav1.Condition{Type: satisfied, Status: metav1.ConditionTrue, Reason: "satisfied", ObservedGeneration: s.Generation, LastTransitionTime: metav1.NewTime(o.Now())}
+		c := metav1.Condition{Type: satisfied, Status: metav1.ConditionTrue, Reason: "satisfied",
+			ObservedGeneration: s.Generation, LastTransitionTime: metav1.NewTime(o.Now())}
 		if answer.Reason != "" {
 			c.Status, c.Reason, c.Message = metav1.ConditionFalse, answer.Reason, answer.Message
 		}
@@ -214,7 +218,8 @@ func (o *Operator) writeService(ctx context.Context, w *world, key cluster.Key, 
 		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}, "conditions": conditions},
 	}
 	var raw []byte
-	if err := o.client.Merge(ctx, w.services.Resource().Path(key.Namespace, key.Name)+"/status", part, &raw); err != nil {
+	if err := o.client.Merge(ctx, w.services.Resource().Path(key.Namespace, key.Name)+"/status", part,
+		&raw); err != nil {
 		return fmt.Errorf("write the status of Service %s: %w", key, err)
 	}
 	return w.services.Put(raw)
@@ -229,7 +234,8 @@ const (
 )
 
 // writePool says how a pool is doing.
-func (o *Operator) writePool(ctx context.Context, w *world, key cluster.Key, p *crd.CiliumLoadBalancerIPPool, u lbipam.Usage, fault string) error {
+func (o *Operator) writePool(ctx context.Context, w *world, key cluster.Key, p *crd.CiliumLoadBalancerIPPool,
+	u lbipam.Usage, fault string) error {
 	conditions := slices.Clone(p.Status.Conditions)
 	now := metav1.NewTime(o.Now())
 	conflict := metav1.Condition{Type: poolConflict, Status: metav1.ConditionFalse, Reason: "resolved"}
@@ -245,7 +251,8 @@ func (o *Operator) writePool(ctx context.Context, w *world, key cluster.Key, p *
 		name  string
 		count int64
 	}{{poolTotal, u.Total}, {poolAvailable, u.Available()}, {poolUsed, u.Used}} {
-		all = append(all, metav1.Condition{Type: n.name, Status: metav1.ConditionUnknown, Reason: "noreason", Message: fmt.Sprint(n.count)})
+		all = append(all, metav1.Condition{Type: n.name, Status: metav1.ConditionUnknown, Reason: "noreason",
+			Message: fmt.Sprint(n.count)})
 	}
 	changed := false
 	for _, c := range all {
@@ -255,7 +262,8 @@ func (o *Operator) writePool(ctx context.Context, w *world, key cluster.Key, p *
 	if !changed {
 		return nil
 	}
-	part := map[string]any{"metadata": map[string]any{"resourceVersion": p.ResourceVersion}, "status": map[string]any{"conditions": conditions}}
+	part := map[string]any{"metadata": map[string]any{"resourceVersion": p.ResourceVersion},
+		"status": map[string]any{"conditions": conditions}}
 	var raw []byte
 	if err := o.client.Merge(ctx, w.pools.Resource().Path("", key.Name)+"/status", part, &raw); err != nil {
 		return fmt.Errorf("write the status of CiliumLoadBalancerIPPool %s: %w", key, err)

@@ -9,12 +9,16 @@ import (
 func testPolicies(c *cluster) {
 	r := c.run("")
 	c.defined()
-	good, bad, wide := "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/good", "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/bad",
+	good, bad, wide := "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/good",
+		"/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/bad",
 		"/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies/wide"
-	c.put(good, "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: good}\nspec: {endpointSelector: {}, ingress: [{}]}")
-	c.put(wide, "apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: wide}\nspec: {endpointSelector: {}, ingress: [{}]}")
+	c.put(good, "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: good}\nspec: "+
+		"{endpointSelector: {}, ingress: [{}]}")
+	c.put(wide, "apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: wide}\nspec: "+
+		"{endpointSelector: {}, ingress: [{}]}")
 	c.put(bad, "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: bad}\n"+
-		"spec: {endpointSelector: {}, egress: [{toFQDNs: [{matchName: a.example}]}], ingress: [{toPorts: [{ports: [{port: '80', endPort: 70}]}]}]}")
+		"spec: {endpointSelector: {}, egress: [{toFQDNs: [{matchName: a.example}]}], ingress: [{toPorts: [{ports: "+
+		"[{port: '80', endPort: 70}]}]}]}")
 	for _, path := range []string{good, wide} {
 		c.becomes(path, "status conditions type=Valid status", "True")
 	}
@@ -71,7 +75,8 @@ func testRealised(c *cluster, good, wide string) {
 	c.merge(wide, "spec: {egress: [{}]}")
 	c.becomes(wide, "status realised nodes", "0")
 	c.becomes(wide, "status realised generation", "2")
-	c.merge("/apis/cilium.io/v2/ciliumnodes/p0/status", "status: {policies: {revision: '"+c.field(wide, "status realised revision")+"'}}")
+	c.merge("/apis/cilium.io/v2/ciliumnodes/p0/status",
+		"status: {policies: {revision: '"+c.field(wide, "status realised revision")+"'}}")
 	c.becomes(wide, "status realised nodes", "1")
 	for _, name := range []string{"p0", "p1"} {
 		path, cilium, _ := node(name)
@@ -84,7 +89,8 @@ func testRealised(c *cluster, good, wide string) {
 // service is one of type LoadBalancer.
 func service(name, more, spec string) (path, text string) {
 	return "/api/v1/namespaces/default/services/" + name,
-		fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, %s}\nspec: {type: LoadBalancer, ports: [{port: 80}], %s}", name, more, spec)
+		fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, %s}\nspec: {type: LoadBalancer, ports: "+
+			"[{port: 80}], %s}", name, more, spec)
 }
 
 const (
@@ -113,7 +119,8 @@ func testServices(c *cluster) {
 	other, text := service("other", "", "loadBalancerClass: example.com/other")
 	c.put(other, text)
 	pool := "/apis/cilium.io/v2/ciliumloadbalancerippools/blue"
-	c.put(pool, "apiVersion: cilium.io/v2\nkind: CiliumLoadBalancerIPPool\nmetadata: {name: blue}\nspec: {blocks: [{cidr: 198.51.100.0/30}, {start: '2001:db8::5', stop: '2001:db8::6'}], allowFirstLastIPs: 'No'}")
+	c.put(pool, "apiVersion: cilium.io/v2\nkind: CiliumLoadBalancerIPPool\nmetadata: {name: blue}\nspec: {blocks: "+
+		"[{cidr: 198.51.100.0/30}, {start: '2001:db8::5', stop: '2001:db8::6'}], allowFirstLastIPs: 'No'}")
 	c.becomes(web, ingress, addresses("198.51.100.1", "2001:db8::5"))
 	c.becomes(web, satisfied, "True")
 	c.becomes(pool, "status conditions type=cilium.io/IPsAvailable message", "2")
@@ -129,7 +136,8 @@ func testServices(c *cluster) {
 
 	// A second pool overlaps the first: nothing is given of it, until it is mended.
 	red := "/apis/cilium.io/v2/ciliumloadbalancerippools/red"
-	c.put(red, "apiVersion: cilium.io/v2\nkind: CiliumLoadBalancerIPPool\nmetadata: {name: red}\nspec: {blocks: [{cidr: 198.51.100.0/29}]}")
+	c.put(red, "apiVersion: cilium.io/v2\nkind: CiliumLoadBalancerIPPool\nmetadata: {name: red}\nspec: {blocks: "+
+		"[{cidr: 198.51.100.0/29}]}")
 	c.becomes(red, "status conditions type=cilium.io/PoolConflict status", "True")
 	c.becomes(late, satisfied, "False")
 	c.merge(red, "spec: {blocks: [{cidr: 203.0.113.8/32}]}")
@@ -163,7 +171,9 @@ func testServices(c *cluster) {
 func testSharing(c *cluster) {
 	c.run("")
 	pool := "/apis/cilium.io/v2alpha1/ciliumloadbalancerippools/one"
-	c.put(pool, "apiVersion: cilium.io/v2alpha1\nkind: CiliumLoadBalancerIPPool\nmetadata: {name: one}\nspec: {blocks: [{cidr: 198.51.100.9/32}], serviceSelector: {matchLabels: {io.kubernetes.service.namespace: default}}}")
+	c.put(pool, "apiVersion: cilium.io/v2alpha1\nkind: CiliumLoadBalancerIPPool\nmetadata: {name: one}\nspec: "+
+		"{blocks: [{cidr: 198.51.100.9/32}], serviceSelector: {matchLabels: {io.kubernetes.service.namespace: "+
+		"default}}}")
 	a, text := service("a", "annotations: {lbipam.cilium.io/sharing-key: k}", "")
 	c.put(a, text)
 	c.becomes(a, ingress, addresses("198.51.100.9"))

@@ -62,7 +62,8 @@ func read[T any](raw []byte) (*T, error) {
 
 // ciliumKind is one of Cilium's.
 func ciliumKind(kind, plural string) kube.Resource {
-	return kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: kind}, Plural: plural, Optional: true}
+	return kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: kind},
+		Plural: plural, Optional: true}
 }
 
 func coreKind(kind, plural string) kube.Resource {
@@ -82,11 +83,14 @@ func (o *Operator) world(poke func()) *world {
 		}
 	}
 	w.nodes = kube.NewCache(o.client, coreKind("Node", "nodes"), o.Log, readNode, changes(nodes))
-	w.ciliumNodes = kube.NewCache(o.client, ciliumKind("CiliumNode", "ciliumnodes"), o.Log, read[crd.CiliumNode], changes(nodes, policies))
+	w.ciliumNodes = kube.NewCache(o.client, ciliumKind("CiliumNode", "ciliumnodes"), o.Log, read[crd.CiliumNode],
+		changes(nodes, policies))
 	w.services = kube.NewCache(o.client, coreKind("Service", "services"), o.Log, readService, changes(services))
-	w.pools = kube.NewCache(o.client, ciliumKind("CiliumLoadBalancerIPPool", "ciliumloadbalancerippools"), o.Log, read[crd.CiliumLoadBalancerIPPool], changes(services))
+	w.pools = kube.NewCache(o.client, ciliumKind("CiliumLoadBalancerIPPool", "ciliumloadbalancerippools"), o.Log,
+		read[crd.CiliumLoadBalancerIPPool], changes(services))
 	for _, r := range []kube.Resource{
-		ciliumKind("CiliumNetworkPolicy", "ciliumnetworkpolicies"), ciliumKind("CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicies"),
+		ciliumKind("CiliumNetworkPolicy", "ciliumnetworkpolicies"), ciliumKind("CiliumClusterwideNetworkPolicy",
+			"ciliumclusterwidenetworkpolicies"),
 	} {
 		w.policies = append(w.policies, kube.NewCache(o.client, r, o.Log, readPolicy(r.Kind), changes(policies)))
 	}
@@ -97,7 +101,8 @@ func (o *Operator) world(poke func()) *world {
 func readNode(raw []byte) (*node, error) {
 	n, err := read[node](raw)
 	if err == nil {
-		n.Metadata = metav1.ObjectMeta{Name: n.Metadata.Name, UID: n.Metadata.UID, Labels: n.Metadata.Labels, DeletionTimestamp: n.Metadata.DeletionTimestamp}
+		n.Metadata = metav1.ObjectMeta{Name: n.Metadata.Name, UID: n.Metadata.UID, Labels: n.Metadata.Labels,
+			DeletionTimestamp: n.Metadata.DeletionTimestamp}
 	}
 	return n, err
 }

@@ -16,12 +16,14 @@ import (
 //
 // ignore names fields that may differ: "ip.id", or "*.sum" for every layer.
 func Diff(want, got []byte, names Names, ignore ...string) string {
-	return diff(decode(want, names, (*decoder).eth, maxLayers), decode(got, names, (*decoder).eth, maxLayers), want, got, ignore)
+	return diff(decode(want, names, (*decoder).eth, maxLayers), decode(got, names, (*decoder).eth, maxLayers), want,
+		got, ignore)
 }
 
 // DiffIP is Diff for packets without a link layer.
 func DiffIP(want, got []byte, names Names, ignore ...string) string {
-	return diff(decode(want, names, (*decoder).quoted, maxLayers), decode(got, names, (*decoder).quoted, maxLayers), want, got, ignore)
+	return diff(decode(want, names, (*decoder).quoted, maxLayers), decode(got, names, (*decoder).quoted, maxLayers),
+		want, got, ignore)
 }
 
 func diff(want, got []*layer, wantBytes, gotBytes []byte, ignore []string) string {

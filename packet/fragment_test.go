@@ -34,7 +34,8 @@ func TestFragment(t *testing.T) {
 				want = "udp 1 > 2 len 3008 sum " + sum
 			}
 			text := Format(b, testNames())
-			if !strings.Contains(text, want) || !strings.Contains(text, "ttl 9") || strings.Contains(text, " mf") != (i < len(frames)-1) {
+			if !strings.Contains(text, want) || !strings.Contains(text, "ttl 9") ||
+				strings.Contains(text, " mf") != (i < len(frames)-1) {
 				t.Errorf("fragment %d of %s is %.120s, want %s in it", i, f, text, want)
 			}
 			body = append(body, b[len(b)-min(size, 3008-i*size):]...)

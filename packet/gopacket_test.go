@@ -27,8 +27,10 @@ func TestGopacketAgrees(t *testing.T) {
 		`eth pod1 > gw | ip6 pod1 > world flow 7 | tcp 1 > 2 S`,
 		`eth gw > pod1 | ip6 gw > pod1 ttl 255 | nd advert gw router solicited override lladdr gw`,
 		`eth pod1 > solicited:gw | ip6 pod1 > solicited:gw ttl 255 | nd solicit gw lladdr pod1`,
-		`eth gw > pod1 | ip gw > pod1 | udp 9 > 4789 | vxlan vni 5 | eth pod1 > gw | ip pod1 > world | udp 1 > 2 | len 31`,
-		`eth gw > pod1 | ip gw > pod1 | udp 9 > 6081 | geneve vni 5 | eth pod1 > gw | ip pod1 > world | udp 1 > 2 | len 31`,
+		`eth gw > pod1 | ip gw > pod1 | udp 9 > 4789 | vxlan vni 5 | eth pod1 > gw | ip pod1 > world | udp ` +
+			`1 > 2 | len 31`,
+		`eth gw > pod1 | ip gw > pod1 | udp 9 > 6081 | geneve vni 5 | eth pod1 > gw | ip pod1 > world | udp ` +
+			`1 > 2 | len 31`,
 	} {
 		names := testNames()
 		for _, f := range []Family{IPv4, IPv6} {

@@ -29,11 +29,12 @@ type row struct{ name, text, canonical4, canonical6 string }
 func rows() []row { return append(rowsOfBoth(), rowsOfOne()...) }
 
 func rowsOfBoth() []row {
-	return []row{
+	return append(quotedRows(), []row{
 		{"tcp", `eth pod1 > gw | ip pod1 > world ttl 64 | tcp 40000 > 80 S seq 1 ack 0 win 65535 | "hello"`,
 			`eth pod1 > gw | ip4 pod1 > world | tcp 40000 > 80 S seq 1 | "hello"`,
 			`eth pod1 > gw | ip6 pod1 > world | tcp 40000 > 80 S seq 1 | "hello"`},
-		{"tcp options", `eth pod1 > gw | ip pod1 > pod2 ttl 3 tos 0xb8 df | tcp 1 > 2 AS mss 1400 sackok ts 1 2 nop wscale 7`,
+		{"tcp options",
+			`eth pod1 > gw | ip pod1 > pod2 ttl 3 tos 0xb8 df | tcp 1 > 2 AS mss 1400 sackok ts 1 2 nop wscale 7`,
 			`eth pod1 > gw | ip4 pod1 > pod2 ttl 3 tos 0xb8 df | tcp 1 > 2 SA mss 1400 sackok ts 1 2 nop wscale 7`,
 			`eth pod1 > gw | ip6 pod1 > pod2 ttl 3 tos 0xb8 | tcp 1 > 2 SA mss 1400 sackok ts 1 2 nop wscale 7`},
 		{"udp", `eth pod1 > gw | ip pod1 > pod2 | udp 1024 > 53 | len 100`,
@@ -48,12 +49,23 @@ func rowsOfBoth() []row {
 		{"echo", `eth pod1 > gw | ip pod1 > gw | icmp echo id 7 seq 1 | len 56`,
 			`eth pod1 > gw | ip4 pod1 > gw | icmp echo id 7 seq 1 | len 56`,
 			`eth pod1 > gw | ip6 pod1 > gw | icmp echo id 7 seq 1 | len 56`},
-		{"quoted", `eth gw > pod1 | ip gw > pod1 | icmp too-big mtu 1400 | ip pod1 > world ttl 63 | udp 40000 > 53 | "query"`,
-			`eth gw > pod1 | ip4 gw > pod1 | icmp too-big mtu 1400 | ip4 pod1 > world ttl 63 | udp 40000 > 53 | "query"`,
-			`eth gw > pod1 | ip6 gw > pod1 | icmp too-big mtu 1400 | ip6 pod1 > world ttl 63 | udp 40000 > 53 | "query"`},
-		{"quoted and cut", `eth gw > pod1 | ip gw > pod1 | icmp unreachable port quote +8 | ip pod1 > world | tcp 40000 > 80 S seq 5 | len 500`,
-			`eth gw > pod1 | ip4 gw > pod1 | icmp unreachable port | ip4 pod1 > world tot-len 540 | tcp 40000 > 80 seq 5 cut 8`,
-			`eth gw > pod1 | ip6 gw > pod1 | icmp unreachable port | ip6 pod1 > world payload-len 520 | tcp 40000 > 80 seq 5 cut 8`},
+	}...)
+}
+
+func quotedRows() []row {
+	return []row{
+		{"quoted", `eth gw > pod1 | ip gw > pod1 | icmp too-big mtu 1400 | ip pod1 > world ttl 63 | udp 40000 ` +
+			`> 53 | "query"`,
+			`eth gw > pod1 | ip4 gw > pod1 | icmp too-big mtu 1400 | ip4 pod1 > world ttl 63 | ` +
+				`udp 40000 > 53 | "query"`,
+			`eth gw > pod1 | ip6 gw > pod1 | icmp too-big mtu 1400 | ip6 pod1 > world ttl 63 | ` +
+				`udp 40000 > 53 | "query"`},
+		{"quoted and cut", `eth gw > pod1 | ip gw > pod1 | icmp unreachable port quote +8 | ip pod1 > world | tcp ` +
+			`40000 > 80 S seq 5 | len 500`,
+			`eth gw > pod1 | ip4 gw > pod1 | icmp unreachable port | ip4 pod1 > world tot-len 540 | tcp 40000 > 80 ` +
+				`seq 5 cut 8`,
+			`eth gw > pod1 | ip6 gw > pod1 | icmp unreachable port | ip6 pod1 > world payload-len 520 | tcp 40000 > ` +
+				`80 seq 5 cut 8`},
 		{"fragment, first", `eth pod1 > gw | ip pod1 > pod2 frag 7 mf | udp 1 > 2 len 3000 sum 0x1234 | len 16`,
 			`eth pod1 > gw | ip4 pod1 > pod2 id 7 mf | udp 1 > 2 len 3000 sum 0x1234 | len 16`,
 			`eth pod1 > gw | ip6 pod1 > pod2 | frag 7 mf | udp 1 > 2 len 3000 sum 0x1234 | len 16`},
@@ -63,12 +75,18 @@ func rowsOfBoth() []row {
 		{"vlan and padding", `eth pod1 > gw vlan 5 pcp 3 | ip pod1 > pod2 | udp 1 > 2 | pad 12`,
 			`eth pod1 > gw | vlan 5 pcp 3 | ip4 pod1 > pod2 | udp 1 > 2 | pad 12`,
 			`eth pod1 > gw | vlan 5 pcp 3 | ip6 pod1 > pod2 | udp 1 > 2 | pad 12`},
-		{"vxlan", `eth gw > pod2 | ip gw > world | udp 5000 > 8472 nosum | vxlan vni 3 | eth pod1 > gw | ip pod1 > pod2 | icmp time-exceeded | ip pod2 > pod1 | icmp echo id 1`,
-			`eth gw > pod2 | ip4 gw > world | udp 5000 > 8472 nosum | vxlan vni 3 | eth pod1 > gw | ip4 pod1 > pod2 | icmp time-exceeded | ip4 pod2 > pod1 | icmp echo id 1`,
-			`eth gw > pod2 | ip6 gw > world | udp 5000 > 8472 nosum | vxlan vni 3 | eth pod1 > gw | ip6 pod1 > pod2 | icmp time-exceeded | ip6 pod2 > pod1 | icmp echo id 1`},
-		{"geneve, four in six", `eth gw > pod2 | ip gw > world | udp 5000 > 6081 | geneve vni 3 opts 01020304 crit | ip4 pod1 > pod2 | ip6 pod1 > pod2 | "x"`,
-			`eth gw > pod2 | ip4 gw > world | udp 5000 > 6081 | geneve vni 3 opts 01020304 crit | ip4 pod1 > pod2 | ip6 pod1 > pod2 | "x"`,
-			`eth gw > pod2 | ip6 gw > world | udp 5000 > 6081 | geneve vni 3 opts 01020304 crit | ip4 pod1 > pod2 | ip6 pod1 > pod2 | "x"`},
+		{"vxlan", `eth gw > pod2 | ip gw > world | udp 5000 > 8472 nosum | vxlan vni 3 | eth pod1 > gw | ip pod1 > ` +
+			`pod2 | icmp time-exceeded | ip pod2 > pod1 | icmp echo id 1`,
+			`eth gw > pod2 | ip4 gw > world | udp 5000 > 8472 nosum | vxlan vni 3 | eth pod1 > gw | ip4 pod1 > pod2 ` +
+				`| icmp time-exceeded | ip4 pod2 > pod1 | icmp echo id 1`,
+			`eth gw > pod2 | ip6 gw > world | udp 5000 > 8472 nosum | vxlan vni 3 | eth pod1 > gw | ip6 pod1 > pod2 ` +
+				`| icmp time-exceeded | ip6 pod2 > pod1 | icmp echo id 1`},
+		{"geneve, four in six", `eth gw > pod2 | ip gw > world | udp 5000 > 6081 | geneve vni 3 opts 01020304 crit | ` +
+			`ip4 pod1 > pod2 | ip6 pod1 > pod2 | "x"`,
+			`eth gw > pod2 | ip4 gw > world | udp 5000 > 6081 | geneve vni 3 opts 01020304 crit | ip4 pod1 > pod2 | ` +
+				`ip6 pod1 > pod2 | "x"`,
+			`eth gw > pod2 | ip6 gw > world | udp 5000 > 6081 | geneve vni 3 opts 01020304 crit | ip4 pod1 > pod2 | ` +
+				`ip6 pod1 > pod2 | "x"`},
 		{"ipsec", `eth pod1 > gw | ip pod1 > pod2 | ah spi 1 seq 2 icv 00112233 | esp spi 3 seq 4 | "secret"`,
 			`eth pod1 > gw | ip4 pod1 > pod2 | ah spi 0x1 seq 2 icv 00112233 | esp spi 0x3 seq 4 | "secret"`,
 			`eth pod1 > gw | ip6 pod1 > pod2 | ah spi 0x1 seq 2 icv 00112233 | esp spi 0x3 seq 4 | "secret"`},
@@ -80,10 +98,13 @@ func rowsOfBoth() []row {
 
 func rowsOfOne() []row {
 	return []row{
-		{"arp request", `eth pod1 > broadcast | arp who-has gw tell pod1`, `eth pod1 > broadcast | arp who-has gw tell pod1`, ""},
-		{"arp spoofed", `eth pod1 > broadcast | arp who-has gw tell pod2 sha pod1`, `eth pod1 > broadcast | arp who-has gw tell pod2 sha pod1`, ""},
+		{"arp request", `eth pod1 > broadcast | arp who-has gw tell pod1`,
+			`eth pod1 > broadcast | arp who-has gw tell pod1`, ""},
+		{"arp spoofed", `eth pod1 > broadcast | arp who-has gw tell pod2 sha pod1`,
+			`eth pod1 > broadcast | arp who-has gw tell pod2 sha pod1`, ""},
 		{"arp reply", `eth gw > pod1 | arp gw is-at gw to pod1`, `eth gw > pod1 | arp gw is-at gw to pod1`, ""},
-		{"arp announcement", `eth gw > pod1 | arp 10.9.9.9 is-at pod2`, `eth gw > pod1 | arp 10.9.9.9 is-at pod2 to none`, ""},
+		{"arp announcement", `eth gw > pod1 | arp 10.9.9.9 is-at pod2`,
+			`eth gw > pod1 | arp 10.9.9.9 is-at pod2 to none`, ""},
 		{"ip4 options", `eth pod1 > gw | ip4 pod1 > pod2 opts 44040500 | igmp report 224.0.0.251`,
 			`eth pod1 > gw | ip4 pod1 > pod2 opts 44040500 | igmp report 224.0.0.251`, ""},
 		{"redirect", `eth gw > pod1 | ip4 gw > pod1 | icmp redirect host gateway pod2 | ip4 pod1 > world | udp 1 > 2`,
@@ -94,10 +115,13 @@ func rowsOfOne() []row {
 			`eth gw > pod1 | ip6 gw > pod1 ttl 255 | nd advert gw router solicited override lladdr gw`},
 		{"nd router", `eth pod1 > all-routers | ip6 pod1 > all-routers ttl 255 | nd router-solicit lladdr pod1`, "",
 			`eth pod1 > all-routers | ip6 pod1 > all-routers ttl 255 | nd router-solicit lladdr pod1`},
-		{"mld", `eth pod1 > all-nodes | ip6 pod1 > all-nodes ttl 1 | hbh body 050200000100 | mld query none delay 100`, "",
+		{"mld", `eth pod1 > all-nodes | ip6 pod1 > all-nodes ttl 1 | hbh body 050200000100 | mld query none delay 100`,
+			"",
 			`eth pod1 > all-nodes | ip6 pod1 > all-nodes ttl 1 | hbh body 050200000100 | mld query none delay 100`},
-		{"extension headers", `eth pod1 > gw | ip6 pod1 > pod2 flow 0xabcde | hbh | dstopts | routing body 0400 | frag 1 | udp 1 > 2`, "",
-			`eth pod1 > gw | ip6 pod1 > pod2 flow 0xabcde | hbh body 000000000000 | dstopts body 000000000000 | routing body 040000000000 | frag 1 | udp 1 > 2`},
+		{"extension headers", `eth pod1 > gw | ip6 pod1 > pod2 flow 0xabcde | hbh | dstopts | routing body 0400 | ` +
+			`frag 1 | udp 1 > 2`, "",
+			`eth pod1 > gw | ip6 pod1 > pod2 flow 0xabcde | hbh body 000000000000 | dstopts body 000000000000 | ` +
+				`routing body 040000000000 | frag 1 | udp 1 > 2`},
 		{"payload alone", `hex:0102`, `hex:0102`, `hex:0102`},
 	}
 }

@@ -218,7 +218,8 @@ func (l *layer) tcpOptions(b []byte) {
 		case len(b) >= 2 && b[0] == optSACK && b[1] == 2:
 			words, size = append(words, "sackok"), 2
 		case len(b) >= 10 && b[0] == optTime && b[1] == 10:
-			words, size = append(words, fmt.Sprintf("ts %d %d", binary.BigEndian.Uint32(b[2:]), binary.BigEndian.Uint32(b[6:]))), 10
+			words, size = append(words, fmt.Sprintf("ts %d %d", binary.BigEndian.Uint32(b[2:]),
+				binary.BigEndian.Uint32(b[6:]))), 10
 		case len(b) < 4 && strings.Trim(string(b), "\x00") == "":
 			size = len(b) // padding
 		default:

@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/statedb"
 )
 
-// Clear removes from the kernel all routes, neighbours and addresses that an agent has put there: those with our protocol number. It is for a
-// node that Myelin leaves; no agent may run.
+// Clear removes from the kernel all routes, neighbours and addresses that an agent has put there: those with our
+// protocol number. It is for a node that Myelin leaves; no agent may run.
 func Clear(ctx context.Context, k *Kernel) error {
 	routes, neighbours, hops, addresses := &routeOps{kernel: k}, &neighbourOps{k}, &nextHopOps{k}, &addressOps{k}
 	return errors.Join(

@@ -132,9 +132,12 @@ func difference(last, next State) (gone, come State, ok bool) {
 	}
 	come.Nodes = gone.Nodes
 	var links, devices bool
-	gone.Endpoints, come.Endpoints, links = differ(last.Endpoints, next.Endpoints, func(e Endpoint) string { return e.Link }, Endpoint.equal)
+	gone.Endpoints, come.Endpoints, links = differ(last.Endpoints, next.Endpoints, func(e Endpoint) string {
+		return e.Link
+	}, Endpoint.equal)
 	gone.Devices, come.Devices, devices = differ(last.Devices, next.Devices, func(v *Device) string { return v.Name },
-		func(a, b *Device) bool { return a == b || a.Kind == Pod && b.Kind == Pod }) // of a pod's link only the name counts
+		// of a pod's link only the name counts
+		func(a, b *Device) bool { return a == b || a.Kind == Pod && b.Kind == Pod })
 	if other := func(v *Device) bool { return v.Kind != Pod }; !links || !devices ||
 		slices.ContainsFunc(gone.Devices, other) || slices.ContainsFunc(come.Devices, other) {
 		return State{}, State{}, false
@@ -184,7 +187,7 @@ type derivation struct {
 	State
 	self  Node
 	mtu   MTU
-	taken map[routeKey]string // who has asked for a route first
+	taken map[routeKey]string // the first source of a route
 	out   Desired
 }
 
@@ -195,7 +198,9 @@ func (d *derivation) enabled(a netip.Addr) bool {
 // source is the address that the host speaks to pods from: the node's own, or
 // the gateway's where the node has none of the family or does not hold it.
 func (d *derivation) source(like netip.Addr) netip.Addr {
-	if a := d.self.address(like); a.IsValid() && slices.ContainsFunc(d.Devices, func(v *Device) bool { return v.Holds(a) }) {
+	if a := d.self.address(like); a.IsValid() && slices.ContainsFunc(d.Devices, func(v *Device) bool {
+		return v.Holds(a)
+	}) {
 		return a
 	}
 	for _, g := range d.gateways() {
@@ -353,7 +358,8 @@ func (d *derivation) nextHop(v *Device, a netip.Addr, why string) {
 
 func (d *derivation) sysctl(why, want string, accept []string, path ...string) {
 	d.out.Sysctls = append(d.out.Sysctls, &Sysctl{
-		Name: "net/" + strings.Join(path, "/"), Want: want, Accept: accept, Why: why, Status: reconciler.StatusPending(),
+		Name: "net/" + strings.Join(path, "/"), Want: want, Accept: accept, Why: why,
+		Status: reconciler.StatusPending(),
 	})
 }
 
@@ -386,7 +392,8 @@ func (d *derivation) forSysctls() {
 			d.sysctl("forward IPv4 packets of pods", "1", nil, "ipv4", "conf", v.Name, "forwarding")
 		}
 		if v.Kind == Pod && d.Config.OwnSource {
-			d.sysctl("what pods answer as backends of Services comes from the node's address", "1", nil, "ipv4", "conf", v.Name, "accept_local")
+			d.sysctl("what pods answer as backends of Services comes from the node's address", "1", nil, "ipv4", "conf",
+				v.Name, "accept_local")
 		}
 	}
 }

@@ -73,7 +73,8 @@ func TestDeriveNative(t *testing.T) {
 			State{Config: dual("n1"), Devices: wires, Nodes: []Node{
 				self, stateNode("n2", []string{"192.168.7.2", "fd07::2"}, []string{"10.7.2.0/24", "fd70:2::/64"}),
 			}},
-			[]string{"10.7.2.0/24 via 192.168.7.2 dev eth0 src 192.168.7.1", "fd70:2::/64 via fd07::2 dev eth0 src fd07::1"},
+			[]string{"10.7.2.0/24 via 192.168.7.2 dev eth0 src 192.168.7.1",
+				"fd70:2::/64 via fd07::2 dev eth0 src fd07::1"},
 		},
 		{
 			"second address is on-link",
@@ -87,18 +88,20 @@ func TestDeriveNative(t *testing.T) {
 			State{Config: dual("n1"), Devices: wires, Nodes: []Node{
 				self, stateNode("n2", []string{"192.168.5.2"}, []string{"10.7.2.0/24"}),
 			}},
-			[]string{"10.7.2.0/24: node n2 192.168.5.2 is not on-link on eth0: autoDirectNodeRoutes needs one L2 segment"},
+			[]string{
+				"10.7.2.0/24: node n2 192.168.5.2 is not on-link on eth0: autoDirectNodeRoutes needs one L2 segment"},
 		},
 		{
 			"not on-link, to be skipped",
-			State{Config: Config{Node: "n1", IPv4: true, AutoDirectNodeRoutes: true, SkipUnreachable: true}, Devices: wires, Nodes: []Node{
-				self, stateNode("n2", []string{"192.168.5.2"}, []string{"10.7.2.0/24"}),
-			}},
+			State{Config: Config{Node: "n1", IPv4: true, AutoDirectNodeRoutes: true, SkipUnreachable: true},
+				Devices: wires,
+				Nodes:   []Node{self, stateNode("n2", []string{"192.168.5.2"}, []string{"10.7.2.0/24"})}},
 			nil,
 		},
 		{
 			"no wire",
-			State{Config: dual("n1"), Nodes: []Node{self, stateNode("n2", []string{"192.168.7.2"}, []string{"10.7.2.0/24"})}},
+			State{Config: dual("n1"), Nodes: []Node{
+				self, stateNode("n2", []string{"192.168.7.2"}, []string{"10.7.2.0/24"})}},
 			[]string{"10.7.2.0/24: node n2 192.168.7.2 cannot be reached: there is no wire"},
 		},
 		{
@@ -107,13 +110,11 @@ func TestDeriveNative(t *testing.T) {
 				stateNode("n3", []string{"192.168.7.3"}, []string{"10.7.2.0/24"}), self,
 				stateNode("n2", []string{"192.168.7.2"}, []string{"10.7.2.0/24"}),
 			}},
-			[]string{
-				"10.7.2.0/24 via 192.168.7.2 dev eth0 src 192.168.7.1",
-				"10.7.2.0/24: node n3 has 10.7.2.0/24, which node n2 has already",
-			},
+			[]string{"10.7.2.0/24 via 192.168.7.2 dev eth0 src 192.168.7.1",
+				"10.7.2.0/24: node n3 has 10.7.2.0/24, which node n2 has already"},
 		},
 		{
-			"native without autoDirectNodeRoutes: somebody else routes",
+			"native without autoDirectNodeRoutes: the network routes",
 			State{Config: Config{Node: "n1", IPv4: true}, Devices: wires, Nodes: []Node{
 				self, stateNode("n2", []string{"192.168.7.2"}, []string{"10.7.2.0/24"}),
 			}},
@@ -168,12 +169,14 @@ func TestDeriveSelf(t *testing.T) {
 		}},
 	})
 	want := []string{
-		"10.7.1.5/32 dev mye00000001", "fd70:1::5/128 dev mye00000001", "unreachable 10.7.1.0/24", "unreachable fd70:1::/64",
+		"10.7.1.5/32 dev mye00000001", "fd70:1::5/128 dev mye00000001", "unreachable 10.7.1.0/24",
+		"unreachable fd70:1::/64",
 	}
 	if have := lines(d); !slices.Equal(have, want) {
 		t.Errorf("routes %q, want %q", have, want)
 	}
-	if len(d.Addresses) != 2 || d.Addresses[0].Prefix.String() != "10.7.1.1/32" || d.Addresses[1].Prefix.String() != "fd70:1::1/128" {
+	if len(d.Addresses) != 2 || d.Addresses[0].Prefix.String() != "10.7.1.1/32" ||
+		d.Addresses[1].Prefix.String() != "fd70:1::1/128" {
 		t.Errorf("addresses %+v", d.Addresses)
 	}
 	if len(d.Neighbours) != 2 || d.Neighbours[1].String() != "fd70:1::5 lladdr 02:00:00:00:00:05 dev mye00000001" {
@@ -194,7 +197,8 @@ func TestDeriveNextHops(t *testing.T) {
 	}{
 		"native":               {Config{Node: "n1", IPv4: true}, "192.168.7.2 fd07::2 192.168.7.254"},
 		"tunnel IPv4 underlay": {Config{Node: "n1", IPv4: true, Tunnel: "vx0"}, "192.168.7.2 192.168.7.254"},
-		"tunnel IPv6 underlay": {Config{Node: "n1", IPv4: true, Tunnel: "vx0", TunnelIPv6: true}, "fd07::2 192.168.7.254"},
+		"tunnel IPv6 underlay": {Config{Node: "n1", IPv4: true, Tunnel: "vx0", TunnelIPv6: true},
+			"fd07::2 192.168.7.254"},
 	} {
 		var have []string
 		for _, n := range Derive(State{Config: c.config, Nodes: nodes, Devices: []*Device{eth0}}).NextHops {
@@ -225,7 +229,8 @@ func TestClassify(t *testing.T) {
 	dflt.Default6 = true
 	slave := dev("eth2", "device", 1500, "192.168.7.1/24")
 	slave.Master = 9
-	detect := selection{ipv4: true, ipv6: true, tunnel: "vx0", addresses: []netip.Addr{netip.MustParseAddr("192.168.7.1")}}
+	detect := selection{ipv4: true, ipv6: true, tunnel: "vx0",
+		addresses: []netip.Addr{netip.MustParseAddr("192.168.7.1")}}
 	named := func(patterns ...string) selection { return selection{patterns: patterns, tunnel: "vx0"} }
 	for _, c := range []struct {
 		name      string

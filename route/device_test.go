@@ -38,7 +38,9 @@ func TestDevices(t *testing.T) {
 	})
 	n1.down("eth1")
 	must(t, n1.kernel.LinkSetName(n1.link("eth1"), "wan0"))
-	eventually(t, "the renamed device", func() bool { return a.device("wan0").Index != 0 && a.device("eth1").Index == 0 })
+	eventually(t, "the renamed device", func() bool {
+		return a.device("wan0").Index != 0 && a.device("eth1").Index == 0
+	})
 	must(t, n1.kernel.LinkDel(n1.link("wan0")))
 	eventually(t, "the device is gone", func() bool { return a.device("wan0").Index == 0 })
 

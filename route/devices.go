@@ -42,7 +42,7 @@ func (d *devices) read(c changes) error {
 	if err != nil {
 		return err
 	}
-	// The addresses of pod links are link-local at most, and nobody wants them.
+	// The addresses of pod links are link-local at most, and are not needed.
 	wanted := all
 	for _, indexes := range []map[int]bool{c.links, c.addresses} {
 		for i := range indexes {
@@ -119,10 +119,11 @@ func (d *devices) convert(link netlink.Link, old Device) Device {
 	return row
 }
 
-// layer3 reports whether devices of the link type have no link-layer header: those that the kernel transmits without one
-// (dev_is_mac_header_xmit).
+// layer3 reports whether devices of the link type have no link-layer header: those that the kernel transmits without
+// one (dev_is_mac_header_xmit).
 func layer3(encapType string) bool {
-	return slices.Contains([]string{"none", "ipip", "tunnel6", "sit", "gre", "void", "ppp", "unknown519" /* ARPHRD_RAWIP */, "unknown823" /* ARPHRD_IP6GRE */}, encapType)
+	return slices.Contains([]string{"none", "ipip", "tunnel6", "sit", "gre", "void", "ppp",
+		"unknown519" /* ARPHRD_RAWIP */, "unknown823" /* ARPHRD_IP6GRE */}, encapType)
 }
 
 // driver asks by ioctl, which needs no sysfs of the right namespace. Devices
@@ -212,7 +213,8 @@ func (d *devices) write(s selection) (moved []*Device, err error) {
 	for i, link := range d.links {
 		row := link
 		row.Addresses = d.addresses[i]
-		row.Gateways, row.Default4, row.Default6 = d.defaults[i].Gateways, d.defaults[i].Default4, d.defaults[i].Default6
+		row.Gateways, row.Default4, row.Default6 = d.defaults[i].Gateways, d.defaults[i].Default4,
+			d.defaults[i].Default6
 		row.Kind, row.Why = s.classify(&row)
 		if row.Kind == Pod {
 			row.Addresses = nil

@@ -11,13 +11,16 @@ import (
 func TestGateways(t *testing.T) {
 	self, wires := n1()
 	for name, c := range map[string]struct{ podCIDRs, gateways, want, unreachable string }{
-		"of podCIDRs":       {"10.7.1.0/24 fd70:1::/64", "", "10.7.1.1/32 fd70:1::1/128", "10.7.1.0/24 fd70:1::/64"},
-		"the same":          {"10.7.1.0/24 fd70:1::/64", "10.7.1.1 fd70:1::1", "10.7.1.1/32 fd70:1::1/128", "10.7.1.0/24 fd70:1::/64"},
-		"of former ones":    {"10.7.9.0/24 fd70:9::/64", "10.7.1.1 fd70:1::1", "10.7.1.1/32 10.7.9.1/32 fd70:1::1/128 fd70:9::1/128", "10.7.9.0/24 fd70:9::/64"},
+		"of podCIDRs": {"10.7.1.0/24 fd70:1::/64", "", "10.7.1.1/32 fd70:1::1/128", "10.7.1.0/24 fd70:1::/64"},
+		"the same": {"10.7.1.0/24 fd70:1::/64", "10.7.1.1 fd70:1::1", "10.7.1.1/32 fd70:1::1/128",
+			"10.7.1.0/24 fd70:1::/64"},
+		"of former ones": {"10.7.9.0/24 fd70:9::/64", "10.7.1.1 fd70:1::1",
+			"10.7.1.1/32 10.7.9.1/32 fd70:1::1/128 fd70:9::1/128", "10.7.9.0/24 fd70:9::/64"},
 		"podCIDRs are gone": {"", "10.7.1.1 fd70:1::1", "10.7.1.1/32 fd70:1::1/128", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := State{Config: dual("n1"), Devices: wires, Nodes: []Node{stateNode("n1", []string{"192.168.7.1", "fd07::1"}, strings.Fields(c.podCIDRs))}}
+			s := State{Config: dual("n1"), Devices: wires,
+				Nodes: []Node{stateNode("n1", []string{"192.168.7.1", "fd07::1"}, strings.Fields(c.podCIDRs))}}
 			s.Nodes[0].Addresses = self.Addresses
 			for _, g := range strings.Fields(c.gateways) {
 				s.Gateways = append(s.Gateways, netip.MustParseAddr(g))

@@ -111,7 +111,8 @@ func (n *node) pod(name string, addresses ...string) *endpoint.Endpoint {
 	wire(n, name, inside, "eth0")
 	e := &endpoint.Endpoint{
 		ID: uint16(n.link(name).Attrs().Index), ContainerID: name, IfName: "eth0", LinkName: name,
-		LinkIndex: n.link(name).Attrs().Index, PodMAC: inside.link("eth0").Attrs().HardwareAddr, State: endpoint.StateReady,
+		LinkIndex: n.link(name).Attrs().Index, PodMAC: inside.link("eth0").Attrs().HardwareAddr,
+		State: endpoint.StateReady,
 	}
 	for _, a := range addresses {
 		if address := netip.MustParseAddr(a); address.Is4() {
@@ -123,7 +124,7 @@ func (n *node) pod(name string, addresses ...string) *endpoint.Endpoint {
 	return e
 }
 
-// routes lists the node's routes of main table that we or somebody else made,
+// routes lists the node's routes of main table that we or another program made,
 // as text.
 func (n *node) routes(prefix string) (list []netlink.Route) {
 	n.t.Helper()

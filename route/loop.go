@@ -86,7 +86,8 @@ func (r *Routes) derive() (sources, error) {
 	}
 	last := r.last
 	r.last = nil // unless all goes well
-	next := &seen{State: State{Config: r.config}, nodes: r.nodes.Revision(txn), own: ownRevision, outside: outside.Revision}
+	next := &seen{State: State{Config: r.config}, nodes: r.nodes.Revision(txn), own: ownRevision,
+		outside: outside.Revision}
 	if last != nil && last.nodes == next.nodes && last.own == next.own && last.outside == next.outside {
 		next.Nodes, next.Gateways = last.Nodes, last.Gateways
 	} else {
@@ -116,7 +117,8 @@ func (r *Routes) derive() (sources, error) {
 }
 
 // listNodes is what routes need of nodes: of this one as own has it, of others with their pods outside.
-func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment, outside map[string][]netip.Prefix) (list []Node, gateways []netip.Addr) {
+func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment,
+	outside map[string][]netip.Prefix) (list []Node, gateways []netip.Addr) {
 	for n := range rows {
 		row := Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
 		switch {
@@ -134,8 +136,9 @@ func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own 
 }
 
 // own is the row of this node's podCIDRs in force, empty until there is one,
-// and nil where nobody decides about them.
-func (r *Routes) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, rev statedb.Revision, changed <-chan struct{}) {
+// and nil if they are not assigned.
+func (r *Routes) own(txn statedb.ReadTxn) (row *ipam.Assignment, known bool, rev statedb.Revision,
+	changed <-chan struct{}) {
 	if r.podCIDRs == nil {
 		return nil, true, 0, nil
 	}
@@ -165,8 +168,10 @@ func (r *Routes) writeDifference(last, next *seen) (done bool, err error) {
 		return false, nil
 	}
 	routes, err1 := table.Replace(wtxn, r.Routes, present(wtxn, r.Routes, gone.Routes), come.Routes, (*Route).Equal)
-	neighbours, err2 := table.Replace(wtxn, r.Neighbours, present(wtxn, r.Neighbours, gone.Neighbours), come.Neighbours, (*Neighbour).Equal)
-	sysctls, err3 := table.Replace(wtxn, r.Sysctls, present(wtxn, r.Sysctls, gone.Sysctls), come.Sysctls, (*Sysctl).Equal)
+	neighbours, err2 := table.Replace(wtxn, r.Neighbours, present(wtxn, r.Neighbours, gone.Neighbours), come.Neighbours,
+		(*Neighbour).Equal)
+	sysctls, err3 := table.Replace(wtxn, r.Sysctls, present(wtxn, r.Sysctls, gone.Sysctls), come.Sysctls,
+		(*Sysctl).Equal)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return false, err
 	}
@@ -271,7 +276,7 @@ func (r *Routes) observe(c changes) error {
 }
 
 // restore marks rows as pending whose counterpart in the kernel may be gone:
-// routes that were deleted or replaced by somebody, and all that hangs on a
+// routes that were deleted or replaced by another program, and all that hangs on a
 // device that vanished, appeared, or went up or down, or on its addresses. The
 // kernel drops IPv4 routes of a device that goes down, and routes whose source
 // address goes away, without telling.
@@ -291,7 +296,8 @@ func (r *Routes) restore(moved []*Device, c changes) error {
 	defer wtxn.Abort()
 	err := errors.Join(
 		pend(wtxn, r.Routes, routeStatus, func(row *Route) bool {
-			return c.all || c.routes[row.key()] || names[row.Device] || sources[row.Source] || row.Unreachable && names["lo"]
+			return c.all || c.routes[row.key()] || names[row.Device] || sources[row.Source] ||
+				row.Unreachable && names["lo"]
 		}),
 		pend(wtxn, r.Neighbours, neighbourStatus, func(row *Neighbour) bool { return c.all || names[row.Device] }),
 		pend(wtxn, r.Addresses, addressStatus, func(*Address) bool { return c.all || names["lo"] }),

@@ -13,7 +13,7 @@ const (
 	minMTU4 = 576  // what every IPv4 host must be able to receive (RFC 791, section 3.1)
 	minMTU6 = 1280 // the least link MTU of IPv6 (RFC 8200, section 5)
 	maxMTU  = 65535
-	noWire  = 1500 // with no wire there is nobody to send to: the MTU of Ethernet
+	noWire  = 1500 // with no wire there is no other node: the MTU of Ethernet
 )
 
 // MTU is the size of packets of layer 3 in bytes, in each place.

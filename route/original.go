@@ -18,8 +18,8 @@ import (
 // OriginalsFile is the name of the agent's file of originals, in its run directory.
 const OriginalsFile = "sysctls.json"
 
-// originals are kernel parameters as they were before the first agent wrote them, kept in a file, so that they can be put back when Myelin
-// goes. What belongs to a pod link goes with the link, and is not kept.
+// originals are kernel parameters as they were before the first agent wrote them, kept in a file, so that they can be
+// put back when Myelin goes. What belongs to a pod link goes with the link, and is not kept.
 type originals struct {
 	file string // empty: nothing is kept
 
@@ -66,8 +66,9 @@ func (o *originals) keep(name, value string) error {
 	return nil
 }
 
-// RestoreSysctls gives kernel parameters the values that are kept in file, and removes it. procSys is "/proc/sys", of the thread's network
-// namespace. Those of all devices come before those of one, which they change. It returns what was written, "NAME = VALUE".
+// RestoreSysctls gives kernel parameters the values that are kept in file, and removes it. procSys is "/proc/sys", of
+// the thread's network namespace. Those of all devices come before those of one, which they change. It returns what was
+// written, "NAME = VALUE".
 func RestoreSysctls(file, procSys string) (written []string, err error) {
 	o, err := openOriginals(file)
 	if err != nil {

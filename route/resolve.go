@@ -92,7 +92,7 @@ func (o *nextHopOps) resolve(n *NextHop) error {
 }
 
 // Delete removes the neighbour, so that the kernel stops to resolve it. Should
-// somebody use it the kernel makes a new one.
+// a program use it the kernel makes a new one.
 func (o *nextHopOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, n *NextHop) error {
 	link, err := o.kernel.LinkByName(n.Device)
 	if err == nil {

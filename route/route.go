@@ -137,7 +137,7 @@ type routeOps struct {
 }
 
 // Update adds the route, or replaces it where one of ours differs. A route of
-// somebody else with the same prefix, table and metric is an error, because a
+// another program with the same prefix, table and metric is an error, because a
 // replace would destroy it.
 func (o *routeOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, r *Route) error {
 	if r.Problem != "" {
@@ -159,7 +159,8 @@ func (o *routeOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revi
 		case have == nil:
 			return fmt.Errorf("add route %s: it exists and cannot be found", r)
 		case have.Protocol != Protocol:
-			return fmt.Errorf("add route %s: there is a route of somebody else (protocol %s): %s", r, have.Protocol, have)
+			return fmt.Errorf("add route %s: there is a route of another program (protocol %s): %s",
+				r, have.Protocol, have)
 		case same(have, want):
 			return nil
 		default:
@@ -234,7 +235,8 @@ func (o *routeOps) list(family int, filter *netlink.Route, mask uint64) ([]netli
 // for each row would make a restart with many pods slow.
 func (o *routeOps) find(r *Route) (*netlink.Route, error) {
 	if r.Table == unix.RT_TABLE_MAIN {
-		matches, err := o.kernel.RouteGetWithOptions(r.Prefix.Addr().AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+		matches, err := o.kernel.RouteGetWithOptions(r.Prefix.Addr().AsSlice(),
+			&netlink.RouteGetOptions{FIBMatch: true})
 		if err == nil && len(matches) == 1 && len(matches[0].MultiPath) == 0 && keyOf(&matches[0]) == r.key() {
 			return &matches[0], nil
 		}

@@ -34,7 +34,7 @@ type Params struct {
 	// ProcSys is the directory of kernel parameters, "/proc/sys" if empty.
 	ProcSys string
 	// Originals is the file that keeps what parameters were before, for
-	// RestoreSysctls; empty: nobody will ask.
+	// RestoreSysctls; empty: they are not restored.
 	Originals string
 	Config    Config
 	Nodes     statedb.Table[*cluster.Node]

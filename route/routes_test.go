@@ -133,8 +133,9 @@ func TestPrune(t *testing.T) {
 	must(t, a.WaitPod(ctx, "mye00000002", left.Addresses()...))
 	a.stop()
 	foreign := &netlink.Route{
-		LinkIndex: n1.link("eth0").Attrs().Index, Dst: ipNet(netip.MustParsePrefix("10.99.0.0/16")), Protocol: unix.RTPROT_STATIC,
-		Gw: net.ParseIP("192.168.7.9"),
+		LinkIndex: n1.link("eth0").Attrs().Index, Dst: ipNet(netip.MustParsePrefix("10.99.0.0/16")),
+		Protocol: unix.RTPROT_STATIC,
+		Gw:       net.ParseIP("192.168.7.9"),
 	}
 	must(t, n1.kernel.RouteAdd(foreign))
 
@@ -166,7 +167,8 @@ func TestRouteIsPutBack(t *testing.T) {
 	n1, _ := twoNodes(t)
 	pod := n1.pod("mye00000001", "10.7.1.5", "fd70:1::5")
 	n1.start(dual("n1"), threeNodes(), pod)
-	const v4, v6 = "10.7.2.0/24 via 192.168.7.2 dev eth0 src 192.168.7.1", "fd70:2::/64 via fd07::2 dev eth0 src fd07::1"
+	const v4, v6 = "10.7.2.0/24 via 192.168.7.2 dev eth0 src 192.168.7.1", "fd70:2::/64 via fd07::2 dev eth0 src " +
+		"fd07::1"
 	n1.want(v4)
 	n1.want(v6)
 	for _, prefix := range []string{"10.7.2.0/24", "fd70:2::/64"} {
@@ -190,18 +192,19 @@ func TestRouteIsPutBack(t *testing.T) {
 	n1.want("10.7.1.5/32 dev mye00000001 src 192.168.7.1")
 }
 
-// A route of somebody else in the place of ours is reported, not replaced, and
+// A route of another program in the place of ours is reported, not replaced, and
 // ours comes when the other one goes and the row is tried again.
 func TestForeignRoute(t *testing.T) {
 	t.Parallel()
 	n1, _ := twoNodes(t)
 	foreign := &netlink.Route{
-		LinkIndex: n1.link("eth0").Attrs().Index, Dst: ipNet(netip.MustParsePrefix("10.7.2.0/24")), Protocol: unix.RTPROT_STATIC,
-		Gw: net.ParseIP("192.168.7.9"),
+		LinkIndex: n1.link("eth0").Attrs().Index, Dst: ipNet(netip.MustParsePrefix("10.7.2.0/24")),
+		Protocol: unix.RTPROT_STATIC,
+		Gw:       net.ParseIP("192.168.7.9"),
 	}
 	must(t, n1.kernel.RouteAdd(foreign))
 	a := n1.start(dual("n1"), threeNodes())
-	if problem := a.errorOf("10.7.2.0/24"); !strings.Contains(problem, "somebody else (protocol static)") {
+	if problem := a.errorOf("10.7.2.0/24"); !strings.Contains(problem, "another program (protocol static)") {
 		t.Errorf("error %q", problem)
 	}
 	n1.want("10.7.2.0/24 via 192.168.7.9 dev eth0")
@@ -249,7 +252,8 @@ func TestSysctls(t *testing.T) {
 	for name, want := range map[string]string{
 		"net/ipv4/conf/mye00000001/accept_local": "1", "net/ipv4/conf/eth0/accept_local": "0",
 		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "0",
-		"net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/mye00000001/rp_filter": "0", "net/ipv6/conf/eth0/accept_ra": "2",
+		"net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/mye00000001/rp_filter": "0",
+		"net/ipv6/conf/eth0/accept_ra": "2",
 	} {
 		eventually(t, name+" is "+want, func() bool { return read(name) == want })
 	}
@@ -349,7 +353,8 @@ func TestTunnelRoutes(t *testing.T) {
 	n1.want("10.7.3.0/24 dev myelin_vxlan src 192.168.7.1 mtu 1450")
 }
 
-// TestUnguarded: to a pod that the datapath does not have yet no route leads, for the stack would bring it what nobody has judged.
+// TestUnguarded: to a pod that the datapath does not have yet no route leads, for the stack would bring it packets that
+// no policy was applied to.
 func TestUnguarded(t *testing.T) {
 	t.Parallel()
 	n1, _ := twoNodes(t)

@@ -40,7 +40,8 @@ func newUnreconciled(tb testing.TB, c Config, nodes, pods int) *unreconciled {
 		tb.Fatal(err)
 	}
 	u := &unreconciled{
-		&Routes{DB: db, config: c, nodes: tables.Nodes, endpoints: endpoints, podCIDRs: podCIDRs}, tb, tables.Nodes, endpoints, podCIDRs,
+		&Routes{DB: db, config: c, nodes: tables.Nodes, endpoints: endpoints, podCIDRs: podCIDRs}, tb, tables.Nodes,
+		endpoints, podCIDRs,
 	}
 	if err := u.makeTables(); err != nil {
 		tb.Fatal(err)
@@ -49,8 +50,10 @@ func newUnreconciled(tb testing.TB, c Config, nodes, pods int) *unreconciled {
 		1: {Index: 1, Name: "lo", Type: "device", MTU: 65536},
 		2: {Index: 2, Name: "eth0", Type: "veth", MTU: 1500},
 	}
-	u.devices.addresses = map[int][]netip.Prefix{2: {netip.MustParsePrefix("10.0.0.1/16"), netip.MustParsePrefix("fd07::1/64")}}
-	u.devices.defaults = map[int]Device{2: {Default4: true, Gateways: []netip.Addr{netip.MustParseAddr("10.0.255.254")}}}
+	u.devices.addresses = map[int][]netip.Prefix{2: {netip.MustParsePrefix("10.0.0.1/16"),
+		netip.MustParsePrefix("fd07::1/64")}}
+	u.devices.defaults = map[int]Device{2: {Default4: true,
+		Gateways: []netip.Addr{netip.MustParseAddr("10.0.255.254")}}}
 	insert(u, u.podCIDRs, assignment(0, 0))
 	for i := range nodes {
 		insert(u, u.nodes, aNode(i, i))
@@ -65,22 +68,26 @@ func newUnreconciled(tb testing.TB, c Config, nodes, pods int) *unreconciled {
 
 // aNode has the addresses of the i-th node and the podCIDRs of the p-th.
 func aNode(i, p int) *cluster.Node {
-	return clusterNode(fmt.Sprintf("n%d", i+1), []string{fmt.Sprintf("10.0.%d.%d", (i+1)>>8, (i+1)&255), fmt.Sprintf("fd07::%x", i+1)},
+	return clusterNode(fmt.Sprintf("n%d", i+1), []string{fmt.Sprintf("10.0.%d.%d", (i+1)>>8, (i+1)&255),
+		fmt.Sprintf("fd07::%x", i+1)},
 		[]string{fmt.Sprintf("10.%d.%d.0/24", 64+p>>8, p&255), fmt.Sprintf("fd70:%x::/64", p+1)})
 }
 
 // assignment gives n1 the podCIDRs of the p-th node, and its pods the gateways of the g-th.
 func assignment(p, g int) *ipam.Assignment {
 	gateways := aNode(0, g).PodCIDRs
-	return &ipam.Assignment{Node: "n1", InForce: aNode(0, p).PodCIDRs, Gateway4: Gateway(gateways[0]), Gateway6: Gateway(gateways[1])}
+	return &ipam.Assignment{Node: "n1", InForce: aNode(0, p).PodCIDRs, Gateway4: Gateway(gateways[0]),
+		Gateway6: Gateway(gateways[1])}
 }
 
 // aPod has the link of the i-th pod and the addresses of the a-th.
 func aPod(i, a int) *endpoint.Endpoint {
 	return &endpoint.Endpoint{
-		ID: uint16(i + 10), ContainerID: fmt.Sprint("c", i), IfName: "eth0", LinkName: fmt.Sprintf("%s%08x", PodPrefix, i), LinkIndex: i + 10,
+		ID: uint16(i + 10), ContainerID: fmt.Sprint("c", i), IfName: "eth0",
+		LinkName: fmt.Sprintf("%s%08x", PodPrefix, i), LinkIndex: i + 10,
 		PodMAC: net.HardwareAddr{2, 0, 0, 0, byte(i >> 8), byte(i)}, State: endpoint.StateReady,
-		IPv4: netip.AddrFrom4([4]byte{10, 64, 0, byte(a + 2)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd70:1::%x", a+2)),
+		IPv4: netip.AddrFrom4([4]byte{10, 64, 0, byte(a + 2)}),
+		IPv6: netip.MustParseAddr(fmt.Sprintf("fd70:1::%x", a+2)),
 	}
 }
 
@@ -208,16 +215,19 @@ func nodeChanges() []func(u *unreconciled, i, j int) {
 		func(u *unreconciled, i, _ int) { remove(u, u.nodes, aNode(1+i%3, 0)) },
 		func(u *unreconciled, i, j int) { insert(u, u.podCIDRs, assignment(i, j)) },
 		func(u *unreconciled, i, j int) { // a node with the one address of a pod as its podCIDR
-			insert(u, u.nodes, clusterNode("n5", []string{"10.0.0.5", "fd07::5"}, []string{fmt.Sprintf("10.64.0.%d/32", i+2), fmt.Sprintf("fd70:1::%x/128", j+2)}))
+			insert(u, u.nodes, clusterNode("n5", []string{"10.0.0.5", "fd07::5"},
+				[]string{fmt.Sprintf("10.64.0.%d/32", i+2), fmt.Sprintf("fd70:1::%x/128", j+2)}))
 		},
 		func(u *unreconciled, i, _ int) { remove(u, u.nodes, clusterNode("n5", nil, nil)) },
 		func(u *unreconciled, i, _ int) { // the node loses an address, and gets it again
-			u.devices.addresses[2] = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/16"), netip.MustParsePrefix("fd07::1/64")}[:1+i%2]
+			u.devices.addresses[2] = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/16"),
+				netip.MustParsePrefix("fd07::1/64")}[:1+i%2]
 		},
 	}
 }
 
-// TestDeriveAfterChanges: whatever changed, and whatever that left alone, tables have what follows from the whole state.
+// TestDeriveAfterChanges: whatever changed, and whatever that left alone, tables have what follows from the whole
+// state.
 func TestDeriveAfterChanges(t *testing.T) {
 	changes := slices.Concat(podChanges(), nodeChanges())
 	for _, c := range []Config{dual("n1"), {Node: "n1", IPv4: true, IPv6: true, Tunnel: "myelin"}} {

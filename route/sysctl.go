@@ -41,7 +41,8 @@ func (*Sysctl) TableHeader() []string {
 
 // TableRow is the row as text.
 func (s *Sysctl) TableRow() []string {
-	return []string{s.Name, strings.Join(append([]string{s.Want}, s.Accept...), "|"), s.Have, s.Was, s.Why, s.Status.String()}
+	return []string{s.Name, strings.Join(append([]string{s.Want}, s.Accept...), "|"), s.Have, s.Was, s.Why,
+		s.Status.String()}
 }
 
 func sysctlName() statedb.Index[*Sysctl, string] {
@@ -124,7 +125,7 @@ func (o *sysctlOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 
 // Delete leaves the parameter as it is: another program may have come to
 // depend on it, and a node that stops to forward is worse than one that goes on.
-// Who wants them back asks RestoreSysctls.
+// RestoreSysctls restores them.
 func (*sysctlOps) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *Sysctl) error {
 	return nil
 }

@@ -16,7 +16,8 @@ debian_mirror() {
   echo "$uri"
 }
 
-# own_apt_init DIR SUITE:COMPONENT...: writes a source list of our own into DIR; own_apt and own_cache then use only that.
+# own_apt_init DIR SUITE:COMPONENT...: writes a source list of our own into DIR; own_apt and own_cache then use only
+# that.
 own_apt_init() {
   local mirror entry
   mirror=$(debian_mirror) || return 1

@@ -1,12 +1,15 @@
 #!/bin/bash
-# deps.sh [demo|build|test|vm|bench|kubeproxy|cluster|cilium|all]...: what a fresh Debian machine lacks. Idempotent; asks the network only for what is missing.
+# deps.sh [demo|build|test|vm|bench|kubeproxy|cluster|cilium|all]...: what a fresh Debian machine lacks. Idempotent;
+# asks the network only for what is missing.
 #   demo   what a running agent, `make demo` and the lab use: ip, ping
 #   build  to regenerate committed code: clang, BPF and kernel headers, protoc
 #   test   demo, what the tests drive or watch packets with, and what others leave rules by that Myelin takes away
 #   vm     QEMU, and the kernels of test/vm (test/vm/vm.sh fetch)
 #   bench  netperf, unpacked into the cache folder, nothing installed into /
-#   kubeproxy  bench, and what Services are compared with: the real kube-proxy, built from its source, with iptables and nft, all in the cache folder
-#   cilium  cluster, and what the image of Cilium that test/cluster/cilium builds has from the distribution; not among all
+#   kubeproxy  bench, and what Services are compared with: the real kube-proxy, built from its source, with iptables and
+#              nft, all in the cache folder
+#   cilium  cluster, and what the image of Cilium that test/cluster/cilium builds has from the distribution; not among
+#           all
 #   cluster  what nodes of test/cluster run beside what it builds, and what is in their images
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -14,7 +17,8 @@ here=$(dirname "$(realpath "$0")")
 . "$here/kubernetes.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/myelin
 
-missing() { local p; for p; do dpkg-query -W -f '${Status}\n' "$p" 2>/dev/null | grep -q '^install ok installed' || echo "$p"; done; }
+missing() { local p; for p; do dpkg-query -W -f '${Status}\n' "$p" 2>/dev/null | grep -q '^install ok installed' \
+  || echo "$p"; done; }
 
 install() {
   local want
@@ -39,7 +43,8 @@ unpack() {
 wrap() {
   local dir=$1 name=$2 file=$3 lib; shift 3
   lib=lib/$(uname -m)-linux-gnu
-  printf '#!/bin/sh\nLD_LIBRARY_PATH=%q XTABLES_LIBDIR=%q exec %q %s "$@"\n' "$dir/root/usr/$lib:$dir/root/$lib" "$dir/root/usr/$lib/xtables" "$dir/root/$file" "$*" > "$dir/bin/$name"
+  printf '#!/bin/sh\nLD_LIBRARY_PATH=%q XTABLES_LIBDIR=%q exec %q %s "$@"\n' "$dir/root/usr/$lib:$dir/root/$lib" \
+    "$dir/root/usr/$lib/xtables" "$dir/root/$file" "$*" > "$dir/bin/$name"
   chmod +x "$dir/bin/$name"
 }
 
@@ -56,15 +61,18 @@ netperf() {
   echo "netperf: $dir/bin"
 }
 
-# kubeproxy: iptables is the legacy one. Its twin that speaks to nf_tables needs minutes to write the rules of 10,000 Services, this one seconds.
+# kubeproxy: iptables is the legacy one. Its twin that speaks to nf_tables needs minutes to write the rules of 10,000
+# Services, this one seconds.
 kubeproxy() {
   local dir=$cache/kube-proxy flags tool
   if [ ! -x "$dir/bin/nft" ]; then
     own_apt_init "$dir/apt" "$(debian_codename):main"
     own_apt update >&2
-    unpack "$dir" iptables nftables libip4tc2 libip6tc2 libxtables12 libmnl0 libnftnl11 libnftables1 libnfnetlink0 libnetfilter-conntrack3 \
+    unpack "$dir" iptables nftables libip4tc2 libip6tc2 libxtables12 libmnl0 libnftnl11 libnftables1 libnfnetlink0 \
+      libnetfilter-conntrack3 \
       libjansson4 libedit2 libbsd0 libmd0 libgmp10 libtinfo6
-    for tool in {iptables,ip6tables}{,-save,-restore}; do wrap "$dir" "$tool" usr/sbin/xtables-legacy-multi "$tool"; done
+    for tool in {iptables,ip6tables}{,-save,-restore}; do wrap "$dir" "$tool" usr/sbin/xtables-legacy-multi "$tool"; \
+      done
     wrap "$dir" nft usr/sbin/nft
   fi
   if [ ! -x "$dir/bin/kube-proxy" ]; then
@@ -81,12 +89,14 @@ tests() { demo; install tcpdump ethtool procps iptables nftables; }
 vm() { install qemu-system-x86; "$here/../test/vm/vm.sh" fetch -k 6.12 -k 5.10; }
 bench() { demo; install procps ethtool; netperf; }
 
-cluster() { install ca-certificates iproute2 procps openssl runc busybox-static bash curl wget netcat-openbsd bind9-dnsutils bind9-host iperf; }
+cluster() { install ca-certificates iproute2 procps openssl runc busybox-static bash curl wget netcat-openbsd \
+  bind9-dnsutils bind9-host iperf; }
 cilium() { cluster; install clang-19 iptables ipset util-linux mount; }
 
 for what in "${@:-all}"; do
   case $what in
-    demo) demo ;; build) build ;; test) tests ;; vm) vm ;; bench) bench ;; kubeproxy) bench; kubeproxy ;; cluster) cluster ;; cilium) cilium ;;
+    demo) demo ;; build) build ;; test) tests ;; vm) vm ;; bench) bench ;; kubeproxy) bench; kubeproxy ;; \
+      cluster) cluster ;; cilium) cilium ;;
     all) build; tests; bench; kubeproxy; cluster; vm ;;
     *) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d >&2; exit 2 ;;
   esac

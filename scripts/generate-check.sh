@@ -6,7 +6,8 @@ scripts/deps.sh build
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 # the files as they are, committed or not, without what git ignores
-git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do [ ! -e "$f" ] || printf '%s\0' "$f"; done |
+git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do [ ! -e "$f" ] \
+  || printf '%s\0' "$f"; done |
   tar -c --null -T - | tar -x -C "$copy"
 (cd "$copy" && go generate ./...)
 stale=0

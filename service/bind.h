@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Node ports belong to Services: what the node's own processes listen on there would never hear anything. */
+/* Node ports belong to Services: a process of the node that listened on one would never receive anything. */
 #ifndef MYELIN_BIND_H
 #define MYELIN_BIND_H
 
@@ -7,8 +7,10 @@
 
 #define EADDRINUSE 98
 
-/* A Service has the port on any address of this node. The address 0.0.0.0 or :: is any address as well; a socket that binds to :: gets what comes by IPv4,
- * too, unless it doesn't want to, which programs can't see before kernel 6.1. */
+/*
+ * Whether a Service has the port on any address of this node. The addresses 0.0.0.0 and :: stand for any address, too.
+ * A socket that binds to :: also receives IPv4, unless it is IPv6-only, which programs can't see before kernel 6.1.
+ */
 INLINE bool bind_taken(const struct addr *a, __be16 port, __u8 proto)
 {
 	struct addr any4;
@@ -19,7 +21,7 @@ INLINE bool bind_taken(const struct addr *a, __be16 port, __u8 proto)
 	return frontend_wildcard(a, port, proto) && (addr_equal(a, &any4) || node_ports_owner(a) == OWNER_NODE);
 }
 
-/* Keeps sockets of the host's namespace off ports of Services. Cost: per bind. */
+/* Keeps sockets of the host's network namespace from binding ports of Services. Cost: per bind. */
 INLINE int bind_protect(struct bpf_sock_addr *ctx, const struct addr *a)
 {
 	if (!config.bind_protection || !ctx->user_port || bpf_get_netns_cookie(ctx) != config.netns_cookie)

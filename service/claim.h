@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Making the row of a flow that packets are translated for, with a port of the node's where the backend sees that. As in nat_entry.h, tc and XDP share it. */
+/*
+ * Creates NAT entries of Services, with a NAT port if the backend is to see the node's address. Shared by tc and XDP,
+ * as nat_entry.h is.
+ */
 #ifndef MYELIN_CLAIM_H
 #define MYELIN_CLAIM_H
 
 #include "nat_entry.h"
 
-/* Whether two flows behind one anchor look the same to a backend. */
+/* Whether the backend cannot tell the flows of two entries with the same tuple apart. */
 INLINE bool nat_entry_conflicts(const struct nat_entry *t, const struct nat_entry *n)
 {
-	return t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat);
+	return t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) &&
+	       addr_equal(&t->snat, &n->snat);
 }
 
-/* How readily the port of another flow goes to the CPU's packet. */
+/* Returns an enum port_rank: how readily the port of another flow is given to the packet's flow. */
 INLINE __u32 nat_entry_rank(const struct nat_entry *t, const struct packet *pkt)
 {
 	bool answered = t->flags & NAT_ENTRY_REPLIED && !port_exchanged(t->packets[0], t->packets[1], t->seen);
@@ -27,10 +31,12 @@ INLINE __u32 nat_entry_rank(const struct nat_entry *t, const struct packet *pkt)
 }
 
 /*
- * Whether a row's place is free for the new flow n: also where a client comes back from the same port, by another Service, after the end of a flow, and
- * where the backend can't tell the two apart, but the row is not above the rank.
+ * Whether the new flow n may take the slot of the entry t. It may if t has expired. It also may if the backend cannot
+ * tell the two flows apart, and t is closed (the client reuses its port, for this Service or another one) or ranks no
+ * worse than the given rank.
  */
-INLINE bool nat_entry_replaceable(const struct nat_entry *t, const struct nat_entry *n, const struct packet *pkt, __u32 rank)
+INLINE bool nat_entry_replaceable(const struct nat_entry *t, const struct nat_entry *n, const struct packet *pkt,
+				  __u32 rank)
 {
 	if (nat_entry_expired(t, pkt->proto))
 		return true;
@@ -43,7 +49,10 @@ INLINE bool nat_entry_replaceable(const struct nat_entry *t, const struct nat_en
 	return rank != PORT_FREE && nat_entry_rank(t, pkt) <= rank;
 }
 
-/* Deletes the row with the CPU's key, for its packet's. The index of the packet's own flow stays: it has been written. */
+/*
+ * Deletes the entry with the key c->nat_key to make room for the packet's flow. An index entry of that flow itself
+ * stays, since it has just been written.
+ */
 INLINE void nat_entry_replace(struct cpu *c, const struct nat_entry *t)
 {
 	if (t->flags & NAT_ENTRY_INDEXED && !nat_entry_is_request(t, &c->pkt)) {
@@ -53,32 +62,35 @@ INLINE void nat_entry_replace(struct cpu *c, const struct nat_entry *t)
 	bpf_map_delete_elem(&nat_entries, &c->nat_key);
 }
 
-/* A free place behind the CPU's anchor for the CPU's nat_entry. NAT_ENTRY_SLOTS if there is none, or if another entry conflicts. */
+/*
+ * Returns a free slot of the tuple c->nat_key for c->nat_entry, or NAT_ENTRY_SLOTS if there is none or if another entry
+ * conflicts.
+ */
 INLINE int nat_entry_slot(struct cpu *c, __u32 rank)
 {
 	struct nat_entry *t, *n = &c->nat_entry;
 	int i, at = NAT_ENTRY_SLOTS;
-	bool alike;
+	bool conflicts;
 
 	for (i = 0; i < NAT_ENTRY_SLOTS; i++) {
 		c->nat_key.slot = i;
 		t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-		alike = t && nat_entry_conflicts(t, n);
+		conflicts = t && nat_entry_conflicts(t, n);
 		if (t && nat_entry_replaceable(t, n, &c->pkt, rank)) {
 			nat_entry_replace(c, t);
 			t = NULL;
 		}
 		if (!t && at == NAT_ENTRY_SLOTS)
 			at = i;
-		if (alike)
-			return t ? NAT_ENTRY_SLOTS : at; /* there is one at most */
+		if (conflicts)
+			return t ? NAT_ENTRY_SLOTS : at; /* at most one entry conflicts */
 	}
 	return at;
 }
 
 /*
- * Inserts the CPU's nat_entry behind its anchor, in the place of a row that is not above the rank. Of two CPUs that want to look the same to a backend
- * the one with the lower place may. Returns 1 if the row is there. Cost: per flow.
+ * Inserts c->nat_entry under the tuple c->nat_key; an entry that ranks no worse than the given rank is replaced. If two
+ * CPUs insert conflicting entries, the one in the lower slot wins. Returns 1 if the entry was inserted. Cost: per flow.
  */
 APART int nat_entry_insert(__u32 rank)
 {
@@ -111,15 +123,15 @@ APART int nat_entry_insert(__u32 rank)
 	return 1;
 }
 
-/* Whether only the port of the client changes in the CPU's nat_entry. */
+/* Whether the entry translates only the client's port, and keeps its address. */
 INLINE bool nat_entry_own_address(const struct nat_entry *n)
 {
 	return addr_equal(&n->snat, &n->client);
 }
 
 /*
- * The flow that looks like the CPU's nat_entry to its backend, behind the port; NULL if there is none. Then room says whether there is a place. Cost:
- * per flow, a look-up; eight where the port is free, or shared by flows with other backends.
+ * Finds the entry with this port that conflicts with c->nat_entry, NULL if there is none. *room is then set if a slot
+ * is free. Cost: per flow, one lookup; eight if the port is free, or shared by flows to other backends.
  */
 INLINE struct nat_entry *nat_entry_rival(struct cpu *c, __u16 port, bool *room)
 {
@@ -141,8 +153,8 @@ INLINE struct nat_entry *nat_entry_rival(struct cpu *c, __u16 port, bool *room)
 }
 
 /*
- * Looks at a port for the CPU's nat_entry: whether the flow that has it with the backend lets it go, and how readily. Returns 1 if it is free, or safe
- * to take over. Cost: per flow.
+ * Rates a port for c->nat_entry and keeps it if it is the best so far. Returns 1 if the search can end: the best port
+ * is free or safe to take over. Cost: per flow.
  */
 APART int nat_entry_offer(__u32 port)
 {
@@ -166,7 +178,7 @@ APART int nat_entry_offer(__u32 port)
 	return s->rank <= PORT_NEWER;
 }
 
-/* Looks at the candidates until one is free, or safe to take over. Cost: per flow. */
+/* Rates the candidate ports until one is free or safe to take over. Cost: per flow. */
 APART int nat_entry_scan(void)
 {
 	struct cpu *c = cpu_this();
@@ -182,7 +194,7 @@ APART int nat_entry_scan(void)
 	return 0;
 }
 
-/* Whether a pod has a connection with the backend of the CPU's nat_entry behind the port: nat_crosses, from the other side. */
+/* Whether a masqueraded flow of a pod uses the port for the backend of c->nat_entry. Counterpart of nat_crosses. */
 INLINE bool nat_entry_port_shared(struct cpu *c, __u16 port)
 {
 	const struct nat_entry *n = &c->nat_entry;
@@ -195,7 +207,7 @@ INLINE bool nat_entry_port_shared(struct cpu *c, __u16 port)
 	return f && f->flags & FLOW_NAT && !flow_expired(f, c->pkt.proto);
 }
 
-/* Whether a Service's client has a connection with the server of the CPU's packet, which a pod sends, behind the port of the node's. Slow path. */
+/* Whether a flow of a Service uses the port of the node for the server that the pod's packet is sent to. Slow path. */
 INLINE bool nat_entry_port_used(struct cpu *c, __u16 port)
 {
 	struct nat_entry *t;
@@ -205,8 +217,8 @@ INLINE bool nat_entry_port_used(struct cpu *c, __u16 port)
 	for (i = 0; i < NAT_ENTRY_SLOTS; i++) {
 		c->nat_key.slot = i;
 		t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-		if (t && t->backend_port == c->pkt.dport && addr_equal(&t->backend, &c->pkt.dst) && addr_equal(&t->snat, &c->snat) &&
-		    !nat_entry_expired(t, c->pkt.proto))
+		if (t && t->backend_port == c->pkt.dport && addr_equal(&t->backend, &c->pkt.dst) &&
+		    addr_equal(&t->snat, &c->snat) && !nat_entry_expired(t, c->pkt.proto))
 			return true;
 	}
 	return false;
@@ -219,7 +231,10 @@ APART int nat_entry_port_taken(__u32 port)
 	return !c || nat_entry_port_used(c, port);
 }
 
-/* Makes the CPU's anchor that of its nat_entry behind the port, and indexes that. Returns 0 if the port can't be taken. Cost: per flow. */
+/*
+ * Sets c->nat_key to the tuple of c->nat_entry with the port, and adds the port to the index if necessary. Returns 0 if
+ * the port can't be taken. Cost: per flow.
+ */
 APART int nat_entry_prepare(__u32 number)
 {
 	struct cpu *c = cpu_this();
@@ -243,7 +258,10 @@ APART int nat_entry_prepare(__u32 number)
 	return 1;
 }
 
-/* Puts the CPU's nat_entry in the place of the former connection between the same ends, if its backend is the same; else deletes that. */
+/*
+ * Replaces the closed connection with the same ends by c->nat_entry, on the same port, if the backend is the same.
+ * Deletes the closed connection's entry otherwise.
+ */
 INLINE bool nat_entry_continue(struct cpu *c)
 {
 	const struct nat_entry *n = &c->nat_entry;
@@ -256,7 +274,9 @@ INLINE bool nat_entry_continue(struct cpu *c)
 	return false;
 }
 
-/* Makes the CPU's nat_entry a row, behind its best candidate where it needs a port. Returns 0 or a drop reason. Cost: per flow. */
+/*
+ * Inserts c->nat_entry, with the best of its candidates if it needs a port. Returns 0 or a drop reason. Cost: per flow.
+ */
 APART int nat_entry_claim(void)
 {
 	struct cpu *c = cpu_this();
@@ -271,7 +291,7 @@ APART int nat_entry_claim(void)
 		return 0;
 	if (!(n->flags & NAT_ENTRY_SNAT)) {
 		nat_tuple_client(&c->nat_key, &n->client, n->client_port, c->pkt.proto);
-		/* Once more, where another CPU was faster to the place. */
+		/* Retries once, in case another CPU took the slot. */
 		return nat_entry_insert(PORT_FREE) || nat_entry_insert(PORT_FREE) ? 0 : DROP_NAT_NO_PORT;
 	}
 	s = port_search(c);
@@ -287,7 +307,7 @@ APART int nat_entry_claim(void)
 	return DROP_NAT_NO_PORT;
 }
 
-/* A free port for the CPU's nat_entry from min to max, 0 if there is none, or no more may be looked at. */
+/* Returns a free port from min to max for c->nat_entry, 0 if there is none or the budget is used up. */
 INLINE int nat_entry_sweep(struct cpu *c, __u32 min, __u32 max)
 {
 	__u32 start = sweep_start(min, max);
@@ -296,7 +316,10 @@ INLINE int nat_entry_sweep(struct cpu *c, __u32 min, __u32 max)
 	return port ? port : sweep(&c->port_budget, PORT_SERVICE, min, start - 1);
 }
 
-/* A port of the Services' half, or else of masquerade's, or one of the client with most of the candidates; the rank becomes what its row may have. */
+/*
+ * Returns a port from the Services' half of the pool, else from masquerading's half, else one of the client that holds
+ * most of the candidates. Sets the rank up to which an entry with that port may be replaced.
+ */
 INLINE int nat_entry_any(struct cpu *c)
 {
 	struct port_search *s = port_search(c);
@@ -313,7 +336,10 @@ INLINE int nat_entry_any(struct cpu *c)
 	return port ? port : port_reclaim(s, &c->nat_entry.client, NAT_ENTRY_ATTEMPTS);
 }
 
-/* The same where no candidate is free: behind any other port. Follows nat_entry_claim. Slow path. */
+/*
+ * Inserts c->nat_entry with any other port, after nat_entry_claim found no candidate. Returns 0 or a drop reason. Slow
+ * path.
+ */
 APART int nat_entry_claim_any(void)
 {
 	struct cpu *c = cpu_this();

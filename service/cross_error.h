@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ICMP errors about flows that cross families (RFC 7915 4.2, 5.2): written anew, with eight bytes of the packet they are about. Slow path. */
+/*
+ * ICMP errors about flows that cross families (RFC 7915 4.2, 5.2). They are written anew and quote eight bytes of layer
+ * 4. Slow path.
+ */
 #ifndef MYELIN_CROSS_ERROR_H
 #define MYELIN_CROSS_ERROR_H
 
 #include "cross.h"
 
-#define CROSS_QUOTE 8 /* bytes of layer 4: ports, and TCP's sequence number */
+#define CROSS_QUOTE 8 /* bytes of layer 4: the ports, and TCP's sequence number */
 
 enum {
 	ICMP_ADM_PROHIBITED = 10,
@@ -26,7 +29,7 @@ struct cross_error6 {
 	__u8 quote[CROSS_QUOTE];
 };
 
-/* IPv4's type, code and MTU for IPv6's. False if there are none. */
+/* Translates type, code and MTU from ICMPv6 to ICMP. Returns false if there is no equivalent. */
 INLINE bool cross_type4(const struct icmp_head *h6, struct icmp_head *h4)
 {
 	__u32 mtu = bpf_ntohl(h6->word);
@@ -54,7 +57,7 @@ INLINE bool cross_type4(const struct icmp_head *h6, struct icmp_head *h4)
 	}
 }
 
-/* IPv6's for IPv4's. */
+/* Translates type, code and MTU from ICMP to ICMPv6. Returns false if there is no equivalent. */
 INLINE bool cross_type6(const struct icmp_head *h4, struct icmp_head *h6)
 {
 	__u32 mtu = bpf_ntohs(h4->half[1]) + CROSS_GROWS;
@@ -83,7 +86,8 @@ INLINE bool cross_type6(const struct icmp_head *h4, struct icmp_head *h6)
 	return true;
 }
 
-INLINE void cross_header4(struct iphdr *ip, const struct addr *src, const struct addr *dst, __u16 length, __u8 proto, __u8 ttl)
+INLINE void cross_header4(struct iphdr *ip, const struct addr *src, const struct addr *dst, __u16 length, __u8 proto,
+			  __u8 ttl)
 {
 	ip->version = 4;
 	ip->ihl = 5;
@@ -96,7 +100,8 @@ INLINE void cross_header4(struct iphdr *ip, const struct addr *src, const struct
 	ip->check = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
 }
 
-INLINE void cross_header6(struct ipv6hdr *ip, const struct addr *src, const struct addr *dst, __u16 payload, __u8 proto, __u8 ttl)
+INLINE void cross_header6(struct ipv6hdr *ip, const struct addr *src, const struct addr *dst, __u16 payload, __u8 proto,
+			  __u8 ttl)
 {
 	ip->version = 6;
 	ip->payload_len = bpf_htons(payload);
@@ -106,7 +111,10 @@ INLINE void cross_header6(struct ipv6hdr *ip, const struct addr *src, const stru
 	__builtin_memcpy(&ip->daddr, dst, sizeof(*dst));
 }
 
-/* The first bytes of layer 4 with the ports that the error's receiver knows: a datagram's checksum, which would be another, is left out. */
+/*
+ * Copies the first bytes of layer 4, with the ports that the error's receiver knows. Clears the checksum of a datagram,
+ * which would be wrong.
+ */
 INLINE bool cross_quote(struct __sk_buff *skb, const struct cpu *c, __u8 *quote)
 {
 	__be16 *ports = (__be16 *)quote;
@@ -123,7 +131,8 @@ INLINE bool cross_quote(struct __sk_buff *skb, const struct cpu *c, __u8 *quote)
 INLINE bool cross_store(struct __sk_buff *skb, __be16 type, const void *packet, __u32 size)
 {
 	return !bpf_skb_change_proto(skb, type, 0) && !bpf_skb_change_tail(skb, L3 + size, 0) &&
-	       !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0) && !bpf_skb_store_bytes(skb, L3, packet, size, 0);
+	       !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0) &&
+	       !bpf_skb_store_bytes(skb, L3, packet, size, 0);
 }
 
 INLINE bool cross_error4(struct __sk_buff *skb, struct cpu *c, const struct icmp_head *was)
@@ -132,10 +141,12 @@ INLINE bool cross_error4(struct __sk_buff *skb, struct cpu *c, const struct icmp
 	struct ipv6hdr about;
 
 	__builtin_memset(e, 0, sizeof(*e));
-	if (!cross_type4(was, &e->icmp) || !cross_quote(skb, c, e->quote) || bpf_skb_load_bytes(skb, c->inner.l3, &about, sizeof(about)))
+	if (!cross_type4(was, &e->icmp) || !cross_quote(skb, c, e->quote) ||
+	    bpf_skb_load_bytes(skb, c->inner.l3, &about, sizeof(about)))
 		return false;
 	cross_header4(&e->ip, &c->to.src, &c->to.dst, sizeof(*e), IPPROTO_ICMP, c->pkt.ttl);
-	cross_header4(&e->about, &c->about.src, &c->about.dst, bpf_ntohs(about.payload_len) + sizeof(e->about), c->inner.proto, about.hop_limit);
+	cross_header4(&e->about, &c->about.src, &c->about.dst, bpf_ntohs(about.payload_len) + sizeof(e->about),
+		      c->inner.proto, about.hop_limit);
 	e->icmp.checksum = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&e->icmp, sizeof(*e) - sizeof(e->ip), 0));
 	return cross_store(skb, bpf_htons(ETH_P_IP), e, sizeof(*e));
 }
@@ -147,19 +158,23 @@ INLINE bool cross_error6(struct __sk_buff *skb, struct cpu *c, const struct icmp
 	__u64 sum;
 
 	__builtin_memset(e, 0, sizeof(*e));
-	if (!cross_type6(was, &e->icmp) || !cross_quote(skb, c, e->quote) || bpf_skb_load_bytes(skb, c->inner.l3, &about, sizeof(about)))
+	if (!cross_type6(was, &e->icmp) || !cross_quote(skb, c, e->quote) ||
+	    bpf_skb_load_bytes(skb, c->inner.l3, &about, sizeof(about)))
 		return false;
 	cross_header6(&e->ip, &c->to.src, &c->to.dst, sizeof(*e) - sizeof(e->ip), IPPROTO_ICMPV6, c->pkt.ttl);
-	cross_header6(&e->about, &c->about.src, &c->about.dst, bpf_ntohs(about.tot_len) - about.ihl * 4, c->inner.proto, about.ttl);
+	cross_header6(&e->about, &c->about.src, &c->about.dst, bpf_ntohs(about.tot_len) - about.ihl * 4,
+		      c->inner.proto, about.ttl);
 	sum = bpf_htonl(sizeof(*e) - sizeof(e->ip)) + bpf_htonl(IPPROTO_ICMPV6);
 	sum += (__u32)bpf_csum_diff(NULL, 0, (__be32 *)&e->ip.saddr, 2 * sizeof(struct addr), 0);
-	e->icmp.checksum = csum_fold(sum + (__u32)bpf_csum_diff(NULL, 0, (__be32 *)&e->icmp, sizeof(*e) - sizeof(e->ip), 0));
+	e->icmp.checksum =
+		csum_fold(sum + (__u32)bpf_csum_diff(NULL, 0, (__be32 *)&e->icmp, sizeof(*e) - sizeof(e->ip), 0));
 	return cross_store(skb, bpf_htons(ETH_P_IPV6), e, sizeof(*e));
 }
 
 /*
- * Writes the CPU's ICMP error anew, in the other family, from and to the CPU's rewrite, about the CPU's about. Routers of the one family have no address in
- * the other: it comes from the Service. Returns 0 or a drop reason.
+ * Replaces the packet, an ICMP error, by one of the other family with the addresses in c->to, about the packet in
+ * c->about. Routers of one family have no address in the other, so that the error comes from the Service's address.
+ * Returns 0 or a drop reason.
  */
 APART int cross_error(struct __sk_buff *skb)
 {

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What IPv4 may have and IPv6 may not: datagrams without a checksum (RFC 7915 4.5), and options of the header (4.1). Per packet that has them. */
+/*
+ * What IPv4 allows and IPv6 does not: datagrams without a checksum (RFC 7915 4.5) and header options (RFC 7915 4.1).
+ * Cost: per packet that has them.
+ */
 #ifndef MYELIN_CROSS_WHOLE_H
 #define MYELIN_CROSS_WHOLE_H
 
 #include "dsr.h"
 #include "../nat/nat.h"
 
-#define CROSS_CHUNK 256 /* bytes, of the CPU's scratch; a power of 2 */
-#define CROSS_CHUNKS 37 /* of a datagram of 9,600 bytes, and what is left */
+#define CROSS_CHUNK 256 /* bytes, in c->scratch; a power of 2 */
+#define CROSS_CHUNKS 37 /* full chunks of a datagram of 9,600 bytes; the rest is loaded separately */
 
 enum {
 	OPTION_END = 0,
@@ -16,7 +19,10 @@ enum {
 	OPTION_SSRR = 137,
 };
 
-/* The first bytes of scratch, 1 to CROSS_CHUNK, from a place of the packet on. Old verifiers see a bound only if it is computed. */
+/*
+ * Loads n bytes of the packet, 1 to CROSS_CHUNK, at the offset into c->scratch. The bound is computed because old
+ * verifiers don't infer it from a comparison.
+ */
 INLINE bool cross_load(struct __sk_buff *skb, struct cpu *c, __u32 at, __u32 n)
 {
 	barrier_var(n);
@@ -24,7 +30,10 @@ INLINE bool cross_load(struct __sk_buff *skb, struct cpu *c, __u32 at, __u32 n)
 	return !bpf_skb_load_bytes(skb, at, c->scratch, n);
 }
 
-/* The sum of the bytes of the packet from one place to another, added to sum. False if they are not there, or too many. */
+/*
+ * Adds the packet's bytes between two offsets to the checksum. Returns false if the packet is shorter, or the range too
+ * long.
+ */
 INLINE bool cross_sum(struct __sk_buff *skb, struct cpu *c, __u32 at, __u32 end, __u32 *sum)
 {
 	__u32 i;
@@ -44,7 +53,10 @@ INLINE bool cross_sum(struct __sk_buff *skb, struct cpu *c, __u32 at, __u32 end,
 	return true;
 }
 
-/* Gives the CPU's datagram, which has its new ports, the checksum that it needs between the ends of the CPU's rewrite. Returns 1, or 0 if it can't have one. */
+/*
+ * Computes the datagram's checksum, with its new ports and the addresses in c->to. Returns 1, or 0 if that is
+ * impossible.
+ */
 APART int cross_checksum(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -52,8 +64,8 @@ APART int cross_checksum(struct __sk_buff *skb)
 	__u16 check;
 	__u32 sum;
 
-	if (!c || skb->gso_size || !packet_load(skb, &c->pkt, c->pkt.l4 + 4, &length, sizeof(length)) || bpf_ntohs(length) < 8 ||
-	    c->pkt.l4 + bpf_ntohs(length) > c->pkt.end)
+	if (!c || skb->gso_size || !packet_load(skb, &c->pkt, c->pkt.l4 + 4, &length, sizeof(length)) ||
+	    bpf_ntohs(length) < 8 || c->pkt.l4 + bpf_ntohs(length) > c->pkt.end)
 		return 0;
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&c->to.src, 2 * sizeof(struct addr), 0);
 	if (!cross_sum(skb, c, c->pkt.l4, c->pkt.l4 + bpf_ntohs(length), &sum))
@@ -64,7 +76,10 @@ APART int cross_checksum(struct __sk_buff *skb)
 	return !bpf_skb_store_bytes(skb, c->pkt.l4 + 6, &check, sizeof(check), 0);
 }
 
-/* Whether the options say that the packet must still go by way of others, or make no sense. The mask makes all passes alike to the verifier. */
+/*
+ * Whether the options contain a source route with hops left, or are malformed. The mask keeps the verifier's state the
+ * same in all iterations.
+ */
 INLINE bool cross_routed(const __u8 *options, __u32 bytes)
 {
 	__u32 i, at = 0, length;
@@ -86,7 +101,7 @@ INLINE bool cross_routed(const __u8 *options, __u32 bytes)
 	return false;
 }
 
-/* Takes the options out of the CPU's packet. Returns 1, or 0 if one must not be ignored. */
+/* Removes the IPv4 options from the packet. Returns 1, or 0 if an option must not be ignored. */
 APART int cross_strip(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -95,10 +110,12 @@ APART int cross_strip(struct __sk_buff *skb)
 	if (!c)
 		return 0;
 	bytes = c->pkt.l4 - L3 - sizeof(struct iphdr);
-	if (!bytes || bytes > 40 || !cross_load(skb, c, L3 + sizeof(struct iphdr), bytes) || cross_routed((__u8 *)c->scratch, bytes))
+	if (!bytes || bytes > 40 || !cross_load(skb, c, L3 + sizeof(struct iphdr), bytes) ||
+	    cross_routed((__u8 *)c->scratch, bytes))
 		return 0;
-	/* The header's checksum is of no interest: there is none in IPv6. */
-	if (!dsr_header4(skb, -(int)bytes, 0) || bpf_skb_adjust_room(skb, -(int)bytes, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
+	/* The IPv4 header's checksum doesn't matter: IPv6 has none. */
+	if (!dsr_header4(skb, -(int)bytes, 0) ||
+	    bpf_skb_adjust_room(skb, -(int)bytes, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return 0;
 	c->pkt.l4 -= bytes;
 	c->pkt.end -= bytes;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Deciding a path for what a pod sends, Services included. Slow path. */
+/* Forwarding decisions for packets from pods, Services included. Slow path. */
 #ifndef MYELIN_SERVICE_DECIDE_H
 #define MYELIN_SERVICE_DECIDE_H
 
 #include "address.h"
 #include "../route/decide.h"
 
-/* What Services have to do with the CPU's path, for which outcome was decided without them. Returns 0 or a drop reason. */
+/*
+ * Adds to c->path what Services need; outcome is the result of the decision without Services. Returns 0 or a drop
+ * reason.
+ */
 INLINE int decide_service(struct cpu *c, int outcome)
 {
 	struct path *p = &c->path;
@@ -19,13 +22,13 @@ INLINE int decide_service(struct cpu *c, int outcome)
 		p->flags |= PATH_NODE_PORTS;
 	if (!(p->flags & PATH_FRONTEND))
 		return outcome;
-	/* Most such addresses are nowhere, and no wire need lead there. */
+	/* The addresses of most Services are not routed: the packet need not have a route. */
 	if (outcome)
 		p->action = PATH_STACK;
 	return 0;
 }
 
-/* Decides for a packet that a pod sends, into the CPU's path. Returns 0 or a drop reason. */
+/* Decides c->path for a packet from a pod. Returns 0 or a drop reason. */
 APART int decide(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();

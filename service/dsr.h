@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Direct server return: the backend's node answers the client itself, in the Service's name. It learns that name from an option that the first packets of
- * a flow carry: the first segment of TCP, each datagram of UDP. The option is taken out again before a pod sees the packet.
+ * Direct server return: the backend's node replies to the client directly, with the address of the frontend. It learns
+ * that address from an option in the flow's first packets: the SYN of TCP, each datagram of UDP. The option is removed
+ * before the pod sees the packet.
  */
 #ifndef MYELIN_DSR_H
 #define MYELIN_DSR_H
@@ -10,10 +11,10 @@
 #include "service.h"
 #include "../flow/enforce.h"
 
-#define DSR_OPTION4 0x9a /* copied into fragments, of a class that nobody uses */
-#define DSR_OPTION6 0x1b /* skipped by who doesn't know it (RFC 8200 4.2) */
+#define DSR_OPTION4 0x9a /* copied into fragments; class 0, a number that is not assigned */
+#define DSR_OPTION6 0x1b /* skipped by nodes that don't know it (RFC 8200 4.2) */
 
-/* An option of IPv4 (RFC 791 3.1). */
+/* An IPv4 option (RFC 791 3.1). */
 struct dsr_option4 {
 	__u8 type;
 	__u8 length;
@@ -24,12 +25,12 @@ struct dsr_option4 {
 /* A destination options header with one option (RFC 8200 4.6). */
 struct dsr_option6 {
 	__u8 nexthdr;
-	__u8 words; /* of 8 bytes, beyond the first */
+	__u8 words; /* length in units of 8 bytes, without the first */
 	__u8 type;
 	__u8 length;
 	struct addr addr;
 	__be16 port;
-	__be16 pad; /* PadN of no bytes */
+	__be16 pad; /* PadN without data */
 } __attribute__((packed));
 
 INLINE __u32 dsr_size(const struct packet *pkt)
@@ -37,7 +38,10 @@ INLINE __u32 dsr_size(const struct packet *pkt)
 	return pkt->family == 4 ? sizeof(struct dsr_option4) : sizeof(struct dsr_option6);
 }
 
-/* IPv4's header with its length, its total length and its checksum as they are with `bytes` of options more, whose sum changes by `sum`. */
+/*
+ * Updates header length, total length and checksum of the IPv4 header for `bytes` more bytes of options with the
+ * checksum `sum`.
+ */
 INLINE bool dsr_header4(struct __sk_buff *skb, int bytes, __s64 sum)
 {
 	struct iphdr *ip = (void *)(long)skb->data + L3;
@@ -49,13 +53,19 @@ INLINE bool dsr_header4(struct __sk_buff *skb, int bytes, __s64 sum)
 	length = ip->tot_len;
 	ip->ihl += bytes >> 2;
 	ip->tot_len = bpf_htons(bpf_ntohs(length) + bytes);
-	ip->check = csum_fold((__u64)(__u16)~ip->check + (__u32)sum + (__u16)~head + *(__u16 *)ip + (__u16)~length + ip->tot_len);
+	ip->check = csum_fold((__u64)(__u16)~ip->check + (__u32)sum + (__u16)~head + *(__u16 *)ip + (__u16)~length +
+			      ip->tot_len);
 	return true;
 }
 
 INLINE bool dsr_push4(struct __sk_buff *skb, struct cpu *c)
 {
-	struct dsr_option4 o = { .type = DSR_OPTION4, .length = sizeof(o), .port = c->pkt.dport, .addr = c->pkt.dst.w[3] };
+	struct dsr_option4 o = {
+		.type = DSR_OPTION4,
+		.length = sizeof(o),
+		.port = c->pkt.dport,
+		.addr = c->pkt.dst.w[3],
+	};
 	struct iphdr *ip = (void *)(long)skb->data + L3;
 
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end || ip->ihl > 13)
@@ -81,14 +91,26 @@ INLINE bool dsr_length6(struct __sk_buff *skb, int bytes, __u8 *nexthdr)
 
 INLINE bool dsr_push6(struct __sk_buff *skb, struct cpu *c)
 {
-	struct dsr_option6 o = { .nexthdr = IPPROTO_DSTOPTS, .words = 2, .type = DSR_OPTION6, .length = 18, .addr = c->pkt.dst, .port = c->pkt.dport, .pad = bpf_htons(0x0100) };
+	struct dsr_option6 o = {
+		.nexthdr = IPPROTO_DSTOPTS,
+		.words = 2,
+		.type = DSR_OPTION6,
+		.length = 18,
+		.addr = c->pkt.dst,
+		.port = c->pkt.dport,
+		.pad = bpf_htons(0x0100),
+	};
 
-	if (!dsr_length6(skb, sizeof(o), &o.nexthdr) || bpf_skb_adjust_room(skb, sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
+	if (!dsr_length6(skb, sizeof(o), &o.nexthdr) ||
+	    bpf_skb_adjust_room(skb, sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return false;
 	return !bpf_skb_store_bytes(skb, L3 + sizeof(struct ipv6hdr), &o, sizeof(o), 0);
 }
 
-/* Says in the packet what its client asked for: what the CPU's packet has as destination. Cost: per flow; of UDP, per packet. */
+/*
+ * Adds the frontend's address and port, the packet's destination, to the packet as an option. Returns 1, or 0 if that
+ * is impossible. Cost: per flow; for UDP, per packet.
+ */
 APART int dsr_push(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -96,20 +118,22 @@ APART int dsr_push(struct __sk_buff *skb)
 	return c && (c->pkt.family == 4 ? dsr_push4(skb, c) : dsr_push6(skb, c));
 }
 
-/* Reads the option, if it is the first one, into the CPU's rewrite. */
+/* Reads the option, if it is the packet's first one, into c->to. */
 INLINE bool dsr_read(struct __sk_buff *skb, struct cpu *c)
 {
 	struct dsr_option4 o4;
 	struct dsr_option6 o6;
 
 	if (c->pkt.family == 4) {
-		if (!packet_load(skb, &c->pkt, L3 + sizeof(struct iphdr), &o4, sizeof(o4)) || o4.type != DSR_OPTION4 || o4.length != sizeof(o4))
+		if (!packet_load(skb, &c->pkt, L3 + sizeof(struct iphdr), &o4, sizeof(o4)) ||
+		    o4.type != DSR_OPTION4 || o4.length != sizeof(o4))
 			return false;
 		addr_map4(&c->to.dst, o4.addr);
 		c->to.dport = o4.port;
 		return true;
 	}
-	if (!packet_load(skb, &c->pkt, L3 + sizeof(struct ipv6hdr), &o6, sizeof(o6)) || o6.type != DSR_OPTION6 || o6.length != 18)
+	if (!packet_load(skb, &c->pkt, L3 + sizeof(struct ipv6hdr), &o6, sizeof(o6)) ||
+	    o6.type != DSR_OPTION6 || o6.length != 18)
 		return false;
 	c->to.dst = o6.addr;
 	c->to.dport = o6.port;
@@ -136,7 +160,7 @@ INLINE bool dsr_pull6(struct __sk_buff *skb)
 	       !bpf_skb_adjust_room(skb, -(int)sizeof(struct dsr_option6), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
-/* Whether the packet may carry the option. Cost: per packet, where answers are direct. */
+/* Whether the packet may carry the option. Cost: per packet, if DSR is enabled. */
 INLINE bool dsr_may_be(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct iphdr *ip = (void *)(long)skb->data + L3;
@@ -146,7 +170,10 @@ INLINE bool dsr_may_be(struct __sk_buff *skb, const struct packet *pkt)
 	return (void *)(ip + 1) <= (void *)(long)skb->data_end && ip->ihl >= 7;
 }
 
-/* Whether the flow of the CPU's packet is under way without a Service: no option may give its answers another name. */
+/*
+ * Whether the packet belongs to a flow that began without a Service. An option must not change the source address of
+ * its replies.
+ */
 INLINE bool dsr_late(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 {
 	if (c->pkt.proto == IPPROTO_TCP)
@@ -155,7 +182,7 @@ INLINE bool dsr_late(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	return bpf_map_lookup_elem(&flows, &c->key);
 }
 
-/* The CPU's nat_entry, from what the CPU's packet and its option say. */
+/* Fills in c->nat_entry from the packet and its option. */
 INLINE void dsr_translation(struct cpu *c, __u32 service)
 {
 	struct nat_entry *n = &c->nat_entry;
@@ -173,7 +200,7 @@ INLINE void dsr_translation(struct cpu *c, __u32 service)
 	n->seen = clock_now();
 }
 
-/* Whether the pod that the CPU's packet is for is a backend of the Service. */
+/* Whether the packet's destination, a pod, is a backend of the Service. */
 INLINE bool dsr_backend(const struct packet *pkt, __u32 service)
 {
 	struct member_key key = { .addr = pkt->dst, .service = service, .port = pkt->dport, .proto = pkt->proto };
@@ -181,13 +208,19 @@ INLINE bool dsr_backend(const struct packet *pkt, __u32 service)
 	return bpf_map_lookup_elem(&members, &key);
 }
 
-/* Makes the row by which the pod's answers get the Service's name: the CPU's rewrite has it. Returns 0 or a drop reason. Cost: per flow. */
+/*
+ * Creates the NAT entry that gives the pod's replies the frontend's address, which is in c->to. Returns 0 or a drop
+ * reason. Cost: per flow.
+ */
 INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 {
 	struct nat_entry *t, *n = &c->nat_entry;
 	struct frontend *f;
 
-	/* No answer may be sent in a name that is no Service's, or by a pod that does not serve it. */
+	/*
+	 * The address must be a Service's, and the pod one of its backends: no other address may be put into a pod's
+	 * replies.
+	 */
 	f = frontend_find(&c->to.dst, c->to.dport, c->pkt.proto, SCOPE_EXTERNAL);
 	if (!f)
 		return DROP_NO_SERVICE;
@@ -196,7 +229,8 @@ INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	dsr_translation(c, f->service);
 	nat_tuple_client(&c->nat_key, &n->client, n->client_port, c->pkt.proto);
 	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) && !nat_entry_replaceable(t, n, &c->pkt, PORT_FREE)) {
+	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) &&
+	    !nat_entry_replaceable(t, n, &c->pkt, PORT_FREE)) {
 		if (t->frontend_port != n->frontend_port || !addr_equal(&t->frontend, &n->frontend))
 			return DROP_DSR_UNTRUSTED;
 		t->seen = n->seen;
@@ -206,14 +240,17 @@ INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	return dsr_late(skb, c, slot) ? DROP_DSR_UNTRUSTED : nat_entry_claim();
 }
 
-/* Asks the pod's policies about the CPU's packet, which is from the client to the pod. Returns 0 or a drop reason. */
+/* Enforces the pod's policies on the packet, which is from the client to the pod. Returns 0 or a drop reason. */
 INLINE int dsr_enforce(struct __sk_buff *skb, struct cpu *c, const struct endpoint *e)
 {
 	decide_wire_pod(c, e);
 	return policy_enforced(&c->path) ? enforce(skb, c, flow_key_own(c)) : 0;
 }
 
-/* What another node sends in a client's name to a pod, with the option: takes it out, and keeps what it says. Returns 0 (also if there is none) or a drop reason. */
+/*
+ * Handles a packet from a client that another node forwarded to a pod with the option: creates the NAT entry and
+ * removes the option. Returns 0, also without an option, or a drop reason.
+ */
 APART int dsr_accept(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -223,10 +260,11 @@ APART int dsr_accept(struct __sk_buff *skb)
 	if (!c)
 		return 0;
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
-	if (!e || e->flags & ENDPOINT_HOST || !dsr_read(skb, c) || l4_parse(skb, &c->pkt) || !proto_has_ports(c->pkt.proto))
+	if (!e || e->flags & ENDPOINT_HOST || !dsr_read(skb, c) || l4_parse(skb, &c->pkt) ||
+	    !proto_has_ports(c->pkt.proto))
 		return 0;
 	if (config.lb_dispatch && !config.tunnel && !c->unwrapped)
-		return DROP_DSR_UNTRUSTED; /* nodes put such packets into others */
+		return DROP_DSR_UNTRUSTED; /* nodes encapsulate such packets */
 	outcome = dsr_enforce(skb, c, e) ?: dsr_keep(skb, c, e->slot);
 	if (outcome)
 		return outcome;

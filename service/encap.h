@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Direct server return through networks that drop IP options or strange senders: what goes to the backend's node is put into IPIP (RFC 2003, RFC 2473) or
- * Geneve (RFC 8926), from node to node, in the family of the packet inside. No device is needed at either end.
+ * DSR through networks that drop IP options or packets with foreign source addresses. Packets to the backend's node are
+ * encapsulated in IPIP (RFC 2003, RFC 2473) or Geneve (RFC 8926), in their own family. Neither node needs a tunnel
+ * device.
  */
 #ifndef MYELIN_ENCAP_H
 #define MYELIN_ENCAP_H
@@ -15,18 +16,22 @@ struct geneve_head {
 	__be16 sport;
 	__be16 dport;
 	__be16 length;
-	__be16 checksum; /* none (RFC 6935) */
-	__be16 version;  /* and flags, and length of options: none */
-	__be16 type;     /* of what is inside */
+	__be16 checksum; /* 0: none (RFC 6935) */
+	__be16 version;  /* and flags and length of options, all 0 */
+	__be16 type;     /* EtherType of the inner packet */
 	__be32 vni;      /* in the upper 24 bits */
 };
 
 INLINE __u32 encap_size(const struct packet *pkt)
 {
-	return (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + (config.lb_dispatch == DISPATCH_GENEVE ? sizeof(struct geneve_head) : 0);
+	return (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) +
+	       (config.lb_dispatch == DISPATCH_GENEVE ? sizeof(struct geneve_head) : 0);
 }
 
-/* The outer sender: the node's own address; or one of the prefix that is for it, so that receivers spread IPIP over their queues by it. */
+/*
+ * Sets the outer source address: the node's own address, or one of the prefix configured for IPIP, so that receivers
+ * spread flows over their queues by it.
+ */
 INLINE void encap_source(const struct cpu *c, __u32 hash, struct addr *a)
 {
 	__u32 host;
@@ -45,7 +50,8 @@ INLINE void encap_source(const struct cpu *c, __u32 hash, struct addr *a)
 	}
 }
 
-INLINE bool encap_write4(struct __sk_buff *skb, const struct addr *src, const struct addr *dst, __u16 inner, __u32 more, __u8 tos)
+INLINE bool encap_write4(struct __sk_buff *skb, const struct addr *src, const struct addr *dst, __u16 inner, __u32 more,
+			 __u8 tos)
 {
 	struct iphdr ip = {
 		.version = 4,
@@ -65,7 +71,12 @@ INLINE bool encap_write4(struct __sk_buff *skb, const struct addr *src, const st
 
 INLINE bool encap_write6(struct __sk_buff *skb, const struct addr *src, const struct addr *dst, __u16 inner, __u32 more)
 {
-	struct ipv6hdr ip = { .version = 6, .payload_len = bpf_htons(inner + more), .nexthdr = more ? IPPROTO_UDP : IPPROTO_IPV6, .hop_limit = 64 };
+	struct ipv6hdr ip = {
+		.version = 6,
+		.payload_len = bpf_htons(inner + more),
+		.nexthdr = more ? IPPROTO_UDP : IPPROTO_IPV6,
+		.hop_limit = 64,
+	};
 
 	__builtin_memcpy(&ip.saddr, src, sizeof(*src));
 	__builtin_memcpy(&ip.daddr, dst, sizeof(*dst));
@@ -82,10 +93,11 @@ INLINE bool encap_write_geneve(struct __sk_buff *skb, const struct packet *pkt, 
 		.vni = bpf_htonl(config.vni << 8),
 	};
 
-	return !bpf_skb_store_bytes(skb, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g, sizeof(g), 0);
+	return !bpf_skb_store_bytes(skb, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g,
+				    sizeof(g), 0);
 }
 
-/* The length that the header inside has in its own words, and what it says of the service it wants. */
+/* Reads the inner packet's length and, of IPv4, its TOS. */
 INLINE bool encap_inner(struct __sk_buff *skb, const struct packet *pkt, __u16 *length, __u8 *tos)
 {
 	struct ipv6hdr ip6;
@@ -104,7 +116,10 @@ INLINE bool encap_inner(struct __sk_buff *skb, const struct packet *pkt, __u16 *
 	return true;
 }
 
-/* Puts the CPU's packet, which is written, into one to the backend's node. Returns 1, or 0 if the kernel refuses. Cost: per packet of such a flow. */
+/*
+ * Encapsulates the packet, which has been rewritten, for the node c->to.via. Returns 1, or 0 if the kernel refuses.
+ * Cost: per packet of such a flow.
+ */
 APART int encap_push(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -124,24 +139,28 @@ APART int encap_push(struct __sk_buff *skb)
 		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if (bpf_skb_adjust_room(skb, encap_size(&c->pkt), BPF_ADJ_ROOM_MAC, flags))
 		return 0;
-	if (!(c->pkt.family == 4 ? encap_write4(skb, &src, &c->to.via, inner, more, tos) : encap_write6(skb, &src, &c->to.via, inner, more)))
+	if (!(c->pkt.family == 4 ? encap_write4(skb, &src, &c->to.via, inner, more, tos) :
+				   encap_write6(skb, &src, &c->to.via, inner, more)))
 		return 0;
 	return !more || encap_write_geneve(skb, &c->pkt, hash, inner);
 }
 
-/* Whether the CPU's packet, which is for a node, has one inside. Cost: per packet, where packets to backends are put into others. */
+/* Whether the packet, which is for this node, is an encapsulated one. Cost: per packet, if DSR encapsulates. */
 INLINE bool encap_is(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct geneve_head g;
 
 	if (config.lb_dispatch == DISPATCH_IPIP)
 		return pkt->proto == (pkt->family == 4 ? IPPROTO_IPIP : IPPROTO_IPV6);
-	if (pkt->proto != IPPROTO_UDP || !packet_load(skb, pkt, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g, sizeof(g)))
+	if (pkt->proto != IPPROTO_UDP ||
+	    !packet_load(skb, pkt, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g,
+			 sizeof(g)))
 		return false;
-	return g.dport == bpf_htons(GENEVE_PORT) && g.vni == bpf_htonl(config.vni << 8) && g.type == skb->protocol && !g.version;
+	return g.dport == bpf_htons(GENEVE_PORT) && g.vni == bpf_htonl(config.vni << 8) &&
+	       g.type == skb->protocol && !g.version;
 }
 
-/* Only nodes of the cluster put packets into others for us. */
+/* Whether the outer packet is for this node and comes from a node of the cluster. */
 INLINE bool encap_trusted(const struct packet *pkt)
 {
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &pkt->dst);
@@ -157,7 +176,10 @@ INLINE bool encap_trusted(const struct packet *pkt)
 	return p && p->flags & PREFIX_NODE;
 }
 
-/* Takes the packet out of the one around it, and parses it. Returns 0 (also if nothing is around it) or a drop reason. */
+/*
+ * Decapsulates the packet and parses the inner one. Returns 0, also if the outer packet is not trusted and remains, or
+ * a drop reason.
+ */
 APART int encap_pull(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Policies for flows that packets are translated for: they enforce the client and the backend, whatever the client asked for. */
+/* Policies for flows of Services. They apply to the client and the backend, whatever address the client used. */
 #ifndef MYELIN_SERVICE_ENFORCE_H
 #define MYELIN_SERVICE_ENFORCE_H
 
@@ -13,7 +13,10 @@ INLINE __u16 endpoint_slot_of(const struct addr *a)
 	return e ? e->slot : 0;
 }
 
-/* Asks about the flow whose row has the CPU's key, unless that has the answer. Returns 0 or a drop reason. Cost: per flow. */
+/*
+ * Enforces policies on the flow with the NAT entry c->nat_key, unless its verdict is current. Returns 0 or a drop
+ * reason. Cost: per flow.
+ */
 APART int service_enforce(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -34,12 +37,13 @@ APART int service_enforce(struct __sk_buff *skb)
 	policy->port = bpf_ntohs(t->backend_port);
 	policy->proto = c->nat_key.proto;
 	policy->reply = false;
-	policy->cut = t->policy_epoch || t->packets[SIDE_CLIENT] + t->packets[SIDE_BACKEND] > 1; /* it may have begun before any policy was asked */
+	/* More than one packet: the flow may be older than the policies. */
+	policy->cut = t->policy_epoch || t->packets[SIDE_CLIENT] + t->packets[SIDE_BACKEND] > 1;
 	outcome = enforce_result(skb, c, policy_lookup(policy));
 	if (!outcome)
 		t->policy_epoch = c->path.epoch;
 	else if (!policy->cut)
-		bpf_map_delete_elem(&nat_entries, &c->nat_key); /* it doesn't begin */
+		bpf_map_delete_elem(&nat_entries, &c->nat_key); /* denied at connection setup */
 	return outcome;
 }
 

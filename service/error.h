@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ICMP errors about packets that were translated: they follow the flow, and quote what their receiver sent. Slow path. */
+/*
+ * ICMP errors about translated packets. They are translated as their flow is, and quote the packet as their receiver
+ * sent it. Slow path.
+ */
 #ifndef MYELIN_SERVICE_ERROR_H
 #define MYELIN_SERVICE_ERROR_H
 
 #include "cross_error.h"
 #include "send.h"
 
-/* Makes the CPU's about the answer to the packet that its ICMP error quotes. */
+/* Sets c->about to a reply to the packet that the ICMP error quotes. */
 INLINE void about_reply(struct cpu *c)
 {
 	struct packet *about = &c->about;
@@ -20,7 +23,7 @@ INLINE void about_reply(struct cpu *c)
 	about->family = c->pkt.family;
 }
 
-/* One end of the quoted packet, and all checksums over it. Returns 0 or a drop reason. */
+/* Rewrites one end of the quoted packet and all checksums that cover it. Returns 0 or a drop reason. */
 INLINE int quote_write(struct __sk_buff *skb, struct cpu *c, bool source, const struct addr *to, __be16 port)
 {
 	c->inner.to = *to;
@@ -28,7 +31,9 @@ INLINE int quote_write(struct __sk_buff *skb, struct cpu *c, bool source, const 
 	return inner_write(skb, source);
 }
 
-/* The error is about a request, on its way to the backend: the client sent that to the frontend. Returns 0 or a drop reason. */
+/*
+ * Translates an error about a request to the backend: the client sent that to the frontend. Returns 0 or a drop reason.
+ */
 INLINE int error_to_client(struct __sk_buff *skb, struct cpu *c, const struct nat_entry *t)
 {
 	int outcome = quote_write(skb, c, true, &t->client, t->client_port);
@@ -38,7 +43,10 @@ INLINE int error_to_client(struct __sk_buff *skb, struct cpu *c, const struct na
 	return outcome ? outcome : quote_write(skb, c, false, &t->frontend, t->frontend_port);
 }
 
-/* The error is about an answer, on its way to the client: the backend sent that, to whom it takes for the client. Returns 0 or a drop reason. */
+/*
+ * Translates an error about a reply: the backend sent that to the client, or to the address that it knows the client
+ * by. Returns 0 or a drop reason.
+ */
 INLINE int error_to_backend(struct __sk_buff *skb, struct cpu *c, const struct nat_entry *t)
 {
 	bool snat = t->flags & NAT_ENTRY_SNAT;
@@ -51,13 +59,16 @@ INLINE int error_to_backend(struct __sk_buff *skb, struct cpu *c, const struct n
 	return quote_write(skb, c, false, &t->snat, c->nat_key.port);
 }
 
-/* Whether the flow's two sides are of different families. */
+/* Whether client and backend of the flow are of different families. */
 INLINE bool error_is_cross_family(const struct nat_entry *t)
 {
 	return addr_is4(&t->client) != addr_is4(&t->backend);
 }
 
-/* The error is about a packet to the backend (to_client), or about its answer, which the receiver knows in the other family. Returns 0 or a drop reason. */
+/*
+ * Translates an error to the other family: one about a request, for the client (to_client), or one about a reply, for
+ * the backend. Returns 0 or a drop reason.
+ */
 INLINE int error_cross_family(struct __sk_buff *skb, struct cpu *c, const struct nat_entry *t, bool to_client)
 {
 	c->to.src = to_client ? t->frontend : t->snat;
@@ -69,13 +80,19 @@ INLINE int error_cross_family(struct __sk_buff *skb, struct cpu *c, const struct
 	return cross_error(skb);
 }
 
-/* Where there are policies, an error carries no more than what names its flow. False if the kernel refuses. */
+/*
+ * Removes all data from the error that is not needed to identify its flow, if policies are enforced. Returns false if
+ * the kernel refuses.
+ */
 INLINE bool error_trim(struct __sk_buff *skb)
 {
 	return !config.policy || icmp_trim(skb);
 }
 
-/* Finds the flow that the CPU's ICMP error is about, and rewrites what it quotes. Returns 0, NEXT_CONTINUE or a drop reason. */
+/*
+ * Finds the flow that the ICMP error is about, and rewrites the quoted packet. Sets c->to. Returns 0, NEXT_CONTINUE or
+ * a drop reason.
+ */
 APART enum next error_translate(struct __sk_buff *skb, __u32 own)
 {
 	struct cpu *c = cpu_this();
@@ -105,7 +122,10 @@ APART enum next error_translate(struct __sk_buff *skb, __u32 own)
 	return error_is_cross_family(t) ? error_cross_family(skb, c, t, false) : error_to_backend(skb, c, t);
 }
 
-/* Turns the CPU's ICMP error to whom it is for, and the CPU's path; own: it came to the node's own address. Returns 0, NEXT_CONTINUE or a drop reason. */
+/*
+ * Translates the ICMP error and finds the path to its receiver; own: it was sent to the node's own address. Returns 0,
+ * NEXT_CONTINUE or a drop reason.
+ */
 INLINE enum next service_error(struct __sk_buff *skb, struct cpu *c, bool own)
 {
 	__u8 family = c->pkt.family;

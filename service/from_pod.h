@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Services for a pod's packets: those that passed no socket hook, and the answers of the pod as a backend. */
+/* Services for packets from pods: requests that no socket hook translated, and replies of pods that are backends. */
 #ifndef MYELIN_SERVICE_FROM_POD_H
 #define MYELIN_SERVICE_FROM_POD_H
 
 #include "decide.h"
 #include "translate.h"
 
-/* The path of what the pod's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
+/*
+ * Finds the path of the rewritten packet, which a pod sent, and sets c->path. Returns 0 or a drop reason. Cost: per
+ * packet.
+ */
 INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct addr dst = c->pkt.dst;
@@ -28,17 +31,17 @@ INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
 	return outcome;
 }
 
-/* Behind which address the pod is to the backend, if not its own: into the CPU's snat. */
+/* Whether the flow of the pod needs SNAT; c->snat is the address then. */
 INLINE bool service_needs_snat(struct cpu *c)
 {
 	if (addr_equal(&c->to.dst, &c->pkt.src)) {
-		gateway_addr(&c->snat, c->pkt.family == 6); /* the pod takes no packet from itself */
+		gateway_addr(&c->snat, c->pkt.family == 6); /* the pod would drop a packet from its own address */
 		return true;
 	}
 	return c->path.flags & PATH_MASQUERADE;
 }
 
-/* What a pod sends to an address that may be a Service's. Returns 0, NEXT_CONTINUE or a drop reason. */
+/* Handles a packet from a pod to an address that may be a Service's. Returns 0, NEXT_CONTINUE or a drop reason. */
 INLINE enum next service_from_client(struct __sk_buff *skb, struct cpu *c)
 {
 	int outcome, found = service_request(c, SCOPE_INTERNAL, skb->len);
@@ -53,7 +56,10 @@ INLINE enum next service_from_client(struct __sk_buff *skb, struct cpu *c)
 	return service_connect(skb, c, service_needs_snat(c) ? &c->snat : NULL);
 }
 
-/* A pod's packet, on a path of Services: the CPU's. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet of such a path. */
+/*
+ * Handles a packet from a pod on a path with flags of Services (c->path). Returns 0, NEXT_CONTINUE or a drop reason.
+ * Cost: per packet of such a path.
+ */
 APART enum next service_from_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What wires bring besides packets for pods. */
+/* Special packets from wires: tunnelled, from blocked CIDRs, or sent by DSR. */
 #ifndef MYELIN_FROM_WIRE_H
 #define MYELIN_FROM_WIRE_H
 
@@ -7,8 +7,10 @@
 #include "dsr.h"
 #include "encap.h"
 
-/* What wires bring by the tunnel, from blocked addresses, or for a Service's backend of this node by direct server return; tagged: it had a VLAN tag. Returns a
- * verdict, or -1 if it goes on. Cost: per packet. */
+/*
+ * Handles packets from the tunnel, from blocked CIDRs, and those that DSR sends to a backend of this node; tagged: the
+ * packet had a VLAN tag. Returns TC_ACT_UNSPEC if processing continues, or else the program's result. Cost: per packet.
+ */
 INLINE int from_wire_extra(struct __sk_buff *skb, struct cpu *c, bool tagged)
 {
 	int outcome;
@@ -16,7 +18,7 @@ INLINE int from_wire_extra(struct __sk_buff *skb, struct cpu *c, bool tagged)
 	c->unwrapped = false;
 	if (tunnel_device(skb)) {
 		if (skb->pkt_type != PACKET_HOST)
-			bpf_skb_change_type(skb, PACKET_HOST); /* the sending node doesn't know our MAC */
+			bpf_skb_change_type(skb, PACKET_HOST); /* the sending node doesn't know this node's MAC */
 		tunnel_outer(skb, &c->outer);
 	}
 	if (config.prefilter && unlikely(prefilter_tc(skb, &c->pkt, tagged)))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Finding the row of a flow that packets are translated for. Nothing here touches a packet, so that tc and XDP share it: what they look at is
- * the CPU's parsed packet, and what they find is the CPU's rewrite.
+ * Lookup of NAT entries of Services. The functions don't access the packet's data, so that tc and XDP share them: the
+ * input is the parsed packet c->pkt, the result is the rewrite c->to.
  */
 #ifndef MYELIN_NAT_ENTRY_H
 #define MYELIN_NAT_ENTRY_H
@@ -10,14 +10,14 @@
 #include "../flow/flow.h"
 #include "../nat/nat.h"
 
-#define NAT_ENTRY_ATTEMPTS 8 /* candidates of a flow for its port */
+#define NAT_ENTRY_ATTEMPTS 8 /* candidate ports of a flow */
 
 enum service_side {
 	SIDE_CLIENT,
 	SIDE_BACKEND,
 };
 
-/* The flow's candidate for the attempt, host byte order. */
+/* Returns the candidate port of the attempt, host byte order. */
 INLINE __u16 nat_entry_port(const struct packet *pkt, __u32 attempt)
 {
 	return port_candidate(pkt, attempt, config.lb_port_min, config.lb_port_max);
@@ -31,7 +31,7 @@ INLINE void nat_tuple_client(struct nat_entry_key *k, const struct addr *client,
 	k->slot = 0;
 }
 
-/* One for both families: the answer to a client may come in the other one. */
+/* One tuple serves both families: the reply to a client may come in the other one. */
 INLINE void nat_tuple_node(struct nat_entry_key *k, __be16 port, __u8 proto)
 {
 	__builtin_memset(&k->addr, 0, sizeof(k->addr));
@@ -40,7 +40,10 @@ INLINE void nat_tuple_node(struct nat_entry_key *k, __be16 port, __u8 proto)
 	k->slot = 0;
 }
 
-/* The CPU's anchor for its packet's flow behind a port: of the client, where only the port changes (own), or of the node. */
+/*
+ * Sets c->nat_key to the tuple of the packet's flow with a NAT port: of the client's own address, if only the port
+ * changes (own), or of the node.
+ */
 INLINE void nat_tuple_port(struct cpu *c, const struct packet *pkt, __u16 port, bool own)
 {
 	if (own)
@@ -51,27 +54,38 @@ INLINE void nat_tuple_port(struct cpu *c, const struct packet *pkt, __u16 port, 
 
 INLINE bool nat_entry_is_request(const struct nat_entry *t, const struct packet *pkt)
 {
-	return t->client_port == pkt->sport && t->frontend_port == pkt->dport && addr_equal(&t->client, &pkt->src) && addr_equal(&t->frontend, &pkt->dst);
+	return t->client_port == pkt->sport && t->frontend_port == pkt->dport && addr_equal(&t->client, &pkt->src) &&
+	       addr_equal(&t->frontend, &pkt->dst);
 }
 
 INLINE bool nat_entry_is_reply(const struct nat_entry *t, const struct packet *pkt)
 {
-	return t->backend_port == pkt->sport && addr_equal(&t->backend, &pkt->src) && (!(t->flags & NAT_ENTRY_SNAT) || addr_equal(&t->snat, &pkt->dst));
+	return t->backend_port == pkt->sport && addr_equal(&t->backend, &pkt->src) &&
+	       (!(t->flags & NAT_ENTRY_SNAT) || addr_equal(&t->snat, &pkt->dst));
 }
 
-/* Whether the handshake of TCP is complete: the client has acknowledged what the backend answered. Of direct answers this node sees nothing. */
+/*
+ * Whether the TCP handshake is complete: the client has acknowledged the backend's reply. Replies by DSR don't pass
+ * this node.
+ */
 INLINE bool nat_entry_established(const struct nat_entry *t)
 {
 	return t->flags & (NAT_ENTRY_REPLIED | NAT_ENTRY_DSR) && t->tcp_flags[SIDE_CLIENT] & TCP_ACK;
 }
 
-/* Whether the backend keeps nothing of a connection that ended: its client was the first to say FIN, or it was reset. */
+/*
+ * Whether the backend has no TIME-WAIT of the closed connection: the client sent the first FIN, or the connection was
+ * reset.
+ */
 INLINE bool nat_entry_clean(const struct nat_entry *t)
 {
 	return t->flags & NAT_ENTRY_CLIENT_FIN || (t->tcp_flags[SIDE_CLIENT] | t->tcp_flags[SIDE_BACKEND]) & TCP_RST;
 }
 
-/* Whether FINs from both or a RST were seen. The flag alone may be lost, where two CPUs set others at the same time. */
+/*
+ * Whether FIN from both sides or RST was seen. The flag alone is not reliable: it is lost if two CPUs set flags at the
+ * same time.
+ */
 INLINE bool nat_entry_closing(const struct nat_entry *t)
 {
 	return t->flags & NAT_ENTRY_CLOSING || t->tcp_flags[SIDE_CLIENT] & t->tcp_flags[SIDE_BACKEND] & TCP_FIN;
@@ -91,7 +105,7 @@ INLINE bool nat_entry_expired(const struct nat_entry *t, __u8 proto)
 	return clock_before(t->seen + nat_entry_seconds(t, proto) * config.hz, clock_now());
 }
 
-/* Adds a packet. Cost: per packet. */
+/* Counts a packet, and updates the flow's state. Cost: per packet. */
 INLINE void nat_entry_count(struct nat_entry *t, const struct packet *pkt, int side, __u32 length)
 {
 	__u32 now = clock_now();
@@ -110,13 +124,16 @@ INLINE void nat_entry_count(struct nat_entry *t, const struct packet *pkt, int s
 		if (!(t->tcp_flags[SIDE_BACKEND] & TCP_FIN))
 			t->flags |= NAT_ENTRY_CLIENT_FIN;
 	}
-	/* Of a flow with direct answers, one direction is all that a node sees. */
-	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN || (t->flags & NAT_ENTRY_DSR && pkt->tcp_flags & TCP_FIN))
+	/* This node sees only one direction of a flow with DSR. */
+	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN ||
+	    (t->flags & NAT_ENTRY_DSR && pkt->tcp_flags & TCP_FIN))
 		t->flags |= NAT_ENTRY_CLOSING;
 }
 
-/* Whom the packet around the CPU's is for: the backend's node; or the backend itself, where that is none of our cluster's, and gets what the client sent.
- * False then. */
+/*
+ * Sets the outer destination: the backend's node, or the backend itself if it is outside the cluster. Such a backend
+ * gets the client's packet unchanged; returns false then.
+ */
 INLINE bool node_of(struct cpu *c, const struct nat_entry *t)
 {
 	struct prefix *prefix = prefix_find(&t->backend);
@@ -134,7 +151,7 @@ INLINE bool node_of(struct cpu *c, const struct nat_entry *t)
 	return true;
 }
 
-/* What the client's packet becomes. */
+/* Sets c->to to the rewrite of a request. */
 INLINE void rewrite_request(struct cpu *c, const struct nat_entry *t)
 {
 	bool snat = t->flags & NAT_ENTRY_SNAT;
@@ -149,7 +166,7 @@ INLINE void rewrite_request(struct cpu *c, const struct nat_entry *t)
 	c->to.option = t->flags & NAT_ENTRY_DSR && (c->pkt.proto != IPPROTO_TCP || flow_syn(&c->pkt));
 }
 
-/* What the backend's packet becomes. */
+/* Sets c->to to the rewrite of a reply. */
 INLINE void rewrite_answer(struct cpu *c, const struct nat_entry *t)
 {
 	c->to.src = t->frontend;
@@ -160,7 +177,10 @@ INLINE void rewrite_answer(struct cpu *c, const struct nat_entry *t)
 	c->to.encap = false;
 }
 
-/* Looks up a client's packet behind one of its two usual anchors: the node's, with its first candidate port, or the client's. */
+/*
+ * Looks up the entry of a request under one of the two usual tuples: the node's with the first candidate port, or the
+ * client's.
+ */
 INLINE struct nat_entry *nat_entry_at(struct cpu *c, const struct packet *pkt, bool node)
 {
 	struct nat_entry *t;
@@ -171,8 +191,9 @@ INLINE struct nat_entry *nat_entry_at(struct cpu *c, const struct packet *pkt, b
 }
 
 /*
- * The entry of a client's packet, where nearly all are; its key is the CPU's. NULL if it is not there. The anchor behind which the CPU found the last one
- * comes first: most traffic of a node is SNATed, or most is not. Cost: per packet.
+ * Finds the entry of a request under one of the two usual tuples, where nearly all entries are, and sets c->nat_key to
+ * its key. Returns NULL if there is none. The tuple that matched last on this CPU is tried first: most nodes SNAT
+ * either most flows or few. Cost: per packet.
  */
 INLINE struct nat_entry *nat_entry_request(struct cpu *c, const struct packet *pkt)
 {
@@ -187,7 +208,10 @@ INLINE struct nat_entry *nat_entry_request(struct cpu *c, const struct packet *p
 	return t;
 }
 
-/* Looks in the places behind the CPU's anchor for the row of the side's packet. Returns 1 if the CPU's key is that row's. */
+/*
+ * Searches the slots of the tuple c->nat_key for the entry of a packet from the given side. Returns 1 if c->nat_key is
+ * its key.
+ */
 INLINE int nat_entry_walk(struct cpu *c, const struct packet *pkt, int side)
 {
 	struct nat_entry *t;
@@ -202,7 +226,10 @@ INLINE int nat_entry_walk(struct cpu *c, const struct packet *pkt, int side)
 	return 0;
 }
 
-/* Moves the row with the CPU's key to the first place, if that is free, since answers look no further then. */
+/*
+ * Moves the entry with the key c->nat_key to the first slot, if that is free: lookups for replies stop at a free first
+ * slot.
+ */
 INLINE void nat_entry_compact(struct cpu *c)
 {
 	struct nat_entry *t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
@@ -221,8 +248,10 @@ INLINE void nat_entry_compact(struct cpu *c)
 	c->nat_key.slot = 0;
 }
 
-/* Looks in all places where the row of a client's packet may be: the CPU's, or the one that its ICMP error is about. Returns 1 if the CPU's key is that
- * row's. Cost: per flow. */
+/*
+ * Searches all slots in which the entry of a request may be: of c->about if about is set, of c->pkt otherwise. Returns
+ * 1 if c->nat_key is the key of the entry. Cost: per flow.
+ */
 APART int nat_entry_search(__u32 about)
 {
 	struct cpu *c = cpu_this();
@@ -247,8 +276,10 @@ APART int nat_entry_search(__u32 about)
 	return nat_entry_walk(c, pkt, SIDE_CLIENT);
 }
 
-/* Looks in all places behind the CPU's anchor for the row of the side's packet: the CPU's, or the one that its ICMP error is about. Returns 1 if the CPU's
- * key is that row's. */
+/*
+ * Searches all slots of the tuple c->nat_key for the entry of a packet from the given side: of c->about if about is
+ * set, of c->pkt otherwise. Returns 1 if c->nat_key is the entry's key.
+ */
 APART int nat_entry_walk_slots(__u32 side, __u32 about)
 {
 	struct cpu *c = cpu_this();
@@ -256,7 +287,10 @@ APART int nat_entry_walk_slots(__u32 side, __u32 about)
 	return c && nat_entry_walk(c, about ? &c->about : &c->pkt, side);
 }
 
-/* The row of the side's packet behind the CPU's anchor. Where the first place is free, so are the others for it. Cost: per packet. */
+/*
+ * Finds the entry of a packet from the given side under the tuple c->nat_key. A free first slot means that there is
+ * none. Cost: per packet.
+ */
 INLINE struct nat_entry *nat_entry_find(struct cpu *c, const struct packet *pkt, int side, bool about)
 {
 	struct nat_entry *t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
@@ -266,7 +300,10 @@ INLINE struct nat_entry *nat_entry_find(struct cpu *c, const struct packet *pkt,
 	return nat_entry_walk_slots(side, about) ? bpf_map_lookup_elem(&nat_entries, &c->nat_key) : NULL;
 }
 
-/* The row of the CPU's packet, which a client sends, by the index of ports; its key is the CPU's. Cost: per packet of a flow without its first candidate. */
+/*
+ * Finds the entry of a request by the index of ports, and sets c->nat_key to its key. Cost: per packet of a flow with
+ * another port than its first candidate.
+ */
 INLINE struct nat_entry *nat_entry_indexed(struct cpu *c)
 {
 	struct port_index *at = port_index_find(c, &c->pkt);
@@ -277,7 +314,7 @@ INLINE struct nat_entry *nat_entry_indexed(struct cpu *c)
 	return nat_entry_find(c, &c->pkt, SIDE_CLIENT, false);
 }
 
-/* The row of an answer that is for the node's own address, by its port. Cost: per packet. */
+/* Finds the entry of a reply to the node's own address by its port. Cost: per packet. */
 INLINE struct nat_entry *nat_entry_reply_node(struct cpu *c, const struct packet *pkt, bool about)
 {
 	struct nat_entry *t;
@@ -289,7 +326,10 @@ INLINE struct nat_entry *nat_entry_reply_node(struct cpu *c, const struct packet
 	return nat_entry_walk_slots(SIDE_BACKEND, about) ? bpf_map_lookup_elem(&nat_entries, &c->nat_key) : NULL;
 }
 
-/* The row of an answer that is for the client's own address: a request moves to the first place, if that is free. Cost: per packet. */
+/*
+ * Finds the entry of a reply to the client's own address. Each request moves its entry to the first slot if that is
+ * free. Cost: per packet.
+ */
 INLINE struct nat_entry *nat_entry_reply_client(struct cpu *c, const struct packet *pkt, bool about)
 {
 	nat_tuple_client(&c->nat_key, &pkt->dst, pkt->dport, pkt->proto);

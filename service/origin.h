@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What sockets asked for that were sent to a backend. */
+/* The addresses that applications connected to, by socket and backend. */
 #ifndef MYELIN_ORIGIN_H
 #define MYELIN_ORIGIN_H
 
@@ -16,10 +16,10 @@ struct origin {
 	struct addr addr;
 	__be16 port;
 	__u8 pad[2];
-	__u32 backend; /* where it was sent to, by number: another backend may have the address later */
+	__u32 backend; /* number of the backend that was chosen; another one may get its address later */
 };
 
-/* For getpeername, for answers that name their sender, and to find sockets whose backend has gone. */
+/* For getpeername, for replies to unconnected sockets, and to find sockets of deleted backends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);

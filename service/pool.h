@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which ports of the pool that masquerade and Services share are free. Slow path: see nat/sweep.h. */
+/* Finds free ports in the pool that masquerading and Services share. Slow path: see nat/sweep.h. */
 #ifndef MYELIN_POOL_H
 #define MYELIN_POOL_H
 
 #include "claim.h"
 
-#define SWEEP_BLOCK 128  /* ports that a function looks at: the verifier follows each of them */
-#define SWEEP_BLOCKS 256 /* with those, half of all ports that there can be */
+#define SWEEP_BLOCK 128  /* ports per function: the verifier follows each iteration */
+#define SWEEP_BLOCKS 256 /* with SWEEP_BLOCK, half of all 65,536 ports */
 
-/* Whether a port is free for the CPU's packet, which is masqueraded, or that of a connection which ended. */
+/* Whether the port is free, or that of a closed connection, for the packet, which is to be masqueraded. */
 APART int nat_free(__u32 port)
 {
 	struct cpu *c = cpu_this();
@@ -23,7 +23,7 @@ APART int nat_free(__u32 port)
 	return !config.services || !port_crosses(PORT_MASQUERADE, port) || !nat_entry_port_used(c, port);
 }
 
-/* Whether a port is free for the CPU's nat_entry, or that of a flow which ended. */
+/* Whether the port is free, or that of a closed flow, for c->nat_entry. */
 APART int nat_entry_port_free(__u32 port)
 {
 	struct cpu *c = cpu_this();
@@ -38,7 +38,7 @@ APART int nat_entry_port_free(__u32 port)
 	return room && !nat_entry_port_shared(c, port);
 }
 
-/* The first free port of a block, 0 if it has none. */
+/* Returns the first free port of a block, 0 if there is none. */
 APART int sweep_block(__u32 kind, __u32 from, __u32 to)
 {
 	__u32 i;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Services as the datapath knows them: where clients go to, the sets to choose from, and what is behind. */
+/* Services as the datapath knows them: frontends, backend slots, backends, and the NAT entries of flows. */
 #ifndef MYELIN_SERVICE_ROW_H
 #define MYELIN_SERVICE_ROW_H
 
 #include "../bpf/common.h"
 
-/* Where clients come from. Each has a set of its own, since traffic policies differ. */
+/* Where clients are. Each scope has its own set of backends, since traffic policies differ. */
 enum service_scope {
 	SCOPE_EXTERNAL,
 	SCOPE_INTERNAL,
@@ -20,38 +20,38 @@ struct frontend_key {
 };
 
 enum frontend_flag {
-	FRONTEND_EXTERNAL = 1,      /* exists for clients outside of the cluster */
-	FRONTEND_INTERNAL = 2,      /* … for its pods and nodes */
-	FRONTEND_DROP_EXTERNAL = 4, /* the set is empty here, but not on other nodes */
+	FRONTEND_EXTERNAL = 1,      /* exists for clients outside the cluster */
+	FRONTEND_INTERNAL = 2,      /* exists for the cluster's pods and nodes */
+	FRONTEND_DROP_EXTERNAL = 4, /* this node has no backend for external clients, but others have */
 	FRONTEND_DROP_INTERNAL = 8,
-	FRONTEND_THIS_NODE = 16, /* of a wildcard: only the node's own addresses, not those of other nodes */
-	FRONTEND_MAGLEV = 32,     /* a set's backend_slots are a Maglev table: the flow's hash says which */
-	FRONTEND_LEAST = 64,      /* of two backend_slots at random, the backend with fewer flows */
-	FRONTEND_RANGES = 128,    /* for clients of the Service's source ranges only */
-	FRONTEND_DSR = 256,       /* the Service's own mode, in the place of the node's */
+	FRONTEND_THIS_NODE = 16, /* of a wildcard: only this node's addresses, not those of other nodes */
+	FRONTEND_MAGLEV = 32,     /* the set is a Maglev table, indexed by the flow's hash */
+	FRONTEND_LEAST = 64,      /* of two random backend slots, the backend with fewer flows */
+	FRONTEND_RANGES = 128,    /* only clients in the Service's source ranges are allowed */
+	FRONTEND_DSR = 256,       /* mode of the Service, overrides that of the node */
 	FRONTEND_SNAT = 512,
 };
 
 enum backend_set_flag {
-	SET_TABLE = 1U << 31, /* of a set's number: its rows are in maglev_tables */
+	SET_TABLE = 1U << 31, /* in the set's number: its rows are in maglev_tables */
 };
 
 struct backend_set {
 	__u32 id;
-	__u32 count; /* backend_slots: a backend has as many as its weight says */
+	__u32 count; /* number of backend slots: a backend has as many as its weight says */
 };
 
 struct frontend {
 	__u32 service;
-	__u32 affinity; /* seconds that a client stays with its backend; 0: not at all */
+	__u32 affinity; /* seconds for which a client keeps its backend; 0: no affinity */
 	struct backend_set set[SCOPES];
 	__u32 flags;
-	__u32 port; /* which of the Service's ports: the same for all its frontends that lead there */
+	__u32 port; /* number of the Service's port, the same in all of its frontends */
 };
 
 /*
- * By address, port and protocol. A row with port 0 and protocol 0 says that the address has frontends, and for which clients. Grows with the work, as all
- * maps here do.
+ * By address, port and protocol. An entry with port 0 and protocol 0 says that the address has frontends, and for which
+ * clients. Memory grows with the number of entries, as in all maps here except LRU maps.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -61,7 +61,7 @@ struct {
 	__type(value, struct frontend);
 } frontends SEC(".maps");
 
-#define BACKEND_SLOTS 32 /* in one row of a set: few Services have more backends, and a row stays small to write */
+#define BACKEND_SLOTS 32 /* in one row of a set: enough for most Services, and small enough to write */
 
 struct backend_slots_key {
 	__u32 set;
@@ -72,7 +72,7 @@ struct backend_slots_row {
 	__u32 backend[BACKEND_SLOTS];
 };
 
-/* What a frontend chooses from. A change of one backend writes one row or two. */
+/* The sets that frontends choose backends from. A change of one backend writes one or two rows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -81,13 +81,13 @@ struct {
 	__type(value, struct backend_slots_row);
 } backend_slots SEC(".maps");
 
-#define MAGLEV_SLOTS 496 /* in one row, which is 2 KiB of memory with all that the kernel keeps of it */
+#define MAGLEV_SLOTS 496 /* in one row, which takes 2 KiB of memory with the kernel's overhead */
 
 struct maglev_row {
 	__u32 backend[MAGLEV_SLOTS];
 };
 
-/* Sets that are Maglev tables: frontends of a Service that lead to the same backends have one together, which never changes. */
+/* Sets that are Maglev tables. Frontends of a Service with the same backends share one, which never changes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -103,7 +103,7 @@ struct backend {
 	__u8 pad[5];
 };
 
-/* By number, which is no other backend's for as long as agents can tell. */
+/* By number; numbers are not reused while agents can remember them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -120,7 +120,7 @@ struct member_key {
 	__u8 pad;
 };
 
-/* Which backends a Service has: who else names the Service in an option of direct server return is not believed. The value is nothing. */
+/* The backends of each Service: a DSR option is accepted only for one of them. The value has no meaning. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -130,12 +130,12 @@ struct {
 } members SEC(".maps");
 
 struct source_range_key {
-	__u32 length; /* bits: those of the service, and of the mapped address */
+	__u32 length; /* bits of service and of the mapped address */
 	__u32 service;
 	__be32 addr[4];
 };
 
-/* Whom a Service with FRONTEND_RANGES is for. The value is nothing. */
+/* Clients that may use Services with FRONTEND_RANGES. The value has no meaning. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 65536);
@@ -144,7 +144,7 @@ struct {
 	__type(value, __u32);
 } source_ranges SEC(".maps");
 
-/* By backend: how many flows it has, as the agent counted last. Only of Services that choose by it. */
+/* Number of flows by backend, as the agent counted last. Only for Services with FRONTEND_LEAST. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -154,8 +154,8 @@ struct {
 } loads SEC(".maps");
 
 /*
- * A flow that packets are translated for, found from both ends by what the two have in common: the client's address and port, or, where the backend sees
- * the node's in the place of the client's, that port. Flows that share it have places of their own.
+ * A translated flow. Requests and replies find it by what both contain: the client's address and port, or the NAT port
+ * if the backend sees the node's address instead. Flows that share these occupy different slots.
  */
 struct nat_entry_key {
 	struct addr addr; /* the client; zero: the node */
@@ -169,13 +169,13 @@ enum nat_entry_bound {
 };
 
 enum nat_entry_flag {
-	NAT_ENTRY_SNAT = 1,    /* the backend sees snat in the place of the client */
-	NAT_ENTRY_CLOSING = 2, /* FIN from both or RST seen */
+	NAT_ENTRY_SNAT = 1,    /* the backend sees snat instead of the client */
+	NAT_ENTRY_CLOSING = 2, /* FIN from both sides or RST seen */
 	NAT_ENTRY_REPLIED = 4,
-	NAT_ENTRY_GONE = 8,    /* the agent found that the backend is no more */
-	NAT_ENTRY_CLIENT_FIN = 32, /* the client was the first to say FIN: the backend keeps nothing of the connection */
-	NAT_ENTRY_INDEXED = 64, /* the port is none of the connection's candidates, so that the index has it */
-	NAT_ENTRY_DSR = 16,    /* the answers don't come back by this node, or the packets came by another one */
+	NAT_ENTRY_GONE = 8,    /* the agent found that the backend is gone */
+	NAT_ENTRY_CLIENT_FIN = 32, /* the client sent the first FIN: the backend has no TIME-WAIT */
+	NAT_ENTRY_INDEXED = 64, /* the port is not the first candidate, so that the index has it */
+	NAT_ENTRY_DSR = 16,    /* replies don't pass this node, or another node forwarded the requests */
 };
 
 struct nat_entry {
@@ -191,11 +191,11 @@ struct nat_entry {
 	__u32 service;
 	__u32 backend_id;
 	__u32 seen;   /* clock tick of the last packet */
-	__u32 policy_epoch; /* the epoch in which policies were last asked; 0: they were not */
-	__u64 created; /* clock tick, all of it */
+	__u32 policy_epoch; /* epoch of the last policy lookup; 0: none */
+	__u64 created; /* clock tick, 64 bits */
 	__u64 packets[2]; /* [0] from the client, [1] from the backend */
 	__u64 bytes[2];
-	__u8 tcp_flags[2]; /* all that were seen */
+	__u8 tcp_flags[2]; /* all flags seen, by side */
 	__u8 pad3[2];
 	__u32 timestamp; /* TSval of the client's FIN; 0: none */
 };
@@ -208,9 +208,9 @@ struct {
 } nat_entries SEC(".maps");
 
 struct affinity_key {
-	struct addr client; /* of a socket: its network namespace's cookie */
+	struct addr client; /* for sockets, the cookie of their network namespace */
 	__u32 service;
-	__u32 port; /* … of the Service: a client's backend for one is not that for another */
+	__u32 port; /* of the Service: affinity is per port */
 };
 
 struct affinity {
@@ -218,7 +218,7 @@ struct affinity {
 	__u32 seen; /* clock tick of the last new flow */
 };
 
-/* Which backend a client had last. */
+/* The last backend of each client. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Writing what a Service makes of a packet, and the way that it then goes. */
+/* Rewrites packets of Services and finds the path of the result. */
 #ifndef MYELIN_SERVICE_SEND_H
 #define MYELIN_SERVICE_SEND_H
 
@@ -8,7 +8,7 @@
 #include "encap.h"
 #include "../route/decide.h"
 
-/* Decides where what the CPU's packet becomes leaves this node, whoever sends it. Returns 0 or a drop reason. Slow path. */
+/* Decides c->path for the rewritten packet, for any sender. Returns 0 or a drop reason. Slow path. */
 APART int decide_rewritten(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -38,21 +38,21 @@ APART int decide_rewritten(struct __sk_buff *skb)
 	return 0;
 }
 
-/* What the CPU's packet was. */
+/* What the lookup of the rewritten packet's path overwrites in c->pkt. */
 struct original {
 	struct addr src;
 	struct addr dst;
 	__u8 family;
 };
 
-/* Makes the CPU's packet one that its path is looked up by, and turns it back. */
+/* Prepares c->pkt for the lookup of the rewritten packet's path; rewrite_lookup_end restores it. */
 INLINE void rewrite_lookup_begin(struct cpu *c, struct original *was)
 {
 	was->src = c->pkt.src;
 	was->dst = c->pkt.dst;
 	was->family = c->pkt.family;
 	if (cross_family(c)) {
-		__builtin_memset(&c->pkt.src, 0, sizeof(c->pkt.src)); /* nobody's: routes don't ask for it */
+		__builtin_memset(&c->pkt.src, 0, sizeof(c->pkt.src)); /* no address: routes don't depend on it */
 		c->pkt.family = addr_is4(&c->to.dst) ? 4 : 6;
 	}
 	c->pkt.dst = c->to.encap ? c->to.via : c->to.dst;
@@ -67,7 +67,7 @@ INLINE void rewrite_lookup_end(struct cpu *c, const struct original *was)
 	c->pkt.ifindex &= ~PATH_REWRITTEN;
 }
 
-/* The path of what the CPU's packet becomes, into the CPU's. Returns 0 or a drop reason. Cost: per packet. */
+/* Finds the path of the rewritten packet and sets c->path. Returns 0 or a drop reason. Cost: per packet. */
 INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 {
 	struct original was;
@@ -87,14 +87,16 @@ INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 	return outcome;
 }
 
-/* Writes both ends of the CPU's packet. Cost: per packet. */
+/* Writes the addresses and ports in c->to to the packet. Cost: per packet. */
 INLINE bool rewrite_write(struct __sk_buff *skb, struct cpu *c)
 {
 	if (unlikely(cross_family(c)))
 		return cross_write(skb);
-	if ((c->to.dport != c->pkt.dport || !addr_equal(&c->to.dst, &c->pkt.dst)) && !nat_write(skb, &c->pkt, false, &c->to.dst, c->to.dport))
+	if ((c->to.dport != c->pkt.dport || !addr_equal(&c->to.dst, &c->pkt.dst)) &&
+	    !nat_write(skb, &c->pkt, false, &c->to.dst, c->to.dport))
 		return false;
-	if ((c->to.sport != c->pkt.sport || !addr_equal(&c->to.src, &c->pkt.src)) && !nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport))
+	if ((c->to.sport != c->pkt.sport || !addr_equal(&c->to.src, &c->pkt.src)) &&
+	    !nat_write(skb, &c->pkt, true, &c->to.src, c->to.sport))
 		return false;
 	return (!c->to.option || dsr_push(skb)) && (!c->to.encap || encap_push(skb));
 }

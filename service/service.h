@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Finding a frontend, and choosing a backend for a new flow. Cost: per flow. */
+/* Frontend lookup, and backend selection for new flows. Cost: per flow. */
 #ifndef MYELIN_SERVICE_H
 #define MYELIN_SERVICE_H
 
 #include "address.h"
 
-/* The next choice is taken where a backend has just gone. */
+/* Slots to try: a backend may just have been deleted. */
 #define SERVICE_ATTEMPTS 4
 
-/* What serves the address, NULL if it is no Service's in the scope. */
+/* Finds the frontend for the address and port, NULL if there is none in the scope. */
 INLINE struct frontend *frontend_find(const struct addr *a, __be16 port, __u8 proto, __u32 scope)
 {
 	struct frontend_key key = { .addr = *a, .port = port, .proto = proto };
@@ -31,10 +31,10 @@ INLINE __u32 maglev_slot_at(const struct backend_set *set, __u32 at)
 {
 	struct backend_slots_key key = { .set = set->id, .row = at / MAGLEV_SLOTS };
 	struct maglev_row *row = bpf_map_lookup_elem(&maglev_tables, &key);
-	__u32 place = at % MAGLEV_SLOTS;
+	__u32 slot = at % MAGLEV_SLOTS;
 
-	barrier_var(place); /* the verifier knows no bounds of a remainder, and takes those of a comparison */
-	return row && place < MAGLEV_SLOTS ? row->backend[place] : 0;
+	barrier_var(slot); /* the verifier derives bounds from a comparison, but not from a remainder */
+	return row && slot < MAGLEV_SLOTS ? row->backend[slot] : 0;
 }
 
 INLINE __u32 backend_slot_at(const struct backend_set *set, __u32 at)
@@ -48,7 +48,10 @@ INLINE __u32 backend_slot_at(const struct backend_set *set, __u32 at)
 	return row ? row->backend[at % BACKEND_SLOTS] : 0;
 }
 
-/* The backend at a place of the set, or at one of the next. Returns its number, 0 if there is none. */
+/*
+ * Finds the backend in the slot, or in one of the next slots if its backend is gone. Returns its number, 0 if there is
+ * none.
+ */
 INLINE __u32 backend_at(const struct backend_set *set, __u32 at, struct backend **b)
 {
 	__u32 id, i;
@@ -64,7 +67,7 @@ INLINE __u32 backend_at(const struct backend_set *set, __u32 at, struct backend 
 	return 0;
 }
 
-/* The flow's, the same on every node that knows the same backends. */
+/* Returns a hash of the flow, the same on all nodes. */
 INLINE __u32 service_hash(const struct packet *pkt)
 {
 	__u64 h = path_hash(pkt, false) + ((__u32)pkt->dport << 16 | pkt->sport) * 0x94d049bb133111ebULL;
@@ -79,7 +82,10 @@ INLINE __u32 backend_load(__u32 id)
 	return n ? *n : 0;
 }
 
-/* A backend as the Service chooses; hash is the flow's, or a random number. Returns its number, 0 if there is none. */
+/*
+ * Chooses a backend by the Service's algorithm; hash is that of the flow, or a random number. Returns its number, 0 if
+ * there is none.
+ */
 INLINE __u32 backend_choose(const struct frontend *f, const struct backend_set *set, __u32 hash, struct backend **b)
 {
 	struct backend *other = NULL;
@@ -95,14 +101,17 @@ INLINE __u32 backend_choose(const struct frontend *f, const struct backend_set *
 	return second;
 }
 
-/* The name of the pod or host with the network namespace's cookie, of whose connections those of one family have one backend. */
+/* Sets the client's affinity key: the pod or host with the network namespace cookie has one backend per family. */
 INLINE void client_key(struct addr *client, __u64 cookie, bool ipv6)
 {
 	client->d[0] = cookie;
 	client->d[1] = ipv6;
 }
 
-/* The backend that the client had, if its time is not over. The agent deletes the rows of backends that may get no new flows. */
+/*
+ * Finds the client's last backend, if the affinity has not timed out. The agent deletes the affinities of backends that
+ * must not get new flows.
+ */
 INLINE __u32 affinity_find(const struct affinity_key *key, const struct frontend *f, struct backend **b)
 {
 	struct affinity *a = bpf_map_lookup_elem(&affinities, key);
@@ -115,23 +124,24 @@ INLINE __u32 affinity_find(const struct affinity_key *key, const struct frontend
 	return *b ? a->backend : 0;
 }
 
-/* A backend for a new flow of the client. Returns its number, 0 if there is none. */
-INLINE __u32 service_choose(const struct frontend *f, const struct addr *client, __u32 scope, __u32 hash, struct backend **b)
+/* Chooses a backend for a new flow of the client. Returns its number, 0 if there is none. */
+INLINE __u32 service_choose(const struct frontend *f, const struct addr *client, __u32 scope, __u32 hash,
+			    struct backend **b)
 {
 	struct affinity_key key = { .client = *client, .service = f->service, .port = f->port };
 	const struct backend_set *set = scope == SCOPE_INTERNAL ? &f->set[SCOPE_INTERNAL] : &f->set[SCOPE_EXTERNAL];
-	struct affinity kept = {};
+	struct affinity entry = {};
 
-	if (f->affinity && (kept.backend = affinity_find(&key, f, b)))
-		return kept.backend;
-	kept.backend = backend_choose(f, set, hash, b);
-	if (!kept.backend)
+	if (f->affinity && (entry.backend = affinity_find(&key, f, b)))
+		return entry.backend;
+	entry.backend = backend_choose(f, set, hash, b);
+	if (!entry.backend)
 		return 0;
 	if (f->affinity) {
-		kept.seen = clock_now();
-		bpf_map_update_elem(&affinities, &key, &kept, BPF_ANY);
+		entry.seen = clock_now();
+		bpf_map_update_elem(&affinities, &key, &entry, BPF_ANY);
 	}
-	return kept.backend;
+	return entry.backend;
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Services at the socket: where an application asks for a Service, it gets a backend before there is a packet, and no packet costs anything. These
- * programs run in the application's own context, where softirqs come in between: they must not use what a CPU works on (struct cpu).
+ * Services at the socket: when an application connects to a Service, the address is replaced by a backend's before
+ * there is a packet, so that packets need no translation. The programs run in the application's context and can be
+ * interrupted by softirqs: they must not use struct cpu.
  */
 #ifndef MYELIN_SOCKET_H
 #define MYELIN_SOCKET_H
@@ -15,13 +16,13 @@
 #define ECONNREFUSED 111
 #define EHOSTUNREACH 113
 
-/* What became of sockets that asked for a Service, or for its port. */
+/* What became of sockets that connected to a Service, or bind to a port of one. */
 enum socket_outcome {
 	SOCKET_TRANSLATED,
-	SOCKET_NO_BACKEND, /* refused: no backend anywhere */
-	SOCKET_NONE_HERE,  /* refused: the traffic policy wants one of this node, and there is none */
-	SOCKET_FAMILY,     /* left as it was: the socket can't reach the backend's family */
-	SOCKET_PORT_TAKEN, /* refused to bind: the port is a Service's */
+	SOCKET_NO_BACKEND, /* refused: the Service has no backend */
+	SOCKET_NONE_HERE,  /* refused: the traffic policy requires a backend on this node, and there is none */
+	SOCKET_FAMILY,     /* not translated: the socket can't reach the backend's family */
+	SOCKET_PORT_TAKEN, /* bind refused: the port is a Service's */
 	SOCKET_OUTCOMES,
 };
 
@@ -40,7 +41,7 @@ INLINE void socket_count(__u32 outcome)
 		__sync_fetch_and_add(n, 1);
 }
 
-/* The error that the application sees is EPERM before kernel 5.18, which can't say another one. */
+/* Refuses the connection. Before kernel 5.18 the application always gets EPERM. */
 INLINE int socket_refuse(const struct frontend *f)
 {
 	bool elsewhere = f->flags & FRONTEND_DROP_INTERNAL;
@@ -51,17 +52,20 @@ INLINE int socket_refuse(const struct frontend *f)
 	return SOCKET_REFUSE;
 }
 
-/* Sockets of pods are left alone where only the host's are wanted. */
+/* Whether the socket is to be translated: pods' sockets are not if Services at the socket are for the host only. */
 INLINE bool socket_enabled(struct bpf_sock_addr *ctx)
 {
 	return !config.socket_host_only || bpf_get_netns_cookie(ctx) == config.netns_cookie;
 }
 
-/* Puts a backend in the place of a Service's address. Returns SOCKET_OK or SOCKET_REFUSE. Cost: per connection; of unconnected UDP, per datagram. */
+/*
+ * Replaces the address of a Service by that of a backend. Returns SOCKET_OK or SOCKET_REFUSE. Cost: per connection; for
+ * unconnected UDP, per datagram.
+ */
 INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16 *port, bool only4)
 {
 	struct frontend *f = frontend_find(addr, *port, ctx->protocol, SCOPE_INTERNAL);
-	struct origin asked = { .addr = *addr, .port = *port };
+	struct origin origin = { .addr = *addr, .port = *port };
 	struct origin_key key = {};
 	struct addr client = {};
 	struct backend *b = NULL;
@@ -69,9 +73,9 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	if (likely(!f))
 		return SOCKET_OK;
 	if (f->affinity)
-		client_key(&client, bpf_get_netns_cookie(ctx), !addr_is4(&asked.addr));
-	asked.backend = service_choose(f, &client, SCOPE_INTERNAL, bpf_get_prandom_u32(), &b);
-	if (!asked.backend || !b)
+		client_key(&client, bpf_get_netns_cookie(ctx), !addr_is4(&origin.addr));
+	origin.backend = service_choose(f, &client, SCOPE_INTERNAL, bpf_get_prandom_u32(), &b);
+	if (!origin.backend || !b)
 		return socket_refuse(f);
 	if (only4 && !addr_is4(&b->addr)) {
 		socket_count(SOCKET_FAMILY);
@@ -82,12 +86,12 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	key.port = b->port;
 	*addr = b->addr;
 	*port = b->port;
-	bpf_map_update_elem(&origins, &key, &asked, BPF_ANY);
+	bpf_map_update_elem(&origins, &key, &origin, BPF_ANY);
 	socket_count(SOCKET_TRANSLATED);
 	return SOCKET_OK;
 }
 
-/* Word by word: the verifier takes no pointer into the context. */
+/* Copies word by word: the verifier allows no pointer into the context. */
 INLINE void socket_read6(const struct bpf_sock_addr *ctx, struct addr *a)
 {
 	a->w[0] = ctx->user_ip6[0];
@@ -119,7 +123,7 @@ INLINE int socket_connect4(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
-/* Also what an IPv6 socket says to IPv4, whose addresses are mapped there as they are in here. */
+/* Also handles IPv4 addresses on IPv6 sockets: the socket API maps them into IPv6 as the datapath does. */
 INLINE int socket_connect6(struct bpf_sock_addr *ctx)
 {
 	__be16 port = ctx->user_port;
@@ -135,7 +139,9 @@ INLINE int socket_connect6(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
-/* What the socket asked for, where it talks to this peer; NULL if to the peer itself. */
+/*
+ * Finds the address that the socket connected to before it was translated to this peer, NULL if it was not translated.
+ */
 INLINE struct origin *socket_origin(struct bpf_sock_addr *ctx, const struct addr *peer)
 {
 	struct origin_key key = { .cookie = bpf_get_socket_cookie(ctx), .addr = *peer, .port = ctx->user_port };

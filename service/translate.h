@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Services packet by packet: what passed no socket hook, and what comes from outside. A packet is the client's, to a frontend, or the backend's, to a client.
- * One lookup finds its flow's row; then it takes a path like any other packet.
+ * Services per packet: for requests that no socket hook translated, and for clients outside the cluster. A packet is a
+ * request from a client to a frontend, or a reply from a backend to a client. One lookup finds its NAT entry; then it
+ * is forwarded like any other packet.
  */
 #ifndef MYELIN_TRANSLATE_H
 #define MYELIN_TRANSLATE_H
@@ -20,7 +21,10 @@ INLINE bool source_allowed(__u32 service, const struct addr *a)
 	return bpf_map_lookup_elem(&source_ranges, &key);
 }
 
-/* Whether the backend is one that can answer by itself: a pod of a node of ours; or anything that takes IPIP and has the Service's address as well. */
+/*
+ * Whether the backend can reply by DSR: it is a pod of one of the cluster's nodes, or any host that accepts IPIP and
+ * has the Service's address.
+ */
 INLINE bool backend_direct(const struct backend *b)
 {
 	struct prefix *p = prefix_find(&b->addr);
@@ -28,7 +32,7 @@ INLINE bool backend_direct(const struct backend *b)
 	return p ? !(p->flags & PREFIX_NODE) : config.lb_dispatch == DISPATCH_IPIP && !config.tunnel;
 }
 
-/* Whether a backend on another node answers clients outside by itself. */
+/* Whether the backend, if it is on another node, replies to external clients by DSR. */
 INLINE bool service_direct(const struct frontend *f, const struct backend *b, __u8 proto)
 {
 	if (!config.direct || !backend_direct(b))
@@ -38,7 +42,10 @@ INLINE bool service_direct(const struct frontend *f, const struct backend *b, __
 	return config.lb_mode == LB_DSR || (config.lb_mode == LB_HYBRID && proto == IPPROTO_TCP);
 }
 
-/* Who asks for an affine Service, by the name that hooks at sockets give it: a pod may ask in both ways. Cost: per flow. */
+/*
+ * Returns the client's affinity key, as socket hooks compute it: a pod's flows may be translated by either. Cost: per
+ * flow.
+ */
 INLINE struct addr service_client(const struct packet *pkt)
 {
 	struct pod_link *l = pkt->hook == HOOK_FROM_POD ? bpf_map_lookup_elem(&pod_links, &pkt->ifindex) : NULL;
@@ -49,7 +56,10 @@ INLINE struct addr service_client(const struct packet *pkt)
 	return client;
 }
 
-/* Chooses a backend for the CPU's packet, which begins a flow, into the CPU's nat_entry. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per flow. */
+/*
+ * Selects a backend for the packet's new flow, and fills in c->nat_entry. Returns 0, NEXT_CONTINUE or a drop reason.
+ * Cost: per flow.
+ */
 APART enum next service_select(__u32 scope)
 {
 	struct cpu *c = cpu_this();
@@ -70,9 +80,12 @@ APART enum next service_select(__u32 scope)
 		return DROP_SOURCE_RANGE;
 	__builtin_memset(n, 0, sizeof(*n));
 	client = f->affinity ? service_client(pkt) : pkt->src;
-	n->backend_id = service_choose(f, &client, scope, f->flags & FRONTEND_MAGLEV ? service_hash(pkt) : bpf_get_prandom_u32(), &b);
+	n->backend_id = service_choose(f, &client, scope,
+				       f->flags & FRONTEND_MAGLEV ? service_hash(pkt) : bpf_get_prandom_u32(), &b);
 	if (!n->backend_id || !b)
-		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
+		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ?
+			       DROP_NO_LOCAL_BACKEND :
+			       DROP_NO_BACKEND;
 	if (scope == SCOPE_INTERNAL && addr_is4(&b->addr) != (pkt->family == 4))
 		return DROP_CROSS_FAMILY;
 	if (scope == SCOPE_EXTERNAL && addr_is4(&b->addr) == (pkt->family == 4) && service_direct(f, b, pkt->proto))
@@ -86,13 +99,13 @@ APART enum next service_select(__u32 scope)
 	n->backend_port = b->port;
 	n->created = bpf_jiffies64();
 	n->seen = clock_now();
-	rewrite_request(c, n); /* but for what is decided with the path */
+	rewrite_request(c, n); /* without SNAT, which depends on the path */
 	return 0;
 }
 
 /*
- * Keeps the row of a connection that ended, and so its port, for the one that its client begins from the same port: the backend's TIME-WAIT accepts that,
- * but not the connection of another client. False if the row has to go.
+ * Keeps the entry of a closed connection, and thus its port, for the next connection from the same client port: the
+ * TIME-WAIT of the backend accepts that one, but not another client's. Returns false if the entry must be deleted.
  */
 INLINE bool nat_entry_keep_port(struct cpu *c, const struct nat_entry *t)
 {
@@ -103,7 +116,10 @@ INLINE bool nat_entry_keep_port(struct cpu *c, const struct nat_entry *t)
 	return true;
 }
 
-/* Finds the flow of the CPU's packet, which a client sends, and what it becomes; or chooses a backend. Returns 0, NEXT_NEW_FLOW, NEXT_CONTINUE or a drop reason. */
+/*
+ * Finds the NAT entry of a request and sets c->to, or selects a backend. Returns 0, NEXT_NEW_FLOW, NEXT_CONTINUE or a
+ * drop reason.
+ */
 INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
 {
 	bool syn = flow_syn(&c->pkt), tcp = c->pkt.proto == IPPROTO_TCP;
@@ -121,7 +137,8 @@ INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
 	if (t && t->flags & NAT_ENTRY_GONE && tcp && !syn)
 		return DROP_BACKEND_GONE;
 	c->reuse_backend = 0;
-	if (t && (t->flags & NAT_ENTRY_GONE || (syn && t->flags & NAT_ENTRY_CLOSING) || (!tcp && nat_entry_expired(t, c->pkt.proto)))) {
+	if (t && (t->flags & NAT_ENTRY_GONE || (syn && t->flags & NAT_ENTRY_CLOSING) ||
+		  (!tcp && nat_entry_expired(t, c->pkt.proto)))) {
 		if (!nat_entry_keep_port(c, t))
 			bpf_map_delete_elem(&nat_entries, &c->nat_key);
 		t = NULL;
@@ -135,7 +152,7 @@ INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
 	return outcome ? outcome : NEXT_NEW_FLOW;
 }
 
-/* Makes the CPU's nat_entry a row. Returns 0 or a drop reason. Cost: per flow. */
+/* Inserts c->nat_entry. Returns 0 or a drop reason. Cost: per flow. */
 INLINE int service_claim(const struct nat_entry *n)
 {
 	int outcome = nat_entry_claim();
@@ -143,7 +160,10 @@ INLINE int service_claim(const struct nat_entry *n)
 	return outcome == DROP_NAT_NO_PORT && n->flags & NAT_ENTRY_SNAT ? nat_entry_claim_any() : outcome;
 }
 
-/* Gives the CPU's new flow its row, behind snat if that is not NULL, and counts its first packet. Returns 0 or a drop reason. Cost: per flow. */
+/*
+ * Creates the NAT entry of the new flow, with SNAT to snat unless that is NULL, and counts the flow's first packet.
+ * Returns 0 or a drop reason. Cost: per flow.
+ */
 INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct addr *snat)
 {
 	struct nat_entry *n = &c->nat_entry;
@@ -160,7 +180,10 @@ INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct ad
 	nat_entry_count(n, &c->pkt, SIDE_CLIENT, skb->len);
 	outcome = service_claim(n);
 	if (outcome == DROP_NAT_NO_PORT && !(n->flags & (NAT_ENTRY_SNAT | NAT_ENTRY_DSR))) {
-		/* Two Services lead one port of the client to one backend, which would take both flows for one: the second has another port. */
+		/*
+		 * The client uses one port for two Services with the same backend, which could not tell the flows
+		 * apart: the second flow gets another port.
+		 */
 		n->snat = n->client;
 		n->flags |= NAT_ENTRY_SNAT;
 		outcome = service_claim(n);
@@ -174,14 +197,16 @@ INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct ad
 	return 0;
 }
 
-/* Drops the packet, telling its sender where kube-proxy would, or where that is wanted. */
+/* Drops the packet, and sends a TCP reset or an ICMP error where kube-proxy does or the configuration asks for it. */
 INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
 	if (config.no_backend_drop && outcome == DROP_NO_BACKEND)
 		return drop(skb, c, outcome);
-	c->pkt.for_host = outcome == DROP_NO_BACKEND || outcome == DROP_NO_SERVICE; /* it is the Service's address that answers */
+	/* The reply comes from the Service's address. */
+	c->pkt.for_host = outcome == DROP_NO_BACKEND || outcome == DROP_NO_SERVICE;
+	/* An ICMP error during connect() takes effect only with the next segment. */
 	if (c->pkt.for_host && c->pkt.proto == IPPROTO_TCP)
-		return tcp_reset(skb, outcome); /* an ICMP error that finds a connect() under way is not looked at before the next segment */
+		return tcp_reset(skb, outcome);
 	if (c->pkt.for_host || outcome == DROP_NO_ROUTE || outcome == DROP_BLACKHOLE)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome == DROP_BACKEND_GONE)
@@ -189,7 +214,7 @@ INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
 	return refuse_flow(skb, c, outcome);
 }
 
-/* By how many bytes the CPU's packet becomes longer. */
+/* Returns the number of bytes by which rewriting lengthens the packet. */
 INLINE __u32 rewrite_grows(const struct cpu *c)
 {
 	__u32 n = c->to.option ? dsr_size(&c->pkt) : 0;
@@ -201,7 +226,7 @@ INLINE __u32 rewrite_grows(const struct cpu *c)
 	return n;
 }
 
-/* Sends what the CPU's packet becomes along the CPU's path, or drops it where outcome says so. Cost: per packet. */
+/* Rewrites the packet and sends it along c->path, or drops it for the reason in outcome, if not 0. Cost: per packet. */
 APART int service_send(struct __sk_buff *skb, __u32 outcome)
 {
 	struct cpu *c = cpu_this();
@@ -225,10 +250,14 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
-/* The answer of a backend behind the node's own address, or to the client itself: what it becomes. True if it is one. Cost: per packet. */
+/*
+ * Finds the NAT entry of a reply to the node's own address (node) or to the client, and sets c->to. Returns false if
+ * there is none. Cost: per packet.
+ */
 INLINE bool service_answer(struct cpu *c, __u32 length, bool node)
 {
-	struct nat_entry *t = node ? nat_entry_reply_node(c, &c->pkt, false) : nat_entry_reply_client(c, &c->pkt, false);
+	struct nat_entry *t = node ? nat_entry_reply_node(c, &c->pkt, false) :
+				     nat_entry_reply_client(c, &c->pkt, false);
 
 	if (!t)
 		return false;
@@ -242,7 +271,10 @@ INLINE bool service_port(const struct packet *pkt)
 	return port_may_be(PORT_SERVICE, bpf_ntohs(pkt->dport));
 }
 
-/* A client of the other family is behind the node's address, or its gateway's, to pods. Returns 0 or a drop reason. Cost: per flow. */
+/*
+ * Prepares a new flow from a client of the other family: it needs SNAT, to the node's address or, for pods, the
+ * gateway's. Returns 0 or a drop reason. Cost: per flow.
+ */
 INLINE int cross_begin(struct cpu *c)
 {
 	c->nat_entry.flags = 0;
@@ -255,7 +287,10 @@ INLINE int cross_begin(struct cpu *c)
 	return 0;
 }
 
-/* What comes in for a Service's address, or for the node's own (own): what it becomes, and its path. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet. */
+/*
+ * Handles a packet to a Service's address, or to the node's own (own): sets c->to and c->path. Returns 0, NEXT_CONTINUE
+ * or a drop reason. Cost: per packet.
+ */
 APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 {
 	struct cpu *c = cpu_this();
@@ -285,13 +320,16 @@ APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 			return outcome;
 		snat = &c->snat;
 	} else if (c->path.action != PATH_WIRE && c->path.action != PATH_RESOLVE && c->path.action != PATH_TUNNEL)
-		c->nat_entry.flags = 0; /* it stays on this node */
+		c->nat_entry.flags = 0; /* stays on this node: neither DSR nor SNAT */
 	else if (!(c->nat_entry.flags & NAT_ENTRY_DSR))
 		snat = &c->snat;
 	return service_connect(skb, c, snat);
 }
 
-/* What comes for a pod that is a client or a backend; the CPU's path leads there. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet. */
+/*
+ * Handles a packet to a pod that is a client or a backend; c->path leads to the pod. Returns 0, NEXT_CONTINUE or a drop
+ * reason. Cost: per packet.
+ */
 APART enum next service_to_client(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -302,23 +340,30 @@ APART enum next service_to_client(struct __sk_buff *skb)
 		return service_error(skb, c, false);
 	if (!proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
 		return NEXT_CONTINUE;
-	/* The stack takes nothing by a wire that has the node's own name on it. */
+	/* The stack drops packets from a wire with one of the node's own addresses as source. */
 	if (config.legacy_routing && c->path.action == PATH_STACK && address_owner(&c->to.src) == OWNER_NODE)
 		c->path.action = PATH_POD;
 	return 0;
 }
 
-/* What the host's stack answers a client, behind a Service. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet where it may be one. */
+/*
+ * Translates the host's reply to a client of a Service. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet
+ * that may be one.
+ */
 APART enum next service_from_host(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || l4_parse_likely_plain(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
+	if (!c || l4_parse_likely_plain(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) ||
+	    !service_answer(c, skb->len, false))
 		return NEXT_CONTINUE;
 	return rewrite_write(skb, c) ? 0 : nat_refusal(&c->pkt);
 }
 
-/* The same for a client that is a pod of this node. Cost: per packet from the host to a pod. */
+/*
+ * Translates the host's reply to a client that is a pod of this node. Returns 0, NEXT_CONTINUE or a drop reason. Cost:
+ * per packet from the host to a pod.
+ */
 INLINE enum next service_to_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Services in XDP: the packets of flows whose backend is on another node, and their answers, leave by the driver of the wire that they go by, the first
- * one as well where the way is known. What is for a pod of this node, what has options, fragments or a tag, and what must be refused goes on to from_wire,
- * which knows the same rows.
+ * Services in XDP. Packets of flows to backends on other nodes, and the replies to them, are sent by the wire's driver;
+ * so is the first packet if the forwarding cache has its path. Packets for pods of this node, with options, fragments
+ * or VLAN tags, and packets to be refused are passed to from_wire, which uses the same maps.
  */
 #ifndef MYELIN_XDP_H
 #define MYELIN_XDP_H
@@ -10,7 +10,7 @@
 #include "translate.h"
 #include "xdp_cross.h"
 
-/* Devices that take frames which another one's driver brought, by ifindex: what is to leave by any other goes on to tc. */
+/* Devices that can send frames redirected from other devices, by ifindex. Frames for other devices are passed to tc. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, 64);
@@ -18,7 +18,7 @@ struct {
 	__type(value, __u32);
 } xdp_wires SEC(".maps");
 
-/* By ifindex of a device that is a port of a bond: the bond's, which is the wire. */
+/* Ifindex of a bond, which is the wire, by ifindex of its port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 256);
@@ -26,16 +26,16 @@ struct {
 	__type(value, __u32);
 } xdp_ports SEC(".maps");
 
-/* Set where a wire is a bond, whose ports are what frames come in by. */
+/* Set if a wire is a bond: frames arrive on its ports. */
 __u32 xdp_bonds;
 
 /*
- * Set where frames that leave by the wire they came in by go by xdp_wires, too: a veth sends back by itself (XDP_TX), but wakes its other end only if that has
- * an XDP program (veth_xdp_flush).
+ * Set if frames are redirected by xdp_wires also when they leave by the wire on which they came in. A veth can send
+ * them back (XDP_TX), but wakes its peer only if that has an XDP program (veth_xdp_flush).
  */
 __u32 xdp_by_map;
 
-/* The wire that the frame came in by. Cost: per packet; where a wire is a bond, with a look-up. */
+/* Returns the wire on which the frame arrived. Cost: per packet; one lookup if a wire is a bond. */
 INLINE __u32 xdp_wire(const struct xdp_md *ctx)
 {
 	__u32 port = ctx->ingress_ifindex, *bond;
@@ -46,7 +46,7 @@ INLINE __u32 xdp_wire(const struct xdp_md *ctx)
 	return bond ? *bond : port;
 }
 
-/* Addresses of a plain header. Returns where layer 4 begins, NULL if there is none. */
+/* Parses the addresses of an IP header without options. Returns the start of layer 4, or NULL. */
 INLINE __be16 *xdp_parse_ip(void *data, void *end, struct packet *pkt)
 {
 	struct ethhdr *eth = data;
@@ -69,7 +69,7 @@ INLINE __be16 *xdp_parse_ip(void *data, void *end, struct packet *pkt)
 	return (void *)(ip6 + 1);
 }
 
-/* Cost: per SYN and FIN. */
+/* Reads TCP's timestamp. Cost: per SYN and FIN. */
 INLINE void xdp_read_timestamp(struct packet *pkt, const __be32 *word, const void *end)
 {
 	bool syn = pkt->tcp_flags & TCP_SYN;
@@ -81,7 +81,10 @@ INLINE void xdp_read_timestamp(struct packet *pkt, const __be32 *word, const voi
 		pkt->timestamp = l4_tcp_timestamp(word, false);
 }
 
-/* Fills in what of a packet is looked at: TCP and UDP behind plain headers. Returns the frame's length, 0 if it is something else. Cost: per packet. */
+/*
+ * Parses TCP and UDP behind IP headers without options. Returns the frame's length, or 0 if the frame is something
+ * else. Cost: per packet.
+ */
 INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -107,14 +110,14 @@ INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 	return end - data;
 }
 
-/* What is known of a packet's flow. */
+/* The result of the NAT entry lookup. */
 enum xdp_flow {
 	XDP_KNOWN,
 	XDP_UNKNOWN,
-	XDP_LEFT, /* from_wire must look */
+	XDP_LEFT, /* must be passed to from_wire */
 };
 
-/* What the CPU's packet becomes, if its flow is known and leaves this node. Cost: per packet. */
+/* Finds the NAT entry of the packet and sets c->to. Cost: per packet. */
 INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct nat_entry **found)
 {
 	struct packet *pkt = &c->pkt;
@@ -146,7 +149,7 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct nat_entry **found
 	return c->to.option || c->to.encap ? XDP_LEFT : XDP_KNOWN;
 }
 
-/* The path of what the CPU's packet becomes, into the CPU's. False if that doesn't leave this node by a wire as it is. */
+/* Finds the path of the rewritten packet and sets c->path. Returns false if XDP can't send the packet along it. */
 INLINE bool xdp_path(struct cpu *c, __u32 length)
 {
 	struct original was;
@@ -157,24 +160,29 @@ INLINE bool xdp_path(struct cpu *c, __u32 length)
 	rewrite_lookup_begin(c, &was);
 	p = path_find(&c->pkt, true);
 	rewrite_lookup_end(c, &was);
-	if (!p || p->path.action != PATH_WIRE || policy_enforced(&p->path) || c->pkt.ttl <= 1 || (p->path.mtu && length - ETH_HLEN > p->path.mtu))
+	if (!p || p->path.action != PATH_WIRE || policy_enforced(&p->path) || c->pkt.ttl <= 1 ||
+	    (p->path.mtu && length - ETH_HLEN > p->path.mtu))
 		return false;
 	c->path = p->path;
 	c->snat = p->snat;
 	return true;
 }
 
-/* Whether a packet of no known flow may begin one. Cost: per packet that begins a TCP connection, or is UDP of no flow: a look-up, or two. */
+/*
+ * Whether a packet without a NAT entry may open a flow. Cost: per SYN, and per UDP datagram without an entry: one or
+ * two lookups.
+ */
 INLINE bool xdp_may_begin(const struct packet *pkt)
 {
 	struct frontend_key key = { .addr = pkt->dst, .port = pkt->dport, .proto = pkt->proto };
 
 	if (pkt->proto == IPPROTO_TCP && !flow_syn(pkt))
 		return false;
-	return bpf_map_lookup_elem(&frontends, &key) || (node_port_may_be(pkt) && frontend_wildcard(&pkt->dst, pkt->dport, pkt->proto));
+	return bpf_map_lookup_elem(&frontends, &key) ||
+	       (node_port_may_be(pkt) && frontend_wildcard(&pkt->dst, pkt->dport, pkt->proto));
 }
 
-/* Whether the packet is for a pod, or for the node itself. */
+/* Whether the packet is for a pod, or for the node itself and not for a node port. */
 INLINE bool xdp_is_own(const struct packet *pkt)
 {
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &pkt->dst);
@@ -182,13 +190,17 @@ INLINE bool xdp_is_own(const struct packet *pkt)
 	return e && (!(e->flags & ENDPOINT_HOST) || !node_port_may_be(pkt));
 }
 
-/* Gives the CPU's new flow its row, behind the address of the wire that it leaves by. Returns 1 if the CPU's path and rewrite are what becomes of it. */
+/*
+ * Inserts c->nat_entry, with SNAT to the address of the wire by which the packet leaves. Returns 1 if c->path and c->to
+ * are set.
+ */
 APART int xdp_keep(__u32 length)
 {
 	struct cpu *c = cpu_this();
 	struct nat_entry *n;
 
-	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat) || (flow_syn(&c->pkt) ? !!port_index_find(c, &c->pkt) : nat_entry_search(false)))
+	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat) ||
+	    (flow_syn(&c->pkt) ? !!port_index_find(c, &c->pkt) : nat_entry_search(false)))
 		return 0;
 	n = &c->nat_entry;
 	n->snat = c->snat;
@@ -203,9 +215,9 @@ APART int xdp_keep(__u32 length)
 }
 
 /*
- * Begins the flow of the CPU's packet as service_from_wire would, if its backend is on another node and the way there is known, with the node's address in the
- * place of the client's. Returns 1 if the CPU's path and rewrite are what becomes of it. What is refused, has direct answers or may have a row in another
- * place is from_wire's, which then chooses once more. Cost: per flow.
+ * Sets up a new flow as service_from_wire would, with SNAT, if the backend is on another node and the forwarding cache
+ * has the path to it. Returns 1 if c->path and c->to are set. Flows that are refused, use DSR or may have an entry in
+ * another slot are left to from_wire, which selects a backend again. Cost: per flow.
  */
 APART int xdp_begin(__u32 length)
 {
@@ -213,12 +225,15 @@ APART int xdp_begin(__u32 length)
 
 	if (!c || !xdp_may_begin(&c->pkt) || (config.monitor && listening) || xdp_is_own(&c->pkt))
 		return 0;
-	if (nat_entry_at(c, &c->pkt, false)) /* xdp_find has looked behind the node's anchor */
+	if (nat_entry_at(c, &c->pkt, false)) /* xdp_find has looked up the node's tuple */
 		return 0;
 	return !service_select(SCOPE_EXTERNAL) && !(c->nat_entry.flags & NAT_ENTRY_DSR) && xdp_keep(length);
 }
 
-/* How the frame gets out of the CPU's path's device: XDP_TX, XDP_REDIRECT, or XDP_PASS where that takes none. */
+/*
+ * Returns how the frame is sent to the device of c->path: XDP_TX, XDP_REDIRECT, or XDP_PASS if the device takes no
+ * frames from XDP.
+ */
 INLINE int xdp_leave(const struct cpu *c)
 {
 	if (c->path.ifindex == c->pkt.ifindex && !xdp_by_map)
@@ -226,7 +241,7 @@ INLINE int xdp_leave(const struct cpu *c)
 	return bpf_redirect_map(&xdp_wires, c->path.ifindex, XDP_PASS);
 }
 
-/* Sends the packet where its flow goes. Cost: per packet. */
+/* Translates and sends the packet. Cost: per packet. */
 INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
 	struct nat_entry *t = NULL;

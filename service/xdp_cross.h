@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Packets of known flows that cross families, in XDP: the header of one family makes room for that of the other. */
+/* Translates packets of known flows to the other family in XDP, which replaces the IP header by one of another size. */
 #ifndef MYELIN_XDP_CROSS_H
 #define MYELIN_XDP_CROSS_H
 
 #include "xdp_write.h"
 
-/* Writes ports and checksum, whose pseudo header becomes one of the other family, before anything moves. One way through for each, as in xdp_write_ip. */
+/*
+ * Writes ports and checksum, including the change of the pseudo header, before the headers are moved. Called with a
+ * constant ipv4, as xdp_write_ip is.
+ */
 INLINE bool xdp_cross_l4(struct xdp_md *ctx, const struct packet *pkt, const struct rewrite *to, bool ipv4)
 {
 	__be16 *l4 = (void *)(long)ctx->data + L3 + (ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
@@ -15,7 +18,7 @@ INLINE bool xdp_cross_l4(struct xdp_md *ctx, const struct packet *pkt, const str
 	if ((void *)(l4 + 4) > end || (void *)(check + 1) > end)
 		return false;
 	if (pkt->proto == IPPROTO_UDP && !*check)
-		return false; /* IPv6 has none without: from_wire knows what to do */
+		return false; /* IPv6 requires a checksum: from_wire computes it */
 	xdp_write_l4(l4, check, pkt, to, (__u32)cross_diff(pkt, to));
 	return true;
 }
@@ -56,15 +59,16 @@ INLINE bool xdp_cross4(struct xdp_md *ctx, const struct cpu *c)
 }
 
 /*
- * Makes the CPU's packet one of the other family, with the ends of the CPU's rewrite and the path's Ethernet header. Cost: per packet of
- * such a flow.
+ * Translates the packet to the other family, with the addresses and ports in c->to and the Ethernet header of c->path.
+ * Cost: per packet of such a flow.
  */
 APART enum xdp_written xdp_cross(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
 	bool done;
 
-	if (!c || !(c->pkt.family == 4 ? xdp_cross_l4(ctx, &c->pkt, &c->to, true) : xdp_cross_l4(ctx, &c->pkt, &c->to, false)))
+	if (!c || !(c->pkt.family == 4 ? xdp_cross_l4(ctx, &c->pkt, &c->to, true) :
+					 xdp_cross_l4(ctx, &c->pkt, &c->to, false)))
 		return XDP_UNCHANGED;
 	c->pkt.ttl--;
 	done = c->pkt.family == 4 ? xdp_cross6(ctx, c) : xdp_cross4(ctx, c);

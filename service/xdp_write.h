@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Writing what a Service makes of a packet in XDP: sums are added up here, for there is no packet yet whose helpers would do it. */
+/* Rewrites packets of Services in XDP. Checksums are updated by hand: the helpers for that need an skb. */
 #ifndef MYELIN_XDP_WRITE_H
 #define MYELIN_XDP_WRITE_H
 
 #include "cross.h"
 
-/* What became of a frame that XDP rewrites. */
+/* Result of rewriting a frame. */
 enum xdp_written {
-	XDP_UNCHANGED, /* the stack gets it as it came */
+	XDP_UNCHANGED, /* the frame is passed to the stack as it arrived */
 	XDP_WRITTEN,
-	XDP_BROKEN, /* it was changed in part, and must be dropped */
+	XDP_BROKEN, /* the frame was changed in part and must be dropped */
 };
 
-/* By how much a sum changes where is takes the place of was: a few additions, which a call of bpf_csum_diff costs several times. */
+/*
+ * Returns the change of a checksum if `is` replaces `was`. A few additions, where a call of bpf_csum_diff would cost
+ * several times as much.
+ */
 INLINE __u64 csum_change(__u32 was, __u32 is)
 {
 	return (__u64)(__u32)~was + is;
 }
 
-/* Writes addresses, hop limit and IPv4's checksum. Returns by how much the pseudo header changed. */
+/* Writes addresses, TTL and checksum of the IPv4 header. Returns the change of the pseudo header's checksum. */
 INLINE __u64 xdp_write4(struct iphdr *ip, const struct rewrite *to)
 {
 	__u64 diff = csum_change(ip->saddr, to->src.w[3]) + csum_change(ip->daddr, to->dst.w[3]);
@@ -56,7 +59,10 @@ INLINE void xdp_write_l4(__be16 *l4, __u16 *check, const struct packet *pkt, con
 		*check = 0xffff;
 }
 
-/* Writes the headers behind Ethernet's, of which the first is of the family. One way through for each: old verifiers don't see that two tests agree. */
+/*
+ * Writes IP and layer 4 headers. Each caller passes a constant ipv4, so that the families are separate code: old
+ * verifiers don't see that two tests of the family agree.
+ */
 INLINE bool xdp_write_ip(void *data, void *end, const struct packet *pkt, const struct rewrite *to, bool ipv4)
 {
 	__be16 *l4 = data + L3 + (ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
@@ -79,7 +85,7 @@ INLINE void xdp_write_macs(__u32 *eth, const struct path *p)
 	eth[2] = macs[2];
 }
 
-/* Writes an Ethernet header where there may be none. */
+/* Writes the Ethernet header after the start of the frame has moved. */
 INLINE bool xdp_write_eth(struct xdp_md *ctx, const struct path *p, __be16 type)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -91,12 +97,13 @@ INLINE bool xdp_write_eth(struct xdp_md *ctx, const struct path *p, __be16 type)
 	return true;
 }
 
-/* Makes the packet what it becomes, with the path's Ethernet header. Cost: per packet. */
+/* Rewrites the packet with the addresses and ports in c->to and the Ethernet header of c->path. Cost: per packet. */
 INLINE enum xdp_written xdp_write(struct xdp_md *ctx, struct cpu *c)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
-	if (!(c->pkt.family == 4 ? xdp_write_ip(data, end, &c->pkt, &c->to, true) : xdp_write_ip(data, end, &c->pkt, &c->to, false)))
+	if (!(c->pkt.family == 4 ? xdp_write_ip(data, end, &c->pkt, &c->to, true) :
+				   xdp_write_ip(data, end, &c->pkt, &c->to, false)))
 		return XDP_UNCHANGED;
 	xdp_write_macs(data, &c->path);
 	return XDP_WRITTEN;

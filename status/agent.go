@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"myelin/feature"
 )
 
 // agent is the line that `cilium-dbg status` calls Cilium.
@@ -47,13 +49,13 @@ func (f *Facts) starting(x *Feature) {
 	}
 	x.Chosen = fmt.Sprintf("starting for %s, at: %s", f.Now.Sub(f.Began).Round(time.Second), w.Part)
 	if w.Reason == "" {
-		x.broken("the agent is not ready yet")
+		x.Break("the agent is not ready yet")
 		return
 	}
 	x.Chosen = fmt.Sprintf("waiting for %s, since %s, at: %s", f.Now.Sub(w.Since).Round(time.Second), w.Since.UTC().Format(time.RFC3339), w.Part)
-	x.broken(w.Reason)
+	x.Break(w.Reason)
 	if w.Help != "" {
-		x.broken("what would help: " + w.Help)
+		x.Break("what would help: " + w.Help)
 	}
 	x.Cost = "no pod can be added; pods of before go on as they are, and deletions are queued"
 }
@@ -66,9 +68,9 @@ func (f *Facts) configuration() Feature {
 			set++
 		}
 	}
-	x.Chosen = plural(set, "key") + " set, the rest are defaults"
+	x.Chosen = feature.Plural(set, "key") + " set, the rest are defaults"
 	for _, w := range f.Config.Warnings {
-		x.falls(w.Key + ": " + w.Reason)
+		x.FallBack(w.Key + ": " + w.Reason)
 	}
 	return x
 }
@@ -79,11 +81,11 @@ func (f *Facts) cni() Feature {
 		return x
 	}
 	if f.Conflist.Error != nil {
-		x.broken(f.Conflist.Error.Error())
+		x.Break(f.Conflist.Error.Error())
 		x.Cost = "the container runtime starts no pods with our network"
 	}
 	if len(f.Conflist.Before) > 0 {
-		x.broken("the runtime takes " + strings.Join(f.Conflist.Before, ", ") + " instead: remove it, or give it a name that sorts after ours")
+		x.Break("the runtime takes " + strings.Join(f.Conflist.Before, ", ") + " instead: remove it, or give it a name that sorts after ours")
 		x.Cost = "new pods get another network"
 	}
 	return x
@@ -105,16 +107,16 @@ func (f *Facts) ipam() Feature {
 		}
 		texts = append(texts, fmt.Sprintf("%s %d/%d", u.Prefix, u.InUse, u.Capacity))
 		if u.InUse >= u.Capacity {
-			x.broken(fmt.Sprintf("%s is exhausted: a new pod gets no address of it", u.Prefix))
+			x.Break(fmt.Sprintf("%s is exhausted: a new pod gets no address of it", u.Prefix))
 		} else if float64(u.InUse) > warnFull*float64(u.Capacity) {
-			x.falls(fmt.Sprintf("%s is nearly exhausted: %d addresses are left", u.Prefix, u.Capacity-u.InUse))
+			x.FallBack(fmt.Sprintf("%s is nearly exhausted: %d addresses are left", u.Prefix, u.Capacity-u.InUse))
 		}
 	}
 	x.Chosen = strings.Join(texts, ", ")
 	if p := f.PodCIDRs; p != nil && p.Problem != "" {
-		x.broken(p.Problem)
+		x.Break(p.Problem)
 	} else if len(texts) == 0 {
-		x.broken("the Node object has no podCIDR of a family that is on")
+		x.Break("the Node object has no podCIDR of a family that is on")
 	}
 	if len(texts) == 0 {
 		x.Chosen = "no podCIDR"
@@ -129,13 +131,13 @@ func (f *Facts) outside(x *Feature) {
 		return
 	}
 	var texts []string
-	for _, a := range f.Outside[:min(len(f.Outside), fewErrors)] {
+	for _, a := range f.Outside[:min(len(f.Outside), feature.Few)] {
 		texts = append(texts, a.String())
 	}
-	if more := len(f.Outside) - fewErrors; more > 0 {
+	if more := len(f.Outside) - feature.Few; more > 0 {
 		texts = append(texts, fmt.Sprintf("%d more", more))
 	}
-	x.falls("in no podCIDR of the node, and kept until their pods go: " + strings.Join(texts, ", "))
+	x.FallBack("in no podCIDR of the node, and kept until their pods go: " + strings.Join(texts, ", "))
 	x.Cost = "other nodes don't find the way to these addresses"
 }
 
@@ -153,12 +155,12 @@ func (f *Facts) endpoints() Feature {
 	}
 	for _, t := range f.Tables {
 		if t.Name == "endpoints" && t.Failed > 0 {
-			x.broken(plural(t.Failed, "endpoint") + " could not be written to the kernel; see Controller Status")
+			x.Break(feature.Plural(t.Failed, "endpoint") + " could not be written to the kernel; see Controller Status")
 			x.Cost = "these pods have no network, or an old one"
 		}
 	}
 	for _, stray := range f.Strays {
-		x.broken(stray.String() + ": the state of its pod was lost; delete the pod")
+		x.Break(stray.String() + ": the state of its pod was lost; delete the pod")
 		x.Cost = "these pods have no network"
 	}
 	return x
@@ -171,14 +173,14 @@ func (f *Facts) reconcilers() Feature {
 	for _, t := range f.Tables {
 		rows, done, pending, failed = rows+t.Rows, done+t.Done, pending+t.Pending, failed+t.Failed
 		for i, e := range t.Errors {
-			if i == fewErrors {
-				x.broken(fmt.Sprintf("%s: … and %d more", t.Name, t.Failed-i) + seeVerbose)
+			if i == feature.Few {
+				x.Break(fmt.Sprintf("%s: … and %d more", t.Name, t.Failed-i) + feature.SeeVerbose)
 				break
 			}
-			x.broken(t.Name + ": " + e)
+			x.Break(t.Name + ": " + e)
 		}
 	}
-	x.Chosen = fmt.Sprintf("%d/%d rows of %s healthy", done, rows, plural(len(f.Tables), "table"))
+	x.Chosen = fmt.Sprintf("%d/%d rows of %s healthy", done, rows, feature.Plural(len(f.Tables), "table"))
 	if pending > 0 {
 		x.Chosen += fmt.Sprintf(", %d pending", pending)
 	}
@@ -189,15 +191,4 @@ func (f *Facts) reconcilers() Feature {
 	return x
 }
 
-// fewErrors of each table are in the compact report.
-const fewErrors = 3
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-// onOff is a key and its value.
 func onOff(key string, value bool) string { return fmt.Sprintf("%s: %t", key, value) }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"myelin/feature"
 )
 
 // APIServer is where objects come from.
@@ -39,13 +41,13 @@ func (f *Facts) cluster() Feature {
 		Name: "Kubernetes", State: OK, Wanted: "myelin.manifests: " + dir,
 		Why: "objects are read from files, with no API server",
 		Chosen: fmt.Sprintf("manifests in %s: %s, %s, %s", dir,
-			plural(f.Counts.Nodes, "node"), plural(f.Counts.Namespaces, "namespace"), plural(f.Counts.Pods, "pod")),
+			feature.Plural(f.Counts.Nodes, "node"), feature.Plural(f.Counts.Namespaces, "namespace"), feature.Plural(f.Counts.Pods, "pod")),
 	}
 	if f.standalone(&x) {
 		f.programmed(&x)
 	}
 	for _, kind := range slices.Sorted(maps.Keys(f.Unused)) {
-		x.falls(fmt.Sprintf("%s: %s not acted on yet", kind, plural(f.Unused[kind], "object")))
+		x.FallBack(fmt.Sprintf("%s: %s not acted on yet", kind, feature.Plural(f.Unused[kind], "object")))
 		x.Cost = "these objects have no effect"
 	}
 	f.refusals(&x)
@@ -54,7 +56,7 @@ func (f *Facts) cluster() Feature {
 
 func (f *Facts) refusals(x *Feature) {
 	for _, p := range f.Problems {
-		x.broken("refused: " + p.Error())
+		x.Break("refused: " + p.Error())
 		x.Cost = "the last good version of a refused object stays in force"
 	}
 }
@@ -88,15 +90,15 @@ func (f *Facts) server() Feature {
 	f.refusals(&x)
 	for _, k := range s.Kinds {
 		if k.Problem != "" {
-			x.broken(fmt.Sprintf("%s can't be listed: %s", k.Name, k.Problem))
+			x.Break(fmt.Sprintf("%s can't be listed: %s", k.Name, k.Problem))
 		}
 	}
 	if s.Problem != "" {
-		x.broken(fmt.Sprintf("no answer for %s, since %s: %s", f.Now.Sub(s.Since).Round(time.Second), s.Since.UTC().Format(time.RFC3339), s.Problem))
+		x.Break(fmt.Sprintf("no answer for %s, since %s: %s", f.Now.Sub(s.Since).Round(time.Second), s.Since.UTC().Format(time.RFC3339), s.Problem))
 		x.Cost = "what was known stays in force; changes are not seen"
 	}
 	if s.ByService && f.Config.KubeProxyReplacement {
-		x.falls("k8sServiceHost is not set: the server is asked at the address of its Service")
+		x.FallBack("k8sServiceHost is not set: the server is asked at the address of its Service")
 		x.Cost = "a node that starts for the first time finds no server, unless something else translates that address"
 	}
 	return x

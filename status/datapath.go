@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"myelin/bpf"
+	"myelin/feature"
 	"myelin/route"
 )
 
@@ -18,7 +19,7 @@ func (f *Facts) attachMode() Feature {
 	x.Chosen, x.Why = "Legacy TC", f.AttachWhy
 	x.Cost = "another program can remove or precede the filters; they are put back within 5 minutes"
 	if f.Config.BPF.EnableTCX {
-		x.falls(f.AttachWhy)
+		x.FallBack(f.AttachWhy)
 	}
 	return x
 }
@@ -26,7 +27,7 @@ func (f *Facts) attachMode() Feature {
 func (f *Facts) deviceMode() Feature {
 	x := Feature{Name: "Device Mode", State: OK, Chosen: f.PodLinks, Wanted: "bpf.datapathMode: " + f.Config.BPF.DatapathMode}
 	if f.Config.BPF.DatapathMode == "auto" && f.PodLinks != "netkit" {
-		x.falls("netkit links are not built yet")
+		x.FallBack("netkit links are not built yet")
 		x.Cost = "about 3 % of the request rate"
 	}
 	return x
@@ -45,29 +46,29 @@ func (f *Facts) devices() Feature {
 		case string(route.Wire), string(route.Tunnel):
 			wires = append(wires, strings.TrimSpace(d.Name+" "+parens(d.Why)))
 			if !d.Up {
-				x.broken(d.Name + " is down")
+				x.Break(d.Name + " is down")
 			}
 		case string(route.Pod):
 			pods++
 		}
 		for _, hook := range d.Missing {
-			x.broken(fmt.Sprintf("%s: %s is not attached", d.Name, hook))
+			x.Break(fmt.Sprintf("%s: %s is not attached", d.Name, hook))
 		}
 		for _, p := range d.Foreign {
-			x.falls(fmt.Sprintf("%s: another program, %s", d.Name, p))
+			x.FallBack(fmt.Sprintf("%s: another program, %s", d.Name, p))
 			x.Cost = "another program may see, change or take packets before the datapath or after it"
 		}
 	}
 	for _, name := range f.Config.Devices {
 		named := func(d Device) bool { return d.Name == name }
 		if !strings.HasPrefix(name, "!") && !strings.HasSuffix(name, "+") && !slices.ContainsFunc(f.Devices, named) {
-			x.broken(name + " is in devices, and the node has no such device")
+			x.Break(name + " is in devices, and the node has no such device")
 		}
 	}
-	x.Chosen = fmt.Sprintf("%s; %s", strings.Join(wires, ", "), plural(pods, "pod link"))
+	x.Chosen = fmt.Sprintf("%s; %s", strings.Join(wires, ", "), feature.Plural(pods, "pod link"))
 	if len(wires) == 0 {
-		x.Chosen = "no wire; " + plural(pods, "pod link")
-		x.broken("no device leads to other nodes: none has a default route or an InternalIP of the Node, or is in devices")
+		x.Chosen = "no wire; " + feature.Plural(pods, "pod link")
+		x.Break("no device leads to other nodes: none has a default route or an InternalIP of the Node, or is in devices")
 	}
 	return x
 }
@@ -114,7 +115,7 @@ func (f *Facts) events() Feature {
 		}
 	}
 	if f.EventsLost > 0 {
-		x.falls(fmt.Sprintf("%d events were lost since the maps were made", f.EventsLost))
+		x.FallBack(fmt.Sprintf("%d events were lost since the maps were made", f.EventsLost))
 		x.Cost = "gaps in what monitor shows; counters are exact"
 	}
 	return x
@@ -136,7 +137,7 @@ func (f *Facts) maps() Feature {
 		if m.Adopted {
 			adopted++
 		} else if m.Note != "" && m.Note != "new" {
-			x.falls(m.Name + " was not adopted: " + m.Note)
+			x.FallBack(m.Name + " was not adopted: " + m.Note)
 		}
 		if m.Pressure() > fullest.Pressure() {
 			fullest = m
@@ -144,15 +145,15 @@ func (f *Facts) maps() Feature {
 		switch {
 		case m.Pressure() < warnFull:
 		case m.Name == "flows" || m.Name == "nat_entries":
-			x.falls(fmt.Sprintf("%s is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or bpf.ctAnyMax", m.Name, 100*m.Pressure()))
+			x.FallBack(fmt.Sprintf("%s is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or bpf.ctAnyMax", m.Name, 100*m.Pressure()))
 		case strings.HasPrefix(m.Type, "LRU"): // a cache is full as a rule
 		case m.Pressure() < 1:
-			x.falls(fmt.Sprintf("%s is %.0f %% full%s", m.Name, 100*m.Pressure(), raise(m.Name)))
+			x.FallBack(fmt.Sprintf("%s is %.0f %% full%s", m.Name, 100*m.Pressure(), raise(m.Name)))
 		default:
-			x.broken(m.Name + " is full: new rows are refused" + raise(m.Name))
+			x.Break(m.Name + " is full: new rows are refused" + raise(m.Name))
 		}
 	}
-	x.Chosen = fmt.Sprintf("%s, %s locked, %d adopted", plural(len(f.Maps), "map"), bytes(total), adopted)
+	x.Chosen = fmt.Sprintf("%s, %s locked, %d adopted", feature.Plural(len(f.Maps), "map"), bytes(total), adopted)
 	if fullest.Pressure() > 0 {
 		x.Chosen += fmt.Sprintf(", fullest %s %.1f %%", fullest.Name, 100*fullest.Pressure())
 	}

@@ -1,13 +1,10 @@
 package status
 
 import (
-	"iter"
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 
 	"myelin/bpf"
 	"myelin/cluster"
@@ -50,9 +47,6 @@ type Facts struct {
 	// were made.
 	EventsLost uint64
 
-	// Conntrack is how full the tables of flows are.
-	Conntrack []Conntrack
-
 	MTU        route.MTU
 	MTUProblem error
 
@@ -86,6 +80,9 @@ type Facts struct {
 	Devices []Device
 	Maps    []*bpf.Usage
 	Tables  []Table
+
+	// Lines are those that features write themselves; not used before Ready.
+	Lines []Feature
 }
 
 // Counts are sizes of tables.
@@ -112,29 +109,6 @@ type Listener struct {
 	Absent  bool   // since the node has no such address
 }
 
-// CountTable counts the rows of a table by their status.
-func CountTable[Row any](name string, rows iter.Seq2[*Row, statedb.Revision],
-	status func(*Row) *reconciler.Status,
-) Table {
-	t := Table{Name: name}
-	for row := range rows {
-		t.Rows++
-		s := status(row)
-		switch s.Kind {
-		case reconciler.StatusKindDone, reconciler.StatusKindRefreshing:
-			t.Done++
-		case reconciler.StatusKindError:
-			t.Failed++
-			if len(t.Errors) < MaxErrors {
-				t.Errors = append(t.Errors, s.GetError())
-			}
-		default:
-			t.Pending++
-		}
-	}
-	return t
-}
-
 // Explain makes the report. It is a pure function.
 func Explain(f Facts) *Report {
 	r := &Report{
@@ -150,15 +124,39 @@ func Explain(f Facts) *Report {
 		r.Pools = append(r.Pools, Pool{Prefix: u.Prefix.String(), Gateway: u.Gateway.String(), InUse: u.InUse, Capacity: u.Capacity})
 	}
 	for _, explain := range f.features() {
-		x := explain(&f)
-		r.Features = append(r.Features, x)
-		r.State = worse(r.State, x.State)
+		r.Features = append(r.Features, explain(&f))
+	}
+	if f.Ready != 0 {
+		r.Features = append(r.Features, f.Lines...)
+	}
+	slices.SortStableFunc(r.Features, func(a, b Feature) int { return cmp.Compare(position(a.Name), position(b.Name)) })
+	for _, x := range r.Features {
+		r.State = r.State.Worse(x.State)
 	}
 	return r
 }
 
-// features are the lines of a report, in their order. Of an agent that is
-// starting only those have sense that need no other part of it.
+// order has the names of the lines of a report. Lines that it does not name
+// come last, in the order of the agent's features.
+func order() []string {
+	return []string{
+		"Myelin", "Configuration", "Kubernetes", "CNI Config file", "Run directory", "Health and metrics", "IPAM",
+		"IPv4", "IPv6", "Routing", "Direct Node Routes", "Attach Mode", "Device Mode", "Devices", "MTU",
+		"Masquerading", "Flow Tracking", "Conntrack", "Neighbours", "Services (socket)", "Services (packet)", "XDP",
+		"Policies", "Prefilter", "Bind Protection", "Socket Termination", "Health Check Ports", "NodeMonitor",
+		"Clock Source for BPF", "BPF Maps", "Endpoints", "Controller Status",
+	}
+}
+
+func position(name string) int {
+	if i := slices.Index(order(), name); i >= 0 {
+		return i
+	}
+	return len(order())
+}
+
+// features are the lines that need more than one feature knows. While the
+// agent starts there are only those that need no other part of it.
 func (f *Facts) features() []func(*Facts) Feature {
 	early := []func(*Facts) Feature{
 		(*Facts).agent, (*Facts).configuration, (*Facts).cluster, (*Facts).cni, (*Facts).runDir, (*Facts).listeners,
@@ -169,8 +167,8 @@ func (f *Facts) features() []func(*Facts) Feature {
 	return append(early, []func(*Facts) Feature{
 		(*Facts).ipam,
 		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
-		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).conntrack, (*Facts).neighbours, (*Facts).services, (*Facts).packets, (*Facts).acceleration,
-		(*Facts).policies, (*Facts).prefilter,
+		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours, (*Facts).services, (*Facts).packets, (*Facts).acceleration,
+		(*Facts).policies,
 		(*Facts).bindProtection, (*Facts).socketTermination, (*Facts).healthCheckPorts,
 		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,
 	}...)

@@ -10,6 +10,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/config"
+	"myelin/feature"
 	"myelin/node"
 	"myelin/route"
 )
@@ -38,7 +39,7 @@ func (f *Facts) family(name string, c config.Family, is func(netip.Addr) bool) F
 	x.Chosen = "podCIDR " + strings.Join(cidrs, ", ")
 	if len(cidrs) == 0 {
 		x.Chosen = "no podCIDR"
-		x.broken("the Node object has no " + name + " podCIDR: pods get no address of the family")
+		x.Break("the Node object has no " + name + " podCIDR: pods get no address of the family")
 	}
 	return x
 }
@@ -55,14 +56,14 @@ func (f *Facts) routing() Feature {
 		x.Chosen = fmt.Sprintf("Network: Tunnel [%s port %d over %s]", c.TunnelProtocol, c.TunnelPort, c.UnderlayProtocol)
 		costs = append(costs, fmt.Sprintf("the tunnel takes %d bytes of each packet and the time to encapsulate it", f.MTU.Overhead))
 		if t := f.Tunnel; t != nil && t.Status.Kind == reconciler.StatusKindError {
-			x.broken("tunnel device " + t.Name + ": " + t.Status.GetError())
+			x.Break("tunnel device " + t.Name + ": " + t.Status.GetError())
 		}
 	}
 	if f.Settings.LegacyRouting != 0 {
 		x.Chosen += "   Host: Legacy"
 		costs = append(costs, "packets go through the host's stack and its netfilter rules: a tenth of the request rate and throughput")
 		if !c.BPF.HostLegacyRouting {
-			x.falls("the kernel can't do eBPF host routing")
+			x.FallBack("the kernel can't do eBPF host routing")
 		}
 	} else {
 		x.Chosen += "   Host: BPF"
@@ -92,12 +93,12 @@ func (f *Facts) directRoutes() Feature {
 		if problem == "" {
 			reached++
 		} else if f.Config.DirectRoutingSkipUnreachable {
-			x.falls(problem)
+			x.FallBack(problem)
 		} else {
-			x.broken(problem)
+			x.Break(problem)
 		}
 	}
-	x.Chosen = fmt.Sprintf("to %d of %s", reached, plural(others, "other node"))
+	x.Chosen = fmt.Sprintf("to %d of %s", reached, feature.Plural(others, "other node"))
 	return x
 }
 
@@ -126,11 +127,11 @@ func (f *Facts) mtu() Feature {
 		x.Why += fmt.Sprintf(", less %d of the tunnel", f.MTU.Overhead)
 	}
 	if f.MTUProblem != nil {
-		x.broken(f.MTUProblem.Error())
+		x.Break(f.MTUProblem.Error())
 	}
 	for _, d := range f.Devices {
 		if d.Kind == string(route.Wire) && f.Config.MTU == 0 && d.MTU > f.MTU.Wire {
-			x.falls(fmt.Sprintf("%s could carry %d, and the smallest wire decides", d.Name, d.MTU))
+			x.FallBack(fmt.Sprintf("%s could carry %d, and the smallest wire decides", d.Name, d.MTU))
 		}
 	}
 	return x
@@ -198,7 +199,7 @@ func behind(x *Feature, w *node.Wire, ipv4, ipv6 bool, purpose, cost string) str
 		case v.addr.IsValid():
 			text += " " + v.addr.String()
 		default:
-			x.falls(fmt.Sprintf("%s has no %s address %s", w.Name, v.name, purpose))
+			x.FallBack(fmt.Sprintf("%s has no %s address %s", w.Name, v.name, purpose))
 			x.Cost = cost
 		}
 	}
@@ -217,21 +218,21 @@ func (f *Facts) neighbours() Feature {
 			poked++
 		}
 		if n.Status.Kind == reconciler.StatusKindError {
-			x.broken(n.Status.GetError())
+			x.Break(n.Status.GetError())
 		} else if n.State == "failed" {
-			x.broken(fmt.Sprintf("%s (%s) doesn't answer on %s", n.Address, n.For, n.Device))
+			x.Break(fmt.Sprintf("%s (%s) doesn't answer on %s", n.Address, n.For, n.Device))
 		}
 	}
 	if len(f.NextHops) == 0 {
 		return x
 	}
-	x.Chosen = plural(len(f.NextHops), "next hop") + ", kept resolved by the kernel"
+	x.Chosen = feature.Plural(len(f.NextHops), "next hop") + ", kept resolved by the kernel"
 	if unseen > 0 {
-		x.Chosen = fmt.Sprintf("%s, %d being resolved", plural(len(f.NextHops), "next hop"), unseen)
+		x.Chosen = fmt.Sprintf("%s, %d being resolved", feature.Plural(len(f.NextHops), "next hop"), unseen)
 	}
 	if poked > 0 {
-		x.Chosen = fmt.Sprintf("%s, %d kept resolved by the agent", plural(len(f.NextHops), "next hop"), poked)
-		x.falls("managed neighbours need kernel 5.16")
+		x.Chosen = fmt.Sprintf("%s, %d kept resolved by the agent", feature.Plural(len(f.NextHops), "next hop"), poked)
+		x.FallBack("managed neighbours need kernel 5.16")
 		x.Cost = "without an agent an entry can go stale, and the next packets wait until it is resolved"
 	}
 	return x

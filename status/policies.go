@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"myelin/bpf"
+	"myelin/feature"
 	"myelin/policy"
 )
 
@@ -28,8 +28,6 @@ type Policies struct {
 	Audited int
 	// Failed are endpoints whose policies are not all in the kernel, and why.
 	Failed []string
-	// Prefilter are the groups that may not come in.
-	Prefilter []*policy.PrefilterRow
 	// Last is when the kernel last got what policies say; zero: never.
 	Last time.Time
 }
@@ -96,10 +94,10 @@ func (f *Facts) policies() Feature {
 	}
 	p := f.Policies
 	x.State, x.Why, x.Cost = OK, "asked when a flow begins, and again when they change", "a row for each flow of an endpoint that has policies"
-	x.Chosen = fmt.Sprintf("%s, %d of %s with policies, %s, %s", c.PolicyEnforcementMode, p.Endpoints, plural(p.All, "endpoint"), plural(p.Accepted, "object"), plural(p.Rules, "rule"))
+	x.Chosen = fmt.Sprintf("%s, %d of %s with policies, %s, %s", c.PolicyEnforcementMode, p.Endpoints, feature.Plural(p.All, "endpoint"), feature.Plural(p.Accepted, "object"), feature.Plural(p.Rules, "rule"))
 	for _, m := range f.Maps {
 		if m.Name == "verdicts" {
-			x.Chosen += ", " + plural(m.Entries, "row")
+			x.Chosen += ", " + feature.Plural(m.Entries, "row")
 		}
 	}
 	if p.Refused > 0 {
@@ -110,13 +108,13 @@ func (f *Facts) policies() Feature {
 	}
 	switch {
 	case c.Policy.Audit:
-		x.falls("policyAuditMode: what is denied is only counted, and goes on")
+		x.FallBack("policyAuditMode: what is denied is only counted, and goes on")
 	case p.Audited > 0:
-		x.falls("what is denied to " + plural(p.Audited, "endpoint") + " is only counted, and goes on")
+		x.FallBack("what is denied to " + feature.Plural(p.Audited, "endpoint") + " is only counted, and goes on")
 	}
-	x.few(p.Problems, p.Refused, x.falls)
-	x.few(p.Parts, p.Partly, func(text string) { x.falls("not enforced, and allows nothing: " + text) })
-	x.few(p.Failed, len(p.Failed), x.broken)
+	feature.First(p.Problems, p.Refused, x.FallBack)
+	feature.First(p.Parts, p.Partly, func(text string) { x.FallBack("not enforced, and allows nothing: " + text) })
+	feature.First(p.Failed, len(p.Failed), x.Break)
 	if len(p.Failed) > 0 {
 		x.Cost = "where policies don't fit, nothing is allowed"
 		if !c.Policy.Lockdown {
@@ -124,46 +122,7 @@ func (f *Facts) policies() Feature {
 		}
 	}
 	if p.Last.IsZero() {
-		x.broken("nothing is in the kernel yet: what an agent before left there holds")
+		x.Break("nothing is in the kernel yet: what an agent before left there holds")
 	}
 	return x
-}
-
-// prefilter is the line about who may not come in at all.
-func (f *Facts) prefilter() Feature {
-	x := Feature{Name: "Prefilter", State: Off, Wanted: "myelin.policy.prefilter: " + cmp.Or(strings.Join(f.Config.Policy.Prefilter, " "), "none"), Chosen: "off", Why: "everybody may come in by a wire"}
-	if f.Settings.Prefilter == 0 {
-		return x
-	}
-	prefixes := 0
-	for _, row := range f.Policies.Prefilter {
-		prefixes += row.Prefixes
-		if row.Problem != "" {
-			x.Problems = append(x.Problems, row.Name+": "+row.Problem)
-		}
-	}
-	x.State, x.Why, x.Cost = OK, "before all else, and whatever is asked for", "two look-ups for each packet of a wire"
-	by := "tc"
-	for _, s := range f.XDP {
-		if by = "XDP"; s.Mode == bpf.XDPNone {
-			by = "tc, and XDP where a wire has it"
-			break
-		}
-	}
-	x.Chosen = fmt.Sprintf("%s of %s, by %s", plural(prefixes, "CIDR"), plural(len(f.Policies.Prefilter), "group"), by)
-	if len(x.Problems) > 0 || len(f.Policies.Prefilter) == 0 {
-		x.State = Broken
-	}
-	return x
-}
-
-// few tells the first ones of a list, and how many more there are.
-func (f *Feature) few(list []string, all int, tell func(string)) {
-	for i, text := range list {
-		if i == fewErrors {
-			tell(fmt.Sprintf("… and %d more", all-i) + seeVerbose)
-			return
-		}
-		tell(strings.ReplaceAll(text, "\n", " "))
-	}
 }

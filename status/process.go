@@ -10,7 +10,7 @@ func (f *Facts) runDir() Feature {
 	dir := f.Config.Myelin.RunDir
 	x := Feature{Name: "Run directory", State: OK, Wanted: "myelin.runDir: " + dir, Chosen: dir}
 	if f.RunDir != nil {
-		x.broken(f.RunDir.Error() + ": make room for it")
+		x.Break(f.RunDir.Error() + ": make room for it")
 		x.Cost = "no pod can be added; pods that run go on, and can be deleted"
 	}
 	return x
@@ -31,7 +31,7 @@ func (f *Facts) listeners() Feature {
 		case l.Absent && serves[l.Name]:
 			// A node without IPv6 has no ::1.
 		default:
-			x.broken(fmt.Sprintf("%s is not served on %s, and tried again: %s", l.Name, l.Address, l.Error))
+			x.Break(fmt.Sprintf("%s is not served on %s, and tried again: %s", l.Name, l.Address, l.Error))
 			x.Cost = "probes or scrapes of this address fail, or get the answers of another process"
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"myelin/bpf"
+	"myelin/feature"
 )
 
 // Style is how a report is written.
@@ -66,9 +67,6 @@ func (p *printer) title(r *Report) {
 	p.text.WriteString(p.color(bold, r.Node) + line + "\n\n")
 }
 
-// seeVerbose ends a problem that stands for others, which --verbose lists.
-const seeVerbose = " (--verbose)"
-
 // feature is a line "NAME: CHOSEN", and lines about what is not as it could be.
 func (p *printer) feature(f Feature) {
 	chosen := f.Chosen
@@ -87,7 +85,7 @@ func (p *printer) feature(f Feature) {
 		code = red
 	}
 	for _, problem := range f.Problems {
-		if rest, ok := strings.CutSuffix(problem, seeVerbose); ok && p.style.Verbose {
+		if rest, ok := strings.CutSuffix(problem, feature.SeeVerbose); ok && p.style.Verbose {
 			problem = rest + " (listed below)"
 		}
 		p.wrapped(strings.Repeat(" ", label)+p.color(code, "- "), problem, label+2)

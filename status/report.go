@@ -8,50 +8,22 @@ import (
 	"myelin/bpf"
 	"myelin/config"
 	"myelin/endpoint"
+	"myelin/feature"
 )
 
-// State is how a feature is.
-type State string
+// State is the state of a feature.
+type State = feature.State
 
 // The states, best first.
 const (
-	OK       State = "ok"
-	Off      State = "off"      // not wanted
-	Fallback State = "fallback" // it works, less well than was wanted or than is possible
-	Broken   State = "broken"   // something that was wanted doesn't work
+	OK       = feature.OK
+	Off      = feature.Off
+	Fallback = feature.Fallback
+	Broken   = feature.Broken
 )
 
-// worse returns the worse one of two states.
-func worse(a, b State) State {
-	rank := map[State]int{Off: 1, OK: 2, Fallback: 3, Broken: 4}
-	if rank[b] > rank[a] {
-		return b
-	}
-	return a
-}
-
 // Feature is one line of a report.
-type Feature struct {
-	// Name is the word that `cilium-dbg status` has for it, where it has one.
-	Name  string `json:"name"`
-	State State  `json:"state"`
-	// Wanted is the configuration behind it: "routingMode: native".
-	Wanted string `json:"wanted,omitempty"`
-	Chosen string `json:"chosen"`
-	Why    string `json:"why,omitempty"`
-	// Cost is what the choice costs compared to the best that Myelin can do.
-	Cost string `json:"cost,omitempty"`
-	// Problems name what is broken or falls back, one each.
-	Problems []string `json:"problems,omitempty"`
-}
-
-// broken adds a problem that makes the feature broken.
-func (f *Feature) broken(problem string) { f.State, f.Problems = Broken, append(f.Problems, problem) }
-
-// falls adds a reason why the feature is less than it could be.
-func (f *Feature) falls(problem string) {
-	f.State, f.Problems = worse(f.State, Fallback), append(f.Problems, problem)
-}
+type Feature = feature.Status
 
 // Report is the status of one node.
 type Report struct {
@@ -129,18 +101,11 @@ type Device struct {
 	Foreign []string `json:"foreign,omitempty"`
 }
 
-// Table is a table of desired state and how far the kernel is equal to it.
-type Table struct {
-	Name    string   `json:"name"`
-	Rows    int      `json:"rows"`
-	Done    int      `json:"done"`
-	Pending int      `json:"pending"`
-	Failed  int      `json:"failed"`
-	Errors  []string `json:"errors,omitempty"` // of rows, at most MaxErrors
-}
+// Table is a table of desired state and how much of it the kernel has.
+type Table = feature.TableCount
 
-// MaxErrors bounds the errors of one table in a report.
-const MaxErrors = 20
+// MaxErrors limits the errors of one table in a report.
+const MaxErrors = feature.MaxErrors
 
 // Pool is a podCIDR of the node.
 type Pool struct {

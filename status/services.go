@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"myelin/feature"
 	"myelin/service"
 )
 
@@ -56,20 +57,20 @@ func (f *Facts) services() Feature {
 	if f.Settings.SocketHostOnly != 0 {
 		who = "sockets of the host"
 	}
-	x.Chosen = fmt.Sprintf("%s, %s, %s", who, plural(s.Frontends, "frontend"), plural(s.Backends, "backend"))
+	x.Chosen = fmt.Sprintf("%s, %s, %s", who, feature.Plural(s.Frontends, "frontend"), feature.Plural(s.Backends, "backend"))
 	if c.HostNamespaceOnly {
 		x.Wanted += ", " + onOff("socketLB.hostNamespaceOnly", true)
 		if f.Settings.SocketHostOnly == 0 {
-			x.falls(tell + ": sockets of pods are translated too")
+			x.FallBack(tell + ": sockets of pods are translated too")
 		}
 	}
 	if f.Settings.SetRetval == 0 {
-		x.falls("the kernel lets no program choose an error (5.18 or later does): refused connections see EPERM")
+		x.FallBack("the kernel lets no program choose an error (5.18 or later does): refused connections see EPERM")
 		x.Cost = "what is refused for want of a backend looks forbidden to applications"
 	}
 	if !s.Attached {
-		x.Chosen = "not attached, " + plural(s.Frontends, "frontend") + ", " + plural(s.Backends, "backend")
-		x.broken(s.Why)
+		x.Chosen = "not attached, " + feature.Plural(s.Frontends, "frontend") + ", " + feature.Plural(s.Backends, "backend")
+		x.Break(s.Why)
 		x.Cost = "addresses of Services lead nowhere, unless kube-proxy serves them"
 	}
 	s.tell(&x)
@@ -78,7 +79,7 @@ func (f *Facts) services() Feature {
 
 // tell adds what Services don't get.
 func (s *Services) tell(x *Feature) {
-	x.few(s.Problems, s.ProblemCount, x.falls)
+	feature.First(s.Problems, s.ProblemCount, x.FallBack)
 }
 
 // packets is the line about packets for Services: those from outside, and those that passed no socket hook.
@@ -113,7 +114,7 @@ func (f *Facts) packets() Feature {
 	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s%s", strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range, on)
 	for _, m := range f.Maps {
 		if m.Name == "nat_entries" {
-			x.Chosen += "; " + plural(m.Entries, "flow")
+			x.Chosen += "; " + feature.Plural(m.Entries, "flow")
 		}
 	}
 	if !c.SocketLB.Enabled {

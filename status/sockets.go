@@ -32,7 +32,7 @@ func (f *Facts) bindProtection() Feature {
 	x.Chosen, x.Why, x.Cost = "ports of Services are refused to processes of the host", "what listens there hears nothing", "per bind"
 	if f.Settings.BindProtection == 0 {
 		x.Chosen = "off"
-		x.falls(tell + ": ports of Services can be bound by processes of the host, which hear nothing then")
+		x.FallBack(tell + ": ports of Services can be bound by processes of the host, which hear nothing then")
 		x.Why, x.Cost = "", ""
 	}
 	return x
@@ -57,15 +57,15 @@ func (f *Facts) socketTermination() Feature {
 		x.Chosen += "bpf_sock_destroy"
 	} else {
 		x.Chosen += "netlink"
-		x.falls(t.Netlink)
+		x.FallBack(t.Netlink)
 		x.Cost = "a list of all connected UDP sockets when backends go, ten times the time, once a second at most"
 	}
 	if t.Why != "" {
 		x.Chosen, x.Why, x.Cost = "off", "", "connected UDP sockets go on sending to backends that have gone"
-		x.falls(t.Why)
+		x.FallBack(t.Why)
 	}
 	if t.Problem != "" {
-		x.falls(t.Problem)
+		x.FallBack(t.Problem)
 	}
 	return x
 }
@@ -86,7 +86,7 @@ func (f *Facts) healthCheckPorts() Feature {
 	x.State, x.Chosen = OK, fmt.Sprintf("%d of %d served", c.Done, c.Rows)
 	x.Why = "of Services of type LoadBalancer with externalTrafficPolicy Local"
 	for _, e := range c.Errors {
-		x.falls(e)
+		x.FallBack(e)
 	}
 	if c.Failed > 0 {
 		x.Cost = "load balancers hear of this node's endpoints from who has the port, such as kube-proxy, or not at all"

@@ -1,6 +1,10 @@
 package status
 
-import "fmt"
+import (
+	"fmt"
+
+	"myelin/feature"
+)
 
 // standalone marks what a load balancer without a cluster has no use for, and
 // reports whether the node is one.
@@ -16,5 +20,5 @@ func (f *Facts) standalone(x *Feature) bool {
 // programmed is where Services come from without a cluster.
 func (f *Facts) programmed(x *Feature) {
 	x.State, x.Why = OK, "Services come by the API and by myelin service upsert"
-	x.Chosen = fmt.Sprintf("none; %s programmed", plural(f.Services.Services, "Service"))
+	x.Chosen = fmt.Sprintf("none; %s programmed", feature.Plural(f.Services.Services, "Service"))
 }

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/bpf"
@@ -68,6 +67,13 @@ myelin: {nodeName: node1, manifests: /m}
 			{Name: "flows", Type: "LRUHash", Entries: 10, Max: 1000, Bytes: 3 << 20, Adopted: true},
 		},
 		Tables: []Table{{Name: "endpoints", Rows: 2, Done: 2}, {Name: "routes", Rows: 4, Done: 4}},
+		Lines: []Feature{
+			{Name: "Prefilter", State: Off, Chosen: "off", Wanted: "myelin.policy.prefilter: none", Why: "everybody may come in by a wire"},
+			{
+				Name: "Conntrack", State: Off, Chosen: "no table", Why: "no feature needs one",
+				Wanted: "bpf.ctTcpMax, bpf.ctAnyMax, bpf.lbMapMax",
+			},
+		},
 	}
 }
 
@@ -258,32 +264,6 @@ func TestJSON(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
-
-func TestCountTable(t *testing.T) {
-	rows := []*route.Route{
-		{Status: reconciler.StatusDone()}, {Status: reconciler.StatusRefreshing()}, {Status: reconciler.StatusPending()},
-		{Status: reconciler.StatusError(errors.New("no device"))},
-	}
-	for range MaxErrors {
-		rows = append(rows, rows[3])
-	}
-	each := func(yield func(*route.Route, statedb.Revision) bool) {
-		for i, r := range rows {
-			if !yield(r, statedb.Revision(i)) {
-				return
-			}
-		}
-	}
-	got := CountTable("routes", each, func(r *route.Route) *reconciler.Status { return &r.Status })
-	if len(got.Errors) != MaxErrors || got.Errors[0] != "no device" {
-		t.Errorf("errors %q", got.Errors)
-	}
-	got.Errors = nil
-	if want := (Table{Name: "routes", Rows: 24, Done: 2, Pending: 1, Failed: 21}); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
 func TestWrap(t *testing.T) {
 	for _, test := range []struct {
 		text  string

@@ -26,7 +26,7 @@ func (f *Facts) acceleration() Feature {
 		if s.Mode == bpf.XDPNone {
 			chosen = append(chosen, "tc on "+device)
 			x.Cost = "a packet that only passes through costs several times as much by tc"
-			x.falls(s.Why)
+			x.FallBack(s.Why)
 			continue
 		}
 		chosen = append(chosen, string(s.Mode)+" on "+device)
@@ -36,7 +36,7 @@ func (f *Facts) acceleration() Feature {
 	x.Chosen = strings.Join(chosen, ", ")
 	if len(chosen) == 0 {
 		x.Chosen = "no device"
-		x.falls("there is no wire that XDP could be on")
+		x.FallBack("there is no wire that XDP could be on")
 	}
 	return x
 }

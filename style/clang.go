@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// license stands in the first line of each C file: the helpers of the kernel that the datapath calls are for GPL programs.
+// license stands in the first line of each C file: the helpers of the kernel that the datapath calls are for GPL
+// programs.
 const license = "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause"
 
 // CFile finds what is wrong in one C file: its licence, conditional compilation, functions that are too long.
@@ -19,7 +20,8 @@ func CFile(name string, text []byte) []Finding {
 	found = append(found, conditionals(name, code)...)
 	for _, f := range functions(code) {
 		if f.lines > MaxFunctionLines {
-			found = append(found, Finding{"function-length", name, fmt.Sprintf("%s: %d lines, at most %d", f.name, f.lines, MaxFunctionLines)})
+			found = append(found, Finding{"function-length", name, fmt.Sprintf("%s: %d lines, at most %d", f.name,
+				f.lines, MaxFunctionLines)})
 		}
 	}
 	return found
@@ -28,20 +30,8 @@ func CFile(name string, text []byte) []Finding {
 // blank replaces comments, strings and characters by spaces; lines stay where they are.
 func blank(text string) string {
 	out := []byte(text)
-	for i := 0; i < len(text); {
-		end := i + 1
-		switch {
-		case strings.HasPrefix(text[i:], "//"):
-			end = after(text, i+2, "\n") - 1
-		case strings.HasPrefix(text[i:], "/*"):
-			end = after(text, i+2, "*/")
-		case text[i] == '"' || text[i] == '\'':
-			end = literalEnd(text, i)
-		default:
-			i++
-			continue
-		}
-		for ; i < end && i < len(out); i++ {
+	for _, l := range literals(text) {
+		for i := l.begin; i < l.end; i++ {
 			if out[i] != '\n' {
 				out[i] = ' '
 			}
@@ -69,7 +59,8 @@ func literalEnd(text string, begin int) int {
 	return len(text)
 }
 
-// conditionals finds #if, #ifdef and #ifndef other than the guard: the first directive, an #ifndef of what the next defines.
+// conditionals finds #if, #ifdef and #ifndef other than the guard: the first directive, an #ifndef of what the next
+// defines.
 func conditionals(name, code string) []Finding {
 	var directives []string
 	for line := range strings.Lines(code) {

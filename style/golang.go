@@ -37,7 +37,8 @@ func GoFile(name string, text []byte, imports []Import) ([]Finding, error) {
 			found = append(found, Finding{"init", name, "func init"})
 		}
 		if lines := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1; lines > MaxFunctionLines {
-			found = append(found, Finding{"function-length", name, fmt.Sprintf("func %s: %d lines, at most %d", f.Name.Name, lines, MaxFunctionLines)})
+			found = append(found, Finding{"function-length", name, fmt.Sprintf("func %s: %d lines, at most %d",
+				f.Name.Name, lines, MaxFunctionLines)})
 		}
 	}
 	for _, spec := range file.Imports {
@@ -71,8 +72,8 @@ func (i *Import) allows(name string) bool {
 	return slices.ContainsFunc(i.Folders, func(folder string) bool { return strings.HasPrefix(name, folder+"/") })
 }
 
-// GoPackage finds what is wrong in the files of one folder taken together: a package without a comment, and variables of a
-// package that change. Keys of files are names.
+// GoPackage finds what is wrong in the files of one folder taken together: a package without a comment, and variables
+// of a package that change. Keys of files are names.
 func GoPackage(files map[string][]byte) ([]Finding, error) {
 	var found []Finding
 	packages := map[string][]*ast.File{}
@@ -130,7 +131,8 @@ func changing(files []*ast.File) []string {
 	for _, file := range files {
 		ast.Inspect(file, func(node ast.Node) bool {
 			for _, name := range changed(node) {
-				// The parser resolves what is local; what it leaves open, or resolves to the declaration, is the package's.
+				// The parser resolves what is local; what it leaves open, or resolves to the declaration, is the
+				// package's.
 				if spec, ok := declared[name.Name]; ok && (name.Obj == nil || name.Obj.Decl == spec) {
 					names = append(names, name.Name)
 				}

@@ -68,12 +68,14 @@ func Dependencies(direct, listed []string) []Finding {
 	var found []Finding
 	for _, module := range direct {
 		if !slices.Contains(listed, module) {
-			found = append(found, Finding{"dependency", "go.mod", fmt.Sprintf("%s is not in style/dependencies.txt", module)})
+			found = append(found, Finding{"dependency", "go.mod", fmt.Sprintf("%s is not in style/dependencies.txt",
+				module)})
 		}
 	}
 	for _, module := range listed {
 		if !slices.Contains(direct, module) {
-			found = append(found, Finding{"dependency", "style/dependencies.txt", fmt.Sprintf("nothing imports %s", module)})
+			found = append(found, Finding{"dependency", "style/dependencies.txt",
+				fmt.Sprintf("nothing imports %s", module)})
 		}
 	}
 	return found

@@ -60,7 +60,8 @@ func long() {` + strings.Repeat("\n", 60) + `}
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, found, "import: log", "import: a.b/c/d", "init: func init", "function-length: func long: 61 lines, at most 60")
+	expect(t, found, "import: log", "import: a.b/c/d", "init: func init",
+		"function-length: func long: 61 lines, at most 60")
 	if found, _ = GoFile("kube/y.go", []byte("package p\nimport _ \"a.b/c/d\"\n"), imports); len(found) > 0 {
 		t.Errorf("in its own folder: %v", found)
 	}
@@ -89,9 +90,11 @@ func f() { count++; deep.x[1] = 2; local := 1; local = 2; g(table["a"]) }
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, found, "package-comment: package p has no comment", "package-state: var count", "package-state: var counted",
+	expect(t, found, "package-comment: package p has no comment", "package-state: var count",
+		"package-state: var counted",
 		"package-state: var deep", "package-state: var gone", "package-state: var mu", "package-state: var pointer")
-	found, err = GoPackage(map[string][]byte{"p/a.go": []byte("// Package p is.\npackage p\n"), "p/b.go": []byte("package p\n")})
+	found, err = GoPackage(map[string][]byte{"p/a.go": []byte("// Package p is.\npackage p\n"),
+		"p/b.go": []byte("package p\n")})
 	if err != nil || len(found) > 0 {
 		t.Errorf("%v %v", found, err)
 	}
@@ -115,8 +118,10 @@ SEC("tc") int short_one(void)
 int values[] = {` + strings.Repeat("\n", 70) + `};
 #endif
 `
-	expect(t, CFile("x.h", []byte(text)), "conditional: #ifdef DEBUG", "function-length: long_one: 61 lines, at most 60")
-	expect(t, CFile("x.c", []byte("int x;\n#if A\n#endif\n")), "conditional: #if A", "license: the first line has no "+license)
+	expect(t, CFile("x.h", []byte(text)), "conditional: #ifdef DEBUG",
+		"function-length: long_one: 61 lines, at most 60")
+	expect(t, CFile("x.c", []byte("int x;\n#if A\n#endif\n")), "conditional: #if A",
+		"license: the first line has no "+license)
 }
 
 func TestFolders(t *testing.T) {
@@ -133,13 +138,16 @@ func TestFolders(t *testing.T) {
 	expect(t, found, "readme: no ## DESCRIPTION", "readme: missing")
 }
 
-func TestWords(t *testing.T) {
-	expect(t, Words("x", []byte("see pool.example.net"), []string{"example.net", "example.org"}), "word: example.net")
+func TestForbidden(t *testing.T) {
+	expect(t, Forbidden("x", []byte("see pool.example.net"), []string{"example.net", "example.org"}),
+		"forbidden: example.net")
 }
 
 func TestDirectAndDependencies(t *testing.T) {
 	gomod := "module m\nrequire a.b/c v1 // indirect\nrequire (\n\ta.b/c/d v1\n\ta.b/e v2 // indirect\n)\n"
-	direct, err := Direct([]byte(gomod), map[string][]byte{"x.go": []byte("package p\nimport (\"fmt\"; \"m/x\"; \"a.b/c\"; \"a.b/c/d/e\"; \"a.b/ee\")\n")})
+	direct, err := Direct([]byte(gomod),
+		map[string][]byte{"x.go": []byte(
+			"package p\nimport (\"fmt\"; \"m/x\"; \"a.b/c\"; \"a.b/c/d/e\"; \"a.b/ee\")\n")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,11 @@ type Finding struct {
 
 func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.File, f.Rule, f.Text) }
 
+// Covers reports whether a row with a rule and a path is about a finding. A path that ends in a slash is a folder's.
+func Covers(rule, file string, f Finding) bool {
+	return rule == f.Rule && (file == f.File || strings.HasSuffix(file, "/") && strings.HasPrefix(f.File, file))
+}
+
 // Files lists the files of the tree at root by slash path: those that git has, or would have after an add.
 func Files(root string) ([]string, error) {
 	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -56,12 +61,12 @@ func Length(name string, text []byte) []Finding {
 	return nil
 }
 
-// Words finds words that must not stand in the tree, such as the machine paths of whoever wrote a file.
-func Words(name string, text []byte, words []string) []Finding {
+// Forbidden finds strings that must not occur in the tree, such as paths of the machine that a file was written on.
+func Forbidden(name string, content []byte, forbidden []string) []Finding {
 	var found []Finding
-	for _, word := range words {
-		if bytes.Contains(text, []byte(word)) {
-			found = append(found, Finding{"word", name, word})
+	for _, text := range forbidden {
+		if bytes.Contains(content, []byte(text)) {
+			found = append(found, Finding{"forbidden", name, text})
 		}
 	}
 	return found
@@ -98,8 +103,8 @@ func codeFolders(files []string) []string {
 	return slices.DeleteFunc(slices.Compact(folders), func(folder string) bool { return folder == "cmd" })
 }
 
-// Rows reads a table of rules: a row a line, fields by white space, the last one the rest of the line; # begins a comment.
-// A row with fewer fields is an error: each has to give its reason.
+// Rows reads a table of rules: a row a line, fields by white space, the last one the rest of the line; # begins a
+// comment. A row with fewer fields is an error: each has to give its reason.
 func Rows(path string, fields int) ([][]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -24,7 +24,8 @@ func kernelFiles() []string {
 	return []string{
 		"proc/version", "proc/cmdline", "proc/uptime", "proc/loadavg", "proc/meminfo", "proc/cpuinfo", "proc/modules",
 		"proc/self/mountinfo",
-		"proc/net/dev", "proc/net/snmp", "proc/net/snmp6", "proc/net/netstat", "proc/net/sockstat", "proc/net/sockstat6",
+		"proc/net/dev", "proc/net/snmp", "proc/net/snmp6", "proc/net/netstat", "proc/net/sockstat",
+		"proc/net/sockstat6",
 		"proc/net/softnet_stat", "proc/net/xfrm_stat", "proc/net/if_inet6", "proc/net/protocols",
 		"proc/sys/kernel/unprivileged_bpf_disabled", "proc/sys/kernel/bpf_stats_enabled", "proc/sys/kernel/osrelease",
 		"sys/kernel/security/lockdown", "sys/devices/system/clocksource/clocksource0/current_clocksource",

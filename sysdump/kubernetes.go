@@ -127,7 +127,8 @@ func (c *Cluster) logs(ctx context.Context, a *Archive, p *corev1.Pod) {
 			if previous && s.RestartCount == 0 || s.State.Waiting != nil && s.RestartCount == 0 {
 				continue
 			}
-			query := url.Values{"container": {s.Name}, "tailLines": {fmt.Sprint(logLines)}, "previous": {fmt.Sprint(previous)}}
+			query := url.Values{"container": {s.Name}, "tailLines": {fmt.Sprint(logLines)},
+				"previous": {fmt.Sprint(previous)}}
 			text, err := c.Server.Text(
 				ctx,
 				fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?%s", p.Namespace, p.Name, query.Encode()),

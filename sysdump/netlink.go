@@ -90,7 +90,8 @@ func states() (any, error) {
 	list, err := xfrmStates()
 	for _, s := range list {
 		r := row{
-			Src: s.Src.String(), Dst: s.Dst.String(), Proto: s.Proto.String(), Mode: s.Mode.String(), SPI: s.Spi, ReqID: s.Reqid,
+			Src: s.Src.String(), Dst: s.Dst.String(), Proto: s.Proto.String(), Mode: s.Mode.String(), SPI: s.Spi,
+			ReqID:      s.Reqid,
 			Statistics: s.Statistics,
 		}
 		for _, algo := range []*netlink.XfrmStateAlgo{s.Auth, s.Crypt, s.Aead} {

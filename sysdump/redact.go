@@ -35,7 +35,8 @@ func NewRedactor() *Redactor {
 		// PEM, also cut off, and as base64, which Secrets and kubeconfig files have.
 		{
 			regexp.MustCompile(
-				`()-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z)`,
+				`()-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: ` +
+					`BLOCK)?-----|\z)`,
 			),
 			to,
 		},
@@ -121,7 +122,8 @@ func isBase64(s string) bool {
 
 // assignment matches NAME: VALUE and NAME=VALUE of text, JSON, JSON in a string, and flags.
 var assignment = regexp.MustCompile(
-	`(["'\\]*)\b([\w./-]+|(?i:(?:private|preshared|secret|api|access|encryption|auth)[ _-]key))(["'\\]*[ \t]*[:=][ \t]*)` +
+	`(["'\\]*)\b([\w./-]+|(?i:(?:private|preshared|secret|api|access|encryption|auth)[ _-]key))(["'\\]*[ ` +
+		`\t]*[:=][ \t]*)` +
 		`(\\"(?:[^"\\]|\\[^"])*\\"|"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\\,;{}\[\]][^\n"'\\,;{}\[\]]*)`,
 )
 

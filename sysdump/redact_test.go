@@ -28,7 +28,8 @@ func TestText(t *testing.T) {
 			"\n  listening port: 51871",
 		"wg set wg0 key " + wireGuardKey: "wg set wg0 key " + Redacted,
 		"public key: " + wireGuardPub:    "public key: " + wireGuardPub,
-		"peer: " + wireGuardPub + "\n  preshared key: " + wireGuardKey: "peer: " + wireGuardPub + "\n  preshared key: " +
+		"peer: " + wireGuardPub + "\n  preshared key: " + wireGuardKey: "peer: " + wireGuardPub +
+			"\n  preshared key: " +
 			Redacted,
 		// IPsec, by ip xfrm state and in Cilium's Secret
 		"\taead rfc4106(gcm(aes)) 0x" + ipsecKey + " 128":      "\taead rfc4106(gcm(aes)) " + Redacted + " 128",
@@ -43,10 +44,11 @@ func TestText(t *testing.T) {
 			`","node":"n1"}`,
 		`env="{\"DB_PASSWORD\":\"` + password + `\",\"a\":1}"`: `env="{\"DB_PASSWORD\":\"` + Redacted +
 			`\",\"a\":1}"`,
-		"password: " + password + " and more words\nnext: line":              "password: " + Redacted + "\nnext: line",
-		`password: "with \" a quote" x`:                                      `password: "` + Redacted + `" x`,
-		"--api-key=" + password + "\n":                                       "--api-key=" + Redacted + "\n",
-		"serve --auth-token " + password + " --port 80":                      "serve --auth-token " + Redacted + " --port 80",
+		"password: " + password + " and more words\nnext: line": "password: " + Redacted + "\nnext: line",
+		`password: "with \" a quote" x`:                         `password: "` + Redacted + `" x`,
+		"--api-key=" + password + "\n":                          "--api-key=" + Redacted + "\n",
+		"serve --auth-token " + password + " --port 80": "serve --auth-token " + Redacted +
+			" --port 80",
 		"https://user:" + password + "@example.com/x":                        "https://" + Redacted + "@example.com/x",
 		"key:\n" + pem + "\nend":                                             "key:\n" + Redacted + "\nend",
 		"cut off: -----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA":         "cut off: " + Redacted,

@@ -21,9 +21,10 @@ var ErrNoRow = errors.New("no such row")
 func WaitDone[Row any](ctx context.Context, db *statedb.DB, t statedb.Table[*Row], query statedb.Query[*Row],
 	status func(*Row) *reconciler.Status,
 ) error {
-	return wait(ctx, db, t.Name(), status, true, func(txn statedb.ReadTxn) (iter.Seq2[*Row, statedb.Revision], <-chan struct{}) {
-		return t.ListWatch(txn, query)
-	})
+	return wait(ctx, db, t.Name(), status, true,
+		func(txn statedb.ReadTxn) (iter.Seq2[*Row, statedb.Revision], <-chan struct{}) {
+			return t.ListWatch(txn, query)
+		})
 }
 
 // WaitAll waits like WaitDone, for every row of t; an empty table is done.

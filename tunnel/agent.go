@@ -26,7 +26,7 @@ type Params struct {
 	Node      string // name of this node
 	Wanted    bool   // routing mode is tunnel
 	Port      int    // UDP, 1..65535; 0: DefaultPort
-	// Devices is followed, so that a device that somebody removes or changes is
+	// Devices is followed, so that a device that another program removes or changes is
 	// put back.
 	Devices statedb.Table[*route.Device]
 	// MTU gives the MTU of pods now, and a channel that is closed when it or a
@@ -72,24 +72,17 @@ func New(p Params) (*Tunnels, error) {
 func (t *Tunnels) Close() { t.kernel.Close() }
 
 func (t *Tunnels) run(ctx context.Context, _ cell.Health) error {
-	for {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		changed, done, err := t.derive()
-		if err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-done:
-		}
-	}
+		w.Add(changed, done)
+		return err
+	})
 }
 
 // derive writes the row: new if something else is wanted, and pending again if
 // the device is not what it was made. While the row is being worked on it can't
 // tell, and done is closed when it is worth another look: what happens to the device
-// meanwhile may be missed by who works on it.
+// meanwhile may be missed by the reconciler.
 func (t *Tunnels) derive() (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := t.params.MTU()
 	want := &Tunnel{

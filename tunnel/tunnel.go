@@ -60,7 +60,8 @@ func (*Tunnel) TableHeader() []string {
 // TableRow is the row as text.
 func (t *Tunnel) TableRow() []string {
 	return []string{
-		t.Name, fmt.Sprint(t.Wanted), fmt.Sprint(t.Port), fmt.Sprint(t.MTU), t.MAC.String(), fmt.Sprint(t.Index), t.Note,
+		t.Name, fmt.Sprint(t.Wanted), fmt.Sprint(t.Port), fmt.Sprint(t.MTU), t.MAC.String(),
+		fmt.Sprint(t.Index), t.Note,
 		t.Status.String(),
 	}
 }
@@ -102,7 +103,7 @@ type ops struct{ kernel *route.Kernel }
 
 // Update makes the device what the row wants. A VXLAN device of our name that
 // fits is kept with everything that hangs on it; one that does not fit is
-// replaced; a device of another type is somebody else's, and an error.
+// replaced; a device of another type is not ours, and an error.
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, t *Tunnel) error {
 	t.Index = 0
 	if !t.Wanted {

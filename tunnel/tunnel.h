@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* VXLAN (RFC 7348) by the kernel's device in external mode: the hooks only say to which node. */
+/* VXLAN (RFC 7348) with the kernel's device in external mode: hooks only set the destination node. */
 #ifndef MYELIN_TUNNEL_H
 #define MYELIN_TUNNEL_H
 
 #include "../bpf/common.h"
 
-/* Marks skb as having its tunnel key, for to_wire on the tunnel's own device. skb->cb survives bpf_redirect. */
+/* Marks an skb that has its tunnel key, for to_wire on the tunnel device. skb->cb survives bpf_redirect. */
 #define TUNNEL_KEY_SET 0x6d79656c
 
-/* What kernels before 6.0 know of the key: they drop_unparsed more, and newer ones take less. */
+/* The part of the key that kernels before 6.0 know. They refuse a larger key; newer ones accept a smaller one. */
 #define TUNNEL_KEY_SIZE offsetof(struct bpf_tunnel_key, local_ipv4)
 
-/* Whether the packet is at the tunnel's device. A constant, so that no packet of another wire pays for a lookup of its kind. Cost: per packet. */
+/*
+ * Whether the packet is at the tunnel device. Compares with a constant, so that packets of other wires do not pay for a
+ * lookup of the wire's flags. Cost: per packet.
+ */
 INLINE bool tunnel_device(const struct __sk_buff *skb)
 {
 	return config.tunnel && skb->ifindex == config.tunnel_ifindex;
 }
 
-/* Says to which node the packet goes. Cost: per packet. */
+/* Sets the node that the packet is sent to. Returns false if the kernel refuses. Cost: per packet. */
 INLINE bool tunnel_key_set(struct __sk_buff *skb, const struct addr *node)
 {
 	struct bpf_tunnel_key key = {};
@@ -33,7 +36,10 @@ INLINE bool tunnel_key_set(struct __sk_buff *skb, const struct addr *node)
 	return !bpf_skb_set_tunnel_key(skb, &key, TUNNEL_KEY_SIZE, BPF_F_TUNINFO_IPV6 | BPF_F_ZERO_CSUM_TX);
 }
 
-/* Reads which address the packet's tunnel came from; ::, which is no node's, if it came by none. Cost: per packet of the tunnel. */
+/*
+ * Reads the outer source address of a packet; ::, which is no node's, if it was not encapsulated. Cost: per packet of
+ * the tunnel.
+ */
 INLINE void tunnel_outer(struct __sk_buff *skb, struct addr *outer)
 {
 	struct bpf_tunnel_key key = {};
@@ -47,7 +53,7 @@ INLINE void tunnel_outer(struct __sk_buff *skb, struct addr *outer)
 		addr_map4(outer, bpf_htonl(key.remote_ipv4));
 }
 
-/* Sends an answer back to the node that the packet came from. Slow path. */
+/* Directs an error or reset to the node that sent the packet. Returns false if the kernel refuses. Slow path. */
 INLINE bool tunnel_key_turn(struct __sk_buff *skb)
 {
 	struct bpf_tunnel_key key = {};

@@ -153,7 +153,8 @@ func (a *agent) settled(kernel *route.Kernel, mtu int) *netlink.Vxlan {
 	eventually(a.t, "the device", func() bool {
 		d = device(kernel)
 		row := a.row()
-		return d != nil && d.RawFlags&unix.IFF_UP != 0 && d.MTU == mtu && row.Status.Kind == reconciler.StatusKindDone &&
+		return d != nil && d.RawFlags&unix.IFF_UP != 0 && d.MTU == mtu &&
+			row.Status.Kind == reconciler.StatusKindDone &&
 			row.Index == d.Index
 	})
 	return d
@@ -217,7 +218,7 @@ func TestAdoptReplaceRemove(t *testing.T) {
 	}
 }
 
-// What somebody does to the device is undone.
+// What other programs do to the device is undone.
 func TestPutBack(t *testing.T) {
 	t.Parallel()
 	ns, kernel := namespace(t)
@@ -245,9 +246,10 @@ func TestErrors(t *testing.T) {
 		prepare    func(*testing.T, *route.Kernel)
 	}{
 		{"MTU below the least of IPv6", "IPv6 needs at least 1280", 1300, nil},
-		{"device of somebody else", "there is a device of that name, of type veth", 0, func(t *testing.T, k *route.Kernel) {
-			must(t, k.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: DeviceName}, PeerName: "peer1"}))
-		}},
+		{"device of another program", "there is a device of that name, of type veth", 0,
+			func(t *testing.T, k *route.Kernel) {
+				must(t, k.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: DeviceName}, PeerName: "peer1"}))
+			}},
 		{"port in use", "in use", 0, func(t *testing.T, k *route.Kernel) {
 			must(t, k.LinkAdd(&netlink.Vxlan{
 				LinkAttrs: netlink.LinkAttrs{Name: "other0", Flags: 1}, FlowBased: true, Port: DefaultPort,

@@ -1,5 +1,5 @@
-// Package openloop opens new TCP connections at a given rate, whether or not earlier ones succeed, and reports what became
-// of them.
+// Package openloop opens new TCP connections at a given rate, whether or not earlier ones succeed, and reports what
+// became of them.
 package openloop
 
 import (
@@ -23,7 +23,8 @@ type Place interface {
 // Client is where connections come from.
 type Client struct {
 	Place Place
-	Addr  netip.Addr // what sockets are bound to, with a port that follows the last one; the zero value leaves both to the kernel
+	// what sockets are bound to, with a port that follows the last one; the zero value leaves both to the kernel
+	Addr netip.Addr
 }
 
 // Config says what to do. Clients, To, Rate and Duration are required.
@@ -36,7 +37,7 @@ type Config struct {
 	Slow     time.Duration // what takes longer is counted as slow: 0.5 s
 	Workers  int           // threads that open connections: 2
 
-	// ServerCloses has clients close after the server, which then is who keeps the port in TIME_WAIT.
+	// ServerCloses has clients close after the server, which then keeps the port in TIME_WAIT.
 	ServerCloses bool
 }
 
@@ -82,7 +83,8 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// Run opens connections until the duration is over or ctx ends, and returns when each has been established or has failed.
+// Run opens connections until the duration is over or ctx ends, and returns when each has been established or has
+// failed.
 func Run(ctx context.Context, c Config) (Report, error) {
 	if err := c.setDefaults(); err != nil {
 		return Report{}, err
@@ -216,8 +218,8 @@ func (w *worker) open() error {
 	return nil
 }
 
-// Ports of clients that have an address. The kernel would look for a free one among all that are in TIME_WAIT, which takes
-// it milliseconds when half of them are.
+// Ports of clients that have an address. The kernel would look for a free one among all that are in TIME_WAIT, which
+// takes it milliseconds when half of them are.
 const (
 	firstPort = 10_000
 	lastPort  = 65_535

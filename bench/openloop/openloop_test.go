@@ -23,14 +23,16 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Clients: []Client{{here{}, loopback}, {here{}, netip.MustParseAddr("127.0.0.2")}, {here{}, netip.Addr{}}},
+	c := Config{Clients: []Client{{here{}, loopback}, {here{}, netip.MustParseAddr("127.0.0.2")},
+		{here{}, netip.Addr{}}},
 		To: s.Addr(), Rate: 500, Duration: 500 * time.Millisecond}
 	r, err := Run(t.Context(), c)
 	t.Log(r)
 	if err != nil || r.Failed > 0 || r.Opened < 100 || r.Opened > 250 || r.Slowest == 0 {
 		t.Errorf("%v, %v: want none of about 250 to fail", r, err)
 	}
-	for end := time.Now().Add(5 * time.Second); s.Accepted() < r.Opened && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); s.Accepted() < r.Opened &&
+		time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	if s.Accepted() != r.Opened {
 		t.Errorf("%d of %d connections were accepted", s.Accepted(), r.Opened)
@@ -51,10 +53,12 @@ func TestServerCloses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Clients: []Client{{Place: here{}}}, To: s.Addr(), Rate: 500, Duration: 500 * time.Millisecond, ServerCloses: true}
+	c := Config{Clients: []Client{{Place: here{}}}, To: s.Addr(), Rate: 500, Duration: 500 * time.Millisecond,
+		ServerCloses: true}
 	began := time.Now()
 	r, err := Run(t.Context(), c)
-	if took := time.Since(began); err != nil || r.Failed > 0 || r.Opened < 100 || s.Accepted() != r.Opened || took > 2*time.Second {
+	if took := time.Since(began); err != nil || r.Failed > 0 || r.Opened < 100 || s.Accepted() != r.Opened ||
+		took > 2*time.Second {
 		t.Errorf("%v, %v, %d accepted in %s: want all to be closed by the server", r, err, s.Accepted(), took)
 	}
 	if err := s.Close(); err != nil {
@@ -78,7 +82,8 @@ func TestTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port))
-	c := Config{Clients: []Client{{Place: here{}}}, To: to, Rate: 100, Duration: 200 * time.Millisecond, Timeout: 100 * time.Millisecond}
+	c := Config{Clients: []Client{{Place: here{}}}, To: to, Rate: 100, Duration: 200 * time.Millisecond,
+		Timeout: 100 * time.Millisecond}
 	r, err := Run(t.Context(), c)
 	t.Log(r)
 	if err != nil || r.Failed == 0 || r.Failed == r.Opened || r.Reasons[unix.ETIMEDOUT.Error()] != r.Failed {

@@ -27,7 +27,8 @@ const backlog = 65535
 func Listen(p Place, at netip.AddrPort, closesFirst bool) (*Server, error) {
 	s := &Server{listener: -1, epoll: -1, stop: -1, ended: make(chan error, 1), closesFirst: closesFirst}
 	err := p.Do(func() (err error) {
-		s.listener, err = unix.Socket(domain(at), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+		s.listener, err = unix.Socket(domain(at), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+			unix.IPPROTO_TCP)
 		return err
 	})
 	if err == nil {

@@ -14,8 +14,8 @@ type Budget struct {
 	MinRatio *float64 `json:"min_ratio,omitempty"`
 	// MinValue is the smallest value, in Unit.
 	MinValue *float64 `json:"min_value,omitempty"`
-	// Of is another result, which MinRatio compares with; both were measured against a baseline, and it is their ratios to it
-	// that are compared, as they may come from two runs.
+	// Of is another result, which MinRatio compares with; both were measured against a baseline, and it is their ratios
+	// to it that are compared, as they may come from two runs.
 	Of string `json:"of,omitempty"`
 	// MaxValue is the largest value, in Unit.
 	MaxValue *float64 `json:"max_value,omitempty"`
@@ -61,8 +61,8 @@ func LoadBudgets(path string) ([]Budget, error) {
 	return list, nil
 }
 
-// Check compares results with budgets and says for each broken one what it is and what was measured. A budget that nothing
-// measured is broken too: a promise that nobody checks is none.
+// Check compares results with budgets and says for each broken one what it is and what was measured. A budget that
+// nothing measured is broken too: a promise that is not checked is none.
 func Check(list []Result, budgets []Budget) []error {
 	var broken []error
 	for _, b := range budgets {

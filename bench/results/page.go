@@ -50,8 +50,8 @@ func (p Page) Kernels(way string) string {
 	return strings.Join(kernels, ", ")
 }
 
-// Traffic is a Markdown table of one way of measuring ("vm", "machine"): a row for each path, a column for each test, each
-// cell the ratio to node→node, its budget and the value.
+// Traffic is a Markdown table of one way of measuring ("vm", "machine"): a row for each path, a column for each test,
+// each cell the ratio to node→node, its budget and the value.
 func (p Page) Traffic(way string, tests ...string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "| path | %s |\n|---|%s\n", strings.Join(tests, " | "), strings.Repeat("---|", len(tests)))

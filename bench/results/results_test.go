@@ -11,7 +11,8 @@ import (
 
 func TestRecordReplacesOnlyWhatWasMeasured(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.json")
-	must(t, Record(path, []Result{{Name: "b/x", Value: 1, Unit: "s", Kernel: "k1"}, {Name: "a/x", Value: 2, Unit: "s", Kernel: "k1"}}))
+	must(t, Record(path, []Result{{Name: "b/x", Value: 1, Unit: "s", Kernel: "k1"},
+		{Name: "a/x", Value: 2, Unit: "s", Kernel: "k1"}}))
 	must(t, Record(path, []Result{Result{Name: "b/x", Value: 3, Unit: "s", Kernel: "k2"}.Against(4)}))
 	data, err := os.ReadFile(path)
 	must(t, err)
@@ -57,15 +58,18 @@ func TestRecordFromManyAtOnce(t *testing.T) {
 func TestCheck(t *testing.T) {
 	half, most, zero := 0.5, 0.99, 0.0
 	budgets := []Budget{
-		{Name: "vm/good/rr", MinRatio: &half}, {Name: "vm/slow/rr", MinRatio: &half}, {Name: "vm/none/rr", MinRatio: &half},
+		{Name: "vm/good/rr", MinRatio: &half}, {Name: "vm/slow/rr", MinRatio: &half},
+		{Name: "vm/none/rr", MinRatio: &half},
 		{Name: "lost/none", MaxValue: &zero, Unit: "packets"}, {Name: "lost/some", MaxValue: &zero, Unit: "packets"},
 		{Name: "lost/unit", MaxValue: &zero, Unit: "packets"},
-		{Name: "vm/good/rr", MinRatio: &half, Of: "vm/slow/rr"}, {Name: "vm/slow/rr", MinRatio: &most, Of: "vm/good/rr"},
+		{Name: "vm/good/rr", MinRatio: &half, Of: "vm/slow/rr"}, {Name: "vm/slow/rr", MinRatio: &most,
+			Of: "vm/good/rr"},
 		{Name: "vm/good/rr", MinRatio: &half, Of: "vm/none/rr"}, {Name: "lost/none", MinRatio: &half, Of: "vm/good/rr"},
 	}
 	list := []Result{
 		{Name: "vm/good/rr", Ratio: 0.5}, {Name: "vm/slow/rr", Ratio: 0.49},
-		{Name: "lost/none", Unit: "packets"}, {Name: "lost/some", Value: 1, Unit: "packets"}, {Name: "lost/unit", Unit: "s"},
+		{Name: "lost/none", Unit: "packets"}, {Name: "lost/some", Value: 1, Unit: "packets"},
+		{Name: "lost/unit", Unit: "s"},
 	}
 	var got []string
 	for _, err := range Check(list, budgets) {
@@ -98,7 +102,8 @@ func TestCommittedBudgetsAreValid(t *testing.T) {
 
 func TestLoadBudgetsRefusesNoBoundAndTwo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "budget.json")
-	for _, text := range []string{`[{"name":"x"}]`, `[{"name":"x","min_ratio":1,"max_value":1}]`, `[{"name":"x","of":"y","max_value":1}]`, `[{"name":"x","min_value":1,"max_value":1}]`} {
+	for _, text := range []string{`[{"name":"x"}]`, `[{"name":"x","min_ratio":1,"max_value":1}]`,
+		`[{"name":"x","of":"y","max_value":1}]`, `[{"name":"x","min_value":1,"max_value":1}]`} {
 		must(t, os.WriteFile(path, []byte(text), 0o644))
 		if _, err := LoadBudgets(path); err == nil {
 			t.Errorf("accepted %s", text)
@@ -114,7 +119,8 @@ func TestMinValue(t *testing.T) {
 			t.Errorf("%g: %v", value, broken)
 		}
 	}
-	if broken := Check([]Result{{Name: "x", Value: 200, Unit: "s"}}, []Budget{b}); len(broken) != 1 || b.String() != "≥ 100 pods/s" {
+	if broken := Check([]Result{{Name: "x", Value: 200, Unit: "s"}}, []Budget{b}); len(broken) != 1 ||
+		b.String() != "≥ 100 pods/s" {
 		t.Errorf("%s: %v", b, broken)
 	}
 }
@@ -126,7 +132,8 @@ func TestPage(t *testing.T) {
 		Result{Name: "vm/node/rr", Value: 100, Unit: "1/s", Kernel: "k"}.Against(100),
 		{Name: "agent/ready_s", Value: 0.25, Unit: "s", Kernel: "k"},
 		Result{Name: "service/flat", Value: 99, Unit: "1/s", Kernel: "k"}.Against(100),
-	}, []Budget{{Name: "vm/plain/rr", MinRatio: &ratio}, {Name: "vm/plain/rr", MinRatio: &ratio, Of: "vm/node/rr"}, {Name: "agent/rss_mb", MaxValue: &most, Unit: "MB"}})
+	}, []Budget{{Name: "vm/plain/rr", MinRatio: &ratio}, {Name: "vm/plain/rr", MinRatio: &ratio, Of: "vm/node/rr"},
+		{Name: "agent/rss_mb", MaxValue: &most, Unit: "MB"}})
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/t", []byte("{{.Kernels \"vm\"}}\n{{.Traffic \"vm\" \"rr\" \"crr\"}}{{.Others}}"), 0o644))
 	must(t, page.WriteFile(dir+"/t", dir+"/page.md"))

@@ -46,7 +46,8 @@ func Load(t testing.TB, s bpf.Settings, sizes map[string]uint32) *bpf.Datapath {
 }
 
 // Send runs the program of a hook on a packet that is on the loopback device.
-func Send(t testing.TB, d *bpf.Datapath, hook bpf.Hook, f packet.Family, names packet.Names, text string) packettest.Result {
+func Send(t testing.TB, d *bpf.Datapath, hook bpf.Hook, f packet.Family, names packet.Names,
+	text string) packettest.Result {
 	t.Helper()
 	program := d.FromPod
 	switch hook {

@@ -77,7 +77,8 @@ func (o Objects) Replace(t testing.TB, db *statedb.DB, to cluster.Tables, unseen
 	replace(t, txn, to.Nodes, nil, o.Nodes, (*cluster.Node).Equal)
 }
 
-func replace[R any](t testing.TB, txn statedb.WriteTxn, rows statedb.RWTable[*R], unseen func(*R) bool, want []*R, same func(a, b *R) bool) {
+func replace[R any](t testing.TB, txn statedb.WriteTxn, rows statedb.RWTable[*R], unseen func(*R) bool, want []*R,
+	same func(a, b *R) bool) {
 	t.Helper()
 	if _, err := table.Replace(txn, rows, without(rows.All(txn), unseen), want, same); err != nil {
 		t.Fatal(err)

@@ -49,15 +49,20 @@ func main() {
 func parse() settings {
 	var s settings
 	flag.StringVar(&s.mode, "mode", "",
-		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; xdp: a load balancer's packets; policy: 10,000 policies, 50,000 identities, 1,000,000 prefixes; empty: only render and check")
+		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; "+
+			"xdp: a load balancer's packets; policy: 10,000 policies, 50,000 identities, 1,000,000 prefixes; empty: "+
+			"only render and check")
 	flag.StringVar(&s.scenarios, "scenarios", "all", "paths to compare with node, by comma")
 	flag.StringVar(&s.tests, "tests", "rr,crr,stream,udp_rr", "traffic, by comma")
 	flag.IntVar(&s.family, "family", 4, "IP version: 4 or 6")
-	flag.IntVar(&s.rounds, "rounds", 5, "rounds on the machine (in the VM there are 3; of Services and XDP, whose runs are short, 4 times as many)")
+	flag.IntVar(&s.rounds, "rounds", 5,
+		"rounds on the machine (in the VM there are 3; of Services and XDP, whose runs are short, 4 times as many)")
 	flag.IntVar(&s.seconds, "seconds", 2, "length of one run on the machine")
 	flag.StringVar(&s.kernel, "kernel", "6.12", "kernel series of the VM")
-	flag.StringVar(&s.netperf, "netperf", cacheDir("netperf/bin"), "folder of netperf and netserver (scripts/deps.sh bench); empty: $PATH")
-	flag.StringVar(&s.kubeproxy, "kubeproxy", cacheDir("kube-proxy/bin"), "folder of kube-proxy, iptables and nft (scripts/deps.sh kubeproxy)")
+	flag.StringVar(&s.netperf, "netperf", cacheDir("netperf/bin"),
+		"folder of netperf and netserver (scripts/deps.sh bench); empty: $PATH")
+	flag.StringVar(&s.kubeproxy, "kubeproxy", cacheDir("kube-proxy/bin"),
+		"folder of kube-proxy, iptables and nft (scripts/deps.sh kubeproxy)")
 	flag.StringVar(&s.only, "parts", "all", "of -mode service, by comma: "+partNames())
 	flag.StringVar(&s.dir, "dir", ".", "the source tree: its bench/results.json and BENCHMARKS.md are rewritten")
 	flag.BoolVar(&s.check, "check", false, "fail where a budget of bench/budget.json is broken")
@@ -140,7 +145,8 @@ func (s settings) keep(measured []results.Result) error {
 		return err
 	}
 	page := results.NewPage(all, budgets)
-	if err := page.WriteFile(filepath.Join(s.dir, "bench/BENCHMARKS.md.tmpl"), filepath.Join(s.dir, "BENCHMARKS.md")); err != nil {
+	if err := page.WriteFile(filepath.Join(s.dir, "bench/BENCHMARKS.md.tmpl"),
+		filepath.Join(s.dir, "BENCHMARKS.md")); err != nil {
 		return err
 	}
 	if !s.check {
@@ -207,7 +213,8 @@ func binaries() string {
 
 // scenarios are all paths that a family can be measured on; node, the baseline, is first.
 func scenarios(family bench.Family) []bench.Scenario {
-	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain(), bench.Redirect()}, bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
+	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain(), bench.Redirect()},
+		bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
 }
 
 // choose picks by name, in the order of all, and refuses a name that nothing has.
@@ -241,7 +248,8 @@ func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
 	}
 	defer os.RemoveAll(shared)
 	list := filepath.Join(shared, "results.json")
-	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "test/vm/vm.sh"), "run", "-k", s.kernel, "--icount", "-t", "9000", "-m", "6G", "-w", shared, "--",
+	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "test/vm/vm.sh"), "run", "-k", s.kernel, "--icount", "-t",
+		"9000", "-m", "6G", "-w", shared, "--",
 		self, "-virtual", "-list", list, "-scenarios", s.scenarios, "-tests", s.tests, "-family", fmt.Sprint(s.family),
 		"-netperf", s.netperf, fmt.Sprintf("-v=%t", s.verbose))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that vm.sh can stop its QEMU
@@ -253,7 +261,8 @@ func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
 	return append(measured, bench.PolicyRatios("vm", bench.Family(s.family), measured)...), err
 }
 
-// virtualRounds: nearly all runs are alike, but now and then an agent or the lab looks at its files in the middle of one.
+// virtualRounds: nearly all runs are alike, but now and then an agent or the lab looks at its files in the middle of
+// one.
 const virtualRounds = 3
 
 func (s settings) measureInside(ctx context.Context, log *slog.Logger) error {

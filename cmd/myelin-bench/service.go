@@ -22,7 +22,8 @@ const (
 )
 
 func (s settings) parts() []part {
-	one := func(measure func(context.Context, bench.Family, int) (results.Result, error)) func(context.Context, bench.Options) ([]results.Result, error) {
+	one := func(measure func(context.Context, bench.Family, int) (results.Result, error)) func(context.Context,
+		bench.Options) ([]results.Result, error) {
 		return func(ctx context.Context, o bench.Options) ([]results.Result, error) {
 			r, err := measure(ctx, o.Family, manyServices)
 			return []results.Result{r}, err

@@ -27,7 +27,8 @@ func addLogFormat(cmd *cobra.Command, format *string) {
 	name := strings.TrimPrefix(logFormatFlag, "--")
 	cmd.Flags().StringVar(format, name, "", "text or json (myelin.logFormat)")
 	// It fails only for flags that are not there.
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions([]string{logs.Text, logs.JSON}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions([]string{logs.Text, logs.JSON},
+		cobra.ShellCompDirectiveNoFileComp))
 }
 
 func agentCommand() *cobra.Command {
@@ -35,7 +36,8 @@ func agentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the node's agent",
-		Long: "The agent makes the node's kernel equal to the tables: it loads and attaches the datapath, serves CNI and the API, and watches the cluster's objects. " +
+		Long: "The agent makes the node's kernel equal to the tables: it loads and attaches the datapath, serves CNI " +
+			"and the API, and watches the cluster's objects. " +
 			"What it set up goes on forwarding when it ends.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,8 +62,10 @@ func agentCommand() *cobra.Command {
 			return agent.Run(ctx, c, buildVersion(), log, recent)
 		},
 	}
-	cmd.Flags().StringVar(&kubeConfig, "kubeconfig", "", "how to get to the API server to read the cluster from (kubeConfigPath)")
-	cmd.Flags().StringVar(&nodeName, "node-name", "", "name of this node's object (myelin.nodeName); else the file's, "+nodeNameEnv+", or the host name")
+	cmd.Flags().StringVar(&kubeConfig, "kubeconfig", "",
+		"how to get to the API server to read the cluster from (kubeConfigPath)")
+	cmd.Flags().StringVar(&nodeName, "node-name", "",
+		"name of this node's object (myelin.nodeName); else the file's, "+nodeNameEnv+", or the host name")
 	addLogFormat(cmd, &logFormat)
 	cmd.Flags().StringVar(&file, "config", "", "configuration file; keys as Cilium's Helm values")
 	return cmd

@@ -58,7 +58,7 @@ func large() grpc.CallOption { return grpc.MaxCallRecvMsgSize(maxAnswer) }
 // client says of a connection that fails does not.
 const agentsWords = "the agent "
 
-// agentError is what a failed call means to who typed the command.
+// agentError explains a failed call to the user.
 func agentError(err error, socket string) error {
 	s, ok := status.FromError(err)
 	switch {
@@ -69,7 +69,8 @@ func agentError(err error, socket string) error {
 	case strings.Contains(s.Message(), "permission denied"):
 		return fmt.Errorf("no agent answers at %s: permission denied, only root may ask", socket)
 	case !fileExists(socket):
-		return fmt.Errorf("no agent answers at %s: there is no such socket. Is `myelin agent` running, or is its socket elsewhere (--socket)?", socket)
+		return fmt.Errorf("no agent answers at %s: there is no such socket. Is `myelin agent` running, or is its "+
+			"socket elsewhere (--socket)?", socket)
 	}
 	return fmt.Errorf("no agent answers at %s: %s", socket, s.Message())
 }

@@ -27,9 +27,11 @@ func (f *configFlags) view() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "view [KEY...]",
 		Short: "Show each key with its effective value and where that is from",
-		Long: "Shows the effective values that the node's agent runs with: each key with its value and its source, which " +
+		Long: "Shows the effective values that the node's agent runs with: each key with its value and its source, " +
+			"which " +
 			"is a file, a flag, " +
-			"an environment variable, default, or derived, where the value follows from other keys. With --config it shows " +
+			"an environment variable, default, or derived, where the value follows from other keys. With --config it " +
+			"shows " +
 			"what an agent would make of a file, and asks none.",
 		Example: "  myelin config view --changed\n  myelin config view routingMode -o jsonpath='{[0].value}'",
 		RunE:    func(cmd *cobra.Command, keys []string) error { return f.run(cmd, keys) },

@@ -35,12 +35,17 @@ func (f *connectivityFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test",
 		Short: "Deploy pods, Services and policies, and see whether the network does what it should",
-		Long: "Deploys pods on two nodes, in two namespaces of its own, and Services, has the pods and nodes ask each other, one small request after the other, applies policies and deletes them again, and says what failed: " +
-			"what was expected, what happened, and what the agents of both ends say of it. It removes what it made, also when it is interrupted. " +
-			"The pods run the product's own image. It needs a Kubernetes API server, which a lab has not. The exit status is 1 where a test failed.",
-		Example: "  myelin connectivity test\n  myelin connectivity test --test '^policy/' -o json\n  myelin connectivity test --external-target http://192.0.2.80:8080/",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		Long: "Deploys pods on two nodes, in two namespaces of its own, and Services, has the pods and nodes ask " +
+			"each other, one small request after the other, applies policies and deletes them again, and says what " +
+			"failed: " +
+			"what was expected, what happened, and what the agents of both ends say of it. It removes what it made, " +
+			"also when it is interrupted. " +
+			"The pods run the product's own image. It needs a Kubernetes API server, which a lab has not. The exit " +
+			"status is 1 where a test failed.",
+		Example: "  myelin connectivity test\n  myelin connectivity test --test '^policy/' -o json\n  myelin " +
+			"connectivity test --external-target http://192.0.2.80:8080/",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.KubeConfig, "kubeconfig", "", "kubeconfig file (default what kubectl takes)")
@@ -50,7 +55,8 @@ func (f *connectivityFlags) command() *cobra.Command {
 	flags.StringSliceVar(&f.Nodes, "nodes", nil, "one or two nodes (default the first two that are ready)")
 	flags.StringVar(&f.test, "test", "", "regular expression: the tests to run (default all)")
 	flags.StringVar(&f.skip, "skip", "", "regular expression: tests to leave out")
-	flags.StringVar(&f.ExternalTarget, "external-target", "", "URL outside of the cluster for pods to ask, http, tcp or icmp (default none)")
+	flags.StringVar(&f.ExternalTarget, "external-target", "",
+		"URL outside of the cluster for pods to ask, http, tcp or icmp (default none)")
 	flags.StringVar(&f.Domain, "cluster-domain", "cluster.local", "what names of the cluster end with")
 	flags.BoolVar(&f.Keep, "keep", false, "leave all there at the end")
 	flags.BoolVar(&f.list, "list", false, "list the tests, and run none")
@@ -92,7 +98,7 @@ func (f *connectivityFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// heard stops the tests when nobody reads of them any more.
+// heard stops the tests when their output is not read any more.
 type heard struct {
 	io.Writer
 

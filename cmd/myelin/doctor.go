@@ -21,14 +21,17 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Examine kernel, devices and settings for what harms the node's network",
-		Long: "Examines the machine it runs on, with an agent or without one: the kernel and its BPF, mounts, devices, MTU, kernel parameters, " +
-			"other programs on our hooks, netfilter rules, other cluster networks. Each finding says why it matters and what to do. " +
+		Long: "Examines the machine it runs on, with an agent or without one: the kernel and its BPF, mounts, " +
+			"devices, MTU, kernel parameters, " +
+			"other programs on our hooks, netfilter rules, other cluster networks. Each finding says why it matters " +
+			"and what to do. " +
 			"Nothing is changed. The exit status is 1 if something has failed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	socketFlag(cmd, &f.socket)
-	cmd.Flags().StringVar(&f.config, "config", "", "the agent's configuration file, if no agent is there to tell what it needs")
+	cmd.Flags().StringVar(&f.config, "config", "",
+		"the agent's configuration file, if no agent is there to tell what it needs")
 	outputFlag(cmd, &f.output, "")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "leave out what is OK")
 	return cmd

@@ -27,7 +27,8 @@ func dropsCommand() *cobra.Command {
 		Use:   "drops",
 		Short: "Show how many packets were dropped, where, why, and what to do about it",
 		Long: "Shows the datapath's counters by hook and reason. They go on over restarts of the agent. " +
-			"Some drops are part of every pod's start, as the explanations say. What policies dropped is shown by endpoint, direction and rule as well: " +
+			"Some drops are part of every pod's start, as the explanations say. What policies dropped is shown by " +
+			"endpoint, direction and rule as well: " +
 			"flows, and packets that belong to none, counted since the endpoint's rules changed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -160,7 +161,8 @@ func (f *dropsFlags) writeAdded(w io.Writer, now time.Time, rows []*dropRow) err
 		if f.output.structured() {
 			err = f.output.writeItem(w, r)
 		} else {
-			_, err = fmt.Fprintf(w, "%s %-9s %s: %s  +%d packets, +%d bytes\n", now.Format("15:04:05"), r.Hook, r.Verdict, r.Reason, r.Packets, r.Bytes)
+			_, err = fmt.Fprintf(w, "%s %-9s %s: %s  +%d packets, +%d bytes\n", now.Format("15:04:05"), r.Hook,
+				r.Verdict, r.Reason, r.Packets, r.Bytes)
 		}
 		if err == nil && !f.output.structured() {
 			err = r.writeRules(w)

@@ -62,17 +62,21 @@ func backendVerbs(f *listFlags) []*cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set ADDRESS:PORT[/PROTOCOL]",
 		Short: "Set a backend's state or weight",
-		Long: "Sets the state of a backend, whoever has the address, until it is set again: quarantined backends get new flows only where nothing else is left, those in " +
-			"maintenance never; flows that a backend has go on. The weight is that in Services programmed by `myelin service upsert`. Both are kept over restarts.",
-		Example: "  myelin backend set 10.0.0.1:8080 --state maintenance\n  myelin backend set 10.0.0.1:53/UDP --weight 0 --service dns",
-		Args:    cobra.ExactArgs(1),
+		Long: "Sets the state of a backend, whoever has the address, until it is set again: quarantined backends get " +
+			"new flows only where nothing else is left, those in " +
+			"maintenance never; flows that a backend has go on. The weight is that in Services programmed by `myelin " +
+			"service upsert`. Both are kept over restarts.",
+		Example: "  myelin backend set 10.0.0.1:8080 --state maintenance\n  myelin backend set 10.0.0.1:53/UDP " +
+			"--weight 0 --service dns",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := &apiv1.SetBackendRequest{Backend: args[0], Service: service}
 			if cmd.Flags().Changed("weight") {
 				w := uint32(weight)
 				r.Weight = &w
 			}
-			if r.State = apiv1.BackendState(apiv1.BackendState_value["BACKEND_STATE_"+strings.ToUpper(state)]); state != "" && r.State == 0 {
+			if r.State = apiv1.BackendState(apiv1.BackendState_value["BACKEND_STATE_"+strings.ToUpper(state)]); state !=
+				"" && r.State == 0 {
 				return fmt.Errorf("--state %s: want active, quarantined or maintenance", state)
 			}
 			return changeServices(cmd, f.socket, func(c caller) error {
@@ -87,7 +91,8 @@ func backendVerbs(f *listFlags) []*cobra.Command {
 	cmd.ValidArgsFunction = completion(&f.socket, cells("service-backends", "Address", "State"))
 	cmd.Flags().StringVar(&state, "state", "", "active, quarantined or maintenance")
 	cmd.Flags().Uint16Var(&weight, "weight", 1, "relative to other backends; 0: no new flows")
-	cmd.Flags().StringVar(&service, "service", "", "the Service whose weight it is (default: all that have the backend)")
+	cmd.Flags().StringVar(&service, "service", "",
+		"the Service whose weight it is (default: all that have the backend)")
 	return []*cobra.Command{cmd}
 }
 
@@ -95,7 +100,8 @@ func watchCommand(f *listFlags) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
 		Use: "watch", Short: "Show Services that are programmed, and then each change",
-		Long: "Shows a line for each Service that was programmed by API, then `synced`, then a line for each change, also of states that health checks find.",
+		Long: "Shows a line for each Service that was programmed by API, then `synced`, then a line for each change, " +
+			"also of states that health checks find.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(cmd)

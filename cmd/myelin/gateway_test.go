@@ -15,17 +15,22 @@ func TestUpsertRequest(t *testing.T) {
 	for _, c := range []struct{ args, want, err string }{
 		{"--frontend 192.0.2.10:80", `name: "web" frontends: "192.0.2.10:80"`, ""},
 		{
-			"--frontend 192.0.2.10:80/TCP --frontend [2001:db8::a]:80/TCP --backend 10.0.0.1:8080 --backend 10.0.0.2:8080,weight=0",
+			"--frontend 192.0.2.10:80/TCP --frontend [2001:db8::a]:80/TCP --backend 10.0.0.1:8080 --backend " +
+				"10.0.0.2:8080,weight=0",
 			`name: "web" frontends: "192.0.2.10:80/TCP" frontends: "[2001:db8::a]:80/TCP"
 			backends { address: "10.0.0.1:8080" } backends { address: "10.0.0.2:8080" weight: 0 }`, "",
 		},
 		{
-			"--affinity 30m --algorithm maglev --mode dsr --source-range 10.0.0.0/8 --source-range fd00::/8 --source-deny",
-			`name: "web" affinity_seconds: 1800 algorithm: "maglev" mode: "dsr" source_ranges: "10.0.0.0/8" source_ranges: "fd00::/8" source_deny: true`, "",
+			"--affinity 30m --algorithm maglev --mode dsr --source-range 10.0.0.0/8 --source-range fd00::/8 " +
+				"--source-deny",
+			`name: "web" affinity_seconds: 1800 algorithm: "maglev" mode: "dsr" source_ranges: "10.0.0.0/8" ` +
+				`source_ranges: "fd00::/8" source_deny: true`, "",
 		},
 		{
-			"--health-check http:/healthz?x=1:2 --health-port 9000 --health-host a.example --health-interval 5s --health-timeout 300ms --health-rise 1 --health-fall 2",
-			`name: "web" health_check { kind: "http" path: "/healthz?x=1:2" port: 9000 host: "a.example" interval_ms: 5000 timeout_ms: 300 rise: 1 fall: 2 }`, "",
+			"--health-check http:/healthz?x=1:2 --health-port 9000 --health-host a.example --health-interval 5s " +
+				"--health-timeout 300ms --health-rise 1 --health-fall 2",
+			`name: "web" health_check { kind: "http" path: "/healthz?x=1:2" port: 9000 host: "a.example" ` +
+				`interval_ms: 5000 timeout_ms: 300 rise: 1 fall: 2 }`, "",
 		},
 		{"--health-check grpc:a.b.C", `name: "web" health_check { kind: "grpc" service: "a.b.C" }`, ""},
 		{"--health-check tcp", `name: "web" health_check { kind: "tcp" }`, ""},
@@ -65,11 +70,13 @@ func TestEventText(t *testing.T) {
 	for want, e := range map[string]*apiv1.ServiceEvent{
 		"synced":      {Type: apiv1.ServiceEventType_SERVICE_EVENT_TYPE_SYNCED},
 		"deleted web": {Type: apiv1.ServiceEventType_SERVICE_EVENT_TYPE_DELETED, Service: &apiv1.Service{Name: "web"}},
-		"upserted web 192.0.2.10:80/TCP => 10.0.0.1:80 (active, passing), 10.0.0.2:80 (not-ready, weight 3) problems: a; b": {
+		"upserted web 192.0.2.10:80/TCP => 10.0.0.1:80 (active, passing), 10.0.0.2:80 (not-ready, weight 3) " +
+			"problems: a; b": {
 			Type: apiv1.ServiceEventType_SERVICE_EVENT_TYPE_UPSERTED, Service: &apiv1.Service{
 				Name: "web", Frontends: []string{"192.0.2.10:80/TCP"}, Problems: []string{"a", "b"},
 				Backends: []*apiv1.ServiceBackend{
-					{Address: "10.0.0.1:80", Weight: weight(1), State: apiv1.BackendState_BACKEND_STATE_ACTIVE, Health: "passing"},
+					{Address: "10.0.0.1:80", Weight: weight(1), State: apiv1.BackendState_BACKEND_STATE_ACTIVE,
+						Health: "passing"},
 					{Address: "10.0.0.2:80", Weight: weight(3), State: apiv1.BackendState_BACKEND_STATE_NOT_READY},
 				},
 			},

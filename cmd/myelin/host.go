@@ -22,8 +22,9 @@ func installCNICommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install-cni",
 		Short: "Copy the CNI plugin to where the container runtime looks for it",
-		Long:  "Replaces the file as one step. The configuration that names the plugin is written by the agent, when it is ready.",
-		Args:  cobra.NoArgs,
+		Long: "Replaces the file as one step. The configuration that names the plugin is written by the agent, when " +
+			"it is ready.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			changed, err := host.InstallPlugin(from, dir)
 			if err != nil {
@@ -63,8 +64,10 @@ func mountCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&proc, "host-proc", "", hostProcHelp)
-	cmd.Flags().StringVar(&bpf, "bpf", config.Default().Myelin.BPFRoot, "where to mount a BPF file system, if there is none; empty: nowhere")
-	cmd.Flags().StringVar(&cgroup, "cgroup", "", "where to mount version 2 of control groups, if it is not there; empty: nowhere")
+	cmd.Flags().StringVar(&bpf, "bpf", config.Default().Myelin.BPFRoot,
+		"where to mount a BPF file system, if there is none; empty: nowhere")
+	cmd.Flags().StringVar(&cgroup, "cgroup", "",
+		"where to mount version 2 of control groups, if it is not there; empty: nowhere")
 	return cmd
 }
 
@@ -81,8 +84,10 @@ func cleanupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove from this node all that agents have left: for a node that Myelin leaves",
-		Long: "Removes the CNI configuration and plugin first, then programs, maps, routes, neighbours, addresses, devices and files, and sets kernel parameters back " +
-			"to what they were. It refuses while an agent runs. While pods run, what forwards for them stays, and the exit status is 1.",
+		Long: "Removes the CNI configuration and plugin first, then programs, maps, routes, neighbours, addresses, " +
+			"devices and files, and sets kernel parameters back " +
+			"to what they were. It refuses while an agent runs. While pods run, what forwards for them stays, and " +
+			"the exit status is 1.",
 		Args:    cobra.NoArgs,
 		PreRunE: needsRoot("the kernel's routes, devices, maps and files of the node"),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -95,8 +100,11 @@ func cleanupCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.proc, "host-proc", "", hostProcHelp)
 	cmd.Flags().BoolVar(&f.force, "force", false, "cut off pods that run still")
 	cmd.Flags().DurationVar(&f.patience, "patience", 0, "how long to wait for pods to end")
-	cmd.Flags().BoolVar(&f.kubeProxy, "kube-proxy", false, "remove instead what kube-proxy has left, by the node's own tools")
-	cmd.Flags().BoolVar(&f.cilium, "cilium", false, "remove instead what Cilium has left, when neither its agent nor pods of it run; --bpf-root, --cni-conf-dir, --cni-bin-dir, --force and --patience hold for it, too")
+	cmd.Flags().BoolVar(&f.kubeProxy, "kube-proxy", false,
+		"remove instead what kube-proxy has left, by the node's own tools")
+	cmd.Flags().BoolVar(&f.cilium, "cilium", false,
+		"remove instead what Cilium has left, when neither its agent nor pods of it run; --bpf-root, --cni-conf-dir, "+
+			"--cni-bin-dir, --force and --patience hold for it, too")
 	cmd.MarkFlagsMutuallyExclusive("kube-proxy", "cilium")
 	return cmd
 }
@@ -115,7 +123,8 @@ func (f *cleanupFlags) run(cmd *cobra.Command) error {
 	}
 	if f.proc != "" {
 		return among(host.Enter(f.proc, []string{
-			"cleanup", "--run-dir", o.RunDir, "--bpf-root", o.BPFRoot, "--cni-conf-dir", o.ConfPath, "--cni-bin-dir", o.BinPath,
+			"cleanup", "--run-dir", o.RunDir, "--bpf-root", o.BPFRoot, "--cni-conf-dir", o.ConfPath, "--cni-bin-dir",
+			o.BinPath,
 			"--patience", o.Patience.String(), fmt.Sprintf("--force=%v", o.Force), fmt.Sprintf("--cilium=%v", f.cilium),
 		}))
 	}
@@ -124,7 +133,8 @@ func (f *cleanupFlags) run(cmd *cobra.Command) error {
 	defer stop()
 	if f.cilium {
 		c := host.DefaultCilium()
-		c.BPFRoot, c.ConfPath, c.BinPath, c.Force, c.Patience, c.Say = o.BPFRoot, o.ConfPath, o.BinPath, o.Force, o.Patience, say
+		c.BPFRoot, c.ConfPath, c.BinPath, c.Force, c.Patience, c.Say = o.BPFRoot, o.ConfPath, o.BinPath, o.Force,
+			o.Patience, say
 		return host.CleanCilium(ctx, c)
 	}
 	return host.Clean(ctx, o)
@@ -137,8 +147,9 @@ func (f *cleanupFlags) options() (o host.Options, err error) {
 		return o, err
 	}
 	o = host.Options{
-		RunDir: c.Myelin.RunDir, BPFRoot: c.Myelin.BPFRoot, ConfPath: c.CNI.ConfPath, BinPath: c.CNI.BinPath, SysctlRoot: "/proc/sys",
-		Force: f.force, Patience: f.patience,
+		RunDir: c.Myelin.RunDir, BPFRoot: c.Myelin.BPFRoot, ConfPath: c.CNI.ConfPath, BinPath: c.CNI.BinPath,
+		SysctlRoot: "/proc/sys",
+		Force:      f.force, Patience: f.patience,
 	}
 	for _, one := range []struct {
 		to   *string

@@ -33,10 +33,12 @@ func installCommands() []*cobra.Command {
 
 func (f *installFlags) bind(cmd *cobra.Command, values bool) {
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "kube-system", "namespace of Myelin's objects")
-	cmd.Flags().StringVar(&f.kubeConfig, "kubeconfig", "", "how to get to the API server (default $KUBECONFIG, ~/.kube/config, or the service account of a pod)")
+	cmd.Flags().StringVar(&f.kubeConfig, "kubeconfig", "",
+		"how to get to the API server (default $KUBECONFIG, ~/.kube/config, or the service account of a pod)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long to wait")
 	if values {
-		cmd.Flags().StringArrayVarP(&f.files, "values", "f", nil, "file of values, as for the Helm chart; several: later ones count")
+		cmd.Flags().StringArrayVarP(&f.files, "values", "f", nil,
+			"file of values, as for the Helm chart; several: later ones count")
 		cmd.Flags().StringArrayVar(&f.set, "set", nil, "KEY=VALUE, such as ipv6.enabled=true; over the files'")
 	}
 }
@@ -82,8 +84,9 @@ func upgradeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",
 		Short: "Apply this version, with these values, to a cluster that has Myelin",
-		Long:  installLong + " Values are those of this call alone: what was set before and is not now has its default again. Agents restart node by node; what they forward goes on.",
-		Args:  cobra.NoArgs,
+		Long: installLong + " Values are those of this call alone: what was set before and is not now has its " +
+			"default again. Agents restart node by node; what they forward goes on.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options(cmd)
 			if err != nil {
@@ -102,7 +105,8 @@ func uninstallCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove Myelin from a cluster, and from each of its nodes",
-		Long: "Deletes Myelin's objects, runs `myelin cleanup` on each node, and waits for it. A node with pods of Myelin's is cleaned when they have ended; " +
+		Long: "Deletes Myelin's objects, runs `myelin cleanup` on each node, and waits for it. A node with pods of " +
+			"Myelin's is cleaned when they have ended; " +
 			"--set nodeCleanup.force=true cuts them off. Definitions of kinds stay, and users' policies with them.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -123,8 +127,10 @@ func uninstallCommand() *cobra.Command {
 		},
 	}
 	f.bind(cmd, true)
-	cmd.Flags().BoolVar(&f.onlyWait, "only-wait", false, "wait for the nodes' clean-up and remove the operators' Lease, no more: what the chart's Job does")
-	cmd.Flags().StringVar(&f.server, "server", "", "where the API server is, in the place of what the credentials say (k8sServiceHost)")
+	cmd.Flags().BoolVar(&f.onlyWait, "only-wait", false,
+		"wait for the nodes' clean-up and remove the operators' Lease, no more: what the chart's Job does")
+	cmd.Flags().StringVar(&f.server, "server", "",
+		"where the API server is, in the place of what the credentials say (k8sServiceHost)")
 	cmd.Flags().Uint16Var(&f.port, "server-port", 0, "its port (k8sServicePort)")
 	return cmd
 }
@@ -213,7 +219,8 @@ func (f *installFlags) cluster() (*kube.Objects, error) {
 		}
 	}
 	server, err := kube.NewServer(kube.Options{
-		KubeConfig: file, Account: kube.ServiceAccount, Host: f.server, Port: f.port, Env: os.Getenv, Agent: "myelin-install/" + version,
+		KubeConfig: file, Account: kube.ServiceAccount, Host: f.server, Port: f.port, Env: os.Getenv,
+		Agent: "myelin-install/" + version,
 	})
 	if err != nil {
 		return nil, errors.Join(errors.New("no cluster: --kubeconfig says where it is"), err)

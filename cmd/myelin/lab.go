@@ -37,7 +37,8 @@ func labCommand() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("name", completeLab(f))
 	cmd.PersistentFlags().StringVar(&f.dir, "dir", lab.DefaultDir, "directory that holds the labs' state")
 	for _, verb := range []*cobra.Command{
-		labUpCommand(f), labDownCommand(f), labStatusCommand(f), labExecCommand(f), labApplyCommand(f), labDeleteCommand(f),
+		labUpCommand(f), labDownCommand(f), labStatusCommand(f), labExecCommand(f), labApplyCommand(f),
+		labDeleteCommand(f),
 		labAgentCommand(f), labSuperviseCommand(f), labGetCommand(f), labDescribeCommand(f), labLogsCommand(f),
 	} {
 		verb.PreRunE = needsRoot("network namespaces and the agents' sockets")
@@ -63,10 +64,11 @@ func labUpCommand(f *labFlags) *cobra.Command {
 		noAgent, quietLine bool
 	)
 	cmd := &cobra.Command{
-		Use:     "up -f MANIFESTS…",
-		Short:   "Make nodes, start their agents and pods, and return when all run",
-		Example: "  myelin lab up -f examples/two-nodes\n  myelin lab up -n wide -f examples/two-nodes --set routingMode=tunnel --mtu 9000",
-		Args:    cobra.NoArgs,
+		Use:   "up -f MANIFESTS…",
+		Short: "Make nodes, start their agents and pods, and return when all run",
+		Example: "  myelin lab up -f examples/two-nodes\n  myelin lab up -n wide -f examples/two-nodes --set " +
+			"routingMode=tunnel --mtu 9000",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name, opts.Dir, opts.Stdin = f.name, f.dir, cmd.InOrStdin()
 			if !quietLine {

@@ -67,8 +67,10 @@ func labGetCommand(f *labFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KIND[,KIND…] [NAME…] | KIND/NAME…",
 		Short: "Show objects with their status, in kubectl's columns",
-		Long: "Kinds have kubectl's names: pods, services, deployments, replicasets, statefulsets, daemonsets, jobs,\n" +
-			"nodes, namespaces, endpointslices, networkpolicies, ciliumnetworkpolicies, …, all, and their short names.\n" +
+		Long: "" +
+			"Kinds have kubectl's names: pods, services, deployments, replicasets, statefulsets, daemonsets, jobs,\n" +
+			"nodes, namespaces, endpointslices, networkpolicies, ciliumnetworkpolicies, …, all, and their short " +
+			"names.\n" +
 			"Objects of all namespaces are shown, with a column NAMESPACE unless all are in \"default\".",
 		Example: "  myelin lab get pods -o wide\n  myelin lab get deploy,svc\n  myelin lab get pod/web -o yaml",
 		Args:    cobra.MinimumNArgs(1),

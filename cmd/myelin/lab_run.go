@@ -27,10 +27,11 @@ func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)
 
 func labExecCommand(f *labFlags) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "exec PLACE -- COMMAND [ARG…]",
-		Short:   "Run a command in a pod, on a node, or in the world",
-		Example: "  myelin lab exec default/client -- ping -c1 10.0.2.2\n  myelin lab exec node1 -- ip route\n  myelin lab exec world -- tcpdump -ni eth0",
-		Args:    cobra.MinimumNArgs(2),
+		Use:   "exec PLACE -- COMMAND [ARG…]",
+		Short: "Run a command in a pod, on a node, or in the world",
+		Example: "  myelin lab exec default/client -- ping -c1 10.0.2.2\n  myelin lab exec node1 -- ip route\n  " +
+			"myelin lab exec world -- tcpdump -ni eth0",
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := f.open(nil)
 			if err != nil {
@@ -83,7 +84,8 @@ func labApplyCommand(f *labFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f MANIFESTS…",
 		Short: "Add or change objects, and wait for the pods among them",
-		Long: "Prints a line for each object: created, configured, unchanged, or rejected and why, as the nodes' agents " +
+		Long: "Prints a line for each object: created, configured, unchanged, or rejected and why, as the nodes' " +
+			"agents " +
 			"say, which have read it by then. The exit status is 1 if one is rejected.",
 		Example: "  myelin lab apply -f examples/policies\n  myelin lab apply -f a.yaml -f b.yaml\n" +
 			"  cat a.yaml | myelin lab apply -f -",
@@ -169,10 +171,13 @@ func labAgentCommand(f *labFlags) *cobra.Command {
 			if !ok {
 				return fmt.Errorf("agent %s: want start, stop, kill or restart", args[0])
 			}
-			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error { return verb(ctx, l.Node(args[1])) })
+			return f.change(cmd, timeout, func(ctx context.Context, l *lab.Lab) error {
+				return verb(ctx, l.Node(args[1]))
+			})
 		},
 	}
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string,
+		toComplete string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {
 		case 0:
 			return slices.Sorted(maps.Keys(verbs)), cobra.ShellCompDirectiveNoFileComp

@@ -112,7 +112,7 @@ func TestLab(t *testing.T) {
 	r.contains(r.run(0, "exec", "node1", "cat"), "input\n")
 	r.run(7, "exec", "node1", "--", "sh", "-c", "exit 7")
 	r.run(128+15, "exec", "node1", "--", "sh", "-c", "kill -TERM $$")
-	r.contains(r.run(1, "exec", "nobody", "true"), "no pod \"nobody\"")
+	r.contains(r.run(1, "exec", "absent", "true"), "no pod \"absent\"")
 	var st lab.Status
 	if err := json.Unmarshal([]byte(r.run(0, "status", "-o", "json")), &st); err != nil || st.Name != r.name ||
 		len(st.Nodes) != 1 {
@@ -182,7 +182,7 @@ spec:
 	r.contains(out, "deployment.apps/web   1/1", "service/web   NodePort   10.50.")
 	r.contains(r.run(0, "get", "pods", "-A"), "NAMESPACE   NAME", "demo        web ", "default     web-")
 	r.contains(r.run(0, "get", "pod/demo/web", "-o", "yaml"), "kind: Pod\n", "phase: Running\n")
-	r.contains(r.run(1, "get", "pod", "nobody"), `pod "nobody" not found`)
+	r.contains(r.run(1, "get", "pod", "absent"), `pod "absent" not found`)
 	r.contains(r.run(1, "get", "things"), `resource type "things"`)
 	r.contains(r.run(1, "get", "pods", "-o", "xml"), "want wide, name, yaml or json")
 	r.contains(r.run(0, "get", "pods", "-l", "app=nothing"), "No resources found")

@@ -71,21 +71,27 @@ func nouns() []noun {
 			{name: "list", short: "List maps, how full they are and what they cost", table: "maps"},
 			{name: "dump", short: "Show the rows of a map", table: "map", by: "NAME", prefix: true},
 		}},
-		{name: "node", short: "Nodes of the cluster", verbs: []verb{{name: "list", short: "List the nodes of the cluster", table: "nodes"}}},
-		{name: "pod", short: "Pods of the cluster", verbs: []verb{{name: "list", short: "List the pods of the cluster", table: "pods"}}},
+		{name: "node", short: "Nodes of the cluster", verbs: []verb{{name: "list",
+			short: "List the nodes of the cluster", table: "nodes"}}},
+		{name: "pod", short: "Pods of the cluster", verbs: []verb{{name: "list", short: "List the pods of the cluster",
+			table: "pods"}}},
 		{name: "policy", short: "Who may talk to whom", verbs: []verb{
 			{name: "list", short: "List policies, and why one is refused", table: "policies"},
-			{name: "get", short: "Show the rows that an endpoint has in the kernel, with rule and hits", table: "policy-rows", by: "ENDPOINT|POD", prefix: true},
-			{name: "rules", short: "List rules with their hits, and which of them decide nothing", table: "policy-uses"},
+			{name: "get", short: "Show the rows that an endpoint has in the kernel, with rule and hits",
+				table: "policy-rows", by: "ENDPOINT|POD", prefix: true},
+			{name: "rules", short: "List rules with their hits, and which of them decide nothing",
+				table: "policy-uses"},
 			{name: "drops", short: "List which rules denied how much to whom", table: "policy-drops"},
 		}, more: policyVerbs},
 		{name: "cidrgroup", short: "Prefixes that policies name", verbs: []verb{
 			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},
 		}},
 		{name: "prefilter", short: "Who may not come in at all", verbs: []verb{
-			{name: "list", short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and what of each is in force", table: "prefilter"},
+			{name: "list", short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and what of each is in force",
+				table: "prefilter"},
 		}},
-		{name: "metrics", short: "What /metrics has", verbs: []verb{{name: "list", short: "List the metrics of the agent", table: "metrics"}}},
+		{name: "metrics", short: "What /metrics has", verbs: []verb{{name: "list",
+			short: "List the metrics of the agent", table: "metrics"}}},
 		{name: "table", short: "Everything that the agent knows", verbs: []verb{
 			{name: "list", short: "List the tables", table: "tables"},
 			{name: "show", short: "Show the rows of a table", table: "", by: "TABLE", prefix: true},
@@ -132,7 +138,8 @@ func (f *listFlags) command(n noun, v verb) *cobra.Command {
 		cmd.ValidArgsFunction = completion(&f.socket, words)
 	}
 	if v.by == "" || v.prefix {
-		cmd.Flags().StringArrayVarP(&f.filters, "filter", "f", nil, "only rows whose cell is this: COLUMN=VALUE, or has this in it: COLUMN~PART, ~PART")
+		cmd.Flags().StringArrayVarP(&f.filters, "filter", "f", nil,
+			"only rows whose cell is this: COLUMN=VALUE, or has this in it: COLUMN~PART, ~PART")
 		_ = cmd.RegisterFlagCompletionFunc("filter", completeFilter(f, v))
 		cmd.Flags().Uint32Var(&f.limit, "limit", 1000, "rows to show at most; 0: all")
 	}

@@ -40,20 +40,23 @@ func TestWriteTable(t *testing.T) {
 		t.Errorf("got\n%swant\n%s%v", &got, want, err)
 	}
 	got.Reset()
-	if err := writeFields(&got, []string{"ID", "Pod"}, []string{"2", "demo/client"}); err != nil || got.String() != "ID   2\nPod  demo/client\n" {
+	if err := writeFields(&got, []string{"ID", "Pod"}, []string{"2", "demo/client"}); err != nil ||
+		got.String() != "ID   2\nPod  demo/client\n" {
 		t.Errorf("got\n%s%v", &got, err)
 	}
 }
 
 func dropped(n bpf.DatapathOutcome, packets uint64) *dropRow {
-	return &dropRow{Row: *drop.Counter{Hook: bpf.FromPod, Outcome: drop.NewNames().Outcome(uint8(n)), Packets: packets, Bytes: 100 * packets}.Row()}
+	return &dropRow{Row: *drop.Counter{Hook: bpf.FromPod, Outcome: drop.NewNames().Outcome(uint8(n)), Packets: packets,
+		Bytes: 100 * packets}.Row()}
 }
 
 // Rules stand with the reason that they dropped for, once, and in what was
 // added only if they dropped more.
 func TestDropRules(t *testing.T) {
 	rule := func(number uint32, hits uint64, place, name string) *ruleDrops {
-		return &ruleDrops{Denial: policy.Denial{Endpoints: []string{"demo/web1", "demo/web2"}, Rule: number, Hits: hits}, Place: place, Name: name}
+		return &ruleDrops{Denial: policy.Denial{Endpoints: []string{"demo/web1", "demo/web2"}, Rule: number,
+			Hits: hits}, Place: place, Name: name}
 	}
 	rows := func() []*dropRow {
 		denied := dropped(bpf.DatapathOutcomeDROP_POLICY_DENIED, 7)
@@ -63,23 +66,28 @@ func TestDropRules(t *testing.T) {
 	}
 	audited := rule(3, 9, "only looks", "DROP_POLICY_DENIED")
 	audited.Audited = true
-	before := withRules(rows(), []*ruleDrops{rule(1, 3, "a", "DROP_POLICY_DENIED"), rule(2, 4, "b", "DROP_POLICY_DENIED")})
+	before := withRules(rows(), []*ruleDrops{rule(1, 3, "a", "DROP_POLICY_DENIED"),
+		rule(2, 4, "b", "DROP_POLICY_DENIED")})
 	more := rows()
 	more[1].Packets = 9
-	now := withRules(more, []*ruleDrops{rule(1, 5, "a", "DROP_POLICY_DENIED"), rule(2, 4, "b", "DROP_POLICY_DENIED"), rule(0, 8, "none", "DROP_POLICY_NO_RULE"), audited})
+	now := withRules(more, []*ruleDrops{rule(1, 5, "a", "DROP_POLICY_DENIED"), rule(2, 4, "b", "DROP_POLICY_DENIED"),
+		rule(0, 8, "none", "DROP_POLICY_NO_RULE"), audited})
 	var got bytes.Buffer
-	if err := writeDrops(&got, now); err != nil || strings.Count(got.String(), "×") != 2 || !strings.Contains(got.String(), "\n    5 × ingress of demo/web1, demo/web2: a\n    4 × ") {
+	if err := writeDrops(&got, now); err != nil || strings.Count(got.String(), "×") != 2 ||
+		!strings.Contains(got.String(), "\n    5 × ingress of demo/web1, demo/web2: a\n    4 × ") {
 		t.Errorf("%s%v", &got, err)
 	}
 	got.Reset()
 	f := &dropsFlags{}
 	grown := added(before, now)
-	if err := f.writeAdded(&got, time.Unix(0, 0), grown); err != nil || len(grown) != 1 || !strings.HasSuffix(got.String(), "+2 packets, +0 bytes\n    2 × ingress of demo/web1, demo/web2: a\n") {
+	if err := f.writeAdded(&got, time.Unix(0, 0), grown); err != nil || len(grown) != 1 ||
+		!strings.HasSuffix(got.String(), "+2 packets, +0 bytes\n    2 × ingress of demo/web1, demo/web2: a\n") {
 		t.Errorf("%s%v", &got, err)
 	}
 	data, err := json.Marshal(now[1])
 	var back dropRow
-	if err != nil || json.Unmarshal(data, &back) != nil || len(back.Rules) != 2 || back.Rules[0].Hits != 5 || back.Packets != 9 {
+	if err != nil || json.Unmarshal(data, &back) != nil || len(back.Rules) != 2 || back.Rules[0].Hits != 5 ||
+		back.Packets != 9 {
 		t.Errorf("%s, %v", data, err)
 	}
 }
@@ -87,9 +95,11 @@ func TestDropRules(t *testing.T) {
 func TestWriteDrops(t *testing.T) {
 	row := dropped
 	before := []*dropRow{row(bpf.DatapathOutcomeDROP_TTL, 2), row(bpf.DatapathOutcomeDROP_VLAN, 9)}
-	now := []*dropRow{row(bpf.DatapathOutcomeDROP_TTL, 5), row(bpf.DatapathOutcomeDROP_VLAN, 9), row(bpf.DatapathOutcomeDROP_MARTIAN, 1)}
+	now := []*dropRow{row(bpf.DatapathOutcomeDROP_TTL, 5), row(bpf.DatapathOutcomeDROP_VLAN, 9),
+		row(bpf.DatapathOutcomeDROP_MARTIAN, 1)}
 	grown := added(before, now)
-	if len(grown) != 2 || grown[0].Packets != 3 || grown[0].Bytes != 300 || grown[1].Name != "DROP_MARTIAN" || grown[1].Packets != 1 {
+	if len(grown) != 2 || grown[0].Packets != 3 || grown[0].Bytes != 300 || grown[1].Name != "DROP_MARTIAN" ||
+		grown[1].Packets != 1 {
 		t.Errorf("grown: %+v", grown)
 	}
 	if now[0].Packets != 5 {
@@ -124,10 +134,12 @@ func TestRequest(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	f = listFlags{}
-	if r, err := f.request(verb{table: "map", by: "NAME", prefix: true}, []string{"flows"}); err != nil || r.GetTable() != "map flows" {
+	if r, err := f.request(verb{table: "map", by: "NAME", prefix: true}, []string{"flows"}); err != nil ||
+		r.GetTable() != "map flows" {
 		t.Errorf("%v, %v", r, err)
 	}
-	if r, err := f.request(verb{table: "endpoints", by: "ID"}, []string{"2"}); err != nil || len(r.GetFilters()) != 1 || r.GetFilters()[0].GetColumn() != "ID" {
+	if r, err := f.request(verb{table: "endpoints", by: "ID"}, []string{"2"}); err != nil || len(r.GetFilters()) != 1 ||
+		r.GetFilters()[0].GetColumn() != "ID" {
 		t.Errorf("%v, %v", r, err)
 	}
 	for _, bad := range []listFlags{{filters: []string{"nothing"}}} {
@@ -207,10 +219,12 @@ func runNoun(args ...string) (out, errs string, err error) {
 
 func TestNoun(t *testing.T) {
 	f := &fake{parts: []*apiv1.ListResponse{
-		{Columns: []string{"ID"}, Rows: []*apiv1.ListRow{{Cells: []string{"2"}}}}, {Rows: []*apiv1.ListRow{{Cells: []string{"3"}}}, LeftOut: 5},
+		{Columns: []string{"ID"}, Rows: []*apiv1.ListRow{{Cells: []string{"2"}}}},
+		{Rows: []*apiv1.ListRow{{Cells: []string{"3"}}}, LeftOut: 5},
 	}}
 	socket := serveFake(t, f)
-	if out, errs, err := runNoun("endpoint", "list", "--socket", socket); out != "ID\n2\n3\n" || errs != "5 more; --limit 0 shows all\n" || err != nil {
+	if out, errs, err := runNoun("endpoint", "list", "--socket", socket); out != "ID\n2\n3\n" ||
+		errs != "5 more; --limit 0 shows all\n" || err != nil {
 		t.Errorf("%q, %q, %v", out, errs, err)
 	}
 	if out, _, err := runNoun("endpoint", "get", "2", "--socket", socket); out != "ID  2\n" || err != nil {
@@ -218,17 +232,20 @@ func TestNoun(t *testing.T) {
 	}
 	f.parts = []*apiv1.ListResponse{{Json: []byte(`[{"id":2}]`)}, {Json: []byte(`[]`)}}
 	var one struct{ ID int }
-	if out, _, err := runNoun("endpoint", "get", "2", "-o", "json", "--socket", socket); err != nil || json.Unmarshal([]byte(out), &one) != nil || one.ID != 2 {
+	if out, _, err := runNoun("endpoint", "get", "2", "-o", "json", "--socket",
+		socket); err != nil || json.Unmarshal([]byte(out), &one) != nil || one.ID != 2 {
 		t.Errorf("%q, %v", out, err)
 	}
 	f.parts = []*apiv1.ListResponse{{Json: []byte(`[{"id":2},{"id":3}]`)}, {Json: []byte(`[{"id":4}]`)}}
 	var three []struct{ ID int }
-	if out, _, err := runNoun("endpoint", "list", "-o", "json", "--socket", socket); err != nil || json.Unmarshal([]byte(out), &three) != nil || len(three) != 3 {
+	if out, _, err := runNoun("endpoint", "list", "-o", "json", "--socket",
+		socket); err != nil || json.Unmarshal([]byte(out), &three) != nil || len(three) != 3 {
 		t.Errorf("%q, %v", out, err)
 	}
 	f.parts = []*apiv1.ListResponse{{Json: []byte(`[]`)}}
 	for _, args := range [][]string{{}, {"-o", "json"}} {
-		if _, _, err := runNoun(append([]string{"endpoint", "get", "9", "--socket", socket}, args...)...); err == nil || err.Error() != "there is no endpoint 9" {
+		if _, _, err := runNoun(append([]string{"endpoint", "get", "9", "--socket", socket}, args...)...); err == nil ||
+			err.Error() != "there is no endpoint 9" {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
@@ -241,7 +258,7 @@ func TestNoun(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestNoAnswer(t *testing.T) {
 	dir := t.TempDir()
 	dead := filepath.Join(dir, "dead")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
@@ -250,10 +267,12 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	for socket, want := range map[string]string{filepath.Join(dir, "none"): "there is no such socket", dead: "connection refused"} {
+	for socket, want := range map[string]string{filepath.Join(dir, "none"): "there is no such socket",
+		dead: "connection refused"} {
 		t.Setenv(socketVariable, socket)
 		_, _, err := runNoun("node", "list")
-		if err == nil || !strings.Contains(err.Error(), "no agent answers at "+socket) || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.Contains(err.Error(), "no agent answers at "+socket) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q in it", err, want)
 		}
 		monitor := monitorCommand()

@@ -29,7 +29,8 @@ func main() {
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "myelin", Version: buildVersion(), SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(), monitorCommand(), connectivityCommand(),
+	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(),
+		monitorCommand(), connectivityCommand(),
 		versionCommand(), configCommand(), sysdumpCommand())
 	root.AddCommand(nounCommands()...)
 	root.AddCommand(hostCommands()...)
@@ -62,7 +63,8 @@ func knownVerb(cmd *cobra.Command, args []string) error {
 	// The nearest alone, and nothing that is further away than two letters.
 	for cmd.SuggestionsMinimumDistance = 1; cmd.SuggestionsMinimumDistance <= 2; cmd.SuggestionsMinimumDistance++ {
 		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			return fmt.Errorf("unknown command %q for %q: did you mean %s?", args[0], cmd.CommandPath(), strings.Join(near, " or "))
+			return fmt.Errorf("unknown command %q for %q: did you mean %s?", args[0], cmd.CommandPath(),
+				strings.Join(near, " or "))
 		}
 	}
 	var all []string

@@ -26,9 +26,11 @@ func monitorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "monitor",
 		Short: "Show drops and flows as they happen",
-		Long: "Shows one line an event: time, hook, what happened, who (identity) → whom, protocol, and the interface. Drops are sent at bpf.events.default.rateLimit " +
+		Long: "Shows one line an event: time, hook, what happened, who (identity) → whom, protocol, and the " +
+			"interface. Drops are sent at bpf.events.default.rateLimit " +
 			"a second and CPU at most; `myelin drops` counts them all. " +
-			"Flows begin and end only where the datapath keeps rows of them: those of pods with policies and those that " +
+			"Flows begin and end only where the datapath keeps rows of them: those of pods with policies and those " +
+			"that " +
 			"are masqueraded, or with myelin.flowTracking: always, all. A line on standard error says so.",
 		Example: "  myelin monitor --drops --pod default/client\n  myelin monitor -o json | jq .reason",
 		Args:    cobra.NoArgs,
@@ -40,7 +42,8 @@ func monitorCommand() *cobra.Command {
 	cmd.Flags().StringSliceVarP(&f.types, "type", "t", nil, "only these: drop, flow-begin, flow-end")
 	cmd.Flags().StringVar(&f.pod, "pod", "", "only from or to a pod: NAMESPACE/NAME or NAME")
 	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "only from or to the pod with this ID")
-	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{string(event.Drop), string(event.FlowBegin), string(event.FlowEnd)}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{string(event.Drop),
+		string(event.FlowBegin), string(event.FlowEnd)}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion(&f.socket, podNames))
 	_ = cmd.RegisterFlagCompletionFunc("endpoint", completion(&f.socket, cells("endpoints", "ID", "Pod")))
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many events; 0: never")
@@ -55,7 +58,8 @@ func (f *monitorFlags) request() (*apiv1.MonitorRequest, error) {
 	for _, t := range f.types {
 		p := event.TypeToProto(event.Type(t))
 		if p == apiv1.EventType_EVENT_TYPE_UNSPECIFIED {
-			return nil, fmt.Errorf("--type %s: want %s", t, strings.Join([]string{string(event.Drop), string(event.FlowBegin), string(event.FlowEnd)}, ", "))
+			return nil, fmt.Errorf("--type %s: want %s", t,
+				strings.Join([]string{string(event.Drop), string(event.FlowBegin), string(event.FlowEnd)}, ", "))
 		}
 		r.Types = append(r.Types, p)
 	}

@@ -39,7 +39,8 @@ func operatorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "operator",
 		Short: "Run what the cluster needs once: kinds, policies' status, addresses",
-		Long: "The operator defines Cilium's kinds, says in policies' status what becomes of them, and gives nodes podCIDRs (ipam.mode cluster-pool) and " +
+		Long: "The operator defines Cilium's kinds, says in policies' status what becomes of them, and gives nodes " +
+			"podCIDRs (ipam.mode cluster-pool) and " +
 			"Services addresses out of CiliumLoadBalancerIPPools. Nodes forward without it. Of several one leads.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -52,10 +53,12 @@ func operatorCommand() *cobra.Command {
 	addLogFormat(cmd, &f.logFormat)
 	cmd.Flags().StringVar(&f.kubeConfig, "kubeconfig", "", "how to get to the API server (kubeConfigPath)")
 	cmd.Flags().BoolVar(&f.leaderElect, "leader-elect", true, "work only while leading, by a Lease")
-	cmd.Flags().StringVar(&f.namespace, "namespace", "", "namespace of the Lease (default "+namespaceEnv+", or kube-system)")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "",
+		"namespace of the Lease (default "+namespaceEnv+", or kube-system)")
 	cmd.Flags().StringVar(&f.listen, "listen", ":9234", "address for /healthz and /metrics; empty: none")
 	cmd.Flags().StringVar(&f.metrics, "prometheus-listen", "", "another address for /metrics, as :9963; empty: none")
-	cmd.Flags().BoolVar(&f.migrate, "migrate-from-cilium", false, "go on where Cilium runs, and take its CustomResourceDefinitions over")
+	cmd.Flags().BoolVar(&f.migrate, "migrate-from-cilium", false,
+		"go on where Cilium runs, and take its CustomResourceDefinitions over")
 	return cmd
 }
 
@@ -73,7 +76,8 @@ func (f *operatorFlags) run(ctx context.Context) error {
 		return err
 	}
 	server, err := kube.NewServer(kube.Options{
-		KubeConfig: c.KubeConfigPath, Account: kube.ServiceAccount, Host: c.K8sServiceHost, Port: c.K8sServicePort, Env: os.Getenv,
+		KubeConfig: c.KubeConfigPath, Account: kube.ServiceAccount, Host: c.K8sServiceHost, Port: c.K8sServicePort,
+		Env:   os.Getenv,
 		Agent: "myelin-operator/" + version, QPS: operatorQPS,
 	})
 	if err != nil {
@@ -90,9 +94,11 @@ func (f *operatorFlags) run(ctx context.Context) error {
 		f.namespace = "kube-system"
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	o, err := operator.New(operator.Params{
-		Config: c, Server: server, Log: log, Now: time.Now, LeaderElect: f.leaderElect, Namespace: f.namespace, Identity: host + "_" + rand.String(8),
+		Config: c, Server: server, Log: log, Now: time.Now, LeaderElect: f.leaderElect, Namespace: f.namespace,
+		Identity:          host + "_" + rand.String(8),
 		MigrateFromCilium: f.migrate, Registry: registry,
 	})
 	if err != nil {
@@ -117,7 +123,8 @@ func serveHTTP(listen string, handler http.Handler, log *slog.Logger) (close fun
 	if err != nil {
 		return nil, fmt.Errorf("serve HTTP on %s: %w", listen, err)
 	}
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("HTTP is not served any more", "error", err)

@@ -27,10 +27,11 @@ func TestOutput(t *testing.T) {
 			"  {\n    \"pod\": \"demo/web\",\n    \"id\": 65535\n  }\n]\n",
 		"yaml": "- cookie: 18446744073709551615\n  id: 2\n  labels:\n  - a\n  - b\n  pod: " +
 			"demo/client\n- id: 65535\n  pod: demo/web\n",
-		"jsonpath={[*].pod}":                               "demo/client demo/web",
-		"jsonpath=[0].id":                                  "2",
-		"jsonpath={[?(@.id>9)].pod}":                       "demo/web",
-		"jsonpath={[1].labels}":                            "", // a key that an object lacks is no error, as with kubectl
+		"jsonpath={[*].pod}":         "demo/client demo/web",
+		"jsonpath=[0].id":            "2",
+		"jsonpath={[?(@.id>9)].pod}": "demo/web",
+		// a key that an object lacks is no error, as with kubectl
+		"jsonpath={[1].labels}":                            "",
 		`jsonpath={range [*]}{.id}{"\t"}{.pod}{"\n"}{end}`: "2\tdemo/client\n65535\tdemo/web\n",
 	} {
 		var got bytes.Buffer
@@ -57,7 +58,8 @@ func TestOutput(t *testing.T) {
 func TestOutputOfCommands(t *testing.T) {
 	seen := 0
 	walk(rootCommand(), func(path []string, has bool) {
-		if !has || path[0] == "install" || slices.Equal(path, []string{"lab", "get"}) { // manifests as YAML; objects as kubectl does
+		// manifests as YAML; objects as kubectl does
+		if !has || path[0] == "install" || slices.Equal(path, []string{"lab", "get"}) {
 			return
 		}
 		seen++

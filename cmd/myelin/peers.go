@@ -29,7 +29,8 @@ type clusterFlags struct {
 }
 
 func (f *clusterFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.kubeConfig, "kubeconfig", "", "kubeconfig file of the cluster (default what kubectl takes)")
+	cmd.Flags().StringVar(&f.kubeConfig, "kubeconfig", "",
+		"kubeconfig file of the cluster (default what kubectl takes)")
 	cmd.Flags().StringVar(&f.context, "context", "", "of the kubeconfig (default its current one)")
 	cmd.Flags().StringVar(&f.namespace, "agent-namespace", apiserver.AgentNamespace, "where DaemonSet myelin is")
 	cmd.Flags().

@@ -60,20 +60,28 @@ func (f *traceFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Say what policies make of a flow, which rule decides, and what would have to change",
-		Long: "Says for both ends of a flow, which need not be there, what policies say: the verdict, the rule that decides with file and line, the rules that were looked at, " +
-			"and what would turn the answer round. A Service is judged by each of its backends. The exit status is 0 if the flow is allowed, or denied and only audited, 1 if it is denied, and 2 where there is no answer: wrong usage, no such pod, no agent.",
-		Example: "  myelin policy trace --from demo/client --to demo/web --port 80/TCP\n  myelin policy trace --from world --to service/demo/web --port 443\n" +
+		Long: "Says for both ends of a flow, which need not be there, what policies say: the verdict, the rule that " +
+			"decides with file and line, the rules that were looked at, " +
+			"and what would turn the answer round. Policies apply to each backend of a Service. The exit status is 0 " +
+			"if the flow is allowed, or denied and only audited, 1 if it is denied, and 2 where there is no answer: " +
+			"wrong usage, no such pod, no agent.",
+		Example: "  myelin policy trace --from demo/client --to demo/web --port 80/TCP\n  myelin policy trace --from " +
+			"world --to service/demo/web --port 443\n" +
 			"  myelin policy trace --flow '10.0.1.2:40000->10.0.2.2:80/TCP'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
-	cmd.Flags().StringVar(&f.from, "from", "", "NAMESPACE/POD, an address, node/NAME, or an entity such as world or host")
-	cmd.Flags().StringVar(&f.to, "to", "", "the same, or a Service: NAMESPACE/NAME, service/NAMESPACE/NAME or its address")
-	cmd.Flags().StringVar(&f.port, "port", "", "as in 80/TCP, 53/UDP, http/TCP by name, or 8/ICMP by type; a Service's own port")
+	cmd.Flags().StringVar(&f.from, "from", "",
+		"NAMESPACE/POD, an address, node/NAME, or an entity such as world or host")
+	cmd.Flags().StringVar(&f.to, "to", "",
+		"the same, or a Service: NAMESPACE/NAME, service/NAMESPACE/NAME or its address")
+	cmd.Flags().StringVar(&f.port, "port", "",
+		"as in 80/TCP, 53/UDP, http/TCP by name, or 8/ICMP by type; a Service's own port")
 	for _, end := range []string{"from", "to"} {
 		_ = cmd.RegisterFlagCompletionFunc(end, completion(&f.list.socket, ends))
 	}
-	cmd.Flags().StringVar(&f.flow, "flow", "", "instead: SOURCE:PORT->DESTINATION:PORT/PROTOCOL, or an ID that myelin flow list shows")
+	cmd.Flags().StringVar(&f.flow, "flow", "",
+		"instead: SOURCE:PORT->DESTINATION:PORT/PROTOCOL, or an ID that myelin flow list shows")
 	return cmd
 }
 
@@ -86,7 +94,8 @@ func (f *traceFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer done()
-	answer, err := client.TracePolicies(cmd.Context(), &apiv1.TracePoliciesRequest{From: f.from, To: f.to, Port: f.port, Flow: f.flow}, large())
+	answer, err := client.TracePolicies(cmd.Context(), &apiv1.TracePoliciesRequest{From: f.from, To: f.to, Port: f.port,
+		Flow: f.flow}, large())
 	if err != nil {
 		return agentError(err, f.list.socket)
 	}
@@ -125,13 +134,17 @@ func (f *diffFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [FILE]",
 		Short: "Say what a changed policy would allow and deny, before it is applied",
-		Long: "Compares what policies say now with what they would say with the policies and CiliumCIDRGroups of FILE (- is the standard input) in the place of those of the same name, and without those " +
-			"that --delete names: for all flows that this node has rows of, and for its endpoints with all peers that it knows. Nothing is applied. The exit status is 0 if nothing would be denied that is allowed now, 1 if something would, and 2 where there is no answer.",
+		Long: "Compares what policies say now with what they would say with the policies and CiliumCIDRGroups of " +
+			"FILE (- is the standard input) in the place of those of the same name, and without those " +
+			"that --delete names: for all flows that this node has rows of, and for its endpoints with all peers " +
+			"that it knows. Nothing is applied. The exit status is 0 if nothing would be denied that is allowed now, " +
+			"1 if something would, and 2 where there is no answer.",
 		Example: "  myelin policy diff web.yaml\n  myelin policy diff --delete \"NetworkPolicy demo/web\"",
 		Args:    cobra.MaximumNArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
-	cmd.Flags().StringArrayVar(&f.remove, "delete", nil, "\"KIND NAMESPACE/NAME\" of a policy that goes; may be repeated")
+	cmd.Flags().StringArrayVar(&f.remove, "delete", nil,
+		"\"KIND NAMESPACE/NAME\" of a policy that goes; may be repeated")
 	cmd.Flags().IntVar(&f.limit, "limit", 200, "lines of flows, and of pairs, to show at most; 0: all")
 	return cmd
 }
@@ -232,7 +245,8 @@ func writeDiff(w io.Writer, d *policy.Diff, limit int) error {
 			peer += " (" + p.Example.String() + ")"
 		}
 		word := [...]string{"from", "to"}[p.Direction]
-		fmt.Fprintf(&b, "  %s %s %s %s, %s: %s\n", strings.Join(p.Endpoints, " "), p.Direction, word, peer, cmp.Or(p.Ports, "all"), p.Turn)
+		fmt.Fprintf(&b, "  %s %s %s %s, %s: %s\n", strings.Join(p.Endpoints, " "), p.Direction, word, peer,
+			cmp.Or(p.Ports, "all"), p.Turn)
 	}
 	if d.Unfinished != "" {
 		fmt.Fprintf(&b, "not all was compared: %s\n", d.Unfinished)

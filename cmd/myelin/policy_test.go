@@ -15,47 +15,53 @@ import (
 	"myelin/policy/trace"
 )
 
-// judge answers about policies, and keeps what it was asked.
-type judge struct {
+// tracer answers about policies, and stores the requests.
+type tracer struct {
 	fake
 	trace trace.Trace
 	diff  policy.Diff
 	asked any
 }
 
-func (j *judge) TracePolicies(_ context.Context, r *apiv1.TracePoliciesRequest) (*apiv1.TracePoliciesResponse, error) {
+func (j *tracer) TracePolicies(_ context.Context, r *apiv1.TracePoliciesRequest) (*apiv1.TracePoliciesResponse, error) {
 	j.asked = r
 	data, err := json.Marshal(&j.trace)
 	return &apiv1.TracePoliciesResponse{Json: data}, err
 }
 
-func (j *judge) DiffPolicies(_ context.Context, r *apiv1.DiffPoliciesRequest) (*apiv1.DiffPoliciesResponse, error) {
+func (j *tracer) DiffPolicies(_ context.Context, r *apiv1.DiffPoliciesRequest) (*apiv1.DiffPoliciesResponse, error) {
 	j.asked = r
 	data, err := json.Marshal(&j.diff)
 	return &apiv1.DiffPoliciesResponse{Json: data}, err
 }
 
 func TestPolicyTrace(t *testing.T) {
-	j := &judge{trace: trace.Trace{From: "demo/a", To: "demo/b", Port: "80", Ways: []trace.Way{{
-		Source: trace.Party{Name: "demo/a"}, Destination: trace.Party{Name: "demo/b"}, Port: "80/TCP", Verdict: trace.Denied,
-		Egress: trace.Side{Why: "allowed: no policy speaks of egress of demo/a"}, Ingress: trace.Side{Why: "denied: no rule allows it"},
+	j := &tracer{trace: trace.Trace{From: "demo/a", To: "demo/b", Port: "80", Ways: []trace.Way{{
+		Source: trace.Party{Name: "demo/a"}, Destination: trace.Party{Name: "demo/b"}, Port: "80/TCP",
+		Verdict: trace.Denied,
+		Egress:  trace.Side{Why: "allowed: no policy speaks of egress of demo/a"},
+		Ingress: trace.Side{Why: "denied: no rule allows it"},
 	}}}}
 	socket := serveAgent(t, j)
-	for verdict, want := range map[string]exitStatus{trace.Allowed: 0, trace.Audited: 0, trace.Denied: 1, trace.Mixed: 1} {
+	for verdict, want := range map[string]exitStatus{trace.Allowed: 0, trace.Audited: 0, trace.Denied: 1,
+		trace.Mixed: 1} {
 		j.trace.Verdict = verdict
 		for _, output := range []string{"", "json"} {
-			out, _, err := runNoun("policy", "trace", "--socket", socket, "--from", "demo/a", "--to", "demo/b", "--port", "80", "-o", output)
+			out, _, err := runNoun("policy", "trace", "--socket", socket, "--from", "demo/a", "--to", "demo/b",
+				"--port", "80", "-o", output)
 			var code exitStatus
 			if err != nil && !errors.As(err, &code) || code != want {
 				t.Errorf("%s: %v, want status %d", verdict, err, want)
 			}
 			var back trace.Trace
-			if output == "json" && (json.Unmarshal([]byte(out), &back) != nil || back.Verdict != verdict) || output == "" && out != j.trace.String() {
+			if output == "json" && (json.Unmarshal([]byte(out), &back) != nil || back.Verdict != verdict) ||
+				output == "" && out != j.trace.String() {
 				t.Errorf("%s: %s", verdict, out)
 			}
 		}
 	}
-	if r, ok := j.asked.(*apiv1.TracePoliciesRequest); !ok || r.GetFrom() != "demo/a" || r.GetTo() != "demo/b" || r.GetPort() != "80" {
+	if r, ok := j.asked.(*apiv1.TracePoliciesRequest); !ok || r.GetFrom() != "demo/a" || r.GetTo() != "demo/b" ||
+		r.GetPort() != "80" {
 		t.Errorf("asked %v", j.asked)
 	}
 	for want, args := range map[string][]string{
@@ -64,11 +70,13 @@ func TestPolicyTrace(t *testing.T) {
 		"want json, yaml, wide or jsonpath":       {"-o", "xml"},
 		"unknown flag: --form":                    {"--form", "x"},
 		"unknown command \"x\"":                   {"x"},
-		"no agent answers":                        {"--from", "demo/a", "--to", "demo/b", "--port", "80", "--socket", "/nonexistent/socket"},
+		"no agent answers": {"--from", "demo/a", "--to", "demo/b", "--port", "80", "--socket",
+			"/nonexistent/socket"},
 	} {
 		_, stderr, err := runNoun(append([]string{"policy", "trace", "--socket", socket}, args...)...)
 		var code exitStatus
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(stderr, want) || !errors.As(err, &code) || code != 2 {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(stderr, want) ||
+			!errors.As(err, &code) || code != 2 {
 			t.Errorf("%v: %v, %q, want status 2 and %s", args, err, stderr, want)
 		}
 	}
@@ -76,12 +84,14 @@ func TestPolicyTrace(t *testing.T) {
 
 func TestPolicyDiff(t *testing.T) {
 	turn := policy.Turn{RuleBefore: "NetworkPolicy demo/web spec.ingress[0] (manifests:web.yaml:8)"}
-	j := &judge{diff: policy.Diff{
+	j := &tracer{diff: policy.Diff{
 		Objects: []policy.ObjectDiff{{Object: "NetworkPolicy demo/web", Change: "changed"}},
-		Flows:   []policy.FlowDiff{{Flow: "10.0.1.2:40000->10.0.2.2:80/TCP", Turn: turn}, {Flow: "other", Direction: policy.Egress, Turn: turn}},
+		Flows: []policy.FlowDiff{{Flow: "10.0.1.2:40000->10.0.2.2:80/TCP", Turn: turn},
+			{Flow: "other", Direction: policy.Egress, Turn: turn}},
 		Pairs: []policy.PairDiff{{
-			Direction: policy.Ingress, Endpoints: []string{"demo/web"}, Ports: "80/TCP", Turn: turn, Peers: 2, Example: netip.MustParseAddr("10.0.1.2"),
-			Peer: "k8s:app=client,k8s:io.cilium.k8s.namespace.labels.team=shop,k8s:io.kubernetes.pod.namespace=demo",
+			Direction: policy.Ingress, Endpoints: []string{"demo/web"}, Ports: "80/TCP", Turn: turn, Peers: 2,
+			Example: netip.MustParseAddr("10.0.1.2"),
+			Peer:    "k8s:app=client,k8s:io.cilium.k8s.namespace.labels.team=shop,k8s:io.kubernetes.pod.namespace=demo",
 		}},
 		LookedFlows: 9, LookedPairs: 40, Unfinished: "time was over",
 	}}
@@ -91,7 +101,8 @@ func TestPolicyDiff(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code exitStatus
-	out, _, err := runNoun("policy", "diff", file, "--delete", "NetworkPolicy demo/old", "--limit", "1", "--socket", socket)
+	out, _, err := runNoun("policy", "diff", file, "--delete", "NetworkPolicy demo/old", "--limit", "1",
+		"--socket", socket)
 	if !errors.As(err, &code) || code != 1 {
 		t.Errorf("something is denied: %v", err)
 	}
@@ -111,10 +122,12 @@ not all was compared: time was over
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 	j.diff.Flows, j.diff.Pairs[0].Allowed = nil, true
-	if out, _, err := runNoun("policy", "diff", file, "-o", "json", "--socket", socket); err != nil || !strings.Contains(out, `"allowed": true`) {
+	if out, _, err := runNoun("policy", "diff", file, "-o", "json", "--socket", socket); err != nil ||
+		!strings.Contains(out, `"allowed": true`) {
 		t.Errorf("nothing is denied: %s, %v", out, err)
 	}
-	if _, _, err := runNoun("policy", "diff", filepath.Join(t.TempDir(), "none"), "--socket", socket); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, _, err := runNoun("policy", "diff", filepath.Join(t.TempDir(), "none"), "--socket", socket); err == nil ||
+		!strings.Contains(err.Error(), "no such file") {
 		t.Errorf("no such file: %v", err)
 	}
 }

@@ -31,9 +31,12 @@ func TestWithoutRoot(t *testing.T) {
 	}
 	copyProgram(t, bin)
 	for args, want := range map[string]string{
-		"lab status":                 "myelin: myelin lab status needs root, for network namespaces and the agents' sockets\n",
-		"lab up -f x":                "myelin: myelin lab up needs root, for network namespaces and the agents' sockets\n",
-		"lab agent restart node1":    "myelin: myelin lab agent needs root, for network namespaces and the agents' sockets\n",
+		"lab status": "myelin: myelin lab status needs root, for network namespaces and the agents' " +
+			"sockets\n",
+		"lab up -f x": "myelin: myelin lab up needs root, for network namespaces and the agents' " +
+			"sockets\n",
+		"lab agent restart node1": "myelin: myelin lab agent needs root, for network namespaces and the agents' " +
+			"sockets\n",
 		"cleanup":                    "myelin: myelin cleanup needs root, for the kernel's routes, devices, maps ",
 		"status --run-dir " + hidden: "permission denied, only root may ask\n",
 		"doctor -q":                  "not, or not fully, examined are bpf,",

@@ -21,7 +21,7 @@ func serveCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Serve HTTP that tells who answers whom, and TCP and UDP that send back what comes",
+		Short: "Serve HTTP that names the server and its client, and TCP and UDP echo",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Out = cmd.OutOrStdout()

@@ -16,7 +16,8 @@ import (
 func serviceNouns() []noun {
 	return []noun{
 		{name: "service", short: "Services and what they lead to", verbs: []verb{
-			{name: "list", short: "List the addresses of Services with the backends that get new flows", table: "service-addresses", write: writeLines},
+			{name: "list", short: "List the addresses of Services with the backends that get new flows",
+				table: "service-addresses", write: writeLines},
 			{
 				name: "get", short: "Show a Service's options, frontends, backends and problems",
 				table: "service-details", by: "Service", arg: "NAMESPACE/NAME",

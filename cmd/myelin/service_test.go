@@ -24,18 +24,26 @@ func rows(columns []string, cells ...[]string) *apiv1.ListResponse {
 func TestServices(t *testing.T) {
 	addresses := []*apiv1.ListResponse{
 		rows([]string{"ID", "Frontend", "Service Type", "Service", "Port", "Backend"},
-			[]string{"1", "10.96.0.10:80/TCP", "ClusterIP", "demo/web", "http", "1 => 10.0.1.2:8080/TCP (active)\n2 => 10.0.2.2:8080/TCP (terminating, weight 5)"},
-			[]string{"1", "[fd00:10:96::a]:80/TCP", "ClusterIP", "demo/web", "http", "1 => [fd00:10:0:1::2]:8080/TCP (active)"}),
+			[]string{"1", "10.96.0.10:80/TCP", "ClusterIP", "demo/web", "http",
+				"1 => 10.0.1.2:8080/TCP (active)\n2 => 10.0.2.2:8080/TCP (terminating, weight 5)"},
+			[]string{"1", "[fd00:10:96::a]:80/TCP", "ClusterIP", "demo/web", "http",
+				"1 => [fd00:10:0:1::2]:8080/TCP (active)"}),
 		rows(nil, []string{"12", "0.0.0.0:30080/TCP/i", "NodePort", "demo/none", "", "none: refused"}),
 	}
-	service := []*apiv1.ListResponse{rows([]string{"ID", "Service", "Type", "Options", "Frontends", "Backends", "Problems", "Source"},
-		[]string{"1", "demo/web", "NodePort", "affinity=3h0m0s external=local", "10.96.0.10:80/TCP (ClusterIP, port http): 2 backends\n0.0.0.0:30080/TCP (NodePort, port http): none on this node",
-			"10.0.1.2:8080/TCP (active, node1)\n10.0.2.2:8080/TCP (terminating, node2, weight 5)", "spec.ports[0].nodePort: 99 is not in nodePort.range 30000..32767", "manifests:web.yaml"})}
+	service := []*apiv1.ListResponse{rows([]string{"ID", "Service", "Type", "Options", "Frontends", "Backends",
+		"Problems", "Source"},
+		[]string{"1", "demo/web", "NodePort", "affinity=3h0m0s external=local",
+			"10.96.0.10:80/TCP (ClusterIP, port http): 2 backends\n0.0.0.0:30080/TCP (NodePort, port http): none on " +
+				"this node",
+			"10.0.1.2:8080/TCP (active, node1)\n10.0.2.2:8080/TCP (terminating, node2, weight 5)",
+			"spec.ports[0].nodePort: 99 is not in nodePort.range 30000..32767", "manifests:web.yaml"})}
 	backends := []*apiv1.ListResponse{rows([]string{"ID", "Address", "State", "Node", "Zone", "Weight", "Used by"},
 		[]string{"1", "10.0.1.2:8080/TCP", "active", "node1", "", "1", "demo/web"},
 		[]string{"2", "[fd00:10:0:2::2]:8080/TCP", "maintenance", "node2", "b", "5", "demo/other(2) demo/web"})}
-	endpoints := []*apiv1.ListResponse{rows([]string{"ID", "Pod", "Policy (ingress)", "Policy (egress)", "Identity", "Labels", "IPv4"},
-		[]string{"2", "demo/web", "Enabled", "Disabled", "65536", "k8s:app=web\nk8s:io.kubernetes.pod.namespace=demo", "10.0.1.2"},
+	endpoints := []*apiv1.ListResponse{rows([]string{"ID", "Pod", "Policy (ingress)", "Policy (egress)", "Identity",
+		"Labels", "IPv4"},
+		[]string{"2", "demo/web", "Enabled", "Disabled", "65536", "k8s:app=web\nk8s:io.kubernetes.pod.namespace=demo",
+			"10.0.1.2"},
 		[]string{"3", "demo/new", "", "", "5", "reserved:init", ""})}
 	update := slices.Contains(flag.Args(), "update")
 	for _, test := range []struct {
@@ -70,13 +78,16 @@ func TestServices(t *testing.T) {
 }
 
 func TestServicesJSON(t *testing.T) {
-	socket := serveFake(t, &fake{parts: []*apiv1.ListResponse{{Json: []byte(`[{"id":1,"backends":[{"id":3}]}]`)}, {Json: []byte(`[{"id":2}]`)}}})
+	socket := serveFake(t, &fake{parts: []*apiv1.ListResponse{{Json: []byte(`[{"id":1,"backends":[{"id":3}]}]`)},
+		{Json: []byte(`[{"id":2}]`)}}})
 	var got []struct{ ID int }
-	if out, _, err := runNoun("service", "list", "-o", "json", "--socket", socket); err != nil || json.Unmarshal([]byte(out), &got) != nil || len(got) != 2 {
+	if out, _, err := runNoun("service", "list", "-o", "json", "--socket",
+		socket); err != nil || json.Unmarshal([]byte(out), &got) != nil || len(got) != 2 {
 		t.Errorf("%q, %v", out, err)
 	}
 	none := serveFake(t, &fake{parts: []*apiv1.ListResponse{rows([]string{"ID", "Service"})}})
-	if _, _, err := runNoun("service", "get", "demo/none", "--socket", none); err == nil || err.Error() != "there is no service demo/none" {
+	if _, _, err := runNoun("service", "get", "demo/none", "--socket", none); err == nil ||
+		err.Error() != "there is no service demo/none" {
 		t.Errorf("%v", err)
 	}
 }

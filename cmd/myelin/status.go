@@ -34,7 +34,8 @@ func statusCommand() *cobra.Command {
 		Short: "Show for each feature what was wanted, what was chosen, why, and what it costs",
 		Long: "Shows the state of the node's network as its agent knows it, and as the kernel has it. " +
 			"The exit status is 1 if something is broken or no agent answers; a fallback is no failure. " +
-			"With --cluster it is the state of all nodes, which a kubeconfig or --lab leads to: a line for each, with --verbose the whole report.",
+			"With --cluster it is the state of all nodes, which a kubeconfig or --lab leads to: a line for each, " +
+			"with --verbose the whole report.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}

@@ -33,9 +33,11 @@ func sysdumpCommand() *cobra.Command {
 		Short: "Collect what a bug report needs in one archive, without secrets",
 		Long: "Writes a tar.gz with the status, configuration, tables, BPF maps, drop counters, metrics and log of " +
 			"agents, findings of doctor, facts of kernels and devices, " +
-			"and the objects of Kubernetes, of all nodes of a cluster that a kubeconfig or --lab leads to, or else of this " +
+			"and the objects of Kubernetes, of all nodes of a cluster that a kubeconfig or --lab leads to, or else " +
+			"of this " +
 			"node. Secrets are taken out: keys, tokens, passwords, the content of Secret objects. " +
-			"What could not be collected is listed in failures.txt of the archive. Look through it before you publish it: " +
+			"What could not be collected is listed in failures.txt of the archive. Look through it before you " +
+			"publish it: " +
 			"names, labels and addresses of the cluster are in it.",
 		Example: "  myelin sysdump\n  myelin sysdump --node-only -f - | tar -tz",
 		Args:    cobra.NoArgs,
@@ -44,7 +46,8 @@ func sysdumpCommand() *cobra.Command {
 	socketFlag(cmd, &f.socket)
 	f.add(cmd)
 	cmd.Flags().
-		StringVarP(&f.file, "file", "f", "", "the archive; - is the standard output (default myelin-sysdump-TIME.tar.gz)")
+		StringVarP(&f.file, "file", "f", "",
+			"the archive; - is the standard output (default myelin-sysdump-TIME.tar.gz)")
 	cmd.Flags().BoolVar(&f.nodeOnly, "node-only", false, "this node alone, and no API server")
 	cmd.Flags().Uint32Var(&f.rows, "rows", 20000, "rows of each table and map at most; 0: all")
 	cmd.Flags().DurationVar(&f.patience, "timeout", 5*time.Minute, "how long to collect at most")

@@ -37,28 +37,34 @@ func (f *upsertFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upsert NAME",
 		Short: "Program a Service, whatever its name had before",
-		Long: "Programs a Service without Kubernetes: all of it, whatever its name had before. It is kept over restarts. Frontends have one port and protocol; backends " +
+		Long: "Programs a Service without Kubernetes: all of it, whatever its name had before. It is kept over " +
+			"restarts. Frontends have one port and protocol; backends " +
 			"speak that protocol. With a health check, a backend that fails gets no new flows, unless all fail.",
-		Example: "  myelin service upsert web --frontend 192.0.2.10:80/TCP --backend 10.0.0.1:8080 --backend 10.0.0.2:8080,weight=3 --health-check http:/healthz\n" +
-			"  myelin service upsert dns --frontend 192.0.2.53:53/UDP --frontend [2001:db8::53]:53/UDP --backend 10.0.0.3:53 --health-check tcp",
+		Example: "  myelin service upsert web --frontend 192.0.2.10:80/TCP --backend 10.0.0.1:8080 --backend " +
+			"10.0.0.2:8080,weight=3 --health-check http:/healthz\n" +
+			"  myelin service upsert dns --frontend 192.0.2.53:53/UDP --frontend [2001:db8::53]:53/UDP --backend " +
+			"10.0.0.3:53 --health-check tcp",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.frontends, "frontend", nil, "ADDRESS:PORT[/PROTOCOL] that clients use; may be repeated")
 	flags.StringArrayVar(&f.backends, "backend", nil, "ADDRESS:PORT[,weight=N] that flows go to; may be repeated")
-	flags.DurationVar(&f.affinity, "affinity", 0, "how long a client stays with its backend, in whole seconds; 0: not at all")
+	flags.DurationVar(&f.affinity, "affinity", 0,
+		"how long a client stays with its backend, in whole seconds; 0: not at all")
 	flags.StringVar(&f.algorithm, "algorithm", "", "random, maglev or least-conn (default: the node's)")
 	flags.StringVar(&f.mode, "mode", "", "snat, dsr or hybrid (default: the node's)")
-	flags.StringArrayVar(&f.ranges, "source-range", nil, "CIDR that may come from outside; may be repeated (default: everybody may)")
-	flags.BoolVar(&f.deny, "source-deny", false, "source ranges are who may not come")
+	flags.StringArrayVar(&f.ranges, "source-range", nil,
+		"CIDR that may come from outside; may be repeated (default: everybody may)")
+	flags.BoolVar(&f.deny, "source-deny", false, "source ranges are denied, not allowed")
 	f.health.add(cmd)
 	return cmd
 }
 
 func (h *healthFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&h.check, "health-check", "", "tcp, http[:PATH] or grpc[:SERVICE]: how backends are asked whether they serve (default: they aren't)")
+	flags.StringVar(&h.check, "health-check", "",
+		"tcp, http[:PATH] or grpc[:SERVICE]: how backends are asked whether they serve (default: they aren't)")
 	flags.Uint16Var(&h.port, "health-port", 0, "the port that is asked (default: the backend's)")
 	flags.StringVar(&h.host, "health-host", "", "the Host header of http (default: the backend's address)")
 	flags.DurationVar(&h.interval, "health-interval", 0, "from one question to the next (default 2s)")
@@ -67,13 +73,14 @@ func (h *healthFlags) add(cmd *cobra.Command) {
 	flags.Uint32Var(&h.fall, "health-fall", 0, "bad answers in a row that make it fail (default 3)")
 }
 
-// request reads the flags; the agent judges most of them.
+// request reads the flags; the agent validates most of them.
 func (f *upsertFlags) request(name string) (*apiv1.Service, error) {
 	if f.affinity < 0 || f.affinity%time.Second != 0 || f.affinity > 1<<31*time.Second {
 		return nil, fmt.Errorf("--affinity %s: want whole seconds", f.affinity)
 	}
 	s := &apiv1.Service{
-		Name: name, Frontends: f.frontends, AffinitySeconds: uint32(f.affinity / time.Second), Algorithm: f.algorithm, Mode: f.mode,
+		Name: name, Frontends: f.frontends, AffinitySeconds: uint32(f.affinity / time.Second), Algorithm: f.algorithm,
+		Mode:         f.mode,
 		SourceRanges: f.ranges, SourceDeny: f.deny,
 	}
 	for _, text := range f.backends {
@@ -121,7 +128,8 @@ func (h *healthFlags) request() (*apiv1.HealthCheck, error) {
 		p.Service = rest
 	case "tcp":
 		if rest != "" {
-			return nil, fmt.Errorf("--health-check %s: tcp has nothing behind it; --health-port is for another port", h.check)
+			return nil, fmt.Errorf("--health-check %s: tcp has nothing behind it; --health-port is for another port",
+				h.check)
 		}
 	default:
 		return nil, fmt.Errorf("--health-check %s: want tcp, http[:PATH] or grpc[:SERVICE]", h.check)

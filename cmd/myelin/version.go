@@ -71,8 +71,8 @@ func versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of this program, the agent and the kernel, and the features in use",
-		Long: "Shows the version of this program, of the node's agent and of the kernel, and which features the agent " +
-			"runs with. " +
+		Long: "Shows the version of this program, of the node's agent and of the kernel, and which features the " +
+			"agent runs with. " +
 			"Without an agent the exit status is 1, after what is known; --client asks no agent.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -35,7 +35,8 @@ func TestVersion(t *testing.T) {
 		strings.Join(
 			lines[4:],
 			"\n",
-		) != "Features:\n  Routing        ok         Network: Native   Host: BPF\n  Host Routing   fallback   Legacy\n" {
+		) !=
+			"Features:\n  Routing        ok         Network: Native   Host: BPF\n  Host Routing   fallback   Legacy\n" {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for i, want := range []string{"Client:   " + buildVersion() + " (" + runtime.Version(),
@@ -77,12 +78,14 @@ func TestConfigView(t *testing.T) {
 			"1024    /etc/myelin.yaml\n",
 		"routingMode -o wide": "Key           Value    Source             Default\nroutingMode   tunnel   " +
 			"/etc/myelin.yaml   native\n",
-		"routingMode -o yaml":      "- default: native\n  key: routingMode\n  source: /etc/myelin.yaml\n  value: tunnel\n",
+		"routingMode -o yaml": "- default: native\n  key: routingMode\n  source: /etc/myelin.yaml\n  value: " +
+			"tunnel\n",
 		"-o jsonpath={[*].key}":    "bpf.masquerade bpf.natMax routingMode",
 		"--changed bpf.masquerade": "Key   Value   Source\n",
 		"bpf.natMax routingMode -o json": "[\n  {\n    \"key\": \"bpf.natMax\",\n    \"value\": \"1024\",\n    " +
 			"\"default\": \"65536\",\n    \"source\": \"/etc/myelin.yaml\"\n  },\n" +
-			"  {\n    \"key\": \"routingMode\",\n    \"value\": \"tunnel\",\n    \"default\": \"native\",\n    \"source\": " +
+			"  {\n    \"key\": \"routingMode\",\n    \"value\": \"tunnel\",\n    \"default\": \"native\",\n    " +
+			"\"source\": " +
 			"\"/etc/myelin.yaml\"\n  }\n]\n",
 	} {
 		out, err := runRoot(append([]string{"config", "view", "--socket", socket}, strings.Fields(args)...)...)

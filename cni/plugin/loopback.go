@@ -23,7 +23,7 @@ const LoopbackName = "loopback"
 func LoopbackFuncs() skel.CNIFuncs {
 	return skel.CNIFuncs{
 		Add: loopbackAdd, Check: loopbackCheck,
-		// lo goes with its namespace, and nobody has to wait for anything.
+		// lo goes with its namespace, and there is nothing to wait for.
 		Del:    func(*skel.CmdArgs) error { return nil },
 		Status: func(*skel.CmdArgs) error { return nil },
 		GC:     func(*skel.CmdArgs) error { return nil },

@@ -19,7 +19,8 @@ func FuzzNetConf(f *testing.F) {
 	for _, seed := range []string{
 		`{"cniVersion":"1.1.0","name":"myelin","type":"myelin-cni"}`,
 		`{"cniVersion":"1.0.0","name":"n","agentSocket":"/run/x.sock","unknown":[1]}`,
-		`{"agentSocket":7}`, `{"agentSocket":"x"}`, `{"ipam":{"type":"host-local"}}`, `{"dns":{"nameservers":"x"}}`, `[]`, `{`,
+		`{"agentSocket":7}`, `{"agentSocket":"x"}`, `{"ipam":{"type":"host-local"}}`, `{"dns":{"nameservers":"x"}}`,
+		`[]`, `{`,
 		`{"cniVersion":"0.4.0","prevResult":{"interfaces":[{"name":"eth0","sandbox":"/n"}],"ips":[{"version":"4","address":"10.0.0.2/32","interface":0}]}}`,
 		`{"cniVersion":"1.1.0","prevResult":{"ips":[{"address":"10.0.0.2/32","interface":-4}],"routes":[{"dst":"::/0","gw":"fd00::1"}],"interfaces":[null]}}`,
 		`{"cniVersion":"1.1.0","prevResult":{"ips":[null],"routes":[null]}}`,
@@ -72,7 +73,8 @@ func TestNetConf(t *testing.T) {
 		{`{"name":"n","agentSocket":"/a/b.sock","other":{}}`, 0, ""},
 		{`{}`, 0, ""},
 		{`{"agentSocket":true}`, types.ErrInvalidNetworkConfig, "agentSocket: is bool, must be string"},
-		{`{"dns":{"nameservers":"10.0.0.1"}}`, types.ErrInvalidNetworkConfig, "dns.nameservers: is string, must be array"},
+		{`{"dns":{"nameservers":"10.0.0.1"}}`, types.ErrInvalidNetworkConfig,
+			"dns.nameservers: is string, must be array"},
 		{`{"prevResult":[]}`, types.ErrInvalidNetworkConfig, "prevResult: is array, must be object"},
 		{`{"name":7}`, types.ErrInvalidNetworkConfig, "name: is number, must be string"},
 		{`{"agentSocket":"a.sock"}`, types.ErrInvalidNetworkConfig, `agentSocket: "a.sock" is no absolute path`},
@@ -92,9 +94,11 @@ func TestNetConf(t *testing.T) {
 // TestResult: a result is the same after the way to the agent and back.
 func TestResult(t *testing.T) {
 	in := &apiv1.CNIResult{
-		Interfaces: []*apiv1.CNIInterface{{Name: "mye1", Mac: "02:00:00:00:00:01", Mtu: 1500}, {Name: "eth0", Sandbox: "/n"}},
+		Interfaces: []*apiv1.CNIInterface{{Name: "mye1", Mac: "02:00:00:00:00:01", Mtu: 1500},
+			{Name: "eth0", Sandbox: "/n"}},
 		Addresses: []*apiv1.CNIAddress{
-			{Interface: 1, Prefix: "10.0.0.2/32", Gateway: "10.0.0.1"}, {Interface: 1, Prefix: "fd00::2/128", Gateway: "fd00::1"},
+			{Interface: 1, Prefix: "10.0.0.2/32", Gateway: "10.0.0.1"}, {Interface: 1, Prefix: "fd00::2/128",
+				Gateway: "fd00::1"},
 		},
 		Routes: []*apiv1.CNIRoute{{Prefix: "0.0.0.0/0", Gateway: "10.0.0.1"}, {Prefix: "::/0", Gateway: "fd00::1"}},
 	}

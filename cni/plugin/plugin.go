@@ -184,7 +184,7 @@ func gc(args *skel.CmdArgs) error {
 	return nil
 }
 
-// down reports whether nobody answered, or not to the end.
+// down reports whether the agent did not answer, or not completely.
 func down(err error) bool { return status.Code(err) == codes.Unavailable }
 
 // failure is the CNI error of a failed call: the agent's own, or absent if the

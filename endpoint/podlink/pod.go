@@ -155,7 +155,8 @@ func addFamily(h *netlink.Handle, link netlink.Link, f family) error {
 	// The gateway is in no prefix of the pod: onlink lets the kernel take it
 	// without a route of its own (IPv6: since 4.16).
 	route := &netlink.Route{
-		LinkIndex: link.Attrs().Index, Dst: f.everything(), Gw: f.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), MTU: f.mtu,
+		LinkIndex: link.Attrs().Index, Dst: f.everything(), Gw: f.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
+		MTU: f.mtu,
 	}
 	if err := h.RouteAdd(route); err != nil {
 		return fmt.Errorf("add default route via %s: %w", f.gateway, err)

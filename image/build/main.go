@@ -25,7 +25,8 @@ func main() {
 	flag.StringVar(&o.out, "o", "bin/image", "folder to write to")
 	flag.StringVar(&o.version, "version", "", "version of the programs (default: of git)")
 	flag.StringVar(&o.arch, "arch", "amd64,arm64", "platforms, as Go names them")
-	flag.StringVar(&o.push, "push", "", "registry's repository to send it to, such as registry.example.org/network/myelin")
+	flag.StringVar(&o.push, "push", "",
+		"registry's repository to send it to, such as registry.example.org/network/myelin")
 	flag.BoolVar(&o.insecure, "insecure", false, "the registry speaks HTTP without TLS")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

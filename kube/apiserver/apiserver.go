@@ -28,11 +28,13 @@ type Server struct {
 	base   *url.URL
 }
 
-// Connect reads a kubeconfig: file, or what kubectl would take. It asks nothing yet. agent is what requests call themselves by.
+// Connect reads a kubeconfig: file, or what kubectl would take. It asks nothing yet. agent is what requests call
+// themselves by.
 func Connect(file, context, agent string) (*Server, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+		&clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w (a lab of `myelin lab` has no API server)", err)
 	}

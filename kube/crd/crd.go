@@ -52,7 +52,8 @@ func Objects() ([]map[string]any, error) {
 			return nil, fmt.Errorf("read %s: %w", name.Name(), err)
 		}
 		object.Metadata["labels"] = map[string]any{VersionLabel: Version}
-		all = append(all, map[string]any{"apiVersion": object.APIVersion, "kind": object.Kind, "metadata": object.Metadata, "spec": object.Spec})
+		all = append(all, map[string]any{"apiVersion": object.APIVersion, "kind": object.Kind,
+			"metadata": object.Metadata, "spec": object.Spec})
 	}
 	return all, nil
 }

@@ -48,14 +48,17 @@ func install(t *testing.T, s *apiserver.Server) {
 			t.Fatal(err)
 		}
 		name := o["metadata"].(map[string]any)["name"].(string)
-		if code, body := s.Try(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?fieldValidation=Strict", asJSON, text); code >= 300 {
+		if code, body := s.Try(http.MethodPost,
+			"/apis/apiextensions.k8s.io/v1/customresourcedefinitions?fieldValidation=Strict", asJSON,
+			text); code >= 300 {
 			t.Errorf("%s: %d %s", name, code, body)
 			continue
 		}
 		plural, _, _ := strings.Cut(name, ".")
 		deadline := time.Now().Add(30 * time.Second)
 		for code := 0; code != http.StatusOK; time.Sleep(50 * time.Millisecond) {
-			if code, _ = s.Try(http.MethodGet, "/apis/cilium.io/v2/"+plural, "", nil); code != http.StatusOK && time.Now().After(deadline) {
+			if code, _ = s.Try(http.MethodGet, "/apis/cilium.io/v2/"+plural, "",
+				nil); code != http.StatusOK && time.Now().After(deadline) {
 				t.Fatalf("%s is not served: %d", name, code)
 			}
 		}
@@ -78,8 +81,9 @@ func (p *policy) kind() string { return fmt.Sprint(p.object["kind"]) }
 // path is where its kind is created.
 func (p *policy) path() string {
 	plural := map[string]string{
-		"CiliumNetworkPolicy": "namespaces/default/ciliumnetworkpolicies", "CiliumClusterwideNetworkPolicy": "ciliumclusterwidenetworkpolicies",
-		"CiliumCIDRGroup": "ciliumcidrgroups", "CiliumLoadBalancerIPPool": "ciliumloadbalancerippools",
+		"CiliumNetworkPolicy":            "namespaces/default/ciliumnetworkpolicies",
+		"CiliumClusterwideNetworkPolicy": "ciliumclusterwidenetworkpolicies",
+		"CiliumCIDRGroup":                "ciliumcidrgroups", "CiliumLoadBalancerIPPool": "ciliumloadbalancerippools",
 	}[p.kind()]
 	return "/apis/" + fmt.Sprint(p.object["apiVersion"]) + "/" + plural
 }
@@ -105,7 +109,8 @@ func policies(t *testing.T) (all []*policy) {
 				continue
 			}
 			meta, ok := p.object["metadata"].(map[string]any)
-			if !ok || p.object["kind"] != "CiliumNetworkPolicy" && p.object["kind"] != "CiliumClusterwideNetworkPolicy" && p.object["kind"] != parse.GroupKind {
+			if !ok || p.object["kind"] != "CiliumNetworkPolicy" &&
+				p.object["kind"] != "CiliumClusterwideNetworkPolicy" && p.object["kind"] != parse.GroupKind {
 				continue
 			}
 			meta["name"] = fmt.Sprintf("p%d", len(all))
@@ -174,7 +179,8 @@ func testPolicies(t *testing.T, s *apiserver.Server) {
 			count["valid"]++
 		}
 	}
-	t.Logf("measured: %d valid stored, %d invalid refused by the server, %d invalid stored and marked", count["valid"], count["refused"], count["marked"])
+	t.Logf("measured: %d valid stored, %d invalid refused by the server, %d invalid stored and marked", count["valid"],
+		count["refused"], count["marked"])
 	if count["valid"] < 50 || count["refused"] < 8 {
 		t.Error("the tree has more than that")
 	}

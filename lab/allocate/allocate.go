@@ -67,7 +67,8 @@ func (a *Allocator) Take(s *corev1.Service) cluster.FieldErrors {
 		switch {
 		case p.NodePort == 0:
 		case p.NodePort < a.ranges.FirstPort || p.NodePort > a.ranges.LastPort:
-			fault("%d is not in the range of node ports, %d to %d", field, p.NodePort, a.ranges.FirstPort, a.ranges.LastPort)
+			fault("%d is not in the range of node ports, %d to %d", field, p.NodePort, a.ranges.FirstPort,
+				a.ranges.LastPort)
 		case taken && other != keyOf(s):
 			fault("%s is allocated to Service %s", field, portKey(p.Protocol, p.NodePort), other)
 		default:

@@ -65,7 +65,8 @@ func (a *Allocator) earlierPort(s, earlier *corev1.Service, p *corev1.ServicePor
 			cmp.Or(e.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol, corev1.ProtocolTCP)
 		other := a.ports[portKey(p.Protocol, e.NodePort)]
 		chosen := slices.ContainsFunc(s.Spec.Ports, func(o corev1.ServicePort) bool {
-			return o.NodePort == e.NodePort && cmp.Or(o.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol, corev1.ProtocolTCP)
+			return o.NodePort == e.NodePort && cmp.Or(o.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol,
+				corev1.ProtocolTCP)
 		})
 		if same && e.NodePort != 0 && !chosen && (other == "" || other == keyOf(s)) {
 			return e.NodePort, true

@@ -189,7 +189,8 @@ func IsReady(pod *corev1.Pod) bool {
 
 // isActive reports whether a Pod has not ended and is not being deleted.
 func isActive(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
+		pod.Status.Phase != corev1.PodFailed
 }
 
 func active(pods []*corev1.Pod) []*corev1.Pod {

@@ -169,7 +169,8 @@ func TestStatefulSet(t *testing.T) {
 	for _, text := range order {
 		for _, name := range []string{"db-0", "db-1", "db-2"} {
 			if strings.Contains(text, name+"@") && strings.Contains(text[strings.Index(text, name):], "=v2") &&
-				strings.HasPrefix(text[strings.Index(text, name)+len(name)+2:], "=v2") && !slices.Contains(first, name) {
+				strings.HasPrefix(text[strings.Index(text, name)+len(name)+2:], "=v2") &&
+				!slices.Contains(first, name) {
 				first = append(first, name)
 			}
 		}

@@ -28,7 +28,8 @@ func (c *Cluster) daemonPod(d *appsv1.DaemonSet, node string) *corev1.Pod {
 	pod.Labels[appsv1.ControllerRevisionHashLabelKey] = hashOf(&d.Spec.Template)
 	pod.Spec.NodeName = node
 	for _, key := range []string{
-		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeDiskPressure,
+		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable,
+		corev1.TaintNodeDiskPressure,
 		corev1.TaintNodeMemoryPressure, corev1.TaintNodePIDPressure,
 	} {
 		pod.Spec.Tolerations = append(

@@ -21,7 +21,8 @@ func (c *Cluster) WithStatus(o Object) Object {
 		pods := active(c.PodsOf(o))
 		ready := count(pods, IsReady)
 		rs.Status = appsv1.ReplicaSetStatus{
-			Replicas: int32(len(pods)), FullyLabeledReplicas: int32(len(pods)), ReadyReplicas: ready, AvailableReplicas: ready,
+			Replicas: int32(len(pods)), FullyLabeledReplicas: int32(len(pods)), ReadyReplicas: ready,
+			AvailableReplicas:  ready,
 			ObservedGeneration: o.Generation,
 		}
 		return rs
@@ -73,7 +74,9 @@ func (c *Cluster) statefulSetStatus(s *appsv1.StatefulSet) appsv1.StatefulSetSta
 	pods := active(c.PodsOf(s))
 	hash := hashOf(&s.Spec.Template)
 	ready := count(pods, IsReady)
-	updated := count(pods, func(pod *corev1.Pod) bool { return pod.Labels[appsv1.ControllerRevisionHashLabelKey] == hash })
+	updated := count(pods, func(pod *corev1.Pod) bool {
+		return pod.Labels[appsv1.ControllerRevisionHashLabelKey] == hash
+	})
 	return appsv1.StatefulSetStatus{
 		ObservedGeneration: s.Generation, Replicas: int32(len(pods)), ReadyReplicas: ready, AvailableReplicas: ready,
 		UpdatedReplicas: updated, CurrentReplicas: int32(len(pods)) - updated, UpdateRevision: s.Name + "-" + hash,

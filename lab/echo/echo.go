@@ -1,4 +1,4 @@
-// Package echo is a small server to try a network with: HTTP that tells who answered whom, TCP and UDP that send back
+// Package echo is a small server to try a network with: HTTP that names server and client, TCP and UDP that send back
 // what comes, each over IPv4 and IPv6. It is also the client for it.
 package echo
 
@@ -93,7 +93,8 @@ func (s *server) closeAfter(ctx context.Context, c io.Closer) {
 }
 
 func (s *server) answer(w http.ResponseWriter, r *http.Request) {
-	s.printf("http %s %s from %s to %s", r.Method, r.URL.Path, r.RemoteAddr, r.Context().Value(http.LocalAddrContextKey))
+	s.printf("http %s %s from %s to %s", r.Method, r.URL.Path, r.RemoteAddr,
+		r.Context().Value(http.LocalAddrContextKey))
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	fmt.Fprintf(w, "server  %s\naddress %s\nclient  %s\nrequest %s %s\n",
 		s.who, r.Context().Value(http.LocalAddrContextKey), r.RemoteAddr, r.Method, r.URL.Path)
@@ -114,7 +115,8 @@ func (s *server) accept(ctx context.Context, l net.Listener) {
 	}
 }
 
-// openUDP answers from the address that was asked, which on a host of several is not always the one that routing chooses.
+// openUDP answers from the address that was asked, which on a host of several is not always the one that routing
+// chooses.
 func (s *server) openUDP(ctx context.Context, network, addr string) error {
 	c, err := (&net.ListenConfig{}).ListenPacket(ctx, network, addr)
 	if err != nil {
@@ -182,7 +184,7 @@ func (s *server) loop6(c net.PacketConn) {
 	}
 }
 
-// peers remembers who was announced, a bounded number of them.
+// peers is the set of announced clients, of bounded size.
 type peers map[string]bool
 
 func newPeers() peers { return peers{} }

@@ -53,7 +53,8 @@ func serve(t *testing.T) (opts Options, out *output) {
 		}
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	for end := time.Now().Add(5 * time.Second); strings.Count(out.String(), "on port") < 3; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); strings.Count(out.String(),
+		"on port") < 3; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the server does not start: %s", out)
 		}

@@ -67,10 +67,12 @@ func (i Item) cells() (cells, wide []string) {
 		st := o.Status
 		return []string{
 			fmt.Sprint(st.DesiredNumberScheduled), fmt.Sprint(st.CurrentNumberScheduled), fmt.Sprint(st.NumberReady),
-			fmt.Sprint(st.UpdatedNumberScheduled), fmt.Sprint(st.NumberAvailable), pairs(o.Spec.Template.Spec.NodeSelector, ","),
+			fmt.Sprint(st.UpdatedNumberScheduled), fmt.Sprint(st.NumberAvailable),
+			pairs(o.Spec.Template.Spec.NodeSelector, ","),
 		}, template(&o.Spec.Template, o.Spec.Selector)
 	case *batchv1.Job:
-		return []string{jobStatus(o), of(o.Status.Succeeded, o.Spec.Completions)}, template(&o.Spec.Template, o.Spec.Selector)
+		return []string{jobStatus(o), of(o.Status.Succeeded, o.Spec.Completions)}, template(&o.Spec.Template,
+			o.Spec.Selector)
 	case *cluster.EndpointSlice:
 		return slice(o), nil
 	}

@@ -204,7 +204,8 @@ func TestDescribe(t *testing.T) {
 		want []string
 	}{
 		{pod, Related{Owner: "ReplicaSet/web-1", Notes: []string{"image nginx is not run"}}, []string{
-			"Name: web", "Namespace: demo", "Controlled By: ReplicaSet/web-1", "Node: node1", "Message: 0/2 nodes are available",
+			"Name: web", "Namespace: demo", "Controlled By: ReplicaSet/web-1", "Node: node1",
+			"Message: 0/2 nodes are available",
 			"IPs: 10.0.1.2,fd00::2", "Image: nginx", "State: Running", "Restarts: 2", "Notes: image nginx is not run",
 		}},
 		{all[1], Related{Pods: all[:1]}, []string{"Type: LoadBalancer", "IPs: 10.96.0.7", "Port: <unset> 80/TCP",

@@ -98,11 +98,14 @@ func keep(families []Family, c *Claim, taken *bart.Table[string]) Grant {
 	for _, text := range c.PodCIDRs {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p != p.Masked() || p.Addr().Is4In6() {
-			problems = append(problems, fmt.Sprintf("podCIDR %q is not a CIDR such as 10.0.1.0/24 or fd00:1::/64", text))
+			problems = append(problems, fmt.Sprintf("podCIDR %q is not a CIDR such as 10.0.1.0/24 or fd00:1::/64",
+				text))
 			continue
 		}
 		if other := holder(taken, p); other != "" && other != c.Node {
-			problems = append(problems, fmt.Sprintf("podCIDR %s overlaps what node %s has: delete this CiliumNode, and the node's pods, so that it gets another", p, other))
+			problems = append(problems,
+				fmt.Sprintf("podCIDR %s overlaps what node %s has: delete this CiliumNode, and the node's pods, so "+
+					"that it gets another", p, other))
 			continue
 		}
 		if !known(families, p) {
@@ -114,7 +117,7 @@ func keep(families []Family, c *Claim, taken *bart.Table[string]) Grant {
 	return out
 }
 
-// holder is who has addresses of a prefix; empty: nobody.
+// holder is the node that has addresses of a prefix; empty: none.
 func holder(taken *bart.Table[string], p netip.Prefix) string {
 	for _, node := range taken.Supernets(p) {
 		return node

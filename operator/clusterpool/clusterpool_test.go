@@ -36,33 +36,51 @@ func claim(text string) clusterpool.Claim {
 	return c
 }
 
-func TestAssign(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		families []string
-		claims   []string
-		want     []string // "NODE CIDRs | problem"
-		use      []clusterpool.Use
-	}{
+type assignCase struct {
+	name     string
+	families []string
+	claims   []string
+	want     []string // "NODE CIDRs | problem"
+	use      []clusterpool.Use
+}
+
+func assignCases() []assignCase {
+	return []assignCase{
 		{"new nodes, both families", []string{"24 10.0.0.0/22", "120 fd00::/118"}, []string{"b 0", "a 0"},
-			[]string{"a 10.0.0.0/24,fd00::/120 |", "b 10.0.1.0/24,fd00::100/120 |"}, []clusterpool.Use{{Total: 4, Used: 2}, {Total: 4, Used: 2}}},
-		{"what nodes have stays, gaps are filled", []string{"24 10.0.0.0/22"}, []string{"a 3 10.0.1.0/24", "b 2 10.0.3.0/24", "c 0", "d 0"},
-			[]string{"a 10.0.1.0/24 |", "b 10.0.3.0/24 |", "c 10.0.0.0/24 |", "d 10.0.2.0/24 |"}, []clusterpool.Use{{Total: 4, Used: 4}}},
+			[]string{"a 10.0.0.0/24,fd00::/120 |", "b 10.0.1.0/24,fd00::100/120 |"},
+			[]clusterpool.Use{{Total: 4, Used: 2}, {Total: 4, Used: 2}}},
+		{"what nodes have stays, gaps are filled", []string{"24 10.0.0.0/22"},
+			[]string{"a 3 10.0.1.0/24", "b 2 10.0.3.0/24", "c 0", "d 0"},
+			[]string{"a 10.0.1.0/24 |", "b 10.0.3.0/24 |", "c 10.0.0.0/24 |", "d 10.0.2.0/24 |"},
+			[]clusterpool.Use{{Total: 4, Used: 4}}},
 		{"several pools, and then no more", []string{"25 10.0.0.0/25 10.9.0.0/25"}, []string{"a 0", "b 0", "c 0"},
-			[]string{"a 10.0.0.0/25 |", "b 10.9.0.0/25 |", "c | no /25 is left in 10.0.0.0/25, 10.9.0.0/25"}, []clusterpool.Use{{Total: 2, Used: 2, Lacking: 1}}},
+			[]string{"a 10.0.0.0/25 |", "b 10.9.0.0/25 |", "c | no /25 is left in 10.0.0.0/25, 10.9.0.0/25"},
+			[]clusterpool.Use{{Total: 2, Used: 2, Lacking: 1}}},
 		{"a second family is added", []string{"24 10.0.0.0/22", "64 fd00::/48"}, []string{"a 5 10.0.2.0/24"},
 			[]string{"a 10.0.2.0/24,fd00::/64 |"}, []clusterpool.Use{{Total: 4, Used: 1}, {Total: 65536, Used: 1}}},
-		{"twice: the older one is right", []string{"24 10.0.0.0/22"}, []string{"a 1 10.0.0.0/24", "b 9 10.0.0.0/24", "c 0"},
-			[]string{"a 10.0.0.0/24 | podCIDR 10.0.0.0/24 overlaps what node b has: delete this CiliumNode, and the node's pods, so that it gets another", "b 10.0.0.0/24 |", "c 10.0.1.0/24 |"},
+		{"twice: the older one is right", []string{"24 10.0.0.0/22"}, []string{"a 1 10.0.0.0/24",
+			"b 9 10.0.0.0/24", "c 0"},
+			[]string{"a 10.0.0.0/24 | podCIDR 10.0.0.0/24 overlaps what node b has: delete this CiliumNode, and the " +
+				"node's pods, so that it gets another", "b 10.0.0.0/24 |", "c 10.0.1.0/24 |"},
 			[]clusterpool.Use{{Total: 4, Used: 2}}},
-		{"of another length, or of no pool", []string{"24 10.0.0.0/22"}, []string{"a 1 10.0.0.0/25", "b 1 172.16.0.0/24", "c 0"},
-			[]string{"a 10.0.0.0/25 | podCIDR 10.0.0.0/25 is of no pool: it stays", "b 172.16.0.0/24 | podCIDR 172.16.0.0/24 is of no pool: it stays", "c 10.0.1.0/24 |"},
+		{"of another length, or of no pool", []string{"24 10.0.0.0/22"},
+			[]string{"a 1 10.0.0.0/25", "b 1 172.16.0.0/24", "c 0"},
+			[]string{"a 10.0.0.0/25 | podCIDR 10.0.0.0/25 is of no pool: it stays",
+				"b 172.16.0.0/24 | podCIDR 172.16.0.0/24 is of no pool: it stays", "c 10.0.1.0/24 |"},
 			[]clusterpool.Use{{Total: 4, Used: 2}}},
 		{"unreadable", []string{"24 10.0.0.0/22"}, []string{"a 1 10.0.0.1/24"},
-			[]string{`a 10.0.0.1/24 | podCIDR "10.0.0.1/24" is not a CIDR such as 10.0.1.0/24 or fd00:1::/64`}, []clusterpool.Use{{Total: 4}}},
-		{"the end of all addresses", []string{"120 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00/120"}, []string{"a 0", "b 0"},
-			[]string{"a ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00/120 |", "b | no /120 is left in ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00/120"}, []clusterpool.Use{{Total: 1, Used: 1, Lacking: 1}}},
-	} {
+			[]string{`a 10.0.0.1/24 | podCIDR "10.0.0.1/24" is not a CIDR such as 10.0.1.0/24 or fd00:1::/64`},
+			[]clusterpool.Use{{Total: 4}}},
+		{"the end of all addresses", []string{"120 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00/120"},
+			[]string{"a 0", "b 0"},
+			[]string{"a ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00/120 |",
+				"b | no /120 is left in ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00/120"},
+			[]clusterpool.Use{{Total: 1, Used: 1, Lacking: 1}}},
+	}
+}
+
+func TestAssign(t *testing.T) {
+	for _, c := range assignCases() {
 		var families []clusterpool.Family
 		for _, f := range c.families {
 			families = append(families, family(f))
@@ -75,7 +93,7 @@ func TestAssign(t *testing.T) {
 			grants, use := clusterpool.Assign(families, claims)
 			var got []string
 			for node, g := range grants {
-				got = append(got, strings.TrimSpace(strings.Join([]string{node, strings.Join(g.PodCIDRs, ",")}, " "))+" | "+g.Problem)
+				got = append(got, strings.TrimSpace(node+" "+strings.Join(g.PodCIDRs, ","))+" | "+g.Problem)
 			}
 			slices.Sort(got)
 			for i, line := range got {
@@ -92,7 +110,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestMany: nodes come and go; nobody ever has what another has.
+// TestMany: nodes come and go; no two ever have the same.
 func TestMany(t *testing.T) {
 	families := []clusterpool.Family{family("26 10.0.0.0/18 10.64.0.0/18"), family("112 fd00::/102")}
 	have := map[string]clusterpool.Claim{}

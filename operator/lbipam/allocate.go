@@ -12,7 +12,8 @@ import (
 // shares reports whether two Services with one sharing key can have one address.
 func (s *Service) shares(o *Service) bool {
 	admits := func(a, b *Service) bool {
-		return a.Namespace == b.Namespace || slices.Contains(a.Namespaces, "*") || slices.Contains(a.Namespaces, b.Namespace)
+		return a.Namespace == b.Namespace || slices.Contains(a.Namespaces, "*") ||
+			slices.Contains(a.Namespaces, b.Namespace)
 	}
 	if !admits(s, o) || !admits(o, s) {
 		return false
@@ -97,7 +98,8 @@ func (a *allocator) find(s *Service, is4 bool) (addr netip.Addr, reason, why str
 	var pools []*Pool
 	for i := range a.pools {
 		p := &a.pools[i]
-		if a.conflicts[p.Name] == "" && !p.Disabled && p.selects(s) && slices.ContainsFunc(p.Ranges, func(r Range) bool { return r.First.Is4() == is4 }) {
+		if a.conflicts[p.Name] == "" && !p.Disabled && p.selects(s) && slices.ContainsFunc(p.Ranges,
+			func(r Range) bool { return r.First.Is4() == is4 }) {
 			pools = append(pools, p)
 		}
 	}
@@ -132,7 +134,8 @@ func (a *allocator) find(s *Service, is4 bool) (addr netip.Addr, reason, why str
 // can have too.
 func (a *allocator) shared(s *Service, is4 bool, pools []*Pool) (best netip.Addr, ok bool) {
 	for addr, owners := range a.owners {
-		if addr.Is4() != is4 || len(owners) == 0 || owners[0].Sharing != s.Sharing || a.inUse(s, addr) != "" || !slices.Contains(pools, a.pool(addr)) {
+		if addr.Is4() != is4 || len(owners) == 0 || owners[0].Sharing != s.Sharing || a.inUse(s, addr) != "" ||
+			!slices.Contains(pools, a.pool(addr)) {
 			continue
 		}
 		if !ok || addr.Less(best) {
@@ -142,7 +145,7 @@ func (a *allocator) shared(s *Service, is4 bool, pools []*Pool) (best netip.Addr
 	return best, ok
 }
 
-// free is the lowest address of a range that nobody has. Nothing becomes free
+// free is the lowest address of a range that is not allocated. Nothing becomes free
 // meanwhile, so it never looks back.
 func (a *allocator) free(name string, r Range) (netip.Addr, bool) {
 	addr, ok := a.next[name]

@@ -12,7 +12,7 @@ import (
 	"myelin/cluster"
 )
 
-// Pool is addresses, and whom they are for.
+// Pool is addresses, and the Services that may have them.
 type Pool struct {
 	Name    string
 	Created time.Time
@@ -66,7 +66,7 @@ type Service struct {
 	IPv4, IPv6 bool
 	// Asked are addresses that it wants, and no others; none: any.
 	Asked []netip.Addr
-	// AskedWrong is what of its wishes is no address.
+	// AskedWrong is what of its request is no address.
 	AskedWrong []string
 	// Sharing is the key of Services that may have one address together; empty: none
 	// may. Namespaces are others than its own that they may be of, "*" for all.
@@ -106,8 +106,11 @@ func (u Usage) Available() int64 { return u.Total - u.Used }
 // that selects it has that, and older Services come before younger ones. The result doesn't
 // depend on the order of lists.
 func Allocate(pools []Pool, services []Service) (answers map[cluster.Key]Answer, usage map[string]Usage) {
-	a := &allocator{pools: slices.Clone(pools), owners: map[netip.Addr][]*Service{}, conflicts: map[string]string{}, next: map[string]netip.Addr{}}
-	slices.SortFunc(a.pools, func(x, y Pool) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name)) })
+	a := &allocator{pools: slices.Clone(pools), owners: map[netip.Addr][]*Service{}, conflicts: map[string]string{},
+		next: map[string]netip.Addr{}}
+	slices.SortFunc(a.pools, func(x, y Pool) int {
+		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name))
+	})
 	a.findConflicts()
 	sorted := make([]*Service, len(services))
 	for i := range services {
@@ -129,7 +132,7 @@ func Allocate(pools []Pool, services []Service) (answers map[cluster.Key]Answer,
 type allocator struct {
 	pools     []Pool                    // the oldest first
 	conflicts map[string]string         // a pool, and the older one that it overlaps
-	owners    map[netip.Addr][]*Service // who has an address: more than one only where they share it
+	owners    map[netip.Addr][]*Service // by address: more than one only where they share it
 	next      map[string]netip.Addr     // where to look for a free address, by pool and range
 }
 

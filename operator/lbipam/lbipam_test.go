@@ -27,7 +27,8 @@ func pool(text string) lbipam.Pool {
 		case strings.Contains(w, "="):
 			p.Selector, _ = labels.Parse(w)
 		case isRange:
-			p.Ranges = append(p.Ranges, lbipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)})
+			p.Ranges = append(p.Ranges, lbipam.Range{First: netip.MustParseAddr(first),
+				Last: netip.MustParseAddr(last)})
 		default:
 			bare := strings.TrimSuffix(w, "!")
 			p.Ranges = append(p.Ranges, lbipam.FromPrefix(netip.MustParsePrefix(bare), bare == w))
@@ -46,7 +47,8 @@ func age(text string) time.Time {
 func service(text string) lbipam.Service {
 	words := strings.Fields(text)
 	ns, name, _ := strings.Cut(words[0], "/")
-	s := lbipam.Service{Key: cluster.Key{Namespace: ns, Name: name}, Created: age(words[1]), Labels: map[string]string{}, Ports: nil}
+	s := lbipam.Service{Key: cluster.Key{Namespace: ns, Name: name}, Created: age(words[1]),
+		Labels: map[string]string{}, Ports: nil}
 	for _, w := range words[2:] {
 		key, value, _ := strings.Cut(w, ":")
 		switch key {
@@ -93,27 +95,43 @@ func scenes() []scene {
 		{"without the edges", []string{"p 1 192.0.2.0/30!"}, []string{"a/a 3 4", "a/b 2 4", "a/c 1 4"},
 			[]string{"a/a 192.0.2.1 ", "a/b 192.0.2.2 ", "a/c  out_of_ips"}, "p 2/2"},
 		{"a /32 has its edge", []string{"p 1 192.0.2.7/32!"}, []string{"a/a 3 4"}, []string{"a/a 192.0.2.7 "}, "p 1/1"},
-		{"what it has stays, also in a disabled pool", []string{"p 1 disabled 192.0.2.5-192.0.2.9"}, []string{"a/a 1 4 has:192.0.2.8", "a/b 9 4"},
+		{"what it has stays, also in a disabled pool", []string{"p 1 disabled 192.0.2.5-192.0.2.9"},
+			[]string{"a/a 1 4 has:192.0.2.8", "a/b 9 4"},
 			[]string{"a/a 192.0.2.8 ", "a/b  no_pool"}, "p 1/5"},
-		{"the pool is another", []string{"p 1 198.51.100.0/31"}, []string{"a/a 1 4 has:192.0.2.8"}, []string{"a/a 198.51.100.0 "}, "p 1/2"},
+		{"the pool is another", []string{"p 1 198.51.100.0/31"}, []string{"a/a 1 4 has:192.0.2.8"},
+			[]string{"a/a 198.51.100.0 "}, "p 1/2"},
 		{"selectors", []string{"x 2 app=x 192.0.2.0/31", "n 1 io.kubernetes.service.namespace=n 198.51.100.0/31"},
 			[]string{"a/a 9 4 app=x", "n/b 8 4", "a/c 7 4", "n/d 6 4 app=x"},
 			[]string{"a/a 192.0.2.0 ", "a/c  no_pool", "n/b 198.51.100.0 ", "n/d 192.0.2.1 "}, "n 1/2 x 2/2"},
-		{"the next pool when one is empty", []string{"p 2 192.0.2.0/32", "q 1 198.51.100.0/32"}, []string{"a/a 9 4", "a/b 8 4", "a/c 7 4"},
+		{"the next pool when one is empty", []string{"p 2 192.0.2.0/32", "q 1 198.51.100.0/32"},
+			[]string{"a/a 9 4", "a/b 8 4", "a/c 7 4"},
 			[]string{"a/a 192.0.2.0 ", "a/b 198.51.100.0 ", "a/c  out_of_ips"}, "p 1/1 q 1/1"},
-		{"overlapping: the older pool counts", []string{"old 9 192.0.2.0/30", "new 1 192.0.2.3-192.0.2.8"}, []string{"a/a 1 4 has:192.0.2.5"},
+		{"overlapping: the older pool counts", []string{"old 9 192.0.2.0/30", "new 1 192.0.2.3-192.0.2.8"},
+			[]string{"a/a 1 4 has:192.0.2.5"},
 			[]string{"a/a 192.0.2.0 "}, "new 0/6!old old 1/4"},
-		{"asked for", []string{"p 1 192.0.2.0/29 2001:db8::/125"}, []string{"a/a 9 4 6 ask:2001:db8::3 ask:192.0.2.3", "a/b 8 4 ask:192.0.2.3", "a/c 7 4 ask:192.0.2.99", "a/d 6 4 ask:192.0.2.4 ask:nonsense", "a/e 5 4 ask:2001:db8::5"},
-			[]string{"a/a 2001:db8::3,192.0.2.3 ", "a/b  already_allocated", "a/c  no_pool", "a/d 192.0.2.4 invalid_address", "a/e  wrong_family"}, "p 3/16"},
-		{"asked for one that another has had", []string{"p 1 192.0.2.0/29"}, []string{"a/a 9 4 ask:192.0.2.3", "a/b 8 4 has:192.0.2.3"},
+		{"asked for", []string{"p 1 192.0.2.0/29 2001:db8::/125"}, []string{"a/a 9 4 6 ask:2001:db8::3 ask:192.0.2.3",
+			"a/b 8 4 ask:192.0.2.3", "a/c 7 4 ask:192.0.2.99", "a/d 6 4 ask:192.0.2.4 ask:nonsense",
+			"a/e 5 4 ask:2001:db8::5"},
+			[]string{"a/a 2001:db8::3,192.0.2.3 ", "a/b  already_allocated", "a/c  no_pool",
+				"a/d 192.0.2.4 invalid_address", "a/e  wrong_family"}, "p 3/16"},
+		{"asked for one that another has had", []string{"p 1 192.0.2.0/29"},
+			[]string{"a/a 9 4 ask:192.0.2.3", "a/b 8 4 has:192.0.2.3"},
 			[]string{"a/a  already_allocated", "a/b 192.0.2.3 "}, "p 1/8"},
-		{"sharing", []string{"p 1 192.0.2.0/29"}, []string{"a/a 9 4 share:k port:80/TCP", "a/b 8 4 share:k port:443/TCP", "a/c 7 4 share:k port:80/TCP", "a/d 6 4 share:other port:1/TCP", "b/e 5 4 share:k port:2/TCP", "a/f 4 4 port:3/TCP"},
-			[]string{"a/a 192.0.2.0 ", "a/b 192.0.2.0 ", "a/c 192.0.2.1 ", "a/d 192.0.2.2 ", "a/f 192.0.2.4 ", "b/e 192.0.2.3 "}, "p 5/8"},
-		{"sharing across namespaces, if both say so", []string{"p 1 192.0.2.0/29"}, []string{"a/a 9 4 share:k with:b port:80/TCP", "b/b 8 4 share:k with:* port:81/TCP", "c/c 7 4 share:k with:a port:82/TCP"},
+		{"sharing", []string{"p 1 192.0.2.0/29"}, []string{"a/a 9 4 share:k port:80/TCP",
+			"a/b 8 4 share:k port:443/TCP", "a/c 7 4 share:k port:80/TCP", "a/d 6 4 share:other port:1/TCP",
+			"b/e 5 4 share:k port:2/TCP", "a/f 4 4 port:3/TCP"},
+			[]string{"a/a 192.0.2.0 ", "a/b 192.0.2.0 ", "a/c 192.0.2.1 ", "a/d 192.0.2.2 ", "a/f 192.0.2.4 ",
+				"b/e 192.0.2.3 "}, "p 5/8"},
+		{"sharing across namespaces, if both say so", []string{"p 1 192.0.2.0/29"},
+			[]string{"a/a 9 4 share:k with:b port:80/TCP", "b/b 8 4 share:k with:* port:81/TCP",
+				"c/c 7 4 share:k with:a port:82/TCP"},
 			[]string{"a/a 192.0.2.0 ", "b/b 192.0.2.0 ", "c/c 192.0.2.1 "}, "p 2/8"},
-		{"sharing with local traffic: the same pods", []string{"p 1 192.0.2.0/29"}, []string{"a/a 9 4 share:k local:x port:80/TCP", "a/b 8 4 share:k local:x port:81/TCP", "a/c 7 4 share:k local:y port:82/TCP", "a/d 6 4 share:k port:83/TCP"},
+		{"sharing with local traffic: the same pods", []string{"p 1 192.0.2.0/29"},
+			[]string{"a/a 9 4 share:k local:x port:80/TCP", "a/b 8 4 share:k local:x port:81/TCP",
+				"a/c 7 4 share:k local:y port:82/TCP", "a/d 6 4 share:k port:83/TCP"},
 			[]string{"a/a 192.0.2.0 ", "a/b 192.0.2.0 ", "a/c 192.0.2.1 ", "a/d 192.0.2.2 "}, "p 3/8"},
-		{"no longer wanted", []string{"p 1 192.0.2.0/29 2001:db8::/125"}, []string{"a/a 9 4 has:192.0.2.4 has:2001:db8::4"}, []string{"a/a 192.0.2.4 "}, "p 1/16"},
+		{"no longer wanted", []string{"p 1 192.0.2.0/29 2001:db8::/125"},
+			[]string{"a/a 9 4 has:192.0.2.4 has:2001:db8::4"}, []string{"a/a 192.0.2.4 "}, "p 1/16"},
 	}
 }
 

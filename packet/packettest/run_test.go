@@ -19,8 +19,10 @@ import (
 
 func testNames() packet.Names {
 	return packet.Names{
-		"pod1": {MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.0.1"), IP6: netip.MustParseAddr("fd00::1")},
-		"pod2": {MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, IP4: netip.MustParseAddr("10.0.0.2"), IP6: netip.MustParseAddr("fd00::2")},
+		"pod1": {MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, IP4: netip.MustParseAddr("10.0.0.1"),
+			IP6: netip.MustParseAddr("fd00::1")},
+		"pod2": {MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, IP4: netip.MustParseAddr("10.0.0.2"),
+			IP6: netip.MustParseAddr("fd00::2")},
 	}
 }
 
@@ -64,7 +66,8 @@ func TestSkBuffIsTheKernels(t *testing.T) {
 	prog := load(t, ebpf.SchedCLS, sum)
 
 	in := Frame(t, packet.IPv4, testNames(), `eth pod1 > pod2 | ip pod1 > pod2 | udp 1 > 2 | len 100`)
-	o := Options{Mark: 1 << 20, Priority: 1 << 21, Ifindex: 1, CB: [5]uint32{4: 1 << 22}, WireLen: 1 << 12, GSOSegs: 1 << 6, GSOSize: 1 << 9}
+	o := Options{Mark: 1 << 20, Priority: 1 << 21, Ifindex: 1, CB: [5]uint32{4: 1 << 22}, WireLen: 1 << 12,
+		GSOSegs: 1 << 6, GSOSize: 1 << 9}
 	r, err := Run(prog, in, o)
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +150,8 @@ func TestLife(t *testing.T) {
 	Both(t, func(t *testing.T, f packet.Family) {
 		r := Life(t, f, testNames(),
 			Step{Hook: "first", Prog: toPod2, Ret: 7,
-				In: `eth pod1 > pod2 | ip pod1 > pod2 | icmp echo id 1 | "ping"`, Out: `eth pod2 > pod2 | ip pod1 > pod2 | icmp echo id 1 | "ping"`},
+				In:  `eth pod1 > pod2 | ip pod1 > pod2 | icmp echo id 1 | "ping"`,
+				Out: `eth pod2 > pod2 | ip pod1 > pod2 | icmp echo id 1 | "ping"`},
 			Step{Hook: "second", Prog: toPod1, Ret: 7, Options: Options{Mark: 5},
 				Out: `eth pod2 > pod1 | ip pod1 > pod2 | icmp echo id 1 | "ping"`,
 				Check: func(r Result) error {
@@ -158,7 +162,8 @@ func TestLife(t *testing.T) {
 				}},
 			Step{Hook: "again", Prog: toPod1, Ret: 7, Out: "="},
 		)
-		if want := fmt.Sprintf(`eth pod2 > pod1 | %s pod1 > pod2 | icmp echo id 1 | "ping"`, f); packet.Format(r.Out, testNames()) != want {
+		if want := fmt.Sprintf(`eth pod2 > pod1 | %s pod1 > pod2 | icmp echo id 1 | "ping"`,
+			f); packet.Format(r.Out, testNames()) != want {
 			t.Errorf("got %s, want %s", packet.Format(r.Out, testNames()), want)
 		}
 	})

@@ -18,7 +18,7 @@ type line struct {
 
 func of(id uint32, key string) line { return line{Head: Head{ID: id}, Key: key} }
 
-// What is written is read again, and a torn line at the end is nobody's.
+// What is written is read again, and a torn line at the end is ignored.
 func TestLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n.json")
 	l := &Ledger[line]{Path: path}
@@ -43,7 +43,9 @@ func TestLedger(t *testing.T) {
 	if err != nil || next != 13 || !slices.Equal(keys, []string{"a", "b", "c"}) {
 		t.Errorf("got %d %v, %v", next, keys, err)
 	}
-	if _, err := l.Read(1, func(line) error { return errors.New("not mine") }); err == nil || !strings.Contains(err.Error(), path+": line 2: not mine") {
+	if _, err := l.Read(1, func(line) error {
+		return errors.New("not mine")
+	}); err == nil || !strings.Contains(err.Error(), path+": line 2: not mine") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -73,7 +75,8 @@ func TestAppendFails(t *testing.T) {
 func TestNoPath(t *testing.T) {
 	l := &Ledger[line]{}
 	next, err := l.Read(3, nil)
-	if err = errors.Join(err, l.Rewrite(3, nil), l.Append([]line{of(3, "a")})); err != nil || next != 3 || l.Wasteful(0) {
+	if err = errors.Join(err, l.Rewrite(3, nil), l.Append([]line{of(3, "a")})); err != nil || next != 3 ||
+		l.Wasteful(0) {
 		t.Errorf("got %d, %v", next, err)
 	}
 }

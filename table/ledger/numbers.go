@@ -15,7 +15,7 @@ type Numbers[K interface {
 	next   uint32
 	byKey  map[K]uint32
 	used   map[uint32]bool
-	// kept are those of the file that nobody has asked for yet, by key as text.
+	// kept are those of the file that have not been requested yet, by key as text.
 	kept  map[string]uint32
 	fresh []numberOf // not in the file yet
 }
@@ -29,14 +29,15 @@ type numberOf struct {
 func numbered(id uint32, key string) numberOf { return numberOf{Head: Head{ID: id}, Key: key} }
 
 // NewNumbers reads the file and opens it to go on; numbers up to last are
-// somebody's already, whatever the file says. Only a file that can't be
+// in use already, whatever the file says. Only a file that can't be
 // written, for another reason than a full disk, makes n nil; one that can't be used is begun anew, and bad says
 // why.
 func NewNumbers[K interface {
 	comparable
 	fmt.Stringer
 }](path string, last uint32) (n *Numbers[K], bad, err error) {
-	n = &Numbers[K]{ledger: Ledger[numberOf]{Path: path}, byKey: map[K]uint32{}, used: map[uint32]bool{}, kept: map[string]uint32{}}
+	n = &Numbers[K]{ledger: Ledger[numberOf]{Path: path}, byKey: map[K]uint32{}, used: map[uint32]bool{},
+		kept: map[string]uint32{}}
 	if n.next, bad = n.ledger.Read(last+1, n.known); bad != nil {
 		n.next, n.used, n.kept = last+1, map[uint32]bool{}, map[string]uint32{}
 	}
@@ -88,14 +89,14 @@ func (n *Numbers[K]) Release(key K) {
 	delete(n.byKey, key)
 }
 
-// Keeps reports whether the key had a number before the start, and nobody has
+// Keeps reports whether the key had a number before the start, and no caller has
 // asked for it since.
 func (n *Numbers[K]) Keeps(key K) bool {
 	_, ok := n.kept[key.String()]
 	return ok
 }
 
-// ReleaseKept lets the numbers go that nobody has asked for since the start.
+// ReleaseKept releases the numbers that have not been requested since the start.
 func (n *Numbers[K]) ReleaseKept() {
 	for _, id := range n.kept {
 		delete(n.used, id)

@@ -1,6 +1,7 @@
 #!/bin/bash
-# build.sh [e2e]: the programs and images of a real cluster, in ${XDG_CACHE_HOME:-$HOME/.cache}/myelin/cluster; with e2e, the upstream test suite too.
-# Idempotent. What is there is left alone, and nothing else asks the network. Commands of Kubernetes are built from their source, one at a time.
+# build.sh [e2e]: the programs and images of a real cluster, in ${XDG_CACHE_HOME:-$HOME/.cache}/myelin/cluster; with
+# e2e, the upstream test suite too. Idempotent. What is there is left alone, and nothing else asks the network. Commands
+# of Kubernetes are built from their source, one at a time.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/../../scripts/kubernetes.sh"
@@ -27,7 +28,7 @@ image_program() { kubernetes_build "$dir" "$1" "k8s.io/kubernetes/test/images/$1
 ginkgo() { kubernetes_build "$dir" "$1" github.com/onsi/ginkgo/v2/ginkgo; }
 suite() { (cd "$dir/module" && kubernetes_go test -c -o "$bin/$1" k8s.io/kubernetes/test/e2e); }
 
-# module MODULE VERSION PACKAGE FILE: a command of somebody else's, in a module of its own.
+# module MODULE VERSION PACKAGE FILE: a command of another project, in a module of its own.
 module() {
   mkdir -p "$dir/of/$4"
   printf 'module of\n\ngo 1.24\n\nrequire %s %s\n' "$1" "$2" > "$dir/of/$4/go.mod"
@@ -68,7 +69,8 @@ containerd() {
   mkdir -p "$dir/deb" "$dir/root"
   (cd "$dir/deb" && own_apt download containerd >&2)
   dpkg -x "$dir"/deb/containerd_*.deb "$dir/root"
-  for file in containerd-shim-runc-v2 ctr containerd; do cp "$(find "$dir/root" -type f -name "$file" -path '*bin*')" "$bin/"; done
+  for file in containerd-shim-runc-v2 ctr containerd; do cp "$(find "$dir/root" -type f -name "$file" -path '*bin*')" \
+    "$bin/"; done
   rm -rf "$dir/apt" "$dir/deb" "$dir/root"
 }
 

@@ -1,21 +1,23 @@
 #!/bin/bash
 # cluster.sh: a real Kubernetes cluster of three nodes on this machine, with Myelin for a network and no kube-proxy.
-#   up [bare]                 makes it, of what build.sh built and the programs in $MYELIN_BIN; ends when nodes and CoreDNS are ready; bare: nodes
-#                             without agent, plugin and CoreDNS, for who installs them
+#   up [bare]                 makes it, of what build.sh built and the programs in $MYELIN_BIN; ends when nodes and
+#                             CoreDNS are ready; bare: nodes
+#                             without agent, plugin and CoreDNS, to be installed by a test
 #   dns                       CoreDNS, and waits for it
 #   import FILE               an image's archive, into all nodes
 #   ready                     how many seconds it took from the agents' start until the last node was Ready
 #   down                      ends and removes all of it, also of one that came up in part
 #   kubectl ARG...            as its administrator
-#   kubeconfig                the administrator's file, for who is where the API server is (in-control)
+#   kubeconfig                the administrator's file, for use where the API server is (in-control)
 #   in-node NODE CMD...       in a node's namespaces
 #   in-control CMD...         where the API server is, outside of all nodes
 #   suite FLAG...             upstream's test suite on it, by ginkgo
 #   agent start|stop|kill NODE
-#   server stop|start         the API server hears nobody, and does again
+#   server stop|start         the API server stops to answer, and starts again
 #   reboot NODE               all of the node's processes, its network and /run are lost
 #   readdress NODE HOST       the node's addresses become 172.30.0.HOST and fd30::HOST, under its pods
-#   rejoin NODE               the Node object is deleted, and made anew by kubelet, with other podCIDRs; what runs on the node goes on
+#   rejoin NODE               the Node object is deleted, and made anew by kubelet, with other podCIDRs; what runs on
+#                             the node goes on
 # $MYELIN_CLUSTER is its name (kube), a word of at most 8 letters.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -38,7 +40,8 @@ dns() {
 
 import() { # FILE
   local node
-  for node in "${nodes[@]}"; do (in_node "$node" "$bin/ctr" -n k8s.io images import "$1") >> "$logs/images-$node.log" 2>&1; done
+  for node in "${nodes[@]}"; do (in_node "$node" "$bin/ctr" -n k8s.io images import "$1") >> \
+    "$logs/images-$node.log" 2>&1; done
 }
 
 up() { # [bare]
@@ -49,7 +52,8 @@ up() { # [bare]
   network
   control_plane &
   jobs_up=($!)
-  for node in "${nodes[@]}"; do (bash "$here/node.sh" "$node" && runtime "$node" && { [ -n "$bare" ] || install_agent "$node"; }) & jobs_up+=($!); done
+  for node in "${nodes[@]}"; do (bash "$here/node.sh" "$node" && runtime "$node" && { [ -n "$bare" ] \
+    || install_agent "$node"; }) & jobs_up+=($!); done
   for job in "${jobs_up[@]}"; do wait "$job" || die "up failed; logs: $logs"; done
   [ -n "$bare" ] || kubectl apply -f "$here/../../kube/role.yaml" -f "$here/rights.yaml" > /dev/null
   for node in "${nodes[@]}"; do kubelet "$node"; done
@@ -60,7 +64,8 @@ up() { # [bare]
   start=$(date +%s.%N)
   for node in "${nodes[@]}"; do agent start "$node"; done
   kubectl wait node --all --for=condition=Ready --timeout=60s > /dev/null
-  awk "BEGIN { print $(date +%s.%N) - $start }" > "$home/ready" # seconds from the agents' start until the last node is Ready
+  # seconds from the agents' start until the last node is Ready
+  awk "BEGIN { print $(date +%s.%N) - $start }" > "$home/ready"
   dns
   echo "cluster: $name up in $((SECONDS - begin)) s" >&2
 }
@@ -134,7 +139,8 @@ suite() {
   local reports
   reports=$home/reports
   mkdir -p "$reports"
-  in_control env "PATH=$bin:$PATH" "$bin/ginkgo" "$@" "$bin/e2e.test" -- --provider=skeleton --kubeconfig="$pki/admin.kubeconfig" \
+  in_control env "PATH=$bin:$PATH" "$bin/ginkgo" "$@" "$bin/e2e.test" -- --provider=skeleton \
+    --kubeconfig="$pki/admin.kubeconfig" \
     --kubectl-path="$bin/kubectl" --num-nodes=${#nodes[@]} --report-dir="$reports"
 }
 

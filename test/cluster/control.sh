@@ -1,4 +1,5 @@
-# Sourced: keys, the nodes' network, and what runs beside the nodes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.
+# Sourced: keys, the nodes' network, and what runs beside the nodes: etcd, kube-apiserver, kube-controller-manager,
+# kube-scheduler.
 services4=10.96.0.0/16 services6=fd00:96::/112 pods=10.244.0.0/16,fd00:244::/56
 
 key() { openssl ecparam -genkey -name prime256v1 -noout -out "$pki/$1.key" 2> /dev/null; } # NAME
@@ -12,7 +13,8 @@ certificate() {
     echo "extendedKeyUsage=$3"
     [ -z "${4-}" ] || echo "subjectAltName=$4"
   } > "$pki/$1.ext"
-  openssl x509 -req -in "$pki/$1.csr" -CA "$pki/ca.crt" -CAkey "$pki/ca.key" -CAcreateserial -days 10 -extfile "$pki/$1.ext" -out "$pki/$1.crt" 2> /dev/null
+  openssl x509 -req -in "$pki/$1.csr" -CA "$pki/ca.crt" -CAkey "$pki/ca.key" -CAcreateserial -days 10 \
+    -extfile "$pki/$1.ext" -out "$pki/$1.crt" 2> /dev/null
 }
 
 # user NAME SUBJECT: a certificate, and a kubeconfig that has it inside.
@@ -21,8 +23,10 @@ user() {
   cat > "$pki/$1.kubeconfig" << YAML
 apiVersion: v1
 kind: Config
-clusters: [{name: k, cluster: {server: "https://$server:6443", certificate-authority-data: $(base64 -w0 "$pki/ca.crt")}}]
-users: [{name: u, user: {client-certificate-data: $(base64 -w0 "$pki/$1.crt"), client-key-data: $(base64 -w0 "$pki/$1.key")}}]
+clusters: [{name: k, cluster: {server: "https://$server:6443", 
+  certificate-authority-data: $(base64 -w0 "$pki/ca.crt")}}]
+users: [{name: u, user: {client-certificate-data: $(base64 -w0 "$pki/$1.crt"),
+  client-key-data: $(base64 -w0 "$pki/$1.key")}}]
 contexts: [{name: c, context: {cluster: k, user: u}}]
 current-context: c
 YAML
@@ -32,7 +36,8 @@ keys() {
   local node
   mkdir -p "$pki"
   key ca
-  openssl req -x509 -new -key "$pki/ca.key" -subj /CN=ca -days 10 -out "$pki/ca.crt" -addext keyUsage=critical,keyCertSign,digitalSignature
+  openssl req -x509 -new -key "$pki/ca.key" -subj /CN=ca -days 10 -out "$pki/ca.crt" \
+    -addext keyUsage=critical,keyCertSign,digitalSignature
   openssl genrsa -out "$pki/accounts.key" 2048 2> /dev/null
   openssl rsa -in "$pki/accounts.key" -pubout -out "$pki/accounts.pub" 2> /dev/null
   certificate apiserver /CN=kube-apiserver serverAuth \
@@ -99,23 +104,34 @@ pod_routes() {
 }
 
 control_plane() {
-  background etcd in_control "$bin/etcd" --data-dir "$home/etcd" --unsafe-no-fsync --listen-client-urls http://127.0.0.1:2379 \
+  background etcd in_control "$bin/etcd" --data-dir "$home/etcd" --unsafe-no-fsync \
+    --listen-client-urls http://127.0.0.1:2379 \
     --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 --log-level warn
   background kube-apiserver in_control "$bin/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 \
-    --advertise-address=$server --secure-port=6443 --allow-privileged=true --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
+    --advertise-address=$server --secure-port=6443 --allow-privileged=true --authorization-mode=Node,RBAC \
+      --enable-admission-plugins=NodeRestriction \
     --client-ca-file="$pki/ca.crt" --tls-cert-file="$pki/apiserver.crt" --tls-private-key-file="$pki/apiserver.key" \
-    --kubelet-client-certificate="$pki/kubelets.crt" --kubelet-client-key="$pki/kubelets.key" --kubelet-preferred-address-types=InternalIP \
-    --service-account-issuer=https://kubernetes.default.svc.cluster.local --service-account-key-file="$pki/accounts.pub" \
+    --kubelet-client-certificate="$pki/kubelets.crt" --kubelet-client-key="$pki/kubelets.key" \
+      --kubelet-preferred-address-types=InternalIP \
+    --service-account-issuer=https://kubernetes.default.svc.cluster.local \
+      --service-account-key-file="$pki/accounts.pub" \
     --service-account-signing-key-file="$pki/accounts.key" --service-cluster-ip-range=$services4,$services6 \
-    --requestheader-client-ca-file="$pki/ca.crt" --requestheader-allowed-names=front-proxy --requestheader-username-headers=X-Remote-User \
+    --requestheader-client-ca-file="$pki/ca.crt" --requestheader-allowed-names=front-proxy \
+      --requestheader-username-headers=X-Remote-User \
     --requestheader-group-headers=X-Remote-Group --requestheader-extra-headers-prefix=X-Remote-Extra- \
-    --proxy-client-cert-file="$pki/front-proxy.crt" --proxy-client-key-file="$pki/front-proxy.key" --enable-aggregator-routing=true
+    --proxy-client-cert-file="$pki/front-proxy.crt" --proxy-client-key-file="$pki/front-proxy.key" \
+      --enable-aggregator-routing=true
   eventually 90 "kube-apiserver, see $logs/kube-apiserver.log" kubectl get --raw /readyz
-  background kube-controller-manager in_control "$bin/kube-controller-manager" --kubeconfig="$pki/kube-controller-manager.kubeconfig" \
-    --authentication-kubeconfig="$pki/kube-controller-manager.kubeconfig" --authorization-kubeconfig="$pki/kube-controller-manager.kubeconfig" \
-    --root-ca-file="$pki/ca.crt" --service-account-private-key-file="$pki/accounts.key" --use-service-account-credentials=true --leader-elect=false \
-    --cluster-signing-cert-file="$pki/ca.crt" --cluster-signing-key-file="$pki/ca.key" --allocate-node-cidrs=true --cluster-cidr=$pods \
+  background kube-controller-manager in_control "$bin/kube-controller-manager" \
+    --kubeconfig="$pki/kube-controller-manager.kubeconfig" \
+    --authentication-kubeconfig="$pki/kube-controller-manager.kubeconfig" \
+      --authorization-kubeconfig="$pki/kube-controller-manager.kubeconfig" \
+    --root-ca-file="$pki/ca.crt" --service-account-private-key-file="$pki/accounts.key" \
+      --use-service-account-credentials=true --leader-elect=false \
+    --cluster-signing-cert-file="$pki/ca.crt" --cluster-signing-key-file="$pki/ca.key" --allocate-node-cidrs=true \
+      --cluster-cidr=$pods \
     --service-cluster-ip-range=$services4,$services6 --bind-address=127.0.0.1
   background kube-scheduler in_control "$bin/kube-scheduler" --kubeconfig="$pki/kube-scheduler.kubeconfig" \
-    --authentication-kubeconfig="$pki/kube-scheduler.kubeconfig" --authorization-kubeconfig="$pki/kube-scheduler.kubeconfig" --leader-elect=false --bind-address=127.0.0.1
+    --authentication-kubeconfig="$pki/kube-scheduler.kubeconfig" \
+      --authorization-kubeconfig="$pki/kube-scheduler.kubeconfig" --leader-elect=false --bind-address=127.0.0.1
 }

@@ -1,6 +1,7 @@
 #!/bin/bash
-# disturb.sh ROUND: what a cluster with Myelin must bear, by the number of the round: an upgrade of all agents to another configuration, an agent killed, no operators
-# for a while. conformance calls it, again and again, while the suite runs.
+# disturb.sh ROUND: what a cluster with Myelin must bear, by the number of the round: an upgrade of all agents to
+# another configuration, an agent killed, no operators for a while. conformance calls it, again and again, while the
+# suite runs.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/installed.sh"

@@ -6,7 +6,9 @@ image() {
   work=$(mktemp -d "$images/tmp.XXXX")
   tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$root" -cf "$work/layer.tar" .
   sum=$(sha256sum < "$work/layer.tar" | cut -d' ' -f1)
-  config='{"architecture":"%s","os":"linux","config":{"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Entrypoint":%s,"Cmd":%s,"WorkingDir":"/"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}'
+  config='{"architecture":"%s","os":"linux","config":{'
+  config+='"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Entrypoint":%s,"Cmd":%s,'
+  config+='"WorkingDir":"/"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}'
   # shellcheck disable=SC2059
   printf "$config" "$(go env GOARCH)" "$3" "$4" "$sum" > "$work/config.json"
   printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$name" > "$work/manifest.json"
@@ -17,7 +19,8 @@ image() {
 # base ROOT PROGRAM...: a root file system with busybox, the programs and the libraries that they need.
 base() {
   local root=$1 program file library; shift
-  mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,usr/local/bin,lib64,etc/ssl/certs,tmp,root,proc,sys,dev,run,var/tmp,home} "$root/lib/$(uname -m)-linux-gnu"
+  mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,usr/local/bin,lib64,etc/ssl/certs,tmp,root,proc,sys,dev,run} \
+    "$root"/{var/tmp,home} "$root/lib/$(uname -m)-linux-gnu"
   chmod 1777 "$root/tmp" "$root/var/tmp"
   cp "$(command -v busybox)" "$root/bin/busybox"
   for program in $(busybox --list); do [ "$program" = busybox ] || ln -sf busybox "$root/bin/$program"; done
@@ -25,13 +28,17 @@ base() {
     file=$(readlink -f "$(command -v "$program")")
     rm -f "$root/bin/$program"
     cp "$file" "$root/bin/$program"
-    for library in $(ldd "$file" 2> /dev/null | grep -o '/[^ ]*'); do mkdir -p "$root$(dirname "$library")"; cp -Ln "$library" "$root$library"; done
+    for library in $(ldd "$file" 2> /dev/null | grep -o '/[^ ]*'); do mkdir -p "$root$(dirname "$library")"; \
+      cp -Ln "$library" "$root$library"; done
   done
-  [ ! -e "$root/bin/bash" ] || ln -sf bash "$root/bin/sh" # busybox's own shell prefers its applets to programs in the path
+  # busybox's own shell prefers its applets to programs in the path
+  [ ! -e "$root/bin/bash" ] || ln -sf bash "$root/bin/sh"
   for library in libnss_dns.so.2 libnss_files.so.2 libresolv.so.2; do
     cp -Ln "/lib/$(uname -m)-linux-gnu/$library" "$root/lib/$(uname -m)-linux-gnu/"
   done
-  printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n' > "$root/etc/passwd"
+  printf '%b' 'root:x:0:0:root:/root:/bin/sh\n' \
+    'nobody:x:65534:65534:nobody:/:/bin/false\n' \
+    'user-defined-in-image:x:1000:1000::/home:/bin/sh\n' > "$root/etc/passwd"
   printf 'root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\n' > "$root/etc/group"
   echo 'hosts: files dns' > "$root/etc/nsswitch.conf"
 }
@@ -50,7 +57,8 @@ make_images() {
   ln -s agnhost "$roots/agnhost/agnhost-2"
   image registry.k8s.io/e2e-test-images/agnhost:2.56 "$roots/agnhost" '["/agnhost"]' '["pause"]'
   cp "$bin/regression-issue-74839" "$roots/regression/"
-  image registry.k8s.io/e2e-test-images/regression-issue-74839:1.2 "$roots/regression" '["/regression-issue-74839"]' null
+  image registry.k8s.io/e2e-test-images/regression-issue-74839:1.2 "$roots/regression" '["/regression-issue-74839"]' \
+    null
   base "$roots/busybox"
   image registry.k8s.io/e2e-test-images/busybox:1.37.0-1 "$roots/busybox" null '["sh"]'
   base "$roots/dnsutils" bash getent dig host nslookup

@@ -1,6 +1,7 @@
 #!/bin/bash
-# install.sh: Myelin as users install it, on a cluster of its own: image, Helm and the chart, two operators, the cluster's network tested from within, also
-# without operators and during an upgrade, and nodes that are what they were before when Myelin has gone; then the same without Helm. What is left is printed, and an error.
+# install.sh: Myelin as users install it, on a cluster of its own: image, Helm and the chart, two operators, the
+# cluster's network tested from within, also without operators and during an upgrade, and nodes that are what they were
+# before when Myelin has gone; then the same without Helm. What is left is printed, and an error.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 export MYELIN_CLUSTER=${MYELIN_CLUSTER:-i$((BASHPID % 10000000))}
@@ -13,14 +14,19 @@ step() { echo "── $*"; }
 state() {
   cluster in-node "$1" sh -c '
     ip -o link | sed "s/qlen.*link/link/; s/^[0-9]*: //"
-    for f in -4 -6; do ip $f rule; ip $f route show table all; ip $f -o addr | sed "s/^[0-9]*//"; ip $f neigh | grep -E "PERMANENT|NOARP|proto"; done
-    for d in /sys/class/net/*; do for at in ingress egress; do tc filter show dev ${d##*/} $at 2> /dev/null | sed "s,^,${d##*/} $at ,"; done; done
-    (cd /proc/sys/net && grep -r . ipv4/conf ipv6/conf ipv4/ip_forward core 2> /dev/null | grep -vE "random|stable_secret")
+    for f in -4 -6; do ip $f rule; ip $f route show table all
+      ip $f -o addr | sed "s/^[0-9]*//"; ip $f neigh | grep -E "PERMANENT|NOARP|proto"; done
+    for d in /sys/class/net/*; do for at in ingress egress; do
+      tc filter show dev ${d##*/} $at 2> /dev/null | sed "s,^,${d##*/} $at ,"; done; done
+    (cd /proc/sys/net && grep -r . ipv4/conf ipv6/conf ipv4/ip_forward core 2> /dev/null |
+      grep -vE "random|stable_secret")
     find /run/myelin /sys/fs/bpf /etc/cni/net.d /opt/cni/bin 2> /dev/null | grep -vE "\.debug$|/cgroup2/."' | sort
 }
 
 objects() { # of Myelin, in the API server
-  cluster kubectl get daemonsets,deployments,jobs,pods,configmaps,secrets,serviceaccounts,leases,roles,rolebindings,clusterroles,clusterrolebindings -A -o name | { grep myelin || true; }
+  local kinds=daemonsets,deployments,jobs,pods,configmaps,secrets,serviceaccounts,leases
+  kinds+=,roles,rolebindings,clusterroles,clusterrolebindings
+  cluster kubectl get "$kinds" -A -o name | { grep myelin || true; }
 }
 
 # nothing_left: each node's state is that of before, and the API server has definitions of kinds at most.
@@ -30,14 +36,18 @@ nothing_left() {
     state "$node" > "$work/after.$node"
     diff "$work/before.$node" "$work/after.$node" || { echo "── left on $node: the lines above" >&2; left=1; }
   done
-  for ((try = 0; try < 40; try++)); do [ -n "$(objects)" ] || break; sleep 0.5; done # pods of what cleaned the nodes take a moment
+  # pods of what cleaned the nodes take a moment
+  for ((try = 0; try < 40; try++)); do [ -n "$(objects)" ] || break; sleep 0.5; done
   ! objects | grep . || { echo "── left in the API server: the objects above" >&2; left=1; }
   [ $left = 0 ] || exit 1
   step "nothing is left, on ${nodes[*]} and in the API server"
 }
 
-without_dns() { cluster kubectl -n kube-system delete deploy/coredns --grace-period=1 --cascade=foreground > /dev/null; } # its pods are of the network that goes
-realised() { [ "$(cluster kubectl get ciliumnetworkpolicy everybody -o 'jsonpath={.status.realised.nodes}')" = ${#nodes[@]} ]; }
+# its pods are of the network that goes
+without_dns() { cluster kubectl -n kube-system delete deploy/coredns --grace-period=1 \
+  --cascade=foreground > /dev/null; }
+realised() { [ "$(cluster kubectl get ciliumnetworkpolicy everybody -o 'jsonpath={.status.realised.nodes}')" = \
+  ${#nodes[@]} ]; }
 
 step "three nodes without a network"
 cluster up bare
@@ -51,7 +61,7 @@ cluster kubectl apply -f - << 'YAML'
 apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
 metadata: {name: everybody, namespace: default}
-spec: {endpointSelector: {matchLabels: {app: nobody}}, ingress: [{}]}
+spec: {endpointSelector: {matchLabels: {app: absent}}, ingress: [{}]}
 YAML
 eventually 60 "the policy on all nodes" realised
 step "the network, from within, while there is no operator"

@@ -1,4 +1,5 @@
-# Sourced: Myelin on a cluster as users install it, by Helm or by `myelin install`. $values is what they would have in a file.
+# Sourced: Myelin on a cluster as users install it, by Helm or by `myelin install`. $values is what they would have in a
+# file.
 . "$here/place.sh"
 values=$home/values.yaml
 myelin=$(realpath "${MYELIN_BIN:-$here/../../bin}")/myelin
@@ -6,9 +7,10 @@ myelin=$(realpath "${MYELIN_BIN:-$here/../../bin}")/myelin
 cluster() { "$here/cluster.sh" "$@"; }
 inside() { cluster in-control env "KUBECONFIG=$pki/admin.kubeconfig" "$@"; } # CMD...: as the cluster's administrator
 helm() { inside "$bin/helm" --namespace kube-system "$@"; }                   # ARG...
-chart() { helm "$1" myelin "$here/../../chart/myelin" --values "$values" --wait --timeout 90s "${@:2}" > /dev/null; } # install|upgrade ARG...
+# install|upgrade ARG...
+chart() { helm "$1" myelin "$here/../../chart/myelin" --values "$values" --wait --timeout 90s "${@:2}" > /dev/null; }
 
-# bring: the image, on all nodes, and the values; and where the API server is, as kubeadm tells those who join.
+# bring: the image, on all nodes, and the values; and where the API server is, as kubeadm tells nodes that join.
 bring() {
   local work image
   work=$(mktemp -d)
@@ -26,7 +28,8 @@ ipv6: {enabled: true}
 nodeCleanup: {force: true, patience: 1s}
 securityContext:
   capabilities:
-    ciliumAgent: [NET_ADMIN, NET_RAW, BPF, PERFMON, SYS_ADMIN] # this machine has no SYS_RESOURCE to give, which only kernels before 5.11 need
+    # This machine has no SYS_RESOURCE, which only kernels before 5.11 need.
+    ciliumAgent: [NET_ADMIN, NET_RAW, BPF, PERFMON, SYS_ADMIN]
 YAML
 }
 

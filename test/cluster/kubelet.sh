@@ -1,4 +1,5 @@
-# Sourced: what runs on a node: containerd, kubelet, the agent. Pods whose runtime class has the handler ptp get the plugins in /etc/cni/ptp.d, and not Myelin.
+# Sourced: what runs on a node: containerd, kubelet, the agent. Pods whose runtime class has the handler ptp get the
+# plugins in /etc/cni/ptp.d, and not Myelin.
 runtime() { # NODE
   local node=$1 image program root
   cat > "$home/$node/containerd.toml" << TOML
@@ -6,7 +7,9 @@ version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
 oom_score = 0
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.internal.v1.opt"]
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.internal.v1.opt"]
 [grpc]
   address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -34,7 +37,8 @@ TOML
   root=/proc/$(cat "$pids/node-$node")/root
   eventually 20 "containerd on $node, see $logs/containerd-$node.log" test -S "$root/run/containerd/containerd.sock"
   [ ! -e "$home/$node/imported" ] || return 0
-  for image in "$images"/*.tar; do (in_node "$node" "$bin/ctr" -n k8s.io images import "$image") >> "$logs/images-$node.log" 2>&1; done
+  for image in "$images"/*.tar; do (in_node "$node" "$bin/ctr" -n k8s.io images import "$image") >> \
+    "$logs/images-$node.log" 2>&1; done
   touch "$home/$node/imported"
 }
 
@@ -65,11 +69,13 @@ imageGCLowThresholdPercent: 99
 serializeImagePulls: false
 nodeStatusUpdateFrequency: 2s
 YAML
-  background "kubelet-$1" in_node "$1" env "PATH=$bin:$PATH" "$bin/kubelet" --config="$home/$1/kubelet.yaml" --kubeconfig="$pki/$1.kubeconfig" \
+  background "kubelet-$1" in_node "$1" env "PATH=$bin:$PATH" "$bin/kubelet" --config="$home/$1/kubelet.yaml" \
+    --kubeconfig="$pki/$1.kubeconfig" \
     --hostname-override="$1" --node-ip="$(address4 "$1"),$(address6 "$1")" --root-dir=/var/lib/kubelet --v=2
 }
 
-# install_agent NODE: the plugin where the runtime looks for it, and the agent's configuration. What of the latter a test wants otherwise is in $MYELIN_CLUSTER_CONFIG, a file.
+# install_agent NODE: the plugin where the runtime looks for it, and the agent's configuration. What of the latter a
+# test wants otherwise is in $MYELIN_CLUSTER_CONFIG, a file.
 install_agent() {
   install -D "$myelin/myelin-cni" "$home/$1/opt/cni/bin/myelin-cni"
   ln -sfn myelin-cni "$home/$1/opt/cni/bin/loopback" # containerd before 2.0 asks for it

@@ -35,7 +35,8 @@ func TestHostPort(t *testing.T) {
 // TestHostNetwork reaches a pod in the host's network from a pod, and a pod from it, over both families and a Service.
 func TestHostNetwork(t *testing.T) {
 	c := use(t)
-	c.apply(server("host", "n2", "", "  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet") + server("pod", "n1", "", "") + `
+	c.apply(server("host", "n2", "", "  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet") + server("pod", "n1",
+		"", "") + `
 apiVersion: v1
 kind: Service
 metadata: {name: pod}
@@ -74,7 +75,8 @@ func TestStaticPod(t *testing.T) {
 	}
 }
 
-// TestInitContainers has init containers that need the network before the pod runs: the API server's Service by name, and the world.
+// TestInitContainers has init containers that need the network before the pod runs: the API server's Service by name,
+// and the world.
 func TestInitContainers(t *testing.T) {
 	c := use(t)
 	c.apply(server("web", "n1", "", fmt.Sprintf(`  initContainers:
@@ -87,7 +89,8 @@ func TestInitContainers(t *testing.T) {
 	}
 }
 
-// TestSandboxKilled kills a pod's first process: kubelet makes the sandbox anew, with another address, and what the old one had is given back.
+// TestSandboxKilled kills a pod's first process: kubelet makes the sandbox anew, with another address, and what the old
+// one had is given back.
 func TestSandboxKilled(t *testing.T) {
 	c := use(t)
 	c.apply(server("web", "n2", "", "") + `
@@ -146,7 +149,8 @@ func TestExec(t *testing.T) {
 func (c *cluster) forwarded(pod, port string) string {
 	c.t.Helper()
 	ctx, stop := context.WithCancel(c.t.Context())
-	cmd := exec.CommandContext(ctx, "./cluster.sh", "kubectl", "-n", c.namespace, "port-forward", "pod/"+pod, "18080:"+port)
+	cmd := exec.CommandContext(ctx, "./cluster.sh", "kubectl", "-n", c.namespace, "port-forward", "pod/"+pod,
+		"18080:"+port)
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}

@@ -113,7 +113,8 @@ func (c *cluster) addresses(pod string) []string {
 	return []string{list[0], "[" + list[1] + "]"}
 }
 
-// asks has curl answered with want by a URL, from a place: {"in-node", "n1"}, {"in-control"}, or {"kubectl", "exec", …, "--"}.
+// asks has curl answered with want by a URL, from a place: {"in-node", "n1"}, {"in-control"}, or {"kubectl", "exec", …,
+// "--"}.
 func (c *cluster) asks(want, url string, place ...string) {
 	c.t.Helper()
 	eventually(c.t, 20*time.Second, func() error {
@@ -130,7 +131,8 @@ func (c *cluster) within(pod string) []string {
 	return []string{"kubectl", "-n", c.namespace, "exec", pod, "--"}
 }
 
-// server is a pod that answers /hostname with its name at port 8080; spec is added to its spec, port to its container port.
+// server is a pod that answers /hostname with its name at port 8080; spec is added to its spec, port to its container
+// port.
 func server(name, node, port, spec string) string {
 	return fmt.Sprintf(`
 apiVersion: v1

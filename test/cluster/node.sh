@@ -1,12 +1,14 @@
 #!/bin/bash
-# node.sh NODE [inside]: a node: network, mount, process, control-group, host-name and IPC namespaces, with /run, /var, /opt, /etc, /sys and a BPF file system of its own.
-# The node's first process is `pause`: what ends it ends everything on the node. Run by cluster.sh, which passes MYELIN_CLUSTER.
+# node.sh NODE [inside]: a node: network, mount, process, control-group, host-name and IPC namespaces, with /run, /var,
+# /opt, /etc, /sys and a BPF file system of its own. The node's first process is `pause`: what ends it ends everything
+# on the node. Run by cluster.sh, which passes MYELIN_CLUSTER.
 set -euo pipefail
 . "$(dirname "$(realpath "$0")")/place.sh"
 node=$1
 dir=$home/$node
 
-# groups: a child of this process's own place in each hierarchy. Their directories are kept in a file, for whoever enters or removes the node.
+# groups: a child of this process's own place in each hierarchy. Their directories are kept in a file, for whoever
+# enters or removes the node.
 groups() {
   local group hierarchy
   : > "$dir/groups"
@@ -23,14 +25,16 @@ groups() {
 
 make() {
   local group child try
-  mkdir -p "$dir"/{opt/cni/bin,etc,etc-work,sysctl} "$dir"/var/{lib/kubelet,lib/containerd,lib/cni,log/pods,log/containers,tmp,cache}
+  mkdir -p "$dir"/{opt/cni/bin,etc,etc-work,sysctl} \
+    "$dir"/var/{lib/kubelet,lib/containerd,lib/cni,log/pods,log/containers,tmp,cache}
   ln -sfn /run "$dir/var/run"
   chmod 1777 "$dir/var/tmp"
   rm -f "$dir/ready"
   groups
   (
     while read -r group; do echo $BASHPID > "$group/cgroup.procs"; done < "$dir/groups"
-    exec setsid nsenter --net="/run/netns/$name-$node" unshare -m -u -i -C -p -f --kill-child=SIGKILL --propagation private \
+    exec setsid nsenter --net="/run/netns/$name-$node" unshare -m -u -i -C -p -f --kill-child=SIGKILL \
+      --propagation private \
       bash "$here/node.sh" "$node" inside > "$logs/node-$node.log" 2>&1 < /dev/null
   ) &
   child=$!
@@ -65,7 +69,8 @@ inside() {
   mount -t bpf bpf /sys/fs/bpf
   mount -t tmpfs -o ro tmpfs /sys/kernel/mm/hugepages # there may be no control group for them
   # settings of the whole machine that kubelet makes: it gets copies
-  for file in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+  for file in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys \
+    kernel/keys/root_maxbytes; do
     mkdir -p "$dir/sysctl/$(dirname $file)"
     cat /proc/sys/$file > "$dir/sysctl/$file"
     mount --bind "$dir/sysctl/$file" /proc/sys/$file

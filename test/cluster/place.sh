@@ -30,7 +30,8 @@ in_node() {
 
 in_control() { exec ip netns exec "$name-cp" "$@"; } # CMD...
 kubectl() { (administer "$@"); }
-administer() { in_control "$bin/kubectl" --kubeconfig "$pki/admin.kubeconfig" "$@"; } # ARG...: in the place of this process
+# ARG...: in the place of this process
+administer() { in_control "$bin/kubectl" --kubeconfig "$pki/admin.kubeconfig" "$@"; }
 
 # background NAME CMD...: runs on, with $logs/NAME.log and $pids/NAME.
 background() {
@@ -41,11 +42,13 @@ background() {
   echo $! > "$pids/$what"
 }
 
-# finish NAME [SIGNAL]: ends what `background` began, after 4 s by force, and waits until it is gone. In a node that is the only child of nsenter.
+# finish NAME [SIGNAL]: ends what `background` began, after 4 s by force, and waits until it is gone. In a node that is
+# the only child of nsenter.
 finish() {
   local pid try
   pid=$(cat "$pids/$1" 2> /dev/null) || return 0
-  [ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nsenter ] || pid=$(cat "/proc/$pid/task/$pid/children" 2> /dev/null || true)
+  [ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nsenter ] || pid=$(cat "/proc/$pid/task/$pid/children" 2> /dev/null \
+    || true)
   pid=${pid% }
   kill "-${2:-TERM}" "$pid" 2> /dev/null || true
   for ((try = 0; try < 40; try++)); do kill -0 "$pid" 2> /dev/null || break; sleep 0.1; done

@@ -22,11 +22,11 @@ import (
 // podStarts is how many pods of each network start, after one that warms everything up.
 const podStarts = 15
 
-// TestPodStart compares how long it takes from a pod's creation until it runs, with Myelin and with ptp, the plainest network that there is for pods, in
-// turn, on one node.
+// TestPodStart compares how long it takes from a pod's creation until it runs, with Myelin and with ptp, the plainest
+// network that there is for pods, in turn, on one node.
 func TestPodStart(t *testing.T) {
 	c := use(t)
-	// Of IPv4 only: for IPv6 ptp waits two seconds, until nobody else can have the address.
+	// Of IPv4 only: for IPv6 ptp waits two seconds, until duplicate address detection has ended.
 	c.usePtp("n1", []string{`[{"subnet": "10.99.0.0/24"}]`})
 	pods := c.client().Pods(c.namespace)
 	var took [2][]time.Duration
@@ -46,7 +46,8 @@ func TestPodStart(t *testing.T) {
 	if ours > theirs*5/4 {
 		t.Errorf("a pod runs after %v, with ptp after %v", ours, theirs)
 	}
-	record(t, results.Result{Name: "k8s/pod_start_vs_ptp", Value: 1 / ours.Seconds(), Unit: "1/s"}.Against(1/theirs.Seconds()))
+	record(t, results.Result{Name: "k8s/pod_start_vs_ptp", Value: 1 / ours.Seconds(),
+		Unit: "1/s"}.Against(1/theirs.Seconds()))
 }
 
 // client speaks to the API server from where that is.
@@ -76,7 +77,8 @@ func startPod(t *testing.T, pods typedv1.PodInterface, name, class string) time.
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name",
+		name).String()})
 	if err != nil {
 		t.Fatal(err)
 	}

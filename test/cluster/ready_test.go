@@ -20,7 +20,8 @@ func record(t *testing.T, r results.Result) {
 	}
 }
 
-// TestReady says how long it took from the agents' start until kubelets called all nodes Ready, and keeps the number where that is asked for.
+// TestReady says how long it took from the agents' start until kubelets called all nodes Ready, and keeps the number
+// where that is asked for.
 func TestReady(t *testing.T) {
 	c := use(t)
 	seconds, err := strconv.ParseFloat(c.run("ready"), 64)

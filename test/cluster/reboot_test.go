@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// TestReboot takes a node's processes, network, BPF maps and /run away, and starts it again: its pods come back under the same objects, with
-// addresses of the node's prefix, and other nodes' pods reach them by Service; nothing of before is left in the agent.
+// TestReboot takes a node's processes, network, BPF maps and /run away, and starts it again: its pods come back under
+// the same objects, with addresses of the node's prefix, and other nodes' pods reach them by Service; nothing of before
+// is left in the agent.
 func TestReboot(t *testing.T) {
 	c := use(t)
 	c.apply(server("web", "n2", ", hostPort: 8882", "") + server("client", "n1", "", "") + `
@@ -35,7 +36,8 @@ spec: {ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80
 	c.asks("web", url, c.within("client")...)
 	c.each("web", []string{"in-node", "n2"}, c.within("client"))
 	c.asks("web", "http://172.30.0.12:8882/hostname", "in-control")
-	running := c.run("kubectl", "get", "pods", "-A", "--field-selector=spec.nodeName=n2", "-o", "jsonpath={.items[*].status.podIP}")
+	running := c.run("kubectl", "get", "pods", "-A", "--field-selector=spec.nodeName=n2", "-o",
+		"jsonpath={.items[*].status.podIP}")
 	var endpoints []struct{ Pod, IPv4 string }
 	rows := c.run("in-node", "n2", "myelin", "endpoint", "list", "-o", "json")
 	if err := json.Unmarshal([]byte(rows), &endpoints); err != nil || len(endpoints) == 0 {
@@ -48,8 +50,8 @@ spec: {ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80
 	}
 }
 
-// TestServerAway has an API server that answers nobody: what there is goes on, also under an agent that is killed and starts meanwhile; what is made
-// when the server is back works.
+// TestServerAway has an API server that does not answer: what there is goes on, also under an agent that is killed and
+// starts meanwhile; what is made when the server is back works.
 func TestServerAway(t *testing.T) {
 	c := use(t)
 	c.apply(server("web", "n3", "", "") + nodePorted)
@@ -85,7 +87,8 @@ func TestServerAway(t *testing.T) {
 	all()
 }
 
-// TestAgentAway starts, deletes and reaches pods around an agent that is killed: what runs goes on, what comes waits for the agent, what goes is forgotten.
+// TestAgentAway starts, deletes and reaches pods around an agent that is killed: what runs goes on, what comes waits
+// for the agent, what goes is forgotten.
 func TestAgentAway(t *testing.T) {
 	c := use(t)
 	c.apply(server("web", "n3", "", "") + server("goes", "n3", "", "") + server("client", "n1", "", ""))

@@ -21,7 +21,8 @@ spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, selector: {app: web}, p
 // atNodePort is the URL of nodePorted at a node's address.
 func (c *cluster) atNodePort(address string) string {
 	c.t.Helper()
-	return "http://" + net.JoinHostPort(address, c.kubectl("get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")) + "/hostname"
+	return "http://" + net.JoinHostPort(address, c.kubectl("get", "service", "web", "-o",
+		"jsonpath={.spec.ports[0].nodePort}")) + "/hostname"
 }
 
 // each asks for a pod by its addresses, from places.
@@ -37,13 +38,14 @@ func (c *cluster) each(pod string, places ...[]string) {
 // notRestarted: a pod is the one that it was.
 func (c *cluster) notRestarted(pod, uid string) {
 	c.t.Helper()
-	if now, restarts := c.field(pod, ".metadata.uid"), c.field(pod, ".status.containerStatuses[0].restartCount"); now != uid || restarts != "0" {
+	if now, restarts := c.field(pod, ".metadata.uid"), c.field(pod,
+		".status.containerStatuses[0].restartCount"); now != uid || restarts != "0" {
 		c.t.Errorf("pod %s was %s and is %s, restarted %s times", pod, uid, now, restarts)
 	}
 }
 
-// TestNodeAddress gives a node other addresses under its pods: they run on, all nodes and pods reach them and are reached by them, and the node's port is at
-// the new addresses.
+// TestNodeAddress gives a node other addresses under its pods: they run on, all nodes and pods reach them and are
+// reached by them, and the node's port is at the new addresses.
 func TestNodeAddress(t *testing.T) {
 	c := use(t)
 	c.apply(server("web", "n3", "", "") + server("client", "n1", "", "") + nodePorted)
@@ -54,7 +56,8 @@ func TestNodeAddress(t *testing.T) {
 	t.Cleanup(func() { c.run("readdress", "n3", "13") })
 	c.run("readdress", "n3", "23")
 	eventually(t, 30*time.Second, func() error {
-		if now := c.run("kubectl", "get", "node", "n3", "-o", "jsonpath={.status.addresses[*].address}"); !strings.Contains(now, "172.30.0.23 fd30::23") {
+		if now := c.run("kubectl", "get", "node", "n3", "-o",
+			"jsonpath={.status.addresses[*].address}"); !strings.Contains(now, "172.30.0.23 fd30::23") {
 			return fmt.Errorf("the Node has addresses %s", now)
 		}
 		return nil
@@ -70,8 +73,8 @@ func TestNodeAddress(t *testing.T) {
 	c.notRestarted("web", uid)
 }
 
-// TestPodCIDRs deletes a Node object, which kubelet makes anew with other podCIDRs: pods that run keep their addresses and are reached by all as before, new ones
-// have addresses of the new podCIDRs.
+// TestPodCIDRs deletes a Node object, which kubelet makes anew with other podCIDRs: pods that run keep their addresses
+// and are reached by all as before, new ones have addresses of the new podCIDRs.
 func TestPodCIDRs(t *testing.T) {
 	c := use(t)
 	c.apply(server("web", "n3", "", "") + server("client", "n1", "", "") + nodePorted)

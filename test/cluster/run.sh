@@ -1,6 +1,7 @@
 #!/bin/bash
 # run.sh short|all|disturbed: a cluster of its own, upstream's specs, and nothing left.
-#   short       Myelin installed, upgraded and uninstalled as users do it; this folder's tests; the specs that say most in five minutes
+#   short       Myelin installed, upgraded and uninstalled as users do it; this folder's tests; the specs that say most
+#               in five minutes
 #   all         this folder's tests, and every spec of the network; writes docs/conformance.md
 #   disturbed   every spec, on Myelin as Helm installs it, while agents are upgraded and killed and operators are away
 set -euo pipefail

@@ -33,7 +33,8 @@ func TestControl(t *testing.T) {
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
 			name := labName(env.WorkDir)
-			env.Vars = append(env.Vars, "LAB="+name, "MANIFESTS="+filepath.Join(lab.DefaultDir, name, "manifests"), "PATH="+bin+":"+os.Getenv("PATH"))
+			env.Vars = append(env.Vars, "LAB="+name, "MANIFESTS="+filepath.Join(lab.DefaultDir, name, "manifests"),
+				"PATH="+bin+":"+os.Getenv("PATH"))
 			env.Defer(func() { takeDown(t, name) })
 			return nil
 		},
@@ -61,7 +62,8 @@ func binaries(t *testing.T) string {
 
 // labName is short, and of this process and this script alone: namespaces and devices are called by it.
 func labName(workDir string) string {
-	return "c" + strconv.FormatInt(int64(os.Getpid()), 36) + "x" + strconv.FormatUint(uint64(crc32.ChecksumIEEE([]byte(workDir))), 36)
+	return "c" + strconv.FormatInt(int64(os.Getpid()), 36) + "x" + strconv.FormatUint(
+		uint64(crc32.ChecksumIEEE([]byte(workDir))), 36)
 }
 
 func takeDown(t *testing.T, name string) {
@@ -118,11 +120,12 @@ func shows(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("myelin %s on %s prints\n%swant\n%s", strings.Join(args[2:], " "), node, got, want)
 }
 
-// stable takes out of a table what differs between two runs (MACs, the names of pod links, numbers of identities and namespaces, times), and the order of rows, which a
-// BPF map has none of. Columns are aligned anew.
+// stable takes out of a table what differs between two runs (MACs, the names of pod links, numbers of identities and
+// namespaces, times), and the order of rows, which a BPF map has none of. Columns are aligned anew.
 func stable(text string) string {
 	for _, r := range []struct{ pattern, text string }{
-		{`([0-9a-f]{2}:){5}[0-9a-f]{2}`, "MAC"}, {`\bmye[a-z0-9]{8}\b`, "LINK"}, {` \([^()]* ago\)`, ""}, {`\d{4}-\d\d-\d\dT[0-9:]+Z`, "TIME"}, {`\b655[0-9]{2}\b`, "LOCAL"}, {`netnscookie=\d+`, "netnscookie=COOKIE"},
+		{`([0-9a-f]{2}:){5}[0-9a-f]{2}`, "MAC"}, {`\bmye[a-z0-9]{8}\b`, "LINK"}, {` \([^()]* ago\)`, ""},
+		{`\d{4}-\d\d-\d\dT[0-9:]+Z`, "TIME"}, {`\b655[0-9]{2}\b`, "LOCAL"}, {`netnscookie=\d+`, "netnscookie=COOKIE"},
 	} {
 		text = regexp.MustCompile(r.pattern).ReplaceAllString(text, r.text)
 	}

@@ -81,7 +81,8 @@ func joinContinued(lines []string) []string {
 }
 
 func isItem(line string) bool {
-	return strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "* ") || regexp.MustCompile(`^[0-9]+\. `).MatchString(line)
+	return strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "* ") ||
+		regexp.MustCompile(`^[0-9]+\. `).MatchString(line)
 }
 
 // Spans are the pieces of code inside of paragraphs and tables: what stands between single backticks.

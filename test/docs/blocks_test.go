@@ -10,7 +10,8 @@ import (
 )
 
 func TestBlocksOfAText(t *testing.T) {
-	text := "# top\n\n    indented one\n    two\n\n    three\n\n## SYNOPSIS\n- item\n\n    belongs to the item\n\nprose\n\n```yaml\na: 1\n    b\n```\n`span a` and `b\\|c`\n"
+	text := "# top\n\n    indented one\n    two\n\n    three\n\n## SYNOPSIS\n- item\n\n    belongs to the " +
+		"item\n\nprose\n\n```yaml\na: 1\n    b\n```\n`span a` and `b\\|c`\n"
 	var got []string
 	for _, b := range Blocks("x.md", text) {
 		got = append(got, b.Heading+"|"+b.Info+"|"+strings.Join(b.Lines, ";"))
@@ -33,7 +34,8 @@ func TestContinuedLines(t *testing.T) {
 }
 
 func TestCommandsOfLines(t *testing.T) {
-	got := Commands([]string{"$ make x      # why", "myelin lab up -f M [-n N]", "              [--mtu BYTES]", "myelin lab exec P…          P is a pod", ""})
+	got := Commands([]string{"$ make x      # why", "myelin lab up -f M [-n N]", "              [--mtu BYTES]",
+		"myelin lab exec P…          P is a pod", ""})
 	want := []string{"make x", "myelin lab up -f M [-n N] [--mtu BYTES]", "myelin lab exec P…"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -104,11 +106,16 @@ func TestWrongLinesAreFound(t *testing.T) {
 	tr.programs = newPrograms(t, tr.root)
 	tr.programs.reads = func(variable string) bool { return tr.has(variable, ".go", ".sh") }
 	for i, b := range []Block{
-		{Lines: []string{"myelin statsu"}}, {Lines: []string{"myelin status --no-such-flag"}}, {Lines: []string{"myelin lab agent restart"}},
-		{Lines: []string{"bin/myelin lab exec node1 -- myelin node lsit"}}, {Lines: []string{"myelin lab status [-o json] | lost"}},
-		{Lines: []string{"myelin lab up"}}, {Lines: []string{"myelin monitor [-n WORD]"}}, {Lines: []string{"myelin-bench -mood vm"}},
-		{Lines: []string{"make no-such-target"}}, {Lines: []string{"make bench NO_SUCH=1"}}, {Lines: []string{"scripts/no-such.sh"}},
-		{Lines: []string{"scripts/deps.sh nothing"}}, {Lines: []string{"vm.sh boot"}}, {Lines: []string{"go test ./no-such"}},
+		{Lines: []string{"myelin statsu"}}, {Lines: []string{"myelin status --no-such-flag"}},
+		{Lines: []string{"myelin lab agent restart"}},
+		{Lines: []string{"bin/myelin lab exec node1 -- myelin node lsit"}},
+		{Lines: []string{"myelin lab status [-o json] | lost"}},
+		{Lines: []string{"myelin lab up"}}, {Lines: []string{"myelin monitor [-n WORD]"}},
+		{Lines: []string{"myelin-bench -mood vm"}},
+		{Lines: []string{"make no-such-target"}}, {Lines: []string{"make bench NO_SUCH=1"}},
+		{Lines: []string{"scripts/no-such.sh"}},
+		{Lines: []string{"scripts/deps.sh nothing"}}, {Lines: []string{"vm.sh boot"}},
+		{Lines: []string{"go test ./no-such"}},
 		{Lines: []string{"go test ./bpf -run TestNoSuch"}}, {Lines: []string{"MYELIN_NO_SUCH=1 go test ./bpf"}},
 		{Lines: []string{"helm instal myelin chart/myelin"}},
 		{Lines: []string{"helm install myelin chart/myelin --set ipv6.enabeld=true"}},
@@ -117,15 +124,19 @@ func TestWrongLinesAreFound(t *testing.T) {
 			"apiVersion: networking.k8s.io/v1", "kind: NetworkPolicy", "metadata: {name: x}", "specs: {}",
 		}},
 		{Info: "yaml", Lines: []string{"routingMood: native"}}, {Info: "yaml", Lines: []string{"routingMode: [nativ]"}},
-		{Lines: []string{"return drop(skb, c);"}}, {Lines: []string{"return drop(skb, c, DROP_NO_SUCH);"}}, {Lines: []string{"no_such(skb);"}},
+		{Lines: []string{"return drop(skb, c);"}}, {Lines: []string{"return drop(skb, c, DROP_NO_SUCH);"}},
+		{Lines: []string{"no_such(skb);"}},
 		{Lines: []string{"1. A step that the demo does not have."}},
 		{Lines: []string{
 			"1. Start two nodes with an agent each, and four pods, from the YAML in examples/two-nodes.",
 			"   $ myelin lab statsu",
 		}},
-		{Lines: []string{"eth a > b | ip a > nobody"}}, {Lines: []string{"x := bpf.NoSuch()"}}, {Lines: []string{"a ─► no_such_function"}},
-		{File: "bpf/README.md", Heading: "FILES", Lines: []string{"nosuch.go  what"}}, {File: "lab/README.md", Lines: []string{"func NoSuch(ctx) error"}},
-		{File: "agent/README.md", Lines: []string{"GET http://localhost:9879/nosuch   why"}}, {Lines: []string{"just prose"}},
+		{Lines: []string{"eth a > b | ip a > unknown"}}, {Lines: []string{"x := bpf.NoSuch()"}},
+		{Lines: []string{"a ─► no_such_function"}},
+		{File: "bpf/README.md", Heading: "FILES", Lines: []string{"nosuch.go  what"}},
+		{File: "lab/README.md", Lines: []string{"func NoSuch(ctx) error"}},
+		{File: "agent/README.md", Lines: []string{"GET http://localhost:9879/nosuch   why"}},
+		{Lines: []string{"just prose"}},
 		{File: "status/README.md", Heading: "DESCRIPTION", Lines: []string{"nosuchword   explained"}},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

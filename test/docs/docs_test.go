@@ -39,7 +39,8 @@ func newTree(t *testing.T) *tree {
 		t.Fatal(err)
 	}
 	for _, file := range tr.files {
-		if slices.Contains([]string{".go", ".c", ".h", ".sh", ".proto"}, path.Ext(file)) && !strings.HasPrefix(file, "test/docs/") {
+		if slices.Contains([]string{".go", ".c", ".h", ".sh", ".proto"}, path.Ext(file)) && !strings.HasPrefix(file,
+			"test/docs/") {
 			text, err := os.ReadFile(filepath.Join(root, file))
 			if err != nil {
 				t.Fatal(err)
@@ -93,7 +94,8 @@ func TestBlocks(t *testing.T) {
 		}
 		for _, span := range Spans(text) {
 			for command := range strings.SplitSeq(span, " && ") {
-				if !regexp.MustCompile(`^(\w+=\S+ )*((bin/)?myelin(-bench)? [a-z-]|make [a-z]|go \w+ \./)`).MatchString(command) {
+				if !regexp.MustCompile(`^(\w+=\S+ )*((bin/)?myelin(-bench)? [a-z-]|make [a-z]|go \w+ \./)`).MatchString(
+					command) {
 					continue
 				}
 				if err := tr.programs.check(command); err != nil {
@@ -156,7 +158,8 @@ func (tr *tree) check(b Block) (problems []string) {
 		}
 	}
 	for _, line := range b.Lines {
-		if command := Command(line); !isCommand(command) && !(strings.HasPrefix(line, " ") && strings.HasPrefix(command, "[")) {
+		if command := Command(line); !isCommand(command) &&
+			!(strings.HasPrefix(line, " ") && strings.HasPrefix(command, "[")) {
 			left = append(left, line)
 		}
 	}
@@ -200,7 +203,8 @@ func (tr *tree) others(b Block, lines []string) (problems []string) {
 	}
 	wrong, ok := tr.module.Snippet(golang)
 	if !ok {
-		return append(problems, fmt.Sprintf("neither a command, nor Go, C, a packet, files or words of this tree: %q", golang))
+		return append(problems, fmt.Sprintf("neither a command, nor Go, C, a packet, files or words of this tree: %q",
+			golang))
 	}
 	return append(problems, wrong...)
 }
@@ -253,7 +257,8 @@ func packetText(text string) error {
 	names := packet.Names{}
 	for i, name := range strings.Fields("pod1 pod2 gw world node1 node2 a b") {
 		names[name] = packet.Name{
-			MAC: []byte{2, 0, 0, 0, 0, byte(i)}, IP4: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), IP6: netip.MustParseAddr(fmt.Sprintf("fd00::%d", i+1)),
+			MAC: []byte{2, 0, 0, 0, 0, byte(i)}, IP4: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}),
+			IP6: netip.MustParseAddr(fmt.Sprintf("fd00::%d", i+1)),
 		}
 	}
 	families := []packet.Family{packet.IPv4, packet.IPv6}
@@ -335,7 +340,8 @@ func (tr *tree) signature(b Block, line string) []string {
 func (tr *tree) httpPath(b Block, line string) []string {
 	where := regexp.MustCompile(`http://[^/]+(/\w+)`).FindStringSubmatch(line)
 	for file, text := range tr.text {
-		if where != nil && path.Dir(file) == path.Dir(b.File) && (strings.Contains(text, `"GET `+where[1]+`"`) || strings.Contains(text, `"`+where[1]+`"`)) {
+		if where != nil && path.Dir(file) == path.Dir(b.File) && (strings.Contains(text, `"GET `+where[1]+`"`) ||
+			strings.Contains(text, `"`+where[1]+`"`)) {
 			return nil
 		}
 	}

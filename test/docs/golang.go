@@ -133,7 +133,8 @@ func (m *Module) Snippet(lines []string) (wrong []string, ok bool) {
 	body, inner := "package p\n"+text+"\n", false
 	file, err := parser.ParseFile(token.NewFileSet(), "", body, parser.SkipObjectResolution)
 	if err != nil {
-		file, err = parser.ParseFile(token.NewFileSet(), "", "package p\nfunc _() {\n"+text+"\n}\n", parser.SkipObjectResolution)
+		file, err = parser.ParseFile(token.NewFileSet(), "", "package p\nfunc _() {\n"+text+"\n}\n",
+			parser.SkipObjectResolution)
 		inner = true
 	}
 	if err != nil || !inner && len(file.Decls) == 0 {

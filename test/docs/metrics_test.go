@@ -25,12 +25,13 @@ func TestMetrics(t *testing.T) {
 			continue
 		}
 		switch {
-		case strings.HasPrefix(file, "agent/"):
+		case strings.HasPrefix(file, "agent/"), strings.Contains(text, "feature.Sink"):
 			for _, name := range regexp.MustCompile(`"(myelin_[a-z_]+)"`).FindAllStringSubmatch(text, -1) {
 				served[name[1]] = true
 			}
 		case file == "operator/metrics.go":
-			for _, name := range regexp.MustCompile(`(?:vec|one)\("([a-z_]+)"|Name: "([a-z_]+)"`).FindAllStringSubmatch(text,
+			for _, name := range regexp.MustCompile(`(?:vec|one)\("([a-z_]+)"|Name: "([a-z_]+)"`).FindAllStringSubmatch(
+				text,
 				-1) {
 				served["myelin_operator_"+name[1]+name[2]] = true
 			}

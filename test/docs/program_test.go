@@ -38,17 +38,20 @@ func newPrograms(t *testing.T, root string) *programs {
 		t.Fatal(err)
 	}
 	if strings.Count(string(text), executeCall) != 1 {
-		t.Fatalf("cmd/myelin/main.go does not contain %s…) exactly once: this test must know where commands are run", executeCall)
+		t.Fatalf("cmd/myelin/main.go does not contain %s…) exactly once: this test must know where commands are run",
+			executeCall)
 	}
 	changed := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), executeCall, "dry(root).ExecuteContext(", 1)), 0o644); err != nil {
+	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), executeCall, "dry(root).ExecuteContext(", 1)),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	dry, err := filepath.Abs("testdata/dry.go.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{main: changed, filepath.Join(root, "cmd/myelin/zz_dry.go"): dry}})
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{main: changed,
+		filepath.Join(root, "cmd/myelin/zz_dry.go"): dry}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +82,8 @@ func (p *programs) must(t *testing.T, name string, args ...string) {
 // isCommand reports whether check can check a line.
 func isCommand(line string) bool {
 	line = assignments().ReplaceAllString(strings.TrimPrefix(strings.TrimSpace(line), "$ "), "")
-	return regexp.MustCompile(`^(bin/)?myelin(-bench)? |^make( |$)|^helm |^go (test|run|build|generate|vet) |^(scripts|\.ci|test/cluster)/|^vm\.sh |^\w+\.test( |$)`).MatchString(line)
+	return regexp.MustCompile(`^(bin/)?myelin(-bench)? |^make( |$)|^helm |^go (test|run|build|generate|vet) ` +
+		`|^(scripts|\.ci|test/cluster)/|^vm\.sh |^\w+\.test( |$)`).MatchString(line)
 }
 
 // assignments matches environment variables before a command.
@@ -301,7 +305,8 @@ func (p *programs) tryVM(args []string) error {
 		switch {
 		case arg == "--":
 			return nil
-		case i == 0 && !strings.Contains(string(text), " "+arg+") "), strings.HasPrefix(arg, "-") && !strings.Contains(string(text), arg):
+		case i == 0 && !strings.Contains(string(text), " "+arg+") "), strings.HasPrefix(arg, "-") &&
+			!strings.Contains(string(text), arg):
 			return fmt.Errorf("vm.sh knows no %s", arg)
 		}
 	}

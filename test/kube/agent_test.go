@@ -8,10 +8,14 @@ import (
 // objects are what the server has: path and YAML.
 func objects() [][2]string {
 	return [][2]string{
-		{"/api/v1/nodes/node1", "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nspec: {podCIDR: 10.0.1.0/24, podCIDRs: [10.0.1.0/24, 'fd00:1::/64']}"},
-		{"/api/v1/namespaces/default/services/web", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: 10.96.0.80, ports: [{port: 80}]}"},
-		{"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n" +
-			"metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nendpoints: [{addresses: [10.0.2.9], conditions: {ready: true}}]\nports: [{port: 8080}]"},
+		{"/api/v1/nodes/node1", "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nspec: {podCIDR: 10.0.1.0/24, " +
+			"podCIDRs: [10.0.1.0/24, 'fd00:1::/64']}"},
+		{"/api/v1/namespaces/default/services/web",
+			"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: 10.96.0.80, ports: [{port: 80}]}"},
+		{"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1",
+			"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n" +
+				"metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nendpoints: " +
+				"[{addresses: [10.0.2.9], conditions: {ready: true}}]\nports: [{port: 8080}]"},
 	}
 }
 
@@ -21,7 +25,9 @@ func (n *node) fill() {
 	for _, o := range objects() {
 		n.server.Apply(o[0], []byte(o[1]))
 	}
-	n.server.Merge("/api/v1/nodes/node1/status", []byte(`{"status": {"addresses": [{"type": "InternalIP", "address": "172.16.0.1"}, {"type": "InternalIP", "address": "2001:db8::1"}]}}`))
+	n.server.Merge("/api/v1/nodes/node1/status",
+		[]byte(`{"status": {"addresses": [{"type": "InternalIP", "address": "172.16.0.1"}, {"type": "InternalIP", `+
+			`"address": "2001:db8::1"}]}}`))
 }
 
 // TestAgent: an agent whose source is an API server. Without the server it goes

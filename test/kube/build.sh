@@ -1,6 +1,7 @@
 #!/bin/bash
-# build.sh: etcd and kube-apiserver for the tests of kube/, from source, in ${XDG_CACHE_HOME:-$HOME/.cache}/myelin/kube/bin; prints that folder. Idempotent.
-# What is built already is left alone, and nothing else asks the network. Cold it takes about 10 minutes on two cores, and 3 GB below GOCACHE and GOMODCACHE.
+# build.sh: etcd and kube-apiserver for the tests of kube/, from source, in
+# ${XDG_CACHE_HOME:-$HOME/.cache}/myelin/kube/bin; prints that folder. Idempotent. What is built already is left alone,
+# and nothing else asks the network. Cold it takes about 10 minutes on two cores, and 3 GB below GOCACHE and GOMODCACHE.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/../../scripts/kubernetes.sh"
@@ -26,7 +27,8 @@ import (
 func main() { etcdmain.Main(os.Args) }
 GO
   printf 'module etcd\n\ngo 1.24\n\nrequire go.etcd.io/etcd/server/v3 v%s\n' "$etcd_version" > "$dir/etcd/go.mod"
-  (cd "$dir/etcd" && CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false $KUBERNETES_GOFLAGS" nice go build -trimpath -ldflags '-s -w' -o "$dir/bin/etcd" .) >&2
+  (cd "$dir/etcd" && CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false $KUBERNETES_GOFLAGS" nice go build -trimpath \
+    -ldflags '-s -w' -o "$dir/bin/etcd" .) >&2
 }
 
 if [ ! -x "$dir/bin/etcd" ]; then

@@ -35,7 +35,8 @@ func inside(t *testing.T) bool {
 	if os.Getenv(insideEnv) != "" {
 		return true
 	}
-	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--kill-child", os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--kill-child", os.Args[0], "-test.v",
+		"-test.run", "^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -91,8 +92,10 @@ func newNode(t *testing.T, more string) *node {
 			t.Fatalf("%q: %v\n%s", args, err, out)
 		}
 	}
-	config := fmt.Sprintf("ipv6.enabled: true\nautoDirectNodeRoutes: true\nkubeProxyReplacement: true\ncni: {confPath: %[1]s/cni, binPath: %[1]s/cni}\n"+
-		"myelin: {runDir: %[1]s/run, bpfRoot: %[1]s/bpf, cgroupRoot: %[2]s}\nhealthPort: 9879\n%[3]s", n.dir, cgroup, more)
+	config := fmt.Sprintf("ipv6.enabled: true\nautoDirectNodeRoutes: true\nkubeProxyReplacement: true\ncni: "+
+		"{confPath: %[1]s/cni, binPath: %[1]s/cni}\n"+
+		"myelin: {runDir: %[1]s/run, bpfRoot: %[1]s/bpf, cgroupRoot: %[2]s}\nhealthPort: 9879\n%[3]s", n.dir,
+		cgroup, more)
 	if err := os.WriteFile(n.file("agent.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +137,8 @@ func (n *node) launch() {
 	n.Helper()
 	n.began = time.Now()
 	// The address is in the place of the file's, the name is the environment's.
-	n.agent = exec.CommandContext(context.Background(), filepath.Join(n.bin, "myelin"), "agent", "--config", n.file("agent.yaml"), "--kubeconfig", n.server.KubeConfig(apiserver.Agent))
+	n.agent = exec.CommandContext(context.Background(), filepath.Join(n.bin, "myelin"), "agent", "--config",
+		n.file("agent.yaml"), "--kubeconfig", n.server.KubeConfig(apiserver.Agent))
 	n.agent.Env = append(os.Environ(), "K8S_NODE_NAME=node1")
 	n.agent.Stdout, n.agent.Stderr = n.log, n.log
 	if err := n.agent.Start(); err != nil {
@@ -150,7 +154,7 @@ func (n *node) start() {
 	n.Logf("measured: ready %s after its start", time.Since(n.began).Round(time.Millisecond))
 }
 
-// kill ends the agent as nobody would.
+// kill ends the agent by SIGKILL.
 func (n *node) kill() {
 	if n.agent != nil {
 		_ = n.agent.Process.Signal(syscall.SIGKILL) // it may have ended
@@ -191,7 +195,8 @@ func (n *node) says(texts ...string) {
 // refusesToStart: an agent with the configuration file alone ends with an error.
 func (n *node) refusesToStart(want string) {
 	n.Helper()
-	out, err := exec.CommandContext(n.Context(), filepath.Join(n.bin, "myelin"), "agent", "--config", n.file("agent.yaml")).CombinedOutput()
+	out, err := exec.CommandContext(n.Context(), filepath.Join(n.bin, "myelin"), "agent", "--config",
+		n.file("agent.yaml")).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), want) {
 		n.Errorf("without a source: %v\n%s\nwant %q", err, out, want)
 	}
@@ -222,7 +227,8 @@ func (n *node) measures(lines ...string) {
 	body := fetch(n.T, "http://127.0.0.1:9879/metrics")
 	for _, line := range lines {
 		if !strings.Contains(string(body), "\n"+line+"\n") {
-			n.Errorf("metrics have no %q: %q", line, regexp.MustCompile(`(?m)^myelin_kubernetes.*$`).FindAllString(string(body), -1))
+			n.Errorf("metrics have no %q: %q", line,
+				regexp.MustCompile(`(?m)^myelin_kubernetes.*$`).FindAllString(string(body), -1))
 		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 )
 
 // poolConfig has the operator give podCIDRs.
-const poolConfig = "ipam: {mode: cluster-pool, operator: {clusterPoolIPv4PodCIDRList: 10.7.0.0/16, clusterPoolIPv6PodCIDRList: 'fd00:7::/104'}}\n"
+const poolConfig = "ipam: {mode: cluster-pool, operator: {clusterPoolIPv4PodCIDRList: 10.7.0.0/16, " +
+	"clusterPoolIPv6PodCIDRList: 'fd00:7::/104'}}\n"
 
 // TestOperator: two operators of which one leads; it is killed, and the other follows. An agent gets its
 // podCIDRs of them, and needs none of them afterwards.
@@ -38,10 +39,14 @@ func TestOperator(t *testing.T) {
 	a, b := n.operator(9301), n.operator(9302)
 	n.ready()
 	n.says("10.7.0.0/24")
-	n.Logf("measured: ready %s after its start, without operators for the first part of it", time.Since(n.began).Round(time.Millisecond))
-	n.server.Apply("/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/p", []byte("apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: p}\nspec: {endpointSelector: {}, ingress: [{}]}"))
+	n.Logf("measured: ready %s after its start, without operators for the first part of it",
+		time.Since(n.began).Round(time.Millisecond))
+	n.server.Apply("/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/p",
+		[]byte("apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: p}\nspec: {endpointSelector: "+
+			"{}, ingress: [{}]}"))
 	n.until("the policy is realised", func() bool {
-		return strings.Contains(string(n.server.Get("/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/p")), `"nodes":1,"revision"`)
+		return strings.Contains(string(n.server.Get("/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/p")),
+			`"nodes":1,"revision"`)
 	})
 
 	leader, other := a, b
@@ -108,7 +113,8 @@ type operatorProcess struct {
 func (n *node) operator(port int) *operatorProcess {
 	n.Helper()
 	o := &operatorProcess{node: n, port: port}
-	o.cmd = exec.CommandContext(context.Background(), filepath.Join(n.bin, "myelin"), "operator", "--config", n.file("agent.yaml"),
+	o.cmd = exec.CommandContext(context.Background(), filepath.Join(n.bin, "myelin"), "operator", "--config",
+		n.file("agent.yaml"),
 		"--kubeconfig", n.server.KubeConfig(apiserver.Operator), "--listen", fmt.Sprintf("127.0.0.1:%d", port))
 	o.cmd.Stdout, o.cmd.Stderr = n.log, n.log
 	if err := o.cmd.Start(); err != nil {

@@ -32,7 +32,8 @@ func TestScale(t *testing.T) {
 	n.launch()
 	n.says("ready ", "synced")
 	synced := time.Since(n.began)
-	n.measures(fmt.Sprintf(`myelin_kubernetes_objects{kind="Pod"} %d`, all.pods), fmt.Sprintf(`myelin_kubernetes_objects{kind="Service"} %d`, all.services+1))
+	n.measures(fmt.Sprintf(`myelin_kubernetes_objects{kind="Pod"} %d`, all.pods),
+		fmt.Sprintf(`myelin_kubernetes_objects{kind="Service"} %d`, all.services+1))
 	time.Sleep(settled)
 	rss, peak := n.memory("VmRSS"), n.memory("VmHWM")
 	asked := n.asked(t)
@@ -42,7 +43,8 @@ func TestScale(t *testing.T) {
 	n.server.Resume()
 	n.says("synced", "heard of 0s ago")
 	time.Sleep(settled)
-	t.Logf("measured: %d kB after all was told anew, at most %d kB; %v", n.memory("VmRSS"), n.memory("VmHWM"), n.server.Requests())
+	t.Logf("measured: %d kB after all was told anew, at most %d kB; %v", n.memory("VmRSS"), n.memory("VmHWM"),
+		n.server.Requests())
 	peak = max(peak, n.memory("VmHWM"))
 	n.record(
 		results.Result{Name: "k8s/rss_mb_1000_nodes", Value: megabytes(rss), Unit: "MB"},
@@ -61,7 +63,8 @@ const settled = 25 * time.Second
 
 func megabytes(kb int) float64 { return float64(kb) * 1024 / 1e6 }
 
-// asked counts the agent's requests, and wants none but lists and watches of whole kinds, each once, and now and then a report of policies, which nobody takes here.
+// asked counts the agent's requests, and wants none but lists and watches of whole kinds, each once, and now and then a
+// report of policies, which are not read here.
 func (n *node) asked(t *testing.T) (total int) {
 	t.Helper()
 	requests := n.server.Requests()

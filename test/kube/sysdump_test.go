@@ -18,7 +18,8 @@ func TestSysdump(t *testing.T) {
 	server := apiserver.Start(t)
 	const (
 		data, password, plain = "c3dlZXQtY2FyYW1lbA==", "tortoise-under-glass", "ladder-in-the-lake"
-		private, public       = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=", "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg="
+		private, public       = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=",
+			"xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg="
 	)
 	apply := func(path, format string, args ...any) {
 		t.Helper()
@@ -40,7 +41,8 @@ func TestSysdump(t *testing.T) {
 		private,
 		plain,
 	)
-	apply(system+"/configmaps/myelin-config", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"myelin-config"},
+	apply(system+"/configmaps/myelin-config",
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"myelin-config"},
 		"data":{"myelin.yaml":"routingMode: tunnel\nmaglev:\n  hashSeed: %s\n"}}`, password)
 	const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{
 		"name":%q,"labels":{"k8s-app":%q},"annotations":{"note":"it is %s"}},

@@ -57,9 +57,9 @@ func (c *cluster) soonWorks(ways ...way) {
 	}
 }
 
-// TestPodCIDRs changes the podCIDRs of a node under its pods: they keep addresses, gateway and who reaches them, new ones come from the new
-// podCIDRs. What another node has is refused, also by the next agent; what vanishes is given out no more. When all pods
-// are gone, the gateway follows.
+// TestPodCIDRs changes the podCIDRs of a node under its pods: they keep addresses, gateway and connectivity, new
+// ones come from the new podCIDRs. What another node has is refused, also by the next agent; what vanishes is given out
+// no more. When all pods are gone, the gateway follows.
 //
 //	┌─ node1: 10.0.1.0/24 → 10.0.7.0/24 → … ─┐  ┌─ node2 ─┐
 //	│ a1 10.0.1.2   c1 10.0.7.2              │  │ a2      │
@@ -72,8 +72,8 @@ func TestPodCIDRs(t *testing.T) {
 			c := up(t, setup{mode: m, pods: []string{"a"}})
 			r := c.runtime("node1")
 			path, yaml := c.nodeFile("node1")
-			both := []way{{"c1", "a1", "c1"}, {"a1", "c1", "a1"}, {"c1", "a2", "c1"}, {"a2", "c1", "a2"}, {"c1", "world", "node1"}, {"a1", "world", "node1"}}
-
+			both := []way{{"c1", "a1", "c1"}, {"a1", "c1", "a1"}, {"c1", "a2", "c1"}, {"a2", "c1", "a2"},
+				{"c1", "world", "node1"}, {"a1", "world", "node1"}}
 			c.rewrite(path, withPodCIDRs(yaml, "10.0.7.0/24", "fd00:10:0:7::/64"))
 			c.says("IPAM", status.Fallback, "10.0.1.")
 			c.newPodWorks("c1", both...)
@@ -88,7 +88,8 @@ func TestPodCIDRs(t *testing.T) {
 			}
 
 			c.rewrite(path, withPodCIDRs(yaml, "10.0.2.128/25", "fd00:10:0:7::/64"))
-			conflict := "podCIDR 10.0.2.128/25 of Node node1 overlaps 10.0.2.0/24 of Node node2: 10.0.7.0/24 fd00:10:0:7::/64 stays in force"
+			conflict := "podCIDR 10.0.2.128/25 of Node node1 overlaps 10.0.2.0/24 of Node node2: " +
+				"10.0.7.0/24 fd00:10:0:7::/64 stays in force"
 			c.says("IPAM", status.Broken, conflict)
 			check(t, c.Node("node1").RestartAgent(t.Context()))
 			c.says("IPAM", status.Broken, conflict)
@@ -96,7 +97,6 @@ func TestPodCIDRs(t *testing.T) {
 			c.soonWorks(way{"c1", "a1", "c1"}, way{"a1", "c1", "a1"}, way{"a1", "world", "node1"})
 			c.newPodWorks("d1", way{"d1", "a1", "d1"})
 			c.within("d1", "10.0.7.0/24", "fd00:10:0:7::/64")
-
 			c.rewrite(path, withPodCIDRs(yaml))
 			c.says("IPAM", status.Broken, "Node node1 has no podCIDR any more")
 			s, err := r.create(1)
@@ -105,7 +105,8 @@ func TestPodCIDRs(t *testing.T) {
 				t.Errorf("ADD without a podCIDR: %v", err)
 			}
 			check(t, s.remove())
-			wantCNI(t, "STATUS", r.cni.GetStatusNetworkList(t.Context(), r.list), types.ErrPluginNotAvailable, "has no podCIDR any more")
+			wantCNI(t, "STATUS", r.cni.GetStatusNetworkList(t.Context(), r.list), types.ErrPluginNotAvailable,
+				"has no podCIDR any more")
 			c.soonWorks(way{"c1", "a1", "c1"}, way{"a1", "world", "node1"})
 
 			c.rewrite(path, withPodCIDRs(yaml, "10.0.7.0/24", "fd00:10:0:7::/64", "10.0.1.0/24", "fd00:10:0:1::/64"))
@@ -206,8 +207,8 @@ func (c *cluster) address(node string, a netip.Addr) {
 	c.ip(node, "route", "replace", "default", "via", gateway)
 }
 
-// TestTunnelReplaced deletes the tunnel's device. The agent makes another one and loads the programs anew, which know it
-// by its index: once, in the same process.
+// TestTunnelReplaced deletes the tunnel's device. The agent makes another one and loads the programs anew, which know
+// it by its index: once, in the same process.
 func TestTunnelReplaced(t *testing.T) {
 	for _, name := range []string{"vxlan", "vxlan6"} {
 		t.Run(name, func(t *testing.T) {
@@ -218,7 +219,8 @@ func TestTunnelReplaced(t *testing.T) {
 				c.ip("node1", "link", "delete", "myelin_vxlan")
 				c.says("Myelin", status.OK, times+", last at ")
 				c.says("Routing", status.OK, "Tunnel")
-				c.soonWorks(way{"a1", "a2", "a1"}, way{"a2", "a1", "a2"}, way{"a1", "b1", "a1"}, way{"a1", "world", "node1"})
+				c.soonWorks(way{"a1", "a2", "a1"}, way{"a2", "a1", "a2"}, way{"a1", "b1", "a1"},
+					way{"a1", "world", "node1"})
 				c.newPodWorks(fmt.Sprintf("%c1", 'c'+i), way{"a2", fmt.Sprintf("%c1", 'c'+i), "a2"})
 			}
 			time.Sleep(patience(3 * time.Second)) // longer than between two reloads

@@ -29,16 +29,18 @@ func (c *cluster) healthy(has, f int) error {
 		if node == has {
 			want = 1
 		}
-		body := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"lb\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}\n", want)
-		if !strings.Contains(out, body) || (err == nil) != (want == 1) || err != nil && !strings.Contains(err.Error(), "503 Service Unavailable") {
+		body := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": "+
+			"\"lb\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}\n", want)
+		if !strings.Contains(out, body) || (err == nil) != (want == 1) ||
+			err != nil && !strings.Contains(err.Error(), "503 Service Unavailable") {
 			return fmt.Errorf("IPv%d: node%d: %v\n%s", f, node, err, out)
 		}
 	}
 	return nil
 }
 
-// TestHealthCheckNodePort asks as a load balancer outside does, which node has backends; the backend moves, the agent is killed and comes back, the
-// Service goes.
+// TestHealthCheckNodePort asks as a load balancer outside does, which node has backends; the backend moves, the agent
+// is killed and comes back, the Service goes.
 //
 //	┌─ node1 ─────┐  ┌─ node2 ─────┐  ┌─ world ─┐
 //	│ s1  :32100  │  │ s2  :32100  │  │ client  │
@@ -49,7 +51,8 @@ func TestHealthCheckNodePort(t *testing.T) {
 	c := up(t, setup{mode: modeNamed("native"), pods: []string{"a"}, values: map[string]any{"socketLB.enabled": true}})
 	c.apply("servers", serverYAML("s1", 1)+serverYAML("s2", 2))
 	spec := fmt.Sprintf("  type: LoadBalancer\n  externalTrafficPolicy: Local\n  healthCheckNodePort: %d\n", checkPort)
-	c.apply("service", strings.Replace(serviceYAML("lb", 10, spec), "port: 80,", "port: 80, nodePort: 30080,", 1)+c.slicesYAML("lb", "s1"))
+	c.apply("service", strings.Replace(serviceYAML("lb", 10, spec), "port: 80,", "port: 80, nodePort: 30080,",
+		1)+c.slicesYAML("lb", "s1"))
 	answers := func(what string, has int) {
 		t.Helper()
 		for _, f := range c.stack.families {
@@ -76,7 +79,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 	answers("the agent is back", 2)
 	c.apply("cluster", serviceYAML("lb", 10, "  type: LoadBalancer\n"))
 	for _, f := range c.stack.families {
-		eventually(t, "nobody asks any more", 10*time.Second, func() error {
+		eventually(t, "requests have ended", 10*time.Second, func() error {
 			if out, err := c.asked(1, f); err == nil || !strings.Contains(err.Error(), "refused") {
 				return fmt.Errorf("IPv%d: %v\n%s", f, err, out)
 			}

@@ -57,7 +57,7 @@ func TestChurn(t *testing.T) {
 	record(t, result{"churn/leaks", float64(len(leaks)), "objects"})
 }
 
-// churner knows who has which address.
+// churner knows the pods' addresses.
 type churner struct {
 	*runtimeOf
 	mu    sync.Mutex
@@ -139,14 +139,16 @@ func (c *cluster) traces(node string) (lines []string) {
 	c.t.Helper()
 	n := c.Node(node)
 	for _, args := range []string{
-		"-o -br link", "-o -br address", "-4 route show table all", "-6 route show table all", "neighbour show nud permanent",
+		"-o -br link", "-o -br address", "-4 route show table all", "-6 route show table all",
+		"neighbour show nud permanent",
 	} {
 		for line := range strings.Lines(c.ip(node, strings.Fields(args)...)) {
 			lines = append(lines, args+": "+strings.TrimSpace(reachability.ReplaceAllString(line, "")))
 		}
 	}
 	for _, glob := range []string{
-		n.BPFRoot() + "/myelin/*/*", n.RunDir() + "/endpoints/*", n.RunDir() + "/cni-deletes/*", n.Dir() + "/cni/cache/*/*",
+		n.BPFRoot() + "/myelin/*/*", n.RunDir() + "/endpoints/*", n.RunDir() + "/cni-deletes/*",
+		n.Dir() + "/cni/cache/*/*",
 		"/run/netns/" + c.Name() + "-*",
 	} {
 		files, err := filepath.Glob(glob)

@@ -15,7 +15,8 @@ import (
 	"myelin/lab"
 )
 
-// snapshot prints what an agent could leave on a node, in the node's namespace. Neighbours that the kernel has learnt are its own.
+// snapshot prints what an agent could leave on a node, in the node's namespace. Neighbours that the kernel has learnt
+// are its own.
 const snapshot = `
 ip -o link | sed 's/qlen.*link/link/'
 for f in -4 -6; do ip $f rule; ip $f route show table all; ip $f -o addr | sed 's/^[0-9]*//'; ip $f neigh | grep -E 'PERMANENT|NOARP|managed|proto'; done
@@ -26,14 +27,15 @@ find "$NODE/run" "$NODE/bpf" "$NODE/cni/net.d" "$NODE/cni/bin" -mindepth 1 2>/de
 true
 `
 
-// snapshotting is an agent that takes a snapshot of its node before it starts there first, and installs its own plugin. The node has a kernel
-// parameter that an agent changes on a device.
+// snapshotting is an agent that takes a snapshot of its node before it starts there first, and installs its own plugin.
+// The node has a kernel parameter that an agent changes on a device.
 func snapshotting(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	script := fmt.Sprintf("#!/bin/sh\nPATH=$PATH:/usr/sbin:/sbin\nexport NODE=$PWD\nif ! [ -e before ]; then\n"+
 		"rm $NODE/cni/bin/myelin-cni\necho 1 > /proc/sys/net/ipv4/conf/eth0/rp_filter\n(%s) > before 2>&1\nfi\n"+
-		"%[2]s/myelin install-cni --from %[2]s/myelin-cni --bin-dir $NODE/cni/bin && exec %[2]s/myelin \"$@\"\n", snapshot, binDir())
+		"%[2]s/myelin install-cni --from %[2]s/myelin-cni --bin-dir $NODE/cni/bin && exec %[2]s/myelin \"$@\"\n",
+		snapshot, binDir())
 	path := filepath.Join(dir, "agent")
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -68,7 +70,8 @@ func (c *cluster) leftOn(node *lab.Node) (differ []string) {
 
 // cleanUp is `myelin cleanup` on a node.
 func (c *cluster) cleanUp(node *lab.Node, args ...string) (string, error) {
-	return node.Exec(c.t.Context(), append([]string{"myelin", "cleanup", "--config", filepath.Join(node.Dir(), "agent.yaml")}, args...)...)
+	return node.Exec(c.t.Context(), append([]string{"myelin", "cleanup", "--config",
+		filepath.Join(node.Dir(), "agent.yaml")}, args...)...)
 }
 
 // pinnedMaps are the kernel's numbers of a node's maps.
@@ -88,15 +91,17 @@ func pinnedMaps(t *testing.T, node *lab.Node) (ids []ebpf.MapID) {
 	return ids
 }
 
-// TestCleanup has an agent come to a node and serve pods, and then leave for good. While it runs nothing is removed; while pods run, what forwards
-// for them stays, unless they are to be cut off; at last nothing is there that wasn't before.
+// TestCleanup has an agent come to a node and serve pods, and then leave for good. While it runs nothing is removed;
+// while pods run, what forwards for them stays, unless they are to be cut off; at last nothing is there that wasn't
+// before.
 //
 //	┌─ node1 ────────────────────────┐
 //	│ p0  p1   agent, then clean-up  │
 //	└───────────────┬────────────────┘
 //	════════════════╧═════════════════
 func TestCleanup(t *testing.T) {
-	kpr := map[string]any{"kubeProxyReplacement": true, "loadBalancer.acceleration": "testing-only", "hostFirewall.enabled": true}
+	kpr := map[string]any{"kubeProxyReplacement": true, "loadBalancer.acceleration": "testing-only",
+		"hostFirewall.enabled": true}
 	var left atomic.Int64
 	t.Run("modes", func(t *testing.T) {
 		for _, s := range []setup{
@@ -150,7 +155,7 @@ func cleanup(t *testing.T, s setup) (left int) {
 	return len(differ)
 }
 
-// mapsGone reports maps that somebody holds still.
+// mapsGone reports maps that are still referenced.
 func mapsGone(ids []ebpf.MapID) error {
 	if len(ids) == 0 {
 		return errors.New("the agent had none")

@@ -151,14 +151,17 @@ func (c *cluster) checkLists(t *testing.T, a1 *lab.Pod) {
 	if len(endpoints) != 2 || id == 0 {
 		t.Fatalf("endpoints: %+v", endpoints)
 	}
-	contains(t, "endpoint get", c.mustCLI("node1", "endpoint", "get", fmt.Sprint(id)), a1.IPv4().String(), a1.IPv6().String(), a1.Name())
-	contains(t, "endpoint list", c.mustCLI("node1", "endpoint", "list", "-f", "Pod="+a1.Name()), "ID ", a1.IPv4().String())
+	contains(t, "endpoint get", c.mustCLI("node1", "endpoint", "get", fmt.Sprint(id)), a1.IPv4().String(),
+		a1.IPv6().String(), a1.Name())
+	contains(t, "endpoint list", c.mustCLI("node1", "endpoint", "list", "-f", "Pod="+a1.Name()), "ID ",
+		a1.IPv4().String())
 	contains(t, "route list", c.mustCLI("node1", "route", "list"), a1.IPv4().String()+"/32")
 	contains(t, "route neighbours", c.mustCLI("node1", "route", "neighbours"), a1.IPv6().String())
 	contains(t, "node list", c.mustCLI("node1", "node", "list"), "node1")
 	contains(t, "map list", c.mustCLI("node1", "map", "list"), "endpoints", "flows", "events")
 	contains(t, "map dump", c.mustCLI("node1", "map", "dump", "endpoints"), a1.IPv4().String(), "slot="+fmt.Sprint(id))
-	for _, args := range [][]string{{"endpoint", "get", "60000"}, {"map", "dump", "nothing"}, {"table", "show", "nothing"}, {"endpoint", "list", "-f", "Bad=1"}} {
+	for _, args := range [][]string{{"endpoint", "get", "60000"}, {"map", "dump", "nothing"},
+		{"table", "show", "nothing"}, {"endpoint", "list", "-f", "Bad=1"}} {
 		if out, err := c.cli("node1", args...); err == nil {
 			t.Errorf("%v succeeded: %s", args, out)
 		}
@@ -169,7 +172,8 @@ func (c *cluster) checkLists(t *testing.T, a1 *lab.Pod) {
 	}
 	c.jsonCLI(&tables, "node1", "table", "list")
 	for _, table := range tables { // every table can be shown
-		if lines := strings.Count(c.mustCLI("node1", "table", "show", table.Name, "--limit", "0"), "\n"); lines < table.Rows {
+		if lines := strings.Count(c.mustCLI("node1", "table", "show", table.Name, "--limit", "0"),
+			"\n"); lines < table.Rows {
 			t.Errorf("table %s has %d rows and %d lines", table.Name, table.Rows, lines-1)
 		}
 	}
@@ -184,8 +188,11 @@ func (c *cluster) checkEvents(t *testing.T, a1 *lab.Pod) {
 	if _, err := tcp(ctx, c.end("a1"), world, world.addr(4), 10000); err != nil {
 		t.Fatalf("talk to the world: %v", err)
 	}
-	begin := m.wait("the flow's begin", func(e monitored) bool { return e.Type == "flow-begin" && e.Destination.Address == outside })
-	if begin.Hook != "from_pod" || begin.Source.Pod != a1.Name() || begin.Source.Address != a1.IPv4().String() || begin.Destination.Port == 0 || begin.Interface == "" {
+	begin := m.wait("the flow's begin", func(e monitored) bool {
+		return e.Type == "flow-begin" && e.Destination.Address == outside
+	})
+	if begin.Hook != "from_pod" || begin.Source.Pod != a1.Name() || begin.Source.Address != a1.IPv4().String() ||
+		begin.Destination.Port == 0 || begin.Interface == "" {
 		t.Errorf("begin: %+v", begin)
 	}
 	m.wait("the flow's end", func(e monitored) bool {
@@ -245,7 +252,8 @@ func (c *cluster) nodeGet(node, path string) (code int, text string, err error) 
 			return err
 		}
 		defer conn.Close()
-		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path); err != nil {
+		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+			path); err != nil {
 			return err
 		}
 		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -270,12 +278,17 @@ func (c *cluster) checkMetrics(t *testing.T) {
 	}
 	contains(t, "/metrics", body, `myelin_drop_count_total{direction="EGRESS",hook="from_pod",reason="multicast"}`,
 		`myelin_forward_bytes_total{direction="EGRESS",hook="from_pod",way=`,
-		`myelin_endpoint_state{endpoint_state="ready"} 2`, "myelin_endpoint 2\n", `myelin_reconcile_errors{table="routes"} 0`,
-		`myelin_bpf_map_pressure{map_name="flows"}`, `myelin_bpf_map_bytes{map_name="flows"}`, `myelin_bpf_map_capacity{map_group="flows"}`,
-		"myelin_bpf_maps_virtual_memory_max_bytes ", "myelin_nodes_all_num 1\n", `myelin_identity{type="node_local"} `, "myelin_policy 0\n",
+		`myelin_endpoint_state{endpoint_state="ready"} 2`, "myelin_endpoint 2\n",
+		`myelin_reconcile_errors{table="routes"} 0`,
+		`myelin_bpf_map_pressure{map_name="flows"}`, `myelin_bpf_map_bytes{map_name="flows"}`,
+		`myelin_bpf_map_capacity{map_group="flows"}`,
+		"myelin_bpf_maps_virtual_memory_max_bytes ", "myelin_nodes_all_num 1\n", `myelin_identity{type="node_local"} `,
+		"myelin_policy 0\n",
 		`myelin_policy_endpoint_enforcement_status{enforcement="none"} 2`,
-		`myelin_events_lost_total{where="kernel"}`, `myelin_cni_duration_seconds_count{command="ADD",result="ok"} 2`, `myelin_version{arch=`,
-		`myelin_agent_bootstrap_seconds{outcome="success",scope="overall"} `, `myelin_ip_addresses{family="ipv4",prefix=`,
+		`myelin_events_lost_total{where="kernel"}`, `myelin_cni_duration_seconds_count{command="ADD",result="ok"} 2`,
+		`myelin_version{arch=`,
+		`myelin_agent_bootstrap_seconds{outcome="success",scope="overall"} `,
+		`myelin_ip_addresses{family="ipv4",prefix=`,
 		`myelin_ipam_capacity{family="ipv6",prefix=`)
 	documented(t, body)
 }

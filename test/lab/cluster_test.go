@@ -104,7 +104,8 @@ func up(t *testing.T, s setup) *cluster {
 	t.Cleanup(func() { takeDown(t, name) })
 	opts := lab.Options{
 		Name: name, Manifests: file, Binary: filepath.Join(binDir(), "myelin"), Agent: s.agent,
-		CNIPlugin: filepath.Join(binDir(), "myelin-cni"), Values: s.allValues(), MTU: s.mtu, Timeout: patience(time.Minute),
+		CNIPlugin: filepath.Join(binDir(), "myelin-cni"), Values: s.allValues(), MTU: s.mtu,
+		Timeout: patience(time.Minute),
 		Outside: s.outside, Images: cmp.Or(s.images, lab.ImagesNone),
 	}
 	l, err := lab.Up(t.Context(), opts)
@@ -177,13 +178,15 @@ func (s *setup) nodeYAML(i int) string {
 	var cidrs, addresses []string
 	for _, f := range []int{4, 6} {
 		if s.stack.has(f) {
-			cidrs = append(cidrs, fmt.Sprintf("%q", map[int]string{4: fmt.Sprintf("10.0.%d.0/24", i), 6: fmt.Sprintf("fd00:10:0:%d::/64", i)}[f]))
+			cidrs = append(cidrs, fmt.Sprintf("%q", map[int]string{4: fmt.Sprintf("10.0.%d.0/24", i),
+				6: fmt.Sprintf("fd00:10:0:%d::/64", i)}[f]))
 		}
 		if s.stack.has(f) || s.mode.tunnel == f {
 			addresses = append(addresses, fmt.Sprintf("  - {type: InternalIP, address: %q}\n", nodeAddr(i, f)))
 		}
 	}
-	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: node%d}\nspec: {podCIDRs: [%s]}\nstatus:\n  addresses:\n%s",
+	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: node%d}\nspec: {podCIDRs: [%s]}\nstatus:\n  "+
+		"addresses:\n%s",
 		i, strings.Join(cidrs, ", "), strings.Join(addresses, ""))
 }
 
@@ -196,7 +199,8 @@ func nodeAddr(i, family int) netip.Addr {
 
 // podYAML is a pod whose container has no command: the lab gives it a network and no process.
 func podYAML(name string, node int) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  nodeName: node%d\n  containers: [{name: none, image: none}]\n", name, node)
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  nodeName: node%d\n  containers: "+
+		"[{name: none, image: none}]\n", name, node)
 }
 
 func (s *setup) manifests() string {
@@ -231,7 +235,7 @@ type place interface {
 	Do(func() error) error
 }
 
-// end is a place with addresses: who can talk.
+// end is a pod, a node or the world, with its addresses.
 type end struct {
 	place
 	addrs []netip.Addr

@@ -45,7 +45,8 @@ func TestCompletion(t *testing.T) {
 			args = append(args, "")
 		}
 		if strings.HasPrefix(line, "lab ") {
-			args = append([]string{"__complete", "lab", "--dir", filepath.Dir(c.Dir()), "--name", c.Name()}, args[2:]...)
+			args = append([]string{"__complete", "lab", "--dir", filepath.Dir(c.Dir()), "--name", c.Name()},
+				args[2:]...)
 		}
 		got := "\n" + c.mustCLI("node1", args...)
 		for _, w := range want {
@@ -54,7 +55,7 @@ func TestCompletion(t *testing.T) {
 			}
 		}
 	}
-	// What takes no more arguments completes none, nor does what nobody answers.
+	// What takes no more arguments completes none, nor does a command without an answer.
 	for _, line := range []string{"endpoint get 2", "endpoint list", "--socket /nonexistent/s endpoint get"} {
 		args := append([]string{"__complete"}, strings.Fields(strings.TrimPrefix(line, "--socket /nonexistent/s "))...)
 		if strings.HasPrefix(line, "--socket") {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// way is who talks to whom, and as whom.
+// way is a client, a server, and the client's address as the server sees it.
 type way struct {
 	from, to string
 	as       string // whose address the other end sees
@@ -40,7 +40,8 @@ func TestConnectivity(t *testing.T) {
 	for _, m := range modes() {
 		for _, s := range stacks() {
 			if slow() > 1 && s.name != "dual" && m.name != "native" && m.name != "vxlan6" {
-				continue // a program for each family alone is loaded in two modes there; the others are tried where it is quick
+				// a program for each family alone is loaded in two modes there; the others are tried where it is quick
+				continue
 			}
 			t.Run(m.name+"/"+s.name, func(t *testing.T) {
 				t.Parallel()

@@ -59,7 +59,8 @@ func TestStarWars(t *testing.T) {
 	app, err := os.ReadFile(example("star-wars/http-sw-app.yaml"))
 	check(t, err)
 	c.mustLab(t, string(app), []string{"apply", "-f", "-"},
-		"service/default/deathstar created\n", "deployment/default/deathstar created\n", "pod/default/tiefighter created\n",
+		"service/default/deathstar created\n", "deployment/default/deathstar created\n",
+		"pod/default/tiefighter created\n",
 		"pod/default/xwing created\n", "image quay.io/cilium/starwars:v2.1 is not run; `myelin lab serve` stands in\n")
 	contains(
 		t,
@@ -147,7 +148,8 @@ func TestGuestbook(t *testing.T) {
 		})
 	}
 	curl := "curl -sS --noproxy '*' -m2 "
-	for frontend := range strings.Lines(c.mustLab(t, "", []string{"get", "pods", "-l", "app=guestbook", "-o", "name"})) {
+	for frontend := range strings.Lines(c.mustLab(t, "", []string{"get", "pods", "-l", "app=guestbook", "-o",
+		"name"})) {
 		frontend = strings.TrimSpace(frontend)
 		asks(frontend, "redis-leader", "redis-leader", "sh", "-c", curl+"redis-leader:6379")
 		asks(frontend, "redis-follower, by its environment", "redis-follower", "sh", "-c",

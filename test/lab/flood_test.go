@@ -49,18 +49,23 @@ type flood struct {
 
 func floods() []flood {
 	return []flood{
-		{"spoofed SYNs to a NodePort", 4, 30_000, 3 * time.Second, 10 * time.Second, "world", (*flooded).spoofedSYNs, "", false},
-		{"SYNs of one pod to one server", 6, 40_000, 3 * time.Second, 10 * time.Second, "a1", (*flooded).podSYNs, "", true},
-		{"UDP of one pod to one server", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podUDP, "", true},
-		{"connections of one pod to one server", 4, 4_000, 3 * time.Second, 3 * time.Second, "a1", (*flooded).podConnections, "28000-29999", true},
+		{"spoofed SYNs to a NodePort", 4, 30_000, 3 * time.Second, 10 * time.Second, "world", (*flooded).spoofedSYNs,
+			"", false},
+		{"SYNs of one pod to one server", 6, 40_000, 3 * time.Second, 10 * time.Second, "a1", (*flooded).podSYNs,
+			"", true},
+		{"UDP of one pod to one server", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podUDP,
+			"", true},
+		{"connections of one pod to one server", 4, 4_000, 3 * time.Second, 3 * time.Second, "a1",
+			(*flooded).podConnections, "28000-29999", true},
 		{"UDP flows of one pod", 6, 150_000, 5 * time.Second, 10 * time.Second, "a1", (*flooded).podFlows, "", true},
-		{"fragments of one pod", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podFragments, "", false},
+		{"fragments of one pod", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podFragments,
+			"", false},
 	}
 }
 
-// TestFloods floods a node, and looks whether others notice: during a flood at least 99 % of the new connections of other
-// pods and of clients outside succeed, all established ones go on, idle or not, and within 5 s after it all is well. The
-// flood is longer, and comes in both families, with MYELIN_RECORD=1.
+// TestFloods floods a node, and looks whether others notice: during a flood at least 99 % of the new connections of
+// other pods and of clients outside succeed, all established ones go on, idle or not, and within 5 s after it all is
+// well. The flood is longer, and comes in both families, with MYELIN_RECORD=1.
 //
 //	┌─ node1 ────────────┐  ┌─ node2 ─────┐
 //	│ a1 floods, b1 not  │  │ b2          │   b1→world, b1→b2, world→NodePort of node1→b2
@@ -89,11 +94,12 @@ func TestFloods(t *testing.T) {
 	for r := range results {
 		worst.starved, worst.recovery = max(worst.starved, r.starved), max(worst.recovery, r.recovery)
 	}
-	record(t, result{"trust/starved_share", worst.starved, "%"}, result{"trust/recovery_s", worst.recovery.Seconds(), "s"})
+	record(t, result{"trust/starved_share", worst.starved, "%"}, result{"trust/recovery_s",
+		worst.recovery.Seconds(), "s"})
 }
 
-// floodResult is the share of bystanders' new connections that failed, in percent of those on the worst way, and how long
-// some failed after the end.
+// floodResult is the share of bystanders' new connections that failed, in percent of those on the worst way, and how
+// long some failed after the end.
 type floodResult struct {
 	starved  float64
 	recovery time.Duration
@@ -129,16 +135,19 @@ func (fl flood) run(t *testing.T, family int) (r floodResult) {
 	starved, of, recovery := b.finish(begin, end)
 	lost := b.establishedLost()
 	r = floodResult{starved, recovery}
-	t.Logf("%d packets in %.1f s; at most %.1f %% of %d new connections failed, of %d established ones %d are lost; recovery %.1f s",
+	t.Logf("%d packets in %.1f s; at most %.1f %% of %d new connections failed, of %d established ones %d are lost; "+
+		"recovery %.1f s",
 		sent, end.Sub(begin).Seconds(), r.starved, of, len(b.idle)+len(b.active), len(lost), recovery.Seconds())
 	if of < 50 || sent < fl.packets/2 {
 		t.Errorf("%d packets were sent and %d connections tried, which shows nothing", sent, of)
 	}
 	if r.starved > mostStarved {
-		t.Errorf("%.1f %% of the new connections on one way failed during the flood, want at most %d %%", r.starved, mostStarved)
+		t.Errorf("%.1f %% of the new connections on one way failed during the flood, want at most %d %%", r.starved,
+			mostStarved)
 	}
 	if recovery > patience(mostRecovery) {
-		t.Errorf("new connections still failed %.1f s after the flood, want at most %s", recovery.Seconds(), mostRecovery)
+		t.Errorf("new connections still failed %.1f s after the flood, want at most %s", recovery.Seconds(),
+			mostRecovery)
 	}
 	for i, one := range lost {
 		if i < 5 {
@@ -148,8 +157,8 @@ func (fl flood) run(t *testing.T, family int) (r floodResult) {
 	return r
 }
 
-// namesFlooder reads status and metrics of node1 during the flood until both name the pod that uses most. Afterwards they
-// need not: unanswered entries make room within a second.
+// namesFlooder reads status and metrics of node1 during the flood until both name the pod that uses most. Afterwards
+// they need not: unanswered entries make room within a second.
 func (f *flooded) namesFlooder(pod string, ended <-chan struct{}) error {
 	node := f.Node("node1")
 	metric := fmt.Sprintf("myelin_conntrack_top_entries{pod=%q,table=\"flows\"}", pod)

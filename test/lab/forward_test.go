@@ -52,7 +52,8 @@ func (c *cluster) countForwarded(from, to string, family int) {
 		return
 	}
 	if grew1 < 2*packets || (to == "a2" && grew2 < 2*packets) {
-		c.t.Errorf("%s: the stacks of node1 and node2 forwarded %d and %d packets, want %d and an answer each", what, grew1, grew2, packets)
+		c.t.Errorf("%s: the stacks of node1 and node2 forwarded %d and %d packets, want %d and an answer each", what,
+			grew1, grew2, packets)
 	}
 }
 

@@ -15,11 +15,12 @@ import (
 	"time"
 )
 
-// holdEnv makes a process of the test's own program hold a connected socket, to what it says: "udp://ADDRESS" or "tcp://ADDRESS".
+// holdEnv makes a process of the test's own program hold a connected socket, to what it says: "udp://ADDRESS" or
+// "tcp://ADDRESS".
 const holdEnv = "MYELIN_TEST_HOLD"
 
-// hold sends and hears until it is killed, and writes a line for each answer: "answer SOCKET TIME", the time in nanoseconds. Where its socket is
-// ended for it, it writes "aborted", and connects another one, as applications do.
+// hold sends and hears until it is killed, and writes a line for each answer: "answer SOCKET TIME", the time in
+// nanoseconds. Where its socket is ended for it, it writes "aborted", and connects another one, as applications do.
 func hold(to string, out io.Writer) error {
 	network, addr, _ := strings.Cut(to, "://")
 	for socket := 1; ; socket++ {
@@ -28,7 +29,8 @@ func hold(to string, out io.Writer) error {
 			return err
 		}
 		err = holdOne(c, socket, out)
-		if !errors.Is(err, syscall.ECONNABORTED) && !errors.Is(err, syscall.EDESTADDRREQ) { // as it reads, or as it writes
+		// as it reads, or as it writes
+		if !errors.Is(err, syscall.ECONNABORTED) && !errors.Is(err, syscall.EDESTADDRREQ) {
 			return err
 		}
 		c.Close()
@@ -95,7 +97,8 @@ func (c *cluster) hold(from, to string) *holder {
 	return h
 }
 
-// answered waits for an answer to the socket of that number that came after a time, and returns whether a socket was ended before.
+// answered waits for an answer to the socket of that number that came after a time, and returns whether a socket was
+// ended before.
 func (h *holder) answered(socket int, after time.Time) (aborted bool) {
 	h.t.Helper()
 	late := time.After(patience(10 * time.Second))
@@ -117,8 +120,8 @@ func (h *holder) answered(socket int, after time.Time) (aborted bool) {
 	}
 }
 
-// TestSocketsEndWithTheirBackend takes a backend away, whose pod lives on: sockets that asked for the Service are ended and find the other one; one that
-// asked for the pod itself goes on.
+// TestSocketsEndWithTheirBackend takes a backend away, whose pod lives on: sockets that asked for the Service are ended
+// and find the other one; one that asked for the pod itself goes on.
 //
 //	┌─ node1 ──────────┐  ┌─ node2 ─┐
 //	│ holders in a1 s1 │  │ s2      │
@@ -157,7 +160,8 @@ func TestSocketsEndWithTheirBackend(t *testing.T) {
 			t.Errorf("%s: was ended, and asked for no Service", h.name)
 		}
 	}
-	if out, err := c.Node("node1").Exec(t.Context(), "myelin", "status", "--verbose"); err != nil || !strings.Contains(out, fmt.Sprintf("UDP sockets of pods and host, %d ended", len(through))) {
+	if out, err := c.Node("node1").Exec(t.Context(), "myelin", "status", "--verbose"); err != nil ||
+		!strings.Contains(out, fmt.Sprintf("UDP sockets of pods and host, %d ended", len(through))) {
 		t.Errorf("status, %v:\n%s", err, out)
 	}
 }

@@ -23,7 +23,9 @@ type l3Kind struct {
 func l3Kinds() []l3Kind {
 	return []l3Kind{
 		{"TUN", noTUN, (*cluster).plugTUN},
-		{"ip6tnl", func() string { return noType("type ip6tnl mode any local ::1 remote ::2") }, (*cluster).plugIP6Tunnel},
+		{"ip6tnl", func() string {
+			return noType("type ip6tnl mode any local ::1 remote ::2")
+		}, (*cluster).plugIP6Tunnel},
 	}
 }
 
@@ -55,7 +57,8 @@ func TestL3Devices(t *testing.T) {
 				c.attachedL3()
 				before := c.outcomeAt("node2", bpf.DatapathHookHOOK_FROM_WIRE, bpf.DatapathOutcomeFORWARD_POD)
 				for _, f := range c.stack.families {
-					for _, w := range []way{{"a1", "a2", "a1"}, {"b2", "a1", "b2"}, {"a1", "node2", "a1"}, {"node1", "a2", "node1"}, {"a1", "world", "node1"}} {
+					for _, w := range []way{{"a1", "a2", "a1"}, {"b2", "a1", "b2"}, {"a1", "node2", "a1"},
+						{"node1", "a2", "node1"}, {"a1", "world", "node1"}} {
 						c.try(w, f)
 					}
 				}
@@ -75,7 +78,8 @@ func (c *cluster) attachedL3() {
 		eventually(c.t, "from_wire_l3 is on l30 of "+node, 10*time.Second, func() error {
 			out, err := c.Node(node).Exec(c.t.Context(), "myelin", "route", "wires")
 			for line := range strings.Lines(out) {
-				if strings.HasPrefix(line, "l30 ") && strings.Contains(line, string(bpf.FromWireL3)) && strings.Contains(line, "Done") {
+				if strings.HasPrefix(line, "l30 ") && strings.Contains(line, string(bpf.FromWireL3)) &&
+					strings.Contains(line, "Done") {
 					return nil
 				}
 			}
@@ -84,7 +88,8 @@ func (c *cluster) attachedL3() {
 	}
 }
 
-// addressL3 gives l30 of both nodes addresses, and has them send to each other's pods by it, from the nodes' own addresses.
+// addressL3 gives l30 of both nodes addresses, and has them send to each other's pods by it, from the nodes' own
+// addresses.
 func (c *cluster) addressL3() {
 	c.t.Helper()
 	for i, node := range []string{"node1", "node2"} {
@@ -93,14 +98,16 @@ func (c *cluster) addressL3() {
 		c.ip(node, "address", "add", fmt.Sprintf("192.168.65.%d/24", i+1), "dev", "l30")
 		c.ip(node, "address", "add", fmt.Sprintf("fd00:65::%d/64", i+1), "dev", "l30", "nodad")
 		c.ip(node, "route", "add", fmt.Sprintf("10.0.%d.0/24", other), "dev", "l30", "src", nodeAddr(i+1, 4).String())
-		c.ip(node, "route", "add", fmt.Sprintf("fd00:10:0:%d::/64", other), "dev", "l30", "src", nodeAddr(i+1, 6).String())
+		c.ip(node, "route", "add", fmt.Sprintf("fd00:10:0:%d::/64", other), "dev", "l30", "src",
+			nodeAddr(i+1, 6).String())
 	}
 }
 
 func (c *cluster) plugIP6Tunnel() {
 	c.t.Helper()
 	for i, node := range []string{"node1", "node2"} {
-		c.ip(node, "link", "add", "l30", "type", "ip6tnl", "mode", "any", "local", nodeAddr(i+1, 6).String(), "remote", nodeAddr(2-i, 6).String(), "encaplimit", "none")
+		c.ip(node, "link", "add", "l30", "type", "ip6tnl", "mode", "any", "local", nodeAddr(i+1, 6).String(), "remote",
+			nodeAddr(2-i, 6).String(), "encaplimit", "none")
 	}
 	c.addressL3()
 }
@@ -152,7 +159,8 @@ func openTUN(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// copyPackets writes what one device transmits to the other. What a device that is not up refuses is lost, as on a wire.
+// copyPackets writes what one device transmits to the other. What a device that is not up refuses is lost, as on a
+// wire.
 func copyPackets(to, from *os.File) error {
 	packet := make([]byte, 1<<16)
 	for {

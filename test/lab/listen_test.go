@@ -34,7 +34,9 @@ func TestListeners(t *testing.T) {
 	}))
 	defer other.Close()
 	check(t, node.StartAgent(t.Context(), map[string]any{"prometheus.enabled": true}))
-	c.says("Health and metrics", status.Broken, "health is not served on 127.0.0.1:9879, and tried again: listen tcp 127.0.0.1:9879: bind: address already in use")
+	c.says("Health and metrics", status.Broken,
+		"health is not served on 127.0.0.1:9879, and tried again: listen tcp 127.0.0.1:9879: bind: address already "+
+			"in use")
 	if err := c.serves(node, "[::1]:9879", "/healthz", "ok"); err != nil {
 		t.Error(err)
 	}

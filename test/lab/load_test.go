@@ -226,7 +226,8 @@ func (u *countLoad) whole() error {
 		}
 	}
 	there, back := u.lost()
-	return fmt.Errorf("%s: %d of %d datagrams lost on the way there, %d without an answer", u.name, there, u.sent.Load(), back)
+	return fmt.Errorf("%s: %d of %d datagrams lost on the way there, %d without an answer", u.name, there,
+		u.sent.Load(), back)
 }
 
 // stop ends the load and returns what was lost in all.
@@ -244,7 +245,8 @@ func (l *load) stop() (total losses) {
 			l.cluster.t.Errorf("%s: %v", u.name, err)
 		}
 		_, back := u.lost()
-		for end := time.Now().Add(patience(time.Second)); back > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience(time.Second)); back > 0 &&
+			time.Now().Before(end); time.Sleep(time.Millisecond) {
 			_, back = u.lost()
 		}
 		total.packets += int(back)

@@ -62,7 +62,8 @@ func binDir() string { return os.Getenv(envBin) }
 // nextName is a later version of myelin beside the one under test, if the folder has one.
 const nextName = "myelin-next"
 
-// buildInto makes the programs once; each test process has its own, so that another build does not change them under it.
+// buildInto makes the programs once; each test process has its own, so that another build does not change them under
+// it.
 func buildInto(dir string) error {
 	if binDir() != "" {
 		return nil
@@ -72,7 +73,8 @@ func buildInto(dir string) error {
 		{"labtest-next", nextName, "myelin/cmd/myelin"},
 		{"labtest", "myelin-cni", "myelin/cmd/myelin-cni"},
 	} {
-		cmd := exec.Command("go", "build", "-ldflags", "-X main.version="+b.version, "-o", filepath.Join(dir, b.out), b.program)
+		cmd := exec.Command("go", "build", "-ldflags", "-X main.version="+b.version, "-o", filepath.Join(dir, b.out),
+			b.program)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build the programs under test: %w: %s", err, out)
@@ -126,7 +128,8 @@ func removeLabs() []string {
 func leftovers(prefix string) []string {
 	var left []string
 	for _, glob := range []string{
-		"/run/netns/" + prefix + "*", "/sys/fs/cgroup/myelin-lab/" + prefix + "*", "/sys/fs/cgroup/unified/myelin-lab/" + prefix + "*",
+		"/run/netns/" + prefix + "*", "/sys/fs/cgroup/myelin-lab/" + prefix + "*",
+		"/sys/fs/cgroup/unified/myelin-lab/" + prefix + "*",
 		lab.DefaultDir + "/" + prefix + "*",
 	} {
 		found, _ := filepath.Glob(glob)

@@ -42,7 +42,8 @@ func TestNodes(t *testing.T) {
 			c.reaches(third, 3, true)
 			c.reaches(third, 4, false)
 
-			moved := strings.NewReplacer("10.0.3.0", "10.0.4.0", "fd00:10:0:3::", "fd00:10:0:4::").Replace(c.nodeYAML(3))
+			moved := strings.NewReplacer("10.0.3.0", "10.0.4.0", "fd00:10:0:3::",
+				"fd00:10:0:4::").Replace(c.nodeYAML(3))
 			write(moved)
 			c.reaches(third, 4, true)
 			c.reaches(third, 3, false)
@@ -91,13 +92,15 @@ func (c *cluster) addThird() end {
 	fabric, third := c.Name()+"-fabric", c.Name()+"-third"
 	c.command("ip", "netns", "add", third)
 	c.command("ip", "-n", fabric, "link", "add", "third", "type", "veth", "peer", "name", "eth0", "netns", third)
-	for _, args := range []string{fabric + " link set third master fabric up", third + " link set eth0 up", third + " link set lo up"} {
+	for _, args := range []string{fabric + " link set third master fabric up", third + " link set eth0 up",
+		third + " link set lo up"} {
 		c.command(append([]string{"ip", "-n"}, strings.Fields(args)...)...)
 	}
 	var addrs []netip.Addr
 	for _, f := range c.stack.families {
 		bits := map[int]int{4: 24, 6: 64}[f]
-		c.command(append([]string{"ip", "-n", third, "address", "add", fmt.Sprintf("%s/%d", nodeAddr(3, f), bits), "dev", "eth0"}, nodad(f)...)...)
+		c.command(append([]string{"ip", "-n", third, "address", "add", fmt.Sprintf("%s/%d", nodeAddr(3, f), bits),
+			"dev", "eth0"}, nodad(f)...)...)
 		for n := 3; n <= 4; n++ {
 			a := podOfThird(n, f)
 			addrs = append(addrs, a)
@@ -151,14 +154,16 @@ func (c *cluster) knows(n int, want bool) {
 		for _, node := range []string{"node1", "node2"} {
 			m := c.pinnedMap(node, "prefixes")
 			defer m.Close()
-			eventually(c.t, fmt.Sprintf("podCIDR %s in the datapath of %s, want %v", key.Netip(), node, want), 5*time.Second, func() error {
-				var row bpf.DatapathPrefix
-				err := m.Lookup(key, &row) // of a trie: the longest prefix that holds the key, the podCIDRs being the only ones
-				if got := err == nil && row.Via.Netip() == nodeAddr(3, c.mode.tunnel); got != want {
-					return fmt.Errorf("row %+v, %v", row, err)
-				}
-				return nil
-			})
+			eventually(c.t, fmt.Sprintf("podCIDR %s in the datapath of %s, want %v", key.Netip(), node, want),
+				5*time.Second, func() error {
+					var row bpf.DatapathPrefix
+					// of a trie: the longest prefix that holds the key, the podCIDRs being the only ones
+					err := m.Lookup(key, &row)
+					if got := err == nil && row.Via.Netip() == nodeAddr(3, c.mode.tunnel); got != want {
+						return fmt.Errorf("row %+v, %v", row, err)
+					}
+					return nil
+				})
 		}
 	}
 }

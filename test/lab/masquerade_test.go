@@ -81,7 +81,8 @@ func (c *cluster) samePortTCP(family int) {
 		defer server.Close()
 		seen := addrPort(server.RemoteAddr())
 		if seen.Addr() != nodeAddr(1, family) || ports[seen.Port()] {
-			c.t.Errorf("IPv%d TCP from %s arrives from %s, want a port of its own of %s", family, name, seen, nodeAddr(1, family))
+			c.t.Errorf("IPv%d TCP from %s arrives from %s, want a port of its own of %s", family, name, seen,
+				nodeAddr(1, family))
 		}
 		ports[seen.Port()] = true
 		var g errgroup.Group
@@ -154,7 +155,8 @@ func (c *cluster) sameEcho(family int) {
 		_ = s.SetReadDeadline(time.Now().Add(patience(time.Second)))
 		from, seq, err := readEcho(s, family, true, id)
 		if err != nil || seq != 100*i || from != dst {
-			c.t.Errorf("IPv%d echo of %s: reply %d from %s, %v; want %d from %s", family, fourPods()[i], seq, from, err, 100*i, dst)
+			c.t.Errorf("IPv%d echo of %s: reply %d from %s, %v; want %d from %s", family, fourPods()[i], seq, from,
+				err, 100*i, dst)
 		}
 	}
 }
@@ -229,7 +231,7 @@ func askTCP(c net.Conn, n uint64) error {
 func (c *cluster) worldRefuses(family int) {
 	c.t.Helper()
 	pod, world := c.end("a1"), c.end("world")
-	closed := at(world.addr(family), 9) // discard: nobody serves it
+	closed := at(world.addr(family), 9) // discard: no server
 	client, err := pod.dialTCP(c.t.Context(), netip.AddrPort{}, closed)
 	if err == nil {
 		client.Close()
@@ -287,6 +289,7 @@ func (c *cluster) worldCannotReach(family int) {
 	buf := make([]byte, 100)
 	_ = client.SetDeadline(time.Now().Add(patience(time.Second)))
 	if n, err := client.Read(buf); err != nil || string(buf[:n]) != server.LocalAddr().String() {
-		c.t.Errorf("IPv%d: the pod got %q, %v; want what %s sent, and nothing of a stranger", family, buf[:n], err, server.LocalAddr())
+		c.t.Errorf("IPv%d: the pod got %q, %v; want what %s sent, and nothing of a stranger", family, buf[:n], err,
+			server.LocalAddr())
 	}
 }

@@ -70,7 +70,8 @@ func TestFragments(t *testing.T) {
 			t.Parallel()
 			c := up(t, setup{mode: m})
 			for _, f := range c.stack.families {
-				for _, pair := range [][2]string{{"a1", "b1"}, {"a1", "a2"}, {"a1", "node1"}, {"a1", "node2"}, {"node1", "a2"}, {"a1", "world"}} {
+				for _, pair := range [][2]string{{"a1", "b1"}, {"a1", "a2"}, {"a1", "node1"}, {"a1", "node2"},
+					{"node1", "a2"}, {"a1", "world"}} {
 					from, to := c.end(pair[0]), c.end(pair[1])
 					_, err := udp(t.Context(), from, to, to.addr(f), 8192, fragmented(f))
 					c.errorf(f, fmt.Sprintf("8 KB %s→%s", pair[0], pair[1]), err)
@@ -100,7 +101,8 @@ func TestRouteMTU(t *testing.T) {
 			c := up(t, setup{mode: modeNamed(name), pods: []string{"a"}})
 			for _, f := range c.stack.families {
 				a2 := c.end("a2").addr(f)
-				c.ip("node1", "route", "add", netip.PrefixFrom(a2, a2.BitLen()).String(), "via", nodeAddr(2, f).String(), "dev", "eth0", "mtu", "lock", fmt.Sprint(small))
+				c.ip("node1", "route", "add", netip.PrefixFrom(a2, a2.BitLen()).String(), "via",
+					nodeAddr(2, f).String(), "dev", "eth0", "mtu", "lock", fmt.Sprint(small))
 				c.narrow("a1", a2, small, []netip.Addr{gateway(1, f), nodeAddr(1, f)})
 				_, err := tcp(t.Context(), c.end("a1"), c.end("a2"), a2, 1<<20)
 				c.errorf(f, "TCP", err)
@@ -136,7 +138,7 @@ func TestWorldMTU(t *testing.T) {
 	}
 }
 
-// narrow sends packets of 1450 bytes from a pod until an ICMP error says which MTU fits, and looks who says so.
+// narrow sends packets of 1450 bytes from a pod until an ICMP error says which MTU fits, and checks its sender.
 func (c *cluster) narrow(pod string, dst netip.Addr, mtu int, by []netip.Addr) {
 	c.t.Helper()
 	f := family(dst)
@@ -177,12 +179,16 @@ func (c *cluster) addFar(mtu int) end {
 	world, far := c.World().NetnsName(), c.Name()+"-far"
 	addrs := []netip.Addr{netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("2001:db8:cafe::2")}
 	c.command("ip", "netns", "add", far)
-	c.command("ip", "-n", world, "link", "add", "far", "mtu", fmt.Sprint(mtu), "type", "veth", "peer", "name", "eth0", "mtu", fmt.Sprint(mtu), "netns", far)
+	c.command("ip", "-n", world, "link", "add", "far", "mtu", fmt.Sprint(mtu), "type", "veth", "peer", "name", "eth0",
+		"mtu", fmt.Sprint(mtu), "netns", far)
 	for _, args := range [][]string{
-		{world, "addr", "add", "203.0.113.1/24", "dev", "far"}, {world, "addr", "add", "2001:db8:cafe::1/64", "dev", "far", "nodad"},
-		{far, "addr", "add", "203.0.113.2/24", "dev", "eth0"}, {far, "addr", "add", "2001:db8:cafe::2/64", "dev", "eth0", "nodad"},
+		{world, "addr", "add", "203.0.113.1/24", "dev", "far"}, {world, "addr", "add", "2001:db8:cafe::1/64", "dev",
+			"far", "nodad"},
+		{far, "addr", "add", "203.0.113.2/24", "dev", "eth0"}, {far, "addr", "add", "2001:db8:cafe::2/64", "dev",
+			"eth0", "nodad"},
 		{far, "link", "set", "lo", "up"}, {far, "link", "set", "eth0", "up"}, {world, "link", "set", "far", "up"},
-		{far, "route", "add", "default", "via", "203.0.113.1"}, {far, "-6", "route", "add", "default", "via", "2001:db8:cafe::1"},
+		{far, "route", "add", "default", "via", "203.0.113.1"}, {far, "-6", "route", "add", "default", "via",
+			"2001:db8:cafe::1"},
 	} {
 		c.command(append([]string{"ip", "-n"}, args...)...)
 	}

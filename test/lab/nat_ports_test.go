@@ -39,15 +39,17 @@ func rateTests() (list []rateTest) {
 		}
 	}
 	for _, way := range []string{"NodePort", "masquerade"} {
-		list = append(list, rateTest{way, 4, 1, 500, 20 * time.Second, false}, rateTest{way, 6, 1, 800, 20 * time.Second, false},
+		list = append(list, rateTest{way, 4, 1, 500, 20 * time.Second, false},
+			rateTest{way, 6, 1, 800, 20 * time.Second, false},
 			rateTest{way, 4, 1, 400, 28 * time.Second, true}, rateTest{way, 6, 1, 5000, 10 * time.Second, true},
 			rateTest{way, 4, 50, 10_000, time.Minute, false})
 	}
 	return list
 }
 
-// TestConnectionRate has clients open new connections at a rate, to one backend by a node port with SNAT, and from pods by
-// masquerade to one server in the world. Each needs a port of the node's for a moment, and none may fail for want of one.
+// TestConnectionRate has clients open new connections at a rate, to one backend by a node port with SNAT, and from pods
+// by masquerade to one server in the world. Each needs a port of the node's for a moment, and none may fail for want of
+// one.
 //
 //	┌─ node1 ────────────┐  ┌─ node2 ─┐
 //	│ 50 pods ─┐         │  │   b2    │
@@ -76,7 +78,8 @@ func (r rateTest) run(t *testing.T) openloop.Report {
 	c, clients, server, to := r.up(t)
 	node := "node1"
 	before := c.outcome(node, bpf.DatapathOutcomeDROP_NAT_NO_PORT)
-	config := openloop.Config{Clients: clients, To: to, Rate: max(r.rate/slow(), 1), Duration: r.over, Timeout: patience(3 * time.Second),
+	config := openloop.Config{Clients: clients, To: to, Rate: max(r.rate/slow(), 1), Duration: r.over,
+		Timeout:      patience(3 * time.Second),
 		ServerCloses: r.serverCloses}
 	again := r.again(t, clients)
 	report, err := openloop.Run(t.Context(), config)

@@ -89,8 +89,10 @@ func (i isolation) yaml(world []netip.Addr) string {
 		rules = fmt.Sprintf("[{%s: [%s]}]", field, strings.Join(peers, ", "))
 	}
 	key := strings.ToLower(i.direction)
-	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s-%s, namespace: default}\n"+
-		"spec:\n  podSelector: {matchLabels: {name: %s}}\n  policyTypes: [%s]\n  %s: %s\n", i.pod, key, i.pod, i.direction, key, rules)
+	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s-%s, namespace: "+
+		"default}\n"+
+		"spec:\n  podSelector: {matchLabels: {name: %s}}\n  policyTypes: [%s]\n  %s: %s\n", i.pod, key, i.pod,
+		i.direction, key, rules)
 }
 
 // oldPhase is a state of the policies, or the eviction of all rows while they stay.
@@ -100,7 +102,7 @@ type oldPhase struct {
 	evict      bool
 }
 
-// allows judges a connection by the side that opened it: its egress, and the ingress of the other end.
+// allows evaluates a connection by the side that opened it: its egress, and the ingress of the other end.
 func (ph oldPhase) allows(o *oldConnection) bool {
 	for _, i := range ph.isolations {
 		if i.direction == "Egress" && i.pod == o.place[0] && !slices.Contains(i.peers, o.place[1]) ||
@@ -116,7 +118,8 @@ func (ph oldPhase) allows(o *oldConnection) bool {
 func oldPhases() []oldPhase {
 	closed := []isolation{{"v1", "Ingress", nil}}
 	partly := []isolation{{"v1", "Ingress", []string{"p1"}}, {"v1", "Egress", []string{"p2", "world"}}}
-	elsewhere := []isolation{{"p1", "Ingress", nil}, {"p2", "Egress", []string{"p1"}}, {"v1", "Egress", []string{"p1", "p2"}}}
+	elsewhere := []isolation{{"p1", "Ingress", nil}, {"p2", "Egress", []string{"p1"}},
+		{"v1", "Egress", []string{"p1", "p2"}}}
 	return []oldPhase{
 		{name: "without policies"},
 		{name: "rows evicted, without policies", evict: true},
@@ -136,8 +139,8 @@ type oldTally struct{ broken, alive, brokenMasqueraded int }
 func (a oldTally) sum() int { return a.broken + a.alive + a.brokenMasqueraded }
 
 // TestOldConnections has 1,000 connections that predate every policy, and applies, changes and removes policies, and
-// evicts rows. Each connection must be judged by the side that opened it: those that are allowed go on, whichever side
-// sends first; those that are denied exchange nothing more.
+// evicts rows. The policies of the side that opened a connection must decide: those that are allowed go on, whichever
+// side sends first; those that are denied exchange nothing more.
 //
 //	┌─ node1 ───────┐  ┌─ node2 ──┐
 //	│ v1 ◀──▶ p1    │  │  p2      │     v1 and each of p1, p2 and the world,
@@ -176,7 +179,8 @@ func oldConnections(t *testing.T, m mode, denied string) (sum oldTally) {
 		p.begin(t, phase)
 		tally := p.examine(t, list, phase, denied)
 		if tally.sum() > 0 {
-			t.Errorf("%s: %d of %d connections are broken wrongly, %d more of those masqueraded, and %d are kept alive wrongly",
+			t.Errorf("%s: %d of %d connections are broken wrongly, %d more of those masqueraded, and %d are kept "+
+				"alive wrongly",
 				phase.name, tally.broken, len(list), tally.brokenMasqueraded, tally.alive)
 		}
 		sum.broken += tally.broken
@@ -192,7 +196,9 @@ func (p *policed) routePods() {
 	p.t.Helper()
 	for _, node := range p.Nodes() {
 		for _, prefix := range node.PodCIDRs() {
-			via := node.Addrs()[slices.IndexFunc(node.Addrs(), func(a netip.Addr) bool { return a.Is4() == prefix.Addr().Is4() })]
+			via := node.Addrs()[slices.IndexFunc(node.Addrs(), func(a netip.Addr) bool {
+				return a.Is4() == prefix.Addr().Is4()
+			})]
 			p.command("ip", "-n", p.World().NetnsName(), "route", "add", prefix.String(), "via", via.String())
 		}
 	}

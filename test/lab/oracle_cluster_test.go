@@ -93,7 +93,7 @@ func upFuzz(t *testing.T, s setup, seed uint64) *fuzz {
 	return z
 }
 
-// findAll looks up who is where, and opens sockets there.
+// findAll looks up the addresses of pods and nodes, and opens sockets there.
 func (z *fuzz) findAll(t *testing.T) {
 	t.Helper()
 	for i := 1; i <= 2; i++ {
@@ -197,5 +197,5 @@ func (z *fuzz) flush() {
 			m.Close()
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // as long as a CPU goes by what it has at hand
+	time.Sleep(100 * time.Millisecond) // as long as a CPU uses its flow cache
 }

@@ -125,8 +125,8 @@ func TestOracleDirected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := upArena(t, setup{mode: modeNamed("native"), values: map[string]any{
-				"myelin.policy.prefilter": []string{"denylist"}, "loadBalancer.acceleration": acceleration,
-			}}, unwantedGroup("172.16.9.0/24", "fd00:dead::/64"))
+				"myelin.policy.prefilter": []string{"blocked"}, "loadBalancer.acceleration": acceleration,
+			}}, blockedGroup("172.16.9.0/24", "fd00:dead::/64"))
 			a.control(t, "node2", "node1")
 			a.fire(t, prefilterAttacks())
 		})

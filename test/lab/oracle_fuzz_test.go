@@ -33,7 +33,7 @@ const batch = 128
 // roundAttempts is how many attempts are made under the same policies.
 const roundAttempts = 2500
 
-// fuzz sends what a generator makes up, and has a model judge what sockets receive.
+// fuzz sends what a generator makes up, and has a model check what sockets receive.
 type fuzz struct {
 	*arena
 	r         *rand.Rand
@@ -225,7 +225,7 @@ func (z *fuzz) run(t *testing.T, frames int) {
 	t.Logf("seed %d: %d frames in %v; %v; %d violations", z.seed, z.packets, took, z.received, len(z.wrong))
 }
 
-// sendBatch makes some attempts, and has what was received judged.
+// sendBatch makes some attempts, and has what was received checked.
 func (z *fuzz) sendBatch(t *testing.T) {
 	t.Helper()
 	z.dial(t)
@@ -235,7 +235,7 @@ func (z *fuzz) sendBatch(t *testing.T) {
 		z.history = append(z.history, a)
 		z.send(a)
 	}
-	z.wrong = append(z.wrong, z.judged(0)...)
+	z.wrong = append(z.wrong, z.checked(0)...)
 }
 
 func (z *fuzz) send(a *oracle.Attempt) {
@@ -245,16 +245,16 @@ func (z *fuzz) send(a *oracle.Attempt) {
 	}
 }
 
-// judged reads all sockets, and returns what should not have been received.
-func (z *fuzz) judged(wait time.Duration) (wrong []sighting) {
+// checked reads all sockets, and returns what should not have been received.
+func (z *fuzz) checked(wait time.Duration) (wrong []sighting) {
 	time.Sleep(wait)
 	for _, p := range z.posts {
 		p.collect(func(by string, s oracle.Seen) {
 			z.received[by]++
 			if p.place.Node == "" && (by != "eth0" || z.model.Attempt(s) == nil) {
-				return // the world judges nothing but what it was sent
+				return // the world checks nothing but what it was sent
 			}
-			if why := z.model.Judge(p.place, s); why != "" {
+			if why := z.model.Check(p.place, s); why != "" {
 				wrong = append(wrong, sighting{p.place, by, s, why, z.model.Attempt(s)})
 			}
 		}, func(s oracle.Seen, fd int) {
@@ -375,9 +375,11 @@ func (z *fuzz) again(list []*oracle.Attempt) bool {
 		z.model.Sent(a)
 		z.send(a)
 		if i%batch == batch-1 {
-			z.judged(0)
+			z.checked(0)
 		}
 	}
 	last := list[len(list)-1]
-	return slices.ContainsFunc(z.judged(patience(20*time.Millisecond)), func(s sighting) bool { return s.sent == last })
+	return slices.ContainsFunc(z.checked(patience(20*time.Millisecond)), func(s sighting) bool {
+		return s.sent == last
+	})
 }

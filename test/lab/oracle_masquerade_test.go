@@ -165,11 +165,11 @@ func (a *arena) podEndsMasquerade(t *testing.T) {
 	for i, f := range a.stack.families {
 		ear := a.heir(t, r, first.end().addr(f), f)
 		for range 10 {
-			_, err := flows[i].world.WriteToUDPAddrPort([]byte(unwanted), flows[i].node)
+			_, err := flows[i].world.WriteToUDPAddrPort([]byte(floodText), flows[i].node)
 			check(t, err)
 		}
 		time.Sleep(patience(50 * time.Millisecond))
-		if n := ear.unwantedFrames(); n > 0 {
+		if n := ear.floodFrames(); n > 0 {
 			t.Errorf("IPv%d: %d of 10 datagrams for the pod before reach the next one of its address", f, n)
 		}
 	}

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestRestartServices ends the agents of both nodes under flows from outside: none is lost, and new ones begin while no agent runs.
+// TestRestartServices ends the agents of both nodes under flows from outside: none is lost, and new ones begin while no
+// agent runs.
 //
 //	world ══► node2 ══► node1: s1      world ══► node1: s1
 func TestRestartServices(t *testing.T) {
@@ -24,7 +25,8 @@ func TestRestartServices(t *testing.T) {
 						_, err := c.call("world", url("tcp", nodeAddr(node, f), 30000+echo))
 						return err
 					})
-					held = append(held, c.hold("world", "tcp://"+at(nodeAddr(node, f), 30000+echo).String()), c.hold("world", "udp://"+at(nodeAddr(node, f), 30500+outNear).String()))
+					held = append(held, c.hold("world", "tcp://"+at(nodeAddr(node, f), 30000+echo).String()),
+						c.hold("world", "udp://"+at(nodeAddr(node, f), 30500+outNear).String()))
 				}
 			}
 			all := func(what string) {

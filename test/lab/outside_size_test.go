@@ -24,7 +24,8 @@ func (c *cluster) bulk(f int) {
 		at   netip.AddrPort
 	}{
 		{"world", at(nodeAddr(1, f), 30000+outBulk)}, {"world", at(nodeAddr(2, f), 30000+outBulk)},
-		{"a2", at(serviceAddr(outBulk, f), 80)}, {"s1", at(serviceAddr(outBulk, f), 80)}, {"a1", at(serviceAddr(outBulk, f), 80)},
+		{"a2", at(serviceAddr(outBulk, f), 80)}, {"s1", at(serviceAddr(outBulk, f), 80)},
+		{"a1", at(serviceAddr(outBulk, f), 80)},
 	} {
 		_ = l.SetDeadline(soon())
 		client, err := c.end(by.from).dialTCP(c.t.Context(), netip.AddrPort{}, by.at)
@@ -46,7 +47,8 @@ func (c *cluster) bulk(f int) {
 	}
 }
 
-// narrowClient has the way to the client carry less than the backend sends: the backend must learn it, also where it knows the client by a node's address.
+// narrowClient has the way to the client carry less than the backend sends: the backend must learn it, also where it
+// knows the client by a node's address.
 //
 //	far ─── mtu 1400 ─── world ═══ node1, node2
 func (c *cluster) narrowClient(far end, f int) {
@@ -72,13 +74,14 @@ func (c *cluster) narrowClient(far end, f int) {
 			c.t.Errorf("IPv%d by node%d: %v", f, node, err)
 			continue
 		}
-		eventually(c.t, fmt.Sprintf("IPv%d: the backend learns the MTU behind node%d", f, node), 5*time.Second, func() error {
-			_, err := server.WriteToUDPAddrPort(make([]byte, 1420-headers(f)), peer)
-			if !errors.Is(err, unix.EMSGSIZE) {
-				return fmt.Errorf("sends 1420 bytes: %v, want %v", err, unix.EMSGSIZE)
-			}
-			return nil
-		})
+		eventually(c.t, fmt.Sprintf("IPv%d: the backend learns the MTU behind node%d", f, node), 5*time.Second,
+			func() error {
+				_, err := server.WriteToUDPAddrPort(make([]byte, 1420-headers(f)), peer)
+				if !errors.Is(err, unix.EMSGSIZE) {
+					return fmt.Errorf("sends 1420 bytes: %v, want %v", err, unix.EMSGSIZE)
+				}
+				return nil
+			})
 		if _, err := server.WriteToUDPAddrPort(make([]byte, 1400-headers(f)), peer); err != nil {
 			c.errorf(f, "answer of 1400 bytes", err)
 		}
@@ -89,7 +92,8 @@ func (c *cluster) narrowClient(far end, f int) {
 	}
 }
 
-// narrowTunnel has the way to the backend carry less than the client sends: a node tells the client, in the Service's name.
+// narrowTunnel has the way to the backend carry less than the client sends: a node tells the client, in the Service's
+// name.
 func (c *cluster) narrowTunnel(f int) {
 	c.t.Helper()
 	if c.mode.tunnel == 0 {

@@ -30,7 +30,8 @@ func lbAddr(n, family int) netip.Addr {
 
 // outsideYAML is a Service with node ports 30000 + n for TCP and 30500 + n for UDP, and lbAddr(n).
 func (c *cluster) outsideYAML(name string, n int, spec string, pods ...string) string {
-	spec += fmt.Sprintf("  type: LoadBalancer\nstatus: {loadBalancer: {ingress: [{ip: \"%s\"}, {ip: \"%s\"}]}}\n", lbAddr(n, 4), lbAddr(n, 6))
+	spec += fmt.Sprintf("  type: LoadBalancer\nstatus: {loadBalancer: {ingress: [{ip: \"%s\"}, {ip: \"%s\"}]}}\n",
+		lbAddr(n, 4), lbAddr(n, 6))
 	text := serviceYAML(name, n, spec)
 	text = strings.Replace(text, "port: 80,", fmt.Sprintf("port: 80, nodePort: %d,", 30000+n), 1)
 	text = strings.Replace(text, "port: 53,", fmt.Sprintf("port: 53, nodePort: %d,", 30500+n), 1)
@@ -43,12 +44,12 @@ func (c *cluster) outsideYAML(name string, n int, spec string, pods ...string) s
 // The Services of TestOutside.
 const (
 	outNear   = 20 // s1
-	outLocal  = 21 // s1, to those who ask node1
-	outEmpty  = 22 // nobody
+	outLocal  = 21 // s1, for clients of node1
+	outEmpty  = 22 // no backend
 	outSticky = 23 // s1 and s2, the same for a client
 	outRanges = 24 // s1, for the world's address off the nodes' subnets
 	outBulk   = 25 // a1, which runs no server: tests listen there
-	// outLeaving is of a2, and then of nobody.
+	// outLeaving has the backend a2, and then none.
 	outLeaving = 26
 )
 
@@ -81,7 +82,8 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// outside brings a cluster up with a server on each node and the Services above, and waits until they answer; prepare is done before there are any.
+// outside brings a cluster up with a server on each node and the Services above, and waits until they answer; prepare
+// is done before there are any.
 func outside(t *testing.T, m mode, more map[string]any, prepare ...func(*cluster)) *cluster {
 	values := perPacket()
 	maps.Copy(values, more)
@@ -97,7 +99,8 @@ func outside(t *testing.T, m mode, more map[string]any, prepare ...func(*cluster
 		c.outsideYAML("near", outNear, "", "s1"),
 		c.outsideYAML("local", outLocal, "  externalTrafficPolicy: Local\n", "s1"),
 		c.outsideYAML("empty", outEmpty, ""),
-		c.outsideYAML("ranges", outRanges, "  loadBalancerSourceRanges: [198.51.100.0/24, \"2001:db8:64::/64\"]\n", "s1"),
+		c.outsideYAML("ranges", outRanges, "  loadBalancerSourceRanges: [198.51.100.0/24, \"2001:db8:64::/64\"]\n",
+			"s1"),
 		c.outsideYAML("bulk", outBulk, "", "a1"),
 		c.outsideYAML("sticky", outSticky, "  sessionAffinity: ClientIP\n", "s1", "s2"),
 	}, ""))
@@ -122,13 +125,14 @@ func (c *cluster) routeOutside(node int) {
 	}
 	for _, f := range c.stack.families {
 		prefix := map[int]string{4: "192.0.2.0/24", 6: "2001:db8:50::/64"}[f]
-		if _, err := world.Exec(c.t.Context(), "ip", "route", "replace", prefix, "via", nodeAddr(node, f).String()); err != nil {
+		if _, err := world.Exec(c.t.Context(), "ip", "route", "replace", prefix, "via",
+			nodeAddr(node, f).String()); err != nil {
 			c.t.Fatal(err)
 		}
 	}
 }
 
-// behindNode is whom a backend on another node sees in the place of the world.
+// behindNode is the client that a backend on another node sees instead of the world.
 func (c *cluster) behindNode(node, family int) netip.Addr {
 	if c.mode.tunnel != 0 {
 		return gateway(node, family)
@@ -146,7 +150,8 @@ func (c *cluster) keptAndHidden(f int) {
 		} {
 			server, client, err := c.asks("world", url("http", at.Addr(), at.Port()))
 			if err != nil || server != "default/s1" || client != want {
-				c.t.Errorf("IPv%d %s by node%d: %s saw %s, %v; want default/s1 and %s", f, what, node, server, client, err, want)
+				c.t.Errorf("IPv%d %s by node%d: %s saw %s, %v; want default/s1 and %s", f, what, node, server, client,
+					err, want)
 			}
 		}
 		for _, at := range []netip.AddrPort{at(nodeAddr(node, f), 30500+outNear), at(lbAddr(outNear, f), 53)} {
@@ -169,9 +174,11 @@ func TestDirect(t *testing.T) {
 	}{
 		"option":              {"native", map[string]any{loadBalancer + "mode": "dsr"}},
 		"option, in a tunnel": {"vxlan", map[string]any{loadBalancer + "mode": "dsr"}},
-		"IPIP":                {"native", map[string]any{loadBalancer + "mode": "dsr", loadBalancer + "dsrDispatch": "ipip"}},
-		"Geneve":              {"native", map[string]any{loadBalancer + "mode": "dsr", loadBalancer + "dsrDispatch": "geneve"}},
-		"hybrid":              {"native", map[string]any{loadBalancer + "mode": "hybrid"}},
+		"IPIP": {"native", map[string]any{loadBalancer + "mode": "dsr",
+			loadBalancer + "dsrDispatch": "ipip"}},
+		"Geneve": {"native", map[string]any{loadBalancer + "mode": "dsr",
+			loadBalancer + "dsrDispatch": "geneve"}},
+		"hybrid": {"native", map[string]any{loadBalancer + "mode": "hybrid"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -220,7 +227,8 @@ func (c *cluster) emptyOutside(f int) {
 			conn.Close()
 		}
 		if took := time.Since(began); !errors.Is(err, unix.ECONNREFUSED) || took > patience(refusedWithin) {
-			c.t.Errorf("IPv%d TCP to %s, which has no backend: %v after %s, want %v at once", f, to, err, took, unix.ECONNREFUSED)
+			c.t.Errorf("IPv%d TCP to %s, which has no backend: %v after %s, want %v at once", f, to, err, took,
+				unix.ECONNREFUSED)
 		}
 	}
 	asker, err := world.dialUDP(c.t.Context(), netip.AddrPort{}, at(nodeAddr(1, f), 30500+outEmpty))
@@ -276,7 +284,8 @@ func (c *cluster) ranges(f int) {
 	}
 }
 
-// backendGoes takes the only backend of a Service away: who is connected to it by TCP gets a reset with the next packet.
+// backendGoes takes the only backend of a Service away: a client that is connected to it by TCP gets a reset with the
+// next packet.
 func (c *cluster) backendGoes() {
 	c.t.Helper()
 	for _, f := range c.stack.families {
@@ -293,7 +302,8 @@ func (c *cluster) backendGoes() {
 		for _, by := range []struct {
 			from string
 			at   netip.AddrPort
-		}{{"world", at(nodeAddr(1, f), 30000+outLeaving)}, {"world", at(nodeAddr(2, f), 30000+outLeaving)}, {"a1", at(serviceAddr(outLeaving, f), 80)}} {
+		}{{"world", at(nodeAddr(1, f), 30000+outLeaving)}, {"world", at(nodeAddr(2, f), 30000+outLeaving)},
+			{"a1", at(serviceAddr(outLeaving, f), 80)}} {
 			eventually(c.t, by.from+" connects", 10*time.Second, func() error {
 				client, err := c.end(by.from).dialTCP(c.t.Context(), netip.AddrPort{}, by.at)
 				if err == nil {
@@ -310,7 +320,8 @@ func (c *cluster) backendGoes() {
 	c.apply("left", c.slicesYAML("leaving"))
 	for i, client := range clients {
 		eventually(c.t, fmt.Sprintf("client %d is reset", i), 10*time.Second, func() error {
-			if _, err := client.Write([]byte("still there?")); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
+			if _, err := client.Write([]byte("still there?")); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err,
+				unix.EPIPE) {
 				return fmt.Errorf("write: %v", err)
 			}
 			return nil

@@ -12,8 +12,8 @@ import (
 	"myelin/bpf"
 )
 
-// plainLinks makes virtual links like wires to XDP: packets bring their checksums, also those that the fabric merged and cuts again, and what a driver sends is
-// received at the other end.
+// plainLinks makes virtual links like wires to XDP: packets bring their checksums, also those that the fabric merged
+// and cuts again, and what a driver sends is received at the other end.
 func (c *cluster) plainLinks(pods ...string) {
 	c.t.Helper()
 	for _, port := range c.ports() {
@@ -63,8 +63,8 @@ func (c *cluster) accelerated(node, want string) {
 	})
 }
 
-// TestOutsideByXDP is TestOutside where XDP sends on what only passes through a node: in the driver, which at first finds nobody at the other end of its veth,
-// or behind it.
+// TestOutsideByXDP is TestOutside where XDP sends on what only passes through a node: in the driver, which at first
+// finds no peer at the other end of its veth, or behind it.
 func TestOutsideByXDP(t *testing.T) {
 	if _, err := exec.LookPath("ethtool"); err != nil {
 		t.Fatal("needs ethtool: scripts/deps.sh test")
@@ -72,7 +72,8 @@ func TestOutsideByXDP(t *testing.T) {
 	for acceleration, status := range map[string]string{"native": "native on eth0", "testing-only": "generic on eth0"} {
 		t.Run(acceleration, func(t *testing.T) {
 			t.Parallel()
-			c := outside(t, modeNamed("native"), map[string]any{"loadBalancer.acceleration": acceleration, "loadBalancer.algorithm": "maglev"})
+			c := outside(t, modeNamed("native"), map[string]any{"loadBalancer.acceleration": acceleration,
+				"loadBalancer.algorithm": "maglev"})
 			if acceleration == "native" && kernelBefore(6, 3) {
 				status = "its other end takes frames of XDP is not known"
 			}

@@ -22,20 +22,23 @@ import (
 func upLabelled(t *testing.T, s setup) *policed {
 	t.Helper()
 	s.fill()
-	s.yaml = regexp.MustCompile(`(?m)^metadata: \{name: (\w+)\}$`).ReplaceAllString(s.manifests(), "metadata: {name: $1, labels: {name: $1}}") + barriers()
+	s.yaml = regexp.MustCompile(`(?m)^metadata: \{name: (\w+)\}$`).ReplaceAllString(s.manifests(),
+		"metadata: {name: $1, labels: {name: $1}}") + barriers()
 	return &policed{cluster: up(t, s)}
 }
 
 // onlyFrom is a policy by which the pods may be reached by one other alone.
 func onlyFrom(name, from string, pods ...string) string {
-	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s, namespace: default}\n"+
-		"spec:\n  podSelector: {matchExpressions: [{key: name, operator: In, values: [%s]}]}\n  ingress: [{from: [{podSelector: {matchLabels: {name: %s}}}]}]\n",
+	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s, namespace: "+
+		"default}\n"+
+		"spec:\n  podSelector: {matchExpressions: [{key: name, operator: In, values: [%s]}]}\n  ingress: [{from: "+
+		"[{podSelector: {matchLabels: {name: %s}}}]}]\n",
 		name, strings.Join(pods, ", "), from)
 }
 
 // openTo is a version of onlyFrom that lets everybody in.
 func openTo(name string, pods ...string) string {
-	yaml, _, _ := strings.Cut(onlyFrom(name, "nobody", pods...), "  ingress:")
+	yaml, _, _ := strings.Cut(onlyFrom(name, "absent", pods...), "  ingress:")
 	return yaml + "  ingress: [{}]\n"
 }
 
@@ -46,7 +49,8 @@ type connection struct {
 	client, server *net.TCPConn
 }
 
-// held opens connections that onlyFrom("only", "b2", "b1", "a2") forbids, on a node and between nodes, and some that it has nothing against.
+// held opens connections that onlyFrom("only", "b2", "b1", "a2") forbids, on a node and between nodes, and some that it
+// has nothing against.
 func (p *policed) held() (list []connection) {
 	p.t.Helper()
 	for _, f := range p.stack.families {
@@ -93,8 +97,9 @@ func told(c net.Conn) error {
 	return err
 }
 
-// TestPolicyCutsConnections changes a policy so that it forbids connections which are there: both ends are reset, or their packets are dropped until the policy
-// goes, or they are left alone, as myelin.policy.deniedFlows has it. Other connections go on, and no new one begins.
+// TestPolicyCutsConnections changes a policy so that it forbids connections which are there: both ends are reset, or
+// their packets are dropped until the policy goes, or they are left alone, as myelin.policy.deniedFlows has it. Other
+// connections go on, and no new one begins.
 //
 //	┌─ node1 ─────┐  ┌─ node2 ─────┐
 //	│ a1 ─→ b1    │  │  a2   b2    │     b1 and a2 come to be for b2 alone
@@ -176,7 +181,8 @@ func (p *policed) begins(t *testing.T, want bool) {
 	}
 }
 
-// TestPolicyRefused breaks the file of a policy that is in force: its last good version stays so, and a list says why the new one isn't.
+// TestPolicyRefused breaks the file of a policy that is in force: its last good version stays so, and a list says why
+// the new one isn't.
 //
 //	┌─ node1 ──────┐
 //	│ a1 ─→✗ b1    │
@@ -216,7 +222,8 @@ func TestPolicyAudit(t *testing.T) {
 		if p.outcome(node, bpf.DatapathOutcomeFORWARD_AUDIT) == 0 {
 			t.Errorf("%s reports nothing that a policy would deny", node)
 		}
-		for _, o := range []bpf.DatapathOutcome{bpf.DatapathOutcomeDROP_POLICY_DENIED, bpf.DatapathOutcomeDROP_POLICY_NO_RULE} {
+		for _, o := range []bpf.DatapathOutcome{bpf.DatapathOutcomeDROP_POLICY_DENIED,
+			bpf.DatapathOutcomeDROP_POLICY_NO_RULE} {
 			if n := p.outcome(node, o); n > 0 {
 				t.Errorf("%s has dropped %d packets for a policy", node, n)
 			}

@@ -14,7 +14,8 @@ import (
 
 // labelled is a pod with a label app, and no process.
 func labelled(app string, node int) string {
-	return strings.Replace(podYAML(app, node), "metadata: {name: "+app+"}", "metadata: {name: "+app+", labels: {app: "+app+"}}", 1) + "---\n"
+	return strings.Replace(podYAML(app, node), "metadata: {name: "+app+"}",
+		"metadata: {name: "+app+", labels: {app: "+app+"}}", 1) + "---\n"
 }
 
 // webPolicy lets one app reach web at a port.
@@ -80,7 +81,8 @@ func TestPolicyExplained(t *testing.T) {
 		dropped := drops.wait("the drop", func(e monitored) bool {
 			return e.Destination.Address == web.addr(f).String() && e.Destination.Port == 81
 		})
-		if dropped.Denied != "ingress" || dropped.Policy != "no rule allowed ingress: isolated by NetworkPolicy default/web" {
+		if dropped.Denied != "ingress" ||
+			dropped.Policy != "no rule allowed ingress: isolated by NetworkPolicy default/web" {
 			t.Errorf("the drop: %+v", dropped)
 		}
 	}
@@ -92,25 +94,30 @@ func TestPolicyExplained(t *testing.T) {
 func (c *cluster) checkTraces(t *testing.T) {
 	args := []string{"policy", "trace", "--from", "default/client", "--to", "default/web", "--port"}
 	for _, node := range []string{"node1", "node2"} {
-		contains(t, "trace", c.mustCLI(node, append(args, "8080/TCP")...), "ALLOWED", "allowed by NetworkPolicy default/web spec.ingress[0] (manifests:", ":7)")
+		contains(t, "trace", c.mustCLI(node, append(args, "8080/TCP")...), "ALLOWED",
+			"allowed by NetworkPolicy default/web spec.ingress[0] (manifests:", ":7)")
 		out, err := c.cli(node, append(args, "81/TCP")...)
 		if err == nil {
 			t.Errorf("%s: the exit status of what is denied is 0", node)
 		}
-		contains(t, "trace", out, "DENIED", "isolated by NetworkPolicy default/web", "add port 81/TCP to NetworkPolicy default/web spec.ingress[0]")
+		contains(t, "trace", out, "DENIED", "isolated by NetworkPolicy default/web",
+			"add port 81/TCP to NetworkPolicy default/web spec.ingress[0]")
 	}
 	var flows []struct {
 		ID    string
 		Rules struct{ Ingress string }
 	}
 	c.jsonCLI(&flows, "node2", "flow", "list", "-f", "Destination~:8080")
-	if len(flows) != len(c.stack.families) || !strings.HasPrefix(flows[0].Rules.Ingress, "NetworkPolicy default/web spec.ingress[0] (") {
+	if len(flows) != len(c.stack.families) || !strings.HasPrefix(flows[0].Rules.Ingress,
+		"NetworkPolicy default/web spec.ingress[0] (") {
 		t.Fatalf("flows: %+v", flows)
 	}
 	for _, f := range flows {
-		contains(t, "trace of a flow", c.mustCLI("node2", "policy", "trace", "--flow", f.ID), "ALLOWED", "note: flow "+f.ID+" has a row on this node, which lets it pass")
+		contains(t, "trace of a flow", c.mustCLI("node2", "policy", "trace", "--flow", f.ID), "ALLOWED",
+			"note: flow "+f.ID+" has a row on this node, which lets it pass")
 	}
-	contains(t, "a list on another node", c.failing("node1", "policy", "get", "default/web"), "pod default/web is on node node2: ask there")
+	contains(t, "a list on another node", c.failing("node1", "policy", "get", "default/web"),
+		"pod default/web is on node node2: ask there")
 }
 
 // failing is what a command says that fails.
@@ -144,7 +151,8 @@ func (c *cluster) checkRules(t *testing.T) {
 	if len(rules) != 1 || rules[0].State != "hit" || rules[0].Hits != hits["ingress allow 8080/TCP"] {
 		t.Errorf("rules %+v, rows have %v", rules, hits)
 	}
-	contains(t, "drops", c.mustCLI("node2", "drops"), "policy no rule: ", "× ingress of default/web: no rule allowed it: isolated by NetworkPolicy default/web")
+	contains(t, "drops", c.mustCLI("node2", "drops"), "policy no rule: ",
+		"× ingress of default/web: no rule allowed it: isolated by NetworkPolicy default/web")
 	contains(t, "status", c.mustCLI("node2", "status"), "Policies:", "1 of 2 endpoints with policies, 1 object, 1 rule")
 }
 
@@ -152,7 +160,10 @@ func (c *cluster) checkDiff(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "new.yaml")
 	check(t, os.WriteFile(file, []byte(webPolicy("other", 8080)), 0o644))
 	out := c.failing("node2", "policy", "diff", file)
-	contains(t, "diff", out, "NetworkPolicy default/web changed", "default/web ingress from k8s:app=client", "8080/TCP: newly denied", fmt.Sprintf("flows: %d of", len(c.stack.families)))
-	contains(t, "diff", c.mustCLI("node2", "policy", "diff", "--delete", "NetworkPolicy default/web"), "removed", "newly allowed", "flows: 0 of")
-	contains(t, "diff", c.failing("node2", "policy", "diff", "--delete", "NetworkPolicy default/none"), "there is no such policy")
+	contains(t, "diff", out, "NetworkPolicy default/web changed", "default/web ingress from k8s:app=client",
+		"8080/TCP: newly denied", fmt.Sprintf("flows: %d of", len(c.stack.families)))
+	contains(t, "diff", c.mustCLI("node2", "policy", "diff", "--delete", "NetworkPolicy default/web"), "removed",
+		"newly allowed", "flows: 0 of")
+	contains(t, "diff", c.failing("node2", "policy", "diff", "--delete", "NetworkPolicy default/none"),
+		"there is no such policy")
 }

@@ -15,21 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unwanted begins what is sent to pods that may not be reached.
-const unwanted = "nobody asked for this"
+// floodText begins what is sent to pods that may not be reached.
+const floodText = "unsolicited traffic"
 
-// flood sends datagrams from each of the places to an address, some 1,000 a second, until the returned function is called.
+// flood sends datagrams from each of the places to an address, some 1,000 a second, until the returned function is
+// called.
 func (p *policed) flood(from []end, to ...netip.Addr) (stop func()) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	var wg sync.WaitGroup
 	for _, e := range from {
 		for _, a := range to {
-			c, err := e.listenUDP(ctx, at(map[int]netip.Addr{4: netip.IPv4Unspecified(), 6: netip.IPv6Unspecified()}[family(a)], 0))
+			c, err := e.listenUDP(ctx, at(map[int]netip.Addr{4: netip.IPv4Unspecified(),
+				6: netip.IPv6Unspecified()}[family(a)], 0))
 			check(p.t, err)
 			wg.Go(func() {
 				defer c.Close()
 				for ctx.Err() == nil {
-					_, _ = c.WriteToUDPAddrPort([]byte(unwanted), at(a, 9)) // there is no route yet, or no neighbour
+					_, _ = c.WriteToUDPAddrPort([]byte(floodText), at(a, 9)) // there is no route yet, or no neighbour
 					time.Sleep(time.Millisecond)
 				}
 			})
@@ -43,7 +45,8 @@ func overhear(t *testing.T, e end) *ear {
 	t.Helper()
 	var fd int
 	check(t, e.Do(func() (err error) {
-		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(unix.ETH_P_ALL<<8&0xff00|unix.ETH_P_ALL>>8)); err != nil {
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+			int(unix.ETH_P_ALL<<8&0xff00|unix.ETH_P_ALL>>8)); err != nil {
 			return err
 		}
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20)
@@ -52,10 +55,10 @@ func overhear(t *testing.T, e end) *ear {
 	return &ear{e.Name(), fd}
 }
 
-// unwantedFrames are those of a flood that came in.
-func (e *ear) unwantedFrames() (n int) {
+// floodFrames are those of a flood that came in.
+func (e *ear) floodFrames() (n int) {
 	for _, frame := range e.heard() {
-		if bytes.Contains(frame, []byte(unwanted)) {
+		if bytes.Contains(frame, []byte(floodText)) {
 			n++
 		}
 	}
@@ -64,11 +67,13 @@ func (e *ear) unwantedFrames() (n int) {
 
 // podObject is what the API server has of a pod before it has an address.
 func podObject(name string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: churn, uid: %s, labels: {alone: \"yes\"}}\nspec: {nodeName: node1, containers: [{name: none, image: none}]}\n", name, name)
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: churn, uid: %s, labels: {alone: "+
+		"\"yes\"}}\nspec: {nodeName: node1, containers: [{name: none, image: none}]}\n", name, name)
 }
 
-// TestPolicyNewPod adds pods while a policy forbids everybody to reach them, and others send to their addresses from long before: a pod never sees one
-// packet of theirs, from its first moment on. The pod's object comes before the ADD, or while it runs. When the policy goes, packets come.
+// TestPolicyNewPod adds pods while a policy forbids everybody to reach them, and others send to their addresses from
+// long before: a pod never sees one packet of theirs, from its first moment on. The pod's object comes before the ADD,
+// or while it runs. When the policy goes, packets come.
 //
 //	┌─ node1 ────────────┐  ┌─ node2 ──┐
 //	│ a1 ─→✗ new pods ✗←─┼──┼── a2     │
@@ -80,14 +85,15 @@ func TestPolicyNewPod(t *testing.T) {
 			p := upLabelled(t, setup{mode: m})
 			r := p.runtime("node1")
 			file := p.enforce(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: churn}\n",
-				"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: alone, namespace: churn}\nspec: {podSelector: {matchLabels: {alone: \"yes\"}}}\n")
+				"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: alone, namespace: "+
+					"churn}\nspec: {podSelector: {matchLabels: {alone: \"yes\"}}}\n")
 			var ears []*ear
 			stop := func() {}
 			for i := range 6 {
 				ear, s, end := p.newPod(t, r, i)
 				ears = append(ears, ear)
 				t.Cleanup(func() { check(t, s.remove()) })
-				if n := ear.unwantedFrames(); n > 0 {
+				if n := ear.floodFrames(); n > 0 {
 					end()
 					t.Fatalf("pod %d saw %d packets", i, n)
 				}
@@ -100,7 +106,7 @@ func TestPolicyNewPod(t *testing.T) {
 			check(t, p.Delete(t.Context(), file))
 			last := ears[len(ears)-1]
 			eventually(t, "packets come without the policy", 10*time.Second, func() error {
-				if last.unwantedFrames() == 0 {
+				if last.floodFrames() == 0 {
 					return fmt.Errorf("%s hears nothing", last.name)
 				}
 				return nil
@@ -134,7 +140,8 @@ func (p *policed) newPod(t *testing.T, r *runtimeOf, i int) (*ear, *sandbox, fun
 			t.Errorf("the pod has %v, and the flood is for %v", s.addrs, next)
 		}
 	}
-	contains(t, "endpoint-policies", p.mustCLI("node1", "table", "show", "endpoint-policies", "-f", "Pod=churn/"+s.name), "0 rules", "done")
+	contains(t, "endpoint-policies", p.mustCLI("node1", "table", "show", "endpoint-policies", "-f",
+		"Pod=churn/"+s.name), "0 rules", "done")
 	return ear, s, stop
 }
 

@@ -36,8 +36,8 @@ type question struct {
 	want     bool
 }
 
-// verdicts asks all at once, and returns for each what is wrong with it, or nil. What must not come through has as long as the slowest of the others, and
-// 300 ms more.
+// verdicts asks all at once, and returns for each what is wrong with it, or nil. What must not come through has as long
+// as the slowest of the others, and 300 ms more.
 func (p *policed) verdicts(ctx context.Context, questions []question) []error {
 	errs := make([]error, len(questions))
 	patient, cancel := context.WithTimeout(ctx, patience(5*time.Second))
@@ -66,12 +66,14 @@ func (p *policed) verdicts(ctx context.Context, questions []question) []error {
 	return errs
 }
 
-// silent is an error that says that nothing was heard for as long as somebody listened. A raw socket of IPv6 also hears that its own node dropped a packet.
+// silent is an error that says that nothing was heard for as long as the client listened. A raw socket of IPv6 also
+// hears that its own node dropped a packet.
 func silent(err error) bool {
-	return errors.Is(err, unix.ENOBUFS) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	return errors.Is(err, unix.ENOBUFS) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// ask sends something and returns nil where it was answered; of ICMP that nobody answers, where it arrived.
+// ask sends something and returns nil where it was answered; of ICMP without answers, where it arrived.
 func (p *policed) ask(ctx context.Context, q question) error {
 	token := p.tokens.Add(1)
 	switch q.proto {
@@ -147,7 +149,8 @@ func repeat(ctx context.Context, c net.Conn, send func() error, token uint64) er
 	return ctx.Err()
 }
 
-// askRaw sends by a raw socket. An echo request, and SCTP's INIT, are answered; other messages leave their token where they arrive.
+// askRaw sends by a raw socket. An echo request, and SCTP's INIT, are answered; other messages leave their token where
+// they arrive.
 func (p *policed) askRaw(ctx context.Context, q question, token uint64) error {
 	src := q.src
 	if !src.IsValid() {
@@ -184,7 +187,8 @@ func (p *policed) askRaw(ctx context.Context, q question, token uint64) error {
 
 func rawNetwork(a netip.Addr, proto uint8) string { return fmt.Sprintf("ip%d:%d", family(a), proto) }
 
-// answersOnly is a raw socket that reads what the other end answers: it also hears requests that others send to its own place.
+// answersOnly is a raw socket that reads what the other end answers: it also hears requests that others send to its own
+// place.
 type answersOnly struct {
 	net.Conn
 	q question
@@ -197,7 +201,8 @@ func (a answersOnly) Read(b []byte) (int, error) {
 			return n, err
 		}
 		peer, _ := netip.AddrFromSlice(from.(*net.IPAddr).IP)
-		answer := n > 3 && (a.q.proto == protoSCTP && binary.BigEndian.Uint16(b) == a.q.dst.Port() || b[0] == 0 || b[0] == 129)
+		answer := n > 3 && (a.q.proto == protoSCTP && binary.BigEndian.Uint16(b) == a.q.dst.Port() || b[0] == 0 ||
+			b[0] == 129)
 		if answer && peer.Unmap() == a.q.dst.Addr() {
 			return n, nil
 		}
@@ -221,7 +226,8 @@ func rawMessage(q question, token uint64) ([]byte, error) {
 	return (&icmp.Message{Type: kind, Body: &icmp.RawBody{Data: append(make([]byte, 4), echo.Data...)}}).Marshal(nil)
 }
 
-// sctpPacket is a common header and an INIT (RFC 9260, sections 3.1 and 3.3.2); the initiate tag and what follows is the body.
+// sctpPacket is a common header and an INIT (RFC 9260, sections 3.1 and 3.3.2); the initiate tag and what follows is
+// the body.
 func sctpPacket(src, dst uint16, body []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, src)
 	b = binary.BigEndian.AppendUint16(b, dst)
@@ -308,8 +314,10 @@ func (p *policed) answerRaw(c *net.IPConn, s servedPort) {
 			if uint16(buf[0]) == s.port {
 				p.arrived.Store(binary.BigEndian.Uint64(buf[8:]), true)
 			}
-		case binary.BigEndian.Uint16(buf[2:]) == s.port && binary.BigEndian.Uint16(buf) >= 1024: // a client, behind masquerade too, and no answer
-			_, _ = c.WriteTo(sctpPacket(s.port, binary.BigEndian.Uint16(buf), bytes.Clone(buf[16:24])), from) // a loss shows at the other end
+		// a client, behind masquerade too, and no answer
+		case binary.BigEndian.Uint16(buf[2:]) == s.port && binary.BigEndian.Uint16(buf) >= 1024:
+			// a loss shows at the other end
+			_, _ = c.WriteTo(sctpPacket(s.port, binary.BigEndian.Uint16(buf), bytes.Clone(buf[16:24])), from)
 		}
 	}
 }

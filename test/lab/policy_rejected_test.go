@@ -97,7 +97,9 @@ func TestPolicyRejected(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	eventually(t, "all reach web", 10*time.Second, func() error { return errors.Join(r.reaches(r.client), r.reaches(r.stranger)) })
+	eventually(t, "all reach web", 10*time.Second, func() error {
+		return errors.Join(r.reaches(r.client), r.reaches(r.stranger))
+	})
 	t.Run("last good", r.lastGood)
 	t.Run("not enforced", r.notEnforced)
 	t.Run("closed", r.closed)
@@ -113,7 +115,8 @@ func (r *rejectedCluster) lastGood(t *testing.T) {
 	check(t, os.WriteFile(file, []byte(webPolicy("client", 8080)), 0o644))
 	r.state("node2", "default/web", "accepted")
 	r.enforced("good")
-	check(t, os.WriteFile(file, []byte(strings.Replace(webPolicy("stranger", 8080), "port: 8080", "port: 99999", 1)), 0o644))
+	check(t, os.WriteFile(file, []byte(strings.Replace(webPolicy("stranger", 8080), "port: 8080", "port: 99999",
+		1)), 0o644))
 	r.state("node2", "default/web", "refused, the last good version is in force: spec.ingress[0].ports[0].port: 99999")
 	r.enforced("refused")
 	r.restart()
@@ -151,8 +154,10 @@ spec:
 	if err == nil || !strings.Contains(err.Error(), ": exit status 1") {
 		t.Errorf("the trace of what is denied ends with %v", err)
 	}
-	contains(t, "trace", out, "DENIED", "isolated by CiliumNetworkPolicy default/names", "not enforced: spec.egress[0].toFQDNs: toFQDNs is not supported")
-	if _, err := r.cli("node1", "policy", "trace", "--from", "default/none", "--to", "default/web", "--port", "8080"); err == nil || !strings.Contains(err.Error(), ": exit status 2") {
+	contains(t, "trace", out, "DENIED", "isolated by CiliumNetworkPolicy default/names",
+		"not enforced: spec.egress[0].toFQDNs: toFQDNs is not supported")
+	if _, err := r.cli("node1", "policy", "trace", "--from", "default/none", "--to", "default/web", "--port",
+		"8080"); err == nil || !strings.Contains(err.Error(), ": exit status 2") {
 		t.Errorf("the trace of a pod that is not there ends with %v", err)
 	}
 	check(t, os.Remove(file))
@@ -163,7 +168,8 @@ spec:
 func (r *rejectedCluster) closed(t *testing.T) {
 	r.t = t
 	file := filepath.Join(r.Manifests(), "web.yaml")
-	check(t, os.WriteFile(file, []byte(strings.Replace(webPolicy("client", 8080), "{app: client}", "{app: [client]}", 1)), 0o644))
+	check(t, os.WriteFile(file, []byte(strings.Replace(webPolicy("client", 8080), "{app: client}", "{app: [client]}",
+		1)), 0o644))
 	r.state("node2", "default/web", "refused, what is not understood allows nothing")
 	r.never("closed", r.stranger)
 	r.never("closed", r.client)
@@ -190,9 +196,11 @@ func (r *rejectedCluster) spelling(t *testing.T) {
 	}
 	policy := func(app, to string) string {
 		return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s}\n"+
-			"spec: {podSelector: {matchLabels: {app: %s}}, policyTypes: [Egress], egress: [{to: [%s]}]}\n---\n", app, app, to)
+			"spec: {podSelector: {matchLabels: {app: %s}}, policyTypes: [Egress], egress: [{to: [%s]}]}\n---\n", app,
+			app, to)
 	}
-	check(t, os.WriteFile(file, []byte(policy("client", strings.Join(blocks, ", "))+policy("stranger", "{ipBlock: {cidr: 010.099.02.0/24}}")), 0o644))
+	check(t, os.WriteFile(file, []byte(policy("client", strings.Join(blocks, ", "))+policy("stranger",
+		"{ipBlock: {cidr: 010.099.02.0/24}}")), 0o644))
 	r.state("node1", "default/stranger", "accepted")
 	r.never("another prefix", r.stranger)
 	eventually(t, "the client connects", 10*time.Second, func() error { return r.reaches(r.client) })

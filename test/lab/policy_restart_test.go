@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// verdictWays are who sends to whom under onlyFrom("only", "b2", "b1", "a2"), and whether it may.
+// verdictWays are senders and receivers under onlyFrom("only", "b2", "b1", "a2"), and whether it may.
 func verdictWays() []verdictWay {
 	return []verdictWay{
 		{"a1", "b1", false}, {"a1", "a2", false}, {"a2", "b1", false}, {"b1", "a2", false},
@@ -82,8 +82,8 @@ func (l *verdictLoad) count() {
 	}
 }
 
-// TestPolicyRestart kills the agents of both nodes over and over, and starts them again, while flows begin that policies allow and forbid: of 100,000 not one
-// is judged wrongly, with an agent or without.
+// TestPolicyRestart kills the agents of both nodes over and over, and starts them again, while flows begin that
+// policies allow and forbid: of 100,000 no verdict is wrong, with an agent or without.
 //
 //	┌─ node1 ────────┐  ┌─ node2 ────────┐
 //	│ a1  b1   agent │  │ a2  b2   agent │     b1 and a2 are for b2 alone
@@ -109,7 +109,8 @@ func TestPolicyRestart(t *testing.T) {
 		}
 	}
 	kills, n := 0, int64(fewer(100000))
-	for end := time.Now().Add(patience(2 * time.Minute)); total.Load() < n && time.Now().Before(end) && !t.Failed(); kills++ {
+	for end := time.Now().Add(patience(2 * time.Minute)); total.Load() < n && time.Now().Before(end) &&
+		!t.Failed(); kills++ {
 		p.killBoth(t)
 	}
 	cancel()
@@ -119,7 +120,8 @@ func TestPolicyRestart(t *testing.T) {
 	for _, l := range loads {
 		l.server.Close()
 		if l.wrong() > 0 || l.sent == 0 {
-			t.Errorf("IPv%d %s→%s, allowed %v: %d of %d arrived", l.family, l.from, l.to, l.allowed, l.arrived.Load(), l.sent)
+			t.Errorf("IPv%d %s→%s, allowed %v: %d of %d arrived", l.family, l.from, l.to, l.allowed,
+				l.arrived.Load(), l.sent)
 		}
 		wrong += l.wrong()
 	}

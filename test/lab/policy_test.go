@@ -32,8 +32,9 @@ func policyModes() []mode {
 	return []mode{modeNamed("native"), modeNamed("vxlan"), modeNamed("legacy")}
 }
 
-// TestPolicyScenarios applies each scenario's policies, takes one away, then all, and sends all probes of the scenario each time, with TCP, UDP, ICMP and
-// SCTP, over IPv4 and IPv6: what the scenario says, or where a policy is missing the reference, must come through, and nothing else.
+// TestPolicyScenarios applies each scenario's policies, takes one away, then all, and sends all probes of the scenario
+// each time, with TCP, UDP, ICMP and SCTP, over IPv4 and IPv6: what the scenario says, or where a policy is missing the
+// reference, must come through, and nothing else.
 //
 //	┌─ node1 ────────────┐  ┌─ node2 ────────────┐
 //	│ x/a x/c  v/a v/c   │  │ x/b  v/b  z/b      │
@@ -59,7 +60,8 @@ func upPoliced(t *testing.T, s setup, all []scenario.Scenario) *policed {
 	t.Helper()
 	text, err := scenario.Cluster()
 	check(t, err)
-	s.yaml, s.outside = withoutServers(string(text))+barriers(), slices.Concat(scenario.Outside()["world/one"], scenario.Outside()["world/two"])
+	s.yaml, s.outside = withoutServers(string(text))+barriers(), slices.Concat(scenario.Outside()["world/one"],
+		scenario.Outside()["world/two"])
 	p := &policed{cluster: up(t, s), probing: probing{places: map[string]end{}, served: map[servedPort]bool{}}}
 	p.findPlaces()
 	for _, s := range all {
@@ -69,7 +71,8 @@ func upPoliced(t *testing.T, s setup, all []scenario.Scenario) *policed {
 	}
 	for _, node := range p.Nodes() {
 		for i, prefix := range node.PodCIDRs() {
-			p.command("ip", "-n", p.World().NetnsName(), "route", "add", prefix.String(), "via", node.Addrs()[i].String())
+			p.command("ip", "-n", p.World().NetnsName(), "route", "add", prefix.String(), "via",
+				node.Addrs()[i].String())
 		}
 	}
 	p.endWorldsServer()
@@ -94,8 +97,8 @@ func (p *policed) endWorldsServer() {
 	})
 }
 
-// withoutServers is the cluster with pods that have a network and no process: the test's own servers answer in their place. What the pods' addresses are
-// says the lab.
+// withoutServers is the cluster with pods that have a network and no process: the test's own servers answer in their
+// place. What the pods' addresses are says the lab.
 func withoutServers(yaml string) string {
 	yaml = regexp.MustCompile(`(?m)^ +command: .*\n`).ReplaceAllString(yaml, "")
 	yaml = regexp.MustCompile(`, command: \[.*\]`).ReplaceAllString(yaml, "")
@@ -106,7 +109,8 @@ func withoutServers(yaml string) string {
 func barriers() string {
 	yaml := "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: barrier}\n"
 	for i := 1; i <= 2; i++ {
-		yaml += "---\n" + strings.Replace(podYAML(fmt.Sprintf("gate%d", i), i), "metadata: {", "metadata: {namespace: barrier, ", 1)
+		yaml += "---\n" + strings.Replace(podYAML(fmt.Sprintf("gate%d", i), i), "metadata: {",
+			"metadata: {namespace: barrier, ", 1)
 	}
 	return yaml
 }
@@ -138,16 +142,17 @@ func (p *policed) scene(t *testing.T, s scenario.Scenario, i int) {
 	file := p.enforce(t, p.translate(documents)...)
 	probes := s.Probes
 	if slices.ContainsFunc(documents, ofNodes) {
-		probes = judged(t, s, documents)
+		probes = expected(t, s, documents)
 	}
 	p.sendAll(t, "as written", probes)
 	if gone >= 0 && len(documents) > 1 {
 		p.remove(t, p.translate(documents[gone:gone+1])...)
-		p.sendAll(t, fmt.Sprintf("without document %d", gone+1), judged(t, s, slices.Delete(slices.Clone(documents), gone, gone+1)))
+		p.sendAll(t, fmt.Sprintf("without document %d", gone+1), expected(t, s,
+			slices.Delete(slices.Clone(documents), gone, gone+1)))
 	}
 	check(t, p.Delete(t.Context(), file))
 	p.pass(t)
-	p.sendAll(t, "without policies", judged(t, s, nil))
+	p.sendAll(t, "without policies", expected(t, s, nil))
 	t.Logf("%v", time.Since(begin))
 }
 
@@ -168,8 +173,9 @@ func pickPolicy(documents []string, n int) int {
 // ofNodes finds policies for nodes themselves. They hold nothing up: that takes hostFirewall.enabled.
 func ofNodes(document string) bool { return strings.Contains(document, "nodeSelector:") }
 
-// judged are the scenario's probes with what the reference says of them where these documents are all that is enforced.
-func judged(t *testing.T, s scenario.Scenario, documents []string) []scenario.Probe {
+// expected are the scenario's probes with what the reference says of them where these documents are all that is
+// enforced.
+func expected(t *testing.T, s scenario.Scenario, documents []string) []scenario.Probe {
 	t.Helper()
 	s.Objects = []byte(strings.Join(slices.DeleteFunc(slices.Clone(documents), ofNodes), "\n---\n"))
 	w, err := s.World()
@@ -222,13 +228,15 @@ func (p *policed) remove(t *testing.T, documents ...string) {
 	p.pass(t)
 }
 
-// pass waits until all that was written before is in force: a policy that is written last is in each node's table of the rules that are in the kernel.
+// pass waits until all that was written before is in force: a policy that is written last is in each node's table of
+// the rules that are in the kernel.
 func (p *policed) pass(t *testing.T) {
 	t.Helper()
 	p.steps++
 	name := fmt.Sprintf("step-%d", p.steps)
 	check(t, replaceFile(filepath.Join(p.Manifests(), "barrier.yaml"),
-		"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: "+name+", namespace: barrier}\nspec: {podSelector: {}, ingress: [{}]}\n"))
+		"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: "+name+
+			", namespace: barrier}\nspec: {podSelector: {}, ingress: [{}]}\n"))
 	eventually(t, name+" is in force", 10*time.Second, func() error {
 		var g errgroup.Group
 		for _, n := range p.Nodes() {
@@ -259,7 +267,7 @@ func (p *policed) sendAll(t *testing.T, when string, probes []scenario.Probe) {
 	}
 }
 
-// question is a probe between the lab's places. Somebody outside has an address of two to send from.
+// question is a probe between the lab's places. A host outside has an address of two to send from.
 func (p *policed) question(probe scenario.Probe) question {
 	f := family(probe.Src)
 	q := question{from: p.places[probe.From], to: p.places[probe.To], proto: probe.Proto, want: probe.Allow}

@@ -57,7 +57,8 @@ func (c *cluster) fromHost(n int, to netip.AddrPort) (all []net.Conn) {
 	c.t.Helper()
 	node := c.end("node1")
 	for i := range n {
-		conn, err := node.dialTCP(c.t.Context(), at(node.addr(family(to.Addr())), uint16(firstPort+i)), to, intOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+		conn, err := node.dialTCP(c.t.Context(), at(node.addr(family(to.Addr())), uint16(firstPort+i)),
+			to, intOption(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
 		if err != nil {
 			c.t.Fatalf("connection of the host to %s: %v", to, err)
 		}
@@ -105,7 +106,7 @@ func (c *cluster) noPortLeft(family int) {
 	}
 }
 
-// hostServes has the host serve at a port out of those for masquerade: who asks from outside finds it.
+// hostServes has the host serve at a port out of those for masquerade: clients from outside find it.
 func (c *cluster) hostServes(family int) {
 	c.t.Helper()
 	node, world := c.end("node1"), c.end("world")

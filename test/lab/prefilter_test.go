@@ -11,12 +11,14 @@ import (
 	"myelin/bpf"
 )
 
-// unwantedGroup is the CiliumCIDRGroup that may not come in.
-func unwantedGroup(prefixes ...string) string {
-	return fmt.Sprintf("apiVersion: cilium.io/v2alpha1\nkind: CiliumCIDRGroup\nmetadata: {name: unwanted}\nspec: {externalCIDRs: [%s]}\n", `"`+strings.Join(prefixes, `", "`)+`"`)
+// blockedGroup is the CiliumCIDRGroup of blocked CIDRs.
+func blockedGroup(prefixes ...string) string {
+	return fmt.Sprintf("apiVersion: cilium.io/v2alpha1\nkind: CiliumCIDRGroup\nmetadata: {name: blocked}\nspec: "+
+		"{externalCIDRs: [%s]}\n", `"`+strings.Join(prefixes, `", "`)+`"`)
 }
 
-// TestPrefilter keeps the world out of node1, by name of a group that changes, while node2 and what pods ask of the world go on; tc does it, or XDP.
+// TestPrefilter keeps the world out of node1, by name of a group that changes, while node2 and what pods ask of the
+// world go on; tc does it, or XDP.
 //
 //	┌─ node1 ───┐  ┌─ node2 ──┐
 //	│ a1        │  │ a2       │
@@ -33,24 +35,26 @@ func TestPrefilter(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := up(t, setup{mode: modeNamed(c.mode), pods: []string{"a"}, values: map[string]any{"myelin.policy.prefilter": []string{"denylist"}, "loadBalancer.acceleration": c.acceleration}})
+			p := up(t, setup{mode: modeNamed(c.mode), pods: []string{"a"},
+				values: map[string]any{"myelin.policy.prefilter": []string{"blocked"},
+					"loadBalancer.acceleration": c.acceleration}})
 			listener := p.listenOn(t, "node1")
 			p.letIn(t, listener, true)
-			p.apply("group", unwantedGroup(p.aroundWorld()...))
+			p.apply("group", blockedGroup(p.aroundWorld()...))
 			p.letIn(t, listener, false)
 			if n := p.outcomeAt("node1", c.hook, bpf.DatapathOutcomeDROP_PREFILTER); n == 0 {
 				t.Error("nothing was dropped by", c.name)
 			}
-			contains(t, "prefilter list", p.mustCLI("node1", "prefilter", "list"), "denylist", "2", "in force")
+			contains(t, "prefilter list", p.mustCLI("node1", "prefilter", "list"), "blocked", "2", "in force")
 			contains(t, "status", p.mustCLI("node1", "status"), "Prefilter")
 			p.ping(t, "a1", "a2")
 			check(t, p.Node("node1").KillAgent(t.Context()))
 			p.letIn(t, listener, false)
 			check(t, p.Node("node1").StartAgent(t.Context(), nil))
 			p.letIn(t, listener, false)
-			p.apply("group", unwantedGroup("203.0.113.0/24"))
+			p.apply("group", blockedGroup("203.0.113.0/24"))
 			p.letIn(t, listener, true)
-			p.apply("group", unwantedGroup("0.0.0.0/0", "::/0"))
+			p.apply("group", blockedGroup("0.0.0.0/0", "::/0"))
 			p.letIn(t, listener, false)
 			p.ping(t, "a1", "a2")
 		})
@@ -83,7 +87,8 @@ func (c *cluster) letIn(t *testing.T, l net.Listener, want bool) {
 	t.Helper()
 	for _, f := range c.stack.families {
 		eventually(t, fmt.Sprintf("IPv%d from the world gets through: %t", f, want), 20*time.Second, func() error {
-			from := net.Dialer{Timeout: patience(time.Second), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.end("world").addr(f), 0))}
+			from := net.Dialer{Timeout: patience(time.Second),
+				LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.end("world").addr(f), 0))}
 			err := c.end("world").Do(func() error {
 				conn, err := from.DialContext(t.Context(), "tcp", at(c.end("node1").addr(f), portOf(l.Addr())).String())
 				if err == nil {
@@ -92,7 +97,7 @@ func (c *cluster) letIn(t *testing.T, l net.Listener, want bool) {
 				return err
 			})
 			if (err == nil) != want {
-				return fmt.Errorf("got through: %t, %w", err == nil, errOr(err, "nobody refused it"))
+				return fmt.Errorf("got through: %t, %w", err == nil, errOr(err, "it was not refused"))
 			}
 			return nil
 		})
@@ -111,7 +116,8 @@ func (c *cluster) ping(t *testing.T, from, to string) {
 				return err
 			}
 			defer client.Close()
-			if _, err = client.WriteToUDPAddrPort([]byte("ping"), at(c.end(to).addr(f), portOf(server.LocalAddr()))); err != nil {
+			if _, err = client.WriteToUDPAddrPort([]byte("ping"), at(c.end(to).addr(f),
+				portOf(server.LocalAddr()))); err != nil {
 				return err
 			}
 			check(t, server.SetReadDeadline(time.Now().Add(200*time.Millisecond)))

@@ -31,7 +31,8 @@ func TestProgrammed(t *testing.T) {
 	}
 	upsert := []string{"service", "upsert", "ext"}
 	for i, f := range []int{4, 6} {
-		upsert = append(upsert, "--frontend", vips()[i].String(), "--backend", netip.AddrPortFrom(c.end("world").addr(f), 8080).String())
+		upsert = append(upsert, "--frontend", vips()[i].String(), "--backend",
+			netip.AddrPortFrom(c.end("world").addr(f), 8080).String())
 	}
 	myelin(upsert...)
 	for _, from := range []string{"default/a1", "node1"} {
@@ -40,7 +41,8 @@ func TestProgrammed(t *testing.T) {
 		}
 	}
 	eventually(t, "web knows that its address is taken", 5*time.Second, func() error {
-		if out := myelin("service", "get", "default/web"); !strings.Contains(out, "192.0.2.10:80/TCP is ext's already") {
+		if out := myelin("service", "get", "default/web"); !strings.Contains(out,
+			"192.0.2.10:80/TCP is ext's already") {
 			return fmt.Errorf("got %s", out)
 		}
 		return nil

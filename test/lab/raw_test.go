@@ -93,7 +93,8 @@ func udpFragments(src, dst netip.AddrPort, id uint32, data []byte) (first, last 
 	b = append(b, data...)
 	l4Checksum(src.Addr(), dst.Addr(), protoUDP, b, 6)
 	const cut = 16
-	return fragment(src.Addr(), dst.Addr(), id, 0, true, b[:cut]), fragment(src.Addr(), dst.Addr(), id, cut, false, b[cut:])
+	return fragment(src.Addr(), dst.Addr(), id, 0, true, b[:cut]), fragment(src.Addr(), dst.Addr(), id, cut, false,
+		b[cut:])
 }
 
 func fragment(src, dst netip.Addr, id uint32, offset int, more bool, data []byte) []byte {

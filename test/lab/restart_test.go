@@ -15,8 +15,9 @@ import (
 // rounds is how often each way of ending an agent is tried.
 const rounds = 20
 
-// TestRestart ends the agents of both nodes in every way, 20 times each (4 in modes other than native, and with -short), under TCP
-// streams and UDP at 1,000 packets a second that must not lose anything: on a node, across nodes, and masqueraded.
+// TestRestart ends the agents of both nodes in every way, 20 times each (4 in modes other than native, and with
+// -short), under TCP streams and UDP at 1,000 packets a second that must not lose anything: on a node, across nodes,
+// and masqueraded.
 //
 //	┌─ node1 ─────────────────┐  ┌─ node2 ───────┐
 //	│ a1 ⇄ b1                 │  │               │
@@ -35,7 +36,8 @@ func TestRestart(t *testing.T) {
 			if m.name != "native" || testing.Short() {
 				n = rounds / 5
 			}
-			r := &restarter{cluster: c, program: program, versions: []string{filepath.Join(binDir(), "myelin"), nextBinary(t)}}
+			r := &restarter{cluster: c, program: program, versions: []string{filepath.Join(binDir(), "myelin"),
+				nextBinary(t)}}
 			r.load = startLoad(c)
 			for i := range fewer(n) {
 				r.round(i)
@@ -47,10 +49,12 @@ func TestRestart(t *testing.T) {
 			if t.Failed() {
 				return // what more goes wrong then takes long, and says nothing
 			}
-			c.newPodWorks("c1", way{"c1", "a1", "c1"}, way{"a1", "c1", "a1"}, way{"c1", "a2", "c1"}, way{"a2", "c1", "a2"}, way{"c1", "world", "node1"})
+			c.newPodWorks("c1", way{"c1", "a1", "c1"}, way{"a1", "c1", "a1"}, way{"c1", "a2", "c1"},
+				way{"a2", "c1", "a2"}, way{"c1", "world", "node1"})
 		})
 	}
-	record(t, result{"restart/packets_lost", float64(total.packets), "packets"}, result{"restart/connections_broken", float64(total.connections), "connections"})
+	record(t, result{"restart/packets_lost", float64(total.packets), "packets"},
+		result{"restart/connections_broken", float64(total.connections), "connections"})
 }
 
 // restarter ends agents.
@@ -133,7 +137,7 @@ func relink(t *testing.T, target, link string) {
 	}
 }
 
-// newPodWorks adds a pod to node1 and sends something each of the ways. Its addresses must be nobody else's.
+// newPodWorks adds a pod to node1 and sends something each of the ways. Its addresses must be no other pod's.
 func (c *cluster) newPodWorks(name string, ways ...way) {
 	c.t.Helper()
 	taken := map[netip.Addr]string{}

@@ -75,7 +75,8 @@ func (r *runtimeOf) create(i int) (*sandbox, error) {
 func (r *runtimeOf) config(s *sandbox) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
 		ContainerID: s.name, NetNS: "/run/netns/" + s.name, IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "churn"}, {"K8S_POD_NAME", s.name}, {"K8S_POD_UID", s.name}},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "churn"}, {"K8S_POD_NAME", s.name},
+			{"K8S_POD_UID", s.name}},
 	}
 }
 
@@ -108,7 +109,8 @@ func (r *runtimeOf) del(ctx context.Context, s *sandbox) error {
 // remove removes the namespace.
 func (s *sandbox) remove() error {
 	path := "/run/netns/" + s.name
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err,
+		unix.ENOENT) {
 		return fmt.Errorf("remove namespace %s: %w", s.name, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -117,8 +119,8 @@ func (s *sandbox) remove() error {
 	return nil
 }
 
-// addAll makes n pods at once, numbered from first, and calls each with how many ADDs have succeeded, when one has. Whose
-// ADD succeeds must have addresses of its own.
+// addAll makes n pods at once, numbered from first, and calls each with how many ADDs have succeeded, when one has.
+// Whose ADD succeeds must have addresses of its own.
 func (c *churner) addAll(ctx context.Context, first, n int, each func(succeeded int)) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup

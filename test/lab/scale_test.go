@@ -20,8 +20,8 @@ import (
 // full is how many pods the node gets: with the gateway, what a /24 holds is 253.
 const full = 250
 
-// TestScale fills a node with 250 pods, one after the other, and starts the agent anew: once as an upgrade does, and once
-// with nothing left in the kernel, where pods are cut off until the agent is ready.
+// TestScale fills a node with 250 pods, one after the other, and starts the agent anew: once as an upgrade does, and
+// once with nothing left in the kernel, where pods are cut off until the agent is ready.
 //
 //	┌─ node1 ─────────────┐
 //	│ pod1 pod2 … pod250  │
@@ -220,7 +220,8 @@ func (c *cluster) programs(node string) int {
 	return len(ids)
 }
 
-// settled waits until the programs of all pods hang by pinned links, and returns the pins; none where the kernel has no TCX.
+// settled waits until the programs of all pods hang by pinned links, and returns the pins; none where the kernel has no
+// TCX.
 func (c *cluster) settled(node string) (pins []string) {
 	c.t.Helper()
 	if hooks.TCX() != nil {

@@ -18,7 +18,8 @@ func sctpPolicyList() []sctpPolicy {
 	return []sctpPolicy{
 		{"default-deny-ingress", "{podSelector: {}, policyTypes: [Ingress]}",
 			func(_, to string, _ uint16) bool { return to[0] != 'x' }},
-		{"by-port", fmt.Sprintf("{%s, ingress: [{from: [{%s}], ports: [{protocol: SCTP, port: %d}]}]}", ofA, fromY, sctpPort),
+		{"by-port", fmt.Sprintf("{%s, ingress: [{from: [{%s}], ports: [{protocol: SCTP, port: %d}]}]}", ofA, fromY,
+			sctpPort),
 			func(from, to string, port uint16) bool { return to != "x/a1" || from[0] == 'y' && port == sctpPort }},
 		{"by-namespace-and-pod", fmt.Sprintf("{%s, ingress: [{from: [{%s, %s}]}]}", ofA, fromY, ofA),
 			func(from, to string, _ uint16) bool { return to != "x/a1" || from == "y/a2" }},
@@ -29,7 +30,9 @@ func sctpPolicyList() []sctpPolicy {
 func (p *policed) sctpPolicies(t *testing.T) {
 	t.Helper()
 	for _, policy := range sctpPolicyList() {
-		file := p.enforce(t, "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: "+policy.name+", namespace: x}\nspec: "+policy.spec+"\n")
+		file := p.enforce(t,
+			"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: "+policy.name+
+				", namespace: x}\nspec: "+policy.spec+"\n")
 		p.sctpVerdicts(t, policy)
 		check(t, p.Delete(t.Context(), file))
 	}
@@ -45,7 +48,8 @@ func (p *policed) sctpVerdicts(t *testing.T, policy sctpPolicy) {
 		for _, to := range sctpNames() {
 			ask := func(dst netip.AddrPort, port uint16) {
 				from, to := p.end(from), p.end(to)
-				questions = append(questions, question{from: from, to: to, src: from.addr(family(dst.Addr())), dst: dst, proto: protoSCTP, want: policy.lets(from.Name(), to.Name(), port)})
+				questions = append(questions, question{from: from, to: to, src: from.addr(family(dst.Addr())), dst: dst,
+					proto: protoSCTP, want: policy.lets(from.Name(), to.Name(), port)})
 			}
 			for _, f := range p.stack.families {
 				if from == to {
@@ -62,7 +66,8 @@ func (p *policed) sctpVerdicts(t *testing.T, policy sctpPolicy) {
 	}
 	for i, err := range p.verdicts(t.Context(), questions) {
 		if q := questions[i]; err != nil {
-			t.Errorf("%s: %s asks %s at %s, which must come through: %v: %v", policy.name, q.from.Name(), q.to.Name(), q.dst, q.want, err)
+			t.Errorf("%s: %s asks %s at %s, which must come through: %v: %v", policy.name, q.from.Name(), q.to.Name(),
+				q.dst, q.want, err)
 			p.explain(t, q)
 		}
 	}

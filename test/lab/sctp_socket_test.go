@@ -43,7 +43,7 @@ func (e end) sctpSocket(family int) (f *os.File, err error) {
 	return f, err
 }
 
-// sctpServer tells each client who the server is, and whom it sees.
+// sctpServer tells each client the server's name, and the client's address.
 type sctpServer struct {
 	name   string
 	port   uint16
@@ -53,8 +53,8 @@ type sctpServer struct {
 	work   sync.WaitGroup
 }
 
-// serveSCTP begins a server at an address of e, port 0 for any. At :: it is at all addresses of both families, and names them to its clients, as
-// upstream's server does.
+// serveSCTP begins a server at an address of e, port 0 for any. At :: it is at all addresses of both families, and
+// names them to its clients, as upstream's server does.
 func (e end) serveSCTP(a netip.AddrPort) (*sctpServer, error) {
 	socket, err := e.sctpSocket(family(a.Addr()))
 	if err != nil {
@@ -129,7 +129,8 @@ func (s *sctpServer) answer(c *os.File, client netip.Addr) {
 	}
 }
 
-// dialSCTP opens an association from an address of e; from may be zero: then from all of e's, which the other end is told.
+// dialSCTP opens an association from an address of e; from may be zero: then from all of e's, which the other end is
+// told.
 func (e end) dialSCTP(ctx context.Context, from netip.Addr, to netip.AddrPort) (*os.File, error) {
 	c, err := e.sctpSocket(family(to.Addr()))
 	if err != nil {
@@ -172,7 +173,7 @@ func associate(c *os.File, from netip.Addr, to netip.AddrPort) error {
 	return errors.Join(failed, err)
 }
 
-// askSCTP asks over an association who the server is and whom it sees.
+// askSCTP asks over an association for the server's name and the client's address.
 func askSCTP(c *os.File) (server string, seen netip.Addr, err error) {
 	if err := c.SetDeadline(soon()); err != nil {
 		return "", seen, err
@@ -201,7 +202,7 @@ func (e end) sctp(ctx context.Context, from netip.Addr, to netip.AddrPort) (serv
 	return askSCTP(c)
 }
 
-// sctp has from ask a server at an address of to, and returns who that saw.
+// sctp has from ask a server at an address of to, and returns the client's address there.
 func sctp(ctx context.Context, from, to end, dst netip.Addr) (seen netip.Addr, err error) {
 	s, err := to.serveSCTP(at(dst, 0))
 	if err != nil {

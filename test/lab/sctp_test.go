@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// sctpService is the number of TestSCTP's Service, which x/a1 is behind, …
+// sctpService is the number of TestSCTP's Service, whose backend is x/a1.
 const sctpService = 30
 
-// … with upstream's ports and a node port of the usual range.
+// Upstream's ports, and a node port of the usual range.
 const (
 	sctpFrontPort = 95
 	sctpPort      = 8082
@@ -22,11 +22,12 @@ const (
 	sctpClosed = 8083
 )
 
-// TestSCTP has the kernel's own SCTP do what upstream's specs do that need it in the nodes' kernels ([Feature:SCTPConnectivity]): pods and nodes ask a pod,
-// and for its Service by ClusterIP and node port, the pod itself too; and policies.
+// TestSCTP has the kernel's own SCTP do what upstream's specs do that need it in the nodes' kernels
+// ([Feature:SCTPConnectivity]): pods and nodes ask a pod, and for its Service by ClusterIP and node port, the pod
+// itself too; and policies.
 //
 //	┌─ node1 ──────┐  ┌─ node2 ──────┐
-//	│ x/a1   x/b1  │  │ y/a2   y/b2  │     x/a1 is whom all ask
+//	│ x/a1   x/b1  │  │ y/a2   y/b2  │     x/a1 is the server
 //	└──────┬───────┘  └──────┬───────┘
 //	═══════╧═════ world ═════╧════════
 func TestSCTP(t *testing.T) {
@@ -58,7 +59,8 @@ func upSCTP(t *testing.T, m mode) *policed {
 	}
 	for _, name := range sctpNames() {
 		ns, pod, _ := strings.Cut(name, "/")
-		yaml += "---\n" + strings.Replace(podYAML(pod, int(pod[1]-'0')), "metadata: {", fmt.Sprintf("metadata: {namespace: %q, labels: {pod: %c}, ", ns, pod[0]), 1)
+		yaml += "---\n" + strings.Replace(podYAML(pod, int(pod[1]-'0')), "metadata: {",
+			fmt.Sprintf("metadata: {namespace: %q, labels: {pod: %c}, ", ns, pod[0]), 1)
 	}
 	s.yaml = yaml + barriers()
 	p := &policed{cluster: up(t, s), probing: probing{associate: true}}
@@ -70,7 +72,8 @@ func upSCTP(t *testing.T, m mode) *policed {
 	for _, name := range []string{"x/b1", "y/a2"} {
 		for _, f := range p.stack.families {
 			eventually(t, name+" reaches the Service", 20*time.Second, func() error {
-				_, _, err := p.end(name).sctp(t.Context(), p.end(name).addr(f), at(serviceAddr(sctpService, f), sctpFrontPort))
+				_, _, err := p.end(name).sctp(t.Context(), p.end(name).addr(f),
+					at(serviceAddr(sctpService, f), sctpFrontPort))
 				return err
 			})
 		}
@@ -81,8 +84,8 @@ func upSCTP(t *testing.T, m mode) *policed {
 // sctpNames are all pods, each on the node that its name ends in.
 func sctpNames() []string { return []string{"x/a1", "x/b1", "y/a2", "y/b2"} }
 
-// sctpServe has a pod answer until the test is over, at each of its addresses by itself: a server at all of them names them to its clients, which then also
-// try the pod itself, at the Service's port, and are told that nobody is there.
+// sctpServe has a pod answer until the test is over, at each of its addresses by itself: a server at all of them names
+// them to its clients, which then also try the pod itself, at the Service's port, and get an abort.
 func (p *policed) sctpServe(name string, port uint16) {
 	p.t.Helper()
 	for _, f := range p.stack.families {
@@ -96,14 +99,15 @@ func (p *policed) sctpServe(name string, port uint16) {
 func (c *cluster) sctpYAML() string {
 	return strings.NewReplacer(
 		"    - {name: http, port: 80, targetPort: 8080}\n",
-		fmt.Sprintf("    - {name: sctp, port: %d, targetPort: %d, nodePort: %d, protocol: SCTP}\n", sctpFrontPort, sctpPort, sctpNodePort),
+		fmt.Sprintf("    - {name: sctp, port: %d, targetPort: %d, nodePort: %d, protocol: SCTP}\n", sctpFrontPort,
+			sctpPort, sctpNodePort),
 		"    - {name: dns, port: 53, targetPort: 7001, protocol: UDP}\n", "",
 		"  - {name: http, port: 8080}\n", fmt.Sprintf("  - {name: sctp, port: %d, protocol: SCTP}\n", sctpPort),
 		"  - {name: dns, port: 7001, protocol: UDP}\n", "",
 	).Replace(serviceYAML("sctp", sctpService, "  type: NodePort\n") + c.slicesYAML("sctp", "x/a1"))
 }
 
-// sctpAsk has somebody ask for x/a1 from an address, and x/a1 must see one of those that are wanted.
+// sctpAsk has a client connect to x/a1 from an address, and x/a1 must see one of those that are wanted.
 func (p *policed) sctpAsk(from string, to netip.AddrPort, want ...netip.Addr) {
 	p.t.Helper()
 	e := p.end(from)
@@ -126,7 +130,8 @@ func (p *policed) sctpPods(f int) {
 	}
 }
 
-// sctpServices is upstream's pod-Service and endpoint-Service by ClusterIP: who asks itself sees its gateway.
+// sctpServices is upstream's pod-Service and endpoint-Service by ClusterIP: a pod that is its own backend sees its
+// gateway.
 func (p *policed) sctpServices(f int) {
 	p.t.Helper()
 	to := at(serviceAddr(sctpService, f), sctpFrontPort)

@@ -90,14 +90,14 @@ func (c *cluster) apply(name, yaml string) {
 	}
 }
 
-// call asks a server from a pod, a node or the world, and returns who answered.
+// call asks a server from a pod, a node or the world, and returns the server's name.
 func (c *cluster) call(from, url string) (server string, err error) {
 	c.t.Helper()
 	server, _, err = c.asks(from, url)
 	return server, err
 }
 
-// asks is call, and whom the server saw.
+// asks is call, and the client's address at the server.
 func (c *cluster) asks(from, url string) (server string, client netip.Addr, err error) {
 	c.t.Helper()
 	place, err := c.Find(from)
@@ -119,7 +119,7 @@ func (c *cluster) asks(from, url string) (server string, client netip.Addr, err 
 	return server, client, err
 }
 
-// callers are who asks: a pod of each node, and a node.
+// callers are the clients: a pod of each node, and a node.
 func callers() []string { return []string{"default/a1", "default/a2", "node1"} }
 
 // services brings a cluster up with a server on each node and these Services, and waits until they answer.
@@ -133,7 +133,8 @@ func services(t *testing.T, m mode, values map[string]any) *cluster {
 		serviceYAML("local", 12, "  internalTrafficPolicy: Local\n") + c.slicesYAML("local", "s1", "s2"),
 		serviceYAML("empty", 13, ""),
 		serviceYAML("remote", 14, "  internalTrafficPolicy: Local\n") + c.slicesYAML("remote", "s2"),
-		strings.Replace(serviceYAML("ports", 15, "  type: NodePort\n")+c.slicesYAML("ports", "s1", "s2"), "port: 80,", "port: 80, nodePort: 30080,", 1),
+		strings.Replace(serviceYAML("ports", 15, "  type: NodePort\n")+c.slicesYAML("ports", "s1", "s2"), "port: 80,",
+			"port: 80, nodePort: 30080,", 1),
 	}, ""))
 	for _, from := range callers() {
 		for _, f := range c.stack.families {
@@ -153,7 +154,7 @@ func url(scheme string, a netip.Addr, port uint16) string {
 	return scheme + "://" + netip.AddrPortFrom(a, port).String() + "/"
 }
 
-// answerers calls often and returns who answered.
+// answerers calls often and returns the server's name.
 func (c *cluster) answerers(from, url string) map[string]bool {
 	c.t.Helper()
 	seen, err := c.tryAnswerers(from, url)
@@ -183,8 +184,10 @@ func (c *cluster) eventuallyAnswer(when string, service int, want ...string) {
 	for _, f := range c.stack.families {
 		eventually(c.t, when, 10*time.Second, func() error {
 			seen, err := c.tryAnswerers("default/a1", url("http", serviceAddr(service, f), 80))
-			refused := err != nil && (strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "not permitted"))
-			if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) || (err != nil) != (want == nil) || err != nil && !refused {
+			refused := err != nil && (strings.Contains(err.Error(), "refused") ||
+				strings.Contains(err.Error(), "not permitted"))
+			if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) || (err != nil) != (want == nil) ||
+				err != nil && !refused {
 				return fmt.Errorf("IPv%d: answers of %v, want %v: %v", f, got, want, err)
 			}
 			return nil
@@ -229,8 +232,10 @@ func (c *cluster) serviceKinds(from string, f int) {
 		c.t.Errorf("IPv%d: %s gets answers of %v, want %s, its node's own", f, from, got, own)
 	}
 	began := time.Now()
-	if _, err := c.call(from, url("http", serviceAddr(13, f), 80)); err == nil || time.Since(began) > patience(refusedWithin) {
-		c.t.Errorf("IPv%d: %s: a Service without backends: %v after %s, want a refusal at once", f, from, err, time.Since(began))
+	if _, err := c.call(from, url("http", serviceAddr(13, f), 80)); err == nil ||
+		time.Since(began) > patience(refusedWithin) {
+		c.t.Errorf("IPv%d: %s: a Service without backends: %v after %s, want a refusal at once", f, from, err,
+			time.Since(began))
 	}
 	_, err := c.call(from, url("http", serviceAddr(14, f), 80))
 	if here := own == "default/s2"; (err == nil) != here {

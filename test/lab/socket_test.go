@@ -67,8 +67,9 @@ func family(a netip.Addr) int {
 	return 6
 }
 
-// awaitExec returns when no process that is being started still has copies of sockets that were closed before: between fork and exec a child has all
-// descriptors of its parent, and on a busy machine a port that a test has just given back is in use for that long.
+// awaitExec returns when no process that is being started still has copies of sockets that were closed before: between
+// fork and exec a child has all descriptors of its parent, and on a busy machine a port that a test has just given back
+// is in use for that long.
 func awaitExec() {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -174,7 +175,7 @@ func pathMTU(c syscall.Conn, family int) (int, error) {
 	return sockopt(c, unix.IPPROTO_IPV6, unix.IPV6_MTU)
 }
 
-// icmpError is an entry of a socket's error queue: who said what.
+// icmpError is an entry of a socket's error queue: its sender and content.
 type icmpError struct {
 	kind, code int
 	mtu        int

@@ -23,7 +23,7 @@ type forgery struct {
 	family int // 0: both
 }
 
-// forgeries are what a1 sends. stranger is nobody, b is a pod beside it, a2 one on the other node.
+// forgeries are what a1 sends. stranger is no pod, b is a pod beside it, a2 one on the other node.
 func forgeries() []forgery {
 	type o = []bpf.DatapathOutcome
 	address, mac := o{bpf.DatapathOutcomeDROP_SPOOFED_ADDRESS}, o{bpf.DatapathOutcomeDROP_SPOOFED_MAC}
@@ -32,13 +32,13 @@ func forgeries() []forgery {
 	anyARP, ndType := append(slices.Clone(arp), arpTarget...), o{bpf.DatapathOutcomeDROP_ND_TYPE}
 	multicast, martian := o{bpf.DatapathOutcomeDROP_MULTICAST}, o{bpf.DatapathOutcomeDROP_MARTIAN}
 	return []forgery{
-		{"address of nobody", `eth a > gw | ip stranger > b | udp 1 > 2 | "x"`, address, 0},
+		{"address of no pod", `eth a > gw | ip stranger > b | udp 1 > 2 | "x"`, address, 0},
 		{"address of a pod beside", `eth a > gw | ip b > a2 | udp 1 > 2 | "x"`, address, 0},
 		{"address of a pod elsewhere", `eth a > gw | ip a2 > b | udp 1 > 2 | "x"`, address, 0},
 		{"address of the gateway", `eth a > gw | ip gw > b | udp 1 > 2 | "x"`, address, 0},
 		{"address of the node", `eth a > gw | ip node > a2 | udp 1 > 2 | "x"`, address, 0},
-		{"address of nobody to the host", `eth a > gw | ip stranger > node | udp 1 > 2 | "x"`, address, 0},
-		{"MAC of nobody", `eth stranger > gw | ip a > b | udp 1 > 2 | "x"`, mac, 0},
+		{"address of no pod to the host", `eth a > gw | ip stranger > node | udp 1 > 2 | "x"`, address, 0},
+		{"MAC of no pod", `eth stranger > gw | ip a > b | udp 1 > 2 | "x"`, mac, 0},
 		{"MAC of a pod beside", `eth b > gw | ip a > a2 | udp 1 > 2 | "x"`, mac, 0},
 		{"ARP for a pod beside", `eth a > broadcast | arp who-has b tell a`, arpTarget, 4},
 		{"ARP with an address of another", `eth a > broadcast | arp who-has gw tell b`, arp, 4},
@@ -46,14 +46,19 @@ func forgeries() []forgery {
 		{"gratuitous ARP for the gateway", `eth a > broadcast | arp who-has gw tell gw sha a`, arp, 4},
 		{"gratuitous ARP reply for the gateway", `eth a > broadcast | arp gw is-at a`, anyARP, 4},
 		{"ARP reply for a pod beside", `eth a > gw | arp b is-at a to gw`, anyARP, 4},
-		{"ND for a pod beside", `eth a > solicited:b | ip6 a > solicited:b ttl 255 | nd solicit b lladdr a`, ndTarget, 6},
-		{"ND with an address of another", `eth a > solicited:gw | ip6 b > solicited:gw ttl 255 | nd solicit gw lladdr a`, nd, 6},
-		{"ND with a MAC of another", `eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw lladdr stranger`, nd, 6},
+		{"ND for a pod beside", `eth a > solicited:b | ip6 a > solicited:b ttl 255 | nd solicit b lladdr a`,
+			ndTarget, 6},
+		{"ND with an address of another",
+			`eth a > solicited:gw | ip6 b > solicited:gw ttl 255 | nd solicit gw lladdr a`, nd, 6},
+		{"ND with a MAC of another",
+			`eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw lladdr stranger`, nd, 6},
 		{"ND from off the link", `eth a > solicited:gw | ip6 a > solicited:gw ttl 64 | nd solicit gw lladdr a`, nd, 6},
-		{"ND advertisement for the gateway", `eth a > all-nodes | ip6 gw > all-nodes ttl 255 | nd advert gw router override lladdr a`, nd, 6},
+		{"ND advertisement for the gateway",
+			`eth a > all-nodes | ip6 gw > all-nodes ttl 255 | nd advert gw router override lladdr a`, nd, 6},
 		{"ND advertisement for itself", `eth a > gw | ip6 a > gw ttl 255 | nd advert a override lladdr a`, nd, 6},
 		{"router solicitation", `eth a > all-routers | ip6 a > all-routers ttl 255 | nd router-solicit`, ndType, 6},
-		{"router advertisement", `eth a > all-nodes | ip6 a > all-nodes ttl 255 | nd router-advert lladdr a`, ndType, 6},
+		{"router advertisement", `eth a > all-nodes | ip6 a > all-nodes ttl 255 | nd router-advert lladdr a`,
+			ndType, 6},
 		{"redirect", `eth a > gw | ip6 gw > b ttl 255 | nd redirect a for a2`, ndType, 6},
 		{"multicast", `eth a > group | ip a > group | udp 5353 > 5353 | "x"`, multicast, 0},
 		{"broadcast", `eth a > broadcast | ip4 a > 255.255.255.255 | udp 68 > 67 | "x"`, multicast, 4},
@@ -118,7 +123,8 @@ func (c *cluster) forge(row forgery, family int, names packet.Names) {
 		c.t.Fatal(err)
 	}
 	var got uint64
-	for end := time.Now().Add(patience(time.Second)); time.Now().Before(end) && got < copies; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience(time.Second)); time.Now().Before(end) &&
+		got < copies; time.Sleep(time.Millisecond) {
 		got = count() - before
 	}
 	if got < copies || got > copies+5 {
@@ -126,7 +132,7 @@ func (c *cluster) forge(row forgery, family int, names packet.Names) {
 	}
 }
 
-// names are who the frames speak of.
+// names are those that the frames use.
 func (c *cluster) names() packet.Names {
 	c.t.Helper()
 	m := c.pinnedMap("node1", "endpoints")

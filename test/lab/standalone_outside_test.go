@@ -8,8 +8,9 @@ import (
 	"myelin/bpf"
 )
 
-// TestStandaloneOutside has the world ask a load balancer without a cluster for addresses of each family, whose backend on another machine is of the same
-// and of the other one; by tc, and by XDP, which must then have most of each flow's packets.
+// TestStandaloneOutside has the world ask a load balancer without a cluster for addresses of each family, whose backend
+// on another machine is of the same and of the other one; by tc, and by XDP, which must then have most of each flow's
+// packets.
 //
 //	world ══ 192.0.2.x, 2001:db8:50::x ══► lb ══► server :8080, :7001
 func TestStandaloneOutside(t *testing.T) {
@@ -40,8 +41,10 @@ func (g *gatewayLab) outsideByFamily(byXDP uint64) {
 	for way, name := range names {
 		n++
 		vip, backend := lbAddr(n, way[0]), nodeAddr(2, way[1])
-		g.must("service", "upsert", name, "--frontend", netip.AddrPortFrom(vip, 80).String()+"/TCP", "--backend", netip.AddrPortFrom(backend, 8080).String())
-		g.must("service", "upsert", name+"-udp", "--frontend", netip.AddrPortFrom(vip, 53).String()+"/UDP", "--backend", netip.AddrPortFrom(backend, 7001).String())
+		g.must("service", "upsert", name, "--frontend", netip.AddrPortFrom(vip, 80).String()+"/TCP", "--backend",
+			netip.AddrPortFrom(backend, 8080).String())
+		g.must("service", "upsert", name+"-udp", "--frontend", netip.AddrPortFrom(vip, 53).String()+"/UDP", "--backend",
+			netip.AddrPortFrom(backend, 7001).String())
 		g.routeOutside(1)
 		want := nodeAddr(1, way[1])
 		eventually(t, name, 10*time.Second, func() error {
@@ -57,7 +60,8 @@ func (g *gatewayLab) outsideByFamily(byXDP uint64) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := g.outcomeAt("node1", bpf.DatapathHookHOOK_FROM_WIRE_XDP, bpf.DatapathOutcomeFORWARD_WIRE) - before; n < byXDP {
+		if n := g.outcomeAt("node1", bpf.DatapathHookHOOK_FROM_WIRE_XDP,
+			bpf.DatapathOutcomeFORWARD_WIRE) - before; n < byXDP {
 			t.Errorf("%s: XDP sent %d packets on, want at least %d", name, n, byXDP)
 		}
 		if _, err := g.call("world", url("udp", vip, 53)); err != nil {

@@ -31,7 +31,8 @@ func TestStatus(t *testing.T) {
 			t.Parallel()
 			c := up(t, setup{mode: modeNamed(test.mode), values: test.values})
 			var r status.Report
-			if code := c.answers(&r, "status", "--wait", "--wait-duration", patience(20*time.Second).String()); code != 0 {
+			if code := c.answers(&r, "status", "--wait", "--wait-duration",
+				patience(20*time.Second).String()); code != 0 {
 				t.Errorf("exit status %d: %+v", code, r.Features)
 			}
 			f := r.Feature(test.feature)
@@ -68,15 +69,18 @@ func TestStatusBroken(t *testing.T) {
 		c.inNode(t, "tc", "filter", "del", "dev", "eth0", "ingress")
 	}
 	manifests := filepath.Join(n.Dir(), "..", "..", "manifests", "bad.yaml")
-	if err := os.WriteFile(manifests, []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: BAD_}\n"), 0o644); err != nil {
+	if err := os.WriteFile(manifests, []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: BAD_}\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	c.inNode(t, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter; echo 1 > /proc/sys/net/ipv4/conf/eth0/rp_filter")
+	c.inNode(t, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter; echo 1 > "+
+		"/proc/sys/net/ipv4/conf/eth0/rp_filter")
 	eventually(t, "status tells what is broken", 10*time.Second, func() error {
 		r = status.Report{}
 		code := c.answers(&r, "status")
 		text, _ := json.Marshal(r.Features)
-		for _, want := range []string{"eth0: from_wire is not attached", "refused: bad.yaml: Pod default/BAD_: metadata.name"} {
+		for _, want := range []string{"eth0: from_wire is not attached",
+			"refused: bad.yaml: Pod default/BAD_: metadata.name"} {
 			if code != 1 || r.State != status.Broken || !strings.Contains(string(text), want) {
 				return errors.New("no " + want + " in " + string(text))
 			}

@@ -11,8 +11,8 @@ import (
 	"myelin/status"
 )
 
-// TestStray wipes an agent's run directory while pods run. Their links are reported and send nothing more; when the pod's
-// namespace ends, or its DEL comes, they go. Pods that come then are given addresses as if nothing had been.
+// TestStray wipes an agent's run directory while pods run. Their links are reported and send nothing more; when the
+// pod's namespace ends, or its DEL comes, they go. Pods that come then are given addresses as if nothing had been.
 //
 //	┌─ node1 ────────────────────┐
 //	│ lost1  lost2   run/ wiped  │
@@ -42,7 +42,7 @@ func TestStray(t *testing.T) {
 			for _, f := range c.stack.families {
 				world := c.end("world")
 				if seen, err := c.once(lost[0].end(), world, world.addr(f)); err == nil {
-					t.Errorf("a pod that nobody checks reaches the world, as %s", seen)
+					t.Errorf("an unchecked pod reaches the world, as %s", seen)
 				}
 			}
 			next, err := r.create(2)

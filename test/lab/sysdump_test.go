@@ -92,8 +92,10 @@ func TestSysdump(t *testing.T) {
 			"files/agent.log", "pins.txt",
 			"tables/endpoints.json", "tables/endpoint-details.json", "tables/drops.json", "tables/metrics.json",
 			"tables/flows.json", "tables/maps.json",
-			"maps/endpoints.json", "maps/flows.json", "kernel/proc/version", "kernel/sysctl.txt", "manifests/planted.yaml",
-			"devices/links.json", "devices/routes.json", "devices/neighbours.json", "devices/xfrm.json", "bpf/programs.json",
+			"maps/endpoints.json", "maps/flows.json", "kernel/proc/version", "kernel/sysctl.txt",
+			"manifests/planted.yaml",
+			"devices/links.json", "devices/routes.json", "devices/neighbours.json", "devices/xfrm.json",
+			"bpf/programs.json",
 			"bpf/links.json",
 		} {
 			if files["nodes/"+node+"/"+name] == "" {

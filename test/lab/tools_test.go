@@ -15,7 +15,8 @@ import (
 
 // networkPolicyYAML is a NetworkPolicy for all pods of the namespace, without rules.
 func networkPolicyYAML(name, types, extra string) string {
-	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s, namespace: default}\n"+
+	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s, namespace: "+
+		"default}\n"+
 		"spec: {podSelector: {}, policyTypes: [%s]%s}\n---\n", name, types, extra)
 }
 
@@ -27,7 +28,8 @@ func (c *cluster) labCommand(stdin string, args ...string) (string, int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience(30*time.Second))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(binDir(), "myelin"), append([]string{"lab", "-n", c.Name()}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(binDir(), "myelin"), append([]string{"lab", "-n", c.Name()},
+		args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -36,7 +38,7 @@ func (c *cluster) labCommand(stdin string, args ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// TestTools looks at a lab with the command line, as somebody does who tries it for the first time.
+// TestTools looks at a lab with the command line, as a new user does.
 //
 //	node1: a1 b1 ═══ node2: a2 b2
 func TestTools(t *testing.T) {
@@ -60,7 +62,8 @@ func (c *cluster) testApply(t *testing.T) {
 		want   []string
 	}{
 		{good, 0, []string{"networkpolicy/default/good created\n"}},
-		{good + bad, 1, []string{"networkpolicy/default/good unchanged\n", reason, "myelin: 1 of 2 objects are rejected\n"}},
+		{good + bad, 1, []string{"networkpolicy/default/good unchanged\n", reason,
+			"myelin: 1 of 2 objects are rejected\n"}},
 		{bad, 1, []string{reason}},
 		{networkPolicyYAML("bad", "Egress", ", egress: [{}]"), 0, []string{"networkpolicy/default/bad configured\n"}},
 		{bad, 1, []string{reason}}, // stays so for what comes later
@@ -104,7 +107,8 @@ func (c *cluster) testEndpoints(t *testing.T) {
 	contains(t, "endpoint list, filtered", out, "default/a1")
 }
 
-// testServices: names are in lists, all of a Service is shown with it, and no row is pending that no reconciler works on.
+// testServices: names are in lists, all of a Service is shown with it, and no row is pending that no reconciler works
+// on.
 func (c *cluster) testServices(t *testing.T) {
 	out, status := c.labCommand(serviceYAML("web", 10, "")+c.slicesYAML("web", "a1", "a2"), "apply", "-f", "-")
 	if status != 0 {
@@ -142,7 +146,8 @@ func (c *cluster) testTaken(t *testing.T) {
 		t.Helper()
 		eventually(t, "later holds the address, and earlier doesn't", 10*time.Second, func() error {
 			out := words(c.mustCLI("node1", "service", "list"))
-			if !strings.Contains(out, "10.96.0.99:80/TCP ClusterIP default/later ") || strings.Contains(out, "default/earlier") {
+			if !strings.Contains(out, "10.96.0.99:80/TCP ClusterIP default/later ") ||
+				strings.Contains(out, "default/earlier") {
 				return fmt.Errorf("Services: %s", out)
 			}
 			const taken = "ClusterIP 10.96.0.99:80/TCP is default/later's already"
@@ -179,7 +184,7 @@ func (c *cluster) testTaken(t *testing.T) {
 	holds()
 }
 
-// testMonitorNote: who asks for flows is told which ones are not shown, and who asks for drops alone is not.
+// testMonitorNote: with flows it says which ones are not shown, with drops alone it does not.
 func (c *cluster) testMonitorNote(t *testing.T) {
 	const note = "note: flows of pods without policies are not shown"
 	for args, want := range map[string]bool{"monitor": true, "monitor -t flow-end": true, "monitor --drops": false} {

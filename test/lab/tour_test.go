@@ -59,7 +59,8 @@ func TestTour(t *testing.T) {
 		}
 	}
 	if tours < minTours {
-		t.Errorf("README.md and docs have %d tours, want at least %d: they begin with bin/myelin lab up", tours, minTours)
+		t.Errorf("README.md and docs have %d tours, want at least %d: they begin with bin/myelin lab up", tours,
+			minTours)
 	}
 }
 

@@ -67,7 +67,7 @@ func pump(c net.Conn, send, receive uint64, n int) error {
 	return g.Wait()
 }
 
-// tcp sends n bytes each way at once and returns who the server saw.
+// tcp sends n bytes each way at once and returns the client's address at the server.
 func tcp(ctx context.Context, from, to end, dst netip.Addr, n int) (netip.Addr, error) {
 	client, server, err := connect(ctx, from, to, netip.AddrPort{}, at(dst, 0))
 	if err != nil {
@@ -105,7 +105,8 @@ func connect(ctx context.Context, from, to end, src, dst netip.AddrPort) (client
 	return client, server, nil
 }
 
-// udp sends a datagram of n bytes and has it answered; it returns who the server saw. Three attempts: UDP may lose.
+// udp sends a datagram of n bytes and has it answered; it returns the client's address at the server. Three attempts:
+// UDP may lose.
 func udp(ctx context.Context, from, to end, dst netip.Addr, n int, options ...option) (seen netip.Addr, err error) {
 	server, err := to.listenUDP(ctx, at(dst, 0), options...)
 	if err != nil {
@@ -195,8 +196,8 @@ func readEcho(c *net.IPConn, family int, reply bool, id int) (from netip.Addr, s
 	}
 }
 
-// ping sends one echo request and returns who the other side saw. A masqueraded identifier changes on the way, so only
-// the reply's is compared.
+// ping sends one echo request and returns the source address at the other side. A masqueraded identifier changes on the
+// way, so only the reply's is compared.
 func ping(ctx context.Context, from, to end, dst netip.Addr, size int) (seen netip.Addr, err error) {
 	f := family(dst)
 	server, err := to.listenICMP(ctx, f)

@@ -70,7 +70,8 @@ func (c *cluster) arrivesWith(from, to string, family, want int) {
 		c.t.Fatal(err)
 	}
 	defer server.Close()
-	client, err := a.dialUDP(c.t.Context(), netip.AddrPort{}, at(b.addr(family), portOf(server.LocalAddr())), hops(family, 64))
+	client, err := a.dialUDP(c.t.Context(), netip.AddrPort{}, at(b.addr(family), portOf(server.LocalAddr())),
+		hops(family, 64))
 	if err != nil {
 		c.t.Fatal(err)
 	}

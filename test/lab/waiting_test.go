@@ -41,7 +41,8 @@ func withPodCIDRs(yaml string, podCIDRs ...string) string {
 	for i, p := range podCIDRs {
 		quoted[i] = fmt.Sprintf("%q", p)
 	}
-	return regexp.MustCompile(`(?m)^spec: .*$`).ReplaceAllLiteralString(yaml, "spec: {podCIDRs: ["+strings.Join(quoted, ", ")+"]}")
+	return regexp.MustCompile(`(?m)^spec: .*$`).ReplaceAllLiteralString(yaml,
+		"spec: {podCIDRs: ["+strings.Join(quoted, ", ")+"]}")
 }
 
 // rewrite replaces the object of a node.
@@ -86,7 +87,8 @@ func TestWaiting(t *testing.T) {
 	}
 	c.waits("no Node object named node1 in " + c.Manifests() + "; seen: node2")
 	var s status.Report
-	if code := c.answers(&s, "status"); code != 1 || s.Waiting == nil || s.ReadyMs != 0 || time.Since(s.Waiting.Since) > time.Hour ||
+	if code := c.answers(&s, "status"); code != 1 || s.Waiting == nil || s.ReadyMs != 0 ||
+		time.Since(s.Waiting.Since) > time.Hour ||
 		!strings.Contains(s.Waiting.Help, "add a Node node1") {
 		t.Errorf("exit status %d, waiting %+v", code, s.Waiting)
 	}
@@ -109,7 +111,8 @@ func TestWaiting(t *testing.T) {
 		}
 		return nil
 	})
-	if out := c.mustCLI("node1", "endpoint", "list"); strings.Contains(out, gone.name) || !strings.Contains(out, "default/a1") {
+	if out := c.mustCLI("node1", "endpoint", "list"); strings.Contains(out, gone.name) ||
+		!strings.Contains(out, "default/a1") {
 		t.Errorf("the DEL was lost, or the pod that stays:\n%s", out)
 	}
 	check(t, gone.remove())
@@ -121,7 +124,8 @@ func (c *cluster) waits(reason string) {
 	c.t.Helper()
 	eventually(c.t, "status says: "+reason, 10*time.Second, func() error {
 		var r status.Report
-		if code := c.answers(&r, "status"); code != 1 || r.Waiting == nil || !strings.HasPrefix(r.Waiting.Reason, reason) {
+		if code := c.answers(&r, "status"); code != 1 || r.Waiting == nil ||
+			!strings.HasPrefix(r.Waiting.Reason, reason) {
 			return fmt.Errorf("exit status %d, waiting %+v", code, r.Waiting)
 		}
 		return nil
@@ -138,7 +142,8 @@ func (c *cluster) refuses(r *runtimeOf, reason string) {
 	begin := time.Now()
 	wantCNI(t, "ADD", errors.Unwrap(r.add(t.Context(), early)), types.ErrTryAgainLater, reason)
 	wantCNI(t, "STATUS", r.cni.GetStatusNetworkList(t.Context(), r.list), types.ErrPluginNotAvailable, reason)
-	for _, args := range [][]string{{"endpoint", "list"}, {"drops"}, {"map", "list"}, {"map", "dump", "wires"}, {"route", "wires"}, {"monitor"}} {
+	for _, args := range [][]string{{"endpoint", "list"}, {"drops"}, {"map", "list"}, {"map", "dump", "wires"},
+		{"route", "wires"}, {"monitor"}} {
 		out, err := c.cli("node1", args...)
 		if err == nil || !strings.Contains(out, "the agent is starting: "+reason) {
 			t.Errorf("myelin %v: %v: %s", args, err, out)

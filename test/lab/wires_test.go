@@ -24,20 +24,25 @@ type wireKind struct {
 	values map[string]any
 	needs  func() string // why this kernel or machine can't; "": it can
 	plug   func(*cluster)
-	status string // what node2 says of XDP, and …
-	since  [2]int // … from which kernel on; "tc on" before
+	status string // node2's status of XDP
+	since  [2]int // the first kernel with it; "tc on" before
 	tc     bool   // XDP forwards nothing
 }
 
 func wireKinds() map[string]wireKind {
 	return map[string]wireKind{
 		"virtio": {needs: noCards, plug: (*cluster).plugCard, status: "native on eth0"},
-		"bond":   {needs: func() string { return noType("type bond") }, plug: (*cluster).plugBond, status: "native on eth0", since: [2]int{5, 15}},
+		"bond": {needs: func() string {
+			return noType("type bond")
+		}, plug: (*cluster).plugBond, status: "native on eth0", since: [2]int{5, 15}},
 		"VLAN": {
-			values: map[string]any{"devices": []string{"eth0", "trunk0"}}, needs: func() string { return noType("link probe0 type vlan id 5") },
+			values: map[string]any{"devices": []string{"eth0", "trunk0"}}, needs: func() string {
+				return noType("link probe0 type vlan id 5")
+			},
 			plug: (*cluster).plugVLAN, status: "tc on eth0, native on trunk0", since: [2]int{6, 3}, tc: true,
 		},
-		"TUN": {values: l3Values(), needs: noTUN, plug: (*cluster).plugTUN, status: "native on eth0, tc on l30", since: [2]int{6, 3}, tc: true},
+		"TUN": {values: l3Values(), needs: noTUN, plug: (*cluster).plugTUN, status: "native on eth0, tc on l30",
+			since: [2]int{6, 3}, tc: true},
 		"two": {
 			values: map[string]any{"devices": []string{"eth0", "eth1"}, "autoDirectNodeRoutes": false},
 			plug:   (*cluster).plugSecond, status: "native on eth0, native on eth1", since: [2]int{6, 3},
@@ -45,7 +50,8 @@ func wireKinds() map[string]wireKind {
 	}
 }
 
-// TestWires is what the world sends through node2, which has wires of other kinds than one veth, and XDP where these can.
+// TestWires is what the world sends through node2, which has wires of other kinds than one veth, and XDP where these
+// can.
 //
 //	virtio  eth0, a card of the VM ══ the other card, a port of the fabric
 //	bond    eth0 of port0 and port1 ══ two ports of the fabric
@@ -84,7 +90,8 @@ func TestWires(t *testing.T) {
 
 // noType says why the kernel makes no such device, if it doesn't: it tries, in a namespace that lasts as long.
 func noType(args string) string {
-	out, err := exec.Command("unshare", "--net", "sh", "-c", "ip link add probe0 type veth && ip link add name probe1 "+args).CombinedOutput()
+	out, err := exec.Command("unshare", "--net", "sh", "-c",
+		"ip link add probe0 type veth && ip link add name probe1 "+args).CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("can't make a device %s: %v: %s", args, err, out)
 	}
@@ -131,14 +138,16 @@ func (c *cluster) plugCard() {
 	c.configure(mac)
 }
 
-// plugBond gives the ports' other ends XDP programs, without which frames that leave by the port they came in by are not received there at once.
+// plugBond gives the ports' other ends XDP programs, without which frames that leave by the port they came in by are
+// not received there at once.
 func (c *cluster) plugBond() {
 	c.t.Helper()
 	mac := c.eth0("node2").HardwareAddr.String()
 	c.ip("node2", "link", "delete", "eth0")
 	c.ip("node2", "link", "add", "eth0", "address", mac, "type", "bond", "mode", "active-backup", "miimon", "100")
 	for _, port := range []string{"port0", "port1"} {
-		c.command("ip", "-n", c.fabric(), "link", "add", port, "master", "fabric", "up", "type", "veth", "peer", "name", port, "netns", c.Node("node2").NetnsName())
+		c.command("ip", "-n", c.fabric(), "link", "add", port, "master", "fabric", "up", "type", "veth", "peer", "name",
+			port, "netns", c.Node("node2").NetnsName())
 		c.takeFrames(port)
 		c.ethtool("node2", port, "tx", "off")
 		c.ip("node2", "link", "set", port, "master", "eth0")
@@ -150,7 +159,8 @@ func (c *cluster) plugBond() {
 func (c *cluster) takeFrames(port string) {
 	c.t.Helper()
 	check(c.t, rlimit.RemoveMemlock())
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
 	check(c.t, err)
 	defer program.Close()
 	check(c.t, foreign(c.fabric()).Do(func() error {
@@ -158,7 +168,8 @@ func (c *cluster) takeFrames(port string) {
 		if err != nil {
 			return err
 		}
-		x, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index, Flags: link.XDPDriverMode})
+		x, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index,
+			Flags: link.XDPDriverMode})
 		if err == nil {
 			c.t.Cleanup(func() { x.Close() })
 		}
@@ -170,7 +181,8 @@ func (c *cluster) plugVLAN() {
 	c.t.Helper()
 	mac := c.eth0("node2").HardwareAddr.String()
 	c.command("ip", "-n", c.fabric(), "link", "set", "node2", "nomaster")
-	c.command("ip", "-n", c.fabric(), "link", "add", "link", "node2", "name", "tagged", "master", "fabric", "up", "type", "vlan", "id", "5")
+	c.command("ip", "-n", c.fabric(), "link", "add", "link", "node2", "name", "tagged", "master", "fabric", "up",
+		"type", "vlan", "id", "5")
 	c.command("ip", "netns", "exec", c.fabric(), "ethtool", "-K", "node2", "gro", "on", "tx", "off")
 	c.ip("node2", "address", "flush", "dev", "eth0")
 	c.ip("node2", "link", "set", "eth0", "down")
@@ -193,7 +205,8 @@ func (c *cluster) plugSecond() {
 	}
 	for i, node := range []string{"node1", "node2"} {
 		other := 2 - i
-		for _, via := range []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 65, byte(other)}), netip.MustParseAddr(fmt.Sprintf("fd00:65::%d", other))} {
+		for _, via := range []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 65, byte(other)}),
+			netip.MustParseAddr(fmt.Sprintf("fd00:65::%d", other))} {
 			to := fmt.Sprintf("10.0.%d.0/24", other)
 			if via.Is6() {
 				to = fmt.Sprintf("fd00:10:0:%d::/64", other)

@@ -83,9 +83,12 @@ func TestSlowest(t *testing.T) {
 // TestCutOff: a package whose tests don't end by themselves has failed, whatever it printed until then.
 func TestCutOff(t *testing.T) {
 	for text, whole := range map[string]bool{
-		`{"Action":"pass","Package":"p","Test":"T"}` + "\n" + `{"Action":"pass","Package":"p","Elapsed":1}` + "\n": true,
-		`{"Action":"pass","Package":"p","Test":"T"}` + "\n":                                                        false,
-		`{"Action":"output","Package":"p","Output":"pass"}` + "\n":                                                 false,
+		`{"Action":"pass","Package":"p","Test":"T"}` + "\n" + `{"Action":"pass","Package":"p","Elapsed":1}` +
+			"\n": true,
+		`{"Action":"pass","Package":"p","Test":"T"}` +
+			"\n": false,
+		`{"Action":"output","Package":"p","Output":"pass"}` +
+			"\n": false,
 		"": false,
 	} {
 		output := filepath.Join(t.TempDir(), "output")

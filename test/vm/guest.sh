@@ -1,5 +1,5 @@
-# Process 1 of the VM, run by a static busybox (its applets need no exec, and each exec is slow under emulation).
-# The root is the other machine's / by virtiofs, read-only. VM_RUN, VM_ROOT, VM_WRITABLE come from the kernel command line.
+# Process 1 of the VM, run by a static busybox (its applets need no exec, and each exec is slow under emulation). The
+# root is the other machine's / by virtiofs, read-only. VM_RUN, VM_ROOT, VM_WRITABLE come from the kernel command line.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 if [ "${1:-}" != overlaid ]; then
   "$VM_ROOT/bin/busybox" mount -t proc proc /proc   # first: busybox finds its applets by /proc/self/exe
@@ -32,11 +32,14 @@ ln -sfn /proc/self/fd /dev/fd
 ln -sfn /proc/self/fd/0 /dev/stdin; ln -sfn /proc/self/fd/1 /dev/stdout; ln -sfn /proc/self/fd/2 /dev/stderr
 mkdir -p /lib/modules
 mount --bind "$VM_ROOT/lib/modules" /lib/modules
-for tool in modprobe depmod lsmod insmod rmmod modinfo; do [ -e /sbin/$tool ] || ln -s "$VM_ROOT/bin/kmod" /sbin/$tool; done
-export PATH="$VM_ROOT/usr/sbin:$VM_ROOT/sbin:$VM_ROOT/usr/bin:$VM_ROOT/bin:/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:$PATH" HOME=/root IN_VM=1
+for tool in modprobe depmod lsmod insmod rmmod modinfo; do [ -e /sbin/$tool ] \
+  || ln -s "$VM_ROOT/bin/kmod" /sbin/$tool; done
+export PATH="/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:$PATH"
+export PATH="$VM_ROOT/usr/sbin:$VM_ROOT/sbin:$VM_ROOT/usr/bin:$VM_ROOT/bin:$PATH" HOME=/root IN_VM=1
 ip link set lo up
 hostname vm
-"$VM_ROOT/sbin/modprobe" -qa aesni_intel ghash_clmulni_intel tun loop   # nothing answers module aliases of CPUs and device names here
+# nothing answers module aliases of CPUs and device names here
+"$VM_ROOT/sbin/modprobe" -qa aesni_intel ghash_clmulni_intel tun loop
 [ -z "${VM_NICS:-}" ] || "$VM_ROOT/sbin/modprobe" -q virtio_net
 
 for port in /sys/class/virtio-ports/*; do

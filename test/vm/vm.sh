@@ -1,14 +1,15 @@
 #!/bin/bash
 # vm.sh fetch [-k KERNEL]...
-#   Puts kernels and tools into $MYELIN_VM (default ~/.cache/myelin/vm). Nothing is installed into /; done once, then free.
+#   Puts kernels and tools into $MYELIN_VM (default ~/.cache/myelin/vm). Nothing is installed into /; done once, then
+#   free.
 # vm.sh run [-k KERNEL] [-t SECONDS] [-m MEMORY] [-w FOLDER] [--icount] [--nics] -- CMD ARG...
-#   Boots KERNEL (a series: 6.12, 6.1 or 5.10; default 6.12) and runs CMD there as root, in this folder, on this machine's own file
-#   system: read-only, under an overlay that is thrown away. Its output and its exit code are ours.
-#   124: out of time; 125: the VM ended without an exit code (its console is printed).
-#   -w FOLDER  the guest may really write there
-#   --icount   one CPU in virtual time, 1 ns an instruction: speeds are path lengths and repeat whatever the machine's load
-#   --nics     two network cards (virtio-net, one queue each) on one hub, which leads nowhere else
-#   VM_ACCEL=kvm  instead of software emulation; asked for, not probed: a nested /dev/kvm may open and then hang the guest
+#   Boots KERNEL (a series: 6.12, 6.1 or 5.10; default 6.12) and runs CMD there as root, in this folder, on this
+#   machine's own file system: read-only, under an overlay that is thrown away. Its output and its exit code are ours.
+#   124: out of time; 125: the VM ended without an exit code (its console is printed). -w FOLDER the guest may really
+#   write there --icount one CPU in virtual time, 1 ns an instruction: speeds are path lengths and repeat whatever the
+#   machine's load --nics two network cards (virtio-net, one queue each) on one hub, which leads nowhere else
+#   VM_ACCEL=kvm instead of software emulation; asked for, not probed: a nested /dev/kvm may open and then hang the
+#   guest
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/../../scripts/apt.sh"
@@ -18,16 +19,19 @@ usage() { sed -n 's/^# \{0,1\}//p' "$0" >&2; exit 2; }
 say() { echo "vm: $*" >&2; }
 
 # kernel_release SERIES: the release that fetch chose, as uname -r prints it.
-kernel_release() { cat "$VM/kernel-$1" 2>/dev/null || { say "kernel $1 is not here: run $here/vm.sh fetch -k $1"; return 1; }; }
+kernel_release() { cat "$VM/kernel-$1" 2>/dev/null || { say "kernel $1 is not here: run $here/vm.sh fetch -k $1"; \
+  return 1; }; }
 
 fetch_deb() { # NAME[/SUITE]: download once, unpack into $VM/root
-  (cd "$VM/deb" && { ls "${1%%/*}"_*.deb >/dev/null 2>&1 || own_apt download "$1" >&2; } && dpkg -x "${1%%/*}"_*.deb "$VM/root")
+  (cd "$VM/deb" && { ls "${1%%/*}"_*.deb >/dev/null 2>&1 || own_apt download "$1" >&2; } && dpkg \
+    -x "${1%%/*}"_*.deb "$VM/root")
 }
 
 fetch_tools() {
   local tool
   for tool in kmod busybox-static wireguard-tools; do fetch_deb "$tool/bookworm"; done
-  for tool in iproute2 bpftool; do fetch_deb "$tool/bookworm-backports"; done   # the release's own don't know netkit and tcx
+  # the release's own don't know netkit and tcx
+  for tool in iproute2 bpftool; do fetch_deb "$tool/bookworm-backports"; done
   # Debian's links to kmod are absolute; ours must not leave $VM/root
   for tool in modprobe depmod lsmod insmod rmmod modinfo; do ln -sfn ../bin/kmod "$VM/root/sbin/$tool"; done
 }
@@ -76,7 +80,8 @@ make_initramfs() {
 
 # share TAG FOLDER CACHE: one virtiofsd, added to the QEMU arguments.
 share() {
-  /usr/lib/qemu/virtiofsd --socket-path="$run/$1.sock" -o "source=$2,sandbox=chroot,xattr,cache=$3" -o log_level=err >"$run/$1.log" 2>&1 & pids+=($!)
+  /usr/lib/qemu/virtiofsd --socket-path="$run/$1.sock" -o "source=$2,sandbox=chroot,xattr,cache=$3" \
+    -o log_level=err >"$run/$1.log" 2>&1 & pids+=($!)
   for _ in $(seq 200); do [ ! -S "$run/$1.sock" ] || break; sleep .05; done
   qemu+=(-chardev "socket,id=$1,path=$run/$1.sock" -device "vhost-user-fs-pci,chardev=$1,tag=$1,queue-size=1024")
 }
@@ -90,7 +95,8 @@ accelerator() { # ICOUNT
 
 cards() {
   local i
-  for i in 0 1; do qemu+=(-netdev "hubport,id=nic$i,hubid=0" -device "virtio-net-pci,netdev=nic$i,mac=02:6d:79:01:00:0$i,romfile="); done
+  for i in 0 1; do qemu+=(-netdev "hubport,id=nic$i,hubid=0" \
+    -device "virtio-net-pci,netdev=nic$i,mac=02:6d:79:01:00:0$i,romfile="); done
 }
 
 stop() { # also when we are killed: no QEMU, no virtiofsd, no folder stays
@@ -144,14 +150,20 @@ boot() { # CMD ARG...; the rest of the settings are run's
   qemu+=(-chardev "file,id=out,path=$run/out,append=on" -device virtserialport,chardev=out,name=out
     -chardev "file,id=rc,path=$run/rc" -device virtserialport,chardev=rc,name=rc)
   # what follows "--" on the kernel's command line are the arguments of init: busybox sh guest.sh
-  qemu+=(-kernel "$VM/root/boot/vmlinuz-$release" -append "console=ttyS0 quiet rootfstype=virtiofs root=root ro init=$busybox panic=-1 oops=panic mitigations=off cryptomgr.notests=1 VM_RUN=$run VM_ROOT=$VM/root VM_WRITABLE=$writable VM_NICS=$nics -- sh $here/guest.sh")
+  local append="console=ttyS0 quiet rootfstype=virtiofs root=root ro init=$busybox panic=-1 oops=panic"
+  append+=" mitigations=off cryptomgr.notests=1"
+  append+=" VM_RUN=$run VM_ROOT=$VM/root VM_WRITABLE=$writable VM_NICS=$nics -- sh $here/guest.sh"
+  qemu+=(-kernel "$VM/root/boot/vmlinuz-$release" \
+    -append "$append")
 
   timeout -k 5 "$seconds" qemu-system-x86_64 "${qemu[@]}" </dev/null 2>"$run/qemu" & pids+=($!)
   wait $! || rc=$?
   [ "$rc" = 0 ] || kill "$reader" 2>/dev/null || :
   wait "$reader" 2>/dev/null || :
-  if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then say "out of time after $seconds s"; tail -20 "$run/console" >&2; return 124; fi
-  if [ ! -s "$run/rc" ]; then say "no exit code (qemu: $rc)"; tail -20 "$run/qemu" >&2; tail -40 "$run/console" >&2; return 125; fi
+  if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then say "out of time after $seconds s"; tail -20 "$run/console" >&2; \
+    return 124; fi
+  if [ ! -s "$run/rc" ]; then say "no exit code (qemu: $rc)"; tail -20 "$run/qemu" >&2; tail -40 "$run/console" >&2; \
+    return 125; fi
   return "$(tr -dc 0-9 < "$run/rc")"
 }
 

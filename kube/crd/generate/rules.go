@@ -56,33 +56,43 @@ const port = `^(0|[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|6
 // rules are what policies are refused for that a server can find out: by forms of text where lists are as
 // long as one likes, since a server bounds what expressions may cost, and by expressions elsewhere.
 func rules() map[string]schema {
-	entities := schema{"items": enum("all", "world", "world-ipv4", "world-ipv6", "cluster", "cluster-mesh", "host", "init", "ingress", "unmanaged", "remote-node",
+	entities := schema{"items": enum("all", "world", "world-ipv4", "world-ipv6", "cluster", "cluster-mesh", "host",
+		"init", "ingress", "unmanaged", "remote-node",
 		"health", "none", "kube-apiserver")}
-	addresses := schema{"items": schema{"anyOf": []any{schema{"format": "cidr"}, schema{"format": "ipv4"}, schema{"format": "ipv6"}}}}
-	some := cel("(has(self.ingress) && size(self.ingress) > 0) || (has(self.ingressDeny) && size(self.ingressDeny) > 0) || "+
-		"(has(self.egress) && size(self.egress) > 0) || (has(self.egressDeny) && size(self.egressDeny) > 0)", "must have a rule in one of ingress, ingressDeny, egress, egressDeny")
+	addresses := schema{"items": schema{"anyOf": []any{schema{"format": "cidr"}, schema{"format": "ipv4"},
+		schema{"format": "ipv6"}}}}
+	some := cel("(has(self.ingress) && size(self.ingress) > 0) || (has(self.ingressDeny) && size(self.ingressDeny) > "+
+		"0) || "+
+		"(has(self.egress) && size(self.egress) > 0) || (has(self.egressDeny) && size(self.egressDeny) > 0)",
+		"must have a rule in one of ingress, ingressDeny, egress, egressDeny")
 	either := check(cel("has(self.spec) || has(self.specs)", "one of spec and specs must be set"))
 	// Not with an expression: there may be as many rules as one likes.
 	filled := schema{"minItems": 1}
-	ports := schema{"not": schema{"required": []any{"toPorts", "icmps"}, "properties": schema{"toPorts": filled, "icmps": filled}}}
+	ports := schema{"not": schema{"required": []any{"toPorts", "icmps"}, "properties": schema{"toPorts": filled,
+		"icmps": filled}}}
 	return map[string]schema{
 		"CiliumNetworkPolicy": either, "CiliumClusterwideNetworkPolicy": either,
 		"CiliumNetworkPolicy.specs": {"maxItems": 1000}, "CiliumClusterwideNetworkPolicy.specs": {"maxItems": 1000},
 		"CiliumNetworkPolicy/Rule": check(some,
-			cel("!has(self.nodeSelector)", "nodeSelector must not be set in a CiliumNetworkPolicy: CiliumClusterwideNetworkPolicy has it"),
+			cel("!has(self.nodeSelector)",
+				"nodeSelector must not be set in a CiliumNetworkPolicy: CiliumClusterwideNetworkPolicy has it"),
 			cel("has(self.endpointSelector)", "endpointSelector must be set")),
 		"CiliumClusterwideNetworkPolicy/Rule": check(some,
-			cel("has(self.endpointSelector) || has(self.nodeSelector)", "one of endpointSelector and nodeSelector must be set"),
-			cel("!has(self.endpointSelector) || !has(self.nodeSelector)", "only one of endpointSelector and nodeSelector may be set")),
+			cel("has(self.endpointSelector) || has(self.nodeSelector)",
+				"one of endpointSelector and nodeSelector must be set"),
+			cel("!has(self.endpointSelector) || !has(self.nodeSelector)",
+				"only one of endpointSelector and nodeSelector may be set")),
 		"IngressRule": ports, "IngressDenyRule": ports, "EgressRule": ports, "EgressDenyRule": ports,
 		"FromPeers.fromEntities": entities, "ToPeers.toEntities": entities,
 		"FromPeers.fromCIDR": addresses, "ToPeers.toCIDR": addresses, "CIDRGroupSpec.externalCIDRs": addresses,
-		"CIDRRule": exactlyOne("cidr", "cidrGroupRef", "cidrGroupSelector"), "CIDRRule.cidr": {"format": "cidr"}, "CIDRRule.except": {"items": schema{"format": "cidr"}},
+		"CIDRRule": exactlyOne("cidr", "cidrGroupRef", "cidrGroupSelector"), "CIDRRule.cidr": {"format": "cidr"},
+		"CIDRRule.except":    {"items": schema{"format": "cidr"}},
 		"Service":            exactlyOne("k8sService", "k8sServiceSelector"),
 		"PortRule.ports":     {"maxItems": 40},
 		"PortDenyRule.ports": {"maxItems": 40},
 		"ICMPRule.fields":    {"maxItems": 40},
-		"PortProtocol.port":  {"pattern": port, "maxLength": 15}, "PortProtocol.endPort": {"minimum": 0, "maximum": 65535},
+		"PortProtocol.port":  {"pattern": port, "maxLength": 15}, "PortProtocol.endPort": {"minimum": 0,
+			"maximum": 65535},
 		"PortProtocol.protocol":      enum("TCP", "UDP", "SCTP", "ANY", ""),
 		"ICMPField.family":           enum("IPv4", "IPv6", ""),
 		"Authentication.mode":        enum("disabled", "required", "test-always-fail"),

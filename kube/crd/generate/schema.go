@@ -146,7 +146,8 @@ func (m *maker) of(t ast.Expr) schema {
 	case "metav1.Condition":
 		return condition()
 	case "intstr.IntOrString":
-		return schema{"x-kubernetes-int-or-string": true, "anyOf": []any{schema{"type": "integer"}, schema{"type": "string"}}}
+		return schema{"x-kubernetes-int-or-string": true, "anyOf": []any{schema{"type": "integer"},
+			schema{"type": "string"}}}
 	default:
 		return m.object(name)
 	}
@@ -202,8 +203,10 @@ func condition() schema {
 	return schema{
 		"type": "object", "required": []any{"type", "status"},
 		"properties": schema{
-			"type": str, "reason": str, "message": str, "status": schema{"type": "string", "enum": []any{"True", "False", "Unknown"}},
-			"lastTransitionTime": schema{"type": "string", "format": "date-time"}, "observedGeneration": schema{"type": "integer", "format": "int64"},
+			"type": str, "reason": str, "message": str, "status": schema{"type": "string",
+				"enum": []any{"True", "False", "Unknown"}},
+			"lastTransitionTime": schema{"type": "string", "format": "date-time"},
+			"observedGeneration": schema{"type": "integer", "format": "int64"},
 		},
 	}
 }

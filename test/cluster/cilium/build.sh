@@ -1,6 +1,6 @@
 #!/bin/bash
-# build.sh: the real Cilium, as an image of this machine's own programs, and its chart, in ${XDG_CACHE_HOME:-$HOME/.cache}/myelin/cilium.
-# Idempotent. Needs what scripts/deps.sh cilium installs.
+# build.sh: the real Cilium, as an image of this machine's own programs, and its chart, in
+# ${XDG_CACHE_HOME:-$HOME/.cache}/myelin/cilium. Idempotent. Needs what scripts/deps.sh cilium installs.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/../../../scripts/cilium.sh"
@@ -37,13 +37,16 @@ cilium_root() {
   cp -r "$source/bpf" "$root/var/lib/cilium/bpf"
   chmod -R u+w "$root/var/lib/cilium"
   rm -rf "$root"/var/lib/cilium/bpf/{tests,complexity-tests}
-  for script in images/cilium/init-container.sh plugins/cilium-cni/install-plugin.sh plugins/cilium-cni/cni-uninstall.sh; do install "$source/$script" "$root/"; done
-  cp "$bin"/{cilium-agent,cilium-dbg,cilium-health-responder,cilium-mount,cilium-sysctlfix,cilium-operator-generic} "$root/usr/bin/"
+  for script in images/cilium/init-container.sh plugins/cilium-cni/install-plugin.sh \
+    plugins/cilium-cni/cni-uninstall.sh; do install "$source/$script" "$root/"; done
+  cp "$bin"/{cilium-agent,cilium-dbg,cilium-health-responder,cilium-mount,cilium-sysctlfix,cilium-operator-generic} \
+    "$root/usr/bin/"
   cp "$bin/cilium-cni" "$root/opt/cni/bin/"
   cp "$programs/loopback" "$root/cni/"
 }
 
-# chart: its own. /lib/modules of the node would be made if there is none, and nodes share that folder with this machine.
+# chart: its own. /lib/modules of the node would be made if there is none, and nodes share that folder with this
+# machine.
 chart() {
   rm -rf "$dir/chart"
   cp -r "$source/install/kubernetes/cilium" "$dir/chart"

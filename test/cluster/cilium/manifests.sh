@@ -15,12 +15,15 @@ spec:
     spec:
       terminationGracePeriodSeconds: 1
       tolerations: [{operator: Exists}]
-      containers: [{name: c, image: $image, args: [netexec], readinessProbe: {httpGet: {path: /hostname, port: 8080}, periodSeconds: 1}}]
+      containers:
+      - {name: c, image: $image, args: [netexec],
+         readinessProbe: {httpGet: {path: /hostname, port: 8080}, periodSeconds: 1}}
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: echo}
-spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, selector: {app: echo}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
+spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, selector: {app: echo},
+  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
 YAML
 }
 
@@ -36,11 +39,13 @@ spec:
   containers:
   - name: c
     image: $image
-    command: [bash, -c, 'for f in 4 6; do mkfifo /tmp/\$f; (exec nc -\$f -lk 700\$f <> /tmp/\$f > /tmp/\$f) & done; wait']
+    command: [bash, -c, 'for f in 4 6; do mkfifo /tmp/\$f;
+      (exec nc -\$f -lk 700\$f <> /tmp/\$f > /tmp/\$f) & done; wait']
 YAML
 }
 
-# talker NAME NODE ADDRESS FAMILY: a pod that has one connection, for a word and its answer five times a second; it ends when that breaks.
+# talker NAME NODE ADDRESS FAMILY: a pod that has one connection, for a word and its answer five times a second; it ends
+# when that breaks.
 talker() {
   cat << YAML
 apiVersion: v1
@@ -52,7 +57,8 @@ spec:
   containers:
   - name: c
     image: $image
-    command: [bash, -c, 'exec 3<> /dev/tcp/$3/700$4; for ((i = 1; ; i++)); do echo \$i >&3; read -t 5 back <&3 && [ \$back = \$i ] || exit 1; echo \$i > /tmp/count; sleep 0.2; done']
+    command: [bash, -c, 'exec 3<> /dev/tcp/$3/700$4; for ((i = 1; ; i++)); do echo \$i >&3;
+      read -t 5 back <&3 && [ \$back = \$i ] || exit 1; echo \$i > /tmp/count; sleep 0.2; done']
 YAML
 }
 

@@ -21,7 +21,8 @@ type disturber struct {
 	done   chan struct{}
 }
 
-// disturb begins, and goes on until ctx ends or the program fails; a round that has begun is brought to its end. Without a program nothing happens.
+// disturb begins, and goes on until ctx ends or the program fails; a round that has begun is brought to its end.
+// Without a program nothing happens.
 func disturb(ctx context.Context, program string) *disturber {
 	d := &disturber{program: program, done: make(chan struct{})}
 	go func() {

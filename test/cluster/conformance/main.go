@@ -1,6 +1,7 @@
 // Command conformance runs upstream's network specs on a cluster that is up, and says how they ended.
 //
-//	go run ./test/cluster/conformance [-short] [-focus REGEXP] [-skip REGEXP] [-procs N] [-disturb PROGRAM] [-write docs/conformance.md]
+//	go run ./test/cluster/conformance [-short] [-focus REGEXP] [-skip REGEXP] [-procs N] [-disturb PROGRAM]
+//	    [-write docs/conformance.md]
 package main
 
 import (
@@ -41,8 +42,10 @@ func flags() options {
 	focus := flag.String("focus", "", "regular expression of specs, in the place of all")
 	skip := flag.String("skip", "", "regular expression of specs that are not run")
 	flag.IntVar(&o.procs, "procs", 6, "how many specs run at a time")
-	flag.StringVar(&o.write, "write", "", "file for the table of results; counts go to bench/results.json if MYELIN_RECORD is 1")
-	flag.StringVar(&o.disturb, "disturb", "", "program that runs meanwhile, 15 s after it ended anew, with the number of the round")
+	flag.StringVar(&o.write, "write", "",
+		"file for the table of results; counts go to bench/results.json if MYELIN_RECORD is 1")
+	flag.StringVar(&o.disturb, "disturb", "",
+		"program that runs meanwhile, 15 s after it ended anew, with the number of the round")
 	flag.StringVar(&o.cluster, "cluster", "test/cluster/cluster.sh", "the script that made the cluster")
 	flag.Parse()
 	if *short {
@@ -103,7 +106,8 @@ func ginkgo(ctx context.Context, o options) ([]spec, error) {
 		return nil, fmt.Errorf("make a directory for the report: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.CommandContext(ctx, o.cluster, append([]string{"suite", "--no-color", fmt.Sprintf("--procs=%d", o.procs), "--poll-progress-after=0",
+	cmd := exec.CommandContext(ctx, o.cluster, append([]string{"suite", "--no-color",
+		fmt.Sprintf("--procs=%d", o.procs), "--poll-progress-after=0",
 		"--json-report=report.json", "--output-dir=" + dir}, o.flags()...)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

@@ -44,7 +44,8 @@ func readReport(data []byte) ([]spec, error) {
 				continue // the suite's own set-up
 			}
 			name := strings.Join(append(r.ContainerHierarchyTexts, r.LeafNodeText), " ")
-			specs = append(specs, spec{name: strings.TrimSpace(name), state: r.State, took: r.RunTime, why: firstLine(r.Failure.Message)})
+			specs = append(specs, spec{name: strings.TrimSpace(name), state: r.State, took: r.RunTime,
+				why: firstLine(r.Failure.Message)})
 		}
 	}
 	return specs, nil
@@ -120,7 +121,8 @@ func (o outcome) summary(took time.Duration) string {
 	for _, s := range o.failed() {
 		fmt.Fprintf(&b, "FAILED %s\n       %s\n", s.name, s.why)
 	}
-	fmt.Fprintf(&b, "%d passed, %d failed, %d left out, in %v\n", len(o.ran)-len(o.failed()), len(o.failed()), len(o.left), took.Round(time.Second))
+	fmt.Fprintf(&b, "%d passed, %d failed, %d left out, in %v\n", len(o.ran)-len(o.failed()), len(o.failed()),
+		len(o.left), took.Round(time.Second))
 	return b.String()
 }
 

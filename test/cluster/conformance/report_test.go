@@ -51,7 +51,8 @@ func TestTally(t *testing.T) {
 	if got := len(o.failed()); got != 3 {
 		t.Errorf("%d failed, want 3", got)
 	}
-	want := map[string]float64{"k8s/conformance_passed": 1, "k8s/conformance_failed": 0, "k8s/netpol_passed": 0, "k8s/netpol_failed": 1, "k8s/network_passed": 1, "k8s/network_failed": 2}
+	want := map[string]float64{"k8s/conformance_passed": 1, "k8s/conformance_failed": 0, "k8s/netpol_passed": 0,
+		"k8s/netpol_failed": 1, "k8s/network_passed": 1, "k8s/network_failed": 2}
 	for _, r := range o.results() {
 		if r != (results.Result{Name: r.Name, Value: want[r.Name], Unit: "specs"}) {
 			t.Errorf("%+v, want %g", r, want[r.Name])
@@ -69,7 +70,8 @@ func TestMarkdown(t *testing.T) {
 		"| [Conformance] | 1 | 0 |\n| network policies | 0 | 1 |\n",
 		"| DNS should answer [Conformance] | passed | 12 |\n",
 		"| Services should be up | timedout | 3 |\n",
-		"| Services should do sctp [Feature:SCTPConnectivity] | needs SCTP in the kernel, which this machine's has not; test/lab's TestSCTP does the same in a VM |\n",
+		"| Services should do sctp [Feature:SCTPConnectivity] | needs SCTP in the kernel, which this machine's has " +
+			"not; test/lab's TestSCTP does the same in a VM |\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
@@ -83,10 +85,12 @@ func TestMarkdown(t *testing.T) {
 // TestSelection: names of SCTP in policies need no SCTP in the kernel, and run.
 func TestSelection(t *testing.T) {
 	for name, left := range map[string]bool{
-		"[sig-network] Netpol NetworkPolicy between server and client should not mistakenly treat 'protocol: SCTP' as 'protocol: TCP'": false,
-		"[sig-network] Netpol [Feature:SCTPConnectivity] [LinuxOnly] should support a 'default-deny-ingress' policy":                   true,
-		"[sig-network] LoadBalancers [Feature:LoadBalancer] should handle finalizers":                                                  true,
-		"[sig-network] Services should be able to update service type to NodePort":                                                     false,
+		"[sig-network] Netpol NetworkPolicy between server and client should not mistakenly treat 'protocol: SCTP' " +
+			"as 'protocol: TCP'": false,
+		"[sig-network] Netpol [Feature:SCTPConnectivity] [LinuxOnly] should support a " +
+			"'default-deny-ingress' policy": true,
+		"[sig-network] LoadBalancers [Feature:LoadBalancer] should handle finalizers": true,
+		"[sig-network] Services should be able to update service type to NodePort":    false,
 	} {
 		if got := (spec{name: name}).reason(leftOut()); (got != "") != left {
 			t.Errorf("%s: left out because %q, want %v", name, got, left)

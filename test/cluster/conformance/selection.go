@@ -27,12 +27,15 @@ func leftOut() []rule {
 	rules := []rule{}
 	for _, r := range []struct{ match, reason string }{
 		{`node-Service: sctp`, "skips itself where there is SCTP, too: upstream can't ask by it from a node"},
-		{`\[Feature:SCTPConnectivity\]`, "needs SCTP in the kernel, which this machine's has not; test/lab's TestSCTP does the same in a VM"},
+		{`\[Feature:SCTPConnectivity\]`,
+			"needs SCTP in the kernel, which this machine's has not; test/lab's TestSCTP does the same in a VM"},
 		{`\[Feature:LoadBalancer\]`, "needs a cloud's load balancers"},
 		{`\[Provider:GCE\]`, "needs Google's cloud"},
-		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]|DNS configMap nameserver Forward`, "needs the Internet, of which the cluster has none"},
+		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]|DNS configMap nameserver Forward`,
+			"needs the Internet, of which the cluster has none"},
 		{`\[Feature:OffByDefault\]`, "needs a feature gate that is off by default"},
-		{`Feature:KubeProxy(NFAcct|DaemonSetMigration)|should check kube-proxy urls|TCP CLOSE_WAIT timeout|restarting kube-proxy`, "asks kube-proxy itself, not what it does"},
+		{`Feature:KubeProxy(NFAcct|DaemonSetMigration)|should check kube-proxy urls|TCP CLOSE_WAIT ` +
+			`timeout|restarting kube-proxy`, "asks kube-proxy itself, not what it does"},
 		{`\[Feature:(PerformanceDNS|Networking-Performance)\]`, "measures, and says nothing of right or wrong"},
 	} {
 		rules = append(rules, rule{regexp.MustCompile(r.match), r.reason})
@@ -40,14 +43,17 @@ func leftOut() []rule {
 	return rules
 }
 
-// shortened is what says most about Myelin in ten minutes on two cores: all of conformance, and of the rest what has a way through the datapath of its own.
+// shortened is what says most about Myelin in ten minutes on two cores: all of conformance, and of the rest what has a
+// way through the datapath of its own.
 func shortened() selection {
 	s := everything()
 	s.focus = `\[sig-network\].*(` + strings.Join([]string{
 		`\[Conformance\]`,
-		`Netpol NetworkPolicy.*('default-deny-all'|ingress access on one named port|updated policy|except clause|Ingress, Egress specified together|after they are deleted)`,
+		`Netpol NetworkPolicy.*('default-deny-all'|ingress access on one named port|updated policy|except ` +
+			`clause|Ingress, Egress specified together|after they are deleted)`,
 		`using UDP should enforce policy based on Ports`,
-		`Services should (allow pods to hairpin|be rejected when no endpoints|implement service|preserve source pod IP|support externalTrafficPolicy=Local)`,
+		`Services should (allow pods to hairpin|be rejected when no endpoints|implement service|preserve source pod ` +
+			`IP|support externalTrafficPolicy=Local)`,
 		`when ExternalTrafficPolicy changes|fallback to terminating endpoints|fallback to local terminating`,
 		`Conntrack.*(NodePort service$|invalid conntrack)`,
 		`zero downtime`,

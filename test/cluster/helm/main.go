@@ -4,7 +4,8 @@
 // same flags, and waits the same way. build.sh builds it with the tree's own versions of what both import, of which
 // nothing is compiled twice. It is no part of the tree's module, which has no need of the rest.
 //
-//	helm [--namespace NAMESPACE] install|upgrade NAME CHART [--values FILE] [--set KEY=VALUE]... [--wait] [--timeout 9s]
+//	helm [--namespace NAMESPACE] install|upgrade NAME CHART [--values FILE] [--set KEY=VALUE]...
+//	    [--wait] [--timeout 9s]
 //	helm [--namespace NAMESPACE] uninstall NAME [--wait] [--timeout 90s]
 package main
 

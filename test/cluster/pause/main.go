@@ -1,4 +1,5 @@
-// Command pause is the first process of a pod's sandbox, and of a node of test/cluster: it waits for a signal to end, and collects the dead.
+// Command pause is the first process of a pod's sandbox, and of a node of test/cluster: it waits for a signal to end,
+// and collects the dead.
 package main
 
 import (

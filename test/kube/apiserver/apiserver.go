@@ -60,7 +60,9 @@ func Start(t *testing.T) *Server {
 		t.Skipf("%s is not set: $(test/kube/build.sh) makes what it is to name", BinEnv)
 	}
 	s := &Server{t: t, bin: bin, dir: t.TempDir(), port: freePort(t), run: map[string]*exec.Cmd{}}
-	s.http = &http.Client{Timeout: startTimeout, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} // of this very process' child
+	// of this very process' child
+	s.http = &http.Client{Timeout: startTimeout,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	t.Cleanup(func() {
 		s.stop("kube-apiserver")
 		s.stop("etcd")
@@ -72,12 +74,16 @@ func Start(t *testing.T) *Server {
 		}
 	})
 	s.write("key.pem", key(t))
-	s.write("audit.yaml", []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [ResponseStarted, ResponseComplete, Panic]\nrules: [{level: Metadata, users: ["+Agent+"]}, {level: None}]"))
-	s.write("tokens.csv", []byte(Admin+","+Admin+",1,system:masters\n"+Agent+","+Agent+",2\n"+Operator+","+Operator+",3\n"))
+	s.write("audit.yaml",
+		[]byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [ResponseStarted, ResponseComplete, "+
+			"Panic]\nrules: [{level: Metadata, users: ["+Agent+"]}, {level: None}]"))
+	s.write("tokens.csv",
+		[]byte(Admin+","+Admin+",1,system:masters\n"+Agent+","+Agent+",2\n"+Operator+","+Operator+",3\n"))
 	peer := freePort(t)
 	s.etcd = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
 	s.start("etcd", "--data-dir", s.file("etcd"), "--listen-client-urls", s.etcd, "--advertise-client-urls", s.etcd,
-		"--listen-peer-urls", fmt.Sprintf("http://127.0.0.1:%d", peer), "--initial-advertise-peer-urls", fmt.Sprintf("http://127.0.0.1:%d", peer),
+		"--listen-peer-urls", fmt.Sprintf("http://127.0.0.1:%d", peer), "--initial-advertise-peer-urls",
+		fmt.Sprintf("http://127.0.0.1:%d", peer),
 		"--initial-cluster", fmt.Sprintf("default=http://127.0.0.1:%d", peer), "--unsafe-no-fsync")
 	s.Resume()
 	return s
@@ -86,10 +92,14 @@ func Start(t *testing.T) *Server {
 // Resume starts the API server, again after Kill. It returns when it is ready.
 func (s *Server) Resume() {
 	s.t.Helper()
-	s.start("kube-apiserver", "--etcd-servers", s.etcd, "--secure-port", fmt.Sprint(s.port), "--bind-address", "127.0.0.1", "--cert-dir", s.file("certs"),
-		"--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112", "--service-account-issuer", "https://kubernetes.default.svc",
-		"--service-account-key-file", s.file("key.pem"), "--service-account-signing-key-file", s.file("key.pem"), "--token-auth-file", s.file("tokens.csv"),
-		"--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount", "--allow-privileged", "--endpoint-reconciler-type", "none",
+	s.start("kube-apiserver", "--etcd-servers", s.etcd, "--secure-port", fmt.Sprint(s.port), "--bind-address",
+		"127.0.0.1", "--cert-dir", s.file("certs"),
+		"--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112", "--service-account-issuer",
+		"https://kubernetes.default.svc",
+		"--service-account-key-file", s.file("key.pem"), "--service-account-signing-key-file", s.file("key.pem"),
+		"--token-auth-file", s.file("tokens.csv"),
+		"--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount", "--allow-privileged",
+		"--endpoint-reconciler-type", "none",
 		"--audit-policy-file", s.file("audit.yaml"), "--audit-log-path", s.file("audit.log"))
 	deadline := time.Now().Add(startTimeout)
 	for {
@@ -121,7 +131,8 @@ func (s *Server) KubeConfig(user string) string {
 	s.t.Helper()
 	text, err := yaml.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "test",
-		"clusters": []any{map[string]any{"name": "test", "cluster": map[string]any{"server": s.URL(), "certificate-authority": s.CA()}}},
+		"clusters": []any{map[string]any{"name": "test", "cluster": map[string]any{"server": s.URL(),
+			"certificate-authority": s.CA()}}},
 		"users":    []any{map[string]any{"name": user, "user": map[string]any{"token": user}}},
 		"contexts": []any{map[string]any{"name": "test", "context": map[string]any{"cluster": "test", "user": user}}},
 	})
@@ -184,8 +195,10 @@ func (s *Server) Grant(user, file string) {
 			at, plural = at+"namespaces/kube-system/", "role"
 		}
 		s.Apply(at+plural+"s/"+role.Metadata.Name, doc)
-		binding := fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: %sBinding\nmetadata: {name: test-%s-%d}\n"+
-			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %[1]s, name: %[4]s}\nsubjects: [{kind: User, name: %[2]s, apiGroup: rbac.authorization.k8s.io}]",
+		binding := fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: %sBinding\nmetadata: {name: "+
+			"test-%s-%d}\n"+
+			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %[1]s, name: %[4]s}\nsubjects: [{kind: User, name: "+
+			"%[2]s, apiGroup: rbac.authorization.k8s.io}]",
 			role.Kind, user, i, role.Metadata.Name)
 		s.Apply(fmt.Sprintf("%s%sbindings/test-%s-%d", at, plural, user, i), []byte(binding))
 	}
@@ -203,7 +216,8 @@ func (s *Server) Delete(path string) {
 	if !ok || strings.Contains(name, "/") {
 		return
 	}
-	done, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}, "spec": map[string]any{"finalizers": []string{}}})
+	done, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": name}, "spec": map[string]any{"finalizers": []string{}}})
 	if code, body, err := s.ask(http.MethodPut, path+"/finalize", "application/json", done); err != nil || code >= 300 {
 		s.t.Fatalf("finalize %s: %d %s %v", path, code, body, err)
 	}

@@ -31,7 +31,9 @@ const fillers = 16
 // don't wait for each other.
 func (s *Server) Fill(lists iter.Seq[[]Request]) {
 	s.t.Helper()
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: fillers}} // as in Start
+	// as in Start
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		MaxIdleConnsPerHost: fillers}}
 	defer client.CloseIdleConnections()
 	group, ctx := errgroup.WithContext(s.t.Context())
 	group.SetLimit(fillers)
@@ -93,7 +95,8 @@ func (s *Server) Requests() map[string]int {
 		if at.Query().Get("sendInitialEvents") == "true" {
 			event.Verb = "stream"
 		}
-		count[strings.Join(slices.DeleteFunc([]string{event.Verb, event.ObjectRef.Resource, event.ObjectRef.Name}, func(s string) bool { return s == "" }), " ")]++
+		count[strings.Join(slices.DeleteFunc([]string{event.Verb, event.ObjectRef.Resource, event.ObjectRef.Name},
+			func(s string) bool { return s == "" }), " ")]++
 	}
 	return count
 }

@@ -32,8 +32,8 @@ func (m *Model) answers(a *Attempt, s Seen) bool {
 	return s.Error && !slices.ContainsFunc(a.Real, same)
 }
 
-// judgeAnswer judges what no attempt was: kernels answer what they have received.
-func (m *Model) judgeAnswer(to *Place, s Seen) string {
+// checkAnswer checks a packet that is no attempt: kernels answer what they have received.
+func (m *Model) checkAnswer(to *Place, s Seen) string {
 	const reset = 4
 	switch {
 	case !to.Pod || s.Fragment || !s.Whole || s.Src == s.Dst:

@@ -219,7 +219,7 @@ func (g *Generator) parse(d *draft, line string) bool {
 	return true
 }
 
-// writeError makes an ICMP error about a flow of the sender's, of the receiver's, or of nobody's.
+// writeError makes an ICMP error about a flow of the sender's, of the receiver's, or of none.
 func (g *Generator) writeError(d *draft, line string, own netip.Addr, payload string) bool {
 	d.Kind, d.Begins = "icmp error", false
 	quoted := Flow{Src: g.address(d.to, d.f), Dst: own, Proto: UDP, SPort: g.port(), DPort: g.port()}

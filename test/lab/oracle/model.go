@@ -37,7 +37,7 @@ type Attempt struct {
 	Begins bool
 }
 
-// Model is what is known of a network: who is where, what policies say, and which flows are open.
+// Model is what is known of a network: addresses, policies, and open flows.
 type Model struct {
 	Places   []*Place
 	Gateways map[string][]netip.Addr // by node: what the node is called by its pods
@@ -100,7 +100,7 @@ func (m *Model) Sent(a *Attempt) {
 	}
 }
 
-// led are flows and, of those to a Service, also what they become: policies judge the client and the backend.
+// led are flows and, of those to a Service, also what they become: policies apply to the client and the backend.
 func (m *Model) led(flows []Flow) []Flow {
 	list := slices.Clone(flows)
 	for _, f := range flows {
@@ -150,13 +150,13 @@ func (m *Model) isOpen(node string, f Flow) bool {
 	return false
 }
 
-// question is the flow as that of a question: an answer that nobody asked for is judged so from the second packet on.
+// question is the flow as that of a question: an unsolicited answer counts as one from the second packet on.
 func (f Flow) question() Flow {
 	f.DPort = answerType(f.Proto, f.DPort)
 	return f
 }
 
-// place finds who has an address.
+// place finds the owner of an address.
 func (m *Model) place(a netip.Addr) *Place {
 	for _, p := range m.Places {
 		if p.Has(a) {
@@ -235,8 +235,8 @@ func (m *Model) Attempt(s Seen) *Attempt {
 	return nil
 }
 
-// Judge says what is wrong with a packet that was received at a place: empty, if nothing is.
-func (m *Model) Judge(to *Place, s Seen) string {
+// Check says what is wrong with a packet that was received at a place: empty, if nothing is.
+func (m *Model) Check(to *Place, s Seen) string {
 	a := m.Attempt(s)
 	switch {
 	case s.Tagged && a == nil:
@@ -244,7 +244,7 @@ func (m *Model) Judge(to *Place, s Seen) string {
 	case s.Proto == ICMPv6 && s.Whole && (s.DPort >= 130 && s.DPort <= 137 || s.DPort == 143), s.Proto == 2:
 		return "" // neighbours and groups, which no policy is about
 	case a == nil || to == a.From || m.answers(a, s): // what comes back to its sender is an answer
-		return m.judgeAnswer(to, s)
+		return m.checkAnswer(to, s)
 	}
 	if why := m.forged(a, to); why != "" {
 		return why
@@ -268,7 +268,7 @@ func (m *Model) Accepted(f Flow) string {
 	return ""
 }
 
-// real are the flows to judge: what the receiver knows, else what it may make of the packet.
+// real are the flows to check: what the receiver knows, else what it may make of the packet.
 func (m *Model) real(a *Attempt, to *Place, s Seen) []Flow {
 	if !s.Whole {
 		return m.led(a.Real)

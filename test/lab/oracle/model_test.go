@@ -85,8 +85,8 @@ func flow(src, dst string, proto uint8, sport, dport uint16) Flow {
 	return Flow{netip.MustParseAddr(src), netip.MustParseAddr(dst), proto, sport, dport}
 }
 
-// TestJudge has a place receive a packet, after others were sent.
-func TestJudge(t *testing.T) {
+// TestCheck has a place receive a packet, after others were sent.
+func TestCheck(t *testing.T) {
 	const v, a, f = "10.0.1.2", "10.0.1.3", "10.0.2.2"
 	for name, row := range map[string]struct {
 		from   string
@@ -99,15 +99,16 @@ func TestJudge(t *testing.T) {
 		"denied":                       {"a", flow(a, v, TCP, 1000, 80), nil, "v", "policies do not allow it"},
 		"denied, with a server's port": {"a", flow(a, v, TCP, 80, 40000), nil, "v", "policies do not allow it"},
 		"answer":                       {"a", flow(a, v, UDP, 80, 40000), []Flow{flow(v, a, UDP, 40000, 80)}, "v", ""},
-		"answer to another port":       {"a", flow(a, v, UDP, 80, 40001), []Flow{flow(v, a, UDP, 40000, 80)}, "v", "policies"},
-		"own node's name by the wire":  {"world", flow("192.168.64.1", v, UDP, 1, 2), nil, "v", "this node's own"},
-		"gateway's name by the wire":   {"world", flow("10.0.1.1", v, UDP, 1, 2), nil, "v", "this node's own"},
-		"pod's name by the wire":       {"world", flow(a, v, UDP, 1, 2), nil, "v", "this node's own"},
-		"friend's name by the wire":    {"world", flow(f, v, UDP, 1, 2), nil, "v", ""},
-		"friend's name by a pod":       {"a", flow(f, v, UDP, 1, 2), nil, "v", "pod a sent it in the name of"},
-		"world":                        {"world", flow("198.51.100.1", v, UDP, 1, 2), nil, "v", "policies do not"},
-		"no policy":                    {"world", flow("198.51.100.1", a, UDP, 1, 2), nil, "a", ""},
-		"broadcast to a node":          {"world", flow("198.51.100.1", "255.255.255.255", UDP, 1, 2), nil, "n1", ""},
+		"answer to another port": {"a", flow(a, v, UDP, 80, 40001), []Flow{flow(v, a, UDP, 40000, 80)},
+			"v", "policies"},
+		"own node's name by the wire": {"world", flow("192.168.64.1", v, UDP, 1, 2), nil, "v", "this node's own"},
+		"gateway's name by the wire":  {"world", flow("10.0.1.1", v, UDP, 1, 2), nil, "v", "this node's own"},
+		"pod's name by the wire":      {"world", flow(a, v, UDP, 1, 2), nil, "v", "this node's own"},
+		"friend's name by the wire":   {"world", flow(f, v, UDP, 1, 2), nil, "v", ""},
+		"friend's name by a pod":      {"a", flow(f, v, UDP, 1, 2), nil, "v", "pod a sent it in the name of"},
+		"world":                       {"world", flow("198.51.100.1", v, UDP, 1, 2), nil, "v", "policies do not"},
+		"no policy":                   {"world", flow("198.51.100.1", a, UDP, 1, 2), nil, "a", ""},
+		"broadcast to a node":         {"world", flow("198.51.100.1", "255.255.255.255", UDP, 1, 2), nil, "n1", ""},
 	} {
 		m := testModel(t)
 		for i, before := range row.before {
@@ -115,15 +116,15 @@ func TestJudge(t *testing.T) {
 			m.Sent(&Attempt{N: uint64(i + 1), From: m.place(before.Src), Claimed: before.Src, Real: real, Begins: true})
 		}
 		m.Sent(&Attempt{N: 9, From: m.named(row.from), Claimed: row.sent.Src, Real: []Flow{row.sent}})
-		why := m.Judge(m.named(row.at), Seen{Flow: row.sent, Whole: true, Tag: 9, Tagged: true})
+		why := m.Check(m.named(row.at), Seen{Flow: row.sent, Whole: true, Tag: 9, Tagged: true})
 		if row.want == "" && why != "" || !strings.Contains(why, row.want) {
 			t.Errorf("%s: %q, want %q", name, why, row.want)
 		}
 	}
 }
 
-// TestJudgeEncapsulated has nodes, and others, send what is encapsulated.
-func TestJudgeEncapsulated(t *testing.T) {
+// TestCheckEncapsulated has nodes, and others, send what is encapsulated.
+func TestCheckEncapsulated(t *testing.T) {
 	for name, row := range map[string]struct{ from, outer, inner, want string }{
 		"by a pod":                       {"a", "10.0.1.3", "10.0.2.2", "pod a sent it"},
 		"by the world":                   {"world", "198.51.100.1", "10.0.2.2", "is no node"},
@@ -134,15 +135,15 @@ func TestJudgeEncapsulated(t *testing.T) {
 		f := flow(row.inner, "10.0.1.2", UDP, 1, 2)
 		outer := netip.MustParseAddr(row.outer)
 		m.Sent(&Attempt{N: 9, From: m.named(row.from), Claimed: f.Src, Outer: outer, Real: []Flow{f}})
-		why := m.Judge(m.named("v"), Seen{Flow: f, Whole: true, Tag: 9, Tagged: true})
+		why := m.Check(m.named("v"), Seen{Flow: f, Whole: true, Tag: 9, Tagged: true})
 		if row.want == "" && why != "" || !strings.Contains(why, row.want) {
 			t.Errorf("%s: %q, want %q", name, why, row.want)
 		}
 	}
 }
 
-// TestJudgeError has an ICMP error quote the receiver's flow, and another's.
-func TestJudgeError(t *testing.T) {
+// TestCheckError has an ICMP error quote the receiver's flow, and another's.
+func TestCheckError(t *testing.T) {
 	own, other := flow("10.0.1.2", "10.0.1.3", UDP, 5, 6), flow("10.0.1.3", "10.0.2.2", UDP, 5, 6)
 	for _, quoted := range []Flow{own, other} {
 		m := testModel(t)
@@ -151,15 +152,15 @@ func TestJudgeError(t *testing.T) {
 		}
 		e := flow("10.0.1.3", "10.0.1.2", ICMP, 0, 3)
 		m.Sent(&Attempt{N: 9, From: m.named("a"), Claimed: e.Src, Real: []Flow{e}})
-		why := m.Judge(m.named("v"), Seen{Flow: e, Whole: true, Error: true, Quoted: quoted, Tag: 9, Tagged: true})
+		why := m.Check(m.named("v"), Seen{Flow: e, Whole: true, Error: true, Quoted: quoted, Tag: 9, Tagged: true})
 		if (why == "") != (quoted == own) {
 			t.Errorf("an error about %s: %q", quoted, why)
 		}
 	}
 }
 
-// TestJudgeAnswer has kernels, and a Service's pod, answer.
-func TestJudgeAnswer(t *testing.T) {
+// TestCheckAnswer has kernels, and a Service's pod, answer.
+func TestCheckAnswer(t *testing.T) {
 	const v, a, f, node, gateway = "10.0.1.2", "10.0.1.3", "10.0.2.2", "192.168.64.1", "10.0.1.1"
 	front := Frontend{netip.MustParseAddrPort("10.96.0.1:80"), TCP}
 	ask := flow(v, "10.96.0.1", TCP, 4000, 80)
@@ -174,12 +175,14 @@ func TestJudgeAnswer(t *testing.T) {
 		at     string
 		want   string // what is wrong with it
 	}{
-		"to a gateway": {nil, "world", flow(gateway, f, ICMP, 7, 8), "", Seen{Flow: flow(f, node, ICMP, 7, 0)}, "n1", ""},
+		"to a gateway": {nil, "world", flow(gateway, f, ICMP, 7, 8), "", Seen{Flow: flow(f, node, ICMP, 7, 0)},
+			"n1", ""},
 		"of a group": {nil, "world", flow(gateway, "224.0.0.1", ICMP, 7, 8), "",
 			Seen{Flow: flow("192.168.64.2", node, ICMP, 7, 0)}, "n1", ""},
 		"error to its sender": {nil, "v", flow(v, f, ICMP, 0, 3), v, unreachable, "v", ""},
 		"error about another": {nil, "v", flow(v, f, ICMP, 0, 3), v, strange, "v", ""},
-		"error of another":    {nil, "a", flow(a, v, ICMP, 0, 3), "", Seen{Flow: flow(a, v, ICMP, 0, 3), Error: true}, "v", "policies"},
+		"error of another": {nil, "a", flow(a, v, ICMP, 0, 3), "", Seen{Flow: flow(a, v, ICMP, 0, 3), Error: true},
+			"v", "policies"},
 		"of a Service": {[]Flow{ask}, "a", flow(a, v, TCP, 8080, 4000), "",
 			Seen{Flow: flow("10.96.0.1", v, TCP, 80, 4000)}, "v", ""},
 		"of a Service, to another port": {[]Flow{ask}, "a", flow(a, v, TCP, 8080, 4001), "",
@@ -199,7 +202,7 @@ func TestJudgeAnswer(t *testing.T) {
 		}
 		m.Sent(sent)
 		row.seen.Whole, row.seen.Tag, row.seen.Tagged = true, 9, true
-		why := m.Judge(m.named(row.at), row.seen)
+		why := m.Check(m.named(row.at), row.seen)
 		if row.want == "" && why != "" || !strings.Contains(why, row.want) {
 			t.Errorf("%s: %q, want %q", name, why, row.want)
 		}

@@ -1,5 +1,5 @@
-// Package oracle says of packets that were received whether policies allow them. It knows who sent each packet, what a
-// receiver makes of it, and which flows are open; policies it leaves to package reference.
+// Package oracle says of packets that were received whether policies allow them. It knows the sender of each packet,
+// what a receiver makes of it, and which flows are open; policies it leaves to package reference.
 package oracle
 
 import (

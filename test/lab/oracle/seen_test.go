@@ -22,7 +22,8 @@ func frame(t testing.TB, f int, text string) []byte {
 }
 
 func TestReadFrame(t *testing.T) {
-	headers := "eth a > b | ip6 a > b | hbh body 010400000000 | ah spi 1 seq 1 | dstopts body 010400000000 | udp 5 > 6 | "
+	headers := "eth a > b | ip6 a > b | hbh body 010400000000 | ah spi 1 seq 1 | dstopts body 010400000000 " +
+		"| udp 5 > 6 | "
 	tag := "hex:" + hex.EncodeToString(TagOf(7))
 	for name, row := range map[string]struct {
 		text         string

@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"time"
+
+	"myelin/bpf"
+	"myelin/drop"
+	"myelin/event"
+	"myelin/feature"
+	"myelin/service"
+)
+
+// datapath is the features datapath and events: the programs, their maps, and
+// what watches them.
+type datapath struct {
+	*feature.Node
+	features func() []*feature.Feature
+	services *services
+
+	hub    *event.Hub
+	usages *bpf.Usages
+}
+
+func (d *datapath) feature() *feature.Feature {
+	return &feature.Feature{
+		Name: "datapath", Start: d.start, Stop: d.stop, Settings: d.settings, Lists: d.lists, Metrics: d.metrics,
+	}
+}
+
+func (d *datapath) eventsFeature() *feature.Feature {
+	return &feature.Feature{Name: "events", Start: d.startEvents, Metrics: d.eventMetrics}
+}
+
+// start loads the programs with the settings and map sizes of all features.
+func (d *datapath) start(context.Context) error {
+	entries := map[string]uint32{}
+	for _, f := range d.features() {
+		if f.Settings != nil {
+			f.Settings(&d.Loaded)
+		}
+		if f.Entries != nil {
+			maps.Copy(entries, f.Entries())
+		}
+	}
+	var err error
+	d.Datapath, err = bpf.Load(bpf.Options{
+		Settings: d.Loaded, Sizes: d.sizes(), Entries: entries, Dir: filepath.Join(d.Config.Myelin.BPFRoot, "myelin"),
+		Log: d.Log, NoTCX: !d.Config.BPF.EnableTCX,
+	})
+	if err != nil {
+		return err
+	}
+	d.Epochs = &bpf.Epochs{Map: d.Datapath.Epochs}
+	return nil
+}
+
+func (d *datapath) stop() error {
+	if d.Datapath == nil {
+		return nil
+	}
+	return d.Datapath.Close()
+}
+
+func (d *datapath) settings(s *bpf.Settings) {
+	c := d.Config
+	s.Ipv4, s.Ipv6, s.LegacyRouting = flag(c.IPv4.Enabled), flag(c.IPv6.Enabled), flag(c.BPF.HostLegacyRouting)
+	s.Masquerade4, s.Masquerade6 = flag(c.Masquerades(false)), flag(c.Masquerades(true))
+	s.FlowAlways, s.Monitor, s.EventRate = flag(c.TracksAllFlows()), flag(c.BPF.Events.Trace), d.eventRate()
+}
+
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// unlimited is as good as no limit: more events a second and CPU than the ring
+// buffer can take.
+const unlimited = 1 << 30
+
+func (d *datapath) eventRate() uint32 {
+	e := d.Config.BPF.Events
+	switch {
+	case !e.Drop && !e.Trace:
+		return 0
+	case e.RateLimit == 0:
+		return defaultEventRate
+	default:
+		return uint32(min(e.RateLimit, unlimited))
+	}
+}
+
+// defaultEventRate bounds what a flood of drops costs, in events a second and
+// CPU; counters stay exact.
+const defaultEventRate = 10000
+
+// tablesEach is how many rows of Maglev tables there may be for each of
+// bpf.lbMapMax: 17 is a table of 10 backends. A row that is not in use costs 16
+// bytes.
+const tablesEach = 4
+
+func (d *datapath) sizes() bpf.Sizes {
+	s := bpf.Sizes{Flows: uint32(d.Config.BPF.CtTCPMax + d.Config.BPF.CtAnyMax), Paths: uint32(d.Config.BPF.NeighMax)}
+	if d.Config.Services() {
+		s.Services = uint32(d.Config.BPF.LBMapMax)
+	}
+	if d.Config.Services() && (d.Config.LoadBalancer.Algorithm == string(service.Maglev) || !d.services.serviceConfig().FixedAlgorithm) {
+		s.MaglevTables = tablesEach * s.Services
+	}
+	s.Translations = s.Flows
+	s.Peers = uint32(d.Config.Policy.PeersMax)
+	s.PeerClasses, s.Verdicts = uint32(d.Config.Policy.MapMax), uint32(d.Config.Policy.MapMax)
+	return s
+}
+
+// startEvents creates the hub of events and the usage of maps.
+func (d *datapath) startEvents(context.Context) error {
+	d.hub = event.NewHub(d.Log, d.Datapath, drop.Counters{Cpus: d.Datapath.Cpus}.LostEvents)
+	d.usages = &bpf.Usages{Datapath: d.Datapath, Now: time.Now}
+	return nil
+}
+
+// eventsLost sums over CPUs.
+func (d *datapath) eventsLost() (lost uint64, err error) {
+	var cpus []bpf.DatapathCpu
+	if err := d.Datapath.Cpus.Lookup(uint32(0), &cpus); err != nil {
+		return 0, fmt.Errorf("read counters: %w", err)
+	}
+	for _, c := range cpus {
+		lost += c.Budget.Lost
+	}
+	return lost, nil
+}

@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"myelin/bpf"
+	"myelin/drop"
+	"myelin/feature"
+)
+
+func (d *datapath) lists() map[string]feature.List {
+	return map[string]feature.List{
+		"drops": {Header: (*drop.Row)(nil).TableHeader(), Each: d.eachCounter},
+		"maps":  {Header: (*bpf.Usage)(nil).TableHeader(), Each: d.eachMap},
+	}
+}
+
+func (d *datapath) eachCounter(yield func(tableRow) bool) error {
+	list, err := drop.Counters{Cpus: d.Datapath.Cpus}.Read()
+	for _, c := range list {
+		if !yield(c.Row()) {
+			break
+		}
+	}
+	return err
+}
+
+func (d *datapath) eachMap(yield func(tableRow) bool) error {
+	list, err := d.usages.Read()
+	for _, u := range list {
+		if !yield(u) {
+			break
+		}
+	}
+	return err
+}

@@ -1,0 +1,150 @@
+// Package tracking is the feature of conntrack entries in the agent: their
+// lists, the collection of expired ones, and how full the tables are.
+package tracking
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"myelin/event"
+	"myelin/feature"
+	"myelin/flow"
+)
+
+// Tracking is the feature.
+type Tracking struct {
+	*feature.Node
+	// Names names addresses and links in lists.
+	Names func() event.Names
+	// Publish takes the event of a flow that no packet ended.
+	Publish func(*event.Raw)
+	// Pod is "namespace/name" of the pod in a slot, or the slot's number.
+	Pod func(slot uint16) string
+	// NATEntries is the usage of the table of Services' NAT entries; nil where
+	// there is none.
+	NATEntries func() func() (flow.Usage, error)
+
+	collector *flow.Collector
+}
+
+// Feature returns the parts. Its Start needs the datapath.
+func (t *Tracking) Feature() *feature.Feature {
+	return &feature.Feature{
+		Name: "flows", Start: t.start, Lists: t.lists, Metrics: t.metrics,
+		Status: func() []feature.Status { return []feature.Status{Status(t.usage())} },
+	}
+}
+
+func (t *Tracking) start(context.Context) error {
+	t.collector = flow.NewCollector(t.Datapath, t.Log)
+	if t.Config.BPF.Events.Trace {
+		t.collector.Ended = t.Publish
+	}
+	index := &flow.PortIndex{Datapath: t.Datapath, Log: t.Log}
+	t.Go("flows", t.collector.Run)
+	t.Go("port index", index.Run)
+	return nil
+}
+
+func (t *Tracking) lists() map[string]feature.List {
+	return map[string]feature.List{
+		"flows": {Header: (*flow.Flow)(nil).TableHeader(), Each: t.eachFlow},
+		"paths": {Header: (*flow.Path)(nil).TableHeader(), Each: t.eachPath},
+	}
+}
+
+func (t *Tracking) eachFlow(yield func(feature.Row) bool) error {
+	clock, err := t.Clock()
+	if err != nil {
+		return err
+	}
+	return flow.List(t.Datapath, t.Names(), clock, func(f *flow.Flow) bool { return yield(f) })
+}
+
+func (t *Tracking) eachPath(yield func(feature.Row) bool) error {
+	clock, err := t.Clock()
+	if err != nil {
+		return err
+	}
+	return flow.Paths(t.Datapath, t.Names(), clock, func(p *flow.Path) bool { return yield(p) })
+}
+
+// Clock is the datapath's.
+func (t *Tracking) Clock() (flow.Clock, error) {
+	settings, err := t.Datapath.Settings()
+	if err != nil {
+		return flow.Clock{}, err
+	}
+	return flow.ReadClock(settings.Hz)
+}
+
+// Table is how full a conntrack table is, and which pod has the most of it.
+type Table struct {
+	Name string
+	flow.Usage
+	// Pod is "namespace/name" of the pod with the most entries, or the number of
+	// an endpoint that is gone; empty if no pod has any.
+	Pod string
+}
+
+// usage is that of the conntrack tables which this configuration has.
+func (t *Tracking) usage() (list []Table) {
+	add := func(table string, read func() (flow.Usage, error)) {
+		u, err := read()
+		if err != nil {
+			t.Log.Warn("usage of a conntrack table is not known", "table", table, "error", err)
+		} else if u.Max > 1 {
+			list = append(list, Table{Name: table, Usage: u, Pod: t.Pod(u.Slot)})
+		}
+	}
+	add("flows", t.collector.Usage)
+	if read := t.NATEntries(); read != nil {
+		add("nat_entries", read)
+	}
+	return list
+}
+
+func (t *Tracking) metrics(s feature.Sink) {
+	s.Counter("myelin_flows_expired_total", "Flows whose row was deleted since no packet was seen for too long.",
+		float64(t.collector.Expired()), nil)
+	for _, u := range t.usage() {
+		labels := prometheus.Labels{"table": u.Name}
+		s.Gauge("myelin_conntrack_entries", "Entries of a conntrack table, as the agent counted last.", float64(u.Entries), labels)
+		s.Gauge("myelin_conntrack_max_entries", "Room in a conntrack table.", float64(u.Max), labels)
+		if u.Most > 0 {
+			labels = prometheus.Labels{"table": u.Name, "pod": u.Pod}
+			s.Gauge("myelin_conntrack_top_entries", "Entries of the pod that has the most of a conntrack table.",
+				float64(u.Most), labels)
+		}
+	}
+}
+
+// Status is the line of `myelin status` that names the pod which uses
+// the most entries of each table.
+func Status(list []Table) feature.Status {
+	x := feature.Status{
+		Name: "Conntrack", State: feature.Off, Chosen: "no table", Wanted: "bpf.ctTcpMax, bpf.ctAnyMax, bpf.lbMapMax",
+	}
+	var tables []string
+	for _, t := range list {
+		x.State = feature.OK
+		text := fmt.Sprintf("%s: %d of %d entries", t.Name, t.Entries, t.Max)
+		if t.Most > 0 {
+			text += fmt.Sprintf(", %s has the most: %d", t.Pod, t.Most)
+		}
+		tables = append(tables, text)
+		if t.Limited() {
+			x.FallBack(fmt.Sprintf("%s has its share of %s: as many entries as are left for others", t.Pod, t.Name))
+			x.Cost = "its new flows are dropped: DROP_FLOW_LIMIT"
+		}
+	}
+	if len(tables) > 0 {
+		x.Chosen = strings.Join(tables, "; ")
+	} else {
+		x.Why = "no feature needs one"
+	}
+	return x
+}
