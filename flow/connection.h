@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * TCP connections without a row: they were there before any policy, or their row is gone. The kernels of the pods still know them, and which side opened
- * them. Cost: slow path, two socket lookups for each end that is ours.
+ * TCP connections without a conntrack entry: they were established before any policy applied, or their entry was
+ * removed. The kernels of the pods still have the sockets, and show which side opened the connection.
+ * Cost: slow path, two socket lookups for each end on this node.
  */
 #ifndef MYELIN_CONNECTION_H
 #define MYELIN_CONNECTION_H
@@ -10,8 +11,8 @@
 #include "flow.h"
 
 struct netns {
-	__s32 id;        /* as the node's namespace numbers it; NETNS_HOST for the host */
-	__u32 forgeable; /* true: the pod may change what its kernel says (CAP_NET_ADMIN: TCP_REPAIR) */
+	__s32 id;        /* nsid in the node's namespace; NETNS_HOST: the node's namespace itself */
+	__u32 forgeable; /* true: the pod can forge the state of its sockets (CAP_NET_ADMIN: TCP_REPAIR) */
 };
 
 /* The network namespaces of pods, by endpoint slot. */
@@ -23,18 +24,23 @@ struct {
 	__type(value, struct netns);
 } pod_netns SEC(".maps");
 
-#define NETNS_HOST -1 /* BPF_F_CURRENT_NETNS: hooks hang on devices of the host's namespace */
+#define NETNS_HOST -1 /* BPF_F_CURRENT_NETNS: hooks are attached to devices in the node's namespace */
 
+/* What an endpoint's sockets show about a connection. */
 enum connection {
-	CONNECTION_UNKNOWN,  /* not an endpoint of this node */
-	CONNECTION_NONE,     /* the endpoint's kernel has no such connection */
+	CONNECTION_UNKNOWN,  /* the endpoint is not on this node */
+	CONNECTION_NONE,     /* the endpoint has no such connection */
 	CONNECTION_OPENED,   /* the endpoint opened it */
-	CONNECTION_ACCEPTED, /* its peer did */
-	CONNECTION_CLAIMED,  /* its peer did, says a kernel that the pod may change */
+	CONNECTION_ACCEPTED, /* the peer opened it */
+	CONNECTION_CLAIMED,  /* the peer opened it, but the pod could have forged that */
 };
 
-/* The state of the endpoint's socket between local and remote; with remote port 0, of the one that listens. BPF_TCP_CLOSE if there is none. */
-INLINE __u32 socket_state(struct __sk_buff *skb, struct cpu *c, __s32 netns, const struct addr *local, __be16 local_port, const struct addr *remote, __be16 remote_port)
+/*
+ * Returns the state of the endpoint's socket between local and remote, or of its listening socket if the remote port
+ * is 0; BPF_TCP_CLOSE if there is no such socket.
+ */
+INLINE __u32 socket_state(struct __sk_buff *skb, struct cpu *c, __s32 netns, const struct addr *local,
+			  __be16 local_port, const struct addr *remote, __be16 remote_port)
 {
 	struct bpf_sock_tuple *t = (void *)c->scratch;
 	__u32 size = sizeof(t->ipv6);
@@ -62,8 +68,9 @@ INLINE __u32 socket_state(struct __sk_buff *skb, struct cpu *c, __s32 netns, con
 }
 
 /*
- * What the kernel of the endpoint with the slot knows of the connection of the CPU's packet, whose sender or receiver the endpoint is. A connection whose
- * local port is listened on was accepted: a socket that is connected from such a port is not what programs do.
+ * Looks the connection of the CPU's packet up in the namespace of the endpoint with the slot: the packet's sender, or
+ * its receiver. A connection counts as accepted if a socket listens on its local port, since programs do not connect
+ * from such a port. Returns an enum connection. Slow path.
  */
 APART int connection_at(struct __sk_buff *skb, __u32 slot, __u32 sender)
 {
@@ -95,15 +102,15 @@ APART int connection_at(struct __sk_buff *skb, __u32 slot, __u32 sender)
 	return netns->forgeable ? CONNECTION_CLAIMED : CONNECTION_ACCEPTED;
 }
 
-/* Who opened the connection of the CPU's segment, as its sender sees it. */
+/* Which side of its connection sent the CPU's segment. */
 enum connection_side {
-	SEGMENT_OF_NONE,
+	SEGMENT_OF_NONE,     /* there is no such connection */
 	SEGMENT_OF_OPENER,
 	SEGMENT_OF_ACCEPTOR,
-	SEGMENT_OF_EITHER, /* only the sender's own kernel says that the peer opened it, and the sender may have made it say so */
+	SEGMENT_OF_EITHER,   /* only the sender's sockets say that the peer opened it, and the sender can forge them */
 };
 
-/* Asks both ends, as far as they are of this node. What the receiver's kernel says counts for more: the sender has no influence on it. */
+/* Looks at both ends, if they are on this node. The receiver's sockets take precedence: the sender can't forge them. */
 INLINE enum connection_side connection_side(struct __sk_buff *skb, const struct cpu *c)
 {
 	int receiver = connection_at(skb, c->path.dst_slot, false), sender;

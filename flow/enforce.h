@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Asking policies about a flow: when it begins, and when what they said may have changed. Its row keeps the answer, for both directions. */
+/*
+ * Policy lookups for flows: at connection setup, and when policies have changed since. The conntrack entry keeps the
+ * verdict, which holds for both directions.
+ */
 #ifndef MYELIN_ENFORCE_H
 #define MYELIN_ENFORCE_H
 
@@ -8,7 +11,7 @@
 #include "../policy/policy.h"
 #include "connection.h"
 
-/* Makes the CPU's packet, on the CPU's path, what policies are asked about: it begins a flow, or answers one. */
+/* Fills in the lookup context for the CPU's packet on c->path: the first packet of a flow, or a reply. */
 INLINE void policy_context_init(struct cpu *c, bool reply)
 {
 	struct policy_context *policy = &c->policy;
@@ -20,11 +23,16 @@ INLINE void policy_context_init(struct cpu *c, bool reply)
 	policy->dst = reply ? pkt->src : pkt->dst;
 	policy->src_slot = reply ? c->path.dst_slot : c->path.src_slot;
 	policy->dst_slot = reply ? c->path.src_slot : c->path.dst_slot;
-	/* What answers an ICMP message has a type of its own, which no rule needs to name. */
-	policy->port = proto_is_icmp(pkt->proto) ? (reply ? l4_icmp_question(pkt->family, pkt->icmp_type) : pkt->icmp_type) : bpf_ntohs(reply ? pkt->sport : pkt->dport);
+	/* An ICMP reply is looked up by the type of its request, so that rules need not name the reply's type. */
+	policy->port = proto_is_icmp(pkt->proto)
+			? (reply ? l4_icmp_question(pkt->family, pkt->icmp_type) : pkt->icmp_type)
+			: bpf_ntohs(reply ? pkt->sport : pkt->dport);
 }
 
-/* What becomes of what a policy denies: 0 if it goes on all the same. */
+/*
+ * Returns the drop reason of a policy lookup, or 0 if the packet passes although it is denied: in audit mode, and if
+ * the flow was allowed before and policy_cut is CUT_LEAVE.
+ */
 INLINE int enforce_result(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
 	if (outcome && c->policy.audit) {
@@ -34,7 +42,7 @@ INLINE int enforce_result(struct __sk_buff *skb, struct cpu *c, int outcome)
 	return outcome && c->policy.cut && config.policy_cut == CUT_LEAVE ? 0 : outcome;
 }
 
-/* The same, noted in the row of the flow that policies were asked about. */
+/* Does the same as enforce_result, and records the verdict in the flow's conntrack entry. */
 INLINE int enforce_flow_result(struct __sk_buff *skb, struct cpu *c, struct flow *f, int outcome)
 {
 	outcome = enforce_result(skb, c, outcome);
@@ -46,9 +54,10 @@ INLINE int enforce_flow_result(struct __sk_buff *skb, struct cpu *c, struct flow
 }
 
 /*
- * An ICMP error passes if it is about a packet that its receiver sent, of a flow that policies let pass since they changed;
- * a pod's error only if the packet was for the pod. No more of the quote goes on than what names the flow. Returns 0 or a
- * drop reason. Slow path.
+ * Enforces policies on an ICMP error. It must quote a packet that its receiver sent; an error from a pod must quote a
+ * packet to that pod. It passes if the quoted flow was allowed since policies changed last; otherwise a policy lookup
+ * for the error itself decides. The quote is trimmed to what identifies the flow. Returns 0 or a drop reason.
+ * Slow path.
  */
 INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 {
@@ -56,7 +65,8 @@ INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 	struct flow *f;
 	int outcome;
 
-	if (inner_parse(skb) || !addr_equal(&in->src, &c->pkt.dst) || (c->pkt.hook == HOOK_FROM_POD && !addr_equal(&in->dst, &c->pkt.src)))
+	if (inner_parse(skb) || !addr_equal(&in->src, &c->pkt.dst) ||
+	    (c->pkt.hook == HOOK_FROM_POD && !addr_equal(&in->dst, &c->pkt.src)))
 		return DROP_ICMP_UNRELATED;
 	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
 	f = bpf_map_lookup_elem(&flows, &c->key);
@@ -70,7 +80,7 @@ INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 	return icmp_trim(skb) ? 0 : DROP_REWRITE;
 }
 
-/* Whether what policies deny the endpoint is only reported. */
+/* Whether the endpoint's policies are in audit mode: what they deny is only reported. */
 INLINE bool policy_audits(__u16 slot)
 {
 	__u32 key = slot;
@@ -80,8 +90,8 @@ INLINE bool policy_audits(__u16 slot)
 }
 
 /*
- * Asks about the CPU's TCP segment, on the CPU's path, which has no row and is no SYN: by the side that opened its connection. Returns 0 or a drop reason.
- * Slow path.
+ * Enforces policies on the CPU's TCP segment on c->path, which has no conntrack entry and is no SYN: looks the
+ * connection up from the side that opened it. Returns 0 or a drop reason. Slow path.
  */
 APART int enforce_segment(struct __sk_buff *skb)
 {
@@ -99,7 +109,7 @@ APART int enforce_segment(struct __sk_buff *skb)
 	outcome = policy_lookup(&c->policy);
 	if (outcome || side != SEGMENT_OF_EITHER)
 		return enforce_result(skb, c, outcome);
-	/* The peer's next segment makes the row, unless the sender might have opened the connection itself. */
+	/* The sender may be the opener. Unless policies allow that, only the peer's next segment creates the entry. */
 	policy_context_init(c, false);
 	c->policy.cut = false;
 	outcome = enforce_result(skb, c, policy_lookup(&c->policy));
@@ -107,21 +117,21 @@ APART int enforce_segment(struct __sk_buff *skb)
 	return outcome ? DROP_NO_CONNECTION : 0;
 }
 
-/* The row with the CPU's key, if it is one of a flow that is not over. */
+/* Finds the conntrack entry with the CPU's key. Returns NULL if there is none, or if it has expired. */
 INLINE struct flow *enforce_entry(const struct cpu *c)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, &c->key);
 
 	if (likely(!f || !flow_expired(f, c->pkt.proto)))
 		return f;
-	if (!(f->flags & FLOW_NAT)) /* a translated flow keeps its port */
+	if (!(f->flags & FLOW_NAT)) /* a masqueraded flow keeps its port */
 		bpf_map_delete_elem(&flows, &c->key);
 	return NULL;
 }
 
 /*
- * Asks about the CPU's packet, on the CPU's path, of the flow whose row, if it is known, has the CPU's key, unless the row has the answer. Returns 0 or a
- * drop reason. Cost: per flow.
+ * Enforces policies on the CPU's packet on c->path. With known set, the flow's conntrack entry, if any, has the CPU's
+ * key; a policy lookup is needed only if its verdict is outdated. Returns 0 or a drop reason. Cost: per flow.
  */
 APART int enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 {
@@ -131,7 +141,10 @@ APART int enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
-	/* A SYN begins a connection, whatever is between the same ports already: an answer that was let in without a row must not open a way back. */
+	/*
+	 * A SYN opens a new connection, even if an entry has its tuple: a reply that was accepted without an entry must
+	 * not permit connections in the opposite direction.
+	 */
 	if (known && !flow_syn(&c->pkt))
 		f = enforce_entry(c);
 	c->policy.cut = !!f;
@@ -144,7 +157,10 @@ APART int enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 	return f ? enforce_flow_result(skb, c, f, outcome) : enforce_result(skb, c, outcome);
 }
 
-/* The same, but for a TCP segment that has no row and is no SYN: its connection was there before any policy, or its row is gone. */
+/*
+ * Does the same as enforce_flow, except for a TCP segment that has no entry and is no SYN: its connection is older than
+ * the policies, or its entry was removed. Cost: per flow.
+ */
 INLINE int enforce_any(struct __sk_buff *skb, struct cpu *c, int side, bool known)
 {
 	if (c->pkt.proto == IPPROTO_TCP && !flow_syn(&c->pkt) && !(known && enforce_entry(c)))
@@ -152,7 +168,10 @@ INLINE int enforce_any(struct __sk_buff *skb, struct cpu *c, int side, bool know
 	return enforce_flow(skb, side, known);
 }
 
-/* Asks about the CPU's packet, on the CPU's path, whose side of its row's key this is. Returns 0 or a drop reason. Cost: per flow. */
+/*
+ * Enforces policies on the CPU's packet on c->path; side is the sender's in the CPU's key. Returns 0 or a drop reason.
+ * Cost: per flow.
+ */
 INLINE int enforce(struct __sk_buff *skb, struct cpu *c, int side)
 {
 	if (l4_is_icmp_error(&c->pkt))

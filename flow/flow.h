@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A flow is one connection or exchange. Its row is one record for both directions, also where addresses are translated: its halves can't be evicted
- * apart. Each direction keeps the way its packets go, so that a packet of a known flow costs one lookup.
+ * Conntrack. A flow is one connection or exchange. It has one entry for both directions, also if it is translated, so
+ * that its halves can't be evicted separately. Copies of entries in the per-CPU flow cache have the forwarding decision
+ * of each direction, so that a packet of a known flow costs one lookup.
  */
 #ifndef MYELIN_FLOW_H
 #define MYELIN_FLOW_H
@@ -26,7 +27,7 @@ INLINE bool addr_before(const struct addr *a, const struct addr *b)
 	return a->d[1] < b->d[1];
 }
 
-/* Fills in the key of packets from a:ap to b:bp, and returns which side sends them. */
+/* Fills in the key of packets from a:ap to b:bp. Returns the side that sends them. */
 INLINE int flow_key_of(struct flow_key *k, const struct addr *a, __be16 ap, const struct addr *b, __be16 bp, __u8 proto)
 {
 	bool swap = addr_equal(a, b) ? bpf_ntohs(ap) > bpf_ntohs(bp) : !addr_before(a, b);
@@ -47,7 +48,7 @@ INLINE int flow_key_of(struct flow_key *k, const struct addr *a, __be16 ap, cons
 	return swap;
 }
 
-/* Makes the CPU's key that of its packet. Returns the side that sends it. */
+/* Fills in the CPU's key from its packet. Returns the side that sends it. */
 INLINE int flow_key_own(struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
@@ -55,16 +56,20 @@ INLINE int flow_key_own(struct cpu *c)
 	return flow_key_of(&c->key, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
 }
 
-/* Whether the handshake of TCP is complete: the side that began has acknowledged the other one's answer. */
+/* Whether the TCP handshake is complete: the opener has acknowledged the reply. */
 INLINE bool flow_established(const struct flow *f)
 {
 	return f->flags & FLOW_REPLIED && f->side[f->origin & 1].tcp_flags & TCP_ACK;
 }
 
-/* Whether the server of a masqueraded connection that ended may be in TIME-WAIT, so that its port is not free yet: it was the first to say FIN. */
+/*
+ * Whether the server of a closed masqueraded connection may be in TIME-WAIT, because it sent the first FIN. Its port is
+ * not free then.
+ */
 INLINE bool flow_time_wait(const struct flow *f)
 {
-	return (f->flags & (FLOW_NAT | FLOW_POD_FIN)) == FLOW_NAT && !((f->side[0].tcp_flags | f->side[1].tcp_flags) & TCP_RST);
+	return (f->flags & (FLOW_NAT | FLOW_POD_FIN)) == FLOW_NAT &&
+	       !((f->side[0].tcp_flags | f->side[1].tcp_flags) & TCP_RST);
 }
 
 INLINE __u32 flow_seconds(const struct flow *f, __u8 proto)
@@ -76,7 +81,7 @@ INLINE __u32 flow_seconds(const struct flow *f, __u8 proto)
 	return FLOW_OTHER_SECONDS;
 }
 
-/* Ticks without a packet after which both ends of a TCP connection that ended have seen its last segment. */
+/* Ticks without a packet after which both ends of a closed TCP connection have received its last segment. */
 #define FLOW_QUIET_TICKS (config.hz / 100 + 1)
 
 INLINE bool flow_quiet(__u32 seen)
@@ -84,7 +89,7 @@ INLINE bool flow_quiet(__u32 seen)
 	return clock_before(seen + FLOW_QUIET_TICKS, clock_now());
 }
 
-/* Whether a flow that began at the tick had a quarter of a second to prove that both of its ends exist. */
+/* Whether a flow that was created at the tick had a quarter of a second to prove that both ends exist. */
 INLINE bool flow_had_time(__u64 created)
 {
 	return created + config.hz / 4 < bpf_jiffies64();
@@ -95,26 +100,28 @@ INLINE bool flow_expired(const struct flow *f, __u8 proto)
 	return clock_before(f->seen + flow_seconds(f, proto) * config.hz, clock_now());
 }
 
-/* The compiler knows that a side is 0 or 1 and leaves the mask out; the verifier, which doesn't, wants to see it. */
+/* The barrier keeps the mask: the compiler knows that a side is 0 or 1, the verifier does not. */
 INLINE struct flow_side *flow_side(struct flow *f, __u32 side)
 {
 	barrier_var(side);
 	return &f->side[side & 1];
 }
 
-/* A flow ends with a reset, or when both sides have said FIN. */
+/* Whether the flow has ended: one side has sent RST, or both have sent FIN. */
 INLINE bool flow_ended(const struct flow *f)
 {
-	return (f->side[0].tcp_flags | f->side[1].tcp_flags) & TCP_RST || f->side[0].tcp_flags & f->side[1].tcp_flags & TCP_FIN;
+	return (f->side[0].tcp_flags | f->side[1].tcp_flags) & TCP_RST ||
+	       f->side[0].tcp_flags & f->side[1].tcp_flags & TCP_FIN;
 }
 
-/* Takes note of TCP flags that are new on this side. */
+/* Records TCP flags that are new on this side. */
 INLINE void flow_tcp(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, struct flow_side *s)
 {
 	s->tcp_flags |= pkt->tcp_flags;
 	if (pkt->tcp_flags & TCP_FIN)
 		s->timestamp = pkt->timestamp;
-	if (f->flags & FLOW_NAT && pkt->tcp_flags & TCP_FIN && s == flow_side(f, f->pod_side) && !(flow_side(f, !f->pod_side)->tcp_flags & TCP_FIN))
+	if (f->flags & FLOW_NAT && pkt->tcp_flags & TCP_FIN && s == flow_side(f, f->pod_side) &&
+	    !(flow_side(f, !f->pod_side)->tcp_flags & TCP_FIN))
 		f->flags |= FLOW_POD_FIN;
 	if (f->flags & FLOW_CLOSING || !flow_ended(f))
 		return;
@@ -122,7 +129,7 @@ INLINE void flow_tcp(struct __sk_buff *skb, const struct packet *pkt, struct flo
 	event_flow(skb, EVENT_FLOW_END);
 }
 
-/* Adds the packet to the row. One side's packets are mostly one CPU's, but need not be. */
+/* Counts the packet in the entry. Atomic, because packets of one side may arrive on several CPUs. */
 INLINE void flow_count(struct __sk_buff *skb, const struct packet *pkt, struct flow *f, int side)
 {
 	struct flow_side *s = flow_side(f, side);
@@ -143,7 +150,7 @@ INLINE bool flow_syn(const struct packet *pkt)
 	return pkt->proto == IPPROTO_TCP && (pkt->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* Notes in the row what policies said of the CPU's packet, if they were asked. */
+/* Records the verdict of the CPU's policy lookup in the entry, if policies are enforced on c->path. */
 INLINE void flow_set_verdict(const struct cpu *c, struct flow *f)
 {
 	if (!policy_enforced(&c->path))
@@ -153,7 +160,7 @@ INLINE void flow_set_verdict(const struct cpu *c, struct flow *f)
 	f->rule[1] = c->policy.rule[1];
 }
 
-/* A SYN on a row that saw its end is a new connection between the same ports. */
+/* Resets the state of a closed flow when a SYN opens a new connection between the same ports. */
 INLINE void flow_reopen(const struct cpu *c, struct flow *f, int side)
 {
 	if (!(f->flags & FLOW_CLOSING) || !flow_syn(&c->pkt))
@@ -165,7 +172,10 @@ INLINE void flow_reopen(const struct cpu *c, struct flow *f, int side)
 	flow_set_verdict(c, f);
 }
 
-/* An empty row, put together in the CPU's own place since it is too large for the stack, for a flow that begins on the given side. Cost: per flow. */
+/*
+ * Prepares a new entry for a flow that the given side opens, in c->flow since it is too large for the stack.
+ * Cost: per flow.
+ */
 INLINE struct flow *flow_new(struct cpu *c, int side)
 {
 	struct flow *f = &c->flow;
@@ -181,7 +191,7 @@ INLINE struct flow *flow_new(struct cpu *c, int side)
 	return f;
 }
 
-/* Adds to the row's side what its copy holds. */
+/* Flushes the counters of one direction of the copy to the entry's side. */
 INLINE void flow_flush_side(struct cached_direction *w, struct flow *f, int side)
 {
 	struct flow_side *s = flow_side(f, side);
@@ -196,7 +206,7 @@ INLINE void flow_flush_side(struct cached_direction *w, struct flow *f, int side
 	cached_direction_clear(w);
 }
 
-/* Tells the row all that its copy holds. */
+/* Flushes the copy's counters and TCP flags to the entry. */
 INLINE void flow_flush(struct cached_flow *k, struct flow *f)
 {
 	flow_flush_side(&k->way[0], f, k->side & 1);
@@ -206,7 +216,7 @@ INLINE void flow_flush(struct cached_flow *k, struct flow *f)
 		f->flags |= FLOW_CLOSING;
 }
 
-/* Tells the row of another flow, if there still is one, so that its copy's place can be taken. Cost: per flow. */
+/* Flushes the counters of a copy to its entry, if that still exists, so that the slot can be reused. Cost: per flow. */
 INLINE void flow_cache_evict(struct cached_flow *k)
 {
 	struct flow_key key;
@@ -220,7 +230,10 @@ INLINE void flow_cache_evict(struct cached_flow *k)
 		flow_flush(k, f);
 }
 
-/* Puts the CPU's flow at hand, whose row knows all, with the CPU's path for what goes the same way as its packet. Cost: per flow. */
+/*
+ * Adds the CPU's flow, whose entry has counted all packets, to the flow cache. c->path becomes the forwarding decision
+ * of the packet's direction. Cost: per flow.
+ */
 APART int flow_cache_insert(__u32 side)
 {
 	struct cpu *c = cpu_this();
@@ -239,7 +252,7 @@ APART int flow_cache_insert(__u32 side)
 	return 0;
 }
 
-/* Tells the copy that was just made which flags its row knows of. */
+/* Copies the entry's TCP flags to the copy that was just created. */
 INLINE void flow_cache_sync(const struct cpu *c, struct flow *f, int side)
 {
 	int direction;
@@ -252,19 +265,20 @@ INLINE void flow_cache_sync(const struct cpu *c, struct flow *f, int side)
 }
 
 /*
- * Takes note of a FIN or RST that was added to the copy. Whoever listens is told when the flow is over; the row is told by the next packet, mostly the
- * last, which so needs no row of its own. Cost: some packets a connection.
+ * Checks whether a FIN or RST that was added to the copy ends the flow. If so, sends the event at once, and invalidates
+ * the copy: the next packet, which is mostly the last one, flushes it. Cost: a few packets per connection.
  */
 INLINE void cached_flow_end(struct __sk_buff *skb, struct cached_flow *k)
 {
-	if (k->closed || !((k->way[0].tcp_flags | k->way[1].tcp_flags) & TCP_RST || k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN))
+	if (k->closed || !((k->way[0].tcp_flags | k->way[1].tcp_flags) & TCP_RST ||
+			   k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN))
 		return;
 	k->closed = true;
 	k->valid_until = clock_now();
 	event_flow(skb, EVENT_FLOW_END);
 }
 
-/* Adds a packet to the copy. Cost: per packet. */
+/* Counts a packet in the copy. Cost: per packet. */
 INLINE void flow_cache_count(struct __sk_buff *skb, struct cpu *c, struct cached_flow *k, struct cached_direction *w)
 {
 	cached_direction_count(skb, &c->pkt, w);
@@ -272,17 +286,17 @@ INLINE void flow_cache_count(struct __sk_buff *skb, struct cpu *c, struct cached
 		cached_flow_end(skb, k);
 }
 
-/* Whether flows on the path have copies, and so rows whether they are translated or not. */
+/* Whether all flows on the path have conntrack entries, translated or not, and may be in the flow cache. */
 INLINE bool flow_tracked(const struct path *p)
 {
 	return p->flags & PATH_TRACKED;
 }
 
 /*
- * Inserts a row for the CPU's packet, and puts it at hand if the CPU has a path for it. Returns 0 or a negative error: -EDQUOT if the endpoint has its
- * share of rows. Cost: per flow.
+ * Creates the entry of the CPU's packet; with has_path set, c->path is valid and the flow is cached. Returns 0 or a
+ * negative error: -EDQUOT if the endpoint has used up its share of entries. Cost: per flow.
  */
-INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
+INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool has_path)
 {
 	struct flow *f = flow_new(c, side);
 	int err;
@@ -290,29 +304,29 @@ INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 	if (!share_take(SHARE_FLOWS, f->slot, config.flow_entries))
 		return -EDQUOT;
 	flow_count(skb, &c->pkt, f, side);
-	/* An int: before kernel 6.4 map operations return one, and the upper half of what the helper seems to return is not theirs. */
+	/* err must be an int: before kernel 6.4 map operations return one, and the result's upper half is undefined. */
 	err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
 	if (err)
 		return err;
 	event_flow(skb, EVENT_FLOW_BEGIN);
-	if (way && flow_tracked(&c->path))
+	if (has_path && flow_tracked(&c->path))
 		flow_cache_insert(side);
 	return 0;
 }
 
 /*
- * Counts the packet in the row with key c->key, a new one if there is none, and puts the flow at hand if the CPU has a path for it. Returns 0, or a drop
- * reason if there is no room. A connection that begins has no row yet, so that none is looked for: of two CPUs that begin one in the same moment, the
- * second learns it by EEXIST. Cost: per flow.
+ * Counts the CPU's packet in the entry with key c->key, which is created if missing; with has_path set, c->path is
+ * valid and the flow is cached. Returns 0, or a drop reason if there is no room. A SYN is inserted without a lookup,
+ * which fails with EEXIST if another CPU has created the entry or the ports are used again. Cost: per flow.
  */
-INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
+INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool has_path)
 {
 	struct flow *f = flow_syn(&c->pkt) ? NULL : bpf_map_lookup_elem(&flows, &c->key);
 	struct cached_flow *k;
 	int err, direction;
 
 	if (!f) {
-		err = flow_insert(skb, c, side, way);
+		err = flow_insert(skb, c, side, has_path);
 		if (!err)
 			return 0;
 		if (err != -EEXIST)
@@ -326,7 +340,7 @@ INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool way)
 		flow_flush(k, f);
 	flow_reopen(c, f, side);
 	flow_count(skb, &c->pkt, f, side);
-	if (way && flow_tracked(&c->path)) {
+	if (has_path && flow_tracked(&c->path)) {
 		flow_cache_insert(side);
 		flow_cache_sync(c, f, side);
 	}

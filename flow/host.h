@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Policies of the node itself: what its own processes get and send by its wires. All of it has rows where policies select the node. */
+/*
+ * Policies of the node itself: for what its own processes receive and send on wires. All these flows have conntrack
+ * entries while policies select the node.
+ */
 #ifndef MYELIN_HOST_H
 #define MYELIN_HOST_H
 
@@ -12,7 +15,10 @@
 #define ICMPV6_MLD_DONE 132
 #define ICMPV6_MLD2_REPORT 143
 
-/* What a link needs to work, and no router forwards, whatever policies say (RFC 4890 4.4): neighbour discovery, as ARP for IPv4, and multicast groups. */
+/*
+ * Whether the packet passes regardless of policies, because the link needs it and no router forwards it (RFC 4890 4.4):
+ * neighbour discovery, which is ARP's counterpart, and multicast group management.
+ */
 INLINE bool host_link_local(const struct packet *pkt)
 {
 	__u8 type = pkt->icmp_type;
@@ -26,7 +32,10 @@ INLINE bool host_link_local(const struct packet *pkt)
 	return pkt->ttl == 1 && ((type >= ICMPV6_MLD_QUERY && type <= ICMPV6_MLD_DONE) || type == ICMPV6_MLD2_REPORT);
 }
 
-/* Whether the stack keeps a packet for itself whose destination is no known address: link-local, of a group, broadcast, or an address that is new. */
+/*
+ * Whether the stack delivers a packet locally although its destination is not in endpoints: multicast, broadcast,
+ * link-local, or an address that was just added.
+ */
 INLINE bool host_receives(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct bpf_fib_lookup f = {};
@@ -38,7 +47,10 @@ INLINE bool host_receives(struct __sk_buff *skb, const struct packet *pkt)
 	return rc == BPF_FIB_LKUP_RET_NOT_FWDED || rc == BPF_FIB_LKUP_RET_FWD_DISABLED;
 }
 
-/* Whether the CPU's packet is one that the node itself gets, or sends. Before it has an address it may ask for one. */
+/*
+ * Whether the node itself receives the CPU's packet, or sends it (sends). Not the requests for an address that it sends
+ * while it has none. Slow path.
+ */
 APART int host_owns(struct __sk_buff *skb, __u32 sends)
 {
 	struct cpu *c = cpu_this();
@@ -56,7 +68,10 @@ APART int host_owns(struct __sk_buff *skb, __u32 sends)
 	return host_receives(skb, pkt);
 }
 
-/* Asks whether the node may get the CPU's packet, or send it (sends). Returns 0 or a drop reason. Cost: per packet of the node's own, where policies are. */
+/*
+ * Enforces the node's policies on the CPU's packet, which the node receives, or sends (sends). Returns 0 or a drop
+ * reason. Cost: per packet of the node itself, where policies select it.
+ */
 APART int host_enforce(struct __sk_buff *skb, __u32 sends)
 {
 	struct cpu *c = cpu_this();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The row of a flow. */
+/* The conntrack entry. */
 #ifndef MYELIN_FLOW_ROW_H
 #define MYELIN_FLOW_ROW_H
 
 #include "../route/row.h"
 
-/* The two ends, the smaller one first. Of a translated flow: as the wire sees it. */
+/* Both ends of a flow, the smaller one first. A masqueraded flow has the tuple that is on the wire. */
 struct flow_key {
 	struct addr addr[2];
 	__be16 port[2];
@@ -14,20 +14,20 @@ struct flow_key {
 };
 
 enum flow_flag {
-	FLOW_NAT = 1,     /* the pod is behind one of the node's own addresses */
-	FLOW_CLOSING = 2, /* FIN or RST seen */
-	FLOW_REPLIED = 4, /* packets seen both ways */
-	FLOW_DENIED = 8,  /* a policy has come that forbids it */
-	FLOW_POD_FIN = 16, /* FLOW_NAT: the pod was the first to say FIN: its peer keeps nothing of the connection */
-	FLOW_INDEXED = 32, /* FLOW_NAT: the port is none of the connection's candidates, so that the index has it */
+	FLOW_NAT = 1,      /* masqueraded: the pod uses one of the node's own addresses */
+	FLOW_CLOSING = 2,  /* one side has sent RST, or both have sent FIN */
+	FLOW_REPLIED = 4,  /* packets were seen in both directions */
+	FLOW_DENIED = 8,   /* a policy that was added since denies the flow */
+	FLOW_POD_FIN = 16, /* FLOW_NAT: the pod sent the first FIN, so that the peer has no TIME-WAIT */
+	FLOW_INDEXED = 32, /* FLOW_NAT: the port is not the first candidate, and therefore in the index */
 };
 
-/* Seconds without a packet after which a flow's row, and its port, may be used again. */
+/* Seconds without a packet after which a conntrack entry expires, and its NAT port may be used again. */
 enum flow_seconds {
-	FLOW_TCP_SECONDS = 8000, /* beyond the kernel's tcp_keepalive_time of 7,200 */
+	FLOW_TCP_SECONDS = 8000,     /* more than the kernel's tcp_keepalive_time of 7,200 */
 	FLOW_SYN_SECONDS = 60,
 	FLOW_CLOSING_SECONDS = 10,
-	FLOW_TIME_WAIT_SECONDS = 60, /* behind a node's address, where the server may be in TIME-WAIT: the kernel's TCP_TIMEWAIT_LEN */
+	FLOW_TIME_WAIT_SECONDS = 60, /* masqueraded, the server may be in TIME-WAIT: the kernel's TCP_TIMEWAIT_LEN */
 	FLOW_OTHER_SECONDS = 60,
 };
 
@@ -37,23 +37,23 @@ struct flow_side {
 	__u64 bytes;
 	__u8 tcp_flags; /* all that were seen */
 	__u8 pad[3];
-	__u32 timestamp; /* TSval of the FIN; 0: none */
+	__u32 timestamp; /* TSval of the FIN (RFC 7323); 0: none */
 };
 
 struct flow {
 	struct flow_side side[2];
-	__u64 created; /* clock tick, all of it */
-	__u32 seen;       /* clock tick of the last packet that the row was told of */
-	__u32 policy_epoch;     /* the epoch in which policies were last asked; 0: they were not */
-	__u32 rule[2];    /* what they said, by direction (POLICY_INGRESS …); 0: nothing */
-	__u16 slot;       /* the endpoint at which the flow began */
-	__u8 flags;
-	__u8 origin; /* the side that sent the first packet */
-	__be16 pod_port;
-	__u8 pod_side;   /* FLOW_NAT: the one that stands for the pod */
+	__u64 created;      /* clock tick, 64 bits */
+	__u32 seen;         /* clock tick of the last packet or flush */
+	__u32 policy_epoch; /* the epoch of the last policy lookup; 0: there was none */
+	__u32 rule[2];      /* the rules that decided it, by enum policy_direction; 0: none */
+	__u16 slot;         /* the endpoint that the entry was created for */
+	__u8 flags;         /* enum flow_flag */
+	__u8 origin;        /* the side that opened the flow */
+	__be16 pod_port;    /* FLOW_NAT: the pod's own port */
+	__u8 pod_side;      /* FLOW_NAT: the side of the node's address, which stands for the pod */
 	__u8 pad;
-	struct addr pod; /* FLOW_NAT: who is behind the node's address */
-	struct path way; /* FLOW_NAT: to the pod */
+	struct addr pod;    /* FLOW_NAT: the pod's own address */
+	struct path way;    /* FLOW_NAT: the forwarding decision for packets to the pod */
 };
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Shares of the conntrack tables. An endpoint may have as many entries as are left for all others (a dynamic threshold, Choudhury and Hahne 1998): one
- * endpoint alone gets half of a table, two get a third each, and entries that others have are never evicted for theirs. The agent corrects the counts,
- * so that none is enforced without it.
+ * Shares of the conntrack tables. An endpoint may have as many entries as are left for all others (a dynamic threshold,
+ * Choudhury and Hahne 1998): one endpoint alone gets half of a table, two get a third each, and their entries never
+ * evict those of others. The agent corrects the counts; without an agent, shares are not enforced.
  */
 #ifndef MYELIN_SHARE_H
 #define MYELIN_SHARE_H
@@ -16,10 +16,10 @@ enum share_kind {
 };
 
 enum share_bound {
-	SHARE_SLOTS = 4096, /* per kind, a power of 2; endpoints with the same remainder have one share */
+	SHARE_SLOTS = 4096, /* per kind, a power of 2; endpoints whose slots have the same remainder have one share */
 };
 
-/* Entries by kind and endpoint: as the agent counted last, and those made since. Where slot 0 would be: those of all. */
+/* Number of entries by kind and endpoint: the agent's last count, and those created since. Element 0 has the total. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SHARE_KINDS * SHARE_SLOTS);
@@ -27,10 +27,10 @@ struct {
 	__type(value, __u32);
 } shares SEC(".maps");
 
-/* Clock tick until which the counts are good; 0: they are not. */
+/* Clock tick until which the counts are valid; 0: they are not. */
 __u32 shares_until;
 
-/* Where an endpoint's count is: 0 is no endpoint's. */
+/* Returns the index of an endpoint's count. Only slot 0, which is no endpoint, has index 0. */
 INLINE __u32 share_cell(__u32 slot)
 {
 	__u32 cell = slot & (SHARE_SLOTS - 1);
@@ -45,7 +45,10 @@ INLINE __u32 *share_at(__u32 kind, __u32 cell)
 	return bpf_map_lookup_elem(&shares, &i);
 }
 
-/* Counts another entry of the endpoint in a table of that size. False if that would be more than its share; slot 0 is no endpoint's. Cost: per flow. */
+/*
+ * Counts another entry of the endpoint in a table of the given size. Returns false if the endpoint has used up its
+ * share; entries of slot 0, which is no endpoint, have no limit. Cost: per flow.
+ */
 INLINE bool share_take(__u32 kind, __u32 slot, __u32 size)
 {
 	__u32 *all = share_at(kind, 0), *own, cell = share_cell(slot);

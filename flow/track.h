@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A row for every flow, where the configuration or a policy asks for it: also what is not translated is then recorded, and goes its way by its copy. */
+/*
+ * Conntrack entries for all flows, where the configuration or a policy requires them: flows that are not translated are
+ * tracked too, and their packets use the per-CPU flow cache.
+ */
 #ifndef MYELIN_TRACK_H
 #define MYELIN_TRACK_H
 
 #include "enforce.h"
 #include "../route/decide.h"
 
-/* Begins a flow on the CPU's path, or goes on with it. Returns 0 or a drop reason. Cost: per flow. */
+/* Sets up a flow on c->path, or updates its entry if it has one. Returns 0 or a drop reason. Cost: per flow. */
 APART int track_begin(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -20,10 +23,14 @@ APART int track_begin(struct __sk_buff *skb)
 	if (l4_is_icmp_error(&c->pkt))
 		return 0;
 	outcome = flow_put(skb, c, side, true);
-	return outcome == DROP_FLOW_LIMIT && !policy_enforced(&c->path) ? 0 : outcome; /* a flow that is only recorded goes on without a row */
+	/* Without policies, a flow does not need the entry to pass. */
+	return outcome == DROP_FLOW_LIMIT && !policy_enforced(&c->path) ? 0 : outcome;
 }
 
-/* Tells the row of the CPU's packet what its copy holds, which is good for another while then, if the flow goes on. False if there is no row. */
+/*
+ * Flushes the copy to the entry of the CPU's packet, and extends the copy's validity unless the flow has ended. Returns
+ * false if there is no entry.
+ */
 INLINE bool track_renew(struct cpu *c, struct cached_flow *k)
 {
 	struct flow *f;
@@ -39,8 +46,9 @@ INLINE bool track_renew(struct cpu *c, struct cached_flow *k)
 }
 
 /*
- * A packet whose flow is at hand, but that begins something or breaks it off, or whose way is not known: the first answer, or the first packet for some 30 ms. If
- * the copy is old, the row is told. Returns a verdict, or -1 if the flow must be looked at as if it began. Cost: some 60 times a second and flow.
+ * Forwards a packet of a cached flow whose cached decision does not apply to it: the first reply, the first packet in
+ * some 30 ms, or an RST. Uses the forwarding cache, and flushes the copy if it has expired. Returns a verdict, or
+ * TC_ACT_UNSPEC if the packet must take the new-flow path. Cost: some 60 times a second per flow.
  */
 APART int track_resume(struct __sk_buff *skb, __u32 any)
 {
@@ -64,7 +72,7 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 		return drop_spoofed(skb, c, &p->path);
 	w = cached_direction(k, direction);
 	if (k->closed)
-		cached_direction_count(skb, &c->pkt, w); /* the last packet, or one of the last */
+		cached_direction_count(skb, &c->pkt, w); /* before the flush: none may follow */
 	if (!cached_flow_valid(k) && !track_renew(c, k))
 		return TC_ACT_UNSPEC;
 	if (!k->closed)
@@ -75,7 +83,10 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 	return path_follow(skb, c, &p->path, p->path.action, c->pkt.hook);
 }
 
-/* A pod's packet by its flow. Returns a verdict, or -1 if it must be decided. Cost: per packet. */
+/*
+ * Forwards a packet from a pod by its cached flow. Returns a verdict, or TC_ACT_UNSPEC if the flow is not cached.
+ * Cost: per packet.
+ */
 INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct cached_flow *k;
@@ -97,7 +108,10 @@ INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 	return path_follow(skb, c, &w->path, w->path.action, HOOK_FROM_POD);
 }
 
-/* The wire's packet by its flow. Returns a verdict, or -1 if it must be decided, or is for no pod. Cost: per packet. */
+/*
+ * Forwards a packet from a wire by its cached flow. Returns a verdict, or TC_ACT_UNSPEC if the flow is not cached or
+ * the packet is not for a pod. Cost: per packet.
+ */
 INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 {
 	struct cached_flow *k;
@@ -117,7 +131,10 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 	return path_follow(skb, c, &w->path, w->path.action, HOOK_FROM_WIRE);
 }
 
-/* What policies say of what the host's stack sends to a pod; whether it has a row is in the flags of the CPU's path then. Returns 0 or a drop reason. */
+/*
+ * Enforces policies on what the host's stack sends to a pod. Sets c->path.flags, which say whether the flow is tracked.
+ * Returns 0 or a drop reason. Cost: per packet.
+ */
 APART int enforce_to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -142,10 +159,11 @@ APART int enforce_to_pod(struct __sk_buff *skb)
 	outcome = l4_parse(skb, &c->pkt);
 	if (outcome || !(outcome = enforce(skb, c, flow_key_own(c))))
 		return outcome;
-	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? 0 : outcome; /* the reset by which the pod learns that its connection is forbidden now */
+	/* An RST tells the pod that its connection is denied now. */
+	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? 0 : outcome;
 }
 
-/* Records what the host's stack sends to a pod. Cost: per packet. */
+/* Tracks what the host's stack sends to a pod. Cost: per packet. */
 APART int track_to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The port of a masqueraded connection: finding and claiming it. Cost: per flow. */
+/* Finding and claiming the NAT port of a masqueraded connection. Cost: per flow. */
 #ifndef MYELIN_NAT_CLAIM_H
 #define MYELIN_NAT_CLAIM_H
 
@@ -7,23 +7,23 @@
 #include "write.h"
 #include "../route/decide.h"
 
-#define NAT_ATTEMPTS 16
-#define NAT_CLAIMS 4 /* candidates that are claimed, where other CPUs are faster */
-#define NAT_SWEEPS 128 /* free ports that are claimed in a sweep, where the host has them */
+#define NAT_ATTEMPTS 16 /* candidates of a connection */
+#define NAT_CLAIMS 4    /* attempts to claim a candidate, where other CPUs are faster */
+#define NAT_SWEEPS 128  /* attempts to claim a free port in a sweep, where the host's sockets use ports */
 
-/* The connection's candidate for the attempt, host byte order. */
+/* Returns the connection's candidate for the attempt, host byte order. */
 INLINE __u16 nat_candidate(const struct packet *pkt, __u32 attempt)
 {
 	return port_candidate(pkt, attempt, config.nat_port_min, config.nat_port_max);
 }
 
-/* Makes the CPU's key that of its packet behind the port. Returns the side that the pod is on. */
+/* Fills in the CPU's key from its packet after translation to the port. Returns the pod's side. */
 INLINE int nat_key(struct cpu *c, __u16 port)
 {
 	return flow_key_of(&c->key, &c->snat, bpf_htons(port), &c->pkt.dst, c->pkt.dport, c->pkt.proto);
 }
 
-/* 1 if a socket of the host already uses what the CPU's packet would look like behind the port. Cost: per flow. */
+/* Returns 1 if a socket of the host uses the tuple that the CPU's packet would have with the port. Cost: per flow. */
 APART int nat_host_uses(struct __sk_buff *skb, __u32 number)
 {
 	__be16 port = bpf_htons(number);
@@ -62,12 +62,13 @@ APART int nat_host_uses(struct __sk_buff *skb, __u32 number)
 	return 1;
 }
 
+/* Whether the entry belongs to the flow of the packet, which comes from the pod. */
 INLINE bool nat_owns(const struct flow *f, const struct packet *pkt)
 {
 	return f->flags & FLOW_NAT && f->pod_port == pkt->sport && addr_equal(&f->pod, &pkt->src);
 }
 
-/* Whether the packet's entry is behind the port; its key is the CPU's then. */
+/* Whether the packet's entry uses the port. Fills in the CPU's key with that of such an entry. */
 INLINE bool nat_at(struct cpu *c, const struct packet *pkt, __u16 port)
 {
 	struct flow *f;
@@ -78,8 +79,9 @@ INLINE bool nat_at(struct cpu *c, const struct packet *pkt, __u16 port)
 }
 
 /*
- * The indexed port of the CPU's packet, or of what its ICMP error is about (about), where the first candidate is not its own. Its entry's key is the
- * CPU's then. 0 if it has none.
+ * Finds the port of the CPU's packet, or of the packet that its ICMP error is about (about), in the index: the port is
+ * not the first candidate. Fills in the CPU's key with that of the entry. Returns 0 if the index has none. Cost: per
+ * packet of a flow that does not have its first candidate.
  */
 APART int nat_indexed(__u32 about)
 {
@@ -98,30 +100,35 @@ APART int nat_indexed(__u32 about)
 	return nat_at(c, pkt, port) ? port : 0;
 }
 
-/* How readily the port of another connection goes to the CPU's packet. */
+/* Ranks the port of another connection for the packet: enum port_rank. */
 INLINE __u32 nat_rank(const struct flow *f, const struct packet *pkt)
 {
 	const struct flow_side *s = f->side, *pod = &f->side[f->pod_side & 1];
-	bool proven = pkt->proto == IPPROTO_TCP ? flow_established(f) : f->flags & FLOW_REPLIED && !port_exchanged(s[0].packets, s[1].packets, f->seen);
+	bool proven = pkt->proto == IPPROTO_TCP
+		      ? flow_established(f)
+		      : f->flags & FLOW_REPLIED && !port_exchanged(s[0].packets, s[1].packets, f->seen);
 
 	if (flow_expired(f, pkt->proto))
 		return PORT_FREE;
+	/* Also after an RST of the pod: it repeats its SYN if the peer has replied with a challenge ACK (RFC 5961). */
 	if (!proven && !flow_had_time(f->created))
-		return PORT_USED; /* also where the pod has sent a RST: its SYN comes again when a peer has answered it by a challenge ACK (RFC 5961) */
-	if (f->flags & FLOW_CLOSING || flow_ended(f)) /* two CPUs that set flags at the same time may lose one */
-		return port_rank_closed(pkt, f->seen, pod->timestamp, f->flags & FLOW_POD_FIN || (s[0].tcp_flags | s[1].tcp_flags) & TCP_RST);
+		return PORT_USED;
+	/* Both are tested because FLOW_CLOSING may get lost when two CPUs set flags at the same time. */
+	if (f->flags & FLOW_CLOSING || flow_ended(f))
+		return port_rank_closed(pkt, f->seen, pod->timestamp,
+					f->flags & FLOW_POD_FIN || (s[0].tcp_flags | s[1].tcp_flags) & TCP_RST);
 	return proven ? PORT_USED : PORT_YIELDS;
 }
 
 int nat_entry_port_taken(__u32 port);
 
-/* Whether a Service's client has a connection with the CPU's packet's server behind the port. */
+/* Whether a Service's client uses the port for a connection to the server of the CPU's packet. */
 INLINE bool nat_crosses(__u16 port)
 {
 	return config.services && port_crosses(PORT_MASQUERADE, port) && nat_entry_port_taken(port);
 }
 
-/* Deletes the entry with the CPU's key, which is about to be another connection's. */
+/* Deletes the entry with the CPU's key, so that another connection can use its port. */
 INLINE void nat_replace(struct cpu *c, const struct flow *f)
 {
 	if (f->flags & FLOW_INDEXED) {
@@ -131,7 +138,7 @@ INLINE void nat_replace(struct cpu *c, const struct flow *f)
 	bpf_map_delete_elem(&flows, &c->key);
 }
 
-/* Fills in the CPU's new entry, for a port that is its first candidate or is indexed. */
+/* Prepares a new entry for the CPU's packet in c->flow; indexed: its port is not the first candidate. */
 INLINE struct flow *nat_new(struct cpu *c, int side, bool indexed)
 {
 	struct flow *f = flow_new(c, side);
@@ -148,7 +155,10 @@ INLINE struct flow *nat_new(struct cpu *c, int side, bool indexed)
 	return f;
 }
 
-/* Claims a port for the CPU's packet, if none has it who is above the rank. Returns 1 if the entry is now the packet's. Cost: per flow. */
+/*
+ * Claims the port for the CPU's packet, unless an entry that ranks above rank uses it. Returns 1 if the entry belongs
+ * to the packet now. Cost: per flow.
+ */
 APART int nat_claim(struct __sk_buff *skb, __u32 number, __u32 rank)
 {
 	struct cpu *c = cpu_this();
@@ -179,13 +189,16 @@ APART int nat_claim(struct __sk_buff *skb, __u32 number, __u32 rank)
 	return 1;
 }
 
-/* Whether neither the host nor a client of a Service uses the port towards the CPU's packet's server. */
+/* Whether neither the host nor a Service's client uses the port for the server of the CPU's packet. */
 INLINE bool nat_takes(struct __sk_buff *skb, __u16 port)
 {
 	return !nat_crosses(port) && !nat_host_uses(skb, port);
 }
 
-/* Looks at one candidate. Returns true if it is free, safe to take over, or the packet's: another CPU may have begun the connection. */
+/*
+ * Examines a candidate. Returns true if the search can end: the port is free, or safe to take over, or belongs to the
+ * packet already, because another CPU has set up the connection.
+ */
 INLINE bool nat_offer(struct __sk_buff *skb, struct cpu *c, __u16 port)
 {
 	struct port_search *s = port_search(c);
@@ -207,7 +220,7 @@ INLINE bool nat_offer(struct __sk_buff *skb, struct cpu *c, __u16 port)
 	return s->rank <= PORT_NEWER;
 }
 
-/* Looks at the candidates until one is free, or safe to take over. Cost: per flow. */
+/* Examines candidates until one is free, or safe to take over. Cost: per flow. */
 APART int nat_scan(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -223,7 +236,7 @@ APART int nat_scan(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Whether the pod that sends the CPU's packet may have another entry. */
+/* Whether the pod that sends the CPU's packet may have another entry. Counts it in the pod's share. */
 INLINE bool nat_admits(const struct cpu *c)
 {
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.src);
@@ -232,8 +245,9 @@ INLINE bool nat_admits(const struct cpu *c)
 }
 
 /*
- * Finds the port of a connection that does not have its first candidate, into port_search: the one that is indexed, or the best candidate, which it
- * claims. Returns 0 or a drop reason, DROP_NAT_NO_PORT if no candidate is available.
+ * Finds the port of a connection that does not have its first candidate: the port in the index, otherwise the best
+ * candidate, which is claimed. The port is stored in port_search(c)->port. Returns 0 or a drop reason: DROP_NAT_NO_PORT
+ * if no candidate is available. Cost: per flow, and per packet of a flow that is in the index.
  */
 APART int nat_search(struct __sk_buff *skb)
 {
@@ -255,7 +269,7 @@ APART int nat_search(struct __sk_buff *skb)
 		nat_scan(skb);
 		if (s->rank == PORT_USED)
 			break;
-		/* Of a free port that was asked already. */
+		/* For a free port, nat_offer has called nat_takes already. */
 		if ((s->rank == PORT_FREE || nat_takes(skb, s->port)) && nat_claim(skb, s->port, s->rank))
 			return 0;
 		s->skip = s->port;
@@ -263,7 +277,7 @@ APART int nat_search(struct __sk_buff *skb)
 	return DROP_NAT_NO_PORT;
 }
 
-/* Claims a port from one number to another, if one is free. Returns it, or 0. */
+/* Claims a free port from the range, both ends included. Returns the port, or 0. */
 INLINE int nat_sweep_range(struct __sk_buff *skb, struct cpu *c, __u32 from, __u32 to)
 {
 	int i, port;
@@ -280,8 +294,9 @@ INLINE int nat_sweep_range(struct __sk_buff *skb, struct cpu *c, __u32 from, __u
 }
 
 /*
- * Claims any port for the CPU's packet, none of whose candidates can be had: a free one of masquerade's half, or of the other one; or one of the client
- * that has most of the candidates. Follows nat_search. Returns 0 if there is none. Slow path.
+ * Claims any port for the CPU's packet after nat_search has found no candidate: a free port of masquerading's half,
+ * then of the other half; then one of the client that has most of the candidates. Returns the port, or 0 if there is
+ * none. Slow path.
  */
 APART int nat_sweep(struct __sk_buff *skb)
 {

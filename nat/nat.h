@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Masquerade: pods reach the world from the node's own address. Nearly all connections have their first candidate for a port, and are found from the
- * pod's side without an index. BPF_NOEXIST decides between two CPUs that want the same port.
+ * Masquerading: pods reach the world from the node's own address. Nearly all connections have their first candidate as
+ * port, so that their entries are found from the pod's side without the index. BPF_NOEXIST decides between two CPUs
+ * that claim the same port.
  */
 #ifndef MYELIN_NAT_H
 #define MYELIN_NAT_H
@@ -9,7 +10,7 @@
 #include "claim.h"
 #include "../flow/enforce.h"
 
-/* An ICMP error by which a pod answers the world. Returns 0 or a drop reason. Slow path. */
+/* Translates an ICMP error that a pod sends to the world. Returns 0 or a drop reason. Slow path. */
 APART int nat_out_icmp_error(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -36,7 +37,7 @@ APART int nat_out_icmp_error(struct __sk_buff *skb)
 		port = nat_indexed(true);
 	f = port ? bpf_map_lookup_elem(&flows, &c->key) : NULL;
 	if (!f || f->flags & FLOW_DENIED)
-		return DROP_ICMP_UNRELATED; /* nothing of the pod's that the world could know */
+		return DROP_ICMP_UNRELATED; /* quotes no packet of a masqueraded flow */
 	if (config.policy && !icmp_trim(skb))
 		return DROP_REWRITE;
 	in->to = c->snat;
@@ -47,7 +48,10 @@ APART int nat_out_icmp_error(struct __sk_buff *skb)
 	return nat_write(skb, &c->pkt, true, &c->snat, c->pkt.sport) ? 0 : DROP_REWRITE;
 }
 
-/* What is no new flow of the pod's, but its answer to one that the world began: the row says so. Cost: per packet of such a flow. */
+/*
+ * Whether the CPU's packet is a pod's reply in a flow that was opened from the world, as its conntrack entry tells.
+ * Counts the packet. Cost: per packet of such a flow.
+ */
 INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
 {
 	int side = flow_key_own(c);
@@ -55,14 +59,15 @@ INLINE bool nat_answers(struct __sk_buff *skb, struct cpu *c)
 
 	if (!f || f->flags & FLOW_NAT || f->origin == side || flow_expired(f, c->pkt.proto))
 		return false;
-	if (!flow_tracked(&c->path)) /* or it will be counted where its way is kept */
+	if (!flow_tracked(&c->path)) /* otherwise track_begin counts it */
 		flow_count(skb, &c->pkt, f, side);
 	return true;
 }
 
 /*
- * Makes the row of a connection that the world opened to the pod's own address, whose row is gone: the pod's kernel knows it. The CPU's segment begins
- * none then. Returns 1 if that is so. Slow path: segments without a row.
+ * Restores the conntrack entry of a connection that was opened from the world to the pod's own address, if the pod's
+ * kernel has such a connection for the CPU's segment, which then is a reply and no new flow. Returns 1 in that case.
+ * Slow path: TCP segments without an entry.
  */
 APART int nat_restore(struct __sk_buff *skb)
 {
@@ -85,7 +90,10 @@ APART int nat_restore(struct __sk_buff *skb)
 	return 1;
 }
 
-/* Translates the CPU's packet, which a pod sends to the world, to the address c->snat. Returns 0, NEXT_CONTINUE or a drop reason. */
+/*
+ * Translates the source of the CPU's packet, which a pod sends to the world, to c->snat. Returns 0, NEXT_CONTINUE if
+ * the packet is a reply and leaves untranslated, or a drop reason. Cost: per packet.
+ */
 APART enum next nat_out(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -103,7 +111,7 @@ APART enum next nat_out(struct __sk_buff *skb)
 	if (!nat_supports(&c->pkt))
 		return DROP_UNSUPPORTED_L4;
 	if (config.tunnel && c->pkt.proto == IPPROTO_UDP && unlikely(c->pkt.dport == bpf_htons(config.tunnel_port)))
-		return DROP_TUNNEL_PORT; /* it would be taken for this node's */
+		return DROP_TUNNEL_PORT; /* other nodes would take it for a tunnel packet of this node */
 	port = nat_candidate(&c->pkt, 0);
 	side = nat_key(c, port);
 	f = bpf_map_lookup_elem(&flows, &c->key);

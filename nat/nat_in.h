@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Masquerade, the way back: replies, and the ICMP errors that speak of a translated packet. */
+/* Masquerading, inbound: replies, and ICMP errors about translated packets. */
 #ifndef MYELIN_NAT_IN_H
 #define MYELIN_NAT_IN_H
 
 #include "nat.h"
 
-/* Whether the endpoint with the flow's address still is the pod that began it. */
+/* Whether the endpoint with the pod's address is still the pod that the entry was created for. */
 INLINE bool nat_pod_is(const struct flow *f, const struct endpoint *e)
 {
 	return !f->slot || f->slot == e->slot;
 }
 
-/* An ICMP error about a packet that a pod sent to the world. Returns 0, a drop reason, or -1 if no pod's. Slow path. */
+/*
+ * Translates an ICMP error about a packet that a pod sent to the world. Returns 0, a drop reason, or NEXT_CONTINUE if
+ * the error is about no masqueraded flow. Slow path.
+ */
 APART enum next nat_in_icmp_error(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -48,7 +51,10 @@ APART enum next nat_in_icmp_error(struct __sk_buff *skb)
 	return nat_write(skb, &c->pkt, false, &in->to, c->pkt.dport) ? 0 : DROP_REWRITE;
 }
 
-/* Asks the pod's policies again about a flow that it began, if they may have changed. Returns 0 or a drop reason. Cost: once an epoch. */
+/*
+ * Repeats the policy lookup for the flow with the CPU's key, which a pod has opened, after policies may have changed.
+ * Returns 0 or a drop reason. Cost: once per flow and epoch.
+ */
 APART int nat_enforce(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -65,7 +71,7 @@ APART int nat_enforce(struct __sk_buff *skb)
 	return enforce_flow_result(skb, c, f, policy_lookup(&c->policy));
 }
 
-/* The way into the pod, decided again where the kept one is stale. Returns 0 or a drop reason. */
+/* Copies the flow's decision for the pod to c->path; decides again if it is outdated. Returns 0 or a drop reason. */
 INLINE int nat_path(struct cpu *c, struct flow *f)
 {
 	struct path *way = &f->way;
@@ -76,7 +82,7 @@ INLINE int nat_path(struct cpu *c, struct flow *f)
 		return 0;
 	e = bpf_map_lookup_elem(&endpoints, &f->pod);
 	if (!e || e->flags & ENDPOINT_HOST || !nat_pod_is(f, e))
-		return DROP_NO_ENDPOINT; /* the address may be another pod's by now */
+		return DROP_NO_ENDPOINT; /* the address may belong to another pod by now */
 	__builtin_memset(&c->path, 0, sizeof(c->path));
 	decide_pod(&c->path, e);
 	c->path.flags = decide_tracking(0, e->slot) & PATH_POLICY;
@@ -85,7 +91,7 @@ INLINE int nat_path(struct cpu *c, struct flow *f)
 	return 0;
 }
 
-/* True if a masqueraded pod may be meant: the host's own ports are not looked up. */
+/* Whether the packet may be for a masqueraded pod, so that ports of the host itself need no lookup. */
 INLINE bool nat_is_candidate(const struct packet *pkt)
 {
 	__u16 port = bpf_ntohs(pkt->dport);
@@ -95,7 +101,10 @@ INLINE bool nat_is_candidate(const struct packet *pkt)
 	return nat_supports(pkt) || l4_is_icmp_error(pkt);
 }
 
-/* Translates what the world sends to the node's address, and finds its way, the CPU's path. Returns 0, a drop reason, or -1 if it is for the host. */
+/*
+ * Translates the destination of the CPU's packet, which the world sends to the node's address, to that of the pod, and
+ * fills in c->path. Returns 0, a drop reason, or NEXT_CONTINUE if the packet is for the host. Cost: per packet.
+ */
 APART enum next nat_in(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -114,7 +123,8 @@ APART enum next nat_in(struct __sk_buff *skb)
 	if (outcome)
 		return outcome;
 	c->pkt.slot = c->path.dst_slot;
-	if (policy_enforced(&c->path) && (f->policy_epoch != c->path.epoch || f->flags & FLOW_DENIED) && (outcome = nat_enforce(skb)))
+	if (policy_enforced(&c->path) && (f->policy_epoch != c->path.epoch || f->flags & FLOW_DENIED) &&
+	    (outcome = nat_enforce(skb)))
 		return outcome;
 	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
 		return DROP_TTL;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Choosing the port of a NAT entry. A connection has a few candidates, which follow from its tuple, so that most entries are found from both ends
- * without an index. Where no candidate is free the best one is taken; where none can be, all ports of the pool are looked at.
+ * Choosing the port of a translated flow. A connection has a few candidates, which follow from its tuple, so that most
+ * entries are found from both ends without an index. If no candidate is free, the best one is taken over; if none can
+ * be, all ports of the pool are examined.
  *
- * Masquerade and Services share one pool: each begins in its own half of it, and goes on in the other one.
+ * Masquerading and Services share one pool: each uses its own half first, and then the other one.
  */
 #ifndef MYELIN_PORT_H
 #define MYELIN_PORT_H
@@ -11,34 +12,37 @@
 #include "row.h"
 #include "../flow/flow.h"
 
-/* How readily a port is given to a new connection, best first. */
+/* How suitable a port is for a new connection, best first. */
 enum port_rank {
-	PORT_FREE,   /* no entry, or one that expired */
-	PORT_NEWER,  /* closed; the new SYN's timestamp is newer, so that a TIME-WAIT of the peer accepts it (RFC 6191) */
-	PORT_CLOSED, /* closed, and the peer keeps no TIME-WAIT */
-	PORT_YIELDS, /* half-open, unanswered, or one datagram each way: makes room where nothing better is left */
-	PORT_USED,
+	PORT_FREE,   /* no entry, or one that has expired */
+	PORT_NEWER,  /* closed; the new SYN's timestamp is newer, so that the peer accepts it in TIME-WAIT (RFC 6191) */
+	PORT_CLOSED, /* closed, and the peer has no TIME-WAIT */
+	PORT_YIELDS, /* half-open, without a reply, or one datagram each way: evicted if nothing better is left */
+	PORT_USED,   /* never taken over */
 };
 
-/* Whose entries a port belongs to. */
+/* What a port is used for. */
 enum port_kind {
 	PORT_MASQUERADE,
 	PORT_SERVICE,
 };
 
-/* A search under way, in the CPU's scratch: the verifier would follow each value of it in registers. Times are in ticks. */
+/*
+ * The state of a search, in the CPU's scratch, because the verifier would track each of its values in registers. Times
+ * are in ticks.
+ */
 struct port_search {
-	__u32 rank;   /* enum port_rank of the best port so far … */
-	__u32 idle;   /* … since the last packet of its entry */
-	__u32 port;   /* … host byte order */
+	__u32 rank;   /* enum port_rank of the best port so far */
+	__u32 idle;   /* the best port: time since the last packet of its entry */
+	__u32 port;   /* the best port, host byte order */
 	__u32 skip;   /* a port that could not be claimed; 0: none */
-	__u32 holder; /* the client that holds most candidates */
-	__u32 held;   /* by how many more than others */
-	__u32 oldest; /* since the last packet of the one of them that is idle longest … */
-	__u32 victim; /* … and its port */
+	__u32 holder; /* port_holder of the client that holds most candidates */
+	__u32 held;   /* how many more candidates it holds than others */
+	__u32 oldest; /* the longest time since the last packet of one of its candidates */
+	__u32 victim; /* the port of that candidate */
 };
 
-/* The ports of connections that have none of their candidates. */
+/* The index: ports of connections that do not have their first candidate. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -47,46 +51,54 @@ struct {
 	__type(value, struct port_index);
 } port_indexes SEC(".maps");
 
-/* Set once a connection has a port of the other kind's half: both kinds are looked for in both halves then. */
+/* Set once a connection may have a port of the other kind's half: both kinds are looked up in both halves then. */
 __u32 ports_borrowed;
 
-/* A port from min to max for the packet's connection, host byte order: the same for each attempt whenever it is asked. */
+/* Returns a port from min to max, host byte order, which depends on the packet's tuple and the attempt only. */
 INLINE __u16 port_candidate(const struct packet *pkt, __u32 attempt, __u32 min, __u32 max)
 {
 	__u64 h = pkt->src.d[1] * 0x9e3779b97f4a7c15ULL;
 
 	h = (h ^ pkt->dst.d[1] ^ (h >> 29)) * 0xbf58476d1ce4e5b9ULL;
 	h = (h ^ ((__u32)pkt->sport << 16 | pkt->dport) ^ (h >> 32)) * 0x94d049bb133111ebULL;
-	/* Of a range by multiplication: a division costs a packet 8 ns. The attempts are as far from each other as they can be. */
+	/*
+	 * Maps the hash to the range by multiplication: a division costs a packet 8 ns. The golden ratio keeps the
+	 * candidates of successive attempts far apart.
+	 */
 	return min + ((__u64)((__u32)(h >> 32) + attempt * 0x9e3779b9u) * (max - min + 1) >> 32);
 }
 
-/* A client's address in 32 bits, to tell the clients that hold ports apart. */
+/* Hashes a client's address to 32 bits, which identify the holder of a port. */
 INLINE __u32 port_holder(const struct addr *client)
 {
 	return addr_hash(client) >> 32;
 }
 
+/* Whether the port is in the kind's half of the pool. */
 INLINE bool port_in(__u32 kind, __u16 port)
 {
-	return kind == PORT_SERVICE ? port >= config.lb_port_min && port <= config.lb_port_max : port >= config.nat_port_min && port <= config.nat_port_max;
+	return kind == PORT_SERVICE ? port >= config.lb_port_min && port <= config.lb_port_max
+				    : port >= config.nat_port_min && port <= config.nat_port_max;
 }
 
-/* True if a port may be the kind's: one of its half, or of the other one once that is lent. Cost: per packet to a node's address. */
+/*
+ * Whether the port may be used by the kind: it is in its half, or in the other one after that was borrowed from.
+ * Cost: per packet to a node's address.
+ */
 INLINE bool port_may_be(__u32 kind, __u16 port)
 {
 	return port_in(kind, port) || (unlikely(ports_borrowed) && port_in(!kind, port));
 }
 
-/* True if a port that the kind takes may be one of the other kind as well. */
+/* Whether a port that the kind claims may also be used by the other kind. */
 INLINE bool port_crosses(__u32 kind, __u16 port)
 {
 	return ports_borrowed || !port_in(kind, port);
 }
 
 /*
- * How readily the port of a closed TCP connection goes to the packet. TIME-WAIT of a peer accepts a SYN whose timestamp is newer than that of the FIN
- * which closed it (RFC 6191); clean: the peer has none.
+ * Ranks the port of a closed TCP connection for the packet. A peer in TIME-WAIT accepts a SYN whose timestamp is newer
+ * than that of the FIN that closed the connection (RFC 6191). clean: the peer has no TIME-WAIT.
  */
 INLINE __u32 port_rank_closed(const struct packet *pkt, __u32 seen, __u32 timestamp, bool clean)
 {
@@ -97,7 +109,7 @@ INLINE __u32 port_rank_closed(const struct packet *pkt, __u32 seen, __u32 timest
 	return clean ? PORT_CLOSED : PORT_USED;
 }
 
-/* Whether a datagram each way was all, five seconds ago: a question and its answer. */
+/* Whether the flow was one request and one reply at most, with no packet for five seconds. */
 INLINE bool port_exchanged(__u64 sent, __u64 received, __u32 seen)
 {
 	return sent <= 1 && received <= 1 && clock_before(seen + 5 * config.hz, clock_now());
@@ -117,7 +129,7 @@ INLINE void port_search_reset(struct port_search *s)
 	s->rank = PORT_USED;
 }
 
-/* Keeps the port if it is better than the best one so far: of two that are as good, the one that is idle longer. */
+/* Records the port if it is better than the best one so far, or as good and idle for longer. */
 INLINE void port_offer(struct port_search *s, __u16 port, __u32 rank, __u32 idle)
 {
 	if (port == s->skip || rank > s->rank || (rank == s->rank && idle <= s->idle) || rank == PORT_USED)
@@ -128,13 +140,13 @@ INLINE void port_offer(struct port_search *s, __u16 port, __u32 rank, __u32 idle
 }
 
 /*
- * Counts an entry for the client that holds it, by majority vote (Boyer and Moore 1981): a client that has more of them than all others is the
- * holder in the end.
+ * Counts an entry for the client that holds it, by majority vote (Boyer and Moore 1981): a client that has more
+ * candidates than all others together is the holder in the end.
  */
 INLINE void port_count(struct port_search *s, __u16 port, __u32 holder, __u32 idle)
 {
 	if (port == s->victim)
-		return; /* in a small range candidates meet */
+		return; /* in a small range, attempts can have the same candidate */
 	if (s->held && s->holder != holder) {
 		s->held--;
 		return;
@@ -147,14 +159,15 @@ INLINE void port_count(struct port_search *s, __u16 port, __u32 holder, __u32 id
 	s->held++;
 }
 
-/* The port that a client with most of the candidates has to give up for another client; 0: there is none. */
+/* Returns the port that a client with most of the candidates must give up for another client, or 0. */
 INLINE __u32 port_reclaim(const struct port_search *s, const struct addr *client, __u32 attempts)
 {
 	return s->held > attempts / 4 && s->holder != port_holder(client) ? s->victim : 0;
 }
 
 /* Fills in the index key of a connection. */
-INLINE void port_key_of(struct port_key *k, const struct addr *client, __be16 client_port, const struct addr *server, __be16 server_port, __u8 proto)
+INLINE void port_key_of(struct port_key *k, const struct addr *client, __be16 client_port, const struct addr *server,
+			__be16 server_port, __u8 proto)
 {
 	k->client = *client;
 	k->server = *server;
@@ -164,21 +177,24 @@ INLINE void port_key_of(struct port_key *k, const struct addr *client, __be16 cl
 	__builtin_memset(k->pad, 0, sizeof(k->pad));
 }
 
-/* Where the packet's connection is, NULL if that is not indexed. */
+/* Finds the packet's connection in the index. Returns NULL if it is not there. Fills in c->port_key. */
 INLINE struct port_index *port_index_find(struct cpu *c, const struct packet *pkt)
 {
 	port_key_of(&c->port_key, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
 	return bpf_map_lookup_elem(&port_indexes, &c->port_key);
 }
 
-/* Indexes the port of the packet's connection. False if the index is full. Cost: per flow that has not its first candidate. */
+/*
+ * Adds the port of the packet's connection to the index. Returns false if the index is full. Cost: per flow that does
+ * not have its first candidate.
+ */
 INLINE bool port_index_put(struct cpu *c, const struct packet *pkt, const struct addr *snat, __u16 port, __u16 flags)
 {
 	struct port_index *at = port_index_find(c, pkt);
 	int err;
 
 	if (at && at->port == port && at->flags == flags && addr_equal(&at->snat, snat))
-		return true; /* of a former connection between the same ends */
+		return true; /* left by a former connection between the same ends */
 	at = &c->port_index;
 	at->snat = *snat;
 	at->port = port;

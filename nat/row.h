@@ -5,7 +5,7 @@
 
 #include "../bpf/common.h"
 
-/* A connection as its client knows it: the key of the index of ports. */
+/* The key of the index of NAT ports: a connection's tuple before translation. */
 struct port_key {
 	struct addr client;
 	struct addr server;
@@ -16,20 +16,20 @@ struct port_key {
 };
 
 enum port_index_flag {
-	PORT_INDEX_SERVICE = 1, /* of a Service's client; otherwise a pod's that is masqueraded */
-	PORT_INDEX_OWN = 2,     /* behind the client's own address: only the port changes */
+	PORT_INDEX_SERVICE = 1, /* a connection of a Service's client; otherwise of a masqueraded pod */
+	PORT_INDEX_OWN = 2,     /* the client keeps its own address: only the port changes */
 };
 
 struct port_index {
-	struct addr snat; /* the address that the port is one of */
-	__u16 port; /* host byte order */
-	__u16 flags;
+	struct addr snat; /* the address after translation */
+	__u16 port;       /* host byte order */
+	__u16 flags;      /* enum port_index_flag */
 };
 
-/* How many ports the CPU may still look at in the sweeps of the current interval. */
+/* How many ports the CPU's sweeps may still examine in the current interval. */
 struct port_budget {
-	__u32 tick; /* clock tick at which the interval began */
-	__u32 left;
+	__u32 tick; /* clock tick of the interval's start */
+	__u32 left; /* ports */
 };
 
 #endif

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Ports of SCTP. Its checksum, a CRC32c, covers the whole packet (RFC 9260 6.8), but what a changed port does to it follows from the packet's length alone. */
+/*
+ * Rewriting SCTP ports. The checksum, a CRC32c, covers the whole packet (RFC 9260 6.8), but the effect of a changed
+ * port on it depends only on the packet's length.
+ */
 #ifndef MYELIN_SCTP_H
 #define MYELIN_SCTP_H
 
 #include "../bpf/cpu.h"
 
-#define SCTP_CHECK 8          /* where a packet has its checksum */
-#define CRC32C 0x82f63b78u    /* its polynomial: the lowest bit is the highest power, and so in all of these */
+#define SCTP_CHECK 8       /* offset of the checksum */
+#define CRC32C 0x82f63b78u /* the polynomial; in all polynomials here, the lowest bit is the highest power */
 
-/* The product of two polynomials over GF(2), modulo that of CRC32c. */
+/* Returns the product of two polynomials over GF(2), modulo CRC32C. */
 APART __u32 crc_product(__u32 a, __u32 b)
 {
 	__u32 product = 0;
@@ -22,12 +25,17 @@ APART __u32 crc_product(__u32 a, __u32 b)
 	return product;
 }
 
-/* What a checksum changes by where the first word of a packet changes: that word by x^(8 * length), for a CRC goes on over what follows. */
+/*
+ * Returns the change of a packet's checksum if its first word changes by word: word * x^(8 * length), since a CRC is
+ * linear and continues over the bytes that follow.
+ */
 INLINE __u32 sctp_change(__u32 word, __u32 length)
 {
 	/* x^(8 * 2^i) */
-	const __u32 powers[] = { 0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
-				 0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc };
+	const __u32 powers[] = {
+		0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
+		0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
+	};
 	int i;
 
 #pragma unroll
@@ -37,8 +45,11 @@ INLINE __u32 sctp_change(__u32 word, __u32 length)
 	return word;
 }
 
-/* Puts a port in the place of another, into the header at an offset, 2 for the destination's. A checksum of 0 is not computed yet: that is done by the device, or by
- * none. Returns 0 or an error. Cost: per packet of a flow of SCTP whose ports change, a thousand instructions. */
+/*
+ * Replaces a port in the header and updates the checksum; at: the port's offset, 0 for the source or 2 for the
+ * destination. A checksum of 0 is left alone: the device computes it later, or nothing does. Returns 0 or 1 for an
+ * error. Cost: per packet of a translated SCTP flow, a thousand instructions.
+ */
 APART int sctp_write_port(struct __sk_buff *skb, __u32 l4, __u32 at, __u32 from, __u32 to)
 {
 	__u32 four = skb->protocol == bpf_htons(ETH_P_IP), check;
@@ -47,9 +58,12 @@ APART int sctp_write_port(struct __sk_buff *skb, __u32 l4, __u32 at, __u32 from,
 	if (bpf_skb_load_bytes(skb, l4 + SCTP_CHECK, &check, sizeof(check)))
 		return 1;
 	if (check) {
-		if (bpf_skb_load_bytes(skb, L3 + (four ? offsetof(struct iphdr, tot_len) : offsetof(struct ipv6hdr, payload_len)), &length, sizeof(length)))
+		if (bpf_skb_load_bytes(skb, L3 + (four ? offsetof(struct iphdr, tot_len)
+						       : offsetof(struct ipv6hdr, payload_len)),
+				       &length, sizeof(length)))
 			return 1;
-		check ^= sctp_change((from ^ to) << 8 * at, bpf_ntohs(length) + (four ? 0 : sizeof(struct ipv6hdr)) + L3 - l4);
+		check ^= sctp_change((from ^ to) << 8 * at,
+				     bpf_ntohs(length) + (four ? 0 : sizeof(struct ipv6hdr)) + L3 - l4);
 		if (bpf_skb_store_bytes(skb, l4 + SCTP_CHECK, &check, sizeof(check), 0))
 			return 1;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Looking at all ports of the pool, where a connection can have none of its candidates, so that a free port is found as long as there is one. Slow path:
- * some 40 ns a port, and no more than SWEEP_PORTS of them in SWEEP_TICKS on a CPU, whoever may cause it.
+ * Examining all ports of the pool if a connection can have none of its candidates, so that a free port is found as long
+ * as there is one. Slow path: some 40 ns per port, at most SWEEP_PORTS ports in SWEEP_TICKS on each CPU.
  */
 #ifndef MYELIN_SWEEP_H
 #define MYELIN_SWEEP_H
@@ -11,10 +11,10 @@
 #define SWEEP_PORTS 32768
 #define SWEEP_TICKS (config.hz / 100 + 1)
 
-/* The first free port for the kind of the CPU's packet, 0 if there is none: service/pool.h. */
+/* Returns the first free port of the range for the CPU's packet, or 0. Defined in service/pool.h. */
 int sweep_range(__u32 kind, __u32 from, __u32 to);
 
-/* The same within the CPU's budget. Nothing is looked at where from is above to. */
+/* Does the same as sweep_range, within the CPU's budget. from may be above to: the range is empty then. */
 INLINE int sweep(struct port_budget *b, __u32 kind, __u32 from, __u32 to)
 {
 	__u32 now = clock_now(), looked;
@@ -32,7 +32,7 @@ INLINE int sweep(struct port_budget *b, __u32 kind, __u32 from, __u32 to)
 	return port;
 }
 
-/* Where a sweep begins: anywhere. */
+/* Returns a random start for a sweep. */
 INLINE __u32 sweep_start(__u32 min, __u32 max)
 {
 	return min + ((__u64)bpf_get_prandom_u32() * (max - min + 1) >> 32);

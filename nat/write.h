@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Putting one address and port in place of another, in a packet and in the packet that an ICMP error quotes. */
+/* Rewriting an address and a port of a packet, and of the packet that an ICMP error quotes. */
 #ifndef MYELIN_NAT_WRITE_H
 #define MYELIN_NAT_WRITE_H
 
 #include "sctp.h"
 #include "../bpf/inner.h"
 
-/* Where a field is, by family. */
+/* Offset and size of an address in the packet, by family. */
 #define NAT_ADDR(pkt, source) (L3 + ((pkt)->family == 4 ? ((source) ? 12 : 16) : ((source) ? 8 : 24)))
 #define NAT_ADDR_SIZE(pkt) ((pkt)->family == 4 ? 4 : 16)
 
-/* ICMP has something to tell flows apart by in echoes only. */
+/* Whether the packet's flow can be translated. Of ICMP, only echoes have an identifier that distinguishes flows. */
 INLINE bool nat_supports(const struct packet *pkt)
 {
-	return proto_has_ports(pkt->proto) || (proto_is_icmp(pkt->proto) && (pkt->fragment == FRAGMENT_LATER || l4_is_echo(pkt)));
+	return proto_has_ports(pkt->proto) ||
+	       (proto_is_icmp(pkt->proto) && (pkt->fragment == FRAGMENT_LATER || l4_is_echo(pkt)));
 }
 
+/* Returns the offset of the checksum in the layer-4 header; 0: none that bpf_l4_csum_replace can update. */
 INLINE __u32 nat_l4_checksum(__u8 proto)
 {
 	switch (proto) {
@@ -31,7 +33,7 @@ INLINE __u32 nat_l4_checksum(__u8 proto)
 	}
 }
 
-/* The offset of the port to rewrite; ICMP echo has its identifier there. */
+/* Returns the offset of the port in the layer-4 header; for ICMP echo, that of the identifier. */
 INLINE __u32 nat_l4_port(__u8 proto, bool source)
 {
 	if (proto_is_icmp(proto))
@@ -47,18 +49,25 @@ INLINE bool nat_write_port(struct __sk_buff *skb, const struct packet *pkt, bool
 	if (from == to)
 		return true;
 	if (pkt->proto == IPPROTO_SCTP)
-		return pkt->fragment == FRAGMENT_NONE && !sctp_write_port(skb, pkt->l4, nat_l4_port(pkt->proto, source), from, to);
+		return pkt->fragment == FRAGMENT_NONE &&
+		       !sctp_write_port(skb, pkt->l4, nat_l4_port(pkt->proto, source), from, to);
 	return !bpf_l4_csum_replace(skb, pkt->l4 + check, from, to, flags) &&
 	       !bpf_skb_store_bytes(skb, pkt->l4 + nat_l4_port(pkt->proto, source), &to, sizeof(to), 0);
 }
 
-/* Why a packet can't have other ports: a fragment doesn't say how long the whole is, which SCTP's checksum covers. */
+/*
+ * Returns the drop reason of a packet whose ports can't be rewritten. SCTP's checksum needs the length of the whole
+ * packet, which a fragment does not have.
+ */
 INLINE int nat_refusal(const struct packet *pkt)
 {
 	return pkt->proto == IPPROTO_SCTP && pkt->fragment ? DROP_SCTP_FRAGMENT : DROP_REWRITE;
 }
 
-/* Puts address and port of one end in place of the other's, checksums included. Cost: per packet of a translated flow. */
+/*
+ * Rewrites the packet's source or destination address and port, and updates all checksums. Returns false if the kernel
+ * refuses. Cost: per packet of a translated flow.
+ */
 INLINE bool nat_write(struct __sk_buff *skb, const struct packet *pkt, bool source, const struct addr *to, __be16 port)
 {
 	const struct addr *from = source ? &pkt->src : &pkt->dst;
@@ -83,14 +92,21 @@ INLINE bool nat_write(struct __sk_buff *skb, const struct packet *pkt, bool sour
 		return true;
 	if (bpf_l4_csum_replace(skb, pkt->l4 + check, 0, diff, flags))
 		return false;
-	/* The helper takes the pseudo header for IPv4's, whose change the device's sum of the packet doesn't see; in IPv6 it cancels out. */
+	/*
+	 * With CHECKSUM_COMPLETE the helper adjusts skb->csum as for IPv4, whose header always sums up to zero. In IPv6
+	 * the changes of address and checksum cancel out, so that the adjustment must be reverted.
+	 */
 	if (pkt->family == 6)
 		bpf_csum_update(skb, diff);
 	return true;
 }
 
-/* The quoted packet's own checksum over addresses and port, if it is quoted; the error's follows. */
-INLINE bool inner_checksum(struct __sk_buff *skb, const struct packet *pkt, const struct inner *in, __u32 outer, __s64 diff, __be16 old, __be16 port)
+/*
+ * Updates the layer-4 checksum of the quoted packet, if the quote contains it, and the error's own (at outer), which
+ * covers it.
+ */
+INLINE bool inner_checksum(struct __sk_buff *skb, const struct packet *pkt, const struct inner *in, __u32 outer,
+			   __s64 diff, __be16 old, __be16 port)
 {
 	__u32 check = nat_l4_checksum(in->proto), at = in->l4 + check;
 	__u16 before, after;
@@ -104,7 +120,10 @@ INLINE bool inner_checksum(struct __sk_buff *skb, const struct packet *pkt, cons
 	return !bpf_l4_csum_replace(skb, outer, before, after, 2);
 }
 
-/* Rewrites one end of the quoted packet, and all checksums over it. Returns 0 or a drop reason. Slow path. */
+/*
+ * Rewrites one end of the quoted packet to in->to and in->port, and updates all checksums. Returns 0 or a drop reason.
+ * Slow path.
+ */
 APART int inner_write(struct __sk_buff *skb, __u32 source)
 {
 	struct cpu *c = cpu_this();
@@ -123,7 +142,7 @@ APART int inner_write(struct __sk_buff *skb, __u32 source)
 	check = c->pkt.l4 + 2;
 	at = in->l3 + (c->pkt.family == 4 ? (source ? 12 : 16) : (source ? 8 : 24));
 	if (c->pkt.family == 4) {
-		/* The header checksum takes up the address: the two changes cancel out in the error's checksum. */
+		/* Address and header checksum change by opposite amounts, which cancel out in the error's checksum. */
 		diff = bpf_csum_diff((__be32 *)&from->w[3], 4, &in->to.w[3], 4, 0);
 		if (bpf_skb_store_bytes(skb, at, &in->to.w[3], 4, 0) ||
 		    bpf_l3_csum_replace(skb, in->l3 + offsetof(struct iphdr, check), 0, diff, 0))
@@ -137,7 +156,8 @@ APART int inner_write(struct __sk_buff *skb, __u32 source)
 		return DROP_REWRITE;
 	if (old == port)
 		return 0;
-	if (bpf_skb_store_bytes(skb, in->l4 + nat_l4_port(in->proto, source), &port, 2, 0) || bpf_l4_csum_replace(skb, check, old, port, 2))
+	if (bpf_skb_store_bytes(skb, in->l4 + nat_l4_port(in->proto, source), &port, 2, 0) ||
+	    bpf_l4_csum_replace(skb, check, old, port, 2))
 		return DROP_REWRITE;
 	return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Who two ends are to each other's policies: their classes, which depend on neither port nor protocol. Each CPU keeps them for the pairs that it was asked
- * about last, so that a flow that begins asks for no more than the verdict on its port. Losing a row costs four look-ups.
+ * Per-CPU cache of policy classes: the classes that two ends have for each other's policies depend on neither port nor
+ * protocol. If the pair is cached, connection setup needs only the verdict on the port. A lost entry costs four
+ * lookups.
  */
 #ifndef MYELIN_POLICY_PAIR_H
 #define MYELIN_POLICY_PAIR_H
@@ -14,10 +15,10 @@
 struct policy_pair {
 	struct addr src;
 	struct addr dst;
-	__u32 slots;
+	__u32 slots; /* policy_pair_slots */
 	__u32 pad;
-	__u64 generation; /* of all epochs, when the maps were asked */
-	struct peer_class class[2]; /* by direction */
+	__u64 generation;           /* epoch_generation before the lookups */
+	struct peer_class class[2]; /* by enum policy_direction */
 };
 
 struct {
@@ -27,7 +28,7 @@ struct {
 	__type(value, struct policy_pair);
 } policy_pairs SEC(".maps");
 
-/* The one place where the pair of the question can be. */
+/* Returns the only cache entry that can have the pair of the lookup context. */
 INLINE struct policy_pair *policy_pair_at(const struct policy_context *policy)
 {
 	__u32 i = addr_pair_hash(&policy->src, &policy->dst) >> (64 - PAIR_BITS);
@@ -42,7 +43,8 @@ INLINE __u32 policy_pair_slots(const struct policy_context *policy)
 
 INLINE bool policy_pair_matches(const struct policy_pair *p, const struct policy_context *policy)
 {
-	return p->slots == policy_pair_slots(policy) && addr_equal(&p->src, &policy->src) && addr_equal(&p->dst, &policy->dst);
+	return p->slots == policy_pair_slots(policy) && addr_equal(&p->src, &policy->src) &&
+	       addr_equal(&p->dst, &policy->dst);
 }
 
 INLINE void policy_pair_store(struct policy_pair *p, const struct policy_context *policy, __u64 generation)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Who may talk to whom: asked when a flow begins, and again when what was said may have changed. */
+/* Policy lookup: at connection setup, and again when the verdict may have changed. */
 #ifndef MYELIN_POLICY_H
 #define MYELIN_POLICY_H
 
 #include "../bpf/cpu.h"
 #include "pair.h"
 
-/* By slot. No row: anything goes. */
+/* The policies of endpoints, by slot. An endpoint without an entry has none: everything is allowed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -15,7 +15,7 @@ struct {
 	__type(value, struct endpoint_policy);
 } policies SEC(".maps");
 
-/* Identities of single addresses: pods, nodes, and those that rules name. */
+/* Identities of single addresses: pods, nodes, and addresses that rules name. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -24,7 +24,7 @@ struct {
 	__type(value, __u32);
 } peers SEC(".maps");
 
-/* Identities of prefixes, where an address has no row of its own. */
+/* Identities of prefixes, for addresses without an entry of their own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1 << 20);
@@ -49,7 +49,7 @@ struct {
 	__type(value, struct verdict);
 } verdicts SEC(".maps");
 
-/* Whether policies speak of the endpoint. Slow path. */
+/* Whether any policy selects the endpoint. Slow path. */
 INLINE bool policy_selects(__u16 slot)
 {
 	__u32 key = slot;
@@ -61,7 +61,7 @@ INLINE bool policy_selects(__u16 slot)
 #define IDENTITY_WORLD4 9
 #define IDENTITY_WORLD6 10
 
-/* What is known of an address, or else of the longest prefix around it; NULL if nothing is. Cost: a look-up, or two. */
+/* Finds the value of an address, or of the longest prefix that contains it. NULL: none. Cost: one or two lookups. */
 INLINE __u32 *policy_address_find(void *addresses, void *prefixes, const struct addr *a)
 {
 	struct prefix_key key = { .length = 128 };
@@ -73,7 +73,7 @@ INLINE __u32 *policy_address_find(void *addresses, void *prefixes, const struct 
 	return bpf_map_lookup_elem(prefixes, &key);
 }
 
-/* Whose an address is. Cost: per flow. */
+/* Returns the identity of an address. Cost: per flow. */
 INLINE __u32 policy_identity(const struct addr *a)
 {
 	__u32 *id = policy_address_find(&peers, &peer_prefixes, a);
@@ -83,7 +83,7 @@ INLINE __u32 policy_identity(const struct addr *a)
 	return addr_is4(a) ? IDENTITY_WORLD4 : IDENTITY_WORLD6;
 }
 
-/* The bit that says that there are no rows of the protocol. */
+/* Returns the bit of lengths which says that a class has no entries of the protocol. */
 INLINE __u32 policy_absent(__u8 proto)
 {
 	if (proto == IPPROTO_TCP)
@@ -91,7 +91,10 @@ INLINE __u32 policy_absent(__u8 proto)
 	return proto == IPPROTO_UDP ? POLICY_NO_UDP : POLICY_NO_OTHER;
 }
 
-/* The longest row of the class for the CPU's question. NULL only while rows are being written. Cost: per flow. */
+/*
+ * Finds the longest entry of the class that matches protocol and port of the lookup context. Returns NULL only while
+ * entries are being written. Cost: per flow.
+ */
 INLINE struct verdict *policy_verdict_find(const struct policy_context *policy, const struct peer_class *class)
 {
 	struct verdict_key key = { .class = class->class, .proto = policy->proto };
@@ -115,8 +118,8 @@ INLINE struct verdict *policy_verdict_find(const struct policy_context *policy, 
 }
 
 /*
- * One end's class for its peer, into the CPU's question; no class, where anything goes. Returns 0 or a drop reason. Cost: once for two ends, while nothing
- * changes.
+ * Looks up the peer's class for one end, into the CPU's lookup context: class 0 if everything is allowed. Returns 0 or
+ * a drop reason. Cost: once for each pair of ends and generation.
  */
 APART int policy_class(__u32 direction)
 {
@@ -145,14 +148,18 @@ APART int policy_class(__u32 direction)
 	}
 	class = bpf_map_lookup_elem(&peer_classes, &key);
 	policy->class[direction].class = class ? class->class : key.set;
-	policy->class[direction].lengths = (class ? class->lengths : e->lengths[direction][ipv6]) | (e->audit ? POLICY_AUDIT : 0);
+	policy->class[direction].lengths = (class ? class->lengths : e->lengths[direction][ipv6]) |
+					   (e->audit ? POLICY_AUDIT : 0);
 	return 0;
 }
 
-/* The same of both ends. Who they are is kept, unless one is not known yet. Cost: per flow. */
+/*
+ * Looks up the classes of both ends, into the lookup context, and caches them unless an identity is still unknown.
+ * Returns 0 or a drop reason. Cost: per flow.
+ */
 INLINE int policy_classes(struct policy_context *policy)
 {
-	__u64 generation = epoch_generation(); /* before anything is looked up: what changes meanwhile is asked again */
+	__u64 generation = epoch_generation(); /* before the lookups: a later change invalidates the cache entry */
 	struct policy_pair *p = policy_pair_at(policy);
 	int outcome;
 
@@ -166,7 +173,7 @@ INLINE int policy_classes(struct policy_context *policy)
 	return outcome;
 }
 
-/* What one end's class says. Returns 0 or a drop reason. Cost: per flow. */
+/* Looks up the verdict of one end's class. Returns 0 or a drop reason. Cost: per flow. */
 APART int policy_verdict(__u32 direction)
 {
 	struct cpu *c = cpu_this();
@@ -191,8 +198,8 @@ APART int policy_verdict(__u32 direction)
 }
 
 /*
- * Asks the policies of both ends, as far as they are ours, what the CPU wants to know. Returns 0 or a drop reason; what only one end that is audited
- * denies, the other end may still deny. Cost: per flow.
+ * Looks up the policies of both ends, if they are endpoints of this node. policy is the CPU's lookup context. Returns 0
+ * or a drop reason. If one end denies in audit mode, the other end's policies are still looked up. Cost: per flow.
  */
 INLINE int policy_lookup(struct policy_context *policy)
 {

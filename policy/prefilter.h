@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Who may not come in by a wire at all, whatever is asked for: looked at before all else, in XDP where the wires have it, else by from_wire. */
+/*
+ * Prefilter: a denylist of source addresses, whose packets are dropped at the wires before anything else: in XDP where
+ * all wires have it, otherwise in from_wire.
+ */
 #ifndef MYELIN_PREFILTER_H
 #define MYELIN_PREFILTER_H
 
@@ -7,7 +10,7 @@
 #include "../tunnel/tunnel.h"
 #include "policy.h"
 
-/* Single addresses, and prefixes; the longest decides. 0: may come in, else the number of the list that has it. */
+/* Blocked addresses and prefixes; the longest match decides. 0: exempt, otherwise the number of the list. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -24,10 +27,10 @@ struct {
 	__type(value, __u32);
 } denylist_prefixes SEC(".maps");
 
-/* Set where all wires have XDP, so that tc needn't look again. */
+/* Set if all wires have XDP, so that from_wire needs no lookup. */
 __u32 prefiltered;
 
-/* Whether the address may not come in. Cost: per packet of a wire where lists are in force, two look-ups. */
+/* Whether the address is blocked. Cost: per packet from a wire where lists are in force, two lookups. */
 INLINE bool denylist_matches(const struct addr *a)
 {
 	__u32 *list = policy_address_find(&denylist, &denylist_prefixes, a);
@@ -35,7 +38,7 @@ INLINE bool denylist_matches(const struct addr *a)
 	return list && *list;
 }
 
-/* Fills in the source of what has an IP header, also where XDP does nothing else with it. False if there is none. */
+/* Parses the IP header, whether or not XDP does anything else with the packet. Returns false if there is none. */
 INLINE bool prefilter_parse(struct xdp_md *ctx, struct packet *pkt)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -56,7 +59,7 @@ INLINE bool prefilter_parse(struct xdp_md *ctx, struct packet *pkt)
 	return true;
 }
 
-/* Whether XDP drops the frame. Cost: as denylist_matches. */
+/* Whether XDP drops the frame. Cost: per packet, as denylist_matches. */
 APART int prefilter_xdp(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
@@ -68,7 +71,10 @@ APART int prefilter_xdp(struct xdp_md *ctx)
 	return 1;
 }
 
-/* Whether tc drops what a wire brings; what the tunnel brings was looked at by its outer source, and tagged frames XDP does not look at. */
+/*
+ * Whether from_wire drops the packet. Packets from the tunnel were checked by their outer source address; XDP does not
+ * check VLAN-tagged frames. Cost: per packet, as denylist_matches.
+ */
 INLINE bool prefilter_tc(const struct __sk_buff *skb, const struct packet *pkt, bool tagged)
 {
 	return (!prefiltered || tagged) && !tunnel_device(skb) && denylist_matches(&pkt->src);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The rows of policies. An endpoint has a set for each direction and family. A set puts peers, by their identity, in classes; a class is a list of ports,
- * each with a verdict. Sets and classes share their numbers: the class with the set's own number is for peers that have none. The agent has weighed
- * all rules against each other: the longest row that matches is the answer.
+ * Entries of the policy maps. An endpoint has a set for each direction and family. A set maps the identities of peers
+ * to classes; a class is a list of ports, each with a verdict. Sets and classes are numbered together: the class with
+ * the set's own number applies to peers without a class. The agent has resolved all precedence between rules: the
+ * longest entry that matches has the verdict.
  */
 #ifndef MYELIN_POLICY_ROW_H
 #define MYELIN_POLICY_ROW_H
@@ -14,11 +15,11 @@ enum policy_direction {
 	POLICY_EGRESS,
 };
 
-/* What an endpoint's policies are. */
+/* The policies of an endpoint. */
 struct endpoint_policy {
-	__u32 set[2][2];     /* by direction, then family (IPv4, IPv6); 0: anything goes */
+	__u32 set[2][2];     /* by direction, then family (IPv4, IPv6); 0: everything is allowed */
 	__u32 lengths[2][2]; /* of the class that has the set's number */
-	__u8 audit;          /* 1: what is denied is only reported */
+	__u8 audit;          /* 1: audit mode, denials are only reported */
 	__u8 pad[3];
 };
 
@@ -27,44 +28,44 @@ struct peer_class_key {
 	__u32 identity;
 };
 
-/* Bit n of lengths: the class has rows of n bits of the port (0 to 16). */
-#define POLICY_PROTO_ANY 17 /* … and this bit: it has one for all protocols. Each class has. */
+/* Bit n of lengths is set if the class has entries that match n bits of the port (0 to 16). */
+#define POLICY_PROTO_ANY 17 /* the bit of the entry for all protocols, which each class has */
 
-/* Bits of lengths: what protocols the class has no rows of, so that none is looked for. */
+/* Bits of lengths: protocols that the class has no entries of, and that need no lookup. */
 enum policy_absent {
 	POLICY_NO_TCP = 1 << 18,
 	POLICY_NO_UDP = 1 << 19,
 	POLICY_NO_OTHER = 1 << 20,
 };
 
-/* … and one that no map has: what the endpoint's class denies is only reported. */
+/* The bit of lengths that marks the endpoint's audit mode in a lookup context. No map has it. */
 #define POLICY_AUDIT (1u << 31)
 
 struct peer_class {
 	__u32 class;
-	__u32 lengths;
+	__u32 lengths; /* bits as above */
 };
 
 struct verdict_key {
 	__u32 class;
-	__u16 port; /* host byte order, or an ICMP type; only the first bits, the others 0 */
+	__u16 port; /* a port in host byte order, or an ICMP type; bits that are not matched are 0 */
 	__u8 proto; /* 0: all */
-	__u8 bits;  /* 0 to 16 */
+	__u8 bits;  /* number of leading port bits that are matched, 0 to 16 */
 };
 
 enum policy_action {
 	POLICY_DENY,
 	POLICY_ALLOW,
-	POLICY_NO_RULE, /* denied, for no rule allowed it */
+	POLICY_NO_RULE, /* denied, because no rule allows it */
 };
 
 struct verdict {
-	__u32 rule;  /* 0: none */
-	__u16 proxy; /* port of the proxy to go through; 0: none */
+	__u32 rule;  /* number of the deciding rule; 0: none */
+	__u16 proxy; /* port of the proxy that the flow goes through; 0: none */
 	__u8 action; /* enum policy_action */
 	__u8 pad;
-	__u64 hits; /* flows that it decided */
-	__u64 last; /* clock tick of the last one, all of it; 0: none */
+	__u64 hits;  /* number of policy lookups that it decided */
+	__u64 last;  /* clock tick of the last one, 64 bits; 0: none */
 };
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Deciding a path: once for a pair of addresses, and again when an epoch moved or the neighbour's word is a second old. Slow path. */
+/*
+ * Forwarding decisions: one for each pair of addresses. It is made again when an epoch has changed, and after a second
+ * because neighbours may have changed. Slow path.
+ */
 #ifndef MYELIN_DECIDE_H
 #define MYELIN_DECIDE_H
 
@@ -9,21 +12,21 @@
 INLINE bool addr_is_multicast(const struct addr *a)
 {
 	if (addr_is4(a))
-		return a->b[12] >= 224; /* class D, class E and the limited broadcast */
+		return a->b[12] >= 224; /* class D, class E and limited broadcast */
 	return a->b[0] == 0xff;
 }
 
-/* Addresses that no router forwards to: RFC 1122 3.2.1.3, RFC 4291 2.5.2, 2.5.3, 2.5.6. */
+/* Whether no router forwards to the address: RFC 1122 3.2.1.3, RFC 4291 2.5.2, 2.5.3, 2.5.6. */
 INLINE bool addr_is_martian(const struct addr *a)
 {
 	if (addr_is4(a))
 		return a->b[12] == 0 || a->b[12] == 127;
 	if (a->d[0] == 0 && a->w[2] == 0)
-		return true; /* ::, ::1 and the IPv4-compatible addresses */
+		return true; /* ::, ::1 and IPv4-compatible addresses */
 	return a->b[0] == 0xfe && (a->b[1] & 0xc0) == 0x80;
 }
 
-/* The sender must be who the link belongs to. */
+/* Checks that the source addresses are those of the pod that the link belongs to. Returns 0 or a drop reason. */
 INLINE int source_verify(struct __sk_buff *skb, struct packet *pkt, struct path *p)
 {
 	struct pod_link *l = bpf_map_lookup_elem(&pod_links, &pkt->ifindex);
@@ -44,6 +47,7 @@ INLINE int source_verify(struct __sk_buff *skb, struct packet *pkt, struct path 
 	return 0;
 }
 
+/* Fills in the decision for a destination on this node: a pod, or the host. */
 INLINE void decide_pod(struct path *p, const struct endpoint *e)
 {
 	p->dst_slot = e->slot;
@@ -57,7 +61,7 @@ INLINE void decide_pod(struct path *p, const struct endpoint *e)
 	p->smac = e->link_mac;
 }
 
-/* Whether what the world sends to a pod needs a row, so that the pod's answers are not masqueraded. */
+/* Whether a packet from the world to a pod needs a conntrack entry, so that the pod's replies are not masqueraded. */
 INLINE bool decide_world_tracked(const struct packet *pkt)
 {
 	struct prefix *prefix;
@@ -69,8 +73,9 @@ INLINE bool decide_world_tracked(const struct packet *pkt)
 }
 
 /*
- * Whether the tunnel may bring the CPU's packet: from a node, and with the source of a pod or address of that node, or of the world, whose packets nodes
- * pass on for Services. A node may send from any of its addresses. Slow path.
+ * Whether the source of the CPU's packet, which came through the tunnel, is valid: the sender must be a node (c->outer,
+ * any of its addresses), and the source an address of that node or of its pods, or outside the cluster, because nodes
+ * forward packets of Services' clients. Slow path.
  */
 INLINE bool decide_tunnel_source(const struct cpu *c)
 {
@@ -83,8 +88,8 @@ INLINE bool decide_tunnel_source(const struct cpu *c)
 }
 
 /*
- * Whether the wire, which is not the tunnel, may bring the CPU's packet, to a pod (pod) or not: where there is a tunnel, other nodes' pods send by it, and so
- * do nodes to pods. Slow path.
+ * Whether the source of the CPU's packet, which came from another wire than the tunnel, is valid; pod: the destination
+ * is a pod. With a tunnel, packets of other nodes' pods come through it, and so do packets of nodes to pods. Slow path.
  */
 INLINE bool decide_plain_source(const struct cpu *c, bool pod)
 {
@@ -93,7 +98,7 @@ INLINE bool decide_plain_source(const struct cpu *c, bool pod)
 	return !source || addr_is_zero(&source->via) || (source->flags & PREFIX_NODE && !pod);
 }
 
-/* Whether the wire may bring the CPU's packet by what is known of its source. Slow path. */
+/* Whether the source of the CPU's packet is valid on the wire that it came from; e: the destination. Slow path. */
 INLINE bool decide_source(const struct __sk_buff *skb, const struct cpu *c, const struct endpoint *e)
 {
 	if (!config.tunnel)
@@ -101,7 +106,7 @@ INLINE bool decide_source(const struct __sk_buff *skb, const struct cpu *c, cons
 	return tunnel_device(skb) ? decide_tunnel_source(c) : decide_plain_source(c, e && !(e->flags & ENDPOINT_HOST));
 }
 
-/* What flows between the endpoints need, in flags of a path. */
+/* Returns the flags (enum path_flag) for flows between the endpoints with these slots. */
 INLINE __u8 decide_tracking(__u16 src, __u16 dst)
 {
 	if (config.policy && (policy_selects(src) || policy_selects(dst)))
@@ -109,7 +114,7 @@ INLINE __u8 decide_tracking(__u16 src, __u16 dst)
 	return config.flow_always ? PATH_TRACKED : 0;
 }
 
-/* Into one of the node's pods: the CPU's path. */
+/* Decides c->path for a packet to one of the node's pods. */
 INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 {
 	__builtin_memset(&c->path, 0, sizeof(c->path));
@@ -122,7 +127,7 @@ INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 	c->path.flags |= decide_tracking(0, e->slot);
 }
 
-/* What the kernel's routes say, in the words of an outcome; 0 if there is a way. */
+/* Converts the result of bpf_fib_lookup to a drop reason; 0 if there is a route. */
 INLINE int fib_outcome(long rc)
 {
 	switch (rc) {
@@ -139,12 +144,12 @@ INLINE int fib_outcome(long rc)
 	}
 }
 
-/* The kernel's fib takes IPv4 and IPv6 addresses in different places: this is one of the few spots where the families differ. */
+/* Looks up the kernel's route. struct bpf_fib_lookup has different fields for IPv4 and IPv6. Slow path. */
 INLINE long fib_lookup(struct __sk_buff *skb, const struct packet *pkt, struct bpf_fib_lookup *f)
 {
 	f->ifindex = pkt->ifindex & ~PATH_REWRITTEN;
 	f->l4_protocol = pkt->proto;
-	f->tot_len = 1; /* asks for the route's MTU, since 5.12; before, it comes back as it went in */
+	f->tot_len = 1; /* requests the route's MTU in mtu_result, since kernel 5.12; unchanged by older kernels */
 	if (pkt->family == 4) {
 		f->family = AF_INET;
 		f->ipv4_src = pkt->src.w[3];
@@ -157,7 +162,7 @@ INLINE long fib_lookup(struct __sk_buff *skb, const struct packet *pkt, struct b
 	return bpf_fib_lookup(skb, f, sizeof(*f), 0);
 }
 
-/* By the kernel's routes, into the CPU's path. Returns 0 or a drop reason. */
+/* Decides c->path by the kernel's routes. Returns 0 or a drop reason. */
 INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
@@ -168,7 +173,7 @@ INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 	struct wire *w;
 
 	if (rc == BPF_FIB_LKUP_RET_NOT_FWDED || rc == BPF_FIB_LKUP_RET_FWD_DISABLED) {
-		p->action = PATH_STACK; /* no route, or an address of the host's that the agent does not know yet: the kernel answers */
+		p->action = PATH_STACK; /* no route, or an address of the host that is not in endpoints yet */
 		return 0;
 	}
 	if (outcome && outcome != DROP_TOO_BIG)
@@ -176,7 +181,7 @@ INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 	p->ifindex = f.ifindex;
 	w = bpf_map_lookup_elem(&wires, &p->ifindex);
 	if (!w) {
-		p->action = PATH_STACK; /* a device that is not ours: the kernel knows what to do */
+		p->action = PATH_STACK; /* not a wire: the kernel forwards the packet */
 		return 0;
 	}
 	c->snat = pkt->family == 4 ? w->addr4 : w->addr6;
@@ -193,7 +198,7 @@ INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 	return 0;
 }
 
-/* Legacy routing: whether what leaves by this wire is a pod's and must be masqueraded. Returns 0 or a drop reason. */
+/* Legacy routing: sets PATH_MASQUERADE if a pod's packet must be masqueraded. Returns 0 or a drop reason. */
 INLINE int decide_masquerade(struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
@@ -215,7 +220,7 @@ INLINE int decide_masquerade(struct cpu *c)
 	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : 0;
 }
 
-/* Of a packet inside: that of the tunnel's device, 0 while the agent has not told. */
+/* Returns the MTU of the tunnel device, which bounds inner packets; 0 while the agent has not set it. */
 INLINE __u16 tunnel_mtu(void)
 {
 	__u32 ifindex = config.tunnel_ifindex;
@@ -224,7 +229,10 @@ INLINE __u16 tunnel_mtu(void)
 	return w ? w->mtu : 0;
 }
 
-/* The CPU's path to a destination on another node or outside, which the prefix says (NULL: unknown). Returns 0 or a drop reason. */
+/*
+ * Decides c->path for a destination that is not on this node; prefix: the destination's, NULL if it is in none. Returns
+ * 0 or a drop reason.
+ */
 INLINE int decide_remote(struct __sk_buff *skb, struct cpu *c, const struct prefix *prefix)
 {
 	struct path *p = &c->path;
@@ -237,7 +245,7 @@ INLINE int decide_remote(struct __sk_buff *skb, struct cpu *c, const struct pref
 	return 0;
 }
 
-/* Where the packet leaves this node, and whether it is masqueraded. Returns 0 or a drop reason. */
+/* Decides c->path for any destination, and whether the packet is masqueraded. Returns 0 or a drop reason. */
 INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
@@ -256,7 +264,8 @@ INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 	}
 	prefix = prefix_find(&pkt->dst);
 	outcome = decide_remote(skb, c, prefix);
-	if (outcome || p->action == PATH_STACK || p->action == PATH_TUNNEL || (prefix && prefix->flags & PREFIX_CLUSTER))
+	if (outcome || p->action == PATH_STACK || p->action == PATH_TUNNEL ||
+	    (prefix && prefix->flags & PREFIX_CLUSTER))
 		return outcome;
 	if (!(pkt->family == 4 ? config.masquerade4 : config.masquerade6))
 		return 0;
@@ -264,7 +273,7 @@ INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : 0;
 }
 
-/* Whether the pod may send the packet at all: from its own address, to one that can be routed. Returns 0 or a drop reason. */
+/* Checks a packet from a pod: its own source address, a routable destination. Returns 0 or a drop reason. */
 INLINE int decide_addresses(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
@@ -273,7 +282,7 @@ INLINE int decide_addresses(struct __sk_buff *skb, struct cpu *c)
 	__builtin_memset(&c->path, 0, sizeof(c->path));
 	__builtin_memset(&c->snat, 0, sizeof(c->snat));
 	outcome = source_verify(skb, pkt, &c->path);
-	/* Also from the link's own address: every IPv6 stack reports its groups from there. */
+	/* Before DROP_SPOOFED_ADDRESS: IPv6 stacks send multicast group reports from their link-local addresses. */
 	if ((!outcome || outcome == DROP_SPOOFED_ADDRESS) && addr_is_multicast(&pkt->dst))
 		return DROP_MULTICAST;
 	if (outcome)
@@ -281,7 +290,7 @@ INLINE int decide_addresses(struct __sk_buff *skb, struct cpu *c)
 	return addr_is_martian(&pkt->dst) ? DROP_MARTIAN : 0;
 }
 
-/* The route of a packet with valid addresses, into the CPU's path, as if there were no Services. Returns 0 or a drop reason. */
+/* Decides c->path for a packet with valid addresses, ignoring Services. Returns 0 or a drop reason. */
 INLINE int decide_route(struct __sk_buff *skb, struct cpu *c)
 {
 	struct path *p = &c->path;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which node an address belongs to. Slow path. */
+/* Finds out which node an address belongs to. Slow path. */
 #ifndef MYELIN_OWNER_H
 #define MYELIN_OWNER_H
 
@@ -7,11 +7,11 @@
 
 enum address_owner {
 	OWNER_OTHER,
-	OWNER_NODE, /* this node's own, loopback included */
-	OWNER_PEER, /* another node's */
+	OWNER_NODE, /* the node's own address, including loopback */
+	OWNER_PEER, /* an address of another node */
 };
 
-/* node_ports, a constant: addresses of nodes on which no node port answers are others. */
+/* With node_ports set, addresses of nodes on which no node port is served count as OWNER_OTHER. */
 INLINE int address_find_owner(const struct addr *a, bool node_ports)
 {
 	struct endpoint *e;
@@ -21,7 +21,8 @@ INLINE int address_find_owner(const struct addr *a, bool node_ports)
 		return OWNER_NODE;
 	e = bpf_map_lookup_elem(&endpoints, a);
 	if (e)
-		return e->flags & ENDPOINT_HOST && !(node_ports && e->flags & ENDPOINT_NO_PORTS) ? OWNER_NODE : OWNER_OTHER;
+		return e->flags & ENDPOINT_HOST && !(node_ports && e->flags & ENDPOINT_NO_PORTS) ? OWNER_NODE
+												 : OWNER_OTHER;
 	p = prefix_find(a);
 	return p && p->flags & PREFIX_NODE && !(node_ports && p->flags & PREFIX_NO_PORTS) ? OWNER_PEER : OWNER_OTHER;
 }
@@ -31,7 +32,7 @@ INLINE int address_owner(const struct addr *a)
 	return address_find_owner(a, false);
 }
 
-/* Whose node ports answer on the address. */
+/* Returns the node whose node ports are served on the address. */
 INLINE int node_ports_owner(const struct addr *a)
 {
 	return address_find_owner(a, true);

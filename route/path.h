@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A path is a decision kept: where packets from one address to another go, by which link, under which Ethernet header.
- * Deciding is the slow path and asks the kernel's own routes; following costs a packet one lookup.
+ * Forwarding cache: decisions where packets from one address to another go, through which device and with which
+ * Ethernet header. A decision takes the slow path and uses the kernel's routes; a cached one costs a packet one lookup.
  */
 #ifndef MYELIN_PATH_H
 #define MYELIN_PATH_H
@@ -12,12 +12,12 @@
 #define AF_INET 2
 #define AF_INET6 10
 
-/* In the place of the device a packet came in by: its path is that of what it becomes, and no other packet's. */
+/* Set in pkt->ifindex once a packet is translated: received packets must not match the entry of the translated one. */
 #define PATH_REWRITTEN 0x80000000u
 
 /*
- * Each CPU keeps its own: no lock, no list of what was used when, and a look-up is an index. A pair of neighbouring rows is one set; of a full set the
- * row goes that was decided first. A power of 2.
+ * The forwarding cache. Per CPU, and therefore without locks and LRU lists; a lookup is an array access. Two-way set
+ * associative: two neighbouring entries are a set, of which the older decision is evicted. The size is a power of 2.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -27,18 +27,18 @@ struct {
 } paths SEC(".maps");
 
 enum prefix_flag {
-	PREFIX_CLUSTER = 1, /* pods or nodes: never masqueraded */
-	PREFIX_TUNNEL = 2,  /* reached through the tunnel at via */
-	PREFIX_NODE = 4,    /* an address of another node */
-	PREFIX_NO_PORTS = 8, /* … on which no node port answers */
+	PREFIX_CLUSTER = 1,  /* pods or nodes: never masqueraded */
+	PREFIX_TUNNEL = 2,   /* reached through the tunnel, at the node via */
+	PREFIX_NODE = 4,     /* an address of another node */
+	PREFIX_NO_PORTS = 8, /* PREFIX_NODE: no node port is served on it */
 };
 
 struct prefix {
-	struct addr via;
-	__u32 flags;
+	struct addr via; /* identifies the node that the prefix belongs to; zero: none */
+	__u32 flags;     /* enum prefix_flag */
 };
 
-/* What the cluster's prefixes are. Slow path only. */
+/* The prefixes of the cluster. Slow path only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
@@ -56,16 +56,16 @@ INLINE struct prefix *prefix_find(const struct addr *a)
 }
 
 enum wire_flag {
-	WIRE_TUNNEL = 1,    /* carries packets of pods to other nodes, encapsulated */
-	WIRE_L3 = 2,        /* no link-layer header: WireGuard, IPIP, TUN */
-	WIRE_ENCRYPTED = 4, /* what leaves by it is encrypted */
+	WIRE_TUNNEL = 1,    /* encapsulates packets of pods to other nodes */
+	WIRE_L3 = 2,        /* without link-layer header: WireGuard, IPIP, TUN */
+	WIRE_ENCRYPTED = 4, /* encrypts what is sent */
 };
 
 struct wire {
-	struct addr addr4; /* what pods are masqueraded to; zero: none */
+	struct addr addr4; /* the address that pods are masqueraded to; zero: none */
 	struct addr addr6;
-	__u32 mtu;   /* bytes of layer 3, where the route says nothing */
-	__u32 flags; /* enum wire_flag */
+	__u32 mtu;         /* layer-3 bytes, where the route has no MTU */
+	__u32 flags;       /* enum wire_flag */
 };
 
 /* By ifindex. Slow path only. */
@@ -76,13 +76,13 @@ struct {
 	__type(value, struct wire);
 } wires SEC(".maps");
 
-/* Of the addresses by which a path is found. The sender doesn't matter where any is set. */
+/* Hashes the addresses by which an entry is found: only the destination if any is set. */
 INLINE __u64 path_hash(const struct packet *pkt, bool any)
 {
 	return any ? addr_hash(&pkt->dst) : addr_pair_hash(&pkt->src, &pkt->dst);
 }
 
-/* The row where packets like pkt begin to look. */
+/* Returns the index where the packet's lookup starts. The other entry of the set has that index ^ 1. */
 INLINE __u32 path_index(const struct packet *pkt, bool any)
 {
 	return path_hash(pkt, any) >> config.path_shift;
@@ -90,10 +90,11 @@ INLINE __u32 path_index(const struct packet *pkt, bool any)
 
 INLINE bool path_matches(const struct packet *pkt, const struct cached_path *p, bool any)
 {
-	return p->path.in_ifindex == pkt->ifindex && addr_equal(&p->dst, &pkt->dst) && (any || addr_equal(&p->src, &pkt->src));
+	return p->path.in_ifindex == pkt->ifindex && addr_equal(&p->dst, &pkt->dst) &&
+	       (any || addr_equal(&p->src, &pkt->src));
 }
 
-/* Whether nothing that the path was decided by has changed, where something has. */
+/* Revalidates the decision against the epochs. Returns false if it is outdated. Cost: per change of any epoch. */
 INLINE bool path_revalidate(struct path *p, __u64 generation)
 {
 	if (p->epoch != epoch_sum(p->src_slot, p->dst_slot))
@@ -102,7 +103,7 @@ INLINE bool path_revalidate(struct path *p, __u64 generation)
 	return true;
 }
 
-/* Whether nothing that the path was decided by has changed. Cost: per packet. */
+/* Whether the decision is still current by the epochs. Cost: per packet. */
 INLINE bool path_is_current(struct path *p)
 {
 	__u64 generation = epoch_generation();
@@ -110,13 +111,13 @@ INLINE bool path_is_current(struct path *p)
 	return likely(p->generation == generation) || path_revalidate(p, generation);
 }
 
-/* … and it is not a second old. */
+/* Whether the decision is current, and has not expired. Cost: per packet. */
 INLINE bool path_is_valid(struct path *p)
 {
 	return path_is_current(p) && !clock_before(p->expires, clock_now());
 }
 
-/* The kept way of the packet, NULL if there is none or it has become stale. Cost: per packet. */
+/* Finds the packet's forwarding cache entry. Returns NULL if there is none, or if it is outdated. Cost: per packet. */
 INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
 {
 	__u32 i = path_index(pkt, any);
@@ -131,26 +132,29 @@ INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
 	return likely(p && path_is_valid(&p->path)) ? p : NULL;
 }
 
-/* Whether a decision holds for what the tunnel brings from this node, whose address is the CPU's outer: via is where the source belongs. Cost: per packet. */
+/*
+ * Whether the decision applies to a packet that came through the tunnel: the entry's via is the node that its source
+ * belongs to, and must be the sending node (c->outer). Always true for other devices. Cost: per packet.
+ */
 INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c, const struct path *p)
 {
 	return !tunnel_device(skb) || addr_equal(&p->via, &c->outer);
 }
 
-/* Whether the path leaves by a device without a link-layer header, which has no neighbours: an Ethernet header never has all zeros. */
+/* Whether the output device has no link-layer header, and so no neighbours. Only then is the destination MAC zero. */
 INLINE bool path_is_l3(const struct path *p)
 {
 	return mac_is_zero(&p->dmac);
 }
 
-/* The first packet of a decision goes by way of the kernel's neighbour table, which so notices that the neighbour is in use. */
+/* Sends the first packet after a decision through the kernel's neighbour table, which refreshes neighbours in use. */
 INLINE void path_via_neighbour(struct path *p)
 {
 	if (p->action == PATH_WIRE && !path_is_l3(p))
 		p->action = PATH_RESOLVE;
 }
 
-/* Keeps the CPU's path for packets like pkt. Slow path. */
+/* Stores c->path in the forwarding cache for packets like the CPU's. Slow path. */
 INLINE void path_store(struct cpu *c, bool any)
 {
 	const struct packet *pkt = &c->pkt;
@@ -162,20 +166,23 @@ INLINE void path_store(struct cpu *c, bool any)
 	if (!first || !second)
 		return;
 	if (path_matches(pkt, second, any) ||
-	    (!path_matches(pkt, first, any) && (second->path.action == PATH_NONE || clock_before(second->path.expires, first->path.expires))))
+	    (!path_matches(pkt, first, any) &&
+	     (second->path.action == PATH_NONE || clock_before(second->path.expires, first->path.expires))))
 		first = second;
 	c->path.in_ifindex = pkt->ifindex;
 	first->dst = pkt->dst;
 	first->src = pkt->src;
 	first->snat = c->snat;
 	first->path = c->path;
-	first->path.generation = epoch_generation() - 1; /* something may have changed since it was decided: the next packet looks */
+	/* Something may have changed since the decision: the next packet revalidates it. */
+	first->path.generation = epoch_generation() - 1;
 }
 
-/* A kept decision was made for one MAC: another one behind the same address is spoofed. */
+/* Whether the packet has the source MAC that the decision was made for. Any other one is spoofed. Cost: per packet. */
 INLINE bool path_mac_matches(const struct __sk_buff *skb, const struct path *p)
 {
-	const __u8 *data = (void *)(long)skb->data, *want = p->in_mac.b; /* by the plain pointer, whose word the compiler takes for aligned, as it is */
+	/* A plain pointer, so that the compiler loads aligned words. */
+	const __u8 *data = (void *)(long)skb->data, *want = p->in_mac.b;
 
 	if (data + ETH_HLEN > (const __u8 *)(long)skb->data_end)
 		return false;
@@ -189,7 +196,7 @@ INLINE int drop_spoofed(struct __sk_buff *skb, struct cpu *c, const struct path 
 	return drop(skb, c, DROP_SPOOFED_MAC);
 }
 
-/* Layer-3 length of the largest packet that skb becomes on the wire: a segment with its headers, as long as they really are. */
+/* Returns the layer-3 length of the largest packet that skb becomes on the wire: of GSO packets, that of a segment. */
 INLINE __u32 path_packet_size(const struct __sk_buff *skb, const struct packet *pkt)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -204,7 +211,7 @@ INLINE __u32 path_packet_size(const struct __sk_buff *skb, const struct packet *
 	return skb->gso_size + l3 + l4;
 }
 
-/* Takes one off the TTL and writes the Ethernet header. Cost: per packet. */
+/* Decrements the TTL and writes the Ethernet header. Cost: per packet. */
 INLINE bool path_rewrite(struct __sk_buff *skb, const struct packet *pkt, const struct path *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -226,7 +233,7 @@ INLINE bool path_rewrite(struct __sk_buff *skb, const struct packet *pkt, const 
 		if ((void *)(ip + 1) > end)
 			return false;
 		ip->hop_limit--;
-		/* No checksum covers the hop limit, but the device's sum of the whole packet does. */
+		/* The hop limit is in no checksum, except CHECKSUM_COMPLETE's sum of the whole packet. */
 		bpf_csum_update(skb, bpf_htons(0xfffe));
 	}
 	eth[0] = macs[0];
@@ -235,7 +242,7 @@ INLINE bool path_rewrite(struct __sk_buff *skb, const struct packet *pkt, const 
 	return true;
 }
 
-/* Out of a wire along the CPU's path, the kernel finding the neighbour. Cost: the first packet of a decision. */
+/* Sends the packet out of c->path's device; the kernel resolves the neighbour. Cost: first packet of a decision. */
 APART int path_resolve(struct __sk_buff *skb)
 {
 	struct bpf_redir_neigh nh = {};
@@ -253,7 +260,10 @@ APART int path_resolve(struct __sk_buff *skb)
 	return bpf_redirect_neigh(p->ifindex, &nh, sizeof(nh), 0);
 }
 
-/* PATH_RESOLVE is never kept: such a path is the CPU's own. A hook that is named, and not read from the packet, saves the way to its counter. */
+/*
+ * Sends the packet to its next hop. p must be c->path if the action is PATH_RESOLVE, which is never cached. hook is
+ * c->pkt.hook, as a constant where possible, which makes counting cheaper. Returns a verdict. Cost: per packet.
+ */
 INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
 	switch (action) {
@@ -273,7 +283,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	}
 }
 
-/* Whether the packet may go on: 0, or the verdict of having refused it. Cost: per packet. */
+/* Checks TTL and MTU. Returns 0, or the verdict on a packet that was refused with an ICMP error. Cost: per packet. */
 INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
 {
 	if (action == PATH_STACK)
@@ -285,7 +295,7 @@ INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *
 	return 0;
 }
 
-/* Sends the packet, which came by the hook, the path's way. Cost: per packet. */
+/* Forwards a packet that has passed path_refuse. Returns a verdict. Cost: per packet. */
 INLINE int path_forward(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
 	if (action == PATH_STACK)
@@ -295,7 +305,10 @@ INLINE int path_forward(struct __sk_buff *skb, struct cpu *c, const struct path 
 	return path_send(skb, c, p, action, hook);
 }
 
-/* Both; action is the path's own, but for a packet that goes by the kernel's neighbour table. */
+/*
+ * Checks and forwards the packet. action is p->action, or PATH_RESOLVE for a packet that takes the kernel's neighbour
+ * table. Returns a verdict. Cost: per packet.
+ */
 INLINE int path_follow(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
 	int verdict = path_refuse(skb, c, p, action);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the host's own stack sends into the tunnel. */
+/* Packets that the host's stack sends into the tunnel. */
 #ifndef MYELIN_TUNNEL_SEND_H
 #define MYELIN_TUNNEL_SEND_H
 
 #include "path.h"
 
-/* The host's own packets into the tunnel. */
+/* Sends a packet of the host to the node that its destination belongs to. Returns a verdict. Cost: per packet. */
 INLINE int tunnel_send(struct __sk_buff *skb, struct cpu *c)
 {
 	struct prefix *prefix = prefix_find(&c->pkt.dst);
