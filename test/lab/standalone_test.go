@@ -29,7 +29,8 @@ type standaloneLab struct {
 
 func upStandalone(t *testing.T, acceleration string) *standaloneLab {
 	t.Helper()
-	c := up(t, setup{nodes: 2, pods: []string{}, values: map[string]any{"loadBalancer.standalone": true, "loadBalancer.acceleration": acceleration}})
+	c := up(t, setup{nodes: 2, pods: []string{}, values: map[string]any{"loadBalancer.standalone": true,
+		"loadBalancer.acceleration": acceleration}})
 	g := &standaloneLab{cluster: c, node: c.Node("node1")}
 	g.endServer = g.serve("node2")
 	return g
@@ -68,18 +69,18 @@ func (g *standaloneLab) must(args ...string) string {
 	return out
 }
 
-// answers are who answered n calls to an address, each once, sorted.
+// answers are the servers that answered n calls to an address, each once, sorted.
 func (g *standaloneLab) answers(vip netip.AddrPort, n int) string {
 	seen := map[string]bool{}
 	for range n {
 		server, err := g.call("node1", "http://"+vip.String()+"/")
 		if err != nil {
-			server = "nobody"
+			server = "none"
 		}
 		seen[server] = true
 	}
 	var names []string
-	for _, name := range []string{"node2", "nobody", "world"} {
+	for _, name := range []string{"node2", "none", "world"} {
 		if seen[name] {
 			names = append(names, name)
 		}
@@ -119,12 +120,13 @@ func vips() []netip.AddrPort {
 	return []netip.AddrPort{netip.MustParseAddrPort("192.0.2.10:80"), netip.MustParseAddrPort("[2001:db8::a]:80")}
 }
 
-// TestStandalone: without Kubernetes, the command line programs a Service of both families; sockets of the machine reach it;
-// it is there after kill -9; who is in maintenance stays so; backends are checked.
+// TestStandalone: without Kubernetes, the command line programs a Service of both families; sockets of the machine
+// reach it; it is there after kill -9; a backend in maintenance stays so; backends are checked.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
 	g := upStandalone(t, "disabled")
-	upsert := []string{"service", "upsert", "web", "--frontend", vips()[0].String() + "/TCP", "--frontend", vips()[1].String() + "/TCP"}
+	upsert := []string{"service", "upsert", "web", "--frontend", vips()[0].String() + "/TCP", "--frontend",
+		vips()[1].String() + "/TCP"}
 	for _, of := range []string{"node2", "world"} {
 		for _, f := range []int{4, 6} {
 			upsert = append(upsert, "--backend", netip.AddrPortFrom(g.end(of).addr(f), 8080).String())
@@ -144,12 +146,13 @@ func TestStandalone(t *testing.T) {
 	t.Run("maintenance", func(*testing.T) { g.testMaintenance() })
 	t.Run("health", func(*testing.T) { g.testHealth(upsert) })
 	t.Run("refused", func(*testing.T) { g.testRefused() })
-	if out := g.must("service", "watch", "-n", "2"); !strings.HasPrefix(out, "upserted web 192.0.2.10:80/TCP [2001:db8::a]:80/TCP => ") || !strings.HasSuffix(out, "\nsynced\n") {
+	if out := g.must("service", "watch", "-n", "2"); !strings.HasPrefix(out,
+		"upserted web 192.0.2.10:80/TCP [2001:db8::a]:80/TCP => ") || !strings.HasSuffix(out, "\nsynced\n") {
 		t.Errorf("got %q", out)
 	}
 	g.must("service", "delete", "web")
 	eventually(t, "the address means nothing", 5*time.Second, func() error {
-		if got := g.answers(vips()[0], 1); got != "nobody" {
+		if got := g.answers(vips()[0], 1); got != "none" {
 			return errors.New(got)
 		}
 		return nil
@@ -162,7 +165,7 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// testMaintenance: a state that is said outlives the agent, which nobody needs for what is known.
+// testMaintenance: a state that is said outlives the agent, which is not needed for what is known.
 func (g *standaloneLab) testMaintenance() {
 	set := func(state string) {
 		for _, f := range []int{4, 6} {
@@ -198,16 +201,18 @@ func (g *standaloneLab) restart(want string) {
 	check("with")
 }
 
-// testHealth ends the server on node2 and starts it again; an agent that starts meanwhile sends nobody there.
+// testHealth ends the server on node2 and starts it again; an agent that starts meanwhile sends no client there.
 func (g *standaloneLab) testHealth(upsert []string) {
-	g.must(append(upsert, "--health-check", "http", "--health-interval", "200ms", "--health-timeout", patience(time.Second).String(), "--health-fall", "2")...)
+	g.must(append(upsert, "--health-check", "http", "--health-interval", "200ms", "--health-timeout",
+		patience(time.Second).String(), "--health-fall", "2")...)
 	g.has("passing", "backend", "list")
 	g.endServer()
 	g.allBecome("world")
 	g.has("failing: connect: connection refused", "backend", "list")
 	_, metrics := g.httpGet("/metrics")
 	contains(g.t, "/metrics", metrics, `myelin_health_check_up{backend="192.168.64.2:8080/TCP",service="web"} 0`,
-		`myelin_health_check_up{backend="198.51.100.1:8080/TCP",service="web"} 1`, `myelin_health_checks_total{result="failed"}`)
+		`myelin_health_check_up{backend="198.51.100.1:8080/TCP",service="web"} 1`,
+		`myelin_health_checks_total{result="failed"}`)
 	g.restart("world")
 	g.serve("node2")
 	g.allBecome("node2 world")
@@ -219,17 +224,21 @@ func (g *standaloneLab) testRefused() {
 		args []string
 		want string
 	}{
-		{[]string{"service", "upsert", "web2", "--frontend", "192.0.2.10:80"}, "frontends[0]: 192.0.2.10:80/TCP is taken: it is web's"},
-		{[]string{"service", "upsert", "web2", "--frontend", "127.0.0.1:80"}, "frontends[0]: 127.0.0.1 is a loopback address"},
+		{[]string{"service", "upsert", "web2", "--frontend", "192.0.2.10:80"},
+			"frontends[0]: 192.0.2.10:80/TCP is taken: it is web's"},
+		{[]string{"service", "upsert", "web2", "--frontend", "127.0.0.1:80"},
+			"frontends[0]: 127.0.0.1 is a loopback address"},
 		{[]string{"service", "delete", "none"}, "name: Service none is not programmed"},
-		{[]string{"backend", "set", "10.99.0.1:80", "--state", "quarantined"}, "backend: no Service has 10.99.0.1:80/TCP"},
+		{[]string{"backend", "set", "10.99.0.1:80", "--state", "quarantined"},
+			"backend: no Service has 10.99.0.1:80/TCP"},
 		{[]string{"backend", "set", "10.99.0.1:80", "--state", "asleep"}, "--state asleep: want active"},
 	} {
 		if out, err := g.run(c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			g.t.Errorf("%v: got %q, %v, want %q", c.args, out, err, c.want)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(g.node.Dir(), "cni", "net.d", "05-myelin.conflist")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(g.node.Dir(), "cni", "net.d", "05-myelin.conflist")); !errors.Is(err,
+		os.ErrNotExist) {
 		g.t.Errorf("a node without pods has a CNI configuration: %v", err)
 	}
 }
