@@ -22,8 +22,8 @@ import (
 	"myelin/table"
 )
 
-// enforcer is what an agent has for policies, and nothing else of an agent: packages identity and policy between the cluster's tables and the maps of
-// a datapath of its own.
+// enforcer is what an agent has for policies, and nothing else of an agent: packages identity and policy between the
+// cluster's tables and the maps of a datapath of its own.
 type enforcer struct {
 	db        *statedb.DB
 	cluster   cluster.Tables
@@ -38,8 +38,10 @@ type enforcer struct {
 // enforcing are an agent's settings where policies are enforced, its other features off.
 func enforcing() bpf.Settings { return bpf.Settings{Ipv4: 1, Ipv6: 1, Policy: 1} }
 
-// newEnforcer makes one of a node that knows nothing yet. dir is an empty folder, which keeps pins and numbers. fill writes the tables before it begins.
-func newEnforcer(ctx context.Context, dir, node string, o bpf.Options, fill func(*enforcer) error) (e *enforcer, err error) {
+// newEnforcer makes one of a node that knows nothing yet. dir is an empty folder, which keeps pins and numbers. fill
+// writes the tables before it begins.
+func newEnforcer(ctx context.Context, dir, node string, o bpf.Options,
+	fill func(*enforcer) error) (e *enforcer, err error) {
 	e = &enforcer{db: statedb.New()}
 	defer func() {
 		if err != nil {
@@ -82,8 +84,9 @@ func (e *enforcer) run(ctx context.Context, dir, node string) error {
 		return err
 	}
 	e.engine, err = engine.New(engine.Params{
-		DB: e.db, Cluster: e.cluster, Policies: e.policies, Identities: ids.Identities(), Addresses: ids.Addresses(), Endpoints: e.endpoints,
-		Node: node, Dir: dir, Maps: maps.New(e.datapath, e.epochs, time.Now), Log: log,
+		DB: e.db, Cluster: e.cluster, Policies: e.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
+		Endpoints: e.endpoints,
+		Node:      node, Dir: dir, Maps: maps.New(e.datapath, e.epochs, time.Now), Log: log,
 	})
 	if err != nil {
 		return err
@@ -102,7 +105,8 @@ func (e *enforcer) put(all *policed) error {
 	txn := e.db.WriteTxn(e.cluster.Nodes, e.cluster.Namespaces, e.cluster.Pods, e.policies.Policies, e.policies.Groups)
 	defer txn.Abort()
 	err := errors.Join(
-		insert(txn, e.cluster.Nodes, all.nodes), insert(txn, e.cluster.Namespaces, all.namespaces), insert(txn, e.cluster.Pods, all.pods),
+		insert(txn, e.cluster.Nodes, all.nodes), insert(txn, e.cluster.Namespaces, all.namespaces),
+		insert(txn, e.cluster.Pods, all.pods),
 		insert(txn, e.policies.Policies, all.policies), insert(txn, e.policies.Groups, all.groups))
 	if err != nil {
 		return err
