@@ -52,14 +52,11 @@ INLINE void event_fill(const struct packet *pkt, struct event *e)
 	e->family = pkt->family;
 }
 
-/*
- * Fills in the verdict of the policy lookup, if one was done for the packet. For other drop reasons, c->path may not be
- * the packet's.
- */
+/* Fills in the verdict of the policy lookup, if the event has one: flow events, and drops by policies. */
 INLINE void event_set_verdict(const struct cpu *c, struct event *e)
 {
 	bool denied = e->outcome >= DROP_POLICY_DENIED && e->outcome <= DROP_POLICY_PEER_UNKNOWN;
-	bool verdict = (e->type != EVENT_DROP || denied) && policy_enforced(&c->path);
+	bool verdict = e->type != EVENT_DROP || denied;
 
 	e->rule[0] = verdict ? c->policy.rule[0] : 0;
 	e->rule[1] = verdict ? c->policy.rule[1] : 0;
@@ -125,11 +122,23 @@ INLINE void event_send_xdp(struct xdp_md *ctx, struct cpu *c, __u32 outcome)
 	bpf_ringbuf_submit(e, 0);
 }
 
-/* Sends a flow event if a monitor is attached. Cost: per flow. */
-INLINE void event_flow(struct __sk_buff *skb, __u32 type)
+/*
+ * Sends a flow event if a monitor is attached, with the rules that allowed the flow, by direction (NULL: not known
+ * here). Cost: per flow.
+ */
+INLINE void event_flow(struct __sk_buff *skb, __u32 type, const __u32 *rule)
 {
-	if (config.monitor && listening)
-		event_send(skb, type, 0);
+	struct cpu *c;
+
+	if (!config.monitor || !listening)
+		return;
+	c = cpu_this();
+	if (!c)
+		return;
+	c->policy.rule[0] = rule ? rule[0] : 0;
+	c->policy.rule[1] = rule ? rule[1] : 0;
+	c->policy.denied = 0;
+	event_send(skb, type, 0);
 }
 
 #endif

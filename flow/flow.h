@@ -126,7 +126,7 @@ INLINE void flow_tcp(struct __sk_buff *skb, const struct packet *pkt, struct flo
 	if (f->flags & FLOW_CLOSING || !flow_ended(f))
 		return;
 	f->flags |= FLOW_CLOSING;
-	event_flow(skb, EVENT_FLOW_END);
+	event_flow(skb, EVENT_FLOW_END, f->rule);
 }
 
 /* Counts the packet in the entry. Atomic, because packets of one side may arrive on several CPUs. */
@@ -252,7 +252,7 @@ APART int flow_cache_insert(__u32 side)
 	return 0;
 }
 
-/* Copies the entry's TCP flags to the copy that was just created. */
+/* Copies the entry's TCP flags to its copy, which a packet of either direction may have created. */
 INLINE void flow_cache_sync(const struct cpu *c, struct flow *f, int side)
 {
 	int direction;
@@ -260,8 +260,8 @@ INLINE void flow_cache_sync(const struct cpu *c, struct flow *f, int side)
 
 	if (!k)
 		return;
-	k->way[0].tcp_flags = flow_side(f, side)->tcp_flags;
-	k->way[1].tcp_flags = flow_side(f, !side)->tcp_flags;
+	cached_direction(k, direction)->tcp_flags = flow_side(f, side)->tcp_flags;
+	cached_direction(k, !direction)->tcp_flags = flow_side(f, !side)->tcp_flags;
 }
 
 /*
@@ -275,7 +275,7 @@ INLINE void cached_flow_end(struct __sk_buff *skb, struct cached_flow *k)
 		return;
 	k->closed = true;
 	k->valid_until = clock_now();
-	event_flow(skb, EVENT_FLOW_END);
+	event_flow(skb, EVENT_FLOW_END, NULL);
 }
 
 /* Counts a packet in the copy. Cost: per packet. */
@@ -308,7 +308,7 @@ INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool has_
 	err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
 	if (err)
 		return err;
-	event_flow(skb, EVENT_FLOW_BEGIN);
+	event_flow(skb, EVENT_FLOW_BEGIN, f->rule);
 	if (has_path && flow_tracked(&c->path))
 		flow_cache_insert(side);
 	return 0;

@@ -21,7 +21,7 @@
  */
 INLINE bool icmp_may_answer(struct __sk_buff *skb, struct cpu *c)
 {
-	bool sourceless = !c->pkt.src.d[1] || (addr_is4(&c->pkt.src) && !c->pkt.src.w[3]);
+	bool sourceless = addr_is4(&c->pkt.src) ? !c->pkt.src.w[3] : addr_is_zero(&c->pkt.src);
 
 	return !sourceless && !l4_parse(skb, &c->pkt) && c->pkt.fragment != FRAGMENT_LATER &&
 	       !l4_is_icmp_error(&c->pkt);

@@ -185,7 +185,7 @@ APART int nat_claim(struct __sk_buff *skb, __u32 number, __u32 rank)
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	if (!f || !nat_owns(f, &c->pkt))
 		return 0;
-	event_flow(skb, EVENT_FLOW_BEGIN);
+	event_flow(skb, EVENT_FLOW_BEGIN, f->rule);
 	return 1;
 }
 

@@ -91,6 +91,28 @@ APART int nat_restore(struct __sk_buff *skb)
 }
 
 /*
+ * Finds the entry of the CPU's packet, its port and its side: by the first candidate port, or by the index, which is not
+ * asked about a SYN. Returns NULL if there is none. Cost: per packet.
+ */
+INLINE struct flow *nat_find(struct cpu *c, __u16 *port, int *side)
+{
+	__u16 indexed;
+	struct flow *f;
+
+	*port = nat_candidate(&c->pkt, 0);
+	*side = nat_key(c, *port);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (likely(f && nat_owns(f, &c->pkt)))
+		return f;
+	indexed = flow_syn(&c->pkt) ? 0 : nat_indexed(false);
+	if (!indexed)
+		return NULL;
+	*port = indexed;
+	*side = nat_key(c, indexed);
+	return bpf_map_lookup_elem(&flows, &c->key);
+}
+
+/*
  * Translates the source of the CPU's packet, which a pod sends to the world, to c->snat. Returns 0, NEXT_CONTINUE if
  * the packet is a reply and leaves untranslated, or a drop reason. Cost: per packet.
  */
@@ -112,10 +134,8 @@ APART enum next nat_out(struct __sk_buff *skb)
 		return DROP_UNSUPPORTED_L4;
 	if (config.tunnel && c->pkt.proto == IPPROTO_UDP && unlikely(c->pkt.dport == bpf_htons(config.tunnel_port)))
 		return DROP_TUNNEL_PORT; /* other nodes would take it for a tunnel packet of this node */
-	port = nat_candidate(&c->pkt, 0);
-	side = nat_key(c, port);
-	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (unlikely(!f || !nat_owns(f, &c->pkt))) {
+	f = nat_find(c, &port, &side);
+	if (unlikely(!f)) {
 		if (nat_answers(skb, c))
 			return NEXT_CONTINUE;
 		if (policy_enforced(&c->path)) {

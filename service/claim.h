@@ -42,9 +42,9 @@ INLINE bool nat_entry_replaceable(const struct nat_entry *t, const struct nat_en
 		return true;
 	if (!nat_entry_conflicts(t, n))
 		return false;
-	if (nat_entry_is_request(t, pkt) && t->flags & NAT_ENTRY_CLOSING)
+	if (nat_entry_is_request(t, pkt) && nat_entry_closing(t))
 		return true;
-	if (t->flags & NAT_ENTRY_CLOSING && !(n->flags & NAT_ENTRY_SNAT))
+	if (nat_entry_closing(t) && !(n->flags & NAT_ENTRY_SNAT))
 		return true;
 	return rank != PORT_FREE && nat_entry_rank(t, pkt) <= rank;
 }

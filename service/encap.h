@@ -160,6 +160,16 @@ INLINE bool encap_is(struct __sk_buff *skb, const struct packet *pkt)
 	       g.type == skb->protocol && !g.version;
 }
 
+/* Whether the source is in the IPv6 prefix that senders of IPIP use, of 1 to 128 bits. */
+INLINE bool encap_from_rss6(const struct addr *src)
+{
+	__u64 upper = bpf_be64_to_cpu(src->d[0] ^ config.rss6.d[0]), lower = bpf_be64_to_cpu(src->d[1] ^ config.rss6.d[1]);
+
+	if (config.rss6_bits <= 64)
+		return !(upper >> (64 - config.rss6_bits));
+	return !upper && !(lower >> (128 - config.rss6_bits));
+}
+
 /* Whether the outer packet is for this node and comes from a node of the cluster. */
 INLINE bool encap_trusted(const struct packet *pkt)
 {
@@ -171,7 +181,7 @@ INLINE bool encap_trusted(const struct packet *pkt)
 	if (config.lb_dispatch == DISPATCH_IPIP && pkt->family == 4 && config.rss4_bits)
 		return !((bpf_ntohl(pkt->src.w[3]) ^ bpf_ntohl(config.rss4.w[3])) & ~(0xffffffffu >> config.rss4_bits));
 	if (config.lb_dispatch == DISPATCH_IPIP && pkt->family == 6 && config.rss6_bits)
-		return pkt->src.d[0] == config.rss6.d[0];
+		return encap_from_rss6(&pkt->src);
 	p = prefix_find(&pkt->src);
 	return p && p->flags & PREFIX_NODE;
 }

@@ -137,7 +137,7 @@ INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
 	if (t && t->flags & NAT_ENTRY_GONE && tcp && !syn)
 		return DROP_BACKEND_GONE;
 	c->reuse_backend = 0;
-	if (t && (t->flags & NAT_ENTRY_GONE || (syn && t->flags & NAT_ENTRY_CLOSING) ||
+	if (t && (t->flags & NAT_ENTRY_GONE || (syn && nat_entry_closing(t)) ||
 		  (!tcp && nat_entry_expired(t, c->pkt.proto)))) {
 		if (!nat_entry_keep_port(c, t))
 			bpf_map_delete_elem(&nat_entries, &c->nat_key);
@@ -193,7 +193,7 @@ INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct ad
 	rewrite_request(c, n);
 	endpoint_mark_services(c->path.src_slot);
 	endpoint_mark_services(c->path.dst_slot);
-	event_flow(skb, EVENT_FLOW_BEGIN);
+	event_flow(skb, EVENT_FLOW_BEGIN, NULL);
 	return 0;
 }
 

@@ -34,11 +34,11 @@ func TestWritesOfOneOfMany(t *testing.T) {
 		part *cluster.EndpointSlice
 		want string
 	}{
-		{"drains", servicetest.With(o.Slices[2], 500, servicetest.Drain), "choices 1, frontends 1"},
-		{"is back", o.Slices[2], "choices 1, frontends 1"},
+		{"drains", servicetest.With(o.Slices[2], 500, servicetest.Drain), "backend_slots 1, frontends 1"},
+		{"is back", o.Slices[2], "backend_slots 1, frontends 1"},
 		{"moves", servicetest.With(o.Slices[4], 10, move),
 			// when the last set releases it, and by the Delete of its row, without effect
-			"backends 1, choices 1, delete backends 2"},
+			"backends 1, backend_slots 1, delete backends 2"},
 		{"zone", servicetest.With(o.Slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }), ""},
 	} {
 		r.PutSlice(t, step.part)
@@ -58,7 +58,7 @@ func (r *rig) wrote(t testing.TB) string {
 		t.Fatal(err)
 	}
 	var parts []string
-	for _, op := range []string{"backends", "backend_slots", "frontends", "delete frontends", "delete choices",
+	for _, op := range []string{"backends", "backend_slots", "frontends", "delete frontends", "delete backend_slots",
 		"delete backends", "delete affinities"} {
 		if n[op] > 0 {
 			parts = append(parts, fmt.Sprintf("%s %d", op, n[op]))
@@ -159,7 +159,8 @@ func TestReconcile(t *testing.T) {
 	// Services are known, their endpoints are not yet.
 	r.Set(t, clustertest.Objects{Services: o.Services})
 	if f, _, ok := r.Desired.Frontends.Get(r.DB.ReadTxn(),
-		service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP))); !ok || len(f.Internal) != 0 {
+		service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP))); !ok ||
+		len(f.Internal) != 0 {
 		t.Fatal("the frontend has a set")
 	}
 	soon, cancelSoon := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -181,7 +182,8 @@ func (r *rig) fullThenRoom(t *testing.T, ctx context.Context, less clustertest.O
 	t.Helper()
 	failed := r.waitFailed(t, ctx, 3)
 	for _, text := range failed {
-		if !strings.Contains(text, "map backends is full: it has room for 9 rows") || !strings.Contains(text, "write ") {
+		if !strings.Contains(text, "map backends is full: it has room for 9 rows") ||
+			!strings.Contains(text, "write ") {
 			t.Errorf("error %q says too little", text)
 		}
 	}

@@ -75,7 +75,7 @@ func TestRangesFailClosed(t *testing.T) {
 
 // Nor is it open while its sets can't be written.
 func TestRangesFirst(t *testing.T) {
-	for _, op := range []string{"put source_ranges", "put choices", "put backends"} {
+	for _, op := range []string{"put source_ranges", "put backend_slots", "put backends"} {
 		r := newRig(t, service.Config{}, small())
 		r.Set(t, balancer(t, false, 3, ""))
 		if err := r.sync(); err != nil {
