@@ -78,7 +78,8 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 	}
 	a.endpoints = &endpoints{Node: a.Node, network: a.network, own: a.own, identities: a.identities}
 	a.policies = &policies{
-		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows, names: a.names,
+		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows,
+		names: a.names,
 	}
 	a.services = &services{Node: a.Node, network: a.network, endpoints: a.endpoints, flows: a.flows, names: a.names}
 	a.services.server = func() *serviceapi.Server { return a.server.services }

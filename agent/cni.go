@@ -51,7 +51,8 @@ func (a *Agent) startExclusive() {
 	exclude := func() {
 		aside, err := cni.Exclude(a.Config.CNI.ConfPath)
 		for _, name := range aside {
-			a.Log.Warn("another network's CNI configuration is put aside (cni.exclusive)", "file", filepath.Join(a.Config.CNI.ConfPath, name))
+			a.Log.Warn("another network's CNI configuration is put aside (cni.exclusive)", "file",
+				filepath.Join(a.Config.CNI.ConfPath, name))
 		}
 		if err == nil {
 			said = ""

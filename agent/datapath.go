@@ -109,7 +109,8 @@ func (d *datapath) sizes() bpf.Sizes {
 	if d.Config.Services() {
 		s.Services = uint32(d.Config.BPF.LBMapMax)
 	}
-	if d.Config.Services() && (d.Config.LoadBalancer.Algorithm == string(service.Maglev) || !d.services.serviceConfig().FixedAlgorithm) {
+	if d.Config.Services() && (d.Config.LoadBalancer.Algorithm == string(service.Maglev) ||
+		!d.services.serviceConfig().FixedAlgorithm) {
 		s.MaglevTables = tablesEach * s.Services
 	}
 	s.Translations = s.Flows

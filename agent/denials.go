@@ -34,7 +34,8 @@ func (d *policyDenial) TableRow() []string {
 	if d.Audited {
 		verdict = "audit"
 	}
-	return []string{strings.Join(d.Endpoints, ","), d.Direction.String(), strconv.FormatUint(d.Hits, 10), ago(d.LastHit), verdict, d.Place}
+	return []string{strings.Join(d.Endpoints, ","), d.Direction.String(), strconv.FormatUint(d.Hits, 10),
+		ago(d.LastHit), verdict, d.Place}
 }
 
 // eachDenial has no rows where policies are off.

@@ -72,7 +72,8 @@ func (ep *endpoints) metrics(s feature.Sink) {
 		states[e.State]++
 	}
 	for state, n := range states {
-		s.Gauge("myelin_endpoint_state", "Endpoints of this node by state.", float64(n), prometheus.Labels{"endpoint_state": state})
+		s.Gauge("myelin_endpoint_state", "Endpoints of this node by state.", float64(n),
+			prometheus.Labels{"endpoint_state": state})
 	}
 	s.Gauge("myelin_endpoint", "Endpoints of this node.", float64(ep.table.NumObjects(ep.DB.ReadTxn())), nil)
 	links, err := ep.host.LinkList()

@@ -18,10 +18,9 @@ import (
 // cniPrefix begins the names of the service CNI's methods.
 const cniPrefix = "/myelin.v1.CNI/"
 
-// gate keeps requests of the services CNI and Services from an agent that is starting: they wait if that
-// will be over soon, and are refused with the reason if nobody knows when. A
-// DEL never waits: its second try comes under the queue's lock, which the agent
-// needs to get ready.
+// gate keeps requests of the services CNI and Services from an agent that is starting. They wait if the start will be
+// over soon, and are refused with the reason if its end is not known. A DEL never waits: its second try comes under the
+// queue's lock, which the agent needs to get ready.
 func (s *server) gate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if isServices(info.FullMethod) {
 		if err := s.gateServices(ctx); err != nil {
@@ -44,7 +43,9 @@ func (s *server) gate(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 
 // notYet is the CNI error of an agent that can't take pods now.
 func notYet(command, why string) error {
-	e := &apiv1.CNIError{Code: uint32(types.ErrTryAgainLater), Msg: "the node's agent can't take pods yet", Details: why}
+	e := &apiv1.CNIError{
+		Code: uint32(types.ErrTryAgainLater), Msg: "the node's agent can't take pods yet", Details: why,
+	}
 	if command == "Status" {
 		e.Code = uint32(types.ErrPluginNotAvailable)
 	}

@@ -18,8 +18,11 @@ import (
 
 // TestGate: what each request gets of an agent that is starting, waits, and is ready.
 func TestGate(t *testing.T) {
-	const add, del, state, list = "/myelin.v1.CNI/Add", "/myelin.v1.CNI/Del", "/myelin.v1.CNI/Status", "/myelin.v1.Agent/Status"
+	const add, del, state, list = "/myelin.v1.CNI/Add", "/myelin.v1.CNI/Del", "/myelin.v1.CNI/Status",
+		"/myelin.v1.Agent/Status"
 	const upsert = "/myelin.v1.Services/Upsert"
+	const refused = codes.FailedPrecondition
+	waits := func(p *progress) { p.waitsFor("no Node", "") }
 	for _, c := range []struct {
 		name, method string
 		prepare      func(*progress)
@@ -30,15 +33,16 @@ func TestGate(t *testing.T) {
 	}{
 		{"ready", add, (*progress).opens, 0, codes.OK, "", 0},
 		{"not of CNI", list, func(*progress) {}, 0, codes.OK, "", 0},
-		{"a Service, and the start waits", upsert, func(p *progress) { p.waitsFor("no Node", "") }, 0, codes.Unavailable, "the agent is starting: no Node", 0},
-		{"a Service, and they are off", upsert, (*progress).opens, 0, codes.FailedPrecondition, "socketLB.enabled are false", 0},
+		{"a Service, and the start waits", upsert, waits, 0, codes.Unavailable, "the agent is starting: no Node", 0},
+		{"a Service, and they are off", upsert, (*progress).opens, 0, refused, "socketLB.enabled are false", 0},
 		{"DEL is queued at once", del, func(*progress) {}, 0, codes.Unavailable, "starting", 0},
-		{"DEL, and the start waits", del, func(p *progress) { p.waitsFor("no Node", "") }, 0, codes.Unavailable, "starting", 0},
-		{"ADD, and the start waits", add, func(p *progress) { p.waitsFor("no Node", "") }, 11, codes.FailedPrecondition, "the agent is starting: no Node", 0},
-		{"STATUS, and the start waits", state, func(p *progress) { p.waitsFor("no Node", "") }, 50, codes.FailedPrecondition, "the agent is starting: no Node", 0},
-		{"the start takes too long", add, func(*progress) {}, 11, codes.FailedPrecondition, "datapath for 10", patience},
+		{"DEL, and the start waits", del, waits, 0, codes.Unavailable, "starting", 0},
+		{"ADD, and the start waits", add, waits, 11, refused, "the agent is starting: no Node", 0},
+		{"STATUS, and the start waits", state, waits, 50, refused, "the agent is starting: no Node", 0},
+		{"the start takes too long", add, func(*progress) {}, 11, refused, "datapath for 10", patience},
 		{"ready soon", add, func(p *progress) { time.AfterFunc(time.Second, p.opens) }, 0, codes.OK, "", time.Second},
-		{"an obstacle soon", add, func(p *progress) { time.AfterFunc(time.Second, func() { p.waitsFor("no Node", "") }) }, 11, codes.FailedPrecondition, "no Node", time.Second},
+		{"an obstacle soon", add, func(p *progress) { time.AfterFunc(time.Second, func() { waits(p) }) }, 11,
+			refused, "no Node", time.Second},
 		{"an obstacle that goes", add, func(p *progress) {
 			p.waitsFor("no Node", "")
 			p.waitsFor("", "")
@@ -51,7 +55,8 @@ func TestGate(t *testing.T) {
 				s.agent.progress.starting("datapath")
 				c.prepare(&s.agent.progress)
 				begin := time.Now()
-				_, err := s.gate(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: c.method}, func(context.Context, any) (any, error) { return nil, nil })
+				_, err := s.gate(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: c.method},
+					func(context.Context, any) (any, error) { return nil, nil })
 				var code uint32
 				for _, d := range status.Convert(err).Details() {
 					if e, ok := d.(*apiv1.CNIError); ok {
@@ -61,7 +66,8 @@ func TestGate(t *testing.T) {
 						}
 					}
 				}
-				if status.Code(err) != c.status || code != c.code || !strings.Contains(status.Convert(err).Message(), c.text) {
+				if status.Code(err) != c.status || code != c.code ||
+					!strings.Contains(status.Convert(err).Message(), c.text) {
 					t.Errorf("%v, CNI code %d", err, code)
 				}
 				if took := time.Since(begin); took != c.after {
@@ -72,7 +78,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestProgress: an obstacle is told once, requests end with their context or the agent, and the next part begins without it.
+// TestProgress: an obstacle is told once, requests end with their context or the agent, and the next part begins
+// without it.
 func TestProgress(t *testing.T) {
 	met := 0
 	p := &progress{met: func() { met++ }}
@@ -85,7 +92,8 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%q is new: %t, want %t", c.why, fresh, c.fresh)
 		}
 	}
-	if w := p.waiting(); met != 3 || w.Reason != "no podCIDRs" || w.Help != "help" || w.Part != "own node" || w.Since.IsZero() {
+	if w := p.waiting(); met != 3 || w.Reason != "no podCIDRs" || w.Help != "help" || w.Part != "own node" ||
+		w.Since.IsZero() {
 		t.Errorf("met %d, %+v", met, w)
 	}
 	p.starting("tunnel")

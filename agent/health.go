@@ -32,7 +32,9 @@ const httpTimeout = 10 * time.Second
 func (a *Agent) startHealth(context.Context) error {
 	a.metrics = newMetrics(a)
 	a.health.log, a.health.ready, a.health.progress = a.Log, a.readyAfter, &a.progress
-	metrics := promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelWarn)})
+	metrics := promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelWarn),
+	})
 	if port := a.Config.HealthPort; port != 0 {
 		mux := http.NewServeMux()
 		mux.Handle("GET /healthz", &a.health)

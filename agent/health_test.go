@@ -21,7 +21,10 @@ import (
 func TestHealth(t *testing.T) {
 	var ready atomic.Int64
 	p := &progress{}
-	h := &health{log: slog.New(slog.DiscardHandler), ready: func() time.Duration { return time.Duration(ready.Load()) }, progress: p}
+	h := &health{
+		log: slog.New(slog.DiscardHandler), progress: p,
+		ready: func() time.Duration { return time.Duration(ready.Load()) },
+	}
 	s := httptest.NewServer(h)
 	defer s.Close()
 	get := func() (int, string) {
@@ -62,7 +65,8 @@ func TestMetricsBeforeReady(t *testing.T) {
 	}
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), "myelin_version{") || strings.Contains(string(body), "myelin_bpf_map") {
+	if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), "myelin_version{") ||
+		strings.Contains(string(body), "myelin_bpf_map") {
 		t.Errorf("%d %v: %s", r.StatusCode, err, body)
 	}
 }

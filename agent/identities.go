@@ -49,6 +49,7 @@ func (i *identities) metrics(s feature.Sink) {
 		}
 	}
 	for kind, n := range types {
-		s.Gauge("myelin_identity", "Identities of label sets on this node by type.", float64(n), prometheus.Labels{"type": kind})
+		s.Gauge("myelin_identity", "Identities of label sets on this node by type.", float64(n),
+			prometheus.Labels{"type": kind})
 	}
 }

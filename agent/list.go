@@ -36,7 +36,8 @@ type wideRow interface {
 	WideRow() []string
 }
 
-// wideColumns is the header with the further columns of the list's rows, and the cells of a row with them. The first row tells whether there are any.
+// wideColumns returns the header with the further columns of the list's rows, and the cells of a row with them. Whether
+// there are any is known from the first row.
 func wideColumns(v *feature.List) (header []string, cells func(tableRow) []string, err error) {
 	header, cells = v.Header, tableRow.TableRow
 	err = v.Each(func(row tableRow) bool {
@@ -166,7 +167,8 @@ func (a *jsonArray) close() []byte {
 func matcher(header []string, filters []*apiv1.ListFilter) (func(cells []string) bool, error) {
 	for _, f := range filters {
 		if f.GetColumn() != "" && column(header, f.GetColumn()) < 0 {
-			return nil, status.Errorf(codes.InvalidArgument, "there is no column %q: the columns are %s", f.GetColumn(), strings.Join(header, ", "))
+			return nil, status.Errorf(codes.InvalidArgument, "there is no column %q: the columns are %s", f.GetColumn(),
+				strings.Join(header, ", "))
 		}
 	}
 	return func(cells []string) bool {
@@ -231,7 +233,8 @@ func (s *answers) view(name string) (*feature.List, error) {
 	txn := s.agent.DB.ReadTxn()
 	meta := s.agent.DB.GetTable(txn, name)
 	if meta == nil {
-		return nil, status.Errorf(codes.NotFound, "there is no table %q: there are %s", name, strings.Join(s.agent.tableNames(), ", "))
+		return nil, status.Errorf(codes.NotFound, "there is no table %q: there are %s", name,
+			strings.Join(s.agent.tableNames(), ", "))
 	}
 	table := statedb.AnyTable{Meta: meta}
 	return &feature.List{Header: table.TableHeader(), Each: func(yield func(tableRow) bool) error {

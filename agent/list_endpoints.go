@@ -52,8 +52,8 @@ func (d *endpointDetails) MarshalJSON() ([]byte, error) {
 // TableHeader names the columns of TableRow.
 func (*endpointDetails) TableHeader() []string {
 	return []string{
-		"ID", "Pod", "Policy (ingress)", "Policy (egress)", "Identity", "Labels", "IPv4", "IPv6", "Link", "MAC", "State",
-		"Status",
+		"ID", "Pod", "Policy (ingress)", "Policy (egress)", "Identity", "Labels", "IPv4", "IPv6", "Link", "MAC",
+		"State", "Status",
 	}
 }
 
@@ -65,7 +65,9 @@ func (d *endpointDetails) TableRow() []string {
 	})
 	return slices.Concat(
 		row[:2],
-		[]string{d.more.Ingress, d.more.Egress, strconv.FormatUint(uint64(d.more.Identity), 10), strings.Join(labels, "\n")},
+		[]string{
+			d.more.Ingress, d.more.Egress, strconv.FormatUint(uint64(d.more.Identity), 10), strings.Join(labels, "\n"),
+		},
 		row[2:5], row[6:],
 	)
 }
@@ -120,5 +122,6 @@ func (ep *endpoints) policyOf(txn statedb.ReadTxn, e *endpoint.Endpoint) endpoin
 }
 
 func (ep *endpoints) lists() map[string]feature.List {
-	return map[string]feature.List{"endpoint-details": {Header: (*endpointDetails)(nil).TableHeader(), Each: ep.eachEndpoint}}
+	return map[string]feature.List{"endpoint-details": {Header: (*endpointDetails)(nil).TableHeader(),
+		Each: ep.eachEndpoint}}
 }

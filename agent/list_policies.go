@@ -25,10 +25,12 @@ const policyRowsTable = "policy-rows"
 // don't look mistyped.
 func (pl *policies) refuse(table string) error {
 	name, _, _ := strings.Cut(table, " ")
-	if pl.engine != nil || !slices.Contains([]string{policyRowsTable, "policy-uses", "policy-rules", "endpoint-policies", "prefilter"}, name) {
+	if pl.engine != nil || !slices.Contains([]string{policyRowsTable, "policy-uses", "policy-rules",
+		"endpoint-policies", "prefilter"}, name) {
 		return nil
 	}
-	return status.Error(codes.FailedPrecondition, "policies are not enforced on this node: policyEnforcementMode is never, or loadBalancer.standalone is true")
+	return status.Error(codes.FailedPrecondition,
+		"policies are not enforced on this node: policyEnforcementMode is never, or loadBalancer.standalone is true")
 }
 
 // policyLine is a row of the kernel, as `myelin policy get` shows it.
@@ -51,12 +53,14 @@ func (*policyLine) TableHeader() []string {
 func (l *policyLine) TableRow() []string {
 	peer := "everybody else"
 	if l.Identity != 0 {
-		peer = fmt.Sprintf("(%d) %s", l.Identity, strings.Join(slices.DeleteFunc(slices.Clone(l.Labels), func(text string) bool {
-			return strings.HasPrefix(text, "k8s:"+identity.NamespaceLabelsKey)
-		}), ","))
+		peer = fmt.Sprintf("(%d) %s", l.Identity, strings.Join(slices.DeleteFunc(slices.Clone(l.Labels),
+			func(text string) bool {
+				return strings.HasPrefix(text, "k8s:"+identity.NamespaceLabelsKey)
+			}), ","))
 	}
 	return []string{
-		l.Direction.String(), cmp.Or(l.Family, "both"), peer, l.Port, l.Action, l.Place, strconv.FormatUint(l.Hits, 10), ago(l.LastHit),
+		l.Direction.String(), cmp.Or(l.Family, "both"), peer, l.Port, l.Action, l.Place, strconv.FormatUint(l.Hits, 10),
+		ago(l.LastHit),
 	}
 }
 
@@ -93,7 +97,8 @@ func (pl *policies) policyRows(of string) (*feature.List, error) {
 			return err
 		}
 		for _, l := range lines {
-			row := &policyLine{Line: l, Port: policy.Port{Proto: l.Proto, First: l.First, Last: l.Last}.String(), LastHit: sinceHit(clock, l.LastTick)}
+			row := &policyLine{Line: l, Port: policy.Port{Proto: l.Proto, First: l.First, Last: l.Last}.String(),
+				LastHit: sinceHit(clock, l.LastTick)}
 			if row.Place = pl.ruleText(l.Rule); l.Rule == 0 && l.Action != "allow" {
 				row.Place = "isolated by " + strings.Join(pl.explainer().Isolating(e, l.Direction), ", ")
 			}
@@ -154,8 +159,8 @@ func (*policyUse) TableHeader() []string {
 // TableRow is the row as text.
 func (u *policyUse) TableRow() []string {
 	return []string{
-		strconv.FormatUint(uint64(u.ID), 10), u.Direction.String(), u.Action.String(), strconv.Itoa(u.Endpoints), strconv.FormatUint(u.Hits, 10),
-		ago(u.LastHit), u.State, u.Origin.String(),
+		strconv.FormatUint(uint64(u.ID), 10), u.Direction.String(), u.Action.String(), strconv.Itoa(u.Endpoints),
+		strconv.FormatUint(u.Hits, 10), ago(u.LastHit), u.State, u.Origin.String(),
 	}
 }
 

@@ -22,13 +22,14 @@ import (
 // don't look mistyped.
 func (sv *services) refuse(table string) error {
 	ours := []string{
-		"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends", "service-details",
-		"service-flows", "api-services", "health-probes",
+		"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends",
+		"service-details", "service-flows", "api-services", "health-probes",
 	}
 	if sv.Config.Services() || !slices.Contains(ours, table) {
 		return nil
 	}
-	return status.Error(codes.FailedPrecondition, "Services are off on this node: kubeProxyReplacement and socketLB.enabled are false")
+	return status.Error(codes.FailedPrecondition,
+		"Services are off on this node: kubeProxyReplacement and socketLB.enabled are false")
 }
 
 // address is a frontend with its backends, as `myelin service list` shows it.
@@ -38,8 +39,8 @@ type address struct {
 	Type     service.Type `json:"type"`
 	Service  cluster.Key  `json:"service"`
 	PortName string       `json:"portName,omitempty"`
-	// Empty says why there is no backend: nobody has one, and new flows are
-	// refused ("reject"), or other nodes have some, and they are not ("drop").
+	// Empty says why there is no backend. "reject": no node has one, and new flows are refused; "drop": other nodes
+	// have some, and new flows are dropped.
 	Empty    string          `json:"empty,omitempty"`
 	Backends []addressTarget `json:"backends"`
 }
@@ -133,7 +134,8 @@ func addresses(txn statedb.ReadTxn, backends statedb.Table[*service.Backend], f 
 	case service.External:
 		return []*address{row("", service.External, f.External)}
 	}
-	alike := slices.Equal(f.External, f.Internal) && (f.Elsewhere == 0 || f.Elsewhere == service.Internal|service.External)
+	alike := slices.Equal(f.External, f.Internal) &&
+		(f.Elsewhere == 0 || f.Elsewhere == service.Internal|service.External)
 	list := []*address{row("", service.External, f.External)}
 	if !alike {
 		list = append(list, row("/i", service.Internal, f.Internal))

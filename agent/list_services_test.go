@@ -36,23 +36,37 @@ func servicesOf(t *testing.T) *Agent {
 	})
 	tables.Services.Insert(txn, &service.Service{ID: 1, Namespace: "demo", Name: "dns", Type: service.ClusterIP})
 	for _, b := range []*service.Backend{
-		{ID: 12, Address: netip.MustParseAddrPort("10.0.1.2:8080"), Protocol: service.TCP, Node: "node1", Zone: "a", Weight: 1, Uses: []service.Use{{Service: web, Weight: 1}}},
-		{ID: 3, Address: netip.MustParseAddrPort("10.0.2.2:8080"), Protocol: service.TCP, State: service.Terminating, Node: "node2", Weight: 5, Uses: []service.Use{{Service: dns, Weight: 2}, {Service: web, Weight: 5}}},
-		{ID: 7, Address: netip.MustParseAddrPort("[fd00::2]:8080"), Protocol: service.UDP, State: service.Quarantined, Weight: 1, Uses: []service.Use{{Service: dns, Weight: 1}}},
+		{ID: 12, Address: netip.MustParseAddrPort("10.0.1.2:8080"), Protocol: service.TCP, Node: "node1", Zone: "a",
+			Weight: 1, Uses: []service.Use{{Service: web, Weight: 1}}},
+		{ID: 3, Address: netip.MustParseAddrPort("10.0.2.2:8080"), Protocol: service.TCP, State: service.Terminating,
+			Node: "node2", Weight: 5, Uses: []service.Use{{Service: dns, Weight: 2}, {Service: web, Weight: 5}}},
+		{ID: 7, Address: netip.MustParseAddrPort("[fd00::2]:8080"), Protocol: service.UDP, State: service.Quarantined,
+			Weight: 1, Uses: []service.Use{{Service: dns, Weight: 1}}},
 	} {
 		tables.Backends.Insert(txn, b)
 	}
-	both, one := []service.BackendRef{{ID: 12, Weight: 1}, {ID: 3, Weight: 5}}, []service.BackendRef{{ID: 12, Weight: 1}}
+	both, one := []service.BackendRef{{ID: 12, Weight: 1}, {ID: 3, Weight: 5}},
+		[]service.BackendRef{{ID: 12, Weight: 1}}
 	const everywhere = service.Internal | service.External
 	for _, f := range []*service.Frontend{
-		{Address: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: service.TCP, ServiceID: 2, Service: web, PortName: "http", Type: service.ClusterIP, Scopes: service.Internal, Internal: both, Status: reconciler.StatusPending()},
-		{Address: netip.MustParseAddrPort("0.0.0.0:30080"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.NodePort, Scopes: everywhere, Internal: both, External: one},
-		{Address: netip.MustParseAddrPort("192.0.2.1:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.LoadBalancer, Scopes: everywhere, Internal: slices.Clone(both), External: both},
-		{Address: netip.MustParseAddrPort("192.0.2.2:80"), Protocol: service.TCP, ServiceID: 2, Service: web, Type: service.ExternalIP, Scopes: everywhere, Elsewhere: service.External, Internal: both, Status: reconciler.StatusError(errors.New("map frontends is full"))},
-		{Address: netip.MustParseAddrPort("[fd00:96::1]:53"), Protocol: service.UDP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal, Internal: []service.BackendRef{{ID: 7, Weight: 1}}},
-		{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: service.SCTP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal, Elsewhere: service.Internal},
-		{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: service.UDP, ServiceID: 1, Service: dns, Type: service.ClusterIP, Scopes: service.Internal},
-		{Address: netip.MustParseAddrPort("192.0.2.3:53"), Protocol: service.UDP, ServiceID: 1, Service: dns, Type: service.ExternalIP, Scopes: everywhere, Elsewhere: service.External},
+		{Address: netip.MustParseAddrPort("10.96.0.10:80"), Protocol: service.TCP, ServiceID: 2, Service: web,
+			PortName: "http", Type: service.ClusterIP, Scopes: service.Internal, Internal: both,
+			Status: reconciler.StatusPending()},
+		{Address: netip.MustParseAddrPort("0.0.0.0:30080"), Protocol: service.TCP, ServiceID: 2, Service: web,
+			Type: service.NodePort, Scopes: everywhere, Internal: both, External: one},
+		{Address: netip.MustParseAddrPort("192.0.2.1:80"), Protocol: service.TCP, ServiceID: 2, Service: web,
+			Type: service.LoadBalancer, Scopes: everywhere, Internal: slices.Clone(both), External: both},
+		{Address: netip.MustParseAddrPort("192.0.2.2:80"), Protocol: service.TCP, ServiceID: 2, Service: web,
+			Type: service.ExternalIP, Scopes: everywhere, Elsewhere: service.External, Internal: both,
+			Status: reconciler.StatusError(errors.New("map frontends is full"))},
+		{Address: netip.MustParseAddrPort("[fd00:96::1]:53"), Protocol: service.UDP, ServiceID: 1, Service: dns,
+			Type: service.ClusterIP, Scopes: service.Internal, Internal: []service.BackendRef{{ID: 7, Weight: 1}}},
+		{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: service.SCTP, ServiceID: 1, Service: dns,
+			Type: service.ClusterIP, Scopes: service.Internal, Elsewhere: service.Internal},
+		{Address: netip.MustParseAddrPort("10.96.0.1:53"), Protocol: service.UDP, ServiceID: 1, Service: dns,
+			Type: service.ClusterIP, Scopes: service.Internal},
+		{Address: netip.MustParseAddrPort("192.0.2.3:53"), Protocol: service.UDP, ServiceID: 1, Service: dns,
+			Type: service.ExternalIP, Scopes: everywhere, Elsewhere: service.External},
 	} {
 		tables.Frontends.Insert(txn, f)
 	}
@@ -99,14 +113,18 @@ func TestServiceAddresses(t *testing.T) {
 }
 
 func TestServiceDetails(t *testing.T) {
-	const want = `1 | demo/dns | ClusterIP |  | 10.96.0.1:53/UDP (ClusterIP): none: refused; 10.96.0.1:53/SCTP (ClusterIP): none on this node; ` +
-		`192.0.2.3:53/UDP (ExternalIPs): none on this node; 192.0.2.3:53/UDP/i (ExternalIPs): none: refused; [fd00:96::1]:53/UDP (ClusterIP): 1 backend` +
+	const want = `1 | demo/dns | ClusterIP |  | 10.96.0.1:53/UDP (ClusterIP): none: refused; 10.96.0.1:53/SCTP ` +
+		`(ClusterIP): none on this node; ` +
+		`192.0.2.3:53/UDP (ExternalIPs): none on this node; 192.0.2.3:53/UDP/i (ExternalIPs): none: refused; ` +
+		`[fd00:96::1]:53/UDP (ClusterIP): 1 backend` +
 		` | 10.0.2.2:8080/TCP (terminating, node2, weight 2); [fd00::2]:8080/UDP (quarantined) |  | 
 2 | demo/web | LoadBalancer | external=local | 0.0.0.0:30080/TCP (NodePort): 1 backend; 0.0.0.0:30080/TCP/i (NodePort): 2 backends; ` +
-		`10.96.0.10:80/TCP (ClusterIP, port http): 2 backends; not yet in the kernel; 192.0.2.1:80/TCP (LoadBalancer): 2 backends; ` +
+		`10.96.0.10:80/TCP (ClusterIP, port http): 2 backends; not yet in the kernel; 192.0.2.1:80/TCP ` +
+		`(LoadBalancer): 2 backends; ` +
 		`192.0.2.2:80/TCP (ExternalIPs): none on this node; not in the kernel: map frontends is full; ` +
 		`192.0.2.2:80/TCP/i (ExternalIPs): 2 backends; not in the kernel: map frontends is full` +
-		` | 10.0.2.2:8080/TCP (terminating, node2, weight 5); 10.0.1.2:8080/TCP (active, node1) | a: bad; b: worse | manifests:web.yaml
+		` | 10.0.2.2:8080/TCP (terminating, node2, weight 5); 10.0.1.2:8080/TCP (active, node1) | ` +
+		`a: bad; b: worse | manifests:web.yaml
 `
 	v := servicesOf(t).services.lists()["service-details"]
 	if got := textOf(t, v); got != want {
@@ -168,8 +186,10 @@ func TestServicesOff(t *testing.T) {
 	}
 	a.Config.SocketLB.Enabled, a.services.services = false, nil
 	s := &answers{agent: a}
-	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends", "service-details", "api-services", "health-probes"} {
-		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "socketLB.enabled are false") {
+	for _, name := range []string{"services", "frontends", "backends", "service-addresses", "service-backends",
+		"service-details", "api-services", "health-probes"} {
+		if _, err := s.view(name); status.Code(err) != codes.FailedPrecondition ||
+			!strings.Contains(err.Error(), "socketLB.enabled are false") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -235,12 +255,14 @@ func TestSocketOutcomes(t *testing.T) {
 	}
 }
 
-// TestWideColumns: -o wide shows further columns beside those of a table, each with a cell in each row, and filters take them.
+// TestWideColumns: -o wide shows further columns beside those of a table, each with a cell in each row, and filters
+// take them.
 func TestWideColumns(t *testing.T) {
 	a := servicesOf(t)
 	v := a.services.lists()["service-addresses"]
 	header, cells, err := wideColumns(&v)
-	if err != nil || strings.Join(header, ",") != "ID,Frontend,Service Type,Service,Port,Backend,Backend ID,Node,Weight" {
+	if err != nil ||
+		strings.Join(header, ",") != "ID,Frontend,Service Type,Service,Port,Backend,Backend ID,Node,Weight" {
 		t.Fatalf("%q, %v", header, err)
 	}
 	found := false
@@ -250,7 +272,8 @@ func TestWideColumns(t *testing.T) {
 			t.Errorf("%d cells in %d columns: %q", len(got), len(header), got)
 		}
 		found = found || slices.Equal(got[5:], []string{
-			"1 => 10.0.1.2:8080/TCP (active)\n2 => 10.0.2.2:8080/TCP (terminating, weight 5)", "12\n3", "node1\nnode2", "1\n5",
+			"1 => 10.0.1.2:8080/TCP (active)\n2 => 10.0.2.2:8080/TCP (terminating, weight 5)", "12\n3",
+			"node1\nnode2", "1\n5",
 		})
 		return true
 	}); err != nil || !found {

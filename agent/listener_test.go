@@ -35,7 +35,8 @@ func TestListenerTaken(t *testing.T) {
 	h.serve("health", []string{"127.0.0.1", "127.0.0.2"}, portOf(t, other), okHandler())
 	defer h.stop()
 	list := h.listening()
-	if len(list) != 2 || !strings.Contains(list[0].Error, "address already in use") || list[0].Absent || list[1].Error != "" {
+	if len(list) != 2 || !strings.Contains(list[0].Error, "address already in use") || list[0].Absent ||
+		list[1].Error != "" {
 		t.Fatalf("got %+v", list)
 	}
 	if err := get(list[1].Address); err != nil {

@@ -41,7 +41,10 @@ func giveBack(ctx context.Context) error {
 
 // unused is how many bytes of the heap are free or garbage, about.
 func unused() uint64 {
-	s := []measures.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	s := []measures.Sample{
+		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/gc/heap/live:bytes"},
+	}
 	measures.Read(s)
 	free, objects, live := s[0].Value.Uint64(), s[1].Value.Uint64(), s[2].Value.Uint64()
 	return free + objects - min(objects, live)

@@ -26,13 +26,16 @@ type metrics struct {
 }
 
 func newMetrics(a *Agent) *metrics {
-	m := &metrics{agent: a, registry: prometheus.NewRegistry(), cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "myelin_cni_duration_seconds", Help: "Time that CNI requests took in the agent.",
-		Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 10},
-	}, []string{"command", "result"})}
-	version := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "myelin_version", Help: "Always 1."}, []string{"version", "revision", "arch"})
+	m := &metrics{agent: a, registry: prometheus.NewRegistry(),
+		cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "myelin_cni_duration_seconds", Help: "Time that CNI requests took in the agent.",
+			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"command", "result"})}
+	version := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "myelin_version", Help: "Always 1."},
+		[]string{"version", "revision", "arch"})
 	version.WithLabelValues(a.version, revision(), runtime.GOARCH).Set(1)
-	m.registry.MustRegister(m, m.cni, version, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m, m.cni, version, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -51,7 +54,8 @@ func revision() string {
 }
 
 // observe measures CNI requests.
-func (m *metrics) observe(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (m *metrics) observe(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	next grpc.UnaryHandler) (any, error) {
 	begin := time.Now()
 	answer, err := next(ctx, req)
 	if strings.HasPrefix(info.FullMethod, "/myelin.v1.CNI/") {
@@ -79,7 +83,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	s.Gauge("myelin_agent_bootstrap_seconds", "Time from the agent's start until it was ready.", ready.Seconds(),
 		prometheus.Labels{"scope": "overall", "outcome": "success"})
-	s.Counter("myelin_reloads_total", "How often the agent has loaded its programs anew, for what they were loaded with had changed.",
+	s.Counter("myelin_reloads_total",
+		"How often the agent has loaded its programs anew, for what they were loaded with had changed.",
 		float64(m.agent.restarts.count), nil)
 	m.tables(s)
 	for _, f := range m.agent.list {
@@ -110,8 +115,7 @@ func (m *metrics) tables(s feature.Sink) {
 	}
 }
 
-// rowState is "done", "pending", "refreshing" or "error"; empty for a row that
-// nobody reconciles.
+// rowState is "done", "pending", "refreshing" or "error", or empty for a row without a reconciler.
 func rowState(row any) string {
 	v := reflect.Indirect(reflect.ValueOf(row))
 	if v.Kind() != reflect.Struct {

@@ -23,13 +23,17 @@ func (d *datapath) counters(s feature.Sink) {
 		labels := prometheus.Labels{"direction": direction(c.Hook), "hook": string(c.Hook)}
 		if c.Outcome.IsDrop() {
 			labels["reason"] = c.Outcome.Label()
-			s.Counter("myelin_drop_count_total", "Dropped packets by direction, hook and reason.", float64(c.Packets), labels)
-			s.Counter("myelin_drop_bytes_total", "Dropped bytes, from the Ethernet header on.", float64(c.Bytes), labels)
+			s.Counter("myelin_drop_count_total", "Dropped packets by direction, hook and reason.",
+				float64(c.Packets), labels)
+			s.Counter("myelin_drop_bytes_total", "Dropped bytes, from the Ethernet header on.",
+				float64(c.Bytes), labels)
 			continue
 		}
 		labels["way"] = c.Outcome.Label()
-		s.Counter("myelin_forward_count_total", "Forwarded packets by direction, hook and way.", float64(c.Packets), labels)
-		s.Counter("myelin_forward_bytes_total", "Forwarded bytes, from the Ethernet header on.", float64(c.Bytes), labels)
+		s.Counter("myelin_forward_count_total", "Forwarded packets by direction, hook and way.",
+			float64(c.Packets), labels)
+		s.Counter("myelin_forward_bytes_total", "Forwarded bytes, from the Ethernet header on.",
+			float64(c.Bytes), labels)
 	}
 }
 
@@ -42,7 +46,8 @@ func direction(h bpf.Hook) string {
 }
 
 func (d *datapath) eventMetrics(s feature.Sink) {
-	const name, help = "myelin_events_lost_total", "Events that subscribers missed: the kernel could not send them, or the subscriber was slow."
+	const name, help = "myelin_events_lost_total",
+		"Events that subscribers missed: the kernel could not send them, or the subscriber was slow."
 	slow, kernel := d.hub.Lost()
 	s.Counter(name, help, float64(slow), prometheus.Labels{"where": "subscriber"})
 	s.Counter(name, help, float64(kernel), prometheus.Labels{"where": "kernel"})
@@ -59,11 +64,13 @@ func (d *datapath) maps(s feature.Sink) {
 		all += u.Bytes
 		labels := prometheus.Labels{"map_name": u.Name}
 		s.Gauge("myelin_bpf_map_bytes", "Kernel memory of a BPF map.", float64(u.Bytes), labels)
-		s.Gauge("myelin_bpf_map_capacity", "Room in a BPF map, in entries; of a ring buffer in bytes.", float64(u.Max), prometheus.Labels{"map_group": u.Name})
+		s.Gauge("myelin_bpf_map_capacity", "Room in a BPF map, in entries; of a ring buffer in bytes.", float64(u.Max),
+			prometheus.Labels{"map_group": u.Name})
 		if u.Entries >= 0 {
 			s.Gauge("myelin_bpf_map_entries", "Entries of a BPF map.", float64(u.Entries), labels)
 			s.Gauge("myelin_bpf_map_pressure", "Part of a BPF map that is in use, 0 to 1.", u.Pressure(), labels)
 		}
 	}
-	s.Gauge("myelin_bpf_maps_virtual_memory_max_bytes", "Kernel memory of all BPF maps of the datapath.", float64(all), nil)
+	s.Gauge("myelin_bpf_maps_virtual_memory_max_bytes", "Kernel memory of all BPF maps of the datapath.",
+		float64(all), nil)
 }

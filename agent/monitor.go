@@ -67,8 +67,9 @@ func (m *monitor) header() metadata.MD {
 	if !flows || m.agent.Config.TracksAllFlows() {
 		return metadata.MD{}
 	}
-	return metadata.Pairs(event.NoteHeader, "flows of pods without policies are not shown, unless they are masqueraded: "+
-		"the datapath keeps no rows of them (to see all flows, set myelin.flowTracking: always)")
+	return metadata.Pairs(event.NoteHeader,
+		"flows of pods without policies are not shown, unless they are masqueraded: "+
+			"the datapath keeps no rows of them (to see all flows, set myelin.flowTracking: always)")
 }
 
 // monitor is one client's view of events.
@@ -94,7 +95,8 @@ func (a *Agent) newMonitor(r *apiv1.MonitorRequest) (*monitor, error) {
 		m.types = append(m.types, event.TypeFromProto(t))
 	}
 	if r.GetEndpoint() > endpoint.MaxID {
-		return nil, status.Errorf(codes.InvalidArgument, "endpoint %d: the largest ID is %d", r.GetEndpoint(), endpoint.MaxID)
+		return nil, status.Errorf(codes.InvalidArgument, "endpoint %d: the largest ID is %d", r.GetEndpoint(),
+			endpoint.MaxID)
 	}
 	m.endpoint = uint16(r.GetEndpoint())
 	if m.endpoint != 0 {
@@ -105,7 +107,7 @@ func (a *Agent) newMonitor(r *apiv1.MonitorRequest) (*monitor, error) {
 	return m, nil
 }
 
-// wanted judges by what needs no names.
+// wanted reports whether the client asked for events of this type. It is the filter that needs no names.
 func (m *monitor) wanted(r *event.Raw) bool {
 	return len(m.types) == 0 || slices.Contains(m.types, event.TypeOf(r))
 }
@@ -138,7 +140,9 @@ func (m *monitor) podOf(id uint16) string {
 
 func (m *monitor) ofEndpoint(e *event.Event) bool {
 	row, _, ok := m.agent.endpoints.table.Get(m.agent.DB.ReadTxn(), endpoint.ByID(m.endpoint))
-	return ok && slices.ContainsFunc(row.Addresses(), func(a netip.Addr) bool { return a == e.Src.Addr || a == e.Dst.Addr })
+	return ok && slices.ContainsFunc(row.Addresses(), func(a netip.Addr) bool {
+		return a == e.Src.Addr || a == e.Dst.Addr
+	})
 }
 
 // lost tells what did not reach the client, nil if all did.

@@ -130,7 +130,8 @@ func (n *network) waitTunnel(ctx context.Context) error {
 		isLate := time.Since(begin) >= tunnelPatience
 		if ok && row.Status.Kind == reconciler.StatusKindError && isLate {
 			why := row.Status.GetError()
-			if n.progress.waitsFor("the tunnel's device can't be made yet: "+why, "make room for it, or change what the error names") {
+			if n.progress.waitsFor("the tunnel's device can't be made yet: "+why,
+				"make room for it, or change what the error names") {
 				n.Log.Warn("the tunnel's device can't be made yet", "error", why)
 			}
 		}

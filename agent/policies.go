@@ -44,7 +44,8 @@ func (pl *policies) feature() *feature.Feature {
 				Group: "cilium.io", Verbs: watch,
 				Resources: []string{"ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies", "ciliumcidrgroups"},
 			},
-			{Group: "cilium.io", Resources: []string{"ciliumnodes/status"}, Verbs: []string{"patch"}}, // myelin.policy.report
+			// myelin.policy.report
+			{Group: "cilium.io", Resources: []string{"ciliumnodes/status"}, Verbs: []string{"patch"}},
 		},
 	}
 }
@@ -56,9 +57,11 @@ func (pl *policies) createTables() error {
 }
 
 func (pl *policies) settings(s *bpf.Settings) {
-	s.Policy, s.HostPolicy = flag(pl.Config.EnforcesPolicies()), flag(pl.Config.EnforcesPolicies() && pl.Config.Policy.Host)
+	s.Policy, s.HostPolicy = flag(pl.Config.EnforcesPolicies()),
+		flag(pl.Config.EnforcesPolicies() && pl.Config.Policy.Host)
 	cuts := map[string]bpf.DatapathPolicyCut{
-		"reset": bpf.DatapathPolicyCutCUT_RESET, "drop": bpf.DatapathPolicyCutCUT_DROP, "leave": bpf.DatapathPolicyCutCUT_LEAVE,
+		"reset": bpf.DatapathPolicyCutCUT_RESET, "drop": bpf.DatapathPolicyCutCUT_DROP,
+		"leave": bpf.DatapathPolicyCutCUT_LEAVE,
 	}
 	s.PolicyCut = uint8(cuts[pl.Config.Policy.DeniedFlows])
 }
@@ -108,7 +111,8 @@ func (pl *policies) failingPolicies() (list []crd.FailingPolicy, problem string)
 	txn := pl.DB.ReadTxn()
 	for o := range pl.tables.Policies.All(txn) {
 		if o.Problem != "" && strings.HasPrefix(o.Ref.Kind, "Cilium") {
-			list = append(list, crd.FailingPolicy{Kind: o.Ref.Kind, Namespace: o.Ref.Namespace, Name: o.Ref.Name, Reason: o.State()})
+			list = append(list, crd.FailingPolicy{Kind: o.Ref.Kind, Namespace: o.Ref.Namespace, Name: o.Ref.Name,
+				Reason: o.State()})
 		}
 	}
 	failed := 0

@@ -31,7 +31,8 @@ func (s *answers) policed(ctx context.Context) error {
 }
 
 // TracePolicies implements apiv1.AgentServer.
-func (s *answers) TracePolicies(ctx context.Context, r *apiv1.TracePoliciesRequest) (*apiv1.TracePoliciesResponse, error) {
+func (s *answers) TracePolicies(ctx context.Context,
+	r *apiv1.TracePoliciesRequest) (*apiv1.TracePoliciesResponse, error) {
 	if err := s.policed(ctx); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,8 @@ func (pl *policies) flowAsked(text string) (q explain.Request, notes []string, e
 	}
 	found := false
 	err = pl.eachQuestion(func(f *flow.Flow, of explain.Flow) bool {
-		is := explain.Request{From: of.Src.Addr.String(), To: of.Dst.Addr.String(), Port: fmt.Sprintf("%d/%d", of.Port, of.Proto)}
+		is := explain.Request{From: of.Src.Addr.String(), To: of.Dst.Addr.String(),
+			Port: fmt.Sprintf("%d/%d", of.Port, of.Proto)}
 		if byID && f.ID != text || !byID && !sameFlow(text, f) {
 			return true
 		}
@@ -116,7 +118,8 @@ func (pl *policies) eachQuestion(fn func(*flow.Flow, explain.Flow) bool) error {
 		if f.Expired {
 			return true
 		}
-		q := explain.Flow{Src: explain.FlowEnd{Addr: f.Src.Addr}, Dst: explain.FlowEnd{Addr: f.Dst.Addr}, Proto: k.Proto, Port: f.Dst.Port}
+		q := explain.Flow{Src: explain.FlowEnd{Addr: f.Src.Addr}, Dst: explain.FlowEnd{Addr: f.Dst.Addr},
+			Proto: k.Proto, Port: f.Dst.Port}
 		q.SrcNode, q.DstNode = pl.nodeOf(f.Src.Addr), pl.nodeOf(f.Dst.Addr)
 		switch k.Proto { // the row has the echo's identifier, rules its type
 		case policy.ProtoICMP:
@@ -203,7 +206,9 @@ func (pl *policies) policyEdit(r *apiv1.DiffPoliciesRequest) (explain.Edit, erro
 		case ok && groups && kind == "CiliumCIDRGroup":
 			edit.Groups[name] = nil
 		default:
-			errs = append(errs, fmt.Errorf("--delete %s: there is no such policy: want \"KIND NAMESPACE/NAME\" as myelin policy list has them", text))
+			errs = append(errs,
+				fmt.Errorf("--delete %s: there is no such policy: want \"KIND NAMESPACE/NAME\" as myelin policy "+
+					"list has them", text))
 		}
 	}
 	if len(edit.Policies)+len(edit.Groups)+len(errs) == 0 {
@@ -235,7 +240,8 @@ func (pl *policies) currentFlows() (out []explain.CurrentFlow, err error) {
 	none := func(uint32) string { return "" }
 	err = nat.Entries(pl.Datapath, pl.names(), none, clock, func(t *nat.Entry) bool {
 		if p, err := explain.ParsePort(fmt.Sprintf("%d/%s", t.Backend.Port, t.Protocol)); err == nil && !t.Expired {
-			q := explain.Flow{Src: explain.FlowEnd{Addr: t.Client.Addr}, Dst: explain.FlowEnd{Addr: t.Backend.Addr}, Proto: p.Proto, Port: p.First}
+			q := explain.Flow{Src: explain.FlowEnd{Addr: t.Client.Addr}, Dst: explain.FlowEnd{Addr: t.Backend.Addr},
+				Proto: p.Proto, Port: p.First}
 			q.SrcNode, q.DstNode = pl.nodeOf(t.Client.Addr), pl.nodeOf(t.Backend.Addr)
 			add(flowName(t.Client, t.Backend, t.Protocol), q)
 		}

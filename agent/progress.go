@@ -27,7 +27,7 @@ type progress struct {
 // may take for ever, whoever asks is told of it.
 type obstacle struct {
 	reason string // empty: there is none
-	help   string // what somebody could do about it
+	help   string // what the administrator could do about it
 	since  time.Time
 }
 

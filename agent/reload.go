@@ -63,8 +63,10 @@ func (a *Agent) watchReload(ctx context.Context) error {
 func (a *Agent) stale() (why string, ifNoPods bool) {
 	txn := a.DB.ReadTxn()
 	row, _, ok := a.network.tunnels.Table.Get(txn, tunnel.ByName(tunnel.DeviceName))
-	if a.Config.Tunneled() && ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 && uint32(row.Index) != a.Loaded.TunnelIfindex {
-		return fmt.Sprintf("the tunnel's device %s is another one: index %d became %d", row.Name, a.Loaded.TunnelIfindex, row.Index), false
+	if a.Config.Tunneled() && ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 &&
+		uint32(row.Index) != a.Loaded.TunnelIfindex {
+		return fmt.Sprintf("the tunnel's device %s is another one: index %d became %d",
+			row.Name, a.Loaded.TunnelIfindex, row.Index), false
 	}
 	v4, v6 := a.own.assignment().Fresh()
 	if bpf.Addr(v4) == a.Loaded.Gateway4 && bpf.Addr(v6) == a.Loaded.Gateway6 {
@@ -73,5 +75,6 @@ func (a *Agent) stale() (why string, ifNoPods bool) {
 	if a.endpoints.table.NumObjects(txn) > 0 {
 		return "", true
 	}
-	return fmt.Sprintf("the last pod with the gateways of former podCIDRs has gone: they become %s and %s", v4, v6), true
+	return fmt.Sprintf("the last pod with the gateways of former podCIDRs has gone: they become %s and %s",
+		v4, v6), true
 }

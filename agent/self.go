@@ -184,11 +184,13 @@ func (o *ownNode) missing(txn statedb.ReadTxn, problems []*cluster.Problem, know
 	switch {
 	case found && len(n.PodCIDRs) == 0 && o.Config.PodCIDRsFromPool():
 		return fmt.Sprintf("CiliumNode %s has no podCIDRs yet, or there is none", name),
-			"look at myelin-operator, which gives nodes podCIDRs in ipam.mode cluster-pool, and at status.ipam.operator-status of the CiliumNode"
+			"look at myelin-operator, which gives nodes podCIDRs in ipam.mode cluster-pool, and at " +
+				"status.ipam.operator-status of the CiliumNode"
 	case found && len(n.PodCIDRs) == 0:
 		return fmt.Sprintf("Node %s (%s) has no podCIDRs", name, n.Source), "set spec.podCIDRs of the Node"
 	case found:
-		return fmt.Sprintf("Node %s (%s) has no podCIDR of a family that is on", name, n.Source), "set spec.podCIDRs of the Node, or ipv4.enabled or ipv6.enabled of the agent"
+		return fmt.Sprintf("Node %s (%s) has no podCIDR of a family that is on", name, n.Source),
+			"set spec.podCIDRs of the Node, or ipv4.enabled or ipv6.enabled of the agent"
 	case !known:
 		return o.noManifests(problems)
 	}
@@ -301,9 +303,11 @@ func (o *ownNode) followSelf(w *table.Watch, health cell.Health) {
 func (o *ownNode) logAssignment(before, now *ipam.Assignment) {
 	switch {
 	case now.Problem != "":
-		o.Log.Warn("podCIDRs of the Node have a problem", "wanted", now.Wanted, "in force", now.InForce, "problem", now.Problem)
+		o.Log.Warn("podCIDRs of the Node have a problem", "wanted", now.Wanted, "in force", now.InForce, "problem",
+			now.Problem)
 	case !slices.Equal(before.InForce, now.InForce):
-		o.Log.Info("podCIDRs changed", "before", before.InForce, "in force", now.InForce, "gateways of pods", now.Gateways())
+		o.Log.Info("podCIDRs changed", "before", before.InForce, "in force", now.InForce, "gateways of pods",
+			now.Gateways())
 	default:
 		o.Log.Info("podCIDRs are as wanted again", "in force", now.InForce)
 	}

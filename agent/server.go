@@ -66,8 +66,8 @@ func (s *server) open() error {
 	return nil
 }
 
-// openEarly opens for an agent that is not ready: who dials a socket that
-// accepts finds one that is ready, or is told why it is not.
+// openEarly opens the sockets of an agent that is not ready yet: a client that can connect finds that the agent is
+// ready, or is told why it is not.
 func (s *server) openEarly() {
 	if err := s.open(); err != nil {
 		s.agent.Log.Error("nobody can ask what the agent waits for", "error", err)

@@ -29,7 +29,8 @@ func (sv *services) startAPI(context.Context) error {
 	}
 	var err error
 	sv.api, err = serviceapi.New(serviceapi.Params{
-		DB: sv.DB, Tables: sv.Cluster, Dir: filepath.Join(sv.Config.Myelin.RunDir, "services"), Log: sv.Log, Now: time.Now,
+		DB: sv.DB, Tables: sv.Cluster, Dir: filepath.Join(sv.Config.Myelin.RunDir, "services"), Log: sv.Log,
+		Now: time.Now,
 	})
 	if err != nil {
 		return err
@@ -52,7 +53,8 @@ func (s *server) gateServices(ctx context.Context) error {
 }
 
 // gateStream does for streams of Services what gate does for requests.
-func (s *server) gateStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (s *server) gateStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	next grpc.StreamHandler) error {
 	if isServices(info.FullMethod) {
 		if err := s.gateServices(stream.Context()); err != nil {
 			return err
@@ -91,7 +93,7 @@ func (sv *services) healthChecks(s feature.Sink) {
 		if p.Health == serviceapi.Failing {
 			up = 0
 		}
-		s.Gauge("myelin_health_check_up", "Whether a backend passes its health check; 1 also before its first answer.", up,
-			prometheus.Labels{"service": p.Service, "backend": p.Backend.String()})
+		s.Gauge("myelin_health_check_up", "Whether a backend passes its health check; 1 also before its first answer.",
+			up, prometheus.Labels{"service": p.Service, "backend": p.Backend.String()})
 	}
 }

@@ -109,7 +109,8 @@ func (sv *services) start(ctx context.Context) error {
 	}
 	services, err := service.New(service.Params{
 		LastService: lastService, LastBackend: lastBackend, Held: held,
-		DB: sv.DB, Tables: sv.Cluster, Config: sv.serviceConfig(), Node: sv.Config.Myelin.NodeName, Dir: sv.Config.Myelin.RunDir, Log: sv.Log,
+		DB: sv.DB, Tables: sv.Cluster, Config: sv.serviceConfig(), Node: sv.Config.Myelin.NodeName,
+		Dir: sv.Config.Myelin.RunDir, Log: sv.Log,
 	})
 	if err != nil {
 		return err
@@ -146,7 +147,8 @@ func (sv *services) start(ctx context.Context) error {
 // attachSockets lets sockets use Services. Where that can't be, all else works.
 func (sv *services) attachSockets() error {
 	if sv.Config.SocketLB.HostNamespaceOnly && sv.Loaded.SocketHostOnly == 0 {
-		sv.Log.Warn("socketLB.hostNamespaceOnly has no effect, pods get Services too: before kernel 5.14 namespaces can't be told apart")
+		sv.Log.Warn("socketLB.hostNamespaceOnly has no effect, pods get Services too: before kernel 5.14 namespaces " +
+			"can't be told apart")
 	}
 	cgroup, err := sv.Config.Cgroup("/proc") // holds all pods, and the host's own processes
 	if err == nil {
@@ -178,7 +180,8 @@ func (sv *services) socketSettings(s *bpf.Settings) {
 	}
 	s.SetRetval = flag(bpf.HaveSetRetval())
 	if cookie, err := bpf.NetnsCookie(); err == nil && cookie != 0 {
-		s.SocketHostOnly, s.BindProtection = flag(sv.Config.SocketLB.HostNamespaceOnly), flag(sv.Config.NodePort.BindProtection)
+		s.SocketHostOnly, s.BindProtection = flag(sv.Config.SocketLB.HostNamespaceOnly),
+			flag(sv.Config.NodePort.BindProtection)
 		s.NetnsCookie = cookie
 	}
 }
@@ -212,7 +215,8 @@ func dispatch(c *config.Config) bpf.DatapathLbDispatch {
 		return bpf.DatapathLbDispatchDISPATCH_OPTION
 	}
 	return map[string]bpf.DatapathLbDispatch{
-		"opt": bpf.DatapathLbDispatchDISPATCH_OPTION, "ipip": bpf.DatapathLbDispatchDISPATCH_IPIP, "geneve": bpf.DatapathLbDispatchDISPATCH_GENEVE,
+		"opt": bpf.DatapathLbDispatchDISPATCH_OPTION, "ipip": bpf.DatapathLbDispatchDISPATCH_IPIP,
+		"geneve": bpf.DatapathLbDispatchDISPATCH_GENEVE,
 	}[c.LoadBalancer.DSRDispatch]
 }
 
@@ -236,9 +240,10 @@ func (sv *services) serviceConfig() service.Config {
 		NodePorts:           service.PortRange{First: ports.First, Last: ports.Last},
 		ExternalClusterIP:   sv.Config.BPF.LBExternalClusterIP,
 		CrossFamily:         sv.Config.NAT46x64Gateway || sv.Config.LoadBalancer.Standalone,
-		SourceRangeAllTypes: sv.Config.BPF.LBSourceRangeAllTypes, Algorithm: service.Algorithm(sv.Config.LoadBalancer.Algorithm),
-		FixedAlgorithm:  !sv.Config.BPF.LBAlgorithmAnnotation && !sv.Config.LoadBalancer.Standalone,
-		FixedForwarding: !sv.Config.BPF.LBModeAnnotation && !sv.Config.LoadBalancer.Standalone,
+		SourceRangeAllTypes: sv.Config.BPF.LBSourceRangeAllTypes,
+		Algorithm:           service.Algorithm(sv.Config.LoadBalancer.Algorithm),
+		FixedAlgorithm:      !sv.Config.BPF.LBAlgorithmAnnotation && !sv.Config.LoadBalancer.Standalone,
+		FixedForwarding:     !sv.Config.BPF.LBModeAnnotation && !sv.Config.LoadBalancer.Standalone,
 	}
 }
 

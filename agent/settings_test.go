@@ -21,7 +21,8 @@ func TestPacketSettings(t *testing.T) {
 		"socketLB.enabled: true":       {0, 10000, 29999, 0, 0, 0, 0, 1},
 		"nodePort.enabled: true":       {1, 10000, 19999, 20000, 29999, 30000, 32767, 1},
 		"kubeProxyReplacement: true":   {1, 10000, 19999, 20000, 29999, 30000, 32767, 1},
-		"{kubeProxyReplacement: true, myelin.nat.portRange: 2000-2999, nodePort.range: \"4000,4001\"}": {1, 2000, 2499, 2500, 2999, 4000, 4001, 1},
+		"{kubeProxyReplacement: true, myelin.nat.portRange: 2000-2999, nodePort.range: \"4000,4001\"}": {1, 2000, 2499,
+			2500, 2999, 4000, 4001, 1},
 		"myelin.flowTracking: always": {0, 10000, 29999, 0, 0, 0, 0, 1},
 	} {
 		c, err := config.Parse([]byte(file), "f")
@@ -32,7 +33,8 @@ func TestPacketSettings(t *testing.T) {
 		var s bpf.Settings
 		a.services.portSettings(&s)
 		follows := uint16(flag(a.Config.InspectsHost()))
-		got := [8]uint16{uint16(s.Services), s.NatPortMin, s.NatPortMax, s.LbPortMin, s.LbPortMax, s.NodePortMin, s.NodePortMax, follows}
+		got := [8]uint16{uint16(s.Services), s.NatPortMin, s.NatPortMax, s.LbPortMin, s.LbPortMax, s.NodePortMin,
+			s.NodePortMax, follows}
 		if got != want {
 			t.Errorf("%s: got %v, want %v", file, got, want)
 		}
@@ -44,7 +46,8 @@ func TestPacketSettings(t *testing.T) {
 
 // TestNoBackendResponse: packets are refused, or dropped where that is asked for.
 func TestNoBackendResponse(t *testing.T) {
-	for file, want := range map[string]uint8{"": 0, "serviceNoBackendResponse: reject": 0, "serviceNoBackendResponse: drop": 1} {
+	for file, want := range map[string]uint8{"": 0, "serviceNoBackendResponse: reject": 0,
+		"serviceNoBackendResponse: drop": 1} {
 		c, err := config.Parse([]byte("kubeProxyReplacement: true\n"+file), "f")
 		if err != nil {
 			t.Fatal(err)

@@ -24,10 +24,14 @@ func (ep *endpoints) settle(ctx context.Context) error {
 			return tried(ctx, ep.DB, ep.network.node.Wires, func(r *node.Wire) *reconciler.Status { return &r.Status })
 		},
 		func() (int, error) {
-			return tried(ctx, ep.DB, ep.network.node.Addresses, func(r *node.Address) *reconciler.Status { return &r.Status })
+			return tried(ctx, ep.DB, ep.network.node.Addresses, func(r *node.Address) *reconciler.Status {
+				return &r.Status
+			})
 		},
 		func() (int, error) {
-			return tried(ctx, ep.DB, ep.network.node.Prefixes, func(r *node.Prefix) *reconciler.Status { return &r.Status })
+			return tried(ctx, ep.DB, ep.network.node.Prefixes, func(r *node.Prefix) *reconciler.Status {
+				return &r.Status
+			})
 		},
 	} {
 		failed, err := wait()
@@ -41,9 +45,9 @@ func (ep *endpoints) settle(ctx context.Context) error {
 	return nil
 }
 
-// tried waits until a table is filled and each of its rows is done or has
-// failed, and counts the latter.
-func tried[Row any](ctx context.Context, db *statedb.DB, t statedb.Table[*Row], status func(*Row) *reconciler.Status) (failed int, err error) {
+// tried waits until a table is filled and each of its rows is done or has failed. It returns how many have failed.
+func tried[Row any](ctx context.Context, db *statedb.DB, t statedb.Table[*Row],
+	status func(*Row) *reconciler.Status) (failed int, err error) {
 	for {
 		txn := db.ReadTxn()
 		rows, changed := t.AllWatch(txn)

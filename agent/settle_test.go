@@ -12,7 +12,8 @@ import (
 	"myelin/endpoint"
 )
 
-// TestTried: a row that has failed keeps nobody waiting, one that is pending does, and so does a table that is not filled.
+// TestTried: tried waits for a row that is pending and for a table that is not filled, but not for a row that has
+// failed.
 func TestTried(t *testing.T) {
 	db := statedb.New()
 	rows, err := endpoint.NewTable(db)
@@ -25,7 +26,9 @@ func TestTried(t *testing.T) {
 	put := func(id uint16, s reconciler.Status) {
 		t.Helper()
 		txn := db.WriteTxn(rows)
-		if _, _, err := rows.Insert(txn, &endpoint.Endpoint{ID: id, ContainerID: string(rune('a' + id)), Status: s}); err != nil {
+		if _, _, err := rows.Insert(txn, &endpoint.Endpoint{
+			ID: id, ContainerID: string(rune('a' + id)), Status: s,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		txn.Commit()

@@ -45,7 +45,8 @@ func (c *clusterSource) feature() *feature.Feature {
 		Name: "cluster", Start: c.startSource, Metrics: c.nodeMetrics,
 		Rights: []feature.Right{
 			{Resources: []string{"nodes", "namespaces", "pods"}, Verbs: []string{"list", "watch"}},
-			{Group: "apiextensions.k8s.io", Resources: []string{"customresourcedefinitions"}, Verbs: []string{"list", "watch"}},
+			{Group: "apiextensions.k8s.io", Resources: []string{"customresourcedefinitions"},
+				Verbs: []string{"list", "watch"}},
 		},
 	}
 }
@@ -54,9 +55,8 @@ func (c *clusterSource) nodeMetrics(s feature.Sink) {
 	s.Gauge("myelin_nodes_all_num", "Nodes of the cluster.", float64(c.Cluster.Nodes.NumObjects(c.DB.ReadTxn())), nil)
 }
 
-// startSlices makes the EndpointSlices that a controller of Kubernetes would: a
-// directory has nobody to do so. It comes before the manifests are read, so that
-// slices don't count as complete without.
+// startSlices makes the EndpointSlices that a controller of Kubernetes would make, as there is none for a directory of
+// manifests. It comes before the manifests are read, so that slices don't count as complete without these.
 func (c *clusterSource) startSlices(context.Context) error {
 	if c.Config.Kubernetes() {
 		return nil
@@ -82,7 +82,8 @@ func (c *clusterSource) startSource(context.Context) error {
 func (c *clusterSource) startManifests() error {
 	var err error
 	c.manifests, err = manifests.New(manifests.Params{
-		DB: c.DB, Tables: c.Cluster, Policies: c.policies.tables, LastGood: c.keepPolicies(), Dir: c.Config.Myelin.Manifests, Log: c.Log, Now: time.Now,
+		DB: c.DB, Tables: c.Cluster, Policies: c.policies.tables, LastGood: c.keepPolicies(),
+		Dir: c.Config.Myelin.Manifests, Log: c.Log, Now: time.Now,
 	})
 	if err != nil {
 		return err
@@ -93,15 +94,15 @@ func (c *clusterSource) startManifests() error {
 
 func (c *clusterSource) startKubernetes() error {
 	server, err := kube.NewServer(kube.Options{
-		KubeConfig: c.Config.KubeConfigPath, Account: kube.ServiceAccount, Host: c.Config.K8sServiceHost, Port: c.Config.K8sServicePort,
-		Env: os.Getenv, Agent: "myelin/" + c.version,
+		KubeConfig: c.Config.KubeConfigPath, Account: kube.ServiceAccount, Host: c.Config.K8sServiceHost,
+		Port: c.Config.K8sServicePort, Env: os.Getenv, Agent: "myelin/" + c.version,
 	})
 	if err != nil {
 		return fmt.Errorf("neither myelin.manifests nor an API server: %w", err)
 	}
 	c.kube, err = kube.New(kube.Params{
-		DB: c.DB, Tables: c.Cluster, Policies: c.policies.tables, LastGood: c.keepPolicies(), Server: server, Log: c.Log, Now: time.Now,
-		ClusterPool: c.Config.PodCIDRsFromPool(),
+		DB: c.DB, Tables: c.Cluster, Policies: c.policies.tables, LastGood: c.keepPolicies(), Server: server,
+		Log: c.Log, Now: time.Now, ClusterPool: c.Config.PodCIDRsFromPool(),
 	})
 	if err != nil {
 		return err
@@ -141,10 +142,12 @@ func (c *clusterSource) serverStatus() *status.APIServer {
 	}
 	s, _ := c.kube.State()
 	out := &status.APIServer{
-		Address: s.Server, ByService: s.ByService, Synced: s.Synced, LastContact: s.LastContact, Problem: s.Problem, Since: s.Since,
+		Address: s.Server, ByService: s.ByService, Synced: s.Synced, LastContact: s.LastContact, Problem: s.Problem,
+		Since: s.Since,
 	}
 	for _, k := range s.Kinds {
-		out.Kinds = append(out.Kinds, status.Kind{Name: k.Name, Objects: k.Objects, Refused: k.Refused, Missing: k.Missing, Problem: k.Problem})
+		out.Kinds = append(out.Kinds, status.Kind{Name: k.Name, Objects: k.Objects, Refused: k.Refused,
+			Missing: k.Missing, Problem: k.Problem})
 	}
 	return out
 }
@@ -160,7 +163,8 @@ func (c *clusterSource) notTold(w *table.Watch) (why, help string) {
 	if why = s.Obstacle(); why == "" || s.Synced {
 		return "", ""
 	}
-	return why, "look at the API server; at k8sServiceHost, k8sServicePort and kubeConfigPath of the agent; at the rights of its account (kube/role.yaml)"
+	return why, "look at the API server; at k8sServiceHost, k8sServicePort and kubeConfigPath of the agent; at the " +
+		"rights of its account (kube/role.yaml)"
 }
 
 // kubernetes is about the API server, ready or not.
@@ -169,16 +173,21 @@ func (c *clusterSource) metrics(s feature.Sink) {
 		return
 	}
 	state, _ := c.kube.State()
-	s.Gauge("myelin_kubernetes_synced", "1 when all that the API server had was taken over once.", float64(flag(state.Synced)), nil)
-	s.Gauge("myelin_kubernetes_up", "1 while the API server answers.", float64(flag(state.Problem == "" && !state.LastContact.IsZero())), nil)
+	s.Gauge("myelin_kubernetes_synced", "1 when all that the API server had was taken over once.",
+		float64(flag(state.Synced)), nil)
+	s.Gauge("myelin_kubernetes_up", "1 while the API server answers.",
+		float64(flag(state.Problem == "" && !state.LastContact.IsZero())), nil)
 	if !state.LastContact.IsZero() {
-		s.Gauge("myelin_kubernetes_last_contact_seconds", "Unix time when the API server was last heard of.", float64(state.LastContact.UnixMilli())/1000, nil)
+		s.Gauge("myelin_kubernetes_last_contact_seconds", "Unix time when the API server was last heard of.",
+			float64(state.LastContact.UnixMilli())/1000, nil)
 	}
-	s.Counter("myelin_kubernetes_failed_requests_total", "Requests that the API server didn't answer, or with 500 and above.", float64(state.Failed), nil)
+	s.Counter("myelin_kubernetes_failed_requests_total",
+		"Requests that the API server didn't answer, or with 500 and above.", float64(state.Failed), nil)
 	for _, k := range state.Kinds {
 		labels := prometheus.Labels{"kind": k.Name}
 		s.Gauge("myelin_kubernetes_objects", "Objects that are in force.", float64(k.Objects), labels)
-		s.Gauge("myelin_kubernetes_refused_objects", "Objects whose newest version is refused.", float64(k.Refused), labels)
+		s.Gauge("myelin_kubernetes_refused_objects", "Objects whose newest version is refused.",
+			float64(k.Refused), labels)
 	}
 }
 

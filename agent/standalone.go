@@ -20,8 +20,8 @@ func (o *ownNode) startMachine() {
 	txn.Commit()
 }
 
-// findMachine makes the Node that nobody else makes, of the addresses that the
-// wires have. From then on it follows them.
+// findMachine makes the Node, which has no other source in standalone mode, of the addresses that the wires have. From
+// then on it follows them.
 func (o *ownNode) findMachine(ctx context.Context) error {
 	var err error
 	if o.ipam, err = ipam.New(); err != nil {

@@ -24,7 +24,8 @@ import (
 func (a *Agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
 	problems, _ := a.source.refused(txn)
 	f := status.Facts{
-		Config: a.Config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began, Waiting: a.progress.waiting(),
+		Config: a.Config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began,
+		Waiting: a.progress.waiting(),
 		Reloads: a.restarts.count, ReloadWhy: a.restarts.why, ReloadAt: a.restarts.at,
 		Conflist: conflist(a.Config.CNI.ConfPath), RunDir: durable.Probe(a.Config.Myelin.RunDir),
 		Listeners: a.health.listening(),
@@ -119,7 +120,8 @@ func conflist(dir string) status.Conflist {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if name < cni.ConflistName && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) && !strings.HasPrefix(name, ".") {
+		if name < cni.ConflistName && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) &&
+			!strings.HasPrefix(name, ".") {
 			c.Before = append(c.Before, name)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"myelin/status"
 )
 
-// deviceStatus compares the hooks that wires and pod links should have with
-// those that the kernel has, and finds pod links that nobody knows.
+// deviceStatus compares the hooks that wires and pod links should have with those that the kernel has, and finds pod
+// links that belong to no endpoint.
 func (ep *endpoints) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpoint.Stray, error) {
 	handle, err := netlink.NewHandle()
 	if err != nil {
@@ -46,7 +46,8 @@ func (ep *endpoints) deviceStatus(txn statedb.ReadTxn) ([]status.Device, []endpo
 		if d.Kind == route.Other || link == nil || unknown[d.Index] {
 			continue
 		}
-		x := status.Device{Name: d.Name, Index: d.Index, Kind: string(d.Kind), Why: whyWire(d), Driver: d.Driver, MTU: d.MTU, Up: d.Up}
+		x := status.Device{Name: d.Name, Index: d.Index, Kind: string(d.Kind), Why: whyWire(d), Driver: d.Driver,
+			MTU: d.MTU, Up: d.Up}
 		programs, err := hooks.List(handle, link)
 		if err != nil {
 			if _, gone := handle.LinkByIndex(d.Index); gone != nil {

@@ -14,8 +14,8 @@ func (pl *policies) status(txn statedb.ReadTxn) status.Policies {
 	if pl.engine == nil {
 		return status.Policies{}
 	}
-	p := status.CountPolicies(rows(pl.tables.Policies.All(txn)), rows(pl.tables.Groups.All(txn)), rows(pl.engine.Realised.All(txn)),
-		pl.engine.Rules.NumObjects(txn), pl.engine.LastRealised())
+	p := status.CountPolicies(rows(pl.tables.Policies.All(txn)), rows(pl.tables.Groups.All(txn)),
+		rows(pl.engine.Realised.All(txn)), pl.engine.Rules.NumObjects(txn), pl.engine.LastRealised())
 	return p
 }
 
@@ -32,7 +32,9 @@ func (pl *policies) metrics(s feature.Sink) {
 	s.Gauge("myelin_policies", objects, float64(p.Partly), prometheus.Labels{"state": "partly_enforced"})
 	s.Gauge("myelin_policies", objects, float64(p.Refused), prometheus.Labels{"state": "refused"})
 	s.Gauge("myelin_policy_rules", "Rules of policies.", float64(p.Rules), nil)
-	enforced, failed := map[string]int{"none": 0, "ingress": 0, "egress": 0, "both": 0, "audit-ingress": 0, "audit-egress": 0, "audit-both": 0}, 0
+	enforced, failed := map[string]int{
+		"none": 0, "ingress": 0, "egress": 0, "both": 0, "audit-ingress": 0, "audit-egress": 0, "audit-both": 0,
+	}, 0
 	for r := range pl.engine.Realised.All(txn) {
 		enforced[enforcement(r)]++
 		if r.Error != "" {
@@ -40,12 +42,16 @@ func (pl *policies) metrics(s feature.Sink) {
 		}
 	}
 	for word, n := range enforced {
-		s.Gauge("myelin_policy_endpoint_enforcement_status", "Endpoints of this node by the directions that policies are enforced in.", float64(n),
+		s.Gauge("myelin_policy_endpoint_enforcement_status",
+			"Endpoints of this node by the directions that policies are enforced in.", float64(n),
 			prometheus.Labels{"enforcement": word})
 	}
-	s.Gauge("myelin_policy_endpoints_failed", "Endpoints whose policies are not all in the kernel.", float64(failed), nil)
+	s.Gauge("myelin_policy_endpoints_failed", "Endpoints whose policies are not all in the kernel.",
+		float64(failed), nil)
 	if !p.Last.IsZero() {
-		s.Gauge("myelin_policy_realised_timestamp_seconds", "When the kernel last got all that policies say, in seconds since 1970.", float64(p.Last.UnixNano())/1e9, nil)
+		s.Gauge("myelin_policy_realised_timestamp_seconds",
+			"When the kernel last got all that policies say, in seconds since 1970.",
+			float64(p.Last.UnixNano())/1e9, nil)
 	}
 }
 

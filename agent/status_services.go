@@ -32,7 +32,8 @@ func (sv *services) counts(txn statedb.ReadTxn) []feature.TableCount {
 		return nil
 	}
 	t := sv.services.Desired
-	return []feature.TableCount{feature.Count(txn, t.Frontends, service.FrontendStatus), feature.Count(txn, t.Backends, service.BackendStatus)}
+	return []feature.TableCount{feature.Count(txn, t.Frontends, service.FrontendStatus),
+		feature.Count(txn, t.Backends, service.BackendStatus)}
 }
 
 // services counts Services, and sockets that asked for one.
@@ -42,34 +43,42 @@ func (sv *services) metrics(s feature.Sink) {
 		return
 	}
 	txn, t := sv.DB.ReadTxn(), sv.services.Desired
-	s.Gauge("myelin_services", "Services, and Pods with host ports, that this node serves.", float64(t.Services.NumObjects(txn)), nil)
-	s.Gauge("myelin_service_frontends", "Addresses, ports and protocols that Services are reached by.", float64(t.Frontends.NumObjects(txn)), nil)
-	s.Counter("myelin_service_sockets_ended_total", "Connected UDP sockets that were ended, for their backend had gone.",
+	s.Gauge("myelin_services", "Services, and Pods with host ports, that this node serves.",
+		float64(t.Services.NumObjects(txn)), nil)
+	s.Gauge("myelin_service_frontends", "Addresses, ports and protocols that Services are reached by.",
+		float64(t.Frontends.NumObjects(txn)), nil)
+	s.Counter("myelin_service_sockets_ended_total",
+		"Connected UDP sockets that were ended, for their backend had gone.",
 		float64(sv.terminator.Status().Ended), nil)
 	answers := map[string]int{"200": 0, "503": 0}
 	for c := range t.Checks.All(txn) {
 		answers[strconv.Itoa(c.Answer())]++
 	}
 	for answer, n := range answers {
-		s.Gauge("myelin_service_health_checks", "Health check node ports of Services by what is answered there: 200 where this node has endpoints.", float64(n),
-			prometheus.Labels{"answer": answer})
+		s.Gauge("myelin_service_health_checks",
+			"Health check node ports of Services by what is answered there: 200 where this node has endpoints.",
+			float64(n), prometheus.Labels{"answer": answer})
 	}
 	states := map[service.State]int{}
 	for b := range t.Backends.All(txn) {
 		states[b.State]++
 	}
 	for state := service.Active; state <= service.Maintenance; state++ {
-		s.Gauge("myelin_service_backends", "Backends of Services by state.", float64(states[state]), prometheus.Labels{"state": state.String()})
+		s.Gauge("myelin_service_backends", "Backends of Services by state.", float64(states[state]),
+			prometheus.Labels{"state": state.String()})
 	}
-	s.Counter("myelin_service_flows_expired_total", "Flows of Services whose row was deleted since no packet was seen for too long.", float64(sv.served.Count.Load()), nil)
+	s.Counter("myelin_service_flows_expired_total",
+		"Flows of Services whose row was deleted since no packet was seen for too long.",
+		float64(sv.served.Count.Load()), nil)
 	outcomes, err := socketOutcomes(sv.Datapath)
 	if err != nil {
 		s.Failed("myelin_service_sockets_total", err)
 		return
 	}
 	for outcome, n := range outcomes {
-		s.Counter("myelin_service_sockets_total", "Sockets that asked for a Service or its port, and datagrams of unconnected ones, by what they got.", float64(n),
-			prometheus.Labels{"outcome": outcome})
+		s.Counter("myelin_service_sockets_total",
+			"Sockets that asked for a Service or its port, and datagrams of unconnected ones, by what they got.",
+			float64(n), prometheus.Labels{"outcome": outcome})
 	}
 }
 

@@ -26,7 +26,8 @@ type annotations struct {
 }
 
 func (w *annotations) problem(key, format string, args ...any) {
-	w.problems = append(w.problems, fmt.Sprintf("metadata.annotations[%s%s]: ", prefix, key)+fmt.Sprintf(format, args...))
+	w.problems = append(w.problems,
+		fmt.Sprintf("metadata.annotations[%s%s]: ", prefix, key)+fmt.Sprintf(format, args...))
 }
 
 // pick returns value if it is allowed, and otherwise the zero value and adds a problem.

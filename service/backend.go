@@ -91,7 +91,9 @@ func (b *Backend) with(service cluster.Key, use *Use) *Backend {
 	next := *b
 	next.Uses = slices.DeleteFunc(slices.Clone(b.Uses), func(u Use) bool { return u.Service == service })
 	if use != nil {
-		at, _ := slices.BinarySearchFunc(next.Uses, *use, func(a, b Use) int { return compareKeys(a.Service, b.Service) })
+		at, _ := slices.BinarySearchFunc(next.Uses, *use, func(a, b Use) int {
+			return compareKeys(a.Service, b.Service)
+		})
 		next.Uses = slices.Insert(next.Uses, at, *use)
 	}
 	next.State, next.Weight, next.Node, next.Zone = Maintenance, 0, "", ""
@@ -122,7 +124,8 @@ func (b *Backend) TableRow() []string {
 		}
 	}
 	return []string{
-		strconv.FormatUint(uint64(b.ID), 10), b.L4().String(), b.State.String(), b.Node, b.Zone, strings.Join(uses, " "),
+		strconv.FormatUint(uint64(b.ID), 10), b.L4().String(), b.State.String(), b.Node, b.Zone,
+		strings.Join(uses, " "),
 	}
 }
 

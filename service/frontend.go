@@ -81,7 +81,8 @@ func ParseL4(text string) (L4Addr, error) {
 	}
 	switch {
 	case err != nil || at.Addr().Zone() != "" || at.Addr().Is4In6():
-		return L4Addr{}, fmt.Errorf("%q is not an address and port such as 192.0.2.1:80/TCP or [2001:db8::1]:53/UDP", text)
+		return L4Addr{}, fmt.Errorf("%q is not an address and port such as 192.0.2.1:80/TCP or [2001:db8::1]:53/UDP",
+			text)
 	case at.Port() == 0:
 		return L4Addr{}, fmt.Errorf("%q: the port is not in 1..65535", text)
 	case hasProtocol && !strings.EqualFold(name, proto.String()):

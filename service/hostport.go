@@ -19,7 +19,8 @@ func (b *builder) pod(pod *cluster.Pod) *plan {
 	if pod.NodeName != b.node.Name || !pod.OwnsAddresses() || len(pod.HostPorts) == 0 || len(pod.Addresses) == 0 {
 		return nil
 	}
-	p := &plan{service: Service{Namespace: pod.Namespace, Name: pod.Name + hostPorts, Type: HostPort, Source: pod.Source}}
+	p := &plan{service: Service{Namespace: pod.Namespace, Name: pod.Name + hostPorts, Type: HostPort,
+		Source: pod.Source}}
 	for _, hp := range pod.HostPorts {
 		for _, addr := range pod.Addresses {
 			on := AnyAddress(addr.Is6())

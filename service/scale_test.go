@@ -26,8 +26,8 @@ func TestOneOfManyChanges(t *testing.T) {
 		wrote  string
 		places int
 	}{
-		{"same", servicetest.With(o.Slices[2], 500, func(*cluster.Endpoint) {}), "wrote 0 services 0 frontends 0 backends",
-			0},
+		{"same", servicetest.With(o.Slices[2], 500, func(*cluster.Endpoint) {}),
+			"wrote 0 services 0 frontends 0 backends", 0},
 		{"zone", servicetest.With(o.Slices[2], 500, func(e *cluster.Endpoint) { e.Zone = "z" }),
 			"wrote 0 services 0 frontends 1 backends", 0},
 		{"drains", servicetest.With(o.Slices[2], 500, servicetest.Drain), "wrote 0 services 1 frontends 1 backends", 1},

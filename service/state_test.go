@@ -45,8 +45,10 @@ func TestNumbersStay(t *testing.T) {
 		f.Close()
 	}
 	// In another order, without two, and with one more.
-	next := clustertest.Objects{Services: []*cluster.Service{o.Services[5], o.Services[2], o.Services[3], o.Services[4]},
-		Slices: o.Slices[2:]}
+	next := clustertest.Objects{
+		Services: []*cluster.Service{o.Services[5], o.Services[2], o.Services[3], o.Services[4]},
+		Slices:   o.Slices[2:],
+	}
 	again := servicetest.New(t, service.Config{}, dir)
 	again.Set(t, next)
 	seven := servicetest.Many(7, 3)
@@ -80,7 +82,8 @@ func TestSetState(t *testing.T) {
 	w.Set(t, o)
 	four := o.Services[0].ClusterIPs[0]
 	set := func() string {
-		f, _, ok := w.Desired.Frontends.Get(w.DB.ReadTxn(), service.FrontendByAddress(service.L4(four, 80, service.TCP)))
+		f, _, ok := w.Desired.Frontends.Get(w.DB.ReadTxn(),
+			service.FrontendByAddress(service.L4(four, 80, service.TCP)))
 		if !ok {
 			t.Fatal("no frontend")
 		}

@@ -84,7 +84,9 @@ func TestStatesEndWithTheirBackend(t *testing.T) {
 				part.Endpoints = part.Endpoints[:n]
 				return clustertest.Objects{Services: o.Services[at : at+1], Slices: []*cluster.EndpointSlice{&part}}
 			}
-			addr := func(i int) service.L4Addr { return service.L4(o.Slices[at].Endpoints[i].Address, 8080, service.TCP) }
+			addr := func(i int) service.L4Addr {
+				return service.L4(o.Slices[at].Endpoints[i].Address, 8080, service.TCP)
+			}
 			w := servicetest.New(t, service.Config{}, dir)
 			w.Set(t, parts(2))
 			for i := range 3 {
@@ -146,7 +148,8 @@ func TestParseL4(t *testing.T) {
 	for text, want := range map[string]string{
 		"192.0.2.1:80": "192.0.2.1:80/TCP", "192.0.2.1:80/udp": "192.0.2.1:80/UDP",
 		"[2001:db8::1]:53/SCTP": "[2001:db8::1]:53/SCTP",
-		"192.0.2.1":             "", "192.0.2.1:0": "", "192.0.2.1:80/": "", "192.0.2.1:80/ICMP": "", "[fe80::1%eth0]:80": "",
+		"192.0.2.1":             "", "192.0.2.1:0": "", "192.0.2.1:80/": "", "192.0.2.1:80/ICMP": "",
+		"[fe80::1%eth0]:80":   "",
 		"[::ffff:1.2.3.4]:80": "",
 		"2001:db8::1:80":      "", "": "", "name:80": "", "192.0.2.1:65536": "",
 	} {

@@ -37,7 +37,8 @@ func check(s *Service) error {
 	if s.Affinity < 0 || s.Affinity > maxAffinity || s.Affinity%time.Second != 0 {
 		c.add("affinity_seconds", "%s is not in 1s..%s, or 0 for none", s.Affinity, maxAffinity)
 	}
-	if !slices.Contains([]service.Algorithm{"", service.Random, service.Maglev, service.LeastConnections}, s.Algorithm) {
+	if !slices.Contains([]service.Algorithm{"", service.Random, service.Maglev, service.LeastConnections},
+		s.Algorithm) {
 		c.add("algorithm", "%q is none of random, maglev, least-conn", s.Algorithm)
 	}
 	if !slices.Contains([]service.Forwarding{"", service.SNAT, service.DSR, service.Hybrid}, s.Forwarding) {
@@ -61,7 +62,8 @@ func (c *checker) frontends(s *Service) {
 		c.address(at, f.AddrPort)
 		switch {
 		case f.Port() != first.Port() || f.Protocol != first.Protocol:
-			c.add(at, "%s: a Service has one port and protocol, and frontends[0] has %d/%s", f, first.Port(), first.Protocol)
+			c.add(at, "%s: a Service has one port and protocol, and frontends[0] has %d/%s", f, first.Port(),
+				first.Protocol)
 		case slices.Contains(s.Frontends[:i], f):
 			c.add(at, "%s is there twice", f)
 		}

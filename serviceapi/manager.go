@@ -66,8 +66,8 @@ var (
 // is.
 func New(p Params) (*Manager, error) {
 	m := &Manager{
-		params: p, store: store{p.Dir}, failing: map[probeKey]bool{}, unknown: map[probeKey]bool{}, stale: map[string]bool{},
-		wake: make(chan struct{}, 1), firstResultsDone: make(chan struct{}),
+		params: p, store: store{p.Dir}, failing: map[probeKey]bool{}, unknown: map[probeKey]bool{},
+		stale: map[string]bool{}, wake: make(chan struct{}, 1), firstResultsDone: make(chan struct{}),
 	}
 	m.runner = probe.NewRunner(probe.Params[probeKey]{Run: probe.Run, Report: m.report, Parallel: parallel})
 	var err1, err2 error
@@ -86,7 +86,8 @@ func New(p Params) (*Manager, error) {
 	txn := m.begin()
 	defer txn.Abort()
 	m.initializers = []func(statedb.WriteTxn){
-		p.Tables.Services.RegisterInitializer(txn, "service API"), p.Tables.Slices.RegisterInitializer(txn, "service API"),
+		p.Tables.Services.RegisterInitializer(txn, "service API"),
+		p.Tables.Slices.RegisterInitializer(txn, "service API"),
 		m.Services.RegisterInitializer(txn, "service API"),
 	}
 	for _, s := range kept {
@@ -324,13 +325,15 @@ func (m *Manager) report(key probeKey, job probe.Job, passing bool, err error) {
 		next.Since = m.params.Now().UTC()
 	}
 	if _, _, err := m.Probes.Insert(txn, &next); err != nil {
-		m.params.Log.Error("the result of a health check is lost", "service", s.Name, "backend", key.backend, "error", err)
+		m.params.Log.Error("the result of a health check is lost", "service", s.Name, "backend", key.backend,
+			"error", err)
 		return
 	}
 	txn.Commit()
 	if (old.Health == Failing) != (next.Health == Failing) {
 		m.stale[s.Name], m.failing[key] = true, next.Health == Failing
-		m.params.Log.Info("health of a backend changed", "service", s.Name, "backend", key.backend, "health", next.Text())
+		m.params.Log.Info("health of a backend changed", "service", s.Name, "backend", key.backend, "health",
+			next.Text())
 	}
 	m.reported = append(m.reported, key)
 	select {

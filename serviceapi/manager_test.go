@@ -242,7 +242,8 @@ func TestFiles(t *testing.T) {
 			`"version": 2`, 1),
 		"other.json": string(good), "field.json": strings.Replace(strings.Replace(string(good), `"web"`, `"field"`, 1),
 			`"weight"`, `"wait"`, 1),
-		"bad.json":   strings.Replace(strings.Replace(string(good), `"web"`, `"bad"`, 1), "192.0.2.10:80", "127.0.0.1:80", 1),
+		"bad.json": strings.Replace(strings.Replace(string(good), `"web"`, `"bad"`, 1), "192.0.2.10:80",
+			"127.0.0.1:80", 1),
 		"empty.json": "{}", "half.json.tmp": "{", "README": "not ours",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "services", name), []byte(text), 0o600); err != nil {

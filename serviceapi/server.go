@@ -123,7 +123,9 @@ func (s *Server) Watch(_ *apiv1.WatchServicesRequest, stream grpc.ServerStreamin
 			return err
 		}
 		if sent = now; !synced {
-			if err := stream.Send(&apiv1.ServiceEvent{Type: apiv1.ServiceEventType_SERVICE_EVENT_TYPE_SYNCED}); err != nil {
+			if err := stream.Send(&apiv1.ServiceEvent{
+				Type: apiv1.ServiceEventType_SERVICE_EVENT_TYPE_SYNCED,
+			}); err != nil {
 				return err
 			}
 			synced = true

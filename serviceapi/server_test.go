@@ -43,10 +43,10 @@ func full() *apiv1.Service {
 		Name: "full", Frontends: []string{"192.0.2.10:80/TCP", "[2001:db8::a]:80/TCP"},
 		Backends: []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080", Weight: proto.Uint32(1)},
 			{Address: "[fd00::1]:8080", Weight: proto.Uint32(0)}},
-		AffinitySeconds: 60, Algorithm: "maglev", Mode: "dsr", SourceRanges: []string{"203.0.113.0/24", "2001:db8:1::/48"},
-		SourceDeny: true,
-		HealthCheck: &apiv1.HealthCheck{Kind: "http", Port: 9000, Path: "/healthz", Host: "shop.example", IntervalMs: 60000,
-			TimeoutMs: 500, Rise: 3, Fall: 4},
+		AffinitySeconds: 60, Algorithm: "maglev", Mode: "dsr",
+		SourceRanges: []string{"203.0.113.0/24", "2001:db8:1::/48"}, SourceDeny: true,
+		HealthCheck: &apiv1.HealthCheck{Kind: "http", Port: 9000, Path: "/healthz", Host: "shop.example",
+			IntervalMs: 60000, TimeoutMs: 500, Rise: 3, Fall: 4},
 	}
 }
 
@@ -109,7 +109,8 @@ func upserts() []request {
 		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2" }), bad, "backends[1].address: "},
 		{upsert(func(s *apiv1.Service) { s.Backends[1].Address = "10.0.0.2:80/UDP" }), bad,
 			"the protocol of the frontends is TCP"},
-		{upsert(func(s *apiv1.Service) { s.Backends[0].Weight = proto.Uint32(65536) }), bad, "backends[0].weight: 65536"},
+		{upsert(func(s *apiv1.Service) { s.Backends[0].Weight = proto.Uint32(65536) }), bad,
+			"backends[0].weight: 65536"},
 		{upsert(func(s *apiv1.Service) { s.SourceRanges = []string{"10.0.0.0"} }), bad, "source_ranges[0]: "},
 		{upsert(check(&apiv1.HealthCheck{Kind: "tcp", Port: 70000})), bad, "health_check.port: "},
 		{upsert(check(&apiv1.HealthCheck{Kind: "tcp", IntervalMs: 1})), bad, "health_check.interval_ms: "},
@@ -120,7 +121,7 @@ func upserts() []request {
 
 func sets() []request {
 	const maintenance, active = apiv1.BackendState_BACKEND_STATE_MAINTENANCE, apiv1.BackendState_BACKEND_STATE_ACTIVE
-	const bad, one, nobody = codes.InvalidArgument, "10.0.0.1:8080/TCP", "10.0.0.9:8080"
+	const bad, one, unknown = codes.InvalidArgument, "10.0.0.1:8080/TCP", "10.0.0.9:8080"
 	return []request{
 		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: maintenance}), codes.OK, ""},
 		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: active, Weight: proto.Uint32(7)}), codes.OK, ""},
@@ -130,9 +131,9 @@ func sets() []request {
 			"state: only"},
 		{setBackend(&apiv1.SetBackendRequest{Backend: one, Weight: proto.Uint32(70000)}), bad, "weight: "},
 		{setBackend(&apiv1.SetBackendRequest{Backend: one, State: active, Service: "web"}), bad, "service: "},
-		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, State: maintenance}), codes.NotFound, "no Service has"},
-		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, State: active}), codes.OK, ""},
-		{setBackend(&apiv1.SetBackendRequest{Backend: nobody, Weight: proto.Uint32(1)}), codes.NotFound,
+		{setBackend(&apiv1.SetBackendRequest{Backend: unknown, State: maintenance}), codes.NotFound, "no Service has"},
+		{setBackend(&apiv1.SetBackendRequest{Backend: unknown, State: active}), codes.OK, ""},
+		{setBackend(&apiv1.SetBackendRequest{Backend: unknown, Weight: proto.Uint32(1)}), codes.NotFound,
 			"10.0.0.9:8080/TCP is not programmed"},
 	}
 }

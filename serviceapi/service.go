@@ -130,7 +130,8 @@ func (*Probe) TableHeader() []string {
 
 // TableRow is the row as text.
 func (p *Probe) TableRow() []string {
-	return []string{p.Service, p.Backend.String(), p.Check, string(p.Health), p.Error, p.Since.UTC().Format(time.RFC3339)}
+	return []string{p.Service, p.Backend.String(), p.Check, string(p.Health), p.Error,
+		p.Since.UTC().Format(time.RFC3339)}
 }
 
 // probeKey identifies a health check.

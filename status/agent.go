@@ -29,7 +29,8 @@ func (f *Facts) agent() Feature {
 		x.Chosen += fmt.Sprintf(", with %d of %d maps of the agent before it", adopted, len(f.Maps))
 	}
 	if f.Reloads > 0 {
-		x.Chosen += fmt.Sprintf("; reloaded %s, last at %s: %s", times(f.Reloads), f.ReloadAt.UTC().Format(time.RFC3339), f.ReloadWhy)
+		x.Chosen += fmt.Sprintf("; reloaded %s, last at %s: %s", times(f.Reloads),
+			f.ReloadAt.UTC().Format(time.RFC3339), f.ReloadWhy)
 	}
 	return x
 }
@@ -52,7 +53,8 @@ func (f *Facts) starting(x *Feature) {
 		x.Break("the agent is not ready yet")
 		return
 	}
-	x.Chosen = fmt.Sprintf("waiting for %s, since %s, at: %s", f.Now.Sub(w.Since).Round(time.Second), w.Since.UTC().Format(time.RFC3339), w.Part)
+	x.Chosen = fmt.Sprintf("waiting for %s, since %s, at: %s", f.Now.Sub(w.Since).Round(time.Second),
+		w.Since.UTC().Format(time.RFC3339), w.Part)
 	x.Break(w.Reason)
 	if w.Help != "" {
 		x.Break("what would help: " + w.Help)
@@ -76,7 +78,8 @@ func (f *Facts) configuration() Feature {
 }
 
 func (f *Facts) cni() Feature {
-	x := Feature{Name: "CNI Config file", State: OK, Wanted: "cni.confPath: " + f.Config.CNI.ConfPath, Chosen: f.Conflist.Path}
+	x := Feature{Name: "CNI Config file", State: OK, Wanted: "cni.confPath: " + f.Config.CNI.ConfPath,
+		Chosen: f.Conflist.Path}
 	if f.standalone(&x) {
 		return x
 	}
@@ -85,7 +88,8 @@ func (f *Facts) cni() Feature {
 		x.Cost = "the container runtime starts no pods with our network"
 	}
 	if len(f.Conflist.Before) > 0 {
-		x.Break("the runtime takes " + strings.Join(f.Conflist.Before, ", ") + " instead: remove it, or give it a name that sorts after ours")
+		x.Break("the runtime takes " + strings.Join(f.Conflist.Before, ", ") +
+			" instead: remove it, or give it a name that sorts after ours")
 		x.Cost = "new pods get another network"
 	}
 	return x

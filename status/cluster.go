@@ -41,7 +41,8 @@ func (f *Facts) cluster() Feature {
 		Name: "Kubernetes", State: OK, Wanted: "myelin.manifests: " + dir,
 		Why: "objects are read from files, with no API server",
 		Chosen: fmt.Sprintf("manifests in %s: %s, %s, %s", dir,
-			feature.Plural(f.Counts.Nodes, "node"), feature.Plural(f.Counts.Namespaces, "namespace"), feature.Plural(f.Counts.Pods, "pod")),
+			feature.Plural(f.Counts.Nodes, "node"), feature.Plural(f.Counts.Namespaces, "namespace"),
+			feature.Plural(f.Counts.Pods, "pod")),
 	}
 	if f.standalone(&x) {
 		f.programmed(&x)
@@ -64,7 +65,8 @@ func (f *Facts) refusals(x *Feature) {
 // server is an API server that objects come from.
 func (f *Facts) server() Feature {
 	s := f.Server
-	x := Feature{Name: "Kubernetes", State: OK, Wanted: "k8sServiceHost: " + f.Config.K8sServiceHost, Why: "objects are listed and watched"}
+	x := Feature{Name: "Kubernetes", State: OK, Wanted: "k8sServiceHost: " + f.Config.K8sServiceHost,
+		Why: "objects are listed and watched"}
 	switch {
 	case f.Config.KubeConfigPath != "":
 		x.Wanted = "kubeConfigPath: " + f.Config.KubeConfigPath
@@ -94,7 +96,8 @@ func (f *Facts) server() Feature {
 		}
 	}
 	if s.Problem != "" {
-		x.Break(fmt.Sprintf("no answer for %s, since %s: %s", f.Now.Sub(s.Since).Round(time.Second), s.Since.UTC().Format(time.RFC3339), s.Problem))
+		x.Break(fmt.Sprintf("no answer for %s, since %s: %s", f.Now.Sub(s.Since).Round(time.Second),
+			s.Since.UTC().Format(time.RFC3339), s.Problem))
 		x.Cost = "what was known stays in force; changes are not seen"
 	}
 	if s.ByService && f.Config.KubeProxyReplacement {

@@ -10,7 +10,8 @@ import (
 
 // TestAPIServer: an API server, as it is when all is well, away, or not allowed.
 func TestAPIServer(t *testing.T) {
-	const chosen = "API server https://192.0.2.1:6443, synced, heard of 3s ago: 2 Node, 1 NetworkPolicy; not installed: CiliumNetworkPolicy"
+	const chosen = "API server https://192.0.2.1:6443, synced, heard of 3s ago: 2 Node, 1 NetworkPolicy; not " +
+		"installed: CiliumNetworkPolicy"
 	for name, c := range map[string]struct {
 		change func(*Facts)
 		state  State
@@ -23,11 +24,13 @@ func TestAPIServer(t *testing.T) {
 		},
 		"forbidden": {
 			func(f *Facts) { f.Server.Synced, f.Server.Kinds[0].Problem = false, "forbidden" }, Broken,
-			[]string{"API server https://192.0.2.1:6443, not synced, heard of 3s ago: 2 Node, 1 NetworkPolicy; not installed: CiliumNetworkPolicy", "Node can't be listed: forbidden"},
+			[]string{"API server https://192.0.2.1:6443, not synced, heard of 3s ago: 2 Node, 1 NetworkPolicy; not " +
+				"installed: CiliumNetworkPolicy", "Node can't be listed: forbidden"},
 		},
 		"refused": {
 			func(f *Facts) {
-				f.Problems = []*cluster.Problem{{File: "kubernetes", Object: "NetworkPolicy a/b", Field: "spec", Reason: "is wrong"}}
+				f.Problems = []*cluster.Problem{{File: "kubernetes", Object: "NetworkPolicy a/b", Field: "spec",
+					Reason: "is wrong"}}
 			}, Broken, []string{chosen, "refused: kubernetes: NetworkPolicy a/b: spec: is wrong"},
 		},
 		"by its Service": {
@@ -39,7 +42,8 @@ func TestAPIServer(t *testing.T) {
 		f.Problems, f.Now = nil, time.Date(2026, 3, 1, 12, 1, 0, 0, time.UTC)
 		f.Server = &APIServer{
 			Address: "https://192.0.2.1:6443", Synced: true, LastContact: f.Now.Add(-3 * time.Second),
-			Kinds: []Kind{{Name: "Node", Objects: 2}, {Name: "NetworkPolicy", Objects: 1}, {Name: "CiliumNetworkPolicy", Missing: true}},
+			Kinds: []Kind{{Name: "Node", Objects: 2}, {Name: "NetworkPolicy", Objects: 1},
+				{Name: "CiliumNetworkPolicy", Missing: true}},
 		}
 		c.change(&f)
 		x := f.cluster()

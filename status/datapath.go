@@ -25,7 +25,8 @@ func (f *Facts) attachMode() Feature {
 }
 
 func (f *Facts) deviceMode() Feature {
-	x := Feature{Name: "Device Mode", State: OK, Chosen: f.PodLinks, Wanted: "bpf.datapathMode: " + f.Config.BPF.DatapathMode}
+	x := Feature{Name: "Device Mode", State: OK, Chosen: f.PodLinks,
+		Wanted: "bpf.datapathMode: " + f.Config.BPF.DatapathMode}
 	if f.Config.BPF.DatapathMode == "auto" && f.PodLinks != "netkit" {
 		x.FallBack("netkit links are not built yet")
 		x.Cost = "about 3 % of the request rate"
@@ -68,7 +69,8 @@ func (f *Facts) devices() Feature {
 	x.Chosen = fmt.Sprintf("%s; %s", strings.Join(wires, ", "), feature.Plural(pods, "pod link"))
 	if len(wires) == 0 {
 		x.Chosen = "no wire; " + feature.Plural(pods, "pod link")
-		x.Break("no device leads to other nodes: none has a default route or an InternalIP of the Node, or is in devices")
+		x.Break("no device leads to other nodes: none has a default route or an InternalIP of the Node, or " +
+			"is in devices")
 	}
 	return x
 }
@@ -98,7 +100,8 @@ func (f *Facts) flowTracking() Feature {
 // events is the line that `cilium-dbg status` calls NodeMonitor.
 func (f *Facts) events() Feature {
 	e := f.Config.BPF.Events
-	x := Feature{Name: "NodeMonitor", State: Off, Chosen: "Disabled", Wanted: onOff("bpf.events.drop.enabled", e.Drop) + ", " + onOff("bpf.events.trace.enabled", e.Trace)}
+	x := Feature{Name: "NodeMonitor", State: Off, Chosen: "Disabled",
+		Wanted: onOff("bpf.events.drop.enabled", e.Drop) + ", " + onOff("bpf.events.trace.enabled", e.Trace)}
 	if f.Settings.EventRate == 0 {
 		x.Why = "the datapath counts, and tells of nothing"
 		return x
@@ -145,7 +148,8 @@ func (f *Facts) maps() Feature {
 		switch {
 		case m.Pressure() < warnFull:
 		case m.Name == "flows" || m.Name == "nat_entries":
-			x.FallBack(fmt.Sprintf("%s is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or bpf.ctAnyMax", m.Name, 100*m.Pressure()))
+			x.FallBack(fmt.Sprintf("%s is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or "+
+				"bpf.ctAnyMax", m.Name, 100*m.Pressure()))
 		case strings.HasPrefix(m.Type, "LRU"): // a cache is full as a rule
 		case m.Pressure() < 1:
 			x.FallBack(fmt.Sprintf("%s is %.0f %% full%s", m.Name, 100*m.Pressure(), raise(m.Name)))

@@ -114,14 +114,16 @@ func Explain(f Facts) *Report {
 	r := &Report{
 		Node: f.Config.Myelin.NodeName, Version: f.Version, Kernel: f.Kernel, Time: f.Now, Began: f.Began,
 		ReadyMs: float64(f.Ready.Microseconds()) / 1000, State: OK,
-		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Strays: f.Strays, ServiceProblems: f.Services.Problems, PolicyProblems: slices.Concat(f.Policies.Failed, f.Policies.Problems),
-		Settings: f.Config.Explain(),
+		Devices: f.Devices, Maps: f.Maps, Tables: f.Tables, Strays: f.Strays, ServiceProblems: f.Services.Problems,
+		PolicyProblems: slices.Concat(f.Policies.Failed, f.Policies.Problems),
+		Settings:       f.Config.Explain(),
 	}
 	if f.Ready == 0 {
 		r.Waiting = f.Waiting
 	}
 	for _, u := range f.Pools {
-		r.Pools = append(r.Pools, Pool{Prefix: u.Prefix.String(), Gateway: u.Gateway.String(), InUse: u.InUse, Capacity: u.Capacity})
+		r.Pools = append(r.Pools, Pool{Prefix: u.Prefix.String(), Gateway: u.Gateway.String(), InUse: u.InUse,
+			Capacity: u.Capacity})
 	}
 	for _, explain := range f.features() {
 		r.Features = append(r.Features, explain(&f))
@@ -167,8 +169,8 @@ func (f *Facts) features() []func(*Facts) Feature {
 	return append(early, []func(*Facts) Feature{
 		(*Facts).ipam,
 		(*Facts).ipv4, (*Facts).ipv6, (*Facts).routing, (*Facts).directRoutes, (*Facts).attachMode, (*Facts).deviceMode,
-		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours, (*Facts).services, (*Facts).packets, (*Facts).acceleration,
-		(*Facts).policies,
+		(*Facts).devices, (*Facts).mtu, (*Facts).masquerading, (*Facts).flowTracking, (*Facts).neighbours,
+		(*Facts).services, (*Facts).packets, (*Facts).acceleration, (*Facts).policies,
 		(*Facts).bindProtection, (*Facts).socketTermination, (*Facts).healthCheckPorts,
 		(*Facts).events, (*Facts).clock, (*Facts).maps, (*Facts).endpoints, (*Facts).reconcilers,
 	}...)

@@ -53,15 +53,18 @@ func (f *Facts) routing() Feature {
 	}
 	var costs []string
 	if c.RoutingMode == "tunnel" {
-		x.Chosen = fmt.Sprintf("Network: Tunnel [%s port %d over %s]", c.TunnelProtocol, c.TunnelPort, c.UnderlayProtocol)
-		costs = append(costs, fmt.Sprintf("the tunnel takes %d bytes of each packet and the time to encapsulate it", f.MTU.Overhead))
+		x.Chosen = fmt.Sprintf("Network: Tunnel [%s port %d over %s]", c.TunnelProtocol, c.TunnelPort,
+			c.UnderlayProtocol)
+		costs = append(costs, fmt.Sprintf("the tunnel takes %d bytes of each packet and the time to encapsulate it",
+			f.MTU.Overhead))
 		if t := f.Tunnel; t != nil && t.Status.Kind == reconciler.StatusKindError {
 			x.Break("tunnel device " + t.Name + ": " + t.Status.GetError())
 		}
 	}
 	if f.Settings.LegacyRouting != 0 {
 		x.Chosen += "   Host: Legacy"
-		costs = append(costs, "packets go through the host's stack and its netfilter rules: a tenth of the request rate and throughput")
+		costs = append(costs, "packets go through the host's stack and its netfilter rules: a tenth of the request "+
+			"rate and throughput")
 		if !c.BPF.HostLegacyRouting {
 			x.FallBack("the kernel can't do eBPF host routing")
 		}
@@ -74,7 +77,8 @@ func (f *Facts) routing() Feature {
 
 // directRoutes tells of autoDirectNodeRoutes by node.
 func (f *Facts) directRoutes() Feature {
-	x := Feature{Name: "Direct Node Routes", State: Off, Chosen: "off", Wanted: onOff("autoDirectNodeRoutes", f.Config.AutoDirectNodeRoutes)}
+	x := Feature{Name: "Direct Node Routes", State: Off, Chosen: "off",
+		Wanted: onOff("autoDirectNodeRoutes", f.Config.AutoDirectNodeRoutes)}
 	if !f.Config.AutoDirectNodeRoutes {
 		x.Why = "the network routes podCIDRs to their nodes"
 		if f.Config.RoutingMode == "tunnel" {
@@ -140,7 +144,8 @@ func (f *Facts) mtu() Feature {
 func (f *Facts) masquerading() Feature {
 	x := Feature{
 		Name: "Masquerading", State: Off, Chosen: "Disabled",
-		Wanted: onOff("enableIPv4Masquerade", f.Config.IPv4.Masquerade) + ", " + onOff("enableIPv6Masquerade", f.Config.IPv6.Masquerade),
+		Wanted: onOff("enableIPv4Masquerade", f.Config.IPv4.Masquerade) + ", " +
+			onOff("enableIPv6Masquerade", f.Config.IPv6.Masquerade),
 	}
 	var families, cidrs []string
 	if f.Settings.Masquerade4 != 0 {
@@ -163,7 +168,8 @@ func (f *Facts) masquerading() Feature {
 		}
 		wires = append(wires, f.masqueradesBy(&x, w))
 	}
-	x.Chosen = fmt.Sprintf("BPF [%s] %s, ports %s", strings.Join(wires, ", "), strings.Join(families, " and "), f.Config.MasqueradePorts())
+	x.Chosen = fmt.Sprintf("BPF [%s] %s, ports %s", strings.Join(wires, ", "), strings.Join(families, " and "),
+		f.Config.MasqueradePorts())
 	x.Why = "not to nodes and pods of the cluster"
 	if len(cidrs) > 0 {
 		x.Why += ", nor to " + strings.Join(cidrs, ", ")
@@ -183,7 +189,8 @@ func appendValid(list []string, p netip.Prefix) []string {
 
 // masqueradesBy is a wire with the addresses that pods get on it.
 func (f *Facts) masqueradesBy(x *Feature, w *node.Wire) string {
-	return behind(x, w, f.Settings.Masquerade4 != 0, f.Settings.Masquerade6 != 0, "to masquerade to", "what pods send to the world by it is dropped")
+	return behind(x, w, f.Settings.Masquerade4 != 0, f.Settings.Masquerade6 != 0, "to masquerade to",
+		"what pods send to the world by it is dropped")
 }
 
 // behind is a wire with its addresses of some families, and what it means that it has none.

@@ -33,7 +33,8 @@ type Policies struct {
 }
 
 // CountPolicies reads the tables of policies.
-func CountPolicies(objects []*policy.Object, groups []*policy.Group, realised []*policy.Realised, rules int, last time.Time) Policies {
+func CountPolicies(objects []*policy.Object, groups []*policy.Group, realised []*policy.Realised, rules int,
+	last time.Time) Policies {
 	p := Policies{Rules: rules, All: len(realised), Last: last}
 	object := func(name, problem string, inForce policy.Version, parts []string) {
 		if len(parts) > 0 && problem == "" {
@@ -61,7 +62,8 @@ func CountPolicies(objects []*policy.Object, groups []*policy.Group, realised []
 			p.Audited++
 		}
 		if r.Error != "" {
-			p.Failed = append(p.Failed, fmt.Sprintf("%s: %s", cmp.Or(r.Pod, fmt.Sprintf("endpoint %d", r.Slot)), r.Error))
+			p.Failed = append(p.Failed, fmt.Sprintf("%s: %s", cmp.Or(r.Pod, fmt.Sprintf("endpoint %d", r.Slot)),
+				r.Error))
 		}
 	}
 	for _, list := range []*[]string{&p.Problems, &p.Parts, &p.Failed} {
@@ -82,10 +84,11 @@ func inForceText(v policy.Version) string {
 	return ""
 }
 
-// policies is the line about who may talk to whom.
+// policies is the line about policy enforcement.
 func (f *Facts) policies() Feature {
 	c := f.Config
-	x := Feature{Name: "Policies", State: Off, Wanted: "policyEnforcementMode: " + c.PolicyEnforcementMode, Chosen: "off", Why: "everything is allowed"}
+	x := Feature{Name: "Policies", State: Off, Wanted: "policyEnforcementMode: " + c.PolicyEnforcementMode,
+		Chosen: "off", Why: "everything is allowed"}
 	if c.LoadBalancer.Standalone {
 		x.Why = "a load balancer has no pods"
 	}
@@ -93,8 +96,10 @@ func (f *Facts) policies() Feature {
 		return x
 	}
 	p := f.Policies
-	x.State, x.Why, x.Cost = OK, "asked when a flow begins, and again when they change", "a row for each flow of an endpoint that has policies"
-	x.Chosen = fmt.Sprintf("%s, %d of %s with policies, %s, %s", c.PolicyEnforcementMode, p.Endpoints, feature.Plural(p.All, "endpoint"), feature.Plural(p.Accepted, "object"), feature.Plural(p.Rules, "rule"))
+	x.State, x.Why, x.Cost = OK, "asked when a flow begins, and again when they change",
+		"a row for each flow of an endpoint that has policies"
+	x.Chosen = fmt.Sprintf("%s, %d of %s with policies, %s, %s", c.PolicyEnforcementMode, p.Endpoints,
+		feature.Plural(p.All, "endpoint"), feature.Plural(p.Accepted, "object"), feature.Plural(p.Rules, "rule"))
 	for _, m := range f.Maps {
 		if m.Name == "verdicts" {
 			x.Chosen += ", " + feature.Plural(m.Entries, "row")

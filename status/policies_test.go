@@ -11,7 +11,8 @@ import (
 )
 
 func policyObject(name, problem string) *policy.Object {
-	return &policy.Object{Ref: policy.Ref{Kind: "NetworkPolicy", Key: cluster.Key{Namespace: "demo", Name: name}}, Problem: problem}
+	return &policy.Object{Ref: policy.Ref{Kind: "NetworkPolicy", Key: cluster.Key{Namespace: "demo", Name: name}},
+		Problem: problem}
 }
 
 // policies is a node that enforces policies, one of which is refused.
@@ -20,9 +21,11 @@ func policies(t *testing.T) Facts {
 	f.Settings.Policy = 1
 	f.Maps = append(f.Maps, &bpf.Usage{Name: "verdicts", Type: "Hash", Entries: 7, Max: 1000})
 	f.Policies = CountPolicies(
-		[]*policy.Object{policyObject("web", ""), policyObject("db", "spec.ingress[0].ports[0].port: 99999 is no port")},
+		[]*policy.Object{policyObject("web", ""),
+			policyObject("db", "spec.ingress[0].ports[0].port: 99999 is no port")},
 		[]*policy.Group{{Name: "offices"}},
-		[]*policy.Realised{{Slot: 1, Pod: "host", Known: true}, {Slot: 2, Pod: "demo/web", Known: true, Enforced: [2]bool{true, false}}},
+		[]*policy.Realised{{Slot: 1, Pod: "host", Known: true},
+			{Slot: 2, Pod: "demo/web", Known: true, Enforced: [2]bool{true, false}}},
 		3, begin())
 	return f
 }
@@ -37,10 +40,13 @@ func TestPolicies(t *testing.T) {
 	}{
 		"off":     {func(f *Facts) { f.Settings.Policy = 0 }, Off, []string{"off"}},
 		"refused": {func(*Facts) {}, Fallback, []string{chosen, refused}},
-		"good":    {func(f *Facts) { f.Policies.Refused, f.Policies.Problems = 0, nil }, OK, []string{strings.TrimSuffix(chosen, "; 1 refused")}},
-		"audit":   {func(f *Facts) { f.Config.Policy.Audit = true }, Fallback, []string{chosen, "policyAuditMode: what is denied is only counted, and goes on", refused}},
+		"good": {func(f *Facts) { f.Policies.Refused, f.Policies.Problems = 0, nil }, OK,
+			[]string{strings.TrimSuffix(chosen, "; 1 refused")}},
+		"audit": {func(f *Facts) { f.Config.Policy.Audit = true }, Fallback,
+			[]string{chosen, "policyAuditMode: what is denied is only counted, and goes on", refused}},
 		"one is audited": {
-			func(f *Facts) { f.Policies.Audited = 1 }, Fallback, []string{chosen, "what is denied to 1 endpoint is only counted, and goes on", refused},
+			func(f *Facts) { f.Policies.Audited = 1 }, Fallback,
+			[]string{chosen, "what is denied to 1 endpoint is only counted, and goes on", refused},
 		},
 		"full": {
 			func(f *Facts) { f.Policies.Failed = []string{"demo/web: ingress: map verdicts is full"} }, Broken,
@@ -48,7 +54,8 @@ func TestPolicies(t *testing.T) {
 		},
 		"not yet": {
 			func(f *Facts) { f.Policies = Policies{} }, Broken,
-			[]string{"default, 0 of 0 endpoints with policies, 0 objects, 0 rules, 7 rows", "nothing is in the kernel yet: what an agent before left there holds"},
+			[]string{"default, 0 of 0 endpoints with policies, 0 objects, 0 rules, 7 rows",
+				"nothing is in the kernel yet: what an agent before left there holds"},
 		},
 	} {
 		f := policies(t)
@@ -65,7 +72,9 @@ func TestPolicies(t *testing.T) {
 func TestInForce(t *testing.T) {
 	last, closed, partly := policyObject("last", "bad"), policyObject("closed", "bad"), policyObject("partly", "")
 	last.InForce, closed.InForce = policy.LastGoodVersion, policy.Closed
-	partly.Specs = []policy.Spec{{Rules: []policy.Rule{{Unenforced: []string{"spec.egress[0].toFQDNs: toFQDNs is not supported"}}}}}
+	partly.Specs = []policy.Spec{{Rules: []policy.Rule{{
+		Unenforced: []string{"spec.egress[0].toFQDNs: toFQDNs is not supported"},
+	}}}}
 	f := policies(t)
 	f.Policies = CountPolicies([]*policy.Object{last, closed, partly}, nil, nil, 0, begin())
 	x := f.policies()
@@ -74,7 +83,8 @@ func TestInForce(t *testing.T) {
 		"NetworkPolicy demo/last: bad (the last good version is in force)",
 		"not enforced, and allows nothing: NetworkPolicy demo/partly: spec.egress[0].toFQDNs: toFQDNs is not supported",
 	}
-	if !slices.Equal(x.Problems, want) || x.State != Fallback || !strings.HasSuffix(x.Chosen, "; 2 refused; 1 partly enforced") || f.Policies.Accepted != 1 {
+	if !slices.Equal(x.Problems, want) || x.State != Fallback ||
+		!strings.HasSuffix(x.Chosen, "; 2 refused; 1 partly enforced") || f.Policies.Accepted != 1 {
 		t.Errorf("%s %q, %q", x.State, x.Chosen, x.Problems)
 	}
 }
@@ -89,7 +99,8 @@ func TestManyPolicies(t *testing.T) {
 	f.Policies = CountPolicies(objects, nil, []*policy.Realised{{Slot: 9, Error: "no room", Audit: true}}, 0, begin())
 	x := f.policies()
 	if len(f.Policies.Problems) != MaxErrors || f.Policies.Refused != 30 || x.State != Broken ||
-		!slices.Contains(x.Problems, "… and 27 more (--verbose)") || !slices.Contains(x.Problems, "endpoint 9: no room") {
+		!slices.Contains(x.Problems, "… and 27 more (--verbose)") ||
+		!slices.Contains(x.Problems, "endpoint 9: no room") {
 		t.Errorf("%+v, %q", f.Policies, x.Problems)
 	}
 }

@@ -169,7 +169,8 @@ func (p *printer) devices(list []Device) {
 		for _, f := range d.Foreign {
 			hooks += " +" + f
 		}
-		rows = append(rows, []string{d.Name, fmt.Sprint(d.Index), d.Kind, d.Driver, fmt.Sprint(d.MTU), orDash(strings.TrimSpace(hooks)), orDash(d.Why)})
+		rows = append(rows, []string{d.Name, fmt.Sprint(d.Index), d.Kind, d.Driver, fmt.Sprint(d.MTU),
+			orDash(strings.TrimSpace(hooks)), orDash(d.Why)})
 	}
 	p.table("Devices", []string{"NAME", "INDEX", "KIND", "DRIVER", "MTU", "HOOKS", "WHY"}, rows)
 }
@@ -185,7 +186,8 @@ func (p *printer) maps(list []*bpf.Usage) {
 		if m.Adopted {
 			origin = "adopted"
 		}
-		rows = append(rows, []string{m.Name, m.Type, entries, fmt.Sprint(m.Max), pressure, bytes(m.Bytes), orDash(origin)})
+		rows = append(rows, []string{m.Name, m.Type, entries, fmt.Sprint(m.Max), pressure, bytes(m.Bytes),
+			orDash(origin)})
 	}
 	p.table("BPF Maps", []string{"NAME", "TYPE", "ENTRIES", "MAX", "PRESSURE", "LOCKED", "ORIGIN"}, rows)
 }
@@ -193,7 +195,8 @@ func (p *printer) maps(list []*bpf.Usage) {
 func (p *printer) tables(list []Table) {
 	var rows [][]string
 	for _, t := range list {
-		rows = append(rows, []string{t.Name, fmt.Sprint(t.Rows), fmt.Sprint(t.Done), fmt.Sprint(t.Pending), fmt.Sprint(t.Failed)})
+		rows = append(rows, []string{t.Name, fmt.Sprint(t.Rows), fmt.Sprint(t.Done), fmt.Sprint(t.Pending),
+			fmt.Sprint(t.Failed)})
 	}
 	p.table("Controllers", []string{"TABLE", "ROWS", "DONE", "PENDING", "FAILED"}, rows)
 	for _, t := range list {

@@ -80,7 +80,7 @@ type Waiting struct {
 	Part  string    `json:"part"`
 	Since time.Time `json:"since"`
 	// Reason is why the start can't go on by itself, empty if it can, and Help
-	// what somebody could do about it.
+	// what the administrator could do about it.
 	Reason string `json:"reason,omitempty"`
 	Help   string `json:"help,omitempty"`
 }

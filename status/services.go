@@ -58,7 +58,8 @@ func (f *Facts) services() Feature {
 	if f.Settings.SocketHostOnly != 0 {
 		who = "sockets of the host"
 	}
-	x.Chosen = fmt.Sprintf("%s, %s, %s", who, feature.Plural(s.Frontends, "frontend"), feature.Plural(s.Backends, "backend"))
+	x.Chosen = fmt.Sprintf("%s, %s, %s", who, feature.Plural(s.Frontends, "frontend"),
+		feature.Plural(s.Backends, "backend"))
 	if c.HostNamespaceOnly {
 		x.Wanted += ", " + onOff("socketLB.hostNamespaceOnly", true)
 		if f.Settings.SocketHostOnly == 0 {
@@ -70,7 +71,8 @@ func (f *Facts) services() Feature {
 		x.Cost = "what is refused for want of a backend looks forbidden to applications"
 	}
 	if !s.Attached {
-		x.Chosen = "not attached, " + feature.Plural(s.Frontends, "frontend") + ", " + feature.Plural(s.Backends, "backend")
+		x.Chosen = "not attached, " + feature.Plural(s.Frontends, "frontend") + ", " +
+			feature.Plural(s.Backends, "backend")
 		x.Break(s.Why)
 		x.Cost = "addresses of Services lead nowhere, unless kube-proxy serves them"
 	}
@@ -88,7 +90,8 @@ func (f *Facts) packets() Feature {
 	c := f.Config
 	x := Feature{
 		Name: "Services (packet)", State: Off, Chosen: "off",
-		Wanted: onOff("kubeProxyReplacement", c.KubeProxyReplacement) + ", " + onOff("nodePort.enabled", c.NodePort.Enabled),
+		Wanted: onOff("kubeProxyReplacement", c.KubeProxyReplacement) + ", " +
+			onOff("nodePort.enabled", c.NodePort.Enabled),
 	}
 	if f.Settings.Services == 0 {
 		x.Why = "what comes from outside, and what passes no socket hook, is left to kube-proxy"
@@ -101,18 +104,21 @@ func (f *Facts) packets() Feature {
 	if c.RoutingMode != "tunnel" {
 		var wires []string
 		for _, w := range f.Wires {
-			wires = append(wires, behind(&x, w, c.IPv4.Enabled, c.IPv6.Enabled, "for clients of Services", "what leaves by it for a backend on another node is dropped"))
+			wires = append(wires, behind(&x, w, c.IPv4.Enabled, c.IPv6.Enabled, "for clients of Services",
+				"what leaves by it for a backend on another node is dropped"))
 		}
 		by = "[" + strings.Join(wires, ", ") + "]"
 	}
 	if c.Direct() {
-		x.Why += "; direct answers told of by " + map[string]string{"opt": "an option", "ipip": "IPIP", "geneve": "Geneve"}[c.LoadBalancer.DSRDispatch]
+		x.Why += "; direct answers told of by " +
+			map[string]string{"opt": "an option", "ipip": "IPIP", "geneve": "Geneve"}[c.LoadBalancer.DSRDispatch]
 	}
 	on := ""
 	if list := c.NodePort.Addresses; len(list) > 0 {
 		on = " on " + strings.Trim(fmt.Sprint(list), "[]")
 	}
-	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s%s", strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range, on)
+	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s%s",
+		strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range, on)
 	for _, m := range f.Maps {
 		if m.Name == "nat_entries" {
 			x.Chosen += "; " + feature.Plural(m.Entries, "flow")

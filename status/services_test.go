@@ -18,9 +18,12 @@ func services(t *testing.T) Facts {
 	f.Config.SocketLB.Enabled = true
 	f.Settings.SetRetval, f.Settings.BindProtection = 1, 1
 	f.Services = CountServices([]*service.Service{
-		{Namespace: "demo", Name: "b", Problems: []string{"spec.ports[0].nodePort: 99 is not in nodePort.range 30000..32767", "frontend 10.96.0.1:80/TCP: demo/a has it"}},
+		{Namespace: "demo", Name: "b",
+			Problems: []string{"spec.ports[0].nodePort: 99 is not in nodePort.range 30000..32767",
+				"frontend 10.96.0.1:80/TCP: demo/a has it"}},
 		{Namespace: "demo", Name: "a"},
-		{Namespace: "demo", Name: "aa", Problems: []string{`metadata.annotations[service.cilium.io/node]: "?" is no name`}},
+		{Namespace: "demo", Name: "aa",
+			Problems: []string{`metadata.annotations[service.cilium.io/node]: "?" is no name`}},
 	}, 5, 9)
 	f.Services.Attached = true
 	return f
@@ -34,7 +37,8 @@ func TestServices(t *testing.T) {
 	}{
 		"off": {func(f *Facts) { f.Config.SocketLB.Enabled, f.Services = false, Services{} }, Off, "off"},
 		"on":  {func(f *Facts) { f.Services.Problems = nil }, OK, "sockets of pods and host, 5 frontends, 9 backends"},
-		"one": {func(f *Facts) { f.Services = Services{Attached: true, Frontends: 1, Backends: 1} }, OK, "sockets of pods and host, 1 frontend, 1 backend"},
+		"one": {func(f *Facts) { f.Services = Services{Attached: true, Frontends: 1, Backends: 1} }, OK,
+			"sockets of pods and host, 1 frontend, 1 backend"},
 		"of the host": {
 			func(f *Facts) {
 				f.Services.Problems, f.Config.SocketLB.HostNamespaceOnly, f.Settings.SocketHostOnly = nil, true, 1
@@ -42,11 +46,13 @@ func TestServices(t *testing.T) {
 		},
 		"of the host, old kernel": {
 			func(f *Facts) { f.Services.Problems, f.Config.SocketLB.HostNamespaceOnly = nil, true }, Fallback,
-			"sockets of pods and host, 5 frontends, 9 backends\nthe kernel doesn't tell network namespaces apart (5.14 or later does): sockets of pods are translated too",
+			"sockets of pods and host, 5 frontends, 9 backends\nthe kernel doesn't tell network namespaces apart " +
+				"(5.14 or later does): sockets of pods are translated too",
 		},
 		"errors": {
 			func(f *Facts) { f.Services.Problems, f.Settings.SetRetval = nil, 0 }, Fallback,
-			"sockets of pods and host, 5 frontends, 9 backends\nthe kernel lets no program choose an error (5.18 or later does): refused connections see EPERM",
+			"sockets of pods and host, 5 frontends, 9 backends\nthe kernel lets no program choose an error (5.18 or " +
+				"later does): refused connections see EPERM",
 		},
 		"not attached": {
 			func(f *Facts) { f.Services = Services{Why: "find cgroup2: none", Frontends: 1} }, Broken,
@@ -68,7 +74,8 @@ func TestServices(t *testing.T) {
 			f := services(t)
 			c.change(&f)
 			x := Explain(f).Feature("Services (socket)")
-			if got := strings.Join(append([]string{x.Chosen}, x.Problems...), "\n"); x.State != c.state || got != c.want {
+			if got := strings.Join(append([]string{x.Chosen}, x.Problems...), "\n"); x.State != c.state ||
+				got != c.want {
 				t.Errorf("got %s\n%s\nwant %s\n%s", x.State, got, c.state, c.want)
 			}
 		})
@@ -85,7 +92,8 @@ func packets(t *testing.T) Facts {
 }
 
 func TestPackets(t *testing.T) {
-	const chosen = "SNAT, random; to other nodes behind [eth0 192.168.9.1 fd00:9::1] ports 20000-29999; node ports 30000-32767; 12 flows"
+	const chosen = "SNAT, random; to other nodes behind [eth0 192.168.9.1 fd00:9::1] ports 20000-29999; node ports " +
+		"30000-32767; 12 flows"
 	for name, c := range map[string]struct {
 		change func(*Facts)
 		state  State
@@ -93,16 +101,20 @@ func TestPackets(t *testing.T) {
 	}{
 		"on": {func(*Facts) {}, OK, chosen},
 		"some addresses": {
-			func(f *Facts) { f.Config.NodePort.Addresses = []netip.Prefix{netip.MustParsePrefix("192.168.9.0/24")} }, OK,
+			func(f *Facts) {
+				f.Config.NodePort.Addresses = []netip.Prefix{netip.MustParsePrefix("192.168.9.0/24")}
+			}, OK,
 			strings.Replace(chosen, "32767", "32767 on 192.168.9.0/24", 1),
 		},
 		"off": {func(f *Facts) { f.Settings.Services = 0 }, Off, "off"},
 		"tunnel": {
 			func(f *Facts) { f.Config.RoutingMode, f.Config.LoadBalancer.Algorithm = "tunnel", "maglev" }, OK,
-			"SNAT, maglev; to other nodes behind the gateway's address ports 20000-29999; node ports 30000-32767; 12 flows",
+			"SNAT, maglev; to other nodes behind the gateway's address ports 20000-29999; node ports " +
+				"30000-32767; 12 flows",
 		},
 		"direct": {
-			func(f *Facts) { f.Config.LoadBalancer.Mode, f.Config.LoadBalancer.DSRDispatch = "dsr", "ipip" }, OK, strings.Replace(chosen, "SNAT", "DSR", 1),
+			func(f *Facts) { f.Config.LoadBalancer.Mode, f.Config.LoadBalancer.DSRDispatch = "dsr", "ipip" }, OK,
+			strings.Replace(chosen, "SNAT", "DSR", 1),
 		},
 		"no address": {
 			func(f *Facts) { f.Wires[0].IPv6 = netip.Addr{} }, Fallback,
@@ -110,14 +122,16 @@ func TestPackets(t *testing.T) {
 		},
 		"problems, told once": {func(f *Facts) { f.Services.Problems = []string{"demo/a: x"} }, OK, chosen},
 		"problems": {
-			func(f *Facts) { f.Services.Problems, f.Config.SocketLB.Enabled = []string{"demo/a: x"}, false }, Fallback, chosen + "\ndemo/a: x",
+			func(f *Facts) { f.Services.Problems, f.Config.SocketLB.Enabled = []string{"demo/a: x"}, false }, Fallback,
+			chosen + "\ndemo/a: x",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := packets(t)
 			c.change(&f)
 			x := Explain(f).Feature("Services (packet)")
-			if got := strings.Join(append([]string{x.Chosen}, x.Problems...), "\n"); x.State != c.state || got != c.want {
+			if got := strings.Join(append([]string{x.Chosen}, x.Problems...), "\n"); x.State != c.state ||
+				got != c.want {
 				t.Errorf("got %s\n%s\nwant %s\n%s", x.State, got, c.state, c.want)
 			}
 		})
@@ -146,7 +160,8 @@ func TestServiceMaps(t *testing.T) {
 func TestCountServices(t *testing.T) {
 	var rows []*service.Service
 	for i := range MaxErrors + 5 {
-		rows = append(rows, &service.Service{Namespace: "demo", Name: fmt.Sprintf("s%02d", i), Problems: []string{"x: y"}})
+		rows = append(rows, &service.Service{Namespace: "demo", Name: fmt.Sprintf("s%02d", i),
+			Problems: []string{"x: y"}})
 	}
 	slices.Reverse(rows)
 	got := CountServices(rows, 1, 2)

@@ -23,13 +23,14 @@ func (f *Facts) socketFeature(name, key string, wanted bool) Feature {
 	return x
 }
 
-// bindProtection is who can listen on a port that a Service has on the node.
+// bindProtection tells whether processes of the host can listen on a port that a Service has on the node.
 func (f *Facts) bindProtection() Feature {
 	x := f.socketFeature("Bind Protection", "nodePort.bindProtection", f.Config.NodePort.BindProtection)
 	if x.State == Off {
 		return x
 	}
-	x.Chosen, x.Why, x.Cost = "ports of Services are refused to processes of the host", "what listens there hears nothing", "per bind"
+	x.Chosen, x.Why, x.Cost = "ports of Services are refused to processes of the host",
+		"what listens there hears nothing", "per bind"
 	if f.Settings.BindProtection == 0 {
 		x.Chosen = "off"
 		x.FallBack(tell + ": ports of Services can be bound by processes of the host, which hear nothing then")
@@ -73,7 +74,8 @@ func (f *Facts) socketTermination() Feature {
 // healthCheckPorts is what load balancers outside learn of this node.
 func (f *Facts) healthCheckPorts() Feature {
 	x := Feature{
-		Name: "Health Check Ports", State: Off, Wanted: onOff("nodePort.enableHealthCheck", f.Config.NodePort.EnableHealthCheck), Chosen: "off",
+		Name: "Health Check Ports", State: Off, Chosen: "off",
+		Wanted: onOff("nodePort.enableHealthCheck", f.Config.NodePort.EnableHealthCheck),
 	}
 	switch {
 	case !f.Config.SocketLB.Enabled:

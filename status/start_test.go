@@ -14,7 +14,8 @@ import (
 func TestWaiting(t *testing.T) {
 	f := good(t)
 	f.Ready = 0
-	f.Waiting = &Waiting{Part: "own node", Since: begin().Add(10 * time.Second), Reason: "no Node object named node1 in /m; seen: node2", Help: "add it"}
+	f.Waiting = &Waiting{Part: "own node", Since: begin().Add(10 * time.Second),
+		Reason: "no Node object named node1 in /m; seen: node2", Help: "add it"}
 	r := Explain(f)
 	if r.State != Broken || r.Waiting == nil || len(r.Features) != 6 {
 		t.Errorf("%s, waiting %+v, features %+v", r.State, r.Waiting, r.Features)
@@ -31,7 +32,8 @@ func TestWaiting(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
 	}
-	if f.Waiting.Reason = ""; !strings.Contains(Explain(f).Feature("Myelin").Chosen, "starting for 1m0s, at: own node") {
+	if f.Waiting.Reason = ""; !strings.Contains(
+		Explain(f).Feature("Myelin").Chosen, "starting for 1m0s, at: own node") {
 		t.Errorf("%+v", Explain(f).Feature("Myelin"))
 	}
 	if f.Ready = time.Second; Explain(f).Waiting != nil {
@@ -53,7 +55,8 @@ func TestChanges(t *testing.T) {
 		state   State
 		want    string
 	}{
-		"reloaded":       {func(f *Facts) { f.Reloads, f.ReloadWhy, f.ReloadAt = 1, "device", begin() }, "Myelin", OK, "reloaded once, last at 2026-03-01T12:00:00Z: device"},
+		"reloaded": {func(f *Facts) { f.Reloads, f.ReloadWhy, f.ReloadAt = 1, "device", begin() }, "Myelin", OK,
+			"reloaded once, last at 2026-03-01T12:00:00Z: device"},
 		"reloaded again": {func(f *Facts) { f.Reloads = 2 }, "Myelin", OK, "reloaded 2 times"},
 		"conflict": {
 			func(f *Facts) { f.PodCIDRs = &ipam.Assignment{Problem: "overlaps"} }, "IPAM", Broken, "overlaps",
@@ -63,10 +66,13 @@ func TestChanges(t *testing.T) {
 				f.PodCIDRs, f.Pools = &ipam.Assignment{Problem: "Node node1 has no podCIDR any more"}, nil
 			}, "IPAM", Broken, "no podCIDR any more",
 		},
-		"outside":      {func(f *Facts) { f.Outside = addrs("10.0.9.2 fd00:9::2") }, "IPAM", Fallback, "10.0.9.2, fd00:9::2"},
-		"many outside": {func(f *Facts) { f.Outside = addrs("10.0.9.2 10.0.9.3 10.0.9.4 10.0.9.5 10.0.9.6") }, "IPAM", Fallback, "10.0.9.4, 2 more"},
+		"outside": {func(f *Facts) { f.Outside = addrs("10.0.9.2 fd00:9::2") }, "IPAM", Fallback,
+			"10.0.9.2, fd00:9::2"},
+		"many outside": {func(f *Facts) { f.Outside = addrs("10.0.9.2 10.0.9.3 10.0.9.4 10.0.9.5 10.0.9.6") }, "IPAM",
+			Fallback, "10.0.9.4, 2 more"},
 		"a stray": {
-			func(f *Facts) { f.Strays = []endpoint.Stray{{Name: "myeaaaaaaaa", Index: 7, Pod: true}} }, "Endpoints", Broken,
+			func(f *Facts) { f.Strays = []endpoint.Stray{{Name: "myeaaaaaaaa", Index: 7, Pod: true}} },
+			"Endpoints", Broken,
 			"pod link myeaaaaaaaa (index 7) belongs to no endpoint: the state of its pod was lost; delete the pod",
 		},
 	} {
@@ -74,7 +80,8 @@ func TestChanges(t *testing.T) {
 			f := good(t)
 			c.change(&f)
 			x := Explain(f).Feature(c.feature)
-			if text := x.Chosen + "\n" + strings.Join(x.Problems, "\n"); x.State != c.state || !strings.Contains(text, c.want) {
+			if text := x.Chosen + "\n" + strings.Join(x.Problems, "\n"); x.State != c.state ||
+				!strings.Contains(text, c.want) {
 				t.Errorf("%+v, want %s with %q", x, c.state, c.want)
 			}
 		})

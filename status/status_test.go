@@ -39,7 +39,8 @@ myelin: {nodeName: node1, manifests: /m}
 	}
 	cidr4, cidr6 := netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:10:0:1::/64")
 	return Facts{
-		Config: c, Version: "v0.1.0", Kernel: "6.12.1", Now: begin().Add(time.Minute), Began: begin(), Ready: 152 * time.Millisecond,
+		Config: c, Version: "v0.1.0", Kernel: "6.12.1", Now: begin().Add(time.Minute), Began: begin(),
+		Ready:    152 * time.Millisecond,
 		Settings: bpf.Settings{Ipv4: 1, Ipv6: 1, Masquerade4: 1, Masquerade6: 1, Monitor: 1, EventRate: 10000, Hz: 250},
 		Attach:   bpf.TCX, PodLinks: "veth",
 		MTU: route.MTU{Wire: 1500, Pod: 1500, Why: "smallest of the wires, eth0"},
@@ -47,20 +48,27 @@ myelin: {nodeName: node1, manifests: /m}
 			{Name: "node1", PodCIDRs: []netip.Prefix{cidr4, cidr6}},
 			{Name: "node2", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}},
 		},
-		Counts:   Counts{Nodes: 2, Namespaces: 1, Pods: 4, Endpoints: map[string]int{"ready": 2}},
-		Wires:    []*node.Wire{{Name: "eth0", IPv4: netip.MustParseAddr("192.168.9.1"), IPv6: netip.MustParseAddr("fd00:9::1")}},
-		Routes:   []*route.Route{{Prefix: netip.MustParsePrefix("10.0.2.0/24"), Owner: "node node2", Status: reconciler.StatusDone()}},
-		NextHops: []*route.NextHop{{Device: "eth0", Address: netip.MustParseAddr("192.168.9.2"), For: "node node2", Managed: true, State: "reachable"}},
+		Counts: Counts{Nodes: 2, Namespaces: 1, Pods: 4, Endpoints: map[string]int{"ready": 2}},
+		Wires: []*node.Wire{{Name: "eth0", IPv4: netip.MustParseAddr("192.168.9.1"),
+			IPv6: netip.MustParseAddr("fd00:9::1")}},
+		Routes: []*route.Route{{Prefix: netip.MustParsePrefix("10.0.2.0/24"), Owner: "node node2",
+			Status: reconciler.StatusDone()}},
+		NextHops: []*route.NextHop{{Device: "eth0", Address: netip.MustParseAddr("192.168.9.2"), For: "node node2",
+			Managed: true, State: "reachable"}},
 		Pools: []ipam.Usage{
-			{Prefix: cidr4, Gateway: ipam.Gateway(cidr4), InUse: 2, Capacity: 253}, {Prefix: cidr6, Gateway: ipam.Gateway(cidr6), InUse: 2, Capacity: math.MaxUint64},
+			{Prefix: cidr4, Gateway: ipam.Gateway(cidr4), InUse: 2, Capacity: 253},
+			{Prefix: cidr6, Gateway: ipam.Gateway(cidr6), InUse: 2, Capacity: math.MaxUint64},
 		},
 		Conflist: Conflist{Path: "/etc/cni/net.d/05-myelin.conflist"},
 		Listeners: []Listener{
-			{Name: "health", Address: "127.0.0.1:9879"}, {Name: "health", Address: "[::1]:9879", Error: "cannot assign requested address", Absent: true},
+			{Name: "health", Address: "127.0.0.1:9879"}, {Name: "health", Address: "[::1]:9879",
+				Error: "cannot assign requested address", Absent: true},
 		},
 		Devices: []Device{
-			{Name: "eth0", Index: 2, Kind: "wire", Why: "IPv4 default route", Driver: "virtio_net", MTU: 1500, Up: true, Hooks: []string{"from_wire"}},
-			{Name: "mye00000001", Index: 3, Kind: "pod", Driver: "veth", MTU: 1500, Up: true, Hooks: []string{"from_pod"}},
+			{Name: "eth0", Index: 2, Kind: "wire", Why: "IPv4 default route", Driver: "virtio_net", MTU: 1500, Up: true,
+				Hooks: []string{"from_wire"}},
+			{Name: "mye00000001", Index: 3, Kind: "pod", Driver: "veth", MTU: 1500, Up: true,
+				Hooks: []string{"from_pod"}},
 		},
 		Maps: []*bpf.Usage{
 			{Name: "events", Type: "RingBuf", Entries: -1, Max: 1 << 18, Bytes: 1 << 18, Note: "new"},
@@ -68,7 +76,8 @@ myelin: {nodeName: node1, manifests: /m}
 		},
 		Tables: []Table{{Name: "endpoints", Rows: 2, Done: 2}, {Name: "routes", Rows: 4, Done: 4}},
 		Lines: []Feature{
-			{Name: "Prefilter", State: Off, Chosen: "off", Wanted: "myelin.policy.prefilter: none", Why: "everybody may come in by a wire"},
+			{Name: "Prefilter", State: Off, Chosen: "off", Wanted: "myelin.policy.prefilter: none",
+				Why: "everybody may come in by a wire"},
 			{
 				Name: "Conntrack", State: Off, Chosen: "no table", Why: "no feature needs one",
 				Wanted: "bpf.ctTcpMax, bpf.ctAnyMax, bpf.lbMapMax",
@@ -82,13 +91,15 @@ func fallbacks(t *testing.T) Facts {
 	f := good(t)
 	f.Attach, f.AttachWhy = bpf.Clsact, "the kernel has no TCX (6.6 or later): invalid argument"
 	f.Config.BPF.DatapathMode = "auto"
-	f.Config.Warnings = config.Problems{{File: "test.yaml", Key: "policyEnforcementMode", Reason: "always has no effect: policies are not yet enforced"}}
+	f.Config.Warnings = config.Problems{{File: "test.yaml", Key: "policyEnforcementMode",
+		Reason: "always has no effect: policies are not yet enforced"}}
 	f.Unused = map[string]int{"v1/Service": 3}
 	f.EventsLost = 12
 	f.NextHops[0].Managed = false
 	f.Wires[0].IPv6 = netip.Addr{}
 	f.Pools[0].InUse = 240
-	f.Maps[1] = &bpf.Usage{Name: "flows", Type: "LRUHash", Entries: 950, Max: 1000, Bytes: 3 << 20, Note: "its value has another size; its rows have another layout and are made anew"}
+	f.Maps[1] = &bpf.Usage{Name: "flows", Type: "LRUHash", Entries: 950, Max: 1000, Bytes: 3 << 20,
+		Note: "its value has another size; its rows have another layout and are made anew"}
 	f.Devices[0].Foreign = []string{"intruder (id 7) at tcx ingress"}
 	return f
 }
@@ -96,13 +107,16 @@ func fallbacks(t *testing.T) Facts {
 // broken is a node where much is wrong.
 func broken(t *testing.T) Facts {
 	f := good(t)
-	f.Config.SocketLB.Enabled, f.Services.Why = true, "attach connect4 to cgroup /sys/fs/cgroup: operation not permitted"
+	f.Config.SocketLB.Enabled, f.Services.Why = true,
+		"attach connect4 to cgroup /sys/fs/cgroup: operation not permitted"
 	f.Config.RoutingMode, f.Config.BPF.HostLegacyRouting = "tunnel", true
 	f.Settings.LegacyRouting, f.Settings.FlowAlways = 1, 1
 	f.MTU.Overhead = 50
 	f.MTUProblem = errors.New("MTU of pods is 1250: IPv6 needs at least 1280")
-	f.Tunnel = &tunnel.Tunnel{Name: "myelin_vxlan", Status: reconciler.StatusError(errors.New("make device: no such type"))}
-	f.Problems = []*cluster.Problem{{File: "pods.yaml", Object: "Pod default/a", Field: "metadata.name", Reason: "is wrong"}}
+	f.Tunnel = &tunnel.Tunnel{Name: "myelin_vxlan",
+		Status: reconciler.StatusError(errors.New("make device: no such type"))}
+	f.Problems = []*cluster.Problem{{File: "pods.yaml", Object: "Pod default/a", Field: "metadata.name",
+		Reason: "is wrong"}}
 	f.RunDir = errors.New("directory /run/myelin can't be written: no space left on device")
 	f.Listeners[0].Error = "listen tcp 127.0.0.1:9879: bind: address already in use"
 	f.Conflist.Error, f.Conflist.Before = errors.New("open 05-myelin.conflist: no such file"), []string{"00-other.conf"}
@@ -113,7 +127,8 @@ func broken(t *testing.T) Facts {
 	f.Maps[1] = &bpf.Usage{Name: "endpoints", Type: "Hash", Entries: 1000, Max: 1000}
 	f.Devices[0].Up, f.Devices[0].Hooks, f.Devices[0].Missing = false, nil, []string{"from_wire"}
 	f.Tables = []Table{
-		{Name: "endpoints", Rows: 2, Done: 1, Failed: 1, Errors: []string{"attach from_pod to mye00000001: no such device"}},
+		{Name: "endpoints", Rows: 2, Done: 1, Failed: 1,
+			Errors: []string{"attach from_pod to mye00000001: no such device"}},
 		{Name: "routes", Rows: 9, Done: 4, Failed: 5, Errors: []string{"e1", "e2", "e3", "e4", "e5"}},
 	}
 	return f
@@ -191,7 +206,8 @@ func TestVerboseShowsTheRest(t *testing.T) {
 func TestColor(t *testing.T) {
 	var plain, colored strings.Builder
 	r := Explain(broken(t))
-	if err := errors.Join(r.Render(&plain, Style{Width: 70, Verbose: true}), r.Render(&colored, Style{Width: 70, Verbose: true, Color: true})); err != nil {
+	if err := errors.Join(r.Render(&plain, Style{Width: 70, Verbose: true}),
+		r.Render(&colored, Style{Width: 70, Verbose: true, Color: true})); err != nil {
 		t.Fatal(err)
 	}
 	text := colored.String()
@@ -231,8 +247,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestUnseen: before the agent has looked at a next hop, nobody knows who keeps
-// it resolved.
+// TestUnseen: before the agent has looked at a next hop, it is not known what keeps it resolved.
 func TestUnseen(t *testing.T) {
 	f := good(t)
 	f.NextHops[0].Managed, f.NextHops[0].State = false, "none"

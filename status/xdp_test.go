@@ -15,12 +15,16 @@ func TestAcceleration(t *testing.T) {
 		state    State
 		want     string
 	}{
-		"off":         {"disabled", 1, nil, Off, "off: what passes through this node goes by tc"},
-		"no Services": {"native", 0, nil, Off, "off: it is for packets of Services, which this agent doesn't translate"},
-		"on":          {"native", 1, map[string]bpf.XDPState{"eth1": native, "eth0": native}, OK, "native on eth0, native on eth1: "},
-		"a veth":      {"native", 1, map[string]bpf.XDPState{"eth0": {Mode: bpf.XDPNative, Note: "checksums"}, "eth1": native}, OK, "native on eth0, native on eth1: checksums"},
-		"partly":      {"best-effort", 1, map[string]bpf.XDPState{"eth0": native, "eth1": {Why: "its driver has none"}}, Fallback, "native on eth0, tc on eth1: its driver has none"},
-		"no wire":     {"native", 1, nil, Fallback, "no device: there is no wire that XDP could be on"},
+		"off": {"disabled", 1, nil, Off, "off: what passes through this node goes by tc"},
+		"no Services": {"native", 0, nil, Off,
+			"off: it is for packets of Services, which this agent doesn't translate"},
+		"on": {"native", 1, map[string]bpf.XDPState{"eth1": native, "eth0": native}, OK,
+			"native on eth0, native on eth1: "},
+		"a veth": {"native", 1, map[string]bpf.XDPState{"eth0": {Mode: bpf.XDPNative, Note: "checksums"},
+			"eth1": native}, OK, "native on eth0, native on eth1: checksums"},
+		"partly": {"best-effort", 1, map[string]bpf.XDPState{"eth0": native, "eth1": {Why: "its driver has none"}},
+			Fallback, "native on eth0, tc on eth1: its driver has none"},
+		"no wire": {"native", 1, nil, Fallback, "no device: there is no wire that XDP could be on"},
 	} {
 		f := services(t)
 		f.Config.LoadBalancer.Acceleration, f.Settings.Services, f.XDP = c.wanted, c.services, c.xdp

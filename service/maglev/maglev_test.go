@@ -55,7 +55,9 @@ func TestMaglevDisruption(t *testing.T) {
 				sum, worst, trials := 0.0, 0.0, min(n, 10)
 				for i := range trials {
 					gone := backends[i*n/trials].ID
-					after := Table(1, size, slices.DeleteFunc(slices.Clone(backends), func(b Backend) bool { return b.ID == gone }))
+					after := Table(1, size, slices.DeleteFunc(slices.Clone(backends), func(b Backend) bool {
+						return b.ID == gone
+					}))
 					excess := 0
 					for at, id := range before {
 						if id != gone && after[at] != id {

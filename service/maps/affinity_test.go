@@ -54,8 +54,8 @@ func TestAffinities(t *testing.T) {
 	const (
 		stay     = "sessionAffinity: ClientIP,"
 		three    = "{addresses: [@pod1]}, {addresses: [@pod2]}, {addresses: [@pod3]}"
-		draining = "{addresses: [@pod1]}, {addresses: [@pod2], conditions: {ready: false, terminating: true, serving: " +
-			"true}}, {addresses: [@pod3]}"
+		draining = "{addresses: [@pod1]}, {addresses: [@pod2], conditions: " +
+			"{ready: false, terminating: true, serving: true}}, {addresses: [@pod3]}"
 		without1 = "{addresses: [@pod2]}, {addresses: [@pod3]}"
 		with5    = three + ", {addresses: [@pod5]}"
 	)

@@ -66,8 +66,8 @@ func BenchmarkKernelOne(b *testing.B) {
 				r.PutSlice(b, parts[i%2])
 				i++
 				now := r.DB.ReadTxn()
-				row, rev, _ := r.Desired.Frontends.Get(now, service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80,
-					service.TCP)))
+				row, rev, _ := r.Desired.Frontends.Get(now,
+					service.FrontendByAddress(service.L4(o.Services[0].ClusterIPs[0], 80, service.TCP)))
 				b.StartTimer()
 				if err := f.Update(b.Context(), now, rev, row); err != nil {
 					b.Fatal(err)

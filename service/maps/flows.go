@@ -81,7 +81,8 @@ func (k *Kernel) waitFlowScan(ctx context.Context, after time.Duration) bool {
 func (k *Kernel) scanFlows() error {
 	k.mu.Lock()
 	w := flowScan{
-		kernel: k, gone: k.backendsGone, known: map[uint32]bool{}, loads: map[uint32]uint32{}, wanted: map[uint32]bool{},
+		kernel: k, gone: k.backendsGone, known: map[uint32]bool{}, loads: map[uint32]uint32{},
+		wanted: map[uint32]bool{},
 	}
 	w.least = make(map[uint32]bool, len(k.tally.least))
 	for serviceID := range k.tally.least {

@@ -17,7 +17,8 @@ import (
 
 // flowTo writes the NAT entry of a flow from a client's port to a backend of a Service.
 func (r *rig) flowTo(
-	t testing.TB, v6 bool, proto service.Protocol, port uint16, serviceID, backend uint32, flags uint8, idle time.Duration,
+	t testing.TB, v6 bool, proto service.Protocol, port uint16, serviceID, backend uint32, flags uint8,
+	idle time.Duration,
 ) {
 	t.Helper()
 	nattest.Put(t, r.datapath, nattest.Flow{

@@ -137,9 +137,10 @@ func (k *Kernel) scan() (surplus []bpf.DatapathBackendSlotsKey, err error) {
 		}
 		return true
 	}
-	err = bpf.Each(k.datapath.BackendSlots, func(key *bpf.DatapathBackendSlotsKey, r *bpf.DatapathBackendSlotsRow) bool {
-		return row(key, r.Backend[:])
-	})
+	err = bpf.Each(k.datapath.BackendSlots,
+		func(key *bpf.DatapathBackendSlotsKey, r *bpf.DatapathBackendSlotsRow) bool {
+			return row(key, r.Backend[:])
+		})
 	if err == nil {
 		err = bpf.Each(k.datapath.MaglevTables, func(key *bpf.DatapathBackendSlotsKey, r *bpf.DatapathMaglevRow) bool {
 			return row(key, r.Backend[:])

@@ -78,7 +78,8 @@ func New(p Params) (*Kernel, error) {
 		refs: map[uint32]uint32{}, ranges: map[uint32]rangeKeys{}, removals: map[removal]bool{},
 		tally:   newTally(service.PortRange{First: settings.NodePortMin, Last: settings.NodePortMax}),
 		members: map[uint32]memberKeys{}, memberOf: map[bpf.DatapathFrontendKey]frontendService{},
-		affinityWake: make(chan struct{}, 1), udpBackendGone: make(chan struct{}, 1), flowScanWake: make(chan struct{}, 1),
+		affinityWake: make(chan struct{}, 1), udpBackendGone: make(chan struct{}, 1),
+		flowScanWake: make(chan struct{}, 1),
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

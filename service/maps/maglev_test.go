@@ -20,7 +20,8 @@ import (
 // its last frontend.
 func TestMaglevRows(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		r := newRig(t, service.Config{}, map[string]uint32{"frontends": 64, "backend_slots": 512, "backends": 64, "affinities": 64})
+		r := newRig(t, service.Config{}, map[string]uint32{"frontends": 64, "backend_slots": 512, "backends": 64,
+			"affinities": 64})
 		r.maglev.Size = 2039
 		rows := rowsOf(tableFlag, 2039)
 		for _, n := range []int{41, 40} {

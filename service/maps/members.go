@@ -22,7 +22,8 @@ func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key) memberKeys {
 		for _, ref := range f.External {
 			if b, _, ok := k.tables.Backends.Get(txn, service.BackendByID(ref.ID)); ok {
 				row := backendRow(b)
-				out[bpf.DatapathMemberKey{Addr: row.Addr, Service: f.ServiceID, Port: row.Port, Proto: row.Proto}] = true
+				out[bpf.DatapathMemberKey{Addr: row.Addr, Service: f.ServiceID, Port: row.Port,
+					Proto: row.Proto}] = true
 			}
 		}
 	}

@@ -67,7 +67,9 @@ func parts(p netip.Prefix, allowed bool, rules map[netip.Prefix]bool) []netip.Pr
 	}
 	bits := p.Addr().As16()
 	bits[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
-	halves := []netip.Prefix{netip.PrefixFrom(p.Addr(), p.Bits()+1), netip.PrefixFrom(netip.AddrFrom16(bits), p.Bits()+1)}
+	halves := []netip.Prefix{
+		netip.PrefixFrom(p.Addr(), p.Bits()+1), netip.PrefixFrom(netip.AddrFrom16(bits), p.Bits()+1),
+	}
 	out := slices.Concat(parts(halves[0], allowed, below), parts(halves[1], allowed, below))
 	if slices.Equal(out, halves) {
 		return []netip.Prefix{p}

@@ -31,8 +31,8 @@ func TestAllowed(t *testing.T) {
 		for i, deny := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/deny %v", tc.ranges, deny), func(t *testing.T) {
 				var ranges []netip.Prefix
-				try := []netip.Addr{netip.MustParseAddr("8.8.8.8"), netip.MustParseAddr("2002::1"), netip.MustParseAddr("::1"),
-					netip.MustParseAddr("ffff::")}
+				try := []netip.Addr{netip.MustParseAddr("8.8.8.8"), netip.MustParseAddr("2002::1"),
+					netip.MustParseAddr("::1"), netip.MustParseAddr("ffff::")}
 				for text := range strings.FieldsSeq(tc.ranges) {
 					p := netip.MustParsePrefix(text)
 					ranges = append(ranges, p)
@@ -45,7 +45,9 @@ func TestAllowed(t *testing.T) {
 				for _, a := range try {
 					in := func(p netip.Prefix) bool { return p.Contains(a) }
 					want := len(ranges) > 0 && slices.ContainsFunc(ranges, in) != deny
-					found := slices.ContainsFunc(got, func(p netip.Prefix) bool { return p.Contains(netip.AddrFrom16(a.As16())) })
+					found := slices.ContainsFunc(got, func(p netip.Prefix) bool {
+						return p.Contains(netip.AddrFrom16(a.As16()))
+					})
 					if a.IsValid() && found != want {
 						t.Errorf("%s is allowed: %v, want %v", a, found, want)
 					}

@@ -50,8 +50,8 @@ func testMaglev() maglev.Config { return maglev.Config{Size: 251, Seed: 7} }
 
 // small are sizes of maps that tests can read quickly.
 func small() map[string]uint32 {
-	return map[string]uint32{"frontends": 256, "backend_slots": 256, "backends": 256, "affinities": 256, "source_ranges": 512,
-		"nat_entries": 4096, "loads": 256, "maglev_tables": 64}
+	return map[string]uint32{"frontends": 256, "backend_slots": 256, "backends": 256, "affinities": 256,
+		"source_ranges": 512, "nat_entries": 4096, "loads": 256, "maglev_tables": 64}
 }
 
 // agent starts a new agent on the maps as they are.
@@ -288,9 +288,9 @@ func (r *rig) rows() string {
 		alike := f.Scopes == service.Internal|service.External && len(f.Internal) > 0 &&
 			service.SameRefs(f.Internal, f.External)
 		text := func(scope service.Scope, refs []service.BackendRef) string {
-			byMaglev := f.Algorithm == service.Maglev && f.Scopes&service.External != 0 && (scope == service.External || alike)
-			n := r.slots(refs, byMaglev)
-			total := 0
+			byMaglev := f.Algorithm == service.Maglev && f.Scopes&service.External != 0 &&
+				(scope == service.External || alike)
+			n, total := r.slots(refs, byMaglev), 0
 			for _, slots := range n {
 				total += slots
 			}
@@ -315,7 +315,8 @@ func (r *rig) rows() string {
 		}
 	}
 	for a, scope := range scopes {
-		lines = append(lines, addressText(service.L4(a, 0, 0), scope&service.Internal != 0, scope&service.External != 0))
+		lines = append(lines,
+			addressText(service.L4(a, 0, 0), scope&service.Internal != 0, scope&service.External != 0))
 	}
 	for b := range r.Desired.Backends.All(now) {
 		lines = append(lines, fmt.Sprintf("backend %d %s", b.ID, b.L4()))

@@ -55,7 +55,8 @@ func (r *rig) whole(t testing.TB) {
 					t.Errorf("%s: set %d names backend %d, which isn't there", frontendL4(*key), set.Id, id)
 				}
 				if !uses[[2]uint32{f.Service, id}] {
-					t.Errorf("%s: set %d names backend %d, which isn't service %d's", frontendL4(*key), set.Id, id, f.Service)
+					t.Errorf("%s: set %d names backend %d, which isn't service %d's", frontendL4(*key), set.Id, id,
+						f.Service)
 				}
 			}
 		}

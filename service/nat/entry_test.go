@@ -43,25 +43,29 @@ func TestTranslations(t *testing.T) {
 			idle    time.Duration
 			want    string
 		}{
-			{nattest.Replied, 1, 2 * time.Second, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | " +
-				"- | replied | 3/2 | 300/200 | S/S. | 1m0s | 2s"},
+			{nattest.Replied, 1, 2 * time.Second,
+				"@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | " +
+					"- | replied | 3/2 | 300/200 | S/S. | 1m0s | 2s"},
 			{nattest.Replied | snat, 1, 0, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | " +
 				"@node1:51000 | replied | 3/2 | 300/200 | S/S. | 1m0s | 0s"},
-			{gone, 9, 0, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | 9 | - | gone | 3/2 | 300/200 | S/S. | " +
-				"1m0s | 0s"},
-			{uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR), 0, 0,
-				"@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | - | direct | unreplied | 3/2 | 300/200 | S/S. | " +
+			{gone, 9, 0,
+				"@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | 9 | - | gone | 3/2 | 300/200 | S/S. | " +
 					"1m0s | 0s"},
-			{0, 1, 2 * time.Minute, "@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | - | expired | " +
-				"3/2 | 300/200 | S/S. | 1m0s | 2m0s"},
+			{uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR), 0, 0,
+				"@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | - | direct | unreplied | " +
+					"3/2 | 300/200 | S/S. | 1m0s | 0s"},
+			{0, 1, 2 * time.Minute,
+				"@node9:40000 | @vip1:80 | demo/web (7) @pod1:8080 | TCP | default/web | - | expired | " +
+					"3/2 | 300/200 | S/S. | 1m0s | 2m0s"},
 		} {
 			clock := flow.Clock{Ticks: 1 << 20, Hz: 1000}
-			key := bpf.DatapathNatEntryKey{Addr: bpf.Addr(addr("@node9")), Port: bpf.Port(51000), Proto: uint8(service.TCP)}
+			key := bpf.DatapathNatEntryKey{Addr: bpf.Addr(addr("@node9")), Port: bpf.Port(51000),
+				Proto: uint8(service.TCP)}
 			row := bpf.DatapathNatEntry{
-				Client: key.Addr, ClientPort: bpf.Port(40000), Frontend: bpf.Addr(addr("@vip1")), FrontendPort: bpf.Port(80),
-				Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080), Snat: bpf.Addr(addr("@node1")),
-				Service: tc.service, BackendId: 1,
-				Flags: tc.flags, Seen: uint32(clock.Ticks) - uint32(tc.idle/time.Millisecond), Created: clock.Ticks - 60_000,
+				Client: key.Addr, ClientPort: bpf.Port(40000), Frontend: bpf.Addr(addr("@vip1")),
+				FrontendPort: bpf.Port(80), Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080),
+				Snat: bpf.Addr(addr("@node1")), Service: tc.service, BackendId: 1, Flags: tc.flags,
+				Seen: uint32(clock.Ticks) - uint32(tc.idle/time.Millisecond), Created: clock.Ticks - 60_000,
 				Packets: [2]uint64{3, 2}, Bytes: [2]uint64{300, 200}, TcpFlags: [2]uint8{2, 0x12},
 			}
 			if err := d.NatEntries.Put(key, row); err != nil {

@@ -107,7 +107,8 @@ func Many(services, backends int) (o clustertest.Objects) {
 			}
 			for j := first; j < min(backends, first+1000); j++ {
 				node := fmt.Sprintf("n%d", j%100)
-				part.Endpoints = append(part.Endpoints, cluster.Endpoint{Address: *pod, Ready: true, Serving: true, Node: node})
+				part.Endpoints = append(part.Endpoints, cluster.Endpoint{Address: *pod, Ready: true, Serving: true,
+					Node: node})
 				*pod = pod.Next()
 			}
 			o.Slices = append(o.Slices, part)

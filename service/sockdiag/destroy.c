@@ -2,8 +2,8 @@
 //go:build ignore
 
 /*
- * Ends connected UDP sockets whose backend has gone, where they are: an iterator over the UDP sockets of one network namespace, of both families. It is
- * no part of the datapath, for kernels before 6.5 couldn't load it. Cost: slow path, per UDP socket of the namespace.
+ * Ends connected UDP sockets whose backend has gone: an iterator over the UDP sockets of one network namespace. It is
+ * not part of the datapath, as kernels before 6.5 couldn't load it. Cost: slow path, per UDP socket of the namespace.
  */
 #include "../origin.h"
 

@@ -129,8 +129,8 @@ func TestDestroyer(t *testing.T) {
 				"backend is not known": unknown, "asked for no Service": direct, "other namespace": other} {
 				c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 				_, err := c.Read(make([]byte, 1))
-				if want := error(os.ErrDeadlineExceeded); c == gone && !errors.Is(err, syscall.ECONNABORTED) || c != gone &&
-					!errors.Is(err, want) {
+				if want := error(os.ErrDeadlineExceeded); c == gone && !errors.Is(err, syscall.ECONNABORTED) ||
+					c != gone && !errors.Is(err, want) {
 					t.Errorf("%s: read: %v", what, err)
 				}
 			}

@@ -133,7 +133,8 @@ func TestTerminate(t *testing.T) {
 		"IPv6": {"fd00:96::1", "fd00:1::1", "fd00:1::2"}} {
 		for way, netlink := range map[string]bool{"netlink": true, "bpf_sock_destroy": false} {
 			t.Run(family+" by "+way, func(t *testing.T) {
-				terminate(t, family, netip.MustParseAddr(a[0]), netip.MustParseAddr(a[1]), netip.MustParseAddr(a[2]), netlink)
+				terminate(t, family, netip.MustParseAddr(a[0]), netip.MustParseAddr(a[1]), netip.MustParseAddr(a[2]),
+					netlink)
 			})
 		}
 	}

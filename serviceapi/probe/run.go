@@ -94,7 +94,8 @@ func checkGRPC(ctx context.Context, c Check, at netip.AddrPort) error {
 		return err
 	}
 	defer conn.Close()
-	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: c.Service})
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx,
+		&grpc_health_v1.HealthCheckRequest{Service: c.Service})
 	if err != nil {
 		s := status.Convert(err)
 		return fmt.Errorf("gRPC %s: %s", s.Code(), s.Message())
