@@ -96,9 +96,11 @@ func (ep *endpoints) wantedHooks(txn statedb.ReadTxn) map[int][]bpf.Hook {
 // is ours until it is replaced.
 func compareHooks(programs []hooks.Program, wanted []bpf.Hook) (have, missing, foreign []string) {
 	for _, p := range programs {
-		if ours(p.Name) {
+		switch {
+		case ours(p.Name) && slices.Contains(have, p.Name): // a link that is about to replace the filter
+		case ours(p.Name):
 			have = append(have, p.Name)
-		} else {
+		default:
 			foreign = append(foreign, p.String())
 		}
 	}

@@ -60,6 +60,11 @@ func (p Program) String() string {
 // (TCX before 6.6) has no programs.
 func List(handle *netlink.Handle, device netlink.Link) ([]Program, error) {
 	attributes := device.Attrs()
+	// Read before links: a program that moves from a filter to a link is then found at one of them.
+	filters, err := clsact(handle, device)
+	if err != nil {
+		return nil, fmt.Errorf("list filters of %s: %w", attributes.Name, err)
+	}
 	list := xdp(attributes.Xdp)
 	kinds := []attachment{{TCXIngress, ebpf.AttachTCXIngress}, {TCXEgress, ebpf.AttachTCXEgress}}
 	if device.Type() == "netkit" {
@@ -72,10 +77,6 @@ func List(handle *netlink.Handle, device netlink.Link) ([]Program, error) {
 			return nil, fmt.Errorf("query programs at %s of %s: %w", k.where, attributes.Name, err)
 		}
 		list = append(list, found...)
-	}
-	filters, err := clsact(handle, device)
-	if err != nil {
-		return nil, fmt.Errorf("list filters of %s: %w", attributes.Name, err)
 	}
 	return append(list, filters...), nil
 }

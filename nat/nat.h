@@ -91,8 +91,8 @@ APART int nat_restore(struct __sk_buff *skb)
 }
 
 /*
- * Finds the entry of the CPU's packet, its port and its side: by the first candidate port, or by the index, which is not
- * asked about a SYN. Returns NULL if there is none. Cost: per packet.
+ * Finds the entry of the CPU's packet, its port and its side: by the first candidate port, or by the index, unless it
+ * is a SYN. Returns NULL if there is none. Cost: per packet.
  */
 INLINE struct flow *nat_find(struct cpu *c, __u16 *port, int *side)
 {

@@ -163,7 +163,8 @@ INLINE bool encap_is(struct __sk_buff *skb, const struct packet *pkt)
 /* Whether the source is in the IPv6 prefix that senders of IPIP use, of 1 to 128 bits. */
 INLINE bool encap_from_rss6(const struct addr *src)
 {
-	__u64 upper = bpf_be64_to_cpu(src->d[0] ^ config.rss6.d[0]), lower = bpf_be64_to_cpu(src->d[1] ^ config.rss6.d[1]);
+	__u64 upper = bpf_be64_to_cpu(src->d[0] ^ config.rss6.d[0]);
+	__u64 lower = bpf_be64_to_cpu(src->d[1] ^ config.rss6.d[1]);
 
 	if (config.rss6_bits <= 64)
 		return !(upper >> (64 - config.rss6_bits));
