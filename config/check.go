@@ -43,7 +43,8 @@ func (c *Config) contradictions(file string) Problems {
 		key    string
 	}{{c.IPv4, "enableIPv4Masquerade"}, {c.IPv6, "enableIPv6Masquerade"}} {
 		if f.family.Enabled && f.family.Masquerade && !c.BPF.Masquerade {
-			add("bpf.masquerade", "is false while %s is true: masquerading is done by BPF only, never by iptables", f.key)
+			add("bpf.masquerade", "is false while %s is true: masquerading is done by BPF only, never by iptables",
+				f.key)
 		}
 	}
 	if reason := c.checkMTU(); reason != "" {
@@ -136,8 +137,10 @@ func (c *Config) warnings(file string) Problems {
 		switch {
 		case f.family.NativeRoutingCIDR.IsValid() && !f.family.Enabled:
 			add(key, "has no effect: %s.enabled is false", f.name)
-		case f.family.Enabled && c.RoutingMode == "native" && !c.AutoDirectNodeRoutes && !c.LoadBalancer.Standalone && !f.family.NativeRoutingCIDR.IsValid():
-			add(key, "is not set, and autoDirectNodeRoutes is false: the network must have routes to every node's podCIDRs, and masquerading spares only the nodes and podCIDRs that are known")
+		case f.family.Enabled && c.RoutingMode == "native" && !c.AutoDirectNodeRoutes && !c.LoadBalancer.Standalone &&
+			!f.family.NativeRoutingCIDR.IsValid():
+			add(key, "is not set, and autoDirectNodeRoutes is false: the network must have routes to every node's "+
+				"podCIDRs, and masquerading spares only the nodes and podCIDRs that are known")
 		}
 	}
 	if c.isSet("underlayProtocol") && c.RoutingMode != "tunnel" {

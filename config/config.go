@@ -59,7 +59,7 @@ type Config struct {
 	// "cluster-pool", the CiliumNodes, which the operator fills from ClusterPool.
 	IPAMMode    string
 	ClusterPool ClusterPool
-	// DefaultLBServiceIPAM is who gives addresses to Services of type LoadBalancer
+	// DefaultLBServiceIPAM is the source of addresses for Services of type LoadBalancer
 	// without a class: "lbipam", the operator; "none".
 	DefaultLBServiceIPAM string
 
@@ -251,10 +251,12 @@ func Default() *Config {
 			MonitorAggregation: "medium", MonitorInterval: 5 * time.Second,
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
-		NoBackendResponse:    "reject",
-		SocketLB:             SocketLB{TerminatePodConnections: true},
-		NodePort:             NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true, EnableHealthCheck: true},
-		LoadBalancer:         LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled", Algorithm: "random", ServiceTopology: true},
+		NoBackendResponse: "reject",
+		SocketLB:          SocketLB{TerminatePodConnections: true},
+		NodePort: NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true,
+			EnableHealthCheck: true},
+		LoadBalancer: LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled",
+			Algorithm: "random", ServiceTopology: true},
 		CNI:                  CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
 		IPAMMode:             "kubernetes",
 		DefaultLBServiceIPAM: "lbipam",
@@ -268,8 +270,8 @@ func Default() *Config {
 		PolicyEnforcementMode: "default",
 		Policy:                Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
 		Myelin: Myelin{
-			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto", LogFormat: "text",
-			NATPorts: PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
+			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
+			LogFormat: "text", NATPorts: PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
 		},
 		set: map[string]string{},
 	}

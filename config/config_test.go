@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,73 +16,153 @@ type refused struct {
 }
 
 func TestRefused(t *testing.T) {
-	refuse(t, map[string]refused{
-		"unknown key, near a known one":     {"routingmode: native", []string{"f.yaml: routingmode: unknown key: did you mean routingMode?"}},
-		"unknown key, far from all":         {"zzzzzzzz: 1", []string{"f.yaml: zzzzzzzz: unknown key"}},
-		"unknown nested key":                {"bpf: {masqerade: true}", []string{"f.yaml: bpf.masqerade: unknown key: did you mean bpf.masquerade?"}},
-		"only the last part":                {"hostLegacyRouting: true", []string{"f.yaml: hostLegacyRouting: unknown key: did you mean bpf.hostLegacyRouting?"}},
-		"former name":                       {"tunnel: vxlan", []string{"f.yaml: tunnel: unknown key: its name is now routingMode and tunnelProtocol"}},
-		"unknown with null":                 {"foo:", []string{"f.yaml: foo: unknown key"}},
-		"mistyped switch of a feature":      {"encryption: {enabeld: true}", []string{"f.yaml: encryption.enabeld: unknown key: did you mean encryption.enabled?"}},
-		"two problems, both told":           {"MTU: big\ntunnelPort: 0", []string{`f.yaml: MTU: "big" is not a number`, "f.yaml: tunnelPort: 0 is not in 1..65535"}},
-		"wrong type":                        {"bpf.masquerade: 1", []string{"f.yaml: bpf.masquerade: 1 is not true or false"}},
-		"a value where a map is":            {"bpf: true", []string{"f.yaml: bpf: true is not a map of keys to values"}},
-		"a map where a value is":            {"routingMode: {a: b}", []string{`f.yaml: routingMode: {"a":"b"} is not text`}},
-		"wrong word":                        {"routingMode: tunel", []string{`f.yaml: routingMode: "tunel" is not native or tunnel`}},
-		"not yet, value":                    {"tunnelProtocol: geneve", []string{"f.yaml: tunnelProtocol: not yet: geneve; use vxlan"}},
-		"not yet, netkit":                   {"bpf: {datapathMode: netkit-l2}", []string{"f.yaml: bpf.datapathMode: not yet: netkit-l2; use veth or auto"}},
-		"not yet, ipam":                     {"ipam: {mode: multi-pool}", []string{"f.yaml: ipam.mode: not yet: multi-pool; use kubernetes or cluster-pool"}},
-		"not yet, switch":                   {"encryption: {enabled: true, type: wireguard}", []string{"f.yaml: encryption.enabled: true: not yet: transparent encryption"}},
-		"not yet, switch in a wild subtree": {"hubble: {enabled: false, relay: {enabled: true}}", []string{"f.yaml: hubble.relay.enabled: true: not yet: Hubble"}},
-		"not a switch, quoted":              {`kubeProxyReplacement: "strict"`, []string{`f.yaml: kubeProxyReplacement: "strict" is not true or false`}},
-		"never":                             {"installNoConntrackIptablesRules: true", []string{"f.yaml: installNoConntrackIptablesRules: true: refused: no iptables rule is ever written; the datapath bypasses netfilter by itself"}},
-		"set twice, two ways":               {"bpf: {masquerade: true}\nbpf.masquerade: true", []string{"f.yaml: bpf.masquerade: is set twice, nested and as a dotted key"}},
-		"set twice, YAML":                   {"MTU: 1500\nMTU: 1400", []string{`f.yaml: line 2: key "MTU" already set in map`}},
-		"not a map":                         {"- a", []string{"f.yaml: is not a map of keys to values"}},
-		"not YAML":                          {"a: [", []string{"f.yaml: line 1: did not find expected node content"}},
-		"family of a CIDR":                  {"ipv4NativeRoutingCIDR: fd00::/8", []string{"f.yaml: ipv4NativeRoutingCIDR: fd00::/8 is not an IPv4 CIDR"}},
-		"host bits of a CIDR":               {"ipv4NativeRoutingCIDR: 10.1.0.0/8", []string{"f.yaml: ipv4NativeRoutingCIDR: 10.1.0.0/8 has bits set after the prefix: did you mean 10.0.0.0/8?"}},
-		"map size":                          {"bpf.ctTcpMax: 1023", []string{"f.yaml: bpf.ctTcpMax: 1023 is not in 1024..16777216"}},
-		"map size, huge":                    {"bpf.ctTcpMax: 99999999999999999999999", []string{`f.yaml: bpf.ctTcpMax: "1e+23" is not a whole number`}},
-		"device twice":                      {"devices: [eth0, eth0]", []string{"f.yaml: devices: eth0 stands twice in the list"}},
-		"device name":                       {"devices: [a/b]", []string{`f.yaml: devices: "a/b" is not a device name, or the beginning of names and a +`}},
-		"relative path":                     {"myelin: {runDir: run}", []string{`f.yaml: myelin.runDir: "run" is not a clean absolute path`}},
-		"port range":                        {"myelin.nat.portRange: 20000-10000", []string{"f.yaml: myelin.nat.portRange: 20000-10000 must begin at 1024 or above and hold at least 256 ports"}},
-		"node name":                         {"myelin.nodeName: a_b", nil},
+	refuse(t, refusedKeys())
+	refuse(t, refusedValues())
+	refuse(t, contradictory())
+}
 
-		"both families off":       {"ipv4.enabled: false", []string{"f.yaml: ipv4.enabled: ipv4.enabled and ipv6.enabled are both false: there is nothing to do"}},
-		"tunnel and direct":       {"routingMode: tunnel\nautoDirectNodeRoutes: true", []string{"f.yaml: autoDirectNodeRoutes: direct routes to nodes need routingMode native, it is tunnel"}},
-		"masquerade by iptables":  {"bpf.masquerade: false", []string{"f.yaml: bpf.masquerade: is false while enableIPv4Masquerade is true: masquerading is done by BPF only, never by iptables"}},
-		"MTU of IPv6":             {"MTU: 1200\nipv6.enabled: true", []string{"f.yaml: MTU: 1200 leaves pods 1200 bytes, and IPv6 needs 1280"}},
-		"MTU of IPv6 in a tunnel": {"MTU: 1349\nipv6.enabled: true\nroutingMode: tunnel\nunderlayProtocol: ipv6", []string{"f.yaml: MTU: 1349 leaves pods 1279 bytes, and IPv6 needs 1280 (the tunnel takes 70)"}},
-		"rate without burst":      {"bpf.events.default.rateLimit: 10", []string{"f.yaml: bpf.events.default: rateLimit and burstLimit must both be set, or none of them"}},
-		"one port for two":        {"prometheus: {enabled: true, port: 9879}", []string{"f.yaml: prometheus.port: 9879 is healthPort too"}},
-		"direct device":           {"devices: eth+\nnodePort.directRoutingDevice: bond0", []string{"f.yaml: nodePort.directRoutingDevice: bond0 is none of devices eth+"}},
-	})
+// refusedKeys are files with an unknown key, a value of the wrong type, or a feature that does not exist yet.
+func refusedKeys() map[string]refused {
+	return map[string]refused{
+		"unknown key, near a known one": {"routingmode: native",
+			[]string{"f.yaml: routingmode: unknown key: did you mean routingMode?"}},
+		"unknown key, far from all": {"zzzzzzzz: 1", []string{"f.yaml: zzzzzzzz: unknown key"}},
+		"unknown nested key": {"bpf: {masqerade: true}",
+			[]string{"f.yaml: bpf.masqerade: unknown key: did you mean bpf.masquerade?"}},
+		"only the last part": {"hostLegacyRouting: true",
+			[]string{"f.yaml: hostLegacyRouting: unknown key: did you mean bpf.hostLegacyRouting?"}},
+		"former name": {"tunnel: vxlan",
+			[]string{"f.yaml: tunnel: unknown key: its name is now routingMode and tunnelProtocol"}},
+		"unknown with null": {"foo:", []string{"f.yaml: foo: unknown key"}},
+		"mistyped switch of a feature": {"encryption: {enabeld: true}",
+			[]string{"f.yaml: encryption.enabeld: unknown key: did you mean encryption.enabled?"}},
+		"two problems, both told": {"MTU: big\ntunnelPort: 0", []string{`f.yaml: MTU: "big" is not a number`,
+			"f.yaml: tunnelPort: 0 is not in 1..65535"}},
+		"wrong type": {"bpf.masquerade: 1",
+			[]string{"f.yaml: bpf.masquerade: 1 is not true or false"}},
+		"a value where a map is": {"bpf: true",
+			[]string{"f.yaml: bpf: true is not a map of keys to values"}},
+		"a map where a value is": {"routingMode: {a: b}",
+			[]string{`f.yaml: routingMode: {"a":"b"} is not text`}},
+		"wrong word": {"routingMode: tunel",
+			[]string{`f.yaml: routingMode: "tunel" is not native or tunnel`}},
+		"not yet, value": {"tunnelProtocol: geneve",
+			[]string{"f.yaml: tunnelProtocol: not yet: geneve; use vxlan"}},
+		"not yet, netkit": {"bpf: {datapathMode: netkit-l2}",
+			[]string{"f.yaml: bpf.datapathMode: not yet: netkit-l2; use veth or auto"}},
+		"not yet, ipam": {"ipam: {mode: multi-pool}",
+			[]string{"f.yaml: ipam.mode: not yet: multi-pool; use kubernetes or cluster-pool"}},
+		"not yet, switch": {"encryption: {enabled: true, type: wireguard}",
+			[]string{"f.yaml: encryption.enabled: true: not yet: transparent encryption"}},
+		"not yet, switch in a wild subtree": {"hubble: {enabled: false, relay: {enabled: true}}",
+			[]string{"f.yaml: hubble.relay.enabled: true: not yet: Hubble"}},
+		"not a switch, quoted": {`kubeProxyReplacement: "strict"`,
+			[]string{`f.yaml: kubeProxyReplacement: "strict" is not true or false`}},
+		"never": {"installNoConntrackIptablesRules: true",
+			[]string{"f.yaml: installNoConntrackIptablesRules: true: refused: no iptables rule is ever written; the " +
+				"datapath bypasses netfilter by itself"}},
+		"set twice, two ways": {"bpf: {masquerade: true}\nbpf.masquerade: true",
+			[]string{"f.yaml: bpf.masquerade: is set twice, nested and as a dotted key"}},
+		"set twice, YAML": {"MTU: 1500\nMTU: 1400",
+			[]string{`f.yaml: line 2: key "MTU" already set in map`}},
+		"not a map": {"- a", []string{"f.yaml: is not a map of keys to values"}},
+		"not YAML":  {"a: [", []string{"f.yaml: line 1: did not find expected node content"}},
+	}
+}
+
+// refusedValues are files with a value outside of its bounds.
+func refusedValues() map[string]refused {
+	return map[string]refused{
+		"family of a CIDR": {"ipv4NativeRoutingCIDR: fd00::/8",
+			[]string{"f.yaml: ipv4NativeRoutingCIDR: fd00::/8 is not an IPv4 CIDR"}},
+		"host bits of a CIDR": {"ipv4NativeRoutingCIDR: 10.1.0.0/8",
+			[]string{
+				"f.yaml: ipv4NativeRoutingCIDR: 10.1.0.0/8 has bits set after the prefix: did you mean 10.0.0.0/8?",
+			}},
+		"map size": {"bpf.ctTcpMax: 1023",
+			[]string{"f.yaml: bpf.ctTcpMax: 1023 is not in 1024..16777216"}},
+		"map size, huge": {"bpf.ctTcpMax: 99999999999999999999999",
+			[]string{`f.yaml: bpf.ctTcpMax: "1e+23" is not a whole number`}},
+		"device twice": {"devices: [eth0, eth0]",
+			[]string{"f.yaml: devices: eth0 stands twice in the list"}},
+		"device name": {"devices: [a/b]",
+			[]string{`f.yaml: devices: "a/b" is not a device name, or the beginning of names and a +`}},
+		"relative path": {"myelin: {runDir: run}",
+			[]string{`f.yaml: myelin.runDir: "run" is not a clean absolute path`}},
+		"port range": {"myelin.nat.portRange: 20000-10000",
+			[]string{
+				"f.yaml: myelin.nat.portRange: 20000-10000 must begin at 1024 or above and hold at least 256 ports",
+			}},
+		"node name": {"myelin.nodeName: a_b", nil},
+	}
+}
+
+// contradictory are files whose keys do not go together.
+func contradictory() map[string]refused {
+	return map[string]refused{
+		"both families off": {"ipv4.enabled: false",
+			[]string{"f.yaml: ipv4.enabled: ipv4.enabled and ipv6.enabled are both false: there is nothing to do"}},
+		"tunnel and direct": {"routingMode: tunnel\nautoDirectNodeRoutes: true",
+			[]string{"f.yaml: autoDirectNodeRoutes: direct routes to nodes need routingMode native, it is tunnel"}},
+		"masquerade by iptables": {"bpf.masquerade: false",
+			[]string{"f.yaml: bpf.masquerade: is false while enableIPv4Masquerade is true: masquerading is done by " +
+				"BPF only, never by iptables"}},
+		"MTU of IPv6": {"MTU: 1200\nipv6.enabled: true",
+			[]string{"f.yaml: MTU: 1200 leaves pods 1200 bytes, and IPv6 needs 1280"}},
+		"MTU of IPv6 in a tunnel": {"MTU: 1349\nipv6.enabled: true\nroutingMode: tunnel\nunderlayProtocol: ipv6",
+			[]string{"f.yaml: MTU: 1349 leaves pods 1279 bytes, and IPv6 needs 1280 (the tunnel takes 70)"}},
+		"rate without burst": {"bpf.events.default.rateLimit: 10",
+			[]string{"f.yaml: bpf.events.default: rateLimit and burstLimit must both be set, or none of them"}},
+		"one port for two": {"prometheus: {enabled: true, port: 9879}",
+			[]string{"f.yaml: prometheus.port: 9879 is healthPort too"}},
+		"direct device": {"devices: eth+\nnodePort.directRoutingDevice: bond0",
+			[]string{"f.yaml: nodePort.directRoutingDevice: bond0 is none of devices eth+"}},
+	}
 }
 
 func TestRefusedServices(t *testing.T) {
 	refuse(t, map[string]refused{
-		"not yet, part of a feature":     {"socketLB: {enabled: true, tracing: true}", []string{"f.yaml: socketLB.tracing: true: not yet: events of sockets"}},
-		"range of node ports, a dash":    {`nodePort.range: 30000-32767`, []string{`f.yaml: nodePort.range: "30000-32767" is not a range of ports such as "30000,32767"`}},
-		"range of node ports, a number":  {`nodePort.range: 30000`, []string{`f.yaml: nodePort.range: 30000 is not a range of ports such as "30000,32767"`}},
-		"range of node ports, too high":  {`nodePort.range: "30000,65536"`, []string{`f.yaml: nodePort.range: "30000,65536" is not a range of ports such as "30000,32767"`}},
-		"range of node ports, backwards": {`nodePort.range: "32767,30000"`, []string{"f.yaml: nodePort.range: 32767,30000 must begin at 1 or above, and not end before it begins"}},
-		"range of node ports, zero":      {`nodePort.range: "0,10"`, []string{"f.yaml: nodePort.range: 0,10 must begin at 1 or above, and not end before it begins"}},
-		"map size of Services":           {"bpf.lbMapMax: 10", []string{"f.yaml: bpf.lbMapMax: 10 is not in 1024..16777216"}},
-		"an unknown mode":                {"nodePort.enabled: true\nloadBalancer.mode: direct", []string{`f.yaml: loadBalancer.mode: "direct" is not snat, dsr or hybrid`}},
-		"an unknown dispatch":            {"nodePort.enabled: true\nloadBalancer.dsrDispatch: gre", []string{`f.yaml: loadBalancer.dsrDispatch: "gre" is not opt, ipip or geneve`}},
-		"senders too few":                {"myelin.rssIPv6SrcCIDR: fd00::/112", []string{"f.yaml: myelin.rssIPv6SrcCIDR: fd00::/112 must be as long as 64 to 96"}},
-		"an unknown acceleration":        {"loadBalancer.acceleration: fast", []string{`f.yaml: loadBalancer.acceleration: "fast" is not disabled, native, best-effort or testing-only`}},
-		"size of Maglev tables":          {"maglev.tableSize: 1000", []string{"f.yaml: maglev.tableSize: 1000 is none of [251 509 1021 2039 4093 8191 16381 32749 65521 131071 262139 524287 1048573]"}},
-		"size of Maglev tables, text":    {"maglev.tableSize: big", []string{`f.yaml: maglev.tableSize: "big" is not a number`}},
-		"an unknown algorithm":           {"loadBalancer.algorithm: round-robin", []string{`f.yaml: loadBalancer.algorithm: "round-robin" is not random, maglev or least-conn`}},
+		"not yet, part of a feature": {"socketLB: {enabled: true, tracing: true}",
+			[]string{"f.yaml: socketLB.tracing: true: not yet: events of sockets"}},
+		"range of node ports, a dash": {`nodePort.range: 30000-32767`,
+			[]string{`f.yaml: nodePort.range: "30000-32767" is not a range of ports such as "30000,32767"`}},
+		"range of node ports, a number": {`nodePort.range: 30000`,
+			[]string{`f.yaml: nodePort.range: 30000 is not a range of ports such as "30000,32767"`}},
+		"range of node ports, too high": {`nodePort.range: "30000,65536"`,
+			[]string{`f.yaml: nodePort.range: "30000,65536" is not a range of ports such as "30000,32767"`}},
+		"range of node ports, backwards": {`nodePort.range: "32767,30000"`,
+			[]string{"f.yaml: nodePort.range: 32767,30000 must begin at 1 or above, and not end before it begins"}},
+		"range of node ports, zero": {`nodePort.range: "0,10"`,
+			[]string{"f.yaml: nodePort.range: 0,10 must begin at 1 or above, and not end before it begins"}},
+		"map size of Services": {"bpf.lbMapMax: 10",
+			[]string{"f.yaml: bpf.lbMapMax: 10 is not in 1024..16777216"}},
+		"an unknown mode": {"nodePort.enabled: true\nloadBalancer.mode: direct",
+			[]string{`f.yaml: loadBalancer.mode: "direct" is not snat, dsr or hybrid`}},
+		"an unknown dispatch": {"nodePort.enabled: true\nloadBalancer.dsrDispatch: gre",
+			[]string{`f.yaml: loadBalancer.dsrDispatch: "gre" is not opt, ipip or geneve`}},
+		"senders too few": {"myelin.rssIPv6SrcCIDR: fd00::/112",
+			[]string{"f.yaml: myelin.rssIPv6SrcCIDR: fd00::/112 must be as long as 64 to 96"}},
+		"an unknown acceleration": {"loadBalancer.acceleration: fast",
+			[]string{`f.yaml: loadBalancer.acceleration: "fast" is not disabled, native, best-effort or testing-only`}},
+		"size of Maglev tables": {"maglev.tableSize: 1000",
+			[]string{"f.yaml: maglev.tableSize: 1000 is none of [251 509 1021 2039 4093 8191 16381 32749 65521 " +
+				"131071 262139 524287 1048573]"}},
+		"size of Maglev tables, text": {"maglev.tableSize: big",
+			[]string{`f.yaml: maglev.tableSize: "big" is not a number`}},
+		"an unknown algorithm": {"loadBalancer.algorithm: round-robin",
+			[]string{`f.yaml: loadBalancer.algorithm: "round-robin" is not random, maglev or least-conn`}},
 		"host ports alone": {"hostPort.enabled: true\nexternalIPs.enabled: true", []string{
-			"f.yaml: hostPort.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch",
-			"f.yaml: externalIPs.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside are one switch",
+			"f.yaml: hostPort.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside " +
+				"are one switch",
+			"f.yaml: externalIPs.enabled: needs kubeProxyReplacement or nodePort.enabled: Services from outside " +
+				"are one switch",
 		}},
-		"ports of clients and of nodes": {"nodePort.enabled: true\nmyelin.nat.portRange: 30000-31999\nnodePort.range: \"31000,32767\"", []string{"f.yaml: myelin.nat.portRange: its upper half 31000-31999, which clients of Services have, meets nodePort.range 31000-32767"}},
-		"Services, a mistyped key":      {"socketLB: {enable: true}", []string{"f.yaml: socketLB.enable: unknown key: did you mean socketLB.enabled?"}},
+		"ports of clients and of nodes": {"nodePort.enabled: true\nmyelin.nat.portRange: " +
+			"30000-31999\nnodePort.range: \"31000,32767\"",
+			[]string{"f.yaml: myelin.nat.portRange: its upper half 31000-31999, which clients of Services have, " +
+				"meets nodePort.range 31000-32767"}},
+		"Services, a mistyped key": {"socketLB: {enable: true}",
+			[]string{"f.yaml: socketLB.enable: unknown key: did you mean socketLB.enabled?"}},
 	})
 }
 
@@ -144,11 +223,13 @@ func TestAccepted(t *testing.T) {
 	}
 	for key, value := range map[string]string{
 		"routingMode": "tunnel", "tunnelPort": "8473", "ipv6.enabled": "true", "ipv6NativeRoutingCIDR": "fd00::/48",
-		"bpf.events.drop.enabled": "false", "bpf.ctTcpMax": "4096", "bpf.lbMapMax": "131072", "bpf.vlanBypass": "0 100", "devices": "eth0 bond+",
+		"bpf.events.drop.enabled": "false", "bpf.ctTcpMax": "4096", "bpf.lbMapMax": "131072", "bpf.vlanBypass": "0 100",
+		"devices":                      "eth0 bond+",
 		"nodePort.directRoutingDevice": "eth0", "k8sServicePort": "6443", "myelin.manifests": "cluster",
 		"myelin.nat.portRange": "20000-20999", "myelin.nodeName": "n1",
 		"socketLB.enabled": "true", "socketLB.hostNamespaceOnly": "true",
-		"socketLB.terminatePodConnections": "false", "nodePort.bindProtection": "false", "nodePort.enableHealthCheck": "false", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
+		"socketLB.terminatePodConnections": "false", "nodePort.bindProtection": "false",
+		"nodePort.enableHealthCheck": "false", "nodePort.range": "30000,31999", "loadBalancer.serviceTopology": "true",
 	} {
 		if s := got[key]; s.Value != value || s.Source != "v.yaml" {
 			t.Errorf("%s: got %+v, want value %s from v.yaml", key, s, value)
@@ -224,112 +305,12 @@ func TestUnderlayFollowsFamily(t *testing.T) {
 	}
 }
 
-func TestWarnings(t *testing.T) {
-	const quiet = "ipv4NativeRoutingCIDR: 10.0.0.0/8\n"
-	for name, tc := range map[string]struct {
-		file string
-		want []string
-	}{
-		"many": {
-			"underlayProtocol: ipv4\nk8sServiceHost: h\nmyelin.manifests: /m\nmyelin.nat.portRange: 30000-31000",
-			[]string{"underlayProtocol", "k8sServiceHost", "myelin.nat.portRange"},
-		},
-		"node ports elsewhere":   {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-31999", nil},
-		"node ports below NAT's": {"nodePort.range: \"20000,21999\"\nmyelin.nat.portRange: 22000-29999", nil},
-		"node ports meet NAT's":  {"nodePort.range: \"32000,32767\"\nmyelin.nat.portRange: 30000-32000", []string{"myelin.nat.portRange"}},
-		"Services":               {"socketLB: {enabled: true, hostNamespaceOnly: true}\nloadBalancer.serviceTopology: true", nil},
-		"Services, not for pods": {"socketLB: {enabled: false, hostNamespaceOnly: true}", []string{"socketLB.hostNamespaceOnly"}},
-		"ports of no Service": {"nodePort: {bindProtection: true, enableHealthCheck: true}\nsocketLB: {terminatePodConnections: true}",
-			[]string{"socketLB.terminatePodConnections", "nodePort.bindProtection", "nodePort.enableHealthCheck"}},
-		"ports of Services":          {"nodePort: {bindProtection: true, enableHealthCheck: true}\nsocketLB: {enabled: true, terminatePodConnections: true}", nil},
-		"Services, no hints":         {"socketLB.enabled: true\nloadBalancer.serviceTopology: false", []string{"loadBalancer.serviceTopology"}},
-		"no Services, no hints":      {"loadBalancer.serviceTopology: false", nil},
-		"ClusterIPs for the outside": {"socketLB.enabled: true\nbpf: {lbExternalClusterIP: true, lbSourceRangeAllTypes: true}", []string{"bpf.lbExternalClusterIP", "bpf.lbSourceRangeAllTypes"}},
-		"packets":                    {"kubeProxyReplacement: true\nbpf: {lbExternalClusterIP: true, lbSourceRangeAllTypes: true, lbAlgorithmAnnotation: true}\nloadBalancer: {mode: snat, algorithm: maglev}", nil},
-		"packets, not the node's":    {"nodePort.enabled: true", []string{"nodePort.enabled"}},
-		"off and on":                 {"kubeProxyReplacement: true\nsocketLB.enabled: false\nhostPort.enabled: false\nexternalIPs.enabled: true", []string{"socketLB.enabled", "hostPort.enabled"}},
-		"direct answers of nobody":   {"kubeProxyReplacement: true\nloadBalancer.dsrDispatch: geneve", []string{"loadBalancer.dsrDispatch"}},
-		"direct answers of some":     {"kubeProxyReplacement: true\nbpf.lbModeAnnotation: true\nloadBalancer.dsrDispatch: geneve", nil},
-		"left to kube-proxy":         {"loadBalancer: {mode: dsr, acceleration: native}", []string{"loadBalancer.mode", "loadBalancer.acceleration"}},
-		"what does nothing": {"maglev: {tableSize: 16381, hashSeed: x}\nenableInternalTrafficPolicy: true\nnodePort.autoProtectPortRange: true",
-			[]string{"nodePort.autoProtectPortRange", "maglev.tableSize", "maglev.hashSeed"}},
-	} {
-		c, err := Parse([]byte(quiet+tc.file), "f")
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		var keys []string
-		for _, w := range c.Warnings {
-			keys = append(keys, w.Key)
-		}
-		if !slices.Equal(keys, tc.want) {
-			t.Errorf("%s: got warnings %v, want %v", name, keys, tc.want)
-		}
-	}
-}
-
-// TestKubeProxyReplacement: one switch turns the others on, and shares the ports out.
-func TestKubeProxyReplacement(t *testing.T) {
-	for file, want := range map[string]string{
-		"":                             "false false false false 10000-29999 0-0",
-		"socketLB.enabled: true":       "true false false false 10000-29999 0-0",
-		"nodePort.enabled: true":       "false true true true 10000-19999 20000-29999",
-		"kubeProxyReplacement: true":   "true true true true 10000-19999 20000-29999",
-		`kubeProxyReplacement: "true"`: "true true true true 10000-19999 20000-29999",
-		"{kubeProxyReplacement: true, socketLB.enabled: false, myelin.nat.portRange: 1024-1280}": "true true true true 1024-1152 1153-1280",
-		"{nodePort.enabled: true, externalIPs.enabled: false, myelin.nat.portRange: 1024-1279}":  "false true true true 1024-1151 1152-1279",
-	} {
-		c, err := Parse([]byte(file), "f")
-		if err != nil {
-			t.Errorf("%s: %v", file, err)
-			continue
-		}
-		got := fmt.Sprint(c.SocketLB.Enabled, c.NodePort.Enabled, c.HostPort, c.ExternalIPs, " ", c.MasqueradePorts(), " ", c.ClientPorts())
-		if got != want {
-			t.Errorf("%s: got %s, want %s", file, got, want)
-		}
-	}
-	c, err := Parse([]byte("kubeProxyReplacement: true\nsocketLB.enabled: false"), "f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(c.Explain(), func(s Setting) bool { return s.Key == "socketLB.enabled" })
-	if s := c.Explain()[i]; s.Source != "derived" || s.Value != "true" {
-		t.Errorf("got %+v, want true, derived", s)
-	}
-}
-
-func TestSizes(t *testing.T) {
-	parse := func(file string) *Config {
-		c, err := Parse([]byte(file), "f")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	for name, tc := range map[string]struct {
-		file   string
-		memory uint64
-		want   Sizes
-	}{
-		"fixed":                   {"", 8 << 30, Sizes{Flows: 65536, Paths: 16384}},
-		"set":                     {"bpf: {ctTcpMax: 2048, ctAnyMax: 1024, neighMax: 1024}", 8 << 30, Sizes{Flows: 3072, Paths: 1024}},
-		"dynamic":                 {"bpf.mapDynamicSizeRatio: 0.5", (65536*200 + 16384*100) * 4, Sizes{Flows: 65536 * 2, Paths: 16384 * 2}},
-		"dynamic, one set":        {"bpf: {mapDynamicSizeRatio: 0.5, ctTcpMax: 1024}", (65536*200 + 16384*100) * 4, Sizes{Flows: 32768 + 1024, Paths: 32768}},
-		"dynamic, little memory":  {"bpf.mapDynamicSizeRatio: 0.001", 1 << 20, Sizes{Flows: 2048, Paths: 1024}},
-		"dynamic, endless memory": {"bpf.mapDynamicSizeRatio: 0.9", 1 << 62, Sizes{Flows: maxMap, Paths: maxMap}},
-	} {
-		if got := parse(tc.file).Sizes(tc.memory, 200, 100); got != tc.want {
-			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
-		}
-	}
-}
-
 func TestMatchDevice(t *testing.T) {
 	for _, tc := range []struct {
 		pattern, name string
 		want          bool
-	}{{"eth0", "eth0", true}, {"eth0", "eth01", false}, {"eth+", "eth01", true}, {"eth+", "bond0", false}, {"+", "x", true}} {
+	}{{"eth0", "eth0", true}, {"eth0", "eth01", false}, {"eth+", "eth01", true}, {"eth+", "bond0", false},
+		{"+", "x", true}} {
 		if got := MatchDevice(tc.pattern, tc.name); got != tc.want {
 			t.Errorf("%s on %s: got %v", tc.pattern, tc.name, got)
 		}
@@ -368,7 +349,8 @@ func TestLoad(t *testing.T) {
 }
 
 func FuzzParseConfig(f *testing.F) {
-	for _, seed := range []string{"", values, "a: &x [*x]", "bpf: {a: {b: c}}", "devices: [1]", "MTU: 1e3", "MTU: -0", "? [a]\n: b", "\"a\\nb\": 1", "routingMode: ~"} {
+	for _, seed := range []string{"", values, "a: &x [*x]", "bpf: {a: {b: c}}", "devices: [1]", "MTU: 1e3", "MTU: -0",
+		"? [a]\n: b", "\"a\\nb\": 1", "routingMode: ~"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -387,7 +369,8 @@ func FuzzParseConfig(f *testing.F) {
 		if c.TunnelPort == 0 || c.Myelin.NATPorts.First < 1024 || c.Myelin.NATPorts.Last < c.Myelin.NATPorts.First {
 			t.Errorf("accepted ports out of range: %+v", c)
 		}
-		if r := c.NodePort.Range; r.First == 0 || r.Last < r.First || c.BPF.LBMapMax < minMap || c.BPF.LBMapMax > maxMap {
+		if r := c.NodePort.Range; r.First == 0 || r.Last < r.First || c.BPF.LBMapMax < minMap ||
+			c.BPF.LBMapMax > maxMap {
 			t.Errorf("accepted Services out of range: %+v, %d", r, c.BPF.LBMapMax)
 		}
 		if s := c.Sizes(1<<40, 200, 100); s.Flows < minMap || s.Flows > maxMap || s.Paths < minMap || s.Paths > maxMap {

@@ -116,7 +116,8 @@ func (c *Config) unusedElsewhere() []unused {
 			"bpf.policyMapMax myelin.policy.peersMax myelin.policy.deniedFlows",
 			c.PolicyEnforcementMode == "never", "policyEnforcementMode is never"},
 		{"ipam.operator.clusterPoolIPv4PodCIDRList ipam.operator.clusterPoolIPv4MaskSize " +
-			"ipam.operator.clusterPoolIPv6PodCIDRList ipam.operator.clusterPoolIPv6MaskSize", c.IPAMMode != "cluster-pool", "ipam.mode is " + c.IPAMMode},
+			"ipam.operator.clusterPoolIPv6PodCIDRList ipam.operator.clusterPoolIPv6MaskSize",
+			c.IPAMMode != "cluster-pool", "ipam.mode is " + c.IPAMMode},
 		{"cni.confPath cni.binPath cni.exclusive ipam.mode", c.LoadBalancer.Standalone,
 			"loadBalancer.standalone is true: the node has no pods"},
 		{"defaultLBServiceIPAM myelin.policy.report", !c.Kubernetes(), "the cluster is not read from an API server"},

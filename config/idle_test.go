@@ -14,21 +14,29 @@ func TestNoEffect(t *testing.T) {
 		"tunnelPort: 8473":                   "tunnelPort: has no effect: routingMode is native",
 		"routingMode: tunnel\ntunnelPort: 1": "",
 		"bpf.vlanBypass: [5]":                "bpf.vlanBypass: has no effect: this version does not act on it",
-		"bpf.natMax: 100000":                 "bpf.natMax: has no effect: a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax",
-		"bpf.mapDynamicSizeRatio: 0.1":       "bpf.mapDynamicSizeRatio: has no effect: sizes of maps are fixed: set them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax",
-		"bpf.monitorAggregation: none":       "bpf.monitorAggregation: has no effect: this version does not act on it",
-		"prometheus.port: 9000":              "prometheus.port: has no effect: prometheus.enabled is false",
+		"bpf.natMax: 100000": "bpf.natMax: has no effect: a translated flow is one record, counted " +
+			"by bpf.ctTcpMax and bpf.ctAnyMax",
+		"bpf.mapDynamicSizeRatio: 0.1": "bpf.mapDynamicSizeRatio: has no effect: sizes of maps are fixed: set " +
+			"them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax",
+		"bpf.monitorAggregation: none": "bpf.monitorAggregation: has no effect: this version does not act on it",
+		"prometheus.port: 9000":        "prometheus.port: has no effect: prometheus.enabled is false",
 		"prometheus: {enabled: true, port: 9000}\nmyelin.prometheus.address: 192.0.2.1": "",
-		"myelin.prometheus.address: 192.0.2.1":                                          "myelin.prometheus.address: has no effect: prometheus.enabled is false",
-		"policyEnforcementMode: never\nhostFirewall.enabled: true":                      "hostFirewall.enabled: has no effect: policyEnforcementMode is never",
-		"ipam.operator.clusterPoolIPv4MaskSize: 25":                                     "ipam.operator.clusterPoolIPv4MaskSize: has no effect: ipam.mode is kubernetes",
-		"endpointRoutes.enabled: true\nsctp.enabled: true":                              "",
-		"sctp.enabled: false":                                                           "sctp.enabled: false has no effect: SCTP is always forwarded",
-		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}":               "encryption.enabled: is off, so that these have no effect: encryption.type, encryption.nodeEncryption",
-		"encryption.enabled: false":                                                     "",
-		"hubble: {enabled: false, relay: {enabled: false}}":                             "",
-		"resources: {limits: {cpu: 1}}\nimage: {tag: x}":                                "image.tag: has no effect: the agent does not look at it; nor have resources.limits",
-		"bpf.autoMount.enabled: true\nprometheus.serviceMonitor.enabled: true":          "", // left there by the chart
+		"myelin.prometheus.address: 192.0.2.1": "myelin.prometheus.address: " +
+			"has no effect: prometheus.enabled is false",
+		"policyEnforcementMode: never\nhostFirewall.enabled: true": "hostFirewall.enabled: " +
+			"has no effect: policyEnforcementMode is never",
+		"ipam.operator.clusterPoolIPv4MaskSize: 25": "ipam.operator.clusterPoolIPv4MaskSize: has no effect: " +
+			"ipam.mode is kubernetes",
+		"endpointRoutes.enabled: true\nsctp.enabled: true": "",
+		"sctp.enabled: false": "sctp.enabled: " +
+			"false has no effect: SCTP is always forwarded",
+		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}": "encryption.enabled: " +
+			"is off, so that these have no effect: encryption.type, encryption.nodeEncryption",
+		"encryption.enabled: false":                         "",
+		"hubble: {enabled: false, relay: {enabled: false}}": "",
+		"resources: {limits: {cpu: 1}}\nimage: {tag: x}": "image.tag: " +
+			"has no effect: the agent does not look at it; nor have resources.limits",
+		"bpf.autoMount.enabled: true\nprometheus.serviceMonitor.enabled: true": "", // left there by the chart
 	} {
 		c, err := Parse([]byte("ipv4NativeRoutingCIDR: 10.0.0.0/8\n"+file), "f")
 		if err != nil {
@@ -58,7 +66,9 @@ func TestUnusedKeys(t *testing.T) {
 		}
 	}
 	for _, k := range idles() {
-		if !slices.ContainsFunc(features(), func(f feature) bool { return f.key == k.key && slices.Contains(strings.Fields(f.off), k.value) }) {
+		if !slices.ContainsFunc(features(), func(f feature) bool {
+			return f.key == k.key && slices.Contains(strings.Fields(f.off), k.value)
+		}) {
 			t.Errorf("%s: %s is not accepted", k.key, k.value)
 		}
 	}
@@ -86,15 +96,18 @@ func TestServiceHost(t *testing.T) {
 		switch {
 		case want == "" && err != nil:
 			t.Errorf("%q: %v", host, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), "k8sServiceHost: ") || !strings.Contains(err.Error(), want)):
+		case want != "" && (err == nil || !strings.Contains(err.Error(), "k8sServiceHost: ") ||
+			!strings.Contains(err.Error(), want)):
 			t.Errorf("%q: %v, want %q", host, err, want)
 		}
 	}
 }
 
 func TestPrometheusAddress(t *testing.T) {
-	for address, ok := range map[string]bool{"": true, "192.0.2.1": true, "::": true, "fe80::1%eth0": false, "all": false, "192.0.2.1:9962": false} {
-		if _, err := Parse([]byte("prometheus.enabled: true\nmyelin.prometheus.address: \""+address+"\""), "f"); (err == nil) != ok {
+	for address, ok := range map[string]bool{"": true, "192.0.2.1": true, "::": true, "fe80::1%eth0": false,
+		"all": false, "192.0.2.1:9962": false} {
+		if _, err := Parse([]byte("prometheus.enabled: true\nmyelin.prometheus.address: \""+address+"\""),
+			"f"); (err == nil) != ok {
 			t.Errorf("%q: %v", address, err)
 		}
 	}

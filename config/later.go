@@ -8,8 +8,8 @@ import (
 
 // feature is a switch that Cilium has and the agent does not act on. A value
 // that leaves it off is accepted, so that whole Helm values files can be
-// used; any other is refused, because who turns encryption on must not run
-// without it.
+// used; any other is refused, because a cluster whose administrator turns encryption
+// on must not run without it.
 type feature struct {
 	key string
 	off string // values that mean off or change nothing, separated by blanks
@@ -20,7 +20,7 @@ type feature struct {
 	details string
 }
 
-// later judges a value whose key is not a setting.
+// later checks a value whose key is not a setting.
 func later(v value) error {
 	for _, f := range features() {
 		if f.key == v.key && !slices.Contains(strings.Fields(f.off), offText(v.value)) {
@@ -81,14 +81,19 @@ func serviceFeatures() []feature {
 		{"nodePort.enableHealthCheckLoadBalancerIP", "false", "not yet: health checks are on the node's addresses", ""},
 		// Acted on elsewhere, or always so here; see idles.
 		{"nodePort.autoProtectPortRange", "true false", "", ""},
-		{"enableInternalTrafficPolicy", "true false", "", "bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy"},
+		{"enableInternalTrafficPolicy", "true false", "",
+			"bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy"},
 		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
 		{"loadBalancer.l7.backend", "disabled", "not yet: L7", "loadBalancer.l7.algorithm loadBalancer.l7.ports"},
-		{"loadBalancer.dsrL4Translate", "frontend", "not yet: the backend's address and port are written where the packet is sent on", ""},
-		{"localRedirectPolicies.enabled", "false", "not yet: local redirect", "localRedirectPolicies.addressMatcherCIDRs"},
+		{"loadBalancer.dsrL4Translate", "frontend",
+			"not yet: the backend's address and port are written where the packet is sent on", ""},
+		{"localRedirectPolicies.enabled", "false", "not yet: local redirect",
+			"localRedirectPolicies.addressMatcherCIDRs"},
 		{"localRedirectPolicy", "false", "not yet: local redirect", ""},
-		{"l2announcements.enabled", "false", "not yet: announcing Services", "l2announcements.leaseDuration l2announcements.leaseRenewDeadline l2announcements.leaseRetryPeriod"},
-		{"l2podAnnouncements.enabled", "false", "not yet: announcing pods", "l2podAnnouncements.interface l2podAnnouncements.interfacePattern"},
+		{"l2announcements.enabled", "false", "not yet: announcing Services",
+			"l2announcements.leaseDuration l2announcements.leaseRenewDeadline l2announcements.leaseRetryPeriod"},
+		{"l2podAnnouncements.enabled", "false", "not yet: announcing pods",
+			"l2podAnnouncements.interface l2podAnnouncements.interfacePattern"},
 		{"bgpControlPlane.enabled", "false", "not yet: BGP", "bgpControlPlane.*"},
 		{"nodeIPAM.enabled", "false", "not yet: addresses of nodes for load balancers", ""},
 	}
@@ -98,19 +103,23 @@ func securityFeatures() []feature {
 	const l7 = "not yet: L7 policies"
 	return []feature{
 		{"encryption.enabled", "false", "not yet: transparent encryption",
-			"encryption.type encryption.nodeEncryption encryption.ipsec.* encryption.wireguard.* encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities"},
+			"encryption.type encryption.nodeEncryption encryption.ipsec.* encryption.wireguard.* " +
+				"encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities"},
 		{"encryption.strictMode.enabled", "false", "not yet: transparent encryption", ""},
-		{"encryption.strictMode.egress.enabled", "false", "not yet: transparent encryption", "encryption.strictMode.egress.cidr encryption.strictMode.egress.allowRemoteNodeIdentities"},
+		{"encryption.strictMode.egress.enabled", "false", "not yet: transparent encryption",
+			"encryption.strictMode.egress.cidr encryption.strictMode.egress.allowRemoteNodeIdentities"},
 		{"encryption.strictMode.ingress.enabled", "false", "not yet: transparent encryption", ""},
 		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
-		{"policyDenyResponse", "none", "not yet: answers to what a policy denies", "bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},
+		{"policyDenyResponse", "none", "not yet: answers to what a policy denies",
+			"bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},
 		{"l7Proxy", "false", l7, ""},
 		{"envoy.enabled", "false", l7, "envoy.*"},
 		{"envoyConfig.enabled", "false", l7, "envoyConfig.*"},
 		{"ingressController.enabled", "false", "not yet: Ingress", "ingressController.*"},
 		{"gatewayAPI.enabled", "false", "not yet: Gateway API", "gatewayAPI.*"},
 		{"bpf.tproxy", "false", l7, ""},
-		{"egressGateway.enabled", "false", "not yet: egress gateways", "egressGateway.reconciliationTriggerInterval egressGateway.maxPolicyEntries"},
+		{"egressGateway.enabled", "false", "not yet: egress gateways",
+			"egressGateway.reconciliationTriggerInterval egressGateway.maxPolicyEntries"},
 		{"dnsProxy.preCache", "empty", "not yet: policies by name", "dnsProxy.*"},
 	}
 }
@@ -133,13 +142,15 @@ func otherFeatures() []feature {
 		{"bpf.ctAccounting", "false", later, ""},
 		{"bpfClockProbe", "true false", "", ""},
 		{"forceDeviceDetection", "false", later, ""},
-		{"healthChecking", "false", "not yet: health checks between nodes", "healthCheckICMPFailureThreshold connectivityProbeFrequencyRatio"},
+		{"healthChecking", "false", "not yet: health checks between nodes",
+			"healthCheckICMPFailureThreshold connectivityProbeFrequencyRatio"},
 		{"endpointHealthChecking.enabled", "false", "not yet: health checks between nodes", ""},
 		{"clustermesh.useAPIServer", "false", "not yet: several clusters", "clustermesh.*"},
 		{"clustermesh.config.enabled", "false", "not yet: several clusters", ""},
 		{"cluster.id", "0", "not yet: several clusters", ""},
 		{"vtep.enabled", "false", "not yet: VTEP", "vtep.endpoint vtep.cidr vtep.mask vtep.mac"},
-		{"cni.chainingMode", "none empty", "not yet: chaining of CNI plugins", "cni.chainingTarget cni.enableRouteMTUForCNIChaining"},
+		{"cni.chainingMode", "none empty", "not yet: chaining of CNI plugins",
+			"cni.chainingTarget cni.enableRouteMTUForCNIChaining"},
 		{"cni.customConf", "false", later, "cni.configMap cni.configMapKey"},
 		{"nodeSelectorLabels", "false", later, ""},
 		{"k8s.requireIPv4PodCIDR", "true false", "", ""},

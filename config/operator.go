@@ -13,11 +13,21 @@ type ClusterPool struct {
 // operatorSettings are keys that the operator acts on.
 func operatorSettings() []setting {
 	return []setting{
-		cidrs("ipam.operator.clusterPoolIPv4PodCIDRList", func(c *Config) *[]netip.Prefix { return &c.ClusterPool.IPv4 }),
-		integer("ipam.operator.clusterPoolIPv4MaskSize", func(c *Config) *int { return &c.ClusterPool.IPv4Bits }, 1, 30),
-		cidrs("ipam.operator.clusterPoolIPv6PodCIDRList", func(c *Config) *[]netip.Prefix { return &c.ClusterPool.IPv6 }),
-		integer("ipam.operator.clusterPoolIPv6MaskSize", func(c *Config) *int { return &c.ClusterPool.IPv6Bits }, 1, 126),
-		oneOf("defaultLBServiceIPAM", func(c *Config) *string { return &c.DefaultLBServiceIPAM }, []string{"lbipam", "none"}, "nodeipam"),
+		cidrs("ipam.operator.clusterPoolIPv4PodCIDRList", func(c *Config) *[]netip.Prefix {
+			return &c.ClusterPool.IPv4
+		}),
+		integer("ipam.operator.clusterPoolIPv4MaskSize", func(c *Config) *int {
+			return &c.ClusterPool.IPv4Bits
+		}, 1, 30),
+		cidrs("ipam.operator.clusterPoolIPv6PodCIDRList", func(c *Config) *[]netip.Prefix {
+			return &c.ClusterPool.IPv6
+		}),
+		integer("ipam.operator.clusterPoolIPv6MaskSize", func(c *Config) *int {
+			return &c.ClusterPool.IPv6Bits
+		}, 1, 126),
+		oneOf("defaultLBServiceIPAM", func(c *Config) *string {
+			return &c.DefaultLBServiceIPAM
+		}, []string{"lbipam", "none"}, "nodeipam"),
 	}
 }
 
@@ -25,7 +35,7 @@ func operatorSettings() []setting {
 // operator looks for free ones one by one.
 const maxPoolBits = 16
 
-// checkPools judges the pools of the families that are on, where they are used.
+// checkPools checks the pools of the enabled families, if ipam.mode uses them.
 func (c *Config) checkPools(add func(key, format string, args ...any)) {
 	if c.IPAMMode != "cluster-pool" {
 		return
@@ -39,7 +49,8 @@ func (c *Config) checkPools(add func(key, format string, args ...any)) {
 		list []netip.Prefix
 		bits int
 		is   func(netip.Addr) bool
-	}{{c.IPv4.Enabled, "IPv4", c.ClusterPool.IPv4, c.ClusterPool.IPv4Bits, netip.Addr.Is4}, {c.IPv6.Enabled, "IPv6", c.ClusterPool.IPv6, c.ClusterPool.IPv6Bits, netip.Addr.Is6}} {
+	}{{c.IPv4.Enabled, "IPv4", c.ClusterPool.IPv4, c.ClusterPool.IPv4Bits, netip.Addr.Is4},
+		{c.IPv6.Enabled, "IPv6", c.ClusterPool.IPv6, c.ClusterPool.IPv6Bits, netip.Addr.Is6}} {
 		key := "ipam.operator.clusterPool" + f.name + "PodCIDRList"
 		if f.on && len(f.list) == 0 {
 			add(key, "must be set where ipam.mode is cluster-pool and %s is on", f.name)
@@ -50,7 +61,8 @@ func (c *Config) checkPools(add func(key, format string, args ...any)) {
 			case !f.is(p.Addr()):
 				add(key, "%s is not of %s", p, f.name)
 			case p.Bits() > f.bits || f.bits-p.Bits() > maxPoolBits:
-				add(key, "%s: clusterPool%sMaskSize is %d: it must be %d to %d", p, f.name, f.bits, p.Bits(), p.Bits()+maxPoolBits)
+				add(key, "%s: clusterPool%sMaskSize is %d: it must be %d to %d", p, f.name, f.bits, p.Bits(),
+					p.Bits()+maxPoolBits)
 			}
 			for _, o := range f.list[:i] {
 				if o.Overlaps(p) {

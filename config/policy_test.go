@@ -7,10 +7,13 @@ import (
 
 func TestPolicyValues(t *testing.T) {
 	refuse(t, map[string]refused{
-		"another mode": {"policyCIDRMatchMode: [nodes, pods]", []string{`f.yaml: policyCIDRMatchMode: "pods" is none of nodes`}},
-		"twice":        {"policyCIDRMatchMode: [nodes, nodes]", []string{"f.yaml: policyCIDRMatchMode: nodes stands twice in the list"}},
-		"no list":      {"policyCIDRMatchMode: 1", []string{"f.yaml: policyCIDRMatchMode: 1 is not a list"}},
-		"a long name":  {"cluster.name: a23456789-123456789-123456789-123", []string{`f.yaml: cluster.name: "a23456789-123456789-123456789-123" is longer than 32 characters`}},
+		"another mode": {"policyCIDRMatchMode: [nodes, pods]",
+			[]string{`f.yaml: policyCIDRMatchMode: "pods" is none of nodes`}},
+		"twice": {"policyCIDRMatchMode: [nodes, nodes]",
+			[]string{"f.yaml: policyCIDRMatchMode: nodes stands twice in the list"}},
+		"no list": {"policyCIDRMatchMode: 1", []string{"f.yaml: policyCIDRMatchMode: 1 is not a list"}},
+		"a long name": {"cluster.name: a23456789-123456789-123456789-123",
+			[]string{`f.yaml: cluster.name: "a23456789-123456789-123456789-123" is longer than 32 characters`}},
 	})
 	for file, want := range map[string]struct {
 		modes   []string

@@ -8,7 +8,7 @@ import (
 // Schema is a JSON Schema, draft 7, of one value.
 type Schema = map[string]any
 
-// Key is a key of the configuration, for who describes it to others.
+// Key describes a key of the configuration, for documentation and for the chart's schema.
 type Key struct {
 	Name    string // dotted; a subtree ends in ".*"
 	Default string // as in Setting; empty for what is only accepted

@@ -16,8 +16,8 @@ func (c *Config) PerPacket() bool { return c.NodePort.Enabled }
 // Services reports whether the agent has anything to do with Services.
 func (c *Config) Services() bool { return c.SocketLB.Enabled || c.PerPacket() }
 
-// MasqueradePorts are those that pods have on a node's address for the world: all of myelin.nat.portRange, or its lower half where the
-// upper one is for ClientPorts.
+// MasqueradePorts are those that pods have on a node's address for the world: all of myelin.nat.portRange, or its lower
+// half where the upper one is for ClientPorts.
 func (c *Config) MasqueradePorts() PortRange {
 	r := c.Myelin.NATPorts
 	if c.PerPacket() {
@@ -69,7 +69,8 @@ func (c *Config) deriveServices(name string) {
 			continue
 		}
 		if c.isSet(s.key) {
-			c.Warnings = append(c.Warnings, Problem{File: name, Key: s.key, Reason: "false has no effect: " + s.by + " is true"})
+			c.Warnings = append(c.Warnings, Problem{File: name, Key: s.key,
+				Reason: "false has no effect: " + s.by + " is true"})
 			delete(c.set, s.key)
 		}
 		*s.at = true
@@ -118,10 +119,13 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 		add("nodePort.enableHealthCheck", "has no effect: socketLB.enabled and nodePort.enabled are false")
 	}
 	if !c.LoadBalancer.ServiceTopology && c.Services() {
-		add("loadBalancer.serviceTopology", "false has no effect: hints of EndpointSlices are followed, as by kube-proxy; a Service without them has none")
+		add("loadBalancer.serviceTopology",
+			"false has no effect: hints of EndpointSlices are followed, as by kube-proxy; a Service without "+
+				"them has none")
 	}
 	if c.PerPacket() && !c.SocketLB.Enabled {
-		add("nodePort.enabled", "serves clients outside and pods; the node's own programs get no ClusterIPs before socketLB.enabled is true")
+		add("nodePort.enabled", "serves clients outside and pods; the node's own programs get no ClusterIPs before "+
+			"socketLB.enabled is true")
 	}
 	if c.LoadBalancer.DSRDispatch != "opt" && !c.Direct() {
 		add("loadBalancer.dsrDispatch", "has no effect: no answer is direct; see loadBalancer.mode")
@@ -130,13 +134,16 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 		key string
 		on  bool
 	}{
-		{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP}, {"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes},
-		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"}, {"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled" && len(c.Policy.Prefilter) == 0},
+		{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP},
+		{"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes},
+		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"},
+		{"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled" && len(c.Policy.Prefilter) == 0},
 		{"nat46x64Gateway.enabled", c.NAT46x64Gateway}, {"serviceNoBackendResponse", c.NoBackendResponse != "reject"},
 		{"nodePort.addresses", len(c.NodePort.Addresses) > 0 && !c.SocketLB.Enabled}, // sockets ask for node ports, too
 	} {
 		if s.on && !c.PerPacket() {
-			add(s.key, "has no effect: traffic from outside is left to kube-proxy, as kubeProxyReplacement and nodePort.enabled are false")
+			add(s.key, "has no effect: traffic from outside is left to kube-proxy, as kubeProxyReplacement and "+
+				"nodePort.enabled are false")
 		}
 	}
 }

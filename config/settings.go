@@ -37,8 +37,12 @@ func routingSettings() []setting {
 		boolean("directRoutingSkipUnreachable", func(c *Config) *bool { return &c.DirectRoutingSkipUnreachable }),
 		boolean("ipv4.enabled", func(c *Config) *bool { return &c.IPv4.Enabled }),
 		boolean("ipv6.enabled", func(c *Config) *bool { return &c.IPv6.Enabled }),
-		cidr("ipv4NativeRoutingCIDR", func(c *Config) *netip.Prefix { return &c.IPv4.NativeRoutingCIDR }, "IPv4", netip.Addr.Is4),
-		cidr("ipv6NativeRoutingCIDR", func(c *Config) *netip.Prefix { return &c.IPv6.NativeRoutingCIDR }, "IPv6", netip.Addr.Is6),
+		cidr("ipv4NativeRoutingCIDR", func(c *Config) *netip.Prefix {
+			return &c.IPv4.NativeRoutingCIDR
+		}, "IPv4", netip.Addr.Is4),
+		cidr("ipv6NativeRoutingCIDR", func(c *Config) *netip.Prefix {
+			return &c.IPv6.NativeRoutingCIDR
+		}, "IPv6", netip.Addr.Is6),
 		boolean("enableIPv4Masquerade", func(c *Config) *bool { return &c.IPv4.Masquerade }),
 		boolean("enableIPv6Masquerade", func(c *Config) *bool { return &c.IPv6.Masquerade }),
 		devices("devices", func(c *Config) *[]string { return &c.Devices }),
@@ -51,7 +55,9 @@ func bpfSettings() []setting {
 	return []setting{
 		boolean("bpf.masquerade", func(c *Config) *bool { return &c.BPF.Masquerade }),
 		boolean("bpf.hostLegacyRouting", func(c *Config) *bool { return &c.BPF.HostLegacyRouting }),
-		oneOf("bpf.datapathMode", func(c *Config) *string { return &c.BPF.DatapathMode }, []string{"veth", "auto"}, "netkit", "netkit-l2"),
+		oneOf("bpf.datapathMode", func(c *Config) *string {
+			return &c.BPF.DatapathMode
+		}, []string{"veth", "auto"}, "netkit", "netkit-l2"),
 		boolean("bpf.enableTCX", func(c *Config) *bool { return &c.BPF.EnableTCX }),
 		boolean("bpf.preallocateMaps", func(c *Config) *bool { return &c.BPF.PreallocateMaps }),
 		ratio("bpf.mapDynamicSizeRatio", func(c *Config) *float64 { return &c.BPF.MapDynamicSizeRatio }),
@@ -59,8 +65,12 @@ func bpfSettings() []setting {
 		integer("bpf.ctAnyMax", func(c *Config) *int { return &c.BPF.CtAnyMax }, minMap, maxMap),
 		integer("bpf.natMax", func(c *Config) *int { return &c.BPF.NatMax }, minMap, maxMap),
 		integer("bpf.neighMax", func(c *Config) *int { return &c.BPF.NeighMax }, minMap, maxMap),
-		oneOf("bpf.monitorAggregation", func(c *Config) *string { return &c.BPF.MonitorAggregation }, []string{"none", "low", "medium", "maximum"}),
-		duration("bpf.monitorInterval", func(c *Config) *time.Duration { return &c.BPF.MonitorInterval }, time.Second, time.Hour),
+		oneOf("bpf.monitorAggregation", func(c *Config) *string {
+			return &c.BPF.MonitorAggregation
+		}, []string{"none", "low", "medium", "maximum"}),
+		duration("bpf.monitorInterval", func(c *Config) *time.Duration {
+			return &c.BPF.MonitorInterval
+		}, time.Second, time.Hour),
 		vlans("bpf.vlanBypass", func(c *Config) *[]uint16 { return &c.BPF.VLANBypass }),
 		boolean("bpf.events.drop.enabled", func(c *Config) *bool { return &c.BPF.Events.Drop }),
 		boolean("bpf.events.trace.enabled", func(c *Config) *bool { return &c.BPF.Events.Trace }),
@@ -75,7 +85,9 @@ func serviceSettings() []setting {
 		boolText("kubeProxyReplacement", func(c *Config) *bool { return &c.KubeProxyReplacement }),
 		boolean("socketLB.enabled", func(c *Config) *bool { return &c.SocketLB.Enabled }),
 		boolean("socketLB.hostNamespaceOnly", func(c *Config) *bool { return &c.SocketLB.HostNamespaceOnly }),
-		boolean("socketLB.terminatePodConnections", func(c *Config) *bool { return &c.SocketLB.TerminatePodConnections }),
+		boolean("socketLB.terminatePodConnections", func(c *Config) *bool {
+			return &c.SocketLB.TerminatePodConnections
+		}),
 		boolean("nodePort.enabled", func(c *Config) *bool { return &c.NodePort.Enabled }),
 		portPair("nodePort.range", func(c *Config) *PortRange { return &c.NodePort.Range }),
 		cidrs("nodePort.addresses", func(c *Config) *[]netip.Prefix { return &c.NodePort.Addresses }),
@@ -83,15 +95,29 @@ func serviceSettings() []setting {
 		boolean("nodePort.enableHealthCheck", func(c *Config) *bool { return &c.NodePort.EnableHealthCheck }),
 		boolean("hostPort.enabled", func(c *Config) *bool { return &c.HostPort }),
 		boolean("externalIPs.enabled", func(c *Config) *bool { return &c.ExternalIPs }),
-		oneOf("serviceNoBackendResponse", func(c *Config) *string { return &c.NoBackendResponse }, []string{"reject", "drop"}),
-		oneOf("loadBalancer.mode", func(c *Config) *string { return &c.LoadBalancer.Mode }, []string{"snat", "dsr", "hybrid"}),
-		oneOf("loadBalancer.dsrDispatch", func(c *Config) *string { return &c.LoadBalancer.DSRDispatch }, []string{"opt", "ipip", "geneve"}),
-		oneOf("loadBalancer.acceleration", func(c *Config) *string { return &c.LoadBalancer.Acceleration }, []string{"disabled", "native", "best-effort", "testing-only"}),
+		oneOf("serviceNoBackendResponse", func(c *Config) *string {
+			return &c.NoBackendResponse
+		}, []string{"reject", "drop"}),
+		oneOf("loadBalancer.mode", func(c *Config) *string {
+			return &c.LoadBalancer.Mode
+		}, []string{"snat", "dsr", "hybrid"}),
+		oneOf("loadBalancer.dsrDispatch", func(c *Config) *string {
+			return &c.LoadBalancer.DSRDispatch
+		}, []string{"opt", "ipip", "geneve"}),
+		oneOf("loadBalancer.acceleration", func(c *Config) *string {
+			return &c.LoadBalancer.Acceleration
+		}, []string{"disabled", "native", "best-effort", "testing-only"}),
 		boolean("nat46x64Gateway.enabled", func(c *Config) *bool { return &c.NAT46x64Gateway }),
 		boolean("bpf.lbModeAnnotation", func(c *Config) *bool { return &c.BPF.LBModeAnnotation }),
-		cidr("myelin.rssIPv4SrcCIDR", func(c *Config) *netip.Prefix { return &c.LoadBalancer.RSSIPv4 }, "IPv4", netip.Addr.Is4),
-		cidr("myelin.rssIPv6SrcCIDR", func(c *Config) *netip.Prefix { return &c.LoadBalancer.RSSIPv6 }, "IPv6", netip.Addr.Is6),
-		oneOf("loadBalancer.algorithm", func(c *Config) *string { return &c.LoadBalancer.Algorithm }, []string{"random", "maglev", "least-conn"}),
+		cidr("myelin.rssIPv4SrcCIDR", func(c *Config) *netip.Prefix {
+			return &c.LoadBalancer.RSSIPv4
+		}, "IPv4", netip.Addr.Is4),
+		cidr("myelin.rssIPv6SrcCIDR", func(c *Config) *netip.Prefix {
+			return &c.LoadBalancer.RSSIPv6
+		}, "IPv6", netip.Addr.Is6),
+		oneOf("loadBalancer.algorithm", func(c *Config) *string {
+			return &c.LoadBalancer.Algorithm
+		}, []string{"random", "maglev", "least-conn"}),
 		tableSize("maglev.tableSize", func(c *Config) *int { return &c.Maglev.TableSize }),
 		text("maglev.hashSeed", func(c *Config) *string { return &c.Maglev.HashSeed }),
 		boolean("loadBalancer.serviceTopology", func(c *Config) *bool { return &c.LoadBalancer.ServiceTopology }),
@@ -126,20 +152,26 @@ func agentSettings() []setting {
 		boolean("endpointLockdownOnMapOverflow", func(c *Config) *bool { return &c.Policy.Lockdown }),
 		integer("bpf.policyMapMax", func(c *Config) *int { return &c.Policy.MapMax }, minMap, maxMap),
 		integer("myelin.policy.peersMax", func(c *Config) *int { return &c.Policy.PeersMax }, minMap, maxMap),
-		oneOf("myelin.policy.deniedFlows", func(c *Config) *string { return &c.Policy.DeniedFlows }, []string{"reset", "drop", "leave"}),
+		oneOf("myelin.policy.deniedFlows", func(c *Config) *string {
+			return &c.Policy.DeniedFlows
+		}, []string{"reset", "drop", "leave"}),
 		boolean("myelin.policy.report", func(c *Config) *bool { return &c.Myelin.ReportPolicies }),
 		objectNames("myelin.policy.prefilter", func(c *Config) *[]string { return &c.Policy.Prefilter }),
 		checked("cluster.name", func(c *Config) *string { return &c.ClusterName }, checkClusterName,
 			pattern("^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", "1 to 32 lower case letters, digits and hyphens")),
 		someOf("policyCIDRMatchMode", func(c *Config) *[]string { return &c.Policy.CIDRMatchMode }, "nodes"),
-		oneOf("policyEnforcementMode", func(c *Config) *string { return &c.PolicyEnforcementMode }, []string{"default", "always", "never"}),
+		oneOf("policyEnforcementMode", func(c *Config) *string {
+			return &c.PolicyEnforcementMode
+		}, []string{"default", "always", "never"}),
 		text("myelin.manifests", func(c *Config) *string { return &c.Myelin.Manifests }),
 		nodeName("myelin.nodeName", func(c *Config) *string { return &c.Myelin.NodeName }),
 		path("myelin.runDir", func(c *Config) *string { return &c.Myelin.RunDir }),
 		path("myelin.bpfRoot", func(c *Config) *string { return &c.Myelin.BPFRoot }),
 		path("myelin.cgroupRoot", func(c *Config) *string { return &c.Myelin.CgroupRoot }),
 		path("myelin.sysctlRoot", func(c *Config) *string { return &c.Myelin.SysctlRoot }),
-		oneOf("myelin.flowTracking", func(c *Config) *string { return &c.Myelin.FlowTracking }, []string{"auto", "always"}),
+		oneOf("myelin.flowTracking", func(c *Config) *string {
+			return &c.Myelin.FlowTracking
+		}, []string{"auto", "always"}),
 		oneOf("myelin.logFormat", func(c *Config) *string { return &c.Myelin.LogFormat }, []string{"text", "json"}),
 		portRange("myelin.nat.portRange", func(c *Config) *PortRange { return &c.Myelin.NATPorts }),
 	}

@@ -93,7 +93,8 @@ func (c *Config) sources(add func(key, format string, args ...any)) {
 	case c.LoadBalancer.Standalone:
 		add("kubeConfigPath", "is set by %s, and loadBalancer.standalone is true, which is without a cluster", from)
 	case c.Myelin.Manifests != "":
-		add("kubeConfigPath", "is set by %s, and myelin.manifests by %s: the cluster can be read from one of them only", from, c.set["myelin.manifests"])
+		add("kubeConfigPath", "is set by %s, and myelin.manifests by %s: the cluster can be read from one of them only",
+			from, c.set["myelin.manifests"])
 	}
 }
 
@@ -107,7 +108,7 @@ func (c *Config) sourceWarnings(add func(key, format string, args ...any)) {
 	}
 }
 
-// checkServiceHost judges k8sServiceHost: a host name or an IP address, and nothing around it.
+// checkServiceHost checks k8sServiceHost: a host name or an IP address, and nothing around it.
 func checkServiceHost(s string) error {
 	const want = "want a host name or an address alone"
 	_, notAddr := netip.ParseAddr(s)
@@ -115,7 +116,8 @@ func checkServiceHost(s string) error {
 	case s == "" || notAddr == nil:
 		return nil
 	case s == "auto":
-		return fmt.Errorf("%q: is for the Helm chart and myelin install, which ask the cluster for it: want a host name or an address", s)
+		return fmt.Errorf("%q: is for the Helm chart and myelin install, which ask the cluster for it: want a host "+
+			"name or an address", s)
 	case strings.Contains(s, "://"):
 		return fmt.Errorf("%q is a URL: %s, and the port in k8sServicePort", s, want)
 	case strings.HasPrefix(s, "["):
@@ -133,7 +135,8 @@ func checkServiceHost(s string) error {
 // ServiceHost is the schema of k8sServiceHost; the chart takes auto, too.
 func ServiceHost(auto bool) Schema {
 	want := "a host name or an IP address, without https:// and without a port"
-	const name, ipv6 = `[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?\.?`, `[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?`
+	const name, ipv6 = `[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?\.?`,
+		`[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?`
 	text := Schema{"type": "string", "pattern": "^(" + name + "|" + ipv6 + ")?$"}
 	if auto {
 		return explained(text, want+", or auto: as kubeadm has stored it")
@@ -142,7 +145,7 @@ func ServiceHost(auto bool) Schema {
 	return explained(text, want)
 }
 
-// checkKubeConfigPath judges kubeConfigPath, which a Helm chart may leave empty.
+// checkKubeConfigPath checks kubeConfigPath, which a Helm chart may leave empty.
 func checkKubeConfigPath(s string) error {
 	if s == "" {
 		return nil

@@ -27,8 +27,10 @@ func TestSource(t *testing.T) {
 		{kubeConfig: "/k", node: "b", want: KubeConfig, name: "b"},
 		{file: "k8sServicePort: 6443", want: InCluster, warned: []string{"k8sServicePort"}},
 		{file: "k8sServiceHost: h\nmyelin.manifests: /m", want: Directory, warned: []string{"k8sServiceHost"}},
-		{file: "myelin.manifests: /m", kubeConfig: "/k", refused: "kubeConfigPath: is set by --kubeconfig, and myelin.manifests by FILE"},
-		{file: "kubeConfigPath: /k\nloadBalancer.standalone: true", refused: "FILE: kubeConfigPath: is set by FILE, and loadBalancer.standalone is true"},
+		{file: "myelin.manifests: /m", kubeConfig: "/k",
+			refused: "kubeConfigPath: is set by --kubeconfig, and myelin.manifests by FILE"},
+		{file: "kubeConfigPath: /k\nloadBalancer.standalone: true",
+			refused: "FILE: kubeConfigPath: is set by FILE, and loadBalancer.standalone is true"},
 		{kubeConfig: "k", refused: `--kubeconfig: kubeConfigPath: "k" is not a clean absolute path`},
 		{node: "No", refused: "K8S_NODE_NAME: myelin.nodeName: \"No\""},
 		{file: "k8sServiceHost: auto", refused: "FILE: k8sServiceHost: \"auto\": is for the Helm chart"},
@@ -37,7 +39,8 @@ func TestSource(t *testing.T) {
 		if err := os.WriteFile(file, []byte(c.file+"\nautoDirectNodeRoutes: true\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, err := Load(file, Flag{Name: "--kubeconfig", Key: "kubeConfigPath", Value: c.kubeConfig}, Flag{Name: "K8S_NODE_NAME", Key: "myelin.nodeName", Value: c.node, Weak: true})
+		got, err := Load(file, Flag{Name: "--kubeconfig", Key: "kubeConfigPath", Value: c.kubeConfig},
+			Flag{Name: "K8S_NODE_NAME", Key: "myelin.nodeName", Value: c.node, Weak: true})
 		if c.refused != "" {
 			if want := strings.ReplaceAll(c.refused, "FILE", file); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%+v: got %v, want %s", c, err, want)

@@ -11,13 +11,13 @@ func suggest(key string, known []string) string {
 		return fmt.Sprintf("its name is now %s", now)
 	}
 	if len(key) > 64 {
-		return "" // nobody meant a key of ours, and distances would take long
+		return "" // too long for a known key, and slow to compare
 	}
 	best, distance := "", len(key)/4+2
 	for _, k := range known {
 		k = strings.TrimSuffix(k, ".*")
 		d := edits(strings.ToLower(key), strings.ToLower(k))
-		// The last part alone often is what somebody remembers.
+		// Often only the last part of a key is remembered.
 		if last := k[strings.LastIndexByte(k, '.')+1:]; last != k && len(key) > 3 && strings.EqualFold(last, key) {
 			d = 1
 		}

@@ -51,7 +51,7 @@ func text(key string, at func(*Config) *string) setting {
 
 func noCheck(string) error { return nil }
 
-// checked is a string that a function judges.
+// checked is a string that a function checks.
 func checked(key string, at func(*Config) *string, check func(string) error, schema Schema) setting {
 	return setting{key,
 		func(c *Config, v any) error {
@@ -126,7 +126,7 @@ func device(key string, at func(*Config) *string) setting {
 	}, pattern(`^([^+/: \t*?!]{1,15}\+?)?$`, "a device, or the beginning of names and a +"))
 }
 
-// checkDevice judges an interface name (IFNAMSIZ leaves 15 bytes), or the
+// checkDevice checks an interface name (IFNAMSIZ leaves 15 bytes), or the
 // beginning of names and "+".
 func checkDevice(s string) error {
 	name := strings.TrimSuffix(s, "+")
