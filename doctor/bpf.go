@@ -30,9 +30,11 @@ const newer = "boot a newer kernel, or one that is built with it"
 
 func probes() []probe {
 	list := []probe{
-		{"program type sched_cls", "4.1", programType(ebpf.SchedCLS), Fail, "the datapath is made of such programs", newer},
+		{"program type sched_cls", "4.1", programType(ebpf.SchedCLS), Fail,
+			"the datapath is made of such programs", newer},
 		{"program type xdp", "4.8", programType(ebpf.XDP), Info, "load balancing in the driver will need it", newer},
-		{"program type cgroup_sock_addr", "4.17", programType(ebpf.CGroupSockAddr), Info, "load balancing at sockets will need it", newer},
+		{"program type cgroup_sock_addr", "4.17", programType(ebpf.CGroupSockAddr), Info,
+			"load balancing at sockets will need it", newer},
 	}
 	for _, h := range []struct {
 		fn    asm.BuiltinFunc
@@ -49,12 +51,17 @@ func probes() []probe {
 		list = append(list, probe{"helper " + h.fn.String(), h.since, helper(h.fn), Fail, h.why, newer})
 	}
 	for _, m := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie, ebpf.PerCPUArray, ebpf.RingBuf} {
-		list = append(list, probe{"map type " + m.String(), "", func() error { return features.HaveMapType(m) }, Fail, "the datapath has such a map", newer})
+		list = append(list, probe{"map type " + m.String(), "", func() error {
+			return features.HaveMapType(m)
+		}, Fail, "the datapath has such a map", newer})
 	}
 	return append(list,
 		probe{"batches of map rows", "5.6", tryBatch, Info, "listing large maps takes several times as long", newer},
-		probe{"TCX", "6.6", hooks.TCX, Info, "programs hang on clsact filters instead, which anybody can remove, and which are not replaced as one step", newer},
-		probe{"JIT compiler", "", tryJIT, Warn, "programs are interpreted, several times slower", "build the kernel with CONFIG_BPF_JIT, set net.core.bpf_jit_enable to 1"},
+		probe{"TCX", "6.6", hooks.TCX, Info,
+			"programs hang on clsact filters instead, which anybody can remove, and which are not replaced as one step",
+			newer},
+		probe{"JIT compiler", "", tryJIT, Warn, "programs are interpreted, several times slower",
+			"build the kernel with CONFIG_BPF_JIT, set net.core.bpf_jit_enable to 1"},
 	)
 }
 
@@ -68,7 +75,8 @@ func helper(fn asm.BuiltinFunc) func() error {
 
 func (x *examination) bpf() {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		x.warn("the limit of locked memory can't be raised: "+err.Error(), "the probes below may fail for want of it", "run as root")
+		x.warn("the limit of locked memory can't be raised: "+err.Error(), "the probes below may fail for want of it",
+			"run as root")
 	}
 	good := 0
 	for _, p := range probes() {
@@ -88,7 +96,8 @@ func (x *examination) bpf() {
 	}
 	x.ok("%d of %d features of BPF that Myelin uses or will use are there", good, len(probes()))
 	if _, err := os.Stat(filepath.Join(x.Sys, "kernel/btf/vmlinux")); err != nil {
-		x.info("the kernel has no BTF: "+err.Error(), "tracing programs need it; the datapath does not", "build the kernel with CONFIG_DEBUG_INFO_BTF")
+		x.info("the kernel has no BTF: "+err.Error(), "tracing programs need it; the datapath does not",
+			"build the kernel with CONFIG_DEBUG_INFO_BTF")
 	} else {
 		x.ok("the kernel describes its types (BTF)")
 	}
@@ -108,7 +117,8 @@ func tryBatch() error {
 // tryJIT loads a program and looks whether it was compiled.
 func tryJIT() error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+		Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0),
+			asm.Return()},
 	})
 	if err != nil {
 		return err
@@ -134,7 +144,8 @@ func (x *examination) datapath() {
 	case err == nil:
 		x.ok("the kernel accepts the datapath, in %s", time.Since(begin).Round(time.Millisecond))
 	case errors.As(err, &refused):
-		x.fail(fmt.Sprintf("the kernel refuses the datapath: %v", refused), "nothing works without it", "report it, with the kernel's version")
+		x.fail(fmt.Sprintf("the kernel refuses the datapath: %v", refused), "nothing works without it",
+			"report it, with the kernel's version")
 	default:
 		x.fail("the datapath can't be loaded: "+err.Error(), "nothing works without it", "")
 	}

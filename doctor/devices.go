@@ -29,9 +29,12 @@ func (x *examination) kinds() {
 		level Level
 		why   string
 	}{
-		{&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, PeerName: "probe1"}, Fail, "pods are attached by it"},
-		{&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, FlowBased: true, VxlanId: 0, Port: 8472}, level, "routingMode tunnel needs it"},
-		{&netlink.Netkit{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, Mode: netlink.NETKIT_MODE_L3}, Info, "pods on it are a few percent faster than on veth (kernel 6.7)"},
+		{&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, PeerName: "probe1"}, Fail,
+			"pods are attached by it"},
+		{&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, FlowBased: true, VxlanId: 0, Port: 8472}, level,
+			"routingMode tunnel needs it"},
+		{&netlink.Netkit{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, Mode: netlink.NETKIT_MODE_L3}, Info,
+			"pods on it are a few percent faster than on veth (kernel 6.7)"},
 		{&netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: "probe"}}, Info, "encryption will need it"},
 	} {
 		err := inNewNamespace(func(h *netlink.Handle) error { return h.LinkAdd(k.link) })
@@ -71,7 +74,9 @@ func inNewNamespace(try func(*netlink.Handle) error) error {
 func (x *examination) isWire(l netlink.Link) bool {
 	a := l.Attrs()
 	if x.Agent != nil {
-		return slices.ContainsFunc(x.Agent.Devices, func(d status.Device) bool { return d.Index == a.Index && d.Kind == string(route.Wire) })
+		return slices.ContainsFunc(x.Agent.Devices, func(d status.Device) bool {
+			return d.Index == a.Index && d.Kind == string(route.Wire)
+		})
 	}
 	if isPod(l) || a.Name == "lo" || a.Name == tunnel.DeviceName {
 		return false
@@ -83,7 +88,9 @@ func (x *examination) isWire(l netlink.Link) bool {
 		return x.defaults[a.Index]
 	}
 	addresses, err := x.netlink.AddrList(l, netlink.FAMILY_ALL)
-	return err == nil && a.MasterIndex == 0 && slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return a.IP.IsGlobalUnicast() })
+	return err == nil && a.MasterIndex == 0 && slices.ContainsFunc(addresses, func(a netlink.Addr) bool {
+		return a.IP.IsGlobalUnicast()
+	})
 }
 
 func isPod(l netlink.Link) bool {
@@ -97,12 +104,14 @@ func (x *examination) wireLinks() []netlink.Link {
 func (x *examination) wires() {
 	wires := x.wireLinks()
 	if len(wires) == 0 {
-		x.warn("no device leads to other nodes", "none has a default route, a global address, or is named by devices", "name them in the configuration's devices")
+		x.warn("no device leads to other nodes", "none has a default route, a global address, or is named by devices",
+			"name them in the configuration's devices")
 	}
 	for _, l := range wires {
 		a := l.Attrs()
 		if a.RawFlags&unix.IFF_UP == 0 || a.RawFlags&unix.IFF_LOWER_UP == 0 {
-			x.fail(a.Name+" is down, or has no carrier", "it is a wire, and nothing leaves by it", "ip link set "+a.Name+" up; look at its cable or peer")
+			x.fail(a.Name+" is down, or has no carrier", "it is a wire, and nothing leaves by it",
+				"ip link set "+a.Name+" up; look at its cable or peer")
 		}
 		x.offloads(l)
 		x.xdp(l)
@@ -123,7 +132,8 @@ func (x *examination) offloads(l netlink.Link) {
 	off = slices.DeleteFunc(off, func(s string) bool { return s == "" || s == "gro" && driver == "veth" })
 	if len(off) > 0 {
 		x.warn(fmt.Sprintf("%s (%s) has %s off", name, driver, strings.Join(off, ", ")),
-			"each packet of a stream is then handled by itself: a multiple of the CPU time", "ethtool -K "+name+" "+strings.Join(off, " on ")+" on")
+			"each packet of a stream is then handled by itself: a multiple of the CPU time",
+			"ethtool -K "+name+" "+strings.Join(off, " on ")+" on")
 	} else {
 		x.ok("%s (%s): offloads are on", name, driver)
 	}
@@ -171,13 +181,16 @@ func (x *examination) xdp(l netlink.Link) {
 	found, err := bpf.ReadXDPFeatures(l.Attrs().Index)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
-		x.info("the kernel does not say what XDP "+name+" can do (kernel 6.3)", "load balancing in the driver will be tried", "")
+		x.info("the kernel does not say what XDP "+name+" can do (kernel 6.3)",
+			"load balancing in the driver will be tried", "")
 	case err != nil:
 		x.info(name+": XDP features are not known: "+err.Error(), "", "")
 	case !found.Native():
-		x.info(name+" has no XDP in its driver", "load balancing will run later on a packet's way, or in generic XDP, at half the rate or less", "")
+		x.info(name+" has no XDP in its driver",
+			"load balancing will run later on a packet's way, or in generic XDP, at half the rate or less", "")
 	case l.Type() == "veth" && !found.Takes():
-		x.info(name+" is a veth whose other end takes no frames of XDP", "load balancing will run later on a packet's way",
+		x.info(name+" is a veth whose other end takes no frames of XDP",
+			"load balancing will run later on a packet's way",
 			"ethtool -K DEVICE gro on, tx off for its other end, if the load balancer is to run in the driver")
 	default:
 		x.ok("%s has XDP in its driver", name)

@@ -56,7 +56,8 @@ func Examine(o Options) []Finding {
 	handle, err := netlink.NewHandle()
 	if err != nil {
 		x.area = "devices"
-		x.fail("netlink can't be opened: "+err.Error(), "nothing about devices can be told", "run in the node's network namespace, as root")
+		x.fail("netlink can't be opened: "+err.Error(), "nothing about devices can be told",
+			"run in the node's network namespace, as root")
 	} else {
 		defer handle.Close()
 		x.netlink = handle
@@ -161,7 +162,8 @@ func (x *examination) agent() {
 		if x.AgentError != nil {
 			text += ": " + x.AgentError.Error()
 		}
-		x.info(text, "only the machine is examined, against the configuration that the agent would have", "start it, or name its socket with --socket")
+		x.info(text, "only the machine is examined, against the configuration that the agent would have",
+			"start it, or name its socket with --socket")
 		return
 	}
 	good := 0

@@ -29,16 +29,27 @@ type spoilt struct {
 	want  string // part of the finding
 }
 
-func allSpoilt() []spoilt {
+func allSpoilt() []spoilt { return append(spoiltNetwork(), spoiltByOthers()...) }
+
+// spoiltNetwork are faults of kernel parameters, devices, their programs and MTUs.
+func spoiltNetwork() []spoilt {
 	return []spoilt{
-		{"strict filter on a wire", func(t *testing.T, _ *node) { sysctl(t, "net/ipv4/conf/eth0/rp_filter", "1") }, Warn, "strict (rp_filter 1) on eth0"},
-		{"strict filter for all", func(t *testing.T, _ *node) { sysctl(t, "net/ipv4/conf/all/rp_filter", "1") }, Warn, "strict (rp_filter 1) on mye00000001"},
+		{"strict filter on a wire", func(t *testing.T, _ *node) {
+			sysctl(t, "net/ipv4/conf/eth0/rp_filter", "1")
+		}, Warn, "strict (rp_filter 1) on eth0"},
+		{"strict filter for all", func(t *testing.T, _ *node) {
+			sysctl(t, "net/ipv4/conf/all/rp_filter", "1")
+		}, Warn, "strict (rp_filter 1) on mye00000001"},
 		{"no forwarding, agent", func(t *testing.T, n *node) {
 			sysctl(t, "net/ipv4/ip_forward", "0")
 			n.options.Agent = n.report()
 		}, Fail, "net.ipv4.ip_forward is 0"},
-		{"no forwarding, no agent", func(t *testing.T, _ *node) { sysctl(t, "net/ipv4/ip_forward", "0") }, Info, "net.ipv4.ip_forward is 0"},
-		{"IPv6 off", func(t *testing.T, _ *node) { sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1") }, Fail, "eth0.disable_ipv6 is 1"},
+		{"no forwarding, no agent", func(t *testing.T, _ *node) {
+			sysctl(t, "net/ipv4/ip_forward", "0")
+		}, Info, "net.ipv4.ip_forward is 0"},
+		{"IPv6 off", func(t *testing.T, _ *node) {
+			sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1")
+		}, Fail, "eth0.disable_ipv6 is 1"},
 		{"foreign TCX program", foreignTCX, Warn, "another program on eth0: intruder (id "},
 		{"foreign clsact filter", foreignFilter, Warn, "another program on mye00000001: intruder (id "},
 		{"foreign XDP program", foreignXDP, Warn, "another program on eth0: intruder (id "},
@@ -46,7 +57,9 @@ func allSpoilt() []spoilt {
 			n.options.Config.Devices = []string{"eth+"}
 			addVeth(t, "eth1", 1400)
 		}, Warn, "wires differ in MTU: eth0 1500, eth1 1400"},
-		{"MTU too large", func(_ *testing.T, n *node) { n.options.Config.MTU = 9000 }, Fail, "configured as 9000, and a wire carries 1500"},
+		{"MTU too large", func(_ *testing.T, n *node) {
+			n.options.Config.MTU = 9000
+		}, Fail, "configured as 9000, and a wire carries 1500"},
 		{"MTU too small for IPv6", func(t *testing.T, n *node) {
 			n.options.Config.RoutingMode = "tunnel"
 			must(t, netlink.LinkSetMTU(n.wire, 1300))
@@ -55,29 +68,55 @@ func allSpoilt() []spoilt {
 			_, dst, _ := net.ParseCIDR("198.51.100.0/24")
 			must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: n.wire.Attrs().Index, Dst: dst, MTU: 1300}))
 		}, Warn, "1 routes have an MTU that is not locked: 198.51.100.0/24 mtu 1300"},
-		{"old pod link", func(t *testing.T, n *node) { must(t, netlink.LinkSetMTU(n.wire, 1400)) }, Warn, "1 pod links have an MTU above 1400, or the tunnel one above 1400"},
+		{"old pod link", func(t *testing.T, n *node) {
+			must(t, netlink.LinkSetMTU(n.wire, 1400))
+		}, Warn, "1 pod links have an MTU above 1400, or the tunnel one above 1400"},
 		{"wire down", func(t *testing.T, n *node) { must(t, netlink.LinkSetDown(n.peer)) }, Fail, "eth0 is down"},
-		{"no wire", func(t *testing.T, n *node) { must(t, netlink.LinkDel(n.wire)) }, Warn, "no device leads to other nodes"},
-		{"offload off", func(t *testing.T, _ *node) { offload(t, "eth0", 0x1f /* ETHTOOL_STSO */, 0) }, Warn, "eth0 (veth) has tso off"},
-		{"another network", func(t *testing.T, _ *node) { addVeth(t, "cali12345", 1500) }, Warn, "cali12345 is of Calico"},
+		{"no wire", func(t *testing.T, n *node) {
+			must(t, netlink.LinkDel(n.wire))
+		}, Warn, "no device leads to other nodes"},
+		{"offload off", func(t *testing.T, _ *node) {
+			offload(t, "eth0", 0x1f /* ETHTOOL_STSO */, 0)
+		}, Warn, "eth0 (veth) has tso off"},
+	}
+}
+
+// spoiltByOthers are traces of other networks, and faults of files and of the agent.
+func spoiltByOthers() []spoilt {
+	return []spoilt{
+		{"another network", func(t *testing.T, _ *node) {
+			addVeth(t, "cali12345", 1500)
+		}, Warn, "cali12345 is of Calico"},
 		{"Cilium's sockets", ciliumSockets, Fail, "1 programs of Cilium on "},
 		{"Cilium's chains", func(t *testing.T, _ *node) { addChain(t, "CILIUM_FORWARD") }, Warn, "Cilium has 1 chains"},
 		{"port taken", func(t *testing.T, n *node) {
 			n.options.Config.RoutingMode = "tunnel"
-			must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx"}, FlowBased: true, Port: 8472}))
+			must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx"}, FlowBased: true,
+				Port: 8472}))
 		}, Fail, "vx has UDP port 8472 as well"},
-		{"other conflist", func(t *testing.T, n *node) { write(t, n.options.Config.CNI.ConfPath, "00-other.conf") }, Fail, "00-other.conf comes before"},
-		{"later conflist", func(t *testing.T, n *node) { write(t, n.options.Config.CNI.ConfPath, "10-other.conflist") }, Info, "10-other.conflist is another network's"},
-		{"no bpffs", func(t *testing.T, n *node) { n.options.Config.Myelin.BPFRoot = t.TempDir() }, Fail, "is no BPF file system"},
-		{"no plugin", func(t *testing.T, n *node) { n.options.Config.CNI.BinPath = t.TempDir() }, Warn, "the plugin is not installed"},
-		{"dropping chain", func(t *testing.T, _ *node) { dropForwarded(t) }, Info, "chain forward of table inet filter drops by default"},
+		{"other conflist", func(t *testing.T, n *node) {
+			write(t, n.options.Config.CNI.ConfPath, "00-other.conf")
+		}, Fail, "00-other.conf comes before"},
+		{"later conflist", func(t *testing.T, n *node) {
+			write(t, n.options.Config.CNI.ConfPath, "10-other.conflist")
+		}, Info, "10-other.conflist is another network's"},
+		{"no bpffs", func(t *testing.T, n *node) {
+			n.options.Config.Myelin.BPFRoot = t.TempDir()
+		}, Fail, "is no BPF file system"},
+		{"no plugin", func(t *testing.T, n *node) {
+			n.options.Config.CNI.BinPath = t.TempDir()
+		}, Warn, "the plugin is not installed"},
+		{"dropping chain", func(t *testing.T, _ *node) {
+			dropForwarded(t)
+		}, Info, "chain forward of table inet filter drops by default"},
 		{"dropping chain, legacy", func(t *testing.T, n *node) {
 			n.options.Config.BPF.HostLegacyRouting = true
 			dropForwarded(t)
 		}, Fail, "chain forward of table inet filter drops by default"},
 		{"broken agent", func(_ *testing.T, n *node) {
 			n.options.Agent = n.report()
-			n.options.Agent.Features = []status.Feature{{Name: "IPAM", State: status.Broken, Problems: []string{"no address"}}}
+			n.options.Agent.Features = []status.Feature{{Name: "IPAM", State: status.Broken,
+				Problems: []string{"no address"}}}
 		}, Fail, "IPAM: no address"},
 	}
 }
@@ -116,7 +155,8 @@ func TestHealthy(t *testing.T) {
 		if w := Worst(findings); w != OK && w != Info {
 			t.Errorf("a healthy node has %s:\n%s", w, render(t, findings))
 		}
-		if find(findings, OK, "the kernel accepts the datapath") == nil || find(findings, OK, "BPF file system at") == nil {
+		if find(findings, OK, "the kernel accepts the datapath") == nil ||
+			find(findings, OK, "BPF file system at") == nil {
 			t.Errorf("the datapath was not tried:\n%s", render(t, findings))
 		}
 	})
@@ -150,7 +190,8 @@ func newNode(t *testing.T) *node {
 	c := config.Default()
 	c.IPv6.Enabled = true
 	dir := t.TempDir()
-	c.Myelin.BPFRoot, c.CNI.ConfPath, c.CNI.BinPath = filepath.Join(dir, "bpf"), filepath.Join(dir, "conf"), filepath.Join(dir, "bin")
+	c.Myelin.BPFRoot, c.CNI.ConfPath, c.CNI.BinPath = filepath.Join(dir, "bpf"), filepath.Join(dir, "conf"),
+		filepath.Join(dir, "bin")
 	root := c.Myelin.BPFRoot
 	must(t, os.Mkdir(root, 0o700))
 	must(t, unix.Mount("bpf", root, "bpf", 0, ""))
@@ -231,7 +272,8 @@ func render(t *testing.T, findings []Finding) string {
 func intruder(t *testing.T, kind ebpf.ProgramType) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "intruder", Type: kind, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+		Name: "intruder", Type: kind, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2),
+			asm.Return()},
 	})
 	must(t, err)
 	t.Cleanup(func() { p.Close() })
@@ -243,7 +285,8 @@ func foreignTCX(t *testing.T, n *node) {
 		foreignFilterOn(t, n.wire)
 		return
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: n.wire.Attrs().Index, Program: intruder(t, ebpf.SchedCLS), Attach: ebpf.AttachTCXIngress})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: n.wire.Attrs().Index, Program: intruder(t, ebpf.SchedCLS),
+		Attach: ebpf.AttachTCXIngress})
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 }
@@ -261,8 +304,9 @@ func foreignFilterOn(t *testing.T, l netlink.Link) {
 		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}}))
 	must(t, netlink.FilterAdd(&netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: 3, Priority: 1},
-		Fd:          intruder(t, ebpf.SchedCLS).FD(), Name: "intruder", DirectAction: true,
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: 3,
+			Priority: 1},
+		Fd: intruder(t, ebpf.SchedCLS).FD(), Name: "intruder", DirectAction: true,
 	}))
 }
 
@@ -275,18 +319,21 @@ func ciliumSockets(t *testing.T, n *node) {
 	must(t, os.Mkdir(n.options.Config.Myelin.CgroupRoot, 0o755))
 	t.Cleanup(func() { must(t, os.Remove(n.options.Config.Myelin.CgroupRoot)) })
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "cil_sock4_connect", Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "Dual BSD/GPL",
+		Name: "cil_sock4_connect", Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect,
+		License:      "Dual BSD/GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 	})
 	must(t, err)
 	t.Cleanup(func() { p.Close() })
-	l, err := link.AttachCgroup(link.CgroupOptions{Path: n.options.Config.Myelin.CgroupRoot, Attach: ebpf.AttachCGroupInet4Connect, Program: p})
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: n.options.Config.Myelin.CgroupRoot,
+		Attach: ebpf.AttachCGroupInet4Connect, Program: p})
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 }
 
 func foreignXDP(t *testing.T, n *node) {
-	l, err := link.AttachXDP(link.XDPOptions{Program: intruder(t, ebpf.XDP), Interface: n.wire.Attrs().Index, Flags: link.XDPGenericMode})
+	l, err := link.AttachXDP(link.XDPOptions{Program: intruder(t, ebpf.XDP), Interface: n.wire.Attrs().Index,
+		Flags: link.XDPGenericMode})
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 }

@@ -78,7 +78,8 @@ func (x *examination) capabilities() {
 		x.warn("capabilities are not known: "+err.Error(), "", "")
 	case len(lacking) > 0:
 		x.fail("this process lacks "+strings.Join(lacking, "; ")+": not, or not fully, examined are "+notExamined(),
-			"without them, no program can be loaded and no device made", "run `myelin doctor` as root, and the agent too")
+			"without them, no program can be loaded and no device made",
+			"run `myelin doctor` as root, and the agent too")
 	default:
 		x.ok("this process may load programs and change the network")
 	}
@@ -105,7 +106,8 @@ func (x *examination) memlock(major, minor int) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil && limit.Max < 64<<20 {
 		x.info(fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes at most", limit.Max),
-			"BPF maps count against it before kernel 5.11", "the agent raises it if it has CAP_SYS_RESOURCE; else set LimitMEMLOCK=infinity")
+			"BPF maps count against it before kernel 5.11",
+			"the agent raises it if it has CAP_SYS_RESOURCE; else set LimitMEMLOCK=infinity")
 	}
 }
 
@@ -115,10 +117,12 @@ func (x *examination) security() {
 			"set it to 2")
 	}
 	if v, ok := x.sysctl("kernel/bpf_stats_enabled"); ok && v == "1" {
-		x.warn("kernel.bpf_stats_enabled is 1", "the kernel reads the clock twice around each program: 20 to 50 ns a packet and hook", "set it to 0")
+		x.warn("kernel.bpf_stats_enabled is 1",
+			"the kernel reads the clock twice around each program: 20 to 50 ns a packet and hook", "set it to 0")
 	}
 	if v, ok := x.sysctl("net/core/bpf_jit_harden"); ok && v == "2" {
-		x.warn("net.core.bpf_jit_harden is 2", "constants are blinded in privileged programs, too, which makes them slower", "set it to 1")
+		x.warn("net.core.bpf_jit_harden is 2",
+			"constants are blinded in privileged programs, too, which makes them slower", "set it to 1")
 	}
 }
 
@@ -128,11 +132,13 @@ func (x *examination) mounts() {
 	err := unix.Statfs(root, &fs)
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		x.fail(root+" is not there", "maps and links are pinned there, so that packets flow on without an agent", "mount -t bpf bpf "+root)
+		x.fail(root+" is not there", "maps and links are pinned there, so that packets flow on without an agent",
+			"mount -t bpf bpf "+root)
 	case err != nil:
 		x.fail(root+": "+err.Error(), "maps and links are pinned there", "")
 	case fs.Type != unix.BPF_FS_MAGIC:
-		x.fail(root+" is no BPF file system", "maps and links can't be pinned there, and would end with the agent", "mount -t bpf bpf "+root)
+		x.fail(root+" is no BPF file system", "maps and links can't be pinned there, and would end with the agent",
+			"mount -t bpf bpf "+root)
 	default:
 		x.ok("BPF file system at %s", root)
 	}
@@ -143,7 +149,8 @@ func (x *examination) mounts() {
 		}
 		x.ok("control group v2 at %s", at)
 	} else {
-		x.info("no control group v2 hierarchy is mounted", "socket-level load balancing hangs there", "mount -t cgroup2 none /run/myelin/cgroup2")
+		x.info("no control group v2 hierarchy is mounted", "socket-level load balancing hangs there",
+			"mount -t cgroup2 none /run/myelin/cgroup2")
 	}
 }
 
@@ -155,7 +162,8 @@ func (x *examination) clock() {
 	}
 	switch source := strings.TrimSpace(string(data)); source {
 	case "hpet", "acpi_pm", "refined-jiffies", "jiffies", "pit":
-		x.warn("the clock source is "+source, "each reading costs a microsecond or so; the kernel takes a time for each packet it captures or paces",
+		x.warn("the clock source is "+source,
+			"each reading costs a microsecond or so; the kernel takes a time for each packet it captures or paces",
 			"find out in the kernel's log why it gave up tsc")
 	default:
 		x.ok("clock source %s", source)

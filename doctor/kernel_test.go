@@ -15,8 +15,8 @@ import (
 	"myelin/config"
 )
 
-// TestFiles are checks of what only files say: a tree stands in for /proc and
-// /sys, since nobody boots a machine with a slow clock for a test.
+// TestFiles checks what is read from files only. A directory tree stands in for /proc and /sys, since a test cannot
+// boot a machine with a slow clock.
 func TestFiles(t *testing.T) {
 	for _, test := range []struct {
 		file, content string
@@ -24,22 +24,30 @@ func TestFiles(t *testing.T) {
 		level         Level
 		want          string
 	}{
-		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n", (*examination).clock, Warn, "the clock source is hpet"},
-		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n", (*examination).clock, OK, "clock source tsc"},
-		{"sys/kernel/security/lockdown", "none [integrity] confidentiality\n", (*examination).lockdown, Info, "locked down"},
-		{"proc/sys/kernel/unprivileged_bpf_disabled", "0\n", (*examination).security, Warn, "unprivileged_bpf_disabled is 0"},
+		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n", (*examination).clock, Warn,
+			"the clock source is hpet"},
+		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n", (*examination).clock, OK,
+			"clock source tsc"},
+		{"sys/kernel/security/lockdown", "none [integrity] confidentiality\n", (*examination).lockdown, Info,
+			"locked down"},
+		{"proc/sys/kernel/unprivileged_bpf_disabled", "0\n", (*examination).security, Warn,
+			"unprivileged_bpf_disabled is 0"},
 		{"proc/sys/kernel/bpf_stats_enabled", "1\n", (*examination).security, Warn, "bpf_stats_enabled is 1"},
 		{"proc/sys/net/core/bpf_jit_harden", "2\n", (*examination).security, Warn, "bpf_jit_harden is 2"},
-		{"proc/self/status", "CapEff:\t0000000000001000\n", (*examination).capabilities, Fail, "lacks CAP_BPF and CAP_PERFMON"},
+		{"proc/self/status", "CapEff:\t0000000000001000\n", (*examination).capabilities, Fail,
+			"lacks CAP_BPF and CAP_PERFMON"},
 		{"proc/self/status", "CapEff:\t000000c000001000\n", (*examination).capabilities, OK, "may load programs"},
-		{"proc/net/ip_tables_names", "filter\nnat\n", (*examination).netfilter, Info, "iptables tables are loaded: filter, nat"},
-		{"proc/sys/net/netfilter/nf_conntrack_count", "12\n", (*examination).netfilter, Info, "connection tracking has 12 entries"},
+		{"proc/net/ip_tables_names", "filter\nnat\n", (*examination).netfilter, Info,
+			"iptables tables are loaded: filter, nat"},
+		{"proc/sys/net/netfilter/nf_conntrack_count", "12\n", (*examination).netfilter, Info,
+			"connection tracking has 12 entries"},
 	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, test.file)
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must(t, os.WriteFile(path, []byte(test.content), 0o644))
-		x := &examination{Options: Options{Config: config.Default(), Proc: filepath.Join(dir, "proc"), Sys: filepath.Join(dir, "sys")}}
+		x := &examination{Options: Options{Config: config.Default(), Proc: filepath.Join(dir, "proc"),
+			Sys: filepath.Join(dir, "sys")}}
 		test.run(x)
 		if find(x.findings, test.level, test.want) == nil {
 			t.Errorf("%s %q: no %s with %q in %+v", test.file, test.content, test.level, test.want, x.findings)
@@ -71,7 +79,8 @@ func TestWithoutCapabilities(t *testing.T) {
 
 func TestParseRelease(t *testing.T) {
 	for release, want := range map[string][2]int{
-		"6.12.3-amd64": {6, 12}, "5.10.0-30-cloud": {5, 10}, "6.18.44-fc-v595": {6, 18}, "7.0-rc1": {7, 0}, "": {0, 0}, "x": {0, 0},
+		"6.12.3-amd64": {6, 12}, "5.10.0-30-cloud": {5, 10}, "6.18.44-fc-v595": {6, 18}, "7.0-rc1": {7, 0}, "": {0, 0},
+		"x": {0, 0},
 	} {
 		if major, minor := parseRelease(release); [2]int{major, minor} != want {
 			t.Errorf("%q is %d.%d, want %v", release, major, minor, want)
@@ -113,7 +122,8 @@ func TestRender(t *testing.T) {
 	var b strings.Builder
 	must(t, Render(&b, []Finding{
 		{"kernel", OK, "kernel 6.12", "", ""},
-		{"mtu", Warn, "the wires differ in MTU: eth0 1500, eth1 1400", "pods get the smallest", "set the same MTU on all of them"},
+		{"mtu", Warn, "the wires differ in MTU: eth0 1500, eth1 1400", "pods get the smallest",
+			"set the same MTU on all of them"},
 	}, Style{Width: 50, Quiet: true}))
 	const want = `WARN  mtu        the wires differ in MTU: eth0
                  1500, eth1 1400
@@ -170,10 +180,13 @@ func addChain(t *testing.T, name string) {
 	const create = unix.NLM_F_CREATE | unix.NLM_F_ACK
 	var batch []byte
 	batch = append(batch, message(batchBegin, 0, 0, nftables)...)
-	batch = append(batch, message(nftables|unix.NFT_MSG_NEWTABLE, create, inet, 0, nl.NewRtAttr(tableName, nl.ZeroTerminated("filter")))...)
+	batch = append(batch, message(nftables|unix.NFT_MSG_NEWTABLE, create, inet, 0,
+		nl.NewRtAttr(tableName, nl.ZeroTerminated("filter")))...)
 	batch = append(batch, message(nftables|unix.NFT_MSG_NEWCHAIN, create, inet, 0,
-		nl.NewRtAttr(unix.NFTA_CHAIN_TABLE, nl.ZeroTerminated("filter")), nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated(name)),
-		hook, nl.NewRtAttr(unix.NFTA_CHAIN_POLICY, number(policyDrop)), nl.NewRtAttr(unix.NFTA_CHAIN_TYPE, nl.ZeroTerminated("filter")))...)
+		nl.NewRtAttr(unix.NFTA_CHAIN_TABLE, nl.ZeroTerminated("filter")),
+		nl.NewRtAttr(unix.NFTA_CHAIN_NAME, nl.ZeroTerminated(name)),
+		hook, nl.NewRtAttr(unix.NFTA_CHAIN_POLICY, number(policyDrop)), nl.NewRtAttr(unix.NFTA_CHAIN_TYPE,
+			nl.ZeroTerminated("filter")))...)
 	batch = append(batch, message(batchEnd, 0, 0, nftables)...)
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	must(t, err)
@@ -196,7 +209,8 @@ func offload(t *testing.T, name string, command, value uint32) {
 	v := &ethtoolValue{command: command, data: value}
 	request := ifreq{data: unsafe.Pointer(v)}
 	copy(request.name[:], name)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL,
+		uintptr(unsafe.Pointer(&request))); errno != 0 {
 		t.Fatalf("set offload: %v", errno)
 	}
 }

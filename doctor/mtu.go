@@ -28,18 +28,22 @@ func (x *examination) mtu() {
 		return
 	}
 	if smallest != largest {
-		x.warn("the wires differ in MTU: "+strings.Join(texts, ", "), "pods get the smallest; larger packets that arrive are fragmented or refused", "set the same MTU on all of them, and on the switches")
+		x.warn("the wires differ in MTU: "+strings.Join(texts, ", "),
+			"pods get the smallest; larger packets that arrive are fragmented or refused",
+			"set the same MTU on all of them, and on the switches")
 	}
 	wire := smallest
 	if x.Config.MTU != 0 {
 		wire = x.Config.MTU
 		if wire > smallest {
-			x.fail(fmt.Sprintf("MTU is configured as %d, and a wire carries %d", wire, smallest), "packets of pods are too big for it", "remove MTU from the configuration, or raise it on the device")
+			x.fail(fmt.Sprintf("MTU is configured as %d, and a wire carries %d", wire, smallest),
+				"packets of pods are too big for it", "remove MTU from the configuration, or raise it on the device")
 		}
 	}
 	pod := wire - x.Config.TunnelOverhead()
 	if x.Config.IPv6.Enabled && pod < 1280 {
-		x.fail(fmt.Sprintf("pods are left %d bytes (%d of the wire, %d of the tunnel)", pod, wire, x.Config.TunnelOverhead()),
+		x.fail(fmt.Sprintf("pods are left %d bytes (%d of the wire, %d of the tunnel)", pod, wire,
+			x.Config.TunnelOverhead()),
 			"IPv6 needs 1280 (RFC 8200, section 5)", "raise the MTU of the wires")
 		return
 	}
@@ -56,7 +60,8 @@ func (x *examination) podMTU(wire, pod int) {
 	}
 	if wrong > 0 {
 		x.warn(fmt.Sprintf("%d pod links have an MTU above %d, or the tunnel one above %d", wrong, wire, pod),
-			"their packets are too big for the wire, and depend on path MTU discovery", "restart these pods; they were made when the MTU was larger")
+			"their packets are too big for the wire, and depend on path MTU discovery",
+			"restart these pods; they were made when the MTU was larger")
 		return
 	}
 	x.ok("pods can send packets of %d bytes", pod)
@@ -78,13 +83,15 @@ func (x *examination) routeMTU() {
 		return true
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		err := x.netlink.RouteListFilteredIter(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE, each)
+		err := x.netlink.RouteListFilteredIter(family, &netlink.Route{Table: unix.RT_TABLE_MAIN},
+			netlink.RT_FILTER_TABLE, each)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 			x.info("routes can't be listed: "+err.Error(), "", "")
 		}
 	}
 	if count > 0 {
 		x.warn(fmt.Sprintf("%d routes have an MTU that is not locked: %s", count, first),
-			"eBPF host routing heeds the MTU of a route only if it is locked: pods' packets leave whole", "ip route change ROUTE mtu lock MTU")
+			"eBPF host routing heeds the MTU of a route only if it is locked: pods' packets leave whole",
+			"ip route change ROUTE mtu lock MTU")
 	}
 }

@@ -43,7 +43,7 @@ func (x *examination) netfilter() {
 	if len(legacy) > 0 {
 		x.rules("iptables tables are loaded: " + strings.Join(legacy, ", "))
 	}
-	x.judge(chains)
+	x.checkChains(chains)
 	if v, ok := x.sysctl("net/netfilter/nf_conntrack_count"); ok && v != "0" {
 		text := "the kernel's connection tracking has " + v + " entries"
 		if limit, ok := x.sysctl("net/netfilter/nf_conntrack_max"); ok {
@@ -56,14 +56,15 @@ func (x *examination) netfilter() {
 // rules adds what matters more where packets go through the stack.
 func (x *examination) rules(what string) {
 	if x.Config.BPF.HostLegacyRouting {
-		x.warn(what, "bpf.hostLegacyRouting is true: each packet of a pod goes through them, at a cost in time", "set it to false, or remove what is not needed")
+		x.warn(what, "bpf.hostLegacyRouting is true: each packet of a pod goes through them, at a cost in time",
+			"set it to false, or remove what is not needed")
 		return
 	}
 	x.info(what, "packets of pods don't meet them with eBPF host routing, those of the host do", "")
 }
 
-// judge looks for chains that would stop pods, and for kube-proxy.
-func (x *examination) judge(chains []chain) {
+// checkChains looks for chains that would stop pods, and for kube-proxy.
+func (x *examination) checkChains(chains []chain) {
 	proxy, cilium, base := 0, 0, 0
 	for _, c := range chains {
 		if strings.HasPrefix(c.name, "CILIUM_") {
@@ -79,17 +80,22 @@ func (x *examination) judge(chains []chain) {
 		if c.hook != hookForward || !c.drop || c.family == "arp" || c.device != "" {
 			continue
 		}
-		level, why := Info, "packets of pods don't meet it with eBPF host routing; should they have to take the stack, they are dropped unless a rule accepts them"
+		level, why := Info, "packets of pods don't meet it with eBPF host routing; should they have to take the "+
+			"stack, they are dropped unless a rule accepts them"
 		if x.Config.BPF.HostLegacyRouting {
 			level, why = Fail, "bpf.hostLegacyRouting is true: packets of pods are dropped unless a rule accepts them"
 		}
-		x.add(level, fmt.Sprintf("chain %s of table %s %s drops by default what is forwarded", c.name, c.family, c.table), why, "accept forwarding of the cluster's podCIDRs there")
+		x.add(level, fmt.Sprintf("chain %s of table %s %s drops by default what is forwarded", c.name, c.family,
+			c.table), why, "accept forwarding of the cluster's podCIDRs there")
 	}
 	if proxy > 0 {
-		x.info(fmt.Sprintf("kube-proxy has %d chains", proxy), "it translates Services for the host; packets of pods don't meet its rules with eBPF host routing", "set bpf.hostLegacyRouting to true while pods depend on kube-proxy")
+		x.info(fmt.Sprintf("kube-proxy has %d chains", proxy),
+			"it translates Services for the host; packets of pods don't meet its rules with eBPF host routing",
+			"set bpf.hostLegacyRouting to true while pods depend on kube-proxy")
 	}
 	if cilium > 0 {
-		x.warn(fmt.Sprintf("Cilium has %d chains", cilium), "they mark, masquerade and leave untracked what goes through the stack", leaveCilium)
+		x.warn(fmt.Sprintf("Cilium has %d chains", cilium),
+			"they mark, masquerade and leave untracked what goes through the stack", leaveCilium)
 	}
 	if base > 0 {
 		x.rules(fmt.Sprintf("nftables has %d chains in the way of packets, %d in all", base, len(chains)))

@@ -65,7 +65,8 @@ func (x *examination) attachesByTCX() bool {
 	return x.Config.BPF.EnableTCX && hooks.TCX() == nil
 }
 
-// sockets looks for programs of Cilium that translate Services at the sockets, by maps that its agent keeps no more once it has gone.
+// sockets looks for programs of Cilium that translate Services at the sockets, by maps that its agent keeps no more
+// once it has gone.
 func (x *examination) sockets() {
 	at, err := x.Config.Cgroup(x.Proc)
 	if err != nil {
@@ -83,7 +84,8 @@ func (x *examination) sockets() {
 	}
 	list = slices.DeleteFunc(list, func(p hooks.Program) bool { return !strings.HasPrefix(p.Name, "cil_") })
 	if len(list) > 0 {
-		x.fail(fmt.Sprintf("%d programs of Cilium on %s, such as %s", len(list), at, list[0]), "they translate Services as Cilium knew them last, before ours can",
+		x.fail(fmt.Sprintf("%d programs of Cilium on %s, such as %s", len(list), at, list[0]),
+			"they translate Services as Cilium knew them last, before ours can",
 			leaveCilium)
 	}
 }
@@ -106,23 +108,28 @@ func (x *examination) cni() {
 			written = true
 		case !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)):
 		case name < cni.ConflistName:
-			x.fail(filepath.Join(dir, name)+" comes before "+cni.ConflistName, "the runtime takes the first file by name: pods get another network", "remove it, or rename it")
+			x.fail(filepath.Join(dir, name)+" comes before "+cni.ConflistName,
+				"the runtime takes the first file by name: pods get another network", "remove it, or rename it")
 		default:
-			x.info(filepath.Join(dir, name)+" is another network's configuration", "it comes into force if ours is removed", "remove it")
+			x.info(filepath.Join(dir, name)+" is another network's configuration",
+				"it comes into force if ours is removed", "remove it")
 		}
 	}
 	switch {
 	case written:
 		x.ok("%s is written", filepath.Join(dir, cni.ConflistName))
 	case x.Agent != nil:
-		x.fail(cni.ConflistName+" is not in "+dir, "the runtime makes no pods with our network", "restart the agent, which writes it when it is ready")
+		x.fail(cni.ConflistName+" is not in "+dir, "the runtime makes no pods with our network",
+			"restart the agent, which writes it when it is ready")
 	default:
-		x.info(cni.ConflistName+" is not in "+dir, "the node is not ready for pods", "the agent writes it when it is ready")
+		x.info(cni.ConflistName+" is not in "+dir, "the node is not ready for pods",
+			"the agent writes it when it is ready")
 	}
 	plugin := filepath.Join(x.Config.CNI.BinPath, cni.PluginName)
 	switch info, err := os.Stat(plugin); {
 	case err != nil:
-		x.warn("the plugin is not installed: "+err.Error(), "the runtime can't call it", "copy "+cni.PluginName+" to "+x.Config.CNI.BinPath)
+		x.warn("the plugin is not installed: "+err.Error(), "the runtime can't call it",
+			"copy "+cni.PluginName+" to "+x.Config.CNI.BinPath)
 	case info.Mode()&0o111 == 0:
 		x.fail(plugin+" is not executable", "the runtime can't call it", "chmod +x "+plugin)
 	default:
@@ -136,8 +143,10 @@ func (x *examination) otherNetworks() {
 	for _, l := range x.links {
 		name := l.Attrs().Name
 		for _, o := range []struct{ prefix, who string }{
-			{"cilium_", "Cilium"}, {"lxc_health", "Cilium"}, {"cali", "Calico"}, {"vxlan.calico", "Calico"}, {"flannel.", "Flannel"},
-			{"weave", "Weave Net"}, {"antrea-", "Antrea"}, {"ovn-k8s-", "OVN-Kubernetes"}, {"kube-router", "kube-router"}, {"kube-ipvs0", "kube-proxy (IPVS)"},
+			{"cilium_", "Cilium"}, {"lxc_health", "Cilium"}, {"cali", "Calico"}, {"vxlan.calico", "Calico"},
+			{"flannel.", "Flannel"},
+			{"weave", "Weave Net"}, {"antrea-", "Antrea"}, {"ovn-k8s-", "OVN-Kubernetes"},
+			{"kube-router", "kube-router"}, {"kube-ipvs0", "kube-proxy (IPVS)"},
 		} {
 			if !strings.HasPrefix(name, o.prefix) {
 				continue
@@ -155,7 +164,8 @@ func (x *examination) otherNetworks() {
 
 func (x *examination) otherNetwork(device, who string) {
 	if strings.HasPrefix(who, "kube-proxy") {
-		x.info(device+" is of "+who, "it translates Services for the node, and for pods where bpf.hostLegacyRouting is true", "")
+		x.info(device+" is of "+who,
+			"it translates Services for the node, and for pods where bpf.hostLegacyRouting is true", "")
 		return
 	}
 	do := "remove what is left of it when no pod needs it any more"
@@ -176,5 +186,6 @@ func (x *examination) portTaken(l netlink.Link) {
 	if v.FlowBased {
 		level, why = Fail, "the kernel refuses a second device that carries all networks on one port"
 	}
-	x.add(level, fmt.Sprintf("%s has UDP port %d as well", v.Name, v.Port), why, "remove it, or choose another tunnelPort")
+	x.add(level, fmt.Sprintf("%s has UDP port %d as well", v.Name, v.Port), why,
+		"remove it, or choose another tunnelPort")
 }

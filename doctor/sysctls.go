@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// sysctls judges kernel parameters. Those that the agent sets itself are no
-// fault before it has run.
+// sysctls checks kernel parameters. Those that the agent sets itself are no fault before it has run.
 func (x *examination) sysctls() {
 	x.forwarding()
 	x.reversePath()
 	x.ipv6Off()
 	if v, ok := x.sysctl("net/bridge/bridge-nf-call-iptables"); ok && v == "1" {
-		x.info("net.bridge.bridge-nf-call-iptables is 1", "packets that cross a bridge on the node pass its iptables rules as well",
+		x.info("net.bridge.bridge-nf-call-iptables is 1",
+			"packets that cross a bridge on the node pass its iptables rules as well",
 			"set it to 0 unless something else on the node needs it")
 	}
 }
@@ -31,13 +31,16 @@ func (x *examination) forwarding() {
 		v, ok := x.sysctl(s.path)
 		switch {
 		case !ok:
-			x.fail(s.name+" can't be read", "the family is on in the configuration, and the kernel seems not to have it", "switch the family off in the configuration")
+			x.fail(s.name+" can't be read",
+				"the family is on in the configuration, and the kernel seems not to have it",
+				"switch the family off in the configuration")
 		case v != "0":
 			x.ok("%s is %s", s.name, v)
 		case x.Agent == nil:
 			x.info(s.name+" is 0", "packets of pods are not forwarded", "the agent sets it to 1")
 		default:
-			x.fail(s.name+" is 0", "packets of pods are not forwarded; something has changed it after the agent", "find out what sets it, in /etc/sysctl.d for instance")
+			x.fail(s.name+" is 0", "packets of pods are not forwarded; something has changed it after the agent",
+				"find out what sets it, in /etc/sysctl.d for instance")
 		}
 	}
 }
@@ -59,7 +62,8 @@ func (x *examination) reversePath() {
 			wires = append(wires, name)
 		}
 	}
-	const do = "the agent sets net.ipv4.conf.all.rp_filter to 0, and the device's to 2 or 0; should it come back, look into /etc/sysctl.d"
+	const do = "the agent sets net.ipv4.conf.all.rp_filter to 0, and the device's to 2 or 0; should it come back, " +
+		"look into /etc/sysctl.d"
 	if len(wires) > 0 {
 		x.warn("reverse path filtering is strict (rp_filter 1) on "+some(wires),
 			"replies that come in by another device than the route to their sender are dropped without a trace", do)
@@ -98,7 +102,9 @@ func (x *examination) ipv6Off() {
 	}
 	for _, n := range names {
 		if v, ok := x.sysctl("net/ipv6/conf/" + n + "/disable_ipv6"); ok && v == "1" {
-			x.fail("net.ipv6.conf."+n+".disable_ipv6 is 1", "ipv6.enabled is true, and the kernel takes no IPv6 packets there", "set it to 0, or ipv6.enabled to false")
+			x.fail("net.ipv6.conf."+n+".disable_ipv6 is 1",
+				"ipv6.enabled is true, and the kernel takes no IPv6 packets there",
+				"set it to 0, or ipv6.enabled to false")
 		}
 	}
 }
