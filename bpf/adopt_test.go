@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAdopted: the programs of the next agent use the maps of the one before, all of them, also those that it pinned under
-// another name.
+// TestAdopted: the programs of the next agent use the maps of the one before, all of them, also those that it pinned
+// under another name.
 func TestAdopted(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")

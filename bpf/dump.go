@@ -75,9 +75,9 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "epochs":
 		return dumpEpochs(d.Epochs, fn)
 	case "paths":
-		return KeptPaths(d.Paths, ofCPU[DatapathCachedPath](fn))
+		return CachedPaths(d.Paths, ofCPU[DatapathCachedPath](fn))
 	case "flow_cache":
-		return KeptFlows(d.FlowCache, ofCPU[DatapathCachedFlow](fn))
+		return CachedFlows(d.FlowCache, ofCPU[DatapathCachedFlow](fn))
 	case "policy_pairs":
 		return eachOfCPUs(d.PolicyPairs, func(p *DatapathPolicyPair) bool {
 			return p.Generation != 0

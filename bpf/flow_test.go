@@ -228,7 +228,7 @@ func expires(t testing.TB, w *world) {
 	now, err := readJiffies()
 	must(t, err)
 	w.unkeep(t)
-	must(t, KeptPaths(w.Paths, func(cpu int, i uint32, _ *DatapathCachedPath) bool {
+	must(t, CachedPaths(w.Paths, func(cpu int, i uint32, _ *DatapathCachedPath) bool {
 		var rows []DatapathCachedPath
 		must(t, w.Paths.Lookup(i, &rows))
 		rows[cpu].Path.Expires = uint32(now) - 1

@@ -2,8 +2,8 @@ package bpf
 
 import "github.com/cilium/ebpf"
 
-// KeptFlows calls fn for the entries of the per-CPU flow caches, until it returns false.
-func KeptFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathCachedFlow) bool) error {
+// CachedFlows calls fn for the entries of the per-CPU flow caches, until it returns false.
+func CachedFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathCachedFlow) bool) error {
 	return eachOfCPUs(m, func(k *DatapathCachedFlow) bool { return k.ValidUntil != 0 }, fn)
 }
 
@@ -22,7 +22,7 @@ type Pending map[DatapathFlowKey][]DatapathCachedFlow
 // ReadPending reads it. A packet may pass between this and the reading of a row, and then is in both or in none.
 func ReadPending(d *Datapath) (Pending, error) {
 	p := Pending{}
-	err := KeptFlows(d.FlowCache, func(_ int, _ uint32, k *DatapathCachedFlow) bool {
+	err := CachedFlows(d.FlowCache, func(_ int, _ uint32, k *DatapathCachedFlow) bool {
 		if k.Way[0].Packets != 0 || k.Way[1].Packets != 0 {
 			p[k.Key()] = append(p[k.Key()], *k)
 		}

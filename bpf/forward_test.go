@@ -107,7 +107,7 @@ func keptRow(name, dst, hop string) row {
 func pathsAre(n int) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
-		if got := keptPaths(t, w); len(got) != n {
+		if got := freshPaths(t, w); len(got) != n {
 			t.Fatalf("%d paths are kept, want %d: %+v", len(got), n, got)
 		}
 	}

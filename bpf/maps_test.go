@@ -6,15 +6,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// keptPaths are the rows of the table of paths, of all CPUs, that no epoch has made stale.
-func keptPaths(t testing.TB, w *world) (rows []DatapathCachedPath) {
+// freshPaths are the forwarding cache entries of all CPUs that no epoch has made stale.
+func freshPaths(t testing.TB, w *world) (rows []DatapathCachedPath) {
 	t.Helper()
 	epoch := func(slot uint16) uint32 {
 		n, err := EpochOf(w.Epochs, slot)
 		must(t, err)
 		return n
 	}
-	must(t, KeptPaths(w.Paths, func(_ int, _ uint32, p *DatapathCachedPath) bool {
+	must(t, CachedPaths(w.Paths, func(_ int, _ uint32, p *DatapathCachedPath) bool {
 		if p.Path.Epoch == epoch(0)+epoch(p.Path.SrcSlot)+epoch(p.Path.DstSlot) {
 			rows = append(rows, *p)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// KeptPaths calls fn for the rows of the table of paths that are in use, those of each CPU, until it returns false.
-func KeptPaths(m *ebpf.Map, fn func(cpu int, index uint32, p *DatapathCachedPath) bool) error {
+// CachedPaths calls fn for the forwarding cache entries of each CPU that are in use, until it returns false.
+func CachedPaths(m *ebpf.Map, fn func(cpu int, index uint32, p *DatapathCachedPath) bool) error {
 	return eachOfCPUs(m, func(p *DatapathCachedPath) bool {
 		return p.Path.Action != uint8(DatapathPathActionPATH_NONE)
 	}, fn)

@@ -46,7 +46,7 @@ func actionText(a uint8) string {
 // Paths calls fn for each forwarding cache entry until it returns false.
 func Paths(d *bpf.Datapath, names event.Names, clock Clock, fn func(*Path) bool) error {
 	epochs := epochs{d: d, known: map[uint16]uint32{}}
-	err := bpf.KeptPaths(d.Paths, func(_ int, _ uint32, p *bpf.DatapathCachedPath) bool {
+	err := bpf.CachedPaths(d.Paths, func(_ int, _ uint32, p *bpf.DatapathCachedPath) bool {
 		fresh := p.Path.Epoch == epochs.sum(p.Path.SrcSlot, p.Path.DstSlot) &&
 			int32(p.Path.Expires-uint32(clock.Ticks)) >= 0
 		return fn(namePath(names, p, fresh))

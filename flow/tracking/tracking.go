@@ -112,7 +112,8 @@ func (t *Tracking) metrics(s feature.Sink) {
 		float64(t.collector.Expired()), nil)
 	for _, u := range t.usage() {
 		labels := prometheus.Labels{"table": u.Name}
-		s.Gauge("myelin_conntrack_entries", "Entries of a conntrack table, as the agent counted last.", float64(u.Entries), labels)
+		s.Gauge("myelin_conntrack_entries", "Entries of a conntrack table, as the agent counted last.",
+			float64(u.Entries), labels)
 		s.Gauge("myelin_conntrack_max_entries", "Room in a conntrack table.", float64(u.Max), labels)
 		if u.Most > 0 {
 			labels = prometheus.Labels{"table": u.Name, "pod": u.Pod}
