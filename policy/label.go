@@ -21,7 +21,8 @@ func ParseLabels(texts []string) LabelSet {
 		out = append(out, Label{source, key, value})
 	}
 	slices.SortFunc(out, func(a, b Label) int {
-		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Source, b.Source), strings.Compare(a.Value, b.Value))
+		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Source, b.Source),
+			strings.Compare(a.Value, b.Value))
 	})
 	return out
 }

@@ -42,7 +42,8 @@ type LastGood struct {
 // OpenLastGood reads the file at path, which need not exist. One that can't be
 // read is logged, and taken for an empty one: what is refused is closed then.
 func OpenLastGood(path string, db *statedb.DB, tables Tables, log *slog.Logger) *LastGood {
-	l := &LastGood{path: path, db: db, tables: tables, log: log, policies: map[Ref]*Object{}, groups: map[string]*Group{}}
+	l := &LastGood{path: path, db: db, tables: tables, log: log, policies: map[Ref]*Object{},
+		groups: map[string]*Group{}}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l
@@ -52,7 +53,8 @@ func OpenLastGood(path string, db *statedb.DB, tables Tables, log *slog.Logger) 
 		f, err = readSaved(data)
 	}
 	if err != nil {
-		log.Warn("the last good versions of policies can't be read: those that are refused now are closed", "file", path,
+		log.Warn("the last good versions of policies can't be read: those that are refused now are closed",
+			"file", path,
 			"error", err)
 		return l
 	}

@@ -113,7 +113,8 @@ func (o *Object) TableRow() []string {
 			subjects = append(subjects, text)
 		}
 	}
-	return []string{o.Ref.Kind, o.Ref.Key.String(), strings.Join(subjects, "; "), strconv.Itoa(rules), o.State(), o.Source}
+	return []string{o.Ref.Kind, o.Ref.Key.String(), strings.Join(subjects, "; "), strconv.Itoa(rules), o.State(),
+		o.Source}
 }
 
 // subject is as in "shop/k8s:app=web", "*/all" for pods of all namespaces, "all"

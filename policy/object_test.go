@@ -16,7 +16,8 @@ import (
 // object is a policy with one rule of each kind of peer.
 func object() *policy.Object {
 	web := policy.Requirement{Source: "k8s", Key: "app", Op: policy.In, Values: []string{"web"}}
-	shop := policy.Requirement{Source: "k8s", Key: "io.kubernetes.pod.namespace", Op: policy.In, Values: []string{"shop"}}
+	shop := policy.Requirement{Source: "k8s", Key: "io.kubernetes.pod.namespace", Op: policy.In,
+		Values: []string{"shop"}}
 	zones := policy.Requirement{Source: "any", Key: "zone", Op: policy.NotIn, Values: []string{"a", "b"}}
 	selector := policy.Selector{web, zones}
 	ref := policy.Ref{Kind: "CiliumNetworkPolicy", Key: cluster.Key{Namespace: "shop", Name: "web"}}
@@ -31,13 +32,17 @@ func object() *policy.Object {
 			Ref: ref, Subject: policy.Selector{web, shop}, Tier: policy.TierDefault, Isolates: [2]bool{false, true},
 			Rules: []policy.Rule{
 				{Origin: origin, Direction: policy.Egress, Action: policy.Allow, Peers: []policy.Peer{
-					{Endpoints: &selector, Required: []policy.Selector{{shop}}}, {Nodes: &policy.Selector{}}, {Prefixes: prefixes},
-					{Prefixes: &policy.Prefixes{Group: "office", Pods: true}}, {Service: &policy.ServicePeer{Name: "db"}},
-				}, Ports: []policy.Port{{Proto: policy.ProtoTCP, First: 80, Last: 90}, {Proto: policy.ProtoUDP, Last: 65535},
+					{Endpoints: &selector, Required: []policy.Selector{{shop}}}, {Nodes: &policy.Selector{}},
+					{Prefixes: prefixes},
+					{Prefixes: &policy.Prefixes{Group: "office", Pods: true}},
+					{Service: &policy.ServicePeer{Name: "db"}},
+				}, Ports: []policy.Port{{Proto: policy.ProtoTCP, First: 80, Last: 90},
+					{Proto: policy.ProtoUDP, Last: 65535},
 					{Proto: policy.ProtoICMPv6, First: 128, Last: 128}, {Proto: policy.ProtoSCTP, Name: "sig"}}},
 				{Origin: origin, Direction: policy.Ingress, Action: policy.Deny, Peers: []policy.Peer{}},
-				{Origin: origin, Direction: policy.Ingress, Action: policy.Pass, Ports: []policy.Port{{Proto: policy.ProtoAny},
-					{Proto: 112, First: 1, Last: 1}}},
+				{Origin: origin, Direction: policy.Ingress, Action: policy.Pass,
+					Ports: []policy.Port{{Proto: policy.ProtoAny},
+						{Proto: 112, First: 1, Last: 1}}},
 			},
 		}},
 	}
@@ -45,7 +50,9 @@ func object() *policy.Object {
 
 func TestRuleText(t *testing.T) {
 	want := []string{
-		"allow egress to k8s:app=web,any:zone notin (a,b) if k8s:io.kubernetes.pod.namespace=shop or nodes all or 10.0.0.0/8 fd00::/8 except 10.1.0.0/16 outside or group office or service */db on 80-90/TCP UDP ICMPv6 128 sig/SCTP",
+		"allow egress to k8s:app=web,any:zone notin (a,b) if k8s:io.kubernetes.pod.namespace=shop or nodes all or " +
+			"10.0.0.0/8 fd00::/8 except 10.1.0.0/16 outside or group office or service */db on 80-90/TCP UDP ICMPv6 " +
+			"128 sig/SCTP",
 		"deny ingress from nobody",
 		"pass ingress from everybody on all 1/112",
 	}
@@ -83,10 +90,14 @@ func TestObjectJSON(t *testing.T) {
 	o := object()
 	o.Specs[0].Rules = o.Specs[0].Rules[:1]
 	got, err := json.Marshal(o)
-	want := `{"ref":{"kind":"CiliumNetworkPolicy","namespace":"shop","name":"web"},"source":"manifests:a.yaml","specs":[{"subject":"k8s:app=web,k8s:io.kubernetes.pod.namespace=shop",` +
-		`"tier":"default","rules":[{"origin":{"ref":{"kind":"CiliumNetworkPolicy","namespace":"shop","name":"web"},"path":"spec.egress[0]","source":"manifests:a.yaml","line":7},` +
-		`"direction":"egress","action":"allow","peers":[{"endpoints":"k8s:app=web,any:zone notin (a,b)","required":["k8s:io.kubernetes.pod.namespace=shop"]},{"nodes":"all"},` +
-		`{"prefixes":{"include":["10.0.0.0/8","fd00::/8"],"except":["10.1.0.0/16"]}},{"prefixes":{"group":"office","pods":true}},{"service":{"name":"db"}}],` +
+	want := `{"ref":{"kind":"CiliumNetworkPolicy","namespace":"shop","name":"web"},"source":"manifests:a.yaml",` +
+		`"specs":[{"subject":"k8s:app=web,k8s:io.kubernetes.pod.namespace=shop",` +
+		`"tier":"default","rules":[{"origin":{"ref":{"kind":"CiliumNetworkPolicy","namespace":"shop","name":"web"},` +
+		`"path":"spec.egress[0]","source":"manifests:a.yaml","line":7},` +
+		`"direction":"egress","action":"allow","peers":[{"endpoints":"k8s:app=web,any:zone notin ` +
+		`(a,b)","required":["k8s:io.kubernetes.pod.namespace=shop"]},{"nodes":"all"},` +
+		`{"prefixes":{"include":["10.0.0.0/8","fd00::/8"],"except":["10.1.0.0/16"]}},` +
+		`{"prefixes":{"group":"office","pods":true}},{"service":{"name":"db"}}],` +
 		`"ports":["80-90/TCP","UDP","ICMPv6 128","sig/SCTP"]}],"isolates":["egress"]}],"since":"1970-01-01T00:16:40Z"}`
 	if err != nil || string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s\n%v", got, want, err)

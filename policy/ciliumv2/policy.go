@@ -3,8 +3,8 @@
 // are those of the API, and the comments say what Cilium means by them. Cilium's
 // own types would bring all of Cilium along.
 //
-// A list that is nil was not there; one that is empty but not nil was written
-// as [], which for peers means nobody.
+// A list that is nil was absent; one that is empty but not nil was written as [], and an empty list of peers matches no
+// peer.
 package ciliumv2
 
 import (

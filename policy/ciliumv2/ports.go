@@ -43,7 +43,7 @@ type ICMPField struct {
 	Type *intstr.IntOrString `json:"type"`
 }
 
-// Authentication is how both ends must have proved who they are.
+// Authentication is how both ends must have proved their identities.
 type Authentication struct {
 	// Mode is disabled, required or test-always-fail.
 	Mode string `json:"mode"`

@@ -36,7 +36,8 @@ func Dump(c *Compiler) string {
 					rowsText(s.Default.Verdicts))
 				lines = append(lines, line)
 				for d, class := range s.Peers {
-					lines = append(lines, fmt.Sprintf("endpoint %d %s %d: %s%s", t.Slot, policy.Direction(dir), family, name(d),
+					lines = append(lines, fmt.Sprintf("endpoint %d %s %d: %s%s", t.Slot, policy.Direction(dir), family,
+						name(d),
 						rowsText(class.Verdicts)))
 				}
 			}

@@ -67,7 +67,8 @@ func TestFlatten(t *testing.T) {
 			}
 			if got, want := Lookup(rows, proto, port), walk(list, proto, port); got.Verdict != want.verdict ||
 				got.Rule != want.id() {
-				t.Fatalf("seed %d, %d/%d: got %s by %d, want %s by %d, of rows %v", seed, proto, port, got.Verdict, got.Rule,
+				t.Fatalf("seed %d, %d/%d: got %s by %d, want %s by %d, of rows %v", seed, proto, port, got.Verdict,
+					got.Rule,
 					want.verdict, want.id(), rows)
 			}
 		}

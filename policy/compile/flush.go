@@ -32,7 +32,8 @@ type Plan struct {
 }
 
 func (p *Plan) empty() bool {
-	return len(p.NewSets)+len(p.Additions)+len(p.Addresses)+len(p.Endpoints)+len(p.ObsoleteSets)+len(p.ObsoletePeers)+len(p.ObsoleteClasses) == 0 && !p.Moved
+	return len(p.NewSets)+len(p.Additions)+len(p.Addresses)+len(p.Endpoints)+len(p.ObsoleteSets)+len(p.ObsoletePeers)+
+		len(p.ObsoleteClasses) == 0 && !p.Moved
 }
 
 // Flush works out what has changed since it was called last. Sets that no endpoint
@@ -338,7 +339,9 @@ func (c *Compiler) addPeer(d *Identity, p *Plan) {
 	for _, m := range d.members {
 		for r := range m.users {
 			if r != nil {
-				touch(r, slices.ContainsFunc(r.addresses, func(a addressPeer) bool { return a.set == m && a.selects(d.base) }))
+				touch(r, slices.ContainsFunc(r.addresses, func(a addressPeer) bool {
+					return a.set == m && a.selects(d.base)
+				}))
 			}
 		}
 		for name, n := range c.named {

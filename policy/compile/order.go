@@ -67,7 +67,8 @@ func entries(rules []*rule, isolated, host bool) (list []entry, hostAt int) {
 		for _, r := range rules {
 			if r.spec.Tier == of {
 				ruling := [...]Verdict{Denied, Allowed, Passed}[r.Action]
-				list = append(list, entry{rule: r, verdict: ruling, admin: of == policy.TierAdmin, ports: r.ports, names: r.names})
+				list = append(list, entry{rule: r, verdict: ruling, admin: of == policy.TierAdmin, ports: r.ports,
+					names: r.names})
 			}
 		}
 	}

@@ -78,7 +78,8 @@ func checkExplained(t *testing.T) scene.ExplainCheck {
 			rule = f.Rule.ID
 		}
 		if f.Action != want.Verdict.String() || rule != want.Rule {
-			t.Fatalf("%s: %s %s %s %d/%d: explained as %s by rule %d, and is %s by %d", what, of.Name, dir, peer, proto, port,
+			t.Fatalf("%s: %s %s %s %d/%d: explained as %s by rule %d, and is %s by %d", what, of.Name, dir, peer,
+				proto, port,
 				f.Action, rule, want.Verdict, want.Rule)
 		}
 	}

@@ -189,8 +189,9 @@ func (s *peerSpec) addPrefixes(p policy.Prefixes, required policy.Selector, plac
 	for family, whole := range [2]netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 		netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		of := func(q netip.Prefix) bool { return Family(q.Addr()) == family }
-		if _, has := slices.BinarySearchFunc(p.Include, whole, netip.Prefix.Compare); !has || slices.ContainsFunc(p.Except,
-			of) || p.Pods && len(required) > 0 {
+		if _, has := slices.BinarySearchFunc(p.Include, whole, netip.Prefix.Compare); !has ||
+			slices.ContainsFunc(p.Except,
+				of) || p.Pods && len(required) > 0 {
 			continue
 		}
 		p.Include = slices.DeleteFunc(slices.Clone(p.Include), of)

@@ -40,7 +40,8 @@ func newSelectors[U comparable, T any]() *selectors[U, T] {
 	return &selectors[U, T]{
 		all: map[string]*selection[U, T]{}, byLabel: map[keyValue]map[*selection[U, T]]struct{}{},
 		byKey:  map[string]map[*selection[U, T]]struct{}{},
-		others: map[*selection[U, T]]struct{}{}, things: map[*labeled[U, T]]struct{}{}, having: map[keyValue][]*labeled[U,
+		others: map[*selection[U, T]]struct{}{}, things: map[*labeled[U, T]]struct{}{},
+		having: map[keyValue][]*labeled[U,
 			T]{},
 	}
 }

@@ -55,7 +55,8 @@ func Lengths(rows []PortVerdict) uint32 {
 			present |= ProtocolAbsent(r.Proto)
 		}
 	}
-	return lengths | (ProtocolAbsent(policy.ProtoTCP)|ProtocolAbsent(policy.ProtoUDP)|ProtocolAbsent(policy.ProtoSCTP))&^present
+	return lengths | (ProtocolAbsent(policy.ProtoTCP)|ProtocolAbsent(policy.ProtoUDP)|ProtocolAbsent(
+		policy.ProtoSCTP))&^present
 }
 
 // ProtocolAbsent is the bit that says that there are no rows of a protocol: policy_absent of the datapath.

@@ -39,7 +39,7 @@ type membership struct {
 	sets               [3][]*addressSet // by kind of owner
 }
 
-// Who has an address, as address sets tell them apart.
+// Kinds of owners of an address, as address sets distinguish them.
 const (
 	worldOwner = iota
 	podOwner

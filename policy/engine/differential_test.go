@@ -116,7 +116,8 @@ func (a *agent) fillCluster(txn statedb.WriteTxn, w *reference.World) {
 		put(a, txn, a.cluster.Pods, row, err)
 		if row.NodeName == w.Node && row.OwnsAddresses() {
 			e := &endpoint.Endpoint{
-				ID: uint16(endpoint.MinID + i), ContainerID: row.Key().String(), Namespace: row.Namespace, Pod: row.Name,
+				ID: uint16(endpoint.MinID + i), ContainerID: row.Key().String(), Namespace: row.Namespace,
+				Pod:  row.Name,
 				IPv4: row.IPv4(), IPv6: row.IPv6(), State: endpoint.StateReady,
 			}
 			put(a, txn, a.endpoints, e, nil)

@@ -60,12 +60,14 @@ func newNode(t *testing.T, k *maps.Writer, dir string) *node {
 	must(err)
 	n.engine, err = New(Params{
 		Config: policy.Config{Host: true},
-		DB:     n.db, Cluster: n.cluster, Policies: n.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
+		DB:     n.db, Cluster: n.cluster, Policies: n.policies, Identities: ids.Identities(),
+		Addresses: ids.Addresses(),
 		Endpoints: n.endpoints, Node: "n1", Dir: dir, Maps: k, Log: log, PodWait: 200 * time.Millisecond,
 	})
 	must(err)
 	txn := n.db.WriteTxn(n.policies.Policies, n.cluster.Pods)
-	done1, done2 := n.policies.Policies.RegisterInitializer(txn, "test"), n.cluster.Pods.RegisterInitializer(txn, "test")
+	done1, done2 := n.policies.Policies.RegisterInitializer(txn, "test"),
+		n.cluster.Pods.RegisterInitializer(txn, "test")
 	txn.Commit()
 	n.known = func() {
 		txn := n.db.WriteTxn(n.policies.Policies, n.cluster.Pods)
@@ -124,7 +126,8 @@ func (n *node) spec(port uint16) policy.Spec {
 	return policy.Spec{Ref: ref, Subject: is("a"), Tier: policy.TierDefault, Isolates: [2]bool{true, false},
 		Rules: []policy.Rule{{
 			Origin: policy.Origin{Ref: ref, Path: "spec.ingress[0]"}, Action: policy.Allow,
-			Peers: []policy.Peer{{Endpoints: &b}}, Ports: []policy.Port{{Proto: policy.ProtoTCP, First: port, Last: port}},
+			Peers: []policy.Peer{{Endpoints: &b}}, Ports: []policy.Port{{Proto: policy.ProtoTCP, First: port,
+				Last: port}},
 		}}}
 }
 
@@ -222,8 +225,7 @@ func TestBegins(t *testing.T) {
 	}
 }
 
-// A pod that nobody knows is judged as reserved:init, after a while; and who
-// comes into a slot after it is somebody else.
+// TestWaitPod: after a while, an unknown pod is treated as reserved:init; the next pod in its slot is waited for anew.
 func TestWaitPod(t *testing.T) {
 	k := newWriter(t, scene.SmallMaps())
 	n := newNode(t, k, t.TempDir())
@@ -250,6 +252,6 @@ func TestWaitPod(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := n.engine.WaitPod(ctx, 4); err == nil || !strings.Contains(err.Error(), "endpoint 4") {
-		t.Errorf("of a slot that nobody has: got %v", err)
+		t.Errorf("of an unused slot: got %v", err)
 	}
 }

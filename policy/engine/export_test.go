@@ -12,7 +12,8 @@ import (
 // NewTestKernel makes a Kernel of maps that live as long as the test.
 func NewTestKernel(t testing.TB) *maps.Writer {
 	k := newWriter(t, map[string]uint32{
-		"peers": 4096, "peer_prefixes": 4096, "peer_classes": 1 << 16, "verdicts": 1 << 18, "policies": 256, "flows": 512,
+		"peers": 4096, "peer_prefixes": 4096, "peer_classes": 1 << 16, "verdicts": 1 << 18, "policies": 256,
+		"flows": 512,
 	})
 	k.Now = time.Now
 	return k

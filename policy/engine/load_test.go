@@ -30,7 +30,7 @@ func (n *node) add(slot uint16, app string) time.Duration {
 	return time.Since(begin)
 }
 
-// denying isolates nobody and denies those of a list to who has an app.
+// denying is a policy that denies prefixes to the pods of an app, and isolates none.
 func denying(app string, list []netip.Prefix) *policy.Object {
 	s := scene.ListSpec(list)
 	s.Subject = scene.OneOf("app", app)
@@ -95,12 +95,13 @@ func TestListLoads(t *testing.T) {
 			len(waits), most, worst)
 		// The slowest may have waited for the machine.
 		if len(waits) < 5 || most > took/10 || worst > took/2 {
-			t.Errorf("the list %s in %s; ADDs beside it take %s, the slowest %s: want a tenth", change.what, took, most, worst)
+			t.Errorf("the list %s in %s; ADDs beside it take %s, the slowest %s: want a tenth", change.what, took,
+				most, worst)
 		}
 	}
 }
 
-// neverOpen looks whether a pod, held at first, may talk to who is on a list, until it is added.
+// neverOpen checks that a pod, held at first, may not talk to the addresses of a list, until it is added.
 func (n *node) neverOpen(slot uint16, list []netip.Prefix, added <-chan struct{}) {
 	for len(list) > 0 {
 		if scene.Lookup(n, n.engine.Maps.Datapath, slot, policy.Egress, list[0].Addr(), policy.ProtoTCP,

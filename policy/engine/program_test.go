@@ -83,8 +83,8 @@ func (p *program) place(slots map[netip.Addr]uint16) {
 	}
 }
 
-// forget ends all flows, and what CPUs have at hand of them: messages of ICMP
-// that are no echo all belong to one between two addresses.
+// forget deletes all conntrack entries and clears the per-CPU flow caches: ICMP messages other than echo share one
+// entry per pair of addresses.
 func (p *program) forget() {
 	p.Helper()
 	p.empty(p.Flows)
@@ -212,7 +212,8 @@ func (p *program) check(w *reference.World, slots map[netip.Addr]uint16, probe r
 	if !want {
 		p.denied++
 	}
-	if slices.Contains(Allowed(at), got) == want && (want || got == "DROP_POLICY_DENIED" || got == "DROP_POLICY_NO_RULE") {
+	if slices.Contains(Allowed(at), got) == want && (want || got == "DROP_POLICY_DENIED" ||
+		got == "DROP_POLICY_NO_RULE") {
 		return ""
 	}
 	return fmt.Sprintf("%s counts %q, against%s", at, got, why)

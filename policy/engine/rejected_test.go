@@ -53,7 +53,8 @@ func newRejections(t *testing.T, k *maps.Writer, good []byte, kind string, isola
 	for _, ns := range w.Namespaces {
 		if isolated {
 			add(fmt.Appendf(nil,
-				"kind: NetworkPolicy\nmetadata: {name: none, namespace: %s}\nspec: {podSelector: {}, policyTypes: [Ingress, Egress]}\n", ns.Name))
+				"kind: NetworkPolicy\nmetadata: {name: none, namespace: %s}\nspec: {podSelector: {}, policyTypes: "+
+					"[Ingress, Egress]}\n", ns.Name))
 		}
 	}
 	for _, pod := range w.Pods {
@@ -91,7 +92,8 @@ func (r *rejections) allProbes() (out []reference.Probe) {
 					echo = reference.Probe{Proto: policy.ProtoICMPv6, Port: 128}
 				}
 				for _, p := range []reference.Probe{
-					{Proto: policy.ProtoTCP, Port: 80}, {Proto: policy.ProtoTCP, Port: 81}, {Proto: policy.ProtoTCP, Port: 443},
+					{Proto: policy.ProtoTCP, Port: 80}, {Proto: policy.ProtoTCP, Port: 81},
+					{Proto: policy.ProtoTCP, Port: 443},
 					{Proto: policy.ProtoTCP, Port: 8085},
 					{Proto: policy.ProtoUDP, Port: 53}, {Proto: policy.ProtoSCTP, Port: 80}, echo,
 				} {

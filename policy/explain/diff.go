@@ -79,7 +79,8 @@ type VerdictChange struct {
 // String is as in "newly denied: before by …, after by no rule".
 func (t VerdictChange) String() string {
 	word := map[bool]string{true: "newly allowed", false: "newly denied"}[t.Allowed]
-	return fmt.Sprintf("%s; before: %s; after: %s", word, cmp.Or(t.RuleBefore, "no rule"), cmp.Or(t.RuleAfter, "no rule"))
+	return fmt.Sprintf("%s; before: %s; after: %s", word, cmp.Or(t.RuleBefore, "no rule"),
+		cmp.Or(t.RuleAfter, "no rule"))
 }
 
 // Diff works out what an edit would change, by two compilers that know what the

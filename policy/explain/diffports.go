@@ -35,7 +35,8 @@ func (d *differ) changes(before, after []compile.PortVerdict) (out []portChange)
 				continue // it is said of more ports
 			}
 		}
-		t := portChange{ports: p.String(), VerdictChange: VerdictChange{will, d.before.RuleOrigin(within(before, p).Rule),
+		t := portChange{ports: p.String(), VerdictChange: VerdictChange{will,
+			d.before.RuleOrigin(within(before, p).Rule),
 			d.after.RuleOrigin(within(after, p).Rule)}}
 		var except []string
 		for _, q := range order {

@@ -199,7 +199,8 @@ func (x *Explainer) backends(r statedb.ReadTxn, s *cluster.Service, p policy.Por
 	var have []string
 	at := slices.IndexFunc(s.Ports, func(q cluster.ServicePort) bool {
 		have = append(have, q.String())
-		return protocol(q.Protocol) == p.Proto && (q.Port == p.First && p.Name == "" || p.Name != "" && q.Name == p.Name)
+		return protocol(q.Protocol) == p.Proto && (q.Port == p.First && p.Name == "" ||
+			p.Name != "" && q.Name == p.Name)
 	})
 	if at < 0 {
 		return nil, fmt.Errorf("--port %s: Service %s has %s", p, s.Key(), strings.Join(have, ", "))
@@ -210,12 +211,13 @@ func (x *Explainer) backends(r statedb.ReadTxn, s *cluster.Service, p policy.Por
 				continue
 			}
 			for _, e := range slice.Endpoints {
-				out = append(out, target{x.partyAt(r, e.Address), policy.Port{Proto: p.Proto, First: q.Port, Last: q.Port}})
+				out = append(out, target{x.partyAt(r, e.Address), policy.Port{Proto: p.Proto, First: q.Port,
+					Last: q.Port}})
 			}
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("--to %s: the Service has no backends, so that nothing is judged", s.Key())
+		return nil, fmt.Errorf("--to %s: the Service has no backends, so there is no policy lookup", s.Key())
 	}
 	return out, nil
 }

@@ -34,7 +34,8 @@ func denials(s *Side, dir policy.Direction, of Party) (out []string) {
 		}
 	}
 	if len(s.Isolating) == 0 {
-		out = append(out, fmt.Sprintf("isolate %s for %s: nothing does, and what no rule denies is allowed", of.Name, dir))
+		out = append(out, fmt.Sprintf("isolate %s for %s: nothing does, and what no rule denies is allowed",
+			of.Name, dir))
 	}
 	return out
 }
@@ -48,14 +49,16 @@ func permissions(s *Side, dir policy.Direction, peer Party, port string) (out []
 		case c.Peer:
 			out = append(out, fmt.Sprintf("add port %s to %s, which means the peer already", port, c.Origin))
 		case c.Ports && !strings.HasPrefix(c.Origin.Ref.Kind, "Cilium"): // there, a rule has peers of one sort
-			out = append(out, fmt.Sprintf("add to %s, which has the port already: %s", c.Origin, source(c.Origin.Ref.Kind,
-				dir, peer)))
+			out = append(out, fmt.Sprintf("add to %s, which has the port already: %s", c.Origin,
+				source(c.Origin.Ref.Kind,
+					dir, peer)))
 		}
 	}
 	for _, by := range s.Isolating {
 		kind, _, named := strings.Cut(by, " ")
 		if !named || !strings.HasSuffix(kind, "Policy") {
-			out = append(out, fmt.Sprintf("add a policy that allows it: %s, port %s", source("NetworkPolicy", dir, peer), port))
+			out = append(out, fmt.Sprintf("add a policy that allows it: %s, port %s",
+				source("NetworkPolicy", dir, peer), port))
 			continue
 		}
 		out = append(out, fmt.Sprintf("add to %s spec.%s a rule: %s, port %s", by, dir, source(kind, dir, peer), port))

@@ -103,7 +103,8 @@ func (x *Explainer) Trace(q Request) (*Trace, error) {
 				continue
 			}
 			if len(out.Ways) == maxWays {
-				out.Notes = append(out.Notes, fmt.Sprintf("only the first %d pairs of addresses were looked at", maxWays))
+				out.Notes = append(out.Notes, fmt.Sprintf("only the first %d pairs of addresses were looked at",
+					maxWays))
 				break
 			}
 			way, err := x.way(r, s, d)
@@ -236,7 +237,8 @@ func (t *Trace) conclude(node string) {
 	}
 	if !here && len(elsewhere) > 0 {
 		t.Notes = append(t.Notes,
-			fmt.Sprintf("neither end is on this node (%s): the answer is what the rules say; ask on %s for what is enforced there", node, strings.Join(elsewhere, " or ")))
+			fmt.Sprintf("neither end is on this node (%s): the answer is what the rules say; ask on %s for what is "+
+				"enforced there", node, strings.Join(elsewhere, " or ")))
 	}
 }
 
@@ -266,8 +268,9 @@ func ParsePort(text string) (p policy.Port, err error) {
 		p.Proto, ok = uint8(n), true
 	}
 	if !ok {
-		return p, fmt.Errorf("--port %s: %q is no protocol: want TCP, UDP, SCTP, ICMP, ICMPv6 or a number from 1 to 255",
-			text, proto)
+		return p,
+			fmt.Errorf("--port %s: %q is no protocol: want TCP, UDP, SCTP, ICMP, ICMPv6 or a number from 1 to 255",
+				text, proto)
 	}
 	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
 		p.First, p.Last = uint16(n), uint16(n)
@@ -284,7 +287,8 @@ func ParsePort(text string) (p policy.Port, err error) {
 // be left out; → may stand for ->.
 func ParseFlow(text string) (Request, error) {
 	bad := func(what string) (Request, error) {
-		return Request{}, fmt.Errorf("--flow %s: %s: want SOURCE:PORT->DESTINATION:PORT/PROTOCOL, such as 10.0.1.2:40000->[fd00::2]:80/TCP, or the ID of a flow", text, what)
+		return Request{}, fmt.Errorf("--flow %s: %s: want SOURCE:PORT->DESTINATION:PORT/PROTOCOL, such as "+
+			"10.0.1.2:40000->[fd00::2]:80/TCP, or the ID of a flow", text, what)
 	}
 	from, to, ok := strings.Cut(strings.ReplaceAll(text, "→", "->"), "->")
 	if !ok {

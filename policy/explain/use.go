@@ -13,7 +13,7 @@ type Use struct {
 	policy.RuleRow
 	// Endpoints are how many endpoints of this node the rule's object selects.
 	Endpoints int `json:"endpoints"`
-	// State is UseHit, UseNeverHit, UseShadowed, UseNoPeer, UsePass or UseNobody.
+	// State is UseHit, UseNeverHit, UseShadowed, UseNoPeer, UsePass or UseNoEndpoint.
 	State string `json:"state"`
 	// Hits are flows that the rule decided, since its rows were written: when the rule
 	// or its peers change, they begin anew. LastTick is when it decided the
@@ -32,7 +32,7 @@ const (
 	UseNoPeer = "no such peer"
 	// UsePass rules never decide: they hand on to the next tier.
 	UsePass = "pass"
-	// UseNobody rules are of objects that select no endpoint of this node.
+	// UseNoEndpoint rules are of objects that select no endpoint of this node.
 	UseNoEndpoint = "selects nobody here"
 )
 

@@ -75,8 +75,9 @@ func BenchmarkScale(b *testing.B) {
 				s := &scale{B: b, c: compile.New(policy.Config{}, scene.NewNumbers(b, compile.FirstDerived-1),
 					scene.NewNumbers(b, 0))}
 				if real {
-					s.k, _ = kernelFor(b, map[string]uint32{"peers": 1 << 21, "peer_prefixes": 1 << 20, "peer_classes": 1 << 20,
-						"verdicts": 1 << 20, "policies": 65536})
+					s.k, _ = kernelFor(b, map[string]uint32{"peers": 1 << 21, "peer_prefixes": 1 << 20,
+						"peer_classes": 1 << 20,
+						"verdicts":     1 << 20, "policies": 65536})
 					last, _, err := s.k.Adopt()
 					if err != nil {
 						b.Fatal(err)
@@ -107,7 +108,9 @@ func (s *scale) run() {
 		s.c.Identify(200_000+uint32(i), scene.ManyLabels(scene.ManyIdentities+i))
 		s.c.SetAddress(scene.ManyAddress(scene.ManyIdentities+i), 200_000+uint32(i))
 	})
-	s.report("pod-comes-here", 50, func(i int) { s.c.SetEndpoint(uint16(1000+i), scene.ManyLabels(i), nil, false, false) })
+	s.report("pod-comes-here", 50, func(i int) {
+		s.c.SetEndpoint(uint16(1000+i), scene.ManyLabels(i), nil, false, false)
+	})
 	s.report("policy-changes", 50, func(i int) {
 		s.c.SetPolicy(scene.ManySpec(i, 80).Ref, []policy.Spec{scene.ManySpec(i, uint16(1000+i))})
 	})
@@ -131,7 +134,8 @@ func (s *scale) run() {
 	s.report("list-comes", 1, func(int) { s.c.SetPolicy(spec.Ref, []policy.Spec{spec}) })
 	fmt.Printf("%d prefixes: %d bytes each\n", len(list), (heap()-before)/uint64(len(list)))
 	if s.k != nil {
-		fmt.Printf("rows of policies, peers, peer_prefixes, peer_classes, verdicts: %v\n", scene.Counts(s.B, s.k.Datapath))
+		fmt.Printf("rows of policies, peers, peer_prefixes, peer_classes, verdicts: %v\n",
+			scene.Counts(s.B, s.k.Datapath))
 	}
 	s.report("list-changes-by-one", 10, func(i int) {
 		s.c.SetPolicy(spec.Ref, []policy.Spec{scene.ListSpec([][]netip.Prefix{longer, list}[i%2])})

@@ -112,7 +112,7 @@ func TestKernelRandom(t *testing.T) {
 	}
 }
 
-// Whatever write fails, somebody is told, and the next round mends it.
+// TestInterrupted: whichever write fails, Apply returns an error, and the next round completes the update.
 func TestInterrupted(t *testing.T) {
 	k, _ := kernelFor(t, scene.SmallMaps())
 	r := rand.New(rand.NewPCG(5, 5))
@@ -136,7 +136,7 @@ func TestInterrupted(t *testing.T) {
 		err := k.Apply(c, p)
 		k.beforeWrite = nil
 		if n >= fails && fails > 0 && err == nil {
-			t.Fatalf("step %d: nobody was told", step)
+			t.Fatalf("step %d: no error was returned", step)
 		}
 		if err := errors.Join(k.Apply(c, c.Flush()), k.Apply(c, c.Flush())); err != nil {
 			t.Fatal(err)
@@ -198,7 +198,8 @@ func testAtomic(t *testing.T, slice int) {
 			}
 			for i, got := range sample(w, kernel) {
 				if got != before[i] && got != after[i] {
-					t.Errorf("step %d, at %s: verdict %d is %s, was %s and will be %s", step, op, i, got, before[i], after[i])
+					t.Errorf("step %d, at %s: verdict %d is %s, was %s and will be %s", step, op, i, got, before[i],
+						after[i])
 				}
 				if before[i] != after[i] {
 					changes++
@@ -241,10 +242,7 @@ func testFull(t *testing.T, full string, sizes map[string]uint32, open bool) {
 	k, now := kernelFor(t, all)
 	w := scene.New(t)
 	w.Config.Open = open
-	w.Things = []*scene.Party{
-		{Name: "a", Labels: []string{"k8s:app=a"}, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Id: 70000, Slot: 2},
-		{Name: "b", Labels: []string{"k8s:app=b"}, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Id: 70001, Slot: 3},
-	}
+	w.Things = []*scene.Party{fullPod("a", "10.0.0.1", 70000, 2), fullPod("b", "10.0.0.2", 70001, 3)}
 	c := compilerOver(w, k)
 	few, many := fullSpecs("a", 1), fullSpecs("b", 12)
 	c.SetPolicy(few[0].Ref, few)
@@ -271,7 +269,8 @@ func testFull(t *testing.T, full string, sizes map[string]uint32, open bool) {
 	verdicts := func() (out []string) {
 		for _, slot := range []uint16{2, 3} {
 			for _, a := range []netip.Addr{inside, outside} {
-				out = append(out, scene.Lookup(t, k.Datapath, slot, policy.Egress, a, policy.ProtoTCP, 1000).Verdict.String())
+				found := scene.Lookup(t, k.Datapath, slot, policy.Egress, a, policy.ProtoTCP, 1000)
+				out = append(out, found.Verdict.String())
 			}
 		}
 		return out
@@ -296,6 +295,12 @@ func testFull(t *testing.T, full string, sizes map[string]uint32, open bool) {
 	}
 }
 
+// fullPod is a pod whose only label is its name.
+func fullPod(name, address string, id uint32, slot uint16) *scene.Party {
+	return &scene.Party{Name: name, Labels: []string{"k8s:app=" + name},
+		Addrs: []netip.Addr{netip.MustParseAddr(address)}, Id: id, Slot: slot}
+}
+
 // fullSpecs let an app reach n prefixes, and as many addresses, each by a rule
 // of its own with a port of its own.
 func fullSpecs(app string, n int) []policy.Spec {
@@ -307,7 +312,8 @@ func fullSpecs(app string, n int) []policy.Spec {
 		s.Rules = append(s.Rules, policy.Rule{
 			Origin: policy.Origin{Ref: s.Ref, Path: fmt.Sprintf("spec.egress[%d]", i)}, Direction: policy.Egress,
 			Action: policy.Allow,
-			Peers:  []policy.Peer{{Prefixes: &policy.Prefixes{Include: list}}}, Ports: []policy.Port{{Proto: policy.ProtoTCP,
+			Peers:  []policy.Peer{{Prefixes: &policy.Prefixes{Include: list}}},
+			Ports: []policy.Port{{Proto: policy.ProtoTCP,
 				First: uint16(1000 + i), Last: uint16(1000 + i)}},
 		})
 	}

@@ -166,7 +166,7 @@ func (r *reader) ciliumRequired(spec *policy.Spec, at string, rules []ciliumRule
 	for i := range rules {
 		rule := &rules[i]
 		if rule.action == policy.Allow && r.lostAll(rule.path+"."+rule.side+"Requires") {
-			require(spec, rule.direction, rule.action, policy.Selector{nobody()})
+			require(spec, rule.direction, rule.action, policy.Selector{noPeer()})
 		}
 		for j := range rule.requires {
 			field := item(rule.path, rule.side+"Requires", j)
@@ -177,14 +177,14 @@ func (r *reader) ciliumRequired(spec *policy.Spec, at string, rules []ciliumRule
 				if rule.action == policy.Deny {
 					continue
 				}
-				selector = append(selector, nobody())
+				selector = append(selector, noPeer())
 			}
 			require(spec, rule.direction, rule.action, selector)
 		}
 	}
 	for _, l := range r.lostLists(at, ciliumLists()) {
 		if l.action == policy.Allow {
-			require(spec, l.direction, l.action, policy.Selector{nobody()})
+			require(spec, l.direction, l.action, policy.Selector{noPeer()})
 		}
 	}
 }
@@ -193,8 +193,8 @@ func require(spec *policy.Spec, d policy.Direction, a policy.Action, s policy.Se
 	spec.Required[d][a] = append(spec.Required[d][a], s)
 }
 
-// nobody is met by no label set: entity none.
-func nobody() policy.Requirement {
+// noPeer is a requirement that no label set meets: entity none.
+func noPeer() policy.Requirement {
 	return policy.Requirement{Source: sourceReserved, Key: "none", Op: policy.Exists}
 }
 

@@ -52,7 +52,8 @@ func (r *reader) ciliumPeers(c *ciliumRule, gap *gaps) []policy.Peer {
 		gap.peers = true
 	}
 	peers := slices.Concat(
-		r.endpointPeers(c, gap), r.prefixPeers(c, gap), r.entityPeers(c, gap), r.nodePeers(c, gap), r.servicePeers(c, gap),
+		r.endpointPeers(c, gap), r.prefixPeers(c, gap), r.entityPeers(c, gap), r.nodePeers(c, gap),
+		r.servicePeers(c, gap),
 	)
 	switch {
 	case none:

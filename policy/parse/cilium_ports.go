@@ -154,9 +154,10 @@ func (r *reader) icmp(at string, f *ciliumv2.ICMPField) policy.Port {
 // icmpTypes are the names that Cilium has for types of ICMP (RFC 792 and later).
 func icmpTypes() map[string]uint16 {
 	return map[string]uint16{
-		"EchoReply": 0, "DestinationUnreachable": 3, "Redirect": 5, "Echo": 8, "EchoRequest": 8, "RouterAdvertisement": 9,
-		"RouterSelection": 10,
-		"TimeExceeded":    11, "ParameterProblem": 12, "Timestamp": 13, "TimestampReply": 14, "Photuris": 40,
+		"EchoReply": 0, "DestinationUnreachable": 3, "Redirect": 5, "Echo": 8, "EchoRequest": 8,
+		"RouterAdvertisement": 9,
+		"RouterSelection":     10,
+		"TimeExceeded":        11, "ParameterProblem": 12, "Timestamp": 13, "TimestampReply": 14, "Photuris": 40,
 		"ExtendedEchoRequest": 42, "ExtendedEchoReply": 43,
 	}
 }
@@ -173,7 +174,8 @@ func icmp6Types() map[string]uint16 {
 		"ICMPNodeInformationQuery":    139,
 		"ICMPNodeInformationResponse": 140, "InverseNeighborDiscoverySolicitation": 141,
 		"InverseNeighborDiscoveryAdvertisement": 142,
-		"HomeAgentAddressDiscoveryRequest":      144, "HomeAgentAddressDiscoveryReply": 145, "MobilePrefixSolicitation": 146,
+		"HomeAgentAddressDiscoveryRequest":      144, "HomeAgentAddressDiscoveryReply": 145,
+		"MobilePrefixSolicitation":          146,
 		"MobilePrefixAdvertisement":         147,
 		"DuplicateAddressRequestCodeSuffix": 157, "DuplicateAddressConfirmationCodeSuffix": 158,
 		"ExtendedEchoRequest": 160, "ExtendedEchoReply": 161,

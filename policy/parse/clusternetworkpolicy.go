@@ -41,13 +41,15 @@ func (r *reader) clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy) []policy
 		for j, p := range rule.From {
 			peers[j] = v1alpha2.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: p.Pods}
 		}
-		spec.Rules = append(spec.Rules, r.clusterRule(spec.Tier, policy.Ingress, at, &v1alpha2.ClusterNetworkPolicyEgressRule{
-			Name: rule.Name, Action: rule.Action, To: peers, Protocols: rule.Protocols,
-		}))
+		spec.Rules = append(spec.Rules, r.clusterRule(spec.Tier, policy.Ingress,
+			at, &v1alpha2.ClusterNetworkPolicyEgressRule{
+				Name: rule.Name, Action: rule.Action, To: peers, Protocols: rule.Protocols,
+			}))
 	}
 	r.atMost("spec.egress", len(o.Spec.Egress))
 	for i := range o.Spec.Egress {
-		spec.Rules = append(spec.Rules, r.clusterRule(spec.Tier, policy.Egress, item("spec", "egress", i), &o.Spec.Egress[i]))
+		spec.Rules = append(spec.Rules, r.clusterRule(spec.Tier, policy.Egress, item("spec", "egress", i),
+			&o.Spec.Egress[i]))
 	}
 	for _, l := range r.lostLists("spec", []ruleList{{"ingress", policy.Ingress, policy.Deny}, {"egress", policy.Egress,
 		policy.Deny}}) {
@@ -60,7 +62,8 @@ func (r *reader) clusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy) []policy
 	if len(lost) > 0 {
 		unclear = append(unclear, lost...)
 		spec.Tier, spec.Priority = policy.TierAdmin, 0
-		spec.Rules = append(spec.Rules, r.denyAll(&spec, "spec", policy.Ingress), r.denyAll(&spec, "spec", policy.Egress))
+		spec.Rules = append(spec.Rules, r.denyAll(&spec, "spec", policy.Ingress),
+			r.denyAll(&spec, "spec", policy.Egress))
 	}
 	if len(unclear) > 0 {
 		spec.Narrow(unclear)
@@ -280,7 +283,8 @@ func (r *reader) namedPorts(at string, rule *v1alpha2.ClusterNetworkPolicyEgress
 	})
 	for j, proto := range rule.Protocols {
 		if i >= 0 && proto.DestinationNamedPort != "" {
-			r.add(item(at, "protocols", j)+".destinationNamedPort", "to[%d] is not pods: there are no names of ports", i)
+			r.add(item(at, "protocols", j)+".destinationNamedPort",
+				"to[%d] is not pods: there are no names of ports", i)
 		}
 	}
 }

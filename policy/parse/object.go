@@ -34,9 +34,10 @@ type Origin struct {
 // Readers are those of the kinds of policies, by "apiVersion/Kind".
 func Readers() map[string]Reader {
 	return map[string]Reader{
-		"networking.k8s.io/v1/NetworkPolicy": readerOf("NetworkPolicy", func(r *reader, o *networkPolicy) []policy.Spec {
-			return r.networkPolicy(&o.NetworkPolicy)
-		}),
+		"networking.k8s.io/v1/NetworkPolicy": readerOf("NetworkPolicy",
+			func(r *reader, o *networkPolicy) []policy.Spec {
+				return r.networkPolicy(&o.NetworkPolicy)
+			}),
 		"policy.networking.k8s.io/v1alpha2/ClusterNetworkPolicy": readerOf("ClusterNetworkPolicy",
 			(*reader).clusterNetworkPolicy),
 		"cilium.io/v2/CiliumNetworkPolicy": readerOf("CiliumNetworkPolicy", func(r *reader,

@@ -81,7 +81,8 @@ func (r *reader) key(field, text string, of keys) (source, key string) {
 	}
 	if of.sources && strings.HasPrefix(key, identity.DerivedPolicyKey) && key != identity.ServiceAccountKey &&
 		key != identity.ClusterKey {
-		r.unenforced(field, "key %q: no pod has it, only %s and %s", text, identity.ServiceAccountKey, identity.ClusterKey)
+		r.unenforced(field, "key %q: no pod has it, only %s and %s", text, identity.ServiceAccountKey,
+			identity.ClusterKey)
 	}
 	return source, of.prefix + key
 }

@@ -115,7 +115,8 @@ func TestPrefilter(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	txn = p.DB.WriteTxn(p.pods)
-	_, _, err = p.pods.Insert(txn, &cluster.Outside{Node: "n", Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.9")}})
+	_, _, err = p.pods.Insert(txn, &cluster.Outside{Node: "n",
+		Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.9")}})
 	txn.Commit()
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +126,8 @@ func TestPrefilter(t *testing.T) {
 	next := &Prefilter{Params: p.Params, Rows: p.Rows}
 	next.Names = []string{"worse"}
 	p.Prefilter = next
-	p.holds("an agent after this one, with one group less", map[string]uint32{"198.51.100.7/32": 1, "203.0.113.0/24": 1})
+	p.holds("an agent after this one, with one group less", map[string]uint32{"198.51.100.7/32": 1,
+		"203.0.113.0/24": 1})
 }
 
 func TestPrefilterIsFull(t *testing.T) {
