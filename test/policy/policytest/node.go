@@ -64,7 +64,8 @@ func Open(t testing.TB, dir, name, run string, config policy.Config) *Node {
 	n.Engine, err1 = engine.New(engine.Params{
 		DB: n.DB, Cluster: n.Cluster, Policies: n.Policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
 		Endpoints: n.Endpoints,
-		Node:      name, Config: config, Dir: run, Maps: maps.New(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs}, time.Now),
+		Node:      name, Config: config, Dir: run, Maps: maps.New(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs},
+			time.Now),
 		Log: log, PodWait: 5 * time.Second,
 	})
 	check(t, err1)

@@ -141,7 +141,8 @@ func (r *rejectionTest) probes() (out []reference.Probe) {
 				if own.Is4() != peer.Is4() || own == peer {
 					continue
 				}
-				for _, p := range []reference.Probe{{Proto: policy.ProtoTCP, Port: 80}, {Proto: policy.ProtoTCP, Port: 443},
+				for _, p := range []reference.Probe{{Proto: policy.ProtoTCP, Port: 80},
+					{Proto: policy.ProtoTCP, Port: 443},
 					{Proto: policy.ProtoUDP, Port: 53}} {
 					p.Src, p.Dst = own, peer
 					out = append(out, p)
@@ -162,7 +163,8 @@ func (r *rejectionTest) write(object string) {
 		r.ok(os.Remove(path))
 		return
 	}
-	r.ok(os.WriteFile(filepath.Join(r.dir, ".new"), []byte(object), 0o600), os.Rename(filepath.Join(r.dir, ".new"), path))
+	r.ok(os.WriteFile(filepath.Join(r.dir, ".new"), []byte(object), 0o600),
+		os.Rename(filepath.Join(r.dir, ".new"), path))
 }
 
 // state says of the objects of the file which version of each is in force.
@@ -185,7 +187,8 @@ func (r *rejectionTest) state(n *policytest.Node) string {
 // verdicts are what a node says of all probes.
 func (r *rejectionTest) verdicts(n *policytest.Node) (out []bool) {
 	r.Helper()
-	for deadline := time.Now().Add(20 * time.Second); n.Engine.RealisedRevision() < n.Policies.Policies.Revision(n.DB.ReadTxn()); {
+	for deadline := time.Now().Add(20 * time.Second); n.Engine.RealisedRevision() < n.Policies.Policies.Revision(
+		n.DB.ReadTxn()); {
 		if time.Now().After(deadline) {
 			r.Fatal("policies are not realised")
 		}

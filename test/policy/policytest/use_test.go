@@ -19,7 +19,8 @@ func TestUses(t *testing.T) {
 	states := func() string {
 		var out []string
 		for _, u := range explain.New(n.Engine).Uses() {
-			out = append(out, fmt.Sprintf("%s %s: %s, %d endpoints, %d hits at %d", u.Origin.Ref.Name, u.Origin.Path, u.State,
+			out = append(out, fmt.Sprintf("%s %s: %s, %d endpoints, %d hits at %d", u.Origin.Ref.Name, u.Origin.Path,
+				u.State,
 				u.Endpoints, u.Hits, u.LastTick))
 		}
 		slices.Sort(out)

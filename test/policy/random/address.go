@@ -9,7 +9,8 @@ import (
 
 // outside are addresses outside of the cluster; one is beside the nodes' own.
 func outside(four bool) []netip.Addr {
-	texts := []string{"2001:db8:1::1", "2001:db8:1::2", "2001:db8:1:8000::1", "2001:db8:2::7", "fd00:64::200", "2600::8"}
+	texts := []string{"2001:db8:1::1", "2001:db8:1::2", "2001:db8:1:8000::1", "2001:db8:2::7", "fd00:64::200",
+		"2600::8"}
 	if four {
 		texts = []string{"203.0.113.1", "203.0.113.2", "203.0.113.129", "198.51.100.7", "192.168.64.200", "8.8.8.8"}
 	}
@@ -27,7 +28,7 @@ func nodeAddress(node *corev1.Node, four bool) string {
 	return node.Status.Addresses[2].Address
 }
 
-// address is somebody's: a pod's, a node's, or one outside.
+// address is that of a pod, of a node, or one outside.
 func (m *maker) address(four bool) netip.Addr {
 	if m.odds(30) {
 		return netip.MustParseAddr(nodeAddress(pick(m.r, m.w.Nodes), four))
@@ -53,7 +54,7 @@ func lengths(four bool) []int {
 	return []int{0, 3, 8, 32, 48, 49, 64, 127, 128, 128}
 }
 
-// prefix is around somebody's address, so that it matters.
+// prefix contains the address of a pod or node, or one outside, so that it matters.
 func (m *maker) prefix() netip.Prefix {
 	four := m.odds(50)
 	return netip.PrefixFrom(m.address(four), pick(m.r, lengths(four))).Masked()

@@ -104,7 +104,9 @@ func (m *maker) from() ciliumv2.FromPeers {
 	case n < 75:
 		return ciliumv2.FromPeers{FromCIDRSet: several(m, 2, m.cidrRule)}
 	case n < 83:
-		return ciliumv2.FromPeers{FromNodes: several(m, 2, func() metav1.LabelSelector { return m.selector(m.sourced) })}
+		return ciliumv2.FromPeers{FromNodes: several(m, 2, func() metav1.LabelSelector {
+			return m.selector(m.sourced)
+		})}
 	}
 	return ciliumv2.FromPeers{}
 }
@@ -128,7 +130,7 @@ func (m *maker) to() ciliumv2.ToPeers {
 }
 
 func (m *maker) entity() string {
-	if m.odds(10) { // nobody
+	if m.odds(10) { // entities without members
 		return pick(m.r, []string{"init", "health", "unmanaged", "ingress", "none"})
 	}
 	return pick(m.r, []string{

@@ -80,14 +80,16 @@ func constructs() []string {
 	add("NetworkPolicy", "spec.ingress", "spec.egress", "from=all", "to=all", "from=podSelector", "to=podSelector",
 		"from=namespaceSelector", "to=namespaceSelector", "from=namespaceSelector+podSelector",
 		"to=namespaceSelector+podSelector",
-		"from=ipBlock", "to=ipBlock", "ports=all", "ports=number", "ports=range", "ports=named", "ports=protocol", "allows")
+		"from=ipBlock", "to=ipBlock", "ports=all", "ports=number", "ports=range", "ports=named", "ports=protocol",
+		"allows")
 	add("ClusterNetworkPolicy", "Admin", "Baseline", "spec.ingress", "spec.egress", "Accept", "Deny", "from=namespaces",
 		"from=pods",
 		"to=namespaces", "to=pods", "to=nodes", "to=networks", "protocols=all", "protocols=number", "protocols=range",
 		"protocols=named")
 	add("CiliumNetworkPolicy,CiliumClusterwideNetworkPolicy", "spec.ingress", "spec.egress", "spec.ingressDeny",
 		"spec.egressDeny",
-		"endpoints=selector", "nodes=selector", "cidr=prefix", "cidrSet=prefix", "cidrSet=group", "cidrSet=groupSelector",
+		"endpoints=selector", "nodes=selector", "cidr=prefix", "cidrSet=prefix", "cidrSet=group",
+		"cidrSet=groupSelector",
 		"services=name/pods", "services=name/endpoints", "services=serviceSelector/pods",
 		"services=serviceSelector/endpoints",
 		"peers=all", "ports=all", "icmps.fields=number", "icmps.fields=name", "allows")

@@ -22,12 +22,18 @@ func removals() map[string]func(*reference.World) {
 		"policyTypes": func(w *reference.World) {
 			each(w.NetworkPolicies, func(p *networkingv1.NetworkPolicy) { p.Spec.PolicyTypes = nil })
 		},
-		"enableDefaultDeny":  func(w *reference.World) { rules(w, func(r *ciliumv2.Rule) { r.EnableDefaultDeny = nil }) },
-		"fromRequires":       func(w *reference.World) { from(w, func(p *ciliumv2.FromPeers) { p.FromRequires = nil }) },
-		"toRequires":         func(w *reference.World) { to(w, func(p *ciliumv2.ToPeers) { p.ToRequires = nil }) },
-		"fromCIDRSet.except": func(w *reference.World) { from(w, func(p *ciliumv2.FromPeers) { noExcept(p.FromCIDRSet) }) },
-		"toCIDRSet.except":   func(w *reference.World) { to(w, func(p *ciliumv2.ToPeers) { noExcept(p.ToCIDRSet) }) },
-		"nodeSelector":       func(w *reference.World) { rules(w, func(r *ciliumv2.Rule) { r.NodeSelector = nil }) },
+		"enableDefaultDeny": func(w *reference.World) {
+			rules(w, func(r *ciliumv2.Rule) { r.EnableDefaultDeny = nil })
+		},
+		"fromRequires": func(w *reference.World) {
+			from(w, func(p *ciliumv2.FromPeers) { p.FromRequires = nil })
+		},
+		"toRequires": func(w *reference.World) { to(w, func(p *ciliumv2.ToPeers) { p.ToRequires = nil }) },
+		"fromCIDRSet.except": func(w *reference.World) {
+			from(w, func(p *ciliumv2.FromPeers) { noExcept(p.FromCIDRSet) })
+		},
+		"toCIDRSet.except": func(w *reference.World) { to(w, func(p *ciliumv2.ToPeers) { noExcept(p.ToCIDRSet) }) },
+		"nodeSelector":     func(w *reference.World) { rules(w, func(r *ciliumv2.Rule) { r.NodeSelector = nil }) },
 		"priority": func(w *reference.World) {
 			each(w.ClusterNetworkPolicies, func(p *policyv1.ClusterNetworkPolicy) { p.Spec.Priority = 0 })
 		},

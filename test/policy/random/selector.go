@@ -53,13 +53,14 @@ func (m *maker) sourced(key string) string {
 // namespaceSelector is one over labels of namespaces, or for one by its name.
 func (m *maker) namespaceSelector() metav1.LabelSelector {
 	if m.odds(25) {
-		return metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: pick(m.r, m.w.Namespaces).Name}}
+		return metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: pick(m.r,
+			m.w.Namespaces).Name}}
 	}
 	return m.selector(plain)
 }
 
-// endpointSelector is a peer of a Cilium policy: pods of the policy's namespace,
-// of others, or who has a reserved label.
+// endpointSelector is a peer of a Cilium policy: pods of the policy's namespace, of others, or peers with a reserved
+// label.
 func (m *maker) endpointSelector() metav1.LabelSelector {
 	s := m.selector(m.sourced)
 	namespace := m.sourced("io.kubernetes.pod.namespace")
@@ -73,7 +74,8 @@ func (m *maker) endpointSelector() metav1.LabelSelector {
 	case n < 90:
 		set(&s, m.sourced("io.cilium.k8s.namespace.labels."+pick(m.r, keys())), pick(m.r, values()))
 	case n < 95:
-		s = metav1.LabelSelector{MatchLabels: map[string]string{"reserved:" + pick(m.r, []string{"host", "remote-node"}): ""}}
+		s = metav1.LabelSelector{MatchLabels: map[string]string{"reserved:" + pick(m.r,
+			[]string{"host", "remote-node"}): ""}}
 	default:
 		s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{
 			Key:      "reserved:" + pick(m.r, []string{"host", "remote-node", "kube-apiserver"}),

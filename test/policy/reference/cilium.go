@@ -43,14 +43,14 @@ func (w *World) specs() []spec {
 // selected is true if the spec is for an endpoint. A nodeSelector selects nodes
 // by their labels, an endpointSelector pods: those of its own namespace, if the
 // policy has one.
-func (w *World) selected(s spec, who party) bool {
+func (w *World) selected(s spec, endpoint party) bool {
 	switch {
 	case s.rule.NodeSelector != nil:
-		return who.node != nil && selects(s.rule.NodeSelector, w.nodeLabels(who.node).find)
-	case who.pod == nil || s.scope != "" && s.scope != who.pod.Namespace:
+		return endpoint.node != nil && selects(s.rule.NodeSelector, w.nodeLabels(endpoint.node).find)
+	case endpoint.pod == nil || s.scope != "" && s.scope != endpoint.pod.Namespace:
 		return false
 	}
-	return selects(s.rule.EndpointSelector, w.labels(who).find)
+	return selects(s.rule.EndpointSelector, w.labels(endpoint).find)
 }
 
 // cilium asks all Cilium policies that are for the endpoint.
@@ -93,8 +93,7 @@ type rule struct {
 	name  string
 	scope string // of the spec
 
-	// Whom the rule is about: nil lists are absent, those that are empty but not
-	// nil are there and hold nobody.
+	// The peers of the rule: nil lists are absent, those that are empty but not nil are present and match no peer.
 	endpoints, nodes []metav1.LabelSelector
 	cidr             []string
 	cidrSet          []ciliumv2.CIDRRule
@@ -108,21 +107,22 @@ type rule struct {
 	ports [][]ciliumv2.PortProtocol
 	icmps []ciliumv2.ICMPRule
 
-	// nobody is an allow rule whose peers are not enforced, everybody such a deny rule.
-	nobody, everybody bool
+	// none is an allow rule whose peers are not enforced, everybody such a deny rule.
+	none, everybody bool
 }
 
 func (s spec) ingress() (allows, denies []rule, isolate *bool) {
 	from := func(list string, i int, p ciliumv2.FromPeers) rule {
 		return rule{
-			name: fmt.Sprintf("%s.%s[%d]", s.name, list, i), scope: s.scope, endpoints: p.FromEndpoints, nodes: p.FromNodes,
-			cidr: p.FromCIDR, cidrSet: p.FromCIDRSet, entities: p.FromEntities, requires: p.FromRequires,
+			name: fmt.Sprintf("%s.%s[%d]", s.name, list, i), scope: s.scope, endpoints: p.FromEndpoints,
+			nodes: p.FromNodes,
+			cidr:  p.FromCIDR, cidrSet: p.FromCIDRSet, entities: p.FromEntities, requires: p.FromRequires,
 		}
 	}
 	for i, in := range s.rule.Ingress {
 		r := from("ingress", i, in.FromPeers)
 		r.ports, r.icmps = allowPorts(in.ToPorts), in.ICMPs
-		r.nobody = len(in.FromGroups) > 0 || asksAuthentication(in.Authentication)
+		r.none = len(in.FromGroups) > 0 || asksAuthentication(in.Authentication)
 		allows = append(allows, r)
 	}
 	for i, in := range s.rule.IngressDeny {
@@ -141,13 +141,14 @@ func (s spec) egress() (allows, denies []rule, isolate *bool) {
 	to := func(list string, i int, p ciliumv2.ToPeers) rule {
 		return rule{
 			name: fmt.Sprintf("%s.%s[%d]", s.name, list, i), scope: s.scope, endpoints: p.ToEndpoints, nodes: p.ToNodes,
-			cidr: p.ToCIDR, cidrSet: p.ToCIDRSet, entities: p.ToEntities, services: p.ToServices, requires: p.ToRequires,
+			cidr: p.ToCIDR, cidrSet: p.ToCIDRSet, entities: p.ToEntities, services: p.ToServices,
+			requires: p.ToRequires,
 		}
 	}
 	for i, out := range s.rule.Egress {
 		r := to("egress", i, out.ToPeers)
 		r.ports, r.icmps = allowPorts(out.ToPorts), out.ICMPs
-		r.nobody = len(out.ToGroups)+len(out.ToFQDNs) > 0 || asksAuthentication(out.Authentication)
+		r.none = len(out.ToGroups)+len(out.ToFQDNs) > 0 || asksAuthentication(out.Authentication)
 		allows = append(allows, r)
 	}
 	for i, out := range s.rule.EgressDeny {
@@ -162,7 +163,7 @@ func (s spec) egress() (allows, denies []rule, isolate *bool) {
 	return allows, denies, s.rule.EnableDefaultDeny.Egress
 }
 
-// asksAuthentication is true where an authentication is asked for, which nobody has.
+// asksAuthentication reports whether a rule requires authentication, which no peer has.
 func asksAuthentication(a *ciliumv2.Authentication) bool { return a != nil && a.Mode != "disabled" }
 
 // allowPorts leaves out ports where a proxy would have to look further: there is
@@ -170,7 +171,8 @@ func asksAuthentication(a *ciliumv2.Authentication) bool { return a != nil && a.
 func allowPorts(rules []ciliumv2.PortRule) [][]ciliumv2.PortProtocol {
 	var ports [][]ciliumv2.PortProtocol
 	for _, r := range rules {
-		l7 := r.Rules != nil && len(r.Rules.HTTP)+len(r.Rules.Kafka)+len(r.Rules.DNS)+len(r.Rules.L7)+len(r.Rules.L7Proto) > 0
+		l7 := r.Rules != nil && len(r.Rules.HTTP)+len(r.Rules.Kafka)+len(r.Rules.DNS)+len(r.Rules.L7)+
+			len(r.Rules.L7Proto) > 0
 		if l7 || r.TerminatingTLS != nil || r.OriginatingTLS != nil || r.Listener != nil || len(r.ServerNames) > 0 {
 			r.Ports = nil
 		}
@@ -187,15 +189,14 @@ func denyPorts(rules []ciliumv2.PortDenyRule) [][]ciliumv2.PortProtocol {
 	return ports
 }
 
-// ciliumRule says by what a rule matches; empty: it doesn't. A rule without peers
-// is about everybody if it has ports or ICMP types, and about nobody if it is
-// empty ("Ingress/Egress Default Deny": such a rule only isolates).
+// ciliumRule returns by what a rule matches; empty: it doesn't. A rule without peers matches all peers if it has ports
+// or ICMP types, and none if it is empty ("Ingress/Egress Default Deny": such a rule only isolates).
 func (w *World) ciliumRule(f flow, r rule, others []rule) string {
 	layer4 := len(r.ports) > 0 || len(r.icmps) > 0
 	noPeers := r.endpoints == nil && r.nodes == nil && r.cidr == nil && r.cidrSet == nil && r.entities == nil &&
 		r.services == nil
 	switch {
-	case r.nobody:
+	case r.none:
 		return ""
 	case r.everybody:
 	case noPeers && (!layer4 || r.requires != nil):

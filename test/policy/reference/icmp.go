@@ -32,8 +32,9 @@ func (f flow) ciliumICMP(field ciliumv2.ICMPField) string {
 // RFC 2521, RFC 8335).
 func icmpTypes() map[string]uint16 {
 	return map[string]uint16{
-		"EchoReply": 0, "DestinationUnreachable": 3, "Redirect": 5, "Echo": 8, "EchoRequest": 8, "RouterAdvertisement": 9,
-		"RouterSelection": 10, "TimeExceeded": 11, "ParameterProblem": 12, "Timestamp": 13, "TimestampReply": 14,
+		"EchoReply": 0, "DestinationUnreachable": 3, "Redirect": 5, "Echo": 8, "EchoRequest": 8,
+		"RouterAdvertisement": 9,
+		"RouterSelection":     10, "TimeExceeded": 11, "ParameterProblem": 12, "Timestamp": 13, "TimestampReply": 14,
 		"Photuris": 40, "ExtendedEchoRequest": 42, "ExtendedEchoReply": 43,
 	}
 }
@@ -43,8 +44,10 @@ func icmpv6Types() map[string]uint16 {
 	return map[string]uint16{
 		"DestinationUnreachable": 1, "PacketTooBig": 2, "TimeExceeded": 3, "ParameterProblem": 4, "EchoRequest": 128,
 		"EchoReply": 129, "MulticastListenerQuery": 130, "MulticastListenerReport": 131, "MulticastListenerDone": 132,
-		"RouterSolicitation": 133, "RouterAdvertisement": 134, "NeighborSolicitation": 135, "NeighborAdvertisement": 136,
-		"RedirectMessage": 137, "RouterRenumbering": 138, "ICMPNodeInformationQuery": 139, "ICMPNodeInformationResponse": 140,
+		"RouterSolicitation": 133, "RouterAdvertisement": 134, "NeighborSolicitation": 135,
+		"NeighborAdvertisement": 136,
+		"RedirectMessage":       137, "RouterRenumbering": 138, "ICMPNodeInformationQuery": 139,
+		"ICMPNodeInformationResponse":          140,
 		"InverseNeighborDiscoverySolicitation": 141, "InverseNeighborDiscoveryAdvertisement": 142,
 		"HomeAgentAddressDiscoveryRequest": 144, "HomeAgentAddressDiscoveryReply": 145, "MobilePrefixSolicitation": 146,
 		"MobilePrefixAdvertisement": 147, "DuplicateAddressRequestCodeSuffix": 157,

@@ -20,12 +20,14 @@ func (w *World) kubernetes(f flow, o *opinion) {
 		o.isolates(name)
 		if f.ingress {
 			for i, rule := range p.Spec.Ingress {
-				w.kubernetesRule(f, o, fmt.Sprintf("%s spec.ingress[%d] from", name, i), p.Namespace, rule.From, rule.Ports, limits)
+				w.kubernetesRule(f, o, fmt.Sprintf("%s spec.ingress[%d] from", name, i), p.Namespace, rule.From,
+					rule.Ports, limits)
 			}
 			continue
 		}
 		for i, rule := range p.Spec.Egress {
-			w.kubernetesRule(f, o, fmt.Sprintf("%s spec.egress[%d] to", name, i), p.Namespace, rule.To, rule.Ports, limits)
+			w.kubernetesRule(f, o, fmt.Sprintf("%s spec.egress[%d] to", name, i), p.Namespace, rule.To,
+				rule.Ports, limits)
 		}
 	}
 }
@@ -45,8 +47,8 @@ func isolates(p *networkingv1.NetworkPolicy, ingress bool) bool {
 }
 
 // kubernetesRule allows a flow if one of the peers and one of the ports match.
-// No peers means all, and no ports means all. Whom selectors select must meet what
-// Cilium's rules require of peers, too.
+// No peers means all, and no ports means all. Peers that selectors select must also meet what Cilium's rules require of
+// peers.
 func (w *World) kubernetesRule(f flow, o *opinion, name, namespace string, peers []networkingv1.NetworkPolicyPeer,
 	ports []networkingv1.NetworkPolicyPort, limits []rule,
 ) {
@@ -68,35 +70,35 @@ func (w *World) kubernetesRule(f flow, o *opinion, name, namespace string, peers
 }
 
 // kubernetesPeer says by what a peer matches; empty: it doesn't. An ipBlock is
-// about addresses, whoever has them; pods and namespaces select pods alone.
-func (w *World) kubernetesPeer(who party, namespace string, p networkingv1.NetworkPolicyPeer) string {
+// about addresses, whatever has them; pods and namespaces select pods alone.
+func (w *World) kubernetesPeer(peer party, namespace string, p networkingv1.NetworkPolicyPeer) string {
 	if p.IPBlock != nil {
-		if !who.within(p.IPBlock.CIDR) {
+		if !peer.within(p.IPBlock.CIDR) {
 			return ""
 		}
 		for _, except := range p.IPBlock.Except {
-			if who.within(except) {
+			if peer.within(except) {
 				return ""
 			}
 		}
 		return "ipBlock"
 	}
-	if who.pod == nil {
+	if peer.pod == nil {
 		return ""
 	}
 	if p.NamespaceSelector == nil {
-		if who.pod.Namespace == namespace && selects(p.PodSelector, in(who.pod.Labels)) {
+		if peer.pod.Namespace == namespace && selects(p.PodSelector, in(peer.pod.Labels)) {
 			return "podSelector"
 		}
 		return ""
 	}
-	if !selects(p.NamespaceSelector, in(w.namespaceLabels(who.pod.Namespace))) {
+	if !selects(p.NamespaceSelector, in(w.namespaceLabels(peer.pod.Namespace))) {
 		return ""
 	}
 	if p.PodSelector == nil {
 		return "namespaceSelector"
 	}
-	if selects(p.PodSelector, in(who.pod.Labels)) {
+	if selects(p.PodSelector, in(peer.pod.Labels)) {
 		return "namespaceSelector+podSelector"
 	}
 	return ""

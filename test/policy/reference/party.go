@@ -8,16 +8,15 @@ import (
 	utilnet "k8s.io/utils/net"
 )
 
-// party is whoever has an address: a pod, a node, or, with neither, somebody
-// outside of the cluster.
+// party is what has an address: a pod, a node, or, with neither, a peer outside of the cluster.
 type party struct {
 	addr netip.Addr
 	pod  *corev1.Pod
 	node *corev1.Node
 }
 
-// party finds who has an address. Pods on the host's network are their node, for
-// that is whose address they have; pods that have ended have none any more.
+// party finds the pod or node of an address. A pod on the host's network counts as its node, whose address it uses; a
+// pod that has ended has no address.
 func (w *World) party(addr netip.Addr) party {
 	for _, node := range w.Nodes {
 		for _, a := range node.Status.Addresses {
@@ -44,7 +43,7 @@ func same(text string, addr netip.Addr) bool {
 	return err == nil && a.Unmap() == addr.Unmap()
 }
 
-// place is the node that the party is on; empty for who is outside.
+// place is the node that the party is on; empty if it is outside.
 func (p party) place() string {
 	switch {
 	case p.pod != nil:
@@ -55,7 +54,7 @@ func (p party) place() string {
 	return ""
 }
 
-// outside is true for who is neither a pod nor a node.
+// outside reports whether the party is neither a pod nor a node.
 func (p party) outside() bool { return p.pod == nil && p.node == nil }
 
 // within is true if the party's address is in a prefix, as Kubernetes reads it. A

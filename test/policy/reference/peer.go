@@ -37,36 +37,36 @@ func (s labelSet) find(key string) (string, bool) {
 	return "", false
 }
 
-// labels are what Cilium's selectors see of somebody. Only pods have labels of
-// their own; all others have reserved ones.
-func (w *World) labels(who party) labelSet {
+// labels are the labels of a peer for Cilium's selectors. Only pods have labels of their own; all others have reserved
+// ones.
+func (w *World) labels(peer party) labelSet {
 	var s labelSet
 	switch {
-	case who.pod != nil:
-		for k, v := range who.pod.Labels {
+	case peer.pod != nil:
+		for k, v := range peer.pod.Labels {
 			// A pod can't say of itself what is derived.
 			if k != namespaceKey && !strings.HasPrefix(k, namespaceLabelsKey) && !strings.HasPrefix(k, derivedKey) {
 				s = append(s, label{"k8s", k, v})
 			}
 		}
-		s = append(s, label{"k8s", namespaceKey, who.pod.Namespace}, label{"k8s", derivedKey + "cluster", w.Cluster})
-		if account := who.pod.Spec.ServiceAccountName; account != "" {
+		s = append(s, label{"k8s", namespaceKey, peer.pod.Namespace}, label{"k8s", derivedKey + "cluster", w.Cluster})
+		if account := peer.pod.Spec.ServiceAccountName; account != "" {
 			s = append(s, label{"k8s", derivedKey + "serviceaccount", account})
 		}
-		for k, v := range w.namespaceLabels(who.pod.Namespace) {
+		for k, v := range w.namespaceLabels(peer.pod.Namespace) {
 			s = append(s, label{"k8s", namespaceLabelsKey + k, v})
 		}
 		return s
-	case who.node != nil && who.node.Name == w.Node:
+	case peer.node != nil && peer.node.Name == w.Node:
 		s = append(s, label{"reserved", "host", ""})
-	case who.node != nil:
+	case peer.node != nil:
 		s = append(s, label{"reserved", "remote-node", ""})
-	case who.addr.Unmap().Is4():
+	case peer.addr.Unmap().Is4():
 		s = append(s, label{"reserved", "world-ipv4", ""})
 	default:
 		s = append(s, label{"reserved", "world-ipv6", ""})
 	}
-	if w.apiServer(who) {
+	if w.apiServer(peer) {
 		s = append(s, label{"reserved", "kube-apiserver", ""})
 	}
 	return s
@@ -83,19 +83,19 @@ func (w *World) nodeLabels(node *corev1.Node) labelSet {
 
 // apiServer is true for nodes and for those outside that are an endpoint of the
 // Service default/kubernetes.
-func (w *World) apiServer(who party) bool {
-	return who.pod == nil && w.behind(who, metav1.NamespaceDefault, "kubernetes")
+func (w *World) apiServer(peer party) bool {
+	return peer.pod == nil && w.behind(peer, metav1.NamespaceDefault, "kubernetes")
 }
 
-// behind is true for who is an endpoint of a Service, ready or not.
-func (w *World) behind(who party, namespace, name string) bool {
+// behind reports whether a peer is an endpoint of a Service, ready or not.
+func (w *World) behind(peer party, namespace, name string) bool {
 	for _, slice := range w.EndpointSlices {
 		if slice.Namespace != namespace || slice.Labels[discoveryv1.LabelServiceName] != name {
 			continue
 		}
 		for _, e := range slice.Endpoints {
 			for _, address := range e.Addresses {
-				if same(address, who.addr) {
+				if same(address, peer.addr) {
 					return true
 				}
 			}
@@ -104,53 +104,53 @@ func (w *World) behind(who party, namespace, name string) bool {
 	return false
 }
 
-// ciliumPeer says by which of a rule's peers somebody matches; empty: by none.
-func (w *World) ciliumPeer(who party, r rule, others []rule) string {
+// ciliumPeer returns which of a rule's peers the peer matches; empty: none.
+func (w *World) ciliumPeer(peer party, r rule, others []rule) string {
 	what := first("endpoints", r.endpoints, func(s metav1.LabelSelector) string {
-		if w.ciliumEndpoint(who, s, r.scope, false) && w.required(who, others) {
+		if w.ciliumEndpoint(peer, s, r.scope, false) && w.required(peer, others) {
 			return "selector"
 		}
 		return ""
 	})
 	if what == "" {
 		what = first("nodes", r.nodes, func(s metav1.LabelSelector) string {
-			if who.node != nil && selects(&s, w.nodeLabels(who.node).find) {
+			if peer.node != nil && selects(&s, w.nodeLabels(peer.node).find) {
 				return "selector"
 			}
 			return ""
 		})
 	}
 	if what == "" {
-		what = first("entities", r.entities, func(e string) string { return w.entity(who, e) })
+		what = first("entities", r.entities, func(e string) string { return w.entity(peer, e) })
 	}
-	if what == "" && w.byCIDR(who) {
+	if what == "" && w.byCIDR(peer) {
 		what = first("cidr", r.cidr, func(cidr string) string {
-			if who.within(cidr) {
+			if peer.within(cidr) {
 				return "prefix"
 			}
 			return ""
 		})
 	}
-	if what == "" && w.byCIDR(who) {
-		what = first("cidrSet", r.cidrSet, func(c ciliumv2.CIDRRule) string { return w.ciliumCIDR(who, c) })
+	if what == "" && w.byCIDR(peer) {
+		what = first("cidrSet", r.cidrSet, func(c ciliumv2.CIDRRule) string { return w.ciliumCIDR(peer, c) })
 	}
 	if what == "" {
-		what = first("services", r.services, func(s ciliumv2.Service) string { return w.ciliumService(who, s) })
+		what = first("services", r.services, func(s ciliumv2.Service) string { return w.ciliumService(peer, s) })
 	}
 	return what
 }
 
-// byCIDR is true for who may be selected by address: those outside of the
-// cluster, and nodes if policyCIDRMatchMode has them.
-func (w *World) byCIDR(who party) bool { return who.outside() || w.CIDRNodes && who.node != nil }
+// byCIDR reports whether a peer may be selected by address: if it is outside of the cluster, or a node and
+// policyCIDRMatchMode has nodes.
+func (w *World) byCIDR(peer party) bool { return peer.outside() || w.CIDRNodes && peer.node != nil }
 
-// ciliumEndpoint is true if a selector of endpoints selects somebody. One in a
+// ciliumEndpoint reports whether a selector of endpoints selects the peer. One in a
 // CiliumNetworkPolicy is about the policy's namespace, unless it asks for a
 // namespace, for labels of a namespace, or for a reserved label. One in a
 // clusterwide policy is about pods of all namespaces, and about others only if
 // it asks for a reserved label.
-func (w *World) ciliumEndpoint(who party, s metav1.LabelSelector, scope string, requirement bool) bool {
-	labels := w.labels(who).find
+func (w *World) ciliumEndpoint(peer party, s metav1.LabelSelector, scope string, requirement bool) bool {
+	labels := w.labels(peer).find
 	if !selects(&s, labels) {
 		return false
 	}
@@ -169,11 +169,11 @@ func (w *World) ciliumEndpoint(who party, s metav1.LabelSelector, scope string, 
 	case reserved && !requirement, namespace:
 		return true
 	case scope == "":
-		return who.pod != nil
+		return peer.pod != nil
 	case derived:
 		return true
 	}
-	return who.pod != nil && who.pod.Namespace == scope
+	return peer.pod != nil && peer.pod.Namespace == scope
 }
 
 func keys(s metav1.LabelSelector) []string {
@@ -187,12 +187,11 @@ func keys(s metav1.LabelSelector) []string {
 	return all
 }
 
-// required is true for who meets all that fromRequires or toRequires of a list
-// of rules ask for.
-func (w *World) required(who party, rules []rule) bool {
+// required reports whether a peer meets all that fromRequires or toRequires of a list of rules ask for.
+func (w *World) required(peer party, rules []rule) bool {
 	for _, r := range rules {
 		for _, s := range r.requires {
-			if !w.ciliumEndpoint(who, s, r.scope, true) {
+			if !w.ciliumEndpoint(peer, s, r.scope, true) {
 				return false
 			}
 		}
@@ -200,20 +199,20 @@ func (w *World) required(who party, rules []rule) bool {
 	return true
 }
 
-// entity says whether somebody is an entity, by its name; empty: no. Nobody is
-// init, health, ingress, unmanaged or none: there are no such endpoints here.
-func (w *World) entity(who party, name string) string {
-	here := who.node != nil && who.node.Name == w.Node
+// entity returns the name of an entity if the peer belongs to it, otherwise nothing. No peer belongs to init, health,
+// ingress, unmanaged or none: there are no such endpoints here.
+func (w *World) entity(peer party, name string) string {
+	here := peer.node != nil && peer.node.Name == w.Node
 	entities := map[string]bool{
 		"all":            true,
 		"host":           here,
-		"remote-node":    who.node != nil && !here,
-		"cluster":        !who.outside() || w.apiServer(who),
-		"cluster-mesh":   !who.outside() || w.apiServer(who), // of which there is one cluster
-		"world":          who.outside(),
-		"world-ipv4":     who.outside() && who.addr.Unmap().Is4(),
-		"world-ipv6":     who.outside() && !who.addr.Unmap().Is4(),
-		"kube-apiserver": w.apiServer(who),
+		"remote-node":    peer.node != nil && !here,
+		"cluster":        !peer.outside() || w.apiServer(peer),
+		"cluster-mesh":   !peer.outside() || w.apiServer(peer), // of which there is one cluster
+		"world":          peer.outside(),
+		"world-ipv4":     peer.outside() && peer.addr.Unmap().Is4(),
+		"world-ipv6":     peer.outside() && !peer.addr.Unmap().Is4(),
+		"kube-apiserver": w.apiServer(peer),
 	}
 	if entities[name] {
 		return name
@@ -221,15 +220,15 @@ func (w *World) entity(who party, name string) string {
 	return ""
 }
 
-// ciliumCIDR says by what an entry of a cidrSet matches somebody; empty: it doesn't. A group that isn't there is as
-// good as an empty one.
-func (w *World) ciliumCIDR(who party, c ciliumv2.CIDRRule) string {
+// ciliumCIDR returns by what an entry of a cidrSet matches the peer; empty: it doesn't. A group that doesn't exist is
+// like an empty one.
+func (w *World) ciliumCIDR(peer party, c ciliumv2.CIDRRule) string {
 	for _, except := range c.Except {
-		if who.within(except) {
+		if peer.within(except) {
 			return ""
 		}
 	}
-	if c.CIDR != "" && who.within(c.CIDR) {
+	if c.CIDR != "" && peer.within(c.CIDR) {
 		return "prefix"
 	}
 	for _, group := range w.CIDRGroups {
@@ -240,7 +239,7 @@ func (w *World) ciliumCIDR(who party, c ciliumv2.CIDRRule) string {
 			what = "groupSelector"
 		}
 		for _, cidr := range group.Spec.ExternalCIDRs {
-			if what != "" && who.within(cidr) {
+			if what != "" && peer.within(cidr) {
 				return what
 			}
 		}
@@ -248,14 +247,15 @@ func (w *World) ciliumCIDR(who party, c ciliumv2.CIDRRule) string {
 	return ""
 }
 
-// ciliumService says by what somebody is a Service's; empty: it isn't. Of a
+// ciliumService returns by what the peer belongs to a Service; empty: it doesn't. Of a
 // Service with a selector it is the pods that the selector selects, of one
 // without it is the endpoints that CIDRs may select
 // (Services based). Without a namespace it is the Services of all namespaces.
-func (w *World) ciliumService(who party, s ciliumv2.Service) string {
+func (w *World) ciliumService(peer party, s ciliumv2.Service) string {
 	for _, svc := range w.Services {
 		what := ""
-		if n := s.K8sService; n != nil && n.ServiceName == svc.Name && (n.Namespace == "" || n.Namespace == svc.Namespace) {
+		if n := s.K8sService; n != nil && n.ServiceName == svc.Name &&
+			(n.Namespace == "" || n.Namespace == svc.Namespace) {
 			what = "name"
 		}
 		if n := s.K8sServiceSelector; n != nil && (n.Namespace == "" || n.Namespace == svc.Namespace) {
@@ -271,13 +271,13 @@ func (w *World) ciliumService(who party, s ciliumv2.Service) string {
 			continue
 		}
 		if len(svc.Spec.Selector) == 0 {
-			if w.byCIDR(who) && w.behind(who, svc.Namespace, svc.Name) {
+			if w.byCIDR(peer) && w.behind(peer, svc.Namespace, svc.Name) {
 				return what + "/endpoints"
 			}
 			continue
 		}
 		pods := metav1.LabelSelector{MatchLabels: svc.Spec.Selector}
-		if who.pod != nil && who.pod.Namespace == svc.Namespace && selects(&pods, w.labels(who).find) {
+		if peer.pod != nil && peer.pod.Namespace == svc.Namespace && selects(&pods, w.labels(peer).find) {
 			return what + "/pods"
 		}
 	}

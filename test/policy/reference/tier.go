@@ -88,20 +88,20 @@ func failClosed(action policyv1.ClusterNetworkPolicyRuleAction) (peer, port stri
 	return "all", "ports=all", policyv1.ClusterNetworkPolicyRuleActionDeny
 }
 
-func (w *World) clusterSubject(who party, s policyv1.ClusterNetworkPolicySubject) bool {
-	return w.clusterPods(who, s.Namespaces, s.Pods) != ""
+func (w *World) clusterSubject(peer party, s policyv1.ClusterNetworkPolicySubject) bool {
+	return w.clusterPods(peer, s.Namespaces, s.Pods) != ""
 }
 
 // clusterPods says by what a pod is selected; empty: it isn't, or it is no pod.
-func (w *World) clusterPods(who party, namespaces *metav1.LabelSelector, pods *policyv1.NamespacedPod) string {
-	if who.pod == nil {
+func (w *World) clusterPods(peer party, namespaces *metav1.LabelSelector, pods *policyv1.NamespacedPod) string {
+	if peer.pod == nil {
 		return ""
 	}
-	labels := in(w.namespaceLabels(who.pod.Namespace))
+	labels := in(w.namespaceLabels(peer.pod.Namespace))
 	if namespaces != nil && selects(namespaces, labels) {
 		return "namespaces"
 	}
-	if pods != nil && selects(&pods.NamespaceSelector, labels) && selects(&pods.PodSelector, in(who.pod.Labels)) {
+	if pods != nil && selects(&pods.NamespaceSelector, labels) && selects(&pods.PodSelector, in(peer.pod.Labels)) {
 		return "pods"
 	}
 	return ""
@@ -109,15 +109,15 @@ func (w *World) clusterPods(who party, namespaces *metav1.LabelSelector, pods *p
 
 // clusterDestination says by what a destination matches; empty: it doesn't.
 // Networks are about addresses, also of pods and nodes.
-func (w *World) clusterDestination(who party, to policyv1.ClusterNetworkPolicyEgressPeer) string {
-	if what := w.clusterPods(who, to.Namespaces, to.Pods); what != "" {
+func (w *World) clusterDestination(peer party, to policyv1.ClusterNetworkPolicyEgressPeer) string {
+	if what := w.clusterPods(peer, to.Namespaces, to.Pods); what != "" {
 		return what
 	}
-	if who.node != nil && to.Nodes != nil && selects(to.Nodes, in(who.node.Labels)) {
+	if peer.node != nil && to.Nodes != nil && selects(to.Nodes, in(peer.node.Labels)) {
 		return "nodes"
 	}
 	for _, network := range to.Networks {
-		if who.within(string(network)) {
+		if peer.within(string(network)) {
 			return "networks"
 		}
 	}

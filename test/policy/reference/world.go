@@ -1,7 +1,6 @@
-// Package reference says what policies mean: it reads the API's objects and
-// answers who may talk to whom, by the documents' words, with nested loops and
-// nothing kept in between. It is there to be compared with what compiles and
-// enforces policies, and shares no code with that.
+// Package reference is an oracle of network policies: it reads the API's objects and answers which peers may talk to
+// each other, by the words of the documentation, with nested loops and without state. The compiler and the datapath are
+// compared with it, and it shares no code with them.
 package reference
 
 import (
@@ -66,16 +65,15 @@ func (w *World) Verdict(p Probe) Verdict {
 	return w.Ingress(p)
 }
 
-// Egress is what World.Node says of a probe on behalf of who sends it. It allows
-// what isn't sent from the node.
+// Egress is the verdict of World.Node on a probe, by the policies of its sender. It allows what isn't sent from the
+// node.
 func (w *World) Egress(p Probe) Verdict {
 	f := w.flow(p)
 	f.subject, f.peer = w.party(p.Src), w.party(p.Dst)
 	return w.decide(f)
 }
 
-// Ingress is what World.Node says of a probe on behalf of who gets it. It allows
-// what isn't for the node.
+// Ingress is the verdict of World.Node on a probe, by the policies of its receiver. It allows what isn't for the node.
 func (w *World) Ingress(p Probe) Verdict {
 	f := w.flow(p)
 	f.ingress = true
@@ -95,12 +93,12 @@ func (w *World) Path(p Probe) Verdict {
 	return there.Ingress(p)
 }
 
-// flow is a probe in one direction, as the endpoint that is judged sees it.
+// flow is a probe in one direction, as the endpoint sees it whose policies are enforced.
 type flow struct {
 	ingress bool
 	// subject is the endpoint whose policies are asked, peer the other end.
 	subject, peer party
-	// server is who the probe is for: its container ports give names to ports.
+	// server is the destination of the probe: its container ports give names to ports.
 	server party
 	proto  uint8
 	port   uint16
@@ -148,8 +146,8 @@ func first[T any](list string, items []T, match func(T) string) string {
 }
 
 // middle is the tier of NetworkPolicies and Cilium's policies. A rule that denies
-// beats all that allow (Cilium, Deny Policies). Who is isolated gets only what
-// is allowed.
+// beats all that allow (Cilium, Deny Policies). An isolated endpoint gets only
+// what is allowed.
 //
 // A pod's own node may always reach it, unless a rule denies that: Kubernetes
 // demands it ("traffic to and from the node where a Pod is running is always

@@ -1,6 +1,5 @@
-// Package scenario has policies and what they mean, written by hand from the
-// documents of Kubernetes, of the network policy API and of Cilium: who can
-// reach whom on which port. All are for one small cluster.
+// Package scenario has policies and their meaning, written by hand from the documentation of Kubernetes, of the network
+// policy API and of Cilium: which peers can reach each other, and on which ports. All are for one small cluster.
 package scenario
 
 import (

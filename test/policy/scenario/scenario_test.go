@@ -52,7 +52,9 @@ func TestEachPolicy(t *testing.T) {
 	for _, s := range scenarios(t) {
 		w := world(t, s)
 		each(w, func(name string, without *reference.World) {
-			notice := slices.ContainsFunc(s.Probes, func(p Probe) bool { return without.Path(p.Probe).Allowed != p.Allow })
+			notice := slices.ContainsFunc(s.Probes, func(p Probe) bool {
+				return without.Path(p.Probe).Allowed != p.Allow
+			})
 			if !notice && !redundant(s.Name, name) {
 				t.Errorf("%s: no probe needs %s", s.Name, name)
 			}
@@ -112,7 +114,8 @@ func TestBadProbes(t *testing.T) {
 func TestBadObjects(t *testing.T) {
 	for text, want := range map[string]string{
 		"kind: NetworkPolicy\nmetadata: {name: a, namespace: b}\nspec: {pods: {}}": `document 1: NetworkPolicy b/a: `,
-		"# nothing\n---\nkind: Gateway\nmetadata: {name: a}":                       "document 2: Gateway /a: no such kind here",
+		"# nothing\n---\nkind: Gateway\nmetadata: {name: a}": "document 2: Gateway /a: no " +
+			"such kind here",
 		"metadata: {name: a}": "document 1:  /a: no kind",
 	} {
 		if err := Add(&reference.World{}, []byte(text)); err == nil || !strings.Contains(err.Error(), want) {

@@ -23,7 +23,8 @@ func ManyLabels(i int) []string {
 	namespace := fmt.Sprint("ns", i%500)
 	return []string{
 		fmt.Sprint("k8s:app=app", i/500), "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=" + namespace,
-		"k8s:io.cilium.k8s.namespace.labels.team=team" + fmt.Sprint(i%20), "k8s:io.kubernetes.pod.namespace=" + namespace,
+		"k8s:io.cilium.k8s.namespace.labels.team=team" + fmt.Sprint(i%20),
+		"k8s:io.kubernetes.pod.namespace=" + namespace,
 		"k8s:pod-template-hash=" + fmt.Sprint(i), "k8s:tier=web", "k8s:version=v1",
 	}
 }
@@ -46,7 +47,8 @@ func ManySpec(i int, port uint16) policy.Spec {
 	return policy.Spec{Ref: ref, Subject: slices.Concat(OneOf("app", fmt.Sprint("app", i/500%7)), in),
 		Tier: policy.TierDefault, Isolates: [2]bool{true, false}, Rules: []policy.Rule{{
 			Origin: policy.Origin{Ref: ref, Path: "spec.ingress[0]"}, Action: policy.Allow,
-			Peers: []policy.Peer{{Endpoints: &from}}, Ports: []policy.Port{{Proto: policy.ProtoTCP, First: port, Last: port}},
+			Peers: []policy.Peer{{Endpoints: &from}}, Ports: []policy.Port{{Proto: policy.ProtoTCP, First: port,
+				Last: port}},
 		}}}
 }
 

@@ -15,7 +15,8 @@ import (
 
 // SmallMaps are maps that are read at a glance.
 func SmallMaps() map[string]uint32 {
-	return map[string]uint32{"peers": 256, "peer_prefixes": 256, "peer_classes": 8192, "verdicts": 16384, "policies": 256}
+	return map[string]uint32{"peers": 256, "peer_prefixes": 256, "peer_classes": 8192, "verdicts": 16384,
+		"policies": 256}
 }
 
 // LoadMaps loads the datapath with maps of these sizes, which last as long as the test.
@@ -84,7 +85,8 @@ func (w *Scene) CheckMaps(d *bpf.Datapath, r *rand.Rand, what string) {
 				}
 				want, why := w.Naive(of, dir, peer, a, proto, port)
 				if got := Lookup(w.T, d, of.Slot, dir, a, proto, port); got.Verdict != want {
-					w.T.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.Name, dir, peer.Name, a, proto,
+					w.T.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.Name, dir,
+						peer.Name, a, proto,
 						port, got.Verdict, got.Rule, want, why)
 				}
 			}

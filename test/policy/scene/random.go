@@ -35,8 +35,9 @@ func randomSelector(r *rand.Rand) policy.Selector {
 	var out policy.Selector
 	for range r.IntN(3) {
 		req := policy.Requirement{Source: pick.Of(r, []string{"k8s", policy.AnySource}), Key: pick.Of(r, []string{"app",
-			"tier", "io.kubernetes.pod.namespace", "host"}), Op: pick.Of(r, []policy.Operator{policy.In, policy.In, policy.In,
-			policy.NotIn, policy.Exists, policy.NotExists})}
+			"tier", "io.kubernetes.pod.namespace", "host"}), Op: pick.Of(r,
+			[]policy.Operator{policy.In, policy.In, policy.In,
+				policy.NotIn, policy.Exists, policy.NotExists})}
 		if req.Op < policy.Exists {
 			req.Values = []string{pick.Of(r, []string{"a", "b", "x", "web"})}
 			if v := pick.Of(r, []string{"c", "y", "db"}); r.IntN(2) == 0 {
@@ -52,7 +53,8 @@ func randomSelector(r *rand.Rand) policy.Selector {
 func randomPrefixes(r *rand.Rand, n int) (out []netip.Prefix) {
 	all := Prefixes("0.0.0.0/0", "::/0", "::/1", "10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24", "10.0.1.1/32",
 		"10.0.1.2/32", "192.0.2.0/24", "192.0.2.0/28",
-		"172.16.0.0/31", "172.16.0.2/32", "fd01::/64", "192.0.2.1/32", "192.0.2.2/32", "198.51.100.0/24", "2001:db8::/32",
+		"172.16.0.0/31", "172.16.0.2/32", "fd01::/64", "192.0.2.1/32", "192.0.2.2/32", "198.51.100.0/24",
+		"2001:db8::/32",
 		"2001:db8::/64", "2001:db8::1/128", "fd00::/16", "fd00::1:2/128")
 	for range n {
 		out = append(out, pick.Of(r, all))
@@ -220,8 +222,10 @@ func RandomScene(t testing.TB, r *rand.Rand) *Scene {
 	w.Things = []*Party{
 		{Name: "node1", Labels: []string{"reserved:host", "k8s:zone=1"}, Id: identity.Host, Slot: 1,
 			Addrs: w.nodes["node1"].Addresses},
-		{Name: "node2", Labels: []string{"reserved:remote-node"}, Id: identity.RemoteNode, Addrs: w.nodes["node2"].Addresses},
-		{Name: "world", Addrs: addrs("192.0.2.1", "192.0.2.2", "192.0.2.77", "198.51.100.1", "203.0.113.1", "10.200.0.1",
+		{Name: "node2", Labels: []string{"reserved:remote-node"}, Id: identity.RemoteNode,
+			Addrs: w.nodes["node2"].Addresses},
+		{Name: "world", Addrs: addrs("192.0.2.1", "192.0.2.2", "192.0.2.77", "198.51.100.1", "203.0.113.1",
+			"10.200.0.1",
 			"2001:db8::1", "2001:db8::2", "2001:db8:1::1", "2001:db9::1")},
 	}
 	for i := range 8 {

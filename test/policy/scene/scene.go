@@ -134,7 +134,8 @@ func (w *Scene) Naive(of *Party, dir policy.Direction, peer *Party, a netip.Addr
 				if dir == policy.Ingress {
 					dest = of
 				}
-				if w.peerMatches(&s.Rules[j], s.Tier, required, peer, a) && portMatches(&s.Rules[j], dest, proto, port) {
+				if w.peerMatches(&s.Rules[j], s.Tier, required, peer, a) && portMatches(&s.Rules[j], dest,
+					proto, port) {
 					rules = append(rules, matching{&s.Rules[j], s, i<<16 | j, s.Ref.Key.String() + " " + s.Ref.Kind})
 				}
 			}
@@ -148,7 +149,8 @@ func (w *Scene) Naive(of *Party, dir policy.Direction, peer *Party, a netip.Addr
 	tier := func(of policy.Tier) (compile.Verdict, string, bool) {
 		for _, r := range rules {
 			if r.spec.Tier == of {
-				return [...]compile.Verdict{compile.Denied, compile.Allowed, compile.Passed}[r.Action], r.Origin.String(),
+				return [...]compile.Verdict{compile.Denied, compile.Allowed, compile.Passed}[r.Action],
+					r.Origin.String(),
 					r.Action != policy.Pass
 			}
 		}
@@ -271,7 +273,8 @@ func isNode(x *Party) bool { return x.Id == identity.Host || x.Id == identity.Re
 func (w *Scene) serviceMatches(p *policy.ServicePeer, x *Party, a netip.Addr, labels []string) bool {
 	for key, s := range w.services {
 		if p.Selector == nil && (key.Name != p.Name || key.Namespace != p.Namespace) ||
-			p.Selector != nil && (!p.Selector.MatchesSet(s.Labels) || p.Namespace != "" && p.Namespace != key.Namespace) {
+			p.Selector != nil && (!p.Selector.MatchesSet(s.Labels) ||
+				p.Namespace != "" && p.Namespace != key.Namespace) {
 			continue
 		}
 		if len(s.Selector) == 0 {
@@ -321,11 +324,13 @@ func (w *Scene) Check(c *compile.Compiler, r *rand.Rand, what string, explained 
 		for _, peer := range w.Things {
 			for _, a := range peer.Addrs {
 				for range 3 {
-					dir, proto, port := policy.Direction(r.IntN(2)), pick.Of(r, pick.Protocols()), pick.Of(r, pick.Ports())
+					dir, proto, port := policy.Direction(r.IntN(2)), pick.Of(r, pick.Protocols()), pick.Of(r,
+						pick.Ports())
 					want, why := w.Naive(of, dir, peer, a, proto, port)
 					got := c.Lookup(of.Slot, dir, a, proto, port)
 					if got.Verdict != want {
-						w.T.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.Name, dir, peer.Name, a,
+						w.T.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.Name, dir,
+							peer.Name, a,
 							proto, port, got.Verdict, got.Rule, want, why)
 					}
 					if r.IntN(4) > 0 {
