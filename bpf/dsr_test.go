@@ -304,7 +304,8 @@ func encapped(out, in [2]string, ignore ...string) (rows []row) {
 		)
 		if near := strings.Replace(in[i], "fd00:172::", "fd00:172:0:0:1::", 1); near != in[i] {
 			rows = append(rows, only(row{name: "from outside the senders' prefix", steps: []step{
-				{at: "from_wire eth0", in: `eth router > node | ` + near + ` | ip world > b ttl 60 | tcp 40000 > 8080 A`,
+				{at: "from_wire eth0", in: `eth router > node | ` + near +
+					` | ip world > b ttl 60 | tcp 40000 > 8080 A`,
 					want: "FORWARD_STACK", out: "="},
 			}}))
 		}
