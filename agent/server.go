@@ -70,7 +70,7 @@ func (s *server) open() error {
 // ready, or is told why it is not.
 func (s *server) openEarly() {
 	if err := s.open(); err != nil {
-		s.agent.Log.Error("nobody can ask what the agent waits for", "error", err)
+		s.agent.Log.Error("the API is not available while the agent starts", "error", err)
 	}
 }
 

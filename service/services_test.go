@@ -123,7 +123,7 @@ func everyFieldCounts[T any](t *testing.T, equal func(a, b *T) bool) {
 			}
 		}
 		if equal(&changed, &base) != (name == "Status") || !equal(&changed, &changed) {
-			t.Errorf("%T: a change of %s is not judged right", base, name)
+			t.Errorf("%T: a change of %s is not classified right", base, name)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 func (f *Facts) attachMode() Feature {
 	x := Feature{Name: "Attach Mode", State: OK, Chosen: "TCX", Wanted: onOff("bpf.enableTCX", f.Config.BPF.EnableTCX)}
 	if f.Attach == bpf.TCX {
-		x.Why = "links that are replaced as one step and that nobody else can remove"
+		x.Why = "links that are replaced as one step and that other programs cannot remove"
 		return x
 	}
 	x.Chosen, x.Why = "Legacy TC", f.AttachWhy

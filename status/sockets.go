@@ -48,7 +48,7 @@ func (f *Facts) socketTermination() Feature {
 	if x.State == Off {
 		return x
 	}
-	x.Chosen, x.Why = "UDP sockets of pods and host", "their backend has gone, and nobody would tell them"
+	x.Chosen, x.Why = "UDP sockets of pods and host", "their backend has gone, and they would not learn of it"
 	x.Cost = "a look through all UDP sockets when backends go, once a second at most"
 	if !pods || f.Settings.SocketHostOnly != 0 {
 		x.Chosen = "UDP sockets of the host"

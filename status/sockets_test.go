@@ -24,15 +24,15 @@ func socketCases() map[string]socketCase {
 		"termination": {
 			"Socket Termination", func(f *Facts) { f.Services.Termination.Ended = 3 }, OK,
 			"UDP sockets of pods and host, 3 ended, by bpf_sock_destroy\ntheir backend has gone, and " +
-				"nobody would tell them",
+				"they would not learn of it",
 		},
 		"termination, of the host": {
 			"Socket Termination", func(f *Facts) { f.Config.SocketLB.TerminatePodConnections = false }, OK,
-			"UDP sockets of the host, 0 ended, by bpf_sock_destroy\ntheir backend has gone, and nobody would tell them",
+			"UDP sockets of the host, 0 ended, by bpf_sock_destroy\ntheir backend has gone, and they would not learn of it",
 		},
 		"termination, by netlink": {
 			"Socket Termination", func(f *Facts) { f.Services.Termination.Netlink = "the kernel is old" }, Fallback,
-			"UDP sockets of pods and host, 0 ended, by netlink\ntheir backend has gone, and nobody would tell them\n" +
+			"UDP sockets of pods and host, 0 ended, by netlink\ntheir backend has gone, and they would not learn of it\n" +
 				"the kernel is old",
 		},
 		"termination, kernel": {
@@ -42,7 +42,7 @@ func socketCases() map[string]socketCase {
 		"termination, problem": {
 			"Socket Termination", func(f *Facts) { f.Services.Termination.Problem = "no such place" }, Fallback,
 			"UDP sockets of pods and host, 0 ended, by bpf_sock_destroy\ntheir backend has gone, and " +
-				"nobody would tell them\nno such place",
+				"they would not learn of it\nno such place",
 		},
 		"termination, no Services": {
 			"Socket Termination", func(f *Facts) { f.Config.SocketLB.Enabled = false }, Off,

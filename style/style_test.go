@@ -2,8 +2,6 @@ package style
 
 import (
 	"bytes"
-	"flag"
-	"fmt"
 	"maps"
 	"os"
 	"path"
@@ -157,50 +155,23 @@ func headerFindings(t *testing.T, files map[string][]byte) []Finding {
 	return found
 }
 
-// report fails for each finding that neither exceptions.txt nor pending.txt has, and for each row that is not needed.
+// report fails for each finding that exceptions.txt does not have, and for each row that is not needed.
 func report(t *testing.T, found []Finding) {
 	exceptions := rows(t, "exceptions.txt", 3)
-	pending := rows(t, "pending.txt", 2)
-	listed := append(slices.Clone(exceptions), pending...)
-	used := make([]bool, len(listed))
+	used := make([]bool, len(exceptions))
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.String(), b.String()) })
 	for _, f := range found {
-		i := slices.IndexFunc(listed, func(row []string) bool { return Covers(row[0], row[1], f) })
+		i := slices.IndexFunc(exceptions, func(row []string) bool { return Covers(row[0], row[1], f) })
 		if i < 0 {
 			t.Error(f)
 			continue
 		}
 		used[i] = true
 	}
-	var needed strings.Builder
-	for i, row := range listed {
-		passes := !used[i] && (row[0] != "self-contained" || Compiler() != "")
-		if i >= len(exceptions) && !passes {
-			fmt.Fprintf(&needed, "%s %s\n", row[0], row[1])
+	for i, row := range exceptions {
+		if !used[i] {
+			t.Errorf("style/exceptions.txt: nothing needs %q any more", strings.Join(row[:2], " "))
 		}
-		if passes && (i < len(exceptions) || !slices.Contains(flag.Args(), "shrink")) {
-			t.Errorf("style/exceptions.txt, style/pending.txt: nothing needs %q any more", strings.Join(row[:2], " "))
-		}
-	}
-	if slices.Contains(flag.Args(), "shrink") {
-		shrink(t, needed.String())
-	}
-}
-
-// shrink removes the rows of pending.txt that are not needed.
-func shrink(t *testing.T, rows string) {
-	text, err := os.ReadFile("pending.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var head string
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "#") {
-			head += line
-		}
-	}
-	if err := os.WriteFile("pending.txt", []byte(head+rows), 0o644); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestFlowsOfGone(t *testing.T) {
 				r.again(t)
 			}
 			if len(r.flowScanWake) == 0 {
-				t.Error("nobody is asked to look")
+				t.Error("no scan is requested")
 			}
 			for range 2 { // the second time there is nothing to do
 				if err := r.scanFlows(); err != nil {
@@ -122,7 +122,7 @@ func TestLoads(t *testing.T) {
 				r.flowTo(t, v6, service.UDP, 6, 9, 3, 0, 0)         // of a Service without least-conn
 			}
 			if (len(r.flowScanWake) > 0) != (i > 0) {
-				t.Errorf("step %d: somebody is asked to look: %v", i, len(r.flowScanWake) > 0)
+				t.Errorf("step %d: a scan is requested: %v", i, len(r.flowScanWake) > 0)
 			}
 			if err := r.scanFlows(); err != nil {
 				t.Fatal(err)

@@ -112,7 +112,7 @@ func TestInterrupted(t *testing.T) {
 		{"is restricted", three, ranges("", "10.0.0.0/8, 192.0.2.0/24, 2001:db8::/32")},
 		{"opens", ranges("", "10.0.0.0/8, 2001:db8::/32"), three},
 		{"for others", ranges("", "10.0.0.0/8, 192.0.2.0/24"), ranges("", "10.0.0.0/8, 2001:db8::/32")},
-		{"for nobody", ranges("", "10.0.0.0/8"), ranges("", "x")},
+		{"for no client", ranges("", "10.0.0.0/8"), ranges("", "x")},
 		{"maglev", three, cluster{4, "3", "Cluster", 0, maglev, ""}},
 		{"maglev, one goes", cluster{30, "3", "Local", 0, maglev, ""}, cluster{29, "3", "Local", 0, maglev, ""}},
 		{"maglev no more", cluster{3, "1", "Local", 0, maglev, ""},

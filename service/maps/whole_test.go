@@ -75,7 +75,7 @@ func (r *rig) guarded(t testing.TB, serviceID uint32) {
 	after, isThere := rangesWanted(r.Desired, r.DB.ReadTxn())[serviceID]
 	for key := range has[serviceID] {
 		if !before[key] && !after[key] {
-			t.Errorf("%s: nobody wants that", rangeText(key))
+			t.Errorf("%s: not wanted", rangeText(key))
 		}
 	}
 	for _, wanted := range []rangeKeys{before, after} {

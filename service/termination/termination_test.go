@@ -221,7 +221,7 @@ func terminate(t *testing.T, family string, vip, stays, goes netip.Addr, netlink
 			}
 		default:
 			if woken {
-				t.Errorf("%s: nobody looks through sockets", when)
+				t.Errorf("%s: sockets are not scanned", when)
 			}
 		}
 		if err := term.scan(); err != nil {

@@ -68,20 +68,20 @@ func TestAsk(t *testing.T) {
 			want  string // empty: it serves
 		}{
 			{"tcp", Check{Kind: TCP}, s.tcp, ""},
-			{"tcp, nobody", Check{Kind: TCP}, s.closed, "connect: connection refused"},
+			{"tcp, no server", Check{Kind: TCP}, s.closed, "connect: connection refused"},
 			{"tcp, another port", Check{Kind: TCP, Port: s.tcp.Port()}, s.closed, ""},
 			{"http", Check{Kind: HTTP}, s.http, ""},
 			{"http, query", Check{Kind: HTTP, Path: "/q?x=1"}, s.http, ""},
 			{"http, host", Check{Kind: HTTP, Path: "/healthz", Host: "shop.example"}, s.http, ""},
 			{"http, other host", Check{Kind: HTTP, Path: "/healthz"}, s.http, "HTTP status 404"},
 			{"http, redirect", Check{Kind: HTTP, Path: "/moved"}, s.http, ""},
-			{"http, nobody", Check{Kind: HTTP}, s.closed, "connect: connection refused"},
+			{"http, no server", Check{Kind: HTTP}, s.closed, "connect: connection refused"},
 			{"http, silence", Check{Kind: HTTP, Timeout: 50 * time.Millisecond}, s.silent, "no answer within 50ms"},
 			{"grpc", Check{Kind: GRPC}, s.grpc, ""},
 			{"grpc, service", Check{Kind: GRPC, Service: "ready"}, s.grpc, ""},
 			{"grpc, ill", Check{Kind: GRPC, Service: "ill"}, s.grpc, "gRPC health is NOT_SERVING"},
 			{"grpc, unknown", Check{Kind: GRPC, Service: "other"}, s.grpc, "gRPC NotFound: unknown service"},
-			{"grpc, nobody", Check{Kind: GRPC}, s.closed, "connection refused"},
+			{"grpc, no server", Check{Kind: GRPC}, s.closed, "connection refused"},
 			{"grpc, silence", Check{Kind: GRPC, Timeout: 50 * time.Millisecond}, s.silent, "no answer within 50ms"},
 			{"no kind", Check{}, s.tcp, "no such kind"},
 		} {
