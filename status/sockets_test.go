@@ -28,11 +28,13 @@ func socketCases() map[string]socketCase {
 		},
 		"termination, of the host": {
 			"Socket Termination", func(f *Facts) { f.Config.SocketLB.TerminatePodConnections = false }, OK,
-			"UDP sockets of the host, 0 ended, by bpf_sock_destroy\ntheir backend has gone, and they would not learn of it",
+			"UDP sockets of the host, 0 ended, by bpf_sock_destroy\ntheir backend has gone, and they would " +
+				"not learn of it",
 		},
 		"termination, by netlink": {
 			"Socket Termination", func(f *Facts) { f.Services.Termination.Netlink = "the kernel is old" }, Fallback,
-			"UDP sockets of pods and host, 0 ended, by netlink\ntheir backend has gone, and they would not learn of it\n" +
+			"UDP sockets of pods and host, 0 ended, by netlink\ntheir backend has gone, and they would not " +
+				"learn of it\n" +
 				"the kernel is old",
 		},
 		"termination, kernel": {
