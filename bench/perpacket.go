@@ -149,7 +149,7 @@ func kindOf(d *bpf.Datapath, hook bpf.Hook) (ebpf.ProgramSpec, *ebpf.Program, er
 	}
 	program := d.FromWire
 	if hook == bpf.FromWireXDP {
-		program = d.FromWireXdp
+		program = d.FromWireXDP
 	}
 	like := spec.Programs[string(hook)]
 	return ebpf.ProgramSpec{Type: like.Type, AttachType: like.AttachType, License: "GPL"}, program, nil

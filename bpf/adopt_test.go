@@ -32,6 +32,9 @@ func TestAdopted(t *testing.T) {
 		}
 		must(t, d.Close())
 		for name, former := range formerNames() {
+			if d.mapByName(former) != nil {
+				t.Errorf("%s: %s is a map of today", name, former)
+			}
 			must(t, os.Rename(d.mapPin(name), d.mapPin(former)))
 		}
 	}

@@ -45,10 +45,9 @@ const clsactPriority = 100
 type Attacher struct {
 	Mode Mode
 	// Why says why the mode is not the best one; empty if it is.
-	Why      string
-	programs map[Hook]*ebpf.Program
-	dir      string
-	maps     *DatapathObjects // of which XDP reads what devices are
+	Why string
+	dir string
+	d   *Datapath
 
 	mu  sync.Mutex
 	xdp map[string]XDPState // by device
@@ -56,11 +55,7 @@ type Attacher struct {
 
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
 	a := &Attacher{
-		Mode: TCX, dir: filepath.Join(d.dir, "links"), maps: &d.DatapathObjects,
-		programs: map[Hook]*ebpf.Program{
-			FromPod: d.FromPod, ToPod: d.ToPod, FromWire: d.FromWire, FromWireL3: d.FromWireL3,
-			ToWire: d.ToWire, ToWireL3: d.ToWireL3, FromWireXDP: d.FromWireXdp,
-		},
+		Mode: TCX, dir: filepath.Join(d.dir, "links"), d: d,
 	}
 	if noTCX {
 		a.Mode, a.Why = Clsact, "bpf.enableTCX is false"
@@ -78,6 +73,17 @@ func probeTCX() error {
 		return nil
 	}
 	return err
+}
+
+// program returns the hook's program.
+func (a *Attacher) program(hook Hook) (*ebpf.Program, error) {
+	switch hook {
+	case FromWireL3, ToWireL3:
+		l3, err := a.d.loadL3()
+		return map[Hook]*ebpf.Program{FromWireL3: l3.FromWire, ToWireL3: l3.ToWire}[hook], err
+	}
+	return map[Hook]*ebpf.Program{FromPod: a.d.FromPod, ToPod: a.d.ToPod, FromWire: a.d.FromWire,
+		ToWire: a.d.ToWire}[hook], nil
 }
 
 // ingress reports on which side of the device the hook is.
@@ -138,7 +144,11 @@ func (a *Attacher) attachTCX(hook Hook, name string, index int) error {
 	if hook.ingress() {
 		at = ebpf.AttachTCXIngress
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: a.programs[hook], Attach: at})
+	program, err := a.program(hook)
+	if err != nil {
+		return err
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: at})
 	if err != nil {
 		return err
 	}
@@ -160,8 +170,14 @@ func (a *Attacher) updateTCX(hook Hook, name string, index int) (done bool, err 
 		return false, fmt.Errorf("open pinned link: %w", err)
 	}
 	defer old.Close()
-	if attachedTo(old) == index && old.Update(a.programs[hook]) == nil {
-		return true, a.dropFilter(hook, index)
+	if attachedTo(old) == index {
+		program, err := a.program(hook)
+		if err != nil {
+			return false, err
+		}
+		if old.Update(program) == nil {
+			return true, a.dropFilter(hook, index)
+		}
 	}
 	/* The device is gone, or is another one of the same name. */
 	if err := os.Remove(pin); err != nil {
@@ -197,7 +213,7 @@ func (a *Attacher) attachInterim(hook Hook, name string, index int) (lasting boo
 		if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, os.ErrExist) {
 			return false, fmt.Errorf("add ingress qdisc: %w", err)
 		}
-		return false, netlink.FilterReplace(a.filter(hook, index))
+		return false, a.replaceFilter(hook, index)
 	}
 	ingress, err := ingressOnly(index)
 	if err != nil || ingress != nil {
@@ -233,14 +249,24 @@ func (a *Attacher) attachClsact(hook Hook, index int) error {
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("add clsact qdisc: %w", err)
 	}
-	return netlink.FilterReplace(a.filter(hook, index))
+	return a.replaceFilter(hook, index)
+}
+
+func (a *Attacher) replaceFilter(hook Hook, index int) error {
+	program, err := a.program(hook)
+	if err != nil {
+		return err
+	}
+	f := filter(hook, index)
+	f.Fd = program.FD()
+	return netlink.FilterReplace(f)
 }
 
 // dropFilter removes the filter that hung on the device before the link. The qdisc stays, and costs nothing where a
 // link decides: taking it off a device that is up deactivates the device's own queue (qdisc_graft), and what the host
 // sends meanwhile is lost.
 func (a *Attacher) dropFilter(hook Hook, index int) error {
-	ours := a.filter(hook, index)
+	ours := filter(hook, index)
 	filters, err := netlink.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, ours.Parent)
 	for _, f := range filters {
 		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == ours.Name {
@@ -260,11 +286,10 @@ func (h Hook) parent() uint32 {
 	return netlink.HANDLE_MIN_EGRESS
 }
 
-func (a *Attacher) filter(hook Hook, index int) *netlink.BpfFilter {
+func filter(hook Hook, index int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent(), Handle: 1,
 			Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
-		Fd:           a.programs[hook].FD(),
 		Name:         filterPrefix + string(hook),
 		DirectAction: true,
 	}

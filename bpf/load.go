@@ -51,37 +51,15 @@ type Options struct {
 // pins.
 type Datapath struct {
 	Objects
-	dir  string
-	log  *slog.Logger
-	Maps []MapStatus
+	options Options
+	dir     string
+	log     *slog.Logger
+	Maps    []MapStatus
 	// Attacher knows how programs are attached on this kernel.
 	Attacher *Attacher
-}
 
-// Objects are the programs and maps of a collection.
-type Objects struct {
-	DatapathObjects
-	Epochs    *ebpf.Map // its only row is a DatapathEpochTable
-	OwnFilter *ebpf.Map // its only row is a DatapathOwnFilter
-
-	ownMu *sync.Mutex // while a word of it changes
-}
-
-// Assign loads the collection.
-func (o *Objects) Assign(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
-	all := struct {
-		*DatapathObjects
-		Epochs    *ebpf.Map `ebpf:".data.epochs"`
-		OwnFilter *ebpf.Map `ebpf:".data.own_filter"`
-	}{DatapathObjects: &o.DatapathObjects}
-	err := spec.LoadAndAssign(&all, options)
-	o.Epochs, o.OwnFilter, o.ownMu = all.Epochs, all.OwnFilter, new(sync.Mutex)
-	return err
-}
-
-// Close closes the descriptors.
-func (o *Objects) Close() error {
-	return errors.Join(o.DatapathObjects.Close(), o.Epochs.Close(), o.OwnFilter.Close())
+	l3Mu sync.Mutex
+	l3   l3Programs
 }
 
 // MapStatus says how a map came to be.
@@ -97,24 +75,8 @@ func Load(o Options) (*Datapath, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raise memory limit for BPF maps: %w", err)
 	}
-	spec, err := LoadDatapath()
+	spec, err := configured(&o)
 	if err != nil {
-		return nil, fmt.Errorf("read embedded datapath: %w", err)
-	}
-	hz, err := clockRate()
-	if err != nil {
-		return nil, err
-	}
-	o.Settings.Hz = hz
-	for name := range o.Entries {
-		if spec.Maps[name] == nil {
-			return nil, fmt.Errorf("resize map %s: the datapath has no such map", name)
-		}
-	}
-	resize(spec, o)
-	o.Settings.FlowEntries, o.Settings.NatEntryMax = spec.Maps["flows"].MaxEntries,
-		spec.Maps["nat_entries"].MaxEntries
-	if err := Configure(spec, &o.Settings); err != nil {
 		return nil, err
 	}
 	for _, dir := range []string{"maps", "links"} {
@@ -122,7 +84,7 @@ func Load(o Options) (*Datapath, error) {
 			return nil, fmt.Errorf("make pin directory: %w", err)
 		}
 	}
-	d := &Datapath{dir: o.Dir, log: o.Log}
+	d := &Datapath{options: o, dir: o.Dir, log: o.Log}
 	adopted, err := d.adopt(spec)
 	defer func() {
 		for _, m := range adopted {
@@ -143,6 +105,28 @@ func Load(o Options) (*Datapath, error) {
 	}
 	d.Attacher = newAttacher(d, o.NoTCX)
 	return d, nil
+}
+
+// configured returns the embedded datapath with its settings and the sizes of its maps. It completes the settings.
+func configured(o *Options) (*ebpf.CollectionSpec, error) {
+	spec, err := LoadDatapath()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded datapath: %w", err)
+	}
+	hz, err := clockRate()
+	if err != nil {
+		return nil, err
+	}
+	o.Settings.Hz = hz
+	for name := range o.Entries {
+		if spec.Maps[name] == nil {
+			return nil, fmt.Errorf("resize map %s: the datapath has no such map", name)
+		}
+	}
+	resize(spec, *o)
+	o.Settings.FlowEntries, o.Settings.NatEntryMax = spec.Maps["flows"].MaxEntries,
+		spec.Maps["nat_entries"].MaxEntries
+	return spec, Configure(spec, &o.Settings)
 }
 
 // resize shrinks maps of features that are off to one entry, so that they cost nothing.
@@ -216,18 +200,22 @@ func portIndexes(s Settings, n uint32) uint32 {
 }
 
 func (d *Datapath) create(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) error {
-	err := d.Assign(spec, &ebpf.CollectionOptions{MapReplacements: adopted})
-	var refused *ebpf.VerifierError
-	if errors.As(err, &refused) {
-		return fmt.Errorf("load datapath: %w: %s", err, lastLines(refused.Log, 3))
-	}
-	if err != nil {
-		return fmt.Errorf("load datapath: %w", err)
+	if err := d.Assign(spec, &ebpf.CollectionOptions{MapReplacements: adopted}); err != nil {
+		return loadError("datapath", err)
 	}
 	if err := nameHost(d.PodNetns); err != nil {
 		return err
 	}
 	return d.pin(spec, adopted)
+}
+
+// loadError has the last lines of what the verifier says.
+func loadError(what string, err error) error {
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("load %s: %w: %s", what, err, lastLines(refused.Log, 3))
+	}
+	return fmt.Errorf("load %s: %w", what, err)
 }
 
 func lastLines(lines []string, n int) string {
@@ -285,4 +273,4 @@ func (d *Datapath) Listen(on bool) error {
 }
 
 // Close closes the descriptors. What is pinned stays.
-func (d *Datapath) Close() error { return d.Objects.Close() }
+func (d *Datapath) Close() error { return errors.Join(d.Objects.Close(), d.l3.Close()) }

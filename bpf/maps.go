@@ -27,11 +27,11 @@ func plain(name string) string { return strings.TrimPrefix(name, ownSection) }
 // formerNames are the names that pinned maps had before they were renamed, by today's.
 func formerNames() map[string]string {
 	return map[string]string{
-		"backend_slots":     "backend_slots",
-		"denylist":          "denylist",
-		"denylist_prefixes": "denylist_prefixes",
-		"flow_cache":        "flow_cache",
-		"nat_entries":       "nat_entries",
+		"backend_slots":     "choices",
+		"denylist":          "unwanted",
+		"denylist_prefixes": "unwanted_prefixes",
+		"flow_cache":        "kept_flows",
+		"nat_entries":       "translations",
 	}
 }
 
@@ -139,20 +139,20 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 }
 
 // mapByName returns one of the datapath's maps, nil if there is none of the name.
-func (d *Datapath) mapByName(name string) *ebpf.Map { return d.MapsByName()[name] }
+func (o *Objects) mapByName(name string) *ebpf.Map { return o.MapsByName()[name] }
 
 // MapsByName returns all maps of the datapath.
-func (d *Datapath) MapsByName() map[string]*ebpf.Map {
+func (o *Objects) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		"affinities": d.Affinities, "backend_slots": d.BackendSlots, "backends": d.Backends, "cpus": d.Cpus,
-		"denylist": d.Denylist, "denylist_prefixes": d.DenylistPrefixes, "endpoints": d.Endpoints, "epochs": d.Epochs,
-		"events": d.Events, "flow_cache": d.FlowCache, "flows": d.Flows, "fragments": d.Fragments,
-		"frontends": d.Frontends, "loads": d.Loads, "maglev_tables": d.MaglevTables, "members": d.Members,
-		"nat_entries": d.NatEntries, "origins": d.Origins, "own_filter": d.OwnFilter, "paths": d.Paths,
-		"peer_classes": d.PeerClasses, "peer_prefixes": d.PeerPrefixes, "peers": d.Peers, "pod_links": d.PodLinks,
-		"pod_netns": d.PodNetns, "policies": d.Policies, "policy_pairs": d.PolicyPairs, "port_indexes": d.PortIndexes,
-		"prefixes": d.Prefixes, "shares": d.Shares, "socket_outcomes": d.SocketOutcomes,
-		"source_ranges": d.SourceRanges, "verdicts": d.Verdicts, "wires": d.Wires,
-		"xdp_ports": d.XdpPorts, "xdp_wires": d.XdpWires,
+		"affinities": o.Affinities, "backend_slots": o.BackendSlots, "backends": o.Backends, "cpus": o.Cpus,
+		"denylist": o.Denylist, "denylist_prefixes": o.DenylistPrefixes, "endpoints": o.Endpoints, "epochs": o.Epochs,
+		"events": o.Events, "flow_cache": o.FlowCache, "flows": o.Flows, "fragments": o.Fragments,
+		"frontends": o.Frontends, "loads": o.Loads, "maglev_tables": o.MaglevTables, "members": o.Members,
+		"nat_entries": o.NatEntries, "origins": o.Origins, "own_filter": o.OwnFilter, "paths": o.Paths,
+		"peer_classes": o.PeerClasses, "peer_prefixes": o.PeerPrefixes, "peers": o.Peers, "pod_links": o.PodLinks,
+		"pod_netns": o.PodNetns, "policies": o.Policies, "policy_pairs": o.PolicyPairs, "port_indexes": o.PortIndexes,
+		"prefixes": o.Prefixes, "shares": o.Shares, "socket_outcomes": o.SocketOutcomes,
+		"source_ranges": o.SourceRanges, "verdicts": o.Verdicts, "wires": o.Wires,
+		"xdp_ports": o.XdpPorts, "xdp_wires": o.XdpWires,
 	}
 }

@@ -182,7 +182,7 @@ func (w *world) program(hook string) *ebpf.Program {
 	case ToWire:
 		return w.ToWire
 	case FromWireXDP:
-		return w.FromWireXdp
+		return w.FromWireXDP
 	}
 	return nil
 }

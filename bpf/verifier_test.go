@@ -19,7 +19,7 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 		t.Skip("needs root")
 	}
 	must(t, rlimit.RemoveMemlock())
-	for _, row := range everyConfiguration() {
+	for i, row := range everyConfiguration() {
 		spec, err := LoadDatapath()
 		must(t, err)
 		for _, m := range spec.Maps {
@@ -37,7 +37,27 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 			continue
 		}
 		must(t, err)
+		checkEffort(t, row, &o.Programs)
+		if i < 2 { // all off, all on: they differ from from_wire and to_wire by the Ethernet header only
+			l3, err := o.assignL3(spec)
+			must(t, err)
+			must(t, l3.Close())
+		}
 		o.Close()
+	}
+}
+
+// maxVerified bounds the instructions that the verifier checks in a program, far below its limit of a million. It
+// checks a loop's body once for each iteration: what branches in a body belongs in a function of its own.
+const maxVerified = 150_000
+
+func checkEffort(t *testing.T, row configuration, p *Programs) {
+	for _, one := range []*ebpf.Program{p.FromPod, p.ToPod, p.FromWire, p.ToWire, p.FromWireXDP} {
+		info, err := one.Info()
+		must(t, err)
+		if n, known := info.VerifiedInstructions(); known && n > maxVerified { // kernel 5.16 or later
+			t.Errorf("%s: %s: verifier checked %d instructions, want at most %d", row, info.Name, n, maxVerified)
+		}
 	}
 }
 

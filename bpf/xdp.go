@@ -60,7 +60,7 @@ func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
 		return XDPState{}
 	}
 	if refused == nil && mode == XDPNative && d.Type == "veth" {
-		refused = setVariable(a.maps.XdpByMap, 1) // before a program that must know it runs
+		refused = setVariable(a.d.XdpByMap, 1) // before a program that must know it runs
 	}
 	if refused == nil {
 		refused = a.attachXDP(d.Name, d.Index, mode)
@@ -119,7 +119,7 @@ func (a *Attacher) attachXDP(name string, index int, mode XDPMode) error {
 	if done, err := a.updateXDP(pin, index); done || err != nil {
 		return err
 	}
-	l, err := link.AttachXDP(link.XDPOptions{Program: a.programs[FromWireXDP], Interface: index, Flags: flags})
+	l, err := link.AttachXDP(link.XDPOptions{Program: a.d.FromWireXDP, Interface: index, Flags: flags})
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (a *Attacher) updateXDP(pin string, index int) (done bool, err error) {
 	}
 	defer old.Close()
 	if info, err := old.Info(); err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index &&
-		old.Update(a.programs[FromWireXDP]) == nil {
+		old.Update(a.d.FromWireXDP) == nil {
 		return true, nil
 	}
 	return false, dropXDP(pin)

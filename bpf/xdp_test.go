@@ -21,7 +21,7 @@ func xdp(r row) row {
 	r.since = [2]int{5, 15}
 	r.steps[0].before = func(t testing.TB, w *world) {
 		for _, device := range []string{"eth0", "other0"} {
-			l, err := link.AttachXDP(link.XDPOptions{Program: w.FromWireXdp, Interface: w.index[device],
+			l, err := link.AttachXDP(link.XDPOptions{Program: w.FromWireXDP, Interface: w.index[device],
 				Flags: link.XDPDriverMode})
 			must(t, err)
 			t.Cleanup(func() { l.Close() })

@@ -65,10 +65,10 @@ func (d XDPDevice) note() string {
 func (a *Attacher) tellXDP(d XDPDevice, s XDPState) error {
 	index := uint32(d.Index)
 	if s.Takes {
-		if err := a.maps.XdpWires.Put(index, index); err != nil {
+		if err := a.d.XdpWires.Put(index, index); err != nil {
 			return fmt.Errorf("have %s take frames of XDP: %w", d.Name, err)
 		}
-	} else if err := a.maps.XdpWires.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	} else if err := a.d.XdpWires.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("have %s take no frames of XDP: %w", d.Name, err)
 	}
 	if err := a.tellPorts(d, s); err != nil {
@@ -88,8 +88,8 @@ func (a *Attacher) tellXDP(d XDPDevice, s XDPState) error {
 			byMap = 1
 		}
 	}
-	return errors.Join(setVariable(a.maps.XdpBonds, bonds), setVariable(a.maps.XdpByMap, byMap),
-		setVariable(a.maps.Prefiltered, all))
+	return errors.Join(setVariable(a.d.XdpBonds, bonds), setVariable(a.d.XdpByMap, byMap),
+		setVariable(a.d.Prefiltered, all))
 }
 
 // tellPorts writes the bond's ports, and removes those that it has no more.
@@ -101,7 +101,7 @@ func (a *Attacher) tellPorts(d XDPDevice, s XDPState) error {
 		}
 	}
 	var port, bond uint32
-	rows := a.maps.XdpPorts.Iterate()
+	rows := a.d.XdpPorts.Iterate()
 	var gone []uint32
 	for rows.Next(&port, &bond) {
 		if bond == uint32(d.Index) && !ports[port] {
@@ -110,10 +110,10 @@ func (a *Attacher) tellPorts(d XDPDevice, s XDPState) error {
 	}
 	err := rows.Err()
 	for _, port := range gone {
-		err = errors.Join(err, a.maps.XdpPorts.Delete(port))
+		err = errors.Join(err, a.d.XdpPorts.Delete(port))
 	}
 	for _, port := range slices.Sorted(maps.Keys(ports)) {
-		err = errors.Join(err, a.maps.XdpPorts.Put(port, uint32(d.Index)))
+		err = errors.Join(err, a.d.XdpPorts.Put(port, uint32(d.Index)))
 	}
 	if err != nil {
 		return fmt.Errorf("write ports of bond %s: %w", d.Name, err)

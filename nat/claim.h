@@ -196,16 +196,21 @@ INLINE bool nat_takes(struct __sk_buff *skb, __u16 port)
 }
 
 /*
- * Examines a candidate. Returns true if the search can end: the port is free, or safe to take over, or belongs to the
- * packet already, because another CPU has set up the connection.
+ * Examines a candidate. Returns 1 if the search can end: the port is free, or safe to take over, or belongs to the
+ * packet already, because another CPU has set up the connection. Cost: per flow.
  */
-INLINE bool nat_offer(struct __sk_buff *skb, struct cpu *c, __u16 port)
+APART int nat_offer(struct __sk_buff *skb, __u32 number)
 {
-	struct port_search *s = port_search(c);
+	struct cpu *c = cpu_this();
+	struct port_search *s;
+	__u16 port = number;
 	bool expired;
 	struct flow *f;
 	__u32 idle;
 
+	if (!c)
+		return 0;
+	s = port_search(c);
 	nat_key(c, port);
 	f = bpf_map_lookup_elem(&flows, &c->key);
 	expired = !f || flow_expired(f, c->pkt.proto);
@@ -230,7 +235,7 @@ APART int nat_scan(struct __sk_buff *skb)
 		return 0;
 	port_search_reset(port_search(c));
 	for (i = 0; i < NAT_ATTEMPTS; i++) {
-		if (nat_offer(skb, c, nat_candidate(&c->pkt, i)))
+		if (nat_offer(skb, nat_candidate(&c->pkt, i)))
 			break;
 	}
 	return 0;
@@ -278,12 +283,12 @@ APART int nat_search(struct __sk_buff *skb)
 }
 
 /* Claims a free port from the range, both ends included. Returns the port, or 0. */
-INLINE int nat_sweep_range(struct __sk_buff *skb, struct cpu *c, __u32 from, __u32 to)
+INLINE int nat_sweep_range(struct __sk_buff *skb, __u32 from, __u32 to)
 {
 	int i, port;
 
 	for (i = 0; i < NAT_SWEEPS; i++) {
-		port = sweep(&c->port_budget, PORT_MASQUERADE, from, to);
+		port = sweep_range(PORT_MASQUERADE, from, to);
 		if (!port)
 			return 0;
 		if (!nat_host_uses(skb, port) && nat_claim(skb, port, PORT_CLOSED))
@@ -314,9 +319,9 @@ APART int nat_sweep(struct __sk_buff *skb)
 		if (half)
 			ports_borrowed = true;
 		start = sweep_start(min, max);
-		port = nat_sweep_range(skb, c, start, max);
+		port = nat_sweep_range(skb, start, max);
 		if (!port)
-			port = nat_sweep_range(skb, c, min, start - 1);
+			port = nat_sweep_range(skb, min, start - 1);
 		if (port)
 			return port;
 	}

@@ -11,26 +11,11 @@
 #define SWEEP_PORTS 32768
 #define SWEEP_TICKS (config.hz / 100 + 1)
 
-/* Returns the first free port of the range for the CPU's packet, or 0. Defined in service/pool.h. */
+/*
+ * Returns the first free port of the range for the CPU's packet, or 0, within the CPU's budget. from may be above to:
+ * the range is empty then. Defined in service/pool.h.
+ */
 int sweep_range(__u32 kind, __u32 from, __u32 to);
-
-/* Does the same as sweep_range, within the CPU's budget. from may be above to: the range is empty then. */
-INLINE int sweep(struct port_budget *b, __u32 kind, __u32 from, __u32 to)
-{
-	__u32 now = clock_now(), looked;
-	int port;
-
-	if (now - b->tick > SWEEP_TICKS) {
-		b->tick = now;
-		b->left = SWEEP_PORTS;
-	}
-	if (from > to || !b->left)
-		return 0;
-	port = sweep_range(kind, from, to);
-	looked = (port ? port : to) - from + 1;
-	b->left = b->left > looked ? b->left - looked : 0;
-	return port;
-}
 
 /* Returns a random start for a sweep. */
 INLINE __u32 sweep_start(__u32 min, __u32 max)

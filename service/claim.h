@@ -62,28 +62,49 @@ INLINE void nat_entry_replace(struct cpu *c, const struct nat_entry *t)
 	bpf_map_delete_elem(&nat_entries, &c->nat_key);
 }
 
+/* What nat_entry_examine finds in a slot. */
+enum slot_state {
+	SLOT_FREE = 1 << 0,     /* it has no entry, or not any more */
+	SLOT_CONFLICT = 1 << 1, /* it has or had an entry that conflicts with c->nat_entry */
+};
+
+/*
+ * Examines a slot of the tuple c->nat_key for c->nat_entry, and deletes an entry that may be replaced. Returns flags of
+ * enum slot_state. A function of its own, so that the verifier checks it once and not for each slot. Cost: per flow.
+ */
+APART int nat_entry_examine(__u32 slot, __u32 rank)
+{
+	struct cpu *c = cpu_this();
+	struct nat_entry *t;
+	int state;
+
+	if (!c)
+		return SLOT_CONFLICT;
+	c->nat_key.slot = slot;
+	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
+	if (!t)
+		return SLOT_FREE;
+	state = nat_entry_conflicts(t, &c->nat_entry) ? SLOT_CONFLICT : 0;
+	if (!nat_entry_replaceable(t, &c->nat_entry, &c->pkt, rank))
+		return state;
+	nat_entry_replace(c, t);
+	return state | SLOT_FREE;
+}
+
 /*
  * Returns a free slot of the tuple c->nat_key for c->nat_entry, or NAT_ENTRY_SLOTS if there is none or if another entry
  * conflicts.
  */
-INLINE int nat_entry_slot(struct cpu *c, __u32 rank)
+INLINE int nat_entry_slot(__u32 rank)
 {
-	struct nat_entry *t, *n = &c->nat_entry;
-	int i, at = NAT_ENTRY_SLOTS;
-	bool conflicts;
+	int i, state, at = NAT_ENTRY_SLOTS;
 
 	for (i = 0; i < NAT_ENTRY_SLOTS; i++) {
-		c->nat_key.slot = i;
-		t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-		conflicts = t && nat_entry_conflicts(t, n);
-		if (t && nat_entry_replaceable(t, n, &c->pkt, rank)) {
-			nat_entry_replace(c, t);
-			t = NULL;
-		}
-		if (!t && at == NAT_ENTRY_SLOTS)
+		state = nat_entry_examine(i, rank);
+		if (state & SLOT_FREE && at == NAT_ENTRY_SLOTS)
 			at = i;
-		if (conflicts)
-			return t ? NAT_ENTRY_SLOTS : at; /* at most one entry conflicts */
+		if (state & SLOT_CONFLICT)
+			return state & SLOT_FREE ? at : NAT_ENTRY_SLOTS; /* at most one entry conflicts */
 	}
 	return at;
 }
@@ -101,7 +122,7 @@ APART int nat_entry_insert(__u32 rank)
 	if (!c)
 		return 0;
 	n = &c->nat_entry;
-	at = nat_entry_slot(c, rank);
+	at = nat_entry_slot(rank);
 	if (at == NAT_ENTRY_SLOTS)
 		return 0;
 	c->nat_key.slot = at;
@@ -311,9 +332,9 @@ APART int nat_entry_claim(void)
 INLINE int nat_entry_sweep(struct cpu *c, __u32 min, __u32 max)
 {
 	__u32 start = sweep_start(min, max);
-	int port = sweep(&c->port_budget, PORT_SERVICE, start, max);
+	int port = sweep_range(PORT_SERVICE, start, max);
 
-	return port ? port : sweep(&c->port_budget, PORT_SERVICE, min, start - 1);
+	return port ? port : sweep_range(PORT_SERVICE, min, start - 1);
 }
 
 /*

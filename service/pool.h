@@ -52,19 +52,37 @@ APART int sweep_block(__u32 kind, __u32 from, __u32 to)
 	return 0;
 }
 
+/* Renews the CPU's budget after SWEEP_TICKS. Returns what is left of it: a number of ports. */
+INLINE __u32 sweep_budget(struct port_budget *b)
+{
+	__u32 now = clock_now();
+
+	if (now - b->tick > SWEEP_TICKS) {
+		b->tick = now;
+		b->left = SWEEP_PORTS;
+	}
+	return b->left;
+}
+
 APART int sweep_range(__u32 kind, __u32 from, __u32 to)
 {
-	__u32 i;
-	int port;
+	struct cpu *c = cpu_this();
+	__u32 i, first = from, examined, left;
+	int port = 0;
 
-	for (i = 0; i < SWEEP_BLOCKS; i++, from += SWEEP_BLOCK) {
+	if (!c || from > to)
+		return 0;
+	left = sweep_budget(&c->port_budget);
+	if (!left)
+		return 0;
+	for (i = 0; i < SWEEP_BLOCKS && !port; i++, from += SWEEP_BLOCK) {
 		if (from > to)
 			break;
 		port = sweep_block(kind, from, to);
-		if (port)
-			return port;
 	}
-	return 0;
+	examined = (port ? port : to) - first + 1;
+	c->port_budget.left = left > examined ? left - examined : 0;
+	return port;
 }
 
 #endif
