@@ -22,6 +22,9 @@ func TestAdopted(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	if len(formerNames()) == 0 {
+		t.Fatal("no former names")
+	}
 	for _, adopted := range []bool{false, true} {
 		d, err := Load(Options{Dir: filepath.Join(fs, "myelin"), Log: slog.New(slog.DiscardHandler)})
 		must(t, err)

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	_ "embed" // for go:embed
 	"errors"
 	"fmt"
 	"maps"
@@ -24,15 +25,17 @@ func mine(name string) bool {
 // plain is a map's name without a section.
 func plain(name string) string { return strings.TrimPrefix(name, ownSection) }
 
+//go:embed former_names.txt
+var formerNamesText string
+
 // formerNames are the names that pinned maps had before they were renamed, by today's.
 func formerNames() map[string]string {
-	return map[string]string{
-		"backend_slots":     "choices",
-		"denylist":          "unwanted",
-		"denylist_prefixes": "unwanted_prefixes",
-		"flow_cache":        "kept_flows",
-		"nat_entries":       "translations",
+	names := map[string]string{}
+	fields := strings.Fields(formerNamesText)
+	for i := 0; i+1 < len(fields); i += 2 {
+		names[fields[i]] = fields[i+1]
 	}
+	return names
 }
 
 // renamePins gives maps that another version pinned under a former name the name that they have now.

@@ -53,7 +53,7 @@ func TestRuleText(t *testing.T) {
 		"allow egress to k8s:app=web,any:zone notin (a,b) if k8s:io.kubernetes.pod.namespace=shop or nodes all or " +
 			"10.0.0.0/8 fd00::/8 except 10.1.0.0/16 outside or group office or service */db on 80-90/TCP UDP ICMPv6 " +
 			"128 sig/SCTP",
-		"deny ingress from nobody",
+		"deny ingress from no peer",
 		"pass ingress from everybody on all 1/112",
 	}
 	for i, r := range object().Specs[0].Rules {

@@ -157,7 +157,7 @@ func (s *ServicePeer) String() string {
 
 // String is the field that is set.
 func (p Peer) String() string {
-	text := "nobody"
+	text := "no peer"
 	switch {
 	case p.Endpoints != nil:
 		text = p.Endpoints.String()
@@ -181,7 +181,7 @@ func (r Rule) String() string {
 		peers = list(r.Peers, " or ")
 	}
 	if len(r.Peers) == 0 && r.Peers != nil {
-		peers = "nobody"
+		peers = "no peer"
 	}
 	if r.Ports != nil {
 		ports = " on " + list(r.Ports, " ")

@@ -33,7 +33,7 @@ const (
 	// UsePass rules never decide: they hand on to the next tier.
 	UsePass = "pass"
 	// UseNoEndpoint rules are of objects that select no endpoint of this node.
-	UseNoEndpoint = "selects nobody here"
+	UseNoEndpoint = "selects no endpoint here"
 )
 
 // usedRow is a row of the kernel that a rule decides.

@@ -30,7 +30,7 @@ func TestUses(t *testing.T) {
 web spec.ingress[0]: never hit, 1 endpoints, 0 hits at 0
 web spec.ingress[1]: shadowed, 1 endpoints, 0 hits at 0
 web spec.ingress[2]: no such peer, 1 endpoints, 0 hits at 0
-elsewhere spec.ingress[0]: selects nobody here, 0 endpoints, 0 hits at 0`
+elsewhere spec.ingress[0]: selects no endpoint here, 0 endpoints, 0 hits at 0`
 	lines := strings.Split(want, "\n")
 	slices.Sort(lines)
 	if got := states(); got != strings.Join(lines, "\n") {
