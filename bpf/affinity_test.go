@@ -13,9 +13,9 @@ import (
 // known.
 func TestAffinityOfPod(t *testing.T) {
 	w := newWorld(t, settingsOf(servicing), nil)
-	defer w.enter(t)()
 	w.fillServices(t)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
+		defer w.enter(t)()
 		vip := families(worldNames()["vip"])[map[packet.Family]int{packet.IPv4: 0, packet.IPv6: 1}[f]]
 		key := DatapathFrontendKey{Addr: Addr(vip), Port: be16(portB), Proto: unix.IPPROTO_TCP}
 		var sticky DatapathFrontend

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -270,28 +269,6 @@ func (w *world) route(t testing.TB, r *netlink.Route) {
 	if err := netlink.RouteAdd(r); err != nil {
 		t.Fatalf("add route %s: %v", r, err)
 	}
-}
-
-func (w *world) load(t testing.TB, s Settings, tweak func(*ebpf.CollectionSpec)) {
-	t.Helper()
-	must(t, rlimit.RemoveMemlock())
-	spec, err := LoadDatapath()
-	must(t, err)
-	hz, err := clockRate()
-	must(t, err)
-	s.Hz = hz * max(10, s.Hz) // a slow machine takes more than a second from step to step
-	spec.Maps["flows"].MaxEntries = 8192
-	if tweak != nil {
-		tweak(spec)
-	}
-	must(t, Configure(spec, &s))
-	must(t, spec.Variables["tracking"].Set(uint32(s.FlowAlways|s.Policy)))
-	w.settings = s
-	w.outcomes = outcomesOf(t, spec)
-	if err := w.Assign(spec, nil); err != nil {
-		t.Fatalf("load datapath with %+v: %+v", s, err)
-	}
-	t.Cleanup(func() { w.Close() })
 }
 
 const worldHost = 1 // the slot of the node's own addresses
