@@ -15,6 +15,17 @@ INLINE __u16 csum_fold(__u64 sum)
 	return ~sum;
 }
 
+/* Returns the sum of n words of 32 bits, not folded. n is a constant. */
+INLINE __u64 csum_words(const __u32 *word, int n)
+{
+	__u64 sum = 0;
+	int i;
+
+	for (i = 0; i < n; i++)
+		sum += word[i];
+	return sum;
+}
+
 /* Updates a checksum by diff, the sum of the changes as 16-bit words (RFC 1624). */
 INLINE __u16 csum_update(__u16 check, __u64 diff)
 {

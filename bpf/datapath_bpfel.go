@@ -18,6 +18,11 @@ type DatapathAddr struct {
 	B [16]uint8
 }
 
+type DatapathAddressFilter struct {
+	_    structs.HostLayout
+	Word [1024]uint64
+}
+
 type DatapathAffinity struct {
 	_       structs.HostLayout
 	Backend uint32
@@ -569,11 +574,6 @@ const (
 	DatapathOutcomeOUTCOMES                    DatapathOutcome = 65
 )
 
-type DatapathOwnFilter struct {
-	_    structs.HostLayout
-	Word [1024]uint64
-}
-
 type DatapathPath struct {
 	_          structs.HostLayout
 	Ifindex    uint32
@@ -952,6 +952,7 @@ const (
 	DatapathVarWireFlag         = "_wire_flag"
 	DatapathVarConfig           = "config"
 	DatapathVarEpochs           = "epochs"
+	DatapathVarFrontendFilter   = "frontend_filter"
 	DatapathVarListening        = "listening"
 	DatapathVarOwnFilter        = "own_filter"
 	DatapathVarOwnPorts         = "own_ports"
@@ -1098,6 +1099,7 @@ type DatapathVariableSpecs struct {
 	WireFlag        *ebpf.VariableSpec `ebpf:"_wire_flag"`
 	Config          *ebpf.VariableSpec `ebpf:"config"`
 	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
+	FrontendFilter  *ebpf.VariableSpec `ebpf:"frontend_filter"`
 	Listening       *ebpf.VariableSpec `ebpf:"listening"`
 	OwnFilter       *ebpf.VariableSpec `ebpf:"own_filter"`
 	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
@@ -1238,6 +1240,7 @@ type DatapathVariables struct {
 	WireFlag        *ebpf.Variable `ebpf:"_wire_flag"`
 	Config          *ebpf.Variable `ebpf:"config"`
 	Epochs          *ebpf.Variable `ebpf:"epochs"`
+	FrontendFilter  *ebpf.Variable `ebpf:"frontend_filter"`
 	Listening       *ebpf.Variable `ebpf:"listening"`
 	OwnFilter       *ebpf.Variable `ebpf:"own_filter"`
 	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`

@@ -188,18 +188,30 @@ func otherOptionRows() []row {
 	)
 }
 
-// directXDPRows: the first packet has an option to get, which tc gives.
+const xdpAt = "from_wire_xdp eth0"
+
+// directXDPRows: the first packet of the backend's node is tc's, which decides the path.
 func directXDPRows() []row {
-	return []row{xdp(row{name: "XDP", steps: []step{
-		{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 S`, want: "FORWARD_RESOLVE"},
-		{at: "from_wire_xdp eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40001 > 81 S`, want: "",
-			out: "=", after: translationsAre(1)},
-		{at: "from_wire_xdp eth0", in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A | len 100`,
-			want: "FORWARD_WIRE", out: `eth node > node2 | ip world > c ttl 59 | tcp 40000 > 8080 A | len 100`},
-		{at: "from_wire eth0", in: `eth router > node | ip world > lb | udp 40000 > 81`, want: "FORWARD_WIRE"},
-		{at: "from_wire_xdp eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | len 100`, want: "",
-			out: "="},
-	}})}
+	rows := optioned("XDP", func(ip optionIP) []step {
+		inner := ip("world > c ttl 59", 81)
+		return []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 S`, want: "FORWARD_RESOLVE"},
+			{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 | tcp 40001 > 81 S mss 1400`,
+				want: "FORWARD_WIRE", out: `eth node > node2 | ` + inner + ` | tcp 40001 > 8080 S mss 1400`,
+				after: translationsAre(2)},
+			{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 A | len 100`,
+				want: "FORWARD_WIRE", out: `eth node > node2 | ip world > c ttl 59 | tcp 40000 > 8080 A | len 100`},
+			{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | "odd"`, want: "FORWARD_WIRE",
+				out: `eth node > node2 | ` + inner + ` | udp 40000 > 8080 | "odd"`, after: translationsAre(3)},
+			{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 nosum | len 100`,
+				want: "FORWARD_WIRE", out: `eth node > node2 | ` + inner + ` | udp 40000 > 8080 nosum | len 100`},
+			{at: xdpAt, in: `eth router > node | ip world > lb | udp 40000 > 81 | len 1470`, want: "", out: "="},
+		}
+	})
+	for i := range rows {
+		rows[i] = xdp(rows[i])
+	}
+	return rows
 }
 
 func hybridRows() []row {
@@ -246,9 +258,22 @@ func foreignRows() []row {
 				after: translationsAre(1)},
 		}
 	}
+	inXDP := func(outer string) []step {
+		return []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 83 S`, want: "FORWARD_RESOLVE"},
+			{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 | tcp 40001 > 83 S`, want: "FORWARD_WIRE",
+				out: `eth node > router | ` + outer + ` | ip world > lb ttl 60 | tcp 40001 > 83 S`},
+			{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 83 A | len 100`,
+				want: "FORWARD_WIRE", after: translationsAre(2),
+				out: `eth node > router | ` + outer + ` | ip world > lb ttl 60 | tcp 40000 > 83 A | len 100`},
+		}
+	}
+	const outer4, outer6 = `ip4 node > world2 ttl 63 df`, `ip6 node > world2 ttl 63`
 	return []row{
-		only4(row{name: "to a backend in the world", steps: steps(`ip4 node > world2 ttl 63 df`)}),
-		only6(row{name: "to a backend in the world", steps: steps(`ip6 node > world2 ttl 63`)}),
+		only4(row{name: "to a backend in the world", steps: steps(outer4)}),
+		only6(row{name: "to a backend in the world", steps: steps(outer6)}),
+		only4(xdp(row{name: "to a backend in the world, in XDP", steps: inXDP(outer4)})),
+		only6(xdp(row{name: "to a backend in the world, in XDP", steps: inXDP(outer6)})),
 	}
 }
 
@@ -285,6 +310,7 @@ func encapped(out, in [2]string, ignore ...string) (rows []row) {
 				{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 A | len 1445`,
 					want: "DROP_TOO_BIG REPLY_ICMP"},
 			}}),
+			only(xdp(encapXDPRow(outer, inner, ignore))),
 			only(row{name: "from node2, inside of another", steps: []step{
 				{at: "from_wire eth0", in: `eth node2 > node | ` + in[i] + ` | ` + inner("world > b ttl 60",
 					80) + ` | tcp 40000 > 8080 S`, want: "FORWARD_POD",
@@ -311,6 +337,29 @@ func encapped(out, in [2]string, ignore ...string) (rows []row) {
 		}
 	}
 	return rows
+}
+
+// encapXDPRow: tc decides the path to the backend's node, XDP does the rest.
+func encapXDPRow(outer string, inner func(string, uint8) string, ignore []string) row {
+	return row{name: "to node2, inside of another, in XDP", steps: []step{
+		{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 81 S`,
+			want: "FORWARD_RESOLVE"},
+		{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 | tcp 40001 > 81 S seq 1 mss 1460`,
+			want: "FORWARD_WIRE", out: `eth node > node2 | ` + outer + ` | ` + inner("world > c ttl 60",
+				81) + ` | tcp 40001 > 8080 S seq 1 mss 1460`, ignore: ignore, after: translationsAre(2)},
+		{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 tos 0xb9 | tcp 40000 > 81 A | len 1000`,
+			want: "FORWARD_WIRE", out: `eth node > node2 | ` + tos(outer) +
+				` | ip world > c ttl 60 tos 0xb9 | tcp 40000 > 8080 A | len 1000`, ignore: ignore},
+		{at: xdpAt, in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | "odd"`,
+			want: "FORWARD_WIRE", out: `eth node > node2 | ` + outer + ` | ` + inner("world > c ttl 60",
+				81) + ` | udp 40000 > 8080 | "odd"`, ignore: ignore, after: translationsAre(3)},
+		{at: xdpAt, in: `eth router > node | ip world > lb | tcp 40000 > 81 A | len 1445`, want: "", out: "="},
+	}}
+}
+
+// tos is the outer header with the TOS of the packet, which IPv4's has.
+func tos(outer string) string {
+	return strings.Replace(outer, "ttl 63 df", "ttl 63 tos 0xb9 df", 1)
 }
 
 func encapRows(out4, out6, in4, in6 string) []row {

@@ -131,7 +131,7 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 		return dump[uint32, uint32](d.mapByName(name), fn)
 	case "port_indexes":
 		return dump[DatapathPortKey, DatapathPortIndex](d.PortIndexes, fn)
-	case "cpus", "events", "own_filter", "socket_outcomes":
+	case "cpus", "events", "frontend_filter", "own_filter", "socket_outcomes":
 		return fmt.Errorf("map %s has no rows to show: see drops and monitor", name)
 	}
 	return fmt.Errorf("there is no map %q", name)

@@ -47,11 +47,12 @@ type Objects struct {
 	DatapathMaps
 	DatapathVariables
 	Programs
-	Epochs    *ebpf.Map // its only row is a DatapathEpochTable
-	OwnFilter *ebpf.Map // its only row is a DatapathOwnFilter
+	Epochs *ebpf.Map // its only row is a DatapathEpochTable
+	// The only row of a filter is a DatapathAddressFilter.
+	OwnFilter, FrontendFilter *ebpf.Map
 
 	variables *ebpf.Map   // of the section .bss
-	ownMu     *sync.Mutex // while a word of it changes
+	filterMu  *sync.Mutex // while a word of a filter changes
 }
 
 // Assign loads the collection.
@@ -62,16 +63,19 @@ func (o *Objects) Assign(spec *ebpf.CollectionSpec, options *ebpf.CollectionOpti
 		*Programs
 		Epochs    *ebpf.Map `ebpf:".data.epochs"`
 		OwnFilter *ebpf.Map `ebpf:".data.own_filter"`
+		Frontends *ebpf.Map `ebpf:".data.frontend_filter"`
 		Variables *ebpf.Map `ebpf:".bss"`
 	}{DatapathMaps: &o.DatapathMaps, DatapathVariables: &o.DatapathVariables, Programs: &o.Programs}
 	err := spec.LoadAndAssign(&all, options)
-	o.Epochs, o.OwnFilter, o.variables, o.ownMu = all.Epochs, all.OwnFilter, all.Variables, new(sync.Mutex)
+	o.Epochs, o.OwnFilter, o.FrontendFilter, o.variables = all.Epochs, all.OwnFilter, all.Frontends, all.Variables
+	o.filterMu = new(sync.Mutex)
 	return err
 }
 
 // Close closes the descriptors.
 func (o *Objects) Close() error {
-	return closeAll(&o.DatapathMaps, &o.Programs, o.Epochs, o.OwnFilter, o.variables)
+	return closeAll(&o.DatapathMaps, &o.Programs, o.Epochs, o.OwnFilter, o.FrontendFilter,
+		o.variables)
 }
 
 // l3Programs are the hooks of wires without a link-layer header.

@@ -26,6 +26,9 @@ func serviceTables() []table {
 		{name: "services, across families, direct", settings: settingsOf(servicing, direct),
 			rows: append(crossRows(), crossErrorRows()...)},
 		{name: "services, XDP", settings: settingsOf(servicing, monitored), rows: xdpRows()},
+		{name: "services, XDP, few ports", settings: settingsOf(servicing, eightPorts), rows: portsRows()},
+		{name: "services, XDP, few ports, direct", settings: settingsOf(servicing, eightPorts, hybrid),
+			rows: portsRows()},
 		{name: "services, pods that go", settings: settingsOf(servicing),
 			rows: []row{{name: "of pods that are others by now", steps: []step{
 				{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD"},
@@ -87,6 +90,7 @@ func (w *world) fillServices(t testing.TB) {
 				}{{families(n["vip"])[family], s.port, DatapathFrontendFlagFRONTEND_INTERNAL},
 					{families(n["lb"])[family], s.port, both}, {node, 30000 + s.port, both}} {
 					row.Flags = uint32(f.flags | s.flags)
+					must(t, w.MarkFrontend(f.addr))
 					must(t, w.Frontends.Put(DatapathFrontendKey{Addr: Addr(f.addr), Port: be16(f.port),
 						Proto: proto}, row))
 					must(t, w.Frontends.Put(DatapathFrontendKey{Addr: Addr(f.addr)},

@@ -168,7 +168,7 @@ func TestDump(t *testing.T) {
 	}
 	for name := range d.MapsByName() {
 		err := d.Dump(name, func(*bpf.DumpRow) bool { return true })
-		if refused := slices.Contains([]string{"cpus", "events", "own_filter", "socket_outcomes"},
+		if refused := slices.Contains([]string{"cpus", "events", "frontend_filter", "own_filter", "socket_outcomes"},
 			name); refused != (err != nil) {
 			t.Errorf("dump of %s: %v", name, err)
 		}

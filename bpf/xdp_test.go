@@ -152,6 +152,23 @@ func xdpRows() []row {
 	}, xdpRestRows()...)
 }
 
+// eightPorts leaves flows little choice: few have their first candidate.
+func eightPorts(s *Settings) { s.LbPortMin, s.LbPortMax = 51000, 51007 }
+
+// portsRows are flows of one client that use all NAT ports: XDP finds each, whatever port it has.
+func portsRows() []row {
+	const flows = 8
+	var begin, known []step
+	for i := range flows {
+		in := fmt.Sprintf(`eth router > node | ip world > lb | udp %d > 81`, 40000+i)
+		begin = append(begin, step{at: "from_wire eth0", in: in, want: map[bool]string{true: "FORWARD_RESOLVE",
+			false: "FORWARD_WIRE"}[i == 0]})
+		known = append(known, step{at: xdpAt, in: in, want: "FORWARD_WIRE"})
+	}
+	known[flows-1].after = translationsAre(flows)
+	return []row{xdp(row{name: "flows with any port", steps: append(begin, known...)})}
+}
+
 func xdpRestRows() []row {
 	const at = "from_wire_xdp eth0"
 	const syn = `eth router > node | ip world > lb ttl 60 | tcp 40000 > 81 S mss 1400`

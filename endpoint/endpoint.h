@@ -3,7 +3,7 @@
 #ifndef MYELIN_ENDPOINT_H
 #define MYELIN_ENDPOINT_H
 
-#include "../bpf/common.h"
+#include "../bpf/filter.h"
 
 enum endpoint_flag {
 	ENDPOINT_HOST = 1,       /* an address of the node itself */
@@ -34,25 +34,13 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-#define OWN_BITS 16 /* of the index of a bit in own_filter */
-
-/*
- * Has a bit set for the hash of each address in endpoints, so that most other addresses need no lookup. Bits of removed
- * addresses stay set until the agent starts again.
- */
-struct own_filter {
-	__u64 word[1 << (OWN_BITS - 6)];
-};
-
-/* A separate section is a separate map, which can be pinned and is read without a lookup. */
-struct own_filter own_filter SEC(".data.own_filter");
+/* The addresses in endpoints. */
+struct address_filter own_filter SEC(".data.own_filter");
 
 /* Whether the address is the node's or one of its pods'. Cost: a load; a lookup if it is, and for few others. */
 INLINE bool address_own(const struct addr *a)
 {
-	__u32 bit = addr_hash(a) >> (64 - OWN_BITS);
-
-	return unlikely(own_filter.word[bit >> 6] & 1ULL << (bit & 63)) && bpf_map_lookup_elem(&endpoints, a);
+	return unlikely(address_filter_has(&own_filter, a)) && bpf_map_lookup_elem(&endpoints, a);
 }
 
 struct pod_link {

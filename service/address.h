@@ -4,7 +4,11 @@
 #define MYELIN_SERVICE_ADDRESS_H
 
 #include "row.h"
+#include "../bpf/filter.h"
 #include "../route/owner.h"
+
+/* The addresses in frontends, without the wildcards. */
+struct address_filter frontend_filter SEC(".data.frontend_filter");
 
 /* Turns the key into that of the wildcard address, which stands for any address of the node. */
 INLINE void frontend_key_any(struct frontend_key *key)

@@ -38,36 +38,56 @@ INLINE __u32 dsr_size(const struct packet *pkt)
 	return pkt->family == 4 ? sizeof(struct dsr_option4) : sizeof(struct dsr_option6);
 }
 
+/* Fills in the option that names the frontend, which is the packet's destination. */
+INLINE void dsr_option4_fill(struct dsr_option4 *o, const struct packet *pkt)
+{
+	o->type = DSR_OPTION4;
+	o->length = sizeof(*o);
+	o->port = pkt->dport;
+	o->addr = pkt->dst.w[3];
+}
+
+/* The same for IPv6, in a header before the given one. */
+INLINE void dsr_option6_fill(struct dsr_option6 *o, const struct packet *pkt, __u8 nexthdr)
+{
+	o->nexthdr = nexthdr;
+	o->words = 2;
+	o->type = DSR_OPTION6;
+	o->length = 18;
+	o->addr = pkt->dst;
+	o->port = pkt->dport;
+	o->pad = bpf_htons(0x0100);
+}
+
 /*
  * Updates header length, total length and checksum of the IPv4 header for `bytes` more bytes of options with the
  * checksum `sum`.
  */
+INLINE void dsr_lengthen4(struct iphdr *ip, int bytes, __u64 sum)
+{
+	__u16 head = *(__u16 *)ip, length = ip->tot_len;
+
+	ip->ihl += bytes >> 2;
+	ip->tot_len = bpf_htons(bpf_ntohs(length) + bytes);
+	ip->check = csum_update(ip->check, sum + (__u16)~head + *(__u16 *)ip + (__u16)~length + ip->tot_len);
+}
+
 INLINE bool dsr_header4(struct __sk_buff *skb, int bytes, __s64 sum)
 {
 	struct iphdr *ip = (void *)(long)skb->data + L3;
-	__u16 head, length;
 
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
 		return false;
-	head = *(__u16 *)ip;
-	length = ip->tot_len;
-	ip->ihl += bytes >> 2;
-	ip->tot_len = bpf_htons(bpf_ntohs(length) + bytes);
-	ip->check = csum_fold((__u64)(__u16)~ip->check + (__u32)sum + (__u16)~head + *(__u16 *)ip + (__u16)~length +
-			      ip->tot_len);
+	dsr_lengthen4(ip, bytes, (__u32)sum);
 	return true;
 }
 
 INLINE bool dsr_push4(struct __sk_buff *skb, struct cpu *c)
 {
-	struct dsr_option4 o = {
-		.type = DSR_OPTION4,
-		.length = sizeof(o),
-		.port = c->pkt.dport,
-		.addr = c->pkt.dst.w[3],
-	};
 	struct iphdr *ip = (void *)(long)skb->data + L3;
+	struct dsr_option4 o;
 
+	dsr_option4_fill(&o, &c->pkt);
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end || ip->ihl > 13)
 		return false;
 	return dsr_header4(skb, sizeof(o), bpf_csum_diff(NULL, 0, (__be32 *)&o, sizeof(o), 0)) &&
@@ -91,16 +111,9 @@ INLINE bool dsr_length6(struct __sk_buff *skb, int bytes, __u8 *nexthdr)
 
 INLINE bool dsr_push6(struct __sk_buff *skb, struct cpu *c)
 {
-	struct dsr_option6 o = {
-		.nexthdr = IPPROTO_DSTOPTS,
-		.words = 2,
-		.type = DSR_OPTION6,
-		.length = 18,
-		.addr = c->pkt.dst,
-		.port = c->pkt.dport,
-		.pad = bpf_htons(0x0100),
-	};
+	struct dsr_option6 o;
 
+	dsr_option6_fill(&o, &c->pkt, IPPROTO_DSTOPTS);
 	if (!dsr_length6(skb, sizeof(o), &o.nexthdr) ||
 	    bpf_skb_adjust_room(skb, sizeof(o), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return false;

@@ -11,6 +11,7 @@
 #include "service.h"
 
 #define GENEVE_PORT 6081
+#define ENCAP_TTL 64
 
 struct geneve_head {
 	__be16 sport;
@@ -22,10 +23,15 @@ struct geneve_head {
 	__be32 vni;      /* in the upper 24 bits */
 };
 
+/* Returns the bytes between the outer IP header and the packet. */
+INLINE __u32 encap_more(void)
+{
+	return config.lb_dispatch == DISPATCH_GENEVE ? sizeof(struct geneve_head) : 0;
+}
+
 INLINE __u32 encap_size(const struct packet *pkt)
 {
-	return (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) +
-	       (config.lb_dispatch == DISPATCH_GENEVE ? sizeof(struct geneve_head) : 0);
+	return (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + encap_more();
 }
 
 /*
@@ -50,49 +56,69 @@ INLINE void encap_source(const struct cpu *c, __u32 hash, struct addr *a)
 	}
 }
 
-INLINE bool encap_write4(struct __sk_buff *skb, const struct addr *src, const struct addr *dst, __u16 inner, __u32 more,
-			 __u8 tos)
+/* Fills in the outer header of an IPv4 packet with `inner` bytes and the given TOS. */
+INLINE void encap_header4(struct iphdr *ip, const struct addr *src, const struct addr *dst, __u16 inner, __u8 tos,
+			  __u8 ttl)
 {
-	struct iphdr ip = {
-		.version = 4,
-		.ihl = 5,
-		.tos = tos,
-		.tot_len = bpf_htons(inner + sizeof(ip) + more),
-		.frag_off = bpf_htons(0x4000),
-		.ttl = 64,
-		.protocol = more ? IPPROTO_UDP : IPPROTO_IPIP,
-		.saddr = src->w[3],
-		.daddr = dst->w[3],
-	};
+	__u32 more = encap_more();
 
-	ip.check = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
-	return !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0);
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->tos = tos;
+	ip->tot_len = bpf_htons(inner + sizeof(*ip) + more);
+	ip->frag_off = bpf_htons(0x4000);
+	ip->ttl = ttl;
+	ip->protocol = more ? IPPROTO_UDP : IPPROTO_IPIP;
+	ip->saddr = src->w[3];
+	ip->daddr = dst->w[3];
+	ip->check = csum_fold(csum_words((const __u32 *)ip, sizeof(*ip) / 4));
 }
 
-INLINE bool encap_write6(struct __sk_buff *skb, const struct addr *src, const struct addr *dst, __u16 inner, __u32 more)
+/* Fills in the outer header of an IPv6 packet with `inner` bytes. */
+INLINE void encap_header6(struct ipv6hdr *ip, const struct addr *src, const struct addr *dst, __u16 inner, __u8 ttl)
 {
-	struct ipv6hdr ip = {
-		.version = 6,
-		.payload_len = bpf_htons(inner + more),
-		.nexthdr = more ? IPPROTO_UDP : IPPROTO_IPV6,
-		.hop_limit = 64,
-	};
+	__u32 more = encap_more();
 
-	__builtin_memcpy(&ip.saddr, src, sizeof(*src));
-	__builtin_memcpy(&ip.daddr, dst, sizeof(*dst));
-	return !bpf_skb_store_bytes(skb, L3, &ip, sizeof(ip), 0);
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 6;
+	ip->payload_len = bpf_htons(inner + more);
+	ip->nexthdr = more ? IPPROTO_UDP : IPPROTO_IPV6;
+	ip->hop_limit = ttl;
+	__builtin_memcpy(&ip->saddr, src, sizeof(*src));
+	__builtin_memcpy(&ip->daddr, dst, sizeof(*dst));
+}
+
+/* Fills in the UDP and Geneve headers of a packet with `inner` bytes. */
+INLINE void encap_header_geneve(struct geneve_head *g, bool ipv4, __u32 hash, __u16 inner)
+{
+	__builtin_memset(g, 0, sizeof(*g));
+	g->sport = bpf_htons(0xc000 | (hash & 0x3fff));
+	g->dport = bpf_htons(GENEVE_PORT);
+	g->length = bpf_htons(inner + sizeof(*g));
+	g->type = bpf_htons(ipv4 ? ETH_P_IP : ETH_P_IPV6);
+	g->vni = bpf_htonl(config.vni << 8);
+}
+
+/* Writes the outer IP header. */
+INLINE bool encap_write(struct __sk_buff *skb, const struct cpu *c, const struct addr *src, __u16 inner, __u8 tos)
+{
+	struct ipv6hdr ip6;
+	struct iphdr ip4;
+
+	if (c->pkt.family == 4) {
+		encap_header4(&ip4, src, &c->to.via, inner, tos, ENCAP_TTL);
+		return !bpf_skb_store_bytes(skb, L3, &ip4, sizeof(ip4), 0);
+	}
+	encap_header6(&ip6, src, &c->to.via, inner, ENCAP_TTL);
+	return !bpf_skb_store_bytes(skb, L3, &ip6, sizeof(ip6), 0);
 }
 
 INLINE bool encap_write_geneve(struct __sk_buff *skb, const struct packet *pkt, __u32 hash, __u16 inner)
 {
-	struct geneve_head g = {
-		.sport = bpf_htons(0xc000 | (hash & 0x3fff)),
-		.dport = bpf_htons(GENEVE_PORT),
-		.length = bpf_htons(inner + sizeof(g)),
-		.type = bpf_htons(pkt->family == 4 ? ETH_P_IP : ETH_P_IPV6),
-		.vni = bpf_htonl(config.vni << 8),
-	};
+	struct geneve_head g;
 
+	encap_header_geneve(&g, pkt->family == 4, hash, inner);
 	return !bpf_skb_store_bytes(skb, L3 + (pkt->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)), &g,
 				    sizeof(g), 0);
 }
@@ -131,7 +157,7 @@ APART int encap_push(struct __sk_buff *skb)
 
 	if (!c || !encap_inner(skb, &c->pkt, &inner, &tos))
 		return 0;
-	more = config.lb_dispatch == DISPATCH_GENEVE ? sizeof(struct geneve_head) : 0;
+	more = encap_more();
 	hash = service_hash(&c->pkt);
 	encap_source(c, hash, &src);
 	flags = c->pkt.family == 4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
@@ -139,8 +165,7 @@ APART int encap_push(struct __sk_buff *skb)
 		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if (bpf_skb_adjust_room(skb, encap_size(&c->pkt), BPF_ADJ_ROOM_MAC, flags))
 		return 0;
-	if (!(c->pkt.family == 4 ? encap_write4(skb, &src, &c->to.via, inner, more, tos) :
-				   encap_write6(skb, &src, &c->to.via, inner, more)))
+	if (!encap_write(skb, c, &src, inner, tos))
 		return 0;
 	return !more || encap_write_geneve(skb, &c->pkt, hash, inner);
 }

@@ -9,6 +9,7 @@
 
 #include "translate.h"
 #include "xdp_cross.h"
+#include "xdp_dsr.h"
 
 /* Devices that can send frames redirected from other devices, by ifindex. Frames for other devices are passed to tc. */
 struct {
@@ -110,12 +111,51 @@ INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
 	return end - data;
 }
 
+/*
+ * Whether the packet may be for a Service, or the reply to a client's packet from the node's address. Cost: per packet,
+ * a load.
+ */
+INLINE bool xdp_may_be_service(const struct packet *pkt)
+{
+	return address_filter_has(&frontend_filter, &pkt->dst) || node_port_may_be(pkt);
+}
+
 /* The result of the NAT entry lookup. */
 enum xdp_flow {
 	XDP_KNOWN,
 	XDP_UNKNOWN,
 	XDP_LEFT, /* must be passed to from_wire */
 };
+
+/* Finds the entry of a request under the node's tuple with the first candidate port (node), or the client's. */
+INLINE struct nat_entry *xdp_entry_at(struct cpu *c, bool node)
+{
+	const struct packet *pkt = &c->pkt;
+
+	nat_tuple_port(c, pkt, node ? nat_entry_port(pkt, 0) : bpf_ntohs(pkt->sport), !node);
+	return nat_entry_find(c, pkt, SIDE_CLIENT, false);
+}
+
+/*
+ * Finds the entry of a request. Without DSR, entries under the client's tuple are for backends of this node, which XDP
+ * does not forward to. Cost: per packet.
+ */
+INLINE struct nat_entry *xdp_request(struct cpu *c)
+{
+	bool node = !config.direct || c->node_anchor_first;
+	struct nat_entry *t = xdp_entry_at(c, node);
+
+	if (likely(t))
+		return t;
+	if (config.direct) {
+		t = xdp_entry_at(c, !node);
+		if (t) {
+			c->node_anchor_first = !node;
+			return t;
+		}
+	}
+	return flow_syn(&c->pkt) ? NULL : nat_entry_indexed(c);
+}
 
 /* Finds the NAT entry of the packet and sets c->to. Cost: per packet. */
 INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct nat_entry **found)
@@ -134,19 +174,16 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct nat_entry **found
 		}
 	}
 	*side = SIDE_CLIENT;
-	nat_tuple_node(&c->nat_key, bpf_htons(nat_entry_port(pkt, 0)), pkt->proto);
-	t = nat_entry_find(c, pkt, SIDE_CLIENT, false);
-	if (config.direct && !t) {
-		nat_tuple_client(&c->nat_key, &pkt->src, pkt->sport, pkt->proto);
-		t = nat_entry_find(c, pkt, SIDE_CLIENT, false);
-	}
+	if (!xdp_may_be_service(pkt))
+		return XDP_LEFT;
+	t = xdp_request(c);
 	if (!t)
 		return XDP_UNKNOWN;
 	if (t->flags & (NAT_ENTRY_GONE | NAT_ENTRY_CLOSING) || flow_syn(pkt))
 		return XDP_LEFT;
 	*found = t;
 	rewrite_request(c, t);
-	return c->to.option || c->to.encap ? XDP_LEFT : XDP_KNOWN;
+	return XDP_KNOWN;
 }
 
 /* Finds the path of the rewritten packet and sets c->path. Returns false if XDP can't send the packet along it. */
@@ -155,8 +192,7 @@ INLINE bool xdp_path(struct cpu *c, __u32 length)
 	struct original was;
 	struct cached_path *p;
 
-	if (unlikely(cross_family(c)) && c->pkt.family == 4)
-		length += CROSS_GROWS;
+	length += rewrite_grows(c);
 	rewrite_lookup_begin(c, &was);
 	p = path_find(&c->pkt, true);
 	rewrite_lookup_end(c, &was);
@@ -191,8 +227,8 @@ INLINE bool xdp_is_own(const struct packet *pkt)
 }
 
 /*
- * Inserts c->nat_entry, with SNAT to the address of the wire by which the packet leaves. Returns 1 if c->path and c->to
- * are set.
+ * Inserts c->nat_entry, with SNAT to the address of the wire by which the packet leaves unless the backend replies by
+ * DSR. Returns 1 if c->path and c->to are set.
  */
 APART int xdp_keep(__u32 length)
 {
@@ -203,8 +239,10 @@ APART int xdp_keep(__u32 length)
 	    (flow_syn(&c->pkt) ? !!port_index_find(c, &c->pkt) : nat_entry_search(false)))
 		return 0;
 	n = &c->nat_entry;
-	n->snat = c->snat;
-	n->flags |= NAT_ENTRY_SNAT;
+	if (!(n->flags & NAT_ENTRY_DSR)) {
+		n->snat = c->snat;
+		n->flags |= NAT_ENTRY_SNAT;
+	}
 	nat_entry_count(n, &c->pkt, SIDE_CLIENT, length);
 	c->reuse_backend = 0;
 	share_take(SHARE_NAT_ENTRIES, 0, config.nat_entry_max);
@@ -215,8 +253,8 @@ APART int xdp_keep(__u32 length)
 }
 
 /*
- * Sets up a new flow as service_from_wire would, with SNAT, if the backend is on another node and the forwarding cache
- * has the path to it. Returns 1 if c->path and c->to are set. Flows that are refused, use DSR or may have an entry in
+ * Sets up a new flow as service_from_wire would, with SNAT or DSR, if the backend is on another node and the forwarding
+ * cache has the path to it. Returns 1 if c->path and c->to are set. Flows that are refused or may have an entry in
  * another slot are left to from_wire, which selects a backend again. Cost: per flow.
  */
 APART int xdp_begin(__u32 length)
@@ -227,7 +265,7 @@ APART int xdp_begin(__u32 length)
 		return 0;
 	if (nat_entry_at(c, &c->pkt, false)) /* xdp_find has looked up the node's tuple */
 		return 0;
-	return !service_select(SCOPE_EXTERNAL) && !(c->nat_entry.flags & NAT_ENTRY_DSR) && xdp_keep(length);
+	return !service_select(SCOPE_EXTERNAL) && xdp_keep(length);
 }
 
 /*
@@ -239,6 +277,14 @@ INLINE int xdp_leave(const struct cpu *c)
 	if (c->path.ifindex == c->pkt.ifindex && !xdp_by_map)
 		return XDP_TX;
 	return bpf_redirect_map(&xdp_wires, c->path.ifindex, XDP_PASS);
+}
+
+/* Rewrites the packet with the addresses and ports in c->to, for c->path. Cost: per packet. */
+INLINE enum xdp_written xdp_rewrite(struct xdp_md *ctx, struct cpu *c)
+{
+	if (unlikely(cross_family(c)))
+		return xdp_cross(ctx);
+	return config.direct && (c->to.option || c->to.encap) ? xdp_dsr(ctx) : xdp_write(ctx, c);
 }
 
 /* Translates and sends the packet. Cost: per packet. */
@@ -263,11 +309,11 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 	verdict = xdp_leave(c);
 	if (verdict == XDP_PASS)
 		return XDP_PASS;
-	written = unlikely(cross_family(c)) ? xdp_cross(ctx) : xdp_write(ctx, c);
+	written = xdp_rewrite(ctx, c);
 	if (written == XDP_UNCHANGED)
 		return XDP_PASS;
 	if (unlikely(written == XDP_BROKEN)) {
-		count_bytes(c, DROP_CROSS_FAMILY, length);
+		count_bytes(c, cross_family(c) ? DROP_CROSS_FAMILY : DROP_REWRITE, length);
 		return XDP_DROP;
 	}
 	if (t)

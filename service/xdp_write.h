@@ -21,19 +21,22 @@ INLINE __u64 csum_change(__u32 was, __u32 is)
 	return (__u64)(__u32)~was + is;
 }
 
-/* Writes addresses, TTL and checksum of the IPv4 header. Returns the change of the pseudo header's checksum. */
-INLINE __u64 xdp_write4(struct iphdr *ip, const struct rewrite *to)
+/*
+ * Writes addresses and checksum of the IPv4 header, and takes `hops` off the TTL: a constant, 0 or 1. Returns the
+ * change of the pseudo header's checksum.
+ */
+INLINE __u64 xdp_write4(struct iphdr *ip, const struct rewrite *to, __u8 hops)
 {
 	__u64 diff = csum_change(ip->saddr, to->src.w[3]) + csum_change(ip->daddr, to->dst.w[3]);
 
 	ip->saddr = to->src.w[3];
 	ip->daddr = to->dst.w[3];
-	ip->ttl--;
-	ip->check = csum_update(ip->check, diff + bpf_htons(0xfeff));
+	ip->ttl -= hops;
+	ip->check = csum_update(ip->check, diff + (hops ? bpf_htons(0xfeff) : 0));
 	return diff;
 }
 
-INLINE __u64 xdp_write6(struct ipv6hdr *ip, const struct rewrite *to)
+INLINE __u64 xdp_write6(struct ipv6hdr *ip, const struct rewrite *to, __u8 hops)
 {
 	const __u32 *src = ip->saddr.s6_addr32, *dst = ip->daddr.s6_addr32;
 	__u64 diff = 0;
@@ -43,7 +46,7 @@ INLINE __u64 xdp_write6(struct ipv6hdr *ip, const struct rewrite *to)
 		diff += csum_change(src[i], to->src.w[i]) + csum_change(dst[i], to->dst.w[i]);
 	__builtin_memcpy(&ip->saddr, &to->src, sizeof(to->src));
 	__builtin_memcpy(&ip->daddr, &to->dst, sizeof(to->dst));
-	ip->hop_limit--;
+	ip->hop_limit -= hops;
 	return diff;
 }
 
@@ -71,7 +74,7 @@ INLINE bool xdp_write_ip(void *data, void *end, const struct packet *pkt, const 
 
 	if ((void *)(l4 + 4) > end || (void *)(check + 1) > end)
 		return false;
-	diff = ipv4 ? xdp_write4(data + L3, to) : xdp_write6(data + L3, to);
+	diff = ipv4 ? xdp_write4(data + L3, to, 1) : xdp_write6(data + L3, to, 1);
 	xdp_write_l4(l4, check, pkt, to, diff);
 	return true;
 }

@@ -191,7 +191,7 @@ func (n *Node) addMaps(ctx context.Context, a *Archive) {
 		a.Fail("maps", err)
 	}
 	for _, m := range maps {
-		if m != "cpus" && m != "events" && m != "own_filter" && m != "socket_outcomes" {
+		if m != "cpus" && m != "events" && m != "frontend_filter" && m != "own_filter" && m != "socket_outcomes" {
 			n.addTable(ctx, a, "maps/"+m+".json", "map "+m)
 		}
 	}

@@ -31,6 +31,9 @@ func (k *Kernel) addressFlags(a bpf.DatapathAddr) (flags uint32) {
 // then has.
 func (k *Kernel) ensureAddress(a bpf.DatapathAddr, flags uint32) (uint32, error) {
 	key := bpf.DatapathFrontendKey{Addr: a}
+	if err := k.datapath.MarkFrontend(a.Netip()); err != nil { // the row may be older than the filter
+		return 0, err
+	}
 	var row bpf.DatapathFrontend
 	if _, err := bpf.Get(k.datapath.Frontends, key, &row); err != nil {
 		return 0, fmt.Errorf("read the row of address %s: %w", frontendL4(key).Addr(), err)
