@@ -8,11 +8,12 @@
 
 #include "nat_entry.h"
 
-/* Whether the backend cannot tell the flows of two entries with the same tuple apart. */
-INLINE bool nat_entry_conflicts(const struct nat_entry *t, const struct nat_entry *n)
+#define NAT_ENTRY_ATTEMPTS 8 /* candidate ports of a flow */
+
+/* Returns the candidate port of the attempt, host byte order. */
+INLINE __u16 nat_entry_port(const struct packet *pkt, __u32 attempt)
 {
-	return t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) &&
-	       addr_equal(&t->snat, &n->snat);
+	return port_candidate(pkt, attempt, config.lb_port_min, config.lb_port_max);
 }
 
 /* Returns an enum port_rank: how readily the port of another flow is given to the packet's flow. */
@@ -31,146 +32,82 @@ INLINE __u32 nat_entry_rank(const struct nat_entry *t, const struct packet *pkt)
 }
 
 /*
- * Whether the new flow n may take the slot of the entry t. It may if t has expired. It also may if the backend cannot
- * tell the two flows apart, and t is closed (the client reuses its port, for this Service or another one) or ranks no
- * worse than the given rank.
+ * Whether the new flow n may take over the tuple of replies of the entry t. It may if t has expired or ranks no worse
+ * than the given rank, or if the client reuses its port for another Service and t is closed.
  */
 INLINE bool nat_entry_replaceable(const struct nat_entry *t, const struct nat_entry *n, const struct packet *pkt,
 				  __u32 rank)
 {
-	if (nat_entry_expired(t, pkt->proto))
-		return true;
-	if (!nat_entry_conflicts(t, n))
-		return false;
-	if (nat_entry_is_request(t, pkt) && nat_entry_closing(t))
-		return true;
-	if (nat_entry_closing(t) && !(n->flags & NAT_ENTRY_SNAT))
+	if (nat_entry_expired(t, pkt->proto) || (nat_entry_closing(t) && !(n->flags & NAT_ENTRY_SNAT)))
 		return true;
 	return rank != PORT_FREE && nat_entry_rank(t, pkt) <= rank;
 }
 
 /*
- * Deletes the entry with the key c->nat_key to make room for the packet's flow. An index entry of that flow itself
- * stays, since it has just been written.
+ * Finds the flow that has the tuple c->reply_key, and sets c->rival_key to its key. Returns NULL if there is none: the
+ * tuple is free, or its flow is gone, or it belongs to the flow c->nat_key itself. Cost: per flow, one or two lookups.
  */
-INLINE void nat_entry_replace(struct cpu *c, const struct nat_entry *t)
+INLINE struct nat_entry *nat_entry_rival(struct cpu *c)
 {
-	if (t->flags & NAT_ENTRY_INDEXED && !nat_entry_is_request(t, &c->pkt)) {
-		port_key_of(&c->port_key, &t->client, t->client_port, &t->frontend, t->frontend_port, c->nat_key.proto);
-		bpf_map_delete_elem(&port_indexes, &c->port_key);
-	}
-	bpf_map_delete_elem(&nat_entries, &c->nat_key);
-}
+	struct nat_reply *r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
 
-/* What nat_entry_examine finds in a slot. */
-enum slot_state {
-	SLOT_FREE = 1 << 0,     /* it has no entry, or not any more */
-	SLOT_CONFLICT = 1 << 1, /* it has or had an entry that conflicts with c->nat_entry */
-};
-
-/*
- * Examines a slot of the tuple c->nat_key for c->nat_entry, and deletes an entry that may be replaced. Returns flags of
- * enum slot_state. A function of its own, so that the verifier checks it once and not for each slot. Cost: per flow.
- */
-APART int nat_entry_examine(__u32 slot, __u32 rank)
-{
-	struct cpu *c = cpu_this();
-	struct nat_entry *t;
-	int state;
-
-	if (!c)
-		return SLOT_CONFLICT;
-	c->nat_key.slot = slot;
-	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	if (!t)
-		return SLOT_FREE;
-	state = nat_entry_conflicts(t, &c->nat_entry) ? SLOT_CONFLICT : 0;
-	if (!nat_entry_replaceable(t, &c->nat_entry, &c->pkt, rank))
-		return state;
-	nat_entry_replace(c, t);
-	return state | SLOT_FREE;
+	if (!r)
+		return NULL;
+	c->rival_key = r->request;
+	return nat_tuple_equal(&c->rival_key, &c->nat_key) ? NULL : bpf_map_lookup_elem(&nat_entries, &c->rival_key);
 }
 
 /*
- * Returns a free slot of the tuple c->nat_key for c->nat_entry, or NAT_ENTRY_SLOTS if there is none or if another entry
- * conflicts.
+ * Claims the tuple c->reply_key for the flow c->nat_key. A flow that ranks no worse than the given rank is replaced.
+ * Returns false if another flow has the tuple.
  */
-INLINE int nat_entry_slot(__u32 rank)
+INLINE bool nat_reply_claim(struct cpu *c, __u32 rank)
 {
-	int i, state, at = NAT_ENTRY_SLOTS;
+	struct nat_entry *t = nat_entry_rival(c);
 
-	for (i = 0; i < NAT_ENTRY_SLOTS; i++) {
-		state = nat_entry_examine(i, rank);
-		if (state & SLOT_FREE && at == NAT_ENTRY_SLOTS)
-			at = i;
-		if (state & SLOT_CONFLICT)
-			return state & SLOT_FREE ? at : NAT_ENTRY_SLOTS; /* at most one entry conflicts */
-	}
-	return at;
+	if (t && !nat_entry_replaceable(t, &c->nat_entry, &c->pkt, rank))
+		return false;
+	if (t)
+		bpf_map_delete_elem(&nat_entries, &c->rival_key);
+	if (!bpf_map_update_elem(&nat_replies, &c->reply_key, nat_reply_new(c), BPF_NOEXIST))
+		return true;
+	/* The entry of a flow that is gone, unless another CPU was faster. */
+	if (nat_entry_rival(c))
+		return false;
+	return !bpf_map_update_elem(&nat_replies, &c->reply_key, &c->nat_reply, BPF_EXIST);
 }
 
 /*
- * Inserts c->nat_entry under the tuple c->nat_key; an entry that ranks no worse than the given rank is replaced. If two
- * CPUs insert conflicting entries, the one in the lower slot wins. Returns 1 if the entry was inserted. Cost: per flow.
+ * Inserts c->nat_entry with the key c->nat_key, and the entry of its replies. Returns 1 if both were inserted. Cost: per
+ * flow.
  */
 APART int nat_entry_insert(__u32 rank)
 {
 	struct cpu *c = cpu_this();
-	struct nat_entry *t, *n;
-	int i, at, err;
+	struct nat_entry *n;
+	bool replies;
 
 	if (!c)
 		return 0;
 	n = &c->nat_entry;
-	at = nat_entry_slot(rank);
-	if (at == NAT_ENTRY_SLOTS)
+	n->refreshed = clock_now();
+	nat_reply_tuple(c, n);
+	replies = nat_entry_has_reply(n);
+	if (replies && !nat_reply_claim(c, rank))
 		return 0;
-	c->nat_key.slot = at;
-	err = bpf_map_update_elem(&nat_entries, &c->nat_key, n, BPF_NOEXIST);
-	if (err)
-		return 0;
-	for (i = 0; i < NAT_ENTRY_SLOTS - 1; i++) {
-		if (i >= at)
-			break;
-		c->nat_key.slot = i;
-		t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-		if (t && nat_entry_conflicts(t, n)) {
-			c->nat_key.slot = at;
-			bpf_map_delete_elem(&nat_entries, &c->nat_key);
-			return 0;
-		}
-	}
-	c->nat_key.slot = at;
-	return 1;
+	if (!bpf_map_update_elem(&nat_entries, &c->nat_key, n, BPF_NOEXIST))
+		return 1;
+	if (replies)
+		bpf_map_delete_elem(&nat_replies, &c->reply_key);
+	return 0;
 }
 
-/* Whether the entry translates only the client's port, and keeps its address. */
-INLINE bool nat_entry_own_address(const struct nat_entry *n)
+/* Finds the flow that has the port to the backend of c->nat_entry, as nat_entry_rival does. */
+INLINE struct nat_entry *nat_entry_port_rival(struct cpu *c, __u16 port)
 {
-	return addr_equal(&n->snat, &n->client);
-}
-
-/*
- * Finds the entry with this port that conflicts with c->nat_entry, NULL if there is none. *room is then set if a slot
- * is free. Cost: per flow, one lookup; eight if the port is free, or shared by flows to other backends.
- */
-INLINE struct nat_entry *nat_entry_rival(struct cpu *c, __u16 port, bool *room)
-{
-	const struct nat_entry *n = &c->nat_entry;
-	struct nat_entry *t;
-	int i;
-
-	*room = false;
-	nat_tuple_port(c, &c->pkt, port, nat_entry_own_address(n));
-	for (i = 0; i < NAT_ENTRY_SLOTS; i++) {
-		c->nat_key.slot = i;
-		t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-		if (!t || nat_entry_expired(t, c->pkt.proto))
-			*room = true;
-		else if (nat_entry_conflicts(t, n))
-			return t;
-	}
-	return NULL;
+	c->nat_entry.nat_port = bpf_htons(port);
+	nat_reply_tuple(c, &c->nat_entry);
+	return nat_entry_rival(c);
 }
 
 /*
@@ -183,17 +120,16 @@ APART int nat_entry_offer(__u32 port)
 	struct port_search *s;
 	struct nat_entry *t;
 	__u32 idle;
-	bool room;
 
 	if (!c)
 		return 0;
 	s = port_search(c);
-	t = nat_entry_rival(c, port, &room);
+	t = nat_entry_port_rival(c, port);
 	if (t) {
 		idle = clock_now() - t->seen;
 		port_offer(s, port, nat_entry_rank(t, &c->pkt), idle);
-		port_count(s, port, port_holder(&t->client), idle);
-	} else if (room) {
+		port_count(s, port, port_holder(&c->rival_key.src), idle);
+	} else {
 		port_offer(s, port, PORT_FREE, -1);
 	}
 	return s->rank <= PORT_NEWER;
@@ -232,17 +168,12 @@ INLINE bool nat_entry_port_shared(struct cpu *c, __u16 port)
 INLINE bool nat_entry_port_used(struct cpu *c, __u16 port)
 {
 	struct nat_entry *t;
-	int i;
+	struct nat_reply *r;
 
-	nat_tuple_node(&c->nat_key, bpf_htons(port), c->pkt.proto);
-	for (i = 0; i < NAT_ENTRY_SLOTS; i++) {
-		c->nat_key.slot = i;
-		t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-		if (t && t->backend_port == c->pkt.dport && addr_equal(&t->backend, &c->pkt.dst) &&
-		    addr_equal(&t->snat, &c->snat) && !nat_entry_expired(t, c->pkt.proto))
-			return true;
-	}
-	return false;
+	nat_tuple_set(&c->reply_key, &c->pkt.dst, c->pkt.dport, &c->snat, bpf_htons(port), c->pkt.proto);
+	r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
+	t = r ? bpf_map_lookup_elem(&nat_entries, &r->request) : NULL;
+	return t && !nat_entry_expired(t, c->pkt.proto);
 }
 
 APART int nat_entry_port_taken(__u32 port)
@@ -252,47 +183,23 @@ APART int nat_entry_port_taken(__u32 port)
 	return !c || nat_entry_port_used(c, port);
 }
 
-/*
- * Sets c->nat_key to the tuple of c->nat_entry with the port, and adds the port to the index if necessary. Returns 0 if
- * the port can't be taken. Cost: per flow.
- */
-APART int nat_entry_prepare(__u32 number)
+/* Gives c->nat_entry the port. Returns 0 if a masqueraded flow has it. Cost: per flow. */
+INLINE bool nat_entry_prepare(struct cpu *c, __u16 port)
 {
-	struct cpu *c = cpu_this();
-	struct nat_entry *n;
-	__u16 port = number;
-	bool own;
-
-	if (!c)
-		return 0;
-	n = &c->nat_entry;
-	own = nat_entry_own_address(n);
 	if (nat_entry_port_shared(c, port))
-		return 0;
-	n->flags &= ~NAT_ENTRY_INDEXED;
-	if (own || port != nat_entry_port(&c->pkt, 0)) {
-		if (!port_index_put(c, &c->pkt, &n->snat, port, PORT_INDEX_SERVICE | (own ? PORT_INDEX_OWN : 0)))
-			return 0;
-		n->flags |= NAT_ENTRY_INDEXED;
-	}
-	nat_tuple_port(c, &c->pkt, port, own);
-	return 1;
+		return false;
+	c->nat_entry.nat_port = bpf_htons(port);
+	return true;
 }
 
-/*
- * Replaces the closed connection with the same ends by c->nat_entry, on the same port, if the backend is the same.
- * Deletes the closed connection's entry otherwise.
- */
+/* Inserts c->nat_entry with the port of the closed connection with the same ends, if the backend is the same. */
 INLINE bool nat_entry_continue(struct cpu *c)
 {
 	const struct nat_entry *n = &c->nat_entry;
 	bool same = n->flags & NAT_ENTRY_SNAT && n->backend_id == c->reuse_backend;
 
 	c->reuse_backend = 0;
-	if (same && nat_entry_prepare(bpf_ntohs(c->reuse_key.port)) && nat_entry_insert(PORT_FREE))
-		return true;
-	bpf_map_delete_elem(&nat_entries, &c->reuse_key);
-	return false;
+	return same && nat_entry_prepare(c, bpf_ntohs(c->reuse_port)) && nat_entry_insert(PORT_FREE);
 }
 
 /*
@@ -311,7 +218,6 @@ APART int nat_entry_claim(void)
 	if (c->reuse_backend && nat_entry_continue(c))
 		return 0;
 	if (!(n->flags & NAT_ENTRY_SNAT)) {
-		nat_tuple_client(&c->nat_key, &n->client, n->client_port, c->pkt.proto);
 		/* Retries once, in case another CPU took the slot. */
 		return nat_entry_insert(PORT_FREE) || nat_entry_insert(PORT_FREE) ? 0 : DROP_NAT_NO_PORT;
 	}
@@ -321,7 +227,7 @@ APART int nat_entry_claim(void)
 		nat_entry_scan();
 		if (s->rank == PORT_USED)
 			break;
-		if (nat_entry_prepare(s->port) && nat_entry_insert(s->rank))
+		if (nat_entry_prepare(c, s->port) && nat_entry_insert(s->rank))
 			return 0;
 		s->skip = s->port;
 	}
@@ -354,7 +260,7 @@ INLINE int nat_entry_any(struct cpu *c)
 		ports_borrowed = true;
 	else
 		s->rank = PORT_USED;
-	return port ? port : port_reclaim(s, &c->nat_entry.client, NAT_ENTRY_ATTEMPTS);
+	return port ? port : port_reclaim(s, &c->nat_key.src, NAT_ENTRY_ATTEMPTS);
 }
 
 /*
@@ -374,7 +280,7 @@ APART int nat_entry_claim_any(void)
 		port = nat_entry_any(c);
 		if (!port)
 			break;
-		if (nat_entry_prepare(port) && nat_entry_insert(s->rank))
+		if (nat_entry_prepare(c, port) && nat_entry_insert(s->rank))
 			return 0;
 		s->skip = port;
 	}

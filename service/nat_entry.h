@@ -10,58 +10,47 @@
 #include "../flow/flow.h"
 #include "../nat/nat.h"
 
-#define NAT_ENTRY_ATTEMPTS 8 /* candidate ports of a flow */
-
 enum service_side {
 	SIDE_CLIENT,
 	SIDE_BACKEND,
 };
 
-/* Returns the candidate port of the attempt, host byte order. */
-INLINE __u16 nat_entry_port(const struct packet *pkt, __u32 attempt)
+INLINE void nat_tuple_set(struct nat_tuple *k, const struct addr *src, __be16 sport, const struct addr *dst,
+			  __be16 dport, __u8 proto)
 {
-	return port_candidate(pkt, attempt, config.lb_port_min, config.lb_port_max);
-}
-
-INLINE void nat_tuple_client(struct nat_entry_key *k, const struct addr *client, __be16 port, __u8 proto)
-{
-	k->addr = *client;
-	k->port = port;
+	k->src = *src;
+	k->dst = *dst;
+	k->sport = sport;
+	k->dport = dport;
 	k->proto = proto;
-	k->slot = 0;
+	__builtin_memset(k->pad, 0, sizeof(k->pad));
 }
 
-/* One tuple serves both families: the reply to a client may come in the other one. */
-INLINE void nat_tuple_node(struct nat_entry_key *k, __be16 port, __u8 proto)
+INLINE void nat_tuple_of(struct nat_tuple *k, const struct packet *pkt)
 {
-	__builtin_memset(&k->addr, 0, sizeof(k->addr));
-	k->port = port;
-	k->proto = proto;
-	k->slot = 0;
+	nat_tuple_set(k, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
 }
 
-/*
- * Sets c->nat_key to the tuple of the packet's flow with a NAT port: of the client's own address, if only the port
- * changes (own), or of the node.
- */
-INLINE void nat_tuple_port(struct cpu *c, const struct packet *pkt, __u16 port, bool own)
+INLINE bool nat_tuple_equal(const struct nat_tuple *a, const struct nat_tuple *b)
 {
-	if (own)
-		nat_tuple_client(&c->nat_key, &pkt->src, bpf_htons(port), pkt->proto);
-	else
-		nat_tuple_node(&c->nat_key, bpf_htons(port), pkt->proto);
+	return addr_equal(&a->src, &b->src) && addr_equal(&a->dst, &b->dst) && a->sport == b->sport &&
+	       a->dport == b->dport && a->proto == b->proto;
 }
 
-INLINE bool nat_entry_is_request(const struct nat_entry *t, const struct packet *pkt)
+/* Sets c->reply_key to the tuple of replies in the flow with the key c->nat_key. */
+INLINE void nat_reply_tuple(struct cpu *c, const struct nat_entry *t)
 {
-	return t->client_port == pkt->sport && t->frontend_port == pkt->dport && addr_equal(&t->client, &pkt->src) &&
-	       addr_equal(&t->frontend, &pkt->dst);
+	const struct nat_tuple *k = &c->nat_key;
+	bool snat = t->flags & NAT_ENTRY_SNAT;
+
+	nat_tuple_set(&c->reply_key, &t->backend, t->backend_port, snat ? &t->snat : &k->src,
+		      snat ? t->nat_port : k->sport, k->proto);
 }
 
-INLINE bool nat_entry_is_reply(const struct nat_entry *t, const struct packet *pkt)
+/* Whether the flow has an entry in nat_replies. */
+INLINE bool nat_entry_has_reply(const struct nat_entry *t)
 {
-	return t->backend_port == pkt->sport && addr_equal(&t->backend, &pkt->src) &&
-	       (!(t->flags & NAT_ENTRY_SNAT) || addr_equal(&t->snat, &pkt->dst));
+	return !(t->flags & NAT_ENTRY_DSR) || !t->backend_id;
 }
 
 /*
@@ -105,29 +94,123 @@ INLINE bool nat_entry_expired(const struct nat_entry *t, __u8 proto)
 	return clock_before(t->seen + nat_entry_seconds(t, proto) * config.hz, clock_now());
 }
 
-/* Counts a packet, and updates the flow's state. Cost: per packet. */
-INLINE void nat_entry_count(struct nat_entry *t, const struct packet *pkt, int side, __u32 length)
+/* Updates the flow's state after packets of a side with flags that were not seen before. */
+INLINE void nat_entry_note_flags(struct nat_entry *t, int side, __u8 tcp_flags)
+{
+	t->tcp_flags[side] |= tcp_flags;
+	/* This node sees only one direction of a flow with DSR. */
+	if (tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN ||
+	    (t->flags & NAT_ENTRY_DSR && tcp_flags & TCP_FIN))
+		t->flags |= NAT_ENTRY_CLOSING;
+}
+
+/* Deletes the entry t, whose key is c->nat_key, and that of its replies. */
+INLINE void nat_entry_delete(struct cpu *c, const struct nat_entry *t)
+{
+	struct nat_reply *r;
+
+	if (nat_entry_has_reply(t)) {
+		nat_reply_tuple(c, t);
+		r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
+		if (r && nat_tuple_equal(&r->request, &c->nat_key))
+			bpf_map_delete_elem(&nat_replies, &c->reply_key);
+	}
+	bpf_map_delete_elem(&nat_entries, &c->nat_key);
+}
+
+/* Prepares c->nat_reply, a new entry of the replies to the flow with the key c->nat_key. */
+INLINE struct nat_reply *nat_reply_new(struct cpu *c)
+{
+	struct nat_reply *r = &c->nat_reply;
+
+	__builtin_memset(r, 0, sizeof(*r));
+	r->request = c->nat_key;
+	return r;
+}
+
+/*
+ * Looks the entry of the replies up for the flow with the key c->nat_key, so that it is not evicted while there are
+ * only requests; inserts it if it was. Cost: per flow, once a second.
+ */
+APART int nat_reply_refresh(void)
+{
+	struct cpu *c = cpu_this();
+	struct nat_entry *t;
+
+	if (!c)
+		return 0;
+	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
+	if (!t)
+		return 0;
+	t->refreshed = clock_now();
+	if (!nat_entry_has_reply(t))
+		return 0;
+	nat_reply_tuple(c, t);
+	if (!bpf_map_lookup_elem(&nat_replies, &c->reply_key))
+		bpf_map_update_elem(&nat_replies, &c->reply_key, nat_reply_new(c), BPF_NOEXIST);
+	return 0;
+}
+
+/* Counts a request, and updates the flow's state. The key of t is c->nat_key. Cost: per packet. */
+INLINE void nat_entry_count(struct nat_entry *t, const struct packet *pkt, __u32 length)
 {
 	__u32 now = clock_now();
 
-	__sync_fetch_and_add(&t->packets[side], 1);
-	__sync_fetch_and_add(&t->bytes[side], length);
+	__sync_fetch_and_add(&t->packets[SIDE_CLIENT], 1);
+	__sync_fetch_and_add(&t->bytes[SIDE_CLIENT], length);
 	if (t->seen != now)
 		t->seen = now;
-	if (side == SIDE_BACKEND && !(t->flags & NAT_ENTRY_REPLIED))
-		t->flags |= NAT_ENTRY_REPLIED;
-	if (likely(!(pkt->tcp_flags & ~t->tcp_flags[side])))
+	if (unlikely(now - t->refreshed >= config.hz))
+		nat_reply_refresh();
+	if (likely(!(pkt->tcp_flags & ~t->tcp_flags[SIDE_CLIENT])))
 		return;
-	t->tcp_flags[side] |= pkt->tcp_flags;
-	if (side == SIDE_CLIENT && pkt->tcp_flags & TCP_FIN) {
+	if (pkt->tcp_flags & TCP_FIN) {
 		t->timestamp = pkt->timestamp;
 		if (!(t->tcp_flags[SIDE_BACKEND] & TCP_FIN))
 			t->flags |= NAT_ENTRY_CLIENT_FIN;
 	}
-	/* This node sees only one direction of a flow with DSR. */
-	if (pkt->tcp_flags & TCP_RST || t->tcp_flags[0] & t->tcp_flags[1] & TCP_FIN ||
-	    (t->flags & NAT_ENTRY_DSR && pkt->tcp_flags & TCP_FIN))
-		t->flags |= NAT_ENTRY_CLOSING;
+	nat_entry_note_flags(t, SIDE_CLIENT, pkt->tcp_flags);
+}
+
+/*
+ * Adds what the entry c->reply_key has counted to the NAT entry c->nat_key. Cost: per flow, once a second, and when a
+ * TCP flag is seen for the first time.
+ */
+APART int nat_reply_flush(void)
+{
+	struct cpu *c = cpu_this();
+	struct nat_entry *t;
+	struct nat_reply *r;
+	__u32 packets;
+	__u64 bytes;
+
+	if (!c)
+		return 0;
+	r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
+	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
+	if (!r || !t)
+		return 0;
+	packets = r->packets;
+	bytes = r->bytes;
+	__sync_fetch_and_add(&r->packets, -packets);
+	__sync_fetch_and_add(&r->bytes, -bytes);
+	__sync_fetch_and_add(&t->packets[SIDE_BACKEND], packets);
+	__sync_fetch_and_add(&t->bytes[SIDE_BACKEND], bytes);
+	t->seen = r->flushed = clock_now();
+	t->flags |= NAT_ENTRY_REPLIED;
+	nat_entry_note_flags(t, SIDE_BACKEND, r->tcp_flags);
+	return 0;
+}
+
+/* Counts a reply with the entry c->reply_key. Cost: per packet. */
+INLINE void nat_reply_count(struct nat_reply *r, const struct packet *pkt, __u32 length)
+{
+	__sync_fetch_and_add(&r->packets, 1);
+	__sync_fetch_and_add(&r->bytes, length);
+	if (likely(!(pkt->tcp_flags & ~r->tcp_flags) && r->flushed && clock_now() - r->flushed < config.hz))
+		return;
+	r->tcp_flags |= pkt->tcp_flags;
+	nat_reply_flush();
 }
 
 /*
@@ -140,8 +223,8 @@ INLINE bool node_of(struct cpu *c, const struct nat_entry *t)
 
 	if (!prefix) {
 		c->to.via = t->backend;
-		c->to.dst = t->frontend;
-		c->to.dport = t->frontend_port;
+		c->to.dst = c->nat_key.dst;
+		c->to.dport = c->nat_key.dport;
 		c->to.option = false;
 		return false;
 	}
@@ -151,13 +234,13 @@ INLINE bool node_of(struct cpu *c, const struct nat_entry *t)
 	return true;
 }
 
-/* Sets c->to to the rewrite of a request. */
+/* Sets c->to to the rewrite of a request of the flow with the key c->nat_key. */
 INLINE void rewrite_request(struct cpu *c, const struct nat_entry *t)
 {
 	bool snat = t->flags & NAT_ENTRY_SNAT;
 
-	c->to.src = snat ? t->snat : t->client;
-	c->to.sport = snat ? c->nat_key.port : t->client_port;
+	c->to.src = snat ? t->snat : c->nat_key.src;
+	c->to.sport = snat ? t->nat_port : c->nat_key.sport;
 	c->to.dst = t->backend;
 	c->to.dport = t->backend_port;
 	c->to.encap = config.lb_dispatch && !config.tunnel && t->flags & NAT_ENTRY_DSR;
@@ -166,174 +249,34 @@ INLINE void rewrite_request(struct cpu *c, const struct nat_entry *t)
 	c->to.option = t->flags & NAT_ENTRY_DSR && (c->pkt.proto != IPPROTO_TCP || flow_syn(&c->pkt));
 }
 
-/* Sets c->to to the rewrite of a reply. */
-INLINE void rewrite_answer(struct cpu *c, const struct nat_entry *t)
+/* Sets c->to to the rewrite of a reply in the flow with the key c->nat_key. */
+INLINE void rewrite_answer(struct cpu *c)
 {
-	c->to.src = t->frontend;
-	c->to.sport = t->frontend_port;
-	c->to.dst = t->client;
-	c->to.dport = t->client_port;
+	c->to.src = c->nat_key.dst;
+	c->to.sport = c->nat_key.dport;
+	c->to.dst = c->nat_key.src;
+	c->to.dport = c->nat_key.sport;
 	c->to.option = false;
 	c->to.encap = false;
 }
 
-/*
- * Looks up the entry of a request under one of the two usual tuples: the node's with the first candidate port, or the
- * client's.
- */
-INLINE struct nat_entry *nat_entry_at(struct cpu *c, const struct packet *pkt, bool node)
-{
-	struct nat_entry *t;
-
-	nat_tuple_port(c, pkt, node ? nat_entry_port(pkt, 0) : bpf_ntohs(pkt->sport), !node);
-	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	return t && nat_entry_is_request(t, pkt) ? t : NULL;
-}
-
-/*
- * Finds the entry of a request under one of the two usual tuples, where nearly all entries are, and sets c->nat_key to
- * its key. Returns NULL if there is none. The tuple that matched last on this CPU is tried first: most nodes SNAT
- * either most flows or few. Cost: per packet.
- */
+/* Finds the entry of a request, and sets c->nat_key to its key. Cost: per packet. */
 INLINE struct nat_entry *nat_entry_request(struct cpu *c, const struct packet *pkt)
 {
-	bool node = c->node_anchor_first;
-	struct nat_entry *t = nat_entry_at(c, pkt, node);
-
-	if (likely(t))
-		return t;
-	t = nat_entry_at(c, pkt, !node);
-	if (t)
-		c->node_anchor_first = !node;
-	return t;
+	nat_tuple_of(&c->nat_key, pkt);
+	return bpf_map_lookup_elem(&nat_entries, &c->nat_key);
 }
 
-/*
- * Searches the slots of the tuple c->nat_key for the entry of a packet from the given side. Returns 1 if c->nat_key is
- * its key.
- */
-INLINE int nat_entry_walk(struct cpu *c, const struct packet *pkt, int side)
+/* Finds the entry of a reply; if there is one, sets c->nat_key to the key of the flow's NAT entry. Cost: per packet. */
+INLINE struct nat_reply *nat_entry_reply(struct cpu *c, const struct packet *pkt)
 {
-	struct nat_entry *t;
-	__u32 i;
+	struct nat_reply *r;
 
-	for (i = 0; i < NAT_ENTRY_SLOTS; i++) {
-		c->nat_key.slot = i;
-		t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-		if (t && (side == SIDE_CLIENT ? nat_entry_is_request(t, pkt) : nat_entry_is_reply(t, pkt)))
-			return 1;
-	}
-	return 0;
-}
-
-/*
- * Moves the entry with the key c->nat_key to the first slot, if that is free: lookups for replies stop at a free first
- * slot.
- */
-INLINE void nat_entry_compact(struct cpu *c)
-{
-	struct nat_entry *t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	__u8 was = c->nat_key.slot;
-	int err;
-
-	if (!t || !was)
-		return;
-	c->nat_entry = *t;
-	c->nat_key.slot = 0;
-	err = bpf_map_update_elem(&nat_entries, &c->nat_key, &c->nat_entry, BPF_NOEXIST);
-	c->nat_key.slot = was;
-	if (err)
-		return;
-	bpf_map_delete_elem(&nat_entries, &c->nat_key);
-	c->nat_key.slot = 0;
-}
-
-/*
- * Searches all slots in which the entry of a request may be: of c->about if about is set, of c->pkt otherwise. Returns
- * 1 if c->nat_key is the key of the entry. Cost: per flow.
- */
-APART int nat_entry_search(__u32 about)
-{
-	struct cpu *c = cpu_this();
-	const struct packet *pkt;
-	struct port_index *at;
-
-	if (!c)
-		return 0;
-	pkt = about ? &c->about : &c->pkt;
-	at = port_index_find(c, pkt);
-	if (at) {
-		nat_tuple_port(c, pkt, at->port, at->flags & PORT_INDEX_OWN);
-		if (nat_entry_walk(c, pkt, SIDE_CLIENT))
-			return 1;
-	}
-	nat_tuple_client(&c->nat_key, &pkt->src, pkt->sport, pkt->proto);
-	if (nat_entry_walk(c, pkt, SIDE_CLIENT)) {
-		nat_entry_compact(c);
-		return 1;
-	}
-	nat_tuple_port(c, pkt, nat_entry_port(pkt, 0), false);
-	return nat_entry_walk(c, pkt, SIDE_CLIENT);
-}
-
-/*
- * Searches all slots of the tuple c->nat_key for the entry of a packet from the given side: of c->about if about is
- * set, of c->pkt otherwise. Returns 1 if c->nat_key is the entry's key.
- */
-APART int nat_entry_walk_slots(__u32 side, __u32 about)
-{
-	struct cpu *c = cpu_this();
-
-	return c && nat_entry_walk(c, about ? &c->about : &c->pkt, side);
-}
-
-/*
- * Finds the entry of a packet from the given side under the tuple c->nat_key. A free first slot means that there is
- * none. Cost: per packet.
- */
-INLINE struct nat_entry *nat_entry_find(struct cpu *c, const struct packet *pkt, int side, bool about)
-{
-	struct nat_entry *t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-
-	if (!t || likely(side == SIDE_CLIENT ? nat_entry_is_request(t, pkt) : nat_entry_is_reply(t, pkt)))
-		return t;
-	return nat_entry_walk_slots(side, about) ? bpf_map_lookup_elem(&nat_entries, &c->nat_key) : NULL;
-}
-
-/*
- * Finds the entry of a request by the index of ports, and sets c->nat_key to its key. Cost: per packet of a flow with
- * another port than its first candidate.
- */
-INLINE struct nat_entry *nat_entry_indexed(struct cpu *c)
-{
-	struct port_index *at = port_index_find(c, &c->pkt);
-
-	if (!at)
-		return NULL;
-	nat_tuple_port(c, &c->pkt, at->port, at->flags & PORT_INDEX_OWN);
-	return nat_entry_find(c, &c->pkt, SIDE_CLIENT, false);
-}
-
-/* Finds the entry of a reply to the node's own address by its port. Cost: per packet. */
-INLINE struct nat_entry *nat_entry_reply_node(struct cpu *c, const struct packet *pkt, bool about)
-{
-	struct nat_entry *t;
-
-	nat_tuple_node(&c->nat_key, pkt->dport, pkt->proto);
-	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	if (likely(t && nat_entry_is_reply(t, pkt)))
-		return t;
-	return nat_entry_walk_slots(SIDE_BACKEND, about) ? bpf_map_lookup_elem(&nat_entries, &c->nat_key) : NULL;
-}
-
-/*
- * Finds the entry of a reply to the client's own address. Each request moves its entry to the first slot if that is
- * free. Cost: per packet.
- */
-INLINE struct nat_entry *nat_entry_reply_client(struct cpu *c, const struct packet *pkt, bool about)
-{
-	nat_tuple_client(&c->nat_key, &pkt->dst, pkt->dport, pkt->proto);
-	return nat_entry_find(c, pkt, SIDE_BACKEND, about);
+	nat_tuple_of(&c->reply_key, pkt);
+	r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
+	if (r)
+		c->nat_key = r->request;
+	return r;
 }
 
 #endif

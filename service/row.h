@@ -153,59 +153,74 @@ struct {
 	__type(value, __u32);
 } loads SEC(".maps");
 
-/*
- * A translated flow. Requests and replies find it by what both contain: the client's address and port, or the NAT port
- * if the backend sees the node's address instead. Flows that share these occupy different slots.
- */
-struct nat_entry_key {
-	struct addr addr; /* the client; zero: the node */
-	__be16 port;
+/* A flow's tuple, as the packets of one direction have it. */
+struct nat_tuple {
+	struct addr src;
+	struct addr dst;
+	__be16 sport;
+	__be16 dport;
 	__u8 proto;
-	__u8 slot; /* below NAT_ENTRY_SLOTS */
-};
-
-enum nat_entry_bound {
-	NAT_ENTRY_SLOTS = 8, /* entries that may share address, port and protocol */
+	__u8 pad[3];
 };
 
 enum nat_entry_flag {
-	NAT_ENTRY_SNAT = 1,    /* the backend sees snat instead of the client */
+	NAT_ENTRY_SNAT = 1,    /* the backend sees snat and nat_port instead of the client */
 	NAT_ENTRY_CLOSING = 2, /* FIN from both sides or RST seen */
 	NAT_ENTRY_REPLIED = 4,
 	NAT_ENTRY_GONE = 8,    /* the agent found that the backend is gone */
-	NAT_ENTRY_CLIENT_FIN = 32, /* the client sent the first FIN: the backend has no TIME-WAIT */
-	NAT_ENTRY_INDEXED = 64, /* the port is not the first candidate, so that the index has it */
 	NAT_ENTRY_DSR = 16,    /* replies don't pass this node, or another node forwarded the requests */
+	NAT_ENTRY_CLIENT_FIN = 32, /* the client sent the first FIN: the backend has no TIME-WAIT */
 };
 
+/* A translated flow. */
 struct nat_entry {
-	struct addr client;
-	struct addr frontend;
 	struct addr backend;
 	struct addr snat;
-	__be16 client_port;
-	__be16 frontend_port;
 	__be16 backend_port;
+	__be16 nat_port;
 	__u8 flags;
+	__u8 tcp_flags[2]; /* all flags seen, by side */
 	__u8 pad;
 	__u32 service;
-	__u32 backend_id;
-	__u32 seen;   /* clock tick of the last packet */
+	__u32 backend_id;   /* 0: another node selected the backend */
+	__u32 seen;         /* clock tick of the last packet; for replies, of the last flush */
+	__u32 refreshed;    /* clock tick when a request last looked the reply's entry up */
 	__u32 policy_epoch; /* epoch of the last policy lookup; 0: none */
-	__u64 created; /* clock tick, 64 bits */
-	__u64 packets[2]; /* [0] from the client, [1] from the backend */
+	__u32 timestamp;    /* TSval of the client's FIN; 0: none */
+	__u64 created;      /* clock tick, 64 bits */
+	__u64 packets[2];   /* [0] from the client, [1] from the backend */
 	__u64 bytes[2];
-	__u8 tcp_flags[2]; /* all flags seen, by side */
-	__u8 pad3[2];
-	__u32 timestamp; /* TSval of the client's FIN; 0: none */
 };
 
+/* By the tuple of requests: from the client to the frontend. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
-	__type(key, struct nat_entry_key);
+	__type(key, struct nat_tuple);
 	__type(value, struct nat_entry);
 } nat_entries SEC(".maps");
+
+/* What replies need, so that each costs one lookup. Counters are flushed to the NAT entry once a second. */
+struct nat_reply {
+	struct nat_tuple request; /* the key of the NAT entry */
+	__u32 flushed;            /* clock tick of the last flush; 0: none */
+	__u32 packets;
+	__u64 bytes;
+	__u8 tcp_flags; /* all flags seen */
+	__u8 pad[7];
+};
+
+/*
+ * By the tuple of replies: from the backend to the client or, with SNAT, to the NAT port. Inserting an entry claims the
+ * port: no two flows that the backend could not tell apart have one. Flows with DSR whose backend this node selected
+ * have none.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct nat_tuple);
+	__type(value, struct nat_reply);
+} nat_replies SEC(".maps");
 
 struct affinity_key {
 	struct addr client; /* for sockets, the cookie of their network namespace */
