@@ -106,7 +106,7 @@ func (f *front) rate(p *player, log *slog.Logger) (value float64, err error) {
 func ratios(family Family, rates [][]float64) []results.Result {
 	var list []results.Result
 	for i, other := range []string{"tc", "iptables", "nftables"} {
-		r := results.Result{Name: "xdp/pps_vs_" + other + family.Suffix(), Value: median(rates[0]), Unit: "packets/s"}
+		r := results.Result{Name: "xdp/pps_vs_" + other + family.suffix(), Value: median(rates[0]), Unit: "packets/s"}
 		list = append(list, r.Against(median(rates[i+1])))
 	}
 	return list
