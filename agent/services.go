@@ -57,7 +57,7 @@ type services struct {
 
 	api        *serviceapi.Manager // nil if Services are off
 	services   *service.Services   // nil if Services are off
-	served     *flow.Expiry[bpf.DatapathNatEntryKey, bpf.DatapathNatEntry]
+	served     *flow.Expiry[bpf.DatapathNatTuple, bpf.DatapathNatEntry]
 	sockets    sockets
 	terminator *termination.Terminator // nil if Services are off
 	checks     *healthcheck.Server     // nil if health check node ports are not served

@@ -99,8 +99,8 @@ func (t *timing) check(had uint64, n int) error {
 }
 
 // rows are the keys of flows that are translated.
-func (t *timing) rows() (list []bpf.DatapathNatEntryKey, err error) {
-	err = bpf.Each(t.datapath.NatEntries, func(k *bpf.DatapathNatEntryKey, _ *bpf.DatapathNatEntry) bool {
+func (t *timing) rows() (list []bpf.DatapathNatTuple, err error) {
+	err = bpf.Each(t.datapath.NatEntries, func(k *bpf.DatapathNatTuple, _ *bpf.DatapathNatEntry) bool {
 		list = append(list, *k)
 		return true
 	})

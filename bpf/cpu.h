@@ -72,7 +72,7 @@ struct cpu {
 	/*
 	 * Addresses, ports and protocol of a reply to the packet that an ICMP error quotes. Set by nat_out_icmp_error
 	 * and about_reply; error_cross_family replaces them by those of the quote to be written. Read where a flow is
-	 * searched by an ICMP error (nat_indexed, nat_entry_search, nat_entry_walk_slots), and by cross_error.
+	 * searched by an ICMP error (nat_indexed, nat_entry_request, nat_entry_reply), and by cross_error.
 	 */
 	struct packet about;
 	/*
@@ -115,14 +115,22 @@ struct cpu {
 	 */
 	struct flow flow;
 	/*
-	 * Key of a NAT entry of Services. Set by nat_tuple_client, nat_tuple_node and nat_tuple_port; slot by the
-	 * functions that search the slots of a tuple. Read by all lookups in nat_entries; rewrite_request takes the NAT
-	 * port from it.
+	 * Key of a NAT entry of Services: the tuple of requests. Set by nat_entry_request, nat_entry_reply, dsr_keep
+	 * and error_translate. Read by all lookups in nat_entries, and for the addresses of client and frontend.
 	 */
-	struct nat_entry_key nat_key;
+	struct nat_tuple nat_key;
+	/*
+	 * Key of an entry in nat_replies. Set by nat_entry_reply and nat_entry_port_used for the packet, by
+	 * nat_reply_tuple for an entry. Read by all lookups in nat_replies.
+	 */
+	struct nat_tuple reply_key;
+	/* Key of the NAT entry that has the tuple reply_key. Set by nat_entry_rival, read by nat_reply_claim. */
+	struct nat_tuple rival_key;
+	/* A new entry of nat_replies. Set by nat_reply_new, read by its callers. */
+	struct nat_reply nat_reply;
 	/*
 	 * A new NAT entry of Services. Set by service_select or dsr_translation, completed by service_connect or
-	 * xdp_keep; nat_entry_compact uses it for a copy. Read by nat_entry_claim, nat_entry_claim_any and
+	 * xdp_keep, nat_port by the search for a port. Read by nat_entry_claim, nat_entry_claim_any and
 	 * nat_entry_insert.
 	 */
 	struct nat_entry nat_entry;
@@ -138,8 +146,7 @@ struct cpu {
 	 */
 	struct policy_context policy;
 	/*
-	 * Key of a port index. Set by port_index_find, nat_replace and nat_entry_replace; read there and by
-	 * port_index_put.
+	 * Key of a port index. Set by port_index_find and nat_replace; read there and by port_index_put.
 	 */
 	struct port_key port_key;
 	/* A new port index. Set and read by port_index_put. */
@@ -147,17 +154,13 @@ struct cpu {
 	/* The ports that may still be looked at in this interval. Set and read by sweep. Kept between packets. */
 	struct port_budget port_budget;
 	/*
-	 * A closed NAT entry between the ends of a new connection, and its backend (0: none). Set by
-	 * nat_entry_keep_port. Read by nat_entry_claim, which reuses the entry's NAT port for the same backend, or
-	 * deletes the entry. service_request, dsr_keep, xdp_keep and nat_entry_continue clear reuse_backend.
+	 * NAT port and backend (0: none) of the closed connection between the ends of a new one. Set by nat_entry_end.
+	 * Read by nat_entry_claim, which reuses the port for the same backend. service_request, dsr_keep, xdp_keep and
+	 * nat_entry_continue clear reuse_backend.
 	 */
-	struct nat_entry_key reuse_key;
 	__u32 reuse_backend;
-	/*
-	 * True if the last request's NAT entry was found under the node's tuple, which is then tried first. Set and
-	 * read by nat_entry_request. Kept between packets.
-	 */
-	__u32 node_anchor_first;
+	__be16 reuse_port;
+	__u16 pad[3];
 	/*
 	 * Memory for what is too large for the stack; valid until the next user's. Users: port_search, socket_state,
 	 * cross_load, cross_sum, cross_error, icmp_sum_trimmed.

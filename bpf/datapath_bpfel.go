@@ -165,7 +165,10 @@ type DatapathCpu struct {
 	Unwrapped uint64
 	Key       DatapathFlowKey
 	Flow      DatapathFlow
-	NatKey    DatapathNatEntryKey
+	NatKey    DatapathNatTuple
+	ReplyKey  DatapathNatTuple
+	RivalKey  DatapathNatTuple
+	NatReply  DatapathNatReply
 	NatEntry  DatapathNatEntry
 	To        struct {
 		_      structs.HostLayout
@@ -201,12 +204,13 @@ type DatapathCpu struct {
 		Tick uint32
 		Left uint32
 	}
-	ReuseKey        DatapathNatEntryKey
-	ReuseBackend    uint32
-	NodeAnchorFirst uint32
-	Scratch         [32]uint64
-	Budget          DatapathEventBudget
-	Counters        [8][128]DatapathCounter
+	ReuseBackend uint32
+	ReusePort    uint16
+	Pad          [3]uint16
+	_            [4]byte
+	Scratch      [32]uint64
+	Budget       DatapathEventBudget
+	Counters     [8][128]DatapathCounter
 }
 
 type DatapathEndpoint struct {
@@ -437,33 +441,24 @@ type DatapathMemberKey struct {
 }
 
 type DatapathNatEntry struct {
-	_            structs.HostLayout
-	Client       DatapathAddr
-	Frontend     DatapathAddr
-	Backend      DatapathAddr
-	Snat         DatapathAddr
-	ClientPort   uint16
-	FrontendPort uint16
-	BackendPort  uint16
-	Flags        uint8
-	Pad          uint8
-	Service      uint32
-	BackendId    uint32
-	Seen         uint32
-	PolicyEpoch  uint32
-	Created      uint64
-	Packets      [2]uint64
-	Bytes        [2]uint64
-	TcpFlags     [2]uint8
-	Pad3         [2]uint8
-	Timestamp    uint32
+	_           structs.HostLayout
+	Backend     DatapathAddr
+	Snat        DatapathAddr
+	BackendPort uint16
+	NatPort     uint16
+	Flags       uint8
+	TcpFlags    [2]uint8
+	Pad         uint8
+	Service     uint32
+	BackendId   uint32
+	Seen        uint32
+	Refreshed   uint32
+	PolicyEpoch uint32
+	Timestamp   uint32
+	Created     uint64
+	Packets     [2]uint64
+	Bytes       [2]uint64
 }
-
-type DatapathNatEntryBound uint32
-
-const (
-	DatapathNatEntryBoundNAT_ENTRY_SLOTS DatapathNatEntryBound = 8
-)
 
 type DatapathNatEntryFlag uint32
 
@@ -472,18 +467,28 @@ const (
 	DatapathNatEntryFlagNAT_ENTRY_CLOSING    DatapathNatEntryFlag = 2
 	DatapathNatEntryFlagNAT_ENTRY_REPLIED    DatapathNatEntryFlag = 4
 	DatapathNatEntryFlagNAT_ENTRY_GONE       DatapathNatEntryFlag = 8
-	DatapathNatEntryFlagNAT_ENTRY_CLIENT_FIN DatapathNatEntryFlag = 32
-	DatapathNatEntryFlagNAT_ENTRY_INDEXED    DatapathNatEntryFlag = 64
 	DatapathNatEntryFlagNAT_ENTRY_DSR        DatapathNatEntryFlag = 16
+	DatapathNatEntryFlagNAT_ENTRY_CLIENT_FIN DatapathNatEntryFlag = 32
 )
 
-type DatapathNatEntryKey struct {
+type DatapathNatReply struct {
+	_        structs.HostLayout
+	Request  DatapathNatTuple
+	Flushed  uint32
+	Packets  uint32
+	Bytes    uint64
+	TcpFlags uint8
+	Pad      [7]uint8
+}
+
+type DatapathNatTuple struct {
 	_     structs.HostLayout
-	Addr  DatapathAddr
-	Port  uint16
+	Src   DatapathAddr
+	Dst   DatapathAddr
+	Sport uint16
+	Dport uint16
 	Proto uint8
-	Slot  uint8
-	_     [4]byte
+	Pad   [3]uint8
 }
 
 type DatapathNetns struct {
@@ -678,19 +683,12 @@ type DatapathPolicyPair struct {
 }
 
 type DatapathPortIndex struct {
-	_     structs.HostLayout
-	Snat  DatapathAddr
-	Port  uint16
-	Flags uint16
-	_     [4]byte
+	_    structs.HostLayout
+	Snat DatapathAddr
+	Port uint16
+	Pad  uint16
+	_    [4]byte
 }
-
-type DatapathPortIndexFlag uint32
-
-const (
-	DatapathPortIndexFlagPORT_INDEX_SERVICE DatapathPortIndexFlag = 1
-	DatapathPortIndexFlagPORT_INDEX_OWN     DatapathPortIndexFlag = 2
-)
 
 type DatapathPortKey struct {
 	_          structs.HostLayout
@@ -887,6 +885,7 @@ const (
 	DatapathMapMaglevTables     = "maglev_tables"
 	DatapathMapMembers          = "members"
 	DatapathMapNatEntries       = "nat_entries"
+	DatapathMapNatReplies       = "nat_replies"
 	DatapathMapOrigins          = "origins"
 	DatapathMapPaths            = "paths"
 	DatapathMapPeerClasses      = "peer_classes"
@@ -933,7 +932,6 @@ const (
 	DatapathVarHook             = "_hook"
 	DatapathVarLbDispatch       = "_lb_dispatch"
 	DatapathVarLbMode           = "_lb_mode"
-	DatapathVarNatEntryBound    = "_nat_entry_bound"
 	DatapathVarNatEntryFlag     = "_nat_entry_flag"
 	DatapathVarOutcome          = "_outcome"
 	DatapathVarPathAction       = "_path_action"
@@ -942,7 +940,6 @@ const (
 	DatapathVarPolicyAction     = "_policy_action"
 	DatapathVarPolicyCut        = "_policy_cut"
 	DatapathVarPolicyDirection  = "_policy_direction"
-	DatapathVarPortIndexFlag    = "_port_index_flag"
 	DatapathVarPrefixFlag       = "_prefix_flag"
 	DatapathVarServiceScope     = "_service_scope"
 	DatapathVarShareBound       = "_share_bound"
@@ -1045,6 +1042,7 @@ type DatapathMapSpecs struct {
 	MaglevTables     *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Members          *ebpf.MapSpec `ebpf:"members"`
 	NatEntries       *ebpf.MapSpec `ebpf:"nat_entries"`
+	NatReplies       *ebpf.MapSpec `ebpf:"nat_replies"`
 	Origins          *ebpf.MapSpec `ebpf:"origins"`
 	Paths            *ebpf.MapSpec `ebpf:"paths"`
 	PeerClasses      *ebpf.MapSpec `ebpf:"peer_classes"`
@@ -1080,7 +1078,6 @@ type DatapathVariableSpecs struct {
 	Hook            *ebpf.VariableSpec `ebpf:"_hook"`
 	LbDispatch      *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
 	LbMode          *ebpf.VariableSpec `ebpf:"_lb_mode"`
-	NatEntryBound   *ebpf.VariableSpec `ebpf:"_nat_entry_bound"`
 	NatEntryFlag    *ebpf.VariableSpec `ebpf:"_nat_entry_flag"`
 	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
 	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
@@ -1089,7 +1086,6 @@ type DatapathVariableSpecs struct {
 	PolicyAction    *ebpf.VariableSpec `ebpf:"_policy_action"`
 	PolicyCut       *ebpf.VariableSpec `ebpf:"_policy_cut"`
 	PolicyDirection *ebpf.VariableSpec `ebpf:"_policy_direction"`
-	PortIndexFlag   *ebpf.VariableSpec `ebpf:"_port_index_flag"`
 	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
 	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
 	ShareBound      *ebpf.VariableSpec `ebpf:"_share_bound"`
@@ -1147,6 +1143,7 @@ type DatapathMaps struct {
 	MaglevTables     *ebpf.Map `ebpf:"maglev_tables"`
 	Members          *ebpf.Map `ebpf:"members"`
 	NatEntries       *ebpf.Map `ebpf:"nat_entries"`
+	NatReplies       *ebpf.Map `ebpf:"nat_replies"`
 	Origins          *ebpf.Map `ebpf:"origins"`
 	Paths            *ebpf.Map `ebpf:"paths"`
 	PeerClasses      *ebpf.Map `ebpf:"peer_classes"`
@@ -1185,6 +1182,7 @@ func (m *DatapathMaps) Close() error {
 		m.MaglevTables,
 		m.Members,
 		m.NatEntries,
+		m.NatReplies,
 		m.Origins,
 		m.Paths,
 		m.PeerClasses,
@@ -1221,7 +1219,6 @@ type DatapathVariables struct {
 	Hook            *ebpf.Variable `ebpf:"_hook"`
 	LbDispatch      *ebpf.Variable `ebpf:"_lb_dispatch"`
 	LbMode          *ebpf.Variable `ebpf:"_lb_mode"`
-	NatEntryBound   *ebpf.Variable `ebpf:"_nat_entry_bound"`
 	NatEntryFlag    *ebpf.Variable `ebpf:"_nat_entry_flag"`
 	Outcome         *ebpf.Variable `ebpf:"_outcome"`
 	PathAction      *ebpf.Variable `ebpf:"_path_action"`
@@ -1230,7 +1227,6 @@ type DatapathVariables struct {
 	PolicyAction    *ebpf.Variable `ebpf:"_policy_action"`
 	PolicyCut       *ebpf.Variable `ebpf:"_policy_cut"`
 	PolicyDirection *ebpf.Variable `ebpf:"_policy_direction"`
-	PortIndexFlag   *ebpf.Variable `ebpf:"_port_index_flag"`
 	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
 	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
 	ShareBound      *ebpf.Variable `ebpf:"_share_bound"`

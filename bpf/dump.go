@@ -122,7 +122,9 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 	case "origins":
 		return dump[DatapathOriginKey, DatapathOrigin](d.Origins, fn)
 	case "nat_entries":
-		return dump[DatapathNatEntryKey, DatapathNatEntry](d.NatEntries, fn)
+		return dump[DatapathNatTuple, DatapathNatEntry](d.NatEntries, fn)
+	case "nat_replies":
+		return dump[DatapathNatTuple, DatapathNatReply](d.NatReplies, fn)
 	case "source_ranges":
 		return dump[DatapathSourceRangeKey, uint32](d.SourceRanges, fn)
 	case "members":

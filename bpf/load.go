@@ -173,6 +173,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set("fragments", 1)
 	}
 	set("nat_entries", o.Sizes.Translations)
+	set("nat_replies", o.Sizes.Translations)
 	set("port_indexes", portIndexes(s, max(spec.Maps["flows"].MaxEntries, spec.Maps["nat_entries"].MaxEntries)))
 	if s.Policy == 0 && s.Direct == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
 		set("pod_netns", 1)
@@ -185,7 +186,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 		set(name, max(o.Sizes.Services, 1))
 	}
 	if s.Services == 0 {
-		for _, name := range []string{"nat_entries", "source_ranges", "loads"} {
+		for _, name := range []string{"nat_entries", "nat_replies", "source_ranges", "loads"} {
 			set(name, 1)
 		}
 	}

@@ -122,6 +122,9 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 		return "its rows are lost: " + err.Error()
 	}
 	defer from.Close()
+	if name == "nat_entries" && from.KeySize() == formerNatKeySize && from.ValueSize() == formerNatEntrySize {
+		return d.convertNatEntries(from)
+	}
 	if from.Type() != to.Type() || from.KeySize() != to.KeySize() || from.ValueSize() != to.ValueSize() {
 		return "its rows have another layout and are made anew"
 	}
@@ -152,7 +155,7 @@ func (o *Objects) MapsByName() map[string]*ebpf.Map {
 		"events": o.Events, "flow_cache": o.FlowCache, "flows": o.Flows, "fragments": o.Fragments,
 		"frontend_filter": o.FrontendFilter, "frontends": o.Frontends,
 		"loads": o.Loads, "maglev_tables": o.MaglevTables, "members": o.Members,
-		"nat_entries": o.NatEntries, "origins": o.Origins, "own_filter": o.OwnFilter, "paths": o.Paths,
+		"nat_entries": o.NatEntries, "nat_replies": o.NatReplies, "origins": o.Origins, "own_filter": o.OwnFilter, "paths": o.Paths,
 		"peer_classes": o.PeerClasses, "peer_prefixes": o.PeerPrefixes, "peers": o.Peers, "pod_links": o.PodLinks,
 		"pod_netns": o.PodNetns, "policies": o.Policies, "policy_pairs": o.PolicyPairs, "port_indexes": o.PortIndexes,
 		"prefixes": o.Prefixes, "shares": o.Shares, "socket_outcomes": o.SocketOutcomes,

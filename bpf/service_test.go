@@ -136,7 +136,7 @@ func translationsAre(want int) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
 		n := 0
-		must(t, Each(w.NatEntries, func(*DatapathNatEntryKey, *DatapathNatEntry) bool { n++; return true }))
+		must(t, Each(w.NatEntries, func(*DatapathNatTuple, *DatapathNatEntry) bool { n++; return true }))
 		if n != want {
 			t.Fatalf("%d translations, want %d", n, want)
 		}
@@ -323,8 +323,8 @@ func silentRows() []row {
 // backendsGo marks all rows, as the agent does when a backend goes.
 func backendsGo(t testing.TB, w *world) {
 	t.Helper()
-	var list []DatapathNatEntryKey
-	must(t, Each(w.NatEntries, func(k *DatapathNatEntryKey, _ *DatapathNatEntry) bool {
+	var list []DatapathNatTuple
+	must(t, Each(w.NatEntries, func(k *DatapathNatTuple, _ *DatapathNatEntry) bool {
 		list = append(list, *k)
 		return true
 	}))

@@ -142,13 +142,13 @@ func TestDump(t *testing.T) {
 	range6 := bpf.Prefix(netip.MustParsePrefix("fd00::/8"))
 	put(d.SourceRanges, bpf.DatapathSourceRangeKey{Length: 32 + range6.Length, Service: 4, Addr: range6.Addr},
 		uint32(1))
-	put(d.NatEntries, bpf.DatapathNatEntryKey{Port: bpf.Port(80), Proto: 17},
-		bpf.DatapathNatEntry{ClientPort: bpf.Port(80), BackendId: 5})
+	put(d.NatEntries, bpf.DatapathNatTuple{Dport: bpf.Port(80), Proto: 17},
+		bpf.DatapathNatEntry{NatPort: bpf.Port(80), BackendId: 5})
 	put(d.XdpWires, uint32(1), uint32(1)) // the loopback device
 	for name, want := range map[string]string{
 		"xdp_wires":     "1 | 1",
 		"source_ranges": "service=4 prefix=fd00::/8 | 1",
-		"nat_entries":   "port=80 proto=17 | clientport=80 backendid=5 tcpflags=0000",
+		"nat_entries":   "dport=80 proto=17 | natport=80 tcpflags=0000 backendid=5",
 		"endpoints":     "10.0.1.2 | ifindex=7 slot=2 podmac=02:00:00:00:00:01",
 		"pod_links":     "7 | addr6=fd00::2 endpoint.ifindex=7 endpoint.slot=2 endpoint.podmac=02:00:00:00:00:01",
 		"epochs":        "9 | 1",

@@ -355,7 +355,7 @@ func (w *world) forget(t testing.TB) {
 	w.bump(t, 0) // paths can't be taken away, but become stale
 	w.unkeep(t)
 	must(t, w.PortsBorrowed.Set(uint32(0)))
-	for _, m := range []*ebpf.Map{w.Flows, w.Fragments, w.NatEntries, w.PortIndexes, w.Affinities} {
+	for _, m := range []*ebpf.Map{w.Flows, w.Fragments, w.NatEntries, w.NatReplies, w.PortIndexes, w.Affinities} {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {
 			if err := m.Delete(key); err != nil {

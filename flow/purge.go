@@ -92,10 +92,26 @@ func (p *Purger) Pass(hz uint32) error {
 		purge(p.Datapath.Flows, func(k *Key, r *Row) bool {
 			return old(k.Addr[0], r.Created) || old(k.Addr[1], r.Created) || translated(r) && old(r.Pod, r.Created)
 		}),
-		purge(p.Datapath.NatEntries, func(_ *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
-			return old(r.Client, r.Created) || old(r.Backend, r.Created)
+		p.purgeNat(func(k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
+			return old(k.Src, r.Created) || old(r.Backend, r.Created)
 		}),
 	)
+}
+
+// purgeNat deletes NAT entries of Services that are stale, and those of their replies.
+func (p *Purger) purgeNat(stale func(*bpf.DatapathNatTuple, *bpf.DatapathNatEntry) bool) error {
+	ended := map[bpf.DatapathNatTuple]bpf.DatapathNatEntry{}
+	err := purge(p.Datapath.NatEntries, func(k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
+		if !stale(k, r) {
+			return false
+		}
+		ended[*k] = *r
+		return true
+	})
+	for k, r := range ended {
+		err = errors.Join(err, p.Datapath.DeleteNatReply(&k, &r))
+	}
+	return err
 }
 
 // purge deletes the rows of m that are stale.

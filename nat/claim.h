@@ -178,7 +178,7 @@ APART int nat_claim(struct __sk_buff *skb, __u32 number, __u32 rank)
 	if (f)
 		nat_replace(c, f);
 	indexed = port != nat_candidate(&c->pkt, 0);
-	if (indexed && !port_index_put(c, &c->pkt, &c->snat, port, 0))
+	if (indexed && !port_index_put(c, &c->pkt, &c->snat, port))
 		return 0;
 	f = nat_new(c, side, indexed);
 	bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);

@@ -188,17 +188,17 @@ INLINE struct port_index *port_index_find(struct cpu *c, const struct packet *pk
  * Adds the port of the packet's connection to the index. Returns false if the index is full. Cost: per flow that does
  * not have its first candidate.
  */
-INLINE bool port_index_put(struct cpu *c, const struct packet *pkt, const struct addr *snat, __u16 port, __u16 flags)
+INLINE bool port_index_put(struct cpu *c, const struct packet *pkt, const struct addr *snat, __u16 port)
 {
 	struct port_index *at = port_index_find(c, pkt);
 	int err;
 
-	if (at && at->port == port && at->flags == flags && addr_equal(&at->snat, snat))
+	if (at && at->port == port && addr_equal(&at->snat, snat))
 		return true; /* left by a former connection between the same ends */
 	at = &c->port_index;
 	at->snat = *snat;
 	at->port = port;
-	at->flags = flags;
+	at->pad = 0;
 	err = bpf_map_update_elem(&port_indexes, &c->port_key, at, BPF_ANY);
 	return !err;
 }

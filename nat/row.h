@@ -15,15 +15,10 @@ struct port_key {
 	__u8 pad[3];
 };
 
-enum port_index_flag {
-	PORT_INDEX_SERVICE = 1, /* a connection of a Service's client; otherwise of a masqueraded pod */
-	PORT_INDEX_OWN = 2,     /* the client keeps its own address: only the port changes */
-};
-
 struct port_index {
 	struct addr snat; /* the address after translation */
 	__u16 port;       /* host byte order */
-	__u16 flags;      /* enum port_index_flag */
+	__u16 pad;
 };
 
 /* How many ports the CPU's sweeps may still examine in the current interval. */

@@ -77,14 +77,21 @@ INLINE bool nat_reply_claim(struct cpu *c, __u32 rank)
 	return !bpf_map_update_elem(&nat_replies, &c->reply_key, &c->nat_reply, BPF_EXIST);
 }
 
+/* Whether packets of the two flows look the same to the backend, as far as the entries tell. */
+INLINE bool nat_entry_same_tuple(const struct nat_entry *t, const struct nat_entry *n)
+{
+	return t->backend_port == n->backend_port && t->nat_port == n->nat_port &&
+	       !((t->flags ^ n->flags) & (NAT_ENTRY_SNAT | NAT_ENTRY_DSR)) && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat);
+}
+
 /*
- * Inserts c->nat_entry with the key c->nat_key, and the entry of its replies. Returns 1 if both were inserted. Cost: per
+ * Inserts c->nat_entry with the key c->nat_key, and the entry of its replies. Returns 1 if both are there. Cost: per
  * flow.
  */
 APART int nat_entry_insert(__u32 rank)
 {
 	struct cpu *c = cpu_this();
-	struct nat_entry *n;
+	struct nat_entry *t, *n;
 	bool replies;
 
 	if (!c)
@@ -97,6 +104,9 @@ APART int nat_entry_insert(__u32 rank)
 		return 0;
 	if (!bpf_map_update_elem(&nat_entries, &c->nat_key, n, BPF_NOEXIST))
 		return 1;
+	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
+	if (t && nat_entry_same_tuple(t, n))
+		return 1; /* another CPU has begun the flow */
 	if (replies)
 		bpf_map_delete_elem(&nat_replies, &c->reply_key);
 	return 0;
@@ -218,7 +228,7 @@ APART int nat_entry_claim(void)
 	if (c->reuse_backend && nat_entry_continue(c))
 		return 0;
 	if (!(n->flags & NAT_ENTRY_SNAT)) {
-		/* Retries once, in case another CPU took the slot. */
+		/* Retries once, in case another CPU was faster. */
 		return nat_entry_insert(PORT_FREE) || nat_entry_insert(PORT_FREE) ? 0 : DROP_NAT_NO_PORT;
 	}
 	s = port_search(c);

@@ -195,17 +195,14 @@ INLINE bool dsr_late(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	return bpf_map_lookup_elem(&flows, &c->key);
 }
 
-/* Fills in c->nat_entry from the packet and its option. */
+/* Fills in c->nat_entry and its key from the packet and its option. */
 INLINE void dsr_translation(struct cpu *c, __u32 service)
 {
 	struct nat_entry *n = &c->nat_entry;
 
 	__builtin_memset(n, 0, sizeof(*n));
 	n->service = service;
-	n->client = c->pkt.src;
-	n->client_port = c->pkt.sport;
-	n->frontend = c->to.dst;
-	n->frontend_port = c->to.dport;
+	nat_tuple_set(&c->nat_key, &c->pkt.src, c->pkt.sport, &c->to.dst, c->to.dport, c->pkt.proto);
 	n->backend = c->pkt.dst;
 	n->backend_port = c->pkt.dport;
 	n->flags = NAT_ENTRY_DSR;
@@ -227,7 +224,7 @@ INLINE bool dsr_backend(const struct packet *pkt, __u32 service)
  */
 INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 {
-	struct nat_entry *t, *n = &c->nat_entry;
+	struct nat_entry *t, *rival, *n = &c->nat_entry;
 	struct frontend *f;
 
 	/*
@@ -240,17 +237,21 @@ INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	if (!dsr_backend(&c->pkt, f->service))
 		return DROP_DSR_UNTRUSTED;
 	dsr_translation(c, f->service);
-	nat_tuple_client(&c->nat_key, &n->client, n->client_port, c->pkt.proto);
 	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	if (t && t->backend_port == n->backend_port && addr_equal(&t->backend, &n->backend) &&
-	    !nat_entry_replaceable(t, n, &c->pkt, PORT_FREE)) {
-		if (t->frontend_port != n->frontend_port || !addr_equal(&t->frontend, &n->frontend))
-			return DROP_DSR_UNTRUSTED;
+	if (t && nat_entry_same_tuple(t, n) && !nat_entry_replaceable(t, n, &c->pkt, PORT_FREE)) {
 		t->seen = n->seen;
 		return 0;
 	}
+	nat_reply_tuple(c, n);
+	rival = nat_entry_rival(c);
+	if (rival && !nat_entry_replaceable(rival, n, &c->pkt, PORT_FREE))
+		return DROP_DSR_UNTRUSTED; /* the client uses one port for two Services */
+	if (dsr_late(skb, c, slot))
+		return DROP_DSR_UNTRUSTED;
+	if (t)
+		nat_entry_delete(c, t);
 	c->reuse_backend = 0;
-	return dsr_late(skb, c, slot) ? DROP_DSR_UNTRUSTED : nat_entry_claim();
+	return nat_entry_claim();
 }
 
 /* Enforces the pod's policies on the packet, which is from the client to the pod. Returns 0 or a drop reason. */

@@ -30,9 +30,9 @@ APART int service_enforce(struct __sk_buff *skb)
 	if (!t || t->policy_epoch == c->path.epoch)
 		return t ? 0 : DROP_POLICY_NO_RULE;
 	policy = &c->policy;
-	policy->src = t->client;
+	policy->src = c->nat_key.src;
 	policy->dst = t->backend;
-	policy->src_slot = endpoint_slot_of(&t->client);
+	policy->src_slot = endpoint_slot_of(&c->nat_key.src);
 	policy->dst_slot = endpoint_slot_of(&t->backend);
 	policy->port = bpf_ntohs(t->backend_port);
 	policy->proto = c->nat_key.proto;
@@ -43,7 +43,7 @@ APART int service_enforce(struct __sk_buff *skb)
 	if (!outcome)
 		t->policy_epoch = c->path.epoch;
 	else if (!policy->cut)
-		bpf_map_delete_elem(&nat_entries, &c->nat_key); /* denied at connection setup */
+		nat_entry_delete(c, t); /* denied at connection setup */
 	return outcome;
 }
 

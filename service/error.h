@@ -36,11 +36,12 @@ INLINE int quote_write(struct __sk_buff *skb, struct cpu *c, bool source, const 
  */
 INLINE int error_to_client(struct __sk_buff *skb, struct cpu *c, const struct nat_entry *t)
 {
-	int outcome = quote_write(skb, c, true, &t->client, t->client_port);
+	const struct nat_tuple *k = &c->nat_key;
+	int outcome = quote_write(skb, c, true, &k->src, k->sport);
 
-	c->to.dst = t->client;
-	c->to.src = addr_equal(&c->pkt.src, &t->backend) ? t->frontend : c->pkt.src;
-	return outcome ? outcome : quote_write(skb, c, false, &t->frontend, t->frontend_port);
+	c->to.dst = k->src;
+	c->to.src = addr_equal(&c->pkt.src, &t->backend) ? k->dst : c->pkt.src;
+	return outcome ? outcome : quote_write(skb, c, false, &k->dst, k->dport);
 }
 
 /*
@@ -56,13 +57,13 @@ INLINE int error_to_backend(struct __sk_buff *skb, struct cpu *c, const struct n
 	c->to.src = snat ? t->snat : c->pkt.src;
 	if (outcome || !snat)
 		return outcome;
-	return quote_write(skb, c, false, &t->snat, c->nat_key.port);
+	return quote_write(skb, c, false, &t->snat, t->nat_port);
 }
 
 /* Whether client and backend of the flow are of different families. */
-INLINE bool error_is_cross_family(const struct nat_entry *t)
+INLINE bool error_is_cross_family(const struct cpu *c, const struct nat_entry *t)
 {
-	return addr_is4(&t->client) != addr_is4(&t->backend);
+	return addr_is4(&c->nat_key.src) != addr_is4(&t->backend);
 }
 
 /*
@@ -71,12 +72,14 @@ INLINE bool error_is_cross_family(const struct nat_entry *t)
  */
 INLINE int error_cross_family(struct __sk_buff *skb, struct cpu *c, const struct nat_entry *t, bool to_client)
 {
-	c->to.src = to_client ? t->frontend : t->snat;
-	c->to.dst = to_client ? t->client : t->backend;
-	c->about.src = to_client ? t->client : t->backend;
-	c->about.sport = to_client ? t->client_port : t->backend_port;
-	c->about.dst = to_client ? t->frontend : t->snat;
-	c->about.dport = to_client ? t->frontend_port : c->nat_key.port;
+	const struct nat_tuple *k = &c->nat_key;
+
+	c->to.src = to_client ? k->dst : t->snat;
+	c->to.dst = to_client ? k->src : t->backend;
+	c->about.src = c->to.dst;
+	c->about.sport = to_client ? k->sport : t->backend_port;
+	c->about.dst = c->to.src;
+	c->about.dport = to_client ? k->dport : t->nat_port;
 	return cross_error(skb);
 }
 
@@ -93,10 +96,11 @@ INLINE bool error_trim(struct __sk_buff *skb)
  * Finds the flow that the ICMP error is about, and rewrites the quoted packet. Sets c->to. Returns 0, NEXT_CONTINUE or
  * a drop reason.
  */
-APART enum next error_translate(struct __sk_buff *skb, __u32 own)
+APART enum next error_translate(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	struct nat_entry *t;
+	struct nat_entry *t = NULL;
+	bool to_client;
 
 	if (!c || inner_parse(skb))
 		return NEXT_CONTINUE;
@@ -105,31 +109,24 @@ APART enum next error_translate(struct __sk_buff *skb, __u32 own)
 	c->to.encap = false;
 	c->to.sport = c->pkt.sport;
 	c->to.dport = c->pkt.dport;
-	t = nat_entry_reply_client(c, &c->about, true);
-	if (!t && own)
-		t = nat_entry_reply_node(c, &c->about, true);
-	if (t && !error_trim(skb))
-		return DROP_REWRITE;
-	if (t)
-		return error_is_cross_family(t) ? error_cross_family(skb, c, t, true) : error_to_client(skb, c, t);
-	if (!nat_entry_search(true))
-		return NEXT_CONTINUE;
-	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
+	to_client = nat_entry_reply(c, &c->about);
+	t = to_client ? bpf_map_lookup_elem(&nat_entries, &c->nat_key) : nat_entry_request(c, &c->about);
 	if (!t)
 		return NEXT_CONTINUE;
 	if (!error_trim(skb))
 		return DROP_REWRITE;
-	return error_is_cross_family(t) ? error_cross_family(skb, c, t, false) : error_to_backend(skb, c, t);
+	if (error_is_cross_family(c, t))
+		return error_cross_family(skb, c, t, to_client);
+	return to_client ? error_to_client(skb, c, t) : error_to_backend(skb, c, t);
 }
 
 /*
- * Translates the ICMP error and finds the path to its receiver; own: it was sent to the node's own address. Returns 0,
- * NEXT_CONTINUE or a drop reason.
+ * Translates the ICMP error and finds the path to its receiver. Returns 0, NEXT_CONTINUE or a drop reason.
  */
-INLINE enum next service_error(struct __sk_buff *skb, struct cpu *c, bool own)
+INLINE enum next service_error(struct __sk_buff *skb, struct cpu *c)
 {
 	__u8 family = c->pkt.family;
-	int outcome = error_translate(skb, own);
+	int outcome = error_translate(skb);
 	bool crossed = family != c->pkt.family;
 
 	if (outcome)

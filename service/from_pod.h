@@ -31,6 +31,14 @@ INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
 	return outcome;
 }
 
+/* Finds the path of a pod's reply; c->path leads to the address that the backend knows the client by. */
+INLINE int service_path_reply(struct __sk_buff *skb, struct cpu *c)
+{
+	if (addr_equal(&c->to.dst, &c->pkt.dst))
+		return 0;
+	return cross_family(c) ? service_path(skb, c) : service_path_pod(skb, c);
+}
+
 /* Whether the flow of the pod needs SNAT; c->snat is the address then. */
 INLINE bool service_needs_snat(struct cpu *c)
 {
@@ -67,14 +75,12 @@ APART enum next service_from_pod(struct __sk_buff *skb)
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
 		return NEXT_CONTINUE;
 	if (l4_is_icmp_error(&c->pkt))
-		return service_error(skb, c, false);
+		return service_error(skb, c);
 	if (!proto_has_ports(c->pkt.proto))
 		return NEXT_CONTINUE;
 	if (c->path.flags & PATH_ANSWERS) {
-		if (service_answer(c, skb->len, false))
-			return 0;
-		if (service_port(&c->pkt) && service_answer(c, skb->len, true))
-			return cross_family(c) ? service_path(skb, c) : service_path_pod(skb, c);
+		if (service_answer(c, skb->len))
+			return service_path_reply(skb, c);
 	}
 	if (c->path.flags & PATH_FRONTEND || (c->path.flags & PATH_NODE_PORTS && node_port_may_be(&c->pkt)))
 		return service_from_client(skb, c);

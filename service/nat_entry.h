@@ -151,6 +151,14 @@ APART int nat_reply_refresh(void)
 	return 0;
 }
 
+/* Counts the first packet of a new flow. */
+INLINE void nat_entry_first(struct nat_entry *n, const struct packet *pkt, __u32 length)
+{
+	n->packets[SIDE_CLIENT] = 1;
+	n->bytes[SIDE_CLIENT] = length;
+	nat_entry_note_flags(n, SIDE_CLIENT, pkt->tcp_flags);
+}
+
 /* Counts a request, and updates the flow's state. The key of t is c->nat_key. Cost: per packet. */
 INLINE void nat_entry_count(struct nat_entry *t, const struct packet *pkt, __u32 length)
 {

@@ -28,14 +28,11 @@ APART int nat_entry_port_free(__u32 port)
 {
 	struct cpu *c = cpu_this();
 	struct nat_entry *t;
-	bool room;
 
 	if (!c || port == port_search(c)->skip)
 		return 0;
-	t = nat_entry_rival(c, port, &room);
-	if (t)
-		return nat_entry_rank(t, &c->pkt) <= PORT_CLOSED;
-	return room && !nat_entry_port_shared(c, port);
+	t = nat_entry_port_rival(c, port);
+	return t ? nat_entry_rank(t, &c->pkt) <= PORT_CLOSED : !nat_entry_port_shared(c, port);
 }
 
 /* Returns the first free port of a block, 0 if there is none. */

@@ -91,10 +91,6 @@ APART enum next service_select(__u32 scope)
 	if (scope == SCOPE_EXTERNAL && addr_is4(&b->addr) == (pkt->family == 4) && service_direct(f, b, pkt->proto))
 		n->flags = NAT_ENTRY_DSR;
 	n->service = f->service;
-	n->client = pkt->src;
-	n->client_port = pkt->sport;
-	n->frontend = pkt->dst;
-	n->frontend_port = pkt->dport;
 	n->backend = b->addr;
 	n->backend_port = b->port;
 	n->created = bpf_jiffies64();
@@ -104,16 +100,16 @@ APART enum next service_select(__u32 scope)
 }
 
 /*
- * Keeps the entry of a closed connection, and thus its port, for the next connection from the same client port: the
- * TIME-WAIT of the backend accepts that one, but not another client's. Returns false if the entry must be deleted.
+ * Deletes the entry of a flow that has ended, and keeps its port for the next connection from the same client port: the
+ * TIME-WAIT of the backend accepts that one, but not another client's.
  */
-INLINE bool nat_entry_keep_port(struct cpu *c, const struct nat_entry *t)
+INLINE void nat_entry_end(struct cpu *c, const struct nat_entry *t)
 {
-	if ((t->flags & (NAT_ENTRY_SNAT | NAT_ENTRY_GONE)) != NAT_ENTRY_SNAT)
-		return false;
-	c->reuse_key = c->nat_key;
-	c->reuse_backend = t->backend_id;
-	return true;
+	if ((t->flags & (NAT_ENTRY_SNAT | NAT_ENTRY_GONE)) == NAT_ENTRY_SNAT) {
+		c->reuse_port = t->nat_port;
+		c->reuse_backend = t->backend_id;
+	}
+	nat_entry_delete(c, t);
 }
 
 /*
@@ -126,25 +122,16 @@ INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
 	struct nat_entry *t = nat_entry_request(c, &c->pkt);
 	int outcome;
 
-	if (!t && tcp)
-		t = nat_entry_indexed(c);
-	if (!t && !syn) {
-		if (!frontend_find(&c->pkt.dst, c->pkt.dport, c->pkt.proto, scope))
-			return NEXT_CONTINUE;
-		if (nat_entry_search(false))
-			t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	}
 	if (t && t->flags & NAT_ENTRY_GONE && tcp && !syn)
 		return DROP_BACKEND_GONE;
 	c->reuse_backend = 0;
 	if (t && (t->flags & NAT_ENTRY_GONE || (syn && nat_entry_closing(t)) ||
 		  (!tcp && nat_entry_expired(t, c->pkt.proto)))) {
-		if (!nat_entry_keep_port(c, t))
-			bpf_map_delete_elem(&nat_entries, &c->nat_key);
+		nat_entry_end(c, t);
 		t = NULL;
 	}
 	if (likely(t)) {
-		nat_entry_count(t, &c->pkt, SIDE_CLIENT, length);
+		nat_entry_count(t, &c->pkt, length);
 		rewrite_request(c, t);
 		return 0;
 	}
@@ -177,14 +164,14 @@ INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct ad
 	}
 	if (!share_take(SHARE_NAT_ENTRIES, c->path.src_slot, config.nat_entry_max))
 		return DROP_FLOW_LIMIT;
-	nat_entry_count(n, &c->pkt, SIDE_CLIENT, skb->len);
+	nat_entry_first(n, &c->pkt, skb->len);
 	outcome = service_claim(n);
 	if (outcome == DROP_NAT_NO_PORT && !(n->flags & (NAT_ENTRY_SNAT | NAT_ENTRY_DSR))) {
 		/*
 		 * The client uses one port for two Services with the same backend, which could not tell the flows
 		 * apart: the second flow gets another port.
 		 */
-		n->snat = n->client;
+		n->snat = c->nat_key.src;
 		n->flags |= NAT_ENTRY_SNAT;
 		outcome = service_claim(n);
 	}
@@ -250,19 +237,15 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
-/*
- * Finds the NAT entry of a reply to the node's own address (node) or to the client, and sets c->to. Returns false if
- * there is none. Cost: per packet.
- */
-INLINE bool service_answer(struct cpu *c, __u32 length, bool node)
+/* Finds the entry of a reply, and sets c->to. Returns false if the packet is none. Cost: per packet. */
+INLINE bool service_answer(struct cpu *c, __u32 length)
 {
-	struct nat_entry *t = node ? nat_entry_reply_node(c, &c->pkt, false) :
-				     nat_entry_reply_client(c, &c->pkt, false);
+	struct nat_reply *r = nat_entry_reply(c, &c->pkt);
 
-	if (!t)
+	if (!r)
 		return false;
-	nat_entry_count(t, &c->pkt, SIDE_BACKEND, length);
-	rewrite_answer(c, t);
+	nat_reply_count(r, &c->pkt, length);
+	rewrite_answer(c);
 	return true;
 }
 
@@ -301,10 +284,10 @@ APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 		return NEXT_CONTINUE;
 	c->path.action = PATH_NONE;
 	if (l4_is_icmp_error(&c->pkt))
-		return service_error(skb, c, own);
+		return service_error(skb, c);
 	if (!proto_has_ports(c->pkt.proto))
 		return NEXT_CONTINUE;
-	if (own && service_port(&c->pkt) && service_answer(c, skb->len, true))
+	if (own && service_port(&c->pkt) && service_answer(c, skb->len))
 		return service_path(skb, c);
 	if (own && !node_port_may_be(&c->pkt))
 		return NEXT_CONTINUE;
@@ -337,8 +320,8 @@ APART enum next service_to_client(struct __sk_buff *skb)
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
 		return NEXT_CONTINUE;
 	if (l4_is_icmp_error(&c->pkt))
-		return service_error(skb, c, false);
-	if (!proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len, false))
+		return service_error(skb, c);
+	if (!proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len))
 		return NEXT_CONTINUE;
 	/* The stack drops packets from a wire with one of the node's own addresses as source. */
 	if (config.legacy_routing && c->path.action == PATH_STACK && address_owner(&c->to.src) == OWNER_NODE)
@@ -355,7 +338,7 @@ APART enum next service_from_host(struct __sk_buff *skb)
 	struct cpu *c = cpu_this();
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) ||
-	    !service_answer(c, skb->len, false))
+	    !service_answer(c, skb->len))
 		return NEXT_CONTINUE;
 	return rewrite_write(skb, c) ? 0 : nat_refusal(&c->pkt);
 }

@@ -127,61 +127,33 @@ enum xdp_flow {
 	XDP_LEFT, /* must be passed to from_wire */
 };
 
-/* Finds the entry of a request under the node's tuple with the first candidate port (node), or the client's. */
-INLINE struct nat_entry *xdp_entry_at(struct cpu *c, bool node)
-{
-	const struct packet *pkt = &c->pkt;
+/* The entry that counts the packet: one of the two. */
+struct xdp_found {
+	struct nat_entry *request;
+	struct nat_reply *reply;
+};
 
-	nat_tuple_port(c, pkt, node ? nat_entry_port(pkt, 0) : bpf_ntohs(pkt->sport), !node);
-	return nat_entry_find(c, pkt, SIDE_CLIENT, false);
-}
-
-/*
- * Finds the entry of a request. Without DSR, entries under the client's tuple are for backends of this node, which XDP
- * does not forward to. Cost: per packet.
- */
-INLINE struct nat_entry *xdp_request(struct cpu *c)
-{
-	bool node = !config.direct || c->node_anchor_first;
-	struct nat_entry *t = xdp_entry_at(c, node);
-
-	if (likely(t))
-		return t;
-	if (config.direct) {
-		t = xdp_entry_at(c, !node);
-		if (t) {
-			c->node_anchor_first = !node;
-			return t;
-		}
-	}
-	return flow_syn(&c->pkt) ? NULL : nat_entry_indexed(c);
-}
-
-/* Finds the NAT entry of the packet and sets c->to. Cost: per packet. */
-INLINE enum xdp_flow xdp_find(struct cpu *c, int *side, struct nat_entry **found)
+/* Finds the packet's entry and sets c->to. Cost: per packet, one lookup; two for requests to node ports. */
+INLINE enum xdp_flow xdp_find(struct cpu *c, struct xdp_found *found)
 {
 	struct packet *pkt = &c->pkt;
 	struct nat_entry *t;
 
-	*side = SIDE_BACKEND;
 	if (service_port(pkt)) {
-		nat_tuple_node(&c->nat_key, pkt->dport, pkt->proto);
-		t = nat_entry_find(c, pkt, SIDE_BACKEND, false);
-		if (t) {
-			*found = t;
-			rewrite_answer(c, t);
+		found->reply = nat_entry_reply(c, pkt);
+		if (found->reply) {
+			rewrite_answer(c);
 			return XDP_KNOWN;
 		}
 	}
-	*side = SIDE_CLIENT;
 	if (!xdp_may_be_service(pkt))
 		return XDP_LEFT;
-	t = xdp_request(c);
+	t = nat_entry_request(c, pkt);
 	if (!t)
 		return XDP_UNKNOWN;
 	if (t->flags & (NAT_ENTRY_GONE | NAT_ENTRY_CLOSING) || flow_syn(pkt))
 		return XDP_LEFT;
-	*found = t;
+	found->request = t;
 	rewrite_request(c, t);
 	return XDP_KNOWN;
 }
@@ -235,15 +207,14 @@ APART int xdp_keep(__u32 length)
 	struct cpu *c = cpu_this();
 	struct nat_entry *n;
 
-	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat) ||
-	    (flow_syn(&c->pkt) ? !!port_index_find(c, &c->pkt) : nat_entry_search(false)))
+	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat))
 		return 0;
 	n = &c->nat_entry;
 	if (!(n->flags & NAT_ENTRY_DSR)) {
 		n->snat = c->snat;
 		n->flags |= NAT_ENTRY_SNAT;
 	}
-	nat_entry_count(n, &c->pkt, SIDE_CLIENT, length);
+	nat_entry_first(n, &c->pkt, length);
 	c->reuse_backend = 0;
 	share_take(SHARE_NAT_ENTRIES, 0, config.nat_entry_max);
 	if (nat_entry_claim())
@@ -254,16 +225,14 @@ APART int xdp_keep(__u32 length)
 
 /*
  * Sets up a new flow as service_from_wire would, with SNAT or DSR, if the backend is on another node and the forwarding
- * cache has the path to it. Returns 1 if c->path and c->to are set. Flows that are refused or may have an entry in
- * another slot are left to from_wire, which selects a backend again. Cost: per flow.
+ * cache has the path to it. Returns 1 if c->path and c->to are set. Flows that are refused are left to from_wire, which
+ * selects a backend again. Cost: per flow.
  */
 APART int xdp_begin(__u32 length)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || !xdp_may_begin(&c->pkt) || (config.monitor && listening) || xdp_is_own(&c->pkt))
-		return 0;
-	if (nat_entry_at(c, &c->pkt, false)) /* xdp_find has looked up the node's tuple */
 		return 0;
 	return !service_select(SCOPE_EXTERNAL) && xdp_keep(length);
 }
@@ -290,13 +259,13 @@ INLINE enum xdp_written xdp_rewrite(struct xdp_md *ctx, struct cpu *c)
 /* Translates and sends the packet. Cost: per packet. */
 INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
-	struct nat_entry *t = NULL;
+	struct xdp_found found = {};
 	enum xdp_written written;
-	int side, verdict;
+	int verdict;
 
-	switch (xdp_find(c, &side, &t)) {
+	switch (xdp_find(c, &found)) {
 	case XDP_KNOWN:
-		if (!t || !xdp_path(c, length))
+		if (!xdp_path(c, length))
 			return XDP_PASS;
 		break;
 	case XDP_UNKNOWN:
@@ -316,8 +285,10 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 		count_bytes(c, cross_family(c) ? DROP_CROSS_FAMILY : DROP_REWRITE, length);
 		return XDP_DROP;
 	}
-	if (t)
-		nat_entry_count(t, &c->pkt, side, length);
+	if (found.request)
+		nat_entry_count(found.request, &c->pkt, length);
+	else if (found.reply)
+		nat_reply_count(found.reply, &c->pkt, length);
 	count_bytes(c, FORWARD_WIRE, length);
 	return verdict;
 }

@@ -107,7 +107,7 @@ type flowScan struct {
 	clock  flow.Clock
 
 	known  map[uint32]bool // whether a backend is in the kernel
-	stale  []bpf.DatapathNatEntryKey
+	stale  []bpf.DatapathNatTuple
 	loads  map[uint32]uint32 // flows by backend
 	wanted map[uint32]bool   // backends of Services with least-conn
 }
@@ -123,7 +123,7 @@ func (w *flowScan) run() error {
 	}
 	if w.gone || len(w.least) > 0 {
 		var failed error
-		err = bpf.Each(d.NatEntries, func(key *bpf.DatapathNatEntryKey, row *bpf.DatapathNatEntry) bool {
+		err = bpf.Each(d.NatEntries, func(key *bpf.DatapathNatTuple, row *bpf.DatapathNatEntry) bool {
 			failed = w.inspect(key, row)
 			return failed == nil
 		})
@@ -140,7 +140,7 @@ func (w *flowScan) run() error {
 }
 
 // inspect looks at one entry. Its backend is 0 if another node selected it.
-func (w *flowScan) inspect(key *bpf.DatapathNatEntryKey, row *bpf.DatapathNatEntry) error {
+func (w *flowScan) inspect(key *bpf.DatapathNatTuple, row *bpf.DatapathNatEntry) error {
 	if row.BackendId == 0 || nat.State(row) == nat.Gone || nat.Expired(w.clock, key, row) {
 		return nil
 	}
@@ -168,13 +168,13 @@ func (w *flowScan) inspect(key *bpf.DatapathNatEntryKey, row *bpf.DatapathNatEnt
 
 // endFlow deletes an entry, so that the next packet begins another flow, or with TCP marks it, so that the client gets
 // a reset. A packet that passes at the same time may not be counted.
-func (w *flowScan) endFlow(key bpf.DatapathNatEntryKey) error {
+func (w *flowScan) endFlow(key bpf.DatapathNatTuple) error {
 	m := w.kernel.datapath.NatEntries
-	if service.Protocol(key.Proto) != service.TCP {
-		return deleteRow(w.kernel, m, key)
-	}
 	var row bpf.DatapathNatEntry
 	had, err := bpf.Get(m, key, &row)
+	if err == nil && service.Protocol(key.Proto) != service.TCP {
+		return errors.Join(deleteRow(w.kernel, m, key), w.kernel.datapath.DeleteNatReply(&key, &row))
+	}
 	if exists, known := w.known[row.BackendId]; err != nil || !had || !known || exists {
 		return err // the entry belongs to another flow by now
 	}

@@ -168,8 +168,8 @@ func TestAttend(t *testing.T) {
 func TestEndOfAnother(t *testing.T) {
 	r := newRig(t, service.Config{}, small())
 	r.flowTo(t, false, service.TCP, 1, 1, 5, nattest.Replied, 0)
-	var key bpf.DatapathNatEntryKey
-	each(t, r.datapath.NatEntries, func(k *bpf.DatapathNatEntryKey, _ *bpf.DatapathNatEntry) { key = *k })
+	var key bpf.DatapathNatTuple
+	each(t, r.datapath.NatEntries, func(k *bpf.DatapathNatTuple, _ *bpf.DatapathNatEntry) { key = *k })
 	w := flowScan{kernel: r.Kernel, known: map[uint32]bool{4: false, 5: true}}
 	if err := w.endFlow(key); err != nil {
 		t.Error(err)

@@ -28,7 +28,7 @@ func State(r *bpf.DatapathNatEntry) flow.State {
 
 // Expired reports whether an entry has expired, by the same rule as translation_expired in the datapath. With DSR, this
 // node does not see the replies.
-func Expired(clock flow.Clock, k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
+func Expired(clock flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
 	const replied = bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED | bpf.DatapathNatEntryFlagNAT_ENTRY_DSR
 	state := flow.Unreplied
 	switch flags := bpf.DatapathNatEntryFlag(r.Flags); {
@@ -56,29 +56,38 @@ func inTimeWait(r *bpf.DatapathNatEntry) bool {
 }
 
 // Collector deletes expired NAT entries.
-type Collector = flow.Expiry[bpf.DatapathNatEntryKey, bpf.DatapathNatEntry]
+type Collector = flow.Expiry[bpf.DatapathNatTuple, bpf.DatapathNatEntry]
 
 // NewCollector makes a Collector. Clients that are pods of this node have shares of the table.
 func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
 	slots := map[bpf.DatapathAddr]uint16{}
+	orphans := &orphans{datapath: d}
 	return &Collector{
 		Datapath: d, Log: log, Map: d.NatEntries, Rows: "flows of Services",
 		Over: Expired, Count: new(atomic.Uint64),
 		Shares: flow.NewShares(d, bpf.DatapathShareKindSHARE_NAT_ENTRIES, int(d.NatEntries.MaxEntries())),
+		Ended: func(_ flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) {
+			if err := d.DeleteNatReply(k, r); err != nil {
+				log.Warn("a flow that is over keeps its NAT port", "error", err)
+			}
+		},
 		Before: func() error {
 			clear(slots)
+			if err := orphans.delete(); err != nil {
+				return err
+			}
 			return bpf.Each(d.Endpoints, func(a *bpf.DatapathAddr, e *bpf.DatapathEndpoint) bool {
 				slots[*a] = e.Slot
 				return true
 			})
 		},
-		Slot:   func(_ *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) uint16 { return slots[r.Client] },
+		Slot:   func(k *bpf.DatapathNatTuple, _ *bpf.DatapathNatEntry) uint16 { return slots[k.Src] },
 		Yields: yields,
 	}
 }
 
 // yields reports whether an entry may be evicted when the table is nearly full, as flow.Clock.Yields does.
-func yields(clock flow.Clock, k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
+func yields(clock flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
 	const direct = bpf.DatapathNatEntryFlagNAT_ENTRY_DSR
 	if clock.Idle(r.Seen) <= flow.ShareYield || bpf.DatapathNatEntryFlag(r.Flags)&direct != 0 {
 		return false

@@ -59,12 +59,11 @@ func TestTranslations(t *testing.T) {
 					"3/2 | 300/200 | S/S. | 1m0s | 2m0s"},
 		} {
 			clock := flow.Clock{Ticks: 1 << 20, Hz: 1000}
-			key := bpf.DatapathNatEntryKey{Addr: bpf.Addr(addr("@node9")), Port: bpf.Port(51000),
-				Proto: uint8(service.TCP)}
+			key := bpf.DatapathNatTuple{Src: bpf.Addr(addr("@node9")), Sport: bpf.Port(40000),
+				Dst: bpf.Addr(addr("@vip1")), Dport: bpf.Port(80), Proto: uint8(service.TCP)}
 			row := bpf.DatapathNatEntry{
-				Client: key.Addr, ClientPort: bpf.Port(40000), Frontend: bpf.Addr(addr("@vip1")),
-				FrontendPort: bpf.Port(80), Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080),
-				Snat: bpf.Addr(addr("@node1")), Service: tc.service, BackendId: 1, Flags: tc.flags,
+				Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080),
+				Snat: bpf.Addr(addr("@node1")), NatPort: bpf.Port(51000), Service: tc.service, BackendId: 1, Flags: tc.flags,
 				Seen: uint32(clock.Ticks) - uint32(tc.idle/time.Millisecond), Created: clock.Ticks - 60_000,
 				Packets: [2]uint64{3, 2}, Bytes: [2]uint64{300, 200}, TcpFlags: [2]uint8{2, 0x12},
 			}

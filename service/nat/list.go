@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -30,9 +31,21 @@ type Entry struct {
 func Entries(
 	d *bpf.Datapath, names event.Names, services func(uint32) string, clock flow.Clock, fn func(*Entry) bool,
 ) error {
-	err := bpf.Each(d.NatEntries, func(k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry) bool {
+	var failed error
+	err := bpf.Each(d.NatEntries, func(k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
+		var reply bpf.DatapathNatReply
+		own, err := d.ReadNatReply(k, r, &reply)
+		if failed = err; err != nil {
+			return false
+		}
+		if own { // what has not been flushed
+			r.Packets[1] += uint64(reply.Packets)
+			r.Bytes[1] += reply.Bytes
+			r.TcpFlags[1] |= reply.TcpFlags
+		}
 		return fn(newEntry(names, services, clock, k, r))
 	})
+	err = errors.Join(err, failed)
 	if err != nil {
 		return fmt.Errorf("read flows of Services: %w", err)
 	}
@@ -41,13 +54,13 @@ func Entries(
 
 func newEntry(
 	names event.Names, services func(uint32) string, clock flow.Clock,
-	k *bpf.DatapathNatEntryKey, r *bpf.DatapathNatEntry,
+	k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry,
 ) *Entry {
 	at := func(a bpf.DatapathAddr, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(a.Netip(), bpf.Port(port))
 	}
 	out := &Entry{
-		Client: flow.PartyOf(names, at(r.Client, r.ClientPort)), Frontend: at(r.Frontend, r.FrontendPort),
+		Client: flow.PartyOf(names, at(k.Src, k.Sport)), Frontend: at(k.Dst, k.Dport),
 		Backend: flow.PartyOf(names, at(r.Backend, r.BackendPort)), Protocol: event.Protocol(k.Proto),
 		Direct: r.Flags&uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR) != 0,
 		Course: flow.Course{
@@ -62,7 +75,7 @@ func newEntry(
 		}
 	}
 	if r.Flags&uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_SNAT) != 0 {
-		out.Translated = at(r.Snat, k.Port)
+		out.Translated = at(r.Snat, r.NatPort)
 	}
 	return out
 }

@@ -40,9 +40,9 @@ func Put(t testing.TB, d *bpf.Datapath, f Flow) {
 		t.Fatal(err)
 	}
 	client := bpf.Addr(netip.MustParseAddr(clustertest.Named("@node9", f.V6, false)))
-	key := bpf.DatapathNatEntryKey{Addr: client, Port: bpf.Port(f.Port), Proto: uint8(f.Protocol)}
+	key := bpf.DatapathNatTuple{Src: client, Sport: bpf.Port(f.Port), Proto: uint8(f.Protocol)}
 	row := bpf.DatapathNatEntry{
-		Client: client, ClientPort: key.Port, Service: f.Service, BackendId: f.Backend, Flags: f.Flags,
+		Service: f.Service, BackendId: f.Backend, Flags: f.Flags,
 		Packets: [2]uint64{3, 2}, Seen: uint32(clock.Ticks) - uint32(f.Idle/time.Millisecond),
 	}
 	if f.Flags != 0 {
@@ -58,8 +58,8 @@ func Put(t testing.TB, d *bpf.Datapath, f Flow) {
 func Texts(t testing.TB, d *bpf.Datapath) string {
 	t.Helper()
 	var out []string
-	err := bpf.Each(d.NatEntries, func(key *bpf.DatapathNatEntryKey, row *bpf.DatapathNatEntry) bool {
-		proto, port := service.Protocol(key.Proto), bpf.Port(key.Port)
+	err := bpf.Each(d.NatEntries, func(key *bpf.DatapathNatTuple, row *bpf.DatapathNatEntry) bool {
+		proto, port := service.Protocol(key.Proto), bpf.Port(key.Sport)
 		out = append(out, fmt.Sprintf("%s %d to %d %s", proto, port, row.BackendId, nat.State(row)))
 		if row.Packets != [2]uint64{3, 2} {
 			t.Errorf("counts of %+v were lost", row)
