@@ -320,7 +320,7 @@ func (a *Agent) eachTable(yield func(tableRow) bool) error {
 
 // Status implements apiv1.AgentServer.
 func (s *answers) Status(context.Context, *apiv1.StatusRequest) (*apiv1.StatusResponse, error) {
-	report, err := s.agent.Status()
+	report, err := s.agent.status()
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "collect status: %v", err)
 	}

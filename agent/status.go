@@ -39,10 +39,10 @@ func (a *Agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
 	return f
 }
 
-// Status reads what every part knows. It asks the kernel about devices and
+// status reads what every part knows. It asks the kernel about devices and
 // maps, which takes some milliseconds with hundreds of pods. Before the agent
 // is ready it says what the start waits for.
-func (a *Agent) Status() (*status.Report, error) {
+func (a *Agent) status() (*status.Report, error) {
 	txn := a.DB.ReadTxn()
 	f := a.earlyFacts(txn)
 	if f.Ready = a.readyAfter(); f.Ready == 0 {

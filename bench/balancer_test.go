@@ -150,7 +150,7 @@ func TestWholePath(t *testing.T) {
 	}
 	for _, family := range []Family{IPv4, IPv6} {
 		t.Run(family.protocol(), func(t *testing.T) {
-			w := Whole("myelin", 20).(*wholePath)
+			w := whole("myelin", 20).(*wholePath)
 			defer func() {
 				if err := end(&w.ended); err != nil {
 					t.Error(err)
@@ -181,7 +181,7 @@ func TestWholePath(t *testing.T) {
 
 // loaded lets the client ask for half a second, and again if it was too busy a machine for 50 requests, for 20 seconds
 // at most.
-func loaded(t *testing.T, c *client, at netip.Addr, port uint16, rate int) (sum Load) {
+func loaded(t *testing.T, c *client, at netip.Addr, port uint16, rate int) (sum clientLoad) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); sum.Requests < 50 && time.Now().Before(end); {
 		l := loadedOnce(t, c, at, port, rate)
@@ -193,7 +193,7 @@ func loaded(t *testing.T, c *client, at netip.Addr, port uint16, rate int) (sum 
 	return sum
 }
 
-func loadedOnce(t *testing.T, c *client, at netip.Addr, port uint16, rate int) (l Load) {
+func loadedOnce(t *testing.T, c *client, at netip.Addr, port uint16, rate int) (l clientLoad) {
 	t.Helper()
 	if err := c.say("load %s %d", netip.AddrPortFrom(at, port), rate); err != nil {
 		t.Fatal(err)
@@ -237,11 +237,11 @@ func TestSyncAndRollouts(t *testing.T) {
 	}
 	for _, family := range []Family{IPv4, IPv6} {
 		one, err := AddOne(t.Context(), family, 10)
-		if err != nil || one.Value <= 0 || one.Name != "service/add_one_ms_10"+family.Suffix() {
+		if err != nil || one.Value <= 0 || one.Name != "service/add_one_ms_10"+family.suffix() {
 			t.Errorf("%+v, %v", one, err)
 		}
 		all, err := FullSync(t.Context(), family, 10)
-		if err != nil || all.Value <= 0 || all.Name != "service/full_sync_s_10"+family.Suffix() {
+		if err != nil || all.Value <= 0 || all.Name != "service/full_sync_s_10"+family.suffix() {
 			t.Errorf("%+v, %v", all, err)
 		}
 		failed, err := Rollouts(t.Context(), family, 10, 300)

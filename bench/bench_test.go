@@ -59,7 +59,7 @@ func TestScenarios(t *testing.T) {
 	}
 	for _, family := range []Family{IPv4, IPv6} {
 		for _, scenario := range []Scenario{Node(), Plain(), Redirect()} {
-			t.Run(scenario.Name()+family.Suffix(), func(t *testing.T) {
+			t.Run(scenario.Name()+family.suffix(), func(t *testing.T) {
 				path, err := scenario.Setup(t.Context(), family)
 				t.Cleanup(func() {
 					if err := scenario.Teardown(context.Background()); err != nil {

@@ -21,7 +21,7 @@ import (
 // own in the namespace and the control group of a path's client.
 //
 //	connect ADDRESS     tries until a server sends something; answers with the monotonic time in ns
-//	load ADDRESS RATE   connects RATE times a second until the next line, whatever it is; the answer is a Load
+//	load ADDRESS RATE   connects RATE times a second until the next line, whatever it is; the answer is a clientLoad
 func Client(in io.Reader, out io.Writer) error {
 	lines := make(chan string)
 	go func() {
@@ -57,8 +57,8 @@ func Client(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// Load is what came of connecting again and again.
-type Load struct {
+// clientLoad is what came of connecting again and again.
+type clientLoad struct {
 	Requests, Failed int
 	// First is what the first one failed of.
 	First   string
@@ -68,7 +68,7 @@ type Load struct {
 // inFlight is how many requests wait at a time at most: with more to do, the load falls short, which shows in its rate.
 const inFlight = 256
 
-func load(to netip.AddrPort, rate int, stop <-chan string) (l Load) {
+func load(to netip.AddrPort, rate int, stop <-chan string) (l clientLoad) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	room := make(chan struct{}, inFlight)

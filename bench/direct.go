@@ -28,8 +28,8 @@ type directPath struct {
 	cgroup string
 }
 
-// Direct is pod→pod through the kernel's routing.
-func Direct() Scenario { return &directPath{kernelPath: kernelPath{name: "direct", pods: true}} }
+// direct is pod→pod through the kernel's routing.
+func direct() Scenario { return &directPath{kernelPath: kernelPath{name: "direct", pods: true}} }
 
 func (d *directPath) Setup(ctx context.Context, family Family) (Path, error) {
 	path, err := d.kernelPath.Setup(ctx, family)

@@ -42,7 +42,7 @@ func ForwardingIPIP(ctx context.Context, opts Options) ([]results.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	r := results.Result{Name: "xdp/pps_ipip_vs_tc" + opts.Family.Suffix(), Value: median(rates[0]), Unit: "packets/s"}
+	r := results.Result{Name: "xdp/pps_ipip_vs_tc" + opts.Family.suffix(), Value: median(rates[0]), Unit: "packets/s"}
 	return []results.Result{r.Against(median(rates[1]))}, nil
 }
 
@@ -125,7 +125,7 @@ func (f *front) rate(p *player, log *slog.Logger) (value float64, err error) {
 func ratios(family Family, rates [][]float64) []results.Result {
 	var list []results.Result
 	for i, other := range []string{"tc", "iptables", "nftables"} {
-		r := results.Result{Name: "xdp/pps_vs_" + other + family.Suffix(), Value: median(rates[0]), Unit: "packets/s"}
+		r := results.Result{Name: "xdp/pps_vs_" + other + family.suffix(), Value: median(rates[0]), Unit: "packets/s"}
 		list = append(list, r.Against(median(rates[i+1])))
 	}
 	return list

@@ -79,7 +79,7 @@ func TestFront(t *testing.T) {
 		for name, by := range map[string]*mine{
 			"tc": {}, "xdp": {xdp: true}, "ipip-tc": {ipip: true}, "ipip-xdp": {xdp: true, ipip: true},
 		} {
-			t.Run(name+family.Suffix(), func(t *testing.T) {
+			t.Run(name+family.suffix(), func(t *testing.T) {
 				f := newFront(name, family, by)
 				defer downAndGone(t, f)
 				if err := f.stand(t.Context()); err != nil {

@@ -30,9 +30,9 @@ type kubeProxyPath struct {
 	services int
 }
 
-// KubeProxy is pod→Service by kube-proxy in a mode ("iptables" or "nftables"), that Service being one of so many, at
-// least 1. programs is the folder of kube-proxy, iptables and nft.
-func KubeProxy(programs, mode string, services int) Scenario {
+// kubeProxyScenario is pod→Service by kube-proxy in a mode ("iptables" or "nftables"), that Service being one of so
+// many, at least 1. programs is the folder of kube-proxy, iptables and nft.
+func kubeProxyScenario(programs, mode string, services int) Scenario {
 	name := "kube-proxy-" + mode
 	return &kubeProxyPath{directPath{kernelPath: kernelPath{name: name, pods: true}},
 		kubeProxy{mode: mode, programs: programs}, services}

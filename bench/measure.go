@@ -120,7 +120,7 @@ func (o Options) results(sites []*site) []results.Result {
 	for _, s := range sites {
 		for _, test := range o.Tests {
 			list = append(list, results.Result{
-				Name:   o.Way + "/" + s.scenario.Name() + o.Family.Suffix() + "/" + test.Name,
+				Name:   o.Way + "/" + s.scenario.Name() + o.Family.suffix() + "/" + test.Name,
 				Value:  median(s.values[test.Name]),
 				Unit:   test.unit,
 				Kernel: results.Kernel(),

@@ -82,7 +82,7 @@ func (n *nodePortPath) Setup(ctx context.Context, family Family) (Path, error) {
 
 // plug joins the client to node1 by a wire of its own.
 func (n *nodePortPath) plug(ctx context.Context, family Family, node string) error {
-	n.client = fmt.Sprintf("mybench-%d-%s%s-client", os.Getpid(), n.name, family.Suffix())
+	n.client = fmt.Sprintf("mybench-%d-%s%s-client", os.Getpid(), n.name, family.suffix())
 	if err := ip(ctx, "netns add "+n.client); err != nil {
 		n.client = ""
 		return err

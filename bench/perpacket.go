@@ -26,7 +26,7 @@ func PerPacket(ctx context.Context, opts Options) (list []results.Result, err er
 	for round := range opts.Rounds {
 		for _, t := range b.timings {
 			if err := t.round(); err != nil {
-				return nil, fmt.Errorf("round %d of %s%s: %w", round+1, t.name, t.front.family.Suffix(), err)
+				return nil, fmt.Errorf("round %d of %s%s: %w", round+1, t.name, t.front.family.suffix(), err)
 			}
 		}
 	}
@@ -82,10 +82,10 @@ func (b *costBench) results(family Family) ([]results.Result, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", t.ratio, err)
 			}
-			ratios = append(ratios, results.Result{Name: t.ratio + family.Suffix(), Value: value})
+			ratios = append(ratios, results.Result{Name: t.ratio + family.suffix(), Value: value})
 		}
 		if t.known {
-			ratios = append(ratios, results.Result{Name: knownToTC + family.Suffix(), Value: slices.Max(t.passed),
+			ratios = append(ratios, results.Result{Name: knownToTC + family.suffix(), Value: slices.Max(t.passed),
 				Unit: "%"})
 		}
 	}

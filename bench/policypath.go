@@ -177,8 +177,8 @@ func PolicyRatios(way string, family Family, measured []results.Result) (list []
 		values[r.Name] = r
 	}
 	add := func(test, what, of, name string) {
-		r, ok := values[fmt.Sprintf("%s/%s%s/%s", way, what, family.Suffix(), test)]
-		base, known := values[fmt.Sprintf("%s/%s%s/%s", way, of, family.Suffix(), test)]
+		r, ok := values[fmt.Sprintf("%s/%s%s/%s", way, what, family.suffix(), test)]
+		base, known := values[fmt.Sprintf("%s/%s%s/%s", way, of, family.suffix(), test)]
 		if !ok || !known {
 			return
 		}

@@ -83,7 +83,7 @@ func Rollouts(ctx context.Context, family Family, updates, rate int) (r results.
 	if l.Failed > 0 {
 		fmt.Printf("%d of %d requests failed, the first by %s\n", l.Failed, l.Requests, l.First)
 	}
-	return results.Result{Name: "service/rollout_failed" + family.Suffix(), Value: float64(l.Failed),
+	return results.Result{Name: "service/rollout_failed" + family.suffix(), Value: float64(l.Failed),
 		Unit: "requests"}, nil
 }
 
@@ -200,7 +200,7 @@ func (d *rollout) slices() ([]*cluster.EndpointSlice, error) {
 	return rows, err
 }
 
-func (d *rollout) stop(c *client) (l Load, err error) {
+func (d *rollout) stop(c *client) (l clientLoad, err error) {
 	if err := c.say("stop"); err != nil {
 		return l, err
 	}

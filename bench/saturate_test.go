@@ -51,7 +51,7 @@ func TestSaturated(t *testing.T) {
 	}
 	for _, family := range []Family{IPv4, IPv6} {
 		for name, by := range map[string]*mine{"tc": {}, "xdp": {xdp: true}} {
-			t.Run(name+family.Suffix(), func(t *testing.T) {
+			t.Run(name+family.suffix(), func(t *testing.T) {
 				f := newFront("full-"+name, family, by)
 				defer downAndGone(t, f)
 				err := withFronts(t.Context(), []*front{f}, func(all []*player) error {

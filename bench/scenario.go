@@ -19,8 +19,8 @@ const (
 	IPv6 Family = 6
 )
 
-// Suffix marks the names of results that are not IPv4.
-func (f Family) Suffix() string {
+// suffix marks the names of results that are not IPv4.
+func (f Family) suffix() string {
 	if f == IPv6 {
 		return "6"
 	}

@@ -20,8 +20,8 @@ type socketsPath struct {
 	balancer           *balancer
 }
 
-// Sockets is pod→Service at the socket, that Service being one of so many, with so many backends, at least 1 each.
-func Sockets(name string, services, backends int) Scenario {
+// sockets is pod→Service at the socket, that Service being one of so many, with so many backends, at least 1 each.
+func sockets(name string, services, backends int) Scenario {
 	return newSockets(name, services, backends)
 }
 

@@ -30,7 +30,7 @@ func FullSync(ctx context.Context, family Family, services int) (results.Result,
 		}
 		took = append(took, one.Seconds())
 	}
-	return results.Result{Name: fmt.Sprintf("service/full_sync_s_%d%s", services, family.Suffix()), Value: median(took),
+	return results.Result{Name: fmt.Sprintf("service/full_sync_s_%d%s", services, family.suffix()), Value: median(took),
 		Unit: "s"}, nil
 }
 
@@ -83,7 +83,7 @@ func AddOne(ctx context.Context, family Family, services int) (r results.Result,
 		}
 		took = append(took, ms)
 	}
-	return results.Result{Name: fmt.Sprintf("service/add_one_ms_%d%s", services, family.Suffix()), Value: median(took),
+	return results.Result{Name: fmt.Sprintf("service/add_one_ms_%d%s", services, family.suffix()), Value: median(took),
 		Unit: "ms"}, nil
 }
 

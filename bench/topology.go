@@ -50,7 +50,7 @@ func (f Family) addressing() addressing {
 }
 
 func (k *kernelPath) Setup(ctx context.Context, family Family) (Path, error) {
-	k.prefix = fmt.Sprintf("mybench-%d-%s%s-", os.Getpid(), k.name, family.Suffix())
+	k.prefix = fmt.Sprintf("mybench-%d-%s%s-", os.Getpid(), k.name, family.suffix())
 	at := family.addressing()
 	if err := k.namespaces(ctx, "a", "b"); err != nil {
 		return Path{}, err

@@ -22,15 +22,15 @@ func crr(name string) []Test {
 func AgainstKubeProxy(ctx context.Context, opts Options, programs string, services int) ([]results.Result, error) {
 	opts.Way, opts.Tests = "service", crr(fmt.Sprintf("crr-%d", services))
 	list, err := Measure(ctx, opts, []Scenario{
-		Direct(), KubeProxy(programs, "iptables", services), KubeProxy(programs, "nftables", services),
-		Sockets("sockets", services, 1), Whole("myelin", services),
+		direct(), kubeProxyScenario(programs, "iptables", services), kubeProxyScenario(programs, "nftables", services),
+		sockets("sockets", services, 1), whole("myelin", services),
 	})
 	if err != nil {
 		return nil, err
 	}
 	best, sockets, whole := max(list[1].Value, list[2].Value), list[3], list[4]
-	whole.Name = fmt.Sprintf("service/crr_vs_kubeproxy_%d%s", services, opts.Family.Suffix())
-	sockets.Name = fmt.Sprintf("service/sockets_vs_kubeproxy_%d%s", services, opts.Family.Suffix())
+	whole.Name = fmt.Sprintf("service/crr_vs_kubeproxy_%d%s", services, opts.Family.suffix())
+	sockets.Name = fmt.Sprintf("service/sockets_vs_kubeproxy_%d%s", services, opts.Family.suffix())
 	return append(list, whole.Against(best), sockets.Against(best)), nil
 }
 
@@ -39,8 +39,8 @@ func AgainstKubeProxy(ctx context.Context, opts Options, programs string, servic
 func Flat(ctx context.Context, opts Options) ([]results.Result, error) {
 	opts.Way, opts.Tests = "flat", crr("crr")
 	list, err := Measure(ctx, opts, []Scenario{
-		Sockets("4", 4, 1), Sockets("10000", 10_000, 1), Sockets("100000", 100_000, 1),
-		Sockets("5000_backends", 4, 5000),
+		sockets("4", 4, 1), sockets("10000", 10_000, 1), sockets("100000", 100_000, 1),
+		sockets("5000_backends", 4, 5000),
 	})
 	if err != nil {
 		return nil, err

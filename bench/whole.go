@@ -18,8 +18,8 @@ type wholePath struct {
 	ended []func() error
 }
 
-// Whole is pod→Service by all that takes kube-proxy's place, that Service being one of so many.
-func Whole(name string, services int) Scenario {
+// whole is pod→Service by all that takes kube-proxy's place, that Service being one of so many.
+func whole(name string, services int) Scenario {
 	w := &wholePath{socketsPath: *newSockets(name, services, 1)}
 	w.settings = frontSettings()
 	return w

@@ -4,7 +4,7 @@
 /* All entry points of the datapath, and what they call for each packet, in order. */
 
 #include "../policy/policy.h"
-#include "../policy/prefilter.h"
+#include "../prefilter/prefilter.h"
 #include "../route/decide.h"
 #include "../neighbour/neighbour.h"
 #include "../route/tunnel_send.h"

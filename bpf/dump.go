@@ -77,7 +77,7 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 	case "paths":
 		return CachedPaths(d.Paths, ofCPU[DatapathCachedPath](fn))
 	case "flow_cache":
-		return CachedFlows(d.FlowCache, ofCPU[DatapathCachedFlow](fn))
+		return cachedFlows(d.FlowCache, ofCPU[DatapathCachedFlow](fn))
 	case "policy_pairs":
 		return eachOfCPUs(d.PolicyPairs, func(p *DatapathPolicyPair) bool {
 			return p.Generation != 0

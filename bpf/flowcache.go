@@ -2,13 +2,13 @@ package bpf
 
 import "github.com/cilium/ebpf"
 
-// CachedFlows calls fn for the entries of the per-CPU flow caches, until it returns false.
-func CachedFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathCachedFlow) bool) error {
+// cachedFlows calls fn for the entries of the per-CPU flow caches, until it returns false.
+func cachedFlows(m *ebpf.Map, fn func(cpu int, index uint32, k *DatapathCachedFlow) bool) error {
 	return eachOfCPUs(m, func(k *DatapathCachedFlow) bool { return k.ValidUntil != 0 }, fn)
 }
 
-// Key is the key of the flow's row.
-func (k *DatapathCachedFlow) Key() DatapathFlowKey {
+// key is the key of the flow's row.
+func (k *DatapathCachedFlow) key() DatapathFlowKey {
 	key := DatapathFlowKey{Proto: k.Proto}
 	from := k.Side & 1
 	key.Addr[from], key.Addr[1-from] = k.Addr[0], k.Addr[1]
@@ -22,9 +22,9 @@ type Pending map[DatapathFlowKey][]DatapathCachedFlow
 // ReadPending reads it. A packet may pass between this and the reading of a row, and then is in both or in none.
 func ReadPending(d *Datapath) (Pending, error) {
 	p := Pending{}
-	err := CachedFlows(d.FlowCache, func(_ int, _ uint32, k *DatapathCachedFlow) bool {
+	err := cachedFlows(d.FlowCache, func(_ int, _ uint32, k *DatapathCachedFlow) bool {
 		if k.Way[0].Packets != 0 || k.Way[1].Packets != 0 {
-			p[k.Key()] = append(p[k.Key()], *k)
+			p[k.key()] = append(p[k.key()], *k)
 		}
 		return true
 	})

@@ -74,7 +74,7 @@ func keptIs(row, pending uint64) func(testing.TB, *world) {
 		for _, f := range rowsIn[DatapathFlowKey, DatapathFlow](t, w.Flows) {
 			known += f.Side[0].Packets + f.Side[1].Packets
 		}
-		must(t, CachedFlows(w.FlowCache, func(_ int, _ uint32, k *DatapathCachedFlow) bool {
+		must(t, cachedFlows(w.FlowCache, func(_ int, _ uint32, k *DatapathCachedFlow) bool {
 			more += uint64(k.Way[0].Packets) + uint64(k.Way[1].Packets)
 			return true
 		}))
@@ -89,7 +89,7 @@ func agesKept(t testing.TB, w *world) {
 	t.Helper()
 	now, err := readJiffies()
 	must(t, err)
-	must(t, CachedFlows(w.FlowCache, func(cpu int, i uint32, _ *DatapathCachedFlow) bool {
+	must(t, cachedFlows(w.FlowCache, func(cpu int, i uint32, _ *DatapathCachedFlow) bool {
 		var rows []DatapathCachedFlow
 		must(t, w.FlowCache.Lookup(i, &rows))
 		rows[cpu].ValidUntil = uint32(now) - 1

@@ -26,7 +26,7 @@ func (w *world) unkeep(t testing.TB) {
 		must(t, w.Flows.Put(k, f))
 	}
 	none := make([]DatapathCachedFlow, ebpf.MustPossibleCPU())
-	must(t, CachedFlows(w.FlowCache, func(_ int, index uint32, _ *DatapathCachedFlow) bool {
+	must(t, cachedFlows(w.FlowCache, func(_ int, index uint32, _ *DatapathCachedFlow) bool {
 		must(t, w.FlowCache.Put(index, none))
 		return true
 	}))

@@ -63,17 +63,17 @@ func Files(version string) (map[string][]byte, error) {
 	return out, err
 }
 
-// Render makes the chart's objects, hooks among them, in the order of their files. Values are checked first, by Check.
+// Render makes the chart's objects, hooks among them, in the order of their files. Values are checked first.
 func Render(o Options) ([]Object, error) {
 	all, err := Files(o.Version)
 	if err != nil {
 		return nil, err
 	}
-	values, err := Merge(all["values.yaml"], o.Values)
+	values, err := mergeDefaults(all["values.yaml"], o.Values)
 	if err != nil {
 		return nil, err
 	}
-	if err := Check(values); err != nil {
+	if err := checkValues(values); err != nil {
 		return nil, err
 	}
 	var about map[string]any

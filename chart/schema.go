@@ -18,9 +18,9 @@ import (
 
 type schema = config.Schema
 
-// Schema is values.schema.json: the agent's keys as config has them, what the chart itself acts on, and what Cilium's
-// chart has beside, of which any value will do.
-func Schema() ([]byte, error) {
+// valuesSchema is values.schema.json: the agent's keys as config has them, what the chart itself acts on, and what
+// Cilium's chart has beside, of which any value will do.
+func valuesSchema() ([]byte, error) {
 	root := object()
 	for _, k := range config.ChartKeys() {
 		if err := insert(root, k, nil); err != nil {
@@ -162,8 +162,9 @@ func strategy(types ...any) schema {
 	}}
 }
 
-// Check holds values, the chart's own among them, against the schema. Its error has one problem a line: "KEY: reason".
-func Check(values map[string]any) error {
+// checkValues holds values, the chart's own among them, against the schema. Its error has one problem a line: "KEY:
+// reason".
+func checkValues(values map[string]any) error {
 	s, err := compiled()
 	if err != nil {
 		return fmt.Errorf("read the schema of values: %w", err)

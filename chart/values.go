@@ -12,8 +12,8 @@ import (
 	kyaml "sigs.k8s.io/yaml"
 )
 
-// Merge puts values over defaults, which are YAML: maps key by key, all else as a whole. A nil takes a key away.
-func Merge(defaults []byte, over map[string]any) (map[string]any, error) {
+// mergeDefaults puts values over defaults, which are YAML: maps key by key, all else as a whole. nil deletes a key.
+func mergeDefaults(defaults []byte, over map[string]any) (map[string]any, error) {
 	base := map[string]any{}
 	if err := kyaml.Unmarshal(defaults, &base); err != nil {
 		return nil, fmt.Errorf("read values: %w", err)

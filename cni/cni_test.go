@@ -176,9 +176,9 @@ func TestRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := n.add(good, pod)
-	wantError(t, err, CodeExists, "(ready)")
+	wantError(t, err, codeExists, "(ready)")
 	_, err = n.add(good, other)
-	wantError(t, err, CodeExhausted, "podCIDR 10.0.0.0/30: all 1 addresses in use")
+	wantError(t, err, codeExhausted, "podCIDR 10.0.0.0/30: all 1 addresses in use")
 	if err := n.del(good, pod); err != nil {
 		t.Fatal(err)
 	}
@@ -211,9 +211,9 @@ func TestCheck(t *testing.T) {
 	if err := check(string(text), pod); err != nil {
 		t.Error(err)
 	}
-	wantError(t, check(strings.Replace(string(text), "10.0.0.2/32", "10.0.0.9/32", 1), pod), CodeDiffers,
+	wantError(t, check(strings.Replace(string(text), "10.0.0.2/32", "10.0.0.9/32", 1), pod), codeDiffers,
 		"no address 10.0.0.2/32")
-	wantError(t, check(strings.Replace(string(text), `"eth0"`, `"eth1"`, 1), pod), CodeDiffers, "no interface eth0")
+	wantError(t, check(strings.Replace(string(text), `"eth0"`, `"eth1"`, 1), pod), codeDiffers, "no interface eth0")
 	stranger := *pod
 	stranger.ContainerID = "stranger"
 	wantError(t, check(string(text), &stranger), types.ErrUnknownContainer, "stranger")

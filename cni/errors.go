@@ -17,10 +17,10 @@ import (
 // Codes of Myelin's own CNI errors; the specification leaves 100 and above to
 // plugins.
 const (
-	CodeExists    = 100 // the attachment or its interface name is there already
-	CodeExhausted = 101 // no pod address is left on the node
-	CodeDatapath  = 102 // the datapath refused the pod
-	CodeDiffers   = 103 // CHECK found a difference
+	codeExists    = 100 // the attachment or its interface name is there already
+	codeExhausted = 101 // no pod address is left on the node
+	codeDatapath  = 102 // the datapath refused the pod
+	codeDiffers   = 103 // CHECK found a difference
 )
 
 // errCheck marks what Check found, so that it is not taken for a failure of
@@ -54,13 +54,13 @@ func toCNI(err error) *types.Error {
 		msg  string
 	}{
 		{endpoint.ErrNotRestored, types.ErrTryAgainLater, "agent is starting"},
-		{endpoint.ErrExists, CodeExists, "attachment exists already"},
+		{endpoint.ErrExists, codeExists, "attachment exists already"},
 		{endpoint.ErrNotFound, types.ErrUnknownContainer, "no such attachment"},
 		{endpoint.ErrState, types.ErrIOFailure, "run directory can't be written"},
-		{ipam.ErrExhausted, CodeExhausted, "no pod address is left on the node"},
+		{ipam.ErrExhausted, codeExhausted, "no pod address is left on the node"},
 		{podlink.ErrNetNS, types.ErrInvalidNetNS, "invalid network namespace"},
-		{endpoint.ErrReconcile, CodeDatapath, "datapath refused the pod"},
-		{errCheck, CodeDiffers, "attachment differs from what ADD made"},
+		{endpoint.ErrReconcile, codeDatapath, "datapath refused the pod"},
+		{errCheck, codeDiffers, "attachment differs from what ADD made"},
 		{context.DeadlineExceeded, types.ErrTryAgainLater, "operation took too long"},
 		{context.Canceled, types.ErrTryAgainLater, "operation was cancelled"},
 	} {

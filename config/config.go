@@ -283,7 +283,7 @@ func Default() *Config {
 // Problems where the content is at fault.
 func Load(path string, flags ...Flag) (*Config, error) {
 	c, name := Default(), path
-	if path != "" || Flags(flags).given() {
+	if path != "" || flagList(flags).given() {
 		var data []byte
 		var err error
 		if path == "" {
@@ -328,7 +328,7 @@ func read(path string) ([]byte, error) {
 // is Problems and holds everything that is wrong.
 func Parse(data []byte, name string) (*Config, error) { return parse(data, name, nil) }
 
-func parse(data []byte, name string, flags Flags) (*Config, error) {
+func parse(data []byte, name string, flags flagList) (*Config, error) {
 	c := Default()
 	values, problems := flatten(data, name)
 	known := map[string]setting{}

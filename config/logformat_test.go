@@ -18,7 +18,7 @@ func TestLogFormat(t *testing.T) {
 	c, err := parse(
 		[]byte("myelin: {logFormat: json}"),
 		"f",
-		Flags{{Name: "--log-format", Key: "myelin.logFormat", Value: "text"}},
+		flagList{{Name: "--log-format", Key: "myelin.logFormat", Value: "text"}},
 	)
 	if err != nil || c.Myelin.LogFormat != "text" {
 		t.Errorf("a flag goes over the file: %v", err)

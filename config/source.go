@@ -39,9 +39,9 @@ func (c *Config) Kubernetes() bool {
 	return s == KubeConfig || s == InCluster
 }
 
-// Flags are settings that the command line or the environment has, each with its
+// flagList are settings that the command line or the environment has, each with its
 // own name there. They take the place of the file's.
-type Flags []Flag
+type flagList []Flag
 
 // Flag is one of them.
 type Flag struct {
@@ -54,12 +54,12 @@ type Flag struct {
 }
 
 // given reports whether any is.
-func (f Flags) given() bool {
+func (f flagList) given() bool {
 	return slices.ContainsFunc(f, func(one Flag) bool { return one.Value != "" })
 }
 
 // flags applies those that are given.
-func (c *Config) flags(flags Flags) (problems Problems) {
+func (c *Config) flags(flags flagList) (problems Problems) {
 	for _, f := range flags {
 		if f.Value == "" || f.Weak && c.isSet(f.Key) {
 			continue

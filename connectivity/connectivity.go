@@ -117,7 +117,7 @@ func Test(ctx context.Context, o Options) (report *Report, err error) {
 			break
 		}
 		report.add(result)
-		fmt.Fprint(o.Progress, result.Text())
+		fmt.Fprint(o.Progress, result.text())
 	}
 	report.Took = time.Since(began).Seconds()
 	report.summary(o.Progress)

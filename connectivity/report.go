@@ -71,8 +71,8 @@ func (r *Report) add(result Result) {
 	}
 }
 
-// Text is the result as lines: one, and those of what is wrong.
-func (r *Result) Text() string {
+// text is the result as lines: one, and those of what is wrong.
+func (r *Result) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-8s%-34s", r.Outcome, r.Name)
 	switch {

@@ -22,7 +22,7 @@ func TestText(t *testing.T) {
 		}},
 	} {
 		report.add(r)
-		got.WriteString(r.Text())
+		got.WriteString(r.text())
 	}
 	report.Took = 22.7
 	report.summary(&got)

@@ -72,8 +72,8 @@ func (c Counters) LostEvents() (uint64, error) {
 	return lost, nil
 }
 
-// Verdict is "drop", "reply" or "forward".
-func (o Outcome) Verdict() string {
+// verdict is "drop", "reply" or "forward".
+func (o Outcome) verdict() string {
 	switch {
 	case o.IsDrop():
 		return "drop"
@@ -98,7 +98,7 @@ type Row struct {
 // Row returns the counter's row.
 func (c Counter) Row() *Row {
 	o := c.Outcome
-	return &Row{c.Hook, o.Verdict(), o.Name, o.Text(), c.Packets, c.Bytes, o.What, o.Do}
+	return &Row{c.Hook, o.verdict(), o.Name, o.Text(), c.Packets, c.Bytes, o.What, o.Do}
 }
 
 // TableHeader names the columns of TableRow.

@@ -6,8 +6,8 @@ import (
 	"myelin/bpf"
 )
 
-// Outcomes are all that drop.h has, by number.
-func Outcomes() []Outcome {
+// outcomes are all that drop.h has, by number.
+func outcomes() []Outcome {
 	return slices.Concat(waysOn(), badPackets(), spoofed(), noWay(), noTranslation(), noService(), forbidden(),
 		untrusted())
 }

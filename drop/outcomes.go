@@ -54,7 +54,7 @@ type Names struct {
 // NewNames returns the names of all outcomes.
 func NewNames() *Names {
 	n := &Names{}
-	for _, o := range Outcomes() {
+	for _, o := range outcomes() {
 		n.byNumber[o.Number] = o
 	}
 	return n

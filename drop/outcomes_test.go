@@ -46,7 +46,7 @@ func TestOutcomesAreThoseOfTheDatapath(t *testing.T) {
 			t.Errorf("%s: drop %v, to do %q", v.Name, o.IsDrop(), o.Do)
 		}
 	}
-	if n := len(Outcomes()); n != seen {
+	if n := len(outcomes()); n != seen {
 		t.Errorf("%d outcomes, drop.h has %d", n, seen)
 	}
 }
@@ -74,12 +74,12 @@ func TestHooksAreThoseOfTheDatapath(t *testing.T) {
 func TestText(t *testing.T) {
 	var got bytes.Buffer
 	labels := map[string]bool{}
-	for _, o := range Outcomes() {
-		fmt.Fprintf(&got, "%-8s %-28s %s\n", o.Verdict(), o.Label(), o.Text())
-		if labels[o.Verdict()+o.Label()] {
+	for _, o := range outcomes() {
+		fmt.Fprintf(&got, "%-8s %-28s %s\n", o.verdict(), o.Label(), o.Text())
+		if labels[o.verdict()+o.Label()] {
 			t.Errorf("label %s is there twice", o.Label())
 		}
-		labels[o.Verdict()+o.Label()] = true
+		labels[o.verdict()+o.Label()] = true
 	}
 	const file = "testdata/outcomes.txt"
 	if update() {

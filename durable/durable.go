@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Temporary ends the names of files that a crash may leave half written.
-const Temporary = ".tmp"
+// temporary ends the names of files that a crash may leave half written.
+const temporary = ".tmp"
 
 // Write replaces the file at path as one step, mode 0600, and makes its
 // directory (0700) if need be. When it returns without an error, data is on the
@@ -21,7 +21,7 @@ func Write(path string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	f, err := os.OpenFile(path+Temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -50,7 +50,7 @@ const probeSize = 4096
 // Probe reports why no file can be written to a directory, as where its file
 // system is full; nil if one can.
 func Probe(dir string) error {
-	f, err := os.CreateTemp(dir, "probe-*"+Temporary)
+	f, err := os.CreateTemp(dir, "probe-*"+temporary)
 	if err != nil {
 		return fmt.Errorf("directory %s can't be written: %w", dir, err)
 	}
@@ -73,7 +73,7 @@ func Load[T any](dir, suffix string, read func(path string) (T, error)) (all []T
 	for _, entry := range entries {
 		path := filepath.Join(dir, entry.Name())
 		switch filepath.Ext(path) {
-		case Temporary:
+		case temporary:
 			if err := os.Remove(path); err != nil {
 				bad = append(bad, err)
 			}

@@ -20,7 +20,7 @@ const undoTimeout = 10 * time.Second
 // ErrExists whatever its state: a runtime must not do that (CNI specification
 // 1.1.0, ADD), and after a failed one it calls DEL first.
 func (m *Manager) Add(ctx context.Context, req Request) (*Endpoint, error) {
-	a := req.Attachment()
+	a := req.attachment()
 	if req.ContainerID == "" || req.IfName == "" {
 		return nil, errors.New("add endpoint: container ID or interface name is empty")
 	}
@@ -56,7 +56,7 @@ func (m *Manager) Add(ctx context.Context, req Request) (*Endpoint, error) {
 // plan takes the endpoint's number and addresses. On error the caller removes
 // whatever was taken.
 func (m *Manager) plan(req Request) (*Endpoint, error) {
-	a, node, now := req.Attachment(), m.config.Node(), m.config.Now()
+	a, node, now := req.attachment(), m.config.Node(), m.config.Now()
 	id, err := m.slots.allocate(a)
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (m *Manager) plan(req Request) (*Endpoint, error) {
 	e := &Endpoint{
 		ID: id, ContainerID: req.ContainerID, IfName: req.IfName, NetNS: req.NetNS,
 		Namespace: req.Namespace, Pod: req.Pod, PodUID: req.PodUID,
-		LinkName: LinkName(a), LinkMAC: linkMAC(a, "link", now), PodMAC: linkMAC(a, "pod", now),
+		LinkName: linkName(a), LinkMAC: linkMAC(a, "link", now), PodMAC: linkMAC(a, "pod", now),
 		MTU: node.MTU, RouteMTU: node.RouteMTU, State: StateCreating, CreatedAt: now,
 	}
 	var elsewhere func(netip.Addr) bool

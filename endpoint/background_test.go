@@ -48,7 +48,7 @@ func TestDeleteAsync(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.DeleteAsync(t.Context(), req.Attachment()); err != nil {
+	if err := a.DeleteAsync(t.Context(), req.attachment()); err != nil {
 		t.Fatal(err)
 	}
 	if ids := n.kernel.ids(); len(ids) != 0 {
@@ -70,7 +70,7 @@ func TestDeleteAsync(t *testing.T) {
 		t.Errorf("ADD to the same interface did not wait for the end of the one before: %v", err)
 	}
 	close(h.letGo)
-	if err := a.Delete(t.Context(), req.Attachment()); err != nil { // waits for the first
+	if err := a.Delete(t.Context(), req.attachment()); err != nil { // waits for the first
 		t.Error(err)
 	}
 	a.empty()
@@ -91,7 +91,7 @@ func TestDeleteAsyncCrash(t *testing.T) {
 			if _, err := a.Add(t.Context(), req); err != nil {
 				t.Fatal(err)
 			}
-			if err := a.DeleteAsync(t.Context(), req.Attachment()); err != nil {
+			if err := a.DeleteAsync(t.Context(), req.attachment()); err != nil {
 				t.Fatal(err)
 			}
 			<-h.reached
@@ -115,7 +115,7 @@ func TestDeleteAsyncClose(t *testing.T) {
 		if _, err := a.Add(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.DeleteAsync(t.Context(), req.Attachment()); err != nil {
+		if err := a.DeleteAsync(t.Context(), req.attachment()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,8 +139,8 @@ func TestDeleteAsyncClose(t *testing.T) {
 	if _, err := a.Add(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.DeleteAsync(t.Context(), req.Attachment()); err != nil || a.find(req.Attachment()) != nil {
-		t.Errorf("DEL after Close: %v, %v", err, a.find(req.Attachment()))
+	if err := a.DeleteAsync(t.Context(), req.attachment()); err != nil || a.find(req.attachment()) != nil {
+		t.Errorf("DEL after Close: %v, %v", err, a.find(req.attachment()))
 	}
 	a.stop()
 	n.step = nil
@@ -163,14 +163,14 @@ func TestDeleteAsyncRetry(t *testing.T) {
 			if _, err := a.Add(t.Context(), req); err != nil {
 				t.Fatal(err)
 			}
-			if err := a.DeleteAsync(t.Context(), req.Attachment()); err != nil {
+			if err := a.DeleteAsync(t.Context(), req.attachment()); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "the deletion is finished", func() bool {
-				_, taken := a.slots.of(req.Attachment())
+				_, taken := a.slots.of(req.attachment())
 				return !taken
 			})
-			if f := n.files(); len(f) != 0 || a.find(req.Attachment()) != nil {
+			if f := n.files(); len(f) != 0 || a.find(req.attachment()) != nil {
 				t.Errorf("left: %v", f)
 			}
 			a.Close()

@@ -51,10 +51,10 @@ func TestCrash(t *testing.T) {
 			a.stop()
 			a = n.start()
 			if s == "ready" {
-				if _, err := a.Check(t.Context(), req.Attachment()); err != nil {
+				if _, err := a.Check(t.Context(), req.attachment()); err != nil {
 					t.Error(err)
 				}
-				if err := a.Delete(t.Context(), req.Attachment()); err != nil {
+				if err := a.Delete(t.Context(), req.attachment()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -73,12 +73,12 @@ func TestCrash(t *testing.T) {
 				t.Fatal(err)
 			}
 			at = s
-			crashes(t, func() { t.Error("delete returned", a.Delete(t.Context(), req.Attachment())) })
+			crashes(t, func() { t.Error("delete returned", a.Delete(t.Context(), req.attachment())) })
 			at = ""
 			a.stop()
 			a = n.start()
 			a.empty()
-			if err := a.Delete(t.Context(), req.Attachment()); err != nil {
+			if err := a.Delete(t.Context(), req.attachment()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -113,11 +113,11 @@ func TestFail(t *testing.T) {
 			t.Fatal(err)
 		}
 		at = s
-		if err := a.Delete(t.Context(), req.Attachment()); !errors.Is(err, failure) {
+		if err := a.Delete(t.Context(), req.attachment()); !errors.Is(err, failure) {
 			t.Errorf("delete failed at %s: %v", s, err)
 		}
 		at = ""
-		if err := a.Delete(t.Context(), req.Attachment()); err != nil {
+		if err := a.Delete(t.Context(), req.attachment()); err != nil {
 			t.Errorf("delete again after %s: %v", s, err)
 		}
 		a.empty()
@@ -144,7 +144,7 @@ func TestRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	a = n.start()
-	after, err := a.Check(t.Context(), lives.Attachment())
+	after, err := a.Check(t.Context(), lives.attachment())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestRestoreOldMTU(t *testing.T) {
 	}
 	n.config.MTU, n.config.RouteMTU = 1400, 1350
 	a = n.start()
-	e, err := a.Check(t.Context(), req.Attachment())
+	e, err := a.Check(t.Context(), req.attachment())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestRestoreBadFiles(t *testing.T) {
 			t.Errorf("error does not tell %q: %v", want, err)
 		}
 	}
-	if e := m.find(req.Attachment()); e == nil || e.ID != 2 || !m.Ready() {
+	if e := m.find(req.attachment()); e == nil || e.ID != 2 || !m.Ready() {
 		t.Errorf("the good endpoint is not there: %+v", e)
 	}
 }

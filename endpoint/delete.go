@@ -36,7 +36,7 @@ func (m *Manager) remove(ctx context.Context, a Attachment) error {
 // finish is the part of remove that comes after the datapath has forgotten the
 // endpoint: link, row, file, addresses and slot. It can be repeated.
 func (m *Manager) finish(a Attachment) error {
-	if err := m.driver.Delete(LinkName(a)); err != nil {
+	if err := m.driver.Delete(linkName(a)); err != nil {
 		return err
 	}
 	if err := m.config.Step("unlink"); err != nil {

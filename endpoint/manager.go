@@ -118,21 +118,21 @@ type Request struct {
 	PodUID      string
 }
 
-// Attachment is what the request is for.
-func (r Request) Attachment() Attachment { return Attachment{r.ContainerID, r.IfName} }
+// attachment is what the request is for.
+func (r Request) attachment() Attachment { return Attachment{r.ContainerID, r.IfName} }
 
 // LinkPrefix begins the names of all host sides.
 const LinkPrefix = "mye"
 
-// IsLinkName reports whether a device's name is one that LinkName gives.
+// IsLinkName reports whether a device's name is one that linkName gives.
 func IsLinkName(name string) bool {
 	code, ok := strings.CutPrefix(name, LinkPrefix)
 	return ok && len(code) == 8 && strings.Trim(code, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// LinkName derives the name of the host side: "mye" and 40 bits of a hash, so
+// linkName derives the name of the host side: "mye" and 40 bits of a hash, so
 // that DEL finds the link even if nothing else is known any more.
-func LinkName(a Attachment) string {
+func linkName(a Attachment) string {
 	sum := sha256.Sum256([]byte(a.String()))
 	return LinkPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:5]))
 }

@@ -84,10 +84,10 @@ func TestAdd(t *testing.T) {
 			}
 			checkPodSide(t, e)
 			checkHostSide(t, e)
-			if err := a.Delete(t.Context(), req.Attachment()); err != nil {
+			if err := a.Delete(t.Context(), req.attachment()); err != nil {
 				t.Fatal(err)
 			}
-			if err := a.Delete(t.Context(), req.Attachment()); err != nil {
+			if err := a.Delete(t.Context(), req.attachment()); err != nil {
 				t.Fatal("second delete:", err)
 			}
 			a.empty()
@@ -173,7 +173,7 @@ func TestConcurrentAdds(t *testing.T) {
 		t.Errorf("%d values, %d links, %d datapath rows", len(seen), len(links(t)), len(n.kernel.ids()))
 	}
 	took = each(func(r Request) {
-		if err := a.Delete(t.Context(), r.Attachment()); err != nil {
+		if err := a.Delete(t.Context(), r.attachment()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -203,7 +203,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tt.what, err, tt.want)
 		}
 	}
-	if err := a.Delete(t.Context(), req.Attachment()); err != nil {
+	if err := a.Delete(t.Context(), req.attachment()); err != nil {
 		t.Fatal(err)
 	}
 	inside(t, req.NetNS, "ip", "link", "add", "eth0", "type", "bridge")
@@ -258,7 +258,7 @@ func TestCheck(t *testing.T) {
 	n := newNode(t, "10.0.0.0/24", "fd00::/64")
 	a := n.start()
 	req := n.request("web")
-	if _, err := a.Check(t.Context(), req.Attachment()); !errors.Is(err, ErrNotFound) {
+	if _, err := a.Check(t.Context(), req.attachment()); !errors.Is(err, ErrNotFound) {
 		t.Fatal(err)
 	}
 	if _, err := a.Add(t.Context(), req); err != nil {
@@ -279,7 +279,7 @@ func TestCheck(t *testing.T) {
 		if tt.damage != "" {
 			inside(t, req.NetNS, strings.Fields(tt.damage)...)
 		}
-		_, err := a.Check(t.Context(), req.Attachment())
+		_, err := a.Check(t.Context(), req.attachment())
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("after %q: %v, want %q", tt.damage, err, tt.want)
 		}
@@ -300,16 +300,16 @@ func TestNamespaceDies(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- a.Run(ctx) }()
 	nettest.RemoveNS(t, req.NetNS)
-	eventually(t, "endpoint is released", func() bool { return len(n.files()) == 1 && a.find(req.Attachment()) == nil })
+	eventually(t, "endpoint is released", func() bool { return len(n.files()) == 1 && a.find(req.attachment()) == nil })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if _, err := a.Check(t.Context(), other.Attachment()); err != nil {
+	if _, err := a.Check(t.Context(), other.attachment()); err != nil {
 		t.Error(err)
 	}
 	nettest.RemoveNS(t, other.NetNS)
-	if err := a.Delete(t.Context(), other.Attachment()); err != nil {
+	if err := a.Delete(t.Context(), other.attachment()); err != nil {
 		t.Error("delete after the namespace is gone:", err)
 	}
 	a.empty()
@@ -324,7 +324,7 @@ func TestGC(t *testing.T) {
 		if _, err := a.Add(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, req.Attachment())
+		all = append(all, req.attachment())
 	}
 	if err := a.GC(t.Context(), append(all[1:3:3], Attachment{"unknown", "eth0"})); err != nil {
 		t.Fatal(err)

@@ -79,12 +79,12 @@ func podLink(t *testing.T) (netlink.Link, *Kernel, *Endpoint, string) {
 		}
 	})
 	a := Attachment{ContainerID: t.Name(), IfName: "eth0"}
-	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: LinkName(a)}, PeerName: "peer"}
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: linkName(a)}, PeerName: "peer"}
 	if err := netlink.LinkAdd(pair); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dropLinks(t) })
-	link, err := netlink.LinkByName(LinkName(a))
+	link, err := netlink.LinkByName(linkName(a))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func podLink(t *testing.T) (netlink.Link, *Kernel, *Endpoint, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	e := &Endpoint{ID: 2, LinkName: LinkName(a), LinkIndex: link.Attrs().Index, State: StateReady}
+	e := &Endpoint{ID: 2, LinkName: linkName(a), LinkIndex: link.Attrs().Index, State: StateReady}
 	return link, &Kernel{Datapath: d, Epochs: &bpf.Epochs{Map: d.Epochs}}, e, filepath.Join(fs, "myelin", "links")
 }
 

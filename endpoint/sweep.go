@@ -88,7 +88,7 @@ func (s *slots) links() map[string]bool {
 	defer s.mu.Unlock()
 	names := make(map[string]bool, len(s.owners))
 	for a := range s.owners {
-		names[LinkName(a)] = true
+		names[linkName(a)] = true
 	}
 	return names
 }

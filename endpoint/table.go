@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// TableName is the name of the endpoint table in statedb.
-const TableName = "endpoints"
+// tableName is the name of the endpoint table in statedb.
+const tableName = "endpoints"
 
 // Attachment identifies one interface of one container, as CNI does.
 type Attachment struct {
@@ -63,7 +63,7 @@ var (
 
 // NewTable makes the table of endpoints in db.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Endpoint], error) {
-	return statedb.NewTable(db, TableName, idIndex, attachmentIndex, podIndex, addressIndex)
+	return statedb.NewTable(db, tableName, idIndex, attachmentIndex, podIndex, addressIndex)
 }
 
 // ByID queries the endpoint of a slot.

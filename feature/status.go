@@ -93,11 +93,11 @@ const MaxErrors = 20
 
 // Count counts the rows of a table by their status.
 func Count[Row any](txn statedb.ReadTxn, t statedb.Table[*Row], status func(*Row) *reconciler.Status) TableCount {
-	return CountTable(t.Name(), t.All(txn), status)
+	return countTable(t.Name(), t.All(txn), status)
 }
 
-// CountTable counts rows of a table by their status.
-func CountTable[Row any](name string, rows iter.Seq2[*Row, statedb.Revision],
+// countTable counts rows of a table by their status.
+func countTable[Row any](name string, rows iter.Seq2[*Row, statedb.Revision],
 	status func(*Row) *reconciler.Status,
 ) TableCount {
 	t := TableCount{Name: name}

@@ -27,7 +27,7 @@ func TestCountTable(t *testing.T) {
 			}
 		}
 	}
-	got := CountTable("routes", each, func(r *row) *reconciler.Status { return &r.Status })
+	got := countTable("routes", each, func(r *row) *reconciler.Status { return &r.Status })
 	if len(got.Errors) != MaxErrors || got.Errors[0] != "no device" {
 		t.Errorf("errors %q", got.Errors)
 	}

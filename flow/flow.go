@@ -112,10 +112,10 @@ func (c Clock) Age(tick uint64) time.Duration {
 // Expired reports whether the datapath takes the row for gone.
 func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > Lifetime(r, k.Proto) }
 
-// Yields reports whether an entry makes room where the table is filling up: it
+// yields reports whether an entry makes room where the table is filling up: it
 // is closed, or nothing proves that both ends exist, and no packet came for a
 // second.
-func (c Clock) Yields(k *Key, r *Row) bool {
+func (c Clock) yields(k *Key, r *Row) bool {
 	return c.Idle(r.Seen) > ShareYield &&
 		Lifetime(r, k.Proto) < time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second &&
 		(k.Proto == tcp || StateOf(r) != Replied)

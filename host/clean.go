@@ -242,7 +242,7 @@ func (o Options) removeFiles() error {
 		return err
 	}
 	if unmounted {
-		o.Say("unmounted %s", filepath.Join(o.RunDir, CgroupDir))
+		o.Say("unmounted %s", filepath.Join(o.RunDir, cgroupDir))
 	}
 	for _, name := range agentFiles() {
 		for _, suffix := range []string{"", ".tmp"} {

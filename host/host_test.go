@@ -66,7 +66,7 @@ func TestInstallPlugin(t *testing.T) {
 // among is what runs among the host's files: it tells whether a directory is there, and what its own root of control
 // groups is.
 func among(dir string) int {
-	done, err := Mount(filepath.Join(dir, "bpf"), filepath.Join(dir, CgroupDir))
+	done, err := Mount(filepath.Join(dir, "bpf"), filepath.Join(dir, cgroupDir))
 	fmt.Println(done, err)
 	if err != nil {
 		return 3

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CgroupDir is where control groups are mounted below the run directory, since what a container has of them may be a
+// cgroupDir is where control groups are mounted below the run directory, since what a container has of them may be a
 // part only.
-const CgroupDir = "cgroup2"
+const cgroupDir = "cgroup2"
 
 // Mount mounts a BPF file system at bpf and the version 2 hierarchy of control groups at cgroup where they are not; an
 // empty path is left out. It returns what it did. A hierarchy shows as its root what is the root of the caller's
@@ -42,7 +42,7 @@ func isMounted(dir string, magic int64) bool {
 
 // unmountCgroup takes away what Mount made below the run directory.
 func unmountCgroup(runDir string) (removed bool, err error) {
-	dir := filepath.Join(runDir, CgroupDir)
+	dir := filepath.Join(runDir, cgroupDir)
 	if isMounted(dir, unix.CGROUP2_SUPER_MAGIC) {
 		err = unix.Unmount(dir, unix.MNT_DETACH)
 		removed = err == nil

@@ -137,7 +137,7 @@ func (i *Identities) Pod(txn statedb.ReadTxn, namespace, name string) (*Identity
 		return row, ok
 	}
 	ns, _, _ := i.Tables.Namespaces.Get(txn, cluster.NamespaceByName(namespace))
-	row, _, ok := i.ids.Get(txn, ByLabels(Labels(pod, ns, i.ClusterName)))
+	row, _, ok := i.ids.Get(txn, byLabels(Labels(pod, ns, i.ClusterName)))
 	return row, ok
 }
 

@@ -76,8 +76,8 @@ func (a *Address) TableRow() []string {
 // ByID finds an identity by its number.
 func ByID(id uint32) statedb.Query[*Identity] { return identityIDs().Query(id) }
 
-// ByLabels finds the identity of a sorted label set.
-func ByLabels(labels []string) statedb.Query[*Identity] {
+// byLabels finds the identity of a sorted label set.
+func byLabels(labels []string) statedb.Query[*Identity] {
 	return identityLabels().Query(labelKey(labels))
 }
 

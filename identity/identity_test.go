@@ -364,7 +364,7 @@ func TestStoreIsCompacted(t *testing.T) {
 		slices.Sort(last)
 		deadline := time.Now().Add(4 * time.Second)
 		for {
-			if _, _, ok := w.ids.Identities().Get(w.db.ReadTxn(), ByLabels(last)); ok {
+			if _, _, ok := w.ids.Identities().Get(w.db.ReadTxn(), byLabels(last)); ok {
 				break
 			}
 			if time.Now().After(deadline) {

@@ -137,7 +137,7 @@ func (u *update) settle(k cluster.Key) {
 
 // number finds the number of a label set, or gives it one.
 func (u *update) number(labels []string) uint32 {
-	if row, _, ok := u.ids.Get(u.txn, ByLabels(labels)); ok {
+	if row, _, ok := u.ids.Get(u.txn, byLabels(labels)); ok {
 		return row.ID
 	}
 	for {

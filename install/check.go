@@ -12,8 +12,8 @@ import (
 	"myelin/operator"
 )
 
-// Check looks for other networks of the cluster, and refuses what can't work beside them.
-func Check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Options) error {
+// check looks for other networks of the cluster, and refuses what can't work beside them.
+func check(ctx context.Context, cluster *kube.Objects, c *config.Config, o Options) error {
 	cilium, err := operator.DetectCilium(ctx, cluster.Client)
 	if err != nil {
 		return err

@@ -19,10 +19,10 @@ import (
 	"myelin/kube"
 )
 
-// Release is the name under which the chart is rendered, and Manager that under which fields are applied.
+// release is the name under which the chart is rendered, and manager that under which fields are applied.
 const (
-	Release = "myelin"
-	Manager = "myelin-install"
+	release = "myelin"
+	manager = "myelin-install"
 )
 
 // Names of the chart's objects.
@@ -56,8 +56,8 @@ func Render(o Options) (objects []chart.Object, c *config.Config, err error) {
 	if err := CheckNamespace(o.Namespace); err != nil {
 		return nil, nil, err
 	}
-	objects, err = chart.Render(chart.Options{Release: Release, Namespace: o.Namespace, Version: o.Version,
-		Service: Release, Values: o.Values, Lookup: o.lookup})
+	objects, err = chart.Render(chart.Options{Release: release, Namespace: o.Namespace, Version: o.Version,
+		Service: release, Values: o.Values, Lookup: o.lookup})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -166,7 +166,7 @@ func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 	for _, w := range c.Warnings {
 		o.Say("note: %s", w.Error())
 	}
-	if err := Check(ctx, cluster, c, o); err != nil {
+	if err := check(ctx, cluster, c, o); err != nil {
 		return err
 	}
 	if err := checkMonitors(ctx, cluster, objects); err != nil {
@@ -176,7 +176,7 @@ func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 	for _, object := range lasting(objects) {
 		r := kube.RefOf(object.Content)
 		have[r] = true
-		change, err := cluster.Apply(ctx, object.Content, Manager)
+		change, err := cluster.Apply(ctx, object.Content, manager)
 		if err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.
 	}}
 	values := chart.Over(most, imageOfValues(o.Values))
 	all, err := chart.Render(chart.Options{
-		Release: Release, Namespace: o.Namespace, Version: o.Version, Service: Release, Values: values,
+		Release: release, Namespace: o.Namespace, Version: o.Version, Service: release, Values: values,
 	})
 	if err != nil {
 		return err

@@ -118,7 +118,7 @@ func cleanNodes(ctx context.Context, cluster *kube.Objects, o Options, objects [
 		if kube.RefOf(object.Content) != r {
 			continue
 		}
-		change, err := cluster.Apply(ctx, object.Content, Manager)
+		change, err := cluster.Apply(ctx, object.Content, manager)
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ type Client struct {
 func (s *Server) Client() (*Client, error) {
 	c, err := s.clients()
 	if err != nil {
-		return nil, fmt.Errorf("talk to %s: %w", s.Address(), err)
+		return nil, fmt.Errorf("talk to %s: %w", s.address(), err)
 	}
 	// Of the kinds it only has to know what a server says where something is wrong.
 	r, err := c.of(schema.GroupVersionKind{Version: "v1", Kind: "Status"}, &metav1.Status{}, &rawList{}, asJSON)

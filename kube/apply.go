@@ -119,7 +119,7 @@ func (s *Source) commit(todo map[*kind]*pending) {
 		s.mu.Lock()
 		s.synced = true
 		s.mu.Unlock()
-		s.Log.Info("the API server has told all", "server", s.Server.Address(), "rows", changes)
+		s.Log.Info("the API server has told all", "server", s.Server.address(), "rows", changes)
 	}
 	if first || faulty {
 		s.tell()

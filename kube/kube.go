@@ -100,7 +100,7 @@ func (s *Source) Problems() statedb.Table[*cluster.Problem] { return s.problems 
 func (s *Source) Run(ctx context.Context) error {
 	clients, err := s.Server.clients()
 	if err != nil {
-		return fmt.Errorf("talk to %s: %w", s.Server.Address(), err)
+		return fmt.Errorf("talk to %s: %w", s.Server.address(), err)
 	}
 	ctx = withLogger(ctx, s.Log)
 	jobs, ctx := errgroup.WithContext(ctx)

@@ -143,12 +143,8 @@ func (o Options) host(before string) (string, error) {
 	return scheme + net.JoinHostPort(host, strconv.Itoa(int(port))), nil
 }
 
-// Address is the server's URL.
-func (s *Server) Address() string { return s.config.Host }
-
-// ByService reports whether the server is asked by the address of the cluster's
-// Service, which something has to translate.
-func (s *Server) ByService() bool { return s.byService }
+// address is the server's URL.
+func (s *Server) address() string { return s.config.Host }
 
 // withLogger makes client-go's log part of the agent's: what it calls an error
 // is in the status already.

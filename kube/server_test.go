@@ -56,9 +56,9 @@ func TestNewServer(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		} else {
-			got = s.Address()
+			got = s.address()
 		}
-		if !strings.Contains(got, c.want) || err == nil && (got != c.want || s.ByService() != c.byService) {
+		if !strings.Contains(got, c.want) || err == nil && (got != c.want || s.byService != c.byService) {
 			t.Errorf("%+v: got %s, want %s", c.o, got, c.want)
 		}
 	}

@@ -21,7 +21,7 @@ func (k *kindState) known() bool { return k.listed || k.missing }
 // State is how a Source is doing.
 type State struct {
 	Server string
-	// ByService is as Server.ByService has it.
+	// ByService reports whether the server is reached by the address of its Service, which something has to translate.
 	ByService bool
 	// Synced says that all that the server had was written to the tables once.
 	Synced bool
@@ -64,7 +64,7 @@ func (s *Source) State() (State, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := State{
-		Server: s.Server.Address(), ByService: s.Server.ByService(), Synced: s.synced,
+		Server: s.Server.address(), ByService: s.Server.byService, Synced: s.synced,
 		LastContact: c.last, Problem: c.problem, Since: c.since, Failed: c.failed,
 	}
 	for _, k := range s.kinds {
@@ -100,10 +100,10 @@ func (s *Source) contact() {
 	c.mu.Unlock()
 	switch {
 	case problem != "" && !said:
-		s.Log.Warn("the API server doesn't answer; what it said stays in force", "server", s.Server.Address(), "error",
+		s.Log.Warn("the API server doesn't answer; what it said stays in force", "server", s.Server.address(), "error",
 			problem)
 	case problem == "" && said:
-		s.Log.Info("the API server answers again", "server", s.Server.Address())
+		s.Log.Info("the API server answers again", "server", s.Server.address())
 	}
 	s.tell()
 }

@@ -63,7 +63,7 @@ func (n *Node) StartAgent(ctx context.Context, values map[string]any) error {
 	if err != nil {
 		return fmt.Errorf("start agent of %s: %w", n.name, err)
 	}
-	return n.WaitAgent(ctx)
+	return n.waitAgent(ctx)
 }
 
 // AgentProcess is the agent that was started last; it may have ended.
@@ -72,7 +72,7 @@ func (n *Node) AgentProcess() Process { return readPID(n.path("agent.pid")) }
 // AgentLog is the file that the node's agents write to, all after one another.
 func (n *Node) AgentLog() string { return n.path("agent.log") }
 
-// obstacleLimit is how long an agent may report an obstacle to its start before WaitAgent gives up.
+// obstacleLimit is how long an agent may report an obstacle to its start before waitAgent gives up.
 const obstacleLimit = 2 * time.Second
 
 // obstacle is what an agent says that its start waits for.
@@ -80,10 +80,10 @@ type obstacle struct{ Reason, Help string }
 
 func (o *obstacle) Error() string { return fmt.Sprintf("it waits: %s (%s)", o.Reason, o.Help) }
 
-// WaitAgent waits until the agent is ready: it says so, and its CNI configuration is there, unless it is a load
+// waitAgent waits until the agent is ready: it says so, and its CNI configuration is there, unless it is a load
 // balancer without pods (loadBalancer.standalone). If the agent ends instead, says for two seconds that its start can't
 // go on, or ctx ends, the error says why, or has the last lines of its log.
-func (n *Node) WaitAgent(ctx context.Context) error {
+func (n *Node) waitAgent(ctx context.Context) error {
 	if n.err != nil {
 		return n.err
 	}

@@ -96,7 +96,7 @@ func (l *Lab) ApplyAll(ctx context.Context, o ApplyOptions) error {
 		}()
 	}
 	if o.Each == nil {
-		return l.Wait(ctx)
+		return l.wait(ctx)
 	}
 	err = l.verdicts(ctx, objects, changes)
 	rejected := 0
@@ -109,7 +109,7 @@ func (l *Lab) ApplyAll(ctx context.Context, o ApplyOptions) error {
 	if rejected > 0 {
 		err = errors.Join(err, fmt.Errorf("%d of %d objects are rejected", rejected, len(changes)))
 	}
-	return errors.Join(err, l.Wait(ctx))
+	return errors.Join(err, l.wait(ctx))
 }
 
 // putAll writes objects into the lab's copy of the manifests, and with prune removes all others.
@@ -218,7 +218,7 @@ func (l *Lab) DeleteAll(ctx context.Context, stdin io.Reader, paths []string, ea
 	for _, c := range changes {
 		each(c)
 	}
-	return l.Wait(ctx)
+	return l.wait(ctx)
 }
 
 // DeletePod removes a pod, named as for Pod, and waits until it is gone.
@@ -232,7 +232,7 @@ func (l *Lab) DeletePod(ctx context.Context, name string) error {
 	if err := l.drop([]*object{o}); err != nil {
 		return err
 	}
-	return l.Wait(ctx)
+	return l.wait(ctx)
 }
 
 // DeleteNamed removes a pod, named as for Pod, or an object by KIND/NAME, and waits until its pods are gone.
@@ -271,7 +271,7 @@ func (l *Lab) DeleteNamed(ctx context.Context, name string) (Change, error) {
 	if err := l.drop([]*object{o}); err != nil {
 		return Change{}, err
 	}
-	return Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Deleted}, l.Wait(ctx)
+	return Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Deleted}, l.wait(ctx)
 }
 
 func (l *Lab) drop(objects []*object) error {

@@ -163,7 +163,7 @@ func (l *Lab) containerEnv(
 	env = append(
 		env,
 		"HOSTNAME="+cmp.Or(pod.Spec.Hostname, pod.Name),
-		"MYELIN_LAB_POD="+s.Key(),
+		"MYELIN_LAB_POD="+s.key(),
 		"MYELIN_LAB_NODE="+s.Node,
 	)
 	for _, e := range c.Env {
@@ -182,7 +182,7 @@ func (l *Lab) containerEnv(
 // execEnv is the environment of a pod's first container, for commands that are run in the pod.
 func (l *Lab) execEnv(s PodState) []string {
 	desired, err := l.desired()
-	pod := desired[s.Key()]
+	pod := desired[s.key()]
 	if err != nil || pod == nil || len(pod.Spec.Containers) == 0 {
 		return nil // it is on its way out; the command goes without
 	}

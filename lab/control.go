@@ -48,7 +48,7 @@ func (l *Lab) clusterOf(objects []*object, states []PodState) *controller.Cluste
 	c := &controller.Cluster{}
 	have := map[string]PodState{}
 	for _, s := range states {
-		have[s.Key()] = s
+		have[s.key()] = s
 	}
 	for _, o := range objects {
 		switch typed := o.typed.(type) {
@@ -77,7 +77,7 @@ func (l *Lab) clusterOf(objects []*object, states []PodState) *controller.Cluste
 		}
 	}
 	for _, s := range states {
-		if _, ok := have[s.Key()]; ok { // its object is gone
+		if _, ok := have[s.key()]; ok { // its object is gone
 			c.Pods = append(c.Pods, l.leaving(s))
 		}
 	}

@@ -119,9 +119,9 @@ func (l *Lab) rejections(ctx context.Context) (map[string][]string, error) {
 	return all, nil
 }
 
-// FindPod is Pod, and takes KIND/NAME or KIND/NAMESPACE/NAME of a workload or a Service too: then it is one of its
+// findPod is Pod, and takes KIND/NAME or KIND/NAMESPACE/NAME of a workload or a Service too: then it is one of its
 // pods, one that is ready if there is one.
-func (l *Lab) FindPod(name string) *Pod {
+func (l *Lab) findPod(name string) *Pod {
 	p := l.Pod(name)
 	kind, rest, ok := strings.Cut(name, "/")
 	if p.err == nil || !ok {
@@ -155,7 +155,7 @@ func (l *Lab) FindPod(name string) *Pod {
 	pods := podsBehind(l.clusterOf(objects, states), items[0].Object)
 	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil ||
-			!slices.ContainsFunc(states, func(s PodState) bool { return s.Key() == pod.Namespace+"/"+pod.Name })
+			!slices.ContainsFunc(states, func(s PodState) bool { return s.key() == pod.Namespace+"/"+pod.Name })
 	})
 	if len(pods) == 0 {
 		return failed(fmt.Errorf("%s has no pod", name))

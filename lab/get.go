@@ -55,8 +55,8 @@ func resources() []resource {
 	}
 }
 
-// AllResources is the name that stands for Pods, Services and workloads.
-const AllResources = "all"
+// allResources is the name that stands for Pods, Services and workloads.
+const allResources = "all"
 
 // resourceNamed finds a kind by any of its names, also with the group behind it: "deployments.apps".
 func resourceNamed(name string) (resource, bool) {
@@ -73,7 +73,7 @@ func resourceNamed(name string) (resource, bool) {
 // IsResource reports whether commands take a name for a kind.
 func IsResource(name string) bool {
 	_, ok := resourceNamed(name)
-	return ok || name == AllResources
+	return ok || name == allResources
 }
 
 // Query says which objects Get is for.
@@ -88,7 +88,7 @@ type Query struct {
 func (l *Lab) Get(ctx context.Context, q Query) ([]show.Item, error) {
 	var kinds []resource
 	for _, r := range resources() {
-		if named, ok := resourceNamed(q.Resource); q.Resource == AllResources && r.all || ok && named.kind == r.kind {
+		if named, ok := resourceNamed(q.Resource); q.Resource == allResources && r.all || ok && named.kind == r.kind {
 			kinds = append(kinds, r)
 		}
 	}

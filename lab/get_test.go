@@ -30,7 +30,7 @@ func names(t *testing.T, l *Lab, q Query) string {
 	return strings.Join(all, " ")
 }
 
-// TestGet finds objects by kind, name, namespace and labels; FindPod finds the pods behind them.
+// TestGet finds objects by kind, name, namespace and labels; findPod finds the pods behind them.
 func TestGet(t *testing.T) {
 	t.Parallel()
 	policy := "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: demo, name: deny}\n" +
@@ -64,7 +64,7 @@ func TestGet(t *testing.T) {
 		"pod/alone":    "default/alone",
 		"deploy/other": `deploy "other" not found`, "other": `no pod "other"`, "netpol/deny": "has no pod",
 	} {
-		p := l.FindPod(name)
+		p := l.findPod(name)
 		if text := fmt.Sprint(p.Name(), p.Err()); !strings.Contains(text, want) {
 			t.Errorf("%s: %s, want %s", name, text, want)
 		}
@@ -137,7 +137,7 @@ spec:
 		done <- l.Logs(ctx, w, "two", LogOptions{Container: "b", Follow: true, Tail: -1, Notes: io.Discard})
 		w.Close()
 	}()
-	if _, err := l.Pod("two").Exec(ctx, "sh", "-c", "echo more >> "+l.Pod("two").LogFile("b")); err != nil {
+	if _, err := l.Pod("two").Exec(ctx, "sh", "-c", "echo more >> "+l.Pod("two").logFile("b")); err != nil {
 		t.Fatal(err)
 	}
 	text := make([]byte, len("other\nmore\n"))

@@ -137,7 +137,7 @@ func (l *Lab) Pod(name string) *Pod {
 	}
 	var found []PodState
 	for _, s := range states {
-		if s.Key() == name || s.Name == name {
+		if s.key() == name || s.Name == name {
 			found = append(found, s)
 		}
 	}
@@ -147,13 +147,13 @@ func (l *Lab) Pod(name string) *Pod {
 	case 1:
 		return l.podOf(found[0])
 	}
-	err = fmt.Errorf("pod %q is in more than one namespace: write %s or %s", name, found[0].Key(), found[1].Key())
+	err = fmt.Errorf("pod %q is in more than one namespace: write %s or %s", name, found[0].key(), found[1].key())
 	return &Pod{Place: Place{lab: l, name: name, err: err}}
 }
 
 func (l *Lab) podOf(s PodState) *Pod {
 	return &Pod{Place: Place{
-		lab: l, name: s.Key(), netns: s.Netns, hosts: l.podHosts(s), cg: l.podCgroup(s.Node, s.Namespace, s.Name),
+		lab: l, name: s.key(), netns: s.Netns, hosts: l.podHosts(s), cg: l.podCgroup(s.Node, s.Namespace, s.Name),
 		vars: func() []string { return l.execEnv(s) },
 	}, state: s}
 }
@@ -192,7 +192,7 @@ func (l *Lab) Find(name string) (*Place, error) {
 	if n := l.Node(name); n.err == nil {
 		return &n.Place, nil
 	}
-	p := l.FindPod(name)
+	p := l.findPod(name)
 	if p.err != nil {
 		return nil, fmt.Errorf("%w, and no node of that name", p.err)
 	}

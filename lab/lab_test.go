@@ -152,7 +152,7 @@ func TestUp(t *testing.T) {
 	}
 	eventually(t, "output of pod host", func() error {
 		want := "eve $(NOTHING) $(NAME) 192.168.9.1\n"
-		if log, _ := os.ReadFile(l.Pod("host").LogFile("print")); string(log) != want {
+		if log, _ := os.ReadFile(l.Pod("host").logFile("print")); string(log) != want {
 			return fmt.Errorf("log %q, want %q", log, want)
 		}
 		return nil

@@ -23,7 +23,7 @@ type LogOptions struct {
 
 // Logs writes what containers of a pod have written. The log of a pod is gone with it.
 func (l *Lab) Logs(ctx context.Context, w io.Writer, name string, o LogOptions) error {
-	p := l.FindPod(name)
+	p := l.findPod(name)
 	if p.err != nil {
 		return p.err
 	}
@@ -54,7 +54,7 @@ func (l *Lab) Logs(ctx context.Context, w io.Writer, name string, o LogOptions) 
 	}
 	var logs []*logReader
 	for _, c := range names {
-		r := &logReader{file: p.LogFile(c), w: w}
+		r := &logReader{file: p.logFile(c), w: w}
 		if o.All {
 			r.prefix = "[" + c + "] "
 		}
@@ -74,7 +74,7 @@ func (l *Lab) Logs(ctx context.Context, w io.Writer, name string, o LogOptions) 
 				return err
 			}
 		}
-		if again := l.Pod(p.state.Key()); again.err != nil || again.state.UID != p.state.UID {
+		if again := l.Pod(p.state.key()); again.err != nil || again.state.UID != p.state.UID {
 			return nil
 		}
 	}

@@ -30,9 +30,6 @@ func (p *Place) Name() string { return p.name }
 // Err says why the place does not exist, nil if it does.
 func (p *Place) Err() error { return p.err }
 
-// Netns is the path of the network namespace, below /run/netns.
-func (p *Place) Netns() string { return netnsPath(p.netns) }
-
 // NetnsName is the name that `ip netns` knows.
 func (p *Place) NetnsName() string { return p.netns }
 
@@ -128,9 +125,6 @@ type Pod struct {
 // State is what the supervisor knew of the pod.
 func (p *Pod) State() PodState { return p.state }
 
-// NodeName is where the pod runs.
-func (p *Pod) NodeName() string { return p.state.Node }
-
 // Addrs lists the pod's addresses: what the CNI plugin returned, or its node's if the pod has hostNetwork.
 func (p *Pod) Addrs() []netip.Addr { return slices.Clone(p.state.Addresses) }
 
@@ -140,8 +134,8 @@ func (p *Pod) IPv4() netip.Addr { return first(p.state.Addresses, netip.Addr.Is4
 // IPv6 is the pod's IPv6 address, invalid if it has none.
 func (p *Pod) IPv6() netip.Addr { return first(p.state.Addresses, netip.Addr.Is6) }
 
-// LogFile holds what a container wrote.
-func (p *Pod) LogFile(container string) string {
+// logFile holds what a container wrote.
+func (p *Pod) logFile(container string) string {
 	return p.lab.containerLog(p.state.Node, p.state.Namespace, p.state.Name, container)
 }
 
@@ -149,15 +143,6 @@ func (p *Pod) LogFile(container string) string {
 type World struct {
 	Place
 	state WorldState
-}
-
-// Addrs lists the world's addresses on the fabric.
-func (w *World) Addrs() []netip.Addr {
-	var addrs []netip.Addr
-	for _, p := range w.state.Addresses {
-		addrs = append(addrs, p.Addr())
-	}
-	return addrs
 }
 
 // Outside lists the world's addresses that are on no node's subnet: a node reaches them by its default route.

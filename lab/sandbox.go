@@ -157,10 +157,10 @@ func (l *Lab) addNetwork(ctx context.Context, s *PodState) error {
 	}
 	result, err := node.CNI().AddNetworkList(ctx, list, runtimeConf(*s))
 	if err != nil {
-		return fmt.Errorf("CNI ADD for pod %s: %w", s.Key(), err)
+		return fmt.Errorf("CNI ADD for pod %s: %w", s.key(), err)
 	}
 	if s.Addresses, err = addressesOf(result); err != nil {
-		return fmt.Errorf("CNI ADD for pod %s: %w", s.Key(), err)
+		return fmt.Errorf("CNI ADD for pod %s: %w", s.key(), err)
 	}
 	s.Ready = true
 	return nil
@@ -177,7 +177,7 @@ func (l *Lab) delNetwork(ctx context.Context, s PodState) error {
 			return fmt.Errorf("read CNI configuration: %w", err)
 		}
 		if err := l.Node(s.Node).CNI().DelNetworkList(ctx, list, runtimeConf(s)); err != nil {
-			return fmt.Errorf("CNI DEL for pod %s: %w", s.Key(), err)
+			return fmt.Errorf("CNI DEL for pod %s: %w", s.key(), err)
 		}
 	}
 	return deleteNetns(s.Netns)

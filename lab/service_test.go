@@ -115,7 +115,7 @@ func TestStandIn(t *testing.T) {
 	if err != nil || len(lines) != 3 || lines[0] != want {
 		t.Errorf("stand-ins %q %v", lines, err)
 	}
-	if log, err := os.ReadFile(l.Pod("alone").LogFile("main")); err != nil ||
+	if log, err := os.ReadFile(l.Pod("alone").logFile("main")); err != nil ||
 		!strings.HasPrefix(string(log), want+"\n") {
 		t.Errorf("log %q %v, want %s", log, err, want)
 	}
@@ -126,7 +126,7 @@ func TestStandIn(t *testing.T) {
 			t.Errorf("%s is %q %v, want %s", name, out, err, ip)
 		}
 	}
-	env, err := os.ReadFile(client.LogFile("main"))
+	env, err := os.ReadFile(client.logFile("main"))
 	for _, line := range []string{"FRONT_SERVICE_HOST=" + ip, "FRONT_SERVICE_PORT=80", "FRONT_PORT_80_TCP=tcp://" + ip +
 		":80"} {
 		if err != nil || !strings.Contains(string(env), line+"\n") {

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NotRun is what the lab says of an image.
-func NotRun(image string) string {
+// notRun is what the lab says of an image.
+func notRun(image string) string {
 	return fmt.Sprintf("image %s is not run; `myelin lab serve` stands in", cmp.Or(image, "(none)"))
 }
 
@@ -43,7 +43,7 @@ func (l *Lab) notRun(objects []*object) []string {
 			continue
 		}
 		for _, c := range spec.Containers {
-			if line := NotRun(c.Image); len(c.Command) == 0 && !slices.Contains(lines, line) {
+			if line := notRun(c.Image); len(c.Command) == 0 && !slices.Contains(lines, line) {
 				lines = append(lines, line)
 			}
 		}
@@ -100,6 +100,6 @@ func (l *Lab) logStandIn(c corev1.Container, log string) error {
 		return err
 	}
 	defer f.Close()
-	_, err = fmt.Fprintln(f, NotRun(c.Image))
+	_, err = fmt.Fprintln(f, notRun(c.Image))
 	return err
 }

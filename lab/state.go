@@ -72,8 +72,8 @@ type ContainerState struct {
 	Message  string  `json:"message,omitempty"`
 }
 
-// Key is "namespace/name".
-func (s *PodState) Key() string { return s.Namespace + "/" + s.Name }
+// key is "namespace/name".
+func (s *PodState) key() string { return s.Namespace + "/" + s.Name }
 
 // settled says whether waiting longer would change nothing.
 func (s *PodState) settled() bool {
@@ -105,7 +105,7 @@ func (l *Lab) podStates() ([]PodState, error) {
 		}
 	}
 	slices.SortFunc(states, func(a, b PodState) int {
-		return strings.Compare(a.Node+"\x00"+a.Key(), b.Node+"\x00"+b.Key())
+		return strings.Compare(a.Node+"\x00"+a.key(), b.Node+"\x00"+b.key())
 	})
 	return states, nil
 }

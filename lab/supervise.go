@@ -173,7 +173,7 @@ func (s *supervisor) adopt(ctx context.Context) error {
 		return err
 	}
 	for _, state := range states {
-		s.start(ctx, state.Key(), desired[state.Key()], &state)
+		s.start(ctx, state.key(), desired[state.key()], &state)
 	}
 	return nil
 }

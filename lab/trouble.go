@@ -85,7 +85,7 @@ func (l *Lab) crashLoops(ctx context.Context) ([]string, error) {
 		young := false
 		for _, s := range states {
 			young = young || time.Since(s.Started) < steady && s.Phase == "Running"
-			if pod := desired[s.Key()]; pod != nil {
+			if pod := desired[s.key()]; pod != nil {
 				loops = append(loops, l.loops(pod, s)...)
 			}
 		}
@@ -102,7 +102,7 @@ func (l *Lab) loops(pod *corev1.Pod, s PodState) (loops []string) {
 			c.Restarts == 0 && !(c.Exited && again(pod.Spec.RestartPolicy, c.ExitCode)) {
 			continue
 		}
-		text := fmt.Sprintf("pod %s crash-loops: container %s was restarted %d times", s.Key(), c.Name, c.Restarts)
+		text := fmt.Sprintf("pod %s crash-loops: container %s was restarted %d times", s.key(), c.Name, c.Restarts)
 		if c.Exited {
 			text += fmt.Sprintf(", last status %d", c.ExitCode)
 		}

@@ -134,7 +134,7 @@ func (l *Lab) build(ctx context.Context, objects []*object) error {
 		{"mount a BPF file system for each node", l.mountAll},
 		{"start the echo server of the world", l.startWorld},
 		{l.agentsTitle(), func() error { return l.startAgents(ctx) }},
-		{"start pods", func() error { return l.Wait(ctx) }},
+		{"start pods", func() error { return l.wait(ctx) }},
 	}
 	for _, s := range steps {
 		if s.title == "" {
@@ -239,9 +239,9 @@ func (l *Lab) startWorld() error {
 	return err
 }
 
-// Wait returns when all pods are settled (see Up), or ctx ends; then the error names those that are not. It starts the
+// wait returns when all pods are settled (see Up), or ctx ends; then the error names those that are not. It starts the
 // supervisor if that has died.
-func (l *Lab) Wait(ctx context.Context) error {
+func (l *Lab) wait(ctx context.Context) error {
 	for {
 		if err := l.ensureSupervisor(); err != nil {
 			return fmt.Errorf("start the supervisor of pods: %w", err)
@@ -284,9 +284,9 @@ func (l *Lab) unsettled() ([]string, error) {
 	}
 	have := map[string]PodState{}
 	for _, s := range states {
-		have[s.Key()] = s
-		if desired[s.Key()] == nil {
-			missing = append(missing, fmt.Sprintf("pod %s is not deleted: %s", s.Key(), s.Message))
+		have[s.key()] = s
+		if desired[s.key()] == nil {
+			missing = append(missing, fmt.Sprintf("pod %s is not deleted: %s", s.key(), s.Message))
 		}
 	}
 	for key, pod := range desired {

@@ -54,7 +54,7 @@ type Node struct {
 
 // New makes the tables and adds their reconcilers and loop to p.Group.
 func New(p Params) (*Node, error) {
-	t, err := NewTables(p.DB)
+	t, err := newTables(p.DB)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 		known := w.Initialized(txn, n.params.Nodes)
 		own, ownKnown, ownChanged := n.own(txn)
 		outside := cluster.ReadOutsides(txn, n.params.Outside)
-		serves, servesChanged := n.params.HostServes.State()
+		serves, servesChanged := n.params.HostServes.state()
 		s := state{
 			Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own,
 			outside: outside.ByNode, serves: serves,

@@ -134,8 +134,8 @@ type Tables struct {
 	Prefixes  statedb.RWTable[*Prefix]
 }
 
-// NewTables makes them.
-func NewTables(db *statedb.DB) (t Tables, err error) {
+// newTables makes them.
+func newTables(db *statedb.DB) (t Tables, err error) {
 	if t.Addresses, err = statedb.NewTable(db, "node-addresses", statedb.Index[*Address, netip.Addr]{
 		Name:       "address",
 		FromObject: func(a *Address) index.KeySet { return index.NewKeySet(index.NetIPAddr(a.Addr)) },

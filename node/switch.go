@@ -24,8 +24,8 @@ func (s *Switch) Set(on bool) {
 	}
 }
 
-// State returns how it is, and a channel that is closed when that has changed.
-func (s *Switch) State() (on bool, changed <-chan struct{}) {
+// state returns how it is, and a channel that is closed when that has changed.
+func (s *Switch) state() (on bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changed == nil {

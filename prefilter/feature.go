@@ -15,7 +15,6 @@ import (
 	"myelin/feature"
 	"myelin/policy"
 	"myelin/policy/maps"
-	denylist "myelin/policy/prefilter"
 )
 
 // maxEntries limits the blocked addresses, and the blocked prefixes. Entries
@@ -33,7 +32,7 @@ type Params struct {
 type prefilter struct {
 	*feature.Node
 	Params
-	rows statedb.Table[*denylist.Row] // nil if off
+	rows statedb.Table[*denylistRow] // nil if off
 }
 
 // Feature returns the prefilter of a node, which is on if
@@ -69,29 +68,29 @@ func (f *prefilter) start(context.Context) error {
 	if !f.on() {
 		return nil
 	}
-	p, err := denylist.New(denylist.Params{
+	d, err := newDenylist(denylistParams{
 		DB: f.DB, Groups: f.Groups(), Nodes: f.Cluster.Nodes, OffCIDR: f.Outside,
 		Names: f.Config.Policy.Prefilter, Maps: maps.New(f.Datapath, f.Epochs, time.Now), Log: f.Log,
 	})
 	if err != nil {
 		return err
 	}
-	f.rows = p.Rows
-	f.Go("prefilter", p.Run)
+	f.rows = d.rows
+	f.Go("prefilter", d.run)
 	return nil
 }
 
 func (f *prefilter) status() feature.Status {
 	names := f.Config.Policy.Prefilter
 	if f.rows == nil {
-		return Status(names, nil, nil)
+		return statusOf(names, nil, nil)
 	}
-	return Status(names, statedb.Collect(f.rows.All(f.DB.ReadTxn())), f.XDP())
+	return statusOf(names, statedb.Collect(f.rows.All(f.DB.ReadTxn())), f.XDP())
 }
 
-// Status is the line of `myelin status` for the groups that names has. xdp is
+// statusOf is the line of `myelin status` for the groups that names has. xdp is
 // the mode of XDP by wire.
-func Status(names []string, rows []*denylist.Row, xdp map[string]bpf.XDPState) feature.Status {
+func statusOf(names []string, rows []*denylistRow, xdp map[string]bpf.XDPState) feature.Status {
 	s := feature.Status{
 		Name: "Prefilter", State: feature.Off, Chosen: "off", Why: "everybody may come in by a wire",
 		Wanted: "myelin.policy.prefilter: " + cmp.Or(strings.Join(names, " "), "none"),

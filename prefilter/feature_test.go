@@ -7,34 +7,33 @@ import (
 	"myelin/bpf"
 	"myelin/config"
 	"myelin/feature"
-	denylist "myelin/policy/prefilter"
 )
 
 func TestStatus(t *testing.T) {
 	xdp := map[string]bpf.XDPState{"eth0": {Mode: bpf.XDPNative}}
 	mixed := map[string]bpf.XDPState{"eth0": {Mode: bpf.XDPNative}, "eth1": {Mode: bpf.XDPNone}}
-	row := &denylist.Row{Name: "bad", Prefixes: 2}
+	row := &denylistRow{Name: "bad", Prefixes: 2}
 	for name, c := range map[string]struct {
 		names  []string
-		rows   []*denylist.Row
+		rows   []*denylistRow
 		xdp    map[string]bpf.XDPState
 		state  feature.State
 		chosen string
 	}{
 		"off":      {nil, nil, nil, feature.Off, "off"},
 		"not read": {[]string{"bad"}, nil, nil, feature.Broken, "0 CIDRs of 0 groups, by tc"},
-		"tc":       {[]string{"bad"}, []*denylist.Row{row}, nil, feature.OK, "2 CIDRs of 1 group, by tc"},
-		"XDP":      {[]string{"bad"}, []*denylist.Row{row}, xdp, feature.OK, "2 CIDRs of 1 group, by XDP"},
-		"both": {[]string{"bad"}, []*denylist.Row{row}, mixed, feature.OK,
+		"tc":       {[]string{"bad"}, []*denylistRow{row}, nil, feature.OK, "2 CIDRs of 1 group, by tc"},
+		"XDP":      {[]string{"bad"}, []*denylistRow{row}, xdp, feature.OK, "2 CIDRs of 1 group, by XDP"},
+		"both": {[]string{"bad"}, []*denylistRow{row}, mixed, feature.OK,
 			"2 CIDRs of 1 group, by tc, and XDP where a wire has it"},
-		"a problem": {[]string{"bad"}, []*denylist.Row{{Name: "bad", Problem: "none"}}, xdp, feature.Broken,
+		"a problem": {[]string{"bad"}, []*denylistRow{{Name: "bad", Problem: "none"}}, xdp, feature.Broken,
 			"0 CIDRs of 1 group, by XDP"},
 	} {
-		if s := Status(c.names, c.rows, c.xdp); s.State != c.state || s.Chosen != c.chosen {
+		if s := statusOf(c.names, c.rows, c.xdp); s.State != c.state || s.Chosen != c.chosen {
 			t.Errorf("%s: %s %q, want %s %q", name, s.State, s.Chosen, c.state, c.chosen)
 		}
 	}
-	bad := Status([]string{"bad"}, []*denylist.Row{{Name: "bad", Problem: "none"}}, nil)
+	bad := statusOf([]string{"bad"}, []*denylistRow{{Name: "bad", Problem: "none"}}, nil)
 	if !slices.Equal(bad.Problems, []string{"bad: none"}) || bad.Wanted != "myelin.policy.prefilter: bad" {
 		t.Errorf("got %+v", bad)
 	}

@@ -43,8 +43,8 @@ func (a *Address) TableRow() []string {
 	return []string{a.Prefix.String(), "lo", a.Owner, a.Status.String()}
 }
 
-// NewAddressTable makes the table of addresses in db.
-func NewAddressTable(db *statedb.DB) (statedb.RWTable[*Address], error) {
+// newAddressTable makes the table of addresses in db.
+func newAddressTable(db *statedb.DB) (statedb.RWTable[*Address], error) {
 	return statedb.NewTable(db, "addresses", statedb.Index[*Address, netip.Prefix]{
 		Name:       "prefix",
 		FromObject: func(a *Address) index.KeySet { return index.NewKeySet(index.NetIPPrefix(a.Prefix)) },

@@ -90,15 +90,15 @@ type Desired struct {
 	NextHops   []*NextHop
 }
 
-// Gateway is the address that pods of a podCIDR have as their gateway: the
+// gateway is the address that pods of a podCIDR have as their gateway: the
 // first after the network's own.
-func Gateway(podCIDR netip.Prefix) netip.Addr { return podCIDR.Masked().Addr().Next() }
+func gateway(podCIDR netip.Prefix) netip.Addr { return podCIDR.Masked().Addr().Next() }
 
 // Derive computes the desired rows. It is a pure function: equal states give
 // equal rows in equal order, but for the time in their status.
 func Derive(s State) Desired {
 	d := &derivation{State: s, taken: map[routeKey]string{}}
-	d.mtu, _ = FindMTU(s.Config, s.Devices)
+	d.mtu, _ = findMTU(s.Config, s.Devices)
 	for _, n := range s.Nodes {
 		if n.Name == s.Config.Node {
 			d.self = n
@@ -199,12 +199,12 @@ func (d *derivation) enabled(a netip.Addr) bool {
 // the gateway's where the node has none of the family or does not hold it.
 func (d *derivation) source(like netip.Addr) netip.Addr {
 	if a := d.self.address(like); a.IsValid() && slices.ContainsFunc(d.Devices, func(v *Device) bool {
-		return v.Holds(a)
+		return v.holds(a)
 	}) {
 		return a
 	}
 	for _, g := range d.gateways() {
-		if g.Is4() == like.Is4() && slices.ContainsFunc(d.Devices, func(v *Device) bool { return v.Holds(g) }) {
+		if g.Is4() == like.Is4() && slices.ContainsFunc(d.Devices, func(v *Device) bool { return v.holds(g) }) {
 			return g
 		}
 	}
@@ -222,7 +222,7 @@ func (d *derivation) gateways() (list []netip.Addr) {
 		add(g)
 	}
 	for _, p := range d.self.PodCIDRs {
-		add(Gateway(p))
+		add(gateway(p))
 	}
 	return list
 }
@@ -272,7 +272,7 @@ func (d *derivation) forEndpoint(e Endpoint) {
 // wire returns the wire that address is on the link of, or nil.
 func (d *derivation) wire(address netip.Addr) *Device {
 	for _, v := range d.Devices {
-		if v.Kind == Wire && address.IsValid() && v.OnLink(address) {
+		if v.Kind == Wire && address.IsValid() && v.onLink(address) {
 			return v
 		}
 	}
@@ -341,7 +341,7 @@ func (d *derivation) direct(n Node, p netip.Prefix, owner string) {
 func (d *derivation) forGateways() {
 	for _, v := range d.Devices {
 		for _, g := range v.Gateways {
-			if v.Kind == Wire && !v.Holds(g) {
+			if v.Kind == Wire && !v.holds(g) {
 				d.nextHop(v, g, "default gateway")
 			}
 		}

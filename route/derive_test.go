@@ -285,7 +285,7 @@ func TestFindMTU(t *testing.T) {
 		},
 		{"floor of IPv4", Config{IPv4: true, MTU: 600, Tunnel: "vx0"}, nil, 550, "IPv4 needs at least 576"},
 	} {
-		m, err := FindMTU(c.config, c.devices)
+		m, err := findMTU(c.config, c.devices)
 		if m.Pod != c.want {
 			t.Errorf("%s: %d, want %d", c.name, m.Pod, c.want)
 		}

@@ -63,16 +63,16 @@ func (d *Device) Equal(o *Device) bool {
 // Encrypted reports whether the device encrypts what it transmits.
 func (d *Device) Encrypted() bool { return d.Type == "wireguard" }
 
-// OnLink reports whether address is in a prefix of the device, so that a
+// onLink reports whether address is in a prefix of the device, so that a
 // packet to it needs no gateway.
-func (d *Device) OnLink(address netip.Addr) bool {
+func (d *Device) onLink(address netip.Addr) bool {
 	return slices.ContainsFunc(d.Addresses, func(p netip.Prefix) bool {
 		return p.Contains(address) && p.Addr() != address
 	})
 }
 
-// Holds reports whether address is one of the device.
-func (d *Device) Holds(address netip.Addr) bool {
+// holds reports whether address is one of the device.
+func (d *Device) holds(address netip.Addr) bool {
 	return slices.ContainsFunc(d.Addresses, func(p netip.Prefix) bool { return p.Addr() == address })
 }
 
@@ -128,8 +128,8 @@ func DeviceByName(name string) statedb.Query[*Device] {
 	return i.Query(name)
 }
 
-// NewDeviceTable makes the table of devices in db.
-func NewDeviceTable(db *statedb.DB) (statedb.RWTable[*Device], error) {
+// newDeviceTable makes the table of devices in db.
+func newDeviceTable(db *statedb.DB) (statedb.RWTable[*Device], error) {
 	return statedb.NewTable(db, "devices", deviceIndex(), deviceName())
 }
 
@@ -161,7 +161,7 @@ func (s selection) classify(d *Device) (Kind, string) {
 		return Wire, "IPv6 default route"
 	}
 	for _, address := range s.addresses {
-		if d.Holds(address) {
+		if d.holds(address) {
 			return Wire, "InternalIP " + address.String()
 		}
 	}

@@ -212,7 +212,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func (a *agent) errorOf(prefix string) (problem string) {
 	a.t.Helper()
 	eventually(a.t, "an error for "+prefix, func() bool {
-		for row := range a.Routes.Routes.List(a.DB.ReadTxn(), RouteByPrefix(netip.MustParsePrefix(prefix))) {
+		for row := range a.Routes.Routes.List(a.DB.ReadTxn(), routeByPrefix(netip.MustParsePrefix(prefix))) {
 			if row.Status.Kind == reconciler.StatusKindError {
 				problem = row.Status.GetError()
 			}

@@ -189,7 +189,7 @@ func (r *Routes) contested(txn statedb.ReadTxn, gone, come []*Route) bool {
 		known[row.id()] = true
 	}
 	for _, row := range slices.Concat(gone, come) {
-		for other := range r.Routes.List(txn, RouteByPrefix(row.Prefix)) {
+		for other := range r.Routes.List(txn, routeByPrefix(row.Prefix)) {
 			if other.key() == row.key() && !known[other.id()] {
 				return true
 			}

@@ -5,8 +5,8 @@ import "fmt"
 // Bytes that VXLAN puts in front of a packet of layer 3: inner Ethernet 14,
 // VXLAN 8, UDP 8, and the outer IP header (RFC 7348, section 5).
 const (
-	VXLANOverhead4 = 50
-	VXLANOverhead6 = 70
+	vxlanOverhead4 = 50
+	vxlanOverhead6 = 70
 )
 
 const (
@@ -24,9 +24,9 @@ type MTU struct {
 	Why      string `json:"why"`
 }
 
-// FindMTU computes the MTU of pods: the configured MTU of the wires, or the
+// findMTU computes the MTU of pods: the configured MTU of the wires, or the
 // smallest of theirs, minus what encapsulation adds.
-func FindMTU(c Config, devices []*Device) (MTU, error) {
+func findMTU(c Config, devices []*Device) (MTU, error) {
 	m := MTU{Wire: c.MTU, Why: "MTU: configured"}
 	if m.Wire == 0 {
 		m.Wire, m.Why = noWire, "no wire"
@@ -40,9 +40,9 @@ func FindMTU(c Config, devices []*Device) (MTU, error) {
 	}
 	switch {
 	case c.Tunnel != "" && c.TunnelIPv6:
-		m.Overhead = VXLANOverhead6
+		m.Overhead = vxlanOverhead6
 	case c.Tunnel != "":
-		m.Overhead = VXLANOverhead4
+		m.Overhead = vxlanOverhead4
 	}
 	m.Pod = min(m.Wire, maxMTU) - m.Overhead
 	least, family := minMTU4, "IPv4"

@@ -58,14 +58,14 @@ func neighbourOwner() statedb.Index[*Neighbour, string] {
 	}
 }
 
-// NeighbourByOwner queries the neighbours of an owner, e.g. "pod mye12345678".
-func NeighbourByOwner(owner string) statedb.Query[*Neighbour] {
+// neighbourByOwner queries the neighbours of an owner, e.g. "pod mye12345678".
+func neighbourByOwner(owner string) statedb.Query[*Neighbour] {
 	i := neighbourOwner()
 	return i.Query(owner)
 }
 
-// NewNeighbourTable makes the table of permanent neighbours in db.
-func NewNeighbourTable(db *statedb.DB) (statedb.RWTable[*Neighbour], error) {
+// newNeighbourTable makes the table of permanent neighbours in db.
+func newNeighbourTable(db *statedb.DB) (statedb.RWTable[*Neighbour], error) {
 	return statedb.NewTable(db, "neighbours", statedb.Index[*Neighbour, string]{
 		Name:       "id",
 		FromObject: func(n *Neighbour) index.KeySet { return index.NewKeySet(index.String(n.id())) },

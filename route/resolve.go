@@ -57,8 +57,8 @@ func nextHopID() statedb.Index[*NextHop, string] {
 	}
 }
 
-// NewNextHopTable makes the table of next hops in db.
-func NewNextHopTable(db *statedb.DB) (statedb.RWTable[*NextHop], error) {
+// newNextHopTable makes the table of next hops in db.
+func newNextHopTable(db *statedb.DB) (statedb.RWTable[*NextHop], error) {
 	return statedb.NewTable(db, "nexthops", nextHopID())
 }
 

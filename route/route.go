@@ -110,20 +110,20 @@ func routeOwner() statedb.Index[*Route, string] {
 	}
 }
 
-// RouteByPrefix queries the routes to a prefix.
-func RouteByPrefix(p netip.Prefix) statedb.Query[*Route] {
+// routeByPrefix queries the routes to a prefix.
+func routeByPrefix(p netip.Prefix) statedb.Query[*Route] {
 	i := routePrefix()
 	return i.Query(p)
 }
 
-// RouteByOwner queries the routes of an owner, e.g. "node n2".
-func RouteByOwner(owner string) statedb.Query[*Route] {
+// routeByOwner queries the routes of an owner, e.g. "node n2".
+func routeByOwner(owner string) statedb.Query[*Route] {
 	i := routeOwner()
 	return i.Query(owner)
 }
 
-// NewRouteTable makes the table of routes in db.
-func NewRouteTable(db *statedb.DB) (statedb.RWTable[*Route], error) {
+// newRouteTable makes the table of routes in db.
+func newRouteTable(db *statedb.DB) (statedb.RWTable[*Route], error) {
 	return statedb.NewTable(db, "routes", routeID(), routePrefix(), routeOwner())
 }
 
@@ -176,7 +176,7 @@ func (o *routeOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revi
 // Delete removes the route, unless another row wants one in its place: its
 // Update replaces this one without a gap.
 func (o *routeOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, r *Route) error {
-	for other := range o.table.List(txn, RouteByPrefix(r.Prefix)) {
+	for other := range o.table.List(txn, routeByPrefix(r.Prefix)) {
 		if other.key() == r.key() && other.Owner != r.Owner && other.Problem == "" {
 			return nil
 		}

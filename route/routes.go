@@ -110,12 +110,12 @@ func (r *Routes) Close() { r.kernel.Close() }
 
 func (r *Routes) makeTables() error {
 	errs := make([]error, 6)
-	r.Devices, errs[0] = NewDeviceTable(r.DB)
-	r.Routes, errs[1] = NewRouteTable(r.DB)
-	r.Neighbours, errs[2] = NewNeighbourTable(r.DB)
-	r.Addresses, errs[3] = NewAddressTable(r.DB)
-	r.Sysctls, errs[4] = NewSysctlTable(r.DB)
-	r.NextHops, errs[5] = NewNextHopTable(r.DB)
+	r.Devices, errs[0] = newDeviceTable(r.DB)
+	r.Routes, errs[1] = newRouteTable(r.DB)
+	r.Neighbours, errs[2] = newNeighbourTable(r.DB)
+	r.Addresses, errs[3] = newAddressTable(r.DB)
+	r.Sysctls, errs[4] = newSysctlTable(r.DB)
+	r.NextHops, errs[5] = newNextHopTable(r.DB)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make tables of routes: %w", err)
 	}
@@ -165,8 +165,8 @@ func (r *Routes) selection() selection {
 func (r *Routes) WaitPod(ctx context.Context, link string, addresses ...netip.Addr) error {
 	for {
 		txn := r.DB.ReadTxn()
-		routes, routesChanged := r.Routes.ListWatch(txn, RouteByOwner("pod "+link))
-		neighbours, neighboursChanged := r.Neighbours.ListWatch(txn, NeighbourByOwner("pod "+link))
+		routes, routesChanged := r.Routes.ListWatch(txn, routeByOwner("pod "+link))
+		neighbours, neighboursChanged := r.Neighbours.ListWatch(txn, neighbourByOwner("pod "+link))
 		missing, problem := map[netip.Addr]int{}, ""
 		for _, a := range addresses {
 			missing[a] = 2
@@ -204,6 +204,6 @@ func (r *Routes) WaitPod(ctx context.Context, link string, addresses ...netip.Ad
 // it may have changed.
 func (r *Routes) MTU() (MTU, <-chan struct{}, error) {
 	rows, changed := r.Devices.AllWatch(r.DB.ReadTxn())
-	m, err := FindMTU(r.config, statedb.Collect(rows))
+	m, err := findMTU(r.config, statedb.Collect(rows))
 	return m, changed, err
 }

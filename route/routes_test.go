@@ -258,7 +258,7 @@ func TestSysctls(t *testing.T) {
 		eventually(t, name+" is "+want, func() bool { return read(name) == want })
 	}
 	eventually(t, "the row tells what was there before", func() bool {
-		row, _, ok := a.Sysctls.Get(a.DB.ReadTxn(), SysctlByName("net/ipv4/conf/eth0/rp_filter"))
+		row, _, ok := a.Sysctls.Get(a.DB.ReadTxn(), sysctlByName("net/ipv4/conf/eth0/rp_filter"))
 		return ok && row.Was == "1" && row.Have == "2"
 	})
 }

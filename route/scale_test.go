@@ -76,8 +76,8 @@ func aNode(i, p int) *cluster.Node {
 // assignment gives n1 the podCIDRs of the p-th node, and its pods the gateways of the g-th.
 func assignment(p, g int) *ipam.Assignment {
 	gateways := aNode(0, g).PodCIDRs
-	return &ipam.Assignment{Node: "n1", InForce: aNode(0, p).PodCIDRs, Gateway4: Gateway(gateways[0]),
-		Gateway6: Gateway(gateways[1])}
+	return &ipam.Assignment{Node: "n1", InForce: aNode(0, p).PodCIDRs, Gateway4: gateway(gateways[0]),
+		Gateway6: gateway(gateways[1])}
 }
 
 // aPod has the link of the i-th pod and the addresses of the a-th.

@@ -55,14 +55,14 @@ func sysctlName() statedb.Index[*Sysctl, string] {
 	}
 }
 
-// SysctlByName queries the row of a kernel parameter.
-func SysctlByName(name string) statedb.Query[*Sysctl] {
+// sysctlByName queries the row of a kernel parameter.
+func sysctlByName(name string) statedb.Query[*Sysctl] {
 	i := sysctlName()
 	return i.Query(name)
 }
 
-// NewSysctlTable makes the table of kernel parameters in db.
-func NewSysctlTable(db *statedb.DB) (statedb.RWTable[*Sysctl], error) {
+// newSysctlTable makes the table of kernel parameters in db.
+func newSysctlTable(db *statedb.DB) (statedb.RWTable[*Sysctl], error) {
 	return statedb.NewTable(db, "sysctls", sysctlName())
 }
 

@@ -181,7 +181,7 @@ func TestUpsert(t *testing.T) {
 	s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	w.upsert(t, s)
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		row, _, _ := w.services.Desired.Services.Get(w.db.ReadTxn(), service.ByKey(s.Key()))
+		row, _, _ := w.services.Desired.Services.Get(w.db.ReadTxn(), service.ByKey(s.key()))
 		got := strings.Join(row.TableRow()[2:], "|")
 		if got == "LoadBalancer|affinity=1m0s deny=[203.0.113.0/24] algorithm=maglev forwarding=dsr||api" {
 			break

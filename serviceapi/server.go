@@ -73,7 +73,7 @@ func (s *Server) list(txn statedb.ReadTxn) []*apiv1.Service {
 	var list []*apiv1.Service
 	for svc := range s.Manager.Services.All(txn) {
 		p := toProto(svc)
-		if row, _, ok := s.Services.Desired.Services.Get(txn, service.ByKey(svc.Key())); ok {
+		if row, _, ok := s.Services.Desired.Services.Get(txn, service.ByKey(svc.key())); ok {
 			p.Id, p.Problems = row.ID, row.Problems
 		}
 		for i, b := range svc.Backends {
@@ -90,7 +90,7 @@ func (s *Server) backend(txn statedb.ReadTxn, svc *Service, b Backend, p *apiv1.
 	key := svc.probe(b)
 	if row, _, ok := s.Services.Desired.Backends.Get(txn, service.BackendByAddress(key.backend)); ok {
 		for _, use := range row.Uses {
-			if use.Service == svc.Key() {
+			if use.Service == svc.key() {
 				p.State = states()[use.State]
 			}
 		}

@@ -55,8 +55,8 @@ const (
 	maxAffinity  = 24 * time.Hour
 )
 
-// Key is the Service's key in the tables of the cluster.
-func (s *Service) Key() cluster.Key { return cluster.Key{Name: s.Name} }
+// key is the Service's key in the tables of the cluster.
+func (s *Service) key() cluster.Key { return cluster.Key{Name: s.Name} }
 
 // protocol is that of all frontends and of the backends.
 func (s *Service) protocol() service.Protocol { return s.Frontends[0].Protocol }

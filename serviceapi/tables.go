@@ -20,7 +20,7 @@ func (m *Manager) apply(txn statedb.WriteTxn, s *Service) error {
 	_, _, err1 := m.Services.Insert(txn, s)
 	var err2 error
 	row := serviceRow(s)
-	if have, _, ok := m.params.Tables.Services.Get(txn, cluster.ServiceByKey(s.Key())); !ok || !have.Equal(row) {
+	if have, _, ok := m.params.Tables.Services.Get(txn, cluster.ServiceByKey(s.key())); !ok || !have.Equal(row) {
 		_, _, err2 = m.params.Tables.Services.Insert(txn, row)
 	}
 	if err := errors.Join(err1, err2, m.writeProbes(txn, old, s), m.writeSlices(txn, s)); err != nil {
@@ -34,7 +34,7 @@ func (m *Manager) deleteRows(txn statedb.WriteTxn, s *Service) error {
 	_, _, err1 := m.Services.Delete(txn, s)
 	_, _, err2 := m.params.Tables.Services.Delete(txn, serviceRow(s))
 	slices := m.params.Tables.Slices
-	current := slices.List(txn, cluster.SlicesByService(s.Key()))
+	current := slices.List(txn, cluster.SlicesByService(s.key()))
 	_, err3 := table.Replace(txn, slices, current, nil, (*cluster.EndpointSlice).Equal)
 	if err := errors.Join(err1, err2, err3, m.writeProbes(txn, s, &Service{Name: s.Name})); err != nil {
 		return fmt.Errorf("delete rows of Service %s: %w", s.Name, err)
@@ -48,7 +48,7 @@ func (m *Manager) writeSlices(txn statedb.WriteTxn, s *Service) error {
 		return s.Check != nil && m.failing[s.probe(Backend{Address: a})]
 	})
 	slices := m.params.Tables.Slices
-	current := slices.List(txn, cluster.SlicesByService(s.Key()))
+	current := slices.List(txn, cluster.SlicesByService(s.key()))
 	_, err := table.Replace(txn, slices, current, rows, (*cluster.EndpointSlice).Equal)
 	return err
 }

@@ -18,7 +18,7 @@ type Policies struct {
 	// refused one the last good version stays in force, or, where there is none, what is
 	// understood of it.
 	Accepted, Partly, Refused int
-	// Problems are why objects are refused, at most MaxErrors:
+	// Problems are why objects are refused, at most feature.MaxErrors:
 	// "Kind namespace/name: reason (version in force)". Parts are what is not enforced.
 	Problems, Parts []string
 	Rules           int
@@ -68,7 +68,7 @@ func CountPolicies(objects []*policy.Object, groups []*policy.Group, realised []
 	}
 	for _, list := range []*[]string{&p.Problems, &p.Parts, &p.Failed} {
 		slices.Sort(*list)
-		*list = (*list)[:min(len(*list), MaxErrors)]
+		*list = (*list)[:min(len(*list), maxErrors)]
 	}
 	return p
 }

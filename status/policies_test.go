@@ -98,7 +98,7 @@ func TestManyPolicies(t *testing.T) {
 	}
 	f.Policies = CountPolicies(objects, nil, []*policy.Realised{{Slot: 9, Error: "no room", Audit: true}}, 0, begin())
 	x := f.policies()
-	if len(f.Policies.Problems) != MaxErrors || f.Policies.Refused != 30 || x.State != Broken ||
+	if len(f.Policies.Problems) != maxErrors || f.Policies.Refused != 30 || x.State != Broken ||
 		!slices.Contains(x.Problems, "… and 27 more (--verbose)") ||
 		!slices.Contains(x.Problems, "endpoint 9: no room") {
 		t.Errorf("%+v, %q", f.Policies, x.Problems)

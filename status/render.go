@@ -206,12 +206,12 @@ func (p *printer) tables(list []Table) {
 	}
 }
 
-// problems lists at most MaxErrors; command shows the rest.
+// problems lists at most feature.MaxErrors; command shows the rest.
 func (p *printer) problems(title, command string, list []string) {
 	if len(list) == 0 {
 		return
 	}
-	if len(list) >= MaxErrors {
+	if len(list) >= maxErrors {
 		title += fmt.Sprintf(" (the first %d; all: %s)", len(list), command)
 	}
 	p.text.WriteString("\n" + p.color(bold, title) + "\n")

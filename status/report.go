@@ -46,10 +46,10 @@ type Report struct {
 	Pools   []Pool       `json:"pools"`
 	// Strays are pod links that no endpoint stands for.
 	Strays []endpoint.Stray `json:"strays,omitempty"`
-	// ServiceProblems are what Services ask and don't get, at most MaxErrors.
+	// ServiceProblems are what Services ask and don't get, at most feature.MaxErrors.
 	ServiceProblems []string `json:"serviceProblems,omitempty"`
 	// PolicyProblems are why policies are refused, or not in the kernel, at most
-	// MaxErrors of each.
+	// feature.MaxErrors of each.
 	PolicyProblems []string `json:"policyProblems,omitempty"`
 	// Settings are the whole configuration.
 	Settings []config.Setting `json:"settings"`
@@ -104,8 +104,8 @@ type Device struct {
 // Table is a table of desired state and how much of it the kernel has.
 type Table = feature.TableCount
 
-// MaxErrors limits the errors of one table in a report.
-const MaxErrors = feature.MaxErrors
+// maxErrors limits the errors of one table in a report.
+const maxErrors = feature.MaxErrors
 
 // Pool is a podCIDR of the node.
 type Pool struct {

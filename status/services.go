@@ -16,7 +16,7 @@ type Services struct {
 	Attached                      bool
 	Why                           string
 	Services, Frontends, Backends int
-	// Problems are what Services ask and don't get, at most MaxErrors of
+	// Problems are what Services ask and don't get, at most feature.MaxErrors of
 	// ProblemCount: "namespace/name: field: reason".
 	Problems     []string
 	ProblemCount int
@@ -36,7 +36,7 @@ func CountServices(rows []*service.Service, frontends, backends int) Services {
 		}
 	}
 	slices.Sort(s.Problems)
-	s.Problems = s.Problems[:min(len(s.Problems), MaxErrors)]
+	s.Problems = s.Problems[:min(len(s.Problems), maxErrors)]
 	return s
 }
 

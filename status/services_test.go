@@ -159,14 +159,14 @@ func TestServiceMaps(t *testing.T) {
 
 func TestCountServices(t *testing.T) {
 	var rows []*service.Service
-	for i := range MaxErrors + 5 {
+	for i := range maxErrors + 5 {
 		rows = append(rows, &service.Service{Namespace: "demo", Name: fmt.Sprintf("s%02d", i),
 			Problems: []string{"x: y"}})
 	}
 	slices.Reverse(rows)
 	got := CountServices(rows, 1, 2)
-	if got.Services != MaxErrors+5 || got.Frontends != 1 || got.Backends != 2 || got.ProblemCount != MaxErrors+5 ||
-		len(got.Problems) != MaxErrors || got.Problems[0] != "demo/s00: x: y" {
+	if got.Services != maxErrors+5 || got.Frontends != 1 || got.Backends != 2 || got.ProblemCount != maxErrors+5 ||
+		len(got.Problems) != maxErrors || got.Problems[0] != "demo/s00: x: y" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -36,16 +36,16 @@ func NewArchive(w io.Writer, root string, now time.Time, r *Redactor) *Archive {
 	return &Archive{redactor: r, root: root, now: now, gzip: z, tar: tar.NewWriter(z)}
 }
 
-// Add writes a file. Names in .json and .yaml are read as that; what they hold must be so.
-func (a *Archive) Add(name string, data []byte) {
+// add writes a file. Names in .json and .yaml are read as that; what they hold must be so.
+func (a *Archive) add(name string, data []byte) {
 	var err error
 	switch path.Ext(name) {
 	case ".json":
-		data, err = a.redactor.JSON(data)
+		data, err = a.redactor.json(data)
 	case ".yaml":
-		data, err = a.redactor.YAML(data)
+		data, err = a.redactor.yaml(data)
 	default:
-		data = []byte(a.redactor.Text(string(data)))
+		data = []byte(a.redactor.text(string(data)))
 	}
 	if err != nil {
 		a.Fail(name, fmt.Errorf("left out, since its secrets can't be found: %w", err))
@@ -54,14 +54,14 @@ func (a *Archive) Add(name string, data []byte) {
 	a.write(name, data)
 }
 
-// AddObject writes v as JSON.
-func (a *Archive) AddObject(name string, v any) {
+// addObject writes v as JSON.
+func (a *Archive) addObject(name string, v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
 		a.Fail(name, err)
 		return
 	}
-	a.Add(name, data)
+	a.add(name, data)
 }
 
 // Fail notes that something could not be collected.
@@ -75,7 +75,7 @@ func (a *Archive) Fail(name string, err error) {
 func (a *Archive) Failures() []string { return a.failures }
 
 // Learn has secrets that are known taken out of what is added from now on.
-func (a *Archive) Learn(values ...string) { a.redactor.Learn(values...) }
+func (a *Archive) Learn(values ...string) { a.redactor.learn(values...) }
 
 // AddFile adds a file of this machine, of a long one the end.
 func (a *Archive) AddFile(name, file string) {
@@ -84,7 +84,7 @@ func (a *Archive) AddFile(name, file string) {
 		a.Fail(name, err)
 		return
 	}
-	a.Add(name, data)
+	a.add(name, data)
 }
 
 // Merge adds the files of another archive, whose root becomes the folder at prefix.
@@ -110,7 +110,7 @@ func (a *Archive) Merge(prefix string, r io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("read %s of the archive: %w", name, err)
 		}
-		a.Add(path.Join(prefix, name), data)
+		a.add(path.Join(prefix, name), data)
 	}
 }
 
@@ -120,7 +120,7 @@ const maxFile = 256 << 20
 // Close ends the archive with the list of failures.
 func (a *Archive) Close() error {
 	if len(a.failures) > 0 {
-		a.Add(failuresFile, []byte(strings.Join(a.failures, "\n")+"\n"))
+		a.add(failuresFile, []byte(strings.Join(a.failures, "\n")+"\n"))
 	}
 	return errors.Join(a.err, a.tar.Close(), a.gzip.Close())
 }

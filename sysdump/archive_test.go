@@ -15,15 +15,15 @@ import (
 func TestArchive(t *testing.T) {
 	var inner, outer bytes.Buffer
 	a := NewArchive(&inner, "inner", time.Unix(0, 0), NewRedactor())
-	a.Add("agent.log", []byte("token="+password+"\n"))
-	a.Add("bad.yaml", []byte("password: "+password+"\n\tno: yaml"))
-	a.Add("bad.json", []byte(`{"password":"`+password))
+	a.add("agent.log", []byte("token="+password+"\n"))
+	a.add("bad.yaml", []byte("password: "+password+"\n\tno: yaml"))
+	a.add("bad.json", []byte(`{"password":"`+password))
 	a.Fail("maps", errors.New("no such map\ntoken="+password))
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
 	b := NewArchive(&outer, "outer", time.Unix(0, 0), NewRedactor())
-	b.AddObject("a.json", map[string]int{"n": 1})
+	b.addObject("a.json", map[string]int{"n": 1})
 	if err := b.Merge("nodes/n1", &inner); err != nil {
 		t.Fatal(err)
 	}
@@ -36,11 +36,11 @@ func TestArchive(t *testing.T) {
 	files := sysdumptest.Unpack(t, &outer)
 	failures := files["outer/nodes/n1/failures.txt"]
 	if len(files) != 3 || files["outer/a.json"] != "{\n  \"n\": 1\n}\n" ||
-		files["outer/nodes/n1/agent.log"] != "token="+Redacted+"\n" {
+		files["outer/nodes/n1/agent.log"] != "token="+redacted+"\n" {
 		t.Errorf("%q", files)
 	}
 	for _, want := range []string{"bad.yaml: left out, since its secrets can't be found: ", "bad.json: left out",
-		"maps: no such map\n", "maps: token=" + Redacted} {
+		"maps: no such map\n", "maps: token=" + redacted} {
 		if !strings.Contains(failures, want) {
 			t.Errorf("no %q in\n%s", want, failures)
 		}

@@ -44,14 +44,14 @@ func (n *Node) addKernel(a *Archive, c *config.Config) {
 			a.Fail("kernel/"+name, err)
 			continue
 		}
-		a.Add("kernel/"+name, data)
+		a.add("kernel/"+name, data)
 	}
-	a.Add("kernel/sysctl.txt", []byte(n.sysctls("proc/sys/net")))
+	a.add("kernel/sysctl.txt", []byte(n.sysctls("proc/sys/net")))
 	if data, err := readTail("/etc/os-release"); err == nil {
-		a.Add("os-release", data)
+		a.add("os-release", data)
 	}
 	n.addBuild(a)
-	a.Add("pins.txt", []byte(pins(filepath.Join(c.Myelin.BPFRoot, "myelin"))))
+	a.add("pins.txt", []byte(pins(filepath.Join(c.Myelin.BPFRoot, "myelin"))))
 }
 
 // path is where a file of kernelFiles is.
@@ -92,7 +92,7 @@ func (n *Node) sysctls(dir string) string {
 			return nil
 		}
 		if secretSysctls.MatchString(filepath.Base(file)) {
-			fmt.Fprintf(&b, "%s = %s\n", name, Redacted)
+			fmt.Fprintf(&b, "%s = %s\n", name, redacted)
 		} else if data, err := os.ReadFile(file); err == nil {
 			fmt.Fprintf(&b, "%s = %s\n", name, strings.Join(strings.Fields(string(data)), " "))
 		}
@@ -128,7 +128,7 @@ func (n *Node) addBuild(a *Archive) {
 			b.WriteString(line)
 		}
 	}
-	a.Add("kernel/config", []byte(b.String()))
+	a.add("kernel/config", []byte(b.String()))
 }
 
 // pins are the names below the datapath's folder of the BPF file system.
@@ -166,7 +166,7 @@ func (n *Node) addTools(ctx context.Context, a *Archive) {
 			a.Fail(name, err)
 		}
 		if len(out) > 0 {
-			a.Add(name, out)
+			a.add(name, out)
 		}
 	}
 }

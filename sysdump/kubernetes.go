@@ -30,7 +30,7 @@ func (c *Cluster) Collect(ctx context.Context, a *Archive) {
 			}
 			continue
 		}
-		a.Add(file, list)
+		a.add(file, list)
 	}
 	c.pods(ctx, a)
 }
@@ -88,7 +88,7 @@ func (c *Cluster) pods(ctx context.Context, a *Archive) {
 		}
 		strip(p)
 	}
-	a.AddObject(file, &list)
+	a.addObject(file, &list)
 }
 
 func (c *Cluster) ours(p *corev1.Pod) bool {
@@ -137,7 +137,7 @@ func (c *Cluster) logs(ctx context.Context, a *Archive, p *corev1.Pod) {
 				a.Fail(name, err)
 				continue
 			}
-			a.Add(name, text)
+			a.add(name, text)
 		}
 	}
 }

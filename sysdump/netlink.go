@@ -29,7 +29,7 @@ func (n *Node) addDevices(a *Archive) {
 			a.Fail(file, err)
 			continue
 		}
-		a.AddObject(file, v)
+		a.addObject(file, v)
 	}
 }
 
@@ -167,8 +167,8 @@ func (n *Node) addPrograms(a *Archive) {
 		}
 		p.Close()
 	}
-	a.AddObject("bpf/programs.json", list)
-	a.AddObject("bpf/links.json", bpfLinks())
+	a.addObject("bpf/programs.json", list)
+	a.addObject("bpf/links.json", bpfLinks())
 }
 
 // attachment is a BPF link of the kernel.

@@ -49,7 +49,7 @@ func (n *Node) Collect(ctx context.Context, a *Archive) {
 	}
 	// Secrets that are known must be learned before anything is written.
 	n.learn(a.redactor, c)
-	a.AddObject("version.json", n.Versions)
+	a.addObject("version.json", n.Versions)
 	n.addStatus(a, report)
 	n.addDoctor(a, report, err, c)
 	if report != nil {
@@ -79,33 +79,33 @@ func (n *Node) status(ctx context.Context) (*status.Report, error) {
 func (n *Node) learn(r *Redactor, c *config.Config) {
 	for _, file := range manifests(c) {
 		if data, err := os.ReadFile(file); err == nil {
-			r.LearnSecrets(data)
+			r.learnSecrets(data)
 		}
 	}
-	r.Learn(stateKeys()...)
+	r.learn(stateKeys()...)
 }
 
 func (n *Node) addStatus(a *Archive, report *status.Report) {
 	if report == nil {
 		return
 	}
-	a.AddObject("status.json", report)
-	a.AddObject("config.json", report.Settings)
+	a.addObject("status.json", report)
+	a.addObject("config.json", report.Settings)
 	var text bytes.Buffer
 	if err := report.Render(&text, status.Style{Width: width, Verbose: true}); err != nil {
 		a.Fail("status.txt", err)
 	}
-	a.Add("status.txt", text.Bytes())
+	a.add("status.txt", text.Bytes())
 }
 
 func (n *Node) addDoctor(a *Archive, report *status.Report, err error, c *config.Config) {
 	findings := doctor.Examine(doctor.Options{Config: c, Proc: n.Proc, Sys: n.Sys, Agent: report, AgentError: err})
-	a.AddObject("doctor.json", findings)
+	a.addObject("doctor.json", findings)
 	var text bytes.Buffer
 	if err := doctor.Render(&text, findings, doctor.Style{Width: width}); err != nil {
 		a.Fail("doctor.txt", err)
 	}
-	a.Add("doctor.txt", text.Bytes())
+	a.add("doctor.txt", text.Bytes())
 }
 
 // names are the texts of one field of a table's rows.
@@ -168,7 +168,7 @@ func (n *Node) addTable(ctx context.Context, a *Archive, file, table string) {
 	if left := answer.GetLeftOut(); left > 0 {
 		a.Fail(file, fmt.Errorf("%d more rows were left out", left))
 	}
-	a.Add(file, answer.GetJson())
+	a.add(file, answer.GetJson())
 }
 
 func (n *Node) addLog(ctx context.Context, a *Archive) {
@@ -181,7 +181,7 @@ func (n *Node) addLog(ctx context.Context, a *Archive) {
 	for _, row := range answer.GetRows() {
 		text.WriteString(strings.Join(row.GetCells(), " ") + "\n")
 	}
-	a.Add("agent.log", []byte(text.String()))
+	a.add("agent.log", []byte(text.String()))
 }
 
 // addMaps adds the rows of BPF maps, but for those that have none to show.

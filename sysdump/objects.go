@@ -15,8 +15,8 @@ import (
 // lastApplied is the annotation that holds the whole object once more, as text.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// Object takes secrets out of a value as encoding/json decodes it. The value itself stays as it is.
-func (r *Redactor) Object(v any) any { return r.value("", v, false) }
+// object takes secrets out of a value as encoding/json decodes it. The value itself stays as it is.
+func (r *Redactor) object(v any) any { return r.value("", v, false) }
 
 // value redacts v, which stands under a name. In a secret's place all text and numbers go.
 func (r *Redactor) value(name string, v any, secret bool) any {
@@ -31,17 +31,17 @@ func (r *Redactor) value(name string, v any, secret bool) any {
 		return list
 	case string:
 		if secret && !harmless(v) {
-			return Redacted
+			return redacted
 		}
 		if strings.Contains(strings.ToLower(name), "pub") && keyShape.FindString(v) == v {
 			return v // a public key
 		}
-		return r.Text(v)
+		return r.text(v)
 	case nil, bool:
 		return v
 	}
 	if secret {
-		return Redacted // a number
+		return redacted // a number
 	}
 	return v
 }
@@ -55,7 +55,7 @@ func (r *Redactor) fields(m map[string]any, secret bool) map[string]any {
 		case kind == "Secret" && (name == "data" || name == "stringData" || name == "immutableData"):
 			hide = true
 		case name == lastApplied:
-			v, hide = Redacted, false
+			v, hide = redacted, false
 		case name == "value" && (named(m["name"]) || named(m["key"])): // of a variable, a header or a setting
 			hide = true
 		case secret && (name == "name" || name == "key"), plain(name):
@@ -73,8 +73,8 @@ func named(name any) bool {
 
 func plain(name string) bool { return plainNames.MatchString(strings.ToLower(name)) }
 
-// JSON redacts a JSON document, and indents it.
-func (r *Redactor) JSON(data []byte) ([]byte, error) {
+// json redacts a JSON document, and indents it.
+func (r *Redactor) json(data []byte) ([]byte, error) {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -85,12 +85,12 @@ func (r *Redactor) JSON(data []byte) ([]byte, error) {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	err := e.Encode(r.Object(v))
+	err := e.Encode(r.object(v))
 	return b.Bytes(), err
 }
 
-// YAML redacts the documents of a file. Comments, which may hold anything, are left out.
-func (r *Redactor) YAML(data []byte) ([]byte, error) {
+// yaml redacts the documents of a file. Comments, which may hold anything, are left out.
+func (r *Redactor) yaml(data []byte) ([]byte, error) {
 	var b bytes.Buffer
 	docs := yaml.NewYAMLReader(newReader(data))
 	for {
@@ -108,7 +108,7 @@ func (r *Redactor) YAML(data []byte) ([]byte, error) {
 		if v == nil {
 			continue
 		}
-		text, err := kyaml.Marshal(r.Object(v))
+		text, err := kyaml.Marshal(r.object(v))
 		if err != nil {
 			return nil, err
 		}
@@ -116,9 +116,9 @@ func (r *Redactor) YAML(data []byte) ([]byte, error) {
 	}
 }
 
-// LearnSecrets learns the values of the Secret objects in YAML, so that they are found wherever else they stand. What
+// learnSecrets learns the values of the Secret objects in YAML, so that they are found wherever else they stand. What
 // can't be read teaches nothing.
-func (r *Redactor) LearnSecrets(data []byte) {
+func (r *Redactor) learnSecrets(data []byte) {
 	docs := yaml.NewYAMLReader(newReader(data))
 	for {
 		doc, err := docs.Read()
@@ -134,10 +134,10 @@ func (r *Redactor) LearnSecrets(data []byte) {
 			continue
 		}
 		for _, v := range object.Data {
-			r.Learn(string(v))
+			r.learn(string(v))
 		}
 		for _, v := range object.StringData {
-			r.Learn(v)
+			r.learn(v)
 		}
 	}
 }

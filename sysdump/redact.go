@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Redacted stands for a secret that was taken out.
-const Redacted = "<redacted>"
+// redacted stands for a secret that was taken out.
+const redacted = "<redacted>"
 
 // minSecret is the length from which on a known secret is looked for everywhere, in bytes: shorter ones are part of
 // ordinary words.
@@ -30,7 +30,7 @@ type rule struct {
 
 // NewRedactor returns one that knows no values.
 func NewRedactor() *Redactor {
-	const to = "${1}" + Redacted
+	const to = "${1}" + redacted
 	return &Redactor{replacer: strings.NewReplacer(), rules: []rule{
 		// PEM, also cut off, and as base64, which Secrets and kubeconfig files have.
 		{
@@ -57,9 +57,9 @@ func NewRedactor() *Redactor {
 	}}
 }
 
-// Learn has values taken out wherever they stand, as they are and in base64 and hexadecimal digits. Short values are
+// learn has values taken out wherever they stand, as they are and in base64 and hexadecimal digits. Short values are
 // passed over.
-func (r *Redactor) Learn(values ...string) {
+func (r *Redactor) learn(values ...string) {
 	for _, v := range values {
 		for _, v := range []string{v, strings.TrimSpace(v)} {
 			if len(v) >= minSecret {
@@ -78,13 +78,13 @@ func (r *Redactor) Learn(values ...string) {
 	}
 	var pairs []string
 	for _, v := range r.known {
-		pairs = append(pairs, v, Redacted)
+		pairs = append(pairs, v, redacted)
 	}
 	r.replacer = strings.NewReplacer(pairs...)
 }
 
-// Text takes secrets out of text of any kind.
-func (r *Redactor) Text(text string) string {
+// text takes secrets out of text of any kind.
+func (r *Redactor) text(text string) string {
 	text = r.replacer.Replace(text)
 	for _, rule := range r.rules {
 		text = rule.match.ReplaceAllString(text, rule.by)
@@ -110,7 +110,7 @@ func rawKeys(text string) string {
 		if publicMark.MatchString(text[max(0, at[0]-40):at[0]]) {
 			continue
 		}
-		b.WriteString(text[end:at[0]] + Redacted)
+		b.WriteString(text[end:at[0]] + redacted)
 		end = at[1]
 	}
 	return b.String() + text[end:]
@@ -146,7 +146,7 @@ func namedValues(text string) string {
 				text = text[at[7]:]
 				continue
 			}
-			b.WriteString(text[:at[8]] + quoteOf(value) + Redacted + quoteOf(value))
+			b.WriteString(text[:at[8]] + quoteOf(value) + redacted + quoteOf(value))
 			text = text[at[9]:]
 		}
 		text = b.String() + text
@@ -166,7 +166,7 @@ func quoteOf(value string) string {
 // harmless reports whether a value says nothing: a switch, nothing at all, or what was redacted before.
 func harmless(value string) bool {
 	switch strings.ToLower(strings.Trim(strings.TrimSpace(value), `"'\`)) {
-	case "", "true", "false", "null", "none", "nil", "~", "|", "|-", ">", ">-", Redacted:
+	case "", "true", "false", "null", "none", "nil", "~", "|", "|-", ">", ">-", redacted:
 		return true
 	}
 	return false

@@ -23,36 +23,36 @@ func TestText(t *testing.T) {
 	r := NewRedactor()
 	for text, want := range map[string]string{
 		// WireGuard
-		"PrivateKey = " + wireGuardKey: "PrivateKey = " + Redacted,
-		"  private key: " + wireGuardKey + "\n  listening port: 51871": "  private key: " + Redacted +
+		"PrivateKey = " + wireGuardKey: "PrivateKey = " + redacted,
+		"  private key: " + wireGuardKey + "\n  listening port: 51871": "  private key: " + redacted +
 			"\n  listening port: 51871",
-		"wg set wg0 key " + wireGuardKey: "wg set wg0 key " + Redacted,
+		"wg set wg0 key " + wireGuardKey: "wg set wg0 key " + redacted,
 		"public key: " + wireGuardPub:    "public key: " + wireGuardPub,
 		"peer: " + wireGuardPub + "\n  preshared key: " + wireGuardKey: "peer: " + wireGuardPub +
 			"\n  preshared key: " +
-			Redacted,
+			redacted,
 		// IPsec, by ip xfrm state and in Cilium's Secret
-		"\taead rfc4106(gcm(aes)) 0x" + ipsecKey + " 128":      "\taead rfc4106(gcm(aes)) " + Redacted + " 128",
-		"\tauth-trunc hmac(sha256) 0x" + ipsecKey + " 128":     "\tauth-trunc hmac(sha256) " + Redacted + " 128",
-		"3+ rfc4106(gcm(aes)) " + ipsecKey + " 128":            "3+ rfc4106(gcm(aes)) " + Redacted + " 128",
-		"3 hmac(sha256) " + ipsecKey + " cbc(aes) " + ipsecKey: "3 hmac(sha256) " + Redacted + " cbc(aes) " + Redacted,
+		"\taead rfc4106(gcm(aes)) 0x" + ipsecKey + " 128":      "\taead rfc4106(gcm(aes)) " + redacted + " 128",
+		"\tauth-trunc hmac(sha256) 0x" + ipsecKey + " 128":     "\tauth-trunc hmac(sha256) " + redacted + " 128",
+		"3+ rfc4106(gcm(aes)) " + ipsecKey + " 128":            "3+ rfc4106(gcm(aes)) " + redacted + " 128",
+		"3 hmac(sha256) " + ipsecKey + " cbc(aes) " + ipsecKey: "3 hmac(sha256) " + redacted + " cbc(aes) " + redacted,
 		// tokens and passwords
-		"token " + jwt + " is used":                       "token " + Redacted + " is used",
-		"Authorization: Bearer abcdef0123456789":          "Authorization: " + Redacted,
-		`level=INFO msg=x token=` + password + ` node=n1`: `level=INFO msg=x token=` + Redacted,
-		`{"level":"INFO","token":"` + password + `","node":"n1"}`: `{"level":"INFO","token":"` + Redacted +
+		"token " + jwt + " is used":                       "token " + redacted + " is used",
+		"Authorization: Bearer abcdef0123456789":          "Authorization: " + redacted,
+		`level=INFO msg=x token=` + password + ` node=n1`: `level=INFO msg=x token=` + redacted,
+		`{"level":"INFO","token":"` + password + `","node":"n1"}`: `{"level":"INFO","token":"` + redacted +
 			`","node":"n1"}`,
-		`env="{\"DB_PASSWORD\":\"` + password + `\",\"a\":1}"`: `env="{\"DB_PASSWORD\":\"` + Redacted +
+		`env="{\"DB_PASSWORD\":\"` + password + `\",\"a\":1}"`: `env="{\"DB_PASSWORD\":\"` + redacted +
 			`\",\"a\":1}"`,
-		"password: " + password + " and more words\nnext: line": "password: " + Redacted + "\nnext: line",
-		`password: "with \" a quote" x`:                         `password: "` + Redacted + `" x`,
-		"--api-key=" + password + "\n":                          "--api-key=" + Redacted + "\n",
-		"serve --auth-token " + password + " --port 80": "serve --auth-token " + Redacted +
+		"password: " + password + " and more words\nnext: line": "password: " + redacted + "\nnext: line",
+		`password: "with \" a quote" x`:                         `password: "` + redacted + `" x`,
+		"--api-key=" + password + "\n":                          "--api-key=" + redacted + "\n",
+		"serve --auth-token " + password + " --port 80": "serve --auth-token " + redacted +
 			" --port 80",
-		"https://user:" + password + "@example.com/x":                        "https://" + Redacted + "@example.com/x",
-		"key:\n" + pem + "\nend":                                             "key:\n" + Redacted + "\nend",
-		"cut off: -----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA":         "cut off: " + Redacted,
-		"client-key-data: " + base64.StdEncoding.EncodeToString([]byte(pem)): "client-key-data: " + Redacted,
+		"https://user:" + password + "@example.com/x":                        "https://" + redacted + "@example.com/x",
+		"key:\n" + pem + "\nend":                                             "key:\n" + redacted + "\nend",
+		"cut off: -----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA":         "cut off: " + redacted,
+		"client-key-data: " + base64.StdEncoding.EncodeToString([]byte(pem)): "client-key-data: " + redacted,
 		// what stays
 		"10.0.1.2:40000->10.0.2.2:80/TCP " +
 			"fd00::1": "10.0.1.2:40000->10.0.2.2:80/TCP fd00::1",
@@ -63,10 +63,10 @@ func TestText(t *testing.T) {
 		"secretName: my-tls":                 "secretName: my-tls",
 		"netnsCookie=4026532 monkey: banana": "netnsCookie=4026532 monkey: banana",
 	} {
-		if got := r.Text(text); got != want {
+		if got := r.text(text); got != want {
 			t.Errorf("%q\ngot  %q\nwant %q", text, got, want)
 		}
-		if got := r.Text(r.Text(text)); got != want {
+		if got := r.text(r.text(text)); got != want {
 			t.Errorf("once more: %q, want %q", got, want)
 		}
 	}
@@ -76,14 +76,14 @@ func TestText(t *testing.T) {
 func TestLearned(t *testing.T) {
 	r := NewRedactor()
 	const secret = "blue elephants"
-	r.Learn(secret+"\n", "short")
+	r.learn(secret+"\n", "short")
 	text := strings.Join([]string{
 		"it is " + secret + "!", base64.StdEncoding.EncodeToString([]byte(secret)),
 		base64.RawURLEncoding.EncodeToString([]byte(secret + "\n")),
 		hex.EncodeToString([]byte(secret)), "a short word",
 	}, " | ")
-	want := "it is " + Redacted + "! | " + Redacted + " | " + Redacted + " | " + Redacted + " | a short word"
-	if got := r.Text(text); got != want {
+	want := "it is " + redacted + "! | " + redacted + " | " + redacted + " | " + redacted + " | a short word"
+	if got := r.text(text); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -123,8 +123,8 @@ spec:
 
 func TestYAML(t *testing.T) {
 	r := NewRedactor()
-	r.LearnSecrets([]byte(manifest))
-	got, err := r.YAML([]byte(manifest))
+	r.learnSecrets([]byte(manifest))
+	got, err := r.yaml([]byte(manifest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestJSON(t *testing.T) {
 	in := `[{"key":"maglev.hashSeed","value":"seedling","default":""},{"publicKey":"` + wireGuardPub +
 		`","privateKey":"` + wireGuardKey + `","n":18446744073709551615},
 		{"credentials":{"user":"me","n":7,"on":true},"count":3}]`
-	got, err := r.JSON([]byte(in))
+	got, err := r.json([]byte(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,12 +154,12 @@ func TestJSON(t *testing.T) {
 	if err := json.Unmarshal(got, &v); err != nil {
 		t.Fatal(err)
 	}
-	if v[0]["value"] != Redacted || v[0]["key"] != "maglev.hashSeed" || v[1]["publicKey"] != wireGuardPub ||
-		v[1]["privateKey"] != Redacted ||
+	if v[0]["value"] != redacted || v[0]["key"] != "maglev.hashSeed" || v[1]["publicKey"] != wireGuardPub ||
+		v[1]["privateKey"] != redacted ||
 		v[2]["count"] != 3.0 {
 		t.Errorf("%s", got)
 	}
-	if c := v[2]["credentials"].(map[string]any); c["user"] != Redacted || c["n"] != Redacted || c["on"] != true {
+	if c := v[2]["credentials"].(map[string]any); c["user"] != redacted || c["n"] != redacted || c["on"] != true {
 		t.Errorf("%s", got)
 	}
 	if !strings.Contains(string(got), "18446744073709551615") {

@@ -20,10 +20,10 @@ import (
 // Intervals of every reconciler that Register makes, unless an option says
 // otherwise.
 const (
-	RetryMin     = 100 * time.Millisecond // first retry of a failed row
-	RetryMax     = 30 * time.Second       // longest pause between retries of a row
-	RefreshEvery = 5 * time.Minute        // a row is written again at least this often
-	PruneEvery   = 30 * time.Minute       // what has no row is looked for at least this often
+	retryMin     = 100 * time.Millisecond // first retry of a failed row
+	retryMax     = 30 * time.Second       // longest pause between retries of a row
+	refreshEvery = 5 * time.Minute        // a row is written again at least this often
+	pruneEvery   = 30 * time.Minute       // what has no row is looked for at least this often
 	refreshRate  = 200                    // rows a second, so that a refresh never delays a change for long
 )
 
@@ -31,7 +31,7 @@ const (
 // the address of the row's Status field; rows are copied shallowly before they
 // are handed to ops.Update, which may change plain fields of the copy.
 //
-// Prune runs first when all initializers of t are done, then every PruneEvery.
+// Prune runs first when all initializers of t are done, then every 30 minutes.
 // Errors stay on the row as its status and are logged by the group, once for
 // as long as they stay the same.
 func Register[Row any](log *slog.Logger, db *statedb.DB, group job.Group, t statedb.RWTable[*Row],
@@ -53,9 +53,9 @@ func Register[Row any](log *slog.Logger, db *statedb.DB, group job.Group, t stat
 	}
 	get := func(row *Row) reconciler.Status { return *status(row) }
 	options = append([]reconciler.Option{
-		reconciler.WithRetry(RetryMin, RetryMax),
-		reconciler.WithRefreshing(RefreshEvery, rate.NewLimiter(refreshRate, 1)),
-		reconciler.WithPruning(PruneEvery),
+		reconciler.WithRetry(retryMin, retryMax),
+		reconciler.WithRefreshing(refreshEvery, rate.NewLimiter(refreshRate, 1)),
+		reconciler.WithPruning(pruneEvery),
 	}, options...)
 	r, err := reconciler.Register(params, t, clone, set, get, ops, nil, options...)
 	if err != nil {

@@ -2,7 +2,6 @@ package table
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -101,16 +100,6 @@ func WaitInitialized(ctx context.Context, db *statedb.DB, tables ...statedb.Tabl
 			return err
 		}
 	}
-}
-
-// WaitChange returns when a channel of the set closes, after a time at most, or when ctx ends.
-func WaitChange(ctx context.Context, set *statedb.WatchSet, most time.Duration) error {
-	soon, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	if _, err := set.Wait(soon, 0); err != nil && soon.Err() == nil {
-		return fmt.Errorf("wait for tables: %w", err)
-	}
-	return nil
 }
 
 // RetryAfter is the delay after a number of failures in a row, which grows up to 30 s.

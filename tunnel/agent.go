@@ -25,7 +25,7 @@ type Params struct {
 	Namespace *netns.NsHandle
 	Node      string // name of this node
 	Wanted    bool   // routing mode is tunnel
-	Port      int    // UDP, 1..65535; 0: DefaultPort
+	Port      int    // UDP, 1..65535; 0: 8472
 	// Devices is followed, so that a device that another program removes or changes is
 	// put back.
 	Devices statedb.Table[*route.Device]
@@ -45,12 +45,12 @@ type Tunnels struct {
 // New makes the table and adds its reconciler and loop to p.Group.
 func New(p Params) (*Tunnels, error) {
 	if p.Port == 0 {
-		p.Port = DefaultPort
+		p.Port = defaultPort
 	}
 	if p.Port < 1 || p.Port > 65535 {
 		return nil, fmt.Errorf("tunnel port %d is not within 1..65535", p.Port)
 	}
-	t, err := NewTable(p.DB)
+	t, err := newTable(p.DB)
 	if err != nil {
 		return nil, fmt.Errorf("make table of tunnels: %w", err)
 	}
@@ -86,7 +86,7 @@ func (t *Tunnels) run(ctx context.Context, _ cell.Health) error {
 func (t *Tunnels) derive() (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := t.params.MTU()
 	want := &Tunnel{
-		Name: DeviceName, Wanted: t.params.Wanted, Port: t.params.Port, MTU: mtu.Pod, MAC: MAC(t.params.Node),
+		Name: DeviceName, Wanted: t.params.Wanted, Port: t.params.Port, MTU: mtu.Pod, MAC: macOf(t.params.Node),
 		Status: reconciler.StatusPending(),
 	}
 	if problem != nil && want.Wanted {

@@ -25,9 +25,9 @@ import (
 // DeviceName is the name of the device on every node.
 const DeviceName = "myelin_vxlan"
 
-// DefaultPort is the UDP port if the configuration names none: the one that
+// defaultPort is the UDP port if the configuration names none: the one that
 // Linux used before IANA assigned 4789, and Cilium's default.
-const DefaultPort = 8472
+const defaultPort = 8472
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
 const addrGenNone = 1
@@ -82,15 +82,15 @@ func ByName(name string) statedb.Query[*Tunnel] {
 	return i.Query(name)
 }
 
-// NewTable makes the table of tunnel devices in db.
-func NewTable(db *statedb.DB) (statedb.RWTable[*Tunnel], error) {
+// newTable makes the table of tunnel devices in db.
+func newTable(db *statedb.DB) (statedb.RWTable[*Tunnel], error) {
 	return statedb.NewTable(db, "tunnels", byName())
 }
 
-// MAC is the link-layer address of a node's tunnel device. It follows from the
+// macOf is the link-layer address of a node's tunnel device. It follows from the
 // node's name, so that it is the same after a restart. The address is locally
 // administered and unicast (IEEE 802, clause 8.4).
-func MAC(node string) net.HardwareAddr {
+func macOf(node string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(DeviceName + " " + node))
 	mac := net.HardwareAddr(sum[:6])
 	mac[0] = mac[0]&^1 | 2

@@ -174,11 +174,11 @@ func TestDevice(t *testing.T) {
 			ns, kernel := namespace(t)
 			a := start(t, ns, true, 0, c.underlay, 0)
 			d := a.settled(kernel, c.mtu)
-			if !d.FlowBased || d.Learning || !d.UDP6ZeroCSumRx || !d.UDP6ZeroCSumTx || d.Port != DefaultPort {
+			if !d.FlowBased || d.Learning || !d.UDP6ZeroCSumRx || !d.UDP6ZeroCSumTx || d.Port != defaultPort {
 				t.Errorf("device %+v", d)
 			}
-			if d.RawFlags&unix.IFF_NOARP == 0 || d.HardwareAddr.String() != MAC("n1").String() {
-				t.Errorf("flags %#x, MAC %s, want NOARP and %s", d.RawFlags, d.HardwareAddr, MAC("n1"))
+			if d.RawFlags&unix.IFF_NOARP == 0 || d.HardwareAddr.String() != macOf("n1").String() {
+				t.Errorf("flags %#x, MAC %s, want NOARP and %s", d.RawFlags, d.HardwareAddr, macOf("n1"))
 			}
 			list, err := kernel.AddrList(d, netlink.FAMILY_V6)
 			must(t, err)
@@ -252,7 +252,7 @@ func TestErrors(t *testing.T) {
 			}},
 		{"port in use", "in use", 0, func(t *testing.T, k *route.Kernel) {
 			must(t, k.LinkAdd(&netlink.Vxlan{
-				LinkAttrs: netlink.LinkAttrs{Name: "other0", Flags: 1}, FlowBased: true, Port: DefaultPort,
+				LinkAttrs: netlink.LinkAttrs{Name: "other0", Flags: 1}, FlowBased: true, Port: defaultPort,
 			}))
 			other, err := k.LinkByName("other0")
 			must(t, err)
@@ -280,10 +280,10 @@ func TestErrors(t *testing.T) {
 }
 
 func TestMAC(t *testing.T) {
-	if MAC("n1").String() != MAC("n1").String() || MAC("n1").String() == MAC("n2").String() {
+	if macOf("n1").String() != macOf("n1").String() || macOf("n1").String() == macOf("n2").String() {
 		t.Error("the MAC must follow from the name of the node")
 	}
-	if b := MAC("n1")[0]; b&1 != 0 || b&2 == 0 {
+	if b := macOf("n1")[0]; b&1 != 0 || b&2 == 0 {
 		t.Errorf("first byte %#x is not that of a local unicast address", b)
 	}
 }

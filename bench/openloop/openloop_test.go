@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 	}
 	c := Config{Clients: []Client{{here{}, loopback}, {here{}, netip.MustParseAddr("127.0.0.2")},
 		{here{}, netip.Addr{}}},
-		To: s.Addr(), Rate: 500, Duration: 500 * time.Millisecond}
+		To: s.addr, Rate: 500, Duration: 500 * time.Millisecond}
 	r, err := Run(t.Context(), c)
 	t.Log(r)
 	if err != nil || r.Failed > 0 || r.Opened < 100 || r.Opened > 250 || r.Slowest == 0 {
@@ -53,7 +53,7 @@ func TestServerCloses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Clients: []Client{{Place: here{}}}, To: s.Addr(), Rate: 500, Duration: 500 * time.Millisecond,
+	c := Config{Clients: []Client{{Place: here{}}}, To: s.addr, Rate: 500, Duration: 500 * time.Millisecond,
 		ServerCloses: true}
 	began := time.Now()
 	r, err := Run(t.Context(), c)

@@ -71,9 +71,6 @@ func (s *Server) begin(at netip.AddrPort) (err error) {
 	return errors.Join(s.watch(s.listener), s.watch(s.stop))
 }
 
-// Addr is where it listens.
-func (s *Server) Addr() netip.AddrPort { return s.addr }
-
 // Accepted is how many connections it has accepted.
 func (s *Server) Accepted() int { return int(s.accepted.Load()) }
 

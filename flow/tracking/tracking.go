@@ -34,7 +34,7 @@ type Tracking struct {
 func (t *Tracking) Feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "flows", Start: t.start, Lists: t.lists, Metrics: t.metrics,
-		Status: func() []feature.Status { return []feature.Status{Status(t.usage())} },
+		Status: func() []feature.Status { return []feature.Status{statusOf(t.usage())} },
 	}
 }
 
@@ -81,8 +81,8 @@ func (t *Tracking) Clock() (flow.Clock, error) {
 	return flow.ReadClock(settings.Hz)
 }
 
-// Table is how full a conntrack table is, and which pod has the most of it.
-type Table struct {
+// tableUsage is how full a conntrack table is, and which pod has the most of it.
+type tableUsage struct {
 	Name string
 	flow.Usage
 	// Pod is "namespace/name" of the pod with the most entries, or the number of
@@ -91,13 +91,13 @@ type Table struct {
 }
 
 // usage is that of the conntrack tables which this configuration has.
-func (t *Tracking) usage() (list []Table) {
+func (t *Tracking) usage() (list []tableUsage) {
 	add := func(table string, read func() (flow.Usage, error)) {
 		u, err := read()
 		if err != nil {
 			t.Log.Warn("usage of a conntrack table is not known", "table", table, "error", err)
 		} else if u.Max > 1 {
-			list = append(list, Table{Name: table, Usage: u, Pod: t.Pod(u.Slot)})
+			list = append(list, tableUsage{Name: table, Usage: u, Pod: t.Pod(u.Slot)})
 		}
 	}
 	add("flows", t.collector.Usage)
@@ -123,9 +123,9 @@ func (t *Tracking) metrics(s feature.Sink) {
 	}
 }
 
-// Status is the line of `myelin status` that names the pod which uses
+// statusOf is the line of `myelin status` that names the pod which uses
 // the most entries of each table.
-func Status(list []Table) feature.Status {
+func statusOf(list []tableUsage) feature.Status {
 	x := feature.Status{
 		Name: "Conntrack", State: feature.Off, Chosen: "no table", Wanted: "bpf.ctTcpMax, bpf.ctAnyMax, bpf.lbMapMax",
 	}

@@ -8,17 +8,17 @@ import (
 )
 
 func TestStatus(t *testing.T) {
-	some := Table{Name: "flows", Usage: flow.Usage{Entries: 7, Max: 100, Most: 5}, Pod: "demo/web"}
+	some := tableUsage{Name: "flows", Usage: flow.Usage{Entries: 7, Max: 100, Most: 5}, Pod: "demo/web"}
 	for name, c := range map[string]struct {
-		list   []Table
+		list   []tableUsage
 		state  feature.State
 		chosen string
 	}{
 		"off":  {nil, feature.Off, "no table"},
-		"none": {[]Table{{Name: "flows", Usage: flow.Usage{Max: 100}}}, feature.OK, "flows: 0 of 100 entries"},
-		"some": {[]Table{some}, feature.OK, "flows: 7 of 100 entries, demo/web has the most: 5"},
+		"none": {[]tableUsage{{Name: "flows", Usage: flow.Usage{Max: 100}}}, feature.OK, "flows: 0 of 100 entries"},
+		"some": {[]tableUsage{some}, feature.OK, "flows: 7 of 100 entries, demo/web has the most: 5"},
 	} {
-		if s := Status(c.list); s.State != c.state || s.Chosen != c.chosen {
+		if s := statusOf(c.list); s.State != c.state || s.Chosen != c.chosen {
 			t.Errorf("%s: %s %q, want %s %q", name, s.State, s.Chosen, c.state, c.chosen)
 		}
 	}

@@ -85,7 +85,7 @@ func (c *Cluster) Plan() Plan {
 func (p *planner) collectGarbage() {
 	owners := map[types.UID]bool{}
 	names := map[string]bool{}
-	for _, o := range p.Workloads() {
+	for _, o := range p.workloads() {
 		owners[o.GetUID()] = true
 		names[key(Kind(o), o.GetNamespace(), o.GetName())] = true
 	}
@@ -110,8 +110,8 @@ func (p *planner) collectGarbage() {
 
 func key(kind, namespace, name string) string { return kind + "/" + namespace + "/" + name }
 
-// Workloads are the objects that own Pods, or ReplicaSets.
-func (c *Cluster) Workloads() []Object {
+// workloads are the objects that own Pods, or ReplicaSets.
+func (c *Cluster) workloads() []Object {
 	var all []Object
 	for _, o := range c.Deployments {
 		all = append(all, o)

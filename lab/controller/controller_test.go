@@ -259,7 +259,7 @@ func TestJob(t *testing.T) {
 				}
 			})
 			want(t, "Pods", len(w.Pods), c.pods)
-			want(t, "result", w.JobResult(j), c.result)
+			want(t, "result", w.jobResult(j), c.result)
 			if name == "indexed" {
 				indexes := map[string]bool{}
 				for _, pod := range w.Pods {

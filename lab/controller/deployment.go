@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// RevisionAnnotation numbers the ReplicaSets of a Deployment.
-const RevisionAnnotation = "deployment.kubernetes.io/revision"
+// revisionAnnotation numbers the ReplicaSets of a Deployment.
+const revisionAnnotation = "deployment.kubernetes.io/revision"
 
 // replicaSetsOf are a Deployment's: the one of its template, nil if there is none, and all others.
 func (c *Cluster) replicaSetsOf(d *appsv1.Deployment) (current *appsv1.ReplicaSet, old []*appsv1.ReplicaSet) {
@@ -33,7 +33,7 @@ func (c *Cluster) replicaSetsOf(d *appsv1.Deployment) (current *appsv1.ReplicaSe
 }
 
 func revision(o metav1.Object) int {
-	n, _ := strconv.Atoi(o.GetAnnotations()[RevisionAnnotation]) // none, or not a number: before all others
+	n, _ := strconv.Atoi(o.GetAnnotations()[revisionAnnotation]) // none, or not a number: before all others
 	return n
 }
 
@@ -137,7 +137,7 @@ func newReplicaSet(d *appsv1.Deployment, replicas int32, old []*appsv1.ReplicaSe
 			Namespace:   d.Namespace,
 			Name:        d.Name + "-" + hash,
 			Labels:      maps.Clone(d.Spec.Template.Labels),
-			Annotations: map[string]string{RevisionAnnotation: strconv.Itoa(last + 1)},
+			Annotations: map[string]string{revisionAnnotation: strconv.Itoa(last + 1)},
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment")),
 			},

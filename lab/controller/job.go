@@ -100,8 +100,8 @@ func setIndex(j *batchv1.Job, pod *corev1.Pod, index int) {
 	}
 }
 
-// JobResult is Running, Complete, Failed or Suspended.
-func (c *Cluster) JobResult(j *batchv1.Job) string {
+// jobResult is Running, Complete, Failed or Suspended.
+func (c *Cluster) jobResult(j *batchv1.Job) string {
 	s := c.jobState(j)
 	switch {
 	case s.broken:

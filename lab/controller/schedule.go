@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Labels are a node's, with those that a kubelet adds.
-func Labels(node *corev1.Node) map[string]string {
+// nodeLabels are a node's, with those that a kubelet adds.
+func nodeLabels(node *corev1.Node) map[string]string {
 	labels := map[string]string{corev1.LabelHostname: node.Name, corev1.LabelOSStable: "linux"}
 	maps.Copy(labels, node.Labels)
 	return labels
@@ -107,7 +107,7 @@ func (p *planner) unsuitable(node *corev1.Node, pod *corev1.Pod) string {
 // mismatch is unsuitable by what node and Pod say, whatever else runs on the node.
 func mismatch(node *corev1.Node, pod *corev1.Pod) string {
 	labelled := node.DeepCopy()
-	labelled.Labels = Labels(node)
+	labelled.Labels = nodeLabels(node)
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(labelled); err != nil || !ok {
 		return "node(s) didn't match Pod's node affinity/selector"
 	}

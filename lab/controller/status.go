@@ -108,7 +108,7 @@ func (c *Cluster) jobStatus(j *batchv1.Job) batchv1.JobStatus {
 	s := c.jobState(j)
 	ready := count(s.active, IsReady)
 	st := batchv1.JobStatus{Active: int32(len(s.active)), Ready: &ready, Succeeded: s.succeeded, Failed: s.failed}
-	switch c.JobResult(j) {
+	switch c.jobResult(j) {
 	case "Failed":
 		st.Conditions = []batchv1.JobCondition{{
 			Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: batchv1.JobReasonBackoffLimitExceeded,

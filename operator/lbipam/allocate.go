@@ -152,11 +152,11 @@ func (a *allocator) free(name string, r Range) (netip.Addr, bool) {
 	if !ok {
 		addr = r.First
 	}
-	for addr.IsValid() && r.Contains(addr) && len(a.owners[addr]) > 0 {
+	for addr.IsValid() && r.contains(addr) && len(a.owners[addr]) > 0 {
 		addr = addr.Next()
 	}
 	a.next[name] = addr
-	return addr, addr.IsValid() && r.Contains(addr)
+	return addr, addr.IsValid() && r.contains(addr)
 }
 
 func (a *allocator) usage() map[string]Usage {

@@ -17,7 +17,7 @@ type Pool struct {
 	Name    string
 	Created time.Time
 	Ranges  []Range
-	// Selector is asked of a Service's labels, and of NamespaceLabel and NameLabel.
+	// Selector is asked of a Service's labels, its namespace and its name (io.kubernetes.service.…).
 	Selector labels.Selector
 	// Disabled pools give nothing away. What they have given stays.
 	Disabled bool
@@ -25,15 +25,15 @@ type Pool struct {
 
 // Labels by which pools select what is no label of a Service.
 const (
-	NamespaceLabel = "io.kubernetes.service.namespace"
-	NameLabel      = "io.kubernetes.service.name"
+	namespaceLabel = "io.kubernetes.service.namespace"
+	nameLabel      = "io.kubernetes.service.name"
 )
 
 // Range is addresses from First to Last, both of one family.
 type Range struct{ First, Last netip.Addr }
 
-// Contains reports whether an address is among them.
-func (r Range) Contains(a netip.Addr) bool {
+// contains reports whether an address is among them.
+func (r Range) contains(a netip.Addr) bool {
 	return a.Is4() == r.First.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
@@ -155,7 +155,7 @@ func overlap(p, q *Pool) bool {
 func (a *allocator) pool(addr netip.Addr) *Pool {
 	for i := range a.pools {
 		p := &a.pools[i]
-		if a.conflicts[p.Name] == "" && slices.ContainsFunc(p.Ranges, func(r Range) bool { return r.Contains(addr) }) {
+		if a.conflicts[p.Name] == "" && slices.ContainsFunc(p.Ranges, func(r Range) bool { return r.contains(addr) }) {
 			return p
 		}
 	}
@@ -168,7 +168,7 @@ func (p *Pool) selects(s *Service) bool {
 	for k, v := range s.Labels {
 		set[k] = v
 	}
-	set[NamespaceLabel], set[NameLabel] = s.Namespace, s.Name
+	set[namespaceLabel], set[nameLabel] = s.Namespace, s.Name
 	return p.Selector == nil || p.Selector.Matches(set)
 }
 

@@ -99,9 +99,11 @@ func (e *Engine) path(name string) string {
 	return filepath.Join(e.Dir, name)
 }
 
-// Run follows the tables until ctx ends. It must be called once.
+// Run follows the tables until ctx ends. It must be called once. A follower that begins only when all tables are
+// initialized reads each table as a whole: a transaction becomes visible before followers are notified of it, one table
+// after the other, and the first round prunes what it does not know.
 func (e *Engine) Run(ctx context.Context) error {
-	if !e.ready(ctx) {
+	if table.WaitInitialized(ctx, e.DB, e.tables()...) != nil {
 		return nil
 	}
 	f, err := newFeed(&e.Params, e.compiler, e.audits)
@@ -110,32 +112,10 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	defer e.peerNumbers.Close()
 	defer e.ruleNumbers.Close()
-	for {
-		changed, after := e.round(f)
-		wait := statedb.NewWatchSet()
-		wait.Add(append(changed, e.wake)...)
-		if err := table.WaitChange(ctx, wait, after); ctx.Err() != nil || err != nil {
-			return err
-		}
-	}
-}
-
-// ready returns when all tables are initialized, or, with false, when ctx ends.
-// A follower that begins only then reads each table as a whole: a transaction becomes
-// visible before followers are notified of it, one table after the other, and the
-// first round prunes what it does not know.
-func (e *Engine) ready(ctx context.Context) bool {
-	for {
-		ok, wait := e.initialized(e.DB.ReadTxn())
-		if ok {
-			return true
-		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return false
-		}
-	}
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		e.round(f, w)
+		return nil
+	})
 }
 
 // loadSlice is how many prefixes of a long list a round takes: some 10 ms, after
@@ -146,23 +126,22 @@ const loadSlice = 2048
 // idle is how long a round waits if nothing calls.
 const idle = time.Hour
 
-// round tells the compiler what changed and the kernel what follows from it.
-// It returns what to wait for, and for how long at most: not at all while long
+// round tells the compiler what changed and the kernel what follows from it. The next round is due at once while long
 // lists load.
-func (e *Engine) round(f *feed) (wait []<-chan struct{}, after time.Duration) {
+func (e *Engine) round(f *feed, w *table.Watch) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.DB.ReadTxn()
-	wait = f.learn(r, !e.started)
-	if !e.started {
-		if ok, more := e.initialized(r); !ok {
-			return append(wait, more), idle
-		}
+	w.Add(e.wake)
+	w.Add(f.learn(r, !e.started)...)
+	if !e.started && !w.Initialized(r, e.tables()...) {
+		return
 	}
 	err := e.write(e.compiler.Flush())
 	if err == nil && e.compiler.HasUnusedSets() {
 		err = e.write(e.compiler.Flush())
 	}
+	var after time.Duration
 	if err != nil {
 		e.failures++
 		after = table.RetryAfter(e.failures)
@@ -170,14 +149,14 @@ func (e *Engine) round(f *feed) (wait []<-chan struct{}, after time.Duration) {
 	} else if e.failures = 0; !e.compiler.Loading() {
 		after, e.last, e.revision = idle, e.Maps.Now(), e.Policies.Policies.Revision(r)
 	}
+	w.After(after)
 	more, err := e.Maps.Sweep(false)
 	if err != nil {
 		e.Log.Error("rows of policies that are over stay in the kernel", "error", err)
 	}
 	if more > 0 {
-		after = min(after, more)
+		w.After(more)
 	}
-	return wait, after
 }
 
 // write brings a plan to the kernel and to the tables. Numbers are on disk
@@ -268,17 +247,12 @@ func (e *Engine) RealisedRevision() statedb.Revision {
 	return e.revision
 }
 
-// initialized reports whether all tables are, or what to wait for.
-func (e *Engine) initialized(r statedb.ReadTxn) (bool, <-chan struct{}) {
-	for _, t := range []statedb.TableMeta{
+// tables are those that policies depend on.
+func (e *Engine) tables() []statedb.TableMeta {
+	return []statedb.TableMeta{
 		e.Cluster.Nodes, e.Cluster.Namespaces, e.Cluster.Pods, e.Cluster.Services, e.Cluster.Slices,
 		e.Policies.Policies, e.Policies.Groups, e.Identities, e.Addresses, e.Endpoints,
-	} {
-		if ok, wait := t.Initialized(r); !ok {
-			return false, wait
-		}
 	}
-	return true, nil
 }
 
 // SetAudit says whether what is denied to an endpoint is only reported.

@@ -7,6 +7,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/policy/maps"
+	"myelin/table"
 )
 
 // NewTestKernel makes a Kernel of maps that live as long as the test.
@@ -25,7 +26,7 @@ func (e *Engine) Settle() error {
 	if err != nil {
 		return err
 	}
-	e.round(f)
+	e.round(f, new(table.Watch))
 	if !e.started || e.failures > 0 {
 		return errors.New("not all is in the kernel")
 	}

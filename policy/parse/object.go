@@ -51,8 +51,8 @@ func Readers() map[string]Reader {
 	}
 }
 
-// IsNamespaced reports whether policies of a kind are in a namespace.
-func IsNamespaced(kind string) bool {
+// isNamespaced reports whether policies of a kind are in a namespace.
+func isNamespaced(kind string) bool {
 	return slices.Contains([]string{"NetworkPolicy", "CiliumNetworkPolicy"}, kind)
 }
 
@@ -74,7 +74,7 @@ func readerOf[T any](kind string, convert func(*reader, *T) []policy.Spec) Reade
 		if ok && m.Name == "" && len(lost) > 0 {
 			nameOf(raw, m)
 		}
-		r := newReader(kind, m, IsNamespaced(kind), of.Source, of.Lines)
+		r := newReader(kind, m, isNamespaced(kind), of.Source, of.Lines)
 		r.lost = lost
 		for _, f := range faults {
 			r.found = append(r.found, finding{f, !mayBeNewer(kind, f)})

@@ -104,8 +104,8 @@ func brief(text string) string {
 	return text
 }
 
-// At is the address and port that a check of backend connects to.
-func (c Check) At(backend netip.AddrPort) netip.AddrPort {
+// at is the address and port that a check of backend connects to.
+func (c Check) at(backend netip.AddrPort) netip.AddrPort {
 	if c.Port != 0 {
 		return netip.AddrPortFrom(backend.Addr(), c.Port)
 	}

@@ -24,7 +24,7 @@ const userAgent = "myelin-health-check"
 func Run(ctx context.Context, c Check, backend netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	at := c.At(backend)
+	at := c.at(backend)
 	var err error
 	switch c.Kind {
 	case TCP:

@@ -228,7 +228,7 @@ func TestTunnelReplaced(t *testing.T) {
 			if now := c.Node("node1").AgentProcess(); now.PID != pid || !now.Alive() {
 				t.Errorf("agent %d is gone", pid)
 			}
-			_, metrics := c.httpGet("/metrics")
+			_, metrics := c.health(t, "node1", "/metrics")
 			contains(t, "/metrics", metrics, "myelin_reloads_total 2\n")
 		})
 	}

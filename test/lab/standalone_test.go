@@ -209,7 +209,7 @@ func (g *standaloneLab) testHealth(upsert []string) {
 	g.endServer()
 	g.allBecome("world")
 	g.has("failing: connect: connection refused", "backend", "list")
-	_, metrics := g.httpGet("/metrics")
+	_, metrics := g.health(g.t, "node1", "/metrics")
 	contains(g.t, "/metrics", metrics, `myelin_health_check_up{backend="192.168.64.2:8080/TCP",service="web"} 0`,
 		`myelin_health_check_up{backend="198.51.100.1:8080/TCP",service="web"} 1`,
 		`myelin_health_checks_total{result="failed"}`)

@@ -34,7 +34,7 @@ func TestStray(t *testing.T) {
 			if len(r1.Strays) != 2 || !r1.Strays[0].Pod {
 				t.Errorf("strays %+v", r1.Strays)
 			}
-			_, metrics := c.httpGet("/metrics")
+			_, metrics := c.health(t, "node1", "/metrics")
 			contains(t, "/metrics", metrics, "myelin_stray_links 2\n")
 			if out := c.ip("node1", "-o", "link", "show", "type", "veth"); strings.Count(out, "state DOWN") != 2 {
 				t.Errorf("nothing checks what two pods send, and their links are not down:\n%s", out)

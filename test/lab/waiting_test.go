@@ -154,21 +154,7 @@ func (c *cluster) refuses(r *runtimeOf, reason string) {
 	}
 	contains(t, "node list", c.mustCLI("node1", "node", "list"), "node2")
 	contains(t, "table list", c.mustCLI("node1", "table", "list"), "podcidrs")
-	if code, body := c.httpGet("/healthz"); code != 503 || !strings.Contains(body, reason) {
+	if code, body := c.health(t, "node1", "/healthz"); code != 503 || !strings.Contains(body, reason) {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
-}
-
-// httpGet asks the agent of node1.
-func (c *cluster) httpGet(path string) (code int, body string) {
-	c.t.Helper()
-	out, err := c.Node("node1").Exec(c.t.Context(), "curl", "-s", "-w", "\n%{http_code}", "http://127.0.0.1:9879"+path)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	i := strings.LastIndexByte(out, '\n')
-	if _, err := fmt.Sscan(out[i+1:], &code); err != nil {
-		c.t.Fatal(err)
-	}
-	return code, out[:i]
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // TestRemoveFeature builds a copy of the tree without the prefilter: without
-// its folders, and without the lines that name its package elsewhere.
+// its folder, and without the lines that name its package elsewhere.
 func TestRemoveFeature(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the whole tree")
@@ -20,10 +20,8 @@ func TestRemoveFeature(t *testing.T) {
 	const feature = "prefilter"
 	root, dir := filepath.Join("..", ".."), t.TempDir()
 	copyTree(t, root, dir)
-	for _, folder := range []string{feature, filepath.Join("policy", feature)} {
-		if err := os.RemoveAll(filepath.Join(dir, folder)); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.RemoveAll(filepath.Join(dir, feature)); err != nil {
+		t.Fatal(err)
 	}
 	removed := removeLines(t, filepath.Join(dir, "agent", "agent.go"), `"myelin/`+feature+`"`, feature+".Feature(")
 	if removed != 2 {

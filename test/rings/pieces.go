@@ -44,7 +44,7 @@ const (
 
 // datapath has the folders of which the programs are made.
 func datapath() []string {
-	const features = "endpoint event flow fragment icmp nat neighbour policy/lookup.h route service tunnel hooks node"
+	const features = "endpoint event flow icmp nat neighbour policy/policy.h prefilter route service tunnel hooks node"
 	return strings.Fields("bpf drop " + features)
 }
 

@@ -11,7 +11,7 @@ func (m *Model) answers(a *Attempt, s Seen) bool {
 		return false
 	}
 	for _, f := range a.Real {
-		back := f.Reverse()
+		back := f.reverse()
 		if f.SPort == 0 && f.DPort == 0 { // its ports could not be read
 			back.SPort, back.DPort = s.SPort, s.DPort
 		}
@@ -53,7 +53,7 @@ func (m *Model) checkAnswer(to *Place, s Seen) string {
 
 func (m *Model) either(f Flow) bool {
 	for _, honest := range []bool{true, false} {
-		if m.passes(f, honest, false) || m.passes(f.Reverse(), honest, false) {
+		if m.passes(f, honest, false) || m.passes(f.reverse(), honest, false) {
 			return true
 		}
 	}

@@ -143,7 +143,7 @@ func (g *Generator) flip(d *draft) {
 	}
 	bit := byte(1) << g.R.IntN(8)
 	d.ip[at] ^= bit
-	if !bytes.Contains(d.ip, TagOf(d.N)) {
+	if !bytes.Contains(d.ip, tagOf(d.N)) {
 		d.ip[at] ^= bit // receivers must find the tag
 	}
 	if d.f == 4 {
@@ -302,7 +302,7 @@ func (g *Generator) padding(d *draft, off int, data []byte) []byte {
 
 // encapsulate puts the packet into a tunnel's: VXLAN, Geneve or IP in IP, to the node of the target.
 func (g *Generator) encapsulate(d *draft) {
-	node := g.Model.Node(d.to.Node)
+	node := g.Model.node(d.to.Node)
 	if node == nil {
 		return
 	}

@@ -163,12 +163,12 @@ func (g *Generator) flags() string {
 // write makes the packet.
 func (g *Generator) write(d *draft, src, dst, own netip.Addr) bool {
 	d.Begins = true
-	tag := append(TagOf(d.N), make([]byte, g.R.IntN(5)*8)...)
+	tag := append(tagOf(d.N), make([]byte, g.R.IntN(5)*8)...)
 	payload := "hex:" + hex.EncodeToString(tag)
 	sport, dport := g.port(), g.port()
 	proto := 6
 	if g.odds(15) && len(g.recent) > 0 {
-		if f := pick(g.R, g.recent...).Reverse(); d.From.Has(f.Src) && !f.isICMP() {
+		if f := pick(g.R, g.recent...).reverse(); d.From.Has(f.Src) && !f.isICMP() {
 			src, dst, sport, dport, proto = f.Src, f.Dst, f.SPort, f.DPort, int(f.Proto)
 			d.f = map[bool]int{true: 4, false: 6}[src.Is4()]
 			d.to = g.Model.place(dst)
@@ -226,7 +226,7 @@ func (g *Generator) writeError(d *draft, line string, own netip.Addr, payload st
 	if len(g.recent) > 0 && g.odds(75) {
 		quoted = pick(g.R, g.recent...)
 		if g.odds(30) {
-			quoted = quoted.Reverse()
+			quoted = quoted.reverse()
 		}
 	}
 	wrong := func(a netip.Addr) bool { return !a.IsValid() || a.Is4() != (d.f == 4) }

@@ -74,11 +74,11 @@ func (m *Model) Enforce(w *reference.World) {
 	if m.open == nil {
 		m.open = map[at]bool{}
 	}
-	m.Forget()
+	m.forget()
 }
 
-// Forget drops what was sent. Flows stay open.
-func (m *Model) Forget() {
+// forget drops what was sent. Flows stay open.
+func (m *Model) forget() {
 	m.attempts, m.ids = map[uint64]*Attempt{}, map[fragmentKey]*Attempt{}
 }
 
@@ -95,7 +95,7 @@ func (m *Model) Sent(a *Attempt) {
 			m.open[at{node, f}] = true // the node's own policies see it leave
 		}
 		if m.passes(f, a.honest(), a.Begins) {
-			m.passes(f.Reverse(), true, true) // by which the receiver's kernel may answer
+			m.passes(f.reverse(), true, true) // by which the receiver's kernel may answer
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (m *Model) passes(f Flow, honest, begins bool) bool {
 // isOpen says whether a packet goes on with a flow that a node has let pass, and whose beginning policies still allow,
 // or answers one.
 func (m *Model) isOpen(node string, f Flow) bool {
-	for _, began := range []Flow{f, f.Reverse()} {
+	for _, began := range []Flow{f, f.reverse()} {
 		if m.open[at{node, began}] && (m.verdict(node, began) || began.isICMP() && m.verdict(node, began.question())) {
 			return true
 		}
@@ -166,8 +166,8 @@ func (m *Model) place(a netip.Addr) *Place {
 	return nil
 }
 
-// Node finds a node by its name.
-func (m *Model) Node(name string) *Place {
+// node finds a node by its name.
+func (m *Model) node(name string) *Place {
 	for _, p := range m.Places {
 		if p.Node == name && !p.Pod && name != "" {
 			return p
@@ -205,10 +205,10 @@ func (m *Model) probe(f Flow) reference.Probe {
 // nodeAddress is the node's own address of the same family for that of its gateway, and any other address itself.
 func (m *Model) nodeAddress(a netip.Addr) netip.Addr {
 	for name, gateways := range m.Gateways {
-		if !slices.Contains(gateways, a) || m.Node(name) == nil {
+		if !slices.Contains(gateways, a) || m.node(name) == nil {
 			continue
 		}
-		for _, own := range m.Node(name).Addrs {
+		for _, own := range m.node(name).Addrs {
 			if own.Is4() == a.Is4() && !slices.Contains(gateways, own) && !own.IsLinkLocalUnicast() {
 				return own
 			}
@@ -220,7 +220,7 @@ func (m *Model) nodeAddress(a netip.Addr) netip.Addr {
 // Dialled notes that the kernel of the flow's source begins it.
 func (m *Model) Dialled(f Flow) {
 	if m.passes(f, true, true) {
-		m.passes(f.Reverse(), true, true)
+		m.passes(f.reverse(), true, true)
 	}
 }
 
@@ -341,5 +341,5 @@ func (m *Model) forged(a *Attempt, to *Place) string {
 // Restart forgets flows and attempts; policies stay.
 func (m *Model) Restart() {
 	m.open = map[at]bool{}
-	m.Forget()
+	m.forget()
 }

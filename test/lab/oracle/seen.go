@@ -38,8 +38,8 @@ func (f Flow) String() string {
 	return fmt.Sprintf("%s > %s proto %d", src, dst, f.Proto)
 }
 
-// Reverse is the flow of the answers.
-func (f Flow) Reverse() Flow {
+// reverse is the flow of the answers.
+func (f Flow) reverse() Flow {
 	r := Flow{Src: f.Dst, Dst: f.Src, Proto: f.Proto, SPort: f.DPort, DPort: f.SPort}
 	if f.isICMP() {
 		r.SPort, r.DPort = f.SPort, answerType(f.Proto, f.DPort)
@@ -80,8 +80,8 @@ type Seen struct {
 // tagMagic begins a tag; the number of the attempt follows, and a checksum.
 const tagMagic = "\xf7ora"
 
-// TagOf is 16 bytes that only the attempt with this number has.
-func TagOf(n uint64) []byte {
+// tagOf is 16 bytes that only the attempt with this number has.
+func tagOf(n uint64) []byte {
 	b := binary.BigEndian.AppendUint64([]byte(tagMagic), n)
 	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 }
@@ -89,7 +89,7 @@ func TagOf(n uint64) []byte {
 // FindTag looks for the tag of an attempt.
 func (s *Seen) FindTag(b []byte) {
 	i := bytes.Index(b, []byte(tagMagic))
-	if i >= 0 && len(b) >= i+16 && bytes.Equal(b[i:i+16], TagOf(binary.BigEndian.Uint64(b[i+4:]))) {
+	if i >= 0 && len(b) >= i+16 && bytes.Equal(b[i:i+16], tagOf(binary.BigEndian.Uint64(b[i+4:]))) {
 		s.Tag, s.Tagged = binary.BigEndian.Uint64(b[i+4:]), true
 	}
 }

@@ -24,7 +24,7 @@ func frame(t testing.TB, f int, text string) []byte {
 func TestReadFrame(t *testing.T) {
 	headers := "eth a > b | ip6 a > b | hbh body 010400000000 | ah spi 1 seq 1 | dstopts body 010400000000 " +
 		"| udp 5 > 6 | "
-	tag := "hex:" + hex.EncodeToString(TagOf(7))
+	tag := "hex:" + hex.EncodeToString(tagOf(7))
 	for name, row := range map[string]struct {
 		text         string
 		family       int
@@ -78,7 +78,7 @@ func TestReverse(t *testing.T) {
 		{a, b, ICMPv6, 9, 129}:  {b, a, ICMPv6, 9, 128},
 		{a, b, ICMPv6, 0, 0xff}: {b, a, ICMPv6, 0, 0xff},
 	} {
-		if got := flow.Reverse(); got != want {
+		if got := flow.reverse(); got != want {
 			t.Errorf("the reverse of %s is %s, want %s", flow, got, want)
 		}
 	}

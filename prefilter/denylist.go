@@ -1,4 +1,3 @@
-// Package prefilter keeps the datapath's denylist equal to CIDR groups.
 package prefilter
 
 import (
@@ -10,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
@@ -23,12 +21,12 @@ import (
 	"myelin/table"
 )
 
-// Params are what a Prefilter needs.
-type Params struct {
+// denylistParams are what a denylist needs.
+type denylistParams struct {
 	DB     *statedb.DB
 	Groups statedb.Table[*policy.Group]
 	Nodes  statedb.Table[*cluster.Node]
-	// Outside are pods in no podCIDR of their Node; nil: there are none.
+	// OffCIDR are pods in no podCIDR of their Node; nil: there are none.
 	OffCIDR statedb.Table[*cluster.Outside]
 	// Names are the groups whose prefixes are blocked.
 	Names []string
@@ -36,18 +34,18 @@ type Params struct {
 	Log   *slog.Logger
 }
 
-// Prefilter keeps the datapath's denylist. Addresses
-// of nodes and of their pods may, where no list names something inside of them.
-type Prefilter struct {
-	Params
-	// Rows has what is in force, by group.
-	Rows statedb.RWTable[*Row]
+// denylist keeps the datapath's denylist equal to CIDR groups. Addresses of nodes and of their pods are exempt, unless
+// a group has a prefix within them.
+type denylist struct {
+	denylistParams
+	// rows has what is in force, by group.
+	rows statedb.RWTable[*denylistRow]
 
 	have map[netip.Prefix]uint32 // in the kernel; nil: not read yet
 }
 
-// Row is a group whose prefixes are blocked.
-type Row struct {
+// denylistRow is a group whose prefixes are blocked.
+type denylistRow struct {
 	Name     string `json:"name"`
 	Prefixes int    `json:"prefixes"`
 	// Own are addresses of nodes, their podCIDRs and pods outside of these, that the group covers, and that
@@ -58,18 +56,18 @@ type Row struct {
 }
 
 // TableHeader names the columns of TableRow.
-func (*Row) TableHeader() []string { return []string{"Group", "Prefixes", "Own", "State"} }
+func (*denylistRow) TableHeader() []string { return []string{"Group", "Prefixes", "Own", "State"} }
 
 // TableRow is the row as text.
-func (r *Row) TableRow() []string {
+func (r *denylistRow) TableRow() []string {
 	return []string{r.Name, strconv.Itoa(r.Prefixes), strconv.Itoa(r.Own), cmp.Or(r.Problem, "in force")}
 }
 
-// New creates the table "prefilter".
-func New(p Params) (*Prefilter, error) {
-	rows, err := statedb.NewTable(p.DB, "prefilter", statedb.Index[*Row, string]{
+// newDenylist creates the table "prefilter".
+func newDenylist(p denylistParams) (*denylist, error) {
+	rows, err := statedb.NewTable(p.DB, "prefilter", statedb.Index[*denylistRow, string]{
 		Name:       "name",
-		FromObject: func(r *Row) index.KeySet { return index.NewKeySet(index.String(r.Name)) },
+		FromObject: func(r *denylistRow) index.KeySet { return index.NewKeySet(index.String(r.Name)) },
 		FromKey:    index.String,
 		FromString: index.FromString,
 		Unique:     true,
@@ -77,66 +75,60 @@ func New(p Params) (*Prefilter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create table prefilter: %w", err)
 	}
-	return &Prefilter{Params: p, Rows: rows}, nil
+	return &denylist{denylistParams: p, rows: rows}, nil
 }
 
-// Run follows the groups and nodes until ctx ends. What an agent before had in
+// run follows the groups and nodes until ctx ends. What an agent before had in
 // the kernel holds until both are known.
-func (p *Prefilter) Run(ctx context.Context) error {
+func (l *denylist) run(ctx context.Context) error {
 	failures := 0
-	for {
-		after := time.Hour
-		wait, err := p.round()
-		if failures++; err == nil {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		err := l.round(w)
+		if err == nil {
 			failures = 0
-		} else {
-			after = table.RetryAfter(failures)
-			p.Log.Error("the denylist is not complete in the kernel", "error", err, "again after", after)
+			return nil
 		}
-		if err := table.WaitChange(ctx, wait, after); ctx.Err() != nil || err != nil {
-			return err
-		}
-	}
+		failures++
+		after := table.RetryAfter(failures)
+		w.After(after)
+		l.Log.Error("the denylist is not complete in the kernel", "error", err, "again after", after)
+		return nil
+	})
 }
 
-func (p *Prefilter) round() (*statedb.WatchSet, error) {
-	r := p.DB.ReadTxn()
-	wait := statedb.NewWatchSet()
-	for _, t := range []statedb.TableMeta{p.Groups, p.Nodes} {
-		if ok, more := t.Initialized(r); !ok {
-			wait.Add(more)
-			return wait, nil
-		}
+func (l *denylist) round(w *table.Watch) error {
+	r := l.DB.ReadTxn()
+	if !w.Initialized(r, l.Groups, l.Nodes) {
+		return nil
 	}
-	_, groups := p.Groups.AllWatch(r)
-	_, nodes := p.Nodes.AllWatch(r)
-	outside := cluster.ReadOutsides(r, p.OffCIDR)
+	_, groups := l.Groups.AllWatch(r)
+	_, nodes := l.Nodes.AllWatch(r)
+	outside := cluster.ReadOutsides(r, l.OffCIDR)
 	if outside.Unknown != nil {
-		wait.Add(outside.Unknown)
-		return wait, nil
+		w.Add(outside.Unknown)
+		return nil
 	}
-	wait.Add(groups, nodes)
-	if outside.Changed != nil {
-		wait.Add(outside.Changed)
-	}
-	want, rows := p.wanted(r, outside.ByNode)
-	err := p.write(want)
+	w.Add(groups, nodes, outside.Changed)
+	want, rows := l.wanted(r, outside.ByNode)
+	err := l.write(want)
 	if err != nil {
 		for _, row := range rows {
 			row.Problem = err.Error()
 		}
 	}
-	return wait, errors.Join(err, p.publish(rows))
+	return errors.Join(err, l.publish(rows))
 }
 
 // wanted is the list of each prefix, 0 where it may come in. Outside are pods in no podCIDR of their Node, by node.
-func (p *Prefilter) wanted(r statedb.ReadTxn, outside map[string][]netip.Prefix) (map[netip.Prefix]uint32, []*Row) {
+func (l *denylist) wanted(r statedb.ReadTxn, outside map[string][]netip.Prefix) (
+	map[netip.Prefix]uint32, []*denylistRow,
+) {
 	want, lengths := map[netip.Prefix]uint32{}, map[int]bool{}
-	var rows []*Row
-	for i, name := range p.Names {
-		row := &Row{Name: name}
+	var rows []*denylistRow
+	for i, name := range l.Names {
+		row := &denylistRow{Name: name}
 		rows = append(rows, row)
-		g, _, ok := p.Groups.Get(r, policy.GroupByName(name))
+		g, _, ok := l.Groups.Get(r, policy.GroupByName(name))
 		if !ok {
 			row.Problem = "there is no CiliumCIDRGroup of this name"
 			continue
@@ -152,7 +144,7 @@ func (p *Prefilter) wanted(r statedb.ReadTxn, outside map[string][]netip.Prefix)
 		}
 	}
 	own := map[netip.Prefix]bool{}
-	for n := range p.Nodes.All(r) {
+	for n := range l.Nodes.All(r) {
 		for _, a := range identity.NodeAddresses(n) {
 			own[netip.PrefixFrom(a, a.BitLen())] = true
 		}
@@ -187,9 +179,9 @@ func covering(want map[netip.Prefix]uint32, lengths map[int]bool, prefix netip.P
 }
 
 // read learns what an agent before left in the kernel.
-func (p *Prefilter) read() error {
+func (l *denylist) read() error {
 	have := map[netip.Prefix]uint32{}
-	d := p.Maps.Datapath
+	d := l.Maps.Datapath
 	err1 := bpf.Each(d.Denylist, func(a *bpf.DatapathAddr, list *uint32) bool {
 		addr := a.Netip()
 		have[netip.PrefixFrom(addr, addr.BitLen())] = *list
@@ -202,19 +194,19 @@ func (p *Prefilter) read() error {
 	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("read the denylist: %w", err)
 	}
-	p.have = have
+	l.have = have
 	return nil
 }
 
 // write makes the maps equal to what is wanted, so that at no time a packet is
 // kept out or let in by half of a change, unless there is no room for that.
-func (p *Prefilter) write(want map[netip.Prefix]uint32) error {
-	if p.have == nil {
-		if err := p.read(); err != nil {
+func (l *denylist) write(want map[netip.Prefix]uint32) error {
+	if l.have == nil {
+		if err := l.read(); err != nil {
 			return err
 		}
 	}
-	had := p.have
+	had := l.have
 	gone, put := map[bool][]netip.Prefix{}, map[bool][]netip.Prefix{} // by whether they are blocked
 	for prefix, list := range had {
 		if _, ok := want[prefix]; !ok {
@@ -226,19 +218,19 @@ func (p *Prefilter) write(want map[netip.Prefix]uint32) error {
 			put[list > 0] = append(put[list > 0], prefix)
 		}
 	}
-	p.have = nil // read again unless all of it is done
-	err := errors.Join(p.put(put[false], want), p.put(put[true], want))
-	if err2 := p.drop(gone[true]); err != nil || err2 != nil {
-		err = errors.Join(err2, p.put(put[false], want), p.put(put[true], want))
+	l.have = nil // read again unless all of it is done
+	err := errors.Join(l.put(put[false], want), l.put(put[true], want))
+	if err2 := l.drop(gone[true]); err != nil || err2 != nil {
+		err = errors.Join(err2, l.put(put[false], want), l.put(put[true], want))
 	}
-	if err = errors.Join(err, p.drop(gone[false])); err != nil {
+	if err = errors.Join(err, l.drop(gone[false])); err != nil {
 		return err
 	}
-	p.have = want
+	l.have = want
 	return nil
 }
 
-func (p *Prefilter) put(list []netip.Prefix, want map[netip.Prefix]uint32) error {
+func (l *denylist) put(list []netip.Prefix, want map[netip.Prefix]uint32) error {
 	addrs, prefixes := split(list)
 	of := func(n int, at func(int) netip.Prefix) (values []uint32) {
 		for i := range n {
@@ -246,21 +238,21 @@ func (p *Prefilter) put(list []netip.Prefix, want map[netip.Prefix]uint32) error
 		}
 		return values
 	}
-	d := p.Maps.Datapath
+	d := l.Maps.Datapath
 	return errors.Join(
-		maps.Put(p.Maps, "denylist", d.Denylist, addrs, of(len(addrs), func(i int) netip.Prefix {
+		maps.Put(l.Maps, "denylist", d.Denylist, addrs, of(len(addrs), func(i int) netip.Prefix {
 			a := addrs[i].Netip()
 			return netip.PrefixFrom(a, a.BitLen())
 		})),
-		maps.Put(p.Maps, "denylist_prefixes", d.DenylistPrefixes, prefixes, of(len(prefixes),
+		maps.Put(l.Maps, "denylist_prefixes", d.DenylistPrefixes, prefixes, of(len(prefixes),
 			func(i int) netip.Prefix { return prefixes[i].Netip() })),
 	)
 }
 
-func (p *Prefilter) drop(list []netip.Prefix) error {
+func (l *denylist) drop(list []netip.Prefix) error {
 	addrs, prefixes := split(list)
-	d := p.Maps.Datapath
-	return errors.Join(maps.Delete(p.Maps, "denylist", d.Denylist, addrs), maps.Delete(p.Maps, "denylist_prefixes",
+	d := l.Maps.Datapath
+	return errors.Join(maps.Delete(l.Maps, "denylist", d.Denylist, addrs), maps.Delete(l.Maps, "denylist_prefixes",
 		d.DenylistPrefixes, prefixes))
 }
 
@@ -276,11 +268,11 @@ func split(list []netip.Prefix) (addrs []bpf.DatapathAddr, prefixes []bpf.Datapa
 	return addrs, prefixes
 }
 
-func (p *Prefilter) publish(rows []*Row) error {
-	txn := p.DB.WriteTxn(p.Rows)
+func (l *denylist) publish(rows []*denylistRow) error {
+	txn := l.DB.WriteTxn(l.rows)
 	defer txn.Abort()
 	for _, row := range rows {
-		if _, _, err := p.Rows.Insert(txn, row); err != nil {
+		if _, _, err := l.rows.Insert(txn, row); err != nil {
 			return fmt.Errorf("write table prefilter: %w", err)
 		}
 	}

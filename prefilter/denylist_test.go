@@ -14,15 +14,16 @@ import (
 	"myelin/cluster"
 	"myelin/policy"
 	"myelin/policy/maps"
+	"myelin/table"
 )
 
 // prefiltered is a node that keeps out the groups bad and worse.
 type prefiltered struct {
-	*Prefilter
-	t     *testing.T
-	nodes statedb.RWTable[*cluster.Node]
-	pods  statedb.RWTable[*cluster.Outside]
-	rows  statedb.RWTable[*policy.Group]
+	*denylist
+	t      *testing.T
+	nodes  statedb.RWTable[*cluster.Node]
+	pods   statedb.RWTable[*cluster.Outside]
+	groups statedb.RWTable[*policy.Group]
 }
 
 func newPrefiltered(t *testing.T) *prefiltered {
@@ -33,7 +34,7 @@ func newPrefiltered(t *testing.T) *prefiltered {
 	pods, err4 := cluster.NewOutsideTable(db)
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Prefilter: 1}, map[string]uint32{"denylist": 64,
 		"denylist_prefixes": 64})
-	p, err3 := New(Params{
+	p, err3 := newDenylist(denylistParams{
 		DB: db, Groups: policies.Groups, Nodes: tables.Nodes, OffCIDR: pods, Names: []string{"bad", "worse"},
 		Maps: maps.New(d, &bpf.Epochs{Map: d.Epochs}, time.Now), Log: slog.New(slog.DiscardHandler),
 	})
@@ -51,9 +52,9 @@ func (p *prefiltered) group(name string, prefixes ...string) {
 	for _, text := range prefixes {
 		g.Prefixes = append(g.Prefixes, netip.MustParsePrefix(text))
 	}
-	txn := p.DB.WriteTxn(p.rows)
+	txn := p.DB.WriteTxn(p.groups)
 	defer txn.Commit()
-	if _, _, err := p.rows.Insert(txn, g); err != nil {
+	if _, _, err := p.groups.Insert(txn, g); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -61,7 +62,7 @@ func (p *prefiltered) group(name string, prefixes ...string) {
 // holds runs a round and compares what the maps have then with prefixes and their lists.
 func (p *prefiltered) holds(when string, want map[string]uint32) {
 	p.t.Helper()
-	if _, err := p.round(); err != nil {
+	if err := p.round(new(table.Watch)); err != nil {
 		p.t.Fatalf("%s: %v", when, err)
 	}
 	if err := p.read(); err != nil { // from the kernel
@@ -76,15 +77,15 @@ func (p *prefiltered) holds(when string, want map[string]uint32) {
 	}
 }
 
-func (p *prefiltered) row(name string) Row {
+func (p *prefiltered) row(name string) denylistRow {
 	p.t.Helper()
-	for r := range p.Rows.All(p.DB.ReadTxn()) {
+	for r := range p.rows.All(p.DB.ReadTxn()) {
 		if r.Name == name {
 			return *r
 		}
 	}
 	p.t.Fatalf("%s has no row", name)
-	return Row{}
+	return denylistRow{}
 }
 
 func TestPrefilter(t *testing.T) {
@@ -111,7 +112,7 @@ func TestPrefilter(t *testing.T) {
 	}
 	p.holds("nodes, their gateways and podCIDRs may come in", map[string]uint32{"10.0.0.0/8": 1, "10.9.0.1/32": 0,
 		"10.1.0.0/24": 0, "10.1.0.1/32": 0, "198.51.100.7/32": 2, "203.0.113.0/24": 2})
-	if r := p.row("bad"); r != (Row{Name: "bad", Prefixes: 1, Own: 3}) {
+	if r := p.row("bad"); r != (denylistRow{Name: "bad", Prefixes: 1, Own: 3}) {
 		t.Errorf("got %+v", r)
 	}
 	txn = p.DB.WriteTxn(p.pods)
@@ -123,9 +124,9 @@ func TestPrefilter(t *testing.T) {
 	}
 	p.holds("pods in no podCIDR may come in", map[string]uint32{"10.0.0.0/8": 1, "10.9.0.1/32": 0, "10.1.0.0/24": 0,
 		"10.1.0.1/32": 0, "10.2.0.9/32": 0, "198.51.100.7/32": 2, "203.0.113.0/24": 2})
-	next := &Prefilter{Params: p.Params, Rows: p.Rows}
+	next := &denylist{denylistParams: p.denylistParams, rows: p.rows}
 	next.Names = []string{"worse"}
-	p.Prefilter = next
+	p.denylist = next
 	p.holds("an agent after this one, with one group less", map[string]uint32{"198.51.100.7/32": 1,
 		"203.0.113.0/24": 1})
 }
@@ -137,14 +138,14 @@ func TestPrefilterIsFull(t *testing.T) {
 		many = append(many, netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}).String()+"/32")
 	}
 	p.group("bad", many...)
-	if _, err := p.round(); err == nil {
+	if err := p.round(new(table.Watch)); err == nil {
 		t.Fatal("65 rows fit into a map of 64")
 	}
 	if r := p.row("bad"); r.Problem == "" {
 		t.Error("the group says nothing")
 	}
 	p.group("bad", many[:64]...)
-	if _, err := p.round(); err != nil || p.row("bad").Problem != "" {
+	if err := p.round(new(table.Watch)); err != nil || p.row("bad").Problem != "" {
 		t.Errorf("what fits is not in force: %v, %+v", err, p.row("bad"))
 	}
 }

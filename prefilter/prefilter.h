@@ -7,8 +7,8 @@
 #define MYELIN_PREFILTER_H
 
 #include "../drop/drop.h"
+#include "../policy/policy.h"
 #include "../tunnel/tunnel.h"
-#include "policy.h"
 
 /* Blocked addresses and prefixes; the longest match decides. 0: exempt, otherwise the number of the list. */
 struct {
