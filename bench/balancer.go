@@ -27,6 +27,7 @@ type balancer struct {
 	db       *statedb.DB
 	tables   cluster.Tables
 	services *service.Services
+	kernel   *maps.Kernel
 	datapath *bpf.Datapath
 	known    []func(statedb.WriteTxn) // nil after the first put
 	ended    []func() error           // what close does, the last one first
@@ -35,8 +36,8 @@ type balancer struct {
 // hang puts programs to work, and says how they are taken off again.
 type hang func(*bpf.Datapath) (off func() error, err error)
 
-// newBalancer makes one that has no Services yet. dir is an empty folder, room how many rows a map has at most.
-func newBalancer(ctx context.Context, dir string, settings bpf.Settings, room uint32,
+// newBalancer makes one that has no Services yet. dir is an empty folder.
+func newBalancer(ctx context.Context, dir string, settings bpf.Settings, sizes bpf.Sizes,
 	hang hang) (b *balancer, err error) {
 	b = &balancer{db: statedb.New()}
 	defer func() {
@@ -55,16 +56,16 @@ func newBalancer(ctx context.Context, dir string, settings bpf.Settings, room ui
 	b.known = append(b.known, b.tables.Services.RegisterInitializer(txn, "bench"),
 		b.tables.Slices.RegisterInitializer(txn, "bench"))
 	txn.Commit()
-	if err := b.load(dir, settings, room, hang); err != nil {
+	if err := b.load(dir, settings, sizes, hang); err != nil {
 		return b, err
 	}
 	return b, b.run(ctx, dir)
 }
 
 // load has pins below dir.
-func (b *balancer) load(dir string, settings bpf.Settings, room uint32, hang hang) error {
+func (b *balancer) load(dir string, settings bpf.Settings, sizes bpf.Sizes, hang hang) error {
 	var err error
-	b.datapath, err = loadIn(dir, bpf.Options{Settings: settings, Sizes: bpf.Sizes{Services: room}}, &b.ended)
+	b.datapath, err = loadIn(dir, bpf.Options{Settings: settings, Sizes: sizes}, &b.ended)
 	if err != nil {
 		return err
 	}
@@ -102,11 +103,11 @@ func (b *balancer) run(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	group, start, stop := table.Group(log)
-	kernel, err := maps.New(maps.Params{Log: log, DB: b.db, Tables: b.services.Desired, Datapath: b.datapath})
+	b.kernel, err = maps.New(maps.Params{Log: log, DB: b.db, Tables: b.services.Desired, Datapath: b.datapath})
 	if err != nil {
 		return err
 	}
-	kernel.Reconcile(group)
+	b.kernel.Reconcile(group)
 	group.Add(job.OneShot("services", func(ctx context.Context, _ cell.Health) error { return b.services.Run(ctx) }))
 	b.ended = append(b.ended, func() error { return stop(context.Background()) })
 	return start(ctx)

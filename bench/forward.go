@@ -19,15 +19,37 @@ const frontFlows = 16
 // shortest frames come in and leave by one wire, with the node's address in the place of the client's. The first
 // processor does nothing but the balancing, from the wire's ring to the ring of the other end; the second one sends
 // more than that can take, and counts and loses what comes back. Kernel 6.8 or later, two processors.
-func Forwarding(ctx context.Context, opts Options, programs string) (list []results.Result, err error) {
+func Forwarding(ctx context.Context, opts Options, programs string) ([]results.Result, error) {
 	fronts := []*front{
 		newFront("xdp", opts.Family, &mine{xdp: true}),
 		newFront("tc", opts.Family, &mine{}),
 		newFront("kube-proxy-iptables", opts.Family, &proxied{kubeProxy{mode: "iptables", programs: programs}}),
 		newFront("kube-proxy-nftables", opts.Family, &proxied{kubeProxy{mode: "nftables", programs: programs}}),
 	}
+	rates, err := ratesOf(ctx, opts, fronts)
+	if err != nil {
+		return nil, err
+	}
+	return ratios(opts.Family, rates), nil
+}
+
+// ForwardingIPIP is Forwarding by XDP and by tc with DSR by IPIP: the packets leave encapsulated.
+func ForwardingIPIP(ctx context.Context, opts Options) ([]results.Result, error) {
+	rates, err := ratesOf(ctx, opts, []*front{
+		newFront("ipip-xdp", opts.Family, &mine{xdp: true, ipip: true}),
+		newFront("ipip-tc", opts.Family, &mine{ipip: true}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	r := results.Result{Name: "xdp/pps_ipip_vs_tc" + opts.Family.suffix(), Value: median(rates[0]), Unit: "packets/s"}
+	return []results.Result{r.Against(median(rates[1]))}, nil
+}
+
+// ratesOf are packets a second of each front and round.
+func ratesOf(ctx context.Context, opts Options, fronts []*front) ([][]float64, error) {
 	rates := make([][]float64, len(fronts))
-	err = withFronts(ctx, fronts, func(players []*player) error {
+	err := withFronts(ctx, fronts, func(players []*player) error {
 		for round := range opts.Rounds {
 			for i, f := range fronts {
 				rate, err := f.rate(players[i], opts.Log)
@@ -40,10 +62,7 @@ func Forwarding(ctx context.Context, opts Options, programs string) (list []resu
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return ratios(opts.Family, rates), nil
+	return rates, err
 }
 
 func newFront(name string, family Family, by balancing) *front {
@@ -68,7 +87,7 @@ func withFronts(ctx context.Context, fronts []*front, fn func([]*player) error) 
 		if err := f.apart(ctx); err != nil {
 			return err
 		}
-		frames, err := f.write(frontFlows, 40000, "client", "lb", fmt.Sprintf("udp %%d > %d", frontUDP))
+		frames, err := f.write(flows{count: frontFlows, first: begunPort}, "lb", fmt.Sprintf("udp %%d > %d", frontUDP))
 		if err != nil {
 			return err
 		}

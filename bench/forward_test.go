@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,13 +70,15 @@ func TestRatios(t *testing.T) {
 	}
 }
 
-// Frames come back translated, from the hook that is to be measured; what isn't translated isn't counted.
+// Frames come back translated or encapsulated, from the hook that is to be measured; others aren't counted.
 func TestFront(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
 	for _, family := range []Family{IPv4, IPv6} {
-		for name, by := range map[string]*mine{"tc": {}, "xdp": {xdp: true}} {
+		for name, by := range map[string]*mine{
+			"tc": {}, "xdp": {xdp: true}, "ipip-tc": {ipip: true}, "ipip-xdp": {xdp: true, ipip: true},
+		} {
 			t.Run(name+family.suffix(), func(t *testing.T) {
 				f := newFront(name, family, by)
 				defer downAndGone(t, f)
@@ -106,7 +106,7 @@ func checkFront(t *testing.T, f *front, d *bpf.Datapath) {
 	const packets = 4096
 	through := map[string]uint64{}
 	for _, to := range []string{"lb", "unused"} {
-		frames, err := f.write(frontFlows, 40000, "client", to, "udp %d > 53")
+		frames, err := f.write(flows{count: frontFlows, first: begunPort}, to, "udp %d > 53")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,32 +132,6 @@ func checkFront(t *testing.T, f *front, d *bpf.Datapath) {
 	}
 	if most := hooks[bpf.FromWireXDP] > packets*9/10; most != f.frames() {
 		t.Errorf("packets by hook: %v, XDP is on: %t", hooks, f.frames())
-	}
-}
-
-// Each cost is measured, of both families, and a packet that is translated costs more than one that is looked at.
-func TestPerPacket(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	list, err := PerPacket(t.Context(), Options{Rounds: 3, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	took := map[string]float64{}
-	for _, r := range list {
-		took[r.Name] = r.Value
-		if r.Value <= 0 || r.Unit != "ns" {
-			t.Errorf("%+v", r)
-		}
-	}
-	for _, family := range []string{"_v4", "_v6"} {
-		if hit, miss := took["xdp/ns_tcp_established"+family], took["xdp/ns_tcp_unknown"+family]; hit <= miss {
-			t.Errorf("%s: a packet of a known connection takes %v ns, one of none %v", family, hit, miss)
-		}
-	}
-	if len(took) != 2*len(costs()) {
-		t.Errorf("%d results of %d costs", len(took), len(costs()))
 	}
 }
 

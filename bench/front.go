@@ -25,10 +25,12 @@ type front struct {
 	kernelPath
 	balancing
 	family Family
-	index  [2]int // of wire0
-	mac    [2]net.HardwareAddr
-	sink   *sink
-	poller poller // of the load balancer, once it is apart
+	// backendCount is the number of the Service's backends; 0: one.
+	backendCount int
+	index        [2]int // of wire0
+	mac          [2]net.HardwareAddr
+	sink         *sink
+	poller       poller // of the load balancer, once it is apart
 }
 
 // balancing is the implementation that balances on a front's node.
@@ -53,22 +55,28 @@ func (f Family) external() netip.Addr {
 	return netip.MustParseAddr("203.0.113.50")
 }
 
+// client is the first client's address.
+func (f Family) client() netip.Addr {
+	if f == IPv6 {
+		return netip.MustParseAddr("2001:db8:7::7")
+	}
+	return netip.MustParseAddr("198.51.100.7")
+}
+
 // names are those that frames are written with; unused is an address of no Service.
 func (f *front) names() packet.Names {
-	name := func(mac net.HardwareAddr, a4, a6 string) packet.Name {
-		return packet.Name{MAC: mac, IP4: netip.MustParseAddr(a4), IP6: netip.MustParseAddr(a6)}
-	}
 	return packet.Names{
 		"lb":     {MAC: f.mac[0], IP4: IPv4.external(), IP6: IPv6.external()},
-		"client": name(f.mac[1], "198.51.100.7", "2001:db8:7::7"),
-		"unused": name(f.mac[0], "203.0.113.99", "2001:db8:50::99"),
+		"client": {MAC: f.mac[1], IP4: IPv4.client(), IP6: IPv6.client()},
+		"unused": {MAC: f.mac[0], IP4: netip.MustParseAddr("203.0.113.99"),
+			IP6: netip.MustParseAddr("2001:db8:50::99")},
 	}
 }
 
 // addFront adds a Service with an external address, and returns how many cluster IPs and ports it has.
-func (o *objects) addFront(family Family, backend netip.Addr) (ports int) {
+func (o *objects) addFront(family Family, backends ...netip.Addr) (ports int) {
 	list := []port{{"udp", frontUDP, corev1.ProtocolUDP}, {"tcp", frontTCP, corev1.ProtocolTCP}}
-	o.add(family, "front", clusterIP(family), list, backend)
+	o.add(family, "front", clusterIP(family), list, backends...)
 	spec := &o.services[len(o.services)-1].Spec
 	spec.ExternalIPs, spec.ExternalTrafficPolicy = []string{family.external().String()},
 		corev1.ServiceExternalTrafficPolicyCluster
@@ -115,11 +123,17 @@ func (f *front) stand(ctx context.Context) error {
 		return err
 	}
 	var all objects
-	ports := all.addFront(f.family, f.backend())
+	ports := all.addFront(f.family, f.backends()...)
 	return f.begin(ctx, f, &all, ports)
 }
 
-func (f *front) backend() netip.Addr { return netip.MustParseAddr(f.family.addressing().pod[1]) }
+// address is the node's own.
+func (f *front) address() netip.Addr { return netip.MustParseAddr(f.family.addressing().wire[0]) }
+
+// backends are the Service's, on another node.
+func (f *front) backends() []netip.Addr {
+	return addresses(netip.MustParseAddr(f.family.addressing().pod[1]), max(f.backendCount, 1))
+}
 
 func (f *front) down(ctx context.Context) error {
 	err := f.end()
@@ -130,19 +144,31 @@ func (f *front) down(ctx context.Context) error {
 	return errors.Join(err, f.Teardown(ctx))
 }
 
-// write makes so many frames, each of a flow of its own, between two of names. l4 is written with the client's port:
-// the first one, and one more for each.
-func (f *front) write(count, first int, from, to, l4 string) ([][]byte, error) {
+// flows are those of a player's frames: clients with consecutive addresses have equal numbers of them, each from the
+// first port on.
+type flows struct {
+	count   int
+	clients int // 0: one
+	first   int // port
+}
+
+// write makes a frame for each flow to one of names. l4 is written with the client's port.
+func (f *front) write(n flows, to, l4 string) ([][]byte, error) {
 	var all [][]byte
 	names := f.names()
-	for i := range count {
-		text := fmt.Sprintf("eth %s > %s | ip %s > %s ttl 64 | %s", from, to, from, to, fmt.Sprintf(l4, first+i))
-		bare, err := packet.Parse(text, packet.Family(f.family), names)
-		if err != nil {
-			return nil, fmt.Errorf("write frame %q: %w", text, err)
+	clients := addresses(f.family.client(), max(n.clients, 1))
+	each, size := n.count/len(clients), 0
+	for i := range n.count {
+		text := fmt.Sprintf("eth client > %s | ip %s > %s ttl 64 | %s", to, clients[i/each], to,
+			fmt.Sprintf(l4, n.first+i%each))
+		if i == 0 { // the others are as long
+			bare, err := packet.Parse(text, packet.Family(f.family), names)
+			if err != nil {
+				return nil, fmt.Errorf("write frame %q: %w", text, err)
+			}
+			size = frameSize(len(bare)) - len(bare)
 		}
-		whole, err := packet.Parse(fmt.Sprintf("%s | len %d", text, frameSize(len(bare))-len(bare)),
-			packet.Family(f.family), names)
+		whole, err := packet.Parse(fmt.Sprintf("%s | len %d", text, size), packet.Family(f.family), names)
 		if err != nil {
 			return nil, fmt.Errorf("write frame %q: %w", text, err)
 		}
@@ -167,9 +193,11 @@ func (p *proxied) begin(ctx context.Context, f *front, all *objects, ports int) 
 // mine is a front's node with our datapath: package service, the programs, and what package node would write about the
 // node's one wire.
 type mine struct {
-	xdp      bool
-	dir      string
-	balancer *balancer
+	xdp        bool
+	ipip       bool   // DSR by IPIP, which the backend, outside the cluster, decapsulates
+	natEntries uint32 // size of the map; 0: as it is by default
+	dir        string
+	balancer   *balancer
 }
 
 func (m *mine) frames() bool { return m.xdp }

@@ -17,15 +17,29 @@ func frontSettings() bpf.Settings {
 		NodePortMax: 32767}
 }
 
+// settings are those of frontSettings, with DSR by IPIP if the front has it.
+func (m *mine) settings() bpf.Settings {
+	s := frontSettings()
+	if m.ipip {
+		s.Direct, s.LbMode = 1, uint8(bpf.DatapathLbModeLB_DSR)
+		s.LbDispatch = uint8(bpf.DatapathLbDispatchDISPATCH_IPIP)
+	}
+	return s
+}
+
 func (m *mine) begin(ctx context.Context, f *front, all *objects, ports int) (err error) {
 	if m.dir, err = os.MkdirTemp("", f.prefix); err != nil {
 		return err
 	}
-	const room = 1 << 16
-	m.balancer, err = newBalancer(ctx, m.dir, frontSettings(), room, func(d *bpf.Datapath) (func() error, error) {
+	sizes := bpf.Sizes{Services: 1 << 16, Translations: m.natEntries}
+	m.balancer, err = newBalancer(ctx, m.dir, m.settings(), sizes, func(d *bpf.Datapath) (func() error, error) {
 		return nil, m.hang(f, d)
 	})
 	if err != nil {
+		return err
+	}
+	// Without the node's addresses, all packets to a Service's port might be for it.
+	if err := m.balancer.kernel.SetOwn([]netip.Addr{f.address()}); err != nil {
 		return err
 	}
 	services, slices, err := all.rows()
@@ -35,13 +49,14 @@ func (m *mine) begin(ctx context.Context, f *front, all *objects, ports int) (er
 	if err != nil {
 		return err
 	}
-	return m.balancer.written(ctx, 2*ports, ports) // frontends: its cluster IP and its external one
+	// frontends: its cluster IP and its external one
+	return m.balancer.written(ctx, 2*ports, ports*len(f.backends()))
 }
 
 // hang writes what package node would, and attaches the programs as it does. They are taken off with their pins.
 func (m *mine) hang(f *front, d *bpf.Datapath) error {
 	const mtu, slot = 1500, 1
-	addr := netip.MustParseAddr(f.family.addressing().wire[0])
+	addr := f.address()
 	wire := bpf.DatapathWire{Mtu: mtu, Addr4: bpf.Addr(addr)}
 	if f.family == IPv6 {
 		wire = bpf.DatapathWire{Mtu: mtu, Addr6: bpf.Addr(addr)}

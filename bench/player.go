@@ -27,10 +27,11 @@ func layoutOf(kind ebpf.ProgramType) layout {
 type player struct {
 	*ebpf.Program
 	frames *ebpf.Map // one row each, and behind them the number of the next one
+	single bool      // each run gets a packet of its own
 }
 
 // newPlayer makes one of spec's kind. Frames are of one length, a multiple of 8 bytes, and their number is a power of
-// two. end has the context in R6.
+// two. Instructions of spec come first, with the context in R1, where they leave it; end has it in R6.
 func newPlayer(spec ebpf.ProgramSpec, frames [][]byte, end asm.Instructions) (*player, error) {
 	count, length := len(frames), 0
 	if count > 0 {
@@ -54,11 +55,27 @@ func newPlayer(spec ebpf.ProgramSpec, frames [][]byte, end asm.Instructions) (*p
 		}
 	}
 	spec.Name, spec.License = "player", "GPL"
-	spec.Instructions = playing(rows.FD(), count, length, layoutOf(spec.Type), end)
+	spec.Instructions = append(spec.Instructions, playing(rows.FD(), count, length, layoutOf(spec.Type), end)...)
 	if p.Program, err = ebpf.NewProgram(&spec); err != nil {
 		return nil, errors.Join(fmt.Errorf("load player: %w", err), p.close())
 	}
 	return p, nil
+}
+
+// restoring restores the packet's length in XDP: in a test, the next run gets the packet as the last one left it. The
+// helper is called even if the length is right, so that the cost is always the same.
+func restoring(length int) asm.Instructions {
+	at := layoutOf(ebpf.XDP)
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R6, at.end, asm.Word),
+		asm.LoadMem(asm.R3, asm.R6, at.data, asm.Word),
+		asm.Sub.Reg(asm.R2, asm.R3),
+		asm.Sub.Imm(asm.R2, int32(length)),
+		asm.FnXdpAdjustHead.Call(),
+		asm.JNE.Imm(asm.R0, 0, "lost"),
+		asm.Mov.Reg(asm.R1, asm.R6),
+	}
 }
 
 // playing reads the number of the next frame, counts it on, and copies that frame over the packet.

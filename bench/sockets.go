@@ -79,9 +79,8 @@ func (s *socketsPath) stand(ctx context.Context, family Family) (Path, error) {
 	if bpf.HaveSetRetval() {
 		settings.SetRetval = 1
 	}
-	s.balancer, err = newBalancer(ctx, s.dir, settings, s.room(), func(d *bpf.Datapath) (func() error, error) {
-		return d.DetachSockets, d.AttachSockets(s.cgroup, false)
-	})
+	s.balancer, err = newBalancer(ctx, s.dir, settings, bpf.Sizes{Services: s.room()},
+		func(d *bpf.Datapath) (func() error, error) { return d.DetachSockets, d.AttachSockets(s.cgroup, false) })
 	return path, err
 }
 

@@ -63,7 +63,8 @@ func parse() settings {
 		"folder of netperf and netserver (scripts/deps.sh bench); empty: $PATH")
 	flag.StringVar(&s.kubeproxy, "kubeproxy", cacheDir("kube-proxy/bin"),
 		"folder of kube-proxy, iptables and nft (scripts/deps.sh kubeproxy)")
-	flag.StringVar(&s.only, "parts", "all", "of -mode service, by comma: "+partNames())
+	flag.StringVar(&s.only, "parts", "all", fmt.Sprintf("by comma: of -mode service %s; of -mode xdp %s",
+		partNames(settings{}.parts()), partNames(settings{}.partsXDP())))
 	flag.StringVar(&s.dir, "dir", ".", "the source tree: its bench/results.json and BENCHMARKS.md are rewritten")
 	flag.BoolVar(&s.check, "check", false, "fail where a budget of bench/budget.json is broken")
 	flag.BoolVar(&s.verbose, "v", false, "report every run")

@@ -9,7 +9,7 @@ import (
 	"myelin/bench/results"
 )
 
-// part is one thing that -mode service measures.
+// part is one thing that -mode service or xdp measures.
 type part struct {
 	name    string
 	measure func(context.Context, bench.Options) ([]results.Result, error)
@@ -54,15 +54,20 @@ func (s settings) versus(ctx context.Context, o bench.Options) ([]results.Result
 	return all, nil
 }
 
-// roundsOf is how many rounds of Services there are to each of those of other ways: runs are short.
+// roundsOf is how many rounds of Services and XDP there are to each of those of other ways: runs are short.
 const roundsOf = 4
 
 func (s settings) measureServices(ctx context.Context, log *slog.Logger) ([]results.Result, error) {
+	return s.measureParts(ctx, log, s.parts())
+}
+
+// measureParts measures those of the parts that -parts names. Runs are short, so there are more rounds.
+func (s settings) measureParts(ctx context.Context, log *slog.Logger, parts []part) ([]results.Result, error) {
 	opts, err := s.options(ctx, log, bench.Options{Rounds: roundsOf * s.rounds})
 	if err != nil {
 		return nil, err
 	}
-	parts, err := choose(s.only, s.parts(), func(p part) string { return p.name })
+	parts, err = choose(s.only, parts, func(p part) string { return p.name })
 	if err != nil {
 		return nil, flagError("-parts", err)
 	}
@@ -79,9 +84,9 @@ func (s settings) measureServices(ctx context.Context, log *slog.Logger) ([]resu
 }
 
 // partNames are what -parts takes.
-func partNames() string {
+func partNames(parts []part) string {
 	var names []string
-	for _, p := range (settings{}).parts() {
+	for _, p := range parts {
 		names = append(names, p.name)
 	}
 	return strings.Join(names, ",")

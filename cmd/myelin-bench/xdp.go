@@ -8,16 +8,17 @@ import (
 	"myelin/bench/results"
 )
 
-// measureXDP measures packets a second and ns a packet. Runs are short, so there are as many rounds as of Services.
 func (s settings) measureXDP(ctx context.Context, log *slog.Logger) ([]results.Result, error) {
-	opts, err := s.options(ctx, log, bench.Options{Rounds: roundsOf * s.rounds})
-	if err != nil {
-		return nil, err
+	return s.measureParts(ctx, log, s.partsXDP())
+}
+
+// partsXDP measure ns a packet, of both families, and packets a second.
+func (s settings) partsXDP() []part {
+	return []part{
+		{"packet", bench.PerPacket},
+		{"ipip", bench.ForwardingIPIP},
+		{"versus", func(ctx context.Context, o bench.Options) ([]results.Result, error) {
+			return bench.Forwarding(ctx, o, s.kubeproxy)
+		}},
 	}
-	all, err := bench.PerPacket(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	rates, err := bench.Forwarding(ctx, opts, s.kubeproxy)
-	return append(all, rates...), err
 }
