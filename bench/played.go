@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -139,8 +140,12 @@ func (t *timing) countPassed(left, n int) error {
 }
 
 // rows are the keys of flows that are translated.
-func (t *timing) rows() (list []bpf.DatapathNatTuple, err error) {
-	err = bpf.Each(t.datapath.NatEntries, func(k *bpf.DatapathNatTuple, _ *bpf.DatapathNatEntry) bool {
+func (t *timing) rows() ([]bpf.DatapathNatTuple, error) {
+	return keys[bpf.DatapathNatEntry](t.datapath.NatEntries)
+}
+
+func keys[V any](m *ebpf.Map) (list []bpf.DatapathNatTuple, err error) {
+	err = bpf.Each(m, func(k *bpf.DatapathNatTuple, _ *V) bool {
 		list = append(list, *k)
 		return true
 	})
@@ -149,14 +154,19 @@ func (t *timing) rows() (list []bpf.DatapathNatTuple, err error) {
 
 // forget takes all flows away.
 func (t *timing) forget() error {
-	list, err := t.rows()
+	replies, err := keys[bpf.DatapathNatReply](t.datapath.NatReplies)
 	if err != nil {
 		return err
 	}
-	for _, k := range list {
-		if err := t.datapath.NatEntries.Delete(k); err != nil {
-			return fmt.Errorf("forget a flow: %w", err)
-		}
+	entries, err := t.rows()
+	for _, k := range replies {
+		err = errors.Join(err, t.datapath.NatReplies.Delete(k))
+	}
+	for _, k := range entries {
+		err = errors.Join(err, t.datapath.NatEntries.Delete(k))
+	}
+	if err != nil {
+		return fmt.Errorf("forget flows: %w", err)
 	}
 	return nil
 }
