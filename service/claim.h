@@ -63,17 +63,15 @@ INLINE struct nat_entry *nat_entry_rival(struct cpu *c)
  */
 INLINE bool nat_reply_claim(struct cpu *c, __u32 rank)
 {
-	struct nat_entry *t = nat_entry_rival(c);
+	struct nat_entry *t;
 
+	if (likely(!bpf_map_update_elem(&nat_replies, &c->reply_key, nat_reply_new(c), BPF_NOEXIST)))
+		return true;
+	t = nat_entry_rival(c);
 	if (t && !nat_entry_replaceable(t, &c->nat_entry, &c->pkt, rank))
 		return false;
 	if (t)
 		bpf_map_delete_elem(&nat_entries, &c->rival_key);
-	if (!bpf_map_update_elem(&nat_replies, &c->reply_key, nat_reply_new(c), BPF_NOEXIST))
-		return true;
-	/* The entry of a flow that is gone, unless another CPU was faster. */
-	if (nat_entry_rival(c))
-		return false;
 	return !bpf_map_update_elem(&nat_replies, &c->reply_key, &c->nat_reply, BPF_EXIST);
 }
 
@@ -231,6 +229,8 @@ APART int nat_entry_claim(void)
 		/* Retries once, in case another CPU was faster. */
 		return nat_entry_insert(PORT_FREE) || nat_entry_insert(PORT_FREE) ? 0 : DROP_NAT_NO_PORT;
 	}
+	if (likely(nat_entry_prepare(c, nat_entry_port(&c->pkt, 0)) && nat_entry_insert(PORT_FREE)))
+		return 0;
 	s = port_search(c);
 	s->skip = 0;
 	for (i = 0; i < NAT_CLAIMS; i++) {

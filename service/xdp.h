@@ -150,7 +150,7 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, struct xdp_found *found)
 		return XDP_LEFT;
 	t = nat_entry_request(c, pkt);
 	if (!t)
-		return XDP_UNKNOWN;
+		return pkt->proto == IPPROTO_TCP && !flow_syn(pkt) ? XDP_LEFT : XDP_UNKNOWN;
 	if (t->flags & (NAT_ENTRY_GONE | NAT_ENTRY_CLOSING) || flow_syn(pkt))
 		return XDP_LEFT;
 	found->request = t;
@@ -177,24 +177,16 @@ INLINE bool xdp_path(struct cpu *c, __u32 length)
 }
 
 /*
- * Whether a packet without a NAT entry may open a flow. Cost: per SYN, and per UDP datagram without an entry: one or
- * two lookups.
+ * Whether the packet is for a pod, or for the node itself and not for a node port. Cost: per flow, a load; a lookup for
+ * the node's and its pods' addresses.
  */
-INLINE bool xdp_may_begin(const struct packet *pkt)
-{
-	struct frontend_key key = { .addr = pkt->dst, .port = pkt->dport, .proto = pkt->proto };
-
-	if (pkt->proto == IPPROTO_TCP && !flow_syn(pkt))
-		return false;
-	return bpf_map_lookup_elem(&frontends, &key) ||
-	       (node_port_may_be(pkt) && frontend_wildcard(&pkt->dst, pkt->dport, pkt->proto));
-}
-
-/* Whether the packet is for a pod, or for the node itself and not for a node port. */
 INLINE bool xdp_is_own(const struct packet *pkt)
 {
-	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &pkt->dst);
+	struct endpoint *e;
 
+	if (!address_filter_has(&own_filter, &pkt->dst))
+		return false;
+	e = bpf_map_lookup_elem(&endpoints, &pkt->dst);
 	return e && (!(e->flags & ENDPOINT_HOST) || !node_port_may_be(pkt));
 }
 
@@ -232,7 +224,7 @@ APART int xdp_begin(__u32 length)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || !xdp_may_begin(&c->pkt) || (config.monitor && listening) || xdp_is_own(&c->pkt))
+	if (!c || (config.monitor && listening) || xdp_is_own(&c->pkt))
 		return 0;
 	return !service_select(SCOPE_EXTERNAL) && xdp_keep(length);
 }
