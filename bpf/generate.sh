@@ -10,7 +10,8 @@ exec go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target bpfel -cc 
 	-type addr -type mac \
 	-type frontend_key -type frontend -type frontend_flag -type backend_set -type backend_set_flag \
 	-type backend_slots_key -type backend_slots_row -type maglev_row -type backend \
-	-type source_range_key -type nat_tuple -type nat_reply -type nat_entry -type nat_entry_flag -type path_flag -type lb_mode \
+	-type source_range_key -type nat_tuple -type nat_reply -type nat_entry -type nat_entry_flag \
+	-type path_flag -type lb_mode \
 	-type lb_dispatch -type affinity_key -type affinity -type origin_key -type origin -type socket_outcome \
 	-type service_scope \
 	-type endpoint_policy -type policy_pair -type peer_class_key -type peer_class -type verdict_key -type verdict \

@@ -172,9 +172,7 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	if !flows && s.Services == 0 {
 		set("fragments", 1)
 	}
-	set("nat_entries", o.Sizes.Translations)
-	set("nat_replies", o.Sizes.Translations)
-	set("port_indexes", portIndexes(s, max(spec.Maps["flows"].MaxEntries, spec.Maps["nat_entries"].MaxEntries)))
+	set("port_indexes", portIndexes(s, spec.Maps["flows"].MaxEntries))
 	if s.Policy == 0 && s.Direct == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
 		set("pod_netns", 1)
 	}
@@ -182,19 +180,23 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	if s.Direct == 0 {
 		set("members", 1)
 	}
-	for _, name := range []string{"source_ranges", "loads"} {
-		set(name, max(o.Sizes.Services, 1))
-	}
-	if s.Services == 0 {
-		for _, name := range []string{"nat_entries", "nat_replies", "source_ranges", "loads"} {
-			set(name, 1)
+	resizeServices(set, s, o.Sizes)
+}
+
+// resizeServices is resize for the maps that only translation per packet needs.
+func resizeServices(set func(name string, n uint32), s Settings, sizes Sizes) {
+	for name, n := range map[string]uint32{"nat_entries": sizes.Translations, "nat_replies": sizes.Translations,
+		"source_ranges": max(sizes.Services, 1), "loads": max(sizes.Services, 1)} {
+		if s.Services == 0 {
+			n = 1
 		}
+		set(name, n)
 	}
 }
 
-// portIndexes is the size of the index of NAT ports, where there are n entries at most that may have one.
+// portIndexes is the size of the index of NAT ports, where there are n conntrack entries at most.
 func portIndexes(s Settings, n uint32) uint32 {
-	if s.Masquerade4 == 0 && s.Masquerade6 == 0 && s.Services == 0 {
+	if s.Masquerade4 == 0 && s.Masquerade6 == 0 {
 		return 1
 	}
 	return n

@@ -26,6 +26,7 @@ func serviceTables() []table {
 		{name: "services, across families, direct", settings: settingsOf(servicing, direct),
 			rows: append(crossRows(), crossErrorRows()...)},
 		{name: "services, XDP", settings: settingsOf(servicing, monitored), rows: xdpRows()},
+		{name: "services, NAT entries", settings: settingsOf(servicing, longTimes), rows: natRows()},
 		{name: "services, XDP, few ports", settings: settingsOf(servicing, eightPorts), rows: portsRows()},
 		{name: "services, XDP, few ports, direct", settings: settingsOf(servicing, eightPorts, hybrid),
 			rows: portsRows()},

@@ -79,7 +79,8 @@ INLINE bool nat_reply_claim(struct cpu *c, __u32 rank)
 INLINE bool nat_entry_same_tuple(const struct nat_entry *t, const struct nat_entry *n)
 {
 	return t->backend_port == n->backend_port && t->nat_port == n->nat_port &&
-	       !((t->flags ^ n->flags) & (NAT_ENTRY_SNAT | NAT_ENTRY_DSR)) && addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat);
+	       !((t->flags ^ n->flags) & (NAT_ENTRY_SNAT | NAT_ENTRY_DSR)) &&
+	       addr_equal(&t->backend, &n->backend) && addr_equal(&t->snat, &n->snat);
 }
 
 /*

@@ -63,7 +63,8 @@ func TestTranslations(t *testing.T) {
 				Dst: bpf.Addr(addr("@vip1")), Dport: bpf.Port(80), Proto: uint8(service.TCP)}
 			row := bpf.DatapathNatEntry{
 				Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080),
-				Snat: bpf.Addr(addr("@node1")), NatPort: bpf.Port(51000), Service: tc.service, BackendId: 1, Flags: tc.flags,
+				Snat: bpf.Addr(addr("@node1")), NatPort: bpf.Port(51000),
+				Service: tc.service, BackendId: 1, Flags: tc.flags,
 				Seen: uint32(clock.Ticks) - uint32(tc.idle/time.Millisecond), Created: clock.Ticks - 60_000,
 				Packets: [2]uint64{3, 2}, Bytes: [2]uint64{300, 200}, TcpFlags: [2]uint8{2, 0x12},
 			}
@@ -116,6 +117,9 @@ func TestCollector(t *testing.T) {
 			"UDP 7 to 1 replied"
 		if got := nattest.Texts(t, d); got != want || c.Count.Load() != 5 {
 			t.Errorf("%d had expired, left are %s, want %s", c.Count.Load(), got, want)
+		}
+		if n := nattest.Replies(t, d); n != 5 {
+			t.Errorf("%d entries of replies are left, want 5", n)
 		}
 	}
 }

@@ -24,6 +24,7 @@ const (
 	destroyMapMaglevTables = "maglev_tables"
 	destroyMapMembers      = "members"
 	destroyMapNatEntries   = "nat_entries"
+	destroyMapNatReplies   = "nat_replies"
 	destroyMapOrigins      = "origins"
 	destroyMapSourceRanges = "source_ranges"
 	destroyProgDestroy     = "destroy"
@@ -91,6 +92,7 @@ type destroyMapSpecs struct {
 	MaglevTables *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Members      *ebpf.MapSpec `ebpf:"members"`
 	NatEntries   *ebpf.MapSpec `ebpf:"nat_entries"`
+	NatReplies   *ebpf.MapSpec `ebpf:"nat_replies"`
 	Origins      *ebpf.MapSpec `ebpf:"origins"`
 	SourceRanges *ebpf.MapSpec `ebpf:"source_ranges"`
 }
@@ -134,6 +136,7 @@ type destroyMaps struct {
 	MaglevTables *ebpf.Map `ebpf:"maglev_tables"`
 	Members      *ebpf.Map `ebpf:"members"`
 	NatEntries   *ebpf.Map `ebpf:"nat_entries"`
+	NatReplies   *ebpf.Map `ebpf:"nat_replies"`
 	Origins      *ebpf.Map `ebpf:"origins"`
 	SourceRanges *ebpf.Map `ebpf:"source_ranges"`
 }
@@ -148,6 +151,7 @@ func (m *destroyMaps) Close() error {
 		m.MaglevTables,
 		m.Members,
 		m.NatEntries,
+		m.NatReplies,
 		m.Origins,
 		m.SourceRanges,
 	)

@@ -2,6 +2,7 @@
 package nattest
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -32,7 +33,7 @@ type Flow struct {
 	Idle             time.Duration
 }
 
-// Put writes the entry of a flow.
+// Put writes the entries of a flow.
 func Put(t testing.TB, d *bpf.Datapath, f Flow) {
 	t.Helper()
 	clock, err := flow.ReadClock(1000)
@@ -48,9 +49,20 @@ func Put(t testing.TB, d *bpf.Datapath, f Flow) {
 	if f.Flags != 0 {
 		row.TcpFlags[0] = flow.ACK // the client has completed the handshake
 	}
-	if err := d.NatEntries.Put(key, row); err != nil {
+	reply := bpf.DatapathNatReply{Request: key}
+	if err := errors.Join(d.NatEntries.Put(key, row), d.NatReplies.Put(bpf.ReplyTuple(&key, &row), reply)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Replies returns the number of entries of replies.
+func Replies(t testing.TB, d *bpf.Datapath) (n int) {
+	t.Helper()
+	err := bpf.Each(d.NatReplies, func(*bpf.DatapathNatTuple, *bpf.DatapathNatReply) bool { n++; return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // Texts are the entries as text, by protocol and client port. Entries whose counters are not those that Put wrote fail

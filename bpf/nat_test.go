@@ -1,0 +1,118 @@
+package bpf
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// natRows are about the two entries of a flow of a Service: of requests and of replies.
+func natRows() []row {
+	const request, reply = `eth router > node | ip world > lb | udp 40000 > 81`,
+		`eth node2 > node | ip c > node | udp 8080 > 51000`
+	begin := step{at: "from_wire eth0", in: request, want: "FORWARD_RESOLVE"}
+	answered := step{at: "from_wire eth0", in: reply, want: "FORWARD_RESOLVE"}
+	again := step{at: "from_wire eth0", in: reply, want: "FORWARD_WIRE"}
+	return []row{
+		{name: "replies are counted", steps: []step{begin, withAfter(answered, repliesAre(1, 0)),
+			withAfter(again, repliesAre(1, 1))}},
+		{name: "the entry of replies is evicted", steps: []step{begin, answered,
+			{at: "from_wire eth0", in: reply, want: "FORWARD_STACK", before: evictReplies},
+			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", before: refreshDue}, again}},
+		{name: "only the entry of replies is left", steps: []step{begin, answered,
+			{at: "from_wire eth0", in: reply, want: "FORWARD_WIRE", before: evictEntries},
+			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", after: translationsAre(1)},
+			withAfter(again, repliesAre(1, 0))}},
+	}
+}
+
+func withAfter(s step, after func(testing.TB, *world)) step {
+	s.after = after
+	return s
+}
+
+// repliesAre wants counts of replies: those of the NAT entry, and those that have not been flushed to it.
+func repliesAre(counted uint64, pending uint32) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		for k, r := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
+			var reply DatapathNatReply
+			own, err := w.ReadNatReply(&k, &r, &reply)
+			must(t, err)
+			if !own || r.Packets[1] != counted || reply.Packets != pending {
+				t.Errorf("own %v, %d packets and %d pending, want %d and %d", own, r.Packets[1], reply.Packets,
+					counted, pending)
+			}
+		}
+	}
+}
+
+func evictReplies(t testing.TB, w *world) {
+	for k := range rowsIn[DatapathNatTuple, DatapathNatReply](t, w.NatReplies) {
+		must(t, w.NatReplies.Delete(k))
+	}
+}
+
+func evictEntries(t testing.TB, w *world) {
+	for k := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
+		must(t, w.NatEntries.Delete(k))
+	}
+}
+
+// refreshDue lets the last look at the entries of replies be a second ago.
+func refreshDue(t testing.TB, w *world) {
+	for k, r := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
+		r.Refreshed -= w.settings.Hz
+		must(t, w.NatEntries.Put(k, r))
+	}
+}
+
+// TestNatEntriesConverted: flows that an agent with the former layout of nat_entries has begun go on.
+func TestNatEntriesConverted(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	fs := t.TempDir()
+	must(t, unix.Mount("bpf", fs, "bpf", 0, ""))
+	t.Cleanup(func() {
+		if err := unix.Unmount(fs, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := filepath.Join(fs, "myelin")
+	must(t, os.MkdirAll(filepath.Join(dir, "maps"), 0o700))
+	former, err := ebpf.NewMap(&ebpf.MapSpec{Name: "nat_entries", Type: ebpf.LRUHash, KeySize: formerNatKeySize,
+		ValueSize: formerNatEntrySize, MaxEntries: 64})
+	must(t, err)
+	defer former.Close()
+	address := func(text string) DatapathAddr { return Addr(netip.MustParseAddr(text)) }
+	must(t, former.Put(formerNatKey{Port: Port(25031), Proto: unix.IPPROTO_TCP, Slot: 3}, formerNatEntry{
+		Client: address("198.51.100.7"), ClientPort: Port(40000), Frontend: address("203.0.113.50"),
+		FrontendPort: Port(80), Backend: address("10.0.1.3"), BackendPort: Port(8080), Snat: address("192.0.2.1"),
+		Flags: uint8(DatapathNatEntryFlagNAT_ENTRY_SNAT | DatapathNatEntryFlagNAT_ENTRY_REPLIED), BackendID: 5,
+		Packets: [2]uint64{3, 2}, Seen: 77,
+	}))
+	must(t, former.Pin(filepath.Join(dir, "maps", "nat_entries")))
+	d, err := Load(Options{Settings: settingsOf(servicing), Sizes: Sizes{Translations: 64}, Dir: dir,
+		Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	defer d.Close()
+	key := DatapathNatTuple{Src: address("198.51.100.7"), Sport: Port(40000), Dst: address("203.0.113.50"),
+		Dport: Port(80), Proto: unix.IPPROTO_TCP}
+	var row DatapathNatEntry
+	must(t, d.NatEntries.Lookup(key, &row))
+	if row.NatPort != Port(25031) || row.BackendId != 5 || row.Packets != [2]uint64{3, 2} || row.Seen != 77 {
+		t.Errorf("converted to %+v", row)
+	}
+	var reply DatapathNatReply
+	must(t, d.NatReplies.Lookup(DatapathNatTuple{Src: address("10.0.1.3"), Sport: Port(8080),
+		Dst: address("192.0.2.1"), Dport: Port(25031), Proto: unix.IPPROTO_TCP}, &reply))
+	if reply.Request != key {
+		t.Errorf("the reply's entry names %+v, want %+v", reply.Request, key)
+	}
+}
