@@ -151,7 +151,7 @@ struct cpu {
 	struct port_key port_key;
 	/* A new port index. Set and read by port_index_put. */
 	struct port_index port_index;
-	/* The ports that may still be looked at in this interval. Set and read by sweep. Kept between packets. */
+	/* The ports that may still be looked at in this interval. Set and read by sweep_range. Kept between packets. */
 	struct port_budget port_budget;
 	/*
 	 * NAT port and backend (0: none) of the closed connection between the ends of a new one. Set by nat_entry_end.

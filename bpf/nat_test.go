@@ -24,6 +24,8 @@ func natRows() []row {
 		{name: "the entry of replies is evicted", steps: []step{begin, answered,
 			{at: "from_wire eth0", in: reply, want: "FORWARD_STACK", before: evictReplies},
 			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", before: refreshDue}, again}},
+		{name: "another flow has the tuple of replies", steps: []step{begin, answered,
+			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", before: claimReplies, after: entriesAreGone}}},
 		{name: "only the entry of replies is left", steps: []step{begin, answered,
 			{at: "from_wire eth0", in: reply, want: "FORWARD_WIRE", before: evictEntries},
 			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", after: translationsAre(1)},
@@ -61,6 +63,23 @@ func evictReplies(t testing.TB, w *world) {
 func evictEntries(t testing.TB, w *world) {
 	for k := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
 		must(t, w.NatEntries.Delete(k))
+	}
+}
+
+// claimReplies gives the tuples of replies to another flow, and has the next request look.
+func claimReplies(t testing.TB, w *world) {
+	for k, r := range rowsIn[DatapathNatTuple, DatapathNatReply](t, w.NatReplies) {
+		r.Request.Sport++
+		must(t, w.NatReplies.Put(k, r))
+	}
+	refreshDue(t, w)
+}
+
+func entriesAreGone(t testing.TB, w *world) {
+	for k, r := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
+		if DatapathNatEntryFlag(r.Flags)&DatapathNatEntryFlagNAT_ENTRY_GONE == 0 {
+			t.Errorf("flow %+v goes on", k)
+		}
 	}
 }
 

@@ -252,7 +252,7 @@ INLINE bool nat_admits(const struct cpu *c)
 /*
  * Finds the port of a connection that does not have its first candidate: the port in the index, otherwise the best
  * candidate, which is claimed. The port is stored in port_search(c)->port. Returns 0 or a drop reason: DROP_NAT_NO_PORT
- * if no candidate is available. Cost: per flow, and per packet of a flow that is in the index.
+ * if no candidate is available. Cost: per flow.
  */
 APART int nat_search(struct __sk_buff *skb)
 {
@@ -263,7 +263,7 @@ APART int nat_search(struct __sk_buff *skb)
 	if (!c)
 		return DROP_NAT_NO_PORT;
 	s = port_search(c);
-	port = nat_indexed(false);
+	port = flow_syn(&c->pkt) ? nat_indexed(false) : 0; /* for others, nat_find has asked the index */
 	s->port = port;
 	if (port)
 		return 0;

@@ -130,12 +130,14 @@ INLINE struct nat_reply *nat_reply_new(struct cpu *c)
 
 /*
  * Looks the entry of the replies up for the flow with the key c->nat_key, so that it is not evicted while there are
- * only requests; inserts it if it was. Cost: per flow, once a second.
+ * only requests; inserts it if it was. If another flow has claimed the tuple meanwhile, this one ends, since the
+ * backend cannot tell them apart. Cost: per flow, once a second.
  */
 APART int nat_reply_refresh(void)
 {
 	struct cpu *c = cpu_this();
 	struct nat_entry *t;
+	struct nat_reply *r;
 
 	if (!c)
 		return 0;
@@ -146,8 +148,11 @@ APART int nat_reply_refresh(void)
 	if (!nat_entry_has_reply(t))
 		return 0;
 	nat_reply_tuple(c, t);
-	if (!bpf_map_lookup_elem(&nat_replies, &c->reply_key))
+	r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
+	if (!r)
 		bpf_map_update_elem(&nat_replies, &c->reply_key, nat_reply_new(c), BPF_NOEXIST);
+	else if (!nat_tuple_equal(&r->request, &c->nat_key))
+		t->flags |= NAT_ENTRY_GONE;
 	return 0;
 }
 

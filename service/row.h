@@ -167,7 +167,7 @@ enum nat_entry_flag {
 	NAT_ENTRY_SNAT = 1,    /* the backend sees snat and nat_port instead of the client */
 	NAT_ENTRY_CLOSING = 2, /* FIN from both sides or RST seen */
 	NAT_ENTRY_REPLIED = 4,
-	NAT_ENTRY_GONE = 8,    /* the agent found that the backend is gone */
+	NAT_ENTRY_GONE = 8,    /* ended: the backend is gone, or another flow has the NAT port */
 	NAT_ENTRY_DSR = 16,    /* replies don't pass this node, or another node forwarded the requests */
 	NAT_ENTRY_CLIENT_FIN = 32, /* the client sent the first FIN: the backend has no TIME-WAIT */
 };
