@@ -72,7 +72,7 @@ func TestStray(t *testing.T) {
 // oneLinkLeft waits: one worker of the kernel clears the namespaces of all tests, one after another.
 func (c *cluster) oneLinkLeft() {
 	c.t.Helper()
-	eventually(c.t, "one pod's link is left", time.Minute, func() error {
+	eventually(c.t, "one pod's link is left", 5*time.Minute, func() error {
 		out := c.ip("node1", "-o", "link", "show", "type", "veth")
 		if strings.Count(out, ": mye") != 1 {
 			return fmt.Errorf("there are:\n%s", out)
