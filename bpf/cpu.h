@@ -148,7 +148,7 @@ struct cpu {
 	/*
 	 * Key of a port index. Set by port_index_find and nat_replace; read there and by port_index_put.
 	 */
-	struct port_key port_key;
+	struct nat_tuple port_key;
 	/* A new port index. Set and read by port_index_put. */
 	struct port_index port_index;
 	/* The ports that may still be looked at in this interval. Set and read by sweep_range. Kept between packets. */
@@ -160,7 +160,7 @@ struct cpu {
 	 */
 	__u32 reuse_backend;
 	__be16 reuse_port;
-	__u16 pad[3];
+	__u16 pad;
 	/*
 	 * Memory for what is too large for the stack; valid until the next user's. Users: port_search, socket_state,
 	 * cross_load, cross_sum, cross_error, icmp_sum_trimmed.

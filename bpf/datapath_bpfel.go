@@ -197,7 +197,7 @@ type DatapathCpu struct {
 		Pad     [5]uint8
 		Class   [2]DatapathPeerClass
 	}
-	PortKey    DatapathPortKey
+	PortKey    DatapathNatTuple
 	PortIndex  DatapathPortIndex
 	PortBudget struct {
 		_    structs.HostLayout
@@ -206,8 +206,7 @@ type DatapathCpu struct {
 	}
 	ReuseBackend uint32
 	ReusePort    uint16
-	Pad          [3]uint16
-	_            [4]byte
+	Pad          uint16
 	Scratch      [32]uint64
 	Budget       DatapathEventBudget
 	Counters     [8][128]DatapathCounter
@@ -688,16 +687,6 @@ type DatapathPortIndex struct {
 	Port uint16
 	Pad  uint16
 	_    [4]byte
-}
-
-type DatapathPortKey struct {
-	_          structs.HostLayout
-	Client     DatapathAddr
-	Server     DatapathAddr
-	ClientPort uint16
-	ServerPort uint16
-	Proto      uint8
-	Pad        [3]uint8
 }
 
 type DatapathPrefix struct {

@@ -132,7 +132,7 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 	case "loads", "shares", "xdp_ports", "xdp_wires":
 		return dump[uint32, uint32](d.mapByName(name), fn)
 	case "port_indexes":
-		return dump[DatapathPortKey, DatapathPortIndex](d.PortIndexes, fn)
+		return dump[DatapathNatTuple, DatapathPortIndex](d.PortIndexes, fn)
 	case "cpus", "events", "frontend_filter", "own_filter", "socket_outcomes":
 		return fmt.Errorf("map %s has no rows to show: see drops and monitor", name)
 	}

@@ -16,7 +16,7 @@ exec go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target bpfel -cc 
 	-type service_scope \
 	-type endpoint_policy -type policy_pair -type peer_class_key -type peer_class -type verdict_key -type verdict \
 	-type policy_action -type policy_absent -type policy_cut -type policy_direction \
-	-type port_key -type port_index -type share_kind -type share_bound \
+	-type port_index -type share_kind -type share_bound \
 	-type member_key -type netns -type endpoint_flag -type endpoint_slot -type wire_flag -type prefix_flag \
 	-type flow_flag -type flow_seconds -type tunnel_mode \
 	Datapath datapath.c -- -O2 -mcpu=v3 -Wall -Wno-unused-function -Wno-enum-conversion -Werror \

@@ -49,16 +49,16 @@ func (d *Datapath) adopted(name string) bool {
 
 // masqueradePort is what the index of ports has of an entry with FLOW_NAT, if
 // its port is none of the connection's candidates.
-func masqueradePort(k *DatapathFlowKey, r *DatapathFlow) (DatapathPortKey, DatapathPortIndex) {
+func masqueradePort(k *DatapathFlowKey, r *DatapathFlow) (DatapathNatTuple, DatapathPortIndex) {
 	pod := r.PodSide & 1
-	return DatapathPortKey{Client: r.Pod, ClientPort: r.PodPort, Server: k.Addr[1-pod], ServerPort: k.Port[1-pod],
+	return DatapathNatTuple{Src: r.Pod, Sport: r.PodPort, Dst: k.Addr[1-pod], Dport: k.Port[1-pod],
 			Proto: k.Proto},
 		DatapathPortIndex{Snat: k.Addr[pod], Port: Port(k.Port[pod])}
 }
 
 // PortIndexed reports whether the entry that the index speaks of is there.
-func (d *Datapath) PortIndexed(k *DatapathPortKey, i *DatapathPortIndex) (bool, error) {
+func (d *Datapath) PortIndexed(k *DatapathNatTuple, i *DatapathPortIndex) (bool, error) {
 	var r DatapathFlow
-	pod, err := FindFlow(d.Flows, End{i.Snat, Port(i.Port)}, End{k.Server, k.ServerPort}, k.Proto, &r)
-	return pod >= 0 && err == nil && int(r.PodSide&1) == pod && r.Pod == k.Client && r.PodPort == k.ClientPort, err
+	pod, err := FindFlow(d.Flows, End{i.Snat, Port(i.Port)}, End{k.Dst, k.Dport}, k.Proto, &r)
+	return pod >= 0 && err == nil && int(r.PodSide&1) == pod && r.Pod == k.Src && r.PodPort == k.Sport, err
 }

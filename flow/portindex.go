@@ -15,7 +15,7 @@ type PortIndex struct {
 	Datapath *bpf.Datapath
 	Log      *slog.Logger
 
-	suspects map[bpf.DatapathPortKey]bpf.DatapathPortIndex
+	suspects map[bpf.DatapathNatTuple]bpf.DatapathPortIndex
 }
 
 // Run deletes until ctx ends.
@@ -38,8 +38,8 @@ func (p *PortIndex) Run(ctx context.Context) error {
 // writes the index before the connection's entry.
 func (p *PortIndex) Pass() error {
 	var failed error
-	suspects := map[bpf.DatapathPortKey]bpf.DatapathPortIndex{}
-	err := bpf.Each(p.Datapath.PortIndexes, func(k *bpf.DatapathPortKey, i *bpf.DatapathPortIndex) bool {
+	suspects := map[bpf.DatapathNatTuple]bpf.DatapathPortIndex{}
+	err := bpf.Each(p.Datapath.PortIndexes, func(k *bpf.DatapathNatTuple, i *bpf.DatapathPortIndex) bool {
 		used, err := p.Datapath.PortIndexed(k, i)
 		if err != nil {
 			failed = err

@@ -132,7 +132,7 @@ INLINE bool nat_crosses(__u16 port)
 INLINE void nat_replace(struct cpu *c, const struct flow *f)
 {
 	if (f->flags & FLOW_INDEXED) {
-		port_key_of(&c->port_key, &f->pod, f->pod_port, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
+		nat_tuple_set(&c->port_key, &f->pod, f->pod_port, &c->pkt.dst, c->pkt.dport, c->pkt.proto);
 		bpf_map_delete_elem(&port_indexes, &c->port_key);
 	}
 	bpf_map_delete_elem(&flows, &c->key);

@@ -47,7 +47,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct port_key);
+	__type(key, struct nat_tuple);
 	__type(value, struct port_index);
 } port_indexes SEC(".maps");
 
@@ -165,22 +165,26 @@ INLINE __u32 port_reclaim(const struct port_search *s, const struct addr *client
 	return s->held > attempts / 4 && s->holder != port_holder(client) ? s->victim : 0;
 }
 
-/* Fills in the index key of a connection. */
-INLINE void port_key_of(struct port_key *k, const struct addr *client, __be16 client_port, const struct addr *server,
-			__be16 server_port, __u8 proto)
+INLINE void nat_tuple_set(struct nat_tuple *k, const struct addr *src, __be16 sport, const struct addr *dst,
+			  __be16 dport, __u8 proto)
 {
-	k->client = *client;
-	k->server = *server;
-	k->client_port = client_port;
-	k->server_port = server_port;
+	k->src = *src;
+	k->dst = *dst;
+	k->sport = sport;
+	k->dport = dport;
 	k->proto = proto;
 	__builtin_memset(k->pad, 0, sizeof(k->pad));
+}
+
+INLINE void nat_tuple_of(struct nat_tuple *k, const struct packet *pkt)
+{
+	nat_tuple_set(k, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
 }
 
 /* Finds the packet's connection in the index. Returns NULL if it is not there. Fills in c->port_key. */
 INLINE struct port_index *port_index_find(struct cpu *c, const struct packet *pkt)
 {
-	port_key_of(&c->port_key, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
+	nat_tuple_of(&c->port_key, pkt);
 	return bpf_map_lookup_elem(&port_indexes, &c->port_key);
 }
 

@@ -15,22 +15,6 @@ enum service_side {
 	SIDE_BACKEND,
 };
 
-INLINE void nat_tuple_set(struct nat_tuple *k, const struct addr *src, __be16 sport, const struct addr *dst,
-			  __be16 dport, __u8 proto)
-{
-	k->src = *src;
-	k->dst = *dst;
-	k->sport = sport;
-	k->dport = dport;
-	k->proto = proto;
-	__builtin_memset(k->pad, 0, sizeof(k->pad));
-}
-
-INLINE void nat_tuple_of(struct nat_tuple *k, const struct packet *pkt)
-{
-	nat_tuple_set(k, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
-}
-
 INLINE bool nat_tuple_equal(const struct nat_tuple *a, const struct nat_tuple *b)
 {
 	return addr_equal(&a->src, &b->src) && addr_equal(&a->dst, &b->dst) && a->sport == b->sport &&

@@ -4,6 +4,7 @@
 #define MYELIN_SERVICE_ROW_H
 
 #include "../bpf/common.h"
+#include "../nat/row.h"
 
 /* Where clients are. Each scope has its own set of backends, since traffic policies differ. */
 enum service_scope {
@@ -152,16 +153,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } loads SEC(".maps");
-
-/* A flow's tuple, as the packets of one direction have it. */
-struct nat_tuple {
-	struct addr src;
-	struct addr dst;
-	__be16 sport;
-	__be16 dport;
-	__u8 proto;
-	__u8 pad[3];
-};
 
 enum nat_entry_flag {
 	NAT_ENTRY_SNAT = 1,    /* the backend sees snat and nat_port instead of the client */
