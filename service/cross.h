@@ -8,6 +8,7 @@
 
 #include "cross_ipv4.h"
 #include "nat_entry.h"
+#include "../bpf/header.h"
 
 #define CROSS_GROWS (sizeof(struct ipv6hdr) - sizeof(struct iphdr))
 
@@ -52,15 +53,9 @@ INLINE bool cross_lacks_checksum(struct __sk_buff *skb, const struct packet *pkt
 /* Fills in the IPv6 header that replaces the IPv4 header ip. */
 INLINE void cross_head6(struct ipv6hdr *ip6, const struct iphdr *ip, const struct packet *pkt, const struct rewrite *to)
 {
-	__builtin_memset(ip6, 0, sizeof(*ip6));
-	ip6->version = 6;
-	ip6->nexthdr = pkt->proto;
-	ip6->hop_limit = pkt->ttl;
+	header6(ip6, &to->src, &to->dst, bpf_ntohs(ip->tot_len) - sizeof(*ip), pkt->proto, pkt->ttl);
 	ip6->priority = ip->tos >> 4;
 	ip6->flow_lbl[0] = ip->tos << 4;
-	ip6->payload_len = bpf_htons(bpf_ntohs(ip->tot_len) - sizeof(*ip));
-	__builtin_memcpy(&ip6->saddr, &to->src, sizeof(struct addr));
-	__builtin_memcpy(&ip6->daddr, &to->dst, sizeof(struct addr));
 }
 
 /*
@@ -69,17 +64,8 @@ INLINE void cross_head6(struct ipv6hdr *ip6, const struct iphdr *ip, const struc
  */
 INLINE void cross_head4(struct iphdr *ip, const struct ipv6hdr *ip6, const struct packet *pkt, const struct rewrite *to)
 {
-	__builtin_memset(ip, 0, sizeof(*ip));
-	ip->version = 4;
-	ip->ihl = 5;
-	ip->protocol = pkt->proto;
-	ip->ttl = pkt->ttl;
-	ip->frag_off = bpf_htons(0x4000);
-	ip->saddr = to->src.w[3];
-	ip->daddr = to->dst.w[3];
-	ip->tos = ip6->priority << 4 | ip6->flow_lbl[0] >> 4;
-	ip->tot_len = bpf_htons(bpf_ntohs(ip6->payload_len) + sizeof(*ip));
-	ip->check = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
+	header4(ip, &to->src, &to->dst, bpf_ntohs(ip6->payload_len) + sizeof(*ip), pkt->proto, pkt->ttl,
+		ip6->priority << 4 | ip6->flow_lbl[0] >> 4);
 }
 
 INLINE bool cross_write6(struct __sk_buff *skb, const struct packet *pkt, const struct rewrite *to)

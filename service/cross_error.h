@@ -86,31 +86,6 @@ INLINE bool cross_type6(const struct icmp_head *h4, struct icmp_head *h6)
 	return true;
 }
 
-INLINE void cross_header4(struct iphdr *ip, const struct addr *src, const struct addr *dst, __u16 length, __u8 proto,
-			  __u8 ttl)
-{
-	ip->version = 4;
-	ip->ihl = 5;
-	ip->tot_len = bpf_htons(length);
-	ip->frag_off = bpf_htons(0x4000);
-	ip->ttl = ttl;
-	ip->protocol = proto;
-	ip->saddr = src->w[3];
-	ip->daddr = dst->w[3];
-	ip->check = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
-}
-
-INLINE void cross_header6(struct ipv6hdr *ip, const struct addr *src, const struct addr *dst, __u16 payload, __u8 proto,
-			  __u8 ttl)
-{
-	ip->version = 6;
-	ip->payload_len = bpf_htons(payload);
-	ip->nexthdr = proto;
-	ip->hop_limit = ttl;
-	__builtin_memcpy(&ip->saddr, src, sizeof(*src));
-	__builtin_memcpy(&ip->daddr, dst, sizeof(*dst));
-}
-
 /*
  * Copies the first bytes of layer 4, with the ports that the error's receiver knows. Clears the checksum of a datagram,
  * which would be wrong.
@@ -144,9 +119,9 @@ INLINE bool cross_error4(struct __sk_buff *skb, struct cpu *c, const struct icmp
 	if (!cross_type4(was, &e->icmp) || !cross_quote(skb, c, e->quote) ||
 	    bpf_skb_load_bytes(skb, c->inner.l3, &about, sizeof(about)))
 		return false;
-	cross_header4(&e->ip, &c->to.src, &c->to.dst, sizeof(*e), IPPROTO_ICMP, c->pkt.ttl);
-	cross_header4(&e->about, &c->about.src, &c->about.dst, bpf_ntohs(about.payload_len) + sizeof(e->about),
-		      c->inner.proto, about.hop_limit);
+	header4(&e->ip, &c->to.src, &c->to.dst, sizeof(*e), IPPROTO_ICMP, c->pkt.ttl, 0);
+	header4(&e->about, &c->about.src, &c->about.dst, bpf_ntohs(about.payload_len) + sizeof(e->about),
+		c->inner.proto, about.hop_limit, 0);
 	e->icmp.checksum = csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&e->icmp, sizeof(*e) - sizeof(e->ip), 0));
 	return cross_store(skb, bpf_htons(ETH_P_IP), e, sizeof(*e));
 }
@@ -161,9 +136,9 @@ INLINE bool cross_error6(struct __sk_buff *skb, struct cpu *c, const struct icmp
 	if (!cross_type6(was, &e->icmp) || !cross_quote(skb, c, e->quote) ||
 	    bpf_skb_load_bytes(skb, c->inner.l3, &about, sizeof(about)))
 		return false;
-	cross_header6(&e->ip, &c->to.src, &c->to.dst, sizeof(*e) - sizeof(e->ip), IPPROTO_ICMPV6, c->pkt.ttl);
-	cross_header6(&e->about, &c->about.src, &c->about.dst, bpf_ntohs(about.tot_len) - about.ihl * 4,
-		      c->inner.proto, about.ttl);
+	header6(&e->ip, &c->to.src, &c->to.dst, sizeof(*e) - sizeof(e->ip), IPPROTO_ICMPV6, c->pkt.ttl);
+	header6(&e->about, &c->about.src, &c->about.dst, bpf_ntohs(about.tot_len) - about.ihl * 4,
+		c->inner.proto, about.ttl);
 	sum = bpf_htonl(sizeof(*e) - sizeof(e->ip)) + bpf_htonl(IPPROTO_ICMPV6);
 	sum += (__u32)bpf_csum_diff(NULL, 0, (__be32 *)&e->ip.saddr, 2 * sizeof(struct addr), 0);
 	e->icmp.checksum =

@@ -9,6 +9,7 @@
 
 #include "nat_entry.h"
 #include "service.h"
+#include "../bpf/header.h"
 
 #define GENEVE_PORT 6081
 #define ENCAP_TTL 64
@@ -62,17 +63,7 @@ INLINE void encap_header4(struct iphdr *ip, const struct addr *src, const struct
 {
 	__u32 more = encap_more();
 
-	__builtin_memset(ip, 0, sizeof(*ip));
-	ip->version = 4;
-	ip->ihl = 5;
-	ip->tos = tos;
-	ip->tot_len = bpf_htons(inner + sizeof(*ip) + more);
-	ip->frag_off = bpf_htons(0x4000);
-	ip->ttl = ttl;
-	ip->protocol = more ? IPPROTO_UDP : IPPROTO_IPIP;
-	ip->saddr = src->w[3];
-	ip->daddr = dst->w[3];
-	ip->check = csum_fold(csum_words((const __u32 *)ip, sizeof(*ip) / 4));
+	header4(ip, src, dst, inner + sizeof(*ip) + more, more ? IPPROTO_UDP : IPPROTO_IPIP, ttl, tos);
 }
 
 /* Fills in the outer header of an IPv6 packet with `inner` bytes. */
@@ -80,13 +71,7 @@ INLINE void encap_header6(struct ipv6hdr *ip, const struct addr *src, const stru
 {
 	__u32 more = encap_more();
 
-	__builtin_memset(ip, 0, sizeof(*ip));
-	ip->version = 6;
-	ip->payload_len = bpf_htons(inner + more);
-	ip->nexthdr = more ? IPPROTO_UDP : IPPROTO_IPV6;
-	ip->hop_limit = ttl;
-	__builtin_memcpy(&ip->saddr, src, sizeof(*src));
-	__builtin_memcpy(&ip->daddr, dst, sizeof(*dst));
+	header6(ip, src, dst, inner + more, more ? IPPROTO_UDP : IPPROTO_IPV6, ttl);
 }
 
 /* Fills in the UDP and Geneve headers of a packet with `inner` bytes. */

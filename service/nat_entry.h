@@ -193,7 +193,7 @@ APART int nat_reply_flush(void)
 	__sync_fetch_and_add(&r->bytes, -bytes);
 	__sync_fetch_and_add(&t->packets[SIDE_BACKEND], packets);
 	__sync_fetch_and_add(&t->bytes[SIDE_BACKEND], bytes);
-	t->seen = r->flushed = clock_now();
+	t->seen = r->flushed;
 	t->flags |= NAT_ENTRY_REPLIED;
 	nat_entry_note_flags(t, SIDE_BACKEND, r->tcp_flags);
 	return 0;
@@ -202,11 +202,14 @@ APART int nat_reply_flush(void)
 /* Counts a reply with the entry c->reply_key. Cost: per packet. */
 INLINE void nat_reply_count(struct nat_reply *r, const struct packet *pkt, __u32 length)
 {
+	__u32 now = clock_now();
+
 	__sync_fetch_and_add(&r->packets, 1);
 	__sync_fetch_and_add(&r->bytes, length);
-	if (likely(!(pkt->tcp_flags & ~r->tcp_flags) && r->flushed && clock_now() - r->flushed < config.hz))
+	if (likely(!(pkt->tcp_flags & ~r->tcp_flags) && r->flushed && now - r->flushed < config.hz))
 		return;
 	r->tcp_flags |= pkt->tcp_flags;
+	r->flushed = now; /* here, because the NAT entry may be gone */
 	nat_reply_flush();
 }
 

@@ -87,6 +87,18 @@ INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
 	return outcome;
 }
 
+/* Returns the number of bytes by which rewriting lengthens the packet. */
+INLINE __u32 rewrite_grows(const struct cpu *c)
+{
+	__u32 n = c->to.option ? dsr_size(&c->pkt) : 0;
+
+	if (c->to.encap)
+		n += encap_size(&c->pkt);
+	if (unlikely(cross_family(c)) && c->pkt.family == 4)
+		n += CROSS_GROWS;
+	return n;
+}
+
 /* Writes the addresses and ports in c->to to the packet. Cost: per packet. */
 INLINE bool rewrite_write(struct __sk_buff *skb, struct cpu *c)
 {

@@ -201,18 +201,6 @@ INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
 	return refuse_flow(skb, c, outcome);
 }
 
-/* Returns the number of bytes by which rewriting lengthens the packet. */
-INLINE __u32 rewrite_grows(const struct cpu *c)
-{
-	__u32 n = c->to.option ? dsr_size(&c->pkt) : 0;
-
-	if (c->to.encap)
-		n += encap_size(&c->pkt);
-	if (unlikely(cross_family(c)) && c->pkt.family == 4)
-		n += CROSS_GROWS;
-	return n;
-}
-
 /* Rewrites the packet and sends it along c->path, or drops it for the reason in outcome, if not 0. Cost: per packet. */
 APART int service_send(struct __sk_buff *skb, __u32 outcome)
 {

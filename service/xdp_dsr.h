@@ -6,8 +6,7 @@
 #ifndef MYELIN_XDP_DSR_H
 #define MYELIN_XDP_DSR_H
 
-#include "dsr.h"
-#include "encap.h"
+#include "send.h"
 #include "xdp_write.h"
 
 /* Writes the outer headers at data + L3, before an inner packet with `inner` bytes and the given TOS. */
@@ -96,8 +95,7 @@ APART enum xdp_written xdp_dsr(struct xdp_md *ctx)
 	struct cpu *c = cpu_this();
 	bool done;
 
-	if (!c || bpf_xdp_adjust_head(ctx, -(int)((c->to.option ? dsr_size(&c->pkt) : 0) +
-						  (c->to.encap ? encap_size(&c->pkt) : 0))))
+	if (!c || bpf_xdp_adjust_head(ctx, -(int)rewrite_grows(c)))
 		return XDP_UNCHANGED;
 	if (!config.lb_dispatch || !c->to.encap)
 		done = xdp_dsr_write(ctx, c, true, false);
