@@ -49,7 +49,7 @@ func (d *datapath) start(context.Context) error {
 	var err error
 	d.Datapath, err = bpf.Load(bpf.Options{
 		Settings: d.Loaded, Sizes: d.sizes(), Entries: entries, Dir: filepath.Join(d.Config.Myelin.BPFRoot, "myelin"),
-		Log: d.Log, NoTCX: !d.Config.BPF.EnableTCX,
+		NoTCX: !d.Config.BPF.EnableTCX,
 	})
 	if err != nil {
 		return err

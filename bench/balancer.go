@@ -79,7 +79,7 @@ func (b *balancer) load(dir string, settings bpf.Settings, sizes bpf.Sizes, hang
 // loadIn loads a datapath whose pins are below dir, on a file system of their own: without it, nothing of them stays.
 // What ends it is added to a list, of which the last one comes first.
 func loadIn(dir string, o bpf.Options, ended *[]func() error) (*bpf.Datapath, error) {
-	o.Dir, o.Log = pinsIn(dir), slog.New(slog.DiscardHandler)
+	o.Dir = pinsIn(dir)
 	if err := os.Mkdir(o.Dir, 0o700); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,24 +8,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAdopted: the programs of the next agent use the maps of the one before, all of them, also those that it pinned
-// under another name.
-func TestAdopted(t *testing.T) {
+// bpffs mounts a BPF file system for the test, which needs root.
+func bpffs(t *testing.T) string {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	fs := t.TempDir()
-	must(t, unix.Mount("bpf", fs, "bpf", 0, ""))
+	dir := t.TempDir()
+	must(t, unix.Mount("bpf", dir, "bpf", 0, ""))
 	t.Cleanup(func() {
-		if err := unix.Unmount(fs, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
+	return dir
+}
+
+// TestAdopted: the programs of the next agent use the maps of the one before, all of them, also those that it pinned
+// under another name.
+func TestAdopted(t *testing.T) {
+	fs := bpffs(t)
 	if len(formerNames()) == 0 {
 		t.Fatal("no former names")
 	}
 	for _, adopted := range []bool{false, true} {
-		d, err := Load(Options{Dir: filepath.Join(fs, "myelin"), Log: slog.New(slog.DiscardHandler)})
+		d, err := Load(Options{Dir: filepath.Join(fs, "myelin")})
 		must(t, err)
 		for _, m := range d.Maps {
 			if m.Adopted != adopted {

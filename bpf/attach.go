@@ -54,9 +54,7 @@ type Attacher struct {
 }
 
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
-	a := &Attacher{
-		Mode: TCX, dir: filepath.Join(d.dir, "links"), d: d,
-	}
+	a := &Attacher{Mode: TCX, dir: filepath.Join(d.options.Dir, "links"), d: d}
 	if noTCX {
 		a.Mode, a.Why = Clsact, "bpf.enableTCX is false"
 	} else if err := probeTCX(); err != nil {
@@ -75,15 +73,23 @@ func probeTCX() error {
 	return err
 }
 
-// program returns the hook's program.
+// program returns the hook's program for tc.
 func (a *Attacher) program(hook Hook) (*ebpf.Program, error) {
 	switch hook {
-	case FromWireL3, ToWireL3:
-		l3, err := a.d.loadL3()
-		return map[Hook]*ebpf.Program{FromWireL3: l3.FromWire, ToWireL3: l3.ToWire}[hook], err
+	case FromPod:
+		return a.d.FromPod, nil
+	case ToPod:
+		return a.d.ToPod, nil
+	case FromWire:
+		return a.d.FromWire, nil
+	case ToWire:
+		return a.d.ToWire, nil
 	}
-	return map[Hook]*ebpf.Program{FromPod: a.d.FromPod, ToPod: a.d.ToPod, FromWire: a.d.FromWire,
-		ToWire: a.d.ToWire}[hook], nil
+	l3, err := a.d.loadL3()
+	if hook == FromWireL3 {
+		return l3.FromWire, err
+	}
+	return l3.ToWire, err
 }
 
 // ingress reports on which side of the device the hook is.

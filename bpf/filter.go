@@ -3,6 +3,7 @@ package bpf
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -22,7 +23,7 @@ func (o *Objects) mark(filter *ebpf.Map, a netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("address filter: %w", err)
 	}
-	bit := filterBit(a)
+	bit := filterBit(a, filter.ValueSize())
 	at := int64(bit / 64 * 8)
 	var word [8]byte
 	o.filterMu.Lock()
@@ -37,24 +38,9 @@ func (o *Objects) mark(filter *ebpf.Map, a netip.Addr) error {
 	return nil
 }
 
-// filterBits is ADDRESS_FILTER_BITS of filter.h: a filter has a bit for each of so many bits of an address's hash.
-const filterBits = 16
-
-// filterBit is the bit that address_filter_has looks at: the top bits of addr_hash.
-func filterBit(a netip.Addr) uint64 {
+// filterBit is the bit of a filter of so many bytes that address_filter_has looks at: the top bits of addr_hash.
+func filterBit(a netip.Addr, size uint32) uint64 {
 	b := a.As16()
 	sum := binary.LittleEndian.Uint64(b[:8]) + binary.LittleEndian.Uint64(b[8:])
-	return sum * 0x9e3779b97f4a7c15 >> (64 - filterBits)
-}
-
-// hostNetns is NETNS_HOST of connection.h: sockets of the namespace that the
-// hook's device is in.
-const hostNetns = int32(-1)
-
-// nameHost writes where the sockets of the node itself are.
-func nameHost(podNetns *ebpf.Map) error {
-	if err := podNetns.Put(uint32(DatapathEndpointSlotSLOT_HOST), DatapathNetns{Id: hostNetns}); err != nil {
-		return fmt.Errorf("write the node's row of pod_netns: %w", err)
-	}
-	return nil
+	return sum * 0x9e3779b97f4a7c15 >> (64 - bits.TrailingZeros32(size*8))
 }

@@ -6,8 +6,8 @@
 #include "checksum.h"
 
 /* Fills in an IPv4 header without options, with DF set. length is that of the packet. */
-INLINE void header4(struct iphdr *ip, const struct addr *src, const struct addr *dst, __u16 length, __u8 proto, __u8 ttl,
-		    __u8 tos)
+INLINE void header4(struct iphdr *ip, const struct addr *src, const struct addr *dst, __u16 length, __u8 proto,
+		    __u8 ttl, __u8 tos)
 {
 	__builtin_memset(ip, 0, sizeof(*ip));
 	ip->version = 4;

@@ -95,7 +95,7 @@ func TestLive(t *testing.T) {
 func (w *world) attach(t testing.TB, noTCX bool) {
 	t.Helper()
 	w.withPins(t, func(dir string) error {
-		return w.attachHere(newAttacher(&Datapath{Objects: w.Objects, dir: dir}, noTCX))
+		return w.attachHere(newAttacher(&Datapath{Objects: w.Objects, options: Options{Dir: dir}}, noTCX))
 	})
 }
 

@@ -3,7 +3,6 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -42,7 +41,6 @@ type Options struct {
 	Entries map[string]uint32
 	// Dir holds the pins, on a bpffs; it is made if it is not there.
 	Dir string
-	Log *slog.Logger
 	// NoTCX: clsact also where the kernel has TCX.
 	NoTCX bool
 }
@@ -52,8 +50,6 @@ type Options struct {
 type Datapath struct {
 	Objects
 	options Options
-	dir     string
-	log     *slog.Logger
 	Maps    []MapStatus
 	// Attacher knows how programs are attached on this kernel.
 	Attacher *Attacher
@@ -84,7 +80,7 @@ func Load(o Options) (*Datapath, error) {
 			return nil, fmt.Errorf("make pin directory: %w", err)
 		}
 	}
-	d := &Datapath{options: o, dir: o.Dir, log: o.Log}
+	d := &Datapath{options: o}
 	adopted, err := d.adopt(spec)
 	defer func() {
 		for _, m := range adopted {

@@ -85,7 +85,7 @@ func (d *Datapath) adopt(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error
 	return adopted, nil
 }
 
-func (d *Datapath) mapPin(name string) string { return filepath.Join(d.dir, "maps", name) }
+func (d *Datapath) mapPin(name string) string { return filepath.Join(d.options.Dir, "maps", name) }
 
 // pin gives every new map its place, with the rows of the one before it where they still fit.
 func (d *Datapath) pin(spec *ebpf.CollectionSpec, adopted map[string]*ebpf.Map) error {

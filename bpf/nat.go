@@ -18,6 +18,11 @@ func ReplyTuple(k *DatapathNatTuple, r *DatapathNatEntry) DatapathNatTuple {
 	return reply
 }
 
+// hasReply reports whether the flow has an entry in nat_replies, as nat_entry_has_reply does.
+func hasReply(r *DatapathNatEntry) bool {
+	return DatapathNatEntryFlag(r.Flags)&DatapathNatEntryFlagNAT_ENTRY_DSR == 0 || r.BackendId == 0
+}
+
 // ReadNatReply reads the entry of the flow's replies. It returns false if there is none, or if it is another flow's.
 func (o *Objects) ReadNatReply(k *DatapathNatTuple, r *DatapathNatEntry, reply *DatapathNatReply) (bool, error) {
 	found, err := Get(o.NatReplies, ReplyTuple(k, r), reply)
@@ -74,8 +79,10 @@ func (o *Objects) convertNatEntries(from *ebpf.Map) string {
 		if DatapathNatEntryFlag(r.Flags)&DatapathNatEntryFlagNAT_ENTRY_SNAT != 0 {
 			row.NatPort = k.Port
 		}
-		reply := DatapathNatReply{Request: key}
-		err := errors.Join(o.NatEntries.Put(key, row), o.NatReplies.Put(ReplyTuple(&key, &row), reply))
+		err := o.NatEntries.Put(key, row)
+		if hasReply(&row) {
+			err = errors.Join(err, o.NatReplies.Put(ReplyTuple(&key, &row), DatapathNatReply{Request: key}))
+		}
 		if err != nil {
 			lost++
 		} else {

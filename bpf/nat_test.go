@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -54,17 +53,9 @@ func repliesAre(counted uint64, pending uint32) func(testing.TB, *world) {
 	}
 }
 
-func evictReplies(t testing.TB, w *world) {
-	for k := range rowsIn[DatapathNatTuple, DatapathNatReply](t, w.NatReplies) {
-		must(t, w.NatReplies.Delete(k))
-	}
-}
+func evictReplies(t testing.TB, w *world) { empty(t, w.NatReplies) }
 
-func evictEntries(t testing.TB, w *world) {
-	for k := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
-		must(t, w.NatEntries.Delete(k))
-	}
-}
+func evictEntries(t testing.TB, w *world) { empty(t, w.NatEntries) }
 
 // claimReplies gives the tuples of replies to another flow, and has the next request look.
 func claimReplies(t testing.TB, w *world) {
@@ -93,17 +84,7 @@ func refreshDue(t testing.TB, w *world) {
 
 // TestNatEntriesConverted: flows that an agent with the former layout of nat_entries has begun go on.
 func TestNatEntriesConverted(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
-	fs := t.TempDir()
-	must(t, unix.Mount("bpf", fs, "bpf", 0, ""))
-	t.Cleanup(func() {
-		if err := unix.Unmount(fs, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	dir := filepath.Join(fs, "myelin")
+	dir := filepath.Join(bpffs(t), "myelin")
 	must(t, os.MkdirAll(filepath.Join(dir, "maps"), 0o700))
 	former, err := ebpf.NewMap(&ebpf.MapSpec{Name: "nat_entries", Type: ebpf.LRUHash, KeySize: formerNatKeySize,
 		ValueSize: formerNatEntrySize, MaxEntries: 64})
@@ -116,9 +97,11 @@ func TestNatEntriesConverted(t *testing.T) {
 		Flags: uint8(DatapathNatEntryFlagNAT_ENTRY_SNAT | DatapathNatEntryFlagNAT_ENTRY_REPLIED), BackendID: 5,
 		Packets: [2]uint64{3, 2}, Seen: 77,
 	}))
+	direct := formerNatEntry{Client: address("198.51.100.8"), Backend: address("10.0.1.3"), BackendID: 5,
+		Flags: uint8(DatapathNatEntryFlagNAT_ENTRY_DSR)}
+	must(t, former.Put(formerNatKey{Addr: direct.Client, Proto: unix.IPPROTO_TCP}, direct))
 	must(t, former.Pin(filepath.Join(dir, "maps", "nat_entries")))
-	d, err := Load(Options{Settings: settingsOf(servicing), Sizes: Sizes{Translations: 64}, Dir: dir,
-		Log: slog.New(slog.DiscardHandler)})
+	d, err := Load(Options{Settings: settingsOf(servicing), Sizes: Sizes{Translations: 64}, Dir: dir})
 	must(t, err)
 	defer d.Close()
 	key := DatapathNatTuple{Src: address("198.51.100.7"), Sport: Port(40000), Dst: address("203.0.113.50"),
@@ -133,5 +116,9 @@ func TestNatEntriesConverted(t *testing.T) {
 		Dst: address("192.0.2.1"), Dport: Port(25031), Proto: unix.IPPROTO_TCP}, &reply))
 	if reply.Request != key {
 		t.Errorf("the reply's entry names %+v, want %+v", reply.Request, key)
+	}
+	replies := rowsIn[DatapathNatTuple, DatapathNatReply](t, d.NatReplies)
+	if entries := rowsIn[DatapathNatTuple, DatapathNatEntry](t, d.NatEntries); len(entries) != 2 || len(replies) != 1 {
+		t.Errorf("%d entries and %d of replies, want 2 and 1: replies by DSR don't pass", len(entries), len(replies))
 	}
 }

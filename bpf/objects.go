@@ -74,8 +74,7 @@ func (o *Objects) Assign(spec *ebpf.CollectionSpec, options *ebpf.CollectionOpti
 
 // Close closes the descriptors.
 func (o *Objects) Close() error {
-	return closeAll(&o.DatapathMaps, &o.Programs, o.Epochs, o.OwnFilter, o.FrontendFilter,
-		o.variables)
+	return closeAll(&o.DatapathMaps, &o.Programs, o.Epochs, o.OwnFilter, o.FrontendFilter, o.variables)
 }
 
 // l3Programs are the hooks of wires without a link-layer header.
@@ -90,15 +89,13 @@ func (p *l3Programs) Close() error { return closeAll(p.FromWire, p.ToWire) }
 // assignL3 loads them with the maps of the collection. Few nodes have such wires, and the verifier takes half as long
 // for these two programs as for all others.
 func (o *Objects) assignL3(spec *ebpf.CollectionSpec) (p l3Programs, err error) {
-	shared := map[string]*ebpf.Map{}
+	all, shared := o.MapsByName(), map[string]*ebpf.Map{}
+	all[".bss"] = o.variables
 	for name := range spec.Maps {
 		if strings.HasPrefix(name, ".rodata") {
 			continue
 		}
-		m := o.MapsByName()[plain(name)]
-		if name == ".bss" {
-			m = o.variables
-		}
+		m := all[plain(name)]
 		if m == nil {
 			return p, fmt.Errorf("map %s: not in the datapath", name)
 		}

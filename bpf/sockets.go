@@ -42,14 +42,16 @@ func (h socketHook) binds() bool {
 	return h.at == ebpf.AttachCGroupInet4Bind || h.at == ebpf.AttachCGroupInet6Bind
 }
 
-func (d *Datapath) socketPin(name string) string { return filepath.Join(d.dir, "sockets", name) }
+func (d *Datapath) socketPin(name string) string {
+	return filepath.Join(d.options.Dir, "sockets", name)
+}
 
 // AttachSockets translates what the processes of a cgroup, and of those below it, ask of Services. cgroup is a
 // directory of a cgroup2 file system. It is idempotent, and replaces the programs of an agent before us without a gap.
 // Connections that exist stay as they are. bind says whether binding is to be asked about as well, which
 // Settings.BindProtection decides.
 func (d *Datapath) AttachSockets(cgroup string, bind bool) error {
-	if err := os.MkdirAll(filepath.Join(d.dir, "sockets"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(d.options.Dir, "sockets"), 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
 	id, err := cgroupID(cgroup)

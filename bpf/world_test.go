@@ -356,11 +356,17 @@ func (w *world) forget(t testing.TB) {
 	w.unkeep(t)
 	must(t, w.PortsBorrowed.Set(uint32(0)))
 	for _, m := range []*ebpf.Map{w.Flows, w.Fragments, w.NatEntries, w.NatReplies, w.PortIndexes, w.Affinities} {
-		key := make([]byte, m.KeySize())
-		for m.NextKey(nil, &key) == nil {
-			if err := m.Delete(key); err != nil {
-				t.Fatalf("empty %s: %v", m, err)
-			}
+		empty(t, m)
+	}
+}
+
+// empty deletes all entries of a map.
+func empty(t testing.TB, m *ebpf.Map) {
+	t.Helper()
+	key := make([]byte, m.KeySize())
+	for m.NextKey(nil, &key) == nil {
+		if err := m.Delete(key); err != nil {
+			t.Fatalf("empty %s: %v", m, err)
 		}
 	}
 }

@@ -250,7 +250,7 @@ func (w *world) attachXDP(a *Attacher) error {
 func TestAttachXDP(t *testing.T) {
 	w := newWorld(t, settingsOf(servicing), nil)
 	w.withPins(t, func(dir string) error {
-		a := newAttacher(&Datapath{Objects: w.Objects, dir: dir}, false)
+		a := newAttacher(&Datapath{Objects: w.Objects, options: Options{Dir: dir}}, false)
 		return w.attachModes(a, filepath.Join(dir, "links"))
 	})
 }

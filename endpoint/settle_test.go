@@ -88,7 +88,7 @@ func podLink(t *testing.T) (netlink.Link, *Kernel, *Endpoint, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := bpf.Load(bpf.Options{Dir: filepath.Join(fs, "myelin"), Log: nettest.Log(t)})
+	d, err := bpf.Load(bpf.Options{Dir: filepath.Join(fs, "myelin")})
 	if err != nil {
 		t.Fatal(err)
 	}

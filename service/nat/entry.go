@@ -26,7 +26,7 @@ func State(r *bpf.DatapathNatEntry) flow.State {
 	return flow.Unreplied
 }
 
-// Expired reports whether an entry has expired, by the same rule as translation_expired in the datapath. With DSR, this
+// Expired reports whether an entry has expired, by the same rule as nat_entry_expired in the datapath. With DSR, this
 // node does not see the replies.
 func Expired(clock flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
 	const replied = bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED | bpf.DatapathNatEntryFlagNAT_ENTRY_DSR
@@ -48,7 +48,7 @@ func Expired(clock flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry)
 }
 
 // inTimeWait reports whether the backend's socket may be in TIME-WAIT with a NAT port of the node. It is the opposite
-// of translation_clean in the datapath.
+// of nat_entry_clean in the datapath.
 func inTimeWait(r *bpf.DatapathNatEntry) bool {
 	const snat = bpf.DatapathNatEntryFlagNAT_ENTRY_SNAT
 	const clean = bpf.DatapathNatEntryFlagNAT_ENTRY_CLIENT_FIN

@@ -182,18 +182,23 @@ func TestDirect(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := outside(t, modeNamed(c.mode), c.values)
-			for _, f := range c.stack.families {
-				server, client, err := c.asks("world", url("http", nodeAddr(2, f), 30000+outNear))
-				if err != nil || server != "default/s1" || client != worldAddr(f) {
-					t.Errorf("IPv%d: %s saw %s, %v; want default/s1 and %s", f, server, client, err, worldAddr(f))
-				}
-				if _, err := c.call("world", url("udp", nodeAddr(2, f), 30500+outNear)); err != nil {
-					t.Errorf("IPv%d UDP: %v", f, err)
-				}
-				c.bulk(f)
-			}
+			outside(t, modeNamed(c.mode), c.values).answersDirectly()
 		})
+	}
+}
+
+// answersDirectly asks node2 for a Service of node1: the backend sees the world, and answers it.
+func (c *cluster) answersDirectly() {
+	c.t.Helper()
+	for _, f := range c.stack.families {
+		server, client, err := c.asks("world", url("http", nodeAddr(2, f), 30000+outNear))
+		if err != nil || server != "default/s1" || client != worldAddr(f) {
+			c.t.Errorf("IPv%d: %s saw %s, %v; want default/s1 and %s", f, server, client, err, worldAddr(f))
+		}
+		if _, err := c.call("world", url("udp", nodeAddr(2, f), 30500+outNear)); err != nil {
+			c.t.Errorf("IPv%d UDP: %v", f, err)
+		}
+		c.bulk(f)
 	}
 }
 
