@@ -12,8 +12,9 @@ FAMILY ?= 4
 ORACLE_PACKETS ?= 1000000
 .NOTPARALLEL:
 .PHONY: help demo build image test test-all test-cold test-unit test-packet test-lab test-oracle test-kube test-vm \
+  test-ui ui \
   test-cluster test-migrate-cilium conformance bench bench-vm bench-machine bench-service bench-xdp bench-policy \
-  bench-lab bench-kube generate generate-check fuzz clean
+  bench-hubble bench-lab bench-kube generate generate-check fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -62,6 +63,14 @@ test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10
 	scripts/deps.sh test vm
 	go run ./test/rings vm
 
+test-ui: build ## the web page in a browser, and whether its built files are fresh; needs Node.js and Chromium
+	scripts/deps.sh ui
+	scripts/ui.sh test
+
+ui: ## ui/dist, the web page, from its source in ui/web; needs Node.js
+	scripts/deps.sh ui
+	scripts/ui.sh build
+
 test-cluster: build ## real kubelets, and upstream's specs for ten minutes; builds Kubernetes first
 	scripts/deps.sh cluster
 	test/cluster/run.sh short
@@ -74,7 +83,8 @@ conformance: build ## all of upstream's network specs on it, undisturbed and dis
 	scripts/deps.sh cluster
 	for how in all disturbed; do MYELIN_RECORD=1 test/cluster/run.sh $$how || exit; done
 
-bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-lab bench-kube ## all benchmarks, with budgets
+bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-hubble bench-lab \
+  bench-kube ## all benchmarks, with budgets
 	bin/myelin-bench -check
 
 bench-vm: build ## netperf in the VM, by instruction counting
@@ -96,6 +106,12 @@ bench-xdp: build ## packets a second through a load balancer, by XDP, tc and the
 bench-policy: build ## policies: packets against the reference, changes among 10,000
 	MYELIN_RECORD=1 go test -count=1 -run 'TestDifferential$$' ./policy/engine
 	bin/myelin-bench -mode policy
+
+bench-hubble: build ## 100,000 events a second into an agent; the real Hubble CLI, which is built first, in ten minutes
+	scripts/deps.sh test
+	scripts/hubble.sh
+	MYELIN_RECORD=1 go test -count=1 -timeout 20m -v -run 'TestEventRate|TestHubbleCLI|TestPolicyReplay' ./test/lab
+	bin/myelin-bench
 
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures
 	scripts/deps.sh test

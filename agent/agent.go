@@ -24,6 +24,7 @@ import (
 	"myelin/logs"
 	"myelin/policy"
 	"myelin/prefilter"
+	"myelin/service/flood"
 	"myelin/serviceapi"
 	"myelin/table"
 )
@@ -59,6 +60,8 @@ type components struct {
 	policies   *policies
 	endpoints  *endpoints
 	services   *services
+	balancer   *loadBalancer
+	hubble     *hubbleFeature
 }
 
 // newAgent wires the features; nothing is started.
@@ -82,6 +85,7 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 		names: a.names,
 	}
 	a.services = &services{Node: a.Node, network: a.network, endpoints: a.endpoints, flows: a.flows, names: a.names}
+	a.balancer = &loadBalancer{Node: a.Node, services: a.services}
 	a.services.server = func() *serviceapi.Server { return a.server.services }
 	a.policies.services = a.services
 	a.source.policies, a.source.own = a.policies, a.own
@@ -110,10 +114,15 @@ func (a *Agent) features() []*feature.Feature {
 		a.datapath.eventsFeature(),
 		a.flows.Feature(),
 		a.network.nodeFeature(),
+		a.services.checksFeature(),
 		a.policies.feature(),
 		prefilter.Feature(a.Node, prefilter.Params{Groups: a.groups, XDP: a.network.xdpStates}),
 		a.endpoints.feature(),
 		a.services.feature(),
+		flood.Feature(a.Node, a.natEntries),
+		a.balancer.feature(),
+		a.hubbleFeature(),
+		a.hubbleExportFeature(),
 		a.cniFeature(),
 	}
 }

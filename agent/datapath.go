@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"path/filepath"
 	"time"
@@ -47,9 +46,13 @@ func (d *datapath) start(context.Context) error {
 		}
 	}
 	var err error
+	var listen bpf.DatapathListen
+	if d.Config.Hubble.Enabled {
+		listen = bpf.DatapathListenLISTEN_TRACE
+	}
 	d.Datapath, err = bpf.Load(bpf.Options{
-		Settings: d.Loaded, Sizes: d.sizes(), Entries: entries, Dir: filepath.Join(d.Config.Myelin.BPFRoot, "myelin"),
-		NoTCX: !d.Config.BPF.EnableTCX,
+		Settings: d.Loaded, Sizes: d.sizes(), Entries: entries, Listen: listen,
+		Dir: filepath.Join(d.Config.Myelin.BPFRoot, "myelin"), NoTCX: !d.Config.BPF.EnableTCX,
 	})
 	if err != nil {
 		return err
@@ -70,6 +73,13 @@ func (d *datapath) settings(s *bpf.Settings) {
 	s.Ipv4, s.Ipv6, s.LegacyRouting = flag(c.IPv4.Enabled), flag(c.IPv6.Enabled), flag(c.BPF.HostLegacyRouting)
 	s.Masquerade4, s.Masquerade6 = flag(c.Masquerades(false)), flag(c.Masquerades(true))
 	s.FlowAlways, s.Monitor, s.EventRate = flag(c.TracksAllFlows()), flag(c.BPF.Events.Trace), d.eventRate()
+	s.TraceAll, s.TraceSeconds = flag(c.BPF.MonitorAggregation == "none"), uint32(c.BPF.MonitorInterval.Seconds())
+	s.TraceRate = d.traceRate()
+	if c.BPF.Events.Trace && c.Hubble.Enabled {
+		s.TraceSlots = bpf.TraceSlots(c.Hubble.EventBufferCapacity)
+	} else if c.BPF.Events.Trace {
+		s.TraceSlots = bpf.TraceSlots(0)
+	}
 }
 
 func flag(b bool) uint8 {
@@ -99,6 +109,17 @@ func (d *datapath) eventRate() uint32 {
 // CPU; counters stay exact.
 const defaultEventRate = 10000
 
+// defaultTraceRate bounds what a flood of new flows costs, in events a second
+// and CPU: each takes the CPU well below a microsecond.
+const defaultTraceRate = 100000
+
+func (d *datapath) traceRate() uint32 {
+	if limit := d.Config.BPF.Events.RateLimit; limit != 0 {
+		return uint32(min(limit, unlimited))
+	}
+	return defaultTraceRate
+}
+
 // tablesEach is how many rows of Maglev tables there may be for each of
 // bpf.lbMapMax: 17 is a table of 10 backends. A row that is not in use costs 16
 // bytes.
@@ -124,16 +145,4 @@ func (d *datapath) startEvents(context.Context) error {
 	d.hub = event.NewHub(d.Log, d.Datapath, drop.Counters{Cpus: d.Datapath.Cpus}.LostEvents)
 	d.usages = &bpf.Usages{Datapath: d.Datapath, Now: time.Now}
 	return nil
-}
-
-// eventsLost sums over CPUs.
-func (d *datapath) eventsLost() (lost uint64, err error) {
-	var cpus []bpf.DatapathCpu
-	if err := d.Datapath.Cpus.Lookup(uint32(0), &cpus); err != nil {
-		return 0, fmt.Errorf("read counters: %w", err)
-	}
-	for _, c := range cpus {
-		lost += c.Budget.Lost
-	}
-	return lost, nil
 }

@@ -18,12 +18,17 @@ import (
 // cniPrefix begins the names of the service CNI's methods.
 const cniPrefix = "/myelin.v1.CNI/"
 
-// gate keeps requests of the services CNI and Services from an agent that is starting. They wait if the start will be
-// over soon, and are refused with the reason if its end is not known. A DEL never waits: its second try comes under the
-// queue's lock, which the agent needs to get ready.
+// gate keeps requests of the services CNI, Services and Gateway from an agent that is starting. They wait if the start
+// will be over soon, and are refused with the reason if its end is not known. A DEL never waits: its second try comes
+// under the queue's lock, which the agent needs to get ready.
 func (s *server) gate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if isServices(info.FullMethod) {
 		if err := s.gateServices(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if isGateway(info.FullMethod) {
+		if err := s.started(ctx); err != nil {
 			return nil, err
 		}
 	}

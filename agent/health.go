@@ -20,6 +20,7 @@ type health struct {
 	log       *slog.Logger
 	ready     func() time.Duration
 	progress  *progress
+	draining  func() string // why no new client must be sent here; empty: they can be
 	listeners []*listener
 }
 
@@ -32,6 +33,7 @@ const httpTimeout = 10 * time.Second
 func (a *Agent) startHealth(context.Context) error {
 	a.metrics = newMetrics(a)
 	a.health.log, a.health.ready, a.health.progress = a.Log, a.readyAfter, &a.progress
+	a.health.draining = a.balancer.draining
 	metrics := promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelWarn),
 	})
@@ -76,24 +78,27 @@ func (h *health) listening() (list []status.Listener) {
 	return list
 }
 
-// reasons say why the agent is not ready.
-func (h *health) reasons() []string {
-	if h.ready() > 0 {
-		return nil
+// state is "ok", or else what the agent is at, and why.
+func (h *health) state() (state string, reasons []string) {
+	if h.ready() == 0 {
+		return "starting", []string{"starting " + h.progress.said()}
 	}
-	return []string{"starting " + h.progress.said()}
+	if why := h.draining(); why != "" {
+		return "draining", []string{why}
+	}
+	return "ok", nil
 }
 
-// ServeHTTP answers /healthz: 200 when the agent is ready, else 503 with the
-// reasons.
+// ServeHTTP answers /healthz: 200 when the agent is ready and not draining, else
+// 503 with the reasons.
 func (h *health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	body := struct {
 		Status  string   `json:"status"`
 		Reasons []string `json:"reasons,omitempty"`
-	}{Status: "ok", Reasons: h.reasons()}
+	}{}
 	code := http.StatusOK
-	if body.Reasons != nil {
-		body.Status, code = "starting", http.StatusServiceUnavailable
+	if body.Status, body.Reasons = h.state(); body.Reasons != nil {
+		code = http.StatusServiceUnavailable
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -20,10 +20,17 @@ import (
 
 func TestHealth(t *testing.T) {
 	var ready atomic.Int64
+	var draining atomic.Bool
 	p := &progress{}
 	h := &health{
 		log: slog.New(slog.DiscardHandler), progress: p,
 		ready: func() time.Duration { return time.Duration(ready.Load()) },
+		draining: func() string {
+			if draining.Load() {
+				return "draining since noon"
+			}
+			return ""
+		},
 	}
 	s := httptest.NewServer(h)
 	defer s.Close()
@@ -50,6 +57,11 @@ func TestHealth(t *testing.T) {
 	}
 	ready.Store(1)
 	if code, body := get(); code != http.StatusOK || body != "{\"status\":\"ok\"}\n" {
+		t.Errorf("%d %s", code, body)
+	}
+	draining.Store(true)
+	if code, body := get(); code != http.StatusServiceUnavailable ||
+		body != "{\"status\":\"draining\",\"reasons\":[\"draining since noon\"]}\n" {
 		t.Errorf("%d %s", code, body)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"myelin/feature"
 	"myelin/service"
 	"myelin/service/nat"
+	"myelin/service/stats"
 )
 
 // refuse refuses tables that are not there without Services, so that they
@@ -23,7 +24,7 @@ import (
 func (sv *services) refuse(table string) error {
 	ours := []string{
 		"services", "frontends", "backends", "health-checks", "service-addresses", "service-backends",
-		"service-details", "service-flows", "api-services", "health-probes",
+		"service-details", "service-flows", "service-stats", "api-services", "health-probes",
 	}
 	if sv.Config.Services() || !slices.Contains(ours, table) {
 		return nil
@@ -216,6 +217,7 @@ func (sv *services) lists() map[string]feature.List {
 		"service-backends":  {Header: target{}.TableHeader(), Each: sv.serviceBackends(txn, sv.services.Desired)},
 		"service-details":   {Header: (*details)(nil).TableHeader(), Each: sv.serviceDetails(txn, sv.services.Desired)},
 		"service-flows":     {Header: (*nat.Entry)(nil).TableHeader(), Each: sv.eachServiceFlow},
+		"service-stats":     {Header: (*stats.Entry)(nil).TableHeader(), Each: sv.eachServiceStat},
 	}
 }
 

@@ -69,7 +69,7 @@ func (m *monitor) header() metadata.MD {
 	}
 	return metadata.Pairs(event.NoteHeader,
 		"flows of pods without policies are not shown, unless they are masqueraded: "+
-			"the datapath keeps no rows of them (to see all flows, set myelin.flowTracking: always)")
+			"the datapath keeps no rows of them (to see all flows: myelin observe)")
 }
 
 // monitor is one client's view of events.
@@ -109,7 +109,8 @@ func (a *Agent) newMonitor(r *apiv1.MonitorRequest) (*monitor, error) {
 
 // wanted reports whether the client asked for events of this type. It is the filter that needs no names.
 func (m *monitor) wanted(r *event.Raw) bool {
-	return len(m.types) == 0 || slices.Contains(m.types, event.TypeOf(r))
+	t := event.TypeOf(r)
+	return t != "" && (len(m.types) == 0 || slices.Contains(m.types, t))
 }
 
 // named returns nil for an event that the client did not ask for.

@@ -35,6 +35,8 @@ type network struct {
 	tunnelIndex int
 	// hostServes is on while the host itself is a backend of Services.
 	hostServes node.Switch
+	// hostProbes is on while health checks travel by DSR.
+	hostProbes node.Switch
 }
 
 func (n *network) routesFeature() *feature.Feature {
@@ -149,7 +151,8 @@ func (n *network) startNode(context.Context) error {
 	var err error
 	n.node, err = node.New(node.Params{
 		DB: n.DB, Log: n.Log, Group: n.Group, Config: n.nodeConfig(), Nodes: n.Cluster.Nodes, Devices: n.routes.Devices,
-		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, HostServes: &n.hostServes, Datapath: n.Datapath, Epochs: n.Epochs,
+		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, HostServes: &n.hostServes, HostProbes: &n.hostProbes,
+		Datapath: n.Datapath, Epochs: n.Epochs,
 	})
 	return err
 }

@@ -19,6 +19,7 @@ import (
 	"myelin/manifests"
 	"myelin/policy"
 	"myelin/policy/explain"
+	"myelin/policy/replay"
 	"myelin/service/nat"
 )
 
@@ -160,15 +161,11 @@ func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	flows, err := s.agent.policies.currentFlows()
-	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
-	}
 	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
-	d, err := s.agent.policies.explainer().Diff(ctx, edit, flows)
+	d, err := s.agent.policies.difference(ctx, edit, r)
 	if err != nil {
-		return nil, status.Errorf(codes.Internal, "compare policies: %v", err)
+		return nil, err
 	}
 	data, err := json.Marshal(d)
 	if err != nil {
@@ -177,14 +174,39 @@ func (s *answers) DiffPolicies(ctx context.Context, r *apiv1.DiffPoliciesRequest
 	return &apiv1.DiffPoliciesResponse{Json: data}, nil
 }
 
+// difference compares flows that were recorded, or those that there are.
+func (pl *policies) difference(ctx context.Context, edit explain.Edit,
+	r *apiv1.DiffPoliciesRequest) (d any, err error) {
+	if len(r.GetRecording()) > 0 {
+		var rec replay.Recording
+		if err := json.Unmarshal(r.GetRecording(), &rec); err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "read the recording: %v", err)
+		}
+		d, err = pl.explainer().Replay(ctx, edit, &rec, r.GetAll())
+	} else {
+		var flows []explain.CurrentFlow
+		if flows, err = pl.currentFlows(); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		d, err = pl.explainer().Diff(ctx, edit, flows)
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "compare policies: %v", err)
+	}
+	return d, nil
+}
+
 // policyEdit reads what is about to be applied.
 func (pl *policies) policyEdit(r *apiv1.DiffPoliciesRequest) (explain.Edit, error) {
 	edit := explain.Edit{Policies: map[policy.Ref]*policy.Object{}, Groups: map[string]*policy.Group{}}
 	var errs []error
-	if len(r.GetYaml()) > 0 {
-		policies, groups, err := manifests.ReadPolicies(r.GetYaml(), r.GetName(), time.Now())
+	for _, file := range r.GetFiles() {
+		policies, groups, err := manifests.ReadPolicies(file.GetYaml(), file.GetName(), time.Now())
 		errs = append(errs, err)
 		for _, p := range policies {
+			if edit.Policies[p.Ref] != nil {
+				errs = append(errs, fmt.Errorf("%s: %s is in another file, too", file.GetName(), p.Ref))
+			}
 			edit.Policies[p.Ref] = p
 		}
 		for _, g := range groups {
@@ -194,6 +216,9 @@ func (pl *policies) policyEdit(r *apiv1.DiffPoliciesRequest) (explain.Edit, erro
 	txn := pl.DB.ReadTxn()
 	for _, text := range r.GetDelete() {
 		kind, name, ok := strings.Cut(text, " ")
+		if !ok {
+			kind, name, ok = strings.Cut(text, "/")
+		}
 		ref := policy.Ref{Kind: kind, Key: cluster.Key{Name: name}}
 		if namespace, rest, some := strings.Cut(name, "/"); some {
 			ref.Key = cluster.Key{Namespace: namespace, Name: rest}

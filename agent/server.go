@@ -11,6 +11,7 @@ import (
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
+	"myelin/service/gateway"
 	"myelin/serviceapi"
 )
 
@@ -33,12 +34,17 @@ type server struct {
 // it can be asked what it is at.
 const openLate = 30 * time.Second
 
+// maxRequest bounds a request in bytes: one may have a recording of flows.
+const maxRequest = 64 << 20
+
 func newServer(a *Agent) *server {
 	s := &server{agent: a, cni: &lateCNI{agent: a}, failed: make(chan error, 1), stopping: make(chan struct{})}
-	s.grpc = grpc.NewServer(grpc.ChainUnaryInterceptor(a.metrics.observe, s.gate), grpc.StreamInterceptor(s.gateStream))
+	s.grpc = grpc.NewServer(grpc.ChainUnaryInterceptor(a.metrics.observe, s.gate),
+		grpc.StreamInterceptor(s.gateStream), grpc.MaxRecvMsgSize(maxRequest))
 	apiv1.RegisterCNIServer(s.grpc, s.cni)
 	s.services = &serviceapi.Server{DB: a.DB, Manager: a.services.api, Stopping: s.stopping}
 	apiv1.RegisterServicesServer(s.grpc, s.services)
+	apiv1.RegisterGatewayServer(s.grpc, &gateway.Server{Gateway: a.balancer.gateway.Load, Stopping: s.stopping})
 	apiv1.RegisterAgentServer(s.grpc, &answers{agent: a, stopping: s.stopping})
 	s.late = time.AfterFunc(openLate, s.openEarly)
 	return s

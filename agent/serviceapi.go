@@ -12,9 +12,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"myelin/bpf"
+	"myelin/config"
 	"myelin/feature"
 	"myelin/service"
 	"myelin/serviceapi"
+	"myelin/serviceapi/probe"
+	"myelin/serviceapi/probemap"
+	"myelin/table"
 )
 
 func (sv *services) apiFeature() *feature.Feature {
@@ -30,13 +35,58 @@ func (sv *services) startAPI(context.Context) error {
 	var err error
 	sv.api, err = serviceapi.New(serviceapi.Params{
 		DB: sv.DB, Tables: sv.Cluster, Dir: filepath.Join(sv.Config.Myelin.RunDir, "services"), Log: sv.Log,
-		Now: time.Now,
+		Now: time.Now, Forwarding: service.Forwarding(sv.Config.LoadBalancer.Mode),
 	})
 	if err != nil {
 		return err
 	}
+	if !sv.Config.Direct() {
+		sv.Go("service-api", sv.api.Run)
+		return nil
+	}
+	sv.tellProbes() // before the node's programs are attached
+	sv.Go("health-checks", func(ctx context.Context) error {
+		return table.Loop(ctx, 0, func(w *table.Watch) error {
+			w.Add(sv.tellProbes())
+			return nil
+		})
+	})
+	return nil
+}
+
+// tellProbes has the datapath look at what the host sends while health checks travel by DSR. It returns a channel that
+// is closed when that may have changed.
+func (sv *services) tellProbes() <-chan struct{} {
+	travels, changed := sv.api.Travels(sv.DB.ReadTxn())
+	sv.network.hostProbes.Set(travels)
+	return changed
+}
+
+// checksFeature has health checks travel as clients' packets do, where there is DSR. They begin when the programs know
+// the node: without, the first results would be of direct checks.
+func (sv *services) checksFeature() *feature.Feature {
+	return &feature.Feature{Name: "health checks", Start: sv.startHealthChecks}
+}
+
+func (sv *services) startHealthChecks(context.Context) error {
+	if sv.api == nil || !sv.Config.Direct() {
+		return nil
+	}
+	flows, err := probemap.New(sv.Datapath, dispatchName(sv.Config))
+	if err != nil {
+		return err
+	}
+	sv.api.UseFlows(flows)
 	sv.Go("service-api", sv.api.Run)
 	return nil
+}
+
+// dispatchName is how DSR reaches backends, as health checks tell it.
+func dispatchName(c *config.Config) probe.Via {
+	return map[bpf.DatapathLbDispatch]probe.Via{
+		bpf.DatapathLbDispatchDISPATCH_OPTION: "option", bpf.DatapathLbDispatchDISPATCH_IPIP: "IPIP",
+		bpf.DatapathLbDispatchDISPATCH_GENEVE: "Geneve",
+	}[dispatch(c)]
 }
 
 // servicesPrefix begins the names of the service Services' methods.
@@ -46,17 +96,30 @@ func isServices(method string) bool { return strings.HasPrefix(method, servicesP
 
 // gateServices lets requests through when all that they need is there.
 func (s *server) gateServices(ctx context.Context) error {
-	if err := s.agent.progress.wait(ctx, s.stopping); err != nil {
-		return status.Error(codes.Unavailable, err.Error())
+	if err := s.started(ctx); err != nil {
+		return err
 	}
 	return s.agent.services.refuse("services")
 }
 
-// gateStream does for streams of Services what gate does for requests.
+// started waits until the agent is ready, or refuses with why it is not.
+func (s *server) started(ctx context.Context) error {
+	if err := s.agent.progress.wait(ctx, s.stopping); err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return nil
+}
+
+// gateStream does for streams of Services and Gateway what gate does for requests.
 func (s *server) gateStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	next grpc.StreamHandler) error {
 	if isServices(info.FullMethod) {
 		if err := s.gateServices(stream.Context()); err != nil {
+			return err
+		}
+	}
+	if isGateway(info.FullMethod) {
+		if err := s.started(stream.Context()); err != nil {
 			return err
 		}
 	}
@@ -72,7 +135,7 @@ func (sv *services) healthOf(txn statedb.ReadTxn, backend service.L4Addr) string
 	text := ""
 	for p := range sv.api.Probes.List(txn, serviceapi.ProbesByBackend(backend)) {
 		if text == "" || p.Health == serviceapi.Failing {
-			text = p.Text()
+			text = p.Described()
 		}
 	}
 	return text
@@ -88,12 +151,21 @@ func (sv *services) healthChecks(s feature.Sink) {
 	passed, failed := g.Counts()
 	s.Counter(name, help, float64(passed), prometheus.Labels{"result": "passed"})
 	s.Counter(name, help, float64(failed), prometheus.Labels{"result": "failed"})
+	ways := map[probe.Via]int{}
 	for p := range g.Probes.All(sv.DB.ReadTxn()) {
+		if p.Via != "" {
+			ways[p.Via]++
+		}
 		up := 1.0
 		if p.Health == serviceapi.Failing {
 			up = 0
 		}
 		s.Gauge("myelin_health_check_up", "Whether a backend passes its health check; 1 also before its first answer.",
 			up, prometheus.Labels{"service": p.Service, "backend": p.Backend.String()})
+	}
+	for via, n := range ways {
+		s.Gauge("myelin_health_check_backends",
+			"Backends by how the packets of their last check travelled: direct, or as clients' packets by DSR.",
+			float64(n), prometheus.Labels{"via": string(via)})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"myelin/service/maglev"
 	servicemaps "myelin/service/maps"
 	"myelin/service/nat"
+	"myelin/service/stats"
 	"myelin/service/termination"
 	"myelin/serviceapi"
 	"myelin/table"
@@ -57,6 +58,7 @@ type services struct {
 
 	api        *serviceapi.Manager // nil if Services are off
 	services   *service.Services   // nil if Services are off
+	stats      *stats.Stats        // nil if Services are off
 	served     *flow.Expiry[bpf.DatapathNatTuple, bpf.DatapathNatEntry]
 	sockets    sockets
 	terminator *termination.Terminator // nil if Services are off
@@ -67,6 +69,7 @@ func (sv *services) feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "services", Start: sv.start, Stop: sv.stop, Settings: sv.settings, XDP: sv.Config.PerPacket,
 		Lists: sv.lists, Refuse: sv.refuse, Counts: sv.counts, Metrics: sv.metrics,
+		Status: func() []feature.Status { return []feature.Status{sv.statsStatus()} },
 		Rights: []feature.Right{
 			{Resources: []string{"services"}, Verbs: []string{"list", "watch"}},
 			{Group: "discovery.k8s.io", Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
@@ -122,6 +125,7 @@ func (sv *services) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sv.stats = kernel.Stats()
 	kernel.Reconcile(sv.Group)
 	if err := sv.startChecks(services.Desired.Checks); err != nil {
 		return err
@@ -205,6 +209,7 @@ func (sv *services) portSettings(s *bpf.Settings) {
 	if p := sv.Config.LoadBalancer.RSSIPv6; p.IsValid() {
 		s.Rss6, s.Rss6Bits = bpf.Addr(p.Masked().Addr()), uint8(p.Bits())
 	}
+	s.Quic = flag(sv.Config.QUIC())
 	s.LbPortMin, s.LbPortMax = clients.First, clients.Last
 	s.NodePortMin, s.NodePortMax = nodes.First, nodes.Last
 }
@@ -242,6 +247,7 @@ func (sv *services) serviceConfig() service.Config {
 		CrossFamily:         sv.Config.NAT46x64Gateway || sv.Config.LoadBalancer.Standalone,
 		SourceRangeAllTypes: sv.Config.BPF.LBSourceRangeAllTypes,
 		Algorithm:           service.Algorithm(sv.Config.LoadBalancer.Algorithm),
+		QUIC:                sv.Config.QUIC(),
 		FixedAlgorithm:      !sv.Config.BPF.LBAlgorithmAnnotation && !sv.Config.LoadBalancer.Standalone,
 		FixedForwarding:     !sv.Config.BPF.LBModeAnnotation && !sv.Config.LoadBalancer.Standalone,
 	}

@@ -44,6 +44,24 @@ func TestPacketSettings(t *testing.T) {
 	}
 }
 
+// TestQUIC: connection IDs are read where that is asked for, and packets are translated.
+func TestQUIC(t *testing.T) {
+	for file, want := range map[string]uint8{
+		"kubeProxyReplacement: true": 0, "myelin.quicConnectionIDs: true": 0, "loadBalancer.standalone: true": 1,
+		"{kubeProxyReplacement: true, myelin.quicConnectionIDs: true}": 1,
+	} {
+		c, err := config.Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s bpf.Settings
+		a := agentWith(c)
+		if a.services.portSettings(&s); s.Quic != want || a.services.serviceConfig().QUIC != (want == 1) {
+			t.Errorf("%s: got %d, want %d", file, s.Quic, want)
+		}
+	}
+}
+
 // TestNoBackendResponse: packets are refused, or dropped where that is asked for.
 func TestNoBackendResponse(t *testing.T) {
 	for file, want := range map[string]uint8{"": 0, "serviceNoBackendResponse: reject": 0,

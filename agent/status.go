@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/cni"
+	"myelin/drop"
 	"myelin/durable"
 	"myelin/status"
 	"myelin/tunnel"
@@ -84,7 +85,7 @@ func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 	if f.Maps, err = a.datapath.usages.Read(); err != nil {
 		return err
 	}
-	f.EventsLost, err = a.datapath.eventsLost()
+	f.EventsLost, err = drop.Counters{Cpus: a.datapath.Datapath.Cpus}.LostEvents()
 	return err
 }
 

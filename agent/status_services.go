@@ -10,6 +10,8 @@ import (
 	"myelin/bpf"
 	"myelin/feature"
 	"myelin/service"
+	"myelin/serviceapi"
+	"myelin/serviceapi/probe"
 	"myelin/status"
 )
 
@@ -23,7 +25,25 @@ func (sv *services) status(txn statedb.ReadTxn) status.Services {
 	s.Attached, s.Why = sv.sockets.Status()
 	s.Termination = sv.terminator.Status()
 	s.Checks = feature.Count(txn, t.Checks, service.CheckStatus)
+	s.HealthChecks = sv.checkCounts(txn)
 	return s
+}
+
+// checkCounts counts the backends that are checked, for the status.
+func (sv *services) checkCounts(txn statedb.ReadTxn) (c status.HealthChecks) {
+	if sv.api == nil {
+		return c
+	}
+	for p := range sv.api.Probes.All(txn) {
+		c.Backends++
+		if p.Health == serviceapi.Failing {
+			c.Failing++
+		}
+		if p.Via != "" && p.Via != probe.Direct {
+			c.ByDSR++
+		}
+	}
+	return c
 }
 
 // counts has none if Services are off.
@@ -70,6 +90,7 @@ func (sv *services) metrics(s feature.Sink) {
 	s.Counter("myelin_service_flows_expired_total",
 		"Flows of Services whose row was deleted since no packet was seen for too long.",
 		float64(sv.served.Count.Load()), nil)
+	sv.traffic(s)
 	outcomes, err := socketOutcomes(sv.Datapath)
 	if err != nil {
 		s.Failed("myelin_service_sockets_total", err)
@@ -105,5 +126,6 @@ func socketOutcomeNames() [bpf.DatapathSocketOutcomeSOCKET_OUTCOMES]string {
 		bpf.DatapathSocketOutcomeSOCKET_NONE_HERE:  "none_here",
 		bpf.DatapathSocketOutcomeSOCKET_FAMILY:     "family",
 		bpf.DatapathSocketOutcomeSOCKET_PORT_TAKEN: "port_taken",
+		bpf.DatapathSocketOutcomeSOCKET_EVENT_LOST: "event_lost",
 	}
 }

@@ -19,6 +19,9 @@ import (
 // DefaultSocket is where the agent listens unless it is told otherwise.
 const DefaultSocket = "/run/myelin/myelin.sock"
 
+// ObserverSocket is the name of the socket of Hubble's API in the run directory.
+const ObserverSocket = "hubble.sock"
+
 // maxSocketPath is what fits sun_path with its final zero, unix(7).
 const maxSocketPath = 107
 

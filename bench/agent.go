@@ -34,7 +34,7 @@ type agentPath struct {
 // myelin and myelin-cni.
 func Agents(binaries string, family Family) []Scenario {
 	path := func(name string, values map[string]any) Scenario {
-		all := map[string]any{"ipv6.enabled": true}
+		all := map[string]any{"ipv6.enabled": true, "hubble.enabled": false}
 		for k, v := range values {
 			all[k] = v
 		}
@@ -42,6 +42,7 @@ func Agents(binaries string, family Family) []Scenario {
 	}
 	all := []Scenario{
 		path("veth", map[string]any{"autoDirectNodeRoutes": true}),
+		path("veth-hubble", map[string]any{"autoDirectNodeRoutes": true, "hubble.enabled": true}),
 		path("veth-flows", map[string]any{"autoDirectNodeRoutes": true, "myelin.flowTracking": "always"}),
 		path("legacy", map[string]any{"autoDirectNodeRoutes": true, "bpf.hostLegacyRouting": true}),
 		path("vxlan", map[string]any{"routingMode": "tunnel"}),

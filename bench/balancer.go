@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -151,10 +152,7 @@ func (b *balancer) written(ctx context.Context, frontends, backends int) error {
 			}
 		}
 	}
-	if err := table.WaitAll(ctx, b.db, desired.Backends, service.BackendStatus); err != nil {
-		return err
-	}
-	if err := table.WaitAll(ctx, b.db, desired.Frontends, service.FrontendStatus); err != nil {
+	if err := b.synced(ctx); err != nil {
 		return err
 	}
 	txn := b.db.ReadTxn()
@@ -162,6 +160,29 @@ func (b *balancer) written(ctx context.Context, frontends, backends int) error {
 		return fmt.Errorf("there are %d frontends and %d backends, not %d and %d", f, n, frontends, backends)
 	}
 	return nil
+}
+
+// synced waits until all rows are in the kernel.
+func (b *balancer) synced(ctx context.Context) error {
+	desired := b.services.Desired
+	if err := table.WaitAll(ctx, b.db, desired.Backends, service.BackendStatus); err != nil {
+		return err
+	}
+	return table.WaitAll(ctx, b.db, desired.Frontends, service.FrontendStatus)
+}
+
+// changed waits until the tables are as required, and then until they are in the kernel.
+func (b *balancer) changed(ctx context.Context, is func(statedb.ReadTxn) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for !is(b.db.ReadTxn()) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for backends: %w", ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return b.synced(ctx)
 }
 
 // pinsIn is where a balancer whose folder is dir has its file system of pins.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"myelin/bench/results"
 )
 
 func TestMedian(t *testing.T) {
@@ -26,8 +28,8 @@ func TestMedian(t *testing.T) {
 // No family offers a path that can't carry it, and no two paths would share a row.
 func TestAgentsOfAFamily(t *testing.T) {
 	for family, want := range map[Family]string{
-		IPv4: "veth veth-flows legacy vxlan veth-ipv4 veth-cgroup service service-many nodeport-snat",
-		IPv6: "veth veth-flows legacy vxlan veth-cgroup service service-many nodeport-snat",
+		IPv4: "veth veth-hubble veth-flows legacy vxlan veth-ipv4 veth-cgroup service service-many nodeport-snat",
+		IPv6: "veth veth-hubble veth-flows legacy vxlan veth-cgroup service service-many nodeport-snat",
 	} {
 		var got []string
 		for _, scenario := range append(append(Agents("bin", family), Services("bin")...), NodePort("bin")) {
@@ -35,6 +37,25 @@ func TestAgentsOfAFamily(t *testing.T) {
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("IPv%d: %q, want %q", family, got, want)
+		}
+	}
+}
+
+func TestFlowRatios(t *testing.T) {
+	row := func(name string, value float64) results.Result {
+		return results.Result{Name: name, Value: value, Unit: "1/s"}.Against(1000)
+	}
+	measured := []results.Result{
+		row("vm/veth/rr", 800), row("vm/veth-hubble/rr", 796), row("vm/veth6/crr", 500),
+		row("vm/veth-hubble6/crr", 450),
+		row("vm/veth/crr", 600), row("machine/veth-hubble/crr", 1),
+	}
+	for family, want := range map[Family]results.Result{
+		IPv4: {Name: "flow/rr_on_vs_off", Value: 796, Unit: "1/s", Baseline: 800, Ratio: 0.995},
+		IPv6: {Name: "flow/crr_on_vs_off_v6", Value: 450, Unit: "1/s", Baseline: 500, Ratio: 0.9},
+	} {
+		if got := FlowRatios("vm", family, measured); len(got) != 1 || got[0] != want {
+			t.Errorf("IPv%d: %+v, want %+v", family, got, want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"myelin/packet"
+	"myelin/service"
 )
 
 // front is a node that is nothing but a load balancer: clients and the backend are behind the one wire that it has, so
@@ -27,6 +28,7 @@ type front struct {
 	family Family
 	// backendCount is the number of the Service's backends; 0: one.
 	backendCount int
+	maglev       bool   // the Service selects backends by Maglev, otherwise at random
 	index        [2]int // of wire0
 	mac          [2]net.HardwareAddr
 	sink         *sink
@@ -122,9 +124,18 @@ func (f *front) stand(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	all, ports := f.objects(f.backends())
+	return f.begin(ctx, f, all, ports)
+}
+
+// objects are the Service with the backends, and how many cluster IPs and ports it has.
+func (f *front) objects(backends []netip.Addr) (*objects, int) {
 	var all objects
-	ports := all.addFront(f.family, f.backends()...)
-	return f.begin(ctx, f, &all, ports)
+	ports := all.addFront(f.family, backends...)
+	if f.maglev {
+		all.services[0].Annotations = map[string]string{"service.cilium.io/lb-algorithm": string(service.Maglev)}
+	}
+	return &all, ports
 }
 
 // address is the node's own.
@@ -196,6 +207,7 @@ type mine struct {
 	xdp        bool
 	ipip       bool   // DSR by IPIP, which the backend, outside the cluster, decapsulates
 	natEntries uint32 // size of the map; 0: as it is by default
+	paths      uint32 // likewise
 	dir        string
 	balancer   *balancer
 }

@@ -27,11 +27,17 @@ func (m *mine) settings() bpf.Settings {
 	return s
 }
 
+// maglevRows is what an agent has room for by default.
+const maglevRows = 1 << 18
+
 func (m *mine) begin(ctx context.Context, f *front, all *objects, ports int) (err error) {
 	if m.dir, err = os.MkdirTemp("", f.prefix); err != nil {
 		return err
 	}
-	sizes := bpf.Sizes{Services: 1 << 16, Translations: m.natEntries}
+	sizes := bpf.Sizes{Services: 1 << 16, Translations: m.natEntries, Paths: m.paths}
+	if f.maglev {
+		sizes.MaglevTables = maglevRows
+	}
 	m.balancer, err = newBalancer(ctx, m.dir, m.settings(), sizes, func(d *bpf.Datapath) (func() error, error) {
 		return nil, m.hang(f, d)
 	})

@@ -25,7 +25,7 @@ type nodePortPath struct {
 // NodePort is the way from outside to a node port with SNAT and a remote backend. Binaries as for Agents.
 func NodePort(binaries string) Scenario {
 	values := map[string]any{"ipv6.enabled": true, "autoDirectNodeRoutes": true, "kubeProxyReplacement": true,
-		"devices": "eth0 outside0"}
+		"devices": "eth0 outside0", "hubble.enabled": false}
 	return &nodePortPath{agentPath: agentPath{name: "nodeport-snat", binaries: binaries, values: values}}
 }
 

@@ -62,38 +62,46 @@ func (p *player) timed(index, n int, verdicts ...int32) (time.Duration, error) {
 
 // repeated runs the player on one packet.
 func (p *player) repeated(index, n int, verdicts []int32) (time.Duration, error) {
+	t, err := p.run(index, n)
+	if err == nil && !slices.Contains(verdicts, t.returned) {
+		err = fmt.Errorf("the program returned %d, not %d", t.returned, verdicts)
+	}
+	return time.Duration(t.duration), err
+}
+
+// run is repeated with any verdict.
+func (p *player) run(index, n int) (testRun, error) {
 	frame := make([]byte, p.frames.ValueSize())
 	if err := p.frames.Lookup(uint32(0), frame); err != nil { // the kernel takes the protocol from it
-		return 0, fmt.Errorf("read frame: %w", err)
+		return testRun{}, fmt.Errorf("read frame: %w", err)
 	}
 	var context any = skbContext{Ifindex: uint32(index)}
 	if p.Type() == ebpf.XDP {
 		context = xdpContext{DataEnd: uint32(len(frame)), Ingress: uint32(index)}
 	}
 	t := testRun{program: uint32(p.FD()), repeat: uint32(n)}
-	if err := t.run(frame, context); err != nil {
-		return 0, err
-	}
-	if !slices.Contains(verdicts, t.returned) {
-		return 0, fmt.Errorf("the program returned %d, not %d", t.returned, verdicts)
-	}
-	return time.Duration(t.duration), nil
+	return t, t.run(frame, context)
 }
 
 // forwarded is how many packets left by a wire so far, from the hook that is timed.
 func (t *timing) forwarded() (n uint64, err error) {
-	var cpus []bpf.DatapathCpu
-	if err := t.datapath.Cpus.Lookup(uint32(0), &cpus); err != nil {
-		return 0, fmt.Errorf("read counters: %w", err)
-	}
 	hook := bpf.DatapathHookHOOK_FROM_WIRE
 	if t.hook == bpf.FromWireXDP {
 		hook = bpf.DatapathHookHOOK_FROM_WIRE_XDP
 	}
+	cpus, err := cpusOf(t.datapath)
 	for i := range cpus {
 		n += cpus[i].Counters[hook][bpf.DatapathOutcomeFORWARD_WIRE].Packets
 	}
-	return n, nil
+	return n, err
+}
+
+// cpusOf is the state of all CPUs, with counters.
+func cpusOf(d *bpf.Datapath) (cpus []bpf.DatapathCpu, err error) {
+	if err := d.Cpus.Lookup(uint32(0), &cpus); err != nil {
+		return nil, fmt.Errorf("read counters: %w", err)
+	}
+	return cpus, nil
 }
 
 // check compares how many packets left by the wire, of n, with how many should have: all, or none where the program has
@@ -153,17 +161,17 @@ func keys[V any](m *ebpf.Map) (list []bpf.DatapathNatTuple, err error) {
 }
 
 // forget takes all flows away.
-func (t *timing) forget() error {
-	replies, err := keys[bpf.DatapathNatReply](t.datapath.NatReplies)
+func forget(d *bpf.Datapath) error {
+	replies, err := keys[bpf.DatapathNatReply](d.NatReplies)
 	if err != nil {
 		return err
 	}
-	entries, err := t.rows()
+	entries, err := keys[bpf.DatapathNatEntry](d.NatEntries)
 	for _, k := range replies {
-		err = errors.Join(err, t.datapath.NatReplies.Delete(k))
+		err = errors.Join(err, d.NatReplies.Delete(k))
 	}
 	for _, k := range entries {
-		err = errors.Join(err, t.datapath.NatEntries.Delete(k))
+		err = errors.Join(err, d.NatEntries.Delete(k))
 	}
 	if err != nil {
 		return fmt.Errorf("forget flows: %w", err)

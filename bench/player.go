@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -33,9 +34,18 @@ type player struct {
 // newPlayer makes one of spec's kind. Frames are of one length, a multiple of 8 bytes, and their number is a power of
 // two. Instructions of spec come first, with the context in R1, where they leave it; end has it in R6.
 func newPlayer(spec ebpf.ProgramSpec, frames [][]byte, end asm.Instructions) (*player, error) {
-	count, length := len(frames), 0
+	rows, err := newFrames(len(frames), func(i int) []byte { return frames[i] })
+	if err != nil {
+		return nil, err
+	}
+	return playerOf(spec, rows, end)
+}
+
+// newFrames makes the map of a player's frames.
+func newFrames(count int, frame func(int) []byte) (*ebpf.Map, error) {
+	length := 0
 	if count > 0 {
-		length = len(frames[0])
+		length = len(frame(0))
 	}
 	if count == 0 || count&(count-1) != 0 || length == 0 || length%8 != 0 {
 		return nil, fmt.Errorf("play %d frames of %d bytes: a power of two, of a multiple of 8", count, length)
@@ -45,17 +55,33 @@ func newPlayer(spec ebpf.ProgramSpec, frames [][]byte, end asm.Instructions) (*p
 	if err != nil {
 		return nil, fmt.Errorf("make map of frames: %w", err)
 	}
-	p := &player{frames: rows}
-	for i, f := range frames {
-		if len(f) != length {
-			return nil, errors.Join(fmt.Errorf("frame %d has %d bytes, not %d", i, len(f), length), p.close())
+	if err := putFrames(rows, frame); err != nil {
+		return nil, errors.Join(err, rows.Close())
+	}
+	return rows, nil
+}
+
+// putFrames replaces the frames of a map.
+func putFrames(rows *ebpf.Map, frame func(int) []byte) error {
+	for i := range int(rows.MaxEntries()) - 1 {
+		f := frame(i)
+		if len(f) != int(rows.ValueSize()) {
+			return fmt.Errorf("frame %d has %d bytes, not %d", i, len(f), rows.ValueSize())
 		}
 		if err := rows.Put(uint32(i), f); err != nil {
-			return nil, errors.Join(fmt.Errorf("keep frame %d: %w", i, err), p.close())
+			return fmt.Errorf("keep frame %d: %w", i, err)
 		}
 	}
+	return nil
+}
+
+// playerOf makes one of frames, which it closes, also after an error.
+func playerOf(spec ebpf.ProgramSpec, rows *ebpf.Map, end asm.Instructions) (*player, error) {
+	p := &player{frames: rows}
+	count, length := int(rows.MaxEntries())-1, int(rows.ValueSize())
 	spec.Name, spec.License = "player", "GPL"
 	spec.Instructions = append(spec.Instructions, playing(rows.FD(), count, length, layoutOf(spec.Type), end)...)
+	var err error
 	if p.Program, err = ebpf.NewProgram(&spec); err != nil {
 		return nil, errors.Join(fmt.Errorf("load player: %w", err), p.close())
 	}
@@ -112,8 +138,13 @@ func playing(rows, count, length int, at layout, end asm.Instructions) asm.Instr
 }
 
 // first begins again with the first frame.
-func (p *player) first() error {
-	return p.frames.Put(p.frames.MaxEntries()-1, make([]byte, p.frames.ValueSize()))
+func (p *player) first() error { return p.seek(0) }
+
+// seek makes a frame the next one.
+func (p *player) seek(frame int) error {
+	row := make([]byte, p.frames.ValueSize())
+	binary.NativeEndian.PutUint64(row, uint64(frame))
+	return p.frames.Put(p.frames.MaxEntries()-1, row)
 }
 
 func (p *player) close() error {

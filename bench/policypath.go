@@ -171,30 +171,15 @@ func (p *policyPath) Teardown(ctx context.Context) error {
 
 // PolicyRatios compares, of what one way of measuring found, ways with policies with that of none, and ways with longer
 // lists with that of the shortest.
-func PolicyRatios(way string, family Family, measured []results.Result) (list []results.Result) {
-	values := map[string]results.Result{}
-	for _, r := range measured {
-		values[r.Name] = r
-	}
-	add := func(test, what, of, name string) {
-		r, ok := values[fmt.Sprintf("%s/%s%s/%s", way, what, family.suffix(), test)]
-		base, known := values[fmt.Sprintf("%s/%s%s/%s", way, of, family.suffix(), test)]
-		if !ok || !known {
-			return
-		}
-		if family == IPv6 {
-			name += "_v6"
-		}
-		r.Name = "policy/" + name
-		list = append(list, r.Against(base.Value))
-	}
+func PolicyRatios(way string, family Family, measured []results.Result) []results.Result {
+	c := comparison{way: way, family: family, measured: measured}
 	for _, test := range []string{"rr", "crr"} {
 		for _, n := range []int{1, 100, 10_000} {
-			add(test, fmt.Sprintf("%d-policies", n), "0-policies", fmt.Sprintf("%s_%d_vs_0", test, n))
+			c.add(test, fmt.Sprintf("%d-policies", n), "0-policies", fmt.Sprintf("policy/%s_%d_vs_0", test, n))
 		}
 		for _, n := range []int{10_000, 1_000_000} {
-			add(test, fmt.Sprintf("%d-cidrs", n), "10-cidrs", fmt.Sprintf("cidr_%s_%d_vs_10", test, n))
+			c.add(test, fmt.Sprintf("%d-cidrs", n), "10-cidrs", fmt.Sprintf("policy/cidr_%s_%d_vs_10", test, n))
 		}
 	}
-	return list
+	return c.list
 }

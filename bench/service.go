@@ -28,7 +28,8 @@ const manyOthers = 10_000
 // costs the kernel its accounting at each level. Binaries as for Agents.
 func Services(binaries string) []Scenario {
 	path := func(name string, sockets bool) agentPath {
-		values := map[string]any{"ipv6.enabled": true, "autoDirectNodeRoutes": true, "socketLB.enabled": sockets}
+		values := map[string]any{"ipv6.enabled": true, "autoDirectNodeRoutes": true, "socketLB.enabled": sockets,
+			"hubble.enabled": false}
 		return agentPath{name: name, binaries: binaries, values: values, grouped: true}
 	}
 	direct := path("veth-cgroup", false)

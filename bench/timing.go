@@ -78,15 +78,11 @@ func kindOf(d *bpf.Datapath, hook bpf.Hook) (ebpf.ProgramSpec, *ebpf.Program, er
 // player plays frames, and goes on to a program. Where that one encapsulates, the player restores the packet's length
 // in XDP; in tc each run has a packet of its own, because the kernel does not encapsulate an skb twice.
 func (t *timing) player(spec ebpf.ProgramSpec, frames [][]byte, program *ebpf.Program) (*player, error) {
-	target, err := ebpf.NewMap(&ebpf.MapSpec{Name: "target", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4,
-		MaxEntries: 1})
+	target, err := newTarget(program)
 	if err != nil {
-		return nil, fmt.Errorf("make map of programs: %w", err)
+		return nil, err
 	}
 	t.targets = append(t.targets, target)
-	if err := target.Put(uint32(0), program); err != nil {
-		return nil, fmt.Errorf("lead to program: %w", err)
-	}
 	encapsulates := t.cost.front == frontIPIP
 	if encapsulates && spec.Type == ebpf.XDP {
 		spec.Instructions = restoring(len(frames[0]))
@@ -96,6 +92,19 @@ func (t *timing) player(spec ebpf.ProgramSpec, frames [][]byte, program *ebpf.Pr
 		p.single = encapsulates && spec.Type != ebpf.XDP
 	}
 	return p, err
+}
+
+// newTarget makes the map that leads a player to a program.
+func newTarget(program *ebpf.Program) (*ebpf.Map, error) {
+	target, err := ebpf.NewMap(&ebpf.MapSpec{Name: "target", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4,
+		MaxEntries: 1})
+	if err != nil {
+		return nil, fmt.Errorf("make map of programs: %w", err)
+	}
+	if err := target.Put(uint32(0), program); err != nil {
+		return nil, errors.Join(fmt.Errorf("lead to program: %w", err), target.Close())
+	}
+	return target, nil
 }
 
 // repeats is how often a program runs in a round: as often as there are flows where each is to begin, for which rows of
@@ -137,7 +146,7 @@ func (t *timing) measure() error {
 		err = t.check(had, n)
 	}
 	if err == nil && t.begins { // some of the ports that others' flows would have are taken
-		err = t.forget()
+		err = forget(t.datapath)
 	}
 	switch {
 	case err != nil:

@@ -47,7 +47,8 @@ struct settings {
 	__u8 masquerade4;
 	__u8 masquerade6;
 	__u8 flow_always;      /* every flow has a conntrack entry */
-	__u8 monitor;          /* flow events are sent while a monitor is attached (listening) */
+	__u8 monitor;          /* events other than drops are sent while they are read (listening) */
+	__u8 trace_all;        /* EVENT_TRACE is sent for every packet */
 	__u8 socket_host_only; /* Services are translated at sockets of the host only */
 	__u8 set_retval;       /* the kernel has bpf_set_retval */
 	__u8 services;         /* Services are translated per packet, not only at sockets */
@@ -62,13 +63,17 @@ struct settings {
 	__u8 policy_cut;       /* enum policy_cut */
 	__u8 no_backend_drop;  /* packets to a Service without backends are dropped silently */
 	__u8 prefilter;        /* there is a denylist */
+	__u8 quic;             /* connection IDs select backends of Services with FRONTEND_QUIC */
 	__u8 wire_any;         /* derived: the source does not matter for a wire's packets (no masquerade, no tunnel) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u16 tunnel_port; /* UDP port of the tunnel, host byte order */
 	__u32 hz;          /* jiffies per second */
-	__u32 event_rate;  /* events per second and CPU; 0: none */
+	__u32 event_rate;  /* EVENT_DROP per second and CPU; 0: none */
+	__u32 trace_rate;  /* other events per second and CPU */
+	__u32 trace_slots; /* events that each CPU keeps in the map traces: a power of 2, or 0 */
+	__u32 trace_seconds; /* between two EVENT_TRACE of a flow of another protocol than TCP */
 	__u16 nat_port_min; /* NAT ports of masqueraded flows; host byte order, both ends included */
 	__u16 nat_port_max;
 	__u16 lb_port_min; /* NAT ports of SNATed clients of Services; host byte order, both ends included */
@@ -87,7 +92,13 @@ struct settings {
 
 volatile const struct settings config;
 
-/* Set while a monitor is attached. Otherwise no flow events are sent. */
+/* Which events are read, beside drops. */
+enum listen {
+	LISTEN_FLOWS = 1, /* EVENT_FLOW_BEGIN and EVENT_FLOW_END: a monitor is attached */
+	LISTEN_TRACE = 2, /* EVENT_TRACE, EVENT_SOCKET, and EVENT_FLOW_BEGIN of flows with a policy's verdict: Hubble */
+};
+
+/* The events that are read (enum listen). Others are not sent. */
 __u32 listening;
 
 /* Set if flows of any endpoint have conntrack entries: by configuration, or because of a policy. */
@@ -95,6 +106,12 @@ __u32 tracking;
 
 /* Set if a Service has a port on the node's own addresses that is outside the node port range. */
 __u32 own_ports;
+
+/*
+ * Set while to_wire is attached to native wires only because the node checks the health of backends by DSR, so that all
+ * other packets leave at once.
+ */
+__u32 probes_only;
 
 /* What happens to an established flow that a new policy denies. */
 enum policy_cut {

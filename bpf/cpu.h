@@ -23,10 +23,10 @@ struct counter {
 	__u64 bytes;
 };
 
-/* The events that the CPU may still send in the current second. */
+/* The events that the CPU has sent in the current second. */
 struct event_budget {
-	__u32 second; /* the current second, by clock_now */
-	__u32 left;
+	__u32 since; /* when the current second began, by clock_now */
+	__u32 used;
 	__u64 lost; /* events not sent, because of the rate or a full ring */
 };
 
@@ -71,7 +71,7 @@ struct cpu {
 	struct packet pkt;
 	/*
 	 * Addresses, ports and protocol of a reply to the packet that an ICMP error quotes. Set by nat_out_icmp_error
-	 * and about_reply; error_cross_family replaces them by those of the quote to be written. Read where a flow is
+	 * and about_reply; error_rewrite replaces them by those of the quote to be written. Read where a flow is
 	 * searched by an ICMP error (nat_indexed, nat_entry_request, nat_entry_reply), and by cross_error.
 	 */
 	struct packet about;
@@ -124,7 +124,10 @@ struct cpu {
 	 * nat_reply_tuple for an entry. Read by all lookups in nat_replies.
 	 */
 	struct nat_tuple reply_key;
-	/* Key of the NAT entry that has the tuple reply_key. Set by nat_entry_rival, read by nat_reply_claim. */
+	/*
+	 * Key of the NAT entry that has the tuple reply_key, or of a flow to be evicted. Set by nat_entry_rival and
+	 * nat_evict, read by nat_reply_claim and nat_evict.
+	 */
 	struct nat_tuple rival_key;
 	/* A new entry of nat_replies. Set by nat_reply_new, read by its callers. */
 	struct nat_reply nat_reply;
@@ -134,6 +137,12 @@ struct cpu {
 	 * nat_entry_insert.
 	 */
 	struct nat_entry nat_entry;
+	/*
+	 * The start of the QUIC packet of a new flow. Set by quic_read and xdp_quic_read, read by quic_server_id.
+	 * quic_selected is true if its connection ID selected the backend: set by service_select, read by quic_count.
+	 */
+	struct quic_start quic;
+	__u32 quic_selected;
 	/*
 	 * The packet's new addresses and ports. Set by rewrite_request, rewrite_answer, dsr_read and, for ICMP errors,
 	 * by error_translate. Read by service_path, service_path_pod, rewrite_write, cross_write, encap_push and the
@@ -151,6 +160,17 @@ struct cpu {
 	struct nat_tuple port_key;
 	/* A new port index. Set and read by port_index_put. */
 	struct port_index port_index;
+	/* Place of the next flow in nat_ring. Set and read by nat_ring_put and nat_evict. Kept between packets. */
+	__u32 nat_ring_next;
+	/*
+	 * Drop reason if there is no room for a NAT entry, otherwise 0. Set by nat_entry_insert_once and
+	 * nat_entry_insert, cleared and read by nat_entry_claim and nat_entry_claim_any.
+	 */
+	__u32 nat_full;
+	/* Number of flows that were evicted. Set by nat_evict, read by the agent. Kept between packets. */
+	__u64 nat_evicted;
+	/* Number of packets forwarded without a NAT entry. Set by flood_stateless, read by the agent. Kept as well. */
+	__u64 stateless;
 	/* The ports that may still be looked at in this interval. Set and read by sweep_range. Kept between packets. */
 	struct port_budget port_budget;
 	/*
@@ -166,8 +186,10 @@ struct cpu {
 	 * cross_load, cross_sum, cross_error, icmp_sum_trimmed.
 	 */
 	__u64 scratch[32];
-	/* Kept between packets. Set and read by event_reserve; the agent reads lost. */
-	struct event_budget budget;
+	/* Of drops. Kept between packets. Set and read by event_allowed; the agent reads lost. */
+	struct event_budget drop_budget;
+	/* The same for all other events, so that drops stay visible under any load. */
+	struct event_budget trace_budget;
 	/* By hook and outcome. Kept between packets. Set by count_at, read by the agent. */
 	struct counter counters[HOOKS][OUTCOME_SLOTS];
 };

@@ -18,9 +18,10 @@
 #include "../service/translate.h"
 #include "../service/from_pod.h"
 #include "../service/from_wire.h"
+#include "../service/probe.h"
 #include "../service/socket.h"
 #include "../service/bind.h"
-#include "../service/xdp.h"
+#include "../service/xdp_error.h"
 #include "types.h"
 
 /* Drops a packet that was not parsed as IP. */
@@ -180,14 +181,6 @@ INLINE int from_wire_follow(struct __sk_buff *skb, const struct cpu *c)
 	return config.services && c->path.flags & PATH_ANSWERS ? from_wire_services(skb) : from_wire_forward(skb);
 }
 
-/* Passes a packet to the host if the host's policies allow it. */
-INLINE int from_wire_pass(struct __sk_buff *skb, struct cpu *c)
-{
-	int outcome = config.host_policy && tracking ? host_enforce(skb, false) : 0;
-
-	return outcome ? refuse_flow(skb, c, outcome) : pass(skb, c);
-}
-
 /* Handles a packet to the node's own address: it is for the host, or for a masqueraded pod. */
 APART int from_wire_host(struct __sk_buff *skb)
 {
@@ -199,7 +192,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 	c->pkt.for_host = true;
 	outcome = l4_parse(skb, &c->pkt) ? NEXT_CONTINUE : nat_in(skb); /* the host's stack may parse more */
 	if (outcome == NEXT_CONTINUE)
-		return from_wire_pass(skb, c);
+		return host_pass(skb, c);
 	if (outcome == DROP_TTL)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome)
@@ -220,10 +213,12 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (!c)
 		return TC_ACT_SHOT;
 	if (packet_family_off(&c->pkt))
-		return from_wire_pass(skb, c);
+		return host_pass(skb, c);
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (!decide_source(skb, c, e))
 		return drop(skb, c, DROP_TUNNEL_SOURCE);
+	if (e && e->flags & ENDPOINT_HOST && (outcome = probe_from_wire(skb, c)) != TC_ACT_UNSPEC)
+		return outcome;
 	if (config.services && (!e || e->flags & ENDPOINT_HOST)) {
 		outcome = service_from_wire(skb, !!e);
 		if (outcome != NEXT_CONTINUE)
@@ -232,7 +227,7 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (e && e->flags & ENDPOINT_MASQUERADE)
 		return from_wire_host(skb);
 	if (!e || e->flags & ENDPOINT_HOST)
-		return from_wire_pass(skb, c);
+		return host_pass(skb, c);
 	decide_wire_pod(c, e);
 	if (tunnel_device(skb))
 		c->path.via = c->outer;
@@ -267,7 +262,7 @@ INLINE int wire_receive(struct __sk_buff *skb)
 	if (unlikely(parsed != PARSED_IP))
 		return from_wire_non_ip(skb, c, parsed);
 	if (unlikely(address_own(&c->pkt.src)))
-		return drop(skb, c, DROP_SPOOFED_OWN);
+		return (verdict = probe_from_wire(skb, c)) != TC_ACT_UNSPEC ? verdict : drop(skb, c, DROP_SPOOFED_OWN);
 	if (config.wire_extra && (verdict = from_wire_extra(skb, c, tagged)) != TC_ACT_UNSPEC)
 		return verdict;
 	if (tracking && (verdict = track_from_wire(skb, c, config.wire_any)) != TC_ACT_UNSPEC)
@@ -322,19 +317,23 @@ int to_pod(struct __sk_buff *skb)
 
 /*
  * Handles a packet that leaves by a wire. Attached to the tunnel device, to set the destination node of the host's
- * packets; with legacy routing, to masquerade; and if the host is a backend for external clients, or has policies.
+ * packets; with legacy routing, to masquerade; and if the host is a backend for external clients, has policies, or
+ * checks the health of backends by DSR.
  */
 INLINE int wire_send(struct __sk_buff *skb)
 {
-	struct cpu *c = cpu_this();
+	struct cpu *c;
 	int outcome;
 
-	if (skb->cb[0] == TUNNEL_KEY_SET && tunnel_device(skb))
+	if ((skb->cb[0] == TUNNEL_KEY_SET && tunnel_device(skb)) || probe_none(skb))
 		return TC_ACT_OK;
+	c = cpu_this();
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.host_policy && tracking && (outcome = host_enforce(skb, true)))
 		return drop(skb, c, outcome);
+	if (config.direct && unlikely(probe_marked(skb)) && (outcome = probe_send(skb)) != TC_ACT_UNSPEC)
+		return outcome;
 	if (tunnel_device(skb))
 		return tunnel_send(skb, c);
 	outcome = config.services ? service_from_host(skb) : NEXT_CONTINUE;
@@ -359,7 +358,7 @@ int to_wire_l3(struct __sk_buff *skb)
 {
 	int verdict;
 
-	if (skb->cb[0] == ETHERNET_POPPED || !ethernet_carries(skb))
+	if (skb->cb[0] == ETHERNET_POPPED || probe_none(skb) || !ethernet_carries(skb))
 		return TC_ACT_OK;
 	verdict = ethernet_push(skb) ? wire_send(skb) : drop_unpushed(skb, HOOK_TO_WIRE);
 	return verdict == TC_ACT_OK ? ethernet_pop(skb) : verdict;
@@ -370,14 +369,10 @@ SEC("xdp")
 int from_wire_xdp(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
-	__u32 length;
 
 	if (config.prefilter && prefilter_xdp(ctx))
 		return XDP_DROP;
-	if (!c || !config.services)
-		return XDP_PASS;
-	length = xdp_parse(ctx, &c->pkt);
-	return length ? xdp_translate(ctx, c, length) : XDP_PASS;
+	return c && config.services ? xdp_receive(ctx, c) : XDP_PASS;
 }
 
 #define SOCKET_HOOK(name, function) \

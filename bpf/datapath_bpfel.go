@@ -170,7 +170,15 @@ type DatapathCpu struct {
 	RivalKey  DatapathNatTuple
 	NatReply  DatapathNatReply
 	NatEntry  DatapathNatEntry
-	To        struct {
+	Quic      struct {
+		_        structs.HostLayout
+		Length   uint16
+		Checksum uint16
+		Head     [15]uint8
+		Valid    uint8
+	}
+	QuicSelected uint32
+	To           struct {
 		_      structs.HostLayout
 		Src    DatapathAddr
 		Dst    DatapathAddr
@@ -197,9 +205,13 @@ type DatapathCpu struct {
 		Pad     [5]uint8
 		Class   [2]DatapathPeerClass
 	}
-	PortKey    DatapathNatTuple
-	PortIndex  DatapathPortIndex
-	PortBudget struct {
+	PortKey     DatapathNatTuple
+	PortIndex   DatapathPortIndex
+	NatRingNext uint32
+	NatFull     uint32
+	NatEvicted  uint64
+	Stateless   uint64
+	PortBudget  struct {
 		_    structs.HostLayout
 		Tick uint32
 		Left uint32
@@ -208,7 +220,8 @@ type DatapathCpu struct {
 	ReusePort    uint16
 	Pad          uint16
 	Scratch      [32]uint64
-	Budget       DatapathEventBudget
+	DropBudget   DatapathEventBudget
+	TraceBudget  DatapathEventBudget
 	Counters     [8][128]DatapathCounter
 }
 
@@ -253,33 +266,55 @@ type DatapathEpochTable struct {
 }
 
 type DatapathEvent struct {
-	_         structs.HostLayout
-	TimeNs    uint64
-	Ifindex   uint32
-	Length    uint32
-	Src       DatapathAddr
-	Dst       DatapathAddr
-	Sport     uint16
-	Dport     uint16
-	Ethertype uint16
-	Slot      uint16
-	Type      uint8
-	Hook      uint8
-	Outcome   uint8
-	Proto     uint8
-	TcpFlags  uint8
-	Family    uint8
-	Smac      DatapathMac
-	Rule      [2]uint32
-	Denied    uint32
+	_           structs.HostLayout
+	TimeNs      uint64
+	Ifindex     uint32
+	Length      uint32
+	Src         DatapathAddr
+	Dst         DatapathAddr
+	XlatedSrc   DatapathAddr
+	XlatedDst   DatapathAddr
+	Sport       uint16
+	Dport       uint16
+	XlatedSport uint16
+	XlatedDport uint16
+	Ethertype   uint16
+	Slot        uint16
+	Type        uint8
+	Hook        uint8
+	Outcome     uint8
+	Proto       uint8
+	TcpFlags    uint8
+	Family      uint8
+	IcmpType    uint8
+	IcmpCode    uint8
+	Smac        DatapathMac
+	Flags       uint16
+	_           [4]byte
+	Packets     uint64
+	Bytes       uint64
+	Cookie      uint64
+	Cgroup      uint64
+	Netns       uint64
+	Rule        [2]uint32
+	Denied      uint32
+	_           [4]byte
 }
 
 type DatapathEventBudget struct {
-	_      structs.HostLayout
-	Second uint32
-	Left   uint32
-	Lost   uint64
+	_     structs.HostLayout
+	Since uint32
+	Used  uint32
+	Lost  uint64
 }
+
+type DatapathEventFlag uint32
+
+const (
+	DatapathEventFlagEVENT_AUDIT   DatapathEventFlag = 1
+	DatapathEventFlagEVENT_REQUEST DatapathEventFlag = 2
+	DatapathEventFlagEVENT_REPLY   DatapathEventFlag = 4
+)
 
 type DatapathEventType uint32
 
@@ -287,6 +322,8 @@ const (
 	DatapathEventTypeEVENT_DROP       DatapathEventType = 0
 	DatapathEventTypeEVENT_FLOW_BEGIN DatapathEventType = 1
 	DatapathEventTypeEVENT_FLOW_END   DatapathEventType = 2
+	DatapathEventTypeEVENT_TRACE      DatapathEventType = 3
+	DatapathEventTypeEVENT_SOCKET     DatapathEventType = 4
 )
 
 type DatapathFlow struct {
@@ -332,6 +369,12 @@ type DatapathFlowKey struct {
 	Pad   [3]uint8
 }
 
+type DatapathFlowRate struct {
+	_     structs.HostLayout
+	Since uint32
+	Flows uint32
+}
+
 type DatapathFlowSeconds uint32
 
 const (
@@ -373,16 +416,19 @@ type DatapathFrontend struct {
 type DatapathFrontendFlag uint32
 
 const (
-	DatapathFrontendFlagFRONTEND_EXTERNAL      DatapathFrontendFlag = 1
-	DatapathFrontendFlagFRONTEND_INTERNAL      DatapathFrontendFlag = 2
-	DatapathFrontendFlagFRONTEND_DROP_EXTERNAL DatapathFrontendFlag = 4
-	DatapathFrontendFlagFRONTEND_DROP_INTERNAL DatapathFrontendFlag = 8
-	DatapathFrontendFlagFRONTEND_THIS_NODE     DatapathFrontendFlag = 16
-	DatapathFrontendFlagFRONTEND_MAGLEV        DatapathFrontendFlag = 32
-	DatapathFrontendFlagFRONTEND_LEAST         DatapathFrontendFlag = 64
-	DatapathFrontendFlagFRONTEND_RANGES        DatapathFrontendFlag = 128
-	DatapathFrontendFlagFRONTEND_DSR           DatapathFrontendFlag = 256
-	DatapathFrontendFlagFRONTEND_SNAT          DatapathFrontendFlag = 512
+	DatapathFrontendFlagFRONTEND_EXTERNAL       DatapathFrontendFlag = 1
+	DatapathFrontendFlagFRONTEND_INTERNAL       DatapathFrontendFlag = 2
+	DatapathFrontendFlagFRONTEND_DROP_EXTERNAL  DatapathFrontendFlag = 4
+	DatapathFrontendFlagFRONTEND_DROP_INTERNAL  DatapathFrontendFlag = 8
+	DatapathFrontendFlagFRONTEND_THIS_NODE      DatapathFrontendFlag = 16
+	DatapathFrontendFlagFRONTEND_MAGLEV         DatapathFrontendFlag = 32
+	DatapathFrontendFlagFRONTEND_LEAST          DatapathFrontendFlag = 64
+	DatapathFrontendFlagFRONTEND_RANGES         DatapathFrontendFlag = 128
+	DatapathFrontendFlagFRONTEND_DSR            DatapathFrontendFlag = 256
+	DatapathFrontendFlagFRONTEND_SNAT           DatapathFrontendFlag = 512
+	DatapathFrontendFlagFRONTEND_LOCAL_EXTERNAL DatapathFrontendFlag = 1024
+	DatapathFrontendFlagFRONTEND_LOCAL_INTERNAL DatapathFrontendFlag = 2048
+	DatapathFrontendFlagFRONTEND_QUIC           DatapathFrontendFlag = 983040
 )
 
 type DatapathFrontendKey struct {
@@ -420,6 +466,13 @@ const (
 	DatapathLbModeLB_HYBRID DatapathLbMode = 2
 )
 
+type DatapathListen uint32
+
+const (
+	DatapathListenLISTEN_FLOWS DatapathListen = 1
+	DatapathListenLISTEN_TRACE DatapathListen = 2
+)
+
 type DatapathMac struct {
 	_ structs.HostLayout
 	B [6]uint8
@@ -429,6 +482,13 @@ type DatapathMaglevRow struct {
 	_       structs.HostLayout
 	Backend [496]uint32
 }
+
+type DatapathMemberBits uint32
+
+const (
+	DatapathMemberBitsMEMBER_EXTERNAL   DatapathMemberBits = 1
+	DatapathMemberBitsMEMBER_STAT_SHIFT DatapathMemberBits = 1
+)
 
 type DatapathMemberKey struct {
 	_       structs.HostLayout
@@ -447,14 +507,16 @@ type DatapathNatEntry struct {
 	NatPort     uint16
 	Flags       uint8
 	TcpFlags    [2]uint8
-	Pad         uint8
+	Consistent  uint8
 	Service     uint32
 	BackendId   uint32
 	Seen        uint32
-	Refreshed   uint32
+	Reserved    uint32
 	PolicyEpoch uint32
 	Timestamp   uint32
-	Created     uint64
+	Created     uint32
+	CreatedHigh uint16
+	Stat        uint16
 	Packets     [2]uint64
 	Bytes       [2]uint64
 }
@@ -477,7 +539,9 @@ type DatapathNatReply struct {
 	Packets  uint32
 	Bytes    uint64
 	TcpFlags uint8
-	Pad      [7]uint8
+	Pad      uint8
+	Stat     uint16
+	Pad2     [4]uint8
 }
 
 type DatapathNatTuple struct {
@@ -525,6 +589,7 @@ const (
 	DatapathOutcomeREPLY_ICMP                  DatapathOutcome = 7
 	DatapathOutcomeREPLY_RESET                 DatapathOutcome = 8
 	DatapathOutcomeFORWARD_AUDIT               DatapathOutcome = 9
+	DatapathOutcomeFORWARD_QUIC                DatapathOutcome = 10
 	DatapathOutcomeDROP_FIRST                  DatapathOutcome = 16
 	DatapathOutcomeDROP_TRUNCATED              DatapathOutcome = 16
 	DatapathOutcomeDROP_BAD_HEADER             DatapathOutcome = 17
@@ -575,7 +640,8 @@ const (
 	DatapathOutcomeDROP_TUNNEL_PORT            DatapathOutcome = 62
 	DatapathOutcomeDROP_DSR_UNTRUSTED          DatapathOutcome = 63
 	DatapathOutcomeDROP_FLOW_LIMIT             DatapathOutcome = 64
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 65
+	DatapathOutcomeDROP_NEW_FLOW_RATE          DatapathOutcome = 65
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 66
 )
 
 type DatapathPath struct {
@@ -711,6 +777,44 @@ type DatapathPrefixKey struct {
 	Addr   [4]uint32
 }
 
+type DatapathProbe struct {
+	_            structs.HostLayout
+	Addr         DatapathAddr
+	Port         uint16
+	FrontendPort uint16
+	Proto        uint8
+	Reply        uint8
+	Way          uint8
+	Pad          uint8
+	Packets      uint32
+	Pad2         uint32
+}
+
+type DatapathProbeMark uint32
+
+const (
+	DatapathProbeMarkPROBE_MARK      DatapathProbeMark = 1828716544
+	DatapathProbeMarkPROBE_MARK_MASK DatapathProbeMark = 4278190080
+)
+
+type DatapathProbeWay uint32
+
+const (
+	DatapathProbeWayPROBE_UNSEEN      DatapathProbeWay = 0
+	DatapathProbeWayPROBE_NO_FRONTEND DatapathProbeWay = 1
+	DatapathProbeWayPROBE_PLAIN       DatapathProbeWay = 2
+	DatapathProbeWayPROBE_DSR         DatapathProbeWay = 3
+)
+
+type DatapathQuicServerKey struct {
+	_       structs.HostLayout
+	Id      uint64
+	Service uint32
+	Port    uint32
+	Family  uint32
+	Pad     uint32
+}
+
 type DatapathServiceScope uint32
 
 const (
@@ -718,6 +822,13 @@ const (
 	DatapathServiceScopeSCOPE_INTERNAL DatapathServiceScope = 1
 	DatapathServiceScopeSCOPES         DatapathServiceScope = 2
 )
+
+type DatapathServiceStat struct {
+	_       structs.HostLayout
+	Packets [2]uint64
+	Bytes   [2]uint64
+	Flows   uint64
+}
 
 type DatapathSettings struct {
 	_              structs.HostLayout
@@ -729,6 +840,7 @@ type DatapathSettings struct {
 	Masquerade6    uint8
 	FlowAlways     uint8
 	Monitor        uint8
+	TraceAll       uint8
 	SocketHostOnly uint8
 	SetRetval      uint8
 	Services       uint8
@@ -743,14 +855,19 @@ type DatapathSettings struct {
 	PolicyCut      uint8
 	NoBackendDrop  uint8
 	Prefilter      uint8
+	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
+	_              [2]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
 	_              [2]byte
 	Hz             uint32
 	EventRate      uint32
+	TraceRate      uint32
+	TraceSlots     uint32
+	TraceSeconds   uint32
 	NatPortMin     uint16
 	NatPortMax     uint16
 	LbPortMin      uint16
@@ -802,7 +919,8 @@ const (
 	DatapathSocketOutcomeSOCKET_NONE_HERE  DatapathSocketOutcome = 2
 	DatapathSocketOutcomeSOCKET_FAMILY     DatapathSocketOutcome = 3
 	DatapathSocketOutcomeSOCKET_PORT_TAKEN DatapathSocketOutcome = 4
-	DatapathSocketOutcomeSOCKET_OUTCOMES   DatapathSocketOutcome = 5
+	DatapathSocketOutcomeSOCKET_EVENT_LOST DatapathSocketOutcome = 5
+	DatapathSocketOutcomeSOCKET_OUTCOMES   DatapathSocketOutcome = 6
 )
 
 type DatapathSourceRangeKey struct {
@@ -810,6 +928,20 @@ type DatapathSourceRangeKey struct {
 	Length  uint32
 	Service uint32
 	Addr    [4]uint32
+}
+
+type DatapathTraceSlot struct {
+	_     structs.HostLayout
+	Seq   uint64
+	Event DatapathEvent
+}
+
+type DatapathTracedFlow struct {
+	_       structs.HostLayout
+	Tag     uint32
+	Time    uint32
+	Packets uint64
+	Bytes   uint64
 }
 
 type DatapathTunnelMode uint32
@@ -867,6 +999,7 @@ const (
 	DatapathMapEndpoints        = "endpoints"
 	DatapathMapEvents           = "events"
 	DatapathMapFlowCache        = "flow_cache"
+	DatapathMapFlowRates        = "flow_rates"
 	DatapathMapFlows            = "flows"
 	DatapathMapFragments        = "fragments"
 	DatapathMapFrontends        = "frontends"
@@ -875,6 +1008,7 @@ const (
 	DatapathMapMembers          = "members"
 	DatapathMapNatEntries       = "nat_entries"
 	DatapathMapNatReplies       = "nat_replies"
+	DatapathMapNatRing          = "nat_ring"
 	DatapathMapOrigins          = "origins"
 	DatapathMapPaths            = "paths"
 	DatapathMapPeerClasses      = "peer_classes"
@@ -886,9 +1020,15 @@ const (
 	DatapathMapPolicyPairs      = "policy_pairs"
 	DatapathMapPortIndexes      = "port_indexes"
 	DatapathMapPrefixes         = "prefixes"
+	DatapathMapProbes           = "probes"
+	DatapathMapQuicServers      = "quic_servers"
+	DatapathMapServiceStats     = "service_stats"
 	DatapathMapShares           = "shares"
+	DatapathMapSocketBudgets    = "socket_budgets"
 	DatapathMapSocketOutcomes   = "socket_outcomes"
 	DatapathMapSourceRanges     = "source_ranges"
+	DatapathMapTracedFlows      = "traced_flows"
+	DatapathMapTraces           = "traces"
 	DatapathMapVerdicts         = "verdicts"
 	DatapathMapWires            = "wires"
 	DatapathMapXdpPorts         = "xdp_ports"
@@ -914,6 +1054,7 @@ const (
 	DatapathVarEndpointFlag     = "_endpoint_flag"
 	DatapathVarEndpointSlot     = "_endpoint_slot"
 	DatapathVarEvent            = "_event"
+	DatapathVarEventFlag        = "_event_flag"
 	DatapathVarEventType        = "_event_type"
 	DatapathVarFlowFlag         = "_flow_flag"
 	DatapathVarFlowSeconds      = "_flow_seconds"
@@ -921,6 +1062,8 @@ const (
 	DatapathVarHook             = "_hook"
 	DatapathVarLbDispatch       = "_lb_dispatch"
 	DatapathVarLbMode           = "_lb_mode"
+	DatapathVarListen           = "_listen"
+	DatapathVarMemberBits       = "_member_bits"
 	DatapathVarNatEntryFlag     = "_nat_entry_flag"
 	DatapathVarOutcome          = "_outcome"
 	DatapathVarPathAction       = "_path_action"
@@ -930,6 +1073,8 @@ const (
 	DatapathVarPolicyCut        = "_policy_cut"
 	DatapathVarPolicyDirection  = "_policy_direction"
 	DatapathVarPrefixFlag       = "_prefix_flag"
+	DatapathVarProbeMark        = "_probe_mark"
+	DatapathVarProbeWay         = "_probe_way"
 	DatapathVarServiceScope     = "_service_scope"
 	DatapathVarShareBound       = "_share_bound"
 	DatapathVarShareKind        = "_share_kind"
@@ -940,10 +1085,12 @@ const (
 	DatapathVarEpochs           = "epochs"
 	DatapathVarFrontendFilter   = "frontend_filter"
 	DatapathVarListening        = "listening"
+	DatapathVarNewFlowRate      = "new_flow_rate"
 	DatapathVarOwnFilter        = "own_filter"
 	DatapathVarOwnPorts         = "own_ports"
 	DatapathVarPortsBorrowed    = "ports_borrowed"
 	DatapathVarPrefiltered      = "prefiltered"
+	DatapathVarProbesOnly       = "probes_only"
 	DatapathVarSharesUntil      = "shares_until"
 	DatapathVarTracking         = "tracking"
 	DatapathVarXdpBonds         = "xdp_bonds"
@@ -1024,6 +1171,7 @@ type DatapathMapSpecs struct {
 	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
 	FlowCache        *ebpf.MapSpec `ebpf:"flow_cache"`
+	FlowRates        *ebpf.MapSpec `ebpf:"flow_rates"`
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Fragments        *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends        *ebpf.MapSpec `ebpf:"frontends"`
@@ -1032,6 +1180,7 @@ type DatapathMapSpecs struct {
 	Members          *ebpf.MapSpec `ebpf:"members"`
 	NatEntries       *ebpf.MapSpec `ebpf:"nat_entries"`
 	NatReplies       *ebpf.MapSpec `ebpf:"nat_replies"`
+	NatRing          *ebpf.MapSpec `ebpf:"nat_ring"`
 	Origins          *ebpf.MapSpec `ebpf:"origins"`
 	Paths            *ebpf.MapSpec `ebpf:"paths"`
 	PeerClasses      *ebpf.MapSpec `ebpf:"peer_classes"`
@@ -1043,9 +1192,15 @@ type DatapathMapSpecs struct {
 	PolicyPairs      *ebpf.MapSpec `ebpf:"policy_pairs"`
 	PortIndexes      *ebpf.MapSpec `ebpf:"port_indexes"`
 	Prefixes         *ebpf.MapSpec `ebpf:"prefixes"`
+	Probes           *ebpf.MapSpec `ebpf:"probes"`
+	QuicServers      *ebpf.MapSpec `ebpf:"quic_servers"`
+	ServiceStats     *ebpf.MapSpec `ebpf:"service_stats"`
 	Shares           *ebpf.MapSpec `ebpf:"shares"`
+	SocketBudgets    *ebpf.MapSpec `ebpf:"socket_budgets"`
 	SocketOutcomes   *ebpf.MapSpec `ebpf:"socket_outcomes"`
 	SourceRanges     *ebpf.MapSpec `ebpf:"source_ranges"`
+	TracedFlows      *ebpf.MapSpec `ebpf:"traced_flows"`
+	Traces           *ebpf.MapSpec `ebpf:"traces"`
 	Verdicts         *ebpf.MapSpec `ebpf:"verdicts"`
 	Wires            *ebpf.MapSpec `ebpf:"wires"`
 	XdpPorts         *ebpf.MapSpec `ebpf:"xdp_ports"`
@@ -1060,6 +1215,7 @@ type DatapathVariableSpecs struct {
 	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
 	EndpointSlot    *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
 	Event           *ebpf.VariableSpec `ebpf:"_event"`
+	EventFlag       *ebpf.VariableSpec `ebpf:"_event_flag"`
 	EventType       *ebpf.VariableSpec `ebpf:"_event_type"`
 	FlowFlag        *ebpf.VariableSpec `ebpf:"_flow_flag"`
 	FlowSeconds     *ebpf.VariableSpec `ebpf:"_flow_seconds"`
@@ -1067,6 +1223,8 @@ type DatapathVariableSpecs struct {
 	Hook            *ebpf.VariableSpec `ebpf:"_hook"`
 	LbDispatch      *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
 	LbMode          *ebpf.VariableSpec `ebpf:"_lb_mode"`
+	Listen          *ebpf.VariableSpec `ebpf:"_listen"`
+	MemberBits      *ebpf.VariableSpec `ebpf:"_member_bits"`
 	NatEntryFlag    *ebpf.VariableSpec `ebpf:"_nat_entry_flag"`
 	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
 	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
@@ -1076,6 +1234,8 @@ type DatapathVariableSpecs struct {
 	PolicyCut       *ebpf.VariableSpec `ebpf:"_policy_cut"`
 	PolicyDirection *ebpf.VariableSpec `ebpf:"_policy_direction"`
 	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
+	ProbeMark       *ebpf.VariableSpec `ebpf:"_probe_mark"`
+	ProbeWay        *ebpf.VariableSpec `ebpf:"_probe_way"`
 	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
 	ShareBound      *ebpf.VariableSpec `ebpf:"_share_bound"`
 	ShareKind       *ebpf.VariableSpec `ebpf:"_share_kind"`
@@ -1086,10 +1246,12 @@ type DatapathVariableSpecs struct {
 	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
 	FrontendFilter  *ebpf.VariableSpec `ebpf:"frontend_filter"`
 	Listening       *ebpf.VariableSpec `ebpf:"listening"`
+	NewFlowRate     *ebpf.VariableSpec `ebpf:"new_flow_rate"`
 	OwnFilter       *ebpf.VariableSpec `ebpf:"own_filter"`
 	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
 	PortsBorrowed   *ebpf.VariableSpec `ebpf:"ports_borrowed"`
 	Prefiltered     *ebpf.VariableSpec `ebpf:"prefiltered"`
+	ProbesOnly      *ebpf.VariableSpec `ebpf:"probes_only"`
 	SharesUntil     *ebpf.VariableSpec `ebpf:"shares_until"`
 	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
 	XdpBonds        *ebpf.VariableSpec `ebpf:"xdp_bonds"`
@@ -1125,6 +1287,7 @@ type DatapathMaps struct {
 	Endpoints        *ebpf.Map `ebpf:"endpoints"`
 	Events           *ebpf.Map `ebpf:"events"`
 	FlowCache        *ebpf.Map `ebpf:"flow_cache"`
+	FlowRates        *ebpf.Map `ebpf:"flow_rates"`
 	Flows            *ebpf.Map `ebpf:"flows"`
 	Fragments        *ebpf.Map `ebpf:"fragments"`
 	Frontends        *ebpf.Map `ebpf:"frontends"`
@@ -1133,6 +1296,7 @@ type DatapathMaps struct {
 	Members          *ebpf.Map `ebpf:"members"`
 	NatEntries       *ebpf.Map `ebpf:"nat_entries"`
 	NatReplies       *ebpf.Map `ebpf:"nat_replies"`
+	NatRing          *ebpf.Map `ebpf:"nat_ring"`
 	Origins          *ebpf.Map `ebpf:"origins"`
 	Paths            *ebpf.Map `ebpf:"paths"`
 	PeerClasses      *ebpf.Map `ebpf:"peer_classes"`
@@ -1144,9 +1308,15 @@ type DatapathMaps struct {
 	PolicyPairs      *ebpf.Map `ebpf:"policy_pairs"`
 	PortIndexes      *ebpf.Map `ebpf:"port_indexes"`
 	Prefixes         *ebpf.Map `ebpf:"prefixes"`
+	Probes           *ebpf.Map `ebpf:"probes"`
+	QuicServers      *ebpf.Map `ebpf:"quic_servers"`
+	ServiceStats     *ebpf.Map `ebpf:"service_stats"`
 	Shares           *ebpf.Map `ebpf:"shares"`
+	SocketBudgets    *ebpf.Map `ebpf:"socket_budgets"`
 	SocketOutcomes   *ebpf.Map `ebpf:"socket_outcomes"`
 	SourceRanges     *ebpf.Map `ebpf:"source_ranges"`
+	TracedFlows      *ebpf.Map `ebpf:"traced_flows"`
+	Traces           *ebpf.Map `ebpf:"traces"`
 	Verdicts         *ebpf.Map `ebpf:"verdicts"`
 	Wires            *ebpf.Map `ebpf:"wires"`
 	XdpPorts         *ebpf.Map `ebpf:"xdp_ports"`
@@ -1164,6 +1334,7 @@ func (m *DatapathMaps) Close() error {
 		m.Endpoints,
 		m.Events,
 		m.FlowCache,
+		m.FlowRates,
 		m.Flows,
 		m.Fragments,
 		m.Frontends,
@@ -1172,6 +1343,7 @@ func (m *DatapathMaps) Close() error {
 		m.Members,
 		m.NatEntries,
 		m.NatReplies,
+		m.NatRing,
 		m.Origins,
 		m.Paths,
 		m.PeerClasses,
@@ -1183,9 +1355,15 @@ func (m *DatapathMaps) Close() error {
 		m.PolicyPairs,
 		m.PortIndexes,
 		m.Prefixes,
+		m.Probes,
+		m.QuicServers,
+		m.ServiceStats,
 		m.Shares,
+		m.SocketBudgets,
 		m.SocketOutcomes,
 		m.SourceRanges,
+		m.TracedFlows,
+		m.Traces,
 		m.Verdicts,
 		m.Wires,
 		m.XdpPorts,
@@ -1201,6 +1379,7 @@ type DatapathVariables struct {
 	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
 	EndpointSlot    *ebpf.Variable `ebpf:"_endpoint_slot"`
 	Event           *ebpf.Variable `ebpf:"_event"`
+	EventFlag       *ebpf.Variable `ebpf:"_event_flag"`
 	EventType       *ebpf.Variable `ebpf:"_event_type"`
 	FlowFlag        *ebpf.Variable `ebpf:"_flow_flag"`
 	FlowSeconds     *ebpf.Variable `ebpf:"_flow_seconds"`
@@ -1208,6 +1387,8 @@ type DatapathVariables struct {
 	Hook            *ebpf.Variable `ebpf:"_hook"`
 	LbDispatch      *ebpf.Variable `ebpf:"_lb_dispatch"`
 	LbMode          *ebpf.Variable `ebpf:"_lb_mode"`
+	Listen          *ebpf.Variable `ebpf:"_listen"`
+	MemberBits      *ebpf.Variable `ebpf:"_member_bits"`
 	NatEntryFlag    *ebpf.Variable `ebpf:"_nat_entry_flag"`
 	Outcome         *ebpf.Variable `ebpf:"_outcome"`
 	PathAction      *ebpf.Variable `ebpf:"_path_action"`
@@ -1217,6 +1398,8 @@ type DatapathVariables struct {
 	PolicyCut       *ebpf.Variable `ebpf:"_policy_cut"`
 	PolicyDirection *ebpf.Variable `ebpf:"_policy_direction"`
 	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
+	ProbeMark       *ebpf.Variable `ebpf:"_probe_mark"`
+	ProbeWay        *ebpf.Variable `ebpf:"_probe_way"`
 	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
 	ShareBound      *ebpf.Variable `ebpf:"_share_bound"`
 	ShareKind       *ebpf.Variable `ebpf:"_share_kind"`
@@ -1227,10 +1410,12 @@ type DatapathVariables struct {
 	Epochs          *ebpf.Variable `ebpf:"epochs"`
 	FrontendFilter  *ebpf.Variable `ebpf:"frontend_filter"`
 	Listening       *ebpf.Variable `ebpf:"listening"`
+	NewFlowRate     *ebpf.Variable `ebpf:"new_flow_rate"`
 	OwnFilter       *ebpf.Variable `ebpf:"own_filter"`
 	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
 	PortsBorrowed   *ebpf.Variable `ebpf:"ports_borrowed"`
 	Prefiltered     *ebpf.Variable `ebpf:"prefiltered"`
+	ProbesOnly      *ebpf.Variable `ebpf:"probes_only"`
 	SharesUntil     *ebpf.Variable `ebpf:"shares_until"`
 	Tracking        *ebpf.Variable `ebpf:"tracking"`
 	XdpBonds        *ebpf.Variable `ebpf:"xdp_bonds"`

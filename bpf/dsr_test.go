@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,6 +33,8 @@ func directTables() []table {
 				`ip6 fd00:172::7 > node`)},
 		{name: "services, direct by Geneve", settings: settingsOf(servicing, direct, geneve),
 			rows: append(geneveRows(), bareOptionRows()...)},
+		{name: "services, direct, statistics", settings: settingsOf(servicing, direct, longTimes),
+			rows: directStatRows()},
 		{name: "services, hybrid", settings: settingsOf(servicing, hybrid), rows: hybridRows()},
 	}
 }
@@ -43,18 +46,13 @@ type optionIP func(ends string, port uint8) string
 func optioned(name string, steps func(optionIP) []step) []row {
 	return []row{
 		only4(row{name: name, steps: steps(func(ends string, port uint8) string {
-			return "ip4 " + ends + " opts 9a0800" + string(hexByte(port)) + "cb007132"
+			return "ip4 " + ends + " opts 9a0800" + fmt.Sprintf("%02x", port) + "cb007132"
 		})}),
 		only6(row{name: name, steps: steps(func(ends string, port uint8) string {
 			return "ip6 " + ends + " | dstopts body 1b1220010db800500000000000000000005000" +
-				string(hexByte(port)) + "0100"
+				fmt.Sprintf("%02x", port) + "0100"
 		})}),
 	}
-}
-
-func hexByte(n uint8) []byte {
-	const digits = "0123456789abcdef"
-	return []byte{digits[n>>4], digits[n&15]}
 }
 
 // directRows: lb is this node's, the backend c is node2's.
@@ -258,6 +256,15 @@ func foreignRows() []row {
 				after: translationsAre(1)},
 		}
 	}
+	const narrow = `ip router > lb ttl 60 | icmp too-big mtu 1280 | ip lb > world ttl 3 df | tcp 83 > 40000 A | len 100`
+	errors := func(outer string) []step {
+		return []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 83 S`, want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: `eth router > node | ` + narrow, want: "FORWARD_WIRE",
+				out: `eth node > router | ` + outer + ` | ` + narrow},
+			{at: xdpAt, in: `eth router > node | ` + narrow, want: "", out: "="},
+		}
+	}
 	inXDP := func(outer string) []step {
 		return []step{
 			{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 83 S`, want: "FORWARD_RESOLVE"},
@@ -270,8 +277,14 @@ func foreignRows() []row {
 	}
 	const outer4, outer6 = `ip4 node > world2 ttl 63 df`, `ip6 node > world2 ttl 63`
 	return []row{
+		only4(row{name: "of a peer's flow", steps: learnedSteps(outer4, "from_wire eth0")}),
+		only6(row{name: "of a peer's flow", steps: learnedSteps(outer6, "from_wire eth0")}),
+		only4(xdp(row{name: "of a peer's flow, in XDP", steps: learnedSteps(outer4, xdpAt)})),
+		only6(xdp(row{name: "of a peer's flow, in XDP", steps: learnedSteps(outer6, xdpAt)})),
 		only4(row{name: "to a backend in the world", steps: steps(outer4)}),
 		only6(row{name: "to a backend in the world", steps: steps(outer6)}),
+		only4(xdp(row{name: "to a backend in the world, errors", steps: errors(outer4)})),
+		only6(xdp(row{name: "to a backend in the world, errors", steps: errors(outer6)})),
 		only4(xdp(row{name: "to a backend in the world, in XDP", steps: inXDP(outer4)})),
 		only6(xdp(row{name: "to a backend in the world, in XDP", steps: inXDP(outer6)})),
 	}
@@ -290,12 +303,12 @@ func rss(s *Settings) {
 func encapped(out, in [2]string, ignore ...string) (rows []row) {
 	for i, outer := range out {
 		only, inner := only4, func(ends string, port uint8) string {
-			return "ip4 " + ends + " opts 9a0800" + string(hexByte(port)) + "cb007132"
+			return "ip4 " + ends + " opts 9a0800" + fmt.Sprintf("%02x", port) + "cb007132"
 		}
 		if i == 1 {
 			only, inner = only6, func(ends string, port uint8) string {
 				return "ip6 " + ends + " | dstopts body 1b1220010db800500000000000000000005000" +
-					string(hexByte(port)) + "0100"
+					fmt.Sprintf("%02x", port) + "0100"
 			}
 		}
 		rows = append(rows,

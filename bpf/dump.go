@@ -82,6 +82,10 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return eachOfCPUs(d.PolicyPairs, func(p *DatapathPolicyPair) bool {
 			return p.Generation != 0
 		}, ofCPU[DatapathPolicyPair](fn))
+	case "traced_flows":
+		return eachOfCPUs(d.TracedFlows, func(f *DatapathTracedFlow) bool {
+			return f.Tag != 0
+		}, ofCPU[DatapathTracedFlow](fn))
 	case "prefixes":
 		return dump[DatapathPrefixKey, DatapathPrefix](d.Prefixes, fn)
 	case "wires":
@@ -125,18 +129,39 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathNatTuple, DatapathNatEntry](d.NatEntries, fn)
 	case "nat_replies":
 		return dump[DatapathNatTuple, DatapathNatReply](d.NatReplies, fn)
+	case "nat_ring":
+		return dump[uint32, DatapathNatTuple](d.NatRing, fn)
 	case "source_ranges":
 		return dump[DatapathSourceRangeKey, uint32](d.SourceRanges, fn)
 	case "members":
 		return dump[DatapathMemberKey, uint32](d.Members, fn)
+	case "probes":
+		return dump[DatapathNatTuple, DatapathProbe](d.Probes, fn)
+	case "quic_servers":
+		return dump[DatapathQuicServerKey, uint32](d.QuicServers, fn)
 	case "loads", "shares", "xdp_ports", "xdp_wires":
 		return dump[uint32, uint32](d.mapByName(name), fn)
 	case "port_indexes":
 		return dump[DatapathNatTuple, DatapathPortIndex](d.PortIndexes, fn)
-	case "cpus", "events", "frontend_filter", "own_filter", "socket_outcomes":
+	case "service_stats":
+		return d.EachServiceStat(func(i uint32, sum *DatapathServiceStat) bool {
+			return fn(&DumpRow{fields(nil, "", reflect.ValueOf(i)), fields(nil, "", reflect.ValueOf(sum).Elem())})
+		})
+	}
+	if !HasRows(name) {
 		return fmt.Errorf("map %s has no rows to show: see drops and monitor", name)
 	}
 	return fmt.Errorf("there is no map %q", name)
+}
+
+// HasRows reports whether Dump shows the rows of a map of the datapath.
+func HasRows(name string) bool {
+	switch name {
+	case "cpus", "events", "flow_rates", "frontend_filter", "own_filter", "socket_budgets", "socket_outcomes",
+		"traces":
+		return false
+	}
+	return true
 }
 
 // ofCPU makes rows of those of arrays per CPU.

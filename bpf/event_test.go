@@ -3,6 +3,8 @@ package bpf
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -13,24 +15,67 @@ import (
 	"myelin/packet/packettest"
 )
 
-// nextEvent reads one event, or reports that there is none.
-func nextEvent(t testing.TB, r *ringbuf.Reader) (e DatapathEvent, ok bool) {
+// eventReader reads the events of the ring buffer and of the map traces, those that there are.
+type eventReader struct {
+	ring   *ringbuf.Reader
+	traces *Traces
+	queue  []DatapathEvent
+}
+
+// listen has the datapath send events, and returns their reader, which ends with the test.
+func (w *world) listen(t testing.TB, to DatapathListen) *eventReader {
 	t.Helper()
-	r.SetDeadline(time.Now().Add(50 * time.Millisecond))
-	record, err := r.Read()
-	if err != nil {
+	must(t, w.Listening.Set(uint32(to)))
+	ring, err := ringbuf.NewReader(w.Events)
+	must(t, err)
+	t.Cleanup(func() { ring.Close() })
+	r := &eventReader{ring: ring}
+	if w.settings.TraceSlots != 0 {
+		r.traces, err = OpenTraces(w.Traces, w.settings.TraceSlots)
+		must(t, err)
+		t.Cleanup(func() { must(t, r.traces.Close()) })
+	}
+	return r
+}
+
+// nextEvent returns the next event of the ring buffer, and then of the map, or reports that there is none.
+func nextEvent(t testing.TB, r *eventReader) (e DatapathEvent, ok bool) {
+	t.Helper()
+	if len(r.queue) == 0 {
+		r.drain(t)
+	}
+	if len(r.queue) == 0 {
 		return e, false
 	}
-	must(t, binary.Read(bytes.NewReader(record.RawSample), binary.NativeEndian, &e))
+	e, r.queue = r.queue[0], r.queue[1:]
 	return e, true
 }
 
+func (r *eventReader) drain(t testing.TB) {
+	t.Helper()
+	must(t, r.ring.Flush())
+	for {
+		record, err := r.ring.Read()
+		if errors.Is(err, ringbuf.ErrFlushed) {
+			break
+		}
+		must(t, err)
+		var e DatapathEvent
+		must(t, binary.Read(bytes.NewReader(record.RawSample), binary.NativeEndian, &e))
+		r.queue = append(r.queue, e)
+	}
+	if r.traces == nil {
+		return
+	}
+	missed := r.traces.Read(math.MaxUint64, func(e *DatapathEvent) { r.queue = append(r.queue, *e) })
+	if missed > 0 {
+		t.Errorf("%d events are overwritten", missed)
+	}
+}
+
 func TestEvents(t *testing.T) {
-	w := newWorld(t, settingsOf(tracking, func(s *Settings) { s.Monitor, s.EventRate = 1, 1000 }), onlyForwarding)
-	must(t, w.Listening.Set(uint32(1)))
-	r, err := ringbuf.NewReader(w.Events)
-	must(t, err)
-	defer r.Close()
+	w := newWorld(t, settingsOf(tracking, traced), onlyForwarding)
+	r := w.listen(t, DatapathListenLISTEN_FLOWS)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		defer w.enter(t)()
 		w.forget(t)
@@ -73,13 +118,34 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// Events about drops and flows have the type of ICMP, and its code.
+func TestEventsOfICMP(t *testing.T) {
+	w := newWorld(t, settingsOf(tracking, traced), onlyForwarding)
+	r := w.listen(t, DatapathListenLISTEN_FLOWS)
+	packettest.Both(t, func(t *testing.T, f packet.Family) {
+		defer w.enter(t)()
+		w.forget(t)
+		echo := map[packet.Family]uint8{packet.IPv4: 8, packet.IPv6: 128}[f]
+		for _, s := range []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | icmp echo id 7 seq 1`, want: "FORWARD_POD"},
+			{at: "from_pod linka", in: `eth a > gw | ip b > world | icmp echo id 8 seq 1`,
+				want: "DROP_SPOOFED_ADDRESS"},
+		} {
+			w.run(t, f, s)
+			e, ok := nextEvent(t, r)
+			spoofed := e.Type == uint8(DatapathEventTypeEVENT_DROP)
+			if !ok || spoofed != (s.want != "FORWARD_POD") || !spoofed && (e.IcmpType != echo || e.IcmpCode != 0) {
+				t.Errorf("%s: event %v %+v, want type %d", s.in, ok, e, echo)
+			}
+		}
+	})
+}
+
 // A flood of drops is counted to the last one, and told of only as often as was allowed.
 func TestEventsAreLimited(t *testing.T) {
 	const rate, packets = 20, 500
 	w := newWorld(t, settingsOf(func(s *Settings) { s.EventRate = rate }), onlyForwarding)
-	r, err := ringbuf.NewReader(w.Events)
-	must(t, err)
-	defer r.Close()
+	r := w.listen(t, 0)
 	defer w.enter(t)()
 	began := time.Now()
 	for range packets {
@@ -105,7 +171,7 @@ func TestEventsAreLimited(t *testing.T) {
 	must(t, w.Cpus.Lookup(uint32(0), &cpus))
 	lost := uint64(0)
 	for _, c := range cpus {
-		lost += c.Budget.Lost
+		lost += c.DropBudget.Lost
 	}
 	if lost != packets-uint64(got) {
 		t.Errorf("%d events are counted as lost, want %d", lost, packets-got)

@@ -4,7 +4,8 @@
 set -eu
 cd "$(dirname "$0")"
 exec go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target bpfel -cc clang-19 -strip llvm-strip-19 \
-	-type event -type event_type -type endpoint -type pod_link -type path -type path_action -type prefix_key \
+	-type event -type trace_slot -type event_type -type event_flag -type listen -type traced_flow \
+	-type endpoint -type pod_link -type path -type path_action -type prefix_key \
 	-type prefix -type wire \
 	-type flow_key -type flow -type cached_flow -type counter -type event_budget -type outcome -type hook \
 	-type addr -type mac \
@@ -13,11 +14,12 @@ exec go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target bpfel -cc 
 	-type source_range_key -type nat_tuple -type nat_reply -type nat_entry -type nat_entry_flag \
 	-type path_flag -type lb_mode \
 	-type lb_dispatch -type affinity_key -type affinity -type origin_key -type origin -type socket_outcome \
-	-type service_scope \
+	-type service_scope -type probe -type probe_mark -type probe_way \
 	-type endpoint_policy -type policy_pair -type peer_class_key -type peer_class -type verdict_key -type verdict \
 	-type policy_action -type policy_absent -type policy_cut -type policy_direction \
-	-type port_index -type share_kind -type share_bound \
-	-type member_key -type netns -type endpoint_flag -type endpoint_slot -type wire_flag -type prefix_flag \
+	-type port_index -type flow_rate -type share_kind -type share_bound \
+	-type member_key -type member_bits -type service_stat -type quic_server_key \
+	-type netns -type endpoint_flag -type endpoint_slot -type wire_flag -type prefix_flag \
 	-type flow_flag -type flow_seconds -type tunnel_mode \
 	Datapath datapath.c -- -O2 -mcpu=v3 -Wall -Wno-unused-function -Wno-enum-conversion -Werror \
 	"-I/usr/include/$(uname -m)-linux-gnu" "$@"

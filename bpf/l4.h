@@ -5,6 +5,10 @@
 
 #include "fragment.h"
 
+/* Messages of neighbour discovery, first and last (RFC 4861 4). */
+#define ICMPV6_ROUTER_SOLICITATION 133
+#define ICMPV6_REDIRECT 137
+
 #define L4_EXTENSIONS 6
 #define L4_TCP_FLAGS 13 /* offset of the flags in a TCP header */
 
@@ -45,6 +49,10 @@ struct l4_walk {
 	__u16 offset;  /* of a later fragment in the fragmentable part, in bytes */
 	__u8 proto;
 	__u8 fragment; /* enum fragment */
+	union {        /* one buffer for both, which saves stack */
+		__u8 extension[8];
+		struct l4_head head;
+	};
 };
 
 /* Returns the drop reason for truncated headers: RFC 7112 requires all headers in the first fragment. */
@@ -80,13 +88,13 @@ INLINE bool l4_is_extension(__u8 proto)
  */
 INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_walk *w)
 {
-	__u8 head[8];
+	__u8 *head = w->extension;
 	int i;
 
 	for (i = 0; i < L4_EXTENSIONS; i++) {
 		if (!l4_is_extension(w->proto))
 			return 0;
-		if (!packet_load(skb, pkt, w->off, head, sizeof(head)))
+		if (!packet_load(skb, pkt, w->off, head, sizeof(w->extension)))
 			return l4_short(w);
 		if (w->proto == IPPROTO_FRAGMENT) {
 			if (w->start)
@@ -238,22 +246,22 @@ INLINE __u32 l4_size(__u8 proto)
 }
 
 /* Reads the layer-4 header that the walk found into pkt. Returns 0 or a drop reason. */
-INLINE int l4_read(struct __sk_buff *skb, struct packet *pkt, const struct l4_walk *w)
+INLINE int l4_read(struct __sk_buff *skb, struct packet *pkt, struct l4_walk *w)
 {
 	__u32 size = l4_size(w->proto);
-	struct l4_head h;
+	struct l4_head *h = &w->head;
 
 	if (!size)
 		return 0;
-	if (w->off + size > pkt->end || bpf_skb_load_bytes(skb, w->off, &h, sizeof(h)))
+	if (w->off + size > pkt->end || bpf_skb_load_bytes(skb, w->off, h, sizeof(*h)))
 		return l4_short(w);
 	if (proto_is_icmp(w->proto)) {
-		pkt->icmp_type = *(__u8 *)&h.word[0];
-		l4_icmp_ports(pkt->family, h.word, &pkt->sport, &pkt->dport);
+		pkt->icmp_type = *(__u8 *)&h->word[0];
+		l4_icmp_ports(pkt->family, h->word, &pkt->sport, &pkt->dport);
 		return 0;
 	}
-	pkt->sport = h.word[0];
-	pkt->dport = h.word[1];
+	pkt->sport = h->word[0];
+	pkt->dport = h->word[1];
 	if (w->proto != IPPROTO_TCP)
 		return 0;
 	if (bpf_skb_load_bytes(skb, w->off + L4_TCP_FLAGS, &pkt->tcp_flags, 1))

@@ -41,6 +41,9 @@ type Options struct {
 	Entries map[string]uint32
 	// Dir holds the pins, on a bpffs; it is made if it is not there.
 	Dir string
+	// Listen is which events the programs send until Datapath.Listen is called: those of an agent that takes over from
+	// another one miss nothing.
+	Listen DatapathListen
 	// NoTCX: clsact also where the kernel has TCX.
 	NoTCX bool
 }
@@ -63,6 +66,15 @@ type MapStatus struct {
 	Name    string
 	Adopted bool   // the pinned one went on being used
 	Note    string // why it did not, and what became of its rows
+}
+
+// TraceSlots is the programs' Settings.TraceSlots.
+func (d *Datapath) TraceSlots() (uint32, error) {
+	var s Settings
+	if err := d.Config.Get(&s); err != nil {
+		return 0, fmt.Errorf("read the configuration of the datapath: %w", err)
+	}
+	return s.TraceSlots, nil
 }
 
 // Load verifies the programs and gives them the maps that an agent before us has pinned, where their layout still fits.
@@ -122,6 +134,9 @@ func configured(o *Options) (*ebpf.CollectionSpec, error) {
 	resize(spec, *o)
 	o.Settings.FlowEntries, o.Settings.NatEntryMax = spec.Maps["flows"].MaxEntries,
 		spec.Maps["nat_entries"].MaxEntries
+	if err := spec.Variables["listening"].Set(uint32(o.Listen)); err != nil {
+		return nil, fmt.Errorf("switch events of flows: %w", err)
+	}
 	return spec, Configure(spec, &o.Settings)
 }
 
@@ -159,6 +174,9 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	if !kept {
 		set("flow_cache", 1)
 	}
+	if s.Monitor == 0 {
+		set("traced_flows", 1)
+	}
 	if s.Policy == 0 {
 		set("policy_pairs", 1)
 	}
@@ -172,17 +190,31 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	if s.Policy == 0 && s.Direct == 0 && s.Masquerade4 == 0 && s.Masquerade6 == 0 {
 		set("pod_netns", 1)
 	}
-	set("members", max(o.Sizes.Services, 1))
-	if s.Direct == 0 {
-		set("members", 1)
-	}
+	resizeBackends(set, s, o.Sizes, spec.Maps["service_stats"].MaxEntries)
 	resizeServices(set, s, o.Sizes)
+}
+
+// resizeBackends is resize for the maps of backends by Service. stats is the number of counters.
+func resizeBackends(set func(name string, n uint32), s Settings, sizes Sizes, stats uint32) {
+	if sizes.Services == 0 {
+		set("service_stats", 1)
+	}
+	members := sizes.Services
+	if s.Direct == 0 {
+		set("probes", 1)
+		members = min(members, stats)
+	}
+	set("members", max(members, 1))
+	set("quic_servers", 1)
+	if s.Quic != 0 {
+		set("quic_servers", sizes.Services)
+	}
 }
 
 // resizeServices is resize for the maps that only translation per packet needs.
 func resizeServices(set func(name string, n uint32), s Settings, sizes Sizes) {
 	for name, n := range map[string]uint32{"nat_entries": sizes.Translations, "nat_replies": sizes.Translations,
-		"source_ranges": max(sizes.Services, 1), "loads": max(sizes.Services, 1)} {
+		"nat_ring": sizes.Translations, "source_ranges": max(sizes.Services, 1), "loads": max(sizes.Services, 1)} {
 		if s.Services == 0 {
 			n = 1
 		}
@@ -259,13 +291,9 @@ func (d *Datapath) Track(on bool) error {
 	return nil
 }
 
-// Listen makes the datapath send events of flows, or stop sending them.
-func (d *Datapath) Listen(on bool) error {
-	var n uint32
-	if on {
-		n = 1
-	}
-	if err := d.Listening.Set(n); err != nil {
+// Listen sets which events the datapath sends besides drops: a sum of DatapathListen, 0 for none.
+func (d *Datapath) Listen(to DatapathListen) error {
+	if err := d.Listening.Set(uint32(to)); err != nil {
 		return fmt.Errorf("switch events of flows: %w", err)
 	}
 	return nil

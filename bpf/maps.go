@@ -125,8 +125,11 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	if name == "nat_entries" && from.KeySize() == formerNatKeySize && from.ValueSize() == formerNatEntrySize {
 		return d.convertNatEntries(from)
 	}
-	if from.Type() != to.Type() || from.KeySize() != to.KeySize() || from.ValueSize() != to.ValueSize() {
+	if !sameRows(from.Type(), to.Type()) || from.KeySize() != to.KeySize() || from.ValueSize() != to.ValueSize() {
 		return "its rows have another layout and are made anew"
+	}
+	if name == "traces" {
+		return "its events are forgotten"
 	}
 	if from.KeySize() == 0 {
 		return "it has no rows"
@@ -144,6 +147,12 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	return fmt.Sprintf("%d rows copied, %d lost", copied, lost)
 }
 
+// sameRows reports whether rows of a map of one type can be copied to one of the other. Maps of NAT entries were LRU
+// maps.
+func sameRows(from, to ebpf.MapType) bool {
+	return from == to || from == ebpf.LRUHash && to == ebpf.Hash
+}
+
 // mapByName returns one of the datapath's maps, nil if there is none of the name.
 func (o *Objects) mapByName(name string) *ebpf.Map { return o.MapsByName()[name] }
 
@@ -152,15 +161,16 @@ func (o *Objects) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"affinities": o.Affinities, "backend_slots": o.BackendSlots, "backends": o.Backends, "cpus": o.Cpus,
 		"denylist": o.Denylist, "denylist_prefixes": o.DenylistPrefixes, "endpoints": o.Endpoints, "epochs": o.Epochs,
-		"events": o.Events, "flow_cache": o.FlowCache, "flows": o.Flows, "fragments": o.Fragments,
-		"frontend_filter": o.FrontendFilter, "frontends": o.Frontends,
-		"loads": o.Loads, "maglev_tables": o.MaglevTables, "members": o.Members,
-		"nat_entries": o.NatEntries, "nat_replies": o.NatReplies,
+		"events": o.Events, "flow_cache": o.FlowCache, "flow_rates": o.FlowRates, "flows": o.Flows,
+		"fragments": o.Fragments, "frontend_filter": o.FrontendFilter, "frontends": o.Frontends,
+		"loads": o.Loads, "maglev_tables": o.MaglevTables, "members": o.Members, "quic_servers": o.QuicServers,
+		"nat_entries": o.NatEntries, "nat_replies": o.NatReplies, "nat_ring": o.NatRing,
 		"origins": o.Origins, "own_filter": o.OwnFilter, "paths": o.Paths,
 		"peer_classes": o.PeerClasses, "peer_prefixes": o.PeerPrefixes, "peers": o.Peers, "pod_links": o.PodLinks,
 		"pod_netns": o.PodNetns, "policies": o.Policies, "policy_pairs": o.PolicyPairs, "port_indexes": o.PortIndexes,
-		"prefixes": o.Prefixes, "shares": o.Shares, "socket_outcomes": o.SocketOutcomes,
-		"source_ranges": o.SourceRanges, "verdicts": o.Verdicts, "wires": o.Wires,
+		"prefixes": o.Prefixes, "probes": o.Probes, "service_stats": o.ServiceStats, "shares": o.Shares,
+		"socket_budgets": o.SocketBudgets, "socket_outcomes": o.SocketOutcomes, "source_ranges": o.SourceRanges,
+		"traced_flows": o.TracedFlows, "traces": o.Traces, "verdicts": o.Verdicts, "wires": o.Wires,
 		"xdp_ports": o.XdpPorts, "xdp_wires": o.XdpWires,
 	}
 }

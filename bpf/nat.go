@@ -72,10 +72,11 @@ func (o *Objects) convertNatEntries(from *ebpf.Map) string {
 		}
 		row := DatapathNatEntry{
 			Backend: r.Backend, BackendPort: r.BackendPort, Snat: r.Snat, Service: r.Service, BackendId: r.BackendID,
-			Seen: r.Seen, Refreshed: r.Seen, PolicyEpoch: r.PolicyEpoch, Created: r.Created, Packets: r.Packets,
+			Seen: r.Seen, PolicyEpoch: r.PolicyEpoch, Packets: r.Packets,
 			Bytes: r.Bytes, TcpFlags: r.TCPFlags, Timestamp: r.Timestamp,
 			Flags: r.Flags &^ 64, // NAT_ENTRY_INDEXED
 		}
+		row.SetCreatedAt(r.Created)
 		if DatapathNatEntryFlag(r.Flags)&DatapathNatEntryFlagNAT_ENTRY_SNAT != 0 {
 			row.NatPort = k.Port
 		}

@@ -20,15 +20,49 @@ func natRows() []row {
 	return []row{
 		{name: "replies are counted", steps: []step{begin, withAfter(answered, repliesAre(1, 0)),
 			withAfter(again, repliesAre(1, 1))}},
-		{name: "the entry of replies is evicted", steps: []step{begin, answered,
-			{at: "from_wire eth0", in: reply, want: "FORWARD_STACK", before: evictReplies},
-			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", before: refreshDue}, again}},
-		{name: "another flow has the tuple of replies", steps: []step{begin, answered,
-			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", before: claimReplies, after: entriesAreGone}}},
 		{name: "only the entry of replies is left", steps: []step{begin, answered,
 			{at: "from_wire eth0", in: reply, want: "FORWARD_WIRE", before: evictEntries},
 			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", after: translationsAre(1)},
 			withAfter(again, repliesAre(1, 0))}},
+		{name: "of a peer's flow", steps: []step{begin,
+			{at: "from_wire eth0", in: request, want: "FORWARD_WIRE", before: asLearned, after: requestsAre(1)},
+			withAfter(answered, repliesAre(1, 0))}},
+	}
+}
+
+// learnedSteps: a flow that another load balancer has begun goes to its backend, which no new flow would get.
+func learnedSteps(outer, at string) []step {
+	return []step{
+		{at: "from_wire eth0", in: `eth router > node | ip world > lb | tcp 40000 > 83 S`, want: "FORWARD_RESOLVE"},
+		{at: at, in: `eth router > node | ip world > lb ttl 60 | tcp 40000 > 83 A | len 100`, want: "FORWARD_WIRE",
+			out:    `eth node > router | ` + outer + ` | ip world > lb ttl 60 | tcp 40000 > 83 A | len 100`,
+			before: asLearned, after: requestsAre(1)},
+	}
+}
+
+// asLearned makes entries what package gateway makes of those of peers, and takes all backends from Services.
+func asLearned(t testing.TB, w *world) {
+	slots := rowsIn[DatapathBackendSlotsKey, DatapathBackendSlotsRow](t, w.BackendSlots)
+	empty(t, w.BackendSlots)
+	t.Cleanup(func() {
+		for k, r := range slots {
+			must(t, w.BackendSlots.Put(k, r))
+		}
+	})
+	for k, r := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
+		r.Packets, r.Bytes, r.TcpFlags = [2]uint64{}, [2]uint64{}, [2]uint8{16, 0}
+		must(t, w.NatEntries.Put(k, r))
+	}
+}
+
+func requestsAre(want uint64) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		for k, r := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
+			if r.Packets[0] != want {
+				t.Errorf("%d requests of %+v, want %d", r.Packets[0], k, want)
+			}
+		}
 	}
 }
 
@@ -53,34 +87,7 @@ func repliesAre(counted uint64, pending uint32) func(testing.TB, *world) {
 	}
 }
 
-func evictReplies(t testing.TB, w *world) { empty(t, w.NatReplies) }
-
 func evictEntries(t testing.TB, w *world) { empty(t, w.NatEntries) }
-
-// claimReplies gives the tuples of replies to another flow, and has the next request look.
-func claimReplies(t testing.TB, w *world) {
-	for k, r := range rowsIn[DatapathNatTuple, DatapathNatReply](t, w.NatReplies) {
-		r.Request.Sport++
-		must(t, w.NatReplies.Put(k, r))
-	}
-	refreshDue(t, w)
-}
-
-func entriesAreGone(t testing.TB, w *world) {
-	for k, r := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
-		if DatapathNatEntryFlag(r.Flags)&DatapathNatEntryFlagNAT_ENTRY_GONE == 0 {
-			t.Errorf("flow %+v goes on", k)
-		}
-	}
-}
-
-// refreshDue lets the last look at the entries of replies be a second ago.
-func refreshDue(t testing.TB, w *world) {
-	for k, r := range rowsIn[DatapathNatTuple, DatapathNatEntry](t, w.NatEntries) {
-		r.Refreshed -= w.settings.Hz
-		must(t, w.NatEntries.Put(k, r))
-	}
-}
 
 // TestNatEntriesConverted: flows that an agent with the former layout of nat_entries has begun go on.
 func TestNatEntriesConverted(t *testing.T) {
@@ -120,5 +127,36 @@ func TestNatEntriesConverted(t *testing.T) {
 	replies := rowsIn[DatapathNatTuple, DatapathNatReply](t, d.NatReplies)
 	if entries := rowsIn[DatapathNatTuple, DatapathNatEntry](t, d.NatEntries); len(entries) != 2 || len(replies) != 1 {
 		t.Errorf("%d entries and %d of replies, want 2 and 1: replies by DSR don't pass", len(entries), len(replies))
+	}
+}
+
+// TestNatEntriesKept: flows go on that an agent has begun for which the maps of NAT entries were LRU maps.
+func TestNatEntriesKept(t *testing.T) {
+	dir := filepath.Join(bpffs(t), "myelin")
+	must(t, os.MkdirAll(filepath.Join(dir, "maps"), 0o700))
+	key := DatapathNatTuple{Sport: Port(40000), Dport: Port(80), Proto: unix.IPPROTO_TCP}
+	row := DatapathNatEntry{BackendPort: Port(8080), BackendId: 5, Packets: [2]uint64{3, 2}}
+	reply := ReplyTuple(&key, &row)
+	for name, entry := range map[string]struct {
+		key   DatapathNatTuple
+		value any
+		size  uint32
+	}{"nat_entries": {key, row, 104}, "nat_replies": {reply, DatapathNatReply{Request: key}, 64}} {
+		former, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.LRUHash, KeySize: 40, ValueSize: entry.size,
+			MaxEntries: 64})
+		must(t, err)
+		must(t, former.Put(entry.key, entry.value))
+		must(t, former.Pin(filepath.Join(dir, "maps", name)))
+		must(t, former.Close())
+	}
+	d, err := Load(Options{Settings: settingsOf(servicing), Sizes: Sizes{Translations: 64}, Dir: dir})
+	must(t, err)
+	defer d.Close()
+	var kept DatapathNatEntry
+	must(t, d.NatEntries.Lookup(key, &kept))
+	var keptReply DatapathNatReply
+	own, err := d.ReadNatReply(&key, &kept, &keptReply)
+	if must(t, err); kept != row || !own || d.NatEntries.Type() != ebpf.Hash {
+		t.Errorf("%s has %+v (with an entry of replies: %v), want %+v", d.NatEntries.Type(), kept, own, row)
 	}
 }

@@ -16,18 +16,14 @@ func CachedPaths(m *ebpf.Map, fn func(cpu int, index uint32, p *DatapathCachedPa
 
 // eachOfCPUs calls fn for those rows of an array per CPU that are used, until it returns false.
 func eachOfCPUs[Row any](m *ebpf.Map, used func(*Row) bool, fn func(cpu int, index uint32, r *Row) bool) error {
-	var rows []Row
-	for i := range m.MaxEntries() {
-		if err := m.Lookup(i, &rows); err != nil {
-			return fmt.Errorf("read row %d of %s: %w", i, m, err)
-		}
+	return eachRow(m, func(i uint32, rows []Row) bool {
 		for cpu := range rows {
 			if used(&rows[cpu]) && !fn(cpu, i, &rows[cpu]) {
-				return nil
+				return false
 			}
 		}
-	}
-	return nil
+		return true
+	})
 }
 
 // powerOfTwo returns the largest one that is not above n, at least 2: the table of paths is made of pairs.
@@ -50,6 +46,13 @@ func Configure(spec *ebpf.CollectionSpec, s *Settings) error {
 	}
 	if s.Tunnel|s.Prefilter|s.Direct != 0 {
 		s.WireExtra = 1
+	}
+	if s.TraceSlots != 0 {
+		cpus, err := presentCPUs()
+		if err != nil {
+			return err
+		}
+		spec.Maps["traces"].MaxEntries = uint32(cpus) * (s.TraceSlots + 1)
 	}
 	if err := spec.Variables["config"].Set(*s); err != nil {
 		return fmt.Errorf("set datapath configuration: %w", err)

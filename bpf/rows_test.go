@@ -74,8 +74,9 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), fragmentTables(), flowTables(),
-		keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables())
+		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), floodTables(), probeTables(),
+		fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables(),
+		xdpErrorTables(), quicTables())
 }
 
 // onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its
@@ -116,13 +117,24 @@ func (w *world) runBoth(t *testing.T, r row) {
 		if r.only != 0 && r.only != f {
 			return
 		}
-		if k := kernelVersion(t); k[0] < r.since[0] || k[0] == r.since[0] && k[1] < r.since[1] {
-			t.Skipf("kernel %v is older than %v", k, r.since)
+		if slices.ContainsFunc(r.steps, func(s step) bool { return strings.HasPrefix(s.at, "from_wire_xdp ") }) {
+			needsKernel(t, xdpTestRuns)
 		}
+		needsKernel(t, r.since)
 		defer w.enter(t)()
 		w.forget(t)
 		w.run(t, f, r.steps...)
 	})
+}
+
+// xdpTestRuns is the oldest kernel that test-runs XDP programs as if a packet came by a device.
+var xdpTestRuns = [2]int{5, 15}
+
+func needsKernel(t testing.TB, since [2]int) {
+	t.Helper()
+	if k := kernelVersion(t); k[0] < since[0] || k[0] == since[0] && k[1] < since[1] {
+		t.Skipf("kernel %v is older than %v", k, since)
+	}
 }
 
 // run runs steps on the world as it is, and returns what the last left.

@@ -25,8 +25,9 @@ func serviceTables() []table {
 			rows: slices.Concat(crossRows(), crossErrorRows(), crossXDPRows())},
 		{name: "services, across families, direct", settings: settingsOf(servicing, direct),
 			rows: append(crossRows(), crossErrorRows()...)},
-		{name: "services, XDP", settings: settingsOf(servicing, monitored), rows: xdpRows()},
+		{name: "services, XDP", settings: settingsOf(servicing), rows: xdpRows()},
 		{name: "services, NAT entries", settings: settingsOf(servicing, longTimes), rows: natRows()},
+		{name: "services, statistics", settings: settingsOf(servicing, longTimes), rows: statRows()},
 		{name: "services, XDP, few ports", settings: settingsOf(servicing, eightPorts), rows: portsRows()},
 		{name: "services, XDP, few ports, direct", settings: settingsOf(servicing, eightPorts, hybrid),
 			rows: portsRows()},
@@ -56,6 +57,7 @@ const (
 	portTargets = 88 // the backend has the same port
 	portCrossC  = 89 // the backend is of the other family
 	portCrossB  = 90
+	portQUIC    = 91 // b, and c by connection ID
 )
 
 type testService struct {
@@ -70,6 +72,7 @@ func testServices() []testService {
 		{portB, "b", 0}, {portC, "c", 0}, {portA, "a", 0}, {portWorld, "world2", 0}, {portNode, "node", 0},
 		{portNone, "", 0}, {portElse, "", dropBoth}, {portRanges, "b", DatapathFrontendFlagFRONTEND_RANGES},
 		{portTargets, "c", 0}, {portCrossC, "c", 0}, {portCrossB, "b", 0},
+		{portQUIC, "b", fourOctets},
 	}
 }
 
@@ -84,6 +87,9 @@ func (w *world) fillServices(t testing.TB) {
 			for _, s := range testServices() {
 				id := uint32(i)<<16 | uint32(family)<<12 | uint32(s.port)
 				row := w.addSet(t, id, s, proto, family)
+				if s.port == portQUIC {
+					w.addServers(t, id, family)
+				}
 				for _, f := range []struct {
 					addr  netip.Addr
 					port  uint16
@@ -123,7 +129,7 @@ func (w *world) addSet(t testing.TB, id uint32, s testService, proto uint8, fami
 	}
 	must(t, w.Backends.Put(id, b))
 	must(t, w.Members.Put(DatapathMemberKey{Addr: b.Addr, Service: uint32(s.port), Port: b.Port, Proto: proto},
-		uint32(1)))
+		MemberValue(uint32(s.port), true)))
 	choice := DatapathBackendSlotsRow{}
 	choice.Backend[0] = id
 	must(t, w.BackendSlots.Put(DatapathBackendSlotsKey{Set: id}, choice))

@@ -3,6 +3,7 @@ package bpf
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -25,8 +26,8 @@ import (
 
 // ask is what a process in the cgroup does: it talks to an address, and says what came of it.
 type ask struct {
-	// "tcp", "udp": connected; "datagram": not; "mapped": TCP to an IPv4 address by an IPv6 socket; "bind TCP", "bind
-	// UDP": to To
+	// "tcp", "udp": connected; "datagram": not; "datagrams": not, and twice; "mapped": TCP to an IPv4 address by an
+	// IPv6 socket; "marked": TCP by a socket with the mark of health checks; "bind TCP", "bind UDP": to To
 	Network string
 	To      netip.AddrPort
 }
@@ -63,16 +64,24 @@ func TestSocketChild(t *testing.T) {
 func (a ask) do() (got answer, err error) {
 	buf, n := make([]byte, 64), 0
 	switch a.Network {
-	case "datagram":
+	case "datagram", "datagrams":
 		n, got.Peer, err = a.datagram(buf)
 	case "mapped":
 		n, got.Peer, err = a.mapped(buf)
+	case "marked":
+		d := net.Dialer{Timeout: askTime, Control: func(_, _ string, raw syscall.RawConn) (err error) {
+			e := raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(probeMark))
+			})
+			return errors.Join(e, err)
+		}}
+		n, got.Peer, err = a.connect(&d, "tcp", buf)
 	case "bind TCP":
 		return got, a.bind(unix.SOCK_STREAM)
 	case "bind UDP":
 		return got, a.bind(unix.SOCK_DGRAM)
 	default:
-		n, got.Peer, err = a.connect(buf)
+		n, got.Peer, err = a.connect(&net.Dialer{Timeout: askTime}, a.Network, buf)
 	}
 	if err != nil {
 		return got, err
@@ -96,14 +105,16 @@ func (a ask) datagram(buf []byte) (n int, from netip.AddrPort, err error) {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(askTime))
-	if _, err := c.WriteToUDPAddrPort([]byte("?"), a.To); err != nil {
-		return 0, from, err
+	for range map[string]int{"datagram": 1, "datagrams": 2}[a.Network] {
+		if _, err = c.WriteToUDPAddrPort([]byte("?"), a.To); err == nil {
+			n, from, err = c.ReadFromUDPAddrPort(buf)
+		}
 	}
-	return c.ReadFromUDPAddrPort(buf)
+	return n, from, err
 }
 
-func (a ask) connect(buf []byte) (n int, peer netip.AddrPort, err error) {
-	c, err := net.DialTimeout(a.Network, a.To.String(), askTime)
+func (a ask) connect(d *net.Dialer, network string, buf []byte) (n int, peer netip.AddrPort, err error) {
+	c, err := d.Dial(network, a.To.String())
 	if err != nil {
 		return 0, peer, err
 	}

@@ -53,6 +53,7 @@ func socketRows() []socketRow {
 		{"this node's port on its address", "tcp", nodeIP, 30081, []uint16{8001}, "", counted},
 		{"this node's port on another node's address", "tcp", peerIP, 30081, nil, "unreachable", ignored},
 		{"no Service's port", "tcp", loopback, 8002, []uint16{8002}, "", ignored},
+		{"a health check", "marked", loopback, 30080, nil, "connection refused", ignored},
 		{"client affinity", "tcp", clusterIP, 86, []uint16{8001, 8002}, "", counted},
 		{"to one port of a Service", "tcp", clusterIP, 87, []uint16{8001}, "", counted},
 		{"to another port of it", "tcp", clusterIP, 88, []uint16{8002}, "", counted},

@@ -95,6 +95,7 @@ func choices() []choice {
 		{"flow_always", 2, func(s *Settings, v uint8) { s.FlowAlways = v }},
 		{"policy", 2, func(s *Settings, v uint8) { s.Policy = v }},
 		{"host_policy", 2, func(s *Settings, v uint8) { s.HostPolicy = v }},
+		{"quic", 2, func(s *Settings, v uint8) { s.Quic = v }},
 		{"prefilter", 2, func(s *Settings, v uint8) { s.Prefilter = v }},
 		{"monitor", 2, func(s *Settings, v uint8) { s.Monitor = v }},
 		{"event_rate", 2, func(s *Settings, v uint8) { s.EventRate = uint32(v) }},

@@ -354,8 +354,14 @@ func (w *world) forget(t testing.TB) {
 	t.Helper()
 	w.bump(t, 0) // paths can't be taken away, but become stale
 	w.unkeep(t)
+	w.resetFlood(t)
 	must(t, w.PortsBorrowed.Set(uint32(0)))
-	for _, m := range []*ebpf.Map{w.Flows, w.Fragments, w.NatEntries, w.NatReplies, w.PortIndexes, w.Affinities} {
+	must(t, w.EachServiceStat(func(i uint32, _ *DatapathServiceStat) bool {
+		must(t, w.ClearServiceStat(i))
+		return true
+	}))
+	for _, m := range []*ebpf.Map{w.Flows, w.Fragments, w.NatEntries, w.NatReplies, w.PortIndexes, w.Affinities,
+		w.Probes} {
 		empty(t, m)
 	}
 }

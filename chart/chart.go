@@ -166,6 +166,7 @@ func functions(t *template.Template) template.FuncMap {
 		},
 		"dict":      pairs,
 		"int":       whole,
+		"mul":       func(a, b any) int64 { return int64(whole(a)) * int64(whole(b)) },
 		"toString":  func(v any) string { return fmt.Sprint(v) },
 		"fail":      func(text string) (string, error) { return "", errors.New(text) },
 		"sha256sum": func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) },

@@ -54,7 +54,7 @@ func TestRefused(t *testing.T) {
 		"ipv6.enabled=yes please":                 "ipv6/enabled",
 		"kubeProxyReplacement=strict":             "kubeProxyReplacement",
 		"encryption.enabled=true":                 "encryption/enabled",
-		"hubble.relay.enabled=true":               "hubble/relay/enabled",
+		"hubble.relay.replicas=some":              "hubble/relay/replicas",
 		"routeMode=native":                        "routeMode",
 		"ipv4NativeRoutingCIDR=10.0.0.0":          "ipv4NativeRoutingCIDR",
 		"devices=[eth0, averyverylongdevicename]": "devices",

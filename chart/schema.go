@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -115,21 +116,20 @@ func own() map[string]schema {
 		"operator.resources": mapping, "operator.nodeSelector": labels, "operator.tolerations": objects,
 		"operator.affinity":          mapping,
 		"operator.priorityClassName": text, "operator.podAnnotations": labels, "operator.podLabels": labels,
-		"operator.podDisruptionBudget": {"type": "object", "additionalProperties": false, "properties": schema{
-			"enabled": flag, "minAvailable": share(), "maxUnavailable": share(),
-			"unhealthyPodEvictionPolicy": schema{"enum": []any{nil, "", "IfHealthyBudget", "AlwaysAllow"}},
-		}},
+		"operator.podDisruptionBudget": budget(),
 		"commonLabels": {"type": "object", "additionalProperties": schema{"type": "string"},
 			"patternProperties": schema{"^(k8s-app|app\\.kubernetes\\.io/.*)$": schema{
 				"const": "a label of another name, since this one is the chart's own"}}},
 		"operator.updateStrategy": strategy("RollingUpdate", "Recreate"),
 		"operator.extraArgs":      words, "operator.extraEnv": objects,
 	}
-	for _, account := range []string{"cilium", "operator"} {
+	maps.Copy(all, hubbleKeys())
+	for _, account := range []string{"cilium", "operator", "relay", "ui"} {
 		at := "serviceAccounts." + account + "."
 		all[at+"create"], all[at+"automount"], all[at+"name"], all[at+"annotations"] = flag, flag, name, labels
 	}
-	for _, at := range []string{"prometheus.serviceMonitor.", "operator.prometheus.serviceMonitor."} {
+	for _, at := range []string{"prometheus.serviceMonitor.", "operator.prometheus.serviceMonitor.",
+		"hubble.metrics.serviceMonitor.", "hubble.relay.prometheus.serviceMonitor."} {
 		all[at+"enabled"], all[at+"namespace"], all[at+"jobLabel"] = flag, text, text
 		all[at+"labels"], all[at+"annotations"] = labels, labels
 		all[at+"interval"], all[at+"scrapeTimeout"] = text, text
@@ -142,6 +142,14 @@ func own() map[string]schema {
 		all[probe+".periodSeconds"], all[probe+".failureThreshold"] = count, count
 	}
 	return all
+}
+
+// budget is a PodDisruptionBudget.
+func budget() schema {
+	return schema{"type": "object", "additionalProperties": false, "properties": schema{
+		"enabled": schema{"type": "boolean"}, "minAvailable": share(), "maxUnavailable": share(),
+		"unhealthyPodEvictionPolicy": schema{"enum": []any{nil, "", "IfHealthyBudget", "AlwaysAllow"}},
+	}}
 }
 
 // share is a number of pods, or a part of all, or nothing.

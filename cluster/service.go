@@ -154,6 +154,8 @@ type Endpoint struct {
 	Zone    string `json:"zone,omitempty"`
 	// Pod is the pod behind it, empty where something else is.
 	Pod Key `json:"pod,omitzero"`
+	// ServerID names the endpoint in QUIC connection IDs, in hexadecimal digits; empty: its address does.
+	ServerID string `json:"serverID,omitempty"`
 	// ForZones and ForNodes are the hints: which clients should use the endpoint.
 	ForZones []string `json:"forZones,omitempty"`
 	ForNodes []string `json:"forNodes,omitempty"`
@@ -162,7 +164,7 @@ type Endpoint struct {
 // Equal reports whether two endpoints are the same.
 func (e Endpoint) Equal(o Endpoint) bool {
 	return e.Address == o.Address && e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating &&
-		e.Failing == o.Failing &&
+		e.Failing == o.Failing && e.ServerID == o.ServerID &&
 		e.Node == o.Node && e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.ForZones, o.ForZones) &&
 		slices.Equal(e.ForNodes, o.ForNodes)
 }

@@ -65,6 +65,8 @@ func (c *Config) contradictions(file string) Problems {
 	}
 	c.serviceContradictions(add)
 	c.standalone(add)
+	c.checkGateway(add)
+	c.checkHubble(add)
 	c.sources(add)
 	return ps
 }
@@ -151,6 +153,7 @@ func (c *Config) warnings(file string) Problems {
 		add("myelin.nat.portRange", "%s overlaps %s, which Kubernetes gives to NodePorts", p, r)
 	}
 	c.serviceWarnings(add)
+	c.gatewayWarnings(add)
 	c.idleWarnings(add)
 	return ps
 }

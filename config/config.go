@@ -77,6 +77,9 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
+	Hubble                Hubble
+	HubbleMetrics         HubbleMetrics
+	HubbleExport          HubbleExport
 
 	Myelin Myelin
 
@@ -163,10 +166,10 @@ type LoadBalancer struct {
 	// devices, after the driver.
 	Acceleration string
 	// RSSIPv4 and RSSIPv6 are prefixes that outer senders of IPIP are taken from,
-	// by flow, so that receivers spread them over their queues; invalid: the
-	// node's own address.
-	RSSIPv4, RSSIPv6 netip.Prefix
-	Algorithm        string // "random", "maglev" or "least-conn"
+	// by flow, so that receivers spread them over their queues; invalid: the node's own address.
+	RSSIPv4, RSSIPv6  netip.Prefix
+	QUICConnectionIDs bool   // key myelin.quicConnectionIDs: they select backends of Services with QUIC
+	Algorithm         string // "random", "maglev" or "least-conn"
 	// ServiceTopology prefers the endpoints that EndpointSlices have hints for,
 	// as kube-proxy does. It can't be turned off: Warnings say so.
 	ServiceTopology bool
@@ -221,10 +224,11 @@ type Myelin struct {
 	// FlowTracking is "auto" (rows only where state is needed) or "always".
 	FlowTracking string
 	NATPorts     PortRange // key myelin.nat.portRange
-	// LogFormat is "text" or "json".
-	LogFormat string
+	NewFlowRate  int       // of flows that need no NAT entry and get one, per second and CPU; 0: automatic
+	LogFormat    string    // "text" or "json"
 	// ReportPolicies has the agent write into its CiliumNode which policies it has.
 	ReportPolicies bool // key myelin.policy.report
+	Gateway        Gateway
 }
 
 // PortRange is a range of ports, both ends in it.
@@ -235,8 +239,8 @@ func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last
 
 // Default is the configuration of an empty file. It differs from Cilium's
 // defaults in: routingMode native, ipam.mode kubernetes, bpf.masquerade true,
-// hubble off, kubeProxyReplacement off, loadBalancer.serviceTopology true, and
-// in fixed map sizes that lock less memory.
+// kubeProxyReplacement off, loadBalancer.serviceTopology true, and in fixed map
+// sizes that lock less memory.
 func Default() *Config {
 	return &Config{
 		RoutingMode:      "native",
@@ -251,27 +255,25 @@ func Default() *Config {
 			MonitorAggregation: "medium", MonitorInterval: 5 * time.Second,
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
-		NoBackendResponse: "reject",
-		SocketLB:          SocketLB{TerminatePodConnections: true},
+		NoBackendResponse: "reject", SocketLB: SocketLB{TerminatePodConnections: true},
 		NodePort: NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true,
 			EnableHealthCheck: true},
 		LoadBalancer: LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled",
 			Algorithm: "random", ServiceTopology: true},
-		CNI:                  CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
-		IPAMMode:             "kubernetes",
-		DefaultLBServiceIPAM: "lbipam",
+		CNI:      CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
+		IPAMMode: "kubernetes", DefaultLBServiceIPAM: "lbipam",
 		ClusterPool: ClusterPool{
 			IPv4: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10}), 8)}, IPv4Bits: 24,
 			IPv6: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd}), 104)}, IPv6Bits: 120,
 		},
-		Prometheus:            Prometheus{Port: 9962},
-		HealthPort:            9879,
-		ClusterName:           "default",
-		PolicyEnforcementMode: "default",
-		Policy:                Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
+		Prometheus: Prometheus{Port: 9962}, HealthPort: 9879,
+		ClusterName: "default", PolicyEnforcementMode: "default",
+		Policy: Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
+		Hubble: hubble(), HubbleMetrics: HubbleMetrics{Port: 9965, MaxSeries: 10000}, HubbleExport: hubbleExport(),
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
 			LogFormat: "text", NATPorts: PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
+			Gateway: gateway(),
 		},
 		set: map[string]string{},
 	}

@@ -45,7 +45,9 @@ func (c *Config) warnIdle(v value, file string) {
 // leftByChart are keys that this repository's chart acts on, and leaves in the agent's file.
 func leftByChart(key string) bool {
 	return slices.Contains([]string{"bpf.autoMount.enabled", "prometheus.metricsService"}, key) ||
-		strings.HasPrefix(key, "prometheus.serviceMonitor.")
+		strings.HasPrefix(key, "prometheus.serviceMonitor.") ||
+		strings.HasPrefix(key, "hubble.metrics.service") || strings.HasPrefix(key, "hubble.metrics.dashboards.") ||
+		strings.HasPrefix(key, "hubble.export.dynamic.config.")
 }
 
 // ignoredWarnings are of keys that the file may have, since Cilium has them, and that the agent never looks at.
@@ -90,8 +92,9 @@ func (c *Config) unused() []unused {
 	maglev := c.Services() &&
 		(c.LoadBalancer.Algorithm == "maglev" || c.BPF.LBAlgorithmAnnotation || c.LoadBalancer.Standalone)
 	return append(c.unusedElsewhere(), []unused{
-		{"bpf.preallocateMaps bpf.monitorAggregation bpf.monitorInterval bpf.events.policyVerdict.enabled " +
-			"bpf.vlanBypass nodePort.directRoutingDevice", true, notYet},
+		{"bpf.preallocateMaps bpf.events.policyVerdict.enabled bpf.vlanBypass nodePort.directRoutingDevice", true,
+			notYet},
+		{"bpf.monitorAggregation bpf.monitorInterval", !c.BPF.Events.Trace, "bpf.events.trace.enabled is false"},
 		{"bpf.mapDynamicSizeRatio", true,
 			"sizes of maps are fixed: set them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax"},
 		{"bpf.natMax", true, "a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax"},
@@ -110,7 +113,17 @@ func (c *Config) unused() []unused {
 
 // unusedElsewhere are those about what is not the datapath's.
 func (c *Config) unusedElsewhere() []unused {
+	const otlp, ipfix = "myelin.hubble.export.otlp.", "myelin.hubble.export.ipfix."
+	h := &c.HubbleExport
 	return []unused{
+		{"hubble.metrics.enabled hubble.export.static.enabled hubble.export.dynamic.enabled " + otlp + "endpoint " +
+			ipfix + "collector", !c.Hubble.Enabled, "hubble.enabled is false"},
+		{"hubble.metrics.port hubble.metrics.enableOpenMetrics myelin.hubble.metrics.address " +
+			"myelin.hubble.metrics.maxSeries", len(c.HubbleMetrics.Enabled) == 0, "hubble.metrics.enabled is empty"},
+		{"hubble.export.static.allowList hubble.export.static.denyList hubble.export.static.fieldMask",
+			!h.Static, "hubble.export.static.enabled is false"},
+		{otlp + "insecure", h.OTLPEndpoint == "", otlp + "endpoint is empty"},
+		{ipfix + "templateInterval", h.IPFIX == "", ipfix + "collector is empty"},
 		{"prometheus.port myelin.prometheus.address", !c.Prometheus.Enabled, "prometheus.enabled is false"},
 		{"policyAuditMode policyCIDRMatchMode hostFirewall.enabled endpointLockdownOnMapOverflow " +
 			"bpf.policyMapMax myelin.policy.peersMax myelin.policy.deniedFlows",

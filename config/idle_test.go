@@ -18,8 +18,10 @@ func TestNoEffect(t *testing.T) {
 			"by bpf.ctTcpMax and bpf.ctAnyMax",
 		"bpf.mapDynamicSizeRatio: 0.1": "bpf.mapDynamicSizeRatio: has no effect: sizes of maps are fixed: set " +
 			"them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax",
-		"bpf.monitorAggregation: none": "bpf.monitorAggregation: has no effect: this version does not act on it",
-		"prometheus.port: 9000":        "prometheus.port: has no effect: prometheus.enabled is false",
+		"bpf.monitorAggregation: none": "",
+		"bpf: {monitorInterval: 2s, events: {trace: {enabled: false}}}": "bpf.monitorInterval: has no effect: " +
+			"bpf.events.trace.enabled is false",
+		"prometheus.port: 9000": "prometheus.port: has no effect: prometheus.enabled is false",
 		"prometheus: {enabled: true, port: 9000}\nmyelin.prometheus.address: 192.0.2.1": "",
 		"myelin.prometheus.address: 192.0.2.1": "myelin.prometheus.address: " +
 			"has no effect: prometheus.enabled is false",
@@ -32,8 +34,10 @@ func TestNoEffect(t *testing.T) {
 			"false has no effect: SCTP is always forwarded",
 		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}": "encryption.enabled: " +
 			"is off, so that these have no effect: encryption.type, encryption.nodeEncryption",
-		"encryption.enabled: false":                         "",
-		"hubble: {enabled: false, relay: {enabled: false}}": "",
+		"encryption.enabled: false":         "",
+		"bgpControlPlane: {enabled: false}": "",
+		"hubble: {enabled: false, relay: {enabled: false}}": "hubble.relay.enabled: " +
+			"has no effect: the agent does not look at it",
 		"resources: {limits: {cpu: 1}}\nimage: {tag: x}": "image.tag: " +
 			"has no effect: the agent does not look at it; nor have resources.limits",
 		"bpf.autoMount.enabled: true\nprometheus.serviceMonitor.enabled: true": "", // left there by the chart

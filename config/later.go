@@ -127,9 +127,16 @@ func securityFeatures() []feature {
 func otherFeatures() []feature {
 	const later, clouds = "not yet", "not yet: addresses from a cloud"
 	return []feature{
-		{"hubble.enabled", "false", "not yet: Hubble", "hubble.*"},
-		{"hubble.relay.enabled", "false", "not yet: Hubble", ""},
-		{"hubble.ui.enabled", "false", "not yet: Hubble", ""},
+		{"hubble.metrics.dynamic.enabled", "false", "not yet: metrics that are configured while the agent runs",
+			"hubble.metrics.dynamic.config.*"},
+		{"hubble.metrics.tls.enabled", "false", "not yet: metrics of flows by TLS", "hubble.metrics.tls.server.*"},
+		{"hubble.export.static.fieldAggregate", "empty", "not yet: flows are aggregated by the datapath only",
+			"hubble.export.static.aggregationInterval"},
+		{"hubble.redact.enabled", "false", "not yet: L7", "hubble.redact.*"},
+		{"hubble.dropEventEmitter.enabled", "false", "not yet: drops as Kubernetes events",
+			"hubble.dropEventEmitter.*"},
+		{"hubble.networkPolicyCorrelation.enabled", "true", "flows always say which policies decided", ""},
+		{"hubble.skipUnknownCGroupIDs", "true false empty null", "", ""},
 		{"bandwidthManager.enabled", "false", "not yet: bandwidth management", ""},
 		{"bandwidthManager.bbr", "false", "not yet: bandwidth management", "bandwidthManager.bbrHostNamespaceOnly"},
 		{"enableIPv4BIGTCP", "false", "not yet: BIG TCP", ""},
@@ -174,6 +181,9 @@ func chartKeys() string {
 		cni.confFileMountPath cni.hostConfDirMountPath cni.install cni.iptablesRemoveAWSRules cni.logFile
 		cni.resources.* cni.uninstall commonLabels.* crdWaitTimeout daemon.runPath dashboards.*
 		debug.verbose debug.metricsSamplingInterval dnsPolicy enableCriticalPriorityClass extraArgs
+		hubble.metrics.serviceAnnotations.* hubble.metrics.serviceMonitor.* hubble.metrics.dashboards.*
+		hubble.export.dynamic.config.* hubble.annotations hubble.eventQueueSize hubble.peerService.* hubble.tls.auto.* hubble.tls.server.*
+		hubble.relay.* hubble.ui.*
 		extraConfig.* extraContainers extraEnv extraHostPathMounts extraInitContainers extraVolumeMounts
 		extraVolumes identityChangeGracePeriod image.* imagePullSecrets initResources.*
 		ipam.ciliumNodeUpdateRate ipam.operator.* ipam.multiPoolPreAllocation k8sClientRateLimit.*

@@ -138,7 +138,8 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 		{"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes},
 		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"},
 		{"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled" && len(c.Policy.Prefilter) == 0},
-		{"nat46x64Gateway.enabled", c.NAT46x64Gateway}, {"serviceNoBackendResponse", c.NoBackendResponse != "reject"},
+		{"nat46x64Gateway.enabled", c.NAT46x64Gateway}, {"myelin.quicConnectionIDs", c.LoadBalancer.QUICConnectionIDs},
+		{"serviceNoBackendResponse", c.NoBackendResponse != "reject"},
 		{"nodePort.addresses", len(c.NodePort.Addresses) > 0 && !c.SocketLB.Enabled}, // sockets ask for node ports, too
 	} {
 		if s.on && !c.PerPacket() {
@@ -152,6 +153,11 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 // node: of all Services, or of those that say so, as those by API may.
 func (c *Config) Direct() bool {
 	return c.PerPacket() && (c.LoadBalancer.Mode != "snat" || c.BPF.LBModeAnnotation || c.LoadBalancer.Standalone)
+}
+
+// QUIC reports whether Services can have their backends selected by QUIC connection IDs.
+func (c *Config) QUIC() bool {
+	return c.PerPacket() && (c.LoadBalancer.QUICConnectionIDs || c.LoadBalancer.Standalone)
 }
 
 // tableSize is the size of Maglev tables, one of a few primes; 0: as needed.

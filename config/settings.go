@@ -24,7 +24,8 @@ type setting struct {
 // settings are the keys that the agent acts on, in the order of the
 // documentation. The list is the one place that knows them.
 func settings() []setting {
-	return slices.Concat(routingSettings(), bpfSettings(), serviceSettings(), agentSettings(), operatorSettings())
+	return slices.Concat(routingSettings(), bpfSettings(), serviceSettings(), gatewaySettings(), agentSettings(),
+		hubbleSettings(), hubbleMetricsSettings(), hubbleExportSettings(), operatorSettings())
 }
 
 func routingSettings() []setting {
@@ -109,6 +110,7 @@ func serviceSettings() []setting {
 		}, []string{"disabled", "native", "best-effort", "testing-only"}),
 		boolean("nat46x64Gateway.enabled", func(c *Config) *bool { return &c.NAT46x64Gateway }),
 		boolean("bpf.lbModeAnnotation", func(c *Config) *bool { return &c.BPF.LBModeAnnotation }),
+		boolean("myelin.quicConnectionIDs", func(c *Config) *bool { return &c.LoadBalancer.QUICConnectionIDs }),
 		cidr("myelin.rssIPv4SrcCIDR", func(c *Config) *netip.Prefix {
 			return &c.LoadBalancer.RSSIPv4
 		}, "IPv4", netip.Addr.Is4),
@@ -173,6 +175,7 @@ func agentSettings() []setting {
 			return &c.Myelin.FlowTracking
 		}, []string{"auto", "always"}),
 		oneOf("myelin.logFormat", func(c *Config) *string { return &c.Myelin.LogFormat }, []string{"text", "json"}),
+		integer("myelin.newFlowRate", func(c *Config) *int { return &c.Myelin.NewFlowRate }, 0, 1<<30),
 		portRange("myelin.nat.portRange", func(c *Config) *PortRange { return &c.Myelin.NATPorts }),
 	}
 }

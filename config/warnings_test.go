@@ -44,8 +44,8 @@ func TestWarnings(t *testing.T) {
 			[]string{"loadBalancer.dsrDispatch"}},
 		"a dispatch of annotated Services": {"kubeProxyReplacement: true\nbpf.lbModeAnnotation: " +
 			"true\nloadBalancer.dsrDispatch: geneve", nil},
-		"left to kube-proxy": {"loadBalancer: {mode: dsr, acceleration: native}",
-			[]string{"loadBalancer.mode", "loadBalancer.acceleration"}},
+		"left to kube-proxy": {"loadBalancer: {mode: dsr, acceleration: native}\nmyelin.quicConnectionIDs: true",
+			[]string{"loadBalancer.mode", "loadBalancer.acceleration", "myelin.quicConnectionIDs"}},
 		"what does nothing": {"maglev: {tableSize: 16381, hashSeed: x}\nenableInternalTrafficPolicy: " +
 			"true\nnodePort.autoProtectPortRange: true",
 			[]string{"nodePort.autoProtectPortRange", "maglev.tableSize", "maglev.hashSeed"}},

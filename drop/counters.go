@@ -67,7 +67,7 @@ func (c Counters) LostEvents() (uint64, error) {
 	}
 	var lost uint64
 	for i := range cpus {
-		lost += cpus[i].Budget.Lost
+		lost += cpus[i].DropBudget.Lost + cpus[i].TraceBudget.Lost
 	}
 	return lost, nil
 }

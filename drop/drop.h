@@ -3,7 +3,7 @@
 #ifndef MYELIN_DROP_H
 #define MYELIN_DROP_H
 
-#include "../event/event.h"
+#include "../event/trace.h"
 
 /* Counts a packet by hook and outcome. bytes: its length. Cost: per packet. */
 INLINE void count_at(struct cpu *c, __u32 hook, __u32 outcome, __u32 bytes)
@@ -41,6 +41,8 @@ INLINE int drop(struct __sk_buff *skb, struct cpu *c, enum outcome reason)
 INLINE int pass(struct __sk_buff *skb, struct cpu *c)
 {
 	count(skb, c, FORWARD_STACK);
+	if (c->pkt.family)
+		trace(skb, c, FORWARD_STACK);
 	return TC_ACT_OK;
 }
 

@@ -31,6 +31,9 @@ func waysOn() []Outcome {
 		{bpf.DatapathOutcomeFORWARD_AUDIT, "FORWARD_AUDIT",
 			"A policy denies the flow, and was only audited: it went on.",
 			"Allow it by a rule before audit mode ends: myelin policy trace says what decided."},
+		{bpf.DatapathOutcomeFORWARD_QUIC, "FORWARD_QUIC",
+			"Began a flow whose backend its QUIC connection ID named: the client's address has changed, or the flow " +
+				"was another node's.", ""},
 	}
 }
 
@@ -204,5 +207,10 @@ func untrusted() []Outcome {
 			"A new flow of a pod that has as many entries in a conntrack table as are left for all other pods.",
 			"The pod opens flows faster than they end: myelin status names it. If that is right, raise bpf.ctTcpMax " +
 				"or bpf.ctAnyMax."},
+		{bpf.DatapathOutcomeDROP_NEW_FLOW_RATE, "DROP_NEW_FLOW_RATE",
+			"A new flow of a Service that has begun more flows in this second than are left for all others, while " +
+				"there is no room for NAT entries.",
+			"A flood, or too small a table: myelin status says how full it is. Raise bpf.ctTcpMax or bpf.ctAnyMax; " +
+				"Services with DSR and Maglev need no entries in a flood."},
 	}
 }

@@ -40,7 +40,7 @@ func trim(name string) string {
 // spell writes abbreviations as the field does.
 func spell(word string) string {
 	switch word {
-	case "mac", "arp", "nd", "icmp", "vlan", "ttl", "nat", "l2", "l4":
+	case "mac", "arp", "nd", "icmp", "vlan", "ttl", "nat", "l2", "l4", "quic":
 		return strings.ToUpper(word)
 	}
 	return word
@@ -68,6 +68,16 @@ func (n *Names) Outcome(number uint8) Outcome {
 	}
 	return Outcome{Number: bpf.DatapathOutcome(number), Name: fmt.Sprintf("OUTCOME_%d", number),
 		What: "This program is older than the datapath."}
+}
+
+// ByName returns the outcome of an enumerator, and whether there is one.
+func (n *Names) ByName(name string) (Outcome, bool) {
+	for _, o := range n.byNumber {
+		if o.Name == name && name != "" {
+			return o, true
+		}
+	}
+	return Outcome{}, false
 }
 
 // Hooks are the names of the hooks by their number.

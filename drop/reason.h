@@ -15,6 +15,7 @@ enum outcome {
 	REPLY_ICMP,      /* an ICMP error was sent for a dropped packet */
 	REPLY_RESET,     /* a TCP reset was sent for a dropped packet */
 	FORWARD_AUDIT,   /* denied in audit mode, which only reports; the packet's actual outcome is counted too */
+	FORWARD_QUIC,    /* a new flow, whose connection ID selected the backend; its outcome is counted too */
 
 	/* Drops. */
 	DROP_FIRST = 16,
@@ -67,6 +68,7 @@ enum outcome {
 	DROP_TUNNEL_PORT,      /* from a pod, to the UDP port of the tunnel */
 	DROP_DSR_UNTRUSTED,    /* DSR option that is not from a node, or for a pod that is no backend of the Service */
 	DROP_FLOW_LIMIT,       /* the endpoint has used up its share of conntrack entries */
+	DROP_NEW_FLOW_RATE,    /* no room for a NAT entry, and the Service has begun more than its share of flows */
 	OUTCOMES,
 };
 

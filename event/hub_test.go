@@ -1,9 +1,11 @@
 package event_test
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -111,7 +113,8 @@ func TestEventsReachWhoListens(t *testing.T) {
 
 // TestFlowsAreToldToListeners: without listeners there are no events of flows.
 func TestFlowsAreToldToListeners(t *testing.T) {
-	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, FlowAlways: 1, Monitor: 1, EventRate: 1000}, nil)
+	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, FlowAlways: 1, Monitor: 1, TraceRate: 1000,
+		TraceSlots: 64}, nil)
 	h := newHub(d)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		bpftest.Send(t, d, bpf.ToPod, f, packetNames(), `eth peer > pod | ip peer > pod | udp 1 > 2`)
@@ -175,6 +178,95 @@ func TestSlowSubscriberLoses(t *testing.T) {
 	}
 	if lost, _ := h.Lost(); lost != 5 {
 		t.Errorf("hub lost %d, want 5", lost)
+	}
+}
+
+// TestSink: a sink gets every event, wanted or not, until it is closed.
+func TestSink(t *testing.T) {
+	h := newHub(bpftest.Load(t, bpf.Settings{Ipv4: 1}, nil))
+	var got []uint16
+	s, err := h.Sink(event.Sink{Record: func(r *event.Raw) { got = append(got, r.Sport) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Publish(&event.Raw{Sport: 7})
+	h.Publish(&event.Raw{Sport: 8, Type: 9})
+	if s.Close(); h.Listening() {
+		t.Error("the hub listens on")
+	}
+	h.Publish(&event.Raw{Sport: 9})
+	if !slices.Equal(got, []uint16{7, 8}) {
+		t.Error(got)
+	}
+}
+
+// TestPull: a sink gets what happened since its last pull, also before it was there, and how much was overwritten.
+func TestPull(t *testing.T) {
+	const slots = 64
+	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, FlowAlways: 1, Monitor: 1, EventRate: 1000, TraceRate: 1000,
+		TraceSlots: slots}, nil)
+	if err := d.Listen(bpf.DatapathListenLISTEN_FLOWS); err != nil {
+		t.Fatal(err)
+	}
+	flow := func(port int) {
+		bpftest.Send(t, d, bpf.ToPod, packet.IPv4, packetNames(),
+			fmt.Sprintf(`eth peer > pod | ip peer > pod | udp %d > 4`, port))
+	}
+	flow(1)
+	flow(2)
+	h := newHub(d)
+	var got []uint16
+	missed := uint64(0)
+	s, err := h.Sink(event.Sink{
+		Record:      func(r *event.Raw) { got = append(got, bpf.Port(r.Sport)) },
+		Overwritten: func(n uint64, _ time.Duration) { missed += n },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := d.Listen(bpf.DatapathListenLISTEN_FLOWS); err != nil {
+		t.Fatal(err)
+	}
+	pulled := func(want ...uint16) {
+		t.Helper()
+		if h.Pull(); !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		got = nil
+	}
+	pulled(1, 2)
+	pulled()
+	flow(3)
+	bpftest.Send(t, d, bpf.FromPod, packet.IPv4, packetNames(), text) // a drop, whose ports are not parsed
+	flow(5)
+	pulled(3, 0, 5)
+	for i := range 3 * slots {
+		flow(1000 + i)
+	}
+	if h.Pull(); missed == 0 || uint64(len(got))+missed != 3*slots || got[len(got)-1] != 1000+3*slots-1 {
+		t.Errorf("%d events and %d overwritten of %d: %v", len(got), missed, 3*slots, got)
+	}
+}
+
+// TestPullEnds: Pull does not wait for a reader that has ended.
+func TestPullEnds(t *testing.T) {
+	h := newHub(bpftest.Load(t, bpf.Settings{Ipv4: 1, Monitor: 1, TraceSlots: 64}, nil))
+	h.Pull()
+	for range 20 {
+		s, err := h.Sink(event.Sink{Record: func(*event.Raw) {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range 10 {
+				h.Pull()
+			}
+		}()
+		s.Close()
+		<-done
 	}
 }
 

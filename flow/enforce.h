@@ -37,6 +37,7 @@ INLINE int enforce_result(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
 	if (outcome && c->policy.audit) {
 		count(skb, c, FORWARD_AUDIT);
+		event_audit(skb);
 		return 0;
 	}
 	return outcome && c->policy.cut && config.policy_cut == CUT_LEAVE ? 0 : outcome;

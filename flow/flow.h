@@ -17,6 +17,7 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
+#define E2BIG 7
 #define EEXIST 17
 #define EDQUOT 122
 
@@ -308,7 +309,9 @@ INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool has_
 	err = bpf_map_update_elem(&flows, &c->key, f, BPF_NOEXIST);
 	if (err)
 		return err;
-	event_flow(skb, EVENT_FLOW_BEGIN, f->rule);
+	/* An audited denial has been reported. */
+	if (!policy_enforced(&c->path) || !c->policy.denied)
+		event_flow(skb, EVENT_FLOW_BEGIN, f->rule);
 	if (has_path && flow_tracked(&c->path))
 		flow_cache_insert(side);
 	return 0;

@@ -7,9 +7,7 @@
 #define MYELIN_HOST_H
 
 #include "track.h"
-
-#define ICMPV6_ROUTER_SOLICITATION 133
-#define ICMPV6_REDIRECT 137
+#include "../icmp/reset.h"
 
 #define ICMPV6_MLD_QUERY 130
 #define ICMPV6_MLD_DONE 132
@@ -96,6 +94,14 @@ APART int host_enforce(struct __sk_buff *skb, __u32 sends)
 	c->path.epoch = epoch_sum(0, SLOT_HOST);
 	c->pkt.slot = SLOT_HOST;
 	return track_begin(skb);
+}
+
+/* Passes a packet to the host if the host's policies allow it. */
+INLINE int host_pass(struct __sk_buff *skb, struct cpu *c)
+{
+	int outcome = config.host_policy && tracking ? host_enforce(skb, false) : 0;
+
+	return outcome ? refuse_flow(skb, c, outcome) : pass(skb, c);
 }
 
 #endif

@@ -93,7 +93,7 @@ func (p *Purger) Pass(hz uint32) error {
 			return old(k.Addr[0], r.Created) || old(k.Addr[1], r.Created) || translated(r) && old(r.Pod, r.Created)
 		}),
 		p.purgeNat(func(k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
-			return old(k.Src, r.Created) || old(r.Backend, r.Created)
+			return old(k.Src, r.CreatedAt()) || old(r.Backend, r.CreatedAt())
 		}),
 	)
 }

@@ -232,7 +232,7 @@ func agentFiles() []string {
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
 		"backend-states.json",
 		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
-		filepath.Base(api.DefaultSocket) + ".lock",
+		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}
 }
 

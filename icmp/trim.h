@@ -22,27 +22,31 @@ INLINE bool icmp_sum_trimmed(struct __sk_buff *skb, struct cpu *c, __u32 off, __
 }
 
 /* Sets the length of an IPv4 packet that ends at offset size, and updates the checksum. */
-INLINE bool icmp_trim4(struct __sk_buff *skb, __u32 size)
+INLINE void icmp_trim_head4(struct iphdr *ip, __u32 size)
 {
-	struct iphdr *ip = (void *)(long)skb->data + L3;
-	__be16 was;
+	__be16 was = ip->tot_len;
 
-	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
-		return false;
-	was = ip->tot_len;
 	ip->tot_len = bpf_htons(size - L3);
 	ip->check = csum_update(ip->check, (__u64)(__u16)~was + ip->tot_len);
-	return true;
 }
 
 /* Sets the length of an IPv6 packet that ends at offset size. */
-INLINE bool icmp_trim6(struct __sk_buff *skb, __u32 size)
+INLINE void icmp_trim_head6(struct ipv6hdr *ip, __u32 size)
 {
-	struct ipv6hdr *ip = (void *)(long)skb->data + L3;
-
-	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
-		return false;
 	ip->payload_len = bpf_htons(size - L3 - sizeof(*ip));
+}
+
+/* Sets the length in the header of the packet, which ends at offset size. */
+INLINE bool icmp_trim_head(struct __sk_buff *skb, bool ipv4, __u32 size)
+{
+	void *ip = (void *)(long)skb->data + L3, *end = (void *)(long)skb->data_end;
+
+	if (ip + (ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) > end)
+		return false;
+	if (ipv4)
+		icmp_trim_head4(ip, size);
+	else
+		icmp_trim_head6(ip, size);
 	return true;
 }
 
@@ -62,7 +66,7 @@ APART int icmp_trim(struct __sk_buff *skb)
 		return 1;
 	if (bpf_skb_change_tail(skb, size, 0) || bpf_skb_pull_data(skb, size))
 		return 0;
-	if (!(c->pkt.family == 4 ? icmp_trim4(skb, size) : icmp_trim6(skb, size)))
+	if (!(c->pkt.family == 4 ? icmp_trim_head(skb, true, size) : icmp_trim_head(skb, false, size)))
 		return 0;
 	if (!icmp_sum_trimmed(skb, c, off, &sum))
 		return 0;

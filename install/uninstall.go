@@ -7,10 +7,12 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"myelin/chart"
 	"myelin/kube"
+	"myelin/operator"
 )
 
 // Uninstall deletes all that Apply or Helm wrote, has each node cleaned up, and waits for that. Definitions of kinds
@@ -35,7 +37,7 @@ func Uninstall(ctx context.Context, cluster *kube.Objects, o Options) error {
 			}
 		}
 	}
-	if err := removeLease(ctx, cluster, o); err != nil {
+	if err := errors.Join(removeLease(ctx, cluster, o), removeSecrets(ctx, cluster, o)); err != nil {
 		return err
 	}
 	if err := cleanNodes(ctx, cluster, o, objects); err != nil {
@@ -138,13 +140,30 @@ func removeLease(ctx context.Context, cluster *kube.Objects, o Options) error {
 		Name: operatorName}, o.Say)
 }
 
+// removeSecrets removes the certificates that operators made, and those only.
+func removeSecrets(ctx context.Context, cluster *kube.Objects, o Options) error {
+	var errs []error
+	for _, name := range operator.Secrets() {
+		r := kube.Ref{APIVersion: "v1", Kind: "Secret", Namespace: o.Namespace, Name: name}
+		var have metav1.PartialObjectMetadata
+		err := cluster.Get(ctx, r, &have)
+		switch {
+		case err == nil && have.Labels[operator.ManagedBy] == operator.Manager:
+			errs = append(errs, remove(ctx, cluster, r, o.Say))
+		case err != nil && !errors.Is(err, kube.ErrNotFound):
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // FinishCleanup waits until each node has been cleaned up, and removes what Helm doesn't know of: the end of `helm
 // uninstall`.
 func FinishCleanup(ctx context.Context, cluster *kube.Objects, o Options) error {
 	if err := waitCleanup(ctx, cluster, o); err != nil {
 		return err
 	}
-	return removeLease(ctx, cluster, o)
+	return errors.Join(removeLease(ctx, cluster, o), removeSecrets(ctx, cluster, o))
 }
 
 // waitCleanup waits until each node has been cleaned up. On a node with pods of ours that is when they have ended.

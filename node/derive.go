@@ -42,6 +42,20 @@ type state struct {
 	own     *ipam.Assignment          // nil: podCIDRs of the Node object
 	outside map[string][]netip.Prefix // pods in no podCIDR of their Node, by node
 	serves  bool                      // Params.HostServes
+	probes  bool                      // Params.HostProbes
+}
+
+// sends reports whether to_wire has work on native wires besides probes.
+func (s state) sends() bool {
+	return s.serves || s.HostPolicy || (s.Legacy && (s.Masquerade4 || s.Masquerade6))
+}
+
+// probesOnly is the datapath's variable probes_only.
+func (s state) probesOnly() uint32 {
+	if s.probes && !s.sends() {
+		return 1
+	}
+	return 0
 }
 
 // desired is the rows.
@@ -99,7 +113,7 @@ func (s state) wire(v *route.Device) *Wire {
 		w.Hooks = append(w.Hooks, send)
 		return w
 	}
-	if s.serves || s.HostPolicy || (s.Legacy && (s.Masquerade4 || s.Masquerade6)) {
+	if s.sends() || s.probes {
 		w.Hooks = append(w.Hooks, send)
 	}
 	w.IPv4 = s.sourceOn(v, netip.Addr.Is4)

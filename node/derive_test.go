@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/ipam"
 	"myelin/route"
@@ -172,5 +173,28 @@ func TestDerive(t *testing.T) {
 				t.Errorf("want %q, and not %q, in\n%s", c.want, c.none, got)
 			}
 		})
+	}
+}
+
+// to_wire is attached for health checks, and leaves packets alone if it is there for them only.
+func TestProbesOnly(t *testing.T) {
+	for name, c := range map[string]struct {
+		s    state
+		want uint32
+	}{
+		"no checks":                  {state{}, 0},
+		"checks":                     {state{probes: true}, 1},
+		"the host is a backend":      {state{probes: true, serves: true}, 0},
+		"policies of the host":       {state{probes: true, Config: Config{HostPolicy: true}}, 0},
+		"legacy routing":             {state{probes: true, Config: Config{Legacy: true}}, 1},
+		"legacy routing masquerades": {state{probes: true, Config: Config{Legacy: true, Masquerade6: true}}, 0},
+	} {
+		if got := c.s.probesOnly(); got != c.want {
+			t.Errorf("%s: got %d, want %d", name, got, c.want)
+		}
+		eth0 := c.s.wire(&route.Device{Name: "eth0", Kind: route.Wire})
+		if sends := slices.Contains(eth0.Hooks, bpf.ToWire); sends != (name != "no checks") {
+			t.Errorf("%s: to_wire is attached: %t", name, sends)
+		}
 	}
 }

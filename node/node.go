@@ -36,6 +36,8 @@ type Params struct {
 	// HostServes is on while the host itself is a backend of Services: what it
 	// answers clients outside is then looked at where it leaves.
 	HostServes *Switch
+	// HostProbes is on while the host checks the health of backends by DSR.
+	HostProbes *Switch
 	Datapath   *bpf.Datapath
 	Epochs     *bpf.Epochs
 }
@@ -96,14 +98,19 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 		own, ownKnown, ownChanged := n.own(txn)
 		outside := cluster.ReadOutsides(txn, n.params.Outside)
 		serves, servesChanged := n.params.HostServes.state()
+		probes, probesChanged := n.params.HostProbes.state()
 		s := state{
 			Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own,
-			outside: outside.ByNode, serves: serves,
+			outside: outside.ByNode, serves: serves, probes: probes,
+		}
+		// Before to_wire is attached for more than probes.
+		if err := n.params.Datapath.ProbesOnly.Set(s.probesOnly()); err != nil {
+			return fmt.Errorf("set probes_only: %w", err)
 		}
 		// No kernel is without devices: none means that they were not read yet.
 		complete := known && ownKnown && outside.Unknown == nil && len(s.devices) > 0
 		d := derive(s)
-		w.Add(nodesChanged, devicesChanged, ownChanged, outside.Changed, outside.Unknown, servesChanged)
+		w.Add(nodesChanged, devicesChanged, ownChanged, outside.Changed, outside.Unknown, servesChanged, probesChanged)
 		return n.write(d, complete)
 	})
 }

@@ -5,12 +5,14 @@ import (
 
 	"myelin/operator/clusterpool"
 	"myelin/operator/lbipam"
+	"myelin/operator/pki"
 )
 
 // metrics are numbers about what the leader keeps. Names are those of Cilium's operator,
 // but for the program's, where it has them.
 type metrics struct {
 	nodes, available, used, addressesLeft, addressesUsed *prometheus.GaugeVec
+	certificates                                         *prometheus.GaugeVec
 	conflicts, services, lacking, policies, invalid      prometheus.Gauge
 }
 
@@ -28,6 +30,8 @@ func newMetrics(o *Operator) *metrics {
 		used:          vec("ipam_used_pod_cidrs", "PodCIDRs of pools that nodes have.", "family"),
 		addressesLeft: vec("lbipam_ips_available", "Addresses of a pool that no Service has.", "pool"),
 		addressesUsed: vec("lbipam_ips_used", "Addresses of a pool that Services have.", "pool"),
+		certificates: vec("certificate_expiration_timestamp_seconds",
+			"When certificates expire that the operator renews, by Secret.", "secret"),
 		conflicts: one("lbipam_conflicting_pools",
 			"Pools that nothing is given of, since older ones have their addresses."),
 		services: one("lbipam_services_matching", "Services that want addresses of pools."),
@@ -38,8 +42,8 @@ func newMetrics(o *Operator) *metrics {
 	if o.Registry == nil {
 		return m
 	}
-	o.Registry.MustRegister(m.nodes, m.available, m.used, m.addressesLeft, m.addressesUsed, m.conflicts, m.services,
-		m.lacking, m.policies, m.invalid,
+	o.Registry.MustRegister(m.nodes, m.available, m.used, m.addressesLeft, m.addressesUsed, m.certificates, m.conflicts,
+		m.services, m.lacking, m.policies, m.invalid,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "myelin_operator", Name: "leading",
 			Help: "1 while this one leads."}, func() float64 {
 			if leading, _ := o.State(); leading {
@@ -70,6 +74,10 @@ func (m *metrics) setPrefixes(families []clusterpool.Family, use []clusterpool.U
 	}
 	m.nodes.WithLabelValues("total").Set(float64(nodes))
 	m.nodes.WithLabelValues("in-deficit").Set(float64(lacking))
+}
+
+func (m *metrics) setCertificate(secret string, p pki.Pair) {
+	m.certificates.WithLabelValues(secret).Set(float64(p.Expires().Unix()))
 }
 
 func (m *metrics) setPools(usage map[string]lbipam.Usage, services, lacking int) {

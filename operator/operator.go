@@ -31,6 +31,10 @@ type Params struct {
 	// Pace is how long changes are collected before they are acted on, and how
 	// often at most counts are written into a policy's status; zero: 200 ms and 10 s.
 	Pace, CountPace time.Duration
+	// Certificates are made and renewed, in Secrets of Namespace; none: no rights to Secrets are needed.
+	Certificates []Certificate
+	// CertificatePace is how often Secrets are looked at; zero: every minute.
+	CertificatePace time.Duration
 	// Registry gets the operator's metrics.
 	Registry *prometheus.Registry
 }
@@ -64,6 +68,9 @@ func New(p Params) (*Operator, error) {
 	}
 	if p.CountPace == 0 {
 		p.CountPace = defaultCountPace
+	}
+	if p.CertificatePace == 0 {
+		p.CertificatePace = defaultCertificatePace
 	}
 	o := &Operator{Params: p, client: client}
 	o.metrics = newMetrics(o)

@@ -31,6 +31,9 @@ type world struct {
 	// ones may be; zero: there are none to write.
 	counted map[policyKey]time.Time
 	due     time.Time
+	// certificates is nil if there are none to make, and check when it is looked at them again.
+	certificates *job
+	check        time.Time
 }
 
 // job is something to keep right, and whether what it depends on has changed.
@@ -74,6 +77,11 @@ func (o *Operator) world(poke func()) *world {
 	w := &world{said: map[string]string{}, counted: map[policyKey]time.Time{}}
 	nodes, services, policies := &job{keep: o.keepNodes}, &job{keep: o.keepServices}, &job{keep: o.keepPolicies}
 	w.jobs = []*job{nodes, services, policies}
+	if len(o.Certificates) > 0 {
+		w.certificates = &job{keep: o.keepCertificates}
+		w.certificates.dirty.Store(true)
+		w.jobs = append([]*job{w.certificates}, w.jobs...)
+	}
 	changes := func(jobs ...*job) func() {
 		return func() {
 			for _, j := range jobs {
@@ -127,10 +135,14 @@ func (w *world) caches() []func(context.Context) error {
 
 // later is when there is something to do although nothing changes; nil: never.
 func (w *world) later(now time.Time) <-chan time.Time {
-	if w.due.IsZero() {
+	next := w.due
+	if !w.check.IsZero() && (next.IsZero() || w.check.Before(next)) {
+		next = w.check
+	}
+	if next.IsZero() {
 		return nil
 	}
-	return time.After(w.due.Sub(now))
+	return time.After(next.Sub(now))
 }
 
 // pass makes everything right that is known to be wrong.
@@ -146,6 +158,9 @@ func (o *Operator) pass(ctx context.Context, w *world, defined *bool) error {
 	}
 	if !w.due.IsZero() && !o.Now().Before(w.due) {
 		w.jobs[len(w.jobs)-1].dirty.Store(true)
+	}
+	if w.certificates != nil && !o.Now().Before(w.check) {
+		w.certificates.dirty.Store(true)
 	}
 	for _, j := range w.jobs {
 		if !j.dirty.Swap(false) {

@@ -257,6 +257,7 @@ APART int path_resolve(struct __sk_buff *skb)
 	if (nh.nh_family == AF_INET)
 		nh.ipv4_nh = p->via.w[3];
 	count(skb, c, FORWARD_RESOLVE);
+	trace(skb, c, FORWARD_RESOLVE);
 	return bpf_redirect_neigh(p->ifindex, &nh, sizeof(nh), 0);
 }
 
@@ -269,16 +270,19 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	switch (action) {
 	case PATH_POD:
 		count_at(c, hook, FORWARD_POD, skb->len);
+		trace(skb, c, FORWARD_POD);
 		return bpf_redirect_peer(p->ifindex, 0);
 	case PATH_TUNNEL:
 		if (!tunnel_key_set(skb, &p->via))
 			return drop(skb, c, DROP_REWRITE);
 		count(skb, c, FORWARD_TUNNEL);
+		trace(skb, c, FORWARD_TUNNEL);
 		return bpf_redirect(config.tunnel_ifindex, 0);
 	case PATH_RESOLVE:
 		return path_resolve(skb);
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
+		trace(skb, c, FORWARD_WIRE);
 		return bpf_redirect(p->ifindex, 0);
 	}
 }

@@ -1,10 +1,11 @@
 #!/bin/bash
-# deps.sh [demo|build|test|vm|bench|kubeproxy|cluster|cilium|all]...: what a fresh Debian machine lacks. Idempotent;
+# deps.sh [demo|build|test|vm|bench|ui|kubeproxy|cluster|cilium|all]...: what a fresh Debian machine lacks. Idempotent;
 # asks the network only for what is missing.
 #   demo   what a running agent, `make demo` and the lab use: ip, ping
 #   build  to regenerate committed code: clang, BPF and kernel headers, protoc
 #   test   demo, what the tests drive or watch packets with, and what others leave rules by that Myelin takes away
 #   vm     QEMU, and the kernels of test/vm (test/vm/vm.sh fetch)
+#   ui     test, and what builds the web page and tests it: Node.js, unless there is one, and Chromium
 #   bench  netperf, unpacked into the cache folder, nothing installed into /
 #   kubeproxy  bench, and what Services are compared with: the real kube-proxy, built from its source, with iptables and
 #              nft, all in the cache folder
@@ -86,6 +87,7 @@ kubeproxy() {
 demo() { install ca-certificates iproute2 iputils-ping; }
 build() { install ca-certificates clang-19 llvm-19 libbpf-dev linux-libc-dev protobuf-compiler; }
 tests() { demo; install tcpdump ethtool procps iptables nftables; }
+ui() { tests; command -v npm > /dev/null || install nodejs npm; install chromium; }
 vm() { install qemu-system-x86; "$here/../test/vm/vm.sh" fetch -k 6.12 -k 5.10; }
 bench() { demo; install procps ethtool; netperf; }
 
@@ -95,9 +97,9 @@ cilium() { cluster; install clang-19 iptables ipset util-linux mount; }
 
 for what in "${@:-all}"; do
   case $what in
-    demo) demo ;; build) build ;; test) tests ;; vm) vm ;; bench) bench ;; kubeproxy) bench; kubeproxy ;; \
+    demo) demo ;; build) build ;; test) tests ;; vm) vm ;; ui) ui ;; bench) bench ;; kubeproxy) bench; kubeproxy ;; \
       cluster) cluster ;; cilium) cilium ;;
-    all) build; tests; bench; kubeproxy; cluster; vm ;;
+    all) build; tests; ui; bench; kubeproxy; cluster; vm ;;
     *) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d >&2; exit 2 ;;
   esac
 done

@@ -15,6 +15,9 @@ import (
 // prefix is that of Cilium's annotations for Services.
 const prefix = "service.cilium.io/"
 
+// ownPrefix is that of annotations that Cilium does not have.
+const ownPrefix = "service.myelin.io/"
+
 // annotations are the options that the annotations of a Service set.
 type annotations struct {
 	only       Type // 0: any
@@ -22,12 +25,18 @@ type annotations struct {
 	forwarding Forwarding
 	deny       bool
 	otherNode  bool // the Service is for other nodes
-	problems   []string
+	// serverIDLength is that of QUIC connection IDs, in octets; 0: they select no backends.
+	serverIDLength uint8
+	problems       []string
 }
 
 func (w *annotations) problem(key, format string, args ...any) {
-	w.problems = append(w.problems,
-		fmt.Sprintf("metadata.annotations[%s%s]: ", prefix, key)+fmt.Sprintf(format, args...))
+	w.problemAt(prefix+key, format, args...)
+}
+
+// problemAt is problem for an annotation with any prefix.
+func (w *annotations) problemAt(name, format string, args ...any) {
+	w.problems = append(w.problems, fmt.Sprintf("metadata.annotations[%s]: ", name)+fmt.Sprintf(format, args...))
 }
 
 // pick returns value if it is allowed, and otherwise the zero value and adds a problem.
@@ -47,11 +56,12 @@ func pick[T ~string](w *annotations, key, value string, allowed ...T) T {
 func (b *builder) annotationOptions(obj *cluster.Service) annotations {
 	var w annotations
 	for _, full := range slices.Sorted(maps.Keys(obj.Annotations)) {
+		value := obj.Annotations[full]
 		key, ok := strings.CutPrefix(full, prefix)
 		if !ok {
+			b.ownAnnotation(&w, full, value)
 			continue
 		}
-		value := obj.Annotations[full]
 		switch key {
 		case "lb-algorithm":
 			w.algorithm = pick(&w, key, value, Random, Maglev, LeastConnections)
@@ -95,6 +105,16 @@ func (b *builder) annotationOptions(obj *cluster.Service) annotations {
 		}
 	}
 	return w
+}
+
+// ownAnnotation reads an annotation with ownPrefix.
+func (b *builder) ownAnnotation(w *annotations, name, value string) {
+	switch {
+	case name == ServerIDAnnotation:
+		w.serverIDLength = b.serverIDLength(w, value)
+	case strings.HasPrefix(name, ownPrefix):
+		w.problemAt(name, "is not known")
+	}
 }
 
 // typeOf is the type of a Service object.

@@ -37,6 +37,8 @@ type Config struct {
 	SourceRangeAllTypes bool
 	// Algorithm is that of Services without one of their own; DefaultAlgorithm means Random.
 	Algorithm Algorithm
+	// QUIC says that connection IDs can select backends. Without it, an annotation that asks for that is a problem.
+	QUIC bool
 	// FixedAlgorithm and FixedForwarding say that Services cannot choose their own. An annotation that does is a
 	// problem.
 	FixedAlgorithm, FixedForwarding bool
@@ -71,6 +73,8 @@ type plannedFrontend struct {
 	kind               Type
 	scopes, elsewhere  Scope
 	external, internal *set
+	servers            []plannedServer
+	local              Scope
 }
 
 // service computes the plan of a Service. It is nil for Services that this node does not handle: headless,
@@ -86,10 +90,11 @@ func (b *builder) service(obj *cluster.Service, parts []*cluster.EndpointSlice) 
 		return nil
 	}
 	pools, problems := b.pools(obj, parts)
+	problems = append(problems, nameServers(pools, options.serverIDLength)...)
 	p := &plan{created: obj.Created, service: Service{
 		Namespace: obj.Namespace, Name: obj.Name, Type: typeOf(obj.Type), Affinity: obj.Affinity,
 		ExternalLocal: obj.ExternalLocal, InternalLocal: obj.InternalLocal,
-		Algorithm: options.algorithm, Forwarding: options.forwarding,
+		Algorithm: options.algorithm, Forwarding: options.forwarding, ServerIDLength: options.serverIDLength,
 		SourceDeny: options.deny, PublishNotReady: obj.PublishNotReady, LoadBalancerClass: obj.LoadBalancerClass,
 		Problems: append(options.problems, problems...), Source: obj.Source,
 	}}
@@ -223,12 +228,12 @@ func (f *portFrontends) add(kind Type, a netip.Addr, number uint16) {
 	across := !slices.Contains(f.families, a.Is6())
 	from := f.pools[port{f.port.Name, proto, a.Is6() != across}]
 	out := plannedFrontend{L4Addr: L4(a, number, proto), port: f.port.Name, kind: kind, scopes: Internal | External}
-	out.internal, out.external = from.cluster, from.cluster
+	out.internal, out.external, out.servers = from.cluster, from.cluster, from.servers
 	local := f.obj.ExternalLocal
 	if kind == ClusterIP {
 		local = f.obj.InternalLocal
 		if local {
-			out.internal = from.local
+			out.internal, out.local = from.local, Internal
 		}
 		if !f.ExternalClusterIP {
 			out.scopes, out.external = Internal, &set{}
@@ -236,6 +241,7 @@ func (f *portFrontends) add(kind Type, a netip.Addr, number uint16) {
 	}
 	if local && out.scopes&External != 0 {
 		out.external = from.local
+		out.local |= External
 	}
 	if out.internal.empty() && !from.cluster.empty() {
 		out.elsewhere |= Internal

@@ -6,7 +6,7 @@
 #ifndef MYELIN_CLAIM_H
 #define MYELIN_CLAIM_H
 
-#include "nat_entry.h"
+#include "flood.h"
 
 #define NAT_ENTRY_ATTEMPTS 8 /* candidate ports of a flow */
 
@@ -24,7 +24,7 @@ INLINE __u32 nat_entry_rank(const struct nat_entry *t, const struct packet *pkt)
 
 	if (nat_entry_expired(t, pkt->proto))
 		return PORT_FREE;
-	if (!proven && !flow_had_time(t->created))
+	if (!proven && !flow_had_time(nat_entry_created(t)))
 		return PORT_USED; /* as in nat_rank */
 	if (nat_entry_closing(t))
 		return port_rank_closed(pkt, t->seen, t->timestamp, nat_entry_clean(t));
@@ -64,9 +64,14 @@ INLINE struct nat_entry *nat_entry_rival(struct cpu *c)
 INLINE bool nat_reply_claim(struct cpu *c, __u32 rank)
 {
 	struct nat_entry *t;
+	int err = bpf_map_update_elem(&nat_replies, &c->reply_key, nat_reply_new(c, &c->nat_entry), BPF_NOEXIST);
 
-	if (likely(!bpf_map_update_elem(&nat_replies, &c->reply_key, nat_reply_new(c), BPF_NOEXIST)))
+	if (likely(!err))
 		return true;
+	if (err == -E2BIG) {
+		c->nat_full = DROP_MAP_FULL;
+		return false;
+	}
 	t = nat_entry_rival(c);
 	if (t && !nat_entry_replaceable(t, &c->nat_entry, &c->pkt, rank))
 		return false;
@@ -84,25 +89,29 @@ INLINE bool nat_entry_same_tuple(const struct nat_entry *t, const struct nat_ent
 }
 
 /*
- * Inserts c->nat_entry with the key c->nat_key, and the entry of its replies. Returns 1 if both are there. Cost: per
- * flow.
+ * Inserts c->nat_entry with the key c->nat_key, and the entry of its replies. Returns 1 if both are there; otherwise
+ * c->nat_full says whether for want of room. Cost: per flow.
  */
-APART int nat_entry_insert(__u32 rank)
+APART int nat_entry_insert_once(__u32 rank)
 {
 	struct cpu *c = cpu_this();
 	struct nat_entry *t, *n;
 	bool replies;
+	int err;
 
 	if (!c)
 		return 0;
 	n = &c->nat_entry;
-	n->refreshed = clock_now();
-	nat_reply_tuple(c, n);
+	c->nat_full = 0;
+	nat_reply_tuple(c, &c->nat_key, n);
 	replies = nat_entry_has_reply(n);
 	if (replies && !nat_reply_claim(c, rank))
 		return 0;
-	if (!bpf_map_update_elem(&nat_entries, &c->nat_key, n, BPF_NOEXIST))
+	err = bpf_map_update_elem(&nat_entries, &c->nat_key, n, BPF_NOEXIST);
+	if (likely(!err))
 		return 1;
+	if (err == -E2BIG)
+		c->nat_full = DROP_MAP_FULL;
 	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
 	if (t && nat_entry_same_tuple(t, n))
 		return 1; /* another CPU has begun the flow */
@@ -111,11 +120,27 @@ APART int nat_entry_insert(__u32 rank)
 	return 0;
 }
 
+/* The same; if there is no room, evicts a flow. */
+APART int nat_entry_insert(__u32 rank)
+{
+	struct cpu *c = cpu_this();
+
+	if (likely(nat_entry_insert_once(rank)))
+		return 1;
+	if (!c || likely(!c->nat_full))
+		return 0;
+	if (!flood_may_evict(c)) {
+		c->nat_full = DROP_NEW_FLOW_RATE;
+		return 0;
+	}
+	return nat_evict() && nat_entry_insert_once(rank);
+}
+
 /* Finds the flow that has the port to the backend of c->nat_entry, as nat_entry_rival does. */
 INLINE struct nat_entry *nat_entry_port_rival(struct cpu *c, __u16 port)
 {
 	c->nat_entry.nat_port = bpf_htons(port);
-	nat_reply_tuple(c, &c->nat_entry);
+	nat_reply_tuple(c, &c->nat_key, &c->nat_entry);
 	return nat_entry_rival(c);
 }
 
@@ -211,38 +236,64 @@ INLINE bool nat_entry_continue(struct cpu *c)
 	return same && nat_entry_prepare(c, bpf_ntohs(c->reuse_port)) && nat_entry_insert(PORT_FREE);
 }
 
+/* Inserts c->nat_entry, with the best of its candidates if it needs a port. Cost: per flow. */
+INLINE bool nat_entry_place(struct cpu *c)
+{
+	struct port_search *s = port_search(c);
+	int i;
+
+	if (c->reuse_backend && nat_entry_continue(c))
+		return true;
+	if (!(c->nat_entry.flags & NAT_ENTRY_SNAT)) {
+		/* Retries once, in case another CPU was faster. */
+		return nat_entry_insert(PORT_FREE) || nat_entry_insert(PORT_FREE);
+	}
+	if (likely(nat_entry_prepare(c, nat_entry_port(&c->pkt, 0)) && nat_entry_insert(PORT_FREE)))
+		return true;
+	s->skip = 0;
+	for (i = 0; i < NAT_CLAIMS; i++) {
+		nat_entry_scan();
+		if (s->rank == PORT_USED || c->nat_full)
+			break;
+		if (nat_entry_prepare(c, s->port) && nat_entry_insert(s->rank))
+			return true;
+		s->skip = s->port;
+	}
+	return false;
+}
+
+/* Records the new flow for what evicts and limits flows. Cost: per flow. */
+INLINE void nat_entry_inserted(struct cpu *c)
+{
+	nat_ring_put(c);
+	flood_count(c);
+}
+
+/* Returns why c->nat_entry could not be inserted, or 0 if the flow can do without. */
+INLINE int nat_entry_refusal(struct cpu *c)
+{
+	if (!c->nat_full)
+		return DROP_NAT_NO_PORT;
+	if (!nat_entry_optional(&c->nat_entry))
+		return c->nat_full;
+	c->stateless++;
+	return 0;
+}
+
 /*
  * Inserts c->nat_entry, with the best of its candidates if it needs a port. Returns 0 or a drop reason. Cost: per flow.
  */
 APART int nat_entry_claim(void)
 {
 	struct cpu *c = cpu_this();
-	struct nat_entry *n;
-	struct port_search *s;
-	int i;
 
 	if (!c)
 		return DROP_MAP_FULL;
-	n = &c->nat_entry;
-	if (c->reuse_backend && nat_entry_continue(c))
-		return 0;
-	if (!(n->flags & NAT_ENTRY_SNAT)) {
-		/* Retries once, in case another CPU was faster. */
-		return nat_entry_insert(PORT_FREE) || nat_entry_insert(PORT_FREE) ? 0 : DROP_NAT_NO_PORT;
-	}
-	if (likely(nat_entry_prepare(c, nat_entry_port(&c->pkt, 0)) && nat_entry_insert(PORT_FREE)))
-		return 0;
-	s = port_search(c);
-	s->skip = 0;
-	for (i = 0; i < NAT_CLAIMS; i++) {
-		nat_entry_scan();
-		if (s->rank == PORT_USED)
-			break;
-		if (nat_entry_prepare(c, s->port) && nat_entry_insert(s->rank))
-			return 0;
-		s->skip = s->port;
-	}
-	return DROP_NAT_NO_PORT;
+	c->nat_full = 0;
+	if (unlikely(!nat_entry_place(c)))
+		return nat_entry_refusal(c);
+	nat_entry_inserted(c);
+	return 0;
 }
 
 /* Returns a free port from min to max for c->nat_entry, 0 if there is none or the budget is used up. */
@@ -286,16 +337,19 @@ APART int nat_entry_claim_any(void)
 
 	if (!c)
 		return DROP_MAP_FULL;
+	c->nat_full = 0;
 	s = port_search(c);
 	for (i = 0; i < NAT_CLAIMS; i++) {
 		port = nat_entry_any(c);
 		if (!port)
 			break;
-		if (nat_entry_prepare(c, port) && nat_entry_insert(s->rank))
+		if (nat_entry_prepare(c, port) && nat_entry_insert(s->rank)) {
+			nat_entry_inserted(c);
 			return 0;
+		}
 		s->skip = port;
 	}
-	return DROP_NAT_NO_PORT;
+	return nat_entry_refusal(c);
 }
 
 #endif

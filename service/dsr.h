@@ -196,7 +196,7 @@ INLINE bool dsr_late(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 }
 
 /* Fills in c->nat_entry and its key from the packet and its option. */
-INLINE void dsr_translation(struct cpu *c, __u32 service)
+INLINE void dsr_translation(struct cpu *c, __u32 service, __u16 stat)
 {
 	struct nat_entry *n = &c->nat_entry;
 
@@ -206,16 +206,18 @@ INLINE void dsr_translation(struct cpu *c, __u32 service)
 	n->backend = c->pkt.dst;
 	n->backend_port = c->pkt.dport;
 	n->flags = NAT_ENTRY_DSR;
-	n->created = bpf_jiffies64();
+	n->stat = stat;
+	nat_entry_set_created(n);
 	n->seen = clock_now();
 }
 
-/* Whether the packet's destination, a pod, is a backend of the Service. */
-INLINE bool dsr_backend(const struct packet *pkt, __u32 service)
+/* Finds the packet's destination, a pod, in members. Returns NULL if it is not a backend for external clients. */
+INLINE const __u32 *dsr_backend(const struct packet *pkt, __u32 service)
 {
 	struct member_key key = { .addr = pkt->dst, .service = service, .port = pkt->dport, .proto = pkt->proto };
+	__u32 *member = bpf_map_lookup_elem(&members, &key);
 
-	return bpf_map_lookup_elem(&members, &key);
+	return member && *member & MEMBER_EXTERNAL ? member : NULL;
 }
 
 /*
@@ -225,6 +227,7 @@ INLINE bool dsr_backend(const struct packet *pkt, __u32 service)
 INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 {
 	struct nat_entry *t, *rival, *n = &c->nat_entry;
+	const __u32 *member;
 	struct frontend *f;
 
 	/*
@@ -234,22 +237,24 @@ INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	f = frontend_find(&c->to.dst, c->to.dport, c->pkt.proto, SCOPE_EXTERNAL);
 	if (!f)
 		return DROP_NO_SERVICE;
-	if (!dsr_backend(&c->pkt, f->service))
+	member = dsr_backend(&c->pkt, f->service);
+	if (!member)
 		return DROP_DSR_UNTRUSTED;
-	dsr_translation(c, f->service);
+	/* The node that chose the backend counts the flow and its requests, this one counts the replies. */
+	dsr_translation(c, f->service, *member >> MEMBER_STAT_SHIFT);
 	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
 	if (t && nat_entry_same_tuple(t, n) && !nat_entry_replaceable(t, n, &c->pkt, PORT_FREE)) {
 		t->seen = n->seen;
 		return 0;
 	}
-	nat_reply_tuple(c, n);
+	nat_reply_tuple(c, &c->nat_key, n);
 	rival = nat_entry_rival(c);
 	if (rival && !nat_entry_replaceable(rival, n, &c->pkt, PORT_FREE))
 		return DROP_DSR_UNTRUSTED; /* the client uses one port for two Services */
 	if (dsr_late(skb, c, slot))
 		return DROP_DSR_UNTRUSTED;
 	if (t)
-		nat_entry_delete(c, t);
+		nat_entry_delete(c, &c->nat_key, t);
 	c->reuse_backend = 0;
 	return nat_entry_claim();
 }

@@ -43,7 +43,7 @@ APART int service_enforce(struct __sk_buff *skb)
 	if (!outcome)
 		t->policy_epoch = c->path.epoch;
 	else if (!policy->cut)
-		nat_entry_delete(c, t); /* denied at connection setup */
+		nat_entry_delete(c, &c->nat_key, t); /* denied at connection setup */
 	return outcome;
 }
 

@@ -23,41 +23,15 @@ INLINE void about_reply(struct cpu *c)
 	about->family = c->pkt.family;
 }
 
-/* Rewrites one end of the quoted packet and all checksums that cover it. Returns 0 or a drop reason. */
-INLINE int quote_write(struct __sk_buff *skb, struct cpu *c, bool source, const struct addr *to, __be16 port)
-{
-	c->inner.to = *to;
-	c->inner.port = port;
-	return inner_write(skb, source);
-}
-
 /*
- * Translates an error about a request to the backend: the client sent that to the frontend. Returns 0 or a drop reason.
+ * Finds the flow whose packet the ICMP error quotes, and sets c->nat_key. to_client: the packet was a request, so that
+ * the error is for the client, else for the backend. Returns NULL if there is none.
  */
-INLINE int error_to_client(struct __sk_buff *skb, struct cpu *c, const struct nat_entry *t)
+INLINE struct nat_entry *error_find(struct cpu *c, bool *to_client)
 {
-	const struct nat_tuple *k = &c->nat_key;
-	int outcome = quote_write(skb, c, true, &k->src, k->sport);
-
-	c->to.dst = k->src;
-	c->to.src = addr_equal(&c->pkt.src, &t->backend) ? k->dst : c->pkt.src;
-	return outcome ? outcome : quote_write(skb, c, false, &k->dst, k->dport);
-}
-
-/*
- * Translates an error about a reply: the backend sent that to the client, or to the address that it knows the client
- * by. Returns 0 or a drop reason.
- */
-INLINE int error_to_backend(struct __sk_buff *skb, struct cpu *c, const struct nat_entry *t)
-{
-	bool snat = t->flags & NAT_ENTRY_SNAT;
-	int outcome = quote_write(skb, c, true, &t->backend, t->backend_port);
-
-	c->to.dst = t->backend;
-	c->to.src = snat ? t->snat : c->pkt.src;
-	if (outcome || !snat)
-		return outcome;
-	return quote_write(skb, c, false, &t->snat, t->nat_port);
+	about_reply(c);
+	*to_client = nat_entry_reply(c, &c->about);
+	return *to_client ? bpf_map_lookup_elem(&nat_entries, &c->nat_key) : nat_entry_request(c, &c->about);
 }
 
 /* Whether client and backend of the flow are of different families. */
@@ -66,21 +40,69 @@ INLINE bool error_is_cross_family(const struct cpu *c, const struct nat_entry *t
 	return addr_is4(&c->nat_key.src) != addr_is4(&t->backend);
 }
 
-/*
- * Translates an error to the other family: one about a request, for the client (to_client), or one about a reply, for
- * the backend. Returns 0 or a drop reason.
- */
-INLINE int error_cross_family(struct __sk_buff *skb, struct cpu *c, const struct nat_entry *t, bool to_client)
+/* Sets c->about to the request as the client sent it, to the frontend, and c->to to the ends of an error about it. */
+INLINE void error_to_client(struct cpu *c, const struct nat_entry *t)
 {
 	const struct nat_tuple *k = &c->nat_key;
 
-	c->to.src = to_client ? k->dst : t->snat;
-	c->to.dst = to_client ? k->src : t->backend;
-	c->about.src = c->to.dst;
-	c->about.sport = to_client ? k->sport : t->backend_port;
-	c->about.dst = c->to.src;
-	c->about.dport = to_client ? k->dport : t->nat_port;
-	return cross_error(skb);
+	c->about.src = c->to.dst = k->src;
+	c->about.sport = k->sport;
+	c->about.dst = k->dst;
+	c->about.dport = k->dport;
+	c->to.src = error_is_cross_family(c, t) || addr_equal(&c->pkt.src, &t->backend) ? k->dst : c->pkt.src;
+}
+
+/*
+ * Whether the backend is outside the cluster and gets the flow's packets unchanged, in IPIP (see node_of): it sent the
+ * reply from the frontend's address.
+ */
+INLINE bool error_is_encapsulated(const struct nat_entry *t)
+{
+	return config.direct && config.lb_dispatch == DISPATCH_IPIP && !config.tunnel && t->flags & NAT_ENTRY_DSR &&
+	       t->backend_id && !prefix_find(&t->backend);
+}
+
+/*
+ * Sets c->about to the reply as the backend sent it, to the client or to the address that it knows the client by, and
+ * c->to to the ends of an error about it; or has the error encapsulated as it is.
+ */
+INLINE void error_to_backend(struct cpu *c, const struct nat_entry *t)
+{
+	bool snat = t->flags & NAT_ENTRY_SNAT;
+
+	if (error_is_encapsulated(t)) {
+		c->to.src = c->pkt.src;
+		c->to.dst = c->pkt.dst;
+		c->to.via = t->backend;
+		c->to.encap = true;
+		return;
+	}
+	c->about.src = c->to.dst = t->backend;
+	c->about.sport = t->backend_port;
+	c->about.dst = snat ? t->snat : c->inner.dst;
+	c->about.dport = snat ? t->nat_port : c->inner.dport;
+	c->to.src = snat ? t->snat : c->pkt.src;
+}
+
+/* Sets c->to to the ends of the translated error, and c->about to the packet that it must quote. */
+INLINE void error_rewrite(struct cpu *c, const struct nat_entry *t, bool to_client)
+{
+	c->to.option = false;
+	c->to.encap = false;
+	c->to.sport = c->pkt.sport;
+	c->to.dport = c->pkt.dport;
+	if (to_client)
+		error_to_client(c, t);
+	else
+		error_to_backend(c, t);
+}
+
+/* Rewrites one end of the quoted packet and all checksums that cover it. Returns 0 or a drop reason. */
+INLINE int quote_write(struct __sk_buff *skb, struct cpu *c, bool source, const struct addr *to, __be16 port)
+{
+	c->inner.to = *to;
+	c->inner.port = port;
+	return inner_write(skb, source);
 }
 
 /*
@@ -99,25 +121,30 @@ INLINE bool error_trim(struct __sk_buff *skb)
 APART enum next error_translate(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	struct nat_entry *t = NULL;
+	struct nat_entry *t;
+	struct packet *about;
+	struct inner *in;
 	bool to_client;
+	int outcome;
 
 	if (!c || inner_parse(skb))
 		return NEXT_CONTINUE;
-	about_reply(c);
-	c->to.option = false;
-	c->to.encap = false;
-	c->to.sport = c->pkt.sport;
-	c->to.dport = c->pkt.dport;
-	to_client = nat_entry_reply(c, &c->about);
-	t = to_client ? bpf_map_lookup_elem(&nat_entries, &c->nat_key) : nat_entry_request(c, &c->about);
+	t = error_find(c, &to_client);
 	if (!t)
 		return NEXT_CONTINUE;
 	if (!error_trim(skb))
 		return DROP_REWRITE;
+	error_rewrite(c, t, to_client);
+	if (c->to.encap)
+		return 0;
 	if (error_is_cross_family(c, t))
-		return error_cross_family(skb, c, t, to_client);
-	return to_client ? error_to_client(skb, c, t) : error_to_backend(skb, c, t);
+		return cross_error(skb);
+	about = &c->about;
+	in = &c->inner;
+	outcome = quote_write(skb, c, true, &about->src, about->sport);
+	if (outcome || (about->dport == in->dport && addr_equal(&about->dst, &in->dst)))
+		return outcome; /* without SNAT, a reply's destination stays */
+	return quote_write(skb, c, false, &about->dst, about->dport);
 }
 
 /*

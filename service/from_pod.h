@@ -52,7 +52,7 @@ INLINE bool service_needs_snat(struct cpu *c)
 /* Handles a packet from a pod to an address that may be a Service's. Returns 0, NEXT_CONTINUE or a drop reason. */
 INLINE enum next service_from_client(struct __sk_buff *skb, struct cpu *c)
 {
-	int outcome, found = service_request(c, SCOPE_INTERNAL, skb->len);
+	int outcome, found = service_request(skb, c, SCOPE_INTERNAL);
 
 	if (found == NEXT_CONTINUE && c->path.flags & PATH_FRONTEND && address_owner(&c->pkt.dst) == OWNER_OTHER)
 		return DROP_NO_SERVICE;

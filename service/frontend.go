@@ -139,6 +139,12 @@ type Frontend struct {
 	Algorithm Algorithm `json:"algorithm,omitempty"`
 	// Forwarding is the Service's.
 	Forwarding Forwarding `json:"forwarding,omitempty"`
+	// ServerIDLength is the length of server IDs in QUIC connection IDs, in octets; 0: they select no backends. Servers
+	// are the backends by server ID, sorted, also those that get no new flows.
+	ServerIDLength uint8    `json:"serverIDLength,omitempty"`
+	Servers        []Server `json:"servers,omitempty"`
+	// Local are the scopes with the traffic policy Local: connection IDs select only backends of this node there.
+	Local Scope `json:"local,omitempty"`
 	// External and Internal are the backends for new flows of each scope. From one row to the next, backends keep their
 	// places, so that little has to be written. Frontends with the same set share its memory.
 	External []BackendRef      `json:"external,omitempty"`
@@ -162,7 +168,8 @@ func (f *Frontend) Equal(o *Frontend) bool {
 		f.PortName == o.PortName && f.Type == o.Type && f.Scopes == o.Scopes && f.Elsewhere == o.Elsewhere &&
 		f.Affinity == o.Affinity && f.ThisNode == o.ThisNode && f.Restricted == o.Restricted &&
 		f.SourceDeny == o.SourceDeny && slices.Equal(f.SourceRanges, o.SourceRanges) &&
-		f.Algorithm == o.Algorithm && f.Forwarding == o.Forwarding &&
+		f.Algorithm == o.Algorithm && f.Forwarding == o.Forwarding && f.ServerIDLength == o.ServerIDLength &&
+		slices.Equal(f.Servers, o.Servers) && f.Local == o.Local &&
 		SameRefs(f.External, o.External) && SameRefs(f.Internal, o.Internal)
 }
 

@@ -7,6 +7,7 @@
 #define MYELIN_NAT_ENTRY_H
 
 #include "service.h"
+#include "stats.h"
 #include "../flow/flow.h"
 #include "../nat/nat.h"
 
@@ -21,10 +22,22 @@ INLINE bool nat_tuple_equal(const struct nat_tuple *a, const struct nat_tuple *b
 	       a->dport == b->dport && a->proto == b->proto;
 }
 
-/* Sets c->reply_key to the tuple of replies in the flow with the key c->nat_key. */
-INLINE void nat_reply_tuple(struct cpu *c, const struct nat_entry *t)
+INLINE void nat_entry_set_created(struct nat_entry *n)
 {
-	const struct nat_tuple *k = &c->nat_key;
+	__u64 now = bpf_jiffies64();
+
+	n->created = now;
+	n->created_high = now >> 32;
+}
+
+INLINE __u64 nat_entry_created(const struct nat_entry *t)
+{
+	return (__u64)t->created_high << 32 | t->created;
+}
+
+/* Sets c->reply_key to the tuple of replies in the flow with the key k. */
+INLINE void nat_reply_tuple(struct cpu *c, const struct nat_tuple *k, const struct nat_entry *t)
+{
 	bool snat = t->flags & NAT_ENTRY_SNAT;
 
 	nat_tuple_set(&c->reply_key, &t->backend, t->backend_port, snat ? &t->snat : &k->src,
@@ -88,56 +101,29 @@ INLINE void nat_entry_note_flags(struct nat_entry *t, int side, __u8 tcp_flags)
 		t->flags |= NAT_ENTRY_CLOSING;
 }
 
-/* Deletes the entry t, whose key is c->nat_key, and that of its replies. */
-INLINE void nat_entry_delete(struct cpu *c, const struct nat_entry *t)
+/* Deletes the entry t, whose key is k, and that of its replies. Sets c->reply_key. */
+INLINE void nat_entry_delete(struct cpu *c, const struct nat_tuple *k, const struct nat_entry *t)
 {
 	struct nat_reply *r;
 
 	if (nat_entry_has_reply(t)) {
-		nat_reply_tuple(c, t);
+		nat_reply_tuple(c, k, t);
 		r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
-		if (r && nat_tuple_equal(&r->request, &c->nat_key))
+		if (r && nat_tuple_equal(&r->request, k))
 			bpf_map_delete_elem(&nat_replies, &c->reply_key);
 	}
-	bpf_map_delete_elem(&nat_entries, &c->nat_key);
+	bpf_map_delete_elem(&nat_entries, k);
 }
 
-/* Prepares c->nat_reply, a new entry of the replies to the flow with the key c->nat_key. */
-INLINE struct nat_reply *nat_reply_new(struct cpu *c)
+/* Prepares c->nat_reply, a new entry of the replies to the flow with the key c->nat_key and the NAT entry t. */
+INLINE struct nat_reply *nat_reply_new(struct cpu *c, const struct nat_entry *t)
 {
 	struct nat_reply *r = &c->nat_reply;
 
 	__builtin_memset(r, 0, sizeof(*r));
 	r->request = c->nat_key;
+	r->stat = t->stat;
 	return r;
-}
-
-/*
- * Looks the entry of the replies up for the flow with the key c->nat_key, so that it is not evicted while there are
- * only requests; inserts it if it was. If another flow has claimed the tuple meanwhile, this one ends, since the
- * backend cannot tell them apart. Cost: per flow, once a second.
- */
-APART int nat_reply_refresh(void)
-{
-	struct cpu *c = cpu_this();
-	struct nat_entry *t;
-	struct nat_reply *r;
-
-	if (!c)
-		return 0;
-	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	if (!t)
-		return 0;
-	t->refreshed = clock_now();
-	if (!nat_entry_has_reply(t))
-		return 0;
-	nat_reply_tuple(c, t);
-	r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
-	if (!r)
-		bpf_map_update_elem(&nat_replies, &c->reply_key, nat_reply_new(c), BPF_NOEXIST);
-	else if (!nat_tuple_equal(&r->request, &c->nat_key))
-		t->flags |= NAT_ENTRY_GONE;
-	return 0;
 }
 
 /* Counts the first packet of a new flow. */
@@ -148,17 +134,20 @@ INLINE void nat_entry_first(struct nat_entry *n, const struct packet *pkt, __u32
 	nat_entry_note_flags(n, SIDE_CLIENT, pkt->tcp_flags);
 }
 
-/* Counts a request, and updates the flow's state. The key of t is c->nat_key. Cost: per packet. */
+/*
+ * Counts a request, and updates the flow's state. The key of t is c->nat_key. The entry's counters are not atomic: the
+ * packets of a flow are one CPU's, and if they are not, the entry misses some, while service_stats is exact. Cost: per
+ * packet.
+ */
 INLINE void nat_entry_count(struct nat_entry *t, const struct packet *pkt, __u32 length)
 {
 	__u32 now = clock_now();
 
-	__sync_fetch_and_add(&t->packets[SIDE_CLIENT], 1);
-	__sync_fetch_and_add(&t->bytes[SIDE_CLIENT], length);
+	t->packets[SIDE_CLIENT]++;
+	t->bytes[SIDE_CLIENT] += length;
+	service_stat_count(t->stat, SIDE_CLIENT, length);
 	if (t->seen != now)
 		t->seen = now;
-	if (unlikely(now - t->refreshed >= config.hz))
-		nat_reply_refresh();
 	if (likely(!(pkt->tcp_flags & ~t->tcp_flags[SIDE_CLIENT])))
 		return;
 	if (pkt->tcp_flags & TCP_FIN) {
@@ -170,8 +159,9 @@ INLINE void nat_entry_count(struct nat_entry *t, const struct packet *pkt, __u32
 }
 
 /*
- * Adds what the entry c->reply_key has counted to the NAT entry c->nat_key. Cost: per flow, once a second, and when a
- * TCP flag is seen for the first time.
+ * Moves what the entry c->reply_key has counted to the NAT entry c->nat_key. Counters are set to 0, not reduced: if two
+ * CPUs have replies of the flow at the same moment, what was counted since the last flush may be missed or moved twice,
+ * but counters never fall below 0. Cost: per flow, once a second, and when a TCP flag is seen for the first time.
  */
 APART int nat_reply_flush(void)
 {
@@ -189,10 +179,10 @@ APART int nat_reply_flush(void)
 		return 0;
 	packets = r->packets;
 	bytes = r->bytes;
-	__sync_fetch_and_add(&r->packets, -packets);
-	__sync_fetch_and_add(&r->bytes, -bytes);
-	__sync_fetch_and_add(&t->packets[SIDE_BACKEND], packets);
-	__sync_fetch_and_add(&t->bytes[SIDE_BACKEND], bytes);
+	r->packets = 0;
+	r->bytes = 0;
+	t->packets[SIDE_BACKEND] += packets;
+	t->bytes[SIDE_BACKEND] += bytes;
 	t->seen = r->flushed;
 	t->flags |= NAT_ENTRY_REPLIED;
 	nat_entry_note_flags(t, SIDE_BACKEND, r->tcp_flags);
@@ -204,8 +194,9 @@ INLINE void nat_reply_count(struct nat_reply *r, const struct packet *pkt, __u32
 {
 	__u32 now = clock_now();
 
-	__sync_fetch_and_add(&r->packets, 1);
-	__sync_fetch_and_add(&r->bytes, length);
+	r->packets++;
+	r->bytes += length;
+	service_stat_count(r->stat, SIDE_BACKEND, length);
 	if (likely(!(pkt->tcp_flags & ~r->tcp_flags) && r->flushed && now - r->flushed < config.hz))
 		return;
 	r->tcp_flags |= pkt->tcp_flags;

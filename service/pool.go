@@ -23,6 +23,7 @@ type candidate struct {
 	local    bool
 	forZones []string
 	forNodes []string
+	serverID string // in hexadecimal digits; empty: by the address
 }
 
 // port identifies a list of endpoints of a Service.
@@ -37,6 +38,7 @@ type pool struct {
 	candidates []candidate
 	cluster    *set // by the policy Cluster
 	local      *set // by the policy Local
+	servers    []plannedServer
 }
 
 // set is the backends that get new flows, sorted by address.
@@ -93,6 +95,7 @@ func (b *builder) candidate(obj *cluster.Service, e *cluster.Endpoint, addr L4Ad
 		// PublishNotReady: "agents should disregard any indications of ready".
 		ready: e.Ready || obj.PublishNotReady, serving: e.Serving && e.Terminating,
 		local: e.Node != "" && e.Node == b.node.Name, forZones: e.ForZones, forNodes: e.ForNodes,
+		serverID: e.ServerID,
 	}
 	state := b.state(addr)
 	switch {

@@ -31,6 +31,9 @@ enum frontend_flag {
 	FRONTEND_RANGES = 128,    /* only clients in the Service's source ranges are allowed */
 	FRONTEND_DSR = 256,       /* mode of the Service, overrides that of the node */
 	FRONTEND_SNAT = 512,
+	FRONTEND_LOCAL_EXTERNAL = 1024, /* traffic policy Local: external clients reach backends of this node only */
+	FRONTEND_LOCAL_INTERNAL = 2048,
+	FRONTEND_QUIC = 15 << 16, /* octets of server IDs in QUIC connection IDs, at most 8; 0: none select backends */
 };
 
 enum backend_set_flag {
@@ -121,7 +124,16 @@ struct member_key {
 	__u8 pad;
 };
 
-/* The backends of each Service: a DSR option is accepted only for one of them. The value has no meaning. */
+/* The value of an entry of members. */
+enum member_bits {
+	MEMBER_EXTERNAL = 1,   /* gets flows of external clients: a DSR option of a packet to it may name the Service */
+	MEMBER_STAT_SHIFT = 1, /* the bits from here on are an index into service_stats */
+};
+
+/*
+ * The backends of each Service: all that external clients may get if DSR is in use, otherwise those with counters of
+ * their own.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -129,6 +141,51 @@ struct {
 	__type(key, struct member_key);
 	__type(value, __u32);
 } members SEC(".maps");
+
+/* Counters of a Service's backend: [0] requests, [1] replies. */
+struct service_stat {
+	__u64 packets[2];
+	__u64 bytes[2];
+	__u64 flows; /* new flows */
+};
+
+/*
+ * Per CPU, so that CPUs share no cache line. By the index in members; element 0 counts flows of backends without an
+ * index.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct service_stat);
+} service_stats SEC(".maps");
+
+struct quic_server_key {
+	__u64 id; /* the octets of the server ID as a number, the first one most significant */
+	__u32 service;
+	__u32 port;   /* of the Service */
+	__u32 family; /* of the frontend: 4, 6 */
+	__u32 pad;
+};
+
+/* The backends of Services with FRONTEND_QUIC by server ID, in any state: flows of established connections may move. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct quic_server_key);
+	__type(value, __u32);
+} quic_servers SEC(".maps");
+
+#define QUIC_HEAD 15 /* octets of a QUIC packet that are read; all packets are longer (RFC 9001 5.4.2) */
+
+/* The start of a UDP datagram, from the length in its header on, that may be a QUIC packet. */
+struct quic_start {
+	__be16 length;
+	__u16 checksum;
+	__u8 head[QUIC_HEAD];
+	__u8 valid; /* true: the datagram has them */
+};
 
 struct source_range_key {
 	__u32 length; /* bits of service and of the mapped address */
@@ -171,25 +228,42 @@ struct nat_entry {
 	__be16 nat_port;
 	__u8 flags;
 	__u8 tcp_flags[2]; /* all flags seen, by side */
-	__u8 pad;
+	__u8 consistent;   /* true: hashing selects the same backend for each packet */
 	__u32 service;
 	__u32 backend_id;   /* 0: another node selected the backend */
 	__u32 seen;         /* clock tick of the last packet; for replies, of the last flush */
-	__u32 refreshed;    /* clock tick when a request last looked the reply's entry up */
+	__u32 reserved;
 	__u32 policy_epoch; /* epoch of the last policy lookup; 0: none */
 	__u32 timestamp;    /* TSval of the client's FIN; 0: none */
-	__u64 created;      /* clock tick, 64 bits */
+	/*
+	 * Clock tick of creation, 48 bits. The number had 64 bits before there was an index: entries that an earlier
+	 * agent left have the index 0.
+	 */
+	__u32 created;
+	__u16 created_high;
+	__u16 stat;         /* index into service_stats */
 	__u64 packets[2];   /* [0] from the client, [1] from the backend */
 	__u64 bytes[2];
 };
 
 /* By the tuple of requests: from the client to the frontend. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct nat_tuple);
 	__type(value, struct nat_entry);
 } nat_entries SEC(".maps");
+
+/*
+ * The keys of flows in the order in which they began, for eviction. A hint: flows may have ended or, where CPUs write
+ * to the same place, be missing.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct nat_tuple);
+} nat_ring SEC(".maps");
 
 /* What replies need, so that each costs one lookup. Counters are flushed to the NAT entry once a second. */
 struct nat_reply {
@@ -198,7 +272,9 @@ struct nat_reply {
 	__u32 packets;
 	__u64 bytes;
 	__u8 tcp_flags; /* all flags seen */
-	__u8 pad[7];
+	__u8 pad;
+	__u16 stat; /* that of the NAT entry, index into service_stats */
+	__u8 pad2[4];
 };
 
 /*
@@ -207,11 +283,53 @@ struct nat_reply {
  * have none.
  */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct nat_tuple);
 	__type(value, struct nat_reply);
 } nat_replies SEC(".maps");
+
+/*
+ * SO_MARK of the sockets of health checks, so that nothing is looked up for other packets of the host. The mark alone
+ * has no effect: the flow must be in probes.
+ */
+enum probe_mark {
+	PROBE_MARK = 0x6d000000,
+	PROBE_MARK_MASK = 0xff000000,
+};
+
+/* How a health check's packets travel. */
+enum probe_way {
+	PROBE_UNSEEN,      /* to_wire has seen no packet */
+	PROBE_NO_FRONTEND, /* the address is no frontend, or not yet: directly to the backend */
+	PROBE_PLAIN,       /* clients are SNATed, or the backend is reached without a wire: directly to the backend */
+	PROBE_DSR,         /* as clients' packets travel by DSR */
+};
+
+/* One direction of the connection of a health check. */
+struct probe {
+	struct addr addr;     /* of requests: the frontend; of replies: the backend */
+	__be16 port;          /* of addr */
+	__be16 frontend_port; /* of requests: the frontend's, which differs from port if the check has its own */
+	__u8 proto;           /* of requests: the Service's */
+	__u8 reply;           /* true: a reply */
+	__u8 way;             /* of requests: enum probe_way, of the last packet */
+	__u8 pad;
+	__u32 packets; /* that were translated */
+	__u32 pad2;
+};
+
+/*
+ * By tuple: of requests, from the node to the backend, as the socket sends them; of replies, from the frontend to the
+ * node. Rows exist while their connection does.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct nat_tuple);
+	__type(value, struct probe);
+} probes SEC(".maps");
 
 struct affinity_key {
 	struct addr client; /* for sockets, the cookie of their network namespace */

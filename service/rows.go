@@ -107,7 +107,11 @@ func (u *update) frontend(p *plan, f *plannedFrontend, last *Frontend) {
 		Type: f.kind, Scopes: f.scopes, Elsewhere: f.elsewhere, Affinity: p.service.Affinity,
 		ThisNode:  f.Addr().IsUnspecified() && (f.kind == HostPort || p.service.ExternalLocal),
 		Algorithm: cmp.Or(p.service.Algorithm, u.Config.Algorithm, Random), Forwarding: p.service.Forwarding,
+		Local:  f.local,
 		Status: reconciler.StatusPending(),
+	}
+	if f.Protocol == UDP {
+		row.ServerIDLength, row.Servers = p.service.ServerIDLength, u.servers(f.servers)
 	}
 	u.restrict(row, &p.service)
 	var external, internal []BackendRef

@@ -84,12 +84,15 @@ type Service struct {
 	InternalLocal bool `json:"internalLocal,omitempty"`
 	// Restricted says that LoadBalancer frontends check source ranges, for both families. SourceRanges are allowed, or
 	// denied with SourceDeny. Without a valid range, no client is allowed.
-	Restricted          bool           `json:"restricted,omitempty"`
-	SourceDeny          bool           `json:"sourceDeny,omitempty"`
-	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
-	Algorithm           Algorithm      `json:"algorithm,omitempty"`
-	Forwarding          Forwarding     `json:"forwarding,omitempty"`
-	HealthCheckNodePort uint16         `json:"healthCheckNodePort,omitempty"`
+	Restricted   bool           `json:"restricted,omitempty"`
+	SourceDeny   bool           `json:"sourceDeny,omitempty"`
+	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
+	Algorithm    Algorithm      `json:"algorithm,omitempty"`
+	Forwarding   Forwarding     `json:"forwarding,omitempty"`
+	// ServerIDLength is the length of server IDs in QUIC connection IDs, in octets, by which backends of UDP ports are
+	// selected; 0: they are not.
+	ServerIDLength      uint8  `json:"serverIDLength,omitempty"`
+	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitempty"`
 	// LocalEndpoints is the number of addresses of ready endpoints on this node, of the family with more of them. It is
 	// 0 without a HealthCheckNodePort.
 	LocalEndpoints    int    `json:"localEndpoints"`
@@ -110,7 +113,8 @@ func (s *Service) Equal(o *Service) bool {
 		s.Affinity == o.Affinity &&
 		s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal && s.Restricted == o.Restricted &&
 		s.SourceDeny == o.SourceDeny && slices.Equal(s.SourceRanges, o.SourceRanges) && s.Algorithm == o.Algorithm &&
-		s.Forwarding == o.Forwarding && s.HealthCheckNodePort == o.HealthCheckNodePort &&
+		s.Forwarding == o.Forwarding && s.ServerIDLength == o.ServerIDLength &&
+		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		s.LocalEndpoints == o.LocalEndpoints && s.PublishNotReady == o.PublishNotReady &&
 		s.LoadBalancerClass == o.LoadBalancerClass && s.Source == o.Source && slices.Equal(s.Problems, o.Problems)
 }
@@ -143,6 +147,7 @@ func (s *Service) options() []string {
 	add(s.Restricted && s.SourceDeny, "deny=%v", s.SourceRanges)
 	add(s.Algorithm != "", "algorithm=%s", s.Algorithm)
 	add(s.Forwarding != "", "forwarding=%s", s.Forwarding)
+	add(s.ServerIDLength != 0, "quic-server-id-length=%d", s.ServerIDLength)
 	add(s.HealthCheckNodePort != 0, "health=%d(%d)", s.HealthCheckNodePort, s.LocalEndpoints)
 	add(s.PublishNotReady, "publish-not-ready")
 	add(s.LoadBalancerClass != "", "class=%s", s.LoadBalancerClass)

@@ -9,6 +9,8 @@
 
 #include "service.h"
 #include "origin.h"
+#include "stats.h"
+#include "../event/event.h"
 
 #define SOCKET_OK 1
 #define SOCKET_REFUSE 0
@@ -23,6 +25,7 @@ enum socket_outcome {
 	SOCKET_NONE_HERE,  /* refused: the traffic policy requires a backend on this node, and there is none */
 	SOCKET_FAMILY,     /* not translated: the socket can't reach the backend's family */
 	SOCKET_PORT_TAKEN, /* bind refused: the port is a Service's */
+	SOCKET_EVENT_LOST, /* an event was not sent, because of the rate or a full ring */
 	SOCKET_OUTCOMES,
 };
 
@@ -39,6 +42,47 @@ INLINE void socket_count(__u32 outcome)
 
 	if (n)
 		__sync_fetch_and_add(n, 1);
+}
+
+/* The events that sockets on a CPU may still cause in the current second. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct event_budget);
+} socket_budgets SEC(".maps");
+
+/*
+ * Reports that the socket gets the address of a backend. An interrupted program may exceed the CPU's budget by one
+ * event. Cost: per connection; for unconnected UDP, per destination.
+ */
+INLINE void socket_trace(struct bpf_sock_addr *ctx, const struct origin *origin, const struct origin_key *key)
+{
+	struct event_budget *budget;
+	struct event *e;
+	__u32 zero = 0;
+
+	if (!config.monitor || !(listening & LISTEN_TRACE))
+		return;
+	budget = bpf_map_lookup_elem(&socket_budgets, &zero);
+	e = budget ? event_reserve(budget, config.trace_rate) : NULL;
+	if (!e) {
+		socket_count(SOCKET_EVENT_LOST);
+		return;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->time_ns = bpf_ktime_get_ns();
+	e->type = EVENT_SOCKET;
+	e->family = addr_is4(&origin->addr) ? 4 : 6;
+	e->proto = ctx->protocol;
+	e->dst = origin->addr;
+	e->dport = origin->port;
+	e->xlated_dst = key->addr;
+	e->xlated_dport = key->port;
+	e->cookie = key->cookie;
+	e->netns = bpf_get_netns_cookie(ctx);
+	e->cgroup = bpf_get_current_cgroup_id();
+	bpf_ringbuf_submit(e, 0);
 }
 
 /* Refuses the connection. Before kernel 5.18 the application always gets EPERM. */
@@ -58,6 +102,26 @@ INLINE bool socket_enabled(struct bpf_sock_addr *ctx)
 	return !config.socket_host_only || bpf_get_netns_cookie(ctx) == config.netns_cookie;
 }
 
+/* Stores what the socket asked for. Returns false if it has sent to the backend before. */
+INLINE bool socket_remember(const struct origin_key *key, const struct origin *origin)
+{
+	struct origin *last = bpf_map_lookup_elem(&origins, key);
+
+	if (last && last->backend == origin->backend && last->port == origin->port &&
+	    addr_equal(&last->addr, &origin->addr))
+		return false;
+	bpf_map_update_elem(&origins, key, origin, BPF_ANY);
+	return true;
+}
+
+/* Whether the socket is that of a health check, whose backend may have the address of another Service. */
+INLINE bool socket_probes(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk && (sk->mark & PROBE_MARK_MASK) == PROBE_MARK;
+}
+
 /*
  * Replaces the address of a Service by that of a backend. Returns SOCKET_OK or SOCKET_REFUSE. Cost: per connection; for
  * unconnected UDP, per datagram.
@@ -70,7 +134,7 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	struct addr client = {};
 	struct backend *b = NULL;
 
-	if (likely(!f))
+	if (likely(!f) || socket_probes(ctx))
 		return SOCKET_OK;
 	if (f->affinity)
 		client_key(&client, bpf_get_netns_cookie(ctx), !addr_is4(&origin.addr));
@@ -86,7 +150,10 @@ INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16
 	key.port = b->port;
 	*addr = b->addr;
 	*port = b->port;
-	bpf_map_update_elem(&origins, &key, &origin, BPF_ANY);
+	if (socket_remember(&key, &origin)) {
+		service_stat_connect(service_stat_find(f->service, b));
+		socket_trace(ctx, &origin, &key);
+	}
 	socket_count(SOCKET_TRANSLATED);
 	return SOCKET_OK;
 }

@@ -10,6 +10,7 @@
 #include "enforce.h"
 #include "error.h"
 #include "pool.h"
+#include "quic.h"
 #include "service.h"
 #include "../icmp/reset.h"
 
@@ -56,6 +57,12 @@ INLINE struct addr service_client(const struct packet *pkt)
 	return client;
 }
 
+/* Returns the number that selects the backend of the packet's new flow: the flow's hash for Maglev, else random. */
+INLINE __u32 service_random(const struct frontend *f, const struct packet *pkt)
+{
+	return f->flags & FRONTEND_MAGLEV ? service_hash(pkt) : bpf_get_prandom_u32();
+}
+
 /*
  * Selects a backend for the packet's new flow, and fills in c->nat_entry. Returns 0, NEXT_CONTINUE or a drop reason.
  * Cost: per flow.
@@ -79,9 +86,13 @@ APART enum next service_select(__u32 scope)
 	if (scope == SCOPE_EXTERNAL && f->flags & FRONTEND_RANGES && !source_allowed(f->service, &pkt->src))
 		return DROP_SOURCE_RANGE;
 	__builtin_memset(n, 0, sizeof(*n));
-	client = f->affinity ? service_client(pkt) : pkt->src;
-	n->backend_id = service_choose(f, &client, scope,
-				       f->flags & FRONTEND_MAGLEV ? service_hash(pkt) : bpf_get_prandom_u32(), &b);
+	if (config.quic)
+		n->backend_id = quic_choose(c, f, scope, &b);
+	c->quic_selected = n->backend_id;
+	if (!n->backend_id) {
+		client = f->affinity ? service_client(pkt) : pkt->src;
+		n->backend_id = service_choose(f, &client, scope, service_random(f, pkt), &b);
+	}
 	if (!n->backend_id || !b)
 		return f->flags & (scope == SCOPE_INTERNAL ? FRONTEND_DROP_INTERNAL : FRONTEND_DROP_EXTERNAL) ?
 			       DROP_NO_LOCAL_BACKEND :
@@ -90,10 +101,13 @@ APART enum next service_select(__u32 scope)
 		return DROP_CROSS_FAMILY;
 	if (scope == SCOPE_EXTERNAL && addr_is4(&b->addr) == (pkt->family == 4) && service_direct(f, b, pkt->proto))
 		n->flags = NAT_ENTRY_DSR;
+	/* A connection ID may select another backend than hashing does. */
+	n->consistent = f->flags & FRONTEND_MAGLEV && !f->affinity && !c->quic_selected;
 	n->service = f->service;
 	n->backend = b->addr;
 	n->backend_port = b->port;
-	n->created = bpf_jiffies64();
+	n->stat = service_stat_find(f->service, b);
+	nat_entry_set_created(n);
 	n->seen = clock_now();
 	rewrite_request(c, n); /* without SNAT, which depends on the path */
 	return 0;
@@ -109,14 +123,14 @@ INLINE void nat_entry_end(struct cpu *c, const struct nat_entry *t)
 		c->reuse_port = t->nat_port;
 		c->reuse_backend = t->backend_id;
 	}
-	nat_entry_delete(c, t);
+	nat_entry_delete(c, &c->nat_key, t);
 }
 
 /*
  * Finds the NAT entry of a request and sets c->to, or selects a backend. Returns 0, NEXT_NEW_FLOW, NEXT_CONTINUE or a
  * drop reason.
  */
-INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
+INLINE enum next service_request(struct __sk_buff *skb, struct cpu *c, __u32 scope)
 {
 	bool syn = flow_syn(&c->pkt), tcp = c->pkt.proto == IPPROTO_TCP;
 	struct nat_entry *t = nat_entry_request(c, &c->pkt);
@@ -131,10 +145,11 @@ INLINE enum next service_request(struct cpu *c, __u32 scope, __u32 length)
 		t = NULL;
 	}
 	if (likely(t)) {
-		nat_entry_count(t, &c->pkt, length);
+		nat_entry_count(t, &c->pkt, skb->len);
 		rewrite_request(c, t);
 		return 0;
 	}
+	quic_read(skb, c);
 	outcome = service_select(scope);
 	return outcome ? outcome : NEXT_NEW_FLOW;
 }
@@ -162,6 +177,11 @@ INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct ad
 		if (addr_is_zero(snat))
 			return DROP_NAT_NO_ADDRESS;
 	}
+	if (unlikely(flood_stateless(c))) {
+		service_stat_first(n->stat, skb->len);
+		rewrite_request(c, n);
+		return 0;
+	}
 	if (!share_take(SHARE_NAT_ENTRIES, c->path.src_slot, config.nat_entry_max))
 		return DROP_FLOW_LIMIT;
 	nat_entry_first(n, &c->pkt, skb->len);
@@ -177,7 +197,9 @@ INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct ad
 	}
 	if (outcome)
 		return outcome;
+	service_stat_first(n->stat, skb->len);
 	rewrite_request(c, n);
+	quic_count(c, skb->len);
 	endpoint_mark_services(c->path.src_slot);
 	endpoint_mark_services(c->path.dst_slot);
 	event_flow(skb, EVENT_FLOW_BEGIN, NULL);
@@ -279,7 +301,7 @@ APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 		return service_path(skb, c);
 	if (own && !node_port_may_be(&c->pkt))
 		return NEXT_CONTINUE;
-	found = service_request(c, SCOPE_EXTERNAL, skb->len);
+	found = service_request(skb, c, SCOPE_EXTERNAL);
 	if (found != NEXT_FORWARD && found != NEXT_NEW_FLOW)
 		return found;
 	outcome = service_path(skb, c);

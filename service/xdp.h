@@ -150,7 +150,7 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, struct xdp_found *found)
 		return XDP_LEFT;
 	t = nat_entry_request(c, pkt);
 	if (!t)
-		return pkt->proto == IPPROTO_TCP && !flow_syn(pkt) ? XDP_LEFT : XDP_UNKNOWN;
+		return pkt->proto == IPPROTO_TCP && !flow_syn(pkt) && !config.direct ? XDP_LEFT : XDP_UNKNOWN;
 	if (t->flags & (NAT_ENTRY_GONE | NAT_ENTRY_CLOSING) || flow_syn(pkt))
 		return XDP_LEFT;
 	found->request = t;
@@ -190,18 +190,31 @@ INLINE bool xdp_is_own(const struct packet *pkt)
 	return e && (!(e->flags & ENDPOINT_HOST) || !node_port_may_be(pkt));
 }
 
+/* Whether an IPv6 packet has an IPv4-mapped address, as PARSED_MAPPED. Cost: per flow. */
+INLINE bool xdp_is_mapped(const struct packet *pkt)
+{
+	return pkt->family == 6 && (addr_is4(&pkt->src) || addr_is4(&pkt->dst));
+}
+
 /*
  * Inserts c->nat_entry, with SNAT to the address of the wire by which the packet leaves unless the backend replies by
- * DSR. Returns 1 if c->path and c->to are set.
+ * DSR, if the forwarding cache has the path to the backend and it is on another node. Returns 1 if c->path and c->to
+ * are set, 0 if the packet is left to from_wire, or a drop reason.
  */
 APART int xdp_keep(__u32 length)
 {
 	struct cpu *c = cpu_this();
 	struct nat_entry *n;
+	int outcome;
 
 	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat))
 		return 0;
 	n = &c->nat_entry;
+	if (unlikely(flood_stateless(c))) {
+		service_stat_first(n->stat, length);
+		rewrite_request(c, n);
+		return 1;
+	}
 	if (!(n->flags & NAT_ENTRY_DSR)) {
 		n->snat = c->snat;
 		n->flags |= NAT_ENTRY_SNAT;
@@ -209,24 +222,46 @@ APART int xdp_keep(__u32 length)
 	nat_entry_first(n, &c->pkt, length);
 	c->reuse_backend = 0;
 	share_take(SHARE_NAT_ENTRIES, 0, config.nat_entry_max);
-	if (nat_entry_claim())
-		return 0;
+	outcome = nat_entry_claim();
+	if (outcome)
+		return outcome == DROP_NEW_FLOW_RATE ? outcome : 0;
+	service_stat_first(n->stat, length);
 	rewrite_request(c, n);
+	quic_count(c, length);
 	return 1;
 }
 
+/* Reads the start of a QUIC packet into c->quic, as quic_read does. Cost: per flow of UDP, if config.quic. */
+INLINE void xdp_quic_read(struct xdp_md *ctx, struct cpu *c)
+{
+	const __u32 size = offsetof(struct quic_start, valid);
+	__u32 off = L3 + 4 + (c->pkt.family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	const void *q = (void *)(long)ctx->data + off;
+
+	if (!config.quic)
+		return;
+	c->quic.valid = false;
+	if (c->pkt.proto != IPPROTO_UDP || off + size > c->pkt.end || q + size > (void *)(long)ctx->data_end)
+		return;
+	__builtin_memcpy(&c->quic, q, size);
+	c->quic.valid = bpf_ntohs(c->quic.length) >= L4_SIZE + QUIC_HEAD;
+}
+
 /*
- * Sets up a new flow as service_from_wire would, with SNAT or DSR, if the backend is on another node and the forwarding
- * cache has the path to it. Returns 1 if c->path and c->to are set. Flows that are refused are left to from_wire, which
- * selects a backend again. Cost: per flow.
+ * Selects the backend of a new flow, as service_from_wire would. Returns 1 if c->nat_entry is set, 0 if the packet is
+ * left to from_wire: it is for no Service, refused, or a TCP segment of an unknown flow whose backend hashing does not
+ * select. Cost: per flow.
  */
-APART int xdp_begin(__u32 length)
+APART int xdp_select(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || (config.monitor && listening) || xdp_is_own(&c->pkt))
+	if (!c || xdp_is_own(&c->pkt) || xdp_is_mapped(&c->pkt))
 		return 0;
-	return !service_select(SCOPE_EXTERNAL) && xdp_keep(length);
+	xdp_quic_read(ctx, c);
+	if (service_select(SCOPE_EXTERNAL))
+		return 0;
+	return c->pkt.proto != IPPROTO_TCP || flow_syn(&c->pkt) || c->nat_entry.consistent;
 }
 
 /*
@@ -253,7 +288,8 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 {
 	struct xdp_found found = {};
 	enum xdp_written written;
-	int verdict;
+	bool known = true;
+	int verdict, begun;
 
 	switch (xdp_find(c, &found)) {
 	case XDP_KNOWN:
@@ -261,8 +297,13 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 			return XDP_PASS;
 		break;
 	case XDP_UNKNOWN:
-		if (!xdp_begin(length))
+		begun = xdp_select(ctx) ? xdp_keep(length) : 0;
+		if (!begun)
 			return XDP_PASS;
+		if (unlikely(begun == DROP_NEW_FLOW_RATE)) {
+			count_bytes(c, begun, length);
+			return XDP_DROP;
+		}
 		break;
 	default:
 		return XDP_PASS;
@@ -281,7 +322,10 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 		nat_entry_count(found.request, &c->pkt, length);
 	else if (found.reply)
 		nat_reply_count(found.reply, &c->pkt, length);
+	else
+		known = false;
 	count_bytes(c, FORWARD_WIRE, length);
+	trace_xdp(ctx, c, !known);
 	return verdict;
 }
 

@@ -45,6 +45,7 @@ func check(s *Service) error {
 		c.add("mode", "%q is none of snat, dsr, hybrid", s.Forwarding)
 	}
 	c.ranges(s)
+	c.serverIDs(s)
 	if s.Check != nil {
 		s.Check.Validate(func(field, reason string) { c.add("health_check."+field, "%s", reason) })
 	}
@@ -95,6 +96,47 @@ func (c *checker) address(field string, a netip.AddrPort) {
 		c.add(field, "must be an address and a port")
 	} else if reason := cluster.Unusable(a.Addr()); reason != "" {
 		c.add(field, "%s %s", a.Addr(), reason)
+	}
+}
+
+// serverIDs requires UDP, and different server IDs for all backends of a family.
+func (c *checker) serverIDs(s *Service) {
+	if s.ServerIDLength == 0 {
+		for i, b := range s.Backends {
+			if b.ServerID != "" {
+				c.add(fmt.Sprintf("backends[%d].server_id", i), "means nothing without quic_server_id_length")
+			}
+		}
+		return
+	}
+	if s.ServerIDLength > service.MaxServerID {
+		c.add("quic_server_id_length", "%d is not in 1..%d, or 0 for none", s.ServerIDLength, service.MaxServerID)
+		return
+	}
+	if len(s.Frontends) > 0 && s.protocol() != service.UDP {
+		c.add("quic_server_id_length", "is for UDP, and the frontends are %s", s.protocol())
+	}
+	c.serverIDsDiffer(s)
+}
+
+func (c *checker) serverIDsDiffer(s *Service) {
+	type key struct {
+		id uint64
+		v6 bool
+	}
+	seen := map[key]netip.AddrPort{}
+	for i, b := range s.Backends {
+		at := fmt.Sprintf("backends[%d].server_id", i)
+		id, err := service.ServerID(b.ServerID, b.Address.Addr(), s.ServerIDLength)
+		if err != nil {
+			c.add(at, "%v", err)
+			continue
+		}
+		k := key{id, b.Address.Addr().Is6()}
+		if other, taken := seen[k]; taken {
+			c.add(at, "%0*x is that of %s too", 2*int(s.ServerIDLength), id, other)
+		}
+		seen[k] = b.Address
 	}
 }
 

@@ -24,6 +24,8 @@ type Params struct {
 	Dir string
 	Log *slog.Logger
 	Now func() time.Time
+	// Forwarding is the mode of Services without one.
+	Forwarding service.Forwarding
 }
 
 // Manager keeps the Services that are programmed by API. It is safe for
@@ -36,6 +38,7 @@ type Manager struct {
 
 	store  store
 	runner *probe.Runner[probeKey]
+	flows  probe.Flows // nil: all checks are direct
 
 	mu               sync.Mutex // held for each change: of the file, then rows, then checks
 	failing          map[probeKey]bool
@@ -69,7 +72,7 @@ func New(p Params) (*Manager, error) {
 		params: p, store: store{p.Dir}, failing: map[probeKey]bool{}, unknown: map[probeKey]bool{},
 		stale: map[string]bool{}, wake: make(chan struct{}, 1), firstResultsDone: make(chan struct{}),
 	}
-	m.runner = probe.NewRunner(probe.Params[probeKey]{Run: probe.Run, Report: m.report, Parallel: parallel})
+	m.runner = probe.NewRunner(probe.Params[probeKey]{Run: m.check, Report: m.report, Parallel: parallel})
 	var err1, err2 error
 	m.Services, err1 = statedb.NewTable(p.DB, "api-services", serviceNames())
 	m.Probes, err2 = statedb.NewTable(p.DB, "health-probes", probeKeys(), probeBackends())
@@ -303,7 +306,7 @@ func (s *Service) probe(b Backend) probeKey {
 }
 
 // report records the result of a health check. The Service may have been changed in the meantime.
-func (m *Manager) report(key probeKey, job probe.Job, passing bool, err error) {
+func (m *Manager) report(key probeKey, job probe.Job, passing bool, last probe.Result) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	txn := m.params.DB.WriteTxn(m.Probes)
@@ -314,12 +317,12 @@ func (m *Manager) report(key probeKey, job probe.Job, passing bool, err error) {
 		return
 	}
 	next := *old
-	next.Health, next.Error = Failing, ""
+	next.Health, next.Error, next.Via = Failing, "", last.Via
 	if passing {
 		next.Health = Passing
 	}
-	if err != nil {
-		next.Error = err.Error()
+	if last.Err != nil {
+		next.Error = last.Err.Error()
 	}
 	if next.Health != old.Health {
 		next.Since = m.params.Now().UTC()

@@ -84,7 +84,7 @@ func svc(name string, frontends string, backends string) *Service {
 		if weight != "" {
 			w = uint16(weight[0] - '0')
 		}
-		s.Backends = append(s.Backends, Backend{netip.MustParseAddrPort(addr), w})
+		s.Backends = append(s.Backends, Backend{Address: netip.MustParseAddrPort(addr), Weight: w})
 	}
 	return s
 }
@@ -263,8 +263,8 @@ func TestFiles(t *testing.T) {
 // TestCheck has a wrong value of each field.
 func TestCheck(t *testing.T) {
 	many := func(n int) (b []Backend) {
-		for i := range n {
-			b = append(b, Backend{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80), 1})
+		for a := netip.MustParseAddr("10.1.0.0"); len(b) < n; a = a.Next() {
+			b = append(b, Backend{Address: netip.AddrPortFrom(a, 80)})
 		}
 		return b
 	}

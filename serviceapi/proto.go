@@ -3,6 +3,7 @@ package serviceapi
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ func fromProto(p *apiv1.Service) (*Service, error) {
 	s := &Service{
 		Name: p.GetName(), Affinity: time.Duration(p.GetAffinitySeconds()) * time.Second,
 		Algorithm: service.Algorithm(p.GetAlgorithm()), Forwarding: service.Forwarding(p.GetMode()),
-		SourceDeny: p.GetSourceDeny(),
+		SourceDeny: p.GetSourceDeny(), ServerIDLength: uint8(min(p.GetQuicServerIdLength(), math.MaxUint8)),
 	}
 	for i, text := range p.GetFrontends() {
 		f, err := service.ParseL4(text)
@@ -46,7 +47,7 @@ func fromProto(p *apiv1.Service) (*Service, error) {
 // backend reads an address, whose protocol is optional and that of the frontends.
 func (c *checker) backend(s *Service, i int, p *apiv1.ServiceBackend) Backend {
 	at := fmt.Sprintf("backends[%d]", i)
-	b := Backend{Weight: service.DefaultWeight}
+	b := Backend{Weight: service.DefaultWeight, ServerID: strings.ToLower(p.GetServerId())}
 	a, err := service.ParseL4(p.GetAddress())
 	if err != nil {
 		c.add(at+".address", "%v", err)
@@ -74,9 +75,10 @@ func (c *checker) health(p *apiv1.HealthCheck) *probe.Check {
 	}
 	h := probe.Check{
 		Kind: probe.Kind(p.GetKind()), Port: uint16(p.GetPort()), Path: p.GetPath(), Host: p.GetHost(),
-		Service: p.GetService(), Interval: time.Duration(p.GetIntervalMs()) * time.Millisecond,
-		Timeout: time.Duration(p.GetTimeoutMs()) * time.Millisecond,
-		Rise:    int(p.GetRise()), Fall: int(p.GetFall()),
+		Service: p.GetService(), Via: probe.Via(p.GetVia()),
+		Interval: time.Duration(p.GetIntervalMs()) * time.Millisecond,
+		Timeout:  time.Duration(p.GetTimeoutMs()) * time.Millisecond,
+		Rise:     int(p.GetRise()), Fall: int(p.GetFall()),
 	}.WithDefaults()
 	return &h
 }
@@ -86,13 +88,15 @@ func toProto(s *Service) *apiv1.Service {
 	p := &apiv1.Service{
 		Name: s.Name, AffinitySeconds: uint32(s.Affinity / time.Second),
 		Algorithm: string(s.Algorithm), Mode: string(s.Forwarding), SourceDeny: s.SourceDeny,
+		QuicServerIdLength: uint32(s.ServerIDLength),
 	}
 	for _, f := range s.Frontends {
 		p.Frontends = append(p.Frontends, f.String())
 	}
 	for _, b := range s.Backends {
 		weight := uint32(b.Weight)
-		p.Backends = append(p.Backends, &apiv1.ServiceBackend{Address: b.Address.String(), Weight: &weight})
+		p.Backends = append(p.Backends, &apiv1.ServiceBackend{Address: b.Address.String(), Weight: &weight,
+			ServerId: b.ServerID})
 	}
 	for _, r := range s.SourceRanges {
 		p.SourceRanges = append(p.SourceRanges, r.String())
@@ -101,7 +105,7 @@ func toProto(s *Service) *apiv1.Service {
 		p.HealthCheck = &apiv1.HealthCheck{
 			Kind: string(h.Kind), Port: uint32(h.Port), Path: h.Path, Host: h.Host, Service: h.Service,
 			IntervalMs: uint32(h.Interval / time.Millisecond), TimeoutMs: uint32(h.Timeout / time.Millisecond),
-			Rise: uint32(h.Rise), Fall: uint32(h.Fall),
+			Rise: uint32(h.Rise), Fall: uint32(h.Fall), Via: string(h.Via),
 		}
 	}
 	return p

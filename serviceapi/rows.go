@@ -39,6 +39,9 @@ func serviceRow(s *Service) *cluster.Service {
 			row.Annotations[prefix+key] = value
 		}
 	}
+	if s.ServerIDLength != 0 {
+		row.Annotations[service.ServerIDAnnotation] = strconv.Itoa(int(s.ServerIDLength))
+	}
 	if s.SourceDeny {
 		row.Annotations[prefix+"src-ranges-policy"] = "deny"
 	}
@@ -71,6 +74,7 @@ func sliceRows(s *Service, failing func(netip.AddrPort) bool) []*cluster.Endpoin
 		at := group{b.Address.Addr().Is6(), b.Address.Port(), b.Weight}
 		groups[at] = append(groups[at], cluster.Endpoint{
 			Address: b.Address.Addr(), Ready: true, Serving: true, Failing: failing(b.Address),
+			ServerID: b.ServerID,
 		})
 	}
 	var rows []*cluster.EndpointSlice

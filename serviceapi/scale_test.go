@@ -14,7 +14,8 @@ func TestManyFail(t *testing.T) {
 	w := start(t, t.TempDir())
 	s := svc("big", "192.0.2.10:80", "")
 	for port := range 5000 {
-		s.Backends = append(s.Backends, Backend{netip.AddrPortFrom(netip.MustParseAddr("10.9.0.1"), uint16(port+1)), 1})
+		a := netip.AddrPortFrom(netip.MustParseAddr("10.9.0.1"), uint16(port+1))
+		s.Backends = append(s.Backends, Backend{Address: a, Weight: 1})
 	}
 	check := probe.Check{Kind: probe.TCP, Interval: time.Hour}.WithDefaults()
 	s.Check = &check

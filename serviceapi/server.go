@@ -96,7 +96,7 @@ func (s *Server) backend(txn statedb.ReadTxn, svc *Service, b Backend, p *apiv1.
 		}
 	}
 	if row, _, ok := s.Manager.Probes.Get(txn, probeKeys().Query(key)); ok {
-		p.Health = row.Text()
+		p.Health, p.Via = row.Text(), string(row.Via)
 	}
 }
 

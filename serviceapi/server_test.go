@@ -2,6 +2,7 @@ package serviceapi
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -40,13 +41,14 @@ func dial(t *testing.T, w *world) (client apiv1.ServicesClient, stopping chan st
 // full has every field of a request.
 func full() *apiv1.Service {
 	return &apiv1.Service{
-		Name: "full", Frontends: []string{"192.0.2.10:80/TCP", "[2001:db8::a]:80/TCP"},
-		Backends: []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080", Weight: proto.Uint32(1)},
+		Name: "full", Frontends: []string{"192.0.2.10:80/UDP", "[2001:db8::a]:80/UDP"},
+		Backends: []*apiv1.ServiceBackend{{Address: "10.0.0.1:8080", Weight: proto.Uint32(1), ServerId: "00ff"},
 			{Address: "[fd00::1]:8080", Weight: proto.Uint32(0)}},
-		AffinitySeconds: 60, Algorithm: "maglev", Mode: "dsr",
+		QuicServerIdLength: 2,
+		AffinitySeconds:    60, Algorithm: "maglev", Mode: "dsr",
 		SourceRanges: []string{"203.0.113.0/24", "2001:db8:1::/48"}, SourceDeny: true,
 		HealthCheck: &apiv1.HealthCheck{Kind: "http", Port: 9000, Path: "/healthz", Host: "shop.example",
-			IntervalMs: 60000, TimeoutMs: 500, Rise: 3, Fall: 4},
+			IntervalMs: 60000, TimeoutMs: 500, Rise: 3, Fall: 4, Via: "direct"},
 	}
 }
 
@@ -98,6 +100,15 @@ func upserts() []request {
 	check := func(h *apiv1.HealthCheck) func(*apiv1.Service) {
 		return func(s *apiv1.Service) { s.HealthCheck = h }
 	}
+	// The first backend's server ID is 0001, by its address.
+	quic := func(octets uint32, port int, id string) func(*apiv1.Service) {
+		return func(s *apiv1.Service) {
+			s.QuicServerIdLength, s.Backends[1].ServerId, s.Backends[1].Address = octets, id, "10.0.0.2:8080"
+			if s.Frontends[0] = fmt.Sprintf("192.0.2.10:%d/UDP", port); port == 80 {
+				s.Frontends[0] = "192.0.2.10:80"
+			}
+		}
+	}
 	return []request{
 		{upsert(func(*apiv1.Service) {}), codes.OK, ""},
 		{func(ctx context.Context, client apiv1.ServicesClient) error {
@@ -112,7 +123,13 @@ func upserts() []request {
 		{upsert(func(s *apiv1.Service) { s.Backends[0].Weight = proto.Uint32(65536) }), bad,
 			"backends[0].weight: 65536"},
 		{upsert(func(s *apiv1.Service) { s.SourceRanges = []string{"10.0.0.0"} }), bad, "source_ranges[0]: "},
+		{upsert(quic(2, 80, "")), bad, "quic_server_id_length: is for UDP, and the frontends are TCP"},
+		{upsert(quic(256+2, 53, "")), bad, "quic_server_id_length: 255 is not in 1..8"},
+		{upsert(quic(0, 53, "0001")), bad, "backends[1].server_id: means nothing without quic_server_id_length"},
+		{upsert(quic(2, 53, "01")), bad, `backends[1].server_id: "01" is not 2 octets in hexadecimal digits`},
+		{upsert(quic(2, 53, "0001")), bad, "backends[1].server_id: 0001 is that of 10.0.0.1:8080 too"},
 		{upsert(check(&apiv1.HealthCheck{Kind: "tcp", Port: 70000})), bad, "health_check.port: "},
+		{upsert(check(&apiv1.HealthCheck{Kind: "tcp", Via: "ipip"})), bad, "health_check.via: "},
 		{upsert(check(&apiv1.HealthCheck{Kind: "tcp", IntervalMs: 1})), bad, "health_check.interval_ms: "},
 		{upsert(func(s *apiv1.Service) { s.Name = "thief" }), codes.AlreadyExists, "it is web's"},
 		{remove("none"), codes.NotFound, "name: Service none"},

@@ -32,6 +32,9 @@ type Service struct {
 	Affinity   time.Duration      `json:"affinity,omitempty"`
 	Algorithm  service.Algorithm  `json:"algorithm,omitempty"`
 	Forwarding service.Forwarding `json:"mode,omitempty"`
+	// ServerIDLength is the length of server IDs in QUIC connection IDs, 1..8 octets, by which backends are selected;
+	// 0: they are not. Only for UDP.
+	ServerIDLength uint8 `json:"quicServerIDLength,omitempty"`
 	// SourceRanges are the external clients that are allowed, or denied with SourceDeny. Without ranges all are
 	// allowed. At most 1,000.
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
@@ -45,6 +48,9 @@ type Backend struct {
 	Address netip.AddrPort `json:"address"`
 	// Weight is relative to the others'. 0 means maintenance, in this Service.
 	Weight uint16 `json:"weight"`
+	// ServerID names the backend in QUIC connection IDs: as many octets as the Service says, in hexadecimal digits;
+	// empty: the last ones of its address.
+	ServerID string `json:"serverID,omitempty"`
 }
 
 // Bounds of a Service.
@@ -71,7 +77,8 @@ func (s *Service) equal(o *Service) bool {
 	return s.Name == o.Name && slices.Equal(s.Frontends, o.Frontends) && slices.Equal(s.Backends, o.Backends) &&
 		s.Affinity == o.Affinity &&
 		s.Algorithm == o.Algorithm && s.Forwarding == o.Forwarding && slices.Equal(s.SourceRanges, o.SourceRanges) &&
-		s.SourceDeny == o.SourceDeny && (s.Check == nil) == (o.Check == nil) && (s.Check == nil || *s.Check == *o.Check)
+		s.SourceDeny == o.SourceDeny && s.ServerIDLength == o.ServerIDLength &&
+		(s.Check == nil) == (o.Check == nil) && (s.Check == nil || *s.Check == *o.Check)
 }
 
 // TableHeader names the columns of TableRow.
@@ -99,6 +106,9 @@ type Probe struct {
 	Backend service.L4Addr `json:"backend"`
 	Check   string         `json:"check"`
 	Health  Health         `json:"health"`
+	// Via is how the packets of the last check travelled: "direct", or how DSR reaches the backend, such as "IPIP".
+	// Empty before the first result.
+	Via probe.Via `json:"via,omitempty"`
 	// Error is that of the last check. A backend may be passing and have an error.
 	Error string `json:"error,omitempty"`
 	// Since is the time of the last change of Health.
@@ -123,14 +133,22 @@ func (p *Probe) Text() string {
 	return string(p.Health) + ": " + p.Error
 }
 
+// Described is Text with the way of the packets, if that is not direct. An error by DSR has it.
+func (p *Probe) Described() string {
+	if p.Error == "" && p.Via != "" && p.Via != probe.Direct {
+		return p.Text() + " by " + string(p.Via)
+	}
+	return p.Text()
+}
+
 // TableHeader names the columns of TableRow.
 func (*Probe) TableHeader() []string {
-	return []string{"Service", "Backend", "Check", "Health", "Error", "Since"}
+	return []string{"Service", "Backend", "Check", "Via", "Health", "Error", "Since"}
 }
 
 // TableRow is the row as text.
 func (p *Probe) TableRow() []string {
-	return []string{p.Service, p.Backend.String(), p.Check, string(p.Health), p.Error,
+	return []string{p.Service, p.Backend.String(), p.Check, string(p.Via), string(p.Health), p.Error,
 		p.Since.UTC().Format(time.RFC3339)}
 }
 

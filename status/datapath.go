@@ -113,8 +113,8 @@ func (f *Facts) events() Feature {
 	}
 	x.Chosen = fmt.Sprintf("%s, at most %d events/s and CPU", strings.Join(kinds, " and "), f.Settings.EventRate)
 	for _, m := range f.Maps {
-		if m.Name == "events" {
-			x.Chosen += ", " + bytes(uint64(m.Max)) + " of shared memory"
+		if m.Name == "events" || m.Name == "traces" {
+			x.Chosen += fmt.Sprintf(", %s of %s", bytes(m.Bytes), m.Name)
 		}
 	}
 	if f.EventsLost > 0 {
@@ -167,7 +167,7 @@ func (f *Facts) maps() Feature {
 // raise says which key makes a map larger, if one does.
 func raise(name string) string {
 	switch name {
-	case "frontends", "backends", "backend_slots", "maglev_tables":
+	case "frontends", "backends", "backend_slots", "maglev_tables", "quic_servers":
 		return "; raise bpf.lbMapMax"
 	}
 	return ""

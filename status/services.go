@@ -23,7 +23,30 @@ type Services struct {
 	// Termination is of UDP sockets whose backend has gone.
 	Termination termination.Status
 	// Checks are health check node ports.
-	Checks Table
+	Checks       Table
+	HealthChecks HealthChecks
+}
+
+// HealthChecks counts backends of programmed Services.
+type HealthChecks struct {
+	Backends int // that are checked
+	Failing  int
+	ByDSR    int // whose checks travel as clients' packets by DSR, the others directly
+}
+
+// text is "; health checks of 3 backends, 2 by DSR, 1 failing"; empty if none is checked.
+func (h HealthChecks) text() string {
+	if h.Backends == 0 {
+		return ""
+	}
+	text := "; health checks of " + feature.Plural(h.Backends, "backend")
+	if h.ByDSR > 0 {
+		text += fmt.Sprintf(", %d by DSR", h.ByDSR)
+	}
+	if h.Failing > 0 {
+		text += fmt.Sprintf(", %d failing", h.Failing)
+	}
+	return text
 }
 
 // CountServices reads the tables of Services.
@@ -119,11 +142,15 @@ func (f *Facts) packets() Feature {
 	}
 	x.Chosen = fmt.Sprintf("%s, %s; to other nodes behind %s ports %s; node ports %s%s",
 		strings.ToUpper(c.LoadBalancer.Mode), c.LoadBalancer.Algorithm, by, c.ClientPorts(), c.NodePort.Range, on)
+	if f.Settings.Quic != 0 {
+		x.Chosen += "; QUIC connection IDs"
+	}
 	for _, m := range f.Maps {
 		if m.Name == "nat_entries" {
 			x.Chosen += "; " + feature.Plural(m.Entries, "flow")
 		}
 	}
+	x.Chosen += f.Services.HealthChecks.text()
 	if !c.SocketLB.Enabled {
 		f.Services.tell(&x)
 	}

@@ -116,6 +116,14 @@ func TestPackets(t *testing.T) {
 			func(f *Facts) { f.Config.LoadBalancer.Mode, f.Config.LoadBalancer.DSRDispatch = "dsr", "ipip" }, OK,
 			strings.Replace(chosen, "SNAT", "DSR", 1),
 		},
+		"health checks": {
+			func(f *Facts) { f.Services.HealthChecks = HealthChecks{Backends: 3, Failing: 1, ByDSR: 2} }, OK,
+			chosen + "; health checks of 3 backends, 2 by DSR, 1 failing",
+		},
+		"a direct health check": {func(f *Facts) { f.Services.HealthChecks.Backends = 1 }, OK,
+			chosen + "; health checks of 1 backend"},
+		"QUIC": {func(f *Facts) { f.Settings.Quic = 1 }, OK,
+			strings.Replace(chosen, "32767", "32767; QUIC connection IDs", 1)},
 		"no address": {
 			func(f *Facts) { f.Wires[0].IPv6 = netip.Addr{} }, Fallback,
 			strings.Replace(chosen, " fd00:9::1", "", 1) + "\neth0 has no IPv6 address for clients of Services",

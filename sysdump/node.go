@@ -13,6 +13,7 @@ import (
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
+	"myelin/bpf"
 	"myelin/config"
 	"myelin/doctor"
 	"myelin/status"
@@ -191,7 +192,7 @@ func (n *Node) addMaps(ctx context.Context, a *Archive) {
 		a.Fail("maps", err)
 	}
 	for _, m := range maps {
-		if m != "cpus" && m != "events" && m != "frontend_filter" && m != "own_filter" && m != "socket_outcomes" {
+		if bpf.HasRows(m) {
 			n.addTable(ctx, a, "maps/"+m+".json", "map "+m)
 		}
 	}

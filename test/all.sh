@@ -10,6 +10,7 @@ trap 'kill "$build" 2> /dev/null || :; rm -f "$log"' EXIT
 go vet ./... || code=$?
 make --no-print-directory generate-check || code=$?
 make --no-print-directory fuzz FUZZ_SECONDS=3 || code=$?
+make --no-print-directory test-ui || code=$?
 go run ./test/rings style packet lab kube unit vm || code=$?
 wait "$build" || { cat "$log" >&2; exit 1; }
 test/cluster/run.sh short || code=$?

@@ -852,10 +852,14 @@ func (x *TracePoliciesResponse) GetJson() []byte {
 }
 
 type DiffPoliciesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`     // of the file, for messages
-	Yaml          []byte                 `protobuf:"bytes,2,opt,name=yaml,proto3" json:"yaml,omitempty"`     // policies and CIDR groups that come, or replace those of the same name
-	Delete        []string               `protobuf:"bytes,3,rep,name=delete,proto3" json:"delete,omitempty"` // "Kind namespace/name" of those that go
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Delete []string               `protobuf:"bytes,3,rep,name=delete,proto3" json:"delete,omitempty"` // "Kind namespace/name" of those that go
+	Files  []*PolicyFile          `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
+	// recording is a JSON replay.Recording: its flows are compared, instead of those that there are now. The answer is a
+	// replay.Result then.
+	Recording []byte `protobuf:"bytes,5,opt,name=recording,proto3" json:"recording,omitempty"`
+	// all: the result has flows that don't change, too.
+	All           bool `protobuf:"varint,6,opt,name=all,proto3" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -890,20 +894,6 @@ func (*DiffPoliciesRequest) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *DiffPoliciesRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *DiffPoliciesRequest) GetYaml() []byte {
-	if x != nil {
-		return x.Yaml
-	}
-	return nil
-}
-
 func (x *DiffPoliciesRequest) GetDelete() []string {
 	if x != nil {
 		return x.Delete
@@ -911,16 +901,89 @@ func (x *DiffPoliciesRequest) GetDelete() []string {
 	return nil
 }
 
+func (x *DiffPoliciesRequest) GetFiles() []*PolicyFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *DiffPoliciesRequest) GetRecording() []byte {
+	if x != nil {
+		return x.Recording
+	}
+	return nil
+}
+
+func (x *DiffPoliciesRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+type PolicyFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // for messages
+	Yaml          []byte                 `protobuf:"bytes,2,opt,name=yaml,proto3" json:"yaml,omitempty"` // policies and CIDR groups that come, or replace those of the same name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyFile) Reset() {
+	*x = PolicyFile{}
+	mi := &file_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyFile) ProtoMessage() {}
+
+func (x *PolicyFile) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyFile.ProtoReflect.Descriptor instead.
+func (*PolicyFile) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PolicyFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PolicyFile) GetYaml() []byte {
+	if x != nil {
+		return x.Yaml
+	}
+	return nil
+}
+
 type DiffPoliciesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Json          []byte                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"` // policy.Diff
+	Json          []byte                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"` // explain.Diff, or replay.Result
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DiffPoliciesResponse) Reset() {
 	*x = DiffPoliciesResponse{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +995,7 @@ func (x *DiffPoliciesResponse) String() string {
 func (*DiffPoliciesResponse) ProtoMessage() {}
 
 func (x *DiffPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1008,7 @@ func (x *DiffPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*DiffPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DiffPoliciesResponse) GetJson() []byte {
@@ -1020,11 +1083,16 @@ const file_agent_proto_rawDesc = "" +
 	"\x04port\x18\x03 \x01(\tR\x04port\x12\x12\n" +
 	"\x04flow\x18\x04 \x01(\tR\x04flow\"+\n" +
 	"\x15TracePoliciesResponse\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\fR\x04json\"U\n" +
-	"\x13DiffPoliciesRequest\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\"\x96\x01\n" +
+	"\x13DiffPoliciesRequest\x12\x16\n" +
+	"\x06delete\x18\x03 \x03(\tR\x06delete\x12+\n" +
+	"\x05files\x18\x04 \x03(\v2\x15.myelin.v1.PolicyFileR\x05files\x12\x1c\n" +
+	"\trecording\x18\x05 \x01(\fR\trecording\x12\x10\n" +
+	"\x03all\x18\x06 \x01(\bR\x03allJ\x04\b\x01\x10\x02J\x04\b\x02\x10\x03\"4\n" +
+	"\n" +
+	"PolicyFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04yaml\x18\x02 \x01(\fR\x04yaml\x12\x16\n" +
-	"\x06delete\x18\x03 \x03(\tR\x06delete\"*\n" +
+	"\x04yaml\x18\x02 \x01(\fR\x04yaml\"*\n" +
 	"\x14DiffPoliciesResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json*\x85\x01\n" +
 	"\tEventType\x12\x1a\n" +
@@ -1053,7 +1121,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_agent_proto_goTypes = []any{
 	(EventType)(0),                // 0: myelin.v1.EventType
 	(*ListRequest)(nil),           // 1: myelin.v1.ListRequest
@@ -1068,7 +1136,8 @@ var file_agent_proto_goTypes = []any{
 	(*TracePoliciesRequest)(nil),  // 10: myelin.v1.TracePoliciesRequest
 	(*TracePoliciesResponse)(nil), // 11: myelin.v1.TracePoliciesResponse
 	(*DiffPoliciesRequest)(nil),   // 12: myelin.v1.DiffPoliciesRequest
-	(*DiffPoliciesResponse)(nil),  // 13: myelin.v1.DiffPoliciesResponse
+	(*PolicyFile)(nil),            // 13: myelin.v1.PolicyFile
+	(*DiffPoliciesResponse)(nil),  // 14: myelin.v1.DiffPoliciesResponse
 }
 var file_agent_proto_depIdxs = []int32{
 	2,  // 0: myelin.v1.ListRequest.filters:type_name -> myelin.v1.ListFilter
@@ -1077,21 +1146,22 @@ var file_agent_proto_depIdxs = []int32{
 	0,  // 3: myelin.v1.Event.type:type_name -> myelin.v1.EventType
 	9,  // 4: myelin.v1.Event.source:type_name -> myelin.v1.Party
 	9,  // 5: myelin.v1.Event.destination:type_name -> myelin.v1.Party
-	1,  // 6: myelin.v1.Agent.List:input_type -> myelin.v1.ListRequest
-	5,  // 7: myelin.v1.Agent.Status:input_type -> myelin.v1.StatusRequest
-	7,  // 8: myelin.v1.Agent.Monitor:input_type -> myelin.v1.MonitorRequest
-	10, // 9: myelin.v1.Agent.TracePolicies:input_type -> myelin.v1.TracePoliciesRequest
-	12, // 10: myelin.v1.Agent.DiffPolicies:input_type -> myelin.v1.DiffPoliciesRequest
-	3,  // 11: myelin.v1.Agent.List:output_type -> myelin.v1.ListResponse
-	6,  // 12: myelin.v1.Agent.Status:output_type -> myelin.v1.StatusResponse
-	8,  // 13: myelin.v1.Agent.Monitor:output_type -> myelin.v1.Event
-	11, // 14: myelin.v1.Agent.TracePolicies:output_type -> myelin.v1.TracePoliciesResponse
-	13, // 15: myelin.v1.Agent.DiffPolicies:output_type -> myelin.v1.DiffPoliciesResponse
-	11, // [11:16] is the sub-list for method output_type
-	6,  // [6:11] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	13, // 6: myelin.v1.DiffPoliciesRequest.files:type_name -> myelin.v1.PolicyFile
+	1,  // 7: myelin.v1.Agent.List:input_type -> myelin.v1.ListRequest
+	5,  // 8: myelin.v1.Agent.Status:input_type -> myelin.v1.StatusRequest
+	7,  // 9: myelin.v1.Agent.Monitor:input_type -> myelin.v1.MonitorRequest
+	10, // 10: myelin.v1.Agent.TracePolicies:input_type -> myelin.v1.TracePoliciesRequest
+	12, // 11: myelin.v1.Agent.DiffPolicies:input_type -> myelin.v1.DiffPoliciesRequest
+	3,  // 12: myelin.v1.Agent.List:output_type -> myelin.v1.ListResponse
+	6,  // 13: myelin.v1.Agent.Status:output_type -> myelin.v1.StatusResponse
+	8,  // 14: myelin.v1.Agent.Monitor:output_type -> myelin.v1.Event
+	11, // 15: myelin.v1.Agent.TracePolicies:output_type -> myelin.v1.TracePoliciesResponse
+	14, // 16: myelin.v1.Agent.DiffPolicies:output_type -> myelin.v1.DiffPoliciesResponse
+	12, // [12:17] is the sub-list for method output_type
+	7,  // [7:12] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -1105,7 +1175,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -149,6 +149,9 @@ type Service struct {
 	SourceRanges []string     `protobuf:"bytes,7,rep,name=source_ranges,json=sourceRanges,proto3" json:"source_ranges,omitempty"`
 	SourceDeny   bool         `protobuf:"varint,8,opt,name=source_deny,json=sourceDeny,proto3" json:"source_deny,omitempty"`
 	HealthCheck  *HealthCheck `protobuf:"bytes,9,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"` // absent: no check
+	// Octets of the server ID in QUIC connection IDs, which select a backend for a
+	// packet that belongs to no flow, 1..8; 0: they don't. Only for UDP.
+	QuicServerIdLength uint32 `protobuf:"varint,12,opt,name=quic_server_id_length,json=quicServerIdLength,proto3" json:"quic_server_id_length,omitempty"`
 	// Only answered.
 	Id            uint32   `protobuf:"varint,10,opt,name=id,proto3" json:"id,omitempty"`            // 0: not yet computed
 	Problems      []string `protobuf:"bytes,11,rep,name=problems,proto3" json:"problems,omitempty"` // what is asked and not done, e.g. for a Service of Kubernetes has a frontend
@@ -249,6 +252,13 @@ func (x *Service) GetHealthCheck() *HealthCheck {
 	return nil
 }
 
+func (x *Service) GetQuicServerIdLength() uint32 {
+	if x != nil {
+		return x.QuicServerIdLength
+	}
+	return 0
+}
+
 func (x *Service) GetId() uint32 {
 	if x != nil {
 		return x.Id
@@ -269,9 +279,16 @@ type ServiceBackend struct {
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"` // "10.0.0.1:8080", by the protocol of the frontends
 	// 0..65535, relative to the others'; 0: no new flows; absent: 1.
 	Weight *uint32 `protobuf:"varint,2,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
+	// What names it in QUIC connection IDs: as many octets as
+	// quic_server_id_length says, in hexadecimal digits; empty: the last ones of
+	// its address (of ::ffff:a.b.c.d, for IPv4).
+	ServerId string `protobuf:"bytes,6,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
 	// Only answered.
-	State         BackendState `protobuf:"varint,3,opt,name=state,proto3,enum=myelin.v1.BackendState" json:"state,omitempty"` // for this Service
-	Health        string       `protobuf:"bytes,4,opt,name=health,proto3" json:"health,omitempty"`                            // "passing", "failing: connect: connection refused", "unknown"; empty: not checked
+	State  BackendState `protobuf:"varint,3,opt,name=state,proto3,enum=myelin.v1.BackendState" json:"state,omitempty"` // for this Service
+	Health string       `protobuf:"bytes,4,opt,name=health,proto3" json:"health,omitempty"`                            // "passing", "failing: connect: connection refused", "unknown"; empty: not checked
+	// How the last check travelled: "direct", "IPIP", "Geneve", "option"; empty:
+	// not checked yet.
+	Via           string `protobuf:"bytes,5,opt,name=via,proto3" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +337,13 @@ func (x *ServiceBackend) GetWeight() uint32 {
 	return 0
 }
 
+func (x *ServiceBackend) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
 func (x *ServiceBackend) GetState() BackendState {
 	if x != nil {
 		return x.State
@@ -334,21 +358,31 @@ func (x *ServiceBackend) GetHealth() string {
 	return ""
 }
 
+func (x *ServiceBackend) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
 // HealthCheck is asked of each backend. One that fails is quarantined for the
 // Service: where all fail, all get flows.
 type HealthCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "tcp": a connection; "http": an answer 200..399 to GET; "grpc":
 	// grpc.health.v1.Health says SERVING.
-	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Port          uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`                               // instead of the backend's; 0: that one
-	Path          string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`                                // of http; empty: "/"
-	Host          string `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`                                // of http, the header; empty: the backend's address
-	Service       string `protobuf:"bytes,5,opt,name=service,proto3" json:"service,omitempty"`                          // of grpc; empty: the server as a whole
-	IntervalMs    uint32 `protobuf:"varint,6,opt,name=interval_ms,json=intervalMs,proto3" json:"interval_ms,omitempty"` // 100..3600000; 0: 2000
-	TimeoutMs     uint32 `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`    // 10..60000; 0: 1000
-	Rise          uint32 `protobuf:"varint,8,opt,name=rise,proto3" json:"rise,omitempty"`                               // good answers in a row, 1..100; 0: 2
-	Fall          uint32 `protobuf:"varint,9,opt,name=fall,proto3" json:"fall,omitempty"`                               // bad answers in a row, 1..100; 0: 3
+	Kind       string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Port       uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`                               // instead of the backend's; 0: that one
+	Path       string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`                                // of http; empty: "/"
+	Host       string `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`                                // of http, the header; empty: the backend's address
+	Service    string `protobuf:"bytes,5,opt,name=service,proto3" json:"service,omitempty"`                          // of grpc; empty: the server as a whole
+	IntervalMs uint32 `protobuf:"varint,6,opt,name=interval_ms,json=intervalMs,proto3" json:"interval_ms,omitempty"` // 100..3600000; 0: 2000
+	TimeoutMs  uint32 `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`    // 10..60000; 0: 1000
+	Rise       uint32 `protobuf:"varint,8,opt,name=rise,proto3" json:"rise,omitempty"`                               // good answers in a row, 1..100; 0: 2
+	Fall       uint32 `protobuf:"varint,9,opt,name=fall,proto3" json:"fall,omitempty"`                               // bad answers in a row, 1..100; 0: 3
+	// "datapath": the packets of a check travel as those of clients do, by DSR
+	// where that is used; "direct": to the backend's address. Empty: "datapath".
+	Via           string `protobuf:"bytes,10,opt,name=via,proto3" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -444,6 +478,13 @@ func (x *HealthCheck) GetFall() uint32 {
 		return x.Fall
 	}
 	return 0
+}
+
+func (x *HealthCheck) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
 }
 
 type UpsertServiceRequest struct {
@@ -894,7 +935,7 @@ var File_service_proto protoreflect.FileDescriptor
 
 const file_service_proto_rawDesc = "" +
 	"\n" +
-	"\rservice.proto\x12\tmyelin.v1\"\xfc\x02\n" +
+	"\rservice.proto\x12\tmyelin.v1\"\xaf\x03\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tfrontends\x18\x02 \x03(\tR\tfrontends\x125\n" +
@@ -905,16 +946,19 @@ const file_service_proto_rawDesc = "" +
 	"\rsource_ranges\x18\a \x03(\tR\fsourceRanges\x12\x1f\n" +
 	"\vsource_deny\x18\b \x01(\bR\n" +
 	"sourceDeny\x129\n" +
-	"\fhealth_check\x18\t \x01(\v2\x16.myelin.v1.HealthCheckR\vhealthCheck\x12\x0e\n" +
+	"\fhealth_check\x18\t \x01(\v2\x16.myelin.v1.HealthCheckR\vhealthCheck\x121\n" +
+	"\x15quic_server_id_length\x18\f \x01(\rR\x12quicServerIdLength\x12\x0e\n" +
 	"\x02id\x18\n" +
 	" \x01(\rR\x02id\x12\x1a\n" +
-	"\bproblems\x18\v \x03(\tR\bproblems\"\x99\x01\n" +
+	"\bproblems\x18\v \x03(\tR\bproblems\"\xc8\x01\n" +
 	"\x0eServiceBackend\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1b\n" +
-	"\x06weight\x18\x02 \x01(\rH\x00R\x06weight\x88\x01\x01\x12-\n" +
+	"\x06weight\x18\x02 \x01(\rH\x00R\x06weight\x88\x01\x01\x12\x1b\n" +
+	"\tserver_id\x18\x06 \x01(\tR\bserverId\x12-\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.myelin.v1.BackendStateR\x05state\x12\x16\n" +
-	"\x06health\x18\x04 \x01(\tR\x06healthB\t\n" +
-	"\a_weight\"\xdf\x01\n" +
+	"\x06health\x18\x04 \x01(\tR\x06health\x12\x10\n" +
+	"\x03via\x18\x05 \x01(\tR\x03viaB\t\n" +
+	"\a_weight\"\xf1\x01\n" +
 	"\vHealthCheck\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
@@ -926,7 +970,9 @@ const file_service_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ms\x18\a \x01(\rR\ttimeoutMs\x12\x12\n" +
 	"\x04rise\x18\b \x01(\rR\x04rise\x12\x12\n" +
-	"\x04fall\x18\t \x01(\rR\x04fall\"D\n" +
+	"\x04fall\x18\t \x01(\rR\x04fall\x12\x10\n" +
+	"\x03via\x18\n" +
+	" \x01(\tR\x03via\"D\n" +
 	"\x14UpsertServiceRequest\x12,\n" +
 	"\aservice\x18\x01 \x01(\v2\x12.myelin.v1.ServiceR\aservice\"1\n" +
 	"\x15UpsertServiceResponse\x12\x18\n" +

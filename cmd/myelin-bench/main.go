@@ -259,7 +259,12 @@ func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
 		return nil, fmt.Errorf("measure in the VM: %w", err)
 	}
 	measured, err := results.Load(list)
-	return append(measured, bench.PolicyRatios("vm", bench.Family(s.family), measured)...), err
+	if err != nil {
+		return nil, err
+	}
+	family := bench.Family(s.family)
+	return slices.Concat(measured, bench.PolicyRatios("vm", family, measured),
+		bench.FlowRatios("vm", family, measured)), nil
 }
 
 // virtualRounds: nearly all runs are alike, but now and then an agent or the lab looks at its files in the middle of

@@ -12,10 +12,12 @@ func (s settings) measureXDP(ctx context.Context, log *slog.Logger) ([]results.R
 	return s.measureParts(ctx, log, s.partsXDP())
 }
 
-// partsXDP measure ns a packet, of both families, and packets a second.
+// partsXDP measure ns a packet, floods and many flows, all of both families, and packets a second.
 func (s settings) partsXDP() []part {
 	return []part{
 		{"packet", bench.PerPacket},
+		{"flood", bench.Floods},
+		{"million", bench.Million},
 		{"ipip", bench.ForwardingIPIP},
 		{"versus", func(ctx context.Context, o bench.Options) ([]results.Result, error) {
 			return bench.Forwarding(ctx, o, s.kubeproxy)

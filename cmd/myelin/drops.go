@@ -19,6 +19,7 @@ type dropsFlags struct {
 	listFlags
 	all, watch bool
 	every      time.Duration
+	why        explainFlags
 }
 
 func dropsCommand() *cobra.Command {
@@ -29,9 +30,16 @@ func dropsCommand() *cobra.Command {
 		Long: "Shows the datapath's counters by hook and reason. They go on over restarts of the agent. " +
 			"Some drops are part of every pod's start, as the explanations say. What policies dropped is shown by " +
 			"endpoint, direction and rule as well: " +
-			"flows, and packets that belong to none, counted since the endpoint's rules changed.",
-		Args: cobra.NoArgs,
+			"flows, and packets that belong to none, counted since the endpoint's rules changed.\n\n" +
+			"With --explain it shows the dropped flows that are kept (or with --follow those that come), each with " +
+			"the reason and what to do about it, the rule that denied, the labels of both ends, and which change of " +
+			"a policy would allow it; then the counters of reasons without flows. Filters are those of myelin observe.",
+		Example: "  myelin drops --explain --namespace demo\n  myelin drops --explain --follow",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.why.on {
+				return f.explainAll(cmd)
+			}
 			if f.watch {
 				return f.follow(cmd)
 			}
@@ -50,6 +58,7 @@ func dropsCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "also packets that went their way")
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on, and show what was added")
 	cmd.Flags().DurationVar(&f.every, "interval", time.Second, "of --watch")
+	f.why.add(cmd)
 	return cmd
 }
 

@@ -19,6 +19,7 @@ import (
 // noun is a command whose subcommands show tables of the agent.
 type noun struct {
 	name, short string
+	alias       string // another name, or empty
 	verbs       []verb
 	// more makes the verbs that do something else than to show a table.
 	more func(*listFlags) []*cobra.Command
@@ -66,7 +67,7 @@ func nouns() []noun {
 		}},
 		{name: "flow", short: "Connections and exchanges that the datapath keeps rows of", verbs: []verb{
 			{name: "list", short: "List flows", table: "flows"},
-		}},
+		}, more: flowVerbs, alias: "flows"},
 		{name: "map", short: "BPF maps", verbs: []verb{
 			{name: "list", short: "List maps, how full they are and what they cost", table: "maps"},
 			{name: "dump", short: "Show the rows of a map", table: "map", by: "NAME", prefix: true},
@@ -112,6 +113,9 @@ func nounCommands() []*cobra.Command {
 	for _, n := range append(nouns(), serviceNouns()...) {
 		f := &listFlags{}
 		cmd := &cobra.Command{Use: n.name, Short: n.short, Args: cobra.NoArgs}
+		if n.alias != "" {
+			cmd.Aliases = []string{n.alias}
+		}
 		socketFlag(cmd, &f.socket)
 		outputFlag(cmd, &f.output, "")
 		for _, v := range n.verbs {

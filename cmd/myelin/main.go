@@ -29,7 +29,8 @@ func main() {
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "myelin", Version: buildVersion(), SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(agentCommand(), operatorCommand(), labCommand(), statusCommand(), doctorCommand(), dropsCommand(),
+	root.AddCommand(agentCommand(), operatorCommand(), relayCommand(), labCommand(),
+		statusCommand(), doctorCommand(), dropsCommand(), observeCommand(), flowTopCommand(), uiCommand(),
 		monitorCommand(), connectivityCommand(),
 		versionCommand(), configCommand(), sysdumpCommand())
 	root.AddCommand(nounCommands()...)

@@ -32,6 +32,7 @@ const operatorQPS = 50
 type operatorFlags struct {
 	file, kubeConfig, listen, metrics, namespace, logFormat string
 	leaderElect, migrate                                    bool
+	certificates                                            operator.HubbleCertificates
 }
 
 func operatorCommand() *cobra.Command {
@@ -59,7 +60,29 @@ func operatorCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.metrics, "prometheus-listen", "", "another address for /metrics, as :9963; empty: none")
 	cmd.Flags().BoolVar(&f.migrate, "migrate-from-cilium", false,
 		"go on where Cilium runs, and take its CustomResourceDefinitions over")
+	h := &f.certificates
+	cmd.Flags().StringSliceVar(&h.Kinds, "hubble-certificates", nil,
+		"certificates to make and renew, of "+strings.Join(operator.HubbleKinds(), ", "))
+	cmd.Flags().DurationVar(&h.Validity, "hubble-certificate-validity", 365*24*time.Hour,
+		"of certificates; two thirds of it later they are renewed")
+	cmd.Flags().StringSliceVar(&h.ServerNames, "hubble-server-names", nil,
+		"further DNS names and addresses in the certificate of nodes")
+	cmd.Flags().StringSliceVar(&h.RelayNames, "hubble-relay-names", nil, "the same of relays")
+	cmd.Flags().StringSliceVar(&h.MetricsNames, "hubble-metrics-names", nil, "the same of servers of metrics")
 	return cmd
+}
+
+// hubbleCertificates are those that the flags ask for.
+func (f *operatorFlags) hubbleCertificates(cluster string) ([]operator.Certificate, error) {
+	f.certificates.Cluster = cluster
+	if f.certificates.Validity < time.Hour {
+		return nil, fmt.Errorf("--hubble-certificate-validity %s: want an hour or more", f.certificates.Validity)
+	}
+	list, err := f.certificates.Certificates()
+	if err != nil {
+		return nil, fmt.Errorf("--hubble-certificates: %w", err)
+	}
+	return list, nil
 }
 
 func (f *operatorFlags) run(ctx context.Context) error {
@@ -96,10 +119,13 @@ func (f *operatorFlags) run(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	certificates, err := f.hubbleCertificates(c.ClusterName)
+	if err != nil {
+		return err
+	}
 	o, err := operator.New(operator.Params{
-		Config: c, Server: server, Log: log, Now: time.Now, LeaderElect: f.leaderElect, Namespace: f.namespace,
-		Identity:          host + "_" + rand.String(8),
-		MigrateFromCilium: f.migrate, Registry: registry,
+		Config: c, Certificates: certificates, Server: server, Log: log, Now: time.Now, LeaderElect: f.leaderElect,
+		Namespace: f.namespace, Identity: host + "_" + rand.String(8), MigrateFromCilium: f.migrate, Registry: registry,
 	})
 	if err != nil {
 		return err

@@ -58,8 +58,8 @@ func TestOutput(t *testing.T) {
 func TestOutputOfCommands(t *testing.T) {
 	seen := 0
 	walk(rootCommand(), func(path []string, has bool) {
-		// manifests as YAML; objects as kubectl does
-		if !has || path[0] == "install" || slices.Equal(path, []string{"lab", "get"}) {
+		// manifests as YAML; flows as the hubble CLI does; objects as kubectl does
+		if !has || path[0] == "install" || path[0] == "observe" || slices.Equal(path, []string{"lab", "get"}) {
 			return
 		}
 		seen++

@@ -107,7 +107,8 @@ func TestPolicyDiff(t *testing.T) {
 		t.Errorf("something is denied: %v", err)
 	}
 	r, ok := j.asked.(*apiv1.DiffPoliciesRequest)
-	if !ok || r.GetName() != "web.yaml" || string(r.GetYaml()) != "kind: x\n" || len(r.GetDelete()) != 1 {
+	if !ok || len(r.GetFiles()) != 1 || r.GetFiles()[0].GetName() != "web.yaml" ||
+		string(r.GetFiles()[0].GetYaml()) != "kind: x\n" || len(r.GetDelete()) != 1 {
 		t.Errorf("asked %v", j.asked)
 	}
 	want := `NetworkPolicy demo/web changed

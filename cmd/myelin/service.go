@@ -23,10 +23,13 @@ func serviceNouns() []noun {
 				table: "service-details", by: "Service", arg: "NAMESPACE/NAME",
 			},
 			{name: "flows", short: "List the flows that packets are translated for", table: "service-flows"},
+			{name: "stats", short: "List what Services have counted by backend: packets, bytes, new flows",
+				table: "service-stats"},
 		}, more: serviceVerbs},
 		{name: "backend", short: "What stands behind Services", verbs: []verb{
 			{name: "list", short: "List all backends with their states", table: "service-backends"},
 		}, more: backendVerbs},
+		gatewayNoun(),
 	}
 }
 

@@ -45,7 +45,6 @@ func TestServices(t *testing.T) {
 		[]string{"2", "demo/web", "Enabled", "Disabled", "65536", "k8s:app=web\nk8s:io.kubernetes.pod.namespace=demo",
 			"10.0.1.2"},
 		[]string{"3", "demo/new", "", "", "5", "reserved:init", ""})}
-	update := slices.Contains(flag.Args(), "update")
 	for _, test := range []struct {
 		name  string
 		args  []string
@@ -61,19 +60,25 @@ func TestServices(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		}
-		path := filepath.Join("testdata", test.name+".txt")
-		if update {
-			if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
+		golden(t, test.name, out)
+	}
+}
+
+// golden compares with testdata, or writes it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if slices.Contains(flag.Args(), "update") {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if out != string(want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", test.name, out, want)
-		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
 	}
 }
 

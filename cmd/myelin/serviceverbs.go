@@ -52,7 +52,7 @@ func serviceVerbs(f *listFlags) []*cobra.Command {
 		},
 	}
 	remove.ValidArgsFunction = completion(&f.socket, cells("api-services", "Name", ""))
-	return []*cobra.Command{(&upsertFlags{socket: &f.socket}).command(), remove, watchCommand(f)}
+	return []*cobra.Command{(&upsertFlags{socket: &f.socket}).command(), remove, watchCommand(f), topCommand(f)}
 }
 
 // backendVerbs change backends of any Service.

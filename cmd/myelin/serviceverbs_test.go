@@ -34,17 +34,24 @@ func TestUpsertRequest(t *testing.T) {
 		},
 		{"--health-check grpc:a.b.C", `name: "web" health_check { kind: "grpc" service: "a.b.C" }`, ""},
 		{"--health-check tcp", `name: "web" health_check { kind: "tcp" }`, ""},
+		{"--health-check tcp --health-via direct", `name: "web" health_check { kind: "tcp" via: "direct" }`, ""},
+		{"--health-via direct", "", "need --health-check"},
 		{"--health-check tcp:80", "", "--health-check tcp:80: tcp has nothing behind it"},
 		{"--health-check icmp", "", "--health-check icmp: want tcp"},
 		{"--health-interval 5s", "", "need --health-check"},
 		{"--health-check tcp --health-timeout 1us", "", "--health-timeout 1µs: want whole milliseconds"},
 		{"--affinity 1ms", "", "--affinity 1ms: want whole seconds"},
-		{"--backend 10.0.0.1:80,3", "", "--backend 10.0.0.1:80,3: want ADDRESS:PORT,weight=N"},
+		{
+			"--quic-server-id-length 2 --backend 10.0.0.1:80,server-id=00ff,weight=3",
+			`name: "web" quic_server_id_length: 2 backends { address: "10.0.0.1:80" weight: 3 server_id: "00ff" }`, "",
+		},
+		{"--backend 10.0.0.1:80,server-id=", "", "[,server-id=HEX]"},
+		{"--backend 10.0.0.1:80,weight=1,weight=2", "", "N in 0..65535"},
+		{"--backend 10.0.0.1:80,3", "", "--backend 10.0.0.1:80,3: want ADDRESS:PORT[,weight=N][,server-id=HEX]"},
 		{"--backend 10.0.0.1:80,weight=65536", "", "N in 0..65535"},
 	} {
 		f := &upsertFlags{}
-		cmd := f.command()
-		if err := cmd.ParseFlags(strings.Fields(c.args)); err != nil {
+		if err := f.command().ParseFlags(strings.Fields(c.args)); err != nil {
 			t.Errorf("%s: %v", c.args, err)
 			continue
 		}

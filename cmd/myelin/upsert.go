@@ -21,6 +21,7 @@ type upsertFlags struct {
 	mode      string
 	ranges    []string
 	deny      bool
+	serverID  uint32
 	health    healthFlags
 }
 
@@ -29,6 +30,7 @@ type healthFlags struct {
 	check             string
 	port              uint16
 	host              string
+	via               string
 	interval, timeout time.Duration
 	rise, fall        uint32
 }
@@ -49,7 +51,8 @@ func (f *upsertFlags) command() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.frontends, "frontend", nil, "ADDRESS:PORT[/PROTOCOL] that clients use; may be repeated")
-	flags.StringArrayVar(&f.backends, "backend", nil, "ADDRESS:PORT[,weight=N] that flows go to; may be repeated")
+	flags.StringArrayVar(&f.backends, "backend", nil,
+		"ADDRESS:PORT[,weight=N][,server-id=HEX] that flows go to; may be repeated")
 	flags.DurationVar(&f.affinity, "affinity", 0,
 		"how long a client stays with its backend, in whole seconds; 0: not at all")
 	flags.StringVar(&f.algorithm, "algorithm", "", "random, maglev or least-conn (default: the node's)")
@@ -57,6 +60,8 @@ func (f *upsertFlags) command() *cobra.Command {
 	flags.StringArrayVar(&f.ranges, "source-range", nil,
 		"CIDR that may come from outside; may be repeated (default: everybody may)")
 	flags.BoolVar(&f.deny, "source-deny", false, "source ranges are denied, not allowed")
+	flags.Uint32Var(&f.serverID, "quic-server-id-length", 0,
+		"octets of the server ID by which QUIC connection IDs select a backend, 1 to 8 (default: they don't)")
 	f.health.add(cmd)
 	return cmd
 }
@@ -67,6 +72,9 @@ func (h *healthFlags) add(cmd *cobra.Command) {
 		"tcp, http[:PATH] or grpc[:SERVICE]: how backends are asked whether they serve (default: they aren't)")
 	flags.Uint16Var(&h.port, "health-port", 0, "the port that is asked (default: the backend's)")
 	flags.StringVar(&h.host, "health-host", "", "the Host header of http (default: the backend's address)")
+	flags.StringVar(&h.via, "health-via", "",
+		"datapath: as clients' packets travel, by DSR where that is used; direct: to the backend's address (default: "+
+			"datapath)")
 	flags.DurationVar(&h.interval, "health-interval", 0, "from one question to the next (default 2s)")
 	flags.DurationVar(&h.timeout, "health-timeout", 0, "what an answer may take (default 1s)")
 	flags.Uint32Var(&h.rise, "health-rise", 0, "good answers in a row that make a backend pass (default 2)")
@@ -81,7 +89,7 @@ func (f *upsertFlags) request(name string) (*apiv1.Service, error) {
 	s := &apiv1.Service{
 		Name: name, Frontends: f.frontends, AffinitySeconds: uint32(f.affinity / time.Second), Algorithm: f.algorithm,
 		Mode:         f.mode,
-		SourceRanges: f.ranges, SourceDeny: f.deny,
+		SourceRanges: f.ranges, SourceDeny: f.deny, QuicServerIdLength: f.serverID,
 	}
 	for _, text := range f.backends {
 		b, err := parseBackend(text)
@@ -95,20 +103,23 @@ func (f *upsertFlags) request(name string) (*apiv1.Service, error) {
 	return s, err
 }
 
-// parseBackend reads "10.0.0.1:8080,weight=3".
+// parseBackend reads "10.0.0.1:8080,weight=3,server-id=0a000001".
 func parseBackend(text string) (*apiv1.ServiceBackend, error) {
-	address, options, some := strings.Cut(text, ",")
-	b := &apiv1.ServiceBackend{Address: address}
-	if !some {
-		return b, nil
+	words := strings.Split(text, ",")
+	b := &apiv1.ServiceBackend{Address: words[0]}
+	for _, word := range words[1:] {
+		name, value, _ := strings.Cut(word, "=")
+		n, err := strconv.ParseUint(value, 10, 16)
+		switch {
+		case name == "weight" && err == nil && b.Weight == nil:
+			weight := uint32(n)
+			b.Weight = &weight
+		case name == "server-id" && value != "" && b.ServerId == "":
+			b.ServerId = value
+		default:
+			return nil, fmt.Errorf("--backend %s: want ADDRESS:PORT[,weight=N][,server-id=HEX], N in 0..65535", text)
+		}
 	}
-	value, ok := strings.CutPrefix(options, "weight=")
-	n, err := strconv.ParseUint(value, 10, 16)
-	if !ok || err != nil {
-		return nil, fmt.Errorf("--backend %s: want ADDRESS:PORT,weight=N, N in 0..65535", text)
-	}
-	weight := uint32(n)
-	b.Weight = &weight
 	return b, nil
 }
 
@@ -120,7 +131,7 @@ func (h *healthFlags) request() (*apiv1.HealthCheck, error) {
 		return nil, nil
 	}
 	kind, rest, _ := strings.Cut(h.check, ":")
-	p := &apiv1.HealthCheck{Kind: kind, Port: uint32(h.port), Host: h.host, Rise: h.rise, Fall: h.fall}
+	p := &apiv1.HealthCheck{Kind: kind, Port: uint32(h.port), Host: h.host, Via: h.via, Rise: h.rise, Fall: h.fall}
 	switch kind {
 	case "http":
 		p.Path = rest

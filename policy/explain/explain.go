@@ -61,7 +61,11 @@ func (f *Finding) Allowed() bool { return f.Action == compile.Allowed.String() }
 
 // Answer is what policies say of a flow: its source's of egress, and its
 // destination's of ingress. Both must allow it.
-type Answer struct{ Egress, Ingress Finding }
+type Answer struct {
+	Egress, Ingress Finding
+	// named: a rule for the other end names a port of the destination's pod.
+	named bool
+}
 
 // Explain works out what policies say of a flow, of endpoints of any node, by
 // the rules alone: what the kernel does follows from the same rules. It is an
@@ -108,6 +112,7 @@ func Evaluate(c *compile.Compiler, q Flow) (a Answer, err error) {
 	w := lookupContext{Flow: q, family: family, ports: dst.Bindings}
 	a.Egress = w.find(c, policy.Egress, c.AsSubject(src, q.SrcNode), dst.AsPeer(q.DstNode, q.SrcNode))
 	a.Ingress = w.find(c, policy.Ingress, c.AsSubject(dst, q.DstNode), src.AsPeer(q.SrcNode, q.DstNode))
+	a.named = w.named
 	return a, nil
 }
 
@@ -116,6 +121,7 @@ type lookupContext struct {
 	Flow
 	family int
 	ports  []compile.PortBinding // named ports of the destination
+	named  bool                  // a rule for the peer names a port
 }
 
 // find does the policy lookup for one end.
@@ -130,6 +136,8 @@ func (w *lookupContext) find(c *compile.Compiler, dir policy.Direction, of, peer
 		return f
 	}
 	rows := rules.Match(peer, w.family, w.ports, func(r compile.MatchedRule) {
+		named := slices.ContainsFunc(r.Rule.Ports, func(p policy.Port) bool { return p.Name != "" })
+		w.named = w.named || r.Peer && named
 		f.Rules = append(f.Rules, Considered{
 			RuleRow: *r.Row, Tier: r.Tier, Peer: r.Peer, Unenforced: r.Unenforced,
 			Ports: slices.ContainsFunc(r.Ports, func(p compile.PortPrefix) bool { return p.Covers(w.Proto, w.Port) }),

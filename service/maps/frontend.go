@@ -23,7 +23,7 @@ func (o *frontendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	has, err := o.ensureAddress(key.Addr, row.Flags)
 	if err == nil {
 		// Also if the map of source ranges is full: clients in the ranges that fit are served.
-		err = errors.Join(o.writeRanges(f, &row), o.writeFrontend(txn, f, key, row), o.updateMembers(txn, f))
+		err = errors.Join(o.writeRanges(f, &row), o.writeFrontend(txn, f, key, row), o.updateServiceRows(txn, f))
 	}
 	if err != nil {
 		err = errors.Join(err, o.restrict(key, &row))
@@ -46,9 +46,9 @@ func (o *frontendOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.R
 	if err != nil {
 		return err
 	}
-	delete(o.memberOf, key)
+	delete(o.serviceOf, key)
 	return errors.Join(
-		o.deleteFrontend(key), o.writeMembers(txn, f.Service, f.ServiceID),
+		o.deleteFrontend(key), o.writeServiceRows(txn, frontendService{f.Service, f.ServiceID}),
 		o.syncAddress(key.Addr, has), o.deleteUnusedRanges(f.ServiceID))
 }
 
@@ -75,7 +75,7 @@ func (o *frontendOps) Prune(
 		}
 	}
 	stale := func(serviceID, backend uint32) bool { return !members[serviceID][backend] }
-	return errors.Join(o.pruneFrontends(wanted), o.pruneMembers(services), o.deleteAffinities(stale))
+	return errors.Join(o.pruneFrontends(wanted), o.pruneServiceRows(services), o.deleteAffinities(stale))
 }
 
 func (k *Kernel) pruneFrontends(wanted map[bpf.DatapathFrontendKey]bool) error {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -20,8 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/bpf"
+	"myelin/cluster"
 	"myelin/service"
 	"myelin/service/maglev"
+	"myelin/service/stats"
 	"myelin/table"
 )
 
@@ -47,16 +50,23 @@ type Kernel struct {
 	tables   service.Tables
 	datapath *bpf.Datapath
 	maglev   maglev.Config
+	direct   bool // a DSR option may name a Service
+	stats    *stats.Stats
 
-	mu       sync.Mutex
-	nextSet  uint32
-	refs     map[uint32]uint32 // how many backend slots name a backend
-	tally    tally
-	ranges   map[uint32]rangeKeys // source ranges by Service
-	members  map[uint32]memberKeys
-	memberOf map[bpf.DatapathFrontendKey]frontendService
-	own      map[bpf.DatapathAddr]bool // the node's addresses; nil: unknown, any address may be one
-	removals map[removal]bool          // backends whose affinities are to be deleted
+	mu      sync.Mutex
+	nextSet uint32
+	refs    map[uint32]uint32 // how many backend slots name a backend
+	tally   tally
+	ranges  map[uint32]rangeKeys // source ranges by Service
+	members map[uint32]memberKeys
+	// membersAt are the revisions that the members of a Service are from, lingering Services with members that get no
+	// new flows.
+	membersAt map[uint32]memberRevisions
+	lingering map[uint32]cluster.Key
+	servers   *serviceRows[bpf.DatapathQuicServerKey, uint32] // backends by server ID
+	serviceOf map[bpf.DatapathFrontendKey]frontendService
+	own       map[bpf.DatapathAddr]bool // the node's addresses; nil: unknown, any address may be one
+	removals  map[removal]bool          // backends whose affinities are to be deleted
 
 	affinityWake   chan struct{} // removals has a new entry
 	udpBackendGone chan struct{} // the row of a UDP backend was deleted
@@ -76,8 +86,9 @@ func New(p Params) (*Kernel, error) {
 	k := &Kernel{
 		log: p.Log, db: p.DB, tables: p.Tables, datapath: p.Datapath, maglev: p.Maglev,
 		refs: map[uint32]uint32{}, ranges: map[uint32]rangeKeys{}, removals: map[removal]bool{},
+		direct: settings.Direct != 0, lingering: map[uint32]cluster.Key{}, membersAt: map[uint32]memberRevisions{},
 		tally:   newTally(service.PortRange{First: settings.NodePortMin, Last: settings.NodePortMax}),
-		members: map[uint32]memberKeys{}, memberOf: map[bpf.DatapathFrontendKey]frontendService{},
+		members: map[uint32]memberKeys{}, serviceOf: map[bpf.DatapathFrontendKey]frontendService{},
 		affinityWake: make(chan struct{}, 1), udpBackendGone: make(chan struct{}, 1),
 		flowScanWake: make(chan struct{}, 1),
 	}
@@ -86,7 +97,7 @@ func New(p Params) (*Kernel, error) {
 	if _, err := k.scan(); err != nil {
 		return nil, fmt.Errorf("read the Services of the previous agent: %w", err)
 	}
-	if err := errors.Join(k.readMembers(), k.updateOwnPorts()); err != nil {
+	if err := errors.Join(k.readAllServiceRows(), k.updateOwnPorts()); err != nil {
 		return nil, err
 	}
 	return k, nil
@@ -106,6 +117,7 @@ func (k *Kernel) Reconcile(group job.Group) {
 			return errors.Join(err1, err2)
 		}),
 		job.OneShot("affinities", func(ctx context.Context, _ cell.Health) error { return k.runAffinityCleanup(ctx) }),
+		job.OneShot("stats-of-services", func(ctx context.Context, _ cell.Health) error { return k.runStats(ctx) }),
 		job.OneShot("flows-of-services", func(ctx context.Context, _ cell.Health) error { return k.runFlowScans(ctx) }),
 	)
 }
@@ -152,6 +164,7 @@ func frontendRow(f *service.Frontend) bpf.DatapathFrontend {
 	row := bpf.DatapathFrontend{
 		Service: f.ServiceID, Affinity: uint32((f.Affinity + time.Second - 1) / time.Second), Port: portNumber(f),
 	}
+	byID := f.ServerIDLength > 0
 	dsr := f.Forwarding == service.DSR || f.Forwarding == service.Hybrid && f.Protocol == service.TCP
 	for _, flag := range []struct {
 		on   bool
@@ -166,12 +179,15 @@ func frontendRow(f *service.Frontend) bpf.DatapathFrontend {
 		{f.Algorithm == service.Maglev && f.Scopes&service.External != 0, bpf.DatapathFrontendFlagFRONTEND_MAGLEV},
 		{f.Algorithm == service.LeastConnections, bpf.DatapathFrontendFlagFRONTEND_LEAST},
 		{dsr, bpf.DatapathFrontendFlagFRONTEND_DSR},
+		{byID && f.Local&service.External != 0, bpf.DatapathFrontendFlagFRONTEND_LOCAL_EXTERNAL},
+		{byID && f.Local&service.Internal != 0, bpf.DatapathFrontendFlagFRONTEND_LOCAL_INTERNAL},
 		{!dsr && f.Forwarding != service.DefaultForwarding, bpf.DatapathFrontendFlagFRONTEND_SNAT},
 	} {
 		if flag.on {
 			row.Flags |= uint32(flag.flag)
 		}
 	}
+	row.Flags |= uint32(f.ServerIDLength) << bits.TrailingZeros32(uint32(bpf.DatapathFrontendFlagFRONTEND_QUIC))
 	return row
 }
 
@@ -199,6 +215,8 @@ func (k *Kernel) mapName(m *ebpf.Map) string {
 		return "source_ranges"
 	case k.datapath.Members:
 		return "members"
+	case k.datapath.QuicServers:
+		return "quic_servers"
 	}
 	return "affinities"
 }

@@ -3,84 +3,134 @@ package maps
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/cilium/statedb"
 
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/service"
+	"myelin/service/stats"
 )
 
-// memberKeys are the rows of a Service in the map of members: the backends to which the DSR option may name the
-// Service.
-type memberKeys map[bpf.DatapathMemberKey]bool
+// memberKeys are the entries of a Service in the map of members, with their values: backends that have counters of
+// their own, and those to which the DSR option may name the Service.
+type memberKeys map[bpf.DatapathMemberKey]uint32
 
-// membersOf are the backends of all frontends of a Service, from the tables.
-func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key) memberKeys {
-	out := memberKeys{}
+// memberRevisions are those of the tables that the members of a Service were written from. Frontends of one Service
+// change together: its members are computed once for all of them.
+type memberRevisions struct{ frontends, backends statedb.Revision }
+
+// membersOf are the backends of all frontends of a Service, from the tables, and whether external clients may get them
+// by DSR.
+func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key, id uint32) map[bpf.DatapathMemberKey]bool {
+	trusted := map[uint32]bool{} // by number of the backend
 	for f := range k.tables.Frontends.List(txn, service.FrontendsByService(name)) {
+		if f.ServiceID != id {
+			continue // of a Service that has taken its name
+		}
+		for _, ref := range f.Internal {
+			trusted[ref.ID] = trusted[ref.ID]
+		}
 		for _, ref := range f.External {
-			if b, _, ok := k.tables.Backends.Get(txn, service.BackendByID(ref.ID)); ok {
-				row := backendRow(b)
-				out[bpf.DatapathMemberKey{Addr: row.Addr, Service: f.ServiceID, Port: row.Port,
-					Proto: row.Proto}] = true
-			}
+			trusted[ref.ID] = k.direct
+		}
+		for _, s := range f.Servers { // in any state: flows of established connections move to them
+			trusted[s.Backend] = trusted[s.Backend] || k.direct && f.Scopes&service.External != 0
+		}
+	}
+	out := make(map[bpf.DatapathMemberKey]bool, len(trusted))
+	for backend, external := range trusted {
+		if b, _, ok := k.tables.Backends.Get(txn, service.BackendByID(backend)); ok {
+			row := backendRow(b)
+			out[bpf.DatapathMemberKey{Addr: row.Addr, Service: id, Port: row.Port, Proto: row.Proto}] = external
 		}
 	}
 	return out
 }
 
-// frontendService is the Service that a frontend belonged to when its members were last written.
-type frontendService struct {
-	name cluster.Key
-	id   uint32
+// keepUsed adds to the members of a Service those backends with counters that get no new flows any more, but may have
+// some: backends that terminate, for example. The frontends do not change when the Service loses these, tendStats looks
+// again.
+func (k *Kernel) keepUsed(
+	txn statedb.ReadTxn, name cluster.Key, id uint32, want map[bpf.DatapathMemberKey]bool,
+) {
+	delete(k.lingering, id)
+	if f, _, ok := k.tables.Frontends.Get(txn, service.FrontendsByService(name)); !ok || f.ServiceID != id {
+		return // the Service has no frontend, or is another one of that name
+	}
+	for key, value := range k.members[id] {
+		if _, wanted := want[key]; wanted || bpf.MemberStat(value) == 0 {
+			continue
+		}
+		at := service.L4(key.Addr.Netip(), bpf.Port(key.Port), service.Protocol(key.Proto))
+		b, _, ok := k.tables.Backends.Get(txn, service.BackendByAddress(at))
+		if ok && slices.ContainsFunc(b.Uses, func(u service.Use) bool { return u.Service == name }) {
+			want[key], k.lingering[id] = false, name
+		}
+	}
 }
 
-// updateMembers writes the members of a frontend's Service, and of the Service that the frontend belonged to before.
-func (k *Kernel) updateMembers(txn statedb.ReadTxn, f *service.Frontend) error {
-	if k.datapath.Members.MaxEntries() <= 1 {
-		return nil
-	}
-	key, now := frontendKey(f.L4()), frontendService{f.Service, f.ServiceID}
-	last, had := k.memberOf[key]
-	k.memberOf[key] = now
-	err := k.writeMembers(txn, now.name, now.id)
-	if had && last != now {
-		err = errors.Join(err, k.writeMembers(txn, last.name, last.id))
-	}
-	return err
-}
-
-// writeMembers makes the members of a Service in the kernel equal to those in the tables, if DSR is possible.
+// writeMembers makes the members of a Service in the kernel equal to those in the tables.
 func (k *Kernel) writeMembers(txn statedb.ReadTxn, name cluster.Key, id uint32) error {
 	if k.datapath.Members.MaxEntries() <= 1 {
 		return nil
 	}
-	want := k.membersOf(txn, name)
-	for key := range want {
-		if k.members[id][key] {
-			continue
-		}
-		if err := putRow(k, k.datapath.Members, key, uint32(1)); err != nil {
+	at := memberRevisions{k.tables.Frontends.Revision(txn), k.tables.Backends.Revision(txn)}
+	if k.membersAt[id] == at {
+		return nil
+	}
+	delete(k.membersAt, id)
+	want := k.membersOf(txn, name, id)
+	k.keepUsed(txn, name, id, want)
+	for key, trusted := range want {
+		value := bpf.MemberValue(k.stats.Take(key), trusted)
+		if value == 0 {
+			delete(want, key)
+		} else if err := k.writeMember(key, value); err != nil {
 			return fmt.Errorf("write members of %s: %w", name, err)
 		}
-		if k.members[id] == nil {
-			k.members[id] = memberKeys{}
-		}
-		k.members[id][key] = true
 	}
-	return k.deleteMembers(id, want)
+	err := k.deleteMembers(id, want)
+	if err == nil && len(want) > 0 {
+		k.membersAt[id] = at
+	}
+	return err
 }
 
-func (k *Kernel) deleteMembers(id uint32, keep memberKeys) error {
+func (k *Kernel) writeMember(key bpf.DatapathMemberKey, value uint32) error {
+	last, had := k.members[key.Service][key]
+	if had && last == value {
+		return nil
+	}
+	if err := putRow(k, k.datapath.Members, key, value); err != nil {
+		if !had {
+			k.stats.Release(key, time.Now())
+		}
+		return err
+	}
+	k.noteMember(key, value)
+	return nil
+}
+
+func (k *Kernel) noteMember(key bpf.DatapathMemberKey, value uint32) {
+	if k.members[key.Service] == nil {
+		k.members[key.Service] = memberKeys{}
+	}
+	k.members[key.Service][key] = value
+}
+
+func (k *Kernel) deleteMembers(id uint32, keep map[bpf.DatapathMemberKey]bool) error {
 	for key := range k.members[id] {
-		if keep[key] {
+		if _, wanted := keep[key]; wanted {
 			continue
 		}
 		if err := deleteRow(k, k.datapath.Members, key); err != nil {
 			return fmt.Errorf("delete members of service %d: %w", id, err)
 		}
 		delete(k.members[id], key)
+		k.stats.Release(key, time.Now())
 	}
 	if len(k.members[id]) == 0 {
 		delete(k.members, id)
@@ -93,21 +143,27 @@ func (k *Kernel) pruneMembers(services map[uint32]bool) error {
 	var errs []error
 	for id := range k.members {
 		if !services[id] {
+			delete(k.lingering, id)
+			delete(k.membersAt, id)
 			errs = append(errs, k.deleteMembers(id, nil))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// readMembers reads the members that the previous agent wrote.
+// readMembers reads the members that the previous agent wrote, and what they have counted.
 func (k *Kernel) readMembers() error {
-	err := bpf.Each(k.datapath.Members, func(key *bpf.DatapathMemberKey, _ *uint32) bool {
-		if k.members[key.Service] == nil {
-			k.members[key.Service] = memberKeys{}
+	indexes := map[stats.Pair]uint32{}
+	err := bpf.Each(k.datapath.Members, func(key *bpf.DatapathMemberKey, value *uint32) bool {
+		k.noteMember(*key, *value)
+		if i := bpf.MemberStat(*value); i != 0 {
+			indexes[*key] = i
 		}
-		k.members[key.Service][*key] = true
 		return true
 	})
+	if err == nil {
+		k.stats, err = stats.New(k.datapath, indexes, time.Now())
+	}
 	if err != nil {
 		return fmt.Errorf("read members: %w", err)
 	}

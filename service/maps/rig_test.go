@@ -51,7 +51,7 @@ func testMaglev() maglev.Config { return maglev.Config{Size: 251, Seed: 7} }
 // small are sizes of maps that tests can read quickly.
 func small() map[string]uint32 {
 	return map[string]uint32{"frontends": 256, "backend_slots": 256, "backends": 256, "affinities": 256,
-		"source_ranges": 512, "nat_entries": 4096, "loads": 256, "maglev_tables": 64}
+		"source_ranges": 512, "nat_entries": 4096, "loads": 256, "maglev_tables": 64, "service_stats": 256}
 }
 
 // agent starts a new agent on the maps as they are.
@@ -139,6 +139,9 @@ func (r *rig) maps(t testing.TB) string {
 	each(t, r.datapath.SourceRanges, func(key *bpf.DatapathSourceRangeKey, _ *uint32) {
 		lines = append(lines, rangeText(*key))
 	})
+	each(t, r.datapath.QuicServers, func(key *bpf.DatapathQuicServerKey, backend *uint32) {
+		lines = append(lines, serverText(*key, *backend))
+	})
 	rows, tables := 0, 0
 	each(t, r.datapath.BackendSlots, func(*bpf.DatapathBackendSlotsKey, *bpf.DatapathBackendSlotsRow) { rows++ })
 	each(t, r.datapath.MaglevTables, func(*bpf.DatapathBackendSlotsKey, *bpf.DatapathMaglevRow) { tables++ })
@@ -192,6 +195,11 @@ func options() []struct {
 		{bpf.DatapathFrontendFlagFRONTEND_DSR, "dsr", func(f *service.Frontend) bool {
 			return f.Forwarding == service.DSR || f.Forwarding == service.Hybrid && f.Protocol == service.TCP
 		}},
+		{bpf.DatapathFrontendFlagFRONTEND_QUIC, "quic", func(f *service.Frontend) bool { return f.ServerIDLength > 0 }},
+		{bpf.DatapathFrontendFlagFRONTEND_LOCAL_EXTERNAL, "local-external",
+			func(f *service.Frontend) bool { return f.ServerIDLength > 0 && f.Local&service.External != 0 }},
+		{bpf.DatapathFrontendFlagFRONTEND_LOCAL_INTERNAL, "local-internal",
+			func(f *service.Frontend) bool { return f.ServerIDLength > 0 && f.Local&service.Internal != 0 }},
 		{bpf.DatapathFrontendFlagFRONTEND_SNAT, "snat", func(f *service.Frontend) bool {
 			return f.Forwarding == service.SNAT || f.Forwarding == service.Hybrid && f.Protocol != service.TCP
 		}},
@@ -232,6 +240,30 @@ func rangesWanted(t service.Tables, txn statedb.ReadTxn) map[uint32]rangeKeys {
 		}
 	}
 	return out
+}
+
+func serverText(key bpf.DatapathQuicServerKey, backend uint32) string {
+	return fmt.Sprintf("server %x of service %d is backend %d", key.Id, key.Service, backend)
+}
+
+// serversWanted are the rows of server IDs of the tables.
+func (r *rig) serversWanted() (lines []string) {
+	type port struct {
+		service, number uint32
+		v6              bool
+	}
+	seen := map[port]bool{}
+	for f := range r.Desired.Frontends.All(r.DB.ReadTxn()) {
+		p := port{f.ServiceID, portNumber(f), f.Address.Addr().Is6()}
+		if seen[p] {
+			continue
+		}
+		seen[p] = true
+		for _, s := range f.Servers {
+			lines = append(lines, serverText(bpf.DatapathQuicServerKey{Id: s.ID, Service: f.ServiceID}, s.Backend))
+		}
+	}
+	return lines
 }
 
 func addressText(a service.L4Addr, inside, outside bool) string {
@@ -324,7 +356,7 @@ func (r *rig) rows() string {
 	for _, n := range tables {
 		inTables += n
 	}
-	return servicetest.Sorted(strings.Join(append(lines, setsText(rows, inTables)), "\n"))
+	return servicetest.Sorted(strings.Join(append(append(lines, setsText(rows, inTables)), r.serversWanted()...), "\n"))
 }
 
 func each[K, V any](t testing.TB, m *ebpf.Map, fn func(*K, *V)) {

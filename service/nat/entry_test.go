@@ -65,9 +65,10 @@ func TestTranslations(t *testing.T) {
 				Backend: bpf.Addr(addr("@pod1")), BackendPort: bpf.Port(8080),
 				Snat: bpf.Addr(addr("@node1")), NatPort: bpf.Port(51000),
 				Service: tc.service, BackendId: 1, Flags: tc.flags,
-				Seen: uint32(clock.Ticks) - uint32(tc.idle/time.Millisecond), Created: clock.Ticks - 60_000,
+				Seen:    uint32(clock.Ticks) - uint32(tc.idle/time.Millisecond),
 				Packets: [2]uint64{3, 2}, Bytes: [2]uint64{300, 200}, TcpFlags: [2]uint8{2, 0x12},
 			}
+			row.SetCreatedAt(clock.Ticks - 60_000)
 			if err := d.NatEntries.Put(key, row); err != nil {
 				t.Fatal(err)
 			}

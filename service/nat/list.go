@@ -65,7 +65,7 @@ func newEntry(
 		Direct: r.Flags&uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR) != 0,
 		Course: flow.Course{
 			State: State(r), Sent: trafficOf(r, 0), Received: trafficOf(r, 1),
-			Age:  flow.Seconds(clock.Age(r.Created)),
+			Age:  flow.Seconds(clock.Age(r.CreatedAt())),
 			Idle: flow.Seconds(clock.Idle(r.Seen)), Expired: Expired(clock, k, r),
 		},
 	}

@@ -25,13 +25,18 @@ const (
 	destroyMapMembers      = "members"
 	destroyMapNatEntries   = "nat_entries"
 	destroyMapNatReplies   = "nat_replies"
+	destroyMapNatRing      = "nat_ring"
 	destroyMapOrigins      = "origins"
+	destroyMapProbes       = "probes"
+	destroyMapQuicServers  = "quic_servers"
+	destroyMapServiceStats = "service_stats"
 	destroyMapSourceRanges = "source_ranges"
 	destroyProgDestroy     = "destroy"
 	destroyVarConfig       = "config"
 	destroyVarEnded        = "ended"
 	destroyVarListening    = "listening"
 	destroyVarOwnPorts     = "own_ports"
+	destroyVarProbesOnly   = "probes_only"
 	destroyVarTracking     = "tracking"
 )
 
@@ -93,7 +98,11 @@ type destroyMapSpecs struct {
 	Members      *ebpf.MapSpec `ebpf:"members"`
 	NatEntries   *ebpf.MapSpec `ebpf:"nat_entries"`
 	NatReplies   *ebpf.MapSpec `ebpf:"nat_replies"`
+	NatRing      *ebpf.MapSpec `ebpf:"nat_ring"`
 	Origins      *ebpf.MapSpec `ebpf:"origins"`
+	Probes       *ebpf.MapSpec `ebpf:"probes"`
+	QuicServers  *ebpf.MapSpec `ebpf:"quic_servers"`
+	ServiceStats *ebpf.MapSpec `ebpf:"service_stats"`
 	SourceRanges *ebpf.MapSpec `ebpf:"source_ranges"`
 }
 
@@ -101,11 +110,12 @@ type destroyMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type destroyVariableSpecs struct {
-	Config    *ebpf.VariableSpec `ebpf:"config"`
-	Ended     *ebpf.VariableSpec `ebpf:"ended"`
-	Listening *ebpf.VariableSpec `ebpf:"listening"`
-	OwnPorts  *ebpf.VariableSpec `ebpf:"own_ports"`
-	Tracking  *ebpf.VariableSpec `ebpf:"tracking"`
+	Config     *ebpf.VariableSpec `ebpf:"config"`
+	Ended      *ebpf.VariableSpec `ebpf:"ended"`
+	Listening  *ebpf.VariableSpec `ebpf:"listening"`
+	OwnPorts   *ebpf.VariableSpec `ebpf:"own_ports"`
+	ProbesOnly *ebpf.VariableSpec `ebpf:"probes_only"`
+	Tracking   *ebpf.VariableSpec `ebpf:"tracking"`
 }
 
 // destroyObjects contains all objects after they have been loaded into the kernel.
@@ -137,7 +147,11 @@ type destroyMaps struct {
 	Members      *ebpf.Map `ebpf:"members"`
 	NatEntries   *ebpf.Map `ebpf:"nat_entries"`
 	NatReplies   *ebpf.Map `ebpf:"nat_replies"`
+	NatRing      *ebpf.Map `ebpf:"nat_ring"`
 	Origins      *ebpf.Map `ebpf:"origins"`
+	Probes       *ebpf.Map `ebpf:"probes"`
+	QuicServers  *ebpf.Map `ebpf:"quic_servers"`
+	ServiceStats *ebpf.Map `ebpf:"service_stats"`
 	SourceRanges *ebpf.Map `ebpf:"source_ranges"`
 }
 
@@ -152,7 +166,11 @@ func (m *destroyMaps) Close() error {
 		m.Members,
 		m.NatEntries,
 		m.NatReplies,
+		m.NatRing,
 		m.Origins,
+		m.Probes,
+		m.QuicServers,
+		m.ServiceStats,
 		m.SourceRanges,
 	)
 }
@@ -161,11 +179,12 @@ func (m *destroyMaps) Close() error {
 //
 // It can be passed to loadDestroyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type destroyVariables struct {
-	Config    *ebpf.Variable `ebpf:"config"`
-	Ended     *ebpf.Variable `ebpf:"ended"`
-	Listening *ebpf.Variable `ebpf:"listening"`
-	OwnPorts  *ebpf.Variable `ebpf:"own_ports"`
-	Tracking  *ebpf.Variable `ebpf:"tracking"`
+	Config     *ebpf.Variable `ebpf:"config"`
+	Ended      *ebpf.Variable `ebpf:"ended"`
+	Listening  *ebpf.Variable `ebpf:"listening"`
+	OwnPorts   *ebpf.Variable `ebpf:"own_ports"`
+	ProbesOnly *ebpf.Variable `ebpf:"probes_only"`
+	Tracking   *ebpf.Variable `ebpf:"tracking"`
 }
 
 // destroyPrograms contains all programs after they have been loaded into the kernel.

@@ -21,6 +21,16 @@ const (
 	GRPC Kind = "grpc"
 )
 
+// Via is the way that a check's packets take.
+type Via string
+
+// The ways that can be asked for. Datapath, the default, is that of clients' packets: by DSR if they are sent so,
+// otherwise directly. A Result has Direct, or the name of how DSR reaches the backend, such as "IPIP".
+const (
+	Datapath Via = "datapath"
+	Direct   Via = "direct"
+)
+
 // Check is how and how often a backend is checked. It is comparable.
 type Check struct {
 	Kind Kind `json:"kind"`
@@ -32,6 +42,8 @@ type Check struct {
 	Host string `json:"host,omitempty"`
 	// Service is whose health gRPC asks for; empty is the server as a whole.
 	Service string `json:"service,omitempty"`
+	// Via is Datapath or Direct; empty is Datapath.
+	Via Via `json:"via,omitempty"`
 	// Interval is the time from a result to the next check, ±10 %; Timeout is the longest that a check may take.
 	Interval time.Duration `json:"interval"`
 	Timeout  time.Duration `json:"timeout"`
@@ -82,6 +94,7 @@ func (c Check) Validate(bad func(field, reason string)) {
 	badHost := len(c.Host) > maxText || !httpguts.ValidHostHeader(c.Host)
 	say(c.Host != "" && badHost, "host", "%q is not a host name", brief(c.Host))
 	say(len(c.Service) > maxText, "service", "is longer than %d bytes", maxText)
+	say(c.Via != "" && c.Via != Datapath && c.Via != Direct, "via", "%q is none of datapath, direct", c.Via)
 	say(c.Interval < minInterval || c.Interval > maxInterval,
 		"interval_ms", "%s is not in %s..%s", c.Interval, minInterval, maxInterval)
 	say(c.Timeout < minTimeout || c.Timeout > maxTimeout,
@@ -112,11 +125,15 @@ func (c Check) at(backend netip.AddrPort) netip.AddrPort {
 	return backend
 }
 
-// String is a short form such as "http:/healthz every 2s".
+// String is a short form such as "http:/healthz every 2s", or "tcp every 1s, direct".
 func (c Check) String() string {
 	text := string(c.Kind)
 	if rest := c.Path + c.Service; rest != "" {
 		text += ":" + rest
 	}
-	return text + " every " + c.Interval.String()
+	text += " every " + c.Interval.String()
+	if c.Via == Direct {
+		text += ", direct"
+	}
+	return text
 }

@@ -114,6 +114,8 @@ func TestValidate(t *testing.T) {
 		{func(c *Check) { c.Host = "a\r\nX: y" }, "host: "},
 		{func(c *Check) { c.Interval = time.Millisecond }, "interval_ms: 1ms is not in 100ms..1h0m0s"},
 		{func(c *Check) { c.Timeout = time.Hour }, "timeout_ms: "},
+		{func(c *Check) { c.Via = Direct }, ""},
+		{func(c *Check) { c.Via = "ipip" }, `via: "ipip" is none of datapath, direct`},
 		{func(c *Check) { c.Rise = -1 }, "rise: "},
 		{func(c *Check) { c.Fall = 101 }, "fall: "},
 	} {
@@ -142,7 +144,7 @@ func TestScore(t *testing.T) {
 	} {
 		s, got := score{rise: 2, fall: 3}, ""
 		for _, a := range answers {
-			told := s.note(map[rune]error{'+': nil, '-': bad, '*': worse}[a])
+			told := s.note(Result{Err: map[rune]error{'+': nil, '-': bad, '*': worse}[a]})
 			mark := map[bool]string{true: "p", false: "f"}[s.passing]
 			if told {
 				mark = strings.ToUpper(mark)
@@ -156,21 +158,23 @@ func TestScore(t *testing.T) {
 }
 
 // backends answer after 10 ms and count the checks.
-type backends struct{ asked, atATime, most atomic.Int32 }
+// The first ones are early.
+type backends struct{ asked, atATime, most, early atomic.Int32 }
 
-func (b *backends) ask(ctx context.Context, c Check, _ netip.AddrPort) error {
+func (b *backends) ask(ctx context.Context, _ int, j Job) Result {
 	b.asked.Add(1)
 	if n := b.atATime.Add(1); n > b.most.Load() {
 		b.most.Store(n)
 	}
 	defer b.atATime.Add(-1)
+	r := Result{Via: Direct, Early: b.asked.Load() <= b.early.Load()}
 	if !pause(ctx, 10*time.Millisecond) {
-		return ctx.Err()
+		r.Err = ctx.Err()
 	}
-	if c.Path == "/bad" {
-		return errors.New("bad")
+	if j.Check.Path == "/bad" {
+		r.Err = errors.New("bad")
 	}
-	return nil
+	return r
 }
 
 // TestRunner runs in virtual time: how often is asked, how many at a time, and what ends.
@@ -181,8 +185,8 @@ func TestRunner(t *testing.T) {
 		const jobs, parallel = 40, 4
 		r := NewRunner(Params[int]{
 			Parallel: parallel, Run: b.ask,
-			Report: func(key int, j Job, passing bool, err error) {
-				reports <- fmt.Sprintf("%d %s %t %v", key, j.Check.Path, passing, err)
+			Report: func(key int, j Job, passing bool, last Result) {
+				reports <- fmt.Sprintf("%d %s %t %v", key, j.Check.Path, passing, last.Err)
 			},
 		})
 		good := Check{Kind: HTTP, Interval: time.Second}.WithDefaults()
@@ -223,4 +227,24 @@ func TestRunner(t *testing.T) {
 			t.Error("a closed runner goes on")
 		}
 	})
+}
+
+// TestRunnerEarly: a result that the datapath was not ready for is none, for a second.
+func TestRunnerEarly(t *testing.T) {
+	for _, c := range []struct{ early, least, most int32 }{{0, 1, 1}, {3, 4, 4}, {1000, 14, 18}} {
+		synctest.Test(t, func(t *testing.T) {
+			var b backends
+			b.early.Store(c.early)
+			asked := make(chan int32, 10)
+			r := NewRunner(Params[int]{Parallel: 1, Run: b.ask, Report: func(int, Job, bool, Result) {
+				asked <- b.asked.Load()
+			}})
+			defer r.Close()
+			r.Set(1, &Job{Check: Check{Kind: TCP, Interval: time.Minute}.WithDefaults()})
+			time.Sleep(2 * time.Second)
+			if n := <-asked; n < c.least || n > c.most || len(asked) > 0 {
+				t.Errorf("%d early results: the result is that of check %d, want %d to %d", c.early, n, c.least, c.most)
+			}
+		})
+	}
 }

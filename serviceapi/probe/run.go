@@ -19,20 +19,27 @@ import (
 // userAgent is what HTTP and gRPC servers see.
 const userAgent = "myelin-health-check"
 
-// Run checks a backend once, over a connection of its own. It returns nil if the backend is healthy, and otherwise an
-// error whose text is the same when the same happens again. It takes no longer than the check's Timeout.
+// dial connects to a backend.
+type dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+// Run checks a backend once and directly, over a connection of its own. It returns nil if the backend is healthy, and
+// otherwise an error whose text is the same when the same happens again. It takes no longer than the check's Timeout.
 func Run(ctx context.Context, c Check, backend netip.AddrPort) error {
+	return run(ctx, c, backend, dialDirect)
+}
+
+func run(ctx context.Context, c Check, backend netip.AddrPort, dial dial) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	at := c.at(backend)
 	var err error
 	switch c.Kind {
 	case TCP:
-		err = checkTCP(ctx, at)
+		err = checkTCP(ctx, at, dial)
 	case HTTP:
-		err = checkHTTP(ctx, c, at)
+		err = checkHTTP(ctx, c, at, dial)
 	case GRPC:
-		err = checkGRPC(ctx, c, at)
+		err = checkGRPC(ctx, c, at, dial)
 	default:
 		err = fmt.Errorf("no such kind of check: %s", c.Kind)
 	}
@@ -49,15 +56,19 @@ func dialer() *net.Dialer {
 	return d
 }
 
-func checkTCP(ctx context.Context, at netip.AddrPort) error {
-	conn, err := dialer().DialContext(ctx, "tcp", at.String())
+func dialDirect(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	return dialer().DialContext(ctx, "tcp", to.String())
+}
+
+func checkTCP(ctx context.Context, at netip.AddrPort, dial dial) error {
+	conn, err := dial(ctx, at)
 	if err != nil {
 		return plain(err)
 	}
 	return conn.Close()
 }
 
-func checkHTTP(ctx context.Context, c Check, at netip.AddrPort) error {
+func checkHTTP(ctx context.Context, c Check, at netip.AddrPort, dial dial) error {
 	path := c.Path
 	if path == "" {
 		path = "/"
@@ -68,8 +79,8 @@ func checkHTTP(ctx context.Context, c Check, at netip.AddrPort) error {
 	}
 	req.Host = c.Host
 	req.Header.Set("User-Agent", userAgent)
-	transport := &http.Transport{DialContext: dialer().DialContext, DisableKeepAlives: true,
-		MaxResponseHeaderBytes: 64 << 10}
+	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, at) }}
 	defer transport.CloseIdleConnections()
 	answer, err := transport.RoundTrip(req) // which follows no redirects
 	if err != nil {
@@ -82,12 +93,12 @@ func checkHTTP(ctx context.Context, c Check, at netip.AddrPort) error {
 	return nil
 }
 
-func checkGRPC(ctx context.Context, c Check, at netip.AddrPort) error {
+func checkGRPC(ctx context.Context, c Check, at netip.AddrPort, dial dial) error {
 	conn, err := grpc.NewClient("passthrough:///"+at.String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithUserAgent(userAgent),
-		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
-			conn, err := dialer().DialContext(ctx, "tcp", to)
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := dial(ctx, at)
 			return conn, plain(err)
 		}))
 	if err != nil {

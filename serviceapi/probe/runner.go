@@ -17,11 +17,11 @@ type Job struct {
 
 // Params are what a Runner needs.
 type Params[K comparable] struct {
-	// Run runs one check. It is the function Run, except in tests.
-	Run func(context.Context, Check, netip.AddrPort) error
-	// Report is called with the first result of a job, and when its state or its error changes. err is that of the last
-	// check, nil if it passed. Report may be called for a job that is being removed.
-	Report func(key K, job Job, passing bool, err error)
+	// Run runs one check.
+	Run func(ctx context.Context, key K, job Job) Result
+	// Report is called with the first result of a job, and when its state, its error or the way of its packets changes.
+	// last is the result of the last check. Report may be called for a job that is being removed.
+	Report func(key K, job Job, passing bool, last Result)
 	// Parallel bounds the number of checks at a time.
 	Parallel int
 }
@@ -87,27 +87,38 @@ func (r *Runner[K]) Close() {
 // firstWithin is the time over which the first checks of jobs that are added together are spread.
 const firstWithin = 200 * time.Millisecond
 
+// A job's first result waits this long for the datapath to learn of a new Service. Until then it is early: the check
+// went directly, and would hide that clients' packets don't arrive. It is repeated after a pause.
+const (
+	settleWithin = time.Second
+	settlePause  = 50 * time.Millisecond
+)
+
 func (r *Runner[K]) run(ctx context.Context, key K, job Job) {
 	s := score{rise: job.Check.Rise, fall: job.Check.Fall}
 	wait := rand.N(min(firstWithin, job.Check.Interval))
-	for pause(ctx, wait) {
+	for begin := time.Now(); pause(ctx, wait); {
 		select {
 		case r.slots <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
-		err := r.params.Run(ctx, job.Check, job.Backend)
+		result := r.params.Run(ctx, key, job)
 		<-r.slots
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil {
+		if result.Early && !s.known && time.Since(begin) < settleWithin {
+			wait = settlePause
+			continue
+		}
+		if result.Err == nil {
 			r.passed.Add(1)
 		} else {
 			r.failed.Add(1)
 		}
-		if s.note(err) {
-			r.params.Report(key, job, s.passing, s.err)
+		if s.note(result) {
+			r.params.Report(key, job, s.passing, s.last)
 		}
 		wait = job.Check.Interval*9/10 + rand.N(job.Check.Interval/5)
 	}
@@ -118,15 +129,15 @@ type score struct {
 	rise, fall int
 	known      bool
 	passing    bool
-	against    int   // results in a row that contradict passing
-	err        error // of the last check
+	against    int // results in a row that contradict passing
+	last       Result
 }
 
-// note records a result and reports whether the state or the error has changed.
-func (s *score) note(err error) bool {
-	same := s.known && text(err) == text(s.err)
-	s.err = err
-	passes := err == nil
+// note records a result and reports whether the state, the error or the way has changed.
+func (s *score) note(r Result) bool {
+	same := s.known && text(r.Err) == text(s.last.Err) && r.Via == s.last.Via
+	s.last = r
+	passes := r.Err == nil
 	if s.known && passes == s.passing {
 		s.against = 0
 		return !same

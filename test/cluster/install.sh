@@ -6,6 +6,7 @@ set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 export MYELIN_CLUSTER=${MYELIN_CLUSTER:-i$((BASHPID % 10000000))}
 . "$here/installed.sh"
+. "$here/hubble.sh"
 work=$(mktemp -d)
 trap '"$here/cluster.sh" down; rm -rf "$work"' EXIT
 step() { echo "── $*"; }
@@ -26,7 +27,7 @@ state() {
 objects() { # of Myelin, in the API server
   local kinds=daemonsets,deployments,jobs,pods,configmaps,secrets,serviceaccounts,leases
   kinds+=,roles,rolebindings,clusterroles,clusterrolebindings
-  cluster kubectl get "$kinds" -A -o name | { grep myelin || true; }
+  cluster kubectl get "$kinds" -A -o name | { grep -E 'myelin|hubble' || true; }
 }
 
 # nothing_left: each node's state is that of before, and the API server has definitions of kinds at most.
@@ -67,13 +68,15 @@ eventually 60 "the policy on all nodes" realised
 step "the network, from within, while there is no operator"
 cluster kubectl -n kube-system scale deploy/myelin-operator --replicas=0
 inside "$myelin" connectivity test
-step "helm upgrade: another configuration, node by node, while the network is tested"
-chart upgrade --set myelin.flowTracking=always &
+step "helm upgrade: another configuration and Hubble, node by node, while the network is tested"
+chart upgrade --set myelin.flowTracking=always "${hubble_values[@]}" &
 upgrade=$!
 inside "$myelin" connectivity test --test '^(pod|service)'
 wait "$upgrade"
 settled
 inside "$myelin" connectivity test --test '^(pod|service)'
+step "Hubble: relay, web page, certificates, metrics"
+hubble_test
 step "helm uninstall"
 cluster kubectl delete ciliumnetworkpolicy everybody > /dev/null
 without_dns

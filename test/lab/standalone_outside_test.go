@@ -17,7 +17,7 @@ func TestStandaloneOutside(t *testing.T) {
 	for _, acceleration := range []string{"disabled", "native"} {
 		t.Run(acceleration, func(t *testing.T) {
 			t.Parallel()
-			g := upStandalone(t, acceleration)
+			g := upStandalone(t, map[string]any{"loadBalancer.acceleration": acceleration})
 			if acceleration == "disabled" {
 				g.outsideByFamily(0)
 				return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -27,10 +28,11 @@ type standaloneLab struct {
 	endServer func() // ends that of node2
 }
 
-func upStandalone(t *testing.T, acceleration string) *standaloneLab {
+func upStandalone(t *testing.T, more map[string]any) *standaloneLab {
 	t.Helper()
-	c := up(t, setup{nodes: 2, pods: []string{}, values: map[string]any{"loadBalancer.standalone": true,
-		"loadBalancer.acceleration": acceleration}})
+	values := map[string]any{"loadBalancer.standalone": true}
+	maps.Copy(values, more)
+	c := up(t, setup{nodes: 2, pods: []string{}, values: values})
 	g := &standaloneLab{cluster: c, node: c.Node("node1")}
 	g.endServer = g.serve("node2")
 	return g
@@ -124,7 +126,7 @@ func vips() []netip.AddrPort {
 // reach it; it is there after kill -9; a backend in maintenance stays so; backends are checked.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
-	g := upStandalone(t, "disabled")
+	g := upStandalone(t, nil)
 	upsert := []string{"service", "upsert", "web", "--frontend", vips()[0].String() + "/TCP", "--frontend",
 		vips()[1].String() + "/TCP"}
 	for _, of := range []string{"node2", "world"} {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // always is the turn of what each run of .ci/run has; the others have a third each.
@@ -34,6 +35,7 @@ const (
 	generateSeconds  = 60
 	fuzzSeconds      = 150
 	unitSeconds      = 300
+	uiSeconds        = 240
 	kubeSeconds      = 150
 	clusterSeconds   = 720
 	vmFloorSeconds   = 780
@@ -55,8 +57,13 @@ func (r *runner) pieces(changed []string) []piece {
 		{name: "generated files", seconds: generateSeconds, turn: always, run: makes("generate-check")},
 		{name: "fuzz", seconds: fuzzSeconds, turn: always, run: makes("fuzz", "FUZZ_SECONDS=3")},
 	}
-	var near tests
+	var near, cliTest, rest tests
 	for _, t := range r.tests.outsideCore() {
+		if t.name == hubbleCLITest {
+			cliTest = append(cliTest, t)
+			continue
+		}
+		rest = append(rest, t)
 		if touched(append(t.folders, labFile(t.name)), changed) {
 			near = append(near, t)
 		}
@@ -74,7 +81,9 @@ func (r *runner) pieces(changed []string) []piece {
 	kubeFolders := strings.Fields("kube operator endpointslice identity cluster test/kube go.mod")
 	clusterFolders := append(strings.Fields("cni install host chart image operator connectivity kube go.mod"),
 		"test/cluster", "scripts/kubernetes.sh")
+	cliFolders := strings.Fields("hubble event agent test/hubble go.mod")
 	unitFolders := strings.Fields("policy test/policy service bench image doctor")
+	uiFolders := strings.Fields("ui test/ui scripts/ui.sh hubble/query hubble/printer")
 	whole := func(ctx context.Context, r *runner) error { return r.here(ctx, unit) }
 	list = append(list,
 		piece{
@@ -85,11 +94,16 @@ func (r *runner) pieces(changed []string) []piece {
 			name: "cluster", seconds: clusterSeconds, builds: []string{serverBuild, clusterBuild},
 			folders: clusterFolders, run: makes("test-cluster"),
 		},
+		piece{
+			name: "Hubble CLI", seconds: cliTest.expected() + labChunkOverhead, builds: []string{cliBuild},
+			turn: 1, folders: cliFolders, run: withHubbleCLI(cliTest),
+		},
 		vmPiece(kernels()[1], vmFloorSeconds),
 		vmPiece(kernels()[0], vmNewestSeconds),
+		piece{name: "web page", seconds: uiSeconds, turn: 1, folders: uiFolders, run: webPage},
 		piece{name: "unit, all of it", seconds: unitSeconds, turn: 2, folders: unitFolders, run: whole},
 	)
-	for i, chunk := range r.tests.outsideCore().chunks(labChunks) {
+	for i, chunk := range rest.chunks(labChunks) {
 		list = append(list, piece{
 			name: fmt.Sprintf("lab, part %d of %d", i+1, labChunks), seconds: chunk.expected() + labChunkOverhead,
 			turn: 2, run: labTests(chunk),
@@ -98,8 +112,11 @@ func (r *runner) pieces(changed []string) []piece {
 	return list
 }
 
-// Builds of Kubernetes that pieces share.
-const serverBuild, clusterBuild = "API server", "cluster"
+// Builds that pieces share: of Kubernetes, and of the Hubble CLI.
+const serverBuild, clusterBuild, cliBuild = "API server", "cluster", "Hubble CLI"
+
+// hubbleCLITest is the test of the lab ring that needs cliBuild.
+const hubbleCLITest = "TestHubbleCLI"
 
 // build is something that takes long once, with the last file that it makes in the cache folder.
 type build struct {
@@ -108,7 +125,10 @@ type build struct {
 }
 
 func builds() map[string]build {
-	return map[string]build{serverBuild: {"kube/bin/kube-apiserver", 780}, clusterBuild: {"cluster/images/made", 720}}
+	return map[string]build{
+		serverBuild: {"kube/bin/kube-apiserver", 780}, clusterBuild: {"cluster/images/made", 720},
+		cliBuild: {"hubble/hubble", 420},
+	}
 }
 
 // builtHere are the builds whose files are in this machine's cache.
@@ -159,6 +179,20 @@ func makes(args ...string) func(context.Context, *runner) error {
 	return command("make", append([]string{"--no-print-directory"}, args...)...)
 }
 
+// webPage tests the page in a browser, on machines where npm finds its packages. The program does not need them.
+func webPage(ctx context.Context, r *runner) error {
+	if err := command("scripts/deps.sh", "ui")(ctx, r); err != nil {
+		return err
+	}
+	asking, stop := context.WithTimeout(ctx, 30*time.Second)
+	defer stop()
+	if out, err := exec.CommandContext(asking, "npm", "ping").CombinedOutput(); err != nil {
+		fmt.Fprintf(r.out, "not run: the web page in a browser: npm finds no packages here: %v\n%s", err, out)
+		return nil
+	}
+	return makes("test-ui")(ctx, r)
+}
+
 func vmPiece(kernel string, seconds float64) piece {
 	return piece{
 		name: "vm " + kernel, seconds: seconds, turn: 1, folders: append(datapath(), "test/vm"), run: inVM(kernel),
@@ -172,6 +206,16 @@ func withServer(ctx context.Context, r *runner) error {
 	}
 	args := []string{"test", "-json", "-count=1", "-timeout=20m", "./kube/...", "./operator/...", "./test/kube"}
 	return r.count(kube, exec.CommandContext(ctx, "go", args...))
+}
+
+// withHubbleCLI runs tests of the lab ring after the CLI is built, so that the build isn't part of the test's time.
+func withHubbleCLI(list tests) func(context.Context, *runner) error {
+	return func(ctx context.Context, r *runner) error {
+		if err := command("scripts/hubble.sh")(ctx, r); err != nil {
+			return err
+		}
+		return labTests(list)(ctx, r)
+	}
 }
 
 func inVM(kernel string) func(context.Context, *runner) error {

@@ -30,6 +30,7 @@ func rings() []ring {
 		{vm, "make test-vm", "packet and lab on kernels 6.12 and 5.10", 20 * time.Minute, 0},
 		{kube, "make test-kube", "with a real API server, after a build of 13 minutes", 3 * time.Minute, 0},
 		{cluster, "make test-cluster", "real kubelets, after a build of 12 minutes", 12 * time.Minute, 0},
+		{"ui", "make test-ui", "the web page in a browser", 5 * time.Minute, 0},
 		{"generate", "make generate-check", "committed generated files are fresh", time.Minute, 0},
 		{"fuzz", "make fuzz", "every fuzz target for 10 s", 5 * time.Minute, 0},
 		{"all", "make test-all", "everything", time.Hour, 0},

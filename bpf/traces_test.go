@@ -1,0 +1,90 @@
+package bpf
+
+import (
+	"slices"
+	"testing"
+	"unsafe"
+)
+
+// traceMemory is the memory of the map traces for some CPUs, written as the datapath does.
+type traceMemory struct {
+	*Traces
+
+	slots []DatapathTraceSlot
+}
+
+func newTraceMemory(cpus, slots int) *traceMemory {
+	m := &traceMemory{slots: make([]DatapathTraceSlot, cpus*(slots+1))}
+	m.Traces = &Traces{slots: uint64(slots), cpus: make([]traceCPU, cpus)}
+	for i := range m.cpus {
+		m.cpus[i].base = &m.slots[i*(slots+1)]
+	}
+	return m
+}
+
+// write adds an event of a CPU at each time.
+func (m *traceMemory) write(cpu int, times ...uint64) {
+	head := m.cpus[cpu].base
+	for _, at := range times {
+		next := head.Seq + 1
+		s := (*DatapathTraceSlot)(unsafe.Add(unsafe.Pointer(head), uintptr(1+(next-1)%m.Traces.slots)*traceSlotSize))
+		s.Seq, s.Event.TimeNs = next, at
+		head.Seq = next
+	}
+}
+
+// read returns the times of the events until a time, and how many are missing.
+func (m *traceMemory) read(until uint64) (times []uint64, missed uint64) {
+	missed = m.Read(until, func(e *DatapathEvent) { times = append(times, e.TimeNs) })
+	return times, missed
+}
+
+func (m *traceMemory) expect(t *testing.T, until, missed uint64, want ...uint64) {
+	t.Helper()
+	if got, lost := m.read(until); !slices.Equal(got, want) || lost != missed {
+		t.Errorf("until %d: %v, %d missed; want %v, %d", until, got, lost, want, missed)
+	}
+}
+
+// TestTracesOfCPUs has several CPUs write: their events come in the order of time, each once.
+func TestTracesOfCPUs(t *testing.T) {
+	t.Parallel()
+	m := newTraceMemory(3, 8)
+	m.expect(t, 100, 0)
+	m.write(0, 10, 13, 16)
+	m.write(1, 11, 12, 20)
+	m.expect(t, 15, 0, 10, 11, 12, 13)
+	m.write(2, 14) // older than what is read ahead of the other CPUs
+	m.write(0, 21)
+	m.expect(t, 15, 0, 14)
+	m.expect(t, 100, 0, 16, 20, 21)
+	m.expect(t, 100, 0)
+}
+
+// TestTracesOverwritten has one CPU be faster than the reader. Nothing of the other one is lost, and each event of the
+// first is read or counted.
+func TestTracesOverwritten(t *testing.T) {
+	t.Parallel()
+	m := newTraceMemory(2, 8)
+	m.write(1, 5, 50)
+	for at := uint64(1); at <= 20; at++ {
+		m.write(0, 2*at)
+	}
+	// The slot after the newest event may be written at any time, so 7 of 8 can be read.
+	m.expect(t, 39, 13, 5, 28, 30, 32, 34, 36, 38)
+	m.write(0, 60)
+	m.expect(t, 100, 0, 40, 50, 60)
+}
+
+// TestTracesCleared has the map be cleared, as on a restart with other sizes.
+func TestTracesCleared(t *testing.T) {
+	t.Parallel()
+	m := newTraceMemory(2, 8)
+	m.write(0, 1, 2, 3)
+	m.write(1, 4, 5)
+	m.expect(t, 100, 0, 1, 2, 3, 4, 5)
+	clear(m.slots)
+	m.write(0, 7)
+	m.write(1, 6)
+	m.expect(t, 100, 0, 6, 7)
+}

@@ -1,0 +1,39 @@
+package hubble
+
+import (
+	"context"
+
+	"myelin/hubble/consumer"
+)
+
+// Follow hands the flows that are recorded from now on to consumers, each converted once, until ctx ends. Where the
+// ring overtakes it the consumers are told how many were lost.
+func (o *Observer) Follow(ctx context.Context, consumers []consumer.Consumer) error {
+	defer o.Source.Follow()()
+	o.Source.Pull()
+	r := &reader{
+		ring: o.Ring, source: o.Source, convert: o.Converter, tracker: newTracker(o.Interval), pos: o.Ring.Next(),
+	}
+	for {
+		for r.step(o.Now) {
+			if l := r.overwritten(); l != nil {
+				for _, c := range consumers {
+					c.Lost(l)
+				}
+			}
+			it, ok, _ := r.take()
+			for _, c := range consumers {
+				switch {
+				case !ok:
+				case it.flow != nil:
+					c.Consume(it.flow)
+				default:
+					c.Lost(it.lost)
+				}
+			}
+		}
+		if o.Ring.Wait(ctx, r.pos) != nil {
+			return nil // ctx has ended
+		}
+	}
+}

@@ -1,0 +1,44 @@
+#!/bin/bash
+# ui.sh build|check|test [ARG...]: the web page of `myelin ui`.
+#   build  makes ui/dist of ui/web
+#   check  fails if the committed ui/dist is not what build makes
+#   test   check, and the tests in a browser; ARG... goes to Playwright
+# Needs what deps.sh ui installs. npm takes packages from where it is set up to.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
+web=$PWD/ui/web
+
+packages() {
+  local have=$web/node_modules/.package-lock.json
+  [ "$have" -nt "$web/package-lock.json" ] || (cd "$web" && npm ci --loglevel=error)
+}
+
+build() { # DIR
+  (cd "$web" && npx tsc && npx vite build --logLevel warn --outDir "$1" --emptyOutDir)
+}
+
+check() {
+  local fresh
+  fresh=$(mktemp -d)
+  build "$fresh"
+  if ! diff -r "$fresh" ui/dist; then
+    rm -rf "$fresh"
+    echo "stale: ui/dist (scripts/ui.sh build)" >&2
+    return 1
+  fi
+  rm -rf "$fresh"
+  echo "ui/dist is fresh: $(du -sb ui/dist | cut -f1) bytes"
+}
+
+case ${1-} in
+  build) packages; build "$PWD/ui/dist" ;;
+  check) packages; check ;;
+  test)
+    shift
+    packages
+    check
+    go build -o bin/ui-load ./test/ui
+    (cd "$web" && npx playwright test "$@")
+    ;;
+  *) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d >&2; exit 2 ;;
+esac
