@@ -213,6 +213,9 @@ func (h *hubbleFeature) status() feature.Status {
 	return s
 }
 
+// lostHelp is the help of the metric that counts lost events by source.
+const lostHelp = "Events that were lost in the ring buffer of the kernel, or of Hubble for a client that was too slow."
+
 func (h *hubbleFeature) metrics(s feature.Sink) {
 	if h.recorder == nil {
 		return
@@ -223,8 +226,8 @@ func (h *hubbleFeature) metrics(s feature.Sink) {
 	s.Counter("myelin_hubble_flows_seen_total", "Flows that were recorded since the agent started.",
 		float64(ring.Flows()), nil)
 	_, lost := h.agent.datapath.hub.Lost()
-	s.Counter("myelin_hubble_lost_events_total", "Events that could not be recorded.", float64(lost),
+	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(lost),
 		prometheus.Labels{"source": "perf_event_ring_buffer"})
-	s.Counter("myelin_hubble_lost_events_total", "Events that could not be recorded.", float64(ring.Overtaken()),
+	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(ring.Overtaken()),
 		prometheus.Labels{"source": "hubble_ring_buffer"})
 }

@@ -63,6 +63,10 @@ func TestEventRate(t *testing.T) {
 	if m.told > m.lost || (m.overtaken == 0 && m.told != m.lost) {
 		t.Errorf("the client was told that the kernel lost %d events, want %d", m.told, m.lost)
 	}
+	if m.overwritten != m.overtaken {
+		t.Errorf("the agent has counted %d flows overwritten before the client read them, the client was told %d",
+			m.overwritten, m.overtaken)
+	}
 	if m.refused > m.lost {
 		t.Errorf("the datapath could not send %d events, the agent has counted %d as lost", m.refused, m.lost)
 	}
@@ -83,6 +87,7 @@ type eventCounts struct {
 	emitted         uint64 // packets that the datapath forwarded from pods
 	refused         uint64 // events that it could not send
 	lost            uint64 // those, and events that were overwritten, as the agent's metric has it
+	overwritten     uint64 // flows that were overwritten before a client read them, by the same metric
 	recorded        uint64 // flows that the agent has seen
 	followed        uint64 // flows that the client has received
 	overtaken, told uint64 // events lost to the client in the agent, and in the kernel
@@ -90,8 +95,8 @@ type eventCounts struct {
 }
 
 func (a eventCounts) minus(b eventCounts) eventCounts {
-	return eventCounts{a.emitted - b.emitted, a.refused - b.refused, a.lost - b.lost, a.recorded - b.recorded,
-		a.followed - b.followed, a.overtaken - b.overtaken, a.told - b.told, a.cpu - b.cpu}
+	return eventCounts{a.emitted - b.emitted, a.refused - b.refused, a.lost - b.lost, a.overwritten - b.overwritten,
+		a.recorded - b.recorded, a.followed - b.followed, a.overtaken - b.overtaken, a.told - b.told, a.cpu - b.cpu}
 }
 
 // agentFollower counts what a client that follows an agent receives.
@@ -169,25 +174,26 @@ func (c *cluster) eventCounts(t *testing.T, f *agentFollower) (n eventCounts) {
 	check(t, err)
 	n.recorded = s.GetSeenFlows()
 	n.followed, n.overtaken, n.told = f.followed.Load(), f.overtaken.Load(), f.told.Load()
-	n.lost = c.lostMetric(t, "node1")
+	n.lost = c.lostMetric("node1", "perf_event_ring_buffer")
+	n.overwritten = c.lostMetric("node1", "hubble_ring_buffer")
 	n.cpu = processTime(t, c.Node("node1").AgentProcess().PID)
 	return n
 }
 
-// lostMetric is the agent's own count of lost events.
-func (c *cluster) lostMetric(t *testing.T, node string) (sum uint64) {
-	t.Helper()
+// lostMetric is the agent's own count of the events lost in a source.
+func (c *cluster) lostMetric(node, source string) uint64 {
 	var list []struct {
-		Name  string
-		Value float64
+		Name   string
+		Labels map[string]string
+		Value  float64
 	}
 	c.jsonCLI(&list, node, "metrics", "list")
 	for _, row := range list {
-		if row.Name == "myelin_hubble_lost_events_total" {
-			sum += uint64(row.Value)
+		if row.Name == "myelin_hubble_lost_events_total" && row.Labels["source"] == source {
+			return uint64(row.Value)
 		}
 	}
-	return sum
+	return 0
 }
 
 // processTime is the CPU time of a process, proc_pid_stat(5).
