@@ -120,13 +120,16 @@ type Rule struct {
 	Peers []Peer `json:"peers"`
 	// Ports: one of them must match. Nil matches all.
 	Ports []Port `json:"ports"`
+	// L7 is what the proxy enforces on the flows that the rule allows; nil: nothing, they do not pass through the
+	// proxy. Allow rules of TierDefault only.
+	L7 *L7 `json:"l7,omitempty"`
 	// Unenforced says which parts of the rule are not understood, or cannot be
 	// enforced, each as "field: reason". An allow rule allows nothing by them, a deny
 	// rule denies all that they could mean: Peers and Ports are so already.
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// Peer is what a rule matches at the other end of a flow. One of Endpoints, Nodes, Prefixes and Service is
+// Peer is what a rule matches at the other end of a flow. One of Endpoints, Nodes, Prefixes, Service and Names is
 // set.
 type Peer struct {
 	// Endpoints selects by labels: pods, nodes and reserved identities.
@@ -140,6 +143,8 @@ type Peer struct {
 	Prefixes *Prefixes `json:"prefixes,omitempty"`
 	// Service selects what is behind a Service.
 	Service *ServicePeer `json:"service,omitempty"`
+	// Names selects the addresses outside the cluster that DNS answers to the endpoint gave for names: toFQDNs.
+	Names []NamePattern `json:"names,omitempty"`
 	// Required must match as well: fromRequires and toRequires.
 	Required []Selector `json:"required,omitempty"`
 }
