@@ -33,6 +33,8 @@ const (
 	ToWire      Hook = "to_wire"
 	ToWireL3    Hook = "to_wire_l3"
 	FromWireXDP Hook = "from_wire_xdp"
+	FromProxy   Hook = "from_proxy"
+	FromProxyL3 Hook = "from_proxy_l3" // of the TUN device
 )
 
 // WireHooks are the hooks of wires that attach to tc.
@@ -85,15 +87,34 @@ func (a *Attacher) program(hook Hook) (*ebpf.Program, error) {
 	case ToWire:
 		return a.d.ToWire, nil
 	}
-	l3, err := a.d.loadL3()
-	if hook == FromWireL3 {
-		return l3.FromWire, err
+	if hook == FromProxy || hook == FromProxyL3 {
+		proxy, err := a.d.loadProxy()
+		if err != nil {
+			return nil, err
+		}
+		if hook == FromProxy {
+			return proxy.FromProxy, nil
+		}
+		return proxy.FromProxyL3, nil
 	}
-	return l3.ToWire, err
+	l3, err := a.d.loadL3()
+	if err != nil {
+		return nil, err
+	}
+	if hook == FromWireL3 {
+		return l3.FromWire, nil
+	}
+	return l3.ToWire, nil
 }
 
 // ingress reports on which side of the device the hook is.
-func (h Hook) ingress() bool { return h == FromPod || h == FromWire || h == FromWireL3 }
+func (h Hook) ingress() bool {
+	switch h {
+	case FromPod, FromWire, FromWireL3, FromProxy, FromProxyL3:
+		return true
+	}
+	return false
+}
 
 // Attach makes the hook's program the one on the device, in place of an older one of ours without a gap. It is
 // idempotent. The first TCX link on a device takes as long as a grace period of RCU, 7 to 20 ms (tcx_link_prog_attach),

@@ -63,6 +63,8 @@ struct settings {
 	__u8 policy_cut;       /* enum policy_cut */
 	__u8 no_backend_drop;  /* packets to a Service without backends are dropped silently */
 	__u8 prefilter;        /* there is a denylist */
+	__u8 l7;               /* flows can be redirected to the proxy */
+	__u8 l7_open;          /* new flows pass without L7 rules while the proxy does not run */
 	__u8 quic;             /* connection IDs select backends of Services with FRONTEND_QUIC */
 	__u8 wire_any;         /* derived: the source does not matter for a wire's packets (no masquerade, no tunnel) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
@@ -140,6 +142,7 @@ enum hook {
 	HOOK_FROM_WIRE,
 	HOOK_TO_WIRE,
 	HOOK_FROM_WIRE_XDP,
+	HOOK_FROM_PROXY,
 	HOOKS = 8, /* a power of 2 */
 };
 

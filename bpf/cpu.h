@@ -57,7 +57,8 @@ struct policy_context {
 	__u8 audit;    /* verdict, true: what is denied is only reported */
 	__u8 cut;      /* true: the flow may have been allowed before */
 	__u8 denied;   /* verdict: the direction that is denied, plus 1; 0: none */
-	__u8 pad[5];
+	__u8 proxy;    /* verdict, not 0: the flow passes through the proxy; by a rule of direction n: bit n */
+	__u8 pad[4];
 	struct peer_class class[2]; /* by direction: class of the peer in the endpoint's policies */
 };
 
@@ -154,6 +155,12 @@ struct cpu {
 	 * Read by enforce_result, flow_new, flow_set_verdict, event_set_verdict and refuse_flow.
 	 */
 	struct policy_context policy;
+	/* Key of an entry of names. Set and read by name_verdicts. */
+	struct name_key name_key;
+	/* The address that stands for a selector of names. Set and read by name_verdict. */
+	struct addr name_peer;
+	/* Key of the conntrack entry of a flow that may pass through the proxy. Set and read by nat_from_proxy. */
+	struct flow_key proxy_key;
 	/*
 	 * Key of a port index. Set by port_index_find and nat_replace; read there and by port_index_put.
 	 */

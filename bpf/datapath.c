@@ -3,6 +3,7 @@
 
 /* All entry points of the datapath, and what they call for each packet, in order. */
 
+#include "../drop/unparsed.h"
 #include "../policy/policy.h"
 #include "../prefilter/prefilter.h"
 #include "../route/decide.h"
@@ -10,6 +11,7 @@
 #include "../route/tunnel_send.h"
 #include "ethernet.h"
 #include "vlan.h"
+#include "../l7/accept.h"
 #include "../flow/flow.h"
 #include "../nat/nat.h"
 #include "../nat/nat_in.h"
@@ -18,38 +20,12 @@
 #include "../service/translate.h"
 #include "../service/from_pod.h"
 #include "../service/from_wire.h"
+#include "../service/from_proxy.h"
 #include "../service/probe.h"
 #include "../service/socket.h"
 #include "../service/bind.h"
 #include "../service/xdp_error.h"
 #include "types.h"
-
-/* Drops a packet that was not parsed as IP. */
-INLINE int drop_unparsed(struct __sk_buff *skb, struct cpu *c, int parsed)
-{
-	switch (parsed) {
-	case PARSED_TRUNCATED:
-		return drop(skb, c, DROP_TRUNCATED);
-	case PARSED_BAD:
-		return drop(skb, c, DROP_BAD_HEADER);
-	case PARSED_MAPPED:
-		return drop(skb, c, DROP_MARTIAN);
-	default:
-		return drop(skb, c, DROP_UNSUPPORTED_L2);
-	}
-}
-
-/* Drops a packet of a wire without a link-layer header to which the kernel could not add one. */
-INLINE int drop_unpushed(struct __sk_buff *skb, enum hook hook)
-{
-	struct cpu *c = cpu_this();
-
-	if (!c)
-		return TC_ACT_SHOT;
-	packet_reset(&c->pkt, skb->ifindex, hook);
-	packet_unparsed(&c->pkt, PARSED_OTHER);
-	return drop(skb, c, DROP_REWRITE);
-}
 
 /* Forwards a pod's packet along c->path, with masquerading and conntrack if the path's flags ask for them. */
 APART int from_pod_forward(struct __sk_buff *skb, __u32 action)
@@ -65,11 +41,12 @@ APART int from_pod_forward(struct __sk_buff *skb, __u32 action)
 		return verdict;
 	if (c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	if (flow_tracked(&c->path) && (!(c->path.flags & PATH_MASQUERADE) || outcome == NEXT_CONTINUE))
+	if (flow_tracked(&c->path) &&
+	    (!(c->path.flags & PATH_MASQUERADE) || outcome == NEXT_CONTINUE || outcome == NEXT_PROXY))
 		outcome = l4_parse(skb, &c->pkt) ?: track_begin(skb);
 	if (outcome >= NEXT_DROP)
 		return refuse_flow(skb, c, outcome);
-	return path_forward(skb, c, &c->path, action, HOOK_FROM_POD);
+	return path_forward(skb, c, &c->path, l7_action(&c->path, action), HOOK_FROM_POD);
 }
 
 /* Forwards a pod's packet to a Service's backend, or along c->path if it is not for a Service. */
@@ -80,10 +57,14 @@ APART int from_pod_services(struct __sk_buff *skb, __u32 action)
 	return outcome == NEXT_CONTINUE ? from_pod_forward(skb, action) : service_send(skb, outcome);
 }
 
-/* Forwards a pod's packet along c->path. The path's flags say whether it may be for a Service. */
+/* Forwards a pod's packet along c->path, whose flags say whether it may be for a Service or for the proxy. */
 INLINE int from_pod_follow(struct __sk_buff *skb, struct cpu *c, __u32 action)
 {
+	int verdict;
+
 	c->path.action = action;
+	if (config.l7 && c->path.flags & PATH_L7 && (verdict = track_proxied(skb)) != TC_ACT_UNSPEC)
+		return verdict;
 	if (config.services && c->path.flags & PATH_SERVICES)
 		return from_pod_services(skb, action);
 	return from_pod_forward(skb, action);
@@ -164,7 +145,7 @@ APART int from_wire_forward(struct __sk_buff *skb)
 		if (outcome)
 			return refuse_flow(skb, c, outcome);
 	}
-	return path_follow(skb, c, &c->path, WIRE_ACTION, HOOK_FROM_WIRE);
+	return path_follow(skb, c, &c->path, l7_action(&c->path, WIRE_ACTION), HOOK_FROM_WIRE);
 }
 
 /* Forwards a wire's packet to a pod that is a client or a backend of Services. */
@@ -175,9 +156,13 @@ APART int from_wire_services(struct __sk_buff *skb)
 	return outcome == NEXT_CONTINUE ? from_wire_forward(skb) : service_send(skb, outcome);
 }
 
-/* Forwards a wire's packet along c->path. The path's flags say whether it may be a reply of a Service. */
+/* Forwards a wire's packet along c->path, whose flags say whether it may be a Service's reply or for the proxy. */
 INLINE int from_wire_follow(struct __sk_buff *skb, const struct cpu *c)
 {
+	int verdict;
+
+	if (config.l7 && c->path.flags & PATH_L7 && (verdict = track_proxied(skb)) != TC_ACT_UNSPEC)
+		return verdict;
 	return config.services && c->path.flags & PATH_ANSWERS ? from_wire_services(skb) : from_wire_forward(skb);
 }
 
@@ -240,12 +225,6 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	return from_wire_forward(skb);
 }
 
-/* Passes a wire's packet of another protocol, and drops one with an invalid header. */
-INLINE int from_wire_non_ip(struct __sk_buff *skb, struct cpu *c, int parsed)
-{
-	return parsed == PARSED_ARP || parsed == PARSED_OTHER ? pass(skb, c) : drop_unparsed(skb, c, parsed);
-}
-
 /* Handles a packet that arrives by a wire, including the tunnel device. */
 INLINE int wire_receive(struct __sk_buff *skb)
 {
@@ -293,6 +272,27 @@ int from_wire_l3(struct __sk_buff *skb)
 	if (!ethernet_carries(skb))
 		return TC_ACT_OK;
 	return ethernet_push(skb) ? wire_receive(skb) : drop_unpushed(skb, HOOK_FROM_WIRE);
+}
+
+/* Packets that the proxy sends: of its connections with clients and with servers, and DNS messages. */
+SEC("tc")
+int from_proxy(struct __sk_buff *skb)
+{
+	return proxy_receive(skb);
+}
+
+/* from_proxy for the TUN device. */
+SEC("tc")
+int from_proxy_l3(struct __sk_buff *skb)
+{
+	return ethernet_push(skb) ? proxy_receive(skb) : drop_unpushed(skb, HOOK_FROM_PROXY);
+}
+
+/* Connections in the proxy's network namespace. */
+SEC("sk_lookup")
+int proxy_accept(struct bpf_sk_lookup *ctx)
+{
+	return l7_accept(ctx);
 }
 
 /* Packets that the host sends to a pod. Attached with flow_always, for Services and for policies. */

@@ -76,7 +76,8 @@ type DatapathCachedFlow struct {
 	Proto       uint8
 	Side        uint8
 	Closed      uint8
-	Pad         [5]uint8
+	Proxied     uint8
+	Pad         [4]uint8
 	Way         [2]struct {
 		_        structs.HostLayout
 		Path     DatapathPath
@@ -202,9 +203,13 @@ type DatapathCpu struct {
 		Audit   uint8
 		Cut     uint8
 		Denied  uint8
-		Pad     [5]uint8
+		Proxy   uint8
+		Pad     [4]uint8
 		Class   [2]DatapathPeerClass
 	}
+	NameKey     DatapathNameKey
+	NamePeer    DatapathAddr
+	ProxyKey    DatapathFlowKey
 	PortKey     DatapathNatTuple
 	PortIndex   DatapathPortIndex
 	NatRingNext uint32
@@ -248,7 +253,8 @@ type DatapathEndpointPolicy struct {
 	Set     [2][2]uint32
 	Lengths [2][2]uint32
 	Audit   uint8
-	Pad     [3]uint8
+	L7      uint8
+	Pad     [2]uint8
 }
 
 type DatapathEndpointSlot uint32
@@ -359,6 +365,7 @@ const (
 	DatapathFlowFlagFLOW_DENIED  DatapathFlowFlag = 8
 	DatapathFlowFlagFLOW_POD_FIN DatapathFlowFlag = 16
 	DatapathFlowFlagFLOW_INDEXED DatapathFlowFlag = 32
+	DatapathFlowFlagFLOW_PROXY   DatapathFlowFlag = 64
 )
 
 type DatapathFlowKey struct {
@@ -447,6 +454,7 @@ const (
 	DatapathHookHOOK_FROM_WIRE     DatapathHook = 2
 	DatapathHookHOOK_TO_WIRE       DatapathHook = 3
 	DatapathHookHOOK_FROM_WIRE_XDP DatapathHook = 4
+	DatapathHookHOOK_FROM_PROXY    DatapathHook = 5
 	DatapathHookHOOKS              DatapathHook = 8
 )
 
@@ -499,6 +507,19 @@ type DatapathMemberKey struct {
 	Pad     uint8
 }
 
+type DatapathName struct {
+	_        structs.HostLayout
+	Selector [8]uint32
+	Expires  [8]uint32
+}
+
+type DatapathNameKey struct {
+	_    structs.HostLayout
+	Addr DatapathAddr
+	Slot uint32
+	_    [4]byte
+}
+
 type DatapathNatEntry struct {
 	_           structs.HostLayout
 	Backend     DatapathAddr
@@ -530,6 +551,7 @@ const (
 	DatapathNatEntryFlagNAT_ENTRY_GONE       DatapathNatEntryFlag = 8
 	DatapathNatEntryFlagNAT_ENTRY_DSR        DatapathNatEntryFlag = 16
 	DatapathNatEntryFlagNAT_ENTRY_CLIENT_FIN DatapathNatEntryFlag = 32
+	DatapathNatEntryFlagNAT_ENTRY_PROXY      DatapathNatEntryFlag = 64
 )
 
 type DatapathNatReply struct {
@@ -590,6 +612,7 @@ const (
 	DatapathOutcomeREPLY_RESET                 DatapathOutcome = 8
 	DatapathOutcomeFORWARD_AUDIT               DatapathOutcome = 9
 	DatapathOutcomeFORWARD_QUIC                DatapathOutcome = 10
+	DatapathOutcomeFORWARD_PROXY               DatapathOutcome = 11
 	DatapathOutcomeDROP_FIRST                  DatapathOutcome = 16
 	DatapathOutcomeDROP_TRUNCATED              DatapathOutcome = 16
 	DatapathOutcomeDROP_BAD_HEADER             DatapathOutcome = 17
@@ -641,7 +664,8 @@ const (
 	DatapathOutcomeDROP_DSR_UNTRUSTED          DatapathOutcome = 63
 	DatapathOutcomeDROP_FLOW_LIMIT             DatapathOutcome = 64
 	DatapathOutcomeDROP_NEW_FLOW_RATE          DatapathOutcome = 65
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 66
+	DatapathOutcomeDROP_PROXY_DOWN             DatapathOutcome = 66
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 67
 )
 
 type DatapathPath struct {
@@ -672,6 +696,7 @@ const (
 	DatapathPathActionPATH_TUNNEL  DatapathPathAction = 3
 	DatapathPathActionPATH_STACK   DatapathPathAction = 4
 	DatapathPathActionPATH_RESOLVE DatapathPathAction = 5
+	DatapathPathActionPATH_PROXY   DatapathPathAction = 6
 )
 
 type DatapathPathFlag uint32
@@ -683,6 +708,7 @@ const (
 	DatapathPathFlagPATH_NODE_PORTS DatapathPathFlag = 8
 	DatapathPathFlagPATH_TRACKED    DatapathPathFlag = 16
 	DatapathPathFlagPATH_POLICY     DatapathPathFlag = 32
+	DatapathPathFlagPATH_L7         DatapathPathFlag = 64
 )
 
 type DatapathPeerClass struct {
@@ -735,6 +761,13 @@ type DatapathPolicyDirection uint32
 const (
 	DatapathPolicyDirectionPOLICY_INGRESS DatapathPolicyDirection = 0
 	DatapathPolicyDirectionPOLICY_EGRESS  DatapathPolicyDirection = 1
+)
+
+type DatapathPolicyL7 uint32
+
+const (
+	DatapathPolicyL7POLICY_L7    DatapathPolicyL7 = 1
+	DatapathPolicyL7POLICY_NAMES DatapathPolicyL7 = 2
 )
 
 type DatapathPolicyPair struct {
@@ -806,6 +839,21 @@ const (
 	DatapathProbeWayPROBE_DSR         DatapathProbeWay = 3
 )
 
+type DatapathProxyDevices struct {
+	_               structs.HostLayout
+	StreamIfindex   uint32
+	DatagramIfindex uint32
+	StreamMac       DatapathMac
+	LinkMac         DatapathMac
+}
+
+type DatapathProxySocket uint32
+
+const (
+	DatapathProxySocketPROXY_LISTENER DatapathProxySocket = 0
+	DatapathProxySocketPROXY_SOCKETS  DatapathProxySocket = 1
+)
+
 type DatapathQuicServerKey struct {
 	_       structs.HostLayout
 	Id      uint64
@@ -855,10 +903,11 @@ type DatapathSettings struct {
 	PolicyCut      uint8
 	NoBackendDrop  uint8
 	Prefilter      uint8
+	L7             uint8
+	L7Open         uint8
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
-	_              [2]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -1006,6 +1055,7 @@ const (
 	DatapathMapLoads            = "loads"
 	DatapathMapMaglevTables     = "maglev_tables"
 	DatapathMapMembers          = "members"
+	DatapathMapNames            = "names"
 	DatapathMapNatEntries       = "nat_entries"
 	DatapathMapNatReplies       = "nat_replies"
 	DatapathMapNatRing          = "nat_ring"
@@ -1021,6 +1071,8 @@ const (
 	DatapathMapPortIndexes      = "port_indexes"
 	DatapathMapPrefixes         = "prefixes"
 	DatapathMapProbes           = "probes"
+	DatapathMapProxyDevice      = "proxy_device"
+	DatapathMapProxySockets     = "proxy_sockets"
 	DatapathMapQuicServers      = "quic_servers"
 	DatapathMapServiceStats     = "service_stats"
 	DatapathMapShares           = "shares"
@@ -1038,11 +1090,14 @@ const (
 	DatapathProgConnect4        = "connect4"
 	DatapathProgConnect6        = "connect6"
 	DatapathProgFromPod         = "from_pod"
+	DatapathProgFromProxy       = "from_proxy"
+	DatapathProgFromProxyL3     = "from_proxy_l3"
 	DatapathProgFromWire        = "from_wire"
 	DatapathProgFromWireL3      = "from_wire_l3"
 	DatapathProgFromWireXdp     = "from_wire_xdp"
 	DatapathProgGetpeername4    = "getpeername4"
 	DatapathProgGetpeername6    = "getpeername6"
+	DatapathProgProxyAccept     = "proxy_accept"
 	DatapathProgRecvmsg4        = "recvmsg4"
 	DatapathProgRecvmsg6        = "recvmsg6"
 	DatapathProgSendmsg4        = "sendmsg4"
@@ -1072,9 +1127,11 @@ const (
 	DatapathVarPolicyAction     = "_policy_action"
 	DatapathVarPolicyCut        = "_policy_cut"
 	DatapathVarPolicyDirection  = "_policy_direction"
+	DatapathVarPolicyL7         = "_policy_l7"
 	DatapathVarPrefixFlag       = "_prefix_flag"
 	DatapathVarProbeMark        = "_probe_mark"
 	DatapathVarProbeWay         = "_probe_way"
+	DatapathVarProxySocket      = "_proxy_socket"
 	DatapathVarServiceScope     = "_service_scope"
 	DatapathVarShareBound       = "_share_bound"
 	DatapathVarShareKind        = "_share_kind"
@@ -1144,11 +1201,14 @@ type DatapathProgramSpecs struct {
 	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	FromPod      *ebpf.ProgramSpec `ebpf:"from_pod"`
+	FromProxy    *ebpf.ProgramSpec `ebpf:"from_proxy"`
+	FromProxyL3  *ebpf.ProgramSpec `ebpf:"from_proxy_l3"`
 	FromWire     *ebpf.ProgramSpec `ebpf:"from_wire"`
 	FromWireL3   *ebpf.ProgramSpec `ebpf:"from_wire_l3"`
 	FromWireXdp  *ebpf.ProgramSpec `ebpf:"from_wire_xdp"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	ProxyAccept  *ebpf.ProgramSpec `ebpf:"proxy_accept"`
 	Recvmsg4     *ebpf.ProgramSpec `ebpf:"recvmsg4"`
 	Recvmsg6     *ebpf.ProgramSpec `ebpf:"recvmsg6"`
 	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
@@ -1178,6 +1238,7 @@ type DatapathMapSpecs struct {
 	Loads            *ebpf.MapSpec `ebpf:"loads"`
 	MaglevTables     *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Members          *ebpf.MapSpec `ebpf:"members"`
+	Names            *ebpf.MapSpec `ebpf:"names"`
 	NatEntries       *ebpf.MapSpec `ebpf:"nat_entries"`
 	NatReplies       *ebpf.MapSpec `ebpf:"nat_replies"`
 	NatRing          *ebpf.MapSpec `ebpf:"nat_ring"`
@@ -1193,6 +1254,8 @@ type DatapathMapSpecs struct {
 	PortIndexes      *ebpf.MapSpec `ebpf:"port_indexes"`
 	Prefixes         *ebpf.MapSpec `ebpf:"prefixes"`
 	Probes           *ebpf.MapSpec `ebpf:"probes"`
+	ProxyDevice      *ebpf.MapSpec `ebpf:"proxy_device"`
+	ProxySockets     *ebpf.MapSpec `ebpf:"proxy_sockets"`
 	QuicServers      *ebpf.MapSpec `ebpf:"quic_servers"`
 	ServiceStats     *ebpf.MapSpec `ebpf:"service_stats"`
 	Shares           *ebpf.MapSpec `ebpf:"shares"`
@@ -1233,9 +1296,11 @@ type DatapathVariableSpecs struct {
 	PolicyAction    *ebpf.VariableSpec `ebpf:"_policy_action"`
 	PolicyCut       *ebpf.VariableSpec `ebpf:"_policy_cut"`
 	PolicyDirection *ebpf.VariableSpec `ebpf:"_policy_direction"`
+	PolicyL7        *ebpf.VariableSpec `ebpf:"_policy_l7"`
 	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
 	ProbeMark       *ebpf.VariableSpec `ebpf:"_probe_mark"`
 	ProbeWay        *ebpf.VariableSpec `ebpf:"_probe_way"`
+	ProxySocket     *ebpf.VariableSpec `ebpf:"_proxy_socket"`
 	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
 	ShareBound      *ebpf.VariableSpec `ebpf:"_share_bound"`
 	ShareKind       *ebpf.VariableSpec `ebpf:"_share_kind"`
@@ -1294,6 +1359,7 @@ type DatapathMaps struct {
 	Loads            *ebpf.Map `ebpf:"loads"`
 	MaglevTables     *ebpf.Map `ebpf:"maglev_tables"`
 	Members          *ebpf.Map `ebpf:"members"`
+	Names            *ebpf.Map `ebpf:"names"`
 	NatEntries       *ebpf.Map `ebpf:"nat_entries"`
 	NatReplies       *ebpf.Map `ebpf:"nat_replies"`
 	NatRing          *ebpf.Map `ebpf:"nat_ring"`
@@ -1309,6 +1375,8 @@ type DatapathMaps struct {
 	PortIndexes      *ebpf.Map `ebpf:"port_indexes"`
 	Prefixes         *ebpf.Map `ebpf:"prefixes"`
 	Probes           *ebpf.Map `ebpf:"probes"`
+	ProxyDevice      *ebpf.Map `ebpf:"proxy_device"`
+	ProxySockets     *ebpf.Map `ebpf:"proxy_sockets"`
 	QuicServers      *ebpf.Map `ebpf:"quic_servers"`
 	ServiceStats     *ebpf.Map `ebpf:"service_stats"`
 	Shares           *ebpf.Map `ebpf:"shares"`
@@ -1341,6 +1409,7 @@ func (m *DatapathMaps) Close() error {
 		m.Loads,
 		m.MaglevTables,
 		m.Members,
+		m.Names,
 		m.NatEntries,
 		m.NatReplies,
 		m.NatRing,
@@ -1356,6 +1425,8 @@ func (m *DatapathMaps) Close() error {
 		m.PortIndexes,
 		m.Prefixes,
 		m.Probes,
+		m.ProxyDevice,
+		m.ProxySockets,
 		m.QuicServers,
 		m.ServiceStats,
 		m.Shares,
@@ -1397,9 +1468,11 @@ type DatapathVariables struct {
 	PolicyAction    *ebpf.Variable `ebpf:"_policy_action"`
 	PolicyCut       *ebpf.Variable `ebpf:"_policy_cut"`
 	PolicyDirection *ebpf.Variable `ebpf:"_policy_direction"`
+	PolicyL7        *ebpf.Variable `ebpf:"_policy_l7"`
 	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
 	ProbeMark       *ebpf.Variable `ebpf:"_probe_mark"`
 	ProbeWay        *ebpf.Variable `ebpf:"_probe_way"`
+	ProxySocket     *ebpf.Variable `ebpf:"_proxy_socket"`
 	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
 	ShareBound      *ebpf.Variable `ebpf:"_share_bound"`
 	ShareKind       *ebpf.Variable `ebpf:"_share_kind"`
@@ -1431,11 +1504,14 @@ type DatapathPrograms struct {
 	Connect4     *ebpf.Program `ebpf:"connect4"`
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	FromPod      *ebpf.Program `ebpf:"from_pod"`
+	FromProxy    *ebpf.Program `ebpf:"from_proxy"`
+	FromProxyL3  *ebpf.Program `ebpf:"from_proxy_l3"`
 	FromWire     *ebpf.Program `ebpf:"from_wire"`
 	FromWireL3   *ebpf.Program `ebpf:"from_wire_l3"`
 	FromWireXdp  *ebpf.Program `ebpf:"from_wire_xdp"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	ProxyAccept  *ebpf.Program `ebpf:"proxy_accept"`
 	Recvmsg4     *ebpf.Program `ebpf:"recvmsg4"`
 	Recvmsg6     *ebpf.Program `ebpf:"recvmsg6"`
 	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
@@ -1452,11 +1528,14 @@ func (p *DatapathPrograms) Close() error {
 		p.Connect4,
 		p.Connect6,
 		p.FromPod,
+		p.FromProxy,
+		p.FromProxyL3,
 		p.FromWire,
 		p.FromWireL3,
 		p.FromWireXdp,
 		p.Getpeername4,
 		p.Getpeername6,
+		p.ProxyAccept,
 		p.Recvmsg4,
 		p.Recvmsg6,
 		p.Sendmsg4,

@@ -100,6 +100,10 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathPeerClassKey, DatapathPeerClass](d.PeerClasses, fn)
 	case "verdicts":
 		return dump[DatapathVerdictKey, DatapathVerdict](d.Verdicts, fn)
+	case "names":
+		return dump[DatapathNameKey, DatapathName](d.Names, fn)
+	case "proxy_device":
+		return dump[uint32, DatapathProxyDevices](d.ProxyDevice, fn)
 	case "flows":
 		return dump[DatapathFlowKey, DatapathFlow](d.Flows, fn)
 	case "fragments":
@@ -157,8 +161,8 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 // HasRows reports whether Dump shows the rows of a map of the datapath.
 func HasRows(name string) bool {
 	switch name {
-	case "cpus", "events", "flow_rates", "frontend_filter", "own_filter", "socket_budgets", "socket_outcomes",
-		"traces":
+	case "cpus", "events", "flow_rates", "frontend_filter", "own_filter", "proxy_sockets", "socket_budgets",
+		"socket_outcomes", "traces":
 		return false
 	}
 	return true

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -57,8 +56,8 @@ type Datapath struct {
 	// Attacher knows how programs are attached on this kernel.
 	Attacher *Attacher
 
-	l3Mu sync.Mutex
-	l3   l3Programs
+	l3    late[l3Programs]
+	proxy late[proxyPrograms]
 }
 
 // MapStatus says how a map came to be.
@@ -176,6 +175,9 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	}
 	if s.Monitor == 0 {
 		set("traced_flows", 1)
+	}
+	if s.L7 == 0 {
+		set("names", 1)
 	}
 	if s.Policy == 0 {
 		set("policy_pairs", 1)
@@ -300,4 +302,4 @@ func (d *Datapath) Listen(to DatapathListen) error {
 }
 
 // Close closes the descriptors. What is pinned stays.
-func (d *Datapath) Close() error { return errors.Join(d.Objects.Close(), d.l3.Close()) }
+func (d *Datapath) Close() error { return errors.Join(d.Objects.Close(), d.closeLate()) }

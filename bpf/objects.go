@@ -2,15 +2,13 @@ package bpf
 
 import (
 	"errors"
-	"fmt"
 	"io"
-	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
 )
 
-// Programs are those that every node loads. FromWireL3 and ToWireL3 are not among them (Datapath.loadL3).
+// Programs are those that every node loads. late.go has the others.
 type Programs struct {
 	FromPod      *ebpf.Program `ebpf:"from_pod"`
 	ToPod        *ebpf.Program `ebpf:"to_pod"`
@@ -75,51 +73,4 @@ func (o *Objects) Assign(spec *ebpf.CollectionSpec, options *ebpf.CollectionOpti
 // Close closes the descriptors.
 func (o *Objects) Close() error {
 	return closeAll(&o.DatapathMaps, &o.Programs, o.Epochs, o.OwnFilter, o.FrontendFilter, o.variables)
-}
-
-// l3Programs are the hooks of wires without a link-layer header.
-type l3Programs struct {
-	FromWire *ebpf.Program `ebpf:"from_wire_l3"`
-	ToWire   *ebpf.Program `ebpf:"to_wire_l3"`
-}
-
-// Close closes the descriptors, if the programs have been loaded.
-func (p *l3Programs) Close() error { return closeAll(p.FromWire, p.ToWire) }
-
-// assignL3 loads them with the maps of the collection. Few nodes have such wires, and the verifier takes half as long
-// for these two programs as for all others.
-func (o *Objects) assignL3(spec *ebpf.CollectionSpec) (p l3Programs, err error) {
-	all, shared := o.MapsByName(), map[string]*ebpf.Map{}
-	all[".bss"] = o.variables
-	for name := range spec.Maps {
-		if strings.HasPrefix(name, ".rodata") {
-			continue
-		}
-		m := all[plain(name)]
-		if m == nil {
-			return p, fmt.Errorf("map %s: not in the datapath", name)
-		}
-		shared[name] = m
-	}
-	return p, spec.LoadAndAssign(&p, &ebpf.CollectionOptions{MapReplacements: shared})
-}
-
-// loadL3 loads the programs of wires without a link-layer header when they are first asked for.
-func (d *Datapath) loadL3() (l3Programs, error) {
-	d.l3Mu.Lock()
-	defer d.l3Mu.Unlock()
-	if d.l3.FromWire != nil {
-		return d.l3, nil
-	}
-	o := d.options
-	spec, err := configured(&o)
-	if err != nil {
-		return l3Programs{}, err
-	}
-	loaded, err := d.assignL3(spec)
-	if err != nil {
-		return l3Programs{}, loadError("programs of wires without a link-layer header", err)
-	}
-	d.l3 = loaded
-	return loaded, nil
 }

@@ -2,9 +2,9 @@ package bpf
 
 func portRows() []row {
 	const tcp, udp, sctp = 6, 17, 132
-	ports := isolates(slotB, ingress, said{"a", tcp, 8080, 12, DatapathPolicyActionPOLICY_ALLOW},
-		said{"a", tcp, 8084, 16, DatapathPolicyActionPOLICY_DENY},
-		said{"a", udp, 0, 0, DatapathPolicyActionPOLICY_ALLOW}, allows("a", sctp, 80))
+	ports := isolates(slotB, ingress, said{"a", tcp, 8080, 12, DatapathPolicyActionPOLICY_ALLOW, 0},
+		said{"a", tcp, 8084, 16, DatapathPolicyActionPOLICY_DENY, 0},
+		said{"a", udp, 0, 0, DatapathPolicyActionPOLICY_ALLOW, 0}, allows("a", sctp, 80))
 	at := func(l4, want string) step {
 		return step{at: "from_pod linka", in: `eth a > gw | ip a > b | ` + l4, want: want}
 	}

@@ -31,15 +31,16 @@ type said struct {
 	port   uint16
 	bits   uint8
 	action DatapathPolicyAction
+	proxy  uint16
 }
 
 func allows(peer string, proto uint8, port uint16) said {
-	return said{peer, proto, port, 16, DatapathPolicyActionPOLICY_ALLOW}
+	return said{peer, proto, port, 16, DatapathPolicyActionPOLICY_ALLOW, 0}
 }
 
 // identities are those that the node knows; all other addresses are the world's.
 func identities() map[string]uint32 {
-	return map[string]uint32{"gw": 1, "node": 1, "a": 70001, "b": 70002, "c": 70003}
+	return map[string]uint32{"gw": 1, "node": 1, "a": 70001, "b": 70002, "c": 70003, "named": 70004}
 }
 
 // isolates gives the endpoint policies for one direction, in the place of those it had: what is not said is denied, for
@@ -66,11 +67,17 @@ func isolates(slot uint16, direction int, list ...said) func(testing.TB, *world)
 			if s.proto == 0 {
 				must(t, w.Verdicts.Update(key, DatapathVerdict{Action: uint8(s.action)}, ebpf.UpdateAny))
 			} else {
-				must(t, w.Verdicts.Put(key, DatapathVerdict{Action: uint8(s.action), Rule: uint32(i + 1)}))
+				must(t, w.Verdicts.Put(key, DatapathVerdict{Action: uint8(s.action), Rule: uint32(i + 1),
+					Proxy: s.proxy}))
 			}
 			if s.peer != "" {
 				must(t, w.PeerClasses.Put(DatapathPeerClassKey{Set: set, Identity: identities()[s.peer]},
 					DatapathPeerClass{Class: class, Lengths: lengths[class]}))
+			}
+		}
+		for _, s := range list {
+			if s.proxy != 0 {
+				e.L7 |= uint8(DatapathPolicyL7POLICY_L7)
 			}
 		}
 		e.Set[direction] = [2]uint32{set, set}
@@ -204,7 +211,7 @@ func policyRows() []row {
 		}},
 		{name: "a rule denies", steps: []step{
 			{at: "from_pod linka", in: to("80 S"), want: "DROP_POLICY_DENIED", out: "=",
-				before: isolates(slotB, ingress, said{"a", tcp, 80, 16, DatapathPolicyActionPOLICY_DENY},
+				before: isolates(slotB, ingress, said{"a", tcp, 80, 16, DatapathPolicyActionPOLICY_DENY, 0},
 					said{peer: "a", action: DatapathPolicyActionPOLICY_ALLOW})},
 		}},
 		{name: "egress, and what others ask for", steps: []step{

@@ -76,7 +76,7 @@ func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
 		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), floodTables(), probeTables(),
 		fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables(),
-		xdpErrorTables(), quicTables())
+		xdpErrorTables(), quicTables(), l7Tables())
 }
 
 // onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its
@@ -195,6 +195,8 @@ func (w *world) program(hook string) *ebpf.Program {
 		return w.ToWire
 	case FromWireXDP:
 		return w.FromWireXDP
+	case FromProxy:
+		return w.proxy.FromProxy
 	}
 	return nil
 }
@@ -247,7 +249,8 @@ func (w *world) counted(s step) string {
 // hooks by their number.
 var hooks = [...]string{DatapathHookHOOK_FROM_POD: "from_pod", DatapathHookHOOK_TO_POD: "to_pod",
 	DatapathHookHOOK_FROM_WIRE: "from_wire",
-	DatapathHookHOOK_TO_WIRE:   "to_wire", DatapathHookHOOK_FROM_WIRE_XDP: "from_wire_xdp"}
+	DatapathHookHOOK_TO_WIRE:   "to_wire", DatapathHookHOOK_FROM_WIRE_XDP: "from_wire_xdp",
+	DatapathHookHOOK_FROM_PROXY: "from_proxy"}
 
 // outcomesSince names the counters that went up, with the number if by more than one.
 func (w *world) outcomesSince(t testing.TB, had [len(hooks)]outcomeCounts) string {

@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -39,12 +40,18 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 		must(t, err)
 		checkEffort(t, row, &o.Programs)
 		if i < 2 { // all off, all on: they differ from from_wire and to_wire by the Ethernet header only
-			l3, err := o.assignL3(spec)
-			must(t, err)
-			must(t, l3.Close())
+			checkLate(t, &o, spec, &l3Programs{})
+			checkLate(t, &o, spec, &proxyPrograms{})
 		}
 		o.Close()
 	}
+}
+
+// checkLate loads the programs that few nodes need.
+func checkLate(t *testing.T, o *Objects, spec *ebpf.CollectionSpec, programs io.Closer) {
+	t.Helper()
+	must(t, o.assignLate(spec, programs))
+	must(t, programs.Close())
 }
 
 // maxVerified bounds the instructions that the verifier checks in a program, far below its limit of a million. It
@@ -95,6 +102,7 @@ func choices() []choice {
 		{"flow_always", 2, func(s *Settings, v uint8) { s.FlowAlways = v }},
 		{"policy", 2, func(s *Settings, v uint8) { s.Policy = v }},
 		{"host_policy", 2, func(s *Settings, v uint8) { s.HostPolicy = v }},
+		{"l7", 2, func(s *Settings, v uint8) { s.L7, s.L7Open = v, v }},
 		{"quic", 2, func(s *Settings, v uint8) { s.Quic = v }},
 		{"prefilter", 2, func(s *Settings, v uint8) { s.Prefilter = v }},
 		{"monitor", 2, func(s *Settings, v uint8) { s.Monitor = v }},

@@ -28,6 +28,7 @@ import (
 //	|                          |        +-- node3: pods d; no neighbour entry
 //	|                          |--vx0---- the tunnel's device
 //	|                          |--other0- a device that is no wire: prefix other
+//	|                          |--proxy0- the proxy
 //	+--------------------------+  blackhole, prohibit, unreachable: routes that say so
 //
 // The devices are real, in a network namespace of the test, where the programs run: the kernel answers for routes.
@@ -40,7 +41,9 @@ type world struct {
 	settings Settings
 	peerXDP  link.Link      // keeps eth0p able to take frames of XDP
 	pods     map[string]int // descriptors of pods' namespaces, if there are policies
-	linear   bool           // the kernel can be told which part of a packet is linear
+	proxy    proxyPrograms
+	listener uint64 // descriptor of the proxy's socket
+	linear   bool   // the kernel can be told which part of a packet is linear
 }
 
 func mac(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
@@ -68,7 +71,8 @@ func worldNames() packet.Names {
 		"stranger":  named(mac(0x66), "203.0.113.9", "2001:db8:9::9"),
 		"blackhole": named(nil, "10.66.0.1", "fd00:66::66"), "prohibit": named(nil, "10.67.0.1", "fd00:67::67"),
 		"unreachable": named(nil, "10.68.0.1", "fd00:68::68"),
-		"vip":         named(nil, "10.96.0.10", "fd00:96::10"), "lb": named(nil, "203.0.113.50", "2001:db8:50::50"),
+		"proxy":       named(mac(0x2a), "", ""), "gwp": named(mac(0x2b), "", ""),
+		"vip": named(nil, "10.96.0.10", "fd00:96::10"), "lb": named(nil, "203.0.113.50", "2001:db8:50::50"),
 	}
 }
 
@@ -183,7 +187,8 @@ func (w *world) makeDevices(t testing.TB) {
 	for _, d := range []struct {
 		name string
 		mac  net.HardwareAddr
-	}{{"linka", n["gw"].MAC}, {"linkb", n["gwb"].MAC}, {"eth0", n["node"].MAC}, {"other0", mac(0x70)}} {
+	}{{"linka", n["gw"].MAC}, {"linkb", n["gwb"].MAC}, {"eth0", n["node"].MAC}, {"other0", mac(0x70)},
+		{"proxy0", n["gwp"].MAC}} {
 		link := netlink.LinkAttrs{Name: d.name, HardwareAddr: d.mac, MTU: 1500}
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: link, PeerName: d.name + "p"}); err != nil {
 			t.Fatalf("make %s: %v", d.name, err)
@@ -313,6 +318,9 @@ func (w *world) fill(t testing.TB) {
 	if w.settings.Policy != 0 {
 		w.fillIdentities(t)
 	}
+	if w.settings.L7 != 0 {
+		w.fillProxy(t)
+	}
 }
 
 func (w *world) addPrefixes(t testing.TB) {
@@ -361,7 +369,7 @@ func (w *world) forget(t testing.TB) {
 		return true
 	}))
 	for _, m := range []*ebpf.Map{w.Flows, w.Fragments, w.NatEntries, w.NatReplies, w.PortIndexes, w.Affinities,
-		w.Probes} {
+		w.Probes, w.Names} {
 		empty(t, m)
 	}
 }

@@ -35,4 +35,8 @@ func (w *world) load(t testing.TB, s Settings, tweak func(*ebpf.CollectionSpec))
 		t.Fatalf("load datapath with %+v: %+v", s, err)
 	}
 	t.Cleanup(func() { w.Close() })
+	if s.L7 != 0 {
+		must(t, w.assignLate(spec, &w.proxy))
+		t.Cleanup(func() { w.proxy.Close() })
+	}
 }

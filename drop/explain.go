@@ -34,6 +34,8 @@ func waysOn() []Outcome {
 		{bpf.DatapathOutcomeFORWARD_QUIC, "FORWARD_QUIC",
 			"Began a flow whose backend its QUIC connection ID named: the client's address has changed, or the flow " +
 				"was another node's.", ""},
+		{bpf.DatapathOutcomeFORWARD_PROXY, "FORWARD_PROXY",
+			"Went to the proxy, which enforces rules by HTTP request, DNS name or TLS server name.", ""},
 	}
 }
 
@@ -212,5 +214,9 @@ func untrusted() []Outcome {
 				"there is no room for NAT entries.",
 			"A flood, or too small a table: myelin status says how full it is. Raise bpf.ctTcpMax or bpf.ctAnyMax; " +
 				"Services with DSR and Maglev need no entries in a flood."},
+		{bpf.DatapathOutcomeDROP_PROXY_DOWN, "DROP_PROXY_DOWN",
+			"The flow is allowed only through the proxy, which enforces rules by HTTP request, DNS name or TLS " +
+				"server name, and does not run.",
+			"myelin status (L7 Proxy) says why it does not run."},
 	}
 }

@@ -81,12 +81,13 @@ func (n *Names) ByName(name string) (Outcome, bool) {
 }
 
 // Hooks are the names of the hooks by their number.
-func Hooks() [bpf.DatapathHookHOOK_FROM_WIRE_XDP + 1]bpf.Hook {
+func Hooks() [bpf.DatapathHookHOOK_FROM_PROXY + 1]bpf.Hook {
 	return [...]bpf.Hook{
 		bpf.DatapathHookHOOK_FROM_POD:      bpf.FromPod,
 		bpf.DatapathHookHOOK_TO_POD:        bpf.ToPod,
 		bpf.DatapathHookHOOK_FROM_WIRE:     bpf.FromWire,
 		bpf.DatapathHookHOOK_TO_WIRE:       bpf.ToWire,
 		bpf.DatapathHookHOOK_FROM_WIRE_XDP: bpf.FromWireXDP,
+		bpf.DatapathHookHOOK_FROM_PROXY:    bpf.FromProxy,
 	}
 }

@@ -16,6 +16,7 @@ enum outcome {
 	REPLY_RESET,     /* a TCP reset was sent for a dropped packet */
 	FORWARD_AUDIT,   /* denied in audit mode, which only reports; the packet's actual outcome is counted too */
 	FORWARD_QUIC,    /* a new flow, whose connection ID selected the backend; its outcome is counted too */
+	FORWARD_PROXY,   /* to the proxy, which enforces L7 rules */
 
 	/* Drops. */
 	DROP_FIRST = 16,
@@ -69,6 +70,7 @@ enum outcome {
 	DROP_DSR_UNTRUSTED,    /* DSR option that is not from a node, or for a pod that is no backend of the Service */
 	DROP_FLOW_LIMIT,       /* the endpoint has used up its share of conntrack entries */
 	DROP_NEW_FLOW_RATE,    /* no room for a NAT entry, and the Service has begun more than its share of flows */
+	DROP_PROXY_DOWN,       /* the flow must pass through the proxy, which does not run */
 	OUTCOMES,
 };
 
@@ -80,6 +82,7 @@ enum next {
 	NEXT_FORWARD,  /* forward along c->path */
 	NEXT_CONTINUE, /* the step does not apply to the packet: continue with the next one */
 	NEXT_NEW_FLOW, /* the packet's flow has no entry yet */
+	NEXT_PROXY,    /* forward to the proxy */
 	NEXT_DROP = DROP_FIRST, /* this and above: drop for the reason with that number */
 };
 

@@ -29,7 +29,8 @@ struct cached_flow {
 	__u8 proto;
 	__u8 side;           /* the side of the conntrack key that sends in direction 0 */
 	__u8 closed;         /* true: both ends have sent FIN, or one has sent RST */
-	__u8 pad[5];
+	__u8 proxied;        /* true: FLOW_PROXY */
+	__u8 pad[4];
 	struct cached_direction way[2]; /* by direction */
 };
 

@@ -18,6 +18,7 @@ INLINE void policy_context_init(struct cpu *c, bool reply)
 	const struct packet *pkt = &c->pkt;
 
 	policy->reply = reply;
+	policy->proxy = false;
 	policy->proto = pkt->proto;
 	policy->src = reply ? pkt->dst : pkt->src;
 	policy->dst = reply ? pkt->src : pkt->dst;
@@ -51,6 +52,7 @@ INLINE int enforce_flow_result(struct __sk_buff *skb, struct cpu *c, struct flow
 	f->flags &= ~FLOW_DENIED;
 	if (outcome)
 		f->flags |= FLOW_DENIED;
+	c->policy.proxy = !!(f->flags & FLOW_PROXY);
 	return outcome;
 }
 
@@ -78,6 +80,7 @@ INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 		if (outcome)
 			return outcome;
 	}
+	c->policy.proxy = f && f->flags & FLOW_PROXY;
 	return icmp_trim(skb) ? 0 : DROP_REWRITE;
 }
 
@@ -99,6 +102,7 @@ APART int enforce_segment(struct __sk_buff *skb)
 	enum connection_side side;
 	struct cpu *c = cpu_this();
 	int outcome;
+	bool proxy;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
@@ -114,7 +118,9 @@ APART int enforce_segment(struct __sk_buff *skb)
 	policy_context_init(c, false);
 	c->policy.cut = false;
 	outcome = enforce_result(skb, c, policy_lookup(&c->policy));
+	proxy = c->policy.proxy;
 	policy_context_init(c, true);
+	c->policy.proxy = proxy;
 	return outcome ? DROP_NO_CONNECTION : 0;
 }
 
@@ -151,6 +157,7 @@ APART int enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 	c->policy.cut = !!f;
 	if (f && f->policy_epoch == c->path.epoch && !(f->flags & FLOW_DENIED)) {
 		c->policy.reply = f->origin != side;
+		c->policy.proxy = !!(f->flags & FLOW_PROXY);
 		return 0;
 	}
 	policy_context_init(c, f && f->origin != side);

@@ -159,6 +159,8 @@ INLINE void flow_set_verdict(const struct cpu *c, struct flow *f)
 	f->policy_epoch = c->path.epoch;
 	f->rule[0] = c->policy.rule[0];
 	f->rule[1] = c->policy.rule[1];
+	if (c->policy.proxy)
+		f->flags |= FLOW_PROXY; /* and never less: the ends have the proxy's sequence numbers */
 }
 
 /* Resets the state of a closed flow when a SYN opens a new connection between the same ports. */
@@ -166,7 +168,7 @@ INLINE void flow_reopen(const struct cpu *c, struct flow *f, int side)
 {
 	if (!(f->flags & FLOW_CLOSING) || !flow_syn(&c->pkt))
 		return;
-	f->flags &= FLOW_NAT | FLOW_INDEXED;
+	f->flags &= FLOW_NAT | FLOW_INDEXED | (f->flags & FLOW_NAT ? FLOW_PROXY : 0);
 	f->origin = side;
 	f->side[0].tcp_flags = 0;
 	f->side[1].tcp_flags = 0;
@@ -248,6 +250,7 @@ APART int flow_cache_insert(__u32 side)
 	if (cached_flow_direction(&c->pkt, k) == DIRECTION_NONE)
 		flow_cache_evict(k);
 	cached_flow_fill(k, &c->pkt, side, c->path.epoch);
+	k->proxied = c->path.action == PATH_PROXY;
 	if (c->path.action != PATH_NONE && c->path.action != PATH_RESOLVE)
 		cached_direction_set(&k->way[0], &c->pkt, &c->path);
 	return 0;

@@ -20,6 +20,11 @@ enum flow_flag {
 	FLOW_DENIED = 8,   /* a policy that was added since denies the flow */
 	FLOW_POD_FIN = 16, /* FLOW_NAT: the pod sent the first FIN, so that the peer has no TIME-WAIT */
 	FLOW_INDEXED = 32, /* FLOW_NAT: the port is not the first candidate, and therefore in the index */
+	/*
+	 * The flow passes through the proxy, for as long as it exists. FLOW_NAT: it is the proxy's connection to the
+	 * world, whose packets are for the proxy.
+	 */
+	FLOW_PROXY = 64,
 };
 
 /* Seconds without a packet after which a conntrack entry expires, and its NAT port may be used again. */

@@ -7,9 +7,31 @@
 #define MYELIN_TRACK_H
 
 #include "enforce.h"
+#include "../icmp/reset.h"
+#include "../l7/l7.h"
 #include "../route/decide.h"
 
-/* Sets up a flow on c->path, or updates its entry if it has one. Returns 0 or a drop reason. Cost: per flow. */
+/*
+ * Makes c->path the path to the proxy if the policy lookup has said that the CPU's packet goes there. Returns 0 or a
+ * drop reason. Cost: per flow.
+ */
+INLINE int track_redirect(struct __sk_buff *skb, struct cpu *c)
+{
+	int outcome;
+
+	if (!config.l7 || !c->policy.proxy)
+		return 0;
+	outcome = l7_path(c->pkt.proto);
+	if (!outcome || !config.l7_open || c->policy.cut)
+		return outcome;
+	c->policy.proxy = false; /* a new flow passes without the proxy */
+	return 0;
+}
+
+/*
+ * Sets up a flow on c->path, or updates its entry if it has one. c->path becomes the path to the proxy if the flow
+ * passes through it. Returns 0 or a drop reason. Cost: per flow.
+ */
 APART int track_begin(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
@@ -18,7 +40,7 @@ APART int track_begin(struct __sk_buff *skb)
 	if (!c)
 		return DROP_MAP_FULL;
 	side = flow_key_own(c);
-	if (policy_enforced(&c->path) && (outcome = enforce(skb, c, side)))
+	if (policy_enforced(&c->path) && (outcome = enforce(skb, c, side) ?: track_redirect(skb, c)))
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))
 		return 0;
@@ -62,7 +84,8 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 		return TC_ACT_UNSPEC;
 	k = flow_cache_find(&c->pkt, &direction);
 	p = path_find(&c->pkt, any);
-	if (!k || !p || !flow_tracked(&p->path) || p->path.flags & ~(PATH_TRACKED | PATH_POLICY))
+	if (!k || !p || k->proxied || !flow_tracked(&p->path) ||
+	    p->path.flags & ~(PATH_TRACKED | PATH_POLICY | PATH_L7))
 		return TC_ACT_UNSPEC;
 	if (policy_enforced(&p->path) && k->policy_epoch != p->path.epoch)
 		return TC_ACT_UNSPEC;
@@ -161,6 +184,29 @@ APART int enforce_to_pod(struct __sk_buff *skb)
 		return outcome;
 	/* An RST tells the pod that its connection is denied now. */
 	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? 0 : outcome;
+}
+
+/*
+ * Forwards the CPU's packet to the proxy if the conntrack entry of its flow says so. Returns a verdict, or
+ * TC_ACT_UNSPEC if it belongs to no such flow, or begins one. Cost: per packet of endpoints with L7 rules that is in no
+ * flow cache.
+ */
+APART int track_proxied(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct flow *f;
+	int outcome;
+
+	if (!c || l4_parse(skb, &c->pkt) || l4_is_icmp_error(&c->pkt) || flow_syn(&c->pkt))
+		return TC_ACT_UNSPEC;
+	flow_key_own(c);
+	f = bpf_map_lookup_elem(&flows, &c->key);
+	if (!f || (f->flags & (FLOW_PROXY | FLOW_NAT)) != FLOW_PROXY || flow_expired(f, c->pkt.proto))
+		return TC_ACT_UNSPEC;
+	outcome = track_begin(skb);
+	if (outcome)
+		return refuse_flow(skb, c, outcome);
+	return path_follow(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
 /* Tracks what the host's stack sends to a pod. Cost: per packet. */

@@ -22,6 +22,9 @@ func TestObservationPoint(t *testing.T) {
 		{bpf.DatapathHookHOOK_FROM_WIRE, bpf.DatapathOutcomeFORWARD_STACK, flowpb.TraceObservationPoint_TO_STACK},
 		{bpf.DatapathHookHOOK_TO_WIRE, bpf.DatapathOutcomeFORWARD_STACK, flowpb.TraceObservationPoint_TO_NETWORK},
 		{bpf.DatapathHookHOOK_TO_POD, bpf.DatapathOutcomeFORWARD_STACK, flowpb.TraceObservationPoint_TO_ENDPOINT},
+		{bpf.DatapathHookHOOK_FROM_POD, bpf.DatapathOutcomeFORWARD_PROXY, flowpb.TraceObservationPoint_TO_PROXY},
+		{bpf.DatapathHookHOOK_FROM_WIRE, bpf.DatapathOutcomeFORWARD_PROXY, flowpb.TraceObservationPoint_TO_PROXY},
+		{bpf.DatapathHookHOOK_FROM_PROXY, bpf.DatapathOutcomeFORWARD_POD, flowpb.TraceObservationPoint_TO_ENDPOINT},
 		{bpf.DatapathHookHOOK_FROM_POD, bpf.DatapathOutcomeDROP_TTL, flowpb.TraceObservationPoint_UNKNOWN_POINT},
 	} {
 		if got := observationPoint(tt.hook, tt.outcome); got != tt.want {

@@ -73,6 +73,7 @@ func natReasons() map[bpf.DatapathOutcome]flowpb.DropReason {
 		bpf.DatapathOutcomeDROP_MAP_FULL:         flowpb.DropReason_CT_MAP_INSERTION_FAILED,
 		bpf.DatapathOutcomeDROP_FLOW_LIMIT:       flowpb.DropReason_CT_MAP_INSERTION_FAILED,
 		bpf.DatapathOutcomeDROP_NEW_FLOW_RATE:    flowpb.DropReason_DROP_RATE_LIMITED,
+		bpf.DatapathOutcomeDROP_PROXY_DOWN:       flowpb.DropReason_SOCKET_LOOKUP_FAILED,
 		bpf.DatapathOutcomeDROP_NO_SERVICE:       flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND,
 		bpf.DatapathOutcomeDROP_NO_BACKEND:       flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND,
 		bpf.DatapathOutcomeDROP_NO_LOCAL_BACKEND: flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND,

@@ -138,6 +138,22 @@ INLINE void nat_replace(struct cpu *c, const struct flow *f)
 	bpf_map_delete_elem(&flows, &c->key);
 }
 
+/*
+ * Whether the CPU's packet, which has a pod's source address, is the proxy's. With legacy routing, what the proxy sends
+ * is masqueraded where it leaves by a wire. Cost: per flow.
+ */
+INLINE bool nat_from_proxy(struct cpu *c)
+{
+	const struct packet *pkt = &c->pkt;
+	struct flow *f;
+
+	if (!config.l7 || !config.legacy_routing)
+		return config.l7 && pkt->hook == HOOK_FROM_PROXY;
+	flow_key_of(&c->proxy_key, &pkt->src, pkt->sport, &pkt->dst, pkt->dport, pkt->proto);
+	f = bpf_map_lookup_elem(&flows, &c->proxy_key);
+	return f && f->flags & FLOW_PROXY;
+}
+
 /* Prepares a new entry for the CPU's packet in c->flow; indexed: its port is not the first candidate. */
 INLINE struct flow *nat_new(struct cpu *c, int side, bool indexed)
 {
@@ -145,6 +161,8 @@ INLINE struct flow *nat_new(struct cpu *c, int side, bool indexed)
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.src);
 
 	f->flags = indexed ? FLOW_NAT | FLOW_INDEXED : FLOW_NAT;
+	if (nat_from_proxy(c))
+		f->flags |= FLOW_PROXY;
 	f->pod = c->pkt.src;
 	f->pod_port = c->pkt.sport;
 	f->pod_side = side;

@@ -112,9 +112,16 @@ INLINE struct flow *nat_find(struct cpu *c, __u16 *port, int *side)
 	return bpf_map_lookup_elem(&flows, &c->key);
 }
 
+/* Whether the policy lookup has said that the CPU's packet, which a pod has sent, goes to the proxy first. */
+INLINE bool nat_proxied(const struct cpu *c)
+{
+	return config.l7 && c->policy.proxy && c->pkt.hook == HOOK_FROM_POD;
+}
+
 /*
  * Translates the source of the CPU's packet, which a pod sends to the world, to c->snat. Returns 0, NEXT_CONTINUE if
- * the packet is a reply and leaves untranslated, or a drop reason. Cost: per packet.
+ * the packet is a reply and leaves untranslated, NEXT_PROXY if its flow passes through the proxy first, or a drop
+ * reason. Cost: per packet.
  */
 APART enum next nat_out(struct __sk_buff *skb)
 {
@@ -140,8 +147,8 @@ APART enum next nat_out(struct __sk_buff *skb)
 			return NEXT_CONTINUE;
 		if (policy_enforced(&c->path)) {
 			outcome = enforce_any(skb, c, side, false);
-			if (outcome)
-				return outcome;
+			if (outcome || nat_proxied(c))
+				return outcome ? outcome : NEXT_PROXY;
 		}
 		if (nat_restore(skb))
 			return NEXT_CONTINUE;
@@ -155,8 +162,10 @@ APART enum next nat_out(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&flows, &c->key);
 		if (!f)
 			return DROP_MAP_FULL;
-	} else if (policy_enforced(&c->path) && (outcome = enforce_any(skb, c, side, true))) {
-		return outcome;
+	} else if (policy_enforced(&c->path)) {
+		outcome = enforce_any(skb, c, side, true);
+		if (outcome || nat_proxied(c))
+			return outcome ? outcome : NEXT_PROXY;
 	}
 	flow_reopen(c, f, side);
 	flow_count(skb, &c->pkt, f, side);

@@ -4,6 +4,7 @@
 #define MYELIN_NAT_IN_H
 
 #include "nat.h"
+#include "../l7/l7.h"
 
 /* Whether the endpoint with the pod's address is still the pod that the entry was created for. */
 INLINE bool nat_pod_is(const struct flow *f, const struct endpoint *e)
@@ -43,6 +44,8 @@ APART enum next nat_in_icmp_error(struct __sk_buff *skb)
 		return DROP_REWRITE;
 	decide_pod(&c->path, e);
 	c->pkt.slot = e->slot;
+	if (config.l7 && f->flags & FLOW_PROXY && (outcome = l7_path(c->pkt.proto)))
+		return outcome;
 	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
 		return DROP_TTL;
 	outcome = inner_write(skb, true);
@@ -78,6 +81,11 @@ INLINE int nat_path(struct cpu *c, struct flow *f)
 	struct endpoint *e;
 
 	c->path = *way;
+	if (config.l7 && unlikely(f->flags & FLOW_PROXY)) {
+		c->path.flags = 0; /* policies are enforced on what the proxy sends to the pod */
+		c->path.dst_slot = f->slot;
+		return l7_path(c->pkt.proto);
+	}
 	if (likely(way->action && way->epoch == epoch_sum(0, way->dst_slot)))
 		return 0;
 	e = bpf_map_lookup_elem(&endpoints, &f->pod);

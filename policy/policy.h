@@ -3,118 +3,15 @@
 #ifndef MYELIN_POLICY_H
 #define MYELIN_POLICY_H
 
-#include "../bpf/cpu.h"
-#include "pair.h"
+#include "names.h"
 
-/* The policies of endpoints, by slot. An endpoint without an entry has none: everything is allowed. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32);
-	__type(value, struct endpoint_policy);
-} policies SEC(".maps");
-
-/* Identities of single addresses: pods, nodes, and addresses that rules name. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct addr);
-	__type(value, __u32);
-} peers SEC(".maps");
-
-/* Identities of prefixes, for addresses without an entry of their own. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1 << 20);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix_key);
-	__type(value, __u32);
-} peer_prefixes SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct peer_class_key);
-	__type(value, struct peer_class);
-} peer_classes SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct verdict_key);
-	__type(value, struct verdict);
-} verdicts SEC(".maps");
-
-/* Whether any policy selects the endpoint. Slow path. */
-INLINE bool policy_selects(__u16 slot)
+/* What the endpoint's policies have beyond addresses and ports (enum policy_l7). Slow path. */
+INLINE __u8 policy_l7(__u16 slot)
 {
 	__u32 key = slot;
+	struct endpoint_policy *e = slot ? bpf_map_lookup_elem(&policies, &key) : NULL;
 
-	return slot && bpf_map_lookup_elem(&policies, &key);
-}
-
-#define IDENTITY_UNKNOWN 0
-#define IDENTITY_WORLD4 9
-#define IDENTITY_WORLD6 10
-
-/* Finds the value of an address, or of the longest prefix that contains it. NULL: none. Cost: one or two lookups. */
-INLINE __u32 *policy_address_find(void *addresses, void *prefixes, const struct addr *a)
-{
-	struct prefix_key key = { .length = 128 };
-	__u32 *known = bpf_map_lookup_elem(addresses, a);
-
-	if (known)
-		return known;
-	__builtin_memcpy(key.addr, a, sizeof(key.addr));
-	return bpf_map_lookup_elem(prefixes, &key);
-}
-
-/* Returns the identity of an address. Cost: per flow. */
-INLINE __u32 policy_identity(const struct addr *a)
-{
-	__u32 *id = policy_address_find(&peers, &peer_prefixes, a);
-
-	if (id)
-		return *id;
-	return addr_is4(a) ? IDENTITY_WORLD4 : IDENTITY_WORLD6;
-}
-
-/* Returns the bit of lengths which says that a class has no entries of the protocol. */
-INLINE __u32 policy_absent(__u8 proto)
-{
-	if (proto == IPPROTO_TCP)
-		return POLICY_NO_TCP;
-	return proto == IPPROTO_UDP ? POLICY_NO_UDP : POLICY_NO_OTHER;
-}
-
-/*
- * Finds the longest entry of the class that matches protocol and port of the lookup context. Returns NULL only while
- * entries are being written. Cost: per flow.
- */
-INLINE struct verdict *policy_verdict_find(const struct policy_context *policy, const struct peer_class *class)
-{
-	struct verdict_key key = { .class = class->class, .proto = policy->proto };
-	__u32 lengths = class->lengths;
-	struct verdict *v;
-	int bits;
-
-	for (bits = lengths & policy_absent(policy->proto) ? -1 : 16; bits >= 0; bits--) {
-		if (!(lengths & 1u << bits))
-			continue;
-		key.bits = bits;
-		key.port = policy->port & 0xffffu << (16 - bits);
-		v = bpf_map_lookup_elem(&verdicts, &key);
-		if (v)
-			return v;
-	}
-	key.bits = 0;
-	key.port = 0;
-	key.proto = 0;
-	return bpf_map_lookup_elem(&verdicts, &key);
+	return e ? e->l7 : 0;
 }
 
 /*
@@ -149,7 +46,7 @@ APART int policy_class(__u32 direction)
 	class = bpf_map_lookup_elem(&peer_classes, &key);
 	policy->class[direction].class = class ? class->class : key.set;
 	policy->class[direction].lengths = (class ? class->lengths : e->lengths[direction][ipv6]) |
-					   (e->audit ? POLICY_AUDIT : 0);
+					   (e->audit ? POLICY_AUDIT : 0) | (e->l7 & POLICY_NAMES ? POLICY_BY_NAME : 0);
 	return 0;
 }
 
@@ -173,11 +70,45 @@ INLINE int policy_classes(struct policy_context *policy)
 	return outcome;
 }
 
+/* Whether the flow of the lookup context is DNS: its messages pass through the proxy, which learns names. */
+INLINE bool policy_is_dns(const struct policy_context *policy)
+{
+	return policy->port == 53 && (policy->proto == IPPROTO_UDP || policy->proto == IPPROTO_TCP);
+}
+
+#define POLICY_PROXY_EGRESS (1 << POLICY_EGRESS)
+
+/*
+ * Completes the verdict on a flow from an endpoint that has rules by name. allowed: another rule allows the flow, if
+ * need be through the proxy. Returns whether the flow is allowed. Cost: per flow of such endpoints.
+ */
+INLINE bool policy_by_name(struct cpu *c, bool allowed)
+{
+	if (!allowed || c->policy.proxy & POLICY_PROXY_EGRESS) {
+		switch (name_verdicts(c)) {
+		case NAME_ALLOW:
+			c->policy.proxy &= ~POLICY_PROXY_EGRESS;
+			allowed = true;
+			break;
+		case NAME_PROXY:
+			c->policy.proxy |= POLICY_PROXY_EGRESS;
+			allowed = true;
+			break;
+		default:
+			break;
+		}
+	}
+	if (allowed && policy_is_dns(&c->policy))
+		c->policy.proxy |= POLICY_PROXY_EGRESS;
+	return allowed;
+}
+
 /* Looks up the verdict of one end's class. Returns 0 or a drop reason. Cost: per flow. */
 APART int policy_verdict(__u32 direction)
 {
 	struct cpu *c = cpu_this();
 	struct policy_context *policy;
+	bool allowed = false, denied = false;
 	struct verdict *v;
 
 	if (!c)
@@ -186,15 +117,20 @@ APART int policy_verdict(__u32 direction)
 	direction &= 1;
 	v = policy_verdict_find(policy, &policy->class[direction]);
 	if (v) {
-		policy->rule[direction] = v->rule;
-		__sync_fetch_and_add(&v->hits, 1);
-		v->last = bpf_jiffies64();
-		if (v->action == POLICY_ALLOW)
-			return 0;
+		policy_verdict_count(policy, direction, v);
+		allowed = v->action == POLICY_ALLOW;
+		denied = v->action == POLICY_DENY;
+		if (config.l7 && v->proxy)
+			policy->proxy |= 1 << direction;
 	}
+	if (config.l7 && !denied && direction == POLICY_EGRESS &&
+	    policy->class[POLICY_EGRESS].lengths & POLICY_BY_NAME)
+		allowed = policy_by_name(c, allowed);
+	if (allowed)
+		return 0;
 	policy->denied = direction + 1;
 	policy->audit = !!(policy->class[direction].lengths & POLICY_AUDIT);
-	return v && v->action == POLICY_DENY ? DROP_POLICY_DENIED : DROP_POLICY_NO_RULE;
+	return denied ? DROP_POLICY_DENIED : DROP_POLICY_NO_RULE;
 }
 
 /*
@@ -209,6 +145,7 @@ INLINE int policy_lookup(struct policy_context *policy)
 	policy->rule[1] = 0;
 	policy->audit = false;
 	policy->denied = 0;
+	policy->proxy = 0;
 	outcome = policy_classes(policy);
 	if (outcome)
 		return outcome;

@@ -20,7 +20,14 @@ struct endpoint_policy {
 	__u32 set[2][2];     /* by direction, then family (IPv4, IPv6); 0: everything is allowed */
 	__u32 lengths[2][2]; /* of the class that has the set's number */
 	__u8 audit;          /* 1: audit mode, denials are only reported */
-	__u8 pad[3];
+	__u8 l7;             /* enum policy_l7 */
+	__u8 pad[2];
+};
+
+/* What an endpoint's policies have beyond addresses and ports. */
+enum policy_l7 {
+	POLICY_L7 = 1,    /* flows may pass through the proxy */
+	POLICY_NAMES = 2, /* rules select addresses by name, or allow queries by name: DNS passes through the proxy */
 };
 
 struct peer_class_key {
@@ -40,6 +47,9 @@ enum policy_absent {
 
 /* The bit of lengths that marks the endpoint's audit mode in a lookup context. No map has it. */
 #define POLICY_AUDIT (1u << 31)
+
+/* The bit of lengths that marks POLICY_NAMES in a lookup context. No map has it. */
+#define POLICY_BY_NAME (1u << 30)
 
 struct peer_class {
 	__u32 class;
@@ -61,11 +71,25 @@ enum policy_action {
 
 struct verdict {
 	__u32 rule;  /* number of the deciding rule; 0: none */
-	__u16 proxy; /* port of the proxy that the flow goes through; 0: none */
+	__u16 proxy; /* 1: allowed if it passes through the proxy, which enforces the L7 rules of the rule */
 	__u8 action; /* enum policy_action */
 	__u8 pad;
 	__u64 hits;  /* number of policy lookups that it decided */
 	__u64 last;  /* clock tick of the last one, 64 bits; 0: none */
+};
+
+/* An address that an endpoint got for a name. */
+struct name_key {
+	struct addr addr;
+	__u32 slot; /* of the endpoint */
+};
+
+#define NAME_SELECTORS 8
+
+/* The selectors of names that match the address's names, from the first element on; 0 ends the list. */
+struct name {
+	__u32 selector[NAME_SELECTORS];
+	__u32 expires[NAME_SELECTORS]; /* seconds of CLOCK_MONOTONIC, by selector */
 };
 
 #endif

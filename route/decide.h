@@ -110,7 +110,8 @@ INLINE bool decide_source(const struct __sk_buff *skb, const struct cpu *c, cons
 INLINE __u8 decide_tracking(__u16 src, __u16 dst)
 {
 	if (config.policy && (policy_selects(src) || policy_selects(dst)))
-		return PATH_TRACKED | PATH_POLICY;
+		return PATH_TRACKED | PATH_POLICY |
+		       (config.l7 && (policy_l7(src) || policy_l7(dst)) ? PATH_L7 : 0);
 	return config.flow_always ? PATH_TRACKED : 0;
 }
 

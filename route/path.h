@@ -280,6 +280,10 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 		return bpf_redirect(config.tunnel_ifindex, 0);
 	case PATH_RESOLVE:
 		return path_resolve(skb);
+	case PATH_PROXY:
+		count(skb, c, FORWARD_PROXY);
+		trace(skb, c, FORWARD_PROXY);
+		return path_is_l3(p) ? bpf_redirect(p->ifindex, 0) : bpf_redirect_peer(p->ifindex, 0);
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);

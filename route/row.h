@@ -17,6 +17,7 @@ enum path_action {
 	PATH_TUNNEL,  /* to the node at via */
 	PATH_STACK,   /* to the host's stack */
 	PATH_RESOLVE, /* out of ifindex, the kernel resolves the neighbour via; never cached */
+	PATH_PROXY,   /* to the proxy by ifindex */
 };
 
 /* What packets on the path need besides forwarding. Without flags they are forwarded unchanged. */
@@ -27,6 +28,7 @@ enum path_flag {
 	PATH_NODE_PORTS = 8, /* the destination is a node's address, some ports of which are Services' node ports */
 	PATH_TRACKED = 16,   /* all flows have conntrack entries, translated or not */
 	PATH_POLICY = 32,    /* policies are enforced on flows; only together with PATH_TRACKED */
+	PATH_L7 = 64,        /* flows may pass through the proxy; only together with PATH_POLICY */
 };
 
 #define PATH_SERVICES (PATH_FRONTEND | PATH_ANSWERS | PATH_NODE_PORTS)

@@ -13,9 +13,17 @@ INLINE __u16 endpoint_slot_of(const struct addr *a)
 	return e ? e->slot : 0;
 }
 
+/* Whether the CPU's packet, which policies allow, goes to the proxy: NEXT_PROXY or 0. Replies come from there. */
+INLINE int service_proxied(const struct cpu *c, const struct nat_entry *t)
+{
+	bool request = addr_equal(&c->to.dst, &t->backend);
+
+	return config.l7 && t->flags & NAT_ENTRY_PROXY && request && c->pkt.hook != HOOK_FROM_PROXY ? NEXT_PROXY : 0;
+}
+
 /*
- * Enforces policies on the flow with the NAT entry c->nat_key, unless its verdict is current. Returns 0 or a drop
- * reason. Cost: per flow.
+ * Enforces policies on the flow with the NAT entry c->nat_key, unless its verdict is current. Returns 0, NEXT_PROXY or
+ * a drop reason. Cost: per flow.
  */
 APART int service_enforce(struct __sk_buff *skb)
 {
@@ -27,8 +35,10 @@ APART int service_enforce(struct __sk_buff *skb)
 	if (!c)
 		return DROP_POLICY_NO_RULE;
 	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
-	if (!t || t->policy_epoch == c->path.epoch)
-		return t ? 0 : DROP_POLICY_NO_RULE;
+	if (!t)
+		return DROP_POLICY_NO_RULE;
+	if (t->policy_epoch == c->path.epoch)
+		return service_proxied(c, t);
 	policy = &c->policy;
 	policy->src = c->nat_key.src;
 	policy->dst = t->backend;
@@ -40,9 +50,13 @@ APART int service_enforce(struct __sk_buff *skb)
 	/* More than one packet: the flow may be older than the policies. */
 	policy->cut = t->policy_epoch || t->packets[SIDE_CLIENT] + t->packets[SIDE_BACKEND] > 1;
 	outcome = enforce_result(skb, c, policy_lookup(policy));
-	if (!outcome)
+	if (!outcome) {
 		t->policy_epoch = c->path.epoch;
-	else if (!policy->cut)
+		if (policy->proxy)
+			t->flags |= NAT_ENTRY_PROXY;
+		return service_proxied(c, t);
+	}
+	if (!policy->cut)
 		nat_entry_delete(c, &c->nat_key, t); /* denied at connection setup */
 	return outcome;
 }

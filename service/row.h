@@ -218,6 +218,7 @@ enum nat_entry_flag {
 	NAT_ENTRY_GONE = 8,    /* ended: the backend is gone, or another flow has the NAT port */
 	NAT_ENTRY_DSR = 16,    /* replies don't pass this node, or another node forwarded the requests */
 	NAT_ENTRY_CLIENT_FIN = 32, /* the client sent the first FIN: the backend has no TIME-WAIT */
+	NAT_ENTRY_PROXY = 64,  /* requests pass through the proxy */
 };
 
 /* A translated flow. */

@@ -223,6 +223,20 @@ INLINE int service_refuse(struct __sk_buff *skb, struct cpu *c, int outcome)
 	return refuse_flow(skb, c, outcome);
 }
 
+/*
+ * Rewrites a request whose flow passes through the proxy, and lets the hook process the result, which is a packet from
+ * the client to the backend. Cost: per packet.
+ */
+INLINE int service_repeat(struct __sk_buff *skb, struct cpu *c)
+{
+	if (cross_family(c))
+		return service_refuse(skb, c, DROP_CROSS_FAMILY);
+	c->to.option = c->to.encap = false;
+	if (!rewrite_write(skb, c))
+		return drop(skb, c, nat_refusal(&c->pkt));
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
 /* Rewrites the packet and sends it along c->path, or drops it for the reason in outcome, if not 0. Cost: per packet. */
 APART int service_send(struct __sk_buff *skb, __u32 outcome)
 {
@@ -233,6 +247,8 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 		return TC_ACT_SHOT;
 	if (!outcome && policy_enforced(&c->path))
 		outcome = service_enforce(skb);
+	if (config.l7 && unlikely(outcome == NEXT_PROXY))
+		return service_repeat(skb, c);
 	if (unlikely(outcome))
 		return service_refuse(skb, c, outcome);
 	if (c->path.action == PATH_POD || c->path.action == PATH_STACK)
