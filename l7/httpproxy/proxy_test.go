@@ -28,6 +28,7 @@ type rig struct {
 	sets    []*httpproxy.RuleSet
 	records []httpproxy.Record
 	dials   int
+	quiet   bool // records are not kept
 	serve   sync.WaitGroup
 }
 
@@ -74,7 +75,9 @@ func (r *rig) flow(conn net.Conn) *httpproxy.Flow {
 		Record: func(record *httpproxy.Record) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.records = append(r.records, *record)
+			if !r.quiet {
+				r.records = append(r.records, *record)
+			}
 		},
 	}
 }
