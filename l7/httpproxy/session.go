@@ -177,7 +177,7 @@ func (s *session) serve(ctx context.Context) error {
 		return endOfClient(err)
 	}
 	if http2 {
-		return errHTTP2
+		return newRelay2(s).run(ctx)
 	}
 	return newRelay(s).run(ctx)
 }
@@ -189,8 +189,6 @@ func endOfClient(err error) error {
 	}
 	return err
 }
-
-var errHTTP2 = errors.New("HTTP/2 is not relayed")
 
 var errNoRule = errors.New("no rule allows the connection")
 
