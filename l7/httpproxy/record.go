@@ -1,0 +1,75 @@
+package httpproxy
+
+import (
+	"strings"
+	"time"
+
+	"myelin/l7/config"
+)
+
+// Record is what happened to a request, or to a TLS connection that is not terminated.
+type Record struct {
+	// Time is when the request had arrived, and Latency how long its response took from then on.
+	Time    time.Time
+	Latency time.Duration
+	// Protocol is "HTTP/1.0", "HTTP/1.1", "HTTP/2" or "TLS".
+	Protocol           string
+	Method, Path, Host string
+	// TLS: the client's connection is TLS. ServerName is its SNI.
+	TLS        bool
+	ServerName string
+	// Headers are the request's headers that the proxy is to record.
+	Headers []Header
+	// Mismatches are headers that rules want otherwise.
+	Mismatches []HeaderMismatch
+	// Status is that of the response; 0: there was none.
+	Status int
+	// Local: the proxy made the response.
+	Local bool
+	// Denied is the index of the rule set that denied the request; -1: none did.
+	Denied int
+	// Parts are the rules that allowed it, by the index of their set.
+	Parts [2]*config.Part
+}
+
+// URL is the request's, made of its scheme, host and path.
+func (r *Record) URL() string {
+	scheme := "http://"
+	if r.TLS {
+		scheme = "https://"
+	}
+	return scheme + r.Host + r.Path
+}
+
+// record begins a record of a request; nil if there are none. It copies the strings.
+func (s *session) record(req *Request, protocol string, d *decision, now time.Time) *Record {
+	if s.flow.Record == nil {
+		return nil
+	}
+	all := strings.Builder{}
+	all.Grow(len(req.Method) + len(req.Path) + len(req.Host))
+	all.WriteString(req.Method)
+	all.WriteString(req.Path)
+	all.WriteString(req.Host)
+	text, path := all.String(), len(req.Method)+len(req.Path)
+	r := &Record{Time: now, Protocol: protocol, Method: text[:len(req.Method)], Path: text[len(req.Method):path],
+		Host: text[path:], TLS: s.tls, ServerName: s.serverName, Mismatches: d.mismatches, Denied: d.denied,
+		Parts: d.parts}
+	for _, name := range s.proxy.headers {
+		for _, h := range req.Header {
+			if equalFold(h.Name, name) {
+				r.Headers = append(r.Headers, Header{strings.Clone(h.Name), strings.Clone(h.Value)})
+			}
+		}
+	}
+	return r
+}
+
+// finish completes a record and hands it over.
+func (s *session) finish(r *Record, status int, local bool, now time.Time) {
+	if r == nil {
+		return
+	}
+	r.Status, r.Local, r.Latency = status, local, now.Sub(r.Time)
+	s.flow.Record(r)
+}
