@@ -509,8 +509,8 @@ type DatapathMemberKey struct {
 
 type DatapathName struct {
 	_        structs.HostLayout
+	Expires  uint64
 	Selector [8]uint32
-	Expires  [8]uint32
 }
 
 type DatapathNameKey struct {

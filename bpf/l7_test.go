@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -92,10 +93,8 @@ func resolves(slot uint16, name string, seconds int, selectors ...uint32) func(t
 		t.Helper()
 		var now unix.Timespec
 		must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
-		var n DatapathName
-		for i, s := range selectors {
-			n.Selector[i], n.Expires[i] = s, uint32(now.Sec+int64(seconds))
-		}
+		n := DatapathName{Expires: uint64(now.Nano() + int64(seconds)*int64(time.Second))}
+		copy(n.Selector[:], selectors)
 		for _, a := range families(worldNames()[name]) {
 			must(t, w.Names.Put(DatapathNameKey{Addr: Addr(a), Slot: uint32(slot)}, n))
 		}

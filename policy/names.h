@@ -77,11 +77,11 @@ INLINE enum name_verdict name_verdicts(struct cpu *c)
 	c->name_key.addr = policy->dst;
 	c->name_key.slot = policy->src_slot;
 	n = bpf_map_lookup_elem(&names, &c->name_key);
-	for (i = 0; n && i < NAME_SELECTORS; i++) {
+	if (!n || (!policy->cut && n->expires < bpf_ktime_get_ns()))
+		return NAME_NO_RULE;
+	for (i = 0; i < NAME_SELECTORS; i++) {
 		if (!n->selector[i])
 			break;
-		if (!policy->cut && clock_before(n->expires[i], bpf_ktime_get_ns() / 1000000000))
-			continue;
 		verdict = name_verdict(n->selector[i]);
 		if (verdict > best)
 			best = verdict;

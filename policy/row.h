@@ -88,8 +88,8 @@ struct name_key {
 
 /* The selectors of names that match the address's names, from the first element on; 0 ends the list. */
 struct name {
+	__u64 expires; /* nanoseconds of CLOCK_MONOTONIC */
 	__u32 selector[NAME_SELECTORS];
-	__u32 expires[NAME_SELECTORS]; /* seconds of CLOCK_MONOTONIC, by selector */
 };
 
 #endif
