@@ -21,6 +21,7 @@ import (
 	"myelin/flow"
 	"myelin/flow/tracking"
 	"myelin/host"
+	"myelin/l7"
 	"myelin/logs"
 	"myelin/policy"
 	"myelin/prefilter"
@@ -62,6 +63,7 @@ type components struct {
 	services   *services
 	balancer   *loadBalancer
 	hubble     *hubbleFeature
+	l7         *l7.Feature
 }
 
 // newAgent wires the features; nothing is started.
@@ -84,6 +86,10 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows,
 		names: a.names,
 	}
+	a.l7 = l7.New(a.Node, l7.Params{Version: version, MTU: func() (int, int) {
+		c := a.own.podConfig()
+		return c.MTU, c.RouteMTU
+	}, Record: a.recordL7, Lost: a.lostL7})
 	a.services = &services{Node: a.Node, network: a.network, endpoints: a.endpoints, flows: a.flows, names: a.names}
 	a.balancer = &loadBalancer{Node: a.Node, services: a.services}
 	a.services.server = func() *serviceapi.Server { return a.server.services }
@@ -115,6 +121,7 @@ func (a *Agent) features() []*feature.Feature {
 		a.flows.Feature(),
 		a.network.nodeFeature(),
 		a.services.checksFeature(),
+		a.l7.Feature(),
 		a.policies.feature(),
 		prefilter.Feature(a.Node, prefilter.Params{Groups: a.groups, XDP: a.network.xdpStates}),
 		a.endpoints.feature(),

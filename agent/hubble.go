@@ -19,6 +19,7 @@ import (
 	"myelin/event"
 	"myelin/feature"
 	"myelin/hubble"
+	"myelin/l7/control"
 	"myelin/tlsfile"
 )
 
@@ -68,6 +69,10 @@ func (h *hubbleFeature) start(context.Context) error {
 		Converter: hubble.NewConverter(a.flowNames(), node, time.Now().Add(-uptime), id),
 		Agent:     hubble.NewAgentEvents(), Interval: c.BPF.MonitorInterval, Now: time.Now, Self: h.self,
 	}
+	h.observer.Converter.L7Records = ring.L7
+	if redact := c.Hubble.Redact; redact.Enabled {
+		h.observer.Converter.Redact = hubble.Redaction{URLQuery: redact.URLQuery, UserInfo: redact.UserInfo}
+	}
 	h.recorder = &hubble.Recorder{Ring: ring}
 	sink := event.Sink{Record: h.recorder.Record, Overwritten: h.recorder.Overwritten}
 	if h.sub, h.problem = a.datapath.hub.Sink(sink); h.problem != nil {
@@ -79,6 +84,28 @@ func (h *hubbleFeature) start(context.Context) error {
 	a.Go("hubble-agent-events", h.agentEvents)
 	h.serve()
 	return nil
+}
+
+// recordL7 writes records of the proxy, after what the datapath has reported before them.
+func (a *Agent) recordL7(list []control.Record) {
+	h := a.hubble
+	now, err := event.Monotonic()
+	if h == nil || h.recorder == nil || err != nil {
+		return
+	}
+	h.observer.Sample()
+	boot := time.Now().Add(-now)
+	for _, r := range list {
+		h.recorder.L7(r, func(at time.Time) time.Duration { return at.Sub(boot) })
+	}
+}
+
+// lostL7 notes records of the proxy that were not read in time.
+func (a *Agent) lostL7(n uint64) {
+	h := a.hubble
+	if now, err := event.Monotonic(); err == nil && h != nil && h.recorder != nil {
+		h.recorder.Lost(flowpb.LostEventSource_OBSERVER_EVENTS_QUEUE, n, now)
+	}
 }
 
 // serve opens the API.

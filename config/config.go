@@ -77,6 +77,7 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
+	L7                    L7
 	Hubble                Hubble
 	HubbleMetrics         HubbleMetrics
 	HubbleExport          HubbleExport
@@ -196,23 +197,6 @@ type CNI struct {
 	Exclusive         bool // put other networks' configurations aside
 }
 
-// Policy is how policies are enforced.
-type Policy struct {
-	Audit    bool // key policyAuditMode: what is denied is reported, and goes on
-	Lockdown bool // key endpointLockdownOnMapOverflow: what doesn't fit into a map is denied, else allowed
-	MapMax   int  // key bpf.policyMapMax: rows of ports, and of peers in sets of rules, on the node
-	PeersMax int  // key myelin.policy.peersMax: single addresses of pods, nodes and rules
-	// DeniedFlows is what becomes of a flow that a policy comes to forbid:
-	// "reset", "drop" or "leave".
-	DeniedFlows string // key myelin.policy.deniedFlows
-	Host        bool   // key hostFirewall.enabled: policies of nodes are enforced as well
-	// Prefilter are CiliumCIDRGroups whose addresses may not come in by a wire.
-	Prefilter []string // key myelin.policy.prefilter
-	// CIDRMatchMode is what rules of CIDRs select beside what is outside of the
-	// cluster: "nodes", or nothing.
-	CIDRMatchMode []string // key policyCIDRMatchMode
-}
-
 // Myelin holds what Cilium has no name for.
 type Myelin struct {
 	Manifests  string // directory of Kubernetes YAML
@@ -269,6 +253,7 @@ func Default() *Config {
 		Prometheus: Prometheus{Port: 9962}, HealthPort: 9879,
 		ClusterName: "default", PolicyEnforcementMode: "default",
 		Policy: Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
+		L7:     L7{Proxy: true, Supervise: true, MaxAddressesPerName: 1000, RejectCode: "refused"},
 		Hubble: hubble(), HubbleMetrics: HubbleMetrics{Port: 9965, MaxSeries: 10000}, HubbleExport: hubbleExport(),
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",

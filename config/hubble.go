@@ -22,13 +22,24 @@ type Hubble struct {
 	TLS bool // key hubble.tls.enabled
 	// CertFile and KeyFile are this node's certificate, CAFile the authority of clients' certificates.
 	CertFile, KeyFile, CAFile string // keys myelin.hubble.tls.certFile, keyFile, caFile
+	// Redact is what flows of HTTP leave out; headers are never recorded.
+	Redact Redact
+}
+
+// Redact has the keys of hubble.redact.
+type Redact struct {
+	Enabled  bool
+	URLQuery bool // key hubble.redact.http.urlQuery
+	UserInfo bool // key hubble.redact.http.userInfo
 }
 
 // maxEvents bounds the ring of events.
 const maxEvents = 1<<16 - 1
 
 // hubble is the default.
-func hubble() Hubble { return Hubble{Enabled: true, EventBufferCapacity: 4095, TLS: true} }
+func hubble() Hubble {
+	return Hubble{Enabled: true, EventBufferCapacity: 4095, TLS: true, Redact: Redact{UserInfo: true}}
+}
 
 func hubbleSettings() []setting {
 	return []setting{
@@ -39,6 +50,9 @@ func hubbleSettings() []setting {
 			pattern(`^(([0-9.]*|\[[0-9a-fA-F:.]+\]):[0-9]+)?$`, "an address and a port, :PORT, or nothing")),
 		boolean("hubble.preferIpv6", func(c *Config) *bool { return &c.Hubble.PreferIPv6 }),
 		boolean("hubble.tls.enabled", func(c *Config) *bool { return &c.Hubble.TLS }),
+		boolean("hubble.redact.enabled", func(c *Config) *bool { return &c.Hubble.Redact.Enabled }),
+		boolean("hubble.redact.http.urlQuery", func(c *Config) *bool { return &c.Hubble.Redact.URLQuery }),
+		boolean("hubble.redact.http.userInfo", func(c *Config) *bool { return &c.Hubble.Redact.UserInfo }),
 		file("myelin.hubble.tls.certFile", func(c *Config) *string { return &c.Hubble.CertFile }),
 		file("myelin.hubble.tls.keyFile", func(c *Config) *string { return &c.Hubble.KeyFile }),
 		file("myelin.hubble.tls.caFile", func(c *Config) *string { return &c.Hubble.CAFile }),

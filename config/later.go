@@ -112,7 +112,6 @@ func securityFeatures() []feature {
 		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
 		{"policyDenyResponse", "none", "not yet: answers to what a policy denies",
 			"bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},
-		{"l7Proxy", "false", l7, ""},
 		{"envoy.enabled", "false", l7, "envoy.*"},
 		{"envoyConfig.enabled", "false", l7, "envoyConfig.*"},
 		{"ingressController.enabled", "false", "not yet: Ingress", "ingressController.*"},
@@ -120,7 +119,10 @@ func securityFeatures() []feature {
 		{"bpf.tproxy", "false", l7, ""},
 		{"egressGateway.enabled", "false", "not yet: egress gateways",
 			"egressGateway.reconciliationTriggerInterval egressGateway.maxPolicyEntries"},
-		{"dnsProxy.preCache", "empty", "not yet: policies by name", "dnsProxy.*"},
+		{"dnsProxy.preCache", "empty", "not yet: a cache of names from a file",
+			"dnsProxy.enableTransparentMode dnsProxy.enableDnsCompression dnsProxy.maxDeferredConnectionDeletes " +
+				"dnsProxy.preAllocateIdentities dnsProxy.proxyPort dnsProxy.proxyResponseMaxDelay " +
+				"dnsProxy.socketLingerTimeout"},
 	}
 }
 
@@ -132,7 +134,9 @@ func otherFeatures() []feature {
 		{"hubble.metrics.tls.enabled", "false", "not yet: metrics of flows by TLS", "hubble.metrics.tls.server.*"},
 		{"hubble.export.static.fieldAggregate", "empty", "not yet: flows are aggregated by the datapath only",
 			"hubble.export.static.aggregationInterval"},
-		{"hubble.redact.enabled", "false", "not yet: L7", "hubble.redact.*"},
+		{"hubble.redact.http.headers.allow", "empty", "headers are never recorded", ""},
+		{"hubble.redact.http.headers.deny", "empty", "headers are never recorded", ""},
+		{"hubble.redact.kafka.apiKey", "true false", "", ""},
 		{"hubble.dropEventEmitter.enabled", "false", "not yet: drops as Kubernetes events",
 			"hubble.dropEventEmitter.*"},
 		{"hubble.networkPolicyCorrelation.enabled", "true", "flows always say which policies decided", ""},

@@ -25,7 +25,7 @@ type setting struct {
 // documentation. The list is the one place that knows them.
 func settings() []setting {
 	return slices.Concat(routingSettings(), bpfSettings(), serviceSettings(), gatewaySettings(), agentSettings(),
-		hubbleSettings(), hubbleMetricsSettings(), hubbleExportSettings(), operatorSettings())
+		l7Settings(), hubbleSettings(), hubbleMetricsSettings(), hubbleExportSettings(), operatorSettings())
 }
 
 func routingSettings() []setting {

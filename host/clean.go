@@ -17,6 +17,7 @@ import (
 	"myelin/bpf"
 	"myelin/cni"
 	"myelin/endpoint"
+	"myelin/l7/control"
 	"myelin/route"
 	"myelin/tunnel"
 )
@@ -66,7 +67,7 @@ func Clean(ctx context.Context, o Options) error {
 		return err
 	}
 	defer kernel.Close()
-	errs := []error{o.dropPods(kernel)}
+	errs := []error{o.dropPods(kernel), o.endProxy(ctx)}
 	removed, err := bpf.Remove(filepath.Join(o.BPFRoot, "myelin"))
 	errs = append(errs, err)
 	for _, what := range removed {
@@ -230,7 +231,7 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
-		"backend-states.json",
+		"backend-states.json", filepath.Base(control.Dir("")),
 		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
 		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}

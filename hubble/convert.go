@@ -14,6 +14,7 @@ import (
 
 	"myelin/bpf"
 	"myelin/event"
+	"myelin/l7/control"
 )
 
 // Names know what the addresses and numbers of events are called. All is looked up when a flow is read, so that a name
@@ -48,6 +49,11 @@ type Converter struct {
 	boot    time.Time
 	decoder *event.Decoder
 	id      [8]byte // of the node since it was booted: UUIDs begin with it
+
+	// Redact is what flows of layer 7 leave out. It is set before the converter is used.
+	Redact Redaction
+	// L7Records returns a record of the proxy by its number, and whether it is still there. It is set before, too.
+	L7Records func(uint64) (control.Record, bool)
 }
 
 // NewConverter makes a converter. boot is when CLOCK_MONOTONIC was zero; id makes the UUIDs of flows unique among nodes
@@ -81,6 +87,8 @@ func (c *Converter) flow(r *event.Raw, v *view, w way, first bool) *flowpb.Flow 
 		f.Interface = &flowpb.NetworkInterface{Index: r.Ifindex, Name: c.names.Link(int(r.Ifindex))}
 	}
 	switch bpf.DatapathEventType(r.Type) {
+	case l7Entry:
+		c.l7(f, r)
 	case bpf.DatapathEventTypeEVENT_DROP:
 		c.drop(f, r, w)
 	case bpf.DatapathEventTypeEVENT_SOCKET:

@@ -67,6 +67,9 @@ func (r *reader) skip() {
 		r.tracker.lost(r.raw.TimeNs)
 		return
 	}
+	if r.raw.Type == l7Entry {
+		return
+	}
 	v := viewOf(&r.raw)
 	r.tracker.see(&r.raw, &v)
 }
@@ -83,7 +86,10 @@ func (r *reader) take() (it item, ok, over bool) {
 		return item{}, false, true
 	}
 	v := viewOf(&r.raw)
-	w, first := r.tracker.see(&r.raw, &v)
+	w, first := l7Way(&r.raw), false
+	if r.raw.Type != l7Entry {
+		w, first = r.tracker.see(&r.raw, &v)
+	}
 	if at.Before(r.since) {
 		return item{}, false, false
 	}

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"myelin/event"
+	"myelin/l7/control"
 )
 
 // Bounds of a ring's capacity in events. Both are 2^n - 1, as every capacity is.
@@ -43,6 +44,7 @@ type Ring struct {
 	overtaken atomic.Uint64                 // events that were overwritten before a reader came to them
 	waiting   atomic.Pointer[chan struct{}] // closed by the next Write; nil: no reader waits
 	mu        sync.Mutex                    // serialises writers; readers never take it
+	l7        records
 }
 
 // CheckCapacity refuses a capacity that is not 2^n - 1, or out of bounds.
@@ -98,6 +100,9 @@ func (r *Ring) Write(raw *event.Raw) {
 		close(*p)
 	}
 }
+
+// L7 returns a record of the proxy by the number that an event has of it, and whether it is still there.
+func (r *Ring) L7(n uint64) (control.Record, bool) { return r.l7.get(n) }
 
 // Capacity is how many events can be read, at most.
 func (r *Ring) Capacity() uint64 { return r.capacity }

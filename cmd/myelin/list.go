@@ -87,6 +87,8 @@ func nouns() []noun {
 		{name: "cidrgroup", short: "Prefixes that policies name", verbs: []verb{
 			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},
 		}},
+		{name: "fqdn", short: "DNS names that pods have resolved", verbs: []verb{{name: "list",
+			short: "List names, addresses and their remaining TTL by pod", table: "fqdn"}}},
 		{name: "prefilter", short: "Who may not come in at all", verbs: []verb{
 			{name: "list", short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and what of each is in force",
 				table: "prefilter"},

@@ -1,0 +1,80 @@
+// Package control is how the agent talks to the proxy: HTTP and JSON over a unix socket, and a socket that hands out
+// the proxy's network namespace.
+package control
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"myelin/dns"
+	"myelin/l7/config"
+	"myelin/l7/httpproxy"
+)
+
+// Dir is the proxy's directory in the agent's run directory.
+func Dir(runDir string) string { return filepath.Join(runDir, "proxy") }
+
+// Socket is the path of the control socket.
+func Socket(runDir string) string { return filepath.Join(Dir(runDir), "proxy.sock") }
+
+// NamespaceSocket is the path of the socket that hands out the network namespace.
+func NamespaceSocket(runDir string) string { return filepath.Join(Dir(runDir), "netns.sock") }
+
+// ConfigFile is the last configuration, which a proxy starts with.
+func ConfigFile(runDir string) string { return filepath.Join(Dir(runDir), "config.json") }
+
+// NamesFile has the names that are known, which a proxy starts with.
+func NamesFile(runDir string) string { return filepath.Join(Dir(runDir), "names.journal") }
+
+// Status is what the proxy says of itself.
+type Status struct {
+	PID     int       `json:"pid"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	// Device is the name of the TUN device that DNS messages pass through.
+	Device string `json:"device"`
+	// Connections are those that are served now; Accepted all since the start.
+	Connections int    `json:"connections"`
+	Accepted    uint64 `json:"accepted"`
+	// Requests are HTTP requests and TLS connections, by what the rules have said.
+	Requests map[string]uint64 `json:"requests"`
+	DNS      dns.Counters      `json:"dns"`
+	// Names and Addresses are how many names, and pairs of a name and an address, are known.
+	Names     int `json:"names"`
+	Addresses int `json:"addresses"`
+	// Lost are records that no agent has read in time.
+	Lost uint64 `json:"lost"`
+	// Problems say what does not work.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Record is a flow record of layer 7: exactly one of HTTP and DNS is set.
+type Record struct {
+	// Seq counts records since the proxy started.
+	Seq  uint64            `json:"seq"`
+	Flow Flow              `json:"flow"`
+	HTTP *httpproxy.Record `json:"http,omitempty"`
+	DNS  *dns.Record       `json:"dns,omitempty"`
+}
+
+// Records are records that follow each other.
+type Records struct {
+	List []Record `json:"list"`
+	// Next is the Seq to read on from, and Lost how many were overwritten before the first one of List.
+	Next uint64 `json:"next"`
+	Lost uint64 `json:"lost"`
+}
+
+// Handler is the proxy as the agent sees it.
+type Handler interface {
+	// Configure replaces the configuration, which is in force when it returns.
+	Configure(*config.Config) error
+	Status() Status
+	Names() []dns.Row
+	// Records returns the records from a Seq on. Without any, it waits for one until the context ends.
+	Records(ctx context.Context, from uint64) Records
+	// Drain hands new connections over to another proxy, which has started: it returns when this one accepts none any
+	// more, and the process ends when its connections have.
+	Drain()
+}

@@ -1,0 +1,98 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"myelin/l7/config"
+)
+
+// maxConfig bounds a configuration, in bytes: 100,000 names take 10 MB.
+const maxConfig = 256 << 20
+
+// recordsWait is for how long a request for records waits for one.
+const recordsWait = 20 * time.Second
+
+// Listen opens a unix socket that only root can use, in the place of one that is left from another process.
+func Listen(path string) (*net.UnixListener, error) {
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove stale socket: %w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // the path is another process's after an upgrade
+	if err := errors.Join(os.Chmod(tmp, 0o600), os.Rename(tmp, path)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Serve answers requests until the context ends.
+func Serve(ctx context.Context, l net.Listener, h Handler) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /v1/config", func(w http.ResponseWriter, r *http.Request) {
+		c := new(config.Config)
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxConfig)).Decode(c)
+		if err == nil {
+			err = h.Configure(c)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, h.Status()) })
+	mux.HandleFunc("GET /v1/names", func(w http.ResponseWriter, _ *http.Request) { write(w, h.Names()) })
+	mux.HandleFunc("GET /v1/records", func(w http.ResponseWriter, r *http.Request) {
+		from, err := strconv.ParseUint(r.URL.Query().Get("from"), 10, 64)
+		if err != nil {
+			http.Error(w, "from: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), recordsWait)
+		defer cancel()
+		write(w, h.Records(ctx, from))
+	})
+	mux.HandleFunc("POST /v1/drain", func(w http.ResponseWriter, _ *http.Request) {
+		h.Drain()
+		w.WriteHeader(http.StatusNoContent)
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the control socket: %w", err)
+	}
+	return nil
+}
+
+func write(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	// An error is the client's, which has gone.
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// ServeNamespace hands a descriptor of the network namespace to each client, until the listener is closed.
+func ServeNamespace(l *net.UnixListener, namespace *os.File) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		// An error is the client's, which has gone.
+		_, _, _ = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(namespace.Fd())), nil)
+		conn.Close()
+	}
+}

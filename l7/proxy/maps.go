@@ -1,0 +1,111 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+
+	"myelin/bpf"
+	"myelin/dns"
+)
+
+// kernelMaps are the maps of the datapath that the proxy uses.
+type kernelMaps struct {
+	flows, names, sockets *ebpf.Map
+}
+
+func openMaps(dir string) (m kernelMaps, err error) {
+	for name, into := range map[string]**ebpf.Map{"flows": &m.flows, "names": &m.names, "proxy_sockets": &m.sockets} {
+		opened, bad := ebpf.LoadPinnedMap(filepath.Join(dir, "maps", name), nil)
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("open map %s: %w", name, bad))
+		}
+		*into = opened
+	}
+	return m, err
+}
+
+// datapath has the current maps: an agent of another version may replace them.
+type datapath struct {
+	dir     string
+	current atomic.Pointer[kernelMaps]
+}
+
+// reopen opens the maps that are pinned now. Those opened before stay open until they are not used any more.
+func (m *datapath) reopen() error {
+	opened, err := openMaps(m.dir)
+	if err != nil {
+		return err
+	}
+	m.current.Store(&opened)
+	return nil
+}
+
+// flow returns the conntrack entry of a flow, nil if there is none.
+func (m *datapath) flow(source, destination netip.AddrPort, proto uint8) *bpf.DatapathFlow {
+	key, _ := bpf.FlowKey(source, destination, proto)
+	row := new(bpf.DatapathFlow)
+	if m.current.Load().flows.Lookup(&key, row) != nil {
+		return nil
+	}
+	return row
+}
+
+// listen makes a socket the one that the datapath redirects new connections to.
+func (m *datapath) listen(fd uintptr) error {
+	key := uint32(bpf.DatapathProxySocketPROXY_LISTENER)
+	if err := m.current.Load().sockets.Put(key, uint64(fd)); err != nil {
+		return fmt.Errorf("write proxy_sockets: %w", err)
+	}
+	return nil
+}
+
+// Put implements dns.Map.
+func (m *datapath) Put(slot uint16, a netip.Addr, e dns.Entry) error {
+	row := bpf.DatapathName{Expires: e.Expires}
+	copy(row.Selector[:], e.Selectors)
+	return m.current.Load().names.Put(nameKey(slot, a), &row)
+}
+
+// Delete implements dns.Map.
+func (m *datapath) Delete(slot uint16, a netip.Addr) error {
+	err := m.current.Load().names.Delete(nameKey(slot, a))
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}
+
+func nameKey(slot uint16, a netip.Addr) *bpf.DatapathNameKey {
+	return &bpf.DatapathNameKey{Addr: bpf.Addr(a), Slot: uint32(slot)}
+}
+
+// peers returns which addresses the pods with these addresses have flows with.
+func (m *datapath) peers(pods map[netip.Addr]uint16) (map[peer]bool, error) {
+	found := map[peer]bool{}
+	err := bpf.Each(m.current.Load().flows, func(key *bpf.DatapathFlowKey, row *bpf.DatapathFlow) bool {
+		ends := [2]netip.Addr{key.Addr[0].Netip(), key.Addr[1].Netip()}
+		if row.Flags&uint8(bpf.DatapathFlowFlagFLOW_NAT) != 0 {
+			ends[row.PodSide&1] = row.Pod.Netip()
+		}
+		for i, end := range ends {
+			if slot, ok := pods[end]; ok {
+				found[peer{slot, ends[1-i]}] = true
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read conntrack entries: %w", err)
+	}
+	return found, nil
+}
+
+type peer struct {
+	slot uint16
+	addr netip.Addr
+}

@@ -1,0 +1,138 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"myelin/dns"
+	"myelin/l7/control"
+)
+
+// maxPacket is the largest IP packet that the TUN device has.
+const maxPacket = 1 << 16
+
+// startDNS restores what is known of names.
+func (p *Proxy) startDNS(ctx context.Context) error {
+	clock, err := dns.NewSystemClock()
+	if err != nil {
+		return err
+	}
+	p.dns = dns.New(dns.Params{
+		Map: &p.maps, Clock: clock, Log: p.Log,
+		Rules: func(source, destination netip.AddrPort, proto uint8) [2]uint32 {
+			numbers, _ := p.numbers(source, destination, proto)
+			return p.rules.Load().dnsOf(numbers)
+		},
+		Record: func(r *dns.Record) {
+			copied := *r
+			copied.Addresses = append([]netip.Addr(nil), r.Addresses...)
+			copied.CNAMEs = append([]string(nil), r.CNAMEs...)
+			copied.QueryTypes = append([]uint16(nil), r.QueryTypes...)
+			copied.AnswerTypes = append([]uint16(nil), r.AnswerTypes...)
+			p.records.add(control.Record{DNS: &copied,
+				Flow: control.Flow{Source: r.Source, Destination: r.Destination, Proto: r.Proto}})
+		},
+	})
+	p.rules.Store(new(rules))
+	if p.journal, err = dns.OpenJournal(p.dns, control.NamesFile(p.RunDir)); err != nil {
+		return err
+	}
+	ctx, p.stopDNS = context.WithCancel(ctx)
+	var jobs sync.WaitGroup
+	jobs.Add(2)
+	go func() {
+		defer jobs.Done()
+		p.journal.Run(ctx)
+	}()
+	go func() {
+		defer jobs.Done()
+		p.collect(ctx)
+	}()
+	go func() {
+		jobs.Wait()
+		close(p.dnsStopped)
+	}()
+	return nil
+}
+
+// endDNS reads no more packets, and completes the journal.
+func (p *Proxy) endDNS() {
+	for _, q := range p.Queues {
+		detach(q)
+	}
+	time.Sleep(10 * time.Millisecond) // for packets that are in the queues
+	for _, q := range p.Queues {
+		q.Close() // an error says that it is closed already
+	}
+	p.stopDNS()
+	<-p.dnsStopped
+}
+
+// detach makes the kernel put no more packets into a queue.
+func detach(q *os.File) {
+	raw, err := q.SyscallConn()
+	if err != nil {
+		return
+	}
+	request, err := unix.NewIfreq(DeviceName)
+	if err != nil {
+		return
+	}
+	request.SetUint16(unix.IFF_DETACH_QUEUE)
+	// An error says that the queue is closed or detached already.
+	_ = raw.Control(func(fd uintptr) { _ = unix.IoctlIfreq(int(fd), unix.TUNSETQUEUE, request) })
+}
+
+// readDNS passes packets on, of each queue in a goroutine.
+func (p *Proxy) readDNS() {
+	for _, q := range p.Queues {
+		go func() {
+			if err := p.pass(q); err != nil && !errors.Is(err, os.ErrClosed) {
+				p.Log.Error("DNS messages do not pass any more", "error", err)
+			}
+		}()
+	}
+}
+
+func (p *Proxy) pass(q *os.File) error {
+	buffer := make([]byte, maxPacket)
+	for {
+		n, err := q.Read(buffer)
+		if err != nil {
+			return fmt.Errorf("read from %s: %w", DeviceName, err)
+		}
+		out := p.dns.Packet(buffer[:n])
+		if out == nil {
+			continue
+		}
+		if _, err := q.Write(out); err != nil && !errors.Is(err, unix.EIO) { // EIO: the device is down
+			return fmt.Errorf("write to %s: %w", DeviceName, err)
+		}
+	}
+}
+
+// collect forgets names whose TTL has ended, unless a connection uses their address.
+func (p *Proxy) collect(ctx context.Context) {
+	tick := time.NewTicker(dns.CollectInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		used, err := p.maps.peers(p.rules.Load().slots())
+		if err != nil {
+			p.Log.Error("Names are kept longer than their TTL", "error", err)
+			continue
+		}
+		p.dns.Collect(func(slot uint16, a netip.Addr) bool { return used[peer{slot, a}] })
+	}
+}
