@@ -33,14 +33,17 @@ func TestResponses(t *testing.T) {
 	const next = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnext"
 	for _, test := range []struct{ name, method, response, want string }{
 		{"length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", ""},
-		{"chunks with trailer", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n", ""},
+		{"chunks with trailer", "GET",
+			"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n", ""},
 		{"no content", "GET", "HTTP/1.1 204 No Content\r\n\r\n", ""},
 		{"not modified", "GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n", ""},
 		{"HEAD", "HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n", ""},
 		{"HEAD with chunks", "HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", ""},
-		{"interim", "GET", "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""},
+		{"interim", "GET",
+			"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""},
 		{"no reason", "GET", "HTTP/1.1 200 \r\nContent-Length: 0\r\n\r\n", ""},
-		{"length and coding", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "503"},
+		{"length and coding", "GET",
+			"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "503"},
 		{"bare LF", "GET", "HTTP/1.1 200 OK\nContent-Length: 0\n\n", "503"},
 		{"unexpected upgrade", "GET", "HTTP/1.1 101 Switching Protocols\r\n\r\n", "503"},
 		{"nothing", "GET", "", "503"},
@@ -136,7 +139,8 @@ func TestUpgrade(t *testing.T) {
 			io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 			return true
 		}
-		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nfirst ")
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n"+
+			"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\nfirst ")
 		got, _ := io.ReadAll(in)
 		fmt.Fprintf(conn, "%s %s", r.Header.Get("Upgrade"), got)
 		return false
@@ -167,7 +171,7 @@ func TestHTTP10(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	server := newRecorder(t)
-	limits := config.HTTP{MaxHeaderBytes: 20000, MaxConnections: 2, HeaderTimeout: 200 * time.Millisecond}
+	limits := config.HTTP{MaxHeaderBytes: 20000, MaxConnections: 2, HeaderTimeout: time.Second}
 	r := newRig(t, server.address, limits, rules(t, []policy.HTTPRule{{}}))
 	long := "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("b", 19000) + "\r\n"
 	if got := statuses(r.exchange(long + "\r\n")); got != "204" {
@@ -182,6 +186,9 @@ func TestLimits(t *testing.T) {
 		t.Errorf("slow header: %q: %v", got, err)
 	}
 	slow.Close()
+	for r.proxy.Connections() > 0 {
+		time.Sleep(time.Millisecond)
+	}
 	open := []net.Conn{}
 	for range limits.MaxConnections {
 		conn := r.connect()

@@ -76,7 +76,8 @@ func hasHeader(r *http.Request, name, value string) bool {
 // referenceTarget is the path that rules see, made by the standard library, with the query.
 func referenceTarget(u *url.URL) string {
 	clean := path.Clean("/" + u.Path)
-	if last := u.Path[strings.LastIndexByte(u.Path, '/')+1:]; clean != "/" && (last == "" || last == "." || last == "..") {
+	last := u.Path[strings.LastIndexByte(u.Path, '/')+1:]
+	if clean != "/" && (last == "" || last == "." || last == "..") {
 		clean += "/"
 	}
 	if u.RawQuery == "" {

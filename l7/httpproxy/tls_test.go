@@ -142,7 +142,8 @@ func TestServerNames(t *testing.T) {
 			}
 		})
 	}
-	for _, text := range []string{"GET / HTTP/1.1\r\nHost: a.example.org\r\n\r\n", "\x16\x03\x01\x00\x05hello", "\x00"} {
+	for _, text := range []string{"GET / HTTP/1.1\r\nHost: a.example.org\r\n\r\n",
+		"\x16\x03\x01\x00\x05hello", "\x00"} {
 		conn := r.connect()
 		io.WriteString(conn, text)
 		if got, _ := io.ReadAll(conn); len(got) > 0 {
@@ -153,7 +154,8 @@ func TestServerNames(t *testing.T) {
 		t.Errorf("%d connections to the server", r.dials)
 	}
 	records := r.recorded()
-	if len(records) != 4 || records[0].Protocol != "TLS" || records[3].ServerName != "other.org" || records[3].Denied != 0 {
+	if len(records) != 4 || records[0].Protocol != "TLS" || records[3].ServerName != "other.org" ||
+		records[3].Denied != 0 {
 		t.Errorf("records %+v", records)
 	}
 }
@@ -182,7 +184,8 @@ func TestTerminatingOriginating(t *testing.T) {
 	}
 	// The server's certificate is of another authority than the Secret's.
 	wrong := newRig(t, tlsServer(t, inside), config.HTTP{}, compile(t, rule, secrets))
-	if got, err := get(httpsClient(t, wrong.address, inside, nil), "https://a.example.org/a"); !strings.HasPrefix(got, "503") {
+	client := httpsClient(t, wrong.address, inside, nil)
+	if got, err := get(client, "https://a.example.org/a"); !strings.HasPrefix(got, "503") {
 		t.Errorf("wrong authority: got %q: %v", got, err)
 	}
 }
@@ -230,9 +233,11 @@ func TestCompileErrors(t *testing.T) {
 		{policy.L7{Terminating: &policy.TLSContext{Secret: *secret}}, "terminatingTLS"},
 		{policy.L7{Originating: &policy.TLSContext{Secret: *secret}}, "originatingTLS"},
 	} {
-		cluster := policy.Origin{Ref: policy.Ref{Kind: "CiliumNetworkPolicy", Key: cluster.Key{Namespace: "n", Name: "p"}}}
+		origin := policy.Origin{Ref: policy.Ref{Kind: "CiliumNetworkPolicy",
+			Key: cluster.Key{Namespace: "n", Name: "p"}}}
 		good := policy.L7{HTTP: []policy.HTTPRule{{Path: "/good"}}}
-		set, err := httpproxy.Compile(config.Rule{Parts: []config.Part{{Origin: cluster, L7: test.rule}, {L7: good}}}, nil)
+		parts := []config.Part{{Origin: origin, L7: test.rule}, {L7: good}}
+		set, err := httpproxy.Compile(config.Rule{Parts: parts}, nil)
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "n/p") {
 			t.Errorf("%+v: %v", test.rule, err)
 		}
