@@ -234,18 +234,20 @@ func TestServerCloses(t *testing.T) {
 	}
 }
 
+// heap is what is in use after garbage collection.
+func heap() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapInuse + m.StackInuse)
+}
+
 // TestIdleMemory bounds what a connection that waits for its next request costs.
 func TestIdleMemory(t *testing.T) {
 	const connections, limit = 500, 32 << 10
 	r := newRig(t, newRecorder(t).address, config.HTTP{}, rules(t, []policy.HTTPRule{{}}))
-	memory := func() int {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int(m.HeapInuse + m.StackInuse)
-	}
-	before := memory()
+	before := heap()
 	for range connections {
 		conn := r.connect()
 		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -254,9 +256,34 @@ func TestIdleMemory(t *testing.T) {
 		}
 	}
 	// The clients and the server of the test count too.
-	each := (memory() - before) / connections
+	each := (heap() - before) / connections
 	t.Logf("%d bytes each", each)
 	if each > limit {
 		t.Errorf("%d bytes each, at most %d", each, limit)
+	}
+}
+
+// TestIdleMemory2 does the same for HTTP/2, without what client and server cost.
+func TestIdleMemory2(t *testing.T) {
+	const connections, limit = 300, 40 << 10
+	server := echoServer(t)
+	r := newRig(t, server, config.HTTP{}, rules(t, []policy.HTTPRule{{}}))
+	var each [2]int
+	for i, address := range []string{server, r.address} {
+		before := heap()
+		var clients []*http.Client
+		for range connections {
+			client := client2(t, address)
+			if _, err := get(client, "http://a/"); err != nil {
+				t.Fatal(err)
+			}
+			clients = append(clients, client)
+		}
+		each[i] = (heap() - before) / connections
+		runtime.KeepAlive(clients)
+	}
+	t.Logf("%d bytes each", each[1]-each[0])
+	if each[1]-each[0] > limit {
+		t.Errorf("%d bytes each, at most %d", each[1]-each[0], limit)
 	}
 }
