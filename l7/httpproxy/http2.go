@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	maxStreams  = 250   // of one connection
-	frameSize   = 16384 // the largest frame, which each peer must accept (RFC 9113, section 4.2)
-	headerTable = 4096  // of HPACK, for each direction
-	bufioSize   = 4 << 10
+	maxStreams  = 250     // of one connection
+	frameSize   = 16384   // the largest frame, which each peer must accept (RFC 9113, section 4.2)
+	headerTable = 4096    // of HPACK, for each direction
+	bufioSize   = 1 << 10 // an idle connection has four; larger frames bypass them
 )
 
 // side is the client's or the server's half of a connection in HTTP/2. One goroutine reads frames; both write.

@@ -30,6 +30,7 @@ import (
 func echoServer(t testing.TB) string {
 	listener := listen(t)
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).EnableFullDuplex() // HTTP/2 does so anyway
 		w.Header().Set("X-Seen", r.Method+" "+r.Host+" "+r.RequestURI)
 		w.Header().Set("X-Added", r.Header.Get("X-Added"))
 		w.Header().Set("Trailer", "X-Sum")

@@ -58,21 +58,19 @@ func simplePattern(re *syntax.Regexp) (pattern, bool) {
 	if n := len(parts); n > 0 && parts[n-1].Op == syntax.OpEndText {
 		parts = parts[:n-1]
 	}
-	if len(parts) == 1 {
-		switch {
-		case parts[0].Op == syntax.OpCapture:
-			return simplePattern(parts[0].Sub[0])
-		case parts[0].Op == syntax.OpAlternate:
-			return simpleAlternate(parts[0])
-		}
+	if len(parts) == 1 && parts[0].Op == syntax.OpCapture {
+		return simplePattern(parts[0].Sub[0])
 	}
 	p := pattern{kind: matchLiteral}
 	if len(parts) > 0 && parts[0].Op == syntax.OpLiteral && parts[0].Flags&syntax.FoldCase == 0 {
 		p.literal, parts = string(parts[0].Rune), parts[1:]
 	}
 	switch {
-	case len(parts) == 0:
+	case len(parts) == 0 || len(parts) == 1 && parts[0].Op == syntax.OpEmptyMatch:
 		return p, true
+	case len(parts) == 1 && parts[0].Op == syntax.OpAlternate:
+		alternate, ok := simpleAlternate(parts[0])
+		return alternate.after(p.literal), ok
 	case len(parts) > 1 || len(parts[0].Sub) != 1 || !anyCharacter(parts[0].Sub[0]):
 		return pattern{}, false
 	case parts[0].Op == syntax.OpStar && p.literal == "":
@@ -97,6 +95,18 @@ func simpleAlternate(re *syntax.Regexp) (pattern, bool) {
 		p.oneOf = append(p.oneOf, one)
 	}
 	return p, true
+}
+
+// after is the pattern behind a literal.
+func (p pattern) after(literal string) pattern {
+	if p.kind == matchAll {
+		p.kind = matchPrefix
+	}
+	p.literal = literal + p.literal
+	for i := range p.oneOf {
+		p.oneOf[i] = p.oneOf[i].after(literal)
+	}
+	return p
 }
 
 func anyCharacter(re *syntax.Regexp) bool {
@@ -132,7 +142,8 @@ func serverName(name string) (*regexp.Regexp, error) {
 	expression := strings.Builder{}
 	expression.WriteString(`\A`)
 	if name == "*" {
-		expression.WriteString(`(?:[-a-z0-9_]+\.)*`)
+		expression.WriteString(`(?:[-a-z0-9_]+\.)*[-a-z0-9_]+`)
+		name = ""
 	}
 	if rest, ok := strings.CutPrefix(name, "**."); ok {
 		expression.WriteString(`(?:[-a-z0-9_]+\.)+`)

@@ -146,12 +146,23 @@ func rawServer(t testing.TB, handle func(net.Conn)) string {
 type recorder struct {
 	address string
 	mu      sync.Mutex
+	ended   sync.Cond
+	serving int
 	got     bytes.Buffer
 }
 
 func newRecorder(t testing.TB) *recorder {
 	r := &recorder{}
+	r.ended.L = &r.mu
+	count := func(n int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.serving += n
+		r.ended.Broadcast()
+	}
 	r.address = rawServer(t, func(conn net.Conn) {
+		count(1)
+		defer count(-1)
 		in := bufio.NewReader(conn)
 		for {
 			text, err := in.ReadString('\n')
@@ -169,9 +180,13 @@ func newRecorder(t testing.TB) *recorder {
 	return r
 }
 
+// bytes waits until the connections that were accepted have ended.
 func (r *recorder) bytes() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for r.serving > 0 {
+		r.ended.Wait()
+	}
 	return r.got.String()
 }
 

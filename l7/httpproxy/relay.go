@@ -205,6 +205,7 @@ func (r *relay) refuse(p problem) {
 // answer sends a response of the proxy, after those to earlier requests. It is false if the client is gone.
 func (r *relay) answer(e exchange) bool {
 	r.mu.Lock()
+	r.awaitRoom()
 	waiting, lost := len(r.queue) > 0, r.lost
 	if waiting && !lost {
 		r.queue = append(r.queue, e)
@@ -222,13 +223,18 @@ func (r *relay) answer(e exchange) bool {
 func (r *relay) push(e exchange) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.queue) >= maxPipelined && !r.lost {
-		r.changed.Wait()
-	}
+	r.awaitRoom()
 	if !r.lost {
 		r.queue = append(r.queue, e)
 	}
 	return !r.lost
+}
+
+// awaitRoom waits until few requests wait for their responses, or the server's goroutine has ended. The lock is held.
+func (r *relay) awaitRoom() {
+	for len(r.queue) >= maxPipelined && !r.lost {
+		r.changed.Wait()
+	}
 }
 
 // fields are the head's headers after rules have changed them.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,9 +27,14 @@ type relay2 struct {
 	// credit is what the client granted to the connection before there was one to the server, and settings what it set.
 	credit   uint32
 	settings []http2.Setting
+	// known is what the client knows of the server's settings.
+	known map[http2.SettingID]uint32
 	// owed are bytes of the proxy's own responses, which the client grants again to the connection but the server has
 	// not sent.
 	owed atomic.Int64
+	// resets are the streams that were reset last: the client may not know yet.
+	resets [64]uint32
+	reset  int
 	// draining: the server accepts no more streams. lost: its goroutine has ended.
 	draining, lost bool
 	responses      sync.WaitGroup
@@ -44,7 +50,8 @@ type stream2 struct {
 }
 
 func newRelay2(s *session) *relay2 {
-	r := &relay2{session: s, streams: map[uint32]*stream2{}}
+	r := &relay2{session: s, streams: map[uint32]*stream2{}, known: map[http2.SettingID]uint32{
+		http2.SettingInitialWindowSize: 65535, http2.SettingMaxConcurrentStreams: maxStreams}}
 	r.client2 = newSide(s.client, &deadlineReader{r}, &deadlineWriter{r, s.client}, s.proxy.limits.MaxHeaderBytes)
 	return r
 }
@@ -150,8 +157,8 @@ func (r *relay2) streamError(err error) error {
 	r.mu.Lock()
 	r.last = max(r.last, broken.StreamID)
 	s := r.streams[broken.StreamID]
-	delete(r.streams, broken.StreamID)
 	r.mu.Unlock()
+	r.forget(broken.StreamID)
 	if s != nil {
 		r.unfinished(s, true)
 		if err := r.server2.writeReset(broken.StreamID, http2.ErrCodeCancel); err != nil {
@@ -182,6 +189,22 @@ func (r *relay2) flush() error {
 		return err
 	}
 	return r.server2.flush()
+}
+
+// forget forgets a stream that is reset.
+func (r *relay2) forget(id uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.streams, id)
+	r.resets[r.reset%len(r.resets)] = id
+	r.reset++
+}
+
+// wasReset says whether a stream is among those that were reset last.
+func (r *relay2) wasReset(id uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.resets[:], id)
 }
 
 // find returns a stream. Streams that were never opened are an error of the connection.

@@ -106,6 +106,9 @@ func (r *relay2) request(ctx context.Context, id uint32, h *head2, p problem, en
 
 // reply answers a request with a response of the proxy.
 func (r *relay2) reply(id uint32, local reply, headRequest, ended bool) error {
+	if !ended {
+		r.forget(id)
+	}
 	data, err := r.client2.reply(id, local, headRequest, ended)
 	r.owed.Add(int64(data))
 	return err
@@ -124,8 +127,10 @@ func (r *relay2) unavailable(id uint32, s *stream2) error {
 }
 
 func (r *relay2) clientTrailers(id uint32, s *stream2, f *http2.MetaHeadersFrame) error {
+	if s == nil && !r.wasReset(id) {
+		return http2.ConnectionError(http2.ErrCodeStreamClosed)
+	}
 	if s == nil || s.clientEnded.Load() {
-		// Where the server or the proxy has reset the stream, the client may not know yet.
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	}
 	fields, ok := trailers(f)
@@ -173,8 +178,8 @@ func passData(f *http2.DataFrame, from, to *side) error {
 	return to.writeData(f.StreamID, f.StreamEnded(), f.Data())
 }
 
-// clientSettings passes settings to the server, whose acknowledgement is passed back. Before there is a server, the
-// proxy acknowledges.
+// clientSettings passes settings to the server and acknowledges them at once: some servers acknowledge several
+// together, so that theirs cannot be passed back.
 func (r *relay2) clientSettings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
 		if r.client2.swallow || r.server2 == nil {
@@ -187,11 +192,14 @@ func (r *relay2) clientSettings(f *http2.SettingsFrame) error {
 		return err
 	}
 	settings := settingsFor(f, true)
-	if r.server2 != nil {
-		return r.server2.write(func(f *http2.Framer) error { return f.WriteSettings(settings...) })
-	}
 	if len(settings) > 0 {
 		r.settings = settings[len(settings)-1:]
+		if r.server2 != nil {
+			err := r.server2.write(func(f *http2.Framer) error { return f.WriteSettings(r.settings...) })
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return r.client2.write(func(f *http2.Framer) error { return f.WriteSettingsAck() })
 }
@@ -235,9 +243,7 @@ func (r *relay2) clientReset(f *http2.RSTStreamFrame) error {
 	if err != nil || s == nil {
 		return err
 	}
-	r.mu.Lock()
-	delete(r.streams, f.StreamID)
-	r.mu.Unlock()
+	r.forget(f.StreamID)
 	r.unfinished(s, true)
 	if err := r.server2.writeReset(f.StreamID, f.ErrCode); err != nil {
 		return fmt.Errorf("reset stream: %w", err)

@@ -121,18 +121,27 @@ func (r *relay2) serverData(f *http2.DataFrame) error {
 	return nil
 }
 
+// serverSettings passes settings that change something to the client, whose acknowledgement is passed back.
 func (r *relay2) serverSettings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
-		if r.server2.swallow {
-			r.server2.swallow = false
-			return nil
-		}
-		return r.client2.write(func(f *http2.Framer) error { return f.WriteSettingsAck() })
+		return nil
 	}
 	if err := r.checkSettings(f, r.server2); err != nil {
 		return err
 	}
-	settings := settingsFor(f, false)
+	var settings []http2.Setting
+	for _, s := range settingsFor(f, false) {
+		if s.ID == http2.SettingMaxConcurrentStreams {
+			s.Val = min(s.Val, maxStreams)
+		}
+		if r.known[s.ID] != s.Val {
+			r.known[s.ID] = s.Val
+			settings = append(settings, s)
+		}
+	}
+	if len(settings) == 0 {
+		return r.server2.write(func(f *http2.Framer) error { return f.WriteSettingsAck() })
+	}
 	return r.client2.write(func(f *http2.Framer) error { return f.WriteSettings(settings...) })
 }
 
@@ -141,9 +150,7 @@ func (r *relay2) serverReset(f *http2.RSTStreamFrame) error {
 	if s == nil {
 		return nil
 	}
-	r.mu.Lock()
-	delete(r.streams, f.StreamID)
-	r.mu.Unlock()
+	r.forget(f.StreamID)
 	r.unfinished(s, false)
 	return r.client2.writeReset(f.StreamID, f.ErrCode)
 }

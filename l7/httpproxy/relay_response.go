@@ -114,6 +114,7 @@ func (r *relay) pop(serverCloses bool) (last bool, _ error) {
 			return last, nil
 		}
 		e := r.queue[0]
+		r.changed.Broadcast()
 		r.mu.Unlock()
 		now := r.proxy.now()
 		r.finish(e.record, e.status, true, now)

@@ -1,6 +1,11 @@
 package httpproxy_test
 
 import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
 	"testing"
 
 	"myelin/l7/config"
@@ -25,5 +30,26 @@ func TestDenied(t *testing.T) {
 	}
 	if n := len(r.recorded()); n != 4 || r.dials != 1 {
 		t.Errorf("%d records, %d connections to the server", n, r.dials)
+	}
+}
+
+// TestPipeline answers many requests in order, of which the server answers the first one late.
+func TestPipeline(t *testing.T) {
+	const requests = 500
+	begin := make(chan struct{})
+	server := scripted(t, func(conn net.Conn, _ *bufio.Reader, _ *http.Request) bool {
+		<-begin
+		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		return true
+	})
+	r := newRig(t, server, config.HTTP{}, rules(t, []policy.HTTPRule{{Path: "/a"}}))
+	conn := r.connect()
+	const pair = "GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /denied HTTP/1.1\r\nHost: a\r\n\r\n"
+	io.WriteString(conn, strings.Repeat(pair, requests))
+	conn.CloseWrite()
+	close(begin)
+	got, err := io.ReadAll(conn)
+	if want := strings.Repeat("200 403 ", requests); err != nil || statuses(string(got))+" " != want {
+		t.Errorf("%d bytes: %v", len(got), err)
 	}
 }

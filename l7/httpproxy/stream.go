@@ -37,6 +37,7 @@ type stream struct {
 	buf  []byte
 	// What is not consumed is buf[begin:end].
 	begin, end int
+	first      [1]byte
 	// readUntil and writeUntil are deadlines, which are renewed when an eighth of their time has passed.
 	readUntil, writeUntil time.Time
 
@@ -80,21 +81,31 @@ func (s *stream) fill() error {
 		s.makeRoom()
 	}
 	if s.raw == nil {
-		if s.buf == nil {
-			s.buf = s.pool.get()
-		}
-		n, err := s.Conn.Read(s.buf[s.end:])
-		s.end += n
-		if n > 0 {
-			return nil
-		}
-		return err
+		return s.fillSecure()
 	}
 	if err := s.raw.Read(s.onReadable); err != nil {
 		return err
 	}
 	s.end += s.n
 	return s.err
+}
+
+// fillSecure reads from TLS, which keeps what has arrived: the first byte is waited for without a buffer.
+func (s *stream) fillSecure() error {
+	into := s.first[:]
+	if s.buf != nil {
+		into = s.buf[s.end:]
+	}
+	n, err := s.Conn.Read(into)
+	if n == 0 {
+		return err
+	}
+	if s.buf == nil {
+		s.buf = s.pool.get()
+		s.buf[0] = s.first[0]
+	}
+	s.end += n
+	return nil
 }
 
 func (s *stream) makeRoom() {

@@ -36,7 +36,7 @@ func (p *Proxy) accept(ctx context.Context) {
 func (p *Proxy) serve(ctx context.Context, conn net.Conn) error {
 	client, server := ends(conn)
 	flow := control.Flow{Source: client, Destination: server, Proto: protoTCP}
-	numbers, ok := p.numbers(client, server, protoTCP)
+	numbers, ok := p.maps.rules(client, server, protoTCP)
 	if !ok { // the entry has gone since, and with it what the rules are
 		return conn.Close()
 	}
@@ -50,7 +50,7 @@ func (p *Proxy) serve(ctx context.Context, conn net.Conn) error {
 		return p.dns.Stream(ctx, client, server, conn, upstream, dnsIdle)
 	}
 	sets := func() []*httpproxy.RuleSet {
-		if now, ok := p.numbers(client, server, protoTCP); ok {
+		if now, ok := p.maps.rules(client, server, protoTCP); ok {
 			flow.Rules = now
 		}
 		return p.rules.Load().of(flow.Rules)

@@ -45,14 +45,15 @@ func (m *datapath) reopen() error {
 	return nil
 }
 
-// flow returns the conntrack entry of a flow, nil if there is none.
-func (m *datapath) flow(source, destination netip.AddrPort, proto uint8) *bpf.DatapathFlow {
-	key, _ := bpf.FlowKey(source, destination, proto)
-	row := new(bpf.DatapathFlow)
-	if m.current.Load().flows.Lookup(&key, row) != nil {
-		return nil
+// rules returns the numbers of the rules that allow a flow, by its conntrack entry; ok is false if there is none, or if
+// the destination has opened the flow.
+func (m *datapath) rules(source, destination netip.AddrPort, proto uint8) (numbers [2]uint32, ok bool) {
+	key, side := bpf.FlowKey(source, destination, proto)
+	var row bpf.DatapathFlow
+	if m.current.Load().flows.Lookup(&key, &row) != nil || int(row.Origin) != side {
+		return numbers, false
 	}
-	return row
+	return row.Rule, true
 }
 
 // listen makes a socket the one that the datapath redirects new connections to.

@@ -27,7 +27,7 @@ func (p *Proxy) startDNS(ctx context.Context) error {
 	p.dns = dns.New(dns.Params{
 		Map: &p.maps, Clock: clock, Log: p.Log,
 		Rules: func(source, destination netip.AddrPort, proto uint8) [2]uint32 {
-			numbers, _ := p.numbers(source, destination, proto)
+			numbers, _ := p.maps.rules(source, destination, proto)
 			return p.rules.Load().dnsOf(numbers)
 		},
 		Record: func(r *dns.Record) {

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -198,14 +197,6 @@ func (p *Proxy) Configure(c *config.Config) error {
 		p.http.Store(httpproxy.New(c.HTTP, nil, time.Now))
 	}
 	return p.dns.Configure(c)
-}
-
-// numbers are the rules of a flow by its conntrack entry.
-func (p *Proxy) numbers(client, server netip.AddrPort, proto uint8) (numbers [2]uint32, ok bool) {
-	if row := p.maps.flow(client, server, proto); row != nil {
-		return row.Rule, true
-	}
-	return numbers, false
 }
 
 // Drain implements control.Handler.
