@@ -261,11 +261,18 @@ func TestPorts(t *testing.T) {
 		if want := "192.0.2.1 1"; ports[1] != 40000 {
 			w.want(podSlot, want)
 		} else {
-			w.want(podSlot, "") // the pod is the server
+			w.want(podSlot, "") // what goes to port 53 is no answer
 		}
 		b := dnstest.UDP(from, to, message1(t, "response 1 | b.io A"))
-		if got := w.Packet(b); (got == nil) != (ports[1] != 40000) {
-			t.Errorf("ports %v: a response in the direction of queries: got %x", ports, got)
+		if got := w.Packet(b); got != nil {
+			t.Errorf("ports %v: a response in the direction of queries passes", ports)
+		}
+		if got := w.Packet(dnstest.UDP(from, to, queryFor(t, 1, "b.io"))); got == nil || got[28+3]&15 != 5 {
+			t.Errorf("ports %v: got %x, want a refusal", ports, got)
+		}
+		w.rules = [2]uint32{}
+		if got := w.Packet(slices.Clone(b)); !slices.Equal(got, b) {
+			t.Errorf("ports %v: without rules, got %x", ports, got)
 		}
 	}
 }
