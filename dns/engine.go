@@ -55,8 +55,9 @@ type Params struct {
 	Map   Map
 	Clock Clock
 	Log   *slog.Logger
-	// Rules returns the numbers of the rules (config.Rule) that allow a flow from a pod, as its conntrack entry has
-	// them. A query must satisfy both; zero means none. A number that the configuration does not have refuses.
+	// Rules returns the numbers of the rules (config.Rule) that allow a flow from source, as its conntrack entry has
+	// them. A query must satisfy both; zero means none. A number that the configuration does not have refuses. For the
+	// flow's other direction, from the server to the client, it is to return none.
 	Rules func(source, destination netip.AddrPort, proto uint8) [2]uint32
 	// Record, if not nil, is called for each query and answer. The record is valid during the call only.
 	Record func(*Record)

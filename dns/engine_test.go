@@ -83,7 +83,12 @@ func newWorld(t testing.TB, texts ...string) *world {
 func (w *world) start(m Map) {
 	w.Engine = New(Params{
 		Map: m, Clock: w.clock, Log: slog.New(slog.DiscardHandler),
-		Rules: func(_, _ netip.AddrPort, _ uint8) [2]uint32 { return w.rules },
+		Rules: func(source, _ netip.AddrPort, _ uint8) [2]uint32 {
+			if source.Addr() == resolver().Addr() {
+				return [2]uint32{}
+			}
+			return w.rules
+		},
 	})
 	w.configure()
 }

@@ -56,7 +56,7 @@ func (e *Engine) Packet(b []byte) []byte {
 // fragment decides about a part of a packet. No query is dropped whole, but one without its first fragment is lost.
 func (e *Engine) fragment(p *message.Packet, b []byte) []byte {
 	e.counters.fragments.Add(1)
-	if p.Fragment == message.LaterFragment || p.Source.Port() == port && p.Destination.Port() != port {
+	if p.Fragment == message.LaterFragment || e.isAnswer(p) {
 		return b
 	}
 	f := flow{client: p.Source, server: p.Destination, proto: message.ProtoUDP}
@@ -67,16 +67,18 @@ func (e *Engine) fragment(p *message.Packet, b []byte) []byte {
 	return b
 }
 
-// isAnswer reports whether a packet goes from a server to a client. The port tells; if it does not, since both ends use
-// it or the server has another one, a response without rules for the flow from its source is an answer.
+// isAnswer reports whether a packet goes from a server to a client: it comes from port 53; or, if both ends have that
+// port or the server has another one, it is a response. Rules for the flow from its source say otherwise: else a pod
+// could choose port 53 as its own to evade them.
 func (e *Engine) isAnswer(p *message.Packet) bool {
 	from, to := p.Source.Port() == port, p.Destination.Port() == port
-	if from != to {
-		return from
-	}
-	h, ok := message.ReadHeader(p.Payload)
-	if !ok || !h.Response {
+	if to && !from {
 		return false
+	}
+	if from == to {
+		if h, ok := message.ReadHeader(p.Payload); !ok || !h.Response {
+			return false
+		}
 	}
 	c := e.current.Load()
 	if c.endpoints[p.Source.Addr()] == nil {

@@ -21,7 +21,7 @@ const protoTCP = 6
 const lengthLen = 2
 
 // Stream passes the messages of a TCP connection between a client and a server, whose addresses are source and
-// destination, until both have closed it, one fails, no message has arrived for the idle time, or the context ends.
+// destination, until both have closed it, one fails, no message has arrived for idle (> 0), or the context ends.
 // Clients may send queries before earlier ones are answered (RFC 7766, section 6.2.1.1). The connections are closed
 // when it returns. Its error is nil if both ends have closed theirs.
 func (e *Engine) Stream(ctx context.Context, source, destination netip.AddrPort, client, server net.Conn,
