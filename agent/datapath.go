@@ -75,6 +75,9 @@ func (d *datapath) settings(s *bpf.Settings) {
 	s.FlowAlways, s.Monitor, s.EventRate = flag(c.TracksAllFlows()), flag(c.BPF.Events.Trace), d.eventRate()
 	s.TraceAll, s.TraceSeconds = flag(c.BPF.MonitorAggregation == "none"), uint32(c.BPF.MonitorInterval.Seconds())
 	s.TraceRate = d.traceRate()
+	s.NoVerdicts = flag(!c.BPF.Events.PolicyVerdict)
+	burst := uint32(min(c.BPF.Events.BurstLimit, unlimited))
+	s.EventBurst, s.TraceBurst = burst, burst
 	if c.BPF.Events.Trace && c.Hubble.Enabled {
 		s.TraceSlots = bpf.TraceSlots(c.Hubble.EventBufferCapacity)
 	} else if c.BPF.Events.Trace {
@@ -96,7 +99,7 @@ const unlimited = 1 << 30
 func (d *datapath) eventRate() uint32 {
 	e := d.Config.BPF.Events
 	switch {
-	case !e.Drop && !e.Trace:
+	case !e.Drop:
 		return 0
 	case e.RateLimit == 0:
 		return defaultEventRate

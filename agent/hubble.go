@@ -68,7 +68,7 @@ func (h *hubbleFeature) start(context.Context) error {
 		Converter: hubble.NewConverter(a.flowNames(), node, time.Now().Add(-uptime), id),
 		Agent:     hubble.NewAgentEvents(), Interval: c.BPF.MonitorInterval, Now: time.Now, Self: h.self,
 	}
-	h.recorder = &hubble.Recorder{Ring: ring}
+	h.recorder = &hubble.Recorder{Ring: ring, NoVerdicts: !c.BPF.Events.PolicyVerdict}
 	sink := event.Sink{Record: h.recorder.Record, Overwritten: h.recorder.Overwritten}
 	if h.sub, h.problem = a.datapath.hub.Sink(sink); h.problem != nil {
 		a.Log.Error("no flows are recorded", "error", h.problem)

@@ -44,6 +44,29 @@ func TestPacketSettings(t *testing.T) {
 	}
 }
 
+// TestEventSettings: which events there are, and how many.
+func TestEventSettings(t *testing.T) {
+	const limits = "bpf.events.default: {rateLimit: 5, burstLimit: 10}"
+	for file, want := range map[string][6]uint32{
+		"":                               {defaultEventRate, 0, defaultTraceRate, 0, 1, 0},
+		limits:                           {5, 10, 5, 10, 1, 0},
+		"bpf.events.drop.enabled: false": {0, 0, defaultTraceRate, 0, 1, 0},
+		"bpf.events.policyVerdict.enabled: false": {defaultEventRate, 0, defaultTraceRate, 0, 1, 1},
+		"bpf.events.trace.enabled: false":         {defaultEventRate, 0, defaultTraceRate, 0, 0, 0},
+	} {
+		c, err := config.Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s bpf.Settings
+		agentWith(c).datapath.settings(&s)
+		got := [6]uint32{s.EventRate, s.EventBurst, s.TraceRate, s.TraceBurst, uint32(s.Monitor), uint32(s.NoVerdicts)}
+		if got != want {
+			t.Errorf("%s: got %v, want %v", file, got, want)
+		}
+	}
+}
+
 // TestQUIC: connection IDs are read where that is asked for, and packets are translated.
 func TestQUIC(t *testing.T) {
 	for file, want := range map[string]uint8{

@@ -304,7 +304,8 @@ type DatapathEvent struct {
 type DatapathEventBudget struct {
 	_     structs.HostLayout
 	Since uint32
-	Used  uint32
+	Pad   uint32
+	Level uint64
 	Lost  uint64
 }
 
@@ -858,14 +859,17 @@ type DatapathSettings struct {
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
-	_              [2]byte
+	NoVerdicts     uint8
+	_              [1]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
 	_              [2]byte
 	Hz             uint32
 	EventRate      uint32
+	EventBurst     uint32
 	TraceRate      uint32
+	TraceBurst     uint32
 	TraceSlots     uint32
 	TraceSeconds   uint32
 	NatPortMin     uint16

@@ -101,6 +101,13 @@ func traceRewrittenTables() []traceTable {
 				[]string{"begin a:40000 > b:81 S audited", "trace FORWARD_POD a:40000 > b:81 S"}},
 			{"from_pod linka", toB + `tcp 40000 > 81 A`, "FORWARD_POD", nil},
 		}, before: all(opens, isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
+		{name: "policies without verdicts", settings: settingsOf(traced, policed, longTimes, func(s *Settings) {
+			s.NoVerdicts = 1
+		}), steps: []traceStep{
+			{"from_pod linka", toB + `tcp 40000 > 80 S`, "FORWARD_POD", []string{"trace FORWARD_POD a:40000 > b:80 S"}},
+			{"from_pod linka", toB + `tcp 40000 > 81 S`, "FORWARD_AUDIT FORWARD_POD",
+				[]string{"trace FORWARD_POD a:40000 > b:81 S"}},
+		}, before: all(opens, isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
 		{name: "XDP", settings: settingsOf(traced, servicing, longTimes), before: receivesXDP, steps: []traceStep{
 			{"from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 81`, "FORWARD_RESOLVE",
 				[]string{"trace FORWARD_RESOLVE world:40000 > lb:81 as node:51000 > c:8080"}},

@@ -92,14 +92,13 @@ func (c *Config) unused() []unused {
 	maglev := c.Services() &&
 		(c.LoadBalancer.Algorithm == "maglev" || c.BPF.LBAlgorithmAnnotation || c.LoadBalancer.Standalone)
 	return append(c.unusedElsewhere(), []unused{
-		{"bpf.preallocateMaps bpf.events.policyVerdict.enabled bpf.vlanBypass nodePort.directRoutingDevice", true,
+		{"bpf.preallocateMaps bpf.vlanBypass nodePort.directRoutingDevice", true,
 			notYet},
 		{"bpf.monitorAggregation bpf.monitorInterval", !c.BPF.Events.Trace, "bpf.events.trace.enabled is false"},
 		{"bpf.mapDynamicSizeRatio", true,
 			"sizes of maps are fixed: set them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax"},
 		{"bpf.natMax", true, "a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax"},
-		{"bpf.events.default.burstLimit", true, "the limit is of each second"},
-		{"bpf.events.default.rateLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace,
+		{"bpf.events.default.rateLimit bpf.events.default.burstLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace,
 			"bpf.events.drop.enabled and bpf.events.trace.enabled are false"},
 		{"tunnelProtocol tunnelPort", native, "routingMode is native"},
 		{"directRoutingSkipUnreachable", !c.AutoDirectNodeRoutes, "autoDirectNodeRoutes is false"},

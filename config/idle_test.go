@@ -18,7 +18,9 @@ func TestNoEffect(t *testing.T) {
 			"by bpf.ctTcpMax and bpf.ctAnyMax",
 		"bpf.mapDynamicSizeRatio: 0.1": "bpf.mapDynamicSizeRatio: has no effect: sizes of maps are fixed: set " +
 			"them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax",
-		"bpf.monitorAggregation: none": "",
+		"bpf.events.policyVerdict.enabled: false":            "",
+		"bpf.events.default: {rateLimit: 5, burstLimit: 10}": "",
+		"bpf.monitorAggregation: none":                       "",
 		"bpf: {monitorInterval: 2s, events: {trace: {enabled: false}}}": "bpf.monitorInterval: has no effect: " +
 			"bpf.events.trace.enabled is false",
 		"prometheus.port: 9000": "prometheus.port: has no effect: prometheus.enabled is false",
