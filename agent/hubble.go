@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"myelin/api"
+	"myelin/drop"
 	"myelin/event"
 	"myelin/feature"
 	"myelin/hubble"
@@ -214,7 +215,8 @@ func (h *hubbleFeature) status() feature.Status {
 }
 
 // lostHelp is the help of the metric that counts lost events by source.
-const lostHelp = "Events that were lost in the ring buffer of the kernel, or of Hubble for a client that was too slow."
+const lostHelp = "Events that were lost in the ring buffer of the kernel, or of Hubble for a client that was too slow; " +
+	"of source aggregation, packets that the events of their flow do not count."
 
 func (h *hubbleFeature) metrics(s feature.Sink) {
 	if h.recorder == nil {
@@ -230,4 +232,11 @@ func (h *hubbleFeature) metrics(s feature.Sink) {
 		prometheus.Labels{"source": "perf_event_ring_buffer"})
 	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(ring.Overtaken()),
 		prometheus.Labels{"source": "hubble_ring_buffer"})
+	uncounted, err := drop.Counters{Cpus: h.agent.Datapath.Cpus}.UncountedPackets()
+	if err != nil {
+		s.Failed("myelin_hubble_lost_events_total", err)
+		return
+	}
+	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(uncounted),
+		prometheus.Labels{"source": "aggregation"})
 }

@@ -191,6 +191,8 @@ struct cpu {
 	struct event_budget drop_budget;
 	/* The same for all other events, so that drops stay visible under any load. */
 	struct event_budget trace_budget;
+	/* Packets that no EVENT_TRACE counts. Kept between packets. Set by trace_aggregate, read by the agent. */
+	__u64 trace_uncounted;
 	/* By hook and outcome. Kept between packets. Set by count_at, read by the agent. */
 	struct counter counters[HOOKS][OUTCOME_SLOTS];
 };

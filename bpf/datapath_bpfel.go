@@ -216,13 +216,14 @@ type DatapathCpu struct {
 		Tick uint32
 		Left uint32
 	}
-	ReuseBackend uint32
-	ReusePort    uint16
-	Pad          uint16
-	Scratch      [32]uint64
-	DropBudget   DatapathEventBudget
-	TraceBudget  DatapathEventBudget
-	Counters     [8][128]DatapathCounter
+	ReuseBackend   uint32
+	ReusePort      uint16
+	Pad            uint16
+	Scratch        [32]uint64
+	DropBudget     DatapathEventBudget
+	TraceBudget    DatapathEventBudget
+	TraceUncounted uint64
+	Counters       [8][128]DatapathCounter
 }
 
 type DatapathEndpoint struct {

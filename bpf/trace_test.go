@@ -235,6 +235,40 @@ func TestTraceIntervals(t *testing.T) {
 	})
 }
 
+// Packets of a flow whose slot another flow takes are in no event: they are counted.
+func TestTraceUncounted(t *testing.T) {
+	w := newWorld(t, settingsOf(traced), onlyForwarding)
+	r := w.listen(t, DatapathListenLISTEN_TRACE)
+	defer w.enter(t)()
+	send := step{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 40000 > 53`, want: "FORWARD_POD"}
+	other := step{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 40001 > 53`, want: "FORWARD_POD"}
+	w.run(t, packet.IPv4, send, send, send)
+	for i := range w.TracedFlows.MaxEntries() { // any slot becomes that of another flow
+		var cpus []DatapathTracedFlow
+		must(t, w.TracedFlows.Lookup(i, &cpus))
+		for j := range cpus {
+			cpus[j].Tag ^= 2
+		}
+		must(t, w.TracedFlows.Put(i, cpus))
+	}
+	w.run(t, packet.IPv4, send, other)
+	events := 0
+	for e, ok := nextEvent(t, r); ok; e, ok = nextEvent(t, r) {
+		if events++; e.Packets != 1 {
+			t.Errorf("an event of %d packets, want 1", e.Packets)
+		}
+	}
+	var cpus []DatapathCpu
+	must(t, w.Cpus.Lookup(uint32(0), &cpus))
+	uncounted := uint64(0)
+	for _, c := range cpus {
+		uncounted += c.TraceUncounted
+	}
+	if events != 3 || uncounted != 2 {
+		t.Errorf("%d events, %d packets in none; want 3 and 2", events, uncounted)
+	}
+}
+
 // ageTraced lets an interval pass for all flows.
 func (w *world) ageTraced(t *testing.T) {
 	t.Helper()
