@@ -215,8 +215,8 @@ func (h *hubbleFeature) status() feature.Status {
 }
 
 // lostHelp is the help of the metric that counts lost events by source.
-const lostHelp = "Events that were lost in the ring buffer of the kernel, or of Hubble for a client that was too slow; " +
-	"of source aggregation, packets that the events of their flow do not count."
+const lostHelp = "Events that were lost in the ring buffer of the kernel, or of Hubble for a client that was too " +
+	"slow; of source aggregation, packets that the events of their flow do not count."
 
 func (h *hubbleFeature) metrics(s feature.Sink) {
 	if h.recorder == nil {

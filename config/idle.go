@@ -21,6 +21,7 @@ func idles() []idle {
 		{"enableInternalTrafficPolicy", "false", "internalTrafficPolicy is always followed"},
 		{"endpointRoutes.enabled", "false", "each pod has a route of its own"},
 		{"pmtuDiscovery.enabled", "false", "what is too large is always answered with ICMP"},
+		{"socketLB.tracing", "false", "sockets are reported as other events are: bpf.events.trace.enabled"},
 		{"sctp.enabled", "false", "SCTP is always forwarded"},
 		{"l2NeighDiscovery.enabled", "false", "next hops are always kept resolved"},
 		{"enableXTSocketFallback", "true", "no iptables rule is ever written"},

@@ -32,6 +32,9 @@ func TestNoEffect(t *testing.T) {
 		"ipam.operator.clusterPoolIPv4MaskSize: 25": "ipam.operator.clusterPoolIPv4MaskSize: has no effect: " +
 			"ipam.mode is kubernetes",
 		"endpointRoutes.enabled: true\nsctp.enabled: true": "",
+		"socketLB: {enabled: true, tracing: true}":         "",
+		"socketLB.tracing: false": "socketLB.tracing: false has no effect: sockets are reported as other events " +
+			"are: bpf.events.trace.enabled",
 		"sctp.enabled: false": "sctp.enabled: " +
 			"false has no effect: SCTP is always forwarded",
 		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}": "encryption.enabled: " +
