@@ -48,7 +48,7 @@ func TestFlowCommands(t *testing.T) {
 		return err
 	})
 	check(t, recording.Process.Signal(unix.SIGINT))
-	if err := recording.Wait(); err != nil || !strings.Contains(stderr.String(), "flows recorded to "+file+"; 1 gaps") {
+	if err := recording.Wait(); err != nil || !strings.Contains(stderr.String(), " recorded to "+file+"; 1 gap, ") {
 		t.Errorf("the recording ends with %v: %s", err, stderr)
 	}
 	for _, f := range c.stack.families {
