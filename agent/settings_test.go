@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 
@@ -38,7 +39,7 @@ func TestPacketSettings(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: got %v, want %v", file, got, want)
 		}
-		if sizes := a.datapath.sizes(); sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
+		if sizes, err := a.datapath.sizes(); err != nil || sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
 			t.Errorf("%s: got sizes %+v", file, sizes)
 		}
 	}
@@ -114,8 +115,36 @@ func TestMaglevSizes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := agentWith(c).datapath.sizes().MaglevTables; got != want {
-			t.Errorf("%s: room for %d rows, want %d", file, got, want)
+		if s, err := agentWith(c).datapath.sizes(); err != nil || s.MaglevTables != want {
+			t.Errorf("%s: room for %d rows, want %d: %v", file, s.MaglevTables, want, err)
+		}
+	}
+}
+
+// TestDynamicSizes: with bpf.mapDynamicSizeRatio, maps take that share of the node's memory.
+func TestDynamicSizes(t *testing.T) {
+	const memory, ratio = 64 << 30, 0.0025
+	for file, services := range map[string]bool{
+		"bpf.mapDynamicSizeRatio: 0.0025":                               false,
+		"{kubeProxyReplacement: true, bpf.mapDynamicSizeRatio: 0.0025}": true,
+	} {
+		c, err := config.Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := agentWith(c)
+		d := a.datapath
+		a.services.portSettings(&d.Loaded)
+		d.memory = func() (uint64, error) { return memory, nil }
+		s, err := d.sizes()
+		flows, paths := bpf.EntryBytes(services)
+		got := float64(int(s.Flows)*flows+int(s.Paths)*paths) / (ratio * memory)
+		if err != nil || got < 0.99 || got > 1 || s.Flows <= 65536 || s.Translations != s.Flows {
+			t.Errorf("%s: %+v take %.3f of what they may: %v", file, s, got, err)
+		}
+		d.memory = func() (uint64, error) { return 0, errors.New("none") }
+		if _, err := d.sizes(); err == nil {
+			t.Errorf("%s: no error without the node's memory", file)
 		}
 	}
 }

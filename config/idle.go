@@ -96,8 +96,6 @@ func (c *Config) unused() []unused {
 		{"bpf.preallocateMaps bpf.vlanBypass nodePort.directRoutingDevice", true,
 			notYet},
 		{"bpf.monitorAggregation bpf.monitorInterval", !c.BPF.Events.Trace, "bpf.events.trace.enabled is false"},
-		{"bpf.mapDynamicSizeRatio", true,
-			"sizes of maps are fixed: set them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax"},
 		{"bpf.natMax", true, "a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax"},
 		{"bpf.events.default.rateLimit bpf.events.default.burstLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace,
 			"bpf.events.drop.enabled and bpf.events.trace.enabled are false"},

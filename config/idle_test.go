@@ -16,8 +16,7 @@ func TestNoEffect(t *testing.T) {
 		"bpf.vlanBypass: [5]":                "bpf.vlanBypass: has no effect: this version does not act on it",
 		"bpf.natMax: 100000": "bpf.natMax: has no effect: a translated flow is one record, counted " +
 			"by bpf.ctTcpMax and bpf.ctAnyMax",
-		"bpf.mapDynamicSizeRatio: 0.1": "bpf.mapDynamicSizeRatio: has no effect: sizes of maps are fixed: set " +
-			"them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax",
+		"bpf.mapDynamicSizeRatio: 0.1":                       "",
 		"bpf.events.policyVerdict.enabled: false":            "",
 		"bpf.events.default: {rateLimit: 5, burstLimit: 10}": "",
 		"bpf.monitorAggregation: none":                       "",
