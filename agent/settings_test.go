@@ -39,8 +39,9 @@ func TestPacketSettings(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: got %v, want %v", file, got, want)
 		}
-		if sizes, err := a.datapath.sizes(); err != nil || sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
-			t.Errorf("%s: got sizes %+v", file, sizes)
+		sizes, err := a.datapath.sizes()
+		if err != nil || sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
+			t.Errorf("%s: got sizes %+v: %v", file, sizes, err)
 		}
 	}
 }
