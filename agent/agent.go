@@ -76,7 +76,7 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 	a.identities = &identities{Node: a.Node}
 	a.network = &network{Node: a.Node, progress: &a.progress, xdp: a.xdp}
 	a.own = &ownNode{Node: a.Node, progress: &a.progress, source: a.source, network: a.network}
-	a.datapath = &datapath{Node: a.Node, features: func() []*feature.Feature { return a.list }}
+	a.datapath = &datapath{Node: a.Node, features: func() []*feature.Feature { return a.list }, memory: memory}
 	a.flows = &tracking.Tracking{
 		Node: a.Node, Names: func() event.Names { return a.names() }, Pod: a.podOf,
 		Publish: func(e *event.Raw) { a.datapath.hub.Publish(e) }, NATEntries: a.natEntries,

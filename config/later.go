@@ -83,7 +83,7 @@ func serviceFeatures() []feature {
 		{"nodePort.autoProtectPortRange", "true false", "", ""},
 		{"enableInternalTrafficPolicy", "true false", "",
 			"bpf.disableExternalIPMitigation enableNoServiceEndpointsRoutable waitForKubeProxy"},
-		{"socketLB.tracing", "false", "not yet: events of sockets", ""},
+		{"socketLB.tracing", "true false", "", ""},
 		{"loadBalancer.l7.backend", "disabled", "not yet: L7", "loadBalancer.l7.algorithm loadBalancer.l7.ports"},
 		{"loadBalancer.dsrL4Translate", "frontend",
 			"not yet: the backend's address and port are written where the packet is sent on", ""},

@@ -119,7 +119,11 @@ func (c *Converter) drop(f *flowpb.Flow, r *event.Raw, w way) {
 	if named.Reason != "" {
 		f.Summary += "; " + named.Reason
 	}
-	if named.Policy != "" {
+	switch {
+	case named.Policy == "":
+	case named.Reason == "": // audited
+		f.Summary += "; " + named.Policy
+	default:
 		f.Summary += ": " + named.Policy
 	}
 	c.extend(f, named)
