@@ -118,6 +118,9 @@ func (c *Compiler) next() uint32 {
 // SetPolicy takes an object's specs; nil: there is no such object any more.
 // What is as it was costs nothing.
 func (c *Compiler) SetPolicy(ref policy.Ref, specs []policy.Spec) {
+	if !c.Config.Proxy {
+		specs = policy.WithoutProxy(specs, "l7Proxy is off")
+	}
 	old := c.objects[ref]
 	if old == nil {
 		old = &object{}
