@@ -248,7 +248,8 @@ type DatapathEndpointPolicy struct {
 	Set     [2][2]uint32
 	Lengths [2][2]uint32
 	Audit   uint8
-	Pad     [3]uint8
+	Names   uint8
+	Pad     [2]uint8
 }
 
 type DatapathEndpointSlot uint32

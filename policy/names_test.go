@@ -12,13 +12,15 @@ func TestNameMatches(t *testing.T) {
 		pattern policy.NamePattern
 		yes, no []string
 	}{
-		{policy.NamePattern{Name: "a.example"}, []string{"a.example", "A.Example."}, []string{"b.a.example", "aXexample"}},
+		{policy.NamePattern{Name: "a.example"}, []string{"a.example", "A.Example."},
+			[]string{"b.a.example", "aXexample"}},
 		{policy.NamePattern{Pattern: "*"}, []string{"a", "a.b.c.", ""}, []string{"a..b", "a b"}},
 		{policy.NamePattern{Pattern: "**"}, []string{"a", "a.b.c"}, nil},
 		{policy.NamePattern{Pattern: "*.example"}, []string{"a.example", "_a-b.EXAMPLE"},
 			[]string{"example", "a.b.example", "a.examples"}},
 		{policy.NamePattern{Pattern: "*example"}, []string{"example", "anexample"}, []string{"an.example"}},
-		{policy.NamePattern{Pattern: "**.example"}, []string{"a.example", "a.b.example"}, []string{"example", "b.examples"}},
+		{policy.NamePattern{Pattern: "**.example"}, []string{"a.example", "a.b.example"},
+			[]string{"example", "b.examples"}},
 		{policy.NamePattern{Pattern: "a**b.c"}, []string{"ab.c", "axxb.c"}, []string{"a.b.c"}},
 		{policy.NamePattern{Pattern: "a.**.c"}, []string{"a.b.c", "a..c"}, []string{"a.b.b.c"}},
 		{policy.NamePattern{}, nil, []string{"", "a"}},
@@ -53,7 +55,8 @@ func TestWithoutProxy(t *testing.T) {
 	given := []policy.Spec{{Rules: rules}}
 	got := policy.WithoutProxy(given, "because")[0].Rules
 	for i, peers := range []int{0, 0, 1, 1} {
-		if r := &got[i]; r.Peers == nil || len(r.Peers) != peers || r.NeedsProxy() || (i < 3) != (len(r.Unenforced) == 1) {
+		r := &got[i]
+		if r.Peers == nil || len(r.Peers) != peers || r.NeedsProxy() || (i < 3) != (len(r.Unenforced) == 1) {
 			t.Errorf("rule %d is %s, %q", i, r, r.Unenforced)
 		}
 	}

@@ -20,7 +20,8 @@ struct endpoint_policy {
 	__u32 set[2][2];     /* by direction, then family (IPv4, IPv6); 0: everything is allowed */
 	__u32 lengths[2][2]; /* of the class that has the set's number */
 	__u8 audit;          /* 1: audit mode, denials are only reported */
-	__u8 pad[3];
+	__u8 names;          /* 1: a rule of its egress names peers by DNS names, or has rules for DNS */
+	__u8 pad[2];
 };
 
 struct peer_class_key {
@@ -60,8 +61,8 @@ enum policy_action {
 };
 
 struct verdict {
-	__u32 rule;  /* number of the deciding rule; 0: none */
-	__u16 proxy; /* port of the proxy that the flow goes through; 0: none */
+	__u32 rule;  /* number of the deciding rule, or of several that the proxy enforces together; 0: none */
+	__u16 proxy; /* 1: the flow goes through the proxy */
 	__u8 action; /* enum policy_action */
 	__u8 pad;
 	__u64 hits;  /* number of policy lookups that it decided */

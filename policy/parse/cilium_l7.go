@@ -70,7 +70,8 @@ func (r *reader) l7Types(at string, rules *ciliumv2.L7Rules) bool {
 		name string
 		n    int
 	}{
-		{"http", len(rules.HTTP)}, {"kafka", len(rules.Kafka)}, {"dns", len(rules.DNS)}, {"l7proto", len(rules.L7Proto)},
+		{"http", len(rules.HTTP)}, {"kafka", len(rules.Kafka)}, {"dns", len(rules.DNS)},
+		{"l7proto", len(rules.L7Proto)},
 	} {
 		if list.n > 0 {
 			types = append(types, list.name)
