@@ -45,6 +45,16 @@ func Contradiction(copies []*Object, problem string, now time.Time) *Object {
 	return &row
 }
 
+// NoProxy is why rules that need the proxy are closed where there is none.
+const NoProxy = "l7Proxy is off"
+
+// WithoutProxy is the object of which all that needs the proxy is closed.
+func (o *Object) WithoutProxy() *Object {
+	out := *o
+	out.Specs = WithoutProxy(o.Specs, NoProxy)
+	return &out
+}
+
 // WithoutProxy are specs of which all that needs the proxy is closed for a reason. It does not change the specs given.
 func WithoutProxy(specs []Spec, reason string) []Spec {
 	needs := func(s Spec) bool {

@@ -24,7 +24,9 @@ type ruleKey string
 // Compiler makes sets of rules. It knows nothing of tables and maps: it is told
 // what changes, and flush says what the kernel must learn.
 type Compiler struct {
-	Config           policy.Config
+	Config policy.Config
+	// Shadow: there is no kernel, so that what only looks at rules may number those of the proxy.
+	Shadow           bool
 	peers            *identities
 	space            *space
 	subjects         *selectors[*policySpec, *subject]
@@ -123,7 +125,7 @@ func (c *Compiler) next() uint32 {
 // What is as it was costs nothing.
 func (c *Compiler) SetPolicy(ref policy.Ref, specs []policy.Spec) {
 	if !c.Config.Proxy {
-		specs = policy.WithoutProxy(specs, "l7Proxy is off")
+		specs = policy.WithoutProxy(specs, policy.NoProxy)
 	}
 	old := c.objects[ref]
 	if old == nil {

@@ -78,6 +78,9 @@ func (c *Compiler) proxiedNumber(list []*entry) uint32 {
 
 // knownNumber is the same where nothing must be changed: 0 if the rules have no number together.
 func (c *Compiler) knownNumber(list []*entry) uint32 {
+	if c.Shadow {
+		return c.proxiedNumber(list)
+	}
 	p := proxiedOf(list)
 	if known := c.proxied.byKey[p.key]; p.key != "" && known != nil {
 		return known.number

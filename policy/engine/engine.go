@@ -336,6 +336,7 @@ func (e *Engine) Shadow() (*compile.Compiler, error) {
 		return nil, err
 	}
 	c := compile.New(e.Config, peers, rules)
+	c.Shadow = true
 	c.RoomFrom(e.compiler)
 	f, err := newFeed(&e.Params, c, map[uint16]bool{})
 	if err != nil {

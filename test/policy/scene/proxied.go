@@ -68,8 +68,7 @@ func (w *Scene) checkNamed(c *compile.Compiler, r *rand.Rand, of, peer *Party, a
 	foreign := func(origin string) bool { return !slices.Contains(want.Proxied, origin) }
 	if got.Verdict != want.Verdict || got.Proxy != (want.Proxied != nil) || got.Proxy && (len(parts) == 0 ||
 		slices.ContainsFunc(parts, foreign)) {
-		w.T.Fatalf("%s: egress of %s to %s, named %q, %d/%d: got %s by rule %d, of the proxy %q; want %s by %s, of the "+
-			"proxy %q", what, of.Name, a, has, proto, port, got.Verdict, got.Rule, parts, want.Verdict, want.Why,
-			want.Proxied)
+		w.T.Fatalf("%s: egress of %s to %s, named %q, %d/%d: got %+v, of the proxy %q, want %+v", what, of.Name, a, has,
+			proto, port, got, parts, want)
 	}
 }

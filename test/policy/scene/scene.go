@@ -163,6 +163,12 @@ func (w *Scene) NaiveNamed(of *Party, dir policy.Direction, peer *Party, a netip
 	if w.Config.Mode == policy.ModeNever || !isolated && !some {
 		return NaiveVerdict{Verdict: compile.Allowed}
 	}
+	host := dir == policy.Ingress && peer.Id == identity.Host && of.Id != identity.Host && !w.Config.HostDenied
+	return decideNaive(rules, isolated, host)
+}
+
+// decideNaive says what the rules that match a flow make of it. host: it is one of this node to its own pod.
+func decideNaive(rules []matching, isolated, host bool) NaiveVerdict {
 	slices.SortFunc(rules, matching.compare)
 	proxied := slices.DeleteFunc(slices.Clone(rules), func(m matching) bool { return m.L7 == nil })
 	rules = slices.DeleteFunc(rules, func(m matching) bool { return m.L7 != nil })
@@ -182,7 +188,7 @@ func (w *Scene) NaiveNamed(of *Party, dir policy.Direction, peer *Party, a netip
 	if v, why, ok := tier(policy.TierDefault); ok {
 		return NaiveVerdict{Verdict: v, Why: why}
 	}
-	if dir == policy.Ingress && peer.Id == identity.Host && of.Id != identity.Host && !w.Config.HostDenied {
+	if host {
 		return NaiveVerdict{Verdict: compile.Allowed}
 	}
 	if len(proxied) > 0 {
