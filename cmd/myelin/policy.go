@@ -56,10 +56,10 @@ func (f *traceFlags) command() *cobra.Command {
 		Short: "Say what policies make of a flow, which rule decides, and what would have to change",
 		Long: "Says for both ends of a flow, which need not be there, what policies say: the verdict, the rule that " +
 			"decides with file and line, the rules that were looked at, " +
-			"and what would turn the answer round. Where the proxy decides on what a flow carries, --http or --dns give the " +
-			"verdict on that. Policies apply to each backend of a Service. The exit status is 0 " +
-			"if the flow is allowed, redirected to the proxy, or denied and only audited, 1 if it is denied, and 2 where there is no answer: " +
-			"wrong usage, no such pod, no agent.",
+			"and what would turn the answer round. Where the proxy decides on what a flow carries, --http or --dns " +
+			"give the verdict on that. Policies apply to each backend of a Service. The exit status is 0 if the flow " +
+			"is allowed, redirected to the proxy, or denied and only audited, 1 if it is denied, and 2 where there " +
+			"is no answer: wrong usage, no such pod, no agent.",
 		Example: "  myelin policy trace --from demo/client --to demo/web --port 80/TCP\n  myelin policy trace --from " +
 			"world --to service/demo/web --port 443\n" +
 			"  myelin policy trace --flow '10.0.1.2:40000->10.0.2.2:80/TCP'",

@@ -106,7 +106,8 @@ func TestTraceProxied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := tr.Trace(explain.Request{From: "demo/client", To: c.to, Port: c.port, FQDN: c.fqdn, Content: content})
+		got, err := tr.Trace(explain.Request{From: "demo/client", To: c.to, Port: c.port, FQDN: c.fqdn,
+			Content: content})
 		if err != nil {
 			t.Fatal(err)
 		}
