@@ -17,7 +17,8 @@ func testPolicies(c *cluster) {
 	c.put(wide, "apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: wide}\nspec: "+
 		"{endpointSelector: {}, ingress: [{}]}")
 	c.put(bad, "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: bad}\n"+
-		"spec: {endpointSelector: {}, egress: [{toFQDNs: [{matchName: a.example}]}], ingress: [{toPorts: [{ports: "+
+		"spec: {endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}], "+
+		"ingress: [{toPorts: [{ports: "+
 		"[{port: '80', endPort: 70}]}]}]}")
 	for _, path := range []string{good, wide} {
 		c.becomes(path, "status conditions type=Valid status", "True")
@@ -39,7 +40,7 @@ func testPolicies(c *cluster) {
 	c.merge(bad, "spec: {ingress: [{}]}")
 	c.becomes(bad, "status conditions type=Valid status", "True")
 	c.becomes(bad, "status conditions type=Enforced reason", "PartlyEnforced")
-	c.contains(bad, "status conditions type=Enforced message", "spec.egress[0].toFQDNs: toFQDNs is not supported")
+	c.contains(bad, "status conditions type=Enforced message", "spec.egress[0].toGroups: toGroups is not supported")
 	// Mended, it is enforced.
 	c.merge(bad, "spec: {egress: null, ingress: [{}]}")
 	c.becomes(bad, "status conditions type=Enforced status", "True")
