@@ -5,7 +5,9 @@ import "slices"
 func neighbourTables() []table {
 	return []table{
 		{name: "arp", settings: settingsOf(), rows: arpRows()},
-		{name: "nd", settings: settingsOf(), rows: slices.Concat(ndRows(), ndRefusedRows(), ndHiddenRows())},
+		{name: "nd", settings: settingsOf(), rows: slices.Concat(ndRows(), ndRefusedRows(), ndHiddenRows(),
+			[]row{only6(one("later fragment without a first one, to the host", "from_pod linka",
+				`eth a > gw | ip6 a > gw ttl 255 | frag 6 off 32 proto 58 | len 8`, "FORWARD_STACK", "="))})},
 		{name: "nd, tracking", settings: settingsOf(tracking),
 			rows: slices.Concat(ndRows(), ndRefusedRows(), ndHiddenRows())},
 		{name: "nd, legacy routing", settings: settingsOf(legacy), rows: ndHiddenRows()},
@@ -141,7 +143,6 @@ func ndHiddenRows() []row {
 			drop(`frag 7 mf | `+hidden, "DROP_ND_TYPE"), drop(`frag 7 off 32 | len 8`, "DROP_ND_TYPE"),
 			echo("frag 8 mf"), drop(`frag 9 mf | dstopts | `+hidden, "DROP_ND_TYPE"),
 			drop(`frag 9 off 40 | len 8`, "DROP_ND_TYPE"),
-			drop(`frag 6 off 32 | len 8`, "DROP_FRAGMENT_FIRST_MISSING"),
 		}},
 		{name: "hidden behind too many headers", steps: []step{
 			echo("dstopts"),

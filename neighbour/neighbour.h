@@ -180,7 +180,8 @@ INLINE bool neighbour_may_hide(const struct packet *pkt)
 
 /*
  * Drops a pod's packet to the host's stack if it is neighbour or router discovery behind extension headers, in a
- * fragment too (RFC 6980): the stack would accept it. A packet that can't be parsed is dropped as well. Returns 0 or a
+ * fragment too (RFC 6980): the stack would accept it. A packet that can't be parsed is dropped as well, except a later
+ * fragment whose first one is unknown: the first one decides whether the stack gets a whole packet. Returns 0 or a
  * verdict. Cost: per packet with extension headers from a pod to the host.
  */
 APART int neighbour_refuse_hidden(struct __sk_buff *skb)
@@ -195,6 +196,8 @@ APART int neighbour_refuse_hidden(struct __sk_buff *skb)
 	if (l)
 		c->pkt.slot = l->endpoint.slot;
 	outcome = l4_parse(skb, &c->pkt);
+	if (outcome == DROP_FRAGMENT_FIRST_MISSING)
+		return 0;
 	if (!outcome && c->pkt.proto == IPPROTO_ICMPV6 && c->pkt.icmp_type >= ND_ROUTER_SOLICIT &&
 	    c->pkt.icmp_type <= ND_REDIRECT)
 		outcome = DROP_ND_TYPE;
