@@ -76,20 +76,20 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 	a.identities = &identities{Node: a.Node}
 	a.network = &network{Node: a.Node, progress: &a.progress, xdp: a.xdp}
 	a.own = &ownNode{Node: a.Node, progress: &a.progress, source: a.source, network: a.network}
-	a.datapath = &datapath{Node: a.Node, features: func() []*feature.Feature { return a.list }}
+	a.datapath = &datapath{Node: a.Node, features: func() []*feature.Feature { return a.list }, memory: memory}
 	a.flows = &tracking.Tracking{
 		Node: a.Node, Names: func() event.Names { return a.names() }, Pod: a.podOf,
 		Publish: func(e *event.Raw) { a.datapath.hub.Publish(e) }, NATEntries: a.natEntries,
 	}
 	a.endpoints = &endpoints{Node: a.Node, network: a.network, own: a.own, identities: a.identities}
-	a.policies = &policies{
-		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows,
-		names: a.names,
-	}
 	a.l7 = l7.New(a.Node, l7.Params{Version: version, MTU: func() (int, int) {
 		c := a.own.podConfig()
 		return c.MTU, c.RouteMTU
 	}, Record: a.recordL7, Lost: a.lostL7})
+	a.policies = &policies{
+		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows,
+		names: a.names, l7: a.l7,
+	}
 	a.services = &services{Node: a.Node, network: a.network, endpoints: a.endpoints, flows: a.flows, names: a.names}
 	a.balancer = &loadBalancer{Node: a.Node, services: a.services}
 	a.services.server = func() *serviceapi.Server { return a.server.services }

@@ -2,9 +2,12 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"myelin/bpf"
 	"myelin/drop"
@@ -19,6 +22,8 @@ type datapath struct {
 	*feature.Node
 	features func() []*feature.Feature
 	services *services
+
+	memory func() (uint64, error) // of the node, in bytes
 
 	hub    *event.Hub
 	usages *bpf.Usages
@@ -45,13 +50,16 @@ func (d *datapath) start(context.Context) error {
 			maps.Copy(entries, f.Entries())
 		}
 	}
-	var err error
 	var listen bpf.DatapathListen
 	if d.Config.Hubble.Enabled {
 		listen = bpf.DatapathListenLISTEN_TRACE
 	}
+	sizes, err := d.sizes()
+	if err != nil {
+		return err
+	}
 	d.Datapath, err = bpf.Load(bpf.Options{
-		Settings: d.Loaded, Sizes: d.sizes(), Entries: entries, Listen: listen,
+		Settings: d.Loaded, Sizes: sizes, Entries: entries, Listen: listen,
 		Dir: filepath.Join(d.Config.Myelin.BPFRoot, "myelin"), NoTCX: !d.Config.BPF.EnableTCX,
 	})
 	if err != nil {
@@ -75,6 +83,9 @@ func (d *datapath) settings(s *bpf.Settings) {
 	s.FlowAlways, s.Monitor, s.EventRate = flag(c.TracksAllFlows()), flag(c.BPF.Events.Trace), d.eventRate()
 	s.TraceAll, s.TraceSeconds = flag(c.BPF.MonitorAggregation == "none"), uint32(c.BPF.MonitorInterval.Seconds())
 	s.TraceRate = d.traceRate()
+	s.NoVerdicts = flag(!c.BPF.Events.PolicyVerdict)
+	burst := uint32(min(c.BPF.Events.BurstLimit, unlimited))
+	s.EventBurst, s.TraceBurst = burst, burst
 	if c.BPF.Events.Trace && c.Hubble.Enabled {
 		s.TraceSlots = bpf.TraceSlots(c.Hubble.EventBufferCapacity)
 	} else if c.BPF.Events.Trace {
@@ -96,7 +107,7 @@ const unlimited = 1 << 30
 func (d *datapath) eventRate() uint32 {
 	e := d.Config.BPF.Events
 	switch {
-	case !e.Drop && !e.Trace:
+	case !e.Drop:
 		return 0
 	case e.RateLimit == 0:
 		return defaultEventRate
@@ -125,8 +136,18 @@ func (d *datapath) traceRate() uint32 {
 // bytes.
 const tablesEach = 4
 
-func (d *datapath) sizes() bpf.Sizes {
-	s := bpf.Sizes{Flows: uint32(d.Config.BPF.CtTCPMax + d.Config.BPF.CtAnyMax), Paths: uint32(d.Config.BPF.NeighMax)}
+// sizes are those of the maps: with bpf.mapDynamicSizeRatio, a share of the node's memory.
+func (d *datapath) sizes() (bpf.Sizes, error) {
+	var memory uint64
+	if d.Config.BPF.MapDynamicSizeRatio > 0 {
+		var err error
+		if memory, err = d.memory(); err != nil {
+			return bpf.Sizes{}, fmt.Errorf("size maps by bpf.mapDynamicSizeRatio: %w", err)
+		}
+	}
+	flows, paths := bpf.EntryBytes(d.Loaded.Services != 0)
+	dynamic := d.Config.Sizes(memory, flows, paths)
+	s := bpf.Sizes{Flows: uint32(dynamic.Flows), Paths: uint32(dynamic.Paths)}
 	if d.Config.Services() {
 		s.Services = uint32(d.Config.BPF.LBMapMax)
 	}
@@ -137,7 +158,16 @@ func (d *datapath) sizes() bpf.Sizes {
 	s.Translations = s.Flows
 	s.Peers = uint32(d.Config.Policy.PeersMax)
 	s.PeerClasses, s.Verdicts = uint32(d.Config.Policy.MapMax), uint32(d.Config.Policy.MapMax)
-	return s
+	return s, nil
+}
+
+// memory is how many bytes of memory the node has.
+func memory() (uint64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("read the node's memory: %w", err)
+	}
+	return uint64(info.Totalram) * uint64(info.Unit), nil
 }
 
 // startEvents creates the hub of events and the usage of maps.

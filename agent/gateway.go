@@ -34,7 +34,7 @@ func (l *loadBalancer) feature() *feature.Feature {
 }
 
 func (l *loadBalancer) start(context.Context) error {
-	if !l.Config.LoadBalancer.Standalone {
+	if !l.Config.LoadBalancer.Standalone || len(l.Config.Myelin.Gateway.Peers) == 0 {
 		return nil
 	}
 	drain, err := gateway.LoadDrain(filepath.Join(l.Config.Myelin.RunDir, "drain.json"))

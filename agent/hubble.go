@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"myelin/api"
+	"myelin/drop"
 	"myelin/event"
 	"myelin/feature"
 	"myelin/hubble"
@@ -73,7 +74,7 @@ func (h *hubbleFeature) start(context.Context) error {
 	if redact := c.Hubble.Redact; redact.Enabled {
 		h.observer.Converter.Redact = hubble.Redaction{URLQuery: redact.URLQuery, UserInfo: redact.UserInfo}
 	}
-	h.recorder = &hubble.Recorder{Ring: ring}
+	h.recorder = &hubble.Recorder{Ring: ring, NoVerdicts: !c.BPF.Events.PolicyVerdict}
 	sink := event.Sink{Record: h.recorder.Record, Overwritten: h.recorder.Overwritten}
 	if h.sub, h.problem = a.datapath.hub.Sink(sink); h.problem != nil {
 		a.Log.Error("no flows are recorded", "error", h.problem)
@@ -241,7 +242,8 @@ func (h *hubbleFeature) status() feature.Status {
 }
 
 // lostHelp is the help of the metric that counts lost events by source.
-const lostHelp = "Events that were lost in the ring buffer of the kernel, or of Hubble for a client that was too slow."
+const lostHelp = "Events that were lost in the ring buffer of the kernel, or of Hubble for a client that was too " +
+	"slow; of source aggregation, packets that the events of their flow do not count."
 
 func (h *hubbleFeature) metrics(s feature.Sink) {
 	if h.recorder == nil {
@@ -257,4 +259,11 @@ func (h *hubbleFeature) metrics(s feature.Sink) {
 		prometheus.Labels{"source": "perf_event_ring_buffer"})
 	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(ring.Overtaken()),
 		prometheus.Labels{"source": "hubble_ring_buffer"})
+	uncounted, err := drop.Counters{Cpus: h.agent.Datapath.Cpus}.UncountedPackets()
+	if err != nil {
+		s.Failed("myelin_hubble_lost_events_total", err)
+		return
+	}
+	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(uncounted),
+		prometheus.Labels{"source": "aggregation"})
 }

@@ -134,8 +134,8 @@ func (n flowNames) isHost(txn statedb.ReadTxn, addr netip.Addr) bool {
 	})
 }
 
-// Policy implements hubble.Names.
-func (n flowNames) Policy(rule uint32) *flowpb.Policy {
+// Policies implements hubble.Names.
+func (n flowNames) Policies(rule uint32) (out []*flowpb.Policy) {
 	if n.agent.policies.engine == nil {
 		return nil
 	}
@@ -144,8 +144,15 @@ func (n flowNames) Policy(rule uint32) *flowpb.Policy {
 	if !ok {
 		return nil
 	}
-	ref := row.Origin.Ref
-	return &flowpb.Policy{Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name, Labels: policyLabels(ref)}
+	var refs []policy.Ref
+	for _, o := range append([]policy.Origin{row.Origin}, row.Others...) {
+		if ref := o.Ref; !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+			out = append(out, &flowpb.Policy{Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name,
+				Labels: policyLabels(ref)})
+		}
+	}
+	return out
 }
 
 // policyLabels are those that Cilium gives the rules of an object.

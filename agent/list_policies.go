@@ -160,7 +160,7 @@ func (*policyUse) TableHeader() []string {
 func (u *policyUse) TableRow() []string {
 	return []string{
 		strconv.FormatUint(uint64(u.ID), 10), u.Direction.String(), u.Action.String(), strconv.Itoa(u.Endpoints),
-		strconv.FormatUint(u.Hits, 10), ago(u.LastHit), u.State, u.Origin.String(),
+		strconv.FormatUint(u.Hits, 10), ago(u.LastHit), u.State, u.Name(),
 	}
 }
 

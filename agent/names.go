@@ -84,7 +84,7 @@ func (n names) Rule(number uint32) string {
 	if !ok {
 		return ""
 	}
-	return row.Origin.String()
+	return row.Name()
 }
 
 // Isolating implements event.Policies.

@@ -11,6 +11,7 @@ import (
 	"myelin/flow/tracking"
 	"myelin/kube"
 	"myelin/kube/crd"
+	"myelin/l7"
 	"myelin/policy"
 	"myelin/policy/engine"
 	"myelin/policy/explain"
@@ -26,6 +27,7 @@ type policies struct {
 	services   *services
 	flows      *tracking.Tracking
 	names      func() names
+	l7         *l7.Feature
 
 	tables policy.Tables
 	engine *engine.Engine // nil if policies are not enforced
@@ -90,7 +92,7 @@ func (pl *policies) start(context.Context) error {
 		DB: pl.DB, Cluster: pl.Cluster, Policies: pl.tables, Identities: ids.Identities(), Addresses: ids.Addresses(),
 		Endpoints: pl.endpoints.table, Node: pl.Config.Myelin.NodeName, ClusterName: pl.Config.ClusterName,
 		Config: pl.policyConfig(), Dir: pl.Config.Myelin.RunDir, Maps: maps.New(pl.Datapath, pl.Epochs, time.Now),
-		Log: pl.Log,
+		Log: pl.Log, Proxy: pl.proxy(),
 	})
 	if err != nil {
 		return err
@@ -132,3 +134,11 @@ func (pl *policies) failingPolicies() (list []crd.FailingPolicy, problem string)
 
 // explainer answers questions about policies, if they are enforced.
 func (pl *policies) explainer() *explain.Explainer { return explain.New(pl.engine) }
+
+// proxy is what enforces L7 rules, nil if nothing does.
+func (pl *policies) proxy() engine.Proxy {
+	if !pl.Config.EnforcesL7() {
+		return nil
+	}
+	return pl.l7
+}

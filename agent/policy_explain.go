@@ -45,6 +45,12 @@ func (s *answers) TracePolicies(ctx context.Context,
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 	}
+	content, err := explain.ParseContent(explain.Content{HTTP: r.GetHttp(), Host: r.GetHost(), Headers: r.GetHeaders(),
+		DNS: r.GetDns()})
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	q.Content, q.FQDN = content, r.GetFqdn()
 	t, err := pl.explainer().Trace(q)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 
@@ -38,8 +39,32 @@ func TestPacketSettings(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: got %v, want %v", file, got, want)
 		}
-		if sizes := a.datapath.sizes(); sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
-			t.Errorf("%s: got sizes %+v", file, sizes)
+		sizes, err := a.datapath.sizes()
+		if err != nil || sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
+			t.Errorf("%s: got sizes %+v: %v", file, sizes, err)
+		}
+	}
+}
+
+// TestEventSettings: which events there are, and how many.
+func TestEventSettings(t *testing.T) {
+	const limits = "bpf.events.default: {rateLimit: 5, burstLimit: 10}"
+	for file, want := range map[string][6]uint32{
+		"":                               {defaultEventRate, 0, defaultTraceRate, 0, 1, 0},
+		limits:                           {5, 10, 5, 10, 1, 0},
+		"bpf.events.drop.enabled: false": {0, 0, defaultTraceRate, 0, 1, 0},
+		"bpf.events.policyVerdict.enabled: false": {defaultEventRate, 0, defaultTraceRate, 0, 1, 1},
+		"bpf.events.trace.enabled: false":         {defaultEventRate, 0, defaultTraceRate, 0, 0, 0},
+	} {
+		c, err := config.Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s bpf.Settings
+		agentWith(c).datapath.settings(&s)
+		got := [6]uint32{s.EventRate, s.EventBurst, s.TraceRate, s.TraceBurst, uint32(s.Monitor), uint32(s.NoVerdicts)}
+		if got != want {
+			t.Errorf("%s: got %v, want %v", file, got, want)
 		}
 	}
 }
@@ -91,8 +116,36 @@ func TestMaglevSizes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := agentWith(c).datapath.sizes().MaglevTables; got != want {
-			t.Errorf("%s: room for %d rows, want %d", file, got, want)
+		if s, err := agentWith(c).datapath.sizes(); err != nil || s.MaglevTables != want {
+			t.Errorf("%s: room for %d rows, want %d: %v", file, s.MaglevTables, want, err)
+		}
+	}
+}
+
+// TestDynamicSizes: with bpf.mapDynamicSizeRatio, maps take that share of the node's memory.
+func TestDynamicSizes(t *testing.T) {
+	const memory, ratio = 64 << 30, 0.0025
+	for file, services := range map[string]bool{
+		"bpf.mapDynamicSizeRatio: 0.0025":                               false,
+		"{kubeProxyReplacement: true, bpf.mapDynamicSizeRatio: 0.0025}": true,
+	} {
+		c, err := config.Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := agentWith(c)
+		d := a.datapath
+		a.services.portSettings(&d.Loaded)
+		d.memory = func() (uint64, error) { return memory, nil }
+		s, err := d.sizes()
+		flows, paths := bpf.EntryBytes(services)
+		got := float64(int(s.Flows)*flows+int(s.Paths)*paths) / (ratio * memory)
+		if err != nil || got < 0.99 || got > 1 || s.Flows <= 65536 || s.Translations != s.Flows {
+			t.Errorf("%s: %+v take %.3f of what they may: %v", file, s, got, err)
+		}
+		d.memory = func() (uint64, error) { return 0, errors.New("none") }
+		if _, err := d.sizes(); err == nil {
+			t.Errorf("%s: no error without the node's memory", file)
 		}
 	}
 }

@@ -48,12 +48,17 @@ type cost struct {
 	// verdict is what the program returns, for each packet unless known is set.
 	verdict int32
 	begins  bool   // each packet begins a flow
+	bound   bool   // newBound is timed instead of the hook's program; others have vsBound
 	known   bool   // packets of known flows that XDP passes to tc are counted
 	ratio   string // name of the ratio to hitName; empty: none
+	vsBound string // name of the ratio to boundName; empty: none
 }
 
 // hitName is the cost that others are multiples of.
 const hitName = "xdp/ns_udp_hit"
+
+// boundName is the cost that those of new flows are multiples of.
+const boundName = "xdp/ns_new_bound"
 
 // knownToTC is the result of costs with known set.
 const knownToTC = "xdp/known_to_tc_percent"
@@ -82,9 +87,11 @@ func xdpCosts(udp, tcp string) []cost {
 			known: true, ratio: "xdp/x_hit_65536"},
 		// the path is that of the other protocol's flows
 		{name: "xdp/ns_tcp_syn", to: "lb", l4: tcp + " S", begin: udp, flows: fresh, verdict: xdpTX, begins: true,
-			ratio: "xdp/x_tcp_new"},
+			ratio: "xdp/x_tcp_new", vsBound: "xdp/tcp_new_vs_bound"},
 		{name: "xdp/ns_udp_new", to: "lb", l4: udp, begin: tcp + " S", flows: fresh, verdict: xdpTX, begins: true,
-			ratio: "xdp/x_udp_new"},
+			ratio: "xdp/x_udp_new", vsBound: "xdp/udp_new_vs_bound"},
+		{name: boundName, to: "lb", l4: tcp + " S", begin: udp, flows: fresh, verdict: xdpTX, begins: true, bound: true,
+			ratio: "xdp/x_new_bound"},
 		{name: "xdp/ns_tcp_unknown", to: "lb", l4: tcp + " A", flows: unknown, verdict: xdpPass},
 		{name: "xdp/ns_miss", to: "unused", l4: udp, flows: unknown, verdict: xdpPass, ratio: "xdp/x_miss_udp"},
 	}

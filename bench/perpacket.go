@@ -72,17 +72,22 @@ func (b *costBench) add(ctx context.Context, family Family) error {
 // results are the medians of all costs, the ratios of some, and the largest share of packets that went to tc.
 func (b *costBench) results(family Family) ([]results.Result, error) {
 	timings := slices.DeleteFunc(slices.Clone(b.timings), func(t *timing) bool { return t.front.family != family })
-	hit := timings[slices.IndexFunc(timings, func(t *timing) bool { return t.name == hitName })].took
+	tookBy := func(name string) []float64 {
+		return timings[slices.IndexFunc(timings, func(t *timing) bool { return t.name == name })].took
+	}
 	var list, ratios []results.Result
 	for _, t := range timings {
 		list = append(list, results.Result{Name: fmt.Sprintf("%s_v%d", t.name, family), Value: median(t.took),
 			Unit: "ns"})
-		if t.ratio != "" {
-			value, err := medianRatio(t.took, hit)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", t.ratio, err)
+		for _, r := range []struct{ name, of string }{{t.ratio, hitName}, {t.vsBound, boundName}} {
+			if r.name == "" {
+				continue
 			}
-			ratios = append(ratios, results.Result{Name: t.ratio + family.suffix(), Value: value})
+			value, err := medianRatio(t.took, tookBy(r.of))
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", r.name, err)
+			}
+			ratios = append(ratios, results.Result{Name: r.name + family.suffix(), Value: value})
 		}
 		if t.known {
 			ratios = append(ratios, results.Result{Name: knownToTC + family.suffix(), Value: slices.Max(t.passed),

@@ -16,8 +16,8 @@ import (
 	"myelin/packet"
 )
 
-// Each cost is measured, of both families, with its ratio, and a packet that is translated costs more than one for no
-// Service.
+// Each cost is measured, of both families, with its ratio. A packet that is translated costs more than one for no
+// Service, and a new flow more than the bound.
 func TestPerPacket(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -31,8 +31,13 @@ func TestPerPacket(t *testing.T) {
 		got[r.Name] = r.Value
 		switch known := strings.HasPrefix(r.Name, knownToTC); {
 		case known && (r.Value < 0 || r.Value > 50 || r.Unit != "%"),
-			!known && (r.Value <= 0 || (r.Unit == "ns") == strings.HasPrefix(r.Name, "xdp/x_")):
+			!known && (r.Value <= 0 || (r.Unit == "ns") != strings.Contains(r.Name, "/ns_")):
 			t.Errorf("%+v", r)
+		}
+	}
+	for _, ratio := range []string{"xdp/tcp_new_vs_bound", "xdp/udp_new_vs_bound"} {
+		if got[ratio] < 1 || got[ratio+"6"] < 1 {
+			t.Errorf("%s: %v and %v: less than the bound", ratio, got[ratio], got[ratio+"6"])
 		}
 	}
 	for _, family := range []string{"_v4", "_v6"} {
@@ -44,6 +49,9 @@ func TestPerPacket(t *testing.T) {
 	for _, c := range costs() {
 		want += 2
 		if c.ratio != "" {
+			want += 2
+		}
+		if c.vsBound != "" {
 			want += 2
 		}
 		if c.known {

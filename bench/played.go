@@ -105,7 +105,7 @@ func cpusOf(d *bpf.Datapath) (cpus []bpf.DatapathCpu, err error) {
 }
 
 // check compares how many packets left by the wire, of n, with how many should have: all, or none where the program has
-// them go on. For the first packets of a path, one or two go by the kernel's neighbours.
+// them go on; the bound counts none. For the first packets of a path, one or two go by the kernel's neighbours.
 func (t *timing) check(had uint64, n int) error {
 	now, err := t.forwarded()
 	if err != nil {
@@ -115,7 +115,7 @@ func (t *timing) check(had uint64, n int) error {
 	if t.known {
 		return t.countPassed(left, n)
 	}
-	if t.verdict == xdpPass && left > 0 || t.verdict != xdpPass && left < n*99/100 {
+	if t.verdict == xdpPass && left > 0 || t.verdict != xdpPass && !t.bound && left < n*99/100 {
 		return fmt.Errorf("%d of %d packets left by the wire", left, n)
 	}
 	if !t.begins {

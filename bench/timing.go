@@ -19,8 +19,9 @@ type timing struct {
 	ours, idle *player
 	targets    []*ebpf.Map
 	returning  *ebpf.Program
-	took       []float64 // ns, by round
-	passed     []float64 // of a cost with known set: share of packets that went to tc, in percent
+	bounding   *ebpf.Program // of a cost with bound set
+	took       []float64     // ns, by round
+	passed     []float64     // of a cost with known set: share of packets that went to tc, in percent
 }
 
 func newTiming(f *front, d *bpf.Datapath, c cost) (t *timing, err error) {
@@ -38,6 +39,12 @@ func newTiming(f *front, d *bpf.Datapath, c cost) (t *timing, err error) {
 	returning.Instructions = ending(c.verdict)
 	if t.returning, err = ebpf.NewProgram(&returning); err != nil {
 		return t, err
+	}
+	if c.bound {
+		if t.bounding, err = newBound(d, f.family); err != nil {
+			return t, err
+		}
+		program = t.bounding
 	}
 	frames, err := f.write(c.flows, c.to, c.l4)
 	if err != nil {
@@ -120,8 +127,9 @@ func (t *timing) repeats() int {
 	return max(usual, t.flows.count)
 }
 
-// errExpired is returned by rounds that took longer than forwarding cache entries are valid.
-var errExpired = errors.New("forwarding cache entries may have expired in the middle")
+// errExpired is returned by rounds that took longer than forwarding cache entries are valid, or whose run was restarted
+// because of a signal, so that more packets were played.
+var errExpired = errors.New("forwarding cache entries may have expired in the middle, or a run was restarted")
 
 // round measures once, and again if other work kept the processor for so long that forwarding cache entries expired.
 func (t *timing) round() (err error) {
@@ -158,7 +166,7 @@ func (t *timing) measure() error {
 	return nil
 }
 
-// play has flows begun, and times both programs. expired is set if forwarding cache entries may have expired.
+// play has flows begun, and times both programs. expired is set if the round is not valid, as errExpired says.
 func (t *timing) play(n int) (ours, idle time.Duration, expired bool, err error) {
 	const valid = 900 * time.Millisecond // a second less some ticks
 	verdicts := []int32{t.verdict}
@@ -176,7 +184,15 @@ func (t *timing) play(n int) (ours, idle time.Duration, expired bool, err error)
 				return err
 			}
 		}
-		if ours, err = t.ours.timed(t.front.index[0], n, verdicts...); err != nil {
+		ours, err = t.ours.timed(t.front.index[0], n, verdicts...)
+		made, unread := t.ours.played()
+		if unread != nil {
+			return errors.Join(err, unread)
+		}
+		if expired = made != uint64(n); expired {
+			return nil // whatever the last run of a restarted one returned
+		}
+		if err != nil {
 			return err
 		}
 		expired = time.Since(start) > valid
@@ -196,5 +212,5 @@ func (t *timing) close() error {
 	for _, m := range t.targets {
 		errs = append(errs, m.Close())
 	}
-	return errors.Join(append(errs, t.returning.Close())...)
+	return errors.Join(append(errs, t.bounding.Close(), t.returning.Close())...)
 }

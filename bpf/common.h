@@ -68,12 +68,15 @@ struct settings {
 	__u8 quic;             /* connection IDs select backends of Services with FRONTEND_QUIC */
 	__u8 wire_any;         /* derived: the source does not matter for a wire's packets (no masquerade, no tunnel) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
+	__u8 no_verdicts;      /* no EVENT_FLOW_BEGIN is sent to Hubble: of verdicts, only drops are reported */
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u16 tunnel_port; /* UDP port of the tunnel, host byte order */
 	__u32 hz;          /* jiffies per second */
 	__u32 event_rate;  /* EVENT_DROP per second and CPU; 0: none */
+	__u32 event_burst; /* EVENT_DROP per CPU at once; 0: event_rate */
 	__u32 trace_rate;  /* other events per second and CPU */
+	__u32 trace_burst; /* other events per CPU at once; 0: trace_rate */
 	__u32 trace_slots; /* events that each CPU keeps in the map traces: a power of 2, or 0 */
 	__u32 trace_seconds; /* between two EVENT_TRACE of a flow of another protocol than TCP */
 	__u16 nat_port_min; /* NAT ports of masqueraded flows; host byte order, both ends included */

@@ -23,11 +23,12 @@ struct counter {
 	__u64 bytes;
 };
 
-/* The events that the CPU has sent in the current second. */
+/* A bucket that each event fills, and that time empties: it bounds the CPU's events, on average and at once. */
 struct event_budget {
-	__u32 since; /* when the current second began, by clock_now */
-	__u32 used;
-	__u64 lost; /* events not sent, because of the rate or a full ring */
+	__u32 since; /* when level was computed, by clock_now */
+	__u32 pad;
+	__u64 level; /* config.hz for each event */
+	__u64 lost;  /* events not sent, because of the rate or a full ring */
 };
 
 /* The addresses and ports that a packet of a Service gets, and how it is sent. */
@@ -197,6 +198,8 @@ struct cpu {
 	struct event_budget drop_budget;
 	/* The same for all other events, so that drops stay visible under any load. */
 	struct event_budget trace_budget;
+	/* Packets that no EVENT_TRACE counts. Kept between packets. Set by trace_aggregate, read by the agent. */
+	__u64 trace_uncounted;
 	/* By hook and outcome. Kept between packets. Set by count_at, read by the agent. */
 	struct counter counters[HOOKS][OUTCOME_SLOTS];
 };

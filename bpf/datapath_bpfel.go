@@ -221,13 +221,14 @@ type DatapathCpu struct {
 		Tick uint32
 		Left uint32
 	}
-	ReuseBackend uint32
-	ReusePort    uint16
-	Pad          uint16
-	Scratch      [32]uint64
-	DropBudget   DatapathEventBudget
-	TraceBudget  DatapathEventBudget
-	Counters     [8][128]DatapathCounter
+	ReuseBackend   uint32
+	ReusePort      uint16
+	Pad            uint16
+	Scratch        [32]uint64
+	DropBudget     DatapathEventBudget
+	TraceBudget    DatapathEventBudget
+	TraceUncounted uint64
+	Counters       [8][128]DatapathCounter
 }
 
 type DatapathEndpoint struct {
@@ -310,7 +311,8 @@ type DatapathEvent struct {
 type DatapathEventBudget struct {
 	_     structs.HostLayout
 	Since uint32
-	Used  uint32
+	Pad   uint32
+	Level uint64
 	Lost  uint64
 }
 
@@ -908,13 +910,17 @@ type DatapathSettings struct {
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
+	NoVerdicts     uint8
+	_              [3]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
 	_              [2]byte
 	Hz             uint32
 	EventRate      uint32
+	EventBurst     uint32
 	TraceRate      uint32
+	TraceBurst     uint32
 	TraceSlots     uint32
 	TraceSeconds   uint32
 	NatPortMin     uint16
@@ -926,7 +932,6 @@ type DatapathSettings struct {
 	FlowEntries    uint32
 	NatEntryMax    uint32
 	PathShift      uint32
-	_              [4]byte
 	NetnsCookie    uint64
 	Gateway4       struct {
 		_ structs.HostLayout

@@ -141,6 +141,34 @@ func TestEventsOfICMP(t *testing.T) {
 	})
 }
 
+// A burst has a bound of its own, which the rate restores.
+func TestEventBurst(t *testing.T) {
+	const rate, burst, packets, pause = 10, 100, 300, 250 * time.Millisecond
+	const slower = 10 // than real ones are seconds of a world
+	w := newWorld(t, settingsOf(func(s *Settings) { s.EventRate, s.EventBurst = slower*rate, burst }), onlyForwarding)
+	r := w.listen(t, 0)
+	defer w.enter(t)()
+	flood := func() (got int) {
+		for range packets {
+			w.run(t, packet.IPv4, step{at: "from_pod linka", in: `eth a > gw | ip a > none | udp 1 > 2`,
+				want: "DROP_MARTIAN"})
+		}
+		for _, ok := nextEvent(t, r); ok; _, ok = nextEvent(t, r) {
+			got++
+		}
+		return got
+	}
+	began := time.Now()
+	if got, most := flood(), burst+int(rate*time.Since(began).Seconds())+1; got < burst || got > most {
+		t.Errorf("%d events of a flood, want %d to %d", got, burst, most)
+	}
+	began = time.Now()
+	time.Sleep(pause)
+	if got, most := flood(), int(rate*time.Since(began).Seconds())+2; got < 2 || got > most {
+		t.Errorf("%d events after a pause, want 2 to %d", got, most)
+	}
+}
+
 // A flood of drops is counted to the last one, and told of only as often as was allowed.
 func TestEventsAreLimited(t *testing.T) {
 	const rate, packets = 20, 500

@@ -101,6 +101,13 @@ func traceRewrittenTables() []traceTable {
 				[]string{"begin a:40000 > b:81 S audited", "trace FORWARD_POD a:40000 > b:81 S"}},
 			{"from_pod linka", toB + `tcp 40000 > 81 A`, "FORWARD_POD", nil},
 		}, before: all(opens, isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
+		{name: "policies without verdicts", settings: settingsOf(traced, policed, longTimes, func(s *Settings) {
+			s.NoVerdicts = 1
+		}), steps: []traceStep{
+			{"from_pod linka", toB + `tcp 40000 > 80 S`, "FORWARD_POD", []string{"trace FORWARD_POD a:40000 > b:80 S"}},
+			{"from_pod linka", toB + `tcp 40000 > 81 S`, "FORWARD_AUDIT FORWARD_POD",
+				[]string{"trace FORWARD_POD a:40000 > b:81 S"}},
+		}, before: all(opens, isolates(slotB, ingress, allows("a", tcp, 80)), audits(slotB))},
 		{name: "XDP", settings: settingsOf(traced, servicing, longTimes), before: receivesXDP, steps: []traceStep{
 			{"from_wire eth0", `eth router > node | ip world > lb | udp 40000 > 81`, "FORWARD_RESOLVE",
 				[]string{"trace FORWARD_RESOLVE world:40000 > lb:81 as node:51000 > c:8080"}},
@@ -226,6 +233,40 @@ func TestTraceIntervals(t *testing.T) {
 			t.Errorf("another event: %+v", e)
 		}
 	})
+}
+
+// Packets of a flow whose slot another flow takes are in no event: they are counted.
+func TestTraceUncounted(t *testing.T) {
+	w := newWorld(t, settingsOf(traced), onlyForwarding)
+	r := w.listen(t, DatapathListenLISTEN_TRACE)
+	defer w.enter(t)()
+	send := step{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 40000 > 53`, want: "FORWARD_POD"}
+	other := step{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 40001 > 53`, want: "FORWARD_POD"}
+	w.run(t, packet.IPv4, send, send, send)
+	for i := range w.TracedFlows.MaxEntries() { // any slot becomes that of another flow
+		var cpus []DatapathTracedFlow
+		must(t, w.TracedFlows.Lookup(i, &cpus))
+		for j := range cpus {
+			cpus[j].Tag ^= 2
+		}
+		must(t, w.TracedFlows.Put(i, cpus))
+	}
+	w.run(t, packet.IPv4, send, other)
+	events := 0
+	for e, ok := nextEvent(t, r); ok; e, ok = nextEvent(t, r) {
+		if events++; e.Packets != 1 {
+			t.Errorf("an event of %d packets, want 1", e.Packets)
+		}
+	}
+	var cpus []DatapathCpu
+	must(t, w.Cpus.Lookup(uint32(0), &cpus))
+	uncounted := uint64(0)
+	for _, c := range cpus {
+		uncounted += c.TraceUncounted
+	}
+	if events != 3 || uncounted != 2 {
+		t.Errorf("%d events, %d packets in none; want 3 and 2", events, uncounted)
+	}
 }
 
 // ageTraced lets an interval pass for all flows.

@@ -122,8 +122,8 @@ func contradictory() map[string]refused {
 
 func TestRefusedServices(t *testing.T) {
 	refuse(t, map[string]refused{
-		"not yet, part of a feature": {"socketLB: {enabled: true, tracing: true}",
-			[]string{"f.yaml: socketLB.tracing: true: not yet: events of sockets"}},
+		"not yet, part of a feature": {"hubble: {enabled: true, dropEventEmitter: {enabled: true}}",
+			[]string{"f.yaml: hubble.dropEventEmitter.enabled: true: not yet: drops as Kubernetes events"}},
 		"range of node ports, a dash": {`nodePort.range: 30000-32767`,
 			[]string{`f.yaml: nodePort.range: "30000-32767" is not a range of ports such as "30000,32767"`}},
 		"range of node ports, a number": {`nodePort.range: 30000`,

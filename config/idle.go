@@ -21,6 +21,7 @@ func idles() []idle {
 		{"enableInternalTrafficPolicy", "false", "internalTrafficPolicy is always followed"},
 		{"endpointRoutes.enabled", "false", "each pod has a route of its own"},
 		{"pmtuDiscovery.enabled", "false", "what is too large is always answered with ICMP"},
+		{"socketLB.tracing", "false", "sockets are reported as other events are: bpf.events.trace.enabled"},
 		{"sctp.enabled", "false", "SCTP is always forwarded"},
 		{"l2NeighDiscovery.enabled", "false", "next hops are always kept resolved"},
 		{"enableXTSocketFallback", "true", "no iptables rule is ever written"},
@@ -92,14 +93,11 @@ func (c *Config) unused() []unused {
 	maglev := c.Services() &&
 		(c.LoadBalancer.Algorithm == "maglev" || c.BPF.LBAlgorithmAnnotation || c.LoadBalancer.Standalone)
 	return append(c.unusedElsewhere(), []unused{
-		{"bpf.preallocateMaps bpf.events.policyVerdict.enabled bpf.vlanBypass nodePort.directRoutingDevice", true,
+		{"bpf.preallocateMaps bpf.vlanBypass nodePort.directRoutingDevice", true,
 			notYet},
 		{"bpf.monitorAggregation bpf.monitorInterval", !c.BPF.Events.Trace, "bpf.events.trace.enabled is false"},
-		{"bpf.mapDynamicSizeRatio", true,
-			"sizes of maps are fixed: set them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax"},
 		{"bpf.natMax", true, "a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax"},
-		{"bpf.events.default.burstLimit", true, "the limit is of each second"},
-		{"bpf.events.default.rateLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace,
+		{"bpf.events.default.rateLimit bpf.events.default.burstLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace,
 			"bpf.events.drop.enabled and bpf.events.trace.enabled are false"},
 		{"tunnelProtocol tunnelPort", native, "routingMode is native"},
 		{"directRoutingSkipUnreachable", !c.AutoDirectNodeRoutes, "autoDirectNodeRoutes is false"},

@@ -16,9 +16,10 @@ func TestNoEffect(t *testing.T) {
 		"bpf.vlanBypass: [5]":                "bpf.vlanBypass: has no effect: this version does not act on it",
 		"bpf.natMax: 100000": "bpf.natMax: has no effect: a translated flow is one record, counted " +
 			"by bpf.ctTcpMax and bpf.ctAnyMax",
-		"bpf.mapDynamicSizeRatio: 0.1": "bpf.mapDynamicSizeRatio: has no effect: sizes of maps are fixed: set " +
-			"them by bpf.ctTcpMax, bpf.ctAnyMax and bpf.neighMax",
-		"bpf.monitorAggregation: none": "",
+		"bpf.mapDynamicSizeRatio: 0.1":                       "",
+		"bpf.events.policyVerdict.enabled: false":            "",
+		"bpf.events.default: {rateLimit: 5, burstLimit: 10}": "",
+		"bpf.monitorAggregation: none":                       "",
 		"bpf: {monitorInterval: 2s, events: {trace: {enabled: false}}}": "bpf.monitorInterval: has no effect: " +
 			"bpf.events.trace.enabled is false",
 		"prometheus.port: 9000": "prometheus.port: has no effect: prometheus.enabled is false",
@@ -30,6 +31,9 @@ func TestNoEffect(t *testing.T) {
 		"ipam.operator.clusterPoolIPv4MaskSize: 25": "ipam.operator.clusterPoolIPv4MaskSize: has no effect: " +
 			"ipam.mode is kubernetes",
 		"endpointRoutes.enabled: true\nsctp.enabled: true": "",
+		"socketLB: {enabled: true, tracing: true}":         "",
+		"socketLB.tracing: false": "socketLB.tracing: false has no effect: sockets are reported as other events " +
+			"are: bpf.events.trace.enabled",
 		"sctp.enabled: false": "sctp.enabled: " +
 			"false has no effect: SCTP is always forwarded",
 		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}": "encryption.enabled: " +

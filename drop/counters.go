@@ -72,6 +72,19 @@ func (c Counters) LostEvents() (uint64, error) {
 	return lost, nil
 }
 
+// UncountedPackets is how many packets of aggregated flows no event counts.
+func (c Counters) UncountedPackets() (uint64, error) {
+	cpus, err := c.perCPU()
+	if err != nil {
+		return 0, err
+	}
+	var packets uint64
+	for i := range cpus {
+		packets += cpus[i].TraceUncounted
+	}
+	return packets, nil
+}
+
 // verdict is "drop", "reply" or "forward".
 func (o Outcome) verdict() string {
 	switch {

@@ -58,7 +58,7 @@ type Event struct {
 	Time      time.Time `json:"time"`
 	Type      Type      `json:"type"`
 	Hook      bpf.Hook  `json:"hook,omitempty"`
-	Outcome   string    `json:"outcome,omitempty"` // of a drop: a name of drop.h
+	Outcome   string    `json:"outcome,omitempty"` // of a drop or a denied begin: a name of drop.h
 	Reason    string    `json:"reason,omitempty"`  // the same as text
 	Src       Party     `json:"source,omitzero"`
 	Dst       Party     `json:"destination,omitzero"`
@@ -71,8 +71,9 @@ type Event struct {
 	Endpoint  uint16    `json:"endpoint,omitempty"` // ID of the pod on this node
 	SrcMAC    string    `json:"sourceMAC,omitempty"`
 	Lost      uint64    `json:"lost,omitempty"`
-	// Rules are those that decided about the flow. Of a drop, Denied is the
-	// direction that they denied, and Policy says why.
+	// Rules are those that decided about the flow. Of a drop, and of a begin that
+	// was denied or audited, Denied is the direction that they denied, and Policy
+	// says why.
 	Rules  Rules  `json:"rules,omitzero"`
 	Denied string `json:"denied,omitempty"` // "ingress", "egress" or empty
 	Policy string `json:"policy,omitempty"`
@@ -114,7 +115,7 @@ func (d *Decoder) Decode(r *Raw) *Event {
 	switch {
 	case e.Type == FlowEnd && e.Hook == "":
 		e.Reason = "expired"
-	case e.Type == Drop:
+	case e.Type == Drop, e.Type == FlowBegin && r.Outcome != 0:
 		o := d.outcomes.Outcome(r.Outcome)
 		e.Outcome, e.Reason = o.Name, o.Text()
 	}

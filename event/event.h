@@ -106,32 +106,34 @@ INLINE void event_set_verdict(const struct cpu *c, struct event *e)
 		e->flags |= EVENT_AUDIT;
 }
 
-/* Whether the budget allows one more event in this second. rate: events per second. Counts the lost ones. */
-INLINE bool event_allowed(struct event_budget *budget, __u32 rate)
+/*
+ * Whether the budget allows one more event. rate: events per second; burst: events at once, 0: as many as per second.
+ * Counts the lost ones. Cost: per event.
+ */
+INLINE bool event_allowed(struct event_budget *budget, __u32 rate, __u32 burst)
 {
 	__u32 now = clock_now();
+	__u64 drained = (__u64)(now - budget->since) * rate; /* jiffies × events/s: config.hz of them are an event */
 
-	if (now - budget->since >= config.hz) {
-		budget->since = now;
-		budget->used = 0;
-	}
-	if (budget->used >= rate) {
+	budget->since = now;
+	budget->level -= drained < budget->level ? drained : budget->level;
+	if (budget->level + config.hz > (__u64)(burst ? burst : rate) * config.hz) {
 		budget->lost++;
 		return false;
 	}
-	budget->used++;
+	budget->level += config.hz;
 	return true;
 }
 
 /*
  * Reserves room for an event in the ring buffer. Returns NULL if the budget or the ring is exhausted; the loss is
- * counted. rate: events per second. Slow path.
+ * counted. rate, burst: as of event_allowed. Slow path.
  */
-INLINE struct event *event_reserve(struct event_budget *budget, __u32 rate)
+INLINE struct event *event_reserve(struct event_budget *budget, __u32 rate, __u32 burst)
 {
 	struct event *e;
 
-	if (!event_allowed(budget, rate))
+	if (!event_allowed(budget, rate, burst))
 		return NULL;
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e)
@@ -149,7 +151,7 @@ INLINE struct trace_slot *trace_reserve(struct cpu *c, struct trace_slot **head)
 	__u32 i = bpf_get_smp_processor_id() * (config.trace_slots + 1);
 	struct trace_slot *slot;
 
-	if (!event_allowed(&c->trace_budget, config.trace_rate))
+	if (!event_allowed(&c->trace_budget, config.trace_rate, config.trace_burst))
 		return NULL;
 	*head = bpf_map_lookup_elem(&traces, &i);
 	if (!*head)
@@ -189,7 +191,7 @@ INLINE void event_fill_skb(struct __sk_buff *skb, const struct packet *pkt, stru
 /* Sends a drop event about the packet, if the CPU's budget allows it. Slow path. */
 INLINE void event_send_drop(struct __sk_buff *skb, struct cpu *c, __u32 reason)
 {
-	struct event *e = event_reserve(&c->drop_budget, config.event_rate);
+	struct event *e = event_reserve(&c->drop_budget, config.event_rate, config.event_burst);
 
 	if (!e)
 		return;
@@ -235,7 +237,7 @@ INLINE void event_send_xdp(struct xdp_md *ctx, struct cpu *c, __u32 outcome)
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return;
-	e = event_reserve(&c->drop_budget, config.event_rate);
+	e = event_reserve(&c->drop_budget, config.event_rate, config.event_burst);
 	if (!e)
 		return;
 	event_fill(&c->pkt, e);
@@ -253,13 +255,15 @@ INLINE bool event_flow_wanted(__u32 type, const __u32 *rule)
 {
 	if (!config.monitor || !listening)
 		return false;
-	return listening & LISTEN_FLOWS || (type == EVENT_FLOW_BEGIN && rule && (rule[0] | rule[1]));
+	if (listening & LISTEN_FLOWS)
+		return true;
+	return !config.no_verdicts && type == EVENT_FLOW_BEGIN && rule && (rule[0] | rule[1]);
 }
 
 /* Reports that policies deny the packet, which passes because they are only audited. Cost: per flow. */
 INLINE void event_audit(struct __sk_buff *skb)
 {
-	if (config.monitor && listening)
+	if (config.monitor && listening & (config.no_verdicts ? LISTEN_FLOWS : LISTEN_FLOWS | LISTEN_TRACE))
 		event_send(skb, EVENT_FLOW_BEGIN, 0);
 }
 

@@ -61,7 +61,7 @@ func RuleName(names Names, number uint32) string {
 // addRules adds the policy rules.
 func (d *Decoder) addRules(e *Event, r *Raw) {
 	e.Rules = RulesOf(d.Names, r.Rule)
-	if r.Denied == 0 || e.Type != Drop {
+	if r.Denied == 0 {
 		return
 	}
 	egress := bpf.DatapathPolicyDirection(r.Denied-1) == bpf.DatapathPolicyDirectionPOLICY_EGRESS
@@ -69,10 +69,11 @@ func (d *Decoder) addRules(e *Event, r *Raw) {
 	if e.Denied = "ingress"; egress {
 		e.Denied, rule = "egress", e.Rules.Egress
 	}
-	switch bpf.DatapathOutcome(r.Outcome) {
-	case bpf.DatapathOutcomeDROP_POLICY_DENIED:
+	audited := r.Flags&uint16(bpf.DatapathEventFlagEVENT_AUDIT) != 0 // the event has no outcome
+	switch o := bpf.DatapathOutcome(r.Outcome); {
+	case o == bpf.DatapathOutcomeDROP_POLICY_DENIED, audited && rule != "":
 		e.Policy = e.Denied + " denied by " + rule
-	case bpf.DatapathOutcomeDROP_POLICY_NO_RULE:
+	case o == bpf.DatapathOutcomeDROP_POLICY_NO_RULE, audited:
 		e.Policy = "no rule allowed " + e.Denied
 		if by := d.isolating(e, egress); len(by) > 0 {
 			e.Policy += ": isolated by " + strings.Join(by, ", ")

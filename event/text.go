@@ -69,7 +69,11 @@ func (p Party) String() string {
 // what, where.
 func (e *Event) String() string {
 	if e.Type == Lost {
-		return fmt.Sprintf("%s %d events lost", e.Time.Format("15:04:05.000000"), e.Lost)
+		noun := "events"
+		if e.Lost == 1 {
+			noun = "event"
+		}
+		return fmt.Sprintf("%s %d %s lost", e.Time.Format("15:04:05.000000"), e.Lost, noun)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %-9s %s", e.Time.Format("15:04:05.000000"), e.Hook,

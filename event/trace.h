@@ -23,7 +23,7 @@ struct traced_flow {
 
 /*
  * Flows of protocols other than TCP, by a hash of their tuple. Another flow with the same index takes the slot, and the
- * first one is reported again; what was counted since its last event is lost.
+ * first one is reported again; packets since its last event are in no event, and counted as such.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -79,8 +79,9 @@ INLINE bool trace_is_internal(const struct packet *pkt)
  * Counts the packet in its flow's slot, and returns the slot if it is time for an event. NULL: the packet is
  * aggregated. Cost: per packet of protocols other than TCP.
  */
-INLINE struct traced_flow *trace_aggregate(const struct packet *pkt, __u32 length)
+INLINE struct traced_flow *trace_aggregate(struct cpu *c, __u32 length)
 {
+	const struct packet *pkt = &c->pkt;
 	__u64 hash = trace_hash(pkt);
 	__u32 i = hash >> TRACE_SLOTS_SHIFT, tag = (__u32)hash | 1, now = clock_now();
 	__u32 interval = config.trace_seconds * config.hz;
@@ -89,6 +90,7 @@ INLINE struct traced_flow *trace_aggregate(const struct packet *pkt, __u32 lengt
 	if (!t)
 		return NULL;
 	if (t->tag != tag) {
+		c->trace_uncounted += t->packets;
 		t->tag = tag;
 		t->time = now - interval;
 		t->packets = 0;
@@ -163,7 +165,7 @@ APART int trace_packet(struct __sk_buff *skb, __u32 outcome)
 		if (!config.trace_all && !(pkt->tcp_flags & TRACE_FLAGS))
 			return 0;
 	} else {
-		t = trace_aggregate(pkt, skb->len);
+		t = trace_aggregate(c, skb->len);
 		if (!t)
 			return 0;
 	}

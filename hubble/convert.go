@@ -29,7 +29,7 @@ type Names interface {
 	// Service is the Service that has a frontend, nil if none does.
 	Service(at netip.AddrPort, protocol uint8) *flowpb.Service
 	// Policy is the object that a rule is of, nil for a number that no rule has any more.
-	Policy(rule uint32) *flowpb.Policy
+	Policies(rule uint32) []*flowpb.Policy
 }
 
 // Node is what flows say of the node.

@@ -55,9 +55,9 @@ func (fewNames) Service(at netip.AddrPort, protocol uint8) *flowpb.Service {
 	return nil
 }
 
-func (fewNames) Policy(rule uint32) *flowpb.Policy {
+func (fewNames) Policies(rule uint32) []*flowpb.Policy {
 	if rule == 5 {
-		return &flowpb.Policy{Kind: "NetworkPolicy", Namespace: "shop", Name: "p"}
+		return []*flowpb.Policy{{Kind: "NetworkPolicy", Namespace: "shop", Name: "p"}}
 	}
 	return nil
 }

@@ -90,11 +90,7 @@ func (c *Converter) policies(rule uint32) []*flowpb.Policy {
 	if rule == 0 {
 		return nil
 	}
-	p := c.names.Policy(rule)
-	if p == nil {
-		return nil
-	}
-	return []*flowpb.Policy{p}
+	return c.names.Policies(rule)
 }
 
 // drop completes the flow of a packet that was dropped or is only audited, or of the verdict by which it was.
@@ -119,7 +115,11 @@ func (c *Converter) drop(f *flowpb.Flow, r *event.Raw, w way) {
 	if named.Reason != "" {
 		f.Summary += "; " + named.Reason
 	}
-	if named.Policy != "" {
+	switch {
+	case named.Policy == "":
+	case named.Reason == "": // audited
+		f.Summary += "; " + named.Policy
+	default:
 		f.Summary += ": " + named.Policy
 	}
 	c.extend(f, named)

@@ -15,6 +15,8 @@ const lostEntry = 0xff
 // Recorder writes those events into a ring that are flows to Hubble.
 type Recorder struct {
 	Ring *Ring
+	// NoVerdicts leaves out verdicts of policies: drops are flows then, and what rules allowed or audited is none.
+	NoVerdicts bool
 }
 
 // Record writes an event, unless it is no flow. It may be called concurrently, and keeps nothing of the event.
@@ -27,13 +29,13 @@ func (r *Recorder) Record(e *event.Raw) {
 	switch bpf.DatapathEventType(e.Type) {
 	case bpf.DatapathEventTypeEVENT_TRACE, bpf.DatapathEventTypeEVENT_SOCKET:
 	case bpf.DatapathEventTypeEVENT_DROP:
-		if e.Denied != 0 {
+		if e.Denied != 0 && !r.NoVerdicts {
 			verdict := *e
 			verdict.Type = uint8(bpf.DatapathEventTypeEVENT_FLOW_BEGIN)
 			r.Ring.Write(&verdict)
 		}
 	case bpf.DatapathEventTypeEVENT_FLOW_BEGIN:
-		if e.Rule == [2]uint32{} && e.Flags&uint16(bpf.DatapathEventFlagEVENT_AUDIT) == 0 {
+		if r.NoVerdicts || e.Rule == [2]uint32{} && e.Flags&uint16(bpf.DatapathEventFlagEVENT_AUDIT) == 0 {
 			return
 		}
 	default:

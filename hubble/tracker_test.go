@@ -111,6 +111,16 @@ func TestRecorder(t *testing.T) {
 			t.Errorf("event %d: kept %v", i, kept)
 		}
 	}
+	rec.NoVerdicts = true
+	drop := packet(bpf.DatapathEventTypeEVENT_DROP, protoTCP, "10.0.1.2:1", "10.0.2.3:2")
+	drop.Denied = 1
+	before := rec.Ring.Next()
+	for _, e := range []*event.Raw{&allowed, &audited, drop} {
+		rec.Record(e)
+	}
+	if n := rec.Ring.Next() - before; n != 1 {
+		t.Errorf("%d flows without verdicts, want the drop", n)
+	}
 }
 
 func TestWorkload(t *testing.T) {

@@ -44,3 +44,45 @@ func Contradiction(copies []*Object, problem string, now time.Time) *Object {
 	}
 	return &row
 }
+
+// NoProxy is why rules that need the proxy are closed where there is none.
+const NoProxy = "l7Proxy is off"
+
+// WithoutProxy is the object of which all that needs the proxy is closed.
+func (o *Object) WithoutProxy() *Object {
+	out := *o
+	out.Specs = WithoutProxy(o.Specs, NoProxy)
+	return &out
+}
+
+// WithoutProxy are specs of which all that needs the proxy is closed for a reason. It does not change the specs given.
+func WithoutProxy(specs []Spec, reason string) []Spec {
+	needs := func(s Spec) bool {
+		return slices.ContainsFunc(s.Rules, func(r Rule) bool { return r.NeedsProxy() })
+	}
+	if !slices.ContainsFunc(specs, needs) {
+		return specs
+	}
+	specs = slices.Clone(specs)
+	for i := range specs {
+		specs[i].Rules = slices.Clone(specs[i].Rules)
+		for j := range specs[i].Rules {
+			if rule := &specs[i].Rules[j]; rule.NeedsProxy() {
+				rule.closeProxied(reason)
+			}
+		}
+	}
+	return specs
+}
+
+func (r *Rule) closeProxied(reason string) {
+	if r.L7 != nil {
+		r.L7 = nil
+		r.MatchNothing()
+	}
+	r.Peers = slices.DeleteFunc(slices.Clone(r.Peers), func(p Peer) bool { return p.Names != nil })
+	if len(r.Peers) == 0 {
+		r.MatchNothing()
+	}
+	r.Unenforced = append(slices.Clip(r.Unenforced), r.Origin.Path+": "+reason)
+}

@@ -23,6 +23,9 @@ type Config struct {
 	Host bool
 	// CIDRNodes: rules of CIDRs select nodes, too (policyCIDRMatchMode).
 	CIDRNodes bool
+	// Proxy: there is a proxy, which enforces what is above ports and learns the addresses of names. Without it, rules
+	// that need it are closed.
+	Proxy bool
 	// Audit: what is denied is reported, and goes on.
 	Audit bool
 }

@@ -70,7 +70,7 @@ enum policy_action {
 };
 
 struct verdict {
-	__u32 rule;  /* number of the deciding rule; 0: none */
+	__u32 rule;  /* number of the deciding rule, or of several that the proxy enforces together; 0: none */
 	__u16 proxy; /* 1: allowed if it passes through the proxy, which enforces the L7 rules of the rule */
 	__u8 action; /* enum policy_action */
 	__u8 pad;

@@ -46,6 +46,14 @@ type (
 		Peers      []savedPeer `json:"peers"`
 		Ports      []savedPort `json:"ports"`
 		Unenforced []string    `json:"unenforced"`
+		// Proxied has what the rule matches if that needs the proxy. Peers is empty then: an agent of a version that
+		// does not know of the proxy must not take the rule for one without.
+		Proxied *savedProxied `json:"proxied,omitempty"`
+	}
+	savedProxied struct {
+		Peers []savedPeer `json:"peers"`
+		Ports []savedPort `json:"ports"`
+		L7    *L7         `json:"l7,omitempty"`
 	}
 	savedPort struct {
 		Proto uint8  `json:"proto"`
@@ -59,6 +67,7 @@ type (
 		Nodes     *[]Requirement  `json:"nodes,omitempty"`
 		Prefixes  *savedPrefixes  `json:"prefixes,omitempty"`
 		Service   *savedService   `json:"service,omitempty"`
+		Names     []NamePattern   `json:"names,omitempty"`
 		Required  [][]Requirement `json:"required"`
 	}
 	savedPrefixes struct {
@@ -133,25 +142,34 @@ func (s *savedSpec) load() Spec {
 }
 
 func saveRule(r Rule) savedRule {
-	return savedRule{
+	out := savedRule{
 		Origin: r.Origin, Direction: r.Direction, Action: r.Action, Unenforced: r.Unenforced, Peers: mapped(r.Peers,
 			savePeer),
 		Ports: mapped(r.Ports, func(p Port) savedPort { return savedPort(p) }),
 	}
+	if r.NeedsProxy() {
+		out.Proxied = &savedProxied{Peers: out.Peers, Ports: out.Ports, L7: r.L7}
+		out.Peers, out.Ports = []savedPeer{}, nil
+	}
+	return out
 }
 
 func (r savedRule) load() Rule {
+	var l7 *L7
+	if p := r.Proxied; p != nil {
+		r.Peers, r.Ports, l7 = p.Peers, p.Ports, p.L7
+	}
 	return Rule{
 		Origin: r.Origin, Direction: r.Direction, Action: r.Action, Unenforced: r.Unenforced, Peers: mapped(r.Peers,
 			savedPeer.load),
-		Ports: mapped(r.Ports, func(p savedPort) Port { return Port(p) }),
+		Ports: mapped(r.Ports, func(p savedPort) Port { return Port(p) }), L7: l7,
 	}
 }
 
 func savePeer(p Peer) savedPeer {
 	out := savedPeer{
 		Endpoints: (*[]Requirement)(p.Endpoints), Entity: p.Entity, Nodes: (*[]Requirement)(p.Nodes),
-		Required: mapped(p.Required, plain),
+		Names: p.Names, Required: mapped(p.Required, plain),
 	}
 	if x := p.Prefixes; x != nil {
 		out.Prefixes = &savedPrefixes{Include: x.Include, Except: x.Except, Group: x.Group,
@@ -165,8 +183,8 @@ func savePeer(p Peer) savedPeer {
 
 func (p savedPeer) load() Peer {
 	out := Peer{
-		Endpoints: (*Selector)(p.Endpoints), Entity: p.Entity, Nodes: (*Selector)(p.Nodes), Required: mapped(p.Required,
-			selector),
+		Endpoints: (*Selector)(p.Endpoints), Entity: p.Entity, Nodes: (*Selector)(p.Nodes), Names: p.Names,
+		Required: mapped(p.Required, selector),
 	}
 	if x := p.Prefixes; x != nil {
 		out.Prefixes = &Prefixes{Include: x.Include, Except: x.Except, Group: x.Group,

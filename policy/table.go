@@ -61,6 +61,17 @@ type RuleRow struct {
 	Origin    Origin    `json:"origin"`
 	Direction Direction `json:"direction"`
 	Action    Action    `json:"action"`
+	// Others are the other rules that the number stands for: rules that the proxy enforces together.
+	Others []Origin `json:"others,omitempty"`
+}
+
+// Name is the rule as text, or the rules, by " or ".
+func (r *RuleRow) Name() string {
+	text := r.Origin.String()
+	for _, o := range r.Others {
+		text += " or " + o.String()
+	}
+	return text
 }
 
 // TableHeader names the columns of TableRow.
@@ -68,7 +79,7 @@ func (*RuleRow) TableHeader() []string { return []string{"ID", "Direction", "Act
 
 // TableRow is the row as text.
 func (r *RuleRow) TableRow() []string {
-	return []string{strconv.FormatUint(uint64(r.ID), 10), r.Direction.String(), r.Action.String(), r.Origin.String()}
+	return []string{strconv.FormatUint(uint64(r.ID), 10), r.Direction.String(), r.Action.String(), r.Name()}
 }
 
 // RealisedBySlot finds what is in the kernel of an endpoint.

@@ -167,6 +167,8 @@ func (p Peer) String() string {
 		text = p.Prefixes.String()
 	case p.Service != nil:
 		text = p.Service.String()
+	case p.Names != nil:
+		text = "names " + list(p.Names, " ")
 	}
 	if len(p.Required) > 0 {
 		text += " if " + list(p.Required, " and ")
@@ -185,6 +187,9 @@ func (r Rule) String() string {
 	}
 	if r.Ports != nil {
 		ports = " on " + list(r.Ports, " ")
+	}
+	if r.L7 != nil {
+		ports += " if " + r.L7.String()
 	}
 	if r.Direction == Egress {
 		return fmt.Sprintf("%s egress to %s%s", r.Action, peers, ports)

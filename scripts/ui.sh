@@ -15,6 +15,13 @@ packages() {
 
 build() { # DIR
   (cd "$web" && npx tsc && npx vite build --logLevel warn --outDir "$1" --emptyOutDir)
+  sources >"$1/SOURCES.sha256"
+}
+
+# The sources of a build, so that a test in Go finds a stale one without Node.js.
+sources() {
+  (cd "$web" && find index.html package.json package-lock.json tsconfig.json vite.config.ts public src -type f |
+    LC_ALL=C sort | xargs -d '\n' sha256sum)
 }
 
 check() {

@@ -48,6 +48,23 @@ INLINE bool from_proxy_allowed(struct cpu *c, bool reply)
 }
 
 /*
+ * Records that the server's end of the flow has sent the CPU's packet, which may be the proxy's own reply. Packets to
+ * the server are those that the client has sent, which are counted already. Cost: per packet of the proxy.
+ */
+INLINE void from_proxy_track(struct __sk_buff *skb, const struct cpu *c, struct flow *f, int side)
+{
+	struct flow_side *s = flow_side(f, side);
+
+	if (side == f->origin)
+		return;
+	f->seen = clock_now();
+	if (unlikely(!(f->flags & FLOW_REPLIED)))
+		f->flags |= FLOW_REPLIED;
+	if (unlikely(c->pkt.tcp_flags & ~s->tcp_flags))
+		flow_tcp(skb, &c->pkt, f, s);
+}
+
+/*
  * Enforces policies on the proxy's packet, whose flow has an entry since its first packet went to the proxy. If the
  * entry is gone, it is not known which end opened the flow: policies must allow it through the proxy from one end.
  * Returns 0 or a drop reason. Cost: per packet of the proxy.
@@ -55,6 +72,7 @@ INLINE bool from_proxy_allowed(struct cpu *c, bool reply)
 APART int from_proxy_enforce(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
+	struct flow *f;
 	int side;
 
 	if (!c)
@@ -62,8 +80,11 @@ APART int from_proxy_enforce(struct __sk_buff *skb)
 	if (l4_is_icmp_error(&c->pkt))
 		return 0; /* of the proxy's network namespace, about its own connections */
 	side = flow_key_own(c);
-	if (enforce_entry(c))
+	f = enforce_entry(c);
+	if (f) {
+		from_proxy_track(skb, c, f, side);
 		return enforce_flow(skb, side, true);
+	}
 	if (from_proxy_allowed(c, false) || (!flow_syn(&c->pkt) && from_proxy_allowed(c, true)))
 		return 0;
 	return DROP_POLICY_NO_RULE;

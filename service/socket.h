@@ -65,7 +65,7 @@ INLINE void socket_trace(struct bpf_sock_addr *ctx, const struct origin *origin,
 	if (!config.monitor || !(listening & LISTEN_TRACE))
 		return;
 	budget = bpf_map_lookup_elem(&socket_budgets, &zero);
-	e = budget ? event_reserve(budget, config.trace_rate) : NULL;
+	e = budget ? event_reserve(budget, config.trace_rate, config.trace_burst) : NULL;
 	if (!e) {
 		socket_count(SOCKET_EVENT_LOST);
 		return;

@@ -102,16 +102,20 @@ func (f *Facts) events() Feature {
 	e := f.Config.BPF.Events
 	x := Feature{Name: "NodeMonitor", State: Off, Chosen: "Disabled",
 		Wanted: onOff("bpf.events.drop.enabled", e.Drop) + ", " + onOff("bpf.events.trace.enabled", e.Trace)}
-	if f.Settings.EventRate == 0 {
-		x.Why = "the datapath counts, and tells of nothing"
-		return x
+	var kinds []string
+	rate := f.Settings.TraceRate
+	if f.Settings.EventRate != 0 {
+		kinds, rate = append(kinds, "drops"), f.Settings.EventRate
 	}
-	x.State = OK
-	kinds := []string{"drops"}
 	if f.Settings.Monitor != 0 {
 		kinds = append(kinds, "flows")
 	}
-	x.Chosen = fmt.Sprintf("%s, at most %d events/s and CPU", strings.Join(kinds, " and "), f.Settings.EventRate)
+	if len(kinds) == 0 {
+		x.Why = "the datapath counts, and reports no events"
+		return x
+	}
+	x.State = OK
+	x.Chosen = fmt.Sprintf("%s, at most %d events/s and CPU", strings.Join(kinds, " and "), rate)
 	for _, m := range f.Maps {
 		if m.Name == "events" || m.Name == "traces" {
 			x.Chosen += fmt.Sprintf(", %s of %s", bytes(m.Bytes), m.Name)

@@ -744,7 +744,13 @@ type TracePoliciesRequest struct {
 	Port  string                 `protobuf:"bytes,3,opt,name=port,proto3" json:"port,omitempty"` // "80/TCP", "8/ICMP"; empty: any port that no rule names
 	// flow is "source:port->destination:port/protocol", or the ID of a flow that
 	// the node has a row of.
-	Flow          string `protobuf:"bytes,4,opt,name=flow,proto3" json:"flow,omitempty"`
+	Flow string `protobuf:"bytes,4,opt,name=flow,proto3" json:"flow,omitempty"`
+	// What the flow carries, where the proxy decides on that; empty: not known.
+	Http          string   `protobuf:"bytes,5,opt,name=http,proto3" json:"http,omitempty"`       // "GET /path"
+	Host          string   `protobuf:"bytes,6,opt,name=host,proto3" json:"host,omitempty"`       // the request's host, or the server's name of a TLS connection
+	Headers       []string `protobuf:"bytes,7,rep,name=headers,proto3" json:"headers,omitempty"` // "Name: value"
+	Dns           string   `protobuf:"bytes,8,opt,name=dns,proto3" json:"dns,omitempty"`         // the name that a query asks for
+	Fqdn          string   `protobuf:"bytes,9,opt,name=fqdn,proto3" json:"fqdn,omitempty"`       // a DNS name that the destination's address has for the source
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -803,6 +809,41 @@ func (x *TracePoliciesRequest) GetPort() string {
 func (x *TracePoliciesRequest) GetFlow() string {
 	if x != nil {
 		return x.Flow
+	}
+	return ""
+}
+
+func (x *TracePoliciesRequest) GetHttp() string {
+	if x != nil {
+		return x.Http
+	}
+	return ""
+}
+
+func (x *TracePoliciesRequest) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *TracePoliciesRequest) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *TracePoliciesRequest) GetDns() string {
+	if x != nil {
+		return x.Dns
+	}
+	return ""
+}
+
+func (x *TracePoliciesRequest) GetFqdn() string {
+	if x != nil {
+		return x.Fqdn
 	}
 	return ""
 }
@@ -1076,12 +1117,17 @@ const file_agent_proto_rawDesc = "" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x10\n" +
 	"\x03pod\x18\x03 \x01(\tR\x03pod\x12\x1a\n" +
-	"\bidentity\x18\x04 \x01(\rR\bidentity\"b\n" +
+	"\bidentity\x18\x04 \x01(\rR\bidentity\"\xca\x01\n" +
 	"\x14TracePoliciesRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\tR\x04port\x12\x12\n" +
-	"\x04flow\x18\x04 \x01(\tR\x04flow\"+\n" +
+	"\x04flow\x18\x04 \x01(\tR\x04flow\x12\x12\n" +
+	"\x04http\x18\x05 \x01(\tR\x04http\x12\x12\n" +
+	"\x04host\x18\x06 \x01(\tR\x04host\x12\x18\n" +
+	"\aheaders\x18\a \x03(\tR\aheaders\x12\x10\n" +
+	"\x03dns\x18\b \x01(\tR\x03dns\x12\x12\n" +
+	"\x04fqdn\x18\t \x01(\tR\x04fqdn\"+\n" +
 	"\x15TracePoliciesResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\"\x96\x01\n" +
 	"\x13DiffPoliciesRequest\x12\x16\n" +

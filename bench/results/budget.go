@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -27,15 +28,24 @@ type Budget struct {
 func (b Budget) String() string {
 	switch {
 	case b.Of != "":
-		return fmt.Sprintf("≥ %.2f of %s", *b.MinRatio, b.Of)
+		return "≥ " + ratioText(*b.MinRatio) + " of " + b.Of
 	case b.MinRatio != nil:
-		return fmt.Sprintf("≥ %.2f", *b.MinRatio)
+		return "≥ " + ratioText(*b.MinRatio)
 	}
 	sign, bound := "≤", b.MaxValue
 	if b.MinValue != nil {
 		sign, bound = "≥", b.MinValue
 	}
 	return strings.TrimSpace(fmt.Sprintf("%s %g %s", sign, *bound, b.Unit))
+}
+
+// ratioText has two decimals, or as many as the ratio needs.
+func ratioText(ratio float64) string {
+	text := strconv.FormatFloat(ratio, 'f', -1, 64)
+	if _, decimals, _ := strings.Cut(text, "."); len(decimals) > 2 {
+		return text
+	}
+	return fmt.Sprintf("%.2f", ratio)
 }
 
 // LoadBudgets reads a list of budgets and refuses one that bounds nothing, or two things.

@@ -87,6 +87,18 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A bound is printed with all of its decimals.
+func TestBudgetText(t *testing.T) {
+	for ratio, want := range map[float64]string{0.5: "≥ 0.50", 4: "≥ 4.00", 0.995: "≥ 0.995", 2.8: "≥ 2.80"} {
+		if got := (Budget{Name: "x", MinRatio: &ratio}).String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if got := (Budget{Name: "x", MinRatio: &ratio, Of: "y"}).String(); got != want+" of y" {
+			t.Errorf("got %s, want %s of y", got, want)
+		}
+	}
+}
+
 func TestCommittedBudgetsAreValid(t *testing.T) {
 	budgets, err := LoadBudgets("../budget.json")
 	must(t, err)

@@ -19,6 +19,7 @@ import (
 	apiv1 "myelin/api/v1"
 	"myelin/drop"
 	"myelin/hubble/consumer"
+	"myelin/hubble/eventtype"
 	"myelin/hubble/printer"
 	"myelin/hubble/query"
 	"myelin/hubble/record"
@@ -90,6 +91,8 @@ type explaining struct {
 	seen    map[string]*droppedFlow
 	order   []*droppedFlow
 	stderr  io.Writer
+	// verdicts: filters select verdicts of policies and no drops. Otherwise the drop stands for its verdict.
+	verdicts bool
 }
 
 func (f *dropsFlags) explainAll(cmd *cobra.Command) error {
@@ -112,7 +115,7 @@ func (f *dropsFlags) explainAll(cmd *cobra.Command) error {
 	}
 	f.why.socket = f.socket
 	e := &explaining{dropsFlags: f, reasons: drop.NewNames(), answers: map[string]*explain.Trace{},
-		seen: map[string]*droppedFlow{}, stderr: cmd.ErrOrStderr()}
+		seen: map[string]*droppedFlow{}, stderr: cmd.ErrOrStderr(), verdicts: onlyVerdicts(allow)}
 	client, done, err := dial(f.socket)
 	if err != nil {
 		return err
@@ -140,7 +143,7 @@ func (e *explaining) take(ctx context.Context, w io.Writer, res *observerpb.GetF
 	if gap := record.Gap(res); gap != "" {
 		fmt.Fprintln(e.stderr, "missing: "+printer.Printable(gap))
 	}
-	if res.GetFlow() == nil {
+	if f := res.GetFlow(); f == nil || f.GetEventType().GetType() == eventtype.PolicyVerdict && !e.verdicts {
 		return nil
 	}
 	d := e.drop(res.GetFlow())
@@ -168,6 +171,18 @@ func (e *explaining) take(ctx context.Context, w io.Writer, res *observerpb.GetF
 		e.seen[key], e.order = d, append(e.order, d)
 	}
 	return nil
+}
+
+// onlyVerdicts reports whether filters select verdicts of policies, but not the drops that follow them.
+func onlyVerdicts(allow []*flowpb.FlowFilter) bool {
+	selects := func(number int32) bool {
+		return slices.ContainsFunc(allow, func(f *flowpb.FlowFilter) bool {
+			return slices.ContainsFunc(f.GetEventType(), func(t *flowpb.EventTypeFilter) bool {
+				return t.GetType() == number
+			})
+		})
+	}
+	return selects(eventtype.PolicyVerdict) && !selects(eventtype.Drop)
 }
 
 // maxExplained bounds what is remembered of drops that are followed.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"myelin/feature"
 	"myelin/hubble/query"
 	"myelin/hubble/record"
 )
@@ -82,9 +83,10 @@ func (f *recordFlags) run(cmd *cobra.Command, path string) error {
 	if closing := w.Close(); closing != nil {
 		return errors.Join(err, closing)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%d flows recorded to %s", w.Flows, path)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s recorded to %s", feature.Plural(int(w.Flows), "flow"), path)
 	if w.Gaps > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "; %d gaps, %d events lost", w.Gaps, w.Lost)
+		fmt.Fprintf(cmd.ErrOrStderr(), "; %s, %s lost", feature.Plural(int(w.Gaps), "gap"),
+			feature.Plural(int(w.Lost), "event"))
 	}
 	fmt.Fprintln(cmd.ErrOrStderr())
 	return err

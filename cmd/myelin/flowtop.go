@@ -14,6 +14,7 @@ import (
 	observerpb "github.com/cilium/cilium/api/v1/observer"
 	"github.com/spf13/cobra"
 
+	"myelin/feature"
 	"myelin/hubble/printer"
 	"myelin/hubble/query"
 	"myelin/hubble/top"
@@ -128,7 +129,8 @@ func (f *flowTopFlags) run(cmd *cobra.Command) error {
 // flowTopText is a view as text: three tables.
 func flowTopText(v *top.View, by string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  mean of %.1fs, by %s; %d events", v.Time.Format("15:04:05"), v.Seconds, by, v.Events)
+	fmt.Fprintf(&b, "%s  mean of %.1fs, by %s; %s", v.Time.Format("15:04:05"), v.Seconds, by,
+		feature.Plural(int(v.Events), "event"))
 	if v.Lost > 0 {
 		fmt.Fprintf(&b, ", %d more were lost", v.Lost)
 	}

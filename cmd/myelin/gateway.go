@@ -11,11 +11,14 @@ import (
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
+	"myelin/feature"
 )
 
 func gatewayNoun() noun {
 	return noun{name: "gateway", short: "A standalone load balancer among its peers", verbs: []verb{
-		{name: "peers", short: "List the load balancers that flows are synchronised with", table: "peers"},
+		{name: "peers", short: "List the load balancers that flows are synchronised with", table: "peers",
+			absent: "this node is not a standalone load balancer with peers: see loadBalancer.standalone and " +
+				"myelin.gateway.peers"},
 	}, more: gatewayVerbs}
 }
 
@@ -130,7 +133,7 @@ func (d *drainWait) result() error {
 
 // progressText is "12 flows left, 3 active; 192.0.2.2:9882 knows all".
 func progressText(p *apiv1.DrainProgress) string {
-	parts := []string{fmt.Sprintf("%d flows left, %d active", p.GetFlows(), p.GetActive())}
+	parts := []string{fmt.Sprintf("%s left, %d active", feature.Plural(int(p.GetFlows()), "flow"), p.GetActive())}
 	if n := p.GetUnsynchronised(); n > 0 && len(p.GetPeers()) > 0 {
 		parts[0] += fmt.Sprintf(", %d that no peer can take over", n)
 	}
@@ -139,7 +142,8 @@ func progressText(p *apiv1.DrainProgress) string {
 		case !peer.GetConnected():
 			parts = append(parts, peer.GetAddress()+" is not connected")
 		case peer.GetBehind() > 0:
-			parts = append(parts, fmt.Sprintf("%s is %d flows behind", peer.GetAddress(), peer.GetBehind()))
+			parts = append(parts, fmt.Sprintf("%s is %s behind", peer.GetAddress(),
+				feature.Plural(int(peer.GetBehind()), "flow")))
 		default:
 			parts = append(parts, peer.GetAddress()+" knows all")
 		}

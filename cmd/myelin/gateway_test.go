@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	apiv1 "myelin/api/v1"
 )
 
@@ -14,6 +17,8 @@ func TestDrainProgress(t *testing.T) {
 	}
 	for want, p := range map[string]*apiv1.DrainProgress{
 		"0 flows left, 0 active": {},
+		"1 flow left, 1 active; 192.0.2.2:9882 is 1 flow behind": {Flows: 1, Active: 1,
+			Peers: []*apiv1.PeerProgress{peer(true, 1)}},
 		"3 flows left, 1 active": {Flows: 3, Active: 1, Unsynchronised: 3},
 		"3 flows left, 1 active, 2 that no peer can take over; 192.0.2.2:9882 knows all": {
 			Flows: 3, Active: 1, Unsynchronised: 2, Peers: []*apiv1.PeerProgress{peer(true, 0)}},
@@ -23,6 +28,16 @@ func TestDrainProgress(t *testing.T) {
 		if got := progressText(p); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+// A node that is no gateway says so, instead of which tables it has.
+func TestPeersOfNoGateway(t *testing.T) {
+	socket := serveFake(t, &fake{err: status.Error(codes.NotFound, "there is no table \"peers\": there are flows")})
+	_, _, err := runNoun("gateway", "peers", "--socket", socket)
+	if want := "this node is not a standalone load balancer with peers"; err == nil ||
+		!strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

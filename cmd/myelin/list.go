@@ -5,12 +5,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
@@ -36,6 +39,8 @@ type verb struct {
 	prefix bool
 	// arg is what help calls the argument; empty: as the column.
 	arg string
+	// absent says what it means that the agent has no such table; empty: the agent's own words do.
+	absent string
 	// write writes rows as text; nil: as a table.
 	write func(io.Writer, *apiv1.ListResponse) error
 }
@@ -157,9 +162,12 @@ func (f *listFlags) run(cmd *cobra.Command, n noun, v verb, args []string) error
 	if err != nil {
 		return err
 	}
-	answer, err := f.list(cmd.Context(), req)
+	answer, err := f.ask(cmd.Context(), req)
+	if v.absent != "" && status.Code(err) == codes.NotFound {
+		return errors.New(v.absent)
+	}
 	if err != nil {
-		return err
+		return agentError(err, f.socket)
 	}
 	one := v.by != "" && !v.prefix
 	if one && len(answer.GetRows()) == 0 && (!req.GetJson() || string(answer.GetJson()) == "[]") {
@@ -202,8 +210,17 @@ func (f *listFlags) request(v verb, args []string) (*apiv1.ListRequest, error) {
 	return r, nil
 }
 
-// list asks and puts the parts of the answer together.
+// list is ask with errors for users.
 func (f *listFlags) list(ctx context.Context, r *apiv1.ListRequest) (*apiv1.ListResponse, error) {
+	answer, err := f.ask(ctx, r)
+	if err != nil {
+		return nil, agentError(err, f.socket)
+	}
+	return answer, nil
+}
+
+// ask asks and puts the parts of the answer together. The error is that of the call.
+func (f *listFlags) ask(ctx context.Context, r *apiv1.ListRequest) (*apiv1.ListResponse, error) {
 	client, done, err := dial(f.socket)
 	if err != nil {
 		return nil, err
@@ -211,11 +228,7 @@ func (f *listFlags) list(ctx context.Context, r *apiv1.ListRequest) (*apiv1.List
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	answer, err := api.List(ctx, client, r)
-	if err != nil {
-		return nil, agentError(err, f.socket)
-	}
-	return answer, nil
+	return api.List(ctx, client, r)
 }
 
 func writeJSON(w io.Writer, data []byte) error {

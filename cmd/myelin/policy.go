@@ -45,6 +45,9 @@ func answering(cmd *cobra.Command) *cobra.Command {
 type traceFlags struct {
 	list                 *listFlags
 	from, to, port, flow string
+	// What the flow carries, and its destination's name.
+	http, host, dns, fqdn string
+	headers               []string
 }
 
 func (f *traceFlags) command() *cobra.Command {
@@ -53,9 +56,10 @@ func (f *traceFlags) command() *cobra.Command {
 		Short: "Explain the verdict on a flow: the rule that decides, and what would change the verdict",
 		Long: "Says for both ends of a flow, which need not be there, what policies say: the verdict, the rule that " +
 			"decides with file and line, the rules that were looked at, " +
-			"and what would turn the answer round. Policies apply to each backend of a Service. The exit status is 0 " +
-			"if the flow is allowed, or denied and only audited, 1 if it is denied, and 2 where there is no answer: " +
-			"wrong usage, no such pod, no agent.",
+			"and what would turn the answer round. Where the proxy decides on what a flow carries, --http or --dns " +
+			"give the verdict on that. Policies apply to each backend of a Service. The exit status is 0 if the flow " +
+			"is allowed, redirected to the proxy, or denied and only audited, 1 if it is denied, and 2 where there " +
+			"is no answer: wrong usage, no such pod, no agent.",
 		Example: "  myelin policy trace --from demo/client --to demo/web --port 80/TCP\n  myelin policy trace --from " +
 			"world --to service/demo/web --port 443\n" +
 			"  myelin policy trace --flow '10.0.1.2:40000->10.0.2.2:80/TCP'",
@@ -73,6 +77,11 @@ func (f *traceFlags) command() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&f.flow, "flow", "",
 		"instead: SOURCE:PORT->DESTINATION:PORT/PROTOCOL, or an ID that myelin flow list shows")
+	cmd.Flags().StringVar(&f.http, "http", "", `an HTTP request on the flow, as in "GET /path"`)
+	cmd.Flags().StringVar(&f.host, "host", "", "the request's host, or the server's name of a TLS connection")
+	cmd.Flags().StringArrayVar(&f.headers, "header", nil, `a header of the request, as in "Name: value"`)
+	cmd.Flags().StringVar(&f.dns, "dns", "", "a name that a DNS query on the flow asks for")
+	cmd.Flags().StringVar(&f.fqdn, "fqdn", "", "a DNS name whose address the destination is")
 	return cmd
 }
 
@@ -86,7 +95,7 @@ func (f *traceFlags) run(cmd *cobra.Command) error {
 	}
 	defer done()
 	answer, err := client.TracePolicies(cmd.Context(), &apiv1.TracePoliciesRequest{From: f.from, To: f.to, Port: f.port,
-		Flow: f.flow}, large())
+		Flow: f.flow, Http: f.http, Host: f.host, Headers: f.headers, Dns: f.dns, Fqdn: f.fqdn}, large())
 	if err != nil {
 		return agentError(err, f.list.socket)
 	}
@@ -99,7 +108,7 @@ func (f *traceFlags) run(cmd *cobra.Command) error {
 	} else {
 		_, err = io.WriteString(cmd.OutOrStdout(), t.String())
 	}
-	if err == nil && t.Verdict != explain.Allowed && t.Verdict != explain.Audited {
+	if err == nil && t.Verdict != explain.Allowed && t.Verdict != explain.Audited && t.Verdict != explain.Redirected {
 		err = exitStatus(1)
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	apiv1 "myelin/api/v1"
+	"myelin/feature"
 	"myelin/hubble/printer"
 	"myelin/hubble/record"
 	"myelin/policy/replay"
@@ -85,7 +86,7 @@ func (f *diffFlags) readFlows(cmd *cobra.Command) (*replay.Collector, []string, 
 		err = fmt.Errorf("--flows %s: there is no flow in it", f.flows)
 	}
 	if more > 0 {
-		gaps = append(gaps, fmt.Sprintf("%d more gaps", more))
+		gaps = append(gaps, feature.Plural(more, "more gap"))
 	}
 	return c, gaps, err
 }
@@ -96,7 +97,7 @@ func writeReplay(w io.Writer, r *replay.Result, limit int) error {
 	for _, o := range r.Objects {
 		fmt.Fprintf(&b, "%s %s\n", o.Object, o.Change)
 	}
-	fmt.Fprintf(&b, "flows: %d of %d change, of %d connections\n", r.Changed, r.Flows, r.Connections)
+	fmt.Fprintf(&b, "flows: %d of %d change, of %s\n", r.Changed, r.Flows, connections(r.Connections))
 	for _, o := range r.Owners {
 		var parts []string
 		for _, n := range []struct {
@@ -104,7 +105,7 @@ func writeReplay(w io.Writer, r *replay.Result, limit int) error {
 			word  string
 		}{{o.Denied, "denied"}, {o.Allowed, "allowed"}, {o.Audited, "audited"}} {
 			if n.count > 0 {
-				parts = append(parts, fmt.Sprintf("%d connections newly %s", n.count, n.word))
+				parts = append(parts, fmt.Sprintf("%s newly %s", connections(n.count), n.word))
 			}
 		}
 		if len(parts) == 0 {
@@ -123,11 +124,11 @@ func writeReplay(w io.Writer, r *replay.Result, limit int) error {
 		b.WriteString("\nnot decided:\n")
 	}
 	for _, u := range r.Undecided {
-		fmt.Fprintf(&b, "  %d events: %s; such as %s\n", u.Events, printer.Printable(u.Reason),
+		fmt.Fprintf(&b, "  %s: %s; such as %s\n", feature.Plural(u.Events, "event"), printer.Printable(u.Reason),
 			printer.Printable(u.Example))
 	}
 	if r.Unlike > 0 {
-		fmt.Fprintf(&b, "\nrecorded under other policies or labels: %d flows, such as %s\n", r.Unlike,
+		fmt.Fprintf(&b, "\nrecorded under other policies or labels: %s, such as %s\n", feature.Plural(r.Unlike, "flow"),
 			printer.Printable(r.UnlikeExample))
 	}
 	for _, gap := range r.Gaps {
@@ -149,12 +150,14 @@ func writeReplayed(b *strings.Builder, c *replay.Change) {
 	if c.DestinationAddress.Is6() {
 		family = "IPv6"
 	}
-	fmt.Fprintf(b, "  %s -> %s %s %s: %s, %d connections\n", printer.Printable(c.Source),
-		printer.Printable(c.Destination), c.Port, family, verdict, c.Connections)
+	fmt.Fprintf(b, "  %s -> %s %s %s: %s, %s\n", printer.Printable(c.Source),
+		printer.Printable(c.Destination), c.Port, family, verdict, connections(c.Connections))
 	if c.Changed {
 		fmt.Fprintf(b, "    before: %s\n    after: %s\n", why(&c.Before), why(&c.After))
 	}
 }
+
+func connections(n int) string { return feature.Plural(n, "connection") }
 
 // why is what decides, in words.
 func why(v *replay.Verdict) string {

@@ -21,6 +21,7 @@ type topFlags struct {
 	by       string
 	interval time.Duration
 	count    int
+	once     bool
 	names    []string // of Services; empty: all
 }
 
@@ -47,6 +48,7 @@ func topCommand(list *listFlags) *cobra.Command {
 	cmd.Flags().StringVar(&f.by, "by", string(stats.ByPackets), "what comes first: most packets, bytes or flows")
 	cmd.Flags().DurationVar(&f.interval, "interval", time.Second, "between two views")
 	cmd.Flags().IntVarP(&f.count, "count", "n", 0, "end after so many views; 0: never")
+	cmd.Flags().BoolVar(&f.once, "once", false, "end after one view")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(topOrders(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -75,6 +77,9 @@ func (f *topFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	if f.once {
+		f.count = 1
+	}
 	before, err := f.read(ctx)
 	if err == nil {
 		err = f.missing(before)

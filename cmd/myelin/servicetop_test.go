@@ -56,6 +56,9 @@ func TestServiceTop(t *testing.T) {
 		strings.Contains(out, "\x1b") || strings.Index(out, "demo/dns") > strings.Index(out, "demo/web") {
 		t.Errorf("got\n%s", out)
 	}
+	if out := top("--once"); strings.Count(out, "\ntotal ") != 1 {
+		t.Errorf("--once: got\n%s", out)
+	}
 	if out := top("-n", "1", "web"); strings.Contains(out, "demo/dns") || !strings.Contains(out, "\ndemo/web ") {
 		t.Errorf("only web: got\n%s", out)
 	}

@@ -157,7 +157,10 @@ func Gap(res *observerpb.GetFlowsResponse) string {
 	switch {
 	case res.GetLostEvents() != nil:
 		l := res.GetLostEvents()
-		text := fmt.Sprintf("%d events were lost", l.GetNumEventsLost())
+		text := "1 event was lost"
+		if n := l.GetNumEventsLost(); n != 1 {
+			text = fmt.Sprintf("%d events were lost", n)
+		}
 		if l.GetSource() != flowpb.LostEventSource_UNKNOWN_LOST_EVENT_SOURCE {
 			text += " by " + l.GetSource().String()
 		}

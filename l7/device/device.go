@@ -116,10 +116,12 @@ func (s *Spec) setTUN() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find %s: %w", s.TUN, err)
 	}
-	for path, value := range map[string]string{ // the kernel's own packets have no business there
-		filepath.Join("net/ipv6/conf", s.TUN, "disable_ipv6"): "1",
-		filepath.Join("net/ipv4/conf", s.TUN, "rp_filter"):    "0",
-		filepath.Join("net/ipv4/conf", s.TUN, "forwarding"):   "1",
+	for path, value := range map[string]string{ // no packets of the kernel's own; with legacy routing, it forwards
+		filepath.Join("net/ipv6/conf", s.TUN, "addr_gen_mode"): "1",
+		filepath.Join("net/ipv6/conf", s.TUN, "accept_ra"):     "0",
+		filepath.Join("net/ipv6/conf", s.TUN, "forwarding"):    "1",
+		filepath.Join("net/ipv4/conf", s.TUN, "rp_filter"):     "0",
+		filepath.Join("net/ipv4/conf", s.TUN, "forwarding"):    "1",
 	} {
 		if err := os.WriteFile(filepath.Join(s.ProcSys, path), []byte(value), 0); err != nil &&
 			!errors.Is(err, os.ErrNotExist) {

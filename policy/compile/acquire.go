@@ -87,6 +87,7 @@ func (c *Compiler) deactivate(r *rule) {
 	}
 	for _, a := range r.addresses {
 		c.space.releaseSet(a.set, r)
+		c.releaseNames(a.set)
 		if a.required != nil {
 			selectors.release(a.required, r)
 		}

@@ -25,6 +25,7 @@ type addressSet struct {
 	backlog         *backlog
 	ids             map[*Identity]struct{} // those whose addresses are in it
 	users           map[*rule]struct{}
+	selector        uint32      // number of the names that the set stands for; 0 for other sets
 	binding         PortBinding // the named port that the pods in the set have; empty for other sets
 	err             error       // it doesn't fit into the kernel
 }

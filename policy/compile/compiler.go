@@ -4,6 +4,7 @@ package compile
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -23,7 +24,9 @@ type ruleKey string
 // Compiler makes sets of rules. It knows nothing of tables and maps: it is told
 // what changes, and flush says what the kernel must learn.
 type Compiler struct {
-	Config           policy.Config
+	Config policy.Config
+	// Shadow: there is no kernel, so that what only looks at rules may number those of the proxy.
+	Shadow           bool
 	peers            *identities
 	space            *space
 	subjects         *selectors[*policySpec, *subject]
@@ -38,8 +41,10 @@ type Compiler struct {
 	groups           map[string]GroupFacts
 	services         map[string]ServiceFacts // by "namespace/name"
 	last             uint32                  // number of a set or class
+	proxied          proxiedNumbers
+	selectors        map[uint32]*addressSet // those of names, by number
 	// changed are rules whose number or origin changed; nil: the rule is gone.
-	changed map[uint32]*rule
+	changed map[uint32]*policy.RuleRow
 	// withServices are the objects that have Service peers.
 	withServices map[policy.Ref]struct{}
 
@@ -96,8 +101,9 @@ func New(c policy.Config, peers, rules *ledger.Numbers[LedgerKey]) *Compiler {
 		named: map[portName]*namedPort{},
 		pods:  map[cluster.Key]podFacts{}, nodes: map[string]*NodeFacts{}, groups: map[string]GroupFacts{},
 		services:     map[string]ServiceFacts{},
-		withServices: map[policy.Ref]struct{}{}, changed: map[uint32]*rule{}, dirty: map[*subject]struct{}{},
-		waiting: map[*Endpoint]struct{}{},
+		withServices: map[policy.Ref]struct{}{}, changed: map[uint32]*policy.RuleRow{}, dirty: map[*subject]struct{}{},
+		waiting: map[*Endpoint]struct{}{}, selectors: map[uint32]*addressSet{},
+		proxied: proxiedNumbers{map[uint32]*proxied{}, map[LedgerKey]*proxied{}},
 	}
 	out.space.nodes = c.CIDRNodes
 	out.space.special(podCIDRs, "pod-cidrs")
@@ -118,6 +124,9 @@ func (c *Compiler) next() uint32 {
 // SetPolicy takes an object's specs; nil: there is no such object any more.
 // What is as it was costs nothing.
 func (c *Compiler) SetPolicy(ref policy.Ref, specs []policy.Spec) {
+	if !c.Config.Proxy {
+		specs = policy.WithoutProxy(specs, policy.NoProxy)
+	}
 	old := c.objects[ref]
 	if old == nil {
 		old = &object{}
@@ -212,10 +221,11 @@ func (c *Compiler) newSpec(spec *policy.Spec, place int, old, next *object) *pol
 		if r.id == 0 {
 			r.id = c.rules.Get(ledgerKeyOf(rk))
 		}
-		if r.Rule == nil || r.Origin != from.Origin {
-			c.changed[r.id] = r
+		changed := r.Rule == nil || r.Origin != from.Origin
+		if r.Rule, r.spec, r.peers = from, spec, peers; changed {
+			c.changed[r.id] = r.Row()
+			c.renameProxied(r)
 		}
-		r.Rule, r.spec, r.peers = from, spec, peers
 		c.refill(r)
 		next.rules[rk] = r
 		s.rules = append(s.rules, r)
@@ -239,14 +249,18 @@ func keyOf(spec *policy.Spec, r *policy.Rule, peers *peerSpec) ruleKey {
 	for _, a := range peers.addresses {
 		b.WriteString("\x05" + a.source.key + "\x06" + a.required.Key())
 	}
+	if r.L7 != nil {
+		text, _ := json.Marshal(r.L7) // of strings alone: never fails
+		b.WriteString("\x08" + string(text))
+	}
 	return ruleKey(b.String())
 }
 
 // ChangedRules are the rules that have a number since it was called last, or,
 // as nil, none any more.
-func (c *Compiler) ChangedRules() map[uint32]*rule {
+func (c *Compiler) ChangedRules() map[uint32]*policy.RuleRow {
 	out := c.changed
-	c.changed = map[uint32]*rule{}
+	c.changed = map[uint32]*policy.RuleRow{}
 	return out
 }
 

@@ -14,6 +14,8 @@ type End struct {
 	Labels   []string
 	LabelSet policy.LabelSet
 	Addr     netip.Addr
+	// Names are DNS names whose address it is, to the other end.
+	Names    []string
 	Outside  bool // of the cluster
 	Bindings []PortBinding
 }
@@ -179,7 +181,7 @@ func (l *Rules) Match(peer *End, family int, ports []PortBinding, see func(Match
 			matched = append(matched, &e)
 		}
 	}
-	return flatten(matched, func(e *entry) []PortPrefix { return e.ports })
+	return flatten(matched, func(e *entry) []PortPrefix { return e.ports }, l.compiler.knownNumber)
 }
 
 // Equal reports whether two lists, maybe of two compilers, have the same rules in the same order.
@@ -225,6 +227,12 @@ func (c *Compiler) matchesPeer(r *rule, peer *End, family int) bool {
 	byCIDR := c.Config.CIDRNodes && (hostSelector().MatchesSet(peer.LabelSet) ||
 		remoteSelector().MatchesSet(peer.LabelSet))
 	for _, a := range r.peers.addresses {
+		if a.source.names != nil {
+			if peer.Outside && a.source.matchesNames(peer.Names) {
+				return true
+			}
+			continue
+		}
 		if (a.source.pods || peer.Outside || byCIDR) && peer.Addr.IsValid() && a.required.MatchesSet(peer.LabelSet) &&
 			c.contains(&a.source, peer.Addr) {
 			return true
@@ -241,7 +249,13 @@ func (c *Compiler) contains(s *addressSource, a netip.Addr) bool {
 
 // Lookup finds the verdict on a flow of the endpoint in a slot as the datapath does.
 func (c *Compiler) Lookup(slot uint16, dir policy.Direction, peer netip.Addr, proto uint8, port uint16) PortVerdict {
-	s := c.endpoints[slot].Sets[dir][Family(peer)]
+	return c.lookupAs(slot, dir, peer, Family(peer), proto, port)
+}
+
+// lookupAs is Lookup in the endpoint's set of a family.
+func (c *Compiler) lookupAs(slot uint16, dir policy.Direction, peer netip.Addr, family int, proto uint8,
+	port uint16) PortVerdict {
+	s := c.endpoints[slot].Sets[dir][family]
 	if s == nil {
 		return PortVerdict{Verdict: Allowed}
 	}
@@ -250,6 +264,23 @@ func (c *Compiler) Lookup(slot uint16, dir policy.Direction, peer netip.Addr, pr
 		class = s.Peers[d]
 	}
 	return Lookup(class.Verdicts, proto, port)
+}
+
+// LookupNamed is Lookup of egress to an address outside the cluster that names of selectors have, as the datapath does
+// it: what the address itself allows without the proxy, and what some rule denies, counts first, then the selectors, of
+// which one that allows without the proxy comes first.
+func (c *Compiler) LookupNamed(slot uint16, peer netip.Addr, selectors []uint32, proto uint8, port uint16) PortVerdict {
+	own := c.Lookup(slot, policy.Egress, peer, proto, port)
+	if own.Verdict == Denied || own.Verdict == Allowed && !own.Proxy {
+		return own
+	}
+	for _, n := range selectors {
+		v := c.lookupAs(slot, policy.Egress, SelectorAddress(n), Family(peer), proto, port)
+		if v.Verdict == Allowed && (!v.Proxy || own.Verdict != Allowed) {
+			own = v
+		}
+	}
+	return own
 }
 
 // Isolating are the policies by which traffic of an endpoint that no rule allows is denied, sorted.

@@ -49,6 +49,10 @@ func Dump(c *Compiler) string {
 		}
 	}
 	for p, o := range c.space.owned.All() {
+		if o.base == c.peers.noLabels {
+			lines = append(lines, "a selector is "+number(o.number))
+			continue
+		}
 		lines = append(lines, fmt.Sprintf("%s is %s", p, number(o.number)))
 	}
 	slices.Sort(lines)

@@ -165,6 +165,10 @@ func (c *Compiler) resolveService(p policy.ServicePeer) (out []service) {
 
 // fill makes an address set hold what its source says now.
 func (c *Compiler) fill(set *addressSet) {
+	if set.source.names != nil {
+		c.fillNames(set)
+		return
+	}
 	c.space.fillSet(set, c.included(&set.source), set.source.except)
 }
 

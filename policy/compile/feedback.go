@@ -35,6 +35,12 @@ func (c *Compiler) RetryAddresses(changes []AddressChange) {
 	c.space.changes, c.space.retried = append(c.space.changes, changes...), true
 }
 
+// Postpone is told of a plan that is not written now: the next one contains its addresses, in their order.
+func (c *Compiler) Postpone(p *Plan) {
+	c.RetryAddresses(p.Addresses)
+	p.Addresses = nil
+}
+
 // FailAddresses fails the address sets that contain addresses with these identities, since those did not fit.
 func (c *Compiler) FailAddresses(numbers []uint32, err error) {
 	for _, number := range numbers {

@@ -12,15 +12,21 @@ import (
 type PortVerdict struct {
 	PortPrefix
 	Verdict Verdict
-	Rule    uint32
+	// Rule is the number of the rule that decides, or of several that the proxy enforces together.
+	Rule uint32
+	// Proxy: the flow passes through the proxy.
+	Proxy bool
 }
 
-// firstMatch are the first entries of a prefix, by place in the list: of the admin
-// tier, and of the others.
-type firstMatch struct{ admin, rest int }
+// firstMatch are the first entries of a prefix, by place in the list: of the admin tier, and of the others. proxied are
+// all those that the proxy enforces, sorted.
+type firstMatch struct {
+	admin, rest int
+	proxied     []uint32
+}
 
 func (f firstMatch) min(o firstMatch) firstMatch {
-	return firstMatch{min(f.admin, o.admin), min(f.rest, o.rest)}
+	return firstMatch{min(f.admin, o.admin), min(f.rest, o.rest), union(f.proxied, o.proxied)}
 }
 
 const noEntry = int(^uint(0) >> 1)
@@ -32,19 +38,23 @@ const noEntry = int(^uint(0) >> 1)
 //
 // All rules that match a packet cover the longest prefix that any rule has and
 // that covers the packet; so does no other. So the row of that prefix can be
-// worked out from the rules that cover it, and knows the verdict.
-func flatten(list []*entry, ports func(*entry) []PortPrefix) []PortVerdict {
+// worked out from the rules that cover it, and knows the verdict. number is that of
+// entries which the proxy enforces together.
+func flatten(list []*entry, ports func(*entry) []PortPrefix, number func([]*entry) uint32) []PortVerdict {
 	best := make(map[PortPrefix]firstMatch, len(list))
 	var lengths [256]uint32 // by protocol: bit n says that there are prefixes of n bits
 	for place, e := range list {
-		of := firstMatch{noEntry, place}
-		if e.admin {
-			of = firstMatch{place, noEntry}
+		of := firstMatch{noEntry, place, nil}
+		switch {
+		case e.admin:
+			of = firstMatch{place, noEntry, nil}
+		case e.proxied:
+			of = firstMatch{noEntry, noEntry, []uint32{uint32(place)}}
 		}
 		for _, p := range ports(e) {
 			have, ok := best[p]
 			if !ok {
-				have = firstMatch{noEntry, noEntry}
+				have = firstMatch{noEntry, noEntry, nil}
 			}
 			best[p] = have.min(of)
 			lengths[p.Proto] |= 1 << p.Bits
@@ -60,11 +70,12 @@ func flatten(list []*entry, ports func(*entry) []PortPrefix) []PortVerdict {
 		up, inherited := above(p, best, &lengths)
 		mine := best[p].min(inherited)
 		best[p] = mine
-		decides := winner(list, mine)
-		if up && decides.sameVerdict(winner(list, inherited)) {
+		decides := winner(list, mine, number)
+		if up && decides == winner(list, inherited, number) {
 			continue
 		}
-		rows = append(rows, PortVerdict{p, decides.verdict, decides.id()})
+		decides.PortPrefix = p
+		rows = append(rows, decides)
 	}
 	return rows
 }
@@ -74,7 +85,7 @@ func above(p PortPrefix, best map[PortPrefix]firstMatch, lengths *[256]uint32) (
 	for {
 		var ok bool
 		if p, ok = p.Parent(); !ok {
-			return false, firstMatch{noEntry, noEntry}
+			return false, firstMatch{noEntry, noEntry, nil}
 		}
 		if lengths[p.Proto]&(1<<p.Bits) == 0 {
 			continue
@@ -85,11 +96,19 @@ func above(p PortPrefix, best map[PortPrefix]firstMatch, lengths *[256]uint32) (
 	}
 }
 
-func winner(list []*entry, f firstMatch) *entry {
+// winner is the verdict of the entries that match, without the prefix.
+func winner(list []*entry, f firstMatch, number func([]*entry) uint32) PortVerdict {
+	first := f.rest
 	if f.admin != noEntry && list[f.admin].verdict != Passed {
-		return list[f.admin]
+		first = f.admin
+	} else if len(f.proxied) > 0 && int(f.proxied[0]) < f.rest {
+		all := make([]*entry, len(f.proxied))
+		for i, at := range f.proxied {
+			all[i] = list[at]
+		}
+		return PortVerdict{Verdict: Allowed, Rule: number(all), Proxy: true}
 	}
-	return list[f.rest]
+	return PortVerdict{Verdict: list[first].verdict, Rule: list[first].id()}
 }
 
 // ComparePrefixes puts shorter ones before those that they cover.
@@ -99,10 +118,10 @@ func ComparePrefixes(a, b PortPrefix) int {
 
 // verdictsKey is rows as a key: equal ones have the same.
 func verdictsKey(rows []PortVerdict) string {
-	b := make([]byte, 0, 9*len(rows))
+	b := make([]byte, 0, 10*len(rows))
 	for _, r := range rows {
 		b = binary.LittleEndian.AppendUint16(b, r.Port)
-		b = append(b, r.Proto, r.Bits, byte(r.Verdict))
+		b = append(b, r.Proto, r.Bits, byte(r.Verdict), byte(boolIndex(r.Proxy)))
 		b = binary.LittleEndian.AppendUint32(b, r.Rule)
 	}
 	return string(b)

@@ -59,7 +59,7 @@ func TestFlatten(t *testing.T) {
 		for i := range list {
 			all = append(all, &list[i])
 		}
-		rows := flatten(all, func(e *entry) []PortPrefix { return e.ports })
+		rows := flatten(all, func(e *entry) []PortPrefix { return e.ports }, nil)
 		for range 200 {
 			proto, port := pick.Of(r, pick.Protocols()), uint16(r.Uint32())
 			if r.IntN(2) == 0 {
@@ -149,7 +149,7 @@ func TestPrecedence(t *testing.T) {
 		for i := range list {
 			all = append(all, &list[i])
 		}
-		got := Lookup(flatten(all, func(e *entry) []PortPrefix { return e.ports }), policy.ProtoTCP, 80)
+		got := Lookup(flatten(all, func(e *entry) []PortPrefix { return e.ports }, nil), policy.ProtoTCP, 80)
 		text := got.Verdict.String()
 		if got.Rule != 0 {
 			text += fmt.Sprint(" ", got.Rule)

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 
 	"myelin/policy"
@@ -29,6 +30,19 @@ type Plan struct {
 	ObsoleteSets    []*Set
 	ObsoletePeers   []PeerKey
 	ObsoleteClasses []*Class
+}
+
+// Merge adds a plan that was made after this one, of which nothing has been written. The plan that is merged must not
+// be used any more.
+func (p *Plan) Merge(next *Plan) {
+	p.NewSets = append(p.NewSets, next.NewSets...)
+	p.Additions = append(p.Additions, next.Additions...)
+	p.Addresses = append(p.Addresses, next.Addresses...)
+	p.Moved = p.Moved || next.Moved
+	maps.Copy(p.Endpoints, next.Endpoints)
+	p.ObsoleteSets = append(p.ObsoleteSets, next.ObsoleteSets...)
+	p.ObsoletePeers = append(p.ObsoletePeers, next.ObsoletePeers...)
+	p.ObsoleteClasses = append(p.ObsoleteClasses, next.ObsoleteClasses...)
 }
 
 func (p *Plan) empty() bool {
@@ -111,6 +125,9 @@ func (c *Compiler) releaseUnused(needless []*Set, p *Plan) {
 		if s.Number != 0 {
 			p.ObsoleteSets = append(p.ObsoleteSets, s)
 		}
+		for class := range s.Classes() {
+			c.useProxied(class, -1)
+		}
 	}
 }
 
@@ -138,7 +155,7 @@ func (c *Compiler) build(p *Plan) {
 		if s.Err = s.problem(); s.Err != nil {
 			c.fresh = append(c.fresh, s)
 		} else {
-			s.build(c.next)
+			s.build(c)
 			p.NewSets = append(p.NewSets, s)
 		}
 		if (had == nil) != (s.Err == nil) {
@@ -168,6 +185,9 @@ func (t *Endpoint) has(s *Set) bool {
 // FailSet notes that a set isn't in the kernel, and why. It is tried again with
 // the next flush, under another number.
 func (c *Compiler) FailSet(s *Set, err error, p *Plan) {
+	for class := range s.Classes() {
+		c.useProxied(class, -1)
+	}
 	over := *s
 	p.ObsoleteSets = append(p.ObsoleteSets, &over)
 	s.Err, s.Number, s.byVerdicts, s.byMatch, s.Peers = err, 0, nil, nil, nil
@@ -300,6 +320,7 @@ func (c *Compiler) newSet(key string, dir policy.Direction, family int, t *Endpo
 		if dir == policy.Ingress && len(e.names) > 0 {
 			e.ports = slices.Concat(e.ports, resolveOwn(e.names, t.Ports))
 		}
+		s.watchesDNS = s.watchesDNS || dir == policy.Egress && e.rule.watchesDNS()
 		s.usesPortNames = s.usesPortNames || dir == policy.Egress && len(e.names) > 0
 	}
 	c.sets[key] = s
@@ -354,7 +375,7 @@ func (c *Compiler) addPeer(d *Identity, p *Plan) {
 	}
 	for s, list := range matched {
 		slices.Sort(list)
-		if class, fresh := s.put(d, list, c.next); class != nil {
+		if class, fresh := s.put(d, list, c); class != nil {
 			p.Additions = append(p.Additions, Addition{s, d.Number, class, fresh})
 		}
 	}
@@ -368,6 +389,7 @@ func (c *Compiler) removePeer(d *Identity, p *Plan) {
 			p.ObsoletePeers = append(p.ObsoletePeers, PeerKey{s.Number, d.Number})
 		}
 		if last != nil {
+			c.useProxied(last, -1)
 			p.ObsoleteClasses = append(p.ObsoleteClasses, last)
 		}
 	}

@@ -54,6 +54,8 @@ type identities struct {
 	byNumber   map[uint32]*Identity
 	byKey      map[string]*Identity
 	numbers    *ledger.Numbers[LedgerKey]
+	// noLabels is the base of addresses that stand for names. No selector matches it.
+	noLabels *base
 	// created and unused are those since the last round that are new, or may be unused.
 	created []*Identity
 	unused  map[*Identity]struct{}
@@ -63,8 +65,9 @@ func newIdentities(numbers *ledger.Numbers[LedgerKey]) *identities {
 	p := &identities{
 		selectors: newSelectors[*rule, *base](), bases: map[uint32]*base{}, apiServers: map[uint32]*base{},
 		byNumber: map[uint32]*Identity{},
-		byKey:    map[string]*Identity{}, numbers: numbers, unused: map[*Identity]struct{}{},
+		byKey:    map[string]*Identity{}, numbers: numbers, unused: map[*Identity]struct{}{}, noLabels: &base{},
 	}
+	p.noLabels.thing = p.noLabels
 	// What is outside is there whether or not the table of identities is.
 	p.identify(identity.WorldIPv4, []string{"reserved:world-ipv4"})
 	p.identify(identity.WorldIPv6, []string{"reserved:world-ipv6"})

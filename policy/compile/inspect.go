@@ -74,8 +74,11 @@ func (c *Compiler) EachRule(yield func(r *policy.RuleRow, endpoints int)) {
 	}
 }
 
-// RuleOrigin is the origin of a rule, by its number; empty for none.
+// RuleOrigin is the origin of a rule, or of rules that the proxy enforces together, by its number; empty for none.
 func (c *Compiler) RuleOrigin(id uint32) string {
+	if p := c.proxied.byNumber[id]; p != nil {
+		return p.row().Name()
+	}
 	for _, o := range c.objects {
 		for _, r := range o.rules {
 			if id != 0 && r.id == id {
@@ -84,6 +87,18 @@ func (c *Compiler) RuleOrigin(id uint32) string {
 		}
 	}
 	return ""
+}
+
+// RulesOf are the numbers of the rules that a number stands for: itself, if that is a rule's own.
+func (c *Compiler) RulesOf(number uint32) (out []uint32) {
+	p := c.proxied.byNumber[number]
+	if p == nil || p.key == "" {
+		return []uint32{number}
+	}
+	for _, r := range p.rules {
+		out = append(out, r.id)
+	}
+	return out
 }
 
 // SetsInUse are the sets that are in the kernel, and the endpoints of each.

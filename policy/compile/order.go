@@ -28,6 +28,8 @@ type entry struct {
 	admin   bool // of TierAdmin
 	ports   []PortPrefix
 	names   []portName // of ports that the peer's pods say, beside ports
+	// proxied: the proxy decides on what the rule allows. open: it lets pass what no rule of HTTP or DNS allows.
+	proxied, open bool
 }
 
 func (e *entry) id() uint32 {
@@ -37,9 +39,6 @@ func (e *entry) id() uint32 {
 	return e.rule.id
 }
 
-// sameVerdict reports whether the rows of both are the same.
-func (e *entry) sameVerdict(o *entry) bool { return e.verdict == o.verdict && e.id() == o.id() }
-
 // sortRules puts rules in order of precedence: the first that matches decides,
 // but for Pass, which leaves out the rest of its tier. The order within a tier
 // doesn't change what is allowed where deny beats allow; it determines which rule is named.
@@ -47,7 +46,7 @@ func sortRules(rules []*rule) {
 	slices.SortFunc(rules, func(a, b *rule) int {
 		var inTier int
 		if a.spec.Tier == policy.TierDefault {
-			inTier = cmp.Compare(a.Action, b.Action)
+			inTier = cmp.Or(cmp.Compare(a.Action, b.Action), boolIndex(a.L7 != nil)-boolIndex(b.L7 != nil))
 		} else {
 			inTier = cmp.Compare(a.spec.Priority, b.spec.Priority)
 		}
@@ -61,28 +60,29 @@ func sortRules(rules []*rule) {
 
 // entries are rules that are in order, with what holds between the tiers and
 // after the last one. hostAt is the place of the entry that lets this node
-// reach its pods, or -1.
+// reach its pods, or -1: it comes before rules of the proxy, through which a node's own flows do not pass.
 func entries(rules []*rule, isolated, host bool) (list []entry, hostAt int) {
-	tier := func(of policy.Tier) {
+	tier := func(of policy.Tier, proxied bool) {
 		for _, r := range rules {
-			if r.spec.Tier == of {
+			if r.spec.Tier == of && proxied == (r.L7 != nil) {
 				ruling := [...]Verdict{Denied, Allowed, Passed}[r.Action]
 				list = append(list, entry{rule: r, verdict: ruling, admin: of == policy.TierAdmin, ports: r.ports,
-					names: r.names})
+					names: r.names, proxied: proxied, open: proxied && !isolated})
 			}
 		}
 	}
 	all := []PortPrefix{{}}
-	tier(policy.TierAdmin)
-	tier(policy.TierDefault)
+	tier(policy.TierAdmin, false)
+	tier(policy.TierDefault, false)
 	hostAt = -1
 	if host {
 		hostAt = len(list)
 		list = append(list, entry{verdict: Allowed, ports: all})
 	}
+	tier(policy.TierDefault, true)
 	if isolated {
 		return append(list, entry{verdict: NoRule, ports: all}), hostAt
 	}
-	tier(policy.TierBaseline)
+	tier(policy.TierBaseline, false)
 	return append(list, entry{verdict: Allowed, ports: all}), hostAt
 }

@@ -160,6 +160,8 @@ func newPeers(peers []policy.Peer, place string, find finder) peerSpec {
 					s.addSelector(slices.Concat(b.selector, required))
 				}
 			}
+		case p.Names != nil:
+			s.addresses = append(s.addresses, addressSpec{namesSource(p.Names), required})
 		case p.Endpoints != nil:
 			s.addSelector(slices.Concat(*p.Endpoints, required))
 		default:

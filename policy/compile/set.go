@@ -31,6 +31,8 @@ type Set struct {
 	// wildcards are the places of entries that match all peers.
 	wildcards     []uint32
 	usesPortNames bool // some port's number is the peer's to say
+	// watchesDNS: some rule names peers by DNS names, or has rules for DNS.
+	watchesDNS bool
 
 	byVerdicts map[string]*Class
 	byMatch    map[string]*Class
@@ -71,10 +73,10 @@ func ProtocolAbsent(proto uint8) uint32 {
 }
 
 // build fills a set: it looks at all peers that its rules match.
-func (s *Set) build(next func() uint32) {
+func (s *Set) build(c *Compiler) {
 	s.byVerdicts, s.byMatch, s.Peers = map[string]*Class{}, map[string]*Class{}, map[*Identity]*Class{}
-	s.Number = next()
-	s.Default = s.classOf(nil, nil, func() uint32 { return s.Number })
+	s.Number = c.next()
+	s.Default = s.classOf(nil, nil, c, func() uint32 { return s.Number })
 	matched := map[*Identity][]uint32{}
 	match := func(d *Identity, at uint32) {
 		list, ok := matched[d]
@@ -99,7 +101,7 @@ func (s *Set) build(next func() uint32) {
 		}
 	}
 	for d, list := range matched {
-		s.put(d, list, next)
+		s.put(d, list, c)
 	}
 }
 
@@ -153,20 +155,20 @@ func (s *Set) peersWithPorts() map[*Identity]struct{} {
 }
 
 // put gives a peer its class, and reports whether it needs a row for it.
-func (s *Set) put(d *Identity, matched []uint32, next func() uint32) (c *Class, fresh bool) {
+func (s *Set) put(d *Identity, matched []uint32, c *Compiler) (class *Class, fresh bool) {
 	before := len(s.byVerdicts)
-	c = s.classOf(d, matched, next)
-	if c == s.Default {
+	class = s.classOf(d, matched, c, c.next)
+	if class == s.Default {
 		return nil, false
 	}
-	s.Peers[d] = c
-	c.peers++
-	return c, len(s.byVerdicts) > before
+	s.Peers[d] = class
+	class.peers++
+	return class, len(s.byVerdicts) > before
 }
 
 // classOf is the class of a peer that these entries match besides those for
 // all peers; they are sorted. next numbers a new one.
-func (s *Set) classOf(d *Identity, matched []uint32, next func() uint32) *Class {
+func (s *Set) classOf(d *Identity, matched []uint32, c *Compiler, next func() uint32) *Class {
 	var buffer [128]byte
 	key := buffer[:0]
 	for _, at := range matched {
@@ -180,23 +182,24 @@ func (s *Set) classOf(d *Identity, matched []uint32, next func() uint32) *Class 
 		}
 		ports = func(e *entry) []PortPrefix { return e.resolved(binding) }
 	}
-	if c := s.byMatch[string(key)]; c != nil {
-		return c
+	if class := s.byMatch[string(key)]; class != nil {
+		return class
 	}
 	all := union(s.wildcards, matched)
 	list := make([]*entry, len(all))
 	for i, at := range all {
 		list[i] = &s.entries[at]
 	}
-	rows := flatten(list, ports)
+	rows := flatten(list, ports, c.proxiedNumber)
 	text := verdictsKey(rows)
-	c := s.byVerdicts[text]
-	if c == nil {
-		c = &Class{Number: next(), Verdicts: rows, Lengths: Lengths(rows)}
-		s.byVerdicts[text] = c
+	class := s.byVerdicts[text]
+	if class == nil {
+		class = &Class{Number: next(), Verdicts: rows, Lengths: Lengths(rows)}
+		s.byVerdicts[text] = class
+		c.useProxied(class, 1)
 	}
-	s.byMatch[string(key)] = c
-	return c
+	s.byMatch[string(key)] = class
+	return class
 }
 
 // drop forgets a peer that is no more, and reports whether it had a row, and

@@ -26,6 +26,7 @@ type addressSource struct {
 	// family is which of the nodes' addresses count: -1 all.
 	family  int
 	service string
+	names   []policy.NamePattern // sorted, each once
 }
 
 func listPlace(rule string, peer int) string { return fmt.Sprintf("%s peer %d", rule, peer) }

@@ -36,7 +36,7 @@ type markList struct {
 // membership is what the marks of all prefixes that cover an address add up to.
 type membership struct {
 	podCIDR, apiServer bool
-	sets               [3][]*addressSet // by kind of owner
+	sets               [4][]*addressSet // by kind of owner
 }
 
 // Kinds of owners of an address, as address sets distinguish them.
@@ -44,6 +44,7 @@ const (
 	worldOwner = iota
 	podOwner
 	nodeOwner
+	namesOwner // an address that stands for names: it is in no set but theirs
 )
 
 // AddressChange is a row for an address or a prefix to be written: noNumber takes it away.
@@ -228,6 +229,10 @@ func (s *space) membershipOf(p netip.Prefix) *membership {
 			m.apiServer = true
 		default:
 			set := s.sets[id]
+			if set.source.names != nil {
+				m.sets[namesOwner] = append(m.sets[namesOwner], set)
+				continue
+			}
 			m.sets[worldOwner] = append(m.sets[worldOwner], set)
 			if set.source.pods {
 				m.sets[podOwner] = append(m.sets[podOwner], set)
@@ -280,7 +285,11 @@ func (s *space) refresh(p netip.Prefix) {
 		if mine.base.id == identity.Host || mine.base.id == identity.RemoteNode {
 			who = nodeOwner
 		}
-		next := s.peers.number(mine.base.with(m.apiServer, s.peers), m.sets[who])
+		apiServer := m.apiServer
+		if mine.base == s.peers.noLabels {
+			who, apiServer = namesOwner, false
+		}
+		next := s.peers.number(mine.base.with(apiServer, s.peers), m.sets[who])
 		s.updateOwned(p, mine, next, m)
 	}
 	c, ok := s.cells.Get(p)
@@ -311,7 +320,8 @@ func (s *space) updateOwned(p netip.Prefix, have ownedAddress, next uint32, m *m
 	}
 	before, known := s.formerOwners[p.Addr()]
 	delete(s.formerOwners, p.Addr())
-	if have.number != NoIdentity || known && before != next || !known && !m.podCIDR {
+	names := have.base == s.peers.noLabels // the address of no packet
+	if !names && (have.number != NoIdentity || known && before != next || !known && !m.podCIDR) {
 		s.moved = true
 	}
 	s.swap(p, have.number, next)

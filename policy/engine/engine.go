@@ -16,6 +16,7 @@ import (
 	"myelin/cluster"
 	"myelin/endpoint"
 	"myelin/identity"
+	"myelin/l7/config"
 	"myelin/policy"
 	"myelin/policy/compile"
 	"myelin/policy/maps"
@@ -39,7 +40,9 @@ type Params struct {
 	// Dir keeps numbers over a restart of the agent; empty: nothing does.
 	Dir  string
 	Maps *maps.Writer
-	Log  *slog.Logger
+	// Proxy is nil where there is none: what needs it is closed then.
+	Proxy Proxy
+	Log   *slog.Logger
 	// PodWait is how long WaitPod waits for a pod's labels. Zero means 2 s.
 	PodWait time.Duration
 }
@@ -56,6 +59,7 @@ type Engine struct {
 
 	mu       sync.Mutex // guards the compiler
 	compiler *compile.Compiler
+	proxy    proxyState
 	started  bool // what is known at the start is in the kernel
 	audits   map[uint16]bool
 	wake     chan struct{}
@@ -75,7 +79,9 @@ func New(p Params) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Config.Proxy = p.Proxy != nil
 	e := &Engine{Params: p, audits: map[uint16]bool{}, wake: make(chan struct{}, 1)}
+	e.proxy = proxyState{applied: &config.Config{}, changed: make(chan struct{})}
 	var bad1, bad2, err1, err2 error
 	e.peerNumbers, bad1, err1 = ledger.NewNumbers[compile.LedgerKey](e.path("policy-peers.json"), lastPeer)
 	e.ruleNumbers, bad2, err2 = ledger.NewNumbers[compile.LedgerKey](e.path("policy-rules.json"), 0)
@@ -113,7 +119,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.peerNumbers.Close()
 	defer e.ruleNumbers.Close()
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
-		e.round(f, w)
+		e.round(ctx, f, w)
 		return nil
 	})
 }
@@ -128,7 +134,7 @@ const idle = time.Hour
 
 // round tells the compiler what changed and the kernel what follows from it. The next round is due at once while long
 // lists load.
-func (e *Engine) round(f *feed, w *table.Watch) {
+func (e *Engine) round(ctx context.Context, f *feed, w *table.Watch) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.DB.ReadTxn()
@@ -137,9 +143,9 @@ func (e *Engine) round(f *feed, w *table.Watch) {
 	if !e.started && !w.Initialized(r, e.tables()...) {
 		return
 	}
-	err := e.write(e.compiler.Flush())
+	err := e.write(ctx, e.compiler.Flush())
 	if err == nil && e.compiler.HasUnusedSets() {
-		err = e.write(e.compiler.Flush())
+		err = e.write(ctx, e.compiler.Flush())
 	}
 	var after time.Duration
 	if err != nil {
@@ -150,6 +156,9 @@ func (e *Engine) round(f *feed, w *table.Watch) {
 		after, e.last, e.revision = idle, e.Maps.Now(), e.Policies.Policies.Revision(r)
 	}
 	w.After(after)
+	if e.proxy.next > 0 {
+		w.After(e.proxy.next)
+	}
 	more, err := e.Maps.Sweep(false)
 	if err != nil {
 		e.Log.Error("rows of policies that are over stay in the kernel", "error", err)
@@ -159,12 +168,19 @@ func (e *Engine) round(f *feed, w *table.Watch) {
 	}
 }
 
-// write brings a plan to the kernel and to the tables. Numbers are on disk
+// write brings a plan to the proxy, the kernel and the tables. Numbers are on disk
 // before they become visible.
-func (e *Engine) write(p *compile.Plan) error {
+func (e *Engine) write(ctx context.Context, p *compile.Plan) error {
 	err1 := errors.Join(e.peerNumbers.Save(), e.ruleNumbers.Save())
 	if err1 != nil {
 		err1 = fmt.Errorf("peers or rules of policies may change their numbers with the next start: %w", err1)
+	}
+	if e.proxy.held != nil {
+		e.proxy.held.Merge(p)
+		p, e.proxy.held = e.proxy.held, nil
+	}
+	if err := e.toProxy(ctx); err != nil {
+		return errors.Join(err1, err, e.hold(p))
 	}
 	err2 := e.Maps.Apply(e.compiler, p)
 	if !e.started {
@@ -191,7 +207,7 @@ func (e *Engine) publish(p *compile.Plan) error {
 		if r == nil {
 			_, _, err = e.Rules.Delete(txn, &policy.RuleRow{ID: id})
 		} else {
-			_, _, err = e.Rules.Insert(txn, r.Row())
+			_, _, err = e.Rules.Insert(txn, r)
 		}
 		errs = append(errs, err)
 	}
@@ -320,6 +336,7 @@ func (e *Engine) Shadow() (*compile.Compiler, error) {
 		return nil, err
 	}
 	c := compile.New(e.Config, peers, rules)
+	c.Shadow = true
 	c.RoomFrom(e.compiler)
 	f, err := newFeed(&e.Params, c, map[uint16]bool{})
 	if err != nil {

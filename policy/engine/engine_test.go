@@ -40,6 +40,11 @@ func newWriter(t testing.TB, sizes map[string]uint32) *maps.Writer {
 
 func newNode(t *testing.T, k *maps.Writer, dir string) *node {
 	t.Helper()
+	return newProxiedNode(t, k, dir, nil)
+}
+
+func newProxiedNode(t *testing.T, k *maps.Writer, dir string, proxy Proxy) *node {
+	t.Helper()
 	n := &node{T: t, db: statedb.New()}
 	must := func(err error) {
 		t.Helper()
@@ -62,7 +67,8 @@ func newNode(t *testing.T, k *maps.Writer, dir string) *node {
 		Config: policy.Config{Host: true},
 		DB:     n.db, Cluster: n.cluster, Policies: n.policies, Identities: ids.Identities(),
 		Addresses: ids.Addresses(),
-		Endpoints: n.endpoints, Node: "n1", Dir: dir, Maps: k, Log: log, PodWait: 200 * time.Millisecond,
+		Endpoints: n.endpoints, Node: "n1", Dir: dir, Maps: k, Proxy: proxy, Log: log,
+		PodWait: 200 * time.Millisecond,
 	})
 	must(err)
 	txn := n.db.WriteTxn(n.policies.Policies, n.cluster.Pods)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func (e *Engine) Settle() error {
 	if err != nil {
 		return err
 	}
-	e.round(f, new(table.Watch))
+	e.round(context.Background(), f, new(table.Watch))
 	if !e.started || e.failures > 0 {
 		return errors.New("not all is in the kernel")
 	}

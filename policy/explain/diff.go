@@ -132,6 +132,9 @@ func (d *differ) apply(edit Edit) {
 		d.after.SetGroup(name, facts)
 	}
 	for ref, o := range edit.Policies {
+		if o != nil && !d.before.Config.Proxy {
+			o = o.WithoutProxy()
+		}
 		old, had := d.before.SpecsOf(ref)
 		same := had && o != nil && reflect.DeepEqual((&policy.Object{Specs: old}).Anywhere().Specs, o.Anywhere().Specs)
 		say(ref.String(), had, o != nil, same)
@@ -191,5 +194,5 @@ func (f *Finding) place() string {
 	if f.Rule == nil {
 		return ""
 	}
-	return f.Rule.Origin.String()
+	return f.Rule.Name()
 }

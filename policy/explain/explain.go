@@ -15,6 +15,8 @@ import (
 type FlowEnd struct {
 	Addr   netip.Addr
 	Labels []string
+	// Names are DNS names that the address has for the other end.
+	Names []string
 }
 
 // Flow is a flow that may not be there. Port is the destination's, or an
@@ -37,8 +39,13 @@ type Finding struct {
 	Enforced bool `json:"enforced"`
 	// Action is "allow", "deny", or "no rule", which is a denial too.
 	Action string `json:"action"`
-	// Rule is the rule that decided; nil where none did.
+	// Rule is the rule that decided; nil where none did. Of several that the proxy enforces together it is the row of
+	// all.
 	Rule *policy.RuleRow `json:"rule,omitempty"`
+	// Proxied are the rules that the proxy enforces on the flow, which it allows if one of them does.
+	Proxied []Considered `json:"proxied,omitempty"`
+	// Open: the proxy lets pass what no rule of HTTP or DNS allows, since nothing isolates the endpoint.
+	Open bool `json:"open,omitempty"`
 	// Isolating are the policies by which what no rule allows is denied.
 	Isolating []string `json:"isolating,omitempty"`
 	// Rules are all that the endpoint has in this direction, in order of
@@ -54,6 +61,8 @@ type Considered struct {
 	Ports bool        `json:"portMatches"`
 	// Unenforced is as in Rule.
 	Unenforced []string `json:"unenforced,omitempty"`
+	// L7 is as in Rule.
+	L7 *policy.L7 `json:"l7,omitempty"`
 }
 
 // Allowed reports whether policies let the flow pass.
@@ -100,6 +109,7 @@ func Evaluate(c *compile.Compiler, q Flow) (a Answer, err error) {
 	if err != nil {
 		return a, fmt.Errorf("destination: %w", err)
 	}
+	dst.Names = q.Dst.Names
 	family := 0
 	if q.Family == 6 {
 		family = 1
@@ -139,16 +149,36 @@ func (w *lookupContext) find(c *compile.Compiler, dir policy.Direction, of, peer
 		named := slices.ContainsFunc(r.Rule.Ports, func(p policy.Port) bool { return p.Name != "" })
 		w.named = w.named || r.Peer && named
 		f.Rules = append(f.Rules, Considered{
-			RuleRow: *r.Row, Tier: r.Tier, Peer: r.Peer, Unenforced: r.Unenforced,
+			RuleRow: *r.Row, Tier: r.Tier, Peer: r.Peer, Unenforced: r.Unenforced, L7: r.L7,
 			Ports: slices.ContainsFunc(r.Ports, func(p compile.PortPrefix) bool { return p.Covers(w.Proto, w.Port) }),
 		})
 	})
 	decides := compile.Lookup(rows, w.Proto, w.Port)
 	f.Action = decides.Verdict.String()
+	if decides.Proxy {
+		f.proxied(decides.Rule, len(rules.Isolating) == 0)
+		return f
+	}
 	for i := range f.Rules {
 		if decides.Rule != 0 && f.Rules[i].ID == decides.Rule {
 			f.Rule = &f.Rules[i].RuleRow
 		}
 	}
 	return f
+}
+
+// proxied notes that the rules that match and that the proxy enforces decide together.
+func (f *Finding) proxied(number uint32, open bool) {
+	f.Open = open
+	for i := range f.Rules {
+		if r := &f.Rules[i]; r.L7 != nil && r.Peer && r.Ports {
+			f.Proxied = append(f.Proxied, *r)
+		}
+	}
+	row := f.Proxied[0].RuleRow
+	row.ID = number
+	for _, r := range f.Proxied[1:] {
+		row.Others = append(row.Others, r.Origin)
+	}
+	f.Rule = &row
 }

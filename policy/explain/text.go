@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"myelin/policy"
@@ -49,7 +50,7 @@ func (s *Side) write(b io.Writer, dir policy.Direction, of Party) {
 		}
 	}
 	if len(s.Change) > 0 && s.Enforced {
-		what := map[bool]string{true: "to deny it, all of", false: "to allow it, one of"}[s.Allowed()]
+		what := map[bool]string{true: "to deny it, all of", false: "to allow it, one of"}[s.Allowed() && !s.Refused]
 		fmt.Fprintf(b, "    %s:\n", what)
 		for _, c := range s.Change {
 			fmt.Fprintf(b, "      %s\n", c)
@@ -62,6 +63,8 @@ func (s *Side) match(c *Considered) string {
 	switch {
 	case len(c.Unenforced) > 0 && c.Action != policy.Deny && !c.Peer:
 		return "matches nothing, for not all of it is enforced"
+	case slices.ContainsFunc(s.Proxied, func(p Considered) bool { return p.ID == c.ID }):
+		return "the proxy enforces it: " + c.L7.String()
 	case s.Rule != nil && s.Rule.ID == c.ID:
 		return "decides"
 	case c.Peer && c.Ports && c.Action == policy.Pass:

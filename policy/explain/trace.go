@@ -15,15 +15,21 @@ import (
 // Request is a flow that may not be there: from and to are as in
 // "demo/client", "10.0.1.2", "world"; to may also be a Service. Port is as in
 // "80/TCP", or "http/TCP" by the name that the destination's pod gives it.
-type Request struct{ From, To, Port string }
+type Request struct {
+	From, To, Port string
+	// Content is what the flow carries, where the proxy decides; nil: that is not known.
+	Content *Content
+	// FQDN is a DNS name that the destination's address has for the source.
+	FQDN string
+}
 
 // Trace is the answer. All of its ways must be allowed for the flow to be.
 type Trace struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 	Port string `json:"port"`
-	// Verdict is "allowed", "denied", "audited" (denied, and let pass), or "mixed":
-	// some ways are allowed, others are not.
+	// Verdict is "allowed", "denied", "audited" (denied, and let pass), "redirected" (to the proxy, which decides on
+	// what the flow carries), or "mixed": some ways are allowed, others are not.
 	Verdict string `json:"verdict"`
 	Ways    []Way  `json:"ways"`
 	// Notes are what else one should know, such as which node has more.
@@ -36,6 +42,8 @@ const (
 	Denied  = "denied"
 	Audited = "audited"
 	Mixed   = "mixed"
+
+	Redirected = "redirected"
 )
 
 // Way is one pair of addresses: of a family, and of a backend.
@@ -77,6 +85,8 @@ type Side struct {
 	// Problem is why the kernel of this node may do something else.
 	Problem string `json:"problem,omitempty"`
 	Audit   bool   `json:"audit,omitempty"`
+	// Refused: the flow is allowed, and the proxy denies what it carries.
+	Refused bool `json:"refused,omitempty"`
 	// Change lists what would turn the answer round: each alone does where it is
 	// denied for want of a rule, all together where rules decide.
 	Change []string `json:"change,omitempty"`
@@ -107,7 +117,7 @@ func (x *Explainer) Trace(q Request) (*Trace, error) {
 					maxWays))
 				break
 			}
-			way, err := x.way(r, s, d)
+			way, err := x.way(r, s, d, &q)
 			if err != nil {
 				return nil, err
 			}
@@ -146,10 +156,14 @@ func (p Party) flowEnd() FlowEnd {
 	return FlowEnd{Labels: p.Labels}
 }
 
-func (x *Explainer) way(r statedb.ReadTxn, src Party, dst target) (Way, error) {
+func (x *Explainer) way(r statedb.ReadTxn, src Party, dst target, q *Request) (Way, error) {
 	w := Way{Source: src, Destination: dst.Party, Port: dst.port()}
+	end := dst.flowEnd()
+	if q.FQDN != "" {
+		end.Names = []string{q.FQDN}
+	}
 	a, err := x.Explain(Flow{
-		Src: src.flowEnd(), Dst: dst.flowEnd(), Proto: dst.Proto, Port: dst.First,
+		Src: src.flowEnd(), Dst: end, Proto: dst.Proto, Port: dst.First,
 		SrcNode: src.Node, DstNode: dst.Node, Family: max(src.family(), dst.family()),
 	})
 	if err != nil {
@@ -160,11 +174,18 @@ func (x *Explainer) way(r statedb.ReadTxn, src Party, dst target) (Way, error) {
 	w.Ingress.Change = changes(&w.Ingress, policy.Ingress, dst.Party, src, w.Port)
 	w.Verdict = Allowed
 	for _, s := range []*Side{&w.Egress, &w.Ingress} {
+		decision := yes
+		if s.Allowed() && len(s.Proxied) > 0 {
+			decision = s.decide(q.Content, q.FQDN)
+			s.Why = s.proxyWhy(decision)
+			s.refuse(decision == no)
+		}
 		switch {
-		case s.Allowed():
-		case !s.Audit:
+		case decision == no || !s.Allowed() && !s.Audit:
 			w.Verdict = Denied
-		case w.Verdict == Allowed:
+		case decision == depends && w.Verdict != Denied:
+			w.Verdict = Redirected
+		case !s.Allowed() && w.Verdict == Allowed:
 			w.Verdict = Audited
 		}
 	}
@@ -209,6 +230,9 @@ func (x *Explainer) unlike(r statedb.ReadTxn, f *Finding) (out []string) {
 		names = append(names, c.Origin.Ref.String())
 	}
 	for o := range x.engine.Policies.Policies.All(r) {
+		if !x.engine.Config.Proxy {
+			o = o.WithoutProxy()
+		}
 		name := o.Ref.String()
 		if slices.Contains(names, name) && (o.Problem != "" || len(o.Unenforced()) > 0) {
 			out = append(out, name+" is "+o.State())

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"myelin/policy"
 	"myelin/policy/explain"
 	"myelin/test/policy/policytest"
 )
@@ -47,19 +48,80 @@ func TestTrace(t *testing.T) {
 		if got.Verdict != c.verdict {
 			t.Errorf("%s: %s, want %s\n%s", c.name, got.Verdict, c.verdict, got)
 		}
-		path := filepath.Join("testdata", c.name+".txt")
-		if slices.Contains(flag.Args(), "update") {
-			if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
+		compare(t, c.name, got)
+	}
+}
+
+// compare compares an answer with testdata.
+func compare(t *testing.T, name string, got *explain.Trace) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if slices.Contains(flag.Args(), "update") {
+		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		if want, err := os.ReadFile(path); err != nil || string(want) != got.String() {
-			t.Errorf("%s: got\n%s\nwant\n%s%v", c.name, got, want, err)
+	}
+	if want, err := os.ReadFile(path); err != nil || string(want) != got.String() {
+		t.Errorf("%s: got\n%s\nwant\n%s%v", name, got, want, err)
+	}
+	data, err := json.Marshal(got)
+	var back explain.Trace
+	if err != nil || json.Unmarshal(data, &back) != nil || !reflect.DeepEqual(&back, got) {
+		t.Errorf("%s: as JSON it is another: %v, %s", name, err, data)
+	}
+}
+
+// TestTraceProxied asks about flows that the proxy decides on.
+func TestTraceProxied(t *testing.T) {
+	tr := explain.New(policytest.Open(t, "testdata/proxied", "n1", t.TempDir(), policy.Config{Proxy: true}).Engine)
+	const web, dns, world = "80", "53/UDP", "198.51.100.7"
+	for _, c := range []struct {
+		name, to, port, fqdn string
+		content              explain.Content
+		verdict              string
+	}{
+		{"redirected", "demo/web", web, "", explain.Content{}, explain.Redirected},
+		{"get", "demo/web", web, "", explain.Content{HTTP: "GET /public/x"}, explain.Allowed},
+		{"whole", "demo/web", web, "", explain.Content{HTTP: "GET /x/public/x"}, explain.Denied},
+		{"post", "demo/web", web, "", explain.Content{HTTP: "POST /public/x"}, explain.Denied},
+		{"either", "demo/web", web, "", explain.Content{HTTP: "PUT /b", Host: "web.demo"}, explain.Allowed},
+		{"host", "demo/web", web, "", explain.Content{HTTP: "PUT /b", Host: "other"}, explain.Denied},
+		{"no-host", "demo/web", web, "", explain.Content{HTTP: "PUT /b"}, explain.Redirected},
+		{"header", "demo/web", web, "", explain.Content{HTTP: "GET /c", Headers: []string{"x-a: 1", "X-B:2"}},
+			explain.Allowed},
+		{"no-header", "demo/web", web, "", explain.Content{HTTP: "GET /c", Headers: []string{"X-A: 2", "X-B: 2"}},
+			explain.Denied},
+		{"secret", "demo/web", web, "", explain.Content{HTTP: "GET /s", Headers: []string{"X-Token: x"}},
+			explain.Redirected},
+		{"query", "demo/web", dns, "", explain.Content{DNS: "api.a.example."}, explain.Allowed},
+		{"other-query", "demo/web", dns, "", explain.Content{DNS: "b.example"}, explain.Denied},
+		{"named", world, "443", "x.a.example", explain.Content{}, explain.Allowed},
+		{"not-named", world, "443", "", explain.Content{}, explain.Denied},
+		{"other-name", world, "443", "a.example.org", explain.Content{}, explain.Denied},
+		{"server-name", world, "444", "", explain.Content{Host: "tls.example"}, explain.Allowed},
+		{"other-server", world, "444", "", explain.Content{Host: "other"}, explain.Denied},
+		{"no-server", world, "444", "", explain.Content{}, explain.Redirected},
+	} {
+		content, err := explain.ParseContent(c.content)
+		if err != nil {
+			t.Fatal(err)
 		}
-		data, err := json.Marshal(got)
-		var back explain.Trace
-		if err != nil || json.Unmarshal(data, &back) != nil || !reflect.DeepEqual(&back, got) {
-			t.Errorf("%s: as JSON it is another: %v, %s", c.name, err, data)
+		got, err := tr.Trace(explain.Request{From: "demo/client", To: c.to, Port: c.port, FQDN: c.fqdn,
+			Content: content})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Verdict != c.verdict {
+			t.Errorf("%s: %s, want %s\n%s", c.name, got.Verdict, c.verdict, got)
+		}
+		if slices.Contains([]string{"redirected", "post", "either", "query", "named"}, c.name) {
+			compare(t, "proxied-"+c.name, got)
+		}
+	}
+	for _, bad := range []explain.Content{{HTTP: "/x"}, {HTTP: "GET x"}, {Headers: []string{"A: b"}},
+		{HTTP: "GET /", Headers: []string{"A"}}} {
+		if c, err := explain.ParseContent(bad); err == nil {
+			t.Errorf("%+v is taken as %+v", bad, c)
 		}
 	}
 }

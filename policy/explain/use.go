@@ -15,8 +15,8 @@ type Use struct {
 	Endpoints int `json:"endpoints"`
 	// State is UseHit, UseNeverHit, UseShadowed, UseNoPeer, UsePass or UseNoEndpoint.
 	State string `json:"state"`
-	// Hits are flows that the rule decided, since its rows were written: when the rule
-	// or its peers change, they begin anew. LastTick is when it decided the
+	// Hits are flows that the rule decided, alone or with others that the proxy enforces, since its rows were written:
+	// when the rule or its peers change, they begin anew. LastTick is when it decided the
 	// last one: tick of the datapath's clock, 0: never.
 	Hits     uint64 `json:"hits"`
 	LastTick uint64 `json:"-"`
@@ -71,8 +71,11 @@ func used(c *compile.Compiler) (uses []*Use, rows map[uint32][]usedRow) {
 		}
 		for cl := range s.Classes() {
 			for _, row := range cl.Verdicts {
-				if row.Rule != 0 {
-					rows[row.Rule] = append(rows[row.Rule], usedRow{cl.Number, row.PortPrefix})
+				if row.Rule == 0 {
+					continue
+				}
+				for _, id := range c.RulesOf(row.Rule) {
+					rows[id] = append(rows[id], usedRow{cl.Number, row.PortPrefix})
 				}
 			}
 		}

@@ -154,7 +154,11 @@ func verdictRows(keys []bpf.DatapathVerdictKey, values []bpf.DatapathVerdict, cl
 	rows []compile.PortVerdict) ([]bpf.DatapathVerdictKey, []bpf.DatapathVerdict) {
 	for _, r := range rows {
 		keys = append(keys, verdictKey(class, r.PortPrefix))
-		values = append(values, bpf.DatapathVerdict{Rule: r.Rule, Action: uint8(r.Verdict)})
+		v := bpf.DatapathVerdict{Rule: r.Rule, Action: uint8(r.Verdict)}
+		if r.Proxy {
+			v.Proxy = 1
+		}
+		values = append(values, v)
 	}
 	return keys, values
 }
@@ -254,6 +258,12 @@ func (k *Writer) endpointRow(c *compile.Compiler, t *compile.Endpoint) (row bpf.
 	}
 	if t.Audit || c.Config.Audit {
 		row.Audit = 1
+	}
+	if t.PassesProxy() {
+		row.L7 |= uint8(bpf.DatapathPolicyL7POLICY_L7)
+	}
+	if t.WatchesDNS() {
+		row.L7 |= uint8(bpf.DatapathPolicyL7POLICY_L7 | bpf.DatapathPolicyL7POLICY_NAMES)
 	}
 	for dir, of := range t.Sets {
 		for family, s := range of {

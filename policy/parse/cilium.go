@@ -2,6 +2,7 @@ package parse
 
 import (
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -70,8 +71,8 @@ type ciliumRule struct {
 	ports                      []ciliumv2.PortRule
 	icmps                      []ciliumv2.ICMPRule
 	authentication             *ciliumv2.Authentication
-	// init: the subject is pods that are not known yet.
-	init bool
+	// init: the subject is pods that are not known yet. host: it is nodes.
+	init, host bool
 	// unclear says what of the rule is not understood beside its lists' items.
 	unclear []string
 }
@@ -86,13 +87,14 @@ func (r *reader) ciliumSpec(at string, s *ciliumv2.Rule) []policy.Spec {
 	unclear := r.ciliumIsolates(&spec, at, s, rules)
 	r.ciliumRequired(&spec, at, rules)
 	for i := range rules {
-		rule := r.ciliumRule(&rules[i])
-		for j := range rule.Peers {
-			if p := &rule.Peers[j]; p.Endpoints != nil && p.Entity == "" {
-				p.Required = spec.Required[rule.Direction][rule.Action]
+		for _, rule := range r.ciliumRule(&rules[i]) {
+			for j := range rule.Peers {
+				if p := &rule.Peers[j]; p.Endpoints != nil && p.Entity == "" {
+					p.Required = spec.Required[rule.Direction][rule.Action]
+				}
 			}
+			spec.Rules = append(spec.Rules, rule)
 		}
-		spec.Rules = append(spec.Rules, rule)
 	}
 	for _, l := range r.lostLists(at, ciliumLists()) {
 		spec.Isolates[l.direction] = true
@@ -138,7 +140,7 @@ func (r *reader) ciliumIsolates(spec *policy.Spec, at string, s *ciliumv2.Rule, 
 		spec.Unenforced = append(spec.Unenforced, at+": has no rules")
 	}
 	for i := range rules {
-		rules[i].init = selectsInit(s.EndpointSelector)
+		rules[i].init, rules[i].host = selectsInit(s.EndpointSelector), s.NodeSelector != nil
 		spec.Isolates[rules[i].direction] = true
 	}
 	if d := s.EnableDefaultDeny; d != nil {
@@ -328,11 +330,13 @@ func denyPorts(list []ciliumv2.PortDenyRule) []ciliumv2.PortRule {
 	return out
 }
 
-func (r *reader) ciliumRule(c *ciliumRule) policy.Rule {
+// ciliumRule makes rules of one: the first is for what needs no proxy, and each item of toPorts that does has its own.
+func (r *reader) ciliumRule(c *ciliumRule) []policy.Rule {
 	out := policy.Rule{Origin: r.origin(c.path), Direction: c.direction, Action: c.action}
 	mark := r.mark()
 	gap := gaps{rule: r.lostRule(c.path) || !r.authenticated(c)}
-	peers, ports := r.ciliumPeers(c, &gap), r.ciliumPorts(c, &gap)
+	peers := r.ciliumPeers(c, &gap)
+	ports, items := r.ciliumPorts(c, &gap)
 	out.Peers, out.Ports = peers, ports
 	switch {
 	case len(c.ports)+len(c.icmps) > 0 && len(ports) == 0:
@@ -351,7 +355,17 @@ func (r *reader) ciliumRule(c *ciliumRule) policy.Rule {
 	if gap.any() || len(c.unclear) > 0 {
 		out.Unenforced = append(r.reasons(mark, c.path), c.unclear...)
 	}
-	return out
+	var rules []policy.Rule
+	if len(items) == 0 || len(ports) > 0 || len(out.Unenforced) > 0 {
+		rules = append(rules, out)
+	}
+	for _, i := range items {
+		if !gap.rule {
+			rules = append(rules, policy.Rule{Origin: r.origin(i.path), Direction: c.direction, Action: c.action,
+				Peers: slices.Clone(peers), Ports: i.ports, L7: i.l7})
+		}
+	}
+	return rules
 }
 
 // authenticated reports whether a rule asks for no authentication.

@@ -47,13 +47,9 @@ func (r *reader) ciliumPeers(c *ciliumRule, gap *gaps) []policy.Peer {
 		r.notSupported(c.path + "." + c.side + "Groups")
 		gap.peers = true
 	}
-	if len(c.fqdns) > 0 {
-		r.notSupported(c.path + ".toFQDNs")
-		gap.peers = true
-	}
 	peers := slices.Concat(
 		r.endpointPeers(c, gap), r.prefixPeers(c, gap), r.entityPeers(c, gap), r.nodePeers(c, gap),
-		r.servicePeers(c, gap),
+		r.servicePeers(c, gap), r.namesPeers(c, gap),
 	)
 	switch {
 	case none:

@@ -15,71 +15,80 @@ import (
 // have.
 const maxPorts = 40
 
-// ciliumPorts is nil where the rule asks for none. Ports that are not understood,
-// or where a proxy would have to look further, are left out, and noted in gap.
-func (r *reader) ciliumPorts(c *ciliumRule, gap *gaps) []policy.Port {
+// portItem is an item of toPorts with what the proxy enforces.
+type portItem struct {
+	path  string
+	ports []policy.Port
+	l7    *policy.L7
+}
+
+// ciliumPorts is nil where the rule asks for none, or only for ports that the proxy sees to: those are items. Ports
+// that are not understood are left out, and noted in gap.
+func (r *reader) ciliumPorts(c *ciliumRule, gap *gaps) (out []policy.Port, items []portItem) {
 	if len(c.ports) > 0 && len(c.icmps) > 0 {
 		r.add(c.path, "toPorts and icmps can't stand in one rule")
 		gap.rule = true
 	}
-	var out []policy.Port
 	for i := range c.ports {
-		p, at := &c.ports[i], item(c.path, "toPorts", i)
-		if len(p.Ports) > maxPorts {
-			r.add(at+".ports", "has %d items: at most %d", len(p.Ports), maxPorts)
+		ports, l7 := r.ciliumPortRule(c, item(c.path, "toPorts", i), &c.ports[i], gap)
+		switch {
+		case l7 == nil:
+			out = append(out, ports...)
+		case len(ports) > 0:
+			items = append(items, portItem{item(c.path, "toPorts", i), ports, l7})
 		}
-		transport := r.sound(at, func() { r.aboveTransport(at, p) })
-		for j := range p.Ports {
-			var ports []policy.Port
-			at := item(at, "ports", j)
-			if r.sound(at, func() { ports = r.ciliumPort(at, &p.Ports[j]) }) && transport {
-				out = append(out, ports...)
-			} else {
-				gap.ports = true
-			}
-		}
-		gap.ports = gap.ports || !transport
 	}
 	for i := range c.icmps {
-		at := item(c.path, "icmps", i)
-		if n := len(c.icmps[i].Fields); n > maxPorts {
-			r.add(at+".fields", "has %d items: at most %d", n, maxPorts)
+		out = append(out, r.ciliumICMP(item(c.path, "icmps", i), &c.icmps[i], gap)...)
+	}
+	return out, items
+}
+
+// ciliumPortRule is an item of toPorts. Without all that stands above its ports, it has none.
+func (r *reader) ciliumPortRule(c *ciliumRule, at string, p *ciliumv2.PortRule, gap *gaps) (out []policy.Port,
+	l7 *policy.L7) {
+	if len(p.Ports) > maxPorts {
+		r.add(at+".ports", "has %d items: at most %d", len(p.Ports), maxPorts)
+	}
+	whole := r.sound(at, func() { l7 = r.ciliumL7(c, at, p) })
+	for j := range p.Ports {
+		var ports []policy.Port
+		at := item(at, "ports", j)
+		if r.sound(at, func() { ports = r.ciliumPort(at, &p.Ports[j]) }) && whole {
+			out = append(out, ports...)
+		} else {
+			gap.ports = true
 		}
-		lost := r.lostIn(at)
-		gap.ports = gap.ports || lost
-		for j := range c.icmps[i].Fields {
-			var port policy.Port
-			at := item(at, "fields", j)
-			if r.sound(at, func() { port = r.icmp(at, &c.icmps[i].Fields[j]) }) && !lost {
-				out = append(out, port)
-			} else {
-				gap.ports = true
-			}
+	}
+	if gap.ports = gap.ports || !whole; !whole {
+		return nil, nil
+	}
+	if l7 != nil {
+		some := len(out) > 0
+		if out = proxied(out, l7); some && len(out) == 0 {
+			r.unenforced(at+".ports", "none is of a protocol that the proxy reads")
+			gap.ports = true
+		}
+	}
+	return out, l7
+}
+
+func (r *reader) ciliumICMP(at string, icmp *ciliumv2.ICMPRule, gap *gaps) (out []policy.Port) {
+	if n := len(icmp.Fields); n > maxPorts {
+		r.add(at+".fields", "has %d items: at most %d", n, maxPorts)
+	}
+	lost := r.lostIn(at)
+	gap.ports = gap.ports || lost
+	for j := range icmp.Fields {
+		var port policy.Port
+		at := item(at, "fields", j)
+		if r.sound(at, func() { port = r.icmp(at, &icmp.Fields[j]) }) && !lost {
+			out = append(out, port)
+		} else {
+			gap.ports = true
 		}
 	}
 	return out
-}
-
-// aboveTransport notes what a proxy would have to see to.
-func (r *reader) aboveTransport(at string, p *ciliumv2.PortRule) {
-	for _, field := range []struct {
-		name string
-		set  bool
-	}{
-		{"terminatingTLS", p.TerminatingTLS != nil},
-		{"originatingTLS", p.OriginatingTLS != nil},
-		{"serverNames", len(p.ServerNames) > 0},
-		{"listener", p.Listener != nil},
-		{"rules.http", p.Rules != nil && len(p.Rules.HTTP) > 0},
-		{"rules.kafka", p.Rules != nil && len(p.Rules.Kafka) > 0},
-		{"rules.dns", p.Rules != nil && len(p.Rules.DNS) > 0},
-		{"rules.l7proto", p.Rules != nil && p.Rules.L7Proto != ""},
-		{"rules.l7", p.Rules != nil && len(p.Rules.L7) > 0},
-	} {
-		if field.set {
-			r.notSupported(at + "." + field.name)
-		}
-	}
 }
 
 // ciliumPort is a port of one protocol, or of all that have ports. Port 0 is all

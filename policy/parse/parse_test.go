@@ -192,7 +192,8 @@ func FuzzPolicies(f *testing.F) {
 func whole(t *testing.T, r policy.Rule) {
 	for _, p := range r.Peers {
 		set := 0
-		for _, is := range []bool{p.Endpoints != nil, p.Nodes != nil, p.Prefixes != nil, p.Service != nil} {
+		for _, is := range []bool{p.Endpoints != nil, p.Nodes != nil, p.Prefixes != nil, p.Service != nil,
+			len(p.Names) > 0} {
 			if is {
 				set++
 			}
@@ -208,6 +209,9 @@ func whole(t *testing.T, r policy.Rule) {
 				t.Errorf("%s: prefix %s", r.Origin, prefix)
 			}
 		}
+	}
+	if r.L7 != nil && (r.Action != policy.Allow || len(r.Ports) == 0) && (r.Peers == nil || len(r.Peers) > 0) {
+		t.Errorf("%s: L7 rules of %s", r.Origin, r)
 	}
 	for _, p := range r.Ports {
 		if p.First > p.Last || p.Proto == policy.ProtoAny || p.Name != "" && p.Last != 0 {

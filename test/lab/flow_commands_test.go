@@ -48,7 +48,7 @@ func TestFlowCommands(t *testing.T) {
 		return err
 	})
 	check(t, recording.Process.Signal(unix.SIGINT))
-	if err := recording.Wait(); err != nil || !strings.Contains(stderr.String(), "flows recorded to "+file+"; 1 gaps") {
+	if err := recording.Wait(); err != nil || !strings.Contains(stderr.String(), " recorded to "+file+"; 1 gap, ") {
 		t.Errorf("the recording ends with %v: %s", err, stderr)
 	}
 	for _, f := range c.stack.families {
@@ -101,6 +101,11 @@ func (c *cluster) explained(t *testing.T, f int) {
 	if strings.Contains(out, ":8080") || strings.Contains(out, "Counted") {
 		t.Errorf("drops --explain with filters shows more:\n%s", out)
 	}
+	if n := strings.Count(out, " -> default/s2 "); n != 1 {
+		t.Errorf("drops --explain has %d entries of one connection:\n%s", n, out)
+	}
+	out = c.mustCLI("node2", "drops", "--explain", "--ip", to, "--to-port", "81", "--type", "policy-verdict")
+	contains(t, "drops --explain of verdicts", out, "policy no rule: ", "isolated by NetworkPolicy default/closed")
 }
 
 // replayed: the exit status says whether verdicts change, and the text what decides.

@@ -5,9 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	observerpb "github.com/cilium/cilium/api/v1/observer"
+
+	"myelin/api"
 )
 
 // TestHubble: each node reports the flows of its pods, which have no conntrack entries before a policy applies, and a
@@ -33,6 +38,33 @@ func TestHubble(t *testing.T) {
 	for _, f := range c.stack.families {
 		c.hubbleSeesVerdicts(t, f)
 	}
+	c.hubbleSeesAgent(t)
+}
+
+// hubbleSeesAgent: the agent reports what becomes of itself, of endpoints, addresses and policies.
+func (c *cluster) hubbleSeesAgent(t *testing.T) {
+	t.Helper()
+	conn, err := api.Dial(c.hubbleSocket("node2"))
+	check(t, err)
+	defer conn.Close()
+	eventually(t, "the agent's events have all types", patience(10*time.Second), func() error {
+		stream, err := observerpb.NewObserverClient(conn).GetAgentEvents(t.Context(),
+			&observerpb.GetAgentEventsRequest{Number: 1000})
+		var seen []string
+		for err == nil {
+			var e *observerpb.GetAgentEventsResponse
+			if e, err = stream.Recv(); err == nil {
+				seen = append(seen, e.GetAgentEvent().GetType().String())
+			}
+		}
+		for _, want := range []string{"AGENT_STARTED", "ENDPOINT_CREATED", "ENDPOINT_REGENERATE_SUCCESS",
+			"IPCACHE_UPSERTED", "POLICY_UPDATED"} {
+			if !slices.Contains(seen, want) {
+				return fmt.Errorf("no %s among %v: %w", want, seen, err)
+			}
+		}
+		return nil
+	})
 }
 
 // relay runs a relay on node1 until the test ends.

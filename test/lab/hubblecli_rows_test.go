@@ -40,6 +40,7 @@ func listRows() []invocation {
 		{server: "relay", args: "list namespaces -o wide", has: []string{"CLUSTER", "default", "shop"}, lines: 3},
 		{server: "node1", args: "list namespaces -o json", has: []string{`"namespace": "shop"`}},
 		{server: "node1", args: "observe agent-events", has: []string{"AGENT_STARTED", "ENDPOINT_CREATED",
+			"IPCACHE_UPSERTED", "ENDPOINT_REGENERATE_SUCCESS",
 			"pod name: a1)", "POLICY_UPDATED"}},
 		{server: "node1", args: "observe agent-events --last 2 -o jsonpb", has: []string{`"node_name":"default/node1"`},
 			lines: 2},

@@ -17,6 +17,7 @@ import (
 	"myelin/cluster"
 	"myelin/endpoint"
 	"myelin/identity"
+	l7 "myelin/l7/config"
 	"myelin/manifests"
 	"myelin/policy"
 	"myelin/policy/engine"
@@ -42,7 +43,8 @@ func New(t testing.TB, dir, name string) *Node {
 	return Open(t, dir, name, t.TempDir(), policy.Config{})
 }
 
-// Open is New with a directory for what outlives the node, and a configuration.
+// Open is New with a directory for what outlives the node, and a configuration. Its Proxy says whether there is one,
+// which takes everything.
 func Open(t testing.TB, dir, name, run string, config policy.Config) *Node {
 	t.Helper()
 	n := &Node{DB: statedb.New(), Datapath: bpftest.Load(t, bpf.Settings{Policy: 1}, map[string]uint32{
@@ -66,13 +68,25 @@ func Open(t testing.TB, dir, name, run string, config policy.Config) *Node {
 		Endpoints: n.Endpoints,
 		Node:      name, Config: config, Dir: run, Maps: maps.New(n.Datapath, &bpf.Epochs{Map: n.Datapath.Epochs},
 			time.Now),
-		Log: log, PodWait: 5 * time.Second,
+		Log: log, PodWait: 5 * time.Second, Proxy: proxyOf(config),
 	})
 	check(t, err1)
 	n.Stop = start(t, source.Run, ids.Run, n.Engine.Run, last.Run)
 	t.Cleanup(n.Stop)
 	n.settle(t, name)
 	return n
+}
+
+// willing is a proxy that takes everything.
+type willing struct{}
+
+func (willing) Apply(context.Context, *l7.Config) error { return nil }
+
+func proxyOf(config policy.Config) engine.Proxy {
+	if config.Proxy {
+		return willing{}
+	}
+	return nil
 }
 
 func check(t testing.TB, errs ...error) {

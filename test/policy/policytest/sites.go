@@ -94,7 +94,8 @@ func (s Site) kinds() []string {
 	for _, of := range []struct{ prefixes, kinds string }{
 		{"network ipBlock policyTypes", "NetworkPolicy"},
 		{"cluster namedPorts networks", "ClusterNetworkPolicy"},
-		{"cilium cidrRule entityPeers servicePeer icmp aboveTransport authenticated prefixPeers",
+		{"cilium cidrRule entityPeers servicePeer icmp l7 httpRule regexp headerMatch secret tlsContext fqdn " +
+			"serverName namesPeers authenticated prefixPeers",
 			"CiliumNetworkPolicy CiliumClusterwideNetworkPolicy"},
 		{"CIDRGroup", "CiliumCIDRGroup"},
 	} {

@@ -64,13 +64,15 @@ func Lookup(t testing.TB, d *bpf.Datapath, slot uint16, dir policy.Direction, pe
 			continue
 		}
 		if d.Verdicts.Lookup(verdictKeyOf(class, p), &v) == nil {
-			return compile.PortVerdict{PortPrefix: p, Verdict: compile.Verdict(v.Action), Rule: v.Rule}
+			return compile.PortVerdict{PortPrefix: p, Verdict: compile.Verdict(v.Action), Rule: v.Rule,
+				Proxy: v.Proxy != 0}
 		}
 	}
 	if d.Verdicts.Lookup(verdictKeyOf(class, compile.PortPrefix{}), &v) != nil || lengths&(1<<17) == 0 {
 		t.Fatalf("class %d has no row for all protocols", class)
 	}
-	return compile.PortVerdict{Verdict: compile.Verdict(v.Action), Rule: v.Rule}
+	return compile.PortVerdict{Verdict: compile.Verdict(v.Action), Rule: v.Rule,
+		Proxy: v.Proxy != 0}
 }
 
 // CheckMaps compares the maps with the naive walk.
@@ -83,11 +85,11 @@ func (w *Scene) CheckMaps(d *bpf.Datapath, r *rand.Rand, what string) {
 				if of.Slot == 0 {
 					continue
 				}
-				want, why := w.Naive(of, dir, peer, a, proto, port)
-				if got := Lookup(w.T, d, of.Slot, dir, a, proto, port); got.Verdict != want {
-					w.T.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.Name, dir,
-						peer.Name, a, proto,
-						port, got.Verdict, got.Rule, want, why)
+				want := w.NaiveNamed(of, dir, peer, a, nil, proto, port)
+				got := Lookup(w.T, d, of.Slot, dir, a, proto, port)
+				if got.Verdict != want.Verdict || got.Proxy != (want.Proxied != nil) {
+					w.T.Fatalf("%s: %s %s %s (%s) %d/%d: got %+v, want %+v", what, of.Name, dir, peer.Name, a, proto,
+						port, got, want)
 				}
 			}
 		}

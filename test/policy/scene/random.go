@@ -96,6 +96,16 @@ func randomPeer(r *rand.Rand) (p policy.Peer) {
 	return p
 }
 
+// randomProxied makes some rules need the proxy.
+func randomProxied(r *rand.Rand, rule *policy.Rule) {
+	if rule.Direction == policy.Egress && r.IntN(3) == 0 {
+		rule.Peers = append(rule.Peers, policy.Peer{Names: randomNames(r)})
+	}
+	if r.IntN(3) == 0 {
+		rule.L7 = randomL7(r)
+	}
+}
+
 func randomSpecs(r *rand.Rand, ref policy.Ref) (out []policy.Spec) {
 	for i := range 1 + r.IntN(2) {
 		s := policy.Spec{Ref: ref, Subject: randomSelector(r), Nodes: r.IntN(8) == 0, Tier: pick.Of(r,
@@ -121,6 +131,9 @@ func randomSpecs(r *rand.Rand, ref policy.Ref) (out []policy.Spec) {
 				rule.Peers = []policy.Peer{}
 			}
 			rule.Ports = pick.PolicyPorts(r)
+			if s.Tier == policy.TierDefault && rule.Action == policy.Allow && !s.Nodes {
+				randomProxied(r, &rule)
+			}
 			s.Rules = append(s.Rules, rule)
 		}
 		out = append(out, s)
@@ -204,7 +217,8 @@ func (w *Scene) randomService(r *rand.Rand) (cluster.Key, compile.ServiceFacts) 
 func RandomScene(t testing.TB, r *rand.Rand) *Scene {
 	w := New(t)
 	w.Config = policy.Config{Mode: pick.Of(r, []policy.Mode{policy.ModeDefault, policy.ModeDefault, policy.ModeDefault,
-		policy.ModeAlways}), HostDenied: r.IntN(4) == 0, CIDRNodes: r.IntN(3) == 0}
+		policy.ModeAlways}), HostDenied: r.IntN(4) == 0, CIDRNodes: r.IntN(3) == 0,
+		Proxy: r.IntN(3) > 0}
 	addrs := func(texts ...string) (out []netip.Addr) {
 		for _, text := range texts {
 			out = append(out, netip.MustParseAddr(text))

@@ -115,6 +115,23 @@ func (w *Scene) forget(c *compile.Compiler, x *Party) {
 // Naive says what holds by looking at every rule of every object.
 func (w *Scene) Naive(of *Party, dir policy.Direction, peer *Party, a netip.Addr, proto uint8,
 	port uint16) (compile.Verdict, string) {
+	v := w.NaiveNamed(of, dir, peer, a, nil, proto, port)
+	return v.Verdict, v.Why
+}
+
+// NaiveVerdict is a verdict and its reason.
+type NaiveVerdict struct {
+	Verdict compile.Verdict
+	Why     string
+	// Proxied are the origins of the rules that the proxy enforces on the flow.
+	Proxied []string
+	// Baseline: no rule of the default tier matches.
+	Baseline bool
+}
+
+// NaiveNamed is Naive where the address has names that the endpoint has learnt.
+func (w *Scene) NaiveNamed(of *Party, dir policy.Direction, peer *Party, a netip.Addr, names []string, proto uint8,
+	port uint16) NaiveVerdict {
 	var rules []matching
 	isolated, some := false, false
 	required := w.required(of)
@@ -134,7 +151,8 @@ func (w *Scene) Naive(of *Party, dir policy.Direction, peer *Party, a netip.Addr
 				if dir == policy.Ingress {
 					dest = of
 				}
-				if w.peerMatches(&s.Rules[j], s.Tier, required, peer, a) && portMatches(&s.Rules[j], dest,
+				matches := w.peerMatches(&s.Rules[j], s.Tier, required, peer, a, names)
+				if matches && (w.Config.Proxy || s.Rules[j].L7 == nil) && portMatches(&s.Rules[j], dest,
 					proto, port) {
 					rules = append(rules, matching{&s.Rules[j], s, i<<16 | j, s.Ref.Key.String() + " " + s.Ref.Kind})
 				}
@@ -143,9 +161,17 @@ func (w *Scene) Naive(of *Party, dir policy.Direction, peer *Party, a netip.Addr
 	}
 	isolated = isolated || w.Config.Mode == policy.ModeAlways && of.Id != identity.Host
 	if w.Config.Mode == policy.ModeNever || !isolated && !some {
-		return compile.Allowed, ""
+		return NaiveVerdict{Verdict: compile.Allowed}
 	}
+	host := dir == policy.Ingress && peer.Id == identity.Host && of.Id != identity.Host && !w.Config.HostDenied
+	return decideNaive(rules, isolated, host)
+}
+
+// decideNaive says what the rules that match a flow make of it. host: it is one of this node to its own pod.
+func decideNaive(rules []matching, isolated, host bool) NaiveVerdict {
 	slices.SortFunc(rules, matching.compare)
+	proxied := slices.DeleteFunc(slices.Clone(rules), func(m matching) bool { return m.L7 == nil })
+	rules = slices.DeleteFunc(rules, func(m matching) bool { return m.L7 != nil })
 	tier := func(of policy.Tier) (compile.Verdict, string, bool) {
 		for _, r := range rules {
 			if r.spec.Tier == of {
@@ -157,21 +183,33 @@ func (w *Scene) Naive(of *Party, dir policy.Direction, peer *Party, a netip.Addr
 		return 0, "", false
 	}
 	if v, why, ok := tier(policy.TierAdmin); ok {
-		return v, why
+		return NaiveVerdict{Verdict: v, Why: why}
 	}
 	if v, why, ok := tier(policy.TierDefault); ok {
-		return v, why
+		return NaiveVerdict{Verdict: v, Why: why}
 	}
-	if dir == policy.Ingress && peer.Id == identity.Host && of.Id != identity.Host && !w.Config.HostDenied {
-		return compile.Allowed, ""
+	if host {
+		return NaiveVerdict{Verdict: compile.Allowed}
+	}
+	if len(proxied) > 0 {
+		return NaiveVerdict{Verdict: compile.Allowed, Proxied: originsOf(proxied)}
 	}
 	if isolated {
-		return compile.NoRule, ""
+		return NaiveVerdict{Verdict: compile.NoRule}
 	}
 	if v, why, ok := tier(policy.TierBaseline); ok {
-		return v, why
+		return NaiveVerdict{Verdict: v, Why: why, Baseline: true}
 	}
-	return compile.Allowed, ""
+	return NaiveVerdict{Verdict: compile.Allowed, Baseline: true}
+}
+
+// originsOf are where rules come from, sorted, each once.
+func originsOf(rules []matching) (out []string) {
+	for _, r := range rules {
+		out = append(out, r.Origin.String())
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // matching is a rule that matches a flow.
@@ -221,7 +259,7 @@ func (w *Scene) required(of *Party) (out [2][2][]policy.Selector) {
 }
 
 func (w *Scene) peerMatches(r *policy.Rule, tier policy.Tier, required [2][2][]policy.Selector, x *Party,
-	a netip.Addr) bool {
+	a netip.Addr, names []string) bool {
 	if r.Peers == nil {
 		return true
 	}
@@ -249,6 +287,10 @@ func (w *Scene) peerMatches(r *policy.Rule, tier policy.Tier, required [2][2][]p
 			return w.prefixesMatch(p.Prefixes, x, a)
 		case p.Service != nil:
 			return w.serviceMatches(p.Service, x, a, labels)
+		case p.Names != nil:
+			return w.Config.Proxy && x.Id == 0 && slices.ContainsFunc(p.Names, func(n policy.NamePattern) bool {
+				return slices.ContainsFunc(names, n.Matches)
+			})
 		}
 		return true
 	})
@@ -332,6 +374,10 @@ func (w *Scene) Check(c *compile.Compiler, r *rand.Rand, what string, explained 
 						w.T.Fatalf("%s: %s %s %s (%s) %d/%d: got %s by rule %d, want %s by %s", what, of.Name, dir,
 							peer.Name, a,
 							proto, port, got.Verdict, got.Rule, want, why)
+					}
+					w.checkProxied(c, of, dir, peer, a, proto, port, got, what)
+					if dir == policy.Egress && peer.Id == 0 {
+						w.checkNamed(c, r, of, peer, a, proto, port, what)
 					}
 					if r.IntN(4) > 0 {
 						continue
