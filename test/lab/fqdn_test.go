@@ -174,8 +174,8 @@ func worldAddrs(n int) (list []netip.Addr) {
 	return list
 }
 
-// TestFQDN is the policy by DNS name of seed document 004: an address is allowed once a name that the policy selects was
-// resolved to it, from the first packet on, also while no agent runs, and by no other name.
+// TestFQDN is the policy by DNS name of seed document 004: an address is allowed once a name that the policy selects
+// was resolved to it, from the first packet on, also while no agent runs, and by no other name.
 //
 //	┌─ node1 ──┐
 //	│ backend  │
@@ -258,6 +258,7 @@ func TestDNSRules(t *testing.T) {
 		}
 	}
 	flows := c.mustCLI("node1", "observe", "--last", "50", "--type", "l7")
-	contains(t, "observe", flows, "dns-request proxy DROPPED (DNS Query 1.example.com.)", "(DNS Query 1.amazonaws.com.)",
+	contains(t, "observe", flows, "dns-request proxy DROPPED (DNS Query 1.example.com.)",
+		"(DNS Query 1.amazonaws.com.)",
 		"DNS Answer 198.51.100.2 (1.amazonaws.com.)")
 }

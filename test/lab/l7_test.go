@@ -163,8 +163,8 @@ func (c *cluster) checkGetOnly(clients map[string]*http.Client, when string) {
 				{"GET", "/api/public/x", 200}, {"GET", "/api/public/../admin", 403}} {
 				status, saw, err := request(clients[name], r.method, to, r.path)
 				if err != nil || status != r.want {
-					c.t.Errorf("%s: %s %s from %s to %s: %d, %v; want %d", when, r.method, r.path, name, to, status, err,
-						r.want)
+					c.t.Errorf("%s: %s %s from %s to %s: %d, %v; want %d", when, r.method, r.path, name, to, status,
+						err, r.want)
 				}
 				if from := c.end(name).addr(f); status == 200 && netip.MustParseAddrPort(saw.client).Addr() != from {
 					c.t.Errorf("%s: the server saw the client %s, not %s", when, saw.client, from)
