@@ -170,8 +170,8 @@ const handoverTimeout = 15 * time.Second
 // continues to forward afterwards. If the programs must be loaded again, Run
 // stops and starts all features in the same process.
 func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger, recent *logs.Recent) error {
-	places := host.Places{RunDir: c.Myelin.RunDir, BPFRoot: c.Myelin.BPFRoot}
-	release, err := host.Alone(ctx, places, handoverTimeout, log)
+	paths := host.Paths{RunDir: c.Myelin.RunDir, BPFRoot: c.Myelin.BPFRoot}
+	release, err := host.AcquireLock(ctx, paths, handoverTimeout, log)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 
 	"myelin/api"
+	apiv1 "myelin/api/v1"
 	"myelin/endpoint"
 	"myelin/endpoint/nettest"
 	"myelin/endpoint/podlink"
@@ -163,7 +164,7 @@ func (n *node) start() *agent {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	NewServer(nettest.Quiet(), a.manager, n.problem).Register(server)
+	apiv1.RegisterCNIServer(server, NewServer(nettest.Quiet(), a.manager, n.problem))
 	a.stop = sync.OnceFunc(func() {
 		server.Stop()
 		a.manager.Close()

@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"time"
 
-	"google.golang.org/grpc"
-
 	apiv1 "myelin/api/v1"
 	"myelin/endpoint"
 )
@@ -38,9 +36,6 @@ func NewServer(log *slog.Logger, manager *endpoint.Manager, problem func() *Prob
 	}
 	return &Server{log: log, manager: manager, problem: problem}
 }
-
-// Register adds the service to s.
-func (c *Server) Register(s grpc.ServiceRegistrar) { apiv1.RegisterCNIServer(s, c) }
 
 // Add implements apiv1.CNIServer.
 func (c *Server) Add(ctx context.Context, r *apiv1.CNIAddRequest) (*apiv1.CNIAddResponse, error) {

@@ -161,7 +161,7 @@ func (m *Manager) spec(e *Endpoint) podlink.Spec {
 
 // find returns the row of an attachment, nil if there is none.
 func (m *Manager) find(a Attachment) *Endpoint {
-	e, _, _ := m.table.Get(m.db.ReadTxn(), ByAttachment(a))
+	e, _, _ := m.table.Get(m.db.ReadTxn(), byAttachment(a))
 	return e
 }
 

@@ -69,8 +69,8 @@ func NewTable(db *statedb.DB) (statedb.RWTable[*Endpoint], error) {
 // ByID queries the endpoint of a slot.
 func ByID(id uint16) statedb.Query[*Endpoint] { return idIndex.Query(id) }
 
-// ByAttachment queries the endpoint of a container's interface.
-func ByAttachment(a Attachment) statedb.Query[*Endpoint] { return attachmentIndex.Query(a) }
+// byAttachment queries the endpoint of a container's interface.
+func byAttachment(a Attachment) statedb.Query[*Endpoint] { return attachmentIndex.Query(a) }
 
 // ByPod queries the endpoints of "namespace/name".
 func ByPod(name string) statedb.Query[*Endpoint] { return podIndex.Query(name) }

@@ -54,7 +54,7 @@ func (c *Collector) expiry() *Expiry[Key, Row] {
 			return clock.Expired(k, r)
 		},
 		Ended: func(clock Clock, k *Key, r *Row) {
-			if c.Ended != nil && StateOf(r) != Closing { // whose end a packet has told
+			if c.Ended != nil && stateOf(r) != Closing { // whose end a packet has told
 				c.Ended(ended(clock, k, r))
 			}
 		},

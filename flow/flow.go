@@ -27,8 +27,8 @@ const (
 	Closing   State = "closing"   // TCP: FIN both ways, or RST
 )
 
-// StateOf is the state of a row.
-func StateOf(r *Row) State {
+// stateOf is the state of a row.
+func stateOf(r *Row) State {
 	switch flags := bpf.DatapathFlowFlag(r.Flags); {
 	case flags&bpf.DatapathFlowFlagFLOW_CLOSING != 0:
 		return Closing
@@ -42,7 +42,7 @@ func StateOf(r *Row) State {
 // A TCP connection is established, and kept for long, only after the side that
 // began has acknowledged the answer: it is flow_established.
 func Lifetime(r *Row, protocol uint8) time.Duration {
-	s := StateOf(r)
+	s := stateOf(r)
 	if protocol == tcp && s == Replied && r.Side[origin(r)].TcpFlags&ACK == 0 {
 		s = Unreplied
 	}
@@ -118,7 +118,7 @@ func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > Lifetime(r
 func (c Clock) yields(k *Key, r *Row) bool {
 	return c.Idle(r.Seen) > ShareYield &&
 		Lifetime(r, k.Proto) < time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second &&
-		(k.Proto == tcp || StateOf(r) != Replied)
+		(k.Proto == tcp || stateOf(r) != Replied)
 }
 
 // ReadClock asks the kernel.

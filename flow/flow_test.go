@@ -161,53 +161,6 @@ func TestTranslatedFlow(t *testing.T) {
 	})
 }
 
-func TestLifetime(t *testing.T) {
-	row := func(flags bpf.DatapathFlowFlag) *flow.Row { return &flow.Row{Flags: uint8(flags)} }
-	established := func(flags bpf.DatapathFlowFlag) *flow.Row {
-		r := row(flags)
-		r.Side[0].TcpFlags = flow.ACK // of the side that began
-		return r
-	}
-	reset := func(flags bpf.DatapathFlowFlag) *flow.Row {
-		r := row(flags)
-		r.Side[1].TcpFlags = flow.RST
-		return r
-	}
-	replied, closing, nat := bpf.DatapathFlowFlagFLOW_REPLIED, bpf.DatapathFlowFlagFLOW_CLOSING,
-		bpf.DatapathFlowFlagFLOW_NAT
-	for _, c := range []struct {
-		row      *flow.Row
-		protocol uint8
-		state    flow.State
-		want     bpf.DatapathFlowSeconds
-	}{
-		{row(0), 6, flow.Unreplied, bpf.DatapathFlowSecondsFLOW_SYN_SECONDS},
-		{row(replied), 6, flow.Replied, bpf.DatapathFlowSecondsFLOW_SYN_SECONDS},
-		{established(replied), 6, flow.Replied, bpf.DatapathFlowSecondsFLOW_TCP_SECONDS},
-		{row(replied | closing), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
-		{row(closing | nat), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_TIME_WAIT_SECONDS},
-		{row(closing | nat | bpf.DatapathFlowFlagFLOW_POD_FIN), 6, flow.Closing,
-			bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
-		{reset(closing | nat), 6, flow.Closing, bpf.DatapathFlowSecondsFLOW_CLOSING_SECONDS},
-		{row(replied), 17, flow.Replied, bpf.DatapathFlowSecondsFLOW_OTHER_SECONDS},
-	} {
-		life := time.Duration(c.want) * time.Second
-		if flow.StateOf(c.row) != c.state || flow.Lifetime(c.row, c.protocol) != life {
-			t.Errorf("protocol %d, %s: %s", c.protocol, flow.StateOf(c.row), flow.Lifetime(c.row, c.protocol))
-		}
-		k := &flow.Key{Proto: c.protocol}
-		for now, expired := range map[uint32]bool{uint32(c.want) * 10: false, uint32(c.want)*10 + 1: true} {
-			c.row.Seen = 1<<32 - 7 // the clock wraps
-			if got := (flow.Clock{Ticks: 1<<32 + uint64(now) - 7, Hz: 10}).Expired(k, c.row); got != expired {
-				t.Errorf("protocol %d, %s: expired %v after %d ticks of 0.1 s", c.protocol, c.state, got, now)
-			}
-		}
-	}
-	if idle := (flow.Clock{Ticks: 5, Hz: 10}).Idle(6); idle != 0 {
-		t.Errorf("idle %s since a tick to come", idle)
-	}
-}
-
 func TestBehind(t *testing.T) {
 	d := bpftest.Load(t, bpf.Settings{Ipv4: 1}, nil)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {

@@ -69,7 +69,7 @@ func Name(names event.Names, clock Clock, k *Key, r *Row) *Flow {
 	f := &Flow{
 		Protocol: event.Protocol(k.Proto), Endpoint: r.Slot, ID: ID(k), Rules: event.RulesOf(names, r.Rule),
 		Denied: bpf.DatapathFlowFlag(r.Flags)&bpf.DatapathFlowFlagFLOW_DENIED != 0, Course: Course{
-			State: StateOf(r), Sent: traffic(r, from), Received: traffic(r, 1-from),
+			State: stateOf(r), Sent: traffic(r, from), Received: traffic(r, 1-from),
 			Age: Seconds(clock.Age(r.Created)), Idle: Seconds(clock.Idle(r.Seen)), Expired: clock.Expired(k, r),
 		},
 	}

@@ -23,8 +23,8 @@ const (
 	TCXEgress     = "tcx egress"
 	ClsactIngress = "clsact ingress"
 	ClsactEgress  = "clsact egress"
-	NetkitPrimary = "netkit primary"
-	NetkitPeer    = "netkit peer"
+	netkitPrimary = "netkit primary"
+	netkitPeer    = "netkit peer"
 )
 
 // Program is one program on a device.
@@ -68,8 +68,8 @@ func List(handle *netlink.Handle, device netlink.Link) ([]Program, error) {
 	list := xdp(attributes.Xdp)
 	kinds := []attachment{{TCXIngress, ebpf.AttachTCXIngress}, {TCXEgress, ebpf.AttachTCXEgress}}
 	if device.Type() == "netkit" {
-		kinds = append(kinds, attachment{NetkitPrimary, ebpf.AttachNetkitPrimary},
-			attachment{NetkitPeer, ebpf.AttachNetkitPeer})
+		kinds = append(kinds, attachment{netkitPrimary, ebpf.AttachNetkitPrimary},
+			attachment{netkitPeer, ebpf.AttachNetkitPeer})
 	}
 	for _, k := range kinds {
 		found, err := k.query(attributes.Index)

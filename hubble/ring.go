@@ -14,9 +14,8 @@ import (
 
 // Bounds of a ring's capacity in events. Both are 2^n - 1, as every capacity is.
 const (
-	MinCapacity     = 1
-	DefaultCapacity = 4095
-	MaxCapacity     = 1<<20 - 1
+	minCapacity = 1
+	maxCapacity = 1<<20 - 1
 )
 
 // words is the size of an event in 64-bit words.
@@ -47,18 +46,18 @@ type Ring struct {
 	l7        records
 }
 
-// CheckCapacity refuses a capacity that is not 2^n - 1, or out of bounds.
-func CheckCapacity(n int) error {
-	if n < MinCapacity || n > MaxCapacity || bits.OnesCount(uint(n+1)) != 1 {
-		return fmt.Errorf("%d is not one less than a power of two, from %d to %d", n, MinCapacity, MaxCapacity)
+// checkCapacity refuses a capacity that is not 2^n - 1, or out of bounds.
+func checkCapacity(n int) error {
+	if n < minCapacity || n > maxCapacity || bits.OnesCount(uint(n+1)) != 1 {
+		return fmt.Errorf("%d is not one less than a power of two, from %d to %d", n, minCapacity, maxCapacity)
 	}
 	return nil
 }
 
-// NewRing makes a ring for capacity events, see CheckCapacity. Its memory, 176 bytes per event, is allocated as it
+// NewRing makes a ring for capacity events, see checkCapacity. Its memory, 176 bytes per event, is allocated as it
 // fills.
 func NewRing(capacity int) (*Ring, error) {
-	if err := CheckCapacity(capacity); err != nil {
+	if err := checkCapacity(capacity); err != nil {
 		return nil, fmt.Errorf("make a ring of events: capacity: %w", err)
 	}
 	slots := capacity + 1

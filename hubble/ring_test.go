@@ -20,13 +20,13 @@ func newRing(t testing.TB, capacity int) *Ring {
 }
 
 func TestCapacity(t *testing.T) {
-	for _, n := range []int{1, 3, 255, 4095, 65535, MaxCapacity} {
-		if err := CheckCapacity(n); err != nil {
+	for _, n := range []int{1, 3, 255, 4095, 65535, maxCapacity} {
+		if err := checkCapacity(n); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, n := range []int{-1, 0, 2, 4096, 2*MaxCapacity + 1} {
-		if CheckCapacity(n) == nil {
+	for _, n := range []int{-1, 0, 2, 4096, 2*maxCapacity + 1} {
+		if checkCapacity(n) == nil {
 			t.Errorf("%d is accepted", n)
 		}
 	}
@@ -140,7 +140,7 @@ func TestRingUnderWriters(t *testing.T) {
 }
 
 func BenchmarkRingWrite(b *testing.B) {
-	r := newRing(b, DefaultCapacity)
+	r := newRing(b, 4095)
 	raw := event.Raw{TimeNs: 1, Ifindex: 3, Length: 74, Sport: 80, Dport: 4711, Type: 3}
 	raw.Src.B[15], raw.Dst.B[15] = 1, 2
 	for b.Loop() {

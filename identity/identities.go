@@ -110,21 +110,6 @@ func (i *Identities) Identities() statedb.Table[*Identity] { return i.ids }
 // Addresses is the table of addresses of the cluster.
 func (i *Identities) Addresses() statedb.Table[*Address] { return i.addrs }
 
-// Lookup is the identity of an address: a pod's, Host for this node's
-// addresses, RemoteNode for another node's, else WorldIPv4 or WorldIPv6.
-func (i *Identities) Lookup(txn statedb.ReadTxn, addr netip.Addr) *Identity {
-	addr = addr.Unmap()
-	id := WorldIPv6
-	if addr.Is4() {
-		id = WorldIPv4
-	}
-	if row, _, ok := i.addrs.Get(txn, ByAddress(addr)); ok {
-		id = row.ID
-	}
-	row, _, _ := i.ids.Get(txn, ByID(id))
-	return row
-}
-
 // Pod is the identity of a pod, also before it has an address. It is false
 // while the pod isn't known or isn't numbered yet.
 func (i *Identities) Pod(txn statedb.ReadTxn, namespace, name string) (*Identity, bool) {

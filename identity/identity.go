@@ -15,17 +15,15 @@ import (
 
 // Reserved identities have the numbers and names of Cilium's.
 const (
-	Unknown       uint32 = 0
-	Host          uint32 = 1 // this node
-	World         uint32 = 2
-	Unmanaged     uint32 = 3
-	Health        uint32 = 4
-	Init          uint32 = 5
-	RemoteNode    uint32 = 6
-	KubeAPIServer uint32 = 7
-	Ingress       uint32 = 8
-	WorldIPv4     uint32 = 9  // outside the cluster, by IPv4
-	WorldIPv6     uint32 = 10 // outside the cluster, by IPv6
+	Unknown    uint32 = 0
+	Host       uint32 = 1 // this node
+	World      uint32 = 2
+	Health     uint32 = 4
+	Init       uint32 = 5
+	RemoteNode uint32 = 6
+	Ingress    uint32 = 8
+	WorldIPv4  uint32 = 9  // outside the cluster, by IPv4
+	WorldIPv6  uint32 = 10 // outside the cluster, by IPv6
 )
 
 // First is the first number of a label set; the last is 2^32-1.

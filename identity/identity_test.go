@@ -210,7 +210,7 @@ func TestFollowsCluster(t *testing.T) {
 	}
 }
 
-func TestLookup(t *testing.T) {
+func TestNodes(t *testing.T) {
 	w := newWorld(t, "")
 	w.known()
 	w.node(cluster.Node{Name: "n1", Addresses: addrs("192.168.0.1"),
@@ -221,15 +221,6 @@ func TestLookup(t *testing.T) {
 	w.expect("65536 "+appA+" 1", "10.0.1.1 1 node n1", "10.0.1.2 65536 pod x/a", "192.168.0.1 1 node n1",
 		"192.168.0.2 6 node n2",
 		"fd00:2::1 6 node n2", "fd01::2 6 node n2")
-	for addr, want := range map[string]string{
-		"10.0.1.2": "65536 " + appA + " 1", "::ffff:10.0.1.2": "65536 " + appA + " 1",
-		"192.168.0.1": "1 reserved:host 0", "fd01::2": "6 reserved:remote-node 0",
-		"10.0.1.3": "9 reserved:world-ipv4 0", "2001:db8::1": "10 reserved:world-ipv6 0",
-	} {
-		if got := strings.Join(w.ids.Lookup(w.db.ReadTxn(), netip.MustParseAddr(addr)).TableRow(), " "); got != want {
-			t.Errorf("%s: got %s, want %s", addr, got, want)
-		}
-	}
 	// A node that moves leaves nothing behind.
 	w.node(cluster.Node{Name: "n2", Addresses: addrs("192.168.0.9")})
 	w.expect("65536 "+appA+" 1", "10.0.1.1 1 node n1", "10.0.1.2 65536 pod x/a", "192.168.0.1 1 node n1",

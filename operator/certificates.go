@@ -22,8 +22,8 @@ type Certificate struct {
 	pki.Request
 }
 
-// CASecret has the CA of all certificates. One that others made is used as it is.
-const CASecret = "myelin-ca"
+// caSecret has the CA of all certificates. One that others made is used as it is.
+const caSecret = "myelin-ca"
 
 // ManagedBy is the label of Secrets that the operator made, with Manager for a value. It changes no others.
 const (
@@ -96,11 +96,11 @@ func (o *Operator) writeSecret(ctx context.Context, have *corev1.Secret, name st
 func (o *Operator) keepCA(ctx context.Context) (ca *pki.Authority, trusted []byte, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("Secret %s/%s: %w", o.Namespace, CASecret, err)
+			err = fmt.Errorf("Secret %s/%s: %w", o.Namespace, caSecret, err)
 		}
 	}()
 	now := o.Now()
-	have, ours, err := o.secret(ctx, CASecret)
+	have, ours, err := o.secret(ctx, caSecret)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -120,10 +120,10 @@ func (o *Operator) keepCA(ctx context.Context) (ca *pki.Authority, trusted []byt
 		return nil, nil, err
 	}
 	if have == nil || !maps.EqualFunc(data, have.Data, bytes.Equal) {
-		if err := o.writeSecret(ctx, have, CASecret, corev1.SecretTypeOpaque, data); err != nil {
+		if err := o.writeSecret(ctx, have, caSecret, corev1.SecretTypeOpaque, data); err != nil {
 			return nil, nil, err
 		}
-		o.Log.Info("the CA of certificates is written", "secret", CASecret)
+		o.Log.Info("the CA of certificates is written", "secret", caSecret)
 	}
 	return ca, pki.Bundle(now, data[keyCA], data[keyNext]), nil
 }

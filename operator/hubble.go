@@ -37,7 +37,7 @@ func hubbleSecret(kind string) string { return "hubble-" + kind + "-certs" }
 
 // Secrets are the names of all Secrets that an operator may make.
 func Secrets() []string {
-	list := []string{CASecret}
+	list := []string{caSecret}
 	for _, kind := range HubbleKinds() {
 		list = append(list, hubbleSecret(kind))
 	}

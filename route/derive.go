@@ -94,9 +94,9 @@ type Desired struct {
 // first after the network's own.
 func gateway(podCIDR netip.Prefix) netip.Addr { return podCIDR.Masked().Addr().Next() }
 
-// Derive computes the desired rows. It is a pure function: equal states give
+// derive computes the desired rows. It is a pure function: equal states give
 // equal rows in equal order, but for the time in their status.
-func Derive(s State) Desired {
+func derive(s State) Desired {
 	d := &derivation{State: s, taken: map[routeKey]string{}}
 	d.mtu, _ = findMTU(s.Config, s.Devices)
 	for _, n := range s.Nodes {
@@ -121,7 +121,7 @@ func Derive(s State) Desired {
 }
 
 // difference leaves of two states of the same nodes and gateways the pods that
-// are not in both. What Derive makes of the one and not of the other is then
+// are not in both. What derive makes of the one and not of the other is then
 // the same as for the whole states, as long as no two rows want one place in the
 // kernel. Not ok where more than pods has changed, for all routes may depend on it.
 func difference(last, next State) (gone, come State, ok bool) {

@@ -51,7 +51,7 @@ type routeCase struct {
 }
 
 func (c routeCase) run(t *testing.T) {
-	have := slices.DeleteFunc(lines(Derive(c.state)), func(line string) bool {
+	have := slices.DeleteFunc(lines(derive(c.state)), func(line string) bool {
 		return strings.HasPrefix(line, "unreachable ")
 	})
 	if !slices.Equal(have, c.routes) {
@@ -160,7 +160,7 @@ func TestDeriveTunnel(t *testing.T) {
 }
 
 func TestDeriveSelf(t *testing.T) {
-	d := Derive(State{
+	d := derive(State{
 		Config: Config{Node: "n1", IPv4: true, IPv6: true},
 		Nodes:  []Node{stateNode("n1", nil, []string{"10.7.1.0/24", "fd70:1::/64"})},
 		Endpoints: []Endpoint{{
@@ -201,7 +201,7 @@ func TestDeriveNextHops(t *testing.T) {
 			"fd07::2 192.168.7.254"},
 	} {
 		var have []string
-		for _, n := range Derive(State{Config: c.config, Nodes: nodes, Devices: []*Device{eth0}}).NextHops {
+		for _, n := range derive(State{Config: c.config, Nodes: nodes, Devices: []*Device{eth0}}).NextHops {
 			have = append(have, n.Address.String())
 		}
 		if strings.Join(have, " ") != c.want {
@@ -213,7 +213,7 @@ func TestDeriveNextHops(t *testing.T) {
 // The kernel drops routes from router advertisements when forwarding begins,
 // unless accept_ra is 2 by then.
 func TestAcceptRABeforeForwarding(t *testing.T) {
-	rows := Derive(State{Config: Config{IPv6: true}, Devices: []*Device{wireDev("eth0", 1500)}}).Sysctls
+	rows := derive(State{Config: Config{IPv6: true}, Devices: []*Device{wireDev("eth0", 1500)}}).Sysctls
 	at := func(name string) int {
 		return slices.IndexFunc(rows, func(s *Sysctl) bool { return s.Name == name })
 	}

@@ -25,7 +25,7 @@ func TestGateways(t *testing.T) {
 			for _, g := range strings.Fields(c.gateways) {
 				s.Gateways = append(s.Gateways, netip.MustParseAddr(g))
 			}
-			d := Derive(s)
+			d := derive(s)
 			var have, unreachable []string
 			for _, a := range d.Addresses {
 				have = append(have, a.Prefix.String())

@@ -108,7 +108,7 @@ func (r *Routes) derive() (sources, error) {
 	endpointsKnown, _ := r.endpoints.Initialized(txn)
 	done, err := r.writeDifference(last, next)
 	if err == nil && !done {
-		err = r.write(Derive(next.State), nodesKnown && endpointsKnown && ownKnown && outside.Unknown == nil)
+		err = r.write(derive(next.State), nodesKnown && endpointsKnown && ownKnown && outside.Unknown == nil)
 	}
 	if err == nil {
 		r.last = next
@@ -161,7 +161,7 @@ func (r *Routes) writeDifference(last, next *seen) (done bool, err error) {
 	if !ok {
 		return false, nil
 	}
-	gone, come := Derive(goneState), Derive(comeState)
+	gone, come := derive(goneState), derive(comeState)
 	wtxn := r.DB.WriteTxn(r.Routes, r.Neighbours, r.Sysctls)
 	defer wtxn.Abort()
 	if r.contested(wtxn, gone.Routes, come.Routes) {
@@ -182,7 +182,7 @@ func (r *Routes) writeDifference(last, next *seen) (done bool, err error) {
 }
 
 // contested reports whether the place of a row of gone or come has a row of
-// neither: which of them has it, and which is an error, is for Derive to say.
+// neither: which of them has it, and which is an error, is for derive to say.
 func (r *Routes) contested(txn statedb.ReadTxn, gone, come []*Route) bool {
 	known := map[string]bool{}
 	for _, row := range gone {

@@ -244,7 +244,7 @@ func TestDeriveAfterChanges(t *testing.T) {
 					}
 					u.observe()
 					u.derive()
-					want := Derive(u.state())
+					want := derive(u.state())
 					equal(u, u.Routes.Routes, want.Routes, (*Route).Equal)
 					equal(u, u.Neighbours, want.Neighbours, (*Neighbour).Equal)
 					equal(u, u.Addresses, want.Addresses, (*Address).Equal)
@@ -334,7 +334,7 @@ func BenchmarkDerive(b *testing.B) {
 			u := newUnreconciled(b, dual("n1"), nodes, manyPods)
 			s := u.state()
 			for b.Loop() {
-				Derive(s)
+				derive(s)
 			}
 		})
 	}

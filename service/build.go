@@ -35,7 +35,7 @@ type Config struct {
 	// SourceRangeAllTypes applies loadBalancerSourceRanges to all external frontends, not only to addresses of load
 	// balancers.
 	SourceRangeAllTypes bool
-	// Algorithm is that of Services without one of their own; DefaultAlgorithm means Random.
+	// Algorithm is that of Services without one of their own; empty means Random.
 	Algorithm Algorithm
 	// QUIC says that connection IDs can select backends. Without it, an annotation that asks for that is a problem.
 	QUIC bool

@@ -135,7 +135,7 @@ type Frontend struct {
 	Restricted   bool           `json:"restricted,omitempty"`
 	SourceDeny   bool           `json:"sourceDeny,omitempty"`
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
-	// Algorithm selects the backend for a new flow. It is never DefaultAlgorithm.
+	// Algorithm selects the backend for a new flow. It is never empty.
 	Algorithm Algorithm `json:"algorithm,omitempty"`
 	// Forwarding is the Service's.
 	Forwarding Forwarding `json:"forwarding,omitempty"`

@@ -48,9 +48,8 @@ const (
 // Algorithm selects a backend for a new flow.
 type Algorithm string
 
-// DefaultAlgorithm is that of the node. LeastConnections selects the better of two random backends.
+// Algorithms. LeastConnections selects the better of two random backends; the empty one is the node's.
 const (
-	DefaultAlgorithm Algorithm = ""
 	Random           Algorithm = "random"
 	Maglev           Algorithm = "maglev"
 	LeastConnections Algorithm = "least-conn"

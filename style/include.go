@@ -37,6 +37,25 @@ func Includes(name string, text []byte, order []string) []Finding {
 	return found
 }
 
+var prototype = regexp.MustCompile(`(?m)^[a-z_][\w \t*]*[ \t*]([a-z]\w*)\([^(){};=]*\)\s*;`)
+
+// Prototypes finds functions that a header declares and does not define. A definition in the header of a later folder
+// is a call to that folder that the order of includes does not show.
+func Prototypes(name string, text []byte) []Finding {
+	if path.Ext(name) != ".h" {
+		return nil
+	}
+	code := blank(string(text))
+	defined := functions(code)
+	var found []Finding
+	for _, match := range prototype.FindAllStringSubmatch(code, -1) {
+		if !slices.ContainsFunc(defined, func(f function) bool { return f.name == match[1] }) {
+			found = append(found, Finding{"prototype", name, match[1] + " is defined in another file"})
+		}
+	}
+	return found
+}
+
 // Compiler is the path of the compiler that bpf/generate.sh uses, or "" if it is not installed.
 func Compiler() string {
 	compiler, err := exec.LookPath("clang-19")

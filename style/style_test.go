@@ -144,6 +144,7 @@ func headerFindings(t *testing.T, files map[string][]byte) []Finding {
 	headers := slices.Sorted(maps.Keys(having(files, false, ".h")))
 	for _, name := range headers {
 		found = append(found, Includes(name, files[name], order)...)
+		found = append(found, Prototypes(name, files[name])...)
 	}
 	if compiler := Compiler(); compiler != "" {
 		broken, err := SelfContained(root, compiler, headers)

@@ -13,13 +13,14 @@ import (
 const MaxColumns = 120
 
 // Measured reports whether the rules about lines and words apply to a file: hand-written source, prose and
-// configuration. Test data is not hand-written, nor are the definitions of Cilium's kinds.
+// configuration. Test data, licenses, generated files, and tables of words that are not to be used are exempt.
 func Measured(name string, text []byte) bool {
-	if strings.Contains("/"+name, "/testdata/") || strings.HasPrefix(name, "kube/crd/") || Generated(text) {
+	if strings.Contains("/"+name, "/testdata/") || strings.HasPrefix(name, "LICENSES/") || Generated(text) ||
+		name == "style/words.txt" || name == "bpf/former_names.txt" {
 		return false
 	}
 	switch path.Ext(name) {
-	case ".go", ".c", ".h", ".sh", ".md", ".yaml", ".txtar":
+	case ".go", ".c", ".h", ".sh", ".md", ".yaml", ".txtar", ".proto", ".ts", ".tsx", ".tmpl", ".txt":
 		return true
 	}
 	return path.Base(name) == "Makefile"
@@ -33,8 +34,8 @@ func tabWidth(name string) int {
 	return 4
 }
 
-// Width finds lines of more than MaxColumns columns. Lines that cannot be wrapped are exempt: rows of Markdown tables,
-// lines without a space to break at, and in Go struct tags and lines within raw strings.
+// Width finds lines of more than MaxColumns columns. Lines that cannot be wrapped are exempt: rows of tables in
+// Markdown and in text files, lines without a space to break at, and in Go struct tags and lines within raw strings.
 func Width(name string, text []byte) []Finding {
 	var raw map[int]bool
 	if path.Ext(name) == ".go" {
@@ -55,13 +56,17 @@ func Width(name string, text []byte) []Finding {
 	return found
 }
 
-// unbreakable reports whether a line is a row of a table in Markdown, a directive of Go, or a single word behind the
-// mark of a comment or list.
+// unbreakable reports whether a line is a row of a table, a directive of Go, or a single word behind the mark of a
+// comment or list. Text files are tables with comments, but for the notes of a chart.
 func unbreakable(name, line string) bool {
 	line = strings.TrimSpace(line)
 	switch path.Ext(name) {
-	case ".md":
+	case ".md", ".tmpl":
 		if strings.HasPrefix(line, "|") {
+			return true
+		}
+	case ".txt":
+		if !strings.HasPrefix(line, "#") && path.Base(name) != "NOTES.txt" {
 			return true
 		}
 	case ".go":
@@ -203,9 +208,9 @@ func plain(text string) string {
 func comments(name, text string) []string {
 	var found []string
 	switch path.Ext(name) {
-	case ".go", ".c", ".h":
+	case ".go", ".c", ".h", ".proto", ".ts", ".tsx":
 		found = slashComments(text)
-	case ".md":
+	case ".md", ".tmpl":
 		found = strings.Split(text, "\n\n")
 	default:
 		found = blocks(text, "#")

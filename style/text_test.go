@@ -8,8 +8,10 @@ import (
 
 func TestMeasured(t *testing.T) {
 	for name, want := range map[string]bool{
-		"a/x.go": true, "a/x.h": true, "Makefile": true, "a/x.txtar": true, "a/x.txt": false,
-		"a/testdata/x.go": false, "kube/crd/x.yaml": false,
+		"a/x.go": true, "a/x.h": true, "Makefile": true, "a/x.txtar": true,
+		"a/x.txt": true, "a/x.proto": true, "a/x.ts": true, "a/x.tsx": true, "a/x.md.tmpl": true, "kube/crd/x.go": true,
+		"a/x.png":         false,
+		"a/testdata/x.go": false, "LICENSES/x.txt": false, "style/words.txt": false,
 	} {
 		if got := Measured(name, nil); got != want {
 			t.Errorf("%s: %v", name, got)
@@ -29,6 +31,9 @@ func TestWidth(t *testing.T) {
 	expect(t, Width("x.sh", []byte("# "+strings.Repeat("x", 130)+"\n//go:embed "+words(130))),
 		"width: 2: 141 columns, at most 120")
 	expect(t, Width("x.md", []byte("| "+words(130)+"\n  - "+strings.Repeat("x", 130)+"\n")))
+	expect(t, Width("x.txt", []byte("a row of "+words(121)+"\n# "+words(119)+"\n")),
+		"width: 2: 121 columns, at most 120")
+	expect(t, Width("NOTES.txt", []byte(words(121))), "width: 1: 121 columns, at most 120")
 	raw := "//go:embed " + words(130) + "\nx := `\n" + words(130) + "\n` // \"`\"\n'`', \"`\" /*\n`*/ "
 	expect(t, Width("x.go", []byte(raw+words(130))),
 		"width: 6: 134 columns, at most 120")
@@ -101,4 +106,14 @@ func TestCovers(t *testing.T) {
 	if Covers("word", "a/", f) {
 		t.Error("another rule")
 	}
+}
+
+func TestPrototypes(t *testing.T) {
+	text := "int of_this(int a);\nint of_other(__u32 kind,\n\t__u32 to);\nstruct x { int (*f)(int); };\n" +
+		"extern void *map_of(struct x *);\n__u8 filter[4] SEC(\".data\");\n" +
+		"/* int in_comment(void); */\nint array[sizeof(int)];\n" +
+		"INLINE int of_this(int a)\n{\n\treturn called(a);\n}\n_Static_assert(sizeof(int) == 4, \"size\");\n"
+	expect(t, Prototypes("x.h", []byte(text)), "prototype: of_other is defined in another file",
+		"prototype: map_of is defined in another file")
+	expect(t, Prototypes("x.c", []byte(text)))
 }

@@ -139,9 +139,6 @@ func TestReconcile(t *testing.T) {
 	insert(db, lamps, &lamp{Name: "desk", On: true}, &lamp{Name: "door"})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := WaitDone(ctx, db, lamps, lampNamed("desk"), status); err != nil {
-		t.Fatal(err)
-	}
 	if err := WaitAll(ctx, db, lamps, status); err != nil {
 		t.Fatal(err)
 	}
@@ -161,11 +158,11 @@ func TestWaitReportsError(t *testing.T) {
 	db, lamps, out := setup(t, r)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if err := WaitDone(ctx, db, lamps, lampNamed("desk"), status); !errors.Is(err, ErrNoRow) {
-		t.Errorf("wait for a row that is not there: %v", err)
+	if err := WaitAll(ctx, db, lamps, status); err != nil {
+		t.Errorf("wait for a table without rows: %v", err)
 	}
-	insert(db, lamps, &lamp{Name: "desk"}, &lamp{Name: "door"})
-	err := WaitDone(ctx, db, lamps, lampNamed("desk"), status)
+	insert(db, lamps, &lamp{Name: "desk"})
+	err := WaitAll(ctx, db, lamps, status)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "switch desk: no current") {
 		t.Errorf("wait for a row that fails: %v", err)
 	}

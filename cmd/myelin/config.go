@@ -12,7 +12,7 @@ import (
 
 // configCommand is `myelin config`.
 func configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "The agent's configuration"}
+	cmd := &cobra.Command{Use: "config", Short: "Inspect the agent's configuration"}
 	cmd.AddCommand((&configFlags{}).view())
 	return cmd
 }
@@ -26,7 +26,7 @@ type configFlags struct {
 func (f *configFlags) view() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "view [KEY...]",
-		Short: "Show each key with its effective value and where that is from",
+		Short: "Show each key with its effective value and its source",
 		Long: "Shows the effective values that the node's agent runs with: each key with its value and its source, " +
 			"which " +
 			"is a file, a flag, " +

@@ -34,7 +34,7 @@ type connectivityFlags struct {
 func (f *connectivityFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test",
-		Short: "Deploy pods, Services and policies, and see whether the network does what it should",
+		Short: "Deploy pods, Services and policies, and test connectivity between them",
 		Long: "Deploys pods on two nodes, in two namespaces of its own, and Services, has the pods and nodes ask " +
 			"each other, one small request after the other, applies policies and deletes them again, and says what " +
 			"failed: " +

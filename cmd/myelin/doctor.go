@@ -20,7 +20,7 @@ func doctorCommand() *cobra.Command {
 	f := &doctorFlags{}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Examine kernel, devices and settings for what harms the node's network",
+		Short: "Check kernel, devices and settings for problems of the node's network",
 		Long: "Examines the machine it runs on, with an agent or without one: the kernel and its BPF, mounts, " +
 			"devices, MTU, kernel parameters, " +
 			"other programs on our hooks, netfilter rules, other cluster networks. Each finding says why it matters " +

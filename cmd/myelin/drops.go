@@ -26,7 +26,7 @@ func dropsCommand() *cobra.Command {
 	f := &dropsFlags{}
 	cmd := &cobra.Command{
 		Use:   "drops",
-		Short: "Show how many packets were dropped, where, why, and what to do about it",
+		Short: "Show dropped packets by hook and drop reason, with remedies",
 		Long: "Shows the datapath's counters by hook and reason. They go on over restarts of the agent. " +
 			"Some drops are part of every pod's start, as the explanations say. What policies dropped is shown by " +
 			"endpoint, direction and rule as well: " +

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"slices"
@@ -93,7 +92,7 @@ func (f *flowTopFlags) check() error {
 	return nil
 }
 
-// run follows the observer, and shows a view after each interval until it is interrupted.
+// run follows the observer and shows a view after each interval, until it is interrupted or the stream ends.
 func (f *flowTopFlags) run(cmd *cobra.Command) error {
 	if err := f.check(); err != nil {
 		return err
@@ -109,63 +108,22 @@ func (f *flowTopFlags) run(cmd *cobra.Command) error {
 	counter := top.New(f.window, time.Now())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- f.each(ctx, req, func(res *observerpb.GetFlowsResponse) error {
+		err := f.each(ctx, req, func(res *observerpb.GetFlowsResponse) error {
 			counter.Add(res)
 			return nil
 		})
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the observer has ended the stream")
+		}
+		ended <- err
 	}()
-	var s *screen // nil: no terminal
-	if !f.output.structured() {
-		if s, err = openScreen(cmd.OutOrStdout()); err != nil {
-			return err
-		}
-		defer s.close()
+	live := liveView[*top.View]{output: &f.output, interval: f.interval, count: f.count, ended: ended,
+		next: func(_ context.Context, at time.Time) (*top.View, error) {
+			return counter.View(at, top.Order(f.sort), f.lines), nil
+		},
+		text: func(v *top.View) string { return flowTopText(v, f.sort) },
 	}
-	if s != nil {
-		if err := s.draw("counting for " + f.interval.String()); err != nil {
-			return err
-		}
-	}
-	return f.show(ctx, cmd.OutOrStdout(), s, counter, ended)
-}
-
-// show shows a view after each interval. It ends with the stream.
-func (f *flowTopFlags) show(ctx context.Context, w io.Writer, s *screen, c *top.Counter, ended <-chan error) error {
-	tick := time.NewTicker(f.interval)
-	defer tick.Stop()
-	var view *top.View
-	for n := 0; f.count == 0 || n < f.count; {
-		select {
-		case err := <-ended:
-			if err == nil && ctx.Err() == nil {
-				err = errors.New("the observer has ended the stream")
-			}
-			return err
-		case <-s.changed():
-		case at := <-tick.C:
-			view = c.View(at, top.Order(f.sort), f.lines)
-			n++
-		}
-		if view == nil {
-			continue
-		}
-		if err := f.draw(w, s, view); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (f *flowTopFlags) draw(w io.Writer, s *screen, v *top.View) error {
-	if f.output.structured() {
-		return f.output.writeItem(w, v)
-	}
-	text := flowTopText(v, f.sort)
-	if s != nil {
-		return s.draw(text)
-	}
-	_, err := io.WriteString(w, text+"\n")
-	return err
+	return live.run(ctx, cmd.OutOrStdout())
 }
 
 // flowTopText is a view as text: three tables.

@@ -27,7 +27,7 @@ func gatewayVerbs(f *listFlags) []*cobra.Command {
 	var timeout time.Duration
 	drain := &cobra.Command{
 		Use:   "drain",
-		Short: "Take this load balancer out of service, and wait until its flows are gone",
+		Short: "Drain this load balancer: take it out of service and wait until its flows have ended",
 		Long: "Has the health endpoint say `draining` (status 503) until `myelin gateway resume`, also after a " +
 			"restart, so that routers send new clients elsewhere. Flows continue. Waits until no flow is left, or " +
 			"all peers know those that are left and none is active; the load balancer can be stopped then. If the " +
@@ -41,7 +41,7 @@ func gatewayVerbs(f *listFlags) []*cobra.Command {
 	}
 	drain.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait; 0: do not wait")
 	resume := &cobra.Command{
-		Use: "resume", Short: "Take this load balancer into service again", Args: cobra.NoArgs,
+		Use: "resume", Short: "Return this load balancer to service", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
 			defer cancel()

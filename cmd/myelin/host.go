@@ -21,7 +21,7 @@ func installCNICommand() *cobra.Command {
 	var from, dir string
 	cmd := &cobra.Command{
 		Use:   "install-cni",
-		Short: "Copy the CNI plugin to where the container runtime looks for it",
+		Short: "Copy the CNI plugin to the directory of the container runtime",
 		Long: "Replaces the file as one step. The configuration that names the plugin is written by the agent, when " +
 			"it is ready.",
 		Args: cobra.NoArgs,
@@ -50,7 +50,7 @@ func mountCommand() *cobra.Command {
 	var proc, bpf, cgroup string
 	cmd := &cobra.Command{
 		Use:   "mount",
-		Short: "Mount what the agent needs on the node: a BPF file system, control groups",
+		Short: "Mount the BPF file system and the cgroup v2 hierarchy",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if proc != "" {
@@ -83,7 +83,7 @@ func cleanupCommand() *cobra.Command {
 	f := &cleanupFlags{}
 	cmd := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Remove from this node all that agents have left: for a node that Myelin leaves",
+		Short: "Remove everything that agents have left on this node",
 		Long: "Removes the CNI configuration and plugin first, then programs, maps, routes, neighbours, addresses, " +
 			"devices and files, and sets kernel parameters back " +
 			"to what they were. It refuses while an agent runs. While pods run, what forwards for them stays, and " +

@@ -49,7 +49,7 @@ func installCommand() *cobra.Command {
 	f := &installFlags{}
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Print what installs Myelin in a cluster, or apply it",
+		Short: "Print or apply the manifests that install Myelin in a cluster",
 		Long:  installLong + " Without --apply they are printed, and no server is asked.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -83,7 +83,7 @@ func upgradeCommand() *cobra.Command {
 	f := &installFlags{}
 	cmd := &cobra.Command{
 		Use:   "upgrade",
-		Short: "Apply this version, with these values, to a cluster that has Myelin",
+		Short: "Upgrade Myelin in a cluster to this version and these values",
 		Long: installLong + " Values are those of this call alone: what was set before and is not now has its " +
 			"default again. Agents restart node by node; what they forward goes on.",
 		Args: cobra.NoArgs,
@@ -104,7 +104,7 @@ func uninstallCommand() *cobra.Command {
 	f := &installFlags{}
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove Myelin from a cluster, and from each of its nodes",
+		Short: "Remove Myelin from a cluster and all of its nodes",
 		Long: "Deletes Myelin's objects, runs `myelin cleanup` on each node, and waits for it. A node with pods of " +
 			"Myelin's is cleaned when they have ended; " +
 			"--set nodeCleanup.force=true cuts them off. Definitions of kinds stay, and users' policies with them.",

@@ -30,7 +30,7 @@ func labCommand() *cobra.Command {
 	f := &labFlags{}
 	cmd := &cobra.Command{
 		Use:   "lab",
-		Short: "Clusters made of network namespaces on this machine, from Kubernetes YAML",
+		Short: "Run clusters of network namespaces on this machine, from Kubernetes YAML",
 		Args:  cobra.NoArgs,
 	}
 	cmd.PersistentFlags().StringVarP(&f.name, "name", "n", "lab", "the lab's name")
@@ -65,7 +65,7 @@ func labUpCommand(f *labFlags) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "up -f MANIFESTS…",
-		Short: "Make nodes, start their agents and pods, and return when all run",
+		Short: "Create nodes, start their agents and pods, and wait until all run",
 		Example: "  myelin lab up -f examples/two-nodes\n  myelin lab up -n wide -f examples/two-nodes --set " +
 			"routingMode=tunnel --mtu 9000",
 		Args: cobra.NoArgs,
@@ -219,7 +219,7 @@ func labDownCommand(f *labFlags) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Remove a lab and all that belongs to it, whatever state it is in",
+		Short: "Remove a lab, in whatever state it is",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
@@ -246,7 +246,7 @@ func labDownCommand(f *labFlags) *cobra.Command {
 func labListCommand(f *labFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "Name the labs",
+		Short: "List labs",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			names, err := lab.List(f.dir)
@@ -262,7 +262,7 @@ func labStatusCommand(f *labFlags) *cobra.Command {
 	var output output
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Draw nodes, pods and the fabric, with their state",
+		Short: "Show nodes, pods and the fabric, with their state",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := f.open(nil)

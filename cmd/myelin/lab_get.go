@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -57,13 +58,19 @@ func (q *queryFlags) queries(args []string) ([]lab.Query, error) {
 	return all, nil
 }
 
+// labOutputs are the formats of lab get: kubectl's.
+const labOutputs = "wide, name, yaml, json or " + outputJSONPath + "=TEMPLATE"
+
+type labGetFlags struct {
+	*labFlags
+	query           queryFlags
+	show            show.Options
+	format          output // of jsonpath alone
+	allSpace, watch bool
+}
+
 func labGetCommand(f *labFlags) *cobra.Command {
-	var (
-		q        queryFlags
-		o        show.Options
-		allSpace bool
-		watch    bool
-	)
+	g := &labGetFlags{labFlags: f}
 	cmd := &cobra.Command{
 		Use:   "get KIND[,KIND…] [NAME…] | KIND/NAME…",
 		Short: "Show objects with their status, in kubectl's columns",
@@ -72,46 +79,73 @@ func labGetCommand(f *labFlags) *cobra.Command {
 			"nodes, namespaces, endpointslices, networkpolicies, ciliumnetworkpolicies, …, all, and their short " +
 			"names.\n" +
 			"Objects of all namespaces are shown, with a column NAMESPACE unless all are in \"default\".",
-		Example: "  myelin lab get pods -o wide\n  myelin lab get deploy,svc\n  myelin lab get pod/web -o yaml",
-		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.Contains(show.Outputs(), o.Output) {
-				return fmt.Errorf("-o %s: want wide, name, yaml or json", o.Output)
-			}
-			queries, err := q.queries(args)
-			if err != nil {
-				return err
-			}
-			l, err := f.open(nil)
-			if err != nil {
-				return err
-			}
-			ctx, stop := untilSignal(cmd)
-			defer stop()
-			o.NoNamespaces = q.namespace != ""
-			write := func() error {
-				return getAll(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), l, queries, o, allSpace)
-			}
-			for {
-				if err := write(); err != nil || !watch {
-					return err
-				}
-				select {
-				case <-ctx.Done():
-					return nil
-				case <-time.After(time.Second):
-					fmt.Fprintln(cmd.OutOrStdout())
-				}
-			}
-		},
+		Example: "  myelin lab get pods -o wide\n  myelin lab get deploy,svc\n  myelin lab get pod/web -o yaml\n" +
+			"  myelin lab get pods -o jsonpath='{.items[*].status.podIP}'",
+		Args: cobra.MinimumNArgs(1),
+		RunE: g.run,
 	}
-	q.add(cmd)
-	cmd.Flags().StringVarP(&o.Output, "output", "o", "", "wide, name, yaml or json")
-	cmd.Flags().BoolVarP(&allSpace, "all-namespaces", "A", false, "show the column NAMESPACE in any case")
-	cmd.Flags().BoolVar(&o.ShowLabels, "show-labels", false, "show the column LABELS")
-	cmd.Flags().BoolVar(&o.NoHeaders, "no-headers", false, "leave the headings out")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show them again every second")
+	g.query.add(cmd)
+	cmd.Flags().StringVarP(&g.show.Output, "output", "o", "", labOutputs)
+	cmd.Flags().BoolVarP(&g.allSpace, "all-namespaces", "A", false, "show the column NAMESPACE in any case")
+	cmd.Flags().BoolVar(&g.show.ShowLabels, "show-labels", false, "show the column LABELS")
+	cmd.Flags().BoolVar(&g.show.NoHeaders, "no-headers", false, "leave the headings out")
+	cmd.Flags().BoolVarP(&g.watch, "watch", "w", false, "show them again every second")
 	return cmd
+}
+
+func (g *labGetFlags) run(cmd *cobra.Command, args []string) error {
+	if err := g.parseOutput(); err != nil {
+		return err
+	}
+	queries, err := g.query.queries(args)
+	if err != nil {
+		return err
+	}
+	l, err := g.open(nil)
+	if err != nil {
+		return err
+	}
+	ctx, stop := untilSignal(cmd)
+	defer stop()
+	g.show.NoNamespaces = g.query.namespace != ""
+	for {
+		if err := g.write(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), l, queries); err != nil || !g.watch {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+			fmt.Fprintln(cmd.OutOrStdout())
+		}
+	}
+}
+
+// parseOutput reads -o. A template is applied to what JSON has.
+func (g *labGetFlags) parseOutput() error {
+	text := g.show.Output
+	if format, _, _ := strings.Cut(text, "="); format == outputJSONPath {
+		if err := g.format.Set(text); err != nil {
+			return fmt.Errorf("-o %s: %w", text, err)
+		}
+		g.show.Output = outputJSON
+		return nil
+	}
+	if !slices.Contains(show.Outputs(), text) {
+		return fmt.Errorf("-o %s: want %s", text, labOutputs)
+	}
+	return nil
+}
+
+func (g *labGetFlags) write(ctx context.Context, out, notes io.Writer, l *lab.Lab, queries []lab.Query) error {
+	if g.format.format != outputJSONPath {
+		return getAll(ctx, out, notes, l, queries, g.show, g.allSpace)
+	}
+	var b bytes.Buffer
+	if err := getAll(ctx, &b, notes, l, queries, g.show, g.allSpace); err != nil {
+		return err
+	}
+	return g.format.writeJSON(out, b.Bytes())
 }
 
 func getAll(

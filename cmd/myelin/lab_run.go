@@ -83,7 +83,7 @@ func labApplyCommand(f *labFlags) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "apply -f MANIFESTS…",
-		Short: "Add or change objects, and wait for the pods among them",
+		Short: "Create or update objects, and wait for their pods",
 		Long: "Prints a line for each object: created, configured, unchanged, or rejected and why, as the nodes' " +
 			"agents " +
 			"say, which have read it by then. The exit status is 1 if one is rejected.",
@@ -112,7 +112,7 @@ func labDeleteCommand(f *labFlags) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "delete [POD…] [KIND/NAME…] [-f MANIFESTS…]",
-		Short: "Remove pods, other objects, or the objects of manifests, and wait until they are gone",
+		Short: "Delete pods, other objects, or the objects of manifests, and wait until they are gone",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if len(paths) == 0 && len(names) == 0 {
 				return errors.New("name a pod, an object as KIND/NAME, or manifests with -f")
@@ -164,7 +164,7 @@ func labAgentCommand(f *labFlags) *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "agent start|stop|kill|restart NODE",
-		Short: "Start or end the agent of a node; its pods go on",
+		Short: "Start or stop the agent of a node; its pods keep running",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			verb, ok := verbs[args[0]]

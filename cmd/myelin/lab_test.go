@@ -184,7 +184,10 @@ spec:
 	r.contains(r.run(0, "get", "pod/demo/web", "-o", "yaml"), "kind: Pod\n", "phase: Running\n")
 	r.contains(r.run(1, "get", "pod", "absent"), `pod "absent" not found`)
 	r.contains(r.run(1, "get", "things"), `resource type "things"`)
-	r.contains(r.run(1, "get", "pods", "-o", "xml"), "want wide, name, yaml or json")
+	r.contains(r.run(1, "get", "pods", "-o", "xml"), "want wide, name, yaml, json or jsonpath=TEMPLATE")
+	r.contains(r.run(1, "get", "pods", "-o", "jsonpath={.a"), "-o jsonpath={.a: template")
+	r.contains(r.run(0, "get", "pod/demo/web", "-o", "jsonpath={.kind} {.status.phase}"), "Pod Running")
+	r.contains(r.run(0, "get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}`), "web\n")
 	r.contains(r.run(0, "get", "pods", "-l", "app=nothing"), "No resources found")
 	r.contains(r.run(0, "describe", "deploy/web"), "Name:", "Pods:", "web-")
 	r.contains(

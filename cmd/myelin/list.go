@@ -48,59 +48,59 @@ type verb struct {
 // nouns are all lists that the command line knows.
 func nouns() []noun {
 	return []noun{
-		{name: "endpoint", short: "Pods of this node as the datapath knows them", verbs: []verb{
+		{name: "endpoint", short: "Inspect the endpoints of this node", verbs: []verb{
 			{
-				name: "list", short: "List the pods of this node, with identity, labels and policy enforcement",
+				name: "list", short: "List endpoints with identity, labels and policy enforcement",
 				table: "endpoint-details", write: writeLines,
 			},
-			{name: "get", short: "Show the pod with an ID", table: "endpoint-details", by: "ID"},
+			{name: "get", short: "Show the endpoint with an ID", table: "endpoint-details", by: "ID"},
 		}},
-		{name: "identity", short: "Label sets and their numbers on this node", verbs: []verb{
-			{name: "list", short: "List the numbers of label sets", table: "identities"},
-			{name: "get", short: "Show the label set of a number", table: "identities", by: "ID"},
-			{name: "addresses", short: "List which identity each address has", table: "identity-addresses"},
+		{name: "identity", short: "Inspect the identities of label sets on this node", verbs: []verb{
+			{name: "list", short: "List identities with their labels", table: "identities"},
+			{name: "get", short: "Show the labels of an identity", table: "identities", by: "ID"},
+			{name: "addresses", short: "List addresses with their identities", table: "identity-addresses"},
 		}},
-		{name: "route", short: "Where packets go", verbs: []verb{
+		{name: "route", short: "Inspect routes and neighbours", verbs: []verb{
 			{name: "list", short: "List the routes that the kernel must have", table: "routes"},
 			{name: "neighbours", short: "List the neighbours that the kernel must have", table: "neighbours"},
 			{name: "nexthops", short: "List the gateways and nodes that are kept resolved", table: "nexthops"},
-			{name: "prefixes", short: "List the prefixes that are the cluster's", table: "prefixes"},
-			{name: "paths", short: "List the decisions that the datapath keeps", table: "paths"},
+			{name: "prefixes", short: "List the prefixes of the cluster", table: "prefixes"},
+			{name: "paths", short: "List the entries of the forwarding cache", table: "paths"},
 			{name: "wires", short: "List the devices that lead to other nodes", table: "wires"},
 			{name: "devices", short: "List the devices of the node", table: "devices"},
 			{name: "addresses", short: "List the addresses that the kernel must have", table: "addresses"},
 		}},
-		{name: "flow", short: "Connections and exchanges that the datapath keeps rows of", verbs: []verb{
-			{name: "list", short: "List flows", table: "flows"},
+		{name: "flow", short: "List conntrack entries", verbs: []verb{
+			{name: "list", short: "List conntrack entries", table: "flows"},
 		}, more: flowVerbs, alias: "flows"},
-		{name: "map", short: "BPF maps", verbs: []verb{
-			{name: "list", short: "List maps, how full they are and what they cost", table: "maps"},
-			{name: "dump", short: "Show the rows of a map", table: "map", by: "NAME", prefix: true},
+		{name: "map", short: "Inspect BPF maps", verbs: []verb{
+			{name: "list", short: "List maps with their entries and memory", table: "maps"},
+			{name: "dump", short: "Show the entries of a map", table: "map", by: "NAME", prefix: true},
 		}},
-		{name: "node", short: "Nodes of the cluster", verbs: []verb{{name: "list",
+		{name: "node", short: "Inspect the nodes of the cluster", verbs: []verb{{name: "list",
 			short: "List the nodes of the cluster", table: "nodes"}}},
-		{name: "pod", short: "Pods of the cluster", verbs: []verb{{name: "list", short: "List the pods of the cluster",
-			table: "pods"}}},
-		{name: "policy", short: "Who may talk to whom", verbs: []verb{
+		{name: "pod", short: "Inspect the pods of the cluster", verbs: []verb{{name: "list",
+			short: "List the pods of the cluster", table: "pods"}}},
+		{name: "policy", short: "Manage network policies", verbs: []verb{
 			{name: "list", short: "List policies, and why one is refused", table: "policies"},
-			{name: "get", short: "Show the rows that an endpoint has in the kernel, with rule and hits",
+			{name: "get", short: "Show the policy entries of an endpoint in the kernel, with rule and hits",
 				table: "policy-rows", by: "ENDPOINT|POD", prefix: true},
-			{name: "rules", short: "List rules with their hits, and which of them decide nothing",
+			{name: "rules", short: "List rules with their hits, and those that decide nothing",
 				table: "policy-uses"},
-			{name: "drops", short: "List which rules denied how much to whom", table: "policy-drops"},
+			{name: "drops", short: "List denied packets by rule and endpoint", table: "policy-drops"},
 		}, more: policyVerbs},
-		{name: "cidrgroup", short: "Prefixes that policies name", verbs: []verb{
+		{name: "cidrgroup", short: "Inspect CiliumCIDRGroups", verbs: []verb{
 			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},
 		}},
-		{name: "fqdn", short: "DNS names that pods have resolved", verbs: []verb{{name: "list",
+		{name: "fqdn", short: "Inspect the DNS names that pods have resolved", verbs: []verb{{name: "list",
 			short: "List names, addresses and their remaining TTL by pod", table: "fqdn"}}},
-		{name: "prefilter", short: "Who may not come in at all", verbs: []verb{
-			{name: "list", short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and what of each is in force",
-				table: "prefilter"},
+		{name: "prefilter", short: "Inspect the denylist", verbs: []verb{
+			{name: "list", table: "prefilter",
+				short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and which of their prefixes are blocked"},
 		}},
-		{name: "metrics", short: "What /metrics has", verbs: []verb{{name: "list",
-			short: "List the metrics of the agent", table: "metrics"}}},
-		{name: "table", short: "Everything that the agent knows", verbs: []verb{
+		{name: "metrics", short: "Inspect the agent's metrics", verbs: []verb{{name: "list",
+			short: "List the metrics that /metrics exposes", table: "metrics"}}},
+		{name: "table", short: "Inspect the tables of the agent", verbs: []verb{
 			{name: "list", short: "List the tables", table: "tables"},
 			{name: "show", short: "Show the rows of a table", table: "", by: "TABLE", prefix: true},
 		}},

@@ -26,12 +26,11 @@ func monitorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "monitor",
 		Short: "Show drops and flows as they happen",
-		Long: "Shows one line an event: time, hook, what happened, who (identity) → whom, protocol, and the " +
-			"interface. Drops are sent at bpf.events.default.rateLimit " +
-			"a second and CPU at most; `myelin drops` counts them all. " +
-			"Flows begin and end only where the datapath keeps rows of them: those of pods with policies and those " +
-			"that " +
-			"are masqueraded, or with myelin.flowTracking: always, all. A line on standard error says so.",
+		Long: "Shows one line per event: time, hook, event, source (identity) → destination (identity), protocol " +
+			"and interface. Drops are limited to bpf.events.default.rateLimit per second and CPU; `myelin drops` " +
+			"counts all of them. The begin and end of a flow are shown only if it has a conntrack entry: flows of " +
+			"pods with policies, masqueraded flows, or all flows with myelin.flowTracking: always. A line on " +
+			"standard error says so.",
 		Example: "  myelin monitor --drops --pod default/client\n  myelin monitor -o json | jq .reason",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },

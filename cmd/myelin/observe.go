@@ -133,7 +133,7 @@ func observeCommand() *cobra.Command {
 	f := &observeFlags{}
 	cmd := &cobra.Command{
 		Use:   "observe",
-		Short: "Show flows: the last ones, those of a time, or as they happen",
+		Short: "Show flows: the last ones, those of a period, or as they happen",
 		Long: "Shows flows of this node, or with --server of all nodes of a relay. Without a range it is " +
 			"the last 20. " +
 			"Values of one filter are alternatives, different filters must match together, and --not reverses " +

@@ -39,7 +39,7 @@ func operatorCommand() *cobra.Command {
 	var f operatorFlags
 	cmd := &cobra.Command{
 		Use:   "operator",
-		Short: "Run what the cluster needs once: kinds, policies' status, addresses",
+		Short: "Run the operator: CRDs, policy status, load balancer addresses",
 		Long: "The operator defines Cilium's kinds, says in policies' status what becomes of them, and gives nodes " +
 			"podCIDRs (ipam.mode cluster-pool) and " +
 			"Services addresses out of CiliumLoadBalancerIPPools. Nodes forward without it. Of several one leads.",

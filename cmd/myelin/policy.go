@@ -53,7 +53,7 @@ type traceFlags struct {
 func (f *traceFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Say what policies make of a flow, which rule decides, and what would have to change",
+		Short: "Explain the verdict on a flow: the rule that decides, and what would change the verdict",
 		Long: "Says for both ends of a flow, which need not be there, what policies say: the verdict, the rule that " +
 			"decides with file and line, the rules that were looked at, " +
 			"and what would turn the answer round. Where the proxy decides on what a flow carries, --http or --dns " +

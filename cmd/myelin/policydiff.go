@@ -31,7 +31,7 @@ type diffFlags struct {
 func (f *diffFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [FILE…]",
-		Short: "Say what a changed policy would allow and deny, before it is applied",
+		Short: "Show what a changed policy would allow and deny, before it is applied",
 		Long: "Compares what policies say now with what they would say with the policies and CiliumCIDRGroups of " +
 			"each FILE (- is the standard input) in the place of those of the same name, and without those " +
 			"that --delete names: for all flows that this node has rows of, and for its endpoints with all peers " +

@@ -15,18 +15,18 @@ import (
 // serviceNouns are those about load balancing.
 func serviceNouns() []noun {
 	return []noun{
-		{name: "service", short: "Services and what they lead to", verbs: []verb{
+		{name: "service", short: "Manage Services", verbs: []verb{
 			{name: "list", short: "List the addresses of Services with the backends that get new flows",
 				table: "service-addresses", write: writeLines},
 			{
 				name: "get", short: "Show a Service's options, frontends, backends and problems",
 				table: "service-details", by: "Service", arg: "NAMESPACE/NAME",
 			},
-			{name: "flows", short: "List the flows that packets are translated for", table: "service-flows"},
-			{name: "stats", short: "List what Services have counted by backend: packets, bytes, new flows",
+			{name: "flows", short: "List the NAT entries of Services", table: "service-flows"},
+			{name: "stats", short: "List packets, bytes and new flows by Service and backend",
 				table: "service-stats"},
 		}, more: serviceVerbs},
-		{name: "backend", short: "What stands behind Services", verbs: []verb{
+		{name: "backend", short: "Inspect Service backends", verbs: []verb{
 			{name: "list", short: "List all backends with their states", table: "service-backends"},
 		}, more: backendVerbs},
 		gatewayNoun(),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os/signal"
 	"slices"
 	"strings"
@@ -91,64 +90,21 @@ func (f *topFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	var s *screen // nil: no terminal
-	if !f.output.structured() {
-		if s, err = openScreen(cmd.OutOrStdout()); err != nil {
-			return err
-		}
-		defer s.close()
-	}
-	if s != nil {
-		if err := s.draw("counting for " + f.interval.String()); err != nil {
-			return err
-		}
-	}
-	return f.follow(ctx, cmd.OutOrStdout(), s, before)
-}
-
-func (f *topFlags) follow(ctx context.Context, w io.Writer, s *screen, before []*stats.Entry) error {
 	last := time.Now()
-	tick := time.NewTicker(f.interval)
-	defer tick.Stop()
-	var view *stats.View
-	for n := 0; f.count == 0 || n < f.count; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.changed():
-		case <-tick.C:
+	live := liveView[*stats.View]{output: &f.output, interval: f.interval, count: f.count,
+		next: func(ctx context.Context, _ time.Time) (*stats.View, error) {
 			now, err := f.read(ctx)
-			if ctx.Err() != nil {
-				return nil
-			}
 			if err != nil {
-				return err
+				return nil, err
 			}
-			at := time.Now()
-			view = stats.Rates(before, now, at, at.Sub(last), stats.Order(f.by))
+			at := time.Now() // of the answer: the tick may have waited
+			view := stats.Rates(before, now, at, at.Sub(last), stats.Order(f.by))
 			before, last = now, at
-			n++
-		}
-		if view == nil {
-			continue
-		}
-		if err := f.show(w, s, view); err != nil {
-			return err
-		}
+			return view, nil
+		},
+		text: func(v *stats.View) string { return topText(v, f.by, len(f.names) > 0, f.output.wide()) },
 	}
-	return nil
-}
-
-func (f *topFlags) show(w io.Writer, s *screen, view *stats.View) error {
-	if f.output.structured() {
-		return f.output.writeItem(w, view)
-	}
-	text := topText(view, f.by, len(f.names) > 0, f.output.wide())
-	if s != nil {
-		return s.draw(text)
-	}
-	_, err := io.WriteString(w, text+"\n")
-	return err
+	return live.run(ctx, cmd.OutOrStdout())
 }
 
 // read reads the counters of the Services with one of the names.

@@ -40,7 +40,7 @@ func changeServices(cmd *cobra.Command, socket string, do func(caller) error) er
 // serviceVerbs change and follow Services that are programmed by API.
 func serviceVerbs(f *listFlags) []*cobra.Command {
 	remove := &cobra.Command{
-		Use: "delete NAME", Short: "Forget a Service that was programmed", Args: cobra.ExactArgs(1),
+		Use: "delete NAME", Short: "Delete a Service that was programmed", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeServices(cmd, f.socket, func(c caller) error {
 				if _, err := c.client.Delete(c.ctx, &apiv1.DeleteServiceRequest{Name: args[0]}); err != nil {
@@ -99,7 +99,7 @@ func backendVerbs(f *listFlags) []*cobra.Command {
 func watchCommand(f *listFlags) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
-		Use: "watch", Short: "Show Services that are programmed, and then each change",
+		Use: "watch", Short: "Show programmed Services, then their changes",
 		Long: "Shows a line for each Service that was programmed by API, then `synced`, then a line for each change, " +
 			"also of states that health checks find.",
 		Args: cobra.NoArgs,

@@ -31,7 +31,7 @@ func statusCommand() *cobra.Command {
 	f := &statusFlags{}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show for each feature what was wanted, what was chosen, why, and what it costs",
+		Short: "Show the state of each feature: requested, effective, the reason, and its cost",
 		Long: "Shows the state of the node's network as its agent knows it, and as the kernel has it. " +
 			"The exit status is 1 if something is broken or no agent answers; a fallback is no failure. " +
 			"With --cluster it is the state of all nodes, which a kubeconfig or --lab leads to: a line for each, " +

@@ -30,7 +30,7 @@ func sysdumpCommand() *cobra.Command {
 	f := &sysdumpFlags{}
 	cmd := &cobra.Command{
 		Use:   "sysdump",
-		Short: "Collect what a bug report needs in one archive, without secrets",
+		Short: "Collect diagnostics for a bug report in one archive, without secrets",
 		Long: "Writes a tar.gz with the status, configuration, tables, BPF maps, drop counters, metrics and log of " +
 			"agents, findings of doctor, facts of kernels and devices, " +
 			"and the objects of Kubernetes, of all nodes of a cluster that a kubeconfig or --lab leads to, or else " +

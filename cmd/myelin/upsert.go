@@ -38,7 +38,7 @@ type healthFlags struct {
 func (f *upsertFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upsert NAME",
-		Short: "Program a Service, whatever its name had before",
+		Short: "Create or replace a Service",
 		Long: "Programs a Service without Kubernetes: all of it, whatever its name had before. It is kept over " +
 			"restarts. Frontends have one port and protocol; backends " +
 			"speak that protocol. With a health check, a backend that fails gets no new flows, unless all fail.",

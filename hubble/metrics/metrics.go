@@ -13,13 +13,13 @@ import (
 	"myelin/hubble/options"
 )
 
-// DefaultMaxSeries is how many series a metric has at most by default.
-const DefaultMaxSeries = 10000
+// defaultMaxSeries is how many series a metric has at most by default.
+const defaultMaxSeries = 10000
 
 // Params of New.
 type Params struct {
 	Metrics []options.Metric
-	// MaxSeries bounds the series of each metric; 0: DefaultMaxSeries.
+	// MaxSeries bounds the series of each metric; 0: defaultMaxSeries.
 	MaxSeries int
 	// OpenMetrics lets clients have that format, the only one with exemplars.
 	OpenMetrics bool
@@ -42,7 +42,7 @@ func New(p Params) *Metrics {
 		}, []string{"source"})}
 	limit := p.MaxSeries
 	if limit == 0 {
-		limit = DefaultMaxSeries
+		limit = defaultMaxSeries
 	}
 	m.registry.MustRegister(m.lost, sizes{m})
 	for i := range p.Metrics {

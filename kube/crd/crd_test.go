@@ -24,9 +24,9 @@ import (
 
 const asJSON = "application/json"
 
-// TestServer: a real server takes the definitions, stores all valid policies of
-// the tree as they are, and what it takes of the invalid ones is stored as it
-// is too, so that who reads it finds what is wrong.
+// TestServer: a real server accepts the definitions and stores all valid
+// policies of the tree unchanged. Invalid ones that it accepts are stored
+// unchanged too, so that their reader finds the error.
 func TestServer(t *testing.T) {
 	s := apiserver.Start(t)
 	install(t, s)
@@ -73,7 +73,7 @@ type policy struct {
 	file   string
 	object map[string]any
 	raw    []byte
-	faults cluster.FieldErrors // of who reads it
+	faults cluster.FieldErrors // found by the reader
 }
 
 func (p *policy) kind() string { return fmt.Sprint(p.object["kind"]) }

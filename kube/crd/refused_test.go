@@ -32,7 +32,7 @@ func testRefused(t *testing.T, s *apiserver.Server) {
 		{"CiliumNetworkPolicy", "{endpointSelector: {}, ingress: [{fromCIDR: [10.0.0.300]}]}", "fromCIDR[0]"},
 		{"CiliumNetworkPolicy", "{endpointSelector: {}, ingress: [{fromCIDRSet: [{cidr: 10.0.0.0/8, cidrGroupRef: " +
 			"a}]}]}", "fromCIDRSet[0]"},
-		{"CiliumNetworkPolicy", "{endpointSelector: {}, ingress: [{fromEntities: [nobody]}]}", "fromEntities[0]"},
+		{"CiliumNetworkPolicy", "{endpointSelector: {}, ingress: [{fromEntities: [nothing]}]}", "fromEntities[0]"},
 		{"CiliumNetworkPolicy", "{endpointSelector: {}, egress: [{toServices: [{}]}]}", "toServices[0]"},
 		{"CiliumClusterwideNetworkPolicy", "{ingress: [{}]}", "one of endpointSelector and nodeSelector must be set"},
 		{"CiliumClusterwideNetworkPolicy", "{endpointSelector: {}, nodeSelector: {}, ingress: [{}]}",

@@ -13,7 +13,7 @@ type CiliumLoadBalancerIPPool struct {
 	Status PoolStatus `json:"status,omitzero"`
 }
 
-// PoolSpec says which addresses, and for whom.
+// PoolSpec has the addresses of a pool, and selects the Services that get them.
 type PoolSpec struct {
 	// ServiceSelector selects Services by labels, by io.kubernetes.service.namespace and
 	// io.kubernetes.service.name; all are selected where it is absent.

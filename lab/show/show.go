@@ -90,7 +90,7 @@ func Write(w io.Writer, items []Item, one bool, o Options) error {
 
 // encode writes the object, or a List where not one was asked for.
 func encode(w io.Writer, items []Item, one bool, format string) error {
-	var all []any
+	all := []any{} // a List without items has an empty array
 	for _, i := range items {
 		all = append(all, i.Object)
 	}

@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // A command sees the last commit, empty caches of its own, and no setting of this process; nothing of it stays.
@@ -22,15 +24,53 @@ func TestMeasure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	took, err := measure(t.Context(), root, "test", []string{"sh", "-c", script})
-	if err != nil || took <= 0 {
+	took, err := measure(t.Context(), root, []string{"sh", "-c", script}, options{times: 1})
+	if err != nil || len(took) != 1 || took[0] <= 0 {
 		t.Error(took, err)
 	}
-	if _, err := measure(t.Context(), root, "test", []string{"false"}); err == nil {
-		t.Error("a command that failed has a time")
+	// Fails in the third run, which is the last one.
+	const third = `echo >> runs; [ $(wc -l < runs) -lt 3 ] && [ -e go.mod ]`
+	took, err = measure(t.Context(), root, []string{"sh", "-c", third}, options{times: 5, busy: 1})
+	if err == nil || len(took) != 2 {
+		t.Errorf("a command that fails in its third run: %v, %v", took, err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "*")); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+func TestParse(t *testing.T) {
+	o, names, err := parse([]string{"-times", "10", "-busy", "2", "test"})
+	if err != nil || o != (options{10, 2}) || o.cold() || !slices.Equal(names, []string{"test"}) {
+		t.Error(o, names, err)
+	}
+	if o, _, err := parse([]string{"demo", "ci"}); err != nil || !o.cold() {
+		t.Error(o, err)
+	}
+	for _, bad := range [][]string{{}, {"make"}, {"-times", "0", "test"}, {"-busy", "-1", "test"}} {
+		if _, _, err := parse(bad); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
+
+// Loops take the time of CPUs until they are stopped.
+func TestOccupy(t *testing.T) {
+	used := func() time.Duration {
+		var r syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(r.Utime.Nano())
+	}
+	begin, end := used(), time.Now().Add(time.Minute)
+	stop := occupy(1)
+	for used()-begin < 200*time.Millisecond && time.Now().Before(end) {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	if got := used() - begin; got < 200*time.Millisecond {
+		t.Errorf("%s of a CPU used in a minute", got)
 	}
 }
 

@@ -3,35 +3,79 @@ package remove
 import (
 	"bytes"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"myelin/style"
 )
 
+const feature = "prefilter"
+
+// lines are the lines that name the feature outside of its folder, by file.
+// Fields of structs and drop reasons may stay: nothing sets them then.
+func lines() map[string][]string {
+	return map[string][]string{
+		"agent/agent.go":      {`"myelin/` + feature + `"`, feature + ".Feature("},
+		"bpf/datapath.c":      {`#include "../` + feature + `/`, "config." + feature, "return XDP_DROP;"},
+		"service/from_wire.h": {`#include "../` + feature + `/`, "config." + feature, "DROP_PREFILTER"},
+		"style/includes.txt":  {feature + " "},
+	}
+}
+
 // TestRemoveFeature builds a copy of the tree without the prefilter: without
-// its folder, and without the lines that name its package elsewhere.
+// its folder, and without its lines elsewhere.
 func TestRemoveFeature(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the whole tree")
 	}
-	const feature = "prefilter"
 	root, dir := filepath.Join("..", ".."), t.TempDir()
 	copyTree(t, root, dir)
 	if err := os.RemoveAll(filepath.Join(dir, feature)); err != nil {
 		t.Fatal(err)
 	}
-	removed := removeLines(t, filepath.Join(dir, "agent", "agent.go"), `"myelin/`+feature+`"`, feature+".Feature(")
-	if removed != 2 {
-		t.Errorf("the list of features has %d lines of %s, want an import and an entry", removed, feature)
+	for file, texts := range lines() {
+		if removed := removeLines(t, filepath.Join(dir, file), texts...); removed != len(texts) {
+			t.Errorf("%s has %d lines of %s, want one with each of %q", file, removed, feature, texts)
+		}
 	}
+	compileC(t, dir)
 	build := exec.CommandContext(t.Context(), "go", "build", "./...")
 	build.Dir = dir
 	build.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-buildvcs=false -trimpath", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Errorf("build without %s: %v\n%s", feature, err, out)
+	}
+}
+
+// compileC compiles each header, and the programs, without generating code.
+func compileC(t *testing.T, dir string) {
+	t.Helper()
+	compiler := style.Compiler()
+	if compiler == "" {
+		t.Log("without clang-19 the C files are not compiled")
+		return
+	}
+	files := []string{"bpf/datapath.c"}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".h" {
+			files = append(files, strings.TrimPrefix(path, dir+"/"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, err := style.SelfContained(dir, compiler, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, finding := range broken {
+		t.Errorf("compile without %s: %s", feature, finding)
 	}
 }
 

@@ -51,7 +51,8 @@ func exactlyOne(fields ...string) schema {
 }
 
 // port is a number of 0..65535, or a name of RFC 6335.
-const port = `^(0|[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]|([a-zA-Z0-9]+-)*[0-9]*[a-zA-Z][a-zA-Z0-9]*(-[a-zA-Z0-9]+)*)$`
+const port = `^(0|[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]|` +
+	`([a-zA-Z0-9]+-)*[0-9]*[a-zA-Z][a-zA-Z0-9]*(-[a-zA-Z0-9]+)*)$`
 
 // rules are what policies are refused for that a server can find out: by forms of text where lists are as
 // long as one likes, since a server bounds what expressions may cost, and by expressions elsewhere.

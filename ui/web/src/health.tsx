@@ -235,7 +235,14 @@ function Maps({ health: { maps, mapsError, socket } }: { health: Health }) {
 function Fill({ value, max, what }: { value: number; max: number; what: string }) {
   return (
     <span class="fill">
-      <meter min={0} max={max || 1} high={max * 0.8} optimum={0} value={value} aria-label={`How full ${what} is`} />{" "}
+      <meter
+        min={0}
+        max={max || 1}
+        high={max * 0.8}
+        optimum={0}
+        value={value}
+        aria-label={`How full ${what} is`}
+      />{" "}
       {value.toLocaleString("en")} of {max.toLocaleString("en")}
     </span>
   );

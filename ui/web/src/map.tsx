@@ -35,7 +35,8 @@ export function useLinks(store: Store): Link[] {
 }
 
 export function describe(l: Link): string {
-  const text = `${vertexName(readVertex(l.from))} to ${vertexName(readVertex(l.to))}, ${ports(l)}, ${perSecond(l.rate)}`;
+  const text =
+    `${vertexName(readVertex(l.from))} to ${vertexName(readVertex(l.to))}, ${ports(l)}, ${perSecond(l.rate)}`;
   return l.red ? `${text}, ${l.dropped} dropped: ${l.rule}` : text;
 }
 

@@ -104,7 +104,9 @@ export function withPort(name: string, port: number): string {
 export function clock(ms: number): string {
   const d = new Date(ms);
   const two = (n: number) => String(n).padStart(2, "0");
-  return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, "0")}`;
+  return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(
+    d.getMilliseconds(),
+  ).padStart(3, "0")}`;
 }
 
 export function perSecond(n: number): string {

@@ -54,7 +54,7 @@ test("5,000 flows a second", async () => {
     await page.waitForTimeout(5000);
     samples.push(await heap());
     if (i % 3 === 1) {
-      // somebody reads, and goes back to the newest
+      // scrolls up, as a reader does, and back to the newest
       await grid.evaluate((g) => {
         g.scrollTop = 5000;
       });

@@ -12,29 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAlone(t *testing.T) {
+func TestAcquireLock(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
-	here := Places{RunDir: filepath.Join(dir, "run"), BPFRoot: filepath.Join(dir, "bpf")}
-	first, err := Alone(t.Context(), here, 0, log) // without a BPF file system
+	here := Paths{RunDir: filepath.Join(dir, "run"), BPFRoot: filepath.Join(dir, "bpf")}
+	first, err := AcquireLock(t.Context(), here, 0, log) // without a BPF file system
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Alone(t.Context(), here, 0, log); err == nil || !strings.Contains(err.Error(),
+	if _, err := AcquireLock(t.Context(), here, 0, log); err == nil || !strings.Contains(err.Error(),
 		fmt.Sprintf("another agent (process %d)", os.Getpid())) {
 		t.Fatalf("a second agent: %v", err)
 	}
 	time.AfterFunc(100*time.Millisecond, first)
-	second, err := Alone(t.Context(), here, time.Minute, log)
+	second, err := AcquireLock(t.Context(), here, time.Minute, log)
 	if err != nil {
 		t.Fatalf("after the first one ended: %v", err)
 	}
 	second()
 }
 
-// TestAloneBPFRoot: two agents with different run directories and one BPF file system, which each sees at a place
+// TestAcquireLockBPFRoot: two agents with different run directories and one BPF file system, which each sees at a place
 // of its own.
-func TestAloneBPFRoot(t *testing.T) {
+func TestAcquireLockBPFRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it mounts a BPF file system")
 	}
@@ -55,12 +55,12 @@ func TestAloneBPFRoot(t *testing.T) {
 	}
 	mount("bpffs", one, "bpf", 0)
 	mount(one, two, "", unix.MS_BIND)
-	first, err := Alone(t.Context(), Places{RunDir: filepath.Join(dir, "run1"), BPFRoot: one}, 0, log)
+	first, err := AcquireLock(t.Context(), Paths{RunDir: filepath.Join(dir, "run1"), BPFRoot: one}, 0, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := Places{RunDir: filepath.Join(dir, "run2"), BPFRoot: two}
-	_, err = Alone(t.Context(), other, 0, log)
+	other := Paths{RunDir: filepath.Join(dir, "run2"), BPFRoot: two}
+	_, err = AcquireLock(t.Context(), other, 0, log)
 	if want := fmt.Sprintf("another agent (process %d) has this BPF file system", os.Getpid()); err == nil ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("a second agent on the BPF file system: %v, want %q", err, want)
@@ -73,15 +73,15 @@ func TestAloneBPFRoot(t *testing.T) {
 		t.Errorf("cleanup on the BPF file system of an agent: %v", err)
 	}
 	first()
-	second, err := Alone(t.Context(), other, 0, log)
+	second, err := AcquireLock(t.Context(), other, 0, log)
 	if err != nil {
 		t.Fatalf("after the first one ended: %v", err)
 	}
 	second()
 }
 
-// TestAloneFull: no room for the lock's file keeps no agent from starting, and none from finding another one.
-func TestAloneFull(t *testing.T) {
+// TestAcquireLockFull: no room for the lock's file keeps no agent from starting, and none from finding another one.
+func TestAcquireLockFull(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it mounts a small file system")
 	}
@@ -91,14 +91,15 @@ func TestAloneFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	places := Places{RunDir: dir, BPFRoot: filepath.Join(dir, "none")}
+	paths := Paths{RunDir: dir, BPFRoot: filepath.Join(dir, "none")}
 	log := slog.New(slog.DiscardHandler)
-	first, err := Alone(t.Context(), places, 0, log)
+	first, err := AcquireLock(t.Context(), paths, 0, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first()
-	if _, err := Alone(t.Context(), places, 0, log); err == nil || !strings.Contains(err.Error(), "another agent") {
+	_, err = AcquireLock(t.Context(), paths, 0, log)
+	if err == nil || !strings.Contains(err.Error(), "another agent") {
 		t.Errorf("a second agent: %v", err)
 	}
 }

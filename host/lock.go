@@ -22,8 +22,8 @@ const lockFile = "agent.lock"
 // lockPoll is how often a lock that another agent holds is tried again.
 const lockPoll = 20 * time.Millisecond
 
-// Places are what only one agent may work on at a time.
-type Places struct {
+// Paths are the directories that only one agent may work on at a time.
+type Paths struct {
 	RunDir  string // myelin.runDir
 	BPFRoot string // myelin.bpfRoot
 }
@@ -62,24 +62,25 @@ func claimRunDir(dir string) (*os.File, error) {
 	return f, err
 }
 
-// Alone makes this process the only agent with the run directory and with the
+// AcquireLock makes this process the only agent with the run directory and with the
 // BPF file system, since two would write the same maps. It waits for one that is
 // just stopping, at most patience, and changes nothing before it has the BPF file
 // system. The kernel ends the claim with the process, however that ends.
-func Alone(ctx context.Context, places Places, patience time.Duration, log *slog.Logger) (release func(), err error) {
+func AcquireLock(ctx context.Context, paths Paths, patience time.Duration, log *slog.Logger,
+) (release func(), err error) {
 	end := time.Now().Add(patience)
-	bpf, err := patiently(ctx, "BPF file system", places.BPFRoot, end, log,
-		func() (*os.File, error) { return claimBPFRoot(places.BPFRoot) })
+	bpf, err := patiently(ctx, "BPF file system", paths.BPFRoot, end, log,
+		func() (*os.File, error) { return claimBPFRoot(paths.BPFRoot) })
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(places.RunDir, 0o700); err != nil {
+	if err := os.MkdirAll(paths.RunDir, 0o700); err != nil {
 		bpf.Close() // a nil one returns an error, no more
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
-	path := filepath.Join(places.RunDir, lockFile)
+	path := filepath.Join(paths.RunDir, lockFile)
 	run, err := patiently(ctx, "run directory", path, end, log,
-		func() (*os.File, error) { return claimRunDir(places.RunDir) })
+		func() (*os.File, error) { return claimRunDir(paths.RunDir) })
 	if err != nil {
 		bpf.Close() // a nil one returns an error, no more
 		return nil, err
