@@ -257,7 +257,14 @@ func TestDNSRules(t *testing.T) {
 			}
 		}
 	}
-	flows := c.mustCLI("node1", "observe", "--last", "50", "--type", "l7")
-	contains(t, "observe", flows, "dns-request proxy DROPPED (DNS Query 1.example.com.)",
-		"(DNS Query 1.amazonaws.com.)", "DNS Answer 198.51.100.2 (1.amazonaws.com.)")
+	eventually(t, "flows of the queries", 10*time.Second, func() error { // the agent reads the proxy's records
+		flows := c.mustCLI("node1", "observe", "--last", "50", "--type", "l7")
+		for _, want := range []string{"dns-request proxy DROPPED (DNS Query 1.example.com.)",
+			"(DNS Query 1.amazonaws.com.)", "DNS Answer 198.51.100.2 (1.amazonaws.com.)"} {
+			if !strings.Contains(flows, want) {
+				return fmt.Errorf("%q is missing in:\n%s", want, flows)
+			}
+		}
+		return nil
+	})
 }
