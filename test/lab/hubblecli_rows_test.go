@@ -39,12 +39,12 @@ func listRows() []invocation {
 		{server: "relay", args: "list namespaces", has: []string{"NAMESPACE\n", "default\n", "shop\n"}, lines: 3},
 		{server: "relay", args: "list namespaces -o wide", has: []string{"CLUSTER", "default", "shop"}, lines: 3},
 		{server: "node1", args: "list namespaces -o json", has: []string{`"namespace": "shop"`}},
-		{server: "node1", args: "observe agent-events", has: []string{"AGENT_STARTED", "ENDPOINT_CREATED",
+		{server: "node1", args: "observe agent-events --last 100", has: []string{"AGENT_STARTED", "ENDPOINT_CREATED",
 			"IPCACHE_UPSERTED", "ENDPOINT_REGENERATE_SUCCESS",
 			"pod name: a1)", "POLICY_UPDATED"}},
 		{server: "node1", args: "observe agent-events --last 2 -o jsonpb", has: []string{`"node_name":"default/node1"`},
 			lines: 2},
-		{server: "node1", args: "observe agent-events --first 1 -o dict", has: []string{"TYPE: AGENT_STARTED"}},
+		{server: "node1", args: "observe agent-events --last 100 -o dict", has: []string{"TYPE: AGENT_STARTED"}},
 		{server: "node1", args: "observe debug-events", lines: none},
 		{server: "node1", args: "observe --print-raw-filters --pod a1 --not --verdict DROPPED", has: []string{
 			`allowlist:`, `'{"source_pod":["a1"]}'`, `'{"destination_pod":["a1"]}'`, `'{"verdict":["DROPPED"]}'`}},
@@ -151,11 +151,11 @@ func verdictRows() []invocation {
 		nothing("--verdict ERROR"),
 		all("--drop-reason-desc POLICY_DENIED", "flow.drop_reason_desc="+isolated),
 		invocation{server: "node2", args: "observe --verdict DROPPED --to-port 81 -4" + allFields, has: []string{
-			"default/a1:", "default/s2:81 (ID:", "policy-verdict:none INGRESS DENIED (TCP Flags: SYN)",
+			"default/a1:", "default/s2:81 (ID:", "policy-verdict:none INGRESS DENIED (TCP Flags: SYN; policy no rule",
 			"Policy denied DROPPED (TCP Flags: SYN"}},
 		invocation{server: "node2", args: "observe --drop-reason-desc POLICY_DENY --print-policy-names" + allFields,
 			has: []string{"shop/cart-5d4f8c7b9-x2x4z:", "Policy denied by denylist DROPPED (TCP Flags: SYN",
-				"policy-verdict:L3-L4 INGRESS DENIED BY no-shop (CiliumNetworkPolicy) (TCP Flags: SYN)"}},
+				"policy-verdict:L3-L4 INGRESS DENIED BY no-shop (CiliumNetworkPolicy) (TCP Flags: SYN; policy denied"}},
 		invocation{server: "node3", args: "observe --verdict AUDIT" + allFields, has: []string{
 			"default/s3:7000", "policy-verdict:none INGRESS AUDITED (TCP Flags: SYN"}},
 		invocation{server: "node2", args: "observe -t policy-verdict --to-port 8080 --verdict FORWARDED -4" + allFields,
