@@ -55,6 +55,7 @@ func (pl *policies) feature() *feature.Feature {
 func (pl *policies) createTables() error {
 	var err error
 	pl.tables, err = policy.NewTables(pl.DB)
+	pl.tables.Proxy = pl.Config.EnforcesL7()
 	return err
 }
 

@@ -1,10 +1,16 @@
 package bpf
 
+import "slices"
+
 func neighbourTables() []table {
 	return []table{
 		{name: "arp", settings: settingsOf(), rows: arpRows()},
-		{name: "nd", settings: settingsOf(), rows: append(ndRows(), ndRefusedRows()...)},
-		{name: "nd, tracking", settings: settingsOf(tracking), rows: append(ndRows(), ndRefusedRows()...)},
+		{name: "nd", settings: settingsOf(), rows: slices.Concat(ndRows(), ndRefusedRows(), ndHiddenRows(),
+			[]row{only6(one("later fragment without a first one, to the host", "from_pod linka",
+				`eth a > gw | ip6 a > gw ttl 255 | frag 6 off 32 proto 58 | len 8`, "FORWARD_STACK", "="))})},
+		{name: "nd, tracking", settings: settingsOf(tracking),
+			rows: slices.Concat(ndRows(), ndRefusedRows(), ndHiddenRows())},
+		{name: "nd, legacy routing", settings: settingsOf(legacy), rows: ndHiddenRows()},
 		{name: "arp where IPv4 is off", settings: settingsOf(func(s *Settings) {
 			s.Ipv4, s.Gateway4.B = 0, [16]byte{}
 		}), rows: []row{
@@ -114,6 +120,41 @@ func ndRefusedRows() []row {
 			"DROP_TRUNCATED", "="),
 		one("link of no pod", "from_pod other0",
 			`eth a > solicited:gw | ip6 a > solicited:gw ttl 255 | nd solicit gw from a`, "DROP_NO_ENDPOINT", "="),
+	}
+	for i := range rows {
+		rows[i] = only6(rows[i])
+	}
+	return rows
+}
+
+// ndHiddenRows have neighbour discovery behind extension headers, which the host's stack would accept, and what must
+// still reach the host. The second packet of each kind finds the decision that the echo request has cached.
+func ndHiddenRows() []row {
+	const hidden = `nd advert a override lladdr b`
+	echo := func(header string) step {
+		return step{at: "from_pod linka", in: `eth a > gw | ip6 a > gw ttl 255 | ` + header + ` | icmp echo id 7`,
+			want: "FORWARD_STACK", out: "="}
+	}
+	drop := func(layers, want string) step {
+		return step{at: "from_pod linka", in: `eth a > gw | ip6 a > gw ttl 255 | ` + layers, want: want, out: "="}
+	}
+	rows := []row{
+		{name: "hidden in fragments", steps: []step{
+			drop(`frag 7 mf | `+hidden, "DROP_ND_TYPE"), drop(`frag 7 off 32 | len 8`, "DROP_ND_TYPE"),
+			echo("frag 8 mf"), drop(`frag 9 mf | dstopts | `+hidden, "DROP_ND_TYPE"),
+			drop(`frag 9 off 40 | len 8`, "DROP_ND_TYPE"),
+		}},
+		{name: "hidden behind too many headers", steps: []step{
+			echo("dstopts"),
+			drop(`hbh | dstopts | dstopts | dstopts | dstopts | dstopts | dstopts | `+hidden, "DROP_EXTENSION_HEADERS"),
+		}},
+	}
+	for _, header := range []string{"dstopts", "hbh", "routing body 0000", "frag 7", "hbh | dstopts | frag 7"} {
+		rows = append(rows, row{name: "hidden behind " + header, steps: []step{
+			drop(header+" | "+hidden, "DROP_ND_TYPE"), echo(header), drop(header+" | "+hidden, "DROP_ND_TYPE"),
+			drop(header+` | nd redirect a for world lladdr a`, "DROP_ND_TYPE"),
+			drop(header+` | nd router-advert lladdr a`, "DROP_ND_TYPE"),
+		}})
 	}
 	for i := range rows {
 		rows[i] = only6(rows[i])

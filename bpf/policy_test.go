@@ -154,21 +154,23 @@ func (w *world) fillIdentities(t testing.TB) {
 func policyTables() []table {
 	return []table{
 		{name: "policies", settings: settingsOf(policed, longTimes), rows: opened(policyRows(), peerRows(), auditRows(),
-			icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows(), rowlessRows())},
+			auditUnknownRows(), icmpRows(), portRows(), cutRows("DROP_POLICY_NO_RULE REPLY_RESET"), changeRows(),
+			rowlessRows())},
 		{name: "policies, cut by dropping", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_DROP),
 			longTimes), rows: opened(cutRows("DROP_POLICY_NO_RULE"))},
 		{name: "policies, cut by nothing", settings: settingsOf(policed, cutting(DatapathPolicyCutCUT_LEAVE),
 			longTimes), rows: opened(cutRows("FORWARD_POD"))},
 		{name: "policies, every flow with a row", settings: settingsOf(policed, tracking, longTimes),
-			rows: opened(policyRows(), peerRows(), auditRows(), icmpRows(), portRows(), changeRows(), rowlessRows())},
+			rows: opened(policyRows(), peerRows(), auditRows(), auditUnknownRows(), icmpRows(), portRows(),
+				changeRows(), rowlessRows())},
 		{name: "policies, Services", settings: settingsOf(policed, servicing, longTimes),
-			rows: opened(policyRows(), peerRows(), auditRows(), policyServiceRows())},
+			rows: opened(policyRows(), peerRows(), auditRows(), auditUnknownRows(), policyServiceRows())},
 		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes),
-			rows: opened(policyRows(), peerRows(), auditRows(), hostPolicyRows())},
+			rows: opened(policyRows(), peerRows(), auditRows(), auditUnknownRows(), hostPolicyRows())},
 		{name: "policies, the host's, masquerading", settings: settingsOf(policed, hostPoliced, masquerading,
 			longTimes), rows: opened(hostPolicyRows())},
 		{name: "policies, masquerading", settings: settingsOf(policed, masquerading, longTimes),
-			rows: opened(policyRows(), peerRows(), auditRows(), policyWorldRows())},
+			rows: opened(policyRows(), peerRows(), auditRows(), auditUnknownRows(), policyWorldRows())},
 	}
 }
 

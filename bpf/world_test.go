@@ -44,6 +44,7 @@ type world struct {
 	proxy    proxyPrograms
 	listener uint64 // descriptor of the proxy's socket
 	linear   bool   // the kernel can be told which part of a packet is linear
+	takesXDP bool   // eth0 takes frames in XDP
 }
 
 func mac(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }

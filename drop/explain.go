@@ -81,7 +81,8 @@ func spoofed() []Outcome {
 			"The pod has a route of its own that skips the gateway: ip route in the pod."},
 		{bpf.DatapathOutcomeDROP_ND_TARGET, "DROP_ND_TARGET", "The pod solicited something else than its gateway.",
 			"The pod has a route of its own that skips the gateway: ip -6 route in the pod."},
-		{bpf.DatapathOutcomeDROP_ND_TYPE, "DROP_ND_TYPE", "Router discovery or a redirect from a pod.",
+		{bpf.DatapathOutcomeDROP_ND_TYPE, "DROP_ND_TYPE",
+			"Router discovery or a redirect from a pod, or neighbour discovery behind extension headers.",
 			"Usual when a pod starts: kernels ask for routers, and pods have their route already."},
 	}
 }

@@ -32,7 +32,7 @@ enum outcome {
 	DROP_SPOOFED_ND,   /* neighbour discovery with an address or MAC that is not the pod's */
 	DROP_ARP_TARGET,   /* ARP other than a request for the gateway */
 	DROP_ND_TARGET,    /* neighbour solicitation for another address than the gateway's */
-	DROP_ND_TYPE,      /* router discovery or redirect by a pod */
+	DROP_ND_TYPE,      /* router discovery or redirect by a pod, or any of these behind extension headers */
 	DROP_MULTICAST,    /* to a multicast or broadcast address */
 	DROP_MARTIAN,      /* to an address that no router forwards to: loopback, unspecified, link-local */
 	DROP_TTL,          /* TTL or hop limit exceeded */

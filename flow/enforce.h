@@ -84,13 +84,25 @@ INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 	return icmp_trim(skb) ? 0 : DROP_REWRITE;
 }
 
-/* Whether the endpoint's policies are in audit mode: what they deny is only reported. */
-INLINE bool policy_audits(__u16 slot)
+/* Whether the endpoint has policies that are not only audited. */
+INLINE bool policy_enforces(__u16 slot)
 {
 	__u32 key = slot;
 	struct endpoint_policy *e = slot ? bpf_map_lookup_elem(&policies, &key) : NULL;
 
-	return e && e->audit;
+	return e && !e->audit;
+}
+
+/*
+ * Returns the result for a TCP segment on c->path that belongs to no connection: a drop reason, or 0 if each end with
+ * policies only audits them. Slow path.
+ */
+INLINE int enforce_no_connection(struct __sk_buff *skb, struct cpu *c)
+{
+	c->policy.rule[0] = c->policy.rule[1] = 0;
+	c->policy.denied = (policy_selects(c->path.dst_slot) ? POLICY_INGRESS : POLICY_EGRESS) + 1;
+	c->policy.audit = !policy_enforces(c->path.src_slot) && !policy_enforces(c->path.dst_slot);
+	return enforce_result(skb, c, DROP_NO_CONNECTION);
 }
 
 /*
@@ -110,7 +122,7 @@ APART int enforce_segment(struct __sk_buff *skb)
 	c->policy.cut = side != SEGMENT_OF_NONE;
 	policy_context_init(c, side == SEGMENT_OF_ACCEPTOR || side == SEGMENT_OF_EITHER);
 	if (side == SEGMENT_OF_NONE)
-		return policy_audits(c->path.src_slot) || policy_audits(c->path.dst_slot) ? 0 : DROP_NO_CONNECTION;
+		return enforce_no_connection(skb, c);
 	outcome = policy_lookup(&c->policy);
 	if (outcome || side != SEGMENT_OF_EITHER)
 		return enforce_result(skb, c, outcome);

@@ -2,6 +2,8 @@ package flow
 
 import (
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"myelin/bpf"
@@ -36,30 +38,56 @@ type Shares struct {
 	size     int
 
 	before, counts []uint32 // by cell
+	leads          []lead   // by cell, of the current pass
 	counted        Usage    // by the last pass
+	// slots has, by cell, the slot that passes have seen last: a cell's own number before one has entries.
+	slots atomic.Pointer[[]uint16]
+}
+
+// lead is the slot that has most of a cell's entries, if one has more than half (the majority vote of Boyer and Moore).
+type lead struct {
+	slot uint16
+	by   uint32
+}
+
+func (l *lead) add(slot uint16) {
+	switch {
+	case l.by == 0:
+		l.slot, l.by = slot, 1
+	case l.slot == slot:
+		l.by++
+	default:
+		l.by--
+	}
 }
 
 // NewShares makes the shares of a table.
 func NewShares(d *bpf.Datapath, kind bpf.DatapathShareKind, size int) *Shares {
-	return &Shares{datapath: d, kind: kind, size: size, counted: Usage{Max: size}}
+	s := &Shares{datapath: d, kind: kind, size: size, counted: Usage{Max: size}}
+	slots := make([]uint16, shareSlots)
+	for i := range slots {
+		slots[i] = uint16(i)
+	}
+	s.slots.Store(&slots)
+	return s
 }
 
 // Usage is what the datapath counts now: entries that ended since the last pass
-// are still in it.
+// are still in it. It may be called while a pass runs.
 func (s *Shares) Usage() (Usage, error) {
 	counts, err := s.read()
-	return usageOf(counts, s.size), err
+	return s.usageOf(counts), err
 }
 
 // usageOf is a usage by the counts of all cells; the first one is of all
 // endpoints.
-func usageOf(cells []uint32, size int) Usage {
-	u := Usage{Max: size}
+func (s *Shares) usageOf(cells []uint32) Usage {
+	u, slots := Usage{Max: s.size}, *s.slots.Load()
 	for i, n := range cells {
 		if i == 0 {
 			u.Entries = int(n)
 		} else if int(n) > u.Most {
-			u.Slot, u.Most = uint16(i), int(n)
+			u.Slot, u.Most = slots[i], int(n)
 		}
 	}
 	return u
@@ -75,12 +103,15 @@ func cell(slot uint16) uint16 {
 
 // begin is called before the entries are read.
 func (s *Shares) begin() (err error) {
-	s.counts = make([]uint32, shareSlots)
+	s.counts, s.leads = make([]uint32, shareSlots), make([]lead, shareSlots)
 	s.before, err = s.read()
 	return err
 }
 
-func (s *Shares) add(slot uint16) { s.counts[cell(slot)]++ }
+func (s *Shares) add(slot uint16) {
+	s.counts[cell(slot)]++
+	s.leads[cell(slot)].add(slot)
+}
 
 // end writes what was counted, and what the datapath has added meanwhile: an
 // entry that is counted twice so is corrected by the next pass.
@@ -92,7 +123,14 @@ func (s *Shares) end(clock Clock) error {
 	for _, n := range s.counts[1:] {
 		s.counts[0] += n
 	}
-	s.counted = usageOf(s.counts, s.size)
+	slots := slices.Clone(*s.slots.Load())
+	for i, l := range s.leads {
+		if l.by > 0 {
+			slots[i] = l.slot
+		}
+	}
+	s.slots.Store(&slots)
+	s.counted = s.usageOf(s.counts)
 	for i, n := range s.counts {
 		if n += after[i] - s.before[i]; n != after[i] {
 			if err := s.datapath.Shares.Put(s.index(i), n); err != nil {
@@ -138,5 +176,5 @@ func (s *Shares) wanted() bool {
 // endpoint: the table is more than half full of it, or it has a quarter.
 func (s *Shares) yields(slot uint16) bool {
 	u := s.counted
-	return u.Entries > u.Max/2 || cell(slot) == u.Slot && u.Most > u.Max/4
+	return u.Entries > u.Max/2 || cell(slot) == cell(u.Slot) && u.Most > u.Max/4
 }

@@ -77,7 +77,7 @@ func kinds(t cluster.Tables, p policy.Tables, last *policy.LastGood) []*kind {
 	} {
 		k.object, k.list, k.rows = &raw{}, &rawList{}, policyRows(p, last, k.Kind)
 		apiVersion, name := k.ToAPIVersionAndKind()
-		k.convert = strict(parse.Readers()[apiVersion+"/"+name])
+		k.convert = strict(closing(p, parse.Readers()[apiVersion+"/"+name]))
 		if k.Group == cilium.Group {
 			k.version = ruleVersion
 		}
@@ -119,6 +119,14 @@ func strict[R any](read func([]byte, parse.Origin) (*R, cluster.FieldErrors)) fu
 			return nil, faults
 		}
 		return row, faults // with faults it is a closed version
+	}
+}
+
+// closing closes what needs a proxy, if there is none.
+func closing(t policy.Tables, read parse.Reader) parse.Reader {
+	return func(text []byte, of parse.Origin) (*policy.Object, cluster.FieldErrors) {
+		row, faults := read(text, of)
+		return t.InForce(row), faults
 	}
 }
 

@@ -155,7 +155,7 @@ func policyRows(t policy.Tables, last *policy.LastGood, kind string) rows {
 			if closed == nil {
 				closed = &policy.Object{Ref: ref, Source: Origin, InForce: policy.Closed}
 			}
-			return old.Refused(closed, reason, now)
+			return t.InForce(old.Refused(closed, reason, now))
 		},
 	}
 }

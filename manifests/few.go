@@ -123,8 +123,8 @@ func (s *Source) update(affected map[slot]bool) bool {
 			}
 		}
 	}
-	have, _ := combine(before)
-	want, conflicts := combine(after)
+	have, _ := combine(before, s.Policies)
+	want, conflicts := combine(after, s.Policies)
 	if len(conflicts) > 0 {
 		return false
 	}

@@ -115,7 +115,7 @@ func (s *Source) merge() (rows, []*cluster.Problem) {
 		}
 	}
 	s.inForce, s.copies = next, found
-	out, conflicts := combine(next)
+	out, conflicts := combine(next, s.Policies)
 	s.refusals(out, found, problems)
 	problems = append(problems, conflicts...)
 	s.flawless = len(problems)+len(held) == 0
@@ -163,7 +163,7 @@ func (s *Source) before(at slot, found []version) version {
 }
 
 // combine makes table rows of versions; a Pod's two become one.
-func combine(versions map[slot]version) (rows, []*cluster.Problem) {
+func combine(versions map[slot]version, tables policy.Tables) (rows, []*cluster.Problem) {
 	out := newRows()
 	var problems []*cluster.Problem
 	for at, v := range versions {
@@ -177,7 +177,7 @@ func combine(versions map[slot]version) (rows, []*cluster.Problem) {
 		case *cluster.EndpointSlice:
 			out.slices[row.Key()] = row
 		case *policy.Object:
-			out.policies[row.Ref] = row
+			out.policies[row.Ref] = tables.InForce(row)
 		case *policy.Group:
 			out.groups[row.Name] = row
 		case *cluster.Pod:

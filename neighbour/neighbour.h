@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Answers ARP requests (RFC 826) and neighbour solicitations (RFC 4861) of pods for the gateway. Slow path. */
+/*
+ * Answers ARP requests (RFC 826) and neighbour solicitations (RFC 4861) of pods for the gateway, and keeps neighbour
+ * discovery of pods from the host's stack. Slow path.
+ */
 #ifndef MYELIN_NEIGHBOUR_H
 #define MYELIN_NEIGHBOUR_H
 
@@ -164,6 +167,41 @@ APART int neighbour_nd(struct __sk_buff *skb)
 		return drop(skb, c, DROP_REWRITE);
 	count(skb, c, REPLY_ND);
 	return bpf_redirect(skb->ifindex, 0);
+}
+
+/* Whether neighbour discovery may be behind extension headers of the packet, where neighbour_nd does not see it. */
+INLINE bool neighbour_may_hide(const struct packet *pkt)
+{
+	if (pkt->family != 6)
+		return false;
+	/* l4_parse replaces proto by the protocol behind the extension headers. */
+	return l4_is_extension(pkt->proto) || (pkt->proto == IPPROTO_ICMPV6 && pkt->l4 > L3 + sizeof(struct ipv6hdr));
+}
+
+/*
+ * Drops a pod's packet to the host's stack if it is neighbour or router discovery behind extension headers, in a
+ * fragment too (RFC 6980): the stack would accept it. A packet that can't be parsed is dropped as well, except a later
+ * fragment whose first one is unknown: the first one decides whether the stack gets a whole packet. Returns 0 or a
+ * verdict. Cost: per packet with extension headers from a pod to the host.
+ */
+APART int neighbour_refuse_hidden(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct pod_link *l;
+	int outcome;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	l = bpf_map_lookup_elem(&pod_links, &c->pkt.ifindex);
+	if (l)
+		c->pkt.slot = l->endpoint.slot;
+	outcome = l4_parse(skb, &c->pkt);
+	if (outcome == DROP_FRAGMENT_FIRST_MISSING)
+		return 0;
+	if (!outcome && c->pkt.proto == IPPROTO_ICMPV6 && c->pkt.icmp_type >= ND_ROUTER_SOLICIT &&
+	    c->pkt.icmp_type <= ND_REDIRECT)
+		outcome = DROP_ND_TYPE;
+	return outcome ? drop(skb, c, outcome) : 0;
 }
 
 #endif

@@ -24,6 +24,7 @@ func TestServer(t *testing.T) {
 	run("Kubernetes", testKubernetes)
 	run("Migration", testMigration)
 	run("Policies", testPolicies)
+	run("ClusterPolicies", testClusterPolicies)
 	run("Services", testServices)
 	run("Sharing", testSharing)
 	run("Away", testAway)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"myelin/cluster"
 	"myelin/kube"
@@ -39,8 +40,8 @@ type policyKey struct {
 }
 
 // readPolicy reads policies of a kind as agents do.
-func readPolicy(kind string) func([]byte) (*policyObject, error) {
-	strict := parse.Readers()["cilium.io/v2/"+kind]
+func readPolicy(kind schema.GroupVersionKind) func([]byte) (*policyObject, error) {
+	strict := parse.Readers()[kind.GroupVersion().String()+"/"+kind.Kind]
 	return func(raw []byte) (*policyObject, error) {
 		var head struct {
 			Metadata metav1.ObjectMeta `json:"metadata"`
@@ -94,7 +95,11 @@ func reports(objects map[cluster.Key]*crd.CiliumNode) (list []report) {
 // maxFailing bounds the nodes in a policy's status.
 const maxFailing = 10
 
-// realised counts the nodes that have a policy.
+// hasCounts reports whether the status of a kind says how many nodes have a policy: only Cilium's kinds, which this
+// project defines, have a field for it.
+func hasCounts(r *kube.Resource) bool { return r.Group == "cilium.io" }
+
+// realised counts the nodes that have a policy; nil if no node reports.
 func realised(key policyKey, p *policyObject, nodes []report) *crd.Realised {
 	if len(nodes) == 0 {
 		return nil
@@ -134,7 +139,11 @@ func (o *Operator) keepPolicies(ctx context.Context, w *world) error {
 			}
 			k := policyKey{c.Resource().Kind, key}
 			there[k] = true
-			collect(&errs, o.writePolicy(ctx, w, c, k, p, realised(k, p, nodes)))
+			var counts *crd.Realised
+			if hasCounts(c.Resource()) {
+				counts = realised(k, p, nodes)
+			}
+			collect(&errs, o.writePolicy(ctx, w, c, k, p, counts))
 		}
 	}
 	for key := range w.counted {
@@ -165,15 +174,9 @@ func (o *Operator) writePolicy(ctx context.Context, w *world, c *kube.Cache[*pol
 		}
 		return nil
 	}
-	// null takes away what is there: a list of none, and counts that are not reported.
-	status := map[string]any{"conditions": conditions, "realised": nil}
-	if counts != nil {
-		entry := map[string]any{"revision": counts.Revision, "generation": counts.Generation, "nodes": counts.Nodes,
-			"wanted": counts.Wanted, "failing": nil}
-		if len(counts.Failing) > 0 {
-			entry["failing"] = counts.Failing
-		}
-		status["realised"] = entry
+	status := map[string]any{"conditions": conditions}
+	if hasCounts(c.Resource()) {
+		status["realised"] = countsPatch(counts)
 	}
 	part := map[string]any{"metadata": map[string]any{"resourceVersion": p.ResourceVersion}, "status": status}
 	var raw []byte
@@ -182,6 +185,20 @@ func (o *Operator) writePolicy(ctx context.Context, w *world, c *kube.Cache[*pol
 	}
 	w.counted[key] = o.Now()
 	return c.Put(raw)
+}
+
+// countsPatch is the part of a merge patch that has the counts. Null removes what is there: a list of none, and counts
+// that are not reported.
+func countsPatch(counts *crd.Realised) map[string]any {
+	if counts == nil {
+		return nil
+	}
+	entry := map[string]any{"revision": counts.Revision, "generation": counts.Generation, "nodes": counts.Nodes,
+		"wanted": counts.Wanted, "failing": nil}
+	if len(counts.Failing) > 0 {
+		entry["failing"] = counts.Failing
+	}
+	return entry
 }
 
 // conditions say whether the newest version is in force, and whether all of it is.

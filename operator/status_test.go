@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"fmt"
+	"net/http"
 )
 
 // testPolicies: a policy's status says whether it is valid, and on how many nodes it is
@@ -17,7 +18,8 @@ func testPolicies(c *cluster) {
 	c.put(wide, "apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: wide}\nspec: "+
 		"{endpointSelector: {}, ingress: [{}]}")
 	c.put(bad, "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: bad}\n"+
-		"spec: {endpointSelector: {}, egress: [{toFQDNs: [{matchName: a.example}]}], ingress: [{toPorts: [{ports: "+
+		"spec: {endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}], "+
+		"ingress: [{toPorts: [{ports: "+
 		"[{port: '80', endPort: 70}]}]}]}")
 	for _, path := range []string{good, wide} {
 		c.becomes(path, "status conditions type=Valid status", "True")
@@ -39,11 +41,73 @@ func testPolicies(c *cluster) {
 	c.merge(bad, "spec: {ingress: [{}]}")
 	c.becomes(bad, "status conditions type=Valid status", "True")
 	c.becomes(bad, "status conditions type=Enforced reason", "PartlyEnforced")
-	c.contains(bad, "status conditions type=Enforced message", "spec.egress[0].toFQDNs: toFQDNs is not supported")
+	c.contains(bad, "status conditions type=Enforced message", "spec.egress[0].toGroups: toGroups is not supported")
 	// Mended, it is enforced.
 	c.merge(bad, "spec: {egress: null, ingress: [{}]}")
 	c.becomes(bad, "status conditions type=Enforced status", "True")
 	c.metrics(r, "myelin_operator_policies_invalid 0")
+}
+
+const clusterPolicyDefinition = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: clusternetworkpolicies.policy.networking.k8s.io
+  annotations: {api-approved.kubernetes.io: "unapproved, for a test"}
+spec:
+  group: policy.networking.k8s.io
+  scope: Cluster
+  names: {plural: clusternetworkpolicies, singular: clusternetworkpolicy, kind: ClusterNetworkPolicy,
+    listKind: ClusterNetworkPolicyList}
+  versions:
+  - name: v1alpha2
+    served: true
+    storage: true
+    subresources: {status: {}}
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+// testClusterPolicies: ClusterNetworkPolicies, whose definition is installed later, get conditions and nothing else;
+// conditions of other writers stay.
+func testClusterPolicies(c *cluster) {
+	c.run("")
+	c.defined()
+	path, cilium, text := node("p0")
+	c.put(path, text)
+	c.becomes(cilium, "metadata name", "p0")
+	c.put("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io",
+		clusterPolicyDefinition)
+	const kind = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
+	c.eventually("the kind is served", func() string {
+		if code, body := c.server.Try(http.MethodGet, kind, "", nil); code != http.StatusOK {
+			return fmt.Sprint(code, string(body))
+		}
+		return ""
+	})
+	good, bad := kind+"/good", kind+"/bad"
+	head := "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: %s}\nspec: " +
+		"{tier: Admin, priority: 10, subject: {namespaces: {}}, egress: [{action: Deny, to: [%s]}]}"
+	c.put(good, fmt.Sprintf(head, "good", "{namespaces: {}}"))
+	c.put(bad, fmt.Sprintf(head, "bad", "{networks: [none]}"))
+	c.merge(good+"/status", "status: {conditions: [{type: Reviewed, status: 'True', reason: R, message: m, "+
+		"lastTransitionTime: '2026-01-01T00:00:00Z'}]}")
+	c.becomes(good, "status conditions type=Valid status", "True")
+	c.becomes(good, "status conditions type=Enforced status", "True")
+	c.becomes(good, "status conditions type=Reviewed status", "True")
+	c.becomes(bad, "status conditions type=Valid reason", "Refused")
+	c.contains(bad, "status conditions type=Valid message", "spec.egress[0].to[0].networks[0]")
+	c.becomes(bad, "status conditions type=Enforced status", "False")
+	c.merge(bad, "spec: {egress: []}")
+	c.becomes(bad, "status conditions type=Valid status", "True")
+	c.becomes(bad, "status conditions type=Valid observedGeneration", "2")
+	for _, path := range []string{good, bad} {
+		if got := c.field(path, "status realised"); got != "" {
+			c.Errorf("counts in the status of %s: %s", path, got)
+		}
+	}
+	for _, path := range []string{good, bad, path} {
+		c.server.Delete(path)
+	}
+	c.becomes(cilium, "", "404")
 }
 
 // testRealised: two nodes tell: one has all, the other all but one.

@@ -69,6 +69,12 @@ func ciliumKind(kind, plural string) kube.Resource {
 		Plural: plural, Optional: true}
 }
 
+// clusterPolicyKind is the kind of ClusterNetworkPolicies, whose definition the cluster's administrator installs.
+func clusterPolicyKind() kube.Resource {
+	return kube.Resource{GroupVersionKind: schema.GroupVersionKind{Group: "policy.networking.k8s.io",
+		Version: "v1alpha2", Kind: "ClusterNetworkPolicy"}, Plural: "clusternetworkpolicies", Optional: true}
+}
+
 func coreKind(kind, plural string) kube.Resource {
 	return kube.Resource{GroupVersionKind: corev1.SchemeGroupVersion.WithKind(kind), Plural: plural}
 }
@@ -98,9 +104,10 @@ func (o *Operator) world(poke func()) *world {
 		read[crd.CiliumLoadBalancerIPPool], changes(services))
 	for _, r := range []kube.Resource{
 		ciliumKind("CiliumNetworkPolicy", "ciliumnetworkpolicies"), ciliumKind("CiliumClusterwideNetworkPolicy",
-			"ciliumclusterwidenetworkpolicies"),
+			"ciliumclusterwidenetworkpolicies"), clusterPolicyKind(),
 	} {
-		w.policies = append(w.policies, kube.NewCache(o.client, r, o.Log, readPolicy(r.Kind), changes(policies)))
+		w.policies = append(w.policies, kube.NewCache(o.client, r, o.Log, readPolicy(r.GroupVersionKind),
+			changes(policies)))
 	}
 	return w
 }

@@ -50,17 +50,21 @@ const NoProxy = "l7Proxy is off"
 
 // WithoutProxy is the object of which all that needs the proxy is closed.
 func (o *Object) WithoutProxy() *Object {
+	if !slices.ContainsFunc(o.Specs, Spec.needsProxy) {
+		return o
+	}
 	out := *o
 	out.Specs = WithoutProxy(o.Specs, NoProxy)
 	return &out
 }
 
+func (s Spec) needsProxy() bool {
+	return slices.ContainsFunc(s.Rules, func(r Rule) bool { return r.NeedsProxy() })
+}
+
 // WithoutProxy are specs of which all that needs the proxy is closed for a reason. It does not change the specs given.
 func WithoutProxy(specs []Spec, reason string) []Spec {
-	needs := func(s Spec) bool {
-		return slices.ContainsFunc(s.Rules, func(r Rule) bool { return r.NeedsProxy() })
-	}
-	if !slices.ContainsFunc(specs, needs) {
+	if !slices.ContainsFunc(specs, Spec.needsProxy) {
 		return specs
 	}
 	specs = slices.Clone(specs)

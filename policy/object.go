@@ -176,6 +176,16 @@ func labelText(labels map[string]string) string {
 type Tables struct {
 	Policies statedb.RWTable[*Object]
 	Groups   statedb.RWTable[*Group]
+	// Proxy: there is a proxy. Without it, sources close what needs it.
+	Proxy bool
+}
+
+// InForce is a row as it is in force.
+func (t Tables) InForce(o *Object) *Object {
+	if o == nil || t.Proxy {
+		return o
+	}
+	return o.WithoutProxy()
 }
 
 // NewTables creates the tables "policies" and "cidr-groups" in db. It fails

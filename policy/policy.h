@@ -15,8 +15,9 @@ INLINE __u8 policy_l7(__u16 slot)
 }
 
 /*
- * Looks up the peer's class for one end, into the CPU's lookup context: class 0 if everything is allowed. Returns 0 or
- * a drop reason. Cost: once for each pair of ends and generation.
+ * Looks up the peer's class for one end, into the CPU's lookup context: class 0 if everything is allowed, or the peer
+ * is unknown. Returns 0 or a drop reason; policy->audit says then whether it is only reported. Cost: once for each pair
+ * of ends and generation.
  */
 APART int policy_class(__u32 direction)
 {
@@ -41,6 +42,7 @@ APART int policy_class(__u32 direction)
 	key.identity = policy_identity(direction == POLICY_EGRESS ? &policy->dst : &policy->src);
 	if (key.identity == IDENTITY_UNKNOWN) {
 		policy->denied = direction + 1;
+		policy->audit = !!e->audit;
 		return DROP_POLICY_PEER_UNKNOWN;
 	}
 	class = bpf_map_lookup_elem(&peer_classes, &key);
@@ -52,7 +54,8 @@ APART int policy_class(__u32 direction)
 
 /*
  * Looks up the classes of both ends, into the lookup context, and caches them unless an identity is still unknown.
- * Returns 0 or a drop reason. Cost: per flow.
+ * Returns 0 or a drop reason. If that is only reported, the classes of both ends have been looked up nevertheless.
+ * Cost: per flow.
  */
 INLINE int policy_classes(struct policy_context *policy)
 {
@@ -64,7 +67,9 @@ INLINE int policy_classes(struct policy_context *policy)
 		__builtin_memcpy(policy->class, p->class, sizeof(policy->class));
 		return 0;
 	}
-	outcome = policy_class(POLICY_EGRESS) ?: policy_class(POLICY_INGRESS);
+	outcome = policy_class(POLICY_EGRESS);
+	if (!outcome || policy->audit)
+		outcome = policy_class(POLICY_INGRESS) ?: outcome;
 	if (!outcome && p)
 		policy_pair_store(p, policy, generation);
 	return outcome;
@@ -147,10 +152,10 @@ INLINE int policy_lookup(struct policy_context *policy)
 	policy->denied = 0;
 	policy->proxy = 0;
 	outcome = policy_classes(policy);
-	if (outcome)
+	if (outcome && !policy->audit)
 		return outcome;
 	if (policy->class[POLICY_EGRESS].class)
-		outcome = policy_verdict(POLICY_EGRESS);
+		outcome = policy_verdict(POLICY_EGRESS) ?: outcome;
 	if ((outcome && !policy->audit) || !policy->class[POLICY_INGRESS].class)
 		return outcome;
 	return policy_verdict(POLICY_INGRESS) ?: outcome;

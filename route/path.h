@@ -7,7 +7,7 @@
 #define MYELIN_PATH_H
 
 #include "../icmp/icmp.h"
-#include "../endpoint/endpoint.h"
+#include "../neighbour/neighbour.h"
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -291,11 +291,17 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	}
 }
 
-/* Checks TTL and MTU. Returns 0, or the verdict on a packet that was refused with an ICMP error. Cost: per packet. */
+/*
+ * Checks TTL and MTU; of a pod's packet to the host's stack, that it hides no neighbour discovery. Returns 0, or the
+ * verdict on a packet that was refused. Cost: per packet.
+ */
 INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action)
 {
-	if (action == PATH_STACK)
+	if (action == PATH_STACK) {
+		if (c->pkt.hook == HOOK_FROM_POD && unlikely(neighbour_may_hide(&c->pkt)))
+			return neighbour_refuse_hidden(skb);
 		return 0;
+	}
 	if (unlikely(c->pkt.ttl <= 1))
 		return icmp_refuse(skb, DROP_TTL, 0);
 	if (unlikely(p->mtu && skb->len - ETH_HLEN > p->mtu) && path_packet_size(skb, &c->pkt) > p->mtu)

@@ -84,16 +84,30 @@ func parens(s string) string {
 
 func (f *Facts) flowTracking() Feature {
 	x := Feature{Name: "Flow Tracking", State: OK, Wanted: "myelin.flowTracking: " + f.Config.Myelin.FlowTracking}
-	switch {
-	case f.Settings.FlowAlways != 0:
-		x.Chosen = "every flow has a row"
+	if f.Settings.FlowAlways != 0 {
+		x.Chosen = "every flow has an entry"
 		x.Cost = "2 % of the request rate, 3 to 5 % of new connections"
-	case f.Settings.Masquerade4 != 0 || f.Settings.Masquerade6 != 0:
-		x.Chosen = "only flows that are masqueraded have rows"
-		x.Why = "nothing else needs state; other packets go by cached decisions"
-	default:
-		x.Chosen, x.Why = "no flow has a row", "nothing needs state; packets go by cached decisions"
+		return x
 	}
+	var kinds []string
+	if f.Settings.Masquerade4 != 0 || f.Settings.Masquerade6 != 0 {
+		kinds = append(kinds, "masquerading")
+	}
+	if f.Settings.Policy != 0 {
+		kinds = append(kinds, "pods with policies")
+	}
+	if f.Settings.HostPolicy != 0 {
+		kinds = append(kinds, "the host firewall")
+	}
+	if f.Settings.Services != 0 {
+		kinds = append(kinds, "Services (packet)")
+	}
+	if len(kinds) == 0 {
+		x.Chosen, x.Why = "no flow has an entry", "nothing needs state; packets go by cached decisions"
+		return x
+	}
+	x.Chosen = "only flows of " + strings.Join(kinds, ", ")
+	x.Why = "nothing else needs state; other packets go by cached decisions"
 	return x
 }
 

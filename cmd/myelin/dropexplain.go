@@ -45,7 +45,7 @@ type droppedFlow struct {
 	// objects.
 	Rule     string   `json:"rule,omitempty"`
 	Policies []string `json:"policies,omitempty"`
-	// Now is the current verdict of policies, and Allow the changes that would allow the flow, as in myelin policy trace.
+	// Now is the current verdict of policies, and Allow the changes that would allow the flow, as in policy trace.
 	Now   string   `json:"now,omitempty"`
 	Allow []string `json:"allow,omitempty"`
 	Note  string   `json:"note,omitempty"` // why policies could not be asked

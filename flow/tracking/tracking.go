@@ -88,22 +88,25 @@ type tableUsage struct {
 	// Pod is "namespace/name" of the pod with the most entries, or the number of
 	// an endpoint that is gone; empty if no pod has any.
 	Pod string
+	// Evicts: what is more than an endpoint's share takes the place of its own older entries, and nothing is dropped.
+	Evicts bool
 }
 
-// usage is that of the conntrack tables which this configuration has.
+// usage is that of the conntrack tables which this configuration has, and of the table of fragments.
 func (t *Tracking) usage() (list []tableUsage) {
-	add := func(table string, read func() (flow.Usage, error)) {
+	add := func(table string, evicts bool, read func() (flow.Usage, error)) {
 		u, err := read()
 		if err != nil {
 			t.Log.Warn("usage of a conntrack table is not known", "table", table, "error", err)
 		} else if u.Max > 1 {
-			list = append(list, tableUsage{Name: table, Usage: u, Pod: t.Pod(u.Slot)})
+			list = append(list, tableUsage{Name: table, Usage: u, Pod: t.Pod(u.Slot), Evicts: evicts})
 		}
 	}
-	add("flows", t.collector.Usage)
+	add("flows", false, t.collector.Usage)
 	if read := t.NATEntries(); read != nil {
-		add("nat_entries", read)
+		add("nat_entries", false, read)
 	}
+	add("fragments", true, func() (flow.Usage, error) { return fragments(t.Datapath) })
 	return list
 }
 
@@ -137,7 +140,7 @@ func statusOf(list []tableUsage) feature.Status {
 			text += fmt.Sprintf(", %s has the most: %d", t.Pod, t.Most)
 		}
 		tables = append(tables, text)
-		if t.Limited() {
+		if t.Limited() && !t.Evicts {
 			x.FallBack(fmt.Sprintf("%s has its share of %s: as many entries as are left for others", t.Pod, t.Name))
 			x.Cost = "its new flows are dropped: DROP_FLOW_LIMIT"
 		}

@@ -12,10 +12,10 @@ import (
 type PortVerdict struct {
 	PortPrefix
 	Verdict Verdict
-	// Rule is the number of the rule that decides, or of several that the proxy enforces together.
-	Rule uint32
 	// Proxy: the flow passes through the proxy.
 	Proxy bool
+	// Rule is the number of the rule that decides, or of several that the proxy enforces together.
+	Rule uint32
 }
 
 // firstMatch are the first entries of a prefix, by place in the list: of the admin tier, and of the others. proxied are

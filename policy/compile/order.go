@@ -26,10 +26,11 @@ type entry struct {
 	rule    *rule // nil: no rule's
 	verdict Verdict
 	admin   bool // of TierAdmin
-	ports   []PortPrefix
-	names   []portName // of ports that the peer's pods say, beside ports
 	// proxied: the proxy decides on what the rule allows. open: it lets pass what no rule of HTTP or DNS allows.
 	proxied, open bool
+
+	ports []PortPrefix
+	names []portName // of ports that the peer's pods say, beside ports
 }
 
 func (e *entry) id() uint32 {

@@ -59,7 +59,7 @@ func newAgent(t testing.TB, w *reference.World, k *maps.Writer) *agent {
 	a.engine, err = engine.New(engine.Params{
 		DB: a.db, Cluster: a.cluster, Policies: a.policies, Identities: ids.Identities(), Addresses: ids.Addresses(),
 		Endpoints: a.endpoints, Node: w.Node, ClusterName: w.Cluster, Config: policy.Config{Host: true,
-			CIDRNodes: w.CIDRNodes}, Maps: k, Log: log,
+			CIDRNodes: w.CIDRNodes}, Maps: k, Log: log, Proxy: proxyOf(w),
 	})
 	a.must(err)
 	txn := a.db.WriteTxn(a.cluster.Nodes, a.cluster.Namespaces, a.cluster.Pods, a.cluster.Services, a.cluster.Slices,

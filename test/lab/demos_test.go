@@ -46,8 +46,8 @@ func (c *cluster) lands(ship, method, path string) bool {
 	return status == 0 && strings.HasPrefix(out, "server  default/deathstar-")
 }
 
-// TestStarWars is Cilium's demo: everybody lands until the policy is there, then the empire does. Its HTTP rule is not
-// supported: it allows nothing, and apply says so.
+// TestStarWars is Cilium's demo: everybody lands until the policy is there, then the empire does, and with its HTTP
+// rule that is all that the empire can do.
 //
 //	┌─ node1 ─────────────────┐  ┌─ node2 ─────────────┐
 //	│ deathstar-…  tiefighter │  │ deathstar-…  xwing  │
@@ -94,10 +94,10 @@ func TestStarWars(t *testing.T) {
 		t,
 		"",
 		[]string{"apply", "-f", example("star-wars/sw_l3_l4_l7_policy.yaml")},
-		"ciliumnetworkpolicy/rule1 configured, partly enforced: "+
-			"spec.ingress[0].toPorts[0].rules.http: http is not supported\n",
+		"ciliumnetworkpolicy/rule1 configured\n",
 	)
-	land("with the HTTP rule", map[string]bool{"tiefighter": false, "xwing": false})
+	land("with the HTTP rule", map[string]bool{"tiefighter": true, "xwing": false})
+	c.exhaustPortClosed(t)
 
 	c.mustLab(
 		t,
@@ -107,6 +107,19 @@ func TestStarWars(t *testing.T) {
 	)
 	land("with the policy again", map[string]bool{"tiefighter": true, "xwing": false})
 	contains(t, "logs", c.mustLab(t, "", []string{"logs", "deployment/deathstar"}), "stands in\n", "http on port 80\n")
+}
+
+// exhaustPortClosed waits until the proxy refuses the empire's request to the exhaust port.
+func (c *cluster) exhaustPortClosed(t *testing.T) {
+	t.Helper()
+	eventually(t, "the exhaust port is closed", 20*time.Second, func() error {
+		out, _ := c.labCommand("", "exec", "tiefighter", "--", "curl", "-sS", "--noproxy", "*", "-m2", "-XPUT",
+			"deathstar.default.svc.cluster.local/v1/exhaust-port")
+		if out != "Access denied\r\n" {
+			return fmt.Errorf("the answer is %q", out)
+		}
+		return nil
+	})
 }
 
 // TestGuestbook is Kubernetes' guestbook: its frontends reach Redis by name and by their environment, and the world

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -44,22 +45,23 @@ type flood struct {
 	from    string
 	begin   func(f *flooded, family int) sending
 	ports   string // the node's range for NAT, where one of the usual size can't be used up by this process's sockets
-	named   bool   // it makes conntrack entries of a pod, which status names
+	table   string // it makes a pod's entries of this table, and status names the pod; empty: of none
 }
 
 func floods() []flood {
 	return []flood{
 		{"spoofed SYNs to a NodePort", 4, 30_000, 3 * time.Second, 10 * time.Second, "world", (*flooded).spoofedSYNs,
-			"", false},
+			"", ""},
 		{"SYNs of one pod to one server", 6, 40_000, 3 * time.Second, 10 * time.Second, "a1", (*flooded).podSYNs,
-			"", true},
+			"", "flows"},
 		{"UDP of one pod to one server", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podUDP,
-			"", true},
+			"", "flows"},
 		{"connections of one pod to one server", 4, 4_000, 3 * time.Second, 3 * time.Second, "a1",
-			(*flooded).podConnections, "28000-29999", true},
-		{"UDP flows of one pod", 6, 150_000, 5 * time.Second, 10 * time.Second, "a1", (*flooded).podFlows, "", true},
+			(*flooded).podConnections, "28000-29999", "flows"},
+		{"UDP flows of one pod", 6, 150_000, 5 * time.Second, 10 * time.Second, "a1", (*flooded).podFlows, "",
+			"flows"},
 		{"fragments of one pod", 4, 60_000, 4 * time.Second, 10 * time.Second, "a1", (*flooded).podFragments,
-			"", false},
+			"", "fragments"},
 	}
 }
 
@@ -118,8 +120,8 @@ func (fl flood) run(t *testing.T, family int) (r floodResult) {
 	b.run()
 	time.Sleep(patience(300 * time.Millisecond))
 	begin, ended, named := time.Now(), make(chan struct{}), make(chan error, 1)
-	if fl.named {
-		go func() { named <- f.namesFlooder("default/"+fl.from, ended) }()
+	if fl.table != "" {
+		go func() { named <- f.namesFlooder(fl.table, "default/"+fl.from, ended) }()
 	}
 	var sent int
 	err := f.end(fl.from).Do(func() (err error) {
@@ -129,7 +131,7 @@ func (fl flood) run(t *testing.T, family int) (r floodResult) {
 	end := time.Now()
 	close(ended)
 	check(t, err)
-	if fl.named {
+	if fl.table != "" {
 		check(t, <-named)
 	}
 	starved, of, recovery := b.finish(begin, end)
@@ -157,11 +159,12 @@ func (fl flood) run(t *testing.T, family int) (r floodResult) {
 	return r
 }
 
-// namesFlooder reads status and metrics of node1 during the flood until both name the pod that uses most. Afterwards
-// they need not: unanswered entries make room within a second.
-func (f *flooded) namesFlooder(pod string, ended <-chan struct{}) error {
+// namesFlooder reads status and metrics of node1 during the flood until both name the pod that uses most of the table.
+// Afterwards they need not: unanswered entries make room within a second.
+func (f *flooded) namesFlooder(table, pod string, ended <-chan struct{}) error {
 	node := f.Node("node1")
-	metric := fmt.Sprintf("myelin_conntrack_top_entries{pod=%q,table=\"flows\"}", pod)
+	line := regexp.MustCompile(fmt.Sprintf(`%s:\s+\d+\s+of\s+\d+\s+entries,\s+%s\s+has\s+the\s+most`, table, pod))
+	metric := fmt.Sprintf("myelin_conntrack_top_entries{pod=%q,table=%q}", pod, table)
 	for last := false; ; {
 		status, err := node.Exec(f.t.Context(), "myelin", "status", "--verbose")
 		if err != nil {
@@ -171,7 +174,7 @@ func (f *flooded) namesFlooder(pod string, ended <-chan struct{}) error {
 		if err != nil {
 			return err
 		}
-		if strings.Contains(status, pod+" has the most") && strings.Contains(metrics, metric) {
+		if line.MatchString(status) && strings.Contains(metrics, metric) {
 			return nil
 		}
 		if last {

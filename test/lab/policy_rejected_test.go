@@ -136,26 +136,26 @@ func (r *rejectedCluster) lastGood(t *testing.T) {
 	eventually(t, "without it all reach web", 10*time.Second, func() error { return r.reaches(r.stranger) })
 }
 
-// notEnforced: a rule of names isolates, and the trace says why nothing passes.
+// notEnforced: a rule of groups isolates, and the trace says why nothing passes.
 func (r *rejectedCluster) notEnforced(t *testing.T) {
 	r.t = t
-	file := filepath.Join(r.Manifests(), "names.yaml")
+	file := filepath.Join(r.Manifests(), "groups.yaml")
 	check(t, os.WriteFile(file, []byte(`apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
-metadata: {name: names}
+metadata: {name: groups}
 spec:
   endpointSelector: {matchLabels: {app: stranger}}
-  egress: [{toFQDNs: [{matchName: a.example}]}]
+  egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}]
 `), 0o644))
-	r.state("node1", "default/names", "partly enforced: spec.egress[0].toFQDNs: toFQDNs is not supported")
-	r.never("names", r.stranger)
+	r.state("node1", "default/groups", "partly enforced: spec.egress[0].toGroups: toGroups is not supported")
+	r.never("groups", r.stranger)
 	check(t, r.reaches(r.client))
 	out, err := r.cli("node1", "policy", "trace", "--from", "default/stranger", "--to", "default/web", "--port", "8080")
 	if err == nil || !strings.Contains(err.Error(), ": exit status 1") {
 		t.Errorf("the trace of what is denied ends with %v", err)
 	}
-	contains(t, "trace", out, "DENIED", "isolated by CiliumNetworkPolicy default/names",
-		"not enforced: spec.egress[0].toFQDNs: toFQDNs is not supported")
+	contains(t, "trace", out, "DENIED", "isolated by CiliumNetworkPolicy default/groups",
+		"not enforced: spec.egress[0].toGroups: toGroups is not supported")
 	if _, err := r.cli("node1", "policy", "trace", "--from", "default/none", "--to", "default/web", "--port",
 		"8080"); err == nil || !strings.Contains(err.Error(), ": exit status 2") {
 		t.Errorf("the trace of a pod that is not there ends with %v", err)

@@ -56,6 +56,7 @@ func Open(t testing.TB, dir, name, run string, config policy.Config) *Node {
 	n.Policies, err2 = policy.NewTables(n.DB)
 	n.Endpoints, err3 = endpoint.NewTable(n.DB)
 	check(t, err1, err2, err3)
+	n.Policies.Proxy = config.Proxy
 	last := policy.OpenLastGood(filepath.Join(run, "policy-last-good.json"), n.DB, n.Policies, log)
 	source, err1 := manifests.New(manifests.Params{
 		DB: n.DB, Tables: n.Cluster, Policies: n.Policies, LastGood: last, Dir: dir, Log: log, Now: time.Now,

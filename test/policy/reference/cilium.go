@@ -57,13 +57,18 @@ func (w *World) selected(s spec, endpoint party) bool {
 func (w *World) cilium(f flow, o *opinion) {
 	allow, deny := w.ciliumRules(f, o)
 	for _, r := range deny {
-		if what := w.ciliumRule(f, r, deny); what != "" {
+		if what := w.ciliumRule(f, r, deny, f.ciliumLayer4); what != "" {
 			o.denies(r.name + " " + what)
 		}
 	}
 	for _, r := range allow {
-		if what := w.ciliumRule(f, r, allow); what != "" {
+		if what := w.ciliumRule(f, r, allow, f.ciliumLayer4); what != "" {
 			o.allows(r.name + " " + what)
+		}
+		for i := range r.ports {
+			if what := w.ciliumRule(f, r, allow, func(r rule) string { return f.ciliumItem(r, i, true) }); what != "" {
+				o.proxied = append(o.proxied, fmt.Sprintf("%s.toPorts[%d]", r.name, i))
+			}
 		}
 	}
 }
@@ -76,9 +81,10 @@ func (w *World) ciliumRules(f flow, o *opinion) (allow, deny []rule) {
 		if !w.selected(s, f.subject) {
 			continue
 		}
-		allows, denies, isolate := s.egress()
+		proxy := w.Proxy && s.rule.NodeSelector == nil
+		allows, denies, isolate := s.egress(proxy)
 		if f.ingress {
-			allows, denies, isolate = s.ingress()
+			allows, denies, isolate = s.ingress(proxy)
 		}
 		if isolate == nil && len(allows)+len(denies) > 0 || isolate != nil && *isolate {
 			o.isolates(s.name)
@@ -99,19 +105,27 @@ type rule struct {
 	cidrSet          []ciliumv2.CIDRRule
 	entities         []string
 	services         []ciliumv2.Service
+	fqdns            []ciliumv2.FQDN
 
 	// requires limits endpoints, of this rule and of all others that are for the
 	// same endpoint.
 	requires []metav1.LabelSelector
 
-	ports [][]ciliumv2.PortProtocol
+	ports []portItem
 	icmps []ciliumv2.ICMPRule
 
 	// none is an allow rule whose peers are not enforced, everybody such a deny rule.
 	none, everybody bool
 }
 
-func (s spec) ingress() (allows, denies []rule, isolate *bool) {
+// portItem is an item of toPorts. proxied: the proxy enforces more on it, where it can read the protocol.
+type portItem struct {
+	ports   []ciliumv2.PortProtocol
+	proxied bool
+	reads   []uint8
+}
+
+func (s spec) ingress(proxy bool) (allows, denies []rule, isolate *bool) {
 	from := func(list string, i int, p ciliumv2.FromPeers) rule {
 		return rule{
 			name: fmt.Sprintf("%s.%s[%d]", s.name, list, i), scope: s.scope, endpoints: p.FromEndpoints,
@@ -121,7 +135,7 @@ func (s spec) ingress() (allows, denies []rule, isolate *bool) {
 	}
 	for i, in := range s.rule.Ingress {
 		r := from("ingress", i, in.FromPeers)
-		r.ports, r.icmps = allowPorts(in.ToPorts), in.ICMPs
+		r.ports, r.icmps = allowPorts(in.ToPorts, proxy), in.ICMPs
 		r.none = len(in.FromGroups) > 0 || asksAuthentication(in.Authentication)
 		allows = append(allows, r)
 	}
@@ -137,7 +151,7 @@ func (s spec) ingress() (allows, denies []rule, isolate *bool) {
 	return allows, denies, s.rule.EnableDefaultDeny.Ingress
 }
 
-func (s spec) egress() (allows, denies []rule, isolate *bool) {
+func (s spec) egress(proxy bool) (allows, denies []rule, isolate *bool) {
 	to := func(list string, i int, p ciliumv2.ToPeers) rule {
 		return rule{
 			name: fmt.Sprintf("%s.%s[%d]", s.name, list, i), scope: s.scope, endpoints: p.ToEndpoints, nodes: p.ToNodes,
@@ -147,8 +161,8 @@ func (s spec) egress() (allows, denies []rule, isolate *bool) {
 	}
 	for i, out := range s.rule.Egress {
 		r := to("egress", i, out.ToPeers)
-		r.ports, r.icmps = allowPorts(out.ToPorts), out.ICMPs
-		r.none = len(out.ToGroups)+len(out.ToFQDNs) > 0 || asksAuthentication(out.Authentication)
+		r.ports, r.icmps, r.fqdns = allowPorts(out.ToPorts, proxy), out.ICMPs, out.ToFQDNs
+		r.none = len(out.ToGroups) > 0 || len(out.ToFQDNs) > 0 && !proxy || asksAuthentication(out.Authentication)
 		allows = append(allows, r)
 	}
 	for i, out := range s.rule.EgressDeny {
@@ -166,35 +180,41 @@ func (s spec) egress() (allows, denies []rule, isolate *bool) {
 // asksAuthentication reports whether a rule requires authentication, which no peer has.
 func asksAuthentication(a *ciliumv2.Authentication) bool { return a != nil && a.Mode != "disabled" }
 
-// allowPorts leaves out ports where a proxy would have to look further: there is
-// none, and nothing is allowed there.
-func allowPorts(rules []ciliumv2.PortRule) [][]ciliumv2.PortProtocol {
-	var ports [][]ciliumv2.PortProtocol
+// allowPorts leaves out ports where what would have to look further is not there: nothing is allowed there.
+func allowPorts(rules []ciliumv2.PortRule, proxy bool) (items []portItem) {
 	for _, r := range rules {
-		l7 := r.Rules != nil && len(r.Rules.HTTP)+len(r.Rules.Kafka)+len(r.Rules.DNS)+len(r.Rules.L7)+
-			len(r.Rules.L7Proto) > 0
-		if l7 || r.TerminatingTLS != nil || r.OriginatingTLS != nil || r.Listener != nil || len(r.ServerNames) > 0 {
-			r.Ports = nil
+		item := portItem{ports: r.Ports, reads: []uint8{protoTCP}}
+		unknown := r.Listener != nil
+		if l7 := r.Rules; l7 != nil {
+			unknown = unknown || len(l7.Kafka)+len(l7.L7)+len(l7.L7Proto) > 0
+			item.proxied = len(l7.HTTP)+len(l7.DNS) > 0
+			if len(l7.DNS) > 0 {
+				item.reads = append(item.reads, protoUDP)
+			}
 		}
-		ports = append(ports, r.Ports)
+		item.proxied = item.proxied || r.TerminatingTLS != nil || r.OriginatingTLS != nil || len(r.ServerNames) > 0
+		if unknown || item.proxied && !proxy {
+			item = portItem{}
+		}
+		items = append(items, item)
 	}
-	return ports
+	return items
 }
 
-func denyPorts(rules []ciliumv2.PortDenyRule) [][]ciliumv2.PortProtocol {
-	var ports [][]ciliumv2.PortProtocol
+func denyPorts(rules []ciliumv2.PortDenyRule) (items []portItem) {
 	for _, r := range rules {
-		ports = append(ports, r.Ports)
+		items = append(items, portItem{ports: r.Ports})
 	}
-	return ports
+	return items
 }
 
 // ciliumRule returns by what a rule matches; empty: it doesn't. A rule without peers matches all peers if it has ports
 // or ICMP types, and none if it is empty ("Ingress/Egress Default Deny": such a rule only isolates).
-func (w *World) ciliumRule(f flow, r rule, others []rule) string {
+// byPort says by which port a flow matches.
+func (w *World) ciliumRule(f flow, r rule, others []rule, byPort func(rule) string) string {
 	layer4 := len(r.ports) > 0 || len(r.icmps) > 0
 	noPeers := r.endpoints == nil && r.nodes == nil && r.cidr == nil && r.cidrSet == nil && r.entities == nil &&
-		r.services == nil
+		r.services == nil && r.fqdns == nil
 	switch {
 	case r.none:
 		return ""
@@ -204,10 +224,10 @@ func (w *World) ciliumRule(f flow, r rule, others []rule) string {
 	}
 	peer, port := "peers=all", "ports=all"
 	if !noPeers && !r.everybody {
-		peer = w.ciliumPeer(f.peer, r, others)
+		peer = w.ciliumPeer(f, r, others)
 	}
 	if layer4 {
-		port = f.ciliumLayer4(r)
+		port = byPort(r)
 	}
 	if peer == "" || port == "" {
 		return ""
@@ -215,11 +235,23 @@ func (w *World) ciliumRule(f flow, r rule, others []rule) string {
 	return peer + " " + port
 }
 
-// ciliumLayer4 says by which port or ICMP type a flow matches; empty: by none.
+// ciliumItem says by which port of an item of toPorts a flow matches; empty: by none.
+func (f flow) ciliumItem(r rule, i int, proxied bool) string {
+	item := r.ports[i]
+	if item.proxied != proxied || proxied && !slices.Contains(item.reads, f.proto) {
+		return ""
+	}
+	if what := first("ports", item.ports, f.ciliumPort); what != "" {
+		return fmt.Sprintf("toPorts[%d].%s", i, what)
+	}
+	return ""
+}
+
+// ciliumLayer4 says by which port or ICMP type a flow matches without the proxy; empty: by none.
 func (f flow) ciliumLayer4(r rule) string {
-	for i, ports := range r.ports {
-		if what := first("ports", ports, f.ciliumPort); what != "" {
-			return fmt.Sprintf("toPorts[%d].%s", i, what)
+	for i := range r.ports {
+		if what := f.ciliumItem(r, i, false); what != "" {
+			return what
 		}
 	}
 	for i, icmp := range r.icmps {

@@ -105,7 +105,8 @@ func (w *World) behind(peer party, namespace, name string) bool {
 }
 
 // ciliumPeer returns which of a rule's peers the peer matches; empty: none.
-func (w *World) ciliumPeer(peer party, r rule, others []rule) string {
+func (w *World) ciliumPeer(f flow, r rule, others []rule) string {
+	peer := f.peer
 	what := first("endpoints", r.endpoints, func(s metav1.LabelSelector) string {
 		if w.ciliumEndpoint(peer, s, r.scope, false) && w.required(peer, others) {
 			return "selector"
@@ -136,6 +137,9 @@ func (w *World) ciliumPeer(peer party, r rule, others []rule) string {
 	}
 	if what == "" {
 		what = first("services", r.services, func(s ciliumv2.Service) string { return w.ciliumService(peer, s) })
+	}
+	if what == "" && peer.outside() {
+		what = first("fqdns", r.fqdns, func(of ciliumv2.FQDN) string { return w.ciliumName(f, of) })
 	}
 	return what
 }

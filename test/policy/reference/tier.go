@@ -28,9 +28,9 @@ func (w *World) tier(tier policyv1.Tier, f flow) (Verdict, bool) {
 		why, action := w.clusterRules(f, p)
 		switch action {
 		case policyv1.ClusterNetworkPolicyRuleActionAccept:
-			return Verdict{true, why}, true
+			return Verdict{Allowed: true, Why: why}, true
 		case policyv1.ClusterNetworkPolicyRuleActionDeny:
-			return Verdict{false, why}, true
+			return Verdict{Allowed: false, Why: why}, true
 		case policyv1.ClusterNetworkPolicyRuleActionPass:
 			return Verdict{}, false
 		}

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -21,6 +22,10 @@ import (
 type World struct {
 	// Node is the name of the node whose datapath is asked.
 	Node string
+	// Proxy: there is a proxy, which enforces rules above ports and learns names. Without it, they allow nothing.
+	Proxy bool
+	// Names are DNS names that addresses outside the cluster have, by the address of the pod that has learnt them.
+	Names map[netip.Addr]map[netip.Addr][]string
 	// Cluster is the cluster's name, and CIDRNodes policyCIDRMatchMode: [nodes].
 	Cluster   string
 	CIDRNodes bool
@@ -54,6 +59,9 @@ type Verdict struct {
 	// Why names the rule that decided, as in
 	// "NetworkPolicy shop/web spec.ingress[0] from[1] ports[0]", or says that there is none.
 	Why string
+	// Proxied are the rules that the proxy enforces on an allowed flow, which needs only one of them, each as in
+	// "CiliumNetworkPolicy shop/web spec.ingress[0].toPorts[1]", by ", "; empty: it does not pass through the proxy.
+	Proxied string
 }
 
 // Verdict is what World.Node says of a probe as a whole: both directions must
@@ -111,7 +119,7 @@ func (w *World) flow(p Probe) flow {
 // decide asks the tiers in their order. The first one that has an opinion wins.
 func (w *World) decide(f flow) Verdict {
 	if f.subject.place() == "" || f.subject.place() != w.Node {
-		return Verdict{true, "not on this node"}
+		return Verdict{Allowed: true, Why: "not on this node"}
 	}
 	if v, decided := w.tier(policyv1.AdminTier, f); decided {
 		return v
@@ -122,13 +130,14 @@ func (w *World) decide(f flow) Verdict {
 	if v, decided := w.tier(policyv1.BaselineTier, f); decided {
 		return v
 	}
-	return Verdict{true, "no policy"}
+	return Verdict{Allowed: true, Why: "no policy"}
 }
 
 // opinion is what NetworkPolicies and Cilium's policies say of a flow, each by the
 // rule that says so; empty: none.
 type opinion struct {
 	deny, allow, isolate string
+	proxied              []string
 }
 
 func (o *opinion) denies(why string)   { o.deny = cmp.Or(o.deny, why) }
@@ -147,7 +156,7 @@ func first[T any](list string, items []T, match func(T) string) string {
 
 // middle is the tier of NetworkPolicies and Cilium's policies. A rule that denies
 // beats all that allow (Cilium, Deny Policies). An isolated endpoint gets only
-// what is allowed.
+// what is allowed. A rule that needs no proxy beats all that do, of which those that match count together.
 //
 // A pod's own node may always reach it, unless a rule denies that: Kubernetes
 // demands it ("traffic to and from the node where a Pod is running is always
@@ -159,13 +168,15 @@ func (w *World) middle(f flow) (Verdict, bool) {
 	w.cilium(f, &o)
 	switch {
 	case o.deny != "":
-		return Verdict{false, o.deny}, true
+		return Verdict{Allowed: false, Why: o.deny}, true
 	case f.ingress && f.subject.pod != nil && f.peer.node != nil && f.peer.node.Name == w.Node:
-		return Verdict{true, "from the pod's own node"}, true
+		return Verdict{Allowed: true, Why: "from the pod's own node"}, true
 	case o.allow != "":
-		return Verdict{true, o.allow}, true
+		return Verdict{Allowed: true, Why: o.allow}, true
+	case len(o.proxied) > 0:
+		return Verdict{Allowed: true, Why: o.proxied[0], Proxied: strings.Join(o.proxied, ", ")}, true
 	case o.isolate != "":
-		return Verdict{false, o.isolate + ": no rule allows it"}, true
+		return Verdict{Allowed: false, Why: o.isolate + ": no rule allows it"}, true
 	}
 	return Verdict{}, false
 }

@@ -41,11 +41,35 @@ func verdictKeyOf(class uint32, p compile.PortPrefix) bpf.DatapathVerdictKey {
 func Lookup(t testing.TB, d *bpf.Datapath, slot uint16, dir policy.Direction, peer netip.Addr, proto uint8,
 	port uint16) compile.PortVerdict {
 	t.Helper()
+	return lookupAs(t, d, slot, dir, peer, compile.Family(peer), proto, port)
+}
+
+// LookupNamed is Lookup of egress to an address that names of selectors have, as compile.Compiler.LookupNamed does it.
+func LookupNamed(t testing.TB, d *bpf.Datapath, slot uint16, peer netip.Addr, selectors []uint32, proto uint8,
+	port uint16) compile.PortVerdict {
+	t.Helper()
+	own := Lookup(t, d, slot, policy.Egress, peer, proto, port)
+	if own.Verdict == compile.Denied || own.Verdict == compile.Allowed && !own.Proxy {
+		return own
+	}
+	for _, n := range selectors {
+		v := lookupAs(t, d, slot, policy.Egress, compile.SelectorAddress(n), compile.Family(peer), proto, port)
+		if v.Verdict == compile.Allowed && (!v.Proxy || own.Verdict != compile.Allowed) {
+			own = v
+		}
+	}
+	return own
+}
+
+// lookupAs is Lookup in the endpoint's set of a family.
+func lookupAs(t testing.TB, d *bpf.Datapath, slot uint16, dir policy.Direction, peer netip.Addr, family int,
+	proto uint8, port uint16) compile.PortVerdict {
+	t.Helper()
 	var own bpf.DatapathEndpointPolicy
 	if d.Policies.Lookup(uint32(slot), &own) != nil {
 		return compile.PortVerdict{Verdict: compile.Allowed}
 	}
-	class, lengths := own.Set[dir][compile.Family(peer)], own.Lengths[dir][compile.Family(peer)]
+	class, lengths := own.Set[dir][family], own.Lengths[dir][family]
 	if class == 0 {
 		return compile.PortVerdict{Verdict: compile.Allowed}
 	}
