@@ -173,7 +173,8 @@ func bootID(node string) (id [8]byte, err error) {
 	return id, nil
 }
 
-// idleTicks is after how many seconds events are read that no client asks for: seldom, for they wait in the kernel.
+// idleTicks is the interval in seconds at which events are read while no client asks for them. It can be long: the
+// kernel's buffer keeps them.
 const idleTicks = 10
 
 // tick samples the rate of flows, and notes what the kernel could not tell.

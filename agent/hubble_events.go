@@ -108,8 +108,8 @@ func changesOf[T any](db *statedb.DB, t statedb.Table[T]) (statedb.ChangeIterato
 	return t.Changes(txn)
 }
 
-// addressEvent is what Cilium calls a change of its IP cache; nil if the identity is as it was. old has the identities
-// that were reported, and is updated.
+// addressEvent returns the event of a change of Cilium's IP cache, nil if the identity is unchanged. It updates old,
+// the identities that were reported.
 func addressEvent(old map[netip.Addr]uint32, row *identity.Address, deleted bool) *flowpb.AgentEvent {
 	before, had := old[row.Addr]
 	if !deleted && had && before == row.ID {

@@ -61,7 +61,7 @@ func (n flowNames) findEndpoint(txn statedb.ReadTxn, addr netip.Addr) *flowpb.En
 	return out
 }
 
-// labels are those of an identity. What is outside of the cluster has the label of its family and that of both.
+// labels returns the labels of an identity. World identities have the label of their family and that of both.
 func (n flowNames) labels(txn statedb.ReadTxn, id uint32) []string {
 	row, _, ok := n.agent.identities.all.Identities().Get(txn, identity.ByID(id))
 	switch {
@@ -155,7 +155,7 @@ func (n flowNames) Policies(rule uint32) (out []*flowpb.Policy) {
 	return out
 }
 
-// policyLabels are those that Cilium gives the rules of an object.
+// policyLabels returns the labels that Cilium gives the rules of an object.
 func policyLabels(ref policy.Ref) []string {
 	const prefix = "k8s:" + identity.DerivedPolicyKey
 	out := []string{prefix + "derived-from=" + ref.Kind, prefix + "name=" + ref.Name}

@@ -27,7 +27,7 @@ import (
 // forgetAfter is how long the series of a pod outlive it: its last flows are read after its end.
 const forgetAfter = time.Minute
 
-// hubbleExport is what takes all flows: metrics and exporters.
+// hubbleExport has the consumers of all flows: metrics and exporters.
 type hubbleExport struct {
 	agent     *Agent
 	metrics   *hubblemetrics.Metrics // nil: off
@@ -181,7 +181,7 @@ func (x *hubbleExport) stop() error {
 	return nil
 }
 
-// states are those of all exporters that run.
+// states returns the states of all running exporters.
 func (x *hubbleExport) states() (list []consumer.State) {
 	for _, e := range x.exporters {
 		list = append(list, e.State())

@@ -36,7 +36,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// Frames that are patched are those that would be parsed, with their checksums.
+// Patched frames equal the frames that are built from their text, including checksums.
 func TestWriter(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	for _, family := range []Family{IPv4, IPv6} {

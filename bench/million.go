@@ -52,7 +52,7 @@ func millions(ctx context.Context, opts Options, size millionSize) (list []resul
 	return list, nil
 }
 
-// millionResult is that of a node.
+// millionResult is the result of a node.
 type millionResult struct {
 	excess float64 // flows that moved in excess of those that had to, in percent, after the worst of the changes
 	broken int     // flows of healthy backends
@@ -72,7 +72,7 @@ type million struct {
 	result   millionResult
 }
 
-// flowState is that of a flow; its backend is 0 without a NAT entry.
+// flowState is the state of a flow; its backend is 0 without a NAT entry.
 type flowState struct {
 	backend          uint32
 	port             uint16
@@ -194,7 +194,7 @@ func (m *million) cost(rounds int) error {
 	return errors.Join(err, few.close())
 }
 
-// states are those of all flows.
+// states returns the states of all flows.
 func (m *million) states() ([]flowState, error) {
 	n := m.rig.flows
 	each := n.count / n.clients
@@ -286,8 +286,8 @@ func (m *million) row(txn statedb.ReadTxn, a netip.Addr) *service.Backend {
 	return nil
 }
 
-// change applies a change, and plays a packet of each flow: those of healthy backends must not notice. With DSR, it
-// also plays them without NAT entries, as another node gets them whose Maglev table is the same.
+// change applies a change and sends a packet of each flow: flows of healthy backends must keep their backend. With DSR
+// it also sends them without NAT entries, as if they arrived at another node with the same Maglev table.
 func (m *million) change(ctx context.Context, c change) error {
 	before, err := m.states()
 	if err != nil {

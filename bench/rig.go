@@ -115,7 +115,7 @@ func (r *rig) rewrite(flags string) error {
 	return putFrames(r.xdp.frames, frame)
 }
 
-// played is what became of packets in XDP. Neither forwarded nor dropped ones are passed to from_wire.
+// played counts packets by their XDP action. Packets that are neither forwarded nor dropped are passed to from_wire.
 type played struct {
 	packets, forwarded, dropped int
 	took                        time.Duration // all of them together
@@ -186,7 +186,7 @@ func (r *rig) playOnce(first, count int) (played, error) {
 		errors.Join(err, err2)
 }
 
-// outcomes are those of all packets in XDP so far.
+// outcomes returns the XDP outcomes of all packets so far.
 func (r *rig) outcomes() (sum played, err error) {
 	cpus, err := cpusOf(r.datapath)
 	for i := range cpus {

@@ -30,7 +30,7 @@ func gateway() Gateway { return Gateway{ListenAddress: ":9882"} }
 // TLS reports whether peers have certificates.
 func (g *Gateway) TLS() bool { return g.CertFile != "" }
 
-// PeerAddresses are those of Peers.
+// PeerAddresses returns the addresses of Peers.
 func (g *Gateway) PeerAddresses() []netip.AddrPort {
 	list := make([]netip.AddrPort, len(g.Peers))
 	for i, p := range g.Peers {
@@ -88,7 +88,7 @@ func checkListenAddress(s string) error {
 	return fmt.Errorf("%q is not an address and port such as 192.0.2.1:9882, or :9882", s)
 }
 
-// checkGateway refuses peers without a way to know that they are.
+// checkGateway refuses peers that cannot be authenticated, and too many of them.
 func (c *Config) checkGateway(add func(key, format string, args ...any)) {
 	const key, tls = "myelin.gateway.peers", "myelin.gateway.tls."
 	g := &c.Myelin.Gateway

@@ -22,7 +22,7 @@ type Hubble struct {
 	TLS bool // key hubble.tls.enabled
 	// CertFile and KeyFile are this node's certificate, CAFile the authority of clients' certificates.
 	CertFile, KeyFile, CAFile string // keys myelin.hubble.tls.certFile, keyFile, caFile
-	// Redact is what flows of HTTP leave out; headers are never recorded.
+	// Redact has the fields that flows of HTTP leave out; headers are never recorded.
 	Redact Redact
 }
 

@@ -23,22 +23,22 @@ type Names interface {
 	event.Names
 	// Endpoint is the endpoint with an address, never nil: one outside of the cluster has the identity world.
 	Endpoint(netip.Addr) *flowpb.Endpoint
-	// Address is that of the endpoint with a network namespace, by the cookie of that, the zero Addr if there is none
-	// of the family. Kernels before 5.14 do not tell the cookies.
+	// Address returns the address of the endpoint whose network namespace has a cookie, the zero Addr if it has none of
+	// the family. Kernels before 5.14 do not report cookies.
 	Address(netns uint64, v6 bool) netip.Addr
 	// Service is the Service that has a frontend, nil if none does.
 	Service(at netip.AddrPort, protocol uint8) *flowpb.Service
-	// Policy is the object that a rule is of, nil for a number that no rule has any more.
+	// Policies returns the objects that a rule was read from, nil if the rule no longer exists.
 	Policies(rule uint32) []*flowpb.Policy
 }
 
-// Node is what flows say of the node.
+// Node describes the node in its flows.
 type Node struct {
 	// Name is "cluster/node", as Hubble has it.
 	Name string
-	// Version is that of the agent.
+	// Version is the agent's.
 	Version string
-	// Labels are those of the Node, each "key=value".
+	// Labels returns the labels of the Node, each "key=value".
 	Labels func() []string
 }
 
@@ -50,7 +50,7 @@ type Converter struct {
 	decoder *event.Decoder
 	id      [8]byte // of the node since it was booted: UUIDs begin with it
 
-	// Redact is what flows of layer 7 leave out. It is set before the converter is used.
+	// Redact has the fields that flows of layer 7 leave out. It is set before the converter is used.
 	Redact Redaction
 	// L7Records returns a record of the proxy by its number, and whether it is still there. It is set before, too.
 	L7Records func(uint64) (control.Record, bool)

@@ -13,7 +13,7 @@ import (
 	"myelin/hubble/mask"
 )
 
-// lostEvery is how often a client is told that it was overtaken, at most.
+// lostEvery is the least time between two reports of lost events to a client.
 const lostEvery = time.Second
 
 // flowStream is one call of GetFlows.
@@ -24,7 +24,7 @@ type flowStream struct {
 	reader   *reader
 	mask     *mask.Mask
 	sent     uint64
-	told     time.Time // when the client was told last that it was overtaken
+	told     time.Time // of the last report of lost events
 }
 
 // GetFlows implements observerpb.ObserverServer. Without number, first, since, until and follow it returns all flows

@@ -6,8 +6,8 @@ import (
 	"myelin/hubble/consumer"
 )
 
-// Follow hands the flows that are recorded from now on to consumers, each converted once, until ctx ends. Where the
-// ring overtakes it the consumers are told how many were lost.
+// Follow hands the flows that are recorded from now on to consumers, each converted once, until ctx ends. If
+// the ring overtakes it, the number of lost events is reported to the consumers.
 func (o *Observer) Follow(ctx context.Context, consumers []consumer.Consumer) error {
 	defer o.Source.Follow()()
 	o.Source.Pull()

@@ -48,7 +48,8 @@ func tracePoint(r *event.Raw, destination uint32) flowpb.TraceObservationPoint {
 	return p
 }
 
-// connectionDirection is that of the connection as this node's endpoint sees it: replies have that of the requests.
+// connectionDirection returns the direction of the connection as this node's endpoint sees it: replies have the
+// direction of their requests.
 func connectionDirection(r *event.Raw, w way) flowpb.TrafficDirection {
 	source, known := fromSource(r)
 	if !known || w == unknownWay {
@@ -125,8 +126,8 @@ func (c *Converter) drop(f *flowpb.Flow, r *event.Raw, w way) {
 	c.extend(f, named)
 }
 
-// dropDirection says which direction was denied, and by what. Without a policy it is that of the packet, which is taken
-// for no reply unless it is known to be one.
+// dropDirection sets the denied direction and the policies that denied it. Without a policy it is the packet's, which
+// is considered a request unless it is known to be a reply.
 func (c *Converter) dropDirection(f *flowpb.Flow, r *event.Raw, w way) {
 	if r.Denied == 0 {
 		if source, known := fromSource(r); known {

@@ -14,7 +14,7 @@ import (
 	"myelin/table"
 )
 
-// DefaultPort is where the observers of other nodes listen, unless this one is told to listen elsewhere.
+// DefaultPort is the port of the observers of other nodes, unless this node's observer listens on another one.
 const DefaultPort = 4244
 
 // Peers serves the nodes of the cluster as peer.Peer. All fields are set before it is used.
@@ -67,7 +67,7 @@ func (p *Peers) Notify(_ *peerpb.NotifyRequest, stream peerpb.Peer_NotifyServer)
 	return err
 }
 
-// gone tells of the nodes that are not there any more.
+// gone reports nodes that no longer exist.
 func (p *Peers) gone(known map[string]*peerpb.ChangeNotification, seen map[string]bool,
 	stream peerpb.Peer_NotifyServer,
 ) error {

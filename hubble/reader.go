@@ -10,8 +10,8 @@ import (
 	"myelin/hubble/filter"
 )
 
-// pollEvery is after how many events a reader polls the source: converting takes far longer than recording, and a
-// goroutine that only records may not get a CPU before events are overwritten.
+// pollEvery is the number of events after which a reader polls the source. Converting takes far longer than recording,
+// and a goroutine that only records may not get a CPU before events are overwritten.
 const pollEvery = 64
 
 // reader converts the events of a ring in their order, those that pass its filters.
@@ -31,7 +31,7 @@ type reader struct {
 	raw                 event.Raw
 }
 
-// item is what a reader finds: a flow, or events that are lost.
+// item is a flow, or a report of lost events.
 type item struct {
 	flow *flowpb.Flow
 	lost *flowpb.LostEvent

@@ -86,8 +86,8 @@ func natReasons() map[bpf.DatapathOutcome]flowpb.DropReason {
 	}
 }
 
-// policyReasons are of policies and the denylist. As in Cilium, POLICY_DENY is what a rule denies, POLICY_DENIED what
-// no rule allows.
+// policyReasons has the reasons of policies and the denylist. As in Cilium, POLICY_DENY means that a rule denied the
+// packet, and POLICY_DENIED that no rule allowed it.
 func policyReasons() map[bpf.DatapathOutcome]flowpb.DropReason {
 	return map[bpf.DatapathOutcome]flowpb.DropReason{
 		bpf.DatapathOutcomeDROP_POLICY_DENIED:       flowpb.DropReason_POLICY_DENY,

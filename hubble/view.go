@@ -32,7 +32,7 @@ const (
 // have the same two ends, whatever is translated on the way.
 type view struct {
 	src, dst netip.AddrPort
-	// srcXlated is what the source becomes, service what the destination was: the zero AddrPort if they don't change.
+	// srcXlated is the source after translation, service the destination before it; the zero AddrPort if unchanged.
 	srcXlated, service netip.AddrPort
 }
 

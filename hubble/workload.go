@@ -8,9 +8,8 @@ import (
 	"myelin/cluster"
 )
 
-// Workload is what has made a pod, by the labels that controllers set: tables of the cluster have no owner
-// references. A
-// pod without such labels is its own workload.
+// Workload returns the controller of a pod by the labels that controllers set: tables of the cluster have no owner
+// references. A pod without such labels is its own workload.
 func Workload(pod *cluster.Pod) *flowpb.Workload {
 	hash := pod.Labels["pod-template-hash"]
 	job := pod.Labels["batch.kubernetes.io/job-name"]

@@ -21,7 +21,7 @@ const (
 	maxKeptDenied = 2000
 )
 
-// batch is what happened since the one before it.
+// batch has the events since the previous batch.
 type batch struct {
 	At    int64   `json:"at"` // milliseconds since 1970
 	Rows  []row   `json:"rows,omitempty"`

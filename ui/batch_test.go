@@ -16,7 +16,7 @@ func flowResponse(f *flowpb.Flow) *observerpb.GetFlowsResponse {
 		ResponseTypes: &observerpb.GetFlowsResponse_Flow{Flow: f}}
 }
 
-// A browser that takes nothing misses rows, and is told how many; edges count all flows.
+// A browser that reads nothing misses rows, and their number is reported to it; edges count all flows.
 func TestSlowBrowser(t *testing.T) {
 	c := newCollector("", time.Now().Add(-time.Hour))
 	const all = 30_000

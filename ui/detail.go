@@ -29,7 +29,7 @@ type detail struct {
 	Trace *traceRequest   `json:"trace,omitempty"`
 }
 
-// traceRequest is what `myelin policy trace` is asked about a flow: always its request, not its reply.
+// traceRequest returns the question to `myelin policy trace` about a flow: always its request, not its reply.
 type traceRequest struct {
 	From    string `json:"from"`
 	To      string `json:"to"`

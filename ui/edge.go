@@ -10,7 +10,7 @@ import (
 	"myelin/hubble/printer"
 )
 
-// vertex is what the map shows as one: a workload, a Service, or a part of what is outside. It is KIND|NAMESPACE|NAME.
+// vertex is a vertex of the map: a workload, a Service, or a part of the world. Its form is KIND|NAMESPACE|NAME.
 type vertex string
 
 // Kinds of vertices besides those of workloads, which are theirs (Deployment, Pod, …).
@@ -19,14 +19,14 @@ const (
 	outside = "outside"
 )
 
-// edgeKey is what edges are counted by. The direction is that of the connection: replies count as their requests.
+// edgeKey identifies an edge. Its direction is the connection's: replies count as their requests.
 type edgeKey struct {
 	from, to vertex
 	protocol string
 	port     uint32 // of the server; 0: none, or that of a Service
 }
 
-// edge is what happened on an edge since the last batch.
+// edge has the counts of an edge since the last batch.
 type edge struct {
 	From     vertex `json:"from"`
 	To       vertex `json:"to"`
@@ -57,7 +57,7 @@ func (e *edge) add(f *flowpb.Flow, past bool, rule string) {
 	}
 }
 
-// edges are those that a flow counts for: one from its client to its server, or two by a Service.
+// edges returns the edges that a flow counts for: one from its client to its server, or two through a Service.
 func edges(f *flowpb.Flow) []edgeKey {
 	source, target := vertexOf(f.GetSource(), f.GetIP().GetSource()),
 		vertexOf(f.GetDestination(), f.GetIP().GetDestination())

@@ -14,7 +14,7 @@ import (
 	apiv1 "myelin/api/v1"
 )
 
-// health is what the page shows of nodes and maps. What could not be asked has an error instead.
+// health has the state of nodes and maps. A part that could not be read has an error instead.
 type health struct {
 	Server      serverHealth `json:"server"`
 	ServerError string       `json:"serverError,omitempty"`

@@ -60,8 +60,8 @@ func denied(f *flowpb.Flow) bool {
 	return f.GetVerdict() == flowpb.Verdict_DROPPED || f.GetVerdict() == flowpb.Verdict_ERROR
 }
 
-// rule is what decided about a flow: the rule by its place, which Myelin's agents tell, what its drop means otherwise,
-// or the policies that Hubble names.
+// rule returns the rule that decided about a flow by its place, which Myelin's agents report, else the meaning of its
+// drop reason, or the policies that Hubble names.
 func rule(f *flowpb.Flow) string {
 	extension := consumer.Extension(f)
 	text := func(key string) string { return printer.Printable(extension[key].GetStringValue()) }

@@ -23,9 +23,9 @@ import (
 const (
 	batchInterval = 250 * time.Millisecond
 	dropInterval  = 100 * time.Millisecond // drops do not wait for the next batch
-	idleBatch     = 5 * time.Second       // an empty batch, so that both ends see that the other is there
-	writeTimeout  = 20 * time.Second      // a browser that takes nothing for so long has gone
-	history       = 1000                  // flows that a stream begins with
+	idleBatch     = 5 * time.Second        // an empty batch, so that both ends see that the other is there
+	writeTimeout  = 20 * time.Second       // a browser that takes nothing for so long has gone
+	history       = 1000                   // flows that a stream begins with
 	maxText       = 200
 )
 

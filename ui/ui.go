@@ -22,7 +22,7 @@ import (
 	apiv1 "myelin/api/v1"
 )
 
-// files are what scripts/ui.sh makes of web.
+// files are built from web by scripts/ui.sh.
 //
 //go:embed all:dist
 var files embed.FS
@@ -43,7 +43,7 @@ type Options struct {
 	// Target is the address of the observer, for people.
 	Target string
 	Agent  apiv1.AgentClient
-	// Socket is that of the agent.
+	// Socket is the agent's.
 	Socket string
 	// ObserverError and AgentError say what a failed call means.
 	ObserverError, AgentError func(error) error

@@ -45,7 +45,7 @@ type droppedFlow struct {
 	// objects.
 	Rule     string   `json:"rule,omitempty"`
 	Policies []string `json:"policies,omitempty"`
-	// Now is what policies say now, and Allow what would allow the flow: both as myelin policy trace has them.
+	// Now is the current verdict of policies, and Allow the changes that would allow the flow, as in policy trace.
 	Now   string   `json:"now,omitempty"`
 	Allow []string `json:"allow,omitempty"`
 	Note  string   `json:"note,omitempty"` // why policies could not be asked
@@ -63,7 +63,7 @@ type droppedEnd struct {
 	Labels   []string `json:"labels,omitempty"`
 }
 
-// explainFlags are those of drops --explain.
+// explainFlags are the flags of drops --explain.
 type explainFlags struct {
 	observerFlags
 	query.Range

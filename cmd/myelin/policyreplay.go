@@ -49,10 +49,10 @@ func (f *diffFlags) replay(cmd *cobra.Command, req *apiv1.DiffPoliciesRequest) e
 	return err
 }
 
-// maxGaps are the gaps of a recording that are told one by one.
+// maxGaps bounds the gaps of a recording that are listed one by one.
 const maxGaps = 20
 
-// readFlows reads a recording, and what is missing in it. Lines that are no flows are told, and left out.
+// readFlows reads a recording and returns its gaps. Lines that are no flows are reported and left out.
 func (f *diffFlags) readFlows(cmd *cobra.Command) (*replay.Collector, []string, error) {
 	in := cmd.InOrStdin()
 	if f.flows != "-" {

@@ -26,7 +26,7 @@ import (
 // Ports of Hubble's relay.
 const defaultRelay = "localhost:4245"
 
-// relayFlags are those of `myelin relay`.
+// relayFlags are the flags of `myelin relay`.
 type relayFlags struct {
 	peers, listen, name, logFormat string
 	cluster, health, metrics       string

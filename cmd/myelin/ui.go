@@ -13,7 +13,7 @@ import (
 	"myelin/ui"
 )
 
-// uiFlags are those of `myelin ui`.
+// uiFlags are the flags of `myelin ui`.
 type uiFlags struct {
 	observerFlags
 	listen string

@@ -5,8 +5,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Extension is what Flow.extensions has beside Hubble's fields: the drop reason and
-// the rules of Myelin. It is nil for a flow without.
+// Extension returns the fields that Flow.extensions adds to Hubble's: Myelin's drop reason and rules. It is nil for a
+// flow without extensions.
 func Extension(f *flowpb.Flow) map[string]*structpb.Value {
 	if f.GetExtensions() == nil {
 		return nil

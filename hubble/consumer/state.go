@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// State is what an exporter has done.
+// State is the progress of an exporter, and its last error.
 type State struct {
 	Name    string // "static", or as its configuration names it
 	Target  string // a file, or an address
@@ -55,7 +55,7 @@ func (p *Progress) set(err error) (before error) {
 	return before
 }
 
-// State is that of an exporter with a queue.
+// State returns the state of an exporter with a queue.
 func (p *Progress) State(name, target string, q *Queue) State {
 	p.mu.Lock()
 	defer p.mu.Unlock()

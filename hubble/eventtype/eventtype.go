@@ -12,7 +12,7 @@ const (
 	AccessLog     = 129 // of layer 7
 )
 
-// TracePoints are the names of the subtypes of Trace, in the order of their numbers, which are those of
+// TracePoints returns the names of the subtypes of Trace in the order of their numbers. The numbers equal those of
 // flow.TraceObservationPoint, except for to-endpoint.
 func TracePoints() []string {
 	return []string{"to-endpoint", "to-proxy", "to-host", "to-stack", "to-overlay", "from-endpoint", "from-proxy",

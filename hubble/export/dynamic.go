@@ -62,7 +62,7 @@ func (d *Dynamic) Lost(l *flowpb.LostEvent) {
 	}
 }
 
-// States are those of the exporters, and why the file is not followed: nil if it is.
+// States returns the states of the exporters, and the error that keeps the file from being watched, or nil.
 func (d *Dynamic) States() (list []consumer.State, err error) {
 	for _, e := range *d.running.Load() {
 		list = append(list, e.State())

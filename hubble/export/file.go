@@ -27,7 +27,7 @@ const (
 	batchWait = 200 * time.Millisecond
 )
 
-// Params are what all file exporters share.
+// Params are common to all file exporters.
 type Params struct {
 	Log     *slog.Logger
 	Node    string // the node's name, for events that are not flows
@@ -46,7 +46,7 @@ type File struct {
 	close   func() error
 
 	progress consumer.Progress
-	dropped  uint64 // of the queue's, as far as the file tells of them
+	dropped  uint64 // of the queue's, as far as the file has reported them
 	torn     bool   // the last line was not written to its end
 }
 
@@ -145,7 +145,7 @@ func (f *File) failed(flows int, err error) {
 	}
 }
 
-// event is what Hubble's exporter writes for an item.
+// event returns the line that Hubble's exporter writes for an item.
 func (f *File) event(i consumer.Item) *observerpb.ExportEvent {
 	if i.Flow == nil {
 		return &observerpb.ExportEvent{NodeName: f.Node, Time: timestamppb.New(f.Now()),

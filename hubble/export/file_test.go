@@ -146,7 +146,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// ids are those of all flows in the files of a directory; nothing while one of them is being made.
+// ids returns the IDs of all flows in the files of a directory, or nothing while a file is being created.
 func ids(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files, err := os.ReadDir(dir)

@@ -35,7 +35,7 @@ func (c *compiler) layer7(f *flowpb.FlowFilter) {
 	add(c, "http_status_code", f.GetHttpStatusCode(), statusCode)
 }
 
-// path is that of a URL, which may be a path alone.
+// path returns the path of a URL, or of a path alone.
 func path(url string) string {
 	if _, rest, ok := strings.Cut(url, "://"); ok {
 		_, rest, _ = strings.Cut(rest, "/")

@@ -16,7 +16,7 @@ type builder struct {
 	limit   int
 }
 
-// handler is what counts a flow.
+// handler counts flows.
 func (b *builder) handler() func(*flowpb.Flow) {
 	return map[string]func() func(*flowpb.Flow){
 		"dns": b.dns, "drop": b.drop, "flow": b.flow, "flows-to-world": b.flowsToWorld, "http": b.http,

@@ -33,7 +33,7 @@ func contextValues(values []string, c *options.Context, f *flowpb.Flow, inverted
 	for _, l := range c.Labels {
 		values = append(values, labelValue(l, from, to, f))
 	}
-	// Kinds are those of the flow's own ends, as with Hubble: only the results are exchanged.
+	// Kinds apply to the flow's own ends, as in Hubble: only the results are exchanged.
 	direction := f.GetTrafficDirection()
 	a := first(byDirection(direction, c.Source, c.SourceIngress, c.SourceEgress), source)
 	b := first(byDirection(direction, c.Destination, c.DestinationIngress, c.DestinationEgress), destination)
@@ -69,7 +69,7 @@ func first(kinds []string, e end) string {
 	return ""
 }
 
-// name is what an end is called by one of options.Kinds; empty if it has no such name.
+// name returns the name of an end by one of options.Kinds, or an empty string if it has none.
 func (e end) name(kind string) string {
 	switch kind {
 	case "identity":

@@ -115,7 +115,7 @@ func (b *builder) http() func(*flowpb.Flow) {
 	}
 }
 
-// httpV2 counts responses as what their requests are, with the ends of these.
+// httpV2 counts requests when their responses are observed. Source and destination are the request's.
 func (b *builder) httpV2() func(*flowpb.Flow) {
 	requests := b.counter("http_requests_total", requestsHelp, "method", "protocol", "status", "reporter")
 	duration := b.histogram("http_request_duration_seconds", durationHelp, "method", "reporter")

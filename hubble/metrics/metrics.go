@@ -75,7 +75,7 @@ func (m *Metrics) Forget(namespace, pod string) {
 // Register adds metrics of others to those that are served.
 func (m *Metrics) Register(c prometheus.Collector) error { return m.registry.Register(c) }
 
-// Gatherer is what is served.
+// Gatherer returns the metrics to serve.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
 // Handler answers requests for /metrics.
@@ -84,7 +84,7 @@ func (m *Metrics) Handler(log *slog.Logger) http.Handler {
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)})
 }
 
-// sizes tells of the number of series.
+// sizes exposes the number of series.
 type sizes struct{ metrics *Metrics }
 
 func (sizes) series() *prometheus.Desc {

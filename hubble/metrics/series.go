@@ -13,7 +13,7 @@ import (
 // overflow is the value of all labels of the series that counts what has no series of its own.
 const overflow = "overflow"
 
-// vector is what a metric of Prometheus with labels does.
+// vector is a Prometheus metric with labels.
 type vector[T any] interface {
 	prometheus.Collector
 	WithLabelValues(...string) T
@@ -62,7 +62,7 @@ func (f *family[T]) with(values []string, use func(T)) {
 	use(s.metric)
 }
 
-// valid makes UTF-8 of values, for Prometheus panics on anything else: names of DNS and HTTP come from the network.
+// valid replaces invalid UTF-8 in values: Prometheus panics on it, and names of DNS and HTTP come from the network.
 func valid(values []string) []string {
 	out := slices.Clone(values)
 	for i := range out {
@@ -117,7 +117,7 @@ func (f *family[T]) size() (name string, count int, overflowed uint64) {
 	return f.name, len(f.known), f.overflowed
 }
 
-// counted is what all families do.
+// counted is implemented by all families.
 type counted interface {
 	forget(namespace, pod string)
 	size() (name string, count int, overflowed uint64)

@@ -51,20 +51,20 @@ func (c *Context) Names() []string {
 // Has reports whether a flag is set.
 func (m *Metric) Has(flag string) bool { return slices.Contains(m.Flags, flag) }
 
-// ContextLabels are what labelsContext may list.
+// ContextLabels returns the labels that labelsContext may list.
 func ContextLabels() []string {
 	return []string{"source_ip", "source_pod", "source_namespace", "source_workload", "source_workload_kind",
 		"source_app", "destination_ip", "destination_pod", "destination_namespace", "destination_workload",
 		"destination_workload_kind", "destination_app", "traffic_direction"}
 }
 
-// Kinds are what sourceContext and its like may list.
+// Kinds returns the values that sourceContext, destinationContext and similar options may list.
 func Kinds() []string {
 	return []string{"identity", "namespace", "pod", "pod-name", "dns", "ip", "reserved-identity", "workload",
 		"workload-name", "app"}
 }
 
-// MetricNames are those that hubble.metrics.enabled may list.
+// MetricNames returns the metrics that hubble.metrics.enabled may list.
 func MetricNames() []string {
 	return []string{"dns", "drop", "flow", "flows-to-world", "http", "httpV2", "icmp", "kafka", "policy",
 		"port-distribution", "tcp"}

@@ -70,7 +70,7 @@ func (p *Printer) Close() error {
 	return p.table.Flush()
 }
 
-// Print prints a response. Errors are those of the writers.
+// Print prints a response. It returns errors of the writers.
 func (p *Printer) Print(res *observerpb.GetFlowsResponse) error {
 	if p.Form == JSON || p.Form == JSONPB {
 		w := p.out

@@ -57,7 +57,7 @@ func packetReasons() map[flowpb.DropReason]string {
 	}
 }
 
-// stateReasons are those of policies, Services, NAT and the state of the node.
+// stateReasons has the reasons of policies, Services, NAT and the state of the node.
 func stateReasons() map[flowpb.DropReason]string {
 	return map[flowpb.DropReason]string{
 		flowpb.DropReason_NAT_NOT_NEEDED:                     "NAT not needed",

@@ -67,7 +67,7 @@ func (p *Printer) end(host string, port uint32) string {
 	return p.paint(cyan, host)
 }
 
-// Name is what an end of a flow is called: its pod, else its Service, else its DNS names, else the address.
+// Name returns the name of an end of a flow: its pod, else its Service, else its DNS names, else the address.
 func Name(e *flowpb.Endpoint, s *flowpb.Service, names []string, address string) string {
 	switch {
 	case e.GetPodName() != "":
@@ -89,7 +89,7 @@ func (p *Printer) identity(e *flowpb.Endpoint) string {
 	return p.paint(magenta, text)
 }
 
-// Type is what a flow reports: a trace point, a reason of drops, a verdict of policies and so on.
+// Type returns the event that a flow reports: a trace point, a drop reason, a policy verdict and so on.
 func Type(f *flowpb.Flow) string {
 	if l7 := f.GetL7(); l7 != nil {
 		kind := strings.ToLower(l7.GetType().String())
@@ -126,7 +126,7 @@ func Type(f *flowpb.Flow) string {
 	return "UNKNOWN"
 }
 
-// match is what of a flow a policy's rule named.
+// match returns the part of a flow that a policy's rule matched.
 func match(kind uint32) string {
 	names := []string{"none", "L3-Only", "L3-L4", "L4-Only", "all", "L3-Proto", "Proto-Only"}
 	if int(kind) < len(names) {
@@ -135,7 +135,7 @@ func match(kind uint32) string {
 	return "unknown"
 }
 
-// Policies are those that decided about a flow: namespace, name and kind of each.
+// Policies returns the policies that decided about a flow: namespace, name and kind of each.
 func Policies(f *flowpb.Flow) (names []string) {
 	all := [][]*flowpb.Policy{f.GetEgressDeniedBy(), f.GetIngressDeniedBy()}
 	if v := f.GetVerdict(); v == flowpb.Verdict_FORWARDED || v == flowpb.Verdict_REDIRECTED {
@@ -179,7 +179,7 @@ func (p *Printer) verdict(f *flowpb.Flow) string {
 	return p.paint(color, text)
 }
 
-// Summary is what the flow's packet is: its protocol, with TCP flags or the type of ICMP, or its request.
+// Summary describes the flow's packet: its protocol, with TCP flags or the ICMP type, or its request.
 func Summary(f *flowpb.Flow) string {
 	if text := f.GetSummary(); text != "" { // deprecated, and still what servers set
 		return Printable(text)

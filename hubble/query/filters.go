@@ -108,8 +108,8 @@ func (l *list) filters() []*flowpb.FlowFilter {
 	return []*flowpb.FlowFilter{first, second}
 }
 
-// within puts names of pods and Services that have no namespace into each of some. Without any name it is all pods of
-// the namespaces. An empty namespace is any.
+// within qualifies the names of pods and Services that have no namespace with each of the given namespaces. Without
+// names it selects all pods of the namespaces. An empty namespace stands for any.
 func within(namespaces, pods, services []string) (allPods, allServices []string) {
 	if len(pods) == 0 && len(services) == 0 {
 		pods = []string{""}

@@ -15,7 +15,7 @@ import (
 // maxLine bounds a line, in bytes: a flow takes some 2,000.
 const maxLine = 4 << 20
 
-// maxErrors are how many lines that are no flows are told one by one.
+// maxErrors bounds the lines without a flow that are reported one by one.
 const maxErrors = 10
 
 // Read calls do with each response of a recording. Lines that are none don't stop it: the error names each, by name and

@@ -196,7 +196,7 @@ func (q *query) limited(ctx context.Context, m *merger) error {
 	return nil
 }
 
-// resumption is what a stream that resumes may have to report.
+// resumption is the state of a stream that continues after its node was away.
 type resumption struct {
 	expects bool // that the first flow is one that the cursor knows
 }

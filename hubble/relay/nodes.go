@@ -94,7 +94,7 @@ func (r *Relay) GetNamespaces(ctx context.Context,
 	return answer, nil
 }
 
-// ServerStatus adds up what the nodes say; its uptime is that of the node that has been up for longest.
+// ServerStatus adds up the status of all nodes; its uptime is the longest of any node.
 func (r *Relay) ServerStatus(ctx context.Context,
 	req *observerpb.ServerStatusRequest) (*observerpb.ServerStatusResponse, error) {
 	var mu sync.Mutex

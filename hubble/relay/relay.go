@@ -20,7 +20,7 @@ import (
 	"myelin/tlsfile"
 )
 
-// Options are what a relay needs. Only PeerService and Log have no default.
+// Options configure a relay. Only PeerService and Log have no default.
 type Options struct {
 	PeerService string // target of peer.Peer, as gRPC reads it: unix:///path or host:port
 	Name        string // of the relay itself, in events about nodes

@@ -26,7 +26,7 @@ type Pair struct {
 	Protocol    string `json:"protocol"`
 }
 
-// Dropped is what drops are told apart by.
+// Dropped is the key by which drops are counted.
 type Dropped struct {
 	Pair
 	Reason    string `json:"reason"`
@@ -39,7 +39,7 @@ type Dropped struct {
 // Service is a Service with its namespace.
 type Service struct {
 	Name string `json:"service"`
-	// Cluster is that of the backends, if it is known.
+	// Cluster is the backends' cluster, if it is known.
 	Cluster string `json:"cluster,omitempty"`
 }
 
@@ -50,7 +50,7 @@ type point struct {
 	reply bool
 }
 
-// count is what was reported.
+// count has the sums of reports.
 type count struct {
 	packets, bytes, begun, drops uint64
 	sized                        bool // bytes are known of at least one report
@@ -61,10 +61,10 @@ func (c *count) add(o count) {
 	c.sized = c.sized || o.sized
 }
 
-// counts are those of one row, by place.
+// counts are the counts of one row, by point.
 type counts map[point]*count
 
-// sum adds both directions up, each as the place that reported most has it.
+// sum adds up both directions. Of each it takes the point with the highest counts.
 func (c counts) sum() count {
 	var ways [2]count
 	for p, n := range c {
@@ -80,7 +80,7 @@ func (c counts) sum() count {
 	return ways[0]
 }
 
-// slot is what was counted between two views.
+// slot has the counts between two views.
 type slot struct {
 	begin    time.Time
 	pairs    map[Pair]counts

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Order is what comes first in a view.
+// Order is the sort order of a view.
 type Order string
 
 // Orders. Rows that have the same come by name.
@@ -21,7 +21,7 @@ const (
 // Orders are all there are.
 func Orders() []Order { return []Order{ByPackets, ByBytes, ByNew, ByDrops} }
 
-// Rate is what a row did per second, on average. Of TCP only packets with SYN, FIN or RST are reported, so that Bytes
+// Rate has the averages of a row, per second. Of TCP only packets with SYN, FIN or RST are reported, so that Bytes
 // is nil.
 type Rate struct {
 	Packets  float64  `json:"packetsPerSecond"`
@@ -49,7 +49,7 @@ type DropRow struct {
 	PerSecond float64 `json:"packetsPerSecond"`
 }
 
-// View is what was counted in the last window, the busiest first.
+// View has the counts of the last window, the busiest rows first.
 type View struct {
 	Time    time.Time `json:"time"`
 	Seconds float64   `json:"seconds"` // that the view is the mean of

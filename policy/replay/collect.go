@@ -129,8 +129,9 @@ func (c *Collector) Add(f *flowpb.Flow) {
 	}
 }
 
-// doubtful reports whether a request may be a reply: what a node sends to its own pods is not recorded, so that the
-// recorder takes the first reply, of a protocol without flags, for a request. Servers have the lower port, as a rule.
+// doubtful reports whether a flow recorded as a request may be a reply. Packets from a node to its own pods are not
+// recorded, so that the recorder takes the first reply for a request if the protocol has no flags. Servers usually have
+// the lower port.
 func doubtful(f *flowpb.Flow) bool {
 	switch f.GetTraceObservationPoint() {
 	case flowpb.TraceObservationPoint_TO_HOST, flowpb.TraceObservationPoint_TO_STACK:

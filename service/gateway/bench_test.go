@@ -53,7 +53,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// heap is what is in use after a collection, in bytes.
+// heap returns the bytes in use after a garbage collection.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -61,7 +61,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// cpuTime is that of this process.
+// cpuTime returns the CPU time of this process.
 func cpuTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

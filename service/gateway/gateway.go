@@ -15,7 +15,7 @@ import (
 	"myelin/service"
 )
 
-// Params are what New needs.
+// Params are the arguments of New.
 type Params struct {
 	Log      *slog.Logger
 	DB       *statedb.DB

@@ -16,8 +16,8 @@ const (
 	otherRefresh = 15 * time.Second
 )
 
-// index is what peers were last told about each flow of this node, and which of them are to be told again. It takes
-// about 120 bytes a flow, and has as many as nat_entries at most. Only the walk uses it.
+// index has the state of each flow of this node that was last sent to peers, and the peers that need an update. It
+// takes about 120 bytes per flow, and has at most as many flows as nat_entries. Only the walk uses it.
 type index struct {
 	flows map[bpf.DatapathNatTuple]told
 	pass  uint8
@@ -29,10 +29,10 @@ func newIndex() index { return index{flows: map[bpf.DatapathNatTuple]told{}} }
 // begin begins a pass.
 func (x *index) begin() { x.pass, x.found = x.pass+1, 0 }
 
-// told is a flow as it was when its state last changed.
+// told is the state of a flow that was last sent.
 type told struct {
 	seen, created uint32 // ticks
-	// pending has a bit for each peer that is still to be told.
+	// pending has a bit for each peer that still needs the update.
 	pending uint16
 	state   uint8 // apiv1.PeerFlowState
 	pass    uint8 // that found it last
@@ -64,14 +64,14 @@ func (x *index) note(
 	return next.pending, added
 }
 
-// tell removes a peer from those that are to be told about a flow.
+// tell removes peers from the pending ones of a flow.
 func (x *index) tell(k *bpf.DatapathNatTuple, peers peerSet) {
 	t := x.flows[*k]
 	t.pending &^= peers
 	x.flows[*k] = t
 }
 
-// refreshDue reports whether peers are to be told that a flow is going on.
+// refreshDue reports whether peers need a refresh of a flow that continues.
 func refreshDue(clock flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry, seen uint32) bool {
 	after := otherRefresh
 	if k.Proto == uint8(service.TCP) {

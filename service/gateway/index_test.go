@@ -10,8 +10,8 @@ import (
 
 const both = peerSet(3)
 
-// What peers are told of a flow: its begin, changes of its state, that it goes on, and its end; each of them, also when
-// one could not be told at first.
+// Peers receive a flow's begin, changes of its state, refreshes, and its end; each peer does, also if the first attempt
+// to send failed.
 func TestIndex(t *testing.T) {
 	x, clock := newIndex(), flow.Clock{Ticks: 1 << 20, Hz: 1000}
 	k := bpf.DatapathNatTuple{Proto: 6, Sport: 1}

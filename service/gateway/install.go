@@ -55,7 +55,7 @@ func (c *counts) reset() {
 	}
 }
 
-// messages are those of an acknowledgement.
+// messages returns the messages of an acknowledgement.
 func (c *counts) messages() (list []*apiv1.PeerFlowCount) {
 	for i := range c {
 		if n := c[i].Load(); n > 0 {

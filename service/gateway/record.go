@@ -120,7 +120,7 @@ func isHost(a netip.Addr) bool {
 		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// key is that of the flow's NAT entry.
+// key returns the key of the flow's NAT entry.
 func (r *record) key() bpf.DatapathNatTuple {
 	return bpf.DatapathNatTuple{
 		Src: bpf.Addr(r.client.Addr()), Sport: bpf.Port(r.client.Port()),

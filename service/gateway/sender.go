@@ -46,7 +46,7 @@ const idleInterval = 5 * time.Second
 // maxAcknowledgement bounds a message of a peer, in bytes.
 const maxAcknowledgement = 1 << 16
 
-// resendInterval is the least time between two requests of a peer to be told of all flows that are granted.
+// resendInterval is the least time between two resends of all flows that a peer requests.
 const resendInterval = 10 * time.Second
 
 // session is a connection to a peer.

@@ -49,7 +49,7 @@ func newServices(p *Params) *services {
 	return s
 }
 
-// ownAddresses are those of this node.
+// ownAddresses returns the addresses of this node.
 func ownAddresses(txn statedb.ReadTxn, p *Params) []netip.Addr {
 	if node, _, ok := p.Nodes.Get(txn, cluster.NodeByName(p.Config.Myelin.NodeName)); ok {
 		return node.Addresses

@@ -193,7 +193,7 @@ func (w *walk) entry(
 	}
 }
 
-// ended tells peers of a flow that has ended, and returns those that are still to be told.
+// ended sends the end of a flow to peers, and returns those that still need it.
 func (w *walk) ended(clock flow.Clock, k *bpf.DatapathNatTuple, t *told, sessions peerSet) peerSet {
 	pending := t.pending & sessions
 	m := identity(k)

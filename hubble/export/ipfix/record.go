@@ -9,7 +9,7 @@ import (
 	"myelin/hubble/consumer"
 )
 
-// record is what a data record says of a flow.
+// record is a data record of a flow.
 type record struct {
 	milliseconds                 uint64 // of the event, since 1970
 	source, destination, postNAT netip.Addr
@@ -85,7 +85,7 @@ func controlBits(f *flowpb.TCPFlags) (bits uint16) {
 	return bits
 }
 
-// forwardingStatus is that of IANA's registry for element 89 (RFC 7270 section 4.12).
+// forwardingStatus is a value of IANA's registry for element 89 (RFC 7270 section 4.12).
 func forwardingStatus(f *flowpb.Flow) uint8 {
 	const forwarded, dropped, denied, unroutable, ttl, policer, consumed = 64, 128, 129, 131, 137,
 		138, 192
@@ -111,7 +111,7 @@ func forwardingStatus(f *flowpb.Flow) uint8 {
 	return dropped
 }
 
-// firewallEvent is that of IANA's registry for element 233.
+// firewallEvent is a value of IANA's registry for element 233.
 func firewallEvent(f *flowpb.Flow) uint8 {
 	const ignore, created, deleted, denied, alert, update = 0, 1, 2, 3, 4, 5
 	flags := f.GetL4().GetTCP().GetFlags()

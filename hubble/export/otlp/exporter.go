@@ -153,7 +153,7 @@ func (e *Exporter) send(request *collectorpb.ExportLogsServiceRequest) (rejected
 	return answer.GetPartialSuccess().GetRejectedLogRecords(), nil
 }
 
-// retryable is what the specification of OTLP says (OTLP 1.0, "Failures").
+// retryable reports whether an error may be retried (OTLP 1.0, "Failures").
 func retryable(err error) bool {
 	var with interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &with) {

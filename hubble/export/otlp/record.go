@@ -14,7 +14,7 @@ import (
 	"myelin/hubble/consumer"
 )
 
-// attributes are those of a record; values that are not known are left out.
+// attributes returns the attributes of a record, without unknown values.
 type attributes []*commonpb.KeyValue
 
 func (a *attributes) text(key, value string) {
