@@ -24,9 +24,14 @@ test("5,000 flows a second", async () => {
   await page.goto(url);
   await expect(page.locator("#connection")).toHaveText(/^live/);
   const cdp = await page.context().newCDPSession(page);
+  // The least of three readings: what flows that arrive after a collection allocate is no growth.
   const heap = async () => {
-    await cdp.send("HeapProfiler.collectGarbage");
-    return ((await cdp.send("Runtime.getHeapUsage")) as { usedSize: number }).usedSize / 1e6;
+    let least = Infinity;
+    for (let i = 0; i < 3; i++) {
+      await cdp.send("HeapProfiler.collectGarbage");
+      least = Math.min(least, ((await cdp.send("Runtime.getHeapUsage")) as { usedSize: number }).usedSize / 1e6);
+    }
+    return least;
   };
   const read = () =>
     page.evaluate(() => {
