@@ -56,7 +56,7 @@ type Attacher struct {
 }
 
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
-	a := &Attacher{Mode: TCX, dir: filepath.Join(d.options.Dir, "links"), d: d}
+	a := &Attacher{Mode: TCX, dir: filepath.Join(d.options.Dir, "links"), d: d, xdp: map[string]XDPState{}}
 	if noTCX {
 		a.Mode, a.Why = Clsact, "bpf.enableTCX is false"
 	} else if err := probeTCX(); err != nil {

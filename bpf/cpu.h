@@ -106,6 +106,12 @@ struct cpu {
 	 */
 	__u64 unwrapped;
 	/*
+	 * The wire of a frame in XDP, and the frame's 802.1Q tag, 0 if it has none. Set by xdp_port_enter if
+	 * xdp_map_ports is set. Read by xdp_wire and xdp_port_leave.
+	 */
+	__u32 wire;
+	__be32 tag;
+	/*
 	 * Key of a conntrack entry. Set by flow_key_own and nat_key for the packet, by the functions for ICMP errors
 	 * for the quoted one, and by searches for a NAT port. Read by all lookups in flows, by flow_put and by
 	 * nat_claim.

@@ -369,10 +369,15 @@ SEC("xdp")
 int from_wire_xdp(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
+	int verdict = XDP_PASS;
 
+	if (!c || (unlikely(xdp_map_ports) && !xdp_port_enter(ctx)))
+		return XDP_PASS;
 	if (config.prefilter && prefilter_xdp(ctx))
 		return XDP_DROP;
-	return c && config.services ? xdp_receive(ctx, c) : XDP_PASS;
+	if (config.services)
+		verdict = xdp_receive(ctx, c);
+	return unlikely(xdp_map_ports) ? xdp_port_leave(ctx, verdict) : verdict;
 }
 
 #define SOCKET_HOOK(name, function) \

@@ -164,6 +164,8 @@ type DatapathCpu struct {
 	Snat      DatapathAddr
 	Outer     DatapathAddr
 	Unwrapped uint64
+	Wire      uint32
+	Tag       uint32
 	Key       DatapathFlowKey
 	Flow      DatapathFlow
 	NatKey    DatapathNatTuple
@@ -1040,6 +1042,12 @@ const (
 	DatapathWireFlagWIRE_ENCRYPTED DatapathWireFlag = 4
 )
 
+type DatapathXdpPort struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Vid     uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -1089,6 +1097,7 @@ const (
 	DatapathMapVerdicts         = "verdicts"
 	DatapathMapWires            = "wires"
 	DatapathMapXdpPorts         = "xdp_ports"
+	DatapathMapXdpVids          = "xdp_vids"
 	DatapathMapXdpWires         = "xdp_wires"
 	DatapathProgBind4           = "bind4"
 	DatapathProgBind6           = "bind6"
@@ -1155,8 +1164,8 @@ const (
 	DatapathVarProbesOnly       = "probes_only"
 	DatapathVarSharesUntil      = "shares_until"
 	DatapathVarTracking         = "tracking"
-	DatapathVarXdpBonds         = "xdp_bonds"
 	DatapathVarXdpByMap         = "xdp_by_map"
+	DatapathVarXdpMapPorts      = "xdp_map_ports"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -1272,6 +1281,7 @@ type DatapathMapSpecs struct {
 	Verdicts         *ebpf.MapSpec `ebpf:"verdicts"`
 	Wires            *ebpf.MapSpec `ebpf:"wires"`
 	XdpPorts         *ebpf.MapSpec `ebpf:"xdp_ports"`
+	XdpVids          *ebpf.MapSpec `ebpf:"xdp_vids"`
 	XdpWires         *ebpf.MapSpec `ebpf:"xdp_wires"`
 }
 
@@ -1324,8 +1334,8 @@ type DatapathVariableSpecs struct {
 	ProbesOnly      *ebpf.VariableSpec `ebpf:"probes_only"`
 	SharesUntil     *ebpf.VariableSpec `ebpf:"shares_until"`
 	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
-	XdpBonds        *ebpf.VariableSpec `ebpf:"xdp_bonds"`
 	XdpByMap        *ebpf.VariableSpec `ebpf:"xdp_by_map"`
+	XdpMapPorts     *ebpf.VariableSpec `ebpf:"xdp_map_ports"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -1393,6 +1403,7 @@ type DatapathMaps struct {
 	Verdicts         *ebpf.Map `ebpf:"verdicts"`
 	Wires            *ebpf.Map `ebpf:"wires"`
 	XdpPorts         *ebpf.Map `ebpf:"xdp_ports"`
+	XdpVids          *ebpf.Map `ebpf:"xdp_vids"`
 	XdpWires         *ebpf.Map `ebpf:"xdp_wires"`
 }
 
@@ -1443,6 +1454,7 @@ func (m *DatapathMaps) Close() error {
 		m.Verdicts,
 		m.Wires,
 		m.XdpPorts,
+		m.XdpVids,
 		m.XdpWires,
 	)
 }
@@ -1496,8 +1508,8 @@ type DatapathVariables struct {
 	ProbesOnly      *ebpf.Variable `ebpf:"probes_only"`
 	SharesUntil     *ebpf.Variable `ebpf:"shares_until"`
 	Tracking        *ebpf.Variable `ebpf:"tracking"`
-	XdpBonds        *ebpf.Variable `ebpf:"xdp_bonds"`
 	XdpByMap        *ebpf.Variable `ebpf:"xdp_by_map"`
+	XdpMapPorts     *ebpf.Variable `ebpf:"xdp_map_ports"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

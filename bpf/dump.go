@@ -143,7 +143,9 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathNatTuple, DatapathProbe](d.Probes, fn)
 	case "quic_servers":
 		return dump[DatapathQuicServerKey, uint32](d.QuicServers, fn)
-	case "loads", "shares", "xdp_ports", "xdp_wires":
+	case "xdp_ports":
+		return dump[DatapathXdpPort, uint32](d.XdpPorts, fn)
+	case "loads", "shares", "xdp_vids", "xdp_wires":
 		return dump[uint32, uint32](d.mapByName(name), fn)
 	case "port_indexes":
 		return dump[DatapathNatTuple, DatapathPortIndex](d.PortIndexes, fn)

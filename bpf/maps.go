@@ -172,6 +172,6 @@ func (o *Objects) MapsByName() map[string]*ebpf.Map {
 		"proxy_sockets": o.ProxySockets, "service_stats": o.ServiceStats, "shares": o.Shares,
 		"socket_budgets": o.SocketBudgets, "socket_outcomes": o.SocketOutcomes, "source_ranges": o.SourceRanges,
 		"traced_flows": o.TracedFlows, "traces": o.Traces, "verdicts": o.Verdicts, "wires": o.Wires,
-		"xdp_ports": o.XdpPorts, "xdp_wires": o.XdpWires,
+		"xdp_ports": o.XdpPorts, "xdp_vids": o.XdpVids, "xdp_wires": o.XdpWires,
 	}
 }

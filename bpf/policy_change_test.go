@@ -72,8 +72,17 @@ func changeRows() []row {
 }
 
 func policyWorldRows() []row {
-	const tcp = 6
+	const tcp, udp = 6, 17
+	const unreachable = `eth a > gw | ip a > world | icmp unreachable port | ip world > a | udp 53 > 40000`
 	return []row{
+		{name: "an ICMP error about a masqueraded flow", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | udp 40000 > 53`, want: "FORWARD_RESOLVE",
+				before: isolates(slotA, egress, allows("", udp, 53))},
+			{at: "from_pod linka", in: unreachable, want: "FORWARD_WIRE"},
+			{at: "from_pod linka", in: unreachable, want: "DROP_POLICY_NO_RULE", before: isolates(slotA, egress)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > world | udp 40000 > 53`, want: "DROP_POLICY_NO_RULE"},
+			{at: "from_pod linka", in: unreachable, want: "DROP_ICMP_UNRELATED"},
+		}},
 		{name: "to the world", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > world | tcp 40000 > 443 S`, want: "FORWARD_RESOLVE",
 				before: isolates(slotA, egress, allows("", tcp, 443))},

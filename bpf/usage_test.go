@@ -144,8 +144,10 @@ func TestDump(t *testing.T) {
 	put(d.NatEntries, bpf.DatapathNatTuple{Dport: bpf.Port(80), Proto: 17},
 		bpf.DatapathNatEntry{NatPort: bpf.Port(80), BackendId: 5})
 	put(d.XdpWires, uint32(1), uint32(1)) // the loopback device
+	put(d.XdpPorts, bpf.DatapathXdpPort{Ifindex: 1, Vid: 5}, uint32(2))
 	for name, want := range map[string]string{
 		"xdp_wires":     "1 | 1",
+		"xdp_ports":     "ifindex=1 vid=5 | 2",
 		"source_ranges": "service=4 prefix=fd00::/8 | 1",
 		"nat_entries":   "dport=80 proto=17 | natport=80 tcpflags=0000 backendid=5",
 		"endpoints":     "10.0.1.2 | ifindex=7 slot=2 podmac=02:00:00:00:00:01",

@@ -40,32 +40,40 @@ func (a *Attacher) AttachXDP(d XDPDevice, mode XDPMode) XDPState {
 	if state.Mode == XDPNative {
 		state.Note = d.note()
 	}
-	return a.keepXDP(d, state)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.xdp[d.Name] = state
+	if mode == XDPNone && state.Why == "" {
+		delete(a.xdp, d.Name)
+	}
+	if err := a.writeXDP(); err != nil && state.Why == "" { // forwarding goes on
+		state.Why = err.Error()
+		a.xdp[d.Name] = state
+	}
+	return state
 }
 
 func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
-	var refused error
-	switch {
-	case d.L3 && mode != XDPNone:
-		refused = errL3
-	case mode == XDPNative:
-		refused = d.sends()
-	}
+	on := d.below()
+	refused := d.supports(mode)
 	if mode == XDPNone || refused != nil {
-		if err := a.detachXDP(d.Name); err != nil {
+		if err := a.releaseXDP(d); err != nil {
 			return XDPState{Why: err.Error()}
 		}
 	}
 	if mode == XDPNone {
 		return XDPState{}
 	}
-	if refused == nil && mode == XDPNative && d.Type == "veth" {
+	if old := a.XDP(d.Name).device; old.below().Name != on.Name && old.Name != "" { // the wire was made anew
+		refused = errors.Join(refused, a.releaseXDP(old))
+	}
+	if refused == nil && mode == XDPNative && on.Type == "veth" {
 		refused = setVariable(a.d.XdpByMap, 1) // before a program that must know it runs
 	}
 	if refused == nil {
-		refused = a.attachXDP(d.Name, d.Index, mode)
+		refused = a.attachXDP(on.Name, on.Index, mode)
 	}
-	if errors.Is(refused, ebpf.ErrNotSupported) || (errors.Is(refused, errors.ErrUnsupported) && d.Type != "veth") {
+	if errors.Is(refused, ebpf.ErrNotSupported) || (errors.Is(refused, errors.ErrUnsupported) && on.Type != "veth") {
 		refused = errors.New("its driver has none")
 	}
 	if errors.Is(refused, unix.ENOMEM) {
@@ -79,27 +87,24 @@ func (a *Attacher) tryXDP(d XDPDevice, mode XDPMode) XDPState {
 	return XDPState{Mode: mode}
 }
 
+// releaseXDP detaches the program from the wire, or from the device below it, unless another wire needs it there.
+func (a *Attacher) releaseXDP(d XDPDevice) error {
+	on := d.below()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, s := range a.xdp {
+		if name != d.Name && s.Mode != XDPNone && s.device.below().Index == on.Index {
+			return nil
+		}
+	}
+	return a.detachXDP(on.Name)
+}
+
 // XDP says how XDP is on the device of the name, as AttachXDP left it.
 func (a *Attacher) XDP(name string) XDPState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.xdp[name]
-}
-
-// keepXDP remembers the state, and tells the datapath. What it can't be told is no reason not to forward: the state
-// says it.
-func (a *Attacher) keepXDP(d XDPDevice, s XDPState) XDPState {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.xdp == nil {
-		a.xdp = map[string]XDPState{}
-	}
-	a.xdp[d.Name] = s
-	if err := a.tellXDP(d, s); err != nil {
-		s.Why = err.Error()
-		a.xdp[d.Name] = s
-	}
-	return s
 }
 
 // pinOfXDP has the mode in its name: a link can't change it.

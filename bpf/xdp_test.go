@@ -33,23 +33,31 @@ func receivesXDP(t testing.TB, w *world) {
 	}
 }
 
-// known has XDP know the devices: which ones take frames, that own has what it brought leave by them, too, and which is
-// a port of which bond.
+// known writes the maps by which XDP knows devices: those that take frames, whether frames leave by a map also where
+// they arrived, and the wire of frames that arrive on a port.
 func known(byMap uint32, takers []string, ports map[string]string) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
 		t.Helper()
-		must(t, w.XdpByMap.Set(byMap))
-		must(t, w.XdpBonds.Set(uint32(len(ports))))
+		e := xdpEntries{wires: map[uint32]uint32{}, ports: map[DatapathXdpPort]uint32{}, mapPorts: len(ports) > 0}
 		for _, name := range takers {
 			index := uint32(w.index[name])
-			must(t, w.XdpWires.Put(index, index))
-			t.Cleanup(func() { must(t, w.XdpWires.Delete(index)) })
+			e.wires[index] = index
 		}
-		for port, bond := range ports {
-			must(t, w.XdpPorts.Put(uint32(w.index[port]), uint32(w.index[bond])))
+		for port, wire := range ports {
+			e.ports[DatapathXdpPort{Ifindex: uint32(w.index[port])}] = uint32(w.index[wire])
 		}
-		t.Cleanup(func() { must(t, errors.Join(w.XdpByMap.Set(uint32(0)), w.XdpBonds.Set(uint32(0)))) })
+		knownEntries(t, w, byMap, e)
 	}
+}
+
+func knownEntries(t testing.TB, w *world, byMap uint32, e xdpEntries) {
+	t.Helper()
+	write := func(byMap uint32, e xdpEntries) {
+		must(t, errors.Join(replace(w.XdpWires, e.wires), replace(w.XdpPorts, e.ports), replace(w.XdpVids, e.vids),
+			w.XdpByMap.Set(byMap), w.XdpMapPorts.Set(number(e.mapPorts))))
+	}
+	write(byMap, e)
+	t.Cleanup(func() { write(0, xdpEntries{}) })
 }
 
 // cByOther moves c behind other0, which becomes a wire.
@@ -142,7 +150,7 @@ func xdpRows() []row {
 			step{at: at, in: `eth router > node | ip world > node | tcp 40000 > 81 S`, want: "", out: "=",
 				after: translationsAre(1)},
 		),
-	}, xdpRestRows()...)
+	}, append(xdpRestRows(), xdpVLANRows()...)...)
 }
 
 // eightPorts leaves flows little choice: few have their first candidate.

@@ -3,10 +3,12 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+)
 
-	"github.com/cilium/ebpf"
+// Of linux/ethtool.h.
+const (
+	ethtoolFlags = 0x25   // ETHTOOL_GFLAGS
+	flagRxVLAN   = 1 << 8 // ETH_FLAG_RXVLAN
 )
 
 // XDPDevice is a wire as XDP must know it.
@@ -14,24 +16,74 @@ type XDPDevice struct {
 	Name  string
 	Index int
 	Type  string // as "ip -d link" names it
-	Ports []int  // of a bond: indexes of its devices, by which frames come in
+	Ports []int  // of a bond: indexes of the devices by which frames arrive
 	L3    bool   // it has no link-layer header
+	VLAN  VLAN
+}
+
+// VLAN is where frames of a VLAN device arrive.
+type VLAN struct {
+	Below *XDPDevice // nil: the device is no VLAN device
+	ID    uint16
+	QinQ  bool // its tag is one of 802.1ad
+}
+
+// below is the device whose driver runs the program.
+func (d XDPDevice) below() XDPDevice {
+	if d.VLAN.Below != nil {
+		return *d.VLAN.Below
+	}
+	return d
 }
 
 // errL3 is a device whose packets the XDP program can't parse.
 var errL3 = errors.New("it has no link-layer header")
 
+// errQinQ is a VLAN device whose tags the XDP program can't parse.
+var errQinQ = errors.New("its tag is one of 802.1ad")
+
+// errNoParent is a VLAN device in another network namespace than the device that its frames arrive on.
+var errNoParent = errors.New("the device below it is not in this network namespace")
+
 // errNoTaker is a veth whose peer would not receive what XDP sends.
 var errNoTaker = errors.New("its other end takes no frames of XDP: switch gro on there (ethtool -K DEVICE gro on), " +
 	"or attach an XDP program")
 
-// sends reports whether what XDP sends by the device arrives, as far as one can know. A driver that sends back what it
-// brought (XDP_TX) is always possible; a veth needs a peer that takes frames, which is asked about by kernels since
-// 6.3.
-func (d XDPDevice) sends() error {
-	if d.Type != "veth" {
+// supports reports why the XDP program can't translate frames of the device in the mode, as far as that can be known.
+func (d XDPDevice) supports(mode XDPMode) error {
+	on := d.below()
+	switch {
+	case d.L3 || on.L3:
+		return errL3
+	case d.Type == "vlan" && d.VLAN.Below == nil:
+		return errNoParent
+	case d.VLAN.QinQ:
+		return errQinQ
+	case mode != XDPNative:
 		return nil
+	case on.Type == "veth":
+		return on.sends()
+	case d.VLAN.Below != nil:
+		return on.keepsTags()
 	}
+	return nil
+}
+
+// keepsTags reports whether the XDP program sees VLAN tags: most drivers move them out of the frame if they may.
+func (d XDPDevice) keepsTags() error {
+	flags, err := Ethtool(d.Name, ethtoolFlags)
+	if err != nil {
+		return err
+	}
+	if flags&flagRxVLAN != 0 {
+		return fmt.Errorf("%s removes VLAN tags from frames: ethtool -K %s rxvlan off", d.Name, d.Name)
+	}
+	return nil
+}
+
+// sends reports whether a frame that XDP sends by the veth arrives: its peer must receive such frames, which kernels
+// tell since 6.3.
+func (d XDPDevice) sends() error {
 	f, err := ReadXDPFeatures(d.Index)
 	if err != nil {
 		return fmt.Errorf("whether its other end takes frames of XDP is not known (kernel 6.3): %w", err)
@@ -48,85 +100,20 @@ func (d XDPDevice) takes(mode XDPMode) bool {
 	if mode != XDPNative {
 		return mode == XDPGeneric
 	}
-	f, err := ReadXDPFeatures(d.Index)
+	f, err := ReadXDPFeatures(d.below().Index)
 	return err == nil && f.Takes()
 }
 
-// note is what must be so for native XDP on the device to work, and what we can't see.
+// note says what native XDP on the device depends on and can't be checked.
 func (d XDPDevice) note() string {
-	if d.Type == "veth" {
-		return d.Name + " is a veth: senders at its other end must fill checksums in (ethtool -K DEVICE tx off), for " +
-			"XDP sees packets before they would be"
+	on := d.below()
+	switch {
+	case on.Type != "veth":
+		return ""
+	case d.VLAN.Below != nil:
+		return on.Name + " is a veth: senders at its other end must write VLAN tags and checksums into frames " +
+			"(ethtool -K DEVICE tx off txvlan off), for XDP sees frames as they were sent"
 	}
-	return ""
-}
-
-// tellXDP has the datapath know the device as its state says. The caller holds a.mu.
-func (a *Attacher) tellXDP(d XDPDevice, s XDPState) error {
-	index := uint32(d.Index)
-	if s.Takes {
-		if err := a.d.XdpWires.Put(index, index); err != nil {
-			return fmt.Errorf("have %s take frames of XDP: %w", d.Name, err)
-		}
-	} else if err := a.d.XdpWires.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("have %s take no frames of XDP: %w", d.Name, err)
-	}
-	if err := a.tellPorts(d, s); err != nil {
-		return err
-	}
-	var bonds, byMap uint32
-	all := uint32(1)
-	for _, other := range a.xdp {
-		if other.Mode == XDPNone {
-			all = 0
-			continue
-		}
-		if other.device.Type == "bond" {
-			bonds = 1
-		}
-		if other.Mode == XDPNative && other.device.Type == "veth" {
-			byMap = 1
-		}
-	}
-	return errors.Join(setVariable(a.d.XdpBonds, bonds), setVariable(a.d.XdpByMap, byMap),
-		setVariable(a.d.Prefiltered, all))
-}
-
-// tellPorts writes the bond's ports, and removes those that it has no more.
-func (a *Attacher) tellPorts(d XDPDevice, s XDPState) error {
-	ports := map[uint32]bool{}
-	if s.Mode != XDPNone {
-		for _, p := range d.Ports {
-			ports[uint32(p)] = true
-		}
-	}
-	var port, bond uint32
-	rows := a.d.XdpPorts.Iterate()
-	var gone []uint32
-	for rows.Next(&port, &bond) {
-		if bond == uint32(d.Index) && !ports[port] {
-			gone = append(gone, port)
-		}
-	}
-	err := rows.Err()
-	for _, port := range gone {
-		err = errors.Join(err, a.d.XdpPorts.Delete(port))
-	}
-	for _, port := range slices.Sorted(maps.Keys(ports)) {
-		err = errors.Join(err, a.d.XdpPorts.Put(port, uint32(d.Index)))
-	}
-	if err != nil {
-		return fmt.Errorf("write ports of bond %s: %w", d.Name, err)
-	}
-	return nil
-}
-
-// setVariable writes a variable of the datapath where it is another.
-func setVariable(v *ebpf.Variable, want uint32) error {
-	var has uint32
-	err := v.Get(&has)
-	if err == nil && has != want {
-		err = v.Set(want)
-	}
-	return err
+	return d.Name + " is a veth: senders at its other end must fill checksums in (ethtool -K DEVICE tx off), for " +
+		"XDP sees packets before they would be"
 }

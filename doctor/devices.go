@@ -160,7 +160,7 @@ func offloadsOff(name string) (off []string, err error) {
 		name    string
 		command uint32
 	}{{"rx", ethtoolRxCsum}, {"tx", ethtoolTxCsum}, {"tso", ethtoolTSO}, {"gso", ethtoolGSO}, {"gro", ethtoolGRO}} {
-		on, err := ethtool(name, o.command)
+		on, err := bpf.Ethtool(name, o.command)
 		if err != nil {
 			return nil, err
 		}
@@ -168,7 +168,7 @@ func offloadsOff(name string) (off []string, err error) {
 			off = append(off, o.name)
 		}
 	}
-	flags, err := ethtool(name, ethtoolFlags)
+	flags, err := bpf.Ethtool(name, ethtoolFlags)
 	if err == nil && flags&flagLRO != 0 {
 		off = append(off, "")
 	}
@@ -195,4 +195,18 @@ func (x *examination) xdp(l netlink.Link) {
 	default:
 		x.ok("%s has XDP in its driver", name)
 	}
+}
+
+// driverOf asks the device; those that don't know are named by their type.
+func driverOf(name, kind string) string {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return kind
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
+	if err != nil {
+		return kind
+	}
+	return unix.ByteSliceToString(info.Driver[:])
 }

@@ -206,8 +206,12 @@ func offload(t *testing.T, name string, command, value uint32) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
-	v := &ethtoolValue{command: command, data: value}
-	request := ifreq{data: unsafe.Pointer(v)}
+	v := &[2]uint32{command, value} // struct ethtool_value
+	request := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(v)} // struct ifreq
 	copy(request.name[:], name)
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL,
 		uintptr(unsafe.Pointer(&request))); errno != 0 {

@@ -57,10 +57,24 @@ INLINE int enforce_flow_result(struct __sk_buff *skb, struct cpu *c, struct flow
 }
 
 /*
+ * Enforces policies on an ICMP error about a flow: it passes if the flow was allowed since policies changed last,
+ * otherwise a policy lookup for the error itself decides. f is the flow's entry or NULL. Returns 0 or a drop reason.
+ */
+INLINE int enforce_icmp_error_about(struct __sk_buff *skb, struct cpu *c, const struct flow *f)
+{
+	int outcome = 0;
+
+	if (!f || f->flags & FLOW_DENIED || f->policy_epoch != c->path.epoch || flow_expired(f, c->inner.proto)) {
+		policy_context_init(c, false);
+		c->policy.cut = false;
+		outcome = enforce_result(skb, c, policy_lookup(&c->policy));
+	}
+	return outcome;
+}
+
+/*
  * Enforces policies on an ICMP error. It must quote a packet that its receiver sent; an error from a pod must quote a
- * packet to that pod. It passes if the quoted flow was allowed since policies changed last; otherwise a policy lookup
- * for the error itself decides. The quote is trimmed to what identifies the flow. Returns 0 or a drop reason.
- * Slow path.
+ * packet to that pod. The quote is trimmed to what identifies the flow. Returns 0 or a drop reason. Slow path.
  */
 INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 {
@@ -73,13 +87,9 @@ INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 		return DROP_ICMP_UNRELATED;
 	flow_key_of(&c->key, &in->src, in->sport, &in->dst, in->dport, in->proto);
 	f = bpf_map_lookup_elem(&flows, &c->key);
-	if (!f || f->flags & FLOW_DENIED || f->policy_epoch != c->path.epoch || flow_expired(f, in->proto)) {
-		policy_context_init(c, false);
-		c->policy.cut = false;
-		outcome = enforce_result(skb, c, policy_lookup(&c->policy));
-		if (outcome)
-			return outcome;
-	}
+	outcome = enforce_icmp_error_about(skb, c, f);
+	if (outcome)
+		return outcome;
 	c->policy.proxy = f && f->flags & FLOW_PROXY;
 	return icmp_trim(skb) ? 0 : DROP_REWRITE;
 }

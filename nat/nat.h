@@ -38,6 +38,9 @@ APART int nat_out_icmp_error(struct __sk_buff *skb)
 	f = port ? bpf_map_lookup_elem(&flows, &c->key) : NULL;
 	if (!f || f->flags & FLOW_DENIED)
 		return DROP_ICMP_UNRELATED; /* quotes no packet of a masqueraded flow */
+	outcome = policy_enforced(&c->path) ? enforce_icmp_error_about(skb, c, f) : 0;
+	if (outcome)
+		return outcome;
 	if (config.policy && !icmp_trim(skb))
 		return DROP_REWRITE;
 	in->to = c->snat;

@@ -106,8 +106,9 @@ func (s state) wire(v *route.Device) *Wire {
 		receive, send = bpf.FromWireL3, bpf.ToWireL3
 	}
 	w.Hooks = []bpf.Hook{receive}
-	if v.Type == "bond" {
-		w.Ports = s.portsOf(v.Index)
+	w.Ports = s.portsOf(v)
+	if v.VLAN != nil {
+		w.VLAN = s.vlan(v.VLAN)
 	}
 	if w.Tunnel {
 		w.Hooks = append(w.Hooks, send)
@@ -121,15 +122,29 @@ func (s state) wire(v *route.Device) *Wire {
 	return w
 }
 
-// portsOf are the devices of a bond.
-func (s state) portsOf(bond int) (ports []int) {
+// portsOf returns the indexes of a bond's devices.
+func (s state) portsOf(bond *route.Device) (ports []int) {
+	if bond.Type != "bond" {
+		return nil
+	}
 	for _, v := range s.devices {
-		if v.Master == bond {
+		if v.Master == bond.Index {
 			ports = append(ports, v.Index)
 		}
 	}
 	slices.Sort(ports)
 	return ports
+}
+
+// vlan returns the tag of a VLAN device and the device below it.
+func (s state) vlan(v *route.VLAN) *VLAN {
+	row := &VLAN{ID: v.ID, QinQ: v.QinQ}
+	for _, d := range s.devices {
+		if d.Index == v.Below {
+			row.Index, row.Name, row.Type, row.L3, row.Ports = d.Index, d.Name, d.Type, d.L3, s.portsOf(d)
+		}
+	}
+	return row
 }
 
 // sourceOn picks what those are behind whose packets leave by v and must come back: pods that are masqueraded, and

@@ -2,6 +2,7 @@ package node
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -76,21 +77,28 @@ func world() state {
 	}
 }
 
-// A bond's frames come in by its ports.
-func TestDerivePorts(t *testing.T) {
+// Frames of a bond arrive on its ports, and those of a VLAN device on the device below it.
+func TestDeriveBelow(t *testing.T) {
 	s := world()
 	s.devices = append(s.devices,
 		&route.Device{Index: 9, Name: "bond0", Type: "bond", Kind: route.Wire, Up: true},
 		&route.Device{Index: 8, Name: "p1", Master: 9}, &route.Device{Index: 7, Name: "p0", Master: 9},
-		&route.Device{Index: 6, Name: "q", Master: 5})
+		&route.Device{Index: 6, Name: "q", Master: 5},
+		&route.Device{Index: 10, Name: "v5", Type: "vlan", Kind: route.Wire, Up: true,
+			VLAN: &route.VLAN{ID: 5, Below: 9}},
+		&route.Device{Index: 11, Name: "v6", Type: "vlan", Kind: route.Wire, Up: true, VLAN: &route.VLAN{ID: 6}})
+	bond := bpf.XDPDevice{Name: "bond0", Index: 9, Type: "bond", Ports: []int{7, 8}}
+	want := map[string]bpf.XDPDevice{
+		"eth0": {Name: "eth0", Index: 2}, "myelin_vxlan": {Name: "myelin_vxlan", Index: 4}, "bond0": bond,
+		"v5": {Name: "v5", Index: 10, Type: "vlan", VLAN: bpf.VLAN{Below: &bond, ID: 5}},
+		"v6": {Name: "v6", Index: 11, Type: "vlan", VLAN: bpf.VLAN{ID: 6}},
+	}
+	got := map[string]bpf.XDPDevice{}
 	for _, w := range derive(s).wires {
-		want := []int(nil)
-		if w.Name == "bond0" {
-			want = []int{7, 8}
-		}
-		if got := w.xdp(); !slices.Equal(got.Ports, want) || got.Index != w.Index {
-			t.Errorf("%s: %+v, want ports %v", w.Name, got, want)
-		}
+		got[w.Name] = w.xdp()
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

@@ -172,6 +172,9 @@ func (o *wireOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Wi
 	indexes, names := map[uint32]bool{}, map[string]bool{}
 	for w := range rows {
 		indexes[uint32(w.Index)], names[bpf.PinName(w.Name)] = true, true
+		if w.VLAN != nil {
+			names[bpf.PinName(w.VLAN.Name)] = true // XDP
+		}
 	}
 	pins, err := o.datapath.Attacher.Pins()
 	for _, pin := range pins {

@@ -41,6 +41,8 @@ type Wire struct {
 	Type string `json:"type"`
 	// Ports are the indexes of a bond's devices, sorted.
 	Ports []int `json:"ports,omitempty"`
+	// VLAN is nil unless it is a VLAN device.
+	VLAN *VLAN `json:"vlan,omitempty"`
 	// IPv4 and IPv6 are what pods are masqueraded to, and clients of Services whose backend is on another node; invalid
 	// if there is none.
 	IPv4 netip.Addr `json:"ipv4"`
@@ -49,6 +51,18 @@ type Wire struct {
 	// Hooks are the programs on the device.
 	Hooks  []bpf.Hook        `json:"hooks"`
 	Status reconciler.Status `json:"status"`
+}
+
+// VLAN is a VLAN device's tag, and the device that its frames arrive on.
+type VLAN struct {
+	ID   uint16 `json:"id"`
+	QinQ bool   `json:"qinq,omitempty"` // 802.1ad instead of 802.1Q
+	// Index of the device below, its name, type and ports as in Wire. 0 if it is in another network namespace.
+	Index int    `json:"index,omitempty"`
+	Name  string `json:"name,omitempty"`
+	Type  string `json:"type,omitempty"`
+	L3    bool   `json:"l3,omitempty"`
+	Ports []int  `json:"ports,omitempty"`
 }
 
 // Prefix is a part of the address space that the cluster knows.
@@ -74,11 +88,26 @@ func (w *Wire) Equal(o *Wire) bool {
 	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.L3 == o.L3 &&
 		w.Encrypted == o.Encrypted &&
 		w.IPv4 == o.IPv4 && w.IPv6 == o.IPv6 && w.MTU == o.MTU &&
-		w.Type == o.Type && slices.Equal(w.Ports, o.Ports) && slices.Equal(w.Hooks, o.Hooks)
+		w.Type == o.Type && slices.Equal(w.Ports, o.Ports) && w.VLAN.equal(o.VLAN) && slices.Equal(w.Hooks, o.Hooks)
+}
+
+func (v *VLAN) equal(o *VLAN) bool {
+	if v == nil || o == nil {
+		return v == o
+	}
+	return v.ID == o.ID && v.QinQ == o.QinQ && v.Index == o.Index && v.Name == o.Name && v.Type == o.Type &&
+		v.L3 == o.L3 && slices.Equal(v.Ports, o.Ports)
 }
 
 func (w *Wire) xdp() bpf.XDPDevice {
-	return bpf.XDPDevice{Name: w.Name, Index: w.Index, Type: w.Type, Ports: w.Ports, L3: w.L3}
+	d := bpf.XDPDevice{Name: w.Name, Index: w.Index, Type: w.Type, Ports: w.Ports, L3: w.L3}
+	if v := w.VLAN; v != nil {
+		d.VLAN = bpf.VLAN{ID: v.ID, QinQ: v.QinQ}
+		if v.Index != 0 {
+			d.VLAN.Below = &bpf.XDPDevice{Name: v.Name, Index: v.Index, Type: v.Type, Ports: v.Ports, L3: v.L3}
+		}
+	}
+	return d
 }
 
 // Equal compares what is wanted.

@@ -6,6 +6,7 @@
 #ifndef MYELIN_PREFILTER_H
 #define MYELIN_PREFILTER_H
 
+#include "../bpf/xdp_port.h"
 #include "../drop/drop.h"
 #include "../policy/policy.h"
 #include "../tunnel/tunnel.h"
@@ -39,14 +40,15 @@ INLINE bool denylist_matches(const struct addr *a)
 }
 
 /* Parses the IP header, whether or not XDP does anything else with the packet. Returns false if there is none. */
-INLINE bool prefilter_parse(struct xdp_md *ctx, struct packet *pkt)
+INLINE bool prefilter_parse(struct xdp_md *ctx, struct cpu *c)
 {
+	struct packet *pkt = &c->pkt;
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
 	struct ipv6hdr *ip6 = data + L3;
 	struct iphdr *ip4 = data + L3;
 
-	packet_reset(pkt, ctx->ingress_ifindex, HOOK_FROM_WIRE_XDP);
+	packet_reset(pkt, xdp_wire(ctx, c), HOOK_FROM_WIRE_XDP);
 	if ((void *)(ip4 + 1) > end)
 		return false;
 	if (eth->h_proto == bpf_htons(ETH_P_IP) && config.ipv4) {
@@ -64,7 +66,7 @@ APART int prefilter_xdp(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || !prefilter_parse(ctx, &c->pkt) || !denylist_matches(&c->pkt.src))
+	if (!c || !prefilter_parse(ctx, c) || !denylist_matches(&c->pkt.src))
 		return 0;
 	count_bytes(c, DROP_PREFILTER, ctx->data_end - ctx->data);
 	event_send_xdp(ctx, c, DROP_PREFILTER);
@@ -72,8 +74,8 @@ APART int prefilter_xdp(struct xdp_md *ctx)
 }
 
 /*
- * Whether from_wire drops the packet. Packets from the tunnel were checked by their outer source address; XDP does not
- * check VLAN-tagged frames. Cost: per packet, as denylist_matches.
+ * Whether from_wire drops the packet. Packets from the tunnel were checked by their outer source address; XDP checks
+ * priority-tagged frames only if xdp_map_ports is set. Cost: per packet, as denylist_matches.
  */
 INLINE bool prefilter_tc(const struct __sk_buff *skb, const struct packet *pkt, bool tagged)
 {

@@ -46,9 +46,16 @@ type Device struct {
 	Default6  bool             `json:"default6,omitempty"`  // the same for IPv6
 	Up        bool             `json:"up"`                  // administratively up
 	Carrier   bool             `json:"carrier"`             // operational state is up or unknown
-	IsVLAN    bool             `json:"isVLAN,omitempty"`
-	L3        bool             `json:"l3,omitempty"`     // no link-layer header: WireGuard, IPIP, TUN
-	Master    int              `json:"master,omitempty"` // index of the bridge or bond that it is a port of
+	VLAN      *VLAN            `json:"vlan,omitempty"`      // of a VLAN device
+	L3        bool             `json:"l3,omitempty"`        // no link-layer header: WireGuard, IPIP, TUN
+	Master    int              `json:"master,omitempty"`    // index of the bridge or bond that it is a port of
+}
+
+// VLAN is what a VLAN device adds to frames, and to which device it gives them.
+type VLAN struct {
+	ID    uint16 `json:"id"`
+	QinQ  bool   `json:"qinq,omitempty"`  // 802.1ad instead of 802.1Q
+	Below int    `json:"below,omitempty"` // index; 0 if the device is in another network namespace
 }
 
 // Equal reports whether two rows say the same.
@@ -57,7 +64,8 @@ func (d *Device) Equal(o *Device) bool {
 		d.Driver == o.Driver && d.MTU == o.MTU && bytes.Equal(d.MAC, o.MAC) &&
 		slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Gateways, o.Gateways) &&
 		d.Default4 == o.Default4 && d.Default6 == o.Default6 &&
-		d.Up == o.Up && d.Carrier == o.Carrier && d.IsVLAN == o.IsVLAN && d.L3 == o.L3 && d.Master == o.Master
+		d.Up == o.Up && d.Carrier == o.Carrier && d.L3 == o.L3 && d.Master == o.Master &&
+		(d.VLAN == o.VLAN || d.VLAN != nil && o.VLAN != nil && *d.VLAN == *o.VLAN)
 }
 
 // Encrypted reports whether the device encrypts what it transmits.

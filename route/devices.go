@@ -103,7 +103,7 @@ func (d *devices) convert(link netlink.Link, old Device) Device {
 		MAC:     a.HardwareAddr,
 		Up:      a.RawFlags&unix.IFF_UP != 0,
 		Carrier: a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown,
-		IsVLAN:  link.Type() == "vlan",
+		VLAN:    vlanOf(link),
 		L3:      layer3(a.EncapType),
 		Master:  a.MasterIndex,
 	}
@@ -115,6 +115,19 @@ func (d *devices) convert(link netlink.Link, old Device) Device {
 	row.Driver = old.Driver
 	if old.Name != row.Name {
 		row.Driver = d.driver(row.Name, row.Type)
+	}
+	return row
+}
+
+// vlanOf returns nil for a device that is no VLAN device.
+func vlanOf(link netlink.Link) *VLAN {
+	v, ok := link.(*netlink.Vlan)
+	if !ok {
+		return nil
+	}
+	row := &VLAN{ID: uint16(v.VlanId), QinQ: v.VlanProtocol == netlink.VLAN_PROTOCOL_8021AD}
+	if v.NetNsID == -1 {
+		row.Below = v.ParentIndex
 	}
 	return row
 }

@@ -2,16 +2,20 @@
 /*
  * Services in XDP. Packets of flows to backends on other nodes, and the replies to them, are sent by the wire's driver;
  * so is the first packet if the forwarding cache has its path. Packets for pods of this node, with options, fragments
- * or VLAN tags, and packets to be refused are passed to from_wire, which uses the same maps.
+ * or two VLAN tags, and packets to be refused are passed to from_wire, which uses the same maps.
  */
 #ifndef MYELIN_XDP_H
 #define MYELIN_XDP_H
 
+#include "../bpf/xdp_port.h"
 #include "translate.h"
 #include "xdp_cross.h"
 #include "xdp_dsr.h"
 
-/* Devices that can send frames redirected from other devices, by ifindex. Frames for other devices are passed to tc. */
+/*
+ * Devices that can send frames redirected from other devices, by ifindex; of a VLAN device, the device below it. Frames
+ * for other devices are passed to tc.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, 64);
@@ -19,33 +23,11 @@ struct {
 	__type(value, __u32);
 } xdp_wires SEC(".maps");
 
-/* Ifindex of a bond, which is the wire, by ifindex of its port. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 256);
-	__type(key, __u32);
-	__type(value, __u32);
-} xdp_ports SEC(".maps");
-
-/* Set if a wire is a bond: frames arrive on its ports. */
-__u32 xdp_bonds;
-
 /*
  * Set if frames are redirected by xdp_wires also when they leave by the wire on which they came in. A veth can send
  * them back (XDP_TX), but wakes its peer only if that has an XDP program (veth_xdp_flush).
  */
 __u32 xdp_by_map;
-
-/* Returns the wire on which the frame arrived. Cost: per packet; one lookup if a wire is a bond. */
-INLINE __u32 xdp_wire(const struct xdp_md *ctx)
-{
-	__u32 port = ctx->ingress_ifindex, *bond;
-
-	if (!xdp_bonds)
-		return port;
-	bond = bpf_map_lookup_elem(&xdp_ports, &port);
-	return bond ? *bond : port;
-}
 
 /* Parses the addresses of an IP header without options. Returns the start of layer 4, or NULL. */
 INLINE __be16 *xdp_parse_ip(void *data, void *end, struct packet *pkt)
@@ -86,13 +68,14 @@ INLINE void xdp_read_timestamp(struct packet *pkt, const __be32 *word, const voi
  * Parses TCP and UDP behind IP headers without options. Returns the frame's length, or 0 if the frame is something
  * else. Cost: per packet.
  */
-INLINE __u32 xdp_parse(struct xdp_md *ctx, struct packet *pkt)
+INLINE __u32 xdp_parse(struct xdp_md *ctx, struct cpu *c)
 {
+	struct packet *pkt = &c->pkt;
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__be16 *l4;
 	__u32 off;
 
-	packet_reset(pkt, xdp_wire(ctx), HOOK_FROM_WIRE_XDP);
+	packet_reset(pkt, xdp_wire(ctx, c), HOOK_FROM_WIRE_XDP);
 	l4 = xdp_parse_ip(data, end, pkt);
 	if (!l4 || (void *)(l4 + 4) > end || pkt->end > end - data || address_own(&pkt->src))
 		return 0;

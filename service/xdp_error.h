@@ -215,7 +215,7 @@ APART int xdp_error(struct xdp_md *ctx)
  */
 INLINE int xdp_receive(struct xdp_md *ctx, struct cpu *c)
 {
-	__u32 length = xdp_parse(ctx, &c->pkt);
+	__u32 length = xdp_parse(ctx, c);
 
 	if (likely(length))
 		return xdp_translate(ctx, c, length);

@@ -35,11 +35,13 @@ func wireKinds() map[string]wireKind {
 		"bond": {needs: func() string {
 			return noType("type bond")
 		}, plug: (*cluster).plugBond, status: "native on eth0", since: [2]int{5, 15}},
+		"VLAN alone": {needs: func() string { return noType("link probe0 type vlan id 5") },
+			plug: (*cluster).plugVLAN, status: "native on eth0", since: [2]int{6, 3}},
 		"VLAN": {
 			values: map[string]any{"devices": []string{"eth0", "trunk0"}}, needs: func() string {
 				return noType("link probe0 type vlan id 5")
 			},
-			plug: (*cluster).plugVLAN, status: "tc on eth0, native on trunk0", since: [2]int{6, 3}, tc: true,
+			plug: (*cluster).plugVLAN, status: "native on eth0, native on trunk0", since: [2]int{6, 3},
 		},
 		"TUN": {values: l3Values(), needs: noTUN, plug: (*cluster).plugTUN, status: "native on eth0, tc on l30",
 			since: [2]int{6, 3}, tc: true},
@@ -55,7 +57,7 @@ func wireKinds() map[string]wireKind {
 //
 //	virtio  eth0, a card of the VM ══ the other card, a port of the fabric
 //	bond    eth0 of port0 and port1 ══ two ports of the fabric
-//	VLAN    eth0 on trunk0, which is a wire, too ══ a port of the fabric, tagged
+//	VLAN    eth0 on trunk0, which is a wire, too, or alone ══ a port of the fabric, tagged
 //	two     eth0 ══ fabric, where the world is; eth1 ══ eth1 of node1
 //	TUN     eth0 ══ fabric, where the world is; l30 ══ l30 of node1, without a link-layer header
 func TestWires(t *testing.T) {
@@ -183,7 +185,7 @@ func (c *cluster) plugVLAN() {
 	c.command("ip", "-n", c.fabric(), "link", "set", "node2", "nomaster")
 	c.command("ip", "-n", c.fabric(), "link", "add", "link", "node2", "name", "tagged", "master", "fabric", "up",
 		"type", "vlan", "id", "5")
-	c.command("ip", "netns", "exec", c.fabric(), "ethtool", "-K", "node2", "gro", "on", "tx", "off")
+	c.command("ip", "netns", "exec", c.fabric(), "ethtool", "-K", "node2", "gro", "on", "tx", "off", "txvlan", "off")
 	c.ip("node2", "address", "flush", "dev", "eth0")
 	c.ip("node2", "link", "set", "eth0", "down")
 	c.ip("node2", "link", "set", "eth0", "name", "trunk0")

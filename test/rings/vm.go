@@ -95,7 +95,7 @@ func ofKernel(ring, kernel string) []string {
 	run := []string{
 		"TestConnectivity/^(native|native-flows|vxlan6|legacy)$", "TestHostStack/^(native|vxlan|legacy)$",
 		"TestMasquerade/^(native|legacy)$", "TestRouteMTU/^native$",
-		"TestWires/^(virtio|bond|VLAN)$", "TestParallelAdds", "TestServicesChange", "TestSCTP",
+		"TestWires/^(virtio|bond|VLAN.*)$", "TestParallelAdds", "TestServicesChange", "TestSCTP",
 	}
 	if floor {
 		run = []string{

@@ -1,4 +1,4 @@
-package doctor
+package bpf
 
 import (
 	"fmt"
@@ -21,9 +21,9 @@ type ifreq struct {
 	_    [16]byte // the kernel copies the whole union
 }
 
-// ethtool reads a flag of a device. The ioctl is older than netlink's ethtool
-// family and is on every kernel.
-func ethtool(name string, command uint32) (uint32, error) {
+// Ethtool reads a value of a device of this network namespace by an ETHTOOL_G command of linux/ethtool.h. The ioctl is
+// older than netlink's ethtool family, and every kernel has it.
+func Ethtool(name string, command uint32) (uint32, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, fmt.Errorf("open socket: %w", err)
@@ -38,18 +38,4 @@ func ethtool(name string, command uint32) (uint32, error) {
 		return 0, fmt.Errorf("ethtool command %#x of %s: %w", command, name, errno)
 	}
 	return value.data, nil
-}
-
-// driverOf asks the device; those that don't know are named by their type.
-func driverOf(name, kind string) string {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return kind
-	}
-	defer unix.Close(fd)
-	info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
-	if err != nil {
-		return kind
-	}
-	return unix.ByteSliceToString(info.Driver[:])
 }
