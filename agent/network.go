@@ -46,11 +46,12 @@ func (n *network) routesFeature() *feature.Feature {
 func (n *network) tunnelFeature() *feature.Feature {
 	return &feature.Feature{
 		Name: "tunnel", Start: n.startTunnel, Stop: n.stopTunnel, Settings: n.tunnelSettings, Counts: n.tunnelCounts,
+		Checks: tunnel.Checks(),
 	}
 }
 
 func (n *network) nodeFeature() *feature.Feature {
-	return &feature.Feature{Name: "node", Start: n.startNode, Counts: n.nodeCounts}
+	return &feature.Feature{Name: "node", Start: n.startNode, Counts: n.nodeCounts, Checks: node.Checks()}
 }
 
 func (n *network) startRoutes(context.Context) error {
