@@ -35,7 +35,7 @@ type datapath struct {
 func (d *datapath) feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "datapath", Start: d.start, Stop: d.stop, Settings: d.settings, Lists: d.lists, Metrics: d.metrics,
-		Checks: slices.Concat(probe.Checks(), hooks.Checks(hookNames())),
+		Checks: slices.Concat(probe.Checks(), hooks.Checks(hookNames())), Commands: d.commands(),
 	}
 }
 

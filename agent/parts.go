@@ -20,3 +20,11 @@ func Checks() (list []check.Check) {
 	}
 	return list
 }
+
+// Commands are the commands of `myelin` that features bring.
+func Commands() (list []feature.Command) {
+	for _, f := range features() {
+		list = append(list, f.Commands...)
+	}
+	return list
+}

@@ -49,6 +49,8 @@ type Feature struct {
 	// Metrics writes the feature's metrics.
 	Metrics func(Sink)
 
+	// Commands show the feature's tables.
+	Commands []Command
 	// Checks are the feature's part of `myelin doctor`, which may run without an agent.
 	Checks []check.Check
 
