@@ -66,7 +66,7 @@ func (x *hubbleExport) start(context.Context) error {
 }
 
 func (x *hubbleExport) startMetrics() error {
-	c := &x.agent.Config.HubbleMetrics
+	c := &x.agent.Config.Hubble.Metrics
 	if len(c.Enabled) == 0 {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (x *hubbleExport) startMetrics() error {
 }
 
 func (x *hubbleExport) startExporters(ctx context.Context) {
-	a, c := x.agent, &x.agent.Config.HubbleExport
+	a, c := x.agent, &x.agent.Config.Hubble.Export
 	node := a.Config.Myelin.NodeName
 	params := export.Params{Log: a.Log, Node: node, Compile: compileFilters, Now: time.Now, Stdout: os.Stdout}
 	if c.Static {
@@ -123,7 +123,7 @@ func (x *hubbleExport) add(name string, e consumer.Exporter, err error, run func
 }
 
 func (x *hubbleExport) static(p export.Params) (*export.File, error) {
-	c := &x.agent.Config.HubbleExport
+	c := &x.agent.Config.Hubble.Export
 	allow, err := options.Filters(c.AllowList)
 	if err != nil {
 		return nil, fmt.Errorf("hubble.export.static.allowList: %w", err)
@@ -201,7 +201,7 @@ func (x *hubbleExport) status() feature.Status {
 	}
 	s.State = feature.OK
 	states := x.states()
-	s.Chosen = fmt.Sprintf("%d metrics, %d exporters", len(x.agent.Config.HubbleMetrics.Enabled), len(states))
+	s.Chosen = fmt.Sprintf("%d metrics, %d exporters", len(x.agent.Config.Hubble.Metrics.Enabled), len(states))
 	problems := slices.Clone(x.problems)
 	for _, state := range states {
 		if state.Err != nil {

@@ -101,11 +101,11 @@ func (f *Feature) start(context.Context) error {
 func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 	full := *c
 	full.DNS = config.DNS{
-		MinTTL:                    time.Duration(f.Config.L7.MinTTL) * time.Second,
-		MaxAddressesPerName:       f.Config.L7.MaxAddressesPerName,
-		IdleConnectionGracePeriod: f.Config.L7.IdleGrace, RejectCode: codeRefused,
+		MinTTL:                    time.Duration(f.Config.DNS.MinTTL) * time.Second,
+		MaxAddressesPerName:       f.Config.DNS.MaxAddressesPerName,
+		IdleConnectionGracePeriod: f.Config.DNS.IdleGrace, RejectCode: codeRefused,
 	}
-	if f.Config.L7.RejectCode == "nameError" {
+	if f.Config.DNS.RejectCode == "nameError" {
 		full.DNS.RejectCode = codeNameError
 	}
 	data, err := control.Encode(&full)
