@@ -21,6 +21,7 @@ import (
 	"myelin/flow"
 	"myelin/flow/tracking"
 	"myelin/host"
+	"myelin/hubble/observer"
 	"myelin/l7"
 	"myelin/logs"
 	"myelin/policy"
@@ -62,7 +63,7 @@ type components struct {
 	endpoints  *endpoints
 	services   *services
 	balancer   *loadBalancer
-	hubble     *hubbleFeature
+	hubble     *observer.Observer
 	l7         *l7.Feature
 }
 
@@ -82,10 +83,11 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 		Publish: func(e *event.Raw) { a.datapath.hub.Publish(e) }, NATEntries: a.natEntries,
 	}
 	a.endpoints = &endpoints{Node: a.Node, network: a.network, own: a.own, identities: a.identities}
+	a.hubble = a.newObserver()
 	a.l7 = l7.New(a.Node, l7.Params{Version: version, MTU: func() (int, int) {
 		c := a.own.podConfig()
 		return c.MTU, c.RouteMTU
-	}, Record: a.recordL7, Lost: a.lostL7})
+	}, Record: a.hubble.RecordL7, Lost: a.hubble.LostL7})
 	a.policies = &policies{
 		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows,
 		names: a.names, l7: a.l7,
@@ -128,8 +130,8 @@ func (a *Agent) features() []*feature.Feature {
 		a.services.feature(),
 		flood.Feature(a.Node, a.natEntries),
 		a.balancer.feature(),
-		a.hubbleFeature(),
-		a.hubbleExportFeature(),
+		a.hubble.Feature(),
+		a.hubble.Consumers(),
 		a.cniFeature(),
 	}
 }
