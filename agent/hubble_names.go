@@ -2,6 +2,7 @@ package agent
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -120,6 +121,14 @@ func (n flowNames) Service(at netip.AddrPort, protocol uint8) *flowpb.Service {
 		return nil
 	}
 	return &flowpb.Service{Namespace: f.Service.Namespace, Name: f.Service.Name}
+}
+
+// DNS implements hubble.Names.
+func (n flowNames) DNS(id uint32, addr netip.Addr) []string {
+	if id <= endpoint.HostID || id > math.MaxUint16 {
+		return nil
+	}
+	return n.agent.l7.NamesOf(uint16(id), addr)
 }
 
 // isHost reports whether an address is one of this node's.
