@@ -19,8 +19,9 @@ func (a *Agent) newObserver() *observer.Observer {
 // observed is what Hubble needs of other features.
 func (a *Agent) observed() observer.State {
 	s := observer.State{
-		Hub: a.datapath.hub, Names: a.names(), Endpoints: a.endpoints.table, Addresses: a.network.node.Addresses,
-		Identities: a.identities.all, Policies: a.policies.tables.Policies,
+		Hub: a.datapath.hub, Names: a.names(), DNS: a.l7.NamesOf,
+		Endpoints: a.endpoints.table, Addresses: a.network.node.Addresses, Identities: a.identities.all,
+		Policies: a.policies.tables.Policies,
 	}
 	if e := a.policies.engine; e != nil {
 		s.Rules, s.Realised = e.Rules, e.Realised

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"myelin/bpf"
+	"myelin/dns"
 	"myelin/durable"
 	"myelin/feature"
 	"myelin/l7/config"
@@ -47,6 +48,7 @@ type Feature struct {
 	*feature.Node
 	Params
 	client *control.Client
+	names  *names
 	woken  chan struct{}
 
 	mu      sync.Mutex // held while the proxy is configured
@@ -59,7 +61,9 @@ type Feature struct {
 
 // New returns the feature of a node.
 func New(n *feature.Node, p Params) *Feature {
-	return &Feature{Node: n, Params: p, woken: make(chan struct{}, 1)}
+	f := &Feature{Node: n, Params: p, woken: make(chan struct{}, 1)}
+	f.names = &names{fetch: func(ctx context.Context) ([]dns.Row, error) { return f.client.Names(ctx) }, now: time.Now}
+	return f
 }
 
 // Feature is its entry in the agent's list.

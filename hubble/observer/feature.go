@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -47,6 +48,8 @@ type Params struct {
 type State struct {
 	Hub   *event.Hub
 	Names Names
+	// DNS returns the names by which the pod of a slot knows an address.
+	DNS func(slot uint16, addr netip.Addr) []string
 
 	Endpoints  statedb.Table[*endpoint.Endpoint]
 	Addresses  statedb.Table[*node.Address] // of this node

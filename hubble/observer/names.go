@@ -2,6 +2,7 @@ package observer
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -122,12 +123,21 @@ func (n flowNames) Service(at netip.AddrPort, protocol uint8) *flowpb.Service {
 		if at.Addr().Is6() {
 			all = netip.IPv6Unspecified()
 		}
-		f, _, ok = n.state.Frontends.Get(txn, service.FrontendByAddress(service.L4(all, at.Port(), service.Protocol(protocol))))
+		addr := service.L4(all, at.Port(), service.Protocol(protocol))
+		f, _, ok = n.state.Frontends.Get(txn, service.FrontendByAddress(addr))
 	}
 	if !ok {
 		return nil
 	}
 	return &flowpb.Service{Namespace: f.Service.Namespace, Name: f.Service.Name}
+}
+
+// DNS implements hubble.Names.
+func (n flowNames) DNS(id uint32, addr netip.Addr) []string {
+	if id <= endpoint.HostID || id > math.MaxUint16 {
+		return nil
+	}
+	return n.state.DNS(uint16(id), addr)
 }
 
 // isHost reports whether an address is one of this node's.

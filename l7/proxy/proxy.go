@@ -194,7 +194,7 @@ func (p *Proxy) Configure(c *config.Config) error {
 	p.rules.Store(r)
 	if p.http.Load() == nil || p.limits != c.HTTP {
 		p.limits = c.HTTP
-		p.http.Store(httpproxy.New(c.HTTP, nil, time.Now))
+		p.http.Store(httpproxy.New(c.HTTP, []string{httpproxy.TraceHeader}, time.Now))
 	}
 	return p.dns.Configure(c)
 }
