@@ -21,13 +21,14 @@ import (
 // Names are the names that the agent has for addresses and links.
 type Names interface {
 	event.Names
+	event.Policies
 	// Identity is as in identity.Lookup.
 	Identity(statedb.ReadTxn, netip.Addr) uint32
 	// Slot is that of the endpoint of this node with an address.
 	Slot(netip.Addr) (uint16, bool)
 }
 
-// flowNames implements hubble.Names over the tables. What it returns is shared by flows, and not changed.
+// flowNames implements hubble.Names and event.Policies over the tables. What it returns is shared by flows, and not changed.
 type flowNames struct {
 	Names
 	*Observer
