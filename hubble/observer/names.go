@@ -28,7 +28,8 @@ type Names interface {
 	Slot(netip.Addr) (uint16, bool)
 }
 
-// flowNames implements hubble.Names and event.Policies over the tables. What it returns is shared by flows, and not changed.
+// flowNames implements hubble.Names and event.Policies over the tables. What it returns is shared by flows, and not
+// changed.
 type flowNames struct {
 	Names
 	*Observer
