@@ -23,5 +23,5 @@ exec go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target bpfel -cc 
 	-type member_key -type member_bits -type service_stat -type quic_server_key \
 	-type netns -type endpoint_flag -type endpoint_slot -type wire_flag -type prefix_flag \
 	-type flow_flag -type flow_seconds -type tunnel_mode \
-	Datapath datapath.c -- -O2 -mcpu=v3 -Wall -Wno-unused-function -Wno-enum-conversion -Werror \
+	Datapath datapath.c -- -O2 -mcpu=v3 -Wall -Wno-unused-function -Wno-enum-conversion -Wno-enum-compare -Werror \
 	"-I/usr/include/$(uname -m)-linux-gnu" "$@"

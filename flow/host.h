@@ -67,23 +67,23 @@ APART int host_owns(struct __sk_buff *skb, __u32 sends)
 }
 
 /*
- * Enforces the node's policies on the CPU's packet, which the node receives, or sends (sends). Returns 0 or a drop
- * reason. Cost: per packet of the node itself, where policies select it.
+ * Enforces the node's policies on the CPU's packet, which the node receives, or sends (sends). Returns NEXT_FORWARD or
+ * a drop reason. Cost: per packet of the node itself, where policies select it.
  */
-APART int host_enforce(struct __sk_buff *skb, __u32 sends)
+APART enum next host_enforce(struct __sk_buff *skb, __u32 sends)
 {
 	struct cpu *c = cpu_this();
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
 	if (!policy_selects(SLOT_HOST) || !host_owns(skb, sends))
-		return 0;
+		return NEXT_FORWARD;
 	outcome = l4_parse(skb, &c->pkt);
 	if (outcome)
 		return outcome;
 	if (host_link_local(&c->pkt))
-		return 0;
+		return NEXT_FORWARD;
 	__builtin_memset(&c->path, 0, sizeof(c->path));
 	c->path.action = PATH_STACK;
 	c->path.flags = PATH_TRACKED | PATH_POLICY;

@@ -12,27 +12,27 @@
 #include "../route/decide.h"
 
 /*
- * Makes c->path the path to the proxy if the policy lookup has said that the CPU's packet goes there. Returns 0 or a
- * drop reason. Cost: per flow.
+ * Makes c->path the path to the proxy if the policy lookup has said that the CPU's packet goes there. Returns
+ * NEXT_FORWARD or a drop reason. Cost: per flow.
  */
-INLINE int track_redirect(struct __sk_buff *skb, struct cpu *c)
+INLINE enum next track_redirect(struct __sk_buff *skb, struct cpu *c)
 {
-	int outcome;
+	enum next outcome;
 
 	if (!config.l7 || !c->policy.proxy)
-		return 0;
+		return NEXT_FORWARD;
 	outcome = l7_path(c->pkt.proto);
 	if (!outcome || !config.l7_open || c->policy.cut)
 		return outcome;
 	c->policy.proxy = false; /* a new flow passes without the proxy */
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /*
  * Sets up a flow on c->path, or updates its entry if it has one. c->path becomes the path to the proxy if the flow
- * passes through it. Returns 0 or a drop reason. Cost: per flow.
+ * passes through it. Returns NEXT_FORWARD or a drop reason. Cost: per flow.
  */
-APART int track_begin(struct __sk_buff *skb)
+APART enum next track_begin(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int outcome, side;
@@ -43,10 +43,10 @@ APART int track_begin(struct __sk_buff *skb)
 	if (policy_enforced(&c->path) && (outcome = enforce(skb, c, side) ?: track_redirect(skb, c)))
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))
-		return 0;
+		return NEXT_FORWARD;
 	outcome = flow_put(skb, c, side, true);
 	/* Without policies, a flow does not need the entry to pass. */
-	return outcome == DROP_FLOW_LIMIT && !policy_enforced(&c->path) ? 0 : outcome;
+	return outcome == DROP_FLOW_LIMIT && !policy_enforced(&c->path) ? NEXT_FORWARD : outcome;
 }
 
 /*
@@ -156,20 +156,20 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 
 /*
  * Enforces policies on what the host's stack sends to a pod. Sets c->path.flags, which say whether the flow is tracked.
- * Returns 0 or a drop reason. Cost: per packet.
+ * Returns NEXT_FORWARD or a drop reason. Cost: per packet.
  */
-APART int enforce_to_pod(struct __sk_buff *skb)
+APART enum next enforce_to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct endpoint *e;
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
 	c->path.flags = 0;
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (!e || e->flags & ENDPOINT_HOST)
-		return 0;
+		return NEXT_FORWARD;
 	decide_wire_pod(c, e);
 	e = config.host_policy ? bpf_map_lookup_elem(&endpoints, &c->pkt.src) : NULL;
 	if (e && policy_selects(e->slot)) {
@@ -178,12 +178,12 @@ APART int enforce_to_pod(struct __sk_buff *skb)
 		c->path.epoch = epoch_sum(e->slot, c->path.dst_slot);
 	}
 	if (!policy_enforced(&c->path))
-		return 0;
+		return NEXT_FORWARD;
 	outcome = l4_parse(skb, &c->pkt);
 	if (outcome || !(outcome = enforce(skb, c, flow_key_own(c))))
 		return outcome;
 	/* An RST tells the pod that its connection is denied now. */
-	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? 0 : outcome;
+	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? NEXT_FORWARD : outcome;
 }
 
 /*

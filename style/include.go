@@ -72,7 +72,7 @@ func SelfContained(root, compiler string, headers []string) ([]Finding, error) {
 		return nil, err
 	}
 	arguments := []string{"-target", "bpf", "-fsyntax-only", "-x", "c", "-O2", "-Wall", "-Wno-unused-function",
-		"-Wno-enum-conversion",
+		"-Wno-enum-conversion", "-Wno-enum-compare",
 		"-Werror"}
 	for _, library := range libraries {
 		arguments = append(arguments, "-I"+library)
