@@ -7,7 +7,7 @@ import (
 )
 
 // newObserver returns Hubble's features.
-func (a *Agent) newObserver() *observer.Observer {
+func (a *agent) newObserver() *observer.Observer {
 	return observer.New(a.Node, observer.Params{
 		Version: a.version, Began: a.began, State: a.observed,
 		Serve: func(name string, addresses []string, port uint16, handler http.Handler) {
@@ -17,7 +17,7 @@ func (a *Agent) newObserver() *observer.Observer {
 }
 
 // observed is what Hubble needs of other features.
-func (a *Agent) observed() observer.State {
+func (a *agent) observed() observer.State {
 	s := observer.State{
 		Hub: a.datapath.hub, Names: a.names(), DNS: a.l7.NamesOf,
 		Endpoints: a.endpoints.table, Addresses: a.network.node.Addresses, Identities: a.identities.all,

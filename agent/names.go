@@ -14,12 +14,12 @@ import (
 
 // names implements event.Names over the tables.
 type names struct {
-	agent *Agent
+	agent *agent
 	// identities is nil where no identities are kept.
 	identities statedb.Table[*identity.Address]
 }
 
-func (a *Agent) names() names {
+func (a *agent) names() names {
 	n := names{agent: a}
 	n.identities, _ = a.DB.GetTable(a.DB.ReadTxn(), "identity-addresses").(statedb.Table[*identity.Address])
 	return n

@@ -46,7 +46,7 @@ func Unique[C any](name string, at func(*C) *[]string, check func(string) error,
 			return nil
 		},
 		func(c *C) string { return strings.Join(*at(c), " ") },
-		Texts(one, want),
+		texts(one, want),
 	)
 }
 
@@ -89,7 +89,7 @@ func Items[C any](name string, at func(*C) *[]string, check func([]string) error
 			return err
 		},
 		func(c *C) string { return strings.Join(*at(c), " ") },
-		Explained(Schema{"anyOf": []any{ListOf(Schema{"type": "string", "minLength": 1}),
+		Explained(Schema{"anyOf": []any{listOf(Schema{"type": "string", "minLength": 1}),
 			Schema{"type": "string"}, Schema{"type": "null"}}}, "a list of "+want),
 	)
 }

@@ -25,7 +25,7 @@ func Port[C any](name string, at func(*C) *uint16, low int64) Key[C] {
 			return err
 		},
 		func(c *C) string { return strconv.Itoa(int(*at(c))) },
-		Explained(Schema{"anyOf": []any{Whole(low, 65535), Schema{"type": "string", "pattern": portText(low)}}},
+		Explained(Schema{"anyOf": []any{whole(low, 65535), Schema{"type": "string", "pattern": portText(low)}}},
 			fmt.Sprintf("a port, %d to 65535", low)),
 	)
 }
@@ -40,7 +40,7 @@ func CIDR[C any](name string, at func(*C) *netip.Prefix, family string, is func(
 			if s == "" {
 				return nil
 			}
-			p, err := ParseCIDR(s)
+			p, err := parseCIDR(s)
 			if err != nil {
 				return err
 			}
@@ -60,8 +60,8 @@ func CIDR[C any](name string, at func(*C) *netip.Prefix, family string, is func(
 	)
 }
 
-// ParseCIDR wants one without bits after the prefix, and none of mapped addresses.
-func ParseCIDR(s string) (netip.Prefix, error) {
+// parseCIDR wants one without bits after the prefix, and none of mapped addresses.
+func parseCIDR(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
 	case err != nil || p.Addr().Is4In6():
@@ -82,7 +82,7 @@ func CIDRs[C any](name string, at func(*C) *[]netip.Prefix) Key[C] {
 			}
 			list := make([]netip.Prefix, len(items))
 			for i, item := range items {
-				if list[i], err = ParseCIDR(item); err != nil {
+				if list[i], err = parseCIDR(item); err != nil {
 					return err
 				}
 			}
@@ -90,7 +90,7 @@ func CIDRs[C any](name string, at func(*C) *[]netip.Prefix) Key[C] {
 			return nil
 		},
 		func(c *C) string { return strings.Trim(fmt.Sprint(*at(c)), "[]") },
-		Texts("[0-9a-fA-F.:]+/[0-9]+", "CIDRs"),
+		texts("[0-9a-fA-F.:]+/[0-9]+", "CIDRs"),
 	)
 }
 
@@ -180,7 +180,7 @@ func VLANs[C any](name string, at func(*C) *[]uint16) Key[C] {
 			return nil
 		},
 		func(c *C) string { return strings.Trim(fmt.Sprint(*at(c)), "[]") },
-		ListOf(Whole(0, 4094)),
+		listOf(whole(0, 4094)),
 	)
 }
 

@@ -19,16 +19,16 @@ func Pattern(expression, want string) Schema {
 	return Explained(Schema{"type": "string", "pattern": expression}, want)
 }
 
-func Whole(low, high int64) Schema {
+func whole(low, high int64) Schema {
 	return Schema{"type": "integer", "minimum": low, "maximum": high}
 }
 
-func ListOf(item Schema) Schema { return Schema{"type": "array", "items": item} }
+func listOf(item Schema) Schema { return Schema{"type": "array", "items": item} }
 
-// Texts are a list, or text with commas or blanks between; want is what one of them is.
-func Texts(one, want string) Schema {
+// texts are a list, or text with commas or blanks between; want is what one of them is.
+func texts(one, want string) Schema {
 	text := func(expression string) Schema { return Schema{"type": "string", "pattern": expression} }
-	list, words := ListOf(text("^("+one+")$")), text(fmt.Sprintf("^[ ,]*((%s)[ ,]+)*(%s)?$", one, one))
+	list, words := listOf(text("^("+one+")$")), text(fmt.Sprintf("^[ ,]*((%s)[ ,]+)*(%s)?$", one, one))
 	return Explained(Schema{"anyOf": []any{list, words}}, "a list of "+want)
 }
 

@@ -124,7 +124,7 @@ func Integer[C any](name string, at func(*C) *int, low, high int64) Key[C] {
 			return err
 		},
 		func(c *C) string { return strconv.Itoa(*at(c)) },
-		Whole(low, high),
+		whole(low, high),
 	)
 }
 

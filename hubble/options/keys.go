@@ -75,7 +75,7 @@ func exportKeys() []key.Key[ExportOptions] {
 	}
 	return []key.Key[ExportOptions]{
 		key.Boolean(static+"enabled", func(o *ExportOptions) *bool { return &o.Static }),
-		key.Checked(static+"filePath", func(o *ExportOptions) *string { return &o.FilePath }, CheckFilePath,
+		key.Checked(static+"filePath", func(o *ExportOptions) *string { return &o.FilePath }, checkFilePath,
 			key.Pattern("^(/.*|stdout)$", "an absolute path, or stdout")),
 		key.Items(static+"fieldMask", func(o *ExportOptions) *[]string { return &o.FieldMask },
 			func(list []string) error {

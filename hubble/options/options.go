@@ -49,8 +49,8 @@ func Default() Options {
 		Enabled: true, EventBufferCapacity: 4095, TLS: true, Redact: Redact{UserInfo: true},
 		Metrics: MetricsOptions{Port: 9965, MaxSeries: 10000},
 		Export: ExportOptions{
-			FilePath: "/var/run/cilium/hubble/events.log", FileMaxSizeMB: DefaultMaxSizeMB,
-			FileMaxFiles: DefaultMaxBackups, DynamicPath: "/flowlog-config/flowlogs.yaml",
+			FilePath: "/var/run/cilium/hubble/events.log", FileMaxSizeMB: defaultMaxSizeMB,
+			FileMaxFiles: defaultMaxBackups, DynamicPath: "/flowlog-config/flowlogs.yaml",
 			IPFIXInterval: 10 * time.Minute,
 		},
 	}
