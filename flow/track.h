@@ -156,7 +156,7 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 
 /*
  * Enforces policies on what the host's stack sends to a pod. Sets c->path.flags, which say whether the flow is tracked.
- * Returns 0 or a drop reason. Cost: per packet.
+ * Returns 0, a drop reason, or NEXT_NEW_FLOW if the packet passes, but must not create an entry. Cost: per packet.
  */
 APART int enforce_to_pod(struct __sk_buff *skb)
 {
@@ -182,8 +182,8 @@ APART int enforce_to_pod(struct __sk_buff *skb)
 	outcome = l4_parse(skb, &c->pkt);
 	if (outcome || !(outcome = enforce(skb, c, flow_key_own(c))))
 		return outcome;
-	/* An RST tells the pod that its connection is denied now. */
-	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? 0 : outcome;
+	/* An RST tells the pod that its connection is denied now. An entry would allow what follows. */
+	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? NEXT_NEW_FLOW : outcome;
 }
 
 /*
@@ -207,6 +207,14 @@ APART int track_proxied(struct __sk_buff *skb)
 	if (outcome)
 		return refuse_flow(skb, c, outcome);
 	return path_follow(skb, c, &c->path, c->path.action, c->pkt.hook);
+}
+
+/* Whether what the host's stack sends to a pod is tracked, by the result of Services and of enforce_to_pod. */
+INLINE bool to_pod_tracked(const struct cpu *c, int outcome)
+{
+	if (config.flow_always)
+		return outcome != NEXT_NEW_FLOW;
+	return config.policy && outcome == NEXT_FORWARD && flow_tracked(&c->path);
 }
 
 /* Tracks what the host's stack sends to a pod. Cost: per packet. */
