@@ -33,6 +33,10 @@ type sighting struct {
 	seen oracle.Seen
 	why  string          // what is wrong with it
 	sent *oracle.Attempt // nil: it was no attempt
+
+	lasting *lasting // the connection that it belongs to; nil: to none
+	hangs   bool     // it does not open, or does not go on
+	frames  int      // sent until then
 }
 
 // postPorts are where UDP sockets and TCP listeners are.

@@ -46,6 +46,7 @@ type Model struct {
 	Services map[Frontend][]netip.AddrPort // where they lead
 
 	attempts map[uint64]*Attempt
+	dialled  map[Flow]bool
 	ids      map[fragmentKey]*Attempt
 	open     map[at]bool
 	verdicts map[at]bool
@@ -79,7 +80,7 @@ func (m *Model) Enforce(w *reference.World) {
 
 // forget drops what was sent. Flows stay open.
 func (m *Model) forget() {
-	m.attempts, m.ids = map[uint64]*Attempt{}, map[fragmentKey]*Attempt{}
+	m.attempts, m.ids, m.dialled = map[uint64]*Attempt{}, map[fragmentKey]*Attempt{}, map[Flow]bool{}
 }
 
 // Sent notes an attempt before it is sent.
@@ -219,6 +220,7 @@ func (m *Model) nodeAddress(a netip.Addr) netip.Addr {
 
 // Dialled notes that the kernel of the flow's source begins it.
 func (m *Model) Dialled(f Flow) {
+	m.dialled[f] = true
 	if m.passes(f, true, true) {
 		m.passes(f.reverse(), true, true)
 	}
@@ -262,10 +264,27 @@ func (m *Model) Check(to *Place, s Seen) string {
 // Accepted says what is wrong with a flow that a kernel opened and another one took: empty, if nothing is. It is open
 // from now on.
 func (m *Model) Accepted(f Flow) string {
-	if f.Src != f.Dst && !m.passes(f, true, true) {
+	if f.Src != f.Dst && !m.masqueraded(f) && !m.passes(f, true, true) {
 		return "policies do not allow it: " + m.World.Path(m.probe(f)).Why
 	}
 	return ""
+}
+
+// masqueraded tells whether a flow that comes to the world from a node may be one that a pod of the node was allowed to
+// open.
+func (m *Model) masqueraded(f Flow) bool {
+	from := m.place(f.Src)
+	if from == nil || from.Pod || from.Node == "" || m.nodeOf(f.Dst) != "" {
+		return false
+	}
+	for d := range m.dialled {
+		pod := m.place(d.Src)
+		same := d.Proto == f.Proto && d.Dst == f.Dst && d.DPort == f.DPort
+		if same && pod != nil && pod.Pod && pod.Node == from.Node && m.passes(d, true, false) {
+			return true
+		}
+	}
+	return false
 }
 
 // real are the flows to check: what the receiver knows, else what it may make of the packet.
