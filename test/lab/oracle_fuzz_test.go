@@ -39,6 +39,8 @@ type fuzz struct {
 	seed      uint64
 	name      string // of the mode
 	hosts     bool   // nodes have policies
+	prefilter bool   // there is a denylist
+	denylist  string // its group
 	base      *reference.World
 	model     *oracle.Model
 	generator *oracle.Generator
@@ -112,6 +114,7 @@ func (z *fuzz) run(t *testing.T, m fuzzMode, frames int) {
 	begin, reported := time.Now(), 0
 	for round := 0; z.packets < frames || round == 0; round++ {
 		documents, w := z.policies(t)
+		z.block(t, round)
 		file := z.enforce(t, documents...)
 		z.discard()
 		z.model.Enforce(w)

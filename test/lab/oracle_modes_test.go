@@ -32,11 +32,18 @@ func fuzzModes() []fuzzMode {
 		{name: "native", mode: "native"},
 		{name: "legacy", mode: "legacy"},
 		{name: "masquerade", mode: "native-flows", attempts: 500, ways: []string{wayWorld, wayWorld, wayWorld}},
-		{name: "host", mode: "native", values: map[string]any{"hostFirewall.enabled": true}},
+		{name: "host", mode: "native", values: hostValues("disabled")},
+		{name: "host-xdp", mode: "native", values: hostValues("testing-only")},
 		{name: "vxlan", mode: "vxlan"},
 		{name: "dsr", mode: "native", values: direct, services: true, ways: services},
 		{name: "geneve", mode: "native", values: geneve, services: true, ways: services},
 	}
+}
+
+// hostValues turn policies of nodes on, and the denylist, by tc or by XDP.
+func hostValues(acceleration string) map[string]any {
+	return map[string]any{"hostFirewall.enabled": true, prefilterGroups: []string{"blocked"},
+		"loadBalancer.acceleration": acceleration}
 }
 
 // upMode brings a mode's cluster up.
@@ -46,6 +53,7 @@ func upMode(t *testing.T, m fuzzMode, seed uint64) *fuzz {
 	maps.Copy(values, m.values)
 	z := upFuzz(t, setup{mode: modeNamed(m.mode), values: values}, seed)
 	z.name, z.hosts = m.name, values["hostFirewall.enabled"] != nil
+	z.prefilter = values[prefilterGroups] != nil
 	z.senders, z.received, z.reported = map[*oracle.Place]int{}, map[string]int{}, map[string]bool{}
 	for i, p := range z.model.Places {
 		check(t, z.ends[i].Do(func() (err error) {

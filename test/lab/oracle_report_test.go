@@ -11,11 +11,11 @@ import (
 )
 
 // maxShrunk is how many violations by packets, and how many by lasting connections, are repeated to find the shortest
-// way to them. Further ones of other kinds are only named.
+// way to them; twice as many, if they are wrong for another reason than those before. Further ones are only named.
 const maxShrunk = 5
 
-// isNew tells whether no violation of this kind was reported before.
-func (z *fuzz) isNew(s sighting) bool {
+// isNew tells whether no violation of this kind was reported before, and whether it is to be repeated.
+func (z *fuzz) isNew(s sighting) (reported, repeated bool) {
 	what := s.by
 	if s.sent != nil {
 		what += " " + s.sent.Kind
@@ -25,10 +25,15 @@ func (z *fuzz) isNew(s sighting) bool {
 	if z.shrunk >= maxShrunk {
 		what = "" // a datapath without any check has hundreds of kinds
 	}
-	what += " " + reason
-	known := z.reported[what]
-	z.reported[what], z.reported[" "+reason] = true, true
-	return !known
+	if z.reported[what+" "+reason] {
+		return false, false
+	}
+	repeated = z.shrunk < maxShrunk || !z.reported[" "+reason] && z.shrunk < 2*maxShrunk
+	z.reported[what+" "+reason], z.reported[" "+reason] = true, true
+	if repeated {
+		z.shrunk++
+	}
+	return true, repeated
 }
 
 // reportPackets prints violations by packets of kinds that were not seen before, with the fewest packets that show them
@@ -36,16 +41,20 @@ func (z *fuzz) isNew(s sighting) bool {
 func (z *fuzz) reportPackets(t *testing.T, found []sighting, documents []string) {
 	t.Helper()
 	for _, s := range found {
-		if s.lasting != nil || !z.isNew(s) {
+		if s.lasting != nil {
+			continue
+		}
+		reported, repeated := z.isNew(s)
+		if !reported {
 			continue
 		}
 		t.Errorf("after %d frames %s of %s received %s: %s", s.frames, s.by, s.at.Name, s.seen.Flow, s.why)
-		if z.shrunk++; z.shrunk > maxShrunk {
+		if !repeated {
 			continue
 		}
 		text := z.replayText(s.sent)
 		t.Logf("%s=%d %s=%s; packets and policies:\n%s\n%s",
-			envSeed, z.seed, envMode, z.name, text, strings.Join(documents, "---\n"))
+			envSeed, z.seed, envMode, z.name, text, strings.Join(append(slices.Clone(documents), z.denylist), "---\n"))
 	}
 }
 
@@ -99,7 +108,7 @@ func (z *fuzz) reportLasting(t *testing.T, found []sighting, documents []string)
 		if z.repeated++; z.repeated > maxShrunk {
 			continue
 		}
-		text := "policies:\n" + strings.Join(documents, "---\n")
+		text := "policies:\n" + strings.Join(append(slices.Clone(documents), z.denylist), "---\n")
 		if !s.hangs {
 			text = z.lastingText(t, s.lasting, documents)
 		}

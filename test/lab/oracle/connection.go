@@ -1,6 +1,10 @@
 package oracle
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
 
 // Connection is a connection that stays open while policies change.
 type Connection struct {
@@ -16,6 +20,13 @@ type Connection struct {
 // The policies about the side that opened the connection decide on both directions. UDP differs: where a datagram of
 // the server may begin a flow of its own, what the client sends belongs to that flow.
 func (m *Model) Denied(c Connection, client bool) string {
+	from, to := c.Src, c.Dst
+	if client {
+		from, to = to, from
+	}
+	if m.blocked(from, m.nodeOf(to)) {
+		return fmt.Sprintf("its source is blocked: %s is in the denylist", from)
+	}
 	for _, node := range []string{m.nodeOf(c.Src), m.nodeOf(c.Dst)} {
 		other := c.Proto == UDP && !c.Translated
 		if node == "" || m.verdict(node, c.Flow) || other && m.verdict(node, c.reverse()) {
@@ -26,8 +37,16 @@ func (m *Model) Denied(c Connection, client bool) string {
 	return ""
 }
 
+// blocked tells whether packets from an address are dropped where they arrive at a node; at the world none are.
+func (m *Model) blocked(from netip.Addr, node string) bool {
+	return node != "" && slices.ContainsFunc(m.Blocked, func(p netip.Prefix) bool { return p.Contains(from) })
+}
+
 // Opens tells whether the policies let the client open the connection, and use it.
 func (m *Model) Opens(c Connection) bool {
+	if m.blocked(c.Src, m.nodeOf(c.Dst)) || m.blocked(c.Dst, m.nodeOf(c.Src)) {
+		return false
+	}
 	for _, node := range []string{m.nodeOf(c.Src), m.nodeOf(c.Dst)} {
 		if node != "" && !m.verdict(node, c.Flow) {
 			return false

@@ -101,3 +101,34 @@ func TestAcceptedFromNode(t *testing.T) {
 		t.Error("the same by another node is not denied")
 	}
 }
+
+// TestBlocked: packets from a prefix of the denylist may not arrive at nodes and pods, whatever policies say; the world
+// may get packets to it.
+func TestBlocked(t *testing.T) {
+	m := testModel(t)
+	ip := netip.MustParseAddr
+	flow := Flow{Src: ip("10.0.1.3"), Dst: ip("198.51.100.1"), Proto: TCP, SPort: 40000, DPort: 53}
+	back, other := flow.reverse(), flow.reverse()
+	other.Src = ip("192.168.64.254")
+	for _, blocked := range []bool{false, true} {
+		if blocked {
+			m.Blocked = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+		}
+		c := Connection{Flow: flow, Translated: true}
+		if m.Opens(c) == blocked || (m.Denied(c, true) != "") != blocked || m.Denied(c, false) != "" {
+			t.Errorf("blocked %t: opens %t, %q at the client, %q at the server", blocked, m.Opens(c), m.Denied(c, true),
+				m.Denied(c, false))
+		}
+		if why := m.Accepted(back); (why != "") != blocked {
+			t.Errorf("blocked %t: a connection from there: %q", blocked, why)
+		}
+		a := &Attempt{N: 7, From: m.named("world"), Claimed: back.Src, Real: []Flow{back}, Begins: true}
+		m.Sent(a)
+		if why := m.Check(m.named("a"), Seen{Flow: back, Whole: true, Tag: 7, Tagged: true}); (why != "") != blocked {
+			t.Errorf("blocked %t: a packet from there: %q", blocked, why)
+		}
+		if why := m.Accepted(other); why != "" {
+			t.Errorf("blocked %t: a connection from another address: %q", blocked, why)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -44,6 +45,8 @@ type Model struct {
 	World    *reference.World
 	Tunnel   bool                          // pods' packets come in a tunnel only
 	Services map[Frontend][]netip.AddrPort // where they lead
+	// Blocked are the prefixes of the denylist. None of them has addresses of the cluster.
+	Blocked []netip.Prefix
 
 	attempts map[uint64]*Attempt
 	dialled  map[Flow]bool
@@ -251,6 +254,9 @@ func (m *Model) Check(to *Place, s Seen) string {
 	if why := m.forged(a, to); why != "" {
 		return why
 	}
+	if source := cmp.Or(a.Outer, a.Claimed); a.From.Node != to.Node && m.blocked(source, to.Node) {
+		return fmt.Sprintf("its source is blocked: %s is in the denylist", source)
+	}
 	if m.allowed(a, to, s) {
 		return ""
 	}
@@ -264,6 +270,9 @@ func (m *Model) Check(to *Place, s Seen) string {
 // Accepted says what is wrong with a flow that a kernel opened and another one took: empty, if nothing is. It is open
 // from now on.
 func (m *Model) Accepted(f Flow) string {
+	if m.blocked(f.Src, m.nodeOf(f.Dst)) {
+		return "its source is blocked"
+	}
 	if f.Src != f.Dst && !m.masqueraded(f) && !m.passes(f, true, true) {
 		return "policies do not allow it: " + m.World.Path(m.probe(f)).Why
 	}
