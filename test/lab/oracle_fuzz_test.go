@@ -121,10 +121,14 @@ func (z *fuzz) run(t *testing.T, m fuzzMode, frames int) {
 		z.history = nil
 		z.exchange()
 		z.openLasting(t, documents)
+		z.generator.Open = z.open()
 		for len(z.history) < cmp.Or(m.attempts, roundAttempts) && z.packets < frames {
 			z.sendBatch(t)
 		}
 		z.exchange()
+		if m.services {
+			z.checkLiving(t)
+		}
 		found := z.wrong[reported:]
 		reported = len(z.wrong)
 		z.reportPackets(t, found, documents)

@@ -19,6 +19,7 @@ const (
 	wayWorld   = "to the world"     // masqueraded
 	wayService = "to a Service"     // from a pod, translated per packet
 	wayOutside = "from the outside" // from the world to a Service
+	wayTuple   = "between the ports of a packet with the option of direct server return"
 )
 
 // slot is a kind of connection of which one is kept open.
@@ -38,6 +39,7 @@ type lasting struct {
 	listener io.Closer
 	peer     netip.AddrPort // of UDP: where the server answers to
 	gone     bool           // an end was reset
+	denied   bool           // policies denied it for a while, so that TCP may wait before it sends again
 	before   []string       // the policies under which it was opened
 }
 
@@ -176,6 +178,7 @@ func (z *fuzz) lastingOf(s oracle.Seen) (l *lasting, client bool) {
 func (z *fuzz) exchange() {
 	for _, l := range z.lasting {
 		if l != nil && !l.gone {
+			l.denied = l.denied || !z.model.Opens(l.Connection)
 			z.model.Goes(l.Connection)
 			l.send()
 		}

@@ -108,12 +108,25 @@ func (z *fuzz) reportLasting(t *testing.T, found []sighting, documents []string)
 		if z.repeated++; z.repeated > maxShrunk {
 			continue
 		}
-		text := "policies:\n" + strings.Join(append(slices.Clone(documents), z.denylist), "---\n")
+		text := z.sentAbout(s.lasting.Flow) + "policies:\n" +
+			strings.Join(append(slices.Clone(documents), z.denylist), "---\n")
 		if !s.hangs {
 			text = z.lastingText(t, s.lasting, documents)
 		}
 		t.Logf("%s=%d %s=%s; %s", envSeed, z.seed, envMode, z.name, text)
 	}
+}
+
+// sentAbout are this round's packets that say to be of a connection.
+func (z *fuzz) sentAbout(f oracle.Flow) string {
+	var text strings.Builder
+	text.WriteString("packets in its client's name:\n")
+	for _, a := range z.history {
+		if slices.Contains(a.Real, f) {
+			text.WriteString(a.Text(z.names))
+		}
+	}
+	return text.String()
 }
 
 // lastingText is the shortest way to the violation by a connection that is known.

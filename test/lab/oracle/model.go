@@ -36,6 +36,8 @@ type Attempt struct {
 	// Begins: the packet may open a flow. Of TCP any segment does: its sender may open the connection where policies
 	// allow it, and the datapath takes what it saw before there were policies for old connections.
 	Begins bool
+	// Direct: it has the option of direct server return.
+	Direct bool
 }
 
 // Model is what is known of a network: addresses, policies, and open flows.
