@@ -46,6 +46,10 @@ func hostPolicyRows() []row {
 		only6(row{name: "neighbours find each other", steps: []step{
 			{at: "from_wire eth0", in: `eth router > node | ip6 router > node ttl 255 | nd solicit node from router`,
 				want: "FORWARD_STACK", out: "=", before: isolates(worldHost, ingress)},
+			{at: "to_pod linka", in: `eth gw > a | ip6 gw > a ttl 255 | nd advert gw from gw`, want: "", out: "=",
+				before: isolates(worldHost, egress), after: flowsAre(0)},
+			{at: "to_pod linka", in: `eth gw > a | ip6 gw > a ttl 64 | nd advert gw from gw`, out: "=",
+				want: "DROP_POLICY_NO_RULE"},
 		}}),
 		{name: "not selected", steps: []step{
 			{at: "from_wire eth0", in: from(`tcp 40000 > 23 S`), want: "FORWARD_STACK", out: "=",
