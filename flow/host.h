@@ -9,27 +9,6 @@
 #include "track.h"
 #include "../icmp/reset.h"
 
-#define ICMPV6_MLD_QUERY 130
-#define ICMPV6_MLD_DONE 132
-#define ICMPV6_MLD2_REPORT 143
-
-/*
- * Whether the packet passes regardless of policies, because the link needs it and no router forwards it (RFC 4890 4.4):
- * neighbour discovery, which is ARP's counterpart, and multicast group management.
- */
-INLINE bool host_link_local(const struct packet *pkt)
-{
-	__u8 type = pkt->icmp_type;
-
-	if (pkt->proto == IPPROTO_IGMP)
-		return pkt->ttl == 1;
-	if (pkt->proto != IPPROTO_ICMPV6)
-		return false;
-	if (type >= ICMPV6_ROUTER_SOLICITATION && type <= ICMPV6_REDIRECT)
-		return pkt->ttl == 255;
-	return pkt->ttl == 1 && ((type >= ICMPV6_MLD_QUERY && type <= ICMPV6_MLD_DONE) || type == ICMPV6_MLD2_REPORT);
-}
-
 /*
  * Whether the stack delivers a packet locally although its destination is not in endpoints: multicast, broadcast,
  * link-local, or an address that was just added.

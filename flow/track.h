@@ -154,9 +154,31 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 	return path_follow(skb, c, &w->path, w->path.action, HOOK_FROM_WIRE);
 }
 
+#define ICMPV6_MLD_QUERY 130
+#define ICMPV6_MLD_DONE 132
+#define ICMPV6_MLD2_REPORT 143
+
+/*
+ * Whether the packet passes regardless of policies, because the link needs it and no router forwards it (RFC 4890 4.4):
+ * neighbour discovery, which is ARP's counterpart, and multicast group management.
+ */
+INLINE bool host_link_local(const struct packet *pkt)
+{
+	__u8 type = pkt->icmp_type;
+
+	if (pkt->proto == IPPROTO_IGMP)
+		return pkt->ttl == 1;
+	if (pkt->proto != IPPROTO_ICMPV6)
+		return false;
+	if (type >= ICMPV6_ROUTER_SOLICITATION && type <= ICMPV6_REDIRECT)
+		return pkt->ttl == 255;
+	return pkt->ttl == 1 && ((type >= ICMPV6_MLD_QUERY && type <= ICMPV6_MLD_DONE) || type == ICMPV6_MLD2_REPORT);
+}
+
 /*
  * Enforces policies on what the host's stack sends to a pod. Sets c->path.flags, which say whether the flow is tracked.
- * Returns NEXT_FORWARD or a drop reason. Cost: per packet.
+ * Returns NEXT_FORWARD, a drop reason, or NEXT_NEW_FLOW if the packet passes, but must not create an entry. Cost: per
+ * packet.
  */
 APART enum next enforce_to_pod(struct __sk_buff *skb)
 {
@@ -180,10 +202,12 @@ APART enum next enforce_to_pod(struct __sk_buff *skb)
 	if (!policy_enforced(&c->path))
 		return NEXT_FORWARD;
 	outcome = l4_parse(skb, &c->pkt);
+	if (outcome == NEXT_FORWARD && e && host_link_local(&c->pkt))
+		return NEXT_NEW_FLOW;
 	if (outcome || !(outcome = enforce(skb, c, flow_key_own(c))))
 		return outcome;
-	/* An RST tells the pod that its connection is denied now. */
-	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? NEXT_FORWARD : outcome;
+	/* An RST tells the pod that its connection is denied now. An entry would allow what follows. */
+	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? NEXT_NEW_FLOW : outcome;
 }
 
 /*
@@ -207,6 +231,14 @@ APART int track_proxied(struct __sk_buff *skb)
 	if (outcome)
 		return refuse_flow(skb, c, outcome);
 	return path_follow(skb, c, &c->path, c->path.action, c->pkt.hook);
+}
+
+/* Whether what the host's stack sends to a pod is tracked, by the result of Services and of enforce_to_pod. */
+INLINE bool to_pod_tracked(const struct cpu *c, int outcome)
+{
+	if (config.flow_always)
+		return outcome != NEXT_NEW_FLOW;
+	return config.policy && outcome == NEXT_FORWARD && flow_tracked(&c->path);
 }
 
 /* Tracks what the host's stack sends to a pod. Cost: per packet. */
