@@ -1,0 +1,42 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"myelin/bench/results"
+)
+
+// l7Results are medians. The first site is the direct one, then come Myelin and Envoy.
+func l7Results(sites []*l7Site) []results.Result {
+	direct, ours, theirs := sites[0], sites[1], sites[2]
+	rate := func(name string, s, baseline *l7Site) results.Result {
+		return results.Result{Name: "l7/" + name, Value: median(s.rps), Unit: "1/s"}.Against(median(baseline.rps))
+	}
+	added := make([]float64, len(ours.p99))
+	for i := range added {
+		added[i] = ours.p99[i] - direct.p99[i]
+	}
+	return []results.Result{
+		rate("http_kept", ours, direct), rate("http_kept_envoy", theirs, direct), rate("http_vs_envoy", ours, theirs),
+		{Name: "l7/added_p99_ms", Value: median(added), Unit: "ms"},
+		{Name: "l7/cpu_us_per_request", Value: median(ours.cpu), Unit: "µs"},
+		{Name: "l7/cpu_us_per_request_envoy", Value: median(theirs.cpu), Unit: "µs"},
+	}
+}
+
+// residentKiB is the memory of a process.
+func residentKiB(pid int) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib int
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kib); err == nil {
+			return kib, nil
+		}
+	}
+	return 0, fmt.Errorf("process %d has no VmRSS", pid)
+}
