@@ -105,6 +105,7 @@ func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 		MaxAddressesPerName:       f.Config.L7.MaxAddressesPerName,
 		IdleConnectionGracePeriod: f.Config.L7.IdleGrace, RejectCode: codeRefused,
 	}
+	full.Records = f.Config.Hubble.Enabled
 	if f.Config.L7.RejectCode == "nameError" {
 		full.DNS.RejectCode = codeNameError
 	}

@@ -61,12 +61,16 @@ func New(limits config.HTTP, headers []string, now func() time.Time) *Proxy {
 type Flow struct {
 	Source, Destination netip.AddrPort
 	// Sets returns the current rule sets, all of which must allow a request: egress of the client, then ingress of the
-	// server. There are at most two. It is called for each request.
+	// server. There are at most two. It is called for each request, and the caller does not change the result.
 	Sets func() []*RuleSet
 	// Dial connects to the server. It is called at most once, when something is allowed.
 	Dial func(context.Context) (net.Conn, error)
-	// Record is called for each request, before its response is forwarded; nil: it is not.
-	Record func(*Record)
+	// Count is called for each request whose rules were evaluated; nil: it is not.
+	Count func(allowed bool)
+	// Record is called for each request, before its response is forwarded, if Recorded is nil or true when the request
+	// comes; nil: it is not.
+	Record   func(*Record)
+	Recorded func() bool
 }
 
 // Connections is the number of connections that are served.

@@ -68,6 +68,9 @@ type Proxy struct {
 func Run(ctx context.Context, p Params) error {
 	proxy := &Proxy{Params: p, started: time.Now(), draining: make(chan struct{}), dnsStopped: make(chan struct{})}
 	proxy.maps.dir = p.BPFDir
+	if err := raiseDescriptors(); err != nil {
+		p.Log.Warn("There may be too few file descriptors for all connections", "error", err)
+	}
 	if err := os.MkdirAll(control.Dir(p.RunDir), 0o700); err != nil {
 		return fmt.Errorf("make the proxy's directory: %w", err)
 	}
