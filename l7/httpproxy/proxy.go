@@ -37,6 +37,7 @@ type Proxy struct {
 	headers     []string
 	connections atomic.Int64
 	buffers     buffers
+	loops       loops
 }
 
 // New makes a proxy. Limits that are zero have their defaults. Records have the request headers with the names in
@@ -79,8 +80,8 @@ func (p *Proxy) Connections() int { return int(p.connections.Load()) }
 // Serve relays a connection until both sides have ended it or ctx is done, and closes it. An error says what ended it
 // early.
 func (p *Proxy) Serve(ctx context.Context, client net.Conn, flow *Flow) error {
-	defer client.Close()
 	s := &session{proxy: p, flow: flow, client: newStream(client, &p.buffers)}
+	defer func() { s.client.Conn.Close() }() // it may be another one by then, of the same socket
 	defer s.client.release()
 	defer p.connections.Add(-1)
 	if p.connections.Add(1) > int64(p.limits.MaxConnections) {
