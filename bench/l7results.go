@@ -14,12 +14,14 @@ func l7Results(sites []*l7Site) []results.Result {
 	rate := func(name string, s, baseline *l7Site) results.Result {
 		return results.Result{Name: "l7/" + name, Value: median(s.rps), Unit: "1/s"}.Against(median(baseline.rps))
 	}
+	cpuKept := results.Result{Name: "l7/cpu_kept", Value: median(direct.all), Unit: "µs"}.Against(median(ours.all))
 	added := make([]float64, len(ours.p99))
 	for i := range added {
 		added[i] = ours.p99[i] - direct.p99[i]
 	}
 	return []results.Result{
 		rate("http_kept", ours, direct), rate("http_kept_envoy", theirs, direct), rate("http_vs_envoy", ours, theirs),
+		cpuKept,
 		{Name: "l7/added_p99_ms", Value: median(added), Unit: "ms"},
 		{Name: "l7/cpu_us_per_request", Value: median(ours.cpu), Unit: "µs"},
 		{Name: "l7/cpu_us_per_request_envoy", Value: median(theirs.cpu), Unit: "µs"},

@@ -12,6 +12,10 @@ import (
 // loopBuffer is the size of what a loop reads at once. What does not fit is left to goroutines.
 const loopBuffer = 64 << 10
 
+// yieldTime is how long a loop runs until it yields to other goroutines. After 10 ms in one goroutine the runtime would
+// take away its P, also while it waits in a system call, and look for such threads every 20 µs from then on.
+const yieldTime = 5 * time.Millisecond
+
 // maxSweep is the longest time between two searches for connections that were idle for too long.
 const maxSweep = time.Minute
 
@@ -26,7 +30,7 @@ type loops struct {
 func (l *loops) pick(p *Proxy) *loop {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.list) < runtime.GOMAXPROCS(0) {
+	for len(l.list) < min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) {
 		l.list = append(l.list, &loop{proxy: p})
 	}
 	l.next++
@@ -44,6 +48,7 @@ type loop struct {
 	response head
 	now      time.Time // when events came
 	swept    time.Time
+	yielded  time.Time
 
 	mu    sync.Mutex
 	epoll int // 0: the loop does not run
@@ -129,6 +134,10 @@ func (l *loop) run(epoll int) {
 				p.used = l.now
 				p.event(end(events[i].Fd&1), events[i].Events)
 			}
+		}
+		if l.now.Sub(l.yielded) >= yieldTime {
+			runtime.Gosched()
+			l.yielded = l.now
 		}
 		if l.now.Sub(l.swept) >= sweep {
 			l.sweep()

@@ -172,8 +172,8 @@ func TestLoopEnds(t *testing.T) {
 		"server closes": func(_ *rig, conn *net.TCPConn) {
 			io.WriteString(conn, "GET /last HTTP/1.1\r\nHost: a\r\n\r\n")
 		},
-		"idle":          func(*rig, *net.TCPConn) {},
-		"context":       func(r *rig, _ *net.TCPConn) { r.cancel() },
+		"idle":    func(*rig, *net.TCPConn) {},
+		"context": func(r *rig, _ *net.TCPConn) { r.cancel() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			limits := limits
