@@ -238,7 +238,8 @@ func l7Rates(opts Options, sites []*l7Site) error {
 // run makes requests, at a rate or, if that is 0, as fast as they are answered.
 func (s *l7Site) run(rate int) (httpload.Report, error) {
 	time.Sleep(l7Pause)
-	return s.client.run(httpload.Config{To: s.to, Path: l7Path, Connections: l7Connections, Duration: l7Run, Rate: rate})
+	return s.client.run(httpload.Config{To: s.to, Path: l7Path, Connections: l7Connections, Duration: l7Run,
+		Rate: rate})
 }
 
 // times are the CPU time of the proxy, and that of all processes, in µs.
