@@ -97,7 +97,11 @@ func L7(ctx context.Context, opts Options, binaries, envoy string) (list []resul
 	if err != nil {
 		return nil, err
 	}
-	return append(l7Results(sites), memory), nil
+	list = append(l7Results(sites), memory)
+	for i := range list {
+		list[i].Name += opts.Family.suffix()
+	}
+	return list, nil
 }
 
 // l7Up starts a lab, and servers in it.
