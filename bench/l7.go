@@ -49,6 +49,7 @@ type l7Lab struct {
 type l7Site struct {
 	name   string
 	client *client
+	netns  string // the client's
 	to     netip.AddrPort
 	proxy  int   // the process that relays; 0: none
 	ends   []int // processes of the client and the server
@@ -86,6 +87,11 @@ func L7(ctx context.Context, opts Options, binaries, envoy string) (list []resul
 	sites, err := l7Sites(ctx, opts.Family, ours, theirs)
 	if err != nil {
 		return nil, err
+	}
+	for _, s := range sites {
+		if err := s.check(); err != nil {
+			return nil, err
+		}
 	}
 	if err := l7Rates(opts, sites); err != nil {
 		return nil, err
@@ -203,7 +209,7 @@ func l7Sites(ctx context.Context, family Family, ours, theirs *l7Lab) ([]*l7Site
 		return netip.AddrPortFrom(l.lab.Pod(pod).IPv4(), l7Port)
 	}
 	site := func(name string, l *l7Lab, c *client, pod string, proxy int) *l7Site {
-		return &l7Site{name: name, client: c, to: to(l, pod), proxy: proxy,
+		return &l7Site{name: name, client: c, netns: l.lab.Pod("bench/far").NetnsName(), to: to(l, pod), proxy: proxy,
 			ends: []int{c.cmd.Process.Pid, l.servers[pod]}}
 	}
 	return []*l7Site{
