@@ -55,6 +55,7 @@ type Feature struct {
 	wanted  []byte     // the last configuration; nil: no policy needs the proxy
 	applied bool       // the proxy that runs has it
 	inode   uint64     // of the network namespace that the devices lead to
+	leadTo  int        // the process whose network namespace that was: another one may get its number
 	pid     int        // of the proxy that has the configuration
 	failed  error
 }
@@ -109,6 +110,7 @@ func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 		MaxAddressesPerName:       f.Config.DNS.MaxAddressesPerName,
 		IdleConnectionGracePeriod: f.Config.DNS.IdleGrace, RejectCode: codeRefused,
 	}
+	full.Records = f.Config.Hubble.Enabled
 	if f.Config.DNS.RejectCode == "nameError" {
 		full.DNS.RejectCode = codeNameError
 	}
@@ -147,10 +149,10 @@ func (f *Feature) attempt(ctx context.Context) error {
 	if err := f.ensure(ctx); err != nil {
 		return err
 	}
-	if err := f.setDevices(); err != nil {
+	status, ok := f.running(ctx)
+	if err := f.setDevices(status.PID); err != nil {
 		return err
 	}
-	status, ok := f.running(ctx)
 	if f.applied && ok && status.PID == f.pid {
 		return nil
 	}
@@ -161,15 +163,16 @@ func (f *Feature) attempt(ctx context.Context) error {
 	return nil
 }
 
-// setDevices makes the devices that lead to the proxy's network namespace, if it is another one than before.
-func (f *Feature) setDevices() error {
+// setDevices makes the devices that lead to the proxy's network namespace, if it or the process is another one than
+// before.
+func (f *Feature) setDevices(pid int) error {
 	namespace, err := control.Namespace(f.Config.Myelin.RunDir)
 	if err != nil {
 		return fmt.Errorf("find the proxy's network namespace: %w", err)
 	}
 	defer namespace.Close()
 	inode, err := inodeOf(namespace)
-	if err != nil || inode == f.inode {
+	if err != nil || inode == f.inode && pid == f.leadTo {
 		return err
 	}
 	mtu, routeMTU := f.MTU()
@@ -180,7 +183,7 @@ func (f *Feature) setDevices() error {
 	if err != nil {
 		return err
 	}
-	f.inode = inode
+	f.inode, f.leadTo = inode, pid
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +69,12 @@ type proxy struct {
 func Run(ctx context.Context, p Params) error {
 	proxy := &proxy{Params: p, started: time.Now(), draining: make(chan struct{}), dnsStopped: make(chan struct{})}
 	proxy.maps.dir = p.BPFDir
+	// While a thread waits in a system call, as event loops do, the runtime looks for another use of its P, at once if
+	// no P is idle: so one more than there are processors is.
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+	if err := raiseDescriptors(); err != nil {
+		p.Log.Warn("There may be too few file descriptors for all connections", "error", err)
+	}
 	if err := os.MkdirAll(control.Dir(p.RunDir), 0o700); err != nil {
 		return fmt.Errorf("make the proxy's directory: %w", err)
 	}
