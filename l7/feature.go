@@ -100,6 +100,7 @@ func (f *Feature) start(context.Context) error {
 // configuration that has anything in it.
 func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 	full := *c
+	full.Records = f.Config.Hubble.Enabled
 	full.DNS = config.DNS{
 		MinTTL:                    time.Duration(f.Config.L7.MinTTL) * time.Second,
 		MaxAddressesPerName:       f.Config.L7.MaxAddressesPerName,
