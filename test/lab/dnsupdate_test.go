@@ -42,11 +42,12 @@ func TestDNSUpdate(t *testing.T) {
 	c.serveNames(perName)
 	watch := c.watchAnswers("node1")
 	var g errgroup.Group
-	g.SetLimit(16)
+	begin, server := time.Now(), c.end("world").addr(4)
 	for i := range pods {
-		pod, server := c.end(fmt.Sprintf("pod%d", i)), c.end("world").addr(4)
-		g.Go(func() error {
+		pod := c.end(fmt.Sprintf("pod%d", i))
+		g.Go(func() error { // 500 names a second, of all pods in turn
 			for n := i * names; n < (i+1)*names; n++ {
+				time.Sleep(time.Until(begin.Add(time.Duration(n%names*pods+i) * 2 * time.Millisecond)))
 				if _, err := resolveNumber(t.Context(), pod, server, n); err != nil {
 					return fmt.Errorf("%s: resolve name %d: %w", pod.Name(), n, err)
 				}
