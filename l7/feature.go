@@ -40,6 +40,8 @@ type Params struct {
 	// Record takes the proxy's records, and Lost how many were overwritten before they were read.
 	Record func([]control.Record)
 	Lost   func(n uint64)
+	// Policies are those by which the endpoint in a slot may use names, by the number of the selector.
+	Policies func(slot uint16) map[uint32][]string
 }
 
 // Feature is the agent's side of the proxy.

@@ -93,7 +93,7 @@ func nouns() []noun {
 			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},
 		}},
 		{name: "fqdn", short: "Inspect the DNS names that pods have resolved", verbs: []verb{{name: "list",
-			short: "List names, addresses and their remaining TTL by pod", table: "fqdn"}}},
+			short: "List names, addresses, remaining TTL, pods and policies", table: "fqdn"}}},
 		{name: "prefilter", short: "Inspect the denylist", verbs: []verb{
 			{name: "list", table: "prefilter",
 				short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and which of their prefixes are blocked"},

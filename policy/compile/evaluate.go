@@ -274,8 +274,8 @@ func (c *Compiler) outside(a netip.Addr) bool {
 }
 
 // LookupNamed is Lookup of egress to an address that names of selectors have, as the datapath does it. To addresses in
-// the cluster, names do not apply. To others: what the address itself allows without the proxy, and what some rule denies, counts first, then the selectors, of
-// which one that allows without the proxy comes first.
+// the cluster, names do not apply. For others, what the address itself allows without the proxy, and what some rule
+// denies, counts first, then the selectors, of which one that allows without the proxy comes first.
 func (c *Compiler) LookupNamed(slot uint16, peer netip.Addr, selectors []uint32, proto uint8, port uint16) PortVerdict {
 	own := c.Lookup(slot, policy.Egress, peer, proto, port)
 	if own.Verdict == Denied || own.Verdict == Allowed && !own.Proxy || !c.outside(peer) {
