@@ -280,7 +280,7 @@ func nameRows() []row {
 				before: all(resolves(slotA, "world", -2, namedSelector), rules)},
 			{at: "from_pod linka", in: toWorld(`tcp 40001 > 443 S`), want: "DROP_POLICY_NO_RULE"},
 		}},
-		{name: "not to addresses in the cluster: pods, nodes, and those that have labels and are in CIDRs", steps: []step{
+		{name: "not to addresses in the cluster: pods, nodes, and those that are in CIDRs, too", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40000 > 443 S`, want: "DROP_POLICY_NO_RULE",
 				before: all(rules, resolves(slotA, "c", 60, namedSelector))},
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 443 S`, want: "DROP_POLICY_NO_RULE",
