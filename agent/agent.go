@@ -109,7 +109,7 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 func (a *Agent) features() []*feature.Feature {
 	return []*feature.Feature{
 		{Name: "health", Start: a.startHealth},
-		{Name: "tables", Start: a.startTables},
+		{Name: "tables", Start: a.startTables, Commands: a.commands()},
 		a.source.slices(),
 		a.services.apiFeature(),
 		a.source.feature(),

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *Agent) cniFeature() *feature.Feature {
-	return &feature.Feature{Name: "CNI", Start: a.startCNI}
+	return &feature.Feature{Name: "CNI", Start: a.startCNI, Checks: cni.Checks()}
 }
 
 // startCNI lets requests through that need all parts.

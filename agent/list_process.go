@@ -99,3 +99,15 @@ func newMetric(name string, sample *dto.Metric) *metric {
 	}
 	return m
 }
+
+// commands are those that show the process and its tables.
+func (*Agent) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "metrics", Short: "Inspect the agent's metrics", Views: []feature.View{{Name: "list",
+			Short: "List the metrics that /metrics exposes", Table: "metrics"}}},
+		{Name: "table", Short: "Inspect the tables of the agent", Views: []feature.View{
+			{Name: "list", Short: "List the tables", Table: "tables"},
+			{Name: "show", Short: "Show the rows of a table", Table: "", By: "TABLE", Prefix: true},
+		}},
+	}
+}

@@ -38,7 +38,7 @@ func (pl *policies) feature() *feature.Feature {
 	watch := []string{"list", "watch"}
 	return &feature.Feature{
 		Name: "policies", Tables: pl.createTables, Start: pl.start, Settings: pl.settings,
-		Lists: pl.lists, Refuse: pl.refuse, Metrics: pl.metrics,
+		Lists: pl.lists, Refuse: pl.refuse, Metrics: pl.metrics, Commands: pl.commands(),
 		Rights: []feature.Right{
 			{Resources: []string{"services"}, Verbs: watch},
 			{Group: "networking.k8s.io", Resources: []string{"networkpolicies"}, Verbs: watch},

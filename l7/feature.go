@@ -69,7 +69,7 @@ func (f *Feature) Feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "l7", Start: f.start, Settings: f.settings, Lists: f.lists,
 		Status:  func() []feature.Status { return []feature.Status{f.status()} },
-		Metrics: f.metrics,
+		Metrics: f.metrics, Commands: commands(),
 	}
 }
 
@@ -218,4 +218,12 @@ func (f *Feature) check(ctx context.Context) error {
 		return nil
 	}
 	return f.realise(ctx)
+}
+
+// commands are those that show what pods resolve.
+func commands() []feature.Command {
+	return []feature.Command{
+		{Name: "fqdn", Short: "Inspect the DNS names that pods have resolved", Views: []feature.View{{Name: "list",
+			Short: "List names, addresses, remaining TTL, pods and policies", Table: "fqdn"}}},
+	}
 }

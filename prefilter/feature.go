@@ -40,7 +40,7 @@ type prefilter struct {
 func Feature(n *feature.Node, p Params) *feature.Feature {
 	f := &prefilter{Node: n, Params: p}
 	return &feature.Feature{
-		Name: "prefilter", Start: f.start, Settings: f.settings, Entries: f.entries, XDP: f.on,
+		Name: "prefilter", Start: f.start, Settings: f.settings, Entries: f.entries, XDP: f.on, Commands: commands(),
 		Status: func() []feature.Status { return []feature.Status{f.status()} },
 		Rights: []feature.Right{
 			{Group: "cilium.io", Resources: []string{"ciliumcidrgroups"}, Verbs: []string{"list", "watch"}},
@@ -119,4 +119,14 @@ func statusOf(names []string, rows []*denylistRow, xdp map[string]bpf.XDPState) 
 		s.State = feature.Broken
 	}
 	return s
+}
+
+// commands are those that show the denylist.
+func commands() []feature.Command {
+	return []feature.Command{
+		{Name: "prefilter", Short: "Inspect the denylist", Views: []feature.View{
+			{Name: "list", Table: "prefilter",
+				Short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and which of their prefixes are blocked"},
+		}},
+	}
 }

@@ -132,6 +132,26 @@ INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
 	return likely(p && path_is_valid(&p->path)) ? p : NULL;
 }
 
+INLINE bool path_leads_to(const struct cached_path *p, const struct addr *dst, __u32 ifindex)
+{
+	return p->path.in_ifindex == ifindex && addr_equal(&p->dst, dst);
+}
+
+/* As path_find, for a packet from ifindex to dst whose entry is found by its destination only. Cost: per packet. */
+INLINE struct cached_path *path_find_to(const struct addr *dst, __u32 ifindex)
+{
+	__u32 i = addr_hash(dst) >> config.path_shift;
+	struct cached_path *p = bpf_map_lookup_elem(&paths, &i);
+
+	if (unlikely(p && !path_leads_to(p, dst, ifindex))) {
+		i ^= 1;
+		p = bpf_map_lookup_elem(&paths, &i);
+		if (p && !path_leads_to(p, dst, ifindex))
+			return NULL;
+	}
+	return likely(p && path_is_valid(&p->path)) ? p : NULL;
+}
+
 /*
  * Whether the decision applies to a packet that came through the tunnel: the entry's via is the node that its source
  * belongs to, and must be the sending node (c->outer). Always true for other devices. Cost: per packet.

@@ -67,14 +67,14 @@ func (c *cluster) hubbleSeesAgent(t *testing.T) {
 	})
 }
 
-// relay runs a relay on node1 until the test ends.
-func (c *cluster) relay(t *testing.T) {
+// relay runs a relay on node1 until the test ends, by default at 127.0.0.1:4245.
+func (c *cluster) relay(t *testing.T, flags ...string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	relayed := make(chan error, 1)
 	go func() {
-		_, err := c.Node("node1").Exec(ctx, "myelin", "relay", "--peer-service", "unix://"+c.hubbleSocket("node1"),
-			"--listen", "127.0.0.1:4245")
+		_, err := c.Node("node1").Exec(ctx, append([]string{"myelin", "relay", "--peer-service",
+			"unix://" + c.hubbleSocket("node1"), "--listen", "127.0.0.1:4245"}, flags...)...)
 		relayed <- err
 	}()
 	t.Cleanup(func() {

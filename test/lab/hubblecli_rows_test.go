@@ -5,7 +5,7 @@ import "slices"
 // rows are invocations that leave the flows as they are.
 func (h *hubbleLab) rows() []invocation {
 	return slices.Concat(listRows(), endRows(), packetRows(), verdictRows(), kindRows(), rangeRows(), outputRows(),
-		otherRows())
+		otherRows(), tlsRows(), serverRows())
 }
 
 // all wants flows of all nodes, and conditions that hold for each of them.
@@ -66,15 +66,21 @@ func endRows() []invocation {
 		all("--snat-ip $NODE1_4", "flow.IP.source_xlated=$NODE1_4", "flow.source.pod_name=s2 | "+to+"pod_name=s2"),
 		all("--snat-ip $NODE1_6", "flow.IP.source_xlated=$NODE1_6", "flow.source.pod_name=s2 | "+to+"pod_name=s2"),
 		all("-n shop", from+"namespace=shop | "+to+"namespace=shop"),
+		all("--namespace shop --not --verdict DROPPED", from+"namespace=shop | "+to+"namespace=shop"),
+		all("-A", from+"namespace | "+to+"namespace"),
+		all("--from-all-namespaces --type drop", from+"namespace"),
+		all("--to-all-namespaces --type drop", to+"namespace"),
 		all("--from-namespace shop", from+"namespace=shop"),
 		all("--to-namespace default", to+"namespace=default"),
 		all("--to-service web", "flow.destination_service.name=web"),
 		all("--service default/web", "flow.destination_service.name=web | flow.source_service.name=web"),
+		all("--from-service default/web", "flow.source_service.name=web", "flow.is_reply=true"),
 		all("--label app=jailed", from+"labels=k8s:app=jailed | "+to+"labels=k8s:app=jailed"),
 		all("--from-label reserved:world-ipv4", from+"labels=reserved:world-ipv4", "flow.IP.ipVersion=IPv4"),
 		nothing("--to-label app=web,pod-template-hash"),
 		all("--identity $ID_A1", from+"identity=$ID_A1 | "+to+"identity=$ID_A1"),
 		all("--from-identity $ID_S2", from+"identity=$ID_S2"),
+		all("--to-identity $ID_S2", to+"identity=$ID_S2"),
 		all("--from-workload cart", from+"workloads.name=cart & "+from+"workloads.kind=Deployment"),
 		all("--workload Deployment/cart", from+"workloads.name=cart | "+to+"workloads.name=cart"),
 		all("--to-workload Pod/s2", to+"workloads.name=s2"),
@@ -82,8 +88,11 @@ func endRows() []invocation {
 		all("--node-name default/node*", "node_name^=default/node"),
 		all("--node-label zone=east", "flow.node_name=default/node1"),
 		all("--cluster default", from+"cluster_name=default | "+to+"cluster_name=default"),
+		all("--to-cluster default", to+"cluster_name=default"),
 		nothing("--from-cluster elsewhere"),
 		nothing("--fqdn *.myelin.test"),
+		nothing("--from-fqdn *.myelin.test"),
+		nothing("--to-fqdn *.myelin.test"),
 	}
 }
 
@@ -93,6 +102,8 @@ func packetRows() []invocation {
 	return []invocation{
 		all("-4", "flow.IP.ipVersion=IPv4"),
 		all("-6", "flow.IP.ipVersion=IPv6"),
+		all("--ipv6 --to-port 81", "flow.IP.ipVersion=IPv6"),
+		nothing("--ip-version none"),
 		all("--ipv4 --protocol icmp", "flow.l4.ICMPv4.type=8 | flow.l4.ICMPv4 | flow.l4.ICMPv4.code"),
 		all("--ip-version v6 --protocol tcp", "flow.IP.ipVersion=IPv6", tcp+"destination_port"),
 		{server: "node1", args: "observe --protocol icmpv6 --from-pod a1 --to-pod a2 --all",

@@ -14,7 +14,7 @@ import (
 
 // invocation is a call of the CLI with what it has to print.
 type invocation struct {
-	server string // a node, or relay
+	server string // a node, relay, or an address
 	args   string // split at spaces; $NAME is replaced, and ~ in the result is a space
 
 	has, hasNot []string // texts of the output
@@ -29,8 +29,11 @@ const none = -1
 
 // server is an address for --server.
 func (h *hubbleLab) server(name string) string {
-	if name == "relay" {
+	switch {
+	case name == "relay":
 		return "127.0.0.1:4245"
+	case strings.Contains(name, ":"):
+		return name
 	}
 	return "unix://" + h.hubbleSocket(name)
 }
@@ -70,6 +73,9 @@ func (h *hubbleLab) hubble(ctx context.Context, t *testing.T, r invocation) (str
 	args := []string{h.cli, "--server", h.server(r.server)}
 	for arg := range strings.FieldsSeq(h.expand(t, r.args)) {
 		args = append(args, strings.ReplaceAll(arg, "~", " "))
+		if strings.HasPrefix(arg, "-") {
+			h.used[strings.SplitN(arg, "=", 2)[0]] = true
+		}
 	}
 	if r.every != nil || r.some != nil {
 		args = append(args, "-o", "jsonpb")
@@ -208,7 +214,7 @@ func (h *hubbleLab) learn(t *testing.T) {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		for name, path := range map[string]string{"UUID": "flow.uuid", "ID_A1": "flow.source.identity",
-			"ID_S2": "flow.destination.identity", "PORT": "flow.l4.TCP.source_port"} {
+			"ID_S2": "flow.destination.identity", "PORT": "flow.l4.TCP.source_port", "TIME": "flow.time"} {
 			values := valuesAt(line, strings.Split(path, "."))
 			if len(values) != 1 {
 				return fmt.Errorf("%s: %v in %s", path, values, out)
@@ -273,5 +279,6 @@ func (h *hubbleLab) offline(t *testing.T) int {
 	for _, r := range rows {
 		h.run(t, r)
 	}
-	return 1 + len(rows)
+	h.stdin(t.Context(), t, out)
+	return 2 + len(rows)
 }

@@ -33,11 +33,14 @@ func TestHubbleCLI(t *testing.T) {
 	h.traffic(t)
 	h.learn(t)
 	invocations := 0
-	for _, r := range h.rows() {
+	for _, r := range append(h.rows(), h.timeRows(t)...) {
 		h.run(t, r)
 		invocations++
 	}
 	invocations += h.follows(t) + h.offline(t)
+	if flags := h.unused(t); len(flags) > 0 {
+		t.Errorf("no invocation has %v", flags)
+	}
 	if invocations < 60 {
 		t.Errorf("%d invocations of the CLI, want 60 or more", invocations)
 	}
@@ -69,6 +72,7 @@ type hubbleLab struct {
 	*cluster
 	cli  string
 	vars map[string]string // what $NAME stands for in arguments and wants
+	used map[string]bool   // flags that invocations had
 }
 
 // hubbleInterval is how often the datapath reports a flow that goes on.
@@ -130,7 +134,7 @@ func upHubbleCLI(t *testing.T, cli string) *hubbleLab {
 	}}
 	s.fill()
 	s.yaml = strings.Replace(s.manifests(), "{name: node1}", "{name: node1, labels: {zone: east}}", 1)
-	h := &hubbleLab{cluster: up(t, s), cli: cli, vars: map[string]string{}}
+	h := &hubbleLab{cluster: up(t, s), cli: cli, vars: map[string]string{}, used: map[string]bool{"--server": true}}
 	node3 := h.Node("node3")
 	check(t, node3.KillAgent(t.Context()))
 	check(t, node3.StartAgent(t.Context(), map[string]any{"policyAuditMode": true}))
@@ -140,6 +144,7 @@ func upHubbleCLI(t *testing.T, cli string) *hubbleLab {
 	h.apply("web", nodePort+h.slicesYAML("web", "s2"))
 	h.apply("policies", hubblePolicies)
 	h.relay(t)
+	h.secureRelays(t)
 	return h
 }
 

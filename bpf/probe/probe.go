@@ -1,4 +1,5 @@
-package doctor
+// Package probe probes the kernel for what the datapath needs of it.
+package probe
 
 import (
 	"errors"
@@ -13,15 +14,24 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"myelin/bpf"
+	"myelin/doctor/check"
 	"myelin/hooks"
 )
+
+// Checks are the doctor's checks of the kernel's BPF.
+func Checks() []check.Check {
+	return []check.Check{
+		{Area: "bpf", Privileged: true, Run: probeAll},
+		{Area: "bpf", Privileged: true, Run: datapath},
+	}
+}
 
 // probe is a feature of the kernel's BPF, asked for by trying.
 type probe struct {
 	name  string
 	since string // kernel
 	try   func() error
-	level Level // if it is missing
+	level check.Level // if it is missing
 	why   string
 	do    string
 }
@@ -30,10 +40,11 @@ const newer = "boot a newer kernel, or one that is built with it"
 
 func probes() []probe {
 	list := []probe{
-		{"program type sched_cls", "4.1", programType(ebpf.SchedCLS), Fail,
+		{"program type sched_cls", "4.1", programType(ebpf.SchedCLS), check.Fail,
 			"the datapath is made of such programs", newer},
-		{"program type xdp", "4.8", programType(ebpf.XDP), Info, "load balancing in the driver will need it", newer},
-		{"program type cgroup_sock_addr", "4.17", programType(ebpf.CGroupSockAddr), Info,
+		{"program type xdp", "4.8", programType(ebpf.XDP), check.Info,
+			"load balancing in the driver will need it", newer},
+		{"program type cgroup_sock_addr", "4.17", programType(ebpf.CGroupSockAddr), check.Info,
 			"load balancing at sockets will need it", newer},
 	}
 	for _, h := range []struct {
@@ -48,19 +59,20 @@ func probes() []probe {
 		{asm.FnRingbufReserve, "5.8", "events leave by it"},
 		{asm.FnJiffies64, "5.5", "the datapath's clock"},
 	} {
-		list = append(list, probe{"helper " + h.fn.String(), h.since, helper(h.fn), Fail, h.why, newer})
+		list = append(list, probe{"helper " + h.fn.String(), h.since, helper(h.fn), check.Fail, h.why, newer})
 	}
 	for _, m := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie, ebpf.PerCPUArray, ebpf.RingBuf} {
 		list = append(list, probe{"map type " + m.String(), "", func() error {
 			return features.HaveMapType(m)
-		}, Fail, "the datapath has such a map", newer})
+		}, check.Fail, "the datapath has such a map", newer})
 	}
 	return append(list,
-		probe{"batches of map rows", "5.6", tryBatch, Info, "listing large maps takes several times as long", newer},
-		probe{"TCX", "6.6", hooks.TCX, Info,
+		probe{"batches of map rows", "5.6", tryBatch, check.Info,
+			"listing large maps takes several times as long", newer},
+		probe{"TCX", "6.6", hooks.TCX, check.Info,
 			"programs hang on clsact filters instead, which anybody can remove, and which are not replaced as one step",
 			newer},
-		probe{"JIT compiler", "", tryJIT, Warn, "programs are interpreted, several times slower",
+		probe{"JIT compiler", "", tryJIT, check.Warn, "programs are interpreted, several times slower",
 			"build the kernel with CONFIG_BPF_JIT, set net.core.bpf_jit_enable to 1"},
 	)
 }
@@ -73,9 +85,9 @@ func helper(fn asm.BuiltinFunc) func() error {
 	return func() error { return features.HaveProgramHelper(ebpf.SchedCLS, fn) }
 }
 
-func (x *examination) bpf() {
+func probeAll(m *check.Machine) {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		x.warn("the limit of locked memory can't be raised: "+err.Error(), "the probes below may fail for want of it",
+		m.Warn("the limit of locked memory can't be raised: "+err.Error(), "the probes below may fail for want of it",
 			"run as root")
 	}
 	good := 0
@@ -92,14 +104,14 @@ func (x *examination) bpf() {
 		if p.since != "" {
 			text += " (kernel " + p.since + ")"
 		}
-		x.add(p.level, text, p.why, p.do)
+		m.Add(p.level, text, p.why, p.do)
 	}
-	x.ok("%d of %d features of BPF that Myelin uses or will use are there", good, len(probes()))
-	if _, err := os.Stat(filepath.Join(x.Sys, "kernel/btf/vmlinux")); err != nil {
-		x.info("the kernel has no BTF: "+err.Error(), "tracing programs need it; the datapath does not",
+	m.OK("%d of %d features of BPF that Myelin uses or will use are there", good, len(probes()))
+	if _, err := os.Stat(filepath.Join(m.Sys, "kernel/btf/vmlinux")); err != nil {
+		m.Info("the kernel has no BTF: "+err.Error(), "tracing programs need it; the datapath does not",
 			"build the kernel with CONFIG_DEBUG_INFO_BTF")
 	} else {
-		x.ok("the kernel describes its types (BTF)")
+		m.OK("the kernel describes its types (BTF)")
 	}
 }
 
@@ -136,18 +148,18 @@ func tryJIT() error {
 
 // datapath loads the very programs, with everything on and small maps, and
 // forgets them: no list of features is as sure.
-func (x *examination) datapath() {
+func datapath(m *check.Machine) {
 	begin := time.Now()
 	err := tryDatapath()
 	var refused *ebpf.VerifierError
 	switch {
 	case err == nil:
-		x.ok("the kernel accepts the datapath, in %s", time.Since(begin).Round(time.Millisecond))
+		m.OK("the kernel accepts the datapath, in %s", time.Since(begin).Round(time.Millisecond))
 	case errors.As(err, &refused):
-		x.fail(fmt.Sprintf("the kernel refuses the datapath: %v", refused), "nothing works without it",
+		m.Fail(fmt.Sprintf("the kernel refuses the datapath: %v", refused), "nothing works without it",
 			"report it, with the kernel's version")
 	default:
-		x.fail("the datapath can't be loaded: "+err.Error(), "nothing works without it", "")
+		m.Fail("the datapath can't be loaded: "+err.Error(), "nothing works without it", "")
 	}
 }
 
