@@ -28,6 +28,8 @@ type Names interface {
 	Address(netns uint64, v6 bool) netip.Addr
 	// Service is the Service that has a frontend, nil if none does.
 	Service(at netip.AddrPort, protocol uint8) *flowpb.Service
+	// DNS returns the names by which the pod of this node with an endpoint ID knows an address. The result is shared.
+	DNS(endpoint uint32, addr netip.Addr) []string
 	// Policies returns the objects that a rule was read from, nil if the rule no longer exists.
 	Policies(rule uint32) []*flowpb.Policy
 }
@@ -77,6 +79,8 @@ func (c *Converter) flow(r *event.Raw, v *view, w way, first bool) *flowpb.Flow 
 	}
 	if v.src.Addr().IsValid() || v.dst.Addr().IsValid() {
 		f.Source, f.Destination = c.endpoint(v.src.Addr()), c.endpoint(v.dst.Addr())
+		f.SourceNames = c.names.DNS(f.GetDestination().GetID(), v.src.Addr())
+		f.DestinationNames = c.names.DNS(f.GetSource().GetID(), v.dst.Addr())
 		c.services(f, r, v)
 	}
 	if w != unknownWay {

@@ -55,6 +55,13 @@ func (fewNames) Service(at netip.AddrPort, protocol uint8) *flowpb.Service {
 	return nil
 }
 
+func (fewNames) DNS(endpoint uint32, addr netip.Addr) []string {
+	if endpoint == 2 && addr == netip.MustParseAddr("192.0.2.1") {
+		return []string{"www.example.com"}
+	}
+	return nil
+}
+
 func (fewNames) Policies(rule uint32) []*flowpb.Policy {
 	if rule == 5 {
 		return []*flowpb.Policy{{Kind: "NetworkPolicy", Namespace: "shop", Name: "p"}}

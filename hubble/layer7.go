@@ -1,6 +1,7 @@
 package hubble
 
 import (
+	"fmt"
 	"math/bits"
 	"net/url"
 	"strings"
@@ -166,6 +167,10 @@ func (c *Converter) http(f *flowpb.Flow, record *control.Record) {
 	r := record.HTTP
 	h := &flowpb.HTTP{Method: r.Method, Url: c.redacted(r.URL()), Protocol: r.Protocol}
 	for _, one := range r.Headers {
+		if strings.EqualFold(one.Name, httpproxy.TraceHeader) {
+			f.TraceContext = traceContext(one.Value)
+			continue
+		}
 		h.Headers = append(h.Headers, &flowpb.HTTPHeader{Key: one.Name, Value: one.Value})
 	}
 	f.L7.Record = &flowpb.Layer7_Http{Http: h}
@@ -173,6 +178,8 @@ func (c *Converter) http(f *flowpb.Flow, record *control.Record) {
 	if f.L7.GetType() == flowpb.L7FlowType_RESPONSE {
 		h.Code = uint32(r.Status)
 		f.L7.LatencyNs = uint64(r.Latency)
+		f.Summary = fmt.Sprintf("%s %d %dms (%s %s)", r.Protocol, r.Status, r.Latency.Milliseconds(), r.Method,
+			h.GetUrl())
 	}
 	if r.Denied >= 0 {
 		f.Verdict, f.DropReasonDesc = flowpb.Verdict_DROPPED, flowpb.DropReason_POLICY_DENIED
@@ -183,6 +190,17 @@ func (c *Converter) http(f *flowpb.Flow, record *control.Record) {
 	if f.GetIngressAllowedBy() != nil && f.GetEgressAllowedBy() == nil {
 		f.TrafficDirection = flowpb.TrafficDirection_INGRESS
 	}
+}
+
+// traceContext is that of a traceparent header (W3C Trace Context, section 3.2), nil if it is not valid.
+func traceContext(header string) *flowpb.TraceContext {
+	const zero = "00000000000000000000000000000000"
+	parts := strings.Split(header, "-")
+	if len(parts) < 4 || len(parts[0]) != 2 || parts[0] == "ff" || len(parts[1]) != len(zero) || parts[1] == zero ||
+		strings.Trim(parts[1], "0123456789abcdef") != "" {
+		return nil
+	}
+	return &flowpb.TraceContext{Parent: &flowpb.TraceParent{TraceId: parts[1]}}
 }
 
 // l7Policies are the objects whose rules allowed the request in a direction.

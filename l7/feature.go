@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"myelin/bpf"
+	"myelin/dns"
 	"myelin/durable"
 	"myelin/feature"
 	"myelin/l7/config"
@@ -47,6 +48,7 @@ type Feature struct {
 	*feature.Node
 	Params
 	client *control.Client
+	names  *names
 	woken  chan struct{}
 
 	mu      sync.Mutex // held while the proxy is configured
@@ -60,7 +62,9 @@ type Feature struct {
 
 // New returns the feature of a node.
 func New(n *feature.Node, p Params) *Feature {
-	return &Feature{Node: n, Params: p, woken: make(chan struct{}, 1)}
+	f := &Feature{Node: n, Params: p, woken: make(chan struct{}, 1)}
+	f.names = &names{fetch: func(ctx context.Context) ([]dns.Row, error) { return f.client.Names(ctx) }, now: time.Now}
+	return f
 }
 
 // Feature is its entry in the agent's list.
@@ -102,12 +106,12 @@ func (f *Feature) start(context.Context) error {
 func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 	full := *c
 	full.DNS = config.DNS{
-		MinTTL:                    time.Duration(f.Config.L7.MinTTL) * time.Second,
-		MaxAddressesPerName:       f.Config.L7.MaxAddressesPerName,
-		IdleConnectionGracePeriod: f.Config.L7.IdleGrace, RejectCode: codeRefused,
+		MinTTL:                    time.Duration(f.Config.DNS.MinTTL) * time.Second,
+		MaxAddressesPerName:       f.Config.DNS.MaxAddressesPerName,
+		IdleConnectionGracePeriod: f.Config.DNS.IdleGrace, RejectCode: codeRefused,
 	}
 	full.Records = f.Config.Hubble.Enabled
-	if f.Config.L7.RejectCode == "nameError" {
+	if f.Config.DNS.RejectCode == "nameError" {
 		full.DNS.RejectCode = codeNameError
 	}
 	data, err := control.Encode(&full)

@@ -78,6 +78,7 @@ func (f *Feature) follow(ctx context.Context) error {
 			f.Lost(r.Lost)
 		}
 		if len(r.List) > 0 {
+			f.names.seen(r.List)
 			f.Record(r.List)
 		}
 		next = r.Next

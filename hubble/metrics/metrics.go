@@ -45,6 +45,11 @@ func New(p Params) *Metrics {
 		limit = defaultMaxSeries
 	}
 	m.registry.MustRegister(m.lost, sizes{m})
+	for source := range flowpb.LostEventSource_name { // rate() misses the first loss of a series that begins with it
+		if source != int32(flowpb.LostEventSource_UNKNOWN_LOST_EVENT_SOURCE) {
+			m.lost.WithLabelValues(consumer.LostSource(&flowpb.LostEvent{Source: flowpb.LostEventSource(source)}))
+		}
+	}
 	for i := range p.Metrics {
 		b := &builder{metrics: m, metric: &p.Metrics[i], limit: limit}
 		m.handlers = append(m.handlers, b.handler())

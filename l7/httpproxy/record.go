@@ -7,6 +7,9 @@ import (
 	"myelin/l7/config"
 )
 
+// TraceHeader is the header with the ID of a request's trace (W3C Trace Context).
+const TraceHeader = "traceparent"
+
 // Record is what happened to a request, or to a TLS connection that is not terminated.
 type Record struct {
 	// Time is when the request had arrived, and Latency how long its response took from then on.
@@ -50,13 +53,15 @@ func (s *session) record(req *Request, protocol string, d *decision, now time.Ti
 		return nil
 	}
 	all := strings.Builder{}
-	all.Grow(len(req.Method) + len(req.Path) + len(req.Host))
+	all.Grow(len(req.Method) + len(req.Path) + len(req.Host) + len(protocol))
 	all.WriteString(req.Method)
 	all.WriteString(req.Path)
 	all.WriteString(req.Host)
+	all.WriteString(protocol)
 	text, path := all.String(), len(req.Method)+len(req.Path)
-	r := &Record{Time: now, Protocol: protocol, Method: text[:len(req.Method)], Path: text[len(req.Method):path],
-		Host: text[path:], TLS: s.tls, ServerName: s.serverName, Mismatches: d.mismatches, Denied: d.denied,
+	host := path + len(req.Host)
+	r := &Record{Time: now, Protocol: text[host:], Method: text[:len(req.Method)], Path: text[len(req.Method):path],
+		Host: text[path:host], TLS: s.tls, ServerName: s.serverName, Mismatches: d.mismatches, Denied: d.denied,
 		Parts: d.parts}
 	for _, name := range s.proxy.headers {
 		for _, h := range req.Header {

@@ -53,3 +53,28 @@ func TestPipeline(t *testing.T) {
 		t.Errorf("%d bytes: %v", len(got), err)
 	}
 }
+
+// TestRecords: what a record has stays as it was when the connection goes on.
+func TestRecords(t *testing.T) {
+	server := newRecorder(t)
+	r := newRig(t, server.address, config.HTTP{}, rules(t, []policy.HTTPRule{{Method: "GET"}}))
+	conn := r.connect()
+	read := bufio.NewReader(conn)
+	for _, path := range []string{"/a", "/another/path/at/which/the/protocol/of/the/first/was"} {
+		io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: web\r\nX-Wanted: yes\r\n\r\n")
+		answer, err := http.ReadResponse(read, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+	}
+	records := r.recorded()
+	if len(records) == 0 { // that of the second request may come after its response
+		t.Fatal("no record")
+	}
+	first := records[0]
+	if first.Protocol != "HTTP/1.1" || first.Method != "GET" || first.Path != "/a" || first.Host != "web" ||
+		first.Status != http.StatusNoContent || len(first.Headers) != 1 || first.Headers[0].Value != "yes" {
+		t.Errorf("%+v", first)
+	}
+}

@@ -12,7 +12,7 @@ import (
 )
 
 // accept serves connections until the listener is closed.
-func (p *Proxy) accept(ctx context.Context) {
+func (p *proxy) accept(ctx context.Context) {
 	for {
 		conn, err := p.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -34,7 +34,7 @@ func (p *Proxy) accept(ctx context.Context) {
 	}
 }
 
-func (p *Proxy) serve(ctx context.Context, conn net.Conn) error {
+func (p *proxy) serve(ctx context.Context, conn net.Conn) error {
 	client, server := ends(conn)
 	flow := control.Flow{Source: client, Destination: server, Proto: protoTCP}
 	numbers, ok := p.maps.rules(client, server, protoTCP)

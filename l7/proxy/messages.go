@@ -19,7 +19,7 @@ import (
 const maxPacket = 1 << 16
 
 // startDNS restores what is known of names.
-func (p *Proxy) startDNS(ctx context.Context) error {
+func (p *proxy) startDNS(ctx context.Context) error {
 	clock, err := dns.NewSystemClock()
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (p *Proxy) startDNS(ctx context.Context) error {
 }
 
 // endDNS reads no more packets, and completes the journal.
-func (p *Proxy) endDNS() {
+func (p *proxy) endDNS() {
 	for _, q := range p.Queues {
 		detach(q)
 	}
@@ -94,7 +94,7 @@ func detach(q *os.File) {
 }
 
 // readDNS passes packets on, of each queue in a goroutine.
-func (p *Proxy) readDNS() {
+func (p *proxy) readDNS() {
 	for _, q := range p.Queues {
 		go func() {
 			if err := p.pass(q); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -104,7 +104,7 @@ func (p *Proxy) readDNS() {
 	}
 }
 
-func (p *Proxy) pass(q *os.File) error {
+func (p *proxy) pass(q *os.File) error {
 	buffer := make([]byte, maxPacket)
 	for {
 		n, err := q.Read(buffer)
@@ -122,7 +122,7 @@ func (p *Proxy) pass(q *os.File) error {
 }
 
 // collect forgets names whose TTL has ended, unless a connection uses their address.
-func (p *Proxy) collect(ctx context.Context) {
+func (p *proxy) collect(ctx context.Context) {
 	tick := time.NewTicker(dns.CollectInterval)
 	defer tick.Stop()
 	for {

@@ -15,8 +15,8 @@ import (
 	"myelin/policy"
 )
 
-// MaxFlows bounds the flows of a recording that policies can tell apart.
-const MaxFlows = 100_000
+// maxFlows bounds the flows of a recording that policies can tell apart.
+const maxFlows = 100_000
 
 // Collector makes a recording of flows.
 type Collector struct {
@@ -166,9 +166,9 @@ func (c *Collector) request(f *flowpb.Flow) {
 	}
 	have := c.flows[key]
 	if have == nil {
-		if len(c.flows) == MaxFlows {
+		if len(c.flows) == maxFlows {
 			c.leave(f, fmt.Sprintf("more than %d flows that policies could tell apart: record less, by filters",
-				MaxFlows))
+				maxFlows))
 			return
 		}
 		have = &flow{Flow: Flow{Source: key.source, Seen: key.seen, Destination: key.destination, Proto: proto,

@@ -134,8 +134,9 @@ func (h *hubbleLab) conditions(t *testing.T, r invocation, out string) error {
 	return nil
 }
 
-// holds evaluates a condition on a JSON value: "a.b=text", "a.b^=prefix", "a.b!=text", or "a.b" if there has to be a
-// value, several with " & " that hold all, or with " | " that hold one. A list has the values of all its elements.
+// holds evaluates a condition on a JSON value: "a.b=text", "a.b^=prefix", "a.b$=suffix", "a.b!=text", or
+// "a.b" if there has to be a value, several with " & " that hold all, or with " | " that hold one. A list has the
+// values of all its elements.
 func holds(doc any, condition string) bool {
 	for alternative := range strings.SplitSeq(condition, " | ") {
 		all := true
@@ -152,7 +153,7 @@ func holds(doc any, condition string) bool {
 func holdsPart(doc any, part string) bool {
 	path, want, compared := strings.Cut(part, "=")
 	operator := byte(0)
-	if compared && strings.ContainsRune("^!", rune(path[len(path)-1])) {
+	if compared && strings.ContainsRune("^$!", rune(path[len(path)-1])) {
 		operator, path = path[len(path)-1], path[:len(path)-1]
 	}
 	values := valuesAt(doc, strings.Split(path, "."))
@@ -160,7 +161,7 @@ func holdsPart(doc any, part string) bool {
 		switch {
 		case !compared:
 			return true
-		case operator == '^' && strings.HasPrefix(v, want):
+		case operator == '^' && strings.HasPrefix(v, want), operator == '$' && strings.HasSuffix(v, want):
 			return true
 		case v == want:
 			return operator == 0

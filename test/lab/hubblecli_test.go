@@ -128,7 +128,7 @@ spec:
 
 func upHubbleCLI(t *testing.T, cli string) *hubbleLab {
 	t.Helper()
-	s := setup{nodes: 3, pods: []string{"a"}, values: map[string]any{
+	s := setup{nodes: 3, pods: []string{"a"}, outside: worldAddrs(2), values: map[string]any{
 		"kubeProxyReplacement": true, "hubble.listenAddress": ":4244", "hubble.tls.enabled": false,
 		"bpf.monitorInterval": hubbleInterval.String(),
 	}}
@@ -138,7 +138,7 @@ func upHubbleCLI(t *testing.T, cli string) *hubbleLab {
 	node3 := h.Node("node3")
 	check(t, node3.KillAgent(t.Context()))
 	check(t, node3.StartAgent(t.Context(), map[string]any{"policyAuditMode": true}))
-	h.apply("servers", serverYAML("s2", 2)+serverYAML("s3", 3)+hubblePods)
+	h.apply("servers", serverYAML("s2", 2)+serverYAML("s3", 3)+hubblePods+hubbleL7)
 	nodePort := strings.Replace(serviceYAML("web", 10, "  type: NodePort\n"), "port: 80,", "port: 80, nodePort: 30010,",
 		1)
 	h.apply("web", nodePort+h.slicesYAML("web", "s2"))
@@ -165,6 +165,7 @@ func (h *hubbleLab) traffic(t *testing.T) {
 		h.denied(t, f)
 		h.answered(t, f)
 	}
+	h.proxied(t)
 	h.vars["END"] = time.Now().UTC().Format(time.RFC3339Nano)
 }
 

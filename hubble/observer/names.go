@@ -1,7 +1,8 @@
-package agent
+package observer
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -10,52 +11,64 @@ import (
 
 	"myelin/cluster"
 	"myelin/endpoint"
+	"myelin/event"
 	"myelin/hubble"
 	"myelin/identity"
 	"myelin/policy"
 	"myelin/service"
 )
 
-// flowNames implements hubble.Names over the tables. What it returns is shared by flows, and not changed.
+// Names are the names that the agent has for addresses and links.
+type Names interface {
+	event.Names
+	event.Policies
+	// Identity is as in identity.Lookup.
+	Identity(statedb.ReadTxn, netip.Addr) uint32
+	// Slot is that of the endpoint of this node with an address.
+	Slot(netip.Addr) (uint16, bool)
+}
+
+// flowNames implements hubble.Names and event.Policies over the tables. What it returns is shared by flows, and not
+// changed.
 type flowNames struct {
-	names
+	Names
+	*Observer
 	endpoints *memo[netip.Addr, *flowpb.Endpoint]
 	hosts     *memo[netip.Addr, bool] // addresses of this node
 }
 
-func (a *Agent) flowNames() flowNames {
-	n := flowNames{names: a.names()}
-	tables := []revisioned{a.Cluster.Pods, a.endpoints.table, a.network.node.Addresses}
-	if n.identities != nil {
-		tables = append(tables, n.identities, a.identities.all.Identities())
+func (h *Observer) flowNames() flowNames {
+	n := flowNames{Names: h.state.Names, Observer: h}
+	tables := []revisioned{h.Cluster.Pods, h.state.Endpoints, h.state.Addresses}
+	if h.state.Identities != nil {
+		tables = append(tables, h.state.Identities.Addresses(), h.state.Identities.Identities())
 	}
 	n.endpoints = newMemo[netip.Addr, *flowpb.Endpoint](tables...)
-	n.hosts = newMemo[netip.Addr, bool](a.network.node.Addresses)
+	n.hosts = newMemo[netip.Addr, bool](h.state.Addresses)
 	return n
 }
 
 // Endpoint implements hubble.Names.
 func (n flowNames) Endpoint(addr netip.Addr) *flowpb.Endpoint {
-	txn := n.agent.DB.ReadTxn()
+	txn := n.DB.ReadTxn()
 	return n.endpoints.get(txn, addr, func() *flowpb.Endpoint { return n.findEndpoint(txn, addr) })
 }
 
 func (n flowNames) findEndpoint(txn statedb.ReadTxn, addr netip.Addr) *flowpb.Endpoint {
-	a := n.agent
-	out := &flowpb.Endpoint{Identity: n.identity(txn, addr)}
+	out := &flowpb.Endpoint{Identity: n.Identity(txn, addr)}
 	out.Labels = n.labels(txn, out.Identity)
-	if id, ok := n.slot(addr); ok {
+	if id, ok := n.Slot(addr); ok {
 		out.ID = uint32(id)
 	}
 	if out.Identity != identity.WorldIPv4 && out.Identity != identity.WorldIPv6 {
-		out.ClusterName = a.Config.ClusterName
+		out.ClusterName = n.Config.ClusterName
 	}
-	for pod := range a.Cluster.Pods.List(txn, cluster.PodsByAddress(addr)) {
+	for pod := range n.Cluster.Pods.List(txn, cluster.PodsByAddress(addr)) {
 		out.Namespace, out.PodName = pod.Namespace, pod.Name
 		out.Workloads = []*flowpb.Workload{hubble.Workload(pod)}
 		return out
 	}
-	if e, _, ok := a.endpoints.table.Get(txn, endpoint.ByAddress(addr)); ok {
+	if e, _, ok := n.state.Endpoints.Get(txn, endpoint.ByAddress(addr)); ok {
 		out.Namespace, out.PodName = e.Namespace, e.Pod
 	}
 	return out
@@ -63,7 +76,7 @@ func (n flowNames) findEndpoint(txn statedb.ReadTxn, addr netip.Addr) *flowpb.En
 
 // labels returns the labels of an identity. World identities have the label of their family and that of both.
 func (n flowNames) labels(txn statedb.ReadTxn, id uint32) []string {
-	row, _, ok := n.agent.identities.all.Identities().Get(txn, identity.ByID(id))
+	row, _, ok := n.state.Identities.Identities().Get(txn, identity.ByID(id))
 	switch {
 	case !ok:
 		return nil
@@ -75,9 +88,9 @@ func (n flowNames) labels(txn statedb.ReadTxn, id uint32) []string {
 
 // Address implements hubble.Names.
 func (n flowNames) Address(netns uint64, v6 bool) netip.Addr {
-	txn := n.agent.DB.ReadTxn()
-	if netns == n.agent.datapath.Loaded.NetnsCookie {
-		self, _, ok := n.agent.Cluster.Nodes.Get(txn, cluster.NodeByName(n.agent.Config.Myelin.NodeName))
+	txn := n.DB.ReadTxn()
+	if netns == n.Loaded.NetnsCookie {
+		self, _, ok := n.Cluster.Nodes.Get(txn, cluster.NodeByName(n.Config.Myelin.NodeName))
 		switch {
 		case !ok:
 			return netip.Addr{}
@@ -86,7 +99,7 @@ func (n flowNames) Address(netns uint64, v6 bool) netip.Addr {
 		}
 		return self.IPv4()
 	}
-	for e := range n.agent.endpoints.table.All(txn) { // a few hundred at most
+	for e := range n.state.Endpoints.All(txn) { // a few hundred at most
 		switch {
 		case e.NetnsCookie != netns:
 		case v6:
@@ -100,13 +113,11 @@ func (n flowNames) Address(netns uint64, v6 bool) netip.Addr {
 
 // Service implements hubble.Names. Node ports are frontends of the unspecified address.
 func (n flowNames) Service(at netip.AddrPort, protocol uint8) *flowpb.Service {
-	a := n.agent
-	if a.services.services == nil || !at.IsValid() || at.Port() == 0 {
+	if n.state.Frontends == nil || !at.IsValid() || at.Port() == 0 {
 		return nil
 	}
-	txn := a.DB.ReadTxn()
-	frontends := a.services.services.Desired.Frontends
-	f, _, ok := frontends.Get(txn, service.FrontendByAddress(service.L4Addr{
+	txn := n.DB.ReadTxn()
+	f, _, ok := n.state.Frontends.Get(txn, service.FrontendByAddress(service.L4Addr{
 		AddrPort: at, Protocol: service.Protocol(protocol),
 	}))
 	if !ok && n.isHost(txn, at.Addr()) {
@@ -114,7 +125,8 @@ func (n flowNames) Service(at netip.AddrPort, protocol uint8) *flowpb.Service {
 		if at.Addr().Is6() {
 			all = netip.IPv6Unspecified()
 		}
-		f, _, ok = frontends.Get(txn, service.FrontendByAddress(service.L4(all, at.Port(), service.Protocol(protocol))))
+		addr := service.L4(all, at.Port(), service.Protocol(protocol))
+		f, _, ok = n.state.Frontends.Get(txn, service.FrontendByAddress(addr))
 	}
 	if !ok {
 		return nil
@@ -122,10 +134,18 @@ func (n flowNames) Service(at netip.AddrPort, protocol uint8) *flowpb.Service {
 	return &flowpb.Service{Namespace: f.Service.Namespace, Name: f.Service.Name}
 }
 
+// DNS implements hubble.Names.
+func (n flowNames) DNS(id uint32, addr netip.Addr) []string {
+	if id <= endpoint.HostID || id > math.MaxUint16 {
+		return nil
+	}
+	return n.state.DNS(uint16(id), addr)
+}
+
 // isHost reports whether an address is one of this node's.
 func (n flowNames) isHost(txn statedb.ReadTxn, addr netip.Addr) bool {
 	return n.hosts.get(txn, addr, func() bool {
-		for own := range n.agent.network.node.Addresses.All(txn) { // a handful
+		for own := range n.state.Addresses.All(txn) { // a handful
 			if own.Addr == addr {
 				return true
 			}
@@ -136,11 +156,11 @@ func (n flowNames) isHost(txn statedb.ReadTxn, addr netip.Addr) bool {
 
 // Policies implements hubble.Names.
 func (n flowNames) Policies(rule uint32) (out []*flowpb.Policy) {
-	if n.agent.policies.engine == nil {
+	if n.state.Rules == nil {
 		return nil
 	}
-	txn := n.agent.DB.ReadTxn()
-	row, _, ok := n.agent.policies.engine.Rules.Get(txn, policy.RuleByID(rule))
+	txn := n.DB.ReadTxn()
+	row, _, ok := n.state.Rules.Get(txn, policy.RuleByID(rule))
 	if !ok {
 		return nil
 	}
@@ -166,13 +186,13 @@ func policyLabels(ref policy.Ref) []string {
 }
 
 // nodeLabels returns those of this node's object, each "key=value".
-func (a *Agent) nodeLabels() func() []string {
-	known := newMemo[string, []string](a.Cluster.Nodes)
-	name := a.Config.Myelin.NodeName
+func (h *Observer) nodeLabels() func() []string {
+	known := newMemo[string, []string](h.Cluster.Nodes)
+	name := h.Config.Myelin.NodeName
 	return func() []string {
-		txn := a.DB.ReadTxn()
+		txn := h.DB.ReadTxn()
 		return known.get(txn, name, func() (out []string) {
-			self, _, ok := a.Cluster.Nodes.Get(txn, cluster.NodeByName(name))
+			self, _, ok := h.Cluster.Nodes.Get(txn, cluster.NodeByName(name))
 			if !ok {
 				return nil
 			}

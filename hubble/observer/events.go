@@ -1,4 +1,4 @@
-package agent
+package observer
 
 import (
 	"context"
@@ -20,18 +20,16 @@ import (
 
 // agentEvents tells Hubble's clients that the agent has started, and what becomes of endpoints, of
 // policies and of the identities of addresses.
-func (h *hubbleFeature) agentEvents(ctx context.Context) error {
-	a, events := h.agent, h.observer.Agent
+func (h *Observer) agentEvents(ctx context.Context) error {
+	events := h.observer.Agent
 	events.Add(time.Now(), &flowpb.AgentEvent{
 		Type: flowpb.AgentEventType_AGENT_STARTED,
 		Notification: &flowpb.AgentEvent_AgentStart{
-			AgentStart: &flowpb.TimeNotification{Time: timestamppb.New(a.began)},
+			AgentStart: &flowpb.TimeNotification{Time: timestamppb.New(h.Began)},
 		},
 	})
-	txn := a.DB.WriteTxn(a.endpoints.table, a.policies.tables.Policies)
-	endpoints, err1 := a.endpoints.table.Changes(txn)
-	policies, err2 := a.policies.tables.Policies.Changes(txn)
-	txn.Commit()
+	endpoints, err1 := changesOf(h.DB, h.state.Endpoints)
+	policies, err2 := changesOf(h.DB, h.state.Policies)
 	for _, err := range []error{err1, err2} {
 		if err != nil {
 			return fmt.Errorf("follow endpoints and policies: %w", err)
@@ -43,7 +41,7 @@ func (h *hubbleFeature) agentEvents(ctx context.Context) error {
 	}
 	known := map[uint16]time.Time{} // endpoints by slot: when they were created
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
-		r := a.DB.ReadTxn()
+		r := h.DB.ReadTxn()
 		changes, more := endpoints.Next(r)
 		for c := range changes {
 			e := c.Object
@@ -68,15 +66,15 @@ func (h *hubbleFeature) agentEvents(ctx context.Context) error {
 
 // followAddresses returns a function that adds events of what has changed since its last call: identities of addresses,
 // and policies of endpoints that are in the kernel. It returns what is closed at the next change.
-func (h *hubbleFeature) followAddresses() (func(statedb.ReadTxn) []<-chan struct{}, error) {
-	a, events := h.agent, h.observer.Agent
-	addresses, err := changesOf(a.DB, a.identities.all.Addresses())
+func (h *Observer) followAddresses() (func(statedb.ReadTxn) []<-chan struct{}, error) {
+	events := h.observer.Agent
+	addresses, err := changesOf(h.DB, h.state.Identities.Addresses())
 	if err != nil {
 		return nil, fmt.Errorf("follow identities of addresses: %w", err)
 	}
 	var realised statedb.ChangeIterator[*policy.Realised]
-	if a.policies.engine != nil {
-		if realised, err = changesOf(a.DB, statedb.Table[*policy.Realised](a.policies.engine.Realised)); err != nil {
+	if h.state.Realised != nil {
+		if realised, err = changesOf(h.DB, h.state.Realised); err != nil {
 			return nil, fmt.Errorf("follow policies of endpoints: %w", err)
 		}
 	}
@@ -144,10 +142,10 @@ func regeneratedEvent(row *policy.Realised) *flowpb.AgentEvent {
 	}
 }
 
-func (h *hubbleFeature) endpointEvent(kind flowpb.AgentEventType, e *endpoint.Endpoint) *flowpb.AgentEvent {
+func (h *Observer) endpointEvent(kind flowpb.AgentEventType, e *endpoint.Endpoint) *flowpb.AgentEvent {
 	n := &flowpb.EndpointUpdateNotification{Id: uint64(e.ID), PodName: e.Pod, Namespace: e.Namespace}
-	txn := h.agent.DB.ReadTxn()
-	if id, ok := h.agent.identities.all.Pod(txn, e.Namespace, e.Pod); ok {
+	txn := h.DB.ReadTxn()
+	if id, ok := h.state.Identities.Pod(txn, e.Namespace, e.Pod); ok {
 		n.Labels = id.Labels
 	}
 	return &flowpb.AgentEvent{Type: kind, Notification: &flowpb.AgentEvent_EndpointUpdate{EndpointUpdate: n}}

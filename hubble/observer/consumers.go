@@ -1,4 +1,4 @@
-package agent
+package observer
 
 import (
 	"context"
@@ -27,9 +27,9 @@ import (
 // forgetAfter is how long the series of a pod outlive it: its last flows are read after its end.
 const forgetAfter = time.Minute
 
-// hubbleExport has the consumers of all flows: metrics and exporters.
-type hubbleExport struct {
-	agent     *Agent
+// consumers has the consumers of all flows: metrics and exporters.
+type consumers struct {
+	*Observer
 	metrics   *hubblemetrics.Metrics // nil: off
 	exporters []consumer.Exporter
 	dynamic   *export.Dynamic // nil: off
@@ -39,17 +39,17 @@ type hubbleExport struct {
 	running   sync.WaitGroup
 }
 
-func (a *Agent) hubbleExportFeature() *feature.Feature {
-	x := &hubbleExport{agent: a}
+// Consumers returns the parts of what takes all flows: metrics and exporters. They start after Feature.
+func (h *Observer) Consumers() *feature.Feature {
+	x := &consumers{Observer: h}
 	return &feature.Feature{Name: "exporters of flows", Start: x.start, Stop: x.stop,
 		Status: func() []feature.Status { return []feature.Status{x.status()} }}
 }
 
 // start makes what is configured. An exporter that can't be made is reported by the status: pods have their network
 // without it.
-func (x *hubbleExport) start(context.Context) error {
-	observer := x.agent.hubble.observer
-	if observer == nil {
+func (x *consumers) start(context.Context) error {
+	if x.observer == nil {
 		return nil
 	}
 	if err := x.startMetrics(); err != nil {
@@ -60,13 +60,13 @@ func (x *hubbleExport) start(context.Context) error {
 	x.stopping = stop
 	x.startExporters(ctx)
 	if len(x.consumers) > 0 {
-		x.agent.Go("hubble-follow", func(ctx context.Context) error { return observer.Follow(ctx, x.consumers) })
+		x.Go("hubble-follow", func(ctx context.Context) error { return x.observer.Follow(ctx, x.consumers) })
 	}
 	return nil
 }
 
-func (x *hubbleExport) startMetrics() error {
-	c := &x.agent.Config.HubbleMetrics
+func (x *consumers) startMetrics() error {
+	c := &x.Config.Hubble.Metrics
 	if len(c.Enabled) == 0 {
 		return nil
 	}
@@ -82,16 +82,16 @@ func (x *hubbleExport) startMetrics() error {
 	}
 	x.consumers = append(x.consumers, x.metrics)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", x.metrics.Handler(x.agent.Log))
-	x.agent.health.serve("hubble-metrics", []string{c.Address}, c.Port, mux)
-	x.agent.Go("hubble-metrics-pods", x.forget)
+	mux.Handle("GET /metrics", x.metrics.Handler(x.Log))
+	x.Serve("hubble-metrics", []string{c.Address}, c.Port, mux)
+	x.Go("hubble-metrics-pods", x.forget)
 	return nil
 }
 
-func (x *hubbleExport) startExporters(ctx context.Context) {
-	a, c := x.agent, &x.agent.Config.HubbleExport
-	node := a.Config.Myelin.NodeName
-	params := export.Params{Log: a.Log, Node: node, Compile: compileFilters, Now: time.Now, Stdout: os.Stdout}
+func (x *consumers) startExporters(ctx context.Context) {
+	c := &x.Config.Hubble.Export
+	node := x.Config.Myelin.NodeName
+	params := export.Params{Log: x.Log, Node: node, Compile: compileFilters, Now: time.Now, Stdout: os.Stdout}
 	if c.Static {
 		f, err := x.static(params)
 		x.add("static", f, err, func() { f.Run(ctx) })
@@ -102,28 +102,28 @@ func (x *hubbleExport) startExporters(ctx context.Context) {
 		x.running.Go(func() { x.dynamic.Run(ctx) })
 	}
 	if c.OTLPEndpoint != "" {
-		e, err := otlp.New(otlp.Params{Endpoint: c.OTLPEndpoint, Insecure: c.OTLPInsecure, Node: node, Log: a.Log})
+		e, err := otlp.New(otlp.Params{Endpoint: c.OTLPEndpoint, Insecure: c.OTLPInsecure, Node: node, Log: x.Log})
 		x.add("otlp", e, err, func() { e.Run(ctx) })
 	}
 	if c.IPFIX != "" {
 		e, err := ipfix.New(ipfix.Params{Collector: c.IPFIX, TemplateInterval: c.IPFIXInterval, Node: node,
-			Log: a.Log, Now: time.Now})
+			Log: x.Log, Now: time.Now})
 		x.add("ipfix", e, err, func() { e.Run(ctx) })
 	}
 }
 
-func (x *hubbleExport) add(name string, e consumer.Exporter, err error, run func()) {
+func (x *consumers) add(name string, e consumer.Exporter, err error, run func()) {
 	if err != nil {
 		x.problems = append(x.problems, fmt.Errorf("exporter %s: %w", name, err))
-		x.agent.Log.Error("an exporter of flows is not started", "exporter", name, "error", err)
+		x.Log.Error("an exporter of flows is not started", "exporter", name, "error", err)
 		return
 	}
 	x.exporters, x.consumers = append(x.exporters, e), append(x.consumers, e)
 	x.running.Go(run)
 }
 
-func (x *hubbleExport) static(p export.Params) (*export.File, error) {
-	c := &x.agent.Config.HubbleExport
+func (x *consumers) static(p export.Params) (*export.File, error) {
+	c := &x.Config.Hubble.Export
 	allow, err := options.Filters(c.AllowList)
 	if err != nil {
 		return nil, fmt.Errorf("hubble.export.static.allowList: %w", err)
@@ -143,16 +143,15 @@ func compileFilters(allow, deny []*flowpb.FlowFilter) (consumer.Filter, error) {
 }
 
 // forget deletes the series of pods that are gone.
-func (x *hubbleExport) forget(ctx context.Context) error {
-	a := x.agent
-	txn := a.DB.WriteTxn(a.Cluster.Pods)
-	changes, err := a.Cluster.Pods.Changes(txn)
+func (x *consumers) forget(ctx context.Context) error {
+	txn := x.DB.WriteTxn(x.Cluster.Pods)
+	changes, err := x.Cluster.Pods.Changes(txn)
 	txn.Commit()
 	if err != nil {
 		return fmt.Errorf("follow pods: %w", err)
 	}
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
-		pods, more := changes.Next(a.DB.ReadTxn())
+		pods, more := changes.Next(x.DB.ReadTxn())
 		for c := range pods {
 			if c.Deleted {
 				time.AfterFunc(forgetAfter, func() { x.forgetPod(c.Object) })
@@ -164,8 +163,8 @@ func (x *hubbleExport) forget(ctx context.Context) error {
 }
 
 // forgetPod forgets a pod, unless there is one of its name again.
-func (x *hubbleExport) forgetPod(p *cluster.Pod) {
-	for other := range x.agent.Cluster.Pods.All(x.agent.DB.ReadTxn()) {
+func (x *consumers) forgetPod(p *cluster.Pod) {
+	for other := range x.Cluster.Pods.All(x.DB.ReadTxn()) {
 		if other.Namespace == p.Namespace && other.Name == p.Name {
 			return
 		}
@@ -173,7 +172,7 @@ func (x *hubbleExport) forgetPod(p *cluster.Pod) {
 	x.metrics.Forget(p.Namespace, p.Name)
 }
 
-func (x *hubbleExport) stop() error {
+func (x *consumers) stop() error {
 	if x.stopping != nil {
 		x.stopping()
 		x.running.Wait()
@@ -182,7 +181,7 @@ func (x *hubbleExport) stop() error {
 }
 
 // states returns the states of all running exporters.
-func (x *hubbleExport) states() (list []consumer.State) {
+func (x *consumers) states() (list []consumer.State) {
 	for _, e := range x.exporters {
 		list = append(list, e.State())
 	}
@@ -194,14 +193,14 @@ func (x *hubbleExport) states() (list []consumer.State) {
 }
 
 // status is the line of `myelin status`.
-func (x *hubbleExport) status() feature.Status {
+func (x *consumers) status() feature.Status {
 	s := feature.Status{Name: "Hubble exporters", State: feature.Off, Chosen: "off"}
 	if len(x.consumers) == 0 && len(x.problems) == 0 {
 		return s
 	}
 	s.State = feature.OK
 	states := x.states()
-	s.Chosen = fmt.Sprintf("%d metrics, %d exporters", len(x.agent.Config.HubbleMetrics.Enabled), len(states))
+	s.Chosen = fmt.Sprintf("%d metrics, %d exporters", len(x.Config.Hubble.Metrics.Enabled), len(states))
 	problems := slices.Clone(x.problems)
 	for _, state := range states {
 		if state.Err != nil {
