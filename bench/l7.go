@@ -73,18 +73,18 @@ func L7(ctx context.Context, opts Options, binaries, envoy string) (list []resul
 			err = errors.Join(err, l.down(context.WithoutCancel(ctx)))
 		}
 	}()
-	for _, name := range []string{"m", "e"} {
-		l, err := l7Up(ctx, filepath.Join(dir, name), fmt.Sprintf("mybench%d%s", os.Getpid(), name), binaries)
+	for _, name := range []string{"m", "e", "h"} {
+		l, err := l7Up(ctx, filepath.Join(dir, name), fmt.Sprintf("mybench%d%s", os.Getpid(), name), binaries,
+			name == "h")
 		labs = append(labs, l)
 		if err != nil {
 			return nil, err
 		}
 	}
-	ours, theirs := labs[0], labs[1]
-	if err := theirs.replace(ctx, envoy, dir); err != nil {
+	if err := labs[1].replace(ctx, envoy, dir); err != nil {
 		return nil, err
 	}
-	sites, err := l7Sites(ctx, opts.Family, ours, theirs)
+	sites, err := l7Sites(ctx, opts.Family, labs)
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +110,8 @@ func L7(ctx context.Context, opts Options, binaries, envoy string) (list []resul
 	return list, nil
 }
 
-// l7Up starts a lab, and servers in it.
-func l7Up(ctx context.Context, dir, name, binaries string) (*l7Lab, error) {
+// l7Up starts a lab, and servers in it. hubble: requests are recorded.
+func l7Up(ctx context.Context, dir, name, binaries string, hubble bool) (*l7Lab, error) {
 	l := &l7Lab{servers: map[string]int{}}
 	manifests := filepath.Join(dir, "l7.yaml")
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(manifests, l7Objects, 0o600)); err != nil {
@@ -122,7 +122,7 @@ func l7Up(ctx context.Context, dir, name, binaries string) (*l7Lab, error) {
 	l.lab, err = lab.Up(ctx, lab.Options{
 		Images: lab.ImagesNone, Name: name, Manifests: manifests, Dir: filepath.Join(dir, "lab"),
 		Binary: binary, InProcess: true, Agent: binary, CNIPlugin: filepath.Join(binaries, "myelin-cni"),
-		Values: map[string]any{"ipv6.enabled": true, "hubble.enabled": false, "autoDirectNodeRoutes": true},
+		Values: map[string]any{"ipv6.enabled": true, "hubble.enabled": hubble, "autoDirectNodeRoutes": true},
 		Fabric: lab.FabricWire, Timeout: patience,
 	})
 	if err != nil {
@@ -192,31 +192,28 @@ func favour(pid int) error {
 	return nil
 }
 
-// l7Sites are direct requests, those through Myelin's proxy, and those through Envoy.
-func l7Sites(ctx context.Context, family Family, ours, theirs *l7Lab) ([]*l7Site, error) {
-	var clients []*client
-	for _, l := range []*l7Lab{ours, theirs} {
+// l7Sites are direct requests, those through Myelin's proxy, through Envoy, and through Myelin's with Hubble.
+func l7Sites(ctx context.Context, family Family, labs []*l7Lab) ([]*l7Site, error) {
+	var sites []*l7Site
+	add := func(name string, l *l7Lab, c *client, pod string, proxy int) {
+		to := l.lab.Pod(pod).IPv4()
+		if family == IPv6 {
+			to = l.lab.Pod(pod).IPv6()
+		}
+		sites = append(sites, &l7Site{name: name, client: c, netns: l.lab.Pod("bench/far").NetnsName(),
+			to: netip.AddrPortFrom(to, l7Port), proxy: proxy, ends: []int{c.cmd.Process.Pid, l.servers[pod]}})
+	}
+	for i, l := range labs {
 		c, err := l.start(ctx, "bench/far", 0)
 		if err != nil {
 			return nil, err
 		}
-		clients = append(clients, c)
-	}
-	to := func(l *l7Lab, pod string) netip.AddrPort {
-		if family == IPv6 {
-			return netip.AddrPortFrom(l.lab.Pod(pod).IPv6(), l7Port)
+		if i == 0 {
+			add("direct", l, c, "bench/open", 0)
 		}
-		return netip.AddrPortFrom(l.lab.Pod(pod).IPv4(), l7Port)
+		add([]string{"myelin", "envoy", "myelin-hubble"}[i], l, c, "bench/api", l.proxy)
 	}
-	site := func(name string, l *l7Lab, c *client, pod string, proxy int) *l7Site {
-		return &l7Site{name: name, client: c, netns: l.lab.Pod("bench/far").NetnsName(), to: to(l, pod), proxy: proxy,
-			ends: []int{c.cmd.Process.Pid, l.servers[pod]}}
-	}
-	return []*l7Site{
-		site("direct", ours, clients[0], "bench/open", 0),
-		site("myelin", ours, clients[0], "bench/api", ours.proxy),
-		site("envoy", theirs, clients[1], "bench/api", theirs.proxy),
-	}, nil
+	return sites, nil
 }
 
 // l7Rates has all connections send as fast as they are answered.

@@ -12,9 +12,9 @@ import (
 	"myelin/bench/results"
 )
 
-// l7Results are medians. The first site is the direct one, then come Myelin and Envoy.
+// l7Results are medians. The sites are those of l7Sites.
 func l7Results(sites []*l7Site) []results.Result {
-	direct, ours, theirs := sites[0], sites[1], sites[2]
+	direct, ours, theirs, recorded := sites[0], sites[1], sites[2], sites[3]
 	rate := func(name string, s, baseline *l7Site) results.Result {
 		return results.Result{Name: "l7/" + name, Value: median(s.rps), Unit: "1/s"}.Against(median(baseline.rps))
 	}
@@ -25,10 +25,11 @@ func l7Results(sites []*l7Site) []results.Result {
 	}
 	return []results.Result{
 		rate("http_kept", ours, direct), rate("http_kept_envoy", theirs, direct), rate("http_vs_envoy", ours, theirs),
-		cpuKept,
+		rate("http_kept_hubble", recorded, direct), cpuKept,
 		{Name: "l7/added_p99_ms", Value: median(added), Unit: "ms"},
 		{Name: "l7/cpu_us_per_request", Value: median(ours.cpu), Unit: "µs"},
 		{Name: "l7/cpu_us_per_request_envoy", Value: median(theirs.cpu), Unit: "µs"},
+		{Name: "l7/cpu_us_per_request_hubble", Value: median(recorded.cpu), Unit: "µs"},
 	}
 }
 

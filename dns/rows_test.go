@@ -11,13 +11,13 @@ import (
 
 // countedPuts is a map that counts what is written to it.
 type countedPuts struct {
-	*Memory
+	*memory
 	puts atomic.Int64
 }
 
 func (m *countedPuts) Put(slot uint16, a netip.Addr, e Entry) error {
 	m.puts.Add(1)
-	return m.Memory.Put(slot, a, e)
+	return m.memory.Put(slot, a, e)
 }
 
 // TestRowsOfPattern: thousands of addresses of one pattern are one row each with one selector, so that a flow costs one
@@ -31,7 +31,7 @@ func TestRowsOfPattern(t *testing.T) {
 		w.config.Selectors = append(w.config.Selectors, one)
 		w.config.Endpoints[0].Selectors = append(w.config.Endpoints[0].Selectors, one.Number)
 	}
-	m := &countedPuts{Memory: w.names}
+	m := &countedPuts{memory: w.names}
 	w.start(m)
 	for range 3 {
 		for i := range names {
