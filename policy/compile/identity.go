@@ -14,16 +14,16 @@ import (
 // FirstDerived is the first number of a peer that package identity has none for.
 const FirstDerived = 1 << 31
 
-// InCluster is the bit of such a number by which the datapath knows that its addresses are in the cluster, where names
+// inCluster is the bit of such a number by which the datapath knows that its addresses are in the cluster, where names
 // (toFQDNs) do not apply.
-const InCluster = 1 << 30
+const inCluster = 1 << 30
 
 // Plain is a number without the bit.
 func Plain(number uint32) uint32 {
 	if number < FirstDerived {
 		return number
 	}
-	return number &^ InCluster
+	return number &^ inCluster
 }
 
 // base is a label set that peers have: an identity's, or that of one where the
@@ -187,7 +187,7 @@ func (p *identities) create(b *base, members []*addressSet) *Identity {
 func (p *identities) derived(b *base, key LedgerKey) uint32 {
 	number := p.numbers.Get(key)
 	if !b.outside() {
-		number |= InCluster
+		number |= inCluster
 	}
 	return number
 }
