@@ -58,7 +58,7 @@ func (l *l7Lab) replace(ctx context.Context, envoy, dir string) error {
 
 // redirectTo makes a process's listening socket the one that the datapath selects.
 func (l *l7Lab) redirectTo(pid int) error {
-	theirs, err := listeningFD(pid, envoyListener)
+	theirs, err := listeningFD(fmt.Sprintf("/proc/%d", pid), envoyListener)
 	if err != nil {
 		return err
 	}
@@ -80,11 +80,11 @@ func (l *l7Lab) redirectTo(pid int) error {
 	return sockets.Put(uint32(bpf.DatapathProxySocketPROXY_LISTENER), uint64(fd))
 }
 
-// listeningFD is the descriptor, in a process, of the socket that listens at a port.
-func listeningFD(pid, port int) (int, error) {
-	inode := ""
+// listeningFD is the descriptor, in the process whose directory is proc, of the socket that listens at a port.
+func listeningFD(proc string, port int) (int, error) {
+	inodes := map[string]bool{} // other processes may listen at the same port of other addresses
 	for _, file := range []string{"tcp", "tcp6"} {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, file))
+		text, err := os.ReadFile(filepath.Join(proc, "net", file))
 		if err != nil {
 			return 0, err
 		}
@@ -92,17 +92,17 @@ func listeningFD(pid, port int) (int, error) {
 			const listen = "0A"
 			f := strings.Fields(line)
 			if len(f) > 9 && f[3] == listen && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
-				inode = f[9]
+				inodes["socket:["+f[9]+"]"] = true
 			}
 		}
 	}
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	dir := filepath.Join(proc, "fd")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, err
 	}
 	for _, e := range entries {
-		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && to == "socket:["+inode+"]" {
+		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && inodes[to] {
 			fd := 0
 			_, err := fmt.Sscan(e.Name(), &fd)
 			return fd, err

@@ -3,6 +3,7 @@ package bench
 import (
 	"net"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -11,12 +12,16 @@ import (
 
 // TestListeningFD finds the descriptor of a socket that this process listens with.
 func TestListeningFD(t *testing.T) {
+	// The process's first thread, which /proc/self is, may be in another network namespace since an earlier test.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const self = "/proc/thread-self"
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := l.Addr().(*net.TCPAddr).Port
-	fd, err := listeningFD(os.Getpid(), port)
+	fd, err := listeningFD(self, port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +33,7 @@ func TestListeningFD(t *testing.T) {
 		t.Errorf("descriptor %d listens at %d, want %d", fd, at, port)
 	}
 	l.Close()
-	if fd, err := listeningFD(os.Getpid(), port); err == nil {
+	if fd, err := listeningFD(self, port); err == nil {
 		t.Errorf("descriptor %d listens at a port that is closed", fd)
 	}
 }
