@@ -55,7 +55,7 @@ func (p *proxy) serve(ctx context.Context, conn net.Conn) error {
 		Dial: connect, Count: p.count, Record: r.record, Recorded: func() bool { return p.rules.Load().records }})
 }
 
-func (p *Proxy) count(allowed bool) {
+func (p *proxy) count(allowed bool) {
 	if allowed {
 		p.allowed.Add(1)
 	} else {
@@ -69,7 +69,7 @@ const ruleAge = 20 * time.Millisecond
 
 // redirected is a connection whose requests are evaluated by rules.
 type redirected struct {
-	proxy *Proxy
+	proxy *proxy
 
 	mu      sync.Mutex
 	flow    control.Flow
