@@ -87,7 +87,9 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 	a.l7 = l7.New(a.Node, l7.Params{Version: version, MTU: func() (int, int) {
 		c := a.own.podConfig()
 		return c.MTU, c.RouteMTU
-	}, Record: a.hubble.RecordL7, Lost: a.hubble.LostL7})
+	}, Record: a.hubble.RecordL7, Lost: a.hubble.LostL7, Policies: func(slot uint16) map[uint32][]string {
+		return a.policies.byName(slot)
+	}})
 	a.policies = &policies{
 		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows,
 		names: a.names, l7: a.l7,

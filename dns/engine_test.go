@@ -286,6 +286,12 @@ func TestRecord(t *testing.T) {
 		kept.Addresses, kept.CNAMEs = slices.Clone(r.Addresses), slices.Clone(r.CNAMEs)
 		got = append(got, kept)
 	}
+	w.ask(podSlot, "a.io A")
+	if len(got) > 0 {
+		t.Errorf("records that are not wanted: %+v", got)
+	}
+	w.config.Records = true
+	w.configure()
 	query := Record{
 		Time: w.clock.Now(), Slot: podSlot, Known: true, Source: client(podSlot), Destination: resolver(), Proto: 17,
 		Query: "a.io.", QueryTypes: []uint16{1},

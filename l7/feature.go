@@ -41,6 +41,8 @@ type Params struct {
 	// Record takes the proxy's records, and Lost how many were overwritten before they were read.
 	Record func([]control.Record)
 	Lost   func(n uint64)
+	// Policies are those by which the endpoint in a slot may use names, by the number of the selector.
+	Policies func(slot uint16) map[uint32][]string
 }
 
 // Feature is the agent's side of the proxy.
@@ -228,6 +230,6 @@ func (f *Feature) check(ctx context.Context) error {
 func commands() []feature.Command {
 	return []feature.Command{
 		{Name: "fqdn", Short: "Inspect the DNS names that pods have resolved", Views: []feature.View{{Name: "list",
-			Short: "List names, addresses and their remaining TTL by pod", Table: "fqdn"}}},
+			Short: "List names, addresses, remaining TTL, pods and policies", Table: "fqdn"}}},
 	}
 }

@@ -17,7 +17,7 @@ type Config struct {
 	DNS       DNS        `json:"dns"`
 	HTTP      HTTP       `json:"http"`
 	Secrets   []Secret   `json:"secrets,omitempty"`
-	// Records: requests and DNS messages are recorded, because Hubble is enabled.
+	// Records says whether flow records of requests and DNS messages are wanted: they cost as much as the messages.
 	Records bool `json:"records"`
 }
 

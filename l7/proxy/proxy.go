@@ -61,6 +61,9 @@ type proxy struct {
 	configuring sync.Mutex
 	draining    chan struct{} // closed by Drain
 	drain       sync.Once
+	readers     sync.WaitGroup // of DNS messages
+	readUntil   *os.File       // its end means that they are to stop; closed with the process
+	stopReading *os.File       // the other end
 	stopDNS     context.CancelFunc
 	dnsStopped  chan struct{} // closed when no DNS message is read any more and the journal is complete
 }
