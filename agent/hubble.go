@@ -70,6 +70,7 @@ func (h *hubbleFeature) start(context.Context) error {
 		Converter: hubble.NewConverter(a.flowNames(), node, time.Now().Add(-uptime), id),
 		Agent:     hubble.NewAgentEvents(), Interval: c.BPF.MonitorInterval, Now: time.Now, Self: h.self,
 	}
+	h.observer.Connections = h.connections(ring)
 	h.observer.Converter.L7Records = ring.L7
 	if redact := c.Hubble.Redact; redact.Enabled {
 		h.observer.Converter.Redact = hubble.Redaction{URLQuery: redact.URLQuery, UserInfo: redact.UserInfo}
@@ -83,6 +84,9 @@ func (h *hubbleFeature) start(context.Context) error {
 	_, h.lost = a.datapath.hub.Lost()
 	a.Go("hubble", h.tick)
 	a.Go("hubble-agent-events", h.agentEvents)
+	if h.observer.Connections != nil {
+		a.Go("hubble-connections", h.reportConnections)
+	}
 	h.serve()
 	return nil
 }
