@@ -14,7 +14,7 @@ ORACLE_PACKETS ?= 1000000
 .PHONY: help demo build image test test-all test-cold test-unit test-packet test-lab test-oracle test-kube test-vm \
   test-ui ui \
   test-cluster test-migrate-cilium conformance bench bench-vm bench-machine bench-service bench-xdp bench-policy \
-  bench-hubble bench-lab bench-kube generate generate-check fuzz clean
+  bench-l7 bench-hubble bench-dns bench-lab bench-kube generate generate-check fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -83,7 +83,7 @@ conformance: build ## all of upstream's network specs on it, undisturbed and dis
 	scripts/deps.sh cluster
 	for how in all disturbed; do MYELIN_RECORD=1 test/cluster/run.sh $$how || exit; done
 
-bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-hubble bench-lab \
+bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-l7 bench-hubble bench-dns bench-lab \
   bench-kube ## all benchmarks, with budgets
 	bin/myelin-bench -check
 
@@ -107,10 +107,19 @@ bench-policy: build ## policies: packets against the reference, changes among 10
 	MYELIN_RECORD=1 go test -count=1 -run 'TestDifferential$$' ./policy/engine
 	bin/myelin-bench -mode policy
 
+bench-l7: build ## HTTP requests through an L7 policy, compared with direct ones and with Envoy in the proxy's place
+	scripts/deps.sh envoy
+	bin/myelin-bench -mode l7 -family $(FAMILY)
+
 bench-hubble: build ## 100,000 events a second into an agent; the real Hubble CLI, which is built first, in ten minutes
 	scripts/deps.sh test
 	scripts/hubble.sh
 	MYELIN_RECORD=1 go test -count=1 -timeout 20m -v -run 'TestEventRate|TestHubbleCLI|TestPolicyReplay' ./test/lab
+	bin/myelin-bench
+
+bench-dns: build ## DNS through the proxy: rates, latencies, first connections to 20,000 names, 100 pods with policies
+	scripts/deps.sh test
+	MYELIN_RECORD=1 go test -count=1 -timeout 20m -v -run 'TestDNSLoad|TestDNSConnect|TestDNSUpdate' ./test/lab
 	bin/myelin-bench
 
 bench-lab: build ## restarts, churn and scale in the lab, where every test also measures

@@ -21,6 +21,7 @@ import (
 	"myelin/flow"
 	"myelin/flow/tracking"
 	"myelin/host"
+	"myelin/hubble/observer"
 	"myelin/l7"
 	"myelin/logs"
 	"myelin/policy"
@@ -30,8 +31,8 @@ import (
 	"myelin/table"
 )
 
-// Agent is the process. Everything else is in the features.
-type Agent struct {
+// agent is the process. Everything else is in the features.
+type agent struct {
 	*feature.Node
 	components
 	list []*feature.Feature
@@ -62,13 +63,13 @@ type components struct {
 	endpoints  *endpoints
 	services   *services
 	balancer   *loadBalancer
-	hubble     *hubbleFeature
+	hubble     *observer.Observer
 	l7         *l7.Feature
 }
 
 // newAgent wires the features; nothing is started.
-func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.Recent) *Agent {
-	a := &Agent{
+func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.Recent) *agent {
+	a := &agent{
 		Node: &feature.Node{Log: log, Config: c}, recent: recent, version: version,
 		began: time.Now(), reload: make(chan string, 1),
 	}
@@ -82,10 +83,13 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 		Publish: func(e *event.Raw) { a.datapath.hub.Publish(e) }, NATEntries: a.natEntries,
 	}
 	a.endpoints = &endpoints{Node: a.Node, network: a.network, own: a.own, identities: a.identities}
+	a.hubble = a.newObserver()
 	a.l7 = l7.New(a.Node, l7.Params{Version: version, MTU: func() (int, int) {
 		c := a.own.podConfig()
 		return c.MTU, c.RouteMTU
-	}, Record: a.recordL7, Lost: a.lostL7})
+	}, Record: a.hubble.RecordL7, Lost: a.hubble.LostL7, Policies: func(slot uint16) map[uint32][]string {
+		return a.policies.byName(slot)
+	}})
 	a.policies = &policies{
 		Node: a.Node, source: a.source, identities: a.identities, endpoints: a.endpoints, flows: a.flows,
 		names: a.names, l7: a.l7,
@@ -104,10 +108,10 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 }
 
 // features is the list of all features, in the order in which they start.
-func (a *Agent) features() []*feature.Feature {
+func (a *agent) features() []*feature.Feature {
 	return []*feature.Feature{
 		{Name: "health", Start: a.startHealth},
-		{Name: "tables", Start: a.startTables},
+		{Name: "tables", Start: a.startTables, Commands: a.commands()},
 		a.source.slices(),
 		a.services.apiFeature(),
 		a.source.feature(),
@@ -128,26 +132,26 @@ func (a *Agent) features() []*feature.Feature {
 		a.services.feature(),
 		flood.Feature(a.Node, a.natEntries),
 		a.balancer.feature(),
-		a.hubbleFeature(),
-		a.hubbleExportFeature(),
+		a.hubble.Feature(),
+		a.hubble.Consumers(),
 		a.cniFeature(),
 	}
 }
 
-func (a *Agent) podOf(slot uint16) string { return a.endpoints.podOf(slot) }
+func (a *agent) podOf(slot uint16) string { return a.endpoints.podOf(slot) }
 
-func (a *Agent) natEntries() func() (flow.Usage, error) {
+func (a *agent) natEntries() func() (flow.Usage, error) {
 	if a.services.served == nil {
 		return nil
 	}
 	return a.services.served.Shares.Usage
 }
 
-func (a *Agent) groups() statedb.Table[*policy.Group] { return a.policies.tables.Groups }
+func (a *agent) groups() statedb.Table[*policy.Group] { return a.policies.tables.Groups }
 
 // xdp is the mode that loadBalancer.acceleration asks for, if a feature has
 // work for XDP.
-func (a *Agent) xdp() bpf.XDPMode {
+func (a *agent) xdp() bpf.XDPMode {
 	for _, f := range a.list {
 		if f.XDP != nil && f.XDP() {
 			return acceleration(a.Config)
@@ -190,7 +194,7 @@ func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger
 
 // run starts the features, serves, and stops them. It returns why they must be
 // started again, empty if not.
-func (a *Agent) run(ctx context.Context) (again string, err error) {
+func (a *agent) run(ctx context.Context) (again string, err error) {
 	err = a.start(ctx)
 	if err == nil {
 		a.ready.Store(int64(time.Since(a.began)))
@@ -205,7 +209,7 @@ func (a *Agent) run(ctx context.Context) (again string, err error) {
 	return again, errors.Join(err, a.stop())
 }
 
-func (a *Agent) start(ctx context.Context) error {
+func (a *agent) start(ctx context.Context) error {
 	for _, f := range a.list {
 		begin := time.Now()
 		a.progress.starting(f.Name)
@@ -222,7 +226,7 @@ func (a *Agent) start(ctx context.Context) error {
 
 // startTables creates the database, the job group, and the tables that sources
 // or several features write.
-func (a *Agent) startTables(ctx context.Context) error {
+func (a *agent) startTables(ctx context.Context) error {
 	a.DB = statedb.New()
 	if err := a.DB.Start(); err != nil {
 		return err
@@ -250,7 +254,7 @@ func (a *Agent) startTables(ctx context.Context) error {
 
 // startServer creates the API. Its socket opens at the end of the start, or
 // when the start meets an obstacle.
-func (a *Agent) startServer(context.Context) error {
+func (a *agent) startServer(context.Context) error {
 	a.server = newServer(a)
 	a.progress.met = a.server.openEarly
 	return nil
@@ -258,7 +262,7 @@ func (a *Agent) startServer(context.Context) error {
 
 // serve blocks until ctx ends, the API fails, or the programs must be loaded
 // again.
-func (a *Agent) serve(ctx context.Context) (again string, err error) {
+func (a *agent) serve(ctx context.Context) (again string, err error) {
 	select {
 	case <-ctx.Done():
 		a.Log.Info("stopping; pods go on")
@@ -272,12 +276,12 @@ func (a *Agent) serve(ctx context.Context) (again string, err error) {
 }
 
 // readyAfter is how long the start took, 0 before the agent is ready.
-func (a *Agent) readyAfter() time.Duration { return time.Duration(a.ready.Load()) }
+func (a *agent) readyAfter() time.Duration { return time.Duration(a.ready.Load()) }
 
 // stopTimeout bounds a graceful stop.
 const stopTimeout = 5 * time.Second
 
-func (a *Agent) stop() error {
+func (a *agent) stop() error {
 	var errs []error
 	a.health.stop()
 	if a.server != nil {

@@ -11,12 +11,12 @@ import (
 	"myelin/feature"
 )
 
-func (a *Agent) cniFeature() *feature.Feature {
-	return &feature.Feature{Name: "CNI", Start: a.startCNI}
+func (a *agent) cniFeature() *feature.Feature {
+	return &feature.Feature{Name: "CNI", Start: a.startCNI, Checks: cni.Checks()}
 }
 
 // startCNI lets requests through that need all parts.
-func (a *Agent) startCNI(ctx context.Context) error {
+func (a *agent) startCNI(ctx context.Context) error {
 	a.server.cni.real.Store(cni.NewServer(a.Log, a.endpoints.manager, a.own.cniStatus))
 	if a.Config.LoadBalancer.Standalone {
 		a.progress.opens()
@@ -46,7 +46,7 @@ func (a *Agent) startCNI(ctx context.Context) error {
 const excludeEvery = 10 * time.Second
 
 // startExclusive puts other networks' configurations aside, now and when they come.
-func (a *Agent) startExclusive() {
+func (a *agent) startExclusive() {
 	said := ""
 	exclude := func() {
 		aside, err := cni.Exclude(a.Config.CNI.ConfPath)

@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"myelin/bpf"
+	"myelin/bpf/probe"
 	"myelin/drop"
 	"myelin/event"
 	"myelin/feature"
+	"myelin/hooks"
 	"myelin/service"
 )
 
@@ -32,7 +35,13 @@ type datapath struct {
 func (d *datapath) feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "datapath", Start: d.start, Stop: d.stop, Settings: d.settings, Lists: d.lists, Metrics: d.metrics,
+		Checks: slices.Concat(probe.Checks(), hooks.Checks(hookNames())), Commands: d.commands(),
 	}
+}
+
+// hookNames are the names of the programs on devices.
+func hookNames() []string {
+	return []string{string(bpf.FromPod), string(bpf.ToPod), string(bpf.FromWire), string(bpf.ToWire)}
 }
 
 func (d *datapath) eventsFeature() *feature.Feature {

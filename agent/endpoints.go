@@ -38,6 +38,7 @@ func (ep *endpoints) feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "endpoints", Tables: ep.tables, Start: ep.start, Stop: ep.stop,
 		Lists: ep.lists, Counts: ep.counts, Metrics: ep.metrics,
+		Checks: endpoint.Checks(), Commands: ep.commands(),
 	}
 }
 

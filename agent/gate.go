@@ -65,7 +65,7 @@ func notYet(command, why string) error {
 // there when the gate is open.
 type lateCNI struct {
 	apiv1.UnimplementedCNIServer
-	agent *Agent
+	agent *agent
 	real  atomic.Pointer[cni.Server]
 }
 

@@ -30,6 +30,7 @@ func isGateway(method string) bool { return strings.HasPrefix(method, gatewayPre
 func (l *loadBalancer) feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "gateway", Start: l.start, Lists: l.lists, Status: l.status, Metrics: l.metrics,
+		Commands: l.commands(),
 	}
 }
 
@@ -181,4 +182,15 @@ func peerMetrics(s feature.Sink, p *gateway.Peer) {
 		labels)
 	s.Counter("myelin_gateway_sent_flows_total", "Flows, and changes of flows, that a peer has acknowledged.",
 		float64(p.Flows), labels)
+}
+
+// commands are those that show peers.
+func (*loadBalancer) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "gateway", Short: "A standalone load balancer among its peers", Views: []feature.View{
+			{Name: "peers", Short: "List the load balancers that flows are synchronised with", Table: "peers",
+				Absent: "this node is not a standalone load balancer with peers: see loadBalancer.standalone and " +
+					"myelin.gateway.peers"},
+		}},
+	}
 }

@@ -30,7 +30,7 @@ const httpTimeout = 10 * time.Second
 // startHealth comes before everything else: a start that hangs must be seen. A
 // port that is taken is no reason to leave pods without a network: it is tried
 // again, and the status tells of it.
-func (a *Agent) startHealth(context.Context) error {
+func (a *agent) startHealth(context.Context) error {
 	a.metrics = newMetrics(a)
 	a.health.log, a.health.ready, a.health.progress = a.Log, a.readyAfter, &a.progress
 	a.health.draining = a.balancer.draining

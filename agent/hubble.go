@@ -1,274 +1,33 @@
 package agent
 
 import (
-	"cmp"
-	"context"
-	"crypto/sha256"
-	"fmt"
-	"net"
-	"os"
-	"path/filepath"
-	"strconv"
-	"time"
+	"net/http"
 
-	flowpb "github.com/cilium/cilium/api/v1/flow"
-	observerpb "github.com/cilium/cilium/api/v1/observer"
-	"github.com/prometheus/client_golang/prometheus"
-
-	"myelin/api"
-	"myelin/drop"
-	"myelin/event"
-	"myelin/feature"
-	"myelin/hubble"
-	"myelin/l7/control"
-	"myelin/tlsfile"
+	"myelin/hubble/observer"
 )
 
-// hubbleFeature records the events of the datapath, and serves them as flows.
-type hubbleFeature struct {
-	agent    *Agent
-	recorder *hubble.Recorder // nil: off
-	observer *hubble.Observer
-	server   *hubble.Server
-	sub      *event.Subscription
-	problem  error // why nothing is recorded
-	lost     uint64
-}
-
-func (a *Agent) hubbleFeature() *feature.Feature {
-	a.hubble = &hubbleFeature{agent: a}
-	h := a.hubble
-	return &feature.Feature{
-		Name: "Hubble", Start: h.start, Stop: h.stop, Metrics: h.metrics,
-		Status: func() []feature.Status { return []feature.Status{h.status()} },
-	}
-}
-
-// start records events from now on. Where that fails pods have their network all the same, and the status says why.
-func (h *hubbleFeature) start(context.Context) error {
-	a, c := h.agent, h.agent.Config
-	if !c.Hubble.Enabled {
-		return nil
-	}
-	ring, err := hubble.NewRing(c.Hubble.EventBufferCapacity)
-	if err != nil {
-		return err
-	}
-	uptime, err := event.Monotonic()
-	if err != nil {
-		return err
-	}
-	id, err := bootID(c.Myelin.NodeName)
-	if err != nil {
-		return err
-	}
-	node := hubble.Node{
-		Name: hubble.NodeName(c.ClusterName, c.Myelin.NodeName), Version: a.version, Labels: a.nodeLabels(),
-	}
-	h.observer = &hubble.Observer{
-		Ring: ring, Source: a.datapath.hub,
-		Converter: hubble.NewConverter(a.flowNames(), node, time.Now().Add(-uptime), id),
-		Agent:     hubble.NewAgentEvents(), Interval: c.BPF.MonitorInterval, Now: time.Now, Self: h.self,
-	}
-	h.observer.Connections = h.connections(ring)
-	h.observer.Converter.L7Records = ring.L7
-	if redact := c.Hubble.Redact; redact.Enabled {
-		h.observer.Converter.Redact = hubble.Redaction{URLQuery: redact.URLQuery, UserInfo: redact.UserInfo}
-	}
-	h.recorder = &hubble.Recorder{Ring: ring, NoVerdicts: !c.BPF.Events.PolicyVerdict}
-	sink := event.Sink{Record: h.recorder.Record, Overwritten: h.recorder.Overwritten}
-	if h.sub, h.problem = a.datapath.hub.Sink(sink); h.problem != nil {
-		a.Log.Error("no flows are recorded", "error", h.problem)
-	}
-	h.observer.Begin() // not before events are recorded: a relay reports what was earlier as lost
-	_, h.lost = a.datapath.hub.Lost()
-	a.Go("hubble", h.tick)
-	a.Go("hubble-agent-events", h.agentEvents)
-	if h.observer.Connections != nil {
-		a.Go("hubble-connections", h.reportConnections)
-	}
-	h.serve()
-	return nil
-}
-
-// recordL7 writes records of the proxy, after what the datapath has reported before them.
-func (a *Agent) recordL7(list []control.Record) {
-	h := a.hubble
-	now, err := event.Monotonic()
-	if h == nil || h.recorder == nil || err != nil {
-		return
-	}
-	h.observer.Sample()
-	boot := time.Now().Add(-now)
-	for _, r := range list {
-		h.recorder.L7(r, func(at time.Time) time.Duration { return at.Sub(boot) })
-	}
-}
-
-// lostL7 notes records of the proxy that were not read in time.
-func (a *Agent) lostL7(n uint64) {
-	h := a.hubble
-	if now, err := event.Monotonic(); err == nil && h != nil && h.recorder != nil {
-		h.recorder.Lost(flowpb.LostEventSource_OBSERVER_EVENTS_QUEUE, n, now)
-	}
-}
-
-// serve opens the API.
-func (h *hubbleFeature) serve() {
-	a, c := h.agent, &h.agent.Config.Hubble
-	h.server = &hubble.Server{
-		Log: a.Log, Observer: h.observer, Socket: cmp.Or(c.SocketPath, filepath.Join(a.Config.Myelin.RunDir,
-			api.ObserverSocket)),
-		Address: c.ListenAddress,
-		Peers: &hubble.Peers{
-			DB: a.DB, Nodes: a.Cluster.Nodes, Cluster: a.Config.ClusterName, Port: h.port(), IPv6: c.PreferIPv6,
-			TLS: h.tls(),
+// newObserver returns Hubble's features.
+func (a *agent) newObserver() *observer.Observer {
+	return observer.New(a.Node, observer.Params{
+		Version: a.version, Began: a.began, State: a.observed,
+		Serve: func(name string, addresses []string, port uint16, handler http.Handler) {
+			a.health.serve(name, addresses, port, handler)
 		},
-	}
-	if h.tls() {
-		files := tlsfile.Files{Cert: c.CertFile, Key: c.KeyFile}
-		if c.CAFile != "" {
-			files.CAs = []string{c.CAFile}
-		}
-		h.server.TLS = tlsfile.New(files)
-	}
-	h.server.Start()
+	})
 }
 
-// tls reports whether nodes have certificates for the API.
-func (h *hubbleFeature) tls() bool {
-	return h.agent.Config.Hubble.TLS && h.agent.Config.Hubble.CertFile != ""
-}
-
-// port is where this node listens, and so the others.
-func (h *hubbleFeature) port() uint16 {
-	_, text, err := net.SplitHostPort(h.agent.Config.Hubble.ListenAddress)
-	port, err2 := strconv.ParseUint(text, 10, 16)
-	if err != nil || err2 != nil {
-		return hubble.DefaultPort
+// observed is what Hubble needs of other features.
+func (a *agent) observed() observer.State {
+	s := observer.State{
+		Hub: a.datapath.hub, Names: a.names(), DNS: a.l7.NamesOf,
+		Endpoints: a.endpoints.table, Addresses: a.network.node.Addresses, Identities: a.identities.all,
+		Policies: a.policies.tables.Policies,
 	}
-	return uint16(port)
-}
-
-// self is this node as Hubble lists nodes.
-func (h *hubbleFeature) self() *observerpb.Node {
-	c := h.agent.Config
-	n := &observerpb.Node{
-		Name: hubble.NodeName(c.ClusterName, c.Myelin.NodeName), Version: h.agent.version,
-		Tls: &observerpb.TLS{Enabled: h.tls()},
+	if e := a.policies.engine; e != nil {
+		s.Rules, s.Realised = e.Rules, e.Realised
 	}
-	if h.tls() {
-		n.Tls.ServerName = hubble.ServerName(c.ClusterName, c.Myelin.NodeName)
-	}
-	for _, l := range h.server.Listeners() {
-		n.Address = l.Address // the last one is by TCP, if there is one
-	}
-	return n
-}
-
-// bootID identifies the node since it was booted.
-func bootID(node string) (id [8]byte, err error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return id, fmt.Errorf("read the ID of the boot: %w", err)
-	}
-	sum := sha256.Sum256(append(boot, node...))
-	copy(id[:], sum[:])
-	return id, nil
-}
-
-// idleTicks is the interval in seconds at which events are read while no client asks for them. It can be long: the
-// kernel's buffer keeps them.
-const idleTicks = 10
-
-// tick samples the rate of flows, and notes what the kernel could not tell.
-func (h *hubbleFeature) tick(ctx context.Context) error {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for i := 1; ; i++ {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
-		if i%idleTicks != 0 && !h.agent.datapath.hub.Following() {
-			continue
-		}
-		h.observer.Sample()
-		_, lost := h.agent.datapath.hub.Lost()
-		if lost <= h.lost {
-			continue
-		}
-		if now, err := event.Monotonic(); err == nil {
-			h.recorder.Lost(flowpb.LostEventSource_PERF_EVENT_RING_BUFFER, lost-h.lost, now)
-			h.lost = lost
-		}
-	}
-}
-
-func (h *hubbleFeature) stop() error {
-	if h.server != nil {
-		h.server.Stop()
-	}
-	if h.sub != nil {
-		h.sub.Close()
-	}
-	return nil
-}
-
-// status is the line of `myelin status`.
-func (h *hubbleFeature) status() feature.Status {
-	s := feature.Status{Name: "Hubble", State: feature.Off, Wanted: "hubble.enabled: false", Chosen: "off"}
-	if h.recorder == nil {
-		return s
-	}
-	s.State, s.Wanted = feature.OK, "hubble.enabled: true"
-	kept, capacity := h.observer.Kept(), h.observer.Ring.Capacity()
-	s.Chosen = fmt.Sprintf("current/max flows %d/%d (%.2f %%), %.2f flows/s", kept, capacity,
-		100*float64(kept)/float64(capacity), h.observer.Rate())
-	if h.problem != nil {
-		s.Break("no flows are recorded: " + h.problem.Error())
-	}
-	for i, l := range h.server.Listeners() {
-		if l.Err != nil {
-			s.Break(fmt.Sprintf("does not listen on %s: %v", l.Address, l.Err))
-			continue
-		}
-		if i == 0 || s.Why == "" {
-			s.Why = "listens on " + l.Address
-		} else {
-			s.Why += " and " + l.Address
-		}
-	}
-	if n := h.observer.Ring.Overtaken(); n > 0 {
-		s.Why += fmt.Sprintf("; clients were too slow for %d events: increase hubble.eventBufferCapacity", n)
+	if a.services.services != nil {
+		s.Frontends = a.services.services.Desired.Frontends
 	}
 	return s
-}
-
-// lostHelp is the help of the metric that counts lost events by source.
-const lostHelp = "Events that were lost in the ring buffer of the kernel, or of Hubble for a client that was too " +
-	"slow; of source aggregation, packets that the events of their flow do not count."
-
-func (h *hubbleFeature) metrics(s feature.Sink) {
-	if h.recorder == nil {
-		return
-	}
-	ring := h.observer.Ring
-	s.Gauge("myelin_hubble_flows", "Flows that are kept.", float64(h.observer.Kept()), nil)
-	s.Gauge("myelin_hubble_flows_max", "Flows that can be kept.", float64(ring.Capacity()), nil)
-	s.Counter("myelin_hubble_flows_seen_total", "Flows that were recorded since the agent started.",
-		float64(ring.Flows()), nil)
-	_, lost := h.agent.datapath.hub.Lost()
-	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(lost),
-		prometheus.Labels{"source": "perf_event_ring_buffer"})
-	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(ring.Overtaken()),
-		prometheus.Labels{"source": "hubble_ring_buffer"})
-	uncounted, err := drop.Counters{Cpus: h.agent.Datapath.Cpus}.UncountedPackets()
-	if err != nil {
-		s.Failed("myelin_hubble_lost_events_total", err)
-		return
-	}
-	s.Counter("myelin_hubble_lost_events_total", lostHelp, float64(uncounted),
-		prometheus.Labels{"source": "aggregation"})
 }

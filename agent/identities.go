@@ -20,7 +20,7 @@ type identities struct {
 }
 
 func (i *identities) feature() *feature.Feature {
-	return &feature.Feature{Name: "identities", Start: i.start, Metrics: i.metrics}
+	return &feature.Feature{Name: "identities", Start: i.start, Metrics: i.metrics, Commands: i.commands()}
 }
 
 func (i *identities) start(context.Context) error {
@@ -51,5 +51,16 @@ func (i *identities) metrics(s feature.Sink) {
 	for kind, n := range types {
 		s.Gauge("myelin_identity", "Identities of label sets on this node by type.", float64(n),
 			prometheus.Labels{"type": kind})
+	}
+}
+
+// commands are those that show identities.
+func (*identities) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "identity", Short: "Inspect the identities of label sets on this node", Views: []feature.View{
+			{Name: "list", Short: "List identities with their labels", Table: "identities"},
+			{Name: "get", Short: "Show the labels of an identity", Table: "identities", By: "ID"},
+			{Name: "addresses", Short: "List addresses with their identities", Table: "identity-addresses"},
+		}},
 	}
 }

@@ -22,7 +22,7 @@ import (
 // answers implements apiv1.AgentServer.
 type answers struct {
 	apiv1.UnimplementedAgentServer
-	agent *Agent
+	agent *agent
 	// stopping is closed when the agent stops: streams must end then.
 	stopping <-chan struct{}
 }
@@ -250,7 +250,7 @@ func (s *answers) view(name string) (*feature.List, error) {
 }
 
 // tableNames are those that List takes, but for the maps'.
-func (a *Agent) tableNames() []string {
+func (a *agent) tableNames() []string {
 	names := slices.Collect(maps.Keys(a.lists()))
 	for _, t := range a.DB.GetTables(a.DB.ReadTxn()) {
 		names = append(names, t.Name())
@@ -261,7 +261,7 @@ func (a *Agent) tableNames() []string {
 
 // lists are the tables that are made on request. Those of features have rows
 // only when the agent is ready (see has).
-func (a *Agent) lists() map[string]feature.List {
+func (a *agent) lists() map[string]feature.List {
 	lists := a.processLists()
 	for _, f := range a.list {
 		if f.Lists != nil {
@@ -272,7 +272,7 @@ func (a *Agent) lists() map[string]feature.List {
 }
 
 // refuse returns why this node does not have a table, nil for any other table.
-func (a *Agent) refuse(table string) error {
+func (a *agent) refuse(table string) error {
 	for _, f := range a.list {
 		if f.Refuse == nil {
 			continue
@@ -300,7 +300,7 @@ func (t *tableCount) TableRow() []string {
 }
 
 // eachTable calls yield for each table that List has on this node, by name.
-func (a *Agent) eachTable(yield func(tableRow) bool) error {
+func (a *agent) eachTable(yield func(tableRow) bool) error {
 	txn := a.DB.ReadTxn()
 	for _, name := range a.tableNames() {
 		if a.refuse(name) != nil {

@@ -32,3 +32,13 @@ func (d *datapath) eachMap(yield func(tableRow) bool) error {
 	}
 	return err
 }
+
+// commands are those that show maps.
+func (*datapath) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "map", Short: "Inspect BPF maps", Views: []feature.View{
+			{Name: "list", Short: "List maps with their entries and memory", Table: "maps"},
+			{Name: "dump", Short: "Show the entries of a map", Table: "map", By: "NAME", Prefix: true},
+		}},
+	}
+}

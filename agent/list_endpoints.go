@@ -125,3 +125,16 @@ func (ep *endpoints) lists() map[string]feature.List {
 	return map[string]feature.List{"endpoint-details": {Header: (*endpointDetails)(nil).TableHeader(),
 		Each: ep.eachEndpoint}}
 }
+
+// commands are those that show endpoints.
+func (*endpoints) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "endpoint", Short: "Inspect the endpoints of this node", Views: []feature.View{
+			{
+				Name: "list", Short: "List endpoints with identity, labels and policy enforcement",
+				Table: "endpoint-details", Multiline: true,
+			},
+			{Name: "get", Short: "Show the endpoint with an ID", Table: "endpoint-details", By: "ID"},
+		}},
+	}
+}

@@ -186,3 +186,20 @@ func (pl *policies) lists() map[string]feature.List {
 		"policy-drops": drops,
 	}
 }
+
+// commands are those that show policies.
+func (*policies) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "policy", Short: "Manage network policies", Views: []feature.View{
+			{Name: "list", Short: "List policies, and why one is refused", Table: "policies"},
+			{Name: "get", Short: "Show the policy entries of an endpoint in the kernel, with rule and hits",
+				Table: "policy-rows", By: "ENDPOINT|POD", Prefix: true},
+			{Name: "rules", Short: "List rules with their hits, and those that decide nothing",
+				Table: "policy-uses"},
+			{Name: "drops", Short: "List denied packets by rule and endpoint", Table: "policy-drops"},
+		}},
+		{Name: "cidrgroup", Short: "Inspect CiliumCIDRGroups", Views: []feature.View{
+			{Name: "list", Short: "List CiliumCIDRGroups, and why one is refused", Table: "cidr-groups"},
+		}},
+	}
+}

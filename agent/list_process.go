@@ -13,7 +13,7 @@ import (
 )
 
 // processLists are tables about the agent's process. They exist before it is ready.
-func (a *Agent) processLists() map[string]feature.List {
+func (a *agent) processLists() map[string]feature.List {
 	return map[string]feature.List{
 		"log": {Header: (*logLine)(nil).TableHeader(), Each: func(yield func(tableRow) bool) error {
 			for _, line := range a.recent.Lines() {
@@ -64,7 +64,7 @@ func (m *metric) TableRow() []string {
 }
 
 // eachMetric calls yield for what /metrics has, by name.
-func (a *Agent) eachMetric(yield func(tableRow) bool) error {
+func (a *agent) eachMetric(yield func(tableRow) bool) error {
 	families, err := a.metrics.registry.Gather()
 	for _, family := range families {
 		for _, sample := range family.GetMetric() {
@@ -98,4 +98,16 @@ func newMetric(name string, sample *dto.Metric) *metric {
 		m.Value = sample.GetUntyped().GetValue()
 	}
 	return m
+}
+
+// commands are those that show the process and its tables.
+func (*agent) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "metrics", Short: "Inspect the agent's metrics", Views: []feature.View{{Name: "list",
+			Short: "List the metrics that /metrics exposes", Table: "metrics"}}},
+		{Name: "table", Short: "Inspect the tables of the agent", Views: []feature.View{
+			{Name: "list", Short: "List the tables", Table: "tables"},
+			{Name: "show", Short: "Show the rows of a table", Table: "", By: "TABLE", Prefix: true},
+		}},
+	}
 }

@@ -230,3 +230,23 @@ func (sv *services) eachServiceFlow(yield func(tableRow) bool) error {
 	services := service.Names(sv.DB.ReadTxn(), sv.services.Desired)
 	return nat.Entries(sv.Datapath, sv.names(), services, clock, func(t *nat.Entry) bool { return yield(t) })
 }
+
+// commands are those that show Services.
+func (*services) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "service", Short: "Manage Services", Views: []feature.View{
+			{Name: "list", Short: "List the addresses of Services with the backends that get new flows",
+				Table: "service-addresses", Multiline: true},
+			{
+				Name: "get", Short: "Show a Service's options, frontends, backends and problems",
+				Table: "service-details", By: "Service", Arg: "NAMESPACE/NAME",
+			},
+			{Name: "flows", Short: "List the NAT entries of Services", Table: "service-flows"},
+			{Name: "stats", Short: "List packets, bytes and new flows by Service and backend",
+				Table: "service-stats"},
+		}},
+		{Name: "backend", Short: "Inspect Service backends", Views: []feature.View{
+			{Name: "list", Short: "List all backends with their states", Table: "service-backends"},
+		}},
+	}
+}

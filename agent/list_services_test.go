@@ -22,7 +22,7 @@ import (
 )
 
 // servicesOf is an agent that knows two Services, and nothing else.
-func servicesOf(t *testing.T) *Agent {
+func servicesOf(t *testing.T) *agent {
 	db := statedb.New()
 	tables, err := service.NewTables(db)
 	if err != nil {

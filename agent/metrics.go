@@ -20,12 +20,12 @@ import (
 
 // metrics reads the features on request.
 type metrics struct {
-	agent    *Agent
+	agent    *agent
 	registry *prometheus.Registry
 	cni      *prometheus.HistogramVec
 }
 
-func newMetrics(a *Agent) *metrics {
+func newMetrics(a *agent) *metrics {
 	m := &metrics{agent: a, registry: prometheus.NewRegistry(),
 		cni: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "myelin_cni_duration_seconds", Help: "Time that CNI requests took in the agent.",

@@ -74,7 +74,7 @@ func (m *monitor) header() metadata.MD {
 
 // monitor is one client's view of events.
 type monitor struct {
-	agent    *Agent
+	agent    *agent
 	decoder  *event.Decoder
 	types    []event.Type // empty: all
 	endpoint uint16       // 0: all
@@ -82,7 +82,7 @@ type monitor struct {
 	refused  uint64       // by the kernel, as the client knows
 }
 
-func (a *Agent) newMonitor(r *apiv1.MonitorRequest) (*monitor, error) {
+func (a *agent) newMonitor(r *apiv1.MonitorRequest) (*monitor, error) {
 	since, err := event.Monotonic()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())

@@ -14,12 +14,12 @@ import (
 
 // names implements event.Names over the tables.
 type names struct {
-	agent *Agent
+	agent *agent
 	// identities is nil where no identities are kept.
 	identities statedb.Table[*identity.Address]
 }
 
-func (a *Agent) names() names {
+func (a *agent) names() names {
 	n := names{agent: a}
 	n.identities, _ = a.DB.GetTable(a.DB.ReadTxn(), "identity-addresses").(statedb.Table[*identity.Address])
 	return n
@@ -28,7 +28,7 @@ func (a *Agent) names() names {
 // Owner implements event.Names.
 func (n names) Owner(addr netip.Addr) (string, uint32) {
 	txn := n.agent.DB.ReadTxn()
-	return n.owner(txn, addr), n.identity(txn, addr)
+	return n.owner(txn, addr), n.Identity(txn, addr)
 }
 
 func (n names) owner(txn statedb.ReadTxn, addr netip.Addr) string {
@@ -52,8 +52,8 @@ func (n names) owner(txn statedb.ReadTxn, addr netip.Addr) string {
 	return ""
 }
 
-// identity is as in identity.Lookup.
-func (n names) identity(txn statedb.ReadTxn, addr netip.Addr) uint32 {
+// Identity is as in identity.Lookup.
+func (n names) Identity(txn statedb.ReadTxn, addr netip.Addr) uint32 {
 	if n.identities == nil {
 		return 0
 	}
@@ -96,15 +96,15 @@ func (n names) Isolating(of netip.Addr, egress bool) []string {
 	if egress {
 		dir = policy.Egress
 	}
-	slot, ok := n.slot(of)
+	slot, ok := n.Slot(of)
 	if !ok {
 		return nil
 	}
 	return n.agent.policies.explainer().Isolating(slot, dir)
 }
 
-// slot is that of the endpoint of this node with an address.
-func (n names) slot(of netip.Addr) (uint16, bool) {
+// Slot is that of the endpoint of this node with an address.
+func (n names) Slot(of netip.Addr) (uint16, bool) {
 	txn := n.agent.DB.ReadTxn()
 	if e, _, ok := n.agent.endpoints.table.Get(txn, endpoint.ByAddress(of)); ok {
 		return e.ID, true

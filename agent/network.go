@@ -40,17 +40,20 @@ type network struct {
 }
 
 func (n *network) routesFeature() *feature.Feature {
-	return &feature.Feature{Name: "routes", Start: n.startRoutes, Stop: n.stopRoutes, Counts: n.routeCounts}
+	return &feature.Feature{
+		Name: "routes", Start: n.startRoutes, Stop: n.stopRoutes, Counts: n.routeCounts, Commands: n.commands(),
+	}
 }
 
 func (n *network) tunnelFeature() *feature.Feature {
 	return &feature.Feature{
 		Name: "tunnel", Start: n.startTunnel, Stop: n.stopTunnel, Settings: n.tunnelSettings, Counts: n.tunnelCounts,
+		Checks: tunnel.Checks(),
 	}
 }
 
 func (n *network) nodeFeature() *feature.Feature {
-	return &feature.Feature{Name: "node", Start: n.startNode, Counts: n.nodeCounts}
+	return &feature.Feature{Name: "node", Start: n.startNode, Counts: n.nodeCounts, Checks: node.Checks()}
 }
 
 func (n *network) startRoutes(context.Context) error {
@@ -220,4 +223,20 @@ func (n *network) xdpStates() map[string]bpf.XDPState {
 		}
 	}
 	return states
+}
+
+// commands are those that show what the kernel has of routes and devices.
+func (*network) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "route", Short: "Inspect routes and neighbours", Views: []feature.View{
+			{Name: "list", Short: "List the routes that the kernel must have", Table: "routes"},
+			{Name: "neighbours", Short: "List the neighbours that the kernel must have", Table: "neighbours"},
+			{Name: "nexthops", Short: "List the gateways and nodes that are kept resolved", Table: "nexthops"},
+			{Name: "prefixes", Short: "List the prefixes of the cluster", Table: "prefixes"},
+			{Name: "paths", Short: "List the entries of the forwarding cache", Table: "paths"},
+			{Name: "wires", Short: "List the devices that lead to other nodes", Table: "wires"},
+			{Name: "devices", Short: "List the devices of the node", Table: "devices"},
+			{Name: "addresses", Short: "List the addresses that the kernel must have", Table: "addresses"},
+		}},
+	}
 }

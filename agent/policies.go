@@ -13,6 +13,7 @@ import (
 	"myelin/kube/crd"
 	"myelin/l7"
 	"myelin/policy"
+	"myelin/policy/compile"
 	"myelin/policy/engine"
 	"myelin/policy/explain"
 	"myelin/policy/maps"
@@ -37,7 +38,7 @@ func (pl *policies) feature() *feature.Feature {
 	watch := []string{"list", "watch"}
 	return &feature.Feature{
 		Name: "policies", Tables: pl.createTables, Start: pl.start, Settings: pl.settings,
-		Lists: pl.lists, Refuse: pl.refuse, Metrics: pl.metrics,
+		Lists: pl.lists, Refuse: pl.refuse, Metrics: pl.metrics, Commands: pl.commands(),
 		Rights: []feature.Right{
 			{Resources: []string{"services"}, Verbs: watch},
 			{Group: "networking.k8s.io", Resources: []string{"networkpolicies"}, Verbs: watch},
@@ -57,6 +58,14 @@ func (pl *policies) createTables() error {
 	pl.tables, err = policy.NewTables(pl.DB)
 	pl.tables.Proxy = pl.Config.EnforcesL7()
 	return err
+}
+
+// byName are the policies by which the endpoint in a slot may use names, by the number of their selector.
+func (pl *policies) byName(slot uint16) (out map[uint32][]string) {
+	if pl.engine != nil {
+		pl.engine.View(func(c *compile.Compiler) { out = c.NamePolicies(slot) })
+	}
+	return out
 }
 
 func (pl *policies) settings(s *bpf.Settings) {

@@ -146,7 +146,7 @@ func (pl *policies) nodeOf(addr netip.Addr) string {
 			return p.NodeName
 		}
 	}
-	if _, own := pl.names().slot(addr); own {
+	if _, own := pl.names().Slot(addr); own {
 		return pl.Config.Myelin.NodeName
 	}
 	if n, _, ok := pl.Cluster.Nodes.Get(txn, cluster.NodeByAddress(addr)); ok {

@@ -27,7 +27,7 @@ const reloadPause = 2 * time.Second
 // loaded with is no more so: those values are constants of theirs. The next
 // life loads programs beside and replaces them, as an upgrade does; there is
 // one for each change, as it loads them with what is so then.
-func (a *Agent) watchReload(ctx context.Context) error {
+func (a *agent) watchReload(ctx context.Context) error {
 	for {
 		txn := a.DB.ReadTxn()
 		_, tunnels := a.network.tunnels.Table.AllWatch(txn)
@@ -60,7 +60,7 @@ func (a *Agent) watchReload(ctx context.Context) error {
 
 // stale says what of the programs' constants is no more so, empty if all is.
 // ifNoPods: something would be, if there were no pods.
-func (a *Agent) stale() (why string, ifNoPods bool) {
+func (a *agent) stale() (why string, ifNoPods bool) {
 	txn := a.DB.ReadTxn()
 	row, _, ok := a.network.tunnels.Table.Get(txn, tunnel.ByName(tunnel.DeviceName))
 	if a.Config.Tunneled() && ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 &&

@@ -17,7 +17,7 @@ import (
 
 // server is the API on the unix socket.
 type server struct {
-	agent    *Agent
+	agent    *agent
 	cni      *lateCNI
 	services *serviceapi.Server
 	grpc     *grpc.Server
@@ -37,7 +37,7 @@ const openLate = 30 * time.Second
 // maxRequest bounds a request in bytes: one may have a recording of flows.
 const maxRequest = 64 << 20
 
-func newServer(a *Agent) *server {
+func newServer(a *agent) *server {
 	s := &server{agent: a, cni: &lateCNI{agent: a}, failed: make(chan error, 1), stopping: make(chan struct{})}
 	s.grpc = grpc.NewServer(grpc.ChainUnaryInterceptor(a.metrics.observe, s.gate),
 		grpc.StreamInterceptor(s.gateStream), grpc.MaxRecvMsgSize(maxRequest))

@@ -69,7 +69,8 @@ func (sv *services) feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "services", Start: sv.start, Stop: sv.stop, Settings: sv.settings, XDP: sv.Config.PerPacket,
 		Lists: sv.lists, Refuse: sv.refuse, Counts: sv.counts, Metrics: sv.metrics,
-		Status: func() []feature.Status { return []feature.Status{sv.statsStatus()} },
+		Commands: sv.commands(),
+		Status:   func() []feature.Status { return []feature.Status{sv.statsStatus()} },
 		Rights: []feature.Right{
 			{Resources: []string{"services"}, Verbs: []string{"list", "watch"}},
 			{Group: "discovery.k8s.io", Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},

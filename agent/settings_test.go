@@ -10,7 +10,7 @@ import (
 )
 
 // agentWith is an agent that is not started.
-func agentWith(c *config.Config) *Agent {
+func agentWith(c *config.Config) *agent {
 	return newAgent(c, "test", slog.New(slog.DiscardHandler), nil)
 }
 

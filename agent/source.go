@@ -42,7 +42,7 @@ func (c *clusterSource) slices() *feature.Feature {
 
 func (c *clusterSource) feature() *feature.Feature {
 	return &feature.Feature{
-		Name: "cluster", Start: c.startSource, Metrics: c.nodeMetrics,
+		Name: "cluster", Start: c.startSource, Metrics: c.nodeMetrics, Commands: c.commands(),
 		Rights: []feature.Right{
 			{Resources: []string{"nodes", "namespaces", "pods"}, Verbs: []string{"list", "watch"}},
 			{Group: "apiextensions.k8s.io", Resources: []string{"customresourcedefinitions"},
@@ -198,4 +198,14 @@ func (c *clusterSource) place() string {
 	}
 	s, _ := c.kube.State()
 	return s.Server
+}
+
+// commands are those that show the cluster.
+func (*clusterSource) commands() []feature.Command {
+	return []feature.Command{
+		{Name: "node", Short: "Inspect the nodes of the cluster", Views: []feature.View{{Name: "list",
+			Short: "List the nodes of the cluster", Table: "nodes"}}},
+		{Name: "pod", Short: "Inspect the pods of the cluster", Views: []feature.View{{Name: "list",
+			Short: "List the pods of the cluster", Table: "pods"}}},
+	}
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // earlyFacts are those that an agent has from the moment on when it can be asked.
-func (a *Agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
+func (a *agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
 	problems, _ := a.source.refused(txn)
 	f := status.Facts{
 		Config: a.Config, Version: a.version, Kernel: kernelRelease(), Now: time.Now(), Began: a.began,
@@ -43,7 +43,7 @@ func (a *Agent) earlyFacts(txn statedb.ReadTxn) status.Facts {
 // status reads what every part knows. It asks the kernel about devices and
 // maps, which takes some milliseconds with hundreds of pods. Before the agent
 // is ready it says what the start waits for.
-func (a *Agent) status() (*status.Report, error) {
+func (a *agent) status() (*status.Report, error) {
 	txn := a.DB.ReadTxn()
 	f := a.earlyFacts(txn)
 	if f.Ready = a.readyAfter(); f.Ready == 0 {
@@ -55,7 +55,7 @@ func (a *Agent) status() (*status.Report, error) {
 	return status.Explain(f), nil
 }
 
-func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
+func (a *agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 	f.Attach, f.AttachWhy, f.PodLinks = a.Datapath.Attacher.Mode, a.Datapath.Attacher.Why, "veth"
 	f.Pools, f.PodCIDRs = a.own.ipam.Dump(), a.own.assignment()
 	f.Outside = slices.SortedFunc(maps.Keys(a.own.ipam.Outside()), netip.Addr.Compare)
@@ -90,7 +90,7 @@ func (a *Agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
 }
 
 // tableStatus counts the rows of every reconciled table, endpoints first.
-func (a *Agent) tableStatus(txn statedb.ReadTxn) []status.Table {
+func (a *agent) tableStatus(txn statedb.ReadTxn) []status.Table {
 	list := a.endpoints.counts(txn)
 	for _, f := range a.list {
 		if f.Counts != nil && f.Name != "endpoints" {

@@ -113,5 +113,6 @@ func compareHooks(programs []hooks.Program, wanted []bpf.Hook) (have, missing, f
 }
 
 func ours(name string) bool {
-	return slices.Contains(append(bpf.WireHooks(), bpf.FromPod, bpf.ToPod, bpf.FromWireXDP), bpf.Hook(name))
+	all := append(bpf.WireHooks(), bpf.FromPod, bpf.ToPod, bpf.FromWireXDP)
+	return slices.Contains(append(all, bpf.ProxyHooks()...), bpf.Hook(name))
 }

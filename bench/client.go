@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +23,10 @@ import (
 //
 //	connect ADDRESS     tries until a server sends something; answers with the monotonic time in ns
 //	load ADDRESS RATE   connects RATE times a second until the next line, whatever it is; the answer is a clientLoad
+//	http CONFIG         sends requests as a httpload.Config says; the answer is a httpload.Report
+//	idle ADDRESS N      opens N connections, has a request answered on each, and keeps them; answers with N
+//	close               closes the connections of idle; answers with 0
+//	serve ADDRESS       serves HTTP requests there from now on; answers with the address
 func Client(in io.Reader, out io.Writer) error {
 	lines := make(chan string)
 	go func() {
@@ -30,7 +35,17 @@ func Client(in io.Reader, out io.Writer) error {
 			lines <- scanner.Text()
 		}
 	}()
+	var h httpClient
 	for line := range lines {
+		if answer, ok, err := h.do(line); ok {
+			if err == nil {
+				err = json.NewEncoder(out).Encode(answer)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		var verb, address string
 		var rate int
 		if n, err := fmt.Sscan(line, &verb, &address, &rate); n < 2 {
@@ -127,6 +142,7 @@ type client struct {
 	in   io.WriteCloser
 	out  *bufio.Reader
 	stop func()
+	cmd  *exec.Cmd
 }
 
 // startClient starts this program again in a path. It dies with this one.
@@ -135,7 +151,10 @@ func startClient(ctx context.Context, path Path) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := netperf{}.command(ctx, path.Client, self, "-client")
+	return startCommand(netperf{}.command(ctx, path.Client, self, "-client"))
+}
+
+func startCommand(cmd *exec.Cmd) (*client, error) {
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -146,7 +165,7 @@ func startClient(ctx context.Context, path Path) (*client, error) {
 		return nil, err
 	}
 	stop, err := daemon(cmd)
-	return &client{in, bufio.NewReader(out), stop}, err
+	return &client{in, bufio.NewReader(out), stop, cmd}, err
 }
 
 func (c *client) say(format string, args ...any) error {

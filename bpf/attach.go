@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -36,6 +37,9 @@ const (
 	FromProxy   Hook = "from_proxy"
 	FromProxyL3 Hook = "from_proxy_l3" // of the TUN device
 )
+
+// ProxyHooks are the hooks of the proxy's devices.
+func ProxyHooks() []Hook { return []Hook{FromProxy, FromProxyL3} }
 
 // WireHooks are the hooks of wires that attach to tc.
 func WireHooks() []Hook { return []Hook{FromWire, FromWireL3, ToWire, ToWireL3} }
@@ -332,6 +336,13 @@ func (a *Attacher) Detach(hook Hook, name string, index int) error {
 		return fmt.Errorf("detach %s from %s: %w", hook, name, err)
 	}
 	return nil
+}
+
+// SplitPin returns whose link a pin is: the device, as PinName has it, and the hook.
+func SplitPin(pin string) (device string, hook Hook) {
+	name := filepath.Base(pin)
+	at := strings.LastIndexByte(name, '-') // a device's name may have some, a hook's has none
+	return name[:max(at, 0)], Hook(name[at+1:])
 }
 
 // Pins returns the paths of all pinned links.

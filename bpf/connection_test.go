@@ -149,6 +149,8 @@ func rowlessRows() []row {
 			{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 80 > 40000 A seq 1 ack 2`,
 				want:   "DROP_POLICY_NO_RULE REPLY_RESET",
 				before: all(knowConnection("a", 40000, "b", 80), isolates(slotB, ingress))},
+			{at: "to_pod linkb", in: `eth gwb > b | ip a > b | tcp 40000 > 80 R seq 2`, want: "", out: "=",
+				after: flowsAre(0)},
 			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 80 A seq 1 ack 2`,
 				want: "DROP_POLICY_NO_RULE REPLY_RESET"},
 		}},

@@ -310,7 +310,7 @@ int to_pod(struct __sk_buff *skb)
 		outcome = enforce_to_pod(skb); /* for a reply of a Service it was done for the request */
 	if (outcome >= NEXT_DROP)
 		return drop(skb, c, outcome);
-	if (config.flow_always || (config.policy && outcome == NEXT_FORWARD && flow_tracked(&c->path)))
+	if (to_pod_tracked(c, outcome))
 		track_to_pod(skb);
 	return TC_ACT_OK;
 }
@@ -330,7 +330,7 @@ INLINE int wire_send(struct __sk_buff *skb)
 	c = cpu_this();
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
-	if (config.host_policy && tracking && (outcome = host_enforce(skb, true)))
+	if (config.host_policy && tracking && skb->cb[0] != WIRE_FORWARDED && (outcome = host_enforce(skb, true)))
 		return drop(skb, c, outcome);
 	if (config.direct && unlikely(probe_marked(skb)) && (outcome = probe_send(skb)) != TC_ACT_UNSPEC)
 		return outcome;

@@ -1042,6 +1042,12 @@ const (
 	DatapathWireFlagWIRE_ENCRYPTED DatapathWireFlag = 4
 )
 
+type DatapathWireMark uint32
+
+const (
+	DatapathWireMarkWIRE_FORWARDED DatapathWireMark = 1836672631
+)
+
 type DatapathXdpPort struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -1152,6 +1158,7 @@ const (
 	DatapathVarSocketOutcome    = "_socket_outcome"
 	DatapathVarTunnelMode       = "_tunnel_mode"
 	DatapathVarWireFlag         = "_wire_flag"
+	DatapathVarWireMark         = "_wire_mark"
 	DatapathVarConfig           = "config"
 	DatapathVarEpochs           = "epochs"
 	DatapathVarFrontendFilter   = "frontend_filter"
@@ -1322,6 +1329,7 @@ type DatapathVariableSpecs struct {
 	SocketOutcome   *ebpf.VariableSpec `ebpf:"_socket_outcome"`
 	TunnelMode      *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
 	WireFlag        *ebpf.VariableSpec `ebpf:"_wire_flag"`
+	WireMark        *ebpf.VariableSpec `ebpf:"_wire_mark"`
 	Config          *ebpf.VariableSpec `ebpf:"config"`
 	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
 	FrontendFilter  *ebpf.VariableSpec `ebpf:"frontend_filter"`
@@ -1496,6 +1504,7 @@ type DatapathVariables struct {
 	SocketOutcome   *ebpf.Variable `ebpf:"_socket_outcome"`
 	TunnelMode      *ebpf.Variable `ebpf:"_tunnel_mode"`
 	WireFlag        *ebpf.Variable `ebpf:"_wire_flag"`
+	WireMark        *ebpf.Variable `ebpf:"_wire_mark"`
 	Config          *ebpf.Variable `ebpf:"config"`
 	Epochs          *ebpf.Variable `ebpf:"epochs"`
 	FrontendFilter  *ebpf.Variable `ebpf:"frontend_filter"`

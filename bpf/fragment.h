@@ -81,8 +81,11 @@ INLINE void fragment_store(const struct packet *pkt, __be32 id, __u16 header)
 	bpf_map_update_elem(&fragments, &k, &v, BPF_ANY);
 }
 
-/* Fills in layer 4 of a later fragment. offset: where it is in the fragmentable part. Returns 0 or a drop reason. */
-INLINE int fragment_find(struct packet *pkt, __be32 id, __u16 offset)
+/*
+ * Fills in layer 4 of a later fragment. offset: where it is in the fragmentable part. Returns NEXT_FORWARD or a drop
+ * reason.
+ */
+INLINE enum next fragment_find(struct packet *pkt, __be32 id, __u16 offset)
 {
 	struct fragment_key k = fragment_key(pkt, id);
 	struct fragment_row *v = bpf_map_lookup_elem(&fragments, &k);
@@ -96,7 +99,7 @@ INLINE int fragment_find(struct packet *pkt, __be32 id, __u16 offset)
 	pkt->dport = v->dport;
 	pkt->proto = v->proto;
 	pkt->icmp_type = v->icmp_type;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 #endif

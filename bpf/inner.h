@@ -5,8 +5,8 @@
 
 #include "l4.h"
 
-/* Parses the quoted IPv4 header. Returns 0 or a drop reason. */
-INLINE int inner_parse4(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
+/* Parses the quoted IPv4 header. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next inner_parse4(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
 {
 	struct iphdr ip;
 
@@ -18,14 +18,14 @@ INLINE int inner_parse4(struct __sk_buff *skb, const struct packet *pkt, struct 
 	addr_map4(&in->dst, ip.daddr);
 	in->proto = ip.protocol;
 	in->l4 = in->l3 + ip.ihl * 4;
-	return 0;
+	return NEXT_FORWARD;
 }
 
-/* Parses the quoted IPv6 header and its extension headers. Returns 0 or a drop reason. */
-INLINE int inner_parse6(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
+/* Parses the quoted IPv6 header and its extension headers. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next inner_parse6(struct __sk_buff *skb, const struct packet *pkt, struct inner *in)
 {
 	struct l4_walk w = { .off = in->l3 + sizeof(struct ipv6hdr) };
-	int outcome;
+	enum next outcome;
 
 	if (!packet_load(skb, pkt, in->l3 + offsetof(struct ipv6hdr, saddr), &in->src, 2 * sizeof(struct addr)) ||
 	    !packet_load(skb, pkt, in->l3 + offsetof(struct ipv6hdr, nexthdr), &w.proto, 1))
@@ -38,13 +38,16 @@ INLINE int inner_parse6(struct __sk_buff *skb, const struct packet *pkt, struct 
 	return outcome;
 }
 
-/* Parses the packet that the ICMP error in c->pkt quotes into c->inner. Returns 0 or a drop reason. Slow path. */
-APART int inner_parse(struct __sk_buff *skb)
+/*
+ * Parses the packet that the ICMP error in c->pkt quotes into c->inner. Returns NEXT_FORWARD or a drop reason. Slow
+ * path.
+ */
+APART enum next inner_parse(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct inner *in;
 	__be16 words[4];
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_TRUNCATED;
@@ -58,14 +61,14 @@ APART int inner_parse(struct __sk_buff *skb)
 	in->sport = 0;
 	in->dport = 0;
 	if (!proto_has_ports(in->proto) && !proto_is_icmp(in->proto))
-		return 0;
+		return NEXT_FORWARD;
 	if (!packet_load(skb, &c->pkt, in->l4, words, sizeof(words)))
 		return DROP_TRUNCATED;
 	in->sport = words[0];
 	in->dport = words[1];
 	if (proto_is_icmp(in->proto))
 		l4_icmp_ports(c->pkt.family, words, &in->sport, &in->dport);
-	return 0;
+	return NEXT_FORWARD;
 }
 
 #endif

@@ -56,7 +56,7 @@ struct l4_walk {
 };
 
 /* Returns the drop reason for truncated headers: RFC 7112 requires all headers in the first fragment. */
-INLINE int l4_short(const struct l4_walk *w)
+INLINE enum next l4_short(const struct l4_walk *w)
 {
 	return w->fragment == FRAGMENT_FIRST ? DROP_FRAGMENT_SHORT : DROP_TRUNCATED;
 }
@@ -83,17 +83,17 @@ INLINE bool l4_is_extension(__u8 proto)
 }
 
 /*
- * Walks IPv6 extension headers (RFC 8200 4.1) up to layer 4, or to the data of a later fragment. Returns 0 or a drop
- * reason.
+ * Walks IPv6 extension headers (RFC 8200 4.1) up to layer 4, or to the data of a later fragment. Returns NEXT_FORWARD
+ * or a drop reason.
  */
-INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_walk *w)
+INLINE enum next l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_walk *w)
 {
 	__u8 *head = w->extension;
 	int i;
 
 	for (i = 0; i < L4_EXTENSIONS; i++) {
 		if (!l4_is_extension(w->proto))
-			return 0;
+			return NEXT_FORWARD;
 		if (!packet_load(skb, pkt, w->off, head, sizeof(w->extension)))
 			return l4_short(w);
 		if (w->proto == IPPROTO_FRAGMENT) {
@@ -108,13 +108,13 @@ INLINE int l4_walk6(struct __sk_buff *skb, const struct packet *pkt, struct l4_w
 		}
 		w->proto = head[0];
 		if (w->fragment == FRAGMENT_LATER)
-			return 0;
+			return NEXT_FORWARD;
 	}
 	return DROP_EXTENSION_HEADERS;
 }
 
-/* Finds layer 4 of an IPv4 packet. Returns 0 or a drop reason. */
-INLINE int l4_walk4(struct __sk_buff *skb, struct l4_walk *w)
+/* Finds layer 4 of an IPv4 packet. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next l4_walk4(struct __sk_buff *skb, struct l4_walk *w)
 {
 	struct iphdr *ip = (void *)(long)skb->data + L3;
 	__u16 field;
@@ -130,7 +130,7 @@ INLINE int l4_walk4(struct __sk_buff *skb, struct l4_walk *w)
 	else if (field & IP_MF)
 		w->fragment = FRAGMENT_FIRST;
 	w->start = w->off;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /* Returns the request type for a reply type (RFC 792, RFC 950, RFC 4443), or the type itself. */
@@ -245,42 +245,42 @@ INLINE __u32 l4_size(__u8 proto)
 	}
 }
 
-/* Reads the layer-4 header that the walk found into pkt. Returns 0 or a drop reason. */
-INLINE int l4_read(struct __sk_buff *skb, struct packet *pkt, struct l4_walk *w)
+/* Reads the layer-4 header that the walk found into pkt. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next l4_read(struct __sk_buff *skb, struct packet *pkt, struct l4_walk *w)
 {
 	__u32 size = l4_size(w->proto);
 	struct l4_head *h = &w->head;
 
 	if (!size)
-		return 0;
+		return NEXT_FORWARD;
 	if (w->off + size > pkt->end || bpf_skb_load_bytes(skb, w->off, h, sizeof(*h)))
 		return l4_short(w);
 	if (proto_is_icmp(w->proto)) {
 		pkt->icmp_type = *(__u8 *)&h->word[0];
 		l4_icmp_ports(pkt->family, h->word, &pkt->sport, &pkt->dport);
-		return 0;
+		return NEXT_FORWARD;
 	}
 	pkt->sport = h->word[0];
 	pkt->dport = h->word[1];
 	if (w->proto != IPPROTO_TCP)
-		return 0;
+		return NEXT_FORWARD;
 	if (bpf_skb_load_bytes(skb, w->off + L4_TCP_FLAGS, &pkt->tcp_flags, 1))
 		return DROP_TRUNCATED;
 	if (pkt->tcp_flags & (TCP_SYN | TCP_FIN))
 		l4_read_timestamp(skb, pkt, w->off);
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /*
- * Fills in layer 4 of c->pkt; that of the first fragment for a later one. Returns 0 or a drop reason. After a drop
- * reason, layer 4 stays unparsed, and another call has the same result.
+ * Fills in layer 4 of c->pkt; that of the first fragment for a later one. Returns NEXT_FORWARD or a drop reason. After
+ * a drop reason, layer 4 stays unparsed, and another call has the same result.
  */
-APART int l4_parse_any(struct __sk_buff *skb)
+APART enum next l4_parse_any(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct l4_walk w = {};
 	struct packet *pkt;
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_TRUNCATED;
@@ -296,23 +296,23 @@ APART int l4_parse_any(struct __sk_buff *skb)
 	pkt->l4 = w.off;
 	pkt->fragment = w.fragment;
 	if (w.fragment == FRAGMENT_LATER)
-		return 0;
+		return NEXT_FORWARD;
 	pkt->proto = w.proto;
 	if (w.fragment == FRAGMENT_FIRST)
 		fragment_store(pkt, w.id, w.off + l4_size(w.proto) - w.start);
-	return 0;
+	return NEXT_FORWARD;
 }
 
-/* Parses layer 4 of c->pkt, which pkt points to, unless that was done. Returns 0 or a drop reason. */
-INLINE int l4_parse(struct __sk_buff *skb, const struct packet *pkt)
+/* Parses layer 4 of c->pkt, which pkt points to, unless that was done. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next l4_parse(struct __sk_buff *skb, const struct packet *pkt)
 {
-	return pkt->l4 ? 0 : l4_parse_any(skb);
+	return pkt->l4 ? NEXT_FORWARD : l4_parse_any(skb);
 }
 
 /* Like l4_parse, but inlined for what l4_parse_plain covers. Cost: per packet. */
-INLINE int l4_parse_likely_plain(struct __sk_buff *skb, struct packet *pkt)
+INLINE enum next l4_parse_likely_plain(struct __sk_buff *skb, struct packet *pkt)
 {
-	return pkt->l4 || likely(l4_parse_plain(skb, pkt)) ? 0 : l4_parse_any(skb);
+	return pkt->l4 || likely(l4_parse_plain(skb, pkt)) ? NEXT_FORWARD : l4_parse_any(skb);
 }
 
 #endif

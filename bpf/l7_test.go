@@ -87,6 +87,17 @@ func selectorAddr(n uint32) (a DatapathAddr) {
 	return a
 }
 
+// identified gives the addresses of a name an identity.
+func identified(name string, number uint32) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		for _, a := range families(worldNames()[name]) {
+			must(t, w.Peers.Put(Addr(a), number))
+		}
+		must(t, (&Epochs{Map: w.Epochs}).Move())
+	}
+}
+
 // resolves gives the endpoint addresses for a name that the selectors match; seconds is how long they are valid.
 func resolves(slot uint16, name string, seconds int, selectors ...uint32) func(testing.TB, *world) {
 	return func(t testing.TB, w *world) {
@@ -268,6 +279,18 @@ func nameRows() []row {
 			{at: "from_pod linka", in: toWorld(`tcp 40000 > 443 A`), want: "FORWARD_RESOLVE",
 				before: all(resolves(slotA, "world", -2, namedSelector), rules)},
 			{at: "from_pod linka", in: toWorld(`tcp 40001 > 443 S`), want: "DROP_POLICY_NO_RULE"},
+		}},
+		{name: "not to addresses in the cluster: pods, nodes, and those that are in CIDRs, too", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40000 > 443 S`, want: "DROP_POLICY_NO_RULE",
+				before: all(rules, resolves(slotA, "c", 60, namedSelector))},
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 443 S`, want: "DROP_POLICY_NO_RULE",
+				before: resolves(slotA, "b", 60, namedSelector)},
+			{at: "from_pod linka", in: `eth a > gw | ip a > node | tcp 40000 > 443 S`, want: "DROP_POLICY_NO_RULE",
+				before: resolves(slotA, "node", 60, namedSelector)},
+			{at: "from_pod linka", in: toWorld(`tcp 40000 > 443 S`), want: "DROP_POLICY_NO_RULE",
+				before: all(resolves(slotA, "world", 60, namedSelector), identified("world", 3<<30+7))},
+			{at: "from_pod linka", in: toWorld(`tcp 40000 > 443 S`), want: "FORWARD_WIRE",
+				before: identified("world", 1<<31+7)},
 		}},
 		{name: "a rule that denies comes first", steps: []step{
 			{at: "from_pod linka", in: toWorld(`tcp 40000 > 25 S`), want: "DROP_POLICY_DENIED",

@@ -69,7 +69,7 @@ INLINE void packet_reset(struct packet *pkt, __u32 ifindex, enum hook hook)
 }
 
 /* Clears the addresses, which were not parsed, and returns parsed. */
-INLINE int packet_unparsed(struct packet *pkt, int parsed)
+INLINE enum parsed packet_unparsed(struct packet *pkt, enum parsed parsed)
 {
 	__builtin_memset(&pkt->src, 0, sizeof(pkt->src));
 	__builtin_memset(&pkt->dst, 0, sizeof(pkt->dst));
@@ -98,7 +98,7 @@ INLINE void packet_read6(struct packet *pkt, const struct ipv6hdr *ip)
  * The lengths must fit in the packet: a receiver's stack checks them too, but hooks read the packet before it does. BIG
  * TCP sets no length (kernel 6.3).
  */
-INLINE int packet_parse4(const struct __sk_buff *skb, struct packet *pkt, const struct iphdr *ip)
+INLINE enum parsed packet_parse4(const struct __sk_buff *skb, struct packet *pkt, const struct iphdr *ip)
 {
 	__u32 length = bpf_ntohs(ip->tot_len), header = sizeof(*ip);
 
@@ -116,7 +116,7 @@ INLINE int packet_parse4(const struct __sk_buff *skb, struct packet *pkt, const 
 	return PARSED_IP;
 }
 
-INLINE int packet_parse6(const struct __sk_buff *skb, struct packet *pkt, const struct ipv6hdr *ip)
+INLINE enum parsed packet_parse6(const struct __sk_buff *skb, struct packet *pkt, const struct ipv6hdr *ip)
 {
 	__u32 length = bpf_ntohs(ip->payload_len);
 
@@ -160,7 +160,7 @@ INLINE bool packet_family_off(const struct packet *pkt)
 }
 
 /* Parses Ethernet and IP. Returns an enum parsed. Cost: per packet. */
-INLINE int packet_parse(struct __sk_buff *skb, struct packet *pkt, enum hook hook)
+INLINE enum parsed packet_parse(struct __sk_buff *skb, struct packet *pkt, enum hook hook)
 {
 	void *data;
 

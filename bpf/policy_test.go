@@ -168,7 +168,7 @@ func policyTables() []table {
 		{name: "policies, the host's", settings: settingsOf(policed, hostPoliced, longTimes),
 			rows: opened(policyRows(), peerRows(), auditRows(), auditUnknownRows(), hostPolicyRows())},
 		{name: "policies, the host's, masquerading", settings: settingsOf(policed, hostPoliced, masquerading,
-			longTimes), rows: opened(hostPolicyRows())},
+			longTimes), rows: opened(hostPolicyRows(), hostForwardRows())},
 		{name: "policies, masquerading", settings: settingsOf(policed, masquerading, longTimes),
 			rows: opened(policyRows(), peerRows(), auditRows(), auditUnknownRows(), policyWorldRows())},
 	}

@@ -7,6 +7,7 @@
 const enum endpoint_flag *_endpoint_flag __attribute__((unused));
 const enum endpoint_slot *_endpoint_slot __attribute__((unused));
 const enum wire_flag *_wire_flag __attribute__((unused));
+const enum wire_mark *_wire_mark __attribute__((unused));
 const enum prefix_flag *_prefix_flag __attribute__((unused));
 const enum flow_flag *_flow_flag __attribute__((unused));
 const enum flow_seconds *_flow_seconds __attribute__((unused));

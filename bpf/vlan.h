@@ -11,7 +11,7 @@
  * Removes a priority tag (802.1Q, VID 0), which the kernel ignores, and parses the frame. Returns the result of
  * packet_parse, PARSED_OTHER for frames of a VLAN, which belong to its VLAN device, or PARSED_BAD for two tags.
  */
-APART int vlan_untag(struct __sk_buff *skb)
+APART enum parsed vlan_untag(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"myelin/config/key"
 )
 
 // minIPv6MTU is what every link that carries IPv6 must pass (RFC 8200
@@ -60,13 +62,13 @@ func (c *Config) contradictions(file string) Problems {
 	if c.Prometheus.Enabled && c.Prometheus.Port == c.HealthPort {
 		add("prometheus.port", "%d is healthPort too", c.HealthPort)
 	}
-	if len(c.Policy.Prefilter) > 0 && c.PolicyEnforcementMode == "never" {
-		add("myelin.policy.prefilter", "is set, and policyEnforcementMode is never")
+	if c.PolicyEnforcementMode == "never" {
+		c.refuseFlagged(key.NeedsPolicies, "is set, and policyEnforcementMode is never", add)
 	}
 	c.serviceContradictions(add)
 	c.standalone(add)
 	c.checkGateway(add)
-	c.checkHubble(add)
+	c.Hubble.Check(add)
 	c.sources(add)
 	return ps
 }
@@ -77,18 +79,28 @@ func (c *Config) standalone(add func(key, format string, args ...any)) {
 	if !c.LoadBalancer.Standalone {
 		return
 	}
-	if c.Myelin.Manifests != "" {
-		add("myelin.manifests", "is set, and %s", without)
-	}
-	if c.K8sServiceHost != "" {
-		add("k8sServiceHost", "is set, and %s", without)
-	}
+	c.refuseFlagged(key.NeedsCluster, "is set, and "+without, add)
 	if c.RoutingMode == "tunnel" {
 		add("routingMode", "is tunnel, and %s", without)
 	}
-	if len(c.Policy.Prefilter) > 0 {
-		add("myelin.policy.prefilter", "is set, and %s", without)
+}
+
+// refuseFlagged refuses keys with a flag that have another value than their default.
+func (c *Config) refuseFlagged(flag key.Flag, why string, add key.Add) {
+	for _, s := range c.changed(flag) {
+		add(s.Name, "%s", why)
 	}
+}
+
+// changed are the keys with a flag that have another value than their default.
+func (c *Config) changed(flag key.Flag) (list []setting) {
+	base := Default()
+	for _, s := range settings() {
+		if s.Flags&flag != 0 && s.Get(c) != s.Get(base) {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 func (c *Config) checkMTU() string {
@@ -149,7 +161,7 @@ func (c *Config) warnings(file string) Problems {
 		add("underlayProtocol", "has no effect: routingMode is native")
 	}
 	c.sourceWarnings(add)
-	if p, r := c.Myelin.NATPorts, c.NodePort.Range; p.meets(r) {
+	if p, r := c.Myelin.NATPorts, c.NodePort.Range; p.Overlaps(r) {
 		add("myelin.nat.portRange", "%s overlaps %s, which Kubernetes gives to NodePorts", p, r)
 	}
 	c.serviceWarnings(add)

@@ -13,6 +13,12 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"myelin/config/key"
+	dns "myelin/dns/options"
+	hubble "myelin/hubble/options"
+	l7 "myelin/l7/options"
+	prefilter "myelin/prefilter/options"
 )
 
 // maxFile bounds the configuration file, in bytes.
@@ -77,10 +83,10 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
-	L7                    L7
-	Hubble                Hubble
-	HubbleMetrics         HubbleMetrics
-	HubbleExport          HubbleExport
+	Prefilter             prefilter.Options
+	L7                    l7.Options
+	DNS                   dns.Options
+	Hubble                hubble.Options
 
 	Myelin Myelin
 
@@ -140,8 +146,8 @@ type SocketLB struct {
 
 // NodePort is what Services have on the addresses of nodes.
 type NodePort struct {
-	Enabled bool      // packets are translated for Services of all types
-	Range   PortRange // key nodePort.range, "30000,32767"
+	Enabled bool          // packets are translated for Services of all types
+	Range   key.PortRange // key nodePort.range, "30000,32767"
 	// Addresses are those of nodes on which node ports, and host ports of any
 	// address, answer; none: all.
 	Addresses []netip.Prefix
@@ -207,19 +213,13 @@ type Myelin struct {
 	SysctlRoot string // "/proc/sys", or where it can be written in a container
 	// FlowTracking is "auto" (rows only where state is needed) or "always".
 	FlowTracking string
-	NATPorts     PortRange // key myelin.nat.portRange
-	NewFlowRate  int       // of flows that need no NAT entry and get one, per second and CPU; 0: automatic
-	LogFormat    string    // "text" or "json"
+	NATPorts     key.PortRange // key myelin.nat.portRange
+	NewFlowRate  int           // of flows that need no NAT entry and get one, per second and CPU; 0: automatic
+	LogFormat    string        // "text" or "json"
 	// ReportPolicies has the agent write into its CiliumNode which policies it has.
 	ReportPolicies bool // key myelin.policy.report
 	Gateway        Gateway
 }
-
-// PortRange is a range of ports, both ends in it.
-type PortRange struct{ First, Last uint16 }
-
-// String is "first-last".
-func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
 // Default is the configuration of an empty file. It differs from Cilium's
 // defaults in: routingMode native, ipam.mode kubernetes, bpf.masquerade true,
@@ -240,7 +240,7 @@ func Default() *Config {
 			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
 		},
 		NoBackendResponse: "reject", SocketLB: SocketLB{TerminatePodConnections: true},
-		NodePort: NodePort{Range: PortRange{First: 30000, Last: 32767}, BindProtection: true,
+		NodePort: NodePort{Range: key.PortRange{First: 30000, Last: 32767}, BindProtection: true,
 			EnableHealthCheck: true},
 		LoadBalancer: LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled",
 			Algorithm: "random", ServiceTopology: true},
@@ -253,11 +253,10 @@ func Default() *Config {
 		Prometheus: Prometheus{Port: 9962}, HealthPort: 9879,
 		ClusterName: "default", PolicyEnforcementMode: "default",
 		Policy: Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
-		L7:     L7{Proxy: true, Supervise: true, MaxAddressesPerName: 1000, RejectCode: "refused"},
-		Hubble: hubble(), HubbleMetrics: HubbleMetrics{Port: 9965, MaxSeries: 10000}, HubbleExport: hubbleExport(),
+		L7:     l7.Default(), DNS: dns.Default(), Hubble: hubble.Default(),
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
-			LogFormat: "text", NATPorts: PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
+			LogFormat: "text", NATPorts: key.PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
 			Gateway: gateway(),
 		},
 		set: map[string]string{},
@@ -320,7 +319,7 @@ func parse(data []byte, name string, flags flagList) (*Config, error) {
 	values, problems := flatten(data, name)
 	known := map[string]setting{}
 	for _, s := range settings() {
-		known[s.key] = s
+		known[s.Name] = s
 	}
 	for _, v := range values {
 		s, ok := known[v.key]
@@ -331,7 +330,7 @@ func parse(data []byte, name string, flags flagList) (*Config, error) {
 			c.warnIdle(v, name)
 			continue
 		}
-		if err := s.set(c, v.value); err != nil {
+		if err := s.Set(c, v.value); err != nil {
 			problems = append(problems, Problem{File: name, Key: v.key, Reason: err.Error()})
 			continue
 		}

@@ -22,10 +22,10 @@ func (c *Config) Explain() []Setting {
 	base := Default()
 	var out []Setting
 	for _, s := range settings() {
-		row := Setting{Key: s.key, Value: s.get(c), Default: s.get(base), Source: "default"}
+		row := Setting{Key: s.Name, Value: s.Get(c), Default: s.Get(base), Source: "default"}
 		switch {
-		case c.isSet(s.key):
-			row.Source = c.set[s.key]
+		case c.isSet(s.Name):
+			row.Source = c.set[s.Name]
 		case row.Value != row.Default:
 			row.Source = "derived"
 		}

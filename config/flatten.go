@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"myelin/config/key"
 )
 
 // value is one leaf of the file: a dotted key, and bool, json.Number, string
@@ -58,31 +60,31 @@ type flattener struct {
 
 func (f *flattener) walk(prefix string, m map[string]any) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		key := prefix + name
+		full := prefix + name
 		switch v := m[name].(type) {
 		case nil:
-			if !f.isKnown(key) && !f.isParent(key) {
-				f.unknown(key)
+			if !f.isKnown(full) && !f.isParent(full) {
+				f.unknown(full)
 			}
 		case map[string]any:
 			// A subtree that the agent does not look into may still hold the
 			// switch of a feature: go down as far as keys are known.
 			switch {
-			case f.isParent(key):
-				f.walk(key+".", v)
-			case f.isKnown(key):
-				f.add(key, v)
+			case f.isParent(full):
+				f.walk(full+".", v)
+			case f.isKnown(full):
+				f.add(full, v)
 			default:
-				f.unknown(key)
+				f.unknown(full)
 			}
 		default:
 			switch {
-			case f.isKnown(key):
-				f.add(key, v)
-			case f.isParent(key):
-				f.problem(key, "%s is not a map of keys to values", show(v))
+			case f.isKnown(full):
+				f.add(full, v)
+			case f.isParent(full):
+				f.problem(full, "%s is not a map of keys to values", key.Show(v))
 			default:
-				f.unknown(key)
+				f.unknown(full)
 			}
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
+
+	"myelin/config/key"
 )
 
 // maxPeers limits the peers of a load balancer: each costs the memory of what it has not been sent yet.
@@ -41,26 +41,17 @@ func (g *Gateway) PeerAddresses() []netip.AddrPort {
 
 func gatewaySettings() []setting {
 	return []setting{
-		unique("myelin.gateway.peers", func(c *Config) *[]string { return &c.Myelin.Gateway.Peers }, checkPeer,
+		key.Unique("myelin.gateway.peers", func(c *Config) *[]string { return &c.Myelin.Gateway.Peers }, checkPeer,
 			`[0-9.]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+`,
 			"addresses and ports such as 192.0.2.1:9882 or [2001:db8::1]:9882"),
-		checked("myelin.gateway.listenAddress", func(c *Config) *string { return &c.Myelin.Gateway.ListenAddress },
-			checkListenAddress, pattern(`^([0-9.]*|\[[0-9a-fA-F:.]+\]):[0-9]+$`, "an address and a port, or :PORT")),
-		file("myelin.gateway.tls.certFile", func(c *Config) *string { return &c.Myelin.Gateway.CertFile }),
-		file("myelin.gateway.tls.keyFile", func(c *Config) *string { return &c.Myelin.Gateway.KeyFile }),
-		file("myelin.gateway.tls.caFile", func(c *Config) *string { return &c.Myelin.Gateway.CAFile }),
-		boolean("myelin.gateway.trustedNetwork", func(c *Config) *bool { return &c.Myelin.Gateway.TrustedNetwork }),
+		key.Checked("myelin.gateway.listenAddress", func(c *Config) *string { return &c.Myelin.Gateway.ListenAddress },
+			key.CheckListenAddress,
+			key.Pattern(`^([0-9.]*|\[[0-9a-fA-F:.]+\]):[0-9]+$`, "an address and a port, or :PORT")),
+		key.File("myelin.gateway.tls.certFile", func(c *Config) *string { return &c.Myelin.Gateway.CertFile }),
+		key.File("myelin.gateway.tls.keyFile", func(c *Config) *string { return &c.Myelin.Gateway.KeyFile }),
+		key.File("myelin.gateway.tls.caFile", func(c *Config) *string { return &c.Myelin.Gateway.CAFile }),
+		key.Boolean("myelin.gateway.trustedNetwork", func(c *Config) *bool { return &c.Myelin.Gateway.TrustedNetwork }),
 	}
-}
-
-// file is the path of a file, or nothing.
-func file(key string, at func(*Config) *string) setting {
-	return checked(key, at, func(s string) error {
-		if s == "" {
-			return nil
-		}
-		return checkPath(s)
-	}, pattern("^(/.*)?$", "an absolute path, or nothing"))
 }
 
 // checkPeer wants an address, not a name: what a name means could be forged.
@@ -73,19 +64,6 @@ func checkPeer(s string) error {
 		return fmt.Errorf("%s is not the address of one machine", a)
 	}
 	return nil
-}
-
-func checkListenAddress(s string) error {
-	port, anywhere := strings.CutPrefix(s, ":")
-	if !anywhere {
-		at, err := netip.ParseAddrPort(s)
-		if err == nil && at.Port() != 0 {
-			return nil
-		}
-	} else if n, err := strconv.ParseUint(port, 10, 16); err == nil && n != 0 {
-		return nil
-	}
-	return fmt.Errorf("%q is not an address and port such as 192.0.2.1:9882, or :9882", s)
 }
 
 // checkGateway refuses peers that cannot be authenticated, and too many of them.
@@ -118,8 +96,8 @@ func (c *Config) gatewayWarnings(add func(key, format string, args ...any)) {
 		return
 	}
 	for _, s := range gatewaySettings() {
-		if c.isSet(s.key) && s.key != "myelin.gateway.peers" {
-			add(s.key, "has no effect: myelin.gateway.peers is empty")
+		if c.isSet(s.Name) && s.Name != "myelin.gateway.peers" {
+			add(s.Name, "has no effect: myelin.gateway.peers is empty")
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"myelin/config/key"
 )
 
 // idle is a key that is accepted and does nothing.
@@ -33,8 +35,8 @@ func idles() []idle {
 // warnIdle says that a key which is no setting does nothing.
 func (c *Config) warnIdle(v value, file string) {
 	for _, k := range idles() {
-		if k.key == v.key && k.value == show(v.value) {
-			reason := fmt.Sprintf("%s has no effect: %s", show(v.value), k.why)
+		if k.key == v.key && k.value == key.Show(v.value) {
+			reason := fmt.Sprintf("%s has no effect: %s", key.Show(v.value), k.why)
 			c.Warnings = append(c.Warnings, Problem{File: file, Key: v.key, Reason: reason})
 		}
 	}
@@ -109,19 +111,9 @@ func (c *Config) unused() []unused {
 	}...)
 }
 
-// unusedElsewhere are those about what is not the datapath's.
+// unusedElsewhere are those about what is not the datapath's. Features declare others with their keys.
 func (c *Config) unusedElsewhere() []unused {
-	const otlp, ipfix = "myelin.hubble.export.otlp.", "myelin.hubble.export.ipfix."
-	h := &c.HubbleExport
 	return []unused{
-		{"hubble.metrics.enabled hubble.export.static.enabled hubble.export.dynamic.enabled " + otlp + "endpoint " +
-			ipfix + "collector", !c.Hubble.Enabled, "hubble.enabled is false"},
-		{"hubble.metrics.port hubble.metrics.enableOpenMetrics myelin.hubble.metrics.address " +
-			"myelin.hubble.metrics.maxSeries", len(c.HubbleMetrics.Enabled) == 0, "hubble.metrics.enabled is empty"},
-		{"hubble.export.static.allowList hubble.export.static.denyList hubble.export.static.fieldMask",
-			!h.Static, "hubble.export.static.enabled is false"},
-		{otlp + "insecure", h.OTLPEndpoint == "", otlp + "endpoint is empty"},
-		{ipfix + "templateInterval", h.IPFIX == "", ipfix + "collector is empty"},
 		{"prometheus.port myelin.prometheus.address", !c.Prometheus.Enabled, "prometheus.enabled is false"},
 		{"policyAuditMode policyCIDRMatchMode hostFirewall.enabled endpointLockdownOnMapOverflow " +
 			"bpf.policyMapMax myelin.policy.peersMax myelin.policy.deniedFlows",
@@ -139,14 +131,22 @@ func (c *Config) unusedElsewhere() []unused {
 func (c *Config) idleWarnings(add func(key, format string, args ...any)) {
 	base, known := Default(), map[string]setting{}
 	for _, s := range settings() {
-		known[s.key] = s
+		known[s.Name] = s
 	}
 	for _, u := range c.unused() {
 		for _, key := range strings.Fields(u.keys) {
 			s := known[key]
-			if u.off && c.isSet(key) && s.get(c) != s.get(base) {
+			if u.off && c.isSet(key) && s.Get(c) != s.Get(base) {
 				add(key, "has no effect: %s", u.why)
 			}
+		}
+	}
+	for _, s := range settings() {
+		if s.Unused == nil || !c.isSet(s.Name) || s.Get(c) == s.Get(base) {
+			continue
+		}
+		if why := s.Unused(c); why != "" {
+			add(s.Name, "has no effect: %s", why)
 		}
 	}
 	c.ignoredWarnings(add)
@@ -158,8 +158,8 @@ func CheckValue(key string, data []byte) error {
 	values, problems := flatten([]byte(fmt.Sprintf("{%q: %s}", key, data)), "values")
 	for _, v := range values {
 		for _, s := range settings() {
-			if s.key == v.key {
-				return s.set(Default(), v.value)
+			if s.Name == v.key {
+				return s.Set(Default(), v.value)
 			}
 		}
 		return later(v)

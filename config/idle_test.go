@@ -64,7 +64,7 @@ func TestNoEffect(t *testing.T) {
 func TestUnusedKeys(t *testing.T) {
 	known := map[string]bool{}
 	for _, s := range settings() {
-		known[s.key] = true
+		known[s.Name] = true
 	}
 	for _, u := range Default().unused() {
 		for _, key := range strings.Fields(u.keys) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"myelin/config/key"
 )
 
 // feature is a switch that Cilium has and the agent does not act on. A value
@@ -24,7 +26,7 @@ type feature struct {
 func later(v value) error {
 	for _, f := range features() {
 		if f.key == v.key && !slices.Contains(strings.Fields(f.off), offText(v.value)) {
-			return fmt.Errorf("%s: %s", show(v.value), f.why)
+			return fmt.Errorf("%s: %s", key.Show(v.value), f.why)
 		}
 	}
 	return nil
@@ -32,7 +34,7 @@ func later(v value) error {
 
 // offText is a value as features write it: lists and text may be empty.
 func offText(v any) string {
-	text := strings.Trim(show(v), `"`)
+	text := strings.Trim(key.Show(v), `"`)
 	switch text {
 	case "", "[]", "{}":
 		return "empty"
@@ -44,7 +46,7 @@ func offText(v any) string {
 func knownKeys() []string {
 	var keys []string
 	for _, s := range settings() {
-		keys = append(keys, s.key)
+		keys = append(keys, s.Name)
 	}
 	for _, f := range features() {
 		keys = append(keys, f.key)

@@ -1,6 +1,10 @@
 package config
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"myelin/config/key"
+)
 
 // ClusterPool is what nodes get podCIDRs of in ipam.mode cluster-pool.
 type ClusterPool struct {
@@ -13,19 +17,19 @@ type ClusterPool struct {
 // operatorSettings are keys that the operator acts on.
 func operatorSettings() []setting {
 	return []setting{
-		cidrs("ipam.operator.clusterPoolIPv4PodCIDRList", func(c *Config) *[]netip.Prefix {
+		key.CIDRs("ipam.operator.clusterPoolIPv4PodCIDRList", func(c *Config) *[]netip.Prefix {
 			return &c.ClusterPool.IPv4
 		}),
-		integer("ipam.operator.clusterPoolIPv4MaskSize", func(c *Config) *int {
+		key.Integer("ipam.operator.clusterPoolIPv4MaskSize", func(c *Config) *int {
 			return &c.ClusterPool.IPv4Bits
 		}, 1, 30),
-		cidrs("ipam.operator.clusterPoolIPv6PodCIDRList", func(c *Config) *[]netip.Prefix {
+		key.CIDRs("ipam.operator.clusterPoolIPv6PodCIDRList", func(c *Config) *[]netip.Prefix {
 			return &c.ClusterPool.IPv6
 		}),
-		integer("ipam.operator.clusterPoolIPv6MaskSize", func(c *Config) *int {
+		key.Integer("ipam.operator.clusterPoolIPv6MaskSize", func(c *Config) *int {
 			return &c.ClusterPool.IPv6Bits
 		}, 1, 126),
-		oneOf("defaultLBServiceIPAM", func(c *Config) *string {
+		key.OneOf("defaultLBServiceIPAM", func(c *Config) *string {
 			return &c.DefaultLBServiceIPAM
 		}, []string{"lbipam", "none"}, "nodeipam"),
 	}

@@ -1,12 +1,13 @@
 package config
 
 import (
-	"fmt"
 	"strings"
+
+	"myelin/config/key"
 )
 
 // Schema is a JSON Schema, draft 7, of one value.
-type Schema = map[string]any
+type Schema = key.Schema
 
 // Key describes a key of the configuration, for documentation and for the chart's schema.
 type Key struct {
@@ -14,7 +15,7 @@ type Key struct {
 	Default string // as in Setting; empty for what is only accepted
 	// Schema takes each value that the file may have there, and few others. It is
 	// nil where any will do: the agent doesn't look at it.
-	Schema Schema
+	Schema key.Schema
 	// Acted is false where the agent does nothing by it: it is there so that
 	// values for Cilium can be used as they are.
 	Acted bool
@@ -24,7 +25,7 @@ type Key struct {
 func Keys() (keys []Key) {
 	base := Default()
 	for _, s := range settings() {
-		keys = append(keys, Key{Name: s.key, Default: s.get(base), Schema: s.schema, Acted: true})
+		keys = append(keys, Key{Name: s.Name, Default: s.Get(base), Schema: s.Schema, Acted: true})
 	}
 	for _, f := range features() {
 		keys = append(keys, Key{Name: f.key, Schema: f.schema()})
@@ -39,12 +40,12 @@ func Keys() (keys []Key) {
 func ChartKeys() []string { return strings.Fields(chartKeys()) }
 
 // schema takes the values that leave a feature off.
-func (f feature) schema() Schema {
+func (f feature) schema() key.Schema {
 	var values []any
 	for _, off := range strings.Fields(f.off) {
 		switch off {
 		case "empty":
-			values = append(values, "", []any{}, Schema{})
+			values = append(values, "", []any{}, key.Schema{})
 		case "true", "false":
 			values = append(values, off == "true", off)
 		case "0":
@@ -53,55 +54,9 @@ func (f feature) schema() Schema {
 			values = append(values, off)
 		}
 	}
-	s := Schema{"enum": values}
+	s := key.Schema{"enum": values}
 	if f.why == "" {
 		return s
 	}
-	return explained(s, strings.ReplaceAll(f.off, " ", " or ")+" ("+f.why+")")
-}
-
-// explained is s with what it wants in words, of which a validator tells its user: what s doesn't take must be
-// equal to the words, and so is refused with them. JSON Schema has no messages, and no validator prints
-// descriptions.
-func explained(s Schema, want string) Schema {
-	return Schema{"description": want, "if": Schema{"not": s}, "then": Schema{"const": want}}
-}
-
-// Regular expressions of what lists hold.
-const (
-	objectName = `[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
-	deviceName = `[^+/: \t*?!,]{1,15}\+?`
-)
-
-// pattern is of text; want is what it says in words.
-func pattern(expression, want string) Schema {
-	return explained(Schema{"type": "string", "pattern": expression}, want)
-}
-
-func whole(low, high int64) Schema {
-	return Schema{"type": "integer", "minimum": low, "maximum": high}
-}
-
-func listOf(item Schema) Schema { return Schema{"type": "array", "items": item} }
-
-// texts are a list, or text with commas or blanks between; want is what one of them is.
-func texts(one, want string) Schema {
-	text := func(expression string) Schema { return Schema{"type": "string", "pattern": expression} }
-	list, words := listOf(text("^("+one+")$")), text(fmt.Sprintf("^[ ,]*((%s)[ ,]+)*(%s)?$", one, one))
-	return explained(Schema{"anyOf": []any{list, words}}, "a list of "+want)
-}
-
-// portText is what a port may be in quotes.
-func portText(low int64) string {
-	if low == 0 {
-		return "^[0-9]*$"
-	}
-	return "^[0-9]+$"
-}
-
-func anyOf(values []string) (list []any) {
-	for _, v := range values {
-		list = append(list, v)
-	}
-	return list
+	return key.Explained(s, strings.ReplaceAll(f.off, " ", " or ")+" ("+f.why+")")
 }

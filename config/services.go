@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"myelin/config/key"
 	"myelin/service/maglev"
 )
 
@@ -18,7 +19,7 @@ func (c *Config) Services() bool { return c.SocketLB.Enabled || c.PerPacket() }
 
 // MasqueradePorts are those that pods have on a node's address for the world: all of myelin.nat.portRange, or its lower
 // half where the upper one is for ClientPorts.
-func (c *Config) MasqueradePorts() PortRange {
+func (c *Config) MasqueradePorts() key.PortRange {
 	r := c.Myelin.NATPorts
 	if c.PerPacket() {
 		r.Last = r.First + (r.Last-r.First)/2
@@ -28,11 +29,11 @@ func (c *Config) MasqueradePorts() PortRange {
 
 // ClientPorts are those that clients of Services have on a node's address for
 // backends on other nodes; the zero PortRange without Services for packets.
-func (c *Config) ClientPorts() PortRange {
+func (c *Config) ClientPorts() key.PortRange {
 	if !c.PerPacket() {
-		return PortRange{}
+		return key.PortRange{}
 	}
-	return PortRange{First: c.MasqueradePorts().Last + 1, Last: c.Myelin.NATPorts.Last}
+	return key.PortRange{First: c.MasqueradePorts().Last + 1, Last: c.Myelin.NATPorts.Last}
 }
 
 // implied is a switch of Services that another one turns on.
@@ -93,13 +94,10 @@ func (c *Config) serviceContradictions(add func(key, format string, args ...any)
 	if p := c.LoadBalancer.RSSIPv6; p.IsValid() && (p.Bits() < 64 || p.Bits() > 96) {
 		add("myelin.rssIPv6SrcCIDR", "%s must be as long as 64 to 96", p)
 	}
-	if p, r := c.ClientPorts(), c.NodePort.Range; c.PerPacket() && p.meets(r) {
+	if p, r := c.ClientPorts(), c.NodePort.Range; c.PerPacket() && p.Overlaps(r) {
 		add("myelin.nat.portRange", "its upper half %s, which clients of Services have, meets nodePort.range %s", p, r)
 	}
 }
-
-// meets reports whether two ranges share a port.
-func (r PortRange) meets(o PortRange) bool { return r.First <= o.Last && r.Last >= o.First }
 
 // serviceWarnings are those about Services.
 func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
@@ -137,7 +135,7 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 		{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP},
 		{"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes},
 		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"},
-		{"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled" && len(c.Policy.Prefilter) == 0},
+		{"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled" && len(c.changed(key.UsesXDP)) == 0},
 		{"nat46x64Gateway.enabled", c.NAT46x64Gateway}, {"myelin.quicConnectionIDs", c.LoadBalancer.QUICConnectionIDs},
 		{"serviceNoBackendResponse", c.NoBackendResponse != "reject"},
 		{"nodePort.addresses", len(c.NodePort.Addresses) > 0 && !c.SocketLB.Enabled}, // sockets ask for node ports, too
@@ -161,12 +159,13 @@ func (c *Config) QUIC() bool {
 }
 
 // tableSize is the size of Maglev tables, one of a few primes; 0: as needed.
-func tableSize(key string, at func(*Config) *int) setting {
-	return setting{key,
-		func(c *Config, v any) error {
+func tableSize(name string, at func(*Config) *int) setting {
+	return setting{
+		Name: name,
+		Set: func(c *Config, v any) error {
 			raw, ok := v.(json.Number)
 			if !ok {
-				return errors.New(show(v) + " is not a number")
+				return errors.New(key.Show(v) + " is not a number")
 			}
 			n, err := strconv.Atoi(raw.String())
 			if err != nil {
@@ -178,8 +177,8 @@ func tableSize(key string, at func(*Config) *int) setting {
 			*at(c) = n
 			return nil
 		},
-		func(c *Config) string { return strconv.Itoa(*at(c)) },
-		Schema{"enum": tableSizes()},
+		Get:    func(c *Config) string { return strconv.Itoa(*at(c)) },
+		Schema: key.Schema{"enum": tableSizes()},
 	}
 }
 

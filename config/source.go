@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"myelin/config/key"
 )
 
 // Source says where the cluster's objects come from.
@@ -66,11 +68,11 @@ func (c *Config) flags(flags flagList) (problems Problems) {
 		}
 		reason := "is no setting"
 		for _, s := range settings() {
-			if s.key != f.Key {
+			if s.Name != f.Key {
 				continue
 			}
 			reason = ""
-			if err := s.set(c, f.Value); err != nil {
+			if err := s.Set(c, f.Value); err != nil {
 				reason = err.Error()
 			}
 		}
@@ -133,16 +135,16 @@ func checkServiceHost(s string) error {
 }
 
 // ServiceHost is the schema of k8sServiceHost; the chart takes auto, too.
-func ServiceHost(auto bool) Schema {
+func ServiceHost(auto bool) key.Schema {
 	want := "a host name or an IP address, without https:// and without a port"
 	const name, ipv6 = `[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?\.?`,
 		`[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?`
-	text := Schema{"type": "string", "pattern": "^(" + name + "|" + ipv6 + ")?$"}
+	text := key.Schema{"type": "string", "pattern": "^(" + name + "|" + ipv6 + ")?$"}
 	if auto {
-		return explained(text, want+", or auto: as kubeadm has stored it")
+		return key.Explained(text, want+", or auto: as kubeadm has stored it")
 	}
-	text["not"] = Schema{"const": "auto"}
-	return explained(text, want)
+	text["not"] = key.Schema{"const": "auto"}
+	return key.Explained(text, want)
 }
 
 // checkKubeConfigPath checks kubeConfigPath, which a Helm chart may leave empty.
@@ -150,5 +152,5 @@ func checkKubeConfigPath(s string) error {
 	if s == "" {
 		return nil
 	}
-	return checkPath(s)
+	return key.CheckPath(s)
 }

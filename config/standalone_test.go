@@ -26,8 +26,8 @@ func TestStandaloneRefused(t *testing.T) {
 		"standalone, with a cluster": {
 			"loadBalancer.standalone: true\nroutingMode: tunnel\nk8sServiceHost: h\nmyelin.manifests: /m",
 			[]string{
-				"f.yaml: myelin.manifests: is set, and loadBalancer.standalone is true, which is without a cluster",
 				"f.yaml: k8sServiceHost: is set, and loadBalancer.standalone is true, which is without a cluster",
+				"f.yaml: myelin.manifests: is set, and loadBalancer.standalone is true, which is without a cluster",
 				"f.yaml: routingMode: is tunnel, and loadBalancer.standalone is true, which is without a cluster",
 			},
 		},

@@ -21,7 +21,7 @@ func (discard) Delete(uint16, netip.Addr) error     { return nil }
 
 // manyPolicies has a number of pods, all of which have all of the selectors.
 func manyPolicies(b testing.TB, pods, selectors int) *world {
-	w := &world{TB: b, clock: &fakeClock{}, names: &Memory{}}
+	w := &world{TB: b, clock: &fakeClock{}, names: &memory{}}
 	w.clock.advance(time.Hour)
 	var numbers []uint32
 	for i := range selectors {

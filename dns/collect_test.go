@@ -94,7 +94,7 @@ func TestCollect(t *testing.T) {
 func TestRefresh(t *testing.T) {
 	w := newWorld(t, "a.io")
 	puts := 0
-	w.start(&checking{Memory: w.names, put: func() { puts++ }})
+	w.start(&checking{memory: w.names, put: func() { puts++ }})
 	for range 600 {
 		w.ask(podSlot, "a.io A", "a.io 5 A 192.0.2.1")
 		w.want(podSlot, "192.0.2.1 1")

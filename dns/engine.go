@@ -59,7 +59,8 @@ type Params struct {
 	// them. A query must satisfy both; zero means none. A number that the configuration does not have refuses. For the
 	// flow's other direction, from the server to the client, it is to return none.
 	Rules func(source, destination netip.AddrPort, proto uint8) [2]uint32
-	// Record, if not nil, is called for each query and answer. The record is valid during the call only.
+	// Record, if not nil, is called for each query and answer if the configuration wants records. The record is valid
+	// during the call only.
 	Record func(*Record)
 }
 

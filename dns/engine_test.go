@@ -29,7 +29,7 @@ type world struct {
 	testing.TB
 	*Engine
 	clock  *fakeClock
-	names  *Memory
+	names  *memory
 	rules  [2]uint32
 	id     uint16
 	config config.Config
@@ -65,7 +65,7 @@ func patterns(texts ...string) []policy.NamePattern {
 
 // newWorld has a pod, and a selector for each of the texts, from 1 on.
 func newWorld(t testing.TB, texts ...string) *world {
-	w := &world{TB: t, clock: &fakeClock{}, names: &Memory{}}
+	w := &world{TB: t, clock: &fakeClock{}, names: &memory{}}
 	w.clock.advance(time.Hour)
 	var numbers []uint32
 	for i, text := range texts {
@@ -241,7 +241,7 @@ func TestUnmatched(t *testing.T) {
 }
 
 // failing is a map that refuses entries.
-type failing struct{ Memory }
+type failing struct{ memory }
 
 func (*failing) Put(uint16, netip.Addr, Entry) error { return errors.New("full") }
 
@@ -257,7 +257,7 @@ func TestPutFails(t *testing.T) {
 func TestHeldUntilWritten(t *testing.T) {
 	w := newWorld(t, "a.io")
 	var answer []byte
-	w.start(&checking{Memory: w.names, put: func() {
+	w.start(&checking{memory: w.names, put: func() {
 		if answer != nil {
 			t.Error("the answer was delivered before the address was written")
 		}
@@ -268,13 +268,13 @@ func TestHeldUntilWritten(t *testing.T) {
 }
 
 type checking struct {
-	*Memory
+	*memory
 	put func()
 }
 
 func (c *checking) Put(slot uint16, a netip.Addr, e Entry) error {
 	c.put()
-	return c.Memory.Put(slot, a, e)
+	return c.memory.Put(slot, a, e)
 }
 
 func TestRecord(t *testing.T) {
@@ -286,6 +286,12 @@ func TestRecord(t *testing.T) {
 		kept.Addresses, kept.CNAMEs = slices.Clone(r.Addresses), slices.Clone(r.CNAMEs)
 		got = append(got, kept)
 	}
+	w.ask(podSlot, "a.io A")
+	if len(got) > 0 {
+		t.Errorf("records that are not wanted: %+v", got)
+	}
+	w.config.Records = true
+	w.configure()
 	query := Record{
 		Time: w.clock.Now(), Slot: podSlot, Known: true, Source: client(podSlot), Destination: resolver(), Proto: 17,
 		Query: "a.io.", QueryTypes: []uint16{1},

@@ -23,6 +23,7 @@ func FuzzPacket(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, rules uint32) {
 		w := newWorld(t, "*")
 		w.config.Rules = append(w.config.Rules, rule(1, "*.io"))
+		w.config.Records = true
 		w.configure()
 		w.rules = [2]uint32{rules}
 		w.Params.Record = func(*Record) {}

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Memory is a Map without a kernel.
-type Memory struct {
+// memory is a Map without a kernel.
+type memory struct {
 	mu      sync.Mutex
 	entries map[key]Entry
 }
@@ -18,7 +18,7 @@ type key struct {
 }
 
 // Put copies the entry.
-func (m *Memory) Put(slot uint16, a netip.Addr, e Entry) error {
+func (m *memory) Put(slot uint16, a netip.Addr, e Entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.entries == nil {
@@ -30,7 +30,7 @@ func (m *Memory) Put(slot uint16, a netip.Addr, e Entry) error {
 }
 
 // Delete never fails.
-func (m *Memory) Delete(slot uint16, a netip.Addr) error {
+func (m *memory) Delete(slot uint16, a netip.Addr) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.entries, key{slot, a})
@@ -38,7 +38,7 @@ func (m *Memory) Delete(slot uint16, a netip.Addr) error {
 }
 
 // Get returns the entry of an address.
-func (m *Memory) Get(slot uint16, a netip.Addr) (Entry, bool) {
+func (m *memory) Get(slot uint16, a netip.Addr) (Entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, found := m.entries[key{slot, a}]
@@ -46,7 +46,7 @@ func (m *Memory) Get(slot uint16, a netip.Addr) (Entry, bool) {
 }
 
 // Len is the number of entries.
-func (m *Memory) Len() int {
+func (m *memory) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.entries)

@@ -115,7 +115,7 @@ func (e *Engine) query(s *scratch, f *flow, m []byte) (v verdict, end int) {
 		ep.pending.add(key, now)
 		ep.mu.Unlock()
 	}
-	if e.Record != nil {
+	if e.Record != nil && c.records {
 		r := s.newRecord(e, ep, f)
 		for i := range n {
 			r.QueryTypes = append(r.QueryTypes, s.questions[i].Type)
@@ -172,7 +172,7 @@ func (e *Engine) answer(s *scratch, f *flow, m []byte) {
 			e.counters.malformed.Add(1)
 		}
 	}
-	if e.Record == nil {
+	if e.Record == nil || !c.records {
 		return
 	}
 	r := s.newRecord(e, ep, f)

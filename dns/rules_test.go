@@ -102,7 +102,7 @@ func TestRefusal(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t)
-			w.config.DNS.RejectCode = test.code
+			w.config.DNS.RejectCode, w.config.Records = test.code, true
 			w.config.Rules = []config.Rule{rule(1, "a.io")}
 			w.configure()
 			w.rules = [2]uint32{1}

@@ -13,7 +13,7 @@ import (
 // restart starts an engine with an empty map on what a journal has.
 func (w *world) restart(path string) *Journal {
 	w.Helper()
-	w.names = &Memory{}
+	w.names = &memory{}
 	w.start(w.names)
 	return w.journal(path)
 }
@@ -89,7 +89,7 @@ func TestChangesAlone(t *testing.T) {
 	}
 	whole := file.Bytes()
 	for cut := size; cut <= len(whole); cut++ { // a crash while the last record was written
-		w.names = &Memory{}
+		w.names = &memory{}
 		w.start(w.names)
 		err := w.Restore(bytes.NewReader(whole[:cut]))
 		want, failed := "192.0.2.1 1; 192.0.2.2 1", cut != size

@@ -21,6 +21,7 @@ type settings struct {
 	perName    int
 	grace      uint64 // nanoseconds
 	rejectCode uint8
+	records    bool
 }
 
 // ruleSet is what a rule of the configuration says about queries.
@@ -34,6 +35,7 @@ func newSettings(c *config.Config) *settings {
 		index: &pattern.Index{}, rules: map[uint32]*ruleSet{}, endpoints: map[netip.Addr]*endpoint{},
 		minTTL: uint64(max(c.DNS.MinTTL, 0)), perName: c.DNS.MaxAddressesPerName,
 		grace: uint64(max(c.DNS.IdleConnectionGracePeriod, 0)), rejectCode: uint8(c.DNS.RejectCode & 15),
+		records: c.Records,
 	}
 	if s.perName <= 0 {
 		s.perName = defaultAddressesPerName

@@ -4,38 +4,16 @@
 package doctor
 
 import (
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"myelin/config"
+	"myelin/doctor/check"
+	"myelin/hooks"
 	"myelin/status"
 )
-
-// Level is how bad a finding is.
-type Level string
-
-// The levels, best first.
-const (
-	OK   Level = "OK"
-	Info Level = "INFO" // good to know
-	Warn Level = "WARN" // works, but slower, less safe or not for long
-	Fail Level = "FAIL" // does not work
-)
-
-// Finding is what one check found.
-type Finding struct {
-	Area  string `json:"area"`
-	Level Level  `json:"level"`
-	What  string `json:"what"`
-	Why   string `json:"why,omitempty"` // why it matters; empty for OK
-	Do    string `json:"do,omitempty"`  // what to do about it
-}
 
 // Options of Examine.
 type Options struct {
@@ -47,106 +25,84 @@ type Options struct {
 	// AgentError says why.
 	Agent      *status.Report
 	AgentError error
+	// Checks are those of features.
+	Checks []check.Check
 }
 
 // Examine runs every check in the network namespace of the process, in the
 // order of the areas. A check that can't look says so as a finding.
-func Examine(o Options) []Finding {
-	x := &examination{Options: o}
+func Examine(o Options) []check.Finding {
+	checks := ordered(slices.Concat(o.machineChecks(), o.Checks))
+	m := &check.Machine{
+		Config: o.Config, Proc: o.Proc, Sys: o.Sys, Agent: o.Agent != nil, TCX: o.attachesByTCX, Area: "devices",
+	}
 	handle, err := netlink.NewHandle()
 	if err != nil {
-		x.area = "devices"
-		x.fail("netlink can't be opened: "+err.Error(), "nothing about devices can be told",
+		m.Fail("netlink can't be opened: "+err.Error(), "nothing about devices can be told",
 			"run in the node's network namespace, as root")
 	} else {
 		defer handle.Close()
-		x.netlink = handle
-		x.readLinks()
+		m.Netlink = handle
+		o.readLinks(m)
 	}
-	lacking, _ := x.lackingCapabilities() // the check of the kernel reports an error
-	for _, c := range checks() {
-		if c.devices && x.netlink == nil || c.privileged && len(lacking) > 0 {
+	lacking, _ := lackingCapabilities(m) // the check of the kernel reports an error
+	for _, c := range checks {
+		if c.Devices && m.Netlink == nil || c.Privileged && len(lacking) > 0 {
 			continue
 		}
-		x.area = c.area
-		c.run(x)
+		m.Area = c.Area
+		c.Run(m)
 	}
-	return x.findings
+	return m.Findings
 }
 
-type check struct {
-	area    string
-	devices bool // needs netlink
-	// privileged checks find nothing but their own lack of capabilities without root.
-	privileged bool
-	run        func(*examination)
+// machineChecks are those that no feature brings.
+func (o *Options) machineChecks() []check.Check {
+	return []check.Check{
+		{Area: "agent", Run: o.agent},
+		{Area: "kernel", Run: func(m *check.Machine) {
+			kernel(m, notExamined(slices.Concat(o.machineChecks(), o.Checks)))
+		}},
+		{Area: "mounts", Run: mounts},
+		{Area: "devices", Devices: true, Privileged: true, Run: wireguard},
+		{Area: "netfilter", Devices: true, Privileged: true, Run: netfilter},
+		{Area: "cni", Devices: true, Run: otherNetworks},
+		{Area: "clock", Run: clock},
+	}
 }
 
-func checks() []check {
-	return []check{
-		{"agent", false, false, (*examination).agent},
-		{"kernel", false, false, (*examination).kernel},
-		{"bpf", false, true, (*examination).bpf},
-		{"bpf", false, true, (*examination).datapath},
-		{"mounts", false, false, (*examination).mounts},
-		{"devices", true, true, (*examination).kinds},
-		{"devices", true, false, (*examination).wires},
-		{"mtu", true, false, (*examination).mtu},
-		{"mtu", true, false, (*examination).routeMTU},
-		{"sysctls", true, false, (*examination).sysctls},
-		{"programs", true, true, (*examination).programs},
-		{"programs", false, true, (*examination).sockets},
-		{"netfilter", true, true, (*examination).netfilter},
-		{"cni", false, false, (*examination).cni},
-		{"cni", true, false, (*examination).otherNetworks},
-		{"clock", false, false, (*examination).clock},
+// areas is the order of areas; those that are not listed come last.
+func areas() []string {
+	return strings.Fields("agent kernel bpf mounts devices mtu sysctls programs netfilter cni clock")
+}
+
+// ordered sorts checks by area.
+func ordered(checks []check.Check) []check.Check {
+	rank := func(c check.Check) int {
+		if i := slices.Index(areas(), c.Area); i >= 0 {
+			return i
+		}
+		return len(areas())
 	}
+	slices.SortStableFunc(checks, func(a, b check.Check) int { return rank(a) - rank(b) })
+	return checks
 }
 
 // notExamined names the areas of which some check needs capabilities.
-func notExamined() string {
-	var areas []string
-	for _, c := range checks() {
-		if c.privileged && !slices.Contains(areas, c.area) {
-			areas = append(areas, c.area)
+func notExamined(checks []check.Check) string {
+	var list []string
+	for _, c := range ordered(checks) {
+		if c.Privileged && !slices.Contains(list, c.Area) {
+			list = append(list, c.Area)
 		}
 	}
-	return strings.Join(areas, ", ")
-}
-
-// examination is the state of one run.
-type examination struct {
-	Options
-	netlink  *netlink.Handle
-	links    []netlink.Link
-	defaults map[int]bool // indexes of links with a default route
-	area     string
-	findings []Finding
-}
-
-func (x *examination) add(l Level, what, why, do string) {
-	x.findings = append(x.findings, Finding{Area: x.area, Level: l, What: what, Why: why, Do: do})
-}
-
-func (x *examination) ok(format string, args ...any) { x.add(OK, fmt.Sprintf(format, args...), "", "") }
-
-func (x *examination) info(what, why, do string) { x.add(Info, what, why, do) }
-
-func (x *examination) warn(what, why, do string) { x.add(Warn, what, why, do) }
-
-func (x *examination) fail(what, why, do string) { x.add(Fail, what, why, do) }
-
-// sysctl reads a kernel parameter by its path below /proc/sys; ok is false where
-// there is none, as for those that only the machine's own namespace has.
-func (x *examination) sysctl(name string) (value string, ok bool) {
-	data, err := os.ReadFile(filepath.Join(x.Proc, "sys", name))
-	return strings.TrimSpace(string(data)), err == nil
+	return strings.Join(list, ", ")
 }
 
 // Worst is the worst level among the findings.
-func Worst(findings []Finding) Level {
-	rank := map[Level]int{Info: 1, Warn: 2, Fail: 3}
-	worst := OK
+func Worst(findings []check.Finding) check.Level {
+	rank := map[check.Level]int{check.Info: 1, check.Warn: 2, check.Fail: 3}
+	worst := check.OK
 	for _, f := range findings {
 		if rank[f.Level] > rank[worst] {
 			worst = f.Level
@@ -156,52 +112,39 @@ func Worst(findings []Finding) Level {
 }
 
 // agent turns what the agent reports into findings.
-func (x *examination) agent() {
-	if x.Agent == nil {
+func (o *Options) agent(m *check.Machine) {
+	if o.Agent == nil {
 		text := "no agent answers"
-		if x.AgentError != nil {
-			text += ": " + x.AgentError.Error()
+		if o.AgentError != nil {
+			text += ": " + o.AgentError.Error()
 		}
-		x.info(text, "only the machine is examined, against the configuration that the agent would have",
+		m.Info(text, "only the machine is examined, against the configuration that the agent would have",
 			"start it, or name its socket with --socket")
 		return
 	}
 	good := 0
-	for _, f := range x.Agent.Features {
+	for _, f := range o.Agent.Features {
 		text := f.Name + ": " + f.Chosen
 		if len(f.Problems) > 0 {
 			text = f.Name + ": " + strings.Join(f.Problems, "; ")
 		}
 		switch f.State {
 		case status.Broken:
-			x.fail(text, f.Cost, "see `myelin status --verbose`")
+			m.Fail(text, f.Cost, "see `myelin status --verbose`")
 		case status.Fallback:
-			x.warn(text, f.Cost, "see `myelin status --verbose`")
+			m.Warn(text, f.Cost, "see `myelin status --verbose`")
 		default:
 			good++
 		}
 	}
-	x.ok("the agent of %s answers: %d of %d features are as wanted", x.Agent.Node, good, len(x.Agent.Features))
+	m.OK("the agent of %s answers: %d of %d features are as wanted", o.Agent.Node, good, len(o.Agent.Features))
 }
 
-func (x *examination) readLinks() {
-	x.area = "devices"
-	links, err := x.netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		x.fail("links can't be listed: "+err.Error(), "nothing about devices can be told", "run as root")
+// attachesByTCX asks the agent, or else the kernel.
+func (o *Options) attachesByTCX() bool {
+	if o.Agent != nil {
+		f := o.Agent.Feature("Attach Mode")
+		return f != nil && f.Chosen == "TCX"
 	}
-	x.links, x.defaults = links, map[int]bool{}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := x.netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_DST)
-		if err != nil {
-			continue
-		}
-		for _, r := range routes {
-			x.defaults[r.LinkIndex] = true
-			for _, hop := range r.MultiPath {
-				x.defaults[hop.LinkIndex] = true
-			}
-		}
-	}
-	delete(x.defaults, 0)
+	return o.Config.BPF.EnableTCX && hooks.TCX() == nil
 }

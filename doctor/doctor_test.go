@@ -15,7 +15,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"myelin/agent"
 	"myelin/config"
+	"myelin/doctor/check"
 	"myelin/endpoint/nettest"
 	"myelin/hooks"
 	"myelin/status"
@@ -25,7 +27,7 @@ import (
 type spoilt struct {
 	name  string
 	spoil func(*testing.T, *node)
-	level Level
+	level check.Level
 	want  string // part of the finding
 }
 
@@ -36,48 +38,48 @@ func spoiltNetwork() []spoilt {
 	return []spoilt{
 		{"strict filter on a wire", func(t *testing.T, _ *node) {
 			sysctl(t, "net/ipv4/conf/eth0/rp_filter", "1")
-		}, Warn, "strict (rp_filter 1) on eth0"},
+		}, check.Warn, "strict (rp_filter 1) on eth0"},
 		{"strict filter for all", func(t *testing.T, _ *node) {
 			sysctl(t, "net/ipv4/conf/all/rp_filter", "1")
-		}, Warn, "strict (rp_filter 1) on mye00000001"},
+		}, check.Warn, "strict (rp_filter 1) on mye00000001"},
 		{"no forwarding, agent", func(t *testing.T, n *node) {
 			sysctl(t, "net/ipv4/ip_forward", "0")
 			n.options.Agent = n.report()
-		}, Fail, "net.ipv4.ip_forward is 0"},
+		}, check.Fail, "net.ipv4.ip_forward is 0"},
 		{"no forwarding, no agent", func(t *testing.T, _ *node) {
 			sysctl(t, "net/ipv4/ip_forward", "0")
-		}, Info, "net.ipv4.ip_forward is 0"},
+		}, check.Info, "net.ipv4.ip_forward is 0"},
 		{"IPv6 off", func(t *testing.T, _ *node) {
 			sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1")
-		}, Fail, "eth0.disable_ipv6 is 1"},
-		{"foreign TCX program", foreignTCX, Warn, "another program on eth0: intruder (id "},
-		{"foreign clsact filter", foreignFilter, Warn, "another program on mye00000001: intruder (id "},
-		{"foreign XDP program", foreignXDP, Warn, "another program on eth0: intruder (id "},
+		}, check.Fail, "eth0.disable_ipv6 is 1"},
+		{"foreign TCX program", foreignTCX, check.Warn, "another program on eth0: intruder (id "},
+		{"foreign clsact filter", foreignFilter, check.Warn, "another program on mye00000001: intruder (id "},
+		{"foreign XDP program", foreignXDP, check.Warn, "another program on eth0: intruder (id "},
 		{"other wire is smaller", func(t *testing.T, n *node) {
 			n.options.Config.Devices = []string{"eth+"}
 			addVeth(t, "eth1", 1400)
-		}, Warn, "wires differ in MTU: eth0 1500, eth1 1400"},
+		}, check.Warn, "wires differ in MTU: eth0 1500, eth1 1400"},
 		{"MTU too large", func(_ *testing.T, n *node) {
 			n.options.Config.MTU = 9000
-		}, Fail, "configured as 9000, and a wire carries 1500"},
+		}, check.Fail, "configured as 9000, and a wire carries 1500"},
 		{"MTU too small for IPv6", func(t *testing.T, n *node) {
 			n.options.Config.RoutingMode = "tunnel"
 			must(t, netlink.LinkSetMTU(n.wire, 1300))
-		}, Fail, "pods are left 1250 bytes"},
+		}, check.Fail, "pods are left 1250 bytes"},
 		{"route with an MTU", func(t *testing.T, n *node) {
 			_, dst, _ := net.ParseCIDR("198.51.100.0/24")
 			must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: n.wire.Attrs().Index, Dst: dst, MTU: 1300}))
-		}, Warn, "1 routes have an MTU that is not locked: 198.51.100.0/24 mtu 1300"},
+		}, check.Warn, "1 routes have an MTU that is not locked: 198.51.100.0/24 mtu 1300"},
 		{"old pod link", func(t *testing.T, n *node) {
 			must(t, netlink.LinkSetMTU(n.wire, 1400))
-		}, Warn, "1 pod links have an MTU above 1400, or the tunnel one above 1400"},
-		{"wire down", func(t *testing.T, n *node) { must(t, netlink.LinkSetDown(n.peer)) }, Fail, "eth0 is down"},
+		}, check.Warn, "1 pod links have an MTU above 1400, or the tunnel one above 1400"},
+		{"wire down", func(t *testing.T, n *node) { must(t, netlink.LinkSetDown(n.peer)) }, check.Fail, "eth0 is down"},
 		{"no wire", func(t *testing.T, n *node) {
 			must(t, netlink.LinkDel(n.wire))
-		}, Warn, "no device leads to other nodes"},
+		}, check.Warn, "no device leads to other nodes"},
 		{"offload off", func(t *testing.T, _ *node) {
 			offload(t, "eth0", 0x1f /* ETHTOOL_STSO */, 0)
-		}, Warn, "eth0 (veth) has tso off"},
+		}, check.Warn, "eth0 (veth) has tso off"},
 	}
 }
 
@@ -86,38 +88,40 @@ func spoiltByOthers() []spoilt {
 	return []spoilt{
 		{"another network", func(t *testing.T, _ *node) {
 			addVeth(t, "cali12345", 1500)
-		}, Warn, "cali12345 is of Calico"},
-		{"Cilium's sockets", ciliumSockets, Fail, "1 programs of Cilium on "},
-		{"Cilium's chains", func(t *testing.T, _ *node) { addChain(t, "CILIUM_FORWARD") }, Warn, "Cilium has 1 chains"},
+		}, check.Warn, "cali12345 is of Calico"},
+		{"Cilium's sockets", ciliumSockets, check.Fail, "1 programs of Cilium on "},
+		{"Cilium's chains", func(t *testing.T, _ *node) {
+			addChain(t, "CILIUM_FORWARD")
+		}, check.Warn, "Cilium has 1 chains"},
 		{"port taken", func(t *testing.T, n *node) {
 			n.options.Config.RoutingMode = "tunnel"
 			must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx"}, FlowBased: true,
 				Port: 8472}))
-		}, Fail, "vx has UDP port 8472 as well"},
+		}, check.Fail, "vx has UDP port 8472 as well"},
 		{"other conflist", func(t *testing.T, n *node) {
 			write(t, n.options.Config.CNI.ConfPath, "00-other.conf")
-		}, Fail, "00-other.conf comes before"},
+		}, check.Fail, "00-other.conf comes before"},
 		{"later conflist", func(t *testing.T, n *node) {
 			write(t, n.options.Config.CNI.ConfPath, "10-other.conflist")
-		}, Info, "10-other.conflist is another network's"},
+		}, check.Info, "10-other.conflist is another network's"},
 		{"no bpffs", func(t *testing.T, n *node) {
 			n.options.Config.Myelin.BPFRoot = t.TempDir()
-		}, Fail, "is no BPF file system"},
+		}, check.Fail, "is no BPF file system"},
 		{"no plugin", func(t *testing.T, n *node) {
 			n.options.Config.CNI.BinPath = t.TempDir()
-		}, Warn, "the plugin is not installed"},
+		}, check.Warn, "the plugin is not installed"},
 		{"dropping chain", func(t *testing.T, _ *node) {
 			dropForwarded(t)
-		}, Info, "chain forward of table inet filter drops by default"},
+		}, check.Info, "chain forward of table inet filter drops by default"},
 		{"dropping chain, legacy", func(t *testing.T, n *node) {
 			n.options.Config.BPF.HostLegacyRouting = true
 			dropForwarded(t)
-		}, Fail, "chain forward of table inet filter drops by default"},
+		}, check.Fail, "chain forward of table inet filter drops by default"},
 		{"broken agent", func(_ *testing.T, n *node) {
 			n.options.Agent = n.report()
 			n.options.Agent.Features = []status.Feature{{Name: "IPAM", State: status.Broken,
 				Problems: []string{"no address"}}}
-		}, Fail, "IPAM: no address"},
+		}, check.Fail, "IPAM: no address"},
 	}
 }
 
@@ -139,7 +143,7 @@ func TestExamine(t *testing.T) {
 				if f == nil {
 					t.Fatalf("no %s with %q in\n%s", test.level, test.want, render(t, findings))
 				}
-				if f.Level != Info && f.Why == "" && f.Area != "agent" {
+				if f.Level != check.Info && f.Why == "" && f.Area != "agent" {
 					t.Errorf("%q says not why it matters", f.What)
 				}
 			})
@@ -152,11 +156,11 @@ func TestHealthy(t *testing.T) {
 	nettest.Root(t)
 	inNamespace(t, func() {
 		findings := Examine(newNode(t).options)
-		if w := Worst(findings); w != OK && w != Info {
+		if w := Worst(findings); w != check.OK && w != check.Info {
 			t.Errorf("a healthy node has %s:\n%s", w, render(t, findings))
 		}
-		if find(findings, OK, "the kernel accepts the datapath") == nil ||
-			find(findings, OK, "BPF file system at") == nil {
+		if find(findings, check.OK, "the kernel accepts the datapath") == nil ||
+			find(findings, check.OK, "BPF file system at") == nil {
 			t.Errorf("the datapath was not tried:\n%s", render(t, findings))
 		}
 	})
@@ -199,7 +203,7 @@ func newNode(t *testing.T) *node {
 	write(t, c.CNI.ConfPath, "05-myelin.conflist")
 	write(t, c.CNI.BinPath, "myelin-cni")
 	// thread-self is of the thread that is in the namespace; /proc/sys/net is, too.
-	n.options = Options{Config: c, Proc: "/proc", Sys: "/sys"}
+	n.options = Options{Config: c, Proc: "/proc", Sys: "/sys", Checks: agent.Checks()}
 	return n
 }
 
@@ -253,7 +257,7 @@ func addVeth(t *testing.T, name string, mtu int) netlink.Link {
 	return v
 }
 
-func find(findings []Finding, l Level, part string) *Finding {
+func find(findings []check.Finding, l check.Level, part string) *check.Finding {
 	for i, f := range findings {
 		if f.Level == l && strings.Contains(f.What, part) {
 			return &findings[i]
@@ -262,7 +266,7 @@ func find(findings []Finding, l Level, part string) *Finding {
 	return nil
 }
 
-func render(t *testing.T, findings []Finding) string {
+func render(t *testing.T, findings []check.Finding) string {
 	t.Helper()
 	var b strings.Builder
 	must(t, Render(&b, findings, Style{Width: 120}))

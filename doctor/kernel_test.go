@@ -12,7 +12,9 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"myelin/agent"
 	"myelin/config"
+	"myelin/doctor/check"
 )
 
 // TestFiles checks what is read from files only. A directory tree stands in for /proc and /sys, since a test cannot
@@ -20,54 +22,55 @@ import (
 func TestFiles(t *testing.T) {
 	for _, test := range []struct {
 		file, content string
-		run           func(*examination)
-		level         Level
+		run           func(*check.Machine)
+		level         check.Level
 		want          string
 	}{
-		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n", (*examination).clock, Warn,
+		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n", clock, check.Warn,
 			"the clock source is hpet"},
-		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n", (*examination).clock, OK,
+		{"sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n", clock, check.OK,
 			"clock source tsc"},
-		{"sys/kernel/security/lockdown", "none [integrity] confidentiality\n", (*examination).lockdown, Info,
+		{"sys/kernel/security/lockdown", "none [integrity] confidentiality\n", lockdown, check.Info,
 			"locked down"},
-		{"proc/sys/kernel/unprivileged_bpf_disabled", "0\n", (*examination).security, Warn,
+		{"proc/sys/kernel/unprivileged_bpf_disabled", "0\n", security, check.Warn,
 			"unprivileged_bpf_disabled is 0"},
-		{"proc/sys/kernel/bpf_stats_enabled", "1\n", (*examination).security, Warn, "bpf_stats_enabled is 1"},
-		{"proc/sys/net/core/bpf_jit_harden", "2\n", (*examination).security, Warn, "bpf_jit_harden is 2"},
-		{"proc/self/status", "CapEff:\t0000000000001000\n", (*examination).capabilities, Fail,
+		{"proc/sys/kernel/bpf_stats_enabled", "1\n", security, check.Warn, "bpf_stats_enabled is 1"},
+		{"proc/sys/net/core/bpf_jit_harden", "2\n", security, check.Warn, "bpf_jit_harden is 2"},
+		{"proc/self/status", "CapEff:\t0000000000001000\n", capabilitiesOf, check.Fail,
 			"lacks CAP_BPF and CAP_PERFMON"},
-		{"proc/self/status", "CapEff:\t000000c000001000\n", (*examination).capabilities, OK, "may load programs"},
-		{"proc/net/ip_tables_names", "filter\nnat\n", (*examination).netfilter, Info,
+		{"proc/self/status", "CapEff:\t000000c000001000\n", capabilitiesOf, check.OK, "may load programs"},
+		{"proc/net/ip_tables_names", "filter\nnat\n", netfilter, check.Info,
 			"iptables tables are loaded: filter, nat"},
-		{"proc/sys/net/netfilter/nf_conntrack_count", "12\n", (*examination).netfilter, Info,
+		{"proc/sys/net/netfilter/nf_conntrack_count", "12\n", netfilter, check.Info,
 			"connection tracking has 12 entries"},
 	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, test.file)
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must(t, os.WriteFile(path, []byte(test.content), 0o644))
-		x := &examination{Options: Options{Config: config.Default(), Proc: filepath.Join(dir, "proc"),
-			Sys: filepath.Join(dir, "sys")}}
-		test.run(x)
-		if find(x.findings, test.level, test.want) == nil {
-			t.Errorf("%s %q: no %s with %q in %+v", test.file, test.content, test.level, test.want, x.findings)
+		m := &check.Machine{Config: config.Default(), Proc: filepath.Join(dir, "proc"), Sys: filepath.Join(dir, "sys")}
+		test.run(m)
+		if find(m.Findings, test.level, test.want) == nil {
+			t.Errorf("%s %q: no %s with %q in %+v", test.file, test.content, test.level, test.want, m.Findings)
 		}
 		must(t, os.WriteFile(path, []byte("\n"), 0o644))
-		x.findings = nil
-		test.run(x)
-		if f := find(x.findings, test.level, test.want); f != nil {
+		m.Findings = nil
+		test.run(m)
+		if f := find(m.Findings, test.level, test.want); f != nil {
 			t.Errorf("%s is empty: %+v", test.file, *f)
 		}
 	}
 }
 
-// Without capabilities, checks that need them are left out and named, instead of finding a kernel without features.
+func capabilitiesOf(m *check.Machine) { capabilities(m, "") }
+
+// Without capabilitiesOf, checks that need them are left out and named, instead of finding a kernel without features.
 func TestWithoutCapabilities(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, "self"), 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "self/status"), []byte("CapEff:\t0000000000000000\n"), 0o644))
-	findings := Examine(Options{Config: config.Default(), Proc: dir, Sys: "/sys"})
-	if find(findings, Fail, "not, or not fully, examined are bpf, devices, programs, netfilter") == nil {
+	findings := Examine(Options{Config: config.Default(), Proc: dir, Sys: "/sys", Checks: agent.Checks()})
+	if find(findings, check.Fail, "not, or not fully, examined are bpf, devices, programs, netfilter") == nil {
 		t.Errorf("nothing says what was not examined: %+v", findings)
 	}
 	for _, f := range findings {
@@ -120,10 +123,10 @@ myelin: {nodeName: n7, nat: {portRange: 20000-29999}}
 
 func TestRender(t *testing.T) {
 	var b strings.Builder
-	must(t, Render(&b, []Finding{
-		{"kernel", OK, "kernel 6.12", "", ""},
-		{"mtu", Warn, "the wires differ in MTU: eth0 1500, eth1 1400", "pods get the smallest",
-			"set the same MTU on all of them"},
+	must(t, Render(&b, []check.Finding{
+		{Area: "kernel", Level: check.OK, What: "kernel 6.12"},
+		{Area: "mtu", Level: check.Warn, What: "the wires differ in MTU: eth0 1500, eth1 1400",
+			Why: "pods get the smallest", Do: "set the same MTU on all of them"},
 	}, Style{Width: 50, Quiet: true}))
 	const want = `WARN  mtu        the wires differ in MTU: eth0
                  1500, eth1 1400

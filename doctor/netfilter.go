@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"myelin/doctor/check"
 )
 
 // chain is a chain of nftables; iptables-nft makes them, too.
@@ -31,40 +33,40 @@ const (
 
 // netfilter looks for rules of others. Packets that eBPF host routing carries
 // never meet them; those that go through the stack do.
-func (x *examination) netfilter() {
+func netfilter(m *check.Machine) {
 	chains, err := listChains()
 	if err != nil {
-		x.info("nftables chains are not known: "+err.Error(), "", "")
+		m.Info("nftables chains are not known: "+err.Error(), "", "")
 	}
-	legacy := x.legacyTables()
+	legacy := legacyTables(m)
 	if len(chains) == 0 && len(legacy) == 0 && err == nil {
-		x.ok("no netfilter rules")
+		m.OK("no netfilter rules")
 	}
 	if len(legacy) > 0 {
-		x.rules("iptables tables are loaded: " + strings.Join(legacy, ", "))
+		rules(m, "iptables tables are loaded: "+strings.Join(legacy, ", "))
 	}
-	x.checkChains(chains)
-	if v, ok := x.sysctl("net/netfilter/nf_conntrack_count"); ok && v != "0" {
+	checkChains(m, chains)
+	if v, ok := m.Sysctl("net/netfilter/nf_conntrack_count"); ok && v != "0" {
 		text := "the kernel's connection tracking has " + v + " entries"
-		if limit, ok := x.sysctl("net/netfilter/nf_conntrack_max"); ok {
+		if limit, ok := m.Sysctl("net/netfilter/nf_conntrack_max"); ok {
 			text += " of " + limit
 		}
-		x.rules(text)
+		rules(m, text)
 	}
 }
 
 // rules adds what matters more where packets go through the stack.
-func (x *examination) rules(what string) {
-	if x.Config.BPF.HostLegacyRouting {
-		x.warn(what, "bpf.hostLegacyRouting is true: each packet of a pod goes through them, at a cost in time",
+func rules(m *check.Machine, what string) {
+	if m.Config.BPF.HostLegacyRouting {
+		m.Warn(what, "bpf.hostLegacyRouting is true: each packet of a pod goes through them, at a cost in time",
 			"set it to false, or remove what is not needed")
 		return
 	}
-	x.info(what, "packets of pods don't meet them with eBPF host routing, those of the host do", "")
+	m.Info(what, "packets of pods don't meet them with eBPF host routing, those of the host do", "")
 }
 
 // checkChains looks for chains that would stop pods, and for kube-proxy.
-func (x *examination) checkChains(chains []chain) {
+func checkChains(m *check.Machine, chains []chain) {
 	proxy, cilium, base := 0, 0, 0
 	for _, c := range chains {
 		if strings.HasPrefix(c.name, "CILIUM_") {
@@ -80,32 +82,33 @@ func (x *examination) checkChains(chains []chain) {
 		if c.hook != hookForward || !c.drop || c.family == "arp" || c.device != "" {
 			continue
 		}
-		level, why := Info, "packets of pods don't meet it with eBPF host routing; should they have to take the "+
+		level, why := check.Info, "packets of pods don't meet it with eBPF host routing; should they have to take the "+
 			"stack, they are dropped unless a rule accepts them"
-		if x.Config.BPF.HostLegacyRouting {
-			level, why = Fail, "bpf.hostLegacyRouting is true: packets of pods are dropped unless a rule accepts them"
+		if m.Config.BPF.HostLegacyRouting {
+			level = check.Fail
+			why = "bpf.hostLegacyRouting is true: packets of pods are dropped unless a rule accepts them"
 		}
-		x.add(level, fmt.Sprintf("chain %s of table %s %s drops by default what is forwarded", c.name, c.family,
+		m.Add(level, fmt.Sprintf("chain %s of table %s %s drops by default what is forwarded", c.name, c.family,
 			c.table), why, "accept forwarding of the cluster's podCIDRs there")
 	}
 	if proxy > 0 {
-		x.info(fmt.Sprintf("kube-proxy has %d chains", proxy),
+		m.Info(fmt.Sprintf("kube-proxy has %d chains", proxy),
 			"it translates Services for the host; packets of pods don't meet its rules with eBPF host routing",
 			"set bpf.hostLegacyRouting to true while pods depend on kube-proxy")
 	}
 	if cilium > 0 {
-		x.warn(fmt.Sprintf("Cilium has %d chains", cilium),
-			"they mark, masquerade and leave untracked what goes through the stack", leaveCilium)
+		m.Warn(fmt.Sprintf("Cilium has %d chains", cilium),
+			"they mark, masquerade and leave untracked what goes through the stack", check.CleanupCilium)
 	}
 	if base > 0 {
-		x.rules(fmt.Sprintf("nftables has %d chains in the way of packets, %d in all", base, len(chains)))
+		rules(m, fmt.Sprintf("nftables has %d chains in the way of packets, %d in all", base, len(chains)))
 	}
 }
 
 // legacyTables are those of x_tables in this network namespace.
-func (x *examination) legacyTables() (list []string) {
+func legacyTables(m *check.Machine) (list []string) {
 	for _, f := range []struct{ file, prefix string }{{"net/ip_tables_names", ""}, {"net/ip6_tables_names", "IPv6 "}} {
-		data, err := os.ReadFile(filepath.Join(x.Proc, f.file))
+		data, err := os.ReadFile(filepath.Join(m.Proc, f.file))
 		if err != nil {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"myelin/doctor/check"
 	"myelin/status"
 )
 
@@ -24,24 +25,25 @@ const (
 
 // Render writes findings for people, one a paragraph, and a count of each level.
 // It returns the error of w.
-func Render(w io.Writer, findings []Finding, s Style) error {
+func Render(w io.Writer, findings []check.Finding, s Style) error {
 	width := max(s.Width, 2*indent) - indent
 	var b strings.Builder
-	counts := map[Level]int{}
+	counts := map[check.Level]int{}
 	for _, f := range findings {
 		counts[f.Level]++
-		if s.Quiet && f.Level == OK {
+		if s.Quiet && f.Level == check.OK {
 			continue
 		}
 		b.WriteString(s.level(f.Level) + fmt.Sprintf("%-*s", areaColumn, f.Area))
 		lines := status.Wrap(f.What, width)
-		if f.Level != OK {
+		if f.Level != check.OK {
 			lines = append(lines, hanging("why", f.Why, width)...)
 			lines = append(lines, hanging("do", f.Do, width)...)
 		}
 		b.WriteString(strings.Join(lines, "\n"+strings.Repeat(" ", indent)) + "\n")
 	}
-	fmt.Fprintf(&b, "\n%d OK, %d INFO, %d WARN, %d FAIL\n", counts[OK], counts[Info], counts[Warn], counts[Fail])
+	fmt.Fprintf(&b, "\n%d OK, %d INFO, %d WARN, %d FAIL\n", counts[check.OK], counts[check.Info],
+		counts[check.Warn], counts[check.Fail])
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -64,9 +66,9 @@ func hanging(name, text string, width int) []string {
 }
 
 // level is the level in its column, in the colours of ECMA-48, section 8.3.117.
-func (s Style) level(l Level) string {
+func (s Style) level(l check.Level) string {
 	text := fmt.Sprintf("%-*s", levelColumn, l)
-	code := map[Level]string{OK: "32", Warn: "33", Fail: "31"}[l]
+	code := map[check.Level]string{check.OK: "32", check.Warn: "33", check.Fail: "31"}[l]
 	if !s.Color || code == "" {
 		return text
 	}

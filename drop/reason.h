@@ -79,7 +79,7 @@ enum outcome {
  * on) are values too.
  */
 enum next {
-	NEXT_FORWARD,  /* forward along c->path */
+	NEXT_FORWARD,  /* forward along c->path; of a parser or a check, that nothing speaks against it */
 	NEXT_CONTINUE, /* the step does not apply to the packet: continue with the next one */
 	NEXT_NEW_FLOW, /* the packet's flow has no entry yet */
 	NEXT_PROXY,    /* forward to the proxy */

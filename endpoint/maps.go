@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -233,7 +231,7 @@ func (k *Kernel) pruneLinks(links map[uint32]bool) error {
 func (k *Kernel) prunePins(names map[string]bool) error {
 	pins, err := k.Datapath.Attacher.Pins()
 	for _, pin := range pins {
-		device, _, _ := strings.Cut(filepath.Base(pin), "-")
+		device, _ := bpf.SplitPin(pin)
 		if IsLinkName(device) && !names[device] {
 			err = errors.Join(err, os.Remove(pin))
 		}

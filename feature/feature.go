@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/bpf"
+	"myelin/doctor/check"
 )
 
 // Feature is one entry of the agent's list of features. All parts but Name are
@@ -47,6 +48,11 @@ type Feature struct {
 	Status func() []Status
 	// Metrics writes the feature's metrics.
 	Metrics func(Sink)
+
+	// Commands show the feature's tables.
+	Commands []Command
+	// Checks are the feature's part of `myelin doctor`, which may run without an agent.
+	Checks []check.Check
 
 	// Rights are what the feature needs of a Kubernetes API server.
 	Rights []Right

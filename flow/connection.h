@@ -72,7 +72,7 @@ INLINE __u32 socket_state(struct __sk_buff *skb, struct cpu *c, __s32 netns, con
  * its receiver. A connection counts as accepted if a socket listens on its local port, since programs do not connect
  * from such a port. Returns an enum connection. Slow path.
  */
-APART int connection_at(struct __sk_buff *skb, __u32 slot, __u32 sender)
+APART enum connection connection_at(struct __sk_buff *skb, __u32 slot, __u32 sender)
 {
 	const struct addr *local, *remote;
 	__be16 local_port, remote_port;

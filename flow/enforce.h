@@ -34,18 +34,18 @@ INLINE void policy_context_init(struct cpu *c, bool reply)
  * Returns the drop reason of a policy lookup, or 0 if the packet passes although it is denied: in audit mode, and if
  * the flow was allowed before and policy_cut is CUT_LEAVE.
  */
-INLINE int enforce_result(struct __sk_buff *skb, struct cpu *c, int outcome)
+INLINE enum next enforce_result(struct __sk_buff *skb, struct cpu *c, int outcome)
 {
 	if (outcome && c->policy.audit) {
 		count(skb, c, FORWARD_AUDIT);
 		event_audit(skb);
-		return 0;
+		return NEXT_FORWARD;
 	}
-	return outcome && c->policy.cut && config.policy_cut == CUT_LEAVE ? 0 : outcome;
+	return outcome && c->policy.cut && config.policy_cut == CUT_LEAVE ? NEXT_FORWARD : outcome;
 }
 
 /* Does the same as enforce_result, and records the verdict in the flow's conntrack entry. */
-INLINE int enforce_flow_result(struct __sk_buff *skb, struct cpu *c, struct flow *f, int outcome)
+INLINE enum next enforce_flow_result(struct __sk_buff *skb, struct cpu *c, struct flow *f, int outcome)
 {
 	outcome = enforce_result(skb, c, outcome);
 	flow_set_verdict(c, f);
@@ -58,11 +58,12 @@ INLINE int enforce_flow_result(struct __sk_buff *skb, struct cpu *c, struct flow
 
 /*
  * Enforces policies on an ICMP error about a flow: it passes if the flow was allowed since policies changed last,
- * otherwise a policy lookup for the error itself decides. f is the flow's entry or NULL. Returns 0 or a drop reason.
+ * otherwise a policy lookup for the error itself decides. f is the flow's entry or NULL. Returns NEXT_FORWARD or a drop
+ * reason.
  */
-INLINE int enforce_icmp_error_about(struct __sk_buff *skb, struct cpu *c, const struct flow *f)
+INLINE enum next enforce_icmp_error_about(struct __sk_buff *skb, struct cpu *c, const struct flow *f)
 {
-	int outcome = 0;
+	enum next outcome = NEXT_FORWARD;
 
 	if (!f || f->flags & FLOW_DENIED || f->policy_epoch != c->path.epoch || flow_expired(f, c->inner.proto)) {
 		policy_context_init(c, false);
@@ -74,13 +75,14 @@ INLINE int enforce_icmp_error_about(struct __sk_buff *skb, struct cpu *c, const 
 
 /*
  * Enforces policies on an ICMP error. It must quote a packet that its receiver sent; an error from a pod must quote a
- * packet to that pod. The quote is trimmed to what identifies the flow. Returns 0 or a drop reason. Slow path.
+ * packet to that pod. The quote is trimmed to what identifies the flow. Returns NEXT_FORWARD or a drop reason. Slow
+ * path.
  */
-INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
+INLINE enum next enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 {
 	struct inner *in = &c->inner;
 	struct flow *f;
-	int outcome;
+	enum next outcome;
 
 	if (inner_parse(skb) || !addr_equal(&in->src, &c->pkt.dst) ||
 	    (c->pkt.hook == HOOK_FROM_POD && !addr_equal(&in->dst, &c->pkt.src)))
@@ -91,7 +93,7 @@ INLINE int enforce_icmp_error(struct __sk_buff *skb, struct cpu *c)
 	if (outcome)
 		return outcome;
 	c->policy.proxy = f && f->flags & FLOW_PROXY;
-	return icmp_trim(skb) ? 0 : DROP_REWRITE;
+	return icmp_trim(skb) ? NEXT_FORWARD : DROP_REWRITE;
 }
 
 /* Whether the endpoint has policies that are not only audited. */
@@ -107,7 +109,7 @@ INLINE bool policy_enforces(__u16 slot)
  * Returns the result for a TCP segment on c->path that belongs to no connection: a drop reason, or 0 if each end with
  * policies only audits them. Slow path.
  */
-INLINE int enforce_no_connection(struct __sk_buff *skb, struct cpu *c)
+INLINE enum next enforce_no_connection(struct __sk_buff *skb, struct cpu *c)
 {
 	c->policy.rule[0] = c->policy.rule[1] = 0;
 	c->policy.denied = (policy_selects(c->path.dst_slot) ? POLICY_INGRESS : POLICY_EGRESS) + 1;
@@ -117,13 +119,13 @@ INLINE int enforce_no_connection(struct __sk_buff *skb, struct cpu *c)
 
 /*
  * Enforces policies on the CPU's TCP segment on c->path, which has no conntrack entry and is no SYN: looks the
- * connection up from the side that opened it. Returns 0 or a drop reason. Slow path.
+ * connection up from the side that opened it. Returns NEXT_FORWARD or a drop reason. Slow path.
  */
-APART int enforce_segment(struct __sk_buff *skb)
+APART enum next enforce_segment(struct __sk_buff *skb)
 {
 	enum connection_side side;
 	struct cpu *c = cpu_this();
-	int outcome;
+	enum next outcome;
 	bool proxy;
 
 	if (!c)
@@ -143,7 +145,7 @@ APART int enforce_segment(struct __sk_buff *skb)
 	proxy = c->policy.proxy;
 	policy_context_init(c, true);
 	c->policy.proxy = proxy;
-	return outcome ? DROP_NO_CONNECTION : 0;
+	return outcome ? DROP_NO_CONNECTION : NEXT_FORWARD;
 }
 
 /* Finds the conntrack entry with the CPU's key. Returns NULL if there is none, or if it has expired. */
@@ -160,13 +162,14 @@ INLINE struct flow *enforce_entry(const struct cpu *c)
 
 /*
  * Enforces policies on the CPU's packet on c->path. With known set, the flow's conntrack entry, if any, has the CPU's
- * key; a policy lookup is needed only if its verdict is outdated. Returns 0 or a drop reason. Cost: per flow.
+ * key; a policy lookup is needed only if its verdict is outdated. Returns NEXT_FORWARD or a drop reason. Cost: per
+ * flow.
  */
-APART int enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
+APART enum next enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 {
 	struct cpu *c = cpu_this();
 	struct flow *f = NULL;
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
@@ -180,7 +183,7 @@ APART int enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
 	if (f && f->policy_epoch == c->path.epoch && !(f->flags & FLOW_DENIED)) {
 		c->policy.reply = f->origin != side;
 		c->policy.proxy = !!(f->flags & FLOW_PROXY);
-		return 0;
+		return NEXT_FORWARD;
 	}
 	policy_context_init(c, f && f->origin != side);
 	outcome = policy_lookup(&c->policy);
@@ -191,7 +194,7 @@ APART int enforce_flow(struct __sk_buff *skb, __u32 side, __u32 known)
  * Does the same as enforce_flow, except for a TCP segment that has no entry and is no SYN: its connection is older than
  * the policies, or its entry was removed. Cost: per flow.
  */
-INLINE int enforce_any(struct __sk_buff *skb, struct cpu *c, int side, bool known)
+INLINE enum next enforce_any(struct __sk_buff *skb, struct cpu *c, int side, bool known)
 {
 	if (c->pkt.proto == IPPROTO_TCP && !flow_syn(&c->pkt) && !(known && enforce_entry(c)))
 		return enforce_segment(skb);
@@ -199,10 +202,10 @@ INLINE int enforce_any(struct __sk_buff *skb, struct cpu *c, int side, bool know
 }
 
 /*
- * Enforces policies on the CPU's packet on c->path; side is the sender's in the CPU's key. Returns 0 or a drop reason.
- * Cost: per flow.
+ * Enforces policies on the CPU's packet on c->path; side is the sender's in the CPU's key. Returns NEXT_FORWARD or a
+ * drop reason. Cost: per flow.
  */
-INLINE int enforce(struct __sk_buff *skb, struct cpu *c, int side)
+INLINE enum next enforce(struct __sk_buff *skb, struct cpu *c, int side)
 {
 	if (l4_is_icmp_error(&c->pkt))
 		return enforce_icmp_error(skb, c);

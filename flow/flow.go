@@ -38,10 +38,10 @@ func stateOf(r *Row) State {
 	return Unreplied
 }
 
-// Lifetime is for how long a row is kept after its last packet.
+// lifetime is for how long a row is kept after its last packet.
 // A TCP connection is established, and kept for long, only after the side that
 // began has acknowledged the answer: it is flow_established.
-func Lifetime(r *Row, protocol uint8) time.Duration {
+func lifetime(r *Row, protocol uint8) time.Duration {
 	s := stateOf(r)
 	if protocol == tcp && s == Replied && r.Side[origin(r)].TcpFlags&ACK == 0 {
 		s = Unreplied
@@ -110,14 +110,14 @@ func (c Clock) Age(tick uint64) time.Duration {
 }
 
 // Expired reports whether the datapath takes the row for gone.
-func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > Lifetime(r, k.Proto) }
+func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > lifetime(r, k.Proto) }
 
 // yields reports whether an entry makes room where the table is filling up: it
 // is closed, or nothing proves that both ends exist, and no packet came for a
 // second.
 func (c Clock) yields(k *Key, r *Row) bool {
 	return c.Idle(r.Seen) > ShareYield &&
-		Lifetime(r, k.Proto) < time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second &&
+		lifetime(r, k.Proto) < time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second &&
 		(k.Proto == tcp || stateOf(r) != Replied)
 }
 

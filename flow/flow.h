@@ -322,10 +322,10 @@ INLINE int flow_insert(struct __sk_buff *skb, struct cpu *c, int side, bool has_
 
 /*
  * Counts the CPU's packet in the entry with key c->key, which is created if missing; with has_path set, c->path is
- * valid and the flow is cached. Returns 0, or a drop reason if there is no room. A SYN is inserted without a lookup,
- * which fails with EEXIST if another CPU has created the entry or the ports are used again. Cost: per flow.
+ * valid and the flow is cached. Returns NEXT_FORWARD, or a drop reason if there is no room. A SYN is inserted without a
+ * lookup, which fails with EEXIST if another CPU has created the entry or the ports are used again. Cost: per flow.
  */
-INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool has_path)
+INLINE enum next flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool has_path)
 {
 	struct flow *f = flow_syn(&c->pkt) ? NULL : bpf_map_lookup_elem(&flows, &c->key);
 	struct cached_flow *k;
@@ -334,7 +334,7 @@ INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool has_pat
 	if (!f) {
 		err = flow_insert(skb, c, side, has_path);
 		if (!err)
-			return 0;
+			return NEXT_FORWARD;
 		if (err != -EEXIST)
 			return err == -EDQUOT ? DROP_FLOW_LIMIT : DROP_MAP_FULL;
 		f = bpf_map_lookup_elem(&flows, &c->key);
@@ -350,7 +350,7 @@ INLINE int flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool has_pat
 		flow_cache_insert(side);
 		flow_cache_sync(c, f, side);
 	}
-	return 0;
+	return NEXT_FORWARD;
 }
 
 #endif

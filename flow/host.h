@@ -9,27 +9,6 @@
 #include "track.h"
 #include "../icmp/reset.h"
 
-#define ICMPV6_MLD_QUERY 130
-#define ICMPV6_MLD_DONE 132
-#define ICMPV6_MLD2_REPORT 143
-
-/*
- * Whether the packet passes regardless of policies, because the link needs it and no router forwards it (RFC 4890 4.4):
- * neighbour discovery, which is ARP's counterpart, and multicast group management.
- */
-INLINE bool host_link_local(const struct packet *pkt)
-{
-	__u8 type = pkt->icmp_type;
-
-	if (pkt->proto == IPPROTO_IGMP)
-		return pkt->ttl == 1;
-	if (pkt->proto != IPPROTO_ICMPV6)
-		return false;
-	if (type >= ICMPV6_ROUTER_SOLICITATION && type <= ICMPV6_REDIRECT)
-		return pkt->ttl == 255;
-	return pkt->ttl == 1 && ((type >= ICMPV6_MLD_QUERY && type <= ICMPV6_MLD_DONE) || type == ICMPV6_MLD2_REPORT);
-}
-
 /*
  * Whether the stack delivers a packet locally although its destination is not in endpoints: multicast, broadcast,
  * link-local, or an address that was just added.
@@ -67,23 +46,23 @@ APART int host_owns(struct __sk_buff *skb, __u32 sends)
 }
 
 /*
- * Enforces the node's policies on the CPU's packet, which the node receives, or sends (sends). Returns 0 or a drop
- * reason. Cost: per packet of the node itself, where policies select it.
+ * Enforces the node's policies on the CPU's packet, which the node receives, or sends (sends). Returns NEXT_FORWARD or
+ * a drop reason. Cost: per packet of the node itself, where policies select it.
  */
-APART int host_enforce(struct __sk_buff *skb, __u32 sends)
+APART enum next host_enforce(struct __sk_buff *skb, __u32 sends)
 {
 	struct cpu *c = cpu_this();
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
 	if (!policy_selects(SLOT_HOST) || !host_owns(skb, sends))
-		return 0;
+		return NEXT_FORWARD;
 	outcome = l4_parse(skb, &c->pkt);
 	if (outcome)
 		return outcome;
 	if (host_link_local(&c->pkt))
-		return 0;
+		return NEXT_FORWARD;
 	__builtin_memset(&c->path, 0, sizeof(c->path));
 	c->path.action = PATH_STACK;
 	c->path.flags = PATH_TRACKED | PATH_POLICY;

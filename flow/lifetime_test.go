@@ -38,8 +38,8 @@ func TestLifetime(t *testing.T) {
 		{row(replied), 17, Replied, bpf.DatapathFlowSecondsFLOW_OTHER_SECONDS},
 	} {
 		life := time.Duration(c.want) * time.Second
-		if stateOf(c.row) != c.state || Lifetime(c.row, c.protocol) != life {
-			t.Errorf("protocol %d, %s: %s", c.protocol, stateOf(c.row), Lifetime(c.row, c.protocol))
+		if stateOf(c.row) != c.state || lifetime(c.row, c.protocol) != life {
+			t.Errorf("protocol %d, %s: %s", c.protocol, stateOf(c.row), lifetime(c.row, c.protocol))
 		}
 		k := &Key{Proto: c.protocol}
 		for now, expired := range map[uint32]bool{uint32(c.want) * 10: false, uint32(c.want)*10 + 1: true} {

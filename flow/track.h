@@ -12,27 +12,27 @@
 #include "../route/decide.h"
 
 /*
- * Makes c->path the path to the proxy if the policy lookup has said that the CPU's packet goes there. Returns 0 or a
- * drop reason. Cost: per flow.
+ * Makes c->path the path to the proxy if the policy lookup has said that the CPU's packet goes there. Returns
+ * NEXT_FORWARD or a drop reason. Cost: per flow.
  */
-INLINE int track_redirect(struct __sk_buff *skb, struct cpu *c)
+INLINE enum next track_redirect(struct __sk_buff *skb, struct cpu *c)
 {
-	int outcome;
+	enum next outcome;
 
 	if (!config.l7 || !c->policy.proxy)
-		return 0;
+		return NEXT_FORWARD;
 	outcome = l7_path(c->pkt.proto);
 	if (!outcome || !config.l7_open || c->policy.cut)
 		return outcome;
 	c->policy.proxy = false; /* a new flow passes without the proxy */
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /*
  * Sets up a flow on c->path, or updates its entry if it has one. c->path becomes the path to the proxy if the flow
- * passes through it. Returns 0 or a drop reason. Cost: per flow.
+ * passes through it. Returns NEXT_FORWARD or a drop reason. Cost: per flow.
  */
-APART int track_begin(struct __sk_buff *skb)
+APART enum next track_begin(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int outcome, side;
@@ -43,10 +43,10 @@ APART int track_begin(struct __sk_buff *skb)
 	if (policy_enforced(&c->path) && (outcome = enforce(skb, c, side) ?: track_redirect(skb, c)))
 		return outcome;
 	if (l4_is_icmp_error(&c->pkt))
-		return 0;
+		return NEXT_FORWARD;
 	outcome = flow_put(skb, c, side, true);
 	/* Without policies, a flow does not need the entry to pass. */
-	return outcome == DROP_FLOW_LIMIT && !policy_enforced(&c->path) ? 0 : outcome;
+	return outcome == DROP_FLOW_LIMIT && !policy_enforced(&c->path) ? NEXT_FORWARD : outcome;
 }
 
 /*
@@ -154,22 +154,44 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 	return path_follow(skb, c, &w->path, w->path.action, HOOK_FROM_WIRE);
 }
 
+#define ICMPV6_MLD_QUERY 130
+#define ICMPV6_MLD_DONE 132
+#define ICMPV6_MLD2_REPORT 143
+
+/*
+ * Whether the packet passes regardless of policies, because the link needs it and no router forwards it (RFC 4890 4.4):
+ * neighbour discovery, which is ARP's counterpart, and multicast group management.
+ */
+INLINE bool host_link_local(const struct packet *pkt)
+{
+	__u8 type = pkt->icmp_type;
+
+	if (pkt->proto == IPPROTO_IGMP)
+		return pkt->ttl == 1;
+	if (pkt->proto != IPPROTO_ICMPV6)
+		return false;
+	if (type >= ICMPV6_ROUTER_SOLICITATION && type <= ICMPV6_REDIRECT)
+		return pkt->ttl == 255;
+	return pkt->ttl == 1 && ((type >= ICMPV6_MLD_QUERY && type <= ICMPV6_MLD_DONE) || type == ICMPV6_MLD2_REPORT);
+}
+
 /*
  * Enforces policies on what the host's stack sends to a pod. Sets c->path.flags, which say whether the flow is tracked.
- * Returns 0 or a drop reason. Cost: per packet.
+ * Returns NEXT_FORWARD, a drop reason, or NEXT_NEW_FLOW if the packet passes, but must not create an entry. Cost: per
+ * packet.
  */
-APART int enforce_to_pod(struct __sk_buff *skb)
+APART enum next enforce_to_pod(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct endpoint *e;
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;
 	c->path.flags = 0;
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (!e || e->flags & ENDPOINT_HOST)
-		return 0;
+		return NEXT_FORWARD;
 	decide_wire_pod(c, e);
 	e = config.host_policy ? bpf_map_lookup_elem(&endpoints, &c->pkt.src) : NULL;
 	if (e && policy_selects(e->slot)) {
@@ -178,12 +200,14 @@ APART int enforce_to_pod(struct __sk_buff *skb)
 		c->path.epoch = epoch_sum(e->slot, c->path.dst_slot);
 	}
 	if (!policy_enforced(&c->path))
-		return 0;
+		return NEXT_FORWARD;
 	outcome = l4_parse(skb, &c->pkt);
+	if (outcome == NEXT_FORWARD && e && host_link_local(&c->pkt))
+		return NEXT_NEW_FLOW;
 	if (outcome || !(outcome = enforce(skb, c, flow_key_own(c))))
 		return outcome;
-	/* An RST tells the pod that its connection is denied now. */
-	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? 0 : outcome;
+	/* An RST tells the pod that its connection is denied now. An entry would allow what follows. */
+	return c->pkt.tcp_flags & TCP_RST && c->policy.cut ? NEXT_NEW_FLOW : outcome;
 }
 
 /*
@@ -207,6 +231,14 @@ APART int track_proxied(struct __sk_buff *skb)
 	if (outcome)
 		return refuse_flow(skb, c, outcome);
 	return path_follow(skb, c, &c->path, c->path.action, c->pkt.hook);
+}
+
+/* Whether what the host's stack sends to a pod is tracked, by the result of Services and of enforce_to_pod. */
+INLINE bool to_pod_tracked(const struct cpu *c, int outcome)
+{
+	if (config.flow_always)
+		return outcome != NEXT_NEW_FLOW;
+	return config.policy && outcome == NEXT_FORWARD && flow_tracked(&c->path);
 }
 
 /* Tracks what the host's stack sends to a pod. Cost: per packet. */

@@ -57,7 +57,7 @@ const pluginEnd = time.Minute
 // CleanCilium removes what Cilium leaves on a node when its agent has ended: the CNI configuration and plugin; programs
 // of devices and of control groups; maps; devices, routes and rules; chains and sets, by the node's own tools; files.
 // Programs on control groups would translate Services by maps that are not updated. While the agent or pods of it run
-// nothing is touched, and the error says so, a *PodsRunError for pods. Configurations of other networks that Cilium put
+// nothing is touched, and the error says so, a *podsRunError for pods. Configurations of other networks that Cilium put
 // aside (.cilium_bak) stay aside. Kernel parameters stay as Cilium set them. It can be repeated. The network namespace
 // is that of the process.
 func CleanCilium(ctx context.Context, o CiliumOptions) error {

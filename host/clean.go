@@ -37,11 +37,11 @@ type Options struct {
 	Say func(format string, args ...any)
 }
 
-// PodsRunError says that Clean has left what pods need that run.
-type PodsRunError struct{ Links []string }
+// podsRunError says that Clean has left what pods need that run.
+type podsRunError struct{ Links []string }
 
 // Error names the links.
-func (e *PodsRunError) Error() string {
+func (e *podsRunError) Error() string {
 	return fmt.Sprintf("%d pods run still (%s): what forwards for them stays; clean up again when they have ended, "+
 		"or with --force, which cuts them off",
 		len(e.Links), strings.Join(e.Links, " "))
@@ -49,7 +49,7 @@ func (e *PodsRunError) Error() string {
 
 // Clean removes all that agents have left on the node: first the CNI configuration, so that the runtime gives us no
 // more pods; at last what the agent knew. It refuses while an agent runs. While pods run it stops after the
-// configuration and the plugin, with a *PodsRunError. It can be repeated. The network namespace is that of the process.
+// configuration and the plugin, with a *podsRunError. It can be repeated. The network namespace is that of the process.
 func Clean(ctx context.Context, o Options) error {
 	unlock, err := o.noAgent()
 	if err != nil {
@@ -149,7 +149,7 @@ func (o Options) podsGone(ctx context.Context) error {
 func podsEnd(ctx context.Context, kind func(netlink.Link) bool, patience time.Duration, force bool,
 	say func(string, ...any)) error {
 	err := within(ctx, patience, say, func() error { return podsRun(kind) })
-	var pods *PodsRunError
+	var pods *podsRunError
 	if force && ctx.Err() == nil && errors.As(err, &pods) {
 		return nil
 	}
@@ -177,11 +177,11 @@ func within(ctx context.Context, patience time.Duration, say func(string, ...any
 	}
 }
 
-// podsRun is a *PodsRunError where links of one kind lead to pods.
+// podsRun is a *podsRunError where links of one kind lead to pods.
 func podsRun(kind func(netlink.Link) bool) error {
 	links, err := podLinks(kind)
 	if err == nil && len(links) > 0 {
-		return &PodsRunError{Links: links}
+		return &podsRunError{Links: links}
 	}
 	return err
 }

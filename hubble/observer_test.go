@@ -230,7 +230,7 @@ func TestStatusAndLists(t *testing.T) {
 	if err != nil || len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetSeenFlows() != 2 {
 		t.Error(nodes, err)
 	}
-	for _, name := range []string{"", HealthService} {
+	for _, name := range []string{"", healthService} {
 		h, err := healthpb.NewHealthClient(s.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
 		if err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Error(name, h, err)

@@ -86,7 +86,7 @@ func (p *Peers) gone(known map[string]*peerpb.ChangeNotification, seen map[strin
 
 // notification has no address for a node that has none.
 func (p *Peers) notification(n *cluster.Node) *peerpb.ChangeNotification {
-	out := &peerpb.ChangeNotification{Name: PeerName(p.Cluster, n.Name)}
+	out := &peerpb.ChangeNotification{Name: peerName(p.Cluster, n.Name)}
 	first, second := n.IPv4(), n.IPv6()
 	if p.IPv6 {
 		first, second = second, first
@@ -103,8 +103,8 @@ func (p *Peers) notification(n *cluster.Node) *peerpb.ChangeNotification {
 	return out
 }
 
-// PeerName is a node's name as a peer: "node" in the cluster default, else "cluster/node".
-func PeerName(cluster, node string) string {
+// peerName is a node's name as a peer: "node" in the cluster default, else "cluster/node".
+func peerName(cluster, node string) string {
 	if cluster == "" || cluster == "default" {
 		return node
 	}

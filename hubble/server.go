@@ -18,8 +18,8 @@ import (
 	"myelin/tlsfile"
 )
 
-// HealthService is the name under which clients of Hubble ask for the server's health.
-const HealthService = "hubble.server.Observer"
+// healthService is the name under which clients of Hubble ask for the server's health.
+const healthService = "hubble.server.Observer"
 
 // Delays between attempts to listen.
 const (
@@ -138,7 +138,7 @@ func (s *Server) newServer(options ...grpc.ServerOption) *grpc.Server {
 	observerpb.RegisterObserverServer(g, s.Observer)
 	peerpb.RegisterPeerServer(g, s.Peers)
 	h := health.NewServer() // "" is being served from the beginning
-	h.SetServingStatus(HealthService, healthpb.HealthCheckResponse_SERVING)
+	h.SetServingStatus(healthService, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(g, h)
 	return g
 }

@@ -41,6 +41,8 @@ type Params struct {
 	// Record takes the proxy's records, and Lost how many were overwritten before they were read.
 	Record func([]control.Record)
 	Lost   func(n uint64)
+	// Policies are those by which the endpoint in a slot may use names, by the number of the selector.
+	Policies func(slot uint16) map[uint32][]string
 }
 
 // Feature is the agent's side of the proxy.
@@ -55,6 +57,7 @@ type Feature struct {
 	wanted  []byte     // the last configuration; nil: no policy needs the proxy
 	applied bool       // the proxy that runs has it
 	inode   uint64     // of the network namespace that the devices lead to
+	leadTo  int        // the process whose network namespace that was: another one may get its number
 	pid     int        // of the proxy that has the configuration
 	failed  error
 }
@@ -71,7 +74,7 @@ func (f *Feature) Feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "l7", Start: f.start, Settings: f.settings, Lists: f.lists,
 		Status:  func() []feature.Status { return []feature.Status{f.status()} },
-		Metrics: f.metrics,
+		Metrics: f.metrics, Commands: commands(),
 	}
 }
 
@@ -105,11 +108,12 @@ func (f *Feature) start(context.Context) error {
 func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 	full := *c
 	full.DNS = config.DNS{
-		MinTTL:                    time.Duration(f.Config.L7.MinTTL) * time.Second,
-		MaxAddressesPerName:       f.Config.L7.MaxAddressesPerName,
-		IdleConnectionGracePeriod: f.Config.L7.IdleGrace, RejectCode: codeRefused,
+		MinTTL:                    time.Duration(f.Config.DNS.MinTTL) * time.Second,
+		MaxAddressesPerName:       f.Config.DNS.MaxAddressesPerName,
+		IdleConnectionGracePeriod: f.Config.DNS.IdleGrace, RejectCode: codeRefused,
 	}
-	if f.Config.L7.RejectCode == "nameError" {
+	full.Records = f.Config.Hubble.Enabled
+	if f.Config.DNS.RejectCode == "nameError" {
 		full.DNS.RejectCode = codeNameError
 	}
 	data, err := control.Encode(&full)
@@ -147,10 +151,10 @@ func (f *Feature) attempt(ctx context.Context) error {
 	if err := f.ensure(ctx); err != nil {
 		return err
 	}
-	if err := f.setDevices(); err != nil {
+	status, ok := f.running(ctx)
+	if err := f.setDevices(status.PID); err != nil {
 		return err
 	}
-	status, ok := f.running(ctx)
 	if f.applied && ok && status.PID == f.pid {
 		return nil
 	}
@@ -161,15 +165,16 @@ func (f *Feature) attempt(ctx context.Context) error {
 	return nil
 }
 
-// setDevices makes the devices that lead to the proxy's network namespace, if it is another one than before.
-func (f *Feature) setDevices() error {
+// setDevices makes the devices that lead to the proxy's network namespace, if it or the process is another one than
+// before.
+func (f *Feature) setDevices(pid int) error {
 	namespace, err := control.Namespace(f.Config.Myelin.RunDir)
 	if err != nil {
 		return fmt.Errorf("find the proxy's network namespace: %w", err)
 	}
 	defer namespace.Close()
 	inode, err := inodeOf(namespace)
-	if err != nil || inode == f.inode {
+	if err != nil || inode == f.inode && pid == f.leadTo {
 		return err
 	}
 	mtu, routeMTU := f.MTU()
@@ -180,7 +185,7 @@ func (f *Feature) setDevices() error {
 	if err != nil {
 		return err
 	}
-	f.inode = inode
+	f.inode, f.leadTo = inode, pid
 	return nil
 }
 
@@ -219,4 +224,12 @@ func (f *Feature) check(ctx context.Context) error {
 		return nil
 	}
 	return f.realise(ctx)
+}
+
+// commands are those that show what pods resolve.
+func commands() []feature.Command {
+	return []feature.Command{
+		{Name: "fqdn", Short: "Inspect the DNS names that pods have resolved", Views: []feature.View{{Name: "list",
+			Short: "List names, addresses, remaining TTL, pods and policies", Table: "fqdn"}}},
+	}
 }

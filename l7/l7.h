@@ -52,10 +52,10 @@ INLINE bool l7_alive(void)
 }
 
 /*
- * Turns c->path into the path to the proxy, for packets of the protocol. Returns 0 or a drop reason. Cost: per flow,
- * and per DNS message.
+ * Turns c->path into the path to the proxy, for packets of the protocol. Returns NEXT_FORWARD or a drop reason. Cost:
+ * per flow, and per DNS message.
  */
-APART int l7_path(__u32 proto)
+APART enum next l7_path(__u32 proto)
 {
 	struct cpu *c = cpu_this();
 	struct proxy_devices *d;
@@ -74,12 +74,12 @@ APART int l7_path(__u32 proto)
 		p->ifindex = d->datagram_ifindex;
 		__builtin_memset(&p->dmac, 0, sizeof(p->dmac));
 		__builtin_memset(&p->smac, 0, sizeof(p->smac));
-		return 0;
+		return NEXT_FORWARD;
 	}
 	p->ifindex = d->stream_ifindex;
 	p->dmac = d->stream_mac;
 	p->smac = d->link_mac;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /* Returns how packets on c->path are sent, where that would be the given action without the proxy. */

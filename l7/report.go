@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
-	"myelin/dns"
 	"myelin/feature"
 )
 
@@ -30,23 +29,21 @@ func (f *Feature) lists() map[string]feature.List {
 
 // nameRow is an address of a name that a pod has got.
 type nameRow struct {
-	Name      string   `json:"name"`
-	Address   string   `json:"address"`
-	TTL       string   `json:"ttl"`
-	Pod       string   `json:"pod"`
-	Selectors []uint32 `json:"selectors,omitempty"`
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	// TTL is what remains of it.
+	TTL string `json:"ttl"`
+	Pod string `json:"pod"`
+	// Policies are those of the pod whose toFQDNs the name matches.
+	Policies []string `json:"policies,omitempty"`
 }
 
 // TableHeader names the columns of TableRow.
-func (*nameRow) TableHeader() []string { return []string{"Name", "Address", "TTL", "Pod", "Selectors"} }
+func (*nameRow) TableHeader() []string { return []string{"Name", "Address", "TTL", "Pod", "Policies"} }
 
 // TableRow is the row as text.
 func (r *nameRow) TableRow() []string {
-	selectors := make([]string, len(r.Selectors))
-	for i, n := range r.Selectors {
-		selectors[i] = strconv.FormatUint(uint64(n), 10)
-	}
-	return []string{r.Name, r.Address, r.TTL, r.Pod, strings.Join(selectors, ",")}
+	return []string{r.Name, r.Address, r.TTL, r.Pod, strings.Join(r.Policies, ", ")}
 }
 
 func (f *Feature) eachName(yield func(feature.Row) bool) error {
@@ -59,9 +56,19 @@ func (f *Feature) eachName(yield func(feature.Row) bool) error {
 	if err != nil {
 		return err
 	}
+	bySlot := map[uint16]map[uint32][]string{}
 	for i := range rows {
-		for _, a := range rows[i].Addresses {
-			if !yield(newNameRow(&rows[i], a)) {
+		r := &rows[i]
+		policies, known := bySlot[r.Slot]
+		if !known {
+			policies = f.Policies(r.Slot)
+			bySlot[r.Slot] = policies
+		}
+		matching := policiesOf(r.Selectors, policies)
+		for _, a := range r.Addresses {
+			row := &nameRow{Name: r.Name, Address: a.Addr.String(), TTL: a.TTL.Round(time.Second).String(),
+				Pod: r.Pod.String(), Policies: matching}
+			if !yield(row) {
 				return nil
 			}
 		}
@@ -69,9 +76,13 @@ func (f *Feature) eachName(yield func(feature.Row) bool) error {
 	return nil
 }
 
-func newNameRow(r *dns.Row, a dns.RowAddress) *nameRow {
-	return &nameRow{Name: r.Name, Address: a.Addr.String(), TTL: a.TTL.Round(time.Second).String(), Pod: r.Pod.String(),
-		Selectors: r.Selectors}
+// policiesOf are the policies that have one of the selectors, sorted.
+func policiesOf(selectors []uint32, policies map[uint32][]string) (out []string) {
+	for _, n := range selectors {
+		out = append(out, policies[n]...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func (f *Feature) needed() bool {

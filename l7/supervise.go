@@ -19,6 +19,10 @@ const (
 	pollTime = 20 * time.Millisecond
 	// statusTime bounds a request for the status.
 	statusTime = 2 * time.Second
+	// batchTime is between two requests for records, which cost more than a few records do.
+	batchTime = 50 * time.Millisecond
+	// fullBatch is how many records are not waited after: a part of the proxy's ring.
+	fullBatch = 2048
 )
 
 // running returns the status of the proxy that runs, and whether one does.
@@ -82,6 +86,12 @@ func (f *Feature) follow(ctx context.Context) error {
 			f.Record(r.List)
 		}
 		next = r.Next
+		if len(r.List) < fullBatch { // else the ring might overflow
+			select {
+			case <-ctx.Done():
+			case <-time.After(batchTime):
+			}
+		}
 	}
 	return nil
 }

@@ -38,11 +38,11 @@ type Change struct {
 
 // Actions of Change, in the words of kubectl.
 const (
-	Created    = "created"
-	Configured = "configured"
-	Unchanged  = "unchanged"
-	Pruned     = "pruned"
-	Deleted    = "deleted" // by Delete
+	resultCreated    = "created"
+	resultConfigured = "configured"
+	resultUnchanged  = "unchanged"
+	resultPruned     = "pruned"
+	resultDeleted    = "deleted" // by Delete
 )
 
 // String is as kubectl has it: "pod/demo/web created".
@@ -141,20 +141,20 @@ func (l *Lab) putAll(objects []*object, prune bool) ([]Change, error) {
 
 // put writes an object into the lab's copy of the manifests.
 func (l *Lab) put(o *object) (Change, error) {
-	c := Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Created}
+	c := Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: resultCreated}
 	path := l.path("manifests", o.fileName())
 	old, err := os.ReadFile(path)
 	switch {
 	case err == nil && sameYAML(appliedOf(old), o.asApplied()):
-		c.Action = Unchanged
+		c.Action = resultUnchanged
 	case err == nil:
-		c.Action = Configured
+		c.Action = resultConfigured
 	case !errors.Is(err, os.ErrNotExist):
 		return c, err
 	}
 	// Lines count too: agents name those that a rule was made of. A Pod that has not changed keeps its node.
 	if err == nil &&
-		(bytes.Equal(old, o.data) || c.Action == Unchanged && o.isPod() && len(appliedOf(old)) != len(old)) {
+		(bytes.Equal(old, o.data) || c.Action == resultUnchanged && o.isPod() && len(appliedOf(old)) != len(old)) {
 		return c, nil
 	}
 	return c, l.writeManifest(o.fileName(), o.data)
@@ -184,7 +184,7 @@ func (l *Lab) prune(objects, present []*object) ([]Change, error) {
 		wanted := func(other *object) bool { return other.fileName() == o.fileName() }
 		if !o.isNode() && metav1.GetControllerOf(o) == nil && !slices.ContainsFunc(objects, wanted) {
 			gone = append(gone, o)
-			changes = append(changes, Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Pruned})
+			changes = append(changes, Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: resultPruned})
 		}
 	}
 	return changes, l.dropLocked(gone)
@@ -209,7 +209,7 @@ func (l *Lab) DeleteAll(ctx context.Context, stdin io.Reader, paths []string, ea
 			return fmt.Errorf("delete %s: nodes can't leave a lab", o)
 		}
 		if _, err := os.Stat(l.path("manifests", o.fileName())); err == nil {
-			changes = append(changes, Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Deleted})
+			changes = append(changes, Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: resultDeleted})
 		}
 	}
 	if err := l.drop(objects); err != nil {
@@ -245,7 +245,7 @@ func (l *Lab) DeleteNamed(ctx context.Context, name string) (Change, error) {
 				Kind:      "Pod",
 				Namespace: p.state.Namespace,
 				Name:      p.state.Name,
-				Action:    Deleted,
+				Action:    resultDeleted,
 			}, l.DeletePod(
 				ctx,
 				name,
@@ -271,7 +271,7 @@ func (l *Lab) DeleteNamed(ctx context.Context, name string) (Change, error) {
 	if err := l.drop([]*object{o}); err != nil {
 		return Change{}, err
 	}
-	return Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: Deleted}, l.wait(ctx)
+	return Change{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Action: resultDeleted}, l.wait(ctx)
 }
 
 func (l *Lab) drop(objects []*object) error {

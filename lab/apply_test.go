@@ -61,7 +61,7 @@ func TestVerdict(t *testing.T) {
 		v.add("spec.x: bad", n)
 	}
 	v.add("only one", "b")
-	c := Change{Kind: "NetworkPolicy", Namespace: "demo", Name: "x", Action: Created, Rejected: v.text(2)}
+	c := Change{Kind: "NetworkPolicy", Namespace: "demo", Name: "x", Action: resultCreated, Rejected: v.text(2)}
 	if want := "networkpolicy/demo/x rejected: spec.x: bad; only one (on b)"; c.String() != want {
 		t.Errorf("%s, want %s", c, want)
 	}

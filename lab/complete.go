@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"myelin/config"
+	"myelin/config/key"
 	"myelin/lab/allocate"
 	"myelin/lab/controller"
 )
@@ -168,8 +169,8 @@ func (l *Lab) podFamilies() int {
 }
 
 // nodePortRange is nodePort.range of the configuration that all agents get.
-func (l *Lab) nodePortRange() (config.PortRange, error) {
-	fallback := config.PortRange{First: 30000, Last: 32767}
+func (l *Lab) nodePortRange() (key.PortRange, error) {
+	fallback := key.PortRange{First: 30000, Last: 32767}
 	keys, err := l.configKeys()
 	if err != nil {
 		return fallback, err

@@ -80,7 +80,7 @@ func TestGet(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"deployment/web", "pod/alone"} {
-		if c, err := l.DeleteNamed(t.Context(), name); err != nil || c.Action != Deleted {
+		if c, err := l.DeleteNamed(t.Context(), name); err != nil || c.Action != resultDeleted {
 			t.Errorf("delete %s: %v %v", name, c, err)
 		}
 	}

@@ -269,10 +269,10 @@ INLINE bool nat_admits(const struct cpu *c)
 
 /*
  * Finds the port of a connection that does not have its first candidate: the port in the index, otherwise the best
- * candidate, which is claimed. The port is stored in port_search(c)->port. Returns 0 or a drop reason: DROP_NAT_NO_PORT
- * if no candidate is available. Cost: per flow.
+ * candidate, which is claimed. The port is stored in port_search(c)->port. Returns NEXT_FORWARD or a drop reason:
+ * DROP_NAT_NO_PORT if no candidate is available. Cost: per flow.
  */
-APART int nat_search(struct __sk_buff *skb)
+APART enum next nat_search(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct port_search *s;
@@ -284,7 +284,7 @@ APART int nat_search(struct __sk_buff *skb)
 	port = flow_syn(&c->pkt) ? nat_indexed(false) : 0; /* for others, nat_find has asked the index */
 	s->port = port;
 	if (port)
-		return 0;
+		return NEXT_FORWARD;
 	if (!nat_admits(c))
 		return DROP_FLOW_LIMIT;
 	s->skip = 0;
@@ -294,7 +294,7 @@ APART int nat_search(struct __sk_buff *skb)
 			break;
 		/* For a free port, nat_offer has called nat_takes already. */
 		if ((s->rank == PORT_FREE || nat_takes(skb, s->port)) && nat_claim(skb, s->port, s->rank))
-			return 0;
+			return NEXT_FORWARD;
 		s->skip = s->port;
 	}
 	return DROP_NAT_NO_PORT;

@@ -10,14 +10,14 @@
 #include "claim.h"
 #include "../flow/enforce.h"
 
-/* Translates an ICMP error that a pod sends to the world. Returns 0 or a drop reason. Slow path. */
-APART int nat_out_icmp_error(struct __sk_buff *skb)
+/* Translates an ICMP error that a pod sends to the world. Returns NEXT_FORWARD or a drop reason. Slow path. */
+APART enum next nat_out_icmp_error(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct packet *about;
 	struct inner *in;
 	struct flow *f;
-	int outcome;
+	enum next outcome;
 	__u16 port;
 
 	if (!c)
@@ -48,7 +48,7 @@ APART int nat_out_icmp_error(struct __sk_buff *skb)
 	outcome = inner_write(skb, false);
 	if (outcome)
 		return outcome;
-	return nat_write(skb, &c->pkt, true, &c->snat, c->pkt.sport) ? 0 : DROP_REWRITE;
+	return nat_write(skb, &c->pkt, true, &c->snat, c->pkt.sport) ? NEXT_FORWARD : DROP_REWRITE;
 }
 
 /*
@@ -122,9 +122,9 @@ INLINE bool nat_proxied(const struct cpu *c)
 }
 
 /*
- * Translates the source of the CPU's packet, which a pod sends to the world, to c->snat. Returns 0, NEXT_CONTINUE if
- * the packet is a reply and leaves untranslated, NEXT_PROXY if its flow passes through the proxy first, or a drop
- * reason. Cost: per packet.
+ * Translates the source of the CPU's packet, which a pod sends to the world, to c->snat. Returns NEXT_FORWARD,
+ * NEXT_CONTINUE if the packet is a reply and leaves untranslated, NEXT_PROXY if its flow passes through the proxy
+ * first, or a drop reason. Cost: per packet.
  */
 APART enum next nat_out(struct __sk_buff *skb)
 {
@@ -172,7 +172,7 @@ APART enum next nat_out(struct __sk_buff *skb)
 	}
 	flow_reopen(c, f, side);
 	flow_count(skb, &c->pkt, f, side);
-	return nat_write(skb, &c->pkt, true, &c->snat, bpf_htons(port)) ? 0 : nat_refusal(&c->pkt);
+	return nat_write(skb, &c->pkt, true, &c->snat, bpf_htons(port)) ? NEXT_FORWARD : nat_refusal(&c->pkt);
 }
 
 #endif

@@ -13,8 +13,8 @@ INLINE bool nat_pod_is(const struct flow *f, const struct endpoint *e)
 }
 
 /*
- * Translates an ICMP error about a packet that a pod sent to the world. Returns 0, a drop reason, or NEXT_CONTINUE if
- * the error is about no masqueraded flow. Slow path.
+ * Translates an ICMP error about a packet that a pod sent to the world. Returns NEXT_FORWARD, a drop reason, or
+ * NEXT_CONTINUE if the error is about no masqueraded flow. Slow path.
  */
 APART enum next nat_in_icmp_error(struct __sk_buff *skb)
 {
@@ -51,14 +51,14 @@ APART enum next nat_in_icmp_error(struct __sk_buff *skb)
 	outcome = inner_write(skb, true);
 	if (outcome)
 		return outcome;
-	return nat_write(skb, &c->pkt, false, &in->to, c->pkt.dport) ? 0 : DROP_REWRITE;
+	return nat_write(skb, &c->pkt, false, &in->to, c->pkt.dport) ? NEXT_FORWARD : DROP_REWRITE;
 }
 
 /*
  * Repeats the policy lookup for the flow with the CPU's key, which a pod has opened, after policies may have changed.
- * Returns 0 or a drop reason. Cost: once per flow and epoch.
+ * Returns NEXT_FORWARD or a drop reason. Cost: once per flow and epoch.
  */
-APART int nat_enforce(struct __sk_buff *skb)
+APART enum next nat_enforce(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct flow *f;
@@ -74,8 +74,11 @@ APART int nat_enforce(struct __sk_buff *skb)
 	return enforce_flow_result(skb, c, f, policy_lookup(&c->policy));
 }
 
-/* Copies the flow's decision for the pod to c->path; decides again if it is outdated. Returns 0 or a drop reason. */
-INLINE int nat_path(struct cpu *c, struct flow *f)
+/*
+ * Copies the flow's decision for the pod to c->path; decides again if it is outdated. Returns NEXT_FORWARD or a drop
+ * reason.
+ */
+INLINE enum next nat_path(struct cpu *c, struct flow *f)
 {
 	struct path *way = &f->way;
 	struct endpoint *e;
@@ -87,7 +90,7 @@ INLINE int nat_path(struct cpu *c, struct flow *f)
 		return l7_path(c->pkt.proto);
 	}
 	if (likely(way->action && way->epoch == epoch_sum(0, way->dst_slot)))
-		return 0;
+		return NEXT_FORWARD;
 	e = bpf_map_lookup_elem(&endpoints, &f->pod);
 	if (!e || e->flags & ENDPOINT_HOST || !nat_pod_is(f, e))
 		return DROP_NO_ENDPOINT; /* the address may belong to another pod by now */
@@ -96,7 +99,7 @@ INLINE int nat_path(struct cpu *c, struct flow *f)
 	c->path.flags = decide_tracking(0, e->slot) & PATH_POLICY;
 	c->path.epoch = epoch_sum(0, c->path.dst_slot);
 	*way = c->path;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /* Whether the packet may be for a masqueraded pod, so that ports of the host itself need no lookup. */
@@ -111,7 +114,8 @@ INLINE bool nat_is_candidate(const struct packet *pkt)
 
 /*
  * Translates the destination of the CPU's packet, which the world sends to the node's address, to that of the pod, and
- * fills in c->path. Returns 0, a drop reason, or NEXT_CONTINUE if the packet is for the host. Cost: per packet.
+ * fills in c->path. Returns NEXT_FORWARD, a drop reason, or NEXT_CONTINUE if the packet is for the host. Cost: per
+ * packet.
  */
 APART enum next nat_in(struct __sk_buff *skb)
 {
@@ -137,7 +141,7 @@ APART enum next nat_in(struct __sk_buff *skb)
 	if (c->path.action != PATH_STACK && c->pkt.ttl <= 1)
 		return DROP_TTL;
 	flow_count(skb, &c->pkt, f, side);
-	return nat_write(skb, &c->pkt, false, &f->pod, f->pod_port) ? 0 : nat_refusal(&c->pkt);
+	return nat_write(skb, &c->pkt, false, &f->pod, f->pod_port) ? NEXT_FORWARD : nat_refusal(&c->pkt);
 }
 
 #endif

@@ -59,7 +59,7 @@ INLINE bool nat_write_port(struct __sk_buff *skb, const struct packet *pkt, bool
  * Returns the drop reason of a packet whose ports can't be rewritten. SCTP's checksum needs the length of the whole
  * packet, which a fragment does not have.
  */
-INLINE int nat_refusal(const struct packet *pkt)
+INLINE enum next nat_refusal(const struct packet *pkt)
 {
 	return pkt->proto == IPPROTO_SCTP && pkt->fragment ? DROP_SCTP_FRAGMENT : DROP_REWRITE;
 }
@@ -121,10 +121,10 @@ INLINE bool inner_checksum(struct __sk_buff *skb, const struct packet *pkt, cons
 }
 
 /*
- * Rewrites one end of the quoted packet to in->to and in->port, and updates all checksums. Returns 0 or a drop reason.
- * Slow path.
+ * Rewrites one end of the quoted packet to in->to and in->port, and updates all checksums. Returns NEXT_FORWARD or a
+ * drop reason. Slow path.
  */
-APART int inner_write(struct __sk_buff *skb, __u32 source)
+APART enum next inner_write(struct __sk_buff *skb, __u32 source)
 {
 	struct cpu *c = cpu_this();
 	const struct addr *from;
@@ -155,11 +155,11 @@ APART int inner_write(struct __sk_buff *skb, __u32 source)
 	if (!inner_checksum(skb, &c->pkt, in, check, diff, old, port))
 		return DROP_REWRITE;
 	if (old == port)
-		return 0;
+		return NEXT_FORWARD;
 	if (bpf_skb_store_bytes(skb, in->l4 + nat_l4_port(in->proto, source), &port, 2, 0) ||
 	    bpf_l4_csum_replace(skb, check, old, port, 2))
 		return DROP_REWRITE;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 #endif

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"path/filepath"
-	"strings"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/statedb"
@@ -178,8 +177,8 @@ func (o *wireOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Wi
 	}
 	pins, err := o.datapath.Attacher.Pins()
 	for _, pin := range pins {
-		device, _, _ := strings.Cut(filepath.Base(pin), "-")
-		if !endpoint.IsLinkName(device) && !names[device] {
+		device, hook := bpf.SplitPin(pin)
+		if !endpoint.IsLinkName(device) && !names[device] && !slices.Contains(bpf.ProxyHooks(), hook) {
 			err = errors.Join(err, os.Remove(pin))
 		}
 	}

@@ -60,6 +60,8 @@ INLINE bool policy_selects(__u16 slot)
 #define IDENTITY_UNKNOWN 0
 #define IDENTITY_WORLD4 9
 #define IDENTITY_WORLD6 10
+#define IDENTITY_DERIVED (1u << 31)    /* numbers that stand for an identity and address sets (FirstDerived in Go) */
+#define IDENTITY_IN_CLUSTER (1u << 30) /* of those: addresses of pods and nodes (InCluster in Go) */
 
 /* Finds the value of an address, or of the longest prefix that contains it. NULL: none. Cost: one or two lookups. */
 INLINE __u32 *policy_address_find(void *addresses, void *prefixes, const struct addr *a)
@@ -81,6 +83,14 @@ INLINE __u32 policy_identity(const struct addr *a)
 	if (id)
 		return *id;
 	return addr_is4(a) ? IDENTITY_WORLD4 : IDENTITY_WORLD6;
+}
+
+/* Whether addresses with the identity are outside the cluster. */
+INLINE bool policy_outside(__u32 identity)
+{
+	if (identity & IDENTITY_DERIVED)
+		return !(identity & IDENTITY_IN_CLUSTER);
+	return identity == IDENTITY_WORLD4 || identity == IDENTITY_WORLD6;
 }
 
 /* Returns the bit of lengths which says that a class has no entries of the protocol. */

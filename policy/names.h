@@ -65,7 +65,8 @@ APART int name_verdict(__u32 selector)
 }
 
 /*
- * Looks up what the names of the peer's address allow the endpoint. A flow that was allowed before keeps its names, for
+ * Looks up what the names of the peer's address allow the endpoint: nothing if the address is in the cluster, or any
+ * name server could open a path to pods and nodes. A flow that was allowed before keeps its names, for
  * as long as the proxy keeps the entry. Cost: per flow that no other rule allows, of endpoints with rules by name.
  */
 INLINE enum name_verdict name_verdicts(struct cpu *c)
@@ -78,6 +79,8 @@ INLINE enum name_verdict name_verdicts(struct cpu *c)
 	c->name_key.slot = policy->src_slot;
 	n = bpf_map_lookup_elem(&names, &c->name_key);
 	if (!n || (!policy->cut && n->expires < bpf_ktime_get_ns()))
+		return NAME_NO_RULE;
+	if (!policy_outside(policy_identity(&policy->dst)))
 		return NAME_NO_RULE;
 	for (i = 0; i < NAME_SELECTORS; i++) {
 		if (!n->selector[i])

@@ -16,10 +16,10 @@ INLINE __u8 policy_l7(__u16 slot)
 
 /*
  * Looks up the peer's class for one end, into the CPU's lookup context: class 0 if everything is allowed, or the peer
- * is unknown. Returns 0 or a drop reason; policy->audit says then whether it is only reported. Cost: once for each pair
- * of ends and generation.
+ * is unknown. Returns NEXT_FORWARD or a drop reason; policy->audit says then whether it is only reported. Cost: once
+ * for each pair of ends and generation.
  */
-APART int policy_class(__u32 direction)
+APART enum next policy_class(__u32 direction)
 {
 	struct cpu *c = cpu_this();
 	struct peer_class_key key = {};
@@ -38,7 +38,7 @@ APART int policy_class(__u32 direction)
 	key.set = e ? e->set[direction][ipv6] : 0;
 	policy->class[direction].class = 0;
 	if (!key.set)
-		return 0;
+		return NEXT_FORWARD;
 	key.identity = policy_identity(direction == POLICY_EGRESS ? &policy->dst : &policy->src);
 	if (key.identity == IDENTITY_UNKNOWN) {
 		policy->denied = direction + 1;
@@ -49,23 +49,23 @@ APART int policy_class(__u32 direction)
 	policy->class[direction].class = class ? class->class : key.set;
 	policy->class[direction].lengths = (class ? class->lengths : e->lengths[direction][ipv6]) |
 					   (e->audit ? POLICY_AUDIT : 0) | (e->l7 & POLICY_NAMES ? POLICY_BY_NAME : 0);
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /*
  * Looks up the classes of both ends, into the lookup context, and caches them unless an identity is still unknown.
- * Returns 0 or a drop reason. If that is only reported, the classes of both ends have been looked up nevertheless.
- * Cost: per flow.
+ * Returns NEXT_FORWARD or a drop reason. If that is only reported, the classes of both ends have been looked up
+ * nevertheless. Cost: per flow.
  */
-INLINE int policy_classes(struct policy_context *policy)
+INLINE enum next policy_classes(struct policy_context *policy)
 {
 	__u64 generation = epoch_generation(); /* before the lookups: a later change invalidates the cache entry */
 	struct policy_pair *p = policy_pair_at(policy);
-	int outcome;
+	enum next outcome;
 
 	if (likely(p && policy_pair_matches(p, policy) && p->generation == generation)) {
 		__builtin_memcpy(policy->class, p->class, sizeof(policy->class));
-		return 0;
+		return NEXT_FORWARD;
 	}
 	outcome = policy_class(POLICY_EGRESS);
 	if (!outcome || policy->audit)
@@ -108,8 +108,8 @@ INLINE bool policy_by_name(struct cpu *c, bool allowed)
 	return allowed;
 }
 
-/* Looks up the verdict of one end's class. Returns 0 or a drop reason. Cost: per flow. */
-APART int policy_verdict(__u32 direction)
+/* Looks up the verdict of one end's class. Returns NEXT_FORWARD or a drop reason. Cost: per flow. */
+APART enum next policy_verdict(__u32 direction)
 {
 	struct cpu *c = cpu_this();
 	struct policy_context *policy;
@@ -132,7 +132,7 @@ APART int policy_verdict(__u32 direction)
 	    policy->class[POLICY_EGRESS].lengths & POLICY_BY_NAME)
 		allowed = policy_by_name(c, allowed);
 	if (allowed)
-		return 0;
+		return NEXT_FORWARD;
 	policy->denied = direction + 1;
 	policy->audit = !!(policy->class[direction].lengths & POLICY_AUDIT);
 	return denied ? DROP_POLICY_DENIED : DROP_POLICY_NO_RULE;
@@ -142,9 +142,9 @@ APART int policy_verdict(__u32 direction)
  * Looks up the policies of both ends, if they are endpoints of this node. policy is the CPU's lookup context. Returns 0
  * or a drop reason. If one end denies in audit mode, the other end's policies are still looked up. Cost: per flow.
  */
-INLINE int policy_lookup(struct policy_context *policy)
+INLINE enum next policy_lookup(struct policy_context *policy)
 {
-	int outcome;
+	enum next outcome;
 
 	policy->rule[0] = 0;
 	policy->rule[1] = 0;

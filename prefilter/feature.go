@@ -40,7 +40,7 @@ type prefilter struct {
 func Feature(n *feature.Node, p Params) *feature.Feature {
 	f := &prefilter{Node: n, Params: p}
 	return &feature.Feature{
-		Name: "prefilter", Start: f.start, Settings: f.settings, Entries: f.entries, XDP: f.on,
+		Name: "prefilter", Start: f.start, Settings: f.settings, Entries: f.entries, XDP: f.on, Commands: commands(),
 		Status: func() []feature.Status { return []feature.Status{f.status()} },
 		Rights: []feature.Right{
 			{Group: "cilium.io", Resources: []string{"ciliumcidrgroups"}, Verbs: []string{"list", "watch"}},
@@ -48,7 +48,7 @@ func Feature(n *feature.Node, p Params) *feature.Feature {
 	}
 }
 
-func (f *prefilter) on() bool { return len(f.Config.Policy.Prefilter) > 0 }
+func (f *prefilter) on() bool { return len(f.Config.Prefilter.Groups) > 0 }
 
 func (f *prefilter) settings(s *bpf.Settings) {
 	if f.on() {
@@ -70,7 +70,7 @@ func (f *prefilter) start(context.Context) error {
 	}
 	d, err := newDenylist(denylistParams{
 		DB: f.DB, Groups: f.Groups(), Nodes: f.Cluster.Nodes, OffCIDR: f.Outside,
-		Names: f.Config.Policy.Prefilter, Maps: maps.New(f.Datapath, f.Epochs, time.Now), Log: f.Log,
+		Names: f.Config.Prefilter.Groups, Maps: maps.New(f.Datapath, f.Epochs, time.Now), Log: f.Log,
 	})
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (f *prefilter) start(context.Context) error {
 }
 
 func (f *prefilter) status() feature.Status {
-	names := f.Config.Policy.Prefilter
+	names := f.Config.Prefilter.Groups
 	if f.rows == nil {
 		return statusOf(names, nil, nil)
 	}
@@ -119,4 +119,14 @@ func statusOf(names []string, rows []*denylistRow, xdp map[string]bpf.XDPState) 
 		s.State = feature.Broken
 	}
 	return s
+}
+
+// commands are those that show the denylist.
+func commands() []feature.Command {
+	return []feature.Command{
+		{Name: "prefilter", Short: "Inspect the denylist", Views: []feature.View{
+			{Name: "list", Table: "prefilter",
+				Short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and which of their prefixes are blocked"},
+		}},
+	}
 }

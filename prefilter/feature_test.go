@@ -48,7 +48,7 @@ func TestOff(t *testing.T) {
 	if err := f.Start(t.Context()); err != nil || s.Prefilter != 0 || f.XDP() || f.Entries()["denylist"] != 1 {
 		t.Errorf("%v, settings %+v, entries %v", err, s.Prefilter, f.Entries())
 	}
-	c.Policy.Prefilter = []string{"bad"}
+	c.Prefilter.Groups = []string{"bad"}
 	f.Settings(&s)
 	if s.Prefilter != 1 || !f.XDP() || f.Entries()["denylist_prefixes"] != maxEntries {
 		t.Errorf("settings %+v, entries %v", s.Prefilter, f.Entries())

@@ -26,8 +26,11 @@ INLINE bool addr_is_martian(const struct addr *a)
 	return a->b[0] == 0xfe && (a->b[1] & 0xc0) == 0x80;
 }
 
-/* Checks that the source addresses are those of the pod that the link belongs to. Returns 0 or a drop reason. */
-INLINE int source_verify(struct __sk_buff *skb, struct packet *pkt, struct path *p)
+/*
+ * Checks that the source addresses are those of the pod that the link belongs to. Returns NEXT_FORWARD or a drop
+ * reason.
+ */
+INLINE enum next source_verify(struct __sk_buff *skb, struct packet *pkt, struct path *p)
 {
 	struct pod_link *l = bpf_map_lookup_elem(&pod_links, &pkt->ifindex);
 	void *data = (void *)(long)skb->data;
@@ -44,7 +47,7 @@ INLINE int source_verify(struct __sk_buff *skb, struct packet *pkt, struct path 
 		return DROP_SPOOFED_MAC;
 	if (!addr_equal(&pkt->src, pkt->family == 4 ? &l->addr4 : &l->addr6))
 		return DROP_SPOOFED_ADDRESS;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /* Fills in the decision for a destination on this node: a pod, or the host. */
@@ -129,12 +132,12 @@ INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 }
 
 /* Converts the result of bpf_fib_lookup to a drop reason; 0 if there is a route. */
-INLINE int fib_outcome(long rc)
+INLINE enum next fib_outcome(long rc)
 {
 	switch (rc) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
-		return 0;
+		return NEXT_FORWARD;
 	case BPF_FIB_LKUP_RET_BLACKHOLE:
 	case BPF_FIB_LKUP_RET_PROHIBIT:
 		return DROP_BLACKHOLE;
@@ -163,8 +166,8 @@ INLINE long fib_lookup(struct __sk_buff *skb, const struct packet *pkt, struct b
 	return bpf_fib_lookup(skb, f, sizeof(*f), 0);
 }
 
-/* Decides c->path by the kernel's routes. Returns 0 or a drop reason. */
-INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
+/* Decides c->path by the kernel's routes. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next decide_wire(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
 	struct path *p = &c->path;
@@ -175,7 +178,7 @@ INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 
 	if (rc == BPF_FIB_LKUP_RET_NOT_FWDED || rc == BPF_FIB_LKUP_RET_FWD_DISABLED) {
 		p->action = PATH_STACK; /* no route, or an address of the host that is not in endpoints yet */
-		return 0;
+		return NEXT_FORWARD;
 	}
 	if (outcome && outcome != DROP_TOO_BIG)
 		return outcome;
@@ -183,7 +186,7 @@ INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 	w = bpf_map_lookup_elem(&wires, &p->ifindex);
 	if (!w) {
 		p->action = PATH_STACK; /* not a wire: the kernel forwards the packet */
-		return 0;
+		return NEXT_FORWARD;
 	}
 	c->snat = pkt->family == 4 ? w->addr4 : w->addr6;
 	p->mtu = f.mtu_result > 1 ? f.mtu_result : w->mtu;
@@ -196,11 +199,11 @@ INLINE int decide_wire(struct __sk_buff *skb, struct cpu *c)
 		addr_map4(&p->via, f.ipv4_dst);
 	else
 		__builtin_memcpy(&p->via, f.ipv6_dst, 16);
-	return 0;
+	return NEXT_FORWARD;
 }
 
-/* Legacy routing: sets PATH_MASQUERADE if a pod's packet must be masqueraded. Returns 0 or a drop reason. */
-INLINE int decide_masquerade(struct cpu *c)
+/* Legacy routing: sets PATH_MASQUERADE if a pod's packet must be masqueraded. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next decide_masquerade(struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
 	struct path *p = &c->path;
@@ -210,15 +213,15 @@ INLINE int decide_masquerade(struct cpu *c)
 
 	p->flags = 0;
 	if (!(pkt->family == 4 ? config.masquerade4 : config.masquerade6) || !e || e->flags & ENDPOINT_HOST)
-		return 0;
+		return NEXT_FORWARD;
 	prefix = prefix_find(&pkt->dst);
 	w = bpf_map_lookup_elem(&wires, &pkt->ifindex);
 	if (!w || (prefix && prefix->flags & PREFIX_CLUSTER))
-		return 0;
+		return NEXT_FORWARD;
 	pkt->slot = e->slot;
 	p->flags = PATH_MASQUERADE;
 	c->snat = pkt->family == 4 ? w->addr4 : w->addr6;
-	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : 0;
+	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : NEXT_FORWARD;
 }
 
 /* Returns the MTU of the tunnel device, which bounds inner packets; 0 while the agent has not set it. */
@@ -232,9 +235,9 @@ INLINE __u16 tunnel_mtu(void)
 
 /*
  * Decides c->path for a destination that is not on this node; prefix: the destination's, NULL if it is in none. Returns
- * 0 or a drop reason.
+ * NEXT_FORWARD or a drop reason.
  */
-INLINE int decide_remote(struct __sk_buff *skb, struct cpu *c, const struct prefix *prefix)
+INLINE enum next decide_remote(struct __sk_buff *skb, struct cpu *c, const struct prefix *prefix)
 {
 	struct path *p = &c->path;
 
@@ -243,25 +246,25 @@ INLINE int decide_remote(struct __sk_buff *skb, struct cpu *c, const struct pref
 	p->action = PATH_TUNNEL;
 	p->via = prefix->via;
 	p->mtu = tunnel_mtu();
-	return 0;
+	return NEXT_FORWARD;
 }
 
-/* Decides c->path for any destination, and whether the packet is masqueraded. Returns 0 or a drop reason. */
-INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
+/* Decides c->path for any destination, and whether the packet is masqueraded. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next decide_destination(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
 	struct path *p = &c->path;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &pkt->dst);
 	struct prefix *prefix;
-	int outcome;
+	enum next outcome;
 
 	if (e) {
 		decide_pod(p, e);
-		return 0;
+		return NEXT_FORWARD;
 	}
 	if (config.legacy_routing) {
 		p->action = PATH_STACK;
-		return 0;
+		return NEXT_FORWARD;
 	}
 	prefix = prefix_find(&pkt->dst);
 	outcome = decide_remote(skb, c, prefix);
@@ -269,16 +272,16 @@ INLINE int decide_destination(struct __sk_buff *skb, struct cpu *c)
 	    (prefix && prefix->flags & PREFIX_CLUSTER))
 		return outcome;
 	if (!(pkt->family == 4 ? config.masquerade4 : config.masquerade6))
-		return 0;
+		return NEXT_FORWARD;
 	p->flags |= PATH_MASQUERADE;
-	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : 0;
+	return addr_is_zero(&c->snat) ? DROP_NAT_NO_ADDRESS : NEXT_FORWARD;
 }
 
-/* Checks a packet from a pod: its own source address, a routable destination. Returns 0 or a drop reason. */
-INLINE int decide_addresses(struct __sk_buff *skb, struct cpu *c)
+/* Checks a packet from a pod: its own source address, a routable destination. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next decide_addresses(struct __sk_buff *skb, struct cpu *c)
 {
 	struct packet *pkt = &c->pkt;
-	int outcome;
+	enum next outcome;
 
 	__builtin_memset(&c->path, 0, sizeof(c->path));
 	__builtin_memset(&c->snat, 0, sizeof(c->snat));
@@ -288,14 +291,14 @@ INLINE int decide_addresses(struct __sk_buff *skb, struct cpu *c)
 		return DROP_MULTICAST;
 	if (outcome)
 		return outcome;
-	return addr_is_martian(&pkt->dst) ? DROP_MARTIAN : 0;
+	return addr_is_martian(&pkt->dst) ? DROP_MARTIAN : NEXT_FORWARD;
 }
 
-/* Decides c->path for a packet with valid addresses, ignoring Services. Returns 0 or a drop reason. */
-INLINE int decide_route(struct __sk_buff *skb, struct cpu *c)
+/* Decides c->path for a packet with valid addresses, ignoring Services. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next decide_route(struct __sk_buff *skb, struct cpu *c)
 {
 	struct path *p = &c->path;
-	int outcome;
+	enum next outcome;
 
 	p->expires = clock_now() + config.hz;
 	outcome = decide_destination(skb, c);

@@ -43,14 +43,14 @@ type Config struct {
 	OwnSource bool
 }
 
-// Node is what routes need to know of a node.
-type Node struct {
+// peerNode is what routes need to know of a node.
+type peerNode struct {
 	Name      string
 	Addresses []netip.Addr   // InternalIPs; the first of a family counts
 	PodCIDRs  []netip.Prefix // of another node also each address that a pod has outside of them
 }
 
-func (n Node) address(like netip.Addr) netip.Addr {
+func (n peerNode) address(like netip.Addr) netip.Addr {
 	for _, a := range n.Addresses {
 		if a.Is4() == like.Is4() {
 			return a
@@ -59,30 +59,30 @@ func (n Node) address(like netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Endpoint is what routes need to know of a pod's interface.
-type Endpoint struct {
+// localPod is what routes need to know of a pod's interface.
+type localPod struct {
 	Link      string // name of the host side
 	MAC       net.HardwareAddr
 	Addresses []netip.Addr
 }
 
-func (e Endpoint) equal(o Endpoint) bool {
+func (e localPod) equal(o localPod) bool {
 	return e.Link == o.Link && bytes.Equal(e.MAC, o.MAC) && slices.Equal(e.Addresses, o.Addresses)
 }
 
-// State is all that desired rows are derived from.
-type State struct {
+// input is all that desired rows are derived from.
+type input struct {
 	Config    Config
-	Nodes     []Node
-	Endpoints []Endpoint
+	Nodes     []peerNode
+	Endpoints []localPod
 	Devices   []*Device
 	// Gateways are what this node's pods have as their gateway, where that is
 	// not, or no more, the first address of a podCIDR.
 	Gateways []netip.Addr
 }
 
-// Desired is what the kernel must be made to have.
-type Desired struct {
+// derived is what the kernel must be made to have.
+type derived struct {
 	Routes     []*Route
 	Neighbours []*Neighbour
 	Addresses  []*Address
@@ -96,8 +96,8 @@ func gateway(podCIDR netip.Prefix) netip.Addr { return podCIDR.Masked().Addr().N
 
 // derive computes the desired rows. It is a pure function: equal states give
 // equal rows in equal order, but for the time in their status.
-func derive(s State) Desired {
-	d := &derivation{State: s, taken: map[routeKey]string{}}
+func derive(s input) derived {
+	d := &derivation{input: s, taken: map[routeKey]string{}}
 	d.mtu, _ = findMTU(s.Config, s.Devices)
 	for _, n := range s.Nodes {
 		if n.Name == s.Config.Node {
@@ -109,7 +109,7 @@ func derive(s State) Desired {
 		d.forEndpoint(e)
 	}
 	nodes := slices.Clone(s.Nodes)
-	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(nodes, func(a, b peerNode) int { return strings.Compare(a.Name, b.Name) })
 	for _, n := range nodes {
 		if n.Name != s.Config.Node {
 			d.forNode(n)
@@ -124,23 +124,23 @@ func derive(s State) Desired {
 // are not in both. What derive makes of the one and not of the other is then
 // the same as for the whole states, as long as no two rows want one place in the
 // kernel. Not ok where more than pods has changed, for all routes may depend on it.
-func difference(last, next State) (gone, come State, ok bool) {
+func difference(last, next input) (gone, come input, ok bool) {
 	gone, come = next, next
-	self := slices.IndexFunc(next.Nodes, func(n Node) bool { return n.Name == next.Config.Node })
+	self := slices.IndexFunc(next.Nodes, func(n peerNode) bool { return n.Name == next.Config.Node })
 	if gone.Nodes = nil; self >= 0 {
 		gone.Nodes = next.Nodes[self : self+1]
 	}
 	come.Nodes = gone.Nodes
 	var links, devices bool
-	gone.Endpoints, come.Endpoints, links = differ(last.Endpoints, next.Endpoints, func(e Endpoint) string {
+	gone.Endpoints, come.Endpoints, links = differ(last.Endpoints, next.Endpoints, func(e localPod) string {
 		return e.Link
-	}, Endpoint.equal)
+	}, localPod.equal)
 	gone.Devices, come.Devices, devices = differ(last.Devices, next.Devices, func(v *Device) string { return v.Name },
 		// of a pod's link only the name counts
 		func(a, b *Device) bool { return a == b || a.Kind == Pod && b.Kind == Pod })
 	if other := func(v *Device) bool { return v.Kind != Pod }; !links || !devices ||
 		slices.ContainsFunc(gone.Devices, other) || slices.ContainsFunc(come.Devices, other) {
-		return State{}, State{}, false
+		return input{}, input{}, false
 	}
 	for _, v := range next.Devices {
 		if v.Kind != Pod {
@@ -184,11 +184,11 @@ func differ[T any](last, next []T, key func(T) string, same func(a, b T) bool) (
 }
 
 type derivation struct {
-	State
-	self  Node
+	input
+	self  peerNode
 	mtu   MTU
 	taken map[routeKey]string // the first source of a route
-	out   Desired
+	out   derived
 }
 
 func (d *derivation) enabled(a netip.Addr) bool {
@@ -259,7 +259,7 @@ func (d *derivation) forSelf() {
 	}
 }
 
-func (d *derivation) forEndpoint(e Endpoint) {
+func (d *derivation) forEndpoint(e localPod) {
 	owner := "pod " + e.Link
 	for _, a := range e.Addresses {
 		d.route(&Route{Prefix: netip.PrefixFrom(a, a.BitLen()), Device: e.Link, Source: d.source(a), Owner: owner})
@@ -279,7 +279,7 @@ func (d *derivation) wire(address netip.Addr) *Device {
 	return nil
 }
 
-func (d *derivation) forNode(n Node) {
+func (d *derivation) forNode(n peerNode) {
 	owner := "node " + n.Name
 	for _, p := range n.PodCIDRs {
 		switch {
@@ -304,7 +304,7 @@ func (d *derivation) forNode(n Node) {
 	}
 }
 
-func (d *derivation) direct(n Node, p netip.Prefix, owner string) {
+func (d *derivation) direct(n peerNode, p netip.Prefix, owner string) {
 	r := &Route{Prefix: p.Masked(), Owner: owner}
 	family := "IPv4"
 	if p.Addr().Is6() {

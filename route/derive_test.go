@@ -22,13 +22,13 @@ func wireDev(name string, mtu int, addresses ...string) *Device {
 	return d
 }
 
-func stateNode(name string, addresses, podCIDRs []string) Node {
+func stateNode(name string, addresses, podCIDRs []string) peerNode {
 	row := clusterNode(name, addresses, podCIDRs)
-	return Node{Name: name, Addresses: row.Addresses, PodCIDRs: row.PodCIDRs}
+	return peerNode{Name: name, Addresses: row.Addresses, PodCIDRs: row.PodCIDRs}
 }
 
 // lines writes routes as text, with the problem in place of the way.
-func lines(d Desired) (list []string) {
+func lines(d derived) (list []string) {
 	for _, r := range d.Routes {
 		line := r.String()
 		if r.Source.IsValid() {
@@ -46,7 +46,7 @@ func lines(d Desired) (list []string) {
 // routeCase is a state of node n1 and the routes to other nodes that follow.
 type routeCase struct {
 	name   string
-	state  State
+	state  input
 	routes []string
 }
 
@@ -60,7 +60,7 @@ func (c routeCase) run(t *testing.T) {
 }
 
 // n1 is the node itself with its wire.
-func n1() (self Node, wires []*Device) {
+func n1() (self peerNode, wires []*Device) {
 	return stateNode("n1", []string{"192.168.7.1", "fd07::1"}, []string{"10.7.1.0/24", "fd70:1::/64"}),
 		[]*Device{wireDev("eth0", 1500, "192.168.7.1/24", "fd07::1/64")}
 }
@@ -70,7 +70,7 @@ func TestDeriveNative(t *testing.T) {
 	for _, c := range []routeCase{
 		{
 			"each family by its own",
-			State{Config: dual("n1"), Devices: wires, Nodes: []Node{
+			input{Config: dual("n1"), Devices: wires, Nodes: []peerNode{
 				self, stateNode("n2", []string{"192.168.7.2", "fd07::2"}, []string{"10.7.2.0/24", "fd70:2::/64"}),
 			}},
 			[]string{"10.7.2.0/24 via 192.168.7.2 dev eth0 src 192.168.7.1",
@@ -78,14 +78,14 @@ func TestDeriveNative(t *testing.T) {
 		},
 		{
 			"second address is on-link",
-			State{Config: dual("n1"), Devices: wires, Nodes: []Node{
+			input{Config: dual("n1"), Devices: wires, Nodes: []peerNode{
 				self, stateNode("n2", []string{"172.16.0.2", "192.168.7.2"}, []string{"10.7.2.0/24"}),
 			}},
 			[]string{"10.7.2.0/24 via 192.168.7.2 dev eth0 src 192.168.7.1"},
 		},
 		{
 			"not on-link, no wire in common",
-			State{Config: dual("n1"), Devices: wires, Nodes: []Node{
+			input{Config: dual("n1"), Devices: wires, Nodes: []peerNode{
 				self, stateNode("n2", []string{"192.168.5.2"}, []string{"10.7.2.0/24"}),
 			}},
 			[]string{
@@ -93,20 +93,20 @@ func TestDeriveNative(t *testing.T) {
 		},
 		{
 			"not on-link, to be skipped",
-			State{Config: Config{Node: "n1", IPv4: true, AutoDirectNodeRoutes: true, SkipUnreachable: true},
+			input{Config: Config{Node: "n1", IPv4: true, AutoDirectNodeRoutes: true, SkipUnreachable: true},
 				Devices: wires,
-				Nodes:   []Node{self, stateNode("n2", []string{"192.168.5.2"}, []string{"10.7.2.0/24"})}},
+				Nodes:   []peerNode{self, stateNode("n2", []string{"192.168.5.2"}, []string{"10.7.2.0/24"})}},
 			nil,
 		},
 		{
 			"no wire",
-			State{Config: dual("n1"), Nodes: []Node{
+			input{Config: dual("n1"), Nodes: []peerNode{
 				self, stateNode("n2", []string{"192.168.7.2"}, []string{"10.7.2.0/24"})}},
 			[]string{"10.7.2.0/24: node n2 192.168.7.2 cannot be reached: there is no wire"},
 		},
 		{
 			"two nodes announce the same: the first by name has it",
-			State{Config: dual("n1"), Devices: wires, Nodes: []Node{
+			input{Config: dual("n1"), Devices: wires, Nodes: []peerNode{
 				stateNode("n3", []string{"192.168.7.3"}, []string{"10.7.2.0/24"}), self,
 				stateNode("n2", []string{"192.168.7.2"}, []string{"10.7.2.0/24"}),
 			}},
@@ -115,7 +115,7 @@ func TestDeriveNative(t *testing.T) {
 		},
 		{
 			"native without autoDirectNodeRoutes: the network routes",
-			State{Config: Config{Node: "n1", IPv4: true}, Devices: wires, Nodes: []Node{
+			input{Config: Config{Node: "n1", IPv4: true}, Devices: wires, Nodes: []peerNode{
 				self, stateNode("n2", []string{"192.168.7.2"}, []string{"10.7.2.0/24"}),
 			}},
 			nil,
@@ -130,24 +130,24 @@ func TestDeriveTunnel(t *testing.T) {
 	for _, c := range []routeCase{
 		{
 			"tunnel: IPv6 pods over an IPv4 underlay",
-			State{Config: Config{Node: "n1", IPv4: true, IPv6: true, Tunnel: "vx0"}, Devices: wires, Nodes: []Node{
+			input{Config: Config{Node: "n1", IPv4: true, IPv6: true, Tunnel: "vx0"}, Devices: wires, Nodes: []peerNode{
 				self, stateNode("n2", []string{"172.16.0.2"}, []string{"10.7.2.0/24", "fd70:2::/64"}),
 			}},
 			[]string{"10.7.2.0/24 dev vx0 src 192.168.7.1", "fd70:2::/64 dev vx0 src fd07::1"},
 		},
 		{
 			"the node holds none of its addresses",
-			State{Config: Config{Node: "n1", IPv4: true, Tunnel: "vx0"}, Nodes: []Node{
+			input{Config: Config{Node: "n1", IPv4: true, Tunnel: "vx0"}, Nodes: []peerNode{
 				self, stateNode("n2", []string{"172.16.0.2"}, []string{"10.7.2.0/24"}),
 			}},
 			[]string{"10.7.2.0/24 dev vx0"},
 		},
 		{
 			"the node has no IPv6 address: the gateway's is the source",
-			State{
+			input{
 				Config:  Config{Node: "n1", IPv6: true, Tunnel: "vx0"},
 				Devices: []*Device{dev("lo", "device", 65536, "fd70:1::1/128"), wires[0]},
-				Nodes: []Node{
+				Nodes: []peerNode{
 					stateNode("n1", []string{"192.168.7.1"}, []string{"fd70:1::/64"}),
 					stateNode("n2", []string{"192.168.7.2"}, []string{"fd70:2::/64"}),
 				},
@@ -160,10 +160,10 @@ func TestDeriveTunnel(t *testing.T) {
 }
 
 func TestDeriveSelf(t *testing.T) {
-	d := derive(State{
+	d := derive(input{
 		Config: Config{Node: "n1", IPv4: true, IPv6: true},
-		Nodes:  []Node{stateNode("n1", nil, []string{"10.7.1.0/24", "fd70:1::/64"})},
-		Endpoints: []Endpoint{{
+		Nodes:  []peerNode{stateNode("n1", nil, []string{"10.7.1.0/24", "fd70:1::/64"})},
+		Endpoints: []localPod{{
 			Link: "mye00000001", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 5},
 			Addresses: []netip.Addr{netip.MustParseAddr("10.7.1.5"), netip.MustParseAddr("fd70:1::5")},
 		}},
@@ -187,7 +187,7 @@ func TestDeriveSelf(t *testing.T) {
 func TestDeriveNextHops(t *testing.T) {
 	eth0 := wireDev("eth0", 1500, "192.168.7.1/24", "fd07::1/64")
 	eth0.Gateways = []netip.Addr{netip.MustParseAddr("192.168.7.254")}
-	nodes := []Node{
+	nodes := []peerNode{
 		stateNode("n1", []string{"192.168.7.1"}, nil), stateNode("n2", []string{"192.168.7.2", "fd07::2"}, nil),
 		stateNode("n3", []string{"192.168.8.3"}, nil),
 	}
@@ -201,7 +201,7 @@ func TestDeriveNextHops(t *testing.T) {
 			"fd07::2 192.168.7.254"},
 	} {
 		var have []string
-		for _, n := range derive(State{Config: c.config, Nodes: nodes, Devices: []*Device{eth0}}).NextHops {
+		for _, n := range derive(input{Config: c.config, Nodes: nodes, Devices: []*Device{eth0}}).NextHops {
 			have = append(have, n.Address.String())
 		}
 		if strings.Join(have, " ") != c.want {
@@ -213,7 +213,7 @@ func TestDeriveNextHops(t *testing.T) {
 // The kernel drops routes from router advertisements when forwarding begins,
 // unless accept_ra is 2 by then.
 func TestAcceptRABeforeForwarding(t *testing.T) {
-	rows := derive(State{Config: Config{IPv6: true}, Devices: []*Device{wireDev("eth0", 1500)}}).Sysctls
+	rows := derive(input{Config: Config{IPv6: true}, Devices: []*Device{wireDev("eth0", 1500)}}).Sysctls
 	at := func(name string) int {
 		return slices.IndexFunc(rows, func(s *Sysctl) bool { return s.Name == name })
 	}

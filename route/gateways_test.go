@@ -19,8 +19,8 @@ func TestGateways(t *testing.T) {
 		"podCIDRs are gone": {"", "10.7.1.1 fd70:1::1", "10.7.1.1/32 fd70:1::1/128", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := State{Config: dual("n1"), Devices: wires,
-				Nodes: []Node{stateNode("n1", []string{"192.168.7.1", "fd07::1"}, strings.Fields(c.podCIDRs))}}
+			s := input{Config: dual("n1"), Devices: wires,
+				Nodes: []peerNode{stateNode("n1", []string{"192.168.7.1", "fd07::1"}, strings.Fields(c.podCIDRs))}}
 			s.Nodes[0].Addresses = self.Addresses
 			for _, g := range strings.Fields(c.gateways) {
 				s.Gateways = append(s.Gateways, netip.MustParseAddr(g))

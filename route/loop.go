@@ -69,7 +69,7 @@ type sources struct {
 
 // seen is what rows were last derived from.
 type seen struct {
-	State
+	input
 	nodes, own, outside statedb.Revision
 }
 
@@ -86,7 +86,7 @@ func (r *Routes) derive() (sources, error) {
 	}
 	last := r.last
 	r.last = nil // unless all goes well
-	next := &seen{State: State{Config: r.config}, nodes: r.nodes.Revision(txn), own: ownRevision,
+	next := &seen{input: input{Config: r.config}, nodes: r.nodes.Revision(txn), own: ownRevision,
 		outside: outside.Revision}
 	if last != nil && last.nodes == next.nodes && last.own == next.own && last.outside == next.outside {
 		next.Nodes, next.Gateways = last.Nodes, last.Gateways
@@ -100,7 +100,7 @@ func (r *Routes) derive() (sources, error) {
 	}
 	for e := range endpoints {
 		if e.Guarded() {
-			next.Endpoints = append(next.Endpoints, Endpoint{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
+			next.Endpoints = append(next.Endpoints, localPod{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
 		}
 	}
 	next.Devices = statedb.Collect(r.Devices.All(r.DB.ReadTxn()))
@@ -108,7 +108,7 @@ func (r *Routes) derive() (sources, error) {
 	endpointsKnown, _ := r.endpoints.Initialized(txn)
 	done, err := r.writeDifference(last, next)
 	if err == nil && !done {
-		err = r.write(derive(next.State), nodesKnown && endpointsKnown && ownKnown && outside.Unknown == nil)
+		err = r.write(derive(next.input), nodesKnown && endpointsKnown && ownKnown && outside.Unknown == nil)
 	}
 	if err == nil {
 		r.last = next
@@ -118,9 +118,9 @@ func (r *Routes) derive() (sources, error) {
 
 // listNodes is what routes need of nodes: of this one as own has it, of others with their pods outside.
 func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment,
-	outside map[string][]netip.Prefix) (list []Node, gateways []netip.Addr) {
+	outside map[string][]netip.Prefix) (list []peerNode, gateways []netip.Addr) {
 	for n := range rows {
-		row := Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
+		row := peerNode{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
 		switch {
 		case n.Name != r.config.Node:
 			row.PodCIDRs = slices.Concat(n.PodCIDRs, outside[n.Name])
@@ -157,7 +157,7 @@ func (r *Routes) writeDifference(last, next *seen) (done bool, err error) {
 	if last == nil || r.ready != nil {
 		return false, nil
 	}
-	goneState, comeState, ok := difference(last.State, next.State)
+	goneState, comeState, ok := difference(last.input, next.input)
 	if !ok {
 		return false, nil
 	}
@@ -211,7 +211,7 @@ func present[Row any](txn statedb.ReadTxn, t statedb.Table[*Row], rows []*Row) i
 
 // write makes the tables equal to desired, and says once that they are
 // complete.
-func (r *Routes) write(desired Desired, complete bool) error {
+func (r *Routes) write(desired derived, complete bool) error {
 	wtxn := r.DB.WriteTxn(r.Routes, r.Neighbours, r.Addresses, r.Sysctls, r.NextHops)
 	defer wtxn.Abort()
 	total := 0

@@ -12,7 +12,7 @@ enum address_owner {
 };
 
 /* With node_ports set, addresses of nodes on which no node port is served count as OWNER_OTHER. */
-INLINE int address_find_owner(const struct addr *a, bool node_ports)
+INLINE enum address_owner address_find_owner(const struct addr *a, bool node_ports)
 {
 	struct endpoint *e;
 	struct prefix *p;
@@ -27,13 +27,13 @@ INLINE int address_find_owner(const struct addr *a, bool node_ports)
 	return p && p->flags & PREFIX_NODE && !(node_ports && p->flags & PREFIX_NO_PORTS) ? OWNER_PEER : OWNER_OTHER;
 }
 
-INLINE int address_owner(const struct addr *a)
+INLINE enum address_owner address_owner(const struct addr *a)
 {
 	return address_find_owner(a, false);
 }
 
 /* Returns the node whose node ports are served on the address. */
-INLINE int node_ports_owner(const struct addr *a)
+INLINE enum address_owner node_ports_owner(const struct addr *a)
 {
 	return address_find_owner(a, true);
 }

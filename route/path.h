@@ -132,6 +132,26 @@ INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
 	return likely(p && path_is_valid(&p->path)) ? p : NULL;
 }
 
+INLINE bool path_leads_to(const struct cached_path *p, const struct addr *dst, __u32 ifindex)
+{
+	return p->path.in_ifindex == ifindex && addr_equal(&p->dst, dst);
+}
+
+/* As path_find, for a packet from ifindex to dst whose entry is found by its destination only. Cost: per packet. */
+INLINE struct cached_path *path_find_to(const struct addr *dst, __u32 ifindex)
+{
+	__u32 i = addr_hash(dst) >> config.path_shift;
+	struct cached_path *p = bpf_map_lookup_elem(&paths, &i);
+
+	if (unlikely(p && !path_leads_to(p, dst, ifindex))) {
+		i ^= 1;
+		p = bpf_map_lookup_elem(&paths, &i);
+		if (p && !path_leads_to(p, dst, ifindex))
+			return NULL;
+	}
+	return likely(p && path_is_valid(&p->path)) ? p : NULL;
+}
+
 /*
  * Whether the decision applies to a packet that came through the tunnel: the entry's via is the node that its source
  * belongs to, and must be the sending node (c->outer). Always true for other devices. Cost: per packet.
@@ -242,6 +262,20 @@ INLINE bool path_rewrite(struct __sk_buff *skb, const struct packet *pkt, const 
 	return true;
 }
 
+/*
+ * Marks an skb that the datapath forwards to a wire, for to_wire: its source may be the node's address (masquerading,
+ * Services), but it is not the node's own. skb->cb survives bpf_redirect and bpf_redirect_neigh.
+ */
+enum wire_mark {
+	WIRE_FORWARDED = 0x6d796677,
+};
+
+INLINE void wire_mark_set(struct __sk_buff *skb)
+{
+	if (config.host_policy)
+		skb->cb[0] = WIRE_FORWARDED;
+}
+
 /* Sends the packet out of c->path's device; the kernel resolves the neighbour. Cost: first packet of a decision. */
 APART int path_resolve(struct __sk_buff *skb)
 {
@@ -258,6 +292,7 @@ APART int path_resolve(struct __sk_buff *skb)
 		nh.ipv4_nh = p->via.w[3];
 	count(skb, c, FORWARD_RESOLVE);
 	trace(skb, c, FORWARD_RESOLVE);
+	wire_mark_set(skb);
 	return bpf_redirect_neigh(p->ifindex, &nh, sizeof(nh), 0);
 }
 
@@ -287,6 +322,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);
+		wire_mark_set(skb);
 		return bpf_redirect(p->ifindex, 0);
 	}
 }

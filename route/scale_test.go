@@ -132,11 +132,11 @@ func (u *unreconciled) derive() {
 	}
 }
 
-func (u *unreconciled) state() State {
+func (u *unreconciled) state() input {
 	txn := u.DB.ReadTxn()
-	s := State{Config: u.config, Devices: statedb.Collect(u.Devices.All(txn))}
+	s := input{Config: u.config, Devices: statedb.Collect(u.Devices.All(txn))}
 	for n := range u.nodes.All(txn) {
-		row := Node{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
+		row := peerNode{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs}
 		if own, _, ok := u.podCIDRs.Get(txn, ipam.ByNode(n.Name)); ok {
 			row.PodCIDRs, s.Gateways = own.InForce, own.Gateways()
 		}
@@ -144,7 +144,7 @@ func (u *unreconciled) state() State {
 	}
 	for e := range u.endpoints.All(txn) {
 		if !e.Deleting() {
-			s.Endpoints = append(s.Endpoints, Endpoint{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
+			s.Endpoints = append(s.Endpoints, localPod{Link: e.LinkName, MAC: e.PodMAC, Addresses: e.Addresses()})
 		}
 	}
 	return s
@@ -278,21 +278,21 @@ func (u *unreconciled) addRemove() {
 // TestDifference: what is not a matter of single pods is left to a look at everything.
 func TestDifference(t *testing.T) {
 	dev := func(name string, kind Kind) *Device { return &Device{Name: name, Kind: kind} }
-	a, b := Endpoint{Link: "a"}, Endpoint{Link: "b"}
+	a, b := localPod{Link: "a"}, localPod{Link: "b"}
 	wire, pod := dev("eth0", Wire), dev("a", Pod)
-	state := func(endpoints []Endpoint, devices ...*Device) State {
-		return State{Endpoints: endpoints, Devices: devices}
+	state := func(endpoints []localPod, devices ...*Device) input {
+		return input{Endpoints: endpoints, Devices: devices}
 	}
 	for name, c := range map[string]struct {
-		last, next State
+		last, next input
 		ok         bool
 	}{
-		"nothing":         {state([]Endpoint{a, b}, wire, pod), state([]Endpoint{a, b}, wire, pod), true},
-		"a pod comes":     {state([]Endpoint{b}, wire), state([]Endpoint{a, b}, wire, pod), true},
-		"a pod goes":      {state([]Endpoint{a, b}, wire, pod), state([]Endpoint{b}, wire), true},
-		"another order":   {state([]Endpoint{a, b}), state([]Endpoint{b, a}), false},
-		"two of one link": {state([]Endpoint{a, b}), state([]Endpoint{a, a, b}), false},
-		"no more so":      {state([]Endpoint{a, a, b}), state([]Endpoint{a, b}), false},
+		"nothing":         {state([]localPod{a, b}, wire, pod), state([]localPod{a, b}, wire, pod), true},
+		"a pod comes":     {state([]localPod{b}, wire), state([]localPod{a, b}, wire, pod), true},
+		"a pod goes":      {state([]localPod{a, b}, wire, pod), state([]localPod{b}, wire), true},
+		"another order":   {state([]localPod{a, b}), state([]localPod{b, a}), false},
+		"two of one link": {state([]localPod{a, b}), state([]localPod{a, a, b}), false},
+		"no more so":      {state([]localPod{a, a, b}), state([]localPod{a, b}), false},
 		"two of one name": {state(nil, wire), state(nil, dev("eth0", Pod), wire), false},
 		"a wire comes":    {state(nil), state(nil, wire), false},
 		"a wire goes":     {state(nil, wire), state(nil), false},

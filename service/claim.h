@@ -270,20 +270,21 @@ INLINE void nat_entry_inserted(struct cpu *c)
 }
 
 /* Returns why c->nat_entry could not be inserted, or 0 if the flow can do without. */
-INLINE int nat_entry_refusal(struct cpu *c)
+INLINE enum next nat_entry_refusal(struct cpu *c)
 {
 	if (!c->nat_full)
 		return DROP_NAT_NO_PORT;
 	if (!nat_entry_optional(&c->nat_entry))
 		return c->nat_full;
 	c->stateless++;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /*
- * Inserts c->nat_entry, with the best of its candidates if it needs a port. Returns 0 or a drop reason. Cost: per flow.
+ * Inserts c->nat_entry, with the best of its candidates if it needs a port. Returns NEXT_FORWARD or a drop reason.
+ * Cost: per flow.
  */
-APART int nat_entry_claim(void)
+APART enum next nat_entry_claim(void)
 {
 	struct cpu *c = cpu_this();
 
@@ -293,7 +294,7 @@ APART int nat_entry_claim(void)
 	if (unlikely(!nat_entry_place(c)))
 		return nat_entry_refusal(c);
 	nat_entry_inserted(c);
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /* Returns a free port from min to max for c->nat_entry, 0 if there is none or the budget is used up. */
@@ -326,10 +327,10 @@ INLINE int nat_entry_any(struct cpu *c)
 }
 
 /*
- * Inserts c->nat_entry with any other port, after nat_entry_claim found no candidate. Returns 0 or a drop reason. Slow
- * path.
+ * Inserts c->nat_entry with any other port, after nat_entry_claim found no candidate. Returns NEXT_FORWARD or a drop
+ * reason. Slow path.
  */
-APART int nat_entry_claim_any(void)
+APART enum next nat_entry_claim_any(void)
 {
 	struct cpu *c = cpu_this();
 	struct port_search *s;
@@ -345,7 +346,7 @@ APART int nat_entry_claim_any(void)
 			break;
 		if (nat_entry_prepare(c, port) && nat_entry_insert(s->rank)) {
 			nat_entry_inserted(c);
-			return 0;
+			return NEXT_FORWARD;
 		}
 		s->skip = port;
 	}

@@ -34,7 +34,7 @@ INLINE bool cross_has_options(const struct packet *pkt)
 }
 
 /* Returns the drop reason of a packet that could not be translated to the other family. */
-INLINE int cross_reason(const struct packet *pkt)
+INLINE enum next cross_reason(const struct packet *pkt)
 {
 	if (pkt->fragment != FRAGMENT_NONE)
 		return DROP_CROSS_FRAGMENT;

@@ -149,9 +149,9 @@ INLINE bool cross_error6(struct __sk_buff *skb, struct cpu *c, const struct icmp
 /*
  * Replaces the packet, an ICMP error, by one of the other family with the addresses in c->to, about the packet in
  * c->about. Routers of one family have no address in the other, so that the error comes from the Service's address.
- * Returns 0 or a drop reason.
+ * Returns NEXT_FORWARD or a drop reason.
  */
-APART int cross_error(struct __sk_buff *skb)
+APART enum next cross_error(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct icmp_head was;
@@ -163,7 +163,7 @@ APART int cross_error(struct __sk_buff *skb)
 	c->pkt.family = c->pkt.family == 6 ? 4 : 6;
 	c->pkt.src = c->to.src;
 	c->pkt.dst = c->to.dst;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 #endif

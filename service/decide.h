@@ -7,10 +7,10 @@
 #include "../route/decide.h"
 
 /*
- * Adds to c->path what Services need; outcome is the result of the decision without Services. Returns 0 or a drop
- * reason.
+ * Adds to c->path what Services need; outcome is the result of the decision without Services. Returns NEXT_FORWARD or a
+ * drop reason.
  */
-INLINE int decide_service(struct cpu *c, int outcome)
+INLINE enum next decide_service(struct cpu *c, int outcome)
 {
 	struct path *p = &c->path;
 
@@ -25,14 +25,14 @@ INLINE int decide_service(struct cpu *c, int outcome)
 	/* The addresses of most Services are not routed: the packet need not have a route. */
 	if (outcome)
 		p->action = PATH_STACK;
-	return 0;
+	return NEXT_FORWARD;
 }
 
-/* Decides c->path for a packet from a pod. Returns 0 or a drop reason. */
-APART int decide(struct __sk_buff *skb)
+/* Decides c->path for a packet from a pod. Returns NEXT_FORWARD or a drop reason. */
+APART enum next decide(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_NO_ENDPOINT;

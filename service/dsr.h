@@ -221,10 +221,10 @@ INLINE const __u32 *dsr_backend(const struct packet *pkt, __u32 service)
 }
 
 /*
- * Creates the NAT entry that gives the pod's replies the frontend's address, which is in c->to. Returns 0 or a drop
- * reason. Cost: per flow.
+ * Creates the NAT entry that gives the pod's replies the frontend's address, which is in c->to. Returns NEXT_FORWARD or
+ * a drop reason. Cost: per flow.
  */
-INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
+INLINE enum next dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 {
 	struct nat_entry *t, *rival, *n = &c->nat_entry;
 	const __u32 *member;
@@ -245,7 +245,7 @@ INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
 	if (t && nat_entry_same_tuple(t, n) && !nat_entry_replaceable(t, n, &c->pkt, PORT_FREE)) {
 		t->seen = n->seen;
-		return 0;
+		return NEXT_FORWARD;
 	}
 	nat_reply_tuple(c, &c->nat_key, n);
 	rival = nat_entry_rival(c);
@@ -259,29 +259,32 @@ INLINE int dsr_keep(struct __sk_buff *skb, struct cpu *c, __u16 slot)
 	return nat_entry_claim();
 }
 
-/* Enforces the pod's policies on the packet, which is from the client to the pod. Returns 0 or a drop reason. */
-INLINE int dsr_enforce(struct __sk_buff *skb, struct cpu *c, const struct endpoint *e)
+/*
+ * Enforces the pod's policies on the packet, which is from the client to the pod. Returns NEXT_FORWARD or a drop
+ * reason.
+ */
+INLINE enum next dsr_enforce(struct __sk_buff *skb, struct cpu *c, const struct endpoint *e)
 {
 	decide_wire_pod(c, e);
-	return policy_enforced(&c->path) ? enforce(skb, c, flow_key_own(c)) : 0;
+	return policy_enforced(&c->path) ? enforce(skb, c, flow_key_own(c)) : NEXT_FORWARD;
 }
 
 /*
  * Handles a packet from a client that another node forwarded to a pod with the option: creates the NAT entry and
- * removes the option. Returns 0, also without an option, or a drop reason.
+ * removes the option. Returns NEXT_FORWARD, also without an option, or a drop reason.
  */
-APART int dsr_accept(struct __sk_buff *skb)
+APART enum next dsr_accept(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct endpoint *e;
-	int outcome;
+	enum next outcome;
 
 	if (!c)
-		return 0;
+		return NEXT_FORWARD;
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (!e || e->flags & ENDPOINT_HOST || !dsr_read(skb, c) || l4_parse(skb, &c->pkt) ||
 	    !proto_has_ports(c->pkt.proto))
-		return 0;
+		return NEXT_FORWARD;
 	if (config.lb_dispatch && !config.tunnel && !c->unwrapped)
 		return DROP_DSR_UNTRUSTED; /* nodes encapsulate such packets */
 	outcome = dsr_enforce(skb, c, e) ?: dsr_keep(skb, c, e->slot);
@@ -292,7 +295,7 @@ APART int dsr_accept(struct __sk_buff *skb)
 		return DROP_REWRITE;
 	c->pkt.l4 -= dsr_size(&c->pkt);
 	c->pkt.end -= dsr_size(&c->pkt);
-	return 0;
+	return NEXT_FORWARD;
 }
 
 #endif

@@ -198,21 +198,21 @@ INLINE bool encap_trusted(const struct packet *pkt)
 }
 
 /*
- * Decapsulates the packet and parses the inner one. Returns 0, also if the outer packet is not trusted and remains, or
- * a drop reason.
+ * Decapsulates the packet and parses the inner one. Returns NEXT_FORWARD, also if the outer packet is not trusted and
+ * remains, or a drop reason.
  */
-APART int encap_pull(struct __sk_buff *skb)
+APART enum next encap_pull(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 
 	if (!c || !encap_trusted(&c->pkt))
-		return 0;
+		return NEXT_FORWARD;
 	if (bpf_skb_adjust_room(skb, -(int)encap_size(&c->pkt), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return DROP_REWRITE;
 	c->unwrapped = true;
 	switch (packet_parse(skb, &c->pkt, HOOK_FROM_WIRE)) {
 	case PARSED_IP:
-		return address_own(&c->pkt.src) ? DROP_SPOOFED_OWN : 0;
+		return address_own(&c->pkt.src) ? DROP_SPOOFED_OWN : NEXT_FORWARD;
 	case PARSED_TRUNCATED:
 		return DROP_TRUNCATED;
 	default:

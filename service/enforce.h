@@ -13,24 +13,26 @@ INLINE __u16 endpoint_slot_of(const struct addr *a)
 	return e ? e->slot : 0;
 }
 
-/* Whether the CPU's packet, which policies allow, goes to the proxy: NEXT_PROXY or 0. Replies come from there. */
-INLINE int service_proxied(const struct cpu *c, const struct nat_entry *t)
+/* Whether the CPU's packet, which policies allow, goes to the proxy: NEXT_PROXY or NEXT_FORWARD. */
+INLINE enum next service_proxied(const struct cpu *c, const struct nat_entry *t)
 {
 	bool request = addr_equal(&c->to.dst, &t->backend);
 
-	return config.l7 && t->flags & NAT_ENTRY_PROXY && request && c->pkt.hook != HOOK_FROM_PROXY ? NEXT_PROXY : 0;
+	if (config.l7 && t->flags & NAT_ENTRY_PROXY && request && c->pkt.hook != HOOK_FROM_PROXY)
+		return NEXT_PROXY;
+	return NEXT_FORWARD; /* replies come from the proxy */
 }
 
 /*
- * Enforces policies on the flow with the NAT entry c->nat_key, unless its verdict is current. Returns 0, NEXT_PROXY or
- * a drop reason. Cost: per flow.
+ * Enforces policies on the flow with the NAT entry c->nat_key, unless its verdict is current. Returns NEXT_FORWARD,
+ * NEXT_PROXY or a drop reason. Cost: per flow.
  */
-APART int service_enforce(struct __sk_buff *skb)
+APART enum next service_enforce(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct policy_context *policy;
 	struct nat_entry *t;
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_POLICY_NO_RULE;

@@ -97,8 +97,8 @@ INLINE void error_rewrite(struct cpu *c, const struct nat_entry *t, bool to_clie
 		error_to_backend(c, t);
 }
 
-/* Rewrites one end of the quoted packet and all checksums that cover it. Returns 0 or a drop reason. */
-INLINE int quote_write(struct __sk_buff *skb, struct cpu *c, bool source, const struct addr *to, __be16 port)
+/* Rewrites one end of the quoted packet and all checksums that cover it. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next quote_write(struct __sk_buff *skb, struct cpu *c, bool source, const struct addr *to, __be16 port)
 {
 	c->inner.to = *to;
 	c->inner.port = port;
@@ -115,8 +115,8 @@ INLINE bool error_trim(struct __sk_buff *skb)
 }
 
 /*
- * Finds the flow that the ICMP error is about, and rewrites the quoted packet. Sets c->to. Returns 0, NEXT_CONTINUE or
- * a drop reason.
+ * Finds the flow that the ICMP error is about, and rewrites the quoted packet. Sets c->to. Returns NEXT_FORWARD,
+ * NEXT_CONTINUE or a drop reason.
  */
 APART enum next error_translate(struct __sk_buff *skb)
 {
@@ -136,7 +136,7 @@ APART enum next error_translate(struct __sk_buff *skb)
 		return DROP_REWRITE;
 	error_rewrite(c, t, to_client);
 	if (c->to.encap)
-		return 0;
+		return NEXT_FORWARD;
 	if (error_is_cross_family(c, t))
 		return cross_error(skb);
 	about = &c->about;
@@ -148,7 +148,7 @@ APART enum next error_translate(struct __sk_buff *skb)
 }
 
 /*
- * Translates the ICMP error and finds the path to its receiver. Returns 0, NEXT_CONTINUE or a drop reason.
+ * Translates the ICMP error and finds the path to its receiver. Returns NEXT_FORWARD, NEXT_CONTINUE or a drop reason.
  */
 INLINE enum next service_error(struct __sk_buff *skb, struct cpu *c)
 {
@@ -160,7 +160,7 @@ INLINE enum next service_error(struct __sk_buff *skb, struct cpu *c)
 		return outcome;
 	c->path.flags = 0;
 	if (addr_equal(&c->to.dst, &c->pkt.dst) && c->path.action != PATH_NONE && !crossed)
-		return 0;
+		return NEXT_FORWARD;
 	return service_path(skb, c);
 }
 

@@ -7,14 +7,14 @@
 #include "translate.h"
 
 /*
- * Finds the path of the rewritten packet, which a pod sent, and sets c->path. Returns 0 or a drop reason. Cost: per
- * packet.
+ * Finds the path of the rewritten packet, which a pod sent, and sets c->path. Returns NEXT_FORWARD or a drop reason.
+ * Cost: per packet.
  */
-INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
+INLINE enum next service_path_pod(struct __sk_buff *skb, struct cpu *c)
 {
 	struct addr dst = c->pkt.dst;
 	struct cached_path *p;
-	int outcome = 0;
+	enum next outcome = NEXT_FORWARD;
 
 	c->pkt.dst = c->to.dst;
 	p = path_find(&c->pkt, false);
@@ -32,10 +32,10 @@ INLINE int service_path_pod(struct __sk_buff *skb, struct cpu *c)
 }
 
 /* Finds the path of a pod's reply; c->path leads to the address that the backend knows the client by. */
-INLINE int service_path_reply(struct __sk_buff *skb, struct cpu *c)
+INLINE enum next service_path_reply(struct __sk_buff *skb, struct cpu *c)
 {
 	if (addr_equal(&c->to.dst, &c->pkt.dst))
-		return 0;
+		return NEXT_FORWARD;
 	return cross_family(c) ? service_path(skb, c) : service_path_pod(skb, c);
 }
 
@@ -49,7 +49,10 @@ INLINE bool service_needs_snat(struct cpu *c)
 	return c->path.flags & PATH_MASQUERADE;
 }
 
-/* Handles a packet from a pod to an address that may be a Service's. Returns 0, NEXT_CONTINUE or a drop reason. */
+/*
+ * Handles a packet from a pod to an address that may be a Service's. Returns NEXT_FORWARD, NEXT_CONTINUE or a drop
+ * reason.
+ */
 INLINE enum next service_from_client(struct __sk_buff *skb, struct cpu *c)
 {
 	int outcome, found = service_request(skb, c, SCOPE_INTERNAL);
@@ -65,8 +68,8 @@ INLINE enum next service_from_client(struct __sk_buff *skb, struct cpu *c)
 }
 
 /*
- * Handles a packet from a pod on a path with flags of Services (c->path). Returns 0, NEXT_CONTINUE or a drop reason.
- * Cost: per packet of such a path.
+ * Handles a packet from a pod on a path with flags of Services (c->path). Returns NEXT_FORWARD, NEXT_CONTINUE or a drop
+ * reason. Cost: per packet of such a path.
  */
 APART enum next service_from_pod(struct __sk_buff *skb)
 {

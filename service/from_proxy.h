@@ -9,12 +9,12 @@
 #include "decide.h"
 #include "translate.h"
 
-/* Decides c->path for the proxy's packet. Returns 0 or a drop reason. Slow path. */
-APART int from_proxy_decide(struct __sk_buff *skb)
+/* Decides c->path for the proxy's packet. Returns NEXT_FORWARD or a drop reason. Slow path. */
+APART enum next from_proxy_decide(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct endpoint *e;
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_NO_ENDPOINT;
@@ -67,9 +67,9 @@ INLINE void from_proxy_track(struct __sk_buff *skb, const struct cpu *c, struct 
 /*
  * Enforces policies on the proxy's packet, whose flow has an entry since its first packet went to the proxy. If the
  * entry is gone, it is not known which end opened the flow: policies must allow it through the proxy from one end.
- * Returns 0 or a drop reason. Cost: per packet of the proxy.
+ * Returns NEXT_FORWARD or a drop reason. Cost: per packet of the proxy.
  */
-APART int from_proxy_enforce(struct __sk_buff *skb)
+APART enum next from_proxy_enforce(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct flow *f;
@@ -78,7 +78,7 @@ APART int from_proxy_enforce(struct __sk_buff *skb)
 	if (!c)
 		return DROP_POLICY_NO_RULE;
 	if (l4_is_icmp_error(&c->pkt))
-		return 0; /* of the proxy's network namespace, about its own connections */
+		return NEXT_FORWARD; /* of the proxy's network namespace, about its own connections */
 	side = flow_key_own(c);
 	f = enforce_entry(c);
 	if (f) {
@@ -86,7 +86,7 @@ APART int from_proxy_enforce(struct __sk_buff *skb)
 		return enforce_flow(skb, side, true);
 	}
 	if (from_proxy_allowed(c, false) || (!flow_syn(&c->pkt) && from_proxy_allowed(c, true)))
-		return 0;
+		return NEXT_FORWARD;
 	return DROP_POLICY_NO_RULE;
 }
 
@@ -118,7 +118,7 @@ APART enum next from_proxy_answer(struct __sk_buff *skb)
 
 	if (!c || l4_parse(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) || !service_answer(c, skb->len))
 		return NEXT_CONTINUE;
-	return addr_equal(&c->to.dst, &c->pkt.dst) ? 0 : service_path(skb, c);
+	return addr_equal(&c->to.dst, &c->pkt.dst) ? NEXT_FORWARD : service_path(skb, c);
 }
 
 /* Handles a packet of the proxy. Returns a verdict. Cost: per packet of flows with L7 rules. */

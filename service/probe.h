@@ -45,7 +45,7 @@ INLINE enum probe_way probe_way_of(const struct cpu *c, const struct probe *p)
 
 /*
  * Sets c->to and c->path for a client's packet to the frontend that goes to the backend, the packet's destination.
- * Returns 0, NEXT_CONTINUE if such a packet leaves by no wire, or a drop reason.
+ * Returns NEXT_FORWARD, NEXT_CONTINUE if such a packet leaves by no wire, or a drop reason.
  */
 INLINE enum next probe_path(struct __sk_buff *skb, struct cpu *c, const struct probe *p)
 {

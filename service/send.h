@@ -8,13 +8,13 @@
 #include "encap.h"
 #include "../route/decide.h"
 
-/* Decides c->path for the rewritten packet, for any sender. Returns 0 or a drop reason. Slow path. */
-APART int decide_rewritten(struct __sk_buff *skb)
+/* Decides c->path for the rewritten packet, for any sender. Returns NEXT_FORWARD or a drop reason. Slow path. */
+APART enum next decide_rewritten(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	struct endpoint *e;
 	struct path *p;
-	int outcome;
+	enum next outcome;
 
 	if (!c)
 		return DROP_NO_ROUTE;
@@ -23,7 +23,7 @@ APART int decide_rewritten(struct __sk_buff *skb)
 	if (e) {
 		decide_wire_pod(c, e);
 		path_store(c, true);
-		return 0;
+		return NEXT_FORWARD;
 	}
 	__builtin_memset(p, 0, sizeof(*p));
 	p->expires = clock_now() + config.hz;
@@ -35,7 +35,7 @@ APART int decide_rewritten(struct __sk_buff *skb)
 		gateway_addr(&c->snat, c->pkt.family == 6);
 	if (p->action != PATH_RESOLVE)
 		path_store(c, true);
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /* What the lookup of the rewritten packet's path overwrites in c->pkt. */
@@ -67,12 +67,12 @@ INLINE void rewrite_lookup_end(struct cpu *c, const struct original *was)
 	c->pkt.ifindex &= ~PATH_REWRITTEN;
 }
 
-/* Finds the path of the rewritten packet and sets c->path. Returns 0 or a drop reason. Cost: per packet. */
-INLINE int service_path(struct __sk_buff *skb, struct cpu *c)
+/* Finds the path of the rewritten packet and sets c->path. Returns NEXT_FORWARD or a drop reason. Cost: per packet. */
+INLINE enum next service_path(struct __sk_buff *skb, struct cpu *c)
 {
 	struct original was;
 	struct cached_path *p;
-	int outcome = 0;
+	enum next outcome = NEXT_FORWARD;
 
 	rewrite_lookup_begin(c, &was);
 	p = path_find(&c->pkt, true);

@@ -86,7 +86,7 @@ INLINE void socket_trace(struct bpf_sock_addr *ctx, const struct origin *origin,
 }
 
 /* Refuses the connection. Before kernel 5.18 the application always gets EPERM. */
-INLINE int socket_refuse(const struct frontend *f)
+INLINE enum socket_outcome socket_refuse(const struct frontend *f)
 {
 	bool elsewhere = f->flags & FRONTEND_DROP_INTERNAL;
 
@@ -126,7 +126,7 @@ INLINE bool socket_probes(struct bpf_sock_addr *ctx)
  * Replaces the address of a Service by that of a backend. Returns SOCKET_OK or SOCKET_REFUSE. Cost: per connection; for
  * unconnected UDP, per datagram.
  */
-INLINE int socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16 *port, bool only4)
+INLINE enum socket_outcome socket_translate(struct bpf_sock_addr *ctx, struct addr *addr, __be16 *port, bool only4)
 {
 	struct frontend *f = frontend_find(addr, *port, ctx->protocol, SCOPE_INTERNAL);
 	struct origin origin = { .addr = *addr, .port = *port };

@@ -64,8 +64,8 @@ INLINE __u32 service_random(const struct frontend *f, const struct packet *pkt)
 }
 
 /*
- * Selects a backend for the packet's new flow, and fills in c->nat_entry. Returns 0, NEXT_CONTINUE or a drop reason.
- * Cost: per flow.
+ * Selects a backend for the packet's new flow, and fills in c->nat_entry. Returns NEXT_FORWARD, NEXT_CONTINUE or a drop
+ * reason. Cost: per flow.
  */
 APART enum next service_select(__u32 scope)
 {
@@ -110,7 +110,7 @@ APART enum next service_select(__u32 scope)
 	nat_entry_set_created(n);
 	n->seen = clock_now();
 	rewrite_request(c, n); /* without SNAT, which depends on the path */
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /*
@@ -127,8 +127,8 @@ INLINE void nat_entry_end(struct cpu *c, const struct nat_entry *t)
 }
 
 /*
- * Finds the NAT entry of a request and sets c->to, or selects a backend. Returns 0, NEXT_NEW_FLOW, NEXT_CONTINUE or a
- * drop reason.
+ * Finds the NAT entry of a request and sets c->to, or selects a backend. Returns NEXT_FORWARD, NEXT_NEW_FLOW,
+ * NEXT_CONTINUE or a drop reason.
  */
 INLINE enum next service_request(struct __sk_buff *skb, struct cpu *c, __u32 scope)
 {
@@ -147,15 +147,15 @@ INLINE enum next service_request(struct __sk_buff *skb, struct cpu *c, __u32 sco
 	if (likely(t)) {
 		nat_entry_count(t, &c->pkt, skb->len);
 		rewrite_request(c, t);
-		return 0;
+		return NEXT_FORWARD;
 	}
 	quic_read(skb, c);
 	outcome = service_select(scope);
 	return outcome ? outcome : NEXT_NEW_FLOW;
 }
 
-/* Inserts c->nat_entry. Returns 0 or a drop reason. Cost: per flow. */
-INLINE int service_claim(const struct nat_entry *n)
+/* Inserts c->nat_entry. Returns NEXT_FORWARD or a drop reason. Cost: per flow. */
+INLINE enum next service_claim(const struct nat_entry *n)
 {
 	int outcome = nat_entry_claim();
 
@@ -164,12 +164,12 @@ INLINE int service_claim(const struct nat_entry *n)
 
 /*
  * Creates the NAT entry of the new flow, with SNAT to snat unless that is NULL, and counts the flow's first packet.
- * Returns 0 or a drop reason. Cost: per flow.
+ * Returns NEXT_FORWARD or a drop reason. Cost: per flow.
  */
-INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct addr *snat)
+INLINE enum next service_connect(struct __sk_buff *skb, struct cpu *c, const struct addr *snat)
 {
 	struct nat_entry *n = &c->nat_entry;
-	int outcome;
+	enum next outcome;
 
 	if (snat) {
 		n->snat = *snat;
@@ -180,7 +180,7 @@ INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct ad
 	if (unlikely(flood_stateless(c))) {
 		service_stat_first(n->stat, skb->len);
 		rewrite_request(c, n);
-		return 0;
+		return NEXT_FORWARD;
 	}
 	if (!share_take(SHARE_NAT_ENTRIES, c->path.src_slot, config.nat_entry_max))
 		return DROP_FLOW_LIMIT;
@@ -203,7 +203,7 @@ INLINE int service_connect(struct __sk_buff *skb, struct cpu *c, const struct ad
 	endpoint_mark_services(c->path.src_slot);
 	endpoint_mark_services(c->path.dst_slot);
 	event_flow(skb, EVENT_FLOW_BEGIN, NULL);
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /* Drops the packet, and sends a TCP reset or an ICMP error where kube-proxy does or the configuration asks for it. */
@@ -282,9 +282,9 @@ INLINE bool service_port(const struct packet *pkt)
 
 /*
  * Prepares a new flow from a client of the other family: it needs SNAT, to the node's address or, for pods, the
- * gateway's. Returns 0 or a drop reason. Cost: per flow.
+ * gateway's. Returns NEXT_FORWARD or a drop reason. Cost: per flow.
  */
-INLINE int cross_begin(struct cpu *c)
+INLINE enum next cross_begin(struct cpu *c)
 {
 	c->nat_entry.flags = 0;
 	if (!cross_able(&c->pkt))
@@ -293,12 +293,12 @@ INLINE int cross_begin(struct cpu *c)
 		return DROP_CROSS_FAMILY;
 	if (c->path.action == PATH_POD)
 		gateway_addr(&c->snat, !addr_is4(&c->to.dst));
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /*
- * Handles a packet to a Service's address, or to the node's own (own): sets c->to and c->path. Returns 0, NEXT_CONTINUE
- * or a drop reason. Cost: per packet.
+ * Handles a packet to a Service's address, or to the node's own (own): sets c->to and c->path. Returns NEXT_FORWARD,
+ * NEXT_CONTINUE or a drop reason. Cost: per packet.
  */
 APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 {
@@ -336,8 +336,8 @@ APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 }
 
 /*
- * Handles a packet to a pod that is a client or a backend; c->path leads to the pod. Returns 0, NEXT_CONTINUE or a drop
- * reason. Cost: per packet.
+ * Handles a packet to a pod that is a client or a backend; c->path leads to the pod. Returns NEXT_FORWARD,
+ * NEXT_CONTINUE or a drop reason. Cost: per packet.
  */
 APART enum next service_to_client(struct __sk_buff *skb)
 {
@@ -352,12 +352,12 @@ APART enum next service_to_client(struct __sk_buff *skb)
 	/* The stack drops packets from a wire with one of the node's own addresses as source. */
 	if (config.legacy_routing && c->path.action == PATH_STACK && address_owner(&c->to.src) == OWNER_NODE)
 		c->path.action = PATH_POD;
-	return 0;
+	return NEXT_FORWARD;
 }
 
 /*
- * Translates the host's reply to a client of a Service. Returns 0, NEXT_CONTINUE or a drop reason. Cost: per packet
- * that may be one.
+ * Translates the host's reply to a client of a Service. Returns NEXT_FORWARD, NEXT_CONTINUE or a drop reason. Cost: per
+ * packet that may be one.
  */
 APART enum next service_from_host(struct __sk_buff *skb)
 {
@@ -366,12 +366,12 @@ APART enum next service_from_host(struct __sk_buff *skb)
 	if (!c || l4_parse_likely_plain(skb, &c->pkt) || !proto_has_ports(c->pkt.proto) ||
 	    !service_answer(c, skb->len))
 		return NEXT_CONTINUE;
-	return rewrite_write(skb, c) ? 0 : nat_refusal(&c->pkt);
+	return rewrite_write(skb, c) ? NEXT_FORWARD : nat_refusal(&c->pkt);
 }
 
 /*
- * Translates the host's reply to a client that is a pod of this node. Returns 0, NEXT_CONTINUE or a drop reason. Cost:
- * per packet from the host to a pod.
+ * Translates the host's reply to a client that is a pod of this node. Returns NEXT_FORWARD, NEXT_CONTINUE or a drop
+ * reason. Cost: per packet from the host to a pod.
  */
 INLINE enum next service_to_pod(struct __sk_buff *skb, struct cpu *c)
 {

@@ -141,22 +141,27 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, struct xdp_found *found)
 	return XDP_KNOWN;
 }
 
-/* Finds the path of the rewritten packet and sets c->path. Returns false if XDP can't send the packet along it. */
-INLINE bool xdp_path(struct cpu *c, __u32 length)
+/*
+ * Finds the path of the rewritten packet. Returns NULL if there is none, or XDP can't send the packet along it. Cost:
+ * per packet.
+ */
+INLINE const struct cached_path *xdp_path(const struct cpu *c, __u32 length)
 {
-	struct original was;
-	struct cached_path *p;
+	const struct addr *dst = c->to.encap ? &c->to.via : &c->to.dst;
+	struct cached_path *p = path_find_to(dst, c->pkt.ifindex | PATH_REWRITTEN);
 
 	length += rewrite_grows(c);
-	rewrite_lookup_begin(c, &was);
-	p = path_find(&c->pkt, true);
-	rewrite_lookup_end(c, &was);
 	if (!p || p->path.action != PATH_WIRE || policy_enforced(&p->path) || c->pkt.ttl <= 1 ||
 	    (p->path.mtu && length - ETH_HLEN > p->path.mtu))
-		return false;
+		return NULL;
+	return p;
+}
+
+/* Copies the entry to c->path and c->snat, for functions that are verified apart. */
+INLINE void xdp_path_copy(struct cpu *c, const struct cached_path *p)
+{
 	c->path = p->path;
 	c->snat = p->snat;
-	return true;
 }
 
 /*
@@ -186,12 +191,17 @@ INLINE bool xdp_is_mapped(const struct packet *pkt)
  */
 APART int xdp_keep(__u32 length)
 {
+	const struct cached_path *p;
 	struct cpu *c = cpu_this();
 	struct nat_entry *n;
 	int outcome;
 
-	if (!c || !xdp_path(c, length) || addr_is_zero(&c->snat))
+	if (!c)
 		return 0;
+	p = xdp_path(c, length);
+	if (!p || addr_is_zero(&p->snat))
+		return 0;
+	xdp_path_copy(c, p);
 	n = &c->nat_entry;
 	if (unlikely(flood_stateless(c))) {
 		service_stat_first(n->stat, length);
@@ -248,14 +258,14 @@ APART int xdp_select(struct xdp_md *ctx)
 }
 
 /*
- * Returns how the frame is sent to the device of c->path: XDP_TX, XDP_REDIRECT, or XDP_PASS if the device takes no
- * frames from XDP.
+ * Returns how the frame is sent to the device: XDP_TX, XDP_REDIRECT, or XDP_PASS if the device takes no frames from
+ * XDP.
  */
-INLINE int xdp_leave(const struct cpu *c)
+INLINE int xdp_leave(const struct cpu *c, __u32 ifindex)
 {
-	if (c->path.ifindex == c->pkt.ifindex && !xdp_by_map)
+	if (ifindex == c->pkt.ifindex && !xdp_by_map)
 		return XDP_TX;
-	return bpf_redirect_map(&xdp_wires, c->path.ifindex, XDP_PASS);
+	return bpf_redirect_map(&xdp_wires, ifindex, XDP_PASS);
 }
 
 /* Rewrites the packet with the addresses and ports in c->to, for c->path. Cost: per packet. */
@@ -263,53 +273,92 @@ INLINE enum xdp_written xdp_rewrite(struct xdp_md *ctx, struct cpu *c)
 {
 	if (unlikely(cross_family(c)))
 		return xdp_cross(ctx);
-	return config.direct && (c->to.option || c->to.encap) ? xdp_dsr(ctx) : xdp_write(ctx, c);
+	return config.direct && (c->to.option || c->to.encap) ? xdp_dsr(ctx) : xdp_write(ctx, c, &c->path);
 }
 
-/* Translates and sends the packet. Cost: per packet. */
-INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
+INLINE bool xdp_is_plain(const struct cpu *c)
 {
-	struct xdp_found found = {};
-	enum xdp_written written;
-	bool known = true;
-	int verdict, begun;
+	return likely(!cross_family(c) && !(config.direct && (c->to.option || c->to.encap)));
+}
 
-	switch (xdp_find(c, &found)) {
-	case XDP_KNOWN:
-		if (!xdp_path(c, length))
-			return XDP_PASS;
-		break;
-	case XDP_UNKNOWN:
-		begun = xdp_select(ctx) ? xdp_keep(length) : 0;
-		if (!begun)
-			return XDP_PASS;
-		if (unlikely(begun == DROP_NEW_FLOW_RATE)) {
-			count_bytes(c, begun, length);
-			return XDP_DROP;
-		}
-		break;
-	default:
-		return XDP_PASS;
-	}
-	verdict = xdp_leave(c);
-	if (verdict == XDP_PASS)
-		return XDP_PASS;
-	written = xdp_rewrite(ctx, c);
+/*
+ * Counts and reports a packet that was rewritten, or drops it if that failed. Returns the program's result. Cost: per
+ * packet.
+ */
+INLINE int xdp_finish(struct xdp_md *ctx, struct cpu *c, enum xdp_written written, int verdict, __u32 length)
+{
 	if (written == XDP_UNCHANGED)
 		return XDP_PASS;
 	if (unlikely(written == XDP_BROKEN)) {
 		count_bytes(c, cross_family(c) ? DROP_CROSS_FAMILY : DROP_REWRITE, length);
 		return XDP_DROP;
 	}
-	if (found.request)
-		nat_entry_count(found.request, &c->pkt, length);
-	else if (found.reply)
-		nat_reply_count(found.reply, &c->pkt, length);
-	else
-		known = false;
 	count_bytes(c, FORWARD_WIRE, length);
-	trace_xdp(ctx, c, !known);
 	return verdict;
+}
+
+/* Inserts entries for a new flow and sends its first packet. Cost: per flow. */
+INLINE int xdp_begin(struct xdp_md *ctx, struct cpu *c, __u32 length)
+{
+	int begun = xdp_select(ctx) ? xdp_keep(length) : 0, verdict;
+
+	if (!begun)
+		return XDP_PASS;
+	if (unlikely(begun == DROP_NEW_FLOW_RATE)) {
+		count_bytes(c, begun, length);
+		return XDP_DROP;
+	}
+	verdict = xdp_leave(c, c->path.ifindex);
+	if (verdict != XDP_PASS)
+		verdict = xdp_finish(ctx, c, xdp_rewrite(ctx, c), verdict, length);
+	if (verdict != XDP_PASS && verdict != XDP_DROP)
+		trace_xdp(ctx, c, true);
+	return verdict;
+}
+
+/* Sends a packet of a known flow. Cost: per packet. */
+INLINE int xdp_forward(struct xdp_md *ctx, struct cpu *c, const struct xdp_found *found, __u32 length)
+{
+	const struct cached_path *p = xdp_path(c, length);
+	enum xdp_written written;
+	int verdict;
+
+	if (!p)
+		return XDP_PASS;
+	verdict = xdp_leave(c, p->path.ifindex);
+	if (verdict == XDP_PASS)
+		return XDP_PASS;
+	if (xdp_is_plain(c)) {
+		c->path.ifindex = p->path.ifindex; /* for xdp_port_leave */
+		written = xdp_write(ctx, c, &p->path);
+	} else {
+		xdp_path_copy(c, p);
+		written = xdp_rewrite(ctx, c);
+	}
+	verdict = xdp_finish(ctx, c, written, verdict, length);
+	if (verdict == XDP_PASS || verdict == XDP_DROP)
+		return verdict;
+	if (found->request)
+		nat_entry_count(found->request, &c->pkt, length);
+	else if (found->reply)
+		nat_reply_count(found->reply, &c->pkt, length);
+	trace_xdp(ctx, c, false);
+	return verdict;
+}
+
+/* Translates and sends the packet. Cost: per packet. */
+INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
+{
+	struct xdp_found found = {};
+
+	switch (xdp_find(c, &found)) {
+	case XDP_KNOWN:
+		return xdp_forward(ctx, c, &found, length);
+	case XDP_UNKNOWN:
+		return xdp_begin(ctx, c, length);
+	default:
+		return XDP_PASS;
+	}
 }
 
 #endif

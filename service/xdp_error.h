@@ -186,10 +186,12 @@ INLINE enum xdp_written xdp_error_write(struct xdp_md *ctx, struct cpu *c)
  */
 APART int xdp_error(struct xdp_md *ctx)
 {
+	const struct cached_path *path;
 	struct cpu *c = cpu_this();
 	enum xdp_written written;
 	struct nat_entry *t;
 	bool to_client;
+	__u32 length;
 	int verdict;
 
 	if (!c || !xdp_error_parse(ctx, c))
@@ -198,15 +200,19 @@ APART int xdp_error(struct xdp_md *ctx)
 	if (!t || error_is_cross_family(c, t))
 		return XDP_PASS;
 	error_rewrite(c, t, to_client);
-	if (c->to.encap || !xdp_path(c, ctx->data_end - ctx->data))
+	length = ctx->data_end - ctx->data;
+	barrier_var(length); /* otherwise the compiler spills half of a pointer, which the verifier refuses */
+	path = c->to.encap ? NULL : xdp_path(c, length);
+	if (!path)
 		return XDP_PASS;
-	verdict = xdp_leave(c);
+	xdp_path_copy(c, path);
+	verdict = xdp_leave(c, c->path.ifindex);
 	if (verdict == XDP_PASS)
 		return XDP_PASS;
 	written = xdp_error_write(ctx, c);
 	if (written == XDP_UNCHANGED)
 		return XDP_PASS;
-	count_bytes(c, written == XDP_BROKEN ? DROP_REWRITE : FORWARD_WIRE, ctx->data_end - ctx->data);
+	count_bytes(c, written == XDP_BROKEN ? DROP_REWRITE : FORWARD_WIRE, length);
 	return written == XDP_BROKEN ? XDP_DROP : verdict;
 }
 

@@ -100,15 +100,15 @@ INLINE bool xdp_write_eth(struct xdp_md *ctx, const struct path *p, __be16 type)
 	return true;
 }
 
-/* Rewrites the packet with the addresses and ports in c->to and the Ethernet header of c->path. Cost: per packet. */
-INLINE enum xdp_written xdp_write(struct xdp_md *ctx, struct cpu *c)
+/* Rewrites the packet with the addresses and ports in c->to and the path's Ethernet header. Cost: per packet. */
+INLINE enum xdp_written xdp_write(struct xdp_md *ctx, struct cpu *c, const struct path *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
 	if (!(c->pkt.family == 4 ? xdp_write_ip(data, end, &c->pkt, &c->to, true) :
 				   xdp_write_ip(data, end, &c->pkt, &c->to, false)))
 		return XDP_UNCHANGED;
-	xdp_write_macs(data, &c->path);
+	xdp_write_macs(data, p);
 	return XDP_WRITTEN;
 }
 

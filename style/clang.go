@@ -9,8 +9,8 @@ import (
 // programs.
 const license = "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause"
 
-// CFile finds what is wrong in one C file: its licence, conditional compilation, functions that are too long.
-func CFile(name string, text []byte) []Finding {
+// cFile finds what is wrong in one C file: its licence, conditional compilation, functions that are too long.
+func cFile(name string, text []byte) []Finding {
 	var found []Finding
 	first, _, _ := strings.Cut(string(text), "\n")
 	if !strings.Contains(first, license) {
@@ -19,9 +19,9 @@ func CFile(name string, text []byte) []Finding {
 	code := blank(string(text))
 	found = append(found, conditionals(name, code)...)
 	for _, f := range functions(code) {
-		if f.lines > MaxFunctionLines {
+		if f.lines > maxFunctionLines {
 			found = append(found, Finding{"function-length", name, fmt.Sprintf("%s: %d lines, at most %d", f.name,
-				f.lines, MaxFunctionLines)})
+				f.lines, maxFunctionLines)})
 		}
 	}
 	return found

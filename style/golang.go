@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Import says where a package may be imported.
-type Import struct {
+// importRule says where a package may be imported.
+type importRule struct {
 	// Path is of the package; packages below it count too unless Exact.
 	Path  string
 	Exact bool
@@ -20,8 +20,8 @@ type Import struct {
 	Folders []string
 }
 
-// GoFile finds what is wrong in one Go file.
-func GoFile(name string, text []byte, imports []Import) ([]Finding, error) {
+// goFile finds what is wrong in one Go file.
+func goFile(name string, text []byte, imports []importRule) ([]Finding, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, name, text, parser.ParseComments)
 	if err != nil {
@@ -36,9 +36,9 @@ func GoFile(name string, text []byte, imports []Import) ([]Finding, error) {
 		if f.Recv == nil && f.Name.Name == "init" {
 			found = append(found, Finding{"init", name, "func init"})
 		}
-		if lines := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1; lines > MaxFunctionLines {
+		if lines := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1; lines > maxFunctionLines {
 			found = append(found, Finding{"function-length", name, fmt.Sprintf("func %s: %d lines, at most %d",
-				f.Name.Name, lines, MaxFunctionLines)})
+				f.Name.Name, lines, maxFunctionLines)})
 		}
 	}
 	for _, spec := range file.Imports {
@@ -54,8 +54,8 @@ func GoFile(name string, text []byte, imports []Import) ([]Finding, error) {
 }
 
 // ruleOf is the rule with the longest path that is about a package; nil if there is none.
-func ruleOf(imported string, imports []Import) *Import {
-	var longest *Import
+func ruleOf(imported string, imports []importRule) *importRule {
+	var longest *importRule
 	for i := range imports {
 		if r := &imports[i]; r.matches(imported) && (longest == nil || len(r.Path) > len(longest.Path)) {
 			longest = r
@@ -64,17 +64,17 @@ func ruleOf(imported string, imports []Import) *Import {
 	return longest
 }
 
-func (i *Import) matches(imported string) bool {
+func (i *importRule) matches(imported string) bool {
 	return imported == i.Path || !i.Exact && strings.HasPrefix(imported, i.Path+"/")
 }
 
-func (i *Import) allows(name string) bool {
+func (i *importRule) allows(name string) bool {
 	return slices.ContainsFunc(i.Folders, func(folder string) bool { return strings.HasPrefix(name, folder+"/") })
 }
 
-// GoPackage finds what is wrong in the files of one folder taken together: a package without a comment, and variables
+// goPackage finds what is wrong in the files of one folder taken together: a package without a comment, and variables
 // of a package that change. Keys of files are names.
-func GoPackage(files map[string][]byte) ([]Finding, error) {
+func goPackage(files map[string][]byte) ([]Finding, error) {
 	var found []Finding
 	packages := map[string][]*ast.File{}
 	folder := ""

@@ -13,8 +13,8 @@ import (
 
 var include = regexp.MustCompile(`(?m)^#include "([^"]+)"`)
 
-// Includes finds headers that include a header of a later folder. A source file may include all.
-func Includes(name string, text []byte, order []string) []Finding {
+// includes finds headers that include a header of a later folder. A source file may include all.
+func includes(name string, text []byte, order []string) []Finding {
 	if path.Ext(name) != ".h" {
 		return nil
 	}
@@ -39,9 +39,9 @@ func Includes(name string, text []byte, order []string) []Finding {
 
 var prototype = regexp.MustCompile(`(?m)^[a-z_][\w \t*]*[ \t*]([a-z]\w*)\([^(){};=]*\)\s*;`)
 
-// Prototypes finds functions that a header declares and does not define. A definition in the header of a later folder
+// prototypes finds functions that a header declares and does not define. A definition in the header of a later folder
 // is a call to that folder that the order of includes does not show.
-func Prototypes(name string, text []byte) []Finding {
+func prototypes(name string, text []byte) []Finding {
 	if path.Ext(name) != ".h" {
 		return nil
 	}
@@ -72,7 +72,7 @@ func SelfContained(root, compiler string, headers []string) ([]Finding, error) {
 		return nil, err
 	}
 	arguments := []string{"-target", "bpf", "-fsyntax-only", "-x", "c", "-O2", "-Wall", "-Wno-unused-function",
-		"-Wno-enum-conversion",
+		"-Wno-enum-conversion", "-Wno-enum-compare",
 		"-Werror"}
 	for _, library := range libraries {
 		arguments = append(arguments, "-I"+library)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Direct finds the modules of go.mod that Go files import themselves, whatever go.mod's comments say.
-func Direct(gomod []byte, files map[string][]byte) ([]string, error) {
+// directModules finds the modules of go.mod that Go files import themselves, whatever go.mod's comments say.
+func directModules(gomod []byte, files map[string][]byte) ([]string, error) {
 	required := requires(string(gomod))
 	var direct []string
 	for name, text := range files {
@@ -63,8 +63,8 @@ func requires(gomod string) []string {
 	return modules
 }
 
-// Dependencies compares the modules that the tree uses with those that are listed, both ways.
-func Dependencies(direct, listed []string) []Finding {
+// unlisted compares the modules that the tree uses with those that are listed, both ways.
+func unlisted(direct, listed []string) []Finding {
 	var found []Finding
 	for _, module := range direct {
 		if !slices.Contains(listed, module) {

@@ -42,7 +42,7 @@ func tree(t *testing.T) map[string][]byte {
 func having(files map[string][]byte, generated bool, extensions ...string) map[string][]byte {
 	some := map[string][]byte{}
 	for name, text := range files {
-		if slices.Contains(extensions, path.Ext(name)) && (generated || !Generated(text)) {
+		if slices.Contains(extensions, path.Ext(name)) && (generated || !isGenerated(text)) {
 			some[name] = text
 		}
 	}
@@ -63,11 +63,11 @@ func TestTree(t *testing.T) {
 	var found []Finding
 	found = append(found, goFindings(t, files)...)
 	for name, text := range having(files, false, ".c", ".h") {
-		found = append(append(found, Length(name, text)...), CFile(name, text)...)
+		found = append(append(found, length(name, text)...), cFile(name, text)...)
 	}
 	for name, text := range files {
 		if name != "style/forbidden.txt" {
-			found = append(found, Forbidden(name, text, first(rows(t, "forbidden.txt", 2)))...)
+			found = append(found, forbiddenText(name, text, first(rows(t, "forbidden.txt", 2)))...)
 		}
 	}
 	found = append(found, textFindings(t, files)...)
@@ -76,14 +76,14 @@ func TestTree(t *testing.T) {
 	for name := range files {
 		names = append(names, name)
 	}
-	found = append(found, Folders(names, func(name string) ([]byte, error) {
+	found = append(found, checkFolders(names, func(name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join(root, name))
 	})...)
-	direct, err := Direct(files["go.mod"], having(files, true, ".go"))
+	direct, err := directModules(files["go.mod"], having(files, true, ".go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	found = append(found, Dependencies(direct, first(rows(t, "dependencies.txt", 2)))...)
+	found = append(found, unlisted(direct, first(rows(t, "dependencies.txt", 2)))...)
 	if !bytes.Contains(files["CHANGELOG.md"], []byte("\n## Unreleased\n")) {
 		found = append(found, Finding{"changelog", "CHANGELOG.md", "no section Unreleased"})
 	}
@@ -91,30 +91,33 @@ func TestTree(t *testing.T) {
 }
 
 func goFindings(t *testing.T, files map[string][]byte) []Finding {
-	var imports []Import
+	var imports []importRule
 	for _, row := range rows(t, "imports.txt", 3) {
 		name, exact := strings.CutPrefix(row[0], "=")
-		rule := Import{Path: name, Exact: exact}
+		rule := importRule{Path: name, Exact: exact}
 		if row[1] != "-" {
 			rule.Folders = strings.Split(row[1], ",")
 		}
 		imports = append(imports, rule)
 	}
-	var found []Finding
+	found, err := unusedExports("myelin", having(files, true, ".go"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	packages := map[string]map[string][]byte{}
 	for name, text := range having(files, false, ".go") {
-		inFile, err := GoFile(name, text, imports)
+		inFile, err := goFile(name, text, imports)
 		if err != nil {
 			t.Fatal(err)
 		}
-		found = append(append(found, Length(name, text)...), inFile...)
+		found = append(append(found, length(name, text)...), inFile...)
 		if packages[path.Dir(name)] == nil {
 			packages[path.Dir(name)] = map[string][]byte{}
 		}
 		packages[path.Dir(name)][name] = text
 	}
 	for _, inFolder := range packages {
-		together, err := GoPackage(inFolder)
+		together, err := goPackage(inFolder)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,16 +127,16 @@ func goFindings(t *testing.T, files map[string][]byte) []Finding {
 }
 
 func textFindings(t *testing.T, files map[string][]byte) []Finding {
-	words, err := NewWords(rows(t, "words.txt", 3))
+	words, err := newWords(rows(t, "words.txt", 3))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var found []Finding
 	for name, text := range files {
-		if !Measured(name, text) {
+		if !measured(name, text) {
 			continue
 		}
-		found = append(append(found, Width(name, text)...), Terms(name, text, words)...)
+		found = append(append(found, lineWidth(name, text)...), terms(name, text, words)...)
 	}
 	return found
 }
@@ -143,8 +146,8 @@ func headerFindings(t *testing.T, files map[string][]byte) []Finding {
 	var found []Finding
 	headers := slices.Sorted(maps.Keys(having(files, false, ".h")))
 	for _, name := range headers {
-		found = append(found, Includes(name, files[name], order)...)
-		found = append(found, Prototypes(name, files[name])...)
+		found = append(found, includes(name, files[name], order)...)
+		found = append(found, prototypes(name, files[name])...)
 	}
 	if compiler := Compiler(); compiler != "" {
 		broken, err := SelfContained(root, compiler, headers)
@@ -162,7 +165,7 @@ func report(t *testing.T, found []Finding) {
 	used := make([]bool, len(exceptions))
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.String(), b.String()) })
 	for _, f := range found {
-		i := slices.IndexFunc(exceptions, func(row []string) bool { return Covers(row[0], row[1], f) })
+		i := slices.IndexFunc(exceptions, func(row []string) bool { return covers(row[0], row[1], f) })
 		if i < 0 {
 			t.Error(f)
 			continue

@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// MaxColumns is the width of a line. A tab has tabWidth columns.
-const MaxColumns = 120
+// maxColumns is the width of a line. A tab has tabWidth columns.
+const maxColumns = 120
 
-// Measured reports whether the rules about lines and words apply to a file: hand-written source, prose and
+// measured reports whether the rules about lines and words apply to a file: hand-written source, prose and
 // configuration. Test data, licenses, generated files, and tables of words that are not to be used are exempt.
-func Measured(name string, text []byte) bool {
-	if strings.Contains("/"+name, "/testdata/") || strings.HasPrefix(name, "LICENSES/") || Generated(text) ||
+func measured(name string, text []byte) bool {
+	if strings.Contains("/"+name, "/testdata/") || strings.HasPrefix(name, "LICENSES/") || isGenerated(text) ||
 		name == "style/words.txt" || name == "bpf/former_names.txt" {
 		return false
 	}
@@ -34,9 +34,9 @@ func tabWidth(name string) int {
 	return 4
 }
 
-// Width finds lines of more than MaxColumns columns. Lines that cannot be wrapped are exempt: rows of tables in
+// lineWidth finds lines of more than maxColumns columns. Lines that cannot be wrapped are exempt: rows of tables in
 // Markdown and in text files, lines without a space to break at, and in Go struct tags and lines within raw strings.
-func Width(name string, text []byte) []Finding {
+func lineWidth(name string, text []byte) []Finding {
 	var raw map[int]bool
 	if path.Ext(name) == ".go" {
 		raw = rawLines(string(text))
@@ -47,11 +47,11 @@ func Width(name string, text []byte) []Finding {
 		number++
 		line = strings.TrimRight(line, "\n")
 		columns := utf8.RuneCountInString(line) + strings.Count(line, "\t")*(tabWidth(name)-1)
-		if columns <= MaxColumns || raw[number] || unbreakable(name, line) {
+		if columns <= maxColumns || raw[number] || unbreakable(name, line) {
 			continue
 		}
 		found = append(found, Finding{"width", name, fmt.Sprintf("%d: %d columns, at most %d", number, columns,
-			MaxColumns)})
+			maxColumns)})
 	}
 	return found
 }
@@ -100,8 +100,8 @@ var tag = regexp.MustCompile("^`[a-z]+:\"[^`\n]*`$")
 // mark is the beginning of a line of a comment.
 var mark = regexp.MustCompile(`\n[ \t]*(//|\*|#)`)
 
-// Word is a row of words.txt.
-type Word struct {
+// wordRule is a row of words.txt.
+type wordRule struct {
 	// Scope is where the pattern is searched: "word" in all words of a file, with identifiers split into theirs,
 	// "comment" in comments and prose; what "fine" matches is ignored by both.
 	Scope   string
@@ -109,27 +109,27 @@ type Word struct {
 	Instead string
 }
 
-// NewWord reads the fields of a row. A pattern matches whole words, in lower case.
-func NewWord(row []string) (Word, error) {
+// newWord reads the fields of a row. A pattern matches whole words, in lower case.
+func newWord(row []string) (wordRule, error) {
 	pattern, err := regexp.Compile(`\b(?:` + row[1] + `)(?:\b|$)`)
 	if strings.HasPrefix(row[1], "^") {
 		pattern, err = regexp.Compile(row[1])
 	}
-	return Word{Scope: row[0], Pattern: pattern, Instead: row[2]}, err
+	return wordRule{Scope: row[0], Pattern: pattern, Instead: row[2]}, err
 }
 
-// Words are the rows of words.txt.
-type Words struct {
-	list []Word
+// wordList are the rows of words.txt.
+type wordList struct {
+	list []wordRule
 	any  *regexp.Regexp // matches where one of them may match
 }
 
-// NewWords reads rows.
-func NewWords(rows [][]string) (Words, error) {
-	var words Words
+// newWords reads rows.
+func newWords(rows [][]string) (wordList, error) {
+	var words wordList
 	var patterns []string
 	for _, row := range rows {
-		word, err := NewWord(row)
+		word, err := newWord(row)
 		if err != nil {
 			return words, err
 		}
@@ -143,8 +143,8 @@ func NewWords(rows [][]string) (Words, error) {
 	return words, err
 }
 
-// Terms finds words for which there is a standard term.
-func Terms(name string, text []byte, words Words) []Finding {
+// terms finds words for which there is a standard term.
+func terms(name string, text []byte, words wordList) []Finding {
 	all := plain(mark.ReplaceAllString(string(text), "\n"))
 	if !words.any.MatchString(all) {
 		return nil

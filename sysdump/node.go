@@ -16,6 +16,7 @@ import (
 	"myelin/bpf"
 	"myelin/config"
 	"myelin/doctor"
+	"myelin/doctor/check"
 	"myelin/status"
 )
 
@@ -27,6 +28,8 @@ type Node struct {
 	Versions any
 	// Proc and Sys are the directories /proc and /sys but in tests.
 	Proc, Sys string
+	// Checks are those of features, for doctor.
+	Checks []check.Check
 	// Rows bounds the rows of each table and each map; 0: all.
 	Rows uint32
 }
@@ -100,7 +103,8 @@ func (n *Node) addStatus(a *Archive, report *status.Report) {
 }
 
 func (n *Node) addDoctor(a *Archive, report *status.Report, err error, c *config.Config) {
-	findings := doctor.Examine(doctor.Options{Config: c, Proc: n.Proc, Sys: n.Sys, Agent: report, AgentError: err})
+	findings := doctor.Examine(doctor.Options{Config: c, Proc: n.Proc, Sys: n.Sys, Agent: report, AgentError: err,
+		Checks: n.Checks})
 	a.addObject("doctor.json", findings)
 	var text bytes.Buffer
 	if err := doctor.Render(&text, findings, doctor.Style{Width: width}); err != nil {

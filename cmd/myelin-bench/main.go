@@ -24,6 +24,7 @@ import (
 type settings struct {
 	mode, scenarios, tests, kernel string
 	netperf, kubeproxy, only       string
+	envoy                          string
 	dir, list                      string
 	family, rounds, seconds        int
 	check, virtual, verbose        bool
@@ -50,8 +51,8 @@ func parse() settings {
 	var s settings
 	flag.StringVar(&s.mode, "mode", "",
 		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; "+
-			"xdp: a load balancer's packets; policy: 10,000 policies, 50,000 identities, 1,000,000 prefixes; empty: "+
-			"only render and check")
+			"xdp: a load balancer's packets; policy: 10,000 policies, 50,000 identities, 1,000,000 prefixes; l7: HTTP "+
+			"requests through an L7 policy; empty: only render and check")
 	flag.StringVar(&s.scenarios, "scenarios", "all", "paths to compare with node, by comma")
 	flag.StringVar(&s.tests, "tests", "rr,crr,stream,udp_rr", "traffic, by comma")
 	flag.IntVar(&s.family, "family", 4, "IP version: 4 or 6")
@@ -63,6 +64,7 @@ func parse() settings {
 		"folder of netperf and netserver (scripts/deps.sh bench); empty: $PATH")
 	flag.StringVar(&s.kubeproxy, "kubeproxy", cacheDir("kube-proxy/bin"),
 		"folder of kube-proxy, iptables and nft (scripts/deps.sh kubeproxy)")
+	flag.StringVar(&s.envoy, "envoy", cacheDir("envoy/envoy"), "the program Envoy (scripts/deps.sh envoy)")
 	flag.StringVar(&s.only, "parts", "all", fmt.Sprintf("by comma: of -mode service %s; of -mode xdp %s",
 		partNames(settings{}.parts()), partNames(settings{}.partsXDP())))
 	flag.StringVar(&s.dir, "dir", ".", "the source tree: its bench/results.json and BENCHMARKS.md are rewritten")
@@ -103,10 +105,13 @@ func (s settings) run(ctx context.Context, log *slog.Logger) error {
 	case s.mode == "policy":
 		warnIfBusy(log)
 		measured, err = s.measurePolicies(ctx, log)
+	case s.mode == "l7":
+		warnIfBusy(log)
+		measured, err = s.measureL7(ctx, log)
 	case s.mode == "vm":
 		measured, err = s.measureVM(ctx)
 	case s.mode != "":
-		err = fmt.Errorf("no mode %q: machine, vm, service, xdp or policy", s.mode)
+		err = fmt.Errorf("no mode %q: machine, vm, service, xdp, policy or l7", s.mode)
 	}
 	if err != nil {
 		return err
@@ -201,6 +206,14 @@ func (s settings) measurePolicies(ctx context.Context, log *slog.Logger) ([]resu
 	}
 	changed, err := bench.Policing(ctx, opts)
 	return append(held, changed...), err
+}
+
+func (s settings) measureL7(ctx context.Context, log *slog.Logger) ([]results.Result, error) {
+	opts, err := s.options(ctx, log, bench.Options{Rounds: roundsOf * s.rounds})
+	if err != nil {
+		return nil, err
+	}
+	return bench.L7(ctx, opts, binaries(), s.envoy)
 }
 
 // binaries is the folder of the programs under test: this one's own.

@@ -12,6 +12,7 @@ import (
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
+	"myelin/feature"
 	"myelin/lab"
 )
 
@@ -104,22 +105,22 @@ func ends(ctx context.Context, client apiv1.AgentClient) ([]string, error) {
 }
 
 // completions are those of the arguments of noun's verbs, by the table that a verb shows.
-func completions(v verb) func(context.Context, apiv1.AgentClient) ([]string, error) {
+func completions(v feature.View) func(context.Context, apiv1.AgentClient) ([]string, error) {
 	switch {
-	case v.by == "" && !v.prefix:
+	case v.By == "" && !v.Prefix:
 		return nil
-	case v.table == "":
+	case v.Table == "":
 		return cells("tables", "Table", "Rows")
-	case v.table == "map":
+	case v.Table == "map":
 		return cells("maps", "Map", "Type")
-	case v.table == "policy-rows":
+	case v.Table == "policy-rows":
 		return endpointsAndPods
-	case v.table == "identities":
-		return cells(v.table, "ID", "Labels")
-	case v.by == "ID":
-		return cells(v.table, "ID", "Pod")
+	case v.Table == "identities":
+		return cells(v.Table, "ID", "Labels")
+	case v.By == "ID":
+		return cells(v.Table, "ID", "Pod")
 	}
-	return cells(v.table, v.by, "")
+	return cells(v.Table, v.By, "")
 }
 
 // endpointsAndPods are the IDs of this node's endpoints, and their pods.
@@ -133,11 +134,11 @@ func endpointsAndPods(ctx context.Context, client apiv1.AgentClient) ([]string, 
 }
 
 // completeFilter completes --filter: COLUMN= and COLUMN~, then the cells of the column.
-func completeFilter(f *listFlags, v verb) completer {
+func completeFilter(f *listFlags, v feature.View) completer {
 	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		table := v.table
-		if v.prefix && len(args) > 0 {
-			table = strings.TrimSpace(v.table + " " + args[0])
+		table := v.Table
+		if v.Prefix && len(args) > 0 {
+			table = strings.TrimSpace(v.Table + " " + args[0])
 		}
 		columns, _, chosen := strings.Cut(toComplete, "=")
 		list, directive := completion(&f.socket, func(ctx context.Context, client apiv1.AgentClient) ([]string, error) {

@@ -6,8 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"myelin/agent"
 	"myelin/config"
 	"myelin/doctor"
+	"myelin/doctor/check"
 )
 
 type doctorFlags struct {
@@ -47,7 +49,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), doctorPatience)
 	defer cancel()
-	o := doctor.Options{Config: c, Proc: "/proc", Sys: "/sys"}
+	o := doctor.Options{Config: c, Proc: "/proc", Sys: "/sys", Checks: agent.Checks()}
 	o.Agent, o.AgentError = fetchStatus(ctx, f.socket)
 	if o.Agent != nil && f.config == "" {
 		if o.Config, err = doctor.FromSettings(o.Agent.Settings); err != nil {
@@ -65,7 +67,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if doctor.Worst(findings) == doctor.Fail {
+	if doctor.Worst(findings) == check.Fail {
 		return exitStatus(1)
 	}
 	return nil

@@ -14,14 +14,6 @@ import (
 	"myelin/feature"
 )
 
-func gatewayNoun() noun {
-	return noun{name: "gateway", short: "A standalone load balancer among its peers", verbs: []verb{
-		{name: "peers", short: "List the load balancers that flows are synchronised with", table: "peers",
-			absent: "this node is not a standalone load balancer with peers: see loadBalancer.standalone and " +
-				"myelin.gateway.peers"},
-	}, more: gatewayVerbs}
-}
-
 // gatewayVerbs take the load balancer out of service and back.
 func gatewayVerbs(f *listFlags) []*cobra.Command {
 	var timeout time.Duration

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -15,97 +16,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"myelin/agent"
 	"myelin/api"
 	apiv1 "myelin/api/v1"
+	"myelin/feature"
 )
-
-// noun is a command whose subcommands show tables of the agent.
-type noun struct {
-	name, short string
-	alias       string // another name, or empty
-	verbs       []verb
-	// more makes the verbs that do something else than to show a table.
-	more func(*listFlags) []*cobra.Command
-}
-
-// verb shows one table.
-type verb struct {
-	name, short string
-	table       string
-	// by is the column that the verb's one argument selects a row by; empty: no
-	// argument, and all rows. With prefix the argument is a part of the table's
-	// name instead.
-	by     string
-	prefix bool
-	// arg is what help calls the argument; empty: as the column.
-	arg string
-	// absent says what it means that the agent has no such table; empty: the agent's own words do.
-	absent string
-	// write writes rows as text; nil: as a table.
-	write func(io.Writer, *apiv1.ListResponse) error
-}
-
-// nouns are all lists that the command line knows.
-func nouns() []noun {
-	return []noun{
-		{name: "endpoint", short: "Inspect the endpoints of this node", verbs: []verb{
-			{
-				name: "list", short: "List endpoints with identity, labels and policy enforcement",
-				table: "endpoint-details", write: writeLines,
-			},
-			{name: "get", short: "Show the endpoint with an ID", table: "endpoint-details", by: "ID"},
-		}},
-		{name: "identity", short: "Inspect the identities of label sets on this node", verbs: []verb{
-			{name: "list", short: "List identities with their labels", table: "identities"},
-			{name: "get", short: "Show the labels of an identity", table: "identities", by: "ID"},
-			{name: "addresses", short: "List addresses with their identities", table: "identity-addresses"},
-		}},
-		{name: "route", short: "Inspect routes and neighbours", verbs: []verb{
-			{name: "list", short: "List the routes that the kernel must have", table: "routes"},
-			{name: "neighbours", short: "List the neighbours that the kernel must have", table: "neighbours"},
-			{name: "nexthops", short: "List the gateways and nodes that are kept resolved", table: "nexthops"},
-			{name: "prefixes", short: "List the prefixes of the cluster", table: "prefixes"},
-			{name: "paths", short: "List the entries of the forwarding cache", table: "paths"},
-			{name: "wires", short: "List the devices that lead to other nodes", table: "wires"},
-			{name: "devices", short: "List the devices of the node", table: "devices"},
-			{name: "addresses", short: "List the addresses that the kernel must have", table: "addresses"},
-		}},
-		{name: "flow", short: "List conntrack entries", verbs: []verb{
-			{name: "list", short: "List conntrack entries", table: "flows"},
-		}, more: flowVerbs, alias: "flows"},
-		{name: "map", short: "Inspect BPF maps", verbs: []verb{
-			{name: "list", short: "List maps with their entries and memory", table: "maps"},
-			{name: "dump", short: "Show the entries of a map", table: "map", by: "NAME", prefix: true},
-		}},
-		{name: "node", short: "Inspect the nodes of the cluster", verbs: []verb{{name: "list",
-			short: "List the nodes of the cluster", table: "nodes"}}},
-		{name: "pod", short: "Inspect the pods of the cluster", verbs: []verb{{name: "list",
-			short: "List the pods of the cluster", table: "pods"}}},
-		{name: "policy", short: "Manage network policies", verbs: []verb{
-			{name: "list", short: "List policies, and why one is refused", table: "policies"},
-			{name: "get", short: "Show the policy entries of an endpoint in the kernel, with rule and hits",
-				table: "policy-rows", by: "ENDPOINT|POD", prefix: true},
-			{name: "rules", short: "List rules with their hits, and those that decide nothing",
-				table: "policy-uses"},
-			{name: "drops", short: "List denied packets by rule and endpoint", table: "policy-drops"},
-		}, more: policyVerbs},
-		{name: "cidrgroup", short: "Inspect CiliumCIDRGroups", verbs: []verb{
-			{name: "list", short: "List CiliumCIDRGroups, and why one is refused", table: "cidr-groups"},
-		}},
-		{name: "fqdn", short: "Inspect the DNS names that pods have resolved", verbs: []verb{{name: "list",
-			short: "List names, addresses and their remaining TTL by pod", table: "fqdn"}}},
-		{name: "prefilter", short: "Inspect the denylist", verbs: []verb{
-			{name: "list", table: "prefilter",
-				short: "List the CiliumCIDRGroups of myelin.policy.prefilter, and which of their prefixes are blocked"},
-		}},
-		{name: "metrics", short: "Inspect the agent's metrics", verbs: []verb{{name: "list",
-			short: "List the metrics that /metrics exposes", table: "metrics"}}},
-		{name: "table", short: "Inspect the tables of the agent", verbs: []verb{
-			{name: "list", short: "List the tables", table: "tables"},
-			{name: "show", short: "Show the rows of a table", table: "", by: "TABLE", prefix: true},
-		}},
-	}
-}
 
 // listFlags are those of every list.
 type listFlags struct {
@@ -115,40 +30,49 @@ type listFlags struct {
 	limit   uint32
 }
 
+// furtherVerbs make the subcommands that do something else than to show a table, by command.
+func furtherVerbs() map[string]func(*listFlags) []*cobra.Command {
+	return map[string]func(*listFlags) []*cobra.Command{
+		"flow": flowVerbs, "policy": policyVerbs, "service": serviceVerbs, "backend": backendVerbs,
+		"gateway": gatewayVerbs,
+	}
+}
+
 func nounCommands() []*cobra.Command {
 	var list []*cobra.Command
-	for _, n := range append(nouns(), serviceNouns()...) {
+	more := furtherVerbs()
+	for _, n := range agent.Commands() {
 		f := &listFlags{}
-		cmd := &cobra.Command{Use: n.name, Short: n.short, Args: cobra.NoArgs}
-		if n.alias != "" {
-			cmd.Aliases = []string{n.alias}
+		cmd := &cobra.Command{Use: n.Name, Short: n.Short, Args: cobra.NoArgs}
+		if n.Alias != "" {
+			cmd.Aliases = []string{n.Alias}
 		}
 		socketFlag(cmd, &f.socket)
 		outputFlag(cmd, &f.output, "")
-		for _, v := range n.verbs {
+		for _, v := range n.Views {
 			cmd.AddCommand(f.command(n, v))
 		}
-		if n.more != nil {
-			cmd.AddCommand(n.more(f)...)
+		if verbs := more[n.Name]; verbs != nil {
+			cmd.AddCommand(verbs(f)...)
 		}
 		list = append(list, cmd)
 	}
 	return list
 }
 
-func (f *listFlags) command(n noun, v verb) *cobra.Command {
+func (f *listFlags) command(n feature.Command, v feature.View) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: v.name, Short: v.short, Args: cobra.NoArgs,
+		Use: v.Name, Short: v.Short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, n, v, args) },
 	}
-	if v.by != "" {
-		cmd.Use, cmd.Args = v.name+" "+cmp.Or(v.arg, v.by), cobra.ExactArgs(1)
+	if v.By != "" {
+		cmd.Use, cmd.Args = v.Name+" "+cmp.Or(v.Arg, v.By), cobra.ExactArgs(1)
 	}
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	if words := completions(v); words != nil {
 		cmd.ValidArgsFunction = completion(&f.socket, words)
 	}
-	if v.by == "" || v.prefix {
+	if v.By == "" || v.Prefix {
 		cmd.Flags().StringArrayVarP(&f.filters, "filter", "f", nil,
 			"only rows whose cell is this: COLUMN=VALUE, or has this in it: COLUMN~PART, ~PART")
 		_ = cmd.RegisterFlagCompletionFunc("filter", completeFilter(f, v))
@@ -157,21 +81,21 @@ func (f *listFlags) command(n noun, v verb) *cobra.Command {
 	return cmd
 }
 
-func (f *listFlags) run(cmd *cobra.Command, n noun, v verb, args []string) error {
+func (f *listFlags) run(cmd *cobra.Command, n feature.Command, v feature.View, args []string) error {
 	req, err := f.request(v, args)
 	if err != nil {
 		return err
 	}
 	answer, err := f.ask(cmd.Context(), req)
-	if v.absent != "" && status.Code(err) == codes.NotFound {
-		return errors.New(v.absent)
+	if v.Absent != "" && status.Code(err) == codes.NotFound {
+		return errors.New(v.Absent)
 	}
 	if err != nil {
 		return agentError(err, f.socket)
 	}
-	one := v.by != "" && !v.prefix
+	one := v.By != "" && !v.Prefix
 	if one && len(answer.GetRows()) == 0 && (!req.GetJson() || string(answer.GetJson()) == "[]") {
-		return fmt.Errorf("there is no %s %s", n.name, args[0])
+		return fmt.Errorf("there is no %s %s", n.Name, args[0])
 	}
 	out := cmd.OutOrStdout()
 	switch {
@@ -181,8 +105,8 @@ func (f *listFlags) run(cmd *cobra.Command, n noun, v verb, args []string) error
 		err = f.output.writeJSON(out, answer.GetJson())
 	case one:
 		err = writeFields(out, answer.GetColumns(), answer.GetRows()[0].GetCells())
-	case v.write != nil:
-		err = v.write(out, answer)
+	case v.Multiline:
+		err = writeLines(out, answer)
 	default:
 		err = writeTable(out, answer)
 	}
@@ -192,13 +116,13 @@ func (f *listFlags) run(cmd *cobra.Command, n noun, v verb, args []string) error
 	return err
 }
 
-func (f *listFlags) request(v verb, args []string) (*apiv1.ListRequest, error) {
-	r := &apiv1.ListRequest{Table: v.table, Limit: f.limit, Json: f.output.structured(), Wide: f.output.wide()}
+func (f *listFlags) request(v feature.View, args []string) (*apiv1.ListRequest, error) {
+	r := &apiv1.ListRequest{Table: v.Table, Limit: f.limit, Json: f.output.structured(), Wide: f.output.wide()}
 	switch {
-	case v.prefix:
-		r.Table = strings.TrimSpace(v.table + " " + args[0])
-	case v.by != "":
-		r.Filters = []*apiv1.ListFilter{{Column: v.by, Value: args[0]}}
+	case v.Prefix:
+		r.Table = strings.TrimSpace(v.Table + " " + args[0])
+	case v.By != "":
+		r.Filters = []*apiv1.ListFilter{{Column: v.By, Value: args[0]}}
 	}
 	for _, text := range f.filters {
 		i := strings.IndexAny(text, "=~")
@@ -256,6 +180,32 @@ func writeTable(w io.Writer, t *apiv1.ListResponse) error {
 			}
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	tw.Flush()
+	return writeTrimmed(w, &b)
+}
+
+// writeLines is writeTable for cells of several lines, each of which has a line of its own.
+func writeLines(w io.Writer, t *apiv1.ListResponse) error {
+	var b bytes.Buffer
+	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(tw, strings.Join(t.GetColumns(), "\t"))
+	for _, row := range t.GetRows() {
+		cells := slices.Clone(row.GetCells())
+		for i := range cells {
+			cells[i] = cmp.Or(strings.ReplaceAll(cells[i], "\t", " "), "-")
+		}
+		for more := true; more; {
+			rest := make([]string, len(cells))
+			more = false
+			for i, c := range cells {
+				var cut bool
+				cells[i], rest[i], cut = strings.Cut(c, "\n")
+				more = more || cut
+			}
+			fmt.Fprintln(tw, strings.Join(cells, "\t"))
+			cells = rest
+		}
 	}
 	tw.Flush()
 	return writeTrimmed(w, &b)

@@ -18,10 +18,12 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"myelin/agent"
 	"myelin/api"
 	apiv1 "myelin/api/v1"
 	"myelin/bpf"
 	"myelin/drop"
+	"myelin/feature"
 	"myelin/policy/explain"
 	"myelin/status"
 )
@@ -121,7 +123,7 @@ func TestWriteDrops(t *testing.T) {
 
 func TestRequest(t *testing.T) {
 	f := listFlags{filters: []string{"State=ready", "Pod~demo", "~x"}, limit: 7, output: output{format: outputJSON}}
-	r, err := f.request(verb{table: "endpoints"}, nil)
+	r, err := f.request(feature.View{Table: "endpoints"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,16 +136,17 @@ func TestRequest(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	f = listFlags{}
-	if r, err := f.request(verb{table: "map", by: "NAME", prefix: true}, []string{"flows"}); err != nil ||
+	if r, err := f.request(feature.View{Table: "map", By: "NAME", Prefix: true}, []string{"flows"}); err != nil ||
 		r.GetTable() != "map flows" {
 		t.Errorf("%v, %v", r, err)
 	}
-	if r, err := f.request(verb{table: "endpoints", by: "ID"}, []string{"2"}); err != nil || len(r.GetFilters()) != 1 ||
+	byID := feature.View{Table: "endpoints", By: "ID"}
+	if r, err := f.request(byID, []string{"2"}); err != nil || len(r.GetFilters()) != 1 ||
 		r.GetFilters()[0].GetColumn() != "ID" {
 		t.Errorf("%v, %v", r, err)
 	}
 	for _, bad := range []listFlags{{filters: []string{"nothing"}}} {
-		if _, err := bad.request(verb{}, nil); err == nil {
+		if _, err := bad.request(feature.View{}, nil); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
 	}
@@ -151,11 +154,21 @@ func TestRequest(t *testing.T) {
 
 // TestNounsAreComplete: every verb has what its command needs.
 func TestNounsAreComplete(t *testing.T) {
-	for _, n := range append(nouns(), serviceNouns()...) {
-		for _, v := range n.verbs {
-			if v.name == "" || v.short == "" || v.table == "" && !v.prefix || v.prefix && v.by == "" {
-				t.Errorf("%s %+v", n.name, v)
+	commands := map[string]bool{}
+	for _, n := range agent.Commands() {
+		if commands[n.Name] {
+			t.Errorf("two features have the command %s", n.Name)
+		}
+		commands[n.Name] = true
+		for _, v := range n.Views {
+			if v.Name == "" || v.Short == "" || v.Table == "" && !v.Prefix || v.Prefix && v.By == "" {
+				t.Errorf("%s %+v", n.Name, v)
 			}
+		}
+	}
+	for name := range furtherVerbs() {
+		if !commands[name] {
+			t.Errorf("no feature has the command %s", name)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"myelin/agent"
 )
 
 // runRoot is one run of the program up to its exit.
@@ -40,7 +42,7 @@ func TestUnknownVerb(t *testing.T) {
 	for _, cmd := range rootCommand().Commands() {
 		walk(cmd)
 	}
-	if least := len(nouns()) + 1; seen < least { // and lab
+	if least := len(agent.Commands()) + 1; seen < least { // and lab
 		t.Errorf("%d nouns, at least %d are there", seen, least)
 	}
 	if _, err := runRoot("ruote"); err == nil || !strings.Contains(err.Error(), "route") {

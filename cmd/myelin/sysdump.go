@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"myelin/agent"
 	"myelin/durable"
 	"myelin/sysdump"
 )
@@ -137,7 +138,8 @@ func (f *sysdumpFlags) node(ctx context.Context, archive *sysdump.Archive) error
 	if os.Geteuid() != 0 {
 		archive.Fail("node", errors.New("not run by root: what needs its rights is left out"))
 	}
-	n := sysdump.Node{Agent: client, Versions: versions, Proc: "/proc", Sys: "/sys", Rows: f.rows}
+	n := sysdump.Node{Agent: client, Versions: versions, Proc: "/proc", Sys: "/sys", Rows: f.rows,
+		Checks: agent.Checks()}
 	n.Collect(ctx, archive)
 	return nil
 }

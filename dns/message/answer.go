@@ -8,10 +8,10 @@ import (
 
 // Limits of what is read of an answer; one that exceeds them is not understood.
 const (
-	// MaxChain is how many names a chain of CNAMEs has.
-	MaxChain = 16
-	// MaxRecords is how many records of all passes are read: four times as many as fit into a message.
-	MaxRecords = 16384
+	// maxChain is how many names a chain of CNAMEs has.
+	maxChain = 16
+	// maxRecords is how many records of all passes are read: four times as many as fit into a message.
+	maxRecords = 16384
 )
 
 // Answer is what the answer section says about the name that was asked for. It can be read into again.
@@ -39,7 +39,7 @@ type Address struct {
 // false, with no addresses, if the section is not understood.
 func (a *Answer) Read(m []byte, q *Question) bool {
 	a.Chain = append(a.Chain[:0], q.Name)
-	a.ttl, a.work = ^uint32(0), MaxRecords
+	a.ttl, a.work = ^uint32(0), maxRecords
 	for {
 		a.Addresses, a.Types = a.Addresses[:0], a.Types[:0]
 		again, ok := a.pass(m)
@@ -112,7 +112,7 @@ func (a *Answer) record(p *dnsmessage.Parser, h *dnsmessage.ResourceHeader) bool
 		a.Addresses = append(a.Addresses, Address{netip.AddrFrom16(r.AAAA).Unmap(), ttl})
 	default:
 		r, err := p.CNAMEResource()
-		if err != nil || len(a.Chain) == MaxChain {
+		if err != nil || len(a.Chain) == maxChain {
 			return false
 		}
 		var target Name

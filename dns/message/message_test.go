@@ -35,12 +35,12 @@ func text(t testing.TB, text string) []byte {
 
 func TestAnswer(t *testing.T) {
 	var chain []string
-	for i := range MaxChain + 1 {
+	for i := range maxChain + 1 {
 		chain = append(chain, fmt.Sprintf("n%d.io 60 CNAME n%d.io", i, i+1))
 	}
-	reverse := slices.Clone(chain[:MaxChain-1])
+	reverse := slices.Clone(chain[:maxChain-1])
 	slices.Reverse(reverse)
-	last := fmt.Sprintf("n%d.io 60 A 192.0.2.1", MaxChain-1)
+	last := fmt.Sprintf("n%d.io 60 A 192.0.2.1", maxChain-1)
 	for _, test := range []struct {
 		name, text, want string
 		ok               bool

@@ -33,7 +33,7 @@ type Tracking struct {
 // Feature returns the parts. Its Start needs the datapath.
 func (t *Tracking) Feature() *feature.Feature {
 	return &feature.Feature{
-		Name: "flows", Start: t.start, Lists: t.lists, Metrics: t.metrics,
+		Name: "flows", Start: t.start, Lists: t.lists, Metrics: t.metrics, Commands: commands(),
 		Status: func() []feature.Status { return []feature.Status{statusOf(t.usage())} },
 	}
 }
@@ -151,4 +151,13 @@ func statusOf(list []tableUsage) feature.Status {
 		x.Why = "no feature needs one"
 	}
 	return x
+}
+
+// commands are those that show flows.
+func commands() []feature.Command {
+	return []feature.Command{
+		{Name: "flow", Short: "List conntrack entries", Views: []feature.View{
+			{Name: "list", Short: "List conntrack entries", Table: "flows"},
+		}, Alias: "flows"},
+	}
 }

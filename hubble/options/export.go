@@ -16,8 +16,8 @@ import (
 
 // What files of flows have unless they say otherwise, as with Cilium.
 const (
-	DefaultMaxSizeMB  = 10
-	DefaultMaxBackups = 5
+	defaultMaxSizeMB  = 10
+	defaultMaxBackups = 5
 )
 
 // File is one file that flows are written to.
@@ -111,18 +111,18 @@ func (l *flowLog) file() (File, error) {
 	switch {
 	case l.Name == "":
 		return f, fmt.Errorf("name: is missing")
-	case CheckFilePath(l.FilePath) != nil:
-		return f, fmt.Errorf("filePath: %w", CheckFilePath(l.FilePath))
+	case checkFilePath(l.FilePath) != nil:
+		return f, fmt.Errorf("filePath: %w", checkFilePath(l.FilePath))
 	case len(l.FieldAggregate) > 0:
 		return f, fmt.Errorf("fieldAggregate: not yet: flows are aggregated by the datapath only")
 	case l.FileMaxSizeMB < 0 || l.FileMaxBackups < 0:
 		return f, fmt.Errorf("fileMaxSizeMb and fileMaxBackups: must not be negative")
 	}
 	if f.MaxSizeMB == 0 {
-		f.MaxSizeMB = DefaultMaxSizeMB
+		f.MaxSizeMB = defaultMaxSizeMB
 	}
 	if f.MaxBackups == 0 {
-		f.MaxBackups = DefaultMaxBackups
+		f.MaxBackups = defaultMaxBackups
 	}
 	if l.End != nil {
 		f.End = *l.End
@@ -148,8 +148,8 @@ func rawFilters(items []json.RawMessage) ([]*flowpb.FlowFilter, error) {
 	return Filters(texts)
 }
 
-// CheckFilePath wants a clean absolute path, or "stdout".
-func CheckFilePath(path string) error {
+// checkFilePath wants a clean absolute path, or "stdout".
+func checkFilePath(path string) error {
 	if path != "stdout" && (!filepath.IsAbs(path) || path != filepath.Clean(path)) {
 		return fmt.Errorf("%q is neither a clean absolute path nor stdout", path)
 	}

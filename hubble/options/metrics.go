@@ -58,8 +58,8 @@ func ContextLabels() []string {
 		"destination_workload_kind", "destination_app", "traffic_direction"}
 }
 
-// Kinds returns the values that sourceContext, destinationContext and similar options may list.
-func Kinds() []string {
+// kinds returns the values that sourceContext, destinationContext and similar options may list.
+func kinds() []string {
 	return []string{"identity", "namespace", "pod", "pod-name", "dns", "ip", "reserved-identity", "workload",
 		"workload-name", "app"}
 }
@@ -150,13 +150,13 @@ func (m *Metric) option(name, value string) error {
 	}
 	for _, v := range values {
 		kind := strings.ToLower(v)
-		if !slices.Contains(Kinds(), kind) {
-			return fmt.Errorf("there is no context %q; there are %s", v, strings.Join(Kinds(), ", "))
+		if !slices.Contains(kinds(), kind) {
+			return fmt.Errorf("there is no context %q; there are %s", v, strings.Join(kinds(), ", "))
 		}
 		*at = append(*at, kind)
 	}
 	if len(values) == 0 {
-		return fmt.Errorf("has no value; it may be %s", strings.Join(Kinds(), ", "))
+		return fmt.Errorf("has no value; it may be %s", strings.Join(kinds(), ", "))
 	}
 	return nil
 }

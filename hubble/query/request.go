@@ -89,7 +89,7 @@ func (r Range) Request(f *Filters, now time.Time) (*observerpb.GetFlowsRequest, 
 		if t.value == "" {
 			continue
 		}
-		at, err := Time(t.value, now)
+		at, err := parseTime(t.value, now)
 		if err != nil {
 			return nil, fmt.Errorf("--%s %s: %w", t.flag, t.value, err)
 		}
@@ -134,8 +134,8 @@ func Layout(name string) (string, error) {
 	return "", fmt.Errorf("want %s", strings.Join(TimeFormats(), ", "))
 }
 
-// Time reads a time: how long before now, or a date, or a time with its zone in a format of TimeFormats.
-func Time(value string, now time.Time) (time.Time, error) {
+// parseTime reads a time: how long before now, or a date, or a time with its zone in a format of TimeFormats.
+func parseTime(value string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(value); err == nil {
 		return now.Add(-d), nil
 	}

@@ -17,6 +17,8 @@ type Config struct {
 	DNS       DNS        `json:"dns"`
 	HTTP      HTTP       `json:"http"`
 	Secrets   []Secret   `json:"secrets,omitempty"`
+	// Records says whether flow records of requests and DNS messages are wanted: they cost as much as the messages.
+	Records bool `json:"records"`
 }
 
 // Rule is what a rule number in a conntrack entry stands for. A flow whose entry has one or two such numbers, by

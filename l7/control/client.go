@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
 	"golang.org/x/sys/unix"
 
 	"myelin/dns"
@@ -21,16 +22,17 @@ import (
 
 // Client talks to the proxy of a run directory, if one runs.
 type Client struct {
-	runDir string
-	http   http.Client
+	http http.Client
 }
 
 // NewClient returns a client. It connects with the first request.
-func NewClient(runDir string) *Client {
-	c := &Client{runDir: runDir}
+func NewClient(runDir string) *Client { return newClient(Socket(runDir)) }
+
+func newClient(socket string) *Client {
+	c := &Client{}
 	c.http.Transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", Socket(runDir))
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 		IdleConnTimeout: time.Minute,
 	}
@@ -57,7 +59,13 @@ func (c *Client) Names(ctx context.Context) (rows []dns.Row, err error) {
 
 // Records reads records from a Seq on; it waits for one for up to 20 seconds.
 func (c *Client) Records(ctx context.Context, from uint64) (r Records, err error) {
-	return r, c.do(ctx, http.MethodGet, fmt.Sprintf("/v1/records?from=%d", from), nil, &r)
+	url := fmt.Sprintf("http://proxy/v1/records?from=%d", from)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return r, err
+	}
+	request.Header.Set("Accept", cborType)
+	return r, c.send(request, &r)
 }
 
 // Drain makes the proxy accept no connections any more.
@@ -70,6 +78,10 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, in
 	if err != nil {
 		return err
 	}
+	return c.send(r, into)
+}
+
+func (c *Client) send(r *http.Request, into any) error {
 	answer, err := c.http.Do(r)
 	if err != nil {
 		return fmt.Errorf("ask the proxy: %w", errors.Unwrap(err))
@@ -82,7 +94,12 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, in
 	if into == nil {
 		return nil
 	}
-	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
+	if answer.Header.Get("Content-Type") == cborType {
+		err = cbor.NewDecoder(answer.Body).Decode(into)
+	} else {
+		err = json.NewDecoder(answer.Body).Decode(into)
+	}
+	if err != nil {
 		return fmt.Errorf("read the proxy's answer: %w", err)
 	}
 	return nil

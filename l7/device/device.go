@@ -17,8 +17,8 @@ import (
 	"myelin/endpoint/podlink"
 )
 
-// LinkName is the veth's end in the node's network namespace.
-const LinkName = "myelin_proxy"
+// linkName is the veth's end in the node's network namespace.
+const linkName = "myelin_proxy"
 
 // insideName is its end in the proxy's.
 const insideName = "eth0"
@@ -52,7 +52,7 @@ func Set(s Spec) error {
 		return err
 	}
 	attacher := s.Datapath.Attacher
-	if err := errors.Join(attacher.Attach(bpf.FromProxy, LinkName, link),
+	if err := errors.Join(attacher.Attach(bpf.FromProxy, linkName, link),
 		attacher.Attach(bpf.FromProxyL3, s.TUN, tun)); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func insideMAC() net.HardwareAddr { return net.HardwareAddr{2, 'p', 'r', 'o', 'x
 // podSpec is the veth pair. The addresses are only those from which the namespace's kernel sends ICMP errors.
 func (s *Spec) podSpec() podlink.Spec {
 	spec := podlink.Spec{
-		Name: LinkName, LinkMAC: linkMAC(), IfName: insideName, PodMAC: insideMAC(),
+		Name: linkName, LinkMAC: linkMAC(), IfName: insideName, PodMAC: insideMAC(),
 		NetNS: filepath.Join("/proc/self/fd", strconv.Itoa(int(s.Namespace.Fd()))), MTU: s.MTU, RouteMTU: s.RouteMTU,
 	}
 	if s.IPv4 {

@@ -73,13 +73,29 @@ func (r *relay) transfer(from, to *stream, b *body, headLength int, rebuilt []by
 	if rebuilt != nil {
 		first = append(rebuilt, first[headLength:]...)
 	}
-	idle := r.proxy.limits.IdleTimeout
-	if err := to.write(first, now, idle); err != nil {
+	if err := to.write(first, now, r.proxy.limits.IdleTimeout); err != nil {
 		return writeError{err}
 	}
 	from.consume(headLength + in)
+	return r.transferBody(from, to, b)
+}
+
+// transferBody forwards the rest of a body.
+func (r *relay) transferBody(from, to *stream, b *body) error {
+	idle := r.proxy.limits.IdleTimeout
 	for !b.done() {
-		now = r.proxy.now()
+		if out, in, err := b.take(from.bytes()); err != nil {
+			return err
+		} else if in > 0 {
+			if out > 0 {
+				if err := to.write(from.bytes()[:out], r.proxy.now(), idle); err != nil {
+					return writeError{err}
+				}
+			}
+			from.consume(in)
+			continue
+		}
+		now := r.proxy.now()
 		if b.kind == bodyLength && b.remaining >= spliceFrom && from.buf == nil && from.raw != nil && to.raw != nil {
 			if err := r.splice(from, to, b, now); err != nil {
 				return err
@@ -91,15 +107,6 @@ func (r *relay) transfer(from, to *stream, b *body, headLength int, rebuilt []by
 		} else if err != nil {
 			return err
 		}
-		if out, in, err = b.take(from.bytes()); err != nil {
-			return err
-		}
-		if out > 0 {
-			if err := to.write(from.bytes()[:out], now, idle); err != nil {
-				return writeError{err}
-			}
-		}
-		from.consume(in)
 	}
 	return nil
 }

@@ -37,6 +37,7 @@ type Proxy struct {
 	headers     []string
 	connections atomic.Int64
 	buffers     buffers
+	loops       loops
 }
 
 // New makes a proxy. Limits that are zero have their defaults. Records have the request headers with the names in
@@ -61,12 +62,16 @@ func New(limits config.HTTP, headers []string, now func() time.Time) *Proxy {
 type Flow struct {
 	Source, Destination netip.AddrPort
 	// Sets returns the current rule sets, all of which must allow a request: egress of the client, then ingress of the
-	// server. There are at most two. It is called for each request.
+	// server. There are at most two. It is called for each request, and the caller does not change the result.
 	Sets func() []*RuleSet
 	// Dial connects to the server. It is called at most once, when something is allowed.
 	Dial func(context.Context) (net.Conn, error)
-	// Record is called for each request, before its response is forwarded; nil: it is not.
-	Record func(*Record)
+	// Count is called for each request whose rules were evaluated; nil: it is not.
+	Count func(allowed bool)
+	// Record is called for each request, before its response is forwarded, if Recorded is nil or true when the request
+	// comes; nil: it is not.
+	Record   func(*Record)
+	Recorded func() bool
 }
 
 // Connections is the number of connections that are served.
@@ -75,8 +80,8 @@ func (p *Proxy) Connections() int { return int(p.connections.Load()) }
 // Serve relays a connection until both sides have ended it or ctx is done, and closes it. An error says what ended it
 // early.
 func (p *Proxy) Serve(ctx context.Context, client net.Conn, flow *Flow) error {
-	defer client.Close()
 	s := &session{proxy: p, flow: flow, client: newStream(client, &p.buffers)}
+	defer func() { s.client.Conn.Close() }() // it may be another one by then, of the same socket
 	defer s.client.release()
 	defer p.connections.Add(-1)
 	if p.connections.Add(1) > int64(p.limits.MaxConnections) {

@@ -23,6 +23,7 @@ type rig struct {
 	address string // where clients connect to
 	server  string
 	proxy   *httpproxy.Proxy
+	cancel  func() // ends all connections
 
 	mu      sync.Mutex
 	sets    []*httpproxy.RuleSet
@@ -40,6 +41,7 @@ func newRig(t testing.TB, server string, limits config.HTTP, sets ...*httpproxy.
 	listener := listen(t)
 	r.address = listener.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
 	r.serve.Go(func() {
 		for {
 			conn, err := listener.Accept()

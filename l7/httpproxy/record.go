@@ -46,7 +46,10 @@ func (r *Record) URL() string {
 
 // record begins a record of a request; nil if there are none. It copies the strings.
 func (s *session) record(req *Request, protocol string, d *decision, now time.Time) *Record {
-	if s.flow.Record == nil {
+	if s.flow.Count != nil {
+		s.flow.Count(d.denied < 0)
+	}
+	if s.flow.Record == nil || s.flow.Recorded != nil && !s.flow.Recorded() {
 		return nil
 	}
 	all := strings.Builder{}

@@ -27,6 +27,14 @@ type relay struct {
 	ending, lost, tunnel bool
 	// dirty: the client may be sending what is not read.
 	dirty bool
+	// waiting: the goroutine of the client waits for the next request, of which nothing has come. joining: that of the
+	// server has ended so that a loop relays what follows.
+	waiting, joining bool
+	// answered: a response has come. rest is a response's body of which a loop has relayed the beginning.
+	answered bool
+	rest     body
+	// alone counts responses that no loop has relayed since one left, and left how often that happened.
+	alone, left int
 
 	responses  sync.WaitGroup
 	serverFail error
@@ -129,11 +137,9 @@ func (r *relay) readHead() (int, error) {
 		} else if !partial {
 			r.renewRead(r.proxy.now())
 		}
-		if err := r.client.fill(); err != nil {
-			again, err := r.headFailed(err, len(b) > 0)
-			if !again {
-				return 0, err
-			}
+		again, err := r.fillHead(len(b) > 0)
+		if !again {
+			return 0, err
 		}
 	}
 }
@@ -176,7 +182,7 @@ func (r *relay) halfClose() error {
 func (r *relay) setRead(until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.lost {
+	if !r.lost && !r.joining {
 		r.client.readUntil = until
 		r.client.SetReadDeadline(until)
 	}

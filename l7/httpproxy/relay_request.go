@@ -29,10 +29,7 @@ func (r *relay) request(ctx context.Context, size int) (more bool, _ error) {
 // deny answers a request that no rule allows and skips its body. The connection stays open if that ends within bounds.
 func (r *relay) deny(size int, record *Record) bool {
 	h := &r.head
-	denied := reply{status: 403, body: accessDenied}
-	if h.grpc {
-		denied.grpc = grpcPermissionDenied
-	}
+	denied := r.denied()
 	// A client that expects 100 (Continue) may send the body or not.
 	denied.close = !h.persistent() || h.length > maxDiscarded || h.expect && h.hasBody() || h.first[0] == "CONNECT"
 	e := exchange{local: localReply(denied, h.minor, h.first[0] == "HEAD"), status: denied.recorded(),
@@ -44,6 +41,14 @@ func (r *relay) deny(size int, record *Record) bool {
 	}
 	r.dirty = !r.discard(r.client, &rest, maxDiscarded)
 	return !r.dirty
+}
+
+// denied is the reply to a request that no rule allows.
+func (r *relay) denied() reply {
+	if r.head.grpc {
+		return reply{status: 403, body: accessDenied, grpc: grpcPermissionDenied}
+	}
+	return reply{status: 403, body: accessDenied}
 }
 
 // unavailable answers a request for which there is no connection to the server, and ends the connection.
@@ -76,13 +81,18 @@ func (r *relay) forward(size int, record *Record, now time.Time) (more bool, _ e
 		r.dirty = true
 		return false, err
 	}
-	if cap(r.scratch) > 4096 {
-		r.scratch = nil
-	}
+	r.trim()
 	if e.upgrade || e.connect {
 		return r.awaitUpgrade()
 	}
 	return !e.last, nil
+}
+
+// trim gives up memory for heads that were unusually large.
+func (r *relay) trim() {
+	if cap(r.scratch) > 4096 {
+		r.scratch = nil
+	}
 }
 
 // awaitUpgrade waits for the response to a request after which the bytes may be no requests any more. If the server

@@ -14,6 +14,9 @@ var errResponse = errors.New("read response: it is not well-formed, or answers n
 func (r *relay) respond() {
 	var h head
 	err := r.relayResponses(&h)
+	if err == errJoin {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lost = true
@@ -28,21 +31,29 @@ func (r *relay) respond() {
 
 // relayResponses relays responses until the last one, or until the server ends the connection.
 func (r *relay) relayResponses(h *head) error {
-	answered := false // a response has come before
+	if !r.rest.done() {
+		if err := r.transferBody(r.server, r.client, &r.rest); err != nil {
+			r.client.Conn.Close()
+			return err
+		}
+		if last, err := r.pop(false); last || err != nil {
+			return err
+		}
+	}
 	for {
 		size, err := r.readResponse()
 		if err != nil {
-			return r.serverEnded(err, answered)
+			return r.serverEnded(err, r.answered)
 		}
 		status, ok := h.parseResponse(r.server.bytes()[:size])
 		e, waiting := r.front()
 		if !ok || !waiting || status == 101 && !e.upgrade {
-			if waiting && !answered {
+			if waiting && !r.answered {
 				r.badGateway(e)
 			}
 			return errResponse
 		}
-		answered = true
+		r.answered = true
 		if status == 101 || e.connect && status/100 == 2 {
 			return r.acceptUpgrade(h, e, status, size)
 		}
@@ -60,6 +71,9 @@ func (r *relay) relayResponses(h *head) error {
 		}
 		if last, err := r.pop(!h.persistent() || body.kind == bodyUntilClose); last || err != nil {
 			return err
+		}
+		if r.wantsLoop() {
+			return errJoin
 		}
 	}
 }

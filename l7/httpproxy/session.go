@@ -26,13 +26,18 @@ type session struct {
 	conns   sync.Mutex // guards the connections against abort
 	server  *stream
 	aborted bool
+	pair    *pair // of a loop, which has the connections' sockets; nil: none has
 }
 
-// abort closes both connections.
+// abort closes both connections, or ends them for the loop that has them.
 func (s *session) abort() {
 	s.conns.Lock()
 	defer s.conns.Unlock()
 	s.aborted = true
+	if s.pair != nil {
+		s.pair.shutdown()
+		return
+	}
 	s.client.Conn.Close()
 	if s.server != nil {
 		s.server.Conn.Close()

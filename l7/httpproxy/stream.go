@@ -47,14 +47,30 @@ type stream struct {
 }
 
 func newStream(conn net.Conn, pool *buffers) *stream {
-	s := &stream{Conn: conn, pool: pool}
+	s := &stream{pool: pool}
+	s.use(conn)
+	return s
+}
+
+// use makes a connection the stream's, which has no deadlines yet.
+func (s *stream) use(conn net.Conn) {
+	s.Conn, s.readUntil, s.writeUntil = conn, time.Time{}, time.Time{}
 	if socket, ok := conn.(syscall.Conn); ok {
 		if raw, err := socket.SyscallConn(); err == nil {
 			s.raw = raw
 			s.onReadable = s.readable
 		}
 	}
-	return s
+}
+
+// hold puts bytes that were read elsewhere into the empty buffer.
+func (s *stream) hold(b []byte) {
+	if len(b) > bufferSize {
+		s.buf, s.begin, s.end = b, 0, len(b)
+	} else if len(b) > 0 {
+		s.buf = s.pool.get()
+		s.begin, s.end = 0, copy(s.buf, b)
+	}
 }
 
 // bytes are those that are not consumed.

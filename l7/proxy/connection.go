@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"myelin/l7/control"
@@ -11,7 +12,7 @@ import (
 )
 
 // accept serves connections until the listener is closed.
-func (p *Proxy) accept(ctx context.Context) {
+func (p *proxy) accept(ctx context.Context) {
 	for {
 		conn, err := p.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -33,7 +34,7 @@ func (p *Proxy) accept(ctx context.Context) {
 	}
 }
 
-func (p *Proxy) serve(ctx context.Context, conn net.Conn) error {
+func (p *proxy) serve(ctx context.Context, conn net.Conn) error {
 	client, server := ends(conn)
 	flow := control.Flow{Source: client, Destination: server, Proto: protoTCP}
 	numbers, ok := p.maps.rules(client, server, protoTCP)
@@ -49,19 +50,56 @@ func (p *Proxy) serve(ctx context.Context, conn net.Conn) error {
 		}
 		return p.dns.Stream(ctx, client, server, conn, upstream, dnsIdle)
 	}
-	sets := func() []*httpproxy.RuleSet {
-		if now, ok := p.maps.rules(client, server, protoTCP); ok {
-			flow.Rules = now
-		}
-		return p.rules.Load().of(flow.Rules)
+	r := &redirected{proxy: p, flow: flow}
+	return p.http.Load().Serve(ctx, conn, &httpproxy.Flow{Source: client, Destination: server, Sets: r.sets,
+		Dial: connect, Count: p.count, Record: r.record, Recorded: func() bool { return p.rules.Load().records }})
+}
+
+func (p *proxy) count(allowed bool) {
+	if allowed {
+		p.allowed.Add(1)
+	} else {
+		p.denied.Add(1)
 	}
-	return p.http.Load().Serve(ctx, conn, &httpproxy.Flow{Source: client, Destination: server, Sets: sets,
-		Dial: connect, Record: func(r *httpproxy.Record) {
-			if r.Denied < 0 {
-				p.allowed.Add(1)
-			} else {
-				p.denied.Add(1)
-			}
-			p.records.add(control.Record{Flow: flow, HTTP: r})
-		}})
+}
+
+// ruleAge is how long the rule numbers of a connection are used before they are read again from its conntrack entry,
+// which costs a system call. A change of policy takes effect on requests of open connections that much later.
+const ruleAge = 20 * time.Millisecond
+
+// redirected is a connection whose requests are evaluated by rules.
+type redirected struct {
+	proxy *proxy
+
+	mu      sync.Mutex
+	flow    control.Flow
+	checked time.Time // when the rule numbers of flow were read
+	rules   *rules    // that list is of
+	list    []*httpproxy.RuleSet
+}
+
+// sets are the rule sets that are in force.
+func (r *redirected) sets() []*httpproxy.RuleSet {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, rules := time.Now(), r.proxy.rules.Load()
+	if rules == r.rules && now.Sub(r.checked) < ruleAge {
+		return r.list
+	}
+	r.checked = now
+	numbers, ok := r.proxy.maps.rules(r.flow.Source, r.flow.Destination, protoTCP)
+	if !ok { // the entry has gone: what it had stays in force
+		numbers = r.flow.Rules
+	}
+	if rules != r.rules || numbers != r.flow.Rules {
+		r.flow.Rules, r.rules, r.list = numbers, rules, rules.of(numbers)
+	}
+	return r.list
+}
+
+func (r *redirected) record(request *httpproxy.Record) {
+	r.mu.Lock()
+	flow := r.flow
+	r.mu.Unlock()
+	r.proxy.records.add(control.Record{Flow: flow, HTTP: request})
 }

@@ -56,6 +56,26 @@ func dial(ctx context.Context, client, server netip.AddrPort) (net.Conn, error) 
 	return d.DialContext(ctx, "tcp", server.String())
 }
 
+// descriptors are enough for the connections that are served by default, two sockets each, with room for more.
+const descriptors = 1 << 17
+
+// raiseDescriptors raises the limit of descriptors where it is lower: the default of a service manager or a container
+// engine is often too low.
+func raiseDescriptors() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read the limit of file descriptors: %w", err)
+	}
+	if limit.Cur >= descriptors {
+		return nil
+	}
+	raised := unix.Rlimit{Cur: descriptors, Max: max(limit.Max, descriptors)}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &raised); err != nil {
+		return fmt.Errorf("raise the limit of file descriptors from %d to %d: %w", limit.Cur, raised.Cur, err)
+	}
+	return nil
+}
+
 // ends are the client and the server of a redirected connection.
 func ends(conn net.Conn) (client, server netip.AddrPort) {
 	return plain(conn.RemoteAddr()), plain(conn.LocalAddr())

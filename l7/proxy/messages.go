@@ -19,7 +19,7 @@ import (
 const maxPacket = 1 << 16
 
 // startDNS restores what is known of names.
-func (p *Proxy) startDNS(ctx context.Context) error {
+func (p *proxy) startDNS(ctx context.Context) error {
 	clock, err := dns.NewSystemClock()
 	if err != nil {
 		return err
@@ -31,6 +31,9 @@ func (p *Proxy) startDNS(ctx context.Context) error {
 			return p.rules.Load().dnsOf(numbers)
 		},
 		Record: func(r *dns.Record) {
+			if !p.rules.Load().records {
+				return
+			}
 			copied := *r
 			copied.Addresses = append([]netip.Addr(nil), r.Addresses...)
 			copied.CNAMEs = append([]string(nil), r.CNAMEs...)
@@ -41,6 +44,9 @@ func (p *Proxy) startDNS(ctx context.Context) error {
 		},
 	})
 	p.rules.Store(new(rules))
+	if p.readUntil, p.stopReading, err = os.Pipe(); err != nil {
+		return fmt.Errorf("make the pipe that ends reading: %w", err)
+	}
 	if p.journal, err = dns.OpenJournal(p.dns, control.NamesFile(p.RunDir)); err != nil {
 		return err
 	}
@@ -63,11 +69,13 @@ func (p *Proxy) startDNS(ctx context.Context) error {
 }
 
 // endDNS reads no more packets, and completes the journal.
-func (p *Proxy) endDNS() {
+func (p *proxy) endDNS() {
 	for _, q := range p.Queues {
 		detach(q)
 	}
 	time.Sleep(10 * time.Millisecond) // for packets that are in the queues
+	p.stopReading.Close()             // an error says that it is closed already
+	p.readers.Wait()
 	for _, q := range p.Queues {
 		q.Close() // an error says that it is closed already
 	}
@@ -91,35 +99,57 @@ func detach(q *os.File) {
 }
 
 // readDNS passes packets on, of each queue in a goroutine.
-func (p *Proxy) readDNS() {
+func (p *proxy) readDNS() {
 	for _, q := range p.Queues {
-		go func() {
-			if err := p.pass(q); err != nil && !errors.Is(err, os.ErrClosed) {
+		p.readers.Go(func() {
+			if err := p.pass(q); err != nil {
 				p.Log.Error("DNS messages do not pass any more", "error", err)
 			}
-		}()
+		})
 	}
 }
 
-func (p *Proxy) pass(q *os.File) error {
+// pass reads packets until stopReading is closed. It waits in poll(2), not in Go's netpoller: the packet wakes the
+// thread that processes it, not one that makes a goroutine runnable.
+func (p *proxy) pass(q *os.File) error {
+	raw, err := q.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = p.passAll(int(fd), int(p.readUntil.Fd())) })
+	return errors.Join(err, failed)
+}
+
+func (p *proxy) passAll(fd, stopped int) error {
 	buffer := make([]byte, maxPacket)
+	ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(stopped), Events: unix.POLLIN}}
 	for {
-		n, err := q.Read(buffer)
-		if err != nil {
+		n, err := unix.Read(fd, buffer)
+		if errors.Is(err, unix.EAGAIN) {
+			if _, err = unix.Poll(ready, -1); err == nil && ready[1].Revents != 0 {
+				return nil
+			}
+			n = 0
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("read from %s: %w", DeviceName, err)
+		}
+		if n <= 0 {
+			continue
 		}
 		out := p.dns.Packet(buffer[:n])
 		if out == nil {
 			continue
 		}
-		if _, err := q.Write(out); err != nil && !errors.Is(err, unix.EIO) { // EIO: the device is down
+		if _, err := unix.Write(fd, out); err != nil && !errors.Is(err, unix.EIO) { // EIO: the device is down
 			return fmt.Errorf("write to %s: %w", DeviceName, err)
 		}
 	}
 }
 
 // collect forgets names whose TTL has ended, unless a connection uses their address.
-func (p *Proxy) collect(ctx context.Context) {
+func (p *proxy) collect(ctx context.Context) {
 	tick := time.NewTicker(dns.CollectInterval)
 	defer tick.Stop()
 	for {

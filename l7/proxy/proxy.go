@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,8 +43,8 @@ type Params struct {
 	Version string
 }
 
-// Proxy is the process.
-type Proxy struct {
+// proxy is the process.
+type proxy struct {
 	Params
 	maps     datapath
 	dns      *dns.Engine
@@ -60,14 +61,23 @@ type Proxy struct {
 	configuring sync.Mutex
 	draining    chan struct{} // closed by Drain
 	drain       sync.Once
+	readers     sync.WaitGroup // of DNS messages
+	readUntil   *os.File       // its end means that they are to stop; closed with the process
+	stopReading *os.File       // the other end
 	stopDNS     context.CancelFunc
 	dnsStopped  chan struct{} // closed when no DNS message is read any more and the journal is complete
 }
 
 // Run serves until the context ends, or until another proxy has taken over and all connections have ended.
 func Run(ctx context.Context, p Params) error {
-	proxy := &Proxy{Params: p, started: time.Now(), draining: make(chan struct{}), dnsStopped: make(chan struct{})}
+	proxy := &proxy{Params: p, started: time.Now(), draining: make(chan struct{}), dnsStopped: make(chan struct{})}
 	proxy.maps.dir = p.BPFDir
+	// While a thread waits in a system call, as event loops do, the runtime looks for another use of its P, at once if
+	// no P is idle: so one more than there are processors is.
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+	if err := raiseDescriptors(); err != nil {
+		p.Log.Warn("There may be too few file descriptors for all connections", "error", err)
+	}
 	if err := os.MkdirAll(control.Dir(p.RunDir), 0o700); err != nil {
 		return fmt.Errorf("make the proxy's directory: %w", err)
 	}
@@ -85,7 +95,7 @@ func Run(ctx context.Context, p Params) error {
 	return proxy.run(ctx)
 }
 
-func (p *Proxy) run(ctx context.Context) error {
+func (p *proxy) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	if err := p.startDNS(ctx); err != nil {
@@ -118,7 +128,7 @@ func (p *Proxy) run(ctx context.Context) error {
 }
 
 // register makes the datapath send new connections here.
-func (p *Proxy) register() error {
+func (p *proxy) register() error {
 	raw, err := p.listener.SyscallConn()
 	if err != nil {
 		return err
@@ -129,7 +139,7 @@ func (p *Proxy) register() error {
 }
 
 // restore loads the last configuration. Without one, the proxy refuses connections until the agent sends one.
-func (p *Proxy) restore() error {
+func (p *proxy) restore() error {
 	data, err := os.ReadFile(control.ConfigFile(p.RunDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return p.Configure(&config.Config{})
@@ -148,7 +158,7 @@ func (p *Proxy) restore() error {
 }
 
 // serveControl opens both sockets.
-func (p *Proxy) serveControl(ctx context.Context) error {
+func (p *proxy) serveControl(ctx context.Context) error {
 	l, err := control.Listen(control.Socket(p.RunDir))
 	if err != nil {
 		return fmt.Errorf("open the control socket: %w", err)
@@ -172,7 +182,7 @@ func (p *Proxy) serveControl(ctx context.Context) error {
 }
 
 // Configure implements control.Handler.
-func (p *Proxy) Configure(c *config.Config) error {
+func (p *proxy) Configure(c *config.Config) error {
 	p.configuring.Lock()
 	defer p.configuring.Unlock()
 	r, err := compile(c)
@@ -200,7 +210,7 @@ func (p *Proxy) Configure(c *config.Config) error {
 }
 
 // Drain implements control.Handler.
-func (p *Proxy) Drain() {
+func (p *proxy) Drain() {
 	p.drain.Do(func() {
 		p.Log.Info("Another proxy takes over")
 		p.endDNS()
@@ -211,7 +221,7 @@ func (p *Proxy) Drain() {
 
 // waitConnections closes the listener when the last connections that were redirected here are accepted, and waits for
 // all connections to end.
-func (p *Proxy) waitConnections(ctx context.Context) {
+func (p *proxy) waitConnections(ctx context.Context) {
 	deadline := time.After(drainTime)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -235,7 +245,7 @@ func (p *Proxy) waitConnections(ctx context.Context) {
 }
 
 // Status implements control.Handler.
-func (p *Proxy) Status() control.Status {
+func (p *proxy) Status() control.Status {
 	s := control.Status{
 		PID: unix.Getpid(), Version: p.Version, Started: p.started, Device: DeviceName,
 		Connections: int(p.open.Load()), Accepted: uint64(p.accepted.Load()), DNS: p.dns.Counters(),
@@ -250,9 +260,9 @@ func (p *Proxy) Status() control.Status {
 }
 
 // Names implements control.Handler.
-func (p *Proxy) Names() []dns.Row { return p.dns.Names() }
+func (p *proxy) Names() []dns.Row { return p.dns.Names() }
 
 // Records implements control.Handler.
-func (p *Proxy) Records(ctx context.Context, from uint64) control.Records {
+func (p *proxy) Records(ctx context.Context, from uint64) control.Records {
 	return p.records.from(ctx, from)
 }

@@ -15,11 +15,14 @@ type rules struct {
 	sets map[uint32]*httpproxy.RuleSet // of rules with parts for HTTP, TLS or nothing
 	dns  map[uint32]bool               // rules with a part for DNS
 	pods map[netip.Addr]uint16         // slots of the endpoints whose DNS messages pass through the proxy
+	// records: requests and messages are recorded.
+	records bool
 }
 
 // compile compiles a configuration.
 func compile(c *config.Config) (*rules, error) {
-	r := &rules{sets: map[uint32]*httpproxy.RuleSet{}, dns: map[uint32]bool{}, pods: map[netip.Addr]uint16{}}
+	r := &rules{sets: map[uint32]*httpproxy.RuleSet{}, dns: map[uint32]bool{}, pods: map[netip.Addr]uint16{},
+		records: c.Records}
 	secrets := httpproxy.Secrets{}
 	for _, s := range c.Secrets {
 		secrets[s.SecretRef] = s.Data

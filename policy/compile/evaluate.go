@@ -266,12 +266,19 @@ func (c *Compiler) lookupAs(slot uint16, dir policy.Direction, peer netip.Addr, 
 	return Lookup(class.Verdicts, proto, port)
 }
 
-// LookupNamed is Lookup of egress to an address outside the cluster that names of selectors have, as the datapath does
-// it: what the address itself allows without the proxy, and what some rule denies, counts first, then the selectors, of
-// which one that allows without the proxy comes first.
+// outside reports whether an address is outside the cluster: names apply to it.
+func (c *Compiler) outside(a netip.Addr) bool {
+	number := c.space.lookup(a)
+	d := c.peers.byNumber[number]
+	return d != nil && d.base.outside()
+}
+
+// LookupNamed is Lookup of egress to an address that names of selectors have, as the datapath does it. To addresses in
+// the cluster, names do not apply. For others, what the address itself allows without the proxy, and what some rule
+// denies, counts first, then the selectors, of which one that allows without the proxy comes first.
 func (c *Compiler) LookupNamed(slot uint16, peer netip.Addr, selectors []uint32, proto uint8, port uint16) PortVerdict {
 	own := c.Lookup(slot, policy.Egress, peer, proto, port)
-	if own.Verdict == Denied || own.Verdict == Allowed && !own.Proxy {
+	if own.Verdict == Denied || own.Verdict == Allowed && !own.Proxy || !c.outside(peer) {
 		return own
 	}
 	for _, n := range selectors {

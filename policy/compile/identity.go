@@ -14,6 +14,18 @@ import (
 // FirstDerived is the first number of a peer that package identity has none for.
 const FirstDerived = 1 << 31
 
+// inCluster is the bit of such a number by which the datapath knows that its addresses are in the cluster, where names
+// (toFQDNs) do not apply.
+const inCluster = 1 << 30
+
+// Plain is a number without the bit.
+func Plain(number uint32) uint32 {
+	if number < FirstDerived {
+		return number
+	}
+	return number &^ inCluster
+}
+
 // base is a label set that peers have: an identity's, or that of one where the
 // API server is as well.
 type base struct {
@@ -155,10 +167,10 @@ func (p *identities) create(b *base, members []*addressSet) *Identity {
 		}
 		slices.Sort(parts[1:])
 		d.key = LedgerKey(strings.Join(parts, "\n"))
-		d.Number = p.numbers.Get(d.key)
+		d.Number = p.derived(b, d.key)
 		for p.byNumber[d.Number] != nil { // the number of an equal identity that is about to be removed
 			d.key += "+"
-			d.Number = p.numbers.Get(d.key)
+			d.Number = p.derived(b, d.key)
 		}
 		p.unused[d] = struct{}{}
 	}
@@ -170,6 +182,18 @@ func (p *identities) create(b *base, members []*addressSet) *Identity {
 	p.created = append(p.created, d)
 	return d
 }
+
+// derived is the number of an identity that package identity has none for.
+func (p *identities) derived(b *base, key LedgerKey) uint32 {
+	number := p.numbers.Get(key)
+	if !b.outside() {
+		number |= inCluster
+	}
+	return number
+}
+
+// outside reports whether the base is that of addresses outside the cluster.
+func (b *base) outside() bool { return b.id == identity.WorldIPv4 || b.id == identity.WorldIPv6 }
 
 // ref and unref count rows.
 func (p *identities) ref(number uint32) {

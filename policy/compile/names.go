@@ -2,6 +2,7 @@ package compile
 
 import (
 	"encoding/binary"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -89,20 +90,45 @@ func (t *Endpoint) WatchesDNS() bool {
 
 // Selectors are the numbers of the selectors that the rules of the endpoint's egress have, sorted.
 func (t *Endpoint) Selectors() (out []uint32) {
-	for _, s := range t.Sets[policy.Egress] {
-		if s == nil || !s.watchesDNS {
-			continue
-		}
-		for r := range s.places {
-			for _, a := range r.addresses {
-				if n := a.set.selector; n != 0 {
-					out = append(out, n)
+	for n := range t.namedBy() {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// namedBy yields the selectors of the endpoint's egress with the rule of each, which may come several times.
+func (t *Endpoint) namedBy() iter.Seq2[uint32, *rule] {
+	return func(yield func(uint32, *rule) bool) {
+		for _, s := range t.Sets[policy.Egress] {
+			if s == nil || !s.watchesDNS {
+				continue
+			}
+			for r := range s.places {
+				for _, a := range r.addresses {
+					if n := a.set.selector; n != 0 && !yield(n, r) {
+						return
+					}
 				}
 			}
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+}
+
+// NamePolicies are the policies by which the endpoint in a slot may use names, by the number of the selector.
+func (c *Compiler) NamePolicies(slot uint16) map[uint32][]string {
+	t, out := c.endpoints[slot], map[uint32][]string{}
+	if t == nil {
+		return out
+	}
+	for n, r := range t.namedBy() {
+		out[n] = append(out[n], r.Origin.Ref.String())
+	}
+	for n := range out {
+		slices.Sort(out[n])
+		out[n] = slices.Compact(out[n])
+	}
+	return out
 }
 
 // PassesProxy reports whether rules of the endpoint allow flows only through the proxy.

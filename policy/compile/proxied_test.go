@@ -153,3 +153,38 @@ func TestProxiedRetires(t *testing.T) {
 		t.Errorf("the number's row stays: %v", row)
 	}
 }
+
+// TestNamePolicies: policies by which an endpoint may use names, and no others; names select no address in the cluster.
+func TestNamePolicies(t *testing.T) {
+	c := newProxied(t)
+	byName := func(policyName, name string) {
+		ref := policy.Ref{Kind: "CiliumNetworkPolicy", Key: cluster.Key{Name: policyName}}
+		names := policy.Peer{Names: []policy.NamePattern{{Name: name}}}
+		c.SetPolicy(ref, []policy.Spec{{Ref: ref, Tier: policy.TierDefault, Isolates: [2]bool{false, true},
+			Rules: []policy.Rule{{Origin: policy.Origin{Ref: ref}, Direction: policy.Egress, Action: policy.Allow,
+				Peers: []policy.Peer{names}}}}})
+	}
+	byName("one", "a.example")
+	byName("two", "a.example")
+	byName("three", "b.example")
+	flushAll(c)
+	selectors := c.SelectorsOf([]string{"a.example"})
+	if len(selectors) != 1 {
+		t.Fatalf("a.example has the selectors %v, want one", selectors)
+	}
+	got := c.NamePolicies(10)
+	if want := "CiliumNetworkPolicy one CiliumNetworkPolicy two"; strings.Join(got[selectors[0]], " ") != want ||
+		len(got) != 2 {
+		t.Errorf("the policies are %v, want %s for selector %d", got, want, selectors[0])
+	}
+	if got := c.NamePolicies(11); len(got) != 0 {
+		t.Errorf("no endpoint has the policies %v", got)
+	}
+	for address, want := range map[string]compile.Verdict{"192.0.2.1": compile.Allowed, "10.0.0.2": compile.NoRule,
+		"172.16.0.1": compile.NoRule} {
+		v := c.LookupNamed(10, netip.MustParseAddr(address), selectors, policy.ProtoTCP, 443)
+		if v.Verdict != want {
+			t.Errorf("%s, which has the name a.example: %s, want %s", address, v.Verdict, want)
+		}
+	}
+}

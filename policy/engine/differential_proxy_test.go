@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -95,8 +94,8 @@ func (p *proxied) parts(number uint32) (out []string) {
 	return slices.Compact(out)
 }
 
-// compare compares one end of a probe. For an address with names, the rules of the proxy are some of those that the
-// reference has: those for the address itself and those of each selector are not put together.
+// compare compares one end of a probe. For an address with names, which may be a pod's, the rules of the proxy are some
+// of those that the reference has: those for the address itself and those of each selector are not put together.
 func (p *proxied) compare(d *bpf.Datapath, dir policy.Direction, probe reference.Probe) (bad string) {
 	own, peer, want := probe.Dst, probe.Src, p.world.Ingress(probe)
 	var selectors []uint32
@@ -112,14 +111,12 @@ func (p *proxied) compare(d *bpf.Datapath, dir policy.Direction, probe reference
 		return ""
 	}
 	got := scene.Lookup(p.T, d, slot, dir, peer, probe.Proto, probe.Port)
-	if len(selectors) > 0 && p.outside(peer) {
+	if len(selectors) > 0 {
 		plain := got
 		got = scene.LookupNamed(p.T, d, slot, peer, selectors, probe.Proto, probe.Port)
 		if plain != got {
 			p.byName++
 		}
-	} else {
-		selectors = nil
 	}
 	p.cases++
 	if got.Proxy {
@@ -142,23 +139,4 @@ func (p *proxied) compare(d *bpf.Datapath, dir policy.Direction, probe reference
 		return fmt.Sprintf("got %+v, and the proxy enforces %q; want %+v", got, parts, want)
 	}
 	return ""
-}
-
-// outside reports whether an address is no pod's and no node's.
-func (p *proxied) outside(a netip.Addr) bool {
-	for _, pod := range p.world.Pods {
-		for _, ip := range pod.Status.PodIPs {
-			if ip.IP == a.String() {
-				return false
-			}
-		}
-	}
-	for _, node := range p.world.Nodes {
-		for _, address := range node.Status.Addresses {
-			if address.Address == a.String() {
-				return false
-			}
-		}
-	}
-	return true
 }

@@ -19,6 +19,8 @@ type Content struct {
 	Headers    []string
 	// DNS is a name that a query asks for.
 	DNS string
+	// Partial: there may be more headers, and secrets of TLS.
+	Partial bool
 }
 
 // ParseContent checks a content that a user wrote.
@@ -122,7 +124,11 @@ func (c *Content) request(h *policy.HTTPRule) answer {
 	}
 	for _, text := range h.Headers {
 		name, value, exact := strings.Cut(text, ": ")
-		if have, ok := c.header(name); !ok || exact && have != value {
+		have, ok := c.header(name)
+		switch {
+		case !ok && c.Partial:
+			found = depends
+		case !ok || exact && have != value:
 			return no
 		}
 	}
@@ -130,6 +136,8 @@ func (c *Content) request(h *policy.HTTPRule) answer {
 		have, ok := c.header(m.Name)
 		switch {
 		case m.Mismatch != policy.MismatchDeny:
+		case !ok && c.Partial:
+			found = depends
 		case !ok:
 			return no
 		case m.Secret != nil: // whose value is not read here

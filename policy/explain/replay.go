@@ -230,6 +230,9 @@ func (p *player) ask(f replay.Flow, source, seen, destination *replayedEnd) (bef
 		if err != nil {
 			return before, after, err.Error()
 		}
+		if !w.to.proxied(f.Content) {
+			return before, after, "the proxy decides, on what was not recorded of it"
+		}
 		if destination.gone && w.to.named {
 			return before, after, destination.name() + " is gone, and a rule names one of its ports"
 		}

@@ -6,12 +6,33 @@ import (
 	"strings"
 
 	"myelin/policy"
+	"myelin/policy/compile"
 	"myelin/policy/replay"
 )
 
 func question(f replay.Flow, source, destination *replayedEnd) Flow {
-	return Flow{Src: source.FlowEnd, Dst: destination.FlowEnd, Proto: f.Proto, Port: f.Port, SrcNode: source.node,
+	to := destination.FlowEnd
+	to.Names = strings.Fields(f.Names)
+	return Flow{Src: source.FlowEnd, Dst: to, Proto: f.Proto, Port: f.Port, SrcNode: source.node,
 		DstNode: destination.node}
+}
+
+// proxied completes an answer by what the proxy makes of a content; false: that depends on what is not known of it.
+func (a *Answer) proxied(recorded replay.Content) bool {
+	c := &Content{HTTP: recorded.HTTP, Host: recorded.Host, DNS: recorded.DNS, Partial: true}
+	fqdn, _, _ := strings.Cut(recorded.Names, " ")
+	for _, f := range []*Finding{&a.Egress, &a.Ingress} {
+		if !f.Allowed() || len(f.Proxied) == 0 {
+			continue
+		}
+		switch f.decide(c, fqdn) {
+		case no:
+			f.Action = compile.Denied.String()
+		case depends:
+			return false
+		}
+	}
+	return true
 }
 
 // verdictOf is what both ends together say, and the end that decides.

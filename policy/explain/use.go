@@ -13,7 +13,7 @@ type Use struct {
 	policy.RuleRow
 	// Endpoints are how many endpoints of this node the rule's object selects.
 	Endpoints int `json:"endpoints"`
-	// State is UseHit, UseNeverHit, UseShadowed, UseNoPeer, UsePass or UseNoEndpoint.
+	// State is useHit, useNeverHit, useShadowed, useNoPeer, usePass or useNoEndpoint.
 	State string `json:"state"`
 	// Hits are flows that the rule decided, alone or with others that the proxy enforces, since its rows were written:
 	// when the rule or its peers change, they begin anew. LastTick is when it decided the
@@ -24,16 +24,16 @@ type Use struct {
 
 // States of rules.
 const (
-	UseHit      = "hit"
-	UseNeverHit = "never hit"
-	// UseShadowed rules have peers, and others decide about all of them.
-	UseShadowed = "shadowed"
-	// UseNoPeer rules match no peer that exists.
-	UseNoPeer = "no such peer"
-	// UsePass rules never decide: they hand on to the next tier.
-	UsePass = "pass"
-	// UseNoEndpoint rules are of objects that select no endpoint of this node.
-	UseNoEndpoint = "selects no endpoint here"
+	useHit      = "hit"
+	useNeverHit = "never hit"
+	// useShadowed rules have peers, and others decide about all of them.
+	useShadowed = "shadowed"
+	// useNoPeer rules match no peer that exists.
+	useNoPeer = "no such peer"
+	// usePass rules never decide: they hand on to the next tier.
+	usePass = "pass"
+	// useNoEndpoint rules are of objects that select no endpoint of this node.
+	useNoEndpoint = "selects no endpoint here"
 )
 
 // usedRow is a row of the kernel that a rule decides.
@@ -51,8 +51,8 @@ func (x *Explainer) Uses() (uses []*Use) {
 			hits, last := x.engine.Maps.Hits(r.class, r.PortPrefix)
 			u.Hits, u.LastTick = u.Hits+hits, max(u.LastTick, last)
 		}
-		if u.State == UseNeverHit && u.Hits > 0 {
-			u.State = UseHit
+		if u.State == useNeverHit && u.Hits > 0 {
+			u.State = useHit
 		}
 	}
 	return uses
@@ -81,17 +81,17 @@ func used(c *compile.Compiler) (uses []*Use, rows map[uint32][]usedRow) {
 		}
 	}
 	c.EachRule(func(r *policy.RuleRow, endpoints int) {
-		u := &Use{RuleRow: *r, Endpoints: endpoints, State: UseNeverHit}
+		u := &Use{RuleRow: *r, Endpoints: endpoints, State: useNeverHit}
 		switch {
 		case endpoints == 0:
-			u.State = UseNoEndpoint
+			u.State = useNoEndpoint
 		case r.Action == policy.Pass:
-			u.State = UsePass
+			u.State = usePass
 		case len(rows[r.ID]) > 0:
 		case hasPeer[r.ID]:
-			u.State = UseShadowed
+			u.State = useShadowed
 		default:
-			u.State = UseNoPeer
+			u.State = useNoPeer
 		}
 		uses = append(uses, u)
 	})

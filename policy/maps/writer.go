@@ -59,7 +59,7 @@ func (k *Writer) Adopt() (last, lastPeer uint32, err error) {
 	})
 	derived := func(id uint32) {
 		if id >= compile.FirstDerived {
-			lastPeer = max(lastPeer, id)
+			lastPeer = max(lastPeer, compile.Plain(id))
 		}
 	}
 	err3 := bpf.Each(k.Datapath.Peers, func(_ *bpf.DatapathAddr, id *uint32) bool { derived(*id); return true })

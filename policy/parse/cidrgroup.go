@@ -7,7 +7,7 @@ import (
 	"myelin/policy/ciliumv2"
 )
 
-// CIDRGroup reads a CiliumCIDRGroup. An error is an *Error.
+// CIDRGroup reads a CiliumCIDRGroup. An error says all that is wrong with it.
 func CIDRGroup(o *ciliumv2.CiliumCIDRGroup, source string) (*policy.Group, error) {
 	r := newReader("CiliumCIDRGroup", &o.ObjectMeta, false, source, nil)
 	out := &policy.Group{Name: o.Name, Labels: o.Labels, Source: source}

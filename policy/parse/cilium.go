@@ -11,7 +11,7 @@ import (
 )
 
 // CiliumNetworkPolicy makes rules of a cilium.io/v2 CiliumNetworkPolicy, a Spec
-// for each of its specs. An error is an *Error, and then the rules are those that
+// for each of its specs. An error says all that is wrong with it, and then the rules are those that
 // are understood, closed.
 func CiliumNetworkPolicy(o *ciliumv2.CiliumNetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {
 	r := newReader("CiliumNetworkPolicy", &o.ObjectMeta, true, source, lines)

@@ -17,7 +17,7 @@ const (
 )
 
 // ClusterNetworkPolicy makes rules of a policy.networking.k8s.io/v1alpha2
-// ClusterNetworkPolicy. An error is an *Error, and then the rules are those that
+// ClusterNetworkPolicy. An error says all that is wrong with it, and then the rules are those that
 // are understood, closed as the API demands: an Accept rule that is not understood
 // matches nothing, and a Deny or Pass rule denies everything.
 func ClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {

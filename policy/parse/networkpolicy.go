@@ -9,7 +9,7 @@ import (
 )
 
 // NetworkPolicy makes rules of a networking.k8s.io/v1 NetworkPolicy. An error
-// is an *Error, and then the rules are those that are understood, closed.
+// says all that is wrong with it, and then the rules are those that are understood, closed.
 func NetworkPolicy(o *networkingv1.NetworkPolicy, source string, lines Lines) ([]policy.Spec, error) {
 	r := newReader("NetworkPolicy", &o.ObjectMeta, true, source, lines)
 	return r.networkPolicy(o), r.err()

@@ -25,15 +25,15 @@ import (
 // its path as in "spec.ingress[0]"; 0: not known. Nil knows none.
 type Lines func(field string) int
 
-// Error is all that is wrong with one object.
-type Error struct {
+// objectError is all that is wrong with one object.
+type objectError struct {
 	Ref policy.Ref
 	// Fields is never empty.
 	Fields cluster.FieldErrors
 }
 
 // Error is "Kind namespace/name field: reason", joined by "; ".
-func (e *Error) Error() string {
+func (e *objectError) Error() string {
 	parts := make([]string, len(e.Fields))
 	for i, f := range e.Fields {
 		parts[i] = e.Ref.String() + " " + f.Error()
@@ -42,7 +42,7 @@ func (e *Error) Error() string {
 }
 
 // Unwrap is Fields, for callers that say which object it is themselves.
-func (e *Error) Unwrap() error { return e.Fields }
+func (e *objectError) Unwrap() error { return e.Fields }
 
 // reader reads one object.
 type reader struct {
@@ -86,7 +86,7 @@ func newReader(kind string, meta *metav1.ObjectMeta, namespaced bool, source str
 // err is nil where nothing is wrong.
 func (r *reader) err() error {
 	if faults := r.faults(); len(faults) > 0 {
-		return &Error{Ref: r.ref, Fields: faults}
+		return &objectError{Ref: r.ref, Fields: faults}
 	}
 	return nil
 }

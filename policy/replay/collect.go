@@ -15,8 +15,8 @@ import (
 	"myelin/policy"
 )
 
-// MaxFlows bounds the flows of a recording that policies can tell apart.
-const MaxFlows = 100_000
+// maxFlows bounds the flows of a recording that policies can tell apart.
+const maxFlows = 100_000
 
 // Collector makes a recording of flows.
 type Collector struct {
@@ -56,6 +56,7 @@ type flowKey struct {
 	proto                     uint8
 	port                      uint16
 	service                   string
+	content                   Content
 }
 
 type flow struct {
@@ -118,7 +119,7 @@ func (c *Collector) Add(f *flowpb.Flow) {
 		return
 	}
 	switch {
-	case byPolicy(f) || f.GetL4().GetTCP().GetFlags().GetSYN():
+	case f.GetL7() != nil || byPolicy(f) || f.GetL4().GetTCP().GetFlags().GetSYN():
 		c.request(f)
 	case c.opened[tupleOf(f).back()]:
 		c.Skipped++ // where the request wasn't seen, the reply of a protocol without flags is taken for one
@@ -159,20 +160,20 @@ func (c *Collector) request(f *flowpb.Flow) {
 		service = s.GetNamespace() + "/" + s.GetName()
 	}
 	key := flowKey{service: service, source: c.end(f, f.GetSource(), source),
-		destination: c.end(f, f.GetDestination(), destination), proto: proto, port: port}
+		destination: c.end(f, f.GetDestination(), destination), proto: proto, port: port, content: contentOf(f)}
 	key.seen = key.source
 	if seen.IsValid() && seen != source {
 		key.seen = c.end(f, &flowpb.Endpoint{}, seen)
 	}
 	have := c.flows[key]
 	if have == nil {
-		if len(c.flows) == MaxFlows {
+		if len(c.flows) == maxFlows {
 			c.leave(f, fmt.Sprintf("more than %d flows that policies could tell apart: record less, by filters",
-				MaxFlows))
+				maxFlows))
 			return
 		}
 		have = &flow{Flow: Flow{Source: key.source, Seen: key.seen, Destination: key.destination, Proto: proto,
-			Port: port, Service: service}, ports: map[uint32]bool{}}
+			Port: port, Service: service, Content: key.content}, ports: map[uint32]bool{}}
 		c.flows[key], c.order = have, append(c.order, key)
 	}
 	have.count(f)
@@ -199,6 +200,9 @@ func (h *flow) count(f *flowpb.Flow) {
 
 // delivered reports whether a packet has come where it was going: to the pod or the node, or out of the cluster.
 func delivered(f *flowpb.Flow) bool {
+	if f.GetL7() != nil {
+		return f.GetVerdict() == flowpb.Verdict_FORWARDED
+	}
 	if f.GetEventType().GetType() != eventtype.Trace {
 		return false
 	}
@@ -213,13 +217,13 @@ func delivered(f *flowpb.Flow) bool {
 func unable(f *flowpb.Flow) string {
 	proto, _ := layer4(f)
 	switch {
-	case f.GetType() == flowpb.FlowType_L7 || f.GetL7() != nil || f.GetVerdict() == flowpb.Verdict_REDIRECTED:
+	case f.GetVerdict() == flowpb.Verdict_REDIRECTED, f.GetType() == flowpb.FlowType_L7 && !recordsContent(f):
 		return "decided at layer 7, by a proxy"
 	case f.GetIP() == nil:
 		return "not an IP packet"
 	case proto == 0:
 		return "its protocol or its ports are not recorded"
-	case f.GetVerdict() == flowpb.Verdict_DROPPED && !byPolicy(f):
+	case f.GetVerdict() == flowpb.Verdict_DROPPED && !byPolicy(f) && f.GetL7() == nil:
 		return "dropped whatever policies say: " + reasonOf(f)
 	case f.GetVerdict() == flowpb.Verdict_ERROR:
 		return "the recorder reported an error"

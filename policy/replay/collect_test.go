@@ -38,13 +38,46 @@ func back(f *flowpb.Flow) {
 	f.L4 = udp(53, 40000)
 }
 
+// asks makes a flow an HTTP request, or without a method a TLS connection.
+func asks(method, url string) func(*flowpb.Flow) {
+	return func(f *flowpb.Flow) {
+		f.Type, f.L7 = flowpb.FlowType_L7, &flowpb.Layer7{Type: flowpb.L7FlowType_REQUEST,
+			Record: &flowpb.Layer7_Http{Http: &flowpb.HTTP{Method: method, Url: url}}}
+	}
+}
+
+func queries(name string) func(*flowpb.Flow) {
+	return func(f *flowpb.Flow) {
+		f.Type, f.L7 = flowpb.FlowType_L7, &flowpb.Layer7{Type: flowpb.L7FlowType_REQUEST,
+			Record: &flowpb.Layer7_Dns{Dns: &flowpb.DNS{Query: name}}}
+	}
+}
+
+// collected is what becomes of flows.
+type collected struct {
+	flows              []*flowpb.Flow
+	questions, skipped int
+	undecided          string
+}
+
+func (test *collected) run(t *testing.T) {
+	c := replay.NewCollector()
+	for _, f := range test.flows {
+		c.Add(f)
+	}
+	rec, undecided := c.Recording(), c.Undecided()
+	if len(rec.Flows) != test.questions || c.Skipped != test.skipped {
+		t.Errorf("%d questions, %d skipped, want %d and %d", len(rec.Flows), c.Skipped, test.questions, test.skipped)
+	}
+	if test.undecided == "" && len(undecided) > 0 || test.undecided != "" &&
+		!slices.ContainsFunc(undecided, func(u replay.Undecided) bool { return u.Reason == test.undecided }) {
+		t.Errorf("not decided: %+v, want %q", undecided, test.undecided)
+	}
+}
+
 // TestCollect: events of one flow are one question, replies are none, and what can't be decided has a reason.
 func TestCollect(t *testing.T) {
-	for name, test := range map[string]struct {
-		flows              []*flowpb.Flow
-		questions, skipped int
-		undecided          string
-	}{
+	for name, test := range map[string]collected{
 		"connections of one client": {flows: []*flowpb.Flow{request(nil),
 			request(func(f *flowpb.Flow) { f.L4 = udp(40001, 53) })}, questions: 1},
 		"another port": {flows: []*flowpb.Flow{request(nil),
@@ -78,21 +111,24 @@ func TestCollect(t *testing.T) {
 		"a socket": {flows: []*flowpb.Flow{request(func(f *flowpb.Flow) { f.Type = flowpb.FlowType_SOCK })},
 			skipped: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			c := replay.NewCollector()
-			for _, f := range test.flows {
-				c.Add(f)
-			}
-			rec, undecided := c.Recording(), c.Undecided()
-			if len(rec.Flows) != test.questions || c.Skipped != test.skipped {
-				t.Errorf("%d questions, %d skipped, want %d and %d", len(rec.Flows), c.Skipped, test.questions,
-					test.skipped)
-			}
-			if test.undecided == "" && len(undecided) > 0 || test.undecided != "" &&
-				!slices.ContainsFunc(undecided, func(u replay.Undecided) bool { return u.Reason == test.undecided }) {
-				t.Errorf("not decided: %+v, want %q", undecided, test.undecided)
-			}
-		})
+		t.Run(name, test.run)
+	}
+}
+
+// TestCollectLayer7: requests and queries that the proxy has recorded are questions of their own.
+func TestCollectLayer7(t *testing.T) {
+	for name, test := range map[string]collected{
+		"requests of layer 7": {flows: []*flowpb.Flow{request(asks("GET", "http://web/a?b")),
+			request(asks("GET", "http://web/a?b")), request(asks("POST", "http://web/a?b"))}, questions: 2},
+		"a TLS connection": {flows: []*flowpb.Flow{request(asks("", "https://web"))}, questions: 1},
+		"queries": {flows: []*flowpb.Flow{request(queries("a.example.")), request(queries("A.example")),
+			request(queries("b.example"))}, questions: 2},
+		"a response of layer 7": {flows: []*flowpb.Flow{request(func(f *flowpb.Flow) {
+			asks("GET", "http://web/a")(f)
+			f.L7.Type = flowpb.L7FlowType_RESPONSE
+		})}, undecided: "decided at layer 7, by a proxy"},
+	} {
+		t.Run(name, test.run)
 	}
 }
 
@@ -118,5 +154,29 @@ func TestCollectEnds(t *testing.T) {
 	}
 	if seen := rec.Ends[rec.Flows[1].Seen]; seen.Addr.String() != "192.168.64.1" || rec.Flows[1].Delivered != 1 {
 		t.Errorf("the world sees %+v, %+v", seen, rec.Flows[1])
+	}
+}
+
+// TestCollectContent: what a question says of what the proxy saw, and of the destination's names.
+func TestCollectContent(t *testing.T) {
+	c := replay.NewCollector()
+	c.Add(request(func(f *flowpb.Flow) {
+		asks("GET", "http://web.demo/a?b=c")(f)
+		f.Verdict = flowpb.Verdict_DROPPED
+	}))
+	c.Add(request(func(f *flowpb.Flow) {
+		f.Destination = &flowpb.Endpoint{Labels: []string{"reserved:world"}}
+		f.IP.Destination, f.DestinationNames = "198.51.100.1", []string{"b.example", "a.example"}
+	}))
+	rec := c.Recording()
+	if len(rec.Flows) != 2 {
+		t.Fatalf("%+v", rec.Flows)
+	}
+	want := replay.Content{HTTP: "GET /a?b=c", Host: "web.demo"}
+	if f := rec.Flows[0]; f.Content != want || f.Denied != 1 || f.Delivered != 0 {
+		t.Errorf("got %+v, want %+v, denied", f, want)
+	}
+	if f, want := rec.Flows[1], (replay.Content{Names: "a.example b.example"}); f.Content != want {
+		t.Errorf("got %+v, want %+v", f, want)
 	}
 }

@@ -31,6 +31,7 @@ type Flow struct {
 	Port  uint16 `json:"port"`
 	// Service is "namespace/name" where the destination is a Service's address, and no backend was recorded.
 	Service string `json:"service,omitempty"`
+	Content
 	// Connections are told apart by the source's port. Events are reports: of packets that came where they were going
 	// (Delivered), that policies Denied, or Audited.
 	Connections int       `json:"connections"`
@@ -39,6 +40,17 @@ type Flow struct {
 	Denied      int       `json:"denied,omitempty"`
 	Audited     int       `json:"audited,omitempty"`
 	Last        time.Time `json:"last,omitzero"`
+}
+
+// Content is what the proxy recorded of flows, and the destination's names. Empty fields are not known.
+type Content struct {
+	// HTTP is a request as in "GET /path", and Host its host, or the server's name of a TLS connection.
+	HTTP string `json:"http,omitempty"`
+	Host string `json:"host,omitempty"`
+	// DNS is the name that a query asks for.
+	DNS string `json:"dns,omitempty"`
+	// Names are DNS names of the destination's address that the source had resolved, separated by spaces.
+	Names string `json:"names,omitempty"`
 }
 
 // Recording is what was recorded.

@@ -34,8 +34,8 @@ type Traffic struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// Removed is the state of backends that are none of the Service any more, and may still have flows.
-const Removed = "removed"
+// removed is the state of backends that are none of the Service any more, and may still have flows.
+const removed = "removed"
 
 // Name gives the rows names, and sorts them by those.
 func Name(rows []Row, txn statedb.ReadTxn, t service.Tables) []*Entry {
@@ -53,7 +53,7 @@ func Name(rows []Row, txn statedb.ReadTxn, t service.Tables) []*Entry {
 			at := service.L4(r.Addr.Netip(), bpf.Port(r.Port), service.Protocol(r.Proto))
 			e.Service, e.Backend = names(r.Service), at.String()
 			e.Service = cmp.Or(e.Service, strconv.FormatUint(uint64(r.Service), 10))
-			e.State = Removed
+			e.State = removed
 			if b, _, ok := t.Backends.Get(txn, service.BackendByAddress(at)); ok {
 				e.Node = b.Node
 				if !r.Held {

@@ -85,8 +85,8 @@ func isItem(line string) bool {
 		regexp.MustCompile(`^[0-9]+\. `).MatchString(line)
 }
 
-// Spans are the pieces of code inside of paragraphs and tables: what stands between single backticks.
-func Spans(text string) []string {
+// codeSpans are the pieces of code inside of paragraphs and tables: what stands between single backticks.
+func codeSpans(text string) []string {
 	var spans []string
 	outside := regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(text, "")
 	for _, found := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(outside, -1) {

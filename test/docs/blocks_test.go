@@ -20,7 +20,7 @@ func TestBlocksOfAText(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := Spans(text), []string{"span a", "b|c"}; !reflect.DeepEqual(got, want) {
+	if got, want := codeSpans(text), []string{"span a", "b|c"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -50,7 +50,7 @@ func TestExpand(t *testing.T) {
 		"a [-m x|y [-t]] [P]...": {"a", "a -m x", "a -m y", "a -m x -t", "a P"},
 		"a [--s PATH | --d DIR]": {"a", "a --s PATH", "a --d DIR"},
 	} {
-		lines, err := Expand(synopsis)
+		lines, err := expand(synopsis)
 		if err != nil {
 			t.Errorf("%s: %v", synopsis, err)
 		}
@@ -63,7 +63,7 @@ func TestExpand(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"a [b", "a ] b"} {
-		if lines, err := Expand(bad); err == nil {
+		if lines, err := expand(bad); err == nil {
 			t.Errorf("%s is taken: %q", bad, lines)
 		}
 	}
@@ -78,7 +78,7 @@ func (s *Source) Run(ctx, why any) {}`, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &Module{packages: map[string]*names{}, methods: map[string][]call{}}
+	m := &goModule{packages: map[string]*names{}, methods: map[string][]call{}}
 	m.add(file)
 	for snippet, want := range map[string]string{
 		`s, err := web.New(web.Params{Dir: dir, ...})`: "",

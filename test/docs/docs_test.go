@@ -24,7 +24,7 @@ type tree struct {
 	root     string
 	files    []string
 	text     map[string]string // of Go, C, shell and protobuf files
-	module   *Module
+	module   *goModule
 	programs *programs
 }
 
@@ -48,7 +48,7 @@ func newTree(t *testing.T) *tree {
 			tr.text[file] = string(text)
 		}
 	}
-	if tr.module, err = ReadModule(root, tr.files); err != nil {
+	if tr.module, err = readModule(root, tr.files); err != nil {
 		t.Fatal(err)
 	}
 	return tr
@@ -92,7 +92,7 @@ func TestBlocks(t *testing.T) {
 				checked++
 			}
 		}
-		for _, span := range Spans(text) {
+		for _, span := range codeSpans(text) {
 			for command := range strings.SplitSeq(span, " && ") {
 				if !regexp.MustCompile(`^(\w+=\S+ )*((bin/)?myelin(-bench)? [a-z-]|make [a-z]|go \w+ \./)`).MatchString(
 					command) {

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Module has the exported names of the tree's own packages, against which snippets are checked.
-type Module struct {
+// goModule has the exported names of the tree's own packages, against which snippets are checked.
+type goModule struct {
 	packages map[string]*names
 	// methods are the methods of all types and interfaces, by name.
 	methods map[string][]call
@@ -31,9 +31,9 @@ type call struct{ least, most int }
 
 func (c call) takes(n int) bool { return n >= c.least && (c.most < 0 || n <= c.most) }
 
-// ReadModule reads the Go files among the tree's files.
-func ReadModule(root string, files []string) (*Module, error) {
-	m := &Module{packages: map[string]*names{}, methods: map[string][]call{}}
+// readModule reads the Go files among the tree's files.
+func readModule(root string, files []string) (*goModule, error) {
+	m := &goModule{packages: map[string]*names{}, methods: map[string][]call{}}
 	for _, file := range files {
 		if path.Ext(file) != ".go" {
 			continue
@@ -52,7 +52,7 @@ func ReadModule(root string, files []string) (*Module, error) {
 }
 
 // Declares reports whether any package declares the name.
-func (m *Module) Declares(name string) bool {
+func (m *goModule) Declares(name string) bool {
 	for _, p := range m.packages {
 		if p.declared[name] {
 			return true
@@ -61,7 +61,7 @@ func (m *Module) Declares(name string) bool {
 	return false
 }
 
-func (m *Module) add(file *ast.File) {
+func (m *goModule) add(file *ast.File) {
 	p := m.packages[file.Name.Name]
 	if p == nil {
 		p = &names{declared: map[string]bool{}, calls: map[string]call{}, fields: map[string]map[string]bool{}}
@@ -84,7 +84,7 @@ func (m *Module) add(file *ast.File) {
 	}
 }
 
-func (m *Module) spec(p *names, spec ast.Spec) {
+func (m *goModule) spec(p *names, spec ast.Spec) {
 	switch s := spec.(type) {
 	case *ast.ValueSpec:
 		for _, name := range s.Names {
@@ -127,7 +127,7 @@ func callOf(f *ast.FuncType) call {
 }
 
 // Snippet returns the errors in a Go snippet's use of the tree's packages. ok is false if the text is not Go.
-func (m *Module) Snippet(lines []string) (wrong []string, ok bool) {
+func (m *goModule) Snippet(lines []string) (wrong []string, ok bool) {
 	text := strings.Join(lines, "\n")
 	text = strings.NewReplacer("{ ... }", "{}", "{ … }", "{}", ", ...}", "}").Replace(text)
 	body, inner := "package p\n"+text+"\n", false
@@ -158,7 +158,7 @@ func (m *Module) Snippet(lines []string) (wrong []string, ok bool) {
 }
 
 // packageOf returns the package that an expression names, if it is one of the tree's.
-func (m *Module) packageOf(x ast.Expr) (string, *names) {
+func (m *goModule) packageOf(x ast.Expr) (string, *names) {
 	name, ok := x.(*ast.Ident)
 	if !ok {
 		return "", nil
@@ -166,7 +166,7 @@ func (m *Module) packageOf(x ast.Expr) (string, *names) {
 	return name.Name, m.packages[name.Name]
 }
 
-func (m *Module) literal(x *ast.CompositeLit) (wrong []string) {
+func (m *goModule) literal(x *ast.CompositeLit) (wrong []string) {
 	sel, ok := x.Type.(*ast.SelectorExpr)
 	if !ok {
 		return nil
@@ -188,7 +188,7 @@ func (m *Module) literal(x *ast.CompositeLit) (wrong []string) {
 }
 
 // call checks the number of arguments of a function, or that a type has such a method.
-func (m *Module) call(x *ast.CallExpr) []string {
+func (m *goModule) call(x *ast.CallExpr) []string {
 	sel, ok := x.Fun.(*ast.SelectorExpr)
 	if !ok || x.Ellipsis.IsValid() {
 		return nil

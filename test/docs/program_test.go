@@ -122,7 +122,7 @@ func (p *programs) check(synopsis string) error {
 // alternative begins with as many words of the first one as are accepted.
 func (p *programs) alternatives(synopsis string, try func([]string) error) error {
 	ends := topLevel(synopsis)
-	lines, err := Expand(ends[0])
+	lines, err := expand(ends[0])
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (p *programs) alternatives(synopsis string, try func([]string) error) error
 		}
 	}
 	for _, end := range ends[1:] {
-		others, err := Expand(end)
+		others, err := expand(end)
 		if err != nil {
 			return err
 		}

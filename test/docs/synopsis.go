@@ -32,10 +32,10 @@ func Commands(lines []string) []string {
 	return joined
 }
 
-// Expand returns the forms of a synopsis: first without options and with the first of all alternatives, then one line
+// expand returns the forms of a synopsis: first without options and with the first of all alternatives, then one line
 // for each option and each further alternative. "[-o json]" is optional, "a|b" and "[a | b]" are alternatives, "…"
 // and "..." say that more may follow.
-func Expand(synopsis string) ([][]string, error) {
+func expand(synopsis string) ([][]string, error) {
 	r := &reader{words: words(synopsis)}
 	lines, err := r.sequence()
 	if err != nil || len(r.words) > 0 {

@@ -11,11 +11,16 @@ import (
 // pinnedMap opens a map of a node's datapath.
 func (c *cluster) pinnedMap(node, name string) *ebpf.Map {
 	c.t.Helper()
-	m, err := ebpf.LoadPinnedMap(filepath.Join(c.Node(node).BPFRoot(), "myelin", "maps", name), nil)
+	m, err := ebpf.LoadPinnedMap(c.pin(node, name), nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return m
+}
+
+// pin is where a node's map is pinned.
+func (c *cluster) pin(node, name string) string {
+	return filepath.Join(c.Node(node).BPFRoot(), "myelin", "maps", name)
 }
 
 // outcome is how many packets ended so on a node, at all hooks and CPUs.

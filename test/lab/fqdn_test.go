@@ -197,7 +197,8 @@ func TestFQDN(t *testing.T) {
 			check(t, c.Node("node1").StartAgent(t.Context(), nil))
 			c.checkNames(20, "with a new agent")
 			names := c.mustCLI("node1", "fqdn", "list")
-			contains(t, "fqdn list", names, "10.amazonaws.com", "21.eks.amazonaws.com", "default/backend")
+			contains(t, "fqdn list", names, "10.amazonaws.com", "21.eks.amazonaws.com", "default/backend",
+				"CiliumNetworkPolicy default/allow-aws-only")
 		})
 	}
 }

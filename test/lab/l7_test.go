@@ -142,6 +142,49 @@ func TestL7HTTP(t *testing.T) {
 	}
 }
 
+// TestL7Change changes the rules of connections that are in use: from then on these have the new ones.
+//
+//	┌─ node1 ─────────────────┐  ┌─ node2 ─────────────────┐
+//	│ far (frontend)          │  │ near (frontend)  api:80 │
+//	└───────────┬─────────────┘  └────────────┬────────────┘
+//	════════════╧═════════════════════════════╧═════════════
+func TestL7Change(t *testing.T) {
+	t.Parallel()
+	c := up(t, setup{mode: modeNamed("native"), yaml: l7Pods()})
+	c.apply("policy", getOnly)
+	c.serveHTTP(c.end("api"), 80)
+	to := at(c.end("api").addr(4), 80)
+	for _, name := range []string{"far", "near"} {
+		clients := map[string]*http.Client{name: c.client(c.end(name))}
+		want := func(method string, status int, saw *seen) func() error {
+			return func() error {
+				got, s, err := request(clients[name], method, to, "/api/public")
+				if err == nil && got != status {
+					err = fmt.Errorf("%s from %s: %d, want %d", method, name, got, status)
+				}
+				*saw = s
+				return err
+			}
+		}
+		var before, after seen
+		eventually(t, "the policy", 10*time.Second, want("DELETE", 403, &before))
+		for range 3 { // an event loop relays the connection then
+			check(t, want("GET", 200, &before)())
+		}
+		c.apply("policy", strings.Replace(getOnly, "method: GET", "method: GET|DELETE", 1))
+		eventually(t, "a rule more", 10*time.Second, want("DELETE", 200, &after))
+		if after.client != before.client {
+			t.Errorf("the connection from %s became %s", before.client, after.client)
+		}
+		c.apply("policy", getOnly)
+		eventually(t, "a rule less", 10*time.Second, want("DELETE", 403, &after))
+		check(t, want("GET", 200, &after)())
+		if after.client != before.client {
+			t.Errorf("the connection from %s became %s", before.client, after.client)
+		}
+	}
+}
+
 // proxy is the status of a node's proxy.
 func (c *cluster) proxy(node string) l7control.Status {
 	c.t.Helper()

@@ -1,13 +1,9 @@
 package labtest
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -115,19 +111,9 @@ func (r rateTest) again(t *testing.T, clients []openloop.Client) (sum int) {
 		if r.way == "NodePort" && i > 0 {
 			break // all are in one
 		}
-		check(t, client.Place.Do(func() error {
-			text, err := os.ReadFile("/proc/thread-self/net/netstat")
-			lines := strings.Split(string(text), "\n")
-			if err != nil || len(lines) < 2 {
-				return errOr(err, "no counters")
-			}
-			if k := slices.Index(strings.Fields(lines[0]), "TCPSynRetrans"); k >= 0 {
-				n, err := strconv.Atoi(strings.Fields(lines[1])[k])
-				sum += n
-				return err
-			}
-			return errors.New("no counter TCPSynRetrans")
-		}))
+		n, err := synRetransmissions(client.Place)
+		check(t, err)
+		sum += n
 	}
 	return sum
 }

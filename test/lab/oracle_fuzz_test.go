@@ -1,14 +1,13 @@
 package labtest
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,6 +39,8 @@ type fuzz struct {
 	seed      uint64
 	name      string // of the mode
 	hosts     bool   // nodes have policies
+	prefilter bool   // there is a denylist
+	denylist  string // its group
 	base      *reference.World
 	model     *oracle.Model
 	generator *oracle.Generator
@@ -48,33 +49,17 @@ type fuzz struct {
 	ends      []end
 	senders   map[*oracle.Place]int
 	conns     map[int]bool
+	fronts    []netip.AddrPort // of Services, by TCP
+	slots     []slot
+	lasting   []*lasting        // by slot; nil: none is open
+	picks     *rand.Rand        // of lasting connections
 	history   []*oracle.Attempt // of this round
 	packets   int
 	received  map[string]int
 	wrong     []sighting
 	reported  map[string]bool
 	shrunk    int
-}
-
-// fuzzMode is a cluster to fuzz.
-type fuzzMode struct {
-	name, mode string
-	values     map[string]any
-	services   bool
-}
-
-func fuzzModes() []fuzzMode {
-	direct := perPacket()
-	direct["loadBalancer.mode"] = "dsr"
-	geneve := maps.Clone(direct)
-	geneve["loadBalancer.dsrDispatch"] = "geneve"
-	return []fuzzMode{
-		{"native", "native", nil, false},
-		{"host", "native", map[string]any{"hostFirewall.enabled": true}, false},
-		{"vxlan", "vxlan", nil, false},
-		{"dsr", "native", direct, true},
-		{"geneve", "native", geneve, true},
-	}
+	repeated  int // lasting connections, for a report
 }
 
 // TestOracle sends packets that are made up to pods, nodes and the world, under policies that are made up: whatever a
@@ -110,7 +95,7 @@ func TestOracle(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%d", m.name, seed), func(t *testing.T) {
 					t.Parallel()
 					z := upMode(t, m, seed)
-					z.run(t, total/len(seeds)/len(modes))
+					z.run(t, m, total/len(seeds)/len(modes))
 					packets.Add(int64(z.packets))
 					violations.Add(int64(len(z.wrong)))
 				})
@@ -124,102 +109,31 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// upMode brings a mode's cluster up.
-func upMode(t *testing.T, m fuzzMode, seed uint64) *fuzz {
-	t.Helper()
-	values := map[string]any{"cluster.name": "a"}
-	maps.Copy(values, m.values)
-	z := upFuzz(t, setup{mode: modeNamed(m.mode), values: values}, seed)
-	z.name, z.hosts = m.name, values["hostFirewall.enabled"] != nil
-	z.senders, z.received, z.reported = map[*oracle.Place]int{}, map[string]int{}, map[string]bool{}
-	for i, p := range z.model.Places {
-		check(t, z.ends[i].Do(func() (err error) {
-			z.senders[p], err = packetSender()
-			return err
-		}))
-	}
-	t.Cleanup(func() {
-		for _, fd := range z.senders {
-			unix.Close(fd)
-		}
-	})
-	if m.services {
-		z.addServices(t)
-	}
-	return z
-}
-
-// packetSender opens a socket that sends frames by eth0 and receives none.
-func packetSender() (int, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	eth0, err := linkIndex("eth0")
-	if err != nil {
-		return -1, err
-	}
-	return fd, unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: eth0})
-}
-
-// addServices has Services lead to half of the pods, two to one of them, at addresses in the cluster and outside.
-func (z *fuzz) addServices(t *testing.T) {
-	t.Helper()
-	z.model.Services = map[oracle.Frontend][]netip.AddrPort{}
-	for i, k := range []int{0, 1, 2, 3, 0} {
-		pod, n, name := z.base.Pods[k], 60+i, fmt.Sprintf("svc%d", i)
-		here := "metadata: {namespace: " + pod.Namespace + ", name"
-		yaml := strings.Replace(z.outsideYAML(name, n, ""), "metadata: {name", here, 1)
-		yaml = strings.NewReplacer("targetPort: 7001", "targetPort: 53").Replace(yaml)
-		for _, ip := range pod.Status.PodIPs {
-			a := netip.MustParseAddr(ip.IP)
-			slice := strings.Replace(sliceYAML(name, family(a)), "metadata: {name", here, 1)
-			yaml += strings.Replace(slice, "port: 7001", "port: 53", 1) + endpointYAML(a, pod.Spec.NodeName) + "---\n"
-		}
-		z.apply(name, yaml)
-		for _, ip := range pod.Status.PodIPs {
-			z.addFrontends(n, netip.MustParseAddr(ip.IP))
-		}
-	}
-}
-
-// addFrontends notes where a Service of a pod is reached.
-func (z *fuzz) addFrontends(n int, pod netip.Addr) {
-	f := family(pod)
-	z.generator.Services = append(z.generator.Services, at(serviceAddr(n, f), 53), at(serviceAddr(n, f), 80),
-		at(lbAddr(n, f), 80), at(nodeAddr(1, f), uint16(30000+n)), at(nodeAddr(2, f), uint16(30500+n)))
-	fronts := map[uint8][]netip.AddrPort{
-		oracle.TCP: {at(serviceAddr(n, f), 80), at(lbAddr(n, f), 80)},
-		oracle.UDP: {at(serviceAddr(n, f), 53), at(lbAddr(n, f), 53)},
-	}
-	for node := 1; node <= 2; node++ {
-		fronts[oracle.TCP] = append(fronts[oracle.TCP], at(nodeAddr(node, f), uint16(30000+n)))
-		fronts[oracle.UDP] = append(fronts[oracle.UDP], at(nodeAddr(node, f), uint16(30500+n)))
-	}
-	for proto, port := range map[uint8]uint16{oracle.TCP: 8080, oracle.UDP: 53} {
-		for _, front := range fronts[proto] {
-			z.model.Services[oracle.Frontend{AddrPort: front, Proto: proto}] = []netip.AddrPort{at(pod, port)}
-		}
-	}
-}
-
 // run sends so many frames, under new policies now and then.
-func (z *fuzz) run(t *testing.T, frames int) {
+func (z *fuzz) run(t *testing.T, m fuzzMode, frames int) {
 	begin, reported := time.Now(), 0
-	for round := 0; z.packets < frames && !t.Failed() || round == 0; round++ {
+	for round := 0; z.packets < frames || round == 0; round++ {
 		documents, w := z.policies(t)
+		z.block(t, round)
 		file := z.enforce(t, documents...)
 		z.discard()
 		z.model.Enforce(w)
 		z.history = nil
-		for len(z.history) < roundAttempts && z.packets < frames {
+		z.exchange()
+		z.openLasting(t, documents)
+		z.generator.Open = z.open()
+		for len(z.history) < cmp.Or(m.attempts, roundAttempts) && z.packets < frames {
 			z.sendBatch(t)
 		}
-		for _, s := range z.wrong[reported:] {
-			z.report(t, s, documents)
+		z.exchange()
+		if m.services {
+			z.checkLiving(t)
 		}
+		found := z.wrong[reported:]
 		reported = len(z.wrong)
+		z.reportPackets(t, found, documents)
 		check(t, z.Delete(t.Context(), file))
+		z.reportLasting(t, found, documents)
 	}
 	took := time.Since(begin).Round(time.Millisecond)
 	t.Logf("seed %d: %d frames in %v; %v; %d violations", z.seed, z.packets, took, z.received, len(z.wrong))
@@ -251,17 +165,28 @@ func (z *fuzz) checked(wait time.Duration) (wrong []sighting) {
 	for _, p := range z.posts {
 		p.collect(func(by string, s oracle.Seen) {
 			z.received[by]++
+			if l, client := z.lastingOf(s); l != nil {
+				if why := z.model.Denied(l.Connection, client); why != "" && s.TCPFlags&tcpReset == 0 {
+					wrong = append(wrong, sighting{at: p.place, by: by, seen: s, why: why, lasting: l,
+						frames: z.packets})
+				}
+				return
+			}
 			if p.place.Node == "" && (by != "eth0" || z.model.Attempt(s) == nil) {
 				return // the world checks nothing but what it was sent
 			}
 			if why := z.model.Check(p.place, s); why != "" {
-				wrong = append(wrong, sighting{p.place, by, s, why, z.model.Attempt(s)})
+				wrong = append(wrong, sighting{at: p.place, by: by, seen: s, why: why,
+					sent: z.model.Attempt(s), frames: z.packets})
 			}
 		}, func(s oracle.Seen, fd int) {
 			z.received["accepted"]++
-			z.conns[fd] = true
+			if l, _ := z.lastingOf(s); l == nil || !l.adopt(fd) {
+				z.conns[fd] = true
+			}
 			if why := z.model.Accepted(s.Flow); why != "" {
-				wrong = append(wrong, sighting{p.place, "a TCP listener", s, why, nil})
+				wrong = append(wrong, sighting{at: p.place, by: "a TCP listener", seen: s, why: why,
+					frames: z.packets})
 			}
 		})
 	}
@@ -272,6 +197,7 @@ func (z *fuzz) checked(wait time.Duration) (wrong []sighting) {
 func (z *fuzz) discard() {
 	z.closeAll()
 	time.Sleep(patience(20 * time.Millisecond))
+	z.hearAll()
 	for _, p := range z.posts {
 		p.collect(func(string, oracle.Seen) {}, func(_ oracle.Seen, fd int) { z.conns[fd] = true })
 	}
@@ -313,73 +239,4 @@ func (z *fuzz) dial(t *testing.T) {
 	if len(z.conns) > 256 {
 		z.closeAll()
 	}
-}
-
-// linkIndex is a device's in the namespace of the calling thread.
-func linkIndex(name string) (int, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer unix.Close(fd)
-	request, err := unix.NewIfreq(name)
-	if err != nil {
-		return 0, err
-	}
-	err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request)
-	return int(request.Uint32()), err
-}
-
-// report prints a violation of a kind that was not seen before, and the fewest packets that show it again.
-func (z *fuzz) report(t *testing.T, s sighting, documents []string) {
-	t.Helper()
-	a, what := s.sent, s.by
-	if a != nil {
-		what += " " + a.Kind
-	}
-	what += " " + strings.Join(strings.Fields(s.why)[:4], " ")
-	if z.reported[what] || z.shrunk >= 5 {
-		return
-	}
-	z.reported[what] = true
-	z.shrunk++
-	t.Errorf("%s of %s received %s: %s", s.by, s.at.Name, s.seen.Flow, s.why)
-	text := z.replayText(a)
-	t.Logf("%s=%d %s=%s; packets and policies:\n%s\n%s",
-		envSeed, z.seed, envMode, z.name, text, strings.Join(documents, "---\n"))
-}
-
-// replayText are the packets by which it happens again.
-func (z *fuzz) replayText(a *oracle.Attempt) string {
-	if a == nil {
-		return "(no packet of the fuzzer's)\n"
-	}
-	list := oracle.Shrink(z.history, a, z.again)
-	if list == nil {
-		return "it did not happen again; the packet was\n" + a.Text(z.names)
-	}
-	var text strings.Builder
-	for _, each := range list {
-		text.WriteString(each.Text(z.names))
-	}
-	return text.String()
-}
-
-// again sends attempts anew, to a datapath that knows no flow, and says whether something of the last one is received
-// that should not be.
-func (z *fuzz) again(list []*oracle.Attempt) bool {
-	z.flush()
-	z.discard()
-	z.model.Restart()
-	for i, a := range list {
-		z.model.Sent(a)
-		z.send(a)
-		if i%batch == batch-1 {
-			z.checked(0)
-		}
-	}
-	last := list[len(list)-1]
-	return slices.ContainsFunc(z.checked(patience(20*time.Millisecond)), func(s sighting) bool {
-		return s.sent == last
-	})
 }

@@ -1,9 +1,11 @@
 package labtest
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,6 +35,10 @@ type sighting struct {
 	seen oracle.Seen
 	why  string          // what is wrong with it
 	sent *oracle.Attempt // nil: it was no attempt
+
+	lasting *lasting // the connection that it belongs to; nil: to none
+	hangs   bool     // it does not open, or does not go on
+	frames  int      // sent until then
 }
 
 // postPorts are where UDP sockets and TCP listeners are.
@@ -150,7 +156,7 @@ func (p *post) listen(port uint16) error {
 			err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
 		}
 		if err == nil {
-			err = unix.Bind(fd, &unix.SockaddrInet6{Port: int(port)})
+			err = bindSoon(fd, &unix.SockaddrInet6{Port: int(port)})
 		}
 		if err == nil && kind == unix.SOCK_STREAM {
 			err = unix.Listen(fd, 1024)
@@ -166,6 +172,16 @@ func (p *post) listen(port uint16) error {
 		p.ears = append(p.ears, postEar{name, fd, kind == unix.SOCK_STREAM, read})
 	}
 	return nil
+}
+
+// bindSoon binds a socket once the port is free: that of a server that was killed is so a moment later.
+func bindSoon(fd int, to unix.Sockaddr) (err error) {
+	for end := time.Now().Add(patience(5 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		err = unix.Bind(fd, to)
+		if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 func (p *post) readSocket(proto uint8, port uint16, b []byte, from unix.Sockaddr) (oracle.Seen, bool) {

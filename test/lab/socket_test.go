@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -228,4 +232,23 @@ func parseError(oob []byte) (e icmpError, err error) {
 		return e, nil
 	}
 	return e, errors.New("an error without its origin")
+}
+
+// synRetransmissions is the kernel's counter of a network namespace: SYNs that were sent again since the first one had
+// no answer.
+func synRetransmissions(p interface{ Do(func() error) error }) (n int, err error) {
+	err = p.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
+		lines := strings.Split(string(text), "\n")
+		if err != nil || len(lines) < 2 {
+			return errOr(err, "no counters")
+		}
+		k := slices.Index(strings.Fields(lines[0]), "TCPSynRetrans")
+		if k < 0 {
+			return errors.New("no counter TCPSynRetrans")
+		}
+		n, err = strconv.Atoi(strings.Fields(lines[1])[k])
+		return err
+	})
+	return n, err
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"myelin/doctor"
+	doctor "myelin/doctor/check"
 	"myelin/status"
 )
 

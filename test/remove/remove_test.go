@@ -23,6 +23,8 @@ func lines() map[string][]string {
 		"agent/agent.go":      {`"myelin/` + feature + `"`, feature + ".Feature("},
 		"bpf/datapath.c":      {`#include "../` + feature + `/`, "config." + feature, "return XDP_DROP;"},
 		"service/from_wire.h": {`#include "../` + feature + `/`, "config." + feature, "DROP_PREFILTER"},
+		"config/config.go":    {feature + `/options"`, feature + ".Options"},
+		"config/settings.go":  {feature + `/options"`, feature + ".Keys()"},
 		"style/includes.txt":  {feature + " "},
 	}
 }

@@ -73,27 +73,6 @@ func (g *Generator) insert4(d *draft, options []byte) {
 	sum4(d.ip)
 }
 
-// direct4 adds the option of direct server return.
-func (g *Generator) direct4(d *draft) {
-	if len(g.Services) == 0 {
-		return
-	}
-	if s := pick(g.R, g.Services...); s.Addr().Is4() {
-		option := binary.BigEndian.AppendUint16([]byte{0x9a, 8}, s.Port())
-		g.insert4(d, append(option, s.Addr().AsSlice()...))
-	}
-}
-
-func (g *Generator) direct6(d *draft) {
-	if len(g.Services) == 0 {
-		return
-	}
-	if s := pick(g.R, g.Services...); s.Addr().Is6() {
-		option := append([]byte{0, 2, 0x1b, 18}, s.Addr().AsSlice()...)
-		g.insert6(d, destOptions, append(binary.BigEndian.AppendUint16(option, s.Port()), 1, 0))
-	}
-}
-
 // extensions puts a header between IPv6 and what is in it.
 func (g *Generator) extensions(d *draft) {
 	for range 1 + g.R.IntN(3) {

@@ -23,6 +23,8 @@ type Generator struct {
 	MACs map[string]net.HardwareAddr
 	// Services are addresses that lead to pods.
 	Services []netip.AddrPort
+	// Open are TCP connections to pods, which the option of direct server return must not harm.
+	Open []Flow
 
 	n      uint64
 	recent []Flow
@@ -58,6 +60,9 @@ func (g *Generator) Next() *Attempt {
 
 func (g *Generator) make(d *draft) bool {
 	d.From, d.to = pick(g.R, g.Senders...), pick(g.R, g.Model.Places...)
+	if len(g.Open) > 0 && len(g.Services) > 0 && g.odds(4) {
+		return g.direct(d)
+	}
 	if d.From == d.to || d.From.Node != "" && !d.From.Pod && d.From.Node == d.to.Node {
 		return false
 	}

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -35,6 +36,8 @@ type Attempt struct {
 	// Begins: the packet may open a flow. Of TCP any segment does: its sender may open the connection where policies
 	// allow it, and the datapath takes what it saw before there were policies for old connections.
 	Begins bool
+	// Direct: it has the option of direct server return.
+	Direct bool
 }
 
 // Model is what is known of a network: addresses, policies, and open flows.
@@ -44,8 +47,11 @@ type Model struct {
 	World    *reference.World
 	Tunnel   bool                          // pods' packets come in a tunnel only
 	Services map[Frontend][]netip.AddrPort // where they lead
+	// Blocked are the prefixes of the denylist. None of them has addresses of the cluster.
+	Blocked []netip.Prefix
 
 	attempts map[uint64]*Attempt
+	dialled  map[Flow]bool
 	ids      map[fragmentKey]*Attempt
 	open     map[at]bool
 	verdicts map[at]bool
@@ -79,7 +85,7 @@ func (m *Model) Enforce(w *reference.World) {
 
 // forget drops what was sent. Flows stay open.
 func (m *Model) forget() {
-	m.attempts, m.ids = map[uint64]*Attempt{}, map[fragmentKey]*Attempt{}
+	m.attempts, m.ids, m.dialled = map[uint64]*Attempt{}, map[fragmentKey]*Attempt{}, map[Flow]bool{}
 }
 
 // Sent notes an attempt before it is sent.
@@ -219,6 +225,7 @@ func (m *Model) nodeAddress(a netip.Addr) netip.Addr {
 
 // Dialled notes that the kernel of the flow's source begins it.
 func (m *Model) Dialled(f Flow) {
+	m.dialled[f] = true
 	if m.passes(f, true, true) {
 		m.passes(f.reverse(), true, true)
 	}
@@ -249,6 +256,9 @@ func (m *Model) Check(to *Place, s Seen) string {
 	if why := m.forged(a, to); why != "" {
 		return why
 	}
+	if source := cmp.Or(a.Outer, a.Claimed); a.From.Node != to.Node && m.blocked(source, to.Node) {
+		return fmt.Sprintf("its source is blocked: %s is in the denylist", source)
+	}
 	if m.allowed(a, to, s) {
 		return ""
 	}
@@ -262,10 +272,30 @@ func (m *Model) Check(to *Place, s Seen) string {
 // Accepted says what is wrong with a flow that a kernel opened and another one took: empty, if nothing is. It is open
 // from now on.
 func (m *Model) Accepted(f Flow) string {
-	if f.Src != f.Dst && !m.passes(f, true, true) {
+	if m.blocked(f.Src, m.nodeOf(f.Dst)) {
+		return "its source is blocked"
+	}
+	if f.Src != f.Dst && !m.masqueraded(f) && !m.passes(f, true, true) {
 		return "policies do not allow it: " + m.World.Path(m.probe(f)).Why
 	}
 	return ""
+}
+
+// masqueraded tells whether a flow that comes to the world from a node may be one that a pod of the node was allowed to
+// open.
+func (m *Model) masqueraded(f Flow) bool {
+	from := m.place(f.Src)
+	if from == nil || from.Pod || from.Node == "" || m.nodeOf(f.Dst) != "" {
+		return false
+	}
+	for d := range m.dialled {
+		pod := m.place(d.Src)
+		same := d.Proto == f.Proto && d.Dst == f.Dst && d.DPort == f.DPort
+		if same && pod != nil && pod.Pod && pod.Node == from.Node && m.passes(d, true, false) {
+			return true
+		}
+	}
+	return false
 }
 
 // real are the flows to check: what the receiver knows, else what it may make of the packet.

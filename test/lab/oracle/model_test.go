@@ -217,6 +217,7 @@ func testGenerator(m *Model, seed uint64) *Generator {
 		g.MACs[p.Name], g.MACs["gw-"+p.Name] = net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 	}
 	g.Services = []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:80")}
+	g.Open = []Flow{{Src: m.named("f").Addrs[0], Dst: m.named("v").Addrs[0], Proto: TCP, SPort: 40000, DPort: 8080}}
 	return g
 }
 
@@ -224,13 +225,17 @@ func testGenerator(m *Model, seed uint64) *Generator {
 func TestGenerator(t *testing.T) {
 	one, two := testGenerator(testModel(t), 5), testGenerator(testModel(t), 5)
 	missing := []string{"udp", "tcp S", "tcp A", "sctp", "icmp", "icmp error", "other protocol", "udp, in fragments",
-		"udp, in VXLAN", "udp, in Geneve", "udp, in IP", "icmp error, in fragments"}
+		"udp, in VXLAN", "udp, in Geneve", "udp, in IP", "icmp error, in fragments",
+		"tcp PA with the option of direct server return"}
 	for range 4000 {
 		a, b := one.Next(), two.Next()
 		if !slices.EqualFunc(a.Frames, b.Frames, slices.Equal[[]byte]) || a.Kind != b.Kind {
 			t.Fatalf("attempt %d is another one the second time", a.N)
 		}
 		missing = slices.DeleteFunc(missing, func(kind string) bool { return kind == a.Kind })
+		if option := strings.Contains(a.Kind, "option"); option && (!a.Direct || a.Real[0] != one.Open[0]) {
+			t.Errorf("%s: %v, with the option: %t", a.Kind, a.Real, a.Direct)
+		}
 		for _, frame := range a.Frames {
 			text := packet.Format(frame, nil)
 			if back, err := packet.Parse(text, packet.IPv4, nil); err != nil || !slices.Equal(back, frame) {

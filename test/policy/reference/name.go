@@ -8,7 +8,11 @@ import (
 )
 
 // ciliumName says whether the peer's address has a name that the subject has learnt and that is asked for; empty: none.
+// Pods and nodes are selected by no name.
 func (w *World) ciliumName(f flow, of ciliumv2.FQDN) string {
+	if !f.peer.outside() {
+		return ""
+	}
 	for _, name := range w.Names[f.subject.addr][f.peer.addr] {
 		if of.MatchName != "" && bare(of.MatchName) == bare(name) ||
 			of.MatchPattern != "" && matchesPattern(bare(of.MatchPattern), bare(name)) {

@@ -49,7 +49,9 @@ func LookupNamed(t testing.TB, d *bpf.Datapath, slot uint16, peer netip.Addr, se
 	port uint16) compile.PortVerdict {
 	t.Helper()
 	own := Lookup(t, d, slot, policy.Egress, peer, proto, port)
-	if own.Verdict == compile.Denied || own.Verdict == compile.Allowed && !own.Proxy {
+	id := peerIdentity(d, peer)
+	outside := id == compile.WorldIdentity(peer) || id >= compile.FirstDerived && id == compile.Plain(id)
+	if own.Verdict == compile.Denied || own.Verdict == compile.Allowed && !own.Proxy || !outside {
 		return own
 	}
 	for _, n := range selectors {

@@ -1,0 +1,140 @@
+package options
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"myelin/config/key"
+)
+
+// Options are the values of the keys: the record of flows, its API, and what takes all flows.
+type Options struct {
+	Enabled bool
+	// EventBufferCapacity is how many events are kept, one less than a power of two.
+	EventBufferCapacity int
+	// SocketPath is the unix socket of the API; empty: hubble.sock in myelin.runDir.
+	SocketPath string
+	// ListenAddress is where the API is served by TCP; empty: nowhere.
+	ListenAddress string
+	// PreferIPv6 has peers connect to each other by IPv6 where nodes have both families.
+	PreferIPv6 bool // key hubble.preferIpv6
+	// TLS: the API by TCP needs certificates; without, it is served on loopback, unless ListenAddress has an address.
+	TLS bool // key hubble.tls.enabled
+	// CertFile and KeyFile are this node's certificate, CAFile the authority of clients' certificates.
+	CertFile, KeyFile, CAFile string // keys myelin.hubble.tls.certFile, keyFile, caFile
+	// Redact has the fields that flows of HTTP leave out; headers are never recorded.
+	Redact Redact
+
+	Metrics MetricsOptions
+	Export  ExportOptions
+}
+
+// Redact has the keys of hubble.redact.
+type Redact struct {
+	Enabled  bool
+	URLQuery bool // key hubble.redact.http.urlQuery
+	UserInfo bool // key hubble.redact.http.userInfo
+}
+
+// maxEvents bounds the ring of events.
+const maxEvents = 1<<16 - 1
+
+// Default are the options of an empty file.
+func Default() Options {
+	return Options{
+		Enabled: true, EventBufferCapacity: 4095, TLS: true, Redact: Redact{UserInfo: true},
+		Metrics: MetricsOptions{Port: 9965, MaxSeries: 10000},
+		Export: ExportOptions{
+			FilePath: "/var/run/cilium/hubble/events.log", FileMaxSizeMB: defaultMaxSizeMB,
+			FileMaxFiles: defaultMaxBackups, DynamicPath: "/flowlog-config/flowlogs.yaml",
+			IPFIXInterval: 10 * time.Minute,
+		},
+	}
+}
+
+// Keys are the keys of the configuration file.
+func Keys() []key.Key[Options] {
+	keys := slices.Concat(serverKeys(),
+		key.Within(func(o *Options) *MetricsOptions { return &o.Metrics }, metricsKeys()),
+		key.Within(func(o *Options) *ExportOptions { return &o.Export }, exportKeys()),
+	)
+	for i, k := range keys {
+		switch k.Name {
+		case "hubble.metrics.enabled", static + "enabled", "hubble.export.dynamic.enabled", otlpKeys + "endpoint",
+			ipfixKeys + "collector":
+			keys[i] = k.If(func(o *Options) bool { return o.Enabled }, "hubble.enabled is false")
+		}
+	}
+	return keys
+}
+
+func serverKeys() []key.Key[Options] {
+	return []key.Key[Options]{
+		key.Boolean("hubble.enabled", func(o *Options) *bool { return &o.Enabled }),
+		capacity("hubble.eventBufferCapacity", func(o *Options) *int { return &o.EventBufferCapacity }),
+		key.File("hubble.socketPath", func(o *Options) *string { return &o.SocketPath }),
+		key.Checked("hubble.listenAddress", func(o *Options) *string { return &o.ListenAddress }, maybeListenAddress,
+			key.Pattern(`^(([0-9.]*|\[[0-9a-fA-F:.]+\]):[0-9]+)?$`, "an address and a port, :PORT, or nothing")),
+		key.Boolean("hubble.preferIpv6", func(o *Options) *bool { return &o.PreferIPv6 }),
+		key.Boolean("hubble.tls.enabled", func(o *Options) *bool { return &o.TLS }),
+		key.Boolean("hubble.redact.enabled", func(o *Options) *bool { return &o.Redact.Enabled }),
+		key.Boolean("hubble.redact.http.urlQuery", func(o *Options) *bool { return &o.Redact.URLQuery }),
+		key.Boolean("hubble.redact.http.userInfo", func(o *Options) *bool { return &o.Redact.UserInfo }),
+		key.File("myelin.hubble.tls.certFile", func(o *Options) *string { return &o.CertFile }),
+		key.File("myelin.hubble.tls.keyFile", func(o *Options) *string { return &o.KeyFile }),
+		key.File("myelin.hubble.tls.caFile", func(o *Options) *string { return &o.CAFile }),
+	}
+}
+
+func maybeListenAddress(s string) error {
+	if s == "" {
+		return nil
+	}
+	return key.CheckListenAddress(s)
+}
+
+// capacity is one less than a power of two, which Helm values often have in quotes.
+func capacity(name string, at func(*Options) *int) key.Key[Options] {
+	var sizes []any
+	for n := 1; n <= maxEvents; n = 2*n + 1 {
+		sizes = append(sizes, n, strconv.Itoa(n))
+	}
+	return key.Key[Options]{
+		Name: name,
+		Set: func(o *Options, v any) error {
+			if s, ok := v.(string); ok {
+				v = json.Number(s)
+			}
+			n, err := key.Number(v, 1, maxEvents)
+			if err == nil && n&(n+1) != 0 {
+				err = fmt.Errorf("%d is not one less than a power of two, such as 4095", n)
+			}
+			if err == nil {
+				*at(o) = int(n)
+			}
+			return err
+		},
+		Get:    func(o *Options) string { return strconv.Itoa(*at(o)) },
+		Schema: key.Schema{"enum": sizes},
+	}
+}
+
+// Check refuses an API that any client on the network could read, unless the file asks for that.
+func (o *Options) Check(add key.Add) {
+	const tls = "myelin.hubble.tls."
+	if !o.Enabled {
+		return
+	}
+	some := cmp.Or(o.CertFile, o.KeyFile, o.CAFile) != ""
+	switch {
+	case some && (o.CertFile == "" || o.KeyFile == ""):
+		add(tls+"certFile", "%scertFile and %skeyFile must both be set", tls, tls)
+	case o.ListenAddress != "" && o.TLS && !some:
+		add("hubble.listenAddress", "is set, and there is no %scertFile: set it, with keyFile and caFile, or "+
+			"hubble.tls.enabled to false, if every client that can connect may see all flows", tls)
+	}
+}

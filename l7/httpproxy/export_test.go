@@ -1,0 +1,14 @@
+package httpproxy
+
+// Looped is how many connections loops relay.
+func (p *Proxy) Looped() int {
+	p.loops.mu.Lock()
+	defer p.loops.mu.Unlock()
+	n := 0
+	for _, l := range p.loops.list {
+		l.mu.Lock()
+		n += l.count
+		l.mu.Unlock()
+	}
+	return n
+}
