@@ -226,7 +226,7 @@ func (h *Hub) Publish(r *Raw) {
 			s.sink.Record(r)
 			continue
 		}
-		if !s.wanted(r) {
+		if r.Type == Report || !s.wanted(r) {
 			continue
 		}
 		select {
@@ -236,6 +236,21 @@ func (h *Hub) Publish(r *Raw) {
 			h.lost.Add(1)
 		}
 	}
+}
+
+// Report is the type of events that are no packet's: what a connection has carried. Insert takes them, for sinks alone.
+const Report = 0xfd
+
+// Insert hands reports to sinks, in the order of time with the events of the datapath: when those are pulled or
+// followed.
+func (h *Hub) Insert(list []Raw) {
+	r := h.reader.Load()
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending = append(r.pending, list...)
 }
 
 // Lost is how many events subscribers have missed since the hub was made:

@@ -241,11 +241,31 @@ func TestPull(t *testing.T) {
 	bpftest.Send(t, d, bpf.FromPod, packet.IPv4, packetNames(), text) // a drop, whose ports are not parsed
 	flow(5)
 	pulled(3, 0, 5)
+	flow(6)
+	now, err := event.Monotonic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Insert([]event.Raw{{Type: event.Report, TimeNs: uint64(now), Sport: bpf.Port(7)}})
+	flow(8)
+	pulled(6, 7, 8)
 	for i := range 3 * slots {
 		flow(1000 + i)
 	}
 	if h.Pull(); missed == 0 || uint64(len(got))+missed != 3*slots || got[len(got)-1] != 1000+3*slots-1 {
 		t.Errorf("%d events and %d overwritten of %d: %v", len(got), missed, 3*slots, got)
+	}
+}
+
+// TestReports: subscribers get events of the datapath alone, and no reports.
+func TestReports(t *testing.T) {
+	h := newHub(bpftest.Load(t, bpf.Settings{Ipv4: 1, Monitor: 1, TraceSlots: 64}, nil))
+	h.Insert([]event.Raw{{Type: event.Report, Sport: 1}}) // without a reader
+	s := subscribe(t, h)
+	h.Publish(&event.Raw{Type: event.Report, Sport: 2})
+	h.Publish(&event.Raw{Sport: 3})
+	if r := next(s, soon); r == nil || r.Sport != 3 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -40,7 +40,7 @@ type reader struct {
 	wake   chan struct{}
 
 	mu      sync.Mutex    // guards what follows, and traces
-	pending []Raw         // from the ring buffer, not published yet
+	pending []Raw         // from the ring buffer, and reports, not published yet
 	busy    bool          // many events were published
 	last    time.Duration // when events were published
 }

@@ -58,6 +58,9 @@ func (o *Observer) newFlowStream(req *observerpb.GetFlowsRequest,
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "field_mask.paths: %v", err)
 	}
+	if o.Connections != nil {
+		o.Connections.Report()
+	}
 	o.Source.Pull()
 	return &flowStream{observer: o, req: req, send: send, mask: m, reader: &reader{
 		ring: o.Ring, source: o.Source, convert: o.Converter, tracker: newTracker(o.Interval), match: match,

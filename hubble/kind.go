@@ -32,7 +32,8 @@ func (c *Converter) trace(f *flowpb.Flow, r *event.Raw, w way, first bool) {
 		f.TraceReason = flowpb.TraceReason_ESTABLISHED
 	}
 	f.TrafficDirection = connectionDirection(r, w)
-	if r.Proto != protoTCP && r.Packets > 0 { // of TCP, only packets with certain flags are events
+	// Of TCP, the datapath reports packets with certain flags alone.
+	if (r.Proto != protoTCP || r.Type == event.Report) && r.Packets > 0 {
 		setExtension(f, map[string]*structpb.Value{
 			"packets": structpb.NewNumberValue(float64(r.Packets)), "bytes": structpb.NewNumberValue(float64(r.Bytes)),
 		})
@@ -41,6 +42,9 @@ func (c *Converter) trace(f *flowpb.Flow, r *event.Raw, w way, first bool) {
 
 // tracePoint is where the packet of an event was forwarded.
 func tracePoint(r *event.Raw, destination uint32) flowpb.TraceObservationPoint {
+	if r.Type == event.Report && bpf.DatapathHook(r.Hook) == bpf.DatapathHookHOOK_FROM_POD {
+		return flowpb.TraceObservationPoint_FROM_ENDPOINT // by its socket: where packets went is not known
+	}
 	p := observationPoint(bpf.DatapathHook(r.Hook), bpf.DatapathOutcome(r.Outcome))
 	if p == flowpb.TraceObservationPoint_TO_STACK && destination == identity.Host {
 		return flowpb.TraceObservationPoint_TO_HOST

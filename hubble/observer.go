@@ -32,7 +32,9 @@ type Observer struct {
 	Ring      *Ring
 	Source    Source
 	Converter *Converter
-	Agent     *AgentEvents
+	// Connections reports what connections of pods carry; nil: nothing does.
+	Connections *Connections
+	Agent       *AgentEvents
 	// Interval is how often the datapath reports a flow that goes on.
 	Interval time.Duration
 	// Now is the clock.

@@ -67,7 +67,7 @@ func (r *reader) skip() {
 		r.tracker.lost(r.raw.TimeNs)
 		return
 	}
-	if r.raw.Type == l7Entry {
+	if r.raw.Type == l7Entry || r.raw.Type == event.Report {
 		return
 	}
 	v := viewOf(&r.raw)
@@ -86,8 +86,14 @@ func (r *reader) take() (it item, ok, over bool) {
 		return item{}, false, true
 	}
 	v := viewOf(&r.raw)
-	w, first := l7Way(&r.raw), false
-	if r.raw.Type != l7Entry {
+	var w way
+	var first bool
+	switch r.raw.Type {
+	case l7Entry:
+		w = l7Way(&r.raw)
+	case event.Report:
+		w = reportWay(&r.raw)
+	default:
 		w, first = r.tracker.see(&r.raw, &v)
 	}
 	if at.Before(r.since) {

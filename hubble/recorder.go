@@ -27,7 +27,7 @@ type Recorder struct {
 // reported as forwarded.
 func (r *Recorder) Record(e *event.Raw) {
 	switch bpf.DatapathEventType(e.Type) {
-	case bpf.DatapathEventTypeEVENT_TRACE, bpf.DatapathEventTypeEVENT_SOCKET:
+	case bpf.DatapathEventTypeEVENT_TRACE, bpf.DatapathEventTypeEVENT_SOCKET, event.Report:
 	case bpf.DatapathEventTypeEVENT_DROP:
 		if e.Denied != 0 && !r.NoVerdicts {
 			verdict := *e

@@ -112,6 +112,7 @@ func (h *Observer) start(context.Context) error {
 		Converter: hubble.NewConverter(h.flowNames(), node, time.Now().Add(-uptime), id),
 		Agent:     hubble.NewAgentEvents(), Interval: c.BPF.MonitorInterval, Now: time.Now, Self: h.self,
 	}
+	h.observer.Connections = h.connections(ring)
 	h.observer.Converter.L7Records = ring.L7
 	if redact := c.Hubble.Redact; redact.Enabled {
 		h.observer.Converter.Redact = hubble.Redaction{URLQuery: redact.URLQuery, UserInfo: redact.UserInfo}
@@ -125,6 +126,9 @@ func (h *Observer) start(context.Context) error {
 	_, h.lost = h.state.Hub.Lost()
 	h.Go("hubble", h.tick)
 	h.Go("hubble-agent-events", h.agentEvents)
+	if h.observer.Connections != nil {
+		h.Go("hubble-connections", h.reportConnections)
+	}
 	h.serve()
 	return nil
 }
