@@ -338,9 +338,12 @@ func (a *Attacher) Detach(hook Hook, name string, index int) error {
 	return nil
 }
 
-// SplitPin returns whose link a pin is: the device, as PinName has it, and the hook.
+// SplitPin returns whose link a pin is: the device, as PinName has it, and the hook. Those of XDP end in the mode.
 func SplitPin(pin string) (device string, hook Hook) {
 	name := filepath.Base(pin)
+	for _, mode := range []XDPMode{XDPNative, XDPGeneric} {
+		name = strings.TrimSuffix(name, "-"+string(mode))
+	}
 	at := strings.LastIndexByte(name, '-') // a device's name may have some, a hook's has none
 	return name[:max(at, 0)], Hook(name[at+1:])
 }
