@@ -31,9 +31,6 @@ func (p *proxy) startDNS(ctx context.Context) error {
 			return p.rules.Load().dnsOf(numbers)
 		},
 		Record: func(r *dns.Record) {
-			if !p.rules.Load().records {
-				return
-			}
 			copied := *r
 			copied.Addresses = append([]netip.Addr(nil), r.Addresses...)
 			copied.CNAMEs = append([]string(nil), r.CNAMEs...)
