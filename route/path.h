@@ -88,10 +88,10 @@ INLINE __u32 path_index(const struct packet *pkt, bool any)
 	return path_hash(pkt, any) >> config.path_shift;
 }
 
-INLINE bool path_matches(const struct packet *pkt, const struct cached_path *p, bool any)
+INLINE bool path_matches(const struct cached_path *p, const struct addr *src, const struct addr *dst, __u32 ifindex,
+			 bool any)
 {
-	return p->path.in_ifindex == pkt->ifindex && addr_equal(&p->dst, &pkt->dst) &&
-	       (any || addr_equal(&p->src, &pkt->src));
+	return p->path.in_ifindex == ifindex && addr_equal(&p->dst, dst) && (any || addr_equal(&p->src, src));
 }
 
 /* Revalidates the decision against the epochs. Returns false if it is outdated. Cost: per change of any epoch. */
@@ -117,39 +117,34 @@ INLINE bool path_is_valid(struct path *p)
 	return path_is_current(p) && !clock_before(p->expires, clock_now());
 }
 
-/* Finds the packet's forwarding cache entry. Returns NULL if there is none, or if it is outdated. Cost: per packet. */
-INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
+/*
+ * Finds the entry for packets from ifindex and src to dst, from any source if any is set. index: path_index of such
+ * packets. Returns NULL if there is none, or if it is outdated. Cost: per packet.
+ */
+INLINE struct cached_path *path_lookup(__u32 index, const struct addr *src, const struct addr *dst, __u32 ifindex,
+				       bool any)
 {
-	__u32 i = path_index(pkt, any);
-	struct cached_path *p = bpf_map_lookup_elem(&paths, &i);
+	struct cached_path *p = bpf_map_lookup_elem(&paths, &index);
 
-	if (unlikely(p && !path_matches(pkt, p, any))) {
-		i ^= 1;
-		p = bpf_map_lookup_elem(&paths, &i);
-		if (p && !path_matches(pkt, p, any))
+	if (unlikely(p && !path_matches(p, src, dst, ifindex, any))) {
+		index ^= 1;
+		p = bpf_map_lookup_elem(&paths, &index);
+		if (p && !path_matches(p, src, dst, ifindex, any))
 			return NULL;
 	}
 	return likely(p && path_is_valid(&p->path)) ? p : NULL;
 }
 
-INLINE bool path_leads_to(const struct cached_path *p, const struct addr *dst, __u32 ifindex)
+/* Finds the packet's forwarding cache entry, as path_lookup does. Cost: per packet. */
+INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
 {
-	return p->path.in_ifindex == ifindex && addr_equal(&p->dst, dst);
+	return path_lookup(path_index(pkt, any), &pkt->src, &pkt->dst, pkt->ifindex, any);
 }
 
 /* As path_find, for a packet from ifindex to dst whose entry is found by its destination only. Cost: per packet. */
 INLINE struct cached_path *path_find_to(const struct addr *dst, __u32 ifindex)
 {
-	__u32 i = addr_hash(dst) >> config.path_shift;
-	struct cached_path *p = bpf_map_lookup_elem(&paths, &i);
-
-	if (unlikely(p && !path_leads_to(p, dst, ifindex))) {
-		i ^= 1;
-		p = bpf_map_lookup_elem(&paths, &i);
-		if (p && !path_leads_to(p, dst, ifindex))
-			return NULL;
-	}
-	return likely(p && path_is_valid(&p->path)) ? p : NULL;
+	return path_lookup(addr_hash(dst) >> config.path_shift, dst, dst, ifindex, true);
 }
 
 /*
@@ -185,8 +180,8 @@ INLINE void path_store(struct cpu *c, bool any)
 	second = bpf_map_lookup_elem(&paths, &i);
 	if (!first || !second)
 		return;
-	if (path_matches(pkt, second, any) ||
-	    (!path_matches(pkt, first, any) &&
+	if (path_matches(second, &pkt->src, &pkt->dst, pkt->ifindex, any) ||
+	    (!path_matches(first, &pkt->src, &pkt->dst, pkt->ifindex, any) &&
 	     (second->path.action == PATH_NONE || clock_before(second->path.expires, first->path.expires))))
 		first = second;
 	c->path.in_ifindex = pkt->ifindex;

@@ -268,21 +268,22 @@ INLINE int xdp_leave(const struct cpu *c, __u32 ifindex)
 	return bpf_redirect_map(&xdp_wires, ifindex, XDP_PASS);
 }
 
-/* Rewrites the packet with the addresses and ports in c->to, for c->path. Cost: per packet. */
-INLINE enum xdp_written xdp_rewrite(struct xdp_md *ctx, struct cpu *c)
-{
-	if (unlikely(cross_family(c)))
-		return xdp_cross(ctx);
-	return config.direct && (c->to.option || c->to.encap) ? xdp_dsr(ctx) : xdp_write(ctx, c, &c->path);
-}
-
+/* Whether the rewritten packet has its family and length. Cost: per packet. */
 INLINE bool xdp_is_plain(const struct cpu *c)
 {
 	return likely(!cross_family(c) && !(config.direct && (c->to.option || c->to.encap)));
 }
 
+/* Rewrites the packet with the addresses and ports in c->to, for c->path. Cost: per packet. */
+INLINE enum xdp_written xdp_rewrite(struct xdp_md *ctx, struct cpu *c)
+{
+	if (xdp_is_plain(c))
+		return xdp_write(ctx, c, &c->path);
+	return cross_family(c) ? xdp_cross(ctx) : xdp_dsr(ctx);
+}
+
 /*
- * Counts and reports a packet that was rewritten, or drops it if that failed. Returns the program's result. Cost: per
+ * Counts a packet that was rewritten, or drops it if that failed. Returns the program's result. Cost: per
  * packet.
  */
 INLINE int xdp_finish(struct xdp_md *ctx, struct cpu *c, enum xdp_written written, int verdict, __u32 length)
