@@ -27,7 +27,7 @@ build: ## bin/myelin, bin/myelin-cni, bin/myelin-bench: static, no compiler but 
 	$(GO_BUILD) -o bin/ ./cmd/...
 
 image: ## bin/image: the OCI image for amd64 and arm64, with SBOMs; no container engine
-	go run ./image/build -o bin/image
+	go run ./install/image/build -o bin/image
 
 test: build ## style, unit, packet and the core of the lab, in ten minutes from nothing; names the rest
 	scripts/deps.sh test
@@ -67,7 +67,7 @@ test-ui: build ## the web page in a browser, and whether its built files are fre
 	scripts/deps.sh ui
 	scripts/ui.sh test
 
-ui: ## ui/dist, the web page, from its source in ui/web; needs Node.js
+ui: ## hubble/ui/dist, the web page, from its source in hubble/ui/web; needs Node.js
 	scripts/deps.sh ui
 	scripts/ui.sh build
 

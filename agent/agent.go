@@ -13,22 +13,22 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/config"
 	"myelin/event"
-	"myelin/feature"
 	"myelin/flow"
 	"myelin/flow/tracking"
-	"myelin/host"
 	"myelin/hubble/observer"
+	"myelin/install/host"
+	"myelin/internal/logs"
+	"myelin/internal/table"
 	"myelin/l7"
-	"myelin/logs"
 	"myelin/policy"
-	"myelin/prefilter"
+	"myelin/policy/prefilter"
 	"myelin/service/flood"
-	"myelin/serviceapi"
-	"myelin/table"
+	"myelin/service/serviceapi"
 )
 
 // agent is the process. Everything else is in the features.

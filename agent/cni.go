@@ -7,8 +7,8 @@ import (
 
 	"github.com/cilium/hive/job"
 
+	"myelin/agent/feature"
 	"myelin/cni"
-	"myelin/feature"
 )
 
 func (a *agent) cniFeature() *feature.Feature {

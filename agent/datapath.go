@@ -10,12 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
+	"myelin/bpf/hooks"
 	"myelin/bpf/probe"
 	"myelin/drop"
 	"myelin/event"
-	"myelin/feature"
-	"myelin/hooks"
 	"myelin/service"
 )
 

@@ -11,10 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netlink"
 
+	"myelin/agent/feature"
 	"myelin/cluster"
 	"myelin/endpoint"
 	"myelin/endpoint/podlink"
-	"myelin/feature"
 	"myelin/flow"
 )
 

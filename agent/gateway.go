@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/service/gateway"
 )
 

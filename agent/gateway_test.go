@@ -3,7 +3,7 @@ package agent
 import (
 	"testing"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/service/gateway"
 )
 

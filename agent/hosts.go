@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"myelin/internal/table"
 	servicemaps "myelin/service/maps"
-	"myelin/table"
 )
 
 // hostPause bounds how often backends are compared with the node's addresses.

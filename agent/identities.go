@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"myelin/feature"
-	"myelin/identity"
+	"myelin/agent/feature"
+	"myelin/policy/identity"
 )
 
 // identities allocates a number for each set of labels in the cluster.

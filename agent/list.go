@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"myelin/agent/feature"
 	apiv1 "myelin/api/v1"
 	"myelin/bpf"
-	"myelin/feature"
 )
 
 // answers implements apiv1.AgentServer.

@@ -1,9 +1,9 @@
 package agent
 
 import (
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/drop"
-	"myelin/feature"
 )
 
 func (d *datapath) lists() map[string]feature.List {

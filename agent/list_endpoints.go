@@ -9,10 +9,10 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"myelin/agent/feature"
 	"myelin/endpoint"
-	"myelin/feature"
-	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/identity"
 )
 
 // endpointDetails is an endpoint with its identity and its policy enforcement, as `myelin endpoint list` shows it.

@@ -10,12 +10,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"myelin/agent/feature"
 	"myelin/endpoint"
-	"myelin/feature"
 	"myelin/flow"
-	"myelin/identity"
 	"myelin/policy"
 	"myelin/policy/explain"
+	"myelin/policy/identity"
 )
 
 // policyRowsTable begins the name of the table of an endpoint's rows.

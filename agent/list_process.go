@@ -9,7 +9,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 )
 
 // processLists are tables about the agent's process. They exist before it is ready.

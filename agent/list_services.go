@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"myelin/agent/feature"
 	"myelin/cluster"
-	"myelin/feature"
 	"myelin/service"
 	"myelin/service/nat"
 	"myelin/service/stats"

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"myelin/agent/feature"
 	apiv1 "myelin/api/v1"
 	"myelin/cluster"
 	"myelin/config"
-	"myelin/feature"
 	"myelin/service"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 )
 
 // metrics reads the features on request.

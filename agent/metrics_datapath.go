@@ -3,9 +3,9 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/drop"
-	"myelin/feature"
 )
 
 func (d *datapath) metrics(s feature.Sink) {

@@ -7,8 +7,8 @@ import (
 
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/identity"
 	"myelin/route"
 )
 

@@ -10,13 +10,13 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/cluster"
-	"myelin/feature"
+	"myelin/internal/table"
 	"myelin/node"
 	"myelin/route"
-	"myelin/table"
-	"myelin/tunnel"
+	"myelin/route/tunnel"
 )
 
 // network is the features routes, tunnel and node: what the kernel's network

@@ -3,9 +3,9 @@ package agent
 import (
 	"log/slog"
 
+	"myelin/agent/feature"
 	"myelin/config"
 	"myelin/doctor/check"
-	"myelin/feature"
 )
 
 // features are those of an agent that is not started, for the parts that are of use without one.

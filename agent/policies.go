@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
-	"myelin/feature"
 	"myelin/flow/tracking"
 	"myelin/kube"
 	"myelin/kube/crd"

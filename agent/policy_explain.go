@@ -16,7 +16,7 @@ import (
 	"myelin/cluster"
 	"myelin/event"
 	"myelin/flow"
-	"myelin/manifests"
+	"myelin/kube/manifests"
 	"myelin/policy"
 	"myelin/policy/explain"
 	"myelin/policy/replay"

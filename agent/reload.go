@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/bpf"
-	"myelin/table"
-	"myelin/tunnel"
+	"myelin/internal/table"
+	"myelin/route/tunnel"
 )
 
 // restarts counts how often the features were started again in the process.

@@ -15,14 +15,14 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/cni"
-	"myelin/durable"
 	"myelin/endpoint"
-	"myelin/feature"
+	"myelin/internal/durable"
+	"myelin/internal/table"
 	"myelin/ipam"
-	"myelin/table"
 )
 
 // ownNode is the feature that follows this node's own object: its podCIDRs and

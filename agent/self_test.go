@@ -12,7 +12,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/config"
-	"myelin/manifests"
+	"myelin/kube/manifests"
 	"myelin/policy"
 )
 

@@ -12,7 +12,7 @@ import (
 	"myelin/api"
 	apiv1 "myelin/api/v1"
 	"myelin/service/gateway"
-	"myelin/serviceapi"
+	"myelin/service/serviceapi"
 )
 
 // server is the API on the unix socket.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/service"
 	"myelin/service/stats"
 )

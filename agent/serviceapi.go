@@ -12,14 +12,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/config"
-	"myelin/feature"
+	"myelin/internal/table"
 	"myelin/service"
-	"myelin/serviceapi"
-	"myelin/serviceapi/probe"
-	"myelin/serviceapi/probemap"
-	"myelin/table"
+	"myelin/service/serviceapi"
+	"myelin/service/serviceapi/probe"
+	"myelin/service/serviceapi/probemap"
 )
 
 func (sv *services) apiFeature() *feature.Feature {

@@ -10,20 +10,20 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/cilium/statedb"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/config"
-	"myelin/feature"
 	"myelin/flow"
 	"myelin/flow/tracking"
+	"myelin/internal/table"
 	"myelin/service"
 	"myelin/service/healthcheck"
 	"myelin/service/maglev"
 	servicemaps "myelin/service/maps"
 	"myelin/service/nat"
+	"myelin/service/serviceapi"
 	"myelin/service/stats"
 	"myelin/service/termination"
-	"myelin/serviceapi"
-	"myelin/table"
 )
 
 // sockets says how far Services at the socket are.

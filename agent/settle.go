@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/endpoint"
+	"myelin/internal/table"
 	"myelin/node"
-	"myelin/table"
 )
 
 // settle waits until what was restored is in the kernel or has failed: all

@@ -9,14 +9,14 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"myelin/agent/feature"
 	"myelin/cluster"
 	"myelin/config"
-	"myelin/endpointslice"
-	"myelin/feature"
+	"myelin/internal/table"
 	"myelin/kube"
-	"myelin/manifests"
+	"myelin/kube/manifests"
+	"myelin/operator/endpointslice"
 	"myelin/status"
-	"myelin/table"
 )
 
 // clusterSource is the feature that reads the cluster, from a directory or an API server. Both are nil without

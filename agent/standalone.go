@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"myelin/cluster"
+	"myelin/internal/table"
 	"myelin/ipam"
 	"myelin/route"
-	"myelin/table"
 )
 
 // startMachine is what reads the cluster where there is none: this machine,

@@ -16,9 +16,9 @@ import (
 
 	"myelin/cni"
 	"myelin/drop"
-	"myelin/durable"
+	"myelin/internal/durable"
+	"myelin/route/tunnel"
 	"myelin/status"
-	"myelin/tunnel"
 )
 
 // earlyFacts are those that an agent has from the moment on when it can be asked.

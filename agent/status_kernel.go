@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"myelin/bpf"
+	"myelin/bpf/hooks"
 	"myelin/endpoint"
-	"myelin/hooks"
 	"myelin/route"
 	"myelin/status"
 )

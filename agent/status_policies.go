@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/policy"
 	"myelin/status"
 )

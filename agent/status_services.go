@@ -7,11 +7,11 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
-	"myelin/feature"
 	"myelin/service"
-	"myelin/serviceapi"
-	"myelin/serviceapi/probe"
+	"myelin/service/serviceapi"
+	"myelin/service/serviceapi/probe"
 	"myelin/status"
 )
 

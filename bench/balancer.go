@@ -17,9 +17,9 @@ import (
 
 	"myelin/bpf"
 	"myelin/cluster"
+	"myelin/internal/table"
 	"myelin/service"
 	"myelin/service/maps"
-	"myelin/table"
 )
 
 // balancer is what an agent has for Services, and nothing else of an agent: package service between the cluster's

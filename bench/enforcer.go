@@ -15,11 +15,11 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/identity"
+	"myelin/internal/table"
 	"myelin/policy"
 	"myelin/policy/engine"
+	"myelin/policy/identity"
 	"myelin/policy/maps"
-	"myelin/table"
 )
 
 // enforcer is what an agent has for policies, and nothing else of an agent: packages identity and policy between the

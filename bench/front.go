@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 
-	"myelin/packet"
 	"myelin/service"
+	"myelin/test/packet"
 )
 
 // front is a node that is nothing but a load balancer: clients and the backend are behind the one wire that it has, so

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // Each cost is measured, of both families, with its ratio. A packet that is translated costs more than one for no

@@ -18,7 +18,7 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/manifests"
+	"myelin/kube/manifests"
 	"myelin/policy"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"myelin/bpf"
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // loadMode is how the node of a rig sends packets to backends.

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
-	"myelin/manifests"
+	"myelin/kube/manifests"
 	"myelin/policy"
 )
 

@@ -5,8 +5,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // TestAffinityOfPod: what a pod is called where packets are translated is what it is called at its sockets, if that is

@@ -6,8 +6,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // benchRepeat packets go through a program in one call, each as the one before left it: their TTL begins with 255.

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // bind does what package net does not always do: an address of IPv6, also a mapped one or ::, is that of a socket of

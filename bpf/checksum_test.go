@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // The header checksum has to be right for every value that it can have before the TTL is taken down.

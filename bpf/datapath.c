@@ -5,9 +5,9 @@
 
 #include "../drop/unparsed.h"
 #include "../policy/policy.h"
-#include "../prefilter/prefilter.h"
+#include "../policy/prefilter/prefilter.h"
 #include "../route/decide.h"
-#include "../neighbour/neighbour.h"
+#include "../route/neighbour/neighbour.h"
 #include "../route/tunnel_send.h"
 #include "ethernet.h"
 #include "vlan.h"

@@ -11,8 +11,8 @@ import (
 
 	"github.com/cilium/ebpf/ringbuf"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // eventReader reads the events of the ring buffer and of the map traces, those that there are.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"myelin/packet/packettest"
+	"myelin/test/packet/packettest"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // The key that Go computes is the one under which the datapath keeps a flow, from either end.

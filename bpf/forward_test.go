@@ -3,7 +3,7 @@ package bpf
 import (
 	"testing"
 
-	"myelin/packet/packettest"
+	"myelin/test/packet/packettest"
 )
 
 func forwardTables() []table {

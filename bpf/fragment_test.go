@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 func fragmentTables() []table {

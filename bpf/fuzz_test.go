@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // fuzzWorlds are the configurations that differ most.

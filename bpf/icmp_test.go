@@ -1,6 +1,6 @@
 package bpf
 
-import "myelin/packet/packettest"
+import "myelin/test/packet/packettest"
 
 func icmpTables() []table {
 	return []table{

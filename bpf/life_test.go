@@ -5,8 +5,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // A packet's life over two nodes: each step gets what the one before left.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // liveTables are packets that BPF_PROG_TEST_RUN can't make, or whose way goes on where it ends: they are sent to

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // placeTo is the first port of backends that are told apart by it.

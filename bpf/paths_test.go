@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // The table of paths has no list of rows that collide: where packets go to neighbouring addresses, as in a cluster they

@@ -3,7 +3,7 @@ package bpf
 import (
 	"fmt"
 
-	"myelin/packet/packettest"
+	"myelin/test/packet/packettest"
 )
 
 // hostPolicyRows: what the node itself gets and sends.

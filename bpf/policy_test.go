@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 const (

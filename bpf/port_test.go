@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // natPort sends a packet of TCP or UDP, and returns the source port that it left with.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/packet/packettest"
+	"myelin/test/packet/packettest"
 )
 
 // probeFlow is a health check of a Service of lb: a connection from node:40000 to the backend's port 8080.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // fourOctets is the flag of frontends whose server IDs have four octets.

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // statsAre wants what an index has counted: the same as the NAT entries with that index. fillServices gives each

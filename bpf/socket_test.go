@@ -21,7 +21,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // ask is what a process in the cgroup does: it talks to an address, and says what came of it.

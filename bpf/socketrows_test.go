@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // socketRow is one thing that an application asks for.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // traced reports forwarded packets; flows of other protocols than TCP once a minute.

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // trustTables are packets that claim more than they are: only the IP header, the wire, and the pods' kernels are

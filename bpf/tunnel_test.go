@@ -3,7 +3,7 @@ package bpf
 import (
 	"fmt"
 
-	"myelin/packet/packettest"
+	"myelin/test/packet/packettest"
 )
 
 func tunnelTables() []table {
@@ -26,8 +26,8 @@ func tunnelTables() []table {
 	}})
 }
 
-// tunnelKeySet is TUNNEL_KEY_SET of tunnel/tunnel.h: what makes to_wire let a packet pass that a hook sent into the
-// tunnel.
+// tunnelKeySet is TUNNEL_KEY_SET of route/tunnel/tunnel.h: what makes to_wire let a packet pass that a hook sent into
+// the tunnel.
 const tunnelKeySet = 0x6d79656c
 
 // keyed checks that to_wire would let the packet pass.

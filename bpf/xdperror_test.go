@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // xdpErrorTables are ICMP errors that tc and XDP must translate to the same packet.

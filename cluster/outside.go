@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
-	"myelin/table"
+	"myelin/internal/table"
 )
 
 // Outside are a pod's addresses that no podCIDR of its Node has, as when the

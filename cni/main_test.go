@@ -25,8 +25,8 @@ import (
 	"myelin/endpoint"
 	"myelin/endpoint/nettest"
 	"myelin/endpoint/podlink"
+	"myelin/internal/table"
 	"myelin/ipam"
-	"myelin/table"
 )
 
 const binDir = "MYELIN_TEST_CNI_PATH"

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"myelin/config/key"
-	dns "myelin/dns/options"
 	hubble "myelin/hubble/options"
+	dns "myelin/l7/dns/options"
 	l7 "myelin/l7/options"
-	prefilter "myelin/prefilter/options"
+	prefilter "myelin/policy/prefilter/options"
 )
 
 // maxFile bounds the configuration file, in bytes.

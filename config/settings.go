@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"myelin/config/key"
-	dns "myelin/dns/options"
 	hubble "myelin/hubble/options"
+	dns "myelin/l7/dns/options"
 	l7 "myelin/l7/options"
-	prefilter "myelin/prefilter/options"
+	prefilter "myelin/policy/prefilter/options"
 )
 
 // Bounds of map sizes, in entries, as in Cilium.

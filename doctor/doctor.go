@@ -9,9 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"myelin/bpf/hooks"
 	"myelin/config"
 	"myelin/doctor/check"
-	"myelin/hooks"
 	"myelin/status"
 )
 

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/agent"
+	"myelin/bpf/hooks"
 	"myelin/config"
 	"myelin/doctor/check"
 	"myelin/endpoint/nettest"
-	"myelin/hooks"
 	"myelin/status"
 )
 

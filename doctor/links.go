@@ -10,8 +10,8 @@ import (
 	"myelin/config"
 	"myelin/doctor/check"
 	"myelin/route"
+	"myelin/route/tunnel"
 	"myelin/status"
-	"myelin/tunnel"
 )
 
 // readLinks reads the devices of the node, and which of them the datapath is on.

@@ -8,8 +8,8 @@ import (
 	"myelin/bpf"
 	"myelin/bpf/bpftest"
 	"myelin/drop"
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 func names() packet.Names {

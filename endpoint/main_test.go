@@ -19,8 +19,8 @@ import (
 
 	"myelin/endpoint/nettest"
 	"myelin/endpoint/podlink"
+	"myelin/internal/table"
 	"myelin/ipam"
-	"myelin/table"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Main(m)) }

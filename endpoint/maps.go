@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/bpf"
-	"myelin/table"
+	"myelin/internal/table"
 )
 
 // Kernel is what a pod is to the datapath: rows by address and by link, an epoch, and programs on its link.

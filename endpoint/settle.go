@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"myelin/table"
+	"myelin/internal/table"
 )
 
 const (

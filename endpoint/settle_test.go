@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/bpf"
+	"myelin/bpf/hooks"
 	"myelin/endpoint/nettest"
-	"myelin/hooks"
 )
 
 func TestDue(t *testing.T) {

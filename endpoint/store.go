@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"myelin/durable"
+	"myelin/internal/durable"
 )
 
 // store keeps one file per endpoint, the only record of what the node handed

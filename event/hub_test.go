@@ -13,8 +13,8 @@ import (
 	"myelin/bpf/bpftest"
 	"myelin/drop"
 	"myelin/event"
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 func packetNames() packet.Names {

@@ -12,7 +12,7 @@ import (
 	"myelin/bpf/bpftest"
 	"myelin/event"
 	"myelin/flow"
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 func TestCollector(t *testing.T) {

@@ -7,7 +7,7 @@
 #define MYELIN_ENFORCE_H
 
 #include "../bpf/inner.h"
-#include "../icmp/trim.h"
+#include "../bpf/icmp/trim.h"
 #include "../policy/policy.h"
 #include "connection.h"
 

@@ -12,8 +12,8 @@ import (
 	"myelin/bpf/bpftest"
 	"myelin/event"
 	"myelin/flow"
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // fixed names the pod and the node.

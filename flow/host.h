@@ -7,7 +7,7 @@
 #define MYELIN_HOST_H
 
 #include "track.h"
-#include "../icmp/reset.h"
+#include "../bpf/icmp/reset.h"
 
 /*
  * Whether the stack delivers a packet locally although its destination is not in endpoints: multicast, broadcast,

@@ -10,8 +10,8 @@ import (
 	"myelin/bpf"
 	"myelin/bpf/bpftest"
 	"myelin/flow"
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // TestPaths writes what the datapath keeps, and bumps the epoch of one end.

@@ -8,7 +8,7 @@ import (
 	"myelin/bpf"
 	"myelin/bpf/bpftest"
 	"myelin/flow"
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // TestUsageOfHighSlots: the endpoint with the most entries is named by its own slot, although it shares a count with

@@ -7,7 +7,7 @@
 #define MYELIN_TRACK_H
 
 #include "enforce.h"
-#include "../icmp/reset.h"
+#include "../bpf/icmp/reset.h"
 #include "../l7/l7.h"
 #include "../route/decide.h"
 

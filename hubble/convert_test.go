@@ -14,7 +14,7 @@ import (
 	"myelin/bpf"
 	"myelin/drop"
 	"myelin/event"
-	"myelin/identity"
+	"myelin/policy/identity"
 )
 
 // fewNames are names of a cluster with two pods, one of which this node has, and a Service.

@@ -8,7 +8,7 @@ import (
 	"myelin/bpf"
 	"myelin/event"
 	"myelin/hubble/eventtype"
-	"myelin/identity"
+	"myelin/policy/identity"
 )
 
 // trace completes the flow of a packet that was forwarded.

@@ -11,10 +11,10 @@ import (
 	flowpb "github.com/cilium/cilium/api/v1/flow"
 
 	"myelin/bpf"
-	"myelin/dns"
 	"myelin/event"
 	"myelin/hubble/eventtype"
 	"myelin/l7/control"
+	"myelin/l7/dns"
 	"myelin/l7/httpproxy"
 	"myelin/policy"
 )

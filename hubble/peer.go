@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"myelin/cluster"
-	"myelin/table"
+	"myelin/internal/table"
 )
 
 // DefaultPort is the port of the observers of other nodes, unless this node's observer listens on another one.

@@ -15,7 +15,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"myelin/api"
-	"myelin/tlsfile"
+	"myelin/internal/tlsfile"
 )
 
 // healthService is the name under which clients of Hubble ask for the server's health.

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"myelin/tlsfile"
+	"myelin/internal/tlsfile"
 )
 
 // certificate writes a certificate that is its own authority, and its key.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"myelin/kube"
-	"myelin/manifests"
+	"myelin/kube/manifests"
 	"myelin/policy"
 	"myelin/test/kube/apiserver"
 )

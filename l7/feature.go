@@ -11,13 +11,13 @@ import (
 	"sync"
 	"time"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
-	"myelin/dns"
-	"myelin/durable"
-	"myelin/feature"
+	"myelin/internal/durable"
 	"myelin/l7/config"
 	"myelin/l7/control"
 	"myelin/l7/device"
+	"myelin/l7/dns"
 	"myelin/l7/proxy"
 )
 

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"myelin/dns"
 	"myelin/l7/control"
+	"myelin/l7/dns"
 )
 
 const (

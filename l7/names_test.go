@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"myelin/dns"
 	"myelin/l7/control"
+	"myelin/l7/dns"
 )
 
 // TestNames: names are read when they are asked for, again after an answer, and at most as often as reading allows.

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 )
 
 func inodeOf(f *os.File) (uint64, error) {

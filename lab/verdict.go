@@ -13,7 +13,7 @@ import (
 
 	"myelin/api"
 	apiv1 "myelin/api/v1"
-	"myelin/manifests"
+	"myelin/kube/manifests"
 )
 
 // seenLimit bounds how long agents may take to read manifests that changed.

@@ -10,7 +10,7 @@ import (
 
 	"myelin/doctor/check"
 	"myelin/route"
-	"myelin/tunnel"
+	"myelin/route/tunnel"
 )
 
 // checkMTU compares wires with each other, with the tunnel, and with pods.

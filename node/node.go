@@ -15,9 +15,9 @@ import (
 
 	"myelin/bpf"
 	"myelin/cluster"
+	"myelin/internal/table"
 	"myelin/ipam"
 	"myelin/route"
-	"myelin/table"
 )
 
 // Params are what New needs.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"myelin/durable"
+	"myelin/internal/durable"
 )
 
 const (

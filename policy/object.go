@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/statedb/index"
 
 	"myelin/cluster"
-	"myelin/identity"
+	"myelin/policy/identity"
 )
 
 // Version says which version of an object is in force.

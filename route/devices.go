@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"myelin/table"
+	"myelin/internal/table"
 )
 
 // devices keeps the device table equal to the kernel. What it remembers

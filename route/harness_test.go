@@ -19,7 +19,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/table"
+	"myelin/internal/table"
 )
 
 // node is a network namespace without a name, which vanishes with its last

@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/cluster"
+	"myelin/internal/table"
 	"myelin/ipam"
-	"myelin/table"
 )
 
 // run is the one loop that reads the kernel's devices and derives rows.

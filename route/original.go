@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"myelin/durable"
+	"myelin/internal/durable"
 )
 
 // OriginalsFile is the name of the agent's file of originals, in its run directory.

@@ -6,8 +6,8 @@
 #ifndef MYELIN_PATH_H
 #define MYELIN_PATH_H
 
-#include "../icmp/icmp.h"
-#include "../neighbour/neighbour.h"
+#include "../bpf/icmp/icmp.h"
+#include "neighbour/neighbour.h"
 
 #define AF_INET 2
 #define AF_INET6 10

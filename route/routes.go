@@ -19,8 +19,8 @@ import (
 
 	"myelin/cluster"
 	"myelin/endpoint"
+	"myelin/internal/table"
 	"myelin/ipam"
-	"myelin/table"
 )
 
 // Params are what New needs.

@@ -1,12 +1,12 @@
 #!/bin/bash
 # ui.sh build|check|test [ARG...]: the web page of `myelin ui`.
-#   build  makes ui/dist of ui/web
-#   check  fails if the committed ui/dist is not what build makes
+#   build  makes hubble/ui/dist of hubble/ui/web
+#   check  fails if the committed hubble/ui/dist is not what build makes
 #   test   check, and the tests in a browser; ARG... goes to Playwright
 # Needs what deps.sh ui installs. npm takes packages from where it is set up to.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
-web=$PWD/ui/web
+web=$PWD/hubble/ui/web
 
 packages() {
   local have=$web/node_modules/.package-lock.json
@@ -28,17 +28,17 @@ check() {
   local fresh
   fresh=$(mktemp -d)
   build "$fresh"
-  if ! diff -r "$fresh" ui/dist; then
+  if ! diff -r "$fresh" hubble/ui/dist; then
     rm -rf "$fresh"
-    echo "stale: ui/dist (scripts/ui.sh build)" >&2
+    echo "stale: hubble/ui/dist (scripts/ui.sh build)" >&2
     return 1
   fi
   rm -rf "$fresh"
-  echo "ui/dist is fresh: $(du -sb ui/dist | cut -f1) bytes"
+  echo "hubble/ui/dist is fresh: $(du -sb hubble/ui/dist | cut -f1) bytes"
 }
 
 case ${1-} in
-  build) packages; build "$PWD/ui/dist" ;;
+  build) packages; build "$PWD/hubble/ui/dist" ;;
   check) packages; check ;;
   test)
     shift

@@ -3,7 +3,7 @@
 #ifndef MYELIN_FROM_WIRE_H
 #define MYELIN_FROM_WIRE_H
 
-#include "../prefilter/prefilter.h"
+#include "../policy/prefilter/prefilter.h"
 #include "dsr.h"
 #include "encap.h"
 

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
-	"myelin/table/ledger"
+	"myelin/internal/table/ledger"
 )
 
 // Params are what Services need.

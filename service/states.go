@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"myelin/durable"
+	"myelin/internal/durable"
 )
 
 // maxStates bounds the number of addresses with a state, because all are in one file.

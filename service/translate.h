@@ -12,7 +12,7 @@
 #include "pool.h"
 #include "quic.h"
 #include "service.h"
-#include "../icmp/reset.h"
+#include "../bpf/icmp/reset.h"
 
 INLINE bool source_allowed(__u32 service, const struct addr *a)
 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 )
 
 // agent is the line that `cilium-dbg status` calls Cilium.

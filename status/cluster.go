@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 )
 
 // APIServer is where objects come from.

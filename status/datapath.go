@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
-	"myelin/feature"
 	"myelin/route"
 )
 

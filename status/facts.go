@@ -13,7 +13,7 @@ import (
 	"myelin/ipam"
 	"myelin/node"
 	"myelin/route"
-	"myelin/tunnel"
+	"myelin/route/tunnel"
 )
 
 // Facts are all that a report is made of: what the agent's parts know, read at

@@ -8,9 +8,9 @@ import (
 
 	"github.com/cilium/statedb/reconciler"
 
+	"myelin/agent/feature"
 	"myelin/cluster"
 	"myelin/config"
-	"myelin/feature"
 	"myelin/node"
 	"myelin/route"
 )

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/policy"
 )
 

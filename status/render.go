@@ -8,8 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
-	"myelin/feature"
 )
 
 // Style is how a report is written.

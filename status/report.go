@@ -5,10 +5,10 @@ package status
 import (
 	"time"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/config"
 	"myelin/endpoint"
-	"myelin/feature"
 )
 
 // State is the state of a feature.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/service"
 	"myelin/service/termination"
 )

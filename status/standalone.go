@@ -3,7 +3,7 @@ package status
 import (
 	"fmt"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 )
 
 // standalone marks what a load balancer without a cluster has no use for, and

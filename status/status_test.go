@@ -22,7 +22,7 @@ import (
 	"myelin/ipam"
 	"myelin/node"
 	"myelin/route"
-	"myelin/tunnel"
+	"myelin/route/tunnel"
 )
 
 func begin() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"myelin/bpf"
-	"myelin/packet"
-	"myelin/packet/packettest"
+	"myelin/test/packet"
+	"myelin/test/packet/packettest"
 )
 
 // Load returns a datapath that lives as long as the test. Settings without Hz

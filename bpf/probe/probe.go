@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"myelin/bpf"
+	"myelin/bpf/hooks"
 	"myelin/doctor/check"
-	"myelin/hooks"
 )
 
 // Checks are the doctor's checks of the kernel's BPF.

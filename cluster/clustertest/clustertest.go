@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"myelin/cluster"
-	"myelin/table"
+	"myelin/internal/table"
 )
 
 // Objects are the rows of some YAML.

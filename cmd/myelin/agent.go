@@ -10,7 +10,7 @@ import (
 
 	"myelin/agent"
 	"myelin/config"
-	"myelin/logs"
+	"myelin/internal/logs"
 )
 
 // nodeNameEnv has the node's name in a DaemonSet, from spec.nodeName of the pod.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"myelin/agent/feature"
 	"myelin/api"
 	apiv1 "myelin/api/v1"
-	"myelin/feature"
 	"myelin/lab"
 )
 

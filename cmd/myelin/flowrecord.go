@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/hubble/query"
 	"myelin/hubble/record"
 )

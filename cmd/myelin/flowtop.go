@@ -14,7 +14,7 @@ import (
 	observerpb "github.com/cilium/cilium/api/v1/observer"
 	"github.com/spf13/cobra"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/hubble/printer"
 	"myelin/hubble/query"
 	"myelin/hubble/top"

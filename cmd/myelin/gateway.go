@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"myelin/agent/feature"
 	"myelin/api"
 	apiv1 "myelin/api/v1"
-	"myelin/feature"
 )
 
 // gatewayVerbs take the load balancer out of service and back.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"myelin/config"
-	"myelin/host"
+	"myelin/install/host"
 )
 
 // hostCommands are those that change a node's files and kernel, and need no agent.

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"myelin/agent"
+	"myelin/agent/feature"
 	"myelin/api"
 	apiv1 "myelin/api/v1"
-	"myelin/feature"
 )
 
 // listFlags are those of every list.

@@ -19,11 +19,11 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	"myelin/agent"
+	"myelin/agent/feature"
 	"myelin/api"
 	apiv1 "myelin/api/v1"
 	"myelin/bpf"
 	"myelin/drop"
-	"myelin/feature"
 	"myelin/policy/explain"
 	"myelin/status"
 )

@@ -24,7 +24,7 @@ import (
 	"myelin/api"
 	"myelin/hubble/printer"
 	"myelin/hubble/query"
-	"myelin/tlsfile"
+	"myelin/internal/tlsfile"
 )
 
 // observerFlags say which observer to ask.

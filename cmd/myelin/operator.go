@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"myelin/config"
+	"myelin/internal/logs"
 	"myelin/kube"
-	"myelin/logs"
 	"myelin/operator"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	apiv1 "myelin/api/v1"
-	"myelin/identity"
 	"myelin/policy/explain"
+	"myelin/policy/identity"
 )
 
 type diffFlags struct {

@@ -11,8 +11,8 @@ import (
 	observerpb "github.com/cilium/cilium/api/v1/observer"
 	"github.com/spf13/cobra"
 
+	"myelin/agent/feature"
 	apiv1 "myelin/api/v1"
-	"myelin/feature"
 	"myelin/hubble/printer"
 	"myelin/hubble/record"
 	"myelin/policy/replay"

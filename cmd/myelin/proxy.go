@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"myelin/internal/logs"
 	"myelin/l7/proxy"
-	"myelin/logs"
 )
 
 func proxyCommand() *cobra.Command {

@@ -19,8 +19,8 @@ import (
 
 	"myelin/api"
 	"myelin/hubble/relay"
-	"myelin/logs"
-	"myelin/tlsfile"
+	"myelin/internal/logs"
+	"myelin/internal/tlsfile"
 )
 
 // Ports of Hubble's relay.

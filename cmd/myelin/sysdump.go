@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"myelin/agent"
-	"myelin/durable"
-	"myelin/sysdump"
+	"myelin/internal/durable"
+	"myelin/status/sysdump"
 )
 
 type sysdumpFlags struct {

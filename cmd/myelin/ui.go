@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"myelin/logs"
-	"myelin/ui"
+	"myelin/hubble/ui"
+	"myelin/internal/logs"
 )
 
 // uiFlags are the flags of `myelin ui`.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"myelin/agent/feature"
 	"myelin/event"
-	"myelin/feature"
 	"myelin/flow"
 )
 

@@ -3,7 +3,7 @@ package tracking
 import (
 	"testing"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/flow"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	flowpb "github.com/cilium/cilium/api/v1/flow"
 
+	"myelin/agent/feature"
 	"myelin/cluster"
-	"myelin/feature"
 	"myelin/hubble/consumer"
 	"myelin/hubble/export"
 	"myelin/hubble/export/ipfix"
@@ -21,7 +21,7 @@ import (
 	"myelin/hubble/filter"
 	hubblemetrics "myelin/hubble/metrics"
 	"myelin/hubble/options"
-	"myelin/table"
+	"myelin/internal/table"
 )
 
 // forgetAfter is how long the series of a pod outlive it: its last flows are read after its end.

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"myelin/endpoint"
-	"myelin/identity"
+	"myelin/internal/table"
 	"myelin/policy"
-	"myelin/table"
+	"myelin/policy/identity"
 )
 
 // agentEvents tells Hubble's clients that the agent has started, and what becomes of endpoints, of

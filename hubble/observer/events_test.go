@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"myelin/identity"
+	"myelin/policy/identity"
 )
 
 // TestAddressEvent: an address is reported when its identity changes, with the former one, and when it is gone.

@@ -20,18 +20,18 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"myelin/agent/feature"
 	"myelin/api"
 	"myelin/drop"
 	"myelin/endpoint"
 	"myelin/event"
-	"myelin/feature"
 	"myelin/hubble"
-	"myelin/identity"
+	"myelin/internal/tlsfile"
 	"myelin/l7/control"
 	"myelin/node"
 	"myelin/policy"
+	"myelin/policy/identity"
 	"myelin/service"
-	"myelin/tlsfile"
 )
 
 // Params are what Feature needs beyond the node.

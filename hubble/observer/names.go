@@ -13,8 +13,8 @@ import (
 	"myelin/endpoint"
 	"myelin/event"
 	"myelin/hubble"
-	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/identity"
 	"myelin/service"
 )
 

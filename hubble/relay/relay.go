@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"myelin/tlsfile"
+	"myelin/internal/tlsfile"
 )
 
 // Options configure a relay. Only PeerService and Log have no default.

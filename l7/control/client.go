@@ -16,8 +16,8 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"golang.org/x/sys/unix"
 
-	"myelin/dns"
 	"myelin/l7/config"
+	"myelin/l7/dns"
 )
 
 // Client talks to the proxy of a run directory, if one runs.

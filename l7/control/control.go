@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"myelin/dns"
 	"myelin/l7/config"
+	"myelin/l7/dns"
 	"myelin/l7/httpproxy"
 )
 

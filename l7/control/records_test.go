@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"myelin/dns"
 	"myelin/l7/config"
+	"myelin/l7/dns"
 	"myelin/l7/httpproxy"
 	"myelin/policy"
 )

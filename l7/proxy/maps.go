@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"myelin/bpf"
-	"myelin/dns"
+	"myelin/l7/dns"
 )
 
 // kernelMaps are the maps of the datapath that the proxy uses.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/dns"
 	"myelin/l7/control"
+	"myelin/l7/dns"
 )
 
 // maxPacket is the largest IP packet that the TUN device has.

@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/dns"
 	"myelin/l7/config"
 	"myelin/l7/control"
+	"myelin/l7/dns"
 	"myelin/l7/httpproxy"
 )
 

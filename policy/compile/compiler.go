@@ -14,8 +14,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"myelin/cluster"
+	"myelin/internal/table/ledger"
 	"myelin/policy"
-	"myelin/table/ledger"
 )
 
 // ruleKey is a rule's place and all that it says, as text.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"myelin/identity"
+	"myelin/internal/table/ledger"
 	"myelin/policy"
-	"myelin/table/ledger"
+	"myelin/policy/identity"
 )
 
 // FirstDerived is the first number of a peer that package identity has none for.

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"myelin/cluster"
-	"myelin/identity"
 	"myelin/policy"
 	"myelin/policy/compile"
+	"myelin/policy/identity"
 	"myelin/test/policy/scene"
 )
 

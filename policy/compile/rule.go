@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/identity"
 )
 
 // rule is a Rule ready to be compiled into sets.

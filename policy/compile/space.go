@@ -7,8 +7,8 @@ import (
 
 	"github.com/gaissmai/bart"
 
-	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/identity"
 )
 
 // NoIdentity in the place of an identity's number says that there is no row.

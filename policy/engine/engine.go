@@ -15,13 +15,13 @@ import (
 
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/identity"
+	"myelin/internal/table"
+	"myelin/internal/table/ledger"
 	"myelin/l7/config"
 	"myelin/policy"
 	"myelin/policy/compile"
+	"myelin/policy/identity"
 	"myelin/policy/maps"
-	"myelin/table"
-	"myelin/table/ledger"
 )
 
 // Params are what an Engine needs.

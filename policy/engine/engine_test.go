@@ -14,9 +14,9 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/identity"
 	"myelin/policy"
 	"myelin/policy/compile"
+	"myelin/policy/identity"
 	"myelin/policy/maps"
 	"myelin/test/policy/scene"
 )

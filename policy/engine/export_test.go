@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"myelin/bpf"
+	"myelin/internal/table"
 	"myelin/policy/maps"
-	"myelin/table"
 )
 
 // NewTestKernel makes a Kernel of maps that live as long as the test.

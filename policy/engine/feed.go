@@ -9,9 +9,9 @@ import (
 
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/identity"
 	"myelin/policy"
 	"myelin/policy/compile"
+	"myelin/policy/identity"
 )
 
 // feed tells a compiler what changes in the tables that policies depend on.

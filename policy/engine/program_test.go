@@ -15,10 +15,10 @@ import (
 	"myelin/bpf/bpftest"
 	"myelin/drop"
 	"myelin/endpoint"
-	"myelin/packet"
 	"myelin/policy"
 	"myelin/policy/engine"
 	"myelin/policy/maps"
+	"myelin/test/packet"
 	"myelin/test/policy/reference"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
-	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/identity"
 )
 
 // entities are the reserved identities that can be named without an address.

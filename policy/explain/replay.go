@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/cluster"
-	"myelin/identity"
 	"myelin/policy/compile"
+	"myelin/policy/identity"
 	"myelin/policy/replay"
 )
 

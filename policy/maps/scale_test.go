@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"myelin/identity"
 	"myelin/policy"
 	"myelin/policy/compile"
+	"myelin/policy/identity"
 	"myelin/test/policy/scene"
 )
 

@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"myelin/identity"
 	"myelin/policy"
 	"myelin/policy/ciliumv2"
+	"myelin/policy/identity"
 )
 
 // ciliumPeers is nil where the rule names no peers. A list that is there and

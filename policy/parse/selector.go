@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/identity"
 )
 
 // sourceKubernetes and sourceReserved are sources of labels.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
-	"myelin/feature"
 	"myelin/flow"
 )
 

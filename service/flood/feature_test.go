@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"myelin/feature"
+	"myelin/agent/feature"
 	"myelin/flow"
 )
 

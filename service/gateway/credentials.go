@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"myelin/config"
-	"myelin/tlsfile"
+	"myelin/internal/tlsfile"
 )
 
 // source has the certificate of this node, and the authority of its peers; nil: the network is trusted.

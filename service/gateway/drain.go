@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"myelin/durable"
+	"myelin/internal/durable"
 )
 
 // Drain is whether this node is taken out of service. It outlives the agent.

@@ -15,9 +15,9 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"myelin/cluster"
+	"myelin/internal/table"
 	"myelin/service"
 	"myelin/service/servicetest"
-	"myelin/table"
 )
 
 // freePort is a port without a listener.

@@ -22,10 +22,10 @@ import (
 
 	"myelin/bpf"
 	"myelin/cluster"
+	"myelin/internal/table"
 	"myelin/service"
 	"myelin/service/maglev"
 	"myelin/service/stats"
-	"myelin/table"
 )
 
 const (

@@ -15,9 +15,9 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/cluster/clustertest"
+	"myelin/internal/table"
 	"myelin/service"
 	"myelin/service/servicetest"
-	"myelin/table"
 )
 
 // The number of writes if one of 5,000 backends changes.

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"myelin/config"
-	"myelin/manifests"
-	"myelin/packet"
+	"myelin/kube/manifests"
 	"myelin/style"
+	"myelin/test/packet"
 )
 
 // tree is what the blocks are checked against.

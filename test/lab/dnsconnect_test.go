@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"myelin/bpf"
-	"myelin/hooks"
+	"myelin/bpf/hooks"
 )
 
 // TestDNSConnect has a pod resolve names that were never resolved before, and connect at once: no SYN may be lost. The

@@ -13,7 +13,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 	"golang.org/x/sync/errgroup"
 
-	"myelin/dns/message"
+	"myelin/l7/dns/message"
 	"myelin/l7/proxy"
 )
 

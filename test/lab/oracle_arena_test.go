@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"myelin/bpf"
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // arena is a cluster in which attackers send frames that they make up, and others must not hear of them.

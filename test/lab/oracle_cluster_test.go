@@ -16,8 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"myelin/packet"
 	"myelin/test/lab/oracle"
+	"myelin/test/packet"
 	"myelin/test/policy/random"
 	"myelin/test/policy/reference"
 	"myelin/test/policy/scenario"

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/packet"
 	"myelin/test/lab/oracle"
+	"myelin/test/packet"
 	"myelin/test/policy/reference"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // witnessPort is where witnesses listen: one of those that clients use.

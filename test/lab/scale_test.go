@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"myelin/hooks"
+	"myelin/bpf/hooks"
 )
 
 // full is how many pods the node gets: with the gateway, what a /24 holds is 253.

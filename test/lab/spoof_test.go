@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/bpf"
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // forgery is a frame that a pod must not send, and under which names it may be dropped.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"myelin/sysdump/sysdumptest"
+	"myelin/status/sysdump/sysdumptest"
 )
 
 // Secrets that TestSysdump plants.

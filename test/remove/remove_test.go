@@ -14,18 +14,21 @@ import (
 	"myelin/style"
 )
 
-const feature = "prefilter"
+const (
+	feature = "prefilter"
+	folder  = "policy/" + feature
+)
 
 // lines are the lines that name the feature outside of its folder, by file.
 // Fields of structs and drop reasons may stay: nothing sets them then.
 func lines() map[string][]string {
 	return map[string][]string{
-		"agent/agent.go":      {`"myelin/` + feature + `"`, feature + ".Feature("},
-		"bpf/datapath.c":      {`#include "../` + feature + `/`, "config." + feature, "return XDP_DROP;"},
-		"service/from_wire.h": {`#include "../` + feature + `/`, "config." + feature, "DROP_PREFILTER"},
+		"agent/agent.go":      {`"myelin/` + folder + `"`, feature + ".Feature("},
+		"bpf/datapath.c":      {`#include "../` + folder + `/`, "config." + feature, "return XDP_DROP;"},
+		"service/from_wire.h": {`#include "../` + folder + `/`, "config." + feature, "DROP_PREFILTER"},
 		"config/config.go":    {feature + `/options"`, feature + ".Options"},
 		"config/settings.go":  {feature + `/options"`, feature + ".Keys()"},
-		"style/includes.txt":  {feature + " "},
+		"style/includes.txt":  {folder + " "},
 	}
 }
 
@@ -37,7 +40,7 @@ func TestRemoveFeature(t *testing.T) {
 	}
 	root, dir := filepath.Join("..", ".."), t.TempDir()
 	copyTree(t, root, dir)
-	if err := os.RemoveAll(filepath.Join(dir, feature)); err != nil {
+	if err := os.RemoveAll(filepath.Join(dir, folder)); err != nil {
 		t.Fatal(err)
 	}
 	for file, texts := range lines() {

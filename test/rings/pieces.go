@@ -46,8 +46,7 @@ const (
 
 // datapath has the folders of which the programs are made.
 func datapath() []string {
-	const features = "endpoint event flow icmp nat neighbour policy/policy.h prefilter route service tunnel hooks node"
-	return strings.Fields("bpf drop " + features)
+	return strings.Fields("bpf drop endpoint event flow nat policy/policy.h policy/prefilter route service node")
 }
 
 // pieces are all that there is besides make test, in the order in which they run if there is time for all.
@@ -78,12 +77,12 @@ func (r *runner) pieces(changed []string) []piece {
 			})
 		}
 	}
-	kubeFolders := strings.Fields("kube operator endpointslice identity cluster test/kube go.mod")
-	clusterFolders := append(strings.Fields("cni install host chart image operator connectivity kube go.mod"),
+	kubeFolders := strings.Fields("kube operator policy/identity cluster test/kube go.mod")
+	clusterFolders := append(strings.Fields("cni install chart operator connectivity kube go.mod"),
 		"test/cluster", "scripts/kubernetes.sh")
 	cliFolders := strings.Fields("hubble event agent test/hubble go.mod")
-	unitFolders := strings.Fields("policy test/policy service bench image doctor")
-	uiFolders := strings.Fields("ui test/ui scripts/ui.sh hubble/query hubble/printer")
+	unitFolders := strings.Fields("policy test/policy service bench install/image doctor")
+	uiFolders := strings.Fields("hubble/ui test/ui scripts/ui.sh hubble/query hubble/printer")
 	whole := func(ctx context.Context, r *runner) error { return r.here(ctx, unit) }
 	list = append(list,
 		piece{

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // Generator makes attempts up. What is random comes from R: the same R makes the same attempts of the same network.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"myelin/packet"
+	"myelin/test/packet"
 	"myelin/test/policy/reference"
 	"myelin/test/policy/scenario"
 )

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"myelin/packet"
+	"myelin/test/packet"
 )
 
 // frame makes a frame from text.

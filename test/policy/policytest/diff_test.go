@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"myelin/cluster"
-	"myelin/manifests"
+	"myelin/kube/manifests"
 	"myelin/policy"
 	"myelin/policy/explain"
 	"myelin/test/policy/policytest"

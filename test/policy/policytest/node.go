@@ -16,11 +16,11 @@ import (
 	"myelin/bpf/bpftest"
 	"myelin/cluster"
 	"myelin/endpoint"
-	"myelin/identity"
+	"myelin/kube/manifests"
 	l7 "myelin/l7/config"
-	"myelin/manifests"
 	"myelin/policy"
 	"myelin/policy/engine"
+	"myelin/policy/identity"
 	"myelin/policy/maps"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"myelin/cluster"
-	"myelin/identity"
 	"myelin/policy"
+	"myelin/policy/identity"
 )
 
 // Sizes of the largest cluster that is promised.

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"myelin/cluster"
-	"myelin/identity"
 	"myelin/policy"
 	"myelin/policy/compile"
+	"myelin/policy/identity"
 	"myelin/test/policy/pick"
 )
 

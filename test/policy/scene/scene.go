@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"myelin/cluster"
-	"myelin/identity"
+	"myelin/internal/table/ledger"
 	"myelin/policy"
 	"myelin/policy/compile"
-	"myelin/table/ledger"
+	"myelin/policy/identity"
 	"myelin/test/policy/pick"
 )
 
