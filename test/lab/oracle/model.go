@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"myelin/test/policy/reference"
 )
 
@@ -76,11 +78,26 @@ type at struct {
 
 // Enforce changes the policies.
 func (m *Model) Enforce(w *reference.World) {
-	m.World, m.verdicts = w, map[at]bool{}
+	m.World, m.verdicts = m.withGateways(w), map[at]bool{}
 	if m.open == nil {
 		m.open = map[at]bool{}
 	}
 	m.forget()
+}
+
+// withGateways gives the nodes the addresses of their gateways, too: nodes send from them.
+func (m *Model) withGateways(w *reference.World) *reference.World {
+	out := *w
+	out.Nodes = slices.Clone(w.Nodes)
+	for i, node := range w.Nodes {
+		node = node.DeepCopy()
+		for _, a := range m.Gateways[node.Name] {
+			node.Status.Addresses = append(node.Status.Addresses,
+				corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		}
+		out.Nodes[i] = node
+	}
+	return &out
 }
 
 // forget drops what was sent. Flows stay open.
@@ -197,15 +214,14 @@ func (m *Model) verdict(node string, f Flow) bool {
 	if !known {
 		here := *m.World
 		here.Node = node
-		allowed = here.Verdict(m.probe(f)).Allowed
+		allowed = here.Verdict(probe(f)).Allowed
 		m.verdicts[q] = allowed
 	}
 	return allowed
 }
 
-// probe is the flow as the reference knows its ends: it takes the address of a gateway for one of its node.
-func (m *Model) probe(f Flow) reference.Probe {
-	return reference.Probe{Src: m.nodeAddress(f.Src), Dst: m.nodeAddress(f.Dst), Proto: f.Proto, Port: f.DPort}
+func probe(f Flow) reference.Probe {
+	return reference.Probe{Src: f.Src, Dst: f.Dst, Proto: f.Proto, Port: f.DPort}
 }
 
 // nodeAddress is the node's own address of the same family for that of its gateway, and any other address itself.
@@ -264,7 +280,7 @@ func (m *Model) Check(to *Place, s Seen) string {
 	}
 	why := "policies do not allow it"
 	for _, f := range m.real(a, to, s) {
-		why += fmt.Sprintf("; %s: %s", f, m.World.Path(m.probe(f)).Why)
+		why += fmt.Sprintf("; %s: %s", f, m.World.Path(probe(f)).Why)
 	}
 	return why
 }
@@ -276,7 +292,7 @@ func (m *Model) Accepted(f Flow) string {
 		return "its source is blocked"
 	}
 	if f.Src != f.Dst && !m.masqueraded(f) && !m.passes(f, true, true) {
-		return "policies do not allow it: " + m.World.Path(m.probe(f)).Why
+		return "policies do not allow it: " + m.World.Path(probe(f)).Why
 	}
 	return ""
 }
