@@ -39,8 +39,8 @@ type Params struct {
 	BPFDir string // of the datapath's pins
 	Queues []*os.File
 	Log    *slog.Logger
-	// Version is shown in the status.
-	Version string
+	// Version and Pod are shown in the status.
+	Version, Pod string
 }
 
 // proxy is the process.
@@ -81,7 +81,7 @@ func Run(ctx context.Context, p Params) error {
 	if err := os.MkdirAll(control.Dir(p.RunDir), 0o700); err != nil {
 		return fmt.Errorf("make the proxy's directory: %w", err)
 	}
-	if err := proxy.maps.reopen(); err != nil {
+	if err := proxy.maps.await(ctx, p.Log); err != nil {
 		return err
 	}
 	before := control.NewClient(p.RunDir)
@@ -247,7 +247,7 @@ func (p *proxy) waitConnections(ctx context.Context) {
 // Status implements control.Handler.
 func (p *proxy) Status() control.Status {
 	s := control.Status{
-		PID: unix.Getpid(), Version: p.Version, Started: p.started, Device: DeviceName,
+		PID: unix.Getpid(), Version: p.Version, Pod: p.Pod, Started: p.started, Device: DeviceName,
 		Connections: int(p.open.Load()), Accepted: uint64(p.accepted.Load()), DNS: p.dns.Counters(),
 		Requests: map[string]uint64{"allowed": uint64(p.allowed.Load()), "denied": uint64(p.denied.Load())},
 		Lost:     p.records.lostCount(),
