@@ -39,10 +39,12 @@ func proxyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT)
 			defer stop()
+			ending, stopEnding := signal.NotifyContext(ctx, syscall.SIGTERM)
+			defer stopEnding()
 			return proxy.Run(ctx, proxy.Params{RunDir: runDir, BPFDir: filepath.Join(bpfRoot, "myelin"),
-				Queues: queues, Log: log, Version: buildVersion(), Pod: pod})
+				Queues: queues, Log: log, Ending: ending, Version: buildVersion(), Pod: pod})
 		},
 	}
 	cmd.Flags().StringVar(&runDir, "run-dir", "/run/myelin", "the agent's run directory (myelin.runDir)")

@@ -68,6 +68,15 @@ func (c *Client) Records(ctx context.Context, from uint64) (r Records, err error
 	return r, c.send(request, &r)
 }
 
+// Add hands records over that another proxy has made.
+func (c *Client) Add(ctx context.Context, list []Record) error {
+	data, err := json.Marshal(list)
+	if err != nil {
+		return fmt.Errorf("encode records: %w", err)
+	}
+	return c.do(ctx, http.MethodPost, "/v1/records", bytes.NewReader(data), nil)
+}
+
 // Drain makes the proxy accept no connections any more.
 func (c *Client) Drain(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/v1/drain", nil, nil)

@@ -83,6 +83,8 @@ type Handler interface {
 	Names() []dns.Row
 	// Records returns the records from a Seq on. Without any, it waits for one until the context ends.
 	Records(ctx context.Context, from uint64) Records
+	// Add adds records of the proxy that this one has taken over from.
+	Add([]Record)
 	// Drain hands new connections over to another proxy, which has started: it returns when this one accepts none any
 	// more, and the process ends when its connections have.
 	Drain()
