@@ -44,8 +44,9 @@ type Observer struct {
 	// Self is this node as GetNodes has it: name, version, address and TLS.
 	Self func() *observerpb.Node
 
-	began time.Time
-	rate  rate
+	shared shared
+	began  time.Time
+	rate   rate
 }
 
 // Begin notes when the observer was started.

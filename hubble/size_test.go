@@ -56,7 +56,7 @@ func TestResizeKeepsTheLast(t *testing.T) {
 func TestResizeUnderReaders(t *testing.T) {
 	const events = 200000
 	r := newRing(t, 1023)
-	reader := &reader{ring: r, source: noSource{}, tracker: newTracker(time.Minute)}
+	reader := &reader{ring: r, source: written{}, tracker: newTracker(time.Minute)}
 	var group sync.WaitGroup
 	group.Go(func() {
 		for i := range uint64(events) {
@@ -89,13 +89,6 @@ func TestResizeUnderReaders(t *testing.T) {
 	}
 }
 
-// noSource has written all its events.
-type noSource struct{}
-
-func (noSource) Pull()          {}
-func (noSource) Poll()          {}
-func (noSource) Follow() func() { return func() {} }
-
 // TestResizeKeepsRecords has records of the proxy outlive a change of the capacity.
 func TestResizeKeepsRecords(t *testing.T) {
 	r := newRing(t, 15)
@@ -123,7 +116,7 @@ func TestResizeKeepsRecords(t *testing.T) {
 // memory of a rate that is over.
 func TestSizing(t *testing.T) {
 	now, r := boot(), newRing(t, 4095)
-	o := &Observer{Ring: r, Source: noSource{}, Now: func() time.Time { return now },
+	o := &Observer{Ring: r, Source: written{}, Now: func() time.Time { return now },
 		Sizing: &Sizing{Least: 4095, Most: 65535, Keep: time.Minute}}
 	o.Begin()
 	at := func(perSecond, seconds int) {
