@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// sharedSlots is how many conversions are kept for other readers: followers that are further apart convert on their own.
+// sharedSlots is how many conversions are kept for other readers: followers further apart convert on their own.
 const sharedSlots = 1024
 
 // shared has what readers that follow have converted, so that each flow is converted and encoded once for all of them.

@@ -1,17 +1,24 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 
 	"myelin/bpf"
 	"myelin/l7/dns"
 )
+
+// awaitTime is between two looks for the datapath's maps.
+const awaitTime = 500 * time.Millisecond
 
 // kernelMaps are the maps of the datapath that the proxy uses.
 type kernelMaps struct {
@@ -43,6 +50,26 @@ func (m *datapath) reopen() error {
 	}
 	m.current.Store(&opened)
 	return nil
+}
+
+// await opens the maps when the agent has loaded the datapath, which may start after the proxy.
+func (m *datapath) await(ctx context.Context, log *slog.Logger) error {
+	told := false
+	for {
+		err := m.reopen()
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if !told {
+			log.Info("The proxy waits for the datapath, which the agent loads", "error", err)
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(awaitTime):
+		}
+	}
 }
 
 // rules returns the numbers of the rules that allow a flow, by its conntrack entry; ok is false if there is none, or if
