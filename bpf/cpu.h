@@ -67,7 +67,7 @@ struct policy_context {
 struct cpu {
 	/*
 	 * The packet. Set by packet_parse, xdp_parse and prefilter_parse; layer 4 by l4_parse; slot when the endpoint
-	 * is known. rewrite_lookup_begin and service_path_pod change addresses for a lookup; functions that change the
+	 * is known. decide_rewritten and service_path_pod change addresses for a lookup; functions that change the
 	 * packet's length or family update it. Nearly all functions read it.
 	 */
 	struct packet pkt;

@@ -25,7 +25,7 @@ import (
 //	+--------------------------+              |
 //	| node, gateway gw         |--eth0--+-- router (default route)
 //	|                          |        +-- node2: pods c; behind it narrow, a route with an MTU of 1400
-//	|                          |        +-- node3: pods d; no neighbour entry
+//	|                          |        +-- node3: pods d, and lost, without a route; no neighbour entry
 //	|                          |--vx0---- the tunnel's device
 //	|                          |--other0- a device that is no wire: prefix other
 //	|                          |--proxy0- the proxy
@@ -67,6 +67,7 @@ func worldNames() packet.Names {
 		"node3": named(nil, "192.168.0.3", "fd00:99::3"), "router": named(mac(0xfe), "192.168.0.254", "fd00:99::fe"),
 		"c": named(nil, "10.2.0.10", "fd00:2::a"), "d": named(nil, "10.3.0.10", "fd00:3::a"),
 		"narrow": named(nil, "10.4.0.10", "fd00:4::a"), "other": named(nil, "10.5.0.10", "fd00:5::a"),
+		"lost": named(nil, "10.7.0.10", "fd00:7::a"),
 		"gone": named(nil, "10.1.0.99", "fd00:1::99"), "world": named(nil, "198.51.100.7", "2001:db8::7"),
 		"world2":    named(nil, "198.51.100.8", "2001:db8::8"),
 		"stranger":  named(mac(0x66), "203.0.113.9", "2001:db8:9::9"),
@@ -327,7 +328,7 @@ func (w *world) fill(t testing.TB) {
 func (w *world) addPrefixes(t testing.TB) {
 	t.Helper()
 	n := worldNames()
-	node := map[string]string{"a": "", "node": "", "c": "node2", "d": "node3"}
+	node := map[string]string{"a": "", "node": "", "c": "node2", "d": "node3", "lost": "node3"}
 	for name, via := range node {
 		for _, a := range families(n[name]) {
 			row := DatapathPrefix{Flags: uint32(DatapathPrefixFlagPREFIX_CLUSTER)}

@@ -92,7 +92,7 @@ func noWay() []Outcome {
 		{bpf.DatapathOutcomeDROP_MULTICAST, "DROP_MULTICAST", "To a multicast or broadcast address.",
 			"Usual when a pod starts (MLD, mDNS). Multicast between pods is not supported."},
 		{bpf.DatapathOutcomeDROP_MARTIAN, "DROP_MARTIAN",
-			"To an address that no wire can carry: loopback, unspecified or link-local.",
+			"To or from an address that no router forwards: loopback, unspecified or link-local.",
 			"Look at what the pod sends to; a link-local metadata service must be given another way."},
 		{bpf.DatapathOutcomeDROP_TTL, "DROP_TTL", "TTL or hop limit ran out, and no answer could be sent.",
 			"Look for a routing loop; traceroute shows it."},

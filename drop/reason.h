@@ -34,7 +34,7 @@ enum outcome {
 	DROP_ND_TARGET,    /* neighbour solicitation for another address than the gateway's */
 	DROP_ND_TYPE,      /* router discovery or redirect by a pod, or any of these behind extension headers */
 	DROP_MULTICAST,    /* to a multicast or broadcast address */
-	DROP_MARTIAN,      /* to an address that no router forwards to: loopback, unspecified, link-local */
+	DROP_MARTIAN,      /* to or from an address that no router forwards: loopback, unspecified, link-local */
 	DROP_TTL,          /* TTL or hop limit exceeded */
 	DROP_TOO_BIG,      /* larger than the path's MTU */
 	DROP_NO_ROUTE,     /* the kernel has no route */

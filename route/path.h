@@ -156,6 +156,12 @@ INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c
 	return !tunnel_device(skb) || addr_equal(&p->via, &c->outer);
 }
 
+/* Whether the packet is sent to another node or the world, not to a pod or to the stack. */
+INLINE bool path_leaves(const struct path *p)
+{
+	return p->action == PATH_WIRE || p->action == PATH_RESOLVE || p->action == PATH_TUNNEL;
+}
+
 /* Whether the output device has no link-layer header, and so no neighbours. Only then is the destination MAC zero. */
 INLINE bool path_is_l3(const struct path *p)
 {

@@ -8,18 +8,13 @@
 #include "encap.h"
 #include "../route/decide.h"
 
-/* Decides c->path for the rewritten packet, for any sender. Returns NEXT_FORWARD or a drop reason. Slow path. */
-APART enum next decide_rewritten(struct __sk_buff *skb)
+/* Decides c->path for a packet to c->pkt.dst from any source. Returns NEXT_FORWARD or a drop reason. Slow path. */
+INLINE enum next decide_any_source(struct __sk_buff *skb, struct cpu *c)
 {
-	struct cpu *c = cpu_this();
-	struct endpoint *e;
-	struct path *p;
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	struct path *p = &c->path;
 	enum next outcome;
 
-	if (!c)
-		return DROP_NO_ROUTE;
-	p = &c->path;
-	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
 	if (e) {
 		decide_wire_pod(c, e);
 		path_store(c, true);
@@ -38,53 +33,47 @@ APART enum next decide_rewritten(struct __sk_buff *skb)
 	return NEXT_FORWARD;
 }
 
-/* What the lookup of the rewritten packet's path overwrites in c->pkt. */
-struct original {
-	struct addr src;
-	struct addr dst;
+/*
+ * Decides c->path for the rewritten packet. Other senders share the decision, so it must not depend on the source: the
+ * kernel, for example, finds no route for packets from link-local IPv6 addresses. Returns NEXT_FORWARD or a drop
+ * reason. Slow path.
+ */
+APART enum next decide_rewritten(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	struct addr src, dst;
+	enum next outcome;
 	__u8 family;
-};
 
-/* Prepares c->pkt for the lookup of the rewritten packet's path; rewrite_lookup_end restores it. */
-INLINE void rewrite_lookup_begin(struct cpu *c, struct original *was)
-{
-	was->src = c->pkt.src;
-	was->dst = c->pkt.dst;
-	was->family = c->pkt.family;
-	if (cross_family(c)) {
-		__builtin_memset(&c->pkt.src, 0, sizeof(c->pkt.src)); /* no address: routes don't depend on it */
-		c->pkt.family = addr_is4(&c->to.dst) ? 4 : 6;
-	}
+	if (!c)
+		return DROP_NO_ROUTE;
+	src = c->pkt.src;
+	dst = c->pkt.dst;
+	family = c->pkt.family;
+	__builtin_memset(&c->pkt.src, 0, sizeof(c->pkt.src));
 	c->pkt.dst = c->to.encap ? c->to.via : c->to.dst;
+	c->pkt.family = addr_is4(&c->to.dst) ? 4 : 6;
 	c->pkt.ifindex |= PATH_REWRITTEN;
-}
-
-INLINE void rewrite_lookup_end(struct cpu *c, const struct original *was)
-{
-	c->pkt.src = was->src;
-	c->pkt.dst = was->dst;
-	c->pkt.family = was->family;
+	outcome = decide_any_source(skb, c);
+	c->pkt.src = src;
+	c->pkt.dst = dst;
+	c->pkt.family = family;
 	c->pkt.ifindex &= ~PATH_REWRITTEN;
+	path_via_neighbour(&c->path);
+	return outcome;
 }
 
 /* Finds the path of the rewritten packet and sets c->path. Returns NEXT_FORWARD or a drop reason. Cost: per packet. */
 INLINE enum next service_path(struct __sk_buff *skb, struct cpu *c)
 {
-	struct original was;
-	struct cached_path *p;
-	enum next outcome = NEXT_FORWARD;
+	const struct addr *dst = c->to.encap ? &c->to.via : &c->to.dst;
+	struct cached_path *p = path_find_to(dst, c->pkt.ifindex | PATH_REWRITTEN);
 
-	rewrite_lookup_begin(c, &was);
-	p = path_find(&c->pkt, true);
-	if (likely(p)) {
-		c->path = p->path;
-		c->snat = p->snat;
-	} else {
-		outcome = decide_rewritten(skb);
-		path_via_neighbour(&c->path);
-	}
-	rewrite_lookup_end(c, &was);
-	return outcome;
+	if (unlikely(!p))
+		return decide_rewritten(skb);
+	c->path = p->path;
+	c->snat = p->snat;
+	return NEXT_FORWARD;
 }
 
 /* Returns the number of bytes by which rewriting lengthens the packet. */

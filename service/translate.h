@@ -7,6 +7,7 @@
 #ifndef MYELIN_TRANSLATE_H
 #define MYELIN_TRANSLATE_H
 
+#include "begin.h"
 #include "enforce.h"
 #include "error.h"
 #include "pool.h"
@@ -263,13 +264,42 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
+/*
+ * Releases the tuple of replies to a connection that begins, if a closed connection to a Service has it: the client
+ * uses its port again, for the address of the backend itself. Replies would get the Service's address. Cost: per TCP
+ * connection, a lookup.
+ */
+APART int service_release(void)
+{
+	struct cpu *c = cpu_this();
+	struct nat_reply *r;
+	struct nat_entry *t;
+
+	if (!c)
+		return 0;
+	nat_tuple_set(&c->reply_key, &c->pkt.dst, c->pkt.dport, &c->pkt.src, c->pkt.sport, c->pkt.proto);
+	r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
+	if (likely(!r))
+		return 0;
+	c->rival_key = r->request;
+	t = bpf_map_lookup_elem(&nat_entries, &c->rival_key);
+	if (!t)
+		bpf_map_delete_elem(&nat_replies, &c->reply_key);
+	else if (nat_entry_closing(t))
+		nat_entry_delete(c, &c->rival_key, t);
+	return 0;
+}
+
 /* Finds the entry of a reply, and sets c->to. Returns false if the packet is none. Cost: per packet. */
 INLINE bool service_answer(struct cpu *c, __u32 length)
 {
 	struct nat_reply *r = nat_entry_reply(c, &c->pkt);
 
-	if (!r)
+	if (!r) {
+		if (flow_syn(&c->pkt))
+			service_release();
 		return false;
+	}
 	nat_reply_count(r, &c->pkt, length);
 	rewrite_answer(c);
 	return true;
@@ -281,29 +311,13 @@ INLINE bool service_port(const struct packet *pkt)
 }
 
 /*
- * Prepares a new flow from a client of the other family: it needs SNAT, to the node's address or, for pods, the
- * gateway's. Returns NEXT_FORWARD or a drop reason. Cost: per flow.
- */
-INLINE enum next cross_begin(struct cpu *c)
-{
-	c->nat_entry.flags = 0;
-	if (!cross_able(&c->pkt))
-		return cross_reason(&c->pkt);
-	if (c->path.action == PATH_STACK)
-		return DROP_CROSS_FAMILY;
-	if (c->path.action == PATH_POD)
-		gateway_addr(&c->snat, !addr_is4(&c->to.dst));
-	return NEXT_FORWARD;
-}
-
-/*
  * Handles a packet to a Service's address, or to the node's own (own): sets c->to and c->path. Returns NEXT_FORWARD,
  * NEXT_CONTINUE or a drop reason. Cost: per packet.
  */
 APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 {
 	struct cpu *c = cpu_this();
-	struct addr *snat = NULL;
+	const struct addr *snat;
 	int outcome, found;
 
 	if (!c || l4_parse_likely_plain(skb, &c->pkt))
@@ -323,16 +337,8 @@ APART enum next service_from_wire(struct __sk_buff *skb, __u32 own)
 	outcome = service_path(skb, c);
 	if (outcome || found == NEXT_FORWARD)
 		return outcome;
-	if (unlikely(cross_family(c))) {
-		outcome = cross_begin(c);
-		if (outcome)
-			return outcome;
-		snat = &c->snat;
-	} else if (c->path.action != PATH_WIRE && c->path.action != PATH_RESOLVE && c->path.action != PATH_TUNNEL)
-		c->nat_entry.flags = 0; /* stays on this node: neither DSR nor SNAT */
-	else if (!(c->nat_entry.flags & NAT_ENTRY_DSR))
-		snat = &c->snat;
-	return service_connect(skb, c, snat);
+	outcome = service_begin(c, &snat);
+	return outcome ? outcome : service_connect(skb, c, snat);
 }
 
 /*

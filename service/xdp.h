@@ -249,7 +249,7 @@ APART int xdp_select(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
 
-	if (!c || xdp_is_own(&c->pkt) || xdp_is_mapped(&c->pkt))
+	if (!c || xdp_is_own(&c->pkt) || xdp_is_mapped(&c->pkt) || addr_is_martian(&c->pkt.src))
 		return 0;
 	xdp_quic_read(ctx, c);
 	if (service_select(SCOPE_EXTERNAL))
