@@ -156,9 +156,10 @@ INLINE void flow_set_verdict(const struct cpu *c, struct flow *f)
 {
 	if (!policy_enforced(&c->path))
 		return;
-	f->policy_epoch = c->path.epoch;
 	f->rule[0] = c->policy.rule[0];
 	f->rule[1] = c->policy.rule[1];
+	barrier(); /* the proxy reads the epoch first: it must not take older rules for those of the epoch */
+	f->policy_epoch = c->path.epoch;
 	if (c->policy.proxy)
 		f->flags |= FLOW_PROXY; /* and never less: the ends have the proxy's sequence numbers */
 }
@@ -332,6 +333,9 @@ INLINE enum next flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool h
 	int err, direction;
 
 	if (!f) {
+		/* An entry of an unsolicited reply would permit requests in the opposite direction. */
+		if (l4_is_icmp_reply(&c->pkt))
+			return NEXT_FORWARD;
 		err = flow_insert(skb, c, side, has_path);
 		if (!err)
 			return NEXT_FORWARD;
