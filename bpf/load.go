@@ -181,6 +181,9 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	if s.L7 == 0 {
 		set("names", 1)
 	}
+	if s.DnsCache == 0 {
+		set("dns_entries", 1)
+	}
 	if s.Policy == 0 {
 		set("policy_pairs", 1)
 	}

@@ -85,6 +85,9 @@ func (f *Feature) settings(s *bpf.Settings) {
 		if f.Config.L7.Open {
 			s.L7Open = 1
 		}
+		if f.Config.DNS.Cache && !f.Config.Hubble.Enabled {
+			s.DnsCache = 1
+		}
 	}
 }
 
@@ -112,6 +115,7 @@ func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 		MinTTL:                    time.Duration(f.Config.DNS.MinTTL) * time.Second,
 		MaxAddressesPerName:       f.Config.DNS.MaxAddressesPerName,
 		IdleConnectionGracePeriod: f.Config.DNS.IdleGrace, RejectCode: codeRefused,
+		Cache: f.Config.DNS.Cache,
 	}
 	full.Records = f.Config.Hubble.Enabled
 	if f.Config.DNS.RejectCode == "nameError" {

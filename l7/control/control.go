@@ -47,6 +47,9 @@ type Status struct {
 	// Names and Addresses are how many names, and pairs of a name and an address, are known.
 	Names     int `json:"names"`
 	Addresses int `json:"addresses"`
+	// Questions are those whose messages pass in the datapath, and Passed how many queries did since the start.
+	Questions int    `json:"questions"`
+	Passed    uint64 `json:"passed"`
 	// Lost are records that no agent has read in time.
 	Lost uint64 `json:"lost"`
 	// Problems say what does not work.

@@ -61,6 +61,8 @@ type proxy struct {
 	records  ring
 	started  time.Time
 	listener *net.TCPListener
+	// passedBefore is how many queries had passed in the datapath when this process started.
+	passedBefore uint64
 
 	accepted, allowed, denied, open atomic.Int64
 
@@ -239,8 +241,13 @@ func (p *proxy) Status() control.Status {
 		PID: unix.Getpid(), Version: p.Version, Pod: p.Pod, Started: p.started, Device: DeviceName,
 		Connections: int(p.open.Load()), Accepted: uint64(p.accepted.Load()), DNS: p.dns.Counters(),
 		Requests: map[string]uint64{"allowed": uint64(p.allowed.Load()), "denied": uint64(p.denied.Load())},
-		Lost:     p.records.lostCount(),
+		Lost:     p.records.lostCount(), Questions: p.dns.Passing(),
 	}
+	passed, err := p.maps.passed()
+	if err != nil {
+		s.Problems = append(s.Problems, err.Error())
+	}
+	s.Passed = max(passed, p.passedBefore) - p.passedBefore
 	for _, row := range p.dns.Names() {
 		s.Names++
 		s.Addresses += len(row.Addresses)
