@@ -77,10 +77,13 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 	a.identities = &identities{Node: a.Node}
 	a.network = &network{Node: a.Node, progress: &a.progress, xdp: a.xdp}
 	a.own = &ownNode{Node: a.Node, progress: &a.progress, source: a.source, network: a.network}
-	a.datapath = &datapath{Node: a.Node, features: func() []*feature.Feature { return a.list }, memory: memory}
+	a.datapath = &datapath{
+		Node: a.Node, features: func() []*feature.Feature { return a.list }, memory: memory, load: bpf.Load,
+	}
 	a.flows = &tracking.Tracking{
 		Node: a.Node, Names: func() event.Names { return a.names() }, Pod: a.podOf,
 		Publish: func(e *event.Raw) { a.datapath.hub.Publish(e) }, NATEntries: a.natEntries,
+		Growth: func() (int, string) { return a.datapath.growth.limit, a.datapath.growth.stuck },
 	}
 	a.endpoints = &endpoints{Node: a.Node, network: a.network, own: a.own, identities: a.identities}
 	a.hubble = a.newObserver()
@@ -201,6 +204,7 @@ func (a *agent) run(ctx context.Context) (again string, err error) {
 		endpoints := a.endpoints.table.NumObjects(a.DB.ReadTxn())
 		a.Log.Info("ready", "node", a.Config.Myelin.NodeName, "took", a.readyAfter(), "endpoints", endpoints)
 		a.Go("reload", a.watchReload)
+		a.Go("growth", a.watchGrowth)
 		again, err = a.serve(ctx)
 	}
 	if ctx.Err() != nil {

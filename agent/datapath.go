@@ -27,6 +27,8 @@ type datapath struct {
 	services *services
 
 	memory func() (uint64, error) // of the node, in bytes
+	load   func(bpf.Options) (*bpf.Datapath, error)
+	growth growth
 
 	hub    *event.Hub
 	usages *bpf.Usages
@@ -67,9 +69,9 @@ func (d *datapath) start(context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.Datapath, err = bpf.Load(bpf.Options{
+	err = d.loadGrown(bpf.Options{
 		Settings: d.Loaded, Sizes: sizes, Entries: entries, Listen: listen,
-		Dir: filepath.Join(d.Config.Myelin.BPFRoot, "myelin"), NoTCX: !d.Config.BPF.EnableTCX,
+		Dir: d.dir(), NoTCX: !d.Config.BPF.EnableTCX,
 	})
 	if err != nil {
 		return err
@@ -147,12 +149,9 @@ const tablesEach = 4
 
 // sizes are those of the maps: with bpf.mapDynamicSizeRatio, a share of the node's memory.
 func (d *datapath) sizes() (bpf.Sizes, error) {
-	var memory uint64
-	if d.Config.BPF.MapDynamicSizeRatio > 0 {
-		var err error
-		if memory, err = d.memory(); err != nil {
-			return bpf.Sizes{}, fmt.Errorf("size maps by bpf.mapDynamicSizeRatio: %w", err)
-		}
+	memory, err := d.memory()
+	if err != nil && d.Config.BPF.MapDynamicSizeRatio > 0 {
+		return bpf.Sizes{}, fmt.Errorf("size maps by bpf.mapDynamicSizeRatio: %w", err)
 	}
 	flows, paths := bpf.EntryBytes(d.Loaded.Services != 0)
 	dynamic := d.Config.Sizes(memory, flows, paths)
@@ -165,10 +164,14 @@ func (d *datapath) sizes() (bpf.Sizes, error) {
 		s.MaglevTables = tablesEach * s.Services
 	}
 	s.Translations = s.Flows
+	d.growth = growth{limit: d.Config.FlowLimit(memory, flows)}
 	s.Peers = uint32(d.Config.Policy.PeersMax)
 	s.PeerClasses, s.Verdicts = uint32(d.Config.Policy.MapMax), uint32(d.Config.Policy.MapMax)
 	return s, nil
 }
+
+// dir is where the datapath's maps are pinned.
+func (d *datapath) dir() string { return filepath.Join(d.Config.Myelin.BPFRoot, "myelin") }
 
 // memory is how many bytes of memory the node has.
 func memory() (uint64, error) {

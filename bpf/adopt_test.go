@@ -48,3 +48,30 @@ func TestAdopted(t *testing.T) {
 		}
 	}
 }
+
+// TestCountPinned: only rows that satisfy the condition count, and none of a map that is not there.
+func TestCountPinned(t *testing.T) {
+	dir := filepath.Join(bpffs(t), "myelin")
+	count := func() Pinned {
+		t.Helper()
+		p, err := CountPinned(dir, "flows", func(k *DatapathFlowKey, f *DatapathFlow) bool { return k.Proto == 6 })
+		must(t, err)
+		return p
+	}
+	if got := count(); got != (Pinned{}) {
+		t.Errorf("%+v, and nothing is pinned", got)
+	}
+	d, err := Load(Options{Dir: dir, Settings: Settings{FlowAlways: 1}, Sizes: Sizes{Flows: 5000}})
+	must(t, err)
+	t.Cleanup(func() { d.Close() })
+	for i := range uint16(3000) {
+		must(t, d.Flows.Put(DatapathFlowKey{Port: [2]uint16{i, 1}, Proto: uint8(6 + 11*(i%3/2))}, DatapathFlow{}))
+	}
+	if got, want := count(), (Pinned{Counted: 2000, Max: 5000}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	other, err := CountPinned(dir, "flows", func(*uint32, *uint32) bool { return true })
+	if want := (Pinned{Max: 5000}); err != nil || other != want {
+		t.Errorf("rows of another layout: %+v, %v, want %+v", other, err, want)
+	}
+}

@@ -144,22 +144,28 @@ INLINE __u8 l4_icmp_question(__u8 family, __u8 type)
 }
 
 /*
- * An echo's identifier is the port of the side that sends the request. For other messages, the type of the request is
- * both ports, so that each kind of request is a flow.
+ * An echo's identifier is the port of the side that sends the request, and the other port is 0. For other messages, the
+ * type of the request is that port, so that each kind of request is a flow, and requests of both sides are two flows.
  */
 INLINE void l4_icmp_ports(__u8 family, const __be16 *head, __be16 *sport, __be16 *dport)
 {
 	__u8 type = *(__u8 *)&head[0], request = l4_icmp_question(family, type);
 	bool echo = request == (family == 4 ? ICMP_ECHO : ICMPV6_ECHO_REQUEST);
-	__be16 port = bpf_htons(request);
+	__be16 port = echo ? head[2] : bpf_htons(request);
 
-	*sport = !echo ? port : type == request ? head[2] : 0;
-	*dport = !echo ? port : type == request ? 0 : head[2];
+	*sport = type == request ? port : 0;
+	*dport = type == request ? 0 : port;
 }
 
 INLINE bool proto_is_icmp(__u8 proto)
 {
 	return proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6;
+}
+
+/* Whether the packet is a reply to an ICMP request. */
+INLINE bool l4_is_icmp_reply(const struct packet *pkt)
+{
+	return proto_is_icmp(pkt->proto) && l4_icmp_question(pkt->family, pkt->icmp_type) != pkt->icmp_type;
 }
 
 /* Whether the packet is an ICMP echo request or reply. */

@@ -304,6 +304,10 @@ func icmpRows() []row {
 	const icmp, icmp6 = 1, 58
 	return []row{
 		only4(echoRow(packet.IPv4, icmp, 8)), only6(echoRow(packet.IPv6, icmp6, 128)),
+		only4(unsolicitedRow(icmp, "echo id 7 seq 1", "echo-reply id 7 seq 1", 0)),
+		only6(unsolicitedRow(icmp6, "echo id 7 seq 1", "echo-reply id 7 seq 1", 129)),
+		only4(unsolicitedRow(icmp, "timestamp id 7 seq 1 | len 12", "timestamp-reply id 7 seq 1 | len 12", 14)),
+		only4(unsolicitedRow(icmp, "timestamp id 7 seq 1 | len 12", "timestamp id 7 seq 1 | len 12", 13)),
 		only4(row{name: "one type opens no other", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip4 a > b | icmp timestamp id 7 seq 1 | len 12`,
 				want: "FORWARD_POD", before: isolates(slotB, ingress, allows("a", icmp, 13))},
@@ -323,6 +327,16 @@ func icmpRows() []row {
 				out: "="},
 		}}),
 	}
+}
+
+// unsolicitedRow is a reply to no request, which permits no request in the opposite direction.
+func unsolicitedRow(proto uint8, request, reply string, kind uint16) row {
+	return row{name: "an unsolicited reply, " + request, steps: []step{
+		{at: "from_pod linka", in: `eth a > gw | ip a > b | icmp ` + reply, want: "FORWARD_POD",
+			before: all(isolates(slotB, ingress, allows("a", proto, kind)), isolates(slotB, egress))},
+		{at: "from_pod linkb", in: `eth b > gwb | ip b > a | icmp ` + request, want: "DROP_POLICY_NO_RULE", out: "="},
+		{at: "from_pod linka", in: `eth a > gw | ip a > b | icmp ` + reply, want: "FORWARD_POD"},
+	}}
 }
 
 func echoRow(f packet.Family, proto uint8, kind uint16) row {

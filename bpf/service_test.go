@@ -215,6 +215,19 @@ func clientRows() []row {
 	}, clientPortRows()...)
 }
 
+// portAgainRow is a connection to a Service, whose client then uses its port to connect to the backend itself.
+func portAgainRow(name, flags, reply string, left int) row {
+	return row{name: "the port again, for the backend, " + name, steps: []step{
+		{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 S`, want: "FORWARD_POD"},
+		{at: "from_pod linkb", in: `eth b > gwb | ip b > a | tcp 8080 > 40000 SA`, want: "FORWARD_POD"},
+		{at: "from_pod linka", in: `eth a > gw | ip a > vip | tcp 40000 > 80 ` + flags, want: "FORWARD_POD"},
+		{at: "from_pod linka", in: `eth a > gw | ip a > b | tcp 40000 > 8080 S`, want: "FORWARD_POD",
+			after: translationsAre(left)},
+		{at: "from_pod linkb", in: `eth b > gwb | ip b > a ttl 64 | tcp 8080 > 40000 SA`, want: "FORWARD_POD",
+			out: `eth gw > a | ` + reply + ` > 40000 SA`},
+	}}
+}
+
 func clientPortRows() []row {
 	return []row{
 		one("sctp, the same port", "from_pod linka", `eth a > gw | ip a > vip | sctp 40000 > 88 init`,
@@ -233,6 +246,8 @@ func clientPortRows() []row {
 		}},
 		one("another port of the node", "from_pod linka", `eth a > gw | ip a > node | tcp 40000 > 22 S`,
 			"FORWARD_STACK", "="),
+		portAgainRow("closed", "R", `ip b > a ttl 63 | tcp 8080`, 0),
+		portAgainRow("open", "A", `ip vip > a ttl 63 | tcp 80`, 1),
 		{name: "two Services from one port", steps: []step{
 			{at: "from_pod linka", in: `eth a > gw | ip a > vip | udp 40000 > 80`, want: "FORWARD_POD",
 				out: `eth gwb > b | ip a > b ttl 63 | udp 40000 > 8080`},

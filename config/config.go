@@ -214,8 +214,10 @@ type Myelin struct {
 	// FlowTracking is "auto" (rows only where state is needed) or "always".
 	FlowTracking string
 	NATPorts     key.PortRange // key myelin.nat.portRange
-	NewFlowRate  int           // of flows that need no NAT entry and get one, per second and CPU; 0: automatic
-	LogFormat    string        // "text" or "json"
+	// MapGrowthRatio is the share of the memory that conntrack tables may grow to; 0: they do not grow.
+	MapGrowthRatio float64
+	NewFlowRate    int    // of flows that need no NAT entry and get one, per second and CPU; 0: automatic
+	LogFormat      string // "text" or "json"
 	// ReportPolicies has the agent write into its CiliumNode which policies it has.
 	ReportPolicies bool // key myelin.policy.report
 	Gateway        Gateway
@@ -256,8 +258,9 @@ func Default() *Config {
 		L7:     l7.Default(), DNS: dns.Default(), Hubble: hubble.Default(),
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
-			LogFormat: "text", NATPorts: key.PortRange{First: 10000, Last: 29999}, ReportPolicies: true,
-			Gateway: gateway(),
+			LogFormat: "text", NATPorts: key.PortRange{First: 10000, Last: 29999}, MapGrowthRatio: 0.02,
+			ReportPolicies: true,
+			Gateway:        gateway(),
 		},
 		set: map[string]string{},
 	}

@@ -93,3 +93,13 @@ func (c *Config) Sizes(memory uint64, flowBytes, pathBytes int) Sizes {
 	}
 	return Sizes{Flows: min(tcp+other, maxMap), Paths: paths}
 }
+
+// FlowLimit is the number of entries that each of the tables of conntrack and NAT entries may grow to, 0 if they do not
+// grow: if one of their sizes is set, or myelin.mapGrowthRatio is 0. Both tables together then take that part of memory
+// (bytes in all, from MemTotal); flowBytes is what an entry of each costs.
+func (c *Config) FlowLimit(memory uint64, flowBytes int) int {
+	if c.isSet("bpf.ctTcpMax") || c.isSet("bpf.ctAnyMax") || c.Myelin.MapGrowthRatio <= 0 {
+		return 0
+	}
+	return int(min(c.Myelin.MapGrowthRatio*float64(memory)/float64(max(flowBytes, 1)), maxMap))
+}

@@ -184,6 +184,7 @@ func agentSettings() []setting {
 			return &c.Myelin.FlowTracking
 		}, []string{"auto", "always"}),
 		key.OneOf("myelin.logFormat", func(c *Config) *string { return &c.Myelin.LogFormat }, []string{"text", "json"}),
+		key.Ratio("myelin.mapGrowthRatio", func(c *Config) *float64 { return &c.Myelin.MapGrowthRatio }),
 		key.Integer("myelin.newFlowRate", func(c *Config) *int { return &c.Myelin.NewFlowRate }, 0, 1<<30),
 		key.Ports("myelin.nat.portRange", func(c *Config) *key.PortRange { return &c.Myelin.NATPorts }),
 	}

@@ -126,3 +126,26 @@ func TestSizes(t *testing.T) {
 		}
 	}
 }
+
+func TestFlowLimit(t *testing.T) {
+	const memory, entry = 8 << 30, 600
+	for file, want := range map[string]int{
+		"":                               286331, // 2 % of memory
+		"myelin.mapGrowthRatio: 0.5":     7158278,
+		"myelin.mapGrowthRatio: 0":       0,
+		"bpf.ctTcpMax: 32768":            0, // set, if to the default
+		"bpf.ctAnyMax: 4096":             0,
+		"bpf.mapDynamicSizeRatio: 0.001": 286331,
+	} {
+		c, err := Parse([]byte(file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.FlowLimit(memory, entry); got != want {
+			t.Errorf("%q: %d, want %d", file, got, want)
+		}
+	}
+	if got := Default().FlowLimit(1<<62, entry); got != maxMap {
+		t.Errorf("endless memory: %d", got)
+	}
+}

@@ -44,7 +44,7 @@ func (c *Collector) expiry() *Expiry[Key, Row] {
 	var pending bpf.Pending // an answer may be known to a CPU alone, and makes the difference of hours
 	return &Expiry[Key, Row]{
 		Datapath: c.Datapath, Log: c.Log, Map: c.Datapath.Flows, Rows: "flows", Count: &c.expired, Shares: c.shares,
-		Slot: func(_ *Key, r *Row) uint16 { return r.Slot }, Yields: Clock.yields,
+		Slot: func(_ *Key, r *Row) uint16 { return r.Slot }, Yields: Clock.yields, Proven: Proven,
 		Before: func() (err error) {
 			pending, err = bpf.ReadPending(c.Datapath)
 			return err

@@ -46,6 +46,8 @@ type Expiry[K, V any] struct {
 	// Yields reports whether an entry makes room where the table is filling up:
 	// no packet proves that its flow goes on.
 	Yields func(Clock, *K, *V) bool
+	// Proven reports whether packets of both ends prove that they exist; with DSR, several packets of the client.
+	Proven func(*K, *V) bool
 }
 
 // Run collects until ctx ends.
@@ -101,7 +103,7 @@ func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
 		if e.over(clock, k, r) {
 			failed = e.remove(clock, k)
 		} else {
-			e.Shares.add(e.Slot(k, r))
+			e.Shares.add(e.Slot(k, r), e.Proven(k, r))
 		}
 		if seen++; seen%collectStep == 0 && failed == nil {
 			failed = limit.WaitN(ctx, collectStep)

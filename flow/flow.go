@@ -115,10 +115,13 @@ func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > lifetime(r
 // yields reports whether an entry makes room where the table is filling up: it
 // is closed, or nothing proves that both ends exist, and no packet came for a
 // second.
-func (c Clock) yields(k *Key, r *Row) bool {
-	return c.Idle(r.Seen) > ShareYield &&
-		lifetime(r, k.Proto) < time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second &&
-		(k.Proto == tcp || stateOf(r) != Replied)
+func (c Clock) yields(k *Key, r *Row) bool { return c.Idle(r.Seen) > ShareYield && !Proven(k, r) }
+
+// Proven reports whether packets of both ends of a flow that is not closed
+// prove that they exist.
+func Proven(k *Key, r *Row) bool {
+	return lifetime(r, k.Proto) >= time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second ||
+		k.Proto != tcp && stateOf(r) == Replied
 }
 
 // ReadClock asks the kernel.

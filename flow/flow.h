@@ -333,6 +333,9 @@ INLINE enum next flow_put(struct __sk_buff *skb, struct cpu *c, int side, bool h
 	int err, direction;
 
 	if (!f) {
+		/* An entry of an unsolicited reply would permit requests in the opposite direction. */
+		if (l4_is_icmp_reply(&c->pkt))
+			return NEXT_FORWARD;
 		err = flow_insert(skb, c, side, has_path);
 		if (!err)
 			return NEXT_FORWARD;

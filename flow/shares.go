@@ -22,6 +22,8 @@ const ShareYield = time.Second
 // Usage is how full a table is.
 type Usage struct {
 	Entries, Max int
+	// Proven are the entries of flows whose both ends have shown that they exist, as the agent counted last.
+	Proven int
 	// Slot is the endpoint with the most entries, 0 if no endpoint has any.
 	Slot uint16
 	Most int
@@ -40,6 +42,8 @@ type Shares struct {
 	before, counts []uint32 // by cell
 	leads          []lead   // by cell, of the current pass
 	counted        Usage    // by the last pass
+	passed         int      // proven entries, of the current pass
+	proven         atomic.Int64
 	// slots has, by cell, the slot that passes have seen last: a cell's own number before one has entries.
 	slots atomic.Pointer[[]uint16]
 }
@@ -82,7 +86,7 @@ func (s *Shares) Usage() (Usage, error) {
 // usageOf is a usage by the counts of all cells; the first one is of all
 // endpoints.
 func (s *Shares) usageOf(cells []uint32) Usage {
-	u, slots := Usage{Max: s.size}, *s.slots.Load()
+	u, slots := Usage{Max: s.size, Proven: int(s.proven.Load())}, *s.slots.Load()
 	for i, n := range cells {
 		if i == 0 {
 			u.Entries = int(n)
@@ -103,12 +107,16 @@ func cell(slot uint16) uint16 {
 
 // begin is called before the entries are read.
 func (s *Shares) begin() (err error) {
-	s.counts, s.leads = make([]uint32, shareSlots), make([]lead, shareSlots)
+	s.counts, s.leads, s.passed = make([]uint32, shareSlots), make([]lead, shareSlots), 0
 	s.before, err = s.read()
 	return err
 }
 
-func (s *Shares) add(slot uint16) {
+// add counts an entry of an endpoint that remains.
+func (s *Shares) add(slot uint16, proven bool) {
+	if proven {
+		s.passed++
+	}
 	s.counts[cell(slot)]++
 	s.leads[cell(slot)].add(slot)
 }
@@ -130,6 +138,7 @@ func (s *Shares) end(clock Clock) error {
 		}
 	}
 	s.slots.Store(&slots)
+	s.proven.Store(int64(s.passed))
 	s.counted = s.usageOf(s.counts)
 	for i, n := range s.counts {
 		if n += after[i] - s.before[i]; n != after[i] {

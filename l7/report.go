@@ -107,7 +107,11 @@ func (f *Feature) status() feature.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTime)
 	defer cancel()
 	now, ok := f.running(ctx)
-	s.Chosen = fmt.Sprintf("process %d: %s, %s", now.PID, feature.Plural(now.Connections, "connection"),
+	where := fmt.Sprintf("process %d", now.PID)
+	if now.Pod != "" {
+		where = "pod " + now.Pod
+	}
+	s.Chosen = fmt.Sprintf("%s: %s, %s", where, feature.Plural(now.Connections, "connection"),
 		feature.Plural(now.Names, "name"))
 	if now.Questions > 0 {
 		s.Chosen += fmt.Sprintf(", %s answered without it", feature.Plural(now.Questions, "DNS question"))

@@ -264,13 +264,42 @@ APART int service_send(struct __sk_buff *skb, __u32 outcome)
 	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
 }
 
+/*
+ * Releases the tuple of replies to a connection that begins, if a closed connection to a Service has it: the client
+ * uses its port again, for the address of the backend itself. Replies would get the Service's address. Cost: per TCP
+ * connection, a lookup.
+ */
+APART int service_release(void)
+{
+	struct cpu *c = cpu_this();
+	struct nat_reply *r;
+	struct nat_entry *t;
+
+	if (!c)
+		return 0;
+	nat_tuple_set(&c->reply_key, &c->pkt.dst, c->pkt.dport, &c->pkt.src, c->pkt.sport, c->pkt.proto);
+	r = bpf_map_lookup_elem(&nat_replies, &c->reply_key);
+	if (likely(!r))
+		return 0;
+	c->rival_key = r->request;
+	t = bpf_map_lookup_elem(&nat_entries, &c->rival_key);
+	if (!t)
+		bpf_map_delete_elem(&nat_replies, &c->reply_key);
+	else if (nat_entry_closing(t))
+		nat_entry_delete(c, &c->rival_key, t);
+	return 0;
+}
+
 /* Finds the entry of a reply, and sets c->to. Returns false if the packet is none. Cost: per packet. */
 INLINE bool service_answer(struct cpu *c, __u32 length)
 {
 	struct nat_reply *r = nat_entry_reply(c, &c->pkt);
 
-	if (!r)
+	if (!r) {
+		if (flow_syn(&c->pkt))
+			service_release();
 		return false;
+	}
 	nat_reply_count(r, &c->pkt, length);
 	rewrite_answer(c);
 	return true;

@@ -26,6 +26,8 @@ type Tracking struct {
 	// NATEntries is the usage of the table of Services' NAT entries; nil where
 	// there is none.
 	NATEntries func() func() (flow.Usage, error)
+	// Growth is how many entries the tables may grow to, 0 if they do not grow, and why they could not be made larger.
+	Growth func() (limit int, stuck string)
 
 	collector *flow.Collector
 }
@@ -34,7 +36,7 @@ type Tracking struct {
 func (t *Tracking) Feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "flows", Start: t.start, Lists: t.lists, Metrics: t.metrics, Commands: commands(),
-		Status: func() []feature.Status { return []feature.Status{statusOf(t.usage())} },
+		Status: func() []feature.Status { return []feature.Status{t.status()} },
 	}
 }
 
@@ -90,16 +92,23 @@ type tableUsage struct {
 	Pod string
 	// Evicts: what is more than an endpoint's share takes the place of its own older entries, and nothing is dropped.
 	Evicts bool
+	// Limit is what the table may grow to, in entries; 0: it does not grow.
+	Limit int
 }
 
 // usage is that of the conntrack tables which this configuration has, and of the table of fragments.
 func (t *Tracking) usage() (list []tableUsage) {
+	limit, _ := t.Growth()
 	add := func(table string, evicts bool, read func() (flow.Usage, error)) {
 		u, err := read()
 		if err != nil {
 			t.Log.Warn("usage of a conntrack table is not known", "table", table, "error", err)
 		} else if u.Max > 1 {
-			list = append(list, tableUsage{Name: table, Usage: u, Pod: t.Pod(u.Slot), Evicts: evicts})
+			row := tableUsage{Name: table, Usage: u, Pod: t.Pod(u.Slot), Evicts: evicts}
+			if !evicts {
+				row.Limit = limit
+			}
+			list = append(list, row)
 		}
 	}
 	add("flows", false, t.collector.Usage)
@@ -110,6 +119,20 @@ func (t *Tracking) usage() (list []tableUsage) {
 	return list
 }
 
+// Tables is the usage of the tables of conntrack and NAT entries, by name. One that cannot be read is missing.
+func (t *Tracking) Tables() map[string]flow.Usage {
+	tables := map[string]flow.Usage{}
+	if u, err := t.collector.Usage(); err == nil {
+		tables["flows"] = u
+	}
+	if read := t.NATEntries(); read != nil {
+		if u, err := read(); err == nil {
+			tables["nat_entries"] = u
+		}
+	}
+	return tables
+}
+
 func (t *Tracking) metrics(s feature.Sink) {
 	s.Counter("myelin_flows_expired_total", "Flows whose row was deleted since no packet was seen for too long.",
 		float64(t.collector.Expired()), nil)
@@ -118,12 +141,24 @@ func (t *Tracking) metrics(s feature.Sink) {
 		s.Gauge("myelin_conntrack_entries", "Entries of a conntrack table, as the agent counted last.",
 			float64(u.Entries), labels)
 		s.Gauge("myelin_conntrack_max_entries", "Room in a conntrack table.", float64(u.Max), labels)
+		if u.Limit > u.Max {
+			s.Gauge("myelin_conntrack_limit_entries", "What a conntrack table grows to if flows need it.",
+				float64(u.Limit), labels)
+		}
 		if u.Most > 0 {
 			labels = prometheus.Labels{"table": u.Name, "pod": u.Pod}
 			s.Gauge("myelin_conntrack_top_entries", "Entries of the pod that has the most of a conntrack table.",
 				float64(u.Most), labels)
 		}
 	}
+}
+
+func (t *Tracking) status() feature.Status {
+	s := statusOf(t.usage())
+	if _, stuck := t.Growth(); stuck != "" {
+		s.FallBack("tables do not grow: " + stuck)
+	}
+	return s
 }
 
 // statusOf is the line of `myelin status` that names the pod which uses
@@ -136,6 +171,9 @@ func statusOf(list []tableUsage) feature.Status {
 	for _, t := range list {
 		x.State = feature.OK
 		text := fmt.Sprintf("%s: %d of %d entries", t.Name, t.Entries, t.Max)
+		if t.Limit > t.Max {
+			text += fmt.Sprintf(" (grows to %d)", t.Limit)
+		}
 		if t.Most > 0 {
 			text += fmt.Sprintf(", %s has the most: %d", t.Pod, t.Most)
 		}

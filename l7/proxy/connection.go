@@ -91,6 +91,10 @@ func (r *redirected) sets() []*httpproxy.RuleSet {
 	if now, ok := r.proxy.maps.rules(r.flow.Source, r.flow.Destination, protoTCP); ok {
 		numbers = now.Numbers
 	}
+	if r.proxy.isDraining() { // the rules are written before the conntrack entry has their numbers
+		r.proxy.refresh()
+		rules = r.proxy.rules.Load()
+	}
 	if rules != r.rules || numbers != r.flow.Rules {
 		r.flow.Rules, r.rules, r.list = numbers, rules, rules.of(numbers)
 	}

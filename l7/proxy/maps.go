@@ -1,11 +1,15 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -13,16 +17,20 @@ import (
 	"myelin/l7/dns"
 )
 
+// awaitTime is between two looks for the datapath's maps.
+const awaitTime = 500 * time.Millisecond
+
 // kernelMaps are the maps of the datapath that the proxy uses.
 type kernelMaps struct {
-	flows, names, sockets, questions, cpus *ebpf.Map
+	flows, names, sockets, cpus *ebpf.Map
+	questions                   *ebpf.Map // nil: the datapath is older than the map
 }
 
 func openMaps(dir string) (m kernelMaps, err error) {
 	for name, into := range map[string]**ebpf.Map{"flows": &m.flows, "names": &m.names, "proxy_sockets": &m.sockets,
 		"dns_entries": &m.questions, "cpus": &m.cpus} {
 		opened, bad := ebpf.LoadPinnedMap(filepath.Join(dir, "maps", name), nil)
-		if bad != nil {
+		if bad != nil && (into != &m.questions || !errors.Is(bad, fs.ErrNotExist)) {
 			err = errors.Join(err, fmt.Errorf("open map %s: %w", name, bad))
 		}
 		*into = opened
@@ -44,6 +52,26 @@ func (m *datapath) reopen() error {
 	}
 	m.current.Store(&opened)
 	return nil
+}
+
+// await opens the maps when the agent has loaded the datapath, which may start after the proxy.
+func (m *datapath) await(ctx context.Context, log *slog.Logger) error {
+	told := false
+	for {
+		err := m.reopen()
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if !told {
+			log.Info("The proxy waits for the datapath, which the agent loads", "error", err)
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(awaitTime):
+		}
+	}
 }
 
 // rules returns the rules that allow a flow, by its conntrack entry; ok is false if there is none, or if the

@@ -82,15 +82,25 @@ func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
 			})
 		},
 		Slot:   func(k *bpf.DatapathNatTuple, _ *bpf.DatapathNatEntry) uint16 { return slots[k.Src] },
-		Yields: yields,
+		Yields: yields, Proven: Proven,
 	}
 }
 
 // yields reports whether an entry may be evicted when the table is nearly full, as flow.Clock.Yields does.
 func yields(clock flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
-	const direct = bpf.DatapathNatEntryFlagNAT_ENTRY_DSR
-	if clock.Idle(r.Seen) <= flow.ShareYield || bpf.DatapathNatEntryFlag(r.Flags)&direct != 0 {
+	return clock.Idle(r.Seen) > flow.ShareYield && !direct(r) && !Proven(k, r)
+}
+
+func direct(r *bpf.DatapathNatEntry) bool {
+	return bpf.DatapathNatEntryFlag(r.Flags)&bpf.DatapathNatEntryFlagNAT_ENTRY_DSR != 0
+}
+
+// Proven reports whether the client has shown that it receives replies; with DSR, that it sends more than once. It is
+// nat_entry_proven in the datapath.
+func Proven(k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
+	state, isTCP := State(r), k.Proto == uint8(service.TCP)
+	if state == flow.Closing || state == Gone || isTCP && r.TcpFlags[0]&flow.ACK == 0 {
 		return false
 	}
-	return State(r) != flow.Replied || k.Proto == uint8(service.TCP) && r.TcpFlags[0]&flow.ACK == 0
+	return state == flow.Replied || direct(r) && (isTCP || r.Packets[0] != 1)
 }

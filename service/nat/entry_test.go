@@ -124,3 +124,35 @@ func TestCollector(t *testing.T) {
 		}
 	}
 }
+
+// TestProven: a client that may have a forged source is not proven.
+func TestProven(t *testing.T) {
+	const tcp, udp = 6, 17
+	const replied, dsr = uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED), uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR)
+	const closing, gone = uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_CLOSING),
+		uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_GONE)
+	for _, c := range []struct {
+		proto, flags, client uint8 // client: its TCP flags
+		packets              uint64
+		want                 bool
+	}{
+		{tcp, 0, 0, 1, false},       // SYN
+		{tcp, replied, 0, 2, false}, // and another one, after a SYN-ACK
+		{tcp, replied, flow.ACK, 2, true},
+		{tcp, replied | closing, flow.ACK, 3, false},
+		{tcp, replied | gone, flow.ACK, 3, false},
+		{tcp, dsr, 0, 2, false}, // no replies are seen
+		{tcp, dsr, flow.ACK, 2, true},
+		{udp, 0, 0, 5, false},
+		{udp, replied, 0, 1, true},
+		{udp, dsr, 0, 1, false},
+		{udp, dsr, 0, 2, true},
+		{udp, dsr, 0, 0, true}, // a peer has sent it
+	} {
+		e := bpf.DatapathNatEntry{Flags: c.flags, TcpFlags: [2]uint8{c.client, flow.ACK},
+			Packets: [2]uint64{c.packets, 1}}
+		if got := nat.Proven(&bpf.DatapathNatTuple{Proto: c.proto}, &e); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}

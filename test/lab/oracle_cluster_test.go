@@ -149,7 +149,9 @@ func (z *fuzz) policies(t *testing.T) (documents []string, w *reference.World) {
 		if !usable || services || ofNodes(document) && !z.hosts {
 			continue
 		}
-		documents = append(documents, z.translateTo(made, document))
+		if document = z.translateTo(made, document); validExcepts(document) {
+			documents = append(documents, document)
+		}
 	}
 	if z.r.IntN(3) == 0 || len(documents) == 0 {
 		types := []string{"Ingress", "Egress", "Ingress, Egress"}[z.r.IntN(3)]
@@ -157,6 +159,28 @@ func (z *fuzz) policies(t *testing.T) (documents []string, w *reference.World) {
 			"metadata: {name: one, namespace: s%d}\nspec: {podSelector: {}, policyTypes: [%s]}\n", z.r.IntN(4), types))
 	}
 	return documents, z.worldOf(t, documents)
+}
+
+// validExcepts is false if a document has an exception outside of its prefix, which translateTo may have moved there:
+// such a policy is rejected.
+func validExcepts(document string) bool {
+	var within netip.Prefix
+	listed := false
+	for line := range strings.Lines(document) {
+		key, value, _ := strings.Cut(strings.TrimLeft(strings.TrimSpace(line), "- "), ":")
+		switch prefix, err := netip.ParsePrefix(strings.Trim(strings.TrimSpace(line), `- "`)); {
+		case key == "cidr":
+			within, _ = netip.ParsePrefix(strings.Trim(value, ` "`))
+			listed = false
+		case key == "except":
+			listed = true
+		case err != nil:
+			listed = false
+		case listed && within.IsValid() && !within.Contains(prefix.Addr()):
+			return false
+		}
+	}
+	return true
 }
 
 // worldOf is the cluster with these policies, as the reference knows it.

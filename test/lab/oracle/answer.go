@@ -47,7 +47,7 @@ func (m *Model) checkAnswer(to *Place, s Seen) string {
 	case !s.Error && m.either(s.Flow):
 		return ""
 	}
-	why := "; " + m.World.Path(m.probe(s.Flow)).Why
+	why := "; " + m.World.Path(probe(s.Flow)).Why
 	return fmt.Sprintf("%s, flags %#x, is neither allowed nor an answer to what is", s.Flow, s.TCPFlags) + why
 }
 

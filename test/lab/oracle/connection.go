@@ -32,7 +32,7 @@ func (m *Model) Denied(c Connection, client bool) string {
 		if node == "" || m.verdict(node, c.Flow) || other && m.verdict(node, c.reverse()) {
 			continue
 		}
-		return fmt.Sprintf("policies of %s do not allow it: %s", node, m.World.Path(m.probe(c.Flow)).Why)
+		return fmt.Sprintf("policies of %s do not allow it: %s", node, m.World.Path(probe(c.Flow)).Why)
 	}
 	return ""
 }

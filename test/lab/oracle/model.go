@@ -76,7 +76,7 @@ type at struct {
 
 // Enforce changes the policies.
 func (m *Model) Enforce(w *reference.World) {
-	m.World, m.verdicts = w, map[at]bool{}
+	m.World, m.verdicts = m.withGateways(w), map[at]bool{}
 	if m.open == nil {
 		m.open = map[at]bool{}
 	}
@@ -97,12 +97,26 @@ func (m *Model) Sent(a *Attempt) {
 		}
 	}
 	for _, f := range m.led(slices.Concat(a.Real, a.Fakes)) {
-		if node := a.From.Node; a.ofNode() && a.Begins && m.verdict(node, f) {
-			m.open[at{node, f}] = true // the node's own policies see it leave
+		m.begin(f, a.From, a.honest(), a.ofNode(), a.Begins)
+	}
+	if !a.Outer.IsValid() {
+		return
+	}
+	for _, frame := range a.Frames {
+		if s, ok := ReadFrame(frame); ok && s.Src == a.Outer { // to whoever decapsulates nothing, a flow of its own
+			own := a.From.Has(a.Outer)
+			m.begin(s.Flow, a.From, own && a.From.Pod, own && !a.From.Pod && a.From.Node != "", true)
 		}
-		if m.passes(f, a.honest(), a.Begins) {
-			m.passes(f.reverse(), true, true) // by which the receiver's kernel may answer
-		}
+	}
+}
+
+// begin opens the flow where it passes. honest and ofNode are as of an attempt.
+func (m *Model) begin(f Flow, from *Place, honest, ofNode, begins bool) {
+	if ofNode && begins && !f.isReply() && m.verdict(from.Node, f) {
+		m.open[at{from.Node, f}] = true // the node's own policies see it leave
+	}
+	if m.passes(f, honest, begins) {
+		m.passes(f.reverse(), true, true) // by which the receiver's kernel may answer
 	}
 }
 
@@ -138,7 +152,7 @@ func (m *Model) passes(f Flow, honest, begins bool) bool {
 		if !allowed && !m.isOpen(node, f) {
 			return false
 		}
-		if begins && allowed {
+		if begins && allowed && !f.isReply() {
 			m.open[at{node, f}] = true
 		}
 	}
@@ -149,17 +163,11 @@ func (m *Model) passes(f Flow, honest, begins bool) bool {
 // or answers one.
 func (m *Model) isOpen(node string, f Flow) bool {
 	for _, began := range []Flow{f, f.reverse()} {
-		if m.open[at{node, began}] && (m.verdict(node, began) || began.isICMP() && m.verdict(node, began.question())) {
+		if m.open[at{node, began}] && m.verdict(node, began) {
 			return true
 		}
 	}
 	return false
-}
-
-// question is the flow as that of a question: an unsolicited answer counts as one from the second packet on.
-func (f Flow) question() Flow {
-	f.DPort = answerType(f.Proto, f.DPort)
-	return f
 }
 
 // place finds the owner of an address.
@@ -197,30 +205,14 @@ func (m *Model) verdict(node string, f Flow) bool {
 	if !known {
 		here := *m.World
 		here.Node = node
-		allowed = here.Verdict(m.probe(f)).Allowed
+		allowed = here.Verdict(probe(f)).Allowed
 		m.verdicts[q] = allowed
 	}
 	return allowed
 }
 
-// probe is the flow as the reference knows its ends: it takes the address of a gateway for one of its node.
-func (m *Model) probe(f Flow) reference.Probe {
-	return reference.Probe{Src: m.nodeAddress(f.Src), Dst: m.nodeAddress(f.Dst), Proto: f.Proto, Port: f.DPort}
-}
-
-// nodeAddress is the node's own address of the same family for that of its gateway, and any other address itself.
-func (m *Model) nodeAddress(a netip.Addr) netip.Addr {
-	for name, gateways := range m.Gateways {
-		if !slices.Contains(gateways, a) || m.node(name) == nil {
-			continue
-		}
-		for _, own := range m.node(name).Addrs {
-			if own.Is4() == a.Is4() && !slices.Contains(gateways, own) && !own.IsLinkLocalUnicast() {
-				return own
-			}
-		}
-	}
-	return a
+func probe(f Flow) reference.Probe {
+	return reference.Probe{Src: f.Src, Dst: f.Dst, Proto: f.Proto, Port: f.DPort}
 }
 
 // Dialled notes that the kernel of the flow's source begins it.
@@ -264,7 +256,7 @@ func (m *Model) Check(to *Place, s Seen) string {
 	}
 	why := "policies do not allow it"
 	for _, f := range m.real(a, to, s) {
-		why += fmt.Sprintf("; %s: %s", f, m.World.Path(m.probe(f)).Why)
+		why += fmt.Sprintf("; %s: %s", f, m.World.Path(probe(f)).Why)
 	}
 	return why
 }
@@ -276,7 +268,7 @@ func (m *Model) Accepted(f Flow) string {
 		return "its source is blocked"
 	}
 	if f.Src != f.Dst && !m.masqueraded(f) && !m.passes(f, true, true) {
-		return "policies do not allow it: " + m.World.Path(m.probe(f)).Why
+		return "policies do not allow it: " + m.World.Path(probe(f)).Why
 	}
 	return ""
 }

@@ -13,7 +13,7 @@ import (
 	"myelin/test/policy/scenario"
 )
 
-// cluster is two nodes with two pods each; v may be reached by f alone.
+// cluster is two nodes with two pods each; v may be reached by f, and by node n2 from the address of its pods' gateway.
 const cluster = `
 apiVersion: v1
 kind: Node
@@ -50,7 +50,9 @@ status: {podIPs: [{ip: 10.0.2.2}]}
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: v, namespace: x}
-spec: {podSelector: {matchLabels: {role: victim}}, ingress: [{from: [{podSelector: {matchLabels: {role: friend}}}]}]}
+spec:
+  podSelector: {matchLabels: {role: victim}}
+  ingress: [{from: [{podSelector: {matchLabels: {role: friend}}}, {ipBlock: {cidr: 10.0.2.0/28}}]}]
 `
 
 func testModel(t *testing.T) *Model {
@@ -103,6 +105,8 @@ func TestCheck(t *testing.T) {
 			"v", "policies"},
 		"own node's name by the wire": {"world", flow("192.168.64.1", v, UDP, 1, 2), nil, "v", "this node's own"},
 		"gateway's name by the wire":  {"world", flow("10.0.1.1", v, UDP, 1, 2), nil, "v", "this node's own"},
+		"other gateway's name":        {"world", flow("10.0.2.1", v, UDP, 1, 2), nil, "v", ""},
+		"other node's name":           {"world", flow("192.168.64.2", v, UDP, 1, 2), nil, "v", "policies do not"},
 		"pod's name by the wire":      {"world", flow(a, v, UDP, 1, 2), nil, "v", "this node's own"},
 		"friend's name by the wire":   {"world", flow(f, v, UDP, 1, 2), nil, "v", ""},
 		"friend's name by a pod":      {"a", flow(f, v, UDP, 1, 2), nil, "v", "pod a sent it in the name of"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/netip"
+	"slices"
 )
 
 // Protocols by their numbers in IP.
@@ -48,6 +49,11 @@ func (f Flow) reverse() Flow {
 }
 
 func (f Flow) isICMP() bool { return f.Proto == ICMP || f.Proto == ICMPv6 }
+
+// isReply: an ICMP message that answers another one. It begins no flow.
+func (f Flow) isReply() bool {
+	return f.Proto == ICMPv6 && f.DPort == 129 || f.Proto == ICMP && slices.Contains([]uint16{0, 14, 16, 18}, f.DPort)
+}
 
 // answerType is the type of the answer to an ICMP message, and of the question to an answer.
 func answerType(proto uint8, kind uint16) uint16 {

@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"myelin/bpf"
+	"myelin/config"
+	"myelin/flow"
+)
+
+func TestSizeFor(t *testing.T) {
+	for name, tc := range map[string]struct{ entries, base, limit, want int }{
+		"empty":                      {0, 65536, 1 << 20, 65536},
+		"three eighths":              {24576, 65536, 1 << 20, 65536},
+		"one more":                   {24577, 65536, 1 << 20, 131072},
+		"full":                       {65536, 65536, 1 << 20, 262144},
+		"a million":                  {1 << 20, 65536, 8 << 20, 4 << 20},
+		"limited":                    {1 << 20, 65536, 200000, 200000},
+		"limit below the configured": {65536, 65536, 1000, 65536},
+	} {
+		if got := sizeFor(tc.entries, tc.base, tc.limit); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+func TestTooSmall(t *testing.T) {
+	for name, tc := range map[string]struct {
+		table string
+		usage flow.Usage
+		want  string
+	}{
+		"a flood": {"flows", flow.Usage{Entries: 1000, Max: 1000}, ""},
+		"proven": {"nat_entries", flow.Usage{Proven: 376, Max: 1000},
+			"376 flows use the table nat_entries, which has room for 1000: it grows"},
+		"room":       {"flows", flow.Usage{Proven: 375, Max: 1000}, ""},
+		"at limit":   {"flows", flow.Usage{Proven: 4000, Max: 4000}, ""},
+		"not in use": {"flows", flow.Usage{Proven: 1, Max: 1}, ""},
+	} {
+		if got := tooSmall(map[string]flow.Usage{tc.table: tc.usage}, 4000); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestGrowthStuck: without memory for larger tables, the programs are loaded with those that there are.
+func TestGrowthStuck(t *testing.T) {
+	other := errors.New("another error")
+	for name, c := range map[string]struct {
+		file  string
+		fails []error
+		tries []uint32 // sizes of the table of flows
+		stuck bool
+		err   error
+	}{
+		"memory":           {"", nil, []uint32{65536}, false, nil},
+		"no memory":        {"", []error{fmt.Errorf("create: %w", unix.ENOMEM)}, []uint32{65536, 65536}, true, nil},
+		"no memory at all": {"", []error{unix.ENOMEM, unix.ENOMEM}, []uint32{65536, 65536}, true, unix.ENOMEM},
+		"another error":    {"", []error{other}, []uint32{65536}, false, other},
+		"sizes are set":    {"bpf.ctTcpMax: 2048", []error{unix.ENOMEM}, []uint32{2048 + 16384}, false, unix.ENOMEM},
+		"it does not grow": {"myelin.mapGrowthRatio: 0", []error{unix.ENOMEM}, []uint32{65536}, false, unix.ENOMEM},
+	} {
+		parsed, err := config.Parse([]byte(c.file+"\n"), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed.Myelin.BPFRoot = t.TempDir() // no pinned maps
+		d := agentWith(parsed).datapath
+		d.memory = func() (uint64, error) { return 64 << 30, nil }
+		var tries []uint32
+		d.load = func(o bpf.Options) (*bpf.Datapath, error) {
+			tries = append(tries, o.Sizes.Flows)
+			if len(tries) <= len(c.fails) {
+				return nil, c.fails[len(tries)-1]
+			}
+			return &bpf.Datapath{}, nil
+		}
+		sizes, err := d.sizes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.loadGrown(bpf.Options{Sizes: sizes})
+		if !errors.Is(err, c.err) || !slices.Equal(tries, c.tries) || (d.growth.stuck != "") != c.stuck {
+			t.Errorf("%s: tries %v, stuck %q, error %v", name, tries, d.growth.stuck, err)
+		}
+		if c.stuck && !strings.Contains(d.growth.stuck, "65536 conntrack") {
+			t.Errorf("%s: %q names no sizes", name, d.growth.stuck)
+		}
+	}
+}
