@@ -299,6 +299,24 @@ APART int path_resolve(struct __sk_buff *skb)
 }
 
 /*
+ * Sends the packet to the proxy. A DNS message that need not pass through it is handed back by the TUN device, as the
+ * proxy would send it. Returns a verdict. Cost: per packet of flows with L7 rules.
+ */
+INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct path *p)
+{
+	__u32 outcome = FORWARD_PROXY, ifindex = p->ifindex;
+	bool datagram = path_is_l3(p);
+
+	if (config.dns_cache && datagram)
+		outcome = dns_pass(skb, (__u32)p->src_slot << 16 | p->dst_slot);
+	count(skb, c, outcome);
+	trace(skb, c, outcome);
+	if (!datagram)
+		return bpf_redirect_peer(ifindex, 0);
+	return bpf_redirect(ifindex, outcome == FORWARD_PROXY ? 0 : BPF_F_INGRESS);
+}
+
+/*
  * Sends the packet to its next hop. p must be c->path if the action is PATH_RESOLVE, which is never cached. hook is
  * c->pkt.hook, as a constant where possible, which makes counting cheaper. Returns a verdict. Cost: per packet.
  */
@@ -318,11 +336,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_RESOLVE:
 		return path_resolve(skb);
 	case PATH_PROXY:
-		if (path_is_l3(p))
-			return dns_send(skb, p->ifindex, (__u32)p->src_slot << 16 | p->dst_slot);
-		count(skb, c, FORWARD_PROXY);
-		trace(skb, c, FORWARD_PROXY);
-		return bpf_redirect_peer(p->ifindex, 0);
+		return path_send_proxy(skb, c, p);
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);
