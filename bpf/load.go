@@ -56,6 +56,8 @@ type Datapath struct {
 	// Attacher knows how programs are attached on this kernel.
 	Attacher *Attacher
 
+	overlap overlap
+
 	l3    late[l3Programs]
 	proxy late[proxyPrograms]
 }
@@ -305,4 +307,6 @@ func (d *Datapath) Listen(to DatapathListen) error {
 }
 
 // Close closes the descriptors. What is pinned stays.
-func (d *Datapath) Close() error { return errors.Join(d.Objects.Close(), d.closeLate()) }
+func (d *Datapath) Close() error {
+	return errors.Join(d.Objects.Close(), d.closeLate(), d.overlap.close())
+}

@@ -121,7 +121,12 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	if err != nil {
 		return "its rows are lost: " + err.Error()
 	}
-	defer from.Close()
+	kept := false
+	defer func() {
+		if !kept {
+			from.Close()
+		}
+	}()
 	if name == "nat_entries" && from.KeySize() == formerNatKeySize && from.ValueSize() == formerNatEntrySize {
 		return d.convertNatEntries(from)
 	}
@@ -134,16 +139,10 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	if from.KeySize() == 0 {
 		return "it has no rows"
 	}
-	copied, lost := 0, 0
-	key, value := make([]byte, from.KeySize()), make([]byte, from.ValueSize())
-	rows := from.Iterate()
-	for rows.Next(&key, &value) {
-		if to.Put(key, value) == nil {
-			copied++
-		} else {
-			lost++
-		}
+	if kept, err = d.overlap.keep(name, from); err != nil {
+		return "its rows are lost: " + err.Error()
 	}
+	copied, lost := copyRows(from, to)
 	return fmt.Sprintf("%d rows copied, %d lost", copied, lost)
 }
 

@@ -131,47 +131,52 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// dialReader opens a client's connection.
+func (r *rig) dialReader() (net.Conn, *bufio.Reader) {
+	r.t.Helper()
+	conn, err := net.Dial("tcp", r.address)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { conn.Close() })
+	return conn, bufio.NewReader(conn)
+}
+
+// ask sends a request and reads the response.
+func ask(t *testing.T, conn net.Conn, in *bufio.Reader, path string) *http.Response {
+	t.Helper()
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(answer.Body); err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
 // TestDrainIdle: a connection without a request stays for a while, in which the next response is its last; then it
 // ends.
 func TestDrainIdle(t *testing.T) {
 	r := newRig(t, echoServer(t), config.HTTP{}, rules(t, []policy.HTTPRule{{Path: "/a"}}))
 	r.proxy.SetDrainIdle(500 * time.Millisecond)
-	open := func() (net.Conn, *bufio.Reader) {
-		conn, err := net.Dial("tcp", r.address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		return conn, bufio.NewReader(conn)
-	}
-	ask := func(conn net.Conn, in *bufio.Reader, path string) *http.Response {
-		t.Helper()
-		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := http.ReadResponse(in, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadAll(answer.Body); err != nil {
-			t.Fatal(err)
-		}
-		return answer
-	}
 	var conns []net.Conn
 	var readers []*bufio.Reader
 	for i := range 4 {
-		conn, in := open()
+		conn, in := r.dialReader()
 		conns, readers = append(conns, conn), append(readers, in)
 		for range 1 + 3*i { // some are a loop's by then, and some are not
-			if answer := ask(conn, in, "/a"); answer.Close {
+			if answer := ask(t, conn, in, "/a"); answer.Close {
 				t.Fatal("before the proxy drains a response announces the end of the connection")
 			}
 		}
 	}
 	r.proxy.Drain()
 	for i, path := range []string{"/a", "/denied"} {
-		if answer := ask(conns[i], readers[i], path); !answer.Close || (answer.StatusCode == 403) != (i == 1) {
+		if answer := ask(t, conns[i], readers[i], path); !answer.Close || (answer.StatusCode == 403) != (i == 1) {
 			t.Errorf("%s: status %d, announces the end of the connection: %t", path, answer.StatusCode, answer.Close)
 		}
 		if _, err := readers[i].ReadByte(); err != io.EOF {
@@ -191,13 +196,13 @@ func TestDrainIdle(t *testing.T) {
 	listener := listen(t)
 	defer listener.Close()
 	r.address = listener.Addr().String()
-	conn, in := open()
+	conn, in := r.dialReader()
 	accepted, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.serve.Go(func() { other.Serve(t.Context(), accepted, r.flow(accepted)) })
-	if answer := ask(conn, in, "/a"); !answer.Close {
+	if answer := ask(t, conn, in, "/a"); !answer.Close {
 		t.Error("a proxy with other limits does not drain")
 	}
 }

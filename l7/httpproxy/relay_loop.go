@@ -20,8 +20,8 @@ func (r *relay) wantsLoop() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.alone++
-	if !r.waiting || len(r.queue) > 0 || r.ending || r.closing || r.proxy.draining() || len(r.server.bytes()) > 0 || r.client.raw == nil ||
-		r.server.raw == nil || r.alone < min(1<<min(r.left, 10), maxAlone) {
+	if !r.waiting || len(r.queue) > 0 || r.ending || r.closing || r.proxy.draining() || len(r.server.bytes()) > 0 ||
+		r.client.raw == nil || r.server.raw == nil || r.alone < min(1<<min(r.left, 10), maxAlone) {
 		return false
 	}
 	r.joining = true

@@ -31,7 +31,8 @@ func (r *relay) deny(size int, record *Record) bool {
 	h := &r.head
 	denied := r.denied()
 	// A client that expects 100 (Continue) may send the body or not.
-	denied.close = r.proxy.draining() || !h.persistent() || h.length > maxDiscarded || h.expect && h.hasBody() || h.first[0] == "CONNECT"
+	denied.close = r.proxy.draining() || !h.persistent() || h.length > maxDiscarded ||
+		h.expect && h.hasBody() || h.first[0] == "CONNECT"
 	e := exchange{local: localReply(denied, h.minor, h.first[0] == "HEAD"), status: denied.recorded(),
 		last: denied.close, record: record}
 	rest := newBody(h.requestBody(), h.length)
