@@ -7,6 +7,8 @@
 #ifndef MYELIN_DNS_H
 #define MYELIN_DNS_H
 
+#include "row.h"
+#include "../../bpf/cpu.h"
 #include "../../endpoint/endpoint.h"
 
 /* Memory grows with the number of entries. */
