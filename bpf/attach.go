@@ -348,9 +348,10 @@ func SplitPin(pin string) (device string, hook Hook) {
 	return name[:max(at, 0)], Hook(name[at+1:])
 }
 
-// Pins returns the paths of all pinned links.
+// Pins returns the paths of all pinned links to devices. Others, such as that of proxy_accept, have no device in their
+// names.
 func (a *Attacher) Pins() ([]string, error) {
-	pins, err := filepath.Glob(filepath.Join(a.dir, "*"))
+	pins, err := filepath.Glob(filepath.Join(a.dir, "*-*"))
 	if err != nil {
 		return nil, fmt.Errorf("list pinned links: %w", err)
 	}
