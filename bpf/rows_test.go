@@ -93,25 +93,6 @@ func onlyPrograms(names ...string) func(*ebpf.CollectionSpec) {
 
 func onlyForwarding(spec *ebpf.CollectionSpec) { onlyPrograms("from_pod", "from_wire")(spec) }
 
-func TestPackets(t *testing.T) {
-	for _, table := range tables() {
-		t.Run(table.name, func(t *testing.T) {
-			w := newWorld(t, table.settings, func(spec *ebpf.CollectionSpec) {
-				onlyPrograms(table.programs()...)(spec)
-				if table.tweak != nil {
-					table.tweak(spec)
-				}
-			})
-			for i, r := range table.rows {
-				if testing.Short() && r.only == 0 { // a slow machine has each row for one family, in turn
-					r.only = []packet.Family{packet.IPv4, packet.IPv6}[i%2]
-				}
-				t.Run(r.name, func(t *testing.T) { w.runBoth(t, r) })
-			}
-		})
-	}
-}
-
 func (w *world) runBoth(t *testing.T, r row) {
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		if r.only != 0 && r.only != f {
