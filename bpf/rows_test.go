@@ -85,10 +85,23 @@ func onlyPrograms(names ...string) func(*ebpf.CollectionSpec) {
 	return func(spec *ebpf.CollectionSpec) {
 		for name, p := range spec.Programs {
 			if name != "to_pod" && !slices.Contains(names, name) {
-				p.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
+				doNothing(p)
 			}
 		}
 	}
+}
+
+// onlySockets leaves of the programs those of sockets.
+func onlySockets(spec *ebpf.CollectionSpec) {
+	for _, p := range spec.Programs {
+		if p.Type == ebpf.SchedCLS || p.Type == ebpf.XDP {
+			doNothing(p)
+		}
+	}
+}
+
+func doNothing(p *ebpf.ProgramSpec) {
+	p.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
 }
 
 func onlyForwarding(spec *ebpf.CollectionSpec) { onlyPrograms("from_pod", "from_wire")(spec) }
