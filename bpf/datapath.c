@@ -88,9 +88,8 @@ APART int from_pod_decide(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Packets that a pod sends. */
-SEC("tc")
-int from_pod(struct __sk_buff *skb)
+/* Handles a packet that a pod sends. */
+INLINE int pod_receive(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int parsed, verdict;
@@ -123,6 +122,25 @@ int from_pod(struct __sk_buff *skb)
 		return from_pod_follow(skb, c, p->path.action);
 	}
 	return path_follow(skb, c, &p->path, p->path.action, HOOK_FROM_POD);
+}
+
+/*
+ * Packets that a pod sends. On a netkit device it is attached twice: to the device, which runs it while the pod
+ * transmits (ingress_ifindex is 0), and to tc ingress, which sees what passed there, and what service_repeat sent back.
+ */
+SEC("tc")
+int from_pod(struct __sk_buff *skb)
+{
+	int verdict;
+
+	if (config.netkit && !skb->ingress_ifindex)
+		skb->cb[1] = 0;
+	else if (config.netkit && skb->cb[1] == POD_PASSED)
+		return TC_ACT_OK;
+	verdict = pod_receive(skb);
+	if (config.netkit && verdict == TC_ACT_OK)
+		skb->cb[1] = POD_PASSED;
+	return verdict;
 }
 
 /* A wire's packets for a pod are redirected to its link, or passed to the stack, which routes them there. */
@@ -182,7 +200,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome)
 		return refuse_flow(skb, c, outcome);
-	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
+	return path_forward(skb, c, &c->path, c->path.action, HOOK_FROM_WIRE);
 }
 
 /*
@@ -302,6 +320,10 @@ int to_pod(struct __sk_buff *skb)
 	struct cpu *c = cpu_this();
 	int outcome = NEXT_CONTINUE;
 
+	if (config.netkit && skb->cb[1] == POD_FORWARDED) {
+		skb->cb[1] = 0;
+		return TC_ACT_OK;
+	}
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.services)

@@ -912,8 +912,9 @@ type DatapathSettings struct {
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
+	Netkit         uint8
 	NoVerdicts     uint8
-	_              [3]byte
+	_              [2]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16

@@ -298,6 +298,28 @@ APART int path_resolve(struct __sk_buff *skb)
 }
 
 /*
+ * Marks in skb->cb[1] where links of pods may be netkit devices. A pod cannot forge them: they survive only until the
+ * stack of another namespace processes the packet, and before that this word has parts of IP options, with a length of
+ * at most 40.
+ */
+enum pod_mark {
+	POD_FORWARDED = 0x6d796b66, /* for to_pod: sent to the pod by from_pod */
+	POD_PASSED = 0x6d796b70,    /* for from_pod on tc ingress: passed by from_pod on the netkit device */
+};
+
+/*
+ * Sends the packet into the network namespace behind the device. On a netkit device, from_pod runs while the pod
+ * transmits, where the kernel refuses bpf_redirect_peer. Returns a verdict. Cost: per packet.
+ */
+INLINE int path_enter(struct __sk_buff *skb, __u32 ifindex, __u32 hook)
+{
+	if (!config.netkit || hook != HOOK_FROM_POD)
+		return bpf_redirect_peer(ifindex, 0);
+	skb->cb[1] = POD_FORWARDED;
+	return bpf_redirect(ifindex, 0);
+}
+
+/*
  * Sends the packet to its next hop. p must be c->path if the action is PATH_RESOLVE, which is never cached. hook is
  * c->pkt.hook, as a constant where possible, which makes counting cheaper. Returns a verdict. Cost: per packet.
  */
@@ -307,7 +329,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_POD:
 		count_at(c, hook, FORWARD_POD, skb->len);
 		trace(skb, c, FORWARD_POD);
-		return bpf_redirect_peer(p->ifindex, 0);
+		return path_enter(skb, p->ifindex, hook);
 	case PATH_TUNNEL:
 		if (!tunnel_key_set(skb, &p->via))
 			return drop(skb, c, DROP_REWRITE);
@@ -319,7 +341,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_PROXY:
 		count(skb, c, FORWARD_PROXY);
 		trace(skb, c, FORWARD_PROXY);
-		return path_is_l3(p) ? bpf_redirect(p->ifindex, 0) : bpf_redirect_peer(p->ifindex, 0);
+		return path_is_l3(p) ? bpf_redirect(p->ifindex, 0) : path_enter(skb, p->ifindex, hook);
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);
