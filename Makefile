@@ -19,7 +19,8 @@ ORACLE_PACKETS ?= 1000000
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: build ## a cluster of two nodes on this machine, from YAML to traffic
+demo: ## a cluster of two nodes on this machine, from YAML to traffic
+	$(GO_BUILD) -o bin/ ./cmd/myelin ./cmd/myelin-cni
 	scripts/deps.sh demo
 	scripts/demo.sh
 

@@ -200,6 +200,7 @@ func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger
 func (a *agent) run(ctx context.Context) (again string, err error) {
 	err = a.start(ctx)
 	if err == nil {
+		a.takeOverFlows()
 		a.ready.Store(int64(time.Since(a.began)))
 		endpoints := a.endpoints.table.NumObjects(a.DB.ReadTxn())
 		a.Log.Info("ready", "node", a.Config.Myelin.NodeName, "took", a.readyAfter(), "endpoints", endpoints)

@@ -98,7 +98,7 @@ func (d *datapath) settings(s *bpf.Settings) {
 	burst := uint32(min(c.BPF.Events.BurstLimit, unlimited))
 	s.EventBurst, s.TraceBurst = burst, burst
 	if c.BPF.Events.Trace && c.Hubble.Enabled {
-		s.TraceSlots = bpf.TraceSlots(c.Hubble.EventBufferCapacity)
+		s.TraceSlots = bpf.TraceSlots(c.Hubble.Capacity())
 	} else if c.BPF.Events.Trace {
 		s.TraceSlots = bpf.TraceSlots(0)
 	}

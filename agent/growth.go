@@ -72,6 +72,16 @@ func (d *datapath) loadGrown(o bpf.Options) (err error) {
 	return err
 }
 
+// takeOverFlows copies the flows that began after tables of another size had been filled, when all programs use these.
+func (a *agent) takeOverFlows() {
+	switch n, err := a.Datapath.Overlap(); {
+	case err != nil:
+		a.Log.Warn("flows that began during the start may end", "error", err)
+	case n > 0:
+		a.Log.Info("took over flows that began during the start", "flows", n)
+	}
+}
+
 // watchGrowth requests a reload, which makes larger tables, when proven flows need them. A flood of packets with forged
 // sources proves nothing: the datapath evicts its entries.
 func (a *agent) watchGrowth(ctx context.Context) error {

@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -73,5 +75,99 @@ func TestCountPinned(t *testing.T) {
 	other, err := CountPinned(dir, "flows", func(*uint32, *uint32) bool { return true })
 	if want := (Pinned{Max: 5000}); err != nil || other != want {
 		t.Errorf("rows of another layout: %+v, %v, want %+v", other, err, want)
+	}
+}
+
+// TestOverlap: flows that begin while their tables are copied to larger ones are taken over, unless others use their
+// place, and rows that were deleted since do not come back.
+func TestOverlap(t *testing.T) {
+	const early, deleted, late, again, taken = 1, 2, 3, 4, 5 // ports
+	o := Options{Dir: filepath.Join(bpffs(t), "myelin"), Settings: Settings{FlowAlways: 1, Services: 1},
+		Sizes: Sizes{Flows: 4096, Translations: 4096, Services: 1024}}
+	tuple := func(port uint16) *DatapathNatTuple { return &DatapathNatTuple{Sport: port, Proto: 6} }
+	put := func(d *Datapath, port uint16, snat uint16) {
+		t.Helper()
+		now, err := Ticks()
+		must(t, err)
+		must(t, d.Flows.Put(DatapathFlowKey{Port: [2]uint16{port}}, DatapathFlow{Created: now, Slot: snat}))
+		e := DatapathNatEntry{NatPort: snat, Flags: uint8(DatapathNatEntryFlagNAT_ENTRY_SNAT)}
+		e.SetCreatedAt(now)
+		must(t, d.NatEntries.Put(tuple(port), e))
+		must(t, d.NatReplies.Put(ReplyTuple(tuple(port), &e), DatapathNatReply{Request: *tuple(port), Stat: snat}))
+	}
+	before, err := Load(o)
+	must(t, err)
+	t.Cleanup(func() { before.Close() })
+	put(before, early, 100)
+	put(before, deleted, 200)
+	time.Sleep(20 * time.Millisecond) // a few ticks
+	o.Sizes.Flows, o.Sizes.Translations = 8192, 8192
+	after, err := Load(o)
+	must(t, err)
+	t.Cleanup(func() { after.Close() })
+	must(t, after.Flows.Delete(DatapathFlowKey{Port: [2]uint16{deleted}}))
+	must(t, after.NatEntries.Delete(tuple(deleted)))
+	put(before, late, 300)
+	put(before, again, 400)
+	put(after, again, 401)
+	put(before, taken, 500)
+	put(after, taken+1, 500)                             // the NAT port
+	if n, err := after.Overlap(); err != nil || n != 3 { // two rows of late; that of taken in flows
+		t.Errorf("%d taken over, %v, want 3", n, err)
+	}
+	for port, want := range map[uint16][2]uint16{early: {100, 100}, deleted: {}, late: {300, 300}, again: {401, 401},
+		taken: {500, 0}} {
+		var f DatapathFlow
+		var e DatapathNatEntry
+		_, err := Get(after.Flows, DatapathFlowKey{Port: [2]uint16{port}}, &f)
+		must(t, err)
+		_, err = Get(after.NatEntries, *tuple(port), &e)
+		must(t, err)
+		if got := [2]uint16{f.Slot, e.NatPort}; got != want {
+			t.Errorf("port %d has %d, want %d", port, got, want)
+		}
+		var reply DatapathNatReply
+		own, err := after.ReadNatReply(tuple(port), &e, &reply)
+		if must(t, err); own != (want[1] != 0) || own && reply.Stat != want[1] {
+			t.Errorf("port %d: replies %v with %+v", port, own, reply)
+		}
+	}
+	if n, err := after.Overlap(); err != nil || n != 0 {
+		t.Errorf("again: %d taken over, %v", n, err)
+	}
+}
+
+// TestCopyRows: rows are copied by many at a time, and those without room are counted.
+func TestCopyRows(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	table := func(kind ebpf.MapType, size uint32) *ebpf.Map {
+		t.Helper()
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: kind, KeySize: 4, ValueSize: 12, MaxEntries: size})
+		must(t, err)
+		t.Cleanup(func() { m.Close() })
+		return m
+	}
+	for _, kind := range []ebpf.MapType{ebpf.Hash, ebpf.Array} {
+		from, same, small := table(kind, 5000), table(kind, 5000), table(kind, 3000)
+		for i := range uint32(5000) {
+			must(t, from.Put(i, [3]uint32{i, 7, ^i}))
+		}
+		if copied, lost := copyRows(from, same); copied != 5000 || lost != 0 {
+			t.Errorf("%s: %d copied, %d lost", kind, copied, lost)
+		}
+		for i := range uint32(5000) {
+			var got [3]uint32
+			if must(t, same.Lookup(i, &got)); got != [3]uint32{i, 7, ^i} {
+				t.Fatalf("%s: row %d is %v", kind, i, got)
+			}
+		}
+		if copied, lost := copyRows(from, small); copied != 3000 || lost != 2000 {
+			t.Errorf("%s, too small: %d copied, %d lost", kind, copied, lost)
+		}
+		if copied, lost := copyRowsSlowly(from, small); copied != 3000 || lost != 2000 {
+			t.Errorf("%s, row by row: %d copied, %d lost", kind, copied, lost)
+		}
 	}
 }

@@ -12,6 +12,7 @@
 #include "packet.h"
 #include "../drop/reason.h"
 #include "../flow/row.h"
+#include "../l7/dns/row.h"
 #include "../nat/row.h"
 #include "../policy/row.h"
 #include "../service/row.h"
@@ -166,6 +167,8 @@ struct cpu {
 	struct name_key name_key;
 	/* The address that stands for a selector of names. Set and read by name_verdict. */
 	struct addr name_peer;
+	/* The DNS message, if that is what the packet has. Set and read by dns_pass. */
+	struct dns_message dns;
 	/* Key of the conntrack entry of a flow that may pass through the proxy. Set and read by nat_from_proxy. */
 	struct flow_key proxy_key;
 	/*
@@ -197,7 +200,7 @@ struct cpu {
 	__u16 pad;
 	/*
 	 * Memory for what is too large for the stack; valid until the next user's. Users: port_search, socket_state,
-	 * cross_load, cross_sum, cross_error, icmp_sum_trimmed.
+	 * cross_load, cross_sum, cross_error, icmp_sum_trimmed, dns_pass.
 	 */
 	__u64 scratch[32];
 	/* Of drops. Kept between packets. Set and read by event_allowed; the agent reads lost. */

@@ -209,8 +209,15 @@ type DatapathCpu struct {
 		Pad     [4]uint8
 		Class   [2]DatapathPeerClass
 	}
-	NameKey     DatapathNameKey
-	NamePeer    DatapathAddr
+	NameKey  DatapathNameKey
+	NamePeer DatapathAddr
+	Dns      struct {
+		_     structs.HostLayout
+		Key   DatapathDnsKey
+		Owner [96]uint8
+		End   uint32
+		Pad   uint32
+	}
 	ProxyKey    DatapathFlowKey
 	PortKey     DatapathNatTuple
 	PortIndex   DatapathPortIndex
@@ -231,6 +238,33 @@ type DatapathCpu struct {
 	TraceBudget    DatapathEventBudget
 	TraceUncounted uint64
 	Counters       [8][128]DatapathCounter
+}
+
+type DatapathDnsBound uint32
+
+const (
+	DatapathDnsBoundDNS_QUESTION  DatapathDnsBound = 96
+	DatapathDnsBoundDNS_LABELS    DatapathDnsBound = 16
+	DatapathDnsBoundDNS_ADDRESSES DatapathDnsBound = 8
+	DatapathDnsBoundDNS_PENDING   DatapathDnsBound = 8
+)
+
+type DatapathDnsEntry struct {
+	_         structs.HostLayout
+	Expires   uint64
+	Epoch     uint32
+	Addresses uint32
+	Addr      [8]DatapathAddr
+	Pending   [8]uint64
+}
+
+type DatapathDnsKey struct {
+	_        structs.HostLayout
+	Server   DatapathAddr
+	Port     uint16
+	Length   uint16
+	Slot     uint32
+	Question [96]uint8
 }
 
 type DatapathEndpoint struct {
@@ -617,6 +651,8 @@ const (
 	DatapathOutcomeFORWARD_AUDIT               DatapathOutcome = 9
 	DatapathOutcomeFORWARD_QUIC                DatapathOutcome = 10
 	DatapathOutcomeFORWARD_PROXY               DatapathOutcome = 11
+	DatapathOutcomeFORWARD_DNS_QUERY           DatapathOutcome = 12
+	DatapathOutcomeFORWARD_DNS_ANSWER          DatapathOutcome = 13
 	DatapathOutcomeDROP_FIRST                  DatapathOutcome = 16
 	DatapathOutcomeDROP_TRUNCATED              DatapathOutcome = 16
 	DatapathOutcomeDROP_BAD_HEADER             DatapathOutcome = 17
@@ -909,12 +945,13 @@ type DatapathSettings struct {
 	Prefilter      uint8
 	L7             uint8
 	L7Open         uint8
+	DnsCache       uint8
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
 	Netkit         uint8
 	NoVerdicts     uint8
-	_              [2]byte
+	_              [1]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -1065,6 +1102,7 @@ const (
 	DatapathMapCpus             = "cpus"
 	DatapathMapDenylist         = "denylist"
 	DatapathMapDenylistPrefixes = "denylist_prefixes"
+	DatapathMapDnsEntries       = "dns_entries"
 	DatapathMapEndpoints        = "endpoints"
 	DatapathMapEvents           = "events"
 	DatapathMapFlowCache        = "flow_cache"
@@ -1127,6 +1165,7 @@ const (
 	DatapathProgToWire          = "to_wire"
 	DatapathProgToWireL3        = "to_wire_l3"
 	DatapathVarBackendSetFlag   = "_backend_set_flag"
+	DatapathVarDnsBound         = "_dns_bound"
 	DatapathVarEndpointFlag     = "_endpoint_flag"
 	DatapathVarEndpointSlot     = "_endpoint_slot"
 	DatapathVarEvent            = "_event"
@@ -1250,6 +1289,7 @@ type DatapathMapSpecs struct {
 	Cpus             *ebpf.MapSpec `ebpf:"cpus"`
 	Denylist         *ebpf.MapSpec `ebpf:"denylist"`
 	DenylistPrefixes *ebpf.MapSpec `ebpf:"denylist_prefixes"`
+	DnsEntries       *ebpf.MapSpec `ebpf:"dns_entries"`
 	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
 	FlowCache        *ebpf.MapSpec `ebpf:"flow_cache"`
@@ -1298,6 +1338,7 @@ type DatapathMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
 	BackendSetFlag  *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
+	DnsBound        *ebpf.VariableSpec `ebpf:"_dns_bound"`
 	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
 	EndpointSlot    *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
 	Event           *ebpf.VariableSpec `ebpf:"_event"`
@@ -1373,6 +1414,7 @@ type DatapathMaps struct {
 	Cpus             *ebpf.Map `ebpf:"cpus"`
 	Denylist         *ebpf.Map `ebpf:"denylist"`
 	DenylistPrefixes *ebpf.Map `ebpf:"denylist_prefixes"`
+	DnsEntries       *ebpf.Map `ebpf:"dns_entries"`
 	Endpoints        *ebpf.Map `ebpf:"endpoints"`
 	Events           *ebpf.Map `ebpf:"events"`
 	FlowCache        *ebpf.Map `ebpf:"flow_cache"`
@@ -1424,6 +1466,7 @@ func (m *DatapathMaps) Close() error {
 		m.Cpus,
 		m.Denylist,
 		m.DenylistPrefixes,
+		m.DnsEntries,
 		m.Endpoints,
 		m.Events,
 		m.FlowCache,
@@ -1473,6 +1516,7 @@ func (m *DatapathMaps) Close() error {
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
 	BackendSetFlag  *ebpf.Variable `ebpf:"_backend_set_flag"`
+	DnsBound        *ebpf.Variable `ebpf:"_dns_bound"`
 	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
 	EndpointSlot    *ebpf.Variable `ebpf:"_endpoint_slot"`
 	Event           *ebpf.Variable `ebpf:"_event"`

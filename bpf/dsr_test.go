@@ -324,6 +324,7 @@ func encapped(out, in [2]string, ignore ...string) (rows []row) {
 					want: "DROP_TOO_BIG REPLY_ICMP"},
 			}}),
 			only(xdp(encapXDPRow(outer, inner, ignore))),
+			only(xdp(decapXDPRow(in[i], inner("world > b ttl 60", 80)))),
 			only(row{name: "from node2, inside of another", steps: []step{
 				{at: "from_wire eth0", in: `eth node2 > node | ` + in[i] + ` | ` + inner("world > b ttl 60",
 					80) + ` | tcp 40000 > 8080 S`, want: "FORWARD_POD",

@@ -102,6 +102,8 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[DatapathVerdictKey, DatapathVerdict](d.Verdicts, fn)
 	case "names":
 		return dump[DatapathNameKey, DatapathName](d.Names, fn)
+	case "dns_entries":
+		return dump[DatapathDnsKey, DatapathDnsEntry](d.DnsEntries, fn)
 	case "proxy_device":
 		return dump[uint32, DatapathProxyDevices](d.ProxyDevice, fn)
 	case "flows":

@@ -123,6 +123,10 @@ func l7Tables() []table {
 		{name: "L7, Services", settings: settingsOf(redirecting, servicing, longTimes), rows: opened(l7Rows())},
 		{name: "L7, legacy routing", settings: settingsOf(redirecting, legacy, longTimes),
 			rows: opened(l7LegacyRows())},
+		{name: "L7, DNS", settings: settingsOf(redirecting, cachingDNS, longTimes),
+			rows: opened(dnsRows(), dnsQueryRows(), dnsAnswerRows(), dnsChangeRows())},
+		{name: "L7, DNS, masquerading", settings: settingsOf(redirecting, cachingDNS, masquerading, longTimes),
+			rows: opened(dnsRows(), dnsWorldRows())},
 	}
 }
 

@@ -56,6 +56,8 @@ type Datapath struct {
 	// Attacher knows how programs are attached on this kernel.
 	Attacher *Attacher
 
+	overlap overlap
+
 	l3    late[l3Programs]
 	proxy late[proxyPrograms]
 }
@@ -178,6 +180,9 @@ func resize(spec *ebpf.CollectionSpec, o Options) {
 	}
 	if s.L7 == 0 {
 		set("names", 1)
+	}
+	if s.DnsCache == 0 {
+		set("dns_entries", 1)
 	}
 	if s.Policy == 0 {
 		set("policy_pairs", 1)
@@ -302,4 +307,6 @@ func (d *Datapath) Listen(to DatapathListen) error {
 }
 
 // Close closes the descriptors. What is pinned stays.
-func (d *Datapath) Close() error { return errors.Join(d.Objects.Close(), d.closeLate()) }
+func (d *Datapath) Close() error {
+	return errors.Join(d.Objects.Close(), d.closeLate(), d.overlap.close())
+}

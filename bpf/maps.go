@@ -121,7 +121,12 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	if err != nil {
 		return "its rows are lost: " + err.Error()
 	}
-	defer from.Close()
+	kept := false
+	defer func() {
+		if !kept {
+			from.Close()
+		}
+	}()
 	if name == "nat_entries" && from.KeySize() == formerNatKeySize && from.ValueSize() == formerNatEntrySize {
 		return d.convertNatEntries(from)
 	}
@@ -134,16 +139,10 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	if from.KeySize() == 0 {
 		return "it has no rows"
 	}
-	copied, lost := 0, 0
-	key, value := make([]byte, from.KeySize()), make([]byte, from.ValueSize())
-	rows := from.Iterate()
-	for rows.Next(&key, &value) {
-		if to.Put(key, value) == nil {
-			copied++
-		} else {
-			lost++
-		}
+	if kept, err = d.overlap.keep(name, from); err != nil {
+		return "its rows are lost: " + err.Error()
 	}
+	copied, lost := copyRows(from, to)
 	return fmt.Sprintf("%d rows copied, %d lost", copied, lost)
 }
 
@@ -160,7 +159,8 @@ func (o *Objects) mapByName(name string) *ebpf.Map { return o.MapsByName()[name]
 func (o *Objects) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"affinities": o.Affinities, "backend_slots": o.BackendSlots, "backends": o.Backends, "cpus": o.Cpus,
-		"denylist": o.Denylist, "denylist_prefixes": o.DenylistPrefixes, "endpoints": o.Endpoints, "epochs": o.Epochs,
+		"denylist": o.Denylist, "denylist_prefixes": o.DenylistPrefixes, "dns_entries": o.DnsEntries,
+		"endpoints": o.Endpoints, "epochs": o.Epochs,
 		"events": o.Events, "flow_cache": o.FlowCache, "flow_rates": o.FlowRates, "flows": o.Flows,
 		"fragments": o.Fragments, "frontend_filter": o.FrontendFilter, "frontends": o.Frontends,
 		"loads": o.Loads, "maglev_tables": o.MaglevTables, "members": o.Members, "quic_servers": o.QuicServers,

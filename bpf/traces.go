@@ -84,6 +84,18 @@ func (c *traceCPU) advance(slots uint64) (ok bool, missed uint64) {
 	}
 }
 
+// Fill is how many events all CPUs have written since they were read, as a share of the slots of one CPU: up to 1, none
+// was overwritten.
+func (t *Traces) Fill() float64 {
+	unread := uint64(0)
+	for i := range t.cpus {
+		c := &t.cpus[i]
+		newest := atomic.LoadUint64(&c.base.Seq)
+		unread += newest - min(newest, c.read)
+	}
+	return float64(unread) / float64(t.slots)
+}
+
 // Read calls fn for each event that is not read yet and not newer than until (CLOCK_MONOTONIC, nanoseconds), those of
 // all CPUs in the order of time. fn must not keep the event. It returns how many were overwritten before they were
 // read.

@@ -70,10 +70,16 @@ func TestTracesOverwritten(t *testing.T) {
 	for at := uint64(1); at <= 20; at++ {
 		m.write(0, 2*at)
 	}
+	if got := m.Fill(); got != 22.0/8 {
+		t.Errorf("%v of the slots are written", got)
+	}
 	// The slot after the newest event may be written at any time, so 7 of 8 can be read.
 	m.expect(t, 39, 13, 5, 28, 30, 32, 34, 36, 38)
 	m.write(0, 60)
 	m.expect(t, 100, 0, 40, 50, 60)
+	if got := m.Fill(); got != 0 {
+		t.Errorf("%v of the slots are written, all of them read", got)
+	}
 }
 
 // TestTracesCleared has the map be cleared, as on a restart with other sizes.
@@ -84,6 +90,9 @@ func TestTracesCleared(t *testing.T) {
 	m.write(1, 4, 5)
 	m.expect(t, 100, 0, 1, 2, 3, 4, 5)
 	clear(m.slots)
+	if got := m.Fill(); got != 0 {
+		t.Errorf("%v of the cleared slots are written", got)
+	}
 	m.write(0, 7)
 	m.write(1, 6)
 	m.expect(t, 100, 0, 6, 7)

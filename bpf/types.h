@@ -37,6 +37,7 @@ const enum policy_direction *_policy_direction __attribute__((unused));
 const enum policy_action *_policy_action __attribute__((unused));
 const enum policy_absent *_policy_absent __attribute__((unused));
 const enum policy_l7 *_policy_l7 __attribute__((unused));
+const enum dns_bound *_dns_bound __attribute__((unused));
 const enum proxy_socket *_proxy_socket __attribute__((unused));
 
 #endif

@@ -371,7 +371,7 @@ func (w *world) forget(t testing.TB) {
 		return true
 	}))
 	for _, m := range []*ebpf.Map{w.Flows, w.Fragments, w.NatEntries, w.NatReplies, w.PortIndexes, w.Affinities,
-		w.Probes, w.Names} {
+		w.Probes, w.Names, w.DnsEntries} {
 		empty(t, m)
 	}
 }

@@ -124,7 +124,8 @@ func own() map[string]schema {
 		"operator.extraArgs":      words, "operator.extraEnv": objects,
 	}
 	maps.Copy(all, hubbleKeys())
-	for _, account := range []string{"cilium", "operator", "relay", "ui"} {
+	maps.Copy(all, proxyKeys())
+	for _, account := range []string{"cilium", "operator", "envoy", "relay", "ui"} {
 		at := "serviceAccounts." + account + "."
 		all[at+"create"], all[at+"automount"], all[at+"name"], all[at+"annotations"] = flag, flag, name, labels
 	}

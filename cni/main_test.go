@@ -200,7 +200,7 @@ func (n *node) del(list *libcni.NetworkConfigList, pod *libcni.RuntimeConf) erro
 // before the link is gone.
 func (n *node) empty(a *agent) {
 	n.t.Helper()
-	for end := time.Now().Add(5 * time.Second); a.rows()+int(a.ipam.Dump()[0].InUse) > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); a.rows()+int(a.ipam.Dump()[0].InUse) > 0 && time.Now().Before(end); {
 		time.Sleep(2 * time.Millisecond)
 	}
 	if rows, used := a.rows(), a.ipam.Dump()[0].InUse; rows != 0 || used != 0 {

@@ -114,7 +114,6 @@ func securityFeatures() []feature {
 		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
 		{"policyDenyResponse", "none", "not yet: answers to what a policy denies",
 			"bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},
-		{"envoy.enabled", "false", l7, "envoy.*"},
 		{"envoyConfig.enabled", "false", l7, "envoyConfig.*"},
 		{"ingressController.enabled", "false", "not yet: Ingress", "ingressController.*"},
 		{"gatewayAPI.enabled", "false", "not yet: Gateway API", "gatewayAPI.*"},
@@ -185,7 +184,7 @@ func chartKeys() string {
 		bpf.autoMount.enabled bpf.root certgen.* cgroup.* cleanBpfState cleanState
 		cni.confFileMountPath cni.hostConfDirMountPath cni.install cni.iptablesRemoveAWSRules cni.logFile
 		cni.resources.* cni.uninstall commonLabels.* crdWaitTimeout daemon.runPath dashboards.*
-		debug.verbose debug.metricsSamplingInterval dnsPolicy enableCriticalPriorityClass extraArgs
+		debug.verbose debug.metricsSamplingInterval dnsPolicy enableCriticalPriorityClass envoy.* extraArgs
 		hubble.metrics.serviceAnnotations.* hubble.metrics.serviceMonitor.* hubble.metrics.dashboards.*
 		hubble.export.dynamic.config.* hubble.annotations hubble.eventQueueSize hubble.peerService.* hubble.tls.auto.* hubble.tls.server.*
 		hubble.relay.* hubble.ui.*

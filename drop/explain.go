@@ -36,6 +36,10 @@ func waysOn() []Outcome {
 				"was another node's.", ""},
 		{bpf.DatapathOutcomeFORWARD_PROXY, "FORWARD_PROXY",
 			"Went to the proxy, which enforces rules by HTTP request, DNS name or TLS server name.", ""},
+		{bpf.DatapathOutcomeFORWARD_DNS_QUERY, "FORWARD_DNS_QUERY",
+			"A DNS query that the proxy has allowed before passed without the proxy.", ""},
+		{bpf.DatapathOutcomeFORWARD_DNS_ANSWER, "FORWARD_DNS_ANSWER",
+			"An answer with no other addresses than those that policies know passed without the proxy.", ""},
 	}
 }
 

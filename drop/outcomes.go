@@ -40,7 +40,7 @@ func trim(name string) string {
 // spell writes abbreviations as the field does.
 func spell(word string) string {
 	switch word {
-	case "mac", "arp", "nd", "icmp", "vlan", "ttl", "nat", "l2", "l4", "quic":
+	case "mac", "arp", "nd", "icmp", "vlan", "ttl", "nat", "l2", "l4", "quic", "dns":
 		return strings.ToUpper(word)
 	}
 	return word

@@ -17,6 +17,8 @@ enum outcome {
 	FORWARD_AUDIT,   /* denied in audit mode, which only reports; the packet's actual outcome is counted too */
 	FORWARD_QUIC,    /* a new flow, whose connection ID selected the backend; its outcome is counted too */
 	FORWARD_PROXY,   /* to the proxy, which enforces L7 rules */
+	FORWARD_DNS_QUERY,  /* a query that the proxy has allowed before, handed back by its device without it */
+	FORWARD_DNS_ANSWER, /* an answer from which the proxy would learn nothing, in the same way */
 
 	/* Drops. */
 	DROP_FIRST = 16,

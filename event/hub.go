@@ -95,6 +95,13 @@ func (h *Hub) Follow() (stop func()) {
 // Following reports whether there are followers.
 func (h *Hub) Following() bool { return h.followers.Load() > 0 }
 
+// Filling reports whether the events since the last reading would take half of the room that a CPU has for them: unless
+// they are read soon, some may be overwritten.
+func (h *Hub) Filling() bool {
+	r := h.reader.Load()
+	return r != nil && r.filling()
+}
+
 // Pull publishes the events so far, and returns when that is done.
 func (h *Hub) Pull() {
 	done := make(chan struct{})

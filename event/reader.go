@@ -208,6 +208,15 @@ func (r *reader) poll() {
 	}
 }
 
+// filling is Hub.Filling. It does not wait for a reading that is under way.
+func (r *reader) filling() bool {
+	if r.traces == nil || !r.mu.TryLock() {
+		return false
+	}
+	defer r.mu.Unlock()
+	return r.traces.Fill() >= 0.5
+}
+
 // publish hands out the events that are not newer than until, in the order of time. r.mu
 // is held.
 func (r *reader) publish(now time.Duration) {

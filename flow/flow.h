@@ -156,9 +156,10 @@ INLINE void flow_set_verdict(const struct cpu *c, struct flow *f)
 {
 	if (!policy_enforced(&c->path))
 		return;
-	f->policy_epoch = c->path.epoch;
 	f->rule[0] = c->policy.rule[0];
 	f->rule[1] = c->policy.rule[1];
+	barrier(); /* the proxy reads the epoch first: it must not take older rules for those of the epoch */
+	f->policy_epoch = c->path.epoch;
 	if (c->policy.proxy)
 		f->flags |= FLOW_PROXY; /* and never less: the ends have the proxy's sequence numbers */
 }

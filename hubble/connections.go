@@ -32,7 +32,7 @@ type ConnectionPod struct {
 // before it is used.
 type Connections struct {
 	Log      *slog.Logger
-	Capacity uint64 // of the ring
+	Capacity func() uint64 // of the ring
 	Interval time.Duration
 	Pods     func() []ConnectionPod
 	// Insert takes reports, to record them in the order of time with what the datapath reports.
@@ -69,7 +69,7 @@ func (c *Connections) Report() (wait time.Duration) {
 	c.next = max(now+c.Interval, end+connectionsShare*(end-now))
 	var list []event.Raw
 	slices.SortStableFunc(due, func(a, b carried) int { return cmp.Compare(b.bytes(), a.bytes()) })
-	for _, r := range due[:min(len(due), max(1, int(c.Capacity)/reportsShare/2))] {
+	for _, r := range due[:min(len(due), max(1, int(c.Capacity())/reportsShare/2))] {
 		c.known[r.pod.Slot][r.now.Cookie] = r.now // others go on counting until a later report
 		list = r.reports(list, end)
 	}

@@ -34,7 +34,7 @@ func watch(t *testing.T, capacity int) *watched {
 	w.ring = newRing(t, capacity)
 	recorder := &Recorder{Ring: w.ring}
 	w.Connections = &Connections{
-		Log: slog.New(slog.DiscardHandler), Capacity: w.ring.Capacity(), Interval: 5 * time.Second,
+		Log: slog.New(slog.DiscardHandler), Capacity: w.ring.Capacity, Interval: 5 * time.Second,
 		Pods: func() []ConnectionPod { return w.pods }, Insert: func(list []event.Raw) {
 			for i := range list {
 				recorder.Record(&list[i])

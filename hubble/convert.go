@@ -1,13 +1,14 @@
 package hubble
 
 import (
+	"encoding/binary"
 	"encoding/hex"
-	"hash/fnv"
 	"net"
 	"net/netip"
 	"time"
 	"unsafe"
 
+	"github.com/cespare/xxhash/v2"
 	flowpb "github.com/cilium/cilium/api/v1/flow"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -50,6 +51,7 @@ type Converter struct {
 	node    Node
 	boot    time.Time
 	decoder *event.Decoder
+	emitter *flowpb.Emitter
 	id      [8]byte // of the node since it was booted: UUIDs begin with it
 
 	// Redact has the fields that flows of layer 7 leave out. It is set before the converter is used.
@@ -61,7 +63,8 @@ type Converter struct {
 // NewConverter makes a converter. boot is when CLOCK_MONOTONIC was zero; id makes the UUIDs of flows unique among nodes
 // and boots. An event has the same UUID whenever it is converted, by this agent or by the next one.
 func NewConverter(names Names, node Node, boot time.Time, id [8]byte) *Converter {
-	return &Converter{names: names, node: node, boot: boot, decoder: event.NewDecoder(names, boot), id: id}
+	return &Converter{names: names, node: node, boot: boot, decoder: event.NewDecoder(names, boot), id: id,
+		emitter: &flowpb.Emitter{Name: "Myelin", Version: node.Version}}
 }
 
 // time is when an event happened.
@@ -72,7 +75,7 @@ func (c *Converter) flow(r *event.Raw, v *view, w way, first bool) *flowpb.Flow 
 	c.findSource(r, v)
 	f := &flowpb.Flow{
 		Time: timestamppb.New(c.time(r)), Uuid: c.uuid(r),
-		Emitter:  &flowpb.Emitter{Name: "Myelin", Version: c.node.Version},
+		Emitter:  c.emitter,
 		Type:     flowpb.FlowType_L3_L4,
 		NodeName: c.node.Name, NodeLabels: c.node.Labels(),
 		Ethernet: ethernet(r), IP: ip(r, v), L4: layer4(r, v), Summary: summary(r),
@@ -140,9 +143,8 @@ func (c *Converter) services(f *flowpb.Flow, r *event.Raw, v *view) {
 func (c *Converter) uuid(r *event.Raw) string {
 	var b [16]byte
 	copy(b[:8], c.id[:])
-	h := fnv.New64a()
-	h.Write(unsafe.Slice((*byte)(unsafe.Pointer(r)), unsafe.Sizeof(*r)))
-	h.Sum(b[:8])
+	hash := xxhash.Sum64(unsafe.Slice((*byte)(unsafe.Pointer(r)), unsafe.Sizeof(*r)))
+	binary.BigEndian.PutUint64(b[8:], hash)
 	b[6] = b[6]&0x0f | 0x80
 	b[8] = b[8]&0x3f | 0x80
 	var text [36]byte

@@ -20,7 +20,7 @@ const lostEvery = time.Second
 type flowStream struct {
 	observer *Observer
 	req      *observerpb.GetFlowsRequest
-	send     func(*observerpb.GetFlowsResponse) error
+	send     func(any) error // a *observerpb.GetFlowsResponse, or wire
 	reader   *reader
 	mask     *mask.Mask
 	sent     uint64
@@ -30,7 +30,7 @@ type flowStream struct {
 // GetFlows implements observerpb.ObserverServer. Without number, first, since, until and follow it returns all flows
 // that are kept. number is the limit also with since, unless the call follows.
 func (o *Observer) GetFlows(req *observerpb.GetFlowsRequest, stream observerpb.Observer_GetFlowsServer) error {
-	s, err := o.newFlowStream(req, stream.Send)
+	s, err := o.newFlowStream(req, stream.SendMsg)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (o *Observer) GetFlows(req *observerpb.GetFlowsRequest, stream observerpb.O
 }
 
 func (o *Observer) newFlowStream(req *observerpb.GetFlowsRequest,
-	send func(*observerpb.GetFlowsResponse) error,
+	send func(any) error,
 ) (*flowStream, error) {
 	since, until, err := span(req.GetSince(), req.GetUntil())
 	if err != nil {
@@ -171,6 +171,9 @@ func (s *flowStream) forward(ctx context.Context, end uint64) (over bool, err er
 
 // follow sends flows as they come, until the request's time or the end of the call.
 func (s *flowStream) follow(ctx context.Context) error {
+	s.observer.shared.join()
+	defer s.observer.shared.leave()
+	s.reader.shared = &s.observer.shared
 	for {
 		for s.reader.step(s.now) {
 			if over, err := s.next(); over || err != nil {
@@ -199,14 +202,27 @@ func (s *flowStream) next() (over bool, err error) {
 }
 
 func (s *flowStream) item(it item) error {
+	if it.lost == nil {
+		s.sent++
+	}
+	if it.conversion == nil || !s.mask.All() {
+		return s.send(s.response(it))
+	}
+	data, err := it.conversion.encode(func() *observerpb.GetFlowsResponse { return s.response(it) })
+	if err != nil {
+		return status.Errorf(codes.Internal, "encode a flow: %v", err)
+	}
+	return s.send(wire(data))
+}
+
+func (s *flowStream) response(it item) *observerpb.GetFlowsResponse {
 	resp := &observerpb.GetFlowsResponse{NodeName: s.observer.node().Name, Time: timestamppb.New(it.time)}
 	if it.lost != nil {
 		resp.ResponseTypes = &observerpb.GetFlowsResponse_LostEvents{LostEvents: it.lost}
 	} else {
-		s.sent++
 		resp.ResponseTypes = &observerpb.GetFlowsResponse_Flow{Flow: s.mask.Cut(it.flow)}
 	}
-	return s.send(resp)
+	return resp
 }
 
 // overtaken tells the client what it has missed: from time to time, or at once where nothing else is to be sent.

@@ -10,9 +10,12 @@ import (
 // the ring overtakes it, the number of lost events is reported to the consumers.
 func (o *Observer) Follow(ctx context.Context, consumers []consumer.Consumer) error {
 	defer o.Source.Follow()()
+	o.shared.join()
+	defer o.shared.leave()
 	o.Source.Pull()
 	r := &reader{
 		ring: o.Ring, source: o.Source, convert: o.Converter, tracker: newTracker(o.Interval), pos: o.Ring.Next(),
+		shared: &o.shared,
 	}
 	for {
 		for r.step(o.Now) {

@@ -15,7 +15,7 @@ import (
 func (c *Converter) trace(f *flowpb.Flow, r *event.Raw, w way, first bool) {
 	point := tracePoint(r, f.GetDestination().GetIdentity())
 	f.Verdict = flowpb.Verdict_FORWARDED
-	if bpf.DatapathOutcome(r.Outcome) == bpf.DatapathOutcomeFORWARD_PROXY {
+	if point == flowpb.TraceObservationPoint_TO_PROXY {
 		f.Verdict = flowpb.Verdict_REDIRECTED
 	}
 	f.TraceObservationPoint = point

@@ -37,19 +37,39 @@ type records struct {
 	mu   sync.Mutex
 	list []control.Record // by number, modulo its length
 	next uint64
+	// first is the first one that was there when the list was last resized.
+	first uint64
 }
 
 func (r *records) put(record control.Record, capacity uint64) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.list == nil {
-		r.list = make([]control.Record, 1<<bits.Len64(min(capacity, maxRecords)-1))
+		r.list = make([]control.Record, recordsOf(capacity))
 	}
 	n := r.next
 	r.list[n%uint64(len(r.list))] = record
 	r.next++
 	return n
 }
+
+// resize keeps the last records that a ring of a capacity has.
+func (r *records) resize(capacity uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.list == nil {
+		return
+	}
+	old := r.list
+	r.list = make([]control.Record, recordsOf(capacity))
+	for n := r.next - min(r.next, uint64(min(len(old), len(r.list)))); n < r.next; n++ {
+		r.list[n%uint64(len(r.list))] = old[n%uint64(len(old))]
+	}
+	r.first = max(r.first, r.next-min(r.next, uint64(len(old))))
+}
+
+// recordsOf is how many records a ring of a capacity keeps, a power of two.
+func recordsOf(capacity uint64) int { return 1 << bits.Len64(min(capacity, maxRecords)-1) }
 
 // maxRecords bounds the memory of records, some 500 bytes each.
 const maxRecords = 1 << 14
@@ -58,7 +78,7 @@ const maxRecords = 1 << 14
 func (r *records) get(n uint64) (control.Record, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n >= r.next || r.next-n > uint64(len(r.list)) {
+	if n >= r.next || n < r.first || r.next-n > uint64(len(r.list)) {
 		return control.Record{}, false
 	}
 	return r.list[n%uint64(len(r.list))], true
@@ -66,7 +86,7 @@ func (r *records) get(n uint64) (control.Record, bool) {
 
 // L7 writes a record of the proxy. monotonic is CLOCK_MONOTONIC at a wall clock time.
 func (r *Recorder) L7(record control.Record, monotonic func(time.Time) time.Duration) {
-	n := r.Ring.l7.put(record, r.Ring.capacity)
+	n := r.Ring.l7.put(record, r.Ring.Capacity())
 	switch {
 	case record.DNS != nil:
 		r.writeL7(&record, n, monotonic(record.DNS.Time), record.DNS.Response)

@@ -35,6 +35,8 @@ type Observer struct {
 	// Connections reports what connections of pods carry; nil: nothing does.
 	Connections *Connections
 	Agent       *AgentEvents
+	// Sizing has the ring follow the rate of flows; nil: its capacity is fixed.
+	Sizing *Sizing
 	// Interval is how often the datapath reports a flow that goes on.
 	Interval time.Duration
 	// Now is the clock.
@@ -42,8 +44,9 @@ type Observer struct {
 	// Self is this node as GetNodes has it: name, version, address and TLS.
 	Self func() *observerpb.Node
 
-	began time.Time
-	rate  rate
+	shared shared
+	began  time.Time
+	rate   rate
 }
 
 // Begin notes when the observer was started.
@@ -53,10 +56,14 @@ func (o *Observer) Begin() {
 	o.rate.add(o.began, o.Ring.Flows())
 }
 
-// Sample is called every few seconds, for the rate of flows.
+// Sample is called every few seconds, for the rate of flows, and for the size of the ring, which follows the highest
+// rate of the last minute.
 func (o *Observer) Sample() {
 	o.Source.Pull()
 	o.rate.add(o.Now(), o.Ring.Flows())
+	if o.Sizing != nil {
+		o.Ring.resize(o.Sizing.capacity(o.rate.peak()))
+	}
 }
 
 // Rate is how many flows were seen in a second, the mean of the last minute.

@@ -28,15 +28,16 @@ import (
 
 // served is a server with its clients.
 type served struct {
-	t     *testing.T
+	t     testing.TB
 	rec   *Recorder
+	obs   *Observer
 	agent *AgentEvents
 	db    *statedb.DB
 	nodes statedb.RWTable[*cluster.Node]
 	conn  *grpc.ClientConn
 }
 
-func serve(t *testing.T, capacity int) *served {
+func serve(t testing.TB, capacity int) *served {
 	t.Helper()
 	s := &served{t: t, rec: &Recorder{Ring: newRing(t, capacity)}, agent: NewAgentEvents(), db: statedb.New()}
 	tables, err := cluster.NewTables(s.db)
@@ -50,6 +51,7 @@ func serve(t *testing.T, capacity int) *served {
 		Self: func() *observerpb.Node { return &observerpb.Node{Name: "default/node1"} },
 	}
 	o.Begin()
+	s.obs = o
 	server := &Server{
 		Log: slog.New(slog.DiscardHandler), Observer: o, Socket: filepath.Join(t.TempDir(), "hubble.sock"),
 		Peers: &Peers{DB: s.db, Nodes: s.nodes, Cluster: "default", Port: 4244, TLS: true},

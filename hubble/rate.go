@@ -36,10 +36,24 @@ func (r *rate) perSecond(now time.Time, count uint64) float64 {
 	if len(r.samples) == 0 {
 		return 0
 	}
-	first := r.samples[0]
-	took := now.Sub(first.at).Seconds()
-	if took <= 0 || count < first.count {
+	return between(r.samples[0], sample{now, count})
+}
+
+// peak is the highest rate between two samples of the last minute.
+func (r *rate) peak() (most float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := 1; i < len(r.samples); i++ {
+		most = max(most, between(r.samples[i-1], r.samples[i]))
+	}
+	return most
+}
+
+// between is the rate per second between two samples.
+func between(from, to sample) float64 {
+	took := to.at.Sub(from.at).Seconds()
+	if took <= 0 || to.count < from.count {
 		return 0
 	}
-	return float64(count-first.count) / took
+	return float64(to.count-from.count) / took
 }

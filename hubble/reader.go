@@ -24,6 +24,9 @@ type reader struct {
 	since   time.Time    // zero: all
 	until   time.Time    // zero: all
 
+	// shared has what other readers have converted; nil: this reader does not follow.
+	shared *shared
+
 	pos uint64 // of the next event
 	// missed is how many events were overwritten before they were read, and not reported yet.
 	missed              uint64
@@ -36,6 +39,8 @@ type item struct {
 	flow *flowpb.Flow
 	lost *flowpb.LostEvent
 	time time.Time
+	// conversion is what other readers have of the flow, too; nil: nothing.
+	conversion *conversion
 }
 
 // step reads the event at pos. It reports false if there is none yet.
@@ -99,11 +104,19 @@ func (r *reader) take() (it item, ok, over bool) {
 	if at.Before(r.since) {
 		return item{}, false, false
 	}
-	f := r.convert.flow(&r.raw, &v, w, first)
-	if r.match != nil && !r.match(f) {
+	it = item{time: at}
+	if r.shared == nil {
+		it.flow = r.convert.flow(&r.raw, &v, w, first)
+	} else {
+		it.conversion = r.shared.flow(r.pos-1, w, first, func() *flowpb.Flow {
+			return r.convert.flow(&r.raw, &v, w, first)
+		})
+		it.flow = it.conversion.flow
+	}
+	if r.match != nil && !r.match(it.flow) {
 		return item{}, false, false
 	}
-	return item{flow: f, time: at}, true, false
+	return it, true, false
 }
 
 // overwritten reports the events that the reader has missed, nil if there are none.

@@ -59,13 +59,14 @@ func TestRingAllocatesLazily(t *testing.T) {
 	r := newRing(t, 4095)
 	r.Write(&event.Raw{})
 	used := 0
-	for i := range r.chunks {
-		if r.chunks[i].Load() != nil {
+	chunks := r.storage.Load().chunks
+	for i := range chunks {
+		if chunks[i].Load() != nil {
 			used++
 		}
 	}
-	if used != 1 || len(r.chunks) != 16 {
-		t.Errorf("%d of %d chunks are allocated", used, len(r.chunks))
+	if used != 1 || len(chunks) != 16 {
+		t.Errorf("%d of %d chunks are allocated", used, len(chunks))
 	}
 	raw := event.Raw{TimeNs: 1}
 	for range 4096 {

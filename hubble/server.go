@@ -134,7 +134,7 @@ func (s *Server) listenTCP() (net.Listener, *grpc.Server, error) {
 }
 
 func (s *Server) newServer(options ...grpc.ServerOption) *grpc.Server {
-	g := grpc.NewServer(options...)
+	g := grpc.NewServer(append(options, grpc.ForceServerCodecV2(newCodec()))...)
 	observerpb.RegisterObserverServer(g, s.Observer)
 	peerpb.RegisterPeerServer(g, s.Peers)
 	h := health.NewServer() // "" is being served from the beginning

@@ -325,8 +325,8 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	list := lasting(objects)
-	if len(list) != 12 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" ||
-		kube.RefOf(list[11].Content).Kind != "Deployment" {
+	if len(list) != 14 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" ||
+		kube.RefOf(list[13].Content).Kind != "Deployment" {
 		t.Errorf("%d objects", len(list))
 	}
 }

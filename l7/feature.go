@@ -57,9 +57,10 @@ type Feature struct {
 	wanted  []byte     // the last configuration; nil: no policy needs the proxy
 	applied bool       // the proxy that runs has it
 	inode   uint64     // of the network namespace that the devices lead to
-	leadTo  int        // the process whose network namespace that was: another one may get its number
-	pid     int        // of the proxy that has the configuration
-	failed  error
+	// leadTo is the proxy whose network namespace that was, as another one may get its inode number, and configured
+	// the one that has the configuration. They are zero until there is one.
+	leadTo, configured control.Status
+	failed             error
 }
 
 // New returns the feature of a node.
@@ -83,6 +84,9 @@ func (f *Feature) settings(s *bpf.Settings) {
 		s.L7 = 1
 		if f.Config.L7.Open {
 			s.L7Open = 1
+		}
+		if f.Config.DNS.Cache && !f.Config.Hubble.Enabled {
+			s.DnsCache = 1
 		}
 	}
 }
@@ -111,6 +115,7 @@ func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 		MinTTL:                    time.Duration(f.Config.DNS.MinTTL) * time.Second,
 		MaxAddressesPerName:       f.Config.DNS.MaxAddressesPerName,
 		IdleConnectionGracePeriod: f.Config.DNS.IdleGrace, RejectCode: codeRefused,
+		Cache: f.Config.DNS.Cache,
 	}
 	full.Records = f.Config.Hubble.Enabled
 	if f.Config.DNS.RejectCode == "nameError" {
@@ -152,29 +157,29 @@ func (f *Feature) attempt(ctx context.Context) error {
 		return err
 	}
 	status, ok := f.running(ctx)
-	if err := f.setDevices(status.PID); err != nil {
+	if err := f.setDevices(status); err != nil {
 		return err
 	}
-	if f.applied && ok && status.PID == f.pid {
+	if f.applied && ok && status.Same(&f.configured) {
 		return nil
 	}
 	if err := f.client.Configure(ctx, f.wanted); err != nil {
 		return err
 	}
-	f.applied, f.pid = true, status.PID
+	f.applied, f.configured = true, status
 	return nil
 }
 
 // setDevices makes the devices that lead to the proxy's network namespace, if it or the process is another one than
 // before.
-func (f *Feature) setDevices(pid int) error {
+func (f *Feature) setDevices(of control.Status) error {
 	namespace, err := control.Namespace(f.Config.Myelin.RunDir)
 	if err != nil {
 		return fmt.Errorf("find the proxy's network namespace: %w", err)
 	}
 	defer namespace.Close()
 	inode, err := inodeOf(namespace)
-	if err != nil || inode == f.inode && pid == f.leadTo {
+	if err != nil || inode == f.inode && of.Same(&f.leadTo) {
 		return err
 	}
 	mtu, routeMTU := f.MTU()
@@ -185,7 +190,7 @@ func (f *Feature) setDevices(pid int) error {
 	if err != nil {
 		return err
 	}
-	f.inode, f.leadTo = inode, pid
+	f.inode, f.leadTo = inode, of
 	return nil
 }
 
@@ -220,7 +225,7 @@ func (f *Feature) check(ctx context.Context) error {
 	if f.wanted == nil {
 		return nil
 	}
-	if status, ok := f.running(ctx); ok && f.inode != 0 && f.applied && f.pid == status.PID {
+	if status, ok := f.running(ctx); ok && f.inode != 0 && f.applied && status.Same(&f.configured) {
 		return nil
 	}
 	return f.realise(ctx)

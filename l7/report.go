@@ -107,8 +107,15 @@ func (f *Feature) status() feature.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTime)
 	defer cancel()
 	now, ok := f.running(ctx)
-	s.Chosen = fmt.Sprintf("process %d: %s, %s", now.PID, feature.Plural(now.Connections, "connection"),
+	where := fmt.Sprintf("process %d", now.PID)
+	if now.Pod != "" {
+		where = "pod " + now.Pod
+	}
+	s.Chosen = fmt.Sprintf("%s: %s, %s", where, feature.Plural(now.Connections, "connection"),
 		feature.Plural(now.Names, "name"))
+	if now.Questions > 0 {
+		s.Chosen += fmt.Sprintf(", %s answered without it", feature.Plural(now.Questions, "DNS question"))
+	}
 	s.Why = "policies have rules by HTTP request, DNS name or TLS server name"
 	s.Cost = "per request of flows with L7 rules"
 	if !ok {
@@ -139,7 +146,7 @@ func (f *Feature) metrics(s feature.Sink) {
 	if !ok {
 		return
 	}
-	for rule, n := range map[string]uint64{"received": now.DNS.Queries, "denied": now.DNS.Denied} {
+	for rule, n := range map[string]uint64{"received": now.DNS.Queries + now.Passed, "denied": now.DNS.Denied} {
 		s.Counter("myelin_policy_l7_total", "Requests that the proxy has seen, by what became of them.", float64(n),
 			prometheus.Labels{"rule": rule, "proxy_type": "fqdn"})
 	}
@@ -148,6 +155,10 @@ func (f *Feature) metrics(s feature.Sink) {
 			prometheus.Labels{"rule": rule, "proxy_type": "http"})
 	}
 	s.Gauge("myelin_proxy_connections", "Connections that the proxy serves.", float64(now.Connections), nil)
+	s.Counter("myelin_fqdn_passed_queries_total", "DNS queries that passed in the datapath, without the proxy.",
+		float64(now.Passed), nil)
+	s.Gauge("myelin_fqdn_cached_questions", "DNS questions of pods whose messages pass in the datapath.",
+		float64(now.Questions), nil)
 	s.Gauge("myelin_fqdn_active_names", "Names that pods have resolved and whose TTL has not ended.",
 		float64(now.Names), nil)
 	s.Gauge("myelin_fqdn_active_ips", "Addresses of such names.", float64(now.Addresses), nil)

@@ -41,7 +41,8 @@ func (f *Feature) ensure(ctx context.Context) error {
 		return nil
 	}
 	if !f.Config.L7.Supervise {
-		return errors.New("no proxy runs, and myelin.proxy.supervise is false: start `myelin proxy`")
+		return errors.New("no proxy runs, and with myelin.proxy.supervise: false the agent starts none: see the pods " +
+			"of DaemonSet myelin-proxy, or start `myelin proxy`")
 	}
 	ended, err := f.spawn()
 	if err != nil {
@@ -50,7 +51,7 @@ func (f *Feature) ensure(ctx context.Context) error {
 	deadline := time.NewTimer(startTime)
 	defer deadline.Stop()
 	for {
-		if now, ok := f.running(ctx); ok && now.PID != before.PID {
+		if now, ok := f.running(ctx); ok && !now.Same(&before) {
 			return nil
 		}
 		select {

@@ -70,6 +70,8 @@ type ContainerState struct {
 	Exited   bool    `json:"exited,omitempty"`
 	ExitCode int     `json:"exitCode,omitempty"` // 128 + signal when killed by one; 255 when it could not be learnt
 	Message  string  `json:"message,omitempty"`
+	// LastExitCode is that of the process before this one, if the container was restarted.
+	LastExitCode int `json:"lastExitCode,omitempty"`
 }
 
 // key is "namespace/name".

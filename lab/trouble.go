@@ -102,10 +102,12 @@ func (l *Lab) loops(pod *corev1.Pod, s PodState) (loops []string) {
 			c.Restarts == 0 && !(c.Exited && again(pod.Spec.RestartPolicy, c.ExitCode)) {
 			continue
 		}
-		text := fmt.Sprintf("pod %s crash-loops: container %s was restarted %d times", s.key(), c.Name, c.Restarts)
+		status := c.LastExitCode
 		if c.Exited {
-			text += fmt.Sprintf(", last status %d", c.ExitCode)
+			status = c.ExitCode
 		}
+		text := fmt.Sprintf("pod %s crash-loops: container %s was restarted %d times, last status %d", s.key(), c.Name,
+			c.Restarts, status)
 		if c.Message != "" {
 			text += ": " + c.Message
 		} else {

@@ -301,7 +301,7 @@ func untried(c ContainerState) bool { return !c.Exited && c.Process.PID == 0 }
 func (w *worker) started(container string, p Process) {
 	w.updateContainer(container, func(c *ContainerState) {
 		if !untried(*c) {
-			c.Restarts++
+			c.Restarts, c.LastExitCode = c.Restarts+1, c.ExitCode
 		}
 		c.Process, c.Exited, c.ExitCode, c.Message = p, false, 0, ""
 	})

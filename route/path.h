@@ -7,6 +7,7 @@
 #define MYELIN_PATH_H
 
 #include "../bpf/icmp/icmp.h"
+#include "../l7/dns/dns.h"
 #include "neighbour/neighbour.h"
 
 #define AF_INET 2
@@ -339,9 +340,11 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_RESOLVE:
 		return path_resolve(skb);
 	case PATH_PROXY:
+		if (path_is_l3(p))
+			return dns_send(skb, p->ifindex, (__u32)p->src_slot << 16 | p->dst_slot);
 		count(skb, c, FORWARD_PROXY);
 		trace(skb, c, FORWARD_PROXY);
-		return path_is_l3(p) ? bpf_redirect(p->ifindex, 0) : path_enter(skb, p->ifindex, hook);
+		return path_enter(skb, p->ifindex, hook);
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);

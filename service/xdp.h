@@ -10,6 +10,7 @@
 #include "../bpf/xdp_port.h"
 #include "translate.h"
 #include "xdp_cross.h"
+#include "xdp_decap.h"
 #include "xdp_dsr.h"
 
 /*
@@ -358,7 +359,7 @@ INLINE int xdp_translate(struct xdp_md *ctx, struct cpu *c, __u32 length)
 	case XDP_UNKNOWN:
 		return xdp_begin(ctx, c, length);
 	default:
-		return XDP_PASS;
+		return unlikely(xdp_decap_may_be(&c->pkt)) ? xdp_decap(ctx) : XDP_PASS;
 	}
 }
 

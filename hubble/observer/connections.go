@@ -18,7 +18,7 @@ func (h *Observer) connections(ring *hubble.Ring) *hubble.Connections {
 		return nil
 	}
 	return &hubble.Connections{
-		Log: h.Log, Capacity: ring.Capacity(), Interval: h.Config.BPF.MonitorInterval, Pods: h.connectionPods,
+		Log: h.Log, Capacity: ring.Capacity, Interval: h.Config.BPF.MonitorInterval, Pods: h.connectionPods,
 		Insert: h.state.Hub.Insert, List: listConnections, Now: event.Monotonic,
 	}
 }

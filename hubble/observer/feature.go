@@ -26,6 +26,7 @@ import (
 	"myelin/endpoint"
 	"myelin/event"
 	"myelin/hubble"
+	"myelin/hubble/options"
 	"myelin/internal/tlsfile"
 	"myelin/l7/control"
 	"myelin/node"
@@ -92,7 +93,7 @@ func (h *Observer) start(context.Context) error {
 		return nil
 	}
 	h.state = h.State()
-	ring, err := hubble.NewRing(c.Hubble.EventBufferCapacity)
+	ring, err := hubble.NewRing(c.Hubble.Capacity())
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,8 @@ func (h *Observer) start(context.Context) error {
 	h.observer = &hubble.Observer{
 		Ring: ring, Source: h.state.Hub,
 		Converter: hubble.NewConverter(h.flowNames(), node, time.Now().Add(-uptime), id),
-		Agent:     hubble.NewAgentEvents(), Interval: c.BPF.MonitorInterval, Now: time.Now, Self: h.self,
+		Agent:     hubble.NewAgentEvents(), Sizing: sizing(&c.Hubble), Interval: c.BPF.MonitorInterval, Now: time.Now,
+		Self: h.self,
 	}
 	h.observer.Connections = h.connections(ring)
 	h.observer.Converter.L7Records = ring.L7
@@ -133,13 +135,21 @@ func (h *Observer) start(context.Context) error {
 	return nil
 }
 
+// sizing is that of a ring without a fixed capacity.
+func sizing(o *options.Options) *hubble.Sizing {
+	if o.EventBufferCapacity != 0 {
+		return nil
+	}
+	return &hubble.Sizing{Least: options.AutoCapacity, Most: options.MaxCapacity, Keep: options.AutoKeep}
+}
+
 // RecordL7 writes records of the proxy, after what the datapath has reported before them.
 func (h *Observer) RecordL7(list []control.Record) {
 	now, err := event.Monotonic()
 	if h.recorder == nil || err != nil {
 		return
 	}
-	h.observer.Sample()
+	h.state.Hub.Pull()
 	boot := time.Now().Add(-now)
 	for _, r := range list {
 		h.recorder.L7(r, func(at time.Time) time.Duration { return at.Sub(boot) })
@@ -231,7 +241,8 @@ func (h *Observer) tick(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		if i%idleTicks != 0 && !h.state.Hub.Following() {
+		// A ring that has grown keeps more than the kernel does.
+		if i%idleTicks != 0 && !h.state.Hub.Following() && !(h.observer.Sizing != nil && h.state.Hub.Filling()) {
 			continue
 		}
 		h.observer.Sample()
@@ -266,6 +277,10 @@ func (h *Observer) status() feature.Status {
 	kept, capacity := h.observer.Kept(), h.observer.Ring.Capacity()
 	s.Chosen = fmt.Sprintf("current/max flows %d/%d (%.2f %%), %.2f flows/s", kept, capacity,
 		100*float64(kept)/float64(capacity), h.observer.Rate())
+	if sizing := h.observer.Sizing; sizing != nil {
+		s.Chosen += fmt.Sprintf(", max for %.0f s of them, from %d to %d", sizing.Keep.Seconds(), sizing.Least,
+			sizing.Most)
+	}
 	if h.problem != nil {
 		s.Break("no flows are recorded: " + h.problem.Error())
 	}

@@ -14,7 +14,7 @@ import (
 // Options are the values of the keys: the record of flows, its API, and what takes all flows.
 type Options struct {
 	Enabled bool
-	// EventBufferCapacity is how many events are kept, one less than a power of two.
+	// EventBufferCapacity is how many events are kept, one less than a power of two; 0: it follows the rate of flows.
 	EventBufferCapacity int
 	// SocketPath is the unix socket of the API; empty: hubble.sock in myelin.runDir.
 	SocketPath string
@@ -40,13 +40,21 @@ type Redact struct {
 	UserInfo bool // key hubble.redact.http.userInfo
 }
 
-// maxEvents bounds the ring of events.
-const maxEvents = 1<<16 - 1
+// Without a fixed capacity the ring of events begins with AutoCapacity, and grows up to MaxCapacity to keep the flows
+// of AutoKeep: all of them up to 1,092 flows a second.
+const (
+	AutoCapacity = 1<<12 - 1
+	MaxCapacity  = 1<<16 - 1
+	AutoKeep     = time.Minute
+)
+
+// Capacity is how many events are kept at first.
+func (o *Options) Capacity() int { return cmp.Or(o.EventBufferCapacity, AutoCapacity) }
 
 // Default are the options of an empty file.
 func Default() Options {
 	return Options{
-		Enabled: true, EventBufferCapacity: 4095, TLS: true, Redact: Redact{UserInfo: true},
+		Enabled: true, TLS: true, Redact: Redact{UserInfo: true},
 		Metrics: MetricsOptions{Port: 9965, MaxSeries: 10000},
 		Export: ExportOptions{
 			FilePath: "/var/run/cilium/hubble/events.log", FileMaxSizeMB: defaultMaxSizeMB,
@@ -97,19 +105,27 @@ func maybeListenAddress(s string) error {
 	return key.CheckListenAddress(s)
 }
 
-// capacity is one less than a power of two, which Helm values often have in quotes.
+// auto is the capacity that follows the rate of flows.
+const auto = "auto"
+
+// capacity is one less than a power of two, which Helm values often have in quotes, or auto, as 0.
 func capacity(name string, at func(*Options) *int) key.Key[Options] {
-	var sizes []any
-	for n := 1; n <= maxEvents; n = 2*n + 1 {
+	sizes := []any{auto}
+	for n := 1; n <= MaxCapacity; n = 2*n + 1 {
 		sizes = append(sizes, n, strconv.Itoa(n))
 	}
 	return key.Key[Options]{
 		Name: name,
 		Set: func(o *Options, v any) error {
-			if s, ok := v.(string); ok {
+			s, ok := v.(string)
+			switch {
+			case s == auto:
+				*at(o) = 0
+				return nil
+			case ok:
 				v = json.Number(s)
 			}
-			n, err := key.Number(v, 1, maxEvents)
+			n, err := key.Number(v, 1, MaxCapacity)
 			if err == nil && n&(n+1) != 0 {
 				err = fmt.Errorf("%d is not one less than a power of two, such as 4095", n)
 			}
@@ -118,7 +134,12 @@ func capacity(name string, at func(*Options) *int) key.Key[Options] {
 			}
 			return err
 		},
-		Get:    func(o *Options) string { return strconv.Itoa(*at(o)) },
+		Get: func(o *Options) string {
+			if *at(o) == 0 {
+				return auto
+			}
+			return strconv.Itoa(*at(o))
+		},
 		Schema: key.Schema{"enum": sizes},
 	}
 }

@@ -15,29 +15,47 @@ import (
 // proxyPatience is how long the proxy may take to end.
 const proxyPatience = 10 * time.Second
 
-// endProxy ends the proxy that outlives the agent, if one runs. Its devices and connections end with it.
+// endProxy ends the proxy that outlives the agent, if one runs. Its devices and connections end with it. A proxy in a
+// pod is ended by Kubernetes: it is only waited for.
 func (o Options) endProxy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, proxyPatience)
 	defer cancel()
-	status, err := control.NewClient(o.RunDir).Status(ctx)
+	pid, err := control.Process(o.RunDir)
 	if err != nil {
-		return nil // none answers
+		return nil // none runs
 	}
-	process, err := os.FindProcess(status.PID)
+	if pid == 0 {
+		return o.awaitProxy(ctx)
+	}
+	process, err := os.FindProcess(pid)
 	if err != nil {
 		return fmt.Errorf("find the proxy: %w", err)
 	}
 	defer func() { _ = process.Release() }()
 	if err := process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("end the proxy, process %d: %w", status.PID, err)
+		return fmt.Errorf("end the proxy, process %d: %w", pid, err)
 	}
 	for process.Signal(unix.Signal(0)) == nil {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("end the proxy, process %d: it still runs after %s", status.PID, proxyPatience)
+			return fmt.Errorf("end the proxy, process %d: it still runs after %s", pid, proxyPatience)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	o.Say("ended the proxy, process %d", status.PID)
+	o.Say("ended the proxy, process %d", pid)
 	return nil
+}
+
+// awaitProxy waits until the proxy of another PID namespace has ended.
+func (o Options) awaitProxy(ctx context.Context) error {
+	for {
+		if _, err := control.Process(o.RunDir); err != nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the proxy, which runs in a pod: it still runs after %s", proxyPatience)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }

@@ -59,6 +59,8 @@ type DNS struct {
 	IdleConnectionGracePeriod time.Duration `json:"idleConnectionGracePeriod"`
 	// RejectCode is the response code of queries that no rule allows (RFC 1035, section 4.1.1): 3 or 5.
 	RejectCode int `json:"rejectCode"`
+	// Cache lets repeated messages pass in the datapath, unless there are records.
+	Cache bool `json:"cache"`
 }
 
 // HTTP has limits. Zero means the default of the proxy.

@@ -68,6 +68,15 @@ func (c *Client) Records(ctx context.Context, from uint64) (r Records, err error
 	return r, c.send(request, &r)
 }
 
+// Add hands records over that another proxy has made.
+func (c *Client) Add(ctx context.Context, list []Record) error {
+	data, err := json.Marshal(list)
+	if err != nil {
+		return fmt.Errorf("encode records: %w", err)
+	}
+	return c.do(ctx, http.MethodPost, "/v1/records", bytes.NewReader(data), nil)
+}
+
 // Drain makes the proxy accept no connections any more.
 func (c *Client) Drain(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/v1/drain", nil, nil)
@@ -103,6 +112,27 @@ func (c *Client) send(r *http.Request, into any) error {
 		return fmt.Errorf("read the proxy's answer: %w", err)
 	}
 	return nil
+}
+
+// Process returns the process that serves the control socket, as this process sees it: 0 if it is in a PID namespace
+// that this one does not have, such as that of another container.
+func Process(runDir string) (int, error) {
+	conn, err := net.DialTimeout("unix", Socket(runDir), time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var bad error
+	err = raw.Control(func(fd uintptr) { peer, bad = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, bad); err != nil {
+		return 0, fmt.Errorf("find the proxy's process: %w", err)
+	}
+	return int(peer.Pid), nil
 }
 
 // Namespace returns a descriptor of the network namespace of the proxy that runs. The error wraps fs.ErrNotExist or

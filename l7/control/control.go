@@ -29,8 +29,12 @@ func NamesFile(runDir string) string { return filepath.Join(Dir(runDir), "names.
 
 // Status is what the proxy says of itself.
 type Status struct {
-	PID     int       `json:"pid"`
-	Version string    `json:"version"`
+	// PID is that of its own PID namespace: a container's process has another one elsewhere. See Process.
+	PID     int    `json:"pid"`
+	Version string `json:"version"`
+	// Pod is the pod that the proxy runs in, as "namespace/name"; empty: it is a process of the node or of the agent's
+	// container.
+	Pod     string    `json:"pod,omitempty"`
 	Started time.Time `json:"started"`
 	// Device is the name of the TUN device that DNS messages pass through.
 	Device string `json:"device"`
@@ -43,10 +47,18 @@ type Status struct {
 	// Names and Addresses are how many names, and pairs of a name and an address, are known.
 	Names     int `json:"names"`
 	Addresses int `json:"addresses"`
+	// Questions are those whose messages pass in the datapath, and Passed how many queries did since the start.
+	Questions int    `json:"questions"`
+	Passed    uint64 `json:"passed"`
 	// Lost are records that no agent has read in time.
 	Lost uint64 `json:"lost"`
 	// Problems say what does not work.
 	Problems []string `json:"problems,omitempty"`
+}
+
+// Same reports whether both are of one process. The PID alone does not tell: in containers it is always 1.
+func (s *Status) Same(other *Status) bool {
+	return s.PID == other.PID && s.Started.Equal(other.Started)
 }
 
 // Record is a flow record of layer 7: exactly one of HTTP and DNS is set.
@@ -74,6 +86,8 @@ type Handler interface {
 	Names() []dns.Row
 	// Records returns the records from a Seq on. Without any, it waits for one until the context ends.
 	Records(ctx context.Context, from uint64) Records
+	// Add adds records of the proxy that this one has taken over from.
+	Add([]Record)
 	// Drain hands new connections over to another proxy, which has started: it returns when this one accepts none any
 	// more, and the process ends when its connections have.
 	Drain()

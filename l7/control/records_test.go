@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,6 +59,64 @@ func serve(t testing.TB, r Records) *Client {
 		}
 	})
 	return newClient(filepath.Join(dir, "socket"))
+}
+
+// replaced is a handler of a proxy that another one takes over from.
+type replaced struct {
+	Handler
+	version string
+	added   chan []Record
+}
+
+func (r *replaced) Status() Status       { return Status{Version: r.version} }
+func (r *replaced) Drain()               {}
+func (r *replaced) Add(records []Record) { r.added <- records }
+
+// TestTakeOver: a client that has a connection to a proxy finds the one that takes over with its next request, and the
+// records that are left get there.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "socket")
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	start := func(version string) *replaced {
+		l, err := Listen(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &replaced{version: version, added: make(chan []Record, 1)}
+		all.Go(func() {
+			if err := Serve(ctx, l, r); err != nil {
+				t.Error(err)
+			}
+		})
+		return r
+	}
+	defer all.Wait()
+	defer stop()
+	c := newClient(path)
+	want := func(version string) {
+		t.Helper()
+		if s, err := c.Status(ctx); err != nil || s.Version != version {
+			t.Errorf("status of version %q, %v; want %q", s.Version, err, version)
+		}
+	}
+	start("old")
+	want("old")
+	if err := c.Drain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want("old") // the other one does not listen yet
+	next := start("new")
+	want("new")
+	list := someRecords(1).List
+	if err := c.Add(ctx, list); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-next.added; !reflect.DeepEqual(got, list) {
+		t.Errorf("records %+v, want %+v", got, list)
+	}
 }
 
 // BenchmarkRecords compares both encodings, at both ends, by the record.

@@ -51,6 +51,7 @@ func Serve(ctx context.Context, l net.Listener, h Handler) error {
 		return fmt.Errorf("prepare the encoding of records: %w", err)
 	}
 	mux := http.NewServeMux()
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	mux.HandleFunc("PUT /v1/config", func(w http.ResponseWriter, r *http.Request) {
 		c := new(config.Config)
 		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxConfig)).Decode(c)
@@ -81,11 +82,20 @@ func Serve(ctx context.Context, l net.Listener, h Handler) error {
 		}
 		write(w, records)
 	})
-	mux.HandleFunc("POST /v1/drain", func(w http.ResponseWriter, _ *http.Request) {
-		h.Drain()
+	mux.HandleFunc("POST /v1/records", func(w http.ResponseWriter, r *http.Request) {
+		var list []Record
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxConfig)).Decode(&list); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		h.Add(list)
 		w.WriteHeader(http.StatusNoContent)
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	mux.HandleFunc("POST /v1/drain", func(w http.ResponseWriter, _ *http.Request) {
+		h.Drain()
+		server.SetKeepAlivesEnabled(false) // clients find the proxy that takes over with their next request
+		w.WriteHeader(http.StatusNoContent)
+	})
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the control socket: %w", err)

@@ -28,7 +28,7 @@ func (e *Engine) Configure(c *config.Config) error {
 			ep = nil
 		}
 		if ep == nil {
-			ep = newEndpoint(wanted.Pod, wanted.Slot)
+			ep = newEndpoint(wanted)
 			e.endpoints[wanted.Slot] = ep
 		}
 		present[wanted.Slot] = true
@@ -53,8 +53,12 @@ func (e *Engine) Configure(c *config.Config) error {
 	return err
 }
 
-func newEndpoint(pod cluster.Key, slot uint16) *endpoint {
-	return &endpoint{pod: pod, slot: slot, names: map[string]*name{}, addresses: map[netip.Addr]*address{}}
+func newEndpoint(c config.Endpoint) *endpoint {
+	ep := &endpoint{pod: c.Pod, slot: c.Slot, names: map[string]*name{}, addresses: map[netip.Addr]*address{}}
+	for _, a := range c.Addresses {
+		ep.own = append(ep.own, a.Unmap())
+	}
+	return ep
 }
 
 // remove forgets an endpoint. The caller holds e.mu.
@@ -62,6 +66,7 @@ func (e *Engine) remove(ep *endpoint) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	ep.removed, e.rewrite = true, true
+	e.forgetAll(ep, false, 0)
 	for _, a := range ep.addresses {
 		if a.tried {
 			e.delete(ep, a)
@@ -89,6 +94,9 @@ func (e *Engine) apply(a *applying, ep *endpoint, selectors []uint32) {
 	a.last = selectors
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
+	if !a.settings.pass {
+		e.forgetAll(ep, false, 0)
+	}
 	same := slices.Equal(selectors, ep.selectors)
 	ep.selectors = selectors
 	if same && !a.newIndex {
@@ -155,7 +163,7 @@ func (e *Engine) Names() []Row {
 		for _, n := range ep.names {
 			row := Row{Pod: ep.pod, Slot: ep.slot, Name: n.text, Selectors: slices.Clone(n.selectors)}
 			for _, l := range n.links {
-				ttl := time.Duration(max(l.expires, now) - now)
+				ttl := time.Duration(max(l.ttl, now) - now)
 				row.Addresses = append(row.Addresses, RowAddress{l.address.addr, ttl})
 			}
 			slices.SortFunc(row.Addresses, func(a, b RowAddress) int { return a.Addr.Compare(b.Addr) })

@@ -12,6 +12,7 @@ import (
 type endpoint struct {
 	pod  cluster.Key
 	slot uint16
+	own  []netip.Addr // its addresses
 
 	mu        sync.Mutex
 	removed   bool
@@ -22,6 +23,7 @@ type endpoint struct {
 	links     int
 	unused    int     // links of names without selectors
 	changed   []*name // since the last Save
+	questions map[Question]*question
 }
 
 // name is a name that was asked for, or a CNAME on the way.
@@ -30,12 +32,14 @@ type name struct {
 	selectors []uint32 // those of the endpoint that match
 	links     []link
 	changed   bool
+	questions []Question // whose answers with addresses of the name pass without the engine
 }
 
 // link is an address of a name.
 type link struct {
 	address *address
-	expires uint64 // end of the TTL, CLOCK_MONOTONIC in nanoseconds
+	ttl     uint64 // its end, CLOCK_MONOTONIC in nanoseconds
+	expires uint64 // the same, or later: until when answers that the engine does not see may name the address
 }
 
 // address is an address of names.
@@ -58,14 +62,10 @@ type selected struct {
 	expires uint64 // end of the TTL
 }
 
-// learn takes the addresses of an answer. When it returns, they are in the map.
-func (e *Engine) learn(ep *endpoint, s *scratch) {
+// learn takes the addresses of an answer, and keeps them until then (0: the end of their TTL). When it returns, they
+// are in the map. The caller holds ep.mu.
+func (e *Engine) learn(ep *endpoint, s *scratch, until uint64) {
 	if len(s.answer.Addresses) == 0 {
-		return
-	}
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
-	if ep.removed {
 		return
 	}
 	c, now := e.current.Load(), e.Clock.Monotonic()
@@ -73,7 +73,7 @@ func (e *Engine) learn(ep *endpoint, s *scratch) {
 		n := e.nameOf(ep, c, s, s.answer.Chain[i].Bytes())
 		for _, a := range s.answer.Addresses {
 			expires := now + max(seconds(a.TTL), c.minTTL)
-			e.link(ep, n, a.Addr, expires, now)
+			e.link(ep, n, a.Addr, link{ttl: expires, expires: max(expires, until)}, now)
 		}
 		for len(n.links) > c.perName {
 			e.evictLink(ep, n, now)
@@ -111,7 +111,7 @@ func common(matching, all []uint32) []uint32 {
 }
 
 // link adds an address to a name, or prolongs its time.
-func (e *Engine) link(ep *endpoint, n *name, addr netip.Addr, expires, now uint64) {
+func (e *Engine) link(ep *endpoint, n *name, addr netip.Addr, l link, now uint64) {
 	a := ep.addresses[addr]
 	if a == nil {
 		a = &address{addr: addr}
@@ -123,13 +123,15 @@ func (e *Engine) link(ep *endpoint, n *name, addr netip.Addr, expires, now uint6
 		if ep.addresses[addr] == nil { // it has just given way
 			ep.addresses[addr] = a
 		}
-		n.links, a.names = append(n.links, link{a, expires}), append(a.names, n)
+		l.address = a
+		n.links, a.names = append(n.links, l), append(a.names, n)
 		e.count(ep, n, 1)
 	} else {
-		n.links[at].expires = max(n.links[at].expires, expires)
+		n.links[at].ttl = max(n.links[at].ttl, l.ttl)
+		n.links[at].expires = max(n.links[at].expires, l.expires)
 	}
 	for i := len(n.selectors) - 1; i >= 0; i-- {
-		a.selectFirst(n.selectors[i], expires)
+		a.selectFirst(n.selectors[i], l.expires)
 	}
 }
 
@@ -226,6 +228,9 @@ func (e *Engine) evictLink(ep *endpoint, n *name, now uint64) bool {
 
 // unlink removes an address from a name. The caller selects again, and writes.
 func (e *Engine) unlink(ep *endpoint, n *name, at int) {
+	for len(n.questions) > 0 {
+		e.forget(ep, n.questions[0])
+	}
 	a := n.links[at].address
 	last := len(n.links) - 1
 	n.links[at] = n.links[last]

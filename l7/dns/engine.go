@@ -55,25 +55,36 @@ type Params struct {
 	Map   Map
 	Clock Clock
 	Log   *slog.Logger
-	// Rules returns the numbers of the rules (config.Rule) that allow a flow from source, as its conntrack entry has
-	// them. A query must satisfy both; zero means none. A number that the configuration does not have refuses. For the
-	// flow's other direction, from the server to the client, it is to return none.
-	Rules func(source, destination netip.AddrPort, proto uint8) [2]uint32
+	// Questions is where the engine writes which messages need not pass through it; nil: all pass through it.
+	Questions Questions
+	// Rules returns what the conntrack entry of a flow from source has. For the flow's other direction, from the server
+	// to the client, it is to return none.
+	Rules func(source, destination netip.AddrPort, proto uint8) FlowRules
 	// Record, if not nil, is called for each query and answer if the configuration wants records. The record is valid
 	// during the call only.
 	Record func(*Record)
 }
 
+// FlowRules is what a conntrack entry says about policies.
+type FlowRules struct {
+	// Numbers are those of the rules (config.Rule) that allow the flow. A query must satisfy both; zero means none. A
+	// number that the configuration does not have refuses.
+	Numbers [2]uint32
+	// Epoch is that of the policies then; 0: it is not known.
+	Epoch uint32
+}
+
 // Engine decides and learns. Its methods may be called by several goroutines at once.
 type Engine struct {
 	Params
-	counters counters
-	seed     maphash.Seed
-	links    atomic.Int64 // of all endpoints
-	scratch  sync.Pool
-	current  atomic.Pointer[settings]
-	putLog   limiter
-	fullLog  limiter
+	counters  counters
+	seed      maphash.Seed
+	links     atomic.Int64 // of all endpoints
+	questions atomic.Int64 // in the map
+	scratch   sync.Pool
+	current   atomic.Pointer[settings]
+	putLog    limiter
+	fullLog   limiter
 
 	mu        sync.Mutex // held while endpoints change
 	endpoints map[uint16]*endpoint
@@ -88,6 +99,7 @@ type scratch struct {
 	record    Record
 	found     []uint32
 	text      []byte
+	asked     []byte // the question of an answer as in the message, in lower case
 }
 
 // New returns an engine without a configuration: it passes what no rule applies to, and learns nothing.

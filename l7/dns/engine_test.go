@@ -33,6 +33,9 @@ type world struct {
 	rules  [2]uint32
 	id     uint16
 	config config.Config
+
+	questions questions
+	epoch     uint32 // of policies
 }
 
 const podSlot = 3
@@ -83,11 +86,12 @@ func newWorld(t testing.TB, texts ...string) *world {
 func (w *world) start(m Map) {
 	w.Engine = New(Params{
 		Map: m, Clock: w.clock, Log: slog.New(slog.DiscardHandler),
-		Rules: func(source, _ netip.AddrPort, _ uint8) [2]uint32 {
+		Questions: &w.questions,
+		Rules: func(source, _ netip.AddrPort, _ uint8) FlowRules {
 			if source.Addr() == resolver().Addr() {
-				return [2]uint32{}
+				return FlowRules{}
 			}
-			return w.rules
+			return FlowRules{Numbers: w.rules, Epoch: w.epoch}
 		},
 	})
 	w.configure()

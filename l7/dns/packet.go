@@ -112,7 +112,7 @@ func (e *Engine) query(s *scratch, f *flow, m []byte) (v verdict, end int) {
 		now := e.Clock.Monotonic()
 		key := e.key(f, h.ID, &s.questions[0])
 		ep.mu.Lock()
-		ep.pending.add(key, now)
+		ep.pending.add(key, now, rules.epoch)
 		ep.mu.Unlock()
 	}
 	if e.Record != nil && c.records {
@@ -156,21 +156,13 @@ func (e *Engine) answer(s *scratch, f *flow, m []byte) {
 	ep := c.endpoints[f.client.Addr()]
 	h, ok := message.ReadHeader(m)
 	if ok = ok && h.Response && h.Questions == 1; ok {
-		_, ok = s.question.Read(m, message.HeaderLen)
+		ok = s.readQuestion(m)
 	}
-	matched, latency, understood := false, time.Duration(0), false
+	latency, understood := time.Duration(0), false
 	if !ok {
 		e.counters.malformed.Add(1)
 	} else if ep != nil {
-		latency, matched = e.matched(ep, f, h.ID, s)
-	}
-	if matched {
-		understood = h.Code == 0 && h.Opcode == 0 && s.answer.Read(m, &s.question)
-		if understood {
-			e.learn(ep, s)
-		} else if h.Code == 0 {
-			e.counters.malformed.Add(1)
-		}
+		latency, understood = e.matched(ep, c, f, s, &h, m)
 	}
 	if e.Record == nil || !c.records {
 		return
@@ -187,17 +179,49 @@ func (e *Engine) answer(s *scratch, f *flow, m []byte) {
 	e.Record(r)
 }
 
-// matched takes the query that an answer is for.
-func (e *Engine) matched(ep *endpoint, f *flow, id uint16, s *scratch) (latency time.Duration, found bool) {
-	key, now := e.key(f, id, &s.question), e.Clock.Monotonic()
+// readQuestion reads the question of an answer.
+func (s *scratch) readQuestion(m []byte) bool {
+	end, ok := s.question.Read(m, message.HeaderLen)
+	if ok {
+		s.asked = append(s.asked[:0], m[message.HeaderLen:end]...)
+		for i, c := range s.asked[:len(s.asked)-4] { // without type and class
+			if c >= 'A' && c <= 'Z' {
+				s.asked[i] = c + 'a' - 'A'
+			}
+		}
+	}
+	return ok
+}
+
+// matched takes the query that an answer is for, and learns from the answer.
+func (e *Engine) matched(ep *endpoint, c *settings, f *flow, s *scratch, h *message.Header, m []byte,
+) (latency time.Duration, understood bool) {
+	key, now := e.key(f, h.ID, &s.question), e.Clock.Monotonic()
 	ep.mu.Lock()
-	sent, found := ep.pending.take(key, now)
-	ep.mu.Unlock()
+	defer ep.mu.Unlock()
+	q, found := ep.pending.take(key, now)
+	if !found {
+		q, found = e.passed(ep, f, s, h.ID, now)
+	}
 	if !found {
 		e.counters.unmatched.Add(1)
 		return 0, false
 	}
-	return time.Duration(max(now, sent) - sent), true
+	understood = h.Code == 0 && h.Opcode == 0 && s.answer.Read(m, &s.question)
+	if !understood {
+		s.answer.Addresses = s.answer.Addresses[:0]
+		if h.Code == 0 {
+			e.counters.malformed.Add(1)
+		}
+	}
+	if !ep.removed {
+		until := e.passUntil(c, f, s, h, m, q.epoch)
+		e.learn(ep, s, until)
+		if e.Questions != nil && f.proto == message.ProtoUDP {
+			e.pass(ep, f, s, h.ID, q.epoch, until)
+		}
+	}
+	return time.Duration(max(now, q.sent) - q.sent), understood
 }
 
 func (s *scratch) newRecord(e *Engine, ep *endpoint, f *flow) *Record {

@@ -23,7 +23,10 @@ type pending struct {
 	sets [][pendingWays]query
 }
 
-type query struct{ key, sent uint64 }
+type query struct {
+	key, sent uint64
+	epoch     uint32 // FlowRules.Epoch
+}
 
 // key is a hash with a secret seed: no sender can find another flow with the same.
 func (e *Engine) key(f *flow, id uint16, q *message.Question) uint64 {
@@ -42,7 +45,7 @@ func (e *Engine) key(f *flow, id uint16, q *message.Question) uint64 {
 	return maphash.Bytes(e.seed, b[:n])
 }
 
-func (p *pending) add(key, now uint64) {
+func (p *pending) add(key, now uint64, epoch uint32) {
 	if p.sets == nil {
 		p.sets = make([][pendingWays]query, pendingMinSets)
 	}
@@ -52,7 +55,7 @@ func (p *pending) add(key, now uint64) {
 		for i := range set {
 			q := &set[i]
 			if q.key == key || q.sent == 0 || now > q.sent+pendingTime {
-				*q = query{key, now}
+				*q = query{key, now, epoch}
 				return
 			}
 			if q.sent < oldest.sent {
@@ -60,7 +63,7 @@ func (p *pending) add(key, now uint64) {
 			}
 		}
 		if len(p.sets) == pendingMaxSets {
-			*oldest = query{key, now}
+			*oldest = query{key, now, epoch}
 			return
 		}
 		p.grow()
@@ -83,18 +86,18 @@ func (p *pending) grow() {
 	}
 }
 
-// take removes a query and returns when it was sent.
-func (p *pending) take(key, now uint64) (sent uint64, found bool) {
+// take removes a query and returns it.
+func (p *pending) take(key, now uint64) (taken query, found bool) {
 	if p.sets == nil {
-		return 0, false
+		return taken, false
 	}
 	set := &p.sets[key%uint64(len(p.sets))]
 	for i := range set {
 		if q := &set[i]; q.key == key && q.sent != 0 && now <= q.sent+pendingTime {
-			sent = q.sent
+			taken = *q
 			*q = query{}
-			return sent, true
+			return taken, true
 		}
 	}
-	return 0, false
+	return taken, false
 }

@@ -168,7 +168,8 @@ func (e *Engine) restoreName(ep *endpoint, text string, links []byte) {
 	n := e.nameOf(ep, e.current.Load(), &s, []byte(text))
 	for ; len(links) > 0; links = links[linkLen:] {
 		addr := netip.AddrFrom16([16]byte(links)).Unmap()
-		e.link(ep, n, addr, binary.BigEndian.Uint64(links[16:]), now)
+		expires := binary.BigEndian.Uint64(links[16:])
+		e.link(ep, n, addr, link{ttl: expires, expires: expires}, now)
 	}
 }
 

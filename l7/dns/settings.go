@@ -22,6 +22,7 @@ type settings struct {
 	grace      uint64 // nanoseconds
 	rejectCode uint8
 	records    bool
+	pass       bool // messages may pass without the engine
 }
 
 // ruleSet is what a rule of the configuration says about queries.
@@ -35,7 +36,7 @@ func newSettings(c *config.Config) *settings {
 		index: &pattern.Index{}, rules: map[uint32]*ruleSet{}, endpoints: map[netip.Addr]*endpoint{},
 		minTTL: uint64(max(c.DNS.MinTTL, 0)), perName: c.DNS.MaxAddressesPerName,
 		grace: uint64(max(c.DNS.IdleConnectionGracePeriod, 0)), rejectCode: uint8(c.DNS.RejectCode & 15),
-		records: c.Records,
+		records: c.Records, pass: c.DNS.Cache && !c.Records,
 	}
 	if s.perName <= 0 {
 		s.perName = defaultAddressesPerName
@@ -105,12 +106,15 @@ func (s *settings) match(numbers []uint32, name []byte) []uint32 {
 type applied struct {
 	sets    [2]*ruleSet
 	unknown bool
+	epoch   uint32
 }
 
 // rules finds the rules of a flow.
 func (e *Engine) rules(s *settings, f *flow) applied {
 	var a applied
-	for i, number := range e.Rules(f.client, f.server, f.proto) {
+	applying := e.Rules(f.client, f.server, f.proto)
+	a.epoch = applying.Epoch
+	for i, number := range applying.Numbers {
 		if number == 0 {
 			continue
 		}

@@ -75,6 +75,7 @@ func (e *Engine) Collect(inUse func(slot uint16, a netip.Addr) bool) {
 	for _, ep := range e.all() {
 		ep.mu.Lock()
 		c, now := e.current.Load(), e.Clock.Monotonic()
+		e.forgetAll(ep, true, now)
 		for _, a := range ep.addresses {
 			if !a.hasExpired(now) {
 				a.used = 0

@@ -1,5 +1,7 @@
 package httpproxy
 
+import "time"
+
 // Looped is how many connections loops relay.
 func (p *Proxy) Looped() int {
 	p.loops.mu.Lock()
@@ -12,3 +14,6 @@ func (p *Proxy) Looped() int {
 	}
 	return n
 }
+
+// SetDrainIdle changes how long connections may be idle while the proxy drains.
+func (p *Proxy) SetDrainIdle(d time.Duration) { p.drain.idleTime = d }

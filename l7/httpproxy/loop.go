@@ -17,7 +17,7 @@ const loopBuffer = 64 << 10
 const yieldTime = 5 * time.Millisecond
 
 // maxSweep is the longest time between two searches for connections that were idle for too long.
-const maxSweep = time.Minute
+const maxSweep = 5 * time.Second
 
 // loops relay messages of connections in HTTP/1, one loop per processor.
 type loops struct {
@@ -160,10 +160,11 @@ func (l *loop) ended() bool {
 // sweep ends connections that were idle for too long.
 func (l *loop) sweep() {
 	l.swept = l.now
+	timeout := l.proxy.idleTimeout()
 	l.mu.Lock()
 	var idle []*pair
 	for _, p := range l.pairs {
-		if p != nil && len(p.queue) == 0 && l.now.Sub(p.used) > l.proxy.limits.IdleTimeout {
+		if p != nil && len(p.queue) == 0 && l.now.Sub(p.used) > timeout {
 			idle = append(idle, p)
 		}
 	}

@@ -70,8 +70,9 @@ func (p *pair) received(from end, b []byte, full bool) {
 		p.forwardBody(&p.request, clientEnd, b)
 	case from == serverEnd && !p.response.done():
 		p.forwardBody(&p.response, serverEnd, b)
-	case full, from == clientEnd && waiting, from == serverEnd && (!waiting || !p.request.done()):
-		// much at once, a request before the response to the last one, or a response to none or to half of one
+	case p.proxy.draining(), full, from == clientEnd && waiting, from == serverEnd && (!waiting || !p.request.done()):
+		// much at once, a request before the response to the last one, or a response to none or to half of one,
+		// or one that may be the last
 		p.keep(from, b)
 	case from == clientEnd:
 		p.relayRequest(b)

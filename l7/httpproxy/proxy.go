@@ -38,6 +38,7 @@ type Proxy struct {
 	connections atomic.Int64
 	buffers     buffers
 	loops       loops
+	drain       *drain
 }
 
 // New makes a proxy. Limits that are zero have their defaults. Records have the request headers with the names in
@@ -55,7 +56,7 @@ func New(limits config.HTTP, headers []string, now func() time.Time) *Proxy {
 	if limits.IdleTimeout <= 0 {
 		limits.IdleTimeout = defaultIdleTimeout
 	}
-	return &Proxy{limits: limits, now: now, headers: headers}
+	return &Proxy{limits: limits, now: now, headers: headers, drain: newDrain()}
 }
 
 // Flow is a connection that is redirected to the proxy.

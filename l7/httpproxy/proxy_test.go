@@ -6,7 +6,9 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http/httputil"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -144,7 +146,7 @@ func rawServer(t testing.TB, handle func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// recorder is a server that answers each head with 204 and keeps all bytes that it got.
+// recorder is a server that answers each request with 204, after its body, and keeps all bytes that it got.
 type recorder struct {
 	address string
 	mu      sync.Mutex
@@ -165,21 +167,56 @@ func newRecorder(t testing.TB) *recorder {
 	r.address = rawServer(t, func(conn net.Conn) {
 		count(1)
 		defer count(-1)
-		in := bufio.NewReader(conn)
-		for {
-			text, err := in.ReadString('\n')
-			r.mu.Lock()
-			r.got.WriteString(text)
-			r.mu.Unlock()
-			if err != nil {
-				return
-			}
-			if text == "\r\n" {
-				io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
-			}
+		in := bufio.NewReader(io.TeeReader(conn, r))
+		for readRequest(in) == nil {
+			io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
 		}
+		io.Copy(io.Discard, in)
 	})
 	return r
+}
+
+// Write records bytes that arrived.
+func (r *recorder) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.got.Write(b)
+}
+
+// readRequest reads a request with its body. An answer to a line of the body would be one that no request asks for.
+func readRequest(in *bufio.Reader) error {
+	length, chunked, err := readFields(in)
+	if err != nil {
+		return err
+	}
+	if !chunked {
+		_, err = io.CopyN(io.Discard, in, length)
+		return err
+	}
+	if _, err := io.Copy(io.Discard, httputil.NewChunkedReader(in)); err != nil {
+		return err
+	}
+	_, _, err = readFields(in)
+	return err
+}
+
+// readFields reads lines up to an empty one, and what they say about a body.
+func readFields(in *bufio.Reader) (length int64, chunked bool, err error) {
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil || line == "\r\n" {
+			return length, chunked, err
+		}
+		name, value, _ := strings.Cut(strings.ToLower(strings.TrimSpace(line)), ":")
+		switch name {
+		case "content-length":
+			if length, err = strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil {
+				return 0, false, err
+			}
+		case "transfer-encoding":
+			chunked = true
+		}
+	}
 }
 
 // bytes waits until the connections that were accepted have ended.

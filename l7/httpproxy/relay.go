@@ -25,6 +25,8 @@ type relay struct {
 	queue []exchange
 	// ending: no request follows. lost: the server's goroutine has ended. tunnel: an upgrade was accepted.
 	ending, lost, tunnel bool
+	// sending: the last request of queue is not sent as a whole. closing: no request follows, since the proxy drains.
+	sending, closing bool
 	// dirty: the client may be sending what is not read.
 	dirty bool
 	// waiting: the goroutine of the client waits for the next request, of which nothing has come. joining: that of the
@@ -57,6 +59,7 @@ func newRelay(s *session) *relay {
 
 // run relays until both sides are done.
 func (r *relay) run(ctx context.Context) error {
+	defer context.AfterFunc(r.proxy.drain.idle, r.endIdle)()
 	err := r.requests(ctx)
 	r.end(err)
 	r.responses.Wait()
@@ -212,7 +215,7 @@ func (r *relay) refuse(p problem) {
 func (r *relay) answer(e exchange) bool {
 	r.mu.Lock()
 	r.awaitRoom()
-	waiting, lost := len(r.queue) > 0, r.lost
+	waiting, lost := len(r.queue) > 0, r.lost || r.closing
 	if waiting && !lost {
 		r.queue = append(r.queue, e)
 	}
@@ -225,15 +228,23 @@ func (r *relay) answer(e exchange) bool {
 	return r.client.write(e.local, now, r.proxy.limits.IdleTimeout) == nil
 }
 
-// push waits for room in the queue. It is false if the server's goroutine has ended.
+// push waits for room in the queue. It is false if the server's goroutine has ended, or is about to.
 func (r *relay) push(e exchange) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.awaitRoom()
-	if !r.lost {
-		r.queue = append(r.queue, e)
+	if r.lost || r.closing {
+		return false
 	}
-	return !r.lost
+	r.queue, r.sending = append(r.queue, e), true
+	return true
+}
+
+// sent notes that a request was sent as a whole.
+func (r *relay) sent() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sending = false
 }
 
 // awaitRoom waits until few requests wait for their responses, or the server's goroutine has ended. The lock is held.

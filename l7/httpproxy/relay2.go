@@ -36,8 +36,9 @@ type relay2 struct {
 	resets [64]uint32
 	reset  int
 	// draining: the server accepts no more streams. lost: its goroutine has ended.
-	draining, lost bool
-	responses      sync.WaitGroup
+	// leaving: nor does the proxy, which drains.
+	draining, lost, leaving bool
+	responses               sync.WaitGroup
 }
 
 // stream2 is a stream that both sides have.
@@ -69,15 +70,16 @@ func (r *relay2) open() int {
 	return len(r.streams)
 }
 
-// setRead sets the client's read deadline; false: the server's goroutine has ended.
+// setRead sets the client's read deadline; false: the connection is to end.
 func (r *relay2) setRead(until time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.lost {
-		r.session.client.readUntil = until
-		r.session.client.SetReadDeadline(until)
+	if r.lost || r.leaving && len(r.streams) == 0 {
+		return false
 	}
-	return !r.lost
+	r.session.client.readUntil = until
+	r.session.client.SetReadDeadline(until)
+	return true
 }
 
 // run relays until either side ends the connection.
@@ -85,7 +87,7 @@ func (r *relay2) run(ctx context.Context) error {
 	if _, err := io.CopyN(io.Discard, r.client2.in, int64(len(preface))); err != nil {
 		return err
 	}
-	err := r.client2.write(func(f *http2.Framer) error {
+	err := r.client2.write(func(f *http2.Framer) error { // before any other frame
 		return f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: maxStreams},
 			http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(r.proxy.limits.MaxHeaderBytes)})
 	})
@@ -93,7 +95,9 @@ func (r *relay2) run(ctx context.Context) error {
 		err = r.client2.flush()
 	}
 	if err == nil {
+		stop := context.AfterFunc(r.proxy.drain.begun, r.leave)
 		err = r.requests(ctx)
+		stop()
 	}
 	if r.server != nil {
 		r.server.Conn.Close()
@@ -198,6 +202,7 @@ func (r *relay2) forget(id uint32) {
 	delete(r.streams, id)
 	r.resets[r.reset%len(r.resets)] = id
 	r.reset++
+	r.endIfIdle()
 }
 
 // wasReset says whether a stream is among those that were reset last.
@@ -228,6 +233,7 @@ func (r *relay2) ended(id uint32, s *stream2, client bool) {
 	}
 	if s.clientEnded.Load() && s.serverEnded.Load() {
 		delete(r.streams, id)
+		r.endIfIdle()
 	}
 }
 

@@ -20,8 +20,8 @@ func (r *relay) wantsLoop() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.alone++
-	if !r.waiting || len(r.queue) > 0 || r.ending || len(r.server.bytes()) > 0 || r.client.raw == nil ||
-		r.server.raw == nil || r.alone < min(1<<min(r.left, 10), maxAlone) {
+	if !r.waiting || len(r.queue) > 0 || r.ending || r.closing || r.proxy.draining() || len(r.server.bytes()) > 0 ||
+		r.client.raw == nil || r.server.raw == nil || r.alone < min(1<<min(r.left, 10), maxAlone) {
 		return false
 	}
 	r.joining = true
@@ -147,7 +147,7 @@ func (r *relay) resume(p *pair) (more bool, _ error) {
 			return false, err
 		}
 	}
-	r.rest = p.response
+	r.rest, r.sending = p.response, !p.request.done()
 	r.responses.Go(r.respond)
 	if p.request.done() {
 		return true, nil
@@ -156,5 +156,6 @@ func (r *relay) resume(p *pair) (more bool, _ error) {
 		r.dirty = true
 		return false, err
 	}
+	r.sent()
 	return true, nil
 }

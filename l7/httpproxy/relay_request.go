@@ -31,7 +31,8 @@ func (r *relay) deny(size int, record *Record) bool {
 	h := &r.head
 	denied := r.denied()
 	// A client that expects 100 (Continue) may send the body or not.
-	denied.close = !h.persistent() || h.length > maxDiscarded || h.expect && h.hasBody() || h.first[0] == "CONNECT"
+	denied.close = r.proxy.draining() || !h.persistent() || h.length > maxDiscarded ||
+		h.expect && h.hasBody() || h.first[0] == "CONNECT"
 	e := exchange{local: localReply(denied, h.minor, h.first[0] == "HEAD"), status: denied.recorded(),
 		last: denied.close, record: record}
 	rest := newBody(h.requestBody(), h.length)
@@ -81,6 +82,7 @@ func (r *relay) forward(size int, record *Record, now time.Time) (more bool, _ e
 		r.dirty = true
 		return false, err
 	}
+	r.sent()
 	r.trim()
 	if e.upgrade || e.connect {
 		return r.awaitUpgrade()

@@ -61,6 +61,9 @@ func (r *relay) relayResponses(h *head) error {
 		now := r.proxy.now()
 		if status >= 200 {
 			r.finish(e.record, status, false, now)
+			if r.closesAfter() {
+				h.announceClose()
+			}
 		}
 		if err := r.transfer(r.server, r.client, &body, size, rebuiltHead(h), now); err != nil {
 			r.client.Conn.Close() // the client must not take the response for complete

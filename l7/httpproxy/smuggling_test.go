@@ -91,14 +91,7 @@ func checkSmuggling(t *testing.T, test smugglingCase, exchange func(*rig, string
 			strings.HasSuffix(sent, "0\r\n\r\n") {
 			t.Errorf("the server got %q", sent)
 		}
-	case "any":
-		// The recorder's answer to a body may come while no request waits: the connection ends then.
-		whole := sent == test.request || first != "" && strings.HasPrefix(test.request, sent)
-		if strings.Contains(got, "403") || !whole {
-			t.Errorf("status %q, the server got %q", got, sent)
-		}
 	default:
-		// The recorder answers empty lines, of which a body may have some.
 		if first, _, _ := strings.Cut(got, " "); first != test.status || sent != test.server {
 			t.Errorf("status %q instead of %q; the server got %q", got, test.status, sent)
 		}

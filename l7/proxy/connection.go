@@ -37,13 +37,13 @@ func (p *proxy) accept(ctx context.Context) {
 func (p *proxy) serve(ctx context.Context, conn net.Conn) error {
 	client, server := ends(conn)
 	flow := control.Flow{Source: client, Destination: server, Proto: protoTCP}
-	numbers, ok := p.maps.rules(client, server, protoTCP)
+	rules, ok := p.maps.rules(client, server, protoTCP)
 	if !ok { // the entry has gone since, and with it what the rules are
 		return conn.Close()
 	}
-	flow.Rules = numbers
+	flow.Rules = rules.Numbers
 	connect := func(ctx context.Context) (net.Conn, error) { return dial(ctx, client, server) }
-	if p.rules.Load().isDNS(client, server, numbers) {
+	if p.rules.Load().isDNS(client, server, rules.Numbers) {
 		upstream, err := connect(ctx)
 		if err != nil {
 			return errors.Join(err, conn.Close())
@@ -87,9 +87,13 @@ func (r *redirected) sets() []*httpproxy.RuleSet {
 		return r.list
 	}
 	r.checked = now
-	numbers, ok := r.proxy.maps.rules(r.flow.Source, r.flow.Destination, protoTCP)
-	if !ok { // the entry has gone: what it had stays in force
-		numbers = r.flow.Rules
+	numbers := r.flow.Rules // they stay in force if the entry has gone
+	if now, ok := r.proxy.maps.rules(r.flow.Source, r.flow.Destination, protoTCP); ok {
+		numbers = now.Numbers
+	}
+	if r.proxy.isDraining() { // the rules are written before the conntrack entry has their numbers
+		r.proxy.refresh()
+		rules = r.proxy.rules.Load()
 	}
 	if rules != r.rules || numbers != r.flow.Rules {
 		r.flow.Rules, r.rules, r.list = numbers, rules, rules.of(numbers)

@@ -1,11 +1,15 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -13,13 +17,17 @@ import (
 	"myelin/l7/dns"
 )
 
+// awaitTime is between two looks for the datapath's maps.
+const awaitTime = 500 * time.Millisecond
+
 // kernelMaps are the maps of the datapath that the proxy uses.
 type kernelMaps struct {
-	flows, names, sockets *ebpf.Map
+	flows, names, sockets, questions, cpus *ebpf.Map
 }
 
 func openMaps(dir string) (m kernelMaps, err error) {
-	for name, into := range map[string]**ebpf.Map{"flows": &m.flows, "names": &m.names, "proxy_sockets": &m.sockets} {
+	for name, into := range map[string]**ebpf.Map{"flows": &m.flows, "names": &m.names, "proxy_sockets": &m.sockets,
+		"dns_entries": &m.questions, "cpus": &m.cpus} {
 		opened, bad := ebpf.LoadPinnedMap(filepath.Join(dir, "maps", name), nil)
 		if bad != nil {
 			err = errors.Join(err, fmt.Errorf("open map %s: %w", name, bad))
@@ -45,15 +53,35 @@ func (m *datapath) reopen() error {
 	return nil
 }
 
-// rules returns the numbers of the rules that allow a flow, by its conntrack entry; ok is false if there is none, or if
-// the destination has opened the flow.
-func (m *datapath) rules(source, destination netip.AddrPort, proto uint8) (numbers [2]uint32, ok bool) {
+// await opens the maps when the agent has loaded the datapath, which may start after the proxy.
+func (m *datapath) await(ctx context.Context, log *slog.Logger) error {
+	told := false
+	for {
+		err := m.reopen()
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if !told {
+			log.Info("The proxy waits for the datapath, which the agent loads", "error", err)
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(awaitTime):
+		}
+	}
+}
+
+// rules returns the rules that allow a flow, by its conntrack entry; ok is false if there is none, or if the
+// destination has opened the flow.
+func (m *datapath) rules(source, destination netip.AddrPort, proto uint8) (rules dns.FlowRules, ok bool) {
 	key, side := bpf.FlowKey(source, destination, proto)
 	var row bpf.DatapathFlow
 	if m.current.Load().flows.Lookup(&key, &row) != nil || int(row.Origin) != side {
-		return numbers, false
+		return rules, false
 	}
-	return row.Rule, true
+	return dns.FlowRules{Numbers: row.Rule, Epoch: row.PolicyEpoch}, true
 }
 
 // listen makes a socket the one that the datapath redirects new connections to.

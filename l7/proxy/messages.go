@@ -25,10 +25,11 @@ func (p *proxy) startDNS(ctx context.Context) error {
 		return err
 	}
 	p.dns = dns.New(dns.Params{
-		Map: &p.maps, Clock: clock, Log: p.Log,
-		Rules: func(source, destination netip.AddrPort, proto uint8) [2]uint32 {
-			numbers, _ := p.maps.rules(source, destination, proto)
-			return p.rules.Load().dnsOf(numbers)
+		Map: &p.maps, Clock: clock, Log: p.Log, Questions: &p.maps,
+		Rules: func(source, destination netip.AddrPort, proto uint8) dns.FlowRules {
+			rules, _ := p.maps.rules(source, destination, proto)
+			rules.Numbers = p.rules.Load().dnsOf(rules.Numbers)
+			return rules
 		},
 		Record: func(r *dns.Record) {
 			copied := *r
@@ -40,6 +41,12 @@ func (p *proxy) startDNS(ctx context.Context) error {
 				Flow: control.Flow{Source: r.Source, Destination: r.Destination, Proto: r.Proto}})
 		},
 	})
+	if err := p.maps.forgetQuestions(); err != nil {
+		return err
+	}
+	if p.passedBefore, err = p.maps.passed(); err != nil {
+		return err
+	}
 	p.rules.Store(new(rules))
 	if p.readUntil, p.stopReading, err = os.Pipe(); err != nil {
 		return fmt.Errorf("make the pipe that ends reading: %w", err)

@@ -27,10 +27,13 @@ const (
 	protoTCP    = 6
 	dialTimeout = 10 * time.Second
 	dnsIdle     = 10 * time.Second // RFC 7766, section 6.2.3: a few seconds
-	// handoverTime is how long a proxy still accepts the connections that are being set up when another one starts.
-	handoverTime = 2 * time.Second
-	// drainTime is how long a proxy serves its connections after another one has started.
+	// handoverTime is how long a proxy still accepts the connections that are redirected to it when another one starts,
+	// which reads what is known of names first.
+	handoverTime = 10 * time.Second
+	// drainTime is how long a proxy serves its connections after another one has started, and endTime after it was told
+	// to end.
 	drainTime = time.Hour
+	endTime   = 2 * time.Second
 )
 
 // Params are what a proxy works with.
@@ -39,8 +42,11 @@ type Params struct {
 	BPFDir string // of the datapath's pins
 	Queues []*os.File
 	Log    *slog.Logger
-	// Version is shown in the status.
-	Version string
+	// Ending is done when the proxy is to end: at once, with connections that last, or when those have ended that it
+	// serves for one that has taken over.
+	Ending context.Context
+	// Version and Pod are shown in the status.
+	Version, Pod string
 }
 
 // proxy is the process.
@@ -55,10 +61,13 @@ type proxy struct {
 	records  ring
 	started  time.Time
 	listener *net.TCPListener
+	// passedBefore is how many queries had passed in the datapath when this process started.
+	passedBefore uint64
 
 	accepted, allowed, denied, open atomic.Int64
 
 	configuring sync.Mutex
+	loaded      os.FileInfo   // of the configuration that refresh has loaded
 	draining    chan struct{} // closed by Drain
 	drain       sync.Once
 	readers     sync.WaitGroup // of DNS messages
@@ -72,6 +81,8 @@ type proxy struct {
 func Run(ctx context.Context, p Params) error {
 	proxy := &proxy{Params: p, started: time.Now(), draining: make(chan struct{}), dnsStopped: make(chan struct{})}
 	proxy.maps.dir = p.BPFDir
+	proxy.records.base = uint64(proxy.started.UnixNano())
+	proxy.http.Store(httpproxy.New(config.HTTP{}, []string{httpproxy.TraceHeader}, time.Now))
 	// While a thread waits in a system call, as event loops do, the runtime looks for another use of its P, at once if
 	// no P is idle: so one more than there are processors is.
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
@@ -81,7 +92,7 @@ func Run(ctx context.Context, p Params) error {
 	if err := os.MkdirAll(control.Dir(p.RunDir), 0o700); err != nil {
 		return fmt.Errorf("make the proxy's directory: %w", err)
 	}
-	if err := proxy.maps.reopen(); err != nil {
+	if err := proxy.maps.await(ctx, p.Log); err != nil {
 		return err
 	}
 	before := control.NewClient(p.RunDir)
@@ -120,6 +131,8 @@ func (p *proxy) run(ctx context.Context) error {
 	go p.accept(ctx)
 	select {
 	case <-ctx.Done():
+	case <-p.Ending.Done():
+		p.finish(ctx)
 	case <-p.draining:
 		p.waitConnections(ctx)
 	}
@@ -140,14 +153,7 @@ func (p *proxy) register() error {
 
 // restore loads the last configuration. Without one, the proxy refuses connections until the agent sends one.
 func (p *proxy) restore() error {
-	data, err := os.ReadFile(control.ConfigFile(p.RunDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return p.Configure(&config.Config{})
-	}
-	c := new(config.Config)
-	if err == nil {
-		err = json.Unmarshal(data, c)
-	}
+	c, err := readConfig(p.RunDir)
 	if err == nil {
 		err = p.Configure(c)
 	}
@@ -155,6 +161,19 @@ func (p *proxy) restore() error {
 		return fmt.Errorf("load the last configuration: %w", err)
 	}
 	return nil
+}
+
+// readConfig reads the last configuration; one that allows nothing if there is none.
+func readConfig(runDir string) (*config.Config, error) {
+	c := new(config.Config)
+	data, err := os.ReadFile(control.ConfigFile(runDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, json.Unmarshal(data, c)
 }
 
 // serveControl opens both sockets.
@@ -185,11 +204,10 @@ func (p *proxy) serveControl(ctx context.Context) error {
 func (p *proxy) Configure(c *config.Config) error {
 	p.configuring.Lock()
 	defer p.configuring.Unlock()
-	r, err := compile(c)
-	if err != nil {
+	if err := p.maps.reopen(); err != nil {
 		return err
 	}
-	if err := p.maps.reopen(); err != nil {
+	if err := p.setRules(c); err != nil {
 		return err
 	}
 	if p.listener != nil {
@@ -201,57 +219,35 @@ func (p *proxy) Configure(c *config.Config) error {
 			}
 		}
 	}
-	p.rules.Store(r)
-	if p.http.Load() == nil || p.limits != c.HTTP {
+	if p.limits != c.HTTP {
 		p.limits = c.HTTP
-		p.http.Store(httpproxy.New(c.HTTP, []string{httpproxy.TraceHeader}, time.Now))
+		p.http.Store(p.http.Load().WithLimits(c.HTTP))
 	}
 	return p.dns.Configure(c)
 }
 
-// Drain implements control.Handler.
-func (p *proxy) Drain() {
-	p.drain.Do(func() {
-		p.Log.Info("Another proxy takes over")
-		p.endDNS()
-		close(p.draining)
-	})
-	<-p.dnsStopped
-}
-
-// waitConnections closes the listener when the last connections that were redirected here are accepted, and waits for
-// all connections to end.
-func (p *proxy) waitConnections(ctx context.Context) {
-	deadline := time.After(drainTime)
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	closing := time.After(handoverTime)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-deadline:
-			p.Log.Warn("Connections end with the proxy that served them", "connections", p.open.Load())
-			return
-		case <-closing:
-			closing = nil
-			p.listener.Close()
-		case <-tick.C:
-			if closing == nil && p.open.Load() == 0 {
-				return
-			}
-		}
+// setRules has connections evaluated by the rules of a configuration.
+func (p *proxy) setRules(c *config.Config) error {
+	r, err := compile(c)
+	if err == nil {
+		p.rules.Store(r)
 	}
+	return err
 }
 
 // Status implements control.Handler.
 func (p *proxy) Status() control.Status {
 	s := control.Status{
-		PID: unix.Getpid(), Version: p.Version, Started: p.started, Device: DeviceName,
+		PID: unix.Getpid(), Version: p.Version, Pod: p.Pod, Started: p.started, Device: DeviceName,
 		Connections: int(p.open.Load()), Accepted: uint64(p.accepted.Load()), DNS: p.dns.Counters(),
 		Requests: map[string]uint64{"allowed": uint64(p.allowed.Load()), "denied": uint64(p.denied.Load())},
-		Lost:     p.records.lostCount(),
+		Lost:     p.records.lostCount(), Questions: p.dns.Passing(),
 	}
+	passed, err := p.maps.passed()
+	if err != nil {
+		s.Problems = append(s.Problems, err.Error())
+	}
+	s.Passed = max(passed, p.passedBefore) - p.passedBefore
 	for _, row := range p.dns.Names() {
 		s.Names++
 		s.Addresses += len(row.Addresses)
@@ -264,5 +260,21 @@ func (p *proxy) Names() []dns.Row { return p.dns.Names() }
 
 // Records implements control.Handler.
 func (p *proxy) Records(ctx context.Context, from uint64) control.Records {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // none comes here when another proxy has taken over
+		select {
+		case <-p.draining:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	return p.records.from(ctx, from)
+}
+
+// Add implements control.Handler.
+func (p *proxy) Add(list []control.Record) {
+	for i := range list {
+		p.records.add(list[i])
+	}
 }

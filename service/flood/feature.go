@@ -105,6 +105,11 @@ func (f *floods) metrics(s feature.Sink) {
 		f.Log.Warn("metrics of floods are not known", "error", err)
 		return
 	}
+	var rate uint32
+	if f.Config.PerPacket() && f.Datapath.NewFlowRate.Get(&rate) == nil {
+		s.Gauge("myelin_new_flow_rate", "New flows a second and CPU that get NAT entries even if they need none.",
+			float64(rate), nil)
+	}
 	s.Counter("myelin_nat_entries_evicted_total", "NAT entries that made room for those of new flows.",
 		float64(c.evicted), nil)
 	s.Counter("myelin_stateless_packets_total",

@@ -66,6 +66,7 @@ func (c *Cluster) objects() []object {
 		{name: "ciliumloadbalancerippools", path: "/apis/cilium.io/v2/ciliumloadbalancerippools", optional: true},
 		{name: "config", path: "/api/v1" + own + "/configmaps/myelin-config", optional: true},
 		{name: "daemonset", path: "/apis/apps/v1" + own + "/daemonsets/myelin", optional: true},
+		{name: "proxy", path: "/apis/apps/v1" + own + "/daemonsets/myelin-proxy", optional: true},
 		{name: "operator", path: "/apis/apps/v1" + own + "/deployments/myelin-operator", optional: true},
 		{name: "lease", path: "/apis/coordination.k8s.io/v1" + own + "/leases/myelin-operator", optional: true},
 		{name: "events", path: "/api/v1" + own + "/events"},
@@ -92,8 +93,8 @@ func (c *Cluster) pods(ctx context.Context, a *Archive) {
 }
 
 func (c *Cluster) ours(p *corev1.Pod) bool {
-	return p.Namespace == c.Namespace &&
-		(p.Labels["k8s-app"] == "myelin" || p.Labels["app.kubernetes.io/name"] == "myelin-operator")
+	return p.Namespace == c.Namespace && (p.Labels["k8s-app"] == "myelin" ||
+		p.Labels["k8s-app"] == "myelin-proxy" || p.Labels["app.kubernetes.io/name"] == "myelin-operator")
 }
 
 // strip takes from a pod what is its application's alone: commands, variables, volumes and annotations.

@@ -301,7 +301,7 @@ func (tr *tree) c(line string) (problems []string) {
 func (tr *tree) has(word string, extensions ...string) bool {
 	whole := regexp.MustCompile(`\b` + regexp.QuoteMeta(word) + `\b`)
 	for file, text := range tr.text {
-		if slices.Contains(extensions, path.Ext(file)) && whole.MatchString(text) {
+		if slices.Contains(extensions, path.Ext(file)) && strings.Contains(text, word) && whole.MatchString(text) {
 			return true
 		}
 	}

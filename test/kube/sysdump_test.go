@@ -49,6 +49,8 @@ func TestSysdump(t *testing.T) {
 		"spec":{"nodeName":"n1","containers":[{"name":"c","image":"i:1","args":["--token=%s","%s"],
 		"env":[{"name":"DB_PASSWORD","value":%q}]}]}}`
 	apply(system+"/pods/myelin-abcde", pod, "myelin-abcde", "myelin", "an agent", password, "--verbose", password)
+	apply(system+"/pods/myelin-proxy-abcde", pod, "myelin-proxy-abcde", "myelin-proxy", "a proxy", password,
+		"--verbose", password)
 	apply("/api/v1/namespaces/shop/pods/web", pod, "web", "web", plain, password, plain, password)
 
 	bin := os.Getenv("MYELIN_BIN")

@@ -60,6 +60,12 @@ func (s nameServer) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 // serveNames has a resolver in the world, and makes the addresses of its names the world's own.
 func (c *cluster) serveNames(perName int) {
 	c.t.Helper()
+	c.serveZone(nameServer{perName})
+}
+
+// serveZone is serveNames with another server.
+func (c *cluster) serveZone(handler dns.Handler) {
+	c.t.Helper()
 	world := c.end("world")
 	for _, p := range worldPrefixes() {
 		_, err := c.World().Exec(c.t.Context(), "ip", "route", "add", "local", p.String(), "dev", "lo")
@@ -69,7 +75,7 @@ func (c *cluster) serveNames(perName int) {
 		conn, err := world.listenUDP(c.t.Context(), at(a, 53), deep())
 		check(c.t, err)
 		ready := make(chan struct{})
-		server := &dns.Server{PacketConn: conn, Handler: nameServer{perName},
+		server := &dns.Server{PacketConn: conn, Handler: handler,
 			NotifyStartedFunc: func() { close(ready) }}
 		go func() { _ = server.ActivateAndServe() }() // ends with its socket
 		<-ready

@@ -44,7 +44,7 @@ func TestEventRate(t *testing.T) {
 	f := c.followAgent(t, "node1")
 	before := c.quiet(t, f)
 	began := time.Now()
-	sent := c.sendSYNs(t)
+	sent := c.sendSYNs(t, eventRate, eventSeconds)
 	took := time.Since(began)
 	after := c.quiet(t, f)
 	m := after.minus(before)
@@ -209,8 +209,9 @@ func processTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// sendSYNs sends them between two pods in both directions, one of each family, and returns how many.
-func (c *cluster) sendSYNs(t *testing.T) uint64 {
+// sendSYNs sends them between two pods in both directions, one of each family, at half a rate of events per second. It
+// returns how many.
+func (c *cluster) sendSYNs(t *testing.T, rate, seconds int) uint64 {
 	t.Helper()
 	const closed = 9
 	var sent atomic.Uint64
@@ -222,7 +223,7 @@ func (c *cluster) sendSYNs(t *testing.T) uint64 {
 		check(t, err)
 		t.Cleanup(func() { sender.Close() })
 		g.Go(func() error {
-			n, err := paced(eventRate/4*eventSeconds, eventSeconds*time.Second, func(i int) error {
+			n, err := paced(rate/4*seconds, time.Duration(seconds)*time.Second, func(i int) error {
 				return sender.send(synPacket(at(src, uint16(1024+i%60000)), at(dst, closed), uint32(i)))
 			})
 			sent.Add(uint64(n))

@@ -134,19 +134,23 @@ func survive(t *testing.T, what string, connections []connection) {
 }
 
 // conntrack is a metric of one of node1's conntrack tables.
-func (g *growing) conntrack(what, table string) (n float64, err error) {
+func (g *growing) conntrack(what, table string) (float64, error) {
+	return g.metric(fmt.Sprintf("myelin_conntrack_%s{table=%q}", what, table))
+}
+
+// metric is one of node1's, with its labels.
+func (g *growing) metric(name string) (n float64, err error) {
 	_, text, err := g.nodeGet("node1", "/metrics")
 	if err != nil {
 		return 0, err
 	}
-	prefix := fmt.Sprintf("myelin_conntrack_%s{table=%q} ", what, table)
 	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, prefix); ok {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			_, err := fmt.Sscan(value, &n)
 			return n, err
 		}
 	}
-	return 0, fmt.Errorf("no metric %s", prefix)
+	return 0, fmt.Errorf("no metric %s", name)
 }
 
 // sizes waits until the tables of node1 have these sizes, which are below the limit.

@@ -130,7 +130,7 @@ func upHubbleCLI(t *testing.T, cli string) *hubbleLab {
 	t.Helper()
 	s := setup{nodes: 3, pods: []string{"a"}, outside: worldAddrs(2), values: map[string]any{
 		"kubeProxyReplacement": true, "hubble.listenAddress": ":4244", "hubble.tls.enabled": false,
-		"bpf.monitorInterval": hubbleInterval.String(),
+		"bpf.monitorInterval": hubbleInterval.String(), "hubble.eventBufferCapacity": 4095,
 	}}
 	s.fill()
 	s.yaml = strings.Replace(s.manifests(), "{name: node1}", "{name: node1, labels: {zone: east}}", 1)

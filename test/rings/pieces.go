@@ -33,7 +33,7 @@ const (
 	coreSeconds      = 600
 	vetSeconds       = 120
 	generateSeconds  = 60
-	fuzzSeconds      = 150
+	fuzzSeconds      = 180
 	unitSeconds      = 300
 	uiSeconds        = 240
 	kubeSeconds      = 150

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -21,7 +23,7 @@ const (
 
 // runner runs commands and counts the tests in their output.
 type runner struct {
-	out   io.Writer
+	out   io.Writer // standard output: rings that run side by side write to it at the same time
 	tally tally
 	begin time.Time
 	// packages with tests, by ring
@@ -47,7 +49,35 @@ func patterns(ring string) []string {
 	return []string{"./..."}
 }
 
+// run runs rings one after the other. In the core, the lab, whose tests mostly wait, runs beside the others, which
+// compile and compute.
 func (r *runner) run(ctx context.Context, rings []string) error {
+	beside := slices.DeleteFunc(slices.Clone(rings), func(ring string) bool { return ring == lab })
+	if !r.core || len(beside) == 0 || len(beside) == len(rings) {
+		return r.sequence(ctx, rings)
+	}
+	lanes := []*runner{r.lane(), r.lane()}
+	var errs [2]error
+	var running sync.WaitGroup
+	for i, list := range [][]string{beside, {lab}} {
+		running.Go(func() { errs[i] = lanes[i].sequence(ctx, list) })
+	}
+	running.Wait()
+	for _, lane := range lanes {
+		r.tally.add(lane.tally)
+		r.took = append(r.took, lane.took...)
+	}
+	return errors.Join(errs[:]...)
+}
+
+// lane is a runner of some of the rings of r.
+func (r *runner) lane() *runner {
+	return &runner{
+		out: r.out, tally: newTally(), begin: r.begin, packages: r.packages, tests: r.tests, core: r.core,
+	}
+}
+
+func (r *runner) sequence(ctx context.Context, rings []string) error {
 	for i, ring := range rings {
 		begin, failed := time.Now(), r.tally.failed
 		fmt.Fprintf(r.out, "── ring %s (%d of %d)\n", ring, i+1, len(rings))
@@ -56,8 +86,7 @@ func (r *runner) run(ctx context.Context, rings []string) error {
 		}
 		took := time.Since(begin)
 		so := fmt.Sprintf("so far %s, %d skipped", r.tally.summary(), r.tally.skipped)
-		fmt.Fprintf(r.out, "── ring %s done in %v; %s\n", ring, took.Round(time.Second), so)
-		fmt.Fprint(r.out, r.tally.slowest())
+		fmt.Fprintf(r.out, "── ring %s done in %v; %s\n%s", ring, took.Round(time.Second), so, r.tally.slowest())
 		r.took = append(r.took, ran{ring, took, budgetOf(ring, r.core), r.tally.failed > failed})
 	}
 	return nil

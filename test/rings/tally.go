@@ -43,6 +43,15 @@ func (t *tally) slowest() string {
 
 func newTally() tally { return tally{ran: map[string]bool{}} }
 
+// add counts what another tally has counted.
+func (t *tally) add(other tally) {
+	t.passed, t.failed, t.skipped = t.passed+other.passed, t.failed+other.failed, t.skipped+other.skipped
+	for key, ran := range other.ran {
+		t.ran[key] = t.ran[key] || ran
+	}
+	t.took = append(t.took, other.took...)
+}
+
 // event is a line of test2json.
 type event struct {
 	Action, Package, ImportPath, Test, Output string

@@ -63,6 +63,25 @@ func TestASkipThatNeverRunsFails(t *testing.T) {
 	}
 }
 
+// TestAdd: a test that ran in one of two rings has run.
+func TestAdd(t *testing.T) {
+	one, other := newTally(), newTally()
+	for tally, text := range map[*tally]string{
+		&one: `{"Action":"skip","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p","Test":"TestB"}`,
+		&other: `{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"skip","Package":"p","Test":"TestC"}`,
+	} {
+		if err := tally.read(strings.NewReader(text), &strings.Builder{}, "unit", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one.add(other)
+	if one.summary() != "1 passed, 1 failed" || one.skipped != 2 || !one.ran["p TestA"] || one.ran["p TestC"] {
+		t.Errorf("%s, %d skipped, ran %v", one.summary(), one.skipped, one.ran)
+	}
+}
+
 func TestSlowest(t *testing.T) {
 	tally := newTally()
 	const text = `{"Action":"pass","Package":"p","Test":"TestA/x","Elapsed":7}

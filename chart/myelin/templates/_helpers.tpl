@@ -82,8 +82,11 @@ k8sServiceHost: {{ $host | quote }}
 {{- if $port -}}
 k8sServicePort: {{ $port }}
 {{ end -}}
-{{- toYaml (omit .Values "image" "imagePullSecrets" "resources" "nodeSelector" "tolerations" "affinity" "priorityClassName" "podAnnotations" "podLabels" "extraArgs" "extraEnv" "updateStrategy" "terminationGracePeriodSeconds" "rollOutCiliumPods" "commonLabels" "startupProbe" "livenessProbe" "readinessProbe" "securityContext" "operator" "rbac" "serviceAccounts" "nodeCleanup" "cgroup" "global" "k8sServiceHost" "k8sServicePort" "prometheus" "hubble" "myelin") -}}
+{{- toYaml (omit .Values "image" "imagePullSecrets" "resources" "nodeSelector" "tolerations" "affinity" "priorityClassName" "podAnnotations" "podLabels" "extraArgs" "extraEnv" "updateStrategy" "terminationGracePeriodSeconds" "rollOutCiliumPods" "commonLabels" "startupProbe" "livenessProbe" "readinessProbe" "securityContext" "operator" "rbac" "serviceAccounts" "nodeCleanup" "cgroup" "global" "k8sServiceHost" "k8sServicePort" "prometheus" "hubble" "myelin" "envoy") -}}
 {{ print "\n" }}{{ include "myelin.hubbleConfig" . }}
+{{- if include "myelin.envoyConfig" . }}
+{{ include "myelin.envoyConfig" . }}
+{{- end }}
 {{ print "\nprometheus:" }}
 {{- toYaml (omit .Values.prometheus "serviceMonitor" "metricsService") | nindent 2 -}}
 {{- end -}}

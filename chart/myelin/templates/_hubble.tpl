@@ -183,8 +183,11 @@ hubble:
     {{- end }}
   {{- end }}
 myelin:
+  {{- toYaml (omit .Values.myelin "hubble" "proxy") | nindent 2 }}
+  {{- if include "myelin.proxyConfig" . }}
+  {{- include "myelin.proxyConfig" . | nindent 2 }}
+  {{- end }}
   {{- if .Values.myelin.hubble }}
-  {{- toYaml (omit .Values.myelin "hubble") | nindent 2 }}
   hubble:
     {{- if include "myelin.hubbleTLS" . }}
     {{- if omit .Values.myelin.hubble "tls" }}
@@ -194,12 +197,9 @@ myelin:
     {{- else }}
     {{- toYaml .Values.myelin.hubble | nindent 4 }}
     {{- end }}
-  {{- else }}
-  {{- toYaml .Values.myelin | nindent 2 }}
-  {{- if include "myelin.hubbleTLS" . }}
+  {{- else if include "myelin.hubbleTLS" . }}
   hubble:
     {{- include "myelin.certificateFiles" . | nindent 4 }}
-  {{- end }}
   {{- end }}
 {{- end -}}
 

@@ -13,10 +13,11 @@ type Options struct {
 	MaxAddressesPerName int           // key dnsProxy.endpointMaxIpPerHostname
 	IdleGrace           time.Duration // key dnsProxy.idleConnectionGracePeriod
 	RejectCode          string        // key dnsProxy.dnsRejectResponseCode: "refused" or "nameError"
+	Cache               bool          // key dnsProxy.cache
 }
 
 // Default are the options of an empty file.
-func Default() Options { return Options{MaxAddressesPerName: 1000, RejectCode: "refused"} }
+func Default() Options { return Options{MaxAddressesPerName: 1000, RejectCode: "refused", Cache: true} }
 
 // Keys are the keys of the configuration file.
 func Keys() []key.Key[Options] {
@@ -31,5 +32,6 @@ func Keys() []key.Key[Options] {
 		key.OneOf("dnsProxy.dnsRejectResponseCode", func(o *Options) *string {
 			return &o.RejectCode
 		}, []string{"refused", "nameError"}),
+		key.Boolean("dnsProxy.cache", func(o *Options) *bool { return &o.Cache }),
 	}
 }

@@ -46,8 +46,8 @@ func Compile(n policy.NamePattern) (Pattern, error) {
 	if stars >= 2 && text[stars] == '.' {
 		p.many, text = true, text[stars+1:]
 	}
-	if text == "" {
-		return p, nil // "." is the root
+	if text == "" && !p.many {
+		return p, nil // "." is the root; "**.." has an empty label, so that it matches no name
 	}
 	for strings.Contains(text, "**") {
 		text = strings.ReplaceAll(text, "**", "*")

@@ -41,6 +41,7 @@ func TestMatch(t *testing.T) {
 		{"x.**.io", []string{"x.y.io"}, []string{"x.y.z.io", "x.io"}},
 		{"cilium.*", []string{"cilium.io", "cilium.com"}, []string{"cilium", "cilium.co.uk", "x.cilium.io"}},
 		{".", []string{""}, []string{"io", "a.io"}},
+		{"**..", nil, []string{"", "io", "a.io"}},
 	} {
 		p, err := Compile(policy.NamePattern{Pattern: test.pattern})
 		if err != nil {
@@ -166,7 +167,7 @@ func TestDefinition(t *testing.T) {
 
 func FuzzPattern(f *testing.F) {
 	for _, seed := range [][2]string{
-		{"*.cilium.io", "a.cilium.io"}, {"**.io", "a.b.io"}, {"*", ""}, {"a**b.*", "ab.c"},
+		{"*.cilium.io", "a.cilium.io"}, {"**.io", "a.b.io"}, {"*", ""}, {"a**b.*", "ab.c"}, {"**..", "a"},
 	} {
 		f.Add(seed[0], seed[1])
 	}

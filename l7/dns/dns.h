@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * DNS messages that pass without the proxy: queries that it has allowed before, and answers from which it would learn
+ * nothing. They are handed back by the proxy's device, as the proxy would send them, so that they are forwarded as any
+ * packet of the proxy (from_proxy). All other messages go to the proxy.
+ */
+#ifndef MYELIN_DNS_H
+#define MYELIN_DNS_H
+
+#include "../../drop/drop.h"
+#include "../../endpoint/endpoint.h"
+
+/* Memory grows with the number of entries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct dns_key);
+	__type(value, struct dns_entry);
+} dns_entries SEC(".maps");
+
+/* The start of a datagram: the UDP header, and a DNS message's header and question (RFC 1035 4.1). */
+struct dns_head {
+	__be16 sport;
+	__be16 dport;
+	__be16 length;
+	__be16 check;
+	__be16 id;
+	__u8 flags;
+	__u8 code;
+	__be16 questions;
+	__be16 answers;
+	__be16 authorities;
+	__be16 additionals;
+	__u8 question[DNS_QUESTION];
+};
+
+#define DNS_HEADERS offsetof(struct dns_head, question)
+#define DNS_MESSAGE offsetof(struct dns_head, id)
+#define DNS_TAIL 4 /* bytes of type and class, behind the name of a question */
+#define DNS_LABEL_MAX 63
+
+#define DNS_RESPONSE 0x80  /* bits of flags */
+#define DNS_OPCODE 0x78
+#define DNS_TRUNCATED 0x02
+#define DNS_CODE 0x0f      /* bits of code */
+
+#define DNS_TYPE_A 1
+#define DNS_TYPE_AAAA 28
+#define DNS_CLASS_IN 1
+#define DNS_POINTER_QUESTION 0xc00c /* a compressed name: that of the question (RFC 1035 4.1.4) */
+
+#define DNS_PENDING_SHIFT 20 /* the time of pending queries counts in units of 2^20 ns */
+#define DNS_PENDING_TIME 57221 /* a minute, in these units (pendingTime in Go) */
+#define DNS_SECOND 1000000000ULL
+
+/* Returns the length of the question at q, of which room bytes are there; 0: it has no plain name, or is too long. */
+INLINE __u32 dns_question_length(const __u8 *q, __u32 room)
+{
+	__u32 at = 0, i;
+	__u8 size;
+
+	for (i = 0; i < DNS_LABELS; i++) {
+		if (at + 1 + DNS_TAIL > room || at + 1 + DNS_TAIL > DNS_QUESTION)
+			return 0;
+		size = q[at];
+		if (!size)
+			return at + 1 + DNS_TAIL;
+		if (size > DNS_LABEL_MAX)
+			return 0;
+		at += size + 1;
+	}
+	return 0;
+}
+
+/*
+ * Reads the CPU's packet, a UDP datagram, into c->scratch (struct dns_head), and its question into c->dns. Returns
+ * false if it is none with a single plain question, or a truncated message. Cost: per DNS message.
+ */
+INLINE bool dns_read(struct __sk_buff *skb, struct cpu *c)
+{
+	struct dns_head *h = (void *)c->scratch;
+	__u32 l4 = c->pkt.l4, room = c->pkt.end - l4, size = room, length;
+
+	if (c->pkt.fragment || c->pkt.end < l4 || room < DNS_HEADERS + 1 + DNS_TAIL)
+		return false;
+	if (size > sizeof(*h))
+		size = sizeof(*h);
+	if (bpf_skb_load_bytes(skb, l4, h, size))
+		return false;
+	length = bpf_ntohs(h->length);
+	if (length > room || length < DNS_HEADERS || h->questions != bpf_htons(1) ||
+	    h->flags & (DNS_OPCODE | DNS_TRUNCATED))
+		return false;
+	c->dns.end = l4 + length;
+	length = dns_question_length(h->question, (length < size ? length : size) - DNS_HEADERS);
+	if (!length || length > DNS_QUESTION)
+		return false;
+	__builtin_memset(c->dns.key.question, 0, sizeof(c->dns.key.question));
+	c->dns.key.length = length;
+	return !bpf_skb_load_bytes(skb, l4 + DNS_HEADERS, c->dns.key.question, length);
+}
+
+/* Returns the time for pending queries. */
+INLINE __u32 dns_pending_now(__u64 now)
+{
+	return now >> DNS_PENDING_SHIFT;
+}
+
+/* A pending query: when it was sent, the client's port, and its ID. */
+INLINE __u64 dns_pending(__u32 now, __be16 port, __be16 id)
+{
+	return (__u64)now << 32 | (__u32)bpf_ntohs(port) << 16 | bpf_ntohs(id);
+}
+
+/* Returns the place of a pending query, the first or the second one of two (n). */
+INLINE __u64 *dns_pending_at(struct dns_entry *e, __u64 query, __u32 n)
+{
+	__u32 i = (query ^ query >> 16) + n;
+
+	barrier_var(i);
+	return &e->pending[i & (DNS_PENDING - 1)];
+}
+
+/*
+ * Notes the query in the entry. Returns false if there is no room: then the proxy has to know of it, since the answer
+ * may have other addresses. The last of two that take the same place on two CPUs at once wins; if its answer has other
+ * addresses, they are not learnt.
+ */
+INLINE bool dns_pending_add(struct dns_entry *e, __u64 query)
+{
+	__u32 now = query >> 32, n;
+
+	for (n = 0; n < 2; n++) {
+		__u64 *p = dns_pending_at(e, query, n), had = *p;
+
+		if (had && (__u32)had != (__u32)query && now - (__u32)(had >> 32) < DNS_PENDING_TIME)
+			continue;
+		*p = query;
+		return true;
+	}
+	return false;
+}
+
+/* Finds the query with the port and ID of the given one. */
+INLINE __u64 *dns_pending_find(struct dns_entry *e, __u64 query)
+{
+	__u32 n;
+
+	for (n = 0; n < 2; n++) {
+		__u64 *p = dns_pending_at(e, query, n), had = *p;
+
+		if (had && (__u32)had == (__u32)query && (__u32)(query >> 32) - (__u32)(had >> 32) < DNS_PENDING_TIME)
+			return p;
+	}
+	return NULL;
+}
+
+/* Whether the name at the offset is that of the question. Moves the offset behind it. Cost: per record. */
+INLINE bool dns_owner(struct __sk_buff *skb, struct cpu *c, __u32 *off, __u32 length)
+{
+	const __u64 *question = (const __u64 *)c->dns.key.question, *owner = (const __u64 *)c->dns.owner;
+	__be16 pointer;
+	__u32 i;
+
+	if (bpf_skb_load_bytes(skb, *off, &pointer, sizeof(pointer)))
+		return false;
+	if (pointer == bpf_htons(DNS_POINTER_QUESTION)) {
+		*off += sizeof(pointer);
+		return true;
+	}
+	if (length <= DNS_TAIL || length > DNS_QUESTION)
+		return false;
+	length -= DNS_TAIL;
+	if (bpf_skb_load_bytes(skb, *off, c->dns.owner, length))
+		return false;
+	for (i = 0; i < DNS_QUESTION / 8; i++) {
+		if (question[i] != owner[i])
+			return false;
+	}
+	*off += length;
+	return true;
+}
+
+/* What follows the name of a record (RFC 1035 4.1.3). */
+struct dns_record {
+	__be16 type;
+	__be16 class;
+	__be16 ttl[2];
+	__be16 length;
+};
+
+/* Whether the entry has the address. */
+INLINE bool dns_entry_has(const struct dns_entry *e, const struct addr *a)
+{
+	__u32 i;
+
+	for (i = 0; i < DNS_ADDRESSES; i++) {
+		if (i < e->addresses && addr_equal(&e->addr[i], a))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Whether the record at the offset is an address that the entry has, with a TTL of at most left seconds. type: that of
+ * the question. Moves the offset behind it. Cost: per record.
+ */
+INLINE bool dns_record_known(struct __sk_buff *skb, struct cpu *c, const struct dns_entry *e, __u32 *off, __be16 type,
+			     __u32 left)
+{
+	struct dns_record r;
+	struct addr a;
+	__be32 v4;
+
+	if (!dns_owner(skb, c, off, c->dns.key.length) || bpf_skb_load_bytes(skb, *off, &r, sizeof(r)))
+		return false;
+	*off += sizeof(r);
+	if (r.type != type || r.class != bpf_htons(DNS_CLASS_IN) ||
+	    ((__u32)bpf_ntohs(r.ttl[0]) << 16 | bpf_ntohs(r.ttl[1])) > left)
+		return false;
+	if (type == bpf_htons(DNS_TYPE_A)) {
+		if (r.length != bpf_htons(sizeof(v4)) || bpf_skb_load_bytes(skb, *off, &v4, sizeof(v4)))
+			return false;
+		addr_map4(&a, v4);
+		*off += sizeof(v4);
+	} else {
+		if (type != bpf_htons(DNS_TYPE_AAAA) || r.length != bpf_htons(sizeof(a)) ||
+		    bpf_skb_load_bytes(skb, *off, &a, sizeof(a)))
+			return false;
+		*off += sizeof(a);
+	}
+	return *off <= c->dns.end && dns_entry_has(e, &a);
+}
+
+/* Returns the type of the question. */
+INLINE __be16 dns_question_type(struct cpu *c)
+{
+	__u32 at = c->dns.key.length - DNS_TAIL;
+
+	if (at > DNS_QUESTION - DNS_TAIL)
+		return 0;
+	return (__be16)(c->dns.key.question[at] | c->dns.key.question[at + 1] << 8);
+}
+
+/*
+ * Whether the proxy would learn nothing from the answer: it has no records, or addresses of the entry for the name that
+ * was asked for, all of which policies know for longer than their TTL. Cost: per answer.
+ */
+INLINE bool dns_answer_known(struct __sk_buff *skb, struct cpu *c, const struct dns_entry *e, __u64 now)
+{
+	const struct dns_head *h = (void *)c->scratch;
+	__u32 off = c->pkt.l4 + DNS_HEADERS + c->dns.key.length, n = bpf_ntohs(h->answers), i;
+	__u32 left = (e->expires - now) / DNS_SECOND;
+	__be16 type = dns_question_type(c);
+
+	if (!n)
+		return true;
+	if (h->code & DNS_CODE || n > DNS_ADDRESSES)
+		return false;
+	__builtin_memcpy(c->dns.owner, c->dns.key.question, sizeof(c->dns.owner));
+	for (i = 0; i < DNS_ADDRESSES; i++) {
+		if (i >= n)
+			break;
+		if (!dns_record_known(skb, c, e, &off, type, left))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Whether the CPU's packet may pass without the proxy. slots: those of source and destination. Returns the outcome to
+ * be counted, or NEXT_PROXY. Cost: per DNS message.
+ */
+INLINE __u32 dns_pass(struct __sk_buff *skb, struct cpu *c, __u32 slots)
+{
+	__u32 src = slots >> 16, dst = slots & 0xffff;
+	const struct dns_head *h = (void *)c->scratch;
+	struct dns_key *key = &c->dns.key;
+	__u64 now, query, *pending;
+	struct dns_entry *e;
+	bool response;
+
+	if (!dns_read(skb, c))
+		return FORWARD_PROXY;
+	response = h->flags & DNS_RESPONSE;
+	key->server = response ? c->pkt.src : c->pkt.dst;
+	key->port = response ? h->sport : h->dport;
+	key->slot = response ? dst : src;
+	e = bpf_map_lookup_elem(&dns_entries, key);
+	now = bpf_ktime_get_ns();
+	if (!e || e->epoch != epoch_sum(src, dst) || e->expires <= now)
+		return FORWARD_PROXY;
+	query = dns_pending(dns_pending_now(now), response ? h->dport : h->sport, h->id);
+	if (!response)
+		return !h->answers && !h->authorities && dns_pending_add(e, query) ? FORWARD_DNS_QUERY : FORWARD_PROXY;
+	pending = dns_pending_find(e, query);
+	if (!pending || !dns_answer_known(skb, c, e, now))
+		return FORWARD_PROXY;
+	*pending = 0;
+	return FORWARD_DNS_ANSWER;
+}
+
+/*
+ * Sends a datagram to the proxy by the TUN device, or hands it back by that device if it may pass without the proxy.
+ * slots: of source and destination, in the upper and lower half. Returns a verdict. Cost: per DNS message.
+ */
+APART int dns_send(struct __sk_buff *skb, __u32 ifindex, __u32 slots)
+{
+	struct cpu *c = cpu_this();
+	__u32 outcome = FORWARD_PROXY;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	if (config.dns_cache)
+		outcome = dns_pass(skb, c, slots);
+	count(skb, c, outcome);
+	trace(skb, c, outcome);
+	return bpf_redirect(ifindex, outcome == FORWARD_PROXY ? 0 : BPF_F_INGRESS);
+}
+
+#endif

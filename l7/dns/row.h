@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* DNS queries that the proxy has allowed, and what their answers may say. */
+#ifndef MYELIN_DNS_ROW_H
+#define MYELIN_DNS_ROW_H
+
+#include "../../bpf/common.h"
+
+enum dns_bound {
+	DNS_QUESTION = 96, /* bytes of a question: name, type and class */
+	DNS_LABELS = 16,   /* of its name */
+	DNS_ADDRESSES = 8, /* of an answer */
+	DNS_PENDING = 8,   /* queries of an entry without an answer; a power of 2 */
+};
+
+/* A question of a pod to a server, by UDP. */
+struct dns_key {
+	struct addr server;
+	__be16 port;                 /* of the server */
+	__u16 length;                /* of the question */
+	__u32 slot;                  /* of the pod */
+	__u8 question[DNS_QUESTION]; /* as in the message, in lower case; followed by zeros */
+};
+
+/* The proxy writes entries, and the datapath pending queries. */
+struct dns_entry {
+	__u64 expires;   /* nanoseconds of CLOCK_MONOTONIC: until then, policies know the addresses */
+	__u32 epoch;     /* epoch_sum of both ends when the proxy allowed the question */
+	__u32 addresses; /* number of elements of addr that are set */
+	struct addr addr[DNS_ADDRESSES];
+	__u64 pending[DNS_PENDING]; /* dns_pending; 0: free */
+};
+
+/* The DNS message in a packet. */
+struct dns_message {
+	struct dns_key key;
+	__u8 owner[DNS_QUESTION]; /* the question with the name of a record in the place of its own */
+	__u32 end;                /* offset of the end of the message */
+	__u32 pad;
+};
+
+#endif

@@ -1,0 +1,113 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"myelin/bpf"
+	"myelin/drop"
+	"myelin/l7/dns"
+)
+
+// pendingShift is that of times in DatapathDnsEntry.Pending.
+const pendingShift = 20
+
+// PutQuestion implements dns.Questions.
+func (m *datapath) PutQuestion(q *dns.Question, p *dns.Passing) error {
+	row := bpf.DatapathDnsEntry{Expires: p.Expires, Epoch: p.Epoch, Addresses: uint32(len(p.Addresses))}
+	for i, a := range p.Addresses {
+		row.Addr[i] = bpf.Addr(a)
+	}
+	for _, one := range p.Pending {
+		addPending(&row, one)
+	}
+	if err := m.current.Load().questions.Put(questionKey(q), &row); err != nil {
+		return fmt.Errorf("write dns_entries: %w", err)
+	}
+	return nil
+}
+
+// addPending adds a query where the datapath looks for it (dns_pending_at).
+func addPending(row *bpf.DatapathDnsEntry, p dns.Pending) {
+	first := int(p.ID ^ p.Port)
+	for i := range 2 {
+		at := &row.Pending[(first+i)%len(row.Pending)]
+		if *at == 0 {
+			*at = p.Sent>>pendingShift<<32 | uint64(p.Port)<<16 | uint64(p.ID)
+			return
+		}
+	}
+}
+
+// GetQuestion implements dns.Questions.
+func (m *datapath) GetQuestion(q *dns.Question) (p dns.Passing, found bool) {
+	var row bpf.DatapathDnsEntry
+	if m.current.Load().questions.Lookup(questionKey(q), &row) != nil {
+		return p, false
+	}
+	p = dns.Passing{Epoch: row.Epoch, Expires: row.Expires}
+	for _, a := range row.Addr[:min(int(row.Addresses), len(row.Addr))] {
+		p.Addresses = append(p.Addresses, a.Netip())
+	}
+	for _, at := range row.Pending {
+		if at != 0 {
+			p.Pending = append(p.Pending,
+				dns.Pending{Port: uint16(at >> 16), ID: uint16(at), Sent: at >> 32 << pendingShift})
+		}
+	}
+	return p, true
+}
+
+// DeleteQuestion implements dns.Questions.
+func (m *datapath) DeleteQuestion(q *dns.Question) error {
+	err := m.current.Load().questions.Delete(questionKey(q))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("delete from dns_entries: %w", err)
+	}
+	return nil
+}
+
+// forgetQuestions deletes the entries of a proxy before.
+func (m *datapath) forgetQuestions() error {
+	var keys []bpf.DatapathDnsKey
+	all := m.current.Load().questions
+	err := bpf.Each(all, func(key *bpf.DatapathDnsKey, _ *bpf.DatapathDnsEntry) bool {
+		keys = append(keys, *key)
+		return true
+	})
+	for i := range keys {
+		if bad := all.Delete(&keys[i]); bad != nil && !errors.Is(bad, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, bad)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("clear dns_entries: %w", err)
+	}
+	return nil
+}
+
+func questionKey(q *dns.Question) *bpf.DatapathDnsKey {
+	key := &bpf.DatapathDnsKey{Server: bpf.Addr(q.Server.Addr()), Length: uint16(len(q.Text)), Slot: uint32(q.Slot),
+		Port: bpf.Port(q.Server.Port())}
+	copy(key.Question[:], q.Text)
+	return key
+}
+
+// passed is how many queries have passed without any proxy.
+func (m *datapath) passed() (n uint64, err error) {
+	list, err := drop.Counters{Cpus: m.current.Load().cpus}.Read()
+	for _, c := range list {
+		if c.Outcome.Number == bpf.DatapathOutcomeFORWARD_DNS_QUERY {
+			n += c.Packets
+		}
+	}
+	return n, err
+}
+
+// The limits of the engine are those of the datapath.
+var (
+	_ [dns.MaxQuestionLen]byte       = bpf.DatapathDnsKey{}.Question
+	_ [dns.MaxQuestionAddresses]byte = [len(bpf.DatapathDnsEntry{}.Addr)]byte{}
+)
