@@ -91,6 +91,7 @@ struct settings {
 	__u32 nat_entry_max;  /* size of nat_entries */
 	__u32 path_shift;     /* 64 minus the number of bits of an index into paths */
 	__u64 netns_cookie;   /* of the node's own network namespace */
+	__u64 netkit_mark;    /* of packets that from_pod has processed on a netkit device; random */
 	struct addr gateway4; /* the pods' gateway, mapped */
 	struct addr gateway6;
 	struct addr rss4; /* prefix of IPIP's outer source addresses, see rss4_bits */

@@ -70,24 +70,6 @@ INLINE int from_pod_follow(struct __sk_buff *skb, struct cpu *c, __u32 action)
 	return from_pod_forward(skb, action);
 }
 
-/* Decides and caches c->path. Returns TC_ACT_UNSPEC, or a verdict if the packet was dropped. Slow path. */
-APART int from_pod_decide(struct __sk_buff *skb)
-{
-	struct cpu *c = cpu_this();
-	int outcome;
-
-	if (!c)
-		return TC_ACT_SHOT;
-	outcome = packet_family_off(&c->pkt) ? DROP_UNSUPPORTED_FAMILY : decide(skb);
-	if (outcome == DROP_NO_ROUTE || outcome == DROP_BLACKHOLE)
-		return icmp_refuse(skb, outcome, 0);
-	if (outcome)
-		return drop(skb, c, outcome);
-	if (c->path.action != PATH_RESOLVE)
-		path_store(c, false);
-	return TC_ACT_UNSPEC;
-}
-
 /* Handles a packet that a pod sends. */
 INLINE int pod_receive(struct __sk_buff *skb)
 {
@@ -124,22 +106,17 @@ INLINE int pod_receive(struct __sk_buff *skb)
 	return path_follow(skb, c, &p->path, p->path.action, HOOK_FROM_POD);
 }
 
-/*
- * Packets that a pod sends. On a netkit device it is attached twice: to the device, which runs it while the pod
- * transmits (ingress_ifindex is 0), and to tc ingress, which sees what passed there, and what service_repeat sent back.
- */
+/* Packets that a pod sends. */
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
 	int verdict;
 
-	if (config.netkit && !skb->ingress_ifindex)
-		skb->cb[1] = 0;
-	else if (config.netkit && skb->cb[1] == POD_PASSED)
+	if (netkit_passed(skb))
 		return TC_ACT_OK;
 	verdict = pod_receive(skb);
-	if (config.netkit && verdict == TC_ACT_OK)
-		skb->cb[1] = POD_PASSED;
+	if (verdict == TC_ACT_OK && netkit_transmits(skb))
+		netkit_mark(skb, config.netkit_mark);
 	return verdict;
 }
 
@@ -320,10 +297,8 @@ int to_pod(struct __sk_buff *skb)
 	struct cpu *c = cpu_this();
 	int outcome = NEXT_CONTINUE;
 
-	if (config.netkit && skb->cb[1] == POD_FORWARDED) {
-		skb->cb[1] = 0;
+	if (netkit_forwarded(skb))
 		return TC_ACT_OK;
-	}
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.services)

@@ -973,6 +973,7 @@ type DatapathSettings struct {
 	NatEntryMax    uint32
 	PathShift      uint32
 	NetnsCookie    uint64
+	NetkitMark     uint64
 	Gateway4       struct {
 		_ structs.HostLayout
 		B [16]uint8

@@ -99,6 +99,8 @@ func (c *Config) unused() []unused {
 			notYet},
 		{"bpf.monitorAggregation bpf.monitorInterval", !c.BPF.Events.Trace, "bpf.events.trace.enabled is false"},
 		{"bpf.natMax", true, "a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax"},
+		{"myelin.mapGrowthRatio", c.isSet("bpf.ctTcpMax") || c.isSet("bpf.ctAnyMax"),
+			"bpf.ctTcpMax or bpf.ctAnyMax is set, so that tables do not grow"},
 		{"bpf.events.default.rateLimit bpf.events.default.burstLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace,
 			"bpf.events.drop.enabled and bpf.events.trace.enabled are false"},
 		{"tunnelProtocol tunnelPort", native, "routingMode is native"},

@@ -16,7 +16,10 @@ func TestNoEffect(t *testing.T) {
 		"bpf.vlanBypass: [5]":                "bpf.vlanBypass: has no effect: this version does not act on it",
 		"bpf.natMax: 100000": "bpf.natMax: has no effect: a translated flow is one record, counted " +
 			"by bpf.ctTcpMax and bpf.ctAnyMax",
-		"bpf.mapDynamicSizeRatio: 0.1":                       "",
+		"bpf.mapDynamicSizeRatio: 0.1": "",
+		"myelin.mapGrowthRatio: 0.1":   "",
+		"bpf.ctAnyMax: 4096\nmyelin.mapGrowthRatio: 0.1": "myelin.mapGrowthRatio: has no effect: " +
+			"bpf.ctTcpMax or bpf.ctAnyMax is set, so that tables do not grow",
 		"bpf.events.policyVerdict.enabled: false":            "",
 		"bpf.events.default: {rateLimit: 5, burstLimit: 10}": "",
 		"bpf.monitorAggregation: none":                       "",

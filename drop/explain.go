@@ -160,7 +160,7 @@ func noTranslation() []Outcome {
 			"The wire has no address of the packet's family to masquerade to.",
 			"Give the device an address of the family, or switch the family's masquerade off."},
 		{bpf.DatapathOutcomeDROP_MAP_FULL, "DROP_MAP_FULL", "There was no room for the flow's row.",
-			"Raise bpf.ctTcpMax and bpf.ctAnyMax: myelin map list."},
+			"Raise myelin.mapGrowthRatio, or bpf.ctTcpMax and bpf.ctAnyMax where these are set: myelin map list."},
 	}
 }
 
@@ -212,12 +212,13 @@ func untrusted() []Outcome {
 				"send such packets."},
 		{bpf.DatapathOutcomeDROP_FLOW_LIMIT, "DROP_FLOW_LIMIT",
 			"A new flow of a pod that has as many entries in a conntrack table as are left for all other pods.",
-			"The pod opens flows faster than they end: myelin status names it. If that is right, raise bpf.ctTcpMax " +
-				"or bpf.ctAnyMax."},
+			"The pod opens flows faster than they end: myelin status names it. If that is right, raise " +
+				"myelin.mapGrowthRatio, or bpf.ctTcpMax and bpf.ctAnyMax where these are set."},
 		{bpf.DatapathOutcomeDROP_NEW_FLOW_RATE, "DROP_NEW_FLOW_RATE",
 			"A new flow of a Service that has begun more flows in this second than are left for all others, while " +
 				"there is no room for NAT entries.",
-			"A flood, or too small a table: myelin status says how full it is. Raise bpf.ctTcpMax or bpf.ctAnyMax; " +
+			"A flood, or too small a table: myelin status says how full it is. Raise " +
+				"myelin.mapGrowthRatio, or bpf.ctTcpMax and bpf.ctAnyMax where these are set; " +
 				"Services with DSR and Maglev need no entries in a flood."},
 		{bpf.DatapathOutcomeDROP_PROXY_DOWN, "DROP_PROXY_DOWN",
 			"The flow is allowed only through the proxy, which enforces rules by HTTP request, DNS name or TLS " +

@@ -149,14 +149,15 @@ func (e *Endpoint) TableRow() []string {
 
 // WideHeader names the columns of WideRow.
 func (e *Endpoint) WideHeader() []string {
-	return []string{"Link index", "Link kind", "Link MAC", "MTU", "Interface", "Network namespace", "Container", "Created"}
+	return []string{"Link index", "Link kind", "Link MAC", "MTU", "Interface", "Network namespace",
+		"Container", "Created"}
 }
 
 // WideRow has what -o wide shows beside TableRow.
 func (e *Endpoint) WideRow() []string {
 	return []string{
-		strconv.Itoa(e.LinkIndex), string(cmp.Or(e.Kind, podlink.Veth)), e.LinkMAC.String(), strconv.Itoa(e.MTU), e.IfName, e.NetNS, e.ContainerID,
-		e.CreatedAt.UTC().Format(time.RFC3339),
+		strconv.Itoa(e.LinkIndex), string(cmp.Or(e.Kind, podlink.Veth)), e.LinkMAC.String(), strconv.Itoa(e.MTU),
+		e.IfName, e.NetNS, e.ContainerID, e.CreatedAt.UTC().Format(time.RFC3339),
 	}
 }
 

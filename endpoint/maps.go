@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/bpf"
+	"myelin/endpoint/podlink"
 	"myelin/internal/table"
 )
 
@@ -104,6 +105,11 @@ func (k *Kernel) attach(e *Endpoint) error {
 			return err
 		}
 		interim = interim || !lasting
+	}
+	if e.Kind.IsNetkit() {
+		if err := podlink.Open(e.LinkIndex); err != nil {
+			return err
+		}
 	}
 	e.Interim = interim
 	return nil

@@ -34,6 +34,11 @@ type conversion struct {
 	err       error
 }
 
+// is reports whether it is the conversion of the event at a position, for readers with that view.
+func (c *conversion) is(pos uint64, w way, first bool) bool {
+	return c != nil && c.pos == pos && c.way == w && c.first == first
+}
+
 // join is called by a reader before it follows.
 func (s *shared) join() { s.readers.Add(1) }
 
@@ -54,11 +59,11 @@ func (s *shared) flow(pos uint64, w way, first bool, convert func() *flowpb.Flow
 		slot := &s.slots[pos%sharedSlots]
 		old := slot.Load()
 		switch {
-		case old != nil && old.pos == pos && old.way == w && old.first == first:
+		case old.is(pos, w, first):
 			c = old
 		case old == nil || old.pos < pos:
 			if !slot.CompareAndSwap(old, c) { // another reader was first
-				if now := slot.Load(); now != nil && now.pos == pos && now.way == w && now.first == first {
+				if now := slot.Load(); now.is(pos, w, first) {
 					c = now
 				}
 			}

@@ -7,6 +7,7 @@
 #define MYELIN_PATH_H
 
 #include "../bpf/icmp/icmp.h"
+#include "../endpoint/netkit.h"
 #include "../l7/dns/dns.h"
 #include "neighbour/neighbour.h"
 
@@ -299,25 +300,21 @@ APART int path_resolve(struct __sk_buff *skb)
 }
 
 /*
- * Marks in skb->cb[1] where links of pods may be netkit devices. A pod cannot forge them: they survive only until the
- * stack of another namespace processes the packet, and before that this word has parts of IP options, with a length of
- * at most 40.
+ * Sends the packet to the proxy. A DNS message that need not pass through it is handed back by the TUN device, as the
+ * proxy would send it. Returns a verdict. Cost: per packet of flows with L7 rules.
  */
-enum pod_mark {
-	POD_FORWARDED = 0x6d796b66, /* for to_pod: sent to the pod by from_pod */
-	POD_PASSED = 0x6d796b70,    /* for from_pod on tc ingress: passed by from_pod on the netkit device */
-};
-
-/*
- * Sends the packet into the network namespace behind the device. On a netkit device, from_pod runs while the pod
- * transmits, where the kernel refuses bpf_redirect_peer. Returns a verdict. Cost: per packet.
- */
-INLINE int path_enter(struct __sk_buff *skb, __u32 ifindex, __u32 hook)
+INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u32 hook)
 {
-	if (!config.netkit || hook != HOOK_FROM_POD)
-		return bpf_redirect_peer(ifindex, 0);
-	skb->cb[1] = POD_FORWARDED;
-	return bpf_redirect(ifindex, 0);
+	__u32 outcome = FORWARD_PROXY, ifindex = p->ifindex;
+	bool datagram = path_is_l3(p);
+
+	if (config.dns_cache && datagram)
+		outcome = dns_pass(skb, (__u32)p->src_slot << 16 | p->dst_slot);
+	count(skb, c, outcome);
+	trace(skb, c, outcome);
+	if (!datagram)
+		return netkit_enter(skb, ifindex, hook);
+	return bpf_redirect(ifindex, outcome == FORWARD_PROXY ? 0 : BPF_F_INGRESS);
 }
 
 /*
@@ -330,7 +327,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_POD:
 		count_at(c, hook, FORWARD_POD, skb->len);
 		trace(skb, c, FORWARD_POD);
-		return path_enter(skb, p->ifindex, hook);
+		return netkit_enter(skb, p->ifindex, hook);
 	case PATH_TUNNEL:
 		if (!tunnel_key_set(skb, &p->via))
 			return drop(skb, c, DROP_REWRITE);
@@ -340,11 +337,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_RESOLVE:
 		return path_resolve(skb);
 	case PATH_PROXY:
-		if (path_is_l3(p))
-			return dns_send(skb, p->ifindex, (__u32)p->src_slot << 16 | p->dst_slot);
-		count(skb, c, FORWARD_PROXY);
-		trace(skb, c, FORWARD_PROXY);
-		return path_enter(skb, p->ifindex, hook);
+		return path_send_proxy(skb, c, p, hook);
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);

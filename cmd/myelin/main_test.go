@@ -51,9 +51,11 @@ func TestUnknownVerb(t *testing.T) {
 }
 
 func testVerbs(t *testing.T, noun *cobra.Command, path []string) {
-	out, err := runRoot(path...)
-	if err != nil || !strings.Contains(out, "Available Commands:") {
-		t.Errorf("without a verb: %v, %q", err, out)
+	if noun.Name() != "proxy" { // which is a command itself
+		out, err := runRoot(path...)
+		if err != nil || !strings.Contains(out, "Available Commands:") {
+			t.Errorf("without a verb: %v, %q", err, out)
+		}
 	}
 	for _, verb := range noun.Commands() {
 		if !verb.IsAvailableCommand() {

@@ -29,7 +29,7 @@ func proxyCommand() *cobra.Command {
 			"datapath redirects to it. The agent starts it where policies need it, unless myelin.proxy.supervise is " +
 			"false, as it is where DaemonSet myelin-proxy runs it. It goes on without the agent. A second one takes " +
 			"over from the first, which then serves the connections that it has.",
-		Args: cobra.NoArgs,
+		Args: knownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			queues, err := proxy.Enter(runDir)
 			if err != nil {

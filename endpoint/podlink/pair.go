@@ -59,7 +59,7 @@ func (d *Pairs) Create(spec Spec) (Result, error) {
 }
 
 // pairOf is the pair in one message: the pod's side never shows up in the host's namespace, where udev and network
-// managers would take notice. What a netkit device has no program for passes, so that tc ingress sees it.
+// managers would take notice. Netkit devices drop everything until Open.
 func pairOf(spec Spec, pod ns.NetNS) netlink.Link {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = spec.Name, spec.MTU
@@ -72,8 +72,8 @@ func pairOf(spec Spec, pod ns.NetNS) netlink.Link {
 	}
 	peer := netlink.NewLinkAttrs()
 	peer.Name, peer.MTU, peer.Namespace = spec.IfName, spec.MTU, netlink.NsFd(pod.Fd())
-	pair := &netlink.Netkit{LinkAttrs: attrs, Mode: netlink.NETKIT_MODE_L3, Policy: netlink.NETKIT_POLICY_FORWARD,
-		PeerPolicy: netlink.NETKIT_POLICY_FORWARD, Scrub: netlink.NETKIT_SCRUB_NONE,
+	pair := &netlink.Netkit{LinkAttrs: attrs, Mode: netlink.NETKIT_MODE_L3, Policy: netlink.NETKIT_POLICY_BLACKHOLE,
+		PeerPolicy: netlink.NETKIT_POLICY_BLACKHOLE, Scrub: netlink.NETKIT_SCRUB_NONE,
 		PeerScrub: netlink.NETKIT_SCRUB_DEFAULT}
 	if spec.Kind == NetkitL2 {
 		pair.Mode, peer.HardwareAddr = netlink.NETKIT_MODE_L2, spec.PodMAC

@@ -31,6 +31,14 @@ const (
 // IsNetkit reports whether the devices are netkit devices.
 func (k Kind) IsNetkit() bool { return k == Netkit || k == NetkitL2 }
 
+// Device is the type that the kernel reports.
+func (k Kind) Device() string {
+	if k.IsNetkit() {
+		return "netkit"
+	}
+	return "veth"
+}
+
 // Spec is all that is needed to make a pod's interface.
 type Spec struct {
 	Kind    Kind             // empty is Veth

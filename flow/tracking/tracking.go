@@ -111,9 +111,8 @@ func (t *Tracking) usage() (list []tableUsage) {
 			list = append(list, row)
 		}
 	}
-	add("flows", false, t.collector.Usage)
-	if read := t.NATEntries(); read != nil {
-		add("nat_entries", false, read)
+	for _, table := range t.growing() {
+		add(table.name, false, table.read)
 	}
 	add("fragments", true, func() (flow.Usage, error) { return fragments(t.Datapath) })
 	return list
@@ -122,15 +121,27 @@ func (t *Tracking) usage() (list []tableUsage) {
 // Tables is the usage of the tables of conntrack and NAT entries, by name. One that cannot be read is missing.
 func (t *Tracking) Tables() map[string]flow.Usage {
 	tables := map[string]flow.Usage{}
-	if u, err := t.collector.Usage(); err == nil {
-		tables["flows"] = u
-	}
-	if read := t.NATEntries(); read != nil {
-		if u, err := read(); err == nil {
-			tables["nat_entries"] = u
+	for _, table := range t.growing() {
+		if u, err := table.read(); err == nil {
+			tables[table.name] = u
 		}
 	}
 	return tables
+}
+
+// readable is a table whose usage can be read.
+type readable struct {
+	name string
+	read func() (flow.Usage, error)
+}
+
+// growing are the tables that may grow and that this configuration has.
+func (t *Tracking) growing() []readable {
+	list := []readable{{"flows", t.collector.Usage}}
+	if read := t.NATEntries(); read != nil {
+		list = append(list, readable{"nat_entries", read})
+	}
+	return list
 }
 
 func (t *Tracking) metrics(s feature.Sink) {

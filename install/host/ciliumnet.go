@@ -35,7 +35,14 @@ func (o CiliumOptions) dropFilters(k *netlink.Handle) error {
 	}
 	var errs []error
 	for _, l := range links {
-		errs = append(errs, o.dropFiltersOf(k, l), o.dropXDP(k, l))
+		err := errors.Join(o.dropFiltersOf(k, l), o.dropXDP(k, l))
+		if err == nil {
+			continue
+		}
+		// A pod's device may vanish at any time, its programs with it.
+		if _, gone := k.LinkByIndex(l.Attrs().Index); !errors.As(gone, new(netlink.LinkNotFoundError)) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

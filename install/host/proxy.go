@@ -18,8 +18,6 @@ const proxyPatience = 10 * time.Second
 // endProxy ends the proxy that outlives the agent, if one runs. Its devices and connections end with it. A proxy in a
 // pod is ended by Kubernetes: it is only waited for.
 func (o Options) endProxy(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, proxyPatience)
-	defer cancel()
 	pid, err := control.Process(o.RunDir)
 	if err != nil {
 		return nil // none runs
@@ -35,12 +33,14 @@ func (o Options) endProxy(ctx context.Context) error {
 	if err := process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("end the proxy, process %d: %w", pid, err)
 	}
-	for process.Signal(unix.Signal(0)) == nil {
-		select {
-		case <-ctx.Done():
+	err = within(ctx, proxyPatience, func(string, ...any) {}, func() error {
+		if process.Signal(unix.Signal(0)) == nil {
 			return fmt.Errorf("end the proxy, process %d: it still runs after %s", pid, proxyPatience)
-		case <-time.After(10 * time.Millisecond):
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	o.Say("ended the proxy, process %d", pid)
 	return nil
@@ -48,14 +48,10 @@ func (o Options) endProxy(ctx context.Context) error {
 
 // awaitProxy waits until the proxy of another PID namespace has ended.
 func (o Options) awaitProxy(ctx context.Context) error {
-	for {
-		if _, err := control.Process(o.RunDir); err != nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
+	return within(ctx, proxyPatience, func(string, ...any) {}, func() error {
+		if _, err := control.Process(o.RunDir); err == nil {
 			return fmt.Errorf("wait for the proxy, which runs in a pod: it still runs after %s", proxyPatience)
-		case <-time.After(10 * time.Millisecond):
 		}
-	}
+		return nil
+	})
 }

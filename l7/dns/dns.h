@@ -7,7 +7,8 @@
 #ifndef MYELIN_DNS_H
 #define MYELIN_DNS_H
 
-#include "../../drop/drop.h"
+#include "row.h"
+#include "../../bpf/cpu.h"
 #include "../../endpoint/endpoint.h"
 
 /* Memory grows with the number of entries. */
@@ -86,6 +87,11 @@ INLINE bool dns_read(struct __sk_buff *skb, struct cpu *c)
 		return false;
 	if (size > sizeof(*h))
 		size = sizeof(*h);
+	if (size < DNS_HEADERS)
+		return false;
+	barrier_var(size); /* kernel 5.10 knows the bounds of the register that was compared alone */
+	if (size > sizeof(*h))
+		return false;
 	if (bpf_skb_load_bytes(skb, l4, h, size))
 		return false;
 	length = bpf_ntohs(h->length);
@@ -94,7 +100,10 @@ INLINE bool dns_read(struct __sk_buff *skb, struct cpu *c)
 		return false;
 	c->dns.end = l4 + length;
 	length = dns_question_length(h->question, (length < size ? length : size) - DNS_HEADERS);
-	if (!length || length > DNS_QUESTION)
+	if (length <= DNS_TAIL)
+		return false;
+	barrier_var(length);
+	if (length > DNS_QUESTION)
 		return false;
 	__builtin_memset(c->dns.key.question, 0, sizeof(c->dns.key.question));
 	c->dns.key.length = length;
@@ -169,9 +178,13 @@ INLINE bool dns_owner(struct __sk_buff *skb, struct cpu *c, __u32 *off, __u32 le
 		*off += sizeof(pointer);
 		return true;
 	}
-	if (length <= DNS_TAIL || length > DNS_QUESTION)
-		return false;
 	length -= DNS_TAIL;
+	barrier_var(length);
+	if (length < 2) /* the root */
+		return false;
+	barrier_var(length);
+	if (length > DNS_QUESTION - DNS_TAIL)
+		return false;
 	if (bpf_skb_load_bytes(skb, *off, c->dns.owner, length))
 		return false;
 	for (i = 0; i < DNS_QUESTION / 8; i++) {
@@ -233,16 +246,6 @@ INLINE bool dns_record_known(struct __sk_buff *skb, struct cpu *c, const struct 
 	return *off <= c->dns.end && dns_entry_has(e, &a);
 }
 
-/* Returns the type of the question. */
-INLINE __be16 dns_question_type(struct cpu *c)
-{
-	__u32 at = c->dns.key.length - DNS_TAIL;
-
-	if (at > DNS_QUESTION - DNS_TAIL)
-		return 0;
-	return (__be16)(c->dns.key.question[at] | c->dns.key.question[at + 1] << 8);
-}
-
 /*
  * Whether the proxy would learn nothing from the answer: it has no records, or addresses of the entry for the name that
  * was asked for, all of which policies know for longer than their TTL. Cost: per answer.
@@ -252,11 +255,11 @@ INLINE bool dns_answer_known(struct __sk_buff *skb, struct cpu *c, const struct 
 	const struct dns_head *h = (void *)c->scratch;
 	__u32 off = c->pkt.l4 + DNS_HEADERS + c->dns.key.length, n = bpf_ntohs(h->answers), i;
 	__u32 left = (e->expires - now) / DNS_SECOND;
-	__be16 type = dns_question_type(c);
+	__be16 type;
 
 	if (!n)
 		return true;
-	if (h->code & DNS_CODE || n > DNS_ADDRESSES)
+	if (h->code & DNS_CODE || n > DNS_ADDRESSES || bpf_skb_load_bytes(skb, off - DNS_TAIL, &type, sizeof(type)))
 		return false;
 	__builtin_memcpy(c->dns.owner, c->dns.key.question, sizeof(c->dns.owner));
 	for (i = 0; i < DNS_ADDRESSES; i++) {
@@ -269,20 +272,23 @@ INLINE bool dns_answer_known(struct __sk_buff *skb, struct cpu *c, const struct 
 }
 
 /*
- * Whether the CPU's packet may pass without the proxy. slots: those of source and destination. Returns the outcome to
- * be counted, or NEXT_PROXY. Cost: per DNS message.
+ * Whether the CPU's packet may pass without the proxy. slots: those of source and destination, in the upper and lower
+ * half. Returns the outcome to be counted: FORWARD_PROXY if it may not. Cost: per DNS message.
  */
-INLINE __u32 dns_pass(struct __sk_buff *skb, struct cpu *c, __u32 slots)
+APART enum outcome dns_pass(struct __sk_buff *skb, __u32 slots)
 {
 	__u32 src = slots >> 16, dst = slots & 0xffff;
-	const struct dns_head *h = (void *)c->scratch;
-	struct dns_key *key = &c->dns.key;
+	struct cpu *c = cpu_this();
+	const struct dns_head *h;
+	struct dns_key *key;
 	__u64 now, query, *pending;
 	struct dns_entry *e;
 	bool response;
 
-	if (!dns_read(skb, c))
+	if (!c || !dns_read(skb, c))
 		return FORWARD_PROXY;
+	h = (void *)c->scratch;
+	key = &c->dns.key;
 	response = h->flags & DNS_RESPONSE;
 	key->server = response ? c->pkt.src : c->pkt.dst;
 	key->port = response ? h->sport : h->dport;
@@ -299,24 +305,6 @@ INLINE __u32 dns_pass(struct __sk_buff *skb, struct cpu *c, __u32 slots)
 		return FORWARD_PROXY;
 	*pending = 0;
 	return FORWARD_DNS_ANSWER;
-}
-
-/*
- * Sends a datagram to the proxy by the TUN device, or hands it back by that device if it may pass without the proxy.
- * slots: of source and destination, in the upper and lower half. Returns a verdict. Cost: per DNS message.
- */
-APART int dns_send(struct __sk_buff *skb, __u32 ifindex, __u32 slots)
-{
-	struct cpu *c = cpu_this();
-	__u32 outcome = FORWARD_PROXY;
-
-	if (!c)
-		return TC_ACT_SHOT;
-	if (config.dns_cache)
-		outcome = dns_pass(skb, c, slots);
-	count(skb, c, outcome);
-	trace(skb, c, outcome);
-	return bpf_redirect(ifindex, outcome == FORWARD_PROXY ? 0 : BPF_F_INGRESS);
 }
 
 #endif

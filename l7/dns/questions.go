@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"myelin/l7/dns/message"
 )
@@ -22,12 +25,6 @@ const (
 	// passTime is how long answers with the same TTL pass until the engine has to see one again. So long, addresses are
 	// in the map after their TTL has ended.
 	passTime = uint64(30 * time.Second)
-)
-
-// DNS types (RFC 1035, section 3.2.2, and RFC 3596, section 2.1).
-const (
-	typeA    = 1
-	typeAAAA = 28
 )
 
 // Question is what an endpoint asks a server by UDP.
@@ -100,9 +97,9 @@ func (e *Engine) passUntil(c *settings, f *flow, s *scratch, h *message.Header, 
 	if records == 0 {
 		return until
 	}
-	a := &s.answer
+	a, kind := &s.answer, dnsmessage.Type(s.question.Type)
 	if h.Code != 0 || len(a.Chain) != 1 || len(a.Addresses) != records || records > MaxQuestionAddresses ||
-		s.question.Type != typeA && s.question.Type != typeAAAA {
+		kind != dnsmessage.TypeA && kind != dnsmessage.TypeAAAA {
 		return 0
 	}
 	var ttl uint64
@@ -181,13 +178,8 @@ func (n *name) unask(key Question) {
 	if n == nil {
 		return
 	}
-	for i, q := range n.questions {
-		if q == key {
-			last := len(n.questions) - 1
-			n.questions[i] = n.questions[last]
-			n.questions = n.questions[:last]
-			return
-		}
+	if i := slices.Index(n.questions, key); i >= 0 {
+		n.questions = slices.Delete(n.questions, i, i+1)
 	}
 }
 

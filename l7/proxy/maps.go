@@ -22,14 +22,15 @@ const awaitTime = 500 * time.Millisecond
 
 // kernelMaps are the maps of the datapath that the proxy uses.
 type kernelMaps struct {
-	flows, names, sockets, questions, cpus *ebpf.Map
+	flows, names, sockets, cpus *ebpf.Map
+	questions                   *ebpf.Map // nil: the datapath is older than the map
 }
 
 func openMaps(dir string) (m kernelMaps, err error) {
 	for name, into := range map[string]**ebpf.Map{"flows": &m.flows, "names": &m.names, "proxy_sockets": &m.sockets,
 		"dns_entries": &m.questions, "cpus": &m.cpus} {
 		opened, bad := ebpf.LoadPinnedMap(filepath.Join(dir, "maps", name), nil)
-		if bad != nil {
+		if bad != nil && (into != &m.questions || !errors.Is(bad, fs.ErrNotExist)) {
 			err = errors.Join(err, fmt.Errorf("open map %s: %w", name, bad))
 		}
 		*into = opened

@@ -44,9 +44,7 @@ func (p *proxy) startDNS(ctx context.Context) error {
 	if err := p.maps.forgetQuestions(); err != nil {
 		return err
 	}
-	if p.passedBefore, err = p.maps.passed(); err != nil {
-		return err
-	}
+	p.passedBefore = p.maps.passed()
 	p.rules.Store(new(rules))
 	if p.readUntil, p.stopReading, err = os.Pipe(); err != nil {
 		return fmt.Errorf("make the pipe that ends reading: %w", err)

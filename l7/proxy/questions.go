@@ -16,6 +16,10 @@ const pendingShift = 20
 
 // PutQuestion implements dns.Questions.
 func (m *datapath) PutQuestion(q *dns.Question, p *dns.Passing) error {
+	questions := m.current.Load().questions
+	if questions == nil {
+		return nil
+	}
 	row := bpf.DatapathDnsEntry{Expires: p.Expires, Epoch: p.Epoch, Addresses: uint32(len(p.Addresses))}
 	for i, a := range p.Addresses {
 		row.Addr[i] = bpf.Addr(a)
@@ -23,7 +27,7 @@ func (m *datapath) PutQuestion(q *dns.Question, p *dns.Passing) error {
 	for _, one := range p.Pending {
 		addPending(&row, one)
 	}
-	if err := m.current.Load().questions.Put(questionKey(q), &row); err != nil {
+	if err := questions.Put(questionKey(q), &row); err != nil {
 		return fmt.Errorf("write dns_entries: %w", err)
 	}
 	return nil
@@ -44,7 +48,8 @@ func addPending(row *bpf.DatapathDnsEntry, p dns.Pending) {
 // GetQuestion implements dns.Questions.
 func (m *datapath) GetQuestion(q *dns.Question) (p dns.Passing, found bool) {
 	var row bpf.DatapathDnsEntry
-	if m.current.Load().questions.Lookup(questionKey(q), &row) != nil {
+	questions := m.current.Load().questions
+	if questions == nil || questions.Lookup(questionKey(q), &row) != nil {
 		return p, false
 	}
 	p = dns.Passing{Epoch: row.Epoch, Expires: row.Expires}
@@ -62,7 +67,11 @@ func (m *datapath) GetQuestion(q *dns.Question) (p dns.Passing, found bool) {
 
 // DeleteQuestion implements dns.Questions.
 func (m *datapath) DeleteQuestion(q *dns.Question) error {
-	err := m.current.Load().questions.Delete(questionKey(q))
+	questions := m.current.Load().questions
+	if questions == nil {
+		return nil
+	}
+	err := questions.Delete(questionKey(q))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("delete from dns_entries: %w", err)
 	}
@@ -73,6 +82,9 @@ func (m *datapath) DeleteQuestion(q *dns.Question) error {
 func (m *datapath) forgetQuestions() error {
 	var keys []bpf.DatapathDnsKey
 	all := m.current.Load().questions
+	if all == nil {
+		return nil
+	}
 	err := bpf.Each(all, func(key *bpf.DatapathDnsKey, _ *bpf.DatapathDnsEntry) bool {
 		keys = append(keys, *key)
 		return true
@@ -95,15 +107,18 @@ func questionKey(q *dns.Question) *bpf.DatapathDnsKey {
 	return key
 }
 
-// passed is how many queries have passed without any proxy.
-func (m *datapath) passed() (n uint64, err error) {
+// passed is how many queries have passed without any proxy; 0 if the datapath has counters of another version.
+func (m *datapath) passed() (n uint64) {
 	list, err := drop.Counters{Cpus: m.current.Load().cpus}.Read()
+	if err != nil {
+		return 0
+	}
 	for _, c := range list {
 		if c.Outcome.Number == bpf.DatapathOutcomeFORWARD_DNS_QUERY {
 			n += c.Packets
 		}
 	}
-	return n, err
+	return n
 }
 
 // The limits of the engine are those of the datapath.

@@ -14,7 +14,7 @@ chart() { helm "$1" myelin "$here/../../chart/myelin" --values "$values" --wait 
 bring() {
   local work image
   work=$(mktemp -d)
-  image=$(cd "$here/../.." && go run ./image/build -o "$work" -arch "$(go env GOARCH)" | awk 'END { print $1 }')
+  image=$(cd "$here/../.." && go run ./install/image/build -o "$work" -arch "$(go env GOARCH)" | awk 'END { print $1 }')
   cluster import "$work/myelin-$(go env GOARCH).tar"
   rm -rf "$work"
   printf 'apiVersion: v1\nkind: Config\nclusters:\n- cluster:\n    server: https://%s:6443\n  name: ""\n' $server |

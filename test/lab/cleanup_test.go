@@ -16,12 +16,12 @@ import (
 )
 
 // snapshot prints what an agent could leave on a node, in the node's namespace. Neighbours that the kernel has learnt
-// are its own.
+// are its own, and `ip` complains of peers whose namespace the kernel is still removing.
 const snapshot = `
-ip -o link | sed 's/qlen.*link/link/'
+ip -o link 2>&1 | grep -v 'Peer netns reference is invalid' | sed 's/qlen.*link/link/'
 for f in -4 -6; do ip $f rule; ip $f route show table all; ip $f -o addr | sed 's/^[0-9]*//'; ip $f neigh | grep -E 'PERMANENT|NOARP|managed|proto'; done
 tc qdisc show
-for d in $(ls /sys/class/net 2>/dev/null; ip -o link | cut -d: -f2 | cut -d@ -f1); do for at in ingress egress; do tc filter show dev $d $at 2>/dev/null | sed "s/^/$d $at /"; done; done
+for d in $(ls /sys/class/net 2>/dev/null; ip -o link 2>/dev/null | cut -d: -f2 | cut -d@ -f1); do for at in ingress egress; do tc filter show dev $d $at 2>/dev/null | sed "s/^/$d $at /"; done; done
 cd /proc/sys/net && grep -r . ipv4 ipv6 core 2>/dev/null | grep -vE 'route/flush|random|_mem:|stable_secret' | sort
 find "$NODE/run" "$NODE/bpf" "$NODE/cni/net.d" "$NODE/cni/bin" -mindepth 1 2>/dev/null | sort
 true

@@ -163,7 +163,8 @@ func (fl flood) run(t *testing.T, family int) (r floodResult) {
 // Afterwards they need not: unanswered entries make room within a second.
 func (f *flooded) namesFlooder(table, pod string, ended <-chan struct{}) error {
 	node := f.Node("node1")
-	line := regexp.MustCompile(fmt.Sprintf(`%s:\s+\d+\s+of\s+\d+\s+entries,\s+%s\s+has\s+the\s+most`, table, pod))
+	line := regexp.MustCompile(table + `:\s+\d+\s+of\s+\d+\s+entries(\s+\(grows\s+to\s+\d+\))?,\s+` + pod +
+		`\s+has\s+the\s+most`)
 	metric := fmt.Sprintf("myelin_conntrack_top_entries{pod=%q,table=%q}", pod, table)
 	for last := false; ; {
 		status, err := node.Exec(f.t.Context(), "myelin", "status", "--verbose")

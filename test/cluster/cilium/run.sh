@@ -123,7 +123,7 @@ private() {
 }
 
 step "image of Myelin"
-image_name=$(go run ./image/build -o "$work/image" -arch "$(go env GOARCH)" | awk 'END { print $1 }')
+image_name=$(go run ./install/image/build -o "$work/image" -arch "$(go env GOARCH)" | awk 'END { print $1 }')
 values+=(--set "image.tag=${image_name#*:}")
 step "three nodes without a network"
 cluster up bare

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/netip"
-	"slices"
 )
 
 // Protocols by their numbers in IP.
@@ -52,17 +51,31 @@ func (f Flow) isICMP() bool { return f.Proto == ICMP || f.Proto == ICMPv6 }
 
 // isReply: an ICMP message that answers another one. It begins no flow.
 func (f Flow) isReply() bool {
-	return f.Proto == ICMPv6 && f.DPort == 129 || f.Proto == ICMP && slices.Contains([]uint16{0, 14, 16, 18}, f.DPort)
+	for _, answer := range answers(f.Proto) {
+		if f.isICMP() && answer == f.DPort {
+			return true
+		}
+	}
+	return false
+}
+
+// answers are the types of answers to ICMP messages, by those of the questions.
+func answers(proto uint8) map[uint16]uint16 {
+	if proto == ICMPv6 {
+		return map[uint16]uint16{128: 129}
+	}
+	return map[uint16]uint16{8: 0, 13: 14, 15: 16, 17: 18}
 }
 
 // answerType is the type of the answer to an ICMP message, and of the question to an answer.
 func answerType(proto uint8, kind uint16) uint16 {
-	pairs := map[uint16]uint16{8: 0, 0: 8, 13: 14, 14: 13, 15: 16, 16: 15, 17: 18, 18: 17}
-	if proto == ICMPv6 {
-		pairs = map[uint16]uint16{128: 129, 129: 128}
-	}
-	if other, known := pairs[kind]; known {
-		return other
+	for question, answer := range answers(proto) {
+		switch kind {
+		case question:
+			return answer
+		case answer:
+			return question
+		}
 	}
 	return kind
 }
