@@ -94,6 +94,14 @@ func kindOf(link netlink.Link) Kind {
 	return Netkit
 }
 
+// macOf is the MAC address of a link. Of an address of zeros, as layer-3 links have it, netlink makes none.
+func macOf(link netlink.Link) net.HardwareAddr {
+	if mac := link.Attrs().HardwareAddr; len(mac) > 0 {
+		return mac
+	}
+	return make(net.HardwareAddr, 6)
+}
+
 // addError tells apart the two names that the kernel reports as EEXIST.
 func (d *Pairs) addError(spec Spec, err error) error {
 	if errors.Is(err, unix.EEXIST) {
@@ -165,7 +173,7 @@ func (d *Pairs) Find(name string) (Host, bool, error) {
 		return Host{}, false, fmt.Errorf("find %s: %w", name, err)
 	}
 	attrs := link.Attrs()
-	return Host{Kind: kindOf(link), Index: attrs.Index, MAC: attrs.HardwareAddr, MTU: attrs.MTU}, true, nil
+	return Host{Kind: kindOf(link), Index: attrs.Index, MAC: macOf(link), MTU: attrs.MTU}, true, nil
 }
 
 // Check implements Driver.
