@@ -949,8 +949,9 @@ type DatapathSettings struct {
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
+	Netkit         uint8
 	NoVerdicts     uint8
-	_              [2]byte
+	_              [1]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -972,6 +973,7 @@ type DatapathSettings struct {
 	NatEntryMax    uint32
 	PathShift      uint32
 	NetnsCookie    uint64
+	NetkitMark     uint64
 	Gateway4       struct {
 		_ structs.HostLayout
 		B [16]uint8

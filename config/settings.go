@@ -61,7 +61,7 @@ func bpfSettings() []setting {
 		key.Boolean("bpf.hostLegacyRouting", func(c *Config) *bool { return &c.BPF.HostLegacyRouting }),
 		key.OneOf("bpf.datapathMode", func(c *Config) *string {
 			return &c.BPF.DatapathMode
-		}, []string{"veth", "auto"}, "netkit", "netkit-l2"),
+		}, []string{"veth", "netkit", "netkit-l2", "auto"}),
 		key.Boolean("bpf.enableTCX", func(c *Config) *bool { return &c.BPF.EnableTCX }),
 		key.Boolean("bpf.preallocateMaps", func(c *Config) *bool { return &c.BPF.PreallocateMaps }),
 		key.Ratio("bpf.mapDynamicSizeRatio", func(c *Config) *float64 { return &c.BPF.MapDynamicSizeRatio }),
