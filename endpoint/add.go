@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -65,7 +66,10 @@ func (m *Manager) plan(req Request) (*Endpoint, error) {
 		ID: id, ContainerID: req.ContainerID, IfName: req.IfName, NetNS: req.NetNS,
 		Namespace: req.Namespace, Pod: req.Pod, PodUID: req.PodUID,
 		LinkName: linkName(a), LinkMAC: linkMAC(a, "link", now), PodMAC: linkMAC(a, "pod", now),
-		MTU: node.MTU, RouteMTU: node.RouteMTU, State: StateCreating, CreatedAt: now,
+		MTU: node.MTU, RouteMTU: node.RouteMTU, State: StateCreating, CreatedAt: now, Kind: node.Kind,
+	}
+	if e.Kind == podlink.Netkit {
+		e.LinkMAC, e.PodMAC = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6) // frames have zeros in place of MACs
 	}
 	var elsewhere func(netip.Addr) bool
 	if m.config.Elsewhere != nil {
