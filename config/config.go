@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"myelin/config/key"
+	encryption "myelin/encryption/options"
 	hubble "myelin/hubble/options"
 	dns "myelin/l7/dns/options"
 	l7 "myelin/l7/options"
@@ -83,6 +84,7 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
+	Encryption            encryption.Options
 	Prefilter             prefilter.Options
 	L7                    l7.Options
 	DNS                   dns.Options
@@ -254,8 +256,8 @@ func Default() *Config {
 		},
 		Prometheus: Prometheus{Port: 9962}, HealthPort: 9879,
 		ClusterName: "default", PolicyEnforcementMode: "default",
-		Policy: Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
-		L7:     l7.Default(), DNS: dns.Default(), Hubble: hubble.Default(),
+		Policy:     Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
+		Encryption: encryption.Default(), L7: l7.Default(), DNS: dns.Default(), Hubble: hubble.Default(),
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
 			LogFormat: "text", NATPorts: key.PortRange{First: 10000, Last: 29999}, MapGrowthRatio: 0.02,

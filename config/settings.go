@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"myelin/config/key"
+	encryption "myelin/encryption/options"
 	hubble "myelin/hubble/options"
 	dns "myelin/l7/dns/options"
 	l7 "myelin/l7/options"
@@ -26,6 +27,7 @@ type setting = key.Key[Config]
 func settings() []setting {
 	return slices.Concat(routingSettings(), bpfSettings(), serviceSettings(), gatewaySettings(), agentSettings(),
 		operatorSettings(),
+		key.Within(func(c *Config) *encryption.Options { return &c.Encryption }, encryption.Keys()),
 		key.Within(func(c *Config) *prefilter.Options { return &c.Prefilter }, prefilter.Keys()),
 		key.Within(func(c *Config) *l7.Options { return &c.L7 }, l7.Keys()),
 		key.Within(func(c *Config) *dns.Options { return &c.DNS }, dns.Keys()),

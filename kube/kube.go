@@ -38,6 +38,8 @@ type Params struct {
 	Now func() time.Time
 	// ClusterPool takes podCIDRs of nodes from CiliumNodes, and none from Nodes.
 	ClusterPool bool
+	// NodeKeys takes public keys of nodes from CiliumNodes, and from Nodes where those have none.
+	NodeKeys bool
 }
 
 // Source keeps tables equal to what an API server has.
@@ -72,8 +74,8 @@ func New(p Params) (*Source, error) {
 		changed: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	s.kinds = kinds(p.Tables, p.Policies, p.LastGood)
-	if p.ClusterPool {
-		s.kinds = withPool(s.kinds, p.Tables)
+	if p.ClusterPool || p.NodeKeys {
+		s.kinds = withPool(s.kinds, p.Tables, p.ClusterPool)
 	}
 	for _, k := range s.kinds {
 		s.states[k] = &kindState{found: make(chan struct{}, 1)}
