@@ -38,6 +38,8 @@ type Params struct {
 	Now func() time.Time
 	// ClusterPool takes podCIDRs of nodes from CiliumNodes, and none from Nodes.
 	ClusterPool bool
+	// SecretsNamespace is the namespace whose Secrets are read; empty: none are.
+	SecretsNamespace string
 }
 
 // Source keeps tables equal to what an API server has.
@@ -74,6 +76,9 @@ func New(p Params) (*Source, error) {
 	s.kinds = kinds(p.Tables, p.Policies, p.LastGood)
 	if p.ClusterPool {
 		s.kinds = withPool(s.kinds, p.Tables)
+	}
+	if p.SecretsNamespace != "" {
+		s.kinds = append(s.kinds, secretKind(p.Tables, p.SecretsNamespace))
 	}
 	for _, k := range s.kinds {
 		s.states[k] = &kindState{found: make(chan struct{}, 1)}
