@@ -13,15 +13,15 @@ import (
 )
 
 // redirectPath is pod→pod with the shortest programs there are: what a pod sends goes out of the wire, what the wire
-// brings into the pod, unread and unchanged. No datapath that redirects between links of the same kind can be faster, so
-// it bounds what there is to reach. Needs kernel 6.6, for TCX.
+// brings into the pod, unread and unchanged. No datapath that redirects between links of the same kind can be faster,
+// so it bounds what there is to reach. Needs kernel 6.6, for TCX.
 type redirectPath struct {
 	kernelPath
 	ended []func() error
 }
 
-// Redirects are pod→pod by two redirects and nothing else, on veth, and on netkit if the kernel has it. The netkit links
-// are of layer 2, since the programs write no MAC addresses.
+// Redirects are pod→pod by two redirects and nothing else, on veth, and on netkit if the kernel has it. The netkit
+// links are of layer 2, since the programs write no MAC addresses.
 func Redirects() []Scenario {
 	all := []Scenario{&redirectPath{kernelPath: kernelPath{name: "redirect", pods: true}}}
 	if podlink.ProbeNetkit() == nil {

@@ -668,6 +668,7 @@ const (
 	DatapathOutcomeFORWARD_PROXY               DatapathOutcome = 11
 	DatapathOutcomeFORWARD_DNS_QUERY           DatapathOutcome = 12
 	DatapathOutcomeFORWARD_DNS_ANSWER          DatapathOutcome = 13
+	DatapathOutcomeFORWARD_ENCRYPT             DatapathOutcome = 14
 	DatapathOutcomeDROP_FIRST                  DatapathOutcome = 16
 	DatapathOutcomeDROP_TRUNCATED              DatapathOutcome = 16
 	DatapathOutcomeDROP_BAD_HEADER             DatapathOutcome = 17
@@ -752,6 +753,7 @@ const (
 	DatapathPathActionPATH_STACK   DatapathPathAction = 4
 	DatapathPathActionPATH_RESOLVE DatapathPathAction = 5
 	DatapathPathActionPATH_PROXY   DatapathPathAction = 6
+	DatapathPathActionPATH_ENCRYPT DatapathPathAction = 7
 )
 
 type DatapathPathFlag uint32
@@ -844,10 +846,10 @@ type DatapathPortIndex struct {
 }
 
 type DatapathPrefix struct {
-	_     structs.HostLayout
-	Via   DatapathAddr
-	Flags uint32
-	_     [4]byte
+	_          structs.HostLayout
+	Via        DatapathAddr
+	Flags      uint32
+	Encryption uint32
 }
 
 type DatapathPrefixFlag uint32
@@ -966,7 +968,9 @@ type DatapathSettings struct {
 	WireAny        uint8
 	WireExtra      uint8
 	Netkit         uint8
+	Encryption     uint8
 	NoVerdicts     uint8
+	_              [3]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -987,6 +991,7 @@ type DatapathSettings struct {
 	FlowEntries    uint32
 	NatEntryMax    uint32
 	PathShift      uint32
+	_              [4]byte
 	NetnsCookie    uint64
 	NetkitMark     uint64
 	Gateway4       struct {

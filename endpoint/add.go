@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,8 @@ func (m *Manager) plan(req Request) (*Endpoint, error) {
 		ID: id, ContainerID: req.ContainerID, IfName: req.IfName, NetNS: req.NetNS,
 		Namespace: req.Namespace, Pod: req.Pod, PodUID: req.PodUID,
 		LinkName: linkName(a), LinkMAC: linkMAC(a, "link", now), PodMAC: linkMAC(a, "pod", now),
-		MTU: node.MTU, RouteMTU: node.RouteMTU, State: StateCreating, CreatedAt: now, Kind: node.Kind,
+		MTU: node.MTU, RouteMTU: node.RouteMTU, State: StateCreating, CreatedAt: now,
+		Kind: cmp.Or(node.Kind, podlink.Veth),
 	}
 	if e.Kind == podlink.Netkit {
 		e.LinkMAC, e.PodMAC = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6) // frames have zeros in place of MACs

@@ -86,8 +86,8 @@ func program(instructions ...asm.Instruction) (*ebpf.Program, error) {
 		Instructions: append(instructions, asm.Return())})
 }
 
-// switchesKind restarts a node's agent with another kind of links: running pods keep theirs, and a pod that is made then
-// is reached by them.
+// switchesKind restarts a node's agent with another kind of links: running pods keep theirs, and a pod that is made
+// then is reached by them.
 func (c *cluster) switchesKind(node string) {
 	c.t.Helper()
 	pods := map[string]int{}
