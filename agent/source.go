@@ -103,6 +103,7 @@ func (c *clusterSource) startKubernetes() error {
 	c.kube, err = kube.New(kube.Params{
 		DB: c.DB, Tables: c.Cluster, Policies: c.policies.tables, LastGood: c.keepPolicies(), Server: server,
 		Log: c.Log, Now: time.Now, ClusterPool: c.Config.PodCIDRsFromPool(), SecretsNamespace: c.secretsNamespace(),
+		NodeKeys: c.Config.Encryption.Enabled,
 	})
 	if err != nil {
 		return err

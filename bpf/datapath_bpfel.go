@@ -216,7 +216,8 @@ type DatapathCpu struct {
 		Key   DatapathDnsKey
 		Owner [96]uint8
 		End   uint32
-		Pad   uint32
+		Ttl   uint32
+		Addr  [8]DatapathAddr
 	}
 	ProxyKey    DatapathFlowKey
 	PortKey     DatapathNatTuple
@@ -243,10 +244,12 @@ type DatapathCpu struct {
 type DatapathDnsBound uint32
 
 const (
-	DatapathDnsBoundDNS_QUESTION  DatapathDnsBound = 96
-	DatapathDnsBoundDNS_LABELS    DatapathDnsBound = 16
-	DatapathDnsBoundDNS_ADDRESSES DatapathDnsBound = 8
-	DatapathDnsBoundDNS_PENDING   DatapathDnsBound = 8
+	DatapathDnsBoundDNS_QUESTION      DatapathDnsBound = 96
+	DatapathDnsBoundDNS_LABELS        DatapathDnsBound = 16
+	DatapathDnsBoundDNS_ADDRESSES     DatapathDnsBound = 8
+	DatapathDnsBoundDNS_PENDING       DatapathDnsBound = 8
+	DatapathDnsBoundDNS_PENDING_SHIFT DatapathDnsBound = 12
+	DatapathDnsBoundDNS_PENDING_SLACK DatapathDnsBound = 256
 )
 
 type DatapathDnsEntry struct {
@@ -265,6 +268,17 @@ type DatapathDnsKey struct {
 	Length   uint16
 	Slot     uint32
 	Question [96]uint8
+}
+
+type DatapathDnsReport struct {
+	_        structs.HostLayout
+	Latency  uint64
+	Ttl      uint32
+	Length   uint16
+	Records  uint8
+	Code     uint8
+	Question [96]uint8
+	Addr     [8]DatapathAddr
 }
 
 type DatapathEndpoint struct {
@@ -368,6 +382,7 @@ const (
 	DatapathEventTypeEVENT_FLOW_END   DatapathEventType = 2
 	DatapathEventTypeEVENT_TRACE      DatapathEventType = 3
 	DatapathEventTypeEVENT_SOCKET     DatapathEventType = 4
+	DatapathEventTypeEVENT_DNS        DatapathEventType = 5
 )
 
 type DatapathFlow struct {
@@ -653,6 +668,7 @@ const (
 	DatapathOutcomeFORWARD_PROXY               DatapathOutcome = 11
 	DatapathOutcomeFORWARD_DNS_QUERY           DatapathOutcome = 12
 	DatapathOutcomeFORWARD_DNS_ANSWER          DatapathOutcome = 13
+	DatapathOutcomeFORWARD_ENCRYPT             DatapathOutcome = 14
 	DatapathOutcomeDROP_FIRST                  DatapathOutcome = 16
 	DatapathOutcomeDROP_TRUNCATED              DatapathOutcome = 16
 	DatapathOutcomeDROP_BAD_HEADER             DatapathOutcome = 17
@@ -737,6 +753,7 @@ const (
 	DatapathPathActionPATH_STACK   DatapathPathAction = 4
 	DatapathPathActionPATH_RESOLVE DatapathPathAction = 5
 	DatapathPathActionPATH_PROXY   DatapathPathAction = 6
+	DatapathPathActionPATH_ENCRYPT DatapathPathAction = 7
 )
 
 type DatapathPathFlag uint32
@@ -829,10 +846,10 @@ type DatapathPortIndex struct {
 }
 
 type DatapathPrefix struct {
-	_     structs.HostLayout
-	Via   DatapathAddr
-	Flags uint32
-	_     [4]byte
+	_          structs.HostLayout
+	Via        DatapathAddr
+	Flags      uint32
+	Encryption uint32
 }
 
 type DatapathPrefixFlag uint32
@@ -946,12 +963,14 @@ type DatapathSettings struct {
 	L7             uint8
 	L7Open         uint8
 	DnsCache       uint8
+	DnsReports     uint8
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
 	Netkit         uint8
+	Encryption     uint8
 	NoVerdicts     uint8
-	_              [1]byte
+	_              [3]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -972,6 +991,7 @@ type DatapathSettings struct {
 	FlowEntries    uint32
 	NatEntryMax    uint32
 	PathShift      uint32
+	_              [4]byte
 	NetnsCookie    uint64
 	NetkitMark     uint64
 	Gateway4       struct {
@@ -1104,6 +1124,7 @@ const (
 	DatapathMapDenylist         = "denylist"
 	DatapathMapDenylistPrefixes = "denylist_prefixes"
 	DatapathMapDnsEntries       = "dns_entries"
+	DatapathMapDnsReports       = "dns_reports"
 	DatapathMapEndpoints        = "endpoints"
 	DatapathMapEvents           = "events"
 	DatapathMapFlowCache        = "flow_cache"
@@ -1291,6 +1312,7 @@ type DatapathMapSpecs struct {
 	Denylist         *ebpf.MapSpec `ebpf:"denylist"`
 	DenylistPrefixes *ebpf.MapSpec `ebpf:"denylist_prefixes"`
 	DnsEntries       *ebpf.MapSpec `ebpf:"dns_entries"`
+	DnsReports       *ebpf.MapSpec `ebpf:"dns_reports"`
 	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
 	FlowCache        *ebpf.MapSpec `ebpf:"flow_cache"`
@@ -1416,6 +1438,7 @@ type DatapathMaps struct {
 	Denylist         *ebpf.Map `ebpf:"denylist"`
 	DenylistPrefixes *ebpf.Map `ebpf:"denylist_prefixes"`
 	DnsEntries       *ebpf.Map `ebpf:"dns_entries"`
+	DnsReports       *ebpf.Map `ebpf:"dns_reports"`
 	Endpoints        *ebpf.Map `ebpf:"endpoints"`
 	Events           *ebpf.Map `ebpf:"events"`
 	FlowCache        *ebpf.Map `ebpf:"flow_cache"`
@@ -1468,6 +1491,7 @@ func (m *DatapathMaps) Close() error {
 		m.Denylist,
 		m.DenylistPrefixes,
 		m.DnsEntries,
+		m.DnsReports,
 		m.Endpoints,
 		m.Events,
 		m.FlowCache,

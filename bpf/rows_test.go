@@ -74,7 +74,8 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), floodTables(), probeTables(),
+		encryptionTables(), masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), floodTables(),
+		probeTables(),
 		fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables(),
 		xdpErrorTables(), quicTables(), l7Tables(), unroutedTables(),
 		netkitTables())

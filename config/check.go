@@ -69,6 +69,7 @@ func (c *Config) contradictions(file string) Problems {
 	c.standalone(add)
 	c.checkGateway(add)
 	c.Hubble.Check(add)
+	c.Encryption.Check(add)
 	c.sources(add)
 	return ps
 }

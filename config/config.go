@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"myelin/config/key"
+	encryption "myelin/encryption/options"
 	event "myelin/event/options"
 	hubble "myelin/hubble/options"
 	dns "myelin/l7/dns/options"
@@ -72,6 +73,7 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
+	Encryption            encryption.Options
 	Prefilter             prefilter.Options
 	L7                    l7.Options
 	DNS                   dns.Options
@@ -167,7 +169,7 @@ func Default() *Config {
 		ClusterName: "default", PolicyEnforcementMode: "default",
 		Policy: Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
 		L7:     l7.Default(), DNS: dns.Default(), Hubble: hubble.Default(),
-		Events: event.Default(),
+		Events: event.Default(), Encryption: encryption.Default(),
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
 			LogFormat: "text", NATPorts: key.PortRange{First: 10000, Last: 29999}, MapGrowthRatio: 0.02,

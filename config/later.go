@@ -102,15 +102,13 @@ func serviceFeatures() []feature {
 }
 
 func securityFeatures() []feature {
-	const l7 = "not yet: L7 policies"
+	const l7, strict = "not yet: L7 policies", "not yet: strict mode of encryption"
 	return []feature{
-		{"encryption.enabled", "false", "not yet: transparent encryption",
-			"encryption.type encryption.nodeEncryption encryption.ipsec.* encryption.wireguard.* " +
-				"encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities"},
-		{"encryption.strictMode.enabled", "false", "not yet: transparent encryption", ""},
-		{"encryption.strictMode.egress.enabled", "false", "not yet: transparent encryption",
+		{"encryption.strictMode.enabled", "false", strict,
+			"encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities encryption.ipsec.*"},
+		{"encryption.strictMode.egress.enabled", "false", strict,
 			"encryption.strictMode.egress.cidr encryption.strictMode.egress.allowRemoteNodeIdentities"},
-		{"encryption.strictMode.ingress.enabled", "false", "not yet: transparent encryption", ""},
+		{"encryption.strictMode.ingress.enabled", "false", strict, ""},
 		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
 		{"policyDenyResponse", "none", "not yet: answers to what a policy denies",
 			"bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},

@@ -40,6 +40,8 @@ type Params struct {
 	ClusterPool bool
 	// SecretsNamespace is the namespace whose Secrets are read; empty: none are.
 	SecretsNamespace string
+	// NodeKeys takes public keys of nodes from CiliumNodes, and from Nodes where those have none.
+	NodeKeys bool
 }
 
 // Source keeps tables equal to what an API server has.
@@ -74,8 +76,8 @@ func New(p Params) (*Source, error) {
 		changed: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	s.kinds = kinds(p.Tables, p.Policies, p.LastGood)
-	if p.ClusterPool {
-		s.kinds = withPool(s.kinds, p.Tables)
+	if p.ClusterPool || p.NodeKeys {
+		s.kinds = withPool(s.kinds, p.Tables, p.ClusterPool)
 	}
 	if p.SecretsNamespace != "" {
 		s.kinds = append(s.kinds, secretKind(p.Tables, p.SecretsNamespace))

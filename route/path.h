@@ -17,6 +17,9 @@
 /* Set in pkt->ifindex once a packet is translated: received packets must not match the entry of the translated one. */
 #define PATH_REWRITTEN 0x80000000u
 
+/* The same for packets to other nodes that are not encrypted, because they keep a source that is not this node's. */
+#define PATH_PLAIN 0x40000000u
+
 /*
  * The forwarding cache. Per CPU, and therefore without locks and LRU lists; a lookup is an array access. Two-way set
  * associative: two neighbouring entries are a set, of which the older decision is evicted. The size is a power of 2.
@@ -36,8 +39,9 @@ enum prefix_flag {
 };
 
 struct prefix {
-	struct addr via; /* identifies the node that the prefix belongs to; zero: none */
-	__u32 flags;     /* enum prefix_flag */
+	struct addr via;  /* identifies the node that the prefix belongs to; zero: none */
+	__u32 flags;      /* enum prefix_flag */
+	__u32 encryption; /* ifindex of the WireGuard device that leads to the node; 0: none */
 };
 
 /* The prefixes of the cluster. Slow path only. */
@@ -161,7 +165,8 @@ INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c
 /* Whether the packet is sent to another node or the world, not to a pod or to the stack. */
 INLINE bool path_leaves(const struct path *p)
 {
-	return p->action == PATH_WIRE || p->action == PATH_RESOLVE || p->action == PATH_TUNNEL;
+	return p->action == PATH_WIRE || p->action == PATH_RESOLVE || p->action == PATH_TUNNEL ||
+	       (config.encryption && p->action == PATH_ENCRYPT);
 }
 
 /* Whether the output device has no link-layer header, and so no neighbours. Only then is the destination MAC zero. */
@@ -334,6 +339,11 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 		count(skb, c, FORWARD_TUNNEL);
 		trace(skb, c, FORWARD_TUNNEL);
 		return bpf_redirect(config.tunnel_ifindex, 0);
+	case PATH_ENCRYPT:
+		count(skb, c, FORWARD_ENCRYPT);
+		trace(skb, c, FORWARD_ENCRYPT);
+		wire_mark_set(skb);
+		return bpf_redirect(p->ifindex, 0);
 	case PATH_RESOLVE:
 		return path_resolve(skb);
 	case PATH_PROXY:

@@ -92,10 +92,14 @@ func TestPassing(t *testing.T) {
 		{"many labels", "query 1 | " + long + " A", "response 1 | " + long + " A", ""},
 		{"a query that the engine has not seen", "query 2 | a.io A", "response 1 | a.io A | a.io 60 A 192.0.2.1", ""},
 	} {
-		w := passingWorld(t)
-		w.exchanged(test.query, test.answer)
-		if got := w.passing(); got != test.want {
-			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		for _, records := range []bool{false, true} { // those of what passes are the datapath's
+			w := passingWorld(t)
+			w.config.Records = records
+			w.configure()
+			w.exchanged(test.query, test.answer)
+			if got := w.passing(); got != test.want {
+				t.Errorf("%s, records %v: got %q, want %q", test.name, records, got, test.want)
+			}
 		}
 	}
 }
@@ -181,7 +185,6 @@ func TestAddressesOutlivePassing(t *testing.T) {
 // TestPassingEnds has what ends it: records, the key, pods that are gone, addresses that give way.
 func TestPassingEnds(t *testing.T) {
 	for name, end := range map[string]func(*world){
-		"records":  func(w *world) { w.config.Records = true },
 		"the key":  func(w *world) { w.config.DNS.Cache = false },
 		"the pod":  func(w *world) { w.config.Endpoints = nil },
 		"another":  func(w *world) { w.config.Endpoints[0].Pod.Name = "other" },

@@ -10,6 +10,8 @@ enum dns_bound {
 	DNS_LABELS = 16,   /* of its name */
 	DNS_ADDRESSES = 8, /* of an answer */
 	DNS_PENDING = 8,   /* queries of an entry without an answer; a power of 2 */
+	DNS_PENDING_SHIFT = 12,  /* their times count in units of 2^12 ns, modulo 2^32: 4.9 hours */
+	DNS_PENDING_SLACK = 256, /* and may be ahead of another CPU's clock by as many units: a millisecond */
 };
 
 /* A question of a pod to a server, by UDP. */
@@ -35,7 +37,19 @@ struct dns_message {
 	struct dns_key key;
 	__u8 owner[DNS_QUESTION]; /* the question with the name of a record in the place of its own */
 	__u32 end;                /* offset of the end of the message */
-	__u32 pad;
+	__u32 ttl;                /* the lowest one of the records, in seconds */
+	struct addr addr[DNS_ADDRESSES]; /* of the records */
+};
+
+/* What an EVENT_DNS says beside the packet. Its outcome is FORWARD_DNS_QUERY or FORWARD_DNS_ANSWER. */
+struct dns_report {
+	__u64 latency; /* nanoseconds from the query to the answer */
+	__u32 ttl;     /* the lowest one of the answer's records, in seconds */
+	__u16 length;  /* of the question */
+	__u8 records;  /* of the answer: elements of addr that are set */
+	__u8 code;     /* of the answer (RFC 1035 4.1.1) */
+	__u8 question[DNS_QUESTION]; /* as in the message; followed by zeros */
+	struct addr addr[DNS_ADDRESSES];
 };
 
 #endif

@@ -24,6 +24,7 @@ func (p *proxy) startDNS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.maps.clock = clock
 	p.dns = dns.New(dns.Params{
 		Map: &p.maps, Clock: clock, Log: p.Log, Questions: &p.maps,
 		Rules: func(source, destination netip.AddrPort, proto uint8) dns.FlowRules {
