@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"myelin/config/key"
 )
 
 // refused is a file and what must be said of it: one entry a line, in order.
@@ -374,11 +376,12 @@ func FuzzParseConfig(f *testing.F) {
 		if c.TunnelPort == 0 || c.Myelin.NATPorts.First < 1024 || c.Myelin.NATPorts.Last < c.Myelin.NATPorts.First {
 			t.Errorf("accepted ports out of range: %+v", c)
 		}
-		if r := c.NodePort.Range; r.First == 0 || r.Last < r.First || c.BPF.LBMapMax < minMap ||
-			c.BPF.LBMapMax > maxMap {
-			t.Errorf("accepted Services out of range: %+v, %d", r, c.BPF.LBMapMax)
+		if r := c.NodePort.Range; r.First == 0 || r.Last < r.First || c.LoadBalancer.MapMax < key.MinMapEntries ||
+			c.LoadBalancer.MapMax > key.MaxMapEntries {
+			t.Errorf("accepted Services out of range: %+v, %d", r, c.LoadBalancer.MapMax)
 		}
-		if s := c.Sizes(1<<40, 200, 100); s.Flows < minMap || s.Flows > maxMap || s.Paths < minMap || s.Paths > maxMap {
+		valid := func(n int) bool { return n >= key.MinMapEntries && n <= key.MaxMapEntries }
+		if s := c.Sizes(1<<40, 200, 100); !valid(s.Flows) || !valid(s.Paths) {
 			t.Errorf("accepted map sizes out of range: %+v", s)
 		}
 	})

@@ -327,8 +327,8 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	list := lasting(objects)
-	if len(list) != 14 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" ||
-		kube.RefOf(list[13].Content).Kind != "Deployment" {
+	if len(list) != 17 || kube.RefOf(list[0].Content).Kind != "Namespace" ||
+		kube.RefOf(list[16].Content).Kind != "Deployment" {
 		t.Errorf("%d objects", len(list))
 	}
 }

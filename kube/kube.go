@@ -40,6 +40,8 @@ type Params struct {
 	ClusterPool bool
 	// NodeKeys takes public keys of nodes from CiliumNodes, and from Nodes where those have none.
 	NodeKeys bool
+	// SecretsNamespace is the namespace whose Secrets are read; empty: none are.
+	SecretsNamespace string
 }
 
 // Source keeps tables equal to what an API server has.
@@ -76,6 +78,9 @@ func New(p Params) (*Source, error) {
 	s.kinds = kinds(p.Tables, p.Policies, p.LastGood)
 	if p.ClusterPool || p.NodeKeys {
 		s.kinds = withPool(s.kinds, p.Tables, p.ClusterPool)
+	}
+	if p.SecretsNamespace != "" {
+		s.kinds = append(s.kinds, secretKind(p.Tables, p.SecretsNamespace))
 	}
 	for _, k := range s.kinds {
 		s.states[k] = &kindState{found: make(chan struct{}, 1)}

@@ -113,7 +113,7 @@ func (f *Facts) flowTracking() Feature {
 
 // events is the line that `cilium-dbg status` calls NodeMonitor.
 func (f *Facts) events() Feature {
-	e := f.Config.BPF.Events
+	e := f.Config.Events
 	x := Feature{Name: "NodeMonitor", State: Off, Chosen: "Disabled",
 		Wanted: onOff("bpf.events.drop.enabled", e.Drop) + ", " + onOff("bpf.events.trace.enabled", e.Trace)}
 	var kinds []string
