@@ -67,7 +67,8 @@ func TestDNSReports(t *testing.T) {
 			{step{at: "from_wire eth0", in: answer + udpOf("53 > 50000", "response 2 code 3 | a.io A"),
 				want: "FORWARD_DNS_ANSWER"},
 				passed + io + " 3 0 []"},
-			{step{at: "from_pod linka", in: query + udpOf("40000 > 53", "query 3 | b.io A"), want: "FORWARD_PROXY"}, ""},
+			{step{at: "from_pod linka", in: query + udpOf("40000 > 53", "query 3 | b.io A"),
+				want: "FORWARD_PROXY"}, ""},
 		} {
 			w.run(t, f, s.step)
 			got, latency := w.nextDNS(t, r)
