@@ -120,6 +120,14 @@ func (c *clusterSource) secretsNamespace() string {
 	return c.Config.L7.SecretsNamespace
 }
 
+// publishKey writes a node's public key to the API server; nil without one.
+func (c *clusterSource) publishKey() func(ctx context.Context, node, key string) error {
+	if c.kube == nil {
+		return nil
+	}
+	return c.kube.PublishKey
+}
+
 // refused lists what the source refuses, and a channel that closes when that
 // changes; without a cluster it is nothing.
 func (c *clusterSource) refused(txn statedb.ReadTxn) ([]*cluster.Problem, <-chan struct{}) {

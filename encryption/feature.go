@@ -3,6 +3,7 @@ package encryption
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -10,6 +11,7 @@ import (
 
 	"myelin/agent/feature"
 	"myelin/bpf"
+	"myelin/cluster"
 	"myelin/internal/table"
 	"myelin/route"
 )
@@ -20,10 +22,14 @@ type Feature struct {
 	*feature.Node
 	// Routes are the node's; called when the feature starts.
 	Routes func() *route.Routes
+	// Publish writes the node's public key where other nodes read it; called when the feature starts. nil: others do,
+	// from the file.
+	Publish func() func(ctx context.Context, node, key string) error
 	// Obstacle notes what the start waits for, and reports whether it is new.
 	Obstacle func(reason, help string) bool
 
 	encryption *Encryption
+	published  atomic.Pointer[error] // of the last try
 }
 
 // Feature returns the parts.
@@ -31,6 +37,7 @@ func (f *Feature) Feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "encryption", Start: f.start, Stop: f.stop, Settings: f.settings, Counts: f.counts, Lists: f.lists,
 		Commands: commands(), Status: func() []feature.Status { return []feature.Status{f.status()} },
+		Rights: []feature.Right{{Group: "cilium.io", Resources: []string{"ciliumnodes"}, Verbs: []string{"patch"}}},
 	}
 }
 
@@ -44,7 +51,35 @@ func (f *Feature) start(ctx context.Context) error {
 	if err != nil || !f.Config.Encryption.Enabled {
 		return err
 	}
+	if publish := f.Publish(); publish != nil {
+		f.Go("publish key", func(ctx context.Context) error { return f.publish(ctx, publish) })
+	}
 	return f.wait(ctx)
+}
+
+// publishAgain is how long to wait after a key could not be published.
+const publishAgain = 2 * time.Second
+
+// publish has this node's own row show its key, which is how other nodes see it.
+func (f *Feature) publish(ctx context.Context, write func(ctx context.Context, node, key string) error) error {
+	name, failed := f.Config.Myelin.NodeName, ""
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		row, _, changed, ok := f.Cluster.Nodes.GetWatch(f.DB.ReadTxn(), cluster.NodeByName(name))
+		_, _, deviceChanged, _ := f.encryption.Device.GetWatch(f.DB.ReadTxn(), deviceByName(DeviceName))
+		w.Add(changed, deviceChanged)
+		key := f.encryption.publicKey()
+		if !ok || row.WireGuardKey == key {
+			return nil
+		}
+		w.After(publishAgain) // as the watch may bring nothing
+		err := write(ctx, name, key)
+		f.published.Store(&err)
+		if err != nil && err.Error() != failed && ctx.Err() == nil {
+			failed = err.Error()
+			f.Log.Warn("the key is not published: other nodes do not encrypt", "error", err)
+		}
+		return nil
+	})
 }
 
 // stop leaves the device and its peers: the datapath continues without the agent.

@@ -46,6 +46,9 @@ func (f *Feature) status() feature.Status {
 		}
 	}
 	feature.First(failing, len(failing), s.Break)
+	if err := f.published.Load(); err != nil && *err != nil {
+		s.Break((*err).Error())
+	}
 	plain := f.plainNodes(txn)
 	feature.First(plain, len(plain), func(node string) {
 		s.FallBack("packets to node " + node + " are not encrypted: it has not published a key")

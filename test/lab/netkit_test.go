@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -43,8 +44,11 @@ func TestNetkit(t *testing.T) {
 			t.Parallel()
 			c := up(t, setup{values: map[string]any{"bpf.datapathMode": kind}})
 			c.wantKind(c.end("a1"), kind)
-			for _, f := range c.stack.families {
-				c.tryAll(f)
+			for range 2 { // with filters at first, and then with links that last
+				for _, f := range c.stack.families {
+					c.tryAll(f)
+				}
+				c.waitAttached("node1", 2)
 			}
 			c.podChangesLink("a1")
 			c.podSendsByPeer("b1", "a1")
@@ -70,6 +74,18 @@ func (c *cluster) wantKind(pod end, kind string) {
 	if err != nil {
 		c.t.Error(err)
 	}
+}
+
+// waitAttached returns when so many of the node's netkit devices run from_pod themselves.
+func (c *cluster) waitAttached(node string, n int) {
+	c.t.Helper()
+	pins := filepath.Join(c.Node(node).BPFRoot(), "myelin", "links", "*-"+string(bpf.FromPodLink))
+	eventually(c.t, "programs are attached to netkit devices", time.Minute, func() error {
+		if found, err := filepath.Glob(pins); err != nil || len(found) != n {
+			return fmt.Errorf("%d of %d are (%v)", len(found), n, err)
+		}
+		return nil
+	})
 }
 
 // tryAll tries the ways from and to pods of both nodes.
