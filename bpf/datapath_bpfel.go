@@ -706,7 +706,8 @@ const (
 	DatapathOutcomeDROP_FLOW_LIMIT             DatapathOutcome = 64
 	DatapathOutcomeDROP_NEW_FLOW_RATE          DatapathOutcome = 65
 	DatapathOutcomeDROP_PROXY_DOWN             DatapathOutcome = 66
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 67
+	DatapathOutcomeDROP_NOT_ENCRYPTED          DatapathOutcome = 67
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 68
 )
 
 type DatapathPath struct {
@@ -844,6 +845,7 @@ const (
 	DatapathPrefixFlagPREFIX_TUNNEL   DatapathPrefixFlag = 2
 	DatapathPrefixFlagPREFIX_NODE     DatapathPrefixFlag = 4
 	DatapathPrefixFlagPREFIX_NO_PORTS DatapathPrefixFlag = 8
+	DatapathPrefixFlagPREFIX_STRICT   DatapathPrefixFlag = 16
 )
 
 type DatapathPrefixKey struct {
@@ -952,8 +954,10 @@ type DatapathSettings struct {
 	WireAny        uint8
 	WireExtra      uint8
 	Encryption     uint8
+	StrictEgress   uint8
+	StrictIngress  uint8
 	NoVerdicts     uint8
-	_              [1]byte
+	_              [3]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -974,6 +978,7 @@ type DatapathSettings struct {
 	FlowEntries    uint32
 	NatEntryMax    uint32
 	PathShift      uint32
+	_              [4]byte
 	NetnsCookie    uint64
 	Gateway4       struct {
 		_ structs.HostLayout
