@@ -75,7 +75,7 @@ func TestEncryption(t *testing.T) {
 				t.Errorf("%d frames have what pods sent in plain text", counts[0])
 			}
 			n := c.outcome("node1", bpf.DatapathOutcomeFORWARD_ENCRYPT) - before
-			if want := m.name != "off" && m.name != "legacy"; want != (n > 0) {
+			if want := m.name != "off"; want != (n > 0) {
 				t.Errorf("node1 has counted %d packets as FORWARD_ENCRYPT", n)
 			}
 		})
