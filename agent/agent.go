@@ -17,6 +17,7 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/config"
+	"myelin/encryption"
 	"myelin/event"
 	"myelin/flow"
 	"myelin/flow/tracking"
@@ -27,6 +28,7 @@ import (
 	"myelin/l7"
 	"myelin/policy"
 	"myelin/policy/prefilter"
+	"myelin/route"
 	"myelin/service/flood"
 	"myelin/service/serviceapi"
 )
@@ -123,6 +125,8 @@ func (a *agent) features() []*feature.Feature {
 		a.network.routesFeature(),
 		a.own.feature(),
 		a.network.tunnelFeature(),
+		(&encryption.Feature{Node: a.Node, Routes: func() *route.Routes { return a.network.routes },
+			Publish: a.source.publishKey, Obstacle: a.progress.waitsFor}).Feature(),
 		a.datapath.feature(),
 		a.datapath.eventsFeature(),
 		a.flows.Feature(),

@@ -91,15 +91,15 @@ func (d *datapath) settings(s *bpf.Settings) {
 	c := d.Config
 	s.Ipv4, s.Ipv6, s.LegacyRouting = flag(c.IPv4.Enabled), flag(c.IPv6.Enabled), flag(c.BPF.HostLegacyRouting)
 	s.Masquerade4, s.Masquerade6 = flag(c.Masquerades(false)), flag(c.Masquerades(true))
-	s.FlowAlways, s.Monitor, s.EventRate = flag(c.TracksAllFlows()), flag(c.BPF.Events.Trace), d.eventRate()
-	s.TraceAll, s.TraceSeconds = flag(c.BPF.MonitorAggregation == "none"), uint32(c.BPF.MonitorInterval.Seconds())
+	s.FlowAlways, s.Monitor, s.EventRate = flag(c.TracksAllFlows()), flag(c.Events.Trace), d.eventRate()
+	s.TraceAll, s.TraceSeconds = flag(c.Events.Aggregation == "none"), uint32(c.Events.Interval.Seconds())
 	s.TraceRate = d.traceRate()
-	s.NoVerdicts = flag(!c.BPF.Events.PolicyVerdict)
-	burst := uint32(min(c.BPF.Events.BurstLimit, unlimited))
+	s.NoVerdicts = flag(!c.Events.PolicyVerdict)
+	burst := uint32(min(c.Events.BurstLimit, unlimited))
 	s.EventBurst, s.TraceBurst = burst, burst
-	if c.BPF.Events.Trace && c.Hubble.Enabled {
+	if c.Events.Trace && c.Hubble.Enabled {
 		s.TraceSlots = bpf.TraceSlots(c.Hubble.Capacity())
-	} else if c.BPF.Events.Trace {
+	} else if c.Events.Trace {
 		s.TraceSlots = bpf.TraceSlots(0)
 	}
 }
@@ -116,7 +116,7 @@ func flag(b bool) uint8 {
 const unlimited = 1 << 30
 
 func (d *datapath) eventRate() uint32 {
-	e := d.Config.BPF.Events
+	e := d.Config.Events
 	switch {
 	case !e.Drop:
 		return 0
@@ -136,7 +136,7 @@ const defaultEventRate = 10000
 const defaultTraceRate = 100000
 
 func (d *datapath) traceRate() uint32 {
-	if limit := d.Config.BPF.Events.RateLimit; limit != 0 {
+	if limit := d.Config.Events.RateLimit; limit != 0 {
 		return uint32(min(limit, unlimited))
 	}
 	return defaultTraceRate
@@ -157,7 +157,7 @@ func (d *datapath) sizes() (bpf.Sizes, error) {
 	dynamic := d.Config.Sizes(memory, flows, paths)
 	s := bpf.Sizes{Flows: uint32(dynamic.Flows), Paths: uint32(dynamic.Paths)}
 	if d.Config.Services() {
-		s.Services = uint32(d.Config.BPF.LBMapMax)
+		s.Services = uint32(d.Config.LoadBalancer.MapMax)
 	}
 	if d.Config.Services() && (d.Config.LoadBalancer.Algorithm == string(service.Maglev) ||
 		!d.services.serviceConfig().FixedAlgorithm) {

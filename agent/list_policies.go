@@ -196,6 +196,8 @@ func (*policies) commands() []feature.Command {
 				Table: "policy-rows", By: "ENDPOINT|POD", Prefix: true},
 			{Name: "rules", Short: "List rules with their hits, and those that decide nothing",
 				Table: "policy-uses"},
+			{Name: "secrets", Short: "List the Secrets that policies name, and why one cannot be used",
+				Table: "policy-secrets"},
 			{Name: "drops", Short: "List denied packets by rule and endpoint", Table: "policy-drops"},
 		}},
 		{Name: "cidrgroup", Short: "Inspect CiliumCIDRGroups", Views: []feature.View{

@@ -13,6 +13,7 @@ import (
 	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/cluster"
+	"myelin/encryption"
 	"myelin/internal/table"
 	"myelin/node"
 	"myelin/route"
@@ -169,6 +170,9 @@ func (n *network) routeConfig() route.Config {
 	}
 	if n.Config.Tunneled() {
 		c.Tunnel = tunnel.DeviceName
+	}
+	if n.Config.Encryption.Enabled {
+		c.Encryption = encryption.DeviceName
 	}
 	return c
 }

@@ -11,10 +11,16 @@ import (
 	"myelin/config"
 )
 
-// TestRights: the agent's ClusterRole has what the features need, and nothing
-// else. The chart has a copy of the file.
+// TestRights: the agent's ClusterRole, and its Role for Secrets, have what the features need, and nothing
+// else. The chart has copies of the files.
 func TestRights(t *testing.T) {
-	text, err := os.ReadFile("../kube/role.yaml")
+	checkRights(t, "../kube/role.yaml", false)
+	checkRights(t, "../kube/secrets-role.yaml", true)
+}
+
+func checkRights(t *testing.T, file string, namespaced bool) {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +42,9 @@ func TestRights(t *testing.T) {
 	}
 	for _, f := range agentWith(config.Default()).list {
 		for _, r := range f.Rights {
+			if r.Namespaced != namespaced {
+				continue
+			}
 			for _, resource := range r.Resources {
 				for _, verb := range r.Verbs {
 					need[strings.Join([]string{verb, r.Group, resource}, " ")] = f.Name
@@ -45,12 +54,12 @@ func TestRights(t *testing.T) {
 	}
 	for right, feature := range need {
 		if !have[right] {
-			t.Errorf("%s needs %q, which kube/role.yaml does not have", feature, right)
+			t.Errorf("%s needs %q, which %s does not have", feature, right, file)
 		}
 	}
 	for right := range have {
 		if need[right] == "" {
-			t.Errorf("kube/role.yaml has %q, which no feature needs", right)
+			t.Errorf("%s has %q, which no feature needs", file, right)
 		}
 	}
 }

@@ -244,13 +244,13 @@ func (sv *services) serviceConfig() service.Config {
 	ports := sv.Config.NodePort.Range
 	return service.Config{
 		NodePorts:           service.PortRange{First: ports.First, Last: ports.Last},
-		ExternalClusterIP:   sv.Config.BPF.LBExternalClusterIP,
+		ExternalClusterIP:   sv.Config.LoadBalancer.ExternalClusterIP,
 		CrossFamily:         sv.Config.NAT46x64Gateway || sv.Config.LoadBalancer.Standalone,
-		SourceRangeAllTypes: sv.Config.BPF.LBSourceRangeAllTypes,
+		SourceRangeAllTypes: sv.Config.LoadBalancer.SourceRangeAllTypes,
 		Algorithm:           service.Algorithm(sv.Config.LoadBalancer.Algorithm),
 		QUIC:                sv.Config.QUIC(),
-		FixedAlgorithm:      !sv.Config.BPF.LBAlgorithmAnnotation && !sv.Config.LoadBalancer.Standalone,
-		FixedForwarding:     !sv.Config.BPF.LBModeAnnotation && !sv.Config.LoadBalancer.Standalone,
+		FixedAlgorithm:      !sv.Config.LoadBalancer.AlgorithmAnnotation && !sv.Config.LoadBalancer.Standalone,
+		FixedForwarding:     !sv.Config.LoadBalancer.ModeAnnotation && !sv.Config.LoadBalancer.Standalone,
 	}
 }
 

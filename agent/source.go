@@ -102,13 +102,30 @@ func (c *clusterSource) startKubernetes() error {
 	}
 	c.kube, err = kube.New(kube.Params{
 		DB: c.DB, Tables: c.Cluster, Policies: c.policies.tables, LastGood: c.keepPolicies(), Server: server,
-		Log: c.Log, Now: time.Now, ClusterPool: c.Config.PodCIDRsFromPool(),
+		Log: c.Log, Now: time.Now, ClusterPool: c.Config.PodCIDRsFromPool(), SecretsNamespace: c.secretsNamespace(),
+		NodeKeys: c.Config.Encryption.Enabled,
 	})
 	if err != nil {
 		return err
 	}
 	c.Go("kubernetes", c.kube.Run)
 	return nil
+}
+
+// secretsNamespace is where policies' Secrets are; empty if nothing enforces them.
+func (c *clusterSource) secretsNamespace() string {
+	if !c.Config.EnforcesL7() {
+		return ""
+	}
+	return c.Config.L7.SecretsNamespace
+}
+
+// publishKey writes a node's public key to the API server; nil without one.
+func (c *clusterSource) publishKey() func(ctx context.Context, node, key string) error {
+	if c.kube == nil {
+		return nil
+	}
+	return c.kube.PublishKey
 }
 
 // refused lists what the source refuses, and a channel that closes when that

@@ -12,7 +12,7 @@ import (
 // TestAffinityOfPod: what a pod is called where packets are translated is what it is called at its sockets, if that is
 // known.
 func TestAffinityOfPod(t *testing.T) {
-	w := newWorld(t, settingsOf(servicing), nil)
+	w := newWorld(t, settingsOf(servicing), onlyForwarding)
 	w.fillServices(t)
 	packettest.Both(t, func(t *testing.T, f packet.Family) {
 		defer w.enter(t)()

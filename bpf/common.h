@@ -70,6 +70,8 @@ struct settings {
 	__u8 quic;             /* connection IDs select backends of Services with FRONTEND_QUIC */
 	__u8 wire_any;         /* derived: the source does not matter for a wire's packets (no masquerade, no tunnel) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
+	__u8 netkit;           /* links of pods may be netkit devices */
+	__u8 encryption;       /* prefixes may be reached by the WireGuard device */
 	__u8 no_verdicts;      /* no EVENT_FLOW_BEGIN is sent to Hubble: of verdicts, only drops are reported */
 	__u32 tunnel_ifindex;
 	__u32 vni;
@@ -91,6 +93,7 @@ struct settings {
 	__u32 nat_entry_max;  /* size of nat_entries */
 	__u32 path_shift;     /* 64 minus the number of bits of an index into paths */
 	__u64 netns_cookie;   /* of the node's own network namespace */
+	__u64 netkit_mark;    /* of packets that from_pod has processed on a netkit device; random */
 	struct addr gateway4; /* the pods' gateway, mapped */
 	struct addr gateway6;
 	struct addr rss4; /* prefix of IPIP's outer source addresses, see rss4_bits */

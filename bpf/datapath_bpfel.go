@@ -673,6 +673,7 @@ const (
 	DatapathOutcomeFORWARD_PROXY               DatapathOutcome = 11
 	DatapathOutcomeFORWARD_DNS_QUERY           DatapathOutcome = 12
 	DatapathOutcomeFORWARD_DNS_ANSWER          DatapathOutcome = 13
+	DatapathOutcomeFORWARD_ENCRYPT             DatapathOutcome = 14
 	DatapathOutcomeDROP_FIRST                  DatapathOutcome = 16
 	DatapathOutcomeDROP_TRUNCATED              DatapathOutcome = 16
 	DatapathOutcomeDROP_BAD_HEADER             DatapathOutcome = 17
@@ -757,6 +758,7 @@ const (
 	DatapathPathActionPATH_STACK   DatapathPathAction = 4
 	DatapathPathActionPATH_RESOLVE DatapathPathAction = 5
 	DatapathPathActionPATH_PROXY   DatapathPathAction = 6
+	DatapathPathActionPATH_ENCRYPT DatapathPathAction = 7
 )
 
 type DatapathPathFlag uint32
@@ -849,10 +851,10 @@ type DatapathPortIndex struct {
 }
 
 type DatapathPrefix struct {
-	_     structs.HostLayout
-	Via   DatapathAddr
-	Flags uint32
-	_     [4]byte
+	_          structs.HostLayout
+	Via        DatapathAddr
+	Flags      uint32
+	Encryption uint32
 }
 
 type DatapathPrefixFlag uint32
@@ -970,8 +972,10 @@ type DatapathSettings struct {
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
+	Netkit         uint8
+	Encryption     uint8
 	NoVerdicts     uint8
-	_              [1]byte
+	_              [3]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -992,7 +996,9 @@ type DatapathSettings struct {
 	FlowEntries    uint32
 	NatEntryMax    uint32
 	PathShift      uint32
+	_              [4]byte
 	NetnsCookie    uint64
+	NetkitMark     uint64
 	Gateway4       struct {
 		_ structs.HostLayout
 		B [16]uint8

@@ -25,7 +25,11 @@ func masqueradeTables() []table {
 
 func takeWireAddresses(t testing.TB, w *world) {
 	t.Helper()
-	must(t, w.Wires.Put(uint32(w.index["eth0"]), DatapathWire{Mtu: 1500}))
+	var wire DatapathWire
+	eth0 := uint32(w.index["eth0"])
+	must(t, w.Wires.Lookup(eth0, &wire))
+	t.Cleanup(func() { must(t, w.Wires.Put(eth0, wire)) })
+	must(t, w.Wires.Put(eth0, DatapathWire{Mtu: 1500}))
 	w.bump(t, 0)
 }
 

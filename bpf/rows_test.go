@@ -74,9 +74,11 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 // tables are all packets, in the order of the features in datapath.c.
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
-		masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), floodTables(), probeTables(),
+		encryptionTables(), masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), floodTables(),
+		probeTables(),
 		fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables(),
-		xdpErrorTables(), quicTables(), l7Tables(), unroutedTables())
+		xdpErrorTables(), quicTables(), l7Tables(), unroutedTables(),
+		netkitTables())
 }
 
 // onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its
@@ -85,32 +87,26 @@ func onlyPrograms(names ...string) func(*ebpf.CollectionSpec) {
 	return func(spec *ebpf.CollectionSpec) {
 		for name, p := range spec.Programs {
 			if name != "to_pod" && !slices.Contains(names, name) {
-				p.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
+				doNothing(p)
 			}
 		}
 	}
 }
 
-func onlyForwarding(spec *ebpf.CollectionSpec) { onlyPrograms("from_pod", "from_wire")(spec) }
-
-func TestPackets(t *testing.T) {
-	for _, table := range tables() {
-		t.Run(table.name, func(t *testing.T) {
-			w := newWorld(t, table.settings, func(spec *ebpf.CollectionSpec) {
-				onlyPrograms(table.programs()...)(spec)
-				if table.tweak != nil {
-					table.tweak(spec)
-				}
-			})
-			for i, r := range table.rows {
-				if testing.Short() && r.only == 0 { // a slow machine has each row for one family, in turn
-					r.only = []packet.Family{packet.IPv4, packet.IPv6}[i%2]
-				}
-				t.Run(r.name, func(t *testing.T) { w.runBoth(t, r) })
-			}
-		})
+// onlySockets leaves of the programs those of sockets.
+func onlySockets(spec *ebpf.CollectionSpec) {
+	for _, p := range spec.Programs {
+		if p.Type == ebpf.SchedCLS || p.Type == ebpf.XDP {
+			doNothing(p)
+		}
 	}
 }
+
+func doNothing(p *ebpf.ProgramSpec) {
+	p.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
+}
+
+func onlyForwarding(spec *ebpf.CollectionSpec) { onlyPrograms("from_pod", "from_wire")(spec) }
 
 func (w *world) runBoth(t *testing.T, r row) {
 	packettest.Both(t, func(t *testing.T, f packet.Family) {

@@ -215,6 +215,7 @@ func (w *socketWorld) load(dir string, change func(*socketWorld, *Settings)) {
 	}
 	w.bind = s.BindProtection != 0
 	must(w.t, spec.Variables["config"].Set(s))
+	onlySockets(spec)
 	w.d = &Datapath{options: Options{Dir: dir}}
 	must(w.t, w.d.Assign(spec, nil))
 }

@@ -345,6 +345,7 @@ func (w *world) addPrefixes(t testing.TB) {
 	if w.settings.Tunnel != 0 {
 		w.addTunnelNodes(t)
 	}
+	w.addEncrypted(t)
 }
 
 func (w *world) addPod(t testing.TB, name string, slot uint16, link, gateway string) {

@@ -52,7 +52,8 @@ func TestSchema(t *testing.T) {
 // TestRights holds the chart's copies against the files that the sources' own tests run with.
 func TestRights(t *testing.T) {
 	for copied, source := range map[string]string{"agent-role.yaml": "../kube/role.yaml",
-		"operator-role.yaml": "../operator/role.yaml"} {
+		"operator-role.yaml":      "../operator/role.yaml",
+		"agent-secrets-role.yaml": "../kube/secrets-role.yaml"} {
 		got, err := os.ReadFile(filepath.Join("myelin/files", copied))
 		if err != nil {
 			t.Fatal(err)

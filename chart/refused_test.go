@@ -53,7 +53,7 @@ func TestRefused(t *testing.T) {
 		"bpf.ctTcpMax=many":                       "bpf/ctTcpMax",
 		"ipv6.enabled=yes please":                 "ipv6/enabled",
 		"kubeProxyReplacement=strict":             "kubeProxyReplacement",
-		"encryption.enabled=true":                 "encryption/enabled",
+		"egressGateway.enabled=true":              "egressGateway/enabled",
 		"hubble.relay.replicas=some":              "hubble/relay/replicas",
 		"routeMode=native":                        "routeMode",
 		"ipv4NativeRoutingCIDR=10.0.0.0":          "ipv4NativeRoutingCIDR",
@@ -181,7 +181,7 @@ func refusal(key string, data []byte) error {
 // why a value is refused.
 func TestExplained(t *testing.T) {
 	for set, want := range map[string]string{
-		"encryption.enabled=true":              "false (not yet: transparent encryption)",
+		"egressGateway.enabled=true":           "false (not yet: egress gateways)",
 		"iptablesRandomFully=true":             "refused: no iptables rule is ever written",
 		"myelin.runDir=run":                    "an absolute path",
 		"devices=[averyverylongdevicename]":    "a list of devices",

@@ -1,5 +1,5 @@
 // Package cluster holds the desired state of the Kubernetes cluster as tables:
-// nodes, namespaces, pods, Services and EndpointSlices, reduced to what the network needs. Sources (a
+// nodes, namespaces, pods, Services, EndpointSlices and Secrets, reduced to what the network needs. Sources (a
 // directory of manifests, an API server) write the rows; everything else reads
 // them. Rows are pointers and must not be changed after they are inserted.
 package cluster
@@ -19,11 +19,12 @@ type Tables struct {
 	Pods       statedb.RWTable[*Pod]
 	Services   statedb.RWTable[*Service]
 	Slices     statedb.RWTable[*EndpointSlice]
+	Secrets    statedb.RWTable[*Secret]
 }
 
 // NewTables creates the tables in db. It fails where a table of one of the
 // names "nodes", "namespaces", "pods", "kubernetes-services" (what nodes make of
-// them is in "services") and "endpoint-slices" exists already.
+// them is in "services"), "endpoint-slices" and "secrets" exists already.
 func NewTables(db *statedb.DB) (Tables, error) {
 	var (
 		t   Tables
@@ -43,6 +44,9 @@ func NewTables(db *statedb.DB) (Tables, error) {
 	}
 	if t.Slices, err = statedb.NewTable(db, "endpoint-slices", sliceKeys(), sliceServices()); err != nil {
 		return Tables{}, fmt.Errorf("create table endpoint-slices: %w", err)
+	}
+	if t.Secrets, err = statedb.NewTable(db, "secrets", secretKeys()); err != nil {
+		return Tables{}, fmt.Errorf("create table secrets: %w", err)
 	}
 	return t, nil
 }

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"encoding/base64"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -28,10 +30,34 @@ func FromNode(node *corev1.Node, source string) (*Node, error) {
 		}
 	}
 	row.PodCIDRs = podCIDRs(&c, &node.Spec)
+	row.WireGuardKey = c.wireGuardKey(node.Annotations)
 	if err := c.err(); err != nil {
 		return nil, err
 	}
 	return row, nil
+}
+
+// WireGuardKey reads a node's public key from the annotations of another object than its Node; errors as FromNode's.
+func WireGuardKey(annotations map[string]string) (string, error) {
+	var c checker
+	text := c.wireGuardKey(annotations)
+	return text, c.err()
+}
+
+// wireGuardKeySize is that of a public key in bytes: a point of Curve25519.
+const wireGuardKeySize = 32
+
+func (c *checker) wireGuardKey(annotations map[string]string) string {
+	text := annotations[WireGuardAnnotation]
+	if text == "" {
+		return ""
+	}
+	if data, err := base64.StdEncoding.DecodeString(text); err != nil || len(data) != wireGuardKeySize {
+		c.add(fmt.Sprintf("metadata.annotations[%s]", WireGuardAnnotation), "%q is not a key of %d bytes in base64",
+			text, wireGuardKeySize)
+		return ""
+	}
+	return text
 }
 
 // podCIDRs reads spec.podCIDRs, or spec.podCIDR where only that is set.

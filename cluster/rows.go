@@ -36,9 +36,14 @@ type Node struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// PodCIDRs are the prefixes that the node's pods get addresses from.
 	PodCIDRs []netip.Prefix `json:"podCIDRs,omitempty"`
+	// WireGuardKey is the node's public key in base64, empty if it has published none.
+	WireGuardKey string `json:"wireGuardKey,omitempty"`
 	// Source says where the row comes from, e.g. "manifests:nodes.yaml".
 	Source string `json:"source,omitempty"`
 }
+
+// WireGuardAnnotation is where nodes publish their public key: Cilium's, on Nodes and CiliumNodes.
+const WireGuardAnnotation = "network.cilium.io/wg-pub-key"
 
 // IPv4 is the node's first IPv4 address, or the zero Addr.
 func (n *Node) IPv4() netip.Addr { return first(n.Addresses, netip.Addr.Is4) }
@@ -48,8 +53,8 @@ func (n *Node) IPv6() netip.Addr { return first(n.Addresses, netip.Addr.Is6) }
 
 // Equal reports whether two rows say the same.
 func (n *Node) Equal(o *Node) bool {
-	return n.Name == o.Name && n.Source == o.Source && maps.Equal(n.Labels, o.Labels) &&
-		slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
+	return n.Name == o.Name && n.Source == o.Source && n.WireGuardKey == o.WireGuardKey &&
+		maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 
 // TableHeader names the columns of TableRow.

@@ -55,7 +55,7 @@ func (c *Config) contradictions(file string) Problems {
 	if d := c.DirectRoutingDevice; d != "" && len(c.Devices) > 0 && !c.selects(d) {
 		add("nodePort.directRoutingDevice", "%s is none of devices %s", d, strings.Join(c.Devices, " "))
 	}
-	if (c.BPF.Events.RateLimit > 0) != (c.BPF.Events.BurstLimit > 0) {
+	if (c.Events.RateLimit > 0) != (c.Events.BurstLimit > 0) {
 		add("bpf.events.default", "rateLimit and burstLimit must both be set, or none of them")
 	}
 	c.checkPools(add)
@@ -69,6 +69,7 @@ func (c *Config) contradictions(file string) Problems {
 	c.standalone(add)
 	c.checkGateway(add)
 	c.Hubble.Check(add)
+	c.Encryption.Check(add)
 	c.sources(add)
 	return ps
 }

@@ -12,13 +12,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"myelin/config/key"
+	encryption "myelin/encryption/options"
+	event "myelin/event/options"
 	hubble "myelin/hubble/options"
 	dns "myelin/l7/dns/options"
 	l7 "myelin/l7/options"
 	prefilter "myelin/policy/prefilter/options"
+	gateway "myelin/service/gateway/options"
+	service "myelin/service/options"
 )
 
 // maxFile bounds the configuration file, in bytes.
@@ -39,21 +42,8 @@ type Config struct {
 
 	BPF BPF
 
-	// KubeProxyReplacement turns all on that kube-proxy does: SocketLB, NodePort,
-	// HostPort and ExternalIPs.
-	KubeProxyReplacement bool
-	SocketLB             SocketLB
-	NodePort             NodePort
-	HostPort             bool // key hostPort.enabled
-	ExternalIPs          bool // key externalIPs.enabled
-	LoadBalancer         LoadBalancer
-	Maglev               Maglev
-	// NoBackendResponse is what packets to a Service without backends get: "reject",
-	// an answer that says so; "drop", none.
-	NoBackendResponse string // key serviceNoBackendResponse
-	// NAT46x64Gateway lets addresses for clients outside lead to backends of the
-	// other family.
-	NAT46x64Gateway bool // key nat46x64Gateway.enabled
+	ServiceOptions
+	Events event.Options
 
 	Devices             []string // names, or a prefix and "+"; empty: found by routes
 	DirectRoutingDevice string   // key nodePort.directRoutingDevice
@@ -83,6 +73,7 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
+	Encryption            encryption.Options
 	Prefilter             prefilter.Options
 	L7                    l7.Options
 	DNS                   dns.Options
@@ -98,6 +89,9 @@ type Config struct {
 	ignored []string          // keys that only others could act on
 }
 
+// ServiceOptions are the configuration of Services.
+type ServiceOptions = service.Options
+
 // Family is the configuration of IPv4 or of IPv6.
 type Family struct {
 	Enabled bool
@@ -111,7 +105,7 @@ type Family struct {
 type BPF struct {
 	Masquerade          bool
 	HostLegacyRouting   bool
-	DatapathMode        string // "veth" or "auto"
+	DatapathMode        string // "veth", "netkit", "netkit-l2" or "auto"
 	EnableTCX           bool   // false: clsact also where the kernel has TCX
 	PreallocateMaps     bool
 	MapDynamicSizeRatio float64 // share of the memory; 0: fixed sizes
@@ -119,82 +113,7 @@ type BPF struct {
 	CtAnyMax            int
 	NatMax              int // accepted; a translated flow is one record
 	NeighMax            int
-	LBMapMax            int  // of frontends, of backends, and of their sets
-	LBExternalClusterIP bool // ClusterIPs also for clients outside of the cluster
-	// LBSourceRangeAllTypes makes source ranges those of a Service's node ports and
-	// external IPs, too.
-	LBSourceRangeAllTypes bool
-	// LBAlgorithmAnnotation lets Services choose an algorithm of their own.
-	LBAlgorithmAnnotation bool
-	// LBModeAnnotation lets Services choose a mode of their own.
-	LBModeAnnotation   bool
-	MonitorAggregation string        // "none", "low", "medium" or "maximum"
-	MonitorInterval    time.Duration // between reports on a live flow
-	VLANBypass         []uint16      // VLAN ids that pass untouched; 0: all
-	Events             Events
-}
-
-// SocketLB is what applications get when they ask for a Service's address.
-type SocketLB struct {
-	Enabled bool
-	// HostNamespaceOnly leaves the sockets of pods alone.
-	HostNamespaceOnly bool
-	// TerminatePodConnections ends UDP sockets of pods whose backend has gone, as
-	// is always done with those of the host.
-	TerminatePodConnections bool
-}
-
-// NodePort is what Services have on the addresses of nodes.
-type NodePort struct {
-	Enabled bool          // packets are translated for Services of all types
-	Range   key.PortRange // key nodePort.range, "30000,32767"
-	// Addresses are those of nodes on which node ports, and host ports of any
-	// address, answer; none: all.
-	Addresses []netip.Prefix
-	// BindProtection keeps the node's own processes from binding ports that
-	// Services have.
-	BindProtection bool
-	// EnableHealthCheck serves the health check node ports of Services.
-	EnableHealthCheck bool
-}
-
-// LoadBalancer is how backends are chosen.
-type LoadBalancer struct {
-	// Mode is how clients outside get to backends on other nodes: "snat", from the
-	// node's address; "dsr", from their own, and the backend's node answers;
-	// "hybrid", TCP as dsr, others as snat.
-	Mode string
-	// DSRDispatch is how the backend's node learns what was asked for: "opt", by an
-	// option of the packet; "ipip" and "geneve", the same inside of another packet
-	// to the node. In a tunnel it is an option always.
-	DSRDispatch string
-	// Acceleration is whether XDP forwards flows that it knows: "disabled";
-	// "native" and "best-effort", in drivers that can; "testing-only", on all
-	// devices, after the driver.
-	Acceleration string
-	// RSSIPv4 and RSSIPv6 are prefixes that outer senders of IPIP are taken from,
-	// by flow, so that receivers spread them over their queues; invalid: the node's own address.
-	RSSIPv4, RSSIPv6  netip.Prefix
-	QUICConnectionIDs bool   // key myelin.quicConnectionIDs: they select backends of Services with QUIC
-	Algorithm         string // "random", "maglev" or "least-conn"
-	// ServiceTopology prefers the endpoints that EndpointSlices have hints for,
-	// as kube-proxy does. It can't be turned off: Warnings say so.
-	ServiceTopology bool
-	// Standalone is without a cluster: Services come by API, and the node has no
-	// pods, no Node object and no manifests.
-	Standalone bool
-}
-
-// Maglev is what Maglev tables are made by. All nodes must have the same.
-type Maglev struct {
-	TableSize int    // in places; 0: as the number of backends needs
-	HashSeed  string // any text
-}
-
-// Events says which events the datapath reports, and how many at most.
-type Events struct {
-	Drop, Trace, PolicyVerdict bool
-	RateLimit, BurstLimit      int // events a second; both 0: unlimited
+	VLANBypass          []uint16 // VLAN ids that pass untouched; 0: all
 }
 
 // CNI says where the container runtime looks for plugins.
@@ -220,7 +139,7 @@ type Myelin struct {
 	LogFormat      string // "text" or "json"
 	// ReportPolicies has the agent write into its CiliumNode which policies it has.
 	ReportPolicies bool // key myelin.policy.report
-	Gateway        Gateway
+	Gateway        gateway.Options
 }
 
 // Default is the configuration of an empty file. It differs from Cilium's
@@ -237,17 +156,11 @@ func Default() *Config {
 		IPv6:             Family{Enabled: false, Masquerade: true},
 		BPF: BPF{
 			Masquerade: true, DatapathMode: "veth", EnableTCX: true,
-			CtTCPMax: 49152, CtAnyMax: 16384, NatMax: 65536, NeighMax: 16384, LBMapMax: 65536,
-			MonitorAggregation: "medium", MonitorInterval: 5 * time.Second,
-			Events: Events{Drop: true, Trace: true, PolicyVerdict: true},
+			CtTCPMax: 49152, CtAnyMax: 16384, NatMax: 65536, NeighMax: 16384,
 		},
-		NoBackendResponse: "reject", SocketLB: SocketLB{TerminatePodConnections: true},
-		NodePort: NodePort{Range: key.PortRange{First: 30000, Last: 32767}, BindProtection: true,
-			EnableHealthCheck: true},
-		LoadBalancer: LoadBalancer{Mode: "snat", DSRDispatch: "opt", Acceleration: "disabled",
-			Algorithm: "random", ServiceTopology: true},
-		CNI:      CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
-		IPAMMode: "kubernetes", DefaultLBServiceIPAM: "lbipam",
+		ServiceOptions: service.Default(),
+		CNI:            CNI{ConfPath: "/etc/cni/net.d", BinPath: "/opt/cni/bin", Exclusive: true},
+		IPAMMode:       "kubernetes", DefaultLBServiceIPAM: "lbipam",
 		ClusterPool: ClusterPool{
 			IPv4: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10}), 8)}, IPv4Bits: 24,
 			IPv6: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd}), 104)}, IPv6Bits: 120,
@@ -256,11 +169,12 @@ func Default() *Config {
 		ClusterName: "default", PolicyEnforcementMode: "default",
 		Policy: Policy{Lockdown: true, MapMax: 65536, PeersMax: 65536, DeniedFlows: "reset"},
 		L7:     l7.Default(), DNS: dns.Default(), Hubble: hubble.Default(),
+		Events: event.Default(), Encryption: encryption.Default(),
 		Myelin: Myelin{
 			RunDir: "/run/myelin", BPFRoot: "/sys/fs/bpf", SysctlRoot: "/proc/sys", FlowTracking: "auto",
 			LogFormat: "text", NATPorts: key.PortRange{First: 10000, Last: 29999}, MapGrowthRatio: 0.02,
 			ReportPolicies: true,
-			Gateway:        gateway(),
+			Gateway:        gateway.Default(),
 		},
 		set: map[string]string{},
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"myelin/config/key"
 )
 
 // refused is a file and what must be said of it: one entry a line, in order.
@@ -48,12 +50,15 @@ func refusedKeys() map[string]refused {
 			[]string{`f.yaml: routingMode: "tunel" is not native or tunnel`}},
 		"not yet, value": {"tunnelProtocol: geneve",
 			[]string{"f.yaml: tunnelProtocol: not yet: geneve; use vxlan"}},
-		"not yet, netkit": {"bpf: {datapathMode: netkit-l2}",
-			[]string{"f.yaml: bpf.datapathMode: not yet: netkit-l2; use veth or auto"}},
 		"not yet, ipam": {"ipam: {mode: multi-pool}",
 			[]string{"f.yaml: ipam.mode: not yet: multi-pool; use kubernetes or cluster-pool"}},
-		"not yet, switch": {"encryption: {enabled: true, type: wireguard}",
-			[]string{"f.yaml: encryption.enabled: true: not yet: transparent encryption"}},
+		"not yet, switch": {"egressGateway: {enabled: true}",
+			[]string{"f.yaml: egressGateway.enabled: true: not yet: egress gateways"}},
+		"encryption without a type": {"encryption: {enabled: true}",
+			[]string{"f.yaml: encryption.type: ipsec, which is the default, is not yet possible: set " +
+				"encryption.type to wireguard"}},
+		"encryption of nodes": {"encryption: {enabled: true, type: wireguard, nodeEncryption: true}",
+			[]string{"f.yaml: encryption.nodeEncryption: not yet: traffic between nodes themselves is not encrypted"}},
 		"not yet, switch in a wild subtree": {"bgpControlPlane: {enabled: true, x: {y: 1}}",
 			[]string{"f.yaml: bgpControlPlane.enabled: true: not yet: BGP"}},
 		"not a switch, quoted": {`kubeProxyReplacement: "strict"`,
@@ -369,11 +374,12 @@ func FuzzParseConfig(f *testing.F) {
 		if c.TunnelPort == 0 || c.Myelin.NATPorts.First < 1024 || c.Myelin.NATPorts.Last < c.Myelin.NATPorts.First {
 			t.Errorf("accepted ports out of range: %+v", c)
 		}
-		if r := c.NodePort.Range; r.First == 0 || r.Last < r.First || c.BPF.LBMapMax < minMap ||
-			c.BPF.LBMapMax > maxMap {
-			t.Errorf("accepted Services out of range: %+v, %d", r, c.BPF.LBMapMax)
+		if r := c.NodePort.Range; r.First == 0 || r.Last < r.First || c.LoadBalancer.MapMax < key.MinMapEntries ||
+			c.LoadBalancer.MapMax > key.MaxMapEntries {
+			t.Errorf("accepted Services out of range: %+v, %d", r, c.LoadBalancer.MapMax)
 		}
-		if s := c.Sizes(1<<40, 200, 100); s.Flows < minMap || s.Flows > maxMap || s.Paths < minMap || s.Paths > maxMap {
+		valid := func(n int) bool { return n >= key.MinMapEntries && n <= key.MaxMapEntries }
+		if s := c.Sizes(1<<40, 200, 100); !valid(s.Flows) || !valid(s.Paths) {
 			t.Errorf("accepted map sizes out of range: %+v", s)
 		}
 	})

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"myelin/config/key"
 )
 
 // Setting is one key with its value, as `myelin config view` prints it.
@@ -81,17 +83,17 @@ func (c *Config) Sizes(memory uint64, flowBytes, pathBytes int) Sizes {
 	if c.BPF.MapDynamicSizeRatio > 0 {
 		cost := float64(base.CtTCPMax+base.CtAnyMax)*float64(flowBytes) + float64(base.NeighMax)*float64(pathBytes)
 		scale := c.BPF.MapDynamicSizeRatio * float64(memory) / max(cost, 1)
-		dynamic := func(key string, set, base int) int {
-			if c.isSet(key) {
+		dynamic := func(name string, set, base int) int {
+			if c.isSet(name) {
 				return set
 			}
-			return int(min(max(scale*float64(base), minMap), maxMap))
+			return int(min(max(scale*float64(base), key.MinMapEntries), key.MaxMapEntries))
 		}
 		tcp = dynamic("bpf.ctTcpMax", tcp, base.CtTCPMax)
 		other = dynamic("bpf.ctAnyMax", other, base.CtAnyMax)
 		paths = dynamic("bpf.neighMax", paths, base.NeighMax)
 	}
-	return Sizes{Flows: min(tcp+other, maxMap), Paths: paths}
+	return Sizes{Flows: min(tcp+other, key.MaxMapEntries), Paths: paths}
 }
 
 // FlowLimit is the number of entries that each of the tables of conntrack and NAT entries may grow to, 0 if they do not
@@ -101,5 +103,5 @@ func (c *Config) FlowLimit(memory uint64, flowBytes int) int {
 	if c.isSet("bpf.ctTcpMax") || c.isSet("bpf.ctAnyMax") || c.Myelin.MapGrowthRatio <= 0 {
 		return 0
 	}
-	return int(min(c.Myelin.MapGrowthRatio*float64(memory)/float64(max(flowBytes, 1)), maxMap))
+	return int(min(c.Myelin.MapGrowthRatio*float64(memory)/float64(max(flowBytes, 1)), key.MaxMapEntries))
 }

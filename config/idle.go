@@ -93,15 +93,15 @@ func (c *Config) unused() []unused {
 	const notYet = "this version does not act on it"
 	native := c.RoutingMode != "tunnel"
 	maglev := c.Services() &&
-		(c.LoadBalancer.Algorithm == "maglev" || c.BPF.LBAlgorithmAnnotation || c.LoadBalancer.Standalone)
+		(c.LoadBalancer.Algorithm == "maglev" || c.LoadBalancer.AlgorithmAnnotation || c.LoadBalancer.Standalone)
 	return append(c.unusedElsewhere(), []unused{
 		{"bpf.preallocateMaps bpf.vlanBypass nodePort.directRoutingDevice", true,
 			notYet},
-		{"bpf.monitorAggregation bpf.monitorInterval", !c.BPF.Events.Trace, "bpf.events.trace.enabled is false"},
+		{"bpf.monitorAggregation bpf.monitorInterval", !c.Events.Trace, "bpf.events.trace.enabled is false"},
 		{"bpf.natMax", true, "a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax"},
 		{"myelin.mapGrowthRatio", c.isSet("bpf.ctTcpMax") || c.isSet("bpf.ctAnyMax"),
 			"bpf.ctTcpMax or bpf.ctAnyMax is set, so that tables do not grow"},
-		{"bpf.events.default.rateLimit bpf.events.default.burstLimit", !c.BPF.Events.Drop && !c.BPF.Events.Trace,
+		{"bpf.events.default.rateLimit bpf.events.default.burstLimit", !c.Events.Drop && !c.Events.Trace,
 			"bpf.events.drop.enabled and bpf.events.trace.enabled are false"},
 		{"tunnelProtocol tunnelPort", native, "routingMode is native"},
 		{"directRoutingSkipUnreachable", !c.AutoDirectNodeRoutes, "autoDirectNodeRoutes is false"},

@@ -39,8 +39,8 @@ func TestNoEffect(t *testing.T) {
 			"are: bpf.events.trace.enabled",
 		"sctp.enabled: false": "sctp.enabled: " +
 			"false has no effect: SCTP is always forwarded",
-		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}": "encryption.enabled: " +
-			"is off, so that these have no effect: encryption.type, encryption.nodeEncryption",
+		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}": "encryption.nodeEncryption: " +
+			"has no effect: encryption.enabled is false",
 		"encryption.enabled: false":         "",
 		"bgpControlPlane: {enabled: false}": "",
 		"hubble: {enabled: false, relay: {enabled: false}}": "hubble.relay.enabled: " +
@@ -130,8 +130,8 @@ func TestCheckValue(t *testing.T) {
 		{"routingMode", `"tunel"`, `"tunel" is not native or tunnel`},
 		{"ipam.mode", `"eni"`, "not yet: eni; use kubernetes or cluster-pool"},
 		{"bpf.ctTcpMax", `12`, "12 is not in 1024..16777216"},
-		{"encryption.enabled", `true`, "true: not yet: transparent encryption"},
-		{"encryption.enabled", `false`, ""},
+		{"egressGateway.enabled", `true`, "true: not yet: egress gateways"},
+		{"egressGateway.enabled", `false`, ""},
 		{"routeMode", `"native"`, "unknown key: did you mean routingMode?"},
 	} {
 		err := CheckValue(tc.key, []byte(tc.value))

@@ -102,15 +102,13 @@ func serviceFeatures() []feature {
 }
 
 func securityFeatures() []feature {
-	const l7 = "not yet: L7 policies"
+	const l7, strict = "not yet: L7 policies", "not yet: strict mode of encryption"
 	return []feature{
-		{"encryption.enabled", "false", "not yet: transparent encryption",
-			"encryption.type encryption.nodeEncryption encryption.ipsec.* encryption.wireguard.* " +
-				"encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities"},
-		{"encryption.strictMode.enabled", "false", "not yet: transparent encryption", ""},
-		{"encryption.strictMode.egress.enabled", "false", "not yet: transparent encryption",
+		{"encryption.strictMode.enabled", "false", strict,
+			"encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities encryption.ipsec.*"},
+		{"encryption.strictMode.egress.enabled", "false", strict,
 			"encryption.strictMode.egress.cidr encryption.strictMode.egress.allowRemoteNodeIdentities"},
-		{"encryption.strictMode.ingress.enabled", "false", "not yet: transparent encryption", ""},
+		{"encryption.strictMode.ingress.enabled", "false", strict, ""},
 		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
 		{"policyDenyResponse", "none", "not yet: answers to what a policy denies",
 			"bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},
@@ -118,6 +116,12 @@ func securityFeatures() []feature {
 		{"ingressController.enabled", "false", "not yet: Ingress", "ingressController.*"},
 		{"gatewayAPI.enabled", "false", "not yet: Gateway API", "gatewayAPI.*"},
 		{"bpf.tproxy", "false", l7, ""},
+		{"tls.readSecretsOnlyFromSecretsNamespace", "true null", "refused: agents have no right to all Secrets of " +
+			"the cluster; put those of policies into the namespace tls.secretsNamespace.name", ""},
+		{"tls.secretsBackend", "local null", "refused: agents have no right to all Secrets of the cluster", ""},
+		{"tls.secretSync.enabled", "false null", "not yet: copying Secrets; put those of policies into the namespace " +
+			"tls.secretsNamespace.name", "tls.secretSync.*"},
+		{"tls.caBundle.enabled", "false", "not yet: authorities for all of TLS", "tls.caBundle.*"},
 		{"egressGateway.enabled", "false", "not yet: egress gateways",
 			"egressGateway.reconciliationTriggerInterval egressGateway.maxPolicyEntries"},
 		{"dnsProxy.preCache", "empty", "not yet: a cache of names from a file",
@@ -197,5 +201,5 @@ func chartKeys() string {
 		prometheus.metrics prometheus.metricsService prometheus.controllerGroupMetrics rbac.*
 		readinessProbe.* resourceQuotas.* resources.* rollOutCiliumPods scheduling.* secretsNamespaceLabels.*
 		securityContext.* serviceAccounts.* sleepAfterInit startupProbe.* synchronizeK8sNodes
-		terminationGracePeriodSeconds tls.* tolerations updateStrategy.* upgradeCompatibility wellKnownIdentities.*`
+		terminationGracePeriodSeconds tls.ca.* tls.secretsNamespace.create tolerations updateStrategy.* upgradeCompatibility wellKnownIdentities.*`
 }

@@ -1,14 +1,6 @@
 package config
 
-import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"strconv"
-
-	"myelin/config/key"
-	"myelin/service/maglev"
-)
+import "myelin/config/key"
 
 // PerPacket reports whether packets are translated for Services: what comes from
 // outside, and what pods send past a socket hook. Else that is kube-proxy's.
@@ -132,8 +124,8 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 		key string
 		on  bool
 	}{
-		{"bpf.lbExternalClusterIP", c.BPF.LBExternalClusterIP},
-		{"bpf.lbSourceRangeAllTypes", c.BPF.LBSourceRangeAllTypes},
+		{"bpf.lbExternalClusterIP", c.LoadBalancer.ExternalClusterIP},
+		{"bpf.lbSourceRangeAllTypes", c.LoadBalancer.SourceRangeAllTypes},
 		{"loadBalancer.mode", c.LoadBalancer.Mode != "snat"},
 		{"loadBalancer.acceleration", c.LoadBalancer.Acceleration != "disabled" && len(c.changed(key.UsesXDP)) == 0},
 		{"nat46x64Gateway.enabled", c.NAT46x64Gateway}, {"myelin.quicConnectionIDs", c.LoadBalancer.QUICConnectionIDs},
@@ -150,42 +142,11 @@ func (c *Config) serviceWarnings(add func(key, format string, args ...any)) {
 // Direct reports whether answers to clients outside may come from the backend's
 // node: of all Services, or of those that say so, as those by API may.
 func (c *Config) Direct() bool {
-	return c.PerPacket() && (c.LoadBalancer.Mode != "snat" || c.BPF.LBModeAnnotation || c.LoadBalancer.Standalone)
+	lb := &c.LoadBalancer
+	return c.PerPacket() && (lb.Mode != "snat" || lb.ModeAnnotation || lb.Standalone)
 }
 
 // QUIC reports whether Services can have their backends selected by QUIC connection IDs.
 func (c *Config) QUIC() bool {
 	return c.PerPacket() && (c.LoadBalancer.QUICConnectionIDs || c.LoadBalancer.Standalone)
-}
-
-// tableSize is the size of Maglev tables, one of a few primes; 0: as needed.
-func tableSize(name string, at func(*Config) *int) setting {
-	return setting{
-		Name: name,
-		Set: func(c *Config, v any) error {
-			raw, ok := v.(json.Number)
-			if !ok {
-				return errors.New(key.Show(v) + " is not a number")
-			}
-			n, err := strconv.Atoi(raw.String())
-			if err != nil {
-				return fmt.Errorf("%q is not a whole number", raw)
-			}
-			if err := (maglev.Config{Size: n}).Check(); err != nil {
-				return err
-			}
-			*at(c) = n
-			return nil
-		},
-		Get:    func(c *Config) string { return strconv.Itoa(*at(c)) },
-		Schema: key.Schema{"enum": tableSizes()},
-	}
-}
-
-func tableSizes() []any {
-	list := []any{0}
-	for _, n := range maglev.Sizes() {
-		list = append(list, n)
-	}
-	return list
 }

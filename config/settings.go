@@ -3,19 +3,16 @@ package config
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"myelin/config/key"
+	encryption "myelin/encryption/options"
+	event "myelin/event/options"
 	hubble "myelin/hubble/options"
 	dns "myelin/l7/dns/options"
 	l7 "myelin/l7/options"
 	prefilter "myelin/policy/prefilter/options"
-)
-
-// Bounds of map sizes, in entries, as in Cilium.
-const (
-	minMap = 1 << 10
-	maxMap = 1 << 24
+	gateway "myelin/service/gateway/options"
+	service "myelin/service/options"
 )
 
 // setting is a key and its place in Config.
@@ -24,8 +21,11 @@ type setting = key.Key[Config]
 // settings are the keys that the agent acts on, in the order of the
 // documentation. The list is the one place that knows them.
 func settings() []setting {
-	return slices.Concat(routingSettings(), bpfSettings(), serviceSettings(), gatewaySettings(), agentSettings(),
-		operatorSettings(),
+	return slices.Concat(routingSettings(), bpfSettings(), agentSettings(), operatorSettings(),
+		key.Within(func(c *Config) *service.Options { return &c.ServiceOptions }, service.Keys()),
+		key.Within(func(c *Config) *gateway.Options { return &c.Myelin.Gateway }, gateway.Keys()),
+		key.Within(func(c *Config) *event.Options { return &c.Events }, event.Keys()),
+		key.Within(func(c *Config) *encryption.Options { return &c.Encryption }, encryption.Keys()),
 		key.Within(func(c *Config) *prefilter.Options { return &c.Prefilter }, prefilter.Keys()),
 		key.Within(func(c *Config) *l7.Options { return &c.L7 }, l7.Keys()),
 		key.Within(func(c *Config) *dns.Options { return &c.DNS }, dns.Keys()),
@@ -63,78 +63,15 @@ func bpfSettings() []setting {
 		key.Boolean("bpf.hostLegacyRouting", func(c *Config) *bool { return &c.BPF.HostLegacyRouting }),
 		key.OneOf("bpf.datapathMode", func(c *Config) *string {
 			return &c.BPF.DatapathMode
-		}, []string{"veth", "auto"}, "netkit", "netkit-l2"),
+		}, []string{"veth", "netkit", "netkit-l2", "auto"}),
 		key.Boolean("bpf.enableTCX", func(c *Config) *bool { return &c.BPF.EnableTCX }),
 		key.Boolean("bpf.preallocateMaps", func(c *Config) *bool { return &c.BPF.PreallocateMaps }),
 		key.Ratio("bpf.mapDynamicSizeRatio", func(c *Config) *float64 { return &c.BPF.MapDynamicSizeRatio }),
-		key.Integer("bpf.ctTcpMax", func(c *Config) *int { return &c.BPF.CtTCPMax }, minMap, maxMap),
-		key.Integer("bpf.ctAnyMax", func(c *Config) *int { return &c.BPF.CtAnyMax }, minMap, maxMap),
-		key.Integer("bpf.natMax", func(c *Config) *int { return &c.BPF.NatMax }, minMap, maxMap),
-		key.Integer("bpf.neighMax", func(c *Config) *int { return &c.BPF.NeighMax }, minMap, maxMap),
-		key.OneOf("bpf.monitorAggregation", func(c *Config) *string {
-			return &c.BPF.MonitorAggregation
-		}, []string{"none", "low", "medium", "maximum"}),
-		key.Duration("bpf.monitorInterval", func(c *Config) *time.Duration {
-			return &c.BPF.MonitorInterval
-		}, time.Second, time.Hour),
+		key.MapSize("bpf.ctTcpMax", func(c *Config) *int { return &c.BPF.CtTCPMax }),
+		key.MapSize("bpf.ctAnyMax", func(c *Config) *int { return &c.BPF.CtAnyMax }),
+		key.MapSize("bpf.natMax", func(c *Config) *int { return &c.BPF.NatMax }),
+		key.MapSize("bpf.neighMax", func(c *Config) *int { return &c.BPF.NeighMax }),
 		key.VLANs("bpf.vlanBypass", func(c *Config) *[]uint16 { return &c.BPF.VLANBypass }),
-		key.Boolean("bpf.events.drop.enabled", func(c *Config) *bool { return &c.BPF.Events.Drop }),
-		key.Boolean("bpf.events.trace.enabled", func(c *Config) *bool { return &c.BPF.Events.Trace }),
-		key.Boolean("bpf.events.policyVerdict.enabled", func(c *Config) *bool { return &c.BPF.Events.PolicyVerdict }),
-		key.Integer("bpf.events.default.rateLimit", func(c *Config) *int { return &c.BPF.Events.RateLimit }, 0, 1<<30),
-		key.Integer("bpf.events.default.burstLimit", func(c *Config) *int {
-			return &c.BPF.Events.BurstLimit
-		}, 0, 1<<30),
-	}
-}
-
-func serviceSettings() []setting {
-	return []setting{
-		key.BoolText("kubeProxyReplacement", func(c *Config) *bool { return &c.KubeProxyReplacement }),
-		key.Boolean("socketLB.enabled", func(c *Config) *bool { return &c.SocketLB.Enabled }),
-		key.Boolean("socketLB.hostNamespaceOnly", func(c *Config) *bool { return &c.SocketLB.HostNamespaceOnly }),
-		key.Boolean("socketLB.terminatePodConnections", func(c *Config) *bool {
-			return &c.SocketLB.TerminatePodConnections
-		}),
-		key.Boolean("nodePort.enabled", func(c *Config) *bool { return &c.NodePort.Enabled }),
-		key.PortPair("nodePort.range", func(c *Config) *key.PortRange { return &c.NodePort.Range }),
-		key.CIDRs("nodePort.addresses", func(c *Config) *[]netip.Prefix { return &c.NodePort.Addresses }),
-		key.Boolean("nodePort.bindProtection", func(c *Config) *bool { return &c.NodePort.BindProtection }),
-		key.Boolean("nodePort.enableHealthCheck", func(c *Config) *bool { return &c.NodePort.EnableHealthCheck }),
-		key.Boolean("hostPort.enabled", func(c *Config) *bool { return &c.HostPort }),
-		key.Boolean("externalIPs.enabled", func(c *Config) *bool { return &c.ExternalIPs }),
-		key.OneOf("serviceNoBackendResponse", func(c *Config) *string {
-			return &c.NoBackendResponse
-		}, []string{"reject", "drop"}),
-		key.OneOf("loadBalancer.mode", func(c *Config) *string {
-			return &c.LoadBalancer.Mode
-		}, []string{"snat", "dsr", "hybrid"}),
-		key.OneOf("loadBalancer.dsrDispatch", func(c *Config) *string {
-			return &c.LoadBalancer.DSRDispatch
-		}, []string{"opt", "ipip", "geneve"}),
-		key.OneOf("loadBalancer.acceleration", func(c *Config) *string {
-			return &c.LoadBalancer.Acceleration
-		}, []string{"disabled", "native", "best-effort", "testing-only"}),
-		key.Boolean("nat46x64Gateway.enabled", func(c *Config) *bool { return &c.NAT46x64Gateway }),
-		key.Boolean("bpf.lbModeAnnotation", func(c *Config) *bool { return &c.BPF.LBModeAnnotation }),
-		key.Boolean("myelin.quicConnectionIDs", func(c *Config) *bool { return &c.LoadBalancer.QUICConnectionIDs }),
-		key.CIDR("myelin.rssIPv4SrcCIDR", func(c *Config) *netip.Prefix {
-			return &c.LoadBalancer.RSSIPv4
-		}, "IPv4", netip.Addr.Is4),
-		key.CIDR("myelin.rssIPv6SrcCIDR", func(c *Config) *netip.Prefix {
-			return &c.LoadBalancer.RSSIPv6
-		}, "IPv6", netip.Addr.Is6),
-		key.OneOf("loadBalancer.algorithm", func(c *Config) *string {
-			return &c.LoadBalancer.Algorithm
-		}, []string{"random", "maglev", "least-conn"}),
-		tableSize("maglev.tableSize", func(c *Config) *int { return &c.Maglev.TableSize }),
-		key.Text("maglev.hashSeed", func(c *Config) *string { return &c.Maglev.HashSeed }),
-		key.Boolean("loadBalancer.serviceTopology", func(c *Config) *bool { return &c.LoadBalancer.ServiceTopology }),
-		key.Boolean("loadBalancer.standalone", func(c *Config) *bool { return &c.LoadBalancer.Standalone }),
-		key.Integer("bpf.lbMapMax", func(c *Config) *int { return &c.BPF.LBMapMax }, minMap, maxMap),
-		key.Boolean("bpf.lbExternalClusterIP", func(c *Config) *bool { return &c.BPF.LBExternalClusterIP }),
-		key.Boolean("bpf.lbSourceRangeAllTypes", func(c *Config) *bool { return &c.BPF.LBSourceRangeAllTypes }),
-		key.Boolean("bpf.lbAlgorithmAnnotation", func(c *Config) *bool { return &c.BPF.LBAlgorithmAnnotation }),
 	}
 }
 
@@ -160,8 +97,8 @@ func agentSettings() []setting {
 		key.Boolean("hostFirewall.enabled", func(c *Config) *bool { return &c.Policy.Host }),
 		key.Boolean("policyAuditMode", func(c *Config) *bool { return &c.Policy.Audit }),
 		key.Boolean("endpointLockdownOnMapOverflow", func(c *Config) *bool { return &c.Policy.Lockdown }),
-		key.Integer("bpf.policyMapMax", func(c *Config) *int { return &c.Policy.MapMax }, minMap, maxMap),
-		key.Integer("myelin.policy.peersMax", func(c *Config) *int { return &c.Policy.PeersMax }, minMap, maxMap),
+		key.MapSize("bpf.policyMapMax", func(c *Config) *int { return &c.Policy.MapMax }),
+		key.MapSize("myelin.policy.peersMax", func(c *Config) *int { return &c.Policy.PeersMax }),
 		key.OneOf("myelin.policy.deniedFlows", func(c *Config) *string {
 			return &c.Policy.DeniedFlows
 		}, []string{"reset", "drop", "leave"}),

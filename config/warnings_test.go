@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"myelin/config/key"
 )
 
 func TestWarnings(t *testing.T) {
@@ -118,8 +120,9 @@ func TestSizes(t *testing.T) {
 			Sizes{Flows: 65536 * 2, Paths: 16384 * 2}},
 		"dynamic, one set": {"bpf: {mapDynamicSizeRatio: 0.5, ctTcpMax: 1024}", (65536*200 + 16384*100) * 4,
 			Sizes{Flows: 32768 + 1024, Paths: 32768}},
-		"dynamic, little memory":  {"bpf.mapDynamicSizeRatio: 0.001", 1 << 20, Sizes{Flows: 2048, Paths: 1024}},
-		"dynamic, endless memory": {"bpf.mapDynamicSizeRatio: 0.9", 1 << 62, Sizes{Flows: maxMap, Paths: maxMap}},
+		"dynamic, little memory": {"bpf.mapDynamicSizeRatio: 0.001", 1 << 20, Sizes{Flows: 2048, Paths: 1024}},
+		"dynamic, endless memory": {"bpf.mapDynamicSizeRatio: 0.9", 1 << 62,
+			Sizes{Flows: key.MaxMapEntries, Paths: key.MaxMapEntries}},
 	} {
 		if got := parse(tc.file).Sizes(tc.memory, 200, 100); got != tc.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
@@ -145,7 +148,7 @@ func TestFlowLimit(t *testing.T) {
 			t.Errorf("%q: %d, want %d", file, got, want)
 		}
 	}
-	if got := Default().FlowLimit(1<<62, entry); got != maxMap {
+	if got := Default().FlowLimit(1<<62, entry); got != key.MaxMapEntries {
 		t.Errorf("endless memory: %d", got)
 	}
 }

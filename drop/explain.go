@@ -40,6 +40,8 @@ func waysOn() []Outcome {
 			"A DNS query that the proxy has allowed before passed without the proxy.", ""},
 		{bpf.DatapathOutcomeFORWARD_DNS_ANSWER, "FORWARD_DNS_ANSWER",
 			"An answer with no other addresses than those that policies know passed without the proxy.", ""},
+		{bpf.DatapathOutcomeFORWARD_ENCRYPT, "FORWARD_ENCRYPT",
+			"Left for another node by the WireGuard device, which encrypts it.", ""},
 	}
 }
 

@@ -183,5 +183,6 @@ func ip(r *event.Raw, v *view) *flowpb.IP {
 	if a := v.srcXlated.Addr(); a.IsValid() && a != v.src.Addr() {
 		out.SourceXlated = a.String()
 	}
+	out.Encrypted = bpf.DatapathOutcome(r.Outcome) == bpf.DatapathOutcomeFORWARD_ENCRYPT
 	return out
 }

@@ -18,6 +18,8 @@ func observationPoint(h bpf.DatapathHook, o bpf.DatapathOutcome) flowpb.TraceObs
 		return flowpb.TraceObservationPoint_TO_NETWORK
 	case bpf.DatapathOutcomeFORWARD_TUNNEL:
 		return flowpb.TraceObservationPoint_TO_OVERLAY
+	case bpf.DatapathOutcomeFORWARD_ENCRYPT:
+		return flowpb.TraceObservationPoint_TO_CRYPTO
 	case bpf.DatapathOutcomeFORWARD_PROXY, bpf.DatapathOutcomeFORWARD_DNS_QUERY,
 		bpf.DatapathOutcomeFORWARD_DNS_ANSWER:
 		return flowpb.TraceObservationPoint_TO_PROXY

@@ -112,9 +112,8 @@ func IsHook(object chart.Object) bool {
 // order is the order of dependencies: accounts and rights before pods.
 func order(object chart.Object) int {
 	return slices.Index([]string{
-		"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service",
-		"ServiceMonitor",
-		"PodDisruptionBudget",
+		"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap",
+		"Service", "ServiceMonitor", "PodDisruptionBudget",
 		"DaemonSet", "Deployment", "Job",
 	}, kube.RefOf(object.Content).Kind)
 }
@@ -200,8 +199,8 @@ func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.
 	}
 	for _, object := range lasting(all) {
 		r := kube.RefOf(object.Content)
-		// not ours, where the values say so
-		if have[r] || r.Kind == "ServiceAccount" || strings.HasPrefix(r.Kind, "ClusterRole") {
+		// not ours, where the values say so; and a namespace has Secrets of users
+		if have[r] || r.Kind == "Namespace" || r.Kind == "ServiceAccount" || strings.HasPrefix(r.Kind, "ClusterRole") {
 			continue
 		}
 		if err := remove(ctx, cluster, r, o.Say); err != nil {

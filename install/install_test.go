@@ -254,7 +254,9 @@ func TestValues(t *testing.T) {
 		"updateStrategy.rollingUpdate.maxSurge=x": "updateStrategy.rollingUpdate.maxSurge: ",
 		"operator.updateStrategy.type=OnDelete": "operator.updateStrategy.type: value must be one of " +
 			"'RollingUpdate', 'Recreate'",
-		"encryption.enabled=true":                 "encryption.enabled: true: not yet: transparent encryption",
+		"egressGateway.enabled=true": "egressGateway.enabled: true: not yet: egress gateways",
+		"encryption.enabled=true": "encryption.type: ipsec, which is the default, is not yet possible: set " +
+			"encryption.type to wireguard",
 		"ipam.mode=eni":                           "ipam.mode: not yet: eni; use kubernetes or cluster-pool",
 		"routeMode=native":                        "routeMode: unknown key: did you mean routingMode?",
 		"devices=[eth0, averyverylongdevicename]": `devices: "averyverylongdevicename" is longer than 15 bytes`,
@@ -325,8 +327,8 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	list := lasting(objects)
-	if len(list) != 14 || kube.RefOf(list[0].Content).Kind != "ServiceAccount" ||
-		kube.RefOf(list[13].Content).Kind != "Deployment" {
+	if len(list) != 17 || kube.RefOf(list[0].Content).Kind != "Namespace" ||
+		kube.RefOf(list[16].Content).Kind != "Deployment" {
 		t.Errorf("%d objects", len(list))
 	}
 }

@@ -61,8 +61,7 @@ func (c *clients) of(gvk schema.GroupVersionKind, object, list runtime.Object,
 	return client, nil
 }
 
-// listWatch lists and watches one kind, in all namespaces, and makes items of
-// what it gets.
+// listWatch lists and watches one kind, in all namespaces or the one of the kind, and makes items of what it gets.
 type listWatch struct {
 	*kind
 
@@ -85,7 +84,8 @@ func (c *clients) listWatch(k *kind, now func() time.Time) (*listWatch, error) {
 }
 
 func (l *listWatch) request(o metav1.ListOptions) *rest.Request {
-	return l.client.Get().Resource(l.resource).VersionedParams(&o, metav1.ParameterCodec)
+	return l.client.Get().NamespaceIfScoped(l.namespace, l.namespace != "").Resource(l.resource).
+		VersionedParams(&o, metav1.ParameterCodec)
 }
 
 // List implements cache.Lister.

@@ -54,6 +54,10 @@ func (s *Source) follow(ctx context.Context, k *kind, c *clients) {
 	}
 	found := s.states[k].found
 	reflectKind(ctx, lw, &store{source: s, kind: k}, func(err error) (time.Duration, <-chan struct{}) {
+		if k.namespace != "" && apierrors.IsForbidden(err) {
+			s.forbidden(k, err)
+			return 0, nil
+		}
 		if !k.optional || !apierrors.IsNotFound(err) {
 			s.failed(k, err)
 			return 0, nil

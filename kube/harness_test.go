@@ -212,7 +212,8 @@ func resources() map[string]string {
 		"CiliumClusterwideNetworkPolicy": "ciliumclusterwidenetworkpolicies",
 		"ClusterNetworkPolicy":           "clusternetworkpolicies",
 		"CustomResourceDefinition":       "customresourcedefinitions", "ClusterRole": "clusterroles",
-		"ClusterRoleBinding": "clusterrolebindings",
+		"ClusterRoleBinding": "clusterrolebindings", "Role": "roles/", "RoleBinding": "rolebindings/",
+		"Secret": "secrets/",
 	}
 }
 

@@ -24,6 +24,8 @@ type kind struct {
 	resource string
 	// optional kinds come with a CustomResourceDefinition, which may be missing.
 	optional bool
+	// namespace is the only one that is looked into; empty: all are. The right to it may be missing.
+	namespace string
 	// object and list are what the decoder fills. Rows are made of them at once.
 	object, list runtime.Object
 	convert      func(o runtime.Object, now time.Time) (row any, faults cluster.FieldErrors)
@@ -87,6 +89,15 @@ func kinds(t cluster.Tables, p policy.Tables, last *policy.LastGood) []*kind {
 		GroupVersionKind: cilium.WithKind(parse.GroupKind), resource: "ciliumcidrgroups", optional: true,
 		object: &raw{}, list: &rawList{}, convert: strict(parse.ReadGroup), rows: groupRows(p, last),
 	})
+}
+
+// secretKind is that of the Secrets of a namespace.
+func secretKind(t cluster.Tables, namespace string) *kind {
+	return &kind{
+		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: "secrets", namespace: namespace,
+		object: &corev1.Secret{}, list: &corev1.SecretList{},
+		convert: typed(cluster.FromSecret), rows: secretRows(t),
+	}
 }
 
 // typed converts what the server has checked: of fields that it may know and we

@@ -38,6 +38,10 @@ type Params struct {
 	Now func() time.Time
 	// ClusterPool takes podCIDRs of nodes from CiliumNodes, and none from Nodes.
 	ClusterPool bool
+	// SecretsNamespace is the namespace whose Secrets are read; empty: none are.
+	SecretsNamespace string
+	// NodeKeys takes public keys of nodes from CiliumNodes, and from Nodes where those have none.
+	NodeKeys bool
 }
 
 // Source keeps tables equal to what an API server has.
@@ -72,8 +76,11 @@ func New(p Params) (*Source, error) {
 		changed: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	s.kinds = kinds(p.Tables, p.Policies, p.LastGood)
-	if p.ClusterPool {
-		s.kinds = withPool(s.kinds, p.Tables)
+	if p.ClusterPool || p.NodeKeys {
+		s.kinds = withPool(s.kinds, p.Tables, p.ClusterPool)
+	}
+	if p.SecretsNamespace != "" {
+		s.kinds = append(s.kinds, secretKind(p.Tables, p.SecretsNamespace))
 	}
 	for _, k := range s.kinds {
 		s.states[k] = &kindState{found: make(chan struct{}, 1)}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"myelin/cluster"
 	"myelin/kube"
 	"myelin/kube/manifests"
 	"myelin/policy"
@@ -36,9 +37,9 @@ func TestServer(t *testing.T) {
 func options(s server) kube.Options { return kube.Options{KubeConfig: s.KubeConfig(apiserver.Agent)} }
 
 // testRBAC: a client that may not list waits and reports it; what role.yaml grants is
-// enough.
+// enough, but for Secrets, without which all else is known.
 func testRBAC(t *testing.T, s server) {
-	w := follow(t, options(s))
+	w := followWith(t, options(s), func(p *kube.Params) { p.SecretsNamespace = "cilium-secrets" })
 	w.eventually("what is forbidden is told", func() string {
 		state := w.state()
 		if text := state.Obstacle(); !strings.Contains(text, "can't be listed") ||
@@ -58,9 +59,30 @@ func testRBAC(t *testing.T, s server) {
 		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: myelin}\nsubjects: [{kind: User, "+
 		"name: "+apiserver.Agent+", apiGroup: rbac.authorization.k8s.io}]")
 	w.synced()
-	if state := w.state(); state.Obstacle() != "" {
-		t.Errorf("still: %s", state.Obstacle())
+	if state := w.state(); !strings.Contains(state.Obstacle(), "Secret can't be listed") {
+		t.Errorf("without the right to Secrets: %q", state.Obstacle())
 	}
+	s.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: cilium-secrets}")
+	s.applyFile(t, "kube/secrets-role.yaml")
+	s.apply(t, "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {name: myelin-test, "+
+		"namespace: cilium-secrets}\n"+
+		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: myelin-secrets}\nsubjects: [{kind: User, "+
+		"name: "+apiserver.Agent+", apiGroup: rbac.authorization.k8s.io}]")
+	for _, namespace := range []string{"cilium-secrets", "default"} {
+		s.apply(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: demo-tls, namespace: "+namespace+"}\n"+
+			"stringData: {token: abc}")
+	}
+	w.eventually("the Secret", func() string {
+		txn := w.db.ReadTxn()
+		key := cluster.Key{Namespace: "cilium-secrets", Name: "demo-tls"}
+		row, _, ok := w.cluster.Secrets.Get(txn, cluster.SecretByKey(key))
+		state := w.state()
+		if !ok || string(row.Data["token"]) != "abc" || w.cluster.Secrets.NumObjects(txn) != 1 ||
+			state.Obstacle() != "" {
+			return fmt.Sprintf("%v, %q", row, state.Obstacle())
+		}
+		return ""
+	})
 	if ok, _ := w.policies.Groups.Initialized(w.db.ReadTxn()); !ok {
 		t.Error("tables are not initialized")
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
@@ -15,50 +16,68 @@ import (
 	"myelin/kube/crd"
 )
 
-// podCIDRs is what a CiliumNode says of a node.
-type podCIDRs struct {
+// part is what a CiliumNode says of a node.
+type part struct {
 	node     string
-	prefixes []netip.Prefix
+	podCIDRs []netip.Prefix
+	key      string // the public key of WireGuard
 }
 
-// pooled are the rows of nodes, whose podCIDRs come from CiliumNodes: either may be
-// there before the other.
+func (p part) equal(o part) bool {
+	return p.node == o.node && p.key == o.key && slices.Equal(p.podCIDRs, o.podCIDRs)
+}
+
+// pooled are the rows of nodes, of which a part comes from CiliumNodes: either may be there before the other.
 type pooled struct {
 	nodes rows
 	table statedb.RWTable[*cluster.Node]
+	// podCIDRs come from CiliumNodes, not only keys.
+	podCIDRs bool
 
-	mu       sync.Mutex
-	prefixes map[string][]netip.Prefix
+	mu    sync.Mutex
+	parts map[string]part
+	own   map[string]string // keys that Nodes have themselves
 }
 
-// of is what is known of a node's podCIDRs.
-func (p *pooled) of(node string) ([]netip.Prefix, bool) {
+// of is what is known of a node.
+func (p *pooled) of(node string) (part, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list, ok := p.prefixes[node]
-	return list, ok
+	known, ok := p.parts[node]
+	return known, ok
 }
 
-// set notes them, and changes the node's row.
-func (p *pooled) set(txn statedb.WriteTxn, node string, list []netip.Prefix, there bool) bool {
-	before, was := p.of(node)
+// complete adds to a Node's row what its CiliumNode says.
+func (p *pooled) complete(row *cluster.Node) *cluster.Node {
 	p.mu.Lock()
-	delete(p.prefixes, node)
+	defer p.mu.Unlock()
+	next, known := *row, p.parts[row.Name]
+	if p.podCIDRs {
+		next.PodCIDRs = known.podCIDRs
+	}
+	next.WireGuardKey = cmp.Or(known.key, p.own[row.Name])
+	return &next
+}
+
+// set notes a part, and changes the node's row.
+func (p *pooled) set(txn statedb.WriteTxn, next part, there bool) bool {
+	before, was := p.of(next.node)
+	p.mu.Lock()
+	delete(p.parts, next.node)
 	if there {
-		p.prefixes[node] = list
+		p.parts[next.node] = next
 	}
 	p.mu.Unlock()
-	if row, _, ok := p.table.Get(txn, cluster.NodeByName(node)); ok && !slices.Equal(row.PodCIDRs, list) {
-		next := *row
-		next.PodCIDRs = list
-		return p.nodes.put(txn, &next)
+	if row, _, ok := p.table.Get(txn, cluster.NodeByName(next.node)); ok && p.nodes.put(txn, p.complete(row)) {
+		return true
 	}
-	return was != there || !slices.Equal(before, list)
+	return was != there || !before.equal(next)
 }
 
-// withPool adds CiliumNodes to kinds, from which Nodes' rows have their podCIDRs then.
-func withPool(list []*kind, t cluster.Tables) []*kind {
-	p := &pooled{nodes: nodeRows(t), table: t.Nodes, prefixes: map[string][]netip.Prefix{}}
+// withPool adds CiliumNodes to kinds, from which Nodes' rows have their keys then, and with podCIDRs their podCIDRs.
+func withPool(list []*kind, t cluster.Tables, podCIDRs bool) []*kind {
+	p := &pooled{nodes: nodeRows(t), table: t.Nodes, podCIDRs: podCIDRs, parts: map[string]part{},
+		own: map[string]string{}}
 	for _, k := range list {
 		if k.Kind == "Node" {
 			k.rows = &nodeWithPool{rows: p.nodes, pooled: p}
@@ -79,20 +98,28 @@ func (n *nodeWithPool) put(txn statedb.WriteTxn, row any) bool {
 	if !ok {
 		panic("a row of another table")
 	}
-	next := *node
-	next.PodCIDRs, _ = n.pooled.of(node.Name)
-	return n.rows.put(txn, &next)
+	n.pooled.mu.Lock()
+	n.pooled.own[node.Name] = node.WireGuardKey
+	n.pooled.mu.Unlock()
+	return n.rows.put(txn, n.pooled.complete(node))
+}
+
+func (n *nodeWithPool) remove(txn statedb.WriteTxn, key cluster.Key) bool {
+	n.pooled.mu.Lock()
+	delete(n.pooled.own, key.Name)
+	n.pooled.mu.Unlock()
+	return n.rows.remove(txn, key)
 }
 
 // poolRows are what CiliumNodes become.
 type poolRows struct{ *pooled }
 
 func (p poolRows) put(txn statedb.WriteTxn, row any) bool {
-	c, ok := row.(*podCIDRs)
+	c, ok := row.(*part)
 	if !ok {
 		panic("a row of another table")
 	}
-	return p.set(txn, c.node, c.prefixes, true)
+	return p.set(txn, *c, true)
 }
 
 // known is the row itself: what is kept of it is made anew.
@@ -104,13 +131,13 @@ func (poolRows) refuse(statedb.WriteTxn, cluster.Key, *item, time.Time) bool {
 }
 
 func (p poolRows) remove(txn statedb.WriteTxn, key cluster.Key) bool {
-	return p.set(txn, key.Name, nil, false)
+	return p.set(txn, part{node: key.Name}, false)
 }
 
 func (p poolRows) keys(statedb.ReadTxn) (list []cluster.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for name := range p.prefixes {
+	for name := range p.parts {
 		list = append(list, cluster.Key{Name: name})
 	}
 	return list
@@ -119,7 +146,7 @@ func (p poolRows) keys(statedb.ReadTxn) (list []cluster.Key) {
 func (p poolRows) count(statedb.ReadTxn) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.prefixes)
+	return len(p.parts)
 }
 
 // poolKind are CiliumNodes.
@@ -134,8 +161,11 @@ func poolKind(p *pooled) *kind {
 			if err := json.Unmarshal(text, &object); err != nil {
 				return nil, cluster.FieldErrors{cluster.Fault(err)}
 			}
-			list, err := cluster.PodCIDRs("spec.ipam.podCIDRs", object.Spec.IPAM.PodCIDRs)
-			return &podCIDRs{node: object.Name, prefixes: list}, cluster.Faults(err)
+			out := &part{node: object.Name}
+			var errs [2]error
+			out.podCIDRs, errs[0] = cluster.PodCIDRs("spec.ipam.podCIDRs", object.Spec.IPAM.PodCIDRs)
+			out.key, errs[1] = cluster.WireGuardKey(object.Annotations)
+			return out, append(cluster.Faults(errs[0]), cluster.Faults(errs[1])...)
 		},
 	}
 }

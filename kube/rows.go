@@ -140,6 +140,11 @@ func sliceRows(t cluster.Tables) rows {
 		equal: (*cluster.EndpointSlice).Equal, find: cluster.SliceByKey}
 }
 
+func secretRows(t cluster.Tables) rows {
+	return &rowsOf[cluster.Secret]{table: t.Secrets, key: (*cluster.Secret).Key, equal: (*cluster.Secret).Equal,
+		find: cluster.SecretByKey}
+}
+
 func policyRows(t policy.Tables, last *policy.LastGood, kind string) rows {
 	return &rowsOf[policy.Object]{
 		table: t.Policies, key: func(o *policy.Object) cluster.Key { return o.Ref.Key }, equal: (*policy.Object).Equal,

@@ -165,6 +165,15 @@ func (s *Source) absent(k *kind) {
 	}
 }
 
+// forbidden notes that there is no right to a kind, without which all else goes on. What is in force stays.
+func (s *Source) forbidden(k *kind, err error) {
+	if s.set(k, kindState{listed: s.state(k).listed, missing: true, problem: err.Error()}) {
+		s.Log.Warn("the API server does not permit to read a kind", "kind", k.Kind, "namespace", k.namespace,
+			"error", err)
+		s.poke()
+	}
+}
+
 // find makes followers that wait for a kind look again, now and for some seconds.
 func (s *Source) find(k *kind) {
 	s.mu.Lock()

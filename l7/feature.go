@@ -53,10 +53,12 @@ type Feature struct {
 	names  *names
 	woken  chan struct{}
 
-	mu      sync.Mutex // held while the proxy is configured
-	wanted  []byte     // the last configuration; nil: no policy needs the proxy
-	applied bool       // the proxy that runs has it
-	inode   uint64     // of the network namespace that the devices lead to
+	mu      sync.Mutex     // held while the proxy is configured
+	given   *config.Config // what policies want, without the contents of Secrets; nil: they have not said yet
+	uses    []*secretUse   // Secrets that given names
+	wanted  []byte         // the last configuration; nil: no policy needs the proxy
+	applied bool           // the proxy that runs has it
+	inode   uint64         // of the network namespace that the devices lead to
 	// leadTo is the proxy whose network namespace that was, as another one may get its inode number, and configured
 	// the one that has the configuration. They are zero until there is one.
 	leadTo, configured control.Status
@@ -76,6 +78,7 @@ func (f *Feature) Feature() *feature.Feature {
 		Name: "l7", Start: f.start, Settings: f.settings, Lists: f.lists,
 		Status:  func() []feature.Status { return []feature.Status{f.status()} },
 		Metrics: f.metrics, Commands: commands(),
+		Rights: []feature.Right{{Resources: []string{"secrets"}, Verbs: []string{"list", "watch"}, Namespaced: true}},
 	}
 }
 
@@ -91,7 +94,7 @@ func (f *Feature) settings(s *bpf.Settings) {
 
 // cachesDNS reports whether DNS messages may pass without the proxy. What passes is recorded by events of the datapath.
 func (f *Feature) cachesDNS() bool {
-	return f.Config.DNS.Cache && (!f.Config.Hubble.Enabled || f.Config.BPF.Events.Trace)
+	return f.Config.DNS.Cache && (!f.Config.Hubble.Enabled || f.Config.Events.Trace)
 }
 
 func flag(b bool) uint8 {
@@ -114,6 +117,7 @@ func (f *Feature) start(context.Context) error {
 	f.wanted = data
 	f.Go("l7", f.watch)
 	f.Go("l7-records", f.follow)
+	f.Go("l7-secrets", f.followSecrets)
 	return nil
 }
 
@@ -131,13 +135,21 @@ func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 	if f.Config.DNS.RejectCode == "nameError" {
 		full.DNS.RejectCode = codeNameError
 	}
-	data, err := control.Encode(&full)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.given = &full
+	return f.write(ctx)
+}
+
+// write makes the configuration of what policies want and the Secrets that there are, and the proxy enforce it. The
+// caller holds mu.
+func (f *Feature) write(ctx context.Context) error {
+	full := f.withSecrets(f.given)
+	data, err := control.Encode(full)
 	if err != nil {
 		return fmt.Errorf("encode the proxy's configuration: %w", err)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.wanted == nil && len(c.Rules)+len(c.Selectors)+len(c.Endpoints) == 0 {
+	if f.wanted == nil && len(full.Rules)+len(full.Selectors)+len(full.Endpoints) == 0 {
 		return nil
 	}
 	if !bytes.Equal(data, f.wanted) {

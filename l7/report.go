@@ -24,7 +24,10 @@ func inodeOf(f *os.File) (uint64, error) {
 
 // lists are the tables of the proxy.
 func (f *Feature) lists() map[string]feature.List {
-	return map[string]feature.List{"fqdn": {Header: new(nameRow).TableHeader(), Each: f.eachName}}
+	return map[string]feature.List{
+		"fqdn":           {Header: new(nameRow).TableHeader(), Each: f.eachName},
+		"policy-secrets": {Header: new(secretUse).TableHeader(), Each: f.eachSecret},
+	}
 }
 
 // nameRow is an address of a name that a pod has got.
@@ -125,6 +128,13 @@ func (f *Feature) status() feature.Status {
 	s.Problems = append(s.Problems, now.Problems...)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for i, problem := range secretProblems(f.uses) {
+		if i == feature.Few {
+			s.FallBack("… and others: see `myelin policy secrets`")
+			break
+		}
+		s.FallBack(problem)
+	}
 	if f.failed != nil {
 		s.Break(f.failed.Error())
 	}

@@ -152,9 +152,10 @@ func (l *Lab) put(o *object) (Change, error) {
 	case !errors.Is(err, os.ErrNotExist):
 		return c, err
 	}
-	// Lines count too: agents name those that a rule was made of. A Pod that has not changed keeps its node.
-	if err == nil &&
-		(bytes.Equal(old, o.data) || c.Action == resultUnchanged && o.isPod() && len(appliedOf(old)) != len(old)) {
+	// Lines count too: agents name those that a rule was made of. A Pod that has not changed keeps its node, a Node its
+	// key.
+	keeps := c.Action == resultUnchanged && (o.isPod() || o.isNode())
+	if err == nil && (bytes.Equal(old, o.data) || keeps && len(appliedOf(old)) != len(old)) {
 		return c, nil
 	}
 	return c, l.writeManifest(o.fileName(), o.data)

@@ -60,6 +60,11 @@ func (l *Lab) complete(objects, present []*object) error {
 		}
 	}
 	for _, o := range objects {
+		if o.isNode() {
+			if err := o.keepKey(earlier[o.fileName()]); err != nil {
+				return fmt.Errorf("%s: %w", o, err)
+			}
+		}
 		if o.isWorkload() {
 			if err := o.add(o.typed, earlier[o.fileName()]); err != nil {
 				return fmt.Errorf("%s: %w", o, err)

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -203,27 +202,7 @@ func (l *Lab) bindPod(b controller.Binding, objects []*object) error {
 	return l.writeManifest(name, o.data)
 }
 
-// addNode adds a node to a Pod's document and leaves all else in it as it is, so that agents see what is wrong with it.
+// addNode adds a node to a Pod's document.
 func (o *object) addNode(node string) error {
-	applied, err := yaml.YAMLToJSON(o.data)
-	if err != nil {
-		return err
-	}
-	var doc map[string]any
-	if err := yaml.Unmarshal(o.data, &doc); err != nil {
-		return err
-	}
-	child := func(name string, of map[string]any) map[string]any {
-		m, ok := of[name].(map[string]any)
-		if !ok {
-			m = map[string]any{}
-			of[name] = m
-		}
-		return m
-	}
-	child("spec", doc)["nodeName"] = node
-	meta := child("metadata", doc)
-	child("annotations", meta)[corev1.LastAppliedConfigAnnotation] = string(bytes.TrimSpace(applied))
-	o.data, err = yaml.Marshal(doc)
-	return err
+	return o.edit(func(doc map[string]any) { child(doc, "spec")["nodeName"] = node })
 }

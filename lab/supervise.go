@@ -154,6 +154,10 @@ func (s *supervisor) control() {
 		}
 		s.follows = true
 	}
+	s.watchKeys()
+	if err := s.lab.publishKeys(); err != nil {
+		s.log.Error("keys of nodes", "error", err)
+	}
 	if err := s.lab.control(); err != nil {
 		s.log.Error("controllers", "error", err)
 	}

@@ -69,12 +69,12 @@ type desired struct {
 func derive(s state) (d desired) {
 	masqueraded := map[netip.Addr]bool{}
 	for _, v := range s.devices {
-		if !v.Up || (v.Kind != route.Wire && v.Kind != route.Tunnel) {
+		if !v.Up || !slices.Contains([]route.Kind{route.Wire, route.Tunnel, route.Encryption}, v.Kind) {
 			continue
 		}
 		w := s.wire(v)
 		d.wires = append(d.wires, w)
-		if !w.Tunnel {
+		if !w.Tunnel && !w.Own {
 			masqueraded[w.IPv4] = s.Masquerade4
 			masqueraded[w.IPv6] = s.Masquerade6
 		}
@@ -99,7 +99,7 @@ func derive(s state) (d desired) {
 func (s state) wire(v *route.Device) *Wire {
 	w := &Wire{
 		Index: v.Index, Name: v.Name, Tunnel: v.Kind == route.Tunnel, L3: v.L3, Encrypted: v.Encrypted(), Type: v.Type,
-		MTU: v.MTU, Status: reconciler.StatusPending(),
+		Own: v.Kind == route.Encryption, MTU: v.MTU, Status: reconciler.StatusPending(),
 	}
 	receive, send := bpf.FromWire, bpf.ToWire
 	if w.L3 {
@@ -114,11 +114,17 @@ func (s state) wire(v *route.Device) *Wire {
 		w.Hooks = append(w.Hooks, send)
 		return w
 	}
+	if self := s.self(); w.Own && self != nil {
+		// Clients of Services that are SNATed: its peers take packets from these addresses.
+		w.IPv4, w.IPv6 = self.IPv4(), self.IPv6()
+	}
 	if s.sends() || s.probes {
 		w.Hooks = append(w.Hooks, send)
 	}
-	w.IPv4 = s.sourceOn(v, netip.Addr.Is4)
-	w.IPv6 = s.sourceOn(v, netip.Addr.Is6)
+	if !w.Own {
+		w.IPv4 = s.sourceOn(v, netip.Addr.Is4)
+		w.IPv6 = s.sourceOn(v, netip.Addr.Is6)
+	}
 	return w
 }
 
@@ -186,15 +192,21 @@ func (s state) self() *cluster.Node {
 // prefix counts.
 func (s state) prefixes() (rows []*Prefix) {
 	seen := map[netip.Prefix]bool{}
-	add := func(p netip.Prefix, via netip.Addr, node bool, why string) {
+	device := s.encryption()
+	add := func(p netip.Prefix, via netip.Addr, node, encrypted bool, why string) {
 		if p = p.Masked(); seen[p] {
 			return
 		}
 		seen[p] = true
-		rows = append(rows, &Prefix{Prefix: p, Via: via, Tunnel: s.Tunnel && via.IsValid(), Node: node,
-			NoPorts: node && s.noPorts(p.Addr()), Why: why, Status: reconciler.StatusPending()})
+		row := &Prefix{Prefix: p, Via: via, Tunnel: s.Tunnel && via.IsValid(), Node: node,
+			NoPorts: node && s.noPorts(p.Addr()), Why: why, Status: reconciler.StatusPending()}
+		if encrypted {
+			row.Encryption = device
+		}
+		rows = append(rows, row)
 	}
 	for _, n := range s.nodes {
+		encrypted := n.Name != s.Name && n.WireGuardKey != ""
 		via := netip.Addr{}
 		if s.Tunnel && n.Name != s.Name {
 			via = n.IPv4()
@@ -212,17 +224,27 @@ func (s state) prefixes() (rows []*Prefix) {
 					via = n.IPv6()
 				}
 			}
-			add(p, via, false, "pods of "+n.Name)
+			add(p, via, false, encrypted, "pods of "+n.Name)
 		}
 		for _, a := range n.Addresses {
 			if !s.Tunnel {
 				via = netip.Addr{} // it is the node
 			}
-			add(netip.PrefixFrom(a, a.BitLen()), via, true, "node "+n.Name)
+			add(netip.PrefixFrom(a, a.BitLen()), via, true, encrypted, "node "+n.Name)
 		}
 	}
 	for _, p := range s.NativeCIDRs {
-		add(p, netip.Addr{}, false, "native routing CIDR")
+		add(p, netip.Addr{}, false, false, "native routing CIDR")
 	}
 	return rows
+}
+
+// encryption is the index of the WireGuard device, 0 if there is none or it is down.
+func (s state) encryption() int {
+	for _, v := range s.devices {
+		if v.Kind == route.Encryption && v.Up {
+			return v.Index
+		}
+	}
+	return 0
 }

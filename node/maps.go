@@ -193,7 +193,8 @@ type prefixOps struct {
 }
 
 func (o *prefixOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, p *Prefix) error {
-	row := bpf.DatapathPrefix{Via: bpf.Addr(p.Via), Flags: uint32(bpf.DatapathPrefixFlagPREFIX_CLUSTER)}
+	row := bpf.DatapathPrefix{Via: bpf.Addr(p.Via), Flags: uint32(bpf.DatapathPrefixFlagPREFIX_CLUSTER),
+		Encryption: uint32(p.Encryption)}
 	if p.Tunnel {
 		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_TUNNEL)
 	}

@@ -33,6 +33,8 @@ type Wire struct {
 	Name  string `json:"name"`
 	// Tunnel: the device of packets in VXLAN; it is no wire to masquerade to.
 	Tunnel bool `json:"tunnel"`
+	// Own: the WireGuard device of encryption between nodes; it is no wire to masquerade to either.
+	Own bool `json:"own,omitempty"`
 	// L3: it has no link-layer header, as WireGuard, IPIP and TUN devices.
 	L3 bool `json:"l3,omitempty"`
 	// Encrypted: what leaves by it is encrypted.
@@ -72,6 +74,8 @@ type Prefix struct {
 	Via    netip.Addr `json:"via"`
 	Tunnel bool       `json:"tunnel,omitempty"` // it is reached through the tunnel to there
 	Node   bool       `json:"node,omitempty"`   // an address of a node
+	// Encryption is the index of the WireGuard device that it is reached by, 0: none.
+	Encryption int `json:"encryption,omitempty"`
 	// NoPorts: no node port answers on it.
 	NoPorts bool              `json:"noPorts,omitempty"`
 	Why     string            `json:"why"`
@@ -85,7 +89,7 @@ func (a *Address) Equal(o *Address) bool {
 
 // Equal compares what is wanted.
 func (w *Wire) Equal(o *Wire) bool {
-	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.L3 == o.L3 &&
+	return w.Index == o.Index && w.Name == o.Name && w.Tunnel == o.Tunnel && w.Own == o.Own && w.L3 == o.L3 &&
 		w.Encrypted == o.Encrypted &&
 		w.IPv4 == o.IPv4 && w.IPv6 == o.IPv6 && w.MTU == o.MTU &&
 		w.Type == o.Type && slices.Equal(w.Ports, o.Ports) && w.VLAN.equal(o.VLAN) && slices.Equal(w.Hooks, o.Hooks)
@@ -113,7 +117,7 @@ func (w *Wire) xdp() bpf.XDPDevice {
 // Equal compares what is wanted.
 func (p *Prefix) Equal(o *Prefix) bool {
 	return p.Prefix == o.Prefix && p.Via == o.Via && p.Tunnel == o.Tunnel && p.Node == o.Node &&
-		p.NoPorts == o.NoPorts && p.Why == o.Why
+		p.Encryption == o.Encryption && p.NoPorts == o.NoPorts && p.Why == o.Why
 }
 
 func text(a netip.Addr) string {
@@ -149,11 +153,13 @@ func (w *Wire) TableRow() []string {
 }
 
 // TableHeader implements statedb.TableWritable.
-func (*Prefix) TableHeader() []string { return []string{"Prefix", "Tunnel", "Why", "Status"} }
+func (*Prefix) TableHeader() []string {
+	return []string{"Prefix", "Tunnel", "Why", "Encrypted", "Status"}
+}
 
 // TableRow implements statedb.TableWritable.
 func (p *Prefix) TableRow() []string {
-	return []string{p.Prefix.String(), text(p.Via), p.Why, p.Status.Kind.String()}
+	return []string{p.Prefix.String(), text(p.Via), p.Why, fmt.Sprint(p.Encryption != 0), p.Status.Kind.String()}
 }
 
 // Tables are the rows of this package.

@@ -242,7 +242,7 @@ type Changes struct {
 
 // Write begins a transaction with all tables that a source of cluster state fills.
 func (t Tables) Write(db *statedb.DB, c cluster.Tables) statedb.WriteTxn {
-	return db.WriteTxn(c.Nodes, c.Namespaces, c.Pods, c.Services, c.Slices, t.Policies, t.Groups)
+	return db.WriteTxn(c.Nodes, c.Namespaces, c.Pods, c.Services, c.Slices, c.Secrets, t.Policies, t.Groups)
 }
 
 // RegisterSource registers a source of cluster state as an initializer of all
@@ -252,6 +252,7 @@ func (t Tables) RegisterSource(txn statedb.WriteTxn, c cluster.Tables, name stri
 		c.Nodes.RegisterInitializer(txn, name), c.Namespaces.RegisterInitializer(txn, name),
 		c.Pods.RegisterInitializer(txn, name),
 		c.Services.RegisterInitializer(txn, name), c.Slices.RegisterInitializer(txn, name),
+		c.Secrets.RegisterInitializer(txn, name),
 		t.Policies.RegisterInitializer(txn, name), t.Groups.RegisterInitializer(txn, name),
 	}
 }

@@ -101,10 +101,21 @@ INLINE bool decide_plain_source(const struct cpu *c, bool pod)
 	return !source || addr_is_zero(&source->via) || (source->flags & PREFIX_NODE && !pod);
 }
 
+/*
+ * Whether the CPU's packet came by the WireGuard device from the node that its source belongs to, which WireGuard has
+ * verified. Slow path.
+ */
+INLINE bool decide_encrypted_source(const struct __sk_buff *skb, const struct cpu *c)
+{
+	struct prefix *source = prefix_find(&c->pkt.src);
+
+	return source && source->encryption == skb->ifindex;
+}
+
 /* Whether the source of the CPU's packet is valid on the wire that it came from; e: the destination. Slow path. */
 INLINE bool decide_source(const struct __sk_buff *skb, const struct cpu *c, const struct endpoint *e)
 {
-	if (!config.tunnel)
+	if (!config.tunnel || (config.encryption && decide_encrypted_source(skb, c)))
 		return true;
 	return tunnel_device(skb) ? decide_tunnel_source(c) : decide_plain_source(c, e && !(e->flags & ENDPOINT_HOST));
 }
@@ -151,7 +162,7 @@ INLINE enum next fib_outcome(long rc)
 /* Looks up the kernel's route. struct bpf_fib_lookup has different fields for IPv4 and IPv6. Slow path. */
 INLINE long fib_lookup(struct __sk_buff *skb, const struct packet *pkt, struct bpf_fib_lookup *f)
 {
-	f->ifindex = pkt->ifindex & ~PATH_REWRITTEN;
+	f->ifindex = pkt->ifindex & ~(PATH_REWRITTEN | PATH_PLAIN);
 	f->l4_protocol = pkt->proto;
 	f->tot_len = 1; /* requests the route's MTU in mtu_result, since kernel 5.12; unchanged by older kernels */
 	if (pkt->family == 4) {
@@ -233,6 +244,20 @@ INLINE __u16 tunnel_mtu(void)
 	return w ? w->mtu : 0;
 }
 
+/* Decides c->path for a prefix that is reached by the WireGuard device. Slow path. */
+INLINE void decide_encrypted(struct cpu *c, const struct prefix *prefix)
+{
+	__u32 ifindex = prefix->encryption;
+	struct wire *w = bpf_map_lookup_elem(&wires, &ifindex);
+
+	c->path.action = PATH_ENCRYPT;
+	c->path.ifindex = ifindex;
+	if (!w)
+		return;
+	c->path.mtu = w->mtu;
+	c->snat = c->pkt.family == 4 ? w->addr4 : w->addr6;
+}
+
 /*
  * Decides c->path for a destination that is not on this node; prefix: the destination's, NULL if it is in none. Returns
  * NEXT_FORWARD or a drop reason.
@@ -241,12 +266,31 @@ INLINE enum next decide_remote(struct __sk_buff *skb, struct cpu *c, const struc
 {
 	struct path *p = &c->path;
 
+	if (config.encryption && prefix && prefix->encryption && !(c->pkt.ifindex & PATH_PLAIN)) {
+		decide_encrypted(c, prefix);
+		return NEXT_FORWARD;
+	}
 	if (!config.tunnel || !prefix || !(prefix->flags & PREFIX_TUNNEL))
 		return decide_wire(skb, c);
 	p->action = PATH_TUNNEL;
 	p->via = prefix->via;
 	p->mtu = tunnel_mtu();
 	return NEXT_FORWARD;
+}
+
+/*
+ * Legacy routing: sets c->path for a packet to an encrypted node, and returns whether it is one. The kernel has a route
+ * into the WireGuard device for packets to other nodes' pods, but none for those to the nodes, where encrypted packets
+ * go.
+ */
+INLINE bool decide_encrypted_node(struct cpu *c)
+{
+	const struct prefix *prefix = prefix_find(&c->pkt.dst);
+
+	if (!prefix || !prefix->encryption || !(prefix->flags & PREFIX_NODE))
+		return false;
+	decide_encrypted(c, prefix);
+	return true;
 }
 
 /* Decides c->path for any destination, and whether the packet is masqueraded. Returns NEXT_FORWARD or a drop reason. */
@@ -263,7 +307,8 @@ INLINE enum next decide_destination(struct __sk_buff *skb, struct cpu *c)
 		return NEXT_FORWARD;
 	}
 	if (config.legacy_routing) {
-		p->action = PATH_STACK;
+		if (!config.encryption || !decide_encrypted_node(c))
+			p->action = PATH_STACK;
 		return NEXT_FORWARD;
 	}
 	prefix = prefix_find(&pkt->dst);

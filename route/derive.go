@@ -31,6 +31,8 @@ type Config struct {
 	// in routing mode native. TunnelIPv6 says that the underlay is IPv6.
 	Tunnel     string
 	TunnelIPv6 bool
+	// Encryption is the name of the WireGuard device, which leads to pods of nodes with a key; empty: there is none.
+	Encryption string
 	// AutoDirectNodeRoutes installs a route to each node's pods in native mode;
 	// SkipUnreachable (directRoutingSkipUnreachable) makes it leave out nodes
 	// that are not on a common link, instead of reporting an error.
@@ -48,6 +50,7 @@ type peerNode struct {
 	Name      string
 	Addresses []netip.Addr   // InternalIPs; the first of a family counts
 	PodCIDRs  []netip.Prefix // of another node also each address that a pod has outside of them
+	Encrypted bool           // it has published a key
 }
 
 func (n peerNode) address(like netip.Addr) netip.Addr {
@@ -284,6 +287,11 @@ func (d *derivation) forNode(n peerNode) {
 	for _, p := range n.PodCIDRs {
 		switch {
 		case !d.enabled(p.Addr()):
+		case d.Config.Encryption != "" && n.Encrypted:
+			d.route(&Route{
+				Prefix: p.Masked(), Device: d.Config.Encryption, Source: d.source(p.Addr()), MTU: d.mtu.Pod,
+				Owner: owner,
+			})
 		case d.Config.Tunnel != "":
 			// The tunnel device resolves no neighbours (NOARP): the datapath puts
 			// the other node's address on the packet.
@@ -353,47 +361,5 @@ func (d *derivation) nextHop(v *Device, a netip.Addr, why string) {
 		d.out.NextHops = append(d.out.NextHops, &NextHop{
 			Device: v.Name, Address: a, For: why, State: "none", Status: reconciler.StatusPending(),
 		})
-	}
-}
-
-func (d *derivation) sysctl(why, want string, accept []string, path ...string) {
-	d.out.Sysctls = append(d.out.Sysctls, &Sysctl{
-		Name: "net/" + strings.Join(path, "/"), Want: want, Accept: accept, Why: why,
-		Status: reconciler.StatusPending(),
-	})
-}
-
-// forSysctls lets the node forward. The order counts: the kernel drops routes
-// learnt from router advertisements when IPv6 forwarding begins, unless the
-// device was told before to go on listening (accept_ra 2).
-func (d *derivation) forSysctls() {
-	if d.Config.IPv6 {
-		for _, v := range d.Devices {
-			if v.Kind == Wire {
-				d.sysctl("keep routes from router advertisements while forwarding", "2", []string{"0"},
-					"ipv6", "conf", v.Name, "accept_ra")
-			}
-		}
-		d.sysctl("forward IPv6 packets of pods", "1", nil, "ipv6", "conf", "all", "forwarding")
-	}
-	if !d.Config.IPv4 {
-		return
-	}
-	d.sysctl("forward IPv4 packets of pods", "1", nil, "ipv4", "ip_forward")
-	d.sysctl("the larger one of all and the device counts", "0", nil, "ipv4", "conf", "all", "rp_filter")
-	for _, v := range d.Devices {
-		switch v.Kind {
-		case Wire:
-			d.sysctl("strict filtering drops replies that come by another way", "2", []string{"0"},
-				"ipv4", "conf", v.Name, "rp_filter")
-			d.sysctl("forward IPv4 packets of pods", "1", nil, "ipv4", "conf", v.Name, "forwarding")
-		case Pod, Tunnel:
-			d.sysctl("the datapath checks source addresses", "0", nil, "ipv4", "conf", v.Name, "rp_filter")
-			d.sysctl("forward IPv4 packets of pods", "1", nil, "ipv4", "conf", v.Name, "forwarding")
-		}
-		if v.Kind == Pod && d.Config.OwnSource {
-			d.sysctl("what pods answer as backends of Services comes from the node's address", "1", nil, "ipv4", "conf",
-				v.Name, "accept_local")
-		}
 	}
 }

@@ -22,10 +22,11 @@ type Kind string
 
 // The kinds of devices.
 const (
-	Wire   Kind = "wire"   // leads to other nodes
-	Tunnel Kind = "tunnel" // the device of packets in VXLAN
-	Pod    Kind = "pod"    // host side of a pod's interface
-	Other  Kind = "other"  // none of our business
+	Wire       Kind = "wire"       // leads to other nodes
+	Tunnel     Kind = "tunnel"     // the device of packets in VXLAN
+	Encryption Kind = "encryption" // the WireGuard device of encryption between nodes
+	Pod        Kind = "pod"        // host side of a pod's interface
+	Other      Kind = "other"      // none of our business
 )
 
 // Device is a row of the device table: an interface of the node's network
@@ -69,7 +70,7 @@ func (d *Device) Equal(o *Device) bool {
 }
 
 // Encrypted reports whether the device encrypts what it transmits.
-func (d *Device) Encrypted() bool { return d.Type == "wireguard" }
+func (d *Device) Encrypted() bool { return d.Kind == Encryption || d.Type == "wireguard" }
 
 // onLink reports whether address is in a prefix of the device, so that a
 // packet to it needs no gateway.
@@ -145,6 +146,7 @@ func newDeviceTable(db *statedb.DB) (statedb.RWTable[*Device], error) {
 type selection struct {
 	patterns   []string // of the configuration; empty means detection
 	tunnel     string   // name of the tunnel device, or empty
+	encryption string   // name of the WireGuard device, or empty
 	ipv4, ipv6 bool
 	addresses  []netip.Addr // InternalIPs of this node
 }
@@ -154,6 +156,8 @@ func (s selection) classify(d *Device) (Kind, string) {
 	switch {
 	case s.tunnel != "" && d.Name == s.tunnel:
 		return Tunnel, ""
+	case s.encryption != "" && d.Name == s.encryption:
+		return Encryption, ""
 	case strings.HasPrefix(d.Name, PodPrefix) && (d.Type == "veth" || d.Type == "netkit"):
 		return Pod, ""
 	case len(s.patterns) > 0:

@@ -9,6 +9,10 @@ const (
 	vxlanOverhead6 = 70
 )
 
+// EncryptionOverhead is what WireGuard adds: its header 16, authentication tag 16, UDP 8, and IPv6 40, which may be the
+// underlay's on some way. Encrypted packets are not in VXLAN, which adds less.
+const EncryptionOverhead = 80
+
 const (
 	minMTU4 = 576  // what every IPv4 host must be able to receive (RFC 791, section 3.1)
 	minMTU6 = 1280 // the least link MTU of IPv6 (RFC 8200, section 5)
@@ -39,6 +43,8 @@ func findMTU(c Config, devices []*Device) (MTU, error) {
 		}
 	}
 	switch {
+	case c.Encryption != "":
+		m.Overhead = EncryptionOverhead
 	case c.Tunnel != "" && c.TunnelIPv6:
 		m.Overhead = vxlanOverhead6
 	case c.Tunnel != "":

@@ -7,6 +7,7 @@
 #define MYELIN_PATH_H
 
 #include "../bpf/icmp/icmp.h"
+#include "../endpoint/netkit.h"
 #include "../l7/dns/dns.h"
 #include "neighbour/neighbour.h"
 
@@ -15,6 +16,9 @@
 
 /* Set in pkt->ifindex once a packet is translated: received packets must not match the entry of the translated one. */
 #define PATH_REWRITTEN 0x80000000u
+
+/* The same for packets to other nodes that are not encrypted, because they keep a source that is not this node's. */
+#define PATH_PLAIN 0x40000000u
 
 /*
  * The forwarding cache. Per CPU, and therefore without locks and LRU lists; a lookup is an array access. Two-way set
@@ -35,8 +39,9 @@ enum prefix_flag {
 };
 
 struct prefix {
-	struct addr via; /* identifies the node that the prefix belongs to; zero: none */
-	__u32 flags;     /* enum prefix_flag */
+	struct addr via;  /* identifies the node that the prefix belongs to; zero: none */
+	__u32 flags;      /* enum prefix_flag */
+	__u32 encryption; /* ifindex of the WireGuard device that leads to the node; 0: none */
 };
 
 /* The prefixes of the cluster. Slow path only. */
@@ -160,7 +165,8 @@ INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c
 /* Whether the packet is sent to another node or the world, not to a pod or to the stack. */
 INLINE bool path_leaves(const struct path *p)
 {
-	return p->action == PATH_WIRE || p->action == PATH_RESOLVE || p->action == PATH_TUNNEL;
+	return p->action == PATH_WIRE || p->action == PATH_RESOLVE || p->action == PATH_TUNNEL ||
+	       (config.encryption && p->action == PATH_ENCRYPT);
 }
 
 /* Whether the output device has no link-layer header, and so no neighbours. Only then is the destination MAC zero. */
@@ -302,7 +308,7 @@ APART int path_resolve(struct __sk_buff *skb)
  * Sends the packet to the proxy. A DNS message that need not pass through it is handed back by the TUN device, as the
  * proxy would send it. Returns a verdict. Cost: per packet of flows with L7 rules.
  */
-INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct path *p)
+INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u32 hook)
 {
 	__u32 outcome = FORWARD_PROXY, ifindex = p->ifindex;
 	bool datagram = path_is_l3(p);
@@ -312,7 +318,7 @@ INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct pa
 	count(skb, c, outcome);
 	trace(skb, c, outcome);
 	if (!datagram)
-		return bpf_redirect_peer(ifindex, 0);
+		return netkit_enter(skb, ifindex, hook);
 	return bpf_redirect(ifindex, outcome == FORWARD_PROXY ? 0 : BPF_F_INGRESS);
 }
 
@@ -326,17 +332,22 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_POD:
 		count_at(c, hook, FORWARD_POD, skb->len);
 		trace(skb, c, FORWARD_POD);
-		return bpf_redirect_peer(p->ifindex, 0);
+		return netkit_enter(skb, p->ifindex, hook);
 	case PATH_TUNNEL:
 		if (!tunnel_key_set(skb, &p->via))
 			return drop(skb, c, DROP_REWRITE);
 		count(skb, c, FORWARD_TUNNEL);
 		trace(skb, c, FORWARD_TUNNEL);
 		return bpf_redirect(config.tunnel_ifindex, 0);
+	case PATH_ENCRYPT:
+		count(skb, c, FORWARD_ENCRYPT);
+		trace(skb, c, FORWARD_ENCRYPT);
+		wire_mark_set(skb);
+		return bpf_redirect(p->ifindex, 0);
 	case PATH_RESOLVE:
 		return path_resolve(skb);
 	case PATH_PROXY:
-		return path_send_proxy(skb, c, p);
+		return path_send_proxy(skb, c, p, hook);
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);

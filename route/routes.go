@@ -150,7 +150,7 @@ func (r *Routes) register(p Params) error {
 
 func (r *Routes) selection() selection {
 	s := selection{
-		patterns: r.config.Devices, tunnel: r.config.Tunnel,
+		patterns: r.config.Devices, tunnel: r.config.Tunnel, encryption: r.config.Encryption,
 		ipv4: r.config.IPv4 || r.config.Tunnel != "" && !r.config.TunnelIPv6,
 		ipv6: r.config.IPv6 || r.config.Tunnel != "" && r.config.TunnelIPv6,
 	}

@@ -34,6 +34,21 @@ INLINE enum next decide_any_source(struct __sk_buff *skb, struct cpu *c)
 }
 
 /*
+ * Returns what pkt->ifindex is for the rewritten packet. Packets of DSR keep the client's address, which the backend's
+ * node takes from no peer of WireGuard.
+ */
+INLINE __u32 rewritten_ifindex(const struct cpu *c)
+{
+	const struct packet *pkt = &c->pkt;
+	__u32 ifindex = pkt->ifindex | PATH_REWRITTEN;
+
+	if (config.encryption && config.direct && (pkt->hook == HOOK_FROM_WIRE || pkt->hook == HOOK_FROM_WIRE_XDP) &&
+	    addr_equal(&c->to.src, &pkt->src))
+		ifindex |= PATH_PLAIN;
+	return ifindex;
+}
+
+/*
  * Decides c->path for the rewritten packet. Other senders share the decision, so it must not depend on the source: the
  * kernel, for example, finds no route for packets from link-local IPv6 addresses. Returns NEXT_FORWARD or a drop
  * reason. Slow path.
@@ -43,6 +58,7 @@ APART enum next decide_rewritten(struct __sk_buff *skb)
 	struct cpu *c = cpu_this();
 	struct addr src, dst;
 	enum next outcome;
+	__u32 ifindex;
 	__u8 family;
 
 	if (!c)
@@ -50,15 +66,16 @@ APART enum next decide_rewritten(struct __sk_buff *skb)
 	src = c->pkt.src;
 	dst = c->pkt.dst;
 	family = c->pkt.family;
+	ifindex = c->pkt.ifindex;
+	c->pkt.ifindex = rewritten_ifindex(c);
 	__builtin_memset(&c->pkt.src, 0, sizeof(c->pkt.src));
 	c->pkt.dst = c->to.encap ? c->to.via : c->to.dst;
 	c->pkt.family = addr_is4(&c->to.dst) ? 4 : 6;
-	c->pkt.ifindex |= PATH_REWRITTEN;
 	outcome = decide_any_source(skb, c);
 	c->pkt.src = src;
 	c->pkt.dst = dst;
 	c->pkt.family = family;
-	c->pkt.ifindex &= ~PATH_REWRITTEN;
+	c->pkt.ifindex = ifindex;
 	path_via_neighbour(&c->path);
 	return outcome;
 }
@@ -67,7 +84,7 @@ APART enum next decide_rewritten(struct __sk_buff *skb)
 INLINE enum next service_path(struct __sk_buff *skb, struct cpu *c)
 {
 	const struct addr *dst = c->to.encap ? &c->to.via : &c->to.dst;
-	struct cached_path *p = path_find_to(dst, c->pkt.ifindex | PATH_REWRITTEN);
+	struct cached_path *p = path_find_to(dst, rewritten_ifindex(c));
 
 	if (unlikely(!p))
 		return decide_rewritten(skb);

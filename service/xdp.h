@@ -149,7 +149,7 @@ INLINE enum xdp_flow xdp_find(struct cpu *c, struct xdp_found *found)
 INLINE const struct cached_path *xdp_path(const struct cpu *c, __u32 length)
 {
 	const struct addr *dst = c->to.encap ? &c->to.via : &c->to.dst;
-	struct cached_path *p = path_find_to(dst, c->pkt.ifindex | PATH_REWRITTEN);
+	struct cached_path *p = path_find_to(dst, rewritten_ifindex(c));
 
 	length += rewrite_grows(c);
 	if (!p || p->path.action != PATH_WIRE || policy_enforced(&p->path) || c->pkt.ttl <= 1 ||

@@ -75,7 +75,7 @@ func (f *Facts) server() Feature {
 	}
 	var counts, missing []string
 	for _, k := range s.Kinds {
-		if k.Missing {
+		if k.Missing && k.Problem == "" {
 			missing = append(missing, k.Name)
 			continue
 		}
@@ -91,7 +91,11 @@ func (f *Facts) server() Feature {
 	}
 	f.refusals(&x)
 	for _, k := range s.Kinds {
-		if k.Problem != "" {
+		switch {
+		case k.Problem == "":
+		case k.Missing:
+			x.FallBack(fmt.Sprintf("%s may not be listed: %s", k.Name, k.Problem))
+		default:
 			x.Break(fmt.Sprintf("%s can't be listed: %s", k.Name, k.Problem))
 		}
 	}

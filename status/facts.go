@@ -41,8 +41,8 @@ type Facts struct {
 	AttachWhy string
 	// XDP is how it is on each wire that it could be on.
 	XDP map[string]bpf.XDPState
-	// PodLinks is the kind of the pods' interfaces.
-	PodLinks string
+	// PodLinks is the kind of new pods' links. PodLinksWhy says why it is not what was configured.
+	PodLinks, PodLinksWhy string
 	// EventsLost counts events that no reader could be told, since the maps
 	// were made.
 	EventsLost uint64
@@ -144,7 +144,8 @@ func order() []string {
 	return []string{
 		"Myelin", "Configuration", "Kubernetes", "CNI Config file", "Run directory", "Health and metrics", "IPAM",
 		"IPv4", "IPv6", "Routing", "Direct Node Routes", "Attach Mode", "Device Mode", "Devices", "MTU",
-		"Masquerading", "Flow Tracking", "Conntrack", "Neighbours", "Services (socket)", "Services (packet)",
+		"Masquerading", "Encryption", "Flow Tracking", "Conntrack", "Neighbours", "Services (socket)",
+		"Services (packet)",
 		"Service Statistics", "XDP", "Policies", "Prefilter", "Bind Protection", "Socket Termination",
 		"Health Check Ports", "NodeMonitor", "Hubble", "Hubble exporters",
 		"Clock Source for BPF", "BPF Maps", "Endpoints", "Controller Status",

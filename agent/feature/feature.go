@@ -58,11 +58,13 @@ type Feature struct {
 	Rights []Right
 }
 
-// Right is a rule of the agent's ClusterRole.
+// Right is a rule of the agent's ClusterRole, or of its Role.
 type Right struct {
 	Group     string
 	Resources []string
 	Verbs     []string
+	// Namespaced rights are those of a Role in the namespace of policies' Secrets.
+	Namespaced bool
 }
 
 // Row is a row of a list.

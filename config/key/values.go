@@ -114,6 +114,17 @@ func checkName(s string) error {
 	return nil
 }
 
+// Bounds of map sizes, in entries, as in Cilium.
+const (
+	MinMapEntries = 1 << 10
+	MaxMapEntries = 1 << 24
+)
+
+// MapSize is a number of entries.
+func MapSize[C any](name string, at func(*C) *int) Key[C] {
+	return Integer(name, at, MinMapEntries, MaxMapEntries)
+}
+
 func Integer[C any](name string, at func(*C) *int, low, high int64) Key[C] {
 	return newKey(name,
 		func(c *C, v any) error {

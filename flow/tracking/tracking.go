@@ -42,7 +42,7 @@ func (t *Tracking) Feature() *feature.Feature {
 
 func (t *Tracking) start(context.Context) error {
 	t.collector = flow.NewCollector(t.Datapath, t.Log)
-	if t.Config.BPF.Events.Trace {
+	if t.Config.Events.Trace {
 		t.collector.Ended = t.Publish
 	}
 	index := &flow.PortIndex{Datapath: t.Datapath, Log: t.Log}

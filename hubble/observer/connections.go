@@ -14,11 +14,11 @@ import (
 
 // connections reports what TCP connections of this node's pods carry; nil where each packet is a flow, or none is.
 func (h *Observer) connections(ring *hubble.Ring) *hubble.Connections {
-	if !h.Config.BPF.Events.Trace || h.Config.BPF.MonitorAggregation == "none" {
+	if !h.Config.Events.Trace || h.Config.Events.Aggregation == "none" {
 		return nil
 	}
 	return &hubble.Connections{
-		Log: h.Log, Capacity: ring.Capacity, Interval: h.Config.BPF.MonitorInterval, Pods: h.connectionPods,
+		Log: h.Log, Capacity: ring.Capacity, Interval: h.Config.Events.Interval, Pods: h.connectionPods,
 		Insert: h.state.Hub.Insert, List: listConnections, Now: event.Monotonic,
 	}
 }

@@ -111,7 +111,7 @@ func (h *Observer) start(context.Context) error {
 	h.observer = &hubble.Observer{
 		Ring: ring, Source: h.state.Hub,
 		Converter: hubble.NewConverter(h.flowNames(), node, time.Now().Add(-uptime), id),
-		Agent:     hubble.NewAgentEvents(), Sizing: sizing(&c.Hubble), Interval: c.BPF.MonitorInterval, Now: time.Now,
+		Agent:     hubble.NewAgentEvents(), Sizing: sizing(&c.Hubble), Interval: c.Events.Interval, Now: time.Now,
 		Self: h.self,
 	}
 	h.observer.Connections = h.connections(ring)
@@ -119,7 +119,7 @@ func (h *Observer) start(context.Context) error {
 	if redact := c.Hubble.Redact; redact.Enabled {
 		h.observer.Converter.Redact = hubble.Redaction{URLQuery: redact.URLQuery, UserInfo: redact.UserInfo}
 	}
-	h.recorder = &hubble.Recorder{Ring: ring, NoVerdicts: !c.BPF.Events.PolicyVerdict}
+	h.recorder = &hubble.Recorder{Ring: ring, NoVerdicts: !c.Events.PolicyVerdict}
 	sink := event.Sink{Record: h.recorder.Record, DNS: h.recorder.DNS, Overwritten: h.recorder.Overwritten}
 	if h.sub, h.problem = h.state.Hub.Sink(sink); h.problem != nil {
 		h.Log.Error("no flows are recorded", "error", h.problem)

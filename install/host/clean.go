@@ -16,6 +16,7 @@ import (
 	"myelin/api"
 	"myelin/bpf"
 	"myelin/cni"
+	"myelin/encryption"
 	"myelin/endpoint"
 	"myelin/l7/control"
 	"myelin/route"
@@ -67,7 +68,7 @@ func Clean(ctx context.Context, o Options) error {
 		return err
 	}
 	defer kernel.Close()
-	errs := []error{o.dropPods(kernel), o.endProxy(ctx)}
+	errs := []error{o.dropPods(kernel), o.endProxies(ctx)}
 	removed, err := bpf.Remove(filepath.Join(o.BPFRoot, "myelin"))
 	errs = append(errs, err)
 	for _, what := range removed {
@@ -78,6 +79,10 @@ func Clean(ctx context.Context, o Options) error {
 	made, err := tunnel.Remove(kernel)
 	if made {
 		o.Say("removed device %s", tunnel.DeviceName)
+	}
+	errs = append(errs, err)
+	if made, err = encryption.Remove(kernel); made {
+		o.Say("removed device %s", encryption.DeviceName)
 	}
 	errs = append(errs, err)
 	written, err := route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)

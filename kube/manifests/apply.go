@@ -30,10 +30,11 @@ func (s *Source) change(have, want rows, first bool) bool {
 	pods := newEdit(have.pods, want.pods, (*cluster.Pod).Equal)
 	services := newEdit(have.services, want.services, (*cluster.Service).Equal)
 	parts := newEdit(have.slices, want.slices, (*cluster.EndpointSlice).Equal)
+	secrets := newEdit(have.secrets, want.secrets, (*cluster.Secret).Equal)
 	policies := newEdit(have.policies, want.policies, (*policy.Object).Equal)
 	groups := newEdit(have.groups, want.groups, (*policy.Group).Equal)
 	if !first && changes.empty() && spaces.empty() && pods.empty() && services.empty() && parts.empty() &&
-		policies.empty() && groups.empty() {
+		secrets.empty() && policies.empty() && groups.empty() {
 		return false
 	}
 	txn := s.write()
@@ -42,6 +43,7 @@ func (s *Source) change(have, want rows, first bool) bool {
 	pods.write(txn, s.Tables.Pods)
 	services.write(txn, s.Tables.Services)
 	parts.write(txn, s.Tables.Slices)
+	secrets.write(txn, s.Tables.Secrets)
 	groups.write(txn, s.Policies.Groups)
 	policies.write(txn, s.Policies.Policies)
 	if first {

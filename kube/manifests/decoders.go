@@ -21,6 +21,7 @@ func decoders() map[string]decoder {
 		"v1/Pod":                             rowOf(cluster.FromPod),
 		"v1/Service":                         rowOf(cluster.FromService),
 		"discovery.k8s.io/v1/EndpointSlice":  rowOf(cluster.FromEndpointSlice),
+		"v1/Secret":                          rowOf(cluster.FromSecret),
 		"cilium.io/v2/CiliumCIDRGroup":       group,
 		"cilium.io/v2alpha1/CiliumCIDRGroup": group,
 	}

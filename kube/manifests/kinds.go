@@ -17,7 +17,7 @@ func isStatus(rel string) bool {
 // namespace.
 func hasNamespace(kind string) bool {
 	return slices.Contains([]string{
-		"v1/Pod", "v1/Service", "discovery.k8s.io/v1/EndpointSlice", "networking.k8s.io/v1/NetworkPolicy",
+		"v1/Pod", "v1/Service", "v1/Secret", "discovery.k8s.io/v1/EndpointSlice", "networking.k8s.io/v1/NetworkPolicy",
 		"cilium.io/v2/CiliumNetworkPolicy",
 	}, kind)
 }
@@ -36,7 +36,7 @@ func isKnown(apiVersion, kind string) bool {
 
 func knownKinds() map[string]string {
 	return map[string]string{
-		"v1": "Endpoints ConfigMap Secret ServiceAccount Event LimitRange " +
+		"v1": "Endpoints ConfigMap ServiceAccount Event LimitRange " +
 			"ResourceQuota PersistentVolume PersistentVolumeClaim ReplicationController PodTemplate Binding " +
 			"ComponentStatus",
 		"apps/v1":                      "Deployment DaemonSet StatefulSet ReplicaSet ControllerRevision",

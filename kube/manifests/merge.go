@@ -32,6 +32,7 @@ type rows struct {
 	pods       map[cluster.Key]*cluster.Pod
 	services   map[cluster.Key]*cluster.Service
 	slices     map[cluster.Key]*cluster.EndpointSlice
+	secrets    map[cluster.Key]*cluster.Secret
 	policies   map[policy.Ref]*policy.Object
 	groups     map[string]*policy.Group
 }
@@ -41,6 +42,7 @@ func newRows() rows {
 		nodes: map[string]*cluster.Node{}, namespaces: map[string]*cluster.Namespace{},
 		pods:     map[cluster.Key]*cluster.Pod{},
 		services: map[cluster.Key]*cluster.Service{}, slices: map[cluster.Key]*cluster.EndpointSlice{},
+		secrets:  map[cluster.Key]*cluster.Secret{},
 		policies: map[policy.Ref]*policy.Object{}, groups: map[string]*policy.Group{},
 	}
 }
@@ -52,6 +54,7 @@ func (r rows) adopt(all rows) {
 	adopt(r.pods, all.pods)
 	adopt(r.services, all.services)
 	adopt(r.slices, all.slices)
+	adopt(r.secrets, all.secrets)
 	adopt(r.policies, all.policies)
 	adopt(r.groups, all.groups)
 }
@@ -73,6 +76,7 @@ func (r rows) replace(have, want rows) {
 	replace(r.pods, have.pods, want.pods)
 	replace(r.services, have.services, want.services)
 	replace(r.slices, have.slices, want.slices)
+	replace(r.secrets, have.secrets, want.secrets)
 	replace(r.policies, have.policies, want.policies)
 	replace(r.groups, have.groups, want.groups)
 }
@@ -176,6 +180,8 @@ func combine(versions map[slot]version, tables policy.Tables) (rows, []*cluster.
 			out.services[row.Key()] = row
 		case *cluster.EndpointSlice:
 			out.slices[row.Key()] = row
+		case *cluster.Secret:
+			out.secrets[row.Key()] = row
 		case *policy.Object:
 			out.policies[row.Ref] = tables.InForce(row)
 		case *policy.Group:

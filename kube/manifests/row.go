@@ -18,6 +18,8 @@ func equal(a, b any) bool {
 		return same(a, b, a.Equal)
 	case *cluster.EndpointSlice:
 		return same(a, b, a.Equal)
+	case *cluster.Secret:
+		return same(a, b, a.Equal)
 	case *policy.Object:
 		return same(a, b, a.Equal)
 	case *policy.Group:
@@ -47,6 +49,8 @@ func anywhere(row any) any {
 		return withSource(row, func(s *cluster.Service) { s.Source = "" })
 	case *cluster.EndpointSlice:
 		return withSource(row, func(s *cluster.EndpointSlice) { s.Source = "" })
+	case *cluster.Secret:
+		return withSource(row, func(s *cluster.Secret) { s.Source = "" })
 	case *policy.Object:
 		return row.Anywhere()
 	case *policy.Group:

@@ -1,6 +1,6 @@
 // Package manifests is a source of cluster state: a directory of Kubernetes
 // YAML, watched. It fills the tables of package cluster with the Nodes,
-// Namespaces, Pods, Services and EndpointSlices that it finds, as a watch of an
+// Namespaces, Pods, Services, EndpointSlices and Secrets that it finds, as a watch of an
 // API server would, and those of package policy with policies and CIDR groups.
 //
 // An object that is wrong is refused by itself, with a cluster.Problem that names file,

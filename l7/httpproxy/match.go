@@ -43,6 +43,8 @@ type HeaderMismatch struct {
 	// Found are the values that the request has, joined by commas; Present is false if it has no such header.
 	Found   string
 	Present bool
+
+	secret bool // the value is a Secret's
 }
 
 // Match evaluates the rules. One of them must match; header actions are those of all that match.
@@ -125,7 +127,8 @@ func (r *httpRule) match(req *Request, mismatches *[]HeaderMismatch) bool {
 			return false
 		}
 		*mismatches = append(*mismatches, HeaderMismatch{
-			Action: m.mismatch, Header: Header{m.name, m.value}, Found: strings.Clone(found), Present: present})
+			Action: m.mismatch, Header: Header{m.name, m.value}, Found: strings.Clone(found), Present: present,
+			secret: m.secret})
 	}
 	return true
 }

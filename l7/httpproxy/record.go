@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ type Record struct {
 	ServerName string
 	// Headers are the request's headers that the proxy is to record.
 	Headers []Header
-	// Mismatches are headers that rules want otherwise.
+	// Mismatches are headers that rules want otherwise; without values where that is a Secret's.
 	Mismatches []HeaderMismatch
 	// Status is that of the response; 0: there was none.
 	Status int
@@ -61,8 +62,8 @@ func (s *session) record(req *Request, protocol string, d *decision, now time.Ti
 	text, path := all.String(), len(req.Method)+len(req.Path)
 	host := path + len(req.Host)
 	r := &Record{Time: now, Protocol: text[host:], Method: text[:len(req.Method)], Path: text[len(req.Method):path],
-		Host: text[path:host], TLS: s.tls, ServerName: s.serverName, Mismatches: d.mismatches, Denied: d.denied,
-		Parts: d.parts}
+		Host: text[path:host], TLS: s.tls, ServerName: s.serverName, Mismatches: shown(d.mismatches),
+		Denied: d.denied, Parts: d.parts}
 	for _, name := range s.proxy.headers {
 		for _, h := range req.Header {
 			if equalFold(h.Name, name) {
@@ -71,6 +72,20 @@ func (s *session) record(req *Request, protocol string, d *decision, now time.Ti
 		}
 	}
 	return r
+}
+
+// shown are mismatches without the values of Secrets, and without what clients sent in their place.
+func shown(list []HeaderMismatch) []HeaderMismatch {
+	if !slices.ContainsFunc(list, func(m HeaderMismatch) bool { return m.secret }) {
+		return list
+	}
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i].secret {
+			list[i].Value, list[i].Found = "", ""
+		}
+	}
+	return list
 }
 
 // finish completes a record and hands it over.

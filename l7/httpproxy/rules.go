@@ -44,6 +44,7 @@ type headerValue struct {
 type headerMatch struct {
 	headerValue
 	mismatch policy.Mismatch
+	secret   bool // the value is a Secret's
 }
 
 // Compile compiles a rule. An error names what cannot be enforced; the set can be used nevertheless, and what is not
@@ -64,6 +65,12 @@ func Compile(rule config.Rule, secrets Secrets) (*RuleSet, error) {
 		set.serverNames = set.serverNames || len(p.serverNames) > 0
 	}
 	return set, errors.Join(errs...)
+}
+
+// CheckSecrets reports why what a rule says of TLS and headers cannot be enforced with the Secrets.
+func CheckSecrets(l7 policy.L7, secrets Secrets) error {
+	_, err := compilePart(&config.Part{L7: l7}, secrets)
+	return err
 }
 
 // compilePart is nil if nothing of the part can be enforced.
@@ -129,7 +136,7 @@ func compileHTTP(rule policy.HTTPRule, secrets Secrets) (httpRule, error) {
 }
 
 func compileHeaderMatch(match policy.HeaderMatch, secrets Secrets) (headerMatch, error) {
-	m := headerMatch{headerValue{match.Name, match.Value}, match.Mismatch}
+	m := headerMatch{headerValue{match.Name, match.Value}, match.Mismatch, match.Secret != nil}
 	if match.Secret != nil {
 		data := secrets[*match.Secret]
 		if len(data) != 1 {

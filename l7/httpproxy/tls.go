@@ -105,16 +105,26 @@ func (o *originating) handshake(ctx context.Context, conn net.Conn, name, protoc
 	return secure, nil
 }
 
-func (s *RuleSet) terminates() bool { return s.terminating("", true) != nil }
+func (s *RuleSet) terminates() bool {
+	return slices.ContainsFunc(s.parts, func(p part) bool { return p.terminating != nil })
+}
 
-// terminating is the certificate for a server name.
-func (s *RuleSet) terminating(name string, any bool) *terminating {
+// terminating is the certificate for a server name: of the parts that take the name, the first whose certificate is
+// valid for it, or the first.
+func (s *RuleSet) terminating(name string) (found *terminating) {
 	for i := range s.parts {
-		if p := &s.parts[i]; p.terminating != nil && (any || p.matchServerName(name)) {
+		p := &s.parts[i]
+		if p.terminating == nil || !p.matchServerName(name) {
+			continue
+		}
+		if p.terminating.config.Certificates[0].Leaf.VerifyHostname(name) == nil {
 			return p.terminating
 		}
+		if found == nil {
+			found = p.terminating
+		}
 	}
-	return nil
+	return found
 }
 
 // serveTLS handles a connection that begins with a TLS record. It is done unless it has terminated TLS: then what is
@@ -126,7 +136,7 @@ func (s *session) serveTLS(ctx context.Context) (done bool, _ error) {
 	}
 	s.serverName = strings.ToLower(strings.TrimSuffix(hello.name, "."))
 	for _, set := range s.flow.Sets() {
-		if t := set.terminating(s.serverName, false); t != nil {
+		if t := set.terminating(s.serverName); t != nil {
 			return false, s.terminate(ctx, t, hello.protocols)
 		}
 	}

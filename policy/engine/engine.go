@@ -267,6 +267,7 @@ func (e *Engine) RealisedRevision() statedb.Revision {
 func (e *Engine) tables() []statedb.TableMeta {
 	return []statedb.TableMeta{
 		e.Cluster.Nodes, e.Cluster.Namespaces, e.Cluster.Pods, e.Cluster.Services, e.Cluster.Slices,
+		e.Cluster.Secrets,
 		e.Policies.Policies, e.Policies.Groups, e.Identities, e.Addresses, e.Endpoints,
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"myelin/config"
 	"myelin/internal/tlsfile"
+	"myelin/service/gateway/options"
 )
 
 // source has the certificate of this node, and the authority of its peers; nil: the network is trusted.
-func source(c *config.Gateway) *tlsfile.Source {
+func source(c *options.Options) *tlsfile.Source {
 	if !c.TLS() {
 		return nil
 	}
@@ -21,7 +21,7 @@ func source(c *config.Gateway) *tlsfile.Source {
 }
 
 // clientCredentials are those for connecting to a peer, whose certificate must have its address.
-func clientCredentials(c *config.Gateway) (credentials.TransportCredentials, error) {
+func clientCredentials(c *options.Options) (credentials.TransportCredentials, error) {
 	s := source(c)
 	if s == nil {
 		return insecure.NewCredentials(), nil
@@ -33,7 +33,7 @@ func clientCredentials(c *config.Gateway) (credentials.TransportCredentials, err
 }
 
 // serverCredentials are those for peers that connect, which must have a certificate of the authority.
-func serverCredentials(c *config.Gateway) credentials.TransportCredentials {
+func serverCredentials(c *options.Options) credentials.TransportCredentials {
 	if s := source(c); s != nil {
 		return s.ServerCredentials()
 	}

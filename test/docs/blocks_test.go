@@ -119,7 +119,7 @@ func TestWrongLinesAreFound(t *testing.T) {
 		{Lines: []string{"go test ./bpf -run TestNoSuch"}}, {Lines: []string{"MYELIN_NO_SUCH=1 go test ./bpf"}},
 		{Lines: []string{"helm instal myelin chart/myelin"}},
 		{Lines: []string{"helm install myelin chart/myelin --set ipv6.enabeld=true"}},
-		{Lines: []string{"helm install myelin chart/myelin --set encryption.enabled=true"}},
+		{Lines: []string{"helm install myelin chart/myelin --set egressGateway.enabled=true"}},
 		{Info: "yaml", Lines: []string{
 			"apiVersion: networking.k8s.io/v1", "kind: NetworkPolicy", "metadata: {name: x}", "specs: {}",
 		}},

@@ -1,0 +1,123 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// encrypting has pods of node2 and node2 itself reached by other0, in the place of a WireGuard device.
+func encrypting(s *Settings) { s.Encryption = 1 }
+
+// addEncrypted writes the rows that the agent would, of an MTU of 1420.
+func (w *world) addEncrypted(t testing.TB) {
+	t.Helper()
+	if w.settings.Encryption == 0 {
+		return
+	}
+	n := worldNames()
+	device := uint32(w.index["other0"])
+	must(t, w.Wires.Put(device, DatapathWire{
+		Addr4: Addr(n["node"].IP4), Addr6: Addr(n["node"].IP6), Mtu: 1420,
+		Flags: uint32(DatapathWireFlagWIRE_L3 | DatapathWireFlagWIRE_ENCRYPTED),
+	}))
+	for name, flags := range map[string]uint32{"c": 0, "node2": uint32(DatapathPrefixFlagPREFIX_NODE)} {
+		for _, a := range families(n[name]) {
+			prefix := Prefix(around(a))
+			if flags != 0 {
+				prefix = Prefix(netip.PrefixFrom(a, a.BitLen()))
+			}
+			var row DatapathPrefix
+			_ = w.Prefixes.Lookup(prefix, &row) // node2 has none without a tunnel
+			row.Flags |= flags | uint32(DatapathPrefixFlagPREFIX_CLUSTER)
+			row.Encryption = device
+			must(t, w.Prefixes.Put(prefix, row))
+		}
+	}
+}
+
+func encryptionTables() []table {
+	var tables []table
+	for _, mode := range []struct {
+		name   string
+		change []func(*Settings)
+	}{
+		{"encryption", []func(*Settings){encrypting}},
+		{"encryption, tracking, masquerading", []func(*Settings){encrypting, tracking, masquerading}},
+		{"encryption, tunnel", []func(*Settings){encrypting, tunnel4}},
+	} {
+		tables = append(tables, table{name: mode.name, settings: settingsOf(mode.change...), rows: encryptionRows()})
+	}
+	return append(tables,
+		table{name: "encryption, legacy", settings: settingsOf(encrypting, legacy), rows: []row{
+			one("to node2's pod, by the stack", "from_pod linka", `eth a > gw | ip a > c | udp 1 > 2`,
+				"FORWARD_STACK", "="),
+			one("to node2", "from_pod linka", `eth a > gw | ip a > node2 | udp 1 > 2`,
+				"FORWARD_ENCRYPT", `eth none > none | ip a > node2 ttl 63 | udp 1 > 2`),
+		}},
+		table{name: "encryption, services", settings: settingsOf(encrypting, servicing),
+			rows: encryptedServiceRows("FORWARD_RESOLVE")},
+		table{name: "encryption, services, tunnel", settings: settingsOf(encrypting, servicing, tunnel4),
+			rows: encryptedServiceRows("FORWARD_RESOLVE")},
+		table{name: "encryption, services, direct", settings: settingsOf(encrypting, servicing, direct),
+			rows: encryptedDirectRows()},
+	)
+}
+
+func encryptionRows() []row {
+	in, out := `eth a > gw | ip a > c ttl 9 | tcp 40000 > 80 S | "x"`,
+		`eth none > none | ip a > c ttl 8 | tcp 40000 > 80 S | "x"`
+	return []row{
+		{name: "to node2's pod", steps: []step{
+			{at: "from_pod linka", in: in, want: "FORWARD_ENCRYPT", out: out},
+			{at: "from_pod linka", in: in, want: "FORWARD_ENCRYPT", out: out},
+			{at: "from_wire other0", in: `eth none > none | ip c > a ttl 63 | tcp 80 > 40000 SA`, want: "FORWARD_POD",
+				out: `eth gw > a | ip c > a ttl 62 | tcp 80 > 40000 SA`},
+		}},
+		one("to node2", "from_pod linka", `eth a > gw | ip a > node2 | udp 1 > 2`,
+			"FORWARD_ENCRYPT", `eth none > none | ip a > node2 ttl 63 | udp 1 > 2`),
+		one("from node2", "from_wire other0", `eth none > none | ip node2 > a | udp 1 > 2`,
+			"FORWARD_POD", `eth gw > a | ip node2 > a ttl 63 | udp 1 > 2`),
+		one("to the node", "from_wire other0", `eth none > none | ip c > node | tcp 1 > 22 S`, "FORWARD_STACK", "="),
+		one("as large as the device allows", "from_pod linka", `eth a > gw | ip a > c df | udp 1 > 2 | len 1372`,
+			"FORWARD_ENCRYPT", `eth none > none | ip a > c df ttl 63 | udp 1 > 2 | len 1372`),
+		one("too large", "from_pod linka", `eth a > gw | ip a > c df | udp 1 > 2 | len 1424`,
+			"DROP_TOO_BIG REPLY_ICMP",
+			`eth gw > a | ip gw > a df | icmp too-big mtu 1420 quote 96 | ip a > c df | udp 1 > 2 | len 1424`),
+	}
+}
+
+// encryptedServiceRows: a client outside gets the address of this node, which peers take; answer is how what the
+// backend answers leaves.
+func encryptedServiceRows(answer string) []row {
+	return []row{
+		{name: "from outside, to a pod of node2", steps: []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > node ttl 60 | tcp 40000 > 30081 S`,
+				want: "FORWARD_ENCRYPT", out: `eth none > none | ip node > c ttl 59 | tcp 51000 > 8080 S`},
+			{at: "from_wire other0", in: `eth none > none | ip c > node ttl 60 | tcp 8080 > 51000 SA`,
+				want: answer, out: `eth node > router | ip node > world ttl 59 | tcp 30081 > 40000 SA`},
+		}},
+		{name: "to a pod of node2", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 81`, want: "FORWARD_ENCRYPT",
+				out: `eth none > none | ip a > c ttl 63 | udp 40000 > 8080`},
+			{at: "from_wire other0", in: `eth none > none | ip c > a ttl 60 | udp 8080 > 40000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip vip > a ttl 59 | udp 81 > 40000`},
+		}},
+	}
+}
+
+// encryptedDirectRows: what keeps the client's address is not encrypted, since node2 would not take it, and what pods
+// send to the same backend is.
+func encryptedDirectRows() []row {
+	return optioned("direct, and from a pod", func(ip optionIP) []step {
+		return []step{
+			{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | "q"`,
+				want: "FORWARD_RESOLVE", out: `eth node > node2 | ` + ip("world > c ttl 59",
+					81) + ` | udp 40000 > 8080 | "q"`},
+			{at: "from_wire eth0", in: `eth router > node | ip world > lb ttl 60 | udp 40000 > 81 | "r"`,
+				want: "FORWARD_WIRE", out: `eth node > node2 | ` + ip("world > c ttl 59",
+					81) + ` | udp 40000 > 8080 | "r"`},
+			{at: "from_pod linka", in: `eth a > gw | ip a > vip ttl 64 | udp 40000 > 81`, want: "FORWARD_ENCRYPT",
+				out: `eth none > none | ip a > c ttl 63 | udp 40000 > 8080`},
+		}
+	})
+}

@@ -1,0 +1,218 @@
+// Package encryption keeps the WireGuard device that everything between pods and hosts of different nodes goes through:
+// the node's key, the device, and the other nodes as its peers.
+package encryption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/vishvananda/netns"
+	"golang.zx2c4.com/wireguard/wgctrl"
+
+	"myelin/cluster"
+	"myelin/encryption/options"
+	"myelin/internal/table"
+	"myelin/route"
+)
+
+// Params are what open needs.
+type Params struct {
+	DB    *statedb.DB
+	Log   *slog.Logger
+	Group job.Group // from table.Group
+	// Namespace is the network namespace to work in, nil for that of the process. It must stay open until Close.
+	Namespace *netns.NsHandle
+	Node      string // name of this node
+	Options   options.Options
+	IPv6      bool   // nodes send encrypted packets to each other's IPv6 addresses
+	RunDir    string // where the key is
+	Nodes     statedb.Table[*cluster.Node]
+	// Outside are pods in no podCIDR of their Node; nil: there are none.
+	Outside statedb.Table[*cluster.Outside]
+	// Devices is followed, so that a device that another program removes or changes is put back.
+	Devices statedb.Table[*route.Device]
+	// MTU gives the MTU of pods now, and a channel that is closed when it or a device may have changed.
+	MTU func() (route.MTU, <-chan struct{}, error)
+}
+
+// Encryption owns the tables of this package and makes the kernel equal to them.
+type Encryption struct {
+	Device statedb.RWTable[*Device]
+	Peers  statedb.RWTable[*Peer]
+
+	params  Params
+	kernel  *route.Kernel
+	control control
+	key     atomic.Pointer[nodeKey]
+	ready   func(statedb.WriteTxn) // called once, when the peers are derived from initialized sources
+}
+
+// missing reports whether err says that there is no WireGuard device of that name.
+func missing(err error) bool { return errors.Is(err, os.ErrNotExist) }
+
+// open makes the tables and adds their reconcilers and loops to p.Group. The key is made if there is none, but only
+// with encryption enabled.
+func open(p Params) (*Encryption, error) {
+	e := &Encryption{params: p}
+	e.key.Store(&nodeKey{})
+	var err error
+	if e.Device, err = statedb.NewTable(p.DB, "encryption-device", deviceName()); err != nil {
+		return nil, fmt.Errorf("make table of the WireGuard device: %w", err)
+	}
+	if e.Peers, err = statedb.NewTable(p.DB, "encryption-peers", peerKey()); err != nil {
+		return nil, fmt.Errorf("make table of WireGuard peers: %w", err)
+	}
+	if p.Options.Enabled {
+		k, err := openKey(p.RunDir)
+		if err != nil {
+			return nil, err
+		}
+		e.key.Store(&k)
+	}
+	if e.kernel, err = route.OpenKernel(p.Namespace); err != nil {
+		return nil, err
+	}
+	err = e.kernel.Do(func() (err error) {
+		e.control, err = wgctrl.New()
+		return err
+	})
+	if err != nil {
+		e.kernel.Close()
+		return nil, fmt.Errorf("open WireGuard's netlink: %w", err)
+	}
+	if err := e.register(); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Encryption) register() error {
+	p := e.params
+	txn := p.DB.WriteTxn(e.Peers)
+	e.ready = e.Peers.RegisterInitializer(txn, "derive")
+	txn.Commit()
+	_, err := table.Register(p.Log, p.DB, p.Group, e.Device, func(d *Device) *reconciler.Status {
+		return &d.Status
+	}, &deviceOps{e.kernel, e.control, func() nodeKey { return *e.key.Load() }})
+	if err != nil {
+		return err
+	}
+	p.Group.Add(job.OneShot("encryption-device", e.runDevice))
+	if !p.Options.Enabled {
+		return nil
+	}
+	if _, err := table.Register(p.Log, p.DB, p.Group, e.Peers, func(p *Peer) *reconciler.Status {
+		return &p.Status
+	}, &peerOps{e.control}); err != nil {
+		return err
+	}
+	p.Group.Add(job.OneShot("encryption-peers", e.runPeers))
+	return nil
+}
+
+// Close closes the sockets; call it after the group has stopped. The device stays, for the datapath goes on without the
+// agent.
+func (e *Encryption) Close() {
+	e.kernel.Close()
+	_ = e.control.Close()
+}
+
+func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		changed, done, err := e.deriveDevice()
+		w.Add(changed, done)
+		return err
+	})
+}
+
+// publicKey is the node's, empty if it has none.
+func (e *Encryption) publicKey() string {
+	if !e.params.Options.Enabled {
+		return ""
+	}
+	return e.key.Load().private.PublicKey().String()
+}
+
+// deriveDevice writes the row: new if something else is wanted, and pending again if the device is not what it was
+// made. While the row is being worked on it can't tell, and done is closed when it is worth another look.
+func (e *Encryption) deriveDevice() (changed, done <-chan struct{}, err error) {
+	mtu, changed, problem := e.params.MTU()
+	want := &Device{
+		Name: DeviceName, Wanted: e.params.Options.Enabled, Port: port, MTU: mtu.Pod, PublicKey: e.publicKey(),
+		Status: reconciler.StatusPending(),
+	}
+	if problem != nil && want.Wanted {
+		want.Problem = problem.Error()
+	}
+	txn := e.params.DB.WriteTxn(e.Device)
+	defer txn.Abort()
+	row, _, watch, ok := e.Device.GetWatch(txn, deviceByName(DeviceName))
+	if ok && row.Equal(want) {
+		if row.Status.Kind != reconciler.StatusKindDone {
+			return changed, watch, nil
+		}
+		if e.fits(txn, row) {
+			return changed, nil, nil
+		}
+	}
+	if ok {
+		want.Note, want.Index = row.Note, row.Index
+	}
+	if _, _, err := e.Device.Insert(txn, want); err != nil {
+		return nil, nil, fmt.Errorf("write WireGuard device: %w", err)
+	}
+	txn.Commit()
+	return changed, watch, nil // closed by this very change
+}
+
+// fits reports whether the device is as the row says, as far as the device table shows it.
+func (e *Encryption) fits(txn statedb.ReadTxn, row *Device) bool {
+	d, _, ok := e.params.Devices.Get(txn, route.DeviceByName(row.Name))
+	if !row.Wanted {
+		return !ok || d.Type != "wireguard"
+	}
+	return ok && d.Index == row.Index && d.Up && d.MTU == row.MTU
+}
+
+// runPeers follows nodes, pods outside of podCIDRs, and the device.
+func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
+	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		txn := e.params.DB.ReadTxn()
+		nodes, nodesChanged := e.params.Nodes.AllWatch(txn)
+		device, _, deviceChanged, _ := e.Device.GetWatch(txn, deviceByName(DeviceName))
+		outside := cluster.ReadOutsides(txn, e.params.Outside)
+		complete := w.Initialized(txn, e.params.Nodes) && outside.Unknown == nil
+		w.Add(nodesChanged, deviceChanged, outside.Changed, outside.Unknown)
+		in := peerInput{
+			node: e.params.Node, key: e.publicKey(), ipv6: e.params.IPv6, keepalive: e.params.Options.Keepalive,
+			nodes: statedb.Collect(nodes), outside: outside.ByNode,
+		}
+		if device != nil {
+			in.device = device.Index
+		}
+		return e.writePeers(derivePeers(in), complete && in.device != 0)
+	})
+}
+
+func (e *Encryption) writePeers(peers []*Peer, complete bool) error {
+	txn := e.params.DB.WriteTxn(e.Peers)
+	defer txn.Abort()
+	if _, err := table.Replace(txn, e.Peers, e.Peers.All(txn), peers, (*Peer).Equal); err != nil {
+		return fmt.Errorf("write peers: %w", err)
+	}
+	if complete && e.ready != nil {
+		e.ready(txn)
+		e.ready = nil
+	}
+	txn.Commit()
+	return nil
+}

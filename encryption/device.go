@@ -1,0 +1,208 @@
+package encryption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"myelin/route"
+)
+
+// DeviceName is the name of the WireGuard device on every node.
+const DeviceName = "myelin_wg0"
+
+// port is the UDP port of WireGuard on every node, as in Cilium.
+const port = 51871
+
+// addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
+const addrGenNone = 1
+
+// Device is the row of the WireGuard device. There is one row, also when no encryption is wanted: then it says that the
+// device must not be there.
+type Device struct {
+	Name      string            `json:"name"`
+	Wanted    bool              `json:"wanted"`
+	Port      int               `json:"port"`
+	MTU       int               `json:"mtu"` // bytes of the packets of pods
+	PublicKey string            `json:"publicKey,omitempty"`
+	Problem   string            `json:"problem,omitempty"` // why it can't be made at all
+	Index     int               `json:"index,omitempty"`   // of the device, as found
+	Note      string            `json:"note,omitempty"`    // what was done last, and why
+	Status    reconciler.Status `json:"status"`
+}
+
+// Equal reports whether two rows want the same; what was found does not count.
+func (d *Device) Equal(o *Device) bool {
+	return d.Name == o.Name && d.Wanted == o.Wanted && d.Port == o.Port && d.MTU == o.MTU &&
+		d.PublicKey == o.PublicKey && d.Problem == o.Problem
+}
+
+// TableHeader names the columns of TableRow.
+func (*Device) TableHeader() []string {
+	return []string{"Name", "Wanted", "Port", "MTU", "Public key", "Index", "Note", "Status"}
+}
+
+// TableRow is the row as text.
+func (d *Device) TableRow() []string {
+	return []string{d.Name, fmt.Sprint(d.Wanted), fmt.Sprint(d.Port), fmt.Sprint(d.MTU), d.PublicKey,
+		fmt.Sprint(d.Index), d.Note, d.Status.String()}
+}
+
+func deviceName() statedb.Index[*Device, string] {
+	return statedb.Index[*Device, string]{
+		Name:       "name",
+		FromObject: func(d *Device) index.KeySet { return index.NewKeySet(index.String(d.Name)) },
+		FromKey:    index.String, FromString: index.FromString, Unique: true,
+	}
+}
+
+func deviceByName(name string) statedb.Query[*Device] {
+	i := deviceName()
+	return i.Query(name)
+}
+
+// control configures WireGuard devices; wgctrl's client does.
+type control interface {
+	Device(name string) (*wgtypes.Device, error)
+	ConfigureDevice(name string, c wgtypes.Config) error
+	Close() error
+}
+
+// deviceOps makes the kernel's device what its row wants.
+type deviceOps struct {
+	kernel  *route.Kernel
+	control control
+	key     func() nodeKey
+}
+
+// Update keeps a WireGuard device of our name with all its sessions. A device of another type is not ours, and an
+// error.
+func (o *deviceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
+	d.Index = 0
+	if !d.Wanted {
+		removed, err := removeDevice(o.kernel)
+		if removed {
+			d.Note = "removed: encryption is off"
+		}
+		return err
+	}
+	if d.Problem != "" {
+		return errors.New(d.Problem)
+	}
+	link, err := o.device(d)
+	if err != nil {
+		return fmt.Errorf("make WireGuard device %s: %w", d.Name, err)
+	}
+	if err := o.adjust(link, d); err != nil {
+		return fmt.Errorf("set up WireGuard device %s: %w", d.Name, err)
+	}
+	d.Index = link.Attrs().Index
+	return nil
+}
+
+// Delete removes the device.
+func (o *deviceOps) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *Device) error {
+	_, err := removeDevice(o.kernel)
+	return err
+}
+
+// Prune does nothing: the row that says that no device is wanted removes what an earlier agent left.
+func (*deviceOps) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*Device, statedb.Revision]) error {
+	return nil
+}
+
+// Remove removes the device that an agent made, and reports whether there was one. It is for a node that Myelin leaves.
+func Remove(k *route.Kernel) (removed bool, err error) { return removeDevice(k) }
+
+func removeDevice(k *route.Kernel) (removed bool, err error) {
+	link, err := k.LinkByName(DeviceName)
+	var missing netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &missing):
+		return false, nil
+	case err == nil && link.Type() != "wireguard":
+		return false, nil
+	case err == nil:
+		err = k.LinkDel(link)
+	}
+	if err != nil {
+		return false, fmt.Errorf("remove WireGuard device %s: %w", DeviceName, err)
+	}
+	return true, nil
+}
+
+// device finds or makes the device.
+func (o *deviceOps) device(d *Device) (netlink.Link, error) {
+	link, err := o.kernel.LinkByName(d.Name)
+	var missing netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &missing):
+	case err != nil:
+		return nil, err
+	case link.Type() != "wireguard":
+		return nil, fmt.Errorf("there is a device of that name, of type %s: remove or rename it", link.Type())
+	default:
+		if d.Note == "" {
+			d.Note = "adopted"
+		}
+		return link, nil
+	}
+	add := &netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: d.Name, MTU: d.MTU, TxQLen: -1}}
+	if err := o.kernel.LinkAdd(add); err != nil {
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			err = fmt.Errorf("the kernel has no WireGuard (%w)", err)
+		}
+		return nil, err
+	}
+	d.Note = "made"
+	// Without a link-local address the device sends nothing on its own, like router solicitations and MLD reports.
+	// Kernels without IPv6 refuse this.
+	if link, err = o.kernel.LinkByName(d.Name); err == nil {
+		_ = o.kernel.LinkSetIP6AddrGenMode(link, addrGenNone)
+	}
+	return link, err
+}
+
+// adjust sets what can be changed on a device in use. Setting the key that it has would end its sessions.
+func (o *deviceOps) adjust(link netlink.Link, d *Device) error {
+	if link.Attrs().MTU != d.MTU {
+		if err := o.kernel.LinkSetMTU(link, d.MTU); err != nil {
+			return fmt.Errorf("MTU %d: %w", d.MTU, err)
+		}
+	}
+	have, err := o.control.Device(d.Name)
+	if err != nil {
+		return fmt.Errorf("read its state: %w", err)
+	}
+	var c wgtypes.Config
+	if key := o.key().private; have.PrivateKey != key {
+		c.PrivateKey = &key
+	}
+	if have.ListenPort != d.Port {
+		c.ListenPort = &d.Port
+	}
+	if c.PrivateKey != nil || c.ListenPort != nil {
+		if err := o.control.ConfigureDevice(d.Name, c); err != nil {
+			return fmt.Errorf("key and port %d: %w", d.Port, err)
+		}
+	}
+	if link.Attrs().RawFlags&unix.IFF_UP != 0 {
+		return nil
+	}
+	err = o.kernel.LinkSetUp(link)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("UDP port %d is in use by another program: %w", d.Port, err)
+	}
+	if err != nil {
+		return fmt.Errorf("set up: %w", err)
+	}
+	return nil
+}

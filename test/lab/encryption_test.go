@@ -1,0 +1,181 @@
+package labtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"myelin/bpf"
+	"myelin/status"
+)
+
+// encryptionModes are the modes in which packets between nodes are encrypted.
+func encryptionModes() []mode {
+	var list []mode
+	for _, name := range []string{"native", "legacy", "vxlan", "vxlan6"} {
+		m := modeNamed(name)
+		m.values = maps.Clone(m.values)
+		m.values["encryption.enabled"], m.values["encryption.type"] = true, "wireguard"
+		list = append(list, m)
+	}
+	return list
+}
+
+func noWireGuard() string { return noType("type wireguard") }
+
+// TestEncryption captures on the fabric while pods and nodes talk: no frame has what pods send or receive in plain
+// text. What nodes send each other is not encrypted, and shows that the capture finds plain text; so do pods without
+// encryption.
+//
+//	┌─ node1 ─────┐  ┌─ node2 ─────┐
+//	│ a1  b1      │  │ a2  b2      │
+//	└──────┬──────┘  └──────┬──────┘
+//	═══════╧═══ capture ════╧═══════
+func TestEncryption(t *testing.T) {
+	for _, m := range append(encryptionModes(), mode{"off", map[string]any{"autoDirectNodeRoutes": true}, 0}) {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			if why := noWireGuard(); why != "" && m.name != "off" {
+				t.Skip(why)
+			}
+			c := up(t, setup{mode: m})
+			if m.name == "off" {
+				c.says("Encryption", status.Off, "off")
+			} else {
+				c.encrypted()
+			}
+			seen := c.capture(marker("pod"), marker("node"))
+			before := c.outcome("node1", bpf.DatapathOutcomeFORWARD_ENCRYPT)
+			for _, f := range c.stack.families {
+				for _, w := range [][2]string{{"a1", "a2"}, {"a2", "a1"}, {"a1", "node2"}, {"node2", "a1"}} {
+					c.errorf(f, w[0]+"→"+w[1], c.talk(w[0], w[1], f, marker("pod")))
+				}
+				c.errorf(f, "node1→node2", c.talk("node1", "node2", f, marker("node")))
+			}
+			counts := seen()
+			if counts[1] == 0 {
+				t.Errorf("of what nodes sent each other in plain text the capture has nothing")
+			}
+			if plain := counts[0] > 0; plain != (m.name == "off") {
+				t.Errorf("%d frames have what pods sent in plain text", counts[0])
+			}
+			n := c.outcome("node1", bpf.DatapathOutcomeFORWARD_ENCRYPT) - before
+			if want := m.name != "off" && m.name != "legacy"; want != (n > 0) {
+				t.Errorf("node1 has counted %d packets as FORWARD_ENCRYPT", n)
+			}
+		})
+	}
+}
+
+// encrypted waits until each node encrypts what it sends to the other one.
+func (c *cluster) encrypted() {
+	c.t.Helper()
+	for _, node := range []string{"node1", "node2"} {
+		eventually(c.t, node+" encrypts", 20*time.Second, func() error {
+			out, err := c.cli(node, "encrypt", "status")
+			if err == nil && !strings.Contains(out, " true ") {
+				err = errors.New("no node is encrypted")
+			}
+			prefixes, err2 := c.cli(node, "route", "prefixes")
+			if err = errors.Join(err, err2); err == nil && strings.Count(prefixes, " true ") < len(c.stack.families)*2 {
+				err = errors.New("prefixes are not encrypted")
+			}
+			if err != nil {
+				return fmt.Errorf("%w: %s%s", err, out, prefixes)
+			}
+			return nil
+		})
+	}
+	c.says("Encryption", status.OK, "WireGuard, 1 peer")
+}
+
+// marker is what the capture looks for. Traffic repeats it, so that each segment has it as a whole.
+func marker(of string) []byte { return []byte("<<plain text of a " + of + ">>") }
+
+// talk sends what is made of text each way, by UDP and by TCP.
+func (c *cluster) talk(from, to string, family int, text []byte) error {
+	a, b := c.end(from), c.end(to)
+	return errors.Join(datagrams(c.t.Context(), a, b, b.addr(family), bytes.Repeat(text, 20)),
+		bothWays(c.t.Context(), a, b, b.addr(family), bytes.Repeat(text, 4000)))
+}
+
+// datagrams sends a datagram each way, again if it is lost.
+func datagrams(ctx context.Context, from, to end, dst netip.Addr, data []byte) error {
+	server, err := to.listenUDP(ctx, at(dst, 0))
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	client, err := from.dialUDP(ctx, netip.AddrPort{}, at(dst, portOf(server.LocalAddr())))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	buffer := make([]byte, 2*len(data))
+	for range 3 {
+		if _, err = client.Write(data); err != nil {
+			continue
+		}
+		deadline := time.Now().Add(patience(2 * time.Second))
+		if err = errors.Join(server.SetReadDeadline(deadline), client.SetReadDeadline(deadline)); err != nil {
+			return err
+		}
+		n, peer, readErr := server.ReadFromUDPAddrPort(buffer)
+		if err = readErr; err != nil {
+			continue
+		}
+		if _, err = server.WriteToUDPAddrPort(buffer[:n], peer); err != nil {
+			continue
+		}
+		if n, err = client.Read(buffer); err == nil && !bytes.Equal(buffer[:n], data) {
+			return errors.New("another datagram came back")
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("UDP: %w", err)
+}
+
+// bothWays sends data each way at once.
+func bothWays(ctx context.Context, from, to end, dst netip.Addr, data []byte) error {
+	client, server, err := connect(ctx, from, to, netip.AddrPort{}, at(dst, 0))
+	if err != nil {
+		return fmt.Errorf("TCP: %w", err)
+	}
+	defer client.Close()
+	defer server.Close()
+	var g errgroup.Group
+	for _, conn := range []interface {
+		io.ReadWriter
+		SetDeadline(time.Time) error
+	}{client, server} {
+		if err := conn.SetDeadline(soon()); err != nil {
+			return err
+		}
+		g.Go(func() error {
+			_, err := conn.Write(data)
+			return err
+		})
+		g.Go(func() error {
+			got := make([]byte, len(data))
+			if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, data) {
+				return fmt.Errorf("not what was sent arrives: %w", errOr(err, "other bytes"))
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("TCP: %w", err)
+	}
+	return nil
+}
