@@ -212,12 +212,14 @@ type DatapathCpu struct {
 	NameKey  DatapathNameKey
 	NamePeer DatapathAddr
 	Dns      struct {
-		_     structs.HostLayout
-		Key   DatapathDnsKey
-		Owner [96]uint8
-		End   uint32
-		Ttl   uint32
-		Addr  [8]DatapathAddr
+		_       structs.HostLayout
+		Key     DatapathDnsKey
+		Owner   [96]uint8
+		End     uint32
+		Ttl     uint32
+		Longest uint32
+		Seen    uint32
+		Addr    [8]DatapathAddr
 	}
 	ProxyKey    DatapathFlowKey
 	PortKey     DatapathNatTuple
@@ -255,8 +257,11 @@ const (
 type DatapathDnsEntry struct {
 	_         structs.HostLayout
 	Expires   uint64
+	Seen      uint64
+	SeenAddr  uint32
 	Epoch     uint32
 	Addresses uint32
+	Pad       uint32
 	Addr      [8]DatapathAddr
 	Pending   [8]uint64
 }

@@ -15,7 +15,7 @@
 /* Memory grows with the number of entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 32768);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct dns_key);
 	__type(value, struct dns_entry);
@@ -218,16 +218,16 @@ struct dns_record {
 	__be16 length;
 };
 
-/* Whether the entry has the address. */
-INLINE bool dns_entry_has(const struct dns_entry *e, const struct addr *a)
+/* Returns the bit of the address in the entry, 0 if the entry does not have it. */
+INLINE __u32 dns_entry_find(const struct dns_entry *e, const struct addr *a)
 {
 	__u32 i;
 
 	for (i = 0; i < DNS_ADDRESSES; i++) {
 		if (i < e->addresses && addr_equal(&e->addr[i], a))
-			return true;
+			return 1 << i;
 	}
-	return false;
+	return 0;
 }
 
 /*
@@ -239,7 +239,7 @@ INLINE bool dns_record_known(struct __sk_buff *skb, struct cpu *c, const struct 
 {
 	struct dns_record r;
 	__be32 v4;
-	__u32 ttl;
+	__u32 ttl, bit;
 
 	if (!dns_owner(skb, c, off, c->dns.key.length) || bpf_skb_load_bytes(skb, *off, &r, sizeof(r)))
 		return false;
@@ -249,6 +249,8 @@ INLINE bool dns_record_known(struct __sk_buff *skb, struct cpu *c, const struct 
 		return false;
 	if (ttl < c->dns.ttl)
 		c->dns.ttl = ttl;
+	if (ttl > c->dns.longest)
+		c->dns.longest = ttl;
 	if (type == bpf_htons(DNS_TYPE_A)) {
 		if (r.length != bpf_htons(sizeof(v4)) || bpf_skb_load_bytes(skb, *off, &v4, sizeof(v4)))
 			return false;
@@ -260,7 +262,9 @@ INLINE bool dns_record_known(struct __sk_buff *skb, struct cpu *c, const struct 
 			return false;
 		*off += sizeof(*a);
 	}
-	return *off <= c->dns.end && dns_entry_has(e, a);
+	bit = dns_entry_find(e, a);
+	c->dns.seen |= bit;
+	return bit && *off <= c->dns.end;
 }
 
 /*
@@ -275,6 +279,8 @@ INLINE bool dns_answer_known(struct __sk_buff *skb, struct cpu *c, const struct 
 	__be16 type;
 
 	c->dns.ttl = n ? left : 0;
+	c->dns.longest = 0;
+	c->dns.seen = 0;
 	if (!n)
 		return true;
 	if (h->code & DNS_CODE || n > DNS_ADDRESSES || bpf_skb_load_bytes(skb, off - DNS_TAIL, &type, sizeof(type)))
@@ -287,6 +293,20 @@ INLINE bool dns_answer_known(struct __sk_buff *skb, struct cpu *c, const struct 
 			return false;
 	}
 	return true;
+}
+
+/*
+ * Notes in the entry what the answer says, from which the proxy learns later. What another CPU notes at the same time
+ * may be lost. Cost: per answer.
+ */
+INLINE void dns_answer_note(const struct cpu *c, struct dns_entry *e, __u64 now)
+{
+	__u64 end = now + c->dns.longest * DNS_SECOND;
+
+	if (e->seen < end)
+		e->seen = end;
+	if (c->dns.seen & ~e->seen_addr)
+		e->seen_addr |= c->dns.seen;
 }
 
 /*
@@ -367,6 +387,7 @@ APART enum outcome dns_pass(struct __sk_buff *skb, __u32 slots)
 	pending = dns_pending_find(e, query);
 	if (!pending || !dns_answer_known(skb, c, e, now))
 		return FORWARD_PROXY;
+	dns_answer_note(c, e, now);
 	dns_report(skb, c, FORWARD_DNS_ANSWER, *pending >> 32);
 	*pending = 0;
 	return FORWARD_DNS_ANSWER;

@@ -208,6 +208,56 @@ func TestPassingEnds(t *testing.T) {
 	}
 }
 
+// TestRenew has the datapath see answers: their messages pass for longer, and their addresses stay for as long.
+func TestRenew(t *testing.T) {
+	first, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for _, test := range []struct {
+		name    string
+		advance time.Duration
+		seen    []netip.Addr
+		until   time.Duration // of TTLs, from when the answers are seen; 0: none is seen
+		want    string        // after Renew
+	}{
+		{"no answer", 21 * time.Second, nil, 0, "3 a.io epoch 7 [192.0.2.1 192.0.2.2] 69"},
+		{"an answer with the same TTL", 21 * time.Second, []netip.Addr{first, second}, time.Minute,
+			"3 a.io epoch 7 [192.0.2.1 192.0.2.2] 90"},
+		{"one address", 21 * time.Second, []netip.Addr{second}, time.Minute, "3 a.io epoch 7 [192.0.2.2] 90"},
+		{"no address", 75 * time.Second, nil, time.Second, "3 a.io epoch 7 [] 31"},
+		{"a TTL that has counted down", 21 * time.Second, []netip.Addr{first, second}, 39 * time.Second,
+			"3 a.io epoch 7 [192.0.2.1 192.0.2.2] 69"},
+		{"too early", 19 * time.Second, []netip.Addr{first, second}, time.Minute,
+			"3 a.io epoch 7 [192.0.2.1 192.0.2.2] 71"},
+	} {
+		w := passingWorld(t)
+		w.exchanged("query 1 | a.io A", "response 1 | a.io A | a.io 60 A 192.0.2.1 | a.io 60 A 192.0.2.2")
+		w.clock.advance(test.advance)
+		for key, p := range w.questions.rows {
+			p.Pending = []Pending{{Port: 1, ID: 2, Sent: w.clock.Monotonic()}}
+			if test.until != 0 {
+				p.Seen, p.SeenUntil = test.seen, w.clock.Monotonic()+uint64(test.until)
+			}
+			w.questions.rows[key] = p
+		}
+		w.Renew()
+		if got := w.passing(); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+		for _, p := range w.questions.rows {
+			if len(p.Pending) != 1 {
+				t.Errorf("%s: queries that wait for an answer are lost", test.name)
+			}
+		}
+		if len(test.seen) == 1 {
+			w.clock.advance(71 * time.Second)
+			w.Collect(func(uint16, netip.Addr) bool { return false })
+			_, has := w.names.Get(podSlot, first)
+			if _, renewed := w.names.Get(podSlot, second); has || !renewed {
+				t.Errorf("%s: the first address is there: %v, the second: %v", test.name, has, renewed)
+			}
+		}
+	}
+}
+
 // TestQuestionsOfOnePod: a pod that asks for more names than there is room for gives up its own questions.
 func TestQuestionsOfOnePod(t *testing.T) {
 	w := passingWorld(t)

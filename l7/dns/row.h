@@ -23,11 +23,14 @@ struct dns_key {
 	__u8 question[DNS_QUESTION]; /* as in the message, in lower case; followed by zeros */
 };
 
-/* The proxy writes entries, and the datapath pending queries. */
+/* The proxy writes entries; the datapath writes what it has seen of answers, and pending queries. */
 struct dns_entry {
 	__u64 expires;   /* nanoseconds of CLOCK_MONOTONIC: until then, policies know the addresses */
+	__u64 seen;      /* the same: when the longest TTL of answers that have passed ends; 0: none has passed */
+	__u32 seen_addr; /* the elements of addr that they had, a bit for each */
 	__u32 epoch;     /* epoch_sum of both ends when the proxy allowed the question */
 	__u32 addresses; /* number of elements of addr that are set */
+	__u32 pad;
 	struct addr addr[DNS_ADDRESSES];
 	__u64 pending[DNS_PENDING]; /* dns_pending; 0: free */
 };
@@ -38,6 +41,8 @@ struct dns_message {
 	__u8 owner[DNS_QUESTION]; /* the question with the name of a record in the place of its own */
 	__u32 end;                /* offset of the end of the message */
 	__u32 ttl;                /* the lowest one of the records, in seconds */
+	__u32 longest;            /* the highest one */
+	__u32 seen;               /* elements of the entry's addr that the records have, a bit for each */
 	struct addr addr[DNS_ADDRESSES]; /* of the records */
 };
 

@@ -62,9 +62,12 @@ func (m *datapath) GetQuestion(q *dns.Question) (p dns.Passing, found bool) {
 		return p, false
 	}
 	now := m.clock.Monotonic()
-	p = dns.Passing{Epoch: row.Epoch, Expires: row.Expires}
-	for _, a := range row.Addr[:min(int(row.Addresses), len(row.Addr))] {
+	p = dns.Passing{Epoch: row.Epoch, Expires: row.Expires, SeenUntil: row.Seen}
+	for i, a := range row.Addr[:min(int(row.Addresses), len(row.Addr))] {
 		p.Addresses = append(p.Addresses, a.Netip())
+		if row.SeenAddr&(1<<i) != 0 {
+			p.Seen = append(p.Seen, a.Netip())
+		}
 	}
 	for _, at := range row.Pending {
 		if at != 0 {
