@@ -172,7 +172,7 @@ func (n *network) routeConfig() route.Config {
 		c.Tunnel = tunnel.DeviceName
 	}
 	if n.Config.Encryption.Enabled {
-		c.Encryption = encryption.DeviceName
+		c.Encryption, c.Strict = encryption.DeviceName, n.Config.Encryption.Strict()
 	}
 	return c
 }
@@ -186,6 +186,7 @@ func (n *network) nodeConfig() node.Config {
 		ViaNodes:      dispatch(n.Config) != bpf.DatapathLbDispatchDISPATCH_OPTION,
 		NodePortCIDRs: n.Config.NodePort.Addresses,
 	}
+	c.StrictCIDRs, c.StrictNodes = n.Config.Encryption.Strict(), n.Config.Encryption.StrictNodes
 	for _, p := range []netip.Prefix{n.Config.IPv4.NativeRoutingCIDR, n.Config.IPv6.NativeRoutingCIDR} {
 		if p.IsValid() {
 			c.NativeCIDRs = append(c.NativeCIDRs, p)

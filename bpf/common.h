@@ -68,10 +68,12 @@ struct settings {
 	__u8 dns_cache;        /* repeated DNS messages pass without the proxy */
 	__u8 dns_reports;      /* they are reported by events */
 	__u8 quic;             /* connection IDs select backends of Services with FRONTEND_QUIC */
-	__u8 wire_any;         /* derived: the source does not matter for a wire's packets (no masquerade, no tunnel) */
+	__u8 wire_any;         /* derived: a wire's sources do not matter (no masquerade, tunnel, strict_ingress) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
 	__u8 netkit;           /* links of pods may be netkit devices */
 	__u8 encryption;       /* prefixes may be reached by the WireGuard device */
+	__u8 strict_egress;    /* nothing leaves in plain text for a prefix with PREFIX_STRICT */
+	__u8 strict_ingress;   /* what should have been encrypted is dropped */
 	__u8 no_verdicts;      /* no EVENT_FLOW_BEGIN is sent to Hubble: of verdicts, only drops are reported */
 	__u32 tunnel_ifindex;
 	__u32 vni;

@@ -195,6 +195,8 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (packet_family_off(&c->pkt))
 		return host_pass(skb, c);
 	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (config.strict_ingress && decide_came_plain(skb, c, e))
+		return drop(skb, c, DROP_NOT_ENCRYPTED);
 	if (!decide_source(skb, c, e))
 		return drop(skb, c, DROP_TUNNEL_SOURCE);
 	if (e && e->flags & ENDPOINT_HOST && (outcome = probe_from_wire(skb, c)) != TC_ACT_UNSPEC)

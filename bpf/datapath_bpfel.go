@@ -726,7 +726,8 @@ const (
 	DatapathOutcomeDROP_FLOW_LIMIT             DatapathOutcome = 64
 	DatapathOutcomeDROP_NEW_FLOW_RATE          DatapathOutcome = 65
 	DatapathOutcomeDROP_PROXY_DOWN             DatapathOutcome = 66
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 67
+	DatapathOutcomeDROP_NOT_ENCRYPTED          DatapathOutcome = 67
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 68
 )
 
 type DatapathPath struct {
@@ -864,6 +865,7 @@ const (
 	DatapathPrefixFlagPREFIX_TUNNEL   DatapathPrefixFlag = 2
 	DatapathPrefixFlagPREFIX_NODE     DatapathPrefixFlag = 4
 	DatapathPrefixFlagPREFIX_NO_PORTS DatapathPrefixFlag = 8
+	DatapathPrefixFlagPREFIX_STRICT   DatapathPrefixFlag = 16
 )
 
 type DatapathPrefixKey struct {
@@ -974,8 +976,10 @@ type DatapathSettings struct {
 	WireExtra      uint8
 	Netkit         uint8
 	Encryption     uint8
+	StrictEgress   uint8
+	StrictIngress  uint8
 	NoVerdicts     uint8
-	_              [3]byte
+	_              [1]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16

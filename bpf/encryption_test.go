@@ -8,6 +8,9 @@ import (
 // encrypting has pods of node2 and node2 itself reached by other0, in the place of a WireGuard device.
 func encrypting(s *Settings) { s.Encryption = 1 }
 
+// strict has node3, whose pod is d, without a key, and nothing leaves for its pods in plain text.
+func strict(s *Settings) { s.StrictEgress, s.StrictIngress = 1, 1 }
+
 // addEncrypted writes the rows that the agent would, of an MTU of 1420.
 func (w *world) addEncrypted(t testing.TB) {
 	t.Helper()
@@ -33,6 +36,43 @@ func (w *world) addEncrypted(t testing.TB) {
 			must(t, w.Prefixes.Put(prefix, row))
 		}
 	}
+	for _, a := range families(n["d"]) {
+		var row DatapathPrefix
+		must(t, w.Prefixes.Lookup(Prefix(around(a)), &row))
+		if w.settings.StrictEgress != 0 {
+			row.Flags |= uint32(DatapathPrefixFlagPREFIX_STRICT)
+		}
+		must(t, w.Prefixes.Put(Prefix(around(a)), row))
+	}
+}
+
+// strictRows: packets in plain text are dropped both ways, also of flows that are encrypted, but not those between
+// nodes and with the world.
+func strictRows() []row {
+	return []row{
+		{name: "an encrypted flow, and a packet of it in plain text", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > c ttl 9 | udp 40000 > 53`, want: "FORWARD_ENCRYPT",
+				out: `eth none > none | ip a > c ttl 8 | udp 40000 > 53`},
+			{at: "from_wire other0", in: `eth none > none | ip c > a ttl 63 | udp 53 > 40000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip c > a ttl 62 | udp 53 > 40000`},
+			{at: "from_wire eth0", in: `eth node2 > node | ip c > a ttl 63 | udp 53 > 40000`,
+				want: "DROP_NOT_ENCRYPTED"},
+			{at: "from_wire other0", in: `eth none > none | ip c > a ttl 63 | udp 53 > 40000`, want: "FORWARD_POD",
+				out: `eth gw > a | ip c > a ttl 62 | udp 53 > 40000`},
+		}},
+		one("to a pod of a node without a key", "from_pod linka", `eth a > gw | ip a > d | udp 1 > 2`,
+			"DROP_NOT_ENCRYPTED", ""),
+		one("from a pod of a node without a key", "from_wire eth0", `eth node2 > node | ip d > a | udp 1 > 2`,
+			"DROP_NOT_ENCRYPTED", ""),
+		one("from a pod, to the node", "from_wire eth0", `eth node2 > node | ip c > node | udp 1 > 2`,
+			"DROP_NOT_ENCRYPTED", ""),
+		one("from a node, to a pod", "from_wire eth0", `eth node2 > node | ip node2 > a | udp 1 > 2`,
+			"DROP_NOT_ENCRYPTED", ""),
+		one("from a node, to the node", "from_wire eth0", `eth node2 > node | ip node2 > node | udp 1 > 2`,
+			"FORWARD_STACK", "="),
+		one("from the world", "from_wire eth0", `eth router > node | ip world > a | udp 1 > 2`, "FORWARD_POD",
+			`eth gw > a | ip world > a ttl 63 | udp 1 > 2`),
+	}
 }
 
 func encryptionTables() []table {
@@ -54,6 +94,11 @@ func encryptionTables() []table {
 			one("to node2", "from_pod linka", `eth a > gw | ip a > node2 | udp 1 > 2`,
 				"FORWARD_ENCRYPT", `eth none > none | ip a > node2 ttl 63 | udp 1 > 2`),
 		}},
+		table{name: "encryption, strict", settings: settingsOf(encrypting, strict), rows: strictRows()},
+		table{name: "encryption, strict, tracking", settings: settingsOf(encrypting, strict, tracking),
+			rows: strictRows()},
+		table{name: "encryption, strict, tunnel", settings: settingsOf(encrypting, strict, tunnel4),
+			rows: strictRows()},
 		table{name: "encryption, services", settings: settingsOf(encrypting, servicing),
 			rows: encryptedServiceRows("FORWARD_RESOLVE")},
 		table{name: "encryption, services, tunnel", settings: settingsOf(encrypting, servicing, tunnel4),

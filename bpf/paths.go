@@ -41,7 +41,7 @@ func Configure(spec *ebpf.CollectionSpec, s *Settings) error {
 	// This makes an index of the table of paths of the top bits of a 64-bit hash.
 	s.PathShift = uint32(64 - bits.TrailingZeros32(spec.Maps["paths"].MaxEntries))
 	s.WireAny, s.WireExtra = 0, 0
-	if s.Masquerade4|s.Masquerade6|s.Tunnel == 0 {
+	if s.Masquerade4|s.Masquerade6|s.Tunnel|s.StrictIngress == 0 {
 		s.WireAny = 1
 	}
 	if s.Tunnel|s.Prefilter|s.Direct != 0 {

@@ -99,7 +99,9 @@ func choices() []choice {
 		}},
 		{"policy_cut", 3, func(s *Settings, v uint8) { s.PolicyCut = v }},
 		{"netkit", 2, func(s *Settings, v uint8) { s.Netkit = v }},
-		{"encryption", 2, func(s *Settings, v uint8) { s.Encryption = v }},
+		{"encryption", 3, func(s *Settings, v uint8) {
+			s.Encryption, s.StrictEgress, s.StrictIngress = min(v, 1), v/2, v/2
+		}},
 		{"legacy", 2, func(s *Settings, v uint8) { s.LegacyRouting = v }},
 		{"flow_always", 2, func(s *Settings, v uint8) { s.FlowAlways = v }},
 		{"policy", 2, func(s *Settings, v uint8) { s.Policy = v }},

@@ -15,11 +15,17 @@ const (
 	minIPv4MTU = 576
 )
 
+// wireGuardOverhead is that of WireGuard over IPv6, in bytes: outer IP and UDP headers, its own, the authentication
+// tag.
+const wireGuardOverhead = 40 + 8 + 16 + 16
+
 // TunnelOverhead is what the configured encapsulation adds to a packet, in
 // bytes: 0 in native routing; for VXLAN (RFC 7348) outer IP, UDP, VXLAN and
 // inner Ethernet headers.
 func (c *Config) TunnelOverhead() int {
 	switch {
+	case c.Encryption.Enabled:
+		return wireGuardOverhead
 	case c.RoutingMode != "tunnel":
 		return 0
 	case c.UnderlayProtocol == "ipv6":

@@ -57,6 +57,12 @@ func refusedKeys() map[string]refused {
 		"encryption without a type": {"encryption: {enabled: true}",
 			[]string{"f.yaml: encryption.type: ipsec, which is the default, is not yet possible: set " +
 				"encryption.type to wireguard"}},
+		"strict encryption of nothing": {
+			"encryption: {enabled: true, type: wireguard, strictMode: {egress: {enabled: true}}}",
+			[]string{"f.yaml: encryption.strictMode.egress.cidr: must be set for " +
+				"encryption.strictMode.egress.enabled"}},
+		"strict without encryption": {"encryption: {strictMode: {ingress: {enabled: true}}}",
+			[]string{"f.yaml: encryption.strictMode: needs encryption.enabled"}},
 		"encryption of nodes": {"encryption: {enabled: true, type: wireguard, nodeEncryption: true}",
 			[]string{"f.yaml: encryption.nodeEncryption: not yet: traffic between nodes themselves is not encrypted"}},
 		"not yet, switch in a wild subtree": {"bgpControlPlane: {enabled: true, x: {y: 1}}",

@@ -102,13 +102,10 @@ func serviceFeatures() []feature {
 }
 
 func securityFeatures() []feature {
-	const l7, strict = "not yet: L7 policies", "not yet: strict mode of encryption"
+	const l7, strict = "not yet: L7 policies", "refused: use encryption.strictMode.egress.enabled"
 	return []feature{
 		{"encryption.strictMode.enabled", "false", strict,
 			"encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities encryption.ipsec.*"},
-		{"encryption.strictMode.egress.enabled", "false", strict,
-			"encryption.strictMode.egress.cidr encryption.strictMode.egress.allowRemoteNodeIdentities"},
-		{"encryption.strictMode.ingress.enabled", "false", strict, ""},
 		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
 		{"policyDenyResponse", "none", "not yet: answers to what a policy denies",
 			"bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},

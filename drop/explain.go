@@ -212,6 +212,11 @@ func untrusted() []Outcome {
 				"under way.",
 			"Usual for a moment when a backend is new. With loadBalancer.dsrDispatch ipip or geneve only nodes can " +
 				"send such packets."},
+		{bpf.DatapathOutcomeDROP_NOT_ENCRYPTED, "DROP_NOT_ENCRYPTED",
+			"Would have left in plain text for a prefix of strict encryption, or came in plain text from a node or " +
+				"pod whose packets are encrypted.",
+			"Usual for a moment when a node is new. If it goes on: the node has not published its key (myelin " +
+				"encrypt status), or something forges addresses."},
 		{bpf.DatapathOutcomeDROP_FLOW_LIMIT, "DROP_FLOW_LIMIT",
 			"A new flow of a pod that has as many entries in a conntrack table as are left for all other pods.",
 			"The pod opens flows faster than they end: myelin status names it. If that is right, raise " +

@@ -93,6 +93,12 @@ func (f *Feature) stop() error {
 func (f *Feature) settings(s *bpf.Settings) {
 	if f.Config.Encryption.Enabled {
 		s.Encryption = 1
+		if len(f.Config.Encryption.Strict()) > 0 {
+			s.StrictEgress = 1
+		}
+		if f.Config.Encryption.StrictIngress {
+			s.StrictIngress = 1
+		}
 	}
 }
 

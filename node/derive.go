@@ -32,6 +32,9 @@ type Config struct {
 	NodePortCIDRs []netip.Prefix
 	// NativeCIDRs are not masqueraded to.
 	NativeCIDRs []netip.Prefix
+	// StrictCIDRs are what nothing leaves for in plain text, with StrictNodes except to addresses of nodes.
+	StrictCIDRs []netip.Prefix
+	StrictNodes bool
 }
 
 // state is all that the rows are derived from.
@@ -193,6 +196,7 @@ func (s state) self() *cluster.Node {
 func (s state) prefixes() (rows []*Prefix) {
 	seen := map[netip.Prefix]bool{}
 	device := s.encryption()
+	own := false // the prefix is this node's
 	add := func(p netip.Prefix, via netip.Addr, node, encrypted bool, why string) {
 		if p = p.Masked(); seen[p] {
 			return
@@ -203,10 +207,12 @@ func (s state) prefixes() (rows []*Prefix) {
 		if encrypted {
 			row.Encryption = device
 		}
+		row.Strict = s.strict(p) && !own && !(node && s.StrictNodes)
 		rows = append(rows, row)
 	}
 	for _, n := range s.nodes {
-		encrypted := n.Name != s.Name && n.WireGuardKey != ""
+		own = n.Name == s.Name
+		encrypted := !own && n.WireGuardKey != ""
 		via := netip.Addr{}
 		if s.Tunnel && n.Name != s.Name {
 			via = n.IPv4()
@@ -233,10 +239,21 @@ func (s state) prefixes() (rows []*Prefix) {
 			add(netip.PrefixFrom(a, a.BitLen()), via, true, encrypted, "node "+n.Name)
 		}
 	}
+	own = false
+	for _, p := range s.StrictCIDRs {
+		add(p, netip.Addr{}, false, false, "strict encryption")
+	}
 	for _, p := range s.NativeCIDRs {
 		add(p, netip.Addr{}, false, false, "native routing CIDR")
 	}
 	return rows
+}
+
+// strict reports whether all of a prefix is in one of StrictCIDRs.
+func (c Config) strict(p netip.Prefix) bool {
+	return slices.ContainsFunc(c.StrictCIDRs, func(strict netip.Prefix) bool {
+		return strict.Bits() <= p.Bits() && strict.Contains(p.Addr())
+	})
 }
 
 // encryption is the index of the WireGuard device, 0 if there is none or it is down.

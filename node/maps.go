@@ -201,6 +201,9 @@ func (o *prefixOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 	if p.Node {
 		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_NODE)
 	}
+	if p.Strict {
+		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_STRICT)
+	}
 	if p.NoPorts {
 		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_NO_PORTS)
 	}

@@ -76,6 +76,8 @@ type Prefix struct {
 	Node   bool       `json:"node,omitempty"`   // an address of a node
 	// Encryption is the index of the WireGuard device that it is reached by, 0: none.
 	Encryption int `json:"encryption,omitempty"`
+	// Strict: nothing leaves for it in plain text.
+	Strict bool `json:"strict,omitempty"`
 	// NoPorts: no node port answers on it.
 	NoPorts bool              `json:"noPorts,omitempty"`
 	Why     string            `json:"why"`
@@ -117,7 +119,7 @@ func (w *Wire) xdp() bpf.XDPDevice {
 // Equal compares what is wanted.
 func (p *Prefix) Equal(o *Prefix) bool {
 	return p.Prefix == o.Prefix && p.Via == o.Via && p.Tunnel == o.Tunnel && p.Node == o.Node &&
-		p.Encryption == o.Encryption && p.NoPorts == o.NoPorts && p.Why == o.Why
+		p.Encryption == o.Encryption && p.Strict == o.Strict && p.NoPorts == o.NoPorts && p.Why == o.Why
 }
 
 func text(a netip.Addr) string {

@@ -112,6 +112,19 @@ INLINE bool decide_encrypted_source(const struct __sk_buff *skb, const struct cp
 	return source && source->encryption == skb->ifindex;
 }
 
+/*
+ * Whether the CPU's packet came in plain text, and its source encrypts what it sends to this node; e: the destination.
+ * Of what nodes send, that is what is for pods. Slow path.
+ */
+INLINE bool decide_came_plain(const struct __sk_buff *skb, const struct cpu *c, const struct endpoint *e)
+{
+	struct prefix *source = prefix_find(&c->pkt.src);
+
+	if (!source || source->encryption == skb->ifindex || !(source->encryption || source->flags & PREFIX_STRICT))
+		return false;
+	return !(source->flags & PREFIX_NODE) || (e && !(e->flags & ENDPOINT_HOST));
+}
+
 /* Whether the source of the CPU's packet is valid on the wire that it came from; e: the destination. Slow path. */
 INLINE bool decide_source(const struct __sk_buff *skb, const struct cpu *c, const struct endpoint *e)
 {
@@ -266,9 +279,13 @@ INLINE enum next decide_remote(struct __sk_buff *skb, struct cpu *c, const struc
 {
 	struct path *p = &c->path;
 
-	if (config.encryption && prefix && prefix->encryption && !(c->pkt.ifindex & PATH_PLAIN)) {
-		decide_encrypted(c, prefix);
-		return NEXT_FORWARD;
+	if (config.encryption && prefix && !(c->pkt.ifindex & PATH_PLAIN)) {
+		if (prefix->encryption) {
+			decide_encrypted(c, prefix);
+			return NEXT_FORWARD;
+		}
+		if (config.strict_egress && prefix->flags & PREFIX_STRICT)
+			return DROP_NOT_ENCRYPTED;
 	}
 	if (!config.tunnel || !prefix || !(prefix->flags & PREFIX_TUNNEL))
 		return decide_wire(skb, c);

@@ -33,6 +33,8 @@ type Config struct {
 	TunnelIPv6 bool
 	// Encryption is the name of the WireGuard device, which leads to pods of nodes with a key; empty: there is none.
 	Encryption string
+	// Strict are prefixes that nothing leaves for in plain text.
+	Strict []netip.Prefix
 	// AutoDirectNodeRoutes installs a route to each node's pods in native mode;
 	// SkipUnreachable (directRoutingSkipUnreachable) makes it leave out nodes
 	// that are not on a common link, instead of reporting an error.
@@ -118,6 +120,7 @@ func derive(s input) derived {
 			d.forNode(n)
 		}
 	}
+	d.forStrict()
 	d.forGateways()
 	d.forSysctls()
 	return d.out
@@ -292,6 +295,8 @@ func (d *derivation) forNode(n peerNode) {
 				Prefix: p.Masked(), Device: d.Config.Encryption, Source: d.source(p.Addr()), MTU: d.mtu.Pod,
 				Owner: owner,
 			})
+		case d.strict(p):
+			d.route(&Route{Prefix: p.Masked(), Unreachable: true, Owner: owner})
 		case d.Config.Tunnel != "":
 			// The tunnel device resolves no neighbours (NOARP): the datapath puts
 			// the other node's address on the packet.

@@ -276,6 +276,8 @@ func TestFindMTU(t *testing.T) {
 		{"tunnel over IPv4", Config{Tunnel: "vx0"}, wires, 1450, ""},
 		{"tunnel over IPv6", Config{Tunnel: "vx0", TunnelIPv6: true}, wires, 1430, ""},
 		{"configured with tunnel", Config{MTU: 1400, Tunnel: "vx0"}, wires, 1350, ""},
+		{"encryption", Config{Encryption: "wg0"}, wires, 1420, ""},
+		{"encryption with tunnel", Config{Tunnel: "vx0", TunnelIPv6: true, Encryption: "wg0"}, wires, 1420, ""},
 		{"no wire", Config{}, nil, 1500, ""},
 		{"loopback size", Config{MTU: 65536}, nil, 65535, ""},
 		{"at the floor", Config{IPv6: true, MTU: 1330, Tunnel: "vx0"}, nil, 1280, ""},

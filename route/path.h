@@ -36,6 +36,7 @@ enum prefix_flag {
 	PREFIX_TUNNEL = 2,   /* reached through the tunnel, at the node via */
 	PREFIX_NODE = 4,     /* an address of another node */
 	PREFIX_NO_PORTS = 8, /* PREFIX_NODE: no node port is served on it */
+	PREFIX_STRICT = 16,  /* nothing leaves for it in plain text */
 };
 
 struct prefix {

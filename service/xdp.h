@@ -117,12 +117,22 @@ struct xdp_found {
 	struct nat_reply *reply;
 };
 
+/* Whether from_wire may have to drop the packet because it is not encrypted. Cost: per packet with strict_ingress. */
+INLINE bool xdp_came_plain(const struct packet *pkt)
+{
+	struct prefix *source = prefix_find(&pkt->src);
+
+	return source && (source->encryption || source->flags & PREFIX_STRICT);
+}
+
 /* Finds the packet's entry and sets c->to. Cost: per packet, one lookup; two for requests to node ports. */
 INLINE enum xdp_flow xdp_find(struct cpu *c, struct xdp_found *found)
 {
 	struct packet *pkt = &c->pkt;
 	struct nat_entry *t;
 
+	if (config.strict_ingress && xdp_came_plain(pkt))
+		return XDP_LEFT;
 	if (service_port(pkt)) {
 		found->reply = nat_entry_reply(c, pkt);
 		if (found->reply) {

@@ -2,6 +2,7 @@
 package options
 
 import (
+	"net/netip"
 	"time"
 
 	"myelin/config/key"
@@ -19,6 +20,14 @@ type Options struct {
 	Type    string // key encryption.type
 	// Keepalive is how often an idle peer gets a packet, 0: never. Key encryption.wireguard.persistentKeepalive.
 	Keepalive time.Duration
+	// StrictEgress drops what would leave in plain text for an address in StrictCIDRs. Keys
+	// encryption.strictMode.egress.enabled and cidr.
+	StrictEgress bool
+	StrictCIDRs  []netip.Prefix
+	// StrictNodes exempts addresses of nodes from that. Key encryption.strictMode.egress.allowRemoteNodeIdentities.
+	StrictNodes bool
+	// StrictIngress drops what comes in plain text and should be encrypted. Key encryption.strictMode.ingress.enabled.
+	StrictIngress bool
 	// NodeEncryption is about traffic between nodes themselves. Key encryption.nodeEncryption.
 	NodeEncryption bool
 }
@@ -41,8 +50,28 @@ func Keys() []key.Key[Options] {
 		key.Duration("encryption.wireguard.persistentKeepalive", func(o *Options) *time.Duration {
 			return &o.Keepalive
 		}, 0, maxKeepalive).If(on, off),
+		key.Boolean("encryption.strictMode.egress.enabled", func(o *Options) *bool {
+			return &o.StrictEgress
+		}).If(on, off),
+		key.CIDRs("encryption.strictMode.egress.cidr", func(o *Options) *[]netip.Prefix {
+			return &o.StrictCIDRs
+		}).If(on, off),
+		key.Boolean("encryption.strictMode.egress.allowRemoteNodeIdentities", func(o *Options) *bool {
+			return &o.StrictNodes
+		}).If(on, off),
+		key.Boolean("encryption.strictMode.ingress.enabled", func(o *Options) *bool {
+			return &o.StrictIngress
+		}).If(on, off),
 		key.Boolean("encryption.nodeEncryption", func(o *Options) *bool { return &o.NodeEncryption }).If(on, off),
 	}
+}
+
+// Strict are the prefixes that nothing may leave for in plain text.
+func (o *Options) Strict() []netip.Prefix {
+	if !o.Enabled || !o.StrictEgress {
+		return nil
+	}
+	return o.StrictCIDRs
 }
 
 // Check reports values that are wrong together.
@@ -53,6 +82,12 @@ func (o *Options) Check(add key.Add) {
 	}
 	if o.Enabled && o.NodeEncryption {
 		add("encryption.nodeEncryption", "not yet: traffic between nodes themselves is not encrypted")
+	}
+	if o.StrictEgress && len(o.StrictCIDRs) == 0 {
+		add("encryption.strictMode.egress.cidr", "must be set for encryption.strictMode.egress.enabled")
+	}
+	if !o.Enabled && (o.StrictEgress || o.StrictIngress) {
+		add("encryption.strictMode", "needs encryption.enabled")
 	}
 	if o.Keepalive%time.Second != 0 {
 		add("encryption.wireguard.persistentKeepalive", "%s is no whole number of seconds", o.Keepalive)

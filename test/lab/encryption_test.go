@@ -27,7 +27,12 @@ func encryptionModes() []mode {
 		m.values["encryption.enabled"], m.values["encryption.type"] = true, "wireguard"
 		list = append(list, m)
 	}
-	return list
+	strict := modeNamed("native")
+	strict.name, strict.values = "strict", maps.Clone(list[0].values)
+	strict.values["encryption.strictMode.egress.enabled"] = true
+	strict.values["encryption.strictMode.egress.cidr"] = "10.0.0.0/8,fd00:10::/32"
+	strict.values["encryption.strictMode.ingress.enabled"] = true
+	return append(list, strict)
 }
 
 func noWireGuard() string { return noType("type wireguard") }
@@ -59,6 +64,7 @@ func TestEncryption(t *testing.T) {
 				for _, w := range [][2]string{{"a1", "a2"}, {"a2", "a1"}, {"a1", "node2"}, {"node2", "a1"}} {
 					c.errorf(f, w[0]+"→"+w[1], c.talk(w[0], w[1], f, marker("pod")))
 				}
+				c.try(way{"a1", "world", "node1"}, f)
 				c.errorf(f, "node1→node2", c.talk("node1", "node2", f, marker("node")))
 			}
 			counts := seen()
@@ -69,7 +75,7 @@ func TestEncryption(t *testing.T) {
 				t.Errorf("%d frames have what pods sent in plain text", counts[0])
 			}
 			n := c.outcome("node1", bpf.DatapathOutcomeFORWARD_ENCRYPT) - before
-			if want := m.name != "off" && m.name != "legacy"; want != (n > 0) {
+			if want := m.name != "off"; want != (n > 0) {
 				t.Errorf("node1 has counted %d packets as FORWARD_ENCRYPT", n)
 			}
 		})
