@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"myelin/agent/feature"
+	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/endpoint"
 	"myelin/endpoint/podlink"
@@ -32,11 +33,14 @@ type endpoints struct {
 	restorable func(statedb.WriteTxn)
 	host       *netlink.Handle
 	manager    *endpoint.Manager
+
+	kind    podlink.Kind // of new pods' links
+	kindWhy string       // why it is not the one that is configured
 }
 
 func (ep *endpoints) feature() *feature.Feature {
 	return &feature.Feature{
-		Name: "endpoints", Tables: ep.tables, Start: ep.start, Stop: ep.stop,
+		Name: "endpoints", Tables: ep.tables, Start: ep.start, Stop: ep.stop, Settings: ep.settings,
 		Lists: ep.lists, Counts: ep.counts, Metrics: ep.metrics,
 		Checks: endpoint.Checks(), Commands: ep.commands(),
 	}
@@ -51,6 +55,27 @@ func (ep *endpoints) tables() error {
 	defer txn.Commit()
 	ep.restorable = ep.table.RegisterInitializer(txn, "agent")
 	return nil
+}
+
+// settings chooses the kind of new pods' links. Links of older pods keep theirs.
+func (ep *endpoints) settings(s *bpf.Settings) {
+	ep.kind, ep.kindWhy = podlink.Veth, ""
+	mode := ep.Config.BPF.DatapathMode
+	if mode == "auto" {
+		mode = string(podlink.Netkit)
+	}
+	if mode != string(podlink.Veth) {
+		if err := podlink.ProbeNetkit(); err != nil {
+			ep.kindWhy = err.Error()
+		} else {
+			ep.kind = podlink.Kind(mode)
+		}
+	}
+	older, err := endpoint.HasNetkit(ep.Config.Myelin.RunDir)
+	if err != nil {
+		ep.Log.Error("kinds of pod links are not known", "error", err)
+	}
+	s.Netkit = flag(ep.kind.IsNetkit() || older || err != nil)
 }
 
 func (ep *endpoints) counts(txn statedb.ReadTxn) []feature.TableCount {
@@ -102,7 +127,7 @@ func (ep *endpoints) start(ctx context.Context) error {
 	if ep.policies.engine != nil {
 		kernel.Hold = ep.policies.engine.Hold
 	}
-	veth := podlink.NewVeth(ep.host, podlink.Options{ProcSys: ep.Config.Myelin.SysctlRoot, SlowPath: true})
+	veth := podlink.New(ep.host, podlink.Options{ProcSys: ep.Config.Myelin.SysctlRoot, SlowPath: true})
 	ep.manager = endpoint.NewManager(ep.Log, ep.DB, ep.table, ep.own.ipam, veth, endpoint.Config{
 		RunDir: ep.Config.Myelin.RunDir, Node: ep.own.podConfig, Ready: ep.podReady, Elsewhere: ep.addressElsewhere,
 	})

@@ -337,7 +337,7 @@ func (o *ownNode) cniStatus() *cni.Problem {
 
 // podConfig is what every pod of the node has in common.
 func (o *ownNode) podConfig() endpoint.NodeConfig {
-	c := endpoint.NodeConfig{IPv4: o.Config.IPv4.Enabled, IPv6: o.Config.IPv6.Enabled}
+	c := endpoint.NodeConfig{IPv4: o.Config.IPv4.Enabled, IPv6: o.Config.IPv6.Enabled, Kind: o.endpoints.kind}
 	if mtu, _, err := o.network.routes.MTU(); err == nil {
 		// Before kernel 5.12, bpf_redirect_peer drops what is larger than the pod's
 		// device; and what a wire brings from the world is not in the tunnel.

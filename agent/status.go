@@ -56,7 +56,8 @@ func (a *agent) status() (*status.Report, error) {
 }
 
 func (a *agent) addFacts(txn statedb.ReadTxn, f *status.Facts) error {
-	f.Attach, f.AttachWhy, f.PodLinks = a.Datapath.Attacher.Mode, a.Datapath.Attacher.Why, "veth"
+	f.Attach, f.AttachWhy, f.PodLinks = a.Datapath.Attacher.Mode, a.Datapath.Attacher.Why, string(a.endpoints.kind)
+	f.PodLinksWhy = a.endpoints.kindWhy
 	f.Pools, f.PodCIDRs = a.own.ipam.Dump(), a.own.assignment()
 	f.Outside = slices.SortedFunc(maps.Keys(a.own.ipam.Outside()), netip.Addr.Compare)
 	f.Tables, f.Wires = a.tableStatus(txn), rows(a.network.node.Wires.All(txn))

@@ -4,10 +4,12 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"time"
 
+	"myelin/endpoint/podlink"
 	"myelin/lab"
 )
 
@@ -47,6 +49,10 @@ func Agents(binaries string, family Family) []Scenario {
 		path("legacy", map[string]any{"autoDirectNodeRoutes": true, "bpf.hostLegacyRouting": true}),
 		path("vxlan", map[string]any{"routingMode": "tunnel"}),
 	}
+	if podlink.ProbeNetkit() == nil {
+		all = append(all, path("netkit", map[string]any{"autoDirectNodeRoutes": true,
+			"bpf.datapathMode": string(podlink.Netkit)}))
+	}
 	if family == IPv4 {
 		// What IPv4 pays for IPv6 being there: docs/adr/0004.
 		all = append(all, path("veth-ipv4", map[string]any{"autoDirectNodeRoutes": true, "ipv6.enabled": false}))
@@ -70,8 +76,8 @@ func (a *agentPath) Setup(ctx context.Context, family Family) (Path, error) {
 	}
 	binary := filepath.Join(a.binaries, "myelin")
 	a.lab, err = lab.Up(ctx, lab.Options{
-		Images: lab.ImagesNone,
-		Name:   fmt.Sprintf("mybench%d%c", os.Getpid(), 'a'+len(a.name)), Manifests: manifests,
+		Images: lab.ImagesNone, Manifests: manifests,
+		Name:   fmt.Sprintf("mybench%d%04x", os.Getpid(), crc32.ChecksumIEEE([]byte(a.name))&0xffff),
 		Dir:    filepath.Join(a.dir, "lab"),
 		Binary: binary, InProcess: true, Agent: binary, CNIPlugin: filepath.Join(a.binaries, "myelin-cni"),
 		Values: a.values, Fabric: lab.FabricWire, Timeout: patience,

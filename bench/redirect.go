@@ -8,19 +8,27 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+
+	"myelin/endpoint/podlink"
 )
 
 // redirectPath is pod→pod with the shortest programs there are: what a pod sends goes out of the wire, what the wire
-// brings into the pod, unread and unchanged. No datapath on veth that redirects can be faster, so it bounds what there
-// is to reach. Needs kernel 6.6, for TCX.
+// brings into the pod, unread and unchanged. No datapath that redirects between links of the same kind can be faster,
+// so it bounds what there is to reach. Needs kernel 6.6, for TCX.
 type redirectPath struct {
 	kernelPath
 	ended []func() error
 }
 
-// Redirect is pod→pod by two redirects and nothing else.
-func Redirect() Scenario {
-	return &redirectPath{kernelPath: kernelPath{name: "redirect", pods: true}}
+// Redirects are pod→pod by two redirects and nothing else, on veth, and on netkit if the kernel has it. The netkit
+// links are of layer 2, since the programs write no MAC addresses.
+func Redirects() []Scenario {
+	all := []Scenario{&redirectPath{kernelPath: kernelPath{name: "redirect", pods: true}}}
+	if podlink.ProbeNetkit() == nil {
+		all = append(all, &redirectPath{kernelPath: kernelPath{name: "netkit-redirect", pods: true,
+			kind: podlink.NetkitL2}})
+	}
+	return all
 }
 
 func (r *redirectPath) Setup(ctx context.Context, family Family) (Path, error) {
@@ -49,12 +57,13 @@ func (r *redirectPath) hang(ctx context.Context, at addressing, node, other stri
 		return err
 	}
 	return inNetns(host, func() error {
-		return errors.Join(r.attach(pod, asm.FnRedirect, wire), r.attach(wire, asm.FnRedirectPeer, pod))
+		return errors.Join(r.attach(pod, asm.FnRedirect, wire, r.kind.IsNetkit()),
+			r.attach(wire, asm.FnRedirectPeer, pod, false))
 	})
 }
 
-// attach lets all that comes in by a device go on by another one.
-func (r *redirectPath) attach(in int, how asm.BuiltinFunc, out int) error {
+// attach lets all that comes in by a device go on by another one; netkit: while the device's peer transmits it.
+func (r *redirectPath) attach(in int, how asm.BuiltinFunc, out int, netkit bool) error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R1, int32(out)), asm.Mov.Imm(asm.R2, 0), how.Call(),
@@ -64,7 +73,12 @@ func (r *redirectPath) attach(in int, how asm.BuiltinFunc, out int) error {
 		return fmt.Errorf("load a redirect: %w", err)
 	}
 	r.ended = append(r.ended, p.Close)
-	l, err := link.AttachTCX(link.TCXOptions{Interface: in, Program: p, Attach: ebpf.AttachTCXIngress})
+	var l link.Link
+	if netkit {
+		l, err = link.AttachNetkit(link.NetkitOptions{Interface: in, Program: p, Attach: ebpf.AttachNetkitPeer})
+	} else {
+		l, err = link.AttachTCX(link.TCXOptions{Interface: in, Program: p, Attach: ebpf.AttachTCXIngress})
+	}
 	if err != nil {
 		return fmt.Errorf("attach a redirect: %w", err)
 	}

@@ -8,6 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+
+	"myelin/endpoint/podlink"
 )
 
 //	┌────────── a ──────────┐   wire, MTU 1500    ┌────────── b ──────────┐
@@ -20,6 +25,7 @@ import (
 type kernelPath struct {
 	name   string
 	pods   bool
+	kind   podlink.Kind // of the pods' links; empty is veth
 	prefix string
 	made   []string
 }
@@ -104,8 +110,10 @@ func (k *kernelPath) wire(ctx context.Context, at addressing) error {
 
 func (k *kernelPath) pod(ctx context.Context, at addressing, i int, node string) error {
 	host, pod := k.prefix+node, k.prefix+node+"p"
+	if err := k.link(ctx, host, pod); err != nil {
+		return err
+	}
 	err := ip(ctx,
-		fmt.Sprintf("link add pod0 netns %s type veth peer name eth0 netns %s", host, pod),
 		fmt.Sprintf("-n %s address add %s/%d dev eth0 %s", pod, at.pod[i], at.bits, nodad(at)),
 		fmt.Sprintf("-n %s address add %s/%d dev pod0 %s", host, at.dflt, at.bits, nodad(at)),
 		fmt.Sprintf("-n %s link set pod0 up", host),
@@ -117,6 +125,27 @@ func (k *kernelPath) pod(ctx context.Context, at addressing, i int, node string)
 		return err
 	}
 	return run(ctx, "ip", "netns", "exec", host, "sh", "-c", "echo 1 > "+at.forwarding)
+}
+
+// link makes the pair of a pod, whose netkit devices let all pass that no program looks at.
+func (k *kernelPath) link(ctx context.Context, host, pod string) error {
+	if !k.kind.IsNetkit() {
+		return ip(ctx, fmt.Sprintf("link add pod0 netns %s type veth peer name eth0 netns %s", host, pod))
+	}
+	inside, err := ns.GetNS("/run/netns/" + pod)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	attrs, peer := netlink.NewLinkAttrs(), netlink.NewLinkAttrs()
+	attrs.Name, peer.Name, peer.Namespace = "pod0", "eth0", netlink.NsFd(int(inside.Fd()))
+	pair := &netlink.Netkit{LinkAttrs: attrs, Mode: netlink.NETKIT_MODE_L3, Scrub: netlink.NETKIT_SCRUB_NONE,
+		PeerScrub: netlink.NETKIT_SCRUB_DEFAULT}
+	if k.kind == podlink.NetkitL2 {
+		pair.Mode = netlink.NETKIT_MODE_L2
+	}
+	pair.SetPeerAttrs(&peer)
+	return inNetns(host, func() error { return netlink.LinkAdd(pair) })
 }
 
 func nodad(at addressing) string {

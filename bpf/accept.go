@@ -28,7 +28,7 @@ func (d *Datapath) attachAccept(namespace *os.File) error {
 	if err := unix.Fstat(int(namespace.Fd()), &stat); err != nil {
 		return err
 	}
-	pin := filepath.Join(d.options.Dir, "links", "proxy_accept")
+	pin := filepath.Join(d.options.Dir, "links", "proxy_accept") // no name of a device's link: see Attacher.Pins
 	old, err := link.LoadPinnedLink(pin, nil)
 	if err == nil {
 		defer old.Close()

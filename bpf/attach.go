@@ -28,6 +28,7 @@ type Hook string
 // The hooks of the datapath.
 const (
 	FromPod     Hook = "from_pod"
+	FromPodLink Hook = "from_pod_link" // from_pod on a netkit device itself
 	ToPod       Hook = "to_pod"
 	FromWire    Hook = "from_wire"
 	FromWireL3  Hook = "from_wire_l3" // of a wire without a link-layer header
@@ -82,7 +83,7 @@ func probeTCX() error {
 // program returns the hook's program for tc.
 func (a *Attacher) program(hook Hook) (*ebpf.Program, error) {
 	switch hook {
-	case FromPod:
+	case FromPod, FromPodLink:
 		return a.d.FromPod, nil
 	case ToPod:
 		return a.d.ToPod, nil
@@ -114,7 +115,7 @@ func (a *Attacher) program(hook Hook) (*ebpf.Program, error) {
 // ingress reports on which side of the device the hook is.
 func (h Hook) ingress() bool {
 	switch h {
-	case FromPod, FromWire, FromWireL3, FromProxy, FromProxyL3:
+	case FromPod, FromPodLink, FromWire, FromWireL3, FromProxy, FromProxyL3:
 		return true
 	}
 	return false
@@ -125,8 +126,8 @@ func (h Hook) ingress() bool {
 // and the kernel lets no other process change a device meanwhile.
 func (a *Attacher) Attach(hook Hook, name string, index int) error {
 	var err error
-	if a.Mode == TCX {
-		err = a.attachTCX(hook, name, index)
+	if a.Mode == TCX || hook == FromPodLink {
+		err = a.attachLink(hook, name, index)
 	} else {
 		err = a.attachClsact(hook, index)
 	}
@@ -137,13 +138,14 @@ func (a *Attacher) Attach(hook Hook, name string, index int) error {
 }
 
 // AttachSoon is Attach for callers that can't wait: where that would take long, the program hangs by a filter for the
-// time being, which takes 0.1 ms and forwards alike, and lasting is false. Attach then puts a link in its place.
+// time being, which takes 0.1 ms and forwards alike, and lasting is false. Attach then puts a link in its place. On a
+// netkit device, FromPod stands in for FromPodLink.
 func (a *Attacher) AttachSoon(hook Hook, name string, index int) (lasting bool, err error) {
-	if a.Mode != TCX {
+	if a.Mode != TCX && hook != FromPodLink {
 		return true, a.Attach(hook, name, index)
 	}
-	lasting, err = a.updateTCX(hook, name, index)
-	if err == nil && !lasting {
+	lasting, err = a.updateLink(hook, name, index)
+	if err == nil && !lasting && hook != FromPodLink {
 		lasting, err = a.attachInterim(hook, name, index)
 	}
 	if err != nil {
@@ -167,19 +169,15 @@ func PinName(device string) string {
 	return string(b)
 }
 
-func (a *Attacher) attachTCX(hook Hook, name string, index int) error {
-	if done, err := a.updateTCX(hook, name, index); done || err != nil {
+func (a *Attacher) attachLink(hook Hook, name string, index int) error {
+	if done, err := a.updateLink(hook, name, index); done || err != nil {
 		return err
-	}
-	at := ebpf.AttachTCXEgress
-	if hook.ingress() {
-		at = ebpf.AttachTCXIngress
 	}
 	program, err := a.program(hook)
 	if err != nil {
 		return err
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: at})
+	l, err := hook.attach(program, index)
 	if err != nil {
 		return err
 	}
@@ -190,8 +188,20 @@ func (a *Attacher) attachTCX(hook Hook, name string, index int) error {
 	return a.dropFilter(hook, index)
 }
 
-// updateTCX gives the link that is pinned the new program, and reports whether there is one on the device.
-func (a *Attacher) updateTCX(hook Hook, name string, index int) (done bool, err error) {
+// attach makes the hook's link: TCX, or netkit, whose peer in the pod runs the program when it transmits.
+func (h Hook) attach(program *ebpf.Program, index int) (link.Link, error) {
+	if h == FromPodLink {
+		return link.AttachNetkit(link.NetkitOptions{Interface: index, Program: program, Attach: ebpf.AttachNetkitPeer})
+	}
+	at := ebpf.AttachTCXEgress
+	if h.ingress() {
+		at = ebpf.AttachTCXIngress
+	}
+	return link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: at})
+}
+
+// updateLink gives the link that is pinned the new program, and reports whether there is one on the device.
+func (a *Attacher) updateLink(hook Hook, name string, index int) (done bool, err error) {
 	pin := a.pinOf(hook, name)
 	old, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -223,11 +233,13 @@ func attachedTo(l link.Link) int {
 	if err != nil {
 		return 0
 	}
-	tcx := info.TCX()
-	if tcx == nil {
-		return 0
+	if tcx := info.TCX(); tcx != nil {
+		return int(tcx.Ifindex)
 	}
-	return int(tcx.Ifindex)
+	if netkit := info.Netkit(); netkit != nil {
+		return int(netkit.Ifindex)
+	}
+	return 0
 }
 
 func clsact(index int) *netlink.Clsact {
@@ -248,7 +260,7 @@ func (a *Attacher) attachInterim(hook Hook, name string, index int) (lasting boo
 	}
 	ingress, err := ingressOnly(index)
 	if err != nil || ingress != nil {
-		return true, errors.Join(err, a.attachTCX(hook, name, index))
+		return true, errors.Join(err, a.attachLink(hook, name, index))
 	}
 	return false, a.attachClsact(hook, index)
 }
@@ -297,6 +309,9 @@ func (a *Attacher) replaceFilter(hook Hook, index int) error {
 // link decides: taking it off a device that is up deactivates the device's own queue (qdisc_graft), and what the host
 // sends meanwhile is lost.
 func (a *Attacher) dropFilter(hook Hook, index int) error {
+	if hook == FromPodLink {
+		return nil
+	}
 	ours := filter(hook, index)
 	filters, err := netlink.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, ours.Parent)
 	for _, f := range filters {
@@ -348,9 +363,10 @@ func SplitPin(pin string) (device string, hook Hook) {
 	return name[:max(at, 0)], Hook(name[at+1:])
 }
 
-// Pins returns the paths of all pinned links.
+// Pins returns the paths of all pinned links to devices. Others, such as that of proxy_accept, have no device in their
+// names.
 func (a *Attacher) Pins() ([]string, error) {
-	pins, err := filepath.Glob(filepath.Join(a.dir, "*"))
+	pins, err := filepath.Glob(filepath.Join(a.dir, "*-*"))
 	if err != nil {
 		return nil, fmt.Errorf("list pinned links: %w", err)
 	}

@@ -66,9 +66,11 @@ struct settings {
 	__u8 l7;               /* flows can be redirected to the proxy */
 	__u8 l7_open;          /* new flows pass without L7 rules while the proxy does not run */
 	__u8 dns_cache;        /* repeated DNS messages pass without the proxy */
+	__u8 dns_reports;      /* they are reported by events */
 	__u8 quic;             /* connection IDs select backends of Services with FRONTEND_QUIC */
-	__u8 wire_any;         /* derived: the source does not matter for a wire's packets (no masquerade, tunnel, strict_ingress) */
+	__u8 wire_any;         /* derived: the source of a wire's packets does not matter (see Configure) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
+	__u8 netkit;           /* links of pods may be netkit devices */
 	__u8 encryption;       /* prefixes may be reached by the WireGuard device */
 	__u8 strict_egress;    /* nothing leaves in plain text for a prefix with PREFIX_STRICT */
 	__u8 strict_ingress;   /* what should have been encrypted is dropped */
@@ -93,6 +95,7 @@ struct settings {
 	__u32 nat_entry_max;  /* size of nat_entries */
 	__u32 path_shift;     /* 64 minus the number of bits of an index into paths */
 	__u64 netns_cookie;   /* of the node's own network namespace */
+	__u64 netkit_mark;    /* of packets that from_pod has processed on a netkit device; random */
 	struct addr gateway4; /* the pods' gateway, mapped */
 	struct addr gateway6;
 	struct addr rss4; /* prefix of IPIP's outer source addresses, see rss4_bits */

@@ -70,27 +70,8 @@ INLINE int from_pod_follow(struct __sk_buff *skb, struct cpu *c, __u32 action)
 	return from_pod_forward(skb, action);
 }
 
-/* Decides and caches c->path. Returns TC_ACT_UNSPEC, or a verdict if the packet was dropped. Slow path. */
-APART int from_pod_decide(struct __sk_buff *skb)
-{
-	struct cpu *c = cpu_this();
-	int outcome;
-
-	if (!c)
-		return TC_ACT_SHOT;
-	outcome = packet_family_off(&c->pkt) ? DROP_UNSUPPORTED_FAMILY : decide(skb);
-	if (outcome == DROP_NO_ROUTE || outcome == DROP_BLACKHOLE)
-		return icmp_refuse(skb, outcome, 0);
-	if (outcome)
-		return drop(skb, c, outcome);
-	if (c->path.action != PATH_RESOLVE)
-		path_store(c, false);
-	return TC_ACT_UNSPEC;
-}
-
-/* Packets that a pod sends. */
-SEC("tc")
-int from_pod(struct __sk_buff *skb)
+/* Handles a packet that a pod sends. */
+INLINE int pod_receive(struct __sk_buff *skb)
 {
 	struct cpu *c = cpu_this();
 	int parsed, verdict;
@@ -123,6 +104,20 @@ int from_pod(struct __sk_buff *skb)
 		return from_pod_follow(skb, c, p->path.action);
 	}
 	return path_follow(skb, c, &p->path, p->path.action, HOOK_FROM_POD);
+}
+
+/* Packets that a pod sends. */
+SEC("tc")
+int from_pod(struct __sk_buff *skb)
+{
+	int verdict;
+
+	if (netkit_passed(skb))
+		return TC_ACT_OK;
+	verdict = pod_receive(skb);
+	if (verdict == TC_ACT_OK && netkit_transmits(skb))
+		netkit_mark(skb, config.netkit_mark);
+	return verdict;
 }
 
 /* A wire's packets for a pod are redirected to its link, or passed to the stack, which routes them there. */
@@ -182,7 +177,7 @@ APART int from_wire_host(struct __sk_buff *skb)
 		return icmp_refuse(skb, outcome, 0);
 	if (outcome)
 		return refuse_flow(skb, c, outcome);
-	return path_forward(skb, c, &c->path, c->path.action, c->pkt.hook);
+	return path_forward(skb, c, &c->path, c->path.action, HOOK_FROM_WIRE);
 }
 
 /*
@@ -304,6 +299,8 @@ int to_pod(struct __sk_buff *skb)
 	struct cpu *c = cpu_this();
 	int outcome = NEXT_CONTINUE;
 
+	if (netkit_forwarded(skb))
+		return TC_ACT_OK;
 	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP || packet_family_off(&c->pkt))
 		return TC_ACT_OK;
 	if (config.services)

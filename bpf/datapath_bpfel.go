@@ -212,11 +212,14 @@ type DatapathCpu struct {
 	NameKey  DatapathNameKey
 	NamePeer DatapathAddr
 	Dns      struct {
-		_     structs.HostLayout
-		Key   DatapathDnsKey
-		Owner [96]uint8
-		End   uint32
-		Pad   uint32
+		_       structs.HostLayout
+		Key     DatapathDnsKey
+		Owner   [96]uint8
+		End     uint32
+		Ttl     uint32
+		Longest uint32
+		Seen    uint32
+		Addr    [8]DatapathAddr
 	}
 	ProxyKey    DatapathFlowKey
 	PortKey     DatapathNatTuple
@@ -243,17 +246,22 @@ type DatapathCpu struct {
 type DatapathDnsBound uint32
 
 const (
-	DatapathDnsBoundDNS_QUESTION  DatapathDnsBound = 96
-	DatapathDnsBoundDNS_LABELS    DatapathDnsBound = 16
-	DatapathDnsBoundDNS_ADDRESSES DatapathDnsBound = 8
-	DatapathDnsBoundDNS_PENDING   DatapathDnsBound = 8
+	DatapathDnsBoundDNS_QUESTION      DatapathDnsBound = 96
+	DatapathDnsBoundDNS_LABELS        DatapathDnsBound = 16
+	DatapathDnsBoundDNS_ADDRESSES     DatapathDnsBound = 8
+	DatapathDnsBoundDNS_PENDING       DatapathDnsBound = 8
+	DatapathDnsBoundDNS_PENDING_SHIFT DatapathDnsBound = 12
+	DatapathDnsBoundDNS_PENDING_SLACK DatapathDnsBound = 256
 )
 
 type DatapathDnsEntry struct {
 	_         structs.HostLayout
 	Expires   uint64
+	Seen      uint64
+	SeenAddr  uint32
 	Epoch     uint32
 	Addresses uint32
+	Pad       uint32
 	Addr      [8]DatapathAddr
 	Pending   [8]uint64
 }
@@ -265,6 +273,17 @@ type DatapathDnsKey struct {
 	Length   uint16
 	Slot     uint32
 	Question [96]uint8
+}
+
+type DatapathDnsReport struct {
+	_        structs.HostLayout
+	Latency  uint64
+	Ttl      uint32
+	Length   uint16
+	Records  uint8
+	Code     uint8
+	Question [96]uint8
+	Addr     [8]DatapathAddr
 }
 
 type DatapathEndpoint struct {
@@ -368,6 +387,7 @@ const (
 	DatapathEventTypeEVENT_FLOW_END   DatapathEventType = 2
 	DatapathEventTypeEVENT_TRACE      DatapathEventType = 3
 	DatapathEventTypeEVENT_SOCKET     DatapathEventType = 4
+	DatapathEventTypeEVENT_DNS        DatapathEventType = 5
 )
 
 type DatapathFlow struct {
@@ -950,14 +970,16 @@ type DatapathSettings struct {
 	L7             uint8
 	L7Open         uint8
 	DnsCache       uint8
+	DnsReports     uint8
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
+	Netkit         uint8
 	Encryption     uint8
 	StrictEgress   uint8
 	StrictIngress  uint8
 	NoVerdicts     uint8
-	_              [3]byte
+	_              [1]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -980,6 +1002,7 @@ type DatapathSettings struct {
 	PathShift      uint32
 	_              [4]byte
 	NetnsCookie    uint64
+	NetkitMark     uint64
 	Gateway4       struct {
 		_ structs.HostLayout
 		B [16]uint8
@@ -1110,6 +1133,7 @@ const (
 	DatapathMapDenylist         = "denylist"
 	DatapathMapDenylistPrefixes = "denylist_prefixes"
 	DatapathMapDnsEntries       = "dns_entries"
+	DatapathMapDnsReports       = "dns_reports"
 	DatapathMapEndpoints        = "endpoints"
 	DatapathMapEvents           = "events"
 	DatapathMapFlowCache        = "flow_cache"
@@ -1297,6 +1321,7 @@ type DatapathMapSpecs struct {
 	Denylist         *ebpf.MapSpec `ebpf:"denylist"`
 	DenylistPrefixes *ebpf.MapSpec `ebpf:"denylist_prefixes"`
 	DnsEntries       *ebpf.MapSpec `ebpf:"dns_entries"`
+	DnsReports       *ebpf.MapSpec `ebpf:"dns_reports"`
 	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
 	Events           *ebpf.MapSpec `ebpf:"events"`
 	FlowCache        *ebpf.MapSpec `ebpf:"flow_cache"`
@@ -1422,6 +1447,7 @@ type DatapathMaps struct {
 	Denylist         *ebpf.Map `ebpf:"denylist"`
 	DenylistPrefixes *ebpf.Map `ebpf:"denylist_prefixes"`
 	DnsEntries       *ebpf.Map `ebpf:"dns_entries"`
+	DnsReports       *ebpf.Map `ebpf:"dns_reports"`
 	Endpoints        *ebpf.Map `ebpf:"endpoints"`
 	Events           *ebpf.Map `ebpf:"events"`
 	FlowCache        *ebpf.Map `ebpf:"flow_cache"`
@@ -1474,6 +1500,7 @@ func (m *DatapathMaps) Close() error {
 		m.Denylist,
 		m.DenylistPrefixes,
 		m.DnsEntries,
+		m.DnsReports,
 		m.Endpoints,
 		m.Events,
 		m.FlowCache,

@@ -111,6 +111,25 @@ const (
 	dnsAnswer1 = "response 1 | a.io A | a.io 30 A 192.0.2.1"
 )
 
+// seen checks what entries say of answers that have passed: the addresses, and the longest TTL in seconds.
+func seen(addresses uint32, longest int) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		var now unix.Timespec
+		must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+		found := false
+		must(t, Each(w.DnsEntries, func(_ *DatapathDnsKey, row *DatapathDnsEntry) bool {
+			left := time.Duration(int64(row.Seen) - now.Nano())
+			end := time.Duration(longest) * time.Second
+			found = found || row.SeenAddr == addresses && left <= end && left > end-time.Second
+			return true
+		}))
+		if !found {
+			t.Errorf("no entry has seen addresses %#b for %d s", addresses, longest)
+		}
+	}
+}
+
 // dnsRows are messages that pass.
 func dnsRows() []row {
 	raw := func(m []byte) string {
@@ -141,7 +160,10 @@ func dnsRows() []row {
 		{name: "names that are not compressed, more than one address", steps: []step{
 			{at: "from_pod linka", in: dnsFromA("40000 > 53", dnsQuery1), want: "FORWARD_DNS_QUERY",
 				before: knowsIO(60, "192.0.2.2", "192.0.2.1")},
-			{at: "from_wire eth0", in: raw(unpacked(long)), want: "FORWARD_DNS_ANSWER"},
+			{at: "from_wire eth0", in: dnsFromC("53 > 40000", "response 1 | a.io A | a.io 59 A 192.0.2.1"),
+				want: "FORWARD_DNS_ANSWER", after: seen(0b10, 59)},
+			{at: "from_pod linka", in: dnsFromA("40000 > 53", dnsQuery1), want: "FORWARD_DNS_QUERY"},
+			{at: "from_wire eth0", in: raw(unpacked(long)), want: "FORWARD_DNS_ANSWER", after: seen(0b11, 59)},
 			{at: "from_pod linka", in: dnsFromA("40000 > 53", dnsQuery1), want: "FORWARD_DNS_QUERY"},
 			{at: "from_wire eth0", in: raw(long), want: "FORWARD_DNS_ANSWER"},
 		}},

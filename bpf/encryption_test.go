@@ -46,8 +46,8 @@ func (w *world) addEncrypted(t testing.TB) {
 	}
 }
 
-// strictRows: packets in plain text are dropped both ways, also of flows that are encrypted, but not those between nodes
-// and with the world.
+// strictRows: packets in plain text are dropped both ways, also of flows that are encrypted, but not those between
+// nodes and with the world.
 func strictRows() []row {
 	return []row{
 		{name: "an encrypted flow, and a packet of it in plain text", steps: []step{

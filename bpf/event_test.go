@@ -20,6 +20,7 @@ type eventReader struct {
 	ring   *ringbuf.Reader
 	traces *Traces
 	queue  []DatapathEvent
+	dns    []DatapathDnsReport // of those in the queue that are EVENT_DNS, and of those before
 }
 
 // listen has the datapath send events, and returns their reader, which ends with the test.
@@ -31,7 +32,7 @@ func (w *world) listen(t testing.TB, to DatapathListen) *eventReader {
 	t.Cleanup(func() { ring.Close() })
 	r := &eventReader{ring: ring}
 	if w.settings.TraceSlots != 0 {
-		r.traces, err = OpenTraces(w.Traces, w.settings.TraceSlots)
+		r.traces, err = OpenTraces(w.Traces, w.DnsReports, w.settings.TraceSlots)
 		must(t, err)
 		t.Cleanup(func() { must(t, r.traces.Close()) })
 	}
@@ -67,7 +68,12 @@ func (r *eventReader) drain(t testing.TB) {
 	if r.traces == nil {
 		return
 	}
-	missed := r.traces.Read(math.MaxUint64, func(e *DatapathEvent) { r.queue = append(r.queue, *e) })
+	missed := r.traces.Read(math.MaxUint64, func(e *DatapathEvent, dns *DatapathDnsReport) {
+		r.queue = append(r.queue, *e)
+		if e.Type == uint8(DatapathEventTypeEVENT_DNS) {
+			r.dns = append(r.dns, *dns)
+		}
+	})
 	if missed > 0 {
 		t.Errorf("%d events are overwritten", missed)
 	}

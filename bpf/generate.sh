@@ -18,7 +18,7 @@ exec go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target bpfel -cc 
 	-type endpoint_policy -type policy_pair -type peer_class_key -type peer_class -type verdict_key -type verdict \
 	-type policy_action -type policy_absent \
 	-type policy_l7 -type name_key -type name -type proxy_devices -type proxy_socket \
-	-type dns_key -type dns_entry -type dns_bound \
+	-type dns_key -type dns_entry -type dns_bound -type dns_report \
 	-type policy_cut -type policy_direction \
 	-type port_index -type flow_rate -type share_kind -type share_bound \
 	-type member_key -type member_bits -type service_stat -type quic_server_key \

@@ -1,6 +1,8 @@
 package bpf
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -127,6 +129,11 @@ func configured(o *Options) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	o.Settings.Hz = hz
+	if o.Settings.Netkit != 0 && o.Settings.NetkitMark == 0 {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		o.Settings.NetkitMark = binary.NativeEndian.Uint64(b[:])
+	}
 	for name := range o.Entries {
 		if spec.Maps[name] == nil {
 			return nil, fmt.Errorf("resize map %s: the datapath has no such map", name)

@@ -160,7 +160,7 @@ func (o *Objects) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"affinities": o.Affinities, "backend_slots": o.BackendSlots, "backends": o.Backends, "cpus": o.Cpus,
 		"denylist": o.Denylist, "denylist_prefixes": o.DenylistPrefixes, "dns_entries": o.DnsEntries,
-		"endpoints": o.Endpoints, "epochs": o.Epochs,
+		"dns_reports": o.DnsReports, "endpoints": o.Endpoints, "epochs": o.Epochs,
 		"events": o.Events, "flow_cache": o.FlowCache, "flow_rates": o.FlowRates, "flows": o.Flows,
 		"fragments": o.Fragments, "frontend_filter": o.FrontendFilter, "frontends": o.Frontends,
 		"loads": o.Loads, "maglev_tables": o.MaglevTables, "members": o.Members, "quic_servers": o.QuicServers,

@@ -53,6 +53,9 @@ func Configure(spec *ebpf.CollectionSpec, s *Settings) error {
 			return err
 		}
 		spec.Maps["traces"].MaxEntries = uint32(cpus) * (s.TraceSlots + 1)
+		if s.DnsReports != 0 {
+			spec.Maps["dns_reports"].MaxEntries = spec.Maps["traces"].MaxEntries
+		}
 	}
 	if err := spec.Variables["config"].Set(*s); err != nil {
 		return fmt.Errorf("set datapath configuration: %w", err)

@@ -77,7 +77,8 @@ func tables() []table {
 		encryptionTables(), masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), floodTables(),
 		probeTables(),
 		fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables(),
-		xdpErrorTables(), quicTables(), l7Tables(), unroutedTables())
+		xdpErrorTables(), quicTables(), l7Tables(), unroutedTables(),
+		netkitTables())
 }
 
 // onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its

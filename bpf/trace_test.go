@@ -161,10 +161,10 @@ func (w *world) runTraced(t *testing.T, f packet.Family, r *eventReader, steps [
 // eventText is "trace OUTCOME SRC:PORT > DST:PORT [FLAGS] [audited] [as SRC:PORT > DST:PORT]".
 func (w *world) eventText(e *DatapathEvent) string {
 	kinds := map[uint8]string{uint8(DatapathEventTypeEVENT_FLOW_BEGIN): "begin",
-		uint8(DatapathEventTypeEVENT_TRACE): "trace"}
+		uint8(DatapathEventTypeEVENT_TRACE): "trace", uint8(DatapathEventTypeEVENT_DNS): "dns"}
 	text := kinds[e.Type]
 	for name, n := range w.outcomes {
-		if e.Type == uint8(DatapathEventTypeEVENT_TRACE) && n == uint32(e.Outcome) {
+		if e.Type != uint8(DatapathEventTypeEVENT_FLOW_BEGIN) && n == uint32(e.Outcome) {
 			text += " " + name
 		}
 	}
@@ -282,6 +282,17 @@ func (w *world) ageTraced(t *testing.T) {
 	}
 }
 
+// traceLost is how many events other than drops were not sent.
+func (w *world) traceLost(t testing.TB) (lost uint64) {
+	t.Helper()
+	var cpus []DatapathCpu
+	must(t, w.Cpus.Lookup(uint32(0), &cpus))
+	for _, c := range cpus {
+		lost += c.TraceBudget.Lost
+	}
+	return lost
+}
+
 // A flood of new flows leaves drops their events, and what it loses is counted.
 func TestTraceHasBudgetOfItsOwn(t *testing.T) {
 	const rate, packets = 10, 200
@@ -301,12 +312,7 @@ func TestTraceHasBudgetOfItsOwn(t *testing.T) {
 			traces++
 		}
 	}
-	var cpus []DatapathCpu
-	must(t, w.Cpus.Lookup(uint32(0), &cpus))
-	lost := uint64(0)
-	for _, c := range cpus {
-		lost += c.TraceBudget.Lost
-	}
+	lost := w.traceLost(t)
 	if drops != 1 || traces < rate || uint64(traces)+lost != packets {
 		t.Errorf("%d drops, %d packets, %d lost; want 1, and %d packets or lost", drops, traces, lost, packets)
 	}

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"container/heap"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -13,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Traces reads the events that the datapath keeps in the map traces, in place. It is not safe for concurrent use.
+// Traces reads the events that the datapath keeps in the maps traces and dns_reports, in place. It is not safe for
+// concurrent use.
 type Traces struct {
-	mem   []byte
+	mem   [][]byte
 	slots uint64 // of each CPU, a power of 2; one more before them has the sequence number of the newest event
 	cpus  []traceCPU
 	ready traceHeap // CPUs with an event that is not read, the oldest first
@@ -23,37 +25,79 @@ type Traces struct {
 
 // traceCPU is what was read of a CPU's events.
 type traceCPU struct {
-	base *DatapathTraceSlot
-	read uint64 // sequence number of the last event
-	next DatapathEvent
+	base    *DatapathTraceSlot
+	reports *DatapathDnsReport // of the slot at base; nil: there are none
+	read    uint64             // sequence number of the last event
+	next    DatapathEvent
+	dns     DatapathDnsReport // of an EVENT_DNS
 }
 
-const traceSlotSize = unsafe.Sizeof(DatapathTraceSlot{})
+const (
+	traceSlotSize = unsafe.Sizeof(DatapathTraceSlot{})
+	dnsReportSize = unsafe.Sizeof(DatapathDnsReport{})
+)
 
-// OpenTraces maps the map into memory. slots is Settings.TraceSlots. What the map holds already is read as well.
-func OpenTraces(m *ebpf.Map, slots uint32) (*Traces, error) {
-	if slots == 0 || m.ValueSize() != uint32(traceSlotSize) {
-		return nil, fmt.Errorf("read map traces: %d slots per CPU of %d bytes", slots, m.ValueSize())
+// OpenTraces maps the maps traces and dns_reports into memory. slots is Settings.TraceSlots. What the maps hold already
+// is read as well. reports with one element is that of a datapath without Settings.DnsReports.
+func OpenTraces(m, reports *ebpf.Map, slots uint32) (*Traces, error) {
+	if slots == 0 || m.ValueSize() != uint32(traceSlotSize) || reports.ValueSize() != uint32(dnsReportSize) {
+		return nil, fmt.Errorf("read map traces: %d slots per CPU of %d bytes, with reports of %d bytes", slots,
+			m.ValueSize(), reports.ValueSize())
 	}
-	page := os.Getpagesize()
-	size := (int(m.MaxEntries())*int(traceSlotSize) + page - 1) / page * page
-	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	t := &Traces{slots: uint64(slots), cpus: make([]traceCPU, m.MaxEntries()/(slots+1))}
+	mem, err := t.open(m, traceSlotSize)
 	if err != nil {
-		return nil, fmt.Errorf("map the events of map traces into memory: %w", err)
+		return nil, err
 	}
-	t := &Traces{mem: mem, slots: uint64(slots), cpus: make([]traceCPU, m.MaxEntries()/(slots+1))}
 	for i := range t.cpus {
-		at := uintptr(i) * uintptr(slots+1) * traceSlotSize
-		t.cpus[i].base = (*DatapathTraceSlot)(unsafe.Pointer(&mem[at]))
+		t.cpus[i].base = (*DatapathTraceSlot)(unsafe.Pointer(&mem[uintptr(i)*uintptr(slots+1)*traceSlotSize]))
+	}
+	if reports.MaxEntries() < m.MaxEntries() {
+		return t, nil
+	}
+	if mem, err = t.open(reports, dnsReportSize); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	for i := range t.cpus {
+		t.cpus[i].reports = (*DatapathDnsReport)(unsafe.Pointer(&mem[uintptr(i)*uintptr(slots+1)*dnsReportSize]))
 	}
 	return t, nil
 }
 
+// open maps an array with elements of a size into memory, until Close.
+func (t *Traces) open(m *ebpf.Map, element uintptr) ([]byte, error) {
+	page := os.Getpagesize()
+	size := (int(m.MaxEntries())*int(element) + page - 1) / page * page
+	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map the events of %s into memory: %w", m, err)
+	}
+	t.mem = append(t.mem, mem)
+	return mem, nil
+}
+
 // Close unmaps the memory.
-func (t *Traces) Close() error { return unix.Munmap(t.mem) }
+func (t *Traces) Close() (err error) {
+	for _, mem := range t.mem {
+		err = errors.Join(err, unix.Munmap(mem))
+	}
+	return err
+}
 
 func (c *traceCPU) slot(i uint64) *DatapathTraceSlot {
 	return (*DatapathTraceSlot)(unsafe.Add(unsafe.Pointer(c.base), uintptr(i)*traceSlotSize))
+}
+
+// copy copies the event in a slot, and says whether that is all that there is of it.
+func (c *traceCPU) copy(i uint64) bool {
+	if c.next = c.slot(i).Event; c.next.Type != uint8(DatapathEventTypeEVENT_DNS) {
+		return true
+	}
+	if c.reports == nil {
+		return false
+	}
+	c.dns = *(*DatapathDnsReport)(unsafe.Add(unsafe.Pointer(c.reports), uintptr(i)*dnsReportSize))
+	return true
 }
 
 // advance copies the CPU's next event. It returns false if there is none, and how many were overwritten before they
@@ -73,12 +117,10 @@ func (c *traceCPU) advance(slots uint64) (ok bool, missed uint64) {
 			return false, missed
 		}
 		c.read++
-		s := c.slot(1 + (c.read-1)&(slots-1))
-		if atomic.LoadUint64(&s.Seq) == c.read {
-			c.next = s.Event
-			if atomic.LoadUint64(&s.Seq) == c.read {
-				return true, missed
-			}
+		i := 1 + (c.read-1)&(slots-1)
+		s := c.slot(i)
+		if atomic.LoadUint64(&s.Seq) == c.read && c.copy(i) && atomic.LoadUint64(&s.Seq) == c.read {
+			return true, missed
 		}
 		missed++ // overwritten meanwhile
 	}
@@ -97,9 +139,9 @@ func (t *Traces) Fill() float64 {
 }
 
 // Read calls fn for each event that is not read yet and not newer than until (CLOCK_MONOTONIC, nanoseconds), those of
-// all CPUs in the order of time. fn must not keep the event. It returns how many were overwritten before they were
-// read.
-func (t *Traces) Read(until uint64, fn func(*DatapathEvent)) (missed uint64) {
+// all CPUs in the order of time. dns is what an EVENT_DNS says of the message, and not valid for other events. fn must
+// keep neither. It returns how many were overwritten before they were read.
+func (t *Traces) Read(until uint64, fn func(e *DatapathEvent, dns *DatapathDnsReport)) (missed uint64) {
 	waiting := make(map[*traceCPU]bool, len(t.ready))
 	for _, c := range t.ready {
 		waiting[c] = true
@@ -118,7 +160,7 @@ func (t *Traces) Read(until uint64, fn func(*DatapathEvent)) (missed uint64) {
 	heap.Init(&t.ready)
 	for len(t.ready) > 0 && t.ready[0].next.TimeNs <= until {
 		c := t.ready[0]
-		fn(&c.next)
+		fn(&c.next, &c.dns)
 		ok, n := c.advance(t.slots)
 		missed += n
 		if ok {

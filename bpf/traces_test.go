@@ -35,7 +35,7 @@ func (m *traceMemory) write(cpu int, times ...uint64) {
 
 // read returns the times of the events until a time, and how many are missing.
 func (m *traceMemory) read(until uint64) (times []uint64, missed uint64) {
-	missed = m.Read(until, func(e *DatapathEvent) { times = append(times, e.TimeNs) })
+	missed = m.Read(until, func(e *DatapathEvent, _ *DatapathDnsReport) { times = append(times, e.TimeNs) })
 	return times, missed
 }
 
@@ -80,6 +80,28 @@ func TestTracesOverwritten(t *testing.T) {
 	if got := m.Fill(); got != 0 {
 		t.Errorf("%v of the slots are written, all of them read", got)
 	}
+}
+
+// TestTracesWithDNS: an event of a DNS message comes with the report in its slot; without reports, it is counted.
+func TestTracesWithDNS(t *testing.T) {
+	t.Parallel()
+	const slots = 8
+	m := newTraceMemory(2, slots)
+	reports := make([]DatapathDnsReport, 2*(slots+1))
+	m.cpus[1].reports = &reports[slots+1]
+	for at := range uint64(3) {
+		m.write(1, at+1)
+		m.slots[slots+2+at].Event.Type = uint8(DatapathEventTypeEVENT_DNS)
+		reports[slots+2+at].Ttl = 10 + uint32(at)
+	}
+	var ttls []uint32
+	missed := m.Read(100, func(_ *DatapathEvent, dns *DatapathDnsReport) { ttls = append(ttls, dns.Ttl) })
+	if missed != 0 || !slices.Equal(ttls, []uint32{10, 11, 12}) {
+		t.Errorf("TTLs %v, %d missed", ttls, missed)
+	}
+	m.write(0, 4, 5)
+	m.slots[1].Event.Type = uint8(DatapathEventTypeEVENT_DNS)
+	m.expect(t, 100, 1, 5)
 }
 
 // TestTracesCleared has the map be cleared, as on a restart with other sizes.

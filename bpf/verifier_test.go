@@ -101,11 +101,12 @@ func choices() []choice {
 		{"encryption", 3, func(s *Settings, v uint8) {
 			s.Encryption, s.StrictEgress, s.StrictIngress = min(v, 1), v/2, v/2
 		}},
+		{"netkit", 2, func(s *Settings, v uint8) { s.Netkit = v }},
 		{"legacy", 2, func(s *Settings, v uint8) { s.LegacyRouting = v }},
 		{"flow_always", 2, func(s *Settings, v uint8) { s.FlowAlways = v }},
 		{"policy", 2, func(s *Settings, v uint8) { s.Policy = v }},
 		{"host_policy", 2, func(s *Settings, v uint8) { s.HostPolicy = v }},
-		{"l7", 2, func(s *Settings, v uint8) { s.L7, s.L7Open, s.DnsCache = v, v, v }},
+		{"l7", 2, func(s *Settings, v uint8) { s.L7, s.L7Open, s.DnsCache, s.DnsReports = v, v, v, v }},
 		{"quic", 2, func(s *Settings, v uint8) { s.Quic = v }},
 		{"prefilter", 2, func(s *Settings, v uint8) { s.Prefilter = v }},
 		{"monitor", 2, func(s *Settings, v uint8) { s.Monitor = v }},

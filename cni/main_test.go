@@ -158,7 +158,7 @@ func (n *node) start() *agent {
 	}
 	config := endpoint.NodeConfig{IPv4: true, Gateway4: ipam.Gateway(n.prefix), MTU: 1500}
 	a.manager = endpoint.NewManager(nettest.Quiet(), a.db, a.table, a.ipam,
-		podlink.NewVeth(handle, podlink.Options{ProcSys: "/proc/sys", SlowPath: true}),
+		podlink.New(handle, podlink.Options{ProcSys: "/proc/sys", SlowPath: true}),
 		endpoint.Config{RunDir: n.runDir, Node: func() endpoint.NodeConfig { return config }, Step: n.step})
 	if err := errors.Join(a.db.Start(), start(context.Background()), a.manager.Restore(t.Context())); err != nil {
 		t.Fatal(err)

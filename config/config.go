@@ -105,7 +105,7 @@ type Family struct {
 type BPF struct {
 	Masquerade          bool
 	HostLegacyRouting   bool
-	DatapathMode        string // "veth" or "auto"
+	DatapathMode        string // "veth", "netkit", "netkit-l2" or "auto"
 	EnableTCX           bool   // false: clsact also where the kernel has TCX
 	PreallocateMaps     bool
 	MapDynamicSizeRatio float64 // share of the memory; 0: fixed sizes

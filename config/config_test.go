@@ -50,8 +50,6 @@ func refusedKeys() map[string]refused {
 			[]string{`f.yaml: routingMode: "tunel" is not native or tunnel`}},
 		"not yet, value": {"tunnelProtocol: geneve",
 			[]string{"f.yaml: tunnelProtocol: not yet: geneve; use vxlan"}},
-		"not yet, netkit": {"bpf: {datapathMode: netkit-l2}",
-			[]string{"f.yaml: bpf.datapathMode: not yet: netkit-l2; use veth or auto"}},
 		"not yet, ipam": {"ipam: {mode: multi-pool}",
 			[]string{"f.yaml: ipam.mode: not yet: multi-pool; use kubernetes or cluster-pool"}},
 		"not yet, switch": {"egressGateway: {enabled: true}",

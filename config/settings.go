@@ -24,8 +24,8 @@ func settings() []setting {
 	return slices.Concat(routingSettings(), bpfSettings(), agentSettings(), operatorSettings(),
 		key.Within(func(c *Config) *service.Options { return &c.ServiceOptions }, service.Keys()),
 		key.Within(func(c *Config) *gateway.Options { return &c.Myelin.Gateway }, gateway.Keys()),
-		key.Within(func(c *Config) *encryption.Options { return &c.Encryption }, encryption.Keys()),
 		key.Within(func(c *Config) *event.Options { return &c.Events }, event.Keys()),
+		key.Within(func(c *Config) *encryption.Options { return &c.Encryption }, encryption.Keys()),
 		key.Within(func(c *Config) *prefilter.Options { return &c.Prefilter }, prefilter.Keys()),
 		key.Within(func(c *Config) *l7.Options { return &c.L7 }, l7.Keys()),
 		key.Within(func(c *Config) *dns.Options { return &c.DNS }, dns.Keys()),
@@ -63,7 +63,7 @@ func bpfSettings() []setting {
 		key.Boolean("bpf.hostLegacyRouting", func(c *Config) *bool { return &c.BPF.HostLegacyRouting }),
 		key.OneOf("bpf.datapathMode", func(c *Config) *string {
 			return &c.BPF.DatapathMode
-		}, []string{"veth", "auto"}, "netkit", "netkit-l2"),
+		}, []string{"veth", "netkit", "netkit-l2", "auto"}),
 		key.Boolean("bpf.enableTCX", func(c *Config) *bool { return &c.BPF.EnableTCX }),
 		key.Boolean("bpf.preallocateMaps", func(c *Config) *bool { return &c.BPF.PreallocateMaps }),
 		key.Ratio("bpf.mapDynamicSizeRatio", func(c *Config) *float64 { return &c.BPF.MapDynamicSizeRatio }),

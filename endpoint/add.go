@@ -1,9 +1,11 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -66,6 +68,10 @@ func (m *Manager) plan(req Request) (*Endpoint, error) {
 		Namespace: req.Namespace, Pod: req.Pod, PodUID: req.PodUID,
 		LinkName: linkName(a), LinkMAC: linkMAC(a, "link", now), PodMAC: linkMAC(a, "pod", now),
 		MTU: node.MTU, RouteMTU: node.RouteMTU, State: StateCreating, CreatedAt: now,
+		Kind: cmp.Or(node.Kind, podlink.Veth),
+	}
+	if e.Kind == podlink.Netkit {
+		e.LinkMAC, e.PodMAC = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6) // frames have zeros in place of MACs
 	}
 	var elsewhere func(netip.Addr) bool
 	if m.config.Elsewhere != nil {

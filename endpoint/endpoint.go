@@ -4,6 +4,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"encoding/json"
 	"net"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb/reconciler"
+
+	"myelin/endpoint/podlink"
 )
 
 // Bounds of endpoint IDs ("slots"). 0 means "no endpoint" in every map, 1 is
@@ -53,6 +56,8 @@ type Endpoint struct {
 	Pod       string `json:"pod,omitempty"`
 	PodUID    string `json:"podUID,omitempty"`
 
+	// Kind is that of the pod link; empty is Veth.
+	Kind podlink.Kind `json:"kind,omitempty"`
 	// LinkName, LinkIndex and LinkMAC are those of the host side of the pod link.
 	LinkName  string           `json:"linkName"`
 	LinkIndex int              `json:"linkIndex"`
@@ -144,14 +149,15 @@ func (e *Endpoint) TableRow() []string {
 
 // WideHeader names the columns of WideRow.
 func (e *Endpoint) WideHeader() []string {
-	return []string{"Link index", "Link MAC", "MTU", "Interface", "Network namespace", "Container", "Created"}
+	return []string{"Link index", "Link kind", "Link MAC", "MTU", "Interface", "Network namespace",
+		"Container", "Created"}
 }
 
 // WideRow has what -o wide shows beside TableRow.
 func (e *Endpoint) WideRow() []string {
 	return []string{
-		strconv.Itoa(e.LinkIndex), e.LinkMAC.String(), strconv.Itoa(e.MTU), e.IfName, e.NetNS, e.ContainerID,
-		e.CreatedAt.UTC().Format(time.RFC3339),
+		strconv.Itoa(e.LinkIndex), string(cmp.Or(e.Kind, podlink.Veth)), e.LinkMAC.String(), strconv.Itoa(e.MTU),
+		e.IfName, e.NetNS, e.ContainerID, e.CreatedAt.UTC().Format(time.RFC3339),
 	}
 }
 

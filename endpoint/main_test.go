@@ -147,7 +147,7 @@ func (n *node) start() *agent {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	driver := podlink.NewVeth(handle, podlink.Options{ProcSys: "/proc/sys", SlowPath: true})
+	driver := podlink.New(handle, podlink.Options{ProcSys: "/proc/sys", SlowPath: true})
 	m := NewManager(nettest.Log(n.t), db, endpoints, allocator, driver, Config{
 		RunDir: n.runDir, Node: func() NodeConfig { return n.config }, Step: n.step, Now: n.now,
 	})

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -43,6 +42,8 @@ type NodeConfig struct {
 	// MTU of pod links, bytes of layer 3, and of the routes in pods: what the
 	// wires bring, and what pods may send. RouteMTU is 0 where that is the same.
 	MTU, RouteMTU int
+	// Kind of the links of new pods; empty is Veth.
+	Kind podlink.Kind
 }
 
 // Config of a Manager. RunDir and Node are required.
@@ -97,7 +98,7 @@ func NewManager(log *slog.Logger, db *statedb.DB, table statedb.RWTable[*Endpoin
 	}
 	m := &Manager{
 		log: log, db: db, table: table, ipam: allocator, driver: driver, config: config,
-		store:      store{dir: filepath.Join(config.RunDir, "endpoints")},
+		store:      storeIn(config.RunDir),
 		slots:      newSlots(config.Now),
 		locks:      locks{held: make(map[Attachment]*lock)},
 		background: newBackground(),
@@ -153,7 +154,7 @@ func (m *Manager) Node() NodeConfig { return m.config.Node() }
 func (m *Manager) spec(e *Endpoint) podlink.Spec {
 	node := m.config.Node()
 	return podlink.Spec{
-		Name: e.LinkName, LinkMAC: e.LinkMAC, NetNS: e.NetNS, IfName: e.IfName, PodMAC: e.PodMAC,
+		Kind: e.Kind, Name: e.LinkName, LinkMAC: e.LinkMAC, NetNS: e.NetNS, IfName: e.IfName, PodMAC: e.PodMAC,
 		MTU: e.MTU, RouteMTU: e.RouteMTU,
 		IPv4: e.IPv4, IPv6: e.IPv6, Gateway4: node.Gateway4, Gateway6: node.Gateway6,
 	}

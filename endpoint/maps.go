@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/bpf"
+	"myelin/endpoint/podlink"
 	"myelin/internal/table"
 )
 
@@ -88,6 +89,9 @@ func (k *Kernel) attach(e *Endpoint) error {
 	} else if err := k.Datapath.Attacher.Detach(bpf.ToPod, e.LinkName, e.LinkIndex); err != nil {
 		return err
 	}
+	if e.Kind.IsNetkit() {
+		hooks = append(hooks, bpf.FromPodLink) // last, since it relies on FromPod for what passes
+	}
 	interim := false
 	for _, hook := range hooks {
 		if e.Interim {
@@ -101,6 +105,11 @@ func (k *Kernel) attach(e *Endpoint) error {
 			return err
 		}
 		interim = interim || !lasting
+	}
+	if e.Kind.IsNetkit() {
+		if err := podlink.Open(e.LinkIndex); err != nil {
+			return err
+		}
 	}
 	e.Interim = interim
 	return nil
@@ -140,6 +149,7 @@ func (k *Kernel) write(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err
 func (k *Kernel) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *Endpoint) error {
 	return errors.Join(
 		k.forget(e),
+		k.Datapath.Attacher.Detach(bpf.FromPodLink, e.LinkName, e.LinkIndex),
 		k.Datapath.Attacher.Detach(bpf.FromPod, e.LinkName, e.LinkIndex),
 		k.Datapath.Attacher.Detach(bpf.ToPod, e.LinkName, e.LinkIndex),
 	)

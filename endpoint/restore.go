@@ -77,7 +77,7 @@ func (m *Manager) restoreLink(e *Endpoint) (alive bool, err error) {
 	if !found {
 		return false, nil
 	}
-	e.LinkIndex, e.LinkMAC, e.MTU = link.Index, link.MAC, link.MTU
+	e.Kind, e.LinkIndex, e.LinkMAC, e.MTU = link.Kind, link.Index, link.MAC, link.MTU
 	return true, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"myelin/internal/durable"
 )
@@ -17,6 +18,8 @@ import (
 type store struct{ dir string }
 
 const fileSuffix = ".json"
+
+func storeIn(runDir string) store { return store{dir: filepath.Join(runDir, "endpoints")} }
 
 func (s store) path(id uint16) string {
 	return filepath.Join(s.dir, fmt.Sprint(id)+fileSuffix)
@@ -76,4 +79,10 @@ func (s store) read(name string) (*Endpoint, error) {
 		return nil, fmt.Errorf("read endpoint state %s: id, containerID, ifName or linkName is missing or wrong", name)
 	}
 	return e, nil
+}
+
+// HasNetkit reports whether a pod that an agent with this run directory made has a netkit link.
+func HasNetkit(runDir string) (bool, error) {
+	all, _, err := storeIn(runDir).load()
+	return slices.ContainsFunc(all, func(e *Endpoint) bool { return e.Kind.IsNetkit() }), err
 }

@@ -15,6 +15,9 @@ import (
 // writes the end of a flow that no packet told: then its hook is Expired.
 type Raw = bpf.DatapathEvent
 
+// DNS is what an event of a DNS message says beside the packet, see l7/dns/row.h.
+type DNS = bpf.DatapathDnsReport
+
 // Expired in the place of a hook: the flow was not seen for too long.
 const Expired = uint8(bpf.DatapathHookHOOKS)
 

@@ -17,6 +17,7 @@ enum event_type {
 	EVENT_FLOW_END,
 	EVENT_TRACE,  /* a packet was forwarded: TCP with SYN, FIN or RST; of others, one per flow and interval */
 	EVENT_SOCKET, /* a socket that connects to a Service gets the address of a backend */
+	EVENT_DNS,    /* a DNS message passes without the proxy: see struct dns_report */
 };
 
 enum event_flag {
@@ -41,7 +42,7 @@ struct event {
 	__u16 slot; /* the packet's endpoint; 0: unknown */
 	__u8 type; /* enum event_type */
 	__u8 hook;    /* enum hook */
-	__u8 outcome; /* enum outcome: EVENT_DROP: the drop reason; EVENT_TRACE: how the packet was forwarded */
+	__u8 outcome; /* enum outcome: EVENT_DROP: the drop reason; EVENT_TRACE, EVENT_DNS: how it was forwarded */
 	__u8 proto;
 	__u8 tcp_flags;
 	__u8 family; /* 4, 6, or 0 for other packets */
@@ -141,6 +142,18 @@ INLINE struct event *event_reserve(struct event_budget *budget, __u32 rate, __u3
 	return e;
 }
 
+/* Returns the index of this CPU's first slot. */
+INLINE __u32 trace_first(void)
+{
+	return bpf_get_smp_processor_id() * (config.trace_slots + 1);
+}
+
+/* Returns the index of the slot for the next event of the CPU whose first slot, head, has the index first. */
+INLINE __u32 trace_next(const struct trace_slot *head, __u32 first)
+{
+	return first + 1 + (head->seq & (config.trace_slots - 1));
+}
+
 /*
  * Returns the slot for the CPU's next event and sets *head; NULL if the budget is exhausted, which is counted. The
  * event is in the ring after trace_commit. Nothing on this CPU may write another one in between: not for programs that
@@ -148,7 +161,7 @@ INLINE struct event *event_reserve(struct event_budget *budget, __u32 rate, __u3
  */
 INLINE struct trace_slot *trace_reserve(struct cpu *c, struct trace_slot **head)
 {
-	__u32 i = bpf_get_smp_processor_id() * (config.trace_slots + 1);
+	__u32 i = trace_first();
 	struct trace_slot *slot;
 
 	if (!event_allowed(&c->trace_budget, config.trace_rate, config.trace_burst))
@@ -156,7 +169,7 @@ INLINE struct trace_slot *trace_reserve(struct cpu *c, struct trace_slot **head)
 	*head = bpf_map_lookup_elem(&traces, &i);
 	if (!*head)
 		goto lost;
-	i += 1 + ((*head)->seq & (config.trace_slots - 1));
+	i = trace_next(*head, i);
 	slot = bpf_map_lookup_elem(&traces, &i);
 	if (!slot || !config.trace_slots)
 		goto lost;

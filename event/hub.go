@@ -73,6 +73,8 @@ func (h *Hub) Subscribe(wanted func(*Raw) bool) (*Subscription, error) {
 // must not keep the event, and may be called by several goroutines at a time.
 type Sink struct {
 	Record func(*Raw)
+	// DNS takes messages that have passed without the proxy, in the same order; nil: they are left out.
+	DNS func(*Raw, *DNS)
 	// Overwritten says that n events before a time of CLOCK_MONOTONIC were
 	// overwritten while there were no followers. With followers, they are lost.
 	Overwritten func(n uint64, before time.Duration)
@@ -241,6 +243,15 @@ func (h *Hub) Publish(r *Raw) {
 		default:
 			s.lost.Add(1)
 			h.lost.Add(1)
+		}
+	}
+}
+
+// publishDNS hands a DNS message to the sinks that want it.
+func (h *Hub) publishDNS(r *Raw, dns *DNS) {
+	for _, s := range *h.subscribers.Load() {
+		if s.sink != nil && s.sink.DNS != nil {
+			s.sink.DNS(r, dns)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (r *reader) begin() error {
 		return err
 	}
 	if slots != 0 {
-		if r.traces, err = bpf.OpenTraces(h.datapath.Traces, slots); err != nil {
+		if r.traces, err = bpf.OpenTraces(h.datapath.Traces, h.datapath.DnsReports, slots); err != nil {
 			return err
 		}
 	}
@@ -230,10 +230,14 @@ func (r *reader) publish(now time.Duration) {
 		}
 	}
 	if r.traces != nil {
-		missed := r.traces.Read(until, func(e *Raw) {
+		missed := r.traces.Read(until, func(e *Raw, dns *DNS) {
 			traced++
 			pendingUntil(e.TimeNs)
-			if e.TimeNs >= r.since {
+			switch {
+			case e.TimeNs < r.since:
+			case e.Type == uint8(bpf.DatapathEventTypeEVENT_DNS):
+				r.hub.publishDNS(e, dns)
+			default:
 				r.hub.Publish(e)
 			}
 		})

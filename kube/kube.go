@@ -38,10 +38,10 @@ type Params struct {
 	Now func() time.Time
 	// ClusterPool takes podCIDRs of nodes from CiliumNodes, and none from Nodes.
 	ClusterPool bool
-	// NodeKeys takes public keys of nodes from CiliumNodes, and from Nodes where those have none.
-	NodeKeys bool
 	// SecretsNamespace is the namespace whose Secrets are read; empty: none are.
 	SecretsNamespace string
+	// NodeKeys takes public keys of nodes from CiliumNodes, and from Nodes where those have none.
+	NodeKeys bool
 }
 
 // Source keeps tables equal to what an API server has.

@@ -88,10 +88,20 @@ func (f *Feature) settings(s *bpf.Settings) {
 		if f.Config.L7.Open {
 			s.L7Open = 1
 		}
-		if f.Config.DNS.Cache && !f.Config.Hubble.Enabled {
-			s.DnsCache = 1
-		}
+		s.DnsCache, s.DnsReports = flag(f.cachesDNS()), flag(f.cachesDNS() && f.Config.Hubble.Enabled)
 	}
+}
+
+// cachesDNS reports whether DNS messages may pass without the proxy. What passes is recorded by events of the datapath.
+func (f *Feature) cachesDNS() bool {
+	return f.Config.DNS.Cache && (!f.Config.Hubble.Enabled || f.Config.Events.Trace)
+}
+
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // start adopts the configuration of the agent before, so that its proxy is watched from now on.
@@ -119,7 +129,7 @@ func (f *Feature) Apply(ctx context.Context, c *config.Config) error {
 		MinTTL:                    time.Duration(f.Config.DNS.MinTTL) * time.Second,
 		MaxAddressesPerName:       f.Config.DNS.MaxAddressesPerName,
 		IdleConnectionGracePeriod: f.Config.DNS.IdleGrace, RejectCode: codeRefused,
-		Cache: f.Config.DNS.Cache,
+		Cache: f.cachesDNS(),
 	}
 	full.Records = f.Config.Hubble.Enabled
 	if f.Config.DNS.RejectCode == "nameError" {

@@ -7,6 +7,7 @@
 #define MYELIN_PATH_H
 
 #include "../bpf/icmp/icmp.h"
+#include "../endpoint/netkit.h"
 #include "../l7/dns/dns.h"
 #include "neighbour/neighbour.h"
 
@@ -308,7 +309,7 @@ APART int path_resolve(struct __sk_buff *skb)
  * Sends the packet to the proxy. A DNS message that need not pass through it is handed back by the TUN device, as the
  * proxy would send it. Returns a verdict. Cost: per packet of flows with L7 rules.
  */
-INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct path *p)
+INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u32 hook)
 {
 	__u32 outcome = FORWARD_PROXY, ifindex = p->ifindex;
 	bool datagram = path_is_l3(p);
@@ -318,7 +319,7 @@ INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct pa
 	count(skb, c, outcome);
 	trace(skb, c, outcome);
 	if (!datagram)
-		return bpf_redirect_peer(ifindex, 0);
+		return netkit_enter(skb, ifindex, hook);
 	return bpf_redirect(ifindex, outcome == FORWARD_PROXY ? 0 : BPF_F_INGRESS);
 }
 
@@ -332,7 +333,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_POD:
 		count_at(c, hook, FORWARD_POD, skb->len);
 		trace(skb, c, FORWARD_POD);
-		return bpf_redirect_peer(p->ifindex, 0);
+		return netkit_enter(skb, p->ifindex, hook);
 	case PATH_TUNNEL:
 		if (!tunnel_key_set(skb, &p->via))
 			return drop(skb, c, DROP_REWRITE);
@@ -347,7 +348,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_RESOLVE:
 		return path_resolve(skb);
 	case PATH_PROXY:
-		return path_send_proxy(skb, c, p);
+		return path_send_proxy(skb, c, p, hook);
 	default:
 		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);

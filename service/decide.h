@@ -43,4 +43,25 @@ APART enum next decide(struct __sk_buff *skb)
 	return config.services ? decide_service(c, outcome) : outcome;
 }
 
+/*
+ * Decides and caches c->path for a packet that a pod sends. Returns TC_ACT_UNSPEC, or a verdict if the packet was
+ * dropped. Slow path.
+ */
+APART int from_pod_decide(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	int outcome;
+
+	if (!c)
+		return TC_ACT_SHOT;
+	outcome = packet_family_off(&c->pkt) ? DROP_UNSUPPORTED_FAMILY : decide(skb);
+	if (outcome == DROP_NO_ROUTE || outcome == DROP_BLACKHOLE)
+		return icmp_refuse(skb, outcome, 0);
+	if (outcome)
+		return drop(skb, c, outcome);
+	if (c->path.action != PATH_RESOLVE)
+		path_store(c, false);
+	return TC_ACT_UNSPEC;
+}
+
 #endif

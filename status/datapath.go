@@ -27,8 +27,8 @@ func (f *Facts) attachMode() Feature {
 func (f *Facts) deviceMode() Feature {
 	x := Feature{Name: "Device Mode", State: OK, Chosen: f.PodLinks,
 		Wanted: "bpf.datapathMode: " + f.Config.BPF.DatapathMode}
-	if f.Config.BPF.DatapathMode == "auto" && f.PodLinks != "netkit" {
-		x.FallBack("netkit links are not built yet")
+	if f.PodLinksWhy != "" {
+		x.FallBack(f.PodLinksWhy)
 		x.Cost = "about 3 % of the request rate"
 	}
 	return x

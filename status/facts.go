@@ -41,8 +41,8 @@ type Facts struct {
 	AttachWhy string
 	// XDP is how it is on each wire that it could be on.
 	XDP map[string]bpf.XDPState
-	// PodLinks is the kind of the pods' interfaces.
-	PodLinks string
+	// PodLinks is the kind of new pods' links. PodLinksWhy says why it is not what was configured.
+	PodLinks, PodLinksWhy string
 	// EventsLost counts events that no reader could be told, since the maps
 	// were made.
 	EventsLost uint64

@@ -91,6 +91,7 @@ func fallbacks(t *testing.T) Facts {
 	f := good(t)
 	f.Attach, f.AttachWhy = bpf.Clsact, "the kernel has no TCX (6.6 or later): invalid argument"
 	f.Config.BPF.DatapathMode = "auto"
+	f.PodLinksWhy = "the kernel has no netkit (6.7 or later, CONFIG_NETKIT): invalid argument"
 	f.Config.Warnings = config.Problems{{File: "test.yaml", Key: "policyEnforcementMode",
 		Reason: "always has no effect: policies are not yet enforced"}}
 	f.Unused = map[string]int{"v1/Service": 3}

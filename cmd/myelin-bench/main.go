@@ -227,7 +227,7 @@ func binaries() string {
 
 // scenarios are all paths that a family can be measured on; node, the baseline, is first.
 func scenarios(family bench.Family) []bench.Scenario {
-	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain(), bench.Redirect()},
+	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Redirects(),
 		bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
 }
 

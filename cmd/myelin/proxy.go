@@ -41,7 +41,7 @@ func proxyCommand() *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT)
 			defer stop()
-			ending, stopEnding := signal.NotifyContext(ctx, syscall.SIGTERM)
+			ctx, ending, stopEnding := endings(ctx)
 			defer stopEnding()
 			return proxy.Run(ctx, proxy.Params{RunDir: runDir, BPFDir: filepath.Join(bpfRoot, "myelin"),
 				Queues: queues, Log: log, Ending: ending, Version: buildVersion(), Pod: pod})
@@ -53,6 +53,28 @@ func proxyCommand() *cobra.Command {
 	addLogFormat(cmd, &logFormat)
 	cmd.AddCommand(proxyCheckCommand())
 	return cmd
+}
+
+// endings are contexts that are done by the second SIGTERM, and by the first.
+func endings(ctx context.Context) (now, ending context.Context, stop func()) {
+	now, stopNow := context.WithCancel(ctx)
+	ending, stopEnding := context.WithCancel(now)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM)
+	go func() {
+		for _, end := range []func(){stopEnding, stopNow} {
+			select {
+			case <-signals:
+				end()
+			case <-now.Done():
+			}
+		}
+	}()
+	return now, ending, func() {
+		signal.Stop(signals)
+		stopEnding()
+		stopNow()
+	}
 }
 
 func proxyCheckCommand() *cobra.Command {

@@ -180,8 +180,8 @@ func checkPod(pod ns.NetNS, spec Spec) error {
 		switch {
 		case attrs.Flags&net.FlagUp == 0:
 			return errors.New("is down")
-		case attrs.HardwareAddr.String() != spec.PodMAC.String():
-			return fmt.Errorf("MAC is %s, want %s", attrs.HardwareAddr, spec.PodMAC)
+		case macOf(link).String() != spec.PodMAC.String():
+			return fmt.Errorf("MAC is %s, want %s", macOf(link), spec.PodMAC)
 		case attrs.MTU != spec.MTU:
 			return fmt.Errorf("MTU is %d, want %d", attrs.MTU, spec.MTU)
 		}

@@ -18,8 +18,30 @@ var ErrIfNameTaken = errors.New("interface name is taken in the pod")
 // namespace, or is the host's own.
 var ErrNetNS = errors.New("invalid network namespace")
 
+// Kind is the type of the devices of a pod link.
+type Kind string
+
+// The kinds. Netkit devices run the datapath's program while the pod transmits (kernel 6.7, CONFIG_NETKIT).
+const (
+	Veth     Kind = "veth"
+	Netkit   Kind = "netkit"    // layer 3: without MACs and neighbour discovery
+	NetkitL2 Kind = "netkit-l2" // layer 2: Ethernet, as veth
+)
+
+// IsNetkit reports whether the devices are netkit devices.
+func (k Kind) IsNetkit() bool { return k == Netkit || k == NetkitL2 }
+
+// Device is the type that the kernel reports.
+func (k Kind) Device() string {
+	if k.IsNetkit() {
+		return "netkit"
+	}
+	return "veth"
+}
+
 // Spec is all that is needed to make a pod's interface.
 type Spec struct {
+	Kind    Kind             // empty is Veth
 	Name    string           // host side, at most 15 characters
 	LinkMAC net.HardwareAddr // host side
 	NetNS   string           // path of the pod's network namespace
@@ -48,12 +70,13 @@ type Result struct {
 
 // Host is what the kernel knows about the host side of a pod link.
 type Host struct {
+	Kind  Kind
 	Index int
 	MAC   net.HardwareAddr
 	MTU   int
 }
 
-// Driver makes pod links of one kind. Implementations are safe for concurrent
+// Driver makes pod links. Implementations are safe for concurrent
 // use.
 type Driver interface {
 	// Create makes the pair and configures both sides; both are up when it

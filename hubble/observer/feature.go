@@ -120,7 +120,7 @@ func (h *Observer) start(context.Context) error {
 		h.observer.Converter.Redact = hubble.Redaction{URLQuery: redact.URLQuery, UserInfo: redact.UserInfo}
 	}
 	h.recorder = &hubble.Recorder{Ring: ring, NoVerdicts: !c.Events.PolicyVerdict}
-	sink := event.Sink{Record: h.recorder.Record, Overwritten: h.recorder.Overwritten}
+	sink := event.Sink{Record: h.recorder.Record, DNS: h.recorder.DNS, Overwritten: h.recorder.Overwritten}
 	if h.sub, h.problem = h.state.Hub.Sink(sink); h.problem != nil {
 		h.Log.Error("no flows are recorded", "error", h.problem)
 	}

@@ -68,7 +68,7 @@ func Clean(ctx context.Context, o Options) error {
 		return err
 	}
 	defer kernel.Close()
-	errs := []error{o.dropPods(kernel), o.endProxy(ctx)}
+	errs := []error{o.dropPods(kernel), o.endProxies(ctx)}
 	removed, err := bpf.Remove(filepath.Join(o.BPFRoot, "myelin"))
 	errs = append(errs, err)
 	for _, what := range removed {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,33 +20,40 @@ import (
 	"myelin/l7/control"
 )
 
-// listening is a process that has a proxy's control socket, until it is ended by a signal.
-func listening(runDir string) int {
-	if _, err := control.Listen(control.Socket(runDir)); err != nil {
+// listening is a process that has a socket of a proxy, until it is ended by a signal: the second one if it serves its
+// last connections.
+func listening(path string) int {
+	signals := make(chan os.Signal, 1)
+	if strings.Contains(path, "draining") {
+		signal.Notify(signals, unix.SIGTERM)
+	}
+	if _, err := control.Listen(path); err != nil {
 		fmt.Println(err)
 		return 3
 	}
 	fmt.Println("listening")
+	<-signals
+	signal.Reset(unix.SIGTERM)
 	time.Sleep(time.Hour)
 	return 0
 }
 
-// ending is a process that ends the proxy, with a second of patience.
+// ending is a process that ends proxies, with a second of patience.
 func ending(runDir string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), proxyPatience/10)
 	defer cancel()
 	o := Options{RunDir: runDir, Say: func(format string, args ...any) { fmt.Printf(format+"\n", args...) }}
-	if err := o.endProxy(ctx); err != nil {
+	if err := o.endProxies(ctx); err != nil {
 		fmt.Println(err)
 		return 3
 	}
 	return 0
 }
 
-// startListening starts a process with the control socket. The channel gets how it ended.
-func startListening(t *testing.T, runDir string) (*exec.Cmd, <-chan error) {
+// startListening starts a process with a socket. The channel gets how it ended.
+func startListening(t *testing.T, path string) (*exec.Cmd, <-chan error) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", "proxy", runDir)
+	cmd := exec.Command("/proc/self/exe", "proxy", path)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -62,8 +71,8 @@ func startListening(t *testing.T, runDir string) (*exec.Cmd, <-chan error) {
 	return cmd, ended
 }
 
-// TestEndProxy: a proxy of the node is ended. One in another PID namespace, where a process of this one may have the
-// same number, is waited for.
+// TestEndProxy: a proxy of the node is ended, and one that serves its last connections. One in another PID namespace,
+// where a process of this one may have the same number, is waited for.
 func TestEndProxy(t *testing.T) {
 	nettest.Root(t)
 	dir := t.TempDir()
@@ -73,22 +82,31 @@ func TestEndProxy(t *testing.T) {
 	var said []string
 	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
 	o := Options{RunDir: dir, Say: say}
-	if err := o.endProxy(t.Context()); err != nil || len(said) != 0 {
+	if err := o.endProxies(t.Context()); err != nil || len(said) != 0 {
 		t.Errorf("without a proxy: %q, %v", said, err)
 	}
-	cmd, ended := startListening(t, dir)
-	if err := o.endProxy(t.Context()); err != nil || len(said) != 1 ||
-		said[0] != fmt.Sprintf("ended the proxy, process %d", cmd.Process.Pid) {
-		t.Errorf("a process of the node: %q, %v", said, err)
+	draining, drained := startListening(t, control.DrainSocket(dir, time.Now()))
+	cmd, ended := startListening(t, control.Socket(dir))
+	want := []string{fmt.Sprintf("ended the proxy, process %d", draining.Process.Pid),
+		fmt.Sprintf("ended the proxy, process %d", cmd.Process.Pid)}
+	if err := o.endProxies(t.Context()); err != nil || !slices.Equal(said, want) {
+		t.Errorf("processes of the node: %q, want %q; %v", said, want, err)
 	}
+	<-drained
 	<-ended
 	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGTERM {
 		t.Errorf("the proxy has ended by %v", cmd.ProcessState)
 	}
-	if err := o.endProxy(t.Context()); err != nil {
+	if err := o.endProxies(t.Context()); err != nil {
 		t.Errorf("a socket that is left: %v", err)
 	}
-	cmd, ended = startListening(t, dir)
+	if err := control.RemoveStale(dir); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(control.Dir(dir), "draining-*")); len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
+	cmd, ended = startListening(t, control.Socket(dir))
 	elsewhere := exec.Command("/proc/self/exe", "end-proxy", dir)
 	elsewhere.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 	text, err := elsewhere.CombinedOutput()

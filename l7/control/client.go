@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,8 +117,33 @@ func (c *Client) send(r *http.Request, into any) error {
 
 // Process returns the process that serves the control socket, as this process sees it: 0 if it is in a PID namespace
 // that this one does not have, such as that of another container.
-func Process(runDir string) (int, error) {
-	conn, err := net.DialTimeout("unix", Socket(runDir), time.Second)
+func Process(runDir string) (int, error) { return processAt(Socket(runDir)) }
+
+// Processes returns all proxies of a run directory, as Process does: the one that serves the control socket, and those
+// that serve their last connections.
+func Processes(runDir string) (list []int) {
+	for _, path := range append(drainSockets(runDir), Socket(runDir)) {
+		if pid, err := processAt(path); err == nil && !slices.Contains(list, pid) {
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
+// RemoveStale removes the sockets of proxies that were killed while they served their last connections.
+func RemoveStale(runDir string) error {
+	var errs []error
+	for _, path := range drainSockets(runDir) {
+		if _, err := processAt(path); errors.Is(err, unix.ECONNREFUSED) {
+			errs = append(errs, os.Remove(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// processAt returns the process that serves a socket.
+func processAt(path string) (int, error) {
+	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
 		return 0, err
 	}

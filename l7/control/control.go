@@ -4,6 +4,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -17,6 +18,17 @@ func Dir(runDir string) string { return filepath.Join(runDir, "proxy") }
 
 // Socket is the path of the control socket.
 func Socket(runDir string) string { return filepath.Join(Dir(runDir), "proxy.sock") }
+
+// DrainSocket is the path of a socket by which a proxy is found that has handed over, and was started at a time.
+func DrainSocket(runDir string, started time.Time) string {
+	return filepath.Join(Dir(runDir), fmt.Sprintf("draining-%d.sock", started.UnixNano()))
+}
+
+// drainSockets are the paths of all that there are, in use or not.
+func drainSockets(runDir string) []string {
+	paths, _ := filepath.Glob(filepath.Join(Dir(runDir), "draining-*.sock")) // the pattern is right
+	return paths
+}
 
 // NamespaceSocket is the path of the socket that hands out the network namespace.
 func NamespaceSocket(runDir string) string { return filepath.Join(Dir(runDir), "netns.sock") }

@@ -90,7 +90,7 @@ func (s *Spec) setLink() (int, error) {
 		return 0, fmt.Errorf("open netlink socket: %w", err)
 	}
 	defer handle.Close()
-	driver := podlink.NewVeth(handle, podlink.Options{ProcSys: s.ProcSys, SlowPath: true})
+	driver := podlink.New(handle, podlink.Options{ProcSys: s.ProcSys, SlowPath: true})
 	spec := s.podSpec()
 	if driver.Check(spec) != nil {
 		if err := driver.Delete(spec.Name); err != nil {

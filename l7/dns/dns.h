@@ -10,15 +10,25 @@
 #include "row.h"
 #include "../../bpf/cpu.h"
 #include "../../endpoint/endpoint.h"
+#include "../../event/trace.h"
 
 /* Memory grows with the number of entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 32768);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct dns_key);
 	__type(value, struct dns_entry);
 } dns_entries SEC(".maps");
+
+/* What events say of DNS messages: of the event in a slot of traces, the element with the same index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct dns_report);
+} dns_reports SEC(".maps");
 
 /* The start of a datagram: the UDP header, and a DNS message's header and question (RFC 1035 4.1). */
 struct dns_head {
@@ -51,9 +61,8 @@ struct dns_head {
 #define DNS_CLASS_IN 1
 #define DNS_POINTER_QUESTION 0xc00c /* a compressed name: that of the question (RFC 1035 4.1.4) */
 
-#define DNS_PENDING_SHIFT 20 /* the time of pending queries counts in units of 2^20 ns */
-#define DNS_PENDING_TIME 57221 /* a minute, in these units (pendingTime in Go) */
 #define DNS_SECOND 1000000000ULL
+#define DNS_PENDING_TIME (60 * DNS_SECOND >> DNS_PENDING_SHIFT) /* pendingTime in Go */
 
 /* Returns the length of the question at q, of which room bytes are there; 0: it has no plain name, or is too long. */
 INLINE __u32 dns_question_length(const __u8 *q, __u32 room)
@@ -116,6 +125,12 @@ INLINE __u32 dns_pending_now(__u64 now)
 	return now >> DNS_PENDING_SHIFT;
 }
 
+/* Whether a query of the given time is still waited for. */
+INLINE bool dns_pending_young(__u32 now, __u32 sent)
+{
+	return now - sent + DNS_PENDING_SLACK < DNS_PENDING_TIME + DNS_PENDING_SLACK;
+}
+
 /* A pending query: when it was sent, the client's port, and its ID. */
 INLINE __u64 dns_pending(__u32 now, __be16 port, __be16 id)
 {
@@ -143,7 +158,7 @@ INLINE bool dns_pending_add(struct dns_entry *e, __u64 query)
 	for (n = 0; n < 2; n++) {
 		__u64 *p = dns_pending_at(e, query, n), had = *p;
 
-		if (had && (__u32)had != (__u32)query && now - (__u32)(had >> 32) < DNS_PENDING_TIME)
+		if (had && (__u32)had != (__u32)query && dns_pending_young(now, had >> 32))
 			continue;
 		*p = query;
 		return true;
@@ -159,7 +174,7 @@ INLINE __u64 *dns_pending_find(struct dns_entry *e, __u64 query)
 	for (n = 0; n < 2; n++) {
 		__u64 *p = dns_pending_at(e, query, n), had = *p;
 
-		if (had && (__u32)had == (__u32)query && (__u32)(query >> 32) - (__u32)(had >> 32) < DNS_PENDING_TIME)
+		if (had && (__u32)had == (__u32)query && dns_pending_young(query >> 32, had >> 32))
 			return p;
 	}
 	return NULL;
@@ -203,47 +218,53 @@ struct dns_record {
 	__be16 length;
 };
 
-/* Whether the entry has the address. */
-INLINE bool dns_entry_has(const struct dns_entry *e, const struct addr *a)
+/* Returns the bit of the address in the entry, 0 if the entry does not have it. */
+INLINE __u32 dns_entry_find(const struct dns_entry *e, const struct addr *a)
 {
 	__u32 i;
 
 	for (i = 0; i < DNS_ADDRESSES; i++) {
 		if (i < e->addresses && addr_equal(&e->addr[i], a))
-			return true;
+			return 1 << i;
 	}
-	return false;
+	return 0;
 }
 
 /*
  * Whether the record at the offset is an address that the entry has, with a TTL of at most left seconds. type: that of
- * the question. Moves the offset behind it. Cost: per record.
+ * the question. Copies the address to *a, and moves the offset behind the record. Cost: per record.
  */
 INLINE bool dns_record_known(struct __sk_buff *skb, struct cpu *c, const struct dns_entry *e, __u32 *off, __be16 type,
-			     __u32 left)
+			     __u32 left, struct addr *a)
 {
 	struct dns_record r;
-	struct addr a;
 	__be32 v4;
+	__u32 ttl, bit;
 
 	if (!dns_owner(skb, c, off, c->dns.key.length) || bpf_skb_load_bytes(skb, *off, &r, sizeof(r)))
 		return false;
 	*off += sizeof(r);
-	if (r.type != type || r.class != bpf_htons(DNS_CLASS_IN) ||
-	    ((__u32)bpf_ntohs(r.ttl[0]) << 16 | bpf_ntohs(r.ttl[1])) > left)
+	ttl = (__u32)bpf_ntohs(r.ttl[0]) << 16 | bpf_ntohs(r.ttl[1]);
+	if (r.type != type || r.class != bpf_htons(DNS_CLASS_IN) || ttl > left)
 		return false;
+	if (ttl < c->dns.ttl)
+		c->dns.ttl = ttl;
+	if (ttl > c->dns.longest)
+		c->dns.longest = ttl;
 	if (type == bpf_htons(DNS_TYPE_A)) {
 		if (r.length != bpf_htons(sizeof(v4)) || bpf_skb_load_bytes(skb, *off, &v4, sizeof(v4)))
 			return false;
-		addr_map4(&a, v4);
+		addr_map4(a, v4);
 		*off += sizeof(v4);
 	} else {
-		if (type != bpf_htons(DNS_TYPE_AAAA) || r.length != bpf_htons(sizeof(a)) ||
-		    bpf_skb_load_bytes(skb, *off, &a, sizeof(a)))
+		if (type != bpf_htons(DNS_TYPE_AAAA) || r.length != bpf_htons(sizeof(*a)) ||
+		    bpf_skb_load_bytes(skb, *off, a, sizeof(*a)))
 			return false;
-		*off += sizeof(a);
+		*off += sizeof(*a);
 	}
-	return *off <= c->dns.end && dns_entry_has(e, &a);
+	bit = dns_entry_find(e, a);
+	c->dns.seen |= bit;
+	return bit && *off <= c->dns.end;
 }
 
 /*
@@ -257,6 +278,9 @@ INLINE bool dns_answer_known(struct __sk_buff *skb, struct cpu *c, const struct 
 	__u32 left = (e->expires - now) / DNS_SECOND;
 	__be16 type;
 
+	c->dns.ttl = n ? left : 0;
+	c->dns.longest = 0;
+	c->dns.seen = 0;
 	if (!n)
 		return true;
 	if (h->code & DNS_CODE || n > DNS_ADDRESSES || bpf_skb_load_bytes(skb, off - DNS_TAIL, &type, sizeof(type)))
@@ -265,10 +289,66 @@ INLINE bool dns_answer_known(struct __sk_buff *skb, struct cpu *c, const struct 
 	for (i = 0; i < DNS_ADDRESSES; i++) {
 		if (i >= n)
 			break;
-		if (!dns_record_known(skb, c, e, &off, type, left))
+		if (!dns_record_known(skb, c, e, &off, type, left, &c->dns.addr[i]))
 			return false;
 	}
 	return true;
+}
+
+/*
+ * Notes in the entry what the answer says, from which the proxy learns later. What another CPU notes at the same time
+ * may be lost. Cost: per answer.
+ */
+INLINE void dns_answer_note(const struct cpu *c, struct dns_entry *e, __u64 now)
+{
+	__u64 end = now + c->dns.longest * DNS_SECOND;
+
+	if (e->seen < end)
+		e->seen = end;
+	if (c->dns.seen & ~e->seen_addr)
+		e->seen_addr |= c->dns.seen;
+}
+
+/*
+ * Reports the message to Hubble, if there is an agent that reads. sent: when the query was, in the units of pending
+ * queries; of an answer. Cost: per DNS message that passes, with dns_reports.
+ */
+INLINE void dns_report(struct __sk_buff *skb, struct cpu *c, enum outcome outcome, __u32 sent)
+{
+	const struct dns_head *h = (void *)c->scratch;
+	struct trace_slot *head, *slot;
+	struct dns_report *r;
+	__u32 i;
+
+	if (!config.dns_reports || !(listening & LISTEN_TRACE))
+		return;
+	slot = trace_reserve(c, &head);
+	if (!slot)
+		return;
+	i = trace_next(head, trace_first());
+	r = bpf_map_lookup_elem(&dns_reports, &i);
+	if (!r) {
+		c->trace_budget.lost++;
+		return;
+	}
+	event_fill_skb(skb, &c->pkt, &slot->event);
+	slot->event.type = EVENT_DNS;
+	slot->event.outcome = outcome;
+	trace_translated(skb, &c->pkt, &slot->event);
+	r->length = c->dns.key.length;
+	__builtin_memcpy(r->question, c->dns.key.question, sizeof(r->question));
+	r->latency = 0;
+	r->ttl = 0;
+	r->records = 0;
+	r->code = 0;
+	if (outcome == FORWARD_DNS_ANSWER) {
+		r->latency = (__u64)(dns_pending_now(slot->event.time_ns) - sent) << DNS_PENDING_SHIFT;
+		r->ttl = c->dns.ttl;
+		r->records = bpf_ntohs(h->answers);
+		r->code = h->code & DNS_CODE;
+		__builtin_memcpy(r->addr, c->dns.addr, sizeof(r->addr));
+	}
+	trace_commit(head, slot);
 }
 
 /*
@@ -298,11 +378,17 @@ APART enum outcome dns_pass(struct __sk_buff *skb, __u32 slots)
 	if (!e || e->epoch != epoch_sum(src, dst) || e->expires <= now)
 		return FORWARD_PROXY;
 	query = dns_pending(dns_pending_now(now), response ? h->dport : h->sport, h->id);
-	if (!response)
-		return !h->answers && !h->authorities && dns_pending_add(e, query) ? FORWARD_DNS_QUERY : FORWARD_PROXY;
+	if (!response) {
+		if (h->answers || h->authorities || !dns_pending_add(e, query))
+			return FORWARD_PROXY;
+		dns_report(skb, c, FORWARD_DNS_QUERY, 0);
+		return FORWARD_DNS_QUERY;
+	}
 	pending = dns_pending_find(e, query);
 	if (!pending || !dns_answer_known(skb, c, e, now))
 		return FORWARD_PROXY;
+	dns_answer_note(c, e, now);
+	dns_report(skb, c, FORWARD_DNS_ANSWER, *pending >> 32);
 	*pending = 0;
 	return FORWARD_DNS_ANSWER;
 }

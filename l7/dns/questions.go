@@ -16,7 +16,7 @@ import (
 const (
 	// maxQuestions is how many there are, as in the map. An endpoint may have three times as many as are free, and
 	// gives up one of its own if it has as many.
-	maxQuestions = 1 << 14
+	maxQuestions = 1 << 15
 	// MaxQuestionLen is how many bytes of a message a question has, and maxQuestionLabels how many labels its name.
 	MaxQuestionLen    = 96
 	maxQuestionLabels = 15
@@ -40,6 +40,10 @@ type Passing struct {
 	Epoch     uint32 // that of Flow
 	Expires   uint64 // nanoseconds of CLOCK_MONOTONIC
 	Addresses []netip.Addr
+	// Seen are those of Addresses that answers which have passed had, and SeenUntil is when the longest TTL of these
+	// answers ends; 0: none has passed. The datapath writes both; PutQuestion clears them.
+	Seen      []netip.Addr
+	SeenUntil uint64
 	// Pending are the queries that have passed, and whose answers have not. The datapath writes them.
 	Pending []Pending
 }
@@ -61,7 +65,8 @@ type Questions interface {
 // question is one that an endpoint has in the map.
 type question struct {
 	expires uint64
-	name    *name // nil: without addresses
+	renew   uint64 // when Renew is to look at it
+	name    *name  // nil: without addresses
 }
 
 // Passing is how many questions of all endpoints have messages that may pass without the engine.
@@ -150,7 +155,8 @@ func (e *Engine) pass(ep *endpoint, f *flow, s *scratch, id uint16, epoch uint32
 		}
 		return
 	}
-	e.note(ep, key, &question{until, ep.names[string(s.question.Name.Bytes())]}, len(next.Addresses) > 0)
+	e.note(ep, key, &question{expires: until, renew: e.Clock.Monotonic() + renewTime,
+		name: ep.names[string(s.question.Name.Bytes())]}, len(next.Addresses) > 0)
 }
 
 // note keeps what has been written. addressed: it has addresses.
@@ -183,7 +189,8 @@ func (n *name) unask(key Question) {
 	}
 }
 
-// questionRoom makes room for a question of an endpoint; false if there is none.
+// questionRoom makes room for a question of an endpoint; false if there is none. Of some questions of the endpoint, the
+// one gives way that expires first.
 func (e *Engine) questionRoom(ep *endpoint) bool {
 	for {
 		free := maxQuestions - int(e.questions.Load())
@@ -193,10 +200,18 @@ func (e *Engine) questionRoom(ep *endpoint) bool {
 		if len(ep.questions) == 0 {
 			return false
 		}
-		for key := range ep.questions {
-			e.forget(ep, key)
-			break
+		const sample = 8
+		var first Question
+		expires, seen := ^uint64(0), 0
+		for key, q := range ep.questions {
+			if q.expires < expires {
+				first, expires = key, q.expires
+			}
+			if seen++; seen == sample {
+				break
+			}
 		}
+		e.forget(ep, first)
 	}
 }
 

@@ -92,10 +92,14 @@ func TestPassing(t *testing.T) {
 		{"many labels", "query 1 | " + long + " A", "response 1 | " + long + " A", ""},
 		{"a query that the engine has not seen", "query 2 | a.io A", "response 1 | a.io A | a.io 60 A 192.0.2.1", ""},
 	} {
-		w := passingWorld(t)
-		w.exchanged(test.query, test.answer)
-		if got := w.passing(); got != test.want {
-			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		for _, records := range []bool{false, true} { // those of what passes are the datapath's
+			w := passingWorld(t)
+			w.config.Records = records
+			w.configure()
+			w.exchanged(test.query, test.answer)
+			if got := w.passing(); got != test.want {
+				t.Errorf("%s, records %v: got %q, want %q", test.name, records, got, test.want)
+			}
 		}
 	}
 }
@@ -181,7 +185,6 @@ func TestAddressesOutlivePassing(t *testing.T) {
 // TestPassingEnds has what ends it: records, the key, pods that are gone, addresses that give way.
 func TestPassingEnds(t *testing.T) {
 	for name, end := range map[string]func(*world){
-		"records":  func(w *world) { w.config.Records = true },
 		"the key":  func(w *world) { w.config.DNS.Cache = false },
 		"the pod":  func(w *world) { w.config.Endpoints = nil },
 		"another":  func(w *world) { w.config.Endpoints[0].Pod.Name = "other" },
@@ -201,6 +204,56 @@ func TestPassingEnds(t *testing.T) {
 			}
 		} else if got := w.passing(); got != "" || w.Engine.questions.Load() != 0 {
 			t.Errorf("%s: %s passes", name, got)
+		}
+	}
+}
+
+// TestRenew has the datapath see answers: their messages pass for longer, and their addresses stay for as long.
+func TestRenew(t *testing.T) {
+	first, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for _, test := range []struct {
+		name    string
+		advance time.Duration
+		seen    []netip.Addr
+		until   time.Duration // of TTLs, from when the answers are seen; 0: none is seen
+		want    string        // after Renew
+	}{
+		{"no answer", 21 * time.Second, nil, 0, "3 a.io epoch 7 [192.0.2.1 192.0.2.2] 69"},
+		{"an answer with the same TTL", 21 * time.Second, []netip.Addr{first, second}, time.Minute,
+			"3 a.io epoch 7 [192.0.2.1 192.0.2.2] 90"},
+		{"one address", 21 * time.Second, []netip.Addr{second}, time.Minute, "3 a.io epoch 7 [192.0.2.2] 90"},
+		{"no address", 75 * time.Second, nil, time.Second, "3 a.io epoch 7 [] 31"},
+		{"a TTL that has counted down", 21 * time.Second, []netip.Addr{first, second}, 39 * time.Second,
+			"3 a.io epoch 7 [192.0.2.1 192.0.2.2] 69"},
+		{"too early", 19 * time.Second, []netip.Addr{first, second}, time.Minute,
+			"3 a.io epoch 7 [192.0.2.1 192.0.2.2] 71"},
+	} {
+		w := passingWorld(t)
+		w.exchanged("query 1 | a.io A", "response 1 | a.io A | a.io 60 A 192.0.2.1 | a.io 60 A 192.0.2.2")
+		w.clock.advance(test.advance)
+		for key, p := range w.questions.rows {
+			p.Pending = []Pending{{Port: 1, ID: 2, Sent: w.clock.Monotonic()}}
+			if test.until != 0 {
+				p.Seen, p.SeenUntil = test.seen, w.clock.Monotonic()+uint64(test.until)
+			}
+			w.questions.rows[key] = p
+		}
+		w.Renew()
+		if got := w.passing(); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+		for _, p := range w.questions.rows {
+			if len(p.Pending) != 1 {
+				t.Errorf("%s: queries that wait for an answer are lost", test.name)
+			}
+		}
+		if len(test.seen) == 1 {
+			w.clock.advance(71 * time.Second)
+			w.Collect(func(uint16, netip.Addr) bool { return false })
+			_, has := w.names.Get(podSlot, first)
+			if _, renewed := w.names.Get(podSlot, second); has || !renewed {
+				t.Errorf("%s: the first address is there: %v, the second: %v", test.name, has, renewed)
+			}
 		}
 	}
 }

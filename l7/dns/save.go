@@ -13,13 +13,20 @@ import (
 )
 
 // A saved state is a sequence of records. Each has the name of a pod with all of its addresses, and replaces the one
-// before it; a name without addresses is forgotten. A record is a length and a CRC-32 of 4 bytes each, and the text. As
-// the times are those of CLOCK_MONOTONIC, a state is of use until the machine is booted again, as the map is.
+// before it; a name without addresses is forgotten. A record is a length and a CRC-32C of 4 bytes each, and the text.
+// As the times are those of CLOCK_MONOTONIC, a state is of use until the machine is booted again, as the map is.
+//
+// Records that proxies wrote before November 2026 have the CRC-32 of IEEE 802.3, and of each address the end of its
+// validity alone, not that of its TTL.
 const (
-	frameLen     = 8
-	maxRecordLen = 1 << 24
-	linkLen      = 16 + 8
+	frameLen      = 8
+	maxRecordLen  = 1 << 24
+	linkLen       = 16 + 8 + 8
+	formerLinkLen = 16 + 8
 )
+
+// checksum is that of records.
+func checksum(text []byte) uint32 { return crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)) }
 
 // Save writes the whole state.
 func (e *Engine) Save(w io.Writer) error {
@@ -78,9 +85,10 @@ func (ep *endpoint) appendRecord(b []byte, n *name) []byte {
 		addr := l.address.addr.As16()
 		b = append(b, addr[:]...)
 		b = binary.BigEndian.AppendUint64(b, l.expires)
+		b = binary.BigEndian.AppendUint64(b, l.ttl)
 	}
 	binary.BigEndian.PutUint32(b[start:], uint32(len(b)-start-frameLen))
-	binary.BigEndian.PutUint32(b[start+4:], crc32.ChecksumIEEE(b[start+frameLen:]))
+	binary.BigEndian.PutUint32(b[start+4:], checksum(b[start+frameLen:]))
 	return b
 }
 
@@ -110,18 +118,23 @@ func (e *Engine) Restore(r io.Reader) error {
 		if _, err := io.ReadFull(in, text); err != nil {
 			return e.restored(fmt.Errorf("restore names: a record is cut off: %w", err))
 		}
-		if crc32.ChecksumIEEE(text) != binary.BigEndian.Uint32(frame[4:]) {
+		linkSize := linkLen
+		switch binary.BigEndian.Uint32(frame[4:]) {
+		case checksum(text):
+		case crc32.ChecksumIEEE(text):
+			linkSize = formerLinkLen
+		default:
 			return e.restored(errors.New("restore names: a record has the wrong CRC"))
 		}
-		if !e.restore(text) {
+		if !e.restore(text, linkSize) {
 			return e.restored(errors.New("restore names: a record is not understood"))
 		}
 	}
 	return e.restored(nil)
 }
 
-// restore takes a record.
-func (e *Engine) restore(b []byte) bool {
+// restore takes a record whose addresses have a size.
+func (e *Engine) restore(b []byte, size int) bool {
 	if len(b) < 2 {
 		return false
 	}
@@ -135,7 +148,7 @@ func (e *Engine) restore(b []byte) bool {
 		}
 		texts[i], b = string(b[n:n+int(length)]), b[n+int(length):]
 	}
-	if len(b)%linkLen != 0 {
+	if len(b)%size != 0 {
 		return false
 	}
 	ep := e.endpoints[slot]
@@ -144,11 +157,11 @@ func (e *Engine) restore(b []byte) bool {
 	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	e.restoreName(ep, texts[2], b)
+	e.restoreName(ep, texts[2], b, size)
 	return true
 }
 
-func (e *Engine) restoreName(ep *endpoint, text string, links []byte) {
+func (e *Engine) restoreName(ep *endpoint, text string, links []byte, size int) {
 	now := e.Clock.Monotonic()
 	if n := ep.names[text]; n != nil {
 		for len(n.links) > 0 {
@@ -166,10 +179,14 @@ func (e *Engine) restoreName(ep *endpoint, text string, links []byte) {
 	}
 	var s scratch
 	n := e.nameOf(ep, e.current.Load(), &s, []byte(text))
-	for ; len(links) > 0; links = links[linkLen:] {
+	for ; len(links) > 0; links = links[size:] {
 		addr := netip.AddrFrom16([16]byte(links)).Unmap()
 		expires := binary.BigEndian.Uint64(links[16:])
-		e.link(ep, n, addr, link{ttl: expires, expires: expires}, now)
+		ttl := expires
+		if size == linkLen {
+			ttl = binary.BigEndian.Uint64(links[24:])
+		}
+		e.link(ep, n, addr, link{ttl: ttl, expires: expires}, now)
 	}
 }
 

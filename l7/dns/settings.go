@@ -36,7 +36,7 @@ func newSettings(c *config.Config) *settings {
 		index: &pattern.Index{}, rules: map[uint32]*ruleSet{}, endpoints: map[netip.Addr]*endpoint{},
 		minTTL: uint64(max(c.DNS.MinTTL, 0)), perName: c.DNS.MaxAddressesPerName,
 		grace: uint64(max(c.DNS.IdleConnectionGracePeriod, 0)), rejectCode: uint8(c.DNS.RejectCode & 15),
-		records: c.Records, pass: c.DNS.Cache && !c.Records,
+		records: c.Records, pass: c.DNS.Cache,
 	}
 	if s.perName <= 0 {
 		s.perName = defaultAddressesPerName

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 
@@ -17,11 +18,27 @@ const handTime = 50 * time.Millisecond
 func (p *proxy) Drain() {
 	p.drain.Do(func() {
 		p.Log.Info("Another proxy takes over")
+		p.announce()
 		p.endDNS()
 		p.http.Load().Drain()
 		close(p.draining)
 	})
 	<-p.dnsStopped
+}
+
+// announce lets this process be found when the control socket is another one's.
+func (p *proxy) announce() {
+	var err error
+	if p.announced, err = control.Listen(control.DrainSocket(p.RunDir, p.started)); err != nil {
+		p.Log.Warn("Clean-up of the node will not find this proxy", "error", err)
+	}
+}
+
+// unannounce removes the socket of announce. If it does not, the next proxy that starts does.
+func (p *proxy) unannounce() {
+	if p.isDraining() && p.announced != nil {
+		_ = errors.Join(os.Remove(control.DrainSocket(p.RunDir, p.started)), p.announced.Close())
+	}
 }
 
 func (p *proxy) isDraining() bool {
@@ -60,6 +77,9 @@ func (p *proxy) finish(ctx context.Context) {
 func (p *proxy) waitConnections(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
+	if p.Pod == "" { // Kubernetes bounds it for a pod
+		defer context.AfterFunc(p.Ending, func() { time.AfterFunc(lastTime, cancel) })()
+	}
 	handed := make(chan struct{})
 	over := make(chan struct{})
 	go func() {

@@ -41,6 +41,7 @@ func openMaps(dir string) (m kernelMaps, err error) {
 // datapath has the current maps: an agent of another version may replace them.
 type datapath struct {
 	dir     string
+	clock   dns.SystemClock
 	current atomic.Pointer[kernelMaps]
 }
 

@@ -24,6 +24,7 @@ func (p *proxy) startDNS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.maps.clock = clock
 	p.dns = dns.New(dns.Params{
 		Map: &p.maps, Clock: clock, Log: p.Log, Questions: &p.maps,
 		Rules: func(source, destination netip.AddrPort, proto uint8) dns.FlowRules {
@@ -54,10 +55,14 @@ func (p *proxy) startDNS(ctx context.Context) error {
 	}
 	ctx, p.stopDNS = context.WithCancel(ctx)
 	var jobs sync.WaitGroup
-	jobs.Add(2)
+	jobs.Add(3)
 	go func() {
 		defer jobs.Done()
 		p.journal.Run(ctx)
+	}()
+	go func() {
+		defer jobs.Done()
+		p.renew(ctx)
 	}()
 	go func() {
 		defer jobs.Done()
@@ -146,6 +151,20 @@ func (p *proxy) passAll(fd, stopped int) error {
 		}
 		if _, err := unix.Write(fd, out); err != nil && !errors.Is(err, unix.EIO) { // EIO: the device is down
 			return fmt.Errorf("write to %s: %w", DeviceName, err)
+		}
+	}
+}
+
+// renew has DNS messages pass in the datapath for longer.
+func (p *proxy) renew(ctx context.Context) {
+	tick := time.NewTicker(dns.RenewInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.dns.Renew()
 		}
 	}
 }

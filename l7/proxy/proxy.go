@@ -34,6 +34,9 @@ const (
 	// to end.
 	drainTime = time.Hour
 	endTime   = 2 * time.Second
+	// lastTime is how long it serves them still when it was told to end meanwhile, outside of pods: longer than
+	// connections last that have no request.
+	lastTime = 45 * time.Second
 )
 
 // Params are what a proxy works with.
@@ -43,7 +46,7 @@ type Params struct {
 	Queues []*os.File
 	Log    *slog.Logger
 	// Ending is done when the proxy is to end: at once, with connections that last, or when those have ended that it
-	// serves for one that has taken over.
+	// serves for one that has taken over. Then it waits for them up to lastTime; in a pod, until Kubernetes kills it.
 	Ending context.Context
 	// Version and Pod are shown in the status.
 	Version, Pod string
@@ -66,6 +69,7 @@ type proxy struct {
 
 	accepted, allowed, denied, open atomic.Int64
 
+	announced   *net.UnixListener // by which a proxy that drains is found
 	configuring sync.Mutex
 	loaded      os.FileInfo   // of the configuration that refresh has loaded
 	draining    chan struct{} // closed by Drain
@@ -109,6 +113,10 @@ func Run(ctx context.Context, p Params) error {
 func (p *proxy) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	defer p.unannounce()
+	if err := control.RemoveStale(p.RunDir); err != nil {
+		p.Log.Warn("Sockets of proxies that have ended are left", "error", err)
+	}
 	if err := p.startDNS(ctx); err != nil {
 		return err
 	}

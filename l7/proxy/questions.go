@@ -11,8 +11,17 @@ import (
 	"myelin/l7/dns"
 )
 
-// pendingShift is that of times in DatapathDnsEntry.Pending.
-const pendingShift = 20
+// Times in DatapathDnsEntry.Pending are those of CLOCK_MONOTONIC in units of 2^pendingShift nanoseconds, modulo 2^32.
+const (
+	pendingShift = uint64(bpf.DatapathDnsBoundDNS_PENDING_SHIFT)
+	pendingSlack = uint32(bpf.DatapathDnsBoundDNS_PENDING_SLACK)
+)
+
+// pendingSent returns the time that a pending query has, which is not after now but for clocks that differ.
+func pendingSent(at, now uint64) uint64 {
+	age := uint32(now>>pendingShift) - uint32(at>>32) + pendingSlack
+	return now + uint64(pendingSlack)<<pendingShift - uint64(age)<<pendingShift
+}
 
 // PutQuestion implements dns.Questions.
 func (m *datapath) PutQuestion(q *dns.Question, p *dns.Passing) error {
@@ -52,14 +61,18 @@ func (m *datapath) GetQuestion(q *dns.Question) (p dns.Passing, found bool) {
 	if questions == nil || questions.Lookup(questionKey(q), &row) != nil {
 		return p, false
 	}
-	p = dns.Passing{Epoch: row.Epoch, Expires: row.Expires}
-	for _, a := range row.Addr[:min(int(row.Addresses), len(row.Addr))] {
+	now := m.clock.Monotonic()
+	p = dns.Passing{Epoch: row.Epoch, Expires: row.Expires, SeenUntil: row.Seen}
+	for i, a := range row.Addr[:min(int(row.Addresses), len(row.Addr))] {
 		p.Addresses = append(p.Addresses, a.Netip())
+		if row.SeenAddr&(1<<i) != 0 {
+			p.Seen = append(p.Seen, a.Netip())
+		}
 	}
 	for _, at := range row.Pending {
 		if at != 0 {
 			p.Pending = append(p.Pending,
-				dns.Pending{Port: uint16(at >> 16), ID: uint16(at), Sent: at >> 32 << pendingShift})
+				dns.Pending{Port: uint16(at >> 16), ID: uint16(at), Sent: pendingSent(at, now)})
 		}
 	}
 	return p, true

@@ -168,6 +168,9 @@ func (s *setup) allValues() map[string]any {
 		"ipv4.enabled": s.stack.has(4), "ipv6.enabled": s.stack.has(6), "bpf.masquerade": true,
 		"enableIPv4Masquerade": s.stack.has(4), "enableIPv6Masquerade": s.stack.has(6),
 	}
+	if kind := os.Getenv(envLinks); kind != "" {
+		v["bpf.datapathMode"] = kind
+	}
 	maps.Copy(v, s.mode.values)
 	maps.Copy(v, s.values)
 	return v

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -93,21 +94,30 @@ func dashboardQueries(t *testing.T) (list []string) {
 	return list
 }
 
-// scrape adds the metrics that an agent exports, with their labels.
-func (c *cluster) scrape(node string, have map[string]map[string]bool) error {
+// hubbleMetrics are the metrics of flows that an agent exports.
+func (c *cluster) hubbleMetrics(node string) (map[string]*dto.MetricFamily, error) {
 	client := c.client(c.end(node))
 	answer, err := client.Get("http://" + at(c.end(node).addr(4), 9965).String() + "/metrics")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("metrics of %s: %s", node, answer.Status)
+		return nil, fmt.Errorf("metrics of %s: %s", node, answer.Status)
 	}
 	p := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := p.TextToMetricFamilies(answer.Body)
 	if err != nil {
-		return fmt.Errorf("metrics of %s: %w", node, err)
+		return nil, fmt.Errorf("metrics of %s: %w", node, err)
+	}
+	return families, nil
+}
+
+// scrape adds the metrics that an agent exports, with their labels.
+func (c *cluster) scrape(node string, have map[string]map[string]bool) error {
+	families, err := c.hubbleMetrics(node)
+	if err != nil {
+		return err
 	}
 	for name, family := range families {
 		if have[name] == nil {

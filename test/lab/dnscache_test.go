@@ -92,14 +92,20 @@ func (c *cluster) refusesQuery(name, what string) {
 // resolvesTo resolves name 1 and connects to its address.
 func (c *cluster) resolvesTo(f int, want netip.Addr, when string) {
 	c.t.Helper()
-	pod := c.end("backend")
-	got, err := resolveNumber(c.t.Context(), pod, c.end("world").addr(f), 1)
+	got := c.resolvesNumber(f, want, when)
+	if !connects(c.t.Context(), c.end("backend"), at(got, 443)) {
+		c.t.Errorf("%s: %s is not reached", when, got)
+	}
+}
+
+// resolvesNumber resolves name 1.
+func (c *cluster) resolvesNumber(f int, want netip.Addr, when string) netip.Addr {
+	c.t.Helper()
+	got, err := resolveNumber(c.t.Context(), c.end("backend"), c.end("world").addr(f), 1)
 	if err != nil || got != want {
 		c.t.Errorf("%s: the name is %s, %v; want %s", when, got, err, want)
 	}
-	if !connects(c.t.Context(), pod, at(got, 443)) {
-		c.t.Errorf("%s: %s is not reached", when, got)
-	}
+	return got
 }
 
 // passes resolves name 1 until a query passes without the proxy: not the first one after epochs have changed.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -166,6 +167,22 @@ func (c *cluster) wantStatus(client *http.Client, method string, want int) error
 // startProxy starts a proxy of node2 and waits until it has taken over. The result ends it, as kubelet does.
 func (c *cluster) startProxy(program string) (end func()) {
 	c.t.Helper()
+	cmd, ended := c.proxyCommand(program)
+	return func() {
+		c.t.Helper()
+		check(c.t, cmd.Process.Signal(syscall.SIGTERM))
+		select {
+		case err := <-ended:
+			check(c.t, err)
+		case <-time.After(patience(90 * time.Second)):
+			c.t.Errorf("process %d has not ended", cmd.Process.Pid)
+		}
+	}
+}
+
+// proxyCommand starts a proxy of node2 and waits until it has taken over. The channel gets how it ended.
+func (c *cluster) proxyCommand(program string) (*exec.Cmd, <-chan error) {
+	c.t.Helper()
 	node := c.Node("node2")
 	client := l7control.NewClient(node.RunDir())
 	before, _ := client.Status(c.t.Context()) // none runs at first
@@ -188,14 +205,5 @@ func (c *cluster) startProxy(program string) (end func()) {
 		}
 		return err
 	})
-	return func() {
-		c.t.Helper()
-		check(c.t, cmd.Process.Signal(syscall.SIGTERM))
-		select {
-		case err := <-ended:
-			check(c.t, err)
-		case <-time.After(patience(90 * time.Second)):
-			c.t.Errorf("process %d has not ended", cmd.Process.Pid)
-		}
-	}
+	return cmd, ended
 }

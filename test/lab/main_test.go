@@ -18,9 +18,10 @@ import (
 
 // env names what the suite takes from its environment.
 const (
-	envBin    = "MYELIN_BIN"       // folder of myelin and myelin-cni; they are built if it is not set
-	envSlow   = "MYELIN_TEST_SLOW" // by how much everything takes longer than on an idle machine: 10 under emulation
-	envRecord = "MYELIN_RECORD"    // 1: write what was measured into bench/results.json
+	envBin    = "MYELIN_BIN"        // folder of myelin and myelin-cni; they are built if it is not set
+	envLinks  = "MYELIN_TEST_LINKS" // bpf.datapathMode of tests that do not set it
+	envSlow   = "MYELIN_TEST_SLOW"  // by how much everything takes longer than on an idle machine: 10 under emulation
+	envRecord = "MYELIN_RECORD"     // 1: write what was measured into bench/results.json
 )
 
 func TestMain(m *testing.M) {

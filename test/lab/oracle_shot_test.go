@@ -83,7 +83,7 @@ func (s *shot) l4(layers ...string) []byte {
 // send has the frames leave the shot's place by its eth0.
 func (s *shot) send(frames ...[]byte) {
 	s.t.Helper()
-	fd, err := s.rawSocket(s.from, 0)
+	fd, err := s.rawSocket(s.from, "eth0", 0)
 	check(s.t, err)
 	defer unix.Close(fd)
 	for _, frame := range frames {

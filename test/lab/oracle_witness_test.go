@@ -36,7 +36,7 @@ func (a *arena) witness(t *testing.T, place string, f int, port uint16) *witness
 	e := a.end(place)
 	w := &witness{name: place, frames: -1}
 	if !strings.HasPrefix(place, "node") {
-		fd, err := a.rawSocket(place, unix.ETH_P_ALL)
+		fd, err := a.rawSocket(place, "eth0", unix.ETH_P_ALL)
 		check(t, err)
 		check(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20))
 		w.close = append(w.close, func() error { return unix.Close(fd) })

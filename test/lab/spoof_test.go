@@ -2,6 +2,7 @@ package labtest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -164,10 +165,10 @@ func (c *cluster) names() packet.Names {
 	}
 }
 
-// rawSocket opens an AF_PACKET socket on a pod's eth0 that receives frames of the protocol; 0: none.
-func (c *cluster) rawSocket(pod string, protocol uint16) (fd int, err error) {
+// rawSocket opens an AF_PACKET socket on a pod's device that receives frames of the protocol; 0: none.
+func (c *cluster) rawSocket(pod, device string, protocol uint16) (fd int, err error) {
 	err = c.end(pod).Do(func() error {
-		eth0, err := net.InterfaceByName("eth0")
+		eth0, err := net.InterfaceByName(device)
 		if err != nil {
 			return err
 		}
@@ -183,13 +184,18 @@ func (c *cluster) rawSocket(pod string, protocol uint16) (fd int, err error) {
 }
 
 func (c *cluster) sendFrame(pod string, frame []byte, n int) error {
-	fd, err := c.rawSocket(pod, 0)
+	return c.sendRaw(pod, "eth0", frame, n)
+}
+
+func (c *cluster) sendRaw(pod, device string, frame []byte, n int) error {
+	fd, err := c.rawSocket(pod, device, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	for range n {
-		if _, err := unix.Write(fd, frame); err != nil {
+		// A netkit device reports that it drops a frame.
+		if _, err := unix.Write(fd, frame); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return fmt.Errorf("send a frame from %s: %w", pod, err)
 		}
 	}
@@ -204,7 +210,7 @@ type ear struct {
 
 func (c *cluster) listenAll(pod string) *ear {
 	c.t.Helper()
-	fd, err := c.rawSocket(pod, unix.ETH_P_ALL)
+	fd, err := c.rawSocket(pod, "eth0", unix.ETH_P_ALL)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -38,8 +38,8 @@ const (
 	uiSeconds        = 240
 	kubeSeconds      = 150
 	clusterSeconds   = 720
-	vmFloorSeconds   = 780
-	vmNewestSeconds  = 480
+	vmFloorSeconds   = 1200
+	vmNewestSeconds  = 720
 	labChunks        = 3
 	labChunkOverhead = 15
 )

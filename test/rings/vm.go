@@ -96,6 +96,7 @@ func ofKernel(ring, kernel string) []string {
 		"TestConnectivity/^(native|native-flows|vxlan6|legacy)$", "TestHostStack/^(native|vxlan|legacy)$",
 		"TestMasquerade/^(native|legacy)$", "TestRouteMTU/^native$",
 		"TestWires/^(virtio|bond|VLAN.*)$", "TestParallelAdds", "TestServicesChange", "TestSCTP",
+		"TestNetkit",
 	}
 	if floor {
 		run = []string{

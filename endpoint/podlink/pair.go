@@ -1,6 +1,7 @@
 package podlink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,80 +26,114 @@ type Options struct {
 	SlowPath bool
 }
 
-// Veth is the Driver for pairs of virtual Ethernet devices.
-type Veth struct {
+// Pairs is the Driver for pairs of devices.
+type Pairs struct {
 	host    *netlink.Handle
 	options Options
 }
 
-var _ Driver = (*Veth)(nil)
+var _ Driver = (*Pairs)(nil)
 
-// NewVeth makes a driver whose host side is the namespace of host, which must be
+// New makes a driver whose host side is the namespace of host, which must be
 // that of the calling process.
-func NewVeth(host *netlink.Handle, options Options) *Veth {
-	return &Veth{host: host, options: options}
+func New(host *netlink.Handle, options Options) *Pairs {
+	return &Pairs{host: host, options: options}
 }
 
 // Create implements Driver.
-func (v *Veth) Create(spec Spec) (Result, error) {
+func (d *Pairs) Create(spec Spec) (Result, error) {
 	pod, err := openPod(spec.NetNS)
 	if err != nil {
 		return Result{}, err
 	}
 	defer pod.Close()
 
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = spec.Name, spec.MTU, spec.LinkMAC
-	// One message: the pod's side never shows up in the host's namespace, where
-	// udev and network managers would take notice.
-	pair := &netlink.Veth{
-		LinkAttrs:        attrs,
-		PeerName:         spec.IfName,
-		PeerHardwareAddr: spec.PodMAC,
-		PeerNamespace:    netlink.NsFd(pod.Fd()),
+	if err := d.host.LinkAdd(pairOf(spec, pod)); err != nil {
+		return Result{}, d.addError(spec, err)
 	}
-	if err := v.host.LinkAdd(pair); err != nil {
-		return Result{}, v.addError(spec, err)
-	}
-	result, err := v.configure(pod, spec)
+	result, err := d.configure(pod, spec)
 	if err != nil {
-		return Result{}, errors.Join(err, v.Delete(spec.Name))
+		return Result{}, errors.Join(err, d.Delete(spec.Name))
 	}
 	return result, nil
 }
 
+// pairOf is the pair in one message: the pod's side never shows up in the host's namespace, where udev and network
+// managers would take notice. Netkit devices drop everything until Open.
+func pairOf(spec Spec, pod ns.NetNS) netlink.Link {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = spec.Name, spec.MTU
+	if spec.Kind != Netkit {
+		attrs.HardwareAddr = spec.LinkMAC
+	}
+	if !spec.Kind.IsNetkit() {
+		return &netlink.Veth{LinkAttrs: attrs, PeerName: spec.IfName, PeerHardwareAddr: spec.PodMAC,
+			PeerNamespace: netlink.NsFd(pod.Fd())}
+	}
+	peer := netlink.NewLinkAttrs()
+	peer.Name, peer.MTU, peer.Namespace = spec.IfName, spec.MTU, netlink.NsFd(pod.Fd())
+	pair := &netlink.Netkit{LinkAttrs: attrs, Mode: netlink.NETKIT_MODE_L3, Policy: netlink.NETKIT_POLICY_BLACKHOLE,
+		PeerPolicy: netlink.NETKIT_POLICY_BLACKHOLE, Scrub: netlink.NETKIT_SCRUB_NONE,
+		PeerScrub: netlink.NETKIT_SCRUB_DEFAULT}
+	if spec.Kind == NetkitL2 {
+		pair.Mode, peer.HardwareAddr = netlink.NETKIT_MODE_L2, spec.PodMAC
+	}
+	pair.SetPeerAttrs(&peer)
+	return pair
+}
+
+// kindOf is the kind of a link.
+func kindOf(link netlink.Link) Kind {
+	pair, ok := link.(*netlink.Netkit)
+	switch {
+	case !ok:
+		return Veth
+	case pair.Mode == netlink.NETKIT_MODE_L2:
+		return NetkitL2
+	}
+	return Netkit
+}
+
+// macOf is the MAC address of a link. Of an address of zeros, as layer-3 links have it, netlink makes none.
+func macOf(link netlink.Link) net.HardwareAddr {
+	if mac := link.Attrs().HardwareAddr; len(mac) > 0 {
+		return mac
+	}
+	return make(net.HardwareAddr, 6)
+}
+
 // addError tells apart the two names that the kernel reports as EEXIST.
-func (v *Veth) addError(spec Spec, err error) error {
+func (d *Pairs) addError(spec Spec, err error) error {
 	if errors.Is(err, unix.EEXIST) {
-		if _, found, ferr := v.Find(spec.Name); ferr == nil && !found {
+		if _, found, ferr := d.Find(spec.Name); ferr == nil && !found {
 			return fmt.Errorf("create %s in %s: %w", spec.IfName, spec.NetNS, ErrIfNameTaken)
 		}
 	}
-	return fmt.Errorf("create veth %s, %s in %s: %w", spec.Name, spec.IfName, spec.NetNS, err)
+	return fmt.Errorf("create %s %s, %s in %s: %w", cmp.Or(spec.Kind, Veth), spec.Name, spec.IfName, spec.NetNS, err)
 }
 
-func (v *Veth) configure(pod ns.NetNS, spec Spec) (Result, error) {
-	link, err := v.host.LinkByName(spec.Name)
+func (d *Pairs) configure(pod ns.NetNS, spec Spec) (Result, error) {
+	link, err := d.host.LinkByName(spec.Name)
 	if err != nil {
-		return Result{}, fmt.Errorf("find veth %s: %w", spec.Name, err)
+		return Result{}, fmt.Errorf("find %s: %w", spec.Name, err)
 	}
-	if err := v.configureHost(link); err != nil {
+	if err := d.configureHost(link); err != nil {
 		return Result{}, fmt.Errorf("configure host side %s: %w", spec.Name, err)
 	}
-	cookie, err := configurePod(pod, v.options.ProcSys, spec)
+	cookie, err := configurePod(pod, d.options.ProcSys, spec)
 	if err != nil {
 		return Result{}, fmt.Errorf("configure %s in %s: %w", spec.IfName, spec.NetNS, err)
 	}
 	return Result{Index: link.Attrs().Index, NetnsCookie: cookie}, nil
 }
 
-func (v *Veth) configureHost(link netlink.Link) error {
+func (d *Pairs) configureHost(link netlink.Link) error {
 	name := link.Attrs().Name
-	s := sysctls{root: v.options.ProcSys}
+	s := sysctls{root: d.options.ProcSys}
 	// The host side has no address at all: the datapath answers for the gateway.
 	s.set6("addr_gen_mode", name, "1")
 	s.set6("accept_ra", name, "0")
-	if v.options.SlowPath {
+	if d.options.SlowPath {
 		s.set4("forwarding", name, "1")
 		s.set4("rp_filter", name, "0")
 		s.set6("forwarding", name, "1")
@@ -106,44 +141,44 @@ func (v *Veth) configureHost(link netlink.Link) error {
 	if s.err != nil {
 		return s.err
 	}
-	if err := v.host.LinkSetUp(link); err != nil {
+	if err := d.host.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set up: %w", err)
 	}
 	return nil
 }
 
 // Delete implements Driver.
-func (v *Veth) Delete(name string) error {
-	link, err := v.host.LinkByName(name)
+func (d *Pairs) Delete(name string) error {
+	link, err := d.host.LinkByName(name)
 	if isNotFound(err) {
 		return nil
 	}
 	if err == nil {
-		err = v.host.LinkDel(link)
+		err = d.host.LinkDel(link)
 	}
 	// The pod's namespace may die in between and take the pair along.
 	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("delete veth %s: %w", name, err)
+		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	return nil
 }
 
 // Find implements Driver.
-func (v *Veth) Find(name string) (Host, bool, error) {
-	link, err := v.host.LinkByName(name)
+func (d *Pairs) Find(name string) (Host, bool, error) {
+	link, err := d.host.LinkByName(name)
 	if isNotFound(err) {
 		return Host{}, false, nil
 	}
 	if err != nil {
-		return Host{}, false, fmt.Errorf("find veth %s: %w", name, err)
+		return Host{}, false, fmt.Errorf("find %s: %w", name, err)
 	}
 	attrs := link.Attrs()
-	return Host{Index: attrs.Index, MAC: attrs.HardwareAddr, MTU: attrs.MTU}, true, nil
+	return Host{Kind: kindOf(link), Index: attrs.Index, MAC: macOf(link), MTU: attrs.MTU}, true, nil
 }
 
 // Check implements Driver.
-func (v *Veth) Check(spec Spec) error {
-	host, found, err := v.Find(spec.Name)
+func (d *Pairs) Check(spec Spec) error {
+	host, found, err := d.Find(spec.Name)
 	switch {
 	case err != nil:
 		return err
@@ -152,9 +187,9 @@ func (v *Veth) Check(spec Spec) error {
 	case host.MAC.String() != spec.LinkMAC.String():
 		return fmt.Errorf("host side %s: MAC is %s, want %s", spec.Name, host.MAC, spec.LinkMAC)
 	}
-	link, err := v.host.LinkByName(spec.Name)
+	link, err := d.host.LinkByName(spec.Name)
 	if err != nil {
-		return fmt.Errorf("find veth %s: %w", spec.Name, err)
+		return fmt.Errorf("find %s: %w", spec.Name, err)
 	}
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		return fmt.Errorf("host side %s: is down", spec.Name)
@@ -171,7 +206,7 @@ func (v *Veth) Check(spec Spec) error {
 }
 
 // Watch implements Driver.
-func (v *Veth) Watch(ctx context.Context, gone func(index int), resync func()) error {
+func (d *Pairs) Watch(ctx context.Context, gone func(index int), resync func()) error {
 	for ctx.Err() == nil {
 		updates := make(chan netlink.LinkUpdate, 64)
 		done := make(chan struct{})

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Pod links that are netkit devices. from_pod is attached to them twice: to the device, which runs it while the pod
+ * transmits (ingress_ifindex is 0), and to tc ingress, for what did not pass there: packets of a pod whose link is new,
+ * of service_repeat, and of a pod that loads BPF programs and has one send by bpf_redirect_peer. Such a pod can also
+ * write skb->cb, so a packet that has been processed has a mark that no pod can guess. Cost: per packet.
+ */
+#ifndef MYELIN_NETKIT_H
+#define MYELIN_NETKIT_H
+
+#include "../bpf/common.h"
+
+/*
+ * Marks a packet from a pod for to_pod, in skb->cb[1]. No pod can forge it: what a pod sends reaches the egress side of
+ * another link only by netkit_enter, or through the host's stack, which overwrites skb->cb.
+ */
+#define NETKIT_FORWARDED 0x6d796b66
+
+/* True while a pod transmits by a netkit device. */
+INLINE bool netkit_transmits(const struct __sk_buff *skb)
+{
+	return config.netkit && !skb->ingress_ifindex;
+}
+
+INLINE void netkit_mark(struct __sk_buff *skb, __u64 mark)
+{
+	skb->cb[1] = (__u32)mark;
+	skb->cb[2] = (__u32)(mark >> 32);
+}
+
+/* Whether from_pod has processed the packet already. Removes all marks. */
+INLINE bool netkit_passed(struct __sk_buff *skb)
+{
+	__u64 mark;
+
+	if (!config.netkit)
+		return false;
+	mark = (__u64)skb->cb[2] << 32 | skb->cb[1];
+	netkit_mark(skb, 0);
+	return !netkit_transmits(skb) && mark == config.netkit_mark;
+}
+
+/* Whether from_pod has sent the packet here. Removes the mark. */
+INLINE bool netkit_forwarded(struct __sk_buff *skb)
+{
+	if (!config.netkit || skb->cb[1] != NETKIT_FORWARDED)
+		return false;
+	skb->cb[1] = 0;
+	return true;
+}
+
+/*
+ * Sends the packet into the network namespace behind the device. While a pod transmits, the kernel refuses
+ * bpf_redirect_peer; to_pod then sees the packet, too. Returns a verdict.
+ */
+INLINE int netkit_enter(struct __sk_buff *skb, __u32 ifindex, __u32 hook)
+{
+	if (hook != HOOK_FROM_POD || !netkit_transmits(skb))
+		return bpf_redirect_peer(ifindex, 0);
+	skb->cb[1] = NETKIT_FORWARDED;
+	return bpf_redirect(ifindex, 0);
+}
+
+#endif
