@@ -11,7 +11,6 @@ import (
 
 	"myelin/bpf"
 	"myelin/endpoint"
-	"myelin/endpoint/podlink"
 )
 
 // join makes a loaded datapath that of the node with the number, of a kernelPath with pods: it writes what packages
@@ -36,20 +35,14 @@ func (k *kernelPath) join(ctx context.Context, d *bpf.Datapath, at addressing, i
 		d.Endpoints.Put(bpf.Addr(wire), bpf.DatapathEndpoint{Slot: endpoint.HostID,
 			Flags: uint8(bpf.DatapathEndpointFlagENDPOINT_HOST)}),
 		d.Wires.Put(uint32(index), bpf.DatapathWire{Mtu: 1500}),
-		(&bpf.Epochs{Map: d.Epochs}).Bump(0))
-	if k.kind != podlink.Netkit { // which has no neighbours
-		err = errors.Join(err, gatewayIs(ctx, at, host, linkMAC))
-	}
+		(&bpf.Epochs{Map: d.Epochs}).Bump(0),
+		gatewayIs(ctx, at, host, linkMAC))
 	if err != nil {
 		return err
 	}
 	return inNetns(host, func() error {
-		err := errors.Join(d.Attacher.Attach(bpf.FromPod, "pod0", link), d.Attacher.Attach(bpf.ToPod, "pod0", link),
+		return errors.Join(d.Attacher.Attach(bpf.FromPod, "pod0", link), d.Attacher.Attach(bpf.ToPod, "pod0", link),
 			d.Attacher.Attach(bpf.FromWire, "wire0", index))
-		if k.kind.IsNetkit() {
-			err = errors.Join(err, d.Attacher.Attach(bpf.FromPodLink, "pod0", link))
-		}
-		return err
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"myelin/bench/results"
 	"myelin/bpf"
 	"myelin/endpoint"
-	"myelin/endpoint/podlink"
 	"myelin/policy"
 )
 
@@ -32,16 +31,12 @@ type policyPath struct {
 	collect  int // how Go collected garbage before; 0: as ever
 }
 
-// Policies are ways from pod to pod where policies are enforced: with none, with so many for each pod, with one and
-// netkit links, and with lists of addresses.
+// Policies are ways from pod to pod where policies are enforced: with none, with so many for each pod, and with lists
+// of addresses.
 func Policies() (all []Scenario) {
 	for _, n := range []int{0, 1, 100, 10_000} {
 		all = append(all, &policyPath{kernelPath: kernelPath{name: fmt.Sprintf("%d-policies", n), pods: true},
 			policies: n})
-	}
-	if podlink.ProbeNetkit() == nil {
-		all = append(all, &policyPath{kernelPath: kernelPath{name: "netkit-policies", pods: true, kind: podlink.Netkit},
-			policies: 1})
 	}
 	for _, n := range []int{10, 10_000, 1_000_000} {
 		all = append(all, &policyPath{kernelPath: kernelPath{name: fmt.Sprintf("%d-cidrs", n), pods: true}, cidrs: n})
@@ -81,11 +76,8 @@ func (p *policyPath) enforce(ctx context.Context, i int, node string) error {
 		return err
 	}
 	sizes := bpf.Sizes{Peers: 1 << 21, PeerPrefixes: 1 << 20, PeerClasses: 1 << 16, Verdicts: 1 << 18}
-	settings := p.family.addressing().withGateway(enforcing())
-	if p.kind.IsNetkit() {
-		settings.Netkit = 1
-	}
-	e, err := newEnforcer(ctx, dir, node, bpf.Options{Settings: settings, Sizes: sizes}, func(e *enforcer) error {
+	e, err := newEnforcer(ctx, dir, node, bpf.Options{Settings: p.family.addressing().withGateway(enforcing()),
+		Sizes: sizes}, func(e *enforcer) error {
 		return errors.Join(e.put(all), p.hang(ctx, e, i, node))
 	})
 	if err != nil {

@@ -165,8 +165,8 @@ func (d *Datapath) dumpServices(name string, fn func(*DumpRow) bool) error {
 // HasRows reports whether Dump shows the rows of a map of the datapath.
 func HasRows(name string) bool {
 	switch name {
-	case "cpus", "events", "flow_rates", "frontend_filter", "own_filter", "proxy_sockets", "socket_budgets",
-		"socket_outcomes", "traces":
+	case "cpus", "dns_reports", "events", "flow_rates", "frontend_filter", "own_filter", "proxy_sockets",
+		"socket_budgets", "socket_outcomes", "traces":
 		return false
 	}
 	return true

@@ -98,10 +98,10 @@ func choices() []choice {
 			}
 		}},
 		{"policy_cut", 3, func(s *Settings, v uint8) { s.PolicyCut = v }},
+		{"netkit", 2, func(s *Settings, v uint8) { s.Netkit = v }},
 		{"encryption", 3, func(s *Settings, v uint8) {
 			s.Encryption, s.StrictEgress, s.StrictIngress = min(v, 1), v/2, v/2
 		}},
-		{"netkit", 2, func(s *Settings, v uint8) { s.Netkit = v }},
 		{"legacy", 2, func(s *Settings, v uint8) { s.LegacyRouting = v }},
 		{"flow_always", 2, func(s *Settings, v uint8) { s.FlowAlways = v }},
 		{"policy", 2, func(s *Settings, v uint8) { s.Policy = v }},

@@ -6,7 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/statedb"
+
+	"myelin/agent/feature"
 	"myelin/cluster"
+	agentconfig "myelin/config"
 	"myelin/l7/config"
 	"myelin/policy"
 )
@@ -95,5 +99,48 @@ func (test *resolveCase) run(t *testing.T, find func(policy.SecretRef) (map[stri
 		return strings.Compare(a.Field, b.Field)
 	}) {
 		t.Errorf("%s: problems %q of %d", test.name, problems, len(test.problems))
+	}
+}
+
+// TestFindSecret: in a directory of manifests Secrets are where rules say; at an API server they are in one namespace,
+// where others have the names of copies.
+func TestFindSecret(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	tables, err := cluster.NewTables(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	txn := db.WriteTxn(tables.Secrets)
+	for _, key := range []string{"demo/tls", "cilium-secrets/demo-tls", "cilium-secrets/own"} {
+		namespace, name, _ := strings.Cut(key, "/")
+		row := &cluster.Secret{Namespace: namespace, Name: name, Data: map[string][]byte{"is": []byte(key)}}
+		if _, _, err := tables.Secrets.Insert(txn, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	txn.Commit()
+	for _, test := range []struct{ kubeConfig, ref, want string }{
+		{"", "demo/tls", "demo/tls"},
+		{"", "demo/none", "Secret demo/none does not exist"},
+		{"/kube", "demo/tls", "cilium-secrets/demo-tls"},
+		{"/kube", "cilium-secrets/own", "cilium-secrets/own"},
+		{"/kube", "demo/none", "Secret demo/none does not exist in namespace cilium-secrets as demo-none"},
+		{"/kube", "cilium-secrets/none", "Secret cilium-secrets/none does not exist"},
+	} {
+		c := agentconfig.Default()
+		if c.KubeConfigPath = test.kubeConfig; test.kubeConfig == "" {
+			c.Myelin.Manifests = "/manifests"
+		}
+		f := &Feature{Node: &feature.Node{Config: c, DB: db, Cluster: tables}}
+		namespace, name, _ := strings.Cut(test.ref, "/")
+		data, err := f.findSecret(policy.SecretRef{Namespace: namespace, Name: name})
+		got := string(data["is"])
+		if err != nil {
+			got = err.Error()
+		}
+		if got != test.want {
+			t.Errorf("%s with kubeConfigPath %q: %q, want %q", test.ref, test.kubeConfig, got, test.want)
+		}
 	}
 }

@@ -55,7 +55,8 @@ up() { # [bare]
   for node in "${nodes[@]}"; do (bash "$here/node.sh" "$node" && runtime "$node" && { [ -n "$bare" ] \
     || install_agent "$node"; }) & jobs_up+=($!); done
   for job in "${jobs_up[@]}"; do wait "$job" || die "up failed; logs: $logs"; done
-  [ -n "$bare" ] || kubectl apply -f "$here/../../kube/role.yaml" -f "$here/rights.yaml" > /dev/null
+  [ -n "$bare" ] || kubectl apply -f "$here/../../kube/role.yaml" -f "$here/rights.yaml" \
+    -f "$here/../../kube/secrets-role.yaml" > /dev/null
   for node in "${nodes[@]}"; do kubelet "$node"; done
   for node in "${nodes[@]}"; do eventually 60 "podCIDRs of $node" has_prefixes "$node"; done
   pod_routes
