@@ -68,7 +68,7 @@ struct settings {
 	__u8 dns_cache;        /* repeated DNS messages pass without the proxy */
 	__u8 dns_reports;      /* they are reported by events */
 	__u8 quic;             /* connection IDs select backends of Services with FRONTEND_QUIC */
-	__u8 wire_any;         /* derived: sources of wires' packets do not matter (no masquerade, tunnel, strict_ingress) */
+	__u8 wire_any;         /* derived: a wire's sources do not matter (no masquerade, tunnel, strict_ingress) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
 	__u8 netkit;           /* links of pods may be netkit devices */
 	__u8 encryption;       /* prefixes may be reached by the WireGuard device */
