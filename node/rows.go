@@ -161,7 +161,11 @@ func (*Prefix) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (p *Prefix) TableRow() []string {
-	return []string{p.Prefix.String(), text(p.Via), p.Why, fmt.Sprint(p.Encryption != 0), p.Status.Kind.String()}
+	encrypted := "-"
+	if p.Encryption != 0 {
+		encrypted = "yes"
+	}
+	return []string{p.Prefix.String(), text(p.Via), p.Why, encrypted, p.Status.Kind.String()}
 }
 
 // Tables are the rows of this package.

@@ -23,8 +23,8 @@ import (
 // listening is a process that has a socket of a proxy, until it is ended by a signal: the second one if it serves its
 // last connections.
 func listening(path string) int {
-	signals := make(chan os.Signal, 1)
-	if strings.Contains(path, "draining") {
+	draining, signals := strings.Contains(path, "draining"), make(chan os.Signal, 1)
+	if draining {
 		signal.Notify(signals, unix.SIGTERM)
 	}
 	if _, err := control.Listen(path); err != nil {
@@ -32,8 +32,10 @@ func listening(path string) int {
 		return 3
 	}
 	fmt.Println("listening")
-	<-signals
-	signal.Reset(unix.SIGTERM)
+	if draining {
+		<-signals
+		signal.Reset(unix.SIGTERM)
+	}
 	time.Sleep(time.Hour)
 	return 0
 }

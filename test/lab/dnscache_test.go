@@ -72,7 +72,7 @@ func TestDNSCache(t *testing.T) {
 		c.passes(f, numbered(f, 1001))
 		c.resolvesToPod(f, s)
 	}
-	contains(t, "status", c.mustCLI("node1", "status"), "DNS questions answered without it")
+	contains(t, "status", c.mustCLI("node1", "status"), "DNS question", " answered without it")
 	c.apply("queries", strings.ReplaceAll(askAWS, "*.amazonaws.com", "*.example.com"))
 	c.refusesQuery("1.amazonaws.com.", "the policy refuses what it has allowed")
 }
