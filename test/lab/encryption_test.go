@@ -92,7 +92,7 @@ func (c *cluster) encrypted() {
 				err = errors.New("no node is encrypted")
 			}
 			prefixes, err2 := c.cli(node, "route", "prefixes")
-			if err = errors.Join(err, err2); err == nil && strings.Count(prefixes, " true ") < len(c.stack.families)*2 {
+			if err = errors.Join(err, err2); err == nil && strings.Count(prefixes, " yes ") < len(c.stack.families)*2 {
 				err = errors.New("prefixes are not encrypted")
 			}
 			if err != nil {
