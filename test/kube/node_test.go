@@ -101,6 +101,7 @@ func newNode(t *testing.T, more string) *node {
 	}
 	n.server = apiserver.Start(t)
 	n.server.Grant(apiserver.Agent, "../../kube/role.yaml")
+	n.server.Grant(apiserver.Agent, "../../kube/secrets-role.yaml")
 	t.Cleanup(n.kill)
 	return n
 }

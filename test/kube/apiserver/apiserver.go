@@ -4,6 +4,7 @@ package apiserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -174,8 +175,7 @@ func (s *Server) Get(path string) []byte {
 	return body
 }
 
-// Grant gives a user the rights of a role file: a ClusterRole, and a Role of
-// kube-system where there is one behind it.
+// Grant gives a user the rights of a role file: of a ClusterRole, and of Roles, whose namespaces it creates.
 func (s *Server) Grant(user, file string) {
 	s.t.Helper()
 	text, err := os.ReadFile(file)
@@ -185,14 +185,17 @@ func (s *Server) Grant(user, file string) {
 	for i, doc := range bytes.Split(text, []byte("\n---\n")) {
 		var role struct {
 			Kind     string
-			Metadata struct{ Name string }
+			Metadata struct{ Name, Namespace string }
 		}
 		if err := yaml.Unmarshal(doc, &role); err != nil {
 			s.t.Fatal(err)
 		}
 		at, plural := "/apis/rbac.authorization.k8s.io/v1/", "clusterrole"
 		if role.Kind == "Role" {
-			at, plural = at+"namespaces/kube-system/", "role"
+			namespace := cmp.Or(role.Metadata.Namespace, "kube-system")
+			s.Apply("/api/v1/namespaces/"+namespace, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+
+				namespace+"}"))
+			at, plural = at+"namespaces/"+namespace+"/", "role"
 		}
 		s.Apply(at+plural+"s/"+role.Metadata.Name, doc)
 		binding := fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: %sBinding\nmetadata: {name: "+
