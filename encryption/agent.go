@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync/atomic"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -51,7 +50,7 @@ type Encryption struct {
 	params  Params
 	kernel  *route.Kernel
 	control control
-	key     atomic.Pointer[nodeKey]
+	key     nodeKey                // without encryption: none
 	ready   func(statedb.WriteTxn) // called once, when the peers are derived from initialized sources
 }
 
@@ -62,7 +61,6 @@ func missing(err error) bool { return errors.Is(err, os.ErrNotExist) }
 // with encryption enabled.
 func open(p Params) (*Encryption, error) {
 	e := &Encryption{params: p}
-	e.key.Store(&nodeKey{})
 	var err error
 	if e.Device, err = statedb.NewTable(p.DB, "encryption-device", deviceName()); err != nil {
 		return nil, fmt.Errorf("make table of the WireGuard device: %w", err)
@@ -71,11 +69,9 @@ func open(p Params) (*Encryption, error) {
 		return nil, fmt.Errorf("make table of WireGuard peers: %w", err)
 	}
 	if p.Options.Enabled {
-		k, err := openKey(p.RunDir)
-		if err != nil {
+		if e.key, err = openKey(p.RunDir); err != nil {
 			return nil, err
 		}
-		e.key.Store(&k)
 	}
 	if e.kernel, err = route.OpenKernel(p.Namespace); err != nil {
 		return nil, err
@@ -102,7 +98,7 @@ func (e *Encryption) register() error {
 	txn.Commit()
 	_, err := table.Register(p.Log, p.DB, p.Group, e.Device, func(d *Device) *reconciler.Status {
 		return &d.Status
-	}, &deviceOps{e.kernel, e.control, func() nodeKey { return *e.key.Load() }})
+	}, &deviceOps{e.kernel, e.control, e.key.private})
 	if err != nil {
 		return err
 	}
@@ -134,20 +130,12 @@ func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
 	})
 }
 
-// publicKey is the node's, empty if it has none.
-func (e *Encryption) publicKey() string {
-	if !e.params.Options.Enabled {
-		return ""
-	}
-	return e.key.Load().private.PublicKey().String()
-}
-
 // deriveDevice writes the row: new if something else is wanted, and pending again if the device is not what it was
 // made. While the row is being worked on it can't tell, and done is closed when it is worth another look.
 func (e *Encryption) deriveDevice() (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := e.params.MTU()
 	want := &Device{
-		Name: DeviceName, Wanted: e.params.Options.Enabled, Port: port, MTU: mtu.Pod, PublicKey: e.publicKey(),
+		Name: DeviceName, Wanted: e.params.Options.Enabled, Port: port, MTU: mtu.Pod, PublicKey: e.key.public,
 		Status: reconciler.StatusPending(),
 	}
 	if problem != nil && want.Wanted {
@@ -193,7 +181,7 @@ func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
 		complete := w.Initialized(txn, e.params.Nodes) && outside.Unknown == nil
 		w.Add(nodesChanged, deviceChanged, outside.Changed, outside.Unknown)
 		in := peerInput{
-			node: e.params.Node, key: e.publicKey(), ipv6: e.params.IPv6, keepalive: e.params.Options.Keepalive,
+			node: e.params.Node, key: e.key.public, ipv6: e.params.IPv6, keepalive: e.params.Options.Keepalive,
 			nodes: statedb.Collect(nodes), outside: outside.ByNode,
 		}
 		if device != nil {

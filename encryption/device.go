@@ -80,7 +80,7 @@ type control interface {
 type deviceOps struct {
 	kernel  *route.Kernel
 	control control
-	key     func() nodeKey
+	key     wgtypes.Key // private
 }
 
 // Update keeps a WireGuard device of our name with all its sessions. A device of another type is not ours, and an
@@ -88,7 +88,7 @@ type deviceOps struct {
 func (o *deviceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
 	d.Index = 0
 	if !d.Wanted {
-		removed, err := removeDevice(o.kernel)
+		removed, err := Remove(o.kernel)
 		if removed {
 			d.Note = "removed: encryption is off"
 		}
@@ -110,7 +110,7 @@ func (o *deviceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 
 // Delete removes the device.
 func (o *deviceOps) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *Device) error {
-	_, err := removeDevice(o.kernel)
+	_, err := Remove(o.kernel)
 	return err
 }
 
@@ -119,24 +119,12 @@ func (*deviceOps) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*Device, sta
 	return nil
 }
 
-// Remove removes the device that an agent made, and reports whether there was one. It is for a node that Myelin leaves.
-func Remove(k *route.Kernel) (removed bool, err error) { return removeDevice(k) }
-
-func removeDevice(k *route.Kernel) (removed bool, err error) {
-	link, err := k.LinkByName(DeviceName)
-	var missing netlink.LinkNotFoundError
-	switch {
-	case errors.As(err, &missing):
-		return false, nil
-	case err == nil && link.Type() != "wireguard":
-		return false, nil
-	case err == nil:
-		err = k.LinkDel(link)
+// Remove removes the device that an agent made, and reports whether there was one.
+func Remove(k *route.Kernel) (removed bool, err error) {
+	if removed, err = k.RemoveDevice(DeviceName, "wireguard"); err != nil {
+		err = fmt.Errorf("remove WireGuard device %s: %w", DeviceName, err)
 	}
-	if err != nil {
-		return false, fmt.Errorf("remove WireGuard device %s: %w", DeviceName, err)
-	}
-	return true, nil
+	return removed, err
 }
 
 // device finds or makes the device.
@@ -183,8 +171,8 @@ func (o *deviceOps) adjust(link netlink.Link, d *Device) error {
 		return fmt.Errorf("read its state: %w", err)
 	}
 	var c wgtypes.Config
-	if key := o.key().private; have.PrivateKey != key {
-		c.PrivateKey = &key
+	if have.PrivateKey != o.key {
+		c.PrivateKey = &o.key
 	}
 	if have.ListenPort != d.Port {
 		c.ListenPort = &d.Port

@@ -67,7 +67,7 @@ func (f *Feature) publish(ctx context.Context, write func(ctx context.Context, n
 		row, _, changed, ok := f.Cluster.Nodes.GetWatch(f.DB.ReadTxn(), cluster.NodeByName(name))
 		_, _, deviceChanged, _ := f.encryption.Device.GetWatch(f.DB.ReadTxn(), deviceByName(DeviceName))
 		w.Add(changed, deviceChanged)
-		key := f.encryption.publicKey()
+		key := f.encryption.key.public
 		if !ok || row.WireGuardKey == key {
 			return nil
 		}

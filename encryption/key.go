@@ -25,9 +25,10 @@ const (
 // PublicKeyFile is where an agent with this run directory writes the node's public key.
 func PublicKeyFile(runDir string) string { return filepath.Join(runDir, keyDir, publicFile) }
 
-// nodeKey is the node's private key, and when it was made.
+// nodeKey is the node's key, and when it was made.
 type nodeKey struct {
 	private wgtypes.Key
+	public  string
 	since   time.Time
 }
 
@@ -47,7 +48,7 @@ func openKey(runDir string) (nodeKey, error) {
 	if err := durable.Write(path, []byte(k.private.String()+"\n")); err != nil {
 		return nodeKey{}, err
 	}
-	k.since = time.Now()
+	k.public, k.since = k.private.PublicKey().String(), time.Now()
 	return k, writePublic(runDir, k)
 }
 
@@ -65,11 +66,11 @@ func readKey(path string) (nodeKey, error) {
 		// Not the error itself, which may have a part of the key in it.
 		return nodeKey{}, fmt.Errorf("file %s has no WireGuard key: remove it, and the agent makes another one", path)
 	}
-	return nodeKey{private: private, since: info.ModTime()}, nil
+	return nodeKey{private: private, public: private.PublicKey().String(), since: info.ModTime()}, nil
 }
 
 func writePublic(runDir string, k nodeKey) error {
-	text := k.private.PublicKey().String() + "\n"
+	text := k.public + "\n"
 	if have, err := os.ReadFile(PublicKeyFile(runDir)); err == nil && string(have) == text {
 		return nil
 	}

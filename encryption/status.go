@@ -138,7 +138,7 @@ func (f *Feature) eachSelf(yield func(feature.Row) bool) error {
 		return fmt.Errorf("read WireGuard device %s: %w", DeviceName, err)
 	}
 	row := &selfRow{Device: d.Name, Mode: d.Type.String(), PublicKey: d.PublicKey.String(), Port: d.ListenPort,
-		Peers: len(d.Peers), Since: f.encryption.key.Load().since, now: time.Now()}
+		Peers: len(d.Peers), Since: f.encryption.key.since, now: time.Now()}
 	if want, _, ok := f.encryption.Device.Get(f.DB.ReadTxn(), deviceByName(DeviceName)); ok {
 		row.MTU = want.MTU
 	}

@@ -72,6 +72,21 @@ func (k *Kernel) Do(fn func() error) error {
 	return <-done
 }
 
+// RemoveDevice removes a device, and reports whether there was one of that name and type.
+func (k *Kernel) RemoveDevice(name, kind string) (removed bool, err error) {
+	link, err := k.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &missing):
+		return false, nil
+	case err == nil && link.Type() != kind:
+		return false, nil
+	case err == nil:
+		err = k.LinkDel(link)
+	}
+	return err == nil, err
+}
+
 // dump runs a function that reads a whole table again for as long as the table
 // changes underneath it, which makes the answer incomplete.
 func dump(read func() error) error {

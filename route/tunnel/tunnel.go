@@ -107,7 +107,7 @@ type ops struct{ kernel *route.Kernel }
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, t *Tunnel) error {
 	t.Index = 0
 	if !t.Wanted {
-		removed, err := o.remove(t.Name)
+		removed, err := Remove(o.kernel)
 		if removed {
 			t.Note = "removed: the routing mode is not tunnel"
 		}
@@ -128,8 +128,8 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, t
 }
 
 // Delete removes the device.
-func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, t *Tunnel) error {
-	_, err := o.remove(t.Name)
+func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *Tunnel) error {
+	_, err := Remove(o.kernel)
 	return err
 }
 
@@ -139,24 +139,12 @@ func (*ops) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*Tunnel, statedb.R
 	return nil
 }
 
-// Remove removes the device that an agent made, and reports whether there was one. It is for a node that Myelin leaves.
-func Remove(k *route.Kernel) (removed bool, err error) { return (&ops{k}).remove(DeviceName) }
-
-func (o *ops) remove(name string) (removed bool, err error) {
-	link, err := o.kernel.LinkByName(name)
-	var missing netlink.LinkNotFoundError
-	switch {
-	case errors.As(err, &missing):
-		return false, nil
-	case err == nil && link.Type() != "vxlan":
-		return false, nil
-	case err == nil:
-		err = o.kernel.LinkDel(link)
+// Remove removes the device that an agent made, and reports whether there was one.
+func Remove(k *route.Kernel) (removed bool, err error) {
+	if removed, err = k.RemoveDevice(DeviceName, "vxlan"); err != nil {
+		err = fmt.Errorf("remove VXLAN device %s: %w", DeviceName, err)
 	}
-	if err != nil {
-		return false, fmt.Errorf("remove VXLAN device %s: %w", name, err)
-	}
-	return true, nil
+	return removed, err
 }
 
 // device finds or makes the device.
