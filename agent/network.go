@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
@@ -14,7 +13,6 @@ import (
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/encryption"
-	"myelin/internal/table"
 	"myelin/node"
 	"myelin/route"
 	"myelin/route/tunnel"
@@ -118,37 +116,26 @@ func (n *network) tunnelSettings(s *bpf.Settings) {
 	}
 }
 
-// tunnelPatience is how long the device may fail before that is an obstacle: it
-// is tried again sooner.
-const tunnelPatience = 2 * time.Second
-
 // waitTunnel waits until the device is as wanted.
-func (n *network) waitTunnel(ctx context.Context) error {
-	begin := time.Now()
-	for {
-		var w table.Watch
+func (n *network) waitTunnel(ctx context.Context) (err error) {
+	look := func() (*reconciler.Status, int, <-chan struct{}) {
 		row, _, changed, ok := n.tunnels.Table.GetWatch(n.DB.ReadTxn(), tunnel.ByName(tunnel.DeviceName))
-		if ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 {
-			// A later one has the programs loaded anew.
-			n.tunnelIndex = row.Index
-			return nil
+		if !ok {
+			return nil, 0, changed
 		}
-		isLate := time.Since(begin) >= tunnelPatience
-		if ok && row.Status.Kind == reconciler.StatusKindError && isLate {
-			why := row.Status.GetError()
-			if n.progress.waitsFor("the tunnel's device can't be made yet: "+why,
-				"make room for it, or change what the error names") {
-				n.Log.Warn("the tunnel's device can't be made yet", "error", why)
-			}
-		}
-		w.Add(changed)
-		if !isLate {
-			w.After(tunnelPatience - time.Since(begin))
-		}
-		if err := w.Wait(ctx); err != nil {
-			return fmt.Errorf("wait for %s: %w", tunnel.DeviceName, err)
-		}
+		return &row.Status, row.Index, changed
 	}
+	// A later one has the programs loaded anew.
+	n.tunnelIndex, err = route.AwaitDevice(ctx, look, func(why string) {
+		if n.progress.waitsFor("the tunnel's device can't be made yet: "+why,
+			"make room for it, or change what the error names") {
+			n.Log.Warn("the tunnel's device can't be made yet", "error", why)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w", tunnel.DeviceName, err)
+	}
+	return nil
 }
 
 func (n *network) startNode(context.Context) error {

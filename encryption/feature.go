@@ -109,32 +109,23 @@ func (f *Feature) counts(txn statedb.ReadTxn) []feature.TableCount {
 	}
 }
 
-// devicePatience is how long the device may fail before that is an obstacle: it is tried again sooner.
-const devicePatience = 2 * time.Second
-
 // wait returns when the device is there, so that the agent never forwards in plain text what is to be encrypted.
 func (f *Feature) wait(ctx context.Context) error {
-	begin := time.Now()
-	for {
-		var w table.Watch
+	look := func() (*reconciler.Status, int, <-chan struct{}) {
 		row, _, changed, ok := f.encryption.Device.GetWatch(f.DB.ReadTxn(), deviceByName(DeviceName))
-		if ok && row.Status.Kind == reconciler.StatusKindDone && row.Index != 0 {
-			return nil
+		if !ok {
+			return nil, 0, changed
 		}
-		isLate := time.Since(begin) >= devicePatience
-		if ok && row.Status.Kind == reconciler.StatusKindError && isLate {
-			why := row.Status.GetError()
-			if f.Obstacle("the WireGuard device can't be made yet: "+why,
-				"load the kernel module wireguard, or change what the error names") {
-				f.Log.Warn("the WireGuard device can't be made yet", "error", why)
-			}
-		}
-		w.Add(changed)
-		if !isLate {
-			w.After(devicePatience - time.Since(begin))
-		}
-		if err := w.Wait(ctx); err != nil {
-			return fmt.Errorf("wait for %s: %w", DeviceName, err)
-		}
+		return &row.Status, row.Index, changed
 	}
+	_, err := route.AwaitDevice(ctx, look, func(why string) {
+		if f.Obstacle("the WireGuard device can't be made yet: "+why,
+			"load the kernel module wireguard, or change what the error names") {
+			f.Log.Warn("the WireGuard device can't be made yet", "error", why)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w", DeviceName, err)
+	}
+	return nil
 }
