@@ -159,7 +159,8 @@ func (n *network) routeConfig() route.Config {
 		c.Tunnel = tunnel.DeviceName
 	}
 	if n.Config.Encryption.Enabled {
-		c.Encryption, c.Strict = encryption.DeviceName, n.Config.Encryption.Strict()
+		c.Encryption, c.Strict = encryption.DeviceOf(n.Config.Encryption.Type), n.Config.Encryption.Strict()
+		c.EncryptionType = n.Config.Encryption.Type
 	}
 	return c
 }
@@ -174,6 +175,9 @@ func (n *network) nodeConfig() node.Config {
 		NodePortCIDRs: n.Config.NodePort.Addresses,
 	}
 	c.StrictCIDRs, c.StrictNodes = n.Config.Encryption.Strict(), n.Config.Encryption.StrictNodes
+	if n.Config.Encryption.Enabled {
+		c.Encryption = n.Config.Encryption.Type
+	}
 	for _, p := range []netip.Prefix{n.Config.IPv4.NativeRoutingCIDR, n.Config.IPv6.NativeRoutingCIDR} {
 		if p.IsValid() {
 			c.NativeCIDRs = append(c.NativeCIDRs, p)

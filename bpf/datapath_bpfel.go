@@ -976,10 +976,10 @@ type DatapathSettings struct {
 	WireExtra      uint8
 	Netkit         uint8
 	Encryption     uint8
+	Ipsec          uint8
 	StrictEgress   uint8
 	StrictIngress  uint8
 	NoVerdicts     uint8
-	_              [1]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -1179,6 +1179,7 @@ const (
 	DatapathProgBind6           = "bind6"
 	DatapathProgConnect4        = "connect4"
 	DatapathProgConnect6        = "connect6"
+	DatapathProgFromIpsec       = "from_ipsec"
 	DatapathProgFromPod         = "from_pod"
 	DatapathProgFromProxy       = "from_proxy"
 	DatapathProgFromProxyL3     = "from_proxy_l3"
@@ -1292,6 +1293,7 @@ type DatapathProgramSpecs struct {
 	Bind6        *ebpf.ProgramSpec `ebpf:"bind6"`
 	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
+	FromIpsec    *ebpf.ProgramSpec `ebpf:"from_ipsec"`
 	FromPod      *ebpf.ProgramSpec `ebpf:"from_pod"`
 	FromProxy    *ebpf.ProgramSpec `ebpf:"from_proxy"`
 	FromProxyL3  *ebpf.ProgramSpec `ebpf:"from_proxy_l3"`
@@ -1608,6 +1610,7 @@ type DatapathPrograms struct {
 	Bind6        *ebpf.Program `ebpf:"bind6"`
 	Connect4     *ebpf.Program `ebpf:"connect4"`
 	Connect6     *ebpf.Program `ebpf:"connect6"`
+	FromIpsec    *ebpf.Program `ebpf:"from_ipsec"`
 	FromPod      *ebpf.Program `ebpf:"from_pod"`
 	FromProxy    *ebpf.Program `ebpf:"from_proxy"`
 	FromProxyL3  *ebpf.Program `ebpf:"from_proxy_l3"`
@@ -1632,6 +1635,7 @@ func (p *DatapathPrograms) Close() error {
 		p.Bind6,
 		p.Connect4,
 		p.Connect6,
+		p.FromIpsec,
 		p.FromPod,
 		p.FromProxy,
 		p.FromProxyL3,

@@ -31,6 +31,7 @@ func FromNode(node *corev1.Node, source string) (*Node, error) {
 	}
 	row.PodCIDRs = podCIDRs(&c, &node.Spec)
 	row.WireGuardKey = c.wireGuardKey(node.Annotations)
+	row.IPsec = c.ipsec(node.Annotations)
 	if err := c.err(); err != nil {
 		return nil, err
 	}

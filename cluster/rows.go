@@ -38,6 +38,8 @@ type Node struct {
 	PodCIDRs []netip.Prefix `json:"podCIDRs,omitempty"`
 	// WireGuardKey is the node's public key in base64, empty if it has published none.
 	WireGuardKey string `json:"wireGuardKey,omitempty"`
+	// IPsec is zero if the node has published nothing.
+	IPsec IPsec `json:"ipsec,omitzero"`
 	// Source says where the row comes from, e.g. "manifests:nodes.yaml".
 	Source string `json:"source,omitempty"`
 }
@@ -53,7 +55,7 @@ func (n *Node) IPv6() netip.Addr { return first(n.Addresses, netip.Addr.Is6) }
 
 // Equal reports whether two rows say the same.
 func (n *Node) Equal(o *Node) bool {
-	return n.Name == o.Name && n.Source == o.Source && n.WireGuardKey == o.WireGuardKey &&
+	return n.Name == o.Name && n.Source == o.Source && n.WireGuardKey == o.WireGuardKey && n.IPsec == o.IPsec &&
 		maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 

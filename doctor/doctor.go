@@ -65,6 +65,7 @@ func (o *Options) machineChecks() []check.Check {
 		}},
 		{Area: "mounts", Run: mounts},
 		{Area: "devices", Devices: true, Privileged: true, Run: wireguard},
+		{Area: "devices", Devices: true, Privileged: true, Run: xfrm},
 		{Area: "netfilter", Devices: true, Privileged: true, Run: netfilter},
 		{Area: "cni", Devices: true, Run: otherNetworks},
 		{Area: "clock", Run: clock},

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,16 +14,25 @@ import (
 
 	"myelin/cluster"
 	"myelin/encryption"
+	"myelin/encryption/ipsec"
 )
 
-// publishKeys writes the nodes' public keys of WireGuard into their Nodes, as agents do it with an API server.
+// published are the files with what agents publish for encryption without an API server, by annotation of the Node.
+func published(runDir string) map[string]string {
+	return map[string]string{
+		cluster.WireGuardAnnotation: encryption.PublicKeyFile(runDir),
+		cluster.IPsecAnnotation:     ipsec.PublishedFile(runDir),
+	}
+}
+
+// publishKeys writes what nodes publish for encryption into their Nodes, as agents do it with an API server.
 func (l *Lab) publishKeys() error {
 	keys, err := l.nodeKeys()
 	if err != nil || len(keys) == 0 {
 		return err
 	}
 	objects, err := l.objects()
-	if err != nil || !lackKeys(objects, keys) {
+	if err != nil || !slices.ContainsFunc(objects, func(o *object) bool { return o.lacks(keys[o.Name]) }) {
 		return err
 	}
 	unlock, err := l.lockManifests()
@@ -34,11 +44,11 @@ func (l *Lab) publishKeys() error {
 		return err
 	}
 	for _, o := range objects {
-		if !o.isNode() || keys[o.Name] == "" || o.Annotations[cluster.WireGuardAnnotation] == keys[o.Name] {
+		if !o.lacks(keys[o.Name]) {
 			continue
 		}
 		edited := *o
-		if err := edited.annotate(map[string]string{cluster.WireGuardAnnotation: keys[o.Name]}); err != nil {
+		if err := edited.annotate(keys[o.Name]); err != nil {
 			return fmt.Errorf("publish key of %s: %w", o, err)
 		}
 		if err := l.writeManifest(edited.fileName(), edited.data); err != nil {
@@ -48,28 +58,33 @@ func (l *Lab) publishKeys() error {
 	return nil
 }
 
-// lackKeys reports whether a Node does not have its key.
-func lackKeys(objects []*object, keys map[string]string) bool {
-	for _, o := range objects {
-		if o.isNode() && keys[o.Name] != "" && o.Annotations[cluster.WireGuardAnnotation] != keys[o.Name] {
+// lacks reports whether it is a Node that does not have the annotations.
+func (o *object) lacks(annotations map[string]string) bool {
+	for name, value := range annotations {
+		if o.isNode() && o.Annotations[name] != value {
 			return true
 		}
 	}
 	return false
 }
 
-// nodeKeys are the public keys that the agents of the lab's nodes have written, by node.
-func (l *Lab) nodeKeys() (map[string]string, error) {
-	keys := map[string]string{}
+// nodeKeys are the annotations that the agents of the lab's nodes have written, by node.
+func (l *Lab) nodeKeys() (map[string]map[string]string, error) {
+	keys := map[string]map[string]string{}
 	for _, n := range l.Nodes() {
-		data, err := os.ReadFile(encryption.PublicKeyFile(n.RunDir()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		for annotation, file := range published(n.RunDir()) {
+			data, err := os.ReadFile(file)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("key of node %s: %w", n.name, err)
+			}
+			if keys[n.name] == nil {
+				keys[n.name] = map[string]string{}
+			}
+			keys[n.name][annotation] = strings.TrimSpace(string(data))
 		}
-		if err != nil {
-			return nil, fmt.Errorf("key of node %s: %w", n.name, err)
-		}
-		keys[n.name] = strings.TrimSpace(string(data))
 	}
 	return keys, nil
 }
@@ -77,20 +92,26 @@ func (l *Lab) nodeKeys() (map[string]string, error) {
 // watchKeys has the supervisor woken by keys that agents write.
 func (s *supervisor) watchKeys() {
 	for _, n := range s.lab.Nodes() {
-		for _, dir := range []string{n.RunDir(), filepath.Dir(encryption.PublicKeyFile(n.RunDir()))} {
-			_ = s.watch.Add(dir) // one that is not there yet is watched after the rescan
+		_ = s.watch.Add(n.RunDir())
+		for _, file := range published(n.RunDir()) {
+			_ = s.watch.Add(filepath.Dir(file)) // one that is not there yet is watched after the rescan
 		}
 	}
 }
 
-// keepKey leaves a Node that is applied again its key.
+// keepKey leaves a Node that is applied again its keys.
 func (o *object) keepKey(earlier *object) error {
-	if earlier == nil || earlier.Annotations[cluster.WireGuardAnnotation] == "" ||
-		o.Annotations[cluster.WireGuardAnnotation] != "" {
+	kept := map[string]string{}
+	for annotation := range published("") {
+		if earlier != nil && earlier.Annotations[annotation] != "" && o.Annotations[annotation] == "" {
+			kept[annotation] = earlier.Annotations[annotation]
+		}
+	}
+	if len(kept) == 0 {
 		return nil
 	}
 	applied := o.data
-	err := o.annotate(map[string]string{cluster.WireGuardAnnotation: earlier.Annotations[cluster.WireGuardAnnotation]})
+	err := o.annotate(kept)
 	o.applied = applied
 	return err
 }

@@ -35,6 +35,8 @@ type Config struct {
 	// StrictCIDRs are what nothing leaves for in plain text, with StrictNodes except to addresses of nodes.
 	StrictCIDRs []netip.Prefix
 	StrictNodes bool
+	// Encryption is encryption.type; empty: off.
+	Encryption string
 }
 
 // state is all that the rows are derived from.
@@ -107,6 +109,9 @@ func (s state) wire(v *route.Device) *Wire {
 	receive, send := bpf.FromWire, bpf.ToWire
 	if w.L3 {
 		receive, send = bpf.FromWireL3, bpf.ToWireL3
+	}
+	if w.Own && s.Encryption == cluster.IPsecType {
+		receive = bpf.FromIPsec
 	}
 	w.Hooks = []bpf.Hook{receive}
 	w.Ports = s.portsOf(v)
@@ -212,8 +217,8 @@ func (s state) prefixes() (rows []*Prefix) {
 	}
 	for _, n := range s.nodes {
 		own = n.Name == s.Name
-		encrypted := !own && n.WireGuardKey != ""
-		via := netip.Addr{}
+		encrypted := !own && n.Encrypts(s.Encryption)
+		via := s.viaPeer(n)
 		if s.Tunnel && n.Name != s.Name {
 			via = n.IPv4()
 			if s.TunnelIPv6 {
@@ -234,7 +239,7 @@ func (s state) prefixes() (rows []*Prefix) {
 		}
 		for _, a := range n.Addresses {
 			if !s.Tunnel {
-				via = netip.Addr{} // it is the node
+				via = s.viaPeer(n) // no address: it is the node
 			}
 			add(netip.PrefixFrom(a, a.BitLen()), via, true, encrypted, "node "+n.Name)
 		}
@@ -256,7 +261,15 @@ func (c Config) strict(p netip.Prefix) bool {
 	})
 }
 
-// encryption is the index of the WireGuard device, 0 if there is none or it is down.
+// viaPeer identifies another node by the address that its IPsec packets come from, which the datapath compares.
+func (s state) viaPeer(n *cluster.Node) netip.Addr {
+	if s.Encryption != cluster.IPsecType || n.Name == s.Name {
+		return netip.Addr{}
+	}
+	return n.IPsecAddress(s.TunnelIPv6)
+}
+
+// encryption is the index of the device that encrypts, 0 if there is none or it is down.
 func (s state) encryption() int {
 	for _, v := range s.devices {
 		if v.Kind == route.Encryption && v.Up {

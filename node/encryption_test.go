@@ -4,6 +4,7 @@ import (
 	"maps"
 	"testing"
 
+	"myelin/cluster"
 	"myelin/route"
 )
 
@@ -35,6 +36,7 @@ func TestDeriveEncryption(t *testing.T) {
 			"192.168.0.0/16": {strict: true}}},
 	} {
 		s := world()
+		s.Encryption = cluster.WireGuardType
 		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_wg0", Kind: route.Encryption, Up: true,
 			MTU: 1420, L3: true})
 		c.change(&s)

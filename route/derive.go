@@ -31,8 +31,10 @@ type Config struct {
 	// in routing mode native. TunnelIPv6 says that the underlay is IPv6.
 	Tunnel     string
 	TunnelIPv6 bool
-	// Encryption is the name of the WireGuard device, which leads to pods of nodes with a key; empty: there is none.
-	Encryption string
+	// Encryption is the name of the device that encrypts, which leads to pods of nodes that do so by EncryptionType;
+	// empty: there is none.
+	Encryption     string
+	EncryptionType string
 	// Strict are prefixes that nothing leaves for in plain text.
 	Strict []netip.Prefix
 	// AutoDirectNodeRoutes installs a route to each node's pods in native mode;
@@ -52,7 +54,7 @@ type peerNode struct {
 	Name      string
 	Addresses []netip.Addr   // InternalIPs; the first of a family counts
 	PodCIDRs  []netip.Prefix // of another node also each address that a pod has outside of them
-	Encrypted bool           // it has published a key
+	Encrypted bool           // it has published what encryption needs
 }
 
 func (n peerNode) address(like netip.Addr) netip.Addr {

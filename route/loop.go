@@ -120,7 +120,8 @@ func (r *Routes) derive() (sources, error) {
 func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment,
 	outside map[string][]netip.Prefix) (list []peerNode, gateways []netip.Addr) {
 	for n := range rows {
-		row := peerNode{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs, Encrypted: n.WireGuardKey != ""}
+		row := peerNode{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs,
+			Encrypted: n.Encrypts(r.config.EncryptionType)}
 		switch {
 		case n.Name != r.config.Node:
 			row.PodCIDRs = slices.Concat(n.PodCIDRs, outside[n.Name])

@@ -17,6 +17,7 @@ import (
 	"myelin/bpf"
 	"myelin/cni"
 	"myelin/encryption"
+	"myelin/encryption/ipsec"
 	"myelin/endpoint"
 	"myelin/l7/control"
 	"myelin/route"
@@ -83,6 +84,10 @@ func Clean(ctx context.Context, o Options) error {
 	errs = append(errs, err)
 	if made, err = encryption.Remove(kernel); made {
 		o.Say("removed device %s", encryption.DeviceName)
+	}
+	errs = append(errs, err)
+	if made, err = ipsec.Remove(kernel); made {
+		o.Say("removed device %s, its states and policies", ipsec.DeviceName)
 	}
 	errs = append(errs, err)
 	written, err := route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)

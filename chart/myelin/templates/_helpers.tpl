@@ -98,3 +98,11 @@ prometheus.io/scrape: "true"
 prometheus.io/port: {{ .port | quote }}
 {{- end -}}
 {{- end -}}
+
+{{- /* The Secret of IPsec, empty if packets are not encrypted by it. */ -}}
+{{- define "myelin.ipsecSecret" -}}
+{{- $encryption := .Values.encryption | default dict -}}
+{{- if and $encryption.enabled (eq ($encryption.type | default "ipsec") "ipsec") -}}
+{{ dig "ipsec" "secretName" "cilium-ipsec-keys" $encryption }}
+{{- end -}}
+{{- end -}}
