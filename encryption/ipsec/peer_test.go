@@ -65,8 +65,8 @@ func TestDerivePeers(t *testing.T) {
 		"this node's address": {func(in *peerInput) { in.nodes[1].Addresses = in.nodes[0].Addresses },
 			map[string]string{"n2": "node n2 has this node's address 192.0.2.1"}},
 		"a copy of this node": {func(in *peerInput) { in.nodes[1].IPsec.Epoch = testEpoch("a") },
-			map[string]string{"n2": "nodes n1 and n2 have the same epoch: remove the folder ipsec of the run directory " +
-				"on one of them, and restart its agent"}},
+			map[string]string{"n2": "nodes n1 and n2 have the same epoch: remove the folder ipsec of the run " +
+				"directory on one of them, and restart its agent"}},
 		"two peers": {func(in *peerInput) { in.nodes[2].IPsec = cluster.IPsec{Epoch: testEpoch("c"), Key: 4} },
 			map[string]string{"n2": "192.0.2.1→192.0.2.2 4,3 3", "n3": "192.0.2.1→192.0.2.3 4,3 4"}},
 	} {

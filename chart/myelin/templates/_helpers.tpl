@@ -103,6 +103,12 @@ prometheus.io/port: {{ .port | quote }}
 {{- define "myelin.ipsecSecret" -}}
 {{- $encryption := .Values.encryption | default dict -}}
 {{- if and $encryption.enabled (eq ($encryption.type | default "ipsec") "ipsec") -}}
-{{ dig "ipsec" "secretName" "cilium-ipsec-keys" $encryption }}
+{{- $ipsec := $encryption.ipsec | default dict -}}
+{{ $ipsec.secretName | default "cilium-ipsec-keys" }}
 {{- end -}}
+{{- end -}}
+
+{{- define "myelin.ipsecPath" -}}
+{{- $ipsec := .Values.encryption.ipsec | default dict -}}
+{{ $ipsec.mountPath | default "/etc/ipsec" }}
 {{- end -}}
