@@ -92,6 +92,19 @@ func TestIPsec(t *testing.T) {
 		}
 	})
 	t.Run("another node's name", c.forges)
+	t.Run("kill -9", func(t *testing.T) {
+		before, stop, node := c.spis("node1"), c.echoes(t, "a1", "a2"), c.Node("node1")
+		if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent(t.Context(), nil)); err != nil {
+			t.Fatal(err)
+		}
+		c.usesKey(4)
+		if after := c.spis("node1"); !maps.Equal(before, after) {
+			t.Errorf("other states after the agent started again: %v, before %v", after, before)
+		}
+		if sent, lost := stop(); lost > 0 || sent < 10 {
+			t.Errorf("%d of %d datagrams were lost", lost, sent)
+		}
+	})
 	t.Run("lost states", func(t *testing.T) {
 		before := c.spis("node1")
 		if _, err := c.Node("node1").Exec(t.Context(), "ip", "xfrm", "state", "flush"); err != nil {
