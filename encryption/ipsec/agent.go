@@ -4,7 +4,6 @@ package ipsec
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -215,22 +214,31 @@ func (e *IPsec) runStates(ctx context.Context, _ cell.Health) error {
 		w.After(verifyEvery)
 		have, err := listStates(e.kernel)
 		if err != nil {
-			return err
+			e.params.Log.Warn("states of IPsec are not verified", "error", err)
+			return nil
 		}
-		txn := e.params.DB.WriteTxn(e.Peers)
-		defer txn.Abort()
-		var errs []error
-		for _, node := range e.peers.lost(have) {
-			row, _, ok := e.Peers.Get(txn, peerOf(node))
-			if !ok {
-				continue
-			}
-			again := *row
-			again.Status = reconciler.StatusPending()
-			_, _, err := e.Peers.Insert(txn, &again)
-			errs = append(errs, err)
-		}
-		txn.Commit()
-		return errors.Join(errs...)
+		return e.again(e.peers.lost(have))
 	})
+}
+
+// again has nodes' rows worked on once more.
+func (e *IPsec) again(nodes []string) error {
+	if len(nodes) == 0 {
+		return nil
+	}
+	txn := e.params.DB.WriteTxn(e.Peers)
+	defer txn.Abort()
+	for _, node := range nodes {
+		row, _, ok := e.Peers.Get(txn, peerOf(node))
+		if !ok {
+			continue
+		}
+		again := *row
+		again.Status = reconciler.StatusPending()
+		if _, _, err := e.Peers.Insert(txn, &again); err != nil {
+			return fmt.Errorf("write peer: %w", err)
+		}
+	}
+	txn.Commit()
+	return nil
 }

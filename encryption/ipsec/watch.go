@@ -19,6 +19,10 @@ func (e *IPsec) runKeys(ctx context.Context, _ cell.Health) error {
 	read := true
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		next, err := e.turn(read)
+		if err != nil {
+			e.params.Log.Warn("keys of IPsec are not ended", "error", err)
+			next = e.params.Now().Add(readEvery)
+		}
 		// Without a watcher the key is that of the agent's start, once it could be read.
 		read = e.params.Options.KeyWatcher || e.keyError() != nil
 		if read {
@@ -27,7 +31,7 @@ func (e *IPsec) runKeys(ctx context.Context, _ cell.Health) error {
 		if !next.IsZero() {
 			w.After(max(next.Sub(e.params.Now()), 0))
 		}
-		return err
+		return nil
 	})
 }
 
