@@ -41,7 +41,7 @@ func waysOn() []Outcome {
 		{bpf.DatapathOutcomeFORWARD_DNS_ANSWER, "FORWARD_DNS_ANSWER",
 			"An answer with no other addresses than those that policies know passed without the proxy.", ""},
 		{bpf.DatapathOutcomeFORWARD_ENCRYPT, "FORWARD_ENCRYPT",
-			"Left for another node by the WireGuard device, which encrypts it.", ""},
+			"Left for another node by the device of WireGuard or IPsec, which encrypts it.", ""},
 	}
 }
 

@@ -19,7 +19,7 @@ enum outcome {
 	FORWARD_PROXY,   /* to the proxy, which enforces L7 rules */
 	FORWARD_DNS_QUERY,  /* a query that the proxy has allowed before, handed back by its device without it */
 	FORWARD_DNS_ANSWER, /* an answer from which the proxy would learn nothing, in the same way */
-	FORWARD_ENCRYPT,    /* to another node, by the WireGuard device */
+	FORWARD_ENCRYPT,    /* to another node, by a device that encrypts */
 
 	/* Drops. */
 	DROP_FIRST = 16,

@@ -102,7 +102,7 @@ INLINE bool decide_plain_source(const struct cpu *c, bool pod)
 }
 
 /*
- * Whether the CPU's packet came by the WireGuard device from the node that its source belongs to, which WireGuard has
+ * Whether the CPU's packet came encrypted from the node that its source belongs to, which WireGuard or from_ipsec has
  * verified. Slow path.
  */
 INLINE bool decide_encrypted_source(const struct __sk_buff *skb, const struct cpu *c)
@@ -257,7 +257,7 @@ INLINE __u16 tunnel_mtu(void)
 	return w ? w->mtu : 0;
 }
 
-/* Decides c->path for a prefix that is reached by the WireGuard device. Slow path. */
+/* Decides c->path for a prefix that is reached by the device that encrypts. Slow path. */
 INLINE void decide_encrypted(struct cpu *c, const struct prefix *prefix)
 {
 	__u32 ifindex = prefix->encryption;
@@ -297,8 +297,8 @@ INLINE enum next decide_remote(struct __sk_buff *skb, struct cpu *c, const struc
 
 /*
  * Legacy routing: sets c->path for a packet to an encrypted node, and returns whether it is one. The kernel has a route
- * into the WireGuard device for packets to other nodes' pods, but none for those to the nodes, where encrypted packets
- * go.
+ * into the device that encrypts for packets to other nodes' pods, but none for those to the nodes, where encrypted
+ * packets go.
  */
 INLINE bool decide_encrypted_node(struct cpu *c)
 {

@@ -36,6 +36,7 @@ func (o *peerOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	if err != nil {
 		return err
 	}
+	o.note(p.Node, want)
 	for _, s := range want.states {
 		if err := o.ensure(s, p.Way.FromEpoch); err != nil {
 			return fmt.Errorf("node %s: %w", p.Node, err)
@@ -86,6 +87,25 @@ func (o *peerOps) renew(epoch string, why error) error {
 	}
 	o.renewed()
 	return fmt.Errorf("%w: this node gets new keys", why)
+}
+
+// note adds what a node is going to have, so that it is removed some day also if only a part of it can be made.
+func (o *peerOps) note(node string, want objects) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	made := o.made[node]
+	known := setOf(made)
+	for _, s := range want.states {
+		if !known.states[s.id()] {
+			made.states = append(made.states, s)
+		}
+	}
+	for _, x := range want.policies {
+		if !known.policies[x.id()] {
+			made.policies = append(made.policies, x)
+		}
+	}
+	o.made[node] = made
 }
 
 // keep notes what a node has now, and removes what it had before.

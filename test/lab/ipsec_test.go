@@ -75,36 +75,9 @@ func TestIPsec(t *testing.T) {
 	c := up(t, setup{mode: m, nodes: 3, pods: []string{"a"}})
 	c.usesKey(3)
 	c.soonWorks(way{"a1", "a2", "a1"}, way{"a1", "a3", "a1"})
-	t.Run("rotation", func(t *testing.T) {
-		stop := c.echoes(t, "a1", "a2")
-		writeKey(t, m.values["encryption.ipsec.mountPath"].(string), 4)
-		c.usesKey(4)
-		eventually(t, "the former key has ended", 60*time.Second, func() error {
-			for _, node := range []string{"node1", "node2", "node3"} {
-				if n := len(c.spis(node)); n != 4 {
-					return fmt.Errorf("%s has %d states, want one each way for two nodes", node, n)
-				}
-			}
-			return nil
-		})
-		if sent, lost := stop(); lost > 0 || sent < 100 {
-			t.Errorf("%d of %d datagrams were lost", lost, sent)
-		}
-	})
+	t.Run("rotation", c.rotates)
 	t.Run("another node's name", c.forges)
-	t.Run("kill -9", func(t *testing.T) {
-		before, stop, node := c.spis("node1"), c.echoes(t, "a1", "a2"), c.Node("node1")
-		if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent(t.Context(), nil)); err != nil {
-			t.Fatal(err)
-		}
-		c.usesKey(4)
-		if after := c.spis("node1"); !maps.Equal(before, after) {
-			t.Errorf("other states after the agent started again: %v, before %v", after, before)
-		}
-		if sent, lost := stop(); lost > 0 || sent < 10 {
-			t.Errorf("%d of %d datagrams were lost", lost, sent)
-		}
-	})
+	t.Run("kill -9", c.keepsStates)
 	t.Run("lost states", func(t *testing.T) {
 		before := c.spis("node1")
 		if _, err := c.Node("node1").Exec(t.Context(), "ip", "xfrm", "state", "flush"); err != nil {
@@ -124,6 +97,39 @@ func TestIPsec(t *testing.T) {
 		c.soonWorks(way{"a1", "a2", "a1"}, way{"a3", "a1", "a3"})
 		c.usesKey(4)
 	})
+}
+
+// rotates replaces the key while datagrams are sent, none of which is lost.
+func (c *cluster) rotates(t *testing.T) {
+	stop := c.echoes(t, "a1", "a2")
+	writeKey(t, c.mode.values["encryption.ipsec.mountPath"].(string), 4)
+	c.usesKey(4)
+	eventually(t, "the former key has ended", 60*time.Second, func() error {
+		for _, node := range []string{"node1", "node2", "node3"} {
+			if n := len(c.spis(node)); n != 4 {
+				return fmt.Errorf("%s has %d states, want one each way for two nodes", node, n)
+			}
+		}
+		return nil
+	})
+	if sent, lost := stop(); lost > 0 || sent < 100 {
+		t.Errorf("%d of %d datagrams were lost", lost, sent)
+	}
+}
+
+// keepsStates kills an agent: states stay as they are, and no datagram is lost.
+func (c *cluster) keepsStates(t *testing.T) {
+	before, stop, node := c.spis("node1"), c.echoes(t, "a1", "a2"), c.Node("node1")
+	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent(t.Context(), nil)); err != nil {
+		t.Fatal(err)
+	}
+	c.usesKey(4)
+	if after := c.spis("node1"); !maps.Equal(before, after) {
+		t.Errorf("other states after the agent started again: %v, before %v", after, before)
+	}
+	if sent, lost := stop(); lost > 0 || sent < 10 {
+		t.Errorf("%d of %d datagrams were lost", lost, sent)
+	}
 }
 
 // usesKey waits until all nodes send with a key.
