@@ -176,7 +176,7 @@ func (n *network) nodeConfig() node.Config {
 	}
 	c.StrictCIDRs, c.StrictNodes = n.Config.Encryption.Strict(), n.Config.Encryption.StrictNodes
 	if n.Config.Encryption.Enabled {
-		c.Encryption = n.Config.Encryption.Type
+		c.EncryptionType = n.Config.Encryption.Type
 	}
 	for _, p := range []netip.Prefix{n.Config.IPv4.NativeRoutingCIDR, n.Config.IPv6.NativeRoutingCIDR} {
 		if p.IsValid() {

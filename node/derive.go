@@ -35,8 +35,8 @@ type Config struct {
 	// StrictCIDRs are what nothing leaves for in plain text, with StrictNodes except to addresses of nodes.
 	StrictCIDRs []netip.Prefix
 	StrictNodes bool
-	// Encryption is encryption.type; empty: off.
-	Encryption string
+	// EncryptionType is encryption.type; empty: off.
+	EncryptionType string
 }
 
 // state is all that the rows are derived from.
@@ -110,7 +110,7 @@ func (s state) wire(v *route.Device) *Wire {
 	if w.L3 {
 		receive, send = bpf.FromWireL3, bpf.ToWireL3
 	}
-	if w.Own && s.Encryption == cluster.IPsecType {
+	if w.Own && s.EncryptionType == cluster.IPsecType {
 		receive = bpf.FromIPsec
 	}
 	w.Hooks = []bpf.Hook{receive}
@@ -217,7 +217,7 @@ func (s state) prefixes() (rows []*Prefix) {
 	}
 	for _, n := range s.nodes {
 		own = n.Name == s.Name
-		encrypted := !own && n.Encrypts(s.Encryption)
+		encrypted := !own && n.Encrypts(s.EncryptionType)
 		via := s.viaPeer(n)
 		if s.Tunnel && n.Name != s.Name {
 			via = n.IPv4()
@@ -263,7 +263,7 @@ func (c Config) strict(p netip.Prefix) bool {
 
 // viaPeer identifies another node by the address that its IPsec packets come from, which the datapath compares.
 func (s state) viaPeer(n *cluster.Node) netip.Addr {
-	if s.Encryption != cluster.IPsecType || n.Name == s.Name {
+	if s.EncryptionType != cluster.IPsecType || n.Name == s.Name {
 		return netip.Addr{}
 	}
 	return n.IPsecAddress(s.TunnelIPv6)

@@ -37,7 +37,7 @@ func TestDeriveEncryption(t *testing.T) {
 			"192.168.0.0/16": {strict: true}}},
 	} {
 		s := world()
-		s.Encryption = cluster.WireGuardType
+		s.EncryptionType = cluster.WireGuardType
 		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_wg0", Kind: route.Encryption, Up: true,
 			MTU: 1420, L3: true})
 		c.change(&s)
@@ -67,7 +67,7 @@ func TestDeriveIPsec(t *testing.T) {
 			"fd00:2::/64": "fd00::2", "192.168.0.2/32": "192.168.0.2", "fd00::2/128": "192.168.0.2"}},
 	} {
 		s := world()
-		s.Encryption = cluster.IPsecType
+		s.EncryptionType = cluster.IPsecType
 		s.nodes[1].IPsec = cluster.IPsec{Epoch: "epoch", Key: 3}
 		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_ipsec0", Kind: route.Encryption, Up: true,
 			MTU: 1420, L3: true})
