@@ -15,6 +15,7 @@ func bigTCPTables() []table {
 		{name: "BIG TCP", settings: settingsOf(), rows: append(bigTCPRows(), bigTCPSizeRows()...)},
 		{name: "BIG TCP, tracking", settings: settingsOf(tracking), rows: append(append(bigTCPRows(),
 			bigTCPSizeRows()...), shortRows("DROP_TRUNCATED")...)},
+		{name: "BIG TCP, across families", settings: settingsOf(servicing), rows: bigTCPCrossRows()},
 		{name: "BIG TCP, policies", settings: settingsOf(policed), rows: bigTCPPolicyRows()},
 	}
 }
@@ -63,6 +64,23 @@ func bigTCPSizeRows() []row {
 // shortRows are packets that say they are jumbograms and are none: without segments there is no layer 4.
 func shortRows(want string) []row {
 	return []row{only6(one("jumbo without segments", "from_pod linka", jumboOut, want, "="))}
+}
+
+// bigTCPCrossRows have Services whose backend has the other family, where such packets are dropped.
+func bigTCPCrossRows() []row {
+	none := map[string]string{"ip4": " tot-len 0", "ip6": " payload-len 0"}
+	rows := across("a backend of the other family", func(c, _ string) []step {
+		return []step{
+			{at: "from_wire eth0", in: `eth router > node | ` + c + ` world > lb | tcp 40000 > 89 S`,
+				want: "FORWARD_RESOLVE"},
+			{at: "from_wire eth0", in: `eth router > node | ` + c + ` world > lb` + none[c] +
+				` | tcp 40000 > 89 A | len 1001`, want: "DROP_CROSS_FAMILY"},
+		}
+	})
+	for _, r := range rows {
+		segments(1000, row{steps: r.steps[1:]})
+	}
+	return rows
 }
 
 // bigTCPPolicyRows are attempts to reach a closed port behind hop-by-hop options.
