@@ -51,6 +51,9 @@ func (Cards) Read(key string) (string, error) {
 	case "qdisc":
 		return qdiscOf(device)
 	}
+	if err := fixed(device, name); err != nil {
+		return "", err
+	}
 	if name == "lro" {
 		flags, err := ethtool(device, getFlags, make([]uint32, 2))
 		if err != nil {

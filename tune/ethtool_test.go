@@ -21,7 +21,10 @@ func TestCards(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = netlink.LinkDel(veth) })
-	for _, name := range []string{"gso", "gro", "tso"} {
+	if got, err := (Cards{}).Read("card lro"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("lro, which veth devices do not have, is %q: %v", got, err)
+	}
+	for _, name := range []string{"gso", "gro", "tso", "tx"} {
 		for _, value := range []string{"off", "on", "off"} {
 			if err := (Cards{}).Write("card "+name, value); err != nil {
 				t.Fatal(err)

@@ -81,11 +81,17 @@ func (u *undoLog) write(s Store, e Entry) error {
 	if err != nil {
 		return fmt.Errorf("read %s again: %w", e.Key, err)
 	}
-	if shown != e.Recommended {
-		u.changes[i].Written = shown
-		return u.save()
+	if shown == e.Recommended {
+		return nil
 	}
-	return nil
+	u.changes[i].Written = shown
+	if shown == u.changes[i].Was {
+		u.changes = slices.Delete(u.changes, i, i+1)
+	}
+	if shown == e.Current {
+		err = fmt.Errorf("%s stays %s: the machine does not take %q", e.Key, shown, e.Recommended)
+	}
+	return errors.Join(err, u.save())
 }
 
 // Revert restores what was there before the first Apply, the last change first, and removes the file of undo. A setting

@@ -77,6 +77,24 @@ func TestApplyRevert(t *testing.T) {
 	}
 }
 
+// ignoring is a card that takes any value and changes none.
+type ignoring struct{ cards }
+
+func (ignoring) Write(string, string) error { return nil }
+
+func TestIgnoredValue(t *testing.T) {
+	m := machine(t, nil)
+	m.Devices = ignoring{m.Devices.(cards)}
+	undo := filepath.Join(t.TempDir(), UndoFile)
+	_, err := Apply(m, List(m, Throughput), undo)
+	if err == nil || !strings.Contains(err.Error(), `eth0 gro stays off: the machine does not take "on"`) {
+		t.Errorf("a value that the card ignores: %v", err)
+	}
+	if data, err := os.ReadFile(undo); err != nil || strings.Contains(string(data), "gro") {
+		t.Errorf("it is in the file of undo: %v\n%s", err, data)
+	}
+}
+
 // Others change a setting after it was written, and a device disappears.
 func TestRevertLeavesOthersChanges(t *testing.T) {
 	m := machine(t, nil)
