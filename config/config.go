@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	bigtcp "myelin/bigtcp/options"
 	"myelin/config/key"
 	encryption "myelin/encryption/options"
 	event "myelin/event/options"
@@ -74,6 +75,7 @@ type Config struct {
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
 	Encryption            encryption.Options
+	BigTCP                bigtcp.Options
 	Prefilter             prefilter.Options
 	L7                    l7.Options
 	DNS                   dns.Options

@@ -30,8 +30,8 @@ func main() {
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "myelin", Version: buildVersion(), SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(agentCommand(), operatorCommand(), proxyCommand(), relayCommand(), labCommand(),
-		statusCommand(), doctorCommand(), dropsCommand(), observeCommand(), flowTopCommand(), uiCommand(),
-		monitorCommand(), connectivityCommand(),
+		statusCommand(), doctorCommand(), tuneCommand(), dropsCommand(), observeCommand(), flowTopCommand(),
+		uiCommand(), monitorCommand(), connectivityCommand(),
 		versionCommand(), configCommand(), sysdumpCommand())
 	root.AddCommand(nounCommands()...)
 	root.AddCommand(hostCommands()...)

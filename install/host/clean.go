@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/api"
+	"myelin/bigtcp"
 	"myelin/bpf"
 	"myelin/cni"
 	"myelin/encryption"
@@ -85,7 +86,12 @@ func Clean(ctx context.Context, o Options) error {
 		o.Say("removed device %s", encryption.DeviceName)
 	}
 	errs = append(errs, err)
-	written, err := route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)
+	written, err := bigtcp.Restore(kernel, filepath.Join(o.RunDir, bigtcp.File))
+	for _, what := range written {
+		o.Say("restored %s", what)
+	}
+	errs = append(errs, err)
+	written, err = route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)
 	for _, what := range written {
 		o.Say("set back %s", what)
 	}
@@ -236,7 +242,7 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
-		"backend-states.json", filepath.Base(control.Dir("")),
+		"backend-states.json", bigtcp.File, filepath.Base(control.Dir("")),
 		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
 		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}
