@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -33,6 +34,7 @@ type Params struct {
 	Options   options.Options
 	IPv6      bool   // nodes send encrypted packets to each other's IPv6 addresses
 	RunDir    string // where the key is
+	LogFormat string // of processes that are started
 	Nodes     statedb.Table[*cluster.Node]
 	// Outside are pods in no podCIDR of their Node; nil: there are none.
 	Outside statedb.Table[*cluster.Outside]
@@ -49,7 +51,7 @@ type Encryption struct {
 
 	params  Params
 	kernel  *route.Kernel
-	control control
+	control *either
 	key     nodeKey                // without encryption: none
 	ready   func(statedb.WriteTxn) // called once, when the peers are derived from initialized sources
 }
@@ -76,8 +78,9 @@ func open(p Params) (*Encryption, error) {
 	if e.kernel, err = route.OpenKernel(p.Namespace); err != nil {
 		return nil, err
 	}
+	e.control = &either{processes: newProcesses(p)}
 	err = e.kernel.Do(func() (err error) {
-		e.control, err = wgctrl.New()
+		e.control.kernel, err = wgctrl.New()
 		return err
 	})
 	if err != nil {
@@ -98,7 +101,7 @@ func (e *Encryption) register() error {
 	txn.Commit()
 	_, err := table.Register(p.Log, p.DB, p.Group, e.Device, func(d *Device) *reconciler.Status {
 		return &d.Status
-	}, &deviceOps{e.kernel, e.control, e.key.private})
+	}, &deviceOps{e.kernel, e.control, e.control.processes, e.key.private})
 	if err != nil {
 		return err
 	}
@@ -108,7 +111,7 @@ func (e *Encryption) register() error {
 	}
 	if _, err := table.Register(p.Log, p.DB, p.Group, e.Peers, func(p *Peer) *reconciler.Status {
 		return &p.Status
-	}, &peerOps{e.control}); err != nil {
+	}, &peerOps{control: e.control}); err != nil {
 		return err
 	}
 	p.Group.Add(job.OneShot("encryption-peers", e.runPeers))
@@ -124,8 +127,9 @@ func (e *Encryption) Close() {
 
 func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		_, ended := e.control.processes.instance(DeviceName)
 		changed, done, err := e.deriveDevice()
-		w.Add(changed, done)
+		w.Add(changed, done, ended)
 		return err
 	})
 }
@@ -153,7 +157,7 @@ func (e *Encryption) deriveDevice() (changed, done <-chan struct{}, err error) {
 		}
 	}
 	if ok {
-		want.Note, want.Index = row.Note, row.Index
+		want.Note, want.Index, want.Instance = row.Note, row.Index, row.Instance
 	}
 	if _, _, err := e.Device.Insert(txn, want); err != nil {
 		return nil, nil, fmt.Errorf("write WireGuard device: %w", err)
@@ -166,9 +170,10 @@ func (e *Encryption) deriveDevice() (changed, done <-chan struct{}, err error) {
 func (e *Encryption) fits(txn statedb.ReadTxn, row *Device) bool {
 	d, _, ok := e.params.Devices.Get(txn, route.DeviceByName(row.Name))
 	if !row.Wanted {
-		return !ok || d.Type != "wireguard"
+		return !ok || !slices.Contains(deviceTypes(), d.Type)
 	}
-	return ok && d.Index == row.Index && d.Up && d.MTU == row.MTU
+	instance, _ := e.control.processes.instance(row.Name)
+	return ok && instance == row.Instance && d.Index == row.Index && d.Up && d.MTU == row.MTU
 }
 
 // runPeers follows nodes, pods outside of podCIDRs, and the device.
@@ -185,7 +190,7 @@ func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
 			nodes: statedb.Collect(nodes), outside: outside.ByNode,
 		}
 		if device != nil {
-			in.device = device.Index
+			in.device, in.instance = device.Index, device.Instance
 		}
 		return e.writePeers(derivePeers(in), complete && in.device != 0)
 	})

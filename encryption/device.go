@@ -35,6 +35,8 @@ type Device struct {
 	PublicKey string            `json:"publicKey,omitempty"`
 	Problem   string            `json:"problem,omitempty"` // why it can't be made at all
 	Index     int               `json:"index,omitempty"`   // of the device, as found
+	// Instance is the process that is the device, empty if the kernel is: another one starts without a key and peers.
+	Instance string `json:"instance,omitempty"`
 	Note      string            `json:"note,omitempty"`    // what was done last, and why
 	Status    reconciler.Status `json:"status"`
 }
@@ -78,15 +80,16 @@ type control interface {
 
 // deviceOps makes the kernel's device what its row wants.
 type deviceOps struct {
-	kernel  *route.Kernel
-	control control
-	key     wgtypes.Key // private
+	kernel    *route.Kernel
+	control   control
+	processes *processes
+	key       wgtypes.Key // private
 }
 
 // Update keeps a WireGuard device of our name with all its sessions. A device of another type is not ours, and an
 // error.
-func (o *deviceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
-	d.Index = 0
+func (o *deviceOps) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
+	d.Index, d.Instance = 0, ""
 	if !d.Wanted {
 		removed, err := Remove(o.kernel)
 		if removed {
@@ -97,7 +100,7 @@ func (o *deviceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 	if d.Problem != "" {
 		return errors.New(d.Problem)
 	}
-	link, err := o.device(d)
+	link, err := o.device(ctx, d)
 	if err != nil {
 		return fmt.Errorf("make WireGuard device %s: %w", d.Name, err)
 	}
@@ -105,6 +108,7 @@ func (o *deviceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 		return fmt.Errorf("set up WireGuard device %s: %w", d.Name, err)
 	}
 	d.Index = link.Attrs().Index
+	d.Instance, _ = o.processes.instance(d.Name)
 	return nil
 }
 
@@ -119,22 +123,34 @@ func (*deviceOps) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*Device, sta
 	return nil
 }
 
+// tunType is the type of TUN devices.
+const tunType = "tuntap"
+
 // Remove removes the device that an agent made, and reports whether there was one.
 func Remove(k *route.Kernel) (removed bool, err error) {
-	if removed, err = k.RemoveDevice(DeviceName, "wireguard"); err != nil {
-		err = fmt.Errorf("remove WireGuard device %s: %w", DeviceName, err)
+	for _, kind := range deviceTypes() { // a process ends with its device
+		was, err := k.RemoveDevice(DeviceName, kind)
+		if err != nil {
+			return removed, fmt.Errorf("remove WireGuard device %s: %w", DeviceName, err)
+		}
+		removed = removed || was
 	}
-	return removed, err
+	return removed, nil
 }
 
+// deviceTypes are the types of a device that is the kernel's, or a process's.
+func deviceTypes() []string { return []string{"wireguard", tunType} }
+
 // device finds or makes the device.
-func (o *deviceOps) device(d *Device) (netlink.Link, error) {
+func (o *deviceOps) device(ctx context.Context, d *Device) (netlink.Link, error) {
 	link, err := o.kernel.LinkByName(d.Name)
 	var missing netlink.LinkNotFoundError
 	switch {
 	case errors.As(err, &missing):
 	case err != nil:
 		return nil, err
+	case link.Type() == tunType:
+		return o.userspace(ctx, d, link)
 	case link.Type() != "wireguard":
 		return nil, fmt.Errorf("there is a device of that name, of type %s: remove or rename it", link.Type())
 	default:
@@ -146,14 +162,20 @@ func (o *deviceOps) device(d *Device) (netlink.Link, error) {
 	add := &netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: d.Name, MTU: d.MTU, TxQLen: -1}}
 	if err := o.kernel.LinkAdd(add); err != nil {
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			err = fmt.Errorf("the kernel has no WireGuard (%w)", err)
+			return o.userspace(ctx, d, nil)
 		}
 		return nil, err
 	}
 	d.Note = "made"
+	return o.made(d)
+}
+
+// made is a device that was made just now.
+func (o *deviceOps) made(d *Device) (netlink.Link, error) {
+	link, err := o.kernel.LinkByName(d.Name)
 	// Without a link-local address the device sends nothing on its own, like router solicitations and MLD reports.
 	// Kernels without IPv6 refuse this.
-	if link, err = o.kernel.LinkByName(d.Name); err == nil {
+	if err == nil {
 		_ = o.kernel.LinkSetIP6AddrGenMode(link, addrGenNone)
 	}
 	return link, err

@@ -20,6 +20,7 @@ import (
 // encrypted from the first one on.
 type Feature struct {
 	*feature.Node
+	Version string // of the agent
 	// Routes are the node's; called when the feature starts.
 	Routes func() *route.Routes
 	// Publish writes the node's public key where other nodes read it; called when the feature starts. nil: others do,
@@ -45,8 +46,8 @@ func (f *Feature) start(ctx context.Context) error {
 	var err error
 	f.encryption, err = open(Params{
 		DB: f.DB, Log: f.Log, Group: f.Group, Node: f.Config.Myelin.NodeName, Options: f.Config.Encryption,
-		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, Nodes: f.Cluster.Nodes, Outside: f.Outside,
-		Devices: f.Routes().Devices, MTU: f.Routes().MTU,
+		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, LogFormat: f.Config.Myelin.LogFormat,
+		Nodes: f.Cluster.Nodes, Outside: f.Outside, Devices: f.Routes().Devices, MTU: f.Routes().MTU,
 	})
 	if err != nil || !f.Config.Encryption.Enabled {
 		return err

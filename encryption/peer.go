@@ -29,8 +29,10 @@ type Peer struct {
 	AllowedIPs []netip.Prefix `json:"allowedIPs"`
 	Keepalive  time.Duration  `json:"keepalive,omitempty"`
 	// Device is the index of the device that has the peer: another device starts without peers.
-	Device  int               `json:"device"`
-	Problem string            `json:"problem,omitempty"`
+	Device int `json:"device"`
+	// Instance is the process that is the device.
+	Instance string            `json:"instance,omitempty"`
+	Problem  string            `json:"problem,omitempty"`
 	Status  reconciler.Status `json:"status"`
 }
 
@@ -38,7 +40,7 @@ type Peer struct {
 func (p *Peer) Equal(o *Peer) bool {
 	return p.PublicKey == o.PublicKey && p.Node == o.Node && p.Endpoint == o.Endpoint &&
 		slices.Equal(p.AllowedIPs, o.AllowedIPs) && p.Keepalive == o.Keepalive && p.Device == o.Device &&
-		p.Problem == o.Problem
+		p.Instance == o.Instance && p.Problem == o.Problem
 }
 
 // TableHeader names the columns of TableRow.
@@ -77,6 +79,7 @@ type peerInput struct {
 	node      string // name of this node
 	key       string // public key of this node
 	device    int    // index of the device; 0: there is none
+	instance  string // of the device
 	ipv6      bool   // nodes send to each other's IPv6 addresses
 	keepalive time.Duration
 	nodes     []*cluster.Node
@@ -100,7 +103,7 @@ func derivePeers(in peerInput) (peers []*Peer) {
 		first[n.WireGuardKey] = n.Name
 		p := &Peer{
 			PublicKey: n.WireGuardKey, Node: n.Name, Keepalive: in.keepalive, Device: in.device,
-			Status: reconciler.StatusPending(),
+			Instance: in.instance, Status: reconciler.StatusPending(),
 		}
 		if at := endpointOf(n, in.ipv6); at.IsValid() {
 			p.Endpoint = netip.AddrPortFrom(at, port)
@@ -144,7 +147,10 @@ func endpointOf(n *cluster.Node, ipv6 bool) netip.Addr {
 }
 
 // peerOps makes the device's peers equal to the rows.
-type peerOps struct{ control control }
+type peerOps struct {
+	control control
+	allowed allowed
+}
 
 func (p *Peer) config() (wgtypes.PeerConfig, error) {
 	key, err := wgtypes.ParseKey(p.PublicKey)
@@ -153,7 +159,6 @@ func (p *Peer) config() (wgtypes.PeerConfig, error) {
 	}
 	c := wgtypes.PeerConfig{
 		PublicKey: key, Endpoint: net.UDPAddrFromAddrPort(p.Endpoint), PersistentKeepaliveInterval: &p.Keepalive,
-		ReplaceAllowedIPs: true,
 	}
 	for _, prefix := range p.AllowedIPs {
 		c.AllowedIPs = append(c.AllowedIPs, net.IPNet{
@@ -170,11 +175,17 @@ func (o *peerOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	}
 	c, err := p.config()
 	if err == nil {
+		err = o.allowed.refresh(o.control, p)
+	}
+	if err == nil {
+		o.allowed.reduce(&c)
 		err = o.control.ConfigureDevice(DeviceName, wgtypes.Config{Peers: []wgtypes.PeerConfig{c}})
 	}
 	if err != nil {
+		o.allowed.forget()
 		return fmt.Errorf("set peer %s: %w", p.Node, err)
 	}
+	o.allowed.set(c.PublicKey, c.AllowedIPs)
 	return nil
 }
 
@@ -195,6 +206,7 @@ func (o *peerOps) remove(keys ...wgtypes.Key) error {
 	if len(c.Peers) == 0 {
 		return nil
 	}
+	o.allowed.forget()
 	if err := o.control.ConfigureDevice(DeviceName, c); err != nil && !missing(err) {
 		return fmt.Errorf("remove peers: %w", err)
 	}

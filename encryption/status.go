@@ -35,6 +35,9 @@ func (f *Feature) status() feature.Status {
 	s.State, s.Wanted, s.Why = feature.OK, "encryption.type: wireguard", "in the kernel, device "+DeviceName
 	s.Chosen = "WireGuard, " + feature.Plural(len(peers), "peer")
 	s.Cost = fmt.Sprintf("%d bytes of each packet, and the cipher", route.EncryptionOverhead)
+	if about, _, ok := f.encryption.control.processes.of(DeviceName); ok {
+		f.inProcess(&s, about)
+	}
 	row, _, ok := f.encryption.Device.Get(txn, deviceByName(DeviceName))
 	if ok && row.Status.Kind == reconciler.StatusKindError {
 		s.Break(row.Status.GetError())

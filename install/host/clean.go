@@ -236,7 +236,7 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
-		"backend-states.json", filepath.Base(control.Dir("")),
+		"backend-states.json", filepath.Base(control.Dir("")), filepath.Base(encryption.Dir("")),
 		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
 		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}
