@@ -28,17 +28,17 @@ const addrGenNone = 1
 // Device is the row of the WireGuard device. There is one row, also when no encryption is wanted: then it says that the
 // device must not be there.
 type Device struct {
-	Name      string            `json:"name"`
-	Wanted    bool              `json:"wanted"`
-	Port      int               `json:"port"`
-	MTU       int               `json:"mtu"` // bytes of the packets of pods
-	PublicKey string            `json:"publicKey,omitempty"`
-	Problem   string            `json:"problem,omitempty"` // why it can't be made at all
-	Index     int               `json:"index,omitempty"`   // of the device, as found
+	Name      string `json:"name"`
+	Wanted    bool   `json:"wanted"`
+	Port      int    `json:"port"`
+	MTU       int    `json:"mtu"` // bytes of the packets of pods
+	PublicKey string `json:"publicKey,omitempty"`
+	Problem   string `json:"problem,omitempty"` // why it can't be made at all
+	Index     int    `json:"index,omitempty"`   // of the device, as found
 	// Instance is the process that is the device, empty if the kernel is: another one starts without a key and peers.
-	Instance string `json:"instance,omitempty"`
-	Note      string            `json:"note,omitempty"`    // what was done last, and why
-	Status    reconciler.Status `json:"status"`
+	Instance string            `json:"instance,omitempty"`
+	Note     string            `json:"note,omitempty"` // what was done last, and why
+	Status   reconciler.Status `json:"status"`
 }
 
 // Equal reports whether two rows want the same; what was found does not count.

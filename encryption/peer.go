@@ -33,7 +33,7 @@ type Peer struct {
 	// Instance is the process that is the device.
 	Instance string            `json:"instance,omitempty"`
 	Problem  string            `json:"problem,omitempty"`
-	Status  reconciler.Status `json:"status"`
+	Status   reconciler.Status `json:"status"`
 }
 
 // Equal reports whether two rows want the same.

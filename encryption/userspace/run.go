@@ -35,7 +35,9 @@ type Params struct {
 }
 
 // socketOf is where the process of a device is configured, in the text protocol of wg(8).
-func socketOf(runDir, device string) string { return filepath.Join(runDir, "wireguard", device+".sock") }
+func socketOf(runDir, device string) string {
+	return filepath.Join(runDir, "wireguard", device+".sock")
+}
 
 // The question about the process itself, which that protocol does not have.
 const (
