@@ -16,6 +16,10 @@ import (
 	"myelin/internal/daemon"
 )
 
+// queueLength is how many packets or segments wait for a process: for some ten milliseconds of streams, in which it may
+// not run. The kernel's 500 are for slower devices; more would let pods fill more of the kernel's memory.
+const queueLength = 2000
+
 // processes are the processes that are WireGuard devices where the kernel has none, as this agent has found or started
 // them.
 type processes struct {
@@ -138,7 +142,11 @@ func (o *deviceOps) userspace(ctx context.Context, d *Device, have netlink.Link)
 		return have, nil
 	}
 	d.Note = "made by a process: the kernel has no WireGuard"
-	return o.made(d)
+	link, err := o.made(d)
+	if err == nil {
+		err = o.kernel.LinkSetTxQLen(link, queueLength)
+	}
+	return link, err
 }
 
 // inProcess tells that a process is the device, and what that costs.

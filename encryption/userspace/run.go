@@ -52,6 +52,7 @@ func Run(ctx context.Context, p Params) error {
 	if err != nil {
 		return fmt.Errorf("open TUN device %s: %w", p.Device, err)
 	}
+	raisePriority()
 	if err := limitCapabilities(); err != nil {
 		return errors.Join(err, t.Close())
 	}
