@@ -3,6 +3,7 @@
 package encryption
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ type Params struct {
 	Nodes     statedb.Table[*cluster.Node]
 	// Outside are pods in no podCIDR of their Node; nil: there are none.
 	Outside statedb.Table[*cluster.Outside]
+	// Detours is written: which nodes are reached by RotationDevice.
+	Detours statedb.RWTable[*cluster.Detour]
 	// Devices is followed, so that a device that another program removes or changes is put back.
 	Devices statedb.Table[*route.Device]
 	// MTU gives the MTU of pods now, and a channel that is closed when it or a device may have changed.
@@ -52,7 +55,7 @@ type Encryption struct {
 	params  Params
 	kernel  *route.Kernel
 	control *either
-	key     nodeKey                // without encryption: none
+	keys    *keyring               // nil without encryption
 	ready   func(statedb.WriteTxn) // called once, when the peers are derived from initialized sources
 }
 
@@ -71,7 +74,7 @@ func open(p Params) (*Encryption, error) {
 		return nil, fmt.Errorf("make table of WireGuard peers: %w", err)
 	}
 	if p.Options.Enabled {
-		if e.key, err = openKey(p.RunDir); err != nil {
+		if e.keys, err = openKeyring(p.RunDir); err != nil {
 			return nil, err
 		}
 	}
@@ -101,7 +104,7 @@ func (e *Encryption) register() error {
 	txn.Commit()
 	_, err := table.Register(p.Log, p.DB, p.Group, e.Device, func(d *Device) *reconciler.Status {
 		return &d.Status
-	}, &deviceOps{e.kernel, e.control, e.control.processes, e.key.private})
+	}, &deviceOps{e.kernel, e.control, e.control.processes, e.keys})
 	if err != nil {
 		return err
 	}
@@ -111,10 +114,11 @@ func (e *Encryption) register() error {
 	}
 	if _, err := table.Register(p.Log, p.DB, p.Group, e.Peers, func(p *Peer) *reconciler.Status {
 		return &p.Status
-	}, &peerOps{control: e.control}); err != nil {
+	}, &peerOps{e.control, map[string]*allowed{DeviceName: {}, RotationDevice: {}}}); err != nil {
 		return err
 	}
 	p.Group.Add(job.OneShot("encryption-peers", e.runPeers))
+	p.Group.Add(job.OneShot("encryption-rotation", e.runRotation))
 	return nil
 }
 
@@ -127,27 +131,39 @@ func (e *Encryption) Close() {
 
 func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		k, rotates, changed := e.rotation()
 		_, ended := e.control.processes.instance(DeviceName)
-		changed, done, err := e.deriveDevice()
-		w.Add(changed, done, ended)
-		return err
+		w.Add(ended)
+		w.Add(changed...)
+		for _, name := range names() {
+			want := &Device{
+				Name: name, Wanted: e.params.Options.Enabled, Port: portOf(name), PublicKey: k.current.public,
+				Status: reconciler.StatusPending(),
+			}
+			if name == RotationDevice {
+				want.Wanted, want.PublicKey = rotates, cmp.Or(k.next.public, k.current.public)
+			}
+			changed, done, err := e.deriveDevice(want)
+			if err != nil {
+				return err
+			}
+			w.Add(changed, done)
+		}
+		return nil
 	})
 }
 
 // deriveDevice writes the row: new if something else is wanted, and pending again if the device is not what it was
 // made. While the row is being worked on it can't tell, and done is closed when it is worth another look.
-func (e *Encryption) deriveDevice() (changed, done <-chan struct{}, err error) {
+func (e *Encryption) deriveDevice(want *Device) (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := e.params.MTU()
-	want := &Device{
-		Name: DeviceName, Wanted: e.params.Options.Enabled, Port: port, MTU: mtu.Pod, PublicKey: e.key.public,
-		Status: reconciler.StatusPending(),
-	}
+	want.MTU = mtu.Pod
 	if problem != nil && want.Wanted {
 		want.Problem = problem.Error()
 	}
 	txn := e.params.DB.WriteTxn(e.Device)
 	defer txn.Abort()
-	row, _, watch, ok := e.Device.GetWatch(txn, deviceByName(DeviceName))
+	row, _, watch, ok := e.Device.GetWatch(txn, deviceByName(want.Name))
 	if ok && row.Equal(want) {
 		if row.Status.Kind != reconciler.StatusKindDone {
 			return changed, watch, nil
@@ -181,18 +197,22 @@ func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		txn := e.params.DB.ReadTxn()
 		nodes, nodesChanged := e.params.Nodes.AllWatch(txn)
-		device, _, deviceChanged, _ := e.Device.GetWatch(txn, deviceByName(DeviceName))
+		devices, devicesChanged := e.Device.AllWatch(txn)
 		outside := cluster.ReadOutsides(txn, e.params.Outside)
 		complete := w.Initialized(txn, e.params.Nodes) && outside.Unknown == nil
-		w.Add(nodesChanged, deviceChanged, outside.Changed, outside.Unknown)
+		k, keysChanged := e.keys.get()
+		w.Add(nodesChanged, devicesChanged, keysChanged, outside.Changed, outside.Unknown)
 		in := peerInput{
-			node: e.params.Node, key: e.key.public, ipv6: e.params.IPv6, keepalive: e.params.Options.Keepalive,
+			node: e.params.Node, keys: k, ipv6: e.params.IPv6, keepalive: e.params.Options.Keepalive,
 			nodes: statedb.Collect(nodes), outside: outside.ByNode,
 		}
-		if device != nil {
-			in.device, in.instance = device.Index, device.Instance
+		var peers []*Peer
+		for device := range devices {
+			in.device = device
+			peers = append(peers, derivePeers(in)...)
+			complete = complete && (device.Name != DeviceName || device.Index != 0)
 		}
-		return e.writePeers(derivePeers(in), complete && in.device != 0)
+		return e.writePeers(peers, complete)
 	})
 }
 

@@ -27,7 +27,7 @@ func (a *allowed) refresh(c control, p *Peer) error {
 	if a.of == of && time.Since(a.at) < readAgain {
 		return nil
 	}
-	d, err := c.Device(DeviceName)
+	d, err := c.Device(p.On)
 	if err != nil {
 		return fmt.Errorf("read peers: %w", err)
 	}

@@ -19,14 +19,30 @@ import (
 // DeviceName is the name of the WireGuard device on every node.
 const DeviceName = "myelin_wg0"
 
-// port is the UDP port of WireGuard on every node, as in Cilium.
-const port = 51871
+// RotationDevice is the name of the one that is there beside it while a node rotates its key.
+const RotationDevice = "myelin_wg1"
+
+// names are those of all devices.
+func names() []string { return []string{DeviceName, RotationDevice} }
+
+// The UDP ports of the devices on every node; the first is Cilium's.
+const (
+	port         = 51871
+	rotationPort = 51872
+)
+
+func portOf(device string) int {
+	if device == RotationDevice {
+		return rotationPort
+	}
+	return port
+}
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
 const addrGenNone = 1
 
-// Device is the row of the WireGuard device. There is one row, also when no encryption is wanted: then it says that the
-// device must not be there.
+// Device is the row of a WireGuard device. There is one for each name, also when the device is not wanted: then it says
+// that it must not be there.
 type Device struct {
 	Name      string `json:"name"`
 	Wanted    bool   `json:"wanted"`
@@ -83,7 +99,7 @@ type deviceOps struct {
 	kernel    *route.Kernel
 	control   control
 	processes *processes
-	key       wgtypes.Key // private
+	keys      *keyring // nil without encryption
 }
 
 // Update keeps a WireGuard device of our name with all its sessions. A device of another type is not ours, and an
@@ -91,9 +107,9 @@ type deviceOps struct {
 func (o *deviceOps) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
 	d.Index, d.Instance = 0, ""
 	if !d.Wanted {
-		removed, err := Remove(o.kernel)
+		removed, err := remove(o.kernel, d.Name)
 		if removed {
-			d.Note = "removed: encryption is off"
+			d.Note = "removed: it is not wanted"
 		}
 		return err
 	}
@@ -113,8 +129,8 @@ func (o *deviceOps) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Rev
 }
 
 // Delete removes the device.
-func (o *deviceOps) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *Device) error {
-	_, err := Remove(o.kernel)
+func (o *deviceOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
+	_, err := remove(o.kernel, d.Name)
 	return err
 }
 
@@ -126,12 +142,25 @@ func (*deviceOps) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*Device, sta
 // tunType is the type of TUN devices.
 const tunType = "tuntap"
 
-// Remove removes the device that an agent made, and reports whether there was one.
-func Remove(k *route.Kernel) (removed bool, err error) {
-	for _, kind := range deviceTypes() { // a process ends with its device
-		was, err := k.RemoveDevice(DeviceName, kind)
+// Remove removes the devices that an agent made, and returns their names.
+func Remove(k *route.Kernel) (removed []string, err error) {
+	for _, name := range names() {
+		was, err := remove(k, name)
+		if was {
+			removed = append(removed, name)
+		}
 		if err != nil {
-			return removed, fmt.Errorf("remove WireGuard device %s: %w", DeviceName, err)
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+func remove(k *route.Kernel, name string) (removed bool, err error) {
+	for _, kind := range deviceTypes() { // a process ends with its device
+		was, err := k.RemoveDevice(name, kind)
+		if err != nil {
+			return removed, fmt.Errorf("remove WireGuard device %s: %w", name, err)
 		}
 		removed = removed || was
 	}
@@ -193,8 +222,8 @@ func (o *deviceOps) adjust(link netlink.Link, d *Device) error {
 		return fmt.Errorf("read its state: %w", err)
 	}
 	var c wgtypes.Config
-	if have.PrivateKey != o.key {
-		c.PrivateKey = &o.key
+	if key := o.keys.private(d.PublicKey); have.PrivateKey != key {
+		c.PrivateKey = &key
 	}
 	if have.ListenPort != d.Port {
 		c.ListenPort = &d.Port

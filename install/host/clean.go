@@ -81,8 +81,9 @@ func Clean(ctx context.Context, o Options) error {
 		o.Say("removed device %s", tunnel.DeviceName)
 	}
 	errs = append(errs, err)
-	if made, err = encryption.Remove(kernel); made {
-		o.Say("removed device %s", encryption.DeviceName)
+	devices, err := encryption.Remove(kernel)
+	for _, name := range devices {
+		o.Say("removed device %s", name)
 	}
 	errs = append(errs, err)
 	written, err := route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)
