@@ -131,7 +131,7 @@ func (a *agent) features() []*feature.Feature {
 		a.network.routesFeature(),
 		a.own.feature(),
 		a.network.tunnelFeature(),
-		(&encryption.Feature{Node: a.Node, Routes: func() *route.Routes { return a.network.routes },
+		(&encryption.Feature{Node: a.Node, Version: a.version, Routes: func() *route.Routes { return a.network.routes },
 			Publish: a.source.publishKey, Obstacle: a.progress.waitsFor}).Feature(),
 		a.datapath.feature(),
 		a.datapath.eventsFeature(),

@@ -62,10 +62,13 @@ func (n *network) startRoutes(context.Context) error {
 	}
 	n.Outside = outside.Rows
 	n.Go("pods-outside", outside.Run)
+	if n.Detours, err = cluster.NewDetourTable(n.DB); err != nil {
+		return err
+	}
 	n.routes, err = route.New(route.Params{
 		DB: n.DB, Log: n.Log, Group: n.Group, Nodes: n.Cluster.Nodes, Endpoints: n.endpoints.table,
-		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, Config: n.routeConfig(), ProcSys: n.Config.Myelin.SysctlRoot,
-		Originals: filepath.Join(n.Config.Myelin.RunDir, route.OriginalsFile),
+		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, Detours: n.Detours, Config: n.routeConfig(),
+		ProcSys: n.Config.Myelin.SysctlRoot, Originals: filepath.Join(n.Config.Myelin.RunDir, route.OriginalsFile),
 	})
 	return err
 }
@@ -142,8 +145,8 @@ func (n *network) startNode(context.Context) error {
 	var err error
 	n.node, err = node.New(node.Params{
 		DB: n.DB, Log: n.Log, Group: n.Group, Config: n.nodeConfig(), Nodes: n.Cluster.Nodes, Devices: n.routes.Devices,
-		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, HostServes: &n.hostServes, HostProbes: &n.hostProbes,
-		Datapath: n.Datapath, Epochs: n.Epochs,
+		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, Detours: n.Detours, HostServes: &n.hostServes,
+		HostProbes: &n.hostProbes, Datapath: n.Datapath, Epochs: n.Epochs,
 	})
 	return err
 }
@@ -159,7 +162,8 @@ func (n *network) routeConfig() route.Config {
 		c.Tunnel = tunnel.DeviceName
 	}
 	if n.Config.Encryption.Enabled {
-		c.Encryption, c.Strict = encryption.DeviceName, n.Config.Encryption.Strict()
+		c.Encryption, c.Rotation = encryption.DeviceName, encryption.RotationDevice
+		c.Strict = n.Config.Encryption.Strict()
 	}
 	return c
 }
@@ -173,6 +177,7 @@ func (n *network) nodeConfig() node.Config {
 		ViaNodes:      dispatch(n.Config) != bpf.DatapathLbDispatchDISPATCH_OPTION,
 		NodePortCIDRs: n.Config.NodePort.Addresses,
 	}
+	c.Encryption = encryption.DeviceName
 	c.StrictCIDRs, c.StrictNodes = n.Config.Encryption.Strict(), n.Config.Encryption.StrictNodes
 	for _, p := range []netip.Prefix{n.Config.IPv4.NativeRoutingCIDR, n.Config.IPv6.NativeRoutingCIDR} {
 		if p.IsValid() {

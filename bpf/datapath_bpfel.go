@@ -1108,6 +1108,7 @@ const (
 	DatapathWireFlagWIRE_TUNNEL    DatapathWireFlag = 1
 	DatapathWireFlagWIRE_L3        DatapathWireFlag = 2
 	DatapathWireFlagWIRE_ENCRYPTED DatapathWireFlag = 4
+	DatapathWireFlagWIRE_WIREGUARD DatapathWireFlag = 8
 )
 
 type DatapathWireMark uint32

@@ -38,12 +38,17 @@ type Node struct {
 	PodCIDRs []netip.Prefix `json:"podCIDRs,omitempty"`
 	// WireGuardKey is the node's public key in base64, empty if it has published none.
 	WireGuardKey string `json:"wireGuardKey,omitempty"`
+	// NextWireGuardKey is the public key that the node changes to, empty if it does not rotate its key.
+	NextWireGuardKey string `json:"nextWireGuardKey,omitempty"`
 	// Source says where the row comes from, e.g. "manifests:nodes.yaml".
 	Source string `json:"source,omitempty"`
 }
 
 // WireGuardAnnotation is where nodes publish their public key: Cilium's, on Nodes and CiliumNodes.
 const WireGuardAnnotation = "network.cilium.io/wg-pub-key"
+
+// NextWireGuardAnnotation is where they publish the one that they change to, until they have.
+const NextWireGuardAnnotation = "myelin.io/wg-next-pub-key"
 
 // IPv4 is the node's first IPv4 address, or the zero Addr.
 func (n *Node) IPv4() netip.Addr { return first(n.Addresses, netip.Addr.Is4) }
@@ -54,6 +59,7 @@ func (n *Node) IPv6() netip.Addr { return first(n.Addresses, netip.Addr.Is6) }
 // Equal reports whether two rows say the same.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.Source == o.Source && n.WireGuardKey == o.WireGuardKey &&
+		n.NextWireGuardKey == o.NextWireGuardKey &&
 		maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 

@@ -20,11 +20,12 @@ import (
 // encrypted from the first one on.
 type Feature struct {
 	*feature.Node
+	Version string // of the agent
 	// Routes are the node's; called when the feature starts.
 	Routes func() *route.Routes
 	// Publish writes the node's public key where other nodes read it; called when the feature starts. nil: others do,
 	// from the file.
-	Publish func() func(ctx context.Context, node, key string) error
+	Publish func() func(ctx context.Context, node, key, next string) error
 	// Obstacle notes what the start waits for, and reports whether it is new.
 	Obstacle func(reason, help string) bool
 
@@ -45,8 +46,9 @@ func (f *Feature) start(ctx context.Context) error {
 	var err error
 	f.encryption, err = open(Params{
 		DB: f.DB, Log: f.Log, Group: f.Group, Node: f.Config.Myelin.NodeName, Options: f.Config.Encryption,
-		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, Nodes: f.Cluster.Nodes, Outside: f.Outside,
-		Devices: f.Routes().Devices, MTU: f.Routes().MTU,
+		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, LogFormat: f.Config.Myelin.LogFormat,
+		Nodes: f.Cluster.Nodes, Outside: f.Outside, Detours: f.Detours, Devices: f.Routes().Devices,
+		MTU: f.Routes().MTU,
 	})
 	if err != nil || !f.Config.Encryption.Enabled {
 		return err
@@ -61,18 +63,19 @@ func (f *Feature) start(ctx context.Context) error {
 const publishAgain = 2 * time.Second
 
 // publish has this node's own row show its key, which is how other nodes see it.
-func (f *Feature) publish(ctx context.Context, write func(ctx context.Context, node, key string) error) error {
+func (f *Feature) publish(ctx context.Context, write func(ctx context.Context, node, key, next string) error) error {
 	name, failed := f.Config.Myelin.NodeName, ""
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		row, _, changed, ok := f.Cluster.Nodes.GetWatch(f.DB.ReadTxn(), cluster.NodeByName(name))
 		_, _, deviceChanged, _ := f.encryption.Device.GetWatch(f.DB.ReadTxn(), deviceByName(DeviceName))
-		w.Add(changed, deviceChanged)
-		key := f.encryption.key.public
-		if !ok || row.WireGuardKey == key {
+		keys, keysChanged := f.encryption.keys.get()
+		w.Add(changed, deviceChanged, keysChanged)
+		key, next := keys.current.public, keys.next.public
+		if !ok || row.WireGuardKey == key && row.NextWireGuardKey == next {
 			return nil
 		}
 		w.After(publishAgain) // as the watch may bring nothing
-		err := write(ctx, name, key)
+		err := write(ctx, name, key, next)
 		f.published.Store(&err)
 		if err != nil && err.Error() != failed && ctx.Err() == nil {
 			failed = err.Error()

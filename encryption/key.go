@@ -22,6 +22,9 @@ const (
 	publicFile  = "public.key"
 )
 
+// Dir is the directory of keys, and of sockets of processes, in an agent's run directory.
+func Dir(runDir string) string { return filepath.Join(runDir, keyDir) }
+
 // PublicKeyFile is where an agent with this run directory writes the node's public key.
 func PublicKeyFile(runDir string) string { return filepath.Join(runDir, keyDir, publicFile) }
 

@@ -16,15 +16,18 @@ import (
 	"myelin/kube/crd"
 )
 
+// keys are the node's public key of WireGuard, and the one that it changes to.
+type keys struct{ key, next string }
+
 // part is what a CiliumNode says of a node.
 type part struct {
 	node     string
 	podCIDRs []netip.Prefix
-	key      string // the public key of WireGuard
+	keys
 }
 
 func (p part) equal(o part) bool {
-	return p.node == o.node && p.key == o.key && slices.Equal(p.podCIDRs, o.podCIDRs)
+	return p.node == o.node && p.keys == o.keys && slices.Equal(p.podCIDRs, o.podCIDRs)
 }
 
 // pooled are the rows of nodes, of which a part comes from CiliumNodes: either may be there before the other.
@@ -36,7 +39,7 @@ type pooled struct {
 
 	mu    sync.Mutex
 	parts map[string]part
-	own   map[string]string // keys that Nodes have themselves
+	own   map[string]keys // that Nodes have themselves
 }
 
 // of is what is known of a node.
@@ -55,7 +58,8 @@ func (p *pooled) complete(row *cluster.Node) *cluster.Node {
 	if p.podCIDRs {
 		next.PodCIDRs = known.podCIDRs
 	}
-	next.WireGuardKey = cmp.Or(known.key, p.own[row.Name])
+	of := cmp.Or(known.keys, p.own[row.Name])
+	next.WireGuardKey, next.NextWireGuardKey = of.key, of.next
 	return &next
 }
 
@@ -77,7 +81,7 @@ func (p *pooled) set(txn statedb.WriteTxn, next part, there bool) bool {
 // withPool adds CiliumNodes to kinds, from which Nodes' rows have their keys then, and with podCIDRs their podCIDRs.
 func withPool(list []*kind, t cluster.Tables, podCIDRs bool) []*kind {
 	p := &pooled{nodes: nodeRows(t), table: t.Nodes, podCIDRs: podCIDRs, parts: map[string]part{},
-		own: map[string]string{}}
+		own: map[string]keys{}}
 	for _, k := range list {
 		if k.Kind == "Node" {
 			k.rows = &nodeWithPool{rows: p.nodes, pooled: p}
@@ -99,7 +103,7 @@ func (n *nodeWithPool) put(txn statedb.WriteTxn, row any) bool {
 		panic("a row of another table")
 	}
 	n.pooled.mu.Lock()
-	n.pooled.own[node.Name] = node.WireGuardKey
+	n.pooled.own[node.Name] = keys{node.WireGuardKey, node.NextWireGuardKey}
 	n.pooled.mu.Unlock()
 	return n.rows.put(txn, n.pooled.complete(node))
 }
@@ -164,7 +168,7 @@ func poolKind(p *pooled) *kind {
 			out := &part{node: object.Name}
 			var errs [2]error
 			out.podCIDRs, errs[0] = cluster.PodCIDRs("spec.ipam.podCIDRs", object.Spec.IPAM.PodCIDRs)
-			out.key, errs[1] = cluster.WireGuardKey(object.Annotations)
+			out.key, out.next, errs[1] = cluster.WireGuardKeys(object.Annotations)
 			return out, append(cluster.Faults(errs[0]), cluster.Faults(errs[1])...)
 		},
 	}

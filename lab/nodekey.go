@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,11 +35,11 @@ func (l *Lab) publishKeys() error {
 		return err
 	}
 	for _, o := range objects {
-		if !o.isNode() || keys[o.Name] == "" || o.Annotations[cluster.WireGuardAnnotation] == keys[o.Name] {
+		if !lacksKeys(o, keys) {
 			continue
 		}
 		edited := *o
-		if err := edited.annotate(map[string]string{cluster.WireGuardAnnotation: keys[o.Name]}); err != nil {
+		if err := edited.annotate(annotationsOf(keys[o.Name])); err != nil {
 			return fmt.Errorf("publish key of %s: %w", o, err)
 		}
 		if err := l.writeManifest(edited.fileName(), edited.data); err != nil {
@@ -48,30 +49,46 @@ func (l *Lab) publishKeys() error {
 	return nil
 }
 
-// lackKeys reports whether a Node does not have its key.
-func lackKeys(objects []*object, keys map[string]string) bool {
-	for _, o := range objects {
-		if o.isNode() && keys[o.Name] != "" && o.Annotations[cluster.WireGuardAnnotation] != keys[o.Name] {
-			return true
-		}
-	}
-	return false
+// nodeKey is the public key that an agent has written, and the one that it changes to, or none.
+type nodeKey struct{ key, next string }
+
+// annotationsOf are those of a Node with a key. An empty value is none.
+func annotationsOf(k nodeKey) map[string]string {
+	return map[string]string{cluster.WireGuardAnnotation: k.key, cluster.NextWireGuardAnnotation: k.next}
+}
+
+// lackKeys reports whether a Node does not have its keys.
+func lackKeys(objects []*object, keys map[string]nodeKey) bool {
+	return slices.ContainsFunc(objects, func(o *object) bool { return lacksKeys(o, keys) })
+}
+
+func lacksKeys(o *object, keys map[string]nodeKey) bool {
+	k := keys[o.Name]
+	return o.isNode() && k.key != "" && (o.Annotations[cluster.WireGuardAnnotation] != k.key ||
+		o.Annotations[cluster.NextWireGuardAnnotation] != k.next)
 }
 
 // nodeKeys are the public keys that the agents of the lab's nodes have written, by node.
-func (l *Lab) nodeKeys() (map[string]string, error) {
-	keys := map[string]string{}
+func (l *Lab) nodeKeys() (map[string]nodeKey, error) {
+	keys := map[string]nodeKey{}
 	for _, n := range l.Nodes() {
-		data, err := os.ReadFile(encryption.PublicKeyFile(n.RunDir()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
+		key, err := readKey(encryption.PublicKeyFile(n.RunDir()))
+		next, err2 := readKey(encryption.NextPublicKeyFile(n.RunDir()))
+		if err := errors.Join(err, err2); err != nil {
 			return nil, fmt.Errorf("key of node %s: %w", n.name, err)
 		}
-		keys[n.name] = strings.TrimSpace(string(data))
+		keys[n.name] = nodeKey{key, next}
 	}
 	return keys, nil
+}
+
+// readKey reads a file with a key; empty if there is none.
+func readKey(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(data)), err
 }
 
 // watchKeys has the supervisor woken by keys that agents write.
@@ -98,8 +115,11 @@ func (o *object) keepKey(earlier *object) error {
 // annotate adds annotations to the document.
 func (o *object) annotate(annotations map[string]string) error {
 	return o.edit(func(doc map[string]any) {
+		all := child(child(doc, "metadata"), "annotations")
 		for k, v := range annotations {
-			child(child(doc, "metadata"), "annotations")[k] = v
+			if all[k] = v; v == "" {
+				delete(all, k)
+			}
 		}
 	})
 }

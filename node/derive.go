@@ -32,6 +32,8 @@ type Config struct {
 	NodePortCIDRs []netip.Prefix
 	// NativeCIDRs are not masqueraded to.
 	NativeCIDRs []netip.Prefix
+	// Encryption is the name of the WireGuard device that leads to nodes with a key, without a detour.
+	Encryption string
 	// StrictCIDRs are what nothing leaves for in plain text, with StrictNodes except to addresses of nodes.
 	StrictCIDRs []netip.Prefix
 	StrictNodes bool
@@ -44,6 +46,7 @@ type state struct {
 	devices []*route.Device
 	own     *ipam.Assignment          // nil: podCIDRs of the Node object
 	outside map[string][]netip.Prefix // pods in no podCIDR of their Node, by node
+	detours map[string]string         // names of WireGuard devices, where not the usual one leads to a node
 	serves  bool                      // Params.HostServes
 	probes  bool                      // Params.HostProbes
 }
@@ -195,7 +198,7 @@ func (s state) self() *cluster.Node {
 // prefix counts.
 func (s state) prefixes() (rows []*Prefix) {
 	seen := map[netip.Prefix]bool{}
-	device := s.encryption()
+	device := 0  // that leads to the node
 	own := false // the prefix is this node's
 	add := func(p netip.Prefix, via netip.Addr, node, encrypted bool, why string) {
 		if p = p.Masked(); seen[p] {
@@ -213,6 +216,7 @@ func (s state) prefixes() (rows []*Prefix) {
 	for _, n := range s.nodes {
 		own = n.Name == s.Name
 		encrypted := !own && n.WireGuardKey != ""
+		device = s.encryption(n.Name)
 		via := netip.Addr{}
 		if s.Tunnel && n.Name != s.Name {
 			via = n.IPv4()
@@ -256,11 +260,14 @@ func (c Config) strict(p netip.Prefix) bool {
 	})
 }
 
-// encryption is the index of the WireGuard device, 0 if there is none or it is down.
-func (s state) encryption() int {
-	for _, v := range s.devices {
-		if v.Kind == route.Encryption && v.Up {
-			return v.Index
+// encryption is the index of the WireGuard device that leads to a node, by its detour if that is there; 0 if there is
+// none or it is down.
+func (s state) encryption(node string) int {
+	for _, name := range []string{s.detours[node], s.Encryption} {
+		for _, v := range s.devices {
+			if v.Kind == route.Encryption && v.Up && v.Name == name {
+				return v.Index
+			}
 		}
 	}
 	return 0

@@ -26,6 +26,16 @@ func TestDeriveEncryption(t *testing.T) {
 		"device is down": {change: func(s *state) {
 			s.nodes[1].WireGuardKey, s.devices[len(s.devices)-1].Up = "key", false
 		}, want: map[string]mark{}},
+		"detour": {change: func(s *state) {
+			s.nodes[1].WireGuardKey, s.detours = "key", map[string]string{s.nodes[1].Name: "myelin_wg1"}
+			s.devices = append(s.devices, &route.Device{Index: 10, Name: "myelin_wg1", Kind: route.Encryption,
+				Up: true})
+		}, want: map[string]mark{"10.0.2.0/24": {encryption: 10}, "fd00:2::/64": {encryption: 10},
+			"192.168.0.2/32": {encryption: 10}, "fd00::2/128": {encryption: 10}}},
+		"detour without a device": {change: func(s *state) {
+			s.nodes[1].WireGuardKey, s.detours = "key", map[string]string{s.nodes[1].Name: "myelin_wg1"}
+		}, want: map[string]mark{"10.0.2.0/24": {encryption: 9}, "fd00:2::/64": {encryption: 9},
+			"192.168.0.2/32": {encryption: 9}, "fd00::2/128": {encryption: 9}}},
 		"strict": {change: func(s *state) { s.StrictCIDRs = prefixes("10.0.0.0/8", "192.168.0.0/16") },
 			want: map[string]mark{"10.0.0.0/8": {strict: true}, "10.0.2.0/24": {strict: true},
 				"192.168.0.0/16": {strict: true}, "192.168.0.2/32": {strict: true}}},
@@ -35,6 +45,7 @@ func TestDeriveEncryption(t *testing.T) {
 			"192.168.0.0/16": {strict: true}}},
 	} {
 		s := world()
+		s.Encryption = "myelin_wg0"
 		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_wg0", Kind: route.Encryption, Up: true,
 			MTU: 1420, L3: true})
 		c.change(&s)

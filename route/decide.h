@@ -102,14 +102,26 @@ INLINE bool decide_plain_source(const struct cpu *c, bool pod)
 }
 
 /*
- * Whether the CPU's packet came by the WireGuard device from the node that its source belongs to, which WireGuard has
- * verified. Slow path.
+ * Whether the CPU's packet came encrypted from the node that its source, which is in that prefix, belongs to: WireGuard
+ * has verified that. While a node rotates its key, there are two devices. Slow path.
  */
+INLINE bool decide_decrypted(const struct __sk_buff *skb, const struct prefix *source)
+{
+	__u32 ifindex = skb->ifindex;
+	struct wire *w;
+
+	if (!source->encryption || source->encryption == ifindex)
+		return source->encryption;
+	w = bpf_map_lookup_elem(&wires, &ifindex);
+	return w && w->flags & WIRE_WIREGUARD;
+}
+
+/* Whether the CPU's packet came by a WireGuard device from the node that its source belongs to. Slow path. */
 INLINE bool decide_encrypted_source(const struct __sk_buff *skb, const struct cpu *c)
 {
 	struct prefix *source = prefix_find(&c->pkt.src);
 
-	return source && source->encryption == skb->ifindex;
+	return source && decide_decrypted(skb, source);
 }
 
 /*
@@ -120,7 +132,7 @@ INLINE bool decide_came_plain(const struct __sk_buff *skb, const struct cpu *c, 
 {
 	struct prefix *source = prefix_find(&c->pkt.src);
 
-	if (!source || source->encryption == skb->ifindex || !(source->encryption || source->flags & PREFIX_STRICT))
+	if (!source || decide_decrypted(skb, source) || !(source->encryption || source->flags & PREFIX_STRICT))
 		return false;
 	return !(source->flags & PREFIX_NODE) || (e && !(e->flags & ENDPOINT_HOST));
 }

@@ -150,6 +150,7 @@ type selection struct {
 	patterns   []string // of the configuration; empty means detection
 	tunnel     string   // name of the tunnel device, or empty
 	encryption string   // name of the WireGuard device, or empty
+	rotation   string   // name of the one beside it
 	ipv4, ipv6 bool
 	addresses  []netip.Addr // InternalIPs of this node
 }
@@ -159,7 +160,7 @@ func (s selection) classify(d *Device) (Kind, string) {
 	switch {
 	case s.tunnel != "" && d.Name == s.tunnel:
 		return Tunnel, ""
-	case s.encryption != "" && d.Name == s.encryption:
+	case s.encryption != "" && (d.Name == s.encryption || d.Name == s.rotation):
 		return Encryption, ""
 	case strings.HasPrefix(d.Name, PodPrefix) && (d.Type == "veth" || d.Type == "netkit"):
 		return Pod, ""

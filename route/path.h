@@ -66,6 +66,7 @@ enum wire_flag {
 	WIRE_TUNNEL = 1,    /* encapsulates packets of pods to other nodes */
 	WIRE_L3 = 2,        /* without link-layer header: WireGuard, IPIP, TUN */
 	WIRE_ENCRYPTED = 4, /* encrypts what is sent */
+	WIRE_WIREGUARD = 8, /* a WireGuard device of encryption between nodes */
 };
 
 struct wire {

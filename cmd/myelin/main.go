@@ -29,7 +29,7 @@ func main() {
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "myelin", Version: buildVersion(), SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(agentCommand(), operatorCommand(), proxyCommand(), relayCommand(), labCommand(),
+	root.AddCommand(agentCommand(), operatorCommand(), proxyCommand(), wireguardCommand(), relayCommand(), labCommand(),
 		statusCommand(), doctorCommand(), tuneCommand(), dropsCommand(), observeCommand(), flowTopCommand(),
 		uiCommand(), monitorCommand(), connectivityCommand(),
 		versionCommand(), configCommand(), sysdumpCommand())

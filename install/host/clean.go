@@ -82,8 +82,9 @@ func Clean(ctx context.Context, o Options) error {
 		o.Say("removed device %s", tunnel.DeviceName)
 	}
 	errs = append(errs, err)
-	if made, err = encryption.Remove(kernel); made {
-		o.Say("removed device %s", encryption.DeviceName)
+	devices, err := encryption.Remove(kernel)
+	for _, name := range devices {
+		o.Say("removed device %s", name)
 	}
 	errs = append(errs, err)
 	written, err := bigtcp.Restore(kernel, filepath.Join(o.RunDir, bigtcp.File))
@@ -242,7 +243,7 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
-		"backend-states.json", bigtcp.File, filepath.Base(control.Dir("")),
+		"backend-states.json", bigtcp.File, filepath.Base(control.Dir("")), filepath.Base(encryption.Dir("")),
 		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
 		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}
