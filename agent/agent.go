@@ -14,10 +14,12 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/agent/feature"
+	"myelin/bandwidth"
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/config"
 	"myelin/encryption"
+	"myelin/endpoint"
 	"myelin/event"
 	"myelin/flow"
 	"myelin/flow/tracking"
@@ -136,6 +138,9 @@ func (a *agent) features() []*feature.Feature {
 		a.policies.feature(),
 		prefilter.Feature(a.Node, prefilter.Params{Groups: a.groups, XDP: a.network.xdpStates}),
 		a.endpoints.feature(),
+		(&bandwidth.Feature{Node: a.Node, Devices: func() statedb.Table[*route.Device] {
+			return a.network.routes.Devices
+		}, Endpoints: func() statedb.Table[*endpoint.Endpoint] { return a.endpoints.table }}).Feature(),
 		a.services.feature(),
 		flood.Feature(a.Node, a.natEntries),
 		a.balancer.feature(),

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	bandwidth "myelin/bandwidth/options"
 	"myelin/config/key"
 	encryption "myelin/encryption/options"
 	event "myelin/event/options"
@@ -73,6 +74,7 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
+	Bandwidth             bandwidth.Options
 	Encryption            encryption.Options
 	Prefilter             prefilter.Options
 	L7                    l7.Options

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/api"
+	"myelin/bandwidth"
 	"myelin/bpf"
 	"myelin/cni"
 	"myelin/encryption"
@@ -83,6 +84,11 @@ func Clean(ctx context.Context, o Options) error {
 	errs = append(errs, err)
 	if made, err = encryption.Remove(kernel); made {
 		o.Say("removed device %s", encryption.DeviceName)
+	}
+	errs = append(errs, err)
+	paced, err := bandwidth.Remove(kernel)
+	if len(paced) > 0 {
+		o.Say("removed the qdiscs of %d devices", len(paced))
 	}
 	errs = append(errs, err)
 	written, err := route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)
