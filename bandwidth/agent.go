@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/sys/unix"
 
+	"myelin/bandwidth/options"
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/endpoint"
@@ -29,8 +31,10 @@ type params struct {
 	DB        *statedb.DB
 	Log       *slog.Logger
 	Group     job.Group // from table.Group
-	Enabled   bool
-	EDT       bool // the programs were loaded with departure times
+	Options   options.Options
+	RunDir    string // for the file of originals
+	ProcSys   string // "/proc/sys"
+	EDT       bool   // the programs were loaded with departure times
 	Datapath  *bpf.Datapath
 	Epochs    *bpf.Epochs
 	Devices   statedb.Table[*route.Device]
@@ -43,7 +47,9 @@ type manager struct {
 	params
 	limits statedb.RWTable[*Limit]
 	qdiscs statedb.RWTable[*Qdisc]
+	spaces statedb.RWTable[*Space]
 	kernel *route.Kernel
+	before *originals
 	ready  func(statedb.WriteTxn) // called once, when rows are derived from initialized sources
 
 	mu    sync.Mutex
@@ -61,6 +67,12 @@ func open(p params) (*manager, error) {
 	if m.qdiscs, err = statedb.NewTable(p.DB, "qdiscs", qdiscIndex()); err != nil {
 		return nil, fmt.Errorf("make table of qdiscs: %w", err)
 	}
+	if m.spaces, err = statedb.NewTable(p.DB, "congestion-control", spaceID()); err != nil {
+		return nil, fmt.Errorf("make table of congestion control: %w", err)
+	}
+	if m.before, err = openOriginals(filepath.Join(p.RunDir, OriginalsFile)); err != nil {
+		return nil, err
+	}
 	if m.kernel, err = route.OpenKernel(nil); err != nil {
 		return nil, err
 	}
@@ -72,9 +84,10 @@ func open(p params) (*manager, error) {
 }
 
 func (m *manager) register() error {
-	txn := m.DB.WriteTxn(m.limits, m.qdiscs)
+	txn := m.DB.WriteTxn(m.limits, m.qdiscs, m.spaces)
 	limits, qdiscs := m.limits.RegisterInitializer(txn, "derive"), m.qdiscs.RegisterInitializer(txn, "derive")
-	m.ready = func(txn statedb.WriteTxn) { limits(txn); qdiscs(txn) }
+	spaces := m.spaces.RegisterInitializer(txn, "derive")
+	m.ready = func(txn statedb.WriteTxn) { limits(txn); qdiscs(txn); spaces(txn) }
 	txn.Commit()
 	_, err := table.Register(m.Log, m.DB, m.Group, m.qdiscs, func(q *Qdisc) *reconciler.Status {
 		return &q.Status
@@ -88,8 +101,14 @@ func (m *manager) register() error {
 	if err != nil {
 		return err
 	}
+	_, err = table.Register(m.Log, m.DB, m.Group, m.spaces, func(s *Space) *reconciler.Status {
+		return &s.Status
+	}, &spaceOps{m.ProcSys, m.before})
+	if err != nil {
+		return err
+	}
 	m.Group.Add(job.OneShot("bandwidth", m.run))
-	if m.Enabled {
+	if m.Options.Enabled {
 		m.Group.Add(job.OneShot("bandwidth-rates", m.sample))
 	}
 	return nil
@@ -110,28 +129,40 @@ func (m *manager) close() { m.kernel.Close() }
 func (m *manager) run(ctx context.Context, _ cell.Health) error {
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		txn := m.DB.ReadTxn()
-		if m.Enabled && !w.Initialized(txn, m.Devices, m.Endpoints, m.Pods) {
+		if !w.Initialized(txn, m.Endpoints) || m.Options.Enabled && !w.Initialized(txn, m.Devices, m.Pods) {
 			return nil
 		}
-		var limits []*Limit
-		var qdiscs []*Qdisc
-		if m.Enabled {
-			limits, qdiscs = m.derive(txn, w)
+		want := wanted{complete: true}
+		if m.Options.Enabled {
+			want = m.derive(txn, w)
 		}
-		return m.write(limits, qdiscs)
+		want.spaces = m.wantedSpaces(txn, w)
+		return m.write(want)
 	})
 }
 
-func (m *manager) write(limits []*Limit, qdiscs []*Qdisc) error {
-	txn := m.DB.WriteTxn(m.limits, m.qdiscs)
+// wanted are rows. They are not complete while an endpoint with limits has no row because it is not known yet what
+// qdisc a device gets: what an agent before has left of such rows must stay.
+type wanted struct {
+	limits   []*Limit
+	qdiscs   []*Qdisc
+	spaces   []*Space
+	complete bool
+}
+
+func (m *manager) write(want wanted) error {
+	txn := m.DB.WriteTxn(m.limits, m.qdiscs, m.spaces)
 	defer txn.Abort()
-	if _, err := table.Replace(txn, m.qdiscs, m.qdiscs.All(txn), qdiscs, (*Qdisc).Equal); err != nil {
+	if _, err := table.Replace(txn, m.qdiscs, m.qdiscs.All(txn), want.qdiscs, (*Qdisc).Equal); err != nil {
 		return fmt.Errorf("write qdiscs: %w", err)
 	}
-	if _, err := table.Replace(txn, m.limits, m.limits.All(txn), limits, (*Limit).Equal); err != nil {
+	if _, err := table.Replace(txn, m.limits, m.limits.All(txn), want.limits, (*Limit).Equal); err != nil {
 		return fmt.Errorf("write bandwidth limits: %w", err)
 	}
-	if m.ready != nil {
+	if _, err := table.Replace(txn, m.spaces, m.spaces.All(txn), want.spaces, (*Space).Equal); err != nil {
+		return fmt.Errorf("write congestion control: %w", err)
+	}
+	if want.complete && m.ready != nil {
 		m.ready(txn)
 		m.ready = nil
 	}
@@ -141,16 +172,17 @@ func (m *manager) write(limits []*Limit, qdiscs []*Qdisc) error {
 
 // derive returns the rows that are wanted. The qdisc of a device comes before limits that rely on it: as long as it is
 // not decided whether there is one, a new limit waits.
-func (m *manager) derive(txn statedb.ReadTxn, w *table.Watch) (limits []*Limit, qdiscs []*Qdisc) {
+func (m *manager) derive(txn statedb.ReadTxn, w *table.Watch) (want wanted) {
 	devices, devicesChanged := m.Devices.AllWatch(txn)
 	endpoints, endpointsChanged := m.Endpoints.AllWatch(txn)
 	_, podsChanged := m.Pods.AllWatch(txn)
 	_, qdiscsChanged := m.qdiscs.AllWatch(txn)
 	w.Add(devicesChanged, endpointsChanged, podsChanged, qdiscsChanged)
 	wires := pacing{paced: m.EDT}
+	want.complete = m.Devices.NumObjects(txn) > 0
 	for d := range devices {
 		if d.Kind == route.Wire || d.Kind == route.Encryption {
-			qdiscs = append(qdiscs, &Qdisc{Index: d.Index, Device: d.Name, Wire: true,
+			want.qdiscs = append(want.qdiscs, &Qdisc{Index: d.Index, Device: d.Name, Wire: true,
 				Status: reconciler.StatusPending()})
 			wires.add(m.paces(txn, d.Index))
 		}
@@ -165,29 +197,36 @@ func (m *manager) derive(txn statedb.ReadTxn, w *table.Watch) (limits []*Limit, 
 		_, _, had := m.qdiscs.Get(txn, qdiscByIndex(e.LinkIndex))
 		// Once made it stays as long as the pod, for packets may wait in it.
 		if rates.ingress != 0 || had {
-			qdiscs = append(qdiscs, &Qdisc{Index: e.LinkIndex, Device: e.LinkName, Status: reconciler.StatusPending()})
+			want.qdiscs = append(want.qdiscs, &Qdisc{Index: e.LinkIndex, Device: e.LinkName,
+				Status: reconciler.StatusPending()})
 		}
-		if l := m.limit(txn, e, rates, wires, link); l != nil {
-			limits = append(limits, l)
+		l, known := m.limit(txn, e, rates, wires, link)
+		if l != nil {
+			want.limits = append(want.limits, l)
 		}
+		want.complete = want.complete && known
 	}
-	slices.SortFunc(qdiscs, func(a, b *Qdisc) int { return cmp.Compare(a.Index, b.Index) })
-	return limits, qdiscs
+	slices.SortFunc(want.qdiscs, func(a, b *Qdisc) int { return cmp.Compare(a.Index, b.Index) })
+	return want
 }
 
-// limit returns the row of an endpoint, nil if it has no limits.
-func (m *manager) limit(txn statedb.ReadTxn, e *endpoint.Endpoint, r rates, wires, link pacing) *Limit {
+// limit returns the row of an endpoint, nil if it has no limits, or if it has no row yet and it is not known what to
+// write.
+func (m *manager) limit(txn statedb.ReadTxn, e *endpoint.Endpoint, r rates, wires, link pacing) (l *Limit, known bool) {
 	if r.egress == 0 && r.ingress == 0 && len(r.problems) == 0 {
-		return nil
+		return nil, true
 	}
-	l := &Limit{ID: e.ID, Pod: e.PodName(), Link: e.LinkName, Problems: r.problems, Status: reconciler.StatusPending()}
+	l = &Limit{ID: e.ID, Pod: e.PodName(), Link: e.LinkName, Problems: r.problems, Status: reconciler.StatusPending()}
 	old, _, ok := m.limits.Get(txn, limitByID(e.ID))
-	if !ok {
+	switch {
+	case !ok && (r.egress != 0 && wires.pending || r.ingress != 0 && link.pending):
+		return nil, false
+	case !ok:
 		old = &Limit{}
 	}
 	l.Egress, l.EgressPaced = wires.apply(r.egress, old.Egress, old.EgressPaced)
 	l.Ingress, l.IngressPaced = link.apply(r.ingress, old.Ingress, old.IngressPaced)
-	return l
+	return l, true
 }
 
 // pacing is whether devices have a qdisc that heeds departure times.
@@ -218,4 +257,28 @@ func (m *manager) paces(txn statedb.ReadTxn, device int) pacing {
 		return pacing{}
 	}
 	return pacing{paced: true}
+}
+
+// usesBBR reports whether the node's sockets are to use BBR.
+func (m *manager) usesBBR() bool { return m.Options.Enabled && m.Options.BBR && m.EDT }
+
+// wantedSpaces are the node's network namespace and those of pods, if they are to use BBR, or have been changed before.
+func (m *manager) wantedSpaces(txn statedb.ReadTxn, w *table.Watch) (list []*Space) {
+	endpoints, changed := m.Endpoints.AllWatch(txn)
+	w.Add(changed)
+	on := m.usesBBR()
+	add := func(s Space) {
+		if on || m.before.has(s.key()) {
+			s.Status = reconciler.StatusPending()
+			list = append(list, &s)
+		}
+	}
+	add(Space{ID: hostSpace, Name: "node", BBR: on})
+	for e := range endpoints {
+		if e.NetnsCookie != 0 && !e.Deleting() {
+			add(Space{ID: e.ID, Name: e.PodName(), Path: e.NetNS, Cookie: e.NetnsCookie,
+				BBR: on && !m.Options.BBRHostOnly})
+		}
+	}
+	return list
 }

@@ -57,8 +57,9 @@ func (f *Feature) entries() map[string]uint32 {
 func (f *Feature) start(context.Context) error {
 	var err error
 	f.manager, err = open(params{
-		DB: f.DB, Log: f.Log, Group: f.Group, Enabled: f.on(), EDT: f.Loaded.Edt != 0, Datapath: f.Datapath,
+		DB: f.DB, Log: f.Log, Group: f.Group, Options: f.Config.Bandwidth, EDT: f.Loaded.Edt != 0, Datapath: f.Datapath,
 		Epochs: f.Epochs, Devices: f.Devices(), Endpoints: f.Endpoints(), Pods: f.Cluster.Pods,
+		RunDir: f.Config.Myelin.RunDir, ProcSys: f.Config.Myelin.SysctlRoot,
 	})
 	return err
 }
@@ -74,6 +75,7 @@ func (f *Feature) counts(txn statedb.ReadTxn) []feature.TableCount {
 	return []feature.TableCount{
 		feature.Count(txn, f.manager.limits, func(l *Limit) *reconciler.Status { return &l.Status }),
 		feature.Count(txn, f.manager.qdiscs, func(q *Qdisc) *reconciler.Status { return &q.Status }),
+		feature.Count(txn, f.manager.spaces, func(s *Space) *reconciler.Status { return &s.Status }),
 	}
 }
 
@@ -91,6 +93,7 @@ func commands() []feature.Command {
 		{Name: "bandwidth", Short: "Inspect bandwidth limits of pods", Views: []feature.View{
 			{Name: "list", Table: "bandwidth", Short: "List limits, and what pods take of them"},
 			{Name: "qdiscs", Table: "qdiscs", Short: "List the devices whose packets wait for their departure times"},
+			{Name: "congestion", Table: "congestion-control", Short: "List the network namespaces whose sockets use BBR"},
 		}},
 	}
 }
@@ -117,6 +120,9 @@ func (f *Feature) status() feature.Status {
 		}
 	}
 	mode := fmt.Sprintf("EDT with BPF [%s]", strings.Join(wires, " "))
+	if f.manager.usesBBR() {
+		mode = fmt.Sprintf("EDT with BPF [BBR] [%s]", strings.Join(wires, " "))
+	}
 	if f.Loaded.Edt == 0 {
 		mode = "policed"
 		s.FallBack("what pods send is dropped beyond limits instead of waiting: the kernel does not keep departure " +
@@ -126,6 +132,8 @@ func (f *Feature) status() feature.Status {
 		s.FallBack("packets are dropped beyond limits instead of waiting: " + why)
 	})
 	s.Chosen = mode + ", " + feature.Plural(len(limits), "pod")
+	bbrProblems := f.bbrProblems(txn)
+	feature.First(bbrProblems, len(bbrProblems), s.Break)
 	var problems []string
 	for _, l := range limits {
 		problems = append(problems, l.Problems...)
@@ -135,4 +143,18 @@ func (f *Feature) status() feature.Status {
 	}
 	feature.First(problems, len(problems), s.Break)
 	return s
+}
+
+// bbrProblems are why sockets do not use BBR.
+func (f *Feature) bbrProblems(txn statedb.ReadTxn) (problems []string) {
+	if f.Config.Bandwidth.BBR && f.Loaded.Edt == 0 {
+		problems = append(problems, "bandwidthManager.bbr needs a kernel that keeps departure times of packets that are "+
+			"redirected (5.18): sockets use what they used before")
+	}
+	for s := range f.manager.spaces.All(txn) {
+		if s.Status.Kind == reconciler.StatusKindError {
+			problems = append(problems, s.Status.GetError())
+		}
+	}
+	return problems
 }

@@ -59,7 +59,7 @@ APART int from_pod_services(struct __sk_buff *skb, __u32 action)
 
 	if (outcome == NEXT_CONTINUE)
 		return from_pod_forward(skb, action);
-	if (c)
+	if (c && c->path.src_slot != slot) /* decided for any source */
 		path_limit_source(&c->path, slot);
 	return service_send(skb, outcome);
 }

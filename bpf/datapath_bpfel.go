@@ -770,7 +770,8 @@ type DatapathPath struct {
 	Smac       DatapathMac
 	InMac      DatapathMac
 	Limits     uint8
-	Pad        [5]uint8
+	Pad        [3]uint8
+	Limited    uint16
 	Generation uint64
 	Via        DatapathAddr
 }

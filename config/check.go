@@ -76,6 +76,7 @@ func (c *Config) contradictions(file string) Problems {
 	c.checkGateway(add)
 	c.Hubble.Check(add)
 	c.Encryption.Check(add)
+	c.Bandwidth.Check(add)
 	c.sources(add)
 	return ps
 }

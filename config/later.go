@@ -142,7 +142,6 @@ func otherFeatures() []feature {
 			"hubble.dropEventEmitter.*"},
 		{"hubble.networkPolicyCorrelation.enabled", "true", "flows always say which policies decided", ""},
 		{"hubble.skipUnknownCGroupIDs", "true false empty null", "", ""},
-		{"bandwidthManager.bbr", "false", "not yet: BBR for pods", "bandwidthManager.bbrHostNamespaceOnly"},
 		{"enableIPv4BIGTCP", "false", "not yet: BIG TCP", ""},
 		{"enableIPv6BIGTCP", "false", "not yet: BIG TCP", ""},
 		{"enableTunnelBIGTCP", "false", "not yet: BIG TCP", ""},

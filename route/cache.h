@@ -162,6 +162,15 @@ INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c
 	return !tunnel_device(skb) || addr_equal(&p->via, &c->outer);
 }
 
+/* Applies limits to the path of packets of an endpoint. Cost: lookups; for packets of Services between families, too. */
+INLINE void path_limit_source(struct path *p, __u16 slot)
+{
+	if (!config.bandwidth)
+		return;
+	p->limited = slot;
+	p->limits = bandwidth_limits(slot, p->dst_slot);
+}
+
 /* Whether the packet is sent to another node or the world, not to a pod or to the stack. */
 INLINE bool path_leaves(const struct path *p)
 {

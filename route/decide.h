@@ -367,8 +367,7 @@ INLINE enum next decide_route(struct __sk_buff *skb, struct cpu *c)
 	p->expires = clock_now() + config.hz;
 	outcome = decide_destination(skb, c);
 	p->epoch = epoch_sum(p->src_slot, p->dst_slot);
-	if (config.bandwidth)
-		p->limits = bandwidth_limits(p->src_slot, p->dst_slot);
+	path_limit_source(p, p->src_slot);
 	p->flags |= decide_tracking(p->src_slot, p->dst_slot);
 	return outcome;
 }

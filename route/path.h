@@ -162,15 +162,6 @@ INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *
 	return 0;
 }
 
-/* Applies the limit of an endpoint to the path of its packet, which was decided for any source. Cost: per packet. */
-INLINE void path_limit_source(struct path *p, __u16 slot)
-{
-	if (!config.bandwidth || p->src_slot)
-		return;
-	p->src_slot = slot;
-	p->limits |= bandwidth_limits(slot, p->dst_slot);
-}
-
 /* Whether the packet takes bandwidth of its source, which has a limit. Cost: per packet. */
 INLINE bool path_paced(const struct path *p, __u8 action)
 {
@@ -182,7 +173,7 @@ INLINE int path_forward(struct __sk_buff *skb, struct cpu *c, const struct path 
 {
 	int verdict;
 
-	if (path_paced(p, action) && (verdict = bandwidth_pace(skb, p->src_slot)))
+	if (path_paced(p, action) && (verdict = bandwidth_pace(skb, p->limited)))
 		return verdict;
 	if (action == PATH_STACK)
 		return pass(skb, c);

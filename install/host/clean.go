@@ -95,6 +95,11 @@ func Clean(ctx context.Context, o Options) error {
 	for _, what := range written {
 		o.Say("set back %s", what)
 	}
+	errs = append(errs, err)
+	written, err = bandwidth.RestoreCongestion(o.RunDir, o.SysctlRoot)
+	for _, what := range written {
+		o.Say("set back %s", what)
+	}
 	if errs = append(errs, err); errors.Join(errs...) != nil {
 		return errors.Join(errs...) // the agent's files may be of use for another try
 	}
@@ -243,7 +248,7 @@ func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
 		"backend-states.json", filepath.Base(control.Dir("")),
-		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
+		lockFile, bandwidth.OriginalsFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
 		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}
 }
