@@ -93,7 +93,8 @@ func commands() []feature.Command {
 		{Name: "bandwidth", Short: "Inspect bandwidth limits of pods", Views: []feature.View{
 			{Name: "list", Table: "bandwidth", Short: "List limits, and what pods take of them"},
 			{Name: "qdiscs", Table: "qdiscs", Short: "List the devices whose packets wait for their departure times"},
-			{Name: "congestion", Table: "congestion-control", Short: "List the network namespaces whose sockets use BBR"},
+			{Name: "congestion", Table: "congestion-control",
+				Short: "List the network namespaces whose sockets use BBR"},
 		}},
 	}
 }
@@ -148,8 +149,8 @@ func (f *Feature) status() feature.Status {
 // bbrProblems are why sockets do not use BBR.
 func (f *Feature) bbrProblems(txn statedb.ReadTxn) (problems []string) {
 	if f.Config.Bandwidth.BBR && f.Loaded.Edt == 0 {
-		problems = append(problems, "bandwidthManager.bbr needs a kernel that keeps departure times of packets that are "+
-			"redirected (5.18): sockets use what they used before")
+		problems = append(problems, "bandwidthManager.bbr needs a kernel that keeps departure times of packets that "+
+			"are redirected (5.18): sockets use what they used before")
 	}
 	for s := range f.manager.spaces.All(txn) {
 		if s.Status.Kind == reconciler.StatusKindError {

@@ -23,8 +23,8 @@ func TestAnnotations(t *testing.T) {
 		cluster.IngressBandwidth: "fast", cluster.EgressBandwidth: "5M",
 	}}
 	r := annotationRates(pod)
-	const want = `Pod demo/a: metadata.annotations[kubernetes.io/ingress-bandwidth]: "fast" is no quantity of bits per ` +
-		`second, such as 10M`
+	const want = `Pod demo/a: metadata.annotations[kubernetes.io/ingress-bandwidth]: "fast" is no quantity of bits ` +
+		`per second, such as 10M`
 	if r.egress != 5_000_000 || len(r.problems) != 1 || r.problems[0] != want {
 		t.Errorf("%+v, want the problem %s", r, want)
 	}

@@ -162,7 +162,7 @@ INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c
 	return !tunnel_device(skb) || addr_equal(&p->via, &c->outer);
 }
 
-/* Applies limits to the path of packets of an endpoint. Cost: lookups; for packets of Services between families, too. */
+/* Applies limits to the path of an endpoint's packets. Cost: lookups; for Services between families, per packet. */
 INLINE void path_limit_source(struct path *p, __u16 slot)
 {
 	if (!config.bandwidth)

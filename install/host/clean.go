@@ -248,7 +248,8 @@ func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
 		"backend-states.json", filepath.Base(control.Dir("")),
-		lockFile, bandwidth.OriginalsFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
+		lockFile, bandwidth.OriginalsFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json",
+		filepath.Base(api.DefaultSocket),
 		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}
 }

@@ -188,7 +188,7 @@ const (
 	rateFor   = 3 * time.Second
 )
 
-// rateStreams connections fill the queue while a process waits for its turn: one alone has no more than two packets in it.
+// rateStreams connections fill the queue while a process waits for its turn: one alone has two packets in it.
 const rateStreams = 8
 
 // rateTCP is that of frames, in bit/s.

@@ -22,8 +22,8 @@ const lossyFor = 10 * time.Second
 
 func noNetem() string { return noType("type veth && tc qdisc add dev probe0 root netem delay 1ms") }
 
-// TestBBR: sockets of new and running pods use BBR, which needs 1 % of loss and 20 ms to be five times as fast as CUBIC,
-// and what they used before when it is switched off.
+// TestBBR: sockets of new and running pods use BBR, which with 1 % of loss and 20 ms of delay is five times as fast as
+// CUBIC, and what they used before when it is switched off.
 //
 //	┌─ node1 ─┐  ┌─ node2 ─┐
 //	│ a1  b1  │  │ a2  b2  │
