@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/agent/feature"
+	"myelin/bandwidth"
 	"myelin/bigtcp"
 	"myelin/bpf"
 	"myelin/cluster"
@@ -143,6 +144,9 @@ func (a *agent) features() []*feature.Feature {
 		prefilter.Feature(a.Node, prefilter.Params{Groups: a.groups, XDP: a.network.xdpStates}),
 		a.bigTCP.Feature(),
 		a.endpoints.feature(),
+		(&bandwidth.Feature{Node: a.Node, Devices: func() statedb.Table[*route.Device] {
+			return a.network.routes.Devices
+		}, Endpoints: func() statedb.Table[*endpoint.Endpoint] { return a.endpoints.table }}).Feature(),
 		a.services.feature(),
 		flood.Feature(a.Node, a.natEntries),
 		a.balancer.feature(),

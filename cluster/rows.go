@@ -44,6 +44,15 @@ type Node struct {
 	Source string `json:"source,omitempty"`
 }
 
+// Annotations of Pods.
+const (
+	EgressBandwidth  = "kubernetes.io/egress-bandwidth"
+	IngressBandwidth = "kubernetes.io/ingress-bandwidth"
+)
+
+// UsesAnnotation reports whether an annotation of Pods means something.
+func UsesAnnotation(name string) bool { return name == EgressBandwidth || name == IngressBandwidth }
+
 // WireGuardAnnotation is where nodes publish their public key: Cilium's, on Nodes and CiliumNodes.
 const WireGuardAnnotation = "network.cilium.io/wg-pub-key"
 

@@ -82,6 +82,7 @@ func (c *Config) contradictions(file string) Problems {
 		network.Dispatch = c.LoadBalancer.DSRDispatch
 	}
 	c.BigTCP.Check(network, add)
+	c.Bandwidth.Check(add)
 	c.sources(add)
 	return ps
 }

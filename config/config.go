@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	bandwidth "myelin/bandwidth/options"
 	bigtcp "myelin/bigtcp/options"
 	"myelin/config/key"
 	encryption "myelin/encryption/options"
@@ -74,6 +75,7 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
+	Bandwidth             bandwidth.Options
 	Encryption            encryption.Options
 	BigTCP                bigtcp.Options
 	Prefilter             prefilter.Options

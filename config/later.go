@@ -142,8 +142,6 @@ func otherFeatures() []feature {
 			"hubble.dropEventEmitter.*"},
 		{"hubble.networkPolicyCorrelation.enabled", "true", "flows always say which policies decided", ""},
 		{"hubble.skipUnknownCGroupIDs", "true false empty null", "", ""},
-		{"bandwidthManager.enabled", "false", "not yet: bandwidth management", ""},
-		{"bandwidthManager.bbr", "false", "not yet: bandwidth management", "bandwidthManager.bbrHostNamespaceOnly"},
 		{"ipMasqAgent.enabled", "false", "not yet: ip-masq-agent", "ipMasqAgent.config.*"},
 		{"enableMasqueradeRouteSource", "false", later, ""},
 		{"tunnelSourcePortRange", "0-0", later, ""},

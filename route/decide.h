@@ -162,6 +162,8 @@ INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 	c->pkt.slot = e->slot;
 	c->path.expires = clock_now() + config.hz;
 	c->path.epoch = epoch_sum(0, e->slot);
+	if (config.bandwidth)
+		c->path.limits = bandwidth_limits(SLOT_NONE, e->slot);
 	if (config.services && endpoint_uses_services(e->slot))
 		c->path.flags |= PATH_ANSWERS;
 	c->path.flags |= decide_tracking(0, e->slot);
@@ -377,6 +379,7 @@ INLINE enum next decide_route(struct __sk_buff *skb, struct cpu *c)
 	p->expires = clock_now() + config.hz;
 	outcome = decide_destination(skb, c);
 	p->epoch = epoch_sum(p->src_slot, p->dst_slot);
+	path_limit_source(p, p->src_slot);
 	p->flags |= decide_tracking(p->src_slot, p->dst_slot);
 	return outcome;
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/api"
+	"myelin/bandwidth"
 	"myelin/bigtcp"
 	"myelin/bpf"
 	"myelin/cni"
@@ -92,7 +93,17 @@ func Clean(ctx context.Context, o Options) error {
 		o.Say("restored %s", what)
 	}
 	errs = append(errs, err)
+	paced, err := bandwidth.Remove(kernel)
+	if len(paced) > 0 {
+		o.Say("removed the qdiscs of %d devices", len(paced))
+	}
+	errs = append(errs, err)
 	written, err = route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)
+	for _, what := range written {
+		o.Say("set back %s", what)
+	}
+	errs = append(errs, err)
+	written, err = bandwidth.RestoreCongestion(o.RunDir, o.SysctlRoot)
 	for _, what := range written {
 		o.Say("set back %s", what)
 	}
@@ -244,7 +255,8 @@ func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
 		"backend-states.json", bigtcp.File, filepath.Base(control.Dir("")), filepath.Base(encryption.Dir("")),
-		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
+		lockFile, bandwidth.OriginalsFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json",
+		filepath.Base(api.DefaultSocket),
 		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}
 }
