@@ -56,6 +56,42 @@ func TestBigTCP(t *testing.T) {
 	}
 }
 
+// TestBigTCPTunnel has a tunnel whose device takes no such packets: sizes stay as they are, and the status names it.
+// Kernels whose tunnel devices do take them have BIG TCP.
+//
+//	┌─ node1 ─┐  ┌─ node2 ─┐
+//	│ a1      │  │ a2      │
+//	└────┬────┘  └────┬────┘
+//	═════╧════════════╧═════
+func TestBigTCPTunnel(t *testing.T) {
+	if kernelBefore(6, 3) {
+		t.Skip("BIG TCP of both families needs kernel 6.3")
+	}
+	t.Parallel()
+	c := up(t, setup{mode: modeNamed("vxlan"), pods: []string{"a"}, values: map[string]any{
+		"enableIPv4BIGTCP": true, "enableIPv6BIGTCP": true, "enableTunnelBIGTCP": true,
+	}})
+	limit := 0
+	check(t, c.end("node1").Do(func() error {
+		tunnel, err := netlink.LinkByName("myelin_vxlan")
+		if err == nil {
+			limit = int(tunnel.Attrs().TSOMaxSize)
+		}
+		return err
+	}))
+	for _, f := range c.stack.families {
+		name := fmt.Sprintf("IPv%d BIG TCP", f)
+		if limit > smallSize {
+			c.says(name, status.OK, "bytes")
+		} else {
+			c.says(name, status.Fallback, fmt.Sprintf("device myelin_vxlan takes at most %d bytes", limit))
+			c.wantSizes(smallSize)
+		}
+		_, err := tcp(t.Context(), c.end("a1"), c.end("a2"), c.end("a2").addr(f), fewer(4<<20))
+		c.errorf(f, "TCP", err)
+	}
+}
+
 // restartWith restarts the agents with other values.
 func (c *cluster) restartWith(values map[string]any) {
 	c.t.Helper()
