@@ -72,12 +72,12 @@ func (f *tuneFlags) run(cmd *cobra.Command) error {
 	if f.undo == "" {
 		f.undo = filepath.Join(o.Config.Myelin.RunDir, tune.UndoFile)
 	}
+	if f.revert {
+		return f.restore(cmd.OutOrStdout(), &tune.Machine{Root: "/", Devices: tune.Cards{}})
+	}
 	m, err := tunedMachine(o)
 	if err != nil {
 		return err
-	}
-	if f.revert {
-		return f.restore(cmd.OutOrStdout(), m)
 	}
 	entries := tune.List(m, tune.Profile(f.profile))
 	if f.apply {
