@@ -52,9 +52,9 @@ func grow() error {
 // BigTCPRatios compares, of what one way of measuring found, pods with nodes with BIG TCP, and with pods without.
 func BigTCPRatios(way string, family Family, measured []results.Result) []results.Result {
 	c := comparison{way: way, family: family, measured: measured}
-	for _, test := range []string{"stream", "rr80k"} {
-		c.compare(test, "bigtcp", "node-bigtcp", "bigtcp/"+test+family.suffix())
-		c.compare(test, "bigtcp", "veth", "bigtcp/gain_"+test+family.suffix())
+	for _, test := range []struct{ name, of string }{{"stream", "stream80k"}, {"rr80k", "rr80k"}} {
+		c.compare(test.of, "bigtcp", "node-bigtcp", "bigtcp/"+test.name+family.suffix())
+		c.compare(test.of, "bigtcp", "veth", "bigtcp/gain_"+test.name+family.suffix())
 	}
 	return c.list
 }

@@ -32,6 +32,7 @@ func Tests() []Test {
 		{Name: "crr", netperf: "TCP_CRR", count: 400, unit: "1/s"},
 		{Name: "stream", netperf: "TCP_STREAM", count: 40_000_000, unit: "Mbit/s"},
 		{Name: "udp_rr", netperf: "UDP_RR", count: 2000, unit: "1/s"},
+		{Name: "stream80k", netperf: "TCP_STREAM", count: 80_000_000, unit: "Mbit/s", options: []string{"-m", "80000"}},
 		{Name: "rr80k", netperf: "TCP_RR", count: 400, unit: "1/s", options: []string{"-r", "80000,80000"}},
 	}
 }

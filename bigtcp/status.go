@@ -36,6 +36,10 @@ func (f *Feature) line(family string, wanted, enabled bool, p *plan, no string) 
 		s.FallBack(no)
 		return s
 	}
+	if !p.on {
+		s.State, s.Chosen, s.Why = feature.Fallback, "off", "devices are not read yet"
+		return s
+	}
 	wires, pods, failed := f.devices()
 	s.State, s.Chosen = feature.OK, fmt.Sprintf("%d bytes", p.size)
 	s.Why = fmt.Sprintf("GSO and GRO sizes of %s and %s", feature.Plural(wires, "device"),

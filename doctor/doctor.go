@@ -73,7 +73,7 @@ func (o *Options) machineChecks() []check.Check {
 
 // areas is the order of areas; those that are not listed come last.
 func areas() []string {
-	return strings.Fields("agent kernel bpf mounts devices mtu sysctls programs netfilter cni clock")
+	return strings.Fields("agent kernel bpf mounts devices mtu sysctls programs netfilter cni clock tune")
 }
 
 // ordered sorts checks by area.

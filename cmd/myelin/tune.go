@@ -14,6 +14,7 @@ import (
 
 	"myelin/config"
 	"myelin/doctor"
+	"myelin/doctor/check"
 	"myelin/tune"
 )
 
@@ -71,16 +72,11 @@ func (f *tuneFlags) run(cmd *cobra.Command) error {
 	if f.undo == "" {
 		f.undo = filepath.Join(o.Config.Myelin.RunDir, tune.UndoFile)
 	}
-	m := &tune.Machine{Root: "/", Devices: tune.Cards{}}
 	if f.revert {
-		return f.restore(cmd.OutOrStdout(), m)
+		return f.restore(cmd.OutOrStdout(), &tune.Machine{Root: "/", Devices: tune.Cards{}})
 	}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return fmt.Errorf("read the kernel's version: %w", err)
-	}
-	m.Release = unix.ByteSliceToString(u.Release[:])
-	if m.Wires, err = doctor.Wires(o); err != nil {
+	m, err := tunedMachine(o)
+	if err != nil {
 		return err
 	}
 	entries := tune.List(m, tune.Profile(f.profile))
@@ -91,6 +87,38 @@ func (f *tuneFlags) run(cmd *cobra.Command) error {
 		return f.output.write(cmd.OutOrStdout(), entries)
 	}
 	return tune.Render(cmd.OutOrStdout(), entries, columns(cmd.OutOrStdout()), f.all)
+}
+
+func tunedMachine(o doctor.Options) (*tune.Machine, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, fmt.Errorf("read the kernel's version: %w", err)
+	}
+	wires, err := doctor.Wires(o)
+	return &tune.Machine{Root: "/", Wires: wires, Devices: tune.Cards{},
+		Release: unix.ByteSliceToString(u.Release[:])}, err
+}
+
+// tuneFinding is what `myelin doctor` says of settings that could be tuned; nothing if all are as recommended, or can't
+// be read.
+func tuneFinding(o doctor.Options) []check.Finding {
+	m, err := tunedMachine(o)
+	if err != nil {
+		return nil
+	}
+	differ := 0
+	for _, e := range tune.List(m, tune.Throughput) {
+		if e.Differs() {
+			differ++
+		}
+	}
+	if differ == 0 {
+		return nil
+	}
+	return []check.Finding{{
+		Area: "tune", Level: check.Info, What: fmt.Sprintf("%d settings are not as recommended for throughput", differ),
+		Why: "packets cost more CPU time than they have to", Do: "see `myelin tune`",
+	}}
 }
 
 // write applies the entries, and says which.

@@ -33,13 +33,16 @@ func TestBigTCP(t *testing.T) {
 	if kernelBefore(6, 3) {
 		t.Skip("BIG TCP of both families needs kernel 6.3")
 	}
-	for _, kind := range []string{"veth", "netkit"} {
-		t.Run(kind, func(t *testing.T) {
+	for name, kind := range map[string]string{"veth": "veth", "flows": "veth", "netkit": "netkit"} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if kind == "netkit" {
 				needsNetkit(t)
 			}
 			on := map[string]any{"enableIPv4BIGTCP": true, "enableIPv6BIGTCP": true, "bpf.datapathMode": kind}
+			if name == "flows" {
+				on["myelin.flowTracking"] = "always"
+			}
 			c := up(t, setup{mode: modeNamed("native"), values: on, pods: []string{"a"}, fabric: lab.FabricWire})
 			c.testBigTCP()
 			c.restartWith(map[string]any{"enableIPv4BIGTCP": false, "enableIPv6BIGTCP": false})
@@ -53,6 +56,42 @@ func TestBigTCP(t *testing.T) {
 			c.restartWith(map[string]any{"enableIPv4BIGTCP": true, "enableIPv6BIGTCP": true})
 			c.testBigTCP() // pods that were there before
 		})
+	}
+}
+
+// TestBigTCPTunnel has a tunnel whose device takes no such packets: sizes stay as they are, and the status names it.
+// Kernels whose tunnel devices do take them have BIG TCP.
+//
+//	┌─ node1 ─┐  ┌─ node2 ─┐
+//	│ a1      │  │ a2      │
+//	└────┬────┘  └────┬────┘
+//	═════╧════════════╧═════
+func TestBigTCPTunnel(t *testing.T) {
+	if kernelBefore(6, 3) {
+		t.Skip("BIG TCP of both families needs kernel 6.3")
+	}
+	t.Parallel()
+	c := up(t, setup{mode: modeNamed("vxlan"), pods: []string{"a"}, values: map[string]any{
+		"enableIPv4BIGTCP": true, "enableIPv6BIGTCP": true, "enableTunnelBIGTCP": true,
+	}})
+	limit := 0
+	check(t, c.end("node1").Do(func() error {
+		tunnel, err := netlink.LinkByName("myelin_vxlan")
+		if err == nil {
+			limit = int(tunnel.Attrs().TSOMaxSize)
+		}
+		return err
+	}))
+	for _, f := range c.stack.families {
+		name := fmt.Sprintf("IPv%d BIG TCP", f)
+		if limit > smallSize {
+			c.says(name, status.OK, "bytes")
+		} else {
+			c.says(name, status.Fallback, fmt.Sprintf("device myelin_vxlan takes at most %d bytes", limit))
+			c.wantSizes(smallSize)
+		}
+		_, err := tcp(t.Context(), c.end("a1"), c.end("a2"), c.end("a2").addr(f), fewer(4<<20))
+		c.errorf(f, "TCP", err)
 	}
 }
 
@@ -79,6 +118,9 @@ func (c *cluster) testBigTCP() {
 	for _, f := range c.stack.families {
 		if largest := c.largestFrame(f); largest <= smallSize {
 			c.t.Errorf("IPv%d: the largest frame has %d bytes", f, largest)
+		}
+		for _, pair := range [][2]string{{"a1", "node1"}, {"node1", "a1"}, {"a1", "node2"}, {"node2", "a1"}} {
+			c.connect(c.end(pair[0]), c.end(pair[1]), f)
 		}
 	}
 }
