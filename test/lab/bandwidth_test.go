@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -192,45 +193,36 @@ const (
 const rateStreams = 8
 
 // rateTCP is that of frames, in bit/s.
-func (c *cluster) rateTCP(from, to string, family int) (sum float64) {
+func (c *cluster) rateTCP(from, to string, family int) float64 {
 	c.t.Helper()
 	a, b := c.end(from), c.end(to)
-	rates := make(chan float64, rateStreams)
-	for range rateStreams {
-		go func() { rates <- c.rateOne(a, b, family) }()
-	}
-	for range rateStreams {
-		sum += <-rates
-	}
-	return sum
-}
-
-func (c *cluster) rateOne(a, b end, family int) float64 {
-	client, server, err := connect(c.t.Context(), a, b, at(a.addr(family), 0), at(b.addr(family), 0))
-	if err != nil {
-		c.t.Errorf("connect: %v", err)
-		return 0
-	}
-	defer client.Close()
-	defer server.Close()
+	var servers []net.Conn
 	segment := 0
-	raw, err := client.SyscallConn()
-	if err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			segment, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
-		})
-	}
-	if err != nil || segment == 0 {
-		c.t.Errorf("segment of %d bytes: %v", segment, err)
-		return 0
+	for range rateStreams {
+		client, server, err := connect(c.t.Context(), a, b, at(a.addr(family), 0), at(b.addr(family), 0))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		defer client.Close()
+		defer server.Close()
+		raw, err := client.SyscallConn()
+		if err == nil {
+			_ = raw.Control(func(fd uintptr) {
+				segment, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+			})
+		}
+		if err != nil || segment == 0 {
+			c.t.Fatalf("segment of %d bytes: %v", segment, err)
+		}
+		go writeAll(c.t.Context(), client, make([]byte, 64<<10))
+		servers = append(servers, server)
 	}
 	const options = 12 // timestamps
-	go writeAll(c.t.Context(), client, make([]byte, 64<<10))
 	headers := 14 + 20 + 20 + options
 	if family == 6 {
 		headers += 20
 	}
-	return c.received(server, rateFor) * float64(segment+headers) / float64(segment)
+	return received(rateFor, servers...) * float64(segment+headers) / float64(segment)
 }
 
 // udpBuffer holds what is sent while a process waits for its turn.
@@ -265,7 +257,7 @@ func (c *cluster) rateUDP(from, to string, family int) float64 {
 	if family == 6 {
 		headers += 20
 	}
-	return c.received(server, rateFor) * float64(size+headers) / size
+	return received(rateFor, server) * float64(size+headers) / size
 }
 
 // writeAll writes until the connection is closed.
@@ -277,28 +269,23 @@ func writeAll(ctx context.Context, to net.Conn, data []byte) {
 	}
 }
 
-// received is the rate at which the connection brings data, in bit/s.
-func (c *cluster) received(from net.Conn, span time.Duration) float64 {
-	c.t.Helper()
-	buffer := make([]byte, 256<<10)
-	began := time.Now()
-	var bytes int
-	var first, last time.Time
-	_ = from.SetReadDeadline(began.Add(rateAfter + span + patience(5*time.Second)))
-	for {
-		n, err := from.Read(buffer)
-		if err != nil {
-			c.t.Errorf("receive: %v", err)
-			return 0
-		}
-		last = time.Now()
-		switch {
-		case last.Sub(began) < rateAfter:
-			first = last
-		case last.Sub(began) > rateAfter+span:
-			return float64(bytes+n) * 8 / last.Sub(first).Seconds()
-		default:
-			bytes += n
-		}
+// received is the rate at which connections bring data, in bit/s.
+func received(span time.Duration, from ...net.Conn) float64 {
+	var bytes atomic.Int64
+	for _, conn := range from {
+		go func() {
+			buffer := make([]byte, 256<<10)
+			for {
+				n, err := conn.Read(buffer)
+				if err != nil {
+					return
+				}
+				bytes.Add(int64(n))
+			}
+		}()
 	}
+	time.Sleep(rateAfter)
+	first, before := time.Now(), bytes.Load()
+	time.Sleep(span)
+	return float64(bytes.Load()-before) * 8 / time.Since(first).Seconds()
 }
