@@ -91,7 +91,7 @@ func (c *cluster) lossyRate() float64 {
 	defer client.Close()
 	defer server.Close()
 	go writeAll(c.t.Context(), client, make([]byte, 64<<10))
-	return c.received(server, lossyFor)
+	return received(lossyFor, server)
 }
 
 // congestionOf is the algorithm of a new socket.
