@@ -24,12 +24,12 @@ const (
 	rotationKeepalive = time.Second
 	// peersTime is how long a device is given to get all its peers. Of nodes with the same key one is none.
 	peersTime = 5 * time.Second
-	// quietTime is how long a device must have received no packets before its key is changed or it is removed, and
+	// quietTime is how long a device must have carried no packets before its key is changed or it is removed, and
 	// maxQuiet how long it is waited for.
 	quietTime = time.Second
 	maxQuiet  = 15 * time.Second
-	// keepalivesSize is what WireGuard's keepalives may be in steerTime, in bytes: two of 32, no packet with data.
-	keepalivesSize = 64
+	// keepalivesSize is what WireGuard's keepalives may be in steerTime, in bytes: three of 32, no packet with data.
+	keepalivesSize = 96
 )
 
 // rotating reports whether a node changes its key, and returning whether it has, and is reached by RotationDevice only
@@ -109,10 +109,10 @@ func (e *Encryption) rotation() (k keys, rotates bool, changed []<-chan struct{}
 
 // rotor has what a rotation looks back at.
 type rotor struct {
-	received map[wgtypes.Key]int64 // bytes that a device had from its peers
-	quiet    time.Time             // since when no packets came; zero: it was not looked
-	since    time.Time             // of waiting for that
-	failed   string                // the last error
+	carried map[wgtypes.Key]int64 // bytes from and to the peers of a device
+	quiet   time.Time             // since when there were no packets; zero: it was not looked
+	since   time.Time             // of waiting for that
+	failed  string                // the last error
 }
 
 // runRotation has packets to other nodes take the device that has sessions, while one of both rotates its key, and
@@ -244,16 +244,17 @@ func (e *Encryption) peersOn(device string) (map[string]*wgtypes.Peer, error) {
 	return peers, nil
 }
 
-// whenQuiet does what it is given when no packets have come from peers for a while, and none are under way then.
+// whenQuiet does what it is given when no packets have come from peers or gone to them for a while: prefixes in the
+// datapath follow detours with a delay.
 func (r *rotor) whenQuiet(peers map[string]*wgtypes.Peer, do func() error) error {
-	now, received, quiet := time.Now(), map[wgtypes.Key]int64{}, true
+	now, carried, quiet := time.Now(), map[wgtypes.Key]int64{}, true
 	for _, p := range peers {
-		received[p.PublicKey] = p.ReceiveBytes
-		if was, ok := r.received[p.PublicKey]; ok && p.ReceiveBytes-was > keepalivesSize {
+		carried[p.PublicKey] = p.ReceiveBytes + p.TransmitBytes
+		if was, ok := r.carried[p.PublicKey]; ok && carried[p.PublicKey]-was > keepalivesSize {
 			quiet = false
 		}
 	}
-	if r.received = received; r.since.IsZero() {
+	if r.carried = carried; r.since.IsZero() {
 		r.since = now
 	}
 	if !quiet || r.quiet.IsZero() {
@@ -262,7 +263,7 @@ func (r *rotor) whenQuiet(peers map[string]*wgtypes.Peer, do func() error) error
 	if now.Sub(r.quiet) < quietTime && now.Sub(r.since) < maxQuiet {
 		return nil
 	}
-	r.quiet, r.since, r.received = time.Time{}, time.Time{}, nil
+	r.quiet, r.since, r.carried = time.Time{}, time.Time{}, nil
 	return do()
 }
 
