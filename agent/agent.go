@@ -133,7 +133,7 @@ func (a *agent) features() []*feature.Feature {
 		a.own.feature(),
 		a.network.tunnelFeature(),
 		(&encryption.Feature{Node: a.Node, Version: a.version, Routes: func() *route.Routes { return a.network.routes },
-			Publish: a.source.publishKey, Obstacle: a.progress.waitsFor}).Feature(),
+			Attached: a.network.attached.Get, Publish: a.source.publishKey, Obstacle: a.progress.waitsFor}).Feature(),
 		a.datapath.feature(),
 		a.datapath.eventsFeature(),
 		a.flows.Feature(),

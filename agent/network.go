@@ -34,6 +34,8 @@ type network struct {
 	tunnelIndex int
 	// hostServes is on while the host itself is a backend of Services.
 	hostServes node.Switch
+	// attached are the wires that programs are attached to.
+	attached node.Attached
 	// hostProbes is on while health checks travel by DSR.
 	hostProbes node.Switch
 }
@@ -145,8 +147,8 @@ func (n *network) startNode(context.Context) error {
 	var err error
 	n.node, err = node.New(node.Params{
 		DB: n.DB, Log: n.Log, Group: n.Group, Config: n.nodeConfig(), Nodes: n.Cluster.Nodes, Devices: n.routes.Devices,
-		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, Detours: n.Detours, HostServes: &n.hostServes,
-		HostProbes: &n.hostProbes, Datapath: n.Datapath, Epochs: n.Epochs,
+		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, Detours: n.Detours, Attached: &n.attached,
+		HostServes: &n.hostServes, HostProbes: &n.hostProbes, Datapath: n.Datapath, Epochs: n.Epochs,
 	})
 	return err
 }

@@ -64,7 +64,6 @@ func (o *Options) machineChecks() []check.Check {
 			kernel(m, notExamined(slices.Concat(o.machineChecks(), o.Checks)))
 		}},
 		{Area: "mounts", Run: mounts},
-		{Area: "devices", Devices: true, Privileged: true, Run: wireguard},
 		{Area: "netfilter", Devices: true, Privileged: true, Run: netfilter},
 		{Area: "cni", Devices: true, Run: otherNetworks},
 		{Area: "clock", Run: clock},

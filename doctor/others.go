@@ -1,17 +1,10 @@
 package doctor
 
 import (
-	"github.com/vishvananda/netlink"
-
 	"strings"
 
 	"myelin/doctor/check"
 )
-
-// wireguard tries to create a device of the kind that encryption will need.
-func wireguard(m *check.Machine) {
-	m.Kind(&netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: "probe"}}, check.Info, "encryption will need it")
-}
 
 // otherNetworks are known by devices that only they make.
 func otherNetworks(m *check.Machine) {

@@ -39,6 +39,8 @@ type Params struct {
 	Nodes     statedb.Table[*cluster.Node]
 	// Outside are pods in no podCIDR of their Node; nil: there are none.
 	Outside statedb.Table[*cluster.Outside]
+	// Attached reports whether programs are attached to the device with an index: only then it may get packets.
+	Attached func(index int) (bool, <-chan struct{})
 	// Detours is written: which nodes are reached by RotationDevice.
 	Detours statedb.RWTable[*cluster.Detour]
 	// Devices is followed, so that a device that another program removes or changes is put back.
@@ -208,6 +210,11 @@ func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
 		}
 		var peers []*Peer
 		for device := range devices {
+			attached, attachedChanged := e.params.Attached(device.Index)
+			w.Add(attachedChanged)
+			if device.Name == RotationDevice && !attached { // without peers it has no sessions
+				continue
+			}
 			in.device = device
 			peers = append(peers, derivePeers(in)...)
 			complete = complete && (device.Name != DeviceName || device.Index != 0)

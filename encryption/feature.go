@@ -23,6 +23,9 @@ type Feature struct {
 	Version string // of the agent
 	// Routes are the node's; called when the feature starts.
 	Routes func() *route.Routes
+	// Attached reports whether the datapath's programs are attached to the device with an index, and returns a channel
+	// that is closed when that may have changed.
+	Attached func(index int) (bool, <-chan struct{})
 	// Publish writes the node's public key where other nodes read it; called when the feature starts. nil: others do,
 	// from the file.
 	Publish func() func(ctx context.Context, node, key, next string) error
@@ -37,6 +40,7 @@ type Feature struct {
 func (f *Feature) Feature() *feature.Feature {
 	return &feature.Feature{
 		Name: "encryption", Start: f.start, Stop: f.stop, Settings: f.settings, Counts: f.counts, Lists: f.lists,
+		Metrics: f.metrics, Checks: checks(),
 		Commands: commands(), Status: func() []feature.Status { return []feature.Status{f.status()} },
 		Rights: []feature.Right{{Group: "cilium.io", Resources: []string{"ciliumnodes"}, Verbs: []string{"patch"}}},
 	}
@@ -48,7 +52,7 @@ func (f *Feature) start(ctx context.Context) error {
 		DB: f.DB, Log: f.Log, Group: f.Group, Node: f.Config.Myelin.NodeName, Options: f.Config.Encryption,
 		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, LogFormat: f.Config.Myelin.LogFormat,
 		Nodes: f.Cluster.Nodes, Outside: f.Outside, Detours: f.Detours, Devices: f.Routes().Devices,
-		MTU: f.Routes().MTU,
+		MTU: f.Routes().MTU, Attached: f.Attached,
 	})
 	if err != nil || !f.Config.Encryption.Enabled {
 		return err
@@ -67,11 +71,17 @@ func (f *Feature) publish(ctx context.Context, write func(ctx context.Context, n
 	name, failed := f.Config.Myelin.NodeName, ""
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		row, _, changed, ok := f.Cluster.Nodes.GetWatch(f.DB.ReadTxn(), cluster.NodeByName(name))
-		_, _, deviceChanged, _ := f.encryption.Device.GetWatch(f.DB.ReadTxn(), deviceByName(DeviceName))
-		keys, keysChanged := f.encryption.keys.get()
+		_, deviceChanged := f.encryption.Device.AllWatch(f.DB.ReadTxn())
+		k, keysChanged := f.encryption.keys.get()
 		w.Add(changed, deviceChanged, keysChanged)
-		key, next := keys.current.public, keys.next.public
-		if !ok || row.WireGuardKey == key && row.NextWireGuardKey == next {
+		if k.rotating() { // peers count, too
+			w.After(steerTime)
+		}
+		if !ok {
+			return nil
+		}
+		key, next := f.encryption.public(row)
+		if row.WireGuardKey == key && row.NextWireGuardKey == next {
 			return nil
 		}
 		w.After(publishAgain) // as the watch may bring nothing

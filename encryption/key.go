@@ -41,7 +41,7 @@ func openKey(runDir string) (nodeKey, error) {
 	k, err := readKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
-			err = writePublic(runDir, k)
+			err = writePublic(PublicKeyFile(runDir), k.public)
 		}
 		return k, err
 	}
@@ -52,7 +52,7 @@ func openKey(runDir string) (nodeKey, error) {
 		return nodeKey{}, err
 	}
 	k.public, k.since = k.private.PublicKey().String(), time.Now()
-	return k, writePublic(runDir, k)
+	return k, writePublic(PublicKeyFile(runDir), k.public)
 }
 
 func readKey(path string) (nodeKey, error) {
@@ -72,10 +72,10 @@ func readKey(path string) (nodeKey, error) {
 	return nodeKey{private: private, public: private.PublicKey().String(), since: info.ModTime()}, nil
 }
 
-func writePublic(runDir string, k nodeKey) error {
-	text := k.public + "\n"
-	if have, err := os.ReadFile(PublicKeyFile(runDir)); err == nil && string(have) == text {
+func writePublic(path, key string) error {
+	text := key + "\n"
+	if have, err := os.ReadFile(path); err == nil && string(have) == text {
 		return nil
 	}
-	return durable.Write(PublicKeyFile(runDir), []byte(text))
+	return durable.Write(path, []byte(text))
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"myelin/cluster"
 	"myelin/internal/durable"
 )
 
@@ -53,6 +54,11 @@ type keys struct{ current, next nodeKey }
 // another one.
 func (k *keys) rotating() bool  { return k.next.public != "" }
 func (k *keys) returning() bool { return k.rotating() && k.next.public == k.current.public }
+
+// known reports whether the node's row has the keys, as other nodes see them.
+func (k *keys) known(self *cluster.Node) bool {
+	return self.WireGuardKey == k.current.public && self.NextWireGuardKey == k.next.public
+}
 
 // keyring has the node's keys, and the files that they are in.
 type keyring struct {
@@ -110,15 +116,19 @@ func (r *keyring) look() (next nodeKey, ok bool, err error) {
 	return next, err == nil, err
 }
 
-// begin starts the rotation. The public half is in a file for those who distribute keys without an API server.
-func (r *keyring) begin(next nodeKey) error {
-	if err := durable.Write(NextPublicKeyFile(r.runDir), []byte(next.public+"\n")); err != nil {
-		return err
-	}
+// begin starts the rotation.
+func (r *keyring) begin(next nodeKey) {
 	k, _ := r.get()
 	k.next = next
 	r.set(k)
-	return nil
+}
+
+// announce writes public keys, for those who distribute them without an API server.
+func (r *keyring) announce(key, next string) error {
+	if err := writePublic(PublicKeyFile(r.runDir), key); err != nil || next == "" {
+		return err
+	}
+	return writePublic(NextPublicKeyFile(r.runDir), next)
 }
 
 // commit makes the next key the node's.
@@ -129,9 +139,6 @@ func (r *keyring) commit() error {
 		return err
 	}
 	k.current, k.current.since = k.next, time.Now()
-	if err := writePublic(r.runDir, k.current); err != nil {
-		return err
-	}
 	r.set(k)
 	return nil
 }

@@ -108,8 +108,8 @@ func derivePeers(in peerInput) (peers []*Peer) {
 			On: in.device.Name, PublicKey: key, Node: n.Name, Keepalive: in.keepalive, Device: in.device.Index,
 			Instance: in.device.Instance, Status: reconciler.StatusPending(),
 		}
-		if rotates && p.Keepalive == 0 {
-			p.Keepalive = rotationKeepalive
+		if rotates {
+			p.Keepalive = in.rotationKeepalive(n)
 		}
 		if at := endpointOf(n, in.ipv6); at.IsValid() {
 			p.Endpoint = netip.AddrPortFrom(at, uint16(in.device.Port))

@@ -80,8 +80,11 @@ func TestDerivePeersRotation(t *testing.T) {
 			[]string{"n2 b 51871 1s"}, []string{"n2 c 51872 1s"}},
 		"n2 returns": {func(in *peerInput) { in.nodes[1].NextWireGuardKey = testKey("b") },
 			[]string{"n2 b 51871 1s"}, []string{"n2 b 51872 1s"}},
-		"this node": {func(in *peerInput) { in.keys.next.public = testKey("d") },
-			[]string{"n2 b 51871 1s"}, []string{"n2 b 51872 1s"}},
+		"this node, which does not begin sessions": {func(in *peerInput) { in.keys.next.public = testKey("d") },
+			[]string{"n2 b 51871 0s"}, []string{"n2 b 51872 0s"}},
+		"both": {func(in *peerInput) {
+			in.keys.next.public, in.nodes[1].NextWireGuardKey = testKey("d"), testKey("c")
+		}, []string{"n2 b 51871 1s"}, []string{"n2 c 51872 1s"}},
 		"a node without a key": {func(in *peerInput) { in.nodes[2].NextWireGuardKey = testKey("c") },
 			[]string{"n2 b 51871 0s"}, nil},
 	} {

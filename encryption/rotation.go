@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"myelin/cluster"
@@ -19,14 +20,16 @@ const (
 	// keys rotate.
 	rotateLook = time.Second
 	steerTime  = 100 * time.Millisecond
-	// rotationKeepalive has sessions made on both devices, whether or not there are packets.
+	// rotationKeepalive has sessions made, whether or not there are packets.
 	rotationKeepalive = time.Second
-	// quietTime is how long a device must have received no packets before its key is changed or it is removed, and
+	// peersTime is how long a device is given to get all its peers. Of nodes with the same key one is none.
+	peersTime = 5 * time.Second
+	// quietTime is how long a device must have carried no packets before its key is changed or it is removed, and
 	// maxQuiet how long it is waited for.
 	quietTime = time.Second
 	maxQuiet  = 15 * time.Second
-	// keepalivesSize is what WireGuard's keepalives may be in steerTime, in bytes: two of 32, no packet with data.
-	keepalivesSize = 64
+	// keepalivesSize is what WireGuard's keepalives may be in steerTime, in bytes: three of 32, no packet with data.
+	keepalivesSize = 96
 )
 
 // rotating reports whether a node changes its key, and returning whether it has, and is reached by RotationDevice only
@@ -40,6 +43,53 @@ func keyOn(device string, n *cluster.Node) string {
 		return n.NextWireGuardKey
 	}
 	return n.WireGuardKey
+}
+
+// rotationKeepalive has one of both nodes make the sessions: the one that does not rotate its key, which learns of the
+// other one's when that can answer. If both did so at once, WireGuard might drop the session that packets use already.
+func (in *peerInput) rotationKeepalive(n *cluster.Node) time.Duration {
+	switch {
+	case !in.keys.rotating() || rotating(n) && in.node < n.Name:
+		return rotationKeepalive
+	case in.device.Name == RotationDevice:
+		return 0
+	default:
+		return in.keepalive
+	}
+}
+
+// public are the keys that other nodes may learn now, given those that they know: a new one when its device can answer.
+func (e *Encryption) public(known *cluster.Node) (key, next string) {
+	k, _ := e.keys.get()
+	key, next = k.current.public, k.next.public
+	if k.rotating() && !e.answers(RotationDevice, next) {
+		next = known.NextWireGuardKey
+	}
+	if k.returning() && !e.answers(DeviceName, key) {
+		key = known.WireGuardKey
+	}
+	return key, next
+}
+
+// answers reports whether a device has a key and its peers.
+func (e *Encryption) answers(device, key string) bool {
+	txn := e.params.DB.ReadTxn()
+	row, _, ok := e.Device.Get(txn, deviceByName(device))
+	if !ok || row.Index == 0 || row.PublicKey != key || row.Status.Kind != reconciler.StatusKindDone {
+		return false
+	}
+	peers := map[string]bool{}
+	for p := range e.Peers.All(txn) {
+		if p.On == device && p.Status.Kind != reconciler.StatusKindPending {
+			peers[p.Node] = true
+		}
+	}
+	for n := range e.params.Nodes.All(txn) {
+		if n.Name != e.params.Node && n.WireGuardKey != "" && !peers[n.Name] {
+			return time.Since(row.Status.UpdatedAt) > peersTime
+		}
+	}
+	return true
 }
 
 // rotation returns this node's keys, whether it or another node rotates one, and channels that are closed when that may
@@ -59,10 +109,10 @@ func (e *Encryption) rotation() (k keys, rotates bool, changed []<-chan struct{}
 
 // rotor has what a rotation looks back at.
 type rotor struct {
-	received map[wgtypes.Key]int64 // bytes that a device had from its peers
-	quiet    time.Time             // since when no packets came; zero: it was not looked
-	since    time.Time             // of waiting for that
-	failed   string                // the last error
+	carried map[wgtypes.Key]int64 // bytes from and to the peers of a device
+	quiet   time.Time             // since when there were no packets; zero: it was not looked
+	since   time.Time             // of waiting for that
+	failed  string                // the last error
 }
 
 // runRotation has packets to other nodes take the device that has sessions, while one of both rotates its key, and
@@ -103,7 +153,8 @@ func (e *Encryption) begin(rotates bool) error {
 		return nil
 	}
 	e.params.Log.Info("The node rotates its key", "public", next.public)
-	return e.keys.begin(next)
+	e.keys.begin(next)
+	return nil
 }
 
 // steer looks at the sessions of both devices.
@@ -153,8 +204,12 @@ func (e *Encryption) steer(r *rotor) error {
 	if err := e.writeDetours(detours); err != nil {
 		return err
 	}
-	if waits || !k.rotating() || self == nil || self.WireGuardKey != k.current.public ||
-		self.NextWireGuardKey != k.next.public {
+	if self != nil {
+		if err := e.keys.announce(e.public(self)); err != nil {
+			return err
+		}
+	}
+	if waits || !k.rotating() || self == nil || !k.known(self) {
 		r.quiet, r.since = time.Time{}, time.Time{}
 		return nil
 	}
@@ -189,16 +244,17 @@ func (e *Encryption) peersOn(device string) (map[string]*wgtypes.Peer, error) {
 	return peers, nil
 }
 
-// whenQuiet does what it is given when no packets have come from peers for a while, and none are under way then.
+// whenQuiet does what it is given when no packets have come from peers or gone to them for a while: prefixes in the
+// datapath follow detours with a delay.
 func (r *rotor) whenQuiet(peers map[string]*wgtypes.Peer, do func() error) error {
-	now, received, quiet := time.Now(), map[wgtypes.Key]int64{}, true
+	now, carried, quiet := time.Now(), map[wgtypes.Key]int64{}, true
 	for _, p := range peers {
-		received[p.PublicKey] = p.ReceiveBytes
-		if was, ok := r.received[p.PublicKey]; ok && p.ReceiveBytes-was > keepalivesSize {
+		carried[p.PublicKey] = p.ReceiveBytes + p.TransmitBytes
+		if was, ok := r.carried[p.PublicKey]; ok && carried[p.PublicKey]-was > keepalivesSize {
 			quiet = false
 		}
 	}
-	if r.received = received; r.since.IsZero() {
+	if r.carried = carried; r.since.IsZero() {
 		r.since = now
 	}
 	if !quiet || r.quiet.IsZero() {
@@ -207,7 +263,7 @@ func (r *rotor) whenQuiet(peers map[string]*wgtypes.Peer, do func() error) error
 	if now.Sub(r.quiet) < quietTime && now.Sub(r.since) < maxQuiet {
 		return nil
 	}
-	r.quiet, r.since, r.received = time.Time{}, time.Time{}, nil
+	r.quiet, r.since, r.carried = time.Time{}, time.Time{}, nil
 	return do()
 }
 

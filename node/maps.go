@@ -101,6 +101,7 @@ type wireOps struct {
 	epochs   *bpf.Epochs
 	table    statedb.Table[*Wire]
 	xdp      bpf.XDPMode
+	attached *Attached
 }
 
 // flags are the kinds of the wire, as the datapath has them.
@@ -143,10 +144,12 @@ func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 			return err
 		}
 	}
+	o.attached.set(w.Index, true)
 	return nil
 }
 
 func (o *wireOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, w *Wire) error {
+	o.attached.set(w.Index, false)
 	for other := range o.table.All(txn) {
 		// The device was made anew: its pins have the same names, and Attach replaces them.
 		if other.Name == w.Name {

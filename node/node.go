@@ -35,6 +35,8 @@ type Params struct {
 	Outside statedb.Table[*cluster.Outside]
 	// Detours are other nodes that are reached by another WireGuard device; nil: there are none.
 	Detours statedb.Table[*cluster.Detour]
+	// Attached is kept; it may be nil.
+	Attached *Attached
 	// HostServes is on while the host itself is a backend of Services: what it
 	// answers clients outside is then looked at where it leaves.
 	HostServes *Switch
@@ -79,7 +81,7 @@ func New(p Params) (*Node, error) {
 	}, &addressOps{p.Datapath, p.Epochs})
 	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status {
 		return &r.Status
-	}, &wireOps{p.Datapath, p.Epochs, t.Wires, p.Config.XDP},
+	}, &wireOps{p.Datapath, p.Epochs, t.Wires, p.Config.XDP, p.Attached},
 		reconciler.WithRefreshing(reattach, rate.NewLimiter(100, 1)))
 	_, x := table.Register(p.Log, p.DB, p.Group, t.Prefixes, func(r *Prefix) *reconciler.Status {
 		return &r.Status

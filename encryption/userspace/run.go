@@ -56,12 +56,12 @@ func Run(ctx context.Context, p Params) error {
 	if err := limitCapabilities(); err != nil {
 		return errors.Join(err, t.Close())
 	}
-	// What peers and pods can cause is logged seldom.
+	// What peers and pods can cause is logged seldom, and what follows from the device's removal is not.
 	seldom := rate.NewLimiter(1, 10)
 	dev := device.NewDevice(t, conn.NewDefaultBind(), &device.Logger{
 		Verbosef: device.DiscardLogf,
 		Errorf: func(format string, args ...any) {
-			if seldom.Allow() {
+			if _, err := net.InterfaceByName(p.Device); err == nil && seldom.Allow() {
 				p.Log.Warn("WireGuard", "error", fmt.Sprintf(format, args...))
 			}
 		},
