@@ -91,6 +91,7 @@ bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-l7 benc
 bench-vm: build ## netperf in the VM, by instruction counting
 	scripts/deps.sh bench vm
 	bin/myelin-bench -mode vm -family $(FAMILY)
+	bin/myelin-bench -mode vm -family $(FAMILY) -scenarios veth,node-bigtcp,bigtcp -tests stream80k,rr80k
 
 bench-machine: build ## netperf on this machine, pinned and interleaved
 	scripts/deps.sh bench

@@ -14,10 +14,13 @@ import (
 	"github.com/cilium/statedb"
 
 	"myelin/agent/feature"
+	"myelin/bandwidth"
+	"myelin/bigtcp"
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/config"
 	"myelin/encryption"
+	"myelin/endpoint"
 	"myelin/event"
 	"myelin/flow"
 	"myelin/flow/tracking"
@@ -67,6 +70,7 @@ type components struct {
 	balancer   *loadBalancer
 	hubble     *observer.Observer
 	l7         *l7.Feature
+	bigTCP     *bigtcp.Feature
 }
 
 // newAgent wires the features; nothing is started.
@@ -88,6 +92,9 @@ func newAgent(c *config.Config, version string, log *slog.Logger, recent *logs.R
 		Growth: func() (int, string) { return a.datapath.growth.limit, a.datapath.growth.stuck },
 	}
 	a.endpoints = &endpoints{Node: a.Node, network: a.network, own: a.own, identities: a.identities}
+	a.bigTCP = &bigtcp.Feature{Node: a.Node, Routes: func() *route.Routes { return a.network.routes },
+		Endpoints: func() statedb.Table[*endpoint.Endpoint] { return a.endpoints.table }}
+	a.endpoints.bigTCP = a.bigTCP
 	a.hubble = a.newObserver()
 	a.l7 = l7.New(a.Node, l7.Params{Version: version, MTU: func() (int, int) {
 		c := a.own.podConfig()
@@ -125,8 +132,8 @@ func (a *agent) features() []*feature.Feature {
 		a.network.routesFeature(),
 		a.own.feature(),
 		a.network.tunnelFeature(),
-		(&encryption.Feature{Node: a.Node, Routes: func() *route.Routes { return a.network.routes },
-			Publish: a.source.publishKey, PublishIPsec: a.source.publishIPsec,
+		(&encryption.Feature{Node: a.Node, Version: a.version, Routes: func() *route.Routes { return a.network.routes },
+			Attached: a.network.attached.Get, Publish: a.source.publishKey, PublishIPsec: a.source.publishIPsec,
 			Obstacle: a.progress.waitsFor}).Feature(),
 		a.datapath.feature(),
 		a.datapath.eventsFeature(),
@@ -136,7 +143,11 @@ func (a *agent) features() []*feature.Feature {
 		a.l7.Feature(),
 		a.policies.feature(),
 		prefilter.Feature(a.Node, prefilter.Params{Groups: a.groups, XDP: a.network.xdpStates}),
+		a.bigTCP.Feature(),
 		a.endpoints.feature(),
+		(&bandwidth.Feature{Node: a.Node, Devices: func() statedb.Table[*route.Device] {
+			return a.network.routes.Devices
+		}, Endpoints: func() statedb.Table[*endpoint.Endpoint] { return a.endpoints.table }}).Feature(),
 		a.services.feature(),
 		flood.Feature(a.Node, a.natEntries),
 		a.balancer.feature(),

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"myelin/agent/feature"
+	"myelin/bigtcp"
 	"myelin/bpf"
 	"myelin/cluster"
 	"myelin/endpoint"
@@ -26,6 +27,7 @@ type endpoints struct {
 	own        *ownNode
 	identities *identities
 	policies   *policies
+	bigTCP     *bigtcp.Feature
 
 	table statedb.RWTable[*endpoint.Endpoint]
 	// restorable is called when the manager has registered that it will restore
@@ -181,6 +183,7 @@ func (ep *endpoints) podReady(ctx context.Context, e *endpoint.Endpoint) error {
 	if err := ep.network.routes.WaitPod(ctx, e.LinkName, e.Addresses()...); err != nil {
 		return err
 	}
+	ep.bigTCP.WaitPod(ctx, e.LinkName)
 	if ep.policies.engine == nil {
 		return nil
 	}

@@ -34,6 +34,8 @@ type network struct {
 	tunnelIndex int
 	// hostServes is on while the host itself is a backend of Services.
 	hostServes node.Switch
+	// attached are the wires that programs are attached to.
+	attached node.Attached
 	// hostProbes is on while health checks travel by DSR.
 	hostProbes node.Switch
 }
@@ -62,10 +64,13 @@ func (n *network) startRoutes(context.Context) error {
 	}
 	n.Outside = outside.Rows
 	n.Go("pods-outside", outside.Run)
+	if n.Detours, err = cluster.NewDetourTable(n.DB); err != nil {
+		return err
+	}
 	n.routes, err = route.New(route.Params{
 		DB: n.DB, Log: n.Log, Group: n.Group, Nodes: n.Cluster.Nodes, Endpoints: n.endpoints.table,
-		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, Config: n.routeConfig(), ProcSys: n.Config.Myelin.SysctlRoot,
-		Originals: filepath.Join(n.Config.Myelin.RunDir, route.OriginalsFile),
+		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, Detours: n.Detours, Config: n.routeConfig(),
+		ProcSys: n.Config.Myelin.SysctlRoot, Originals: filepath.Join(n.Config.Myelin.RunDir, route.OriginalsFile),
 	})
 	return err
 }
@@ -142,8 +147,8 @@ func (n *network) startNode(context.Context) error {
 	var err error
 	n.node, err = node.New(node.Params{
 		DB: n.DB, Log: n.Log, Group: n.Group, Config: n.nodeConfig(), Nodes: n.Cluster.Nodes, Devices: n.routes.Devices,
-		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, HostServes: &n.hostServes, HostProbes: &n.hostProbes,
-		Datapath: n.Datapath, Epochs: n.Epochs,
+		PodCIDRs: n.own.podCIDRs, Outside: n.Outside, Detours: n.Detours, Attached: &n.attached,
+		HostServes: &n.hostServes, HostProbes: &n.hostProbes, Datapath: n.Datapath, Epochs: n.Epochs,
 	})
 	return err
 }
@@ -159,8 +164,11 @@ func (n *network) routeConfig() route.Config {
 		c.Tunnel = tunnel.DeviceName
 	}
 	if n.Config.Encryption.Enabled {
-		c.Encryption, c.Strict = encryption.DeviceOf(n.Config.Encryption.Type), n.Config.Encryption.Strict()
-		c.EncryptionType = n.Config.Encryption.Type
+		c.EncryptionType, c.Strict = n.Config.Encryption.Type, n.Config.Encryption.Strict()
+		c.Encryption = encryption.DeviceOf(c.EncryptionType)
+		if c.EncryptionType == cluster.WireGuardType {
+			c.Rotation = encryption.RotationDevice
+		}
 	}
 	return c
 }
@@ -177,6 +185,7 @@ func (n *network) nodeConfig() node.Config {
 	c.StrictCIDRs, c.StrictNodes = n.Config.Encryption.Strict(), n.Config.Encryption.StrictNodes
 	if n.Config.Encryption.Enabled {
 		c.EncryptionType = n.Config.Encryption.Type
+		c.Encryption = encryption.DeviceOf(c.EncryptionType)
 	}
 	for _, p := range []netip.Prefix{n.Config.IPv4.NativeRoutingCIDR, n.Config.IPv6.NativeRoutingCIDR} {
 		if p.IsValid() {

@@ -120,8 +120,8 @@ func (c *clusterSource) secretsNamespace() string {
 	return c.Config.L7.SecretsNamespace
 }
 
-// publishKey writes a node's public key to the API server; nil without one.
-func (c *clusterSource) publishKey() func(ctx context.Context, node, key string) error {
+// publishKey writes a node's public keys to the API server; nil without one.
+func (c *clusterSource) publishKey() func(ctx context.Context, node, key, next string) error {
 	if c.kube == nil {
 		return nil
 	}

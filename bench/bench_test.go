@@ -177,3 +177,18 @@ func TestParseCPU(t *testing.T) {
 		t.Error("a text without processors is no error")
 	}
 }
+
+func TestBigTCPRatios(t *testing.T) {
+	row := func(name string, value float64) results.Result {
+		return results.Result{Name: name, Value: value, Unit: "1/s"}.Against(1000)
+	}
+	got := BigTCPRatios("vm", IPv6, []results.Result{row("vm/node-bigtcp6/rr80k", 500), row("vm/bigtcp6/rr80k", 490),
+		row("vm/veth6/rr80k", 400), row("vm/bigtcp/stream80k", 1)})
+	want := []results.Result{
+		{Name: "bigtcp/rr80k6", Value: 490, Unit: "1/s", Baseline: 500, Ratio: 0.98},
+		{Name: "bigtcp/gain_rr80k6", Value: 490, Unit: "1/s", Baseline: 400, Ratio: 1.225},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

@@ -15,8 +15,15 @@ type comparison struct {
 	list     []results.Result
 }
 
-// add compares a path with another one by a test, if both were measured.
+// add compares a path with another one by a test, if both were measured. Names of IPv6 get an ending.
 func (c *comparison) add(test, path, of, name string) {
+	if c.family == IPv6 {
+		name += "_v6"
+	}
+	c.compare(test, path, of, name)
+}
+
+func (c *comparison) compare(test, path, of, name string) {
 	find := func(path string) (r results.Result, ok bool) {
 		i := slices.IndexFunc(c.measured, func(r results.Result) bool {
 			return r.Name == fmt.Sprintf("%s/%s%s/%s", c.way, path, c.family.suffix(), test)
@@ -30,9 +37,6 @@ func (c *comparison) add(test, path, of, name string) {
 	base, known := find(of)
 	if !ok || !known {
 		return
-	}
-	if c.family == IPv6 {
-		name += "_v6"
 	}
 	r.Name = name
 	c.list = append(c.list, r.Against(base.Value))

@@ -22,6 +22,7 @@ type Test struct {
 	netperf string
 	count   int
 	unit    string
+	options []string // of the test
 }
 
 // Tests are all kinds of traffic, in the order they are run in.
@@ -31,6 +32,8 @@ func Tests() []Test {
 		{Name: "crr", netperf: "TCP_CRR", count: 400, unit: "1/s"},
 		{Name: "stream", netperf: "TCP_STREAM", count: 40_000_000, unit: "Mbit/s"},
 		{Name: "udp_rr", netperf: "UDP_RR", count: 2000, unit: "1/s"},
+		{Name: "stream80k", netperf: "TCP_STREAM", count: 80_000_000, unit: "Mbit/s", options: []string{"-m", "80000"}},
+		{Name: "rr80k", netperf: "TCP_RR", count: 400, unit: "1/s", options: []string{"-r", "80000,80000"}},
 	}
 }
 
@@ -128,6 +131,7 @@ func (n netperf) once(ctx context.Context, path Path, test Test, bound int) (flo
 	args := []string{familyOption(path.Target), "-H", path.Target.String(), "-p", strconv.Itoa(int(control)),
 		"-T", "0,0",
 		"-t", test.netperf, "-l", strconv.Itoa(bound), "-P", "0", "--", "-k", "THROUGHPUT"}
+	args = append(args, test.options...)
 	if path.Port != 0 {
 		args = append(args, "-P", fmt.Sprintf(",%d", path.Port))
 	}

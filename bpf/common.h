@@ -75,6 +75,8 @@ struct settings {
 	__u8 ipsec;            /* it is IPsec's */
 	__u8 strict_egress;    /* nothing leaves in plain text for a prefix with PREFIX_STRICT */
 	__u8 strict_ingress;   /* what should have been encrypted is dropped */
+	__u8 bandwidth;        /* pods may have limits of their bandwidth */
+	__u8 edt;              /* the kernel keeps the departure times of packets that are redirected (5.18) */
 	__u8 no_verdicts;      /* no EVENT_FLOW_BEGIN is sent to Hubble: of verdicts, only drops are reported */
 	__u32 tunnel_ifindex;
 	__u32 vni;

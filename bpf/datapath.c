@@ -22,6 +22,7 @@
 #include "../service/from_pod.h"
 #include "../service/from_wire.h"
 #include "../service/from_proxy.h"
+#include "../service/to_pod.h"
 #include "../service/probe.h"
 #include "../service/socket.h"
 #include "../service/bind.h"
@@ -53,9 +54,15 @@ APART int from_pod_forward(struct __sk_buff *skb, __u32 action)
 /* Forwards a pod's packet to a Service's backend, or along c->path if it is not for a Service. */
 APART int from_pod_services(struct __sk_buff *skb, __u32 action)
 {
+	struct cpu *c = cpu_this();
+	__u16 slot = c ? c->path.src_slot : SLOT_NONE;
 	int outcome = service_from_pod(skb);
 
-	return outcome == NEXT_CONTINUE ? from_pod_forward(skb, action) : service_send(skb, outcome);
+	if (outcome == NEXT_CONTINUE)
+		return from_pod_forward(skb, action);
+	if (c && c->path.src_slot != slot) /* decided for any source */
+		path_limit_source(&c->path, slot);
+	return service_send(skb, outcome);
 }
 
 /* Forwards a pod's packet along c->path, whose flags say whether it may be for a Service or for the proxy. */
@@ -296,25 +303,16 @@ int proxy_accept(struct bpf_sk_lookup *ctx)
 	return l7_accept(ctx);
 }
 
-/* Packets that the host sends to a pod. Attached with flow_always, for Services and for policies. */
+/*
+ * Packets that the host sends to a pod, and packets to a pod with a limit of its bandwidth. Attached with flow_always,
+ * for Services, for policies and for limits.
+ */
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
-	struct cpu *c = cpu_this();
-	int outcome;
+	int verdict = netkit_forwarded(skb) ? TC_ACT_OK : host_deliver(skb);
 
-	if (netkit_forwarded(skb))
-		return TC_ACT_OK;
-	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_POD) != PARSED_IP || packet_family_off(&c->pkt))
-		return TC_ACT_OK;
-	outcome = config.services ? service_to_pod(skb, c) : NEXT_CONTINUE;
-	if (config.policy && tracking && outcome == NEXT_CONTINUE)
-		outcome = enforce_to_pod(skb); /* for a reply of a Service it was done for the request */
-	if (outcome >= NEXT_DROP)
-		return drop(skb, c, outcome);
-	if (to_pod_tracked(c, outcome))
-		track_to_pod(skb);
-	return TC_ACT_OK;
+	return config.bandwidth && verdict == TC_ACT_OK ? bandwidth_deliver(skb) : verdict;
 }
 
 /*

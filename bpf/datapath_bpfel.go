@@ -67,6 +67,30 @@ type DatapathBackendSlotsRow struct {
 	Backend [32]uint32
 }
 
+type DatapathBandwidth struct {
+	_       structs.HostLayout
+	Rate    uint64
+	Horizon uint64
+	Next    uint64
+	Paced   uint32
+	Pad     uint32
+	Sent    DatapathCounter
+	Dropped DatapathCounter
+}
+
+type DatapathBandwidthDirection uint32
+
+const (
+	DatapathBandwidthDirectionBANDWIDTH_EGRESS  DatapathBandwidthDirection = 0
+	DatapathBandwidthDirectionBANDWIDTH_INGRESS DatapathBandwidthDirection = 1
+)
+
+type DatapathBandwidthKey struct {
+	_         structs.HostLayout
+	Slot      uint16
+	Direction uint16
+}
+
 type DatapathCachedFlow struct {
 	_           structs.HostLayout
 	Addr        [2]DatapathAddr
@@ -727,7 +751,8 @@ const (
 	DatapathOutcomeDROP_NEW_FLOW_RATE          DatapathOutcome = 65
 	DatapathOutcomeDROP_PROXY_DOWN             DatapathOutcome = 66
 	DatapathOutcomeDROP_NOT_ENCRYPTED          DatapathOutcome = 67
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 68
+	DatapathOutcomeDROP_BANDWIDTH              DatapathOutcome = 68
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 69
 )
 
 type DatapathPath struct {
@@ -744,7 +769,9 @@ type DatapathPath struct {
 	Dmac       DatapathMac
 	Smac       DatapathMac
 	InMac      DatapathMac
-	Pad        [3]uint16
+	Limits     uint8
+	Pad        [3]uint8
+	Limited    uint16
 	Generation uint64
 	Via        DatapathAddr
 }
@@ -979,7 +1006,10 @@ type DatapathSettings struct {
 	Ipsec          uint8
 	StrictEgress   uint8
 	StrictIngress  uint8
+	Bandwidth      uint8
+	Edt            uint8
 	NoVerdicts     uint8
+	_              [2]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -1000,7 +1030,6 @@ type DatapathSettings struct {
 	FlowEntries    uint32
 	NatEntryMax    uint32
 	PathShift      uint32
-	_              [4]byte
 	NetnsCookie    uint64
 	NetkitMark     uint64
 	Gateway4       struct {
@@ -1108,6 +1137,7 @@ const (
 	DatapathWireFlagWIRE_TUNNEL    DatapathWireFlag = 1
 	DatapathWireFlagWIRE_L3        DatapathWireFlag = 2
 	DatapathWireFlagWIRE_ENCRYPTED DatapathWireFlag = 4
+	DatapathWireFlagWIRE_WIREGUARD DatapathWireFlag = 8
 )
 
 type DatapathWireMark uint32
@@ -1126,125 +1156,127 @@ type DatapathXdpPort struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapAffinities       = "affinities"
-	DatapathMapBackendSlots     = "backend_slots"
-	DatapathMapBackends         = "backends"
-	DatapathMapCpus             = "cpus"
-	DatapathMapDenylist         = "denylist"
-	DatapathMapDenylistPrefixes = "denylist_prefixes"
-	DatapathMapDnsEntries       = "dns_entries"
-	DatapathMapDnsReports       = "dns_reports"
-	DatapathMapEndpoints        = "endpoints"
-	DatapathMapEvents           = "events"
-	DatapathMapFlowCache        = "flow_cache"
-	DatapathMapFlowRates        = "flow_rates"
-	DatapathMapFlows            = "flows"
-	DatapathMapFragments        = "fragments"
-	DatapathMapFrontends        = "frontends"
-	DatapathMapLoads            = "loads"
-	DatapathMapMaglevTables     = "maglev_tables"
-	DatapathMapMembers          = "members"
-	DatapathMapNames            = "names"
-	DatapathMapNatEntries       = "nat_entries"
-	DatapathMapNatReplies       = "nat_replies"
-	DatapathMapNatRing          = "nat_ring"
-	DatapathMapOrigins          = "origins"
-	DatapathMapPaths            = "paths"
-	DatapathMapPeerClasses      = "peer_classes"
-	DatapathMapPeerPrefixes     = "peer_prefixes"
-	DatapathMapPeers            = "peers"
-	DatapathMapPodLinks         = "pod_links"
-	DatapathMapPodNetns         = "pod_netns"
-	DatapathMapPolicies         = "policies"
-	DatapathMapPolicyPairs      = "policy_pairs"
-	DatapathMapPortIndexes      = "port_indexes"
-	DatapathMapPrefixes         = "prefixes"
-	DatapathMapProbes           = "probes"
-	DatapathMapProxyDevice      = "proxy_device"
-	DatapathMapProxySockets     = "proxy_sockets"
-	DatapathMapQuicServers      = "quic_servers"
-	DatapathMapServiceStats     = "service_stats"
-	DatapathMapShares           = "shares"
-	DatapathMapSocketBudgets    = "socket_budgets"
-	DatapathMapSocketOutcomes   = "socket_outcomes"
-	DatapathMapSourceRanges     = "source_ranges"
-	DatapathMapTracedFlows      = "traced_flows"
-	DatapathMapTraces           = "traces"
-	DatapathMapVerdicts         = "verdicts"
-	DatapathMapWires            = "wires"
-	DatapathMapXdpPorts         = "xdp_ports"
-	DatapathMapXdpVids          = "xdp_vids"
-	DatapathMapXdpWires         = "xdp_wires"
-	DatapathProgBind4           = "bind4"
-	DatapathProgBind6           = "bind6"
-	DatapathProgConnect4        = "connect4"
-	DatapathProgConnect6        = "connect6"
-	DatapathProgFromIpsec       = "from_ipsec"
-	DatapathProgFromPod         = "from_pod"
-	DatapathProgFromProxy       = "from_proxy"
-	DatapathProgFromProxyL3     = "from_proxy_l3"
-	DatapathProgFromWire        = "from_wire"
-	DatapathProgFromWireL3      = "from_wire_l3"
-	DatapathProgFromWireXdp     = "from_wire_xdp"
-	DatapathProgGetpeername4    = "getpeername4"
-	DatapathProgGetpeername6    = "getpeername6"
-	DatapathProgProxyAccept     = "proxy_accept"
-	DatapathProgRecvmsg4        = "recvmsg4"
-	DatapathProgRecvmsg6        = "recvmsg6"
-	DatapathProgSendmsg4        = "sendmsg4"
-	DatapathProgSendmsg6        = "sendmsg6"
-	DatapathProgToPod           = "to_pod"
-	DatapathProgToWire          = "to_wire"
-	DatapathProgToWireL3        = "to_wire_l3"
-	DatapathVarBackendSetFlag   = "_backend_set_flag"
-	DatapathVarDnsBound         = "_dns_bound"
-	DatapathVarEndpointFlag     = "_endpoint_flag"
-	DatapathVarEndpointSlot     = "_endpoint_slot"
-	DatapathVarEvent            = "_event"
-	DatapathVarEventFlag        = "_event_flag"
-	DatapathVarEventType        = "_event_type"
-	DatapathVarFlowFlag         = "_flow_flag"
-	DatapathVarFlowSeconds      = "_flow_seconds"
-	DatapathVarFrontendFlag     = "_frontend_flag"
-	DatapathVarHook             = "_hook"
-	DatapathVarLbDispatch       = "_lb_dispatch"
-	DatapathVarLbMode           = "_lb_mode"
-	DatapathVarListen           = "_listen"
-	DatapathVarMemberBits       = "_member_bits"
-	DatapathVarNatEntryFlag     = "_nat_entry_flag"
-	DatapathVarOutcome          = "_outcome"
-	DatapathVarPathAction       = "_path_action"
-	DatapathVarPathFlag         = "_path_flag"
-	DatapathVarPolicyAbsent     = "_policy_absent"
-	DatapathVarPolicyAction     = "_policy_action"
-	DatapathVarPolicyCut        = "_policy_cut"
-	DatapathVarPolicyDirection  = "_policy_direction"
-	DatapathVarPolicyL7         = "_policy_l7"
-	DatapathVarPrefixFlag       = "_prefix_flag"
-	DatapathVarProbeMark        = "_probe_mark"
-	DatapathVarProbeWay         = "_probe_way"
-	DatapathVarProxySocket      = "_proxy_socket"
-	DatapathVarServiceScope     = "_service_scope"
-	DatapathVarShareBound       = "_share_bound"
-	DatapathVarShareKind        = "_share_kind"
-	DatapathVarSocketOutcome    = "_socket_outcome"
-	DatapathVarTunnelMode       = "_tunnel_mode"
-	DatapathVarWireFlag         = "_wire_flag"
-	DatapathVarWireMark         = "_wire_mark"
-	DatapathVarConfig           = "config"
-	DatapathVarEpochs           = "epochs"
-	DatapathVarFrontendFilter   = "frontend_filter"
-	DatapathVarListening        = "listening"
-	DatapathVarNewFlowRate      = "new_flow_rate"
-	DatapathVarOwnFilter        = "own_filter"
-	DatapathVarOwnPorts         = "own_ports"
-	DatapathVarPortsBorrowed    = "ports_borrowed"
-	DatapathVarPrefiltered      = "prefiltered"
-	DatapathVarProbesOnly       = "probes_only"
-	DatapathVarSharesUntil      = "shares_until"
-	DatapathVarTracking         = "tracking"
-	DatapathVarXdpByMap         = "xdp_by_map"
-	DatapathVarXdpMapPorts      = "xdp_map_ports"
+	DatapathMapAffinities         = "affinities"
+	DatapathMapBackendSlots       = "backend_slots"
+	DatapathMapBackends           = "backends"
+	DatapathMapBandwidths         = "bandwidths"
+	DatapathMapCpus               = "cpus"
+	DatapathMapDenylist           = "denylist"
+	DatapathMapDenylistPrefixes   = "denylist_prefixes"
+	DatapathMapDnsEntries         = "dns_entries"
+	DatapathMapDnsReports         = "dns_reports"
+	DatapathMapEndpoints          = "endpoints"
+	DatapathMapEvents             = "events"
+	DatapathMapFlowCache          = "flow_cache"
+	DatapathMapFlowRates          = "flow_rates"
+	DatapathMapFlows              = "flows"
+	DatapathMapFragments          = "fragments"
+	DatapathMapFrontends          = "frontends"
+	DatapathMapLoads              = "loads"
+	DatapathMapMaglevTables       = "maglev_tables"
+	DatapathMapMembers            = "members"
+	DatapathMapNames              = "names"
+	DatapathMapNatEntries         = "nat_entries"
+	DatapathMapNatReplies         = "nat_replies"
+	DatapathMapNatRing            = "nat_ring"
+	DatapathMapOrigins            = "origins"
+	DatapathMapPaths              = "paths"
+	DatapathMapPeerClasses        = "peer_classes"
+	DatapathMapPeerPrefixes       = "peer_prefixes"
+	DatapathMapPeers              = "peers"
+	DatapathMapPodLinks           = "pod_links"
+	DatapathMapPodNetns           = "pod_netns"
+	DatapathMapPolicies           = "policies"
+	DatapathMapPolicyPairs        = "policy_pairs"
+	DatapathMapPortIndexes        = "port_indexes"
+	DatapathMapPrefixes           = "prefixes"
+	DatapathMapProbes             = "probes"
+	DatapathMapProxyDevice        = "proxy_device"
+	DatapathMapProxySockets       = "proxy_sockets"
+	DatapathMapQuicServers        = "quic_servers"
+	DatapathMapServiceStats       = "service_stats"
+	DatapathMapShares             = "shares"
+	DatapathMapSocketBudgets      = "socket_budgets"
+	DatapathMapSocketOutcomes     = "socket_outcomes"
+	DatapathMapSourceRanges       = "source_ranges"
+	DatapathMapTracedFlows        = "traced_flows"
+	DatapathMapTraces             = "traces"
+	DatapathMapVerdicts           = "verdicts"
+	DatapathMapWires              = "wires"
+	DatapathMapXdpPorts           = "xdp_ports"
+	DatapathMapXdpVids            = "xdp_vids"
+	DatapathMapXdpWires           = "xdp_wires"
+	DatapathProgBind4             = "bind4"
+	DatapathProgBind6             = "bind6"
+	DatapathProgConnect4          = "connect4"
+	DatapathProgConnect6          = "connect6"
+	DatapathProgFromIpsec         = "from_ipsec"
+	DatapathProgFromPod           = "from_pod"
+	DatapathProgFromProxy         = "from_proxy"
+	DatapathProgFromProxyL3       = "from_proxy_l3"
+	DatapathProgFromWire          = "from_wire"
+	DatapathProgFromWireL3        = "from_wire_l3"
+	DatapathProgFromWireXdp       = "from_wire_xdp"
+	DatapathProgGetpeername4      = "getpeername4"
+	DatapathProgGetpeername6      = "getpeername6"
+	DatapathProgProxyAccept       = "proxy_accept"
+	DatapathProgRecvmsg4          = "recvmsg4"
+	DatapathProgRecvmsg6          = "recvmsg6"
+	DatapathProgSendmsg4          = "sendmsg4"
+	DatapathProgSendmsg6          = "sendmsg6"
+	DatapathProgToPod             = "to_pod"
+	DatapathProgToWire            = "to_wire"
+	DatapathProgToWireL3          = "to_wire_l3"
+	DatapathVarBackendSetFlag     = "_backend_set_flag"
+	DatapathVarBandwidthDirection = "_bandwidth_direction"
+	DatapathVarDnsBound           = "_dns_bound"
+	DatapathVarEndpointFlag       = "_endpoint_flag"
+	DatapathVarEndpointSlot       = "_endpoint_slot"
+	DatapathVarEvent              = "_event"
+	DatapathVarEventFlag          = "_event_flag"
+	DatapathVarEventType          = "_event_type"
+	DatapathVarFlowFlag           = "_flow_flag"
+	DatapathVarFlowSeconds        = "_flow_seconds"
+	DatapathVarFrontendFlag       = "_frontend_flag"
+	DatapathVarHook               = "_hook"
+	DatapathVarLbDispatch         = "_lb_dispatch"
+	DatapathVarLbMode             = "_lb_mode"
+	DatapathVarListen             = "_listen"
+	DatapathVarMemberBits         = "_member_bits"
+	DatapathVarNatEntryFlag       = "_nat_entry_flag"
+	DatapathVarOutcome            = "_outcome"
+	DatapathVarPathAction         = "_path_action"
+	DatapathVarPathFlag           = "_path_flag"
+	DatapathVarPolicyAbsent       = "_policy_absent"
+	DatapathVarPolicyAction       = "_policy_action"
+	DatapathVarPolicyCut          = "_policy_cut"
+	DatapathVarPolicyDirection    = "_policy_direction"
+	DatapathVarPolicyL7           = "_policy_l7"
+	DatapathVarPrefixFlag         = "_prefix_flag"
+	DatapathVarProbeMark          = "_probe_mark"
+	DatapathVarProbeWay           = "_probe_way"
+	DatapathVarProxySocket        = "_proxy_socket"
+	DatapathVarServiceScope       = "_service_scope"
+	DatapathVarShareBound         = "_share_bound"
+	DatapathVarShareKind          = "_share_kind"
+	DatapathVarSocketOutcome      = "_socket_outcome"
+	DatapathVarTunnelMode         = "_tunnel_mode"
+	DatapathVarWireFlag           = "_wire_flag"
+	DatapathVarWireMark           = "_wire_mark"
+	DatapathVarConfig             = "config"
+	DatapathVarEpochs             = "epochs"
+	DatapathVarFrontendFilter     = "frontend_filter"
+	DatapathVarListening          = "listening"
+	DatapathVarNewFlowRate        = "new_flow_rate"
+	DatapathVarOwnFilter          = "own_filter"
+	DatapathVarOwnPorts           = "own_ports"
+	DatapathVarPortsBorrowed      = "ports_borrowed"
+	DatapathVarPrefiltered        = "prefiltered"
+	DatapathVarProbesOnly         = "probes_only"
+	DatapathVarSharesUntil        = "shares_until"
+	DatapathVarTracking           = "tracking"
+	DatapathVarXdpByMap           = "xdp_by_map"
+	DatapathVarXdpMapPorts        = "xdp_map_ports"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -1319,6 +1351,7 @@ type DatapathMapSpecs struct {
 	Affinities       *ebpf.MapSpec `ebpf:"affinities"`
 	BackendSlots     *ebpf.MapSpec `ebpf:"backend_slots"`
 	Backends         *ebpf.MapSpec `ebpf:"backends"`
+	Bandwidths       *ebpf.MapSpec `ebpf:"bandwidths"`
 	Cpus             *ebpf.MapSpec `ebpf:"cpus"`
 	Denylist         *ebpf.MapSpec `ebpf:"denylist"`
 	DenylistPrefixes *ebpf.MapSpec `ebpf:"denylist_prefixes"`
@@ -1371,55 +1404,56 @@ type DatapathMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
-	BackendSetFlag  *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
-	DnsBound        *ebpf.VariableSpec `ebpf:"_dns_bound"`
-	EndpointFlag    *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
-	EndpointSlot    *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
-	Event           *ebpf.VariableSpec `ebpf:"_event"`
-	EventFlag       *ebpf.VariableSpec `ebpf:"_event_flag"`
-	EventType       *ebpf.VariableSpec `ebpf:"_event_type"`
-	FlowFlag        *ebpf.VariableSpec `ebpf:"_flow_flag"`
-	FlowSeconds     *ebpf.VariableSpec `ebpf:"_flow_seconds"`
-	FrontendFlag    *ebpf.VariableSpec `ebpf:"_frontend_flag"`
-	Hook            *ebpf.VariableSpec `ebpf:"_hook"`
-	LbDispatch      *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
-	LbMode          *ebpf.VariableSpec `ebpf:"_lb_mode"`
-	Listen          *ebpf.VariableSpec `ebpf:"_listen"`
-	MemberBits      *ebpf.VariableSpec `ebpf:"_member_bits"`
-	NatEntryFlag    *ebpf.VariableSpec `ebpf:"_nat_entry_flag"`
-	Outcome         *ebpf.VariableSpec `ebpf:"_outcome"`
-	PathAction      *ebpf.VariableSpec `ebpf:"_path_action"`
-	PathFlag        *ebpf.VariableSpec `ebpf:"_path_flag"`
-	PolicyAbsent    *ebpf.VariableSpec `ebpf:"_policy_absent"`
-	PolicyAction    *ebpf.VariableSpec `ebpf:"_policy_action"`
-	PolicyCut       *ebpf.VariableSpec `ebpf:"_policy_cut"`
-	PolicyDirection *ebpf.VariableSpec `ebpf:"_policy_direction"`
-	PolicyL7        *ebpf.VariableSpec `ebpf:"_policy_l7"`
-	PrefixFlag      *ebpf.VariableSpec `ebpf:"_prefix_flag"`
-	ProbeMark       *ebpf.VariableSpec `ebpf:"_probe_mark"`
-	ProbeWay        *ebpf.VariableSpec `ebpf:"_probe_way"`
-	ProxySocket     *ebpf.VariableSpec `ebpf:"_proxy_socket"`
-	ServiceScope    *ebpf.VariableSpec `ebpf:"_service_scope"`
-	ShareBound      *ebpf.VariableSpec `ebpf:"_share_bound"`
-	ShareKind       *ebpf.VariableSpec `ebpf:"_share_kind"`
-	SocketOutcome   *ebpf.VariableSpec `ebpf:"_socket_outcome"`
-	TunnelMode      *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
-	WireFlag        *ebpf.VariableSpec `ebpf:"_wire_flag"`
-	WireMark        *ebpf.VariableSpec `ebpf:"_wire_mark"`
-	Config          *ebpf.VariableSpec `ebpf:"config"`
-	Epochs          *ebpf.VariableSpec `ebpf:"epochs"`
-	FrontendFilter  *ebpf.VariableSpec `ebpf:"frontend_filter"`
-	Listening       *ebpf.VariableSpec `ebpf:"listening"`
-	NewFlowRate     *ebpf.VariableSpec `ebpf:"new_flow_rate"`
-	OwnFilter       *ebpf.VariableSpec `ebpf:"own_filter"`
-	OwnPorts        *ebpf.VariableSpec `ebpf:"own_ports"`
-	PortsBorrowed   *ebpf.VariableSpec `ebpf:"ports_borrowed"`
-	Prefiltered     *ebpf.VariableSpec `ebpf:"prefiltered"`
-	ProbesOnly      *ebpf.VariableSpec `ebpf:"probes_only"`
-	SharesUntil     *ebpf.VariableSpec `ebpf:"shares_until"`
-	Tracking        *ebpf.VariableSpec `ebpf:"tracking"`
-	XdpByMap        *ebpf.VariableSpec `ebpf:"xdp_by_map"`
-	XdpMapPorts     *ebpf.VariableSpec `ebpf:"xdp_map_ports"`
+	BackendSetFlag     *ebpf.VariableSpec `ebpf:"_backend_set_flag"`
+	BandwidthDirection *ebpf.VariableSpec `ebpf:"_bandwidth_direction"`
+	DnsBound           *ebpf.VariableSpec `ebpf:"_dns_bound"`
+	EndpointFlag       *ebpf.VariableSpec `ebpf:"_endpoint_flag"`
+	EndpointSlot       *ebpf.VariableSpec `ebpf:"_endpoint_slot"`
+	Event              *ebpf.VariableSpec `ebpf:"_event"`
+	EventFlag          *ebpf.VariableSpec `ebpf:"_event_flag"`
+	EventType          *ebpf.VariableSpec `ebpf:"_event_type"`
+	FlowFlag           *ebpf.VariableSpec `ebpf:"_flow_flag"`
+	FlowSeconds        *ebpf.VariableSpec `ebpf:"_flow_seconds"`
+	FrontendFlag       *ebpf.VariableSpec `ebpf:"_frontend_flag"`
+	Hook               *ebpf.VariableSpec `ebpf:"_hook"`
+	LbDispatch         *ebpf.VariableSpec `ebpf:"_lb_dispatch"`
+	LbMode             *ebpf.VariableSpec `ebpf:"_lb_mode"`
+	Listen             *ebpf.VariableSpec `ebpf:"_listen"`
+	MemberBits         *ebpf.VariableSpec `ebpf:"_member_bits"`
+	NatEntryFlag       *ebpf.VariableSpec `ebpf:"_nat_entry_flag"`
+	Outcome            *ebpf.VariableSpec `ebpf:"_outcome"`
+	PathAction         *ebpf.VariableSpec `ebpf:"_path_action"`
+	PathFlag           *ebpf.VariableSpec `ebpf:"_path_flag"`
+	PolicyAbsent       *ebpf.VariableSpec `ebpf:"_policy_absent"`
+	PolicyAction       *ebpf.VariableSpec `ebpf:"_policy_action"`
+	PolicyCut          *ebpf.VariableSpec `ebpf:"_policy_cut"`
+	PolicyDirection    *ebpf.VariableSpec `ebpf:"_policy_direction"`
+	PolicyL7           *ebpf.VariableSpec `ebpf:"_policy_l7"`
+	PrefixFlag         *ebpf.VariableSpec `ebpf:"_prefix_flag"`
+	ProbeMark          *ebpf.VariableSpec `ebpf:"_probe_mark"`
+	ProbeWay           *ebpf.VariableSpec `ebpf:"_probe_way"`
+	ProxySocket        *ebpf.VariableSpec `ebpf:"_proxy_socket"`
+	ServiceScope       *ebpf.VariableSpec `ebpf:"_service_scope"`
+	ShareBound         *ebpf.VariableSpec `ebpf:"_share_bound"`
+	ShareKind          *ebpf.VariableSpec `ebpf:"_share_kind"`
+	SocketOutcome      *ebpf.VariableSpec `ebpf:"_socket_outcome"`
+	TunnelMode         *ebpf.VariableSpec `ebpf:"_tunnel_mode"`
+	WireFlag           *ebpf.VariableSpec `ebpf:"_wire_flag"`
+	WireMark           *ebpf.VariableSpec `ebpf:"_wire_mark"`
+	Config             *ebpf.VariableSpec `ebpf:"config"`
+	Epochs             *ebpf.VariableSpec `ebpf:"epochs"`
+	FrontendFilter     *ebpf.VariableSpec `ebpf:"frontend_filter"`
+	Listening          *ebpf.VariableSpec `ebpf:"listening"`
+	NewFlowRate        *ebpf.VariableSpec `ebpf:"new_flow_rate"`
+	OwnFilter          *ebpf.VariableSpec `ebpf:"own_filter"`
+	OwnPorts           *ebpf.VariableSpec `ebpf:"own_ports"`
+	PortsBorrowed      *ebpf.VariableSpec `ebpf:"ports_borrowed"`
+	Prefiltered        *ebpf.VariableSpec `ebpf:"prefiltered"`
+	ProbesOnly         *ebpf.VariableSpec `ebpf:"probes_only"`
+	SharesUntil        *ebpf.VariableSpec `ebpf:"shares_until"`
+	Tracking           *ebpf.VariableSpec `ebpf:"tracking"`
+	XdpByMap           *ebpf.VariableSpec `ebpf:"xdp_by_map"`
+	XdpMapPorts        *ebpf.VariableSpec `ebpf:"xdp_map_ports"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -1445,6 +1479,7 @@ type DatapathMaps struct {
 	Affinities       *ebpf.Map `ebpf:"affinities"`
 	BackendSlots     *ebpf.Map `ebpf:"backend_slots"`
 	Backends         *ebpf.Map `ebpf:"backends"`
+	Bandwidths       *ebpf.Map `ebpf:"bandwidths"`
 	Cpus             *ebpf.Map `ebpf:"cpus"`
 	Denylist         *ebpf.Map `ebpf:"denylist"`
 	DenylistPrefixes *ebpf.Map `ebpf:"denylist_prefixes"`
@@ -1498,6 +1533,7 @@ func (m *DatapathMaps) Close() error {
 		m.Affinities,
 		m.BackendSlots,
 		m.Backends,
+		m.Bandwidths,
 		m.Cpus,
 		m.Denylist,
 		m.DenylistPrefixes,
@@ -1551,55 +1587,56 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
-	BackendSetFlag  *ebpf.Variable `ebpf:"_backend_set_flag"`
-	DnsBound        *ebpf.Variable `ebpf:"_dns_bound"`
-	EndpointFlag    *ebpf.Variable `ebpf:"_endpoint_flag"`
-	EndpointSlot    *ebpf.Variable `ebpf:"_endpoint_slot"`
-	Event           *ebpf.Variable `ebpf:"_event"`
-	EventFlag       *ebpf.Variable `ebpf:"_event_flag"`
-	EventType       *ebpf.Variable `ebpf:"_event_type"`
-	FlowFlag        *ebpf.Variable `ebpf:"_flow_flag"`
-	FlowSeconds     *ebpf.Variable `ebpf:"_flow_seconds"`
-	FrontendFlag    *ebpf.Variable `ebpf:"_frontend_flag"`
-	Hook            *ebpf.Variable `ebpf:"_hook"`
-	LbDispatch      *ebpf.Variable `ebpf:"_lb_dispatch"`
-	LbMode          *ebpf.Variable `ebpf:"_lb_mode"`
-	Listen          *ebpf.Variable `ebpf:"_listen"`
-	MemberBits      *ebpf.Variable `ebpf:"_member_bits"`
-	NatEntryFlag    *ebpf.Variable `ebpf:"_nat_entry_flag"`
-	Outcome         *ebpf.Variable `ebpf:"_outcome"`
-	PathAction      *ebpf.Variable `ebpf:"_path_action"`
-	PathFlag        *ebpf.Variable `ebpf:"_path_flag"`
-	PolicyAbsent    *ebpf.Variable `ebpf:"_policy_absent"`
-	PolicyAction    *ebpf.Variable `ebpf:"_policy_action"`
-	PolicyCut       *ebpf.Variable `ebpf:"_policy_cut"`
-	PolicyDirection *ebpf.Variable `ebpf:"_policy_direction"`
-	PolicyL7        *ebpf.Variable `ebpf:"_policy_l7"`
-	PrefixFlag      *ebpf.Variable `ebpf:"_prefix_flag"`
-	ProbeMark       *ebpf.Variable `ebpf:"_probe_mark"`
-	ProbeWay        *ebpf.Variable `ebpf:"_probe_way"`
-	ProxySocket     *ebpf.Variable `ebpf:"_proxy_socket"`
-	ServiceScope    *ebpf.Variable `ebpf:"_service_scope"`
-	ShareBound      *ebpf.Variable `ebpf:"_share_bound"`
-	ShareKind       *ebpf.Variable `ebpf:"_share_kind"`
-	SocketOutcome   *ebpf.Variable `ebpf:"_socket_outcome"`
-	TunnelMode      *ebpf.Variable `ebpf:"_tunnel_mode"`
-	WireFlag        *ebpf.Variable `ebpf:"_wire_flag"`
-	WireMark        *ebpf.Variable `ebpf:"_wire_mark"`
-	Config          *ebpf.Variable `ebpf:"config"`
-	Epochs          *ebpf.Variable `ebpf:"epochs"`
-	FrontendFilter  *ebpf.Variable `ebpf:"frontend_filter"`
-	Listening       *ebpf.Variable `ebpf:"listening"`
-	NewFlowRate     *ebpf.Variable `ebpf:"new_flow_rate"`
-	OwnFilter       *ebpf.Variable `ebpf:"own_filter"`
-	OwnPorts        *ebpf.Variable `ebpf:"own_ports"`
-	PortsBorrowed   *ebpf.Variable `ebpf:"ports_borrowed"`
-	Prefiltered     *ebpf.Variable `ebpf:"prefiltered"`
-	ProbesOnly      *ebpf.Variable `ebpf:"probes_only"`
-	SharesUntil     *ebpf.Variable `ebpf:"shares_until"`
-	Tracking        *ebpf.Variable `ebpf:"tracking"`
-	XdpByMap        *ebpf.Variable `ebpf:"xdp_by_map"`
-	XdpMapPorts     *ebpf.Variable `ebpf:"xdp_map_ports"`
+	BackendSetFlag     *ebpf.Variable `ebpf:"_backend_set_flag"`
+	BandwidthDirection *ebpf.Variable `ebpf:"_bandwidth_direction"`
+	DnsBound           *ebpf.Variable `ebpf:"_dns_bound"`
+	EndpointFlag       *ebpf.Variable `ebpf:"_endpoint_flag"`
+	EndpointSlot       *ebpf.Variable `ebpf:"_endpoint_slot"`
+	Event              *ebpf.Variable `ebpf:"_event"`
+	EventFlag          *ebpf.Variable `ebpf:"_event_flag"`
+	EventType          *ebpf.Variable `ebpf:"_event_type"`
+	FlowFlag           *ebpf.Variable `ebpf:"_flow_flag"`
+	FlowSeconds        *ebpf.Variable `ebpf:"_flow_seconds"`
+	FrontendFlag       *ebpf.Variable `ebpf:"_frontend_flag"`
+	Hook               *ebpf.Variable `ebpf:"_hook"`
+	LbDispatch         *ebpf.Variable `ebpf:"_lb_dispatch"`
+	LbMode             *ebpf.Variable `ebpf:"_lb_mode"`
+	Listen             *ebpf.Variable `ebpf:"_listen"`
+	MemberBits         *ebpf.Variable `ebpf:"_member_bits"`
+	NatEntryFlag       *ebpf.Variable `ebpf:"_nat_entry_flag"`
+	Outcome            *ebpf.Variable `ebpf:"_outcome"`
+	PathAction         *ebpf.Variable `ebpf:"_path_action"`
+	PathFlag           *ebpf.Variable `ebpf:"_path_flag"`
+	PolicyAbsent       *ebpf.Variable `ebpf:"_policy_absent"`
+	PolicyAction       *ebpf.Variable `ebpf:"_policy_action"`
+	PolicyCut          *ebpf.Variable `ebpf:"_policy_cut"`
+	PolicyDirection    *ebpf.Variable `ebpf:"_policy_direction"`
+	PolicyL7           *ebpf.Variable `ebpf:"_policy_l7"`
+	PrefixFlag         *ebpf.Variable `ebpf:"_prefix_flag"`
+	ProbeMark          *ebpf.Variable `ebpf:"_probe_mark"`
+	ProbeWay           *ebpf.Variable `ebpf:"_probe_way"`
+	ProxySocket        *ebpf.Variable `ebpf:"_proxy_socket"`
+	ServiceScope       *ebpf.Variable `ebpf:"_service_scope"`
+	ShareBound         *ebpf.Variable `ebpf:"_share_bound"`
+	ShareKind          *ebpf.Variable `ebpf:"_share_kind"`
+	SocketOutcome      *ebpf.Variable `ebpf:"_socket_outcome"`
+	TunnelMode         *ebpf.Variable `ebpf:"_tunnel_mode"`
+	WireFlag           *ebpf.Variable `ebpf:"_wire_flag"`
+	WireMark           *ebpf.Variable `ebpf:"_wire_mark"`
+	Config             *ebpf.Variable `ebpf:"config"`
+	Epochs             *ebpf.Variable `ebpf:"epochs"`
+	FrontendFilter     *ebpf.Variable `ebpf:"frontend_filter"`
+	Listening          *ebpf.Variable `ebpf:"listening"`
+	NewFlowRate        *ebpf.Variable `ebpf:"new_flow_rate"`
+	OwnFilter          *ebpf.Variable `ebpf:"own_filter"`
+	OwnPorts           *ebpf.Variable `ebpf:"own_ports"`
+	PortsBorrowed      *ebpf.Variable `ebpf:"ports_borrowed"`
+	Prefiltered        *ebpf.Variable `ebpf:"prefiltered"`
+	ProbesOnly         *ebpf.Variable `ebpf:"probes_only"`
+	SharesUntil        *ebpf.Variable `ebpf:"shares_until"`
+	Tracking           *ebpf.Variable `ebpf:"tracking"`
+	XdpByMap           *ebpf.Variable `ebpf:"xdp_by_map"`
+	XdpMapPorts        *ebpf.Variable `ebpf:"xdp_map_ports"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

@@ -92,6 +92,8 @@ func (d *Datapath) Dump(name string, fn func(*DumpRow) bool) error {
 		return dump[uint32, DatapathWire](d.Wires, fn)
 	case "policies":
 		return dump[uint32, DatapathEndpointPolicy](d.Policies, fn)
+	case "bandwidths":
+		return dump[DatapathBandwidthKey, DatapathBandwidth](d.Bandwidths, fn)
 	case "peers", "denylist":
 		return dump[DatapathAddr, uint32](d.mapByName(name), fn)
 	case "peer_prefixes", "denylist_prefixes":

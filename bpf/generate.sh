@@ -22,6 +22,7 @@ exec go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target bpfel -cc 
 	-type policy_cut -type policy_direction \
 	-type port_index -type flow_rate -type share_kind -type share_bound \
 	-type member_key -type member_bits -type service_stat -type quic_server_key \
+	-type bandwidth_key -type bandwidth -type bandwidth_direction \
 	-type netns -type endpoint_flag -type endpoint_slot -type wire_flag -type wire_mark -type prefix_flag \
 	-type flow_flag -type flow_seconds -type tunnel_mode \
 	Datapath datapath.c -- -O2 -mcpu=v3 -Wall -Wno-unused-function -Wno-enum-conversion -Wno-enum-compare -Werror \

@@ -321,4 +321,20 @@ INLINE enum next l4_parse_likely_plain(struct __sk_buff *skb, struct packet *pkt
 	return pkt->l4 || likely(l4_parse_plain(skb, pkt)) ? NEXT_FORWARD : l4_parse_any(skb);
 }
 
+/* Returns the layer-3 length of the largest packet that skb becomes on the wire: of GSO packets, that of a segment. */
+INLINE __u32 l4_packet_size(const struct __sk_buff *skb, const struct packet *pkt)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 l3 = sizeof(struct ipv6hdr), l4 = 8, jumbo;
+
+	if (!skb->gso_size)
+		return skb->len - ETH_HLEN;
+	if (pkt->family == 4 && data + L3 + 1 <= end)
+		l3 = (*(__u8 *)(data + L3) & 0xf) * 4;
+	jumbo = pkt->family == 6 && packet_is_jumbo(skb) ? sizeof(struct jumbo_header) : 0;
+	if ((pkt->proto == IPPROTO_TCP || jumbo) && data + L3 + l3 + jumbo + L4_TCP_FLAGS <= end)
+		l4 = (*(__u8 *)(data + L3 + l3 + jumbo + L4_TCP_FLAGS - 1) >> 4) * 4;
+	return skb->gso_size + l3 + l4;
+}
+
 #endif

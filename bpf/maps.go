@@ -158,7 +158,8 @@ func (o *Objects) mapByName(name string) *ebpf.Map { return o.MapsByName()[name]
 // MapsByName returns all maps of the datapath.
 func (o *Objects) MapsByName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		"affinities": o.Affinities, "backend_slots": o.BackendSlots, "backends": o.Backends, "cpus": o.Cpus,
+		"affinities": o.Affinities, "backend_slots": o.BackendSlots, "backends": o.Backends,
+		"bandwidths": o.Bandwidths, "cpus": o.Cpus,
 		"denylist": o.Denylist, "denylist_prefixes": o.DenylistPrefixes, "dns_entries": o.DnsEntries,
 		"dns_reports": o.DnsReports, "endpoints": o.Endpoints, "epochs": o.Epochs,
 		"events": o.Events, "flow_cache": o.FlowCache, "flow_rates": o.FlowRates, "flows": o.Flows,

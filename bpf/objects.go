@@ -53,21 +53,43 @@ type Objects struct {
 	filterMu  *sync.Mutex // while a word of a filter changes
 }
 
+// sections are the maps of variables.
+type sections struct {
+	Epochs    *ebpf.Map `ebpf:".data.epochs"`
+	OwnFilter *ebpf.Map `ebpf:".data.own_filter"`
+	Frontends *ebpf.Map `ebpf:".data.frontend_filter"`
+	Variables *ebpf.Map `ebpf:".bss"`
+}
+
 // Assign loads the collection.
 func (o *Objects) Assign(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
 	all := struct {
 		*DatapathMaps
 		*DatapathVariables
 		*Programs
-		Epochs    *ebpf.Map `ebpf:".data.epochs"`
-		OwnFilter *ebpf.Map `ebpf:".data.own_filter"`
-		Frontends *ebpf.Map `ebpf:".data.frontend_filter"`
-		Variables *ebpf.Map `ebpf:".bss"`
+		sections
 	}{DatapathMaps: &o.DatapathMaps, DatapathVariables: &o.DatapathVariables, Programs: &o.Programs}
 	err := spec.LoadAndAssign(&all, options)
-	o.Epochs, o.OwnFilter, o.FrontendFilter, o.variables = all.Epochs, all.OwnFilter, all.Frontends, all.Variables
-	o.filterMu = new(sync.Mutex)
+	o.set(all.sections)
 	return err
+}
+
+// AssignMaps loads the maps of the collection, and none of its programs: most of the time that loading takes is the
+// verifier's.
+func (o *Objects) AssignMaps(spec *ebpf.CollectionSpec) error {
+	all := struct {
+		*DatapathMaps
+		*DatapathVariables
+		sections
+	}{DatapathMaps: &o.DatapathMaps, DatapathVariables: &o.DatapathVariables}
+	err := spec.LoadAndAssign(&all, nil)
+	o.set(all.sections)
+	return err
+}
+
+func (o *Objects) set(s sections) {
+	o.Epochs, o.OwnFilter, o.FrontendFilter, o.variables = s.Epochs, s.OwnFilter, s.Frontends, s.Variables
+	o.filterMu = new(sync.Mutex)
 }
 
 // Close closes the descriptors.

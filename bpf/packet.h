@@ -131,6 +131,30 @@ INLINE enum parsed packet_parse6(const struct __sk_buff *skb, struct packet *pkt
 	return unlikely(addr_is4(&pkt->src) || addr_is4(&pkt->dst)) ? PARSED_MAPPED : PARSED_IP;
 }
 
+/*
+ * The hop-by-hop options with the length of a TCP packet of more than 64 KiB (RFC 2675), from kernel 5.19 to 6.19. The
+ * segments that it becomes do not have this header.
+ */
+struct jumbo_header {
+	__u8 nexthdr;
+	__u8 words; /* length in units of 8 bytes, without the first */
+	__u8 type;
+	__u8 length;
+	__be32 payload;
+};
+
+#define JUMBO_OPTION 0xc2
+
+/* Whether an IPv6 packet begins with that header, in the form that the kernel removes. */
+INLINE bool packet_is_jumbo(const struct __sk_buff *skb)
+{
+	const struct ipv6hdr *ip = (void *)(long)skb->data + L3;
+	const struct jumbo_header *h = (void *)(ip + 1);
+
+	return skb->gso_size && (void *)(h + 1) <= (void *)(long)skb->data_end && ip->nexthdr == IPPROTO_HOPOPTS &&
+	       h->nexthdr == IPPROTO_TCP && !h->words && h->type == JUMBO_OPTION;
+}
+
 /* Returns the packet's data with at least bytes bytes linear, pulling in skb fragments; NULL if it is shorter. */
 INLINE void *packet_data(struct __sk_buff *skb, __u32 bytes)
 {

@@ -78,7 +78,7 @@ func tables() []table {
 		probeTables(),
 		fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables(),
 		xdpErrorTables(), quicTables(), l7Tables(), unroutedTables(),
-		netkitTables())
+		netkitTables(), bigTCPTables(), bandwidthTables())
 }
 
 // onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its

@@ -39,5 +39,6 @@ const enum policy_absent *_policy_absent __attribute__((unused));
 const enum policy_l7 *_policy_l7 __attribute__((unused));
 const enum dns_bound *_dns_bound __attribute__((unused));
 const enum proxy_socket *_proxy_socket __attribute__((unused));
+const enum bandwidth_direction *_bandwidth_direction __attribute__((unused));
 
 #endif

@@ -103,6 +103,12 @@ func choices() []choice {
 		{"encryption", 4, func(s *Settings, v uint8) {
 			s.Encryption, s.StrictEgress, s.StrictIngress, s.Ipsec = min(v, 1), v/2, v/2, v/3
 		}},
+		{"bandwidth", 3, func(s *Settings, v uint8) {
+			s.Bandwidth = min(v, 1)
+			if v == 2 && HaveDepartureTimes() {
+				s.Edt = 1
+			}
+		}},
 		{"legacy", 2, func(s *Settings, v uint8) { s.LegacyRouting = v }},
 		{"flow_always", 2, func(s *Settings, v uint8) { s.FlowAlways = v }},
 		{"policy", 2, func(s *Settings, v uint8) { s.Policy = v }},

@@ -30,7 +30,8 @@ func FromNode(node *corev1.Node, source string) (*Node, error) {
 		}
 	}
 	row.PodCIDRs = podCIDRs(&c, &node.Spec)
-	row.WireGuardKey = c.wireGuardKey(node.Annotations)
+	row.WireGuardKey = c.wireGuardKey(node.Annotations, WireGuardAnnotation)
+	row.NextWireGuardKey = c.wireGuardKey(node.Annotations, NextWireGuardAnnotation)
 	row.IPsec = c.ipsec(node.Annotations)
 	if err := c.err(); err != nil {
 		return nil, err
@@ -38,23 +39,25 @@ func FromNode(node *corev1.Node, source string) (*Node, error) {
 	return row, nil
 }
 
-// WireGuardKey reads a node's public key from the annotations of another object than its Node; errors as FromNode's.
-func WireGuardKey(annotations map[string]string) (string, error) {
+// WireGuardKeys reads a node's public key, and the one that it changes to, from the annotations of another object than
+// its Node; errors as FromNode's.
+func WireGuardKeys(annotations map[string]string) (key, next string, err error) {
 	var c checker
-	text := c.wireGuardKey(annotations)
-	return text, c.err()
+	key = c.wireGuardKey(annotations, WireGuardAnnotation)
+	next = c.wireGuardKey(annotations, NextWireGuardAnnotation)
+	return key, next, c.err()
 }
 
 // wireGuardKeySize is that of a public key in bytes: a point of Curve25519.
 const wireGuardKeySize = 32
 
-func (c *checker) wireGuardKey(annotations map[string]string) string {
-	text := annotations[WireGuardAnnotation]
+func (c *checker) wireGuardKey(annotations map[string]string, name string) string {
+	text := annotations[name]
 	if text == "" {
 		return ""
 	}
 	if data, err := base64.StdEncoding.DecodeString(text); err != nil || len(data) != wireGuardKeySize {
-		c.add(fmt.Sprintf("metadata.annotations[%s]", WireGuardAnnotation), "%q is not a key of %d bytes in base64",
+		c.add(fmt.Sprintf("metadata.annotations[%s]", name), "%q is not a key of %d bytes in base64",
 			text, wireGuardKeySize)
 		return ""
 	}

@@ -38,14 +38,28 @@ type Node struct {
 	PodCIDRs []netip.Prefix `json:"podCIDRs,omitempty"`
 	// WireGuardKey is the node's public key in base64, empty if it has published none.
 	WireGuardKey string `json:"wireGuardKey,omitempty"`
+	// NextWireGuardKey is the public key that the node changes to, empty if it does not rotate its key.
+	NextWireGuardKey string `json:"nextWireGuardKey,omitempty"`
 	// IPsec is zero if the node has published nothing.
 	IPsec IPsec `json:"ipsec,omitzero"`
 	// Source says where the row comes from, e.g. "manifests:nodes.yaml".
 	Source string `json:"source,omitempty"`
 }
 
+// Annotations of Pods.
+const (
+	EgressBandwidth  = "kubernetes.io/egress-bandwidth"
+	IngressBandwidth = "kubernetes.io/ingress-bandwidth"
+)
+
+// UsesAnnotation reports whether an annotation of Pods means something.
+func UsesAnnotation(name string) bool { return name == EgressBandwidth || name == IngressBandwidth }
+
 // WireGuardAnnotation is where nodes publish their public key: Cilium's, on Nodes and CiliumNodes.
 const WireGuardAnnotation = "network.cilium.io/wg-pub-key"
+
+// NextWireGuardAnnotation is where they publish the one that they change to, until they have.
+const NextWireGuardAnnotation = "myelin.io/wg-next-pub-key"
 
 // IPv4 is the node's first IPv4 address, or the zero Addr.
 func (n *Node) IPv4() netip.Addr { return first(n.Addresses, netip.Addr.Is4) }
@@ -55,7 +69,8 @@ func (n *Node) IPv6() netip.Addr { return first(n.Addresses, netip.Addr.Is6) }
 
 // Equal reports whether two rows say the same.
 func (n *Node) Equal(o *Node) bool {
-	return n.Name == o.Name && n.Source == o.Source && n.WireGuardKey == o.WireGuardKey && n.IPsec == o.IPsec &&
+	return n.Name == o.Name && n.Source == o.Source && n.WireGuardKey == o.WireGuardKey &&
+		n.NextWireGuardKey == o.NextWireGuardKey && n.IPsec == o.IPsec &&
 		maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	bigtcp "myelin/bigtcp/options"
 	"myelin/config/key"
 )
 
@@ -76,6 +77,12 @@ func (c *Config) contradictions(file string) Problems {
 	c.checkGateway(add)
 	c.Hubble.Check(add)
 	c.Encryption.Check(add)
+	network := bigtcp.Network{Tunnel: c.Tunneled(), Legacy: c.BPF.HostLegacyRouting}
+	if c.Direct() && !c.Tunneled() {
+		network.Dispatch = c.LoadBalancer.DSRDispatch
+	}
+	c.BigTCP.Check(network, add)
+	c.Bandwidth.Check(add)
 	c.sources(add)
 	return ps
 }

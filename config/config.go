@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	bandwidth "myelin/bandwidth/options"
+	bigtcp "myelin/bigtcp/options"
 	"myelin/config/key"
 	encryption "myelin/encryption/options"
 	event "myelin/event/options"
@@ -73,7 +75,9 @@ type Config struct {
 	ClusterName           string // key cluster.name: a label of all pods
 	PolicyEnforcementMode string // "default", "always" or "never"
 	Policy                Policy
+	Bandwidth             bandwidth.Options
 	Encryption            encryption.Options
+	BigTCP                bigtcp.Options
 	Prefilter             prefilter.Options
 	L7                    l7.Options
 	DNS                   dns.Options

@@ -61,6 +61,8 @@ func refusedKeys() map[string]refused {
 			"encryption: {enabled: true, type: wireguard, strictMode: {egress: {enabled: true}}}",
 			[]string{"f.yaml: encryption.strictMode.egress.cidr: must be set for " +
 				"encryption.strictMode.egress.enabled"}},
+		"BBR without bandwidth limits": {"bandwidthManager: {bbr: true}",
+			[]string{"f.yaml: bandwidthManager.bbr: needs bandwidthManager.enabled: packets wait in its qdiscs"}},
 		"strict without encryption": {"encryption: {strictMode: {ingress: {enabled: true}}}",
 			[]string{"f.yaml: encryption.strictMode: needs encryption.enabled"}},
 		"encryption of nodes": {"encryption: {enabled: true, type: wireguard, nodeEncryption: true}",

@@ -14,9 +14,9 @@ func (c *Config) EnforcesPolicies() bool {
 	return c.PolicyEnforcementMode != "never" && !c.LoadBalancer.Standalone
 }
 
-// InspectsHost reports whether packets from the host to pods are inspected.
+// InspectsHost reports whether packets from the host to pods are inspected, or limited.
 func (c *Config) InspectsHost() bool {
-	return c.TracksAllFlows() || c.PerPacket() || c.EnforcesPolicies()
+	return c.Bandwidth.Enabled || c.TracksAllFlows() || c.PerPacket() || c.EnforcesPolicies()
 }
 
 // Masquerades reports whether packets of the family from pods to destinations

@@ -39,6 +39,8 @@ func TestNoEffect(t *testing.T) {
 			"are: bpf.events.trace.enabled",
 		"sctp.enabled: false": "sctp.enabled: " +
 			"false has no effect: SCTP is always forwarded",
+		"enableTunnelBIGTCP: true": "enableTunnelBIGTCP: has no effect: enableIPv4BIGTCP and " +
+			"enableIPv6BIGTCP are false",
 		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}": "encryption.nodeEncryption: " +
 			"has no effect: encryption.enabled is false",
 		"encryption.enabled: false":         "",

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	bandwidth "myelin/bandwidth/options"
+	bigtcp "myelin/bigtcp/options"
 	"myelin/config/key"
 	encryption "myelin/encryption/options"
 	event "myelin/event/options"
@@ -25,7 +27,9 @@ func settings() []setting {
 		key.Within(func(c *Config) *service.Options { return &c.ServiceOptions }, service.Keys()),
 		key.Within(func(c *Config) *gateway.Options { return &c.Myelin.Gateway }, gateway.Keys()),
 		key.Within(func(c *Config) *event.Options { return &c.Events }, event.Keys()),
+		key.Within(func(c *Config) *bandwidth.Options { return &c.Bandwidth }, bandwidth.Keys()),
 		key.Within(func(c *Config) *encryption.Options { return &c.Encryption }, encryption.Keys()),
+		key.Within(func(c *Config) *bigtcp.Options { return &c.BigTCP }, bigtcp.Keys()),
 		key.Within(func(c *Config) *prefilter.Options { return &c.Prefilter }, prefilter.Keys()),
 		key.Within(func(c *Config) *l7.Options { return &c.L7 }, l7.Keys()),
 		key.Within(func(c *Config) *dns.Options { return &c.DNS }, dns.Keys()),

@@ -64,8 +64,6 @@ func (o *Options) machineChecks() []check.Check {
 			kernel(m, notExamined(slices.Concat(o.machineChecks(), o.Checks)))
 		}},
 		{Area: "mounts", Run: mounts},
-		{Area: "devices", Devices: true, Privileged: true, Run: wireguard},
-		{Area: "devices", Devices: true, Privileged: true, Run: xfrm},
 		{Area: "netfilter", Devices: true, Privileged: true, Run: netfilter},
 		{Area: "cni", Devices: true, Run: otherNetworks},
 		{Area: "clock", Run: clock},
@@ -74,7 +72,7 @@ func (o *Options) machineChecks() []check.Check {
 
 // areas is the order of areas; those that are not listed come last.
 func areas() []string {
-	return strings.Fields("agent kernel bpf mounts devices mtu sysctls programs netfilter cni clock")
+	return strings.Fields("agent kernel bpf mounts devices mtu sysctls programs netfilter cni clock tune")
 }
 
 // ordered sorts checks by area.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -34,6 +35,25 @@ func (o *Options) readLinks(m *check.Machine) {
 			m.Hooked = append(m.Hooked, l)
 		}
 	}
+}
+
+// Wires are the names of the devices that lead to other nodes, in the network namespace of the process.
+func Wires(o Options) ([]string, error) {
+	handle, err := netlink.NewHandle()
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	defer handle.Close()
+	m := &check.Machine{Config: o.Config, Netlink: handle, Area: "devices"}
+	o.readLinks(m)
+	if len(m.Findings) > 0 {
+		return nil, errors.New(m.Findings[0].What)
+	}
+	names := make([]string, len(m.Wires))
+	for i, l := range m.Wires {
+		names[i] = l.Attrs().Name
+	}
+	return names, nil
 }
 
 // defaultRoutes are the indexes of links with a default route.

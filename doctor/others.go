@@ -1,22 +1,10 @@
 package doctor
 
 import (
-	"github.com/vishvananda/netlink"
-
 	"strings"
 
 	"myelin/doctor/check"
 )
-
-// xfrm tries to create a device of the kind that encryption by IPsec will need.
-func xfrm(m *check.Machine) {
-	m.Kind(&netlink.Xfrmi{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, Ifid: 1}, check.Info, "IPsec will need it")
-}
-
-// wireguard tries to create a device of the kind that encryption will need.
-func wireguard(m *check.Machine) {
-	m.Kind(&netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: "probe"}}, check.Info, "encryption will need it")
-}
 
 // otherNetworks are known by devices that only they make.
 func otherNetworks(m *check.Machine) {

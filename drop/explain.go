@@ -232,5 +232,9 @@ func untrusted() []Outcome {
 			"The flow is allowed only through the proxy, which enforces rules by HTTP request, DNS name or TLS " +
 				"server name, and does not run.",
 			"myelin status (L7 Proxy) says why it does not run."},
+		{bpf.DatapathOutcomeDROP_BANDWIDTH, "DROP_BANDWIDTH",
+			"A packet from or to a pod that exceeds the limit of the annotation kubernetes.io/egress-bandwidth or " +
+				"ingress-bandwidth: more waits already than may wait.",
+			"Usual where UDP is sent beyond the limit (myelin bandwidth list). Raise the limit if it is too low."},
 	}
 }

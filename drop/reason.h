@@ -75,6 +75,7 @@ enum outcome {
 	DROP_NEW_FLOW_RATE,    /* no room for a NAT entry, and the Service has begun more than its share of flows */
 	DROP_PROXY_DOWN,       /* the flow must pass through the proxy, which does not run */
 	DROP_NOT_ENCRYPTED,    /* would leave in plain text, or came so, and strict encryption is on */
+	DROP_BANDWIDTH,        /* would wait for longer than the limit of a pod's bandwidth allows */
 	OUTCOMES,
 };
 

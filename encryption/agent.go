@@ -3,11 +3,13 @@
 package encryption
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -33,9 +35,14 @@ type Params struct {
 	Options   options.Options
 	IPv6      bool   // nodes send encrypted packets to each other's IPv6 addresses
 	RunDir    string // where the key is
+	LogFormat string // of processes that are started
 	Nodes     statedb.Table[*cluster.Node]
 	// Outside are pods in no podCIDR of their Node; nil: there are none.
 	Outside statedb.Table[*cluster.Outside]
+	// Attached reports whether programs are attached to the device with an index: only then it may get packets.
+	Attached func(index int) (bool, <-chan struct{})
+	// Detours is written: which nodes are reached by RotationDevice.
+	Detours statedb.RWTable[*cluster.Detour]
 	// Devices is followed, so that a device that another program removes or changes is put back.
 	Devices statedb.Table[*route.Device]
 	// MTU gives the MTU of pods now, and a channel that is closed when it or a device may have changed.
@@ -49,8 +56,8 @@ type Encryption struct {
 
 	params  Params
 	kernel  *route.Kernel
-	control control
-	key     nodeKey                // without encryption: none
+	control *either
+	keys    *keyring               // nil without encryption
 	ready   func(statedb.WriteTxn) // called once, when the peers are derived from initialized sources
 }
 
@@ -69,15 +76,16 @@ func open(p Params) (*Encryption, error) {
 		return nil, fmt.Errorf("make table of WireGuard peers: %w", err)
 	}
 	if p.Options.Enabled {
-		if e.key, err = openKey(p.RunDir); err != nil {
+		if e.keys, err = openKeyring(p.RunDir); err != nil {
 			return nil, err
 		}
 	}
 	if e.kernel, err = route.OpenKernel(p.Namespace); err != nil {
 		return nil, err
 	}
+	e.control = &either{processes: newProcesses(p)}
 	err = e.kernel.Do(func() (err error) {
-		e.control, err = wgctrl.New()
+		e.control.kernel, err = wgctrl.New()
 		return err
 	})
 	if err != nil {
@@ -98,7 +106,7 @@ func (e *Encryption) register() error {
 	txn.Commit()
 	_, err := table.Register(p.Log, p.DB, p.Group, e.Device, func(d *Device) *reconciler.Status {
 		return &d.Status
-	}, &deviceOps{e.kernel, e.control, e.key.private})
+	}, &deviceOps{e.kernel, e.control, e.control.processes, e.keys})
 	if err != nil {
 		return err
 	}
@@ -108,10 +116,11 @@ func (e *Encryption) register() error {
 	}
 	if _, err := table.Register(p.Log, p.DB, p.Group, e.Peers, func(p *Peer) *reconciler.Status {
 		return &p.Status
-	}, &peerOps{e.control}); err != nil {
+	}, &peerOps{e.control, map[string]*allowed{DeviceName: {}, RotationDevice: {}}}); err != nil {
 		return err
 	}
 	p.Group.Add(job.OneShot("encryption-peers", e.runPeers))
+	p.Group.Add(job.OneShot("encryption-rotation", e.runRotation))
 	return nil
 }
 
@@ -124,26 +133,39 @@ func (e *Encryption) Close() {
 
 func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
-		changed, done, err := e.deriveDevice()
-		w.Add(changed, done)
-		return err
+		k, rotates, changed := e.rotation()
+		_, ended := e.control.processes.instance(DeviceName)
+		w.Add(ended)
+		w.Add(changed...)
+		for _, name := range names() {
+			want := &Device{
+				Name: name, Wanted: e.params.Options.Enabled, Port: portOf(name), PublicKey: k.current.public,
+				Status: reconciler.StatusPending(),
+			}
+			if name == RotationDevice {
+				want.Wanted, want.PublicKey = rotates, cmp.Or(k.next.public, k.current.public)
+			}
+			changed, done, err := e.deriveDevice(want)
+			if err != nil {
+				return err
+			}
+			w.Add(changed, done)
+		}
+		return nil
 	})
 }
 
 // deriveDevice writes the row: new if something else is wanted, and pending again if the device is not what it was
 // made. While the row is being worked on it can't tell, and done is closed when it is worth another look.
-func (e *Encryption) deriveDevice() (changed, done <-chan struct{}, err error) {
+func (e *Encryption) deriveDevice(want *Device) (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := e.params.MTU()
-	want := &Device{
-		Name: DeviceName, Wanted: e.params.Options.Enabled, Port: port, MTU: mtu.Pod, PublicKey: e.key.public,
-		Status: reconciler.StatusPending(),
-	}
+	want.MTU = mtu.Pod
 	if problem != nil && want.Wanted {
 		want.Problem = problem.Error()
 	}
 	txn := e.params.DB.WriteTxn(e.Device)
 	defer txn.Abort()
-	row, _, watch, ok := e.Device.GetWatch(txn, deviceByName(DeviceName))
+	row, _, watch, ok := e.Device.GetWatch(txn, deviceByName(want.Name))
 	if ok && row.Equal(want) {
 		if row.Status.Kind != reconciler.StatusKindDone {
 			return changed, watch, nil
@@ -153,7 +175,7 @@ func (e *Encryption) deriveDevice() (changed, done <-chan struct{}, err error) {
 		}
 	}
 	if ok {
-		want.Note, want.Index = row.Note, row.Index
+		want.Note, want.Index, want.Instance = row.Note, row.Index, row.Instance
 	}
 	if _, _, err := e.Device.Insert(txn, want); err != nil {
 		return nil, nil, fmt.Errorf("write WireGuard device: %w", err)
@@ -166,9 +188,10 @@ func (e *Encryption) deriveDevice() (changed, done <-chan struct{}, err error) {
 func (e *Encryption) fits(txn statedb.ReadTxn, row *Device) bool {
 	d, _, ok := e.params.Devices.Get(txn, route.DeviceByName(row.Name))
 	if !row.Wanted {
-		return !ok || d.Type != "wireguard"
+		return !ok || !slices.Contains(deviceTypes(), d.Type)
 	}
-	return ok && d.Index == row.Index && d.Up && d.MTU == row.MTU
+	instance, _ := e.control.processes.instance(row.Name)
+	return ok && instance == row.Instance && d.Index == row.Index && d.Up && d.MTU == row.MTU
 }
 
 // runPeers follows nodes, pods outside of podCIDRs, and the device.
@@ -176,18 +199,27 @@ func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		txn := e.params.DB.ReadTxn()
 		nodes, nodesChanged := e.params.Nodes.AllWatch(txn)
-		device, _, deviceChanged, _ := e.Device.GetWatch(txn, deviceByName(DeviceName))
+		devices, devicesChanged := e.Device.AllWatch(txn)
 		outside := cluster.ReadOutsides(txn, e.params.Outside)
 		complete := w.Initialized(txn, e.params.Nodes) && outside.Unknown == nil
-		w.Add(nodesChanged, deviceChanged, outside.Changed, outside.Unknown)
+		k, keysChanged := e.keys.get()
+		w.Add(nodesChanged, devicesChanged, keysChanged, outside.Changed, outside.Unknown)
 		in := peerInput{
-			node: e.params.Node, key: e.key.public, ipv6: e.params.IPv6, keepalive: e.params.Options.Keepalive,
+			node: e.params.Node, keys: k, ipv6: e.params.IPv6, keepalive: e.params.Options.Keepalive,
 			nodes: statedb.Collect(nodes), outside: outside.ByNode,
 		}
-		if device != nil {
-			in.device = device.Index
+		var peers []*Peer
+		for device := range devices {
+			attached, attachedChanged := e.params.Attached(device.Index)
+			w.Add(attachedChanged)
+			if device.Name == RotationDevice && !attached { // without peers it has no sessions
+				continue
+			}
+			in.device = device
+			peers = append(peers, derivePeers(in)...)
+			complete = complete && (device.Name != DeviceName || device.Index != 0)
 		}
-		return e.writePeers(derivePeers(in), complete && in.device != 0)
+		return e.writePeers(peers, complete)
 	})
 }
 

@@ -19,24 +19,42 @@ import (
 // DeviceName is the name of the WireGuard device on every node.
 const DeviceName = "myelin_wg0"
 
-// port is the UDP port of WireGuard on every node, as in Cilium.
-const port = 51871
+// RotationDevice is the name of the one that is there beside it while a node rotates its key.
+const RotationDevice = "myelin_wg1"
+
+// names are those of all devices.
+func names() []string { return []string{DeviceName, RotationDevice} }
+
+// The UDP ports of the devices on every node; the first is Cilium's.
+const (
+	port         = 51871
+	rotationPort = 51872
+)
+
+func portOf(device string) int {
+	if device == RotationDevice {
+		return rotationPort
+	}
+	return port
+}
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
 const addrGenNone = 1
 
-// Device is the row of the WireGuard device. There is one row, also when no encryption is wanted: then it says that the
-// device must not be there.
+// Device is the row of a WireGuard device. There is one for each name, also when the device is not wanted: then it says
+// that it must not be there.
 type Device struct {
-	Name      string            `json:"name"`
-	Wanted    bool              `json:"wanted"`
-	Port      int               `json:"port"`
-	MTU       int               `json:"mtu"` // bytes of the packets of pods
-	PublicKey string            `json:"publicKey,omitempty"`
-	Problem   string            `json:"problem,omitempty"` // why it can't be made at all
-	Index     int               `json:"index,omitempty"`   // of the device, as found
-	Note      string            `json:"note,omitempty"`    // what was done last, and why
-	Status    reconciler.Status `json:"status"`
+	Name      string `json:"name"`
+	Wanted    bool   `json:"wanted"`
+	Port      int    `json:"port"`
+	MTU       int    `json:"mtu"` // bytes of the packets of pods
+	PublicKey string `json:"publicKey,omitempty"`
+	Problem   string `json:"problem,omitempty"` // why it can't be made at all
+	Index     int    `json:"index,omitempty"`   // of the device, as found
+	// Instance is the process that is the device, empty if the kernel is: another one starts without a key and peers.
+	Instance string            `json:"instance,omitempty"`
+	Note     string            `json:"note,omitempty"` // what was done last, and why
+	Status   reconciler.Status `json:"status"`
 }
 
 // Equal reports whether two rows want the same; what was found does not count.
@@ -78,26 +96,27 @@ type control interface {
 
 // deviceOps makes the kernel's device what its row wants.
 type deviceOps struct {
-	kernel  *route.Kernel
-	control control
-	key     wgtypes.Key // private
+	kernel    *route.Kernel
+	control   control
+	processes *processes
+	keys      *keyring // nil without encryption
 }
 
 // Update keeps a WireGuard device of our name with all its sessions. A device of another type is not ours, and an
 // error.
-func (o *deviceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
-	d.Index = 0
+func (o *deviceOps) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
+	d.Index, d.Instance = 0, ""
 	if !d.Wanted {
-		removed, err := Remove(o.kernel)
+		removed, err := remove(o.kernel, d.Name)
 		if removed {
-			d.Note = "removed: encryption is off"
+			d.Note = "removed: it is not wanted"
 		}
 		return err
 	}
 	if d.Problem != "" {
 		return errors.New(d.Problem)
 	}
-	link, err := o.device(d)
+	link, err := o.device(ctx, d)
 	if err != nil {
 		return fmt.Errorf("make WireGuard device %s: %w", d.Name, err)
 	}
@@ -105,12 +124,13 @@ func (o *deviceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 		return fmt.Errorf("set up WireGuard device %s: %w", d.Name, err)
 	}
 	d.Index = link.Attrs().Index
+	d.Instance, _ = o.processes.instance(d.Name)
 	return nil
 }
 
 // Delete removes the device.
-func (o *deviceOps) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *Device) error {
-	_, err := Remove(o.kernel)
+func (o *deviceOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *Device) error {
+	_, err := remove(o.kernel, d.Name)
 	return err
 }
 
@@ -119,22 +139,47 @@ func (*deviceOps) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*Device, sta
 	return nil
 }
 
-// Remove removes the device that an agent made, and reports whether there was one.
-func Remove(k *route.Kernel) (removed bool, err error) {
-	if removed, err = k.RemoveDevice(DeviceName, "wireguard"); err != nil {
-		err = fmt.Errorf("remove WireGuard device %s: %w", DeviceName, err)
+// tunType is the type of TUN devices.
+const tunType = "tuntap"
+
+// Remove removes the devices that an agent made, and returns their names.
+func Remove(k *route.Kernel) (removed []string, err error) {
+	for _, name := range names() {
+		was, err := remove(k, name)
+		if was {
+			removed = append(removed, name)
+		}
+		if err != nil {
+			return removed, err
+		}
 	}
-	return removed, err
+	return removed, nil
 }
 
+func remove(k *route.Kernel, name string) (removed bool, err error) {
+	for _, kind := range deviceTypes() { // a process ends with its device
+		was, err := k.RemoveDevice(name, kind)
+		if err != nil {
+			return removed, fmt.Errorf("remove WireGuard device %s: %w", name, err)
+		}
+		removed = removed || was
+	}
+	return removed, nil
+}
+
+// deviceTypes are the types of a device that is the kernel's, or a process's.
+func deviceTypes() []string { return []string{"wireguard", tunType} }
+
 // device finds or makes the device.
-func (o *deviceOps) device(d *Device) (netlink.Link, error) {
+func (o *deviceOps) device(ctx context.Context, d *Device) (netlink.Link, error) {
 	link, err := o.kernel.LinkByName(d.Name)
 	var missing netlink.LinkNotFoundError
 	switch {
 	case errors.As(err, &missing):
 	case err != nil:
 		return nil, err
+	case link.Type() == tunType:
+		return o.userspace(ctx, d, link)
 	case link.Type() != "wireguard":
 		return nil, fmt.Errorf("there is a device of that name, of type %s: remove or rename it", link.Type())
 	default:
@@ -146,14 +191,20 @@ func (o *deviceOps) device(d *Device) (netlink.Link, error) {
 	add := &netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: d.Name, MTU: d.MTU, TxQLen: -1}}
 	if err := o.kernel.LinkAdd(add); err != nil {
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			err = fmt.Errorf("the kernel has no WireGuard (%w)", err)
+			return o.userspace(ctx, d, nil)
 		}
 		return nil, err
 	}
 	d.Note = "made"
+	return o.made(d)
+}
+
+// made is a device that was made just now.
+func (o *deviceOps) made(d *Device) (netlink.Link, error) {
+	link, err := o.kernel.LinkByName(d.Name)
 	// Without a link-local address the device sends nothing on its own, like router solicitations and MLD reports.
 	// Kernels without IPv6 refuse this.
-	if link, err = o.kernel.LinkByName(d.Name); err == nil {
+	if err == nil {
 		_ = o.kernel.LinkSetIP6AddrGenMode(link, addrGenNone)
 	}
 	return link, err
@@ -171,8 +222,8 @@ func (o *deviceOps) adjust(link netlink.Link, d *Device) error {
 		return fmt.Errorf("read its state: %w", err)
 	}
 	var c wgtypes.Config
-	if have.PrivateKey != o.key {
-		c.PrivateKey = &o.key
+	if key := o.keys.private(d.PublicKey); have.PrivateKey != key {
+		c.PrivateKey = &key
 	}
 	if have.ListenPort != d.Port {
 		c.ListenPort = &d.Port

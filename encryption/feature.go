@@ -20,11 +20,15 @@ import (
 // encrypted from the first one on.
 type Feature struct {
 	*feature.Node
+	Version string // of the agent
 	// Routes are the node's; called when the feature starts.
 	Routes func() *route.Routes
+	// Attached reports whether the datapath's programs are attached to the device with an index, and returns a channel
+	// that is closed when that may have changed.
+	Attached func(index int) (bool, <-chan struct{})
 	// Publish writes the node's public key where other nodes read it; called when the feature starts. nil: others do,
 	// from the file.
-	Publish func() func(ctx context.Context, node, key string) error
+	Publish func() func(ctx context.Context, node, key, next string) error
 	// PublishIPsec does so with what other nodes derive the keys of IPsec from.
 	PublishIPsec func() func(ctx context.Context, node, value string) error
 	// Obstacle notes what the start waits for, and reports whether it is new.
@@ -41,6 +45,7 @@ func (f *Feature) Feature() *feature.Feature {
 	}
 	return &feature.Feature{
 		Name: "encryption", Start: f.start, Stop: f.stop, Settings: f.settings, Counts: f.counts, Lists: f.lists,
+		Metrics: f.metrics, Checks: checks(),
 		Commands: commands(), Status: func() []feature.Status { return []feature.Status{f.status()} },
 		Rights: rights(),
 	}
@@ -53,8 +58,9 @@ func (f *Feature) start(ctx context.Context) error {
 	}
 	f.encryption, err = open(Params{
 		DB: f.DB, Log: f.Log, Group: f.Group, Node: f.Config.Myelin.NodeName, Options: f.Config.Encryption,
-		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, Nodes: f.Cluster.Nodes, Outside: f.Outside,
-		Devices: f.Routes().Devices, MTU: f.Routes().MTU,
+		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, LogFormat: f.Config.Myelin.LogFormat,
+		Nodes: f.Cluster.Nodes, Outside: f.Outside, Detours: f.Detours, Devices: f.Routes().Devices,
+		MTU: f.Routes().MTU, Attached: f.Attached,
 	})
 	if err != nil || !f.Config.Encryption.Enabled {
 		return err
@@ -69,18 +75,25 @@ func (f *Feature) start(ctx context.Context) error {
 const publishAgain = 2 * time.Second
 
 // publish has this node's own row show its key, which is how other nodes see it.
-func (f *Feature) publish(ctx context.Context, write func(ctx context.Context, node, key string) error) error {
+func (f *Feature) publish(ctx context.Context, write func(ctx context.Context, node, key, next string) error) error {
 	name, failed := f.Config.Myelin.NodeName, ""
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		row, _, changed, ok := f.Cluster.Nodes.GetWatch(f.DB.ReadTxn(), cluster.NodeByName(name))
-		_, _, deviceChanged, _ := f.encryption.Device.GetWatch(f.DB.ReadTxn(), deviceByName(DeviceName))
-		w.Add(changed, deviceChanged)
-		key := f.encryption.key.public
-		if !ok || row.WireGuardKey == key {
+		_, deviceChanged := f.encryption.Device.AllWatch(f.DB.ReadTxn())
+		k, keysChanged := f.encryption.keys.get()
+		w.Add(changed, deviceChanged, keysChanged)
+		if k.rotating() { // peers count, too
+			w.After(steerTime)
+		}
+		if !ok {
+			return nil
+		}
+		key, next := f.encryption.public(row)
+		if row.WireGuardKey == key && row.NextWireGuardKey == next {
 			return nil
 		}
 		w.After(publishAgain) // as the watch may bring nothing
-		err := write(ctx, name, key)
+		err := write(ctx, name, key, next)
 		f.published.Store(&err)
 		if err != nil && err.Error() != failed && ctx.Err() == nil {
 			failed = err.Error()

@@ -22,6 +22,9 @@ const (
 	publicFile  = "public.key"
 )
 
+// Dir is the directory of keys, and of sockets of processes, in an agent's run directory.
+func Dir(runDir string) string { return filepath.Join(runDir, keyDir) }
+
 // PublicKeyFile is where an agent with this run directory writes the node's public key.
 func PublicKeyFile(runDir string) string { return filepath.Join(runDir, keyDir, publicFile) }
 
@@ -38,7 +41,7 @@ func openKey(runDir string) (nodeKey, error) {
 	k, err := readKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
-			err = writePublic(runDir, k)
+			err = writePublic(PublicKeyFile(runDir), k.public)
 		}
 		return k, err
 	}
@@ -49,7 +52,7 @@ func openKey(runDir string) (nodeKey, error) {
 		return nodeKey{}, err
 	}
 	k.public, k.since = k.private.PublicKey().String(), time.Now()
-	return k, writePublic(runDir, k)
+	return k, writePublic(PublicKeyFile(runDir), k.public)
 }
 
 func readKey(path string) (nodeKey, error) {
@@ -69,10 +72,10 @@ func readKey(path string) (nodeKey, error) {
 	return nodeKey{private: private, public: private.PublicKey().String(), since: info.ModTime()}, nil
 }
 
-func writePublic(runDir string, k nodeKey) error {
-	text := k.public + "\n"
-	if have, err := os.ReadFile(PublicKeyFile(runDir)); err == nil && string(have) == text {
+func writePublic(path, key string) error {
+	text := key + "\n"
+	if have, err := os.ReadFile(path); err == nil && string(have) == text {
 		return nil
 	}
-	return durable.Write(PublicKeyFile(runDir), []byte(text))
+	return durable.Write(path, []byte(text))
 }

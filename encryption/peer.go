@@ -19,9 +19,10 @@ import (
 	"myelin/cluster"
 )
 
-// Peer is another node as the WireGuard device knows it. Its primary key is the public key: a node with another key is
-// another peer.
+// Peer is another node as a WireGuard device knows it. Its primary key is the device and the public key: a node with
+// another key is another peer.
 type Peer struct {
+	On        string         `json:"on"` // name of the device
 	PublicKey string         `json:"publicKey"`
 	Node      string         `json:"node"`
 	Endpoint  netip.AddrPort `json:"endpoint"`
@@ -29,16 +30,18 @@ type Peer struct {
 	AllowedIPs []netip.Prefix `json:"allowedIPs"`
 	Keepalive  time.Duration  `json:"keepalive,omitempty"`
 	// Device is the index of the device that has the peer: another device starts without peers.
-	Device  int               `json:"device"`
-	Problem string            `json:"problem,omitempty"`
-	Status  reconciler.Status `json:"status"`
+	Device int `json:"device"`
+	// Instance is the process that is the device.
+	Instance string            `json:"instance,omitempty"`
+	Problem  string            `json:"problem,omitempty"`
+	Status   reconciler.Status `json:"status"`
 }
 
 // Equal reports whether two rows want the same.
 func (p *Peer) Equal(o *Peer) bool {
-	return p.PublicKey == o.PublicKey && p.Node == o.Node && p.Endpoint == o.Endpoint &&
+	return p.On == o.On && p.PublicKey == o.PublicKey && p.Node == o.Node && p.Endpoint == o.Endpoint &&
 		slices.Equal(p.AllowedIPs, o.AllowedIPs) && p.Keepalive == o.Keepalive && p.Device == o.Device &&
-		p.Problem == o.Problem
+		p.Instance == o.Instance && p.Problem == o.Problem
 }
 
 // TableHeader names the columns of TableRow.
@@ -62,48 +65,54 @@ func joinPrefixes(list []netip.Prefix) string {
 func peerKey() statedb.Index[*Peer, string] {
 	return statedb.Index[*Peer, string]{
 		Name:       "key",
-		FromObject: func(p *Peer) index.KeySet { return index.NewKeySet(index.String(p.PublicKey)) },
+		FromObject: func(p *Peer) index.KeySet { return index.NewKeySet(index.String(p.On + " " + p.PublicKey)) },
 		FromKey:    index.String, FromString: index.FromString, Unique: true,
 	}
 }
 
-func peerByKey(key string) statedb.Query[*Peer] {
+func peerByKey(device, key string) statedb.Query[*Peer] {
 	i := peerKey()
-	return i.Query(key)
+	return i.Query(device + " " + key)
 }
 
 // peerInput is all that peers are derived from.
 type peerInput struct {
 	node      string // name of this node
-	key       string // public key of this node
-	device    int    // index of the device; 0: there is none
-	ipv6      bool   // nodes send to each other's IPv6 addresses
+	keys      keys   // of this node
+	device    *Device
+	ipv6      bool // nodes send to each other's IPv6 addresses
 	keepalive time.Duration
 	nodes     []*cluster.Node
 	outside   map[string][]netip.Prefix // pods in no podCIDR of their Node, by node
 }
 
-// derivePeers is a pure function: one peer for each other node that has published a key.
+// derivePeers is a pure function: one peer of the device for each other node that has published a key. The second
+// device has those that it is there for, as one of both nodes rotates its key.
 func derivePeers(in peerInput) (peers []*Peer) {
-	if in.device == 0 {
+	if in.device.Index == 0 {
 		return nil
 	}
-	first := map[string]string{in.key: in.node}
+	first := map[string]string{in.device.PublicKey: in.node}
 	for _, n := range in.nodes {
-		if n.Name == in.node || n.WireGuardKey == "" {
+		key := keyOn(in.device.Name, n)
+		rotates := in.keys.rotating() || rotating(n)
+		if n.Name == in.node || key == "" || in.device.Name == RotationDevice && !rotates {
 			continue
 		}
-		if other, ok := first[n.WireGuardKey]; ok {
-			sameKey(peers, n, other)
+		if other, ok := first[key]; ok {
+			sameKey(peers, n, other, key)
 			continue
 		}
-		first[n.WireGuardKey] = n.Name
+		first[key] = n.Name
 		p := &Peer{
-			PublicKey: n.WireGuardKey, Node: n.Name, Keepalive: in.keepalive, Device: in.device,
-			Status: reconciler.StatusPending(),
+			On: in.device.Name, PublicKey: key, Node: n.Name, Keepalive: in.keepalive, Device: in.device.Index,
+			Instance: in.device.Instance, Status: reconciler.StatusPending(),
+		}
+		if rotates {
+			p.Keepalive = in.rotationKeepalive(n)
 		}
 		if at := endpointOf(n, in.ipv6); at.IsValid() {
-			p.Endpoint = netip.AddrPortFrom(at, port)
+			p.Endpoint = netip.AddrPortFrom(at, uint16(in.device.Port))
 		} else {
 			p.Problem = fmt.Sprintf("node %s has no address to send to", n.Name)
 		}
@@ -122,9 +131,9 @@ func derivePeers(in peerInput) (peers []*Peer) {
 
 // sameKey reports on the peer that has the key that another node has a copy of: which of them packets come from can't
 // be known.
-func sameKey(peers []*Peer, n *cluster.Node, other string) {
+func sameKey(peers []*Peer, n *cluster.Node, other, key string) {
 	for _, p := range peers {
-		if p.PublicKey == n.WireGuardKey {
+		if p.PublicKey == key {
 			p.Problem = fmt.Sprintf("nodes %s and %s have the same key: rotate it on one of them", other, n.Name)
 		}
 	}
@@ -144,7 +153,10 @@ func endpointOf(n *cluster.Node, ipv6 bool) netip.Addr {
 }
 
 // peerOps makes the device's peers equal to the rows.
-type peerOps struct{ control control }
+type peerOps struct {
+	control control
+	allowed map[string]*allowed // by device
+}
 
 func (p *Peer) config() (wgtypes.PeerConfig, error) {
 	key, err := wgtypes.ParseKey(p.PublicKey)
@@ -153,7 +165,6 @@ func (p *Peer) config() (wgtypes.PeerConfig, error) {
 	}
 	c := wgtypes.PeerConfig{
 		PublicKey: key, Endpoint: net.UDPAddrFromAddrPort(p.Endpoint), PersistentKeepaliveInterval: &p.Keepalive,
-		ReplaceAllowedIPs: true,
 	}
 	for _, prefix := range p.AllowedIPs {
 		c.AllowedIPs = append(c.AllowedIPs, net.IPNet{
@@ -170,11 +181,17 @@ func (o *peerOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	}
 	c, err := p.config()
 	if err == nil {
-		err = o.control.ConfigureDevice(DeviceName, wgtypes.Config{Peers: []wgtypes.PeerConfig{c}})
+		err = o.allowed[p.On].refresh(o.control, p)
+	}
+	if err == nil {
+		o.allowed[p.On].reduce(&c)
+		err = o.control.ConfigureDevice(p.On, wgtypes.Config{Peers: []wgtypes.PeerConfig{c}})
 	}
 	if err != nil {
+		o.allowed[p.On].forget()
 		return fmt.Errorf("set peer %s: %w", p.Node, err)
 	}
+	o.allowed[p.On].set(c.PublicKey, c.AllowedIPs)
 	return nil
 }
 
@@ -184,10 +201,10 @@ func (o *peerOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	if err != nil {
 		return nil // it was never added
 	}
-	return o.remove(key)
+	return o.remove(p.On, key)
 }
 
-func (o *peerOps) remove(keys ...wgtypes.Key) error {
+func (o *peerOps) remove(device string, keys ...wgtypes.Key) error {
 	var c wgtypes.Config
 	for _, k := range keys {
 		c.Peers = append(c.Peers, wgtypes.PeerConfig{PublicKey: k, Remove: true, UpdateOnly: true})
@@ -195,7 +212,8 @@ func (o *peerOps) remove(keys ...wgtypes.Key) error {
 	if len(c.Peers) == 0 {
 		return nil
 	}
-	if err := o.control.ConfigureDevice(DeviceName, c); err != nil && !missing(err) {
+	o.allowed[device].forget()
+	if err := o.control.ConfigureDevice(device, c); err != nil && !missing(err) {
 		return fmt.Errorf("remove peers: %w", err)
 	}
 	return nil
@@ -205,20 +223,24 @@ func (o *peerOps) remove(keys ...wgtypes.Key) error {
 func (o *peerOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Peer, statedb.Revision]) error {
 	wanted := map[string]bool{}
 	for p := range rows {
-		wanted[p.PublicKey] = true
+		wanted[p.On+" "+p.PublicKey] = true
 	}
-	d, err := o.control.Device(DeviceName)
-	if missing(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read peers: %w", err)
-	}
-	var stale []wgtypes.Key
-	for _, p := range d.Peers {
-		if !wanted[p.PublicKey.String()] {
-			stale = append(stale, p.PublicKey)
+	var errs []error
+	for _, name := range names() {
+		d, err := o.control.Device(name)
+		if missing(err) {
+			continue
 		}
+		if err != nil {
+			return fmt.Errorf("read peers: %w", err)
+		}
+		var stale []wgtypes.Key
+		for _, p := range d.Peers {
+			if !wanted[name+" "+p.PublicKey.String()] {
+				stale = append(stale, p.PublicKey)
+			}
+		}
+		errs = append(errs, o.remove(name, stale...))
 	}
-	return o.remove(stale...)
+	return errors.Join(errs...)
 }

@@ -1,8 +1,10 @@
 package encryption
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +28,8 @@ func node(name, key string, parts ...string) *cluster.Node {
 
 func testInput() peerInput {
 	return peerInput{
-		node: "n1", key: testKey("a"), device: 7, keepalive: 25 * time.Second,
+		node: "n1", keepalive: 25 * time.Second,
+		device: &Device{Name: DeviceName, PublicKey: testKey("a"), Port: port, Index: 7},
 		nodes: []*cluster.Node{
 			node("n1", testKey("a"), "192.0.2.1", "10.0.1.0/24"),
 			node("n2", testKey("b"), "192.0.2.2", "2001:db8::2", "10.0.2.0/24", "fd00:2::/64"),
@@ -57,12 +60,51 @@ func TestDerivePeers(t *testing.T) {
 	}
 }
 
+// TestDerivePeersRotation: while one of both nodes rotates its key, both devices have the other one as a peer, each
+// with the keys of that device.
+func TestDerivePeersRotation(t *testing.T) {
+	beside := &Device{Name: RotationDevice, PublicKey: testKey("a"), Port: rotationPort, Index: 8}
+	on := func(in peerInput, d *Device) (list []string) {
+		in.device, in.keepalive = d, 0
+		for _, p := range derivePeers(in) {
+			list = append(list, fmt.Sprint(p.Node, " ", p.PublicKey[:1], " ", p.Endpoint.Port(), " ", p.Keepalive))
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		change        func(in *peerInput)
+		usual, beside []string
+	}{
+		"none": {func(*peerInput) {}, []string{"n2 b 51871 0s"}, nil},
+		"n2": {func(in *peerInput) { in.nodes[1].NextWireGuardKey = testKey("c") },
+			[]string{"n2 b 51871 1s"}, []string{"n2 c 51872 1s"}},
+		"n2 returns": {func(in *peerInput) { in.nodes[1].NextWireGuardKey = testKey("b") },
+			[]string{"n2 b 51871 1s"}, []string{"n2 b 51872 1s"}},
+		"this node, which does not begin sessions": {func(in *peerInput) { in.keys.next.public = testKey("d") },
+			[]string{"n2 b 51871 0s"}, []string{"n2 b 51872 0s"}},
+		"both": {func(in *peerInput) {
+			in.keys.next.public, in.nodes[1].NextWireGuardKey = testKey("d"), testKey("c")
+		}, []string{"n2 b 51871 1s"}, []string{"n2 c 51872 1s"}},
+		"a node without a key": {func(in *peerInput) { in.nodes[2].NextWireGuardKey = testKey("c") },
+			[]string{"n2 b 51871 0s"}, nil},
+	} {
+		in := testInput()
+		c.change(&in)
+		if got := on(in, in.device); !slices.Equal(got, c.usual) {
+			t.Errorf("%s: %s has %q, want %q", name, DeviceName, got, c.usual)
+		}
+		if got := on(in, beside); !slices.Equal(got, c.beside) {
+			t.Errorf("%s: %s has %q, want %q", name, RotationDevice, got, c.beside)
+		}
+	}
+}
+
 func TestDerivePeersOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*peerInput)
 		want   map[string]string // problem, or else endpoint, by node
 	}{
-		"no device": {func(in *peerInput) { in.device = 0 }, map[string]string{}},
+		"no device": {func(in *peerInput) { in.device = &Device{} }, map[string]string{}},
 		"IPv6":      {func(in *peerInput) { in.ipv6 = true }, map[string]string{"n2": "[2001:db8::2]:51871"}},
 		"only IPv4 there": {func(in *peerInput) { in.ipv6, in.nodes[1].Addresses = true, in.nodes[0].Addresses },
 			map[string]string{"n2": "192.0.2.1:51871"}},

@@ -31,13 +31,22 @@ func (f *Feature) status() feature.Status {
 		return s
 	}
 	txn := f.DB.ReadTxn()
-	peers := statedb.Collect(f.encryption.Peers.All(txn))
+	peers := slices.DeleteFunc(statedb.Collect(f.encryption.Peers.All(txn)), func(p *Peer) bool {
+		return p.On != DeviceName
+	})
 	s.State, s.Wanted, s.Why = feature.OK, "encryption.type: wireguard", "in the kernel, device "+DeviceName
 	s.Chosen = "WireGuard, " + feature.Plural(len(peers), "peer")
 	s.Cost = fmt.Sprintf("%d bytes of each packet, and the cipher", route.EncryptionOverhead)
-	row, _, ok := f.encryption.Device.Get(txn, deviceByName(DeviceName))
-	if ok && row.Status.Kind == reconciler.StatusKindError {
-		s.Break(row.Status.GetError())
+	if about, _, ok := f.encryption.control.processes.of(DeviceName); ok {
+		f.inProcess(&s, about)
+	}
+	for row := range f.encryption.Device.All(txn) {
+		if row.Status.Kind == reconciler.StatusKindError {
+			s.Break(row.Status.GetError())
+		}
+	}
+	if text := f.encryption.rotates(txn); text != "" {
+		s.Why += "; " + text
 	}
 	var failing []string
 	for _, p := range peers {
@@ -133,16 +142,24 @@ func (f *Feature) eachSelf(yield func(feature.Row) bool) error {
 	if !f.Config.Encryption.Enabled {
 		return nil
 	}
-	d, err := f.encryption.control.Device(DeviceName)
-	if err != nil {
-		return fmt.Errorf("read WireGuard device %s: %w", DeviceName, err)
+	k, _ := f.encryption.keys.get()
+	for want := range f.encryption.Device.All(f.DB.ReadTxn()) {
+		if !want.Wanted {
+			continue
+		}
+		d, err := f.encryption.control.Device(want.Name)
+		if err != nil {
+			return fmt.Errorf("read WireGuard device %s: %w", want.Name, err)
+		}
+		row := &selfRow{Device: d.Name, Mode: d.Type.String(), PublicKey: d.PublicKey.String(), Port: d.ListenPort,
+			Peers: len(d.Peers), Since: k.current.since, MTU: want.MTU, now: time.Now()}
+		if row.PublicKey == k.next.public {
+			row.Since = k.next.since
+		}
+		if !yield(row) {
+			break
+		}
 	}
-	row := &selfRow{Device: d.Name, Mode: d.Type.String(), PublicKey: d.PublicKey.String(), Port: d.ListenPort,
-		Peers: len(d.Peers), Since: f.encryption.key.since, now: time.Now()}
-	if want, _, ok := f.encryption.Device.Get(f.DB.ReadTxn(), deviceByName(DeviceName)); ok {
-		row.MTU = want.MTU
-	}
-	yield(row)
 	return nil
 }
 
@@ -168,7 +185,7 @@ func (f *Feature) eachNode(yield func(feature.Row) bool) error {
 		}
 		row := &nodeRow{Node: n.Name, PublicKey: n.WireGuardKey, Why: why, now: time.Now()}
 		if n.WireGuardKey != "" && f.Config.Encryption.Enabled {
-			want, _, _ := f.encryption.Peers.Get(txn, peerByKey(n.WireGuardKey))
+			want, _, _ := f.encryption.Peers.Get(txn, peerByKey(DeviceName, n.WireGuardKey))
 			row.fill(want, found[n.WireGuardKey])
 		}
 		if !yield(row) {

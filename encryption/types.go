@@ -24,7 +24,7 @@ func (f *Feature) byIPsec() *feature.Feature {
 		Settings: func(s *bpf.Settings) { setDatapath(&f.Config.Encryption, s) },
 	}
 	parts := i.Feature()
-	parts.Commands, parts.Rights = commands(), rights()
+	parts.Checks, parts.Commands, parts.Rights = checks(), commands(), rights()
 	return parts
 }
 
@@ -50,7 +50,13 @@ func rights() []feature.Right {
 // removeIPsec removes what an agent with IPsec has left in the kernel.
 func removeIPsec() error { return leave(ipsec.Remove) }
 
-func removeWireGuard() error { return leave(Remove) }
+// removeWireGuard removes what one with WireGuard has left; a process ends with its device.
+func removeWireGuard() error {
+	return leave(func(k *route.Kernel) (bool, error) {
+		removed, err := Remove(k)
+		return len(removed) > 0, err
+	})
+}
 
 func leave(remove func(*route.Kernel) (bool, error)) error {
 	kernel, err := route.OpenKernel(nil)

@@ -50,21 +50,22 @@ INLINE bool netkit_passed(struct __sk_buff *skb)
 /* Whether from_pod has sent the packet here. Removes the mark. */
 INLINE bool netkit_forwarded(struct __sk_buff *skb)
 {
-	if (!(config.netkit || config.ipsec) || skb->cb[1] != NETKIT_FORWARDED)
+	if (!(config.netkit || config.bandwidth || config.ipsec) || skb->cb[1] != NETKIT_FORWARDED)
 		return false;
 	skb->cb[1] = 0;
 	return true;
 }
 
 /*
- * Sends the packet into the network namespace behind the device. While a pod transmits, the kernel refuses
- * bpf_redirect_peer; to_pod then sees the packet, too, and so it does if IPsec has decrypted it. Returns a verdict.
+ * Sends the packet into the network namespace behind the device; queued: through the device's qdisc. While a pod
+ * transmits, the kernel refuses bpf_redirect_peer, and what IPsec has decrypted must not take it. In all these cases
+ * to_pod sees the packet, too. Returns a verdict.
  */
-INLINE int netkit_enter(struct __sk_buff *skb, __u32 ifindex, __u32 hook)
+INLINE int netkit_enter(struct __sk_buff *skb, __u32 ifindex, __u32 hook, bool queued)
 {
 	bool decrypted = config.ipsec && hook == HOOK_FROM_WIRE && skb->cb[3] == NETKIT_DECRYPTED;
 
-	if ((hook != HOOK_FROM_POD || !netkit_transmits(skb)) && !decrypted)
+	if (!queued && !decrypted && (hook != HOOK_FROM_POD || !netkit_transmits(skb)))
 		return bpf_redirect_peer(ifindex, 0);
 	skb->cb[1] = NETKIT_FORWARDED;
 	return bpf_redirect(ifindex, 0);

@@ -73,10 +73,13 @@ func newPodReader() *podReader {
 	}
 }
 
-// read leaves out annotations, which are not used: controllers write them all the
+// read leaves out annotations that are not used: controllers write them all the
 // time, and each would be a change.
 func (r *podReader) read(pod *corev1.Pod, source string) (*cluster.Pod, error) {
-	pod.Annotations = nil
+	maps.DeleteFunc(pod.Annotations, func(name, _ string) bool { return !cluster.UsesAnnotation(name) })
+	if len(pod.Annotations) == 0 {
+		pod.Annotations = nil
+	}
 	row, err := cluster.FromPod(pod, source)
 	if err != nil {
 		return nil, err

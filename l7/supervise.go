@@ -3,20 +3,13 @@ package l7
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"syscall"
 	"time"
 
+	"myelin/internal/daemon"
 	"myelin/l7/control"
 )
 
 const (
-	// startTime bounds how long a proxy may take to answer.
-	startTime = 10 * time.Second
-	// pollTime is between two looks for a proxy that starts, or that is not this process's child.
-	pollTime = 20 * time.Millisecond
 	// statusTime bounds a request for the status.
 	statusTime = 2 * time.Second
 	// batchTime is between two requests for records, which cost more than a few records do.
@@ -44,26 +37,16 @@ func (f *Feature) ensure(ctx context.Context) error {
 		return errors.New("no proxy runs, and with myelin.proxy.supervise: false the agent starts none: see the pods " +
 			"of DaemonSet myelin-proxy, or start `myelin proxy`")
 	}
-	ended, err := f.spawn()
+	child, err := daemon.Start("the proxy", f.wake, "proxy", "--run-dir", f.Config.Myelin.RunDir, "--bpf-root",
+		f.Config.Myelin.BPFRoot, "--log-format", f.Config.Myelin.LogFormat)
 	if err != nil {
 		return err
 	}
-	deadline := time.NewTimer(startTime)
-	defer deadline.Stop()
-	for {
-		if now, ok := f.running(ctx); ok && !now.Same(&before) {
-			return nil
-		}
-		select {
-		case err := <-ended:
-			return fmt.Errorf("the proxy has ended: %w", err)
-		case <-deadline.C:
-			return fmt.Errorf("the proxy does not answer for %s", startTime)
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pollTime):
-		}
-	}
+	f.Log.Info("The proxy was started", "pid", child.PID)
+	return child.Await(ctx, func() bool {
+		now, ok := f.running(ctx)
+		return ok && !now.Same(&before)
+	})
 }
 
 // follow reads the records of the proxy that runs. A proxy that ends is noticed here first.
@@ -95,26 +78,4 @@ func (f *Feature) follow(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// spawn starts a proxy that outlives this process. The channel gets how it ended.
-func (f *Feature) spawn() (<-chan error, error) {
-	executable, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("start the proxy: %w", err)
-	}
-	cmd := exec.Command(executable, "proxy", "--run-dir", f.Config.Myelin.RunDir, "--bpf-root",
-		f.Config.Myelin.BPFRoot, "--log-format", f.Config.Myelin.LogFormat)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the proxy: %w", err)
-	}
-	f.Log.Info("The proxy was started", "pid", cmd.Process.Pid)
-	ended := make(chan error, 1)
-	go func() {
-		ended <- cmd.Wait()
-		f.wake()
-	}()
-	return ended, nil
 }

@@ -20,8 +20,9 @@ import (
 // published are the files with what agents publish for encryption without an API server, by annotation of the Node.
 func published(runDir string) map[string]string {
 	return map[string]string{
-		cluster.WireGuardAnnotation: encryption.PublicKeyFile(runDir),
-		cluster.IPsecAnnotation:     ipsec.PublishedFile(runDir),
+		cluster.WireGuardAnnotation:     encryption.PublicKeyFile(runDir),
+		cluster.NextWireGuardAnnotation: encryption.NextPublicKeyFile(runDir),
+		cluster.IPsecAnnotation:         ipsec.PublishedFile(runDir),
 	}
 }
 
@@ -68,25 +69,34 @@ func (o *object) lacks(annotations map[string]string) bool {
 	return false
 }
 
-// nodeKeys are the annotations that the agents of the lab's nodes have written, by node.
+// nodeKeys are the annotations that the agents of the lab's nodes have written, by node. An empty one is none.
 func (l *Lab) nodeKeys() (map[string]map[string]string, error) {
 	keys := map[string]map[string]string{}
 	for _, n := range l.Nodes() {
+		of := map[string]string{}
 		for annotation, file := range published(n.RunDir()) {
-			data, err := os.ReadFile(file)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
+			value, err := readKey(file)
 			if err != nil {
 				return nil, fmt.Errorf("key of node %s: %w", n.name, err)
 			}
-			if keys[n.name] == nil {
-				keys[n.name] = map[string]string{}
+			if value != "" || annotation == cluster.NextWireGuardAnnotation { // which goes again
+				of[annotation] = value
 			}
-			keys[n.name][annotation] = strings.TrimSpace(string(data))
+		}
+		if of[cluster.WireGuardAnnotation] != "" || of[cluster.IPsecAnnotation] != "" {
+			keys[n.name] = of
 		}
 	}
 	return keys, nil
+}
+
+// readKey reads a file with a key; empty if there is none.
+func readKey(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(data)), err
 }
 
 // watchKeys has the supervisor woken by keys that agents write.
@@ -119,8 +129,11 @@ func (o *object) keepKey(earlier *object) error {
 // annotate adds annotations to the document.
 func (o *object) annotate(annotations map[string]string) error {
 	return o.edit(func(doc map[string]any) {
+		all := child(child(doc, "metadata"), "annotations")
 		for k, v := range annotations {
-			child(child(doc, "metadata"), "annotations")[k] = v
+			if all[k] = v; v == "" {
+				delete(all, k)
+			}
 		}
 	})
 }

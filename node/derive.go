@@ -32,6 +32,8 @@ type Config struct {
 	NodePortCIDRs []netip.Prefix
 	// NativeCIDRs are not masqueraded to.
 	NativeCIDRs []netip.Prefix
+	// Encryption is the name of the WireGuard device that leads to nodes with a key, without a detour.
+	Encryption string
 	// StrictCIDRs are what nothing leaves for in plain text, with StrictNodes except to addresses of nodes.
 	StrictCIDRs []netip.Prefix
 	StrictNodes bool
@@ -46,6 +48,7 @@ type state struct {
 	devices []*route.Device
 	own     *ipam.Assignment          // nil: podCIDRs of the Node object
 	outside map[string][]netip.Prefix // pods in no podCIDR of their Node, by node
+	detours map[string]string         // names of WireGuard devices, where not the usual one leads to a node
 	serves  bool                      // Params.HostServes
 	probes  bool                      // Params.HostProbes
 }
@@ -200,7 +203,7 @@ func (s state) self() *cluster.Node {
 // prefix counts.
 func (s state) prefixes() (rows []*Prefix) {
 	seen := map[netip.Prefix]bool{}
-	device := s.encryption()
+	device := 0  // that leads to the node
 	own := false // the prefix is this node's
 	add := func(p netip.Prefix, via netip.Addr, node, encrypted bool, why string) {
 		if p = p.Masked(); seen[p] {
@@ -218,6 +221,7 @@ func (s state) prefixes() (rows []*Prefix) {
 	for _, n := range s.nodes {
 		own = n.Name == s.Name
 		encrypted := !own && n.Encrypts(s.EncryptionType)
+		device = s.encryption(n.Name)
 		via := s.viaPeer(n)
 		if s.Tunnel && n.Name != s.Name {
 			via = n.IPv4()
@@ -269,11 +273,14 @@ func (s state) viaPeer(n *cluster.Node) netip.Addr {
 	return n.IPsecAddress(s.TunnelIPv6)
 }
 
-// encryption is the index of the device that encrypts, 0 if there is none or it is down.
-func (s state) encryption() int {
-	for _, v := range s.devices {
-		if v.Kind == route.Encryption && v.Up {
-			return v.Index
+// encryption is the index of the device that encrypts what is sent to a node, that of its detour if it is there; 0 if
+// there is none or it is down.
+func (s state) encryption(node string) int {
+	for _, name := range []string{s.detours[node], s.Encryption} {
+		for _, v := range s.devices {
+			if v.Kind == route.Encryption && v.Up && v.Name == name {
+				return v.Index
+			}
 		}
 	}
 	return 0

@@ -28,6 +28,16 @@ func TestDeriveEncryption(t *testing.T) {
 		"device is down": {change: func(s *state) {
 			s.nodes[1].WireGuardKey, s.devices[len(s.devices)-1].Up = "key", false
 		}, want: map[string]mark{}},
+		"detour": {change: func(s *state) {
+			s.nodes[1].WireGuardKey, s.detours = "key", map[string]string{s.nodes[1].Name: "myelin_wg1"}
+			s.devices = append(s.devices, &route.Device{Index: 10, Name: "myelin_wg1", Kind: route.Encryption,
+				Up: true})
+		}, want: map[string]mark{"10.0.2.0/24": {encryption: 10}, "fd00:2::/64": {encryption: 10},
+			"192.168.0.2/32": {encryption: 10}, "fd00::2/128": {encryption: 10}}},
+		"detour without a device": {change: func(s *state) {
+			s.nodes[1].WireGuardKey, s.detours = "key", map[string]string{s.nodes[1].Name: "myelin_wg1"}
+		}, want: map[string]mark{"10.0.2.0/24": {encryption: 9}, "fd00:2::/64": {encryption: 9},
+			"192.168.0.2/32": {encryption: 9}, "fd00::2/128": {encryption: 9}}},
 		"strict": {change: func(s *state) { s.StrictCIDRs = prefixes("10.0.0.0/8", "192.168.0.0/16") },
 			want: map[string]mark{"10.0.0.0/8": {strict: true}, "10.0.2.0/24": {strict: true},
 				"192.168.0.0/16": {strict: true}, "192.168.0.2/32": {strict: true}}},
@@ -37,7 +47,7 @@ func TestDeriveEncryption(t *testing.T) {
 			"192.168.0.0/16": {strict: true}}},
 	} {
 		s := world()
-		s.EncryptionType = cluster.WireGuardType
+		s.Encryption, s.EncryptionType = "myelin_wg0", cluster.WireGuardType
 		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_wg0", Kind: route.Encryption, Up: true,
 			MTU: 1420, L3: true})
 		c.change(&s)
@@ -67,7 +77,7 @@ func TestDeriveIPsec(t *testing.T) {
 			"fd00:2::/64": "fd00::2", "192.168.0.2/32": "192.168.0.2", "fd00::2/128": "192.168.0.2"}},
 	} {
 		s := world()
-		s.EncryptionType = cluster.IPsecType
+		s.Encryption, s.EncryptionType = "myelin_ipsec0", cluster.IPsecType
 		s.nodes[1].IPsec = cluster.IPsec{Epoch: "epoch", Key: 3}
 		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_ipsec0", Kind: route.Encryption, Up: true,
 			MTU: 1420, L3: true})

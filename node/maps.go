@@ -101,6 +101,7 @@ type wireOps struct {
 	epochs   *bpf.Epochs
 	table    statedb.Table[*Wire]
 	xdp      bpf.XDPMode
+	attached *Attached
 }
 
 // flags are the kinds of the wire, as the datapath has them.
@@ -108,6 +109,7 @@ func (w *Wire) flags() (f uint32) {
 	for flag, is := range map[bpf.DatapathWireFlag]bool{
 		bpf.DatapathWireFlagWIRE_TUNNEL: w.Tunnel, bpf.DatapathWireFlagWIRE_L3: w.L3,
 		bpf.DatapathWireFlagWIRE_ENCRYPTED: w.Encrypted,
+		bpf.DatapathWireFlagWIRE_WIREGUARD: w.Own && !slices.Contains(w.Hooks, bpf.FromIPsec),
 	} {
 		if is {
 			f |= uint32(flag)
@@ -143,10 +145,12 @@ func (o *wireOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 			return err
 		}
 	}
+	o.attached.set(w.Index, true)
 	return nil
 }
 
 func (o *wireOps) Delete(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, w *Wire) error {
+	o.attached.set(w.Index, false)
 	for other := range o.table.All(txn) {
 		// The device was made anew: its pins have the same names, and Attach replaces them.
 		if other.Name == w.Name {

@@ -33,6 +33,10 @@ type Params struct {
 	PodCIDRs statedb.Table[*ipam.Assignment]
 	// Outside are pods in no podCIDR of their Node; nil: there are none.
 	Outside statedb.Table[*cluster.Outside]
+	// Detours are other nodes that are reached by another WireGuard device; nil: there are none.
+	Detours statedb.Table[*cluster.Detour]
+	// Attached is kept; it may be nil.
+	Attached *Attached
 	// HostServes is on while the host itself is a backend of Services: what it
 	// answers clients outside is then looked at where it leaves.
 	HostServes *Switch
@@ -77,7 +81,7 @@ func New(p Params) (*Node, error) {
 	}, &addressOps{p.Datapath, p.Epochs})
 	_, w := table.Register(p.Log, p.DB, p.Group, t.Wires, func(r *Wire) *reconciler.Status {
 		return &r.Status
-	}, &wireOps{p.Datapath, p.Epochs, t.Wires, p.Config.XDP},
+	}, &wireOps{p.Datapath, p.Epochs, t.Wires, p.Config.XDP, p.Attached},
 		reconciler.WithRefreshing(reattach, rate.NewLimiter(100, 1)))
 	_, x := table.Register(p.Log, p.DB, p.Group, t.Prefixes, func(r *Prefix) *reconciler.Status {
 		return &r.Status
@@ -97,11 +101,12 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 		known := w.Initialized(txn, n.params.Nodes)
 		own, ownKnown, ownChanged := n.own(txn)
 		outside := cluster.ReadOutsides(txn, n.params.Outside)
+		detours := cluster.ReadDetours(txn, n.params.Detours)
 		serves, servesChanged := n.params.HostServes.state()
 		probes, probesChanged := n.params.HostProbes.state()
 		s := state{
 			Config: n.params.Config, nodes: statedb.Collect(nodes), devices: statedb.Collect(devices), own: own,
-			outside: outside.ByNode, serves: serves, probes: probes,
+			outside: outside.ByNode, detours: detours.ByNode, serves: serves, probes: probes,
 		}
 		// Before to_wire is attached for more than probes.
 		if err := n.params.Datapath.ProbesOnly.Set(s.probesOnly()); err != nil {
@@ -110,7 +115,8 @@ func (n *Node) run(ctx context.Context, _ cell.Health) error {
 		// No kernel is without devices: none means that they were not read yet.
 		complete := known && ownKnown && outside.Unknown == nil && len(s.devices) > 0
 		d := derive(s)
-		w.Add(nodesChanged, devicesChanged, ownChanged, outside.Changed, outside.Unknown, servesChanged, probesChanged)
+		w.Add(nodesChanged, devicesChanged, ownChanged, outside.Changed, outside.Unknown, detours.Changed,
+			servesChanged, probesChanged)
 		return n.write(d, complete)
 	})
 }

@@ -102,14 +102,26 @@ INLINE bool decide_plain_source(const struct cpu *c, bool pod)
 }
 
 /*
- * Whether the CPU's packet came encrypted from the node that its source belongs to, which WireGuard or from_ipsec has
- * verified. Slow path.
+ * Whether the CPU's packet came encrypted from the node that its source, which is in that prefix, belongs to: WireGuard
+ * or from_ipsec has verified that. While a node rotates its key of WireGuard, there are two devices. Slow path.
  */
+INLINE bool decide_decrypted(const struct __sk_buff *skb, const struct prefix *source)
+{
+	__u32 ifindex = skb->ifindex;
+	struct wire *w;
+
+	if (!source->encryption || config.ipsec || source->encryption == ifindex)
+		return source->encryption == ifindex;
+	w = bpf_map_lookup_elem(&wires, &ifindex);
+	return w && w->flags & WIRE_WIREGUARD;
+}
+
+/* Whether the CPU's packet came encrypted from the node that its source belongs to. Slow path. */
 INLINE bool decide_encrypted_source(const struct __sk_buff *skb, const struct cpu *c)
 {
 	struct prefix *source = prefix_find(&c->pkt.src);
 
-	return source && source->encryption == skb->ifindex;
+	return source && decide_decrypted(skb, source);
 }
 
 /*
@@ -120,7 +132,7 @@ INLINE bool decide_came_plain(const struct __sk_buff *skb, const struct cpu *c, 
 {
 	struct prefix *source = prefix_find(&c->pkt.src);
 
-	if (!source || source->encryption == skb->ifindex || !(source->encryption || source->flags & PREFIX_STRICT))
+	if (!source || decide_decrypted(skb, source) || !(source->encryption || source->flags & PREFIX_STRICT))
 		return false;
 	return !(source->flags & PREFIX_NODE) || (e && !(e->flags & ENDPOINT_HOST));
 }
@@ -150,6 +162,8 @@ INLINE void decide_wire_pod(struct cpu *c, const struct endpoint *e)
 	c->pkt.slot = e->slot;
 	c->path.expires = clock_now() + config.hz;
 	c->path.epoch = epoch_sum(0, e->slot);
+	if (config.bandwidth)
+		c->path.limits = bandwidth_limits(SLOT_NONE, e->slot);
 	if (config.services && endpoint_uses_services(e->slot))
 		c->path.flags |= PATH_ANSWERS;
 	c->path.flags |= decide_tracking(0, e->slot);
@@ -365,6 +379,7 @@ INLINE enum next decide_route(struct __sk_buff *skb, struct cpu *c)
 	p->expires = clock_now() + config.hz;
 	outcome = decide_destination(skb, c);
 	p->epoch = epoch_sum(p->src_slot, p->dst_slot);
+	path_limit_source(p, p->src_slot);
 	p->flags |= decide_tracking(p->src_slot, p->dst_slot);
 	return outcome;
 }

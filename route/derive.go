@@ -2,6 +2,7 @@ package route
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -35,6 +36,8 @@ type Config struct {
 	// empty: there is none.
 	Encryption     string
 	EncryptionType string
+	// Rotation is the name of the device that is there beside it while a node rotates its key of WireGuard.
+	Rotation string
 	// Strict are prefixes that nothing leaves for in plain text.
 	Strict []netip.Prefix
 	// AutoDirectNodeRoutes installs a route to each node's pods in native mode;
@@ -55,6 +58,7 @@ type peerNode struct {
 	Addresses []netip.Addr   // InternalIPs; the first of a family counts
 	PodCIDRs  []netip.Prefix // of another node also each address that a pod has outside of them
 	Encrypted bool           // it has published what encryption needs
+	Detour    string         // name of the WireGuard device that leads to it, if not the usual one
 }
 
 func (n peerNode) address(like netip.Addr) netip.Addr {
@@ -294,8 +298,8 @@ func (d *derivation) forNode(n peerNode) {
 		case !d.enabled(p.Addr()):
 		case d.Config.Encryption != "" && n.Encrypted:
 			d.route(&Route{
-				Prefix: p.Masked(), Device: d.Config.Encryption, Source: d.source(p.Addr()), MTU: d.mtu.Pod,
-				Owner: owner,
+				Prefix: p.Masked(), Device: cmp.Or(n.Detour, d.Config.Encryption), Source: d.source(p.Addr()),
+				MTU: d.mtu.Pod, Owner: owner,
 			})
 		case d.strict(p):
 			d.route(&Route{Prefix: p.Masked(), Unreachable: true, Owner: owner})

@@ -50,6 +50,8 @@ type Device struct {
 	VLAN      *VLAN            `json:"vlan,omitempty"`      // of a VLAN device
 	L3        bool             `json:"l3,omitempty"`        // no link-layer header: WireGuard, IPIP, TUN
 	Master    int              `json:"master,omitempty"`    // index of the bridge or bond that it is a port of
+	Sizes     Sizes            `json:"sizes"`
+	TSOMax    int              `json:"tsoMax,omitempty"` // bytes, the limit of GSO sizes; 0: the kernel has none (before 5.19)
 }
 
 // VLAN is what a VLAN device adds to frames, and to which device it gives them.
@@ -66,6 +68,7 @@ func (d *Device) Equal(o *Device) bool {
 		slices.Equal(d.Addresses, o.Addresses) && slices.Equal(d.Gateways, o.Gateways) &&
 		d.Default4 == o.Default4 && d.Default6 == o.Default6 &&
 		d.Up == o.Up && d.Carrier == o.Carrier && d.L3 == o.L3 && d.Master == o.Master &&
+		d.Sizes == o.Sizes && d.TSOMax == o.TSOMax &&
 		(d.VLAN == o.VLAN || d.VLAN != nil && o.VLAN != nil && *d.VLAN == *o.VLAN)
 }
 
@@ -147,6 +150,7 @@ type selection struct {
 	patterns   []string // of the configuration; empty means detection
 	tunnel     string   // name of the tunnel device, or empty
 	encryption string   // name of the device that encrypts, or empty
+	rotation   string   // name of the one beside it
 	ipv4, ipv6 bool
 	addresses  []netip.Addr // InternalIPs of this node
 }
@@ -156,7 +160,7 @@ func (s selection) classify(d *Device) (Kind, string) {
 	switch {
 	case s.tunnel != "" && d.Name == s.tunnel:
 		return Tunnel, ""
-	case s.encryption != "" && d.Name == s.encryption:
+	case s.encryption != "" && (d.Name == s.encryption || d.Name == s.rotation):
 		return Encryption, ""
 	case strings.HasPrefix(d.Name, PodPrefix) && (d.Type == "veth" || d.Type == "netkit"):
 		return Pod, ""

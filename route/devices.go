@@ -106,6 +106,8 @@ func (d *devices) convert(link netlink.Link, old Device) Device {
 		VLAN:    vlanOf(link),
 		L3:      layer3(a.EncapType),
 		Master:  a.MasterIndex,
+		Sizes:   SizesOf(a),
+		TSOMax:  int(a.TSOMaxSize),
 	}
 	if kind, _ := (selection{}).classify(&row); kind == Pod {
 		row.Kind = Pod

@@ -39,6 +39,7 @@ func (r *Routes) run(ctx context.Context, health cell.Health) error {
 			case <-sources.podCIDRs:
 			case <-sources.outside.Changed:
 			case <-sources.outside.Unknown:
+			case <-sources.detours:
 			case <-r.monitor.ready:
 				time.Sleep(settle)
 				err = r.observe(r.monitor.take())
@@ -63,14 +64,14 @@ func (r *Routes) run(ctx context.Context, health cell.Health) error {
 
 // sources are channels that are closed when the table changes.
 type sources struct {
-	nodes, endpoints, podCIDRs <-chan struct{}
-	outside                    cluster.Outsides
+	nodes, endpoints, podCIDRs, detours <-chan struct{}
+	outside                             cluster.Outsides
 }
 
 // seen is what rows were last derived from.
 type seen struct {
 	input
-	nodes, own, outside statedb.Revision
+	nodes, own, outside, detours statedb.Revision
 }
 
 // derive writes the rows that follow from nodes, endpoints and devices.
@@ -79,20 +80,22 @@ func (r *Routes) derive() (sources, error) {
 	nodes, nodesChanged := r.nodes.AllWatch(txn)
 	own, ownKnown, ownRevision, ownChanged := r.own(txn)
 	outside := cluster.ReadOutsides(txn, r.outside)
+	detours := cluster.ReadDetours(txn, r.detours)
 	endpoints, endpointsChanged := r.endpoints.AllWatch(txn)
-	changed := sources{nodesChanged, endpointsChanged, ownChanged, outside}
+	changed := sources{nodesChanged, endpointsChanged, ownChanged, detours.Changed, outside}
 	if r.devices.links == nil {
 		return changed, nil // the first reading of the kernel comes with the subscription
 	}
 	last := r.last
 	r.last = nil // unless all goes well
 	next := &seen{input: input{Config: r.config}, nodes: r.nodes.Revision(txn), own: ownRevision,
-		outside: outside.Revision}
-	if last != nil && last.nodes == next.nodes && last.own == next.own && last.outside == next.outside {
+		outside: outside.Revision, detours: detours.Revision}
+	if last != nil && last.nodes == next.nodes && last.own == next.own && last.outside == next.outside &&
+		last.detours == next.detours {
 		next.Nodes, next.Gateways = last.Nodes, last.Gateways
 	} else {
 		last = nil
-		next.Nodes, next.Gateways = r.listNodes(nodes, own, outside.ByNode)
+		next.Nodes, next.Gateways = r.listNodes(nodes, own, outside.ByNode, detours.ByNode)
 		// A node's address may make a device a wire.
 		if _, err := r.devices.write(r.selection()); err != nil {
 			return changed, fmt.Errorf("write devices: %w", err)
@@ -118,10 +121,10 @@ func (r *Routes) derive() (sources, error) {
 
 // listNodes is what routes need of nodes: of this one as own has it, of others with their pods outside.
 func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment,
-	outside map[string][]netip.Prefix) (list []peerNode, gateways []netip.Addr) {
+	outside map[string][]netip.Prefix, detours map[string]string) (list []peerNode, gateways []netip.Addr) {
 	for n := range rows {
 		row := peerNode{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs,
-			Encrypted: n.Encrypts(r.config.EncryptionType)}
+			Encrypted: n.Encrypts(r.config.EncryptionType), Detour: detours[n.Name]}
 		switch {
 		case n.Name != r.config.Node:
 			row.PodCIDRs = slices.Concat(n.PodCIDRs, outside[n.Name])

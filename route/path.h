@@ -1,211 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * Forwarding cache: decisions where packets from one address to another go, through which device and with which
- * Ethernet header. A decision takes the slow path and uses the kernel's routes; a cached one costs a packet one lookup.
- */
+/* Packets that follow a decision: checks, rewriting, and the way out. */
 #ifndef MYELIN_PATH_H
 #define MYELIN_PATH_H
 
 #include "../bpf/icmp/icmp.h"
 #include "../endpoint/netkit.h"
 #include "../l7/dns/dns.h"
+#include "cache.h"
 #include "neighbour/neighbour.h"
-
-#define AF_INET 2
-#define AF_INET6 10
-
-/* Set in pkt->ifindex once a packet is translated: received packets must not match the entry of the translated one. */
-#define PATH_REWRITTEN 0x80000000u
-
-/* The same for packets to other nodes that are not encrypted, because they keep a source that is not this node's. */
-#define PATH_PLAIN 0x40000000u
-
-/*
- * The forwarding cache. Per CPU, and therefore without locks and LRU lists; a lookup is an array access. Two-way set
- * associative: two neighbouring entries are a set, of which the older decision is evicted. The size is a power of 2.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct cached_path);
-} paths SEC(".maps");
-
-enum prefix_flag {
-	PREFIX_CLUSTER = 1,  /* pods or nodes: never masqueraded */
-	PREFIX_TUNNEL = 2,   /* reached through the tunnel, at the node via */
-	PREFIX_NODE = 4,     /* an address of another node */
-	PREFIX_NO_PORTS = 8, /* PREFIX_NODE: no node port is served on it */
-	PREFIX_STRICT = 16,  /* nothing leaves for it in plain text */
-};
-
-struct prefix {
-	struct addr via;  /* identifies the node that the prefix belongs to; zero: none */
-	__u32 flags;      /* enum prefix_flag */
-	__u32 encryption; /* ifindex of the device that encrypts what is sent to the node; 0: none */
-};
-
-/* The prefixes of the cluster. Slow path only. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix_key);
-	__type(value, struct prefix);
-} prefixes SEC(".maps");
-
-INLINE struct prefix *prefix_find(const struct addr *a)
-{
-	struct prefix_key key = { .length = 128 };
-
-	__builtin_memcpy(key.addr, a, sizeof(key.addr));
-	return bpf_map_lookup_elem(&prefixes, &key);
-}
-
-enum wire_flag {
-	WIRE_TUNNEL = 1,    /* encapsulates packets of pods to other nodes */
-	WIRE_L3 = 2,        /* without link-layer header: WireGuard, IPIP, TUN */
-	WIRE_ENCRYPTED = 4, /* encrypts what is sent */
-};
-
-struct wire {
-	struct addr addr4; /* the address that pods are masqueraded to; zero: none */
-	struct addr addr6;
-	__u32 mtu;         /* layer-3 bytes, where the route has no MTU */
-	__u32 flags;       /* enum wire_flag */
-};
-
-/* By ifindex. Slow path only. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 64);
-	__type(key, __u32);
-	__type(value, struct wire);
-} wires SEC(".maps");
-
-/* Hashes the addresses by which an entry is found: only the destination if any is set. */
-INLINE __u64 path_hash(const struct packet *pkt, bool any)
-{
-	return any ? addr_hash(&pkt->dst) : addr_pair_hash(&pkt->src, &pkt->dst);
-}
-
-/* Returns the index where the packet's lookup starts. The other entry of the set has that index ^ 1. */
-INLINE __u32 path_index(const struct packet *pkt, bool any)
-{
-	return path_hash(pkt, any) >> config.path_shift;
-}
-
-INLINE bool path_matches(const struct cached_path *p, const struct addr *src, const struct addr *dst, __u32 ifindex,
-			 bool any)
-{
-	return p->path.in_ifindex == ifindex && addr_equal(&p->dst, dst) && (any || addr_equal(&p->src, src));
-}
-
-/* Revalidates the decision against the epochs. Returns false if it is outdated. Cost: per change of any epoch. */
-INLINE bool path_revalidate(struct path *p, __u64 generation)
-{
-	if (p->epoch != epoch_sum(p->src_slot, p->dst_slot))
-		return false;
-	p->generation = generation;
-	return true;
-}
-
-/* Whether the decision is still current by the epochs. Cost: per packet. */
-INLINE bool path_is_current(struct path *p)
-{
-	__u64 generation = epoch_generation();
-
-	return likely(p->generation == generation) || path_revalidate(p, generation);
-}
-
-/* Whether the decision is current, and has not expired. Cost: per packet. */
-INLINE bool path_is_valid(struct path *p)
-{
-	return path_is_current(p) && !clock_before(p->expires, clock_now());
-}
-
-/*
- * Finds the entry for packets from ifindex and src to dst, from any source if any is set. index: path_index of such
- * packets. Returns NULL if there is none, or if it is outdated. Cost: per packet.
- */
-INLINE struct cached_path *path_lookup(__u32 index, const struct addr *src, const struct addr *dst, __u32 ifindex,
-				       bool any)
-{
-	struct cached_path *p = bpf_map_lookup_elem(&paths, &index);
-
-	if (unlikely(p && !path_matches(p, src, dst, ifindex, any))) {
-		index ^= 1;
-		p = bpf_map_lookup_elem(&paths, &index);
-		if (p && !path_matches(p, src, dst, ifindex, any))
-			return NULL;
-	}
-	return likely(p && path_is_valid(&p->path)) ? p : NULL;
-}
-
-/* Finds the packet's forwarding cache entry, as path_lookup does. Cost: per packet. */
-INLINE struct cached_path *path_find(const struct packet *pkt, bool any)
-{
-	return path_lookup(path_index(pkt, any), &pkt->src, &pkt->dst, pkt->ifindex, any);
-}
-
-/* As path_find, for a packet from ifindex to dst whose entry is found by its destination only. Cost: per packet. */
-INLINE struct cached_path *path_find_to(const struct addr *dst, __u32 ifindex)
-{
-	return path_lookup(addr_hash(dst) >> config.path_shift, dst, dst, ifindex, true);
-}
-
-/*
- * Whether the decision applies to a packet that came through the tunnel: the entry's via is the node that its source
- * belongs to, and must be the sending node (c->outer). Always true for other devices. Cost: per packet.
- */
-INLINE bool path_tunnel_matches(const struct __sk_buff *skb, const struct cpu *c, const struct path *p)
-{
-	return !tunnel_device(skb) || addr_equal(&p->via, &c->outer);
-}
-
-/* Whether the packet is sent to another node or the world, not to a pod or to the stack. */
-INLINE bool path_leaves(const struct path *p)
-{
-	return p->action == PATH_WIRE || p->action == PATH_RESOLVE || p->action == PATH_TUNNEL ||
-	       (config.encryption && p->action == PATH_ENCRYPT);
-}
-
-/* Whether the output device has no link-layer header, and so no neighbours. Only then is the destination MAC zero. */
-INLINE bool path_is_l3(const struct path *p)
-{
-	return mac_is_zero(&p->dmac);
-}
-
-/* Sends the first packet after a decision through the kernel's neighbour table, which refreshes neighbours in use. */
-INLINE void path_via_neighbour(struct path *p)
-{
-	if (p->action == PATH_WIRE && !path_is_l3(p))
-		p->action = PATH_RESOLVE;
-}
-
-/* Stores c->path in the forwarding cache for packets like the CPU's. Slow path. */
-INLINE void path_store(struct cpu *c, bool any)
-{
-	const struct packet *pkt = &c->pkt;
-	__u32 i = path_index(pkt, any);
-	struct cached_path *first = bpf_map_lookup_elem(&paths, &i), *second;
-
-	i ^= 1;
-	second = bpf_map_lookup_elem(&paths, &i);
-	if (!first || !second)
-		return;
-	if (path_matches(second, &pkt->src, &pkt->dst, pkt->ifindex, any) ||
-	    (!path_matches(first, &pkt->src, &pkt->dst, pkt->ifindex, any) &&
-	     (second->path.action == PATH_NONE || clock_before(second->path.expires, first->path.expires))))
-		first = second;
-	c->path.in_ifindex = pkt->ifindex;
-	first->dst = pkt->dst;
-	first->src = pkt->src;
-	first->snat = c->snat;
-	first->path = c->path;
-	/* Something may have changed since the decision: the next packet revalidates it. */
-	first->path.generation = epoch_generation() - 1;
-}
 
 /* Whether the packet has the source MAC that the decision was made for. Any other one is spoofed. Cost: per packet. */
 INLINE bool path_mac_matches(const struct __sk_buff *skb, const struct path *p)
@@ -223,21 +25,6 @@ INLINE int drop_spoofed(struct __sk_buff *skb, struct cpu *c, const struct path 
 {
 	c->pkt.slot = p->src_slot;
 	return drop(skb, c, DROP_SPOOFED_MAC);
-}
-
-/* Returns the layer-3 length of the largest packet that skb becomes on the wire: of GSO packets, that of a segment. */
-INLINE __u32 path_packet_size(const struct __sk_buff *skb, const struct packet *pkt)
-{
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 l3 = sizeof(struct ipv6hdr), l4 = 8;
-
-	if (!skb->gso_size)
-		return skb->len - ETH_HLEN;
-	if (pkt->family == 4 && data + L3 + 1 <= end)
-		l3 = (*(__u8 *)(data + L3) & 0xf) * 4;
-	if (pkt->proto == IPPROTO_TCP && data + L3 + l3 + L4_TCP_FLAGS <= end)
-		l4 = (*(__u8 *)(data + L3 + l3 + L4_TCP_FLAGS - 1) >> 4) * 4;
-	return skb->gso_size + l3 + l4;
 }
 
 /* Decrements the TTL and writes the Ethernet header. Cost: per packet. */
@@ -319,7 +106,7 @@ INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct pa
 	count(skb, c, outcome);
 	trace(skb, c, outcome);
 	if (!datagram)
-		return netkit_enter(skb, ifindex, hook);
+		return netkit_enter(skb, ifindex, hook, false);
 	return bpf_redirect(ifindex, outcome == FORWARD_PROXY ? 0 : BPF_F_INGRESS);
 }
 
@@ -333,7 +120,7 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_POD:
 		count_at(c, hook, FORWARD_POD, skb->len);
 		trace(skb, c, FORWARD_POD);
-		return netkit_enter(skb, p->ifindex, hook);
+		return netkit_enter(skb, p->ifindex, hook, config.bandwidth && p->limits & LIMIT_DESTINATION);
 	case PATH_TUNNEL:
 		if (!tunnel_key_set(skb, &p->via))
 			return drop(skb, c, DROP_REWRITE);
@@ -370,14 +157,24 @@ INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *
 	}
 	if (unlikely(c->pkt.ttl <= 1))
 		return icmp_refuse(skb, DROP_TTL, 0);
-	if (unlikely(p->mtu && skb->len - ETH_HLEN > p->mtu) && path_packet_size(skb, &c->pkt) > p->mtu)
+	if (unlikely(p->mtu && skb->len - ETH_HLEN > p->mtu) && l4_packet_size(skb, &c->pkt) > p->mtu)
 		return icmp_refuse(skb, DROP_TOO_BIG, p->mtu);
 	return 0;
+}
+
+/* Whether the packet takes bandwidth of its source, which has a limit. Cost: per packet. */
+INLINE bool path_paced(const struct path *p, __u8 action)
+{
+	return config.bandwidth && unlikely(p->limits & LIMIT_SOURCE) && action != PATH_POD && action != PATH_PROXY;
 }
 
 /* Forwards a packet that has passed path_refuse. Returns a verdict. Cost: per packet. */
 INLINE int path_forward(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
 {
+	int verdict;
+
+	if (path_paced(p, action) && (verdict = bandwidth_pace(skb, p->limited)))
+		return verdict;
 	if (action == PATH_STACK)
 		return pass(skb, c);
 	if (unlikely(!path_rewrite(skb, &c->pkt, p)))

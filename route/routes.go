@@ -44,6 +44,8 @@ type Params struct {
 	PodCIDRs statedb.Table[*ipam.Assignment]
 	// Outside are pods in no podCIDR of their Node; nil: there are none.
 	Outside statedb.Table[*cluster.Outside]
+	// Detours are other nodes that are reached by another WireGuard device; nil: there are none.
+	Detours statedb.Table[*cluster.Detour]
 }
 
 // Routes owns the tables of this package and makes the kernel equal to them.
@@ -65,6 +67,7 @@ type Routes struct {
 	endpoints statedb.Table[*endpoint.Endpoint]
 	podCIDRs  statedb.Table[*ipam.Assignment]
 	outside   statedb.Table[*cluster.Outside]
+	detours   statedb.Table[*cluster.Detour]
 	// ready is called once, when the first rows are derived from initialized
 	// sources: only then may anything be pruned.
 	ready func(statedb.WriteTxn)
@@ -82,6 +85,7 @@ func New(p Params) (*Routes, error) {
 	r := &Routes{
 		DB: p.DB, log: p.Log, config: p.Config, kernel: kernel, monitor: newMonitor(p.Log, p.Namespace),
 		nodes: p.Nodes, endpoints: p.Endpoints, podCIDRs: p.PodCIDRs, outside: p.Outside,
+		detours: p.Detours,
 	}
 	if p.ProcSys == "" {
 		p.ProcSys = "/proc/sys"
@@ -151,8 +155,9 @@ func (r *Routes) register(p Params) error {
 func (r *Routes) selection() selection {
 	s := selection{
 		patterns: r.config.Devices, tunnel: r.config.Tunnel, encryption: r.config.Encryption,
-		ipv4: r.config.IPv4 || r.config.Tunnel != "" && !r.config.TunnelIPv6,
-		ipv6: r.config.IPv6 || r.config.Tunnel != "" && r.config.TunnelIPv6,
+		rotation: r.config.Rotation,
+		ipv4:     r.config.IPv4 || r.config.Tunnel != "" && !r.config.TunnelIPv6,
+		ipv6:     r.config.IPv6 || r.config.Tunnel != "" && r.config.TunnelIPv6,
 	}
 	if self, _, ok := r.nodes.Get(r.DB.ReadTxn(), cluster.NodeByName(r.config.Node)); ok {
 		s.addresses = self.Addresses

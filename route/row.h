@@ -48,7 +48,9 @@ struct path {
 	struct mac dmac;  /* copied together with smac as three words; its offset is a multiple of 4 */
 	struct mac smac;
 	struct mac in_mac __attribute__((aligned(4))); /* the source MAC that packets must have */
-	__u16 pad[3];
+	__u8 limits;      /* enum path_limit */
+	__u8 pad[3];
+	__u16 limited;    /* LIMIT_SOURCE: the slot of the endpoint with the limit */
 	__u64 generation; /* epoch_generation at the last validation */
 	struct addr via;  /* PATH_TUNNEL: the node; PATH_RESOLVE: the next hop */
 };

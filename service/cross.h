@@ -74,8 +74,8 @@ INLINE bool cross_write6(struct __sk_buff *skb, const struct packet *pkt, const 
 	struct ipv6hdr ip6;
 	struct iphdr ip;
 
-	if (bpf_skb_load_bytes(skb, L3, &ip, sizeof(ip)) || bpf_skb_change_proto(skb, type, 0))
-		return false;
+	if (bpf_skb_load_bytes(skb, L3, &ip, sizeof(ip)) || !ip.tot_len || bpf_skb_change_proto(skb, type, 0))
+		return false; /* a BIG TCP packet would need a hop-by-hop option */
 	cross_head6(&ip6, &ip, pkt, to);
 	return !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0) &&
 	       !bpf_skb_store_bytes(skb, L3, &ip6, sizeof(ip6), 0);
@@ -87,7 +87,7 @@ INLINE bool cross_write4(struct __sk_buff *skb, const struct packet *pkt, const 
 	struct ipv6hdr ip6;
 	struct iphdr ip;
 
-	if (bpf_skb_load_bytes(skb, L3, &ip6, sizeof(ip6)) || bpf_skb_change_proto(skb, type, 0))
+	if (bpf_skb_load_bytes(skb, L3, &ip6, sizeof(ip6)) || !ip6.payload_len || bpf_skb_change_proto(skb, type, 0))
 		return false;
 	cross_head4(&ip, &ip6, pkt, to);
 	return !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0) &&

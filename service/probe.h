@@ -64,7 +64,7 @@ INLINE enum next probe_path(struct __sk_buff *skb, struct cpu *c, const struct p
 		return outcome;
 	if (c->path.action != PATH_WIRE && c->path.action != PATH_RESOLVE && c->path.action != PATH_TUNNEL)
 		return NEXT_CONTINUE;
-	if (c->path.mtu && path_packet_size(skb, &c->pkt) > c->path.mtu - rewrite_grows(c))
+	if (c->path.mtu && l4_packet_size(skb, &c->pkt) > c->path.mtu - rewrite_grows(c))
 		return DROP_TOO_BIG;
 	return NEXT_FORWARD;
 }

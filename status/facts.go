@@ -144,8 +144,8 @@ func order() []string {
 	return []string{
 		"Myelin", "Configuration", "Kubernetes", "CNI Config file", "Run directory", "Health and metrics", "IPAM",
 		"IPv4", "IPv6", "Routing", "Direct Node Routes", "Attach Mode", "Device Mode", "Devices", "MTU",
-		"Masquerading", "Encryption", "Flow Tracking", "Conntrack", "Neighbours", "Services (socket)",
-		"Services (packet)",
+		"Masquerading", "Encryption", "BandwidthManager", "IPv4 BIG TCP", "IPv6 BIG TCP", "Flow Tracking",
+		"Conntrack", "Neighbours", "Services (socket)", "Services (packet)",
 		"Service Statistics", "XDP", "Policies", "Prefilter", "Bind Protection", "Socket Termination",
 		"Health Check Ports", "NodeMonitor", "Hubble", "Hubble exporters",
 		"Clock Source for BPF", "BPF Maps", "Endpoints", "Controller Status",

@@ -24,6 +24,8 @@ type Node struct {
 	Cluster cluster.Tables // tables
 	// Outside are pods in no podCIDR of their Node.
 	Outside statedb.Table[*cluster.Outside] // routes
+	// Detours are other nodes that are reached by another WireGuard device.
+	Detours statedb.RWTable[*cluster.Detour] // routes
 
 	Datapath *bpf.Datapath // datapath
 	Epochs   *bpf.Epochs   // datapath

@@ -55,7 +55,7 @@ func (p Page) Kernels(way string) string {
 func (p Page) Traffic(way string, tests ...string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "| path | %s |\n|---|%s\n", strings.Join(tests, " | "), strings.Repeat("---|", len(tests)))
-	for _, path := range p.paths(way) {
+	for _, path := range p.paths(way, tests) {
 		text.WriteString("| " + path)
 		for _, test := range tests {
 			text.WriteString(" | " + p.cell(way+"/"+path+"/"+test))
@@ -65,11 +65,12 @@ func (p Page) Traffic(way string, tests ...string) string {
 	return text.String()
 }
 
-// paths are those that have a result or a budget; node, the baseline, is first.
-func (p Page) paths(way string) []string {
+// paths are those that have a result or a budget of one of the tests; node, the baseline, is first.
+func (p Page) paths(way string, tests []string) []string {
 	var paths []string
 	add := func(name string) {
-		if part := strings.Split(name, "/"); len(part) == 3 && part[0] == way && !slices.Contains(paths, part[1]) {
+		part := strings.Split(name, "/")
+		if len(part) == 3 && part[0] == way && slices.Contains(tests, part[2]) && !slices.Contains(paths, part[1]) {
 			paths = append(paths, part[1])
 		}
 	}

@@ -181,6 +181,9 @@ func (s settings) measure(ctx context.Context, log *slog.Logger, opts bench.Opti
 	if !s.virtual {
 		all = append(all, bench.NodePort(binaries())) // it measures how fast ports become free, which takes real time
 	}
+	if s.scenarios != "all" {
+		all = append(all, bench.BigTCP(binaries())...) // for streams and large messages only
+	}
 	scenarios, err := choose(s.scenarios, all, bench.Scenario.Name)
 	if err != nil {
 		return nil, flagError("-scenarios", err)
@@ -277,7 +280,7 @@ func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
 	}
 	family := bench.Family(s.family)
 	return slices.Concat(measured, bench.PolicyRatios("vm", family, measured),
-		bench.FlowRatios("vm", family, measured)), nil
+		bench.FlowRatios("vm", family, measured), bench.BigTCPRatios("vm", family, measured)), nil
 }
 
 // virtualRounds: nearly all runs are alike, but now and then an agent or the lab looks at its files in the middle of

@@ -56,7 +56,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	findings := doctor.Examine(o)
+	findings := append(doctor.Examine(o), tuneFinding(o)...)
 	if f.output.structured() {
 		err = f.output.write(cmd.OutOrStdout(), findings)
 	} else {

@@ -34,7 +34,7 @@ type listFlags struct {
 func furtherVerbs() map[string]func(*listFlags) []*cobra.Command {
 	return map[string]func(*listFlags) []*cobra.Command{
 		"flow": flowVerbs, "policy": policyVerbs, "service": serviceVerbs, "backend": backendVerbs,
-		"gateway": gatewayVerbs,
+		"gateway": gatewayVerbs, "encrypt": encryptVerbs,
 	}
 }
 

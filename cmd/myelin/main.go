@@ -29,9 +29,9 @@ func main() {
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "myelin", Version: buildVersion(), SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(agentCommand(), operatorCommand(), proxyCommand(), relayCommand(), labCommand(),
-		statusCommand(), doctorCommand(), dropsCommand(), observeCommand(), flowTopCommand(), uiCommand(),
-		monitorCommand(), connectivityCommand(),
+	root.AddCommand(agentCommand(), operatorCommand(), proxyCommand(), wireguardCommand(), relayCommand(), labCommand(),
+		statusCommand(), doctorCommand(), tuneCommand(), dropsCommand(), observeCommand(), flowTopCommand(),
+		uiCommand(), monitorCommand(), connectivityCommand(),
 		versionCommand(), configCommand(), sysdumpCommand())
 	root.AddCommand(nounCommands()...)
 	root.AddCommand(hostCommands()...)

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/api"
+	"myelin/bandwidth"
+	"myelin/bigtcp"
 	"myelin/bpf"
 	"myelin/cni"
 	"myelin/encryption"
@@ -77,20 +79,23 @@ func Clean(ctx context.Context, o Options) error {
 	}
 	errs = append(errs, route.Clear(ctx, kernel))
 	o.Say("removed routes, neighbours and addresses of protocol %d", route.Protocol)
-	made, err := tunnel.Remove(kernel)
-	if made {
-		o.Say("removed device %s", tunnel.DeviceName)
+	errs = append(errs, o.removeDevices(kernel))
+	written, err := bigtcp.Restore(kernel, filepath.Join(o.RunDir, bigtcp.File))
+	for _, what := range written {
+		o.Say("restored %s", what)
 	}
 	errs = append(errs, err)
-	if made, err = encryption.Remove(kernel); made {
-		o.Say("removed device %s", encryption.DeviceName)
+	paced, err := bandwidth.Remove(kernel)
+	if len(paced) > 0 {
+		o.Say("removed the qdiscs of %d devices", len(paced))
 	}
 	errs = append(errs, err)
-	if made, err = ipsec.Remove(kernel); made {
-		o.Say("removed device %s, its states and policies", ipsec.DeviceName)
+	written, err = route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)
+	for _, what := range written {
+		o.Say("set back %s", what)
 	}
 	errs = append(errs, err)
-	written, err := route.RestoreSysctls(filepath.Join(o.RunDir, route.OriginalsFile), o.SysctlRoot)
+	written, err = bandwidth.RestoreCongestion(o.RunDir, o.SysctlRoot)
 	for _, what := range written {
 		o.Say("set back %s", what)
 	}
@@ -98,6 +103,23 @@ func Clean(ctx context.Context, o Options) error {
 		return errors.Join(errs...) // the agent's files may be of use for another try
 	}
 	return o.removeFiles()
+}
+
+// removeDevices removes those that lead to other nodes.
+func (o Options) removeDevices(kernel *route.Kernel) error {
+	made, tunnelErr := tunnel.Remove(kernel)
+	if made {
+		o.Say("removed device %s", tunnel.DeviceName)
+	}
+	devices, wireGuardErr := encryption.Remove(kernel)
+	for _, name := range devices {
+		o.Say("removed device %s", name)
+	}
+	made, ipsecErr := ipsec.Remove(kernel)
+	if made {
+		o.Say("removed device %s, its states and policies", ipsec.DeviceName)
+	}
+	return errors.Join(tunnelErr, wireGuardErr, ipsecErr)
 }
 
 // noAgent refuses while an agent runs, which would make it all anew, and keeps one from starting until unlock.
@@ -241,8 +263,9 @@ func (o Options) dropPods(kernel *route.Kernel) error {
 func agentFiles() []string {
 	return []string{
 		"endpoints", "cni-deletes", "services", "identities.json", "podcidrs.json", "services.json", "backends.json",
-		"backend-states.json", filepath.Base(control.Dir("")),
-		lockFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json", filepath.Base(api.DefaultSocket),
+		"backend-states.json", bigtcp.File, filepath.Base(control.Dir("")), filepath.Base(encryption.Dir("")),
+		lockFile, bandwidth.OriginalsFile, "policy-last-good.json", "policy-peers.json", "policy-rules.json",
+		filepath.Base(api.DefaultSocket),
 		filepath.Base(api.DefaultSocket) + ".lock", api.ObserverSocket, api.ObserverSocket + ".lock",
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/endpoint/nettest"
+	"myelin/internal/daemon"
 	"myelin/l7/control"
 )
 
@@ -27,7 +28,7 @@ func listening(path string) int {
 	if draining {
 		signal.Notify(signals, unix.SIGTERM)
 	}
-	if _, err := control.Listen(path); err != nil {
+	if _, err := daemon.Listen(path); err != nil {
 		fmt.Println(err)
 		return 3
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"golang.org/x/sys/unix"
 
+	"myelin/internal/daemon"
 	"myelin/l7/config"
 	"myelin/l7/dns"
 )
@@ -117,13 +118,13 @@ func (c *Client) send(r *http.Request, into any) error {
 
 // Process returns the process that serves the control socket, as this process sees it: 0 if it is in a PID namespace
 // that this one does not have, such as that of another container.
-func Process(runDir string) (int, error) { return processAt(Socket(runDir)) }
+func Process(runDir string) (int, error) { return daemon.Process(Socket(runDir)) }
 
 // Processes returns all proxies of a run directory, as Process does: the one that serves the control socket, and those
 // that serve their last connections.
 func Processes(runDir string) (list []int) {
 	for _, path := range append(drainSockets(runDir), Socket(runDir)) {
-		if pid, err := processAt(path); err == nil && !slices.Contains(list, pid) {
+		if pid, err := daemon.Process(path); err == nil && !slices.Contains(list, pid) {
 			list = append(list, pid)
 		}
 	}
@@ -134,31 +135,11 @@ func Processes(runDir string) (list []int) {
 func RemoveStale(runDir string) error {
 	var errs []error
 	for _, path := range drainSockets(runDir) {
-		if _, err := processAt(path); errors.Is(err, unix.ECONNREFUSED) {
+		if _, err := daemon.Process(path); errors.Is(err, unix.ECONNREFUSED) {
 			errs = append(errs, os.Remove(path))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// processAt returns the process that serves a socket.
-func processAt(path string) (int, error) {
-	conn, err := net.DialTimeout("unix", path, time.Second)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var peer *unix.Ucred
-	var bad error
-	err = raw.Control(func(fd uintptr) { peer, bad = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err := errors.Join(err, bad); err != nil {
-		return 0, fmt.Errorf("find the proxy's process: %w", err)
-	}
-	return int(peer.Pid), nil
 }
 
 // Namespace returns a descriptor of the network namespace of the proxy that runs. The error wraps fs.ErrNotExist or

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/cluster"
+	"myelin/internal/daemon"
 	"myelin/l7/config"
 	"myelin/l7/dns"
 	"myelin/policy"
@@ -45,7 +46,7 @@ func runDirWith(t *testing.T, h Handler) string {
 	if err := os.Mkdir(Dir(dir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Listen(Socket(dir))
+	l, err := daemon.Listen(Socket(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +104,11 @@ func TestConfigure(t *testing.T) {
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	dir := runDirWith(t, &configured{})
-	stale, err := Listen(DrainSocket(dir, time.Unix(1, 0)))
+	stale, err := daemon.Listen(DrainSocket(dir, time.Unix(1, 0)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving, err := Listen(DrainSocket(dir, time.Unix(2, 0)))
+	serving, err := daemon.Listen(DrainSocket(dir, time.Unix(2, 0)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +147,7 @@ func TestNamespace(t *testing.T) {
 	if err := os.Mkdir(Dir(dir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Listen(NamespaceSocket(dir))
+	l, err := daemon.Listen(NamespaceSocket(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

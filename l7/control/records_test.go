@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"myelin/internal/daemon"
 	"myelin/l7/config"
 	"myelin/l7/dns"
 	"myelin/l7/httpproxy"
@@ -45,7 +46,7 @@ func someRecords(n int) Records {
 // serve has a client of a proxy with records.
 func serve(t testing.TB, r Records) *Client {
 	dir := t.TempDir()
-	l, err := Listen(filepath.Join(dir, "socket"))
+	l, err := daemon.Listen(filepath.Join(dir, "socket"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func TestTakeOver(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	start := func(version string) *replaced {
-		l, err := Listen(path)
+		l, err := daemon.Listen(path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,23 +27,6 @@ const cborType = "application/cbor"
 // recordsWait is for how long a request for records waits for one.
 const recordsWait = 20 * time.Second
 
-// Listen opens a unix socket that only root can use, in the place of one that is left from another process.
-func Listen(path string) (*net.UnixListener, error) {
-	tmp := path + ".new"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove stale socket: %w", err)
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // the path is another process's after an upgrade
-	if err := errors.Join(os.Chmod(tmp, 0o600), os.Rename(tmp, path)); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
-}
-
 // Serve answers requests until the context ends.
 func Serve(ctx context.Context, l net.Listener, h Handler) error {
 	encoding, err := cbor.EncOptions{Time: cbor.TimeRFC3339Nano}.EncMode()

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"myelin/internal/daemon"
 	"myelin/l7/control"
 )
 
@@ -29,7 +30,7 @@ func (p *proxy) Drain() {
 // announce lets this process be found when the control socket is another one's.
 func (p *proxy) announce() {
 	var err error
-	if p.announced, err = control.Listen(control.DrainSocket(p.RunDir, p.started)); err != nil {
+	if p.announced, err = daemon.Listen(control.DrainSocket(p.RunDir, p.started)); err != nil {
 		p.Log.Warn("Clean-up of the node will not find this proxy", "error", err)
 	}
 }

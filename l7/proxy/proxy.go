@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"myelin/internal/daemon"
 	"myelin/l7/config"
 	"myelin/l7/control"
 	"myelin/l7/dns"
@@ -186,11 +187,11 @@ func readConfig(runDir string) (*config.Config, error) {
 
 // serveControl opens both sockets.
 func (p *proxy) serveControl(ctx context.Context) error {
-	l, err := control.Listen(control.Socket(p.RunDir))
+	l, err := daemon.Listen(control.Socket(p.RunDir))
 	if err != nil {
 		return fmt.Errorf("open the control socket: %w", err)
 	}
-	namespaces, err := control.Listen(control.NamespaceSocket(p.RunDir))
+	namespaces, err := daemon.Listen(control.NamespaceSocket(p.RunDir))
 	if err != nil {
 		return errors.Join(fmt.Errorf("open the socket of the network namespace: %w", err), l.Close())
 	}

@@ -9,16 +9,16 @@ import (
 	"myelin/bpf"
 	"myelin/internal/table"
 	"myelin/policy/maps"
+	"myelin/test/policy/scene"
 )
 
-// NewTestKernel makes a Kernel of maps that live as long as the test.
+// NewTestKernel makes a Kernel of programs and maps that live as long as the test.
 func NewTestKernel(t testing.TB) *maps.Writer {
-	k := newWriter(t, map[string]uint32{
+	d := scene.Load(t, map[string]uint32{
 		"peers": 4096, "peer_prefixes": 4096, "peer_classes": 1 << 16, "verdicts": 1 << 18, "policies": 256,
 		"flows": 512,
 	})
-	k.Now = time.Now
-	return k
+	return maps.New(d, &bpf.Epochs{Map: d.Epochs}, time.Now)
 }
 
 // Settle brings what the tables have now to the kernel.

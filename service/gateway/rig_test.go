@@ -32,7 +32,7 @@ type rig struct {
 // newRig makes a load balancer with DSR whose table has so many entries. more is further configuration.
 func newRig(t testing.TB, v6 bool, entries uint32, more string) *rig {
 	t.Helper()
-	d := bpftest.Load(t, bpf.Settings{}, map[string]uint32{"nat_entries": entries, "nat_replies": entries})
+	d := bpftest.LoadMaps(t, bpf.Settings{}, map[string]uint32{"nat_entries": entries, "nat_replies": entries})
 	const common = "loadBalancer: {standalone: true, dsrDispatch: ipip}\nmyelin.nodeName: n1\n"
 	c, err := config.Parse([]byte(common+more), "f")
 	if err != nil {

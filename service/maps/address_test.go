@@ -50,7 +50,7 @@ status: {podIPs: [{ip: @pod1}]}
 		for _, family := range []string{"IPv4", "IPv6"} {
 			t.Run(tc.name+"/"+family, func(t *testing.T) {
 				r := newRig(t, service.Config{}, small())
-				r.agent(t, bpftest.Load(t, bpf.Settings{NodePortMin: 30000, NodePortMax: 32767}, small()))
+				r.agent(t, bpftest.LoadMaps(t, bpf.Settings{NodePortMin: 30000, NodePortMax: 32767}, small()))
 				own := []netip.Addr{netip.MustParseAddr(clustertest.Named(tc.own, family == "IPv6", false))}
 				r.Set(t, clustertest.Parse(t, clustertest.Named(tc.objects, family == "IPv6", true)))
 				step := func(name string, want bool, do func() error) {

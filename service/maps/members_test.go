@@ -105,7 +105,7 @@ func TestMembersForExternalClients(t *testing.T) {
 		r := newRig(t, service.Config{}, small())
 		sizes := small()
 		sizes["service_stats"] = 2
-		r.agent(t, bpftest.Load(t, bpf.Settings{Direct: direct}, sizes))
+		r.agent(t, bpftest.LoadMaps(t, bpf.Settings{Direct: direct}, sizes))
 		o := servicetest.Many(1, 3)
 		o.Services[0].ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 		o.Services[0].ExternalLocal = true // the endpoint 1 is this node's

@@ -41,7 +41,7 @@ func newRigIn(t testing.TB, config service.Config, sizes map[string]uint32, dir 
 	t.Helper()
 	r := &rig{Cluster: servicetest.New(t, config, dir)}
 	r.seen = r.DB.ReadTxn()
-	r.agent(t, bpftest.Load(t, bpf.Settings{}, sizes))
+	r.agent(t, bpftest.LoadMaps(t, bpf.Settings{}, sizes))
 	return r
 }
 

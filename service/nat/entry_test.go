@@ -34,7 +34,7 @@ func TestTranslations(t *testing.T) {
 	const snat, gone = uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_SNAT),
 		uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_GONE)
 	for _, v6 := range []bool{false, true} {
-		d, c := bpftest.Load(t, bpf.Settings{}, nil), servicetest.New(t, service.Config{}, "")
+		d, c := bpftest.LoadMaps(t, bpf.Settings{}, nil), servicetest.New(t, service.Config{}, "")
 		addr := func(text string) netip.Addr { return netip.MustParseAddr(clustertest.Named(text, v6, false)) }
 		c.Set(t, clustertest.Parse(t, servicetest.Sized(v6, 1, 0, "1", "Cluster")))
 		for _, tc := range []struct {
@@ -93,7 +93,7 @@ func TestCollector(t *testing.T) {
 	const replied, closing = nattest.Replied, nattest.Closing
 	const direct = uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR)
 	for _, v6 := range []bool{false, true} {
-		d := bpftest.Load(t, bpf.Settings{}, nil)
+		d := bpftest.LoadMaps(t, bpf.Settings{}, nil)
 		for i, f := range []struct {
 			proto service.Protocol
 			flags uint8

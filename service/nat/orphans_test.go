@@ -9,7 +9,7 @@ import (
 
 // An entry of replies goes at the second search that finds no NAT entry, and not if its flow has one by then.
 func TestOrphans(t *testing.T) {
-	d := bpftest.Load(t, bpf.Settings{}, nil)
+	d := bpftest.LoadMaps(t, bpf.Settings{}, nil)
 	request := func(port uint16) bpf.DatapathNatTuple { return bpf.DatapathNatTuple{Sport: port, Proto: 6} }
 	for port := range uint16(3) {
 		key := bpf.DatapathNatTuple{Dport: port, Proto: 6}

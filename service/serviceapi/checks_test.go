@@ -56,7 +56,7 @@ func TestTravels(t *testing.T) {
 // TestChecksWithoutPackets: checks are announced to the real map, from which no program reads: they go directly, and
 // their first result waits until the datapath should have known them. Backends of the other family are not announced.
 func TestChecksWithoutPackets(t *testing.T) {
-	d := bpftest.Load(t, bpf.Settings{}, map[string]uint32{"probes": 64})
+	d := bpftest.LoadMaps(t, bpf.Settings{}, map[string]uint32{"probes": 64})
 	for _, host := range backendHosts(t) {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 		if err != nil {

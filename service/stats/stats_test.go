@@ -45,7 +45,8 @@ func total(t *testing.T, s *Stats, service uint32) uint64 {
 
 // TestTotals: what a Service has counted never falls, although backends leave and agents come.
 func TestTotals(t *testing.T) {
-	d := bpftest.Load(t, bpf.Settings{}, map[string]uint32{"service_stats": 4, "nat_entries": 64, "nat_replies": 64})
+	d := bpftest.LoadMaps(t, bpf.Settings{}, map[string]uint32{"service_stats": 4, "nat_entries": 64,
+		"nat_replies": 64})
 	cpus, now := uint64(ebpf.MustPossibleCPU()), time.Unix(0, 0)
 	s := newStats(t, d, nil)
 	old, left := Pair{Service: 7, Port: 1}, Pair{Service: 7, Port: 2}
@@ -96,7 +97,7 @@ func TestTotals(t *testing.T) {
 
 // TestRead: rows have the counters of all CPUs, and the flows that have not ended.
 func TestRead(t *testing.T) {
-	d := bpftest.Load(t, bpf.Settings{}, map[string]uint32{"service_stats": 4, "nat_entries": 64})
+	d := bpftest.LoadMaps(t, bpf.Settings{}, map[string]uint32{"service_stats": 4, "nat_entries": 64})
 	cpus, clock := uint64(ebpf.MustPossibleCPU()), flow.Clock{Ticks: 1 << 20, Hz: 1000}
 	s, now := newStats(t, d, nil), time.Unix(0, 0)
 	p, held := Pair{Service: 7, Port: 1}, Pair{Service: 7, Port: 2}

@@ -150,7 +150,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{Cluster: servicetest.New(t, service.Config{}, ""), datapath: bpftest.Load(t, bpf.Settings{}, nil)}
+	r := &rig{Cluster: servicetest.New(t, service.Config{}, ""), datapath: bpftest.LoadMaps(t, bpf.Settings{}, nil)}
 	r.seen = r.DB.ReadTxn()
 	var err error
 	r.kernel, err = maps.New(maps.Params{

@@ -3,6 +3,7 @@ package labtest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 // are its own, and `ip` complains of peers whose namespace the kernel is still removing.
 const snapshot = `
 ip -o link 2>&1 | grep -v 'Peer netns reference is invalid' | sed 's/qlen.*link/link/'
+ip -d -o link 2>/dev/null | grep -oE 'g[sr]o_(ipv4_)?max_size [0-9]+'
 for f in -4 -6; do ip $f rule; ip $f route show table all; ip $f -o addr | sed 's/^[0-9]*//'; ip $f neigh | grep -E 'PERMANENT|NOARP|managed|proto'; done
 tc qdisc show
 for d in $(ls /sys/class/net 2>/dev/null; ip -o link 2>/dev/null | cut -d: -f2 | cut -d@ -f1); do for at in ingress egress; do tc filter show dev $d $at 2>/dev/null | sed "s/^/$d $at /"; done; done
@@ -102,10 +104,12 @@ func pinnedMaps(t *testing.T, node *lab.Node) (ids []ebpf.MapID) {
 func TestCleanup(t *testing.T) {
 	kpr := map[string]any{"kubeProxyReplacement": true, "loadBalancer.acceleration": "testing-only",
 		"hostFirewall.enabled": true}
+	bigTCP := maps.Clone(kpr)
+	bigTCP["enableIPv4BIGTCP"], bigTCP["enableIPv6BIGTCP"] = true, true
 	var left atomic.Int64
 	t.Run("modes", func(t *testing.T) {
 		for _, s := range []setup{
-			{mode: modeNamed("native"), values: kpr},
+			{mode: modeNamed("native"), values: bigTCP},
 			{mode: modeNamed("legacy"), values: map[string]any{"bpf.enableTCX": false, "socketLB.enabled": true}},
 			{mode: modeNamed("vxlan"), values: kpr},
 		} {

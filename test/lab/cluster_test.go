@@ -73,6 +73,7 @@ type setup struct {
 	nodes  int
 	values map[string]any // over those of the mode
 	mtu    int
+	fabric string   // of the lab's options
 	pods   []string // letters; each node gets one of each, named letter and node
 	agent  string   // the agent's program, if it is not the one under test
 
@@ -104,7 +105,7 @@ func up(t *testing.T, s setup) *cluster {
 	t.Cleanup(func() { takeDown(t, name) })
 	opts := lab.Options{
 		Name: name, Manifests: file, Binary: filepath.Join(binDir(), "myelin"), Agent: s.agent,
-		CNIPlugin: filepath.Join(binDir(), "myelin-cni"), Values: s.allValues(), MTU: s.mtu,
+		CNIPlugin: filepath.Join(binDir(), "myelin-cni"), Values: s.allValues(), MTU: s.mtu, Fabric: s.fabric,
 		Timeout: patience(time.Minute),
 		Outside: s.outside, Images: cmp.Or(s.images, lab.ImagesNone),
 	}

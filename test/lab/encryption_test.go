@@ -40,7 +40,13 @@ func wireGuard() map[string]any {
 	return map[string]any{"encryption.enabled": true, "encryption.type": "wireguard"}
 }
 
-func noWireGuard() string { return noType("type wireguard") }
+// encryptionState is what `myelin status` must say: where the kernel has no WireGuard, a process encrypts.
+func encryptionState() status.State {
+	if noType("type wireguard") != "" {
+		return status.Fallback
+	}
+	return status.OK
+}
 
 // TestEncryption captures on the fabric while pods and nodes talk: no frame has what pods send or receive in plain
 // text. What nodes send each other is not encrypted, and shows that the capture finds plain text; so do pods without
@@ -116,11 +122,11 @@ func (c *cluster) encrypted() {
 			return nil
 		})
 	}
-	chosen := "WireGuard, 1 peer"
+	state, chosen := encryptionState(), "WireGuard, 1 peer"
 	if c.mode.values["encryption.type"] == "ipsec" {
-		chosen = "IPsec, 1 peer, key 3"
+		state, chosen = status.OK, "IPsec, 1 peer, key 3"
 	}
-	c.says("Encryption", status.OK, chosen)
+	c.says("Encryption", state, chosen)
 }
 
 // encryptedRoutes counts routes by a device that encrypts, which the kernel has.

@@ -50,7 +50,9 @@ func noIPsec() string { return noType("type xfrm if_id 1") }
 func noEncryption(m mode) string {
 	switch m.values["encryption.type"] {
 	case "wireguard":
-		return noWireGuard()
+		if encryptionState() == status.Fallback {
+			return noTUN() // of the process
+		}
 	case "ipsec":
 		return noIPsec()
 	}

@@ -49,25 +49,24 @@ func patterns(ring string) []string {
 	return []string{"./..."}
 }
 
-// run runs rings one after the other. In the core, the lab, whose tests mostly wait, runs beside the others, which
-// compile and compute.
+// run runs rings one after the other. In the core they run side by side: each has packages that wait for timers,
+// traffic and the kernel, while others compile and compute.
 func (r *runner) run(ctx context.Context, rings []string) error {
-	beside := slices.DeleteFunc(slices.Clone(rings), func(ring string) bool { return ring == lab })
-	if !r.core || len(beside) == 0 || len(beside) == len(rings) {
+	if !r.core {
 		return r.sequence(ctx, rings)
 	}
-	lanes := []*runner{r.lane(), r.lane()}
-	var errs [2]error
+	lanes, errs := make([]*runner, len(rings)), make([]error, len(rings))
 	var running sync.WaitGroup
-	for i, list := range [][]string{beside, {lab}} {
-		running.Go(func() { errs[i] = lanes[i].sequence(ctx, list) })
+	for i, ring := range rings {
+		lanes[i] = r.lane()
+		running.Go(func() { errs[i] = lanes[i].sequence(ctx, []string{ring}) })
 	}
 	running.Wait()
 	for _, lane := range lanes {
 		r.tally.add(lane.tally)
 		r.took = append(r.took, lane.took...)
 	}
-	return errors.Join(errs[:]...)
+	return errors.Join(errs...)
 }
 
 // lane is a runner of some of the rings of r.
@@ -98,7 +97,7 @@ func (r *runner) runRing(ctx context.Context, ring string) error {
 		return r.here(ctx, ring)
 	case unit:
 		if r.core {
-			return r.here(ctx, ring, "-short", "-skip="+r.tests.slowUnit())
+			return r.here(ctx, ring, "-short", "-p=3", "-skip="+r.tests.slowUnit())
 		}
 		return r.here(ctx, ring)
 	case lab:

@@ -26,7 +26,7 @@ func flows() []*probe.Flow {
 
 // TestFlows: the rows of a flow while it is open, the traces that they leave, and nothing after them.
 func TestFlows(t *testing.T) {
-	d := bpftest.Load(t, bpf.Settings{}, map[string]uint32{"probes": 8})
+	d := bpftest.LoadMaps(t, bpf.Settings{}, map[string]uint32{"probes": 8})
 	f, err := New(d, "IPIP")
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func count(t *testing.T, d *bpf.Datapath) (n int) {
 
 // TestFull: a flow that does not fit is an error, and leaves no row. A new agent deletes what the last one has left.
 func TestFull(t *testing.T) {
-	d := bpftest.Load(t, bpf.Settings{}, map[string]uint32{"probes": 3})
+	d := bpftest.LoadMaps(t, bpf.Settings{}, map[string]uint32{"probes": 3})
 	f, err := New(d, "IPIP")
 	if err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ func New(t testing.TB, dir, name string) *Node {
 // which takes everything.
 func Open(t testing.TB, dir, name, run string, config policy.Config) *Node {
 	t.Helper()
-	n := &Node{DB: statedb.New(), Datapath: bpftest.Load(t, bpf.Settings{Policy: 1}, map[string]uint32{
+	n := &Node{DB: statedb.New(), Datapath: bpftest.LoadMaps(t, bpf.Settings{Policy: 1}, map[string]uint32{
 		"peers": 1024, "peer_prefixes": 1024, "peer_classes": 8192, "verdicts": 16384, "policies": 256,
 	})}
 	log := slog.New(slog.DiscardHandler)

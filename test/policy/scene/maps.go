@@ -19,10 +19,17 @@ func SmallMaps() map[string]uint32 {
 		"policies": 256}
 }
 
-// LoadMaps loads the datapath with maps of these sizes, which last as long as the test.
+// LoadMaps loads the datapath's maps in these sizes. They last as long as the test.
 func LoadMaps(t testing.TB, sizes map[string]uint32) *bpf.Datapath {
-	return bpftest.Load(t, bpf.Settings{Ipv4: 1, Ipv6: 1, Policy: 1, HostPolicy: 1}, sizes)
+	return bpftest.LoadMaps(t, settings(), sizes)
 }
+
+// Load is LoadMaps with the programs.
+func Load(t testing.TB, sizes map[string]uint32) *bpf.Datapath {
+	return bpftest.Load(t, settings(), sizes)
+}
+
+func settings() bpf.Settings { return bpf.Settings{Ipv4: 1, Ipv6: 1, Policy: 1, HostPolicy: 1} }
 
 // peerIdentity is the identity that the maps have for an address; 0: not known.
 func peerIdentity(d *bpf.Datapath, peer netip.Addr) uint32 {

@@ -1,0 +1,165 @@
+package encryption
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"myelin/agent/feature"
+	"myelin/encryption/userspace"
+	"myelin/internal/daemon"
+)
+
+// queueLength is how many packets or segments wait for a process: for some ten milliseconds of streams, in which it may
+// not run. The kernel's 500 are for slower devices; more would let pods fill more of the kernel's memory.
+const queueLength = 2000
+
+// processes are the processes that are WireGuard devices where the kernel has none, as this agent has found or started
+// them.
+type processes struct {
+	runDir    string
+	logFormat string
+	log       *slog.Logger
+	client    userspace.Client
+	closed    chan struct{} // by close
+
+	mu      sync.Mutex
+	running map[string]userspace.About // by device
+	changed chan struct{}              // closed when running changes
+}
+
+func newProcesses(p Params) *processes {
+	return &processes{
+		runDir: p.RunDir, logFormat: p.LogFormat, log: p.Log, client: userspace.Client{RunDir: p.RunDir},
+		closed: make(chan struct{}), running: map[string]userspace.About{}, changed: make(chan struct{}),
+	}
+}
+
+// close stops watching; the processes go on.
+func (p *processes) close() { close(p.closed) }
+
+// of returns the process of a device, and a channel that is closed when one starts or ends. Not ok: there is none.
+func (p *processes) of(device string) (about userspace.About, changed <-chan struct{}, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	about, ok = p.running[device]
+	return about, p.changed, ok
+}
+
+// ensure returns when a device has a process. One of another version goes on: to replace it would end all sessions.
+func (p *processes) ensure(ctx context.Context, device string, mtu int) error {
+	if _, _, ok := p.of(device); ok {
+		return nil
+	}
+	err := p.find(device)
+	if !missing(err) {
+		return err
+	}
+	child, err := daemon.Start("the process of "+device, func() {}, "wireguard", "--run-dir", p.runDir, "--device",
+		device, "--mtu", strconv.Itoa(mtu), "--log-format", p.logFormat)
+	if err != nil {
+		return err
+	}
+	p.log.Info("WireGuard was started in a process", "device", device, "pid", child.PID)
+	return child.Await(ctx, func() bool { return p.find(device) == nil })
+}
+
+// find looks for the process of a device, and watches it. The error wraps fs.ErrNotExist if there is none.
+func (p *processes) find(device string) error {
+	about, ended, err := p.client.Watch(device, p.closed)
+	if err != nil {
+		return err
+	}
+	p.set(device, &about)
+	go func() {
+		<-ended
+		p.set(device, nil)
+	}()
+	return nil
+}
+
+func (p *processes) set(device string, about *userspace.About) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if about == nil {
+		delete(p.running, device)
+	} else {
+		p.running[device] = *about
+	}
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// instance tells apart what a device consists of: a process, or, empty, the kernel.
+func (p *processes) instance(device string) (string, <-chan struct{}) {
+	about, changed, ok := p.of(device)
+	if !ok {
+		return "", changed
+	}
+	return about.Instance(), changed
+}
+
+// either configures devices of the kernel and of processes.
+type either struct {
+	kernel    control
+	processes *processes
+}
+
+func (e *either) of(device string) control {
+	if _, _, ok := e.processes.of(device); ok {
+		return &e.processes.client
+	}
+	return e.kernel
+}
+
+// Device implements control.
+func (e *either) Device(name string) (*wgtypes.Device, error) { return e.of(name).Device(name) }
+
+// ConfigureDevice implements control.
+func (e *either) ConfigureDevice(name string, c wgtypes.Config) error {
+	return e.of(name).ConfigureDevice(name, c)
+}
+
+// Close implements control.
+func (e *either) Close() error {
+	e.processes.close()
+	return e.kernel.Close()
+}
+
+// userspace makes a process the device, because the kernel has no WireGuard; have: an earlier one has made the device.
+func (o *deviceOps) userspace(ctx context.Context, d *Device, have netlink.Link) (netlink.Link, error) {
+	if err := o.processes.ensure(ctx, d.Name, d.MTU); err != nil {
+		return nil, fmt.Errorf("the kernel has no WireGuard, and a process could not replace it: %w", err)
+	}
+	if have != nil {
+		d.Note = cmp.Or(d.Note, "adopted")
+		return have, nil
+	}
+	d.Note = "made by a process: the kernel has no WireGuard"
+	link, err := o.made(d)
+	if err == nil {
+		err = o.kernel.LinkSetTxQLen(link, queueLength)
+	}
+	return link, err
+}
+
+// inProcess tells that a process is the device, and what that costs.
+func (f *Feature) inProcess(s *feature.Status, about userspace.About) {
+	where := "process " + strconv.Itoa(about.PID)
+	if about.PID == 0 {
+		where = "a process in another container"
+	}
+	s.Why = "in " + where + ", device " + DeviceName
+	s.Cost += ", and two copies to and from the process"
+	s.FallBack("the kernel has no WireGuard: " + where + " encrypts, with a part of the throughput")
+	if about.Version != f.Version {
+		s.FallBack(where + " is of version " + about.Version + ": end it, and the agent starts one of its own " +
+			"version; packets are lost until it has made new sessions")
+	}
+}

@@ -1,0 +1,293 @@
+package labtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"myelin/bpf"
+	"myelin/status"
+)
+
+// bandwidthModes are ways in which packets with a departure time leave a node.
+func bandwidthModes() []mode {
+	var list []mode
+	for _, name := range []string{"native", "native-flows", "legacy", "vxlan"} {
+		m := modeNamed(name)
+		m.values = maps.Clone(m.values)
+		list = append(list, m)
+	}
+	list = append(list, encryptionModes(wireGuard())[0])
+	list[4].name = "wireguard"
+	for _, m := range list {
+		m.values["bandwidthManager.enabled"] = true
+	}
+	return list
+}
+
+func noFq() string { return noType("type veth && tc qdisc add dev probe0 root fq") }
+
+// TestBandwidth: what pods send to another node and what they receive stays within 2 % of their limits, which change
+// while they run; pods beside have none.
+//
+//	┌─ node1 ───────────────┐  ┌─ node2 ─────────────┐
+//	│ a1 (egress)  b1       │  │ a2 (ingress)  b2    │
+//	└──────┬────────────────┘  └───┬─────────────────┘
+//	═══════╧═══════════════════════╧═════════════════
+func TestBandwidth(t *testing.T) {
+	if why := noFq(); why != "" {
+		t.Skip(why)
+	}
+	for _, m := range bandwidthModes() {
+		t.Run(m.name, func(t *testing.T) {
+			if why := noEncryption(m); why != "" {
+				t.Skip(why)
+			}
+			c := up(t, setup{mode: m})
+			c.says("BandwidthManager", status.OK, "EDT with BPF [")
+			for _, f := range c.stack.families {
+				c.limit("a1", map[string]string{"egress": "20M"})
+				c.wantRate("a1", "a2", f, 20e6, "TCP")
+				c.limit("a1", map[string]string{"egress": "4M"})
+				c.wantRate("a1", "a2", f, 4e6, "TCP", "UDP")
+				c.limit("a1", nil)
+				c.limit("a2", map[string]string{"ingress": "5M"})
+				c.wantRate("b1", "a2", f, 5e6, "TCP", "UDP")
+				c.limit("a2", nil)
+				if rate := c.rateTCP("b1", "b2", f); rate < 40e6 {
+					t.Errorf("IPv%d b1→b2: %.0f bit/s without a limit", f, rate)
+				}
+			}
+			if n := c.outcome("node1", bpf.DatapathOutcomeDROP_BANDWIDTH); n > 0 {
+				t.Errorf("%d packets are dropped of sockets that wait", n)
+			}
+			if m.name == "native" {
+				c.keepsLimits("node1", "a1")
+			}
+		})
+	}
+}
+
+// keepsLimits: limits outlast an agent that is killed, and go with the feature, as do the qdiscs.
+func (c *cluster) keepsLimits(node, pod string) {
+	c.t.Helper()
+	c.limit(pod, map[string]string{"egress": "20M", "ingress": "20M"})
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience(2*time.Minute))
+	defer cancel()
+	n, fqs := c.Node(node), c.fqs(node)
+	if fqs < 2 {
+		c.t.Errorf("%d fq on %s, want those of eth0 and of a pod", fqs, node)
+	}
+	if err := errors.Join(n.KillAgent(ctx), n.StartAgent(ctx, nil)); err != nil {
+		c.t.Fatal(err)
+	}
+	c.limit(pod, map[string]string{"egress": "20M", "ingress": "20M"})
+	if now := c.fqs(node); now != fqs {
+		c.t.Errorf("%d fq on %s after a restart, %d before", now, node, fqs)
+	}
+	err := errors.Join(n.StopAgent(ctx), n.StartAgent(ctx, map[string]any{"bandwidthManager.enabled": false}))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.says("BandwidthManager", status.Off, "off")
+	eventually(c.t, "qdiscs are removed", 20*time.Second, func() error {
+		if now := c.fqs(node); now != 0 {
+			return fmt.Errorf("%d fq on %s", now, node)
+		}
+		return nil
+	})
+}
+
+// fqs counts a node's qdiscs of that kind.
+func (c *cluster) fqs(node string) (n int) {
+	c.t.Helper()
+	err := c.Node(node).Do(func() error {
+		list, err := netlink.QdiscList(nil)
+		for _, q := range list {
+			if q.Type() == "fq" {
+				n++
+			}
+		}
+		return err
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
+// limit gives a pod's limits other values, and returns when they are in force.
+func (c *cluster) limit(pod string, rates map[string]string) {
+	c.t.Helper()
+	node := int(pod[len(pod)-1] - '0')
+	var annotations, want []string
+	for direction, rate := range rates {
+		annotations = append(annotations, fmt.Sprintf("kubernetes.io/%s-bandwidth: %s", direction, rate))
+		want = append(want, direction+" "+rate)
+	}
+	text := strings.Replace(podYAML(pod, node), "name: "+pod, "name: "+pod+", annotations: {"+
+		strings.Join(annotations, ", ")+"}", 1)
+	file := filepath.Join(c.t.TempDir(), "pod.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.Apply(c.t.Context(), file, false); err != nil {
+		c.t.Fatal(err)
+	}
+	eventually(c.t, "limits of "+pod, 20*time.Second, func() error {
+		out, err := c.cli(fmt.Sprintf("node%d", node), "bandwidth", "list")
+		if err != nil {
+			return err
+		}
+		words := strings.Join(strings.Fields(out), " ")
+		for _, w := range want {
+			if !strings.Contains(words, pod+" "+w) {
+				return fmt.Errorf("want %s: %s", w, out)
+			}
+		}
+		if strings.Contains(words, "Pending") || len(want) == 0 && strings.Contains(words, pod) {
+			return errors.New(out)
+		}
+		return nil
+	})
+}
+
+// wantRate measures protocols between pods; a VM sends few datagrams in a second. More than the limit is always an
+// error; less may be for want of a processor, and is measured again.
+func (c *cluster) wantRate(from, to string, family int, want float64, protocols ...string) {
+	c.t.Helper()
+	const exact, tries = 0.02, 6
+	measures := map[string]func(string, string, int) float64{"TCP": c.rateTCP, "UDP": c.rateUDP}
+	for _, proto := range protocols {
+		measure := measures[proto]
+		for try := 1; ; try++ {
+			off := measure(from, to, family)/want - 1
+			c.t.Logf("IPv%d %s %s→%s, %.0f bit/s: %+.2f %%", family, proto, from, to, want, 100*off)
+			if off > exact || off < -exact && try == tries {
+				c.t.Errorf("IPv%d %s %s→%s: %+.2f %% of %.0f bit/s, want 2 %% at most", family, proto, from, to,
+					100*off, want)
+			}
+			if off >= -exact || try == tries {
+				break
+			}
+		}
+	}
+}
+
+// What is measured begins when queues are full.
+const (
+	rateAfter = 2500 * time.Millisecond
+	rateFor   = 3 * time.Second
+)
+
+// rateStreams connections fill the queue while a process waits for its turn: one alone has two packets in it.
+const rateStreams = 8
+
+// rateTCP is that of frames, in bit/s.
+func (c *cluster) rateTCP(from, to string, family int) float64 {
+	c.t.Helper()
+	a, b := c.end(from), c.end(to)
+	var servers []net.Conn
+	segment := 0
+	for range rateStreams {
+		client, server, err := connect(c.t.Context(), a, b, at(a.addr(family), 0), at(b.addr(family), 0))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		defer client.Close()
+		defer server.Close()
+		raw, err := client.SyscallConn()
+		if err == nil {
+			_ = raw.Control(func(fd uintptr) {
+				segment, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+			})
+		}
+		if err != nil || segment == 0 {
+			c.t.Fatalf("segment of %d bytes: %v", segment, err)
+		}
+		go writeAll(c.t.Context(), client, make([]byte, 64<<10))
+		servers = append(servers, server)
+	}
+	const options = 12 // timestamps
+	headers := 14 + 20 + 20 + options
+	if family == 6 {
+		headers += 20
+	}
+	return received(rateFor, servers...) * float64(segment+headers) / float64(segment)
+}
+
+// udpBuffer holds what is sent while a process waits for its turn.
+const udpBuffer = 512 << 10
+
+// rateUDP is that of frames, in bit/s.
+func (c *cluster) rateUDP(from, to string, family int) float64 {
+	c.t.Helper()
+	a, b := c.end(from), c.end(to)
+	server, err := b.listenUDP(c.t.Context(), at(b.addr(family), 0))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer server.Close()
+	client, err := a.dialUDP(c.t.Context(), at(a.addr(family), 0), at(b.addr(family), portOf(server.LocalAddr())))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer client.Close()
+	for conn, option := range map[*net.UDPConn]int{client: unix.SO_SNDBUFFORCE, server: unix.SO_RCVBUFFORCE} {
+		raw, err := conn.SyscallConn()
+		if err == nil {
+			_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, option, udpBuffer) })
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	const size = 1200
+	go writeAll(c.t.Context(), client, make([]byte, size))
+	headers := 14 + 20 + 8
+	if family == 6 {
+		headers += 20
+	}
+	return received(rateFor, server) * float64(size+headers) / size
+}
+
+// writeAll writes until the connection is closed.
+func writeAll(ctx context.Context, to net.Conn, data []byte) {
+	for ctx.Err() == nil {
+		if _, err := to.Write(data); errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
+}
+
+// received is the rate at which connections bring data, in bit/s.
+func received(span time.Duration, from ...net.Conn) float64 {
+	var bytes atomic.Int64
+	for _, conn := range from {
+		go func() {
+			buffer := make([]byte, 256<<10)
+			for {
+				n, err := conn.Read(buffer)
+				if err != nil {
+					return
+				}
+				bytes.Add(int64(n))
+			}
+		}()
+	}
+	time.Sleep(rateAfter)
+	first, before := time.Now(), bytes.Load()
+	time.Sleep(span)
+	return float64(bytes.Load()-before) * 8 / time.Since(first).Seconds()
+}

@@ -1,0 +1,147 @@
+package labtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"myelin/status"
+)
+
+// lossyFor is how long a connection over a lossy link is measured for.
+const lossyFor = 10 * time.Second
+
+func noNetem() string { return noType("type veth && tc qdisc add dev probe0 root netem delay 1ms") }
+
+// TestBBR: sockets of new and running pods use BBR, which with 1 % of loss and 20 ms of delay is five times as fast as
+// CUBIC, and what they used before when it is switched off.
+//
+//	┌─ node1 ─┐  ┌─ node2 ─┐
+//	│ a1  b1  │  │ a2  b2  │
+//	└────┬────┘  └────┬────┘
+//	═════╧════ netem ═╧═════
+func TestBBR(t *testing.T) {
+	if why := noFq() + noNetem(); why != "" {
+		t.Skip(why)
+	}
+	m := modeNamed("native")
+	m.values = maps.Clone(m.values)
+	m.values["bandwidthManager.enabled"] = true
+	c := up(t, setup{mode: m})
+	before := c.congestionOf("a1")
+	if before == "bbr" {
+		t.Skip("network namespaces use BBR already")
+	}
+	c.lossy("node2")
+	plain := c.lossyRate()
+	c.restartWith(map[string]any{"bandwidthManager.bbr": true})
+	c.says("BandwidthManager", status.OK, "EDT with BPF [BBR] [")
+	c.soonUses("bbr", "a1", "b1", "node1")
+	young := c.runtime("node1").start(c.t, 1)[0].end()
+	eventually(t, "a new pod uses BBR", 10*time.Second, func() error { return uses(young, "bbr") })
+	if rate := c.lossyRate(); rate < 5*plain {
+		t.Errorf("BBR sends %.0f bit/s over a lossy link, %s %.0f, want five times as much", rate, before, plain)
+	} else {
+		t.Logf("BBR sends %.1f times as much as %s over a lossy link", rate/plain, before)
+	}
+	c.restartWith(map[string]any{"bandwidthManager.bbr": true, "bandwidthManager.bbrHostNamespaceOnly": true})
+	c.soonUses("bbr", "node1")
+	c.soonUses(before, "a1", "b1")
+	c.restartWith(map[string]any{"bandwidthManager.bbr": false})
+	c.soonUses(before, "a1", "b1", "node1")
+}
+
+// restartWith restarts the agent of node1 with other values.
+func (c *cluster) restartWith(values map[string]any) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience(time.Minute))
+	defer cancel()
+	if err := errors.Join(c.Node("node1").StopAgent(ctx), c.Node("node1").StartAgent(ctx, values)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// lossy has what the fabric brings a node delayed by 20 ms, and 1 % of it lost.
+func (c *cluster) lossy(node string) {
+	c.t.Helper()
+	out, err := exec.CommandContext(c.t.Context(), "ip", "netns", "exec", c.fabric(), "tc", "qdisc", "add", "dev", node,
+		"root", "netem", "delay", "20ms", "loss", "1%", "limit", "10000").CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// lossyRate is what a connection from a1 to a2 sends, in bit/s.
+func (c *cluster) lossyRate() float64 {
+	c.t.Helper()
+	a, b := c.end("a1"), c.end("a2")
+	client, server, err := connect(c.t.Context(), a, b, at(a.addr(4), 0), at(b.addr(4), 0))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer client.Close()
+	defer server.Close()
+	go writeAll(c.t.Context(), client, make([]byte, 64<<10))
+	return received(lossyFor, server)
+}
+
+// congestionOf is the algorithm of a new socket.
+func (c *cluster) congestionOf(name string) string {
+	c.t.Helper()
+	algorithm, err := algorithmOf(c.end(name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return algorithm
+}
+
+func algorithmOf(e end) (algorithm string, err error) {
+	l, err := e.listenTCP(context.Background(), at(netip.IPv4Unspecified(), 0))
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	raw, err := l.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			algorithm, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		})
+	}
+	return strings.TrimRight(algorithm, "\x00"), err
+}
+
+// uses checks the algorithm of a new socket, and with BBR that it does not start slowly after a pause.
+func uses(e end, want string) error {
+	algorithm, err := algorithmOf(e)
+	if err == nil && algorithm != want {
+		err = fmt.Errorf("sockets of %s use %s, want %s", e.Name(), algorithm, want)
+	}
+	slow := "1"
+	if want == "bbr" {
+		slow = "0"
+	}
+	return errors.Join(err, e.Do(func() error {
+		data, err := os.ReadFile("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+		if got := strings.TrimSpace(string(data)); err == nil && got != slow {
+			err = fmt.Errorf("tcp_slow_start_after_idle of %s is %s", e.Name(), got)
+		}
+		return err
+	}))
+}
+
+// soonUses waits for the algorithm of each end.
+func (c *cluster) soonUses(want string, names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		eventually(c.t, name+" uses "+want, 20*time.Second, func() error { return uses(c.end(name), want) })
+	}
+}
