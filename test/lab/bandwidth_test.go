@@ -51,9 +51,6 @@ func TestBandwidth(t *testing.T) {
 	}
 	for _, m := range bandwidthModes() {
 		t.Run(m.name, func(t *testing.T) {
-			if why := noWireGuard(); why != "" && m.name == "wireguard" {
-				t.Skip(why)
-			}
 			c := up(t, setup{mode: m})
 			c.says("BandwidthManager", status.OK, "EDT with BPF [")
 			for _, f := range c.stack.families {
