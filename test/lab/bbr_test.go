@@ -43,7 +43,7 @@ func TestBBR(t *testing.T) {
 	}
 	c.lossy("node2")
 	plain := c.lossyRate()
-	c.restartWith(map[string]any{"bandwidthManager.bbr": true})
+	c.restartWith([]string{"node1"}, map[string]any{"bandwidthManager.bbr": true})
 	c.says("BandwidthManager", status.OK, "EDT with BPF [BBR] [")
 	c.soonUses("bbr", "a1", "b1", "node1")
 	young := c.runtime("node1").start(c.t, 1)[0].end()
@@ -53,21 +53,11 @@ func TestBBR(t *testing.T) {
 	} else {
 		t.Logf("BBR sends %.1f times as much as %s over a lossy link", rate/plain, before)
 	}
-	c.restartWith(map[string]any{"bandwidthManager.bbr": true, "bandwidthManager.bbrHostNamespaceOnly": true})
+	c.restartWith([]string{"node1"}, map[string]any{"bandwidthManager.bbr": true, "bandwidthManager.bbrHostNamespaceOnly": true})
 	c.soonUses("bbr", "node1")
 	c.soonUses(before, "a1", "b1")
-	c.restartWith(map[string]any{"bandwidthManager.bbr": false})
+	c.restartWith([]string{"node1"}, map[string]any{"bandwidthManager.bbr": false})
 	c.soonUses(before, "a1", "b1", "node1")
-}
-
-// restartWith restarts the agent of node1 with other values.
-func (c *cluster) restartWith(values map[string]any) {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience(time.Minute))
-	defer cancel()
-	if err := errors.Join(c.Node("node1").StopAgent(ctx), c.Node("node1").StartAgent(ctx, values)); err != nil {
-		c.t.Fatal(err)
-	}
 }
 
 // lossy has what the fabric brings a node delayed by 20 ms, and 1 % of it lost.

@@ -45,7 +45,7 @@ func TestBigTCP(t *testing.T) {
 			}
 			c := up(t, setup{mode: modeNamed("native"), values: on, pods: []string{"a"}, fabric: lab.FabricWire})
 			c.testBigTCP()
-			c.restartWith(map[string]any{"enableIPv4BIGTCP": false, "enableIPv6BIGTCP": false})
+			c.restartWith([]string{"node1", "node2"}, map[string]any{"enableIPv4BIGTCP": false, "enableIPv6BIGTCP": false})
 			c.says("IPv4 BIG TCP", status.Off, "off")
 			c.wantSizes(smallSize)
 			for _, f := range c.stack.families {
@@ -53,7 +53,7 @@ func TestBigTCP(t *testing.T) {
 					t.Errorf("IPv%d: frames of %d bytes without BIG TCP", f, largest)
 				}
 			}
-			c.restartWith(map[string]any{"enableIPv4BIGTCP": true, "enableIPv6BIGTCP": true})
+			c.restartWith([]string{"node1", "node2"}, map[string]any{"enableIPv4BIGTCP": true, "enableIPv6BIGTCP": true})
 			c.testBigTCP() // pods that were there before
 		})
 	}
@@ -95,12 +95,12 @@ func TestBigTCPTunnel(t *testing.T) {
 	}
 }
 
-// restartWith restarts the agents with other values.
-func (c *cluster) restartWith(values map[string]any) {
+// restartWith restarts the agents of nodes with other values.
+func (c *cluster) restartWith(nodes []string, values map[string]any) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience(time.Minute))
 	defer cancel()
-	for _, name := range []string{"node1", "node2"} {
+	for _, name := range nodes {
 		n := c.Node(name)
 		if err := errors.Join(n.StopAgent(ctx), n.StartAgent(ctx, values)); err != nil {
 			c.t.Fatal(err)
@@ -159,7 +159,7 @@ func (c *cluster) largestFrame(family int) int {
 	for i, name := range []string{"node1", "a2"} {
 		var f *os.File
 		check(c.t, c.end(name).Do(func() (err error) {
-			f, err = openCapture("eth0")
+			f, err = openCapture("eth0", receiveBuffer)
 			return err
 		}))
 		files = append(files, f)

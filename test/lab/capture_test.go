@@ -24,7 +24,7 @@ func (c *cluster) capture(texts ...[]byte) (seen func() []int) {
 		var f *os.File
 		var ring []byte
 		check(c.t, n.Do(func() (err error) {
-			f, ring, err = openCapture("eth0")
+			f, ring, err = openRing("eth0")
 			return err
 		}))
 		files = append(files, f)
@@ -59,36 +59,49 @@ const (
 	slotCount = 1 << 14
 )
 
-// openCapture opens a socket in the thread's network namespace that gets each frame of a device, in a ring.
-func openCapture(device string) (*os.File, []byte, error) {
+// openRing opens a capture whose frames are in a ring.
+func openRing(device string) (f *os.File, ring []byte, err error) {
+	f, err = openCapture(device, func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2); err != nil {
+			return err
+		}
+		const block = 1 << 16
+		err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{
+			Block_size: block, Block_nr: slotCount * slotSize / block, Frame_size: slotSize, Frame_nr: slotCount,
+		})
+		if err == nil {
+			ring, err = unix.Mmap(fd, 0, slotCount*slotSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		}
+		return err
+	})
+	return f, ring, err
+}
+
+// receiveBuffer has room for frames that are not read yet.
+func receiveBuffer(fd int) error {
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+}
+
+// openCapture opens a socket in the thread's network namespace that gets each frame of a device once it is prepared.
+func openCapture(device string, prepare func(fd int) error) (*os.File, error) {
 	all := int(bigEndian(unix.ETH_P_ALL))
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "capture of "+device)
 	index, err := indexOf(device)
 	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2)
-	}
-	if err == nil {
-		const block = 1 << 16
-		err = unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{
-			Block_size: block, Block_nr: slotCount * slotSize / block, Frame_size: slotSize, Frame_nr: slotCount,
-		})
-	}
-	var ring []byte
-	if err == nil {
-		ring, err = unix.Mmap(fd, 0, slotCount*slotSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		err = prepare(fd)
 	}
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: uint16(all), Ifindex: index})
 	}
 	if err != nil {
 		f.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return f, ring, nil
+	return f, nil
 }
 
 func bigEndian(v uint16) uint16 { return v<<8 | v>>8 }
