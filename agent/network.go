@@ -164,8 +164,11 @@ func (n *network) routeConfig() route.Config {
 		c.Tunnel = tunnel.DeviceName
 	}
 	if n.Config.Encryption.Enabled {
-		c.Encryption, c.Rotation = encryption.DeviceName, encryption.RotationDevice
-		c.Strict = n.Config.Encryption.Strict()
+		c.EncryptionType, c.Strict = n.Config.Encryption.Type, n.Config.Encryption.Strict()
+		c.Encryption = encryption.DeviceOf(c.EncryptionType)
+		if c.EncryptionType == cluster.WireGuardType {
+			c.Rotation = encryption.RotationDevice
+		}
 	}
 	return c
 }
@@ -179,8 +182,11 @@ func (n *network) nodeConfig() node.Config {
 		ViaNodes:      dispatch(n.Config) != bpf.DatapathLbDispatchDISPATCH_OPTION,
 		NodePortCIDRs: n.Config.NodePort.Addresses,
 	}
-	c.Encryption = encryption.DeviceName
 	c.StrictCIDRs, c.StrictNodes = n.Config.Encryption.Strict(), n.Config.Encryption.StrictNodes
+	if n.Config.Encryption.Enabled {
+		c.EncryptionType = n.Config.Encryption.Type
+		c.Encryption = encryption.DeviceOf(c.EncryptionType)
+	}
 	for _, p := range []netip.Prefix{n.Config.IPv4.NativeRoutingCIDR, n.Config.IPv6.NativeRoutingCIDR} {
 		if p.IsValid() {
 			c.NativeCIDRs = append(c.NativeCIDRs, p)

@@ -128,6 +128,14 @@ func (c *clusterSource) publishKey() func(ctx context.Context, node, key, next s
 	return c.kube.PublishKey
 }
 
+// publishIPsec writes what other nodes derive the keys of IPsec from to the API server; nil without one.
+func (c *clusterSource) publishIPsec() func(ctx context.Context, node, value string) error {
+	if c.kube == nil {
+		return nil
+	}
+	return c.kube.PublishIPsec
+}
+
 // refused lists what the source refuses, and a channel that closes when that
 // changes; without a cluster it is nothing.
 func (c *clusterSource) refused(txn statedb.ReadTxn) ([]*cluster.Problem, <-chan struct{}) {

@@ -32,6 +32,7 @@ const (
 	ToPod       Hook = "to_pod"
 	FromWire    Hook = "from_wire"
 	FromWireL3  Hook = "from_wire_l3" // of a wire without a link-layer header
+	FromIPsec   Hook = "from_ipsec"   // what IPsec has decrypted
 	ToWire      Hook = "to_wire"
 	ToWireL3    Hook = "to_wire_l3"
 	FromWireXDP Hook = "from_wire_xdp"
@@ -43,7 +44,7 @@ const (
 func ProxyHooks() []Hook { return []Hook{FromProxy, FromProxyL3} }
 
 // WireHooks are the hooks of wires that attach to tc.
-func WireHooks() []Hook { return []Hook{FromWire, FromWireL3, ToWire, ToWireL3} }
+func WireHooks() []Hook { return []Hook{FromWire, FromWireL3, FromIPsec, ToWire, ToWireL3} }
 
 // clsactPriority leaves room before us for programs that must see packets first.
 const clsactPriority = 100
@@ -102,6 +103,13 @@ func (a *Attacher) program(hook Hook) (*ebpf.Program, error) {
 		}
 		return proxy.FromProxyL3, nil
 	}
+	if hook == FromIPsec {
+		ipsec, err := a.d.loadIPsec()
+		if err != nil {
+			return nil, err
+		}
+		return ipsec.FromIPsec, nil
+	}
 	l3, err := a.d.loadL3()
 	if err != nil {
 		return nil, err
@@ -115,7 +123,7 @@ func (a *Attacher) program(hook Hook) (*ebpf.Program, error) {
 // ingress reports on which side of the device the hook is.
 func (h Hook) ingress() bool {
 	switch h {
-	case FromPod, FromPodLink, FromWire, FromWireL3, FromProxy, FromProxyL3:
+	case FromPod, FromPodLink, FromWire, FromWireL3, FromIPsec, FromProxy, FromProxyL3:
 		return true
 	}
 	return false

@@ -71,7 +71,8 @@ struct settings {
 	__u8 wire_any;         /* derived: a wire's sources do not matter (no masquerade, tunnel, strict_ingress) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
 	__u8 netkit;           /* links of pods may be netkit devices */
-	__u8 encryption;       /* prefixes may be reached by the WireGuard device */
+	__u8 encryption;       /* prefixes may be reached by a device that encrypts */
+	__u8 ipsec;            /* it is IPsec's */
 	__u8 strict_egress;    /* nothing leaves in plain text for a prefix with PREFIX_STRICT */
 	__u8 strict_ingress;   /* what should have been encrypted is dropped */
 	__u8 bandwidth;        /* pods may have limits of their bandwidth */

@@ -9,6 +9,7 @@
 #include "../route/decide.h"
 #include "../route/neighbour/neighbour.h"
 #include "../route/tunnel_send.h"
+#include "../encryption/ipsec/ipsec.h"
 #include "ethernet.h"
 #include "vlan.h"
 #include "../l7/accept.h"
@@ -220,13 +221,9 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	decide_wire_pod(c, e);
 	if (tunnel_device(skb))
 		c->path.via = c->outer;
-	if (c->path.flags) {
+	if (c->path.flags || !decide_world_tracked(&c->pkt))
 		path_store(c, config.wire_any);
-		return TC_ACT_UNSPEC;
-	}
-	if (!decide_world_tracked(&c->pkt))
-		path_store(c, config.wire_any);
-	return from_wire_forward(skb);
+	return c->path.flags ? TC_ACT_UNSPEC : from_wire_forward(skb);
 }
 
 /* Handles a packet that arrives by a wire, including the tunnel device. */
@@ -276,6 +273,13 @@ int from_wire_l3(struct __sk_buff *skb)
 	if (!ethernet_carries(skb))
 		return TC_ACT_OK;
 	return ethernet_push(skb) ? wire_receive(skb) : drop_unpushed(skb, HOOK_FROM_WIRE);
+}
+
+/* from_wire for what IPsec has decrypted. */
+SEC("tc")
+int from_ipsec(struct __sk_buff *skb)
+{
+	return ipsec_receive(skb) ? wire_receive(skb) : TC_ACT_SHOT;
 }
 
 /* Packets that the proxy sends: of its connections with clients and with servers, and DNS messages. */
@@ -333,10 +337,9 @@ INLINE int wire_send(struct __sk_buff *skb)
 	if (tunnel_device(skb))
 		return tunnel_send(skb, c);
 	outcome = config.services ? service_from_host(skb) : NEXT_CONTINUE;
+	c->path.flags = 0;
 	if (outcome == NEXT_CONTINUE)
 		outcome = decide_masquerade(c);
-	else
-		c->path.flags = 0;
 	if (!outcome && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
 	return outcome >= NEXT_DROP ? drop(skb, c, outcome) : pass(skb, c);
@@ -365,14 +368,13 @@ SEC("xdp")
 int from_wire_xdp(struct xdp_md *ctx)
 {
 	struct cpu *c = cpu_this();
-	int verdict = XDP_PASS;
+	int verdict;
 
 	if (!c || (unlikely(xdp_map_ports) && !xdp_port_enter(ctx)))
 		return XDP_PASS;
 	if (config.prefilter && prefilter_xdp(ctx))
 		return XDP_DROP;
-	if (config.services)
-		verdict = xdp_receive(ctx, c);
+	verdict = config.services ? xdp_receive(ctx, c) : XDP_PASS;
 	return unlikely(xdp_map_ports) ? xdp_port_leave(ctx, verdict) : verdict;
 }
 

@@ -1003,12 +1003,13 @@ type DatapathSettings struct {
 	WireExtra      uint8
 	Netkit         uint8
 	Encryption     uint8
+	Ipsec          uint8
 	StrictEgress   uint8
 	StrictIngress  uint8
 	Bandwidth      uint8
 	Edt            uint8
 	NoVerdicts     uint8
-	_              [3]byte
+	_              [2]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
@@ -1209,6 +1210,7 @@ const (
 	DatapathProgBind6             = "bind6"
 	DatapathProgConnect4          = "connect4"
 	DatapathProgConnect6          = "connect6"
+	DatapathProgFromIpsec         = "from_ipsec"
 	DatapathProgFromPod           = "from_pod"
 	DatapathProgFromProxy         = "from_proxy"
 	DatapathProgFromProxyL3       = "from_proxy_l3"
@@ -1323,6 +1325,7 @@ type DatapathProgramSpecs struct {
 	Bind6        *ebpf.ProgramSpec `ebpf:"bind6"`
 	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
+	FromIpsec    *ebpf.ProgramSpec `ebpf:"from_ipsec"`
 	FromPod      *ebpf.ProgramSpec `ebpf:"from_pod"`
 	FromProxy    *ebpf.ProgramSpec `ebpf:"from_proxy"`
 	FromProxyL3  *ebpf.ProgramSpec `ebpf:"from_proxy_l3"`
@@ -1644,6 +1647,7 @@ type DatapathPrograms struct {
 	Bind6        *ebpf.Program `ebpf:"bind6"`
 	Connect4     *ebpf.Program `ebpf:"connect4"`
 	Connect6     *ebpf.Program `ebpf:"connect6"`
+	FromIpsec    *ebpf.Program `ebpf:"from_ipsec"`
 	FromPod      *ebpf.Program `ebpf:"from_pod"`
 	FromProxy    *ebpf.Program `ebpf:"from_proxy"`
 	FromProxyL3  *ebpf.Program `ebpf:"from_proxy_l3"`
@@ -1668,6 +1672,7 @@ func (p *DatapathPrograms) Close() error {
 		p.Bind6,
 		p.Connect4,
 		p.Connect6,
+		p.FromIpsec,
 		p.FromPod,
 		p.FromProxy,
 		p.FromProxyL3,

@@ -62,6 +62,14 @@ type l3Programs struct {
 // Close closes the descriptors.
 func (p *l3Programs) Close() error { return closeAll(p.FromWire, p.ToWire) }
 
+// ipsecPrograms is the hook of the IPsec device.
+type ipsecPrograms struct {
+	FromIPsec *ebpf.Program `ebpf:"from_ipsec"`
+}
+
+// Close closes the descriptor.
+func (p *ipsecPrograms) Close() error { return closeAll(p.FromIPsec) }
+
 // proxyPrograms are the hooks of the proxy's devices, and of its network namespace.
 type proxyPrograms struct {
 	FromProxy   *ebpf.Program `ebpf:"from_proxy"`
@@ -76,6 +84,10 @@ func (d *Datapath) loadL3() (*l3Programs, error) {
 	return d.l3.get(d, "programs of wires without a link-layer header")
 }
 
+func (d *Datapath) loadIPsec() (*ipsecPrograms, error) {
+	return d.ipsec.get(d, "program of the IPsec device")
+}
+
 func (d *Datapath) loadProxy() (*proxyPrograms, error) {
 	return d.proxy.get(d, "programs of the proxy's devices")
 }
@@ -84,6 +96,9 @@ func (d *Datapath) loadProxy() (*proxyPrograms, error) {
 func (d *Datapath) closeLate() (err error) {
 	if d.l3.loaded != nil {
 		err = d.l3.loaded.Close()
+	}
+	if d.ipsec.loaded != nil {
+		err = errors.Join(err, d.ipsec.loaded.Close())
 	}
 	if d.proxy.loaded != nil {
 		err = errors.Join(err, d.proxy.loaded.Close())

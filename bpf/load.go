@@ -61,6 +61,7 @@ type Datapath struct {
 	overlap overlap
 
 	l3    late[l3Programs]
+	ipsec late[ipsecPrograms]
 	proxy late[proxyPrograms]
 }
 

@@ -41,6 +41,7 @@ func TestVerifierTakesEveryConfiguration(t *testing.T) {
 		checkEffort(t, row, &o.Programs)
 		if i < 2 { // all off, all on: they differ from from_wire and to_wire by the Ethernet header only
 			checkLate(t, &o, spec, &l3Programs{})
+			checkLate(t, &o, spec, &ipsecPrograms{})
 			checkLate(t, &o, spec, &proxyPrograms{})
 		}
 		o.Close()
@@ -99,8 +100,8 @@ func choices() []choice {
 		}},
 		{"policy_cut", 3, func(s *Settings, v uint8) { s.PolicyCut = v }},
 		{"netkit", 2, func(s *Settings, v uint8) { s.Netkit = v }},
-		{"encryption", 3, func(s *Settings, v uint8) {
-			s.Encryption, s.StrictEgress, s.StrictIngress = min(v, 1), v/2, v/2
+		{"encryption", 4, func(s *Settings, v uint8) {
+			s.Encryption, s.StrictEgress, s.StrictIngress, s.Ipsec = min(v, 1), v/2, v/2, v/3
 		}},
 		{"bandwidth", 3, func(s *Settings, v uint8) {
 			s.Bandwidth = min(v, 1)

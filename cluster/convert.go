@@ -32,6 +32,7 @@ func FromNode(node *corev1.Node, source string) (*Node, error) {
 	row.PodCIDRs = podCIDRs(&c, &node.Spec)
 	row.WireGuardKey = c.wireGuardKey(node.Annotations, WireGuardAnnotation)
 	row.NextWireGuardKey = c.wireGuardKey(node.Annotations, NextWireGuardAnnotation)
+	row.IPsec = c.ipsec(node.Annotations)
 	if err := c.err(); err != nil {
 		return nil, err
 	}

@@ -40,6 +40,8 @@ type Node struct {
 	WireGuardKey string `json:"wireGuardKey,omitempty"`
 	// NextWireGuardKey is the public key that the node changes to, empty if it does not rotate its key.
 	NextWireGuardKey string `json:"nextWireGuardKey,omitempty"`
+	// IPsec is zero if the node has published nothing.
+	IPsec IPsec `json:"ipsec,omitzero"`
 	// Source says where the row comes from, e.g. "manifests:nodes.yaml".
 	Source string `json:"source,omitempty"`
 }
@@ -68,7 +70,7 @@ func (n *Node) IPv6() netip.Addr { return first(n.Addresses, netip.Addr.Is6) }
 // Equal reports whether two rows say the same.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.Source == o.Source && n.WireGuardKey == o.WireGuardKey &&
-		n.NextWireGuardKey == o.NextWireGuardKey &&
+		n.NextWireGuardKey == o.NextWireGuardKey && n.IPsec == o.IPsec &&
 		maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 

@@ -54,9 +54,9 @@ func refusedKeys() map[string]refused {
 			[]string{"f.yaml: ipam.mode: not yet: multi-pool; use kubernetes or cluster-pool"}},
 		"not yet, switch": {"egressGateway: {enabled: true}",
 			[]string{"f.yaml: egressGateway.enabled: true: not yet: egress gateways"}},
-		"encryption without a type": {"encryption: {enabled: true}",
-			[]string{"f.yaml: encryption.type: ipsec, which is the default, is not yet possible: set " +
-				"encryption.type to wireguard"}},
+		"IPsec's key elsewhere": {"encryption: {enabled: true, ipsec: {keyFile: ../keys, mountPath: etc}}",
+			[]string{`f.yaml: encryption.ipsec.keyFile: "../keys" is not the name of a file`,
+				`f.yaml: encryption.ipsec.mountPath: "etc" is not a clean absolute path`}},
 		"strict encryption of nothing": {
 			"encryption: {enabled: true, type: wireguard, strictMode: {egress: {enabled: true}}}",
 			[]string{"f.yaml: encryption.strictMode.egress.cidr: must be set for " +

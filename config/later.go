@@ -105,7 +105,9 @@ func securityFeatures() []feature {
 	const l7, strict = "not yet: L7 policies", "refused: use encryption.strictMode.egress.enabled"
 	return []feature{
 		{"encryption.strictMode.enabled", "false", strict,
-			"encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities encryption.ipsec.*"},
+			"encryption.strictMode.cidr encryption.strictMode.allowRemoteNodeIdentities encryption.ipsec.interface"},
+		// Always so here: what pods send is encrypted, not VXLAN.
+		{"encryption.ipsec.encryptedOverlay", "true false", "", ""},
 		{"authentication.enabled", "false", "not yet: mutual authentication", "authentication.*"},
 		{"policyDenyResponse", "none", "not yet: answers to what a policy denies",
 			"bpf.policyStatsMapMax bpf.policyMapPressureMetricsThreshold bpf.authMapMax"},
@@ -177,7 +179,7 @@ func otherFeatures() []feature {
 // accepted, so that one file serves both.
 func chartKeys() string {
 	return `affinity agent agentNotReadyTaintKey annotateK8sNode annotations apiRateLimit
-		bpf.autoMount.enabled bpf.root certgen.* cgroup.* cleanBpfState cleanState
+		bpf.autoMount.enabled bpf.root certgen.* cgroup.* cleanBpfState cleanState encryption.ipsec.secretName
 		cni.confFileMountPath cni.hostConfDirMountPath cni.install cni.iptablesRemoveAWSRules cni.logFile
 		cni.resources.* cni.uninstall commonLabels.* crdWaitTimeout daemon.runPath dashboards.*
 		debug.verbose debug.metricsSamplingInterval dnsPolicy enableCriticalPriorityClass envoy.* extraArgs

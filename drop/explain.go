@@ -41,7 +41,7 @@ func waysOn() []Outcome {
 		{bpf.DatapathOutcomeFORWARD_DNS_ANSWER, "FORWARD_DNS_ANSWER",
 			"An answer with no other addresses than those that policies know passed without the proxy.", ""},
 		{bpf.DatapathOutcomeFORWARD_ENCRYPT, "FORWARD_ENCRYPT",
-			"Left for another node by the WireGuard device, which encrypts it.", ""},
+			"Left for another node by the device of WireGuard or IPsec, which encrypts it.", ""},
 	}
 }
 
@@ -201,7 +201,8 @@ func untrusted() []Outcome {
 			"A wire brought a packet whose source is an address of this node or of one of its pods.",
 			"Something on the network forges addresses, or sends packets back: find it by its MAC."},
 		{bpf.DatapathOutcomeDROP_TUNNEL_SOURCE, "DROP_TUNNEL_SOURCE",
-			"The tunnel brought a packet that no node of the cluster sent, or with a source that is another node's.",
+			"The tunnel or IPsec brought a packet that no node of the cluster sent, or with a source that is another " +
+				"node's.",
 			"Usual for a moment when a node is new. If it goes on: the Node must list the address that its tunnel " +
 				"packets come from (myelin node list)."},
 		{bpf.DatapathOutcomeDROP_TUNNEL_PORT, "DROP_TUNNEL_PORT",

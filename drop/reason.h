@@ -19,7 +19,7 @@ enum outcome {
 	FORWARD_PROXY,   /* to the proxy, which enforces L7 rules */
 	FORWARD_DNS_QUERY,  /* a query that the proxy has allowed before, handed back by its device without it */
 	FORWARD_DNS_ANSWER, /* an answer from which the proxy would learn nothing, in the same way */
-	FORWARD_ENCRYPT,    /* to another node, by the WireGuard device */
+	FORWARD_ENCRYPT,    /* to another node, by a device that encrypts */
 
 	/* Drops. */
 	DROP_FIRST = 16,
@@ -68,7 +68,7 @@ enum outcome {
 	DROP_NO_CONNECTION,    /* a TCP segment of no connection that the pod's kernel knows */
 	DROP_ICMP_UNRELATED,   /* an ICMP error about a packet that its receiver did not send */
 	DROP_SPOOFED_OWN,      /* from a wire, with the source address of this node or of its pods */
-	DROP_TUNNEL_SOURCE,    /* from the tunnel, with a source that does not belong to the sending node */
+	DROP_TUNNEL_SOURCE,    /* from the tunnel or IPsec, with a source that does not belong to the sending node */
 	DROP_TUNNEL_PORT,      /* from a pod, to the UDP port of the tunnel */
 	DROP_DSR_UNTRUSTED,    /* DSR option that is not from a node, or for a pod that is no backend of the Service */
 	DROP_FLOW_LIMIT,       /* the endpoint has used up its share of conntrack entries */

@@ -29,6 +29,8 @@ type Feature struct {
 	// Publish writes the node's public key where other nodes read it; called when the feature starts. nil: others do,
 	// from the file.
 	Publish func() func(ctx context.Context, node, key, next string) error
+	// PublishIPsec does so with what other nodes derive the keys of IPsec from.
+	PublishIPsec func() func(ctx context.Context, node, value string) error
 	// Obstacle notes what the start waits for, and reports whether it is new.
 	Obstacle func(reason, help string) bool
 
@@ -38,16 +40,22 @@ type Feature struct {
 
 // Feature returns the parts.
 func (f *Feature) Feature() *feature.Feature {
+	if f.Config.Encryption.UsesIPsec() {
+		return f.byIPsec()
+	}
 	return &feature.Feature{
 		Name: "encryption", Start: f.start, Stop: f.stop, Settings: f.settings, Counts: f.counts, Lists: f.lists,
 		Metrics: f.metrics, Checks: checks(),
 		Commands: commands(), Status: func() []feature.Status { return []feature.Status{f.status()} },
-		Rights: []feature.Right{{Group: "cilium.io", Resources: []string{"ciliumnodes"}, Verbs: []string{"patch"}}},
+		Rights: rights(),
 	}
 }
 
 func (f *Feature) start(ctx context.Context) error {
-	var err error
+	err := removeIPsec()
+	if err != nil {
+		return err
+	}
 	f.encryption, err = open(Params{
 		DB: f.DB, Log: f.Log, Group: f.Group, Node: f.Config.Myelin.NodeName, Options: f.Config.Encryption,
 		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, LogFormat: f.Config.Myelin.LogFormat,
@@ -104,15 +112,7 @@ func (f *Feature) stop() error {
 }
 
 func (f *Feature) settings(s *bpf.Settings) {
-	if f.Config.Encryption.Enabled {
-		s.Encryption = 1
-		if len(f.Config.Encryption.Strict()) > 0 {
-			s.StrictEgress = 1
-		}
-		if f.Config.Encryption.StrictIngress {
-			s.StrictIngress = 1
-		}
-	}
+	setDatapath(&f.Config.Encryption, s)
 }
 
 func (f *Feature) counts(txn statedb.ReadTxn) []feature.TableCount {

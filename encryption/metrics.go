@@ -52,13 +52,19 @@ func checks() []check.Check {
 	return []check.Check{{Area: "devices", Devices: true, Privileged: true, Run: checkKernel}}
 }
 
-// checkKernel tells what encrypts where the kernel has no WireGuard.
+// checkKernel tries to make devices of the kinds that encrypt, and tells what does where the kernel has no WireGuard.
 func checkKernel(m *check.Machine) {
+	attrs := netlink.LinkAttrs{Name: "probe"}
 	if !m.Config.Encryption.Enabled {
-		m.Kind(&netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: "probe"}}, check.Info, "encryption will need it")
+		m.Kind(&netlink.Wireguard{LinkAttrs: attrs}, check.Info, "encryption will need it")
+		m.Kind(&netlink.Xfrmi{LinkAttrs: attrs, Ifid: 1}, check.Info, "IPsec will need it")
 		return
 	}
-	m.Kind(&netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: "probe"}}, check.Warn,
+	if m.Config.Encryption.UsesIPsec() {
+		m.Kind(&netlink.Xfrmi{LinkAttrs: attrs, Ifid: 1}, check.Fail, "IPsec needs it")
+		return
+	}
+	m.Kind(&netlink.Wireguard{LinkAttrs: attrs}, check.Warn,
 		"a process encrypts instead, with less throughput")
 	if _, err := os.Stat("/dev/net/tun"); errors.Is(err, os.ErrNotExist) {
 		m.Warn("there is no /dev/net/tun", "a process can't encrypt where the kernel has no WireGuard",

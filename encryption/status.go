@@ -229,8 +229,11 @@ func commands() []feature.Command {
 		{Name: "encrypt", Alias: "encryption", Short: "Inspect encryption between nodes", Views: []feature.View{
 			{Name: "status", Table: "encryption",
 				Short: "List the other nodes, and whether packets to them are encrypted"},
-			{Name: "device", Table: "encryption-self", Short: "Show the WireGuard device and this node's public key"},
-			{Name: "peers", Table: "encryption-peers", Short: "List the peers that the device must have"},
+			{Name: "device", Table: "encryption-self", Short: "Show the device, and this node's public key or epoch"},
+			{Name: "peers", Table: "encryption-peers", Short: "List the peers that WireGuard's device must have"},
+			{Name: "ipsec-peers", Table: "ipsec-peers", Short: "List the nodes that IPsec has keys for"},
+			{Name: "states", Table: "encryption-states", Short: "List IPsec's states in the kernel, and what passed"},
+			{Name: "errors", Table: "encryption-errors", Short: "List what IPsec in the kernel has dropped, and why"},
 		}},
 	}
 }

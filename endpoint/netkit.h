@@ -16,6 +16,13 @@
  */
 #define NETKIT_FORWARDED 0x6d796b66
 
+/*
+ * Marks a packet that IPsec has decrypted, in skb->cb[3]. Its state (secpath) must not come into a pod's network
+ * namespace, whose kernel would drop the packet for having no policy for it: bpf_redirect_peer takes it there before
+ * 6.15, a virtual device never does. Of any other packet the mark costs a queue, nothing else.
+ */
+#define NETKIT_DECRYPTED 0x6d797370
+
 /* True while a pod transmits by a netkit device. */
 INLINE bool netkit_transmits(const struct __sk_buff *skb)
 {
@@ -43,7 +50,7 @@ INLINE bool netkit_passed(struct __sk_buff *skb)
 /* Whether from_pod has sent the packet here. Removes the mark. */
 INLINE bool netkit_forwarded(struct __sk_buff *skb)
 {
-	if (!(config.netkit || config.bandwidth) || skb->cb[1] != NETKIT_FORWARDED)
+	if (!(config.netkit || config.bandwidth || config.ipsec) || skb->cb[1] != NETKIT_FORWARDED)
 		return false;
 	skb->cb[1] = 0;
 	return true;
@@ -51,11 +58,14 @@ INLINE bool netkit_forwarded(struct __sk_buff *skb)
 
 /*
  * Sends the packet into the network namespace behind the device; queued: through the device's qdisc. While a pod
- * transmits, the kernel refuses bpf_redirect_peer. In both cases to_pod sees the packet, too. Returns a verdict.
+ * transmits, the kernel refuses bpf_redirect_peer, and what IPsec has decrypted must not take it. In all these cases
+ * to_pod sees the packet, too. Returns a verdict.
  */
 INLINE int netkit_enter(struct __sk_buff *skb, __u32 ifindex, __u32 hook, bool queued)
 {
-	if (!queued && (hook != HOOK_FROM_POD || !netkit_transmits(skb)))
+	bool decrypted = config.ipsec && hook == HOOK_FROM_WIRE && skb->cb[3] == NETKIT_DECRYPTED;
+
+	if (!queued && !decrypted && (hook != HOOK_FROM_POD || !netkit_transmits(skb)))
 		return bpf_redirect_peer(ifindex, 0);
 	skb->cb[1] = NETKIT_FORWARDED;
 	return bpf_redirect(ifindex, 0);

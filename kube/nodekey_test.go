@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -39,6 +40,9 @@ func TestNodeKeys(t *testing.T) {
 		if !ok {
 			return "no row"
 		}
+		if row.WireGuardKey != "" && row.IPsec.Epoch != strings.Repeat(row.WireGuardKey[:1], 32) {
+			t.Errorf("key %s, IPsec %s", row.WireGuardKey, row.IPsec)
+		}
 		return fmt.Sprintf("%s %v", strings.TrimSuffix(row.WireGuardKey, "A="), row.PodCIDRs)
 	}
 	put := func(of string, o runtime.Object) string {
@@ -70,7 +74,8 @@ func TestNodeKeys(t *testing.T) {
 }
 
 func keyAnnotation(c string) map[string]string {
-	return map[string]string{cluster.WireGuardAnnotation: strings.Repeat(c, 42) + "A="}
+	return map[string]string{cluster.WireGuardAnnotation: strings.Repeat(c, 42) + "A=",
+		cluster.IPsecAnnotation: strings.Repeat(c, 32) + " 3"}
 }
 
 func keyNode(annotations map[string]string) *corev1.Node {
@@ -81,8 +86,12 @@ func keyNode(annotations map[string]string) *corev1.Node {
 func keyCiliumNode(t *testing.T, c string) *raw {
 	t.Helper()
 	o := &raw{}
-	text := fmt.Sprintf(`{"metadata": {"name": "n1", "annotations": {%q: %q}}, "spec": {"ipam": {"podCIDRs": `+
-		`["10.9.0.0/24"]}}}`, cluster.WireGuardAnnotation, keyAnnotation(c)[cluster.WireGuardAnnotation])
+	annotations, err := json.Marshal(keyAnnotation(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"metadata": {"name": "n1", "annotations": %s}, "spec": {"ipam": {"podCIDRs": `+
+		`["10.9.0.0/24"]}}}`, annotations)
 	if err := o.UnmarshalJSON([]byte(text)); err != nil {
 		t.Fatal(err)
 	}

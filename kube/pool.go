@@ -16,18 +16,22 @@ import (
 	"myelin/kube/crd"
 )
 
-// keys are the node's public key of WireGuard, and the one that it changes to.
-type keys struct{ key, next string }
+// published is what a node's agent has published for encryption: its public key of WireGuard, the one that it changes
+// to, and what keys of IPsec are derived from.
+type published struct {
+	key, next string
+	ipsec     cluster.IPsec
+}
 
 // part is what a CiliumNode says of a node.
 type part struct {
 	node     string
 	podCIDRs []netip.Prefix
-	keys
+	published
 }
 
 func (p part) equal(o part) bool {
-	return p.node == o.node && p.keys == o.keys && slices.Equal(p.podCIDRs, o.podCIDRs)
+	return p.node == o.node && p.published == o.published && slices.Equal(p.podCIDRs, o.podCIDRs)
 }
 
 // pooled are the rows of nodes, of which a part comes from CiliumNodes: either may be there before the other.
@@ -39,7 +43,7 @@ type pooled struct {
 
 	mu    sync.Mutex
 	parts map[string]part
-	own   map[string]keys // that Nodes have themselves
+	own   map[string]published // by Nodes themselves
 }
 
 // of is what is known of a node.
@@ -58,8 +62,8 @@ func (p *pooled) complete(row *cluster.Node) *cluster.Node {
 	if p.podCIDRs {
 		next.PodCIDRs = known.podCIDRs
 	}
-	of := cmp.Or(known.keys, p.own[row.Name])
-	next.WireGuardKey, next.NextWireGuardKey = of.key, of.next
+	of := cmp.Or(known.published, p.own[row.Name])
+	next.WireGuardKey, next.NextWireGuardKey, next.IPsec = of.key, of.next, of.ipsec
 	return &next
 }
 
@@ -81,7 +85,7 @@ func (p *pooled) set(txn statedb.WriteTxn, next part, there bool) bool {
 // withPool adds CiliumNodes to kinds, from which Nodes' rows have their keys then, and with podCIDRs their podCIDRs.
 func withPool(list []*kind, t cluster.Tables, podCIDRs bool) []*kind {
 	p := &pooled{nodes: nodeRows(t), table: t.Nodes, podCIDRs: podCIDRs, parts: map[string]part{},
-		own: map[string]keys{}}
+		own: map[string]published{}}
 	for _, k := range list {
 		if k.Kind == "Node" {
 			k.rows = &nodeWithPool{rows: p.nodes, pooled: p}
@@ -103,7 +107,7 @@ func (n *nodeWithPool) put(txn statedb.WriteTxn, row any) bool {
 		panic("a row of another table")
 	}
 	n.pooled.mu.Lock()
-	n.pooled.own[node.Name] = keys{node.WireGuardKey, node.NextWireGuardKey}
+	n.pooled.own[node.Name] = published{node.WireGuardKey, node.NextWireGuardKey, node.IPsec}
 	n.pooled.mu.Unlock()
 	return n.rows.put(txn, n.pooled.complete(node))
 }
@@ -166,10 +170,11 @@ func poolKind(p *pooled) *kind {
 				return nil, cluster.FieldErrors{cluster.Fault(err)}
 			}
 			out := &part{node: object.Name}
-			var errs [2]error
+			var errs [3]error
 			out.podCIDRs, errs[0] = cluster.PodCIDRs("spec.ipam.podCIDRs", object.Spec.IPAM.PodCIDRs)
 			out.key, out.next, errs[1] = cluster.WireGuardKeys(object.Annotations)
-			return out, append(cluster.Faults(errs[0]), cluster.Faults(errs[1])...)
+			out.ipsec, errs[2] = cluster.ReadIPsec(object.Annotations)
+			return out, slices.Concat(cluster.Faults(errs[0]), cluster.Faults(errs[1]), cluster.Faults(errs[2]))
 		},
 	}
 }

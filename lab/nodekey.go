@@ -14,16 +14,26 @@ import (
 
 	"myelin/cluster"
 	"myelin/encryption"
+	"myelin/encryption/ipsec"
 )
 
-// publishKeys writes the nodes' public keys of WireGuard into their Nodes, as agents do it with an API server.
+// published are the files with what agents publish for encryption without an API server, by annotation of the Node.
+func published(runDir string) map[string]string {
+	return map[string]string{
+		cluster.WireGuardAnnotation:     encryption.PublicKeyFile(runDir),
+		cluster.NextWireGuardAnnotation: encryption.NextPublicKeyFile(runDir),
+		cluster.IPsecAnnotation:         ipsec.PublishedFile(runDir),
+	}
+}
+
+// publishKeys writes what nodes publish for encryption into their Nodes, as agents do it with an API server.
 func (l *Lab) publishKeys() error {
 	keys, err := l.nodeKeys()
 	if err != nil || len(keys) == 0 {
 		return err
 	}
 	objects, err := l.objects()
-	if err != nil || !lackKeys(objects, keys) {
+	if err != nil || !slices.ContainsFunc(objects, func(o *object) bool { return o.lacks(keys[o.Name]) }) {
 		return err
 	}
 	unlock, err := l.lockManifests()
@@ -35,11 +45,11 @@ func (l *Lab) publishKeys() error {
 		return err
 	}
 	for _, o := range objects {
-		if !lacksKeys(o, keys) {
+		if !o.lacks(keys[o.Name]) {
 			continue
 		}
 		edited := *o
-		if err := edited.annotate(annotationsOf(keys[o.Name])); err != nil {
+		if err := edited.annotate(keys[o.Name]); err != nil {
 			return fmt.Errorf("publish key of %s: %w", o, err)
 		}
 		if err := l.writeManifest(edited.fileName(), edited.data); err != nil {
@@ -49,35 +59,33 @@ func (l *Lab) publishKeys() error {
 	return nil
 }
 
-// nodeKey is the public key that an agent has written, and the one that it changes to, or none.
-type nodeKey struct{ key, next string }
-
-// annotationsOf are those of a Node with a key. An empty value is none.
-func annotationsOf(k nodeKey) map[string]string {
-	return map[string]string{cluster.WireGuardAnnotation: k.key, cluster.NextWireGuardAnnotation: k.next}
-}
-
-// lackKeys reports whether a Node does not have its keys.
-func lackKeys(objects []*object, keys map[string]nodeKey) bool {
-	return slices.ContainsFunc(objects, func(o *object) bool { return lacksKeys(o, keys) })
-}
-
-func lacksKeys(o *object, keys map[string]nodeKey) bool {
-	k := keys[o.Name]
-	return o.isNode() && k.key != "" && (o.Annotations[cluster.WireGuardAnnotation] != k.key ||
-		o.Annotations[cluster.NextWireGuardAnnotation] != k.next)
-}
-
-// nodeKeys are the public keys that the agents of the lab's nodes have written, by node.
-func (l *Lab) nodeKeys() (map[string]nodeKey, error) {
-	keys := map[string]nodeKey{}
-	for _, n := range l.Nodes() {
-		key, err := readKey(encryption.PublicKeyFile(n.RunDir()))
-		next, err2 := readKey(encryption.NextPublicKeyFile(n.RunDir()))
-		if err := errors.Join(err, err2); err != nil {
-			return nil, fmt.Errorf("key of node %s: %w", n.name, err)
+// lacks reports whether it is a Node that does not have the annotations.
+func (o *object) lacks(annotations map[string]string) bool {
+	for name, value := range annotations {
+		if o.isNode() && o.Annotations[name] != value {
+			return true
 		}
-		keys[n.name] = nodeKey{key, next}
+	}
+	return false
+}
+
+// nodeKeys are the annotations that the agents of the lab's nodes have written, by node. An empty one is none.
+func (l *Lab) nodeKeys() (map[string]map[string]string, error) {
+	keys := map[string]map[string]string{}
+	for _, n := range l.Nodes() {
+		of := map[string]string{}
+		for annotation, file := range published(n.RunDir()) {
+			value, err := readKey(file)
+			if err != nil {
+				return nil, fmt.Errorf("key of node %s: %w", n.name, err)
+			}
+			if value != "" || annotation == cluster.NextWireGuardAnnotation { // which goes again
+				of[annotation] = value
+			}
+		}
+		if of[cluster.WireGuardAnnotation] != "" || of[cluster.IPsecAnnotation] != "" {
+			keys[n.name] = of
+		}
 	}
 	return keys, nil
 }
@@ -94,20 +102,26 @@ func readKey(path string) (string, error) {
 // watchKeys has the supervisor woken by keys that agents write.
 func (s *supervisor) watchKeys() {
 	for _, n := range s.lab.Nodes() {
-		for _, dir := range []string{n.RunDir(), filepath.Dir(encryption.PublicKeyFile(n.RunDir()))} {
-			_ = s.watch.Add(dir) // one that is not there yet is watched after the rescan
+		_ = s.watch.Add(n.RunDir())
+		for _, file := range published(n.RunDir()) {
+			_ = s.watch.Add(filepath.Dir(file)) // one that is not there yet is watched after the rescan
 		}
 	}
 }
 
-// keepKey leaves a Node that is applied again its key.
+// keepKey leaves a Node that is applied again its keys.
 func (o *object) keepKey(earlier *object) error {
-	if earlier == nil || earlier.Annotations[cluster.WireGuardAnnotation] == "" ||
-		o.Annotations[cluster.WireGuardAnnotation] != "" {
+	kept := map[string]string{}
+	for annotation := range published("") {
+		if earlier != nil && earlier.Annotations[annotation] != "" && o.Annotations[annotation] == "" {
+			kept[annotation] = earlier.Annotations[annotation]
+		}
+	}
+	if len(kept) == 0 {
 		return nil
 	}
 	applied := o.data
-	err := o.annotate(map[string]string{cluster.WireGuardAnnotation: earlier.Annotations[cluster.WireGuardAnnotation]})
+	err := o.annotate(kept)
 	o.applied = applied
 	return err
 }

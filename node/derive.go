@@ -37,6 +37,8 @@ type Config struct {
 	// StrictCIDRs are what nothing leaves for in plain text, with StrictNodes except to addresses of nodes.
 	StrictCIDRs []netip.Prefix
 	StrictNodes bool
+	// EncryptionType is encryption.type; empty: off.
+	EncryptionType string
 }
 
 // state is all that the rows are derived from.
@@ -110,6 +112,9 @@ func (s state) wire(v *route.Device) *Wire {
 	receive, send := bpf.FromWire, bpf.ToWire
 	if w.L3 {
 		receive, send = bpf.FromWireL3, bpf.ToWireL3
+	}
+	if w.Own && s.EncryptionType == cluster.IPsecType {
+		receive = bpf.FromIPsec
 	}
 	w.Hooks = []bpf.Hook{receive}
 	w.Ports = s.portsOf(v)
@@ -215,9 +220,9 @@ func (s state) prefixes() (rows []*Prefix) {
 	}
 	for _, n := range s.nodes {
 		own = n.Name == s.Name
-		encrypted := !own && n.WireGuardKey != ""
+		encrypted := !own && n.Encrypts(s.EncryptionType)
 		device = s.encryption(n.Name)
-		via := netip.Addr{}
+		via := s.viaPeer(n)
 		if s.Tunnel && n.Name != s.Name {
 			via = n.IPv4()
 			if s.TunnelIPv6 {
@@ -238,7 +243,7 @@ func (s state) prefixes() (rows []*Prefix) {
 		}
 		for _, a := range n.Addresses {
 			if !s.Tunnel {
-				via = netip.Addr{} // it is the node
+				via = s.viaPeer(n) // no address: it is the node
 			}
 			add(netip.PrefixFrom(a, a.BitLen()), via, true, encrypted, "node "+n.Name)
 		}
@@ -260,8 +265,16 @@ func (c Config) strict(p netip.Prefix) bool {
 	})
 }
 
-// encryption is the index of the WireGuard device that leads to a node, by its detour if that is there; 0 if there is
-// none or it is down.
+// viaPeer identifies another node by the address that its IPsec packets come from, which the datapath compares.
+func (s state) viaPeer(n *cluster.Node) netip.Addr {
+	if s.EncryptionType != cluster.IPsecType || n.Name == s.Name {
+		return netip.Addr{}
+	}
+	return n.IPsecAddress(s.TunnelIPv6)
+}
+
+// encryption is the index of the device that encrypts what is sent to a node, that of its detour if it is there; 0 if
+// there is none or it is down.
 func (s state) encryption(node string) int {
 	for _, name := range []string{s.detours[node], s.Encryption} {
 		for _, v := range s.devices {

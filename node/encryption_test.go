@@ -4,6 +4,8 @@ import (
 	"maps"
 	"testing"
 
+	"myelin/bpf"
+	"myelin/cluster"
 	"myelin/route"
 )
 
@@ -45,7 +47,7 @@ func TestDeriveEncryption(t *testing.T) {
 			"192.168.0.0/16": {strict: true}}},
 	} {
 		s := world()
-		s.Encryption = "myelin_wg0"
+		s.Encryption, s.EncryptionType = "myelin_wg0", cluster.WireGuardType
 		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_wg0", Kind: route.Encryption, Up: true,
 			MTU: 1420, L3: true})
 		c.change(&s)
@@ -57,6 +59,42 @@ func TestDeriveEncryption(t *testing.T) {
 		}
 		if !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// By IPsec, prefixes have the address that the node's encrypted packets come from, and the device a hook of its own.
+func TestDeriveIPsec(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*state)
+		want   map[string]string // via, by prefix of the other node
+	}{
+		"IPv4": {func(*state) {}, map[string]string{"10.0.2.0/24": "192.168.0.2", "fd00:2::/64": "192.168.0.2",
+			"192.168.0.2/32": "192.168.0.2", "fd00::2/128": "192.168.0.2"}},
+		"IPv6": {func(s *state) { s.TunnelIPv6 = true }, map[string]string{"10.0.2.0/24": "fd00::2",
+			"fd00:2::/64": "fd00::2", "192.168.0.2/32": "fd00::2", "fd00::2/128": "fd00::2"}},
+		"encapsulating DSR": {func(s *state) { s.ViaNodes = true }, map[string]string{"10.0.2.0/24": "192.168.0.2",
+			"fd00:2::/64": "fd00::2", "192.168.0.2/32": "192.168.0.2", "fd00::2/128": "192.168.0.2"}},
+	} {
+		s := world()
+		s.Encryption, s.EncryptionType = "myelin_ipsec0", cluster.IPsecType
+		s.nodes[1].IPsec = cluster.IPsec{Epoch: "epoch", Key: 3}
+		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_ipsec0", Kind: route.Encryption, Up: true,
+			MTU: 1420, L3: true})
+		c.change(&s)
+		got, d := map[string]string{}, derive(s)
+		for _, p := range d.prefixes {
+			if p.Encryption == 9 {
+				got[p.Prefix.String()] = p.Via.String()
+			}
+		}
+		if !maps.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		for _, w := range d.wires {
+			if w.Own != (w.Hooks[0] == bpf.FromIPsec) {
+				t.Errorf("%s: hooks of %s: %v", name, w.Name, w.Hooks)
+			}
 		}
 	}
 }

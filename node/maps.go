@@ -108,7 +108,8 @@ type wireOps struct {
 func (w *Wire) flags() (f uint32) {
 	for flag, is := range map[bpf.DatapathWireFlag]bool{
 		bpf.DatapathWireFlagWIRE_TUNNEL: w.Tunnel, bpf.DatapathWireFlagWIRE_L3: w.L3,
-		bpf.DatapathWireFlagWIRE_ENCRYPTED: w.Encrypted, bpf.DatapathWireFlagWIRE_WIREGUARD: w.Own,
+		bpf.DatapathWireFlagWIRE_ENCRYPTED: w.Encrypted,
+		bpf.DatapathWireFlagWIRE_WIREGUARD: w.Own && !slices.Contains(w.Hooks, bpf.FromIPsec),
 	} {
 		if is {
 			f |= uint32(flag)

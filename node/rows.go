@@ -33,9 +33,9 @@ type Wire struct {
 	Name  string `json:"name"`
 	// Tunnel: the device of packets in VXLAN; it is no wire to masquerade to.
 	Tunnel bool `json:"tunnel"`
-	// Own: the WireGuard device of encryption between nodes; it is no wire to masquerade to either.
+	// Own: the device of encryption between nodes; it is no wire to masquerade to either.
 	Own bool `json:"own,omitempty"`
-	// L3: it has no link-layer header, as WireGuard, IPIP and TUN devices.
+	// L3: it has no link-layer header, as WireGuard, XFRM, IPIP and TUN devices.
 	L3 bool `json:"l3,omitempty"`
 	// Encrypted: what leaves by it is encrypted.
 	Encrypted bool `json:"encrypted,omitempty"`
@@ -74,7 +74,7 @@ type Prefix struct {
 	Via    netip.Addr `json:"via"`
 	Tunnel bool       `json:"tunnel,omitempty"` // it is reached through the tunnel to there
 	Node   bool       `json:"node,omitempty"`   // an address of a node
-	// Encryption is the index of the WireGuard device that it is reached by, 0: none.
+	// Encryption is the index of the device that encrypts what is sent there, 0: none.
 	Encryption int `json:"encryption,omitempty"`
 	// Strict: nothing leaves for it in plain text.
 	Strict bool `json:"strict,omitempty"`

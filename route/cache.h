@@ -41,7 +41,7 @@ enum prefix_flag {
 struct prefix {
 	struct addr via;  /* identifies the node that the prefix belongs to; zero: none */
 	__u32 flags;      /* enum prefix_flag */
-	__u32 encryption; /* ifindex of the WireGuard device that leads to the node; 0: none */
+	__u32 encryption; /* ifindex of the device that encrypts what is sent to the node; 0: none */
 };
 
 /* The prefixes of the cluster. Slow path only. */

@@ -103,20 +103,20 @@ INLINE bool decide_plain_source(const struct cpu *c, bool pod)
 
 /*
  * Whether the CPU's packet came encrypted from the node that its source, which is in that prefix, belongs to: WireGuard
- * has verified that. While a node rotates its key, there are two devices. Slow path.
+ * or from_ipsec has verified that. While a node rotates its key of WireGuard, there are two devices. Slow path.
  */
 INLINE bool decide_decrypted(const struct __sk_buff *skb, const struct prefix *source)
 {
 	__u32 ifindex = skb->ifindex;
 	struct wire *w;
 
-	if (!source->encryption || source->encryption == ifindex)
-		return source->encryption;
+	if (!source->encryption || config.ipsec || source->encryption == ifindex)
+		return source->encryption == ifindex;
 	w = bpf_map_lookup_elem(&wires, &ifindex);
 	return w && w->flags & WIRE_WIREGUARD;
 }
 
-/* Whether the CPU's packet came by a WireGuard device from the node that its source belongs to. Slow path. */
+/* Whether the CPU's packet came encrypted from the node that its source belongs to. Slow path. */
 INLINE bool decide_encrypted_source(const struct __sk_buff *skb, const struct cpu *c)
 {
 	struct prefix *source = prefix_find(&c->pkt.src);
@@ -271,7 +271,7 @@ INLINE __u16 tunnel_mtu(void)
 	return w ? w->mtu : 0;
 }
 
-/* Decides c->path for a prefix that is reached by the WireGuard device. Slow path. */
+/* Decides c->path for a prefix that is reached by the device that encrypts. Slow path. */
 INLINE void decide_encrypted(struct cpu *c, const struct prefix *prefix)
 {
 	__u32 ifindex = prefix->encryption;
@@ -311,8 +311,8 @@ INLINE enum next decide_remote(struct __sk_buff *skb, struct cpu *c, const struc
 
 /*
  * Legacy routing: sets c->path for a packet to an encrypted node, and returns whether it is one. The kernel has a route
- * into the WireGuard device for packets to other nodes' pods, but none for those to the nodes, where encrypted packets
- * go.
+ * into the device that encrypts for packets to other nodes' pods, but none for those to the nodes, where encrypted
+ * packets go.
  */
 INLINE bool decide_encrypted_node(struct cpu *c)
 {

@@ -32,9 +32,11 @@ type Config struct {
 	// in routing mode native. TunnelIPv6 says that the underlay is IPv6.
 	Tunnel     string
 	TunnelIPv6 bool
-	// Encryption is the name of the WireGuard device, which leads to pods of nodes with a key; empty: there is none.
-	Encryption string
-	// Rotation is the name of the device that is there beside it while a node rotates its key.
+	// Encryption is the name of the device that encrypts, which leads to pods of nodes that do so by EncryptionType;
+	// empty: there is none.
+	Encryption     string
+	EncryptionType string
+	// Rotation is the name of the device that is there beside it while a node rotates its key of WireGuard.
 	Rotation string
 	// Strict are prefixes that nothing leaves for in plain text.
 	Strict []netip.Prefix
@@ -55,7 +57,7 @@ type peerNode struct {
 	Name      string
 	Addresses []netip.Addr   // InternalIPs; the first of a family counts
 	PodCIDRs  []netip.Prefix // of another node also each address that a pod has outside of them
-	Encrypted bool           // it has published a key
+	Encrypted bool           // it has published what encryption needs
 	Detour    string         // name of the WireGuard device that leads to it, if not the usual one
 }
 

@@ -24,7 +24,7 @@ type Kind string
 const (
 	Wire       Kind = "wire"       // leads to other nodes
 	Tunnel     Kind = "tunnel"     // the device of packets in VXLAN
-	Encryption Kind = "encryption" // the WireGuard device of encryption between nodes
+	Encryption Kind = "encryption" // the device of encryption between nodes: WireGuard's or IPsec's
 	Pod        Kind = "pod"        // host side of a pod's interface
 	Other      Kind = "other"      // none of our business
 )
@@ -149,7 +149,7 @@ func newDeviceTable(db *statedb.DB) (statedb.RWTable[*Device], error) {
 type selection struct {
 	patterns   []string // of the configuration; empty means detection
 	tunnel     string   // name of the tunnel device, or empty
-	encryption string   // name of the WireGuard device, or empty
+	encryption string   // name of the device that encrypts, or empty
 	rotation   string   // name of the one beside it
 	ipv4, ipv6 bool
 	addresses  []netip.Addr // InternalIPs of this node

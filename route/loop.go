@@ -123,8 +123,8 @@ func (r *Routes) derive() (sources, error) {
 func (r *Routes) listNodes(rows iter.Seq2[*cluster.Node, statedb.Revision], own *ipam.Assignment,
 	outside map[string][]netip.Prefix, detours map[string]string) (list []peerNode, gateways []netip.Addr) {
 	for n := range rows {
-		row := peerNode{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs, Encrypted: n.WireGuardKey != "",
-			Detour: detours[n.Name]}
+		row := peerNode{Name: n.Name, Addresses: n.Addresses, PodCIDRs: n.PodCIDRs,
+			Encrypted: n.Encrypts(r.config.EncryptionType), Detour: detours[n.Name]}
 		switch {
 		case n.Name != r.config.Node:
 			row.PodCIDRs = slices.Concat(n.PodCIDRs, outside[n.Name])

@@ -10,7 +10,8 @@ const (
 )
 
 // EncryptionOverhead is what WireGuard adds: its header 16, authentication tag 16, UDP 8, and IPv6 40, which may be the
-// underlay's on some way. Encrypted packets are not in VXLAN, which adds less.
+// underlay's on some way. IPsec adds up to 77: ESP's header and IV 16, trailer and padding 5, tag 16, and IPv6 40.
+// Encrypted packets are not in VXLAN, which adds less.
 const EncryptionOverhead = 80
 
 const (

@@ -18,7 +18,7 @@ enum path_action {
 	PATH_STACK,   /* to the host's stack */
 	PATH_RESOLVE, /* out of ifindex, the kernel resolves the neighbour via; never cached */
 	PATH_PROXY,   /* to the proxy by ifindex */
-	PATH_ENCRYPT, /* out of the WireGuard device ifindex, to another node */
+	PATH_ENCRYPT, /* out of the device ifindex, which encrypts, to another node */
 };
 
 /* What packets on the path need besides forwarding. Without flags they are forwarded unchanged. */

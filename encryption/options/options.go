@@ -2,7 +2,9 @@
 package options
 
 import (
+	"fmt"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	"myelin/config/key"
@@ -28,6 +30,12 @@ type Options struct {
 	StrictNodes bool
 	// StrictIngress drops what comes in plain text and should be encrypted. Key encryption.strictMode.ingress.enabled.
 	StrictIngress bool
+	// KeyRotation is how long a replaced key of IPsec is accepted. Key encryption.ipsec.keyRotationDuration.
+	KeyRotation time.Duration
+	// KeyWatcher: the file of IPsec's key is followed while the agent runs. Key encryption.ipsec.keyWatcher.
+	KeyWatcher bool
+	// KeyDir and KeyFile are where the key is. Keys encryption.ipsec.mountPath and keyFile.
+	KeyDir, KeyFile string
 	// NodeEncryption is about traffic between nodes themselves. Key encryption.nodeEncryption.
 	NodeEncryption bool
 }
@@ -36,13 +44,47 @@ type Options struct {
 const maxKeepalive = 65535 * time.Second
 
 // Default are the options of an empty file. The type is that of Cilium.
-func Default() Options { return Options{Type: ipsec} }
+func Default() Options {
+	return Options{Type: ipsec, KeyRotation: 5 * time.Minute, KeyWatcher: true, KeyDir: "/etc/ipsec", KeyFile: "keys"}
+}
+
+// maxKeyRotation bounds how long a replaced key is accepted.
+const maxKeyRotation = 24 * time.Hour
+
+// UsesIPsec reports whether packets are encrypted by IPsec.
+func (o *Options) UsesIPsec() bool { return o.Enabled && o.Type == ipsec }
+
+// KeyPath is the file that has IPsec's key.
+func (o *Options) KeyPath() string { return filepath.Join(o.KeyDir, o.KeyFile) }
+
+// ipsecKeys are the keys of IPsec.
+func ipsecKeys() []key.Key[Options] {
+	const off = "encryption.enabled is false, or encryption.type is not ipsec"
+	on := (*Options).UsesIPsec
+	return []key.Key[Options]{
+		key.Path("encryption.ipsec.mountPath", func(o *Options) *string { return &o.KeyDir }).If(on, off),
+		key.Checked("encryption.ipsec.keyFile", func(o *Options) *string {
+			return &o.KeyFile
+		}, checkKeyFile, key.Pattern("^[^/]+$", "the name of a file")).If(on, off),
+		key.Duration("encryption.ipsec.keyRotationDuration", func(o *Options) *time.Duration {
+			return &o.KeyRotation
+		}, 0, maxKeyRotation).If(on, off),
+		key.Boolean("encryption.ipsec.keyWatcher", func(o *Options) *bool { return &o.KeyWatcher }).If(on, off),
+	}
+}
+
+func checkKeyFile(s string) error {
+	if s == "" || s != filepath.Base(s) || s == "." || s == ".." {
+		return fmt.Errorf("%q is not the name of a file", s)
+	}
+	return nil
+}
 
 // Keys are the keys of the configuration file.
 func Keys() []key.Key[Options] {
 	on := func(o *Options) bool { return o.Enabled }
 	const off = "encryption.enabled is false"
-	return []key.Key[Options]{
+	return append(ipsecKeys(), []key.Key[Options]{
 		key.Boolean("encryption.enabled", func(o *Options) *bool { return &o.Enabled }).With(key.NeedsCluster),
 		key.OneOf("encryption.type", func(o *Options) *string {
 			return &o.Type
@@ -63,7 +105,7 @@ func Keys() []key.Key[Options] {
 			return &o.StrictIngress
 		}).If(on, off),
 		key.Boolean("encryption.nodeEncryption", func(o *Options) *bool { return &o.NodeEncryption }).If(on, off),
-	}
+	}...)
 }
 
 // Strict are the prefixes that nothing may leave for in plain text.
@@ -76,10 +118,6 @@ func (o *Options) Strict() []netip.Prefix {
 
 // Check reports values that are wrong together.
 func (o *Options) Check(add key.Add) {
-	if o.Enabled && o.Type != wireGuard {
-		add("encryption.type", "%s, which is the default, is not yet possible: set encryption.type to %s", o.Type,
-			wireGuard)
-	}
 	if o.Enabled && o.NodeEncryption {
 		add("encryption.nodeEncryption", "not yet: traffic between nodes themselves is not encrypted")
 	}

@@ -19,6 +19,7 @@ import (
 	"myelin/bpf"
 	"myelin/cni"
 	"myelin/encryption"
+	"myelin/encryption/ipsec"
 	"myelin/endpoint"
 	"myelin/l7/control"
 	"myelin/route"
@@ -78,16 +79,7 @@ func Clean(ctx context.Context, o Options) error {
 	}
 	errs = append(errs, route.Clear(ctx, kernel))
 	o.Say("removed routes, neighbours and addresses of protocol %d", route.Protocol)
-	made, err := tunnel.Remove(kernel)
-	if made {
-		o.Say("removed device %s", tunnel.DeviceName)
-	}
-	errs = append(errs, err)
-	devices, err := encryption.Remove(kernel)
-	for _, name := range devices {
-		o.Say("removed device %s", name)
-	}
-	errs = append(errs, err)
+	errs = append(errs, o.removeDevices(kernel))
 	written, err := bigtcp.Restore(kernel, filepath.Join(o.RunDir, bigtcp.File))
 	for _, what := range written {
 		o.Say("restored %s", what)
@@ -111,6 +103,23 @@ func Clean(ctx context.Context, o Options) error {
 		return errors.Join(errs...) // the agent's files may be of use for another try
 	}
 	return o.removeFiles()
+}
+
+// removeDevices removes those that lead to other nodes.
+func (o Options) removeDevices(kernel *route.Kernel) error {
+	made, tunnelErr := tunnel.Remove(kernel)
+	if made {
+		o.Say("removed device %s", tunnel.DeviceName)
+	}
+	devices, wireGuardErr := encryption.Remove(kernel)
+	for _, name := range devices {
+		o.Say("removed device %s", name)
+	}
+	made, ipsecErr := ipsec.Remove(kernel)
+	if made {
+		o.Say("removed device %s, its states and policies", ipsec.DeviceName)
+	}
+	return errors.Join(tunnelErr, wireGuardErr, ipsecErr)
 }
 
 // noAgent refuses while an agent runs, which would make it all anew, and keeps one from starting until unlock.

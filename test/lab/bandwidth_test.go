@@ -21,15 +21,15 @@ import (
 )
 
 // bandwidthModes are ways in which packets with a departure time leave a node.
-func bandwidthModes() []mode {
+func bandwidthModes(t *testing.T) []mode {
 	var list []mode
 	for _, name := range []string{"native", "native-flows", "legacy", "vxlan"} {
 		m := modeNamed(name)
 		m.values = maps.Clone(m.values)
 		list = append(list, m)
 	}
-	list = append(list, encryptionModes()[0])
-	list[4].name = "wireguard"
+	list = append(list, encryptionModes(wireGuard())[0], encryptionModes(byIPsec(t))[0])
+	list[4].name, list[5].name = "wireguard", "ipsec"
 	for _, m := range list {
 		m.values["bandwidthManager.enabled"] = true
 	}
@@ -49,8 +49,11 @@ func TestBandwidth(t *testing.T) {
 	if why := noFq(); why != "" {
 		t.Skip(why)
 	}
-	for _, m := range bandwidthModes() {
+	for _, m := range bandwidthModes(t) {
 		t.Run(m.name, func(t *testing.T) {
+			if why := noEncryption(m); why != "" {
+				t.Skip(why)
+			}
 			c := up(t, setup{mode: m})
 			c.says("BandwidthManager", status.OK, "EDT with BPF [")
 			for _, f := range c.stack.families {

@@ -159,7 +159,7 @@ func (c *cluster) largestFrame(family int) int {
 	for i, name := range []string{"node1", "a2"} {
 		var f *os.File
 		check(c.t, c.end(name).Do(func() (err error) {
-			f, err = openCapture("eth0")
+			f, err = openCapture("eth0", receiveBuffer)
 			return err
 		}))
 		files = append(files, f)

@@ -20,7 +20,7 @@ import (
 func TestEncryptionRestart(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "agent")
 	relink(t, filepath.Join(binDir(), "myelin"), program)
-	c := up(t, setup{mode: encryptionModes()[0], agent: program})
+	c := up(t, setup{mode: encryptionModes(wireGuard())[0], agent: program})
 	c.encrypted()
 	before := c.encryptedBy()
 	r := &restarter{cluster: c, program: program, versions: []string{filepath.Join(binDir(), "myelin"), nextBinary(t)}}

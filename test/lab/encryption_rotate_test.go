@@ -21,7 +21,7 @@ const rotations = 100
 //	│ a1 ⇄ wg0, then wg1 (new key)  ⇄  wg0, wg1 ⇄ a2               │
 //	└────────────────────────────┘  └─────────────────────────────┘
 func TestEncryptionRotate(t *testing.T) {
-	for _, m := range encryptionModes() {
+	for _, m := range encryptionModes(wireGuard()) {
 		if m.name != "native" && m.name != "strict" && m.name != "legacy" {
 			continue
 		}

@@ -30,7 +30,7 @@ func TestEncryptionStream(t *testing.T) {
 	if encryptionState() == status.OK {
 		t.Skip("the kernel has WireGuard")
 	}
-	c := up(t, setup{mode: encryptionModes()[0]})
+	c := up(t, setup{mode: encryptionModes(wireGuard())[0]})
 	c.encrypted()
 	one, two := c.bareTunnel()
 	var ratios []float64

@@ -18,13 +18,13 @@ import (
 	"myelin/status"
 )
 
-// encryptionModes are the modes in which packets between nodes are encrypted.
-func encryptionModes() []mode {
+// encryptionModes are the modes in which packets between nodes are encrypted with these values.
+func encryptionModes(values map[string]any) []mode {
 	var list []mode
 	for _, name := range []string{"native", "legacy", "vxlan", "vxlan6"} {
 		m := modeNamed(name)
 		m.values = maps.Clone(m.values)
-		m.values["encryption.enabled"], m.values["encryption.type"] = true, "wireguard"
+		maps.Copy(m.values, values)
 		list = append(list, m)
 	}
 	strict := modeNamed("native")
@@ -33,6 +33,11 @@ func encryptionModes() []mode {
 	strict.values["encryption.strictMode.egress.cidr"] = "10.0.0.0/8,fd00:10::/32"
 	strict.values["encryption.strictMode.ingress.enabled"] = true
 	return append(list, strict)
+}
+
+// wireGuard are the values that encrypt by WireGuard.
+func wireGuard() map[string]any {
+	return map[string]any{"encryption.enabled": true, "encryption.type": "wireguard"}
 }
 
 // encryptionState is what `myelin status` must say: where the kernel has no WireGuard, a process encrypts.
@@ -52,10 +57,15 @@ func encryptionState() status.State {
 //	└──────┬──────┘  └──────┬──────┘
 //	═══════╧═══ capture ════╧═══════
 func TestEncryption(t *testing.T) {
-	for _, m := range append(encryptionModes(), mode{"off", map[string]any{"autoDirectNodeRoutes": true}, 0}) {
+	modes := append(encryptionModes(wireGuard()), mode{"off", map[string]any{"autoDirectNodeRoutes": true}, 0})
+	for _, m := range encryptionModes(byIPsec(t)) {
+		m.name = "ipsec " + m.name
+		modes = append(modes, m)
+	}
+	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			if why := noTUN(); why != "" && m.name != "off" && encryptionState() == status.Fallback {
+			if why := noEncryption(m); why != "" {
 				t.Skip(why)
 			}
 			c := up(t, setup{mode: m})
@@ -98,16 +108,36 @@ func (c *cluster) encrypted() {
 				err = errors.New("no node is encrypted")
 			}
 			prefixes, err2 := c.cli(node, "route", "prefixes")
-			if err = errors.Join(err, err2); err == nil && strings.Count(prefixes, " yes ") < len(c.stack.families)*2 {
+			routes, err3 := c.cli(node, "route", "list")
+			err = errors.Join(err, err2, err3)
+			if err == nil && strings.Count(prefixes, " yes ") < len(c.stack.families)*2 {
 				err = errors.New("prefixes are not encrypted")
 			}
+			if err == nil && encryptedRoutes(routes) < len(c.stack.families) {
+				err = errors.New("what the host sends to pods is not encrypted")
+			}
 			if err != nil {
-				return fmt.Errorf("%w: %s%s", err, out, prefixes)
+				return fmt.Errorf("%w: %s%s%s", err, out, prefixes, routes)
 			}
 			return nil
 		})
 	}
-	c.says("Encryption", encryptionState(), "WireGuard, 1 peer")
+	state, chosen := encryptionState(), "WireGuard, 1 peer"
+	if c.mode.values["encryption.type"] == "ipsec" {
+		state, chosen = status.OK, "IPsec, 1 peer, key 3"
+	}
+	c.says("Encryption", state, chosen)
+}
+
+// encryptedRoutes counts routes by a device that encrypts, which the kernel has.
+func encryptedRoutes(list string) (n int) {
+	for line := range strings.Lines(list) {
+		if (strings.Contains(line, " myelin_wg0 ") || strings.Contains(line, " myelin_ipsec0 ")) &&
+			strings.Contains(strings.ToLower(line), "done") {
+			n++
+		}
+	}
+	return n
 }
 
 // marker is what the capture looks for. Traffic repeats it, so that each segment has it as a whole.

@@ -98,3 +98,17 @@ prometheus.io/scrape: "true"
 prometheus.io/port: {{ .port | quote }}
 {{- end -}}
 {{- end -}}
+
+{{- /* The Secret of IPsec, empty if packets are not encrypted by it. */ -}}
+{{- define "myelin.ipsecSecret" -}}
+{{- $encryption := .Values.encryption | default dict -}}
+{{- if and $encryption.enabled (eq ($encryption.type | default "ipsec") "ipsec") -}}
+{{- $ipsec := $encryption.ipsec | default dict -}}
+{{ $ipsec.secretName | default "cilium-ipsec-keys" }}
+{{- end -}}
+{{- end -}}
+
+{{- define "myelin.ipsecPath" -}}
+{{- $ipsec := .Values.encryption.ipsec | default dict -}}
+{{ $ipsec.mountPath | default "/etc/ipsec" }}
+{{- end -}}

@@ -1,0 +1,69 @@
+package encryption
+
+import (
+	"myelin/agent/feature"
+	"myelin/bpf"
+	"myelin/cluster"
+	"myelin/encryption/ipsec"
+	"myelin/encryption/options"
+	"myelin/route"
+)
+
+// DeviceOf is the name of the device of a type of encryption.
+func DeviceOf(by string) string {
+	if by == cluster.IPsecType {
+		return ipsec.DeviceName
+	}
+	return DeviceName
+}
+
+// byIPsec is the feature with IPsec in the place of WireGuard.
+func (f *Feature) byIPsec() *feature.Feature {
+	i := &ipsec.Feature{
+		Node: f.Node, Routes: f.Routes, Publish: f.PublishIPsec, Obstacle: f.Obstacle, Before: removeWireGuard,
+		Settings: func(s *bpf.Settings) { setDatapath(&f.Config.Encryption, s) },
+	}
+	parts := i.Feature()
+	parts.Checks, parts.Commands, parts.Rights = checks(), commands(), rights()
+	return parts
+}
+
+// setDatapath sets the constants that all types of encryption have.
+func setDatapath(o *options.Options, s *bpf.Settings) {
+	if !o.Enabled {
+		return
+	}
+	s.Encryption = 1
+	if len(o.Strict()) > 0 {
+		s.StrictEgress = 1
+	}
+	if o.StrictIngress {
+		s.StrictIngress = 1
+	}
+}
+
+// rights are those to publish keys.
+func rights() []feature.Right {
+	return []feature.Right{{Group: "cilium.io", Resources: []string{"ciliumnodes"}, Verbs: []string{"patch"}}}
+}
+
+// removeIPsec removes what an agent with IPsec has left in the kernel.
+func removeIPsec() error { return leave(ipsec.Remove) }
+
+// removeWireGuard removes what one with WireGuard has left; a process ends with its device.
+func removeWireGuard() error {
+	return leave(func(k *route.Kernel) (bool, error) {
+		removed, err := Remove(k)
+		return len(removed) > 0, err
+	})
+}
+
+func leave(remove func(*route.Kernel) (bool, error)) error {
+	kernel, err := route.OpenKernel(nil)
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	_, err = remove(kernel)
+	return err
+}
