@@ -43,7 +43,7 @@ func TestBBR(t *testing.T) {
 	}
 	c.lossy("node2")
 	plain := c.lossyRate()
-	c.restartWith([]string{"node1"}, map[string]any{"bandwidthManager.bbr": true})
+	c.restartWith(map[string]any{"bandwidthManager.bbr": true}, "node1")
 	c.says("BandwidthManager", status.OK, "EDT with BPF [BBR] [")
 	c.soonUses("bbr", "a1", "b1", "node1")
 	young := c.runtime("node1").start(c.t, 1)[0].end()
@@ -53,10 +53,10 @@ func TestBBR(t *testing.T) {
 	} else {
 		t.Logf("BBR sends %.1f times as much as %s over a lossy link", rate/plain, before)
 	}
-	c.restartWith([]string{"node1"}, map[string]any{"bandwidthManager.bbr": true, "bandwidthManager.bbrHostNamespaceOnly": true})
+	c.restartWith(map[string]any{"bandwidthManager.bbr": true, "bandwidthManager.bbrHostNamespaceOnly": true}, "node1")
 	c.soonUses("bbr", "node1")
 	c.soonUses(before, "a1", "b1")
-	c.restartWith([]string{"node1"}, map[string]any{"bandwidthManager.bbr": false})
+	c.restartWith(map[string]any{"bandwidthManager.bbr": false}, "node1")
 	c.soonUses(before, "a1", "b1", "node1")
 }
 

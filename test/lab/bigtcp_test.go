@@ -45,7 +45,7 @@ func TestBigTCP(t *testing.T) {
 			}
 			c := up(t, setup{mode: modeNamed("native"), values: on, pods: []string{"a"}, fabric: lab.FabricWire})
 			c.testBigTCP()
-			c.restartWith([]string{"node1", "node2"}, map[string]any{"enableIPv4BIGTCP": false, "enableIPv6BIGTCP": false})
+			c.restartWith(map[string]any{"enableIPv4BIGTCP": false, "enableIPv6BIGTCP": false}, "node1", "node2")
 			c.says("IPv4 BIG TCP", status.Off, "off")
 			c.wantSizes(smallSize)
 			for _, f := range c.stack.families {
@@ -53,7 +53,7 @@ func TestBigTCP(t *testing.T) {
 					t.Errorf("IPv%d: frames of %d bytes without BIG TCP", f, largest)
 				}
 			}
-			c.restartWith([]string{"node1", "node2"}, map[string]any{"enableIPv4BIGTCP": true, "enableIPv6BIGTCP": true})
+			c.restartWith(map[string]any{"enableIPv4BIGTCP": true, "enableIPv6BIGTCP": true}, "node1", "node2")
 			c.testBigTCP() // pods that were there before
 		})
 	}
@@ -96,7 +96,7 @@ func TestBigTCPTunnel(t *testing.T) {
 }
 
 // restartWith restarts the agents of nodes with other values.
-func (c *cluster) restartWith(nodes []string, values map[string]any) {
+func (c *cluster) restartWith(values map[string]any, nodes ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience(time.Minute))
 	defer cancel()

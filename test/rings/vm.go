@@ -96,7 +96,8 @@ func ofKernel(ring, kernel string) []string {
 		"TestConnectivity/^(native|native-flows|vxlan6|legacy)$", "TestHostStack/^(native|vxlan|legacy)$",
 		"TestMasquerade/^(native|legacy)$", "TestRouteMTU/^native$",
 		"TestWires/^(virtio|bond|VLAN.*)$", "TestParallelAdds", "TestServicesChange", "TestSCTP",
-		"TestNetkit",
+		"TestNetkit", "TestBigTCP/^netkit$", "TestEncryption/^(native|ipsec_native)$", "TestIPsec", "TestBBR",
+		"TestBandwidth/^native$",
 	}
 	if floor {
 		run = []string{
