@@ -1,13 +1,8 @@
 package bandwidth
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"sync"
 
 	"myelin/internal/durable"
 )
@@ -18,97 +13,66 @@ const OriginalsFile = "congestion.json"
 // hostKey is the node's own network namespace in it.
 const hostKey = "node"
 
-// originals are kernel parameters as they were before BBR, by network namespace, in a file.
-type originals struct {
-	file string
+// originals are kernel parameters as they were before BBR, by network namespace and name, in a file.
+type originals struct{ *durable.Map[map[string]string] }
 
-	mu    sync.Mutex
-	known map[string]map[string]string
-}
-
-// openOriginals reads the file; none is an empty one.
 func openOriginals(file string) (*originals, error) {
-	o := &originals{file: file, known: map[string]map[string]string{}}
-	data, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return o, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &o.known)
-	}
+	known, err := durable.OpenMap[map[string]string](file)
 	if err != nil {
-		return nil, fmt.Errorf("read congestion control of before from %s: %w", file, err)
+		return nil, fmt.Errorf("congestion control of before: %w", err)
 	}
-	return o, nil
+	return &originals{known}, nil
 }
 
 // of returns what a parameter was, empty: it is not known.
 func (o *originals) of(space, name string) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.known[space][name]
+	known, _ := o.Get(space)
+	return known[name]
 }
 
 // has reports whether anything is known of a namespace.
 func (o *originals) has(space string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.known[space]) > 0
+	known, _ := o.Get(space)
+	return len(known) > 0
 }
 
 // keep writes down what a parameter was, once.
 func (o *originals) keep(space, name, value string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, ok := o.known[space][name]; ok {
-		return nil
-	}
-	next := maps.Clone(o.known)
-	next[space] = maps.Clone(next[space])
-	if next[space] == nil {
-		next[space] = map[string]string{}
-	}
-	next[space][name] = value
-	return o.save(next)
+	return o.change(func(known map[string]map[string]string) bool {
+		if _, ok := known[space][name]; ok {
+			return false
+		}
+		next := map[string]string{name: value}
+		maps.Copy(next, known[space])
+		known[space] = next
+		return true
+	})
 }
 
 // forget removes a namespace.
 func (o *originals) forget(space string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, ok := o.known[space]; !ok {
-		return nil
-	}
-	next := maps.Clone(o.known)
-	delete(next, space)
-	return o.save(next)
+	return o.change(func(known map[string]map[string]string) bool {
+		_, ok := known[space]
+		delete(known, space)
+		return ok
+	})
 }
 
-// only removes all other namespaces.
+// only removes all namespaces but some.
 func (o *originals) only(keep map[string]bool) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	next := maps.Clone(o.known)
-	maps.DeleteFunc(next, func(space string, _ map[string]string) bool { return !keep[space] })
-	if len(next) == len(o.known) {
-		return nil
-	}
-	return o.save(next)
+	return o.change(func(known map[string]map[string]string) bool {
+		before := len(known)
+		maps.DeleteFunc(known, func(space string, _ map[string]string) bool { return !keep[space] })
+		return len(known) < before
+	})
 }
 
-func (o *originals) save(next map[string]map[string]string) error {
-	data, err := json.MarshalIndent(next, "", "  ")
-	if err == nil {
-		err = durable.Write(o.file, append(data, '\n'))
-	}
-	if err != nil {
+// remove forgets all.
+func (o *originals) remove() error { return o.only(nil) }
+
+func (o *originals) change(change func(map[string]map[string]string) bool) error {
+	if err := o.Change(change); err != nil {
 		return fmt.Errorf("keep congestion control of before: %w", err)
 	}
-	o.known = next
 	return nil
-}
-
-func (o *originals) remove() error {
-	o.known = map[string]map[string]string{}
-	return durable.Remove(o.file)
 }

@@ -100,6 +100,6 @@ func TestInheritedBBR(t *testing.T) {
 	}
 	s.want("cubic", "1")
 	if o.originals.has("7") || !o.originals.has(hostKey) {
-		t.Errorf("known: %v", o.originals.known)
+		t.Errorf("known: %v", o.originals.All())
 	}
 }

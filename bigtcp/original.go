@@ -1,14 +1,10 @@
 package bigtcp
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
-	"sync"
 
 	"github.com/vishvananda/netlink"
 
@@ -25,37 +21,22 @@ type original struct {
 	Sizes route.Sizes `json:"sizes"`
 }
 
-// originals are those of all wires, kept in a file so that later agents and clean-up can restore them. Pod links are
-// made by agents, and have the kernel's sizes without BIG TCP.
-type originals struct {
-	file string
+// originals are those of all wires by name, kept in a file so that later agents and clean-up can restore them. Pod links
+// are made by agents, and have the kernel's sizes without BIG TCP.
+type originals struct{ *durable.Map[original] }
 
-	mu    sync.Mutex
-	known map[string]original // by name of the device
-}
-
-// openOriginals reads the file; none is an empty one.
 func openOriginals(file string) (*originals, error) {
-	o := &originals{file: file, known: map[string]original{}}
-	data, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return o, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &o.known)
-	}
+	known, err := durable.OpenMap[original](file)
 	if err != nil {
-		return nil, fmt.Errorf("read original sizes of devices from %s: %w", file, err)
+		return nil, fmt.Errorf("original sizes of devices: %w", err)
 	}
-	return o, nil
+	return &originals{known}, nil
 }
 
 // names are those of the devices that are known.
 func (o *originals) names() map[string]bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	names := map[string]bool{}
-	for name := range o.known {
+	for name := range o.All() {
 		names[name] = true
 	}
 	return names
@@ -63,49 +44,36 @@ func (o *originals) names() map[string]bool {
 
 // get returns what is known of a device.
 func (o *originals) get(name string, index int) (sizes route.Sizes, ok bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	known, ok := o.known[name]
+	known, ok := o.Get(name)
 	return known.Sizes, ok && known.Index == index
 }
 
 // keep writes down what a device has, once.
 func (o *originals) keep(name string, index int, sizes route.Sizes) error {
-	if _, ok := o.get(name, index); ok {
-		return nil
+	err := o.Change(func(known map[string]original) bool {
+		if old, ok := known[name]; ok && old.Index == index {
+			return false
+		}
+		known[name] = original{index, sizes}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("keep original sizes: %w", err)
 	}
-	return o.change(func(known map[string]original) { known[name] = original{index, sizes} })
+	return nil
 }
 
 // forget is called when a device has its sizes back.
 func (o *originals) forget(name string) error {
-	return o.change(func(known map[string]original) { delete(known, name) })
-}
-
-func (o *originals) change(change func(map[string]original)) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	next := maps.Clone(o.known)
-	change(next)
-	if maps.Equal(next, o.known) {
-		return nil
-	}
-	if err := o.write(next); err != nil {
-		return fmt.Errorf("keep original sizes: %w", err)
-	}
-	o.known = next
-	return nil
-}
-
-func (o *originals) write(known map[string]original) error {
-	if len(known) == 0 {
-		return durable.Remove(o.file)
-	}
-	data, err := json.MarshalIndent(known, "", "  ")
+	err := o.Change(func(known map[string]original) bool {
+		_, ok := known[name]
+		delete(known, name)
+		return ok
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("forget original sizes: %w", err)
 	}
-	return durable.Write(o.file, append(data, '\n'))
+	return nil
 }
 
 // Restore gives devices the sizes that are kept in file, and removes it. It returns what was written. A device that is
@@ -116,8 +84,9 @@ func Restore(k *route.Kernel, file string) (written []string, err error) {
 		return nil, err
 	}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(o.known)) {
-		known := o.known[name]
+	all := o.All()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		known := all[name]
 		link, err := k.LinkByIndex(known.Index)
 		var missing netlink.LinkNotFoundError
 		if errors.As(err, &missing) || err == nil && link.Attrs().Name != name {

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"myelin/internal/durable"
 )
@@ -18,51 +16,33 @@ import (
 // OriginalsFile is the name of the agent's file of originals, in its run directory.
 const OriginalsFile = "sysctls.json"
 
-// originals are kernel parameters as they were before the first agent wrote them, kept in a file, so that they can be
-// put back when Myelin goes. What belongs to a pod link goes with the link, and is not kept.
-type originals struct {
-	file string // empty: nothing is kept
+// originals are kernel parameters as they were before the first agent wrote them, by name below /proc/sys, kept in a
+// file, so that they can be put back when Myelin goes. What belongs to a pod link goes with the link, and is not kept.
+type originals struct{ *durable.Map[string] }
 
-	mu    sync.Mutex
-	known map[string]string // by name below /proc/sys
-}
-
-// openOriginals reads the file; none is an empty one.
 func openOriginals(file string) (*originals, error) {
-	o := &originals{file: file, known: map[string]string{}}
-	data, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return o, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &o.known)
-	}
+	known, err := durable.OpenMap[string](file)
 	if err != nil {
-		return nil, fmt.Errorf("read kernel parameters of before from %s: %w", file, err)
+		return nil, fmt.Errorf("kernel parameters of before: %w", err)
 	}
-	return o, nil
+	return &originals{known}, nil
 }
 
 // keep writes down what a parameter was, once.
 func (o *originals) keep(name, value string) error {
-	if o == nil || o.file == "" || strings.HasPrefix(sysctlDevice(name), PodPrefix) {
+	if o == nil || strings.HasPrefix(sysctlDevice(name), PodPrefix) {
 		return nil
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, ok := o.known[name]; ok {
-		return nil
-	}
-	next := maps.Clone(o.known)
-	next[name] = value
-	data, err := json.MarshalIndent(next, "", "  ")
-	if err == nil {
-		err = durable.Write(o.file, append(data, '\n'))
-	}
+	err := o.Change(func(known map[string]string) bool {
+		if _, ok := known[name]; ok {
+			return false
+		}
+		known[name] = value
+		return true
+	})
 	if err != nil {
 		return fmt.Errorf("keep what it was: %w", err)
 	}
-	o.known = next
 	return nil
 }
 
@@ -74,7 +54,8 @@ func RestoreSysctls(file, procSys string) (written []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	names := slices.SortedFunc(maps.Keys(o.known), func(a, b string) int {
+	known := o.All()
+	names := slices.SortedFunc(maps.Keys(known), func(a, b string) int {
 		one := func(name string) int {
 			if d := sysctlDevice(name); d == "" || d == "all" {
 				return 0
@@ -92,11 +73,11 @@ func RestoreSysctls(file, procSys string) (written []string, err error) {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			continue // its device is gone
 		}
-		if err := os.WriteFile(path, []byte(o.known[name]), 0); err != nil {
-			errs = append(errs, fmt.Errorf("set %s back to %s: %w", name, o.known[name], err))
+		if err := os.WriteFile(path, []byte(known[name]), 0); err != nil {
+			errs = append(errs, fmt.Errorf("set %s back to %s: %w", name, known[name], err))
 			continue
 		}
-		written = append(written, name+" = "+o.known[name])
+		written = append(written, name+" = "+known[name])
 	}
 	if err := errors.Join(errs...); err != nil {
 		return written, err
