@@ -55,6 +55,10 @@ func TestBandwidth(t *testing.T) {
 			if why := noEncryption(m); why != "" {
 				t.Skip(why)
 			}
+			unlimited := 40e6
+			if m.name == "ipsec" {
+				unlimited = 25e6 // AES on an emulated CPU takes longer; limits are at most 20e6
+			}
 			c := up(t, setup{mode: m})
 			c.says("BandwidthManager", status.OK, "EDT with BPF [")
 			for _, f := range c.stack.families {
@@ -66,7 +70,7 @@ func TestBandwidth(t *testing.T) {
 				c.limit("a2", map[string]string{"ingress": "5M"})
 				c.wantRate("b1", "a2", f, 5e6, "TCP", "UDP")
 				c.limit("a2", nil)
-				if rate := c.rateTCP("b1", "b2", f); rate < 40e6 {
+				if rate := c.rateTCP("b1", "b2", f); rate < unlimited {
 					t.Errorf("IPv%d b1→b2: %.0f bit/s without a limit", f, rate)
 				}
 			}
