@@ -21,8 +21,8 @@ type original struct {
 	Sizes route.Sizes `json:"sizes"`
 }
 
-// originals are those of all wires by name, kept in a file so that later agents and clean-up can restore them. Pod links
-// are made by agents, and have the kernel's sizes without BIG TCP.
+// originals are those of all wires by name, kept in a file so that later agents and clean-up can restore them. Pod
+// links are made by agents, and have the kernel's sizes without BIG TCP.
 type originals struct{ *durable.Map[original] }
 
 func openOriginals(file string) (*originals, error) {

@@ -255,8 +255,8 @@ func TestValues(t *testing.T) {
 		"operator.updateStrategy.type=OnDelete": "operator.updateStrategy.type: value must be one of " +
 			"'RollingUpdate', 'Recreate'",
 		"egressGateway.enabled=true": "egressGateway.enabled: true: not yet: egress gateways",
-		"encryption.enabled=true": "encryption.type: ipsec, which is the default, is not yet possible: set " +
-			"encryption.type to wireguard",
+		"bandwidthManager.bbr=true": "bandwidthManager.bbr: needs bandwidthManager.enabled: packets wait in its " +
+			"qdiscs",
 		"ipam.mode=eni":                           "ipam.mode: not yet: eni; use kubernetes or cluster-pool",
 		"routeMode=native":                        "routeMode: unknown key: did you mean routingMode?",
 		"devices=[eth0, averyverylongdevicename]": `devices: "averyverylongdevicename" is longer than 15 bytes`,
