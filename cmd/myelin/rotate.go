@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,9 @@ func encryptVerbs(*listFlags) []*cobra.Command {
 		Args:    cobra.NoArgs,
 		PreRunE: func(cmd *cobra.Command, args []string) error { return needsRoot("the node's key")(cmd, args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := net.InterfaceByName(encryption.DeviceName); err != nil {
+				return fmt.Errorf("this node does not encrypt by WireGuard: device %s: %w", encryption.DeviceName, err)
+			}
 			if err := encryption.Rotate(runDir); err != nil {
 				return err
 			}
