@@ -28,18 +28,22 @@ func (l *locks) acquire(ctx context.Context, a Attachment) (release func(), err 
 	k.users++
 	l.mu.Unlock()
 
-	leave := func() {
+	// The turn ends under mu: the next holder's leave comes after this one's.
+	leave := func(holds bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		if holds {
+			<-k.turn
+		}
 		if k.users--; k.users == 0 {
 			delete(l.held, a)
 		}
 	}
 	select {
 	case k.turn <- struct{}{}:
-		return func() { <-k.turn; leave() }, nil
+		return func() { leave(true) }, nil
 	case <-ctx.Done():
-		leave()
+		leave(false)
 		return nil, fmt.Errorf("wait for the operation on %s that runs already: %w", a, context.Cause(ctx))
 	}
 }

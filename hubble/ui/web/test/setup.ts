@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 
-export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../../..");
+export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../../../..");
 export const bin = process.env.MYELIN_BIN ?? path.join(root, "bin");
 const artifacts = process.env.MYELIN_UI_ARTIFACTS ?? path.join(root, "bin/ui-test");
 
