@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 10
 FAMILY ?= 4
 ORACLE_PACKETS ?= 1000000
 .NOTPARALLEL:
-.PHONY: help demo build image test test-all test-cold test-unit test-packet test-lab test-oracle test-kube test-vm \
+.PHONY: help prefetch demo build image test test-all test-cold test-unit test-packet test-lab test-oracle test-kube test-vm \
   test-ui ui \
   test-cluster test-migrate-cilium conformance bench bench-vm bench-machine bench-service bench-xdp bench-policy \
   bench-l7 bench-hubble bench-dns bench-lab bench-kube generate generate-check fuzz clean
@@ -19,12 +19,16 @@ ORACLE_PACKETS ?= 1000000
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: ## a cluster of two nodes on this machine, from YAML to traffic
+# The largest module takes as long to download as the standard library to compile: both at once, where neither is cached.
+prefetch:
+	@go mod download github.com/cilium/cilium & go build -o /dev/null ./cmd/myelin-cni && wait $$!
+
+demo: prefetch ## a cluster of two nodes on this machine, from YAML to traffic
 	$(GO_BUILD) -o bin/ ./cmd/myelin ./cmd/myelin-cni
 	scripts/deps.sh demo
 	scripts/demo.sh
 
-build: ## bin/myelin, bin/myelin-cni, bin/myelin-bench: static, no compiler but Go
+build: prefetch ## bin/myelin, bin/myelin-cni, bin/myelin-bench: static, no compiler but Go
 	$(GO_BUILD) -o bin/ ./cmd/...
 
 image: ## bin/image: the OCI image for amd64 and arm64, with SBOMs; no container engine

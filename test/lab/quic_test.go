@@ -100,9 +100,12 @@ func (g *standaloneLab) soonServes(vip netip.Addr, id, server byte) {
 	})
 }
 
-// asksQUIC sends a packet from a port of its own, and returns the server that answered.
+// asksQUIC sends a packet from a port of its own, and returns the server that answered. The kernel would choose a port
+// twice now and then, which has a flow already.
 func (g *standaloneLab) asksQUIC(vip netip.Addr, id byte) (server byte, err error) {
-	c, err := g.end("world").dialUDP(g.t.Context(), netip.AddrPort{}, at(vip, 443))
+	g.quicPort++
+	from := netip.AddrPortFrom(worldAddr(family(vip)), 10000+g.quicPort)
+	c, err := g.end("world").dialUDP(g.t.Context(), from, at(vip, 443))
 	if err != nil {
 		return 0, err
 	}

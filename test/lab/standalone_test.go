@@ -26,6 +26,7 @@ type standaloneLab struct {
 	*cluster
 	node      *lab.Node
 	endServer func() // ends that of node2
+	quicPort  uint16 // of the last QUIC packet
 }
 
 func upStandalone(t *testing.T, more map[string]any) *standaloneLab {
