@@ -58,7 +58,7 @@ func Run(ctx context.Context, p Params) error {
 	}
 	// What peers and pods can cause is logged seldom, and what follows from the device's removal is not.
 	seldom := rate.NewLimiter(1, 10)
-	dev := device.NewDevice(t, conn.NewDefaultBind(), &device.Logger{
+	dev := device.NewDevice(&checksummed{t}, conn.NewDefaultBind(), &device.Logger{
 		Verbosef: device.DiscardLogf,
 		Errorf: func(format string, args ...any) {
 			if _, err := net.InterfaceByName(p.Device); err == nil && seldom.Allow() {

@@ -39,6 +39,7 @@ func TestEncryptionRotate(t *testing.T) {
 					t.Errorf("rotation %d: %v", i, err)
 				}
 				if t.Failed() {
+					c.logCounters()
 					break
 				}
 			}
