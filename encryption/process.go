@@ -105,6 +105,18 @@ func (p *processes) instance(device string) (string, <-chan struct{}) {
 	return about.Instance(), changed
 }
 
+// memory is what the process of a device takes, in bytes; 0 if it has none, or does not answer.
+func (p *processes) memory(device string) uint64 {
+	if _, _, ok := p.of(device); !ok {
+		return 0
+	}
+	about, err := p.client.About(device)
+	if err != nil {
+		return 0
+	}
+	return about.Memory
+}
+
 // either configures devices of the kernel and of processes.
 type either struct {
 	kernel    control
@@ -156,7 +168,8 @@ func (f *Feature) inProcess(s *feature.Status, about userspace.About) {
 		where = "a process in another container"
 	}
 	s.Why = "in " + where + ", device " + DeviceName
-	s.Cost += ", and two copies to and from the process"
+	s.Cost += fmt.Sprintf(", two copies to and from the process, and its memory, up to %d MB",
+		userspace.MemoryLimit>>20)
 	s.FallBack("the kernel has no WireGuard: " + where + " encrypts, with a part of the throughput")
 	if about.Version != f.Version {
 		s.FallBack(where + " is of version " + about.Version + ": end it, and the agent starts one of its own " +

@@ -118,17 +118,22 @@ type selfRow struct {
 	Port      int       `json:"port"`
 	MTU       int       `json:"mtu"`
 	Peers     int       `json:"peers"`
+	Memory    uint64    `json:"memoryBytes,omitempty"` // of the process that is the device; 0: the kernel is
 
 	now time.Time
 }
 
 func (*selfRow) TableHeader() []string {
-	return []string{"Device", "Mode", "Public key", "Key age", "Port", "MTU", "Peers"}
+	return []string{"Device", "Mode", "Public key", "Key age", "Port", "MTU", "Peers", "Memory"}
 }
 
 func (r *selfRow) TableRow() []string {
+	memory := "-"
+	if r.Memory > 0 {
+		memory = strconv.FormatUint(r.Memory>>20, 10) + " MB"
+	}
 	return []string{r.Device, r.Mode, r.PublicKey, r.now.Sub(r.Since).Truncate(time.Second).String(),
-		strconv.Itoa(r.Port), strconv.Itoa(r.MTU), strconv.Itoa(r.Peers)}
+		strconv.Itoa(r.Port), strconv.Itoa(r.MTU), strconv.Itoa(r.Peers), memory}
 }
 
 func (f *Feature) lists() map[string]feature.List {
@@ -152,7 +157,8 @@ func (f *Feature) eachSelf(yield func(feature.Row) bool) error {
 			return fmt.Errorf("read WireGuard device %s: %w", want.Name, err)
 		}
 		row := &selfRow{Device: d.Name, Mode: d.Type.String(), PublicKey: d.PublicKey.String(), Port: d.ListenPort,
-			Peers: len(d.Peers), Since: k.current.since, MTU: want.MTU, now: time.Now()}
+			Peers: len(d.Peers), Since: k.current.since, MTU: want.MTU, now: time.Now(),
+			Memory: f.encryption.control.processes.memory(want.Name)}
 		if row.PublicKey == k.next.public {
 			row.Since = k.next.since
 		}

@@ -30,6 +30,7 @@ type About struct {
 	PID     int // as this process sees it; 0: it is in another container
 	Version string
 	Started time.Time
+	Memory  uint64 // that it took when it was asked, bytes
 }
 
 // Instance tells processes of one device apart: each starts without a key and peers.
@@ -47,30 +48,38 @@ func (c *Client) dial(name string) (net.Conn, error) {
 	return conn, nil
 }
 
-// Watch returns the process of a device, and a channel that is closed when it ends or the done channel is closed.
-func (c *Client) Watch(name string, done <-chan struct{}) (about About, ended <-chan struct{}, err error) {
-	conn, err := c.dial(name)
-	if err != nil {
-		return about, nil, err
+// About returns what the process of a device says of itself. The error wraps fs.ErrNotExist if there is none.
+func (c *Client) About(name string) (about About, err error) {
+	conn, about, err := c.ask(name)
+	if err == nil {
+		err = conn.Close()
+	}
+	return about, err
+}
+
+// ask returns what the process of a device says of itself, and the connection, which lasts as long as the process.
+func (c *Client) ask(name string) (conn net.Conn, about About, err error) {
+	if conn, err = c.dial(name); err != nil {
+		return nil, about, err
 	}
 	lines, err := exchange(conn, []byte(aboutRequest))
+	if err == nil {
+		about, err = parseAbout(lines)
+	}
+	if err == nil {
+		about.PID, err = daemon.Process(socketOf(c.RunDir, name))
+	}
 	if err != nil {
-		return about, nil, errors.Join(fmt.Errorf("read the state of the process of %s: %w", name, err), conn.Close())
+		return nil, about, errors.Join(fmt.Errorf("read the state of the process of %s: %w", name, err), conn.Close())
 	}
-	for _, l := range lines {
-		switch l.key {
-		case "version":
-			about.Version = l.value
-		case "started":
-			nanos, err := strconv.ParseInt(l.value, 10, 64)
-			if err != nil {
-				return about, nil, errors.Join(fmt.Errorf("started: %w", err), conn.Close())
-			}
-			about.Started = time.Unix(0, nanos)
-		}
-	}
-	if about.PID, err = daemon.Process(socketOf(c.RunDir, name)); err != nil {
-		return about, nil, errors.Join(err, conn.Close())
+	return conn, about, nil
+}
+
+// Watch returns the process of a device, and a channel that is closed when it ends or the done channel is closed.
+func (c *Client) Watch(name string, done <-chan struct{}) (about About, ended <-chan struct{}, err error) {
+	conn, about, err := c.ask(name)
+	if err != nil {
+		return about, nil, err
 	}
 	over := make(chan struct{})
 	go func() {

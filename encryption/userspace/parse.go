@@ -41,6 +41,26 @@ func parseDevice(lines []line) (*wgtypes.Device, error) {
 	return d, nil
 }
 
+// parseAbout reads what a process says of itself. One of an earlier version does not have all.
+func parseAbout(lines []line) (about About, err error) {
+	for _, l := range lines {
+		switch l.key {
+		case "version":
+			about.Version = l.value
+		case "started":
+			var nanos int64
+			nanos, err = strconv.ParseInt(l.value, 10, 64)
+			about.Started = time.Unix(0, nanos)
+		case "memory":
+			about.Memory, err = strconv.ParseUint(l.value, 10, 64)
+		}
+		if err != nil {
+			return about, fmt.Errorf("%s: %w", l.key, err)
+		}
+	}
+	return about, nil
+}
+
 func parsePeer(p *wgtypes.Peer, l line) error {
 	switch l.key {
 	case "endpoint":

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -58,7 +59,8 @@ func Run(ctx context.Context, p Params) error {
 	}
 	// What peers and pods can cause is logged seldom, and what follows from the device's removal is not.
 	seldom := rate.NewLimiter(1, 10)
-	dev := device.NewDevice(t, conn.NewDefaultBind(), &device.Logger{
+	b := newBounded(&checksummed{t})
+	dev := device.NewDevice(b, conn.NewDefaultBind(), &device.Logger{
 		Verbosef: device.DiscardLogf,
 		Errorf: func(format string, args ...any) {
 			if _, err := net.InterfaceByName(p.Device); err == nil && seldom.Allow() {
@@ -66,6 +68,10 @@ func Run(ctx context.Context, p Params) error {
 			}
 		},
 	})
+	debug.SetMemoryLimit(MemoryLimit)
+	if err := b.limit(dev, maxBuffers, sendBuffers); err != nil {
+		return errors.Join(err, t.Close()) // dev.Close would wait for its goroutines, which wait for the limit
+	}
 	defer dev.Close()
 	if err := dev.Up(); err != nil {
 		return fmt.Errorf("open WireGuard's UDP socket: %w", err)
@@ -156,8 +162,8 @@ func (s *server) answer(c net.Conn) {
 	if _, err := io.ReadFull(b, make([]byte, len(aboutRequest))); err != nil {
 		return
 	}
-	if _, err := fmt.Fprintf(c, "version=%s\nstarted=%d\nerrno=0\n\n", oneLine(s.version),
-		s.started.UnixNano()); err != nil {
+	if _, err := fmt.Fprintf(c, "version=%s\nstarted=%d\nmemory=%d\nerrno=0\n\n", oneLine(s.version),
+		s.started.UnixNano(), memory()); err != nil {
 		return
 	}
 	_, _ = io.Copy(io.Discard, b) // until the client goes: it waits for the end of this process

@@ -33,10 +33,7 @@ func TestEncryptionRestart(t *testing.T) {
 	}
 	lost := r.load.stop()
 	if lost.packets > 0 {
-		for _, node := range []string{"node1", "node2"} {
-			out, err := c.Node(node).Exec(t.Context(), "sh", "-c", "ip -s link show myelin_wg0; cat /proc/net/snmp")
-			t.Logf("%s: %s %v", node, out, err)
-		}
+		c.logCounters()
 	}
 	if after := c.encryptedBy(); after != before {
 		t.Errorf("WireGuard is %s, and was %s before agents restarted", after, before)

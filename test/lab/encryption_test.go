@@ -3,6 +3,7 @@ package labtest
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"myelin/bpf"
 	"myelin/status"
@@ -82,6 +84,7 @@ func TestEncryption(t *testing.T) {
 				}
 				c.try(way{"a1", "world", "node1"}, f)
 				c.errorf(f, "node1→node2", c.talk("node1", "node2", f, marker("node")))
+				c.errorf(f, "a1→a2, checksum 0", zeroChecksum(t.Context(), c.end("a1"), c.end("a2"), f))
 			}
 			counts := seen()
 			if counts[1] == 0 {
@@ -148,6 +151,42 @@ func (c *cluster) talk(from, to string, family int, text []byte) error {
 	a, b := c.end(from), c.end(to)
 	return errors.Join(datagrams(c.t.Context(), a, b, b.addr(family), bytes.Repeat(text, 20)),
 		bothWays(c.t.Context(), a, b, b.addr(family), bytes.Repeat(text, 4000)))
+}
+
+// zeroChecksum sends a datagram each way whose UDP checksum is 0, which is written as 0xFFFF.
+func zeroChecksum(ctx context.Context, from, to end, family int) error {
+	server, err := to.listenUDP(ctx, at(to.addr(family), 0))
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	client, err := from.dialUDP(ctx, netip.AddrPort{}, at(to.addr(family), portOf(server.LocalAddr())))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	packet := make([]byte, 10)
+	binary.BigEndian.PutUint16(packet, portOf(client.LocalAddr()))
+	binary.BigEndian.PutUint16(packet[2:], portOf(server.LocalAddr()))
+	packet[5] = byte(len(packet))
+	l4Checksum(from.addr(family), to.addr(family), unix.IPPROTO_UDP, packet, 6)
+	deadline := time.Now().Add(patience(2 * time.Second))
+	if err := errors.Join(server.SetReadDeadline(deadline), client.SetReadDeadline(deadline)); err != nil {
+		return err
+	}
+	data := packet[6:8] // added to the others, it makes their sum 0xFFFF
+	if _, err := client.Write(data); err != nil {
+		return err
+	}
+	n, peer, err := server.ReadFromUDPAddrPort(packet[8:])
+	if err != nil {
+		return err
+	}
+	if _, err := server.WriteToUDPAddrPort(packet[8:8+n], peer); err != nil { // of the same sum
+		return err
+	}
+	_, err = client.Read(packet)
+	return err
 }
 
 // datagrams sends a datagram each way, again if it is lost.

@@ -9,6 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -42,11 +45,46 @@ type streamLoad struct {
 // countLoad is datagrams with numbers, sent at a rate, answered by the other side.
 type countLoad struct {
 	name     string
+	begin    time.Time
 	sent     atomic.Int64
-	arrived  atomic.Int64 // at the other side
-	answered atomic.Int64
+	arrived  arrivals // at the other side
+	answered arrivals
 	client   *net.UDPConn
 	ended    chan error
+}
+
+// arrivals are the numbers of datagrams that have arrived, each once. It is safe for concurrent use.
+type arrivals struct {
+	mu    sync.Mutex
+	next  int64          // all below have arrived
+	later map[int64]bool // those that have arrived above it
+}
+
+func (a *arrivals) add(number int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if number < a.next || a.later[number] {
+		return
+	}
+	if a.later == nil {
+		a.later = map[int64]bool{}
+	}
+	a.later[number] = true
+	for ; a.later[a.next]; a.next++ {
+		delete(a.later, a.next)
+	}
+}
+
+// missing are the numbers below one that have not arrived.
+func (a *arrivals) missing(below int64) (list []int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for n := a.next; n < below; n++ {
+		if !a.later[n] {
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 // rate is datagrams a second, of each UDP exchange.
@@ -118,7 +156,8 @@ func (l *load) count(ctx context.Context, from, to string, family int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &countLoad{name: fmt.Sprintf("IPv%d UDP %s→%s", family, from, to), client: client, ended: make(chan error, 1)}
+	u := &countLoad{name: fmt.Sprintf("IPv%d UDP %s→%s", family, from, to), begin: time.Now(), client: client,
+		ended: make(chan error, 1)}
 	l.counts = append(l.counts, u)
 	t.Cleanup(func() { server.Close(); client.Close() })
 	go u.answer(server)
@@ -128,39 +167,37 @@ func (l *load) count(ctx context.Context, from, to string, family int) {
 
 // answer counts each number once, and sends it back.
 func (u *countLoad) answer(c *net.UDPConn) {
-	seen, buf := map[uint64]bool{}, make([]byte, 64)
+	buf := make([]byte, 64)
 	for {
 		n, from, err := c.ReadFromUDPAddrPort(buf)
 		if err != nil {
 			return // closed
 		}
-		if k := binary.LittleEndian.Uint64(buf); n == len(buf) && !seen[k] {
-			seen[k] = true
-			u.arrived.Add(1)
+		if n == len(buf) {
+			u.arrived.add(int64(binary.LittleEndian.Uint64(buf)))
 		}
 		_, _ = c.WriteToUDPAddrPort(buf[:n], from) // a loss shows at the other end
 	}
 }
 
 func (u *countLoad) listen(c *net.UDPConn) {
-	seen, buf := map[uint64]bool{}, make([]byte, 64)
+	buf := make([]byte, 64)
 	for {
 		n, err := c.Read(buf)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if k := binary.LittleEndian.Uint64(buf); err == nil && n == len(buf) && !seen[k] {
-			seen[k] = true
-			u.answered.Add(1)
+		if err == nil && n == len(buf) {
+			u.answered.add(int64(binary.LittleEndian.Uint64(buf)))
 		}
 	}
 }
 
 // run sends at the rate, catching up after it was not scheduled.
 func (u *countLoad) run(ctx context.Context, c net.Conn) error {
-	begin, buf := time.Now(), make([]byte, 64)
+	buf := make([]byte, 64)
 	for ctx.Err() == nil {
-		for due := int64(time.Since(begin).Seconds() * float64(rate/slow())); u.sent.Load() < due; {
+		for due := int64(time.Since(u.begin).Seconds() * float64(rate/slow())); u.sent.Load() < due; {
 			n := u.sent.Load()
 			binary.LittleEndian.PutUint64(buf, uint64(n))
 			if _, err := c.Write(buf); err != nil {
@@ -171,12 +208,6 @@ func (u *countLoad) run(ctx context.Context, c net.Conn) error {
 		time.Sleep(time.Millisecond)
 	}
 	return nil
-}
-
-// lost is what is missing now; the last datagrams are under way.
-func (u *countLoad) lost() (there, back int64) {
-	sent := u.sent.Load()
-	return sent - u.arrived.Load(), sent - u.answered.Load()
 }
 
 // settled says what was lost or broken so far. It waits for packets under way, and until every stream has moved.
@@ -220,14 +251,48 @@ func (u *countLoad) whole() error {
 			return fmt.Errorf("%s: %w", u.name, errOr(err, "ended"))
 		default:
 		}
-		// Later packets count too: a hole shows as a count that stays behind by as many as it has.
-		if there, back := u.lost(); u.sent.Load() > sent && there <= 0 && back <= 0 {
+		if u.sent.Load() > sent && len(u.answered.missing(sent)) == 0 {
 			return nil
 		}
 	}
-	there, back := u.lost()
-	return fmt.Errorf("%s: %d of %d datagrams lost on the way there, %d without an answer", u.name, there,
-		u.sent.Load(), back)
+	there, back := u.arrived.missing(sent), u.answered.missing(sent)
+	return fmt.Errorf("%s: %d of %d datagrams lost on the way there: %s; %d without an answer: %s", u.name, len(there),
+		sent, u.due(there), len(back), u.due(back))
+}
+
+// due says which datagrams these are, and when each was due to be sent.
+func (u *countLoad) due(numbers []int64) string {
+	var text []string
+	for _, n := range numbers[:min(len(numbers), 10)] {
+		at := u.begin.Add(time.Duration(n) * time.Second / time.Duration(rate/slow()))
+		text = append(text, fmt.Sprintf("%d at %s", n, at.UTC().Format("15:04:05.000")))
+	}
+	return strings.Join(text, ", ")
+}
+
+// logCounters prints what counts packets that are lost: devices, sockets, processors, and the datapath.
+func (c *cluster) logCounters() {
+	c.t.Helper()
+	const counters = "ip -s link; cd /proc/net; cat snmp snmp6 udp udp6 softnet_stat"
+	for _, at := range []string{"node1", "node2", "a1", "a2"} {
+		out, err := c.shellIn(at, counters)
+		c.t.Logf("%s: %s %v", at, out, err)
+	}
+	for _, node := range []string{"node1", "node2"} {
+		out, err := c.cli(node, "drops")
+		log, err2 := os.ReadFile(c.Node(node).AgentLog())
+		c.t.Logf("%s: %s %s %v", node, out, log, errors.Join(err, err2))
+	}
+}
+
+// shellIn runs a command in the network namespace of a node or pod.
+func (c *cluster) shellIn(at, command string) (string, error) {
+	var out []byte
+	err := c.end(at).Do(func() (err error) {
+		out, err = exec.CommandContext(c.t.Context(), "sh", "-c", command).CombinedOutput()
+		return err
+	})
+	return string(out), err
 }
 
 // stop ends the load and returns what was lost in all.
@@ -244,13 +309,14 @@ func (l *load) stop() (total losses) {
 			total.connections++
 			l.cluster.t.Errorf("%s: %v", u.name, err)
 		}
-		_, back := u.lost()
-		for end := time.Now().Add(patience(time.Second)); back > 0 &&
-			time.Now().Before(end); time.Sleep(time.Millisecond) {
-			_, back = u.lost()
+		sent := u.sent.Load()
+		for end := time.Now().Add(patience(time.Second)); len(u.answered.missing(sent)) > 0 &&
+			time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
 		}
-		total.packets += int(back)
-		l.cluster.t.Logf("%s: %d datagrams, %d lost", u.name, u.sent.Load(), back)
+		lost := u.answered.missing(sent)
+		total.packets += len(lost)
+		l.cluster.t.Logf("%s: %d datagrams, %d lost: %s", u.name, sent, len(lost), u.due(lost))
 	}
 	return total
 }
