@@ -38,6 +38,7 @@ func (f *Feature) metrics(s feature.Sink) {
 		number(inProcess), nil)
 	_, rotates, _ := f.encryption.rotation()
 	s.Gauge("myelin_encryption_rotating", "Whether this or another node changes its key.", number(rotates), nil)
+	f.nodeMetrics(s)
 }
 
 func number(b bool) float64 {
