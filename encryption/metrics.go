@@ -50,7 +50,10 @@ func number(b bool) float64 {
 
 // checks are the doctor's checks of what encryption needs.
 func checks() []check.Check {
-	return []check.Check{{Area: "devices", Devices: true, Privileged: true, Run: checkKernel}}
+	return []check.Check{
+		{Area: "devices", Devices: true, Privileged: true, Run: checkKernel},
+		{Area: "mtu", Devices: true, Run: checkMTU},
+	}
 }
 
 // checkKernel tries to make devices of the kinds that encrypt, and tells what does where the kernel has no WireGuard.
