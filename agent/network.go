@@ -187,6 +187,9 @@ func (n *network) nodeConfig() node.Config {
 		c.EncryptionType = n.Config.Encryption.Type
 		c.Encryption = encryption.DeviceOf(c.EncryptionType)
 	}
+	if n.Config.Encryption.EncryptsNodes() {
+		c.OptsOut = n.Config.Encryption.OptsOut()
+	}
 	for _, p := range []netip.Prefix{n.Config.IPv4.NativeRoutingCIDR, n.Config.IPv6.NativeRoutingCIDR} {
 		if p.IsValid() {
 			c.NativeCIDRs = append(c.NativeCIDRs, p)

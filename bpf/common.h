@@ -75,12 +75,14 @@ struct settings {
 	__u8 ipsec;            /* it is IPsec's */
 	__u8 strict_egress;    /* nothing leaves in plain text for a prefix with PREFIX_STRICT */
 	__u8 strict_ingress;   /* what should have been encrypted is dropped */
+	__u8 node_encryption;  /* so is traffic between nodes themselves */
 	__u8 bandwidth;        /* pods may have limits of their bandwidth */
 	__u8 edt;              /* the kernel keeps the departure times of packets that are redirected (5.18) */
 	__u8 no_verdicts;      /* no EVENT_FLOW_BEGIN is sent to Hubble: of verdicts, only drops are reported */
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u16 tunnel_port; /* UDP port of the tunnel, host byte order */
+	__u16 wireguard_port; /* first of the two UDP ports of WireGuard, host byte order; with node_encryption */
 	__u32 hz;          /* jiffies per second */
 	__u32 event_rate;  /* EVENT_DROP per second and CPU; 0: none */
 	__u32 event_burst; /* EVENT_DROP per CPU at once; 0: event_rate */

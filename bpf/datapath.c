@@ -10,6 +10,7 @@
 #include "../route/neighbour/neighbour.h"
 #include "../route/tunnel_send.h"
 #include "../encryption/ipsec/ipsec.h"
+#include "../encryption/node.h"
 #include "ethernet.h"
 #include "vlan.h"
 #include "../l7/accept.h"
@@ -200,11 +201,11 @@ APART int from_wire_decide(struct __sk_buff *skb)
 
 	if (!c)
 		return TC_ACT_SHOT;
+	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
+	if (config.strict_ingress && node_came_plain(skb, c, e))
+		return drop(skb, c, DROP_NOT_ENCRYPTED);
 	if (packet_family_off(&c->pkt))
 		return host_pass(skb, c);
-	e = bpf_map_lookup_elem(&endpoints, &c->pkt.dst);
-	if (config.strict_ingress && decide_came_plain(skb, c, e))
-		return drop(skb, c, DROP_NOT_ENCRYPTED);
 	if (!decide_source(skb, c, e))
 		return drop(skb, c, DROP_TUNNEL_SOURCE);
 	if (e && e->flags & ENDPOINT_HOST && (outcome = probe_from_wire(skb, c)) != TC_ACT_UNSPEC)
@@ -316,20 +317,21 @@ int to_pod(struct __sk_buff *skb)
 }
 
 /*
- * Handles a packet that leaves by a wire. Attached to the tunnel device, to set the destination node of the host's
- * packets; with legacy routing, to masquerade; and if the host is a backend for external clients, has policies, or
- * checks the health of backends by DSR.
+ * Handles a packet that leaves by a wire. Attached to the tunnel device, where it sets the destination node; to native
+ * ones for legacy masquerading, node encryption, a host with policies or backends, and health checks by DSR.
  */
 INLINE int wire_send(struct __sk_buff *skb)
 {
 	struct cpu *c;
-	int outcome;
+	int outcome, rewritten;
 
 	if ((skb->cb[0] == TUNNEL_KEY_SET && tunnel_device(skb)) || probe_none(skb))
 		return TC_ACT_OK;
 	c = cpu_this();
-	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP || packet_family_off(&c->pkt))
+	if (!c || packet_parse(skb, &c->pkt, HOOK_TO_WIRE) != PARSED_IP)
 		return TC_ACT_OK;
+	if (packet_family_off(&c->pkt))
+		return config.node_encryption ? node_pass(skb, c, false) : TC_ACT_OK;
 	if (config.host_policy && tracking && skb->cb[0] != WIRE_FORWARDED && (outcome = host_enforce(skb, true)))
 		return drop(skb, c, outcome);
 	if (config.direct && unlikely(probe_marked(skb)) && (outcome = probe_send(skb)) != TC_ACT_UNSPEC)
@@ -337,12 +339,12 @@ INLINE int wire_send(struct __sk_buff *skb)
 	if (tunnel_device(skb))
 		return tunnel_send(skb, c);
 	outcome = config.services ? service_from_host(skb) : NEXT_CONTINUE;
-	c->path.flags = 0;
+	rewritten = outcome == NEXT_FORWARD;
 	if (outcome == NEXT_CONTINUE)
 		outcome = decide_masquerade(c);
-	if (!outcome && c->path.flags & PATH_MASQUERADE)
+	if (!outcome && !rewritten && c->path.flags & PATH_MASQUERADE)
 		outcome = nat_out(skb);
-	return outcome >= NEXT_DROP ? drop(skb, c, outcome) : pass(skb, c);
+	return outcome >= NEXT_DROP ? drop(skb, c, outcome) : node_pass(skb, c, rewritten);
 }
 
 SEC("tc")

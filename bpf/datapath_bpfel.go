@@ -888,11 +888,12 @@ type DatapathPrefix struct {
 type DatapathPrefixFlag uint32
 
 const (
-	DatapathPrefixFlagPREFIX_CLUSTER  DatapathPrefixFlag = 1
-	DatapathPrefixFlagPREFIX_TUNNEL   DatapathPrefixFlag = 2
-	DatapathPrefixFlagPREFIX_NODE     DatapathPrefixFlag = 4
-	DatapathPrefixFlagPREFIX_NO_PORTS DatapathPrefixFlag = 8
-	DatapathPrefixFlagPREFIX_STRICT   DatapathPrefixFlag = 16
+	DatapathPrefixFlagPREFIX_CLUSTER       DatapathPrefixFlag = 1
+	DatapathPrefixFlagPREFIX_TUNNEL        DatapathPrefixFlag = 2
+	DatapathPrefixFlagPREFIX_NODE          DatapathPrefixFlag = 4
+	DatapathPrefixFlagPREFIX_NO_PORTS      DatapathPrefixFlag = 8
+	DatapathPrefixFlagPREFIX_STRICT        DatapathPrefixFlag = 16
+	DatapathPrefixFlagPREFIX_NODE_ENCRYPTS DatapathPrefixFlag = 32
 )
 
 type DatapathPrefixKey struct {
@@ -1006,14 +1007,15 @@ type DatapathSettings struct {
 	Ipsec          uint8
 	StrictEgress   uint8
 	StrictIngress  uint8
+	NodeEncryption uint8
 	Bandwidth      uint8
 	Edt            uint8
 	NoVerdicts     uint8
-	_              [2]byte
+	_              [1]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
-	_              [2]byte
+	WireguardPort  uint16
 	Hz             uint32
 	EventRate      uint32
 	EventBurst     uint32

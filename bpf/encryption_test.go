@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -44,6 +45,7 @@ func (w *world) addEncrypted(t testing.TB) {
 		}
 		must(t, w.Prefixes.Put(Prefix(around(a)), row))
 	}
+	w.addNodeEncryption(t)
 }
 
 // strictRows: packets in plain text are dropped both ways, also of flows that are encrypted, but not those between
@@ -105,6 +107,18 @@ func encryptionTables() []table {
 			rows: encryptedServiceRows("FORWARD_RESOLVE")},
 		table{name: "encryption, services, direct", settings: settingsOf(encrypting, servicing, direct),
 			rows: encryptedDirectRows()},
+		table{name: "node encryption", settings: settingsOf(encrypting, nodeEncryption), rows: nodeRows()},
+		table{name: "node encryption, tracking", settings: settingsOf(encrypting, nodeEncryption, tracking, servicing),
+			rows: nodeRows()},
+		table{name: "node encryption, strict", settings: settingsOf(encrypting, nodeEncryption, strict, tunnel4),
+			rows: slices.Concat(nodeRows(), strictNodeRows())},
+		table{name: "node encryption, no pods with IPv6", settings: settingsOf(encrypting, nodeEncryption, strict,
+			func(s *Settings) { s.Ipv6 = 0 }), rows: []row{
+			only6(one("to node2", "to_wire eth0", `eth node > node2 | ip node > node2 | udp 1 > 2`,
+				"FORWARD_ENCRYPT", "=")),
+			only6(one("in plain text", "from_wire eth0", `eth node2 > node | ip node2 > node | udp 1 > 2`,
+				"DROP_NOT_ENCRYPTED", "")),
+		}},
 	)
 }
 

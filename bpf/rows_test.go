@@ -225,7 +225,7 @@ func verdict(hook, want string) uint32 {
 		return actRedirect
 	case strings.HasPrefix(want, "DROP_"):
 		return actShot
-	case want == "" || want == "FORWARD_STACK" || hook == string(ToWire):
+	case want == "" || want == "FORWARD_STACK" || hook == string(ToWire) && want != "FORWARD_ENCRYPT":
 		return actOK
 	}
 	return actRedirect

@@ -65,8 +65,6 @@ func refusedKeys() map[string]refused {
 			[]string{"f.yaml: bandwidthManager.bbr: needs bandwidthManager.enabled: packets wait in its qdiscs"}},
 		"strict without encryption": {"encryption: {strictMode: {ingress: {enabled: true}}}",
 			[]string{"f.yaml: encryption.strictMode: needs encryption.enabled"}},
-		"encryption of nodes": {"encryption: {enabled: true, type: wireguard, nodeEncryption: true}",
-			[]string{"f.yaml: encryption.nodeEncryption: not yet: traffic between nodes themselves is not encrypted"}},
 		"not yet, switch in a wild subtree": {"bgpControlPlane: {enabled: true, x: {y: 1}}",
 			[]string{"f.yaml: bgpControlPlane.enabled: true: not yet: BGP"}},
 		"not a switch, quoted": {`kubeProxyReplacement: "strict"`,
@@ -102,6 +100,9 @@ func refusedValues() map[string]refused {
 			[]string{`f.yaml: devices: "a/b" is not a device name, or the beginning of names and a +`}},
 		"relative path": {"myelin: {runDir: run}",
 			[]string{`f.yaml: myelin.runDir: "run" is not a clean absolute path`}},
+		"labels of nodes": {"encryption: {enabled: true, type: wireguard, nodeEncryption: true}\n" +
+			"myelin: {nodeEncryptionOptOutLabels: 'a in b'}", []string{"f.yaml: myelin.nodeEncryptionOptOutLabels: " +
+			"unable to parse requirement: found 'b' expected: '('"}},
 		"port range": {"myelin.nat.portRange: 20000-10000",
 			[]string{
 				"f.yaml: myelin.nat.portRange: 20000-10000 must begin at 1024 or above and hold at least 256 ports",
@@ -113,6 +114,9 @@ func refusedValues() map[string]refused {
 // contradictory are files whose keys do not go together.
 func contradictory() map[string]refused {
 	return map[string]refused{
+		"encryption of nodes by IPsec": {"encryption: {enabled: true, type: ipsec, nodeEncryption: true}",
+			[]string{"f.yaml: encryption.nodeEncryption: needs encryption.type wireguard: IPsec does not encrypt " +
+				"traffic between nodes themselves"}},
 		"both families off": {"ipv4.enabled: false",
 			[]string{"f.yaml: ipv4.enabled: ipv4.enabled and ipv6.enabled are both false: there is nothing to do"}},
 		"tunnel and direct": {"routingMode: tunnel\nautoDirectNodeRoutes: true",

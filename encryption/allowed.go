@@ -14,10 +14,12 @@ import (
 const readAgain = time.Second
 
 // allowed is which peer of the device has a prefix among its allowed IPs. To replace the allowed IPs of a peer removes
-// them first, and loses packets meanwhile, so that only what differs is changed.
+// them first, and loses packets meanwhile, so that only what differs is changed. What a change of one peer costs does
+// not depend on the others, but for reading the device, once in readAgain.
 type allowed struct {
 	owner map[netip.Prefix]wgtypes.Key
-	of    string // the device that was read
+	list  map[wgtypes.Key]map[netip.Prefix]bool // the prefixes of each owner
+	of    string                                // the device that was read
 	at    time.Time
 }
 
@@ -31,17 +33,35 @@ func (a *allowed) refresh(c control, p *Peer) error {
 	if err != nil {
 		return fmt.Errorf("read peers: %w", err)
 	}
-	a.owner, a.of, a.at = map[netip.Prefix]wgtypes.Key{}, of, time.Now()
+	a.owner, a.list = map[netip.Prefix]wgtypes.Key{}, map[wgtypes.Key]map[netip.Prefix]bool{}
+	a.of, a.at = of, time.Now()
 	for i := range d.Peers {
 		a.set(d.Peers[i].PublicKey, d.Peers[i].AllowedIPs)
 	}
 	return nil
 }
 
+// set notes that a peer has got allowed IPs, which another one loses by that.
 func (a *allowed) set(key wgtypes.Key, list []net.IPNet) {
 	for _, ip := range list {
-		a.owner[prefixOf(ip)] = key
+		p := prefixOf(ip)
+		if owner, ok := a.owner[p]; ok {
+			delete(a.list[owner], p)
+		}
+		a.owner[p] = key
+		if a.list[key] == nil {
+			a.list[key] = map[netip.Prefix]bool{}
+		}
+		a.list[key][p] = true
 	}
+}
+
+// remove notes that a peer was removed.
+func (a *allowed) remove(key wgtypes.Key) {
+	for p := range a.list[key] {
+		delete(a.owner, p)
+	}
+	delete(a.list, key)
 }
 
 // reduce leaves of a change to a peer the allowed IPs that it does not have. One that it has too many makes the whole
@@ -55,9 +75,10 @@ func (a *allowed) reduce(c *wgtypes.PeerConfig) {
 			lacking = append(lacking, ip)
 		}
 	}
-	for p, owner := range a.owner {
-		if owner == c.PublicKey && !wanted[p] {
+	for p := range a.list[c.PublicKey] {
+		if !wanted[p] {
 			delete(a.owner, p)
+			delete(a.list[c.PublicKey], p)
 			lacking = c.AllowedIPs
 			c.ReplaceAllowedIPs = true
 		}

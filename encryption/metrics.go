@@ -38,6 +38,7 @@ func (f *Feature) metrics(s feature.Sink) {
 		number(inProcess), nil)
 	_, rotates, _ := f.encryption.rotation()
 	s.Gauge("myelin_encryption_rotating", "Whether this or another node changes its key.", number(rotates), nil)
+	f.nodeMetrics(s)
 }
 
 func number(b bool) float64 {
@@ -49,7 +50,10 @@ func number(b bool) float64 {
 
 // checks are the doctor's checks of what encryption needs.
 func checks() []check.Check {
-	return []check.Check{{Area: "devices", Devices: true, Privileged: true, Run: checkKernel}}
+	return []check.Check{
+		{Area: "devices", Devices: true, Privileged: true, Run: checkKernel},
+		{Area: "mtu", Devices: true, Run: checkMTU},
+	}
 }
 
 // checkKernel tries to make devices of the kinds that encrypt, and tells what does where the kernel has no WireGuard.

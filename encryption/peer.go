@@ -229,9 +229,14 @@ func (o *peerOps) remove(device string, keys ...wgtypes.Key) error {
 	if len(c.Peers) == 0 {
 		return nil
 	}
-	o.allowed[device].forget()
-	if err := o.control.ConfigureDevice(device, c); err != nil && !missing(err) {
-		return fmt.Errorf("remove peers: %w", err)
+	if err := o.control.ConfigureDevice(device, c); err != nil {
+		o.allowed[device].forget()
+		if !missing(err) {
+			return fmt.Errorf("remove peers: %w", err)
+		}
+	}
+	for _, k := range keys {
+		o.allowed[device].remove(k)
 	}
 	return nil
 }

@@ -45,6 +45,9 @@ func (f *Feature) status() feature.Status {
 			s.Break(row.Status.GetError())
 		}
 	}
+	if text := f.nodesTraffic(txn); text != "" {
+		s.Why += "; " + text
+	}
 	if text := f.encryption.rotates(txn); text != "" {
 		s.Why += "; " + text
 	}
@@ -77,21 +80,23 @@ func (f *Feature) plainNodes(txn statedb.ReadTxn) (names []string) {
 
 // nodeRow is a row of `myelin encrypt status`: another node, and how packets travel to it.
 type nodeRow struct {
-	Node       string    `json:"node"`
-	Encrypted  bool      `json:"encrypted"`
-	Why        string    `json:"why,omitempty"` // it is not encrypted, or does not work
-	PublicKey  string    `json:"publicKey,omitempty"`
-	Endpoint   string    `json:"endpoint,omitempty"`
-	AllowedIPs string    `json:"allowedIPs,omitempty"`
-	Handshake  time.Time `json:"handshake,omitzero"` // the last one
-	Received   int64     `json:"receivedBytes"`
-	Sent       int64     `json:"sentBytes"`
+	Node        string    `json:"node"`
+	Encrypted   bool      `json:"encrypted"`
+	Why         string    `json:"why,omitempty"` // it is not encrypted, or does not work
+	PublicKey   string    `json:"publicKey,omitempty"`
+	Endpoint    string    `json:"endpoint,omitempty"`
+	AllowedIPs  string    `json:"allowedIPs,omitempty"`
+	Handshake   time.Time `json:"handshake,omitzero"`    // the last one
+	NodeTraffic string    `json:"nodeTraffic,omitempty"` // between this node itself and that one
+	Received    int64     `json:"receivedBytes"`
+	Sent        int64     `json:"sentBytes"`
 
 	now time.Time
 }
 
 func (*nodeRow) TableHeader() []string {
-	return []string{"Node", "Encrypted", "Handshake", "Received", "Sent", "Endpoint", "Public key", "Why"}
+	return []string{"Node", "Encrypted", "Node traffic", "Handshake", "Received", "Sent", "Endpoint", "Public key",
+		"Why"}
 }
 
 func (r *nodeRow) TableRow() []string {
@@ -99,8 +104,9 @@ func (r *nodeRow) TableRow() []string {
 	if !r.Handshake.IsZero() {
 		handshake = r.now.Sub(r.Handshake).Truncate(time.Second).String() + " ago"
 	}
-	return []string{r.Node, fmt.Sprint(r.Encrypted), handshake, strconv.FormatInt(r.Received, 10),
-		strconv.FormatInt(r.Sent, 10), cmp.Or(r.Endpoint, "-"), cmp.Or(r.PublicKey, "-"), cmp.Or(r.Why, "-")}
+	return []string{r.Node, fmt.Sprint(r.Encrypted), cmp.Or(r.NodeTraffic, "-"), handshake,
+		strconv.FormatInt(r.Received, 10), strconv.FormatInt(r.Sent, 10), cmp.Or(r.Endpoint, "-"),
+		cmp.Or(r.PublicKey, "-"), cmp.Or(r.Why, "-")}
 }
 
 // WideHeader names the columns of WideRow.
@@ -194,6 +200,7 @@ func (f *Feature) eachNode(yield func(feature.Row) bool) error {
 			want, _, _ := f.encryption.Peers.Get(txn, peerByKey(DeviceName, n.WireGuardKey))
 			row.fill(want, found[n.WireGuardKey])
 		}
+		row.NodeTraffic = f.nodeTraffic(txn, n)
 		if !yield(row) {
 			break
 		}

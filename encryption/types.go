@@ -40,6 +40,9 @@ func setDatapath(o *options.Options, s *bpf.Settings) {
 	if o.StrictIngress {
 		s.StrictIngress = 1
 	}
+	if o.EncryptsNodes() {
+		s.NodeEncryption, s.WireguardPort = 1, port
+	}
 }
 
 // rights are those to publish keys.

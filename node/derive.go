@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cilium/statedb/reconciler"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"myelin/bpf"
 	"myelin/cluster"
@@ -39,6 +40,8 @@ type Config struct {
 	StrictNodes bool
 	// EncryptionType is encryption.type; empty: off.
 	EncryptionType string
+	// OptsOut selects the nodes whose own traffic is not encrypted; nil: that of all nodes is not.
+	OptsOut labels.Selector
 }
 
 // state is all that the rows are derived from.
@@ -53,14 +56,14 @@ type state struct {
 	probes  bool                      // Params.HostProbes
 }
 
-// sends reports whether to_wire has work on native wires besides probes.
+// sends reports whether to_wire has work on native wires, and on the device that encrypts, besides probes.
 func (s state) sends() bool {
 	return s.serves || s.HostPolicy || (s.Legacy && (s.Masquerade4 || s.Masquerade6))
 }
 
 // probesOnly is the datapath's variable probes_only.
 func (s state) probesOnly() uint32 {
-	if s.probes && !s.sends() {
+	if s.probes && !s.sends() && s.OptsOut == nil {
 		return 1
 	}
 	return 0
@@ -129,7 +132,7 @@ func (s state) wire(v *route.Device) *Wire {
 		// Clients of Services that are SNATed: its peers take packets from these addresses.
 		w.IPv4, w.IPv6 = self.IPv4(), self.IPv6()
 	}
-	if s.sends() || s.probes {
+	if s.sends() || s.probes || s.OptsOut != nil && !w.Own {
 		w.Hooks = append(w.Hooks, send)
 	}
 	if !w.Own {
@@ -203,8 +206,10 @@ func (s state) self() *cluster.Node {
 // prefix counts.
 func (s state) prefixes() (rows []*Prefix) {
 	seen := map[netip.Prefix]bool{}
-	device := 0  // that leads to the node
-	own := false // the prefix is this node's
+	device := 0    // that leads to the node
+	own := false   // the prefix is this node's
+	plain := false // its own traffic is not encrypted
+	self := s.self()
 	add := func(p netip.Prefix, via netip.Addr, node, encrypted bool, why string) {
 		if p = p.Masked(); seen[p] {
 			return
@@ -215,6 +220,7 @@ func (s state) prefixes() (rows []*Prefix) {
 		if encrypted {
 			row.Encryption = device
 		}
+		row.NodeEncrypts = node && !plain
 		row.Strict = s.strict(p) && !own && !(node && s.StrictNodes)
 		rows = append(rows, row)
 	}
@@ -222,6 +228,7 @@ func (s state) prefixes() (rows []*Prefix) {
 		own = n.Name == s.Name
 		encrypted := !own && n.Encrypts(s.EncryptionType)
 		device = s.encryption(n.Name)
+		plain = self == nil || s.plain(self) || s.plain(n)
 		via := s.viaPeer(n)
 		if s.Tunnel && n.Name != s.Name {
 			via = n.IPv4()
@@ -256,6 +263,11 @@ func (s state) prefixes() (rows []*Prefix) {
 		add(p, netip.Addr{}, false, false, "native routing CIDR")
 	}
 	return rows
+}
+
+// plain reports whether a node's own traffic is not encrypted.
+func (c Config) plain(n *cluster.Node) bool {
+	return c.OptsOut == nil || c.OptsOut.Matches(labels.Set(n.Labels))
 }
 
 // strict reports whether all of a prefix is in one of StrictCIDRs.

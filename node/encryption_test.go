@@ -2,7 +2,10 @@ package node
 
 import (
 	"maps"
+	"slices"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"myelin/bpf"
 	"myelin/cluster"
@@ -114,4 +117,50 @@ func TestDeriveEncryptionDevice(t *testing.T) {
 		return
 	}
 	t.Error("it is no wire")
+}
+
+// Addresses of nodes whose own traffic is encrypted are marked, this node's too, unless one of both opts out; native
+// wires then have to_wire, and the device that encrypts has not.
+func TestDeriveNodeEncryption(t *testing.T) {
+	both := []string{"192.168.0.1/32", "192.168.0.2/32", "fd00::1/128", "fd00::2/128"}
+	optOut := func(s *state, i int) {
+		n := *s.nodes[i]
+		n.Labels = map[string]string{"plain": ""}
+		s.nodes[i] = &n
+	}
+	for name, c := range map[string]struct {
+		change func(*state)
+		want   []string
+	}{
+		"off":                  {func(s *state) { s.OptsOut = nil }, nil},
+		"on":                   {func(*state) {}, both},
+		"this node opts out":   {func(s *state) { optOut(s, 0) }, nil},
+		"the other one does":   {func(s *state) { optOut(s, 1) }, []string{both[0], both[2]}},
+		"this node is unknown": {func(s *state) { s.nodes = s.nodes[1:] }, nil},
+		"no node opts out":     {func(s *state) { s.OptsOut = labels.Nothing() }, both},
+	} {
+		s := world()
+		s.OptsOut, s.Encryption, s.EncryptionType = labels.SelectorFromSet(labels.Set{"plain": ""}), "myelin_wg0",
+			cluster.WireGuardType
+		s.devices = append(s.devices, &route.Device{Index: 9, Name: "myelin_wg0", Kind: route.Encryption, Up: true,
+			L3: true})
+		c.change(&s)
+		var got []string
+		d := derive(s)
+		for _, p := range d.prefixes {
+			if p.NodeEncrypts {
+				got = append(got, p.Prefix.String())
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		for _, w := range d.wires {
+			sends := slices.Contains(w.Hooks, bpf.ToWire) || slices.Contains(w.Hooks, bpf.ToWireL3)
+			if want := s.OptsOut != nil && !w.Own || w.Tunnel; sends != want {
+				t.Errorf("%s: hooks of %s: %v", name, w.Name, w.Hooks)
+			}
+		}
+	}
 }

@@ -211,6 +211,9 @@ func (o *prefixOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revis
 	if p.NoPorts {
 		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_NO_PORTS)
 	}
+	if p.NodeEncrypts {
+		row.Flags |= uint32(bpf.DatapathPrefixFlagPREFIX_NODE_ENCRYPTS)
+	}
 	if err := put(o.datapath.Prefixes, o.epochs, bpf.Prefix(p.Prefix), row); err != nil {
 		return fmt.Errorf("write prefix %s: %w", p.Prefix, err)
 	}

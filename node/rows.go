@@ -76,6 +76,8 @@ type Prefix struct {
 	Node   bool       `json:"node,omitempty"`   // an address of a node
 	// Encryption is the index of the device that encrypts what is sent there, 0: none.
 	Encryption int `json:"encryption,omitempty"`
+	// NodeEncrypts: it is an address of a node whose own traffic is encrypted.
+	NodeEncrypts bool `json:"nodeEncrypts,omitempty"`
 	// Strict: nothing leaves for it in plain text.
 	Strict bool `json:"strict,omitempty"`
 	// NoPorts: no node port answers on it.
@@ -119,7 +121,8 @@ func (w *Wire) xdp() bpf.XDPDevice {
 // Equal compares what is wanted.
 func (p *Prefix) Equal(o *Prefix) bool {
 	return p.Prefix == o.Prefix && p.Via == o.Via && p.Tunnel == o.Tunnel && p.Node == o.Node &&
-		p.Encryption == o.Encryption && p.Strict == o.Strict && p.NoPorts == o.NoPorts && p.Why == o.Why
+		p.Encryption == o.Encryption && p.Strict == o.Strict && p.NoPorts == o.NoPorts &&
+		p.NodeEncrypts == o.NodeEncrypts && p.Why == o.Why
 }
 
 func text(a netip.Addr) string {

@@ -36,6 +36,7 @@ enum prefix_flag {
 	PREFIX_NODE = 4,     /* an address of another node */
 	PREFIX_NO_PORTS = 8, /* PREFIX_NODE: no node port is served on it */
 	PREFIX_STRICT = 16,  /* nothing leaves for it in plain text */
+	PREFIX_NODE_ENCRYPTS = 32, /* PREFIX_NODE, or this node's address: what the node itself sends is encrypted */
 };
 
 struct prefix {

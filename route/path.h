@@ -68,7 +68,7 @@ enum wire_mark {
 
 INLINE void wire_mark_set(struct __sk_buff *skb)
 {
-	if (config.host_policy)
+	if (config.host_policy || config.node_encryption)
 		skb->cb[0] = WIRE_FORWARDED;
 }
 

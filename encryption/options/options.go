@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"myelin/config/key"
 )
 
@@ -36,8 +38,10 @@ type Options struct {
 	KeyWatcher bool
 	// KeyDir and KeyFile are where the key is. Keys encryption.ipsec.mountPath and keyFile.
 	KeyDir, KeyFile string
-	// NodeEncryption is about traffic between nodes themselves. Key encryption.nodeEncryption.
+	// NodeEncryption encrypts traffic between nodes themselves, too. Key encryption.nodeEncryption.
 	NodeEncryption bool
+	// OptOut selects the nodes that have it in plain text. Key myelin.nodeEncryptionOptOutLabels.
+	OptOut string
 }
 
 // maxKeepalive is the largest interval that WireGuard has: seconds in 16 bits.
@@ -45,7 +49,33 @@ const maxKeepalive = 65535 * time.Second
 
 // Default are the options of an empty file. The type is that of Cilium.
 func Default() Options {
-	return Options{Type: ipsec, KeyRotation: 5 * time.Minute, KeyWatcher: true, KeyDir: "/etc/ipsec", KeyFile: "keys"}
+	return Options{Type: ipsec, KeyRotation: 5 * time.Minute, KeyWatcher: true, KeyDir: "/etc/ipsec", KeyFile: "keys",
+		OptOut: "node-role.kubernetes.io/control-plane"}
+}
+
+// EncryptsNodes reports whether traffic between nodes themselves is encrypted.
+func (o *Options) EncryptsNodes() bool { return o.Enabled && o.NodeEncryption }
+
+// OptsOut selects the nodes whose own traffic is in plain text.
+func (o *Options) OptsOut() labels.Selector {
+	s, err := labels.Parse(o.OptOut)
+	if err != nil || s.Empty() { // the empty selector has all nodes
+		return labels.Nothing()
+	}
+	return s
+}
+
+// selectorSchema is what a label selector looks like.
+func selectorSchema() key.Schema {
+	const value = `[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?`
+	const name = `([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?` + value
+	const term = ` *(! *` + name + `|` + name + ` *((=|==|!=) *(` + value + `)?| (in|notin) *\([^()]*\))?) *`
+	return key.Pattern("^("+term+"(,"+term+")*)?$", "a label selector")
+}
+
+func checkSelector(s string) error {
+	_, err := labels.Parse(s)
+	return err
 }
 
 // maxKeyRotation bounds how long a replaced key is accepted.
@@ -105,6 +135,9 @@ func Keys() []key.Key[Options] {
 			return &o.StrictIngress
 		}).If(on, off),
 		key.Boolean("encryption.nodeEncryption", func(o *Options) *bool { return &o.NodeEncryption }).If(on, off),
+		key.Checked("myelin.nodeEncryptionOptOutLabels", func(o *Options) *string {
+			return &o.OptOut
+		}, checkSelector, selectorSchema()).If((*Options).EncryptsNodes, "encryption.nodeEncryption is false"),
 	}...)
 }
 
@@ -118,8 +151,9 @@ func (o *Options) Strict() []netip.Prefix {
 
 // Check reports values that are wrong together.
 func (o *Options) Check(add key.Add) {
-	if o.Enabled && o.NodeEncryption {
-		add("encryption.nodeEncryption", "not yet: traffic between nodes themselves is not encrypted")
+	if o.UsesIPsec() && o.NodeEncryption {
+		add("encryption.nodeEncryption",
+			"needs encryption.type wireguard: IPsec does not encrypt traffic between nodes themselves")
 	}
 	if o.StrictEgress && len(o.StrictCIDRs) == 0 {
 		add("encryption.strictMode.egress.cidr", "must be set for encryption.strictMode.egress.enabled")
