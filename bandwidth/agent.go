@@ -213,10 +213,11 @@ func (m *manager) derive(txn statedb.ReadTxn, w *table.Watch) (want wanted) {
 // limit returns the row of an endpoint, nil if it has no limits, or if it has no row yet and it is not known what to
 // write.
 func (m *manager) limit(txn statedb.ReadTxn, e *endpoint.Endpoint, r rates, wires, link pacing) (l *Limit, known bool) {
-	if r.egress == 0 && r.ingress == 0 && len(r.problems) == 0 {
+	if r.egress == 0 && r.ingress == 0 && r.priority == "" && len(r.problems) == 0 {
 		return nil, true
 	}
-	l = &Limit{ID: e.ID, Pod: e.PodName(), Link: e.LinkName, Problems: r.problems, Status: reconciler.StatusPending()}
+	l = &Limit{ID: e.ID, Pod: e.PodName(), Link: e.LinkName, Priority: r.priority, Problems: r.problems,
+		Status: reconciler.StatusPending()}
 	old, _, ok := m.limits.Get(txn, limitByID(e.ID))
 	switch {
 	case !ok && (r.egress != 0 && wires.pending || r.ingress != 0 && link.pending):

@@ -14,27 +14,31 @@ const (
 	maxRate = 1_000_000_000_000_000
 )
 
-// rates are the limits of a pod in bit/s, 0: none.
+// rates are the limits of a pod in bit/s, 0: none, and its priority.
 type rates struct {
 	egress, ingress uint64
+	priority        string // as parsePriority returns it
 	problems        []string
 }
 
 // annotationRates reads the annotations of a Pod. An invalid value is a problem, and no limit.
 func annotationRates(pod *cluster.Pod) (r rates) {
-	read := func(name string) uint64 {
-		text, ok := pod.Annotations[name]
-		if !ok {
-			return 0
-		}
-		rate, err := parseRate(text)
-		if err != nil {
-			r.problems = append(r.problems, fmt.Sprintf("Pod %s: metadata.annotations[%s]: %v", pod.Key(), name, err))
-		}
-		return rate
-	}
-	r.egress, r.ingress = read(cluster.EgressBandwidth), read(cluster.IngressBandwidth)
+	r.egress = annotation(&r, pod, cluster.EgressBandwidth, parseRate)
+	r.ingress = annotation(&r, pod, cluster.IngressBandwidth, parseRate)
+	r.priority = annotation(&r, pod, cluster.NetworkPriority, parsePriority)
 	return r
+}
+
+func annotation[V any](r *rates, pod *cluster.Pod, name string, parse func(string) (V, error)) (value V) {
+	text, ok := pod.Annotations[name]
+	if !ok {
+		return value
+	}
+	value, err := parse(text)
+	if err != nil {
+		r.problems = append(r.problems, fmt.Sprintf("Pod %s: metadata.annotations[%s]: %v", pod.Key(), name, err))
+	}
+	return value
 }
 
 // parseRate reads a quantity of bit/s such as "10M".

@@ -2,6 +2,7 @@
 /*
  * Bandwidth limits of pods. Each limited direction of an endpoint has a time from which on its next packet may depart,
  * which each packet moves by as long as it takes at that rate. The fq qdisc of the device delays the packet until then.
+ * It has bands, too, which the priority of packets selects.
  */
 #ifndef MYELIN_BANDWIDTH_H
 #define MYELIN_BANDWIDTH_H
@@ -26,16 +27,16 @@ struct bandwidth_key {
 };
 
 struct bandwidth {
-	__u64 rate;    /* bytes per second, with Ethernet headers; not 0 */
+	__u64 rate;    /* bytes per second, with Ethernet headers; 0: no limit, only a priority */
 	__u64 horizon; /* ns that a packet may wait; others are dropped */
 	__u64 next;    /* ns of CLOCK_MONOTONIC from which on the next packet may depart */
 	__u32 paced;   /* true: packets wait in a qdisc; false: they are sent at once, and horizon bounds bursts */
-	__u32 pad;
+	__u32 priority; /* skb->priority of what the pod sends, plus 1; 0: it is not set */
 	struct counter sent;
 	struct counter dropped; /* beyond the horizon */
 };
 
-/* Only limited endpoints have entries. Memory grows with the number of entries. */
+/* Only endpoints with a limit or a priority have entries. Memory grows with the number of entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -113,8 +114,9 @@ INLINE __u64 bandwidth_bytes(const struct __sk_buff *skb, const struct packet *p
 }
 
 /*
- * Sets when a packet of the pod in slot departs by a wire. Of a packet that its socket delays for longer, the socket's
- * time counts. Returns 0, or the verdict on a packet that was dropped. Cost: per packet of endpoints with a limit.
+ * Sets the priority of a packet of the pod in slot, and when it departs by a wire. Of a packet that its socket delays
+ * for longer, the socket's time counts. Returns 0, or the verdict on a packet that was dropped. Cost: per packet of
+ * endpoints with a limit or a priority.
  */
 APART int bandwidth_pace(struct __sk_buff *skb, __u32 slot)
 {
@@ -123,6 +125,10 @@ APART int bandwidth_pace(struct __sk_buff *skb, __u32 slot)
 	__u64 now, departs, own;
 
 	if (!b || !c)
+		return 0;
+	if (b->priority)
+		skb->priority = b->priority - 1;
+	if (!b->rate)
 		return 0;
 	now = bpf_ktime_get_ns();
 	departs = bandwidth_take(b, bandwidth_bytes(skb, &c->pkt), now);

@@ -1,6 +1,7 @@
 package bandwidth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 	"myelin/bpf"
 )
 
-// Limit is the row of an endpoint with limits, or with annotations that say none.
+// Limit is the row of an endpoint with limits or a priority, or with annotations that say none.
 type Limit struct {
 	ID   uint16 `json:"id"` // of the endpoint
 	Pod  string `json:"pod"`
@@ -25,6 +26,8 @@ type Limit struct {
 	// Egress and Ingress are in bit/s, 0: none.
 	Egress  uint64 `json:"egress,omitempty"`
 	Ingress uint64 `json:"ingress,omitempty"`
+	// Priority is of what the pod sends: a class, or a number; empty: none.
+	Priority string `json:"priority,omitempty"`
 	// EgressPaced and IngressPaced: packets wait in a qdisc; otherwise those that would have to wait are dropped.
 	EgressPaced  bool `json:"egressPaced,omitempty"`
 	IngressPaced bool `json:"ingressPaced,omitempty"`
@@ -36,18 +39,19 @@ type Limit struct {
 // Equal leaves the status out.
 func (l *Limit) Equal(o *Limit) bool {
 	return l.ID == o.ID && l.Pod == o.Pod && l.Link == o.Link && l.Egress == o.Egress && l.Ingress == o.Ingress &&
-		l.EgressPaced == o.EgressPaced && l.IngressPaced == o.IngressPaced && slices.Equal(l.Problems, o.Problems)
+		l.Priority == o.Priority && l.EgressPaced == o.EgressPaced && l.IngressPaced == o.IngressPaced &&
+		slices.Equal(l.Problems, o.Problems)
 }
 
 // TableHeader names the columns of TableRow.
 func (*Limit) TableHeader() []string {
-	return []string{"ID", "Pod", "Link", "Egress", "Ingress", "Problems", "Status"}
+	return []string{"ID", "Pod", "Link", "Egress", "Ingress", "Priority", "Problems", "Status"}
 }
 
 // TableRow is the row as text.
 func (l *Limit) TableRow() []string {
 	return []string{fmt.Sprint(l.ID), l.Pod, l.Link, rateText(l.Egress), rateText(l.Ingress),
-		strings.Join(l.Problems, "; "), l.Status.String()}
+		cmp.Or(l.Priority, "-"), strings.Join(l.Problems, "; "), l.Status.String()}
 }
 
 func limitID() statedb.Index[*Limit, uint16] {
@@ -79,6 +83,9 @@ func horizon(rate uint64, paced bool) time.Duration {
 	if paced {
 		bytes = queuedBytes
 	}
+	if rate == 0 {
+		return 0
+	}
 	wait := time.Duration(bytes / float64(rate) * float64(time.Second))
 	return min(max(wait, minHorizon), maxHorizon)
 }
@@ -97,11 +104,11 @@ const (
 
 // Update writes both directions. A new entry is used, and an old one is not any more, when decisions are made anew.
 func (o *limitOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, l *Limit) error {
-	first, err := o.put(l, egress, l.Egress, l.EgressPaced)
+	first, err := o.put(l, egress, terms{l.Egress, l.EgressPaced, mark(l.Priority)})
 	if err != nil {
 		return fmt.Errorf("write egress limit of %s: %w", l.Pod, err)
 	}
-	second, err := o.put(l, ingress, l.Ingress, l.IngressPaced)
+	second, err := o.put(l, ingress, terms{rate: l.Ingress, paced: l.IngressPaced})
 	if err != nil {
 		return fmt.Errorf("write ingress limit of %s: %w", l.Pod, err)
 	}
@@ -111,10 +118,17 @@ func (o *limitOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisi
 	return nil
 }
 
+// terms are those of one direction of an endpoint.
+type terms struct {
+	rate     uint64 // bit/s
+	paced    bool
+	priority uint32
+}
+
 // put reports whether an entry was added or removed.
-func (o *limitOps) put(l *Limit, direction uint16, rate uint64, paced bool) (changed bool, err error) {
+func (o *limitOps) put(l *Limit, direction uint16, want terms) (changed bool, err error) {
 	key := bpf.DatapathBandwidthKey{Slot: l.ID, Direction: direction}
-	if rate == 0 {
+	if want.rate == 0 && want.priority == 0 {
 		return o.remove(key)
 	}
 	var old bpf.DatapathBandwidth
@@ -122,22 +136,22 @@ func (o *limitOps) put(l *Limit, direction uint16, rate uint64, paced bool) (cha
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, err
 	}
-	want := entry(old, rate, paced, o.clock())
-	if want == old {
+	next := entry(old, want, o.clock())
+	if next == old {
 		return false, nil
 	}
-	return err != nil, o.entries.Put(key, want)
+	return err != nil, o.entries.Put(key, next)
 }
 
-// entry is old with another rate: what waits already keeps its times, and what follows may wait behind it. Packets that
+// entry is old with other terms: what waits already keeps its times, and what follows may wait behind it. Packets that
 // pass between reading and writing are not counted.
-func entry(old bpf.DatapathBandwidth, rate uint64, paced bool, now time.Duration) bpf.DatapathBandwidth {
+func entry(old bpf.DatapathBandwidth, to terms, now time.Duration) bpf.DatapathBandwidth {
 	want := old
-	want.Rate, want.Paced = rate/8, 0
-	if paced {
+	want.Rate, want.Priority, want.Paced = to.rate/8, to.priority, 0
+	if to.paced {
 		want.Paced = 1
 	}
-	limit := horizon(want.Rate, paced)
+	limit := horizon(want.Rate, to.paced)
 	if waits := time.Duration(old.Next) - now; waits > limit {
 		limit += waits
 	}

@@ -51,18 +51,51 @@ func TestHorizon(t *testing.T) {
 // What waits under an old limit keeps its time, and what follows may wait behind it.
 func TestChangedLimit(t *testing.T) {
 	const now = time.Hour
-	old := entry(bpf.DatapathBandwidth{}, 1e6, true, now)
-	if old.Rate != 125_000 || old.Paced != 1 || time.Duration(old.Horizon) != 2*time.Second {
+	old := entry(bpf.DatapathBandwidth{}, terms{1e6, true, 7}, now)
+	if old.Rate != 125_000 || old.Paced != 1 || old.Priority != 7 || time.Duration(old.Horizon) != 2*time.Second {
 		t.Errorf("new entry: %+v", old)
 	}
 	old.Next, old.Sent.Bytes = uint64(now+1500*time.Millisecond), 1000
-	next := entry(old, 1e9, true, now)
+	next := entry(old, terms{rate: 1e9, paced: true}, now)
 	if want := horizon(125e6, true) + 1500*time.Millisecond; time.Duration(next.Horizon) != want ||
-		next.Next != old.Next || next.Sent != old.Sent {
+		next.Next != old.Next || next.Sent != old.Sent || next.Priority != 0 {
 		t.Errorf("changed entry: %+v, want a horizon of %s and the rest of %+v", next, want, old)
 	}
-	if later := entry(next, 1e9, true, now+2*time.Second); time.Duration(later.Horizon) != horizon(125e6, true) {
+	later := entry(next, terms{rate: 1e9, paced: true}, now+2*time.Second)
+	if time.Duration(later.Horizon) != horizon(125e6, true) {
 		t.Errorf("horizon %d when nothing waits", later.Horizon)
+	}
+}
+
+// Classes of Cilium are read as Cilium does, without regard to case and hyphens.
+func TestPriority(t *testing.T) {
+	for text, want := range map[string]struct {
+		name string
+		mark uint32
+	}{
+		"guaranteed": {"guaranteed", 7}, "Burstable": {"burstable", 9}, "BestEffort": {"best-effort", 6},
+		"best-effort": {"best-effort", 6}, "0": {"0", 1}, "15": {"15", 16}, "16": {}, "-1": {}, "": {}, "high": {},
+		"65537": {},
+	} {
+		pod := &cluster.Pod{Namespace: "demo", Name: "a", Annotations: map[string]string{cluster.NetworkPriority: text}}
+		r := annotationRates(pod)
+		if r.priority != want.name || mark(r.priority) != want.mark || (len(r.problems) > 0) != (want.mark == 0) {
+			t.Errorf("%q: %+v, mark %d, want %+v", text, r, mark(r.priority), want)
+		}
+	}
+}
+
+// A priority alone is an entry without a limit, of what the pod sends.
+func TestPriorityAlone(t *testing.T) {
+	l := &Limit{ID: 3, Pod: "demo/a", Priority: "best-effort", Ingress: 8000, IngressPaced: true}
+	if got := entry(bpf.DatapathBandwidth{}, terms{priority: mark(l.Priority)}, time.Hour); got.Rate != 0 ||
+		got.Horizon != 0 || got.Priority != 6 {
+		t.Errorf("entry %+v", got)
+	}
+	views := l.views()
+	if len(views) != 2 || views[0].Direction != "egress" || views[0].Priority != l.Priority || views[0].Mode != "-" ||
+		views[1].Priority != "" || views[1].Mode != "EDT" {
+		t.Errorf("views %+v, %+v", views[0], views[len(views)-1])
 	}
 }
 

@@ -14,7 +14,9 @@ const OriginalsFile = "congestion.json"
 const hostKey = "node"
 
 // originals are kernel parameters as they were before BBR, by network namespace and name, in a file.
-type originals struct{ *durable.Map[map[string]string] }
+type originals struct {
+	*durable.Map[map[string]string]
+}
 
 func openOriginals(file string) (*originals, error) {
 	known, err := durable.OpenMap[map[string]string](file)

@@ -30,6 +30,7 @@ type Qdisc struct {
 	Device string            `json:"device"`
 	Wire   bool              `json:"wire"`            // otherwise a pod link
 	Found  string            `json:"found,omitempty"` // what it has
+	Bands  bool              `json:"bands,omitempty"` // which heeds priorities
 	Status reconciler.Status `json:"status"`
 }
 
@@ -72,8 +73,18 @@ type qdiscOps struct{ kernel *route.Kernel }
 
 func major(h uint32) uint32 { return h >> 16 }
 
-// Update keeps an fq of another program, and refuses to replace another qdisc that was configured.
+// Update gives the device an fq, and reads whether it has bands.
 func (o *qdiscOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, q *Qdisc) error {
+	err := o.provide(q)
+	bands, readErr := o.readBands(q.Index)
+	if q.Bands = bands; readErr != nil {
+		readErr = fmt.Errorf("read bands of %s: %w", q.Device, readErr)
+	}
+	return errors.Join(err, readErr)
+}
+
+// provide keeps an fq of another program, and refuses to replace another qdisc that was configured.
+func (o *qdiscOps) provide(q *Qdisc) error {
 	root, leaves, err := o.read(q.Index)
 	if err != nil {
 		return fmt.Errorf("read qdiscs of %s: %w", q.Device, err)
@@ -160,13 +171,22 @@ func (o *qdiscOps) list(device int) (list []netlink.Qdisc, err error) {
 	if device != 0 {
 		link = &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: device}}
 	}
+	err = complete(func() (err error) {
+		list, err = o.kernel.QdiscList(link)
+		return err
+	})
+	return list, err
+}
+
+// complete repeats a dump that a change has interrupted.
+func complete(dump func() error) (err error) {
 	const tries = 10
 	for range tries {
-		if list, err = o.kernel.QdiscList(link); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
-	return list, err
+	return err
 }
 
 func allFq(leaves []netlink.Qdisc) bool {

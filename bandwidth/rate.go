@@ -1,6 +1,7 @@
 package bandwidth
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -87,6 +88,7 @@ type view struct {
 	Direction      string `json:"direction"`
 	Limit          uint64 `json:"limit"` // bit/s
 	Rate           uint64 `json:"rate"`  // bit/s
+	Priority       string `json:"priority,omitempty"`
 	Mode           string `json:"mode,omitempty"`
 	Packets        uint64 `json:"packets"`
 	DroppedPackets uint64 `json:"droppedPackets"`
@@ -95,11 +97,11 @@ type view struct {
 }
 
 func (*view) TableHeader() []string {
-	return []string{"Pod", "Direction", "Limit", "Rate", "Mode", "Packets", "Dropped", "Status"}
+	return []string{"Pod", "Direction", "Limit", "Rate", "Priority", "Mode", "Packets", "Dropped", "Status"}
 }
 
 func (v *view) TableRow() []string {
-	return []string{v.Pod, v.Direction, rateText(v.Limit), rateText(v.Rate), v.Mode,
+	return []string{v.Pod, v.Direction, rateText(v.Limit), rateText(v.Rate), cmp.Or(v.Priority, "-"), v.Mode,
 		strconv.FormatUint(v.Packets, 10), strconv.FormatUint(v.DroppedPackets, 10), v.Status}
 }
 
@@ -127,19 +129,21 @@ func (l *Limit) views() (views []*view) {
 	if len(l.Problems) > 0 {
 		status = strings.Join(l.Problems, "; ")
 	}
-	add := func(direction string, limit uint64, paced bool) {
+	add := func(direction string, limit uint64, paced bool, priority string) {
 		mode := "policed"
-		if paced {
+		if limit == 0 {
+			mode = "-"
+		} else if paced {
 			mode = "EDT"
 		}
-		views = append(views, &view{ID: l.ID, Pod: l.Pod, Direction: direction, Limit: limit, Mode: mode,
-			Status: status})
+		views = append(views, &view{ID: l.ID, Pod: l.Pod, Direction: direction, Limit: limit, Priority: priority,
+			Mode: mode, Status: status})
 	}
-	if l.Egress != 0 {
-		add("egress", l.Egress, l.EgressPaced)
+	if l.Egress != 0 || l.Priority != "" {
+		add("egress", l.Egress, l.EgressPaced, l.Priority)
 	}
 	if l.Ingress != 0 {
-		add("ingress", l.Ingress, l.IngressPaced)
+		add("ingress", l.Ingress, l.IngressPaced, "")
 	}
 	if len(views) == 0 {
 		views = []*view{{ID: l.ID, Pod: l.Pod, Direction: "-", Mode: "-", Status: status}}

@@ -37,6 +37,26 @@ func limits(slot, direction uint16, ahead uint64) func(testing.TB, *world) {
 	}
 }
 
+// prefers writes a priority, as the datapath has it, and no limit.
+func prefers(slot uint16, priority uint32) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		t.Helper()
+		key := DatapathBandwidthKey{Slot: slot, Direction: bandwidthEgress}
+		must(t, w.Bandwidths.Put(key, DatapathBandwidth{Priority: priority}))
+		t.Cleanup(func() { _ = w.Bandwidths.Delete(key) })
+	}
+}
+
+// leavesWith checks skb->priority, and that the packet does not wait.
+func leavesWith(priority uint32) func(packettest.Result) error {
+	return func(r packettest.Result) error {
+		if r.Skb.Priority != priority {
+			return fmt.Errorf("the packet has priority %d, want %d", r.Skb.Priority, priority)
+		}
+		return departs(0)(r)
+	}
+}
+
 func now() uint64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
@@ -126,6 +146,13 @@ func bandwidthRows(first, then string) []row {
 				options: packettest.Options{GSOSize: 1000, GSOSegs: 3}, after: taken(slotA, bandwidthEgress, 1, 0, 0)},
 		}},
 	}
+	priority := row{name: "with a priority alone", steps: []step{
+		{at: "from_pod linka", in: udp, want: first, check: leavesWith(6), before: prefers(slotA, 7)},
+		{at: "from_pod linka", in: udp, want: then, check: leavesWith(6),
+			after: taken(slotA, bandwidthEgress, 0, 0, 0)},
+		{at: "from_pod linka", in: udp, want: then, check: leavesWith(0), before: prefers(slotA, 1),
+			options: packettest.Options{Priority: 5}},
+	}}
 	rows[2].steps[0].after = func(t testing.TB, w *world) {
 		var b DatapathBandwidth
 		must(t, w.Bandwidths.Lookup(DatapathBandwidthKey{Slot: slotA, Direction: bandwidthEgress}, &b))
@@ -133,7 +160,7 @@ func bandwidthRows(first, then string) []row {
 			t.Errorf("three segments have %d bytes, want 3,162, or 3,222 of IPv6", b.Sent.Bytes)
 		}
 	}
-	return rows
+	return append(rows, priority)
 }
 
 // ingressRows are packets to b: they pass its link's qdisc, and wait there.
@@ -145,6 +172,10 @@ func ingressRows() []row {
 		{name: "without a limit", steps: []step{
 			{at: "from_wire eth0", in: fromWire, want: "FORWARD_POD", check: leaves(0, 0)},
 			{at: "to_pod linkb", in: `eth gwb > b | ip gw > b | tcp 1 > 2 S`, out: "=", check: departs(0)},
+		}},
+		{name: "to the same node, with a priority", steps: []step{
+			{at: "from_pod linka", in: `eth a > gw | ip a > b | udp 1 > 2`, want: "FORWARD_POD", check: leavesWith(0),
+				before: prefers(slotA, 7)},
 		}},
 		{name: "from a wire", steps: []step{
 			{at: "from_wire eth0", in: fromWire, want: "FORWARD_POD", check: leaves(forwarded, 0),

@@ -68,14 +68,14 @@ type DatapathBackendSlotsRow struct {
 }
 
 type DatapathBandwidth struct {
-	_       structs.HostLayout
-	Rate    uint64
-	Horizon uint64
-	Next    uint64
-	Paced   uint32
-	Pad     uint32
-	Sent    DatapathCounter
-	Dropped DatapathCounter
+	_        structs.HostLayout
+	Rate     uint64
+	Horizon  uint64
+	Next     uint64
+	Paced    uint32
+	Priority uint32
+	Sent     DatapathCounter
+	Dropped  DatapathCounter
 }
 
 type DatapathBandwidthDirection uint32

@@ -50,10 +50,13 @@ type Node struct {
 const (
 	EgressBandwidth  = "kubernetes.io/egress-bandwidth"
 	IngressBandwidth = "kubernetes.io/ingress-bandwidth"
+	NetworkPriority  = "bandwidth.cilium.io/priority"
 )
 
 // UsesAnnotation reports whether an annotation of Pods means something.
-func UsesAnnotation(name string) bool { return name == EgressBandwidth || name == IngressBandwidth }
+func UsesAnnotation(name string) bool {
+	return name == EgressBandwidth || name == IngressBandwidth || name == NetworkPriority
+}
 
 // WireGuardAnnotation is where nodes publish their public key: Cilium's, on Nodes and CiliumNodes.
 const WireGuardAnnotation = "network.cilium.io/wg-pub-key"

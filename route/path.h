@@ -162,7 +162,7 @@ INLINE int path_refuse(struct __sk_buff *skb, struct cpu *c, const struct path *
 	return 0;
 }
 
-/* Whether the packet takes bandwidth of its source, which has a limit. Cost: per packet. */
+/* Whether the packet's source has a limit that it takes bandwidth of, or a priority. Cost: per packet. */
 INLINE bool path_paced(const struct path *p, __u8 action)
 {
 	return config.bandwidth && unlikely(p->limits & LIMIT_SOURCE) && action != PATH_POD && action != PATH_PROXY;
